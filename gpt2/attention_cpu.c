@@ -1,22 +1,21 @@
 // Causal attention: one head of one sequence at a time, in blocks of query rows against the keys up to the
-// block's end. A head's queries, keys and values are widened into fp32 scratch once; the products are small
+// block's end. A head's queries, keys and values are widened into fp32 scratch once; the matmuls are small
 // and stay in L2. Backward recomputes the probabilities from each row's lse. Rows and columns of scratch are
-// padded, so that kernels have no tails; the padding reaches no result. For bf16 at the head sizes of GPT-2,
-// processors that multiply it take the same steps with other kernels: see "products of pairs".
+// padded so that kernels have no tails; the padding affects no result. For bf16 at GPT-2's head sizes, CPUs
+// with bf16 dot products use other kernels for the same steps: see "products of pairs".
 #include <math.h>
 #include <omp.h>
 #include <string.h>
 #include "cpu.h"
 
-enum { QUERIES = 16 };                       // queries in a block
+enum { QUERIES = 16 };                       // queries per block
 enum { ROWS = 4, LANES = 16, DEPTH = 256 };  // the kernel's tile: ROWS x LANES sums stay in registers
 
 typedef struct {
     int T, C, NH, hs;
     int width;   // hs padded: columns of the row-major buffers
     int keys;    // T padded: columns of the transposed buffers
-    int scores;  // distance of two rows of scores: no multiple of a page, so that columns spread over cache
-                 // sets
+    int scores;  // row stride of scores: not a multiple of a page, so that columns spread over cache sets
     float scale;
 } Shape;
 
@@ -36,7 +35,7 @@ static Shape shape_of(int T, int C, int NH) {
 
 typedef struct {
     float *q, *dout, *out;     // (QUERIES, width)
-    float *rows, *dk, *dv;     // (keys, width); rows: keys or values on their way into panels
+    float *rows, *dk, *dv;     // (keys, width); rows: keys or values being packed into panels
     float *k, *v, *k_t, *v_t;  // panels of (keys, width) and of (width, keys)
     float *p, *dp;             // (QUERIES, scores)
 } Buffers;
@@ -92,7 +91,7 @@ VECTOR static void multiply(float *c, size_t c_row, const float *a, size_t a_row
     }
 }
 
-// dst (rows, width) = rows of hs elements of x, `stride` apart
+// dst (rows, width) = rows of hs elements of x, at distance `stride`
 VECTOR static void load(float *dst, gpt2_dtype dt, const void *x, size_t at, size_t stride, int rows, int hs,
                         int width) {
     for (int r = 0; r < rows; r++) {
@@ -138,7 +137,7 @@ VECTOR static void softmax_rows(float *p, float *lse, const Shape *s, int first,
         int seen = first + r + 1;
 #pragma omp simd reduction(max : top)
         for (int i = 0; i < seen; i++) top = row[i] > top ? row[i] : top;
-        int whole = padded(seen);  // whole vectors: the tail would cost as much as they do
+        int whole = padded(seen);  // whole vectors: the tail would cost as much
 #pragma omp simd
         for (int i = 0; i < whole; i++) row[i] = exp_f32(scale * (row[i] - top));
 #pragma omp simd reduction(+ : sum)
@@ -152,9 +151,9 @@ VECTOR static void softmax_rows(float *p, float *lse, const Shape *s, int first,
     }
 }
 
-// The same rows in backward: turns p from scores into probabilities, and dp from the gradient of the
-// probabilities into that of the unscaled scores, p (dp - sum of p dp) scale. The sum over keys is the sum of
-// dout * out, rows of hs.
+// The same rows in backward: turns the scores in p into probabilities, and dp from the gradient of the
+// probabilities into that of the unscaled scores, p (dp - sum of p dp) scale. The sum over keys equals the
+// sum of dout * out, rows of hs.
 VECTOR static void softmax_backward_rows(float *p, float *dp, const float *lse, const float *dout,
                                          const float *out, const Shape *s, int first, int rows, int n) {
     float scale = s->scale;
@@ -164,7 +163,7 @@ VECTOR static void softmax_backward_rows(float *p, float *dp, const float *lse, 
         int seen = first + r + 1;
 #pragma omp simd reduction(+ : dot)
         for (int c = 0; c < s->hs; c++) dot += dy[c] * y[c];
-        int whole = padded(seen);  // whole vectors: the tail would cost as much as they do
+        int whole = padded(seen);  // whole vectors: the tail would cost as much
 #pragma omp simd
         for (int i = 0; i < whole; i++) {
             row[i] = exp_f32(scale * row[i] - l);
@@ -178,14 +177,14 @@ VECTOR static void softmax_backward_rows(float *p, float *dp, const float *lse, 
 // --------
 // one head of one sequence
 
-// The keys and values of a head, as multiply takes them.
+// A head's keys and values, in the layout of multiply.
 typedef struct {
     const float *k_t, *v;
     size_t k_panel, v_row, v_panel;
 } Keys;
 
-// Queries of positions first..first+n-1, each against the keys up to its own. The first one lies at
-// qkv[q_at], and its result goes to out[out_at]. The bits of a query do not depend on the others.
+// Queries of positions first..first+n-1, each against the keys up to its own. The first one is at qkv[q_at],
+// and its result goes to out[out_at]. The bits of a query do not depend on the others.
 static void attend(gpt2_dtype dt, void *out, size_t out_at, float *lse, const void *qkv, size_t q_at,
                    int first, int n, const Keys *keys, const Shape *s, const Buffers *f) {
     size_t stride = 3 * (size_t)s->C;
@@ -243,8 +242,8 @@ static void backward_head(gpt2_dtype dt, void *dqkv, const void *dout, const voi
 }
 
 // --------
-// products of pairs: vdpbf16ps adds the products of two neighbouring bf16 to an fp32 sum, so depth is stored
-// in pairs of 32 bits. Queries, keys, values and dout are multiplied as they lie in memory. Backward rounds
+// products of pairs: vdpbf16ps adds the products of two adjacent bf16 to an fp32 sum, so depth is stored in
+// pairs of 32 bits. Queries, keys, values and dout are multiplied as they are in memory. Backward rounds
 // probabilities and score gradients to bf16, as fused GPU kernels do. Forward multiplies values by fp32
 // probabilities, so that out is rounded once.
 
@@ -256,7 +255,7 @@ static void backward_head(gpt2_dtype dt, void *dqkv, const void *dout, const voi
 // Two bf16; or one fp32, for a kernel whose argument `pairs` is 0.
 typedef uint32_t pair __attribute__((may_alias));
 
-enum { PAIR_QUERIES = 32, PAIR_ROWS = 8, PAIR_LANES = 32 };  // a block; a tile's sums: 16 registers
+enum { PAIR_QUERIES = 32, PAIR_ROWS = 8, PAIR_LANES = 32 };  // block; tile, with sums in 16 registers
 
 typedef struct {
     int keys;                    // T padded to PAIR_LANES
@@ -276,7 +275,7 @@ static int pairs_fit(gpt2_dtype dt, const Shape *s) {
     return dt == GPT2_BF16 && s->hs % PAIR_LANES == 0 && cpu_has_dtype(GPT2_BF16);
 }
 
-// Places the buffers in memory, sets the distance of rows of scores, and returns their size in floats.
+// Lays out the buffers in memory, sets the row stride of scores, and returns their size in floats.
 static size_t pair_buffers_at(PairBuffers *f, float *memory, Shape *s) {
     size_t keys = (size_t)(s->T + PAIR_LANES - 1) / PAIR_LANES * PAIR_LANES, hs = s->hs, used = 0;
     s->scores = (int)keys + LANES;
@@ -352,7 +351,7 @@ PAIRS static void multiply_pairs(int pairs, float *c, size_t c_row, const void *
         for (int i = 0; i < M; i += PAIR_ROWS) {
             float *out = c + i * c_row + j;
             const pair *rows = (const pair *)a + i * a_row;
-            if (pairs)  // a constant for the tile
+            if (pairs)  // constant for the tile
                 multiply_pairs_tile(1, out, c_row, rows, a_row, a_col, panel, b_row, K, add);
             else
                 multiply_pairs_tile(0, out, c_row, rows, a_row, a_col, panel, b_row, K, add);
@@ -360,7 +359,7 @@ PAIRS static void multiply_pairs(int pairs, float *c, size_t c_row, const void *
     }
 }
 
-// dst (padded_rows, hs) = rows of hs bf16 of x, `stride` apart, then zeros
+// dst (padded_rows, hs) = rows of hs bf16 of x, at distance `stride`, then zeros
 static void copy_rows(pair *dst, const void *x, size_t at, size_t stride, int rows, int padded_rows, int hs) {
     const uint16_t *row = (const uint16_t *)x + at;
     for (int r = 0; r < rows; r++, row += stride)
@@ -377,7 +376,7 @@ PAIRS static void pair_rows(pair *restrict dst, const pair *restrict src, int ro
     }
 }
 
-// out (16, 16) = in transposed, rows in_row and out_row apart
+// out (16, 16) = in transposed, with row strides in_row and out_row
 PAIRS_INLINE void transpose_16(pair *out, size_t out_row, const pair *in, size_t in_row) {
     __m512i a[16], b[16];
 #pragma GCC unroll 8
@@ -434,7 +433,7 @@ PAIRS static void round_scores(pair *pairs, pair *rows, const float *x, size_t s
     }
 }
 
-// As attend: queries of positions first..first+n-1 against panels of keys and rows of values.
+// Like attend: queries of positions first..first+n-1 against panels of keys and rows of values.
 static void attend_pairs(void *out, size_t out_at, float *lse, const void *qkv, size_t q_at, int first, int n,
                          const pair *k_t, const Shape *s, const PairBuffers *f) {
     size_t stride = 3 * (size_t)s->C, depth = s->hs / 2, panel = depth * PAIR_LANES;
@@ -445,7 +444,7 @@ static void attend_pairs(void *out, size_t out_at, float *lse, const void *qkv, 
         multiply_pairs(1, f->p, s->scores, f->q, depth, 1, k_t, PAIR_LANES, panel, whole, columns, (int)depth,
                        0);
         softmax_rows(f->p, lse ? lse + i : NULL, s, first + i, rows, columns);
-        for (int r = 0; r < rows; r += PAIR_ROWS) {  // a query sees no key after it
+        for (int r = 0; r < rows; r += PAIR_ROWS) {  // a query sees no later key
             multiply_pairs(0, f->out + r * s->hs, s->hs, f->p + r * (size_t)s->scores, s->scores, 1, f->v,
                            s->hs, PAIR_LANES, PAIR_ROWS, s->hs, first + i + MIN(r + PAIR_ROWS, rows), 0);
         }
@@ -555,8 +554,8 @@ static void backward_head_pairs(void *dqkv, const void *dout, const void *qkv, c
 
 // --------
 
-// over a cache: keys lie there in the panels that multiply takes, (room/lanes, hs/depth, lanes, depth), where
-// depth is 2 for pairs; values as rows, (room, hs). Each row's room is a multiple of LAYERS_CACHE_STEP.
+// over a cache: keys are in the panels of multiply, (room/lanes, hs/depth, lanes, depth), where depth is 2
+// for pairs; values as rows, (room, hs). Each row's room is a multiple of LAYERS_CACHE_STEP.
 
 // Where element c of a key goes.
 INLINE size_t cached_at(int position, int c, int hs, int lanes, int depth) {
@@ -582,7 +581,7 @@ static void keep(gpt2_dtype dt, void *k, void *v, const void *qkv, size_t k_at, 
     }
 }
 
-// n elements of the cache in fp32: where they lie, or widened into buf.
+// n elements of the cache in fp32: the cache itself, or widened into buf.
 VECTOR static const float *widened(gpt2_dtype dt, const void *x, size_t n, float *buf) {
     return view(dt, x, 0, n, buf);
 }

@@ -1,8 +1,8 @@
-// Causal attention on CUDA: by cuDNN's fused kernels (attention_cudnn.cpp) or, here, by cuBLASLt's products
-// with a softmax between them. The products read queries, keys and values where they lie in qkv, one product
-// for all heads of a row of the batch. Scores of only a few rows exist at a time: forward keeps each row's
-// lse, from which backward recomputes the probabilities. Probabilities and the gradients of scores are
-// rounded to the tensors' type before they are multiplied; all else is fp32.
+// Causal attention on CUDA: by cuDNN's fused kernels (attention_cudnn.cpp) or, here, by cuBLASLt matmuls with
+// a softmax between them. The matmuls read queries, keys and values directly from qkv, one matmul for all
+// heads of a sequence. Scores of only a few sequences exist at a time: forward keeps each row's lse, from
+// which backward recomputes the probabilities. Probabilities and score gradients are rounded to the tensors'
+// dtype before they are multiplied; everything else is fp32.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,16 +10,16 @@
 #include "cuda.h"
 #include "matmul_cuda.h"
 
-// Memory for scores where no limit is asked for: about what the second-level cache of a large card holds, so
-// that the products find the scores there.
+// Default memory for scores: about the size of a large GPU's second-level cache, so that the matmuls find the
+// scores there.
 static const size_t SCORES_BYTES = (size_t)64 << 20;
 
 // --------
-// kernels: one warp for each row of scores, four neighbours for each lane
+// kernels: one warp per row of scores, four contiguous elements per lane
 
 enum { ROWS = 8, LANE = 4 };  // rows of a block, elements of a lane
 
-// p (rows, ld) = softmax of scale * scores (rows, ld) over keys 0..t of query t = row % T, and 0 after them.
+// p (rows, ld) = softmax of scale * scores (rows, ld) over keys 0..t of query t = row % T, and 0 after that.
 // Writes lse (rows).
 template <class T>
 __global__ __launch_bounds__(ROWS *WARP) void softmax_kernel(T *__restrict__ p, float *__restrict__ lse,
@@ -83,19 +83,19 @@ template <class T> __global__ __launch_bounds__(ROWS *WARP) void softmax_backwar
 }
 
 // --------
-// products
+// matmuls
 
 enum { SCORES, DSCORES, OUT, DQ, DK, DV, PRODUCTS };
 
 typedef struct {
     int T, C, NH, hs;
-    int ld;  // row distance of scores: T padded, so that rows start at multiples of 16 bytes in any type
-    size_t scores;  // elements of one row of the batch
+    int ld;         // row stride of scores: T padded, so that rows are 16-byte aligned in any dtype
+    size_t scores;  // elements of one sequence
     float scale;
     Product products[PRODUCTS];
 } Shape;
 
-// scores (T, T) = x (T, hs) @ keys or values (T, hs)^T for each head; x_ld: distance of two tokens in x
+// scores (T, T) = x (T, hs) @ keys or values (T, hs)^T for each head; x_ld: token stride of x
 static Product scores_of(gpt2_dtype dt, const Shape *s, int x_ld) {
     Product p = {};
     p.in = dt;
@@ -152,23 +152,23 @@ static Shape shape_of(gpt2_dtype dt, int T, int C, int NH) {
 }
 
 // --------
-// rows of the batch, a group at a time
+// sequences, a group at a time
 
 static struct {
     const char *wanted;  // "cudnn", "cudnn-fast", "cublaslt" or NULL
-    size_t limit;        // of scratch for several rows of the batch; 0: the default
+    size_t limit;        // of scratch for several sequences; 0: the default
     int fused;           // 1: cuDNN's kernels
-    int rows;            // of the batch at a time, without cuDNN
+    int rows;            // sequences at a time, without cuDNN
     size_t scratch_bytes, workspace_bytes;
 } attention;
 
-// Bytes of scratch for one row of the batch: scores and their gradients in fp32 and in T.
+// Bytes of scratch for one sequence: scores and their gradients in fp32 and in T.
 static size_t row_bytes(gpt2_dtype dt, const Shape *s) {
     return 2 * s->scores * (sizeof(float) + gpt2_dtype_size(dt));
 }
 
 template <class T> struct Group {
-    int size;  // rows of the batch
+    int size;  // sequences
     void *workspace;
     float *scores, *dscores;  // (size, NH, T, ld)
     T *p, *ds;

@@ -16,12 +16,12 @@ namespace fe = cudnn_frontend;
 using Tensor = fe::graph::Tensor_attributes;
 using Pointers = std::unordered_map<int64_t, void *>;
 
-// The limit of backward's scratch where none is asked for. Rows of the batch that do not fit follow in
-// another group. Deterministic backward keeps a 16-bit (rows, NH, T, T): by cuDNN 9.19's own count, for an
-// H100, 12 heads of 64 and T 1024, it takes 24 MiB a row, against 3 MiB if it need not be deterministic.
+// Default limit of backward's scratch. Sequences that do not fit go into another group. Deterministic
+// backward keeps a 16-bit (sequences, NH, T, T): by cuDNN 9.19's own count, for an H100, 12 heads of 64 and T
+// 1024, it takes 24 MiB a sequence, against 3 MiB if it may be nondeterministic.
 static const size_t BACKWARD_BYTES = (size_t)512 << 20;
-// Scratch that is there in any case, because cuBLASLt's workspace needs it. Forward uses it for shapes that
-// were not planned, as in sampling.
+// Scratch that always exists, because cuBLASLt's workspace needs it. Forward uses it for shapes that were not
+// planned, as in sampling.
 static const int64_t SMALLEST_BYTES = (int64_t)4 << 20;
 
 enum { Q = 1, K, V, OUT, LSE, DOUT, DQ, DK, DV };  // names of a graph's tensors
@@ -34,8 +34,8 @@ struct Shape {
     }
 };
 
-struct Wish {      // what is asked of backward
-    bool fast;     // it need not be deterministic
+struct Wish {      // options for backward
+    bool fast;     // it may be nondeterministic
     size_t limit;  // of its scratch
     bool operator==(const Wish &o) const { return fast == o.fast && limit == o.limit; }
 };
@@ -44,18 +44,18 @@ struct Kept {
     Shape shape;
     std::shared_ptr<fe::graph::Graph> forward, backward;
     int64_t forward_bytes, backward_bytes;
-    int64_t rows;  // of the batch in one execution of backward
+    int64_t rows;  // sequences in one execution of backward
 };
 
 static cudnnHandle_t handle;
 static std::vector<Kept> table;
-static Wish wish;  // of the table's graphs
+static Wish wish;  // for the graphs of the table
 static layers_attention_backward planned;
 static int64_t planned_bytes;
 
 static int good(fe::error_t status, const Shape &s, const char *what) {
     if (status.is_good()) return 0;
-    std::string why = status.get_message();  // may be many lines
+    std::string why = status.get_message();  // may have many lines
     std::replace(why.begin(), why.end(), '\n', ' ');
     return gpt2_fail("cuDNN refuses attention %s with B %d, T %d, NH %d, head size %d: %.400s", what,
                      (int)s.B, (int)s.T, (int)s.NH, (int)(s.C / s.NH), why.c_str());
@@ -88,7 +88,7 @@ static std::shared_ptr<fe::graph::Graph> new_graph(const Shape &s) {
     return graph;
 }
 
-// What both directions share: causal, scores times 1/sqrt(head size).
+// Options of both directions: causal, scores times 1/sqrt(head size).
 template <class Options> static Options options(const Shape &s, const char *name) {
     Options o;
     o.set_name(name).set_attn_scale(1 / sqrtf((float)(s.C / s.NH)));
@@ -96,8 +96,7 @@ template <class Options> static Options options(const Shape &s, const char *name
     return o;
 }
 
-// Takes the heuristic's first plan that works. It is the same in every run on the same card with the same
-// library.
+// Takes the heuristic's first plan that works, the same in every run on the same GPU with the same library.
 static int finish(fe::graph::Graph &graph, const Shape &s, const char *what, int64_t *bytes) {
     if (good(graph.build(handle, { fe::HeurMode_t::A }), s, what) != 0) return -1;
     return good(graph.get_workspace_size(*bytes), s, what);
@@ -139,7 +138,7 @@ static int build_backward(Kept &kept, int64_t n) {
     return 0;
 }
 
-// Builds backward for the whole batch, or for groups of as many rows as the limit allows by cuDNN's own
+// Builds backward for the whole batch, or for groups of as many sequences as the limit allows by cuDNN's own
 // count.
 static int build_backward_groups(Kept &kept) {
     int B = (int)kept.shape.B, rows = B;

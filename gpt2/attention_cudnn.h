@@ -7,9 +7,8 @@ extern "C" {
 #endif
 #include "error.h"
 
-// Backward of `rows` rows of the batch takes `bytes` of scratch, which is more than the limit. Returns how
-// many rows to try next: a divisor of B, fewer than before (1 after 1), which fits if scratch grows with the
-// rows.
+// Backward of `rows` sequences takes `bytes` of scratch, which is more than the limit. Returns how many to
+// try next: a divisor of B, fewer than before (1 after 1), which fits if scratch grows with the sequences.
 static inline int attention_cudnn_fewer_rows(int B, int rows, size_t bytes, size_t limit) {
     size_t one = (bytes + rows - 1) / rows;
     int next = limit / one < (size_t)rows ? (int)(limit / one) : rows - 1;
@@ -19,8 +18,8 @@ static inline int attention_cudnn_fewer_rows(int B, int rows, size_t bytes, size
 }
 
 #ifdef GPT2_CUDNN
-// Returns 0, or -1 with the sentence where cuDNN does not take the shape or the dtype. fast: backward need
-// not be deterministic. limit: the scratch that backward may take for several rows; 0: 512 MiB.
+// Returns 0, or -1 with the sentence if cuDNN does not support the shape or dtype. fast: backward may be
+// nondeterministic. limit: the scratch that backward may take for several sequences; 0: 512 MiB.
 int attention_cudnn_plan(gpt2_dtype dt, int B, int T, int C, int NH, int fast, size_t limit,
                          size_t *scratch_bytes);
 layers_attention_backward attention_cudnn_groups(void);  // of the planned shape

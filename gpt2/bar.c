@@ -12,13 +12,13 @@ enum { WIDEST = 200, WIDEST_BAR = 40, LEAST_BAR = 5, FIELDS = 4 };
 
 static struct {
     int on, terminal;  // its file descriptor, -1: none
-    int drawn;         // characters that stand in the line now
+    int drawn;         // characters now in the line
     double drawn_at_s;
     Progress progress;
 } bar;
 
-// Open MPI gives each rank a terminal of its own for stdout, even where mpirun's output goes to a file. That
-// one is nobody's controlling terminal. The user sees what mpirun, the parent, has for stdout.
+// Open MPI gives each rank a terminal of its own for stdout, even where mpirun's output goes to a file. It is
+// no process's controlling terminal. The user sees the stdout of mpirun, the parent.
 int bar_terminal(void) {
     struct stat own, parent;
     char path[64];
@@ -36,7 +36,7 @@ int bar_terminal(void) {
     return -1;
 }
 
-// Asks each time, because the user may have resized the terminal.
+// Queried each time, because the user may have resized the terminal.
 static int columns(void) {
     struct winsize size;
     const char *text = getenv("COLUMNS");
@@ -54,8 +54,8 @@ static void format_time(char *text, size_t size, double seconds) {
         snprintf(text, size, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
 }
 
-// Writes the line, of at most `width` characters, and returns its length. It leaves out what does not fit:
-// first the bar, then fields from the right.
+// Writes the line, of at most `width` characters, and returns its length. Leaves out what does not fit: first
+// the bar, then fields from the right.
 static int compose(char *line, int width) {
     const Progress *p = &bar.progress;
     char left[32], fields[FIELDS][48], cells[WIDEST_BAR + 1] = "";
@@ -79,7 +79,7 @@ static int compose(char *line, int width) {
     return length < width ? length : width;
 }
 
-// Writes the line and blanks over the rest of a longer one at once, so that nothing flickers.
+// Writes the line and blanks over the rest of a longer old one in one call, to avoid flicker.
 static void rewrite(const char *line, int length) {
     printf("\r%s%*s", line, bar.drawn > length ? bar.drawn - length : 0, "");
     if (!length) printf("\r");

@@ -1,10 +1,10 @@
-// The progress bar: the last line of a terminal, rewritten in place. One rank draws it. Before bar_start only
-// bar_terminal does anything.
+// The progress bar: the last line of a terminal, rewritten in place. One rank draws it. Before bar_start all
+// functions but bar_terminal do nothing.
 #ifndef GPT2_BAR_H
 #define GPT2_BAR_H
 
 typedef struct {
-    int step, steps;      // done, in all
+    int step, steps;      // steps done, steps in all
     double at_s, left_s;  // the time now, on a monotonic clock; the time to the end
     double loss, tokens_per_s;
     double share;  // of peak, 0 to 1
@@ -16,6 +16,6 @@ void bar_start(int terminal);               // -1: the width is COLUMNS, or 80
 void bar_update(const Progress *progress);  // draws at most ten times a second, and the last step
 void bar_clear(void);                       // makes room for text
 void bar_show(void);                        // draws it again below text that ended its line
-void bar_end(void);                         // leaves the bar as it is and goes to the next line
+void bar_end(void);                         // leaves the bar on the screen and goes to the next line
 
 #endif

@@ -1,6 +1,5 @@
 // See bpe.h. Three tables make it fast: pairs of tokens -> the token they join to; recent words -> their
-// tokens; and in a long word a heap of the pairs that can be joined, so that a word of n bytes takes n log n
-// steps.
+// tokens; and a heap of the pairs that can be joined, so that a long word of n bytes takes n log n steps.
 #include <stdlib.h>
 #include <string.h>
 // defines: gpt2_fail
@@ -27,7 +26,7 @@ typedef struct {
 typedef struct {
     int prev, next;
     uint32_t token, joined;
-} Part;  // of the current word; joined: the token that it makes with the next, or NONE
+} Part;  // of the current word; joined: the token that it makes with the next part, or NONE
 
 struct Bpe {
     pcre2_code *pattern;
@@ -35,10 +34,9 @@ struct Bpe {
     uint16_t byte_token[256];
     Pair *pairs;  // hash table, open addressing
     uint32_t pair_mask;
-    Word *cache;     // (CACHE) a word lies at its hash until another one replaces it
+    Word *cache;     // (CACHE) a word stays at its hash until another one replaces it
     Part *parts;     // (BPE_MAX_WORD)
-    uint64_t *heap;  // (3 * BPE_MAX_WORD) joined << 32 | index of the left part: the smallest token first,
-                     // then the leftmost
+    uint64_t *heap;  // (3 * BPE_MAX_WORD) joined << 32 | index of the left part, as a min-heap
     int heap_size;
     uint16_t *tokens;  // (BPE_MAX_WORD)
 };
@@ -46,7 +44,7 @@ struct Bpe {
 // --------
 // words
 
-// Unicode's white space replaces \s, because PCRE2's own has one character more.
+// Unicode's white space instead of \s, because PCRE2's \s has one character more.
 #define SPACE                                                                                                \
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{" \
     "3000}"
@@ -69,7 +67,7 @@ static int compile_pattern(Bpe *b) {
     return b->match ? 0 : gpt2_fail("no memory to split text");
 }
 
-// Bytes of the first word, or -1.
+// Returns the length of the first word in bytes, or -1.
 static int64_t word_length(Bpe *b, const uint8_t *text, size_t size) {
     int found = pcre2_match(b->pattern, text, size, 0, PCRE2_NO_UTF_CHECK, b->match, NULL);
     if (found > 0) return (int64_t)pcre2_get_ovector_pointer(b->match)[1];
@@ -77,7 +75,7 @@ static int64_t word_length(Bpe *b, const uint8_t *text, size_t size) {
 }
 
 // --------
-// which pairs make a token
+// pairs that make a token
 
 static Pair *pair_at(const Bpe *b, uint32_t pair) {
     uint32_t at = (uint32_t)(pair * 0x9e3779b97f4a7c15ull >> 32) & b->pair_mask;
@@ -85,13 +83,13 @@ static Pair *pair_at(const Bpe *b, uint32_t pair) {
     return b->pairs + at;
 }
 
-// With b->pairs, the pairs of all tokens go there; without, they are only counted.
+// Counts the pairs of all tokens; with b->pairs, also stores them there.
 static uint32_t collect_pairs(Bpe *b, const Vocabulary *v) {
     uint32_t count = 0;
     for (uint32_t token = 0; token < v->t->vocab_size; token++) {
         int n;
         const char *bytes = tokenizer_decode(v->t, token, &n);
-        if (vocabulary_find(v, bytes, n) != token) continue;  // end of text, or the same bytes a second time
+        if (vocabulary_find(v, bytes, n) != token) continue;  // end of text, or duplicate bytes
         for (int i = 1; i < n; i++) {
             uint32_t left = vocabulary_find(v, bytes, i), right = vocabulary_find(v, bytes + i, n - i);
             if (left == NONE || right == NONE) continue;
@@ -141,25 +139,25 @@ static uint64_t pop(Bpe *b) {
     return top;
 }
 
-// Part i or the one after it is new. This looks up the token that they make.
+// Part i or the next one is new. Looks up the token that they make.
 static void look_up(Bpe *b, int i) {
     Part *p = b->parts + i;
     p->joined = p->next < 0 ? NONE : pair_at(b, p->token << 16 | b->parts[p->next].token)->joined;
     if (p->joined != NONE) push(b, (uint64_t)p->joined << 32 | (uint32_t)i);
 }
 
-// Makes the part its joined token, and takes the next one out.
+// Replaces the part by its joined token, and removes the next part.
 static void join(Bpe *b, int i) {
     Part *p = b->parts + i, *gone = b->parts + p->next;
     p->token = p->joined;
     p->next = gone->next;
     if (gone->next >= 0) b->parts[gone->next].prev = i;
-    gone->joined = NONE;  // its entries in the heap are out of date
+    gone->joined = NONE;  // its entries in the heap are stale
     look_up(b, i);
     if (p->prev >= 0) look_up(b, p->prev);
 }
 
-// Tokens of one word, in b->tokens.
+// Encodes one word into b->tokens.
 static int encode_word(Bpe *b, const uint8_t *word, int n) {
     b->heap_size = 0;
     for (int i = 0; i < n; i++)
@@ -168,7 +166,7 @@ static int encode_word(Bpe *b, const uint8_t *word, int n) {
     while (b->heap_size) {
         uint64_t best = pop(b);
         int i = (int)(uint32_t)best;
-        if (b->parts[i].joined == best >> 32) join(b, i);  // else one of the two has been joined meanwhile
+        if (b->parts[i].joined == best >> 32) join(b, i);  // else one of the two was joined in the meantime
     }
     int count = 0;
     for (int i = 0; i >= 0; i = b->parts[i].next) b->tokens[count++] = (uint16_t)b->parts[i].token;
@@ -200,7 +198,7 @@ int bpe_next(Bpe *b, const uint8_t *text, size_t size, int last, int *length, co
 }
 
 // --------
-// beginning and end
+// creation and destruction
 
 static int fill(Bpe *b, const Tokenizer *t) {
     if (t->vocab_size > MAX_VOCAB)
@@ -259,7 +257,7 @@ int bpe_next(Bpe *b, const uint8_t *text, size_t size, int last, int *length, co
 // --------
 // UTF-8
 
-// Returns the bytes of the character at the beginning, 0 if it is not valid or not whole. A valid one has the
+// Returns the length of the first character, or 0 if it is invalid or incomplete. A valid one has the
 // shortest form, is not a surrogate, and is at most U+10FFFF.
 static size_t character(const uint8_t *p, size_t size) {
     size_t n = p[0] < 0x80 ? 1 : p[0] < 0xc2 ? 0 : p[0] < 0xe0 ? 2 : p[0] < 0xf0 ? 3 : p[0] < 0xf5 ? 4 : 0;

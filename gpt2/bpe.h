@@ -1,9 +1,9 @@
 // GPT-2's byte-pair encoding: UTF-8 text to tokens, word by word.
 //
-// A regular expression cuts the text into words (a space belongs to the word after it). Each word begins as
-// its bytes; of all pairs of neighbours whose bytes together are a token, the one with the smallest number is
-// joined first, the leftmost of equals, until there is none: a tokenizer's numbers are the order in which its
-// pairs were found. Functions return a negative number, and gpt2_last_error() says why.
+// A regular expression splits the text into words (a space belongs to the word after it). Each word starts as
+// its bytes. Of all adjacent pairs whose bytes together are a token, the one with the smallest token number
+// is joined first (the leftmost of equals), until there is none: token numbers are the order in which a
+// tokenizer learned its pairs. On failure functions return a negative number and set gpt2_last_error().
 #ifndef GPT2_BPE_H
 #define GPT2_BPE_H
 #include <stddef.h>
@@ -13,23 +13,23 @@
 
 enum {
     BPE_MAX_WORD = 1 << 20,  // bytes of the longest word
-    BPE_MARGIN = 4           // bytes after a word that can still change where it ends
+    BPE_MARGIN = 4           // bytes after a word that may still change where it ends
 };
 
 typedef struct Bpe Bpe;
 
-// Returns 0 and *b, which is the caller's to free, or -1: a byte without a token, more tokens than uint16 can
-// number, or a build without PCRE2, which cuts text into words. t may go then.
+// Returns 0 and *b, which the caller frees, or -1: a byte without a token, more tokens than uint16 can
+// number, or a build without PCRE2, which splits text into words. t may be freed afterwards.
 int bpe_create(Bpe **b, const Tokenizer *t);
 void bpe_free(Bpe *b);
 
-// The tokens of the first word in `text`, which is valid UTF-8 of whole characters. Returns how many there
-// are; they lie in *tokens until the next call, and *length is how many bytes they stand for. Returns 0 where
-// there is no whole word: the text is empty, or its end is not that of the document (`last` is 0) and more
-// text could make the word longer.
+// Encodes the first word of `text`, which must be valid UTF-8 of whole characters. Returns the number of
+// tokens; they are in *tokens until the next call, and *length is the number of bytes they cover. Returns 0
+// if there is no complete word: the text is empty, or it is not the end of the document (`last` is 0) and
+// more text could make the word longer.
 int bpe_next(Bpe *b, const uint8_t *text, size_t size, int last, int *length, const uint16_t **tokens);
 
-// Returns how many bytes at the beginning of the text are whole characters in valid UTF-8.
+// Returns how many bytes at the start of the text are complete characters in valid UTF-8.
 size_t utf8_prefix(const uint8_t *text, size_t size);
 
 #endif

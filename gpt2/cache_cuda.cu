@@ -1,13 +1,13 @@
 // Attention over a cache of keys and values on CUDA, for text that grows token by token. In a layer's cache
-// each row has (NH, 2, room, hs): the keys of a head, then its values. One warp has one head of one token:
-// its lanes take a key each, and then share the sums of the values, with the softmax kept up to date as it
-// goes (online softmax, arXiv 1805.02867). A token's bits do not depend on the other rows.
+// each row has (NH, 2, room, hs): a head's keys, then its values. One warp handles one head of one token:
+// each lane takes a key, then the lanes share the sums of the values, with an online softmax (arXiv
+// 1805.02867). A token's bits do not depend on the other rows.
 #include <cmath>
 #include "cuda.h"
 
 enum { THREADS = 128, WARPS = THREADS / WARP, MOST_HS = 256 };
 
-// Of a token: the span's begin and room, and its position in the row.
+// Of a token: its span's begin and room, and its position in the row.
 struct Slot {
     int begin, room, position;
 };
@@ -70,7 +70,7 @@ static __global__ __launch_bounds__(THREADS) void cached_kernel(T *out, T *cache
         if (c < hs) out[(size_t)token * C + head * hs + c] = from_float<T>(total[i] / sum);
 }
 
-// Returns the tokens of all spans with *slots on the device, or -1.
+// Returns the number of tokens in all spans, with *slots on the device, or -1.
 static int send_slots(const Slot **slots, const layers_span *spans, int n_spans) {
     const size_t ints = sizeof(Slot) / sizeof(int);
     const int *sent;

@@ -1,10 +1,10 @@
-// Copies between the device and pinned host memory, on a stream beside the layers'.
+// Copies between the device and pinned host memory, on a stream concurrent with the layers'.
 #include <string.h>
 #include "cuda.h"
 
 static struct {
     cudaStream_t stream;  // NULL: no copy yet
-    cudaEvent_t queued;   // on the default stream, when the last copy was asked for
+    cudaEvent_t queued;   // on the default stream, when the last copy was requested
     cudaEvent_t done[LAYERS_COPIES];
 } beside;
 
@@ -25,7 +25,7 @@ int cuda_copy_beside(void *to, const void *from, size_t bytes, int which) {
     return 0;
 }
 
-// An event that was never recorded holds nothing up.
+// Waiting for an event that was never recorded returns at once.
 int cuda_await_copy(int which) {
     if (beside.stream) CUDA_TRY(cudaStreamWaitEvent(0, beside.done[which], 0));
     return 0;

@@ -1,14 +1,14 @@
-// What the CPU layers share: scratch memory, function multiversioning, and rows that are fp32 or bf16 in
-// memory. Row kernels compute in fp32: they widen a bf16 piece into a small buffer that stays in L1, and use
-// an fp32 one where it lies.
+// Shared by the CPU layers: scratch memory, function multiversioning, and rows stored as fp32 or bf16. Row
+// kernels compute in fp32: they widen pieces of bf16 into a small buffer that stays in L1, and use fp32 in
+// place.
 #ifndef GPT2_CPU_H
 #define GPT2_CPU_H
 #include "layers.h"
 
 // VECTOR functions are compiled once per instruction set, and the loader picks one. Helpers that they call in
-// their inner loops must be INLINE, or they stay at the baseline. Sanitizers do without, because their
-// run-time libraries do not work yet when the loader picks; so does clang, whose clones have symbols that
-// other files do not find.
+// their inner loops must be INLINE, or they stay at the baseline. Sanitizers turn this off, because their
+// run-time libraries do not work yet when the loader picks, and so does clang, whose clones have symbols that
+// other files cannot find.
 #if !defined(__x86_64__) || !defined(__GLIBC__) || defined(__clang__) || defined(__SANITIZE_ADDRESS__) || \
     defined(__SANITIZE_THREAD__)
 #define VECTOR
@@ -29,7 +29,7 @@ size_t scratch_plan(int threads, size_t floats);
 int cpu_use_scratch(void *memory);
 int layers_threads(void);
 float *thread_scratch(int thread);  // belongs to one thread
-void *shared_scratch(void);         // belongs to the layer that runs
+void *shared_scratch(void);         // belongs to the running layer
 
 // floats a thread needs for attention
 size_t attention_scratch_floats(int T, int C, int NH);
@@ -38,7 +38,7 @@ int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch
 int matmul_plan_forward(gpt2_dtype dt, int tokens, int rows, int C, int Vp, size_t *scratch_bytes);
 void matmul_free(void);
 
-// The layers of the other files. The table in layers.h has their contracts.
+// Layers in other files. The table in layers.h has their contracts.
 int cpu_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias,
                        int BT, int C, int OC);
 int cpu_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight,
@@ -99,12 +99,12 @@ INLINE void commit(gpt2_dtype dt, void *x, size_t at, size_t n, const float *buf
 // e^x to about 2 ulp: 0 below -87, where fp32 becomes subnormal; infinity above 88.72; NaN stays NaN. It is a
 // polynomial in r times 2^n, where x = n ln 2 + r and |r| <= ln 2 / 2.
 INLINE float exp_f32(float x) {
-    x = x < -87.3f ? -87.3f : x;  // comparisons written so that NaN passes
+    x = x < -87.3f ? -87.3f : x;  // these comparisons let NaN pass
     x = x > 88.8f ? 88.8f : x;
     union {
         float f;
         uint32_t u;
-    } n = { x * 1.44269504f + 12582912.0f };  // 1.5 * 2^23: rounds, n stands in the low bits
+    } n = { x * 1.44269504f + 12582912.0f };  // 1.5 * 2^23: rounds, leaving n in the low bits
     float k = n.f - 12582912.0f;
     float r = x - k * 0.693359375f;
     r = r + k * 2.12194440e-4f;
@@ -115,7 +115,7 @@ INLINE float exp_f32(float x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
-    n.u = (n.u + 126) << 23;  // 2^(n-1), so that n = 128 does not overflow before the product does
+    n.u = (n.u + 126) << 23;  // 2^(n-1), so that n = 128 does not overflow before the multiplication
     return p * n.f * 2.0f;
 }
 #endif

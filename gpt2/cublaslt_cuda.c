@@ -18,7 +18,7 @@ int cublaslt_load(void) { return 0; }
 #else
 #define TEXT_OF(x) #x
 #define TEXT(x) TEXT_OF(x)
-#define LIBRARY "libcublasLt.so." TEXT(CUBLAS_VER_MAJOR)  // the one that the headers belong to
+#define LIBRARY "libcublasLt.so." TEXT(CUBLAS_VER_MAJOR)  // the version of the headers
 
 CublasLt cublaslt;
 

@@ -1,20 +1,19 @@
-// cuBLASLt, loaded when the first product on a device is planned. Loading takes 0.15 s and 200 MiB of the
-// process, which a run of the same program on the processor should not pay. After cublaslt_load its functions
-// have their own names.
+// cuBLASLt, loaded when the first matmul on a device is planned. Loading takes 0.15 s and 200 MiB, which a
+// run on the CPU should not pay. After cublaslt_load its functions are called by their own names.
 #ifndef GPT2_CUBLASLT_CUDA_H
 #define GPT2_CUBLASLT_CUDA_H
 #include <cublasLt.h>
 #include "layers.h"
 
-int cublaslt_load(void);  // 0, or -1 with the sentence; 0 at once when it is loaded
+int cublaslt_load(void);  // 0, or -1 with the sentence; 0 at once if already loaded
 
-// The precision of products. Comes before plan, because kept products keep theirs.
+// The precision of matmuls. Call it before plan, because kept matmuls do not change precision.
 void product_options(int tf32);
 int product_rounds(gpt2_dtype dt);  // 1: to TF32
 // "fp32", "tf32", "bf16", "fp16"
 const char *product_type(gpt2_dtype dt);
 
-#ifndef CUDA_STAND_IN  // the tests link one of their own
+#ifndef CUDA_STAND_IN  // the tests link their own
 // clang-format off
 #define CUBLASLT_FUNCTIONS(F)                                                            \
     F(Create) F(Destroy) F(GetStatusName) F(GetVersion)                                  \

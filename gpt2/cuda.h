@@ -1,5 +1,5 @@
-// What the CUDA layers share: element types, vectors of 16 bytes, sums over a warp and a block, launches,
-// scratch. This file and the .cu files use only those parts of CUDA that tests/cuda/ can run on a CPU.
+// Shared by the CUDA layers: element types, 16-byte vectors, sums over a warp and a block, launches, scratch.
+// This file and the .cu files use only the parts of CUDA that tests/cuda/ can run on a CPU.
 #ifndef GPT2_CUDA_H
 #define GPT2_CUDA_H
 #include <cuda_runtime_api.h>
@@ -9,24 +9,24 @@ extern "C" {
 #endif
 #include "error.h"
 
-// Returns 0, or -1 with a sentence of `what` and CUDA's own words.
+// Returns 0, or -1 with a sentence of `what` and CUDA's message.
 int cuda_check(cudaError_t rc, const char *what);
 #define CUDA_TRY(call)                            \
     do {                                          \
         if (cuda_check((call), #call)) return -1; \
     } while (0)
 
-// Device memory for the layer that runs, of the size that its part of plan asked for. Layers run one after
-// the other, so all of them use the same memory.
+// Device memory for the running layer, of the size that its part of plan asked for. Layers run one after
+// another, so all use the same memory.
 void *cuda_scratch(void);
 int cuda_use_scratch(void *memory);
-// The parts of plan: each says how much scratch it needs, and the largest counts.
+// The parts of plan: each returns the scratch it needs, and the largest is used.
 int matmul_cuda_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes);
 void matmul_cuda_free(void);
-// trial_cuda.c: runs or times the planned matrix products, in memory of trial_cuda_bytes.
+// trial_cuda.c: runs or times the planned matmuls, in memory of trial_cuda_bytes.
 size_t trial_cuda_bytes(void);
 int trial_cuda(void *memory);
-int tune_wanted(void);  // 1: time the products that the tuning file lacks; 0: it lacks none; -1: no file
+int tune_wanted(void);  // 1: time the matmuls missing in the tuning file; 0: none is missing; -1: no file
 int attention_cuda_plan(gpt2_dtype dt, int B, int T, int C, int NH, size_t *scratch_bytes);
 void attention_cuda_free(void);
 
@@ -40,11 +40,11 @@ int cuda_matmul_backward(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweig
                          int C, int OC, int add);
 int cuda_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC);
 int cuda_peak_flops(gpt2_dtype dt, double *flops);  // peak_cuda.c
-// peak_cuda.c: fills memory with values like those of training, in any dtype
+// peak_cuda.c: fills memory with values of any dtype like those in training
 int cuda_random_values(void *to, size_t bytes);
 void matmul_cuda_options(int tf32, int gelu);
 // attention_cuda.cu
-int attention_cuda_options(const char *attention);  // -1: layers_cuda_options does not take this word
+int attention_cuda_options(const char *attention);  // -1: layers_cuda_options does not accept this word
 int cuda_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C,
                            int NH);
 int cuda_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
@@ -101,7 +101,7 @@ void copy_cuda_free(void);
 #include <string.h>
 
 // --------
-// element types: memory is T, arithmetic is float. Rounding is to nearest even, and a NaN stays a NaN.
+// element types: memory is T, arithmetic is float. Rounds to nearest even; NaN stays NaN.
 
 struct bf16 {
     uint16_t bits;
@@ -143,7 +143,7 @@ __device__ inline float fast_reciprocal(float x) {
     return y;
 }
 #else
-// tests/cuda/ brings these conversions. In the host's half of nvcc's work none of this runs.
+// tests/cuda/ defines these conversions. In nvcc's host pass none of this runs.
 #ifndef CUDA_STAND_IN
 static inline uint16_t bf16_round(float) { return 0; }
 static inline uint16_t fp16_round(float) { return 0; }
@@ -156,7 +156,7 @@ __device__ inline float fast_exp(float x) { return expf(x); }
 __device__ inline float fast_reciprocal(float x) { return 1.0f / x; }
 #endif
 
-// W elements move at once: 16 bytes, which divide every row (LAYERS_CUDA_ROWS).
+// W elements are accessed at once: 16 bytes, which divide every row (LAYERS_CUDA_ROWS).
 template <class T, int W> struct alignas(W * sizeof(T)) vec { T e[W]; };
 template <class T> constexpr int wide = 16 / sizeof(T);
 template <int W, class T> __device__ inline vec<T, W> load(const T *p) { return *(const vec<T, W> *)p; }
@@ -164,14 +164,14 @@ template <class T, int W> __device__ inline void store(T *p, vec<T, W> x) { *(ve
 template <class T, int W> __device__ inline float to_float(const vec<T, W> &x, int k) {
     return to_float(x.e[k]);
 }
-// By words, which takes half the instructions.
+// Word by word, which takes half the instructions.
 template <> __device__ inline float to_float(const vec<bf16, 8> &x, int k) {
     unsigned pair;
     memcpy(&pair, &x.e[k & ~1], sizeof pair);
     return __uint_as_float(k & 1 ? pair & 0xffff0000u : pair << 16);
 }
 
-// f<T>(...) for the type that dt names
+// f<T>(...) for the C++ type of dt
 #define BY_DTYPE(dt, f, ...)                     \
     ((dt) == GPT2_F32    ? f<float>(__VA_ARGS__) \
      : (dt) == GPT2_BF16 ? f<bf16>(__VA_ARGS__)  \
@@ -187,8 +187,8 @@ __device__ inline float warp_max(float x) {
     return x;
 }
 
-// sum += the vectors at row(i), i = first, first + step, ... < n. N loads are under way before the first is
-// used. Where no row is left, they read the last one again and its values are dropped.
+// sum += the vectors at row(i), i = first, first + step, ... < n. N loads are in flight before the first is
+// used. After the last row they read it again and drop the values.
 template <int N, class Sum, int W, class Row>
 __device__ inline void add_vectors(Sum (&sum)[W], int first, int n, int step, Row row) {
     for (int i = first; i < n; i += N * step) {
@@ -202,8 +202,8 @@ __device__ inline void add_vectors(Sum (&sum)[W], int first, int n, int step, Ro
     }
 }
 
-// The warps of a block, or teams of them, add x, W values of each lane, to total[at..at+W) one after the
-// other, so that the order and the bits are the same each time.
+// The warps of a block, or teams of them, add x, W values of each lane, to total[at..at+W) one after another,
+// so that the order and the bits are always the same.
 template <int W>
 __device__ inline void add_by_turns(float *total, int at, const float (&x)[W], int team, int teams) {
     for (int turn = 0; turn < teams; turn++) {

@@ -1,5 +1,5 @@
-# The model's layers on CUDA devices, or on the stand-in for one. cuDNN's attention is built where cuDNN and
-# its header-only frontend are.
+# The model's layers on CUDA devices, or on the stand-in for one. cuDNN's attention is built if cuDNN and
+# its header-only frontend are installed.
 GPT2_CUDA += -DGPT2_CUDA $(ZERO_CUDA_CFLAGS)
 GPT2_OBJ  += $(patsubst %,$(BUILD)/%.o,$(basename $(wildcard gpt2/*_cuda.c gpt2/*.cu))) $(STAND_IN_OBJ)
 
@@ -13,7 +13,7 @@ CUDNN_HOME   ?= $(ZERO_CUDA_HOME)
 HAVE_CUDNN   := $(and $(wildcard $(CUDNN_HOME)/include/cudnn.h),$(wildcard $(FRONTEND)/cudnn_frontend.h))
 FOUND_FOR_CUDA := , with$(if $(HAVE_CUDNN),,out) cuDNN and with$(if $(filter yes,$(ZERO_NCCL)),,out) NCCL
 ifneq ($(HAVE_CUDNN),)
-# pip's wheel brings cuDNN without the name that -lcudnn looks for.
+# pip's wheel installs cuDNN without the name that -lcudnn looks for.
 CUDNN_FILES  := $(wildcard $(CUDNN_HOME)/lib64/libcudnn.so* $(CUDNN_HOME)/lib/libcudnn.so*)
 CUDNN_ONLY_9 := $(and $(filter %.so.9,$(CUDNN_FILES)),$(if $(filter %.so,$(CUDNN_FILES)),,yes))
 LINK_CUDNN   := $(if $(CUDNN_ONLY_9),-l:libcudnn.so.9,-lcudnn)

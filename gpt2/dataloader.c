@@ -1,4 +1,4 @@
-// Rows of tokens from shards, in an order that all ranks compute for themselves.
+// Serves rows of tokens from shards, in an order that each rank computes by itself.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +27,7 @@ static int read_at(FILE *f, const char *path, void *bytes, size_t size, int64_t 
     return 0;
 }
 
-// Tokens in the shard, or -1.
+// Returns the number of tokens in the shard, or -1.
 static int64_t check_shard(FILE *f, const char *path, int64_t bytes, int T) {
     int32_t header[256];
     if (bytes < HEADER)
@@ -49,7 +49,7 @@ static int64_t check_shard(FILE *f, const char *path, int64_t bytes, int T) {
     return num_tokens;
 }
 
-// The open file, or NULL.
+// Returns the open file, or NULL.
 static FILE *open_shard(const char *path, int T, int64_t *num_tokens) {
     int64_t bytes;
     FILE *f = disk_open_stream(path, &bytes);
@@ -63,8 +63,8 @@ static FILE *open_shard(const char *path, int T, int64_t *num_tokens) {
 // --------
 // the order of shards and rows
 
-// Every (seed, epoch, shard) has a generator of its own; shard -1 is the order of the shards. The three
-// numbers are mixed as splitmix64 does.
+// Every (seed, epoch, shard) has its own generator; shard -1 is for the order of the shards. The three
+// numbers are mixed as in splitmix64.
 static void seed_order(mt19937 *rng, uint32_t seed, int64_t epoch, int64_t shard) {
     uint64_t x = seed;
     const uint64_t parts[] = { (uint64_t)epoch, (uint64_t)(shard + 1) };
@@ -106,7 +106,7 @@ static int permute_rows(DataLoader *l, uint32_t shard) {
     return 0;
 }
 
-// Opens the shard that holds this row of the epoch, if it is not the open one.
+// Opens the shard with this row of the epoch, unless it is open already.
 static int open_row(DataLoader *l, int64_t epoch, int64_t row) {
     if (l->file && epoch == l->open_epoch && row >= l->open_row &&
         row < l->open_row + l->rows[l->order[l->slot]])
@@ -135,7 +135,7 @@ static int open_row(DataLoader *l, int64_t epoch, int64_t row) {
     return failed;
 }
 
-// Row `row` of the epoch becomes row b of the batch.
+// Reads row `row` of the epoch into row b of the batch.
 static int fetch_row(DataLoader *l, int64_t epoch, int64_t row, int b) {
     if (open_row(l, epoch, row)) return -1;
     const char *path = l->files.gl_pathv[l->order[l->slot]];
@@ -164,7 +164,7 @@ static int fetch_row(DataLoader *l, int64_t epoch, int64_t row, int b) {
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 static int find_shards(DataLoader *l, const char *pattern) {
-    // Sorted below, because the locale must not change the order.
+    // sorted below, because the locale must not change the order
     int status = glob(pattern, GLOB_NOSORT, NULL, &l->files);
     if (status == GLOB_NOMATCH) return gpt2_fail("%s: no file matches", pattern);
     if (status)

@@ -1,9 +1,8 @@
 // Token shards in llm.c's format (256 int32: magic 20240520, version 1, count; then uint16 tokens), served as
 // rows of T tokens. A shard of n tokens has (n - 1) / T rows; row i has inputs [i*T, i*T + T), and targets
-// one token further. The rows of all shards, one epoch after the other, make one endless stream that depends
-// only on the seed and the files. Micro-batch m gives rank r the B rows of the stream from (m * ranks + r) *
-// B on, so that N ranks see what one rank with N micro-batches would, and no row is left out at the end of a
-// shard.
+// one token further. The rows of all shards, epoch after epoch, form one endless stream that depends only on
+// the seed and the files. Micro-batch m gives rank r the B rows of the stream from (m * ranks + r) * B on, so
+// N ranks see the same rows as one rank with N micro-batches, and no row is skipped at the end of a shard.
 #ifndef GPT2_DATALOADER_H
 #define GPT2_DATALOADER_H
 #include <glob.h>
@@ -18,10 +17,10 @@ typedef struct {
     int64_t num_tokens;  // in all shards
     int64_t num_rows;    // in all shards: an epoch
     int64_t *rows;       // (files) of each shard
-    int64_t epoch, row;  // where the next global micro-batch begins; row counts through the epoch
+    int64_t epoch, row;  // where the next global micro-batch begins; row counts within the epoch
     // the open shard
     FILE *file;                    // NULL: none
-    int64_t open_epoch, open_row;  // the row of the epoch with which the shard begins
+    int64_t open_epoch, open_row;  // the epoch's row at which the shard begins
     int slot;                      // its place in `order`
     uint32_t *order;               // (files) the shards of open_epoch
     uint32_t *permutation;         // (rows of the shard), if shuffle
@@ -29,8 +28,8 @@ typedef struct {
     int *inputs, *targets;         // (B, T) each, owned by the loader
 } DataLoader;
 
-// Checks every shard that the pattern matches (magic, version, length, at least one row), and that an epoch
-// has a global micro-batch. Returns 0, or -1 with file, value and hint in gpt2_last_error().
+// Checks every shard that matches the pattern (magic, version, length, at least one row), and that an epoch
+// has at least a global micro-batch. Returns 0, or -1 with file, value and hint in gpt2_last_error().
 int dataloader_init(DataLoader *l, const char *pattern, int B, int T, int V, int rank, int ranks, int shuffle,
                     uint32_t seed);
 // Fills inputs and targets. A token >= V is an error that names file, position and value.
@@ -38,8 +37,8 @@ int dataloader_next(DataLoader *l);
 int dataloader_reset(DataLoader *l);  // back to the first row of epoch 0
 void dataloader_free(DataLoader *l);
 
-// The position, for checkpoints; it is the same on all ranks and for any number of them. seek refuses a
-// position in an epoch of another length, which comes from other files or another T.
+// The position, for checkpoints; it is the same on all ranks and for any number of them. seek rejects a
+// position in an epoch of another length, which means other files or another T.
 typedef struct {
     int64_t epoch, row, num_rows;
 } DataPosition;

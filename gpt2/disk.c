@@ -10,7 +10,7 @@
 
 int disk_open(const char *path, int *fd, int64_t *bytes) {
     struct stat st;
-    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe without a writer does not block
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // does not block on a pipe without a writer
     if (*fd < 0) return gpt2_fail("%s: cannot open: %s", path, strerror(errno));
     int failed = 0;
     if (fstat(*fd, &st))

@@ -1,5 +1,5 @@
-// Files on disk: read by offset, and written so that they appear whole under their name or not at all. Each
-// function returns 0, or -1 with gpt2_fail's sentence, which begins with the path.
+// Files on disk: read by offset, and written atomically under their name. Each function returns 0, or -1 with
+// gpt2_fail's sentence, which begins with the path.
 #ifndef GPT2_DISK_H
 #define GPT2_DISK_H
 #include <limits.h>
@@ -7,28 +7,28 @@
 #include <stdint.h>
 #include <stdio.h>
 
-// *fd: a regular file to read, which the caller closes. No pipe's writer is waited for.
+// *fd: a regular file to read, which the caller closes. Does not wait for a pipe's writer.
 int disk_open(const char *path, int *fd, int64_t *bytes);
-FILE *disk_open_stream(const char *path, int64_t *bytes);  // the same; NULL where the others return -1
-// Fills `to`, or fails where the file ends earlier.
+FILE *disk_open_stream(const char *path, int64_t *bytes);  // the same; NULL on failure
+// Fills `to`, or fails if the file ends earlier.
 int disk_read(int fd, const char *path, int64_t at, size_t bytes, void *to);
 
-// A file that is being written under a name of its own.
+// A file being written under a temporary name.
 typedef struct {
-    const char *path;  // its name at the end; the caller's
+    const char *path;  // its final name; the caller's
     char temporary[PATH_MAX];
     FILE *f;  // NULL: disk_create has failed
 } disk_file;
-// A file or a link that has the temporary name already is not followed.
+// Does not follow an existing file or symlink at the temporary name.
 int disk_create(disk_file *d, const char *path);
 int disk_write(disk_file *d, const void *data, size_t bytes);
-// Syncs the file and its folder and gives it its name. With `failed`, or if that fails, it is removed and the
-// result is -1. After disk_create it comes in any case.
+// Syncs the file and its folder and gives it its name. With `failed`, or if that fails, removes it and
+// returns -1. Call it after disk_create in either case.
 int disk_finish(disk_file *d, int failed);
 
-// A name beside `path` that nothing has: path.0123456789abcdef.tmp
+// An unused name beside `path`: path.0123456789abcdef.tmp
 int disk_temporary(char name[PATH_MAX], const char *path);
-// Returns when the entries of the folder that holds `path` are on disk.
+// Returns when the entries of path's folder are on disk.
 int disk_sync_parent(const char *path);
 
 #endif

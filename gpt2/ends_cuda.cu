@@ -1,5 +1,5 @@
 // The CUDA layers at the two ends of the model: the encoder, softmax with cross-entropy, the sum of losses.
-// Tokens and targets come from the host.
+// Tokens and targets are on the host.
 #include <cfloat>
 #include <cmath>
 #include <cstdlib>
@@ -10,9 +10,9 @@ enum { THREADS = 128, WARPS = THREADS / WARP };
 
 // Memory of sort_by_token.
 static struct {
-    int *count;   // (Vp) of each token, then its cursor; zeros between calls
+    int *count;   // (Vp) the count of each token, then its cursor; zeros between calls
     int *tokens;  // (rows) the tokens that occur
-    int *bucket;  // (rows + 1) how many tokens have this count, then where they begin
+    int *bucket;  // (rows + 1) the number of tokens with this count, then where they begin
     int rows, Vp;
 } sorting;
 
@@ -33,7 +33,7 @@ int ends_cuda_plan(int rows, int Vp, size_t *scratch_bytes) {
     sorting.bucket = (int *)calloc((size_t)rows + 1, sizeof(int));
     if (!sorting.count || !sorting.tokens || !sorting.bucket)
         return gpt2_fail("encoder: no host memory to sort %d positions by %d tokens", rows, Vp);
-    // No layer sends more than what sort_by_token leaves.
+    // No layer sends more than sort_by_token's result.
     return staging_plan(4 * (size_t)rows, scratch_bytes);
 }
 
@@ -45,7 +45,7 @@ static int send(const int **device, const int *host, size_t n) {
 }
 
 // --------
-// encoder: each warp has one row, or one token, and a strip of WARP * W channels
+// encoder: each warp handles one row, or one token, and a strip of WARP * W channels
 
 template <class T> static __global__ void encoder_forward_kernel(T *out, const int *tokens, const T *wte,
                                                                  const T *wpe, int rows, int length, int C) {
@@ -71,8 +71,8 @@ static __global__ void encoder_backward_wpe_kernel(T *dwpe, const T *dout, int B
     store(dwpe + (size_t)t * C + c, x);
 }
 
-// One block for each token and strip; its warps share the positions of the token. The strips of a token
-// follow each other, so that the most frequent tokens start first.
+// One block per token and strip; its warps share the token's positions. A token's strips follow each other,
+// so that the most frequent tokens start first.
 template <class T> static __global__ void encoder_backward_wte_kernel(T *dwte, const T *dout,
                                                                       const int *positions,
                                                                       const int *entries, int strips, int C) {
@@ -94,9 +94,9 @@ template <class T> static __global__ void encoder_backward_wte_kernel(T *dwte, c
     store(at, x);
 }
 
-// Writes to out the positions (BT), by token and in order, and then (token, first, count) of each token that
-// occurs, the most frequent first. Returns how many occur, or -1 on failure. It counts instead of comparing,
-// and so takes the time of a few passes over BT.
+// Writes to out the positions (BT), by token and in order, and then (token, first, count) for each token that
+// occurs, the most frequent first. Returns how many occur, or -1 on failure. A counting sort, which takes the
+// time of a few passes over BT.
 static int sort_by_token(int *out, const int *inp, int BT) {
     int *count = sorting.count, *tokens = sorting.tokens, *bucket = sorting.bucket, *entries = out + BT;
     int n = 0;
@@ -109,7 +109,7 @@ static int sort_by_token(int *out, const int *inp, int BT) {
     }
     memset(bucket, 0, ((size_t)BT + 1) * sizeof(int));
     for (int i = 0; i < n; i++) bucket[count[tokens[i]]]++;
-    for (int c = BT, at = 0; c > 0; c--) {  // now bucket[c] is where tokens that occur c times begin
+    for (int c = BT, at = 0; c > 0; c--) {  // now bucket[c] is where tokens with count c begin
         int size = bucket[c];
         bucket[c] = at;
         at += size;
@@ -164,19 +164,19 @@ int cuda_encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *dou
 }
 
 // --------
-// softmax and cross-entropy: loss = log(sum of e^logit) - logit[target]. One block for each row.
+// softmax and cross-entropy: loss = log(sum of e^logit) - logit[target]. One block per row.
 
-// A multiprocessor then has two rows at a time, and those of GPT-2 in bf16 fit into its L1.
+// so that a multiprocessor has two rows at a time, which for GPT-2 in bf16 fit into its L1
 enum { SOFTMAX_THREADS = 768 };
 
-// The largest of some logits, and the sum of their e^(logit - top).
+// The maximum of some logits, and the sum of their e^(logit - top).
 struct Softmax {
     float top, sum;
 };
 
 __device__ static inline Softmax merge(Softmax a, Softmax b) {
     float top = fmaxf(a.top, b.top);
-    // Each product is rounded on its own, so that merge(a, b) and merge(b, a) have the same bits in all
+    // Each product is rounded separately, so that merge(a, b) and merge(b, a) have the same bits in all
     // lanes.
     return Softmax{ top, __fmul_rn(a.sum, fast_exp(a.top - top)) + __fmul_rn(b.sum, fast_exp(b.top - top)) };
 }
@@ -198,8 +198,8 @@ __device__ static inline Softmax merge_block(Softmax x) {
     return merge_warp(lane < (int)blockDim.x / WARP ? warps[lane] : Softmax{ -FLT_MAX, 0 });
 }
 
-// The largest and the sum in one pass (online softmax, arXiv 1805.02867). The largest starts at a finite
-// value, so that no difference is inf - inf.
+// Maximum and sum in one pass (online softmax, arXiv 1805.02867). The maximum starts at a finite value, so
+// that no difference is inf - inf.
 template <class T> __device__ inline Softmax softmax_of(const T *row, int V) {
     constexpr int W = wide<T>;
     Softmax own = { -FLT_MAX, 0 };

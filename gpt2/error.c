@@ -6,7 +6,7 @@
 static _Thread_local char sentence[1024];
 
 int gpt2_fail(const char *fmt, ...) {
-    char text[sizeof sentence];  // apart, because an argument may be the previous sentence
+    char text[sizeof sentence];  // separate, because an argument may be the previous sentence
     va_list args;
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);

@@ -1,9 +1,9 @@
-// gpt2/ reports errors like the plugin: a function returns 0, or returns -1 and leaves one sentence here. It
-// never prints and never exits.
+// gpt2/ reports errors as the plugin does: a function returns 0, or -1 and leaves one sentence here. It never
+// prints and never exits.
 #ifndef GPT2_ERROR_H
 #define GPT2_ERROR_H
 
-// Stores the message (file, value, what to do) and returns -1, for `return gpt2_fail(...)`.
+// Stores the message (file, value, remedy) and returns -1, for `return gpt2_fail(...)`.
 int gpt2_fail(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 // Returns the sentence of this thread's last failure, or "" if there was none. It is valid until the next

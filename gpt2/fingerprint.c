@@ -12,7 +12,7 @@
 #include "error.h"
 #include "fingerprint.h"
 
-// Reads a block from `at` on, or what the file has of it. Returns the number of bytes; -1: errno says why.
+// Reads a block from `at` on, or up to the end of the file. Returns the number of bytes; -1: see errno.
 static ssize_t read_block(int fd, char *block, int64_t at) {
     size_t done = 0;
     while (done < FINGERPRINT_BLOCK) {

@@ -1,15 +1,15 @@
-// Fingerprints of things that must be the same on all ranks: a file's contents, whatever its path, and the
-// processor's instruction set.
+// Fingerprints of things that must match on all ranks: a file's contents, whatever its path, and the CPU's
+// instruction set.
 #ifndef GPT2_FINGERPRINT_H
 #define GPT2_FINGERPRINT_H
 
 enum { FINGERPRINT = 80, FINGERPRINT_BLOCK = 16 << 10 };
 
 // "1234 bytes, digest 0123456789abcdef". The digest covers `blocks` blocks of FINGERPRINT_BLOCK bytes, spread
-// evenly from the first to the last; or the whole file, if it has no more than that. Files of other sizes
-// have other digests. Returns 0, or -1 with file and reason in gpt2_last_error().
+// evenly from the first to the last; or the whole file, if it is smaller. Files of different sizes have
+// different digests. Returns 0, or -1 with file and reason in gpt2_last_error().
 int fingerprint_of_file(const char *path, int blocks, char text[FINGERPRINT]);
-// The instruction sets with which the CPU's layers, and oneDNN below them, compute.
+// The instruction sets that the CPU's layers, and oneDNN below them, use.
 void fingerprint_of_processor(char text[FINGERPRINT]);
 
 #endif

@@ -1,11 +1,10 @@
-# The model's layers on the processor. They may use fused multiply-add. The plugin has flags of its own and
-# does without.
+# The model's layers on the CPU. They may use fused multiply-add; the plugin has its own flags and does not.
 GPT2_CFLAGS := $(BASE) -ffp-contract=fast
 GPT2_CUDA   :=
 GPT2_OBJ    := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %_cuda.c,$(wildcard gpt2/*.c)))
 
 have         = $(shell printf '$(1)' | $(CC) $(ZERO_CUDA_CFLAGS) -x c -E - >/dev/null 2>&1 && echo yes)
-# The trainer takes prompts as text where PCRE2 is.
+# With PCRE2 the trainer takes prompts as text.
 HAVE_PCRE   := $(call have,\#define PCRE2_CODE_UNIT_WIDTH 8\n\#include <pcre2.h>\n)
 GPT2_CFLAGS += $(if $(HAVE_PCRE),-DGPT2_PCRE2)
 LIBS        += $(if $(HAVE_PCRE),-lpcre2-8)
@@ -21,7 +20,7 @@ probes: zero_needs
 	@test -n "$(or $(filter-out yes,$(CUDA)),$(HAVE_CUBLASLT))" || \
 	    { echo "cublasLt.h is missing: install cuBLAS's headers, or build with CUDA=no"; exit 1; }
 
-# The file with the flags changes when they do, and then the objects are made anew.
+# The file with the flags changes when they do, and then the objects are rebuilt.
 GPT2_FLAGS = $(GPT2_CFLAGS) $(GPT2_CUDA) $(CUDA_COMPILE)
 $(BUILD)/flags: probes
 	@mkdir -p $(@D)

@@ -24,7 +24,7 @@ static int get_count(const json_t *root, const char *path, const char *key, int 
     return gpt2_fail("%s: \"%s\" must be a whole number from 1 on", path, key);
 }
 
-// What this GPT-2 has no choice of. Where a member is missing, transformers takes these values.
+// Settings that are fixed in this GPT-2. A missing member has these values in transformers.
 static int check_text(const json_t *root, const char *path, const char *key, const char *a, const char *b) {
     const json_t *v = json_object_get(root, key);
     const char *text = json_string_value(v);
@@ -83,8 +83,8 @@ int hf_config_read(const char *folder, GPT2Config *config) {
 // --------
 // writing
 
-// Returns the text of an object, or NULL without memory. jansson 2.14 may drop a part of it then and not say
-// so, so what it has made is parsed again.
+// Returns the text of an object, or NULL: out of memory. jansson 2.14 may then silently drop a part, so the
+// text is parsed again.
 static char *print_json(const json_t *root) {
     char *text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)), *line = NULL;
     if (!text) return NULL;

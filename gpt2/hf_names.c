@@ -8,7 +8,7 @@
 static const struct { const char *name; int transposed; } table[NUM_PARAMETER_TENSORS] = {
     [WTE]      = { "wte.weight", 0 },
     [WPE]      = { "wpe.weight", 0 },
-    [LN1W]     = { "ln_1.weight", 0 },        // from here on in h.0, h.1, ..
+    [LN1W]     = { "ln_1.weight", 0 },        // from here on with h.0, h.1, ..
     [LN1B]     = { "ln_1.bias", 0 },
     [QKVW]     = { "attn.c_attn.weight", 1 },
     [QKVB]     = { "attn.c_attn.bias", 0 },
@@ -20,7 +20,7 @@ static const struct { const char *name; int transposed; } table[NUM_PARAMETER_TE
     [FCB]      = { "mlp.c_fc.bias", 0 },
     [FCPROJW]  = { "mlp.c_proj.weight", 1 },
     [FCPROJB]  = { "mlp.c_proj.bias", 0 },
-    [LNFW]     = { "ln_f.weight", 0 },        // one for all
+    [LNFW]     = { "ln_f.weight", 0 },        // without a layer
     [LNFB]     = { "ln_f.bias", 0 },
 };
 // clang-format on
@@ -34,7 +34,7 @@ void hf_name(char name[HF_NAME], int tensor, int layer) {
         snprintf(name, HF_NAME, "%s", table[tensor].name);
 }
 
-// "h.12.ln_1.weight" -> 12 and "ln_1.weight"; NULL: it is not of this form.
+// Splits "h.12.ln_1.weight" into 12 and "ln_1.weight"; NULL: not of this form.
 static const char *after_layer(const char *name, int *layer) {
     char again[HF_NAME], *end;
     if (strncmp(name, "h.", 2)) return NULL;
@@ -51,7 +51,7 @@ HfKind hf_find(const char *name, int *tensor, int *layer) {
     if (!strncmp(name, "transformer.", 12)) name += 12;
     *layer = 0;
     const char *rest = after_layer(name, layer);
-    // The causal mask, which older versions of transformers have stored.
+    // the causal mask, which older versions of transformers stored
     if (rest && (!strcmp(rest, "attn.bias") || !strcmp(rest, "attn.masked_bias"))) return HF_BUFFER;
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
         const char *own = is_in_layers(i) ? rest : name;

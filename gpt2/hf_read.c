@@ -1,4 +1,4 @@
-// Reads the weights of a GPT-2 from a folder of transformers, in llm.c's order and shapes.
+// Reads the weights of a GPT-2 from a transformers folder, in llm.c's order and shapes.
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 
 enum { MOST_FILES = 512, LARGEST_INDEX = 64 << 20 };
 
-// Where a tensor lies; t NULL: it has not been found.
+// Where a tensor is stored; t NULL: not found.
 typedef struct {
     const SafeFile *file;
     const SafeTensor *t;
@@ -22,10 +22,10 @@ typedef struct {
     int n_files;
     SafeFile *files;  // (n_files)
     Place *places;    // (NUM_PARAMETER_TENSORS, layers)
-    Place head;       // lm_head.weight, where there is one
+    Place head;       // lm_head.weight, if present
     float *compared;  // (GPT2_PIECE) its values
     Transposer transposer;
-    char **paths;  // (2 + n_files) what GPT2Stored says
+    char **paths;  // (2 + n_files) for GPT2Stored
 } Folder;
 
 int hf_is_folder(const char *path) {
@@ -167,14 +167,14 @@ static int take_tensors(Folder *f) {
 // --------
 // values
 
-// As the file has them.
+// Reads values in the file's layout.
 static int get_stored(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
     const Folder *f = ctx;
     const Place *p = place_of(f, tensor, layer);
     return safe_read(p->file, p->t, offset, n, values);
 }
 
-// A head that is stored beside wte must have the same values.
+// An LM head stored beside wte must have the same values.
 static int compare_head(const Folder *f, int64_t offset, int64_t n, const float *values) {
     if (!f->head.t) return 0;
     if (safe_read(f->head.file, f->head.t, offset, n, f->compared)) return -1;

@@ -1,8 +1,8 @@
-// The tokenizer's files as transformers has them: vocab.json, merges.txt, tokenizer_config.json.
+// The tokenizer's files in transformers' format: vocab.json, merges.txt, tokenizer_config.json.
 //
-// A byte is written as a character there: the printable ones of Latin-1 as they are, the others as U+0100 and
-// on. llm.c's tokenizer file has no merges. The merge that made a token is found by joining its bytes with
-// the merges of smaller numbers only: in a vocabulary in the order of its merges two parts are left then.
+// They write a byte as a character: printable ones of Latin-1 as themselves, the others as U+0100 and up.
+// llm.c's tokenizer file has no merges. The merge that made a token is found by joining its bytes with only
+// the merges of smaller numbers: if the vocabulary is in the order of its merges, two parts remain.
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +58,8 @@ static void join(Parts *p, int i) {
     p->n--;
 }
 
-// The pair that makes the token of the smallest number below `limit`, the leftmost of equals; 0: none.
+// Finds the pair that makes the token with the smallest number below `limit`, the leftmost of equals; 0:
+// none.
 static int best_pair(const Parts *p, const Vocabulary *v, uint32_t limit) {
     int best = 0;
     for (int i = 1; i < p->n; i++) {
@@ -130,7 +131,7 @@ static int write_merges(const char *path, const Tokenizer *t) {
 // --------
 // the other files
 
-// NULL without memory.
+// NULL: out of memory.
 static json_t *describe_vocabulary(const Tokenizer *t) {
     char text[TEXT];
     json_t *root = json_object();

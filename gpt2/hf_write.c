@@ -1,4 +1,4 @@
-// Writes a GPT-2 as a folder of transformers.
+// Writes a GPT-2 as a transformers folder.
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -15,7 +15,7 @@
 // --------
 // the weights
 
-// The order of the file: layer by layer.
+// In the file's order: layer by layer.
 typedef int (*Visitor)(void *ctx, int tensor, int layer);
 static int each_tensor(const GPT2Config *config, Visitor visit, void *ctx) {
     if (visit(ctx, WTE, 0) || visit(ctx, WPE, 0)) return -1;
@@ -99,7 +99,7 @@ static int write_weights(const char *folder, const HfModel *m) {
 // --------
 // the folder
 
-// Returns 0 if it is not there, or has nothing in it.
+// Returns 0 if the folder does not exist or is empty.
 static int check_free(const char *folder) {
     int entries = 0;
     struct stat st;
@@ -126,7 +126,7 @@ static void remove_folder(const char *folder) {
     rmdir(folder);
 }
 
-// Without a tokenizer the last token is taken for the end of text, as in GPT-2's vocabulary.
+// Without a tokenizer the last token is assumed to be the end of text, as in GPT-2's vocabulary.
 static int write_files(const char *folder, const HfModel *m) {
     const int eot = m->tokenizer ? m->tokenizer->eot_token : m->config.vocab_size - 1;
     if (hf_config_write(folder, m, eot)) return -1;
@@ -146,7 +146,7 @@ static int make_folder(const char *folder, const HfModel *m) {
     return failed;
 }
 
-// "out/" is "out".
+// Takes "out/" as "out".
 int hf_write(const char *folder, const HfModel *m) {
     char plain[PATH_MAX];
     if (snprintf(plain, sizeof plain, "%s", folder) >= (int)sizeof plain)

@@ -1,13 +1,13 @@
 // The layers of GPT-2, forward and backward, as a table of functions: one table computes on the CPU, one on a
 // CUDA device. B batch, T sequence length, BT = B*T, C channels, NH heads, OC output channels, V vocabulary,
 // Vp padded vocabulary. Tensors of type `dtype` are fp32, bf16 or (CUDA only) fp16 in memory; arithmetic
-// inside a layer is fp32. A layer adds to weights' gradients (+=) and rounds them once per call; it writes
-// activations' gradients (=) unless a comment says +=. Every function returns 0, or -1 with gpt2_fail's
+// inside a layer is fp32. A layer adds to weights' gradients (+=) and rounds them once per call; it
+// overwrites activations' gradients (=) unless marked +=. Every function returns 0, or -1 with gpt2_fail's
 // sentence. The same device and the same number of threads give the same bits.
 //
-// Pointers are device memory, aligned to at least 16 bytes, unless a comment says host. On CUDA the functions
-// only queue work on the default stream, and only `download` waits. Host memory that they were given may be
-// reused as soon as they return.
+// Pointers are device memory, aligned to at least 16 bytes, unless marked as host memory. On CUDA the
+// functions only queue work on the default stream, and only `download` waits. Host memory passed to them may
+// be reused as soon as they return.
 #ifndef GPT2_LAYERS_H
 #define GPT2_LAYERS_H
 #include <stddef.h>
@@ -36,15 +36,15 @@ static inline float f16_to_f32(uint16_t x) {  // exact
     v.u |= sign;
     return v.f;
 }
-// value i of x, which lies on the host
+// value i of x, in host memory
 static inline float gpt2_value(gpt2_dtype dt, const void *x, size_t i) {
     if (dt == GPT2_F32) return ((const float *)x)[i];
     uint16_t bits = ((const uint16_t *)x)[i];
     return dt == GPT2_BF16 ? bf16_to_f32(bits) : f16_to_f32(bits);
 }
 
-// Tokens of one row that a pass over a cache adds to it: positions first..first+n-1. They are the pass's
-// tokens at..at+n-1. The cache has `room` positions for the row, from position `begin` of all rows on.
+// The tokens that a pass over a cache adds to one row: positions first..first+n-1, which are the pass's
+// tokens at..at+n-1. The row has `room` positions in the cache, from `begin` on.
 typedef struct {
     int row, first, n, at;
     int begin, room;
@@ -53,41 +53,41 @@ enum { LAYERS_CACHE_STEP = 32 };  // each row's room is a multiple of this
 static inline int layers_cache_positions(int T) {
     return (T + LAYERS_CACHE_STEP - 1) / LAYERS_CACHE_STEP * LAYERS_CACHE_STEP;
 }
-// Bytes of one layer's cache: (NH, 2, room, C/NH) keys and values of each row. The order inside a row is the
-// device's own. positions: of all rows.
+// Bytes of one layer's cache: (NH, 2, room, C/NH) keys and values of each row. The layout within a row is up
+// to the device. positions: of all rows.
 static inline size_t layers_cache_bytes(gpt2_dtype dt, int positions, int C) {
     return (size_t)positions * 2 * C * gpt2_dtype_size(dt);
 }
 
-enum { LAYERS_COPIES = 2 };  // beside the layers at a time
+enum { LAYERS_COPIES = 2 };  // at a time, concurrent with the layers
 
-enum { LAYERS_CUDA_ROWS = 8 };  // on CUDA C and Vp are multiples of this: every row is one of 16 bytes
+enum { LAYERS_CUDA_ROWS = 8 };  // on CUDA C and Vp are multiples of this: every row is 16-byte aligned
 
 typedef struct {
     const char *device;  // "cpu", "cuda"
 
-    // Prepares every matrix product that the shape needs, so that nothing is allocated inside a step, and
-    // says how many bytes of working memory the layers need. The caller allocates them (device memory,
-    // 256-byte aligned) and hands them over before the first layer runs. On CUDA plan runs each product once,
-    // in memory that it frees again, so it should come before the activations are allocated. chunk: the most
-    // rows of logits at a time.
+    // Prepares every matmul that the shape needs, so that nothing is allocated inside a step, and returns how
+    // many bytes of scratch the layers need. The caller allocates them (device memory, 256-byte aligned) and
+    // passes them to use_scratch before the first layer runs. On CUDA plan runs each matmul once, in memory
+    // that it frees again, so call it before allocating the activations. chunk: the most rows of logits at a
+    // time.
     int (*plan)(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes);
-    // The same for passes that only go forward, over a cache of `rows` rows of at most T positions: at most
-    // `tokens` tokens at a time, logits of `rows` of them.
+    // The same for forward-only passes, over a cache of `rows` rows of at most T positions: at most `tokens`
+    // tokens at a time, logits for `rows` of them.
     int (*plan_cached)(gpt2_dtype dt, int tokens, int rows, int T, int C, int NH, int Vp,
                        size_t *scratch_bytes);
     int (*use_scratch)(void *scratch);  // the memory stays in use until free
     void (*free)(void);
-    int (*device_bytes)(size_t *total);  // all memory of the current device; NULL on the processor
-    int (*has_dtype)(gpt2_dtype dt);     // 1: the hardware multiplies it; 0: it is slow or impossible
-    // Measures the operations a second of matrix products, in about 60 ms. Needs plan.
+    int (*device_bytes)(size_t *total);  // all memory of the current device; NULL on the CPU
+    int (*has_dtype)(gpt2_dtype dt);     // 1: the hardware multiplies it; 0: slow or impossible
+    // Measures the matmul operations per second, in about 60 ms. Needs plan.
     int (*peak_flops)(gpt2_dtype dt, double *flops);
 
     int (*download)(void *host, const void *x, size_t bytes);  // waits for all queued work
     int (*clear)(void *x, size_t bytes);                       // sets to 0
-    // Copies between device and pinned host memory (LAYERS_COPIES may be under way), on a stream beside the
-    // layers. The copy starts when all work queued before it is done. NULL on the processor, like await_copy:
-    // what is queued after that runs when copy number `which` is done.
+    // Copies between device and pinned host memory (at most LAYERS_COPIES at a time), on a stream concurrent
+    // with the layers. The copy starts when all work queued before it is done. await_copy: work queued after
+    // it runs when copy number `which` is done. Both are NULL on the CPU.
     int (*copy_beside)(void *to, const void *from, size_t bytes, int which);
     int (*await_copy)(int which);
     // *total (one double, device memory) = sum of x[0..n) in a fixed order; += with `add`
@@ -110,28 +110,28 @@ typedef struct {
     int (*layernorm_backward)(gpt2_dtype dt, void *dinp /* += */, void *dweight, void *dbias,
                               float *dinp_sums, const void *dout, const void *inp, const void *weight,
                               const float *mean, const float *rstd, int BT, int C);
-    // dbias (C) += sums. Replaces matmul_backward's dbias where another layer has summed dout's columns.
+    // dbias (C) += sums. Replaces matmul_backward's dbias if another layer has summed dout's columns.
     int (*bias_from_sums)(gpt2_dtype dt, void *dbias, const float *sums, int C);
 
     // out (BT, OC) = inp (BT, C) @ weight (OC, C)^T + bias (OC); bias may be NULL
     int (*matmul_forward)(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias,
                           int BT, int C, int OC);
-    // pre (BT, OC) is that product, out (BT, OC) = gelu(pre)
+    // pre (BT, OC) is that matmul, out (BT, OC) = gelu(pre)
     int (*matmul_gelu_forward)(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight,
                                const void *bias, int BT, int C, int OC);
-    // dinp (BT, C) = dout (BT, OC) @ weight (OC, C), times gelu'(pre) where pre (BT, C) is not NULL; then inp
-    // is gelu(pre). dinp_bias (C) = column sums of dinp, which are the bias gradient of the layer below.
-    // dweight (OC, C) = dout^T @ inp. dbias (OC) = column sums of dout. With `add` these three are +=, which
-    // costs 8 to 12 % of the product on a CPU. Both biases may be NULL.
+    // dinp (BT, C) = dout (BT, OC) @ weight (OC, C), times gelu'(pre) if pre (BT, C) is not NULL; then inp is
+    // gelu(pre). dinp_bias (C) = column sums of dinp, which are the bias gradient of the layer below. dweight
+    // (OC, C) = dout^T @ inp. dbias (OC) = column sums of dout. With `add` these three are +=, which costs 8
+    // to 12 % of the matmul on a CPU. Both biases may be NULL.
     int (*matmul_backward)(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweight, void *dbias,
                            const void *dout, const void *inp, const void *weight, const void *pre, int BT,
                            int C, int OC, int add);
-    // 1: with pre and without add, the product computes dinp_bias as well. 0: it needs a pass of its own, and
+    // 1: with pre and without add, the matmul computes dinp_bias as well. 0: it needs a separate pass, and
     // the layer below may be cheaper.
     int (*dinp_bias_fused)(gpt2_dtype dt, int BT, int C, int OC);
 
     // qkv (B, T, 3C): queries, keys, values; out (B, T, C); lse (B, NH, T): logarithm of each row's softmax
-    // sum, which backward needs. The (T, T) matrices of the batch never exist all at once (FlashAttention,
+    // sum, which backward needs. The (T, T) matrices of the batch never all exist at once (FlashAttention,
     // arXiv 2205.14135).
     int (*attention_forward)(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C,
                              int NH);
@@ -140,8 +140,7 @@ typedef struct {
 
     // qkv (tokens, 3C), out (tokens, C) of the spans (on the host), each of another row. Puts the keys and
     // values of the tokens into the cache of one layer, and attends from each token to the positions of its
-    // row up to its own. On a CPU a token's bits are those of attention_forward, whatever other rows there
-    // are.
+    // row up to its own. On a CPU a token's bits equal attention_forward's, regardless of the other rows.
     int (*attention_cached)(gpt2_dtype dt, void *out, void *cache, const void *qkv, const layers_span *spans,
                             int n_spans, int C, int NH);
 
@@ -150,47 +149,47 @@ typedef struct {
                          size_t n);  // dinp may be dout
 
     // Writes losses (rows). If dloss is not 0, replaces logits (rows, Vp) by the gradient of dloss * sum of
-    // losses. Columns V..Vp-1 take no part and get gradient 0. targets (rows) are on the host.
+    // losses. Columns V..Vp-1 are ignored and get gradient 0. targets (rows) are on the host.
     int (*softmax_crossentropy)(gpt2_dtype dt, float *losses, void *logits, float dloss, const int *targets,
                                 int rows, int V, int Vp);
 } Layers;
 
 extern const Layers layers_cpu;
-// NULL where the program was built without CUDA. Before plan, the caller must have chosen a device.
+// NULL if built without CUDA. The caller must have chosen a device before plan.
 const Layers *layers_cuda(void);
 
-// How the CUDA layers compute. Comes before plan.
-//   tf32       1: fp32 products round their inputs to TF32
-//   gelu       0: GELU has kernels of its own; 1: the forward product computes it; 2: both products do;
+// Options of the CUDA layers. Call it before plan.
+//   tf32       1: fp32 matmuls round their inputs to TF32
+//   gelu       0: GELU has kernels of its own; 1: the forward matmul computes it; 2: both matmuls do;
 //              -1: 2 on Hopper and newer devices, else 0
-//   attention  NULL: cuDNN where it was built in and takes the shape and dtype, else cuBLASLt's products;
-//              "cudnn" or "cublaslt": that one, or an error that says why not; "cudnn-fast": cuDNN's backward
+//   attention  NULL: cuDNN if built in and if it supports the shape and dtype, else cuBLASLt's matmuls;
+//              "cudnn" or "cublaslt": that one, or an error with the reason; "cudnn-fast": cuDNN's backward
 //              adds in the order in which blocks finish, so that bits may differ from run to run
 int layers_cuda_options(int tf32, int gelu, const char *attention);
-// Limits the scratch of attention's backward, which goes through the batch in groups of as many rows as fit;
-// a single row takes what it needs. Comes before plan. 0: the default, 512 MiB for cuDNN and 64 MiB for
-// cuBLASLt.
+// Limits the scratch of attention's backward, which processes the batch in groups of as many sequences as
+// fit; a single sequence takes what it needs. Call it before plan. 0: the default, 512 MiB for cuDNN and 64
+// MiB for cuBLASLt.
 void layers_cuda_attention_limit(size_t bytes);
-// What plan chose: "cuDNN 9.10.0", with a warning after it for cudnn-fast, or "cuBLASLt".
+// The choice of plan: "cuDNN 9.10.0", followed by a warning for cudnn-fast, or "cuBLASLt".
 const char *layers_cuda_attention(void);
-// The groups of attention's backward: rows of the batch, the scratch that they take, and its limit.
+// The groups of attention's backward: sequences, the scratch that they take, and its limit.
 typedef struct {
     int rows;
     size_t bytes, limit;
 } layers_attention_backward;
 layers_attention_backward layers_cuda_attention_backward(void);
 
-// 1: the forward product to OC columns may compute GELU itself, from values that are not rounded yet. GELU
-// recomputed from the rounded values then has other bits.
+// 1: the forward matmul to OC columns may compute GELU itself, from unrounded values. GELU recomputed from
+// the rounded values then has different bits.
 int layers_cuda_gelu_fused(int OC);
 
-// Tuning: products use the algorithms that a tuning file's text names for this card and library. Comes before
-// plan, which times the planned products that the text lacks and adds them, or with may_time 0 fails. name is
-// the file's, for messages. An empty text is a new file. A text of NULL means no tuning: plan takes the first
-// of the heuristic's algorithms that runs.
+// Tuning: matmuls use the algorithms that a tuning file's text names for this GPU and library. Call it before
+// plan, which times the planned matmuls missing in the text and adds them, or fails with may_time 0. name:
+// the file's, for messages. An empty text is a new file. text NULL: no tuning, so plan takes the heuristic's
+// first algorithm that runs.
 int layers_cuda_tune(const char *name, const char *text, int may_time);
-char *layers_cuda_tuned(void);  // after plan: the text with what was added; the caller frees it
-// The device and the library, as lines of the file name them; NULL with gpt2_fail's sentence.
+char *layers_cuda_tuned(void);  // after plan: the text with the additions; the caller frees it
+// The device and the library, as named in the file's lines; NULL with gpt2_fail's sentence.
 const char *layers_cuda_card(void);
 
 #ifdef __cplusplus

@@ -141,8 +141,8 @@ static int encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *d
 // --------
 // layernorm
 
-// One row; `rows` has room for 4 of C floats. With inp2, the sum of both goes to residual first, and what is
-// normalised is the rounded sum.
+// One row; `rows` has room for 4 x C floats. With inp2, the sum of both goes to residual first, and the
+// rounded sum is normalised.
 VECTOR static void layernorm_row(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd,
                                  const void *inp1, const void *inp2, const void *weight, const void *bias,
                                  size_t at, int C, float *rows) {
@@ -188,8 +188,8 @@ static int layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd,
     return residual_layernorm_forward(dt, NULL, out, mean, rstd, inp, NULL, weight, bias, BT, C);
 }
 
-// One row. dw and db (C) collect the gradients of weight and bias, w is the weight, `rows` has room for 3 of
-// C floats.
+// One row. dw and db (C) accumulate the gradients of weight and bias, w is the weight, `rows` has room for 3
+// x C floats.
 VECTOR static void layernorm_backward_row(gpt2_dtype dt, void *dinp, float *dw, float *db, const void *dout,
                                           const void *inp, const float *w, float mean, float rstd, size_t at,
                                           int C, float *rows) {
@@ -234,7 +234,7 @@ static int layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *db
 #pragma omp single
         {
             memset(rows, 0, 2 * row * sizeof(float));
-            for (int other = 0; other < threads; other++)  // always in the order of threads
+            for (int other = 0; other < threads; other++)  // always in thread order
                 accumulate(rows, GPT2_F32, thread_scratch(other), 0, 2 * row);
             add_sums(dt, dweight, 0, rows, row);
             add_sums(dt, dbias, 0, rows + row, row);
@@ -255,7 +255,7 @@ static int bias_from_sums(gpt2_dtype dt, void *dbias, const float *sums, int C) 
 // --------
 // softmax and cross-entropy: loss = log(sum of e^logit) - logit[target]
 
-// The largest of a row's V logits, from x[at..). It skips a NaN, which then shows in the sum.
+// The maximum of a row's V logits, from x[at..). Skips NaN, which then shows in the sum.
 VECTOR static float largest(gpt2_dtype dt, const void *x, size_t at, size_t V) {
     float buf[PIECE], top = -INFINITY;
     for (size_t i = 0; i < V; i += PIECE) {

@@ -27,8 +27,8 @@ static int device_bytes(size_t *total) {
     return 0;
 }
 
-// Without memory it tries nothing. The activations need more than the operands of one product and will not
-// fit either, and that failure can say what would.
+// Tries nothing if memory is short. The activations need more than the operands of one matmul and will not
+// fit either, and that failure can suggest options that would.
 static int try_products(size_t scratch_bytes) {
     void *memory;
     size_t own = (scratch_bytes + 255) / 256 * 256, bytes = own + trial_cuda_bytes();
@@ -45,7 +45,7 @@ static int try_products(size_t scratch_bytes) {
     cuda_use_scratch(memory);
     int tried = trial_cuda((char *)memory + own);
     cuda_use_scratch(NULL);
-    rc = cudaFree(memory);  // fails as well if a kernel failed, but then that is the error to report
+    rc = cudaFree(memory);  // also fails if a kernel failed, but then that is the error to report
     return tried ? -1 : cuda_check(rc, "cudaFree");
 }
 
@@ -60,7 +60,7 @@ static int check_plan(int B, int T, int C, int NH, int Vp, int chunk) {
     return 0;
 }
 
-// The largest wish counts, since layers run one after the other. Runs each product once.
+// The largest request counts, since layers run one after another. Runs each matmul once.
 static int plan_scratch(const size_t *wishes, int n, size_t *scratch_bytes) {
     *scratch_bytes = 0;
     for (int i = 0; i < n; i++) *scratch_bytes = wishes[i] > *scratch_bytes ? wishes[i] : *scratch_bytes;
@@ -69,8 +69,8 @@ static int plan_scratch(const size_t *wishes, int n, size_t *scratch_bytes) {
     return -1;
 }
 
-// Its products are those of a pass of so many tokens, and backward's. Those of later passes, with a token a
-// row, are prepared when they come.
+// Plans the matmuls of a pass of so many tokens, and backward's. Those of later passes, with a token a row,
+// are prepared when they come.
 static int plan_cached(gpt2_dtype dt, int tokens, int rows, int T, int C, int NH, int Vp,
                        size_t *scratch_bytes) {
     if (check_plan(tokens, T, C, NH, Vp, rows)) return -1;

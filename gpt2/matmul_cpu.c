@@ -1,7 +1,7 @@
-// Matrix products by oneDNN. A product of one kind and shape is created once and kept in a table; plan
-// creates those of training. Its working memory is the layers' scratch, so that a step allocates nothing.
-// Operands stay in the layout of the model, because transposing or blocking them first gains at most 5 % over
-// oneDNN's own packing (measured on AVX-512).
+// Matmuls by oneDNN. Each kind and shape of matmul is created once and kept in a table; plan creates those of
+// training. Their scratch is the layers', so a step allocates nothing. Operands stay in the model's layout,
+// because transposing or blocking them first gains at most 5 % over oneDNN's own packing (measured on
+// AVX-512).
 #include <oneapi/dnnl/dnnl.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ typedef struct {
     gpt2_dtype dt;
     int BT, C, OC;
     dnnl_primitive_t primitive;
-    int pieces;  // the columns of right and result, in so many pieces of equal width
+    int pieces;  // how many column pieces, of equal width, right and result have
     dnnl_memory_t left, right, bias, result, workspace;
     size_t workspace_bytes;
     void *own_workspace;  // NULL: the layers' scratch is large enough
@@ -30,13 +30,13 @@ static struct {
     dnnl_stream_t stream;
     Product table[MAX_PRODUCTS];
     int used;
-    int planned;  // so many stay; later ones, of other shapes (sampling), are replaced in turn
+    int planned;  // these stay; later ones, of other shapes (sampling), are replaced in turn
     int turn;
     size_t scratch_bytes;
 } matmul;
 
 // --------
-// oneDNN 2 and 3: version 3 describes memory behind a pointer, and primitives with one call less
+// oneDNN 2 and 3: version 3 describes memory through a pointer, and primitives with one call less
 
 #if DNNL_VERSION_MAJOR >= 3
 typedef const_dnnl_memory_desc_t Shape;
@@ -48,8 +48,7 @@ typedef struct {
     int made;
 } Matrix;
 
-// (rows, cols); transposed: stored as (cols, rows). A matrix that is not transposed may be one of `pieces`
-// pieces of columns.
+// (rows, cols); transposed: stored as (cols, rows). Otherwise it may be one of `pieces` pieces of columns.
 static dnnl_status_t matrix_init(Matrix *m, gpt2_dtype dt, int rows, int cols, int transposed, int pieces) {
     dnnl_dims_t dims = { rows, cols / pieces };
     dnnl_dims_t strides = { transposed ? 1 : cols, transposed ? rows : 1 };
@@ -92,7 +91,7 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *pd, const Matrix *left, con
 }
 
 // --------
-// making products
+// creating matmuls
 
 static void product_free(Product *p) {
     dnnl_memory_t memories[] = { p->left, p->right, p->bias, p->result, p->workspace };
@@ -114,14 +113,14 @@ static dnnl_status_t attributes(dnnl_primitive_attr_t attr, Kind kind) {
 #else
     status = dnnl_post_ops_append_sum(sum, 1.0f);
 #endif
-    if (status == dnnl_success) status = dnnl_primitive_attr_set_post_ops(attr, sum);  // copies them
+    if (status == dnnl_success) status = dnnl_primitive_attr_set_post_ops(attr, sum);  // copied
     dnnl_post_ops_destroy(sum);
     return status;
 }
 
-// oneDNN's first choice loses up to a quarter of its speed where a right matrix that is not transposed
-// outgrows the cache (512 x 3072 x 768 in fp32: 216 GFLOP/s whole, 257 in two pieces; 512 x 50304 x 768 in
-// bf16: 404 and 466). Columns do not depend on each other, so each piece is a product of its own.
+// oneDNN's first choice loses up to a quarter of its speed if an untransposed right matrix does not fit into
+// the cache (512 x 3072 x 768 in fp32: 216 GFLOP/s whole, 257 in two pieces; 512 x 50304 x 768 in bf16: 404
+// and 466). Columns are independent, so each piece is a separate matmul.
 static int column_pieces(gpt2_dtype dt, int inner, int cols) {
     enum { PACKED_BYTES = 5 << 20, LEAST_COLUMNS = 384 };
     int pieces = 1;
@@ -148,7 +147,7 @@ static dnnl_status_t shapes(Product *p, Matrix *left, Matrix *right, Matrix *bia
     return status;
 }
 
-// The memories have no address yet, because each call says where its operands are.
+// The memories have no address yet, because each call passes its operands' addresses.
 static dnnl_status_t create_memory(dnnl_memory_t *memory, Shape shape) {
     return !shape ? dnnl_success : dnnl_memory_create(memory, shape, matmul.engine, DNNL_MEMORY_NONE);
 }
@@ -288,7 +287,7 @@ void matmul_free(void) {
 // --------
 // running them
 
-// The workspace is the layers' scratch. A shape that was not planned and needs more has one of its own.
+// The workspace is the layers' scratch. An unplanned shape that needs more has its own.
 static void *workspace_of(Product *p) {
     if (p->workspace_bytes <= matmul.scratch_bytes) return shared_scratch();
     if (!p->own_workspace) p->own_workspace = aligned_alloc(64, (p->workspace_bytes + 63) / 64 * 64);
@@ -322,7 +321,7 @@ static int multiply(Kind kind, gpt2_dtype dt, int BT, int C, int OC, const void 
     if (!p) return -1;
     void *workspace = workspace_of(p);
     if (!workspace) return gpt2_fail("matmul: no memory for %zu bytes of workspace", p->workspace_bytes);
-    // In bytes. Only products with C columns have more than one piece.
+    // in bytes; only matmuls with C columns have more than one piece
     size_t piece = (size_t)C / p->pieces * gpt2_dtype_size(dt);
     dnnl_status_t status = dnnl_success;
     for (int i = 0; i < p->pieces && status == dnnl_success; i++) {

@@ -1,5 +1,5 @@
-// The layers' matrix products on CUDA: which epilogue of cuBLASLt goes with which product, and what replaces
-// an epilogue that it lacks.
+// The layers' matmuls on CUDA: which cuBLASLt epilogue each uses, and what replaces an epilogue that is
+// missing.
 #include "cuda.h"
 #include "product_cuda.h"
 
@@ -11,7 +11,7 @@ void matmul_cuda_options(int tf32, int gelu) {
 }
 
 // --------
-// a product with its epilogue, or with the epilogue's work done apart
+// a matmul with its epilogue, or with the epilogue's work done separately
 
 // Returns whether the options and the shape allow this epilogue.
 static int allowed(const Product *p) {
@@ -45,7 +45,7 @@ static int multiply(const Product *p, const Operands *x) {
     return matmul_cuda_apart(p, x);
 }
 
-// The same product with one task of its epilogue left out.
+// The same matmul with one task of its epilogue left out.
 Product matmul_cuda_less(const Product *p) {
     Product less = *p;
     less.epilogue = p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ? CUBLASLT_EPILOGUE_BIAS
@@ -154,7 +154,7 @@ int cuda_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *in
                                      .workspace = cuda_scratch() });
 }
 
-// The epilogues overwrite bias gradients, so with `add` they are summed apart.
+// The epilogues overwrite bias gradients, so with `add` they are summed separately.
 int cuda_matmul_backward(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweight, void *dbias,
                          const void *dout, const void *inp, const void *weight, const void *pre, int BT,
                          int C, int OC, int add) {
@@ -185,8 +185,8 @@ int cuda_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC) {
 // --------
 // before the first step
 
-// Plans forward and both products of backward, without GELU. With a bias it plans dweight with and without
-// the bias gradient, which may come from elsewhere.
+// Plans forward and both matmuls of backward, without GELU. With a bias it plans dweight with and without the
+// bias gradient, which may come from elsewhere.
 static int plan_layer(gpt2_dtype dt, int BT, int C, int OC, int bias) {
     Product products[] = { forward(dt, BT, C, OC, bias ? CUBLASLT_EPILOGUE_BIAS : 0),
                            backward_inp(dt, BT, C, OC, 0), backward_weight(dt, BT, C, OC, 0),

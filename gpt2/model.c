@@ -1,4 +1,4 @@
-// What a GPT-2 is: descriptors, and the table of its 16 parameter tensors.
+// The definition of a GPT-2: descriptors, and the table of its 16 parameter tensors.
 #include <limits.h>
 #include <math.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ enum { GPT2_VOCAB = 50257, VOCAB_PADDING = 128 };
 // sizes
 
 int gpt2_config_check(const GPT2Config *config, const char *name) {
-    // The upper ends keep every product of sizes, up to the number of parameters, inside its integer type.
+    // The upper bounds keep every product of sizes, up to the number of parameters, within its integer type.
     const struct {
         const char *what;
         int value, max;
@@ -79,8 +79,8 @@ int64_t gpt2_num_parameters(const GPT2Config *config) {
     return n;
 }
 
-// What only backward reads, or only a pass over whole rows, and what inference keeps of the others: all
-// layers share one buffer, and the final layernorm is computed where there are logits.
+// In inference, drops activations that only backward or passes over whole rows use, and keeps less of the
+// others: all layers share one buffer, and the final layernorm is computed only where there are logits.
 static void keep_for_inference(const GPT2Run *run, GPT2Activation table[NUM_ACTIVATIONS]) {
     static const int unused[] = { LSE, LOSSES, LOSS_SUM, DRESIDUAL, DRESIDUAL_SUMS, DL_BTC, DL_BT4C };
     const size_t tokens = (size_t)run->B * run->T;
@@ -134,7 +134,7 @@ void gpt2_activations(const GPT2Config *config, const GPT2Run *run, GPT2Activati
 // --------
 // descriptors
 
-// Reads a positive decimal number without leading zeros that fits an int, and moves the text past it.
+// Reads a positive decimal number without leading zeros that fits an int, and advances the text past it.
 static int parse_number(const char **text, int *value) {
     const char *p = *text;
     int64_t n = 0;
@@ -148,7 +148,7 @@ static int parse_number(const char **text, int *value) {
     return 1;
 }
 
-// A family's model is named by one number: d12 by its layers, c768 by its channels.
+// A family's model is named by one number: d12 is 12 layers, c768 is 768 channels.
 typedef struct {
     int layers, channels, heads;
 } Size;

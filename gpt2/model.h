@@ -1,4 +1,5 @@
-// What a GPT-2 is: its sizes, its 16 parameter tensors in llm.c's order, its descriptors and its model files.
+// The definition of a GPT-2: its sizes, its 16 parameter tensors in llm.c's order, its descriptors and its
+// model files.
 #ifndef GPT2_MODEL_H
 #define GPT2_MODEL_H
 #include <stdint.h>
@@ -25,7 +26,7 @@ enum {
 typedef struct {
     const char *name;  // "wte", "qkvw", ...
     int64_t elems;     // elements of one layer's tensor
-    int per_layer;     // 1: each of the L layers has one; 0: there is one
+    int per_layer;     // 1: one for each of the L layers; 0: one in all
     int n_dims;        // 1 or 2: a vector, or a matrix (weight decay applies to matrices only)
     int64_t dims[2];   // its shape
 } GPT2Tensor;
@@ -34,9 +35,9 @@ int64_t gpt2_num_parameters(const GPT2Config *config);
 // Returns V rounded up to a multiple of 128.
 int gpt2_padded_vocab(int vocab_size);
 
-// What a forward pass keeps for backward, and the buffers that both work in. They have the model's dtype, but
-// for the float ones. B batch, T sequence length, C channels, NH heads, Vp padded vocabulary. Where backward
-// recomputes something, all L layers share the memory of one.
+// Activations that forward keeps for backward, and buffers that both use. They have the model's dtype, except
+// the float ones. B batch, T sequence length, C channels, NH heads, Vp padded vocabulary. If backward
+// recomputes an activation, all L layers share the memory of one.
 enum {
     ENCODED,         // (B, T, C)
     LN1,             // (L, B, T, C)
@@ -46,7 +47,7 @@ enum {
     LN2,             // (L, B, T, C)
     FCH,             // (L, B, T, 4C)
     FCH_GELU,        // (L, B, T, 4C)
-    RESIDUAL3,       // (L, B, T, C); (2, B, T, C), where layers take turns, with inputs_on_host
+    RESIDUAL3,       // (L, B, T, C); with inputs_on_host (2, B, T, C), which layers use in turn
     LN1_MEAN,        // (L, B, T) float
     LN1_RSTD,        // (L, B, T) float
     LN2_MEAN,        // (L, B, T) float
@@ -56,7 +57,7 @@ enum {
     LNF_MEAN,        // (B, T) float
     LNF_RSTD,        // (B, T) float
     LOSSES,          // (B, T) float
-    LOSS_SUM,        // (1) double: the sum of the losses over all passes of a step or of a validation
+    LOSS_SUM,        // (1) double: the sum of the losses over all passes of a step or a validation
     SCRATCH_BTC,     // (B, T, C)
     DRESIDUAL,       // (B, T, C)
     DRESIDUAL_SUMS,  // (C) float: sums of dresidual's columns
@@ -71,24 +72,24 @@ typedef struct {
     const char *name;  // "encoded", "ln1", ...
     int layers;        // how many exist: 1, 2 or L
     size_t bytes;      // of one layer; 0: the run has none
-    int on_host;       // 1: in host memory, whatever the device
+    int on_host;       // 1: in host memory on any device
 } GPT2Activation;
-// What a run is made of besides the model's sizes.
+// The properties of a run besides the model's sizes.
 typedef struct {
     gpt2_dtype dtype;
     int B, T;
     int recompute;        // in backward: 0 nothing, 1 GELU, 2 layernorms too, 3 all but a block's input
-    int inputs_on_host;   // 1, with recompute 3: the blocks' inputs are kept in host memory
+    int inputs_on_host;   // 1, with recompute 3: keeps the blocks' inputs in host memory
     int chunk;            // rows of logits that exist at a time
     int inference;        // 1: forward over a cache only; B*T tokens in a pass, chunk of which get logits
     int cache_positions;  // of text that grows token by token, all rows together
 } GPT2Run;
-// The table by which activations are counted and allocated. It allocates nothing itself.
+// The table from which activations are counted and allocated. Allocates nothing itself.
 void gpt2_activations(const GPT2Config *config, const GPT2Run *run, GPT2Activation table[NUM_ACTIVATIONS]);
 
 // "d12", "gpt2:d12", "gpt3:c768" as in llm.c (V 50257), or free: "l4h4c128v512t64" = layers, heads, channels,
-// vocabulary, longest sequence. Returns 0 or -1. Errors name the descriptor and the part that is wrong (heads
-// that do not divide the channels, zero, unknown depth).
+// vocabulary, longest sequence. Returns 0 or -1. Errors name the descriptor and the wrong part (heads that do
+// not divide the channels, zero, unknown depth).
 int gpt2_config_from_descriptor(GPT2Config *config, const char *descriptor);
 // Checks that a GPT-2 can have these sizes and that their products fit their types. Returns 0 or -1. `name`
 // (a file or a descriptor) begins the error.
@@ -99,15 +100,15 @@ enum { GPT2_PIECE = 1 << 18 };  // elements of the largest piece: 1 MiB of fp32
 // Receives values of a tensor, layer by layer, in pieces: elements [offset, offset + n) of `tensor` at
 // `layer`, in fp32. Returns 0, or -1 to stop (with gpt2_fail's sentence set).
 typedef int (*gpt2_sink)(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values);
-// Gives values, in the same coordinates.
+// Fills in values, with the same coordinates.
 typedef int (*gpt2_source)(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values);
 
 // llm.c's own initialisation, bit for bit: mt19937 with seed 42, llm.c's order of tensors and layers,
-// normal(0, 0.02), residual projections scaled by 1/sqrt(2L), layernorm weights 1, all else 0, and so are
+// normal(0, 0.02), residual projections scaled by 1/sqrt(2L), layernorm weights 1, all else 0, including
 // wte's rows V..Vp-1. The sink sees every element exactly once, in pieces of at most GPT2_PIECE.
 int gpt2_init(const GPT2Config *config, gpt2_sink sink, void *ctx);
 
-// Calls visit for each piece of a model, in llm.c's order: the tensors, all layers of each.
+// Calls visit for each piece of a model, in llm.c's order: tensor by tensor, all layers of each.
 typedef int (*gpt2_visitor)(void *ctx, int tensor, int layer, int64_t offset, int64_t n);
 int gpt2_each_piece(const GPT2Config *config, gpt2_visitor visit, void *ctx);
 
@@ -115,20 +116,20 @@ int gpt2_each_piece(const GPT2Config *config, gpt2_visitor visit, void *ctx);
 typedef struct {
     GPT2Config config;
     gpt2_dtype dtype;          // in which it is stored
-    gpt2_source get;           // to be called with ctx
+    gpt2_source get;           // call it with ctx
     void (*close)(void *ctx);  // NULL: nothing is open
     void *ctx;
-    char *const *files;  // of a folder: those that make the model, up to a NULL
+    char *const *files;  // of a folder: the model's files, then NULL
 } GPT2Stored;
-// Opens llm.c's model file, or a folder with safetensors as Hugging Face has them (hf.h). What can be
-// checked without the values is. Returns 0, or -1 with nothing open.
+// Opens llm.c's model file, or a Hugging Face folder with safetensors (hf.h). Checks everything but the
+// values. Returns 0, or -1 with nothing open.
 int gpt2_stored_open(const char *path, GPT2Stored *stored);
 void gpt2_stored_close(GPT2Stored *stored);
-// 1: the name of a model file or of a folder of Hugging Face's; 0: of anything else, such as a descriptor.
+// 1: the name of a model file or of a Hugging Face folder; 0: of anything else, such as a descriptor.
 int gpt2_is_stored(const char *name);
-// Takes the sizes from a descriptor, or of a stored model from `path`, by which to open it. Returns 0 or -1.
+// Takes the sizes from a descriptor, or from the stored model at `path`. Returns 0 or -1.
 int gpt2_config_named(const char *name, const char *path, GPT2Config *config);
-// Gives the sink all values, in llm.c's order.
+// Passes all values to the sink, in llm.c's order.
 int gpt2_stored_read(const GPT2Stored *stored, gpt2_sink sink, void *ctx);
 // Reads n values of a dtype from offset `at` of a file, as fp32.
 int gpt2_read_values(int fd, const char *path, int64_t at, gpt2_dtype dtype, int64_t n, float *values);
@@ -137,11 +138,11 @@ int gpt2_read_values(int fd, const char *path, int64_t at, gpt2_dtype dtype, int
 // in order, with all layers of each. Opening one checks magic, version, sizes and the exact length.
 int gpt2_file_open(const char *path, GPT2Stored *stored);
 int gpt2_file_read_header(const char *path, GPT2Config *config, gpt2_dtype *dtype);
-// Writes path atomically: temporary name, fsync, rename; on failure the temporary file is removed.
+// Writes path atomically: temporary name, fsync, rename; removes the temporary file on failure.
 int gpt2_file_write(const char *path, const GPT2Config *config, gpt2_dtype dtype, gpt2_source source,
                     void *ctx);
-// Returns 0 if the file has the bytes that gpt2_file_write would write, else -1 and the first offset that
-// differs.
+// Returns 0 if the file has the bytes that gpt2_file_write would write, else -1 with the first different
+// offset.
 int gpt2_file_compare(const char *path, const GPT2Config *config, gpt2_dtype dtype, gpt2_source source,
                       void *ctx);
 

@@ -35,7 +35,7 @@ static int parse_header(const char *path, const int32_t *header, GPT2Config *con
     return gpt2_config_check(config, path);
 }
 
-// Checks all that does not need the values.
+// Checks everything but the values.
 static int check_file(const char *path, int fd, int64_t bytes, GPT2Config *config, gpt2_dtype *dtype) {
     int32_t header[256];
     if (bytes < HEADER)
@@ -105,19 +105,19 @@ int gpt2_file_read_header(const char *path, GPT2Config *config, gpt2_dtype *dtyp
 }
 
 // --------
-// writing, and comparing with what would be written
+// writing, and comparing instead of writing
 
 typedef struct {
     const char *path;
-    disk_file file;  // that is written
-    int fd;          // of the one that is compared; -1: none is
-    int64_t at;      // bytes of it so far
+    disk_file file;  // being written
+    int fd;          // of the file compared; -1: none
+    int64_t at;      // bytes so far
     gpt2_dtype dtype;
     gpt2_source source;
     void *ctx;
     float *values;     // (GPT2_PIECE)
-    uint16_t *halves;  // (GPT2_PIECE), bf16 as it is in the file
-    char *there;       // (GPT2_PIECE) values of the file that is compared
+    uint16_t *halves;  // (GPT2_PIECE), bf16 as in the file
+    char *there;       // (GPT2_PIECE) values of the file compared
 } Output;
 
 static int compare(Output *o, const char *bytes, size_t size) {

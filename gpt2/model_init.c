@@ -1,4 +1,4 @@
-// llm.c's initialisation, bit for bit, without ever holding more than one piece of a tensor.
+// llm.c's initialisation, bit for bit, with at most one piece of a tensor in memory.
 #include <math.h>
 #include <stdlib.h>
 #include "error.h"
@@ -12,12 +12,13 @@ typedef struct {
     float *piece;  // (GPT2_PIECE)
 } Init;
 
-// Gives the sink elements [from, to) of one layer's tensor: normal values if std is not 0, else `constant`.
+// Passes elements [from, to) of one layer's tensor to the sink: normal values if std is not 0, else
+// `constant`.
 static int init_range(Init *in, int tensor, int layer, int64_t from, int64_t to, float std, float constant) {
     int64_t at = from;
     while (at < to) {
         int64_t n = to - at;
-        // Pieces are multiples of 16 and leave at least 16, so that they hold the values of mt_normal over
+        // Pieces are multiples of 16 and leave at least 16, so that mt_normal gives the same values as over
         // the whole range.
         if (n > GPT2_PIECE) n = n < GPT2_PIECE + 16 ? GPT2_PIECE - 16 : GPT2_PIECE;
         if (std != 0) {
@@ -41,7 +42,7 @@ static int init_tensor(Init *in, const GPT2Config *config, const GPT2Tensor *t, 
     return init_range(in, tensor, layer, drawn, t->elems, 0, 0);
 }
 
-// Layer by layer, as llm.c draws them; tensors that no layer owns come with the first.
+// Layer by layer, as llm.c draws them; tensors without a layer come with the first.
 static int init_tensors(Init *in, const GPT2Config *config, const GPT2Tensor *tensors) {
     for (int l = 0; l < config->num_layers; l++) {
         for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {

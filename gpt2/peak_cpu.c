@@ -1,5 +1,4 @@
-// The speed that a step is compared with: what oneDNN reaches on this machine with a product that fits into
-// the caches.
+// The reference speed for a step: oneDNN's on this machine, with a matmul that fits into the caches.
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -15,7 +14,7 @@ static double now(void) {
     return t.tv_sec + t.tv_nsec * 1e-9;
 }
 
-// products a second for one slice of time, 0 on failure
+// Returns matmuls per second in one time slice, 0 on failure.
 static double products_per_second(gpt2_dtype dt, void *out, const void *left, const void *right) {
     double start = now(), seconds = 0;
     int products = 0;
@@ -27,8 +26,8 @@ static double products_per_second(gpt2_dtype dt, void *out, const void *left, co
     return products / seconds;
 }
 
-// Takes the best slice, because other programs may disturb one. A slice is longer than a scheduler's turn, so
-// that ranks that share a core each get a part of it.
+// Takes the best slice, because other programs may disturb one. A slice is longer than a scheduler's time
+// slice, so that ranks sharing a core each get a turn.
 int cpu_peak_flops(gpt2_dtype dt, double *flops) {
     size_t bytes = (size_t)SIDE * SIDE * gpt2_dtype_size(dt);
     char *memory = aligned_alloc(64, 3 * bytes);
@@ -38,7 +37,7 @@ int cpu_peak_flops(gpt2_dtype dt, double *flops) {
     for (int i = 0; i <= SLICES; i++) {
         rate = products_per_second(dt, memory, memory + bytes, memory + 2 * bytes);
         if (rate <= 0) break;
-        if (i > 0 && rate > best)  // the first one warms up
+        if (i > 0 && rate > best)  // the first slice warms up
             best = rate;
     }
     free(memory);

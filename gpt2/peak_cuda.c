@@ -1,10 +1,10 @@
-// The speed that a step is compared with: what cuBLASLt reaches on this card with a large square product.
+// The reference speed for a step: cuBLASLt's on this GPU, with a large square matmul.
 #include <stdlib.h>
 #include "cuda.h"
 #include "matmul_cuda.h"
 
 enum { SMALLEST = 256, LARGEST = 8192, SLICES = 5 };
-static const double SLICE_S = 0.012, LONG_S = 0.001;  // a product of LONG_S keeps the whole card busy
+static const double SLICE_S = 0.012, LONG_S = 0.001;  // a matmul of LONG_S keeps the whole GPU busy
 
 static Product square(gpt2_dtype dt, int side) {
     return (Product){ .in = dt,
@@ -18,7 +18,7 @@ static Product square(gpt2_dtype dt, int side) {
                       .out_ld = side };
 }
 
-// Writes values of both signs with random mantissas, in any dtype. On zeros or constants a card draws less
+// Writes values of both signs with random mantissas, in any dtype. With zeros or constants a GPU draws less
 // power and is faster than in training.
 int cuda_random_values(void *to, size_t bytes) {
     enum { VALUES = 1 << 19 };
@@ -39,7 +39,7 @@ int cuda_random_values(void *to, size_t bytes) {
     return cuda_check(rc, "matrices to measure products with");
 }
 
-// Measures the seconds of n products, one after another. matrices: left, right, out, of `bytes` each, and the
+// Measures the seconds of n matmuls, one after another. matrices: left, right, out, of `bytes` each, and the
 // workspace.
 static int time_products(const Product *p, char *matrices, size_t bytes, const cudaEvent_t *events, int n,
                          double *seconds) {
@@ -56,8 +56,8 @@ static int time_products(const Product *p, char *matrices, size_t bytes, const c
     return 0;
 }
 
-// Measures the seconds of one product. Takes the best slice, because other programs may disturb one. Slice -1
-// warms up, and slice 0 is one product.
+// Measures the seconds of one matmul. Takes the best slice, because other programs may disturb one. Slice -1
+// warms up, and slice 0 is one matmul.
 static int measure(const Product *p, char *memory, size_t bytes, const cudaEvent_t *events, int slices,
                    double *seconds) {
     double best = 1, slice;
@@ -85,7 +85,7 @@ static int measure_side(gpt2_dtype dt, int side, size_t workspace, int slices, d
     return cuda_check(cudaFree(memory), "cudaFree") != 0 ? -1 : rc;
 }
 
-// Doubles the side until a product takes long enough, or memory gets short.
+// Doubles the side until a matmul takes long enough, or memory gets short.
 int cuda_peak_flops(gpt2_dtype dt, double *flops) {
     size_t workspace, available, total;
     int side = SMALLEST / 2;

@@ -1,5 +1,5 @@
-// Products by cuBLASLt: shapes, algorithms, calls. Without a tuning file a product takes the first algorithm
-// of the heuristic that runs, which is the same in every run on the same card with the same library.
+// Matmuls by cuBLASLt: shapes, algorithms, calls. Without a tuning file a matmul uses the heuristic's first
+// algorithm that runs, the same in every run on the same GPU with the same library.
 #include <stdlib.h>
 #include <string.h>
 #include "cuda.h"
@@ -8,7 +8,7 @@
 enum { ALIGNMENT = 16 };  // bytes of a pointer
 
 static struct {
-    int hopper;  // hopper: or newer
+    int hopper;  // Hopper or newer
     cublasLtHandle_t handle;
     size_t workspace_bytes;
     Kept **table;
@@ -19,7 +19,7 @@ static cudaDataType type_of(gpt2_dtype dt) {
     return dt == GPT2_F32 ? CUDA_R_32F : dt == GPT2_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-// Returns 0, or -1 with a sentence of the call, the shape as cuBLASLt sees it, and its own name of the error.
+// Returns 0, or -1 with a sentence of the call, the shape as cuBLASLt sees it, and its name for the error.
 static int lt_check(const Product *p, cublasStatus_t status, const char *call) {
     if (status == CUBLAS_STATUS_SUCCESS) return 0;
     return gpt2_fail("cuBLASLt: %s: %s, for a product of m %d, n %d, k %d, batch %d in %s, epilogue %d",
@@ -39,7 +39,7 @@ static int open_library(void) {
     if (cublaslt_load() != 0) return -1;
     CUDA_TRY(cudaGetDevice(&device));
     CUDA_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-    lt.workspace_bytes = (size_t)(major >= 9 ? 32 : 4) << 20;  // what NVIDIA recommends
+    lt.workspace_bytes = (size_t)(major >= 9 ? 32 : 4) << 20;  // NVIDIA's recommendation
     lt.hopper = major >= 9;
     cublasStatus_t status = cublasLtCreate(&lt.handle);
     if (status == CUBLAS_STATUS_SUCCESS) return 0;
@@ -59,7 +59,7 @@ int product_hopper(int *hopper) {
 }
 
 // --------
-// what is kept of a shape
+// what is kept for a shape
 
 static int make_layout(const Product *p, cublasLtMatrixLayout_t *layout, gpt2_dtype dt, int rows, int cols,
                        int transposed, int ld, int next) {
@@ -94,7 +94,7 @@ static int make_operation(const Product *p, cublasLtMatmulDesc_t *operation) {
     cublasComputeType_t compute = round ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     cublasOperation_t a = p->right_t ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->left_t ? CUBLAS_OP_T : CUBLAS_OP_N;
     int64_t aux_ld = p->out_ld;
-    // This stands for pointers that are not known yet; only its alignment counts.
+    // stands for pointers that are not known yet; only its alignment matters
     const void *aligned = (const void *)(uintptr_t)ALIGNMENT;
     LT(p, cublasLtMatmulDescCreate(operation, compute, CUDA_R_32F));
     if (set(p, *operation, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a) != 0 ||
@@ -110,7 +110,7 @@ static int make_operation(const Product *p, cublasLtMatmulDesc_t *operation) {
     return set(p, *operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aligned, sizeof aligned);
 }
 
-// The alignment of pointers to rows and matrices of the batch: the largest power of two in their distances.
+// The alignment of pointers to rows and matrices of the batch: the largest power of two in their strides.
 static uint32_t alignment(gpt2_dtype dt, int ld, int next) {
     size_t bytes = ((size_t)ld | (size_t)next) * gpt2_dtype_size(dt) | ALIGNMENT;
     return (uint32_t)(bytes & -bytes);
@@ -119,7 +119,7 @@ static uint32_t alignment(gpt2_dtype dt, int ld, int next) {
 static int set_preference(const Product *p, cublasLtMatmulPreference_t preference) {
     uint32_t a = alignment(p->in, p->right_ld, p->right_next), b = alignment(p->in, p->left_ld, p->left_next);
     uint32_t d = alignment(p->out, p->out_ld, p->out_next);
-    // Parts of a sum are added in fp32. The other schemes round them to the output's type on the way.
+    // Partial sums are added in fp32. The other schemes round them to the output's dtype first.
     uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     struct {
         cublasLtMatmulPreferenceAttributes_t name;
@@ -139,7 +139,7 @@ static int set_preference(const Product *p, cublasLtMatmulPreference_t preferenc
     return 0;
 }
 
-// Keeps what the heuristic finds. An epilogue that it refuses is no failure.
+// Keeps the heuristic's results. An epilogue that it refuses is not a failure.
 static int ask_heuristic(Kept *kept, cublasLtMatmulPreference_t preference) {
     const Product *p = &kept->shape;
     cublasLtMatmulHeuristicResult_t results[CANDIDATES];
@@ -165,7 +165,7 @@ static int find_candidates(Kept *kept) {
     return rc != 0 ? rc : lt_check(p, status, "cublasLtMatmulPreferenceDestroy");
 }
 
-// Returns 1 if the tuning file says how to compute this product, else 0.
+// Returns 1 if the tuning file has this matmul, else 0.
 static int take_tuned(Kept *kept) {
     cublasLtMatmulHeuristicResult_t result;
     int apart, line, rc = tune_find(&kept->shape, &kept->candidates[0], &apart, &line);
@@ -238,7 +238,7 @@ void product_free(void) {
 }
 
 // --------
-// products
+// matmuls
 
 static int set_pointers(Kept *kept, const Operands *x) {
     const Product *p = &kept->shape;
@@ -270,7 +270,7 @@ int product_run(Kept *kept, const Operands *x) {
             return 0;
         }
         if (kept->settled) return lt_check(&kept->shape, status, "cublasLtMatmul");
-        cudaGetLastError();  // clears the refused launch's error, so that the next call does not report it
+        cudaGetLastError();  // clears the rejected launch's error, so that the next call does not report it
         kept->chosen++;
     }
     kept->found = 0;

@@ -1,5 +1,5 @@
-// mt19937 and the normal distribution as PyTorch draws them, and the sampler's xorshift*. Only the same
-// operations in the same precision and order give the same floats as llm.c's.
+// mt19937 and the normal distribution as in PyTorch, and the sampler's xorshift*. To get llm.c's floats,
+// operations must have the same order and precision as there.
 #include <math.h>
 #include "rand.h"
 
@@ -38,7 +38,7 @@ static double mt_f64(mt19937 *rng) {  // [0, 1), 53 bits
     return (bits & ((1ull << 53) - 1)) * (1.0 / (1ull << 53));
 }
 
-// 16 uniforms, 8 radii and 8 angles, become 16 normals.
+// Turns 16 uniforms into 8 radii and 8 angles, and those into 16 normals.
 static void normal_block(mt19937 *rng, float data[16], float mean, float std) {
     for (int i = 0; i < 16; i++) data[i] = mt_f32(rng);
     for (int i = 0; i < 8; i++) {

@@ -1,4 +1,4 @@
-// Random numbers: mt19937 as PyTorch and llm.c draw weights, xorshift* as llm.c's sampler draws tokens.
+// Random numbers: mt19937 for weights, as in PyTorch and llm.c; xorshift* for tokens, as in llm.c's sampler.
 #ifndef GPT2_RAND_H
 #define GPT2_RAND_H
 #include <stdint.h>
@@ -11,8 +11,8 @@ typedef struct {
 void mt_seed(mt19937 *rng, uint32_t seed);
 uint32_t mt_u32(mt19937 *rng);
 float mt_f32(mt19937 *rng);  // [0, 1), 24 bits
-// Box-Muller in blocks of 16, as torch.normal_ does. Drawn in parts, values are the same as drawn at once if
-// all parts but the last are multiples of 16 and the last has 16 or more.
+// Box-Muller in blocks of 16, as torch.normal_ does. Drawing in parts gives the same values as drawing at
+// once if all parts but the last are multiples of 16 and the last has 16 or more.
 void mt_normal(mt19937 *rng, float *data, int64_t n, float mean, float std);
 void mt_permutation(mt19937 *rng, uint32_t *data, uint32_t n);  // 0..n-1 in random order (Fisher-Yates)
 

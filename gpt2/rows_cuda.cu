@@ -1,6 +1,6 @@
-// CUDA layers that work row by row or element by element: layernorm, gelu, and the gradients of biases.
-// Memory limits all of them: each load is 16 bytes, rows stay in registers between passes, and each lane has
-// several loads in flight.
+// CUDA layers that work row by row or element by element: layernorm, gelu, and the gradients of biases. All
+// are memory-bound: each load is 16 bytes, rows stay in registers between passes, and each lane has several
+// loads in flight.
 #include "cuda.h"
 
 enum { ROW_THREADS = 128, ROW_WARPS = ROW_THREADS / WARP };
@@ -67,10 +67,10 @@ int cuda_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *d
 }
 
 // --------
-// rows: one warp each. N > 0: the row fits into N vectors of each lane's registers; N == 0: each pass reads
-// it again, from L1 or L2.
+// rows: one warp each. N > 0: the row fits into N vectors of registers per lane; N == 0: each pass reads it
+// again, from L1 or L2.
 
-enum { ROW_VECTORS = 8 };  // rows of up to 4 KiB; more would not fit into the registers of a thread
+enum { ROW_VECTORS = 8 };  // rows of up to 4 KiB; more would not fit into a thread's registers
 
 // N for rows of C elements
 template <class T> static int vectors_a_lane(int C) {
@@ -78,7 +78,7 @@ template <class T> static int vectors_a_lane(int C) {
     return n > ROW_VECTORS ? 0 : n;
 }
 
-// f(i, c) for each vector of this lane: its i-th, which starts at channel c
+// Calls f(i, c) for each vector of this lane: its i-th, which starts at channel c.
 template <int W, int N, class F> __device__ inline void each_vector(int C, F f) {
     int c = threadIdx.x % WARP * W;
     if (N == 0) {
@@ -90,7 +90,7 @@ template <int W, int N, class F> __device__ inline void each_vector(int C, F f) 
     }
 }
 
-// With ADD, the sum of inp1 and inp2 goes to residual first, and what is normalised is the rounded sum.
+// With ADD, the sum of inp1 and inp2 goes to residual first, and the rounded sum is normalised.
 template <class T, int N, bool ADD> static __global__ void __launch_bounds__(ROW_THREADS)
     layernorm_forward_kernel(T *residual, T *out, float *mean, float *rstd, const T *inp1, const T *inp2,
                              const T *weight, const T *bias, int rows, int C) {
@@ -108,7 +108,7 @@ template <class T, int N, bool ADD> static __global__ void __launch_bounds__(ROW
             store(residual + at + c, x[i]);
         });
     }
-    const T *normalised = ADD ? residual : inp1;  // each lane reads again only what it has written itself
+    const T *normalised = ADD ? residual : inp1;  // each lane rereads only what it has written itself
     auto vector_at = [&](int i, int c) { return N ? x[i] : load<W>(normalised + at + c); };
     float sum = 0, squares = 0;
     each_vector<W, N>(C, [&](int i, int c) {
@@ -176,11 +176,11 @@ int cuda_residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, fl
 
 static struct {
     int row_blocks, column_blocks;
-    size_t columns;  // the most that any layer has, whatever room the device's many blocks leave
+    size_t columns;  // the most of any layer, regardless of how much room the device's many blocks leave
     size_t floats;
 } planned;
 
-// Room for the sums of `parts` blocks.
+// Memory for the sums of `parts` blocks.
 static float *partial_sums(size_t parts, size_t columns) {
     if (columns <= planned.columns && parts * columns <= planned.floats) return (float *)cuda_scratch();
     gpt2_fail("gradients of %zu columns, but the layers were planned for %zu: plan for this shape", columns,
@@ -217,9 +217,9 @@ template <class T> static int add_partial_sums(const char *what, T *a, T *b, flo
                   parts, columns, C);
 }
 
-// A block takes a strip of WARP * W columns; its warps, and the blocks of gridDim.y, share the rows. partial
-// (gridDim.y, C) gets the sums of dout; with NORM, partial (gridDim.y, 2, C) gets those of dout times the
-// normalised input first.
+// A block handles a strip of WARP * W columns; its warps, and the blocks of gridDim.y, share the rows.
+// partial (gridDim.y, C) gets the sums of dout; with NORM, partial (gridDim.y, 2, C) gets those of dout times
+// the normalised input first.
 template <class T, bool NORM> static __global__ void __launch_bounds__(ROW_THREADS)
     column_sums_kernel(float *partial, const T *dout, const T *inp, const float *mean, const float *rstd,
                        int rows, int C) {
@@ -285,14 +285,14 @@ int cuda_bias_from_sums(gpt2_dtype dt, void *dbias, const float *sums, int C) {
 }
 
 // --------
-// layernorm's backward, in one pass over dout, inp and dinp. A row belongs to a team of warps, one vector to
-// each lane. So a thread holds one vector of the row and its channels' sums over all rows, in 64 registers
-// whatever C is. partial (blocks, kinds, C) gets the sums of each block: for dweight, for dbias and, with
-// 3 kinds, of the finished dinp.
+// layernorm's backward, in one pass over dout, inp and dinp. A team of warps handles a row, one vector per
+// lane. So a thread holds one vector of the row and its channels' sums over all rows, in 64 registers for any
+// C. partial (blocks, kinds, C) gets the sums of each block: for dweight, for dbias and, with 3 kinds, of the
+// finished dinp.
 
 enum { TEAMS_WARPS = 16, TEAMS_THREADS = TEAMS_WARPS * WARP };  // the most in a block
 
-// Warps that share a row; 0 where they are too many.
+// Warps that share a row; 0: too many.
 template <class T> static int warps_a_row(int C) {
     int warps = (int)blocks_for(C, WARP * wide<T>);
     return warps > TEAMS_WARPS ? 0 : warps;
@@ -303,14 +303,14 @@ template <class T> static __global__ void __launch_bounds__(TEAMS_THREADS, 2)
                               const T *weight, const float *mean, const float *rstd, int rows, int C,
                               int row_warps) {
     constexpr int W = wide<T>;
-    // of each warp, for its team. Rows use the halves in turn, so that one barrier a row is enough.
+    // of each warp, for its team. Rows use the halves in turn, so one barrier per row is enough.
     __shared__ float sums[2][TEAMS_WARPS], dots[2][TEAMS_WARPS];
     int warp = threadIdx.x / WARP, teams = blockDim.x / WARP / row_warps, team = warp / row_warps;
     int c = (threadIdx.x - team * row_warps * WARP) * W;
     float total_dw[W] = {}, total_db[W] = {}, total_dx[W] = {};
     int half = 0, rows_at_once = gridDim.x * teams;
     for (int row = blockIdx.x * teams + team; row - team < rows; row += rows_at_once, half ^= 1) {
-        bool mine = row < rows && c < C;  // a team that has no row left still takes part in the barrier
+        bool mine = row < rows && c < C;  // a team without a row still takes part in the barrier
         size_t at = (size_t)row * C + c;
         float m = 0, s = 0, sum = 0, dot = 0;
         vec<T, W> x, dy, dx, w;
@@ -364,7 +364,7 @@ template <class T> static __global__ void __launch_bounds__(TEAMS_THREADS, 2)
     }
 }
 
-// Wider rows, dinp only: each warp has a row, which it reads again for the second pass.
+// Wider rows, dinp only: each warp handles a row, which it reads again for the second pass.
 template <class T> static __global__ void __launch_bounds__(ROW_THREADS)
     layernorm_backward_dinp_kernel(T *dinp, const T *dout, const T *inp, const T *weight, const float *mean,
                                    const float *rstd, int rows, int C) {
@@ -436,7 +436,7 @@ int cuda_layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbia
 
 // --------
 
-// How many blocks run at once: of layernorm's backward for this C, and of the sums of columns.
+// The number of blocks that run at once: of layernorm's backward for this C, and of the sums of columns.
 template <class T> static int plan_blocks(int C) {
     int device, processors, rows = 0, columns, row_warps = warps_a_row<T>(C);
     CUDA_TRY(cudaGetDevice(&device));

@@ -21,7 +21,7 @@ enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 // --------
 // JSON
 
-// Parses `bytes` bytes of a file that begin at `at`.
+// Parses `bytes` bytes of a file, from `at` on.
 static json_t *parse_object(int fd, const char *path, int64_t at, int64_t bytes) {
     json_error_t e;
     json_t *root = NULL;
@@ -83,7 +83,7 @@ static int get_dtype(const SafeFile *f, const json_t *row, SafeTensor *t, int *b
     return 0;
 }
 
-// *elems: the product of the shape, or an error where it leaves its type.
+// *elems: the product of the shape, or an error if it overflows.
 static int get_shape(const SafeFile *f, const json_t *row, SafeTensor *t, int64_t *elems) {
     const json_t *shape = json_object_get(row, "shape");
     if (!json_is_array(shape) || json_array_size(shape) > SAFE_DIMS)
@@ -122,7 +122,7 @@ static int get_tensor(const SafeFile *f, const json_t *row, SafeTensor *t, int64
     if (!json_is_object(row)) return wrong(f, t, "must be an object");
     if (get_dtype(f, row, t, &size) || get_shape(f, row, t, &elems) || get_offsets(f, row, t, room))
         return -1;
-    // The size of a dtype that is not known here is not known either.
+    // An unknown dtype's size is unknown too.
     if (!size || (!__builtin_mul_overflow(elems, size, &bytes) && bytes == t->end - t->begin)) return 0;
     return gpt2_fail("%s: tensor \"%.200s\": %s of shape %s does not fill its %lld bytes", f->path, t->name,
                      t->dtype_name, safe_shape(shape, t->dims, t->n_dims), (long long)(t->end - t->begin));
@@ -134,7 +134,7 @@ static int by_place(const void *a, const void *b) {
     return (x->end > y->end) - (x->end < y->end);
 }
 
-// The values of all tensors lie one after the other and fill the file.
+// The values of all tensors must be contiguous and fill the file.
 static int check_places(const SafeFile *f, int64_t room) {
     const SafeTensor **order = malloc((size_t)(f->n + 1) * sizeof *order);
     int64_t at = 0;
@@ -222,7 +222,7 @@ int safe_read(const SafeFile *f, const SafeTensor *t, int64_t at, int64_t n, flo
 }
 
 // --------
-// making a header
+// building a header
 
 static const char *name_of(gpt2_dtype dtype) {
     int i = 0;
@@ -250,7 +250,7 @@ int safe_header_add(SafeHeader *h, const char *name, gpt2_dtype dtype, const int
     return failed ? gpt2_fail("no memory for a header") : 0;
 }
 
-// Spaces at its end make the values begin at a multiple of 8.
+// Trailing spaces make the values begin at a multiple of 8.
 int safe_header_end(SafeHeader *h, char **text, size_t *bytes) {
     const size_t length = json_dumpb(h->root, NULL, 0, JSON_COMPACT), padded = (length + 7) / 8 * 8;
     *bytes = 8 + padded;

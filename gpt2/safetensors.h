@@ -1,17 +1,21 @@
-// Files in the safetensors format: 8 bytes with the length of the header, a JSON object that says of each
-// tensor its dtype, its shape and where its values lie, then the values. Everything is little-endian. Each
-// function returns 0, or -1 with gpt2_fail's sentence, which begins with the path.
+// Files in the safetensors format: 8 bytes with the length of the header, a JSON object with each tensor's
+// dtype, shape and offsets, then the values. Everything is little-endian. Each function returns 0, or -1 with
+// gpt2_fail's sentence, which begins with the path.
 #ifndef GPT2_SAFETENSORS_H
 #define GPT2_SAFETENSORS_H
 #include <jansson.h>
 #include <limits.h>
 #include "layers.h"
 
-enum { SAFE_DIMS = 8, SAFE_HEADER = 16 << 20 };  // the longest shape, and bytes of the longest header
+enum {
+    SAFE_DIMS = 8,
+    SAFE_HEADER = 16 << 20
+};  // most dimensions of a shape, and bytes of the longest
+    // header
 
 typedef struct {
     const char *name, *dtype_name;
-    int readable;  // 1: as fp32, from `dtype`
+    int readable;  // 1: can be read as fp32, from `dtype`
     gpt2_dtype dtype;
     int n_dims;
     int64_t dims[SAFE_DIMS];
@@ -21,13 +25,13 @@ typedef struct {
 typedef struct {
     char path[PATH_MAX];
     int fd;          // -1: not open
-    json_t *header;  // has the names
+    json_t *header;  // owns the names
     int n;
-    SafeTensor *tensors;  // (n) in the order of the header
+    SafeTensor *tensors;  // (n) in header order
 } SafeFile;
 
-// Checks the whole header: that no number is out of range, that the values of all tensors lie one after the
-// other and fill the file, and that no name stands twice. safe_close comes next, after a failure too.
+// Checks the whole header: that all numbers are in range, that the values of all tensors are contiguous and
+// fill the file, and that names are unique. Call safe_close in either case.
 int safe_open(SafeFile *f, const char *path);
 void safe_close(SafeFile *f);
 // Elements [at, at + n) of a readable tensor, in fp32.
@@ -37,17 +41,17 @@ int safe_read(const SafeFile *f, const SafeTensor *t, int64_t at, int64_t n, flo
 enum { SAFE_SHAPE = 24 * SAFE_DIMS };
 const char *safe_shape(char text[SAFE_SHAPE], const int64_t *dims, int n_dims);
 
-// A header that is being made.
+// A header being built.
 typedef struct {
     json_t *root;
     int64_t bytes;  // of the values so far
 } SafeHeader;
 int safe_header_begin(SafeHeader *h);
 int safe_header_add(SafeHeader *h, const char *name, gpt2_dtype dtype, const int64_t *dims, int n_dims);
-// *text: the first bytes of the file, up to the values, the caller's to free. h is freed in any case.
+// *text: the start of the file, up to the values, which the caller frees. h is freed in either case.
 int safe_header_end(SafeHeader *h, char **text, size_t *bytes);
 
-// Returns an object from a file of at most `most` bytes, or NULL. No name stands twice in it.
+// Returns an object from a file of at most `most` bytes, or NULL. Duplicate names are an error.
 json_t *safe_json(const char *path, int64_t most);
 
 #endif

@@ -23,7 +23,7 @@ int schedule_init(Schedule *s, const char *kind, float lr, int warmup, int steps
     return 0;
 }
 
-// How far `step` is on the way from one step to another: 0 to 1.
+// The progress of `step` between two steps: 0 to 1.
 static float progress(int step, int from, int to) {
     if (step >= to) return 1;
     return (float)(step - from) / (to - from);

@@ -1,10 +1,9 @@
-// Tokens and targets on their way to the device: a ring of slots in pinned memory, so that neither side waits
-// for the other. A slot is filled again only after its last copy is done, which it normally is long before
-// the ring comes round.
+// Sends tokens and targets to the device through a ring of slots in pinned memory, so that neither side waits
+// for the other. A slot is reused only after its last copy is done, normally long before the ring wraps.
 #include <string.h>
 #include "cuda.h"
 
-enum { SLOTS = 16 };  // more calls can be queued only if each of them has few rows
+enum { SLOTS = 16 };  // more calls can be queued only if each has few rows
 
 static struct {
     int *pinned, next;

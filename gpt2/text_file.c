@@ -1,4 +1,4 @@
-// Text files. They are written under another name first, and renamed once they are on disk.
+// Text files, written under a temporary name and renamed once they are on disk.
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

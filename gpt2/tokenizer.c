@@ -1,4 +1,4 @@
-// Turns tokens into bytes. The file is read whole and checked to its last byte; tokens then point into it.
+// Decodes tokens. The file is read and checked completely; tokens then point into it.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static int check_header(Tokenizer *t, const char *path, const uint32_t *header) 
         return gpt2_fail("%s: tokenizer version %u, expected 1 or 2", path, header[1]);
     t->vocab_size = header[2];
     t->eot_token = (int)header[3];
-    if (header[1] == 1) {  // version 1 does not name its end of text, which is GPT-2's
+    if (header[1] == 1) {  // version 1 does not store its end of text, which is GPT-2's
         if (t->vocab_size != GPT2_VOCAB)
             return gpt2_fail("%s: version 1 with a vocabulary of %u, expected %d", path, t->vocab_size,
                              GPT2_VOCAB);

@@ -14,9 +14,9 @@ typedef struct {
 } Tokenizer;
 
 int tokenizer_init(Tokenizer *t, const char *path);  // 0 or -1
-// Returns the token's bytes, without a zero at the end, or NULL if there is no such token.
+// Returns the token's bytes, not zero-terminated, or NULL if there is no such token.
 const char *tokenizer_decode(const Tokenizer *t, uint32_t token, int *length);
-// Leaves out control bytes other than white space.
+// Leaves out control bytes except white space.
 void tokenizer_print(const Tokenizer *t, FILE *out, uint32_t token);
 void tokenizer_free(Tokenizer *t);
 

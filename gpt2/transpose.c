@@ -6,7 +6,7 @@
 enum {
     PANEL = 1 << 22,  // elements, 16 MiB
     TILE = GPT2_PIECE,
-    SQUARE = 16  // elements of a side that are transposed at once: a cache line of each row and each column
+    SQUARE = 16  // side of a square transposed at once: a cache line of each row and each column
 };
 
 int transposer_begin(Transposer *t, gpt2_source from, void *ctx) {
@@ -24,7 +24,7 @@ void transposer_end(Transposer *t) {
 
 static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// One square of a tile (n, width), which begins at row `first` of the matrix.
+// Transposes one square of a tile (n, width), which begins at row `first` of the matrix.
 static void transpose_square(Transposer *t, int64_t rows, int64_t first, int64_t n, int64_t r0, int64_t c0) {
     const int64_t width = t->end - t->begin;
     for (int64_t c = c0; c < least(c0 + SQUARE, width); c++)
@@ -53,7 +53,7 @@ static int fill_panel(Transposer *t, int64_t rows, int64_t cols) {
     return 0;
 }
 
-// Makes the panel one that has this row of the transpose.
+// Moves the panel to one that contains this row of the transpose.
 static int move_panel(Transposer *t, int tensor, int layer, int64_t rows, int64_t cols, int64_t row) {
     const int64_t height = least(TILE, PANEL / rows);
     const int same = t->tensor == tensor && t->layer == layer;

@@ -1,5 +1,5 @@
-// A source of transposes: llm.c stores a weight as (out, in), Hugging Face as (in, out). It holds some rows
-// of one transpose at a time, a panel, which it fills tile by tile from runs of the matrix's rows.
+// A source of transposes: llm.c stores a weight as (out, in), Hugging Face as (in, out). It holds a panel,
+// some rows of one transpose at a time, and fills it tile by tile from runs of the matrix's rows.
 #ifndef GPT2_TRANSPOSE_H
 #define GPT2_TRANSPOSE_H
 #include "model.h"
@@ -9,13 +9,13 @@ typedef struct {
     void *ctx;
     float *panel;        // (to - begin, rows) of the transpose
     float *tile;         // (TILE) of the matrix
-    int tensor, layer;   // whose transpose it is
-    int64_t begin, end;  // rows of the transpose; begin == end: nothing
+    int tensor, layer;   // that it transposes
+    int64_t begin, end;  // rows of the transpose; begin == end: none
 } Transposer;
 
-// Returns 0, or -1. transposer_end comes next in any case.
+// Returns 0, or -1. Call transposer_end in either case.
 int transposer_begin(Transposer *t, gpt2_source from, void *ctx);
-// Elements [offset, offset + n) of the transpose, which is (cols, rows), of a matrix that is (rows, cols).
+// Reads elements [offset, offset + n) of the transpose, (cols, rows), of a matrix (rows, cols).
 int transposer_get(Transposer *t, int tensor, int layer, int64_t rows, int64_t cols, int64_t offset,
                    int64_t n, float *values);
 void transposer_end(Transposer *t);

@@ -1,14 +1,13 @@
-// Before the first step each planned product runs once, in memory that is freed again, so that an algorithm
-// that the heuristic names and the library refuses, or a kernel that fails, is found here. With a tuning
-// file, the products that it lacks are timed: the heuristic's candidates, and the product without its
-// epilogue together with kernels of our own.
+// Before the first step each planned matmul runs once, in memory that is freed again, to find algorithms that
+// the heuristic names but the library rejects, and kernels that fail. With a tuning file, the matmuls missing
+// in it are timed: the heuristic's candidates, and the matmul without its epilogue plus kernels of our own.
 #include <math.h>
 #include <stdlib.h>
 #include "cuda.h"
 #include "product_cuda.h"
 
 enum { ROUNDS = 9, MOST_RUNS = 50, CHOICES = CANDIDATES + 1 };
-static const double ROUND_MS = 1;  // the least time of a choice's runs in a round
+static const double ROUND_MS = 1;  // the least time of a choice's runs in one round
 
 static size_t padded(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -17,7 +16,7 @@ static size_t matrix_bytes(const Product *p, gpt2_dtype dt, int rows, int ld, in
     return padded((before + (size_t)rows * ld) * gpt2_dtype_size(dt));
 }
 
-// The sizes of a product's operands, which follow each other in the memory of the trial.
+// The sizes of a matmul's operands, which follow each other in the trial's memory.
 typedef struct {
     size_t left, right, out, aux, bias, all;
 } Sizes;
@@ -68,8 +67,7 @@ static int compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// ms[choice] is the median of rounds in which the choices take turns, or INFINITY for a candidate that is
-// refused.
+// ms[choice] is the median of rounds in which the choices take turns, or INFINITY for a rejected candidate.
 static int time_choices(Kept *kept, int choices, const Operands *x, const cudaEvent_t *events,
                         double ms[CHOICES]) {
     double rounds[CHOICES][ROUNDS];
@@ -80,7 +78,7 @@ static int time_choices(Kept *kept, int choices, const Operands *x, const cudaEv
         ms[c] = INFINITY;
         if (time_runs(kept, c, x, events, 1, &warm) != 0 || time_runs(kept, c, x, events, 1, &once) != 0) {
             if (c == kept->found || cuda_check(cudaStreamSynchronize(0), "a timed product") != 0) return -1;
-            cudaGetLastError();  // clears the refused launch's error, so that the next call does not report
+            cudaGetLastError();  // clears the rejected launch's error, so that the next call does not report
                                  // it
             continue;
         }
@@ -99,7 +97,7 @@ static int time_choices(Kept *kept, int choices, const Operands *x, const cudaEv
 
 static int settle(Kept *kept, char *memory);
 
-// Settles on the fastest choice; of equal ones the first.
+// Chooses the fastest, of equal ones the first.
 static int tune(Kept *kept, char *memory) {
     const Product *p = &kept->shape;
     int apart = product_splits(p), choices = kept->found + apart, best = 0;
@@ -109,7 +107,7 @@ static int tune(Kept *kept, char *memory) {
     Kept *without = apart ? product_keep(&less) : NULL;
     if (apart && (!without || settle(without, memory) != 0)) return -1;
     Operands x = operands_in(memory, p);
-    int rc = cuda_random_values(memory, sizes_of(p).all);  // earlier products left their results there
+    int rc = cuda_random_values(memory, sizes_of(p).all);  // earlier matmuls left their results there
     if (rc == 0) rc = cuda_check(cudaEventCreate(&events[0]), "cudaEventCreate");
     if (rc == 0) rc = cuda_check(cudaEventCreate(&events[1]), "cudaEventCreate");
     if (rc == 0) rc = time_choices(kept, choices, &x, events, ms);
@@ -129,7 +127,7 @@ static int tune(Kept *kept, char *memory) {
 
 // --------
 
-// Runs what the tuning file names, because cuBLASLt's check of an algorithm does not promise that it runs.
+// Runs the tuning file's choices, because an algorithm that passes cuBLASLt's check may still not run.
 static int try_tuned(Kept *kept, char *memory) {
     Operands x = operands_in(memory, &kept->shape);
     Product less = matmul_cuda_less(&kept->shape);
@@ -151,7 +149,7 @@ static int settle(Kept *kept, char *memory) {
     Operands x = operands_in(memory, p);
     int rc = product_run(kept, &x);
     if (rc > 0 && !product_splits(p)) return product_unsupported(p);
-    if (rc > 0) {  // computed apart, by a product that is tried as well
+    if (rc > 0) {  // computed apart, by a matmul that is tried as well
         Product less = matmul_cuda_less(p);
         return matmul_cuda_prepare(&less);
     }
@@ -168,7 +166,7 @@ size_t trial_cuda_bytes(void) {
 }
 
 int trial_cuda(void *memory) {
-    // The table may grow meanwhile: a product that is computed apart adds those that it needs.
+    // The table may grow meanwhile: a matmul computed apart adds those that it needs.
     for (int i = 0; product_at(i); i++)
         if (settle(product_at(i), memory) != 0) return -1;
     return 0;

@@ -1,6 +1,6 @@
-// The tuning file: a line with the fastest algorithm for each card, version of cuBLASLt and product.
-// cuBLASLt's algorithms are 64 bytes that may be kept for the same version of the library. This file handles
-// only the text; the caller reads and writes the file.
+// The tuning file: a line with the fastest algorithm for each GPU, cuBLASLt version and matmul. cuBLASLt's
+// algorithms are 64 bytes that stay valid for the same version of the library. This file handles only the
+// text; the caller reads and writes the file.
 #define XXH_INLINE_ALL
 #include <stdint.h>
 #include <stdio.h>
@@ -36,7 +36,7 @@ const char *layers_cuda_card(void) {
     return card;
 }
 
-// The key names everything that an algorithm depends on.
+// The key covers everything that an algorithm depends on.
 static int write_key(const Product *p, char key[KEY]) {
     const char *card = layers_cuda_card();
     if (!card) return -1;
@@ -49,7 +49,7 @@ static int write_key(const Product *p, char key[KEY]) {
     return 0;
 }
 
-// Returns whether a line, without its newline, is as it was written.
+// Returns whether a line, without its newline, is unchanged since it was written.
 static int is_whole(const char *line, size_t n) {
     static const char mark[] = ", check ";
     char end[32];
@@ -61,7 +61,7 @@ static int is_whole(const char *line, size_t n) {
 
 static int digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
 
-// Reads what follows the key. Returns 1: an algorithm; 0: "apart"; -1: neither.
+// Reads the text after the key. Returns 1: an algorithm; 0: "apart"; -1: neither.
 static int read_choice(const char *text, cublasLtMatmulAlgo_t *algorithm) {
     unsigned char bytes[sizeof *algorithm];
     if (strncmp(text, "apart ", 6) == 0) return 0;

@@ -1,4 +1,4 @@
-// The tokens of a tokenizer by their bytes.
+// Looks up the tokens of a tokenizer by their bytes.
 #ifndef GPT2_VOCABULARY_H
 #define GPT2_VOCABULARY_H
 #include "tokenizer.h"
@@ -10,9 +10,9 @@ typedef struct {
     uint32_t *slots, mask;  // hash table, open addressing
 } Vocabulary;
 
-// Returns 0, or -1 with gpt2_fail's sentence. vocabulary_free comes next in any case.
+// Returns 0, or -1 with gpt2_fail's sentence. Call vocabulary_free in either case.
 int vocabulary_init(Vocabulary *v, const Tokenizer *t);
-// Returns the first token that has these bytes, or NO_TOKEN. It is never the end of text.
+// Returns the first token with these bytes, or NO_TOKEN. Never the end of text.
 uint32_t vocabulary_find(const Vocabulary *v, const char *bytes, int n);
 void vocabulary_free(Vocabulary *v);
 
