@@ -4,13 +4,13 @@
 //     make train_gpt2_zero && mpirun ./train_gpt2_zero
 //         needs no argument: a small model, built-in stories, stage 3
 //     mpirun -np 2 ./train_gpt2_zero -z 2 -e d12 -i train.bin -j val.bin -o log124M -n 1000 -y 1
-//         trains GPT-2 124M; started again, it resumes
+//         trains GPT-2 124M; run again, it resumes
 //     mpirun -np 2 ./train_gpt2_zero -e log124M --prompts questions.txt -g 100
 //         answers each line of the file
 //
-// From top to bottom: the model's tensors as the plugin knows them, forward, head and backward with the
-// hooks, validation and generation, the training loop. The layers are in gpt2/, everything about ranks in
-// llmc_zero/, and what stands around any trainer (options, memory, checkpoints, reports) in trainer/.
+// From top to bottom: the model's tensors as passed to the plugin; forward, head and backward with the hooks;
+// validation and generation; the training loop. The layers are in gpt2/, everything about ranks in
+// llmc_zero/, and what any trainer needs (options, memory, checkpoints, reports) in trainer/.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -77,9 +77,9 @@
 #include "trainer/zero_file.h"
 
 // --------
-// the model as the plugin knows it: a table of tensors, and the units in which they are gathered and released
+// the model for the plugin: a table of tensors, and the units in which they are gathered and released
 
-// Unit 0 holds the embeddings and the final layernorm: wte is used at both ends of the net. Unit 1 + l is
+// Unit 0 has the embeddings and the final layernorm: wte is used at both ends of the model. Unit 1 + l is
 // block l.
 enum { EMBEDDING = 0 };
 static int block(int l) { return 1 + l; }
@@ -93,13 +93,13 @@ static zero_tensor describe_tensor(const GPT2 *model, int i) {
         .layers = t->per_layer ? model->config.num_layers : 1,
         .unit = t->per_layer ? block(0) : EMBEDDING,
         .decay = t->n_dims == 2,
-        // The first product of backward writes a matrix's gradient. The encoder adds to that of wpe.
+        // The first matmul of backward overwrites a matrix's gradient. The encoder adds to wpe's.
         .written = t->n_dims == 2 && i != WPE,
     };
 }
 
-// Forward uses the embeddings in the encoder and in the head, backward in the head and in the encoder, which
-// only adds to gradients.
+// Forward uses the embeddings in the encoder and in the LM head, backward in the LM head and in the encoder,
+// where it only adds to gradients.
 static void describe_to_plugin(GPT2 *model) {
     const int L = model->config.num_layers;
     PluginTables *t = &model->tables;
@@ -116,7 +116,7 @@ static void describe_to_plugin(GPT2 *model) {
     }
 }
 
-// Creates run.z. Ranks that are not given the same end here.
+// Creates run.z. If the ranks' settings or inputs differ, the run ends here.
 static zero_config create_plugin(GPT2 *model, int micro_batches, const char *same) {
     describe_to_plugin(model);
     const PluginTables *t = &model->tables;
@@ -132,12 +132,12 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, const char *sam
 }
 
 // --------
-// forward and backward: the layers, and around each use of a unit its hooks
+// forward and backward: the layers, with hooks around each use of a unit
 
 static void *param(int tensor, int layer) { return not_null(zero_param(run.z, tensor, layer)); }
 static void *grad(int tensor, int layer) { return not_null(zero_grad(run.z, tensor, layer)); }
 
-// Over a cache, the tokens of a span have the positions that follow those which the cache holds.
+// With a cache, the tokens of a span have the positions after those in the cache.
 static void encode(const GPT2 *model, const int *inputs, int B, int T, const CachedPass *cached) {
     const int C = model->config.channels;
     const gpt2_dtype dt = model->dtype;
@@ -151,16 +151,16 @@ static void encode(const GPT2 *model, const int *inputs, int B, int T, const Cac
                               row_of(model, wpe, s->first, C), 1, s->n, C));
 }
 
-// Block l up to GELU. The block's input (B, T, C) is the encoder's output, or the sum of what the block
-// before left in its residual2 and in SCRATCH_BTC. The first layernorm adds the two in its own pass. With
-// `again` the input is there already, and the block runs for backward: the same layers on the same input give
-// the same bits. Backward does not need the block's last product, which is in gpt2_forward.
+// Block l up to GELU. The block's input (B, T, C) is the encoder's output, or the sum of the previous block's
+// residual2 and SCRATCH_BTC, which the first layernorm computes in its own pass. With `again` the input is
+// already there, and the block is recomputed for backward: the same layers on the same input give the same
+// bits. Backward does not need the block's last matmul, which is in gpt2_forward.
 static void block_forward(const GPT2 *model, int l, int B, int T, const CachedPass *cached, int again) {
     const int C = model->config.channels, NH = model->config.num_heads;
     const int BT = B * T;
     const gpt2_dtype dt = model->dtype;
     const BlockActivations a = block_activations(model, l);
-    void *branch = act(model, SCRATCH_BTC, 0);  // what attention, then the MLP adds to the stream
+    void *branch = act(model, SCRATCH_BTC, 0);  // output of attention, then of the MLP
     if (l == 0 || again)
         LAYER(layernorm_forward(dt, a.ln1, a.ln1_mean, a.ln1_rstd, a.residual, param(LN1W, l), param(LN1B, l),
                                 BT, C));
@@ -181,9 +181,9 @@ static void block_forward(const GPT2 *model, int l, int B, int T, const CachedPa
 }
 
 // inputs (B, T) -> the residual stream after the last block, as two summands (B, T, C): residual2 of block
-// L-1 and SCRATCH_BTC. The layernorm that follows adds the two and leaves the sum in residual3. That needs no
+// L-1 and SCRATCH_BTC. The next layernorm adds the two and writes the sum to residual3. That needs no
 // parameter of the block, so the block is closed before. With `cached`, inputs are the tokens of that pass,
-// whose keys and values join the cache. With `train`, backward follows.
+// and their keys and values are added to the cache. With `train`, backward follows.
 static void gpt2_forward(const GPT2 *model, const int *inputs, int B, int T, const CachedPass *cached,
                          int train) {
     const int L = model->config.num_layers, C = model->config.channels;
@@ -204,9 +204,9 @@ static void gpt2_forward(const GPT2 *model, const int *inputs, int B, int T, con
 }
 
 // The final layernorm, the classifier and the loss. With dloss != 0 the backward pass of all three follows
-// chunk by chunk, so that the logits of the whole batch never exist. The unit is open for forward and
-// backward together meanwhile. The losses' sum goes to loss_sum: the first pass sets it, the others add to
-// it. Nothing waits for it here.
+// chunk by chunk, so that the logits of the whole batch never exist. Meanwhile the unit is open for forward
+// and backward together. The sum of the losses goes to loss_sum: the first pass sets it, the others add to
+// it. Does not wait for it.
 static void gpt2_head(const GPT2 *model, const int *targets, int B, int T, float dloss, int first) {
     const int L = model->config.num_layers, C = model->config.channels;
     const int V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
@@ -242,21 +242,21 @@ static void gpt2_head(const GPT2 *model, const int *targets, int B, int T, float
     }
 }
 
-// From the gradient of the residual stream after the last block (dresidual) back to the embeddings. A block's
-// weights have one product each, which writes the gradient instead of adding to it, so describe_tensor calls
-// them `written`. dresidual is the gradient of attproj's and of fcproj's output. The layernorm that adds to
-// it before them also sums its columns, which gives the gradients of their biases.
+// From the gradient of the residual stream after the last block (dresidual) back to the embeddings. Each
+// weight of a block has one matmul, which overwrites the gradient instead of adding to it, so describe_tensor
+// marks them `written`. dresidual is the gradient of attproj's and of fcproj's output. The layernorm that
+// adds to it before them also sums its columns, which gives the gradients of their biases.
 //
-// At level 3 of recompute a block's forward runs again first. The last block's is still there. GELU is then
-// computed from the rounded fch as at levels 1 and 2, so that all three give the same bits where the product
-// computes it from values that are not rounded.
+// At level 3 of recompute a block's forward runs again first. The last block's results are still there. GELU
+// is then computed from the rounded fch as at levels 1 and 2, so that all three levels give the same bits
+// even if the forward matmul computes it from unrounded values.
 static void gpt2_backward(const GPT2 *model, const int *inputs, int B, int T) {
     const int L = model->config.num_layers, C = model->config.channels, NH = model->config.num_heads;
     const int BT = B * T;
     const gpt2_dtype dt = model->dtype;
     void *dresidual = act(model, DRESIDUAL, 0), *dresidual_sums = act(model, DRESIDUAL_SUMS, 0);
     void *dl_btc = act(model, DL_BTC, 0), *dl_bt4c = act(model, DL_BT4C, 0);
-    const int fused = run.layers->dinp_bias_fused(dt, BT, 4 * C, C);  // fcproj's product gives FCB's gradient
+    const int fused = run.layers->dinp_bias_fused(dt, BT, 4 * C, C);  // fcproj's matmul sums FCB's gradient
 
     for (int l = L - 1; l >= 0; l--) {
         const BlockActivations a = block_activations(model, l);
@@ -294,8 +294,7 @@ static void gpt2_backward(const GPT2 *model, const int *inputs, int B, int T) {
     zero_check(zero_post_backward(run.z, EMBEDDING));
 }
 
-// Waits for the losses that the head has summed, and adds up those of all ranks. What signals ask for goes
-// along.
+// Waits for the head's loss sums, and adds up those of all ranks. Signals' requests are summed with them.
 static double sum_of_losses(const GPT2 *model) {
     double sums[1 + REQUESTS];
     LAYER(download(sums, act(model, LOSS_SUM, 0), sizeof *sums));
@@ -305,7 +304,8 @@ static double sum_of_losses(const GPT2 *model) {
     return sums[0];
 }
 
-// The gradients of a training step over A micro-batches. Returns the mean loss over the global batch.
+// Computes the gradients of a training step over A micro-batches. Returns the mean loss over the global
+// batch.
 static double gpt2_gradients(const GPT2 *model, DataLoader *loader, int A) {
     double tokens = (double)model->B * model->T * A;
     for (int micro = 0; micro < A; micro++) {
@@ -336,7 +336,7 @@ static double gpt2_validate(const GPT2 *model, DataLoader *loader, int batches) 
     return sum_of_losses(model) / ((double)batches * model->B * model->T * run.ranks);
 }
 
-// Logits (n_spans, V) in fp32 of the token that follows each span of a pass over the cache.
+// Computes the logits (n_spans, V), in fp32, of the token after each span of a pass over the cache.
 static void next_logits(const GPT2 *model, const CachedPass *pass, float *logits) {
     const int L = model->config.num_layers, C = model->config.channels;
     const int V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
@@ -380,7 +380,7 @@ static void gpt2_sample(const GPT2 *model, const Tokenizer *tokenizer) {
     generation_end(&g);
 }
 
-// Answers the prompts. A layer is gathered once a pass for all rows.
+// Answers the prompts. A layer is gathered once per pass, for all rows.
 static void gpt2_answer(const GPT2 *model, Answers *answers) {
     Generation *g = answers_begin(answers, model);
     while (generation_next(g)) {
@@ -391,7 +391,7 @@ static void gpt2_answer(const GPT2 *model, Answers *answers) {
     answers_end(answers, model);
 }
 
-#ifndef TESTING  // tests include this file and have a main of their own
+#ifndef TESTING  // tests include this file and have their own main
 // --------
 // a training step
 
@@ -399,10 +399,10 @@ typedef struct {
     GPT2 model;
     TrainingData data;
     Schedule schedule;
-    TrainerState state;  // what a checkpoint keeps of the trainer
-    int resume_step;     // step of the checkpoint that this run goes on from; -1: a new run
+    TrainerState state;  // the trainer's part of a checkpoint
+    int resume_step;     // step of the resumed checkpoint; -1: a new run
     Report report;
-    Answers answers;  // of a run of --prompts, which needs none of the above but the model
+    Answers answers;  // for --prompts, which needs only the model of the above
 } Trainer;
 
 static int is_outlier(const char *what, double z_score, double limit) {
@@ -411,7 +411,7 @@ static int is_outlier(const char *what, double z_score, double limit) {
     return 1;
 }
 
-// A step whose gradients fp16 cannot represent changes nothing but the loss scale.
+// A step whose gradients overflow fp16 changes only the loss scale.
 static void skip_overflow(TrainerState *state, const zero_step_info *info) {
     zero_check(zero_discard(run.z));
     state->overflows++;
@@ -432,13 +432,13 @@ static zero_hyper hyper_of(float lr, int t) {
     };
 }
 
-// An update that depends on nothing that is known only at the end of backward may begin before it.
+// If the update does not depend on values known only at the end of backward, it may begin earlier.
 static int updates_for_certain(const GPT2 *model) {
     return !opt.clip && !opt.skip_loss_z && !opt.skip_grad_z && model->dtype != GPT2_F16;
 }
 
-// Gradients of A micro-batches, their norm, and the update. A loss or a norm that -sl or -sg calls an outlier
-// skips the update.
+// Gradients of A micro-batches, their norm, and the update. If -sl or -sg flags the loss or the norm as an
+// outlier, the update is skipped.
 static StepResult train_step(Trainer *t) {
     TrainerState *state = &t->state;
     const int updates = run.step - state->overflows;  // so far
@@ -469,7 +469,8 @@ static StepResult train_step(Trainer *t) {
 // --------
 // set-up, the loop, the end
 
-// What needs no other rank comes first, so that most mistakes are found before the ranks wait for each other.
+// Set-up that needs no other rank comes first, so that most mistakes are found before the ranks wait for each
+// other.
 static void set_up_alone(Trainer *t) {
     take_zero_file();
     settle_options();
@@ -526,7 +527,7 @@ static void set_up_together(Trainer *t) {
     if (allocate_activations(&t->model)) out_of_memory(&t->model, &config);
 }
 
-// Whether it is time for what happens every so many steps. It also happens at the end.
+// Returns 1 if a periodic action is due. It also is at the end.
 static int is_due(const Trainer *t, int every) {
     if (!every) return 0;
     return run.step == t->data.steps || run.step % every == 0;
@@ -565,8 +566,8 @@ static void save(Trainer *t) {
     checkpoint_is_written();
 }
 
-// Validation, a sample, a checkpoint. The latter two may take long, so afterwards the ranks ask each other
-// for signals.
+// Validation, a sample, a checkpoint. The last two may take long, so afterwards the ranks share their
+// signals.
 static void between_steps(Trainer *t) {
     const int last = run.step == t->data.steps, begun = run.step > 0 || last;
     if (validates(t))
@@ -583,7 +584,7 @@ static void between_steps(Trainer *t) {
     }
 }
 
-// Returns after the last step, or when a signal has stopped the run.
+// Returns after the last step, or after a signal has stopped the run.
 static void train(Trainer *t) {
     signals_in_training();
     for (run.step = t->state.step;; run.step++) {
@@ -592,7 +593,7 @@ static void train(Trainer *t) {
         between_steps(t);
         const int ends = last || stop_is_asked();
         end_checkpoint(ends);
-        bar_show();  // below what was printed
+        bar_show();  // below the printed lines
         if (ends) return;
         double start = now();
         StepResult r = train_step(t);
@@ -616,7 +617,7 @@ static void finish(Trainer *t, int argc, char **argv) {
     close_plugin(t);
 }
 
-// Parameters alone, and no training.
+// Only parameters, no training.
 static void answer_prompts(Trainer *t) {
     set_up_together(t);
     load_values(&t->model);

@@ -28,7 +28,7 @@ void activation_table(const GPT2 *model, GPT2Activation table[NUM_ACTIVATIONS]) 
 
 static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// Every layer begins on a boundary of 256 bytes, as the layers want it.
+// Layers start at multiples of 256 bytes, as they require.
 static size_t stride_of(const GPT2Activation *a) { return a->layers > 1 ? round_up(a->bytes, 256) : 0; }
 
 static size_t bytes_of(const GPT2Activation *a) {
@@ -37,7 +37,7 @@ static size_t bytes_of(const GPT2Activation *a) {
 
 enum { PAGE = 4096 };  // zero_alloc counts whole pages
 
-// It counts at least one.
+// At least one page.
 static size_t whole_pages(size_t bytes) { return bytes ? round_up(bytes, PAGE) : PAGE; }
 
 size_t activation_pages(const GPT2Activation *a) { return whole_pages(bytes_of(a)); }
@@ -101,7 +101,7 @@ BlockActivations block_activations(const GPT2 *model, int l) {
 // --------
 // inputs of blocks on the host. The input of block l > 0 is RESIDUAL3 of layer l-1.
 
-enum { TURNS = 2 };  // buffers on the device, each with copies of its own
+enum { TURNS = 2 };  // buffers on the device, each with its own copies
 static int turn_of(int l) { return (l - 1) % TURNS; }
 
 static int goes_to_host(const GPT2 *model, int l) {

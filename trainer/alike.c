@@ -12,10 +12,10 @@
 #include "options.h"
 #include "run.h"
 
-enum { FILE_BLOCKS = 64 };  // that are read of a file or of all shards, 1 MiB
+enum { FILE_BLOCKS = 64 };  // read of a file or of all shards: 1 MiB
 
-// A rank may have its own value of these: paths, since the files' contents are compared instead, and options
-// that change neither numbers nor what ranks do together.
+// Options that may differ between ranks: paths, since the files' contents are compared instead, and options
+// that change neither results nor how ranks work together.
 static int may_differ(const Option *o) {
     static const char *const own[] = { "-i",        "-j",        "-e",         "--tokenizer",
                                        "-o",        "--trace",   "--tune",     "--zero-config",
@@ -23,7 +23,7 @@ static int may_differ(const Option *o) {
                                        "--prompts", "--resume",  "--verify" };
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         if (!strcmp(o->name, own[i])) return 1;
-    return !strncmp(o->name, "-p", 2);  // these say how ranks find each other, which they have
+    return !strncmp(o->name, "-p", 2);  // these tell ranks how to find each other, which they have done
 }
 
 static void describe_option(FILE *f, const Option *o) {
@@ -107,7 +107,7 @@ char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, 
     return text;
 }
 
-// Warns if this line is not the same on all ranks.
+// Warns if this line differs between ranks.
 static void note_difference(const char *what, const char *value) {
     char line[FINGERPRINT + 32];
     snprintf(line, sizeof line, "%s = %s", what, value);

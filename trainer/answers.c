@@ -18,8 +18,8 @@
 static int owner(int prompt) { return prompt % run.ranks; }
 static int row_at_owner(int prompt) { return prompt / run.ranks; }
 
-// Every rank walks through the layers in step with the others. One that has no prompt of its own answers the
-// first one, and its answer is dropped.
+// Every rank goes through the layers in step with the others. One without a prompt answers the first one, and
+// its answer is dropped.
 static int rows_of_rank(const Prompts *p) {
     int rows = 0;
     for (int i = 0; i < p->n; i++) rows += owner(i) == run.rank;
@@ -111,7 +111,7 @@ static void close_file(FILE *f, const char *path) {
     if (fclose(f) || bad) die("%s: not written: %s", path, strerror(errno));
 }
 
-// Every rank's answers go to all ranks, one after the other.
+// Sends every rank's answers to all ranks, rank by rank.
 static void show_answers(const Answers *a) {
     char path[OUTPUT_PATH];
     FILE *f = run.rank == 0 && opt.output ? create_output(path, "answers.jsonl") : NULL;
@@ -131,7 +131,7 @@ static void show_answers(const Answers *a) {
 // --------
 // speed
 
-// The passes of one kind, over all ranks.
+// Passes of one kind, over all ranks.
 typedef struct {
     int passes;
     long long tokens;
@@ -145,7 +145,7 @@ typedef struct {
     Phase prefill, generation;
     double parameters;  // bytes that a pass reads on each rank
     double sent;        // bytes of them that a pass sends to the other ranks
-    double from_nvme;   // bytes that a pass reads on each rank; 0: none lie there
+    double from_nvme;   // bytes that a pass reads on each rank; 0: none are on NVMe
 } Speed;
 
 static Speed speed_of(const Answers *a, const GPT2 *model, double end_s) {

@@ -1,5 +1,5 @@
-// A run of --prompts: the model answers, and nothing is trained. The prompts are divided among the ranks, and
-// all rows of a rank are one batch, so that a layer that is gathered once serves them all.
+// A --prompts run: the model answers, without training. The prompts are divided among the ranks, and all rows
+// of a rank are one batch, so that gathering a layer once serves them all.
 #ifndef TRAINER_ANSWERS_H
 #define TRAINER_ANSWERS_H
 // defines: zero_traffic
@@ -18,14 +18,14 @@ typedef struct {
     zero_file_info files_at_start;
 } Answers;
 
-// Reads the prompts, and settles what the model needs for them: the passes, their rows and the cache.
+// Reads the prompts, and sizes the model for them: the passes, their rows and the cache.
 void answers_describe(Answers *a, GPT2 *model);
 
-// Returns the rows of this rank. The clock starts.
+// Returns this rank's rows, and starts the clock.
 Generation *answers_begin(Answers *a, const GPT2 *model);
 void answers_passed(Answers *a);  // after each pass
-// (collective) Prints the answers in the order of the prompts, and how fast they came. With -o they are in
-// answers.jsonl, as token numbers, and the figures in inference.json.
+// (collective) Prints the answers in the order of the prompts, and their speed. With -o, answers.jsonl has
+// them as token numbers, and inference.json the speed.
 void answers_end(Answers *a, const GPT2 *model);
 
 void answers_free(Answers *a);

@@ -20,21 +20,21 @@
 #include "signals.h"
 
 // --------
-// which one a run goes on from
+// which checkpoint a run resumes
 
 static struct {
     Listing in;
-    int at;     // which of them
-    int named;  // 1: the folder of --resume, and no other one instead
-    int aside;  // 1: that one was set aside in -o
-    int step;   // -1: none is chosen
+    int at;     // its index
+    int named;  // 1: the folder of --resume; no other one is tried
+    int aside;  // 1: it was set aside in -o
+    int step;   // -1: none chosen
     SavedAs as;
-    char path[OUTPUT_PATH];  // what zero_load takes
-    char *text;              // what it says of the run
+    char path[OUTPUT_PATH];  // for zero_load
+    char *text;              // what it stores about the run
 } chosen = { .step = -1 };
 
-// Takes the folder of a checkpoint. Returns 0, or -1 with gpt2_last_error(). step: what its name says; -1:
-// that it says nothing.
+// Chooses a checkpoint's folder. Returns 0, or -1 with gpt2_last_error(). step: from its name; -1: the name
+// has none.
 static int choose_folder(const char *path, int step) {
     TrainerState state;
     GPT2Config config;
@@ -55,8 +55,8 @@ static int choose_folder(const char *path, int step) {
     return 0;
 }
 
-// Takes the newest complete checkpoint from number `from` on whose manifest is good. Returns 0, or -1 with
-// gpt2_last_error(): the last one that was tried.
+// Chooses the newest complete checkpoint from number `from` on with a good manifest. Returns 0, or -1 with
+// gpt2_last_error() for the last one tried.
 static int choose_from(int from) {
     char path[OUTPUT_PATH];
     int tried = 0;
@@ -77,8 +77,8 @@ static int choose_from(int from) {
     return tried ? -1 : gpt2_fail("%s: there is no older checkpoint", chosen.in.folder);
 }
 
-// No checkpoint is complete. A save that died may have left the others, but where there has been a complete
-// one, a run has been lost, and is not begun anew.
+// No checkpoint is complete. A killed save may have left the others; but if there ever was a complete one, a
+// run has been lost, and must not silently start over.
 static void begin_anew(const Listing *l) {
     if (l->had_some)
         die("option -y 1: %s has had checkpoints, and none is complete now; move the folder away to begin a "
@@ -97,7 +97,7 @@ static void refuse_other_runs(const Listing *l) {
     }
 }
 
-// A run that neither resumes what is in -o nor belongs to it needs a folder of its own.
+// Without -y 1, an -o that has checkpoints or logs is refused: a new run needs its own folder.
 static void refuse_used_folder(const Found *newest) {
     if (!newest && !logs_exist()) return;
     check_folder_lock();
@@ -144,7 +144,7 @@ static int resume_named(const Found *newest) {
     return chosen.step;
 }
 
-// With -y 1 the checkpoint of --resume only begins the run: what is in -o has gone on from there.
+// With -y 1 the checkpoint of --resume only starts the run: if -o has one, that one is newer.
 int checkpoint_to_resume(void) {
     if (opt.output) chosen.in = checkpoints_in_order("-o", opt.output);
     const Found *newest = checkpoints_newest(&chosen.in);
@@ -156,7 +156,7 @@ int checkpoint_to_resume(void) {
     if (!newest) return -1;
     refuse_other_runs(&chosen.in);
     if (choose_from(0)) {
-        check_folder_lock();  // what another run removes meanwhile is no damage
+        check_folder_lock();  // checkpoints that another run removes meanwhile are not damage
         die("option -y 1: %s; no checkpoint in %s is left", gpt2_last_error(), opt.output);
     }
     return chosen.step;
@@ -174,9 +174,9 @@ const char *checkpoint_evidence(void) {
 }
 
 // --------
-// which checkpoint a run falls back to when it fails
+// the checkpoint that a failed run falls back to
 
-static int standing = -1;  // the step of the last one that was saved or resumed
+static int standing = -1;  // the step of the last one saved or resumed
 
 static void die_after_failure(const zero_failure *failure) {
     char more[100];
@@ -194,20 +194,20 @@ const char *checkpoint_that_stands(void) {
 void check_last_update(void) {
     if (standing == run.step || !zero_check_finite(run.z)) return;
     zero_failure failure = *zero_last_failure();
-    run.step--;  // the step that made it
+    run.step--;  // the step that wrote it
     die_after_failure(&failure);
 }
 
 // --------
 // reading
 
-// The state is in *text. One of another step than its name says is not what it is taken for.
+// The state is in *text. Rejects a checkpoint of another step than its name's.
 static int take_state(const char *text, TrainerState *state) {
     if (saved_run_state(text, state)) return -1;
     return state->step == chosen.step ? 0 : gpt2_fail("it is of step %d", state->step);
 }
 
-// The tensors are compared when they are loaded, but the number of heads is in no tensor's shape.
+// The tensors are compared when they are loaded, but no tensor's shape shows the number of heads.
 static void check_same_model(const GPT2 *model) {
     GPT2Config config;
     checkpoint_config(&config);
@@ -231,7 +231,7 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
             return;
         }
         if (rc != ZERO_ERR_IO || chosen.named) zero_check(rc);
-        // What was damaged has been told by one rank; nothing has changed.
+        // One rank has printed which one is damaged; the states are unchanged.
         print0("%s; looking for an older checkpoint\n", zero_last_error());
         zero_failure failure = *zero_last_failure();
         if (choose_from(chosen.at + 1))
@@ -251,9 +251,9 @@ int checkpoint_leaves_a_course(void) {
     return newest && newest->as.number > chosen.as.number;
 }
 
-// The first save leaves the other courses behind: before it that of its own step, which it would replace, and
-// afterwards those of later steps. The manifest of this save is what makes -y 1 take the new course: until
-// then the others count, whatever their names.
+// The first save sets the abandoned branch aside: first the checkpoint of its own step, which it would
+// replace, and afterwards those of later steps. Only this save's manifest makes -y 1 follow the new branch:
+// until then the old checkpoints are valid, whatever their names.
 static int has_left_courses;
 int checkpoint_is_named(void) { return chosen.named && !has_left_courses; }
 static int first_of_other_course(void) { return chosen.step + !chosen.aside; }
@@ -266,7 +266,7 @@ static void leave_later_courses(int saved) {
     has_left_courses = 1;
 }
 
-// From a checkpoint of another folder another run begins.
+// Resuming from another folder starts another run.
 static SavedAs saved;
 static const SavedAs *next_save(void) {
     uint64_t id;
@@ -291,13 +291,13 @@ static void note_saved(int step) {
     commit_file(f, temporary, path);
 }
 
-// A save that failed leaves nothing of itself. Other ranks have removed their files by then.
+// A failed save leaves nothing behind. Other ranks have removed their files by then.
 static void withdraw(const char *path) {
     if (zero_barrier(run.z) || run.rank != 0) return;
     rmdir(path);  // unless it has a checkpoint
 }
 
-// rc: of a function that saves.
+// rc: of a saving function.
 static void check_saved(int rc, int step) {
     char path[OUTPUT_PATH];
     if (!rc) return;
@@ -307,7 +307,7 @@ static void check_saved(int rc, int step) {
     die_after_failure(&failure);
 }
 
-// The model file comes last, since nothing needs it to go on; older checkpoints are removed when it is there.
+// The model file comes last, since resuming does not need it; older checkpoints are removed once it exists.
 static void note_complete(int step) {
     note_saved(step);
     leave_later_courses(step);
@@ -315,7 +315,7 @@ static void note_complete(int step) {
     if (!opt.async_save) model_file_wait();
 }
 
-static int beside = -1;  // the step of the checkpoint that is written beside training; -1: none is
+static int beside = -1;  // the step of the checkpoint being written beside training; -1: none
 static double began;
 
 static void end_beside(void) {
@@ -344,7 +344,7 @@ void write_checkpoint(const GPT2 *model, const TrainingData *data, const Trainer
     print0("writing checkpoint at step %d\n", step);
     leave_course_of(step);
     output_path(path, "step_%08d", step);
-    // The folder comes first, so that a save that dies is found by it.
+    // The folder is created first, so that a killed save can be found by it.
     if (run.rank == 0 && mkdir(path, 0777) && errno != EEXIST) die("%s: %s", path, strerror(errno));
     char *text = saved_run_write(model, data, state, next_save());
     check_saved(opt.async_save ? zero_save_begin(run.z, path, text) : zero_save(run.z, path, text), step);

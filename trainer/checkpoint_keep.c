@@ -18,7 +18,7 @@ void checkpoint_remove_file(const char *path) {
     if (remove(path) && errno != ENOENT) print0("warning: %s: %s\n", path, strerror(errno));
 }
 
-// Removes the files whose names begin and end so.
+// Removes the files whose names have this prefix and suffix.
 static void remove_files(const char *prefix, const char *suffix) {
     char path[OUTPUT_PATH];
     const size_t begins = strlen(prefix), ends = strlen(suffix);
@@ -40,7 +40,8 @@ void checkpoint_remove_temporary(int step) {
     remove_files(prefix, ".tmp");
 }
 
-// The folder goes last: what a death in between leaves is found by it, and it resumes without the model file.
+// The folder goes last: after a kill in between, the rest is found by it, and it can be resumed without the
+// model file.
 static void remove_checkpoint(const Found *f) {
     char path[OUTPUT_PATH], inside[OUTPUT_PATH];
     output_path(path, "%s", f->name);
@@ -65,14 +66,14 @@ void checkpoints_prune(int step) {
 }
 
 // --------
-// another course
+// another branch
 
 static void move(const char *from, const char *to) {
     if (rename(from, to)) die("%s: cannot be renamed to %s: %s", from, to, strerror(errno));
 }
 
-// It keeps all that it has. Its model file goes into its folder first, so that none is ever without a
-// checkpoint.
+// All its files are kept. Its model file is moved into its folder first, so that no model file is ever
+// without a checkpoint.
 static void set_aside(const Found *f) {
     char from[OUTPUT_PATH], to[OUTPUT_PATH], inside[OUTPUT_PATH];
     output_path(to, ABANDONED "%08d", f->step);
@@ -101,7 +102,7 @@ void checkpoint_set_back(const Found *f) {
     output_path(path, "step_%08d/manifest.json", f->step);
     if (!strcmp(from, to) || file_is_there(path)) return;
     output_path(path, "%s/model_%08d.bin", f->name, f->step);
-    checkpoint_remove_file(path);  // it is made again where it belongs
+    checkpoint_remove_file(path);  // it is written again at its usual place
     if (zero_checkpoint_remove(to))
         print0("warning: %s\n", zero_last_error());
     else

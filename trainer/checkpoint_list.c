@@ -40,7 +40,7 @@ static int has(const char *folder, const char *fmt, int step) {
     return file_is_there(path);
 }
 
-// Splits a path; slashes at its end count for nothing.
+// Splits a path; ignores slashes at its end.
 static void split(const char *path, char folder[OUTPUT_PATH], char name[64]) {
     size_t end = strlen(path);
     while (end > 1 && path[end - 1] == '/') end--;
@@ -50,7 +50,7 @@ static void split(const char *path, char folder[OUTPUT_PATH], char name[64]) {
     snprintf(folder, OUTPUT_PATH, "%.*s", begin > 1 ? (int)begin - 1 : 1, begin ? path : ".");
 }
 
-// Sets *aside to 1 for the folder of one that was set aside.
+// Sets *aside to 1 for the folder of a checkpoint that was set aside.
 static int step_of_name(char name[64], int *aside) {
     *aside = !strncmp(name, ABANDONED, strlen(ABANDONED));
     if (*aside) name[strcspn(name, ".")] = 0;  // abandoned_%08d.1
@@ -94,8 +94,8 @@ static void add_found(Listing *l, const Found *f) {
     l->found[l->n++] = *f;
 }
 
-// The model file is written after the manifest and removed before it. It may have come with the manifest
-// since that was looked for.
+// The model file is written after the manifest and removed before it. Both may have appeared since the
+// manifest was looked for.
 static void look_at(const Listing *l, Found *f) {
     char folder[OUTPUT_PATH], model[OUTPUT_PATH];
     f->complete = checkpoint_is_there(l, f);
@@ -173,10 +173,10 @@ static void read_as(const Listing *l, Found *f) {
     free(text);
 }
 
-// A checkpoint is set aside before or after its successor is saved. Until then it counts.
+// A checkpoint is set aside before or after its successor is saved. Until its successor is saved it counts.
 static void number(Listing *l) {
     int64_t last = 0;
-    for (Found *f = l->found + l->n; f-- > l->found;) {  // from the first step on
+    for (Found *f = l->found + l->n; f-- > l->found;) {  // in the order of steps
         if (f->complete) read_as(l, f);
         if (f->abandoned) f->abandoned = !l->noted.number || f->as.number < l->noted.number;
         if (f->abandoned) continue;
@@ -185,7 +185,7 @@ static void number(Listing *l) {
     }
 }
 
-// What is noted has been complete, so if all that counts is older, the newest is damaged or has vanished.
+// The recorded newest save was complete, so if all that remain are older, it is damaged or has vanished.
 static void add_missing(Listing *l) {
     Found f = { .step = l->noted.step, .as.number = l->noted.number, .damaged = 1 }, *same = NULL;
     for (int i = 0; i < l->n; i++) {
@@ -203,8 +203,8 @@ static void add_missing(Listing *l) {
     }
 }
 
-// A run that saves here notes that before it removes anything, so what was found is all there was if nothing
-// was noted meanwhile.
+// A run that saves here records that before it removes anything, so the listing is complete if the record did
+// not change meanwhile.
 Listing checkpoints_in_order(const char *option, const char *folder) {
     for (;;) {
         const Newest noted = read_noted(option, folder);
@@ -250,7 +250,7 @@ const char *checkpoint_model(int step) {
     return path;
 }
 
-// Its checkpoint is beside it, or, once that was set aside, around it.
+// Its checkpoint is beside it or, after it was set aside, the folder around it.
 int checkpoint_check_model(const char *path) {
     char folder[OUTPUT_PATH], name[64], checkpoint[OUTPUT_PATH];
     split(path, folder, name);
@@ -266,7 +266,7 @@ int checkpoint_check_model(const char *path) {
     return has(folder, "manifest.json", step) ? checkpoint_compare_model(folder, path) : 1;
 }
 
-// Returns 1 if the model file of this one can be taken, and is open then; -1: it has been removed meanwhile.
+// Returns 1 with the model file open if it can be used; -1: it has been removed meanwhile.
 static int take_model(const Listing *l, const Found *f, char path[OUTPUT_PATH], int *fd) {
     char folder[OUTPUT_PATH];
     int64_t bytes;
@@ -286,7 +286,7 @@ static int take_model(const Listing *l, const Found *f, char path[OUTPUT_PATH], 
     return 0;
 }
 
-// A run in this folder removes older ones only once the model file of a newer one is there.
+// A run in this folder removes older ones only after the model file of a newer one exists.
 const char *checkpoint_model_in(const char *folder, int *fd) {
     static char path[OUTPUT_PATH];
     int taken = 0;

@@ -8,7 +8,7 @@
 
 enum { MOST_WORDS = 2000 };
 
-// Returns how many words the command line of a process has; 0: it cannot be read.
+// Returns the number of words in a process's command line; 0: unreadable.
 static int words_of_process(pid_t process, char *words[MOST_WORDS]) {
     char path[64];
     int n = 0;
@@ -31,10 +31,10 @@ static int are_same(char **a, char **b, int n) {
     return 1;
 }
 
-// A secret does not belong into a log.
+// Secrets must not get into a log.
 static void print_word(const char *word) {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
-    if (!strncmp(word, "ZERO_JOB_KEY=", 13)) word = "ZERO_JOB_KEY";  // mpirun -x takes its value along
+    if (!strncmp(word, "ZERO_JOB_KEY=", 13)) word = "ZERO_JOB_KEY";  // mpirun -x copies its value
     if (*word && !word[strspn(word, plain)]) {
         print0("%s ", word);
         return;
@@ -44,7 +44,7 @@ static void print_word(const char *word) {
     print0("' ");
 }
 
-// Without a launcher's words, and with several ranks, it is the command of one of them.
+// Without the launcher's words, and with several ranks, prints the command of one rank.
 static void print_launcher(int argc, char **argv) {
     char *words[MOST_WORDS];
     int n = words_of_process(getppid(), words), before = n - argc;

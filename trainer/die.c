@@ -8,7 +8,8 @@
 #include "../llmc_zero/zero_job.h"
 #include "options.h"
 
-// Exit status before the ranks have met. It tells who started them not to wait for the other ranks' messages.
+// Exit status before the ranks are connected. It tells their launcher not to wait for the other ranks'
+// messages.
 enum { ALONE = 2 };
 enum { SENTENCE = 12400 };  // room for a list of lines
 
@@ -16,8 +17,8 @@ static int silent_before_create;
 
 void die_silently_before_create(void) { silent_before_create = 1; }
 
-// What stands before a sentence: the rank, unless the sentence is about ranks; then the step, or the
-// checkpoint that is being written.
+// The start of a sentence: the rank, unless the sentence names ranks; then the step, or the checkpoint being
+// written.
 static void name_the_place(char *place, size_t size, int names_a_rank) {
     *place = 0;
     if (names_a_rank && run.saving >= 0)
@@ -30,10 +31,10 @@ static void name_the_place(char *place, size_t size, int names_a_rank) {
 static void end_job(const char *sentence, int names_a_rank) {
     char line[SENTENCE + 100], place[48];
     int connecting = run.z || run.creating;
-    // Without a launcher only -pr tells that another rank will complain about the same option.
+    // Without a launcher, only -pr shows that another rank will report the same option error
     if (!connecting && silent_before_create) usleep(3000000 + 300000 * (run.rank < 20 ? run.rank : 20));
     name_the_place(place, sizeof place, names_a_rank);
-    // A bar keeps its line.
+    // keeps the progress bar's line
     snprintf(line, sizeof line, "%strain_gpt2_zero: %s%s", run.peak_flops > 0 ? "\n" : "", place, sentence);
     zero_end_job(run.z, connecting ? EXIT_FAILURE : ALONE, line);
 }
@@ -60,7 +61,7 @@ void zero_check(int rc) {
     if (rc) die_of_plugin(zero_last_failure(), "");
 }
 
-// A sentence that gpt2/ has passed on from the plugin is still the plugin's.
+// A sentence that gpt2/ has passed on is still the plugin's.
 void gpt2_check(int rc) {
     if (rc && !strcmp(gpt2_last_error(), zero_last_error())) zero_check(rc);
     if (rc) die("%s", gpt2_last_error());

@@ -6,18 +6,18 @@
 
 // Prints "train_gpt2_zero: " and the sentence to stderr, on one rank of the job, and ends all ranks.
 void die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
-// The same with the plugin's sentence, the options that it is about, and more.
+// The same with the plugin's sentence, the options concerned, and more.
 void die_of_plugin(const zero_failure *f, const char *more) __attribute__((noreturn));
 
-// -pr of the command line says that this is not rank 0, so it is silent when the options are wrong.
+// The command line's -pr shows that this is not rank 0, so it does not report wrong options.
 void die_silently_before_create(void);
 
 void zero_check(int rc);  // a call of the plugin must have returned 0
-void gpt2_check(int rc);  // the same of gpt2/
+void gpt2_check(int rc);  // the same for gpt2/
 void *not_null(void *p);  // the plugin must have returned a pointer
 void *malloc_check(size_t bytes);
 
-// A call of a layer, on the device that computes: LAYER(gelu_forward(...)).
+// Calls a layer on the run's device: LAYER(gelu_forward(...)).
 #define LAYER(call) gpt2_check(run.layers->call)
 
 #endif

@@ -35,7 +35,7 @@ static int is_file_to_write(void) { return ends_with(opt.export_to, ".bin"); }
 // --------
 // options
 
-// Every other option would have no effect.
+// All other options would have no effect.
 static void check_options(void) {
     struct stat st;
     static const char *const used[] = { "--export", "--to", "--dtype", "--tokenizer" };
@@ -63,7 +63,7 @@ static void check_options(void) {
 
 static int is_run(const char *path) { return is_folder(path) && !has_manifest(path) && !hf_is_folder(path); }
 
-// What --export names, or the newest checkpoint in it.
+// The path of --export, or the newest checkpoint in it.
 static const char *find_source(void) {
     if (!is_run(opt.export_from)) return opt.export_from;
     const char *path = checkpoint_in(opt.export_from);
@@ -117,7 +117,7 @@ static int export_one(const char *path) {
     return failed;
 }
 
-// A run that saves in this folder may remove the newest one meanwhile; then there is a newer one.
+// A run saving in this folder may remove the newest one meanwhile; then a newer one exists.
 void export_model(void) {
     check_options();
     const char *path = find_source();

@@ -1,4 +1,4 @@
-// --export: a model, from wherever it is, as llm.c's file or as a folder of Hugging Face's. One process, no
+// --export: writes a model from any source as llm.c's file or as a Hugging Face folder. One process, no
 // ranks, and memory that does not grow with the model.
 #ifndef TRAINER_EXPORT_H
 #define TRAINER_EXPORT_H

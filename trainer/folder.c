@@ -30,7 +30,7 @@ static FILE *opened(int fd, const char *path, const char *mode) {
     return f;
 }
 
-// O_EXCL does not follow a link, so whatever has the name is removed and not written to.
+// O_EXCL does not follow a symlink, so an existing file is removed, not written to.
 FILE *create_file(const char *path) {
     if (unlink(path) && errno != ENOENT) die("%s: cannot be replaced: %s", path, strerror(errno));
     return opened(open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666), path, "w");
@@ -68,7 +68,8 @@ int file_is_there(const char *path) {
     return 0;
 }
 
-// What a save writes here, such as /abandoned_00000100.1/rank00000-0123456789abcdef.states, with the last 0.
+// the longest name that a save writes here, such as /abandoned_00000100.1/rank00000-0123456789abcdef.states,
+// with the final 0
 enum { LONGEST_NAME = 80 };
 
 void make_folder(void) {
@@ -79,7 +80,7 @@ void make_folder(void) {
             "of "
             "files in this folder",
             PATH_MAX - 1, LONGEST_NAME - 1);
-    // A new folder is lost with all that is in it if the power fails before its name is on disk.
+    // a new folder and its contents are lost if the power fails before its name is on disk
     if (!mkdir(opt.output, 0777))
         gpt2_check(disk_sync_parent(opt.output));
     else if (errno != EEXIST)
@@ -90,11 +91,11 @@ void make_folder(void) {
 }
 
 // --------
-// one folder for all ranks: all see what rank 0 writes
+// one folder for all ranks: all see rank 0's files
 
 enum { PAUSE_US = 20000 };
 
-// Rank 0's name for a file that cannot have been there before, on all ranks; "": rank 0 has no folder.
+// Rank 0's name for a file that cannot exist yet, on all ranks; "": rank 0 has no folder.
 static void agree_on_a_name(char name[64]) {
     uint64_t word;
     memset(name, 0, 64);
@@ -110,8 +111,8 @@ static void make_file(const char *path) {
     if (fd < 0 || close(fd)) die("%s: %s", path, strerror(errno));
 }
 
-// NFS shows a file a little later. The other ranks wait meanwhile, so it is looked for during less than half
-// of the time after which they give up.
+// NFS shows a file with a delay. The other ranks wait meanwhile, so this polls for less than half of their
+// timeout.
 static int appears(const char *path) {
     double seconds = opt.zero.comm.timeout_s < 6 ? opt.zero.comm.timeout_s / 2 : 3;
     int looks = (int)(seconds * 1e6 / PAUSE_US);
@@ -123,11 +124,11 @@ static int appears(const char *path) {
 }
 
 static const char no_folder[] = "there is no folder (-o)";
-static const char *no_checkpoint;  // why a signal saves none; NULL: it does
+static const char *no_checkpoint;  // why a signal does not save a checkpoint; NULL: it does
 
 const char *why_no_checkpoint(void) { return no_checkpoint; }
 
-// Ranks without -n may have folders of their own, where only a signal would save.
+// Ranks without -n may have different folders, where only a signal would save.
 static int note_own_folders(int same) {
     double with = same;
     int rc = zero_sum(run.z, &with, 1);
@@ -137,7 +138,7 @@ static int note_own_folders(int same) {
     return 0;
 }
 
-// Not all ranks need have a folder, so all of them ask rank 0.
+// Some ranks may have no folder, so all of them ask rank 0.
 static void compare_folders(void) {
     char name[64], path[OUTPUT_PATH];
     agree_on_a_name(name);

@@ -5,26 +5,26 @@
 
 enum { OUTPUT_PATH = 4200 };
 
-// Writes the path of a file in the folder; it is an error if it is too long.
+// Writes the path of a file in the folder; too long a path is an error.
 void output_path(char path[OUTPUT_PATH], const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-int file_is_there(const char *path);  // ends the run where that cannot be said
-// Makes the folder where -o names one.
+int file_is_there(const char *path);  // ends the run if that cannot be determined
+// Creates the folder of -o, if given.
 void make_folder(void);
-// Each returns a file to write, or ends the run. No symbolic link at the path is followed. create_file begins
-// a new one in place of any that is there.
+// Each returns a file to write, or ends the run. Does not follow a symlink at the path. create_file replaces
+// an existing file.
 FILE *create_file(const char *path);
 FILE *append_to_file(const char *path);
-// Ends a file that create_file(temporary) has begun: returns when it is on disk under its name, or ends the
+// Completes a file begun with create_file(temporary): returns when it is on disk under its name, or ends the
 // run.
 void commit_file(FILE *f, const char *temporary, const char *path);
-// Ends the run if a file that is written at the end of the run could not be made there.
+// Ends the run if the file, which is written at the end of the run, could not be created there.
 void try_file(const char *option, const char *path);
 
-// (collective) With -n it ends the run unless all ranks see one folder: a checkpoint has a part of each rank,
-// and parts in folders of several hosts would be no checkpoint. Without -n it only notes that.
+// (collective) With -n, ends the run unless all ranks see one folder: a checkpoint has a part from each rank,
+// and parts in different hosts' folders would not be a checkpoint. Without -n it only records that.
 void check_one_folder(void);
-// Returns why no checkpoint can be saved, after check_one_folder; NULL: it can.
+// Returns why checkpoints cannot be saved, after check_one_folder; NULL: they can.
 const char *why_no_checkpoint(void);
 
 #endif

@@ -13,14 +13,14 @@
 
 #define LOCK_FILE "run.lock"
 
-static char refusal[1024 + OUTPUT_PATH];  // "": there is none
-static int held = -1;                     // descriptor of the file that this run has locked; -1: of none
+static char refusal[1024 + OUTPUT_PATH];  // "": none
+static int held = -1;                     // descriptor of the file that this run has locked; -1: none
 
 static void refuse(const char *path, const char *why) {
     snprintf(refusal, sizeof refusal, "option -o: %s: %s", path, why);
 }
 
-// What the holder has written: "host a, process 123".
+// The holder's text: "host a, process 123".
 static void name_holder(char *holder, size_t size, int fd) {
     ssize_t n = pread(fd, holder, size - 1, 0);
     holder[n > 0 ? n : 0] = 0;
@@ -50,8 +50,9 @@ static int has_no_locks(int error) {
     return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
 }
 
-// The descriptor stays open until the process ends, and the lock with it. The file itself is never removed,
-// since another process may have opened it already to wait for the lock of a file without a name.
+// The descriptor stays open until the process ends, and holds the lock until then. The file itself is never
+// removed, since another process may already have opened it, and would then wait for the lock of a file
+// without a name.
 void lock_folder(void) {
     char path[OUTPUT_PATH];
     struct stat st;
@@ -79,7 +80,7 @@ void check_folder_lock(void) {
     if (*refusal) die("%s", refusal);
 }
 
-// Without the file another run takes the lock of a new one. Where none has, this run does.
+// If the file is removed, another run locks a new one. If none has yet, this run does.
 void check_lock_is_held(void) {
     char path[OUTPUT_PATH];
     struct stat ours, st;

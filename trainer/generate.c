@@ -36,7 +36,7 @@ void generation_end(Generation *g) {
 // --------
 // passes
 
-// Past T tokens every position of the row becomes another one, so that nothing in the cache is of use.
+// Past T tokens all positions of the row shift, so the cache becomes useless.
 static void slide(GenerationRow *row, int T) {
     if (row->length - row->first <= T) return;
     row->first = row->length - T;

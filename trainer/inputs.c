@@ -14,7 +14,8 @@
 
 static char opened[40];  // "": opt.model
 
-// A folder that is neither a descriptor nor Hugging Face's stands for the model in its last checkpoint.
+// A folder that is neither a descriptor nor a Hugging Face folder stands for the model in its last
+// checkpoint.
 static void find_model(void) {
     GPT2Config config;
     struct stat st;
@@ -93,7 +94,7 @@ void load_values(const GPT2 *model) {
 const char *usual_tokenizer(int V) {
     const char *path = "gpt2_tokenizer.bin";
     if (V == 257) return "data/stories_tokenizer.bin";
-    if (access(path, F_OK)) path = "data/gpt2_tokenizer.bin";  // where scripts/download.sh puts it
+    if (access(path, F_OK)) path = "data/gpt2_tokenizer.bin";  // scripts/download.sh puts it there
     return path;
 }
 

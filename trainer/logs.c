@@ -64,7 +64,7 @@ static int is_used(int number) {
     return file_is_there(a) || file_is_there(b);
 }
 
-// Returns a number for names that nothing has.
+// Returns a number that no kept log has.
 static int free_number(void) {
     int number = 1;
     while (is_used(number)) number++;
@@ -97,7 +97,7 @@ typedef struct {
 
 typedef int (*LineCheck)(const Cut *c, const char *line);
 
-// "s:4 trl:.." is of the step after 4, "s:4 tel:.." of the validation at step 4.
+// "s:4 trl:.." belongs to the step after 4, "s:4 tel:.." to the validation at step 4.
 static int keeps_main(const Cut *c, const char *line) {
     char kind[4];
     int n;
@@ -117,7 +117,7 @@ static int keeps_metrics(const Cut *c, const char *line) {
     return sscanf(line, "{\"step\": %d,", &n) != 1 || n <= c->step;
 }
 
-// Copies what is kept. A line without an end is one that a process which died has begun.
+// Copies the lines to keep. A line without an end was being written by a process that died.
 static int copy_lines(FILE *from, FILE *to, const Cut *c, LineCheck keeps) {
     char *line = NULL;
     size_t room = 0;
@@ -132,8 +132,8 @@ static int copy_lines(FILE *from, FILE *to, const Cut *c, LineCheck keeps) {
     return cut;
 }
 
-// Writes what is kept of a log in its place, or to `to_path`. It is complete on disk before it takes the
-// name.
+// Writes the lines to keep in place of a log, or to `to_path`. The new file is complete on disk before it
+// gets the name.
 static void cut_log(const char *name, const char *to_path, const Cut *c, LineCheck keeps) {
     char path[OUTPUT_PATH], temporary[OUTPUT_PATH];
     output_path(path, "%s", name);
@@ -159,7 +159,7 @@ static void copy_log(const char *name, int number) {
     cut_log(name, kept, NULL, keeps_all);
 }
 
-// Both copies are there before a line is cut, so that none is lost.
+// Both copies exist before any line is cut, so that none is lost.
 static void keep_logs(void) {
     const int number = free_number();
     copy_log(main_log, number);

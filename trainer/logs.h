@@ -1,14 +1,14 @@
-// main.log, as llm.c writes it, and metrics.jsonl, in the output folder. Both have each step once.
+// main.log, in llm.c's format, and metrics.jsonl, in the output folder. Both have each step once.
 #ifndef TRAINER_LOGS_H
 #define TRAINER_LOGS_H
 
 // Returns 1 if -o has lines of an earlier run.
 int logs_exist(void);
 
-// Both are for rank 0, and do nothing on the others. A new run keeps logs that are there, under other names.
+// Both are for rank 0, and do nothing on the others. A new run keeps existing logs, under other names.
 void logs_begin(void);
-// A run that goes on from `step` cuts the lines of later steps, which it writes again. validates: that of the
-// validation at `step` too. keep: 1: the logs as they were are kept under other names.
+// A run that resumes at `step` cuts the lines of later steps, which it writes again. validates: also that of
+// the validation at `step`. keep: 1: keeps the old logs under other names.
 void logs_continue(int step, int validates, int keep);
 
 // Adds a line on rank 0, if there is a folder.

@@ -47,7 +47,7 @@ static void check_start_options(zero_start start) {
             opt.zero.start.rank);
 }
 
-// -pn and -pr may only repeat what a launcher has said; without one they say it.
+// -pn and -pr may only repeat the launcher's values; without a launcher they set them.
 static void take_process_numbers(zero_start start) {
     int launcher_decides = start == ZERO_START_AUTO || start == ZERO_START_MPI;
     if (launcher_decides && (opt.zero.start.ranks != run.ranks || opt.zero.start.rank != run.rank))
@@ -62,8 +62,7 @@ static void take_process_numbers(zero_start start) {
     run.ranks_on_host = opt.zero.start.ranks;
 }
 
-// This comes before the ranks are connected: the launcher has said in the environment which rank this is, or
-// -pn and -pr do.
+// Before the ranks are connected: rank numbers come from the launcher's environment, or from -pn and -pr.
 void settle_ranks(void) {
     zero_start start = start_method();
     check_start_options(start);
@@ -118,7 +117,7 @@ static int cores_allowed(void) {
     return sched_getaffinity(0, sizeof set, &set) ? cores_of_host() : CPU_COUNT(&set);
 }
 
-// The host's cores are shared by its ranks. A launcher may bind a rank to fewer, which is reported.
+// The host's cores are divided among its ranks. A launcher may bind a rank to fewer, which is reported.
 static int threads_of_rank(void) {
     int cores = cores_of_host(), bound = cores_allowed();
     int threads = cores / run.ranks_on_host > 1 ? cores / run.ranks_on_host : 1;
@@ -142,8 +141,8 @@ void settle_threads(void) {
 #endif
 }
 
-// On a processor the progress thread needs a core of its own, unless it mostly waits for files. On CUDA the
-// plugin has streams of its own, and a thread that waits for other ranks takes little of a core.
+// On a CPU the progress thread needs its own core, unless it mostly waits for files. On CUDA the plugin has
+// separate streams, and a thread that waits for other ranks takes little of a core.
 void settle_overlap(void) {
     long threads_of_host = (long)(run.threads + 1) * run.ranks_on_host;
     int spare_core = threads_of_host <= cores_of_host() && run.threads < cores_allowed();

@@ -1,18 +1,18 @@
-// What this process is and what it runs on: its rank, its device, its threads, the dtype.
+// This process's rank, device, threads and dtype.
 #ifndef TRAINER_MACHINE_H
 #define TRAINER_MACHINE_H
 #include "../gpt2/layers.h"
 #include "../llmc_zero/zero.h"
 
-// How the ranks find each other, as -pi says.
+// How the ranks find each other, from -pi.
 zero_start start_method(void);
 
-// What the launcher says in the environment. Comes first: only rank 0 prints what the options have to say.
+// Reads the launcher's environment. Comes first, since only rank 0 prints messages about options.
 void take_launched_ranks(void);
-// Once the plugin is there: it must have found the same rank.
+// Call it once the plugin exists: it must have found the same rank.
 void check_launched_ranks(void);
 
-// In this order, each fills its part of `run`. What cannot be had as asked ends the run.
+// Call these in this order; each fills in its part of `run`. What cannot be had as requested ends the run.
 void settle_ranks(void);
 void settle_device(void);
 void settle_threads(void);

@@ -13,9 +13,9 @@
 #include "tuning.h"
 
 // --------
-// what a rank would hold
+// the memory of a rank
 
-// Returns 0, or the plugin's error where it refuses the settings.
+// Returns 0, or the plugin's error if it rejects the settings.
 static int try_plan(const GPT2 *model, const zero_config *config, zero_plan_info *plan) {
     const PluginTables *t = &model->tables;
     return zero_plan(plan, config, t->tensors, NUM_PARAMETER_TENSORS, t->units, t->n_units, run.ranks,
@@ -49,24 +49,25 @@ static size_t buffer_bytes(GPT2 model, int recompute) {
     return activation_bytes(&model, ZERO_DEVICE);
 }
 
-// Ranks that share a device share its memory evenly. Nothing is known of the others before there is a plugin.
+// Ranks that share a device share its memory evenly. Before the plugin exists, nothing is known of the
+// others.
 static int ranks_on_device(void) {
     zero_job_info job = { .ranks_on_device = 1 };
     if (run.z) zero_get_job(run.z, &job);
     return job.ranks_on_device;
 }
 
-// The rank's part of its device, used or not.
+// The rank's share of its device, used or not.
 static size_t device_bytes(void) {
     size_t total;
     LAYER(device_bytes(&total));
     return total / ranks_on_device();
 }
 
-// What a device has left with nothing recomputed at the stage that takes most. It follows from the size of
-// the device, the model and the batch alone, and not from the stage, from what is free at the moment or from
-// settings that change no bits, so that bits may depend on it. An eighth of the device is for the CUDA
-// context, NCCL and the layers' scratch.
+// What is left on a device without recomputation, at the stage that needs most. It depends only on the size
+// of the device, the model and the batch, not on the stage, the memory free at the moment or settings that
+// change no bits, so that bits may depend on it. An eighth of the device is for the CUDA context, NCCL and
+// the layers' scratch.
 static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
     zero_config plain = zero_defaults();
     plain.device = config->device;
@@ -83,15 +84,15 @@ static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
 }
 
 // --------
-// the head's parts
+// the LM head's parts
 
-enum { MOST_PARTS = 8, TILE_ROWS = 256 };  // few parts: each rounds the gradient once more
+enum { MOST_PARTS = 8, TILE_ROWS = 256 };  // few: each part rounds the gradient once more
 
 // How many bytes of logits may exist at once. The run's bits depend on it: the classifier's bf16 gradient is
-// rounded once a part. On CUDA it is what any stage leaves. It is at least 1 GiB, on a small device a
-// sixteenth of it. It is at most 4 GiB, since little is gained beyond: each part reads and writes the
-// gradient (V, C) once more, and by an H100's data sheet the products of 4 GiB (42000 rows with GPT-2's
-// vocabulary in bf16) take more than 100 times as long.
+// rounded once a part. On CUDA it is what any stage leaves: at least 1 GiB, on a small device a sixteenth of
+// it; at most 4 GiB, since more gains little: each part reads and writes the gradient (V, C) once more, and
+// by an H100's data sheet the matmuls of 4 GiB (42000 rows with GPT-2's vocabulary in bf16) take more than
+// 100 times as long.
 static size_t logits_at_once(const GPT2 *model, const zero_config *config) {
     const size_t most = (size_t)4 << 30;
     if (!on_cuda()) return 128 << 20;
@@ -108,14 +109,14 @@ static int parts_of_head(const GPT2 *model, const zero_config *config) {
     return parts < MOST_PARTS ? (int)parts : MOST_PARTS;
 }
 
-// Rows of logits at a time. On CUDA they fill whole tiles of the products; the last part takes the rest.
+// Rows of logits at a time. On CUDA they fill whole tiles of the matmuls; the last part takes the rest.
 static int rows_of_part(const GPT2 *model, int parts) {
     size_t BT = (size_t)model->B * model->T, rows = (BT + parts - 1) / parts;
     if (on_cuda()) rows = (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
     return (int)(rows < BT ? rows : BT);
 }
 
-// Sets the rows of a part and asks the layers for their scratch. In inference each row of the cache gets the
+// Sets the rows of a part and lets the layers plan their scratch. In inference each row of the cache gets the
 // logits of its last token. Returns 0, or the layers' error.
 static int plan_layers(GPT2 *model, int parts) {
     const GPT2Config *c = &model->config;
@@ -133,10 +134,10 @@ static int plan_layers(GPT2 *model, int parts) {
 // --------
 // the level of recompute
 
-// The lowest level whose activations fit into what the device has left once the plugin holds its own memory.
-// A thirty-second of the device stays free: kernels are loaded and NCCL connects later, and allocations
-// leave gaps. Where the forward product computes GELU itself, level 0 has other bits than the others, so it
-// is taken only where it fits at every stage.
+// The lowest level whose activations fit into the memory left by the plugin. A thirty-second of the device
+// stays free: kernels are loaded and NCCL connects later, and allocations leave gaps. If the forward matmul
+// computes GELU itself, level 0 has different bits from the others, so it is used only if it fits at every
+// stage.
 static int lowest_recompute(const GPT2 *model, const zero_config *config, size_t left) {
     size_t reserve = device_bytes() / 32;
     GPT2 tried = *model;
@@ -158,7 +159,7 @@ static size_t memory_left(const zero_config *config) {
     return left / ranks_on_device();
 }
 
-// The largest of the ranks' numbers, each from 0 to `most`, which is at most 64.
+// The largest number of any rank, each from 0 to `most`, which is at most 64.
 static int largest_of_ranks(int number, int most) {
     double ranks_above[64];
     int largest = 0;
@@ -168,14 +169,14 @@ static int largest_of_ranks(int number, int most) {
     return largest;
 }
 
-// On a processor parts and level are fixed.
+// On a CPU parts and level are fixed.
 void settle_memory(GPT2 *model, const zero_config *config) {
     int parts = parts_of_head(model, config);
     if (on_cuda()) parts = largest_of_ranks(parts, MOST_PARTS);
     char *tuning = opt.tune ? tuning_begin() : NULL;
     gpt2_check(plan_layers(model, parts));
     if (tuning) tuning_end(tuning);
-    // Ranks that share a device have freed what they tried products in.
+    // Waits until ranks that share a device have freed the memory of their trial matmuls
     if (on_cuda()) zero_check(zero_barrier(run.z));
     if (model->recompute >= 0) return;
     if (!on_cuda()) {
@@ -208,12 +209,12 @@ size_t activations_to_come(GPT2 model, const zero_config *config) {
 // --------
 // nothing fits
 
-// What a user may change, the cheapest first. The first four leave a step's numbers as they are. A smaller
-// batch, and then shorter rows, keep the tokens of a step, in more micro-batches. One micro-batch a step does
-// not, but needs no sum of gradients.
+// Changes that a user may make, the cheapest first. The first four do not change a step's results. A smaller
+// batch, and then shorter rows, keep the tokens per step, in more micro-batches. One micro-batch per step
+// does not, but needs no sum of gradients.
 enum { STAGES, RECOMPUTE, TIERS, SUB_GROUPS, BATCHES, ONE_MICRO_BATCH, CHANGES };
 
-// The first row: as asked for; gradients NULL: likewise.
+// The first row and gradients NULL: as requested.
 static const struct {
     zero_tier optimizer, params;
     const char *gradients;
@@ -228,13 +229,13 @@ enum { MIXTURES = sizeof tiers / sizeof *tiers, SIZES = 5, PLACES = ZERO_NVME + 
 typedef struct {
     size_t on[PLACES];  // by zero_tier
 } Bytes;
-static const Bytes nowhere = { { SIZE_MAX / 2 } };  // what fits nowhere
+static const Bytes nowhere = { { SIZE_MAX / 2 } };  // fits nowhere
 
-// The search for options that fit, and what it has found.
+// The search for options that fit, and its results.
 typedef struct {
     const zero_config *config;
-    Options now;       // with what they came to
-    long long tokens;  // of a step
+    Options now;       // with their effective values
+    long long tokens;  // per step
     Bytes room;        // what a rank can have
     int level[CHANGES], levels[CHANGES];
     GPT2 model;                          // with the options of this level
@@ -249,8 +250,8 @@ static size_t taken_by_nccl(void) {
     return plan.nccl_bytes;
 }
 
-// What each rank of this host may write to the folders of --nvme, together. Blocks alternate between them, so
-// the one with the least room counts. A rank's file takes up to two blocks more than its states.
+// The space that each rank of this host may use in the folders of --nvme, in all. Blocks alternate between
+// them, so the one with the least space counts. A rank's file takes up to two blocks more than its states.
 static size_t disk_left(const zero_offload_config *o) {
     enum { MOST = 16 };
     struct statvfs disk[MOST];
@@ -270,7 +271,8 @@ static size_t disk_left(const zero_offload_config *o) {
     return least > beside ? n * (least - beside) : 0;
 }
 
-// Returns the divisor of n that is *down below n among all of them, or 1; *down is then by how many too far.
+// Returns the *down-th divisor of n below n, or 1 if there are not so many; *down is then how many are
+// missing.
 static int divisor_below(int n, int *down) {
     int divisor = n;
     while (*down && divisor > 1) *down -= n % --divisor == 0;
@@ -316,7 +318,7 @@ static int next_level(Search *s) {
     return 0;
 }
 
-// What the plugin holds at this level.
+// The plugin's memory at this level.
 static Bytes plugin_bytes_of_level(Search *s, const zero_config *config) {
     Bytes *b = &s->plans[config->micro_batches > 1][s->level[SUB_GROUPS]][s->level[TIERS]][opt.zero.stage];
     zero_plan_info plan;
@@ -328,7 +330,7 @@ static Bytes plugin_bytes_of_level(Search *s, const zero_config *config) {
     return *b;
 }
 
-// What a rank holds at this level. A smaller batch takes more micro-batches, so that a step keeps its tokens.
+// A rank's memory at this level. A smaller batch takes more micro-batches, which keeps the tokens per step.
 static Bytes bytes_of_level(Search *s) {
     GPT2 *m = &s->model;
     set_options(s);
@@ -350,7 +352,7 @@ static Bytes bytes_of_level(Search *s) {
     return bytes;
 }
 
-// A part stays free for what is not planned: the program itself, and what others take meanwhile.
+// Leaves a part free for memory that is not planned: the program itself, and other programs.
 static int fits(const Bytes *bytes, const Bytes *room) {
     for (int i = 0; i < PLACES; i++)
         if (bytes->on[i] > room->on[i] - room->on[i] / 64) return 0;
@@ -388,7 +390,8 @@ static void list_level(Search *s, const Bytes *bytes) {
     list(s, ")");
 }
 
-// Lists the first level that fits, and the first that needs less of its costliest change, but for the batch.
+// Lists the first level that fits, and the first that needs less of its costliest change, not counting the
+// batch.
 static void list_what_fits(Search *s) {
     int costliest = -1, less_than = 0;
     while (next_level(s)) {
@@ -404,7 +407,7 @@ static void list_what_fits(Search *s) {
     }
 }
 
-// The options with what they came to. What is not settled yet is what it would be where little fits.
+// The options with their effective values. Those not settled yet are set as they would be when little fits.
 static void begin_search(Search *s, const GPT2 *model, const zero_config *config) {
     Options *now = &s->now;
     const int resumes = checkpoint_batch() && !opt.resume_anyway;  // with its rows and steps
@@ -425,11 +428,11 @@ static void begin_search(Search *s, const GPT2 *model, const zero_config *config
         [ONE_MICRO_BATCH] = resumes ? 1 : 2,
     };
     memcpy(s->levels, levels, sizeof levels);
-    if (model->inference) s->levels[RECOMPUTE] = 1;  // there is no backward, and the batch is the prompts
+    if (model->inference) s->levels[RECOMPUTE] = 1;  // there is no backward, and the prompts set the batch
     if (model->inference || s->tokens > 1 << 30) s->levels[BATCHES] = s->levels[ONE_MICRO_BATCH] = 1;
 }
 
-// Returns 0 with what a rank can have, beside what it holds.
+// Returns 0 with the memory that a rank can have, besides what it holds.
 static int find_room(Bytes *room, const zero_config *config) {
     zero_config host = *config;
     host.device = ZERO_CPU;
@@ -450,12 +453,12 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     if (failure.lower > 0 || (failure.rank >= 0 && failure.rank != run.rank)) die_of_plugin(&failure, "");
     if (run.z) print_memory();
     if (find_room(&s.room, config)) die_of_plugin(&failure, "");
-    if (on_cuda()) gpt2_check(layers_cuda_tune(NULL, NULL, 0));  // only its memory counts
+    if (on_cuda()) gpt2_check(layers_cuda_tune(NULL, NULL, 0));  // only its memory matters
     begin_search(&s, model, config);
     list(&s, "; a rank can have %.0f MiB. What would fit:", mib(s.room.on[ZERO_DEVICE]));
     const size_t listed = strlen(s.list);
 
-    // What was refused does not fit, whatever the plan has for it.
+    // a level that was refused does not fit, whatever its plan
     const Bytes now = bytes_of_level(&s);
     if (fits(&now, &s.room)) s.room.on[ZERO_DEVICE] = now.on[ZERO_DEVICE] - 1;
     list_what_fits(&s);
@@ -516,7 +519,7 @@ void print_memory_table(const MemoryTable *t, const zero_plan_info *plan) {
            mib(everything_on_every_rank), opt.zero.stage, 100 * states / everything_on_every_rank);
 }
 
-// What the run holds.
+// The memory of this run.
 static MemoryTable table_of_run(void) {
     MemoryTable t = { .n_lines = 0 };
     while (t.n_lines < MEMORY_LINES && !zero_memory(run.z, t.n_lines, &t.lines[t.n_lines])) t.n_lines++;

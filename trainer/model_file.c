@@ -18,16 +18,16 @@
 // the thread of rank 0
 
 static struct {
-    int begun;  // on all ranks: one may be under way
+    int begun;  // on all ranks: one may be being written
     int step;
     int runs;  // on rank 0: the thread has not been joined
     pthread_t thread;
     GPT2Stored from;
     char path[OUTPUT_PATH];
     atomic_llong pieces;  // read so far
-    long long seen;       // of these, by who waits, and when there were more the last time
+    long long seen;       // of these, seen by the waiting thread, and when the count last grew
     double seen_s;
-    atomic_int ended;  // 1: it has set the next two
+    atomic_int ended;  // 1: the thread has set the next two
     int failed;
     char why[1024];
 } file;
@@ -92,7 +92,7 @@ void model_file_look(void) {
     if (opt.checkpoints_keep) checkpoints_prune(file.step);
 }
 
-// Returns 1 if the thread still writes after some time. A disk that does not answer ends the run.
+// Returns 1 if the thread is still writing after some time. A hung disk ends the run.
 static int writes_on(double seconds) {
     const double until = now() + seconds;
     while (file.runs && !file.ended && now() < until) usleep(1000);
@@ -104,7 +104,7 @@ static int writes_on(double seconds) {
     return file.runs;
 }
 
-// The other ranks hear from rank 0 well before they take it for late.
+// Rank 0 reports to the other ranks well before they consider it stalled.
 void model_file_wait(void) {
     const double pause_s = opt.zero.comm.timeout_s < 4 ? opt.zero.comm.timeout_s / 4 : 1;
     double writes = file.begun;

@@ -40,7 +40,7 @@ static void add_activations(MemoryTable *t, const char *purpose, size_t bytes, z
         (zero_memory_line){ .purpose = purpose, .class_ = ZERO_ACTIVATIONS, .bytes = bytes, .tier = tier };
 }
 
-// The lines that a run's table has: the plugin's, and those of the activations.
+// The lines of a run's table: the plugin's, and those of the activations.
 static MemoryTable table_of(const GPT2 *model, const zero_plan_info *plan) {
     MemoryTable t = { .n_lines = plan->n_lines };
     memcpy(t.lines, plan->lines, plan->n_lines * sizeof *t.lines);
@@ -56,7 +56,7 @@ static MemoryTable table_of(const GPT2 *model, const zero_plan_info *plan) {
     return t;
 }
 
-// What only a run can know.
+// Prints what only a run can determine.
 static void print_assumptions(const zero_plan_info *plan) {
     for (int i = 0; i < plan->n_lines; i++) {
         const zero_memory_line *l = &plan->lines[i];
@@ -97,7 +97,7 @@ static void print_activations(const GPT2 *model) {
 }
 
 // --------
-// the four stages beside each other
+// the four stages side by side
 
 // "4P + 12P/N", as in the papers.
 static const char *formula_text(const zero_formula *f) {
@@ -108,7 +108,7 @@ static const char *formula_text(const zero_formula *f) {
     return text;
 }
 
-// What this machine has left for a rank; 0: unknown. Each rank on CUDA is taken to have a device of its own.
+// The memory left for a rank on this machine; 0: unknown. Assumes a device for each rank on CUDA.
 static size_t room_of_rank(const zero_config *config) {
     size_t left;
     return zero_memory_left(config, run.ranks_on_host, &left) ? 0 : left;
@@ -120,7 +120,7 @@ static void print_formula(const zero_plan_info *plan, int stage) {
            mib(plan->bytes[ZERO_STATES]), mib(plan->bytes[ZERO_WORKING]));
 }
 
-// All that a rank holds, with a star where it fits.
+// The total of a rank, with a star if it fits.
 static void print_together(const GPT2 *model, const zero_plan_info *plan, size_t room) {
     size_t on_device = activation_bytes(model, ZERO_DEVICE), on_host = activation_bytes(model, ZERO_HOST);
     double together = (double)plan->bytes[ZERO_STATES] + plan->bytes[ZERO_WORKING] + on_device + on_host;

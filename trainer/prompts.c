@@ -8,7 +8,7 @@
 #include "die.h"
 #include "options.h"
 
-// Where the tokens of a line come from.
+// The source of a line's tokens.
 typedef struct {
     const Tokenizer *tokenizer;
     Bpe *bpe;  // NULL: lines are numbers
@@ -63,7 +63,7 @@ static int count_lines(const char *text) {
     return n;
 }
 
-// The last token of an answer is not read again.
+// The last token of an answer is not read back.
 static void check_lengths(const Prompts *p, int T) {
     for (int i = 0; i < p->n; i++)
         if (p->lengths[i] + opt.sample_tokens - 1 > T)

@@ -1,5 +1,5 @@
-// The file of --prompts: one prompt a line. With a tokenizer a line is text, else the numbers of its tokens,
-// with blanks between them. An empty line is the end-of-text token, after which a text begins.
+// The file of --prompts: one prompt a line. With a tokenizer a line is text, else token numbers separated by
+// blanks. An empty line is the end-of-text token, which starts a new text.
 #ifndef TRAINER_PROMPTS_H
 #define TRAINER_PROMPTS_H
 #include "../gpt2/tokenizer.h"
@@ -12,8 +12,8 @@ typedef struct {
     long long total;  // tokens of all prompts
 } Prompts;
 
-// Reads opt.prompts for a vocabulary of V tokens. A prompt that does not fit into T positions together with
-// the answer ends the run, which names its line.
+// Reads opt.prompts for a vocabulary of V tokens. If a prompt and its answer do not fit into T positions, the
+// run ends with its line number.
 void prompts_read(Prompts *p, const Tokenizer *tokenizer, int V, int T);
 void prompts_free(Prompts *p);
 

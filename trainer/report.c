@@ -18,9 +18,9 @@
 #include "signals.h"
 
 // --------
-// the bar in place of a line a step
+// the bar instead of a line per step
 
-// Returns 1 where rank 0 shows a bar, alike on all ranks. *terminal is what it draws on.
+// Returns 1 on all ranks if rank 0 shows a bar. *terminal is what it draws on.
 static int bar_wanted(int *terminal) {
     double wanted = 0;
     *terminal = -1;
@@ -32,7 +32,7 @@ static int bar_wanted(int *terminal) {
     return wanted > 0;
 }
 
-// All ranks measure at once, since that is how they will compute.
+// All ranks measure at once, since they will compute at once.
 static void measure_peak(gpt2_dtype dtype) {
     LAYER(peak_flops(dtype, &run.peak_flops));
     zero_check(zero_sum(run.z, &run.peak_flops, 1));
@@ -40,8 +40,8 @@ static void measure_peak(gpt2_dtype dtype) {
            run.peak_flops * 1e-9, dtype_name(dtype));
 }
 
-// As PaLM (arXiv 2204.02311, appendix B) counts them: 6 for a parameter, without the positions', and
-// attention's products over whole rows; what is recomputed does not count.
+// As in PaLM (arXiv 2204.02311, appendix B): 6 per parameter, without the positions', and attention's matmuls
+// over whole rows; recomputation does not count.
 static double flops_per_token(const GPT2 *model) {
     double parameters = gpt2_num_parameters(&model->config) - model->tensors[WPE].elems;
     return 6 * parameters + 12.0 * model->config.num_layers * model->config.channels * model->T;
@@ -64,7 +64,7 @@ static void update_bar(const Report *r, const GPT2 *model, double loss) {
 // --------
 // logs
 
-// A number as JSON has it, which knows no NaN: what was not measured is null.
+// A number in JSON, which has no NaN: values not measured are null.
 static const char *json_number(char text[32], double x) {
     if (!isfinite(x)) return "null";
     snprintf(text, 32, "%.9g", x);
@@ -72,14 +72,14 @@ static const char *json_number(char text[32], double x) {
 }
 
 static void log_step(const StepResult *step, double seconds, double rate) {
-    char norm[32];  // of a step that overflowed it is not finite
+    char norm[32];  // not finite in a step that overflowed
     log_main("s:%d trl:%.4f lr:%.6f norm:%.2f\n", run.step, step->loss, step->lr, step->norm);
     log_metrics("{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %s, \"lr\": %.9g, \"ms\": %.3f, "
                 "\"tokens_per_s\": %.2f}\n",
                 run.step + 1, step->loss, json_number(norm, step->norm), step->lr, seconds * 1e3, rate);
 }
 
-// summary.json says that a run has come to its end, which this one has not.
+// summary.json means that a run has reached its end, which this one has not.
 static void forget_summary(void) {
     char path[OUTPUT_PATH];
     if (run.rank != 0 || !opt.output) return;
@@ -137,14 +137,14 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Sorts x. 0 where there is none.
+// Sorts x. Returns 0 if there is none.
 static double median(double *x, int n) {
     if (n < 1) return 0;
     qsort(x, n, sizeof(double), compare_doubles);
     return (x[(n - 1) / 2] + x[n / 2]) / 2;
 }
 
-// Tokens a second of the median step. The first two steps warm up.
+// Tokens per second of the median step. The first two steps warm up.
 static double typical_rate(Report *r) {
     int n = r->steps_run < MOST_TIMES ? r->steps_run : MOST_TIMES;
     int skip = r->steps_run > 2 && r->steps_run <= MOST_TIMES ? 2 : 0;
@@ -152,7 +152,7 @@ static double typical_rate(Report *r) {
     return seconds > 0 ? r->tokens_a_step / seconds : 0;
 }
 
-// Bytes that a rank has sent, a step on average.
+// Bytes sent by a rank, per step on average.
 typedef struct {
     double all_gather, reduce_scatter, all_reduce;
 } SentPerStep;
@@ -166,11 +166,11 @@ static SentPerStep sent_per_step(const Report *r, const zero_traffic *t) {
         .all_reduce = (t->other[ZERO_FOR_STEP] - before->other[ZERO_FOR_STEP]) / n,
     };
     if (opt.zero.stage > 0) return sent;
-    // Stage 0 makes its all-reduce of the other two.
+    // stage 0's all-reduce consists of the other two
     return (SentPerStep){ .all_reduce = sent.all_reduce + sent.all_gather + sent.reduce_scatter };
 }
 
-// What a rank has read from files on NVMe and written to them, and waited for, a step on average.
+// A rank's reads from and writes to files on NVMe, and its waits for them, per step on average.
 typedef struct {
     double read, written, waited_s;
 } FilesPerStep;
@@ -182,16 +182,16 @@ static FilesPerStep files_per_step(const Report *r, const zero_file_info *f) {
                            (f->waited_s - before->waited_s) / n };
 }
 
-// Everything that summary.json holds beside what `run` and the plugin know.
+// The contents of summary.json that `run` and the plugin do not know.
 typedef struct {
     const Report *report;
     const GPT2 *model;
     double tokens_per_s;
-    char params_hash[17], state_hash[17];  // "" where it was not asked for
+    char params_hash[17], state_hash[17];  // "" if not requested
     zero_traffic traffic;
     SentPerStep sent;
     FilesPerStep files;
-    double written, written_tb_a_day;  // to files on NVMe by all ranks: bytes a step, and at the median step
+    double written, written_tb_a_day;  // to files on NVMe by all ranks: per step, and at the median speed
 } Summary;
 
 static void write_numbers(FILE *f, const Summary *s) {
@@ -237,15 +237,14 @@ static void write_summary(FILE *f, const Summary *s) {
     fprintf(f, "}\n");
 }
 
-// By all ranks, and what that comes to at the speed of the median step: drives are rated for so many
-// terabytes.
+// By all ranks, and extrapolated at the median step's speed: drives are rated for so many terabytes.
 static void add_wear(Summary *s) {
     s->written = s->files.written;
     zero_check(zero_sum(run.z, &s->written, 1));
     s->written_tb_a_day = s->written * s->tokens_per_s / s->report->tokens_a_step * 24 * 3600 * 1e-12;
 }
 
-// The file is complete or not there.
+// The file is complete or does not exist.
 static void save_summary(const Summary *s) {
     char path[OUTPUT_PATH], temporary[OUTPUT_PATH];
     output_path(path, "summary.json");
@@ -282,7 +281,7 @@ void report_end(Report *r, const GPT2 *model) {
     check_output(NULL);
 }
 
-// A run that has made no step has the checkpoint that it began with.
+// A run without a step has the checkpoint that it began with.
 void report_stop(const Report *r, int argc, char **argv) {
     const char *why_not = why_no_checkpoint();
     const int saved = !why_not && run.step > 0;

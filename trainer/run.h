@@ -1,5 +1,5 @@
-// The run that this process takes part in: the facts that every file of the trainer may need. The function
-// beside a member settles it once; only the step goes on.
+// The run that this process takes part in: facts that every file of the trainer may need. The function named
+// beside a member sets it once; only the step changes.
 #ifndef TRAINER_RUN_H
 #define TRAINER_RUN_H
 // defines: Layers, layers_cpu
@@ -11,17 +11,17 @@ struct GPT2;
 
 typedef struct {
     zero *z;            // the plugin, which holds the parameters; NULL before create_plugin
-    int creating;       // 1: zero_create was called, so ranks hear of each other's failures (create_plugin)
+    int creating;       // 1: zero_create was called, so ranks learn of each other's failures (create_plugin)
     int rank, ranks;    // this process, and how many there are (take_launched_ranks, settle_ranks)
-    int ranks_on_host;  // as the launcher or -pg says (take_launched_ranks, settle_ranks)
+    int ranks_on_host;  // from the launcher or -pg (take_launched_ranks, settle_ranks)
     void (*describe)(struct GPT2 *model);  // fills model->tables, which free_tables frees (main)
-    const Layers *layers;                  // those of the device that computes (settle_device)
+    const Layers *layers;                  // for the device in use (settle_device)
     int threads;                           // OpenMP threads of this rank (settle_threads)
-    int overlap;        // 1: collectives run beside the layers (settle_overlap, plugin_settings)
-    int step;           // the step under way, from 0; -1 before the first
+    int overlap;        // 1: collectives run concurrently with the layers (settle_overlap, plugin_settings)
+    int step;           // the current step, from 0; -1 before the first
     int saving;         // the step whose checkpoint is being written; -1: none is (write_checkpoint)
-    int output_error;   // errno of the first write to stdout that failed; 0: none has (print0)
-    double peak_flops;  // operations a second of all ranks; 0 where rank 0 shows no bar (report_begin)
+    int output_error;   // errno of the first failed write to stdout; 0: none (print0)
+    double peak_flops;  // operations a second of all ranks; 0 unless rank 0 shows a bar (report_begin)
 } Run;
 
 extern Run run;
@@ -29,10 +29,10 @@ extern Run run;
 static inline int on_cuda(void) { return run.layers != &layers_cpu; }
 static inline double mib(double bytes) { return bytes / (1 << 20); }
 
-double now(void);  // seconds, on a clock that only runs forwards
+double now(void);  // seconds, on a monotonic clock
 
-// Prints on rank 0 only, above the bar if there is one. What cannot be written is an error at the end of the
-// run, see check_output in signals.h.
+// Prints on rank 0 only, above the bar if there is one. A failed write is an error at the end of the run, see
+// check_output in signals.h.
 void print0(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 #endif

@@ -11,8 +11,8 @@
 #include "options.h"
 #include "run.h"
 
-// Options that change the course of a run, or the last bits of its results. The model, the data and the batch
-// are compared by themselves.
+// Options that change a run's results, or their last bits. The model, the data and the batch are compared
+// separately.
 static const char *const compared[] = {
     "--shuffle",    "--seed", "-a",       "-b",          "-x",          "-l",
     "-k",           "-u",     "-q",       "-c",          "--clip",      "--beta1",
@@ -20,12 +20,12 @@ static const char *const compared[] = {
     "--loss-scale", "-ge",    "--reduce", "--comm-type", "--attention", "--delayed-update",
 };
 enum { COMPARED = sizeof compared / sizeof *compared, VALUE = 300, SHARD_BLOCKS = 4 };
-#define MOST_TOKENS (INT64_C(1) << 40)  // of a step
+#define MOST_TOKENS (INT64_C(1) << 40)  // per step
 
 // --------
 // writing
 
-// Without memory for a value a run would go on from less than was saved, so this one ends.
+// Out of memory for a value, the checkpoint would be incomplete, so the run ends.
 static void append(json_t *values, json_t *value) {
     if (json_array_append_new(values, value)) die("out of memory for what the checkpoint says of the run");
 }
@@ -53,7 +53,7 @@ static json_t *describe_position(const DataPosition *p) {
                      (json_int_t)p->num_rows);
 }
 
-// A fingerprint for each shard, in the order of their names. They are taken once, and kept to the end.
+// A fingerprint for each shard, in the order of their names, computed once and kept.
 static const json_t *describe_data(const DataLoader *l) {
     static json_t *shards;
     char print[FINGERPRINT];
@@ -174,7 +174,7 @@ static int check_state(const TrainerState *s) {
 static json_t *parse(const char *text) {
     json_error_t e;
     json_t *root = json_loads(text, 0, &e), *again = root ? json_loads(text, 0, &e) : NULL;
-    // Jansson 2.14 loses a character without a word where memory runs out within a text.
+    // jansson 2.14 silently loses a character if memory runs out within a string
     const int same = again && json_equal(root, again);
     json_decref(again);
     if (same) return root;
@@ -220,7 +220,7 @@ long long saved_run_batch(const char *text) {
 // --------
 // comparing
 
-// What makes nonsense of a run. With --resume-anyway it is only told.
+// Differences that make a run meaningless. With --resume-anyway they are only printed.
 static void refuse(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 static void refuse(const char *fmt, ...) {
     char sentence[1000];
@@ -234,7 +234,7 @@ static void refuse(const char *fmt, ...) {
 
 static void compare_model(const json_t *root, const char *where) {
     GPT2Config asked, saved;
-    // The file that the run has begun with is not needed any more, so it may be gone.
+    // The file that the run began with is no longer needed, so it may be gone.
     if (!option_is_given(option_named("-e")) || gpt2_config_named(opt.model, opt.model, &asked)) return;
     gpt2_check(get_config(root, &saved));
     if (asked.num_layers == saved.num_layers && asked.num_heads == saved.num_heads &&

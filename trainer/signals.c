@@ -10,7 +10,7 @@
 #include "folder.h"
 #include "run.h"
 
-// OUTPUT_GONE asks for a stop too. WRITES: no signal, but a checkpoint that is being written.
+// OUTPUT_GONE also requests a stop. WRITES is not a signal: a checkpoint is being written.
 typedef enum { STOP, SAVE, OUTPUT_GONE, WRITES } Request;
 
 static const struct {
@@ -26,12 +26,12 @@ enum { TAKEN = sizeof taken / sizeof *taken, STACK = 64 << 10 };
 // `timeout` and some launchers send a signal to the rank and to its process group.
 static const double same_signal_s = 0.2;
 
-static atomic_int asked[REQUESTS];        // of this rank, since requests_of_rank was called
-static int agreed[REQUESTS];              // of all ranks
-static atomic_int in_training, stopping;  // stopping: a signal has asked for a stop
+static atomic_int asked[REQUESTS];        // on this rank, since the last requests_of_rank
+static int agreed[REQUESTS];              // by all ranks
+static atomic_int in_training, stopping;  // stopping: a signal has requested a stop
 
 // --------
-// the thread that takes them
+// the thread that receives them
 
 static int row_of_signal(int number) {
     int row = 0;
@@ -39,15 +39,15 @@ static int row_of_signal(int number) {
     return row;
 }
 
-// What a launcher sends to its ranks it explains itself, and it may end a rank because another one has
-// failed.
+// Launchers report the signals they send, and may end a rank because another one failed, so those are not
+// printed.
 static void tell(const siginfo_t *signal, const char *what) {
     if (zero_launched().rank != 0 || signal->si_pid == getppid()) return;
     dprintf(STDERR_FILENO, "%strain_gpt2_zero: %s %s\n", in_training && run.peak_flops > 0 ? "\n" : "",
             taken[row_of_signal(signal->si_signo)].name, what);
 }
 
-// As the signal would have, had nobody waited for it.
+// As the signal would have without a handler.
 static void end_at_once(int number) {
     sigset_t one;
     sigemptyset(&one);
@@ -57,13 +57,14 @@ static void end_at_once(int number) {
     _exit(128 + number);
 }
 
-// Nobody asks twice by SIGHUP: a terminal that closes sends it, and so does its shell, up to a second later.
+// SIGHUP never counts as a second request: a terminal that closes sends it, and so does its shell, up to a
+// second later.
 static int is_second(int number, Request request, double first_s) {
     return request == STOP && stopping && number != SIGHUP && now() - first_s > same_signal_s;
 }
 
 static void *wait_for_signals(void *waited_for) {
-    double first_s = 0;  // when the first one came that asked for a stop
+    double first_s = 0;  // time of the first request to stop
     for (;;) {
         siginfo_t signal;
         int number = sigwaitinfo(waited_for, &signal);
@@ -90,7 +91,7 @@ static int is_ignored(int number) {
     return !sigaction(number, NULL, &action) && action.sa_handler == SIG_IGN;
 }
 
-// What was ignored when the program started stays so: nohup ignores SIGHUP.
+// A signal that was ignored when the program started stays ignored: nohup ignores SIGHUP.
 static void choose_signals(sigset_t *set) {
     sigemptyset(set);
     for (int i = 0; i < TAKEN; i++)
@@ -123,7 +124,7 @@ void signals_in_training(void) { in_training = 1; }
 // --------
 // what all ranks agree on
 
-// A stdout that nobody reads any more ends the run too, but not before it is saved.
+// If stdout has no reader any more the run ends too, but only after saving.
 void requests_of_rank(double requests[REQUESTS]) {
     for (int i = 0; i < REQUESTS; i++) requests[i] = atomic_exchange(&asked[i], 0);
     requests[OUTPUT_GONE] = run.output_error != 0;

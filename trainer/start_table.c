@@ -40,7 +40,7 @@ static void print_numbers(const GPT2 *model, const zero_job_info *job) {
         print0("%d thread%s a rank\n", run.threads, run.threads == 1 ? "" : "s");
 }
 
-// How the head and attention's backward go through the batch.
+// How the LM head and attention's backward divide the batch.
 static void print_cuda(const GPT2 *model) {
     layers_attention_backward backward = layers_cuda_attention_backward();
     int BT = model->B * model->T, parts = (BT + model->chunk - 1) / model->chunk;
@@ -71,9 +71,9 @@ static void print_hosts(const zero_job_info *job) {
                run.ranks_on_host, run.ranks_on_host == 1 ? "" : "s", job->ranks_on_host);
 }
 
-// What all ranks write together is what wears the disks.
+// All ranks' writes together wear the disks.
 static void print_files(void) {
-    char moved[120] = "";  // nothing, where the parameters are only read
+    char moved[120] = "";  // nothing, if the parameters are only read
     zero_plan_info plan;
     zero_file_info files;
     zero_get_plan(run.z, &plan);

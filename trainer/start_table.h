@@ -3,7 +3,7 @@
 #define TRAINER_START_TABLE_H
 #include "activations.h"
 
-// The rows of a run that answers prompts, and how much its passes take at once.
+// Prints the rows of a run that answers prompts, and how much its passes process at once.
 void print_passes(const GPT2 *model);
 void print_inference_start(const GPT2 *model);
 void print_start(const GPT2 *model, int micro_batches, int steps, int resume_step);

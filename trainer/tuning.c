@@ -28,7 +28,7 @@ static char *take_text(void) {
     return text;
 }
 
-// A file's choices hold for one card and library.
+// A file's choices are valid for one GPU and library.
 static void require_one_card(void) {
     const char *card = layers_cuda_card();
     char line[512];
@@ -37,7 +37,7 @@ static void require_one_card(void) {
     zero_check(zero_require_same(run.z, line));
 }
 
-// The other ranks wait here for rank 0, which has planned its layers and timed what was missing.
+// The other ranks wait here for rank 0, which plans its layers and times what is missing.
 char *tuning_begin(void) {
     require_one_card();
     char *text = run.rank == 0 ? text_file_read(opt.tune) : take_text();

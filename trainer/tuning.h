@@ -1,10 +1,10 @@
-// --tune: a file of the fastest algorithms of matrix products.
+// --tune: a file of the fastest matmul algorithms.
 #ifndef TRAINER_TUNING_H
 #define TRAINER_TUNING_H
 
-// (collective) Around the planning of the layers. Rank 0 times the products that the file lacks, and all
-// ranks take its choices, so that bits depend on the file and not on who measured what.
+// (collective) Called around the planning of the layers. Rank 0 times the matmuls missing in the file, and
+// all ranks use its choices, so that bits depend on the file and not on which rank measured.
 char *tuning_begin(void);     // returns the file's text, for tuning_end
-void tuning_end(char *text);  // adds what was timed to the file; frees the text
+void tuning_end(char *text);  // adds the timings to the file; frees the text
 
 #endif

@@ -35,12 +35,12 @@ static int verify_model(const char *path) {
     return 0;
 }
 
-// A run does not go on from a checkpoint under the name of another step.
+// A run does not resume a checkpoint under another step's name.
 static int verify_name(const char *states) {
     TrainerState state;
     char *text = NULL;
     const int step = checkpoint_step_of(states);
-    if (step < 0) return 0;  // a name of the user's own
+    if (step < 0) return 0;  // a name that the user chose
     if (zero_checkpoint_text(states, &text)) return gpt2_fail("%s", zero_last_error());
     const int is_other = !saved_run_state(text, &state) && state.step != step;
     free(text);
@@ -58,12 +58,12 @@ static int verify_both(const char *states) {
 // a folder in which a run may save and remove checkpoints meanwhile
 
 typedef struct {
-    int bad;      // EXIT_FAILURE: one is
-    int checked;  // of these there may be more, which are bad
+    int bad;      // EXIT_FAILURE: at least one
+    int checked;  // complete checkpoints verified, good or bad
     int removed;
 } Tally;
 
-// A model file that has gone meanwhile is no damage: a run removes it, and then its checkpoint.
+// A model file that vanished meanwhile is not damage: a run removes it, and then its checkpoint.
 static int verify_while_there(const Listing *l, const Found *f, const char *path) {
     char model[OUTPUT_PATH];
     int bad, had_model;
@@ -86,7 +86,7 @@ static int check_complete(const Listing *l, const Found *f, const char *path, Ta
     return bad || checkpoint_check_run(l, f);
 }
 
-// A save that died damages nothing, but is worth a line.
+// A killed save does no damage, but is worth a line.
 static void verify_found(const Listing *l, const Found *f, Tally *t) {
     char path[OUTPUT_PATH];
     int bad = 0;

@@ -43,14 +43,14 @@ static void refuse(Refusals *list, const zero_deepspeed_key *k, const char *rema
 // --------
 // from keys to options
 
-// Whether there is something to take: "auto" leaves the option alone, and so does a type on the wire that
-// gradients have anyway.
+// Returns 1 if the key sets an option: "auto" does not, and neither does a wire dtype that gradients have
+// anyway.
 static int sets_an_option(const zero_deepspeed_key *k) {
     if (k->fate != ZERO_KEY_HONOURED || !*k->setting || !strcmp(k->value, "auto")) return 0;
     return strcmp(k->setting, "comm.reduce_fp32") || !strcmp(k->value, "fp32");
 }
 
-// What has no option of its own, since -d counts tokens.
+// Settings without their own option, since -d counts tokens.
 static int takes_batch(const zero_deepspeed_key *k) {
     if (!strcmp(k->setting, "trainer.rows_a_step")) opt.rows_a_step = atoi(k->value);
     if (!strcmp(k->setting, "micro_batches")) opt.micro_batches = atoi(k->value);
@@ -84,7 +84,7 @@ static void take_key(const zero_deepspeed_key *k, Refusals *list) {
     }
 }
 
-// Gradients that have their own type on the way contradict --comm-type fp32.
+// Sending gradients in their own dtype contradicts --comm-type fp32.
 static void check_wire(Refusals *list) {
     const zero_deepspeed_key *k = zero_file_key("comm.reduce_fp32");
     if (!k || sets_an_option(k) || !strcmp(k->value, "auto") || strcmp(opt.comm_type, "fp32")) return;
