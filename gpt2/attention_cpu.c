@@ -57,7 +57,7 @@ static Buffers buffers_at(float *memory, const Shape *s) {
 // --------
 // kernels
 
-// c (ROWS, LANES) = or += a (ROWS, K) @ b (K, LANES); element (i, k) of a lies at a[i*a_row + k*a_col]
+// c (ROWS, LANES) = or += a (ROWS, K) @ b (K, LANES); element (i, k) of a is at a[i*a_row + k*a_col]
 INLINE void multiply_tile(float *restrict c, size_t c_row, const float *restrict a, size_t a_row,
                           size_t a_col, const float *restrict b, size_t b_row, int K, int add) {
     float sums[ROWS][LANES] = { { 0 } };
@@ -311,8 +311,8 @@ static size_t pair_buffers_at(PairBuffers *f, float *memory, Shape *s) {
     return used;
 }
 
-// c (PAIR_ROWS, PAIR_LANES) = or += a @ b; element (i, k) of a lies at a[i*a_row + k*a_col], row k of b at b
-// + k*b_row
+// c (PAIR_ROWS, PAIR_LANES) = or += a @ b; element (i, k) of a is at a[i*a_row + k*a_col], row k of b at b +
+// k*b_row
 PAIRS_INLINE void multiply_pairs_tile(int pairs, float *c, size_t c_row, const pair *a, size_t a_row,
                                       size_t a_col, const pair *b, size_t b_row, int K, int add) {
     __m512 sums[PAIR_ROWS][2];

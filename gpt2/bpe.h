@@ -2,7 +2,7 @@
 //
 // A regular expression splits the text into words (a space belongs to the word after it). Each word starts as
 // its bytes. Of all adjacent pairs whose bytes together are a token, the one with the smallest token number
-// is joined first (the leftmost of equals), until there is none: token numbers are the order in which a
+// is joined first (the leftmost of equals), until none is left: token numbers are the order in which a
 // tokenizer learned its pairs. On failure functions return a negative number and set gpt2_last_error().
 #ifndef GPT2_BPE_H
 #define GPT2_BPE_H

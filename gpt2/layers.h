@@ -138,9 +138,9 @@ typedef struct {
     int (*attention_backward)(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
                               const float *lse, int B, int T, int C, int NH);
 
-    // qkv (tokens, 3C), out (tokens, C) of the spans (on the host), each of another row. Puts the keys and
-    // values of the tokens into the cache of one layer, and attends from each token to the positions of its
-    // row up to its own. On a CPU a token's bits equal attention_forward's, regardless of the other rows.
+    // qkv (tokens, 3C), out (tokens, C) of the spans (on the host), each of a different row. Puts the keys
+    // and values of the tokens into the cache of one layer, and attends from each token to the positions of
+    // its row up to its own. On a CPU a token's bits equal attention_forward's, regardless of the other rows.
     int (*attention_cached)(gpt2_dtype dt, void *out, void *cache, const void *qkv, const layers_span *spans,
                             int n_spans, int C, int NH);
 
@@ -160,7 +160,7 @@ const Layers *layers_cuda(void);
 
 // Options of the CUDA layers. Call it before plan.
 //   tf32       1: fp32 matmuls round their inputs to TF32
-//   gelu       0: GELU has kernels of its own; 1: the forward matmul computes it; 2: both matmuls do;
+//   gelu       0: GELU has separate kernels; 1: the forward matmul computes it; 2: both matmuls do;
 //              -1: 2 on Hopper and newer devices, else 0
 //   attention  NULL: cuDNN if built in and if it supports the shape and dtype, else cuBLASLt's matmuls;
 //              "cudnn" or "cublaslt": that one, or an error with the reason; "cudnn-fast": cuDNN's backward

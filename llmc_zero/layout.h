@@ -52,7 +52,7 @@ typedef struct {
     layout_bucket *buckets;           // in the order in which backward fills them
     int64_t elems;                    // parameters, without padding
     int64_t flat_elems, shard_elems;  // of a flat buffer of all units, of one rank's shards
-    int64_t largest_single;           // padded elements of the largest unit used once; 0 if there is none
+    int64_t largest_single;           // padded elements of the largest unit used once, or 0
     int64_t largest_bucket;           // elements of the largest bucket of units used once
 } layout;
 

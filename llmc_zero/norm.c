@@ -4,8 +4,8 @@
 #include "internal.h"
 
 // A stretch for this rank's part of each unit's gradients, and memory for the sums. If the gradients are one
-// array, one launch processes the whole table, with offsets into that array. Otherwise each unit has a launch
-// of its own for its stretch.
+// array, one launch processes the whole table, with offsets into that array. Otherwise each unit's stretch
+// has a separate launch.
 int norm_create(zero *z) {
     const state *grads = states_get(z, ZERO_GRADIENT);
     const layout *l = &z->layout;

@@ -44,7 +44,7 @@ size_t logits_bytes(const GPT2 *model, size_t rows);
 void activation_table(const GPT2 *model, GPT2Activation table[NUM_ACTIVATIONS]);
 // Bytes of one activation, all its layers together, in whole pages as the plugin counts.
 size_t activation_pages(const GPT2Activation *a);
-// Lines of the memory table, besides that of the other activations.
+// Lines of the memory table, in addition to that of the other activations.
 #define SCRATCH_OF_LAYERS "scratch of the layers"
 #define KEYS_AND_VALUES "keys and values"
 #define INPUTS_OF_BLOCKS "inputs of blocks"

@@ -23,7 +23,7 @@ static int may_differ(const Option *o) {
                                        "--prompts", "--resume",  "--verify" };
     for (size_t i = 0; i < sizeof own / sizeof *own; i++)
         if (!strcmp(o->name, own[i])) return 1;
-    return !strncmp(o->name, "-p", 2);  // these tell ranks how to find each other, which they have done
+    return !strncmp(o->name, "-p", 2);  // these tell ranks how to find each other, which is done by now
 }
 
 static void describe_option(FILE *f, const Option *o) {

@@ -432,7 +432,7 @@ static void begin_search(Search *s, const GPT2 *model, const zero_config *config
     if (model->inference || s->tokens > 1 << 30) s->levels[BATCHES] = s->levels[ONE_MICRO_BATCH] = 1;
 }
 
-// Returns 0 with the memory that a rank can have, besides what it holds.
+// Returns 0 with the memory that a rank can have, including what it holds.
 static int find_room(Bytes *room, const zero_config *config) {
     zero_config host = *config;
     host.device = ZERO_CPU;

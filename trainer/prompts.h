@@ -13,7 +13,7 @@ typedef struct {
 } Prompts;
 
 // Reads opt.prompts for a vocabulary of V tokens. If a prompt and its answer do not fit into T positions, the
-// run ends with its line number.
+// run ends with an error that names the line.
 void prompts_read(Prompts *p, const Tokenizer *tokenizer, int V, int T);
 void prompts_free(Prompts *p);
 

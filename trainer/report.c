@@ -32,7 +32,7 @@ static int bar_wanted(int *terminal) {
     return wanted > 0;
 }
 
-// All ranks measure at once, since they will compute at once.
+// All ranks measure at once, as they will compute.
 static void measure_peak(gpt2_dtype dtype) {
     LAYER(peak_flops(dtype, &run.peak_flops));
     zero_check(zero_sum(run.z, &run.peak_flops, 1));

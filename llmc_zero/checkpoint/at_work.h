@@ -18,7 +18,7 @@ typedef struct {
 
 at_work at_work_begin(zero *z);
 // Returns 0, or ZERO_ERR_COMM. Call it between pieces of work, and once a turn while waiting for the disk,
-// which has a time limit of its own.
+// which has its own time limit.
 int at_work_goes_on(at_work *w);
 // (collective) Returns when all ranks have called it. rc: of this rank; if one has failed, all fail.
 int at_work_end(at_work *w, int rc);

@@ -7,8 +7,7 @@ static uint32_t limit_of(zero_dtype dtype) {
     return dtype == ZERO_F16 ? 0x477ff000 : 0x7f800000;
 }
 
-// Returns the first of n values at or above the limit, n if there is none. A block without one is skipped as
-// a whole.
+// Returns the first of n values at or above the limit, or n. Skips blocks without one as a whole.
 static int64_t first_above(const float *values, int64_t n, uint32_t limit) {
     enum { BLOCK = 1024 };
     for (int64_t from = 0; from < n; from += BLOCK) {

@@ -17,7 +17,7 @@ int folder_sync_parent(const char *folder);
 // *fd: a new file to write; an existing file or symlink of that name is an error.
 int folder_create_file(const char *path, int *fd);
 int folder_write(int fd, const char *path, const void *data, size_t bytes);
-// Returns when the file is on disk. It is closed in any case.
+// Returns when the file is on disk, and closes it in either case.
 int folder_close_written(int fd, const char *path);
 // Removes the files that zero_save makes, except those for which `keep` returns 1. keep NULL: all.
 typedef int (*name_check)(const void *ctx, const char *name);

@@ -47,7 +47,7 @@ static int clear_piece(void *ctx, int saved, state_range r) {
     return states_write(z, saved_values[saved], r, STATE_WRITE, states_room(z));
 }
 
-// rc: of the read. Returns it, or the failure of the clearing.
+// rc: the result of reading. Returns it, or the error of clearing.
 static int clear_after(int rc, zero *z) {
     if (!rc) return 0;
     at_work work = at_work_begin(z);

@@ -24,8 +24,8 @@ typedef struct {
 // its file.
 int parts_of_rank(const layout *l, int rank, saved_part *parts, int64_t *bytes);
 
-// Calls fn for this rank's part of every saved state, in the order of a file, in pieces of at most
-// VALUES_CHUNK elements, and reports after each that this rank is at work. padded: 1: visits the padding too.
+// Calls fn for this rank's part of every saved state, in file order, in pieces of at most VALUES_CHUNK
+// elements, and reports after each that this rank is working. padded: 1: visits the padding too.
 typedef int (*piece_visitor)(void *ctx, int saved, state_range r);
 int visit_parts(at_work *w, int padded, piece_visitor fn, void *ctx);
 

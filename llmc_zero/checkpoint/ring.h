@@ -18,7 +18,7 @@ typedef struct {
 } ring;
 
 // Returns 0, or ZERO_ERR_MEMORY naming the path. Call ring_free in either case. memory: for all buffers;
-// NULL: allocated here. work: of the rank, which reports while it waits that it is at work; NULL: none.
+// NULL: allocated here. work: of the rank, which reports while it waits; NULL: none.
 int ring_make(ring *r, const char *path, int n, int64_t each, char *memory, at_work *work);
 // Returns 0: transfers now go to or from this file. bytes: whole pages. reserve: 1: the file is to be
 // written, and disk space is reserved. If the disk of an earlier file hung, the ring allocates new memory.

@@ -12,8 +12,8 @@ typedef struct card {
 } card;
 
 // (collective) Gathers every rank's card into c->cards and counts c->ranks_on_device. Ranks that share a
-// device take turns on it, which is slow, so with comm.nccl -1 that is an error unless all of them have asked
-// for it.
+// device take turns on it, which is slow, so with comm.nccl -1 that is an error unless all of them have
+// requested it.
 int cards_open(comm *c, const zero_config *config);
 void cards_close(comm *c);
 // Returns the lowest rank on the same GPU, or MIG instance of it, as rank r: r itself if it shares none.

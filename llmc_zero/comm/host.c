@@ -1,4 +1,4 @@
-// The collectives through host memory: chooses the way for their bytes.
+// The collectives through host memory: chooses how their bytes are sent.
 #include "host.h"
 #include "../error.h"
 #include "../net/exchange.h"

@@ -44,7 +44,7 @@ typedef struct comm_nccl {
     int failed;
     failure_cause cause;
     int unit;              // its unit; -1: none
-    int asked;             // the other ranks have been asked which one is gone
+    int asked;             // the other ranks have been asked which one is dead
     ncclResult_t aborted;  // what NCCL returned from the abort
     char sentence[1000];
     size_t names_at;  // where NCCL's text begins in the sentence

@@ -109,7 +109,7 @@ int nccl_fail(nccl_state *n, const collective *w, const char *what, const char *
     return nccl_relay(n);
 }
 
-// NCCL cannot say which rank stalled, so the ranks ask each other. The answer goes before NCCL's own message.
+// NCCL cannot say which rank stalled, so the ranks ask each other. Their answer precedes NCCL's own message.
 static void name_silent(nccl_state *n) {
     net *ranks = n->c->net;
     char silent[ranks->ranks], list[ZERO_LIST], words[sizeof n->sentence], *at = n->sentence + n->names_at;

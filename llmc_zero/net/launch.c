@@ -71,7 +71,7 @@ static int check_own(const rendezvous_settings *s, const launcher *by) {
         s->rank, s->ranks, by->name, task, tasks, by->name);
 }
 
-// Returns a number for the job; 0: there is none.
+// Returns a number for the job; 0: unknown.
 static uint64_t job_number(const launcher *by) {
     const char *first = by == &own ? "TORCHELASTIC_RUN_ID" : "SLURM_JOB_ID", *step = value("SLURM_STEP_ID");
     const char *job = FIRST_OF(first, "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE",

@@ -26,7 +26,7 @@ typedef struct {
     char words[NET_SENTENCE];  // END: the sentence of rank `root`
 } net_note;
 
-typedef struct {      // this rank's knowledge of another one
+typedef struct {      // what this rank knows of another one
     int gone, error;  // its connection ended; errno, 0, or ESHUTDOWN: it left after GOODBYE though we need it
     int left;         // it sent GOODBYE: it ended normally
     int ended;        // it sent END
@@ -42,7 +42,7 @@ typedef struct net net;
 // MPI's and TCP's implementations. They are called with the lock held.
 typedef struct {
     // An exchange: `bytes` from send[r] to each rank r, and from each into receive[r]; ROOT: only from root
-    // to the others. It begins, and then takes steps that do not wait, with rests of up to 50 ms in between.
+    // to the others. It begins, and then takes steps that do not wait, with pauses of up to 50 ms in between.
     // A step returns one of NET_*, or an error.
     int (*begin)(net *n, exchange_kind x, int root, char *const *send, char *const *receive, size_t bytes);
     int (*step)(net *n);

@@ -241,7 +241,7 @@ static void take_refusal(meeting *m) {
     contact_close(&m->contacts[0]);
 }
 
-// A message on the connection to a rank. An unexpected one comes from a rank that has gone wrong.
+// A message on the connection to a rank. An unexpected one means that the rank is faulty.
 static void take(meeting *m, int r) {
     contact *c = &m->contacts[r];
     int me = m->s->rank, rc = contact_hear(&m->self, c, clock_now() + HEAR_S);
@@ -285,7 +285,7 @@ static void let_strangers_in(meeting *m) {
 }
 
 // Waits at most until `until` for events, and handles them. Before rank 0 has answered, this rank does not
-// know whom to accept. New strangers come last, because they may take another's place.
+// know which ranks to accept. New strangers come last, because they may take another's place.
 static void look(meeting *m, double until) {
     double left_s = until - clock_now();
     int all = m->s->ranks + m->door.most, n = 0, wait_ms = left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500;

@@ -60,7 +60,7 @@ static int parse(const char *text, card *c) {
 static int is_private(const struct stat *st) { return st->st_uid == geteuid() && !(st->st_mode & 077); }
 
 // Opens a card and reads it. Returns the descriptor, or a negative errno: EBADMSG if it is not a card, EPERM
-// if others than this user can access it. Does not wait for a pipe's writer.
+// if other users can access it. Does not wait for a pipe's writer.
 static int open_card(const char *path, int flags, card *c) {
     char text[4096] = "";
     struct stat st;
@@ -143,7 +143,7 @@ static int is_run(const char *path, uint64_t run) {
 }
 
 // Because another file may take the card's name after the check, the card is moved aside, checked again, and
-// put back if it is not ours. If it cannot be put back it stays there.
+// put back if it is not ours. If that fails it stays aside.
 void card_remove(const char *path, uint64_t run) {
     char aside[PATH_MAX];
     snprintf(aside, sizeof aside, "%.*s.%" PRIx64 ".old", PATH_MAX - CARD_ROOM, path, run);

@@ -25,7 +25,7 @@ void card_path(const char *given, char path[PATH_MAX]);
 // Overwrites the card of an earlier run; any other file is an error and stays unchanged. Fills in the
 // addresses and the time. 0, or a ZERO_ERR_* with the sentence.
 int card_write(const char *path, card *c);
-// 0, or a negative errno: -EBADMSG if it is not a card, -EPERM if others than this user can access it
+// 0, or a negative errno: -EBADMSG if it is not a card, -EPERM if other users can access it
 int card_read(const char *path, card *c);
 const char *card_fault(int error);                 // describes such an errno
 void card_remove(const char *path, uint64_t run);  // keeps a card of another run
