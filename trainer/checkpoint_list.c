@@ -176,7 +176,8 @@ static void read_as(const Listing *l, Found *f) {
 // A checkpoint is set aside before or after its successor is saved. Until its successor is saved it counts.
 static void number(Listing *l) {
     int64_t last = 0;
-    for (Found *f = l->found + l->n; f-- > l->found;) {  // in the order of steps
+    for (int i = l->n - 1; i >= 0; i--) {  // in the order of steps
+        Found *f = &l->found[i];
         if (f->complete) read_as(l, f);
         if (f->abandoned) f->abandoned = !l->noted.number || f->as.number < l->noted.number;
         if (f->abandoned) continue;
