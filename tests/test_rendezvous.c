@@ -307,6 +307,7 @@ static void rank_0_of_before(void **state) {
     (void)state;
     plan_ranks(3, NULL, path, 12);
     plans[0].die = 1;
+    plans[0].delay = 0.5;  // rank 2 is there before the card is written
     plans[2].delay = 2.5;
     start(0, 3);
     assert_int_equal(end_children(3, 6), 0);
