@@ -94,7 +94,7 @@ static zero_tensor describe_tensor(const GPT2 *model, int i) {
         .unit = t->per_layer ? block(0) : EMBEDDING,
         .decay = t->n_dims == 2,
         // The first matmul of backward overwrites a matrix's gradient. The encoder adds to wpe's.
-        .written = t->n_dims == 2 && i != WPE,
+        .backward_overwrites = t->n_dims == 2 && i != WPE,
     };
 }
 
@@ -244,7 +244,7 @@ static void gpt2_head(const GPT2 *model, const int *targets, int B, int T, float
 
 // From the gradient of the residual stream after the last block (dresidual) back to the embeddings. Each
 // weight of a block has one matmul, which overwrites the gradient instead of adding to it, so describe_tensor
-// marks them `written`. dresidual is the gradient of attproj's and of fcproj's output. The layernorm that
+// marks them `backward_overwrites`. dresidual is the gradient of attproj's and of fcproj's output. The layernorm that
 // adds to it before them also sums its columns, which gives the gradients of their biases.
 //
 // At level 3 of recompute a block's forward runs again first. The last block's results are still there. GELU
@@ -445,10 +445,10 @@ static StepResult train_step(Trainer *t) {
     StepResult r = { .lr = schedule_lr(&t->schedule, updates), .zloss = NAN, .znorm = NAN };
     const zero_hyper hyper = hyper_of(r.lr, updates + 1);
     zero_step_info info;
-    if (updates_for_certain(&t->model)) zero_check(zero_update_early(run.z, &hyper));
+    if (updates_for_certain(&t->model)) zero_check(zero_promise_update(run.z, &hyper));
     if (opt.overfit) gpt2_check(dataloader_reset(&t->data.train));
     r.loss = gpt2_gradients(&t->model, &t->data.train, t->data.micro_batches);
-    zero_check(zero_reduce(run.z, &info));
+    zero_check(zero_finish_gradients(run.z, &info));
     r.norm = info.grad_norm;
     if (!info.finite && t->model.dtype == GPT2_F16) {
         skip_overflow(state, &info);

@@ -106,7 +106,7 @@ static void place_cleared(layout *l) {
         u->first_cleared = next;
         for (int i = u->first_place; i <= u->first_place + u->n_places; i++) {
             int end = i == u->first_place + u->n_places;
-            if (!end && !l->tensors[l->places[i].tensor].written) continue;
+            if (!end && !l->tensors[l->places[i].tensor].backward_overwrites) continue;
             int64_t to = end ? u->padded : l->places[i].offset;
             if (to > from) l->cleared[next++] = (layout_range){ from, to - from };
             if (!end) from = to + l->places[i].elems;

@@ -64,8 +64,8 @@ int pass_may_begin(const zero *z, int micro, int of) {
                          of, z->config.micro_batches);
     if (micro == 0 && p->in_step && p->promised.t)
         return zero_fail(ZERO_ERR_MISUSE,
-                         "%s: the step under way was promised to zero_update_early, and its update may have "
-                         "begun; finish it with zero_reduce and zero_update",
+                         "%s: zero_promise_update has promised this step's update, which may have begun; "
+                         "finish it with zero_finish_gradients and zero_update",
                          me);
     if (micro == 0) return 0;
     if (!p->in_step || micro != p->micro + 1 || of != p->micro_of)
@@ -74,10 +74,10 @@ int pass_may_begin(const zero *z, int micro, int of) {
     return all_done(z, me);
 }
 
-int pass_may_reduce(const zero *z) {
-    const char *me = "zero_reduce";
+int pass_may_finish_gradients(const zero *z) {
+    const char *me = "zero_finish_gradients";
     ZERO_TRY(pass_may_train(z, me));
-    if (z->pass.reduced)
+    if (z->pass.gradients_finished)
         return zero_fail(ZERO_ERR_MISUSE,
                          "%s: done already in this step; zero_update or zero_discard comes next", me);
     if (!z->pass.in_step)
@@ -89,8 +89,10 @@ int pass_may_reduce(const zero *z) {
     return all_done(z, me);
 }
 
-int pass_is_reduced(const zero *z, const char *caller) {
-    return z->pass.reduced ? 0 : zero_fail(ZERO_ERR_MISUSE, "%s: zero_reduce comes first", caller);
+int pass_gradients_are_finished(const zero *z, const char *caller) {
+    return z->pass.gradients_finished
+               ? 0
+               : zero_fail(ZERO_ERR_MISUSE, "%s: zero_finish_gradients comes first", caller);
 }
 
 // -------- a pass
@@ -103,7 +105,7 @@ void pass_begin(zero *z, zero_mode mode, int micro, int of) {
     p->micro_of = of;
     p->in_pass = 1;
     p->in_step = mode == ZERO_TRAIN;
-    p->reduced = 0;
+    p->gradients_finished = 0;
     p->forward_left = 0;
     for (int i = 0; i < z->layout.n_units; i++) {
         const layout_unit *l = &z->layout.units[i];
@@ -116,10 +118,10 @@ void pass_begin(zero *z, zero_mode mode, int micro, int of) {
 
 void pass_promise(zero *z, const zero_hyper *h) { z->pass.promised = *h; }
 
-void pass_reduced(zero *z) { z->pass.reduced = 1; }
+void pass_finish_gradients(zero *z) { z->pass.gradients_finished = 1; }
 
 void pass_end_step(zero *z) {
-    z->pass.reduced = z->pass.in_step = z->pass.in_pass = 0;
+    z->pass.gradients_finished = z->pass.in_step = z->pass.in_pass = 0;
     z->pass.promised.t = 0;
 }
 

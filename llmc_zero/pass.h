@@ -1,5 +1,5 @@
 // Where the trainer is in the step, and what it may do next: the micro-batch, the uses of the units that are
-// open or done, and the promise of zero_update_early. Functions that take `caller` return 0, or
+// open or done, and the promise of zero_promise_update. Functions that take `caller` return 0, or
 // ZERO_ERR_MISUSE with a sentence that begins with it.
 #ifndef LLMC_ZERO_PASS_H
 #define LLMC_ZERO_PASS_H
@@ -19,7 +19,7 @@ struct pass {
     struct pass_uses (*uses)[2];  // (n_units) by direction
     int in_pass;                  // from zero_begin_* to the end of the step
     int in_step;                  // the same for zero_begin_train
-    int reduced;                  // zero_reduce is done, zero_update may come
+    int gradients_finished;         // zero_finish_gradients is done, zero_update may come
     zero_mode mode;
     int micro, micro_of;
     int forward_left;     // forward uses left in this micro-batch
@@ -39,9 +39,9 @@ int pass_outside_step(const zero *z, const char *caller);
 // The next micro-batch is this one, and the previous one is complete.
 int pass_may_begin(const zero *z, int micro, int of);
 // All micro-batches are complete, but not reduced yet.
-int pass_may_reduce(const zero *z);
-// zero_reduce has run.
-int pass_is_reduced(const zero *z, const char *caller);
+int pass_may_finish_gradients(const zero *z);
+// zero_finish_gradients has run.
+int pass_gradients_are_finished(const zero *z, const char *caller);
 // A use of the unit may be opened. Also checks for dead ranks.
 int pass_may_open(zero *z, int unit, pass_direction d);
 
@@ -51,7 +51,7 @@ void pass_begin(zero *z, zero_mode mode, int micro, int of);  // an evaluation i
 void pass_open(zero *z, int unit, pass_direction d);
 int pass_close(zero *z, int unit, pass_direction d);  // ZERO_ERR_MISUSE: it is not open
 void pass_promise(zero *z, const zero_hyper *h);
-void pass_reduced(zero *z);
+void pass_finish_gradients(zero *z);
 void pass_end_step(zero *z);
 
 // -------- where it is

@@ -98,8 +98,8 @@ static char *describe(const zero_config *c, const zero_tensor *tensors, int n_te
         const zero_tensor *t = &tensors[i];
         fprintf(f, "tensor %d = %s, shape", i, t->name ? t->name : "");
         for (int k = 0; k < t->n_dims && k < ZERO_MAX_DIMS; k++) fprintf(f, " %lld", (long long)t->dims[k]);
-        fprintf(f, ", layers %d from unit %d on, decay %d, written %d\n", t->layers, t->unit, t->decay,
-                t->written);
+        fprintf(f, ", layers %d from unit %d on, decay %d, backward_overwrites %d\n", t->layers, t->unit,
+                t->decay, t->backward_overwrites);
     }
     for (int i = 0; i < n_units; i++) {
         const zero_unit *u = &units[i];

@@ -15,15 +15,15 @@ int step_create(zero *z) {
 
 // -------- step
 
-int zero_reduce(zero *z, zero_step_info *info) {
+int zero_finish_gradients(zero *z, zero_step_info *info) {
     struct step *s = &z->step;
     double squares;
-    ZERO_TRY(pass_may_reduce(z));
+    ZERO_TRY(pass_may_finish_gradients(z));
     ZERO_TRY(z->config.debug.naive ? naive_reduce(z) : grads_wait(z));
     ZERO_TRY(norm_sum_all(z, &squares));
     s->grad_norm = sqrt(squares) / s->scale.value;
     s->overflow = z->config.numbers.dtype == ZERO_F16 && !isfinite(squares);
-    pass_reduced(z);
+    pass_finish_gradients(z);
     if (info) *info = (zero_step_info){ s->grad_norm, isfinite(squares), s->scale.value };
     return 0;
 }
@@ -38,8 +38,8 @@ static int check_hyper(const char *caller, const zero_hyper *h) {
 }
 
 // A unit updated before the norm is known can be neither clipped nor skipped.
-int zero_update_early(zero *z, const zero_hyper *h) {
-    const char *me = "zero_update_early";
+int zero_promise_update(zero *z, const zero_hyper *h) {
+    const char *me = "zero_promise_update";
     ZERO_TRY(pass_may_train(z, me));
     ZERO_TRY(pass_outside_step(z, me));
     ZERO_TRY(check_hyper(me, h));
@@ -59,9 +59,9 @@ int zero_update_early(zero *z, const zero_hyper *h) {
 static int check_update(const zero *z, const zero_hyper *h) {
     const zero_hyper *promised = pass_promised(z);
     ZERO_TRY(pass_may_train(z, "zero_update"));
-    ZERO_TRY(pass_is_reduced(z, "zero_update"));
+    ZERO_TRY(pass_gradients_are_finished(z, "zero_update"));
     if (promised && memcmp(h, promised, sizeof *h))
-        return zero_fail(ZERO_ERR_ARGUMENT, "zero_update: zero_update_early was given other values");
+        return zero_fail(ZERO_ERR_ARGUMENT, "zero_update: zero_promise_update was given other values");
     return check_hyper("zero_update", h);
 }
 
@@ -88,11 +88,11 @@ int zero_update(zero *z, const zero_hyper *h) {
 
 int zero_discard(zero *z) {
     ZERO_TRY(pass_may_train(z, "zero_discard"));
-    ZERO_TRY(pass_is_reduced(z, "zero_discard"));
+    ZERO_TRY(pass_gradients_are_finished(z, "zero_discard"));
     if (pass_promised(z))
         return zero_fail(
             ZERO_ERR_MISUSE,
-            "zero_discard: zero_update_early has promised this step's update, which may have begun");
+            "zero_discard: zero_promise_update has promised this step's update, which may have begun");
     update_discard(z);
     ZERO_TRY(params_drop_all(z));
     ZERO_TRY(update_publish(z));
@@ -115,6 +115,6 @@ loss_scale step_scale(const zero *z) { return z->step.scale; }
 double zero_loss_scale(const zero *z) { return z->step.scale.value; }
 
 int zero_step(zero *z, const zero_hyper *hyper, zero_step_info *info) {
-    ZERO_TRY(zero_reduce(z, info));
+    ZERO_TRY(zero_finish_gradients(z, info));
     return zero_update(z, hyper);
 }

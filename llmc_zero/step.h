@@ -1,4 +1,4 @@
-// The step from zero_reduce to zero_update. Owns the norm for clipping, and the loss scale. Its other
+// The step from zero_finish_gradients to zero_update. Owns the norm for clipping, and the loss scale. Its other
 // functions are in zero.h.
 #ifndef LLMC_ZERO_STEP_H
 #define LLMC_ZERO_STEP_H

@@ -434,7 +434,7 @@ static int update_now(zero *z) {
     return 0;
 }
 
-// The norm is known, since zero_reduce waited for it.
+// The norm is known, since zero_finish_gradients waited for it.
 int update_units(zero *z, const zero_hyper *h, double grad_scale) {
     if (!z->update.n_early) ZERO_TRY(begin_update(z, h, grad_scale));
     return z->update.is_delayed ? update_delayed(z) : update_now(z);

@@ -16,7 +16,7 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
                          name, (long long)n, (long long)offset, (long long)p->elems);
     char call[160];
     snprintf(call, sizeof call, "%s(%s)", caller, name);
-    if (what == ZERO_GRADIENT) return pass_is_reduced(z, call);
+    if (what == ZERO_GRADIENT) return pass_gradients_are_finished(z, call);
     if (what == ZERO_MOMENT1 || what == ZERO_MOMENT2) ZERO_TRY(pass_may_train(z, call));
     return pass_outside_step(z, call);
 }

@@ -78,7 +78,7 @@ typedef struct {
     int layers;                   // 1, or the number of layers that have one; layer l lies in unit `unit + l`
     int unit;                     // the unit of layer 0
     int decay;                    // 1: weight decay applies
-    int written;  // 1: backward's first use writes the whole gradient (=), which is not cleared
+    int backward_overwrites;      // 1: backward's first use writes the whole gradient (=): not cleared
 } zero_tensor;
 // Returns the elements of one layer, or -1 if the shape is none.
 int64_t zero_tensor_elems(const zero_tensor *t);
@@ -250,8 +250,8 @@ int zero_post_backward(zero *z, int unit);
 void *zero_param(zero *z, int tensor, int layer);
 // Returns the gradient of the same values, likewise. The trainer adds the gradient of this rank's own loss,
 // scaled by 1/A with A micro-batches, and by zero_loss_scale. It is 0 at the unit's first pre_backward of a
-// micro-batch (with zero_tensor.written anything, with debug.poison NaN) and keeps its contents until the
-// last post_backward.
+// micro-batch (with zero_tensor.backward_overwrites anything, with debug.poison NaN) and keeps its contents
+// until the last post_backward.
 void *zero_grad(zero *z, int tensor, int layer);
 
 // -------- step
@@ -273,7 +273,7 @@ typedef struct {  // all ranks pass the same
 double zero_loss_scale(const zero *z);
 // (collective) Returns 0 when all gradients are reduced, with the norm in *info (NULL is allowed). After the
 // last micro-batch, once in a step; zero_update or zero_discard comes next.
-int zero_reduce(zero *z, zero_step_info *info);
+int zero_finish_gradients(zero *z, zero_step_info *info);
 // (collective) Returns 0: the step is over. AdamW (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2) on
 // what this rank owns, with the clipped gradients: m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr (m /
 // (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps) + lr wd p. With ZERO_F16, gradients that are not finite update
@@ -283,15 +283,15 @@ int zero_update(zero *z, const zero_hyper *hyper);
 // passes of the last micro-batch, where states lie in files; elsewhere this changes nothing. Outside of a
 // step. grad_clip is 0, since the norm is not known yet; not with ZERO_F16. That step cannot be discarded,
 // nor begun again.
-int zero_update_early(zero *z, const zero_hyper *hyper);
+int zero_promise_update(zero *z, const zero_hyper *hyper);
 // Returns 0: the step is over and has changed nothing but the loss scale. ZERO_ERR_ARGUMENT, from zero_update
 // too: the gradients have overflowed at min_loss_scale.
 int zero_discard(zero *z);
 // (collective) Returns 0: what the last update made is in the parameters now, if offload.delayed_update has
 // put that off. The next step is then computed without delay. Outside of a step. zero_save begins with it.
 int zero_finish_update(zero *z);
-// (collective) zero_reduce, then zero_update. A trainer that wants to stop at an infinity calls the two
-// itself.
+// (collective) zero_finish_gradients, then zero_update. A trainer that wants to stop at an infinity calls the
+// two itself.
 int zero_step(zero *z, const zero_hyper *hyper, zero_step_info *info);
 
 // -------- values in and out
@@ -305,7 +305,7 @@ typedef enum { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2, ZERO_GRADIEN
 // Outside of a step.
 int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, const float *values);
 // (collective) Returns 0 and the same elements as fp32 on every rank, streamed: nothing is gathered whole.
-// Outside of a step; ZERO_GRADIENT between zero_reduce and zero_update.
+// Outside of a step; ZERO_GRADIENT between zero_finish_gradients and zero_update.
 int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, float *values);
 // (collective) Returns 0 and 16 hex digits: XXH3-64 over the digests of every tensor of every layer in
 // tensor-major order, of the parameters (full 0) or of masters and moments (full 1). Equal at any stage and

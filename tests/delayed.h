@@ -32,7 +32,7 @@ static inline void run_delayed_step(toy *t, int micro_batches, int step, delayed
     const zero_hyper h = delayed_hyper(step < 5 ? step : step - 1);
     zero_step_info info;
     MUST(toy_passes(t, micro_batches));
-    MUST(zero_reduce(t->z, &info));
+    MUST(zero_finish_gradients(t->z, &info));
     o->norms[step - 1] = info.grad_norm;
     if (step == 2) MUST(zero_get(t->z, ZERO_GRADIENT, 2, 3, 2490, 33, o->gradient));
     if (step == 5)

@@ -1,4 +1,4 @@
-// What a run leaves behind whose updates begin during backward, bit for bit (zero_update_early).
+// What a run leaves behind whose updates begin during backward, bit for bit (zero_promise_update).
 #ifndef TESTS_EARLY_H
 #define TESTS_EARLY_H
 #include "outcome.h"
@@ -33,9 +33,9 @@ static inline early_outcome early_outcome_of(const zero_config *c, int early, do
     for (int step = 0; step < EARLY_STEPS; step++) {
         const zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = step + 1 };
         zero_step_info info;
-        if (early) MUST(zero_update_early(t.z, &h));
+        if (early) MUST(zero_promise_update(t.z, &h));
         MUST(toy_passes(&t, c->micro_batches));
-        MUST(zero_reduce(t.z, &info));
+        MUST(zero_finish_gradients(t.z, &info));
         o.norms[step] = info.grad_norm;
         if (step == 1) MUST(zero_get(t.z, ZERO_GRADIENT, 2, 3, 2490, 33, o.gradient));
         MUST(zero_update(t.z, &h));

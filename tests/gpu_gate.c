@@ -101,7 +101,7 @@ static void step(int argc, char **argv) {
     got.n = (int64_t)NUM_PARAMETER_TENSORS * t.model.config.num_layers * PARTS;
     got.parts = calloc(got.n, sizeof *got.parts);
     got.loss = gpt2_gradients(&t.model, &t.data.train, t.data.micro_batches);
-    zero_check(zero_reduce(run.z, &info));
+    zero_check(zero_finish_gradients(run.z, &info));
     got.norm = info.grad_norm;
     zero_check(zero_discard(run.z));
     printf("loss %.9f | norm %.9f |\n", got.loss, got.norm);

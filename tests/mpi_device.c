@@ -49,7 +49,7 @@ static void give_up_passes(toy *t, const zero_config *c) {
     MUST(toy_train(t, 0, c->micro_batches));
 }
 
-// The last step is zero_reduce, a read of a gradient, and zero_update. The others are zero_step.
+// The last step is zero_finish_gradients, a read of a gradient, and zero_update. The others are zero_step.
 static void last_step(toy *t, const zero_config *c, outcome *o) {
     zero_hyper h = { .lr = 1e-2f,
                      .beta1 = 0.9f,
@@ -60,7 +60,7 @@ static void last_step(toy *t, const zero_config *c, outcome *o) {
                      .t = STEPS };
     zero_step_info info;
     MUST(toy_passes(t, c->micro_batches));
-    MUST(zero_reduce(t->z, &info));
+    MUST(zero_finish_gradients(t->z, &info));
     o->norms[STEPS - 1] = info.grad_norm;
     MUST(zero_get(t->z, ZERO_GRADIENT, 3, 1, 0, 33, o->gradient));
     MUST(zero_update(t->z, &h));

@@ -120,9 +120,9 @@ static void check_settings(void) {
 }
 
 static void check_tables(void) {
-#define TENSOR2(name, elems, layers, unit, decay, written)                                        \
+#define TENSOR2(name, elems, layers, unit, decay, overwrites)                                     \
     "tensor 2 = " name ", shape " elems ", layers " layers " from unit " unit " on, decay " decay \
-    ", written " written
+    ", backward_overwrites " overwrites
     const char *ours = TENSOR2("w", "5003", "4", "1", "1", "1");
     DIFFERS(g.tensors[2].name = "v", TENSOR2("v", "5003", "4", "1", "1", "1"), ours);
     DIFFERS(g.tensors[2].dims[0]++, TENSOR2("w", "5004", "4", "1", "1", "1"), ours);
@@ -131,10 +131,10 @@ static void check_tables(void) {
     DIFFERS(g.tensors[2].layers--, TENSOR2("w", "5003", "3", "1", "1", "1"), ours);
     DIFFERS(g.tensors[2].unit = 0, TENSOR2("w", "5003", "4", "0", "1", "1"), ours);
     DIFFERS(g.tensors[2].decay = 0, TENSOR2("w", "5003", "4", "1", "0", "1"), ours);
-    DIFFERS(g.tensors[2].written = 0, TENSOR2("w", "5003", "4", "1", "1", "0"), ours);
+    DIFFERS(g.tensors[2].backward_overwrites = 0, TENSOR2("w", "5003", "4", "1", "1", "0"), ours);
     DIFFERS(g.tensors[2].name = NULL, TENSOR2("", "5003", "4", "1", "1", "1"), ours);
     DIFFERS(g.n_tensors--, "no tensor 5",
-            "tensor 5 = lnfw, shape 50, layers 1 from unit 0 on, decay 0, written 0");
+            "tensor 5 = lnfw, shape 50, layers 1 from unit 0 on, decay 0, backward_overwrites 0");
 #define UNIT0(name, forward, backward, without)                                            \
     "unit 0 = " name ", uses forward " forward ", backward " backward ", of them " without \
     " only for gradients"

@@ -173,7 +173,7 @@ static void hash_with_skipped_step(const zero_config *c, int early, char hash[17
         CHECK(update_pieces_read_ahead(t.z) == 0);
         MUST(toy_backward_pass(&t));
         CHECK(update_pieces_read_ahead(t.z) == 2 * early);
-        MUST(zero_reduce(t.z, NULL));
+        MUST(zero_finish_gradients(t.z, NULL));
         MUST(step == 3 ? zero_discard(t.z) : zero_update(t.z, &h));
         CHECK(update_pieces_read_ahead(t.z) == 0);
         if (step == 3) MUST(toy_set_initial(&t));
@@ -340,7 +340,7 @@ static void check_delayed_overlaps(void) {
         MUST(toy_forward_pass(&t, 0, 1));
         __atomic_store_n(&disk_waits, 0, __ATOMIC_RELEASE);
         MUST(toy_backward_pass(&t));
-        MUST(zero_reduce(t.z, NULL));
+        MUST(zero_finish_gradients(t.z, NULL));
         MUST(zero_barrier(t.z));
         CHECK(used_before_updated(t.z) == delayed);
         zero_destroy(t.z);

@@ -417,7 +417,7 @@ static void check_integers(const zero_config *c) {
     t.integers = 1;
     for (int step = 0; step < 2; step++) {  // the second does not see the first
         MUST(toy_passes(&t, c->micro_batches));
-        MUST(zero_reduce(t.z, &info));
+        MUST(zero_finish_gradients(t.z, &info));
         squares = 0;
         CHECK(wrong_values(&t, c, ZERO_GRADIENT, &squares) == 0);
         CHECK(info.grad_norm == sqrt(squares) / info.loss_scale &&
@@ -540,11 +540,11 @@ static passes_outcome train_with_other_passes(const zero_config *c) {
     int64_t others = wasted ? unit_padded(0) / checks.ranks * (checks.ranks - 1) * low : 0;
     GATHERED(2, 2, others);
     MUST(toy_passes(&t, A));
-    MUST(zero_reduce(t.z, NULL));
+    MUST(zero_finish_gradients(t.z, NULL));
     MUST(zero_discard(t.z));
     if (c->stage == 3) GATHERED(3, 2, others);
     MUST(toy_passes(&t, A));
-    MUST(zero_reduce(t.z, NULL));
+    MUST(zero_finish_gradients(t.z, NULL));
     MUST(zero_update(t.z, &h));
     if (c->stage == 3) GATHERED(4, 2, others);
     MUST(zero_hash(t.z, 1, o.full));

@@ -72,7 +72,7 @@ static inline outcome outcome_of(const zero_config *c, int with_files, void (*be
     MUST(zero_hash(t.z, 0, o.trained));
     if (with_files) outcome_reload(&t);
     MUST(toy_passes(&t, c->micro_batches));
-    MUST(zero_reduce(t.z, &info));
+    MUST(zero_finish_gradients(t.z, &info));
     o.norms[STEPS] = info.grad_norm;
     MUST(zero_get(t.z, ZERO_GRADIENT, 0, 0, TOY_LARGEST / 2 - 7, 33, o.gradient));
     MUST(zero_update(t.z, &h));

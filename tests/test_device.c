@@ -574,7 +574,7 @@ static void test_no_waits_in_a_step(void **state) {
                 cuda_stand_in_counts(NULL, &waits[0], &allocations[0]);
                 WORKS(toy_passes(&t, micro));
                 cuda_stand_in_counts(NULL, &waits[1], NULL);
-                WORKS(zero_reduce(t.z, NULL));
+                WORKS(zero_finish_gradients(t.z, NULL));
                 cuda_stand_in_counts(NULL, &waits[2], NULL);
                 WORKS(zero_update(t.z, &h));
                 WORKS(toy_passes(&t, 1));
@@ -607,7 +607,7 @@ static void test_launches_of_a_step(void **state) {
             for (; h.t <= 2; h.t++) {
                 WORKS(toy_passes(&t, micro));
                 long before = launches();
-                WORKS(zero_reduce(t.z, NULL));
+                WORKS(zero_finish_gradients(t.z, NULL));
                 assert_int_equal(launches() - before, 1);
                 WORKS(zero_update(t.z, &h));
                 assert_int_equal(launches() - before, 1 + TOY_UNITS);

@@ -193,7 +193,7 @@ static double gradients(zero_step_info *info) {
     embedding_uses = 0;
     gpt2_check(dataloader_reset(&loader));
     double loss = gpt2_gradients(&model, &loader, micro_batches);
-    zero_check(zero_reduce(run.z, info));
+    zero_check(zero_finish_gradients(run.z, info));
     return loss;
 }
 

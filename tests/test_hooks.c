@@ -94,7 +94,7 @@ static void before_begin(void) {
     MISUSE(zero_post_forward(t.z, 1), "unit 1 (block 0): zero_begin");
     MISUSE(zero_pre_backward(t.z, 0), "unit 0 (emb): zero_begin");
     MISUSE(zero_post_backward(t.z, 0), "unit 0 (emb): zero_begin");
-    MISUSE(zero_reduce(t.z, NULL), "zero_reduce");
+    MISUSE(zero_finish_gradients(t.z, NULL), "zero_finish_gradients");
 }
 static void test_before_begin(void **state) {
     (void)state;
@@ -153,7 +153,7 @@ static void evaluation(void) {
     NO_POINTER(zero_grad(t.z, W, 0), "zero_grad(w, layer 0): unit 1 (block 0)");
     MISUSE(zero_post_backward(t.z, 1), "unit 1 (block 0) is not open for backward");
     WORKS(zero_post_forward(t.z, 1));
-    MISUSE(zero_reduce(t.z, NULL), "zero_reduce");
+    MISUSE(zero_finish_gradients(t.z, NULL), "zero_finish_gradients");
     WORKS(zero_begin_train(t.z, 0, 2));
     MISUSE(zero_begin_eval(t.z), "zero_begin_eval: inside a training step");
 }
@@ -174,10 +174,10 @@ static void test_inference(void **state) {
         float value = 0, activation = t.activation;
         char hex[17];
         MISUSE(zero_begin_train(t.z, 0, 1), "zero_begin_train: with inference 1");
-        MISUSE(zero_reduce(t.z, NULL), "zero_reduce: with inference 1");
+        MISUSE(zero_finish_gradients(t.z, NULL), "zero_finish_gradients: with inference 1");
         MISUSE(zero_update(t.z, &hyper), "zero_update: with inference 1");
         MISUSE(zero_discard(t.z), "zero_discard: with inference 1");
-        MISUSE(zero_update_early(t.z, &hyper), "zero_update_early: with inference 1");
+        MISUSE(zero_promise_update(t.z, &hyper), "zero_promise_update: with inference 1");
         MISUSE(zero_finish_update(t.z), "zero_finish_update: with inference 1");
         MISUSE(zero_save(t.z, "/nowhere", NULL), "zero_save: with inference 1");
         MISUSE(zero_load(t.z, "/nowhere", NULL), "zero_load: with inference 1");
@@ -254,7 +254,7 @@ static void begin_rules(void) {
     forward_all();
     backward_all();
     MISUSE(zero_begin_train(t.z, 1, 1), "micro-batch 1 of 1");
-    MISUSE(zero_reduce(t.z, NULL), "after micro-batch 1 of 2");
+    MISUSE(zero_finish_gradients(t.z, NULL), "after micro-batch 1 of 2");
     WORKS(zero_begin_train(t.z, 1, 2));
     MISUSE(zero_begin_train(t.z, 1, 2), "micro-batch 1 of 2 does not follow");
 }
@@ -283,24 +283,24 @@ static void step_rules(void) {
     zero_hyper bad_t = good, bad_beta = good;
     bad_t.t = 0;
     bad_beta.beta2 = 1;
-    MISUSE(zero_update(t.z, &good), "zero_reduce comes first");
-    MISUSE(zero_discard(t.z), "zero_reduce comes first");
+    MISUSE(zero_update(t.z, &good), "zero_finish_gradients comes first");
+    MISUSE(zero_discard(t.z), "zero_finish_gradients comes first");
     WORKS(zero_begin_train(t.z, 0, 1));
     forward_all();
     backward(0);
     for (int u = TOY_UNITS - 1; u > 1; u--) backward(u);
-    MISUSE(zero_reduce(t.z, NULL), "unit 0 (emb) has finished 1 of its 2 backward uses");
+    MISUSE(zero_finish_gradients(t.z, NULL), "unit 0 (emb) has finished 1 of its 2 backward uses");
     backward(1);
     WORKS(zero_pre_backward(t.z, 0));
-    MISUSE(zero_reduce(t.z, NULL), "unit 0 (emb) is still open");
+    MISUSE(zero_finish_gradients(t.z, NULL), "unit 0 (emb) is still open");
     WORKS(zero_post_backward(t.z, 0));
-    MISUSE(zero_update(t.z, &good), "zero_reduce comes first");
-    WORKS(zero_reduce(t.z, NULL));
+    MISUSE(zero_update(t.z, &good), "zero_finish_gradients comes first");
+    WORKS(zero_finish_gradients(t.z, NULL));
     REFUSED(zero_update(t.z, &bad_t), ZERO_ERR_ARGUMENT, "t is 0");
     REFUSED(zero_update(t.z, &bad_beta), ZERO_ERR_ARGUMENT, "beta2 1");
     WORKS(zero_update(t.z, &good));
-    MISUSE(zero_update(t.z, &good), "zero_reduce comes first");
-    MISUSE(zero_reduce(t.z, NULL), "no training pass");
+    MISUSE(zero_update(t.z, &good), "zero_finish_gradients comes first");
+    MISUSE(zero_finish_gradients(t.z, NULL), "no training pass");
 }
 static void test_step_rules(void **state) {
     (void)state;
@@ -346,7 +346,7 @@ static void inside_step(void) {
         MISUSE(zero_begin_eval(t.z), "zero_begin");
         MISUSE(zero_finish_update(t.z), "zero_finish_update: inside a training step");
         if (i == 0) WORKS(toy_passes(&t, 1));
-        if (i == 0) WORKS(zero_reduce(t.z, NULL));
+        if (i == 0) WORKS(zero_finish_gradients(t.z, NULL));
     }
     WORKS(zero_discard(t.z));
     REFUSED(zero_save(t.z, "/nonexistent/folder/file", NULL), ZERO_ERR_IO, "/nonexistent/folder/file");
@@ -360,24 +360,24 @@ static void test_inside_step(void **state) {
 // A step that is promised ends as promised, and the next one is free again.
 static void promised_update(void) {
     zero_hyper h = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_clip = 1, .t = 1 };
-    REFUSED(zero_update_early(t.z, &h), ZERO_ERR_ARGUMENT, "grad_clip 1 needs the norm");
+    REFUSED(zero_promise_update(t.z, &h), ZERO_ERR_ARGUMENT, "grad_clip 1 needs the norm");
     h.grad_clip = 0;
     h.t = 0;
-    REFUSED(zero_update_early(t.z, &h), ZERO_ERR_ARGUMENT, "zero_update_early: t is 0");
+    REFUSED(zero_promise_update(t.z, &h), ZERO_ERR_ARGUMENT, "zero_promise_update: t is 0");
     h.t = 1;
-    WORKS(zero_update_early(t.z, &h));
+    WORKS(zero_promise_update(t.z, &h));
     WORKS(toy_eval(&t));
     WORKS(toy_passes(&t, 2));
-    MISUSE(zero_begin_train(t.z, 0, 2), "was promised to zero_update_early");
-    WORKS(zero_reduce(t.z, NULL));
-    MISUSE(zero_update_early(t.z, &h), "zero_update_early: inside a training step");
-    MISUSE(zero_discard(t.z), "zero_discard: zero_update_early has promised");
+    MISUSE(zero_begin_train(t.z, 0, 2), "zero_promise_update has promised");
+    WORKS(zero_finish_gradients(t.z, NULL));
+    MISUSE(zero_promise_update(t.z, &h), "zero_promise_update: inside a training step");
+    MISUSE(zero_discard(t.z), "zero_discard: zero_promise_update has promised");
     h.lr = 2e-3f;
-    REFUSED(zero_update(t.z, &h), ZERO_ERR_ARGUMENT, "zero_update_early was given other values");
+    REFUSED(zero_update(t.z, &h), ZERO_ERR_ARGUMENT, "zero_promise_update was given other values");
     h.lr = 1e-3f;
     WORKS(zero_update(t.z, &h));
     WORKS(toy_passes(&t, 2));
-    WORKS(zero_reduce(t.z, NULL));
+    WORKS(zero_finish_gradients(t.z, NULL));
     WORKS(zero_discard(t.z));
 }
 
@@ -388,14 +388,14 @@ static void test_promised_update(void **state) {
     const zero_hyper h = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 1 };
     c.numbers.dtype = ZERO_F16;
     make(&c);
-    REFUSED(zero_update_early(t.z, &h), ZERO_ERR_ARGUMENT, "zero_update_early: with fp16");
+    REFUSED(zero_promise_update(t.z, &h), ZERO_ERR_ARGUMENT, "zero_promise_update: with fp16");
 }
 
 static void discard_changes_nothing(void) {
     char before[2][17], after[2][17];
     for (int full = 0; full < 2; full++) WORKS(zero_hash(t.z, full, before[full]));
     WORKS(toy_passes(&t, 2));
-    WORKS(zero_reduce(t.z, NULL));
+    WORKS(zero_finish_gradients(t.z, NULL));
     WORKS(zero_discard(t.z));
     for (int full = 0; full < 2; full++) {
         WORKS(zero_hash(t.z, full, after[full]));
@@ -417,7 +417,7 @@ static void test_not_finite(void **state) {
         zero_step_info info;
         make(&c);
         WORKS(toy_passes(&t, 1));
-        WORKS(zero_reduce(t.z, &info));
+        WORKS(zero_finish_gradients(t.z, &info));
         assert_true(info.finite && info.grad_norm > 0);
         WORKS(zero_discard(t.z));
         WORKS(zero_begin_train(t.z, 0, 1));
@@ -427,7 +427,7 @@ static void test_not_finite(void **state) {
         WORKS(zero_post_backward(t.z, 0));
         for (int u = TOY_UNITS - 1; u > 0; u--) backward(u);
         backward(0);
-        WORKS(zero_reduce(t.z, &info));
+        WORKS(zero_finish_gradients(t.z, &info));
         assert_int_equal(info.finite, 0);
         WORKS(zero_discard(t.z));
     }
@@ -488,12 +488,12 @@ static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_unit
         for (int k = 0; k < n_tensors; k++) {
             int here = u >= tensors[k].unit && u < tensors[k].unit + tensors[k].layers;
             float *g = here ? zero_grad(t.z, k, u - tensors[k].unit) : NULL;
-            if (!here || !tensors[k].written || k == forgotten) continue;
+            if (!here || !tensors[k].backward_overwrites || k == forgotten) continue;
             for (int i = 0; i < zero_tensor_elems(&tensors[k]); i++) g[i] = 1;
         }
         WORKS(zero_post_backward(t.z, u));
     }
-    WORKS(zero_reduce(t.z, &info));
+    WORKS(zero_finish_gradients(t.z, &info));
     WORKS(zero_discard(t.z));
     *finite = info.finite;
     return info.grad_norm;
@@ -531,7 +531,7 @@ static void test_written_gradients(void **state) {
                 if (!poison) continue;
                 for (int k = 0; k < TENSORS; k++) {
                     norm_of_ones(tensors, TENSORS, UNITS, k, &finite);
-                    assert_int_equal(finite, !tensors[k].written);
+                    assert_int_equal(finite, !tensors[k].backward_overwrites);
                 }
             }
 }
@@ -671,7 +671,7 @@ static void test_backward_order(void **state) {
         WORKS(zero_post_backward(t.z, last - 1));
         for (int u = last - 2; u > 0; u--) backward(u);
         backward(0);
-        WORKS(zero_reduce(t.z, NULL));
+        WORKS(zero_finish_gradients(t.z, NULL));
         WORKS(zero_discard(t.z));
     }
 }
@@ -749,7 +749,7 @@ static void test_poisoned_gradients(void **state) {
                 WORKS(zero_post_backward(t.z, u));
             }
             backward(0);
-            WORKS(zero_reduce(t.z, NULL));
+            WORKS(zero_finish_gradients(t.z, NULL));
             assert_true(all_nan(kept, toy_elems(B)));
         }
 }

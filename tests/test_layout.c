@@ -73,7 +73,7 @@ static void check_cleared(const model *m, const layout *l) {
         }
         const layout_place *places = l->places + u->first_place;
         for (const layout_place *p = places; p < places + u->n_places; p++) {
-            if (!m->tensors[p->tensor].written) continue;
+            if (!m->tensors[p->tensor].backward_overwrites) continue;
             for (int64_t i = 0; i < p->elems; i++) times[p->offset + i]++;
         }
         for (int64_t i = 0; i < u->padded; i++) assert_int_equal(times[i], 1);

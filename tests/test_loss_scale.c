@@ -166,7 +166,7 @@ static int end_step(way w, int t, zero_step_info *info) {
     zero_hyper h = plain;
     h.t = t;
     if (w == STEP) return zero_step(z, &h, info);
-    works(zero_reduce(z, info));
+    works(zero_finish_gradients(z, info));
     return w == UPDATE ? zero_update(z, &h) : zero_discard(z);
 }
 

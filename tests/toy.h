@@ -100,7 +100,7 @@ static inline int toy_gradient(const toy *t, int tensor, int layer, int use, con
                   use,
                   t->integers,
                   (float)zero_loss_scale(t->z),
-                  toy_tensors[tensor].written && use == 0 };
+                  toy_tensors[tensor].backward_overwrites && use == 0 };
     int64_t n = toy_elems(tensor);
     if (t->on) return t->on->add_gradient(t->stream, &u, t->device_activation, p, g, n);
     for (int64_t i = 0; i < n; i++) toy_add_gradient(&u, t->activation, p, g, i);

@@ -30,7 +30,7 @@ enum {
 };  // rows of the unit table; hidden layer l is unit HIDDEN + l
 
 static const zero_tensor tensors[TENSORS] = {
-    // name, shape, layers, unit of layer 0, decay, written
+    // name, shape, layers, unit of layer 0, decay, backward_overwrites
     { "inw", 2, { H, 2 }, 1, INPUT, 1, 0 },   { "inb", 1, { H }, 1, INPUT, 0, 0 },
     { "hidw", 2, { H, H }, L, HIDDEN, 1, 0 }, { "hidb", 1, { H }, L, HIDDEN, 0, 0 },
     { "outw", 1, { H }, 1, OUTPUT, 1, 0 },    { "outb", 1, { 1 }, 1, OUTPUT, 0, 0 },

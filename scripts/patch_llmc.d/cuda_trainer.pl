@@ -114,7 +114,7 @@ our @cuda_edits = (
         my ($f, $in) = @_;
         outside_by_number($f, $in);
         known($f, $in, 'cuda.norm', $OWN_NORM);
-        my $reduce = 'z_check(zero_reduce(z, &info));';
+        my $reduce = 'z_check(zero_finish_gradients(z, &info));';
         instead($f, $in, 'zero_step_info info;', $reduce, 'return (float)info.grad_norm;');
     } ],
     [ $CUDA, 'gpt2_update', 'the update by the plugin, which clips', sub {
