@@ -412,11 +412,11 @@ static int is_outlier(const char *what, double z_score, double limit) {
 }
 
 // A step whose gradients overflow fp16 changes only the loss scale.
-static void skip_overflow(TrainerState *state, const zero_step_info *info) {
+static void skip_overflow(TrainerState *state, const zero_step_result *result) {
     zero_check(zero_discard(run.z));
     state->overflows++;
     print0("skipping the update: gradients overflow fp16 at loss scale %g; the next is %g\n",
-           info->loss_scale, zero_loss_scale(run.z));
+           result->loss_scale, zero_loss_scale(run.z));
 }
 
 // AdamW's update number t, counted from 1.
@@ -444,17 +444,17 @@ static StepResult train_step(Trainer *t) {
     const int updates = run.step - state->overflows;  // so far
     StepResult r = { .lr = schedule_lr(&t->schedule, updates), .zloss = NAN, .znorm = NAN };
     const zero_hyper hyper = hyper_of(r.lr, updates + 1);
-    zero_step_info info;
+    zero_step_result result;
     if (updates_for_certain(&t->model)) zero_check(zero_promise_update(run.z, &hyper));
     if (opt.overfit) gpt2_check(dataloader_reset(&t->data.train));
     r.loss = gpt2_gradients(&t->model, &t->data.train, t->data.micro_batches);
-    zero_check(zero_finish_gradients(run.z, &info));
-    r.norm = info.grad_norm;
-    if (!info.finite && t->model.dtype == GPT2_F16) {
-        skip_overflow(state, &info);
+    zero_check(zero_finish_gradients(run.z, &result));
+    r.norm = result.grad_norm;
+    if (!result.finite && t->model.dtype == GPT2_F16) {
+        skip_overflow(state, &result);
         return r;
     }
-    if (!info.finite)
+    if (!result.finite)
         die("step %d: the gradient norm is not finite (%f); %s", run.step + 1, r.norm,
             checkpoint_that_stands());
     r.zloss = outlier_update(&state->loss_outliers, r.loss);

@@ -57,7 +57,7 @@ static int rehearse(void *ctx) {
 // message. So the plan is compared with the available memory before anything is allocated.
 static int check_room(const zero *z) {
     host_room room;
-    zero_plan_info info;
+    zero_plan info;
     size_t bytes = z->config.device == ZERO_CPU ? z->config.memory_beside : 0;
     plan_describe(&z->plan, &z->config, &z->layout, 0, &info);
     for (int i = 0; i < info.n_lines; i++) {

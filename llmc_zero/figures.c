@@ -29,23 +29,23 @@ static int run_traffic(void *ctx, task *k) {
     *r->traffic = r->z->comm.traffic;
     return 0;
 }
-void zero_get_traffic(zero *z, zero_traffic *t) {
+void zero_traffic_info(zero *z, zero_traffic *t) {
     traffic_request s = { z, t };
     if (tasks_run(&z->tasks, run_traffic, &s)) *t = z->comm.traffic;
     params_count(z, t);
 }
 
-void zero_get_job(const zero *z, zero_job_info *job) {
-    *job = (zero_job_info){ .comm = z->comm.name,
-                            .device = z->device.name,
-                            .cuda_device = z->device.number,
-                            .ranks_on_host = z->net.ranks_on_node,
-                            .open_start = z->net.is_open,
-                            .ranks_on_device = z->comm.ranks_on_device };
+void zero_job_info(const zero *z, zero_job *job) {
+    *job = (zero_job){ .comm = z->comm.name,
+                       .device = z->device.name,
+                       .cuda_device = z->device.number,
+                       .ranks_on_host = z->net.ranks_on_node,
+                       .open_start = z->net.is_open,
+                       .ranks_on_device = z->comm.ranks_on_device };
 }
 
-void zero_get_files(zero *z, zero_file_info *f) {
-    *f = (zero_file_info){ .how = NULL };
+void zero_files_info(zero *z, zero_files *f) {
+    *f = (zero_files){ .how = NULL };
     if (!states_are_away(z)) return;
     // A failure is reported by the next call that uses the states
     grads_wait(z);
@@ -53,7 +53,7 @@ void zero_get_files(zero *z, zero_file_info *f) {
     states_count(z, f);
 }
 
-void zero_get_plan(const zero *z, zero_plan_info *info) {
+void zero_plan_info(const zero *z, zero_plan *info) {
     plan_describe(&z->plan, &z->config, &z->layout, 0, info);
 }
 

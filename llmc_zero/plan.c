@@ -386,7 +386,7 @@ int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *o
 _Static_assert(COMM_MEMORIES + PLAN_ITEMS + STATES <= ZERO_PLAN_LINES,
                "each request may be a line of its own");
 
-static void add_line(zero_plan_info *info, const memory_request *r, size_t bytes, int assumed) {
+static void add_line(zero_plan *info, const memory_request *r, size_t bytes, int assumed) {
     if (!r->blocks) return;
     info->bytes[r->class_] += bytes;
     for (int i = 0; i < info->n_lines; i++) {
@@ -405,7 +405,7 @@ static void add_line(zero_plan_info *info, const memory_request *r, size_t bytes
 
 // NCCL's memory is a measured value, not rounded to pages.
 static void describe_memory(const plan *p, const zero_config *c, const layout *l, int assumed,
-                            zero_plan_info *info) {
+                            zero_plan *info) {
     const int incoming_is_assumed = assumed && c->comm.nccl != 1;
     for (int i = COMM_WINDOW; i < COMM_NCCL; i++) {
         const memory_request *r = &p->comm[i];
@@ -434,7 +434,7 @@ static zero_formula formula(const zero_config *c, int64_t parameters, int ranks,
     return f;
 }
 
-void plan_describe(const plan *p, const zero_config *c, const layout *l, int assumed, zero_plan_info *info) {
+void plan_describe(const plan *p, const zero_config *c, const layout *l, int assumed, zero_plan *info) {
     const int others = l->ranks - 1, elsewhere = l->ranks - p->of.ranks_on_node;
     memset(info, 0, sizeof *info);
     describe_memory(p, c, l, assumed, info);
@@ -464,8 +464,8 @@ static int check_ranks(int rank, int ranks, int ranks_on_node) {
     return 0;
 }
 
-int zero_plan(zero_plan_info *info, const zero_config *config, const zero_tensor *tensors, int n_tensors,
-              const zero_unit *units, int n_units, int ranks, int ranks_on_node) {
+int zero_make_plan(zero_plan *info, const zero_config *config, const zero_tensor *tensors, int n_tensors,
+                   const zero_unit *units, int n_units, int ranks, int ranks_on_node) {
     ZERO_TRY(settings_check(config));
     const int rank = config->start.rank < 0 ? 0 : config->start.rank;
     ZERO_TRY(check_ranks(rank, ranks, ranks_on_node));

@@ -97,6 +97,6 @@ int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *o
 memory_request plan_for_unit(const plan *p, plan_item item, const zero_config *c, const layout *l, int unit);
 
 // assumed: nothing of the plan is allocated yet (zero_memory_line.assumed).
-void plan_describe(const plan *p, const zero_config *c, const layout *l, int assumed, zero_plan_info *info);
+void plan_describe(const plan *p, const zero_config *c, const layout *l, int assumed, zero_plan *info);
 
 #endif

@@ -273,18 +273,18 @@ static int finish(struct state_files *f, file_transfer *t, int unit) {
 }
 
 // Failures are reported to the next user of the files.
-void state_files_describe(struct state_files *f, zero_file_info *info) {
+void state_files_describe(struct state_files *f, zero_files *info) {
     for (int i = 0; i < f->n_buffers; i++) finish(f, &f->buffers[i].write, f->buffers[i].unit);
     for (int i = 0; f->sums && i < f->n_units; i++) finish(f, &f->sums[i].write, i);
     const file_counters count = file_count(f->engine);
     pthread_mutex_lock(&f->lock);
-    *info = (zero_file_info){ .how = file_name(f->engine),
-                              .read = count.bytes_read,
-                              .written = count.bytes_written,
-                              .waited_s = count.waited_s,
-                              .gathers_from_memory = f->from_memory,
-                              .gathers_from_files = f->from_files,
-                              .not_read = f->not_read };
+    *info = (zero_files){ .how = file_name(f->engine),
+                          .read = count.bytes_read,
+                          .written = count.bytes_written,
+                          .waited_s = count.waited_s,
+                          .gathers_from_memory = f->from_memory,
+                          .gathers_from_files = f->from_files,
+                          .not_read = f->not_read };
     pthread_mutex_unlock(&f->lock);
 }
 

@@ -47,7 +47,7 @@ int state_files_open(struct state_files **f, const zero_config *c, const layout 
 // Removes the files. Returns as file_close does, for the pool and the buffers of direct reads. f may be NULL.
 int state_files_close(struct state_files *f);
 // Waits for pending writes.
-void state_files_describe(struct state_files *f, zero_file_info *info);
+void state_files_describe(struct state_files *f, zero_files *info);
 
 // Returns 1 if no buffer of the pool is being written.
 int state_files_written(struct state_files *f);

@@ -108,7 +108,7 @@ void states_touch(zero *z) { z->states.touched = 1; }
 int states_are_away(const zero *z) { return z->states.files || z->states.across; }
 int states_are_written(const zero *z) { return state_files_written(z->states.files); }
 
-void states_count(const zero *z, zero_file_info *f) {
+void states_count(const zero *z, zero_files *f) {
     if (z->states.files) state_files_describe(z->states.files, f);
     if (z->states.across) state_across_count(z->states.across, &f->copied_down, &f->copied_up);
 }

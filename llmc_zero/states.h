@@ -39,6 +39,6 @@ int states_are_touched(const zero *z);  // 0: all are still 0, as zero_create le
 void states_touch(zero *z);
 int states_are_away(const zero *z);     // some are read from files, or copied across the bus
 int states_are_written(const zero *z);  // no write to files is pending
-void states_count(const zero *z, zero_file_info *f);
+void states_count(const zero *z, zero_files *f);
 
 #endif

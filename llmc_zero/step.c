@@ -15,7 +15,7 @@ int step_create(zero *z) {
 
 // -------- step
 
-int zero_finish_gradients(zero *z, zero_step_info *info) {
+int zero_finish_gradients(zero *z, zero_step_result *result) {
     struct step *s = &z->step;
     double squares;
     ZERO_TRY(pass_may_finish_gradients(z));
@@ -24,7 +24,7 @@ int zero_finish_gradients(zero *z, zero_step_info *info) {
     s->grad_norm = sqrt(squares) / s->scale.value;
     s->overflow = z->config.numbers.dtype == ZERO_F16 && !isfinite(squares);
     pass_finish_gradients(z);
-    if (info) *info = (zero_step_info){ s->grad_norm, isfinite(squares), s->scale.value };
+    if (result) *result = (zero_step_result){ s->grad_norm, isfinite(squares), s->scale.value };
     return 0;
 }
 
@@ -114,7 +114,7 @@ void step_restore_scale(zero *z, zero_dtype dtype, const loss_scale *saved) {
 loss_scale step_scale(const zero *z) { return z->step.scale; }
 double zero_loss_scale(const zero *z) { return z->step.scale.value; }
 
-int zero_step(zero *z, const zero_hyper *hyper, zero_step_info *info) {
-    ZERO_TRY(zero_finish_gradients(z, info));
+int zero_step(zero *z, const zero_hyper *hyper, zero_step_result *result) {
+    ZERO_TRY(zero_finish_gradients(z, result));
     return zero_update(z, hyper);
 }

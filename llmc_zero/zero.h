@@ -13,7 +13,7 @@
 //                 zero_pre_forward(z, u); ... zero_param(z, tensor, layer) ... zero_post_forward(z, u);
 //             for each unit u, backwards:
 //                 zero_pre_backward(z, u); ... zero_grad(z, tensor, layer) += ... zero_post_backward(z, u);
-//         zero_step(z, &hyper, &info);
+//         zero_step(z, &hyper, &result);
 //     zero_destroy(z);
 //
 // What holds for every function unless its comment says otherwise:
@@ -118,7 +118,7 @@ typedef struct {
                            // needed, 4 MiB, with NCCL at most 256 MiB for all ranks together
     int shared_window;     // 1: through shared memory where all ranks are on one node; 0: by messages
     int nccl;              // ZERO_CUDA: 1: NCCL; 0: through the host; -1: NCCL where it can be used, else
-                           // zero_job_info.comm says why not. docs/nccl.md has versions, limits, its failures
+                           // zero_job.comm says why not. docs/nccl.md has versions, limits, its failures
     int reduce_nccl;   // 1, with nccl 1: NCCL sums in its own order, and bits depend on it; 0: in rank order
     int reduce_fp32;   // 1: 16-bit gradients travel as fp32: the same bits for twice the bytes, but with
                        // reduce_nccl NCCL then sums in fp32
@@ -260,7 +260,7 @@ typedef struct {        // the same on all ranks and at every stage
     double grad_norm;   // L2 norm of the mean gradient, before clipping, the loss scale taken out
     int finite;         // 0: some rank's gradients hold an infinity or a NaN
     double loss_scale;  // that this step's gradients carry; 1 but for ZERO_F16
-} zero_step_info;
+} zero_step_result;
 
 typedef struct {  // all ranks pass the same
     float lr, beta1, beta2, eps, weight_decay;
@@ -271,9 +271,9 @@ typedef struct {  // all ranks pass the same
 // Returns what the trainer multiplies its loss by in this step: 1 but for ZERO_F16. A dynamic scale follows
 // Micikevicius et al. (arXiv 1710.03740, section 3.2) with DeepSpeed's rules.
 double zero_loss_scale(const zero *z);
-// (collective) Returns 0 when all gradients are reduced, with the norm in *info (NULL is allowed). After the
-// last micro-batch, once in a step; zero_update or zero_discard comes next.
-int zero_finish_gradients(zero *z, zero_step_info *info);
+// (collective) Returns 0 when all gradients are reduced, with the norm in *result (NULL is allowed). After
+// the last micro-batch, once in a step; zero_update or zero_discard comes next.
+int zero_finish_gradients(zero *z, zero_step_result *result);
 // (collective) Returns 0: the step is over. AdamW (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2) on
 // what this rank owns, with the clipped gradients: m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr (m /
 // (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps) + lr wd p. With ZERO_F16, gradients that are not finite update
@@ -292,7 +292,7 @@ int zero_discard(zero *z);
 int zero_finish_update(zero *z);
 // (collective) zero_finish_gradients, then zero_update. A trainer that wants to stop at an infinity calls the
 // two itself.
-int zero_step(zero *z, const zero_hyper *hyper, zero_step_info *info);
+int zero_step(zero *z, const zero_hyper *hyper, zero_step_result *result);
 
 // -------- values in and out
 

@@ -13,8 +13,8 @@ typedef struct zero zero;  // of zero.h, which includes this file
 // of 1. ranks 0: the variables cannot be right, and zero_last_error() says why.
 typedef struct {
     int rank, ranks, ranks_on_node;
-} zero_launch_info;
-zero_launch_info zero_launched(void);
+} zero_launch;
+zero_launch zero_launched(void);
 // Return this rank's number, from 0, and how many ranks there are: the same from zero_create to zero_destroy.
 int zero_rank(const zero *z);
 int zero_ranks(const zero *z);

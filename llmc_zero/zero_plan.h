@@ -27,7 +27,7 @@ typedef struct {
     size_t bytes;
     zero_tier tier;
     int moved_by;  // of zero_movers
-    int assumed;   // in a plan: 1: zero_create may find it otherwise, see zero_plan
+    int assumed;   // in a plan: 1: zero_create may find it otherwise, see zero_make_plan
 } zero_memory_line;
 // Returns 0 and line i, from 0, of the memory table, or ZERO_ERR_ARGUMENT after the last. Allocations of one
 // class, purpose and tier are one line, whose string is valid until zero_destroy.
@@ -52,9 +52,9 @@ typedef struct {
     int64_t all_gather[ZERO_TRAFFIC_PURPOSES], reduce_scatter[ZERO_TRAFFIC_PURPOSES],
         other[ZERO_TRAFFIC_PURPOSES];
 } zero_traffic;
-// Writes to *t the bytes that this rank has sent since zero_create, counted where they are copied or sent.
-// Waits for what is under way. docs/details.md says which purpose a gather ahead belongs to.
-void zero_get_traffic(zero *z, zero_traffic *t);
+// Writes to *traffic the bytes that this rank has sent since zero_create, counted where they are copied or
+// sent. Waits for what is under way. docs/details.md says which purpose a gather ahead belongs to.
+void zero_traffic_info(zero *z, zero_traffic *traffic);
 typedef struct {
     const char *comm;     // "one rank", "mpi, shared window", "tcp, messages (why no window)", "nccl, ..", ..
     const char *device;   // "cpu", or the CUDA device's own name
@@ -62,9 +62,9 @@ typedef struct {
     int ranks_on_host;    // on this rank's
     int open_start;       // 1: by TCP without a key, so that anyone who reached rank 0's port could take part
     int ranks_on_device;  // on this rank's CUDA device; 1 on the processor
-} zero_job_info;
+} zero_job;
 // Writes to *job how the ranks are connected and what they run on. Its strings are valid until zero_destroy.
-void zero_get_job(const zero *z, zero_job_info *job);
+void zero_job_info(const zero *z, zero_job *job);
 
 typedef struct {
     const char *how;        // "io_uring, direct, 2 folders"; valid until zero_destroy; NULL: no files
@@ -75,10 +75,10 @@ typedef struct {
     int64_t gathers_from_memory, gathers_from_files;
     int64_t not_read;  // bytes that gathers from files got from the update instead, while it wrote them
     int64_t copied_down, copied_up;  // bytes of states, from a CUDA device to the host and back
-} zero_file_info;
-// Writes to *f what this rank has moved of states that lie in files on NVMe or, beside a CUDA device, in host
-// memory. Waits for what is being written.
-void zero_get_files(zero *z, zero_file_info *f);
+} zero_files;
+// Writes to *files what this rank has moved of states that lie in files on NVMe or, beside a CUDA device, in
+// host memory. Waits for what is being written.
+void zero_files_info(zero *z, zero_files *files);
 
 // -------- plan
 
@@ -106,19 +106,19 @@ typedef struct {
     // is included. With inference, units used more than once are sent in the first pass only, and left out.
     zero_traffic traffic, traffic_between_nodes;
     int64_t file_read, file_written;  // bytes that a training step moves from and to files on NVMe; what is
-                                      // read may be less, see zero_file_info.not_read
+                                      // read may be less, see zero_files.not_read
     int64_t copied_down, copied_up;  // bytes of states that it copies from a CUDA device to the host and back
-} zero_plan_info;
+} zero_plan;
 
-// Returns 0 and in *info the plan by which zero_create allocates with these settings and tables, for rank
+// Returns 0 and in *plan the plan by which zero_create allocates with these settings and tables, for rank
 // config.start.rank (-1: rank 0) of `ranks`, of which `ranks_on_node` are on its node; or ZERO_ERR_ARGUMENT.
 // Starts nothing and allocates only small tables. Lines that depend on what is found later are marked as
 // assumed: a shared window, NCCL, and NCCL's own memory, which is measured once it is connected and planned
 // as 0 bytes.
-int zero_plan(zero_plan_info *info, const zero_config *config, const zero_tensor *tensors, int n_tensors,
-              const zero_unit *units, int n_units, int ranks, int ranks_on_node);
-// Writes to *info the plan that z was created by, with what NCCL took.
-void zero_get_plan(const zero *z, zero_plan_info *info);
+int zero_make_plan(zero_plan *plan, const zero_config *config, const zero_tensor *tensors, int n_tensors,
+                   const zero_unit *units, int n_units, int ranks, int ranks_on_node);
+// Writes to *plan the plan that z was created by, with what NCCL took.
+void zero_plan_info(const zero *z, zero_plan *plan);
 
 // -------- trace
 

@@ -30,10 +30,10 @@ static inline void end_delayed(toy *t, delayed_outcome *o) {
 // One step is skipped.
 static inline void run_delayed_step(toy *t, int micro_batches, int step, delayed_outcome *o) {
     const zero_hyper h = delayed_hyper(step < 5 ? step : step - 1);
-    zero_step_info info;
+    zero_step_result result;
     MUST(toy_passes(t, micro_batches));
-    MUST(zero_finish_gradients(t->z, &info));
-    o->norms[step - 1] = info.grad_norm;
+    MUST(zero_finish_gradients(t->z, &result));
+    o->norms[step - 1] = result.grad_norm;
     if (step == 2) MUST(zero_get(t->z, ZERO_GRADIENT, 2, 3, 2490, 33, o->gradient));
     if (step == 5)
         MUST(zero_discard(t->z));

@@ -32,11 +32,11 @@ static inline early_outcome early_outcome_of(const zero_config *c, int early, do
     t.compute_s = compute_s;
     for (int step = 0; step < EARLY_STEPS; step++) {
         const zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = step + 1 };
-        zero_step_info info;
+        zero_step_result result;
         if (early) MUST(zero_promise_update(t.z, &h));
         MUST(toy_passes(&t, c->micro_batches));
-        MUST(zero_finish_gradients(t.z, &info));
-        o.norms[step] = info.grad_norm;
+        MUST(zero_finish_gradients(t.z, &result));
+        o.norms[step] = result.grad_norm;
         if (step == 1) MUST(zero_get(t.z, ZERO_GRADIENT, 2, 3, 2490, 33, o.gradient));
         MUST(zero_update(t.z, &h));
         if (overlap && step == 0) *overlap = overlapped(t.z);

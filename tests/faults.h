@@ -22,10 +22,10 @@ static inline long fail_nth(file_operation what, size_t bytes) {
 // whatever comes fails as well: no update follows one that has failed.
 static inline int run_with_fault(const zero_config *c, int of_disk) {
     char hex[17];
-    zero_step_info info;
+    zero_step_result result;
     toy t = { .z = NULL };
     int rc = outcome_create(&t, c);  // may fail in setting the values, and leaves the plugin then
-    for (int step = 1; step <= 3 && !rc; step++) rc = toy_step(&t, c->micro_batches, step, &info);
+    for (int step = 1; step <= 3 && !rc; step++) rc = toy_step(&t, c->micro_batches, step, &result);
     if (!rc) rc = zero_hash(t.z, 1, hex);
     if (rc && of_disk) CHECK(strstr(zero_last_error(), outcome_folder));
     if (rc && of_disk && t.z) CHECK(zero_hash(t.z, 1, hex));

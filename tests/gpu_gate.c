@@ -89,7 +89,7 @@ static void poison(void) {
 }
 
 static void step(int argc, char **argv) {
-    zero_step_info info;
+    zero_step_result result;
     run.describe = describe_to_plugin;
     take_launched_ranks();
     parse_options(argc, argv);
@@ -101,8 +101,8 @@ static void step(int argc, char **argv) {
     got.n = (int64_t)NUM_PARAMETER_TENSORS * t.model.config.num_layers * PARTS;
     got.parts = calloc(got.n, sizeof *got.parts);
     got.loss = gpt2_gradients(&t.model, &t.data.train, t.data.micro_batches);
-    zero_check(zero_finish_gradients(run.z, &info));
-    got.norm = info.grad_norm;
+    zero_check(zero_finish_gradients(run.z, &result));
+    got.norm = result.grad_norm;
     zero_check(zero_discard(run.z));
     printf("loss %.9f | norm %.9f |\n", got.loss, got.norm);
 }

@@ -60,8 +60,7 @@ static inline trace_lanes lanes_of(zero *z) {
 }
 
 // What the plan says of one step is what the trace shows of it, link by link.
-static inline void check_lanes(const trace_lanes *before, const trace_lanes *after,
-                               const zero_plan_info *plan) {
+static inline void check_lanes(const trace_lanes *before, const trace_lanes *after, const zero_plan *plan) {
     const long long planned[MOVED_KINDS] = {
         plan->file_read,
         plan->file_written,

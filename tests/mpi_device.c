@@ -58,23 +58,23 @@ static void last_step(toy *t, const zero_config *c, outcome *o) {
                      .weight_decay = 0.1f,
                      .grad_clip = 1.0f,
                      .t = STEPS };
-    zero_step_info info;
+    zero_step_result result;
     MUST(toy_passes(t, c->micro_batches));
-    MUST(zero_finish_gradients(t->z, &info));
-    o->norms[STEPS - 1] = info.grad_norm;
+    MUST(zero_finish_gradients(t->z, &result));
+    o->norms[STEPS - 1] = result.grad_norm;
     MUST(zero_get(t->z, ZERO_GRADIENT, 3, 1, 0, 33, o->gradient));
     MUST(zero_update(t->z, &h));
 }
 
 // The plan must equal the memory table line by line. Without NCCL the plan knows everything but the window.
 static void check_plan(const zero *z, const zero_config *c) {
-    zero_plan_info planned;
-    zero_job_info job;
+    zero_plan planned;
+    zero_job job;
     zero_config own = *c;
     own.start.rank = checks.rank;
-    zero_get_job(z, &job);
-    MUST(zero_plan(&planned, &own, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS, checks.ranks,
-                   job.ranks_on_host));
+    zero_job_info(z, &job);
+    MUST(zero_make_plan(&planned, &own, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS, checks.ranks,
+                        job.ranks_on_host));
     check_that(!*plan_differs(&planned, z), plan_differs(&planned, z), __FILE__, __LINE__);
     for (int i = 0; i < planned.n_lines; i++) {
         const zero_memory_line *l = &planned.lines[i];
@@ -92,9 +92,9 @@ static outcome train(const zero_config *c) {
     device_create(&t, c);
     if (state_default_store == &state_on_device) check_plan(t.z, c);  // the store of copies takes more memory
     for (int step = 1; step < STEPS; step++) {
-        zero_step_info info;
-        MUST(toy_step(&t, c->micro_batches, step, &info));
-        o.norms[step - 1] = info.grad_norm;
+        zero_step_result result;
+        MUST(toy_step(&t, c->micro_batches, step, &result));
+        o.norms[step - 1] = result.grad_norm;
         if (step != EVAL_AFTER) continue;
         MUST(toy_eval(&t));
         o.eval = device_activation_of(&t);
@@ -392,14 +392,14 @@ static void check_devices(void) {
     for (int number = -1; number < devices; number++)
         for (int stage = 0; stage < 4; stage++) {
             zero_config c = simple(ZERO_CUDA, stage, 1), plain = simple(ZERO_CPU, stage, 1);
-            zero_job_info e;
+            zero_job e;
             toy t;
             CHECK_SETTING("device %d of %d, stage %d", number, devices, stage);
             c.cuda_device = number;
             outcome want = train(&plain), got = train(&c);
             CHECK(!strcmp(got.full, want.full) && !strcmp(got.params, want.params));
             device_create(&t, &c);
-            zero_get_job(t.z, &e);
+            zero_job_info(t.z, &e);
             CHECK(e.cuda_device == (number < 0 ? checks.rank % devices : number));
             int sharing = 0;
             for (int r = 0; r < checks.ranks; r++) sharing += number >= 0 || r % devices == e.cuda_device;
@@ -445,7 +445,7 @@ static void train_small(const zero_config *c, char full[17]) {
     static const zero_unit units[UNITS] = { { "0", 1, 1, 0 }, { "1", 1, 1, 0 }, { "2", 1, 1, 0 } };
     static char gradient[4 * 130];
     zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .grad_clip = 0.5f };
-    zero_step_info info;
+    zero_step_result result;
     zero *z;
     MUST(zero_create(&z, c, tensors, TENSORS, units, UNITS));
     for (int t = 1; t <= 3; t++) {
@@ -471,8 +471,8 @@ static void train_small(const zero_config *c, char full[17]) {
             MUST(zero_post_backward(z, u));
         }
         h.t = t;
-        MUST(zero_step(z, &h, &info));
-        CHECK(info.finite && info.grad_norm > 0);
+        MUST(zero_step(z, &h, &result));
+        CHECK(result.finite && result.grad_norm > 0);
     }
     MUST(zero_hash(z, 1, full));
     zero_destroy(z);

@@ -538,7 +538,7 @@ static void check_stage(int stage, int micro_batches, int reduce_fp32) {
         CHECK(line.bytes > 2 * (size_t)(checks.ranks - 1) * (256 << 10));
     }
     CHECK(registered() == moved && connected == 1);
-    zero_get_traffic(z, &t);
+    zero_traffic_info(z, &t);
     for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++)
         CHECK(t.all_gather[i] == none.all_gather[i] && t.reduce_scatter[i] == none.reduce_scatter[i]);
     zero_destroy(z);

@@ -67,7 +67,7 @@ static zero_config config_of(const mixture *m, const settings_path *path, const 
 }
 
 // What is held is what is planned, line by line.
-static zero_plan_info planned;
+static zero_plan planned;
 static void compare_with_plan(zero *z) {
     const char *difference = plan_differs_in_any_order(&planned, z);
     if (*difference) fprintf(stderr, "%s\n", difference);
@@ -79,9 +79,9 @@ static void check_traffic(const mixture *m, int stage, int micro_batches, int de
     zero_config c = config_of(m, &settings_paths[stage + 1], &settings_formats[1], micro_batches,
                               &settings_variations[1]);
     c.offload.delayed_update = delayed;
-    zero_file_info before, after;
-    zero_plan_info plan;
-    zero_step_info info;
+    zero_files before, after;
+    zero_plan plan;
+    zero_step_result result;
     trace_lanes lanes_before = { .named = 0 };
     toy t;
     c.debug.trace_events = 8192;
@@ -89,13 +89,13 @@ static void check_traffic(const mixture *m, int stage, int micro_batches, int de
                   delayed ? ", delayed" : "");
     MUST(toy_create(&t, &c, NULL));
     for (int step = 1; step <= 3; step++) {
-        zero_get_files(t.z, &before);
+        zero_files_info(t.z, &before);
         lanes_before = lanes_of(t.z);
-        MUST(toy_step(&t, micro_batches, step, &info));
+        MUST(toy_step(&t, micro_batches, step, &result));
         MUST(zero_barrier(t.z));
     }
-    zero_get_files(t.z, &after);
-    zero_get_plan(t.z, &plan);
+    zero_files_info(t.z, &after);
+    zero_plan_info(t.z, &plan);
     CHECK(after.read - before.read + after.not_read - before.not_read == plan.file_read);
     CHECK(after.written - before.written == plan.file_written);
     const trace_lanes lanes = lanes_of(t.z);
@@ -119,7 +119,8 @@ static void check_mixture(const mixture *m, const settings_path *path, const set
     settings_name(name, sizeof name, path, format, micro_batches, v);
     CHECK_SETTING("%s: %.120s", m->name, name);
     c.start.rank = checks.rank;
-    MUST(zero_plan(&planned, &c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS, checks.ranks, checks.ranks));
+    MUST(zero_make_plan(&planned, &c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS, checks.ranks,
+                        checks.ranks));
     c.start.rank = -1;
     outcome o = outcome_of(&c, with_files, compare_with_plan);
     CHECK(!memcmp(&o, want, sizeof o));
@@ -166,10 +167,10 @@ static void hash_with_skipped_step(const zero_config *c, int early, char hash[17
     toy t;
     MUST(toy_create(&t, c, NULL));
     for (int step = 1; step <= 5; step++) {
-        zero_file_info files;
+        zero_files files;
         const zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = step };
         MUST(toy_forward_pass(&t, 0, 1));
-        zero_get_files(t.z, &files);
+        zero_files_info(t.z, &files);
         CHECK(update_pieces_read_ahead(t.z) == 0);
         MUST(toy_backward_pass(&t));
         CHECK(update_pieces_read_ahead(t.z) == 2 * early);
@@ -187,12 +188,12 @@ static void hash_with_skipped_step(const zero_config *c, int early, char hash[17
 static void hash_with_another_order(const zero_config *c, int early, char hash[17]) {
     static const int order[] = { 1, 0, 4, 2, 3, 0 };
     const zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 2 };
-    zero_file_info files;
+    zero_files files;
     toy t;
     MUST(toy_create(&t, c, NULL));
     MUST(toy_step(&t, 1, 1, NULL));
     MUST(toy_forward_pass(&t, 0, 1));
-    zero_get_files(t.z, &files);
+    zero_files_info(t.z, &files);
     MUST(toy_backward_pass(&t));
     CHECK(update_pieces_read_ahead(t.z) == 2 * early);
     MUST(zero_begin_train(t.z, 0, 1));

@@ -78,7 +78,7 @@ static zero_config config_of(const mixture *m, const settings_path *path, const 
 }
 
 // What is held is what is planned, line by line.
-static zero_plan_info planned;
+static zero_plan planned;
 static void compare_with_plan(zero *z) {
     const char *difference = plan_differs_in_any_order(&planned, z);
     if (*difference) fprintf(stderr, "%s\n", difference);
@@ -96,7 +96,8 @@ static void check_mixture(const mixture *m, const settings_path *path, const set
     set_manner(how);
     c.cuda_stream = how->own_stream ? own_stream : NULL;
     c.start.rank = checks.rank;
-    MUST(zero_plan(&planned, &c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS, checks.ranks, checks.ranks));
+    MUST(zero_make_plan(&planned, &c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS, checks.ranks,
+                        checks.ranks));
     c.start.rank = -1;
     outcome o = outcome_of(&c, with_files, compare_with_plan);
     CHECK(!memcmp(&o, want, sizeof o));
@@ -161,8 +162,8 @@ static void check_nccl(void) {
 static void check_traffic(const mixture *m, int stage, int format, int micro_batches) {
     zero_config c = config_of(m, &settings_paths[stage + 1], &settings_formats[format], micro_batches,
                               &settings_variations[1]);
-    zero_file_info before, after;
-    zero_plan_info plan;
+    zero_files before, after;
+    zero_plan plan;
     trace_lanes lanes_before = { .named = 0 };
     toy t;
     c.debug.trace_events = 4096;
@@ -170,13 +171,13 @@ static void check_traffic(const mixture *m, int stage, int format, int micro_bat
                   settings_formats[format].name, micro_batches);
     MUST(device_toy_create(&t, &c));
     for (int step = 1; step <= 3; step++) {
-        zero_get_files(t.z, &before);
+        zero_files_info(t.z, &before);
         lanes_before = lanes_of(t.z);
         MUST(toy_step(&t, micro_batches, step, NULL));
         MUST(zero_barrier(t.z));
     }
-    zero_get_files(t.z, &after);
-    zero_get_plan(t.z, &plan);
+    zero_files_info(t.z, &after);
+    zero_plan_info(t.z, &plan);
     CHECK(after.copied_down - before.copied_down == plan.copied_down);
     CHECK(after.copied_up - before.copied_up == plan.copied_up);
     CHECK(plan.copied_down + plan.copied_up > 0);

@@ -96,10 +96,10 @@ static void check_counted(const zero_traffic *planned, const zero_traffic *count
 
 static void check_traffic(zero *z, const zero_config *c, int micro_batches, int gathers, int reduces) {
     zero_traffic t;
-    zero_get_traffic(z, &t);
+    zero_traffic_info(z, &t);
     step_bytes want = step_traffic(c, micro_batches);
-    zero_plan_info plan;
-    zero_get_plan(z, &plan);
+    zero_plan plan;
+    zero_plan_info(z, &plan);
     check_counted(&plan.traffic, &t, gathers);
     if (c->debug.naive) {  // every rank sends all its gradients to all others, and nothing else
         int wire = c->numbers.dtype != ZERO_F32 && c->micro_batches == 1 && !c->comm.reduce_fp32 ? 2 : 4;
@@ -114,9 +114,9 @@ static void check_traffic(zero *z, const zero_config *c, int micro_batches, int 
 
 static void check_eval_traffic(zero *z, const zero_config *c) {
     zero_traffic t;
-    zero_plan_info plan;
-    zero_get_traffic(z, &t);
-    zero_get_plan(z, &plan);
+    zero_plan plan;
+    zero_traffic_info(z, &t);
+    zero_plan_info(z, &plan);
     CHECK(t.all_gather[ZERO_FOR_EVAL] == plan.traffic.all_gather[ZERO_FOR_EVAL]);
     int64_t elems = (psi_padded() + unit_padded(0)) / checks.ranks *
                     (checks.ranks - 1);  // the embeddings at both ends
@@ -141,17 +141,18 @@ static memory_table memory_now(const zero *z) {
 }
 
 // The plan for this rank, made without other ranks or a plugin.
-static zero_plan_info plan_for(const zero_config *c, const zero_unit *units, int ranks_on_node) {
-    zero_plan_info plan;
+static zero_plan plan_for(const zero_config *c, const zero_unit *units, int ranks_on_node) {
+    zero_plan plan;
     zero_config own = *c;
     own.start.rank = checks.rank;
-    MUST(zero_plan(&plan, &own, toy_tensors, TOY_TENSORS, units, TOY_UNITS, checks.ranks, ranks_on_node));
+    MUST(
+        zero_make_plan(&plan, &own, toy_tensors, TOY_TENSORS, units, TOY_UNITS, checks.ranks, ranks_on_node));
     return plan;
 }
 
-static void check_plan(const zero *z, const zero_config *c, const zero_plan_info *planned) {
-    zero_plan_info now;
-    zero_get_plan(z, &now);
+static void check_plan(const zero *z, const zero_config *c, const zero_plan *planned) {
+    zero_plan now;
+    zero_plan_info(z, &now);
     check_that(!*plan_differs(planned, z), plan_differs(planned, z), __FILE__, __LINE__);
     check_that(!*plan_differs(&now, z), plan_differs(&now, z), __FILE__, __LINE__);
     for (int k = 0; k < ZERO_MEMORY_CLASSES; k++) {
@@ -166,7 +167,7 @@ static void check_plan(const zero *z, const zero_config *c, const zero_plan_info
         CHECK(now.slots == (c->max_open + c->prefetch < TOY_BLOCKS ? c->max_open + c->prefetch : TOY_BLOCKS));
 }
 
-static void check_memory(const zero *z, const zero_config *c, const zero_plan_info *planned,
+static void check_memory(const zero *z, const zero_config *c, const zero_plan *planned,
                          const memory_table *after_first_step) {
     memory_table now = memory_now(z);
     size_t held = zero_memory_bytes(z, ZERO_STATES), said = planned->formulas[c->stage].bytes, in_table = 0;
@@ -190,8 +191,8 @@ typedef struct {
 } outcome;
 
 static void check_transport(const zero *z, const zero_config *c) {
-    zero_job_info e;
-    zero_get_job(z, &e);
+    zero_job e;
+    zero_job_info(z, &e);
     const char *way = checks.ranks == 1       ? "one rank"
                       : c->comm.shared_window ? "shared window"
                                               : "messages",
@@ -207,18 +208,18 @@ static outcome train(const zero_config *c) {
     memset(&o, 0, sizeof o);
     MUST(toy_create(&t, c, NULL));
     check_transport(t.z, c);
-    zero_job_info job;
+    zero_job job;
     zero_traffic at_start;
-    zero_get_job(t.z, &job);
-    zero_get_traffic(t.z, &at_start);
+    zero_job_info(t.z, &job);
+    zero_traffic_info(t.z, &at_start);
     scalars_at_start = at_start.other[ZERO_FOR_SCALARS];
-    const zero_plan_info planned = plan_for(c, toy_units, job.ranks_on_host);
+    const zero_plan planned = plan_for(c, toy_units, job.ranks_on_host);
     check_plan(t.z, c, &planned);
     for (int step = 1; step <= STEPS; step++) {
-        zero_step_info info;
-        MUST(toy_step(&t, c->micro_batches, step, &info));
-        CHECK(info.finite && info.grad_norm > 0);
-        o.norms[step - 1] = info.grad_norm;
+        zero_step_result result;
+        MUST(toy_step(&t, c->micro_batches, step, &result));
+        CHECK(result.finite && result.grad_norm > 0);
+        o.norms[step - 1] = result.grad_norm;
         check_traffic(t.z, c, c->micro_batches, step, step);
         if (step == 1) first_step = memory_now(t.z);
         if (step != EVAL_AFTER) continue;
@@ -410,18 +411,18 @@ static int64_t wrong_values(const toy *t, const zero_config *c, zero_value what,
 // gradient has the loss scale in it.
 static void check_integers(const zero_config *c) {
     zero_hyper h = { .eps = 1e-8f, .t = 1 };
-    zero_step_info info;
+    zero_step_result result;
     toy t;
     double squares, unused = 0;
     MUST(toy_create(&t, c, NULL));
     t.integers = 1;
     for (int step = 0; step < 2; step++) {  // the second does not see the first
         MUST(toy_passes(&t, c->micro_batches));
-        MUST(zero_finish_gradients(t.z, &info));
+        MUST(zero_finish_gradients(t.z, &result));
         squares = 0;
         CHECK(wrong_values(&t, c, ZERO_GRADIENT, &squares) == 0);
-        CHECK(info.grad_norm == sqrt(squares) / info.loss_scale &&
-              info.loss_scale == (c->numbers.dtype == ZERO_F16 ? 256 : 1));
+        CHECK(result.grad_norm == sqrt(squares) / result.loss_scale &&
+              result.loss_scale == (c->numbers.dtype == ZERO_F16 ? 256 : 1));
         MUST(zero_update(t.z, &h));
     }
     CHECK(wrong_values(&t, c, ZERO_MOMENT1, &unused) == 0);
@@ -449,7 +450,7 @@ static int64_t gathered_in_step(const zero_config *c, const zero_unit *units, in
     toy t;
     MUST(toy_create(&t, c, units));
     MUST(toy_step(&t, 1, 1, NULL));
-    zero_get_traffic(t.z, &traffic);
+    zero_traffic_info(t.z, &traffic);
     *planned = plan_for(c, units, 1).traffic.all_gather[ZERO_FOR_STEP];
     zero_destroy(t.z);
     return traffic.all_gather[ZERO_FOR_STEP];
@@ -487,10 +488,10 @@ static void check_fewer_micro_batches(void) {
         MUST(toy_create(&t, &c, NULL));
         for (int of = 1; of <= 3; of++) {
             step_bytes want = step_traffic(&c, of);
-            zero_get_traffic(t.z, &before);
+            zero_traffic_info(t.z, &before);
             MUST(toy_step(&t, of, of, NULL));
             MUST(zero_hash(t.z, 0, hex));
-            zero_get_traffic(t.z, &after);
+            zero_traffic_info(t.z, &after);
             CHECK(after.all_gather[ZERO_FOR_STEP] - before.all_gather[ZERO_FOR_STEP] == want.all_gather);
             CHECK(after.reduce_scatter[ZERO_FOR_STEP] - before.reduce_scatter[ZERO_FOR_STEP] ==
                   want.reduce_scatter);
@@ -521,7 +522,7 @@ static passes_outcome train_with_other_passes(const zero_config *c) {
     for (int i = 0; i < TOY_LARGEST; i++) ones[i] = 1;
 #define GATHERED(steps, evals, others)                                       \
     do {                                                                     \
-        zero_get_traffic(t.z, &traffic);                                     \
+        zero_traffic_info(t.z, &traffic);                                    \
         CHECK(traffic.all_gather[ZERO_FOR_STEP] == (steps)*step + (others)); \
         CHECK(traffic.all_gather[ZERO_FOR_EVAL] == (evals)*eval);            \
     } while (0)
@@ -898,7 +899,7 @@ static void check_disorder(void) {
 static void check_inference_at(zero_config c) {
     toy t;
     char want[17], got[17];
-    zero_job_info job;
+    zero_job job;
     const int sharded = c.stage == 3 ? checks.ranks : 1;
     MUST(toy_create(&t, &c, NULL));
     MUST(toy_eval(&t));
@@ -907,14 +908,14 @@ static void check_inference_at(zero_config c) {
     zero_destroy(t.z);
     c.inference = 1;
     MUST(toy_create(&t, &c, NULL));
-    zero_get_job(t.z, &job);
-    const zero_plan_info planned = plan_for(&c, toy_units, job.ranks_on_host);
+    zero_job_info(t.z, &job);
+    const zero_plan planned = plan_for(&c, toy_units, job.ranks_on_host);
     for (int pass = 0; pass < 2; pass++) {
         MUST(toy_eval(&t));
         CHECK(!memcmp(&t.activation, &activation, sizeof activation));
     }
     zero_traffic sent;
-    zero_get_traffic(t.z, &sent);
+    zero_traffic_info(t.z, &sent);
     const int64_t low = c.numbers.dtype == ZERO_F32 ? 4 : 2;
     const int64_t first = c.stage == 3 ? unit_padded(0) / checks.ranks * (checks.ranks - 1) * low : 0;
     CHECK(sent.all_gather[ZERO_FOR_EVAL] == 2 * planned.traffic.all_gather[ZERO_FOR_EVAL] + first);

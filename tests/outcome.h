@@ -56,13 +56,13 @@ static inline void outcome_reload(toy *t) {
 static inline outcome outcome_of(const zero_config *c, int with_files, void (*before_destroy)(zero *z)) {
     const zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = STEPS + 1 };
     outcome o;
-    zero_step_info info;
+    zero_step_result result;
     toy t;
     memset(&o, 0, sizeof o);
     MUST(outcome_create(&t, c));
     for (int step = 1; step <= STEPS; step++) {
-        MUST(toy_step(&t, c->micro_batches, step, &info));
-        o.norms[step - 1] = info.grad_norm;
+        MUST(toy_step(&t, c->micro_batches, step, &result));
+        o.norms[step - 1] = result.grad_norm;
         if (step != EVAL_AFTER) continue;
         MUST(toy_eval(&t));
         o.eval = outcome_activation(&t);
@@ -72,8 +72,8 @@ static inline outcome outcome_of(const zero_config *c, int with_files, void (*be
     MUST(zero_hash(t.z, 0, o.trained));
     if (with_files) outcome_reload(&t);
     MUST(toy_passes(&t, c->micro_batches));
-    MUST(zero_finish_gradients(t.z, &info));
-    o.norms[STEPS] = info.grad_norm;
+    MUST(zero_finish_gradients(t.z, &result));
+    o.norms[STEPS] = result.grad_norm;
     MUST(zero_get(t.z, ZERO_GRADIENT, 0, 0, TOY_LARGEST / 2 - 7, 33, o.gradient));
     MUST(zero_update(t.z, &h));
     MUST(zero_get(t.z, ZERO_MOMENT1, 2, 3, 2490, 33, o.moment));

@@ -15,7 +15,7 @@ static inline int plan_line_differs(const zero_memory_line *planned, const zero_
 
 // Returns "" if plan and table agree line by line, else the first line in which they differ. Activations are
 // the trainer's.
-static inline const char *plan_differs(const zero_plan_info *p, const zero *z) {
+static inline const char *plan_differs(const zero_plan *p, const zero *z) {
     static char text[256];
     zero_memory_line held;
     int n = 0;
@@ -35,7 +35,7 @@ static inline const char *plan_differs(const zero_plan_info *p, const zero *z) {
 
 // The same where states lie in several tiers: the table has its lines in the order of allocation, the plan in
 // that of tiers.
-static inline const char *plan_differs_in_any_order(const zero_plan_info *p, const zero *z) {
+static inline const char *plan_differs_in_any_order(const zero_plan *p, const zero *z) {
     static char text[256];
     zero_memory_line held;
     int n = 0;

@@ -40,9 +40,9 @@ static void refused(const zero_config *c, int code, const char *names) {
 static void test_processor(void **state) {
     (void)state;
     zero_config c = config_on(ZERO_CPU, 0);
-    zero_job_info e;
+    zero_job e;
     assert_int_equal(toy_create(&t, &c, NULL), 0);
-    zero_get_job(t.z, &e);
+    zero_job_info(t.z, &e);
     assert_string_equal(e.device, "cpu");
     assert_int_equal(e.cuda_device, -1);
     assert_int_equal(e.ranks_on_device, 1);
@@ -467,11 +467,11 @@ static int create(const zero_config *c) {
 static void test_device_number(void **state) {
     (void)state;
     zero_config c = config_on(ZERO_CUDA, 0);
-    zero_job_info e;
+    zero_job e;
     int devices = zero_cuda_devices();
     assert_true(devices >= 1);
     WORKS(create(&c));
-    zero_get_job(t.z, &e);
+    zero_job_info(t.z, &e);
     assert_int_equal(e.cuda_device, 0);  // of the first rank on its node
     assert_true(e.device[0] && strcmp(e.device, "cpu"));
     end(NULL);
@@ -518,8 +518,8 @@ static void test_memory(void **state) {
         assert_true(line.tier == ZERO_DEVICE && line.bytes == 12288 && line.class_ == ZERO_ACTIVATIONS);
     }
     assert_int_equal(found, 2);
-    zero_plan_info plan;
-    zero_get_plan(t.z, &plan);
+    zero_plan plan;
+    zero_plan_info(t.z, &plan);
     assert_true(states == zero_memory_bytes(t.z, ZERO_STATES) && states >= plan.formulas[2].bytes);
     assert_true(by_tier[ZERO_HOST] > 0);
     size_t others = zero_memory_bytes(t.z, ZERO_WORKING) + zero_memory_bytes(t.z, ZERO_ACTIVATIONS);

@@ -188,12 +188,12 @@ static void stop(void) {
 }
 
 // Computes and captures loss and gradients of one step. The caller finishes the step.
-static double gradients(zero_step_info *info) {
+static double gradients(zero_step_result *result) {
     FOR_EACH_TENSOR(i, l) memset(captured[i][l], 0, model.tensors[i].elems * sizeof(float));
     embedding_uses = 0;
     gpt2_check(dataloader_reset(&loader));
     double loss = gpt2_gradients(&model, &loader, micro_batches);
-    zero_check(zero_finish_gradients(run.z, info));
+    zero_check(zero_finish_gradients(run.z, result));
     return loss;
 }
 
@@ -267,9 +267,9 @@ static void check_tensor(int i, int l, double *worst) {
 
 static void check_finite_differences(Setting s) {
     double worst = 0;
-    zero_step_info info;
+    zero_step_result result;
     start(s);
-    gradients(&info);
+    gradients(&result);
     zero_check(zero_discard(run.z));
     FOR_EACH_TENSOR(i, l) check_tensor(i, l, &worst);
     print_message("largest relative error %.1e\n", worst);
@@ -297,9 +297,9 @@ static void test_same_bits(void **state) {
                                         { GPT2_F32, 3, 3, 1, 0 } };
     float *first = malloc_check(gpt2_num_parameters(&ref.config) * sizeof(float));
     for (size_t s = 0; s < sizeof settings / sizeof *settings; s++) {
-        zero_step_info info;
+        zero_step_result result;
         start(settings[s]);
-        gradients(&info);
+        gradients(&result);
         FOR_EACH_TENSOR(i, l) {
             float *at = first + place(model.tensors, model.config.num_layers, i, l);
             size_t bytes = model.tensors[i].elems * sizeof(float);
@@ -449,7 +449,7 @@ static void check_generation(void) {
 
 static void check_against_reference(Setting s) {
     const Tolerance *tolerance = tolerance_of(&s);
-    zero_step_info info;
+    zero_step_result result;
     int L = ref.config.num_layers;
     start(s);
     if (s.micro_batches == 1 && !s.chunk)
@@ -461,8 +461,8 @@ static void check_against_reference(Setting s) {
     for (int step_ = 0; step_ < ref.steps; step_++) {
         zero_hyper hyper = ref.hyper;
         hyper.t = step_ + 1;
-        check_close("loss", step_, gradients(&info), ref.losses[step_], tolerance->loss);
-        check_close("gradient norm", step_, info.grad_norm, ref.norms[step_], tolerance->norm_wise);
+        check_close("loss", step_, gradients(&result), ref.losses[step_], tolerance->loss);
+        check_close("gradient norm", step_, result.grad_norm, ref.norms[step_], tolerance->norm_wise);
         if (step_ == 0) FOR_EACH_TENSOR(i, l)
         check_values("gradient", i, l, captured[i][l], ref.grads + place(model.tensors, L, i, l),
                      tolerance->norm_wise, tolerance->element);
@@ -476,7 +476,7 @@ static void check_against_reference(Setting s) {
                      tolerance->norm_wise, tolerance->param);
         free(p);
     }
-    check_close("loss", ref.steps, gradients(&info), ref.losses[ref.steps], tolerance->loss);
+    check_close("loss", ref.steps, gradients(&result), ref.losses[ref.steps], tolerance->loss);
     stop();
 }
 

@@ -414,11 +414,11 @@ static void test_not_finite(void **state) {
     (void)state;
     for (int stage = 0; stage <= 3; stage++) {
         zero_config c = config_of(stage);
-        zero_step_info info;
+        zero_step_result result;
         make(&c);
         WORKS(toy_passes(&t, 1));
-        WORKS(zero_finish_gradients(t.z, &info));
-        assert_true(info.finite && info.grad_norm > 0);
+        WORKS(zero_finish_gradients(t.z, &result));
+        assert_true(result.finite && result.grad_norm > 0);
         WORKS(zero_discard(t.z));
         WORKS(zero_begin_train(t.z, 0, 1));
         forward_all();
@@ -427,8 +427,8 @@ static void test_not_finite(void **state) {
         WORKS(zero_post_backward(t.z, 0));
         for (int u = TOY_UNITS - 1; u > 0; u--) backward(u);
         backward(0);
-        WORKS(zero_finish_gradients(t.z, &info));
-        assert_int_equal(info.finite, 0);
+        WORKS(zero_finish_gradients(t.z, &result));
+        assert_int_equal(result.finite, 0);
         WORKS(zero_discard(t.z));
     }
 }
@@ -480,7 +480,7 @@ static void test_gradient_is_cleared(void **state) {
 // is added to the others.
 static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_units, int forgotten,
                            int *finite) {
-    zero_step_info info;
+    zero_step_result result;
     WORKS(zero_begin_train(t.z, 0, 1));
     for (int u = 0; u < n_units; u++) open_and_close(u);
     for (int u = n_units - 1; u >= 0; u--) {
@@ -493,10 +493,10 @@ static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_unit
         }
         WORKS(zero_post_backward(t.z, u));
     }
-    WORKS(zero_finish_gradients(t.z, &info));
+    WORKS(zero_finish_gradients(t.z, &result));
     WORKS(zero_discard(t.z));
-    *finite = info.finite;
-    return info.grad_norm;
+    *finite = result.finite;
+    return result.grad_norm;
 }
 
 // Units of different shapes take turns in the two buffers: where one has a written tensor, another has
@@ -681,9 +681,9 @@ static void test_slots(void **state) {
     zero_config c = config_of(3);
     c.prefetch = 0;
     for (c.max_open = 1; c.max_open <= 3; c.max_open++) {
-        zero_plan_info plan;
+        zero_plan plan;
         make(&c);
-        zero_get_plan(t.z, &plan);
+        zero_plan_info(t.z, &plan);
         assert_int_equal(plan.slots, c.max_open);
         WORKS(zero_begin_eval(t.z));
         WORKS(zero_pre_forward(t.z, 0));  // has room of its own

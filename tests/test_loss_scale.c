@@ -162,11 +162,11 @@ static double true_norm(int step) {
 
 // The three ways in which a step ends. The first two differ only in that the trainer sees an overflow.
 typedef enum { STEP, UPDATE, DISCARD, WAYS } way;
-static int end_step(way w, int t, zero_step_info *info) {
+static int end_step(way w, int t, zero_step_result *result) {
     zero_hyper h = plain;
     h.t = t;
-    if (w == STEP) return zero_step(z, &h, info);
-    works(zero_finish_gradients(z, info));
+    if (w == STEP) return zero_step(z, &h, result);
+    works(zero_finish_gradients(z, result));
     return w == UPDATE ? zero_update(z, &h) : zero_discard(z);
 }
 
@@ -179,26 +179,26 @@ static void test_overflow_changes_only_the_scale(void **state) {
         for (way w = STEP; w < WAYS; w++)
             for (int kind = 1; kind <= 2; kind++) {
                 char before[17], after[17];
-                zero_step_info info;
+                zero_step_result result;
                 make(&c);
                 assert_true(zero_loss_scale(z) == 1024);
                 passes(1, 0);
-                works(end_step(STEP, 1, &info));
-                assert_true(info.finite && info.loss_scale == 1024 &&
-                            fabs(info.grad_norm - true_norm(1)) < 1e-12 * info.grad_norm);
+                works(end_step(STEP, 1, &result));
+                assert_true(result.finite && result.loss_scale == 1024 &&
+                            fabs(result.grad_norm - true_norm(1)) < 1e-12 * result.grad_norm);
                 works(zero_hash(z, 1, before));
                 for (int i = 0; i < 2; i++) {
                     passes(2, kind);
-                    works(end_step(w, 2, &info));
-                    assert_true(!info.finite && !isfinite(info.grad_norm) && info.loss_scale == 1024);
+                    works(end_step(w, 2, &result));
+                    assert_true(!result.finite && !isfinite(result.grad_norm) && result.loss_scale == 1024);
                     assert_true(zero_loss_scale(z) == (i ? 512 : 1024));
                 }
                 works(zero_hash(z, 1, after));
                 assert_string_equal(before, after);
                 passes(2, 0);  // the same step again, at the new scale
-                works(end_step(STEP, 2, &info));
-                assert_true(info.finite && info.loss_scale == 512 &&
-                            fabs(info.grad_norm - true_norm(2)) < 1e-12 * info.grad_norm);
+                works(end_step(STEP, 2, &result));
+                assert_true(result.finite && result.loss_scale == 512 &&
+                            fabs(result.grad_norm - true_norm(2)) < 1e-12 * result.grad_norm);
                 works(zero_hash(z, 1, after));
                 assert_string_not_equal(before, after);
             }
@@ -211,13 +211,13 @@ static void test_smallest_scale_is_an_error(void **state) {
     c.numbers.initial_scale_power = 3;
     c.numbers.min_loss_scale = 8;
     for (way w = STEP; w < WAYS; w++) {
-        zero_step_info info;
+        zero_step_result result;
         make(&c);
         passes(1, 1);
-        assert_int_equal(end_step(w, 1, &info), ZERO_ERR_ARGUMENT);
+        assert_int_equal(end_step(w, 1, &result), ZERO_ERR_ARGUMENT);
         assert_non_null(strstr(zero_last_error(), "smallest loss scale, min_loss_scale 8"));
         passes(1, 0);  // the step is over; a trainer may go on
-        works(end_step(STEP, 1, &info));
+        works(end_step(STEP, 1, &result));
     }
 }
 
@@ -239,12 +239,12 @@ static void train(const zero_config *c, float clip, int steps, char hex[17]) {
     make(c);
     for (int step = 1; step <= steps; step++) {
         zero_hyper h = plain;
-        zero_step_info info;
+        zero_step_result result;
         h.t = step;
         h.grad_clip = clip;
         passes(step, 0);
-        works(zero_step(z, &h, &info));
-        assert_true(fabs(info.grad_norm - true_norm(step)) < 1e-12 * info.grad_norm);
+        works(zero_step(z, &h, &result));
+        assert_true(fabs(result.grad_norm - true_norm(step)) < 1e-12 * result.grad_norm);
     }
     works(zero_hash(z, 1, hex));
 }
@@ -316,7 +316,7 @@ static void test_other_types_have_none(void **state) {
     (void)state;
     for (zero_dtype t = ZERO_F32; t <= ZERO_BF16; t++) {
         zero_config c = fp16_config();
-        zero_step_info info;
+        zero_step_result result;
         c.numbers.dtype = t;
         c.numbers.loss_scale = 64;
         make(&c);
@@ -327,8 +327,8 @@ static void test_other_types_have_none(void **state) {
         works(zero_pre_backward(z, 0));
         memset(zero_grad(z, 0, 0), 0xff, N * dtype_bytes(t));
         works(zero_post_backward(z, 0));
-        works(zero_step(z, &plain, &info));
-        assert_true(!info.finite && info.loss_scale == 1 && zero_loss_scale(z) == 1);
+        works(zero_step(z, &plain, &result));
+        assert_true(!result.finite && result.loss_scale == 1 && zero_loss_scale(z) == 1);
         float m;
         works(zero_get(z, ZERO_MOMENT1, 0, 0, 0, 1, &m));
         assert_true(isnan(m));  // zero_step updates whatever the gradients hold

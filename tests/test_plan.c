@@ -29,10 +29,10 @@ static zero_config config_of(int stage, zero_dtype dtype, int micro_batches) {
     return c;
 }
 
-static zero_plan_info plan_of(const zero_config *c, int ranks, int ranks_on_node) {
-    zero_plan_info p;
-    int rc = zero_plan(&p, c, tensors, 2, units, UNITS, ranks, ranks_on_node);
-    if (rc) fail_msg("zero_plan returned %d: %s", rc, zero_last_error());
+static zero_plan plan_of(const zero_config *c, int ranks, int ranks_on_node) {
+    zero_plan p;
+    int rc = zero_make_plan(&p, c, tensors, 2, units, UNITS, ranks, ranks_on_node);
+    if (rc) fail_msg("zero_make_plan returned %d: %s", rc, zero_last_error());
     return p;
 }
 
@@ -48,7 +48,7 @@ typedef struct {
 enum { G = ZERO_MOVED_BY_GATHERS, R = ZERO_MOVED_BY_REDUCTIONS };
 
 // The list ends with a line without purpose. Lines of 0 pages do not exist, except NCCL's own.
-static void check_lines(const zero_plan_info *p, const line *want) {
+static void check_lines(const zero_plan *p, const line *want) {
     int n = 0;
     size_t sum[ZERO_MEMORY_CLASSES] = { 0 };
     for (; want->purpose; want++) {
@@ -75,7 +75,7 @@ static void test_lines(void **state) {
     (void)state;
     for (int stage = 0; stage <= 3; stage++) {
         const zero_config c = config_of(stage, ZERO_BF16, 1);
-        const zero_plan_info p = plan_of(&c, 2, 2);
+        const zero_plan p = plan_of(&c, 2, 2);
         const size_t params = stage == 3 ? 16384 : 32768, grads = stage >= 2 ? 16384 : 32768;
         const size_t optimizer = stage >= 1 ? 32768 : 65536;
         const int grads_moved = stage == 0 ? R | G : stage == 1 ? R : 0;
@@ -124,7 +124,7 @@ static void test_other_lines(void **state) {
         { "second moment", S, D, 32768, 0, 0 },
         { NULL, 0, 0, 0, 0, 0 },
     };
-    zero_plan_info p = plan_of(&c, 2, 2);
+    zero_plan p = plan_of(&c, 2, 2);
     check_lines(&p, want);
     c.comm.shared_window = 1;  // without effect between nodes
     p = plan_of(&c, 2, 1);
@@ -140,7 +140,7 @@ static void test_inference(void **state) {
             const size_t size = low ? 2 : 4, block = low ? 3 * PAGE : 5 * PAGE;
             c.inference = 1;
             c.comm.reduce_fp32 = 1;
-            zero_plan_info p = plan_of(&c, 2, 2);
+            zero_plan p = plan_of(&c, 2, 2);
             const line want[] = {
                 { "shared window", W, D, WINDOW, 0, 1 },
                 { "values in and out", W, D, VALUES - PAGE, 0, 0 },
@@ -182,7 +182,7 @@ static void test_lines_with_sums(void **state) {
         { "second moment", S, D, 32768, 0, 0 },
         { NULL, 0, 0, 0, 0, 0 },
     };
-    const zero_plan_info p = plan_of(&c, 2, 2);
+    const zero_plan p = plan_of(&c, 2, 2);
     check_lines(&p, want);
 }
 
@@ -207,7 +207,7 @@ static void test_cuda_lines(void **state) {
             { nccl ? "NCCL (measured)" : NULL, W, D, 0, 0, 1 },
             { NULL, 0, 0, 0, 0, 0 },
         };
-        const zero_plan_info p = plan_of(&c, 2, 2);
+        const zero_plan p = plan_of(&c, 2, 2);
         check_lines(&p, want);
     }
 }
@@ -231,7 +231,7 @@ static void test_formulas(void **state) {
         for (int ranks = 1; ranks <= 3; ranks++) {
             zero_config c = config_of(0, rows[i].dtype, rows[i].micro_batches);
             c.numbers.no_master = rows[i].no_master;
-            const zero_plan_info p = plan_of(&c, ranks, ranks);
+            const zero_plan p = plan_of(&c, ranks, ranks);
             for (int stage = 0; stage <= 3; stage++) {
                 const zero_formula *f = &p.formulas[stage];
                 const int whole = rows[i].whole[stage], sharded = rows[i].sharded[stage];
@@ -252,7 +252,7 @@ static void test_traffic(void **state) {
     for (int stage = 0; stage <= 3; stage++)
         for (int A = 1; A <= 3; A += 2) {
             const zero_config c = config_of(stage, ZERO_BF16, A);
-            const zero_plan_info p = plan_of(&c, 4, 2);
+            const zero_plan p = plan_of(&c, 4, 2);
             const int sum = A > 1 ? 4 : 2;
             const int64_t gathered[] = { SHARD * sum, SHARD * 2, SHARD * 2, 2 * SHARD * 2 * A };
             const int64_t reduced[] = { SHARD * sum, SHARD * sum, SHARD * 2 * A, SHARD * 2 * A };
@@ -309,8 +309,8 @@ static void test_large(void **state) {
         for (int stage = 0; stage <= 3; stage++) {
             zero_config c = config_of(stage, ZERO_BF16, 1);
             c.start.rank = sizes[i].ranks - 1;
-            zero_plan_info p;
-            assert_int_equal(zero_plan(&p, &c, model, 3, many, 1 + L, sizes[i].ranks, 8), 0);
+            zero_plan p;
+            assert_int_equal(zero_make_plan(&p, &c, model, 3, many, 1 + L, sizes[i].ranks, 8), 0);
             assert_int_equal(p.parameters, psi);
             const double held = (double)p.bytes[ZERO_STATES], formula = (double)p.formulas[stage].bytes;
             assert_true(held >= formula && held < 1.01 * formula + 5 * PAGE);
@@ -341,8 +341,9 @@ static void test_pieces(void **state) {
 // -------- refusals
 
 static void refused(const zero_config *c, int n_units, int ranks, int ranks_on_node, const char *names) {
-    zero_plan_info p;
-    assert_int_equal(zero_plan(&p, c, tensors, 2, units, n_units, ranks, ranks_on_node), ZERO_ERR_ARGUMENT);
+    zero_plan p;
+    assert_int_equal(zero_make_plan(&p, c, tensors, 2, units, n_units, ranks, ranks_on_node),
+                     ZERO_ERR_ARGUMENT);
     if (!strstr(zero_last_error(), names)) fail_msg("\"%s\" does not name \"%s\"", zero_last_error(), names);
 }
 

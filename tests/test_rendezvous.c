@@ -860,7 +860,7 @@ static void launchers(void **state) {
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         set_only(known[i].pairs);
-        zero_launch_info found = zero_launched();
+        zero_launch found = zero_launched();
         int mpi = launched_by_mpi();
         if (mpi != known[i].mpi || found.rank != known[i].rank || found.ranks != known[i].ranks ||
             found.ranks_on_node != known[i].on_node)

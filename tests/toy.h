@@ -151,7 +151,7 @@ static inline int toy_passes(toy *t, int micro_batches) {
     return 0;
 }
 
-static inline int toy_step(toy *t, int micro_batches, int step, zero_step_info *info) {
+static inline int toy_step(toy *t, int micro_batches, int step, zero_step_result *result) {
     zero_hyper h = { .lr = 1e-2f,
                      .beta1 = 0.9f,
                      .beta2 = 0.95f,
@@ -160,7 +160,7 @@ static inline int toy_step(toy *t, int micro_batches, int step, zero_step_info *
                      .grad_clip = 1.0f,
                      .t = step };
     TOY_TRY(toy_passes(t, micro_batches));
-    return zero_step(t->z, &h, info);
+    return zero_step(t->z, &h, result);
 }
 
 static inline int toy_set_initial(toy *t) {

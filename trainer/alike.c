@@ -124,8 +124,8 @@ void note_differences(void) {
     note_difference("program", text);
 
     if (on_cuda()) {
-        zero_job_info job;
-        zero_get_job(run.z, &job);
+        zero_job job;
+        zero_job_info(run.z, &job);
         snprintf(text, sizeof text, "%s", job.device);
         note_difference("device", text);
         return;

@@ -60,8 +60,8 @@ Generation *answers_begin(Answers *a, const GPT2 *model) {
         int i = prompt_of_row(p, row), n = p->lengths[i];
         generation_add(&a->generation, p->tokens[i], n, n + opt.sample_tokens, (uint64_t)opt.seed + i);
     }
-    zero_get_traffic(run.z, &a->traffic_at_start);
-    zero_get_files(run.z, &a->files_at_start);
+    zero_traffic_info(run.z, &a->traffic_at_start);
+    zero_files_info(run.z, &a->files_at_start);
     zero_check(zero_barrier(run.z));
     a->start_s = now();
     return &a->generation;
@@ -151,9 +151,9 @@ typedef struct {
 static Speed speed_of(const Answers *a, const GPT2 *model, double end_s) {
     const zero_traffic *before = &a->traffic_at_start;
     zero_traffic now = { .all_gather = { 0 } };
-    zero_file_info files;
-    zero_get_traffic(run.z, &now);
-    zero_get_files(run.z, &files);
+    zero_files files;
+    zero_traffic_info(run.z, &now);
+    zero_files_info(run.z, &files);
     return (Speed){
         .prefill = { 1, a->prompts.total, a->prefilled_s - a->start_s },
         .generation = { a->passes - 1, (long long)a->prompts.n * (a->passes - 1), end_s - a->prefilled_s },

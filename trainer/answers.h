@@ -15,7 +15,7 @@ typedef struct {
     int passes;
     double start_s, prefilled_s;  // when the first pass began and ended
     zero_traffic traffic_at_start;
-    zero_file_info files_at_start;
+    zero_files files_at_start;
 } Answers;
 
 // Reads the prompts, and sizes the model for them: the passes, their rows and the cache.

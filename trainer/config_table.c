@@ -140,7 +140,7 @@ void print_config(const GPT2 *model) {
     }
     print_notes();
     fflush(stdout);
-    const zero_plan_info plan = plan_of(model, effective_settings());
+    const zero_plan plan = plan_of(model, effective_settings());
     print0("buckets    %lld elements, %.1f MiB; slots %d\n", (long long)plan.bucket_elems,
            mib(plan.bucket_bytes), plan.slots);
 }

@@ -13,7 +13,7 @@
 // ranks
 
 void take_launched_ranks(void) {
-    zero_launch_info launched = zero_launched();
+    zero_launch launched = zero_launched();
     zero_check(launched.ranks ? 0 : -1);
     run.rank = launched.rank;
     run.ranks = launched.ranks;

@@ -16,19 +16,19 @@
 // the memory of a rank
 
 // Returns 0, or the plugin's error if it rejects the settings.
-static int try_plan(const GPT2 *model, const zero_config *config, zero_plan_info *plan) {
+static int try_plan(const GPT2 *model, const zero_config *config, zero_plan *plan) {
     const PluginTables *t = &model->tables;
-    return zero_plan(plan, config, t->tensors, NUM_PARAMETER_TENSORS, t->units, t->n_units, run.ranks,
-                     run.ranks_on_host);
+    return zero_make_plan(plan, config, t->tensors, NUM_PARAMETER_TENSORS, t->units, t->n_units, run.ranks,
+                          run.ranks_on_host);
 }
 
-zero_plan_info plan_of(const GPT2 *model, const zero_config *config) {
-    zero_plan_info plan;
+zero_plan plan_of(const GPT2 *model, const zero_config *config) {
+    zero_plan plan;
     zero_check(try_plan(model, config, &plan));
     return plan;
 }
 
-size_t bytes_planned_on(const zero_plan_info *plan, zero_tier tier) {
+size_t bytes_planned_on(const zero_plan *plan, zero_tier tier) {
     size_t bytes = 0;
     for (int i = 0; i < plan->n_lines; i++)
         if (plan->lines[i].tier == tier) bytes += plan->lines[i].bytes;
@@ -37,7 +37,7 @@ size_t bytes_planned_on(const zero_plan_info *plan, zero_tier tier) {
 
 static size_t plugin_bytes(const GPT2 *model, zero_config config, int stage) {
     const zero_config at_stage = settings_at_stage(&config, stage);
-    zero_plan_info plan = plan_of(model, &at_stage);
+    zero_plan plan = plan_of(model, &at_stage);
     return bytes_planned_on(&plan, ZERO_DEVICE);
 }
 
@@ -52,8 +52,8 @@ static size_t buffer_bytes(GPT2 model, int recompute) {
 // Ranks that share a device share its memory evenly. Before the plugin exists, nothing is known of the
 // others.
 static int ranks_on_device(void) {
-    zero_job_info job = { .ranks_on_device = 1 };
-    if (run.z) zero_get_job(run.z, &job);
+    zero_job job = { .ranks_on_device = 1 };
+    if (run.z) zero_job_info(run.z, &job);
     return job.ranks_on_device;
 }
 
@@ -245,8 +245,8 @@ typedef struct {
 
 // Known once the ranks are connected.
 static size_t taken_by_nccl(void) {
-    zero_plan_info plan = { .nccl_bytes = 0 };
-    if (run.z) zero_get_plan(run.z, &plan);
+    zero_plan plan = { .nccl_bytes = 0 };
+    if (run.z) zero_plan_info(run.z, &plan);
     return plan.nccl_bytes;
 }
 
@@ -321,7 +321,7 @@ static int next_level(Search *s) {
 // The plugin's memory at this level.
 static Bytes plugin_bytes_of_level(Search *s, const zero_config *config) {
     Bytes *b = &s->plans[config->micro_batches > 1][s->level[SUB_GROUPS]][s->level[TIERS]][opt.zero.stage];
-    zero_plan_info plan;
+    zero_plan plan;
     if (b->on[ZERO_DEVICE]) return *b;
     *b = nowhere;
     if (try_plan(&s->model, config, &plan)) return *b;
@@ -499,7 +499,7 @@ static void print_class(const MemoryTable *t, zero_memory_class class_, const ch
     }
 }
 
-void print_memory_table(const MemoryTable *t, const zero_plan_info *plan) {
+void print_memory_table(const MemoryTable *t, const zero_plan *plan) {
     double bytes[ZERO_MEMORY_CLASSES] = { 0 };
     for (int i = 0; i < t->n_lines; i++) bytes[t->lines[i].class_] += t->lines[i].bytes;
     double states = bytes[ZERO_STATES], working = bytes[ZERO_WORKING], activations = bytes[ZERO_ACTIVATIONS];
@@ -528,8 +528,8 @@ static MemoryTable table_of_run(void) {
 
 void print_memory(void) {
     const MemoryTable t = table_of_run();
-    zero_plan_info plan;
-    zero_get_plan(run.z, &plan);
+    zero_plan plan;
+    zero_plan_info(run.z, &plan);
     print_memory_table(&t, &plan);
 }
 

@@ -21,9 +21,9 @@ enum { MOST_RECOMPUTE = 3 };  // levels of recompute are 0 to 3
 void out_of_memory(const GPT2 *model, const zero_config *config) __attribute__((noreturn));
 
 // What a rank would hold and send with these settings; its number and the number of ranks are those in `run`.
-zero_plan_info plan_of(const GPT2 *model, const zero_config *config);
+zero_plan plan_of(const GPT2 *model, const zero_config *config);
 // Bytes of a tier in it. NCCL's device memory is not known before it is connected.
-size_t bytes_planned_on(const zero_plan_info *plan, zero_tier tier);
+size_t bytes_planned_on(const zero_plan *plan, zero_tier tier);
 
 enum { MEMORY_LINES = ZERO_PLAN_LINES + 4 };  // the plugin's and the activations'
 typedef struct {
@@ -31,7 +31,7 @@ typedef struct {
     int n_lines;
 } MemoryTable;
 // Prints the table, and the plan's formulas beside its sums.
-void print_memory_table(const MemoryTable *t, const zero_plan_info *plan);
+void print_memory_table(const MemoryTable *t, const zero_plan *plan);
 // Prints the memory table of this rank.
 void print_memory(void);
 

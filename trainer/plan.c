@@ -9,7 +9,7 @@
 #include "settings.h"
 #include "start_table.h"
 
-static void print_what(const GPT2 *model, const zero_config *config, const zero_plan_info *plan) {
+static void print_what(const GPT2 *model, const zero_config *config, const zero_plan *plan) {
     const GPT2Config *c = &model->config;
     print0("plan       stage %d%s%s for %d rank%s, %d on a host; nothing is started or allocated\n",
            config->stage, config->debug.naive ? " (naive path)" : "", model->inference ? ", inference" : "",
@@ -19,7 +19,7 @@ static void print_what(const GPT2 *model, const zero_config *config, const zero_
            c->max_seq_len);
 }
 
-static void print_batch(const GPT2 *model, const zero_config *config, const zero_plan_info *plan,
+static void print_batch(const GPT2 *model, const zero_config *config, const zero_plan *plan,
                         int micro_batches) {
     long long tokens = (long long)model->B * model->T * run.ranks * micro_batches;
     const char *weights = config->numbers.no_master ? " without master weights" : " with fp32 master weights";
@@ -41,7 +41,7 @@ static void add_activations(MemoryTable *t, const char *purpose, size_t bytes, z
 }
 
 // The lines of a run's table: the plugin's, and those of the activations.
-static MemoryTable table_of(const GPT2 *model, const zero_plan_info *plan) {
+static MemoryTable table_of(const GPT2 *model, const zero_plan *plan) {
     MemoryTable t = { .n_lines = plan->n_lines };
     memcpy(t.lines, plan->lines, plan->n_lines * sizeof *t.lines);
     GPT2 without = *model;
@@ -57,7 +57,7 @@ static MemoryTable table_of(const GPT2 *model, const zero_plan_info *plan) {
 }
 
 // Prints what only a run can determine.
-static void print_assumptions(const zero_plan_info *plan) {
+static void print_assumptions(const zero_plan *plan) {
     for (int i = 0; i < plan->n_lines; i++) {
         const zero_memory_line *l = &plan->lines[i];
         if (!l->assumed) continue;
@@ -70,7 +70,7 @@ static void print_assumptions(const zero_plan_info *plan) {
         print0("  %s: not counted; cuBLASLt and cuDNN say it when a run starts\n", SCRATCH_OF_LAYERS);
 }
 
-static void print_moves(const zero_plan_info *plan) {
+static void print_moves(const zero_plan *plan) {
     static const char *const names[] = {
         [ZERO_MOVED_BY_GATHERS] = "gathers",
         [ZERO_MOVED_BY_REDUCTIONS] = "reductions",
@@ -114,14 +114,14 @@ static size_t room_of_rank(const zero_config *config) {
     return zero_memory_left(config, run.ranks_on_host, &left) ? 0 : left;
 }
 
-static void print_formula(const zero_plan_info *plan, int stage) {
+static void print_formula(const zero_plan *plan, int stage) {
     const zero_formula *f = &plan->formulas[stage];
     print0("  %d  %-14s %11.1f %11.1f %11.1f ", stage, formula_text(f), mib(f->bytes),
            mib(plan->bytes[ZERO_STATES]), mib(plan->bytes[ZERO_WORKING]));
 }
 
 // The total of a rank, with a star if it fits.
-static void print_together(const GPT2 *model, const zero_plan_info *plan, size_t room) {
+static void print_together(const GPT2 *model, const zero_plan *plan, size_t room) {
     size_t on_device = activation_bytes(model, ZERO_DEVICE), on_host = activation_bytes(model, ZERO_HOST);
     double together = (double)plan->bytes[ZERO_STATES] + plan->bytes[ZERO_WORKING] + on_device + on_host;
     int fits = bytes_planned_on(plan, ZERO_DEVICE) + on_device < room;
@@ -130,7 +130,7 @@ static void print_together(const GPT2 *model, const zero_plan_info *plan, size_t
 
 static void print_stage(const GPT2 *model, const zero_config *config, int stage, size_t room) {
     const zero_config at_stage = settings_at_stage(config, stage);
-    const zero_plan_info plan = plan_of(model, &at_stage);
+    const zero_plan plan = plan_of(model, &at_stage);
     print_formula(&plan, stage);
     GPT2 tried = *model;
     for (tried.recompute = 0; tried.recompute <= MOST_RECOMPUTE; tried.recompute++)
@@ -162,7 +162,7 @@ static void print_inference_stages(const GPT2 *model, const zero_config *config)
     for (int stage = 0; stage <= 3; stage++) {
         zero_config at_stage = *config;
         at_stage.stage = stage;
-        const zero_plan_info plan = plan_of(model, &at_stage);
+        const zero_plan plan = plan_of(model, &at_stage);
         print_formula(&plan, stage);
         print_together(model, &plan, room);
         print0("\n");
@@ -179,7 +179,7 @@ static void print_sent(const char *what, int64_t bytes, int64_t between_nodes) {
     print0("\n");
 }
 
-static void print_sent_traffic(const zero_plan_info *plan) {
+static void print_sent_traffic(const zero_plan *plan) {
     const zero_traffic *all = &plan->traffic, *between = &plan->traffic_between_nodes;
     const zero_purpose step = ZERO_FOR_STEP, eval = ZERO_FOR_EVAL, scalars = ZERO_FOR_SCALARS;
     print0("sent by a rank                             MiB%s\n",
@@ -199,7 +199,7 @@ static void print_sent_traffic(const zero_plan_info *plan) {
     print_sent("validation batch: gathers", all->all_gather[eval], between->all_gather[eval]);
 }
 
-static void print_sent_by_pass(const zero_plan_info *plan) {
+static void print_sent_by_pass(const zero_plan *plan) {
     print0("sent by a rank                             MiB%s\n",
            run.ranks_on_host < run.ranks ? "  to other hosts" : "");
     print_sent("pass but the first: gathers", plan->traffic.all_gather[ZERO_FOR_EVAL],
@@ -209,7 +209,7 @@ static void print_sent_by_pass(const zero_plan_info *plan) {
 // --------
 // the whole
 
-static void print_training(const GPT2 *model, const zero_config *config, const zero_plan_info *plan,
+static void print_training(const GPT2 *model, const zero_config *config, const zero_plan *plan,
                            int micro_batches) {
     const MemoryTable table = table_of(model, plan);
     print_what(model, config, plan);
@@ -222,7 +222,7 @@ static void print_training(const GPT2 *model, const zero_config *config, const z
     print_sent_traffic(plan);
 }
 
-static void print_inference(const GPT2 *model, const zero_config *config, const zero_plan_info *plan) {
+static void print_inference(const GPT2 *model, const zero_config *config, const zero_plan *plan) {
     const MemoryTable table = table_of(model, plan);
     print_what(model, config, plan);
     print_passes(model);
@@ -239,7 +239,7 @@ void print_plan(GPT2 *model, int micro_batches) {
     zero_config config = plugin_settings(model->dtype, micro_batches);
     config.start.rank = 0;
     settle_memory_alone(model, &config);
-    const zero_plan_info plan = plan_of(model, &config);
+    const zero_plan plan = plan_of(model, &config);
     if (model->inference)
         print_inference(model, &config, &plan);
     else

@@ -99,8 +99,8 @@ void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long 
         measure_peak(model->dtype);
         if (run.rank == 0) bar_start(terminal);
     }
-    zero_get_traffic(run.z, &r->traffic_at_start);
-    zero_get_files(run.z, &r->files_at_start);
+    zero_traffic_info(run.z, &r->traffic_at_start);
+    zero_files_info(run.z, &r->files_at_start);
     r->start_s = now();
 }
 
@@ -175,8 +175,8 @@ typedef struct {
     double read, written, waited_s;
 } FilesPerStep;
 
-static FilesPerStep files_per_step(const Report *r, const zero_file_info *f) {
-    const zero_file_info *before = &r->files_at_start;
+static FilesPerStep files_per_step(const Report *r, const zero_files *f) {
+    const zero_files *before = &r->files_at_start;
     double n = r->steps_run ? r->steps_run : 1;
     return (FilesPerStep){ (f->read - before->read) / n, (f->written - before->written) / n,
                            (f->waited_s - before->waited_s) / n };
@@ -256,15 +256,15 @@ static void save_summary(const Summary *s) {
 
 void report_end(Report *r, const GPT2 *model) {
     Summary s = { .report = r, .model = model };
-    zero_file_info files;
+    zero_files files;
     bar_end();
     s.tokens_per_s = typical_rate(r);
-    zero_get_files(run.z, &files);
+    zero_files_info(run.z, &files);
     s.files = files_per_step(r, &files);
     check_last_update();
     zero_check(zero_hash(run.z, 0, s.params_hash));
     if (!strcmp(opt.hash, "full")) zero_check(zero_hash(run.z, 1, s.state_hash));
-    zero_get_traffic(run.z, &s.traffic);
+    zero_traffic_info(run.z, &s.traffic);
     s.sent = sent_per_step(r, &s.traffic);
     if (files.how) add_wear(&s);
     print0("median step %.0f tokens/s | sent per rank and step %.2f MiB | params_hash %s%s%s\n",

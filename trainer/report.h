@@ -24,7 +24,7 @@ typedef struct {
     double average_rate;          // tokens per second, exponential moving average
     double loss, norm, val_loss;  // the last ones; NaN before the first
     zero_traffic traffic_at_start;
-    zero_file_info files_at_start;
+    zero_files files_at_start;
 } Report;
 
 // (collective) Begins the report. Rank 0 decides between bar and lines; for a bar all ranks measure their

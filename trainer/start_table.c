@@ -26,7 +26,7 @@ void print_passes(const GPT2 *model) {
            model->cache_rows, model->cache_rows == 1 ? "" : "s", model->B * model->T, model->cache_positions);
 }
 
-static void print_numbers(const GPT2 *model, const zero_job_info *job) {
+static void print_numbers(const GPT2 *model, const zero_job *job) {
     const char *weights = opt.master ? " with fp32 master weights" : " without master weights";
     if (model->dtype == GPT2_F32 || model->inference) weights = "";
     const char *how_chosen = opt.recompute < 0 && on_cuda() ? " (the lowest that memory allows)" : "";
@@ -54,14 +54,14 @@ static void print_cuda(const GPT2 *model) {
            backward.bytes > backward.limit ? ", which one row exceeds" : "");
 }
 
-static void print_zero(const zero_job_info *job) {
+static void print_zero(const zero_job *job) {
     const char *overlap = strcmp(opt.overlap, "0") ? "off (no spare core for a progress thread)" : "off";
     if (run.overlap) overlap = "on";
     print0("ZeRO       stage %d%s, %s, overlap %s, prefetch %d\n", opt.zero.stage,
            opt.zero.debug.naive ? " (naive path)" : "", job->comm, overlap, opt.zero.prefetch);
 }
 
-static void print_hosts(const zero_job_info *job) {
+static void print_hosts(const zero_job *job) {
     if (job->open_start)
         print0("start      without ZERO_JOB_KEY: whoever reached rank 0's port could have taken part\n");
     if (job->ranks_on_host != run.ranks)
@@ -74,10 +74,10 @@ static void print_hosts(const zero_job_info *job) {
 // All ranks' writes together wear the disks.
 static void print_files(void) {
     char moved[120] = "";  // nothing, if the parameters are only read
-    zero_plan_info plan;
-    zero_file_info files;
-    zero_get_plan(run.z, &plan);
-    zero_get_files(run.z, &files);
+    zero_plan plan;
+    zero_files files;
+    zero_plan_info(run.z, &plan);
+    zero_files_info(run.z, &files);
     if (!files.how) return;
     double written = plan.file_written;
     zero_check(zero_sum(run.z, &written, 1));
@@ -88,8 +88,8 @@ static void print_files(void) {
 }
 
 static void print_traffic(void) {
-    zero_plan_info plan;
-    zero_get_plan(run.z, &plan);
+    zero_plan plan;
+    zero_plan_info(run.z, &plan);
     int64_t gathers = plan.traffic.all_gather[ZERO_FOR_STEP];
     int64_t reductions = plan.traffic.reduce_scatter[ZERO_FOR_STEP];
     print0("buckets    %lld elements, %.1f MiB; slots %d\n", (long long)plan.bucket_elems,
@@ -102,8 +102,8 @@ static void print_traffic(void) {
 }
 
 void print_inference_start(const GPT2 *model) {
-    zero_job_info job;
-    zero_get_job(run.z, &job);
+    zero_job job;
+    zero_job_info(run.z, &job);
     print_model(model, -1);
     print_passes(model);
     print_numbers(model, &job);
@@ -115,8 +115,8 @@ void print_inference_start(const GPT2 *model) {
 }
 
 void print_start(const GPT2 *model, int micro_batches, int steps, int resume_step) {
-    zero_job_info job;
-    zero_get_job(run.z, &job);
+    zero_job job;
+    zero_job_info(run.z, &job);
     print_model(model, resume_step);
     print_batch(model, micro_batches, steps);
     print_numbers(model, &job);

@@ -161,7 +161,7 @@ int main(int argc, char **argv) {
         step = 0;
     char text[32], hash[17];
     double seen[2] = { 0, 0 };
-    zero_plan_info plan;
+    zero_plan plan;
     zero_config config = zero_defaults();
     if (argc != 1 && !save && !resume) fail("usage: mlp_zero [save | resume]");
     check(zero_config_from_env(&config));
@@ -183,19 +183,19 @@ int main(int argc, char **argv) {
             check(zero_save(z, "mlp_zero.saved", text));
         }
         double sums[2] = { 0, 0 };
-        zero_step_info info;
+        zero_step_result result;
         zero_hyper hyper = { 0.005f * (STEPS - step) / STEPS, 0.9f, 0.95f, 1e-8f, 0.01f, 1, step + 1 };
         for (int micro = 0; micro < A; micro++) run_pass(step * A + micro, micro, A, sums);
-        check(zero_step(z, &hyper, &info));
+        check(zero_step(z, &hyper, &result));
         check(zero_sum(z, sums, 2));
         if (speaks && step % 50 == 0)
-            printf("step %3d | loss %.6f | norm %.4f\n", step + 1, sums[0] / BATCH, info.grad_norm);
+            printf("step %3d | loss %.6f | norm %.4f\n", step + 1, sums[0] / BATCH, result.grad_norm);
     }
     for (int i = 0; i < NEW / BATCH * A; i++)
         run_pass(STEPS * A + i, 0, 0, seen);  // rows that it has not trained on
     check(zero_sum(z, seen, 2));
     check(zero_hash(z, 0, hash));
-    zero_get_plan(z, &plan);
+    zero_plan_info(z, &plan);
     if (speaks)
         printf("%d new points: loss %.6f, %.1f %% on the right side\nmodel states %zu bytes a rank (formula "
                "%zu), working %zu\n"

@@ -182,8 +182,8 @@ static int read_mpi(int *rank, int *ranks) {
 
 // SLURM_STEP_NUM_TASKS is set by srun only. SLURM_NTASKS is also set in a batch script and in salloc's shell,
 // where one process may be meant.
-zero_launch_info zero_launched(void) {
-    static const zero_launch_info alone = { 0, 1, 1 }, wrong = { 0, 0, 1 };
+zero_launch zero_launched(void) {
+    static const zero_launch alone = { 0, 1, 1 }, wrong = { 0, 0, 1 };
     rendezvous_settings s = { .ranks = 1, .file = "" };  // rank 0's address does not matter here
     const launcher *by = launched_by();
     int mpi = launched_by_mpi(), here;
@@ -192,5 +192,5 @@ zero_launch_info zero_launched(void) {
     const char *of_node = FIRST_OF("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE",
                                    "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE");
     here = of_node ? atoi(of_node) : s.ranks;
-    return (zero_launch_info){ s.rank, s.ranks, here > 0 && here < s.ranks ? here : s.ranks };
+    return (zero_launch){ s.rank, s.ranks, here > 0 && here < s.ranks ? here : s.ranks };
 }

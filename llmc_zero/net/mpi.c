@@ -193,7 +193,7 @@ static int meet_within(double limit, net *n) {
     if (running) return meet(m);
     if (!outlasts(limit, run_meet, m)) return m->failure.code ? zero_fail_again(&m->failure) : 0;
     n->connection = NULL;
-    zero_launch_info launched = zero_launched();
+    zero_launch launched = zero_launched();
     net_machine(host);
     return zero_fail_rank(
         ZERO_ERR_COMM, launched.rank, host,

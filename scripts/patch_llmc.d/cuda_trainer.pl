@@ -114,8 +114,8 @@ our @cuda_edits = (
         my ($f, $in) = @_;
         outside_by_number($f, $in);
         known($f, $in, 'cuda.norm', $OWN_NORM);
-        my $reduce = 'z_check(zero_finish_gradients(z, &info));';
-        instead($f, $in, 'zero_step_info info;', $reduce, 'return (float)info.grad_norm;');
+        my $reduce = 'z_check(zero_finish_gradients(z, &result));';
+        instead($f, $in, 'zero_step_result result;', $reduce, 'return (float)result.grad_norm;');
     } ],
     [ $CUDA, 'gpt2_update', 'the update by the plugin, which clips', sub {
         my ($f, $in) = @_;

@@ -78,10 +78,10 @@ sub shared_print_memory {
 static void z_print_memory(int stage) {
     static const char *const classes[] = { "model states", "working", "activations" };
     zero_memory_line line;
-    zero_job_info job;
+    zero_job job;
     double states = zero_memory_bytes(z, ZERO_STATES) / 1048576.0;
     double working = zero_memory_bytes(z, ZERO_WORKING) / 1048576.0;
-    zero_get_job(z, &job);
+    zero_job_info(z, &job);
     printf("ZeRO stage %d on %d ranks by %s; memory of a rank, activations apart:\n", stage, zero_ranks(z),
            job.comm);
     for (int i = 0; zero_memory(z, i, &line) == 0; i++) {
@@ -285,7 +285,7 @@ static int z_rank_on_node(int ranks) {
 static MultiGpuConfig z_start(int num_processes, int process_rank, int gpus_per_node, char *server_ip,
                               char *fs_path, char *init_method) {
     MultiGpuConfig config = {};
-    zero_launch_info launched = zero_launched();
+    zero_launch launched = zero_launched();
     int on_node = launched.ranks_on_node, devices;
     if (!launched.ranks) z_refuse("%s", zero_last_error());
     z_config = zero_defaults();
