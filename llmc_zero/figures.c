@@ -11,10 +11,9 @@ void *zero_alloc_host(zero *z, zero_memory_class class_, const char *purpose, si
 }
 
 int zero_memory(const zero *z, int i, zero_memory_line *line) {
-    if (i < 0 || i >= z->memory.n_lines)
-        return zero_fail(ZERO_ERR_ARGUMENT, "the memory table has %d lines", z->memory.n_lines);
+    if (i < 0 || i >= z->memory.n_lines) return 0;
     *line = z->memory.lines[i];
-    return 0;
+    return 1;
 }
 
 size_t zero_memory_bytes(const zero *z, zero_memory_class class_) { return memory_bytes(&z->memory, class_); }
@@ -61,9 +60,9 @@ void zero_plan_info(const zero *z, zero_plan *info) {
 int zero_trace_event(const zero *z, int i, zero_event *e) {
     trace_complete((trace *)&z->trace);
     int n = z->trace.used < z->trace.capacity ? z->trace.used : z->trace.capacity;
-    if (i < 0 || i >= n) return zero_fail(ZERO_ERR_ARGUMENT, "the trace holds %d events", n);
+    if (i < 0 || i >= n) return 0;
     *e = z->trace.events[i];
-    return 0;
+    return 1;
 }
 
 int zero_trace_write(zero *z, const char *path) {

@@ -29,8 +29,8 @@ typedef struct {
     int moved_by;  // of zero_movers
     int assumed;   // in a plan: 1: zero_create may find it otherwise, see zero_make_plan
 } zero_memory_line;
-// Returns 0 and line i, from 0, of the memory table, or ZERO_ERR_ARGUMENT after the last. Allocations of one
-// class, purpose and tier are one line, whose string is valid until zero_destroy.
+// Returns 1 and line i, from 0, of the memory table; 0, which is no failure, after the last. Allocations of
+// one class, purpose and tier are one line, whose string is valid until zero_destroy.
 int zero_memory(const zero *z, int i, zero_memory_line *line);
 // Returns the bytes of a class that this rank holds now, in all tiers.
 size_t zero_memory_bytes(const zero *z, zero_memory_class class_);
@@ -144,8 +144,9 @@ typedef struct {
     int64_t bytes;  // read, written or copied; of a collective, sent to other ranks; 0: nothing is moved
     double start_s, end_s;  // since zero_create
 } zero_event;
-// Returns 0 and event i, from 0, of this rank, in the order in which they ended, or ZERO_ERR_ARGUMENT after
-// the last. Only debug.trace_events are kept. With overlap, only between steps and after a zero_barrier.
+// Returns 1 and event i, from 0, of this rank, in the order in which they ended; 0, which is no failure,
+// after the last. Only debug.trace_events are kept. With overlap, only between steps and after a
+// zero_barrier.
 int zero_trace_event(const zero *z, int i, zero_event *e);
 // Returns 0 when this rank's events are in the file `path`, as JSON for chrome://tracing or Perfetto; the
 // path differs from rank to rank. Waits for collectives. A file that cannot be written is ZERO_ERR_IO, and

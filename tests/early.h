@@ -15,9 +15,9 @@ static inline int overlapped(const zero *z) {
     zero_event e;
     double backward_s = 0;
     int found = 0;
-    for (int i = 0; !zero_trace_event(z, i, &e); i++)
+    for (int i = 0; zero_trace_event(z, i, &e); i++)
         if (e.kind == ZERO_EV_BACKWARD && e.end_s > backward_s) backward_s = e.end_s;
-    for (int i = 0; !zero_trace_event(z, i, &e); i++)
+    for (int i = 0; zero_trace_event(z, i, &e); i++)
         found |= e.kind == ZERO_EV_UPDATE && e.unit >= 0 && e.start_s < backward_s;
     return found;
 }

@@ -530,7 +530,7 @@ static void check_stage(int stage, int micro_batches, int reduce_fp32) {
     own.comm.reduce_fp32 = reduce_fp32;
     CHECK_SETTING("stage %d, %d micro-batches, fp32 on the wire %d", stage, micro_batches, reduce_fp32);
     MUST(zero_create(&z, &own, tensors, 2, units, 4));
-    for (int i = 0; !zero_memory(z, i, &line); i++) {
+    for (int i = 0; zero_memory(z, i, &line); i++) {
         if (line.tier != ZERO_DEVICE) continue;
         moved += movers_of(line.purpose, stage, wide) * line.bytes;
         if (strcmp(line.purpose, "NCCL (measured)")) continue;

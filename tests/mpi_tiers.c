@@ -304,10 +304,10 @@ static void check_delayed(void) {
 static int used_before_updated(const zero *z) {
     zero_event update, use;
     double ended_s = 0;
-    for (int i = 0; !zero_trace_event(z, i, &update); i++)
+    for (int i = 0; zero_trace_event(z, i, &update); i++)
         if (update.kind == ZERO_EV_UPDATE && update.unit < 0) ended_s = update.end_s;
-    for (int i = 0; !zero_trace_event(z, i, &update); i++)
-        for (int k = 0; update.kind == ZERO_EV_UPDATE && !zero_trace_event(z, k, &use); k++)
+    for (int i = 0; zero_trace_event(z, i, &update); i++)
+        for (int k = 0; update.kind == ZERO_EV_UPDATE && zero_trace_event(z, k, &use); k++)
             if (use.kind == ZERO_EV_FORWARD && use.unit == update.unit && use.start_s > ended_s &&
                 use.end_s < update.end_s)
                 return 1;

@@ -136,7 +136,7 @@ typedef struct {
 static memory_table memory_now(const zero *z) {
     memory_table m;
     memset(&m, 0, sizeof m);
-    while (m.n < MEMORY_LINES && !zero_memory(z, m.n, &m.lines[m.n])) m.n++;
+    while (m.n < MEMORY_LINES && zero_memory(z, m.n, &m.lines[m.n])) m.n++;
     return m;
 }
 
@@ -703,9 +703,9 @@ static void check_values_and_scalars(void) {
 static int meetings(const zero *z, zero_event_kind a, zero_event_kind b) {
     int n = 0;
     zero_event x, y;
-    for (int i = 0; !zero_trace_event(z, i, &x); i++) {
+    for (int i = 0; zero_trace_event(z, i, &x); i++) {
         if (x.kind != a) continue;
-        for (int j = 0; !zero_trace_event(z, j, &y); j++)
+        for (int j = 0; zero_trace_event(z, j, &y); j++)
             n += y.kind == b && y.unit != x.unit && x.start_s < y.end_s && y.start_s < x.end_s;
     }
     return n;
@@ -714,7 +714,7 @@ static int meetings(const zero *z, zero_event_kind a, zero_event_kind b) {
 // The index of the first event of a kind and unit from event `from` on; CHECK fails where there is none.
 static int event_of(const zero *z, int from, zero_event_kind kind, int unit) {
     zero_event e;
-    for (int i = from; !zero_trace_event(z, i, &e); i++)
+    for (int i = from; zero_trace_event(z, i, &e); i++)
         if (e.kind == kind && e.unit == unit) return i;
     CHECK(!"an event of this kind and unit");
     return -1;
@@ -723,7 +723,7 @@ static int event_of(const zero *z, int from, zero_event_kind kind, int unit) {
 static int events_so_far(const zero *z) {
     zero_event e;
     int n = 0;
-    while (!zero_trace_event(z, n, &e)) n++;
+    while (zero_trace_event(z, n, &e)) n++;
     return n;
 }
 
@@ -773,7 +773,7 @@ static void check_order_of_starts(void) {
 static int waits(const zero *z) {
     zero_event e;
     int n = 0;
-    for (int i = 0; !zero_trace_event(z, i, &e); i++) n += e.kind == ZERO_EV_WAIT;
+    for (int i = 0; zero_trace_event(z, i, &e); i++) n += e.kind == ZERO_EV_WAIT;
     return n;
 }
 

@@ -20,7 +20,7 @@ static inline const char *plan_differs(const zero_plan *p, const zero *z) {
     zero_memory_line held;
     int n = 0;
     *text = 0;
-    for (int i = 0; !zero_memory(z, i, &held); i++) {
+    for (int i = 0; zero_memory(z, i, &held); i++) {
         if (held.class_ == ZERO_ACTIVATIONS) continue;
         const zero_memory_line *planned = &p->lines[n++];
         if (n <= p->n_lines && !plan_line_differs(planned, &held)) continue;
@@ -39,7 +39,7 @@ static inline const char *plan_differs_in_any_order(const zero_plan *p, const ze
     static char text[256];
     zero_memory_line held;
     int n = 0;
-    for (int i = 0; !zero_memory(z, i, &held); i++) {
+    for (int i = 0; zero_memory(z, i, &held); i++) {
         int at = 0;
         if (held.class_ == ZERO_ACTIVATIONS) continue;
         while (at < p->n_lines && plan_line_differs(&p->lines[at], &held)) at++;

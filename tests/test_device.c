@@ -47,7 +47,7 @@ static void test_processor(void **state) {
     assert_int_equal(e.cuda_device, -1);
     assert_int_equal(e.ranks_on_device, 1);
     zero_memory_line line;
-    for (int i = 0; !zero_memory(t.z, i, &line); i++) assert_int_equal(line.tier, ZERO_DEVICE);
+    for (int i = 0; zero_memory(t.z, i, &line); i++) assert_int_equal(line.tier, ZERO_DEVICE);
 }
 
 #define TEST(f) cmocka_unit_test_teardown(f, end)
@@ -503,7 +503,7 @@ static void test_memory(void **state) {
     cudaGetLastError();
     CUDA_WORKS(cudaMemcpy(back, x, sizeof back, cudaMemcpyDeviceToHost));
     for (int i = 0; i < 2500; i++) assert_true(back[i] == 0);  // also as the default stream reads them
-    for (int i = 0; !zero_memory(t.z, i, &line); i++) {
+    for (int i = 0; zero_memory(t.z, i, &line); i++) {
         by_tier[line.tier] += line.bytes;
         if (line.class_ == ZERO_STATES) {
             states += line.bytes;

@@ -642,9 +642,10 @@ static void test_scalars_refused(void **state) {
     REFUSED(zero_sum(t.z, x, 65), ZERO_ERR_ARGUMENT, "65 values");
     REFUSED(zero_broadcast(t.z, 1, x, 8), ZERO_ERR_ARGUMENT, "root 1");
     REFUSED(zero_broadcast(t.z, -1, x, 8), ZERO_ERR_ARGUMENT, "root -1");
-    REFUSED(zero_memory(t.z, 1000, &line), ZERO_ERR_ARGUMENT, "memory table");
-    REFUSED(zero_trace_event(t.z, 0, &event), ZERO_ERR_ARGUMENT, "trace");
     REFUSED(zero_trace_write(t.z, "/nonexistent/trace.json"), ZERO_ERR_IO, "/nonexistent/trace.json");
+    assert_int_equal(zero_memory(t.z, 1000, &line), 0);  // the end of an iteration is no failure
+    assert_int_equal(zero_trace_event(t.z, 0, &event), 0);
+    assert_non_null(strstr(zero_last_error(), "/nonexistent/trace.json"));
 }
 
 // -------- slots
@@ -781,13 +782,13 @@ static int next_event;  // the first event of the trace that was not looked at
 // The start of the unit's use, or the end of its gather, among the events since the last look; -1: none.
 static double when(zero_event_kind kind, int unit) {
     zero_event e;
-    for (int i = next_event; !zero_trace_event(t.z, i, &e); i++)
+    for (int i = next_event; zero_trace_event(t.z, i, &e); i++)
         if (e.kind == kind && e.unit == unit) return kind == ZERO_EV_GATHER ? e.end_s : e.start_s;
     return -1;
 }
 static void skip_events(void) {
     zero_event e;
-    while (!zero_trace_event(t.z, next_event, &e)) next_event++;
+    while (zero_trace_event(t.z, next_event, &e)) next_event++;
 }
 
 // An evaluation in this order; how many of its units were gathered before the unit before them was opened,
@@ -853,7 +854,7 @@ static void test_any_order_trains(void **state) {
 static int gathers_since_last_look(int unit) {
     zero_event e;
     int n = 0;
-    for (; !zero_trace_event(t.z, next_event, &e); next_event++)
+    for (; zero_trace_event(t.z, next_event, &e); next_event++)
         n += e.kind == ZERO_EV_GATHER && e.unit == unit;
     return n;
 }
@@ -922,7 +923,7 @@ static void test_update_in_order_of_use(void **state) {
         next_event = 0;
         skip_events();
         WORKS(zero_step(t.z, &(zero_hyper){ .lr = 1e-2f, .eps = 1e-8f, .t = 1 }, NULL));
-        for (; !zero_trace_event(t.z, next_event, &e); next_event++) {
+        for (; zero_trace_event(t.z, next_event, &e); next_event++) {
             if (e.kind == ZERO_EV_UPDATE && e.unit >= 0) assert_int_equal(e.unit, updates[n++]);
             if (e.kind != ZERO_EV_GATHER) continue;
             assert_true(e.unit == forward[0] && n == 1);

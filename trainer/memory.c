@@ -522,7 +522,7 @@ void print_memory_table(const MemoryTable *t, const zero_plan *plan) {
 // The memory of this run.
 static MemoryTable table_of_run(void) {
     MemoryTable t = { .n_lines = 0 };
-    while (t.n_lines < MEMORY_LINES && !zero_memory(run.z, t.n_lines, &t.lines[t.n_lines])) t.n_lines++;
+    while (t.n_lines < MEMORY_LINES && zero_memory(run.z, t.n_lines, &t.lines[t.n_lines])) t.n_lines++;
     return t;
 }
 

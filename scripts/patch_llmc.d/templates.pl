@@ -84,7 +84,7 @@ static void z_print_memory(int stage) {
     zero_job_info(z, &job);
     printf("ZeRO stage %d on %d ranks by %s; memory of a rank, activations apart:\n", stage, zero_ranks(z),
            job.comm);
-    for (int i = 0; zero_memory(z, i, &line) == 0; i++) {
+    for (int i = 0; zero_memory(z, i, &line); i++) {
         printf("  %-12s  %-28s %8.1f MiB\n", classes[line.class_], line.purpose, line.bytes / 1048576.0);
     }
     printf("  model states %.1f, working %.1f, together %.1f MiB\n", states, working, states + working);
