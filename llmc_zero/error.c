@@ -4,66 +4,68 @@
 #include <stdio.h>
 #include <string.h>
 
-static _Thread_local zero_failure last = { .rank = -1, .unit = -1, .lower = -1 };
+static _Thread_local failure_record last = { .fields = { .rank = -1, .unit = -1 }, .lower = -1 };
 
-const char *zero_last_error(void) { return last.sentence; }
-const zero_failure *zero_last_failure(void) { return &last; }
+const char *zero_last_error(void) { return last.fields.sentence; }
+const zero_failure *zero_last_failure(void) { return &last.fields; }
+const failure_record *zero_failed(void) { return &last; }
 
 // The arguments may point into `last`, so the new failure is formatted in a separate struct.
 int zero_fail_of(int code, int rank, const char *host, const char *setting, const char *fmt, ...) {
-    zero_failure f = { .code = code, .rank = rank, .unit = -1, .lower = -1 };
+    failure_record f = { .fields = { .code = code, .rank = rank, .unit = -1 }, .lower = -1 };
     va_list args;
-    snprintf(f.setting, sizeof f.setting, "%s", setting);
-    size_t used = strcspn(f.setting, " ");
-    memcpy(f.sentence, f.setting, used);
+    snprintf(f.fields.setting, sizeof f.fields.setting, "%s", setting);
+    size_t used = strcspn(f.fields.setting, " ");
+    memcpy(f.fields.sentence, f.fields.setting, used);
     if (rank >= 0)
-        used = (size_t)snprintf(f.sentence, sizeof f.sentence, host ? "rank %d (host %s)" : "rank %d", rank,
-                                host);
+        used = (size_t)snprintf(f.fields.sentence, sizeof f.fields.sentence,
+                                host ? "rank %d (host %s)" : "rank %d", rank, host);
     va_start(args, fmt);
-    vsnprintf(f.sentence + used, sizeof f.sentence - used, fmt, args);
+    vsnprintf(f.fields.sentence + used, sizeof f.fields.sentence - used, fmt, args);
     va_end(args);
-    f.reason = (int)strlen(f.sentence);
+    f.reason = (int)strlen(f.fields.sentence);
     return zero_fail_again(&f);
 }
 
-int zero_fail_again(const zero_failure *f) {
+int zero_fail_again(const failure_record *f) {
     last = *f;
-    return f->code;
+    return f->fields.code;
 }
 
 int zero_failed_at_unit(int unit) {
-    last.unit = unit;
-    return last.code;
+    last.fields.unit = unit;
+    return last.fields.code;
 }
 
 int zero_failed_by_setting(const char *setting) {
-    snprintf(last.setting, sizeof last.setting, "%s", setting);
-    return last.code;
+    snprintf(last.fields.setting, sizeof last.fields.setting, "%s", setting);
+    return last.fields.code;
 }
 
 int zero_failed_advice(const char *fmt, ...) {
-    size_t used = strlen(last.sentence), room = sizeof last.sentence - used;
+    size_t used = strlen(last.fields.sentence), room = sizeof last.fields.sentence - used;
     va_list args;
-    if (room < 3) return last.code;
-    memcpy(last.sentence + used, "; ", 3);
+    if (room < 3) return last.fields.code;
+    memcpy(last.fields.sentence + used, "; ", 3);
     va_start(args, fmt);
-    vsnprintf(last.sentence + used + 2, room - 2, fmt, args);
+    vsnprintf(last.fields.sentence + used + 2, room - 2, fmt, args);
     va_end(args);
-    return last.code;
+    return last.fields.code;
 }
 
 int zero_failed_on(int rank, const char *host) {
-    if (last.rank >= 0) return last.code;
-    zero_failure f = last;
-    f.rank = rank;
-    snprintf(f.sentence, sizeof f.sentence, "rank %d (host %s): %.900s", rank, host, last.sentence);
-    f.reason += (int)(strlen(f.sentence) - strlen(last.sentence));
+    if (last.fields.rank >= 0) return last.fields.code;
+    failure_record f = last;
+    f.fields.rank = rank;
+    snprintf(f.fields.sentence, sizeof f.fields.sentence, "rank %d (host %s): %.900s", rank, host,
+             last.fields.sentence);
+    f.reason += (int)(strlen(f.fields.sentence) - strlen(last.fields.sentence));
     return zero_fail_again(&f);
 }
 
 int zero_failed_after(int lower) {
     last.lower = lower;
-    return last.code;
+    return last.fields.code;
 }
 
 const char *zero_list_ranks(char list[ZERO_LIST], int ranks, const char *chosen, const char *hosts,

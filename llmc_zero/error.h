@@ -15,7 +15,15 @@
 #define zero_refuse(setting, ...) zero_fail_setting(ZERO_ERR_ARGUMENT, setting, __VA_ARGS__)
 int zero_fail_of(int code, int rank, const char *host, const char *setting, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
-int zero_fail_again(const zero_failure *f);  // a failure of another rank or thread, or an earlier one
+
+// A failure as the plugin keeps it and passes it between threads and ranks.
+typedef struct {
+    zero_failure fields;  // zero_last_failure()
+    int lower;            // how many lower ranks have failed with this sentence; -1: not known
+    int reason;           // how many bytes of the sentence say what failed, before any advice
+} failure_record;
+const failure_record *zero_failed(void);       // the calling thread's last failure
+int zero_fail_again(const failure_record *f);  // of another rank or thread, or an earlier one
 
 // More details of the last failure; each returns its code.
 int zero_failed_at_unit(int unit);

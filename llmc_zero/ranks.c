@@ -86,7 +86,7 @@ int agree(zero *z, int rc) {
 // first.
 static void __attribute__((noreturn)) end_unconnected(int status, const char *sentence) {
     enum { MOST_TURNS = 20 };
-    int rank = zero_launched().rank, lower = zero_last_failure()->lower;
+    int rank = zero_launched().rank, lower = zero_failed()->lower;
     if (lower > 0) clock_nap(launched_by_mpi() ? 3 : 1);
     if (lower < 0 && rank > 0) clock_nap(3 + 0.3 * (rank < MOST_TURNS ? rank : MOST_TURNS));
     failure_end(NULL, status, lower > 0 ? NULL : sentence);

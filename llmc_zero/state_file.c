@@ -252,9 +252,9 @@ int state_files_close(struct state_files *f) {
 
 // These files are not a checkpoint's: their contents are lost, and an older checkpoint does not help.
 static int lost_states(int rc) {
-    zero_failure failure = *zero_last_failure();
+    failure_record failure = *zero_failed();
     if (rc != ZERO_ERR_IO) return rc;
-    failure.code = ZERO_ERR_TIER;
+    failure.fields.code = ZERO_ERR_TIER;
     return zero_fail_again(&failure);
 }
 

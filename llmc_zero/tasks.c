@@ -45,7 +45,7 @@ static int run_on_stream(tasks *t, task *k) {
 static void fail_all(tasks *t, int rc) {
     if (t->failed) return;
     t->failed = rc;
-    t->failure = *zero_last_failure();
+    t->failure = *zero_failed();
 }
 
 // The caller holds the lock, which is released while the task runs.

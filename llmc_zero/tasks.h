@@ -12,8 +12,8 @@
 #ifndef LLMC_ZERO_TASKS_H
 #define LLMC_ZERO_TASKS_H
 #include "device/device.h"
+#include "error.h"
 #include "trace.h"
-#include "zero.h"
 #include <pthread.h>
 
 // The lane's number is also its thread number in traces.
@@ -69,7 +69,7 @@ typedef struct tasks {
     pthread_cond_t done;  // a lane has finished a task
     lane lanes[LANES];
     int failed;  // the first failure's code, and the failure itself
-    zero_failure failure;
+    failure_record failure;
 } tasks;
 
 #define LANE_BIT(lane) (1u << (lane))

@@ -56,8 +56,6 @@ const char *zero_last_error(void);
 typedef struct {
     int code;             // ZERO_ERR_*; 0: nothing has failed yet
     int rank, unit;       // the rank that the sentence names first, and the unit it failed at; -1: none
-    int lower;            // how many lower ranks have failed with this sentence; -1: not known
-    int reason;           // how many bytes of the sentence say what failed, before any advice
     char setting[48];     // of zero_config, "comm.nccl", or several with blanks between them; "": none
     char sentence[1024];  // zero_last_error()
 } zero_failure;

@@ -115,12 +115,13 @@ static void stopped(void **state) {
 static void fields(void **state) {
     (void)state;
     const zero_failure *f = zero_last_failure();
+    const failure_record *kept = zero_failed();
     assert_int_equal(zero_fail(ZERO_ERR_IO, "the disk is full"), ZERO_ERR_IO);
-    assert_true(f->rank == -1 && f->unit == -1 && f->lower == -1 && !*f->setting);
+    assert_true(f->rank == -1 && f->unit == -1 && kept->lower == -1 && !*f->setting);
     assert_int_equal(zero_failed_advice("remove %d files", 3), ZERO_ERR_IO);
     assert_int_equal(zero_failed_on(2, "node2"), ZERO_ERR_IO);
     assert_string_equal(f->sentence, "rank 2 (host node2): the disk is full; remove 3 files");
-    assert_int_equal(f->reason, strlen("rank 2 (host node2): the disk is full"));
+    assert_int_equal(kept->reason, strlen("rank 2 (host node2): the disk is full"));
     assert_int_equal(f->rank, 2);
     zero_failed_on(1, "node1");  // a sentence that names a rank keeps it
     assert_string_equal(f->sentence, "rank 2 (host node2): the disk is full; remove 3 files");

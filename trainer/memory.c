@@ -449,8 +449,8 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     static Search s;
     zero_failure failure = *zero_last_failure();
     const char *more = on_cuda() ? "more ranks or larger devices" : "more ranks or more memory";
-    // A lower rank reports the failure, or only another rank has too little memory.
-    if (failure.lower > 0 || (failure.rank >= 0 && failure.rank != run.rank)) die_of_plugin(&failure, "");
+    // Before the plugin exists rank 0 reports the failure, and can advise only if its own memory is too small.
+    if (!run.z && (run.rank > 0 || failure.rank > 0)) die_of_plugin(&failure, "");
     if (run.z) print_memory();
     if (find_room(&s.room, config)) die_of_plugin(&failure, "");
     if (on_cuda()) gpt2_check(layers_cuda_tune(NULL, NULL, 0));  // only its memory matters

@@ -16,13 +16,13 @@ struct save_later {
     int started;
     atomic_int written;    // 1: the thread has finished, and has set the next two
     int rc;                // of writer_end
-    zero_failure failure;  // its sentence belongs to the thread
+    failure_record failure;  // its sentence belongs to the thread
 };
 
 static void *write_copy(void *arg) {
     struct save_later *l = arg;
     l->rc = writer_end(&l->save.own, 0);
-    if (l->rc) l->failure = *zero_last_failure();
+    if (l->rc) l->failure = *zero_failed();
     atomic_store(&l->written, 1);
     return NULL;
 }

@@ -126,12 +126,12 @@ int nccl_deregister_all(nccl_state *n) {
 
 // Returns 1 if this rank has failed: by rc, or because the watching thread has found a failure since. It is
 // kept in *why.
-static int rehearsal_failed(nccl_state *n, int rc, zero_failure *why) {
+static int rehearsal_failed(nccl_state *n, int rc, failure_record *why) {
     pthread_mutex_lock(&n->lock);
     int failed = rc || n->failed;
     if (!rc && failed) nccl_relay(n);
     pthread_mutex_unlock(&n->lock);
-    if (failed && !why->code) *why = *zero_last_failure();
+    if (failed && !why->fields.code) *why = *zero_failed();
     return failed;
 }
 
@@ -144,9 +144,9 @@ static int are_lanes_done(const nccl_state *n) {
 }
 
 // The last error came after the failure in *why, and names the rank that no longer answers.
-static int fail_after(zero_failure *why) {
-    size_t used = strlen(why->sentence);
-    snprintf(why->sentence + used, sizeof why->sentence - used, "; %s", zero_last_error());
+static int fail_after(failure_record *why) {
+    size_t used = strlen(why->fields.sentence);
+    snprintf(why->fields.sentence + used, sizeof why->fields.sentence - used, "; %s", zero_last_error());
     return zero_fail_again(why);
 }
 
@@ -155,7 +155,7 @@ static int fail_after(zero_failure *why) {
 static int end_rehearsal(nccl_state *n, int rc) {
     double worst = BUSY;
     int who = 0;
-    zero_failure why = { .code = 0 };
+    failure_record why = { .fields = { .code = 0 } };
     for (; worst == BUSY; clock_nap(2e-3)) {
         int failed = rehearsal_failed(n, rc, &why);
         int share = nccl_worst_of(n->c, failed ? FAILED : are_lanes_done(n) ? DONE : BUSY, &worst, &who);

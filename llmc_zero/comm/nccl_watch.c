@@ -45,9 +45,10 @@ static void *run_abort(void *state) {
 }
 
 int nccl_relay(const nccl_state *n) {
-    zero_failure f = { .code = ZERO_ERR_COMM, .rank = n->c->net->rank, .unit = n->unit, .lower = -1 };
-    f.reason = (int)n->names_at;
-    snprintf(f.sentence, sizeof f.sentence, "%s", n->sentence);
+    failure_record f = { .fields = { .code = ZERO_ERR_COMM, .rank = n->c->net->rank, .unit = n->unit },
+                         .lower = -1,
+                         .reason = (int)n->names_at };
+    snprintf(f.fields.sentence, sizeof f.fields.sentence, "%s", n->sentence);
     return zero_fail_again(&f);
 }
 

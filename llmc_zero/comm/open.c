@@ -14,10 +14,10 @@ static void name_nccl(comm *c, const zero_config *config) {
 
 // Adds the reason for not using NCCL to the name: the last failure's sentence without its advice.
 static void name_lack_of_nccl(comm *c) {
-    const zero_failure *why = zero_last_failure();
+    const failure_record *why = zero_failed();
     int n = (int)strlen(c->name), room = (int)(sizeof c->name - sizeof " (no NCCL: )") - n;
     int length = why->reason < room ? why->reason : room;
-    snprintf(c->name + n, sizeof c->name - (size_t)n, " (no NCCL: %.*s)", length, why->sentence);
+    snprintf(c->name + n, sizeof c->name - (size_t)n, " (no NCCL: %.*s)", length, why->fields.sentence);
 }
 
 // If NCCL is optional, a reason against it is not a failure: the host's functions are used, and the name

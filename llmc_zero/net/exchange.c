@@ -77,7 +77,7 @@ int net_broadcast(net *n, int root, void *data, size_t bytes) {
 }
 
 int failure_agree(net *n, int rc) {
-    zero_failure first = *zero_last_failure();
+    failure_record first = *zero_failed();
     int all[n->ranks], failed = 0, lowest = n->ranks, mine = rc != 0;
     if (n->ranks == 1) return rc;
     ZERO_TRY(net_gather(n, &mine, all, sizeof mine));
@@ -88,7 +88,7 @@ int failure_agree(net *n, int rc) {
     }
     if (!failed) return 0;
     ZERO_TRY(net_broadcast(n, lowest, &first, sizeof first));
-    zero_plain(first.sentence, sizeof first.sentence);
+    zero_plain(first.fields.sentence, sizeof first.fields.sentence);
     net_least(n, 0);  // if this fails, the first failure is still the one to report
     zero_fail_again(&first);
     if (failed < n->ranks) zero_failed_on(lowest, net_host(n, lowest));

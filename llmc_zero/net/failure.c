@@ -84,9 +84,9 @@ int failure_lost(net *n, const char *tail) {
 // -------- states: failed, late
 
 int failure_keep(net *n) {
-    n->failure = *zero_last_failure();
+    n->failure = *zero_failed();
     n->closed = n->failed = 1;
-    return n->failure.code;
+    return n->failure.fields.code;
 }
 
 static int is_silent(const net *n, int r) {
@@ -178,7 +178,7 @@ static void tell_all(net *n, const net_note *note) {
 
 static void tell_end(net *n, int status) {
     net_note note = { .kind = NOTE_END, .root = n->rank, .status = status };
-    const char *why = n->failed ? n->failure.sentence : zero_last_error();
+    const char *why = n->failed ? n->failure.fields.sentence : zero_last_error();
     if (n->told++) return;
     snprintf(note.words, sizeof note.words, "%.639s", *why ? why : "it gave no reason");
     tell_all(n, n->ended.root < 0 ? &note : &n->ended);

@@ -20,7 +20,7 @@ typedef struct {
     MPI_Comm given, comm;
     int overlap, finalize;  // finalize: MPI was started here
     int rank, ranks;
-    zero_failure failure;    // of the startup
+    failure_record failure;    // of the startup
     net_note notes[NOTES];   // sent by this rank
     MPI_Request requests[];  // (2 * ranks) of the current exchange: from each rank, then to each
 } mpi_state;
@@ -159,7 +159,7 @@ static int meet(mpi_state *m) {
 
 static void *run_meet(void *state) {
     mpi_state *m = state;
-    if (meet(m)) m->failure = *zero_last_failure();
+    if (meet(m)) m->failure = *zero_failed();
     return NULL;
 }
 
@@ -191,7 +191,7 @@ static int meet_within(double limit, net *n) {
     char host[NET_NAME];
     MPI_TRY(MPI_Initialized(&running));
     if (running) return meet(m);
-    if (!outlasts(limit, run_meet, m)) return m->failure.code ? zero_fail_again(&m->failure) : 0;
+    if (!outlasts(limit, run_meet, m)) return m->failure.fields.code ? zero_fail_again(&m->failure) : 0;
     n->connection = NULL;
     zero_launch launched = zero_launched();
     net_machine(host);

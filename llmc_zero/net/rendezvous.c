@@ -601,9 +601,9 @@ int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_pee
         meet(&m);
     else
         m.rc = zero_fail(ZERO_ERR_MEMORY, "out of memory for the start-up of %d ranks", s.ranks);
-    zero_failure f = *zero_last_failure();
+    failure_record f = *zero_failed();
     part(&m, sockets, peers);
-    f.rank = s.rank;
+    f.fields.rank = s.rank;
     f.lower = m.told ? s.rank : -1;
     return m.rc ? zero_fail_again(&f) : 0;
 }

@@ -33,8 +33,8 @@ static void take_out(file_queue *q, file_transfer *t) {
 // The caller holds the lock. The first failure is kept, and requests that have not begun are dropped.
 static void fail_all(file_queue *q) {
     if (q->failed) return;
-    q->failure = *zero_last_failure();
-    q->failed = q->failure.code;
+    q->failure = *zero_failed();
+    q->failed = q->failure.fields.code;
     for (file_transfer *t = q->first, *next; t; t = next) {
         next = t->next;
         t->cut = padded(t->bytes);

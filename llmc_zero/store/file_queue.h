@@ -51,7 +51,7 @@ typedef struct {
     int closing;
     double progress;  // when the last request ended, or the first transfer was added
     int failed;       // the first failure's code, and the failure itself
-    zero_failure failure;
+    failure_record failure;
     file_counters counters;
 } file_queue;
 
