@@ -244,8 +244,8 @@ static void gpt2_head(const GPT2 *model, const int *targets, int B, int T, float
 
 // From the gradient of the residual stream after the last block (dresidual) back to the embeddings. Each
 // weight of a block has one matmul, which overwrites the gradient instead of adding to it, so describe_tensor
-// marks them `backward_overwrites`. dresidual is the gradient of attproj's and of fcproj's output. The layernorm that
-// adds to it before them also sums its columns, which gives the gradients of their biases.
+// marks them `backward_overwrites`. dresidual is the gradient of attproj's and of fcproj's output. The
+// layernorm that adds to it before them also sums its columns, which gives the gradients of their biases.
 //
 // At level 3 of recompute a block's forward runs again first. The last block's results are still there. GELU
 // is then computed from the rounded fch as at levels 1 and 2, so that all three levels give the same bits

@@ -19,7 +19,7 @@ struct pass {
     struct pass_uses (*uses)[2];  // (n_units) by direction
     int in_pass;                  // from zero_begin_* to the end of the step
     int in_step;                  // the same for zero_begin_train
-    int gradients_finished;         // zero_finish_gradients is done, zero_update may come
+    int gradients_finished;       // zero_finish_gradients is done, zero_update may come
     zero_mode mode;
     int micro, micro_of;
     int forward_left;     // forward uses left in this micro-batch

@@ -1,5 +1,5 @@
-// The step from zero_finish_gradients to zero_update. Owns the norm for clipping, and the loss scale. Its other
-// functions are in zero.h.
+// The step from zero_finish_gradients to zero_update. Owns the norm for clipping, and the loss scale. Its
+// other functions are in zero.h.
 #ifndef LLMC_ZERO_STEP_H
 #define LLMC_ZERO_STEP_H
 #include "loss_scale.h"

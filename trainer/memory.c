@@ -449,7 +449,7 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     static Search s;
     zero_failure failure = *zero_last_failure();
     const char *more = on_cuda() ? "more ranks or larger devices" : "more ranks or more memory";
-    // Before the plugin exists rank 0 reports the failure, and can advise only if its own memory is too small.
+    // Before the plugin exists rank 0 reports the failure, and its advice is for its own memory.
     if (!run.z && (run.rank > 0 || failure.rank > 0)) die_of_plugin(&failure, "");
     if (run.z) print_memory();
     if (find_room(&s.room, config)) die_of_plugin(&failure, "");

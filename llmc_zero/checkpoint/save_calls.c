@@ -14,8 +14,8 @@ struct save_later {
     save save;
     pthread_t thread;
     int started;
-    atomic_int written;    // 1: the thread has finished, and has set the next two
-    int rc;                // of writer_end
+    atomic_int written;      // 1: the thread has finished, and has set the next two
+    int rc;                  // of writer_end
     failure_record failure;  // its sentence belongs to the thread
 };
 

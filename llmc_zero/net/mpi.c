@@ -20,7 +20,7 @@ typedef struct {
     MPI_Comm given, comm;
     int overlap, finalize;  // finalize: MPI was started here
     int rank, ranks;
-    failure_record failure;    // of the startup
+    failure_record failure;  // of the startup
     net_note notes[NOTES];   // sent by this rank
     MPI_Request requests[];  // (2 * ranks) of the current exchange: from each rank, then to each
 } mpi_state;
