@@ -10,7 +10,8 @@ LIBS         += -lstdc++
 FRONTEND     := third_party/cudnn_frontend/include
 #? CUDNN_HOME=folder   where cuDNN's include/ and lib/ are; the CUDA toolkit's folder by default
 CUDNN_HOME   ?= $(ZERO_CUDA_HOME)
-HAVE_CUDNN   := $(and $(wildcard $(CUDNN_HOME)/include/cudnn.h),$(wildcard $(FRONTEND)/cudnn_frontend.h))
+CUDNN_H      := $(or $(wildcard $(CUDNN_HOME)/include/cudnn.h),$(call have,\#include <cudnn.h>\n))
+HAVE_CUDNN   := $(and $(CUDNN_H),$(wildcard $(FRONTEND)/cudnn_frontend.h))
 FOUND_FOR_CUDA := , with$(if $(HAVE_CUDNN),,out) cuDNN and with$(if $(filter yes,$(ZERO_NCCL)),,out) NCCL
 ifneq ($(HAVE_CUDNN),)
 # pip's wheel installs cuDNN without the name that -lcudnn looks for.

@@ -479,7 +479,7 @@ static void test_device_number(void **state) {
     refused(&c, ZERO_ERR_ARGUMENT, "there are devices 0 to");
     c.cuda_device = -1;
     c.debug.naive = 1;
-    refused(&c, ZERO_ERR_ARGUMENT, "naive path computes on the processor");
+    refused(&c, ZERO_ERR_ARGUMENT, "naive path computes on the CPU");
 }
 
 static void test_memory(void **state) {
