@@ -30,7 +30,7 @@ int zero_broadcast(zero *z, int root, void *data, size_t bytes);
 // (collective) Returns 0 when all ranks pass the same text: lines "name = value", at most 16 MiB, each name
 // once and in one order. Else ZERO_ERR_ARGUMENT on all ranks, with the first line that differs: "rank 1 (host
 // b) has threads = 8 and rank 0 (host a) has threads = 4". What must be alike before there is a plugin goes
-// into config.same. Allowed at any time.
+// into config.start.same. Allowed at any time.
 int zero_require_same(zero *z, const char *lines);
 // Ends all ranks of the job after a failure, with this exit status, and does not return. One rank writes the
 // sentence and a newline to stderr: the lowest that has failed, or the one that knows best which rank hangs.

@@ -2,7 +2,7 @@
 # Trains the same few steps at ZeRO stages 0 to 3 and prints one table: memory, bytes sent, step time, loss,
 # digest of the parameters.
 # Usage: scripts/compare_stages.sh [RANKS] [trainer options...]      default: 2 ranks, 20 steps of the
-# built-in small model The runs are left in build/compare/stage0 .. stage3 (or OUT=folder), for make plots.
+# built-in small model. The runs are left in build/compare/stage0 .. stage3 (or OUT=folder), for make plots.
 # TRAINER=program runs another one. Status 1: the digests differ where they must not. With gradient
 # accumulation (-d) stages 0 and 1 must agree, and 2 and 3.
 set -eu
@@ -12,7 +12,7 @@ ranks=2 out=${OUT:-build/compare} trainer=${TRAINER:-./train_gpt2_zero}
 case ${1:-} in [0-9]*) ranks=$1; shift ;; esac
 fail() { echo "compare_stages.sh: $*" >&2; exit 1; }
 for option in "$@"; do case $option in
-    --help) sed -n '2,5s/^# //p' scripts/compare_stages.sh; exit 0 ;;
+    --help) sed -n '2,7s/^# //p' scripts/compare_stages.sh; exit 0 ;;
     -z | -o) fail "option $option: the stages and their folders are set here (OUT=folder)" ;;
 esac; done
 [ -x "$trainer" ] || fail "$trainer is not there: make train_gpt2_zero"

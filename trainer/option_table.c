@@ -101,7 +101,7 @@ Option option_table[] = {
     { "--delayed-update", SETS(offload.delayed_update),
       .help = "with --offload-optimizer: from update N on each runs beside the next step, which\n"
               "computes with the parameters before it; other numbers (default 0: none; the paper\n"
-              "begins at 41; on CUDA not built)" },
+              "begins at 41; has not run on a GPU)" },
     { "--nvme-verify", FLAG, &opt.zero.offload.nvme_verify, .setting = "offload.nvme_verify" },
 
     { "Output and checkpoints", .kind = HEADING },
