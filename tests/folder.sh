@@ -284,12 +284,29 @@ abandoned_00000004.1 abandoned_00000006 abandoned_00000006.1 abandoned_00000007"
         'step_00000002 step_00000004 abandoned_00000004' ]
     end
 
+    begin 'folder.course: one that was set aside in vain gets its name back, and stays of its run'
+    fresh
+    need 'it did not run' runs $np -o "$out" -x 6 -n 2
+    mv "$out/model_00000006.bin" "$out/step_00000006" && mv "$out/step_00000006" "$out/abandoned_00000006"
+    need 'it did not go on' runs $np -o "$out" -x 8 -n 2 -y 1
+    need 'not at step 6' said '^resuming at step 6$'
+    need 'it did not go on again' runs $np -o "$out" -x 10 -n 2 -y 1
+    need 'not at step 8' said '^resuming at step 8$'
+    need 'without the model file of step 6' [ -e "$out/model_00000006.bin" ]
+    end
+
     begin 'folder.course: a checkpoint of another folder'
     mv "$out" "$dir/other"
     need 'it did not begin' runs $np -o "$out" -x 5 -n 1 --resume "$dir/other/step_00000002"
     need 'it took a folder that was used' is_refused $np -o "$out" -x 5 -n 1 \
         --resume "$dir/other/step_00000004"
     tells '-o: .*/out holds a checkpoint at step 5'
+    cp "$out/metrics.jsonl" "$dir/lines"
+    rm -r "$out"/*
+    cp "$dir/lines" "$out/metrics.jsonl"
+    need 'it did not begin again after a death before its first save' runs $np -o "$out" -x 5 -n 1 -y 1 \
+        --resume "$dir/other/step_00000002"
+    need 'not at step 2' said '^resuming at step 2$'
     rm -r "$out"/step_00000005
     need 'with -y 1 it did not go on' runs $np -o "$out" -x 5 -n 1 -y 1 --resume "$dir/other/step_00000002"
     need 'not at step 4' said '^resuming at step 4$'

@@ -24,10 +24,11 @@
 
 static struct {
     Listing in;
-    int at;     // its index
-    int named;  // 1: the folder of --resume; no other one is tried
-    int aside;  // 1: it was set aside in -o
-    int step;   // -1: none chosen
+    int at;      // its index
+    int named;   // 1: the folder of --resume; no other one is tried
+    int inside;  // 1: it is one of -o, under whatever name
+    int aside;   // 1: it was set aside there
+    int step;    // -1: none chosen
     SavedAs as;
     char path[OUTPUT_PATH];  // for zero_load
     char *text;              // what it stores about the run
@@ -135,12 +136,12 @@ static void require_manifest(const char *path) {
 }
 
 static int resume_named(const Found *newest) {
-    const int in_output = lies_in_output(opt.resume_path);
-    if (opt.output && !in_output) refuse_used_folder(newest);
+    chosen.inside = lies_in_output(opt.resume_path);
+    if (opt.output && !chosen.inside) opt.resume ? begin_anew(&chosen.in) : refuse_used_folder(newest);
     require_manifest(opt.resume_path);
     if (choose_folder(opt.resume_path, -1)) die("option --resume: %s", gpt2_last_error());
     chosen.named = 1;
-    chosen.aside = in_output && was_set_aside(opt.resume_path);
+    chosen.aside = chosen.inside && was_set_aside(opt.resume_path);
     return chosen.step;
 }
 
@@ -155,6 +156,7 @@ int checkpoint_to_resume(void) {
     if (!newest && opt.resume) begin_anew(&chosen.in);
     if (!newest) return -1;
     refuse_other_runs(&chosen.in);
+    chosen.inside = 1;
     if (choose_from(0)) {
         check_folder_lock();  // checkpoints that another run removes meanwhile are not damage
         die("option -y 1: %s; no checkpoint in %s is left", gpt2_last_error(), opt.output);
@@ -216,6 +218,12 @@ static void check_same_model(const GPT2 *model) {
             model->config.num_heads);
 }
 
+// The model file is made from step_%08d/, so a checkpoint that was set aside gets that name back first.
+static void add_model_file(void) {
+    const int has_name = run.rank != 0 || checkpoint_set_back(&chosen.in.found[chosen.at]);
+    model_file_add(chosen.step, has_name);
+}
+
 void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *state) {
     for (;;) {
         char *text = NULL;
@@ -225,8 +233,7 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
             if (take_state(text, state)) die("%s: %s", chosen.path, gpt2_last_error());
             free(text);
             standing = chosen.step;
-            if (!chosen.named && run.rank == 0) checkpoint_set_back(&chosen.in.found[chosen.at]);
-            if (!chosen.named) model_file_add(chosen.step);
+            if (!chosen.named) add_model_file();
             if (!opt.async_save) model_file_wait();
             return;
         }
@@ -273,7 +280,7 @@ static const SavedAs *next_save(void) {
     if (run.rank == 0 && !saved.number) {
         if (getrandom(&id, sizeof id, 0) != sizeof id) die("no random number: %s", strerror(errno));
         snprintf(saved.run, sizeof saved.run, "%016llx", (unsigned long long)id);
-        if (chosen.step >= 0 && lies_in_output(chosen.path)) saved = chosen.as;
+        if (chosen.step >= 0 && chosen.inside) saved = chosen.as;
         saved.number = checkpoints_last_number(&chosen.in);
     }
     saved.number++;

@@ -95,16 +95,19 @@ void checkpoints_set_aside(int from, int to, int but) {
     free(l.found);
 }
 
-void checkpoint_set_back(const Found *f) {
+int checkpoint_set_back(const Found *f) {
     char from[OUTPUT_PATH], to[OUTPUT_PATH], path[OUTPUT_PATH];
     output_path(from, "%s", f->name);
     output_path(to, "step_%08d", f->step);
     output_path(path, "step_%08d/manifest.json", f->step);
-    if (!strcmp(from, to) || file_is_there(path)) return;
+    if (!strcmp(from, to)) return 1;
+    if (file_is_there(path)) return 0;
     output_path(path, "%s/model_%08d.bin", f->name, f->step);
     checkpoint_remove_file(path);  // it is written again at its usual place
-    if (zero_checkpoint_remove(to))
+    if (zero_checkpoint_remove(to)) {
         print0("warning: %s\n", zero_last_error());
-    else
-        move(from, to);
+        return 0;
+    }
+    move(from, to);
+    return 1;
 }

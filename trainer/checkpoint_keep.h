@@ -9,8 +9,9 @@ void checkpoints_prune(int step);
 // Sets aside complete ones of steps `from` to `to`, except step `but`, as abandoned_%08d/: they belong to an
 // abandoned branch. -y 1 ignores them once a newer one is recorded.
 void checkpoints_set_aside(int from, int to, int but);
-// Gives one that was set aside its name back: the save that was to replace it did not complete.
-void checkpoint_set_back(const Found *f);
+// Gives one that was set aside its name back: the save that was to replace it did not complete. Returns 1 if
+// the checkpoint has that name now, 0 if another save of its step has it.
+int checkpoint_set_back(const Found *f);
 // Removes what killed saves of this step have left of its model file.
 void checkpoint_remove_temporary(int step);
 // Removes a file, and prints a warning if that fails. A missing file is not an error.

@@ -204,10 +204,16 @@ static void add_missing(Listing *l) {
     }
 }
 
+static int has_damage(const Listing *l) {
+    for (int i = 0; i < l->n; i++)
+        if (l->found[i].damaged) return 1;
+    return 0;
+}
+
 // A run that saves here records that before it removes anything, so the listing is complete if the record did
-// not change meanwhile.
+// not change meanwhile. It renames without a record, so what seems damaged is looked at twice.
 Listing checkpoints_in_order(const char *option, const char *folder) {
-    for (;;) {
+    for (int twice = 0;;) {
         const Newest noted = read_noted(option, folder);
         Listing l = checkpoints_list(option, folder);
         l.noted = noted;
@@ -215,7 +221,7 @@ Listing checkpoints_in_order(const char *option, const char *folder) {
         if (read_noted(option, folder).number == noted.number) {
             if (noted.number) add_missing(&l);
             sort(&l);
-            return l;
+            if (twice++ || !has_damage(&l)) return l;
         }
         free(l.found);
     }
@@ -290,17 +296,14 @@ static int take_model(const Listing *l, const Found *f, char path[OUTPUT_PATH], 
 // A run in this folder removes older ones only after the model file of a newer one exists.
 const char *checkpoint_model_in(const char *folder, int *fd) {
     static char path[OUTPUT_PATH];
-    int taken = 0;
-    for (int removed = 1; removed && taken <= 0;) {
+    int taken;
+    do {
         Listing l = checkpoints_in_order("-e", folder);
-        removed = 0;
-        for (int i = 0; i < l.n && taken <= 0; i++) {
-            taken = take_model(&l, &l.found[i], path, fd);
-            removed |= taken < 0;
-        }
+        taken = 0;
+        for (int i = 0; i < l.n && !taken; i++) taken = take_model(&l, &l.found[i], path, fd);
         free(l.found);
-    }
-    return taken > 0 ? path : NULL;
+    } while (taken < 0);
+    return taken ? path : NULL;
 }
 
 const char *checkpoint_in(const char *folder) {

@@ -78,10 +78,10 @@ void model_file_begin(int step) {
     if (run.rank == 0) start_thread();
 }
 
-void model_file_add(int step) {
+void model_file_add(int step, int can) {
     file.begun = 1;
     file.step = step;
-    if (run.rank == 0 && !file_is_there(checkpoint_model(step))) start_thread();
+    if (run.rank == 0 && can && !file_is_there(checkpoint_model(step))) start_thread();
 }
 
 void model_file_look(void) {
