@@ -15,6 +15,7 @@
 #include "memory.h"
 #include "options.h"
 #include "run.h"
+#include "settings.h"
 #include "signals.h"
 
 // --------
@@ -266,11 +267,11 @@ void report_end(Report *r, const GPT2 *model) {
     if (!strcmp(opt.hash, "full")) zero_check(zero_hash(run.z, 1, s.state_hash));
     zero_traffic_info(run.z, &s.traffic);
     s.sent = sent_per_step(r, &s.traffic);
-    if (files.how) add_wear(&s);
+    if (settings_use_nvme()) add_wear(&s);
     print0("median step %.0f tokens/s | sent per rank and step %.2f MiB | params_hash %s%s%s\n",
            s.tokens_per_s, mib(s.sent.all_gather + s.sent.reduce_scatter + s.sent.all_reduce), s.params_hash,
            *s.state_hash ? " | state_hash " : "", s.state_hash);
-    if (files.how)
+    if (settings_use_nvme())
         print0("NVMe, per rank and step: %.2f MiB read, %.2f MiB written, %.1f ms waited for; "
                "parameters: %lld gathers from memory, %lld from files\n"
                "NVMe, all ranks: %.2f MiB written a step, %.3g TB a day at the median step\n",

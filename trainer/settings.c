@@ -74,3 +74,8 @@ zero_config plugin_settings(gpt2_dtype dtype, int micro_batches) {
 }
 
 const zero_config *effective_settings(void) { return &effective; }
+
+int settings_use_nvme(void) {
+    const zero_offload_config *o = &effective.offload;
+    return o->params == ZERO_NVME || o->optimizer == ZERO_NVME || o->gradients == ZERO_NVME;
+}

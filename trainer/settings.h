@@ -16,5 +16,7 @@ zero_config settings_with_options(const zero_config *config);
 zero_config settings_at_stage(const zero_config *config, int stage);
 // Returns the settings that plugin_settings came to.
 const zero_config *effective_settings(void);
+// Returns 1 if they put some states on NVMe: the same on all ranks, even if all states of one fit elsewhere.
+int settings_use_nvme(void);
 
 #endif

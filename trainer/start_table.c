@@ -7,6 +7,7 @@
 #include "memory.h"
 #include "options.h"
 #include "run.h"
+#include "settings.h"
 
 static void print_model(const GPT2 *model, int resume_step) {
     const GPT2Config *c = &model->config;
@@ -78,13 +79,13 @@ static void print_files(void) {
     zero_files files;
     zero_plan_info(run.z, &plan);
     zero_files_info(run.z, &files);
-    if (!files.how) return;
+    if (!settings_use_nvme()) return;
     double written = plan.file_written;
     zero_check(zero_sum(run.z, &written, 1));
     if (written > 0)
         snprintf(moved, sizeof moved, "; a rank reads %.2f MiB a step and writes %.2f, all ranks write %.2f",
                  mib(plan.file_read), mib(plan.file_written), mib(written));
-    print0("NVMe       %s%s\n", files.how, moved);
+    print0("NVMe       %s%s\n", files.how ? files.how : "nothing of rank 0", moved);
 }
 
 static void print_traffic(void) {
