@@ -71,6 +71,10 @@ tiers_in_tables() {
         $(value tabled tokens_per_s) / 128) - 1) ^ 2 < 1e-6"
     need 'they are not printed' grep -qE "^NVMe, all ranks: $all MiB written a step, [0-9.e+-]+ TB a day" \
         "$dir/tabled.screen"
+    need 'without files of rank 0 it did not run' train 2 tabled -e l4h4c128v257t64 -z 2 \
+        --offload-optimizer nvme --nvme "$tiers_folder" --offload-ratio 0.015
+    need 'the table is without NVMe' grep -q '^NVMe       nothing of rank 0; .*all ranks write 0.0[1-9]' \
+        "$dir/tabled.screen"
     end
 }
 

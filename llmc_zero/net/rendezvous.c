@@ -411,7 +411,8 @@ static double process_began(void) {
 }
 
 // Fails if rank 0 of this startup has ended: it wrote the file after this process began. An older file may be
-// that of an earlier run, and rank 0 is still to come.
+// that of an earlier run, and rank 0 is still to come. Called after its addresses have failed: in a container
+// the number of a living process may mean nothing here.
 static void check_writer(meeting *m, const card *c) {
     const double began = process_began();
     int is_here = c->node == m->seats[m->s->rank].node, is_gone = kill(c->pid, 0) && errno == ESRCH;
@@ -430,7 +431,6 @@ static int candidates(meeting *m, net_address *found) {
     int rc = card_read(m->file, c);
     m->seen = rc != -ENOENT;
     if (rc) snprintf(m->why, sizeof m->why, "%s", card_fault(-rc));
-    if (!rc) check_writer(m, c);
     if (!rc && c->node == m->seats[m->s->rank].node) n = net_resolve("127.0.0.1", c->port, 1, found, 1, &why);
     for (int i = 0; i < c->n; i++) found[n++] = c->at[i];
     return n;
@@ -479,6 +479,7 @@ static void find_rank_0(meeting *m) {
         know_secret(m);
         for (int i = 0; i < n && !m->rc && !m->seats[0].pid; i++) try_address(m, &at[i]);
         if (m->seats[0].pid) return;
+        if (!m->rc && m->card.run) check_writer(m, &m->card);
         if (clock_now() + pause > m->deadline)
             not_found(m);
         else
