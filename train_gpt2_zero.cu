@@ -23,7 +23,7 @@
 // defines: GPT2Config, GPT2Tensor, WTE..LNFB, ENCODED..LOGITS
 #include "gpt2/model.h"
 // defines: Schedule, schedule_*, OutlierDetector, outlier_*
-#include "gpt2/schedule.h"
+#include "gpt2/learning_rate.h"
 // defines: Tokenizer, tokenizer_*
 #include "gpt2/tokenizer.h"
 // defines: zero_*

@@ -12,8 +12,8 @@ $(EXAMPLE): dev/examples/mlp_zero.c $(ZERO_LIB)
 $(BUILD)/make_stories: dev/data/make_stories.c dev/data/byte_tokenizer.h
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) $(DATA_CFLAGS) $< -o $@
-TOKENS_SRC := dev/data/make_tokens.c gpt2/bpe.c gpt2/vocabulary.c gpt2/tokenizer.c gpt2/disk.c gpt2/error.c
-TOKENS_INC := gpt2/bpe.h gpt2/vocabulary.h dev/data/byte_tokenizer.h gpt2/tokenizer.h gpt2/disk.h gpt2/error.h
+TOKENS_SRC := dev/data/make_tokens.c $(patsubst %,gpt2/%.c,bpe vocabulary tokenizer disk gpt2_error)
+TOKENS_INC := dev/data/byte_tokenizer.h $(patsubst %,gpt2/%.h,bpe vocabulary tokenizer disk gpt2_error)
 #? build/make_tokens   builds the program that turns text into tokens (docs/data.md)
 $(TOKENS): $(TOKENS_SRC) $(TOKENS_INC) | probes
 	@test -n "$(HAVE_PCRE)" || { echo "PCRE2 is missing: scripts/install_deps.sh installs it"; exit 1; }

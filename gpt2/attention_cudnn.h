@@ -5,7 +5,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-#include "error.h"
+#include "gpt2_error.h"
 
 // Backward of `rows` sequences takes `bytes` of scratch, which is more than the limit. Returns how many to
 // try next: a divisor of B, fewer than before (1 after 1), which fits if scratch grows with the sequences.

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 // defines: gpt2_fail
-#include "error.h"
+#include "gpt2_error.h"
 #include "bpe.h"
 // defines: Vocabulary, vocabulary_*, NO_TOKEN
 #include "vocabulary.h"

@@ -1,7 +1,7 @@
 // Finds cuBLASLt's functions at run time, and keeps the precision of its products.
 #include <dlfcn.h>
 #include "cublaslt_cuda.h"
-#include "error.h"
+#include "gpt2_error.h"
 
 static int round_to_tf32;
 

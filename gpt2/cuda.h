@@ -7,7 +7,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-#include "error.h"
+#include "gpt2_error.h"
 
 // Returns 0, or -1 with a sentence of `what` and CUDA's message.
 int cuda_check(cudaError_t rc, const char *what);

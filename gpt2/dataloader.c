@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include "dataloader.h"
 #include "disk.h"
-#include "error.h"
+#include "gpt2_error.h"
 #include "rand.h"
 
 enum { MAGIC = 20240520, VERSION = 1, HEADER = 256 * sizeof(int32_t) };

@@ -6,7 +6,7 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "error.h"
+#include "gpt2_error.h"
 
 int disk_open(const char *path, int *fd, int64_t *bytes) {
     struct stat st;

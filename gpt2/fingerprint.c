@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
-#include "error.h"
+#include "gpt2_error.h"
 #include "fingerprint.h"
 
 // Reads a block from `at` on, or up to the end of the file. Returns the number of bytes; -1: see errno.

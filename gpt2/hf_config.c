@@ -1,7 +1,7 @@
 // config.json and generation_config.json of a GPT-2.
 #include <stdlib.h>
 #include <string.h>
-#include "error.h"
+#include "gpt2_error.h"
 #include "hf.h"
 #include "safetensors.h"
 #include "text_file.h"

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "error.h"
+#include "gpt2_error.h"
 #include "hf.h"
 #include "safetensors.h"
 #include "transpose.h"

@@ -6,7 +6,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include "error.h"
+#include "gpt2_error.h"
 #include "hf.h"
 #include "text_file.h"
 #include "vocabulary.h"

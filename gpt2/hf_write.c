@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "disk.h"
-#include "error.h"
+#include "gpt2_error.h"
 #include "hf.h"
 #include "safetensors.h"
 #include "transpose.h"

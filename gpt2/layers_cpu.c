@@ -4,7 +4,7 @@
 #include <omp.h>
 #include <string.h>
 #include "cpu.h"
-#include "error.h"
+#include "gpt2_error.h"
 
 static void free_layers(void) {
     matmul_free();

@@ -1,6 +1,6 @@
 // Stands in for the CUDA layers in a build without CUDA.
 #ifndef GPT2_CUDA
-#include "error.h"
+#include "gpt2_error.h"
 #include "layers.h"
 
 const Layers *layers_cuda(void) { return NULL; }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "cpu.h"
-#include "error.h"
+#include "gpt2_error.h"
 
 // out = inp @ weight^T (+ bias), dinp = dout @ weight, dweight = dout^T @ inp, dweight += dout^T @ inp
 typedef enum { FORWARD, FORWARD_BIAS, DINP, DWEIGHT, DWEIGHT_ADD } Kind;

@@ -3,7 +3,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "error.h"
+#include "gpt2_error.h"
 #include "model.h"
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))

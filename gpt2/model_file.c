@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "disk.h"
-#include "error.h"
+#include "gpt2_error.h"
 #include "model.h"
 
 enum { MAGIC = 20240326, VERSION_F32 = 3, VERSION_BF16 = 5, HEADER = 256 * sizeof(int32_t) };

@@ -1,7 +1,7 @@
 // llm.c's initialisation, bit for bit, with at most one piece of a tensor in memory.
 #include <math.h>
 #include <stdlib.h>
-#include "error.h"
+#include "gpt2_error.h"
 #include "model.h"
 #include "rand.h"
 

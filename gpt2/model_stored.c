@@ -1,7 +1,7 @@
 // What the formats of models on disk share.
 #include <stdlib.h>
 #include "disk.h"
-#include "error.h"
+#include "gpt2_error.h"
 #include "model.h"
 
 int gpt2_each_piece(const GPT2Config *config, gpt2_visitor visit, void *ctx) {

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <time.h>
 #include "cpu.h"
-#include "error.h"
+#include "gpt2_error.h"
 
 enum { SIDE = 768, SLICES = 5 };  // of square matrices: large enough for all threads, 7 MiB of fp32
 static const double SLICE_S = 0.01;

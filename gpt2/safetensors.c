@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "disk.h"
-#include "error.h"
+#include "gpt2_error.h"
 #include "model.h"
 
 static const struct {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "disk.h"
-#include "error.h"
+#include "gpt2_error.h"
 #include "text_file.h"
 
 static char *read_all(FILE *f, const char *path) {

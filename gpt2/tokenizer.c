@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "disk.h"
-#include "error.h"
+#include "gpt2_error.h"
 #include "tokenizer.h"
 
 enum { HEADER = 256 * sizeof(uint32_t), MAGIC = 20240328, GPT2_VOCAB = 50257, GPT2_EOT = 50256 };

@@ -1,7 +1,7 @@
 #include "transpose.h"
 #include <stdlib.h>
 #include <string.h>
-#include "error.h"
+#include "gpt2_error.h"
 
 enum {
     PANEL = 1 << 22,  // elements, 16 MiB

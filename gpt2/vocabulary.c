@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
-#include "error.h"
+#include "gpt2_error.h"
 
 static uint32_t *slot_of(const Vocabulary *v, const char *bytes, int n) {
     uint32_t at = (uint32_t)XXH3_64bits(bytes, (size_t)n) & v->mask;

@@ -3,7 +3,7 @@
 #include "internal.h"
 #include "net/failure.h"
 #include "device/room.h"
-#include "settings.h"
+#include "settings/settings.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -4,9 +4,9 @@
 #define LLMC_ZERO_GRADS_H
 #include "comm/comm.h"
 #include "device/kernels.h"
-#include "state.h"
-#include "tasks.h"
-#include "trace.h"
+#include "tiers/state.h"
+#include "base/tasks.h"
+#include "base/trace.h"
 
 struct grads_unit {
     char *at;  // this micro-batch's gradient, from the first pre_backward to the last post_backward; else

@@ -1,7 +1,7 @@
 // The dynamic loss scale of fp16 (Micikevicius et al., arXiv 1710.03740, section 3.2). Settings and rules are
 // DeepSpeed's.
 #include "loss_scale.h"
-#include "error.h"
+#include "base/error.h"
 #include <math.h>
 
 void loss_scale_init(loss_scale *s, const zero_config *c) {

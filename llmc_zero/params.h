@@ -4,8 +4,8 @@
 #ifndef LLMC_ZERO_PARAMS_H
 #define LLMC_ZERO_PARAMS_H
 #include "comm/comm.h"
-#include "state.h"
-#include "tasks.h"
+#include "tiers/state.h"
+#include "base/tasks.h"
 
 struct params_unit {
     char *whole;             // the whole unit; NULL: not gathered (stage 3), or not open (stages 0 to 2)

@@ -1,5 +1,5 @@
 #include "pass.h"
-#include "clock.h"
+#include "base/clock.h"
 #include "internal.h"
 #include "net/failure.h"
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #ifndef LLMC_ZERO_PASS_H
 #define LLMC_ZERO_PASS_H
 #include "schedule.h"
-#include "trace.h"
+#include "base/trace.h"
 #include "zero.h"
 
 typedef enum { PASS_FORWARD, PASS_BACKWARD } pass_direction;

@@ -1,7 +1,7 @@
 // The plan of a rank: its allocations and its traffic.
 #include "plan.h"
-#include "error.h"
-#include "settings.h"
+#include "base/error.h"
+#include "settings/settings.h"
 #include <string.h>
 
 // -------- memory

@@ -6,9 +6,9 @@
 #include "comm/comm.h"
 #include "device/kernels.h"
 #include "layout.h"
-#include "memory.h"
-#include "state_across.h"
-#include "state_file.h"
+#include "base/memory.h"
+#include "tiers/state_across.h"
+#include "tiers/state_file.h"
 #include "zero.h"
 
 // The allocations, in the order of creation. Those of the collectives (comm_memory) come first, except

@@ -2,7 +2,7 @@
 #include "internal.h"
 #include "net/failure.h"
 #include "net/launch.h"
-#include "clock.h"
+#include "base/clock.h"
 
 int zero_rank(const zero *z) { return z->net.rank; }
 int zero_ranks(const zero *z) { return z->net.ranks; }

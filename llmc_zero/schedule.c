@@ -1,5 +1,5 @@
 #include "schedule.h"
-#include "error.h"
+#include "base/error.h"
 #include <stdlib.h>
 #include <string.h>
 

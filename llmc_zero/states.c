@@ -1,7 +1,7 @@
 #include "states.h"
 #include "internal.h"
-#include "state_across.h"
-#include "state_file.h"
+#include "tiers/state_across.h"
+#include "tiers/state_file.h"
 
 static int create_room(zero *z) {
     struct states *s = &z->states;

@@ -2,7 +2,7 @@
 // close a state: state.h.
 #ifndef LLMC_ZERO_STATES_H
 #define LLMC_ZERO_STATES_H
-#include "state.h"
+#include "tiers/state.h"
 #include "zero.h"
 
 struct states {

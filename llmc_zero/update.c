@@ -4,7 +4,7 @@
 // section 5.2.2).
 #include "update.h"
 #include "internal.h"
-#include "state_file.h"
+#include "tiers/state_file.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -4,8 +4,8 @@
 #ifndef LLMC_ZERO_UPDATE_H
 #define LLMC_ZERO_UPDATE_H
 #include "device/kernels.h"
-#include "state.h"
-#include "tasks.h"
+#include "tiers/state.h"
+#include "base/tasks.h"
 
 struct update_unit {
     int first_piece, n_pieces;  // the unit's pieces on this rank, in update.pieces

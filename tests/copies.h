@@ -1,8 +1,8 @@
-// A store for tests (llmc_zero/state.h) in which a state that is used against its rules gives other bits or a
-// breach: a sentence that says what was done. No caller gets the memory in which a state lies. Its bytes are
-// scrambled, and what is opened is a copy from a pool that has room for as few parts as the rules allow. A
-// thread serves one request after the other, some of them late. A closed copy becomes NaN at once and is
-// written back later.
+// A store for tests (llmc_zero/tiers/state.h) in which a state that is used against its rules gives other
+// bits or a breach: a sentence that says what was done. No caller gets the memory in which a state lies. Its
+// bytes are scrambled, and what is opened is a copy from a pool that has room for as few parts as the rules
+// allow. A thread serves one request after the other, some of them late. A closed copy becomes NaN at once
+// and is written back later.
 #ifndef TESTS_COPIES_H
 #define TESTS_COPIES_H
 #include <pthread.h>
@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "../llmc_zero/error.h"
-#include "../llmc_zero/state.h"
+#include "../llmc_zero/base/error.h"
+#include "../llmc_zero/tiers/state.h"
 
 enum { COPIES_STATES = 5, COPIES_SLOTS = 8, COPIES_SCRAMBLED = 0x5a, COPIES_POISON = 0xff };
 

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "check.h"
 #include "outcome.h"
-#include "../llmc_zero/store/file_folder.h"
+#include "../llmc_zero/tiers/file_folder.h"
 
 static struct {
     file_operation kind;

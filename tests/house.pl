@@ -158,10 +158,11 @@ sub layer_of {
     return $stem =~ m{^(.*/)} ? $layer_of_pattern{$1} : undef;
 }
 
-# The room of a file: its folder, and in the uppermost folder its layer.
+# The room of a file: the files of its folder that are in the same layer.
 sub room_of {
     my ($file) = @_;
-    return $file =~ m{^(llmc_zero/.+/)} ? $1 : "llmc_zero/ ($layer_names[layer_of($file)])";
+    my ($folder) = $file =~ m{^(.*/)};
+    return "$folder ($layer_names[layer_of($file)])";
 }
 
 for my $file (grep { m{^llmc_zero/} } @sources) {

@@ -11,7 +11,7 @@
 #include "check.h"
 #include "settings.h"
 #include "toy.h"
-#include "../llmc_zero/store/file_folder.h"
+#include "../llmc_zero/tiers/file_folder.h"
 
 enum { PATH_BYTES = 200 };
 static char folder[100], path[PATH_BYTES];

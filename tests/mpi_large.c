@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "check.h"
-#include "../llmc_zero/store/file_folder.h"
+#include "../llmc_zero/tiers/file_folder.h"
 
 enum { PATH_BYTES = 200, TENSORS = 3, LAYERS = 4, UNITS = LAYERS + 1, LARGEST = 1200 * 1000 };
 static char folder[100];

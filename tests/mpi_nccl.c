@@ -22,7 +22,7 @@ int main(void) {
     return 0;
 }
 #else
-#include "../llmc_zero/clock.h"
+#include "../llmc_zero/base/clock.h"
 #include "../llmc_zero/comm/host.h"
 #include "../llmc_zero/net/failure.h"
 #include "../llmc_zero/comm/nccl.h"

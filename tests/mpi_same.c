@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <unistd.h>
-#include "../llmc_zero/settings.h"
+#include "../llmc_zero/settings/settings.h"
 #include "check.h"
 #include "toy.h"
 

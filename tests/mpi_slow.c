@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "check.h"
-#include "../llmc_zero/store/file_folder.h"
+#include "../llmc_zero/tiers/file_folder.h"
 
 enum { PATH_BYTES = 200, ELEMS = 1500 * 1000, LAYERS = 2, SLOW = 2 };
 static char folder[100], path[PATH_BYTES];

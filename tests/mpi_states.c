@@ -1,6 +1,6 @@
-// The rules by which model states are opened and closed (llmc_zero/state.h): mpirun -np N mpi_states, for any
-// N. With a store that hands out copies and punishes every breach (copies.h), every path and setting gives
-// the bits that it gives with the device's store.
+// The rules by which model states are opened and closed (llmc_zero/tiers/state.h): mpirun -np N mpi_states,
+// for any N. With a store that hands out copies and punishes every breach (copies.h), every path and setting
+// gives the bits that it gives with the device's store.
 #include <stdint.h>
 #include <stdio.h>
 #include "check.h"

@@ -22,7 +22,7 @@ int main(void) {
 #else
 #include "device.h"
 #include "../llmc_zero/internal.h"
-#include "../llmc_zero/state_host.h"
+#include "../llmc_zero/tiers/state_host.h"
 
 typedef struct {
     const char *name;

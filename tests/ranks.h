@@ -12,7 +12,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "../llmc_zero/error.h"
+#include "../llmc_zero/base/error.h"
 
 enum { MOST_RANKS = 16 };
 typedef struct {

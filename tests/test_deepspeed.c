@@ -10,7 +10,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "../llmc_zero/zero_deepspeed.h"
-#include "../llmc_zero/settings.h"
+#include "../llmc_zero/settings/settings.h"
 
 static char file[] = "/tmp/test_deepspeed_XXXXXX";
 static zero_deepspeed said;

@@ -152,7 +152,7 @@ need 'it quotes nothing' [ -s "$dir/quoted" ]
 strange=$(grep -vxFf dev/examples/mlp_zero.c "$dir/quoted" | head -n 1)
 need "not in mlp_zero.c: $strange" [ -z "$strange" ]
 end
-public=("${headers[@]}" llmc_zero/zero.mk llmc_zero/compat/deepspeed.c)
+public=("${headers[@]}" llmc_zero/zero.mk llmc_zero/settings/deepspeed.c)
 folder='(llmc_zero|trainer|gpt2|dev|docs|scripts|tests)/'
 for document in README.md docs/porting.md docs/details.md; do
     begin "$document.names that are there"

@@ -23,8 +23,8 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "../llmc_zero/store/file.h"
-#include "../llmc_zero/store/file_folder.h"
+#include "../llmc_zero/tiers/file.h"
+#include "../llmc_zero/tiers/file_folder.h"
 
 enum { HANGS_AFTER_S = 240, KIB = 1024, PAGE = FILE_ALIGN };
 static char root[64], folders[3][80], lists[4][300];  // lists[n]: n folders

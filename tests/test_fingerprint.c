@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
-#include "gpt2/error.h"
+#include "gpt2/gpt2_error.h"
 #include "gpt2/fingerprint.h"
 
 static char folder[] = "/tmp/test_fingerprint.XXXXXX";

@@ -15,10 +15,10 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "../gpt2/dataloader.h"
-#include "../gpt2/error.h"
+#include "../gpt2/gpt2_error.h"
 #include "../gpt2/model.h"
 #include "../gpt2/rand.h"
-#include "../gpt2/schedule.h"
+#include "../gpt2/learning_rate.h"
 #include "../gpt2/text_file.h"
 #include "../gpt2/tokenizer.h"
 

@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "../gpt2/disk.h"
-#include "../gpt2/error.h"
+#include "../gpt2/gpt2_error.h"
 #include "../gpt2/hf.h"
 #include "../gpt2/safetensors.h"
 #include "../gpt2/text_file.h"

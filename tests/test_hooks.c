@@ -9,7 +9,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <unistd.h>
-#include "../llmc_zero/settings.h"
+#include "../llmc_zero/settings/settings.h"
 #include "toy.h"
 
 enum { WTE, LNW, W, B, PROJ, LNFW };  // toy_tensors

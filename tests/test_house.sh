@@ -11,16 +11,16 @@ build=$(realpath "${1:?Usage: tests/test_house.sh BUILD}") || exit 1
 # two files need each other; nor in gpt2/ or trainer/. "x" stands for x.c and x.h, "x/" for a room, "x.h" for
 # that header alone.
 cat >"$dir/layers" <<'END'
-rules:    create hooks zero same compat/
+rules:    create hooks zero same
 updates:  params grads norm step update pass naive checkpoint/ values figures
 whole:    internal ranks states
 owned:    params.h grads.h norm.h step.h update.h pass.h states.h
-states:   state state_file state_host state_across schedule plan settings loss_scale
-tasks:    tasks layout
-data:     comm/ store/
-memory:   memory trace
+states:   tiers/ schedule plan settings/ loss_scale
+tasks:    base/tasks layout
+data:     comm/
+memory:   base/memory base/trace
 places:   device/ net/
-common:   error clock zero.h zero_checkpoint.h zero_job.h zero_plan.h zero_deepspeed.h zero_settings.h
+common:   base/ zero.h zero_checkpoint.h zero_job.h zero_plan.h zero_deepspeed.h zero_settings.h
 END
 
 # The members of struct zero that have an owner: only that file and its header may touch them.
@@ -83,18 +83,18 @@ tree=$dir/tree
 good_tree() { rm -rf "$tree" && cp -a "$dir/good" "$tree"; }
 make_good_tree() {
     plant llmc_zero/zero.h <<<'#include <stdint.h>'
-    plant llmc_zero/error.h <<<'int error_set(void);'
-    plant llmc_zero/error.c <<<'#include "error.h"
+    plant llmc_zero/base/error.h <<<'int error_set(void);'
+    plant llmc_zero/base/error.c <<<'#include "error.h"
 int error_set(void) { return 0; }'
-    plant llmc_zero/memory.h <<<'int memory_alloc(void);'
-    plant llmc_zero/memory.c <<<'#include "memory.h"
+    plant llmc_zero/base/memory.h <<<'int memory_alloc(void);'
+    plant llmc_zero/base/memory.c <<<'#include "memory.h"
 int memory_alloc(void) { return 0; }'
     plant llmc_zero/net/net.h <<<'int net_open(void);'
-    plant llmc_zero/net/mpi.c <<<'#include "../error.h"
+    plant llmc_zero/net/mpi.c <<<'#include "../base/error.h"
 #include "net.h"
 int net_open(void) { return error_set(); }'
     plant llmc_zero/params.h <<<'int params_open(void);'
-    plant llmc_zero/params.c <<<'#include "memory.h"
+    plant llmc_zero/params.c <<<'#include "base/memory.h"
 #include "net/net.h"
 #include "params.h"
 int params_open(void) { return memory_alloc() + net_open(); }'
@@ -157,9 +157,9 @@ good_tree
 add llmc_zero/net/mpi.c '#include "../params.h"'
 finds 'an include' '^llmc_zero/net/mpi.c:4: uses the declarations of llmc_zero/params.h, which is above'
 good_tree
-add llmc_zero/memory.c 'int params_open(void);' 'int memory_up(void) { return params_open(); }'
+add llmc_zero/base/memory.c 'int params_open(void);' 'int memory_up(void) { return params_open(); }'
 compile
-finds 'a symbol' '^llmc_zero/memory.c:3: uses params_open of llmc_zero/params.c, which is above'
+finds 'a symbol' '^llmc_zero/base/memory.c:3: uses params_open of llmc_zero/params.c, which is above'
 end
 
 begin 'house.a cycle is found: of files, of headers, of rooms'
@@ -190,13 +190,13 @@ plant llmc_zero/grads.h <<<'#include "params.h"'
 add llmc_zero/params.h '#include "grads.h"'
 finds 'of two headers' '^llmc_zero/grads.h: headers need each other: '
 good_tree
-plant llmc_zero/device/cpu.c <<<'int net_open(void);
+plant llmc_zero/device/device_cpu.c <<<'int net_open(void);
 int device_open(void) { return net_open(); }'
 plant llmc_zero/net/late.c <<<'int device_open(void);
 int late_open(void) { return device_open(); }'
 compile
-uses='.*device_open of llmc_zero/device/ at llmc_zero/net/late.c'
-finds 'of two rooms' "^llmc_zero/device/: rooms need each other: $uses"
+uses='.*device_open of llmc_zero/device/ .places. at llmc_zero/net/late.c'
+finds 'of two rooms' "^llmc_zero/device/ .places.: rooms need each other: $uses"
 end
 
 begin 'house.what gpt2/ and llmc_zero/ know of each other is found by symbol and by name'
@@ -240,9 +240,9 @@ while IFS='|' read -r file code expected; do
     if [ "$expected" ]; then finds "$file with $code" "^$file:[0-9]+: touches $expected of struct zero, but"
     else need "$file with $code is found" house "$tree" "$tree/build"; fi
 done <<'END'
-llmc_zero/memory.c|int memory_look(zero *z) { return z->params.n; }|params
-llmc_zero/memory.c|int memory_look(void *ctx) { return ((zero *)ctx)->params.n; }|params
-llmc_zero/memory.c|int memory_look(struct params_unit *u) { return u->n; }|params
+llmc_zero/base/memory.c|int memory_look(zero *z) { return z->params.n; }|params
+llmc_zero/base/memory.c|int memory_look(void *ctx) { return ((zero *)ctx)->params.n; }|params
+llmc_zero/base/memory.c|int memory_look(struct params_unit *u) { return u->n; }|params
 llmc_zero/net/mpi.c|int net_look(zero *z) { return z->saving.copy; }|saving
 llmc_zero/params.c|int params_look(zero *z) { return z->params.n; }|
 llmc_zero/params.h|struct params { int n; };|
@@ -255,8 +255,8 @@ plant llmc_zero/novel.c <<<'int novel;'
 compile
 finds 'no layer' '^llmc_zero/novel.c: has no place in the table'
 good_tree
-rm "$tree/build/llmc_zero/memory.o"
-finds 'no object' '^llmc_zero/memory.c: has no object in '
+rm "$tree/build/llmc_zero/base/memory.o"
+finds 'no object' '^llmc_zero/base/memory.c: has no object in '
 end
 
 begin 'house.format: a long line, a tab, a trailing blank and code that is not formatted are found'

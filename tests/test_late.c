@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "../llmc_zero/net/failure.h"
-#include "../llmc_zero/error.h"
+#include "../llmc_zero/base/error.h"
 
 enum { RANKS = 200 };
 static rendezvous_peer who[RANKS];

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <cmocka.h>
 #include <omp.h>
-#include "../gpt2/error.h"
+#include "../gpt2/gpt2_error.h"
 #include "../gpt2/layers.h"
 
 // --------

@@ -10,8 +10,8 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-#include "../llmc_zero/error.h"
-#include "../llmc_zero/tasks.h"
+#include "../llmc_zero/base/error.h"
+#include "../llmc_zero/base/tasks.h"
 
 enum { ALL = (1u << LANES) - 1, MOST = 400, HANGS_AFTER_S = 30 };
 static tasks t;

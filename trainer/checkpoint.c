@@ -8,7 +8,7 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "../gpt2/error.h"
+#include "../gpt2/gpt2_error.h"
 #include "checkpoint_keep.h"
 #include "die.h"
 #include "folder.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "../gpt2/disk.h"
-#include "../gpt2/error.h"
+#include "../gpt2/gpt2_error.h"
 #include "../llmc_zero/zero.h"
 #include "checkpoint_stored.h"
 #include "die.h"

@@ -1,6 +1,6 @@
 #include "checkpoint_stored.h"
 #include <stdlib.h>
-#include "../gpt2/error.h"
+#include "../gpt2/gpt2_error.h"
 #include "activations.h"
 #include "run.h"
 #include "saved_run.h"

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "../gpt2/error.h"
+#include "../gpt2/gpt2_error.h"
 #include "../gpt2/hf.h"
 #include "checkpoint.h"
 #include "checkpoint_stored.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "../gpt2/error.h"
+#include "../gpt2/gpt2_error.h"
 #include "checkpoint.h"
 #include "die.h"
 #include "machine.h"

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "../gpt2/error.h"
+#include "../gpt2/gpt2_error.h"
 #include "checkpoint_keep.h"
 #include "checkpoint_list.h"
 #include "checkpoint_stored.h"

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "../gpt2/bpe.h"
-#include "../gpt2/error.h"
+#include "../gpt2/gpt2_error.h"
 #include "../gpt2/text_file.h"
 #include "die.h"
 #include "options.h"

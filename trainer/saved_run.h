@@ -4,7 +4,7 @@
 #define TRAINER_SAVED_RUN_H
 #include <stdint.h>
 #include "../gpt2/dataloader.h"
-#include "../gpt2/schedule.h"
+#include "../gpt2/learning_rate.h"
 #include "activations.h"
 #include "inputs.h"
 

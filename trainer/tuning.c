@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../gpt2/error.h"
+#include "../gpt2/gpt2_error.h"
 #include "../gpt2/layers.h"
 #include "../gpt2/text_file.h"
 #include "die.h"

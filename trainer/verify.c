@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "../gpt2/error.h"
+#include "../gpt2/gpt2_error.h"
 #include "../llmc_zero/zero.h"
 #include "checkpoint.h"
 #include "run.h"

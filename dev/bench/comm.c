@@ -16,9 +16,9 @@
 // collective after the timed ones. copy: as many bytes from one buffer to another, on all ranks at once. mpi,
 // nccl: that library's own collective on as many bytes; it sums where the plugin takes the mean, and MPI has
 // no sum of bf16 and fp16. ratio: that time / the plugin's, so above 1 the plugin is faster.
-#include "llmc_zero/clock.h"
+#include "llmc_zero/base/clock.h"
 #include "llmc_zero/comm/host.h"
-#include "llmc_zero/error.h"
+#include "llmc_zero/base/error.h"
 #include "llmc_zero/net/exchange.h"
 #include "llmc_zero/net/failure.h"
 #include "llmc_zero/device/kernels.h"

@@ -7,7 +7,7 @@
 // the page cache. The transfers are what a training step has: a few buffers, each written or read whole. Both
 // have buffers in pages of 2 MiB, which a disk reaches in fewer pieces; --small-pages: in pages of 4 KiB.
 #include "fio.h"
-#include "llmc_zero/store/file.h"
+#include "llmc_zero/tiers/file.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

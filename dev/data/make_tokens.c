@@ -23,7 +23,7 @@
 // defines: Tokenizer, tokenizer_*
 #include "gpt2/tokenizer.h"
 // defines: gpt2_last_error
-#include "gpt2/error.h"
+#include "gpt2/gpt2_error.h"
 // defines: bpe_*, utf8_prefix
 #include "gpt2/bpe.h"
 // defines: byte_tokenizer, BYTE_EOT

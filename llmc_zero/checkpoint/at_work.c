@@ -1,5 +1,5 @@
 #include "at_work.h"
-#include "../clock.h"
+#include "../base/clock.h"
 
 double at_work_turn_s(const zero *z) {
     const double part = z->config.comm.timeout_s / 4;

@@ -1,5 +1,5 @@
 #include "folder.h"
-#include "../error.h"
+#include "../base/error.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

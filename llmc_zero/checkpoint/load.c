@@ -2,7 +2,7 @@
 // blocks and checks each against the manifest's digest. If states could be lost, it first reads and checks
 // everything it needs, and reads it again to use it once all ranks have found theirs good. A plugin whose
 // states are all still 0 reads once, and zeroes its states after a failure.
-#include "blocks.h"
+#include "block_sums.h"
 #include <stdlib.h>
 #include <string.h>
 

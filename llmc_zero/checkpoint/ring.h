@@ -1,7 +1,7 @@
 // Buffers shared by the CPU and the disk: the CPU fills or reads one while the disk transfers the others.
 #ifndef LLMC_ZERO_CHECKPOINT_RING_H
 #define LLMC_ZERO_CHECKPOINT_RING_H
-#include "../store/file.h"
+#include "../tiers/file.h"
 #include "at_work.h"
 
 enum { RING_BYTES = 1 << 20, RING_BUFFERS = 8 };  // bytes of a disk request; requests at a time

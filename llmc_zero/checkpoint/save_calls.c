@@ -1,7 +1,7 @@
 // zero_save writes the states at once. zero_save_begin copies this rank's states into the image of its file,
 // and a thread writes the image to the disk. The commit needs all ranks, so zero_save_end makes it, once all
 // have written their files. Until then the folder holds the old checkpoint.
-#include "../clock.h"
+#include "../base/clock.h"
 #include "save.h"
 #include "save_calls.h"
 #include <pthread.h>

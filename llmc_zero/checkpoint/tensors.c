@@ -1,7 +1,7 @@
 // Reads the tensors of a checkpoint without a plugin, for tools that convert or inspect checkpoints.
 #include "../device/numbers.h"
 #include "../layout.h"
-#include "blocks.h"
+#include "block_sums.h"
 #include <stdlib.h>
 
 struct zero_checkpoint {

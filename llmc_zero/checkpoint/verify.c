@@ -1,5 +1,5 @@
 // Reads a whole checkpoint and checks every digest. Needs neither a plugin nor the ranks that wrote it.
-#include "blocks.h"
+#include "block_sums.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

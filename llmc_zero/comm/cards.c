@@ -1,6 +1,6 @@
 #define XXH_INLINE_ALL
 #include "cards.h"
-#include "../error.h"
+#include "../base/error.h"
 #include "../net/exchange.h"
 #include "../net/sockets.h"
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // Which GPU each rank is on, and the one decision about ranks that share one.
-#ifndef LLMC_ZERO_CARDS_H
-#define LLMC_ZERO_CARDS_H
+#ifndef LLMC_ZERO_COMM_CARDS_H
+#define LLMC_ZERO_COMM_CARDS_H
 #include "comm.h"
 
 typedef struct card {

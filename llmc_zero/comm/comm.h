@@ -6,10 +6,10 @@
 //   nccl   comm/nccl.c   from GPU to GPU; data in host memory still goes through the host's functions
 //
 // Every collective is given its purpose. All ranks of the group call the same ones in the same order.
-#ifndef LLMC_ZERO_COMM_H
-#define LLMC_ZERO_COMM_H
+#ifndef LLMC_ZERO_COMM_COMM_H
+#define LLMC_ZERO_COMM_COMM_H
 #include "../device/device.h"
-#include "../memory.h"
+#include "../base/memory.h"
 #include "../net/net.h"
 #include "../zero.h"
 

@@ -8,9 +8,9 @@
 // startup shows whether reads work. If not, everything goes through the window. An administrator who wants
 // direct reads there sets kernel.yama.ptrace_scope=0, or gives a container CAP_SYS_PTRACE.
 #include "../device/kernels.h"
-#include "../error.h"
+#include "../base/error.h"
 #include "../net/exchange.h"
-#include "../clock.h"
+#include "../base/clock.h"
 #include "host.h"
 #include <errno.h>
 #include <string.h>

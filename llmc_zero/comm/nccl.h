@@ -29,7 +29,7 @@ int comm_open_nccl(comm *c, const zero_config *config, memory *m);
 // From then on the host's functions are used.
 void comm_close_nccl(comm *c, int clean);
 #else
-#include "../error.h"
+#include "../base/error.h"
 static inline int comm_open_nccl(comm *c, const zero_config *config, memory *m) {
     (void)c;
     (void)config;

@@ -1,7 +1,7 @@
 // Finds NCCL's functions at run time.
 #ifdef ZERO_HAVE_NCCL
 #include "nccl_library.h"
-#include "../error.h"
+#include "../base/error.h"
 #include <dlfcn.h>
 
 #define LIBRARY "libnccl.so.2"  // of every version since 2.0

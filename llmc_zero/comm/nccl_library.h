@@ -1,7 +1,7 @@
 // NCCL, loaded when ranks first ask for it: a run on a CPU, or of one rank, needs neither its 200 MiB nor the
 // time to link them. After nccl_load its functions are called by their own names.
-#ifndef LLMC_ZERO_NCCL_LIBRARY_H
-#define LLMC_ZERO_NCCL_LIBRARY_H
+#ifndef LLMC_ZERO_COMM_NCCL_LIBRARY_H
+#define LLMC_ZERO_COMM_NCCL_LIBRARY_H
 #include <nccl.h>
 
 int nccl_load(void);  // 0, or ZERO_ERR_COMM with the name looked for. Call it from one thread.

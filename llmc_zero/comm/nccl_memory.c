@@ -1,7 +1,7 @@
 // Memory that NCCL moves: its allocator, the buffers registered with it so that it moves them without
 // copying, and the device memory that it takes for itself.
 #ifdef ZERO_HAVE_NCCL
-#include "../clock.h"
+#include "../base/clock.h"
 #include "../net/exchange.h"
 #include "host.h"
 #include "nccl_state.h"

@@ -2,7 +2,7 @@
 // has, so all compare before the first call that needs all ranks: then all fail at once, with the sentence of
 // one of them.
 #ifdef ZERO_HAVE_NCCL
-#include "../clock.h"
+#include "../base/clock.h"
 #include "../net/exchange.h"
 #include "cards.h"
 #include "host.h"

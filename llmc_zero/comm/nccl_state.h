@@ -2,7 +2,7 @@
 #ifndef LLMC_ZERO_COMM_NCCL_STATE_H
 #define LLMC_ZERO_COMM_NCCL_STATE_H
 #include "../device/kernels_cuda.h"
-#include "../error.h"
+#include "../base/error.h"
 #include "comm.h"
 #include "nccl_library.h"
 #include <pthread.h>

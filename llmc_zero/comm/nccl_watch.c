@@ -8,7 +8,7 @@
 // stream would last for ever: then, and nowhere else, the library itself writes the sentence to stderr and
 // ends the job.
 #ifdef ZERO_HAVE_NCCL
-#include "../clock.h"
+#include "../base/clock.h"
 #include "../net/failure.h"
 #include "host.h"
 #include "nccl_state.h"

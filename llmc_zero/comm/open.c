@@ -1,6 +1,6 @@
 // Chooses the implementation that the ranks use.
 #include "cards.h"
-#include "../error.h"
+#include "../base/error.h"
 #include "../net/exchange.h"
 #include "host.h"
 #include "nccl.h"

@@ -1,5 +1,5 @@
 // The collectives of one rank: it gathers and reduces only its own data.
-#include "../error.h"
+#include "../base/error.h"
 #include "comm.h"
 #include <stdio.h>
 #include <string.h>

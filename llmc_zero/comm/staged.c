@@ -1,6 +1,6 @@
 // Through staging, in rounds of as many elements as fit: each rank packs what it sends, all exchange, and
 // each unpacks gathered data, or sums its own part in rank order.
-#include "../error.h"
+#include "../base/error.h"
 #include "host.h"
 
 // The pieces' shards, concatenated.

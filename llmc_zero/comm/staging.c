@@ -1,6 +1,6 @@
 // The memory that the collectives need, from the settings alone.
 #include "host.h"
-#include "../error.h"
+#include "../base/error.h"
 
 enum { MOST_NCCL_STAGING = 256 << 20 };  // bytes for all ranks together, unless window_bytes is set
 

@@ -3,7 +3,7 @@
 // traffic are the same.
 #include "../net/exchange.h"
 #include "../device/kernels.h"
-#include "../error.h"
+#include "../base/error.h"
 #include "host.h"
 #include <string.h>
 

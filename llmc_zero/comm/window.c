@@ -1,7 +1,7 @@
 // The transport on one node: every rank has a window of shared memory, with two halves used in turn. An
 // exchange is one barrier: before it a rank writes its own window, after it the others read it. A half is
 // written again only after the next barrier, when all ranks have read it.
-#include "../error.h"
+#include "../base/error.h"
 #include "../net/exchange.h"
 #include "../net/failure.h"
 #include "host.h"

@@ -1,6 +1,6 @@
 // AdamW as one expression for every vector width: explicit fmaf, and correctly rounded square root and
 // division.
-#include "blocks.h"
+#include "thread_blocks.h"
 #include "kernels.h"
 #include "numbers.h"
 #include <math.h>

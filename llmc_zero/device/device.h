@@ -1,8 +1,8 @@
 // The device that stores the large arrays and computes on them: the CPU (cpu.c) or a CUDA device (cuda.c).
 // Callers pass the operation and its stream. The CPU has done it when the call returns; CUDA queues it, and
 // `wait` waits for it. Every operation gives the same bits on both.
-#ifndef LLMC_ZERO_DEVICE_H
-#define LLMC_ZERO_DEVICE_H
+#ifndef LLMC_ZERO_DEVICE_DEVICE_H
+#define LLMC_ZERO_DEVICE_DEVICE_H
 #include "kernels.h"
 #include "../zero.h"
 

@@ -1,7 +1,7 @@
 // The plugin's arithmetic. The same bits on CPUs of any vector width and on CUDA: no contraction, no
 // reassociation, explicit fmaf. Each kernel_x runs on the CPU; kernels_cuda.h has the same for CUDA.
-#ifndef LLMC_ZERO_KERNELS_H
-#define LLMC_ZERO_KERNELS_H
+#ifndef LLMC_ZERO_DEVICE_KERNELS_H
+#define LLMC_ZERO_DEVICE_KERNELS_H
 #include "../zero.h"
 
 // One binary runs everywhere: the loader picks the widest version that the CPU supports. Sanitizers turn this

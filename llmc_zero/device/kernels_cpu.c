@@ -1,4 +1,4 @@
-#include "blocks.h"
+#include "thread_blocks.h"
 #include "kernels.h"
 #include "numbers.h"
 #include <math.h>

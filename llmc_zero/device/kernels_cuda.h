@@ -1,7 +1,7 @@
 // The arithmetic of kernels.h on CUDA, queued on a stream, with device memory. Each function returns the
 // launch's result.
-#ifndef LLMC_ZERO_KERNELS_CUDA_H
-#define LLMC_ZERO_KERNELS_CUDA_H
+#ifndef LLMC_ZERO_DEVICE_KERNELS_CUDA_H
+#define LLMC_ZERO_DEVICE_KERNELS_CUDA_H
 #include <cuda_runtime_api.h>
 #include "kernels.h"
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 // bf16, the upper half of a float, and fp16, IEEE's binary16. Conversions use integer arithmetic, so every
 // CPU and compiler gives the same bits.
-#ifndef LLMC_ZERO_NUMBERS_H
-#define LLMC_ZERO_NUMBERS_H
+#ifndef LLMC_ZERO_DEVICE_NUMBERS_H
+#define LLMC_ZERO_DEVICE_NUMBERS_H
 #include <stdint.h>
 #include <string.h>
 #ifdef __CUDACC__

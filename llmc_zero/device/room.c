@@ -1,5 +1,5 @@
 #include "room.h"
-#include "../error.h"
+#include "../base/error.h"
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 // How much host memory a rank may still take, and which limit decides that.
-#ifndef LLMC_ZERO_ROOM_H
-#define LLMC_ZERO_ROOM_H
+#ifndef LLMC_ZERO_DEVICE_ROOM_H
+#define LLMC_ZERO_DEVICE_ROOM_H
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
 #include "contact.h"
-#include "../clock.h"
+#include "../base/clock.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>

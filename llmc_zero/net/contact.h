@@ -11,9 +11,9 @@
 // The key of a message's tag depends on the secret, on sender and receiver, and on both nonces. So a recorded
 // message cannot be replayed on another connection, nor reflected on its own. Until its HELLO the other side
 // is a stranger: it gets no information, and nothing waits for it.
-#ifndef LLMC_ZERO_CONTACT_H
-#define LLMC_ZERO_CONTACT_H
-#include "../error.h"
+#ifndef LLMC_ZERO_NET_CONTACT_H
+#define LLMC_ZERO_NET_CONTACT_H
+#include "../base/error.h"
 #include "secret.h"
 #include "sockets.h"
 

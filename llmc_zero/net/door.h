@@ -1,6 +1,6 @@
 // The port that a rank listens on during startup, and the strangers connected to it.
-#ifndef LLMC_ZERO_DOOR_H
-#define LLMC_ZERO_DOOR_H
+#ifndef LLMC_ZERO_NET_DOOR_H
+#define LLMC_ZERO_NET_DOOR_H
 #include "contact.h"
 
 enum { STRANGERS = 256 };  // in addition to one per rank

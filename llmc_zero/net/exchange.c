@@ -1,5 +1,5 @@
 #include "exchange.h"
-#include "../error.h"
+#include "../base/error.h"
 #include "failure.h"
 #include <string.h>
 

@@ -1,6 +1,6 @@
 // Exchanges between the ranks, and the wait for them. If one rank fails, all ranks fail.
-#ifndef LLMC_ZERO_EXCHANGE_H
-#define LLMC_ZERO_EXCHANGE_H
+#ifndef LLMC_ZERO_NET_EXCHANGE_H
+#define LLMC_ZERO_NET_EXCHANGE_H
 #include "net.h"
 
 // (collective) From one thread at a time. After a failure every later exchange returns the same error.

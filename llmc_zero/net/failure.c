@@ -1,6 +1,6 @@
 #include "failure.h"
-#include "../clock.h"
-#include "../error.h"
+#include "../base/clock.h"
+#include "../base/error.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

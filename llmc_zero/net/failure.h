@@ -17,8 +17,8 @@
 //             connection end and take that for the cause.
 //   ended     The reporting rank prints its sentence and ends; with MPI that ends all. The others end with
 //             its status when its connection has ended, at most three seconds later.
-#ifndef LLMC_ZERO_FAILURE_H
-#define LLMC_ZERO_FAILURE_H
+#ifndef LLMC_ZERO_NET_FAILURE_H
+#define LLMC_ZERO_NET_FAILURE_H
 #include "net.h"
 
 // Returns the number of a rank that is dead or has ended the job, and fails with that; -1: none. Does not

@@ -1,6 +1,6 @@
 #define XXH_INLINE_ALL
 #include "launch.h"
-#include "../error.h"
+#include "../base/error.h"
 #include "../zero_job.h"
 #include <ctype.h>
 #include <limits.h>

@@ -1,6 +1,6 @@
 // This process's rank, as its launcher gives it in the environment. Also zero_launched of zero_job.h.
-#ifndef LLMC_ZERO_LAUNCH_H
-#define LLMC_ZERO_LAUNCH_H
+#ifndef LLMC_ZERO_NET_LAUNCH_H
+#define LLMC_ZERO_NET_LAUNCH_H
 #include "rendezvous.h"
 
 // Reads RANK and WORLD_SIZE (MASTER_ADDR, MASTER_PORT), Open MPI's variables, or Slurm's, whichever is found

@@ -3,8 +3,8 @@
 #include "failure.h"
 #include "launch.h"
 #include "sockets.h"
-#include "../clock.h"
-#include "../error.h"
+#include "../base/clock.h"
+#include "../base/error.h"
 #include "../zero_job.h"
 #include <limits.h>
 #include <mpi.h>

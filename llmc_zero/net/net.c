@@ -1,6 +1,6 @@
 #include "net.h"
-#include "../clock.h"
-#include "../error.h"
+#include "../base/clock.h"
+#include "../base/error.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 // The ranks of a job, connected by MPI (net/mpi.c) or by TCP (net/tcp.c), or one rank alone.
-#ifndef LLMC_ZERO_NET_H
-#define LLMC_ZERO_NET_H
+#ifndef LLMC_ZERO_NET_NET_H
+#define LLMC_ZERO_NET_NET_H
 #include "rendezvous.h"
-#include "../error.h"
+#include "../base/error.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>

@@ -1,7 +1,7 @@
 // The phases of startup. Rank 0 learns of every failure first and reports it to all.
 #include "rendezvous.h"
-#include "../clock.h"
-#include "../error.h"
+#include "../base/clock.h"
+#include "../base/error.h"
 #include "contact.h"
 #include "door.h"
 #include "rendezvous_file.h"

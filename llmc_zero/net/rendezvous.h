@@ -6,8 +6,8 @@
 // in it, which only this user can read. Connections without it are dropped and cannot disturb the startup.
 // Without key and file, anyone who reaches the port can join. The secret protects only the startup: later
 // traffic between ranks is not encrypted or authenticated.
-#ifndef LLMC_ZERO_RENDEZVOUS_H
-#define LLMC_ZERO_RENDEZVOUS_H
+#ifndef LLMC_ZERO_NET_RENDEZVOUS_H
+#define LLMC_ZERO_NET_RENDEZVOUS_H
 #include <stdint.h>
 
 typedef struct {

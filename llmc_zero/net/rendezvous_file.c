@@ -1,5 +1,5 @@
 #include "rendezvous_file.h"
-#include "../error.h"
+#include "../base/error.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>

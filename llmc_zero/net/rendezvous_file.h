@@ -1,7 +1,7 @@
 // The file ("card") in which rank 0 writes its addresses: a few lines of text. A partly written one is not a
 // card yet.
-#ifndef LLMC_ZERO_RENDEZVOUS_FILE_H
-#define LLMC_ZERO_RENDEZVOUS_FILE_H
+#ifndef LLMC_ZERO_NET_RENDEZVOUS_FILE_H
+#define LLMC_ZERO_NET_RENDEZVOUS_FILE_H
 #include "secret.h"
 #include "sockets.h"
 #include <limits.h>

@@ -1,5 +1,5 @@
 #include "secret.h"
-#include "../error.h"
+#include "../base/error.h"
 #include <sodium.h>
 
 int secret_draw(void *bytes, size_t n) {

@@ -1,7 +1,7 @@
 // The secret of a job and values derived from it: keys, and tags by which a rank proves that it knows the
 // secret without revealing it. Uses libsodium's keyed BLAKE2b.
-#ifndef LLMC_ZERO_SECRET_H
-#define LLMC_ZERO_SECRET_H
+#ifndef LLMC_ZERO_NET_SECRET_H
+#define LLMC_ZERO_NET_SECRET_H
 #include <stddef.h>
 
 enum { SECRET_TEXT = 65, SECRET_LEAST = 16 };

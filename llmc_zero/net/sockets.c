@@ -1,7 +1,7 @@
 #define XXH_INLINE_ALL
 #include "sockets.h"
-#include "../clock.h"
-#include "../error.h"
+#include "../base/clock.h"
+#include "../base/error.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>

@@ -1,7 +1,7 @@
 // Non-blocking TCP sockets. Every wait is a poll with a deadline. Functions return 0 or what their comment
 // states, or a negative errno.
-#ifndef LLMC_ZERO_SOCKETS_H
-#define LLMC_ZERO_SOCKETS_H
+#ifndef LLMC_ZERO_NET_SOCKETS_H
+#define LLMC_ZERO_NET_SOCKETS_H
 #include <netinet/in.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 // Connects the ranks: by MPI, by TCP, or not at all, as the configuration or the launcher requires.
 #include "net.h"
-#include "../error.h"
+#include "../base/error.h"
 #include "../zero_job.h"
 #include "launch.h"
 #include <stdlib.h>

@@ -5,8 +5,8 @@
 // While a rank waits it listens to all others, so it notices at once when one of them ends. When another rank
 // is ahead, only the head of its next frame is read, and the bytes stay in the socket until they are due.
 #include "failure.h"
-#include "../clock.h"
-#include "../error.h"
+#include "../base/clock.h"
+#include "../base/error.h"
 #include "sockets.h"
 #include <errno.h>
 #include <linux/sockios.h>

@@ -1,7 +1,7 @@
 // DeepSpeed's configuration files: what the plugin takes of them, and what the trainer does.
 #include <math.h>
 #include <string.h>
-#include "../../llmc_zero/settings.h"
+#include "../../llmc_zero/settings/settings.h"
 #include "../../llmc_zero/zero_deepspeed.h"
 #include "../../trainer/options.h"
 #include "../../trainer/run.h"

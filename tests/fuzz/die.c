@@ -1,7 +1,7 @@
 // In place of trainer/die.c: what would end the run comes back to the target.
 #include <setjmp.h>
 #include <stdarg.h>
-#include "../../gpt2/error.h"
+#include "../../gpt2/gpt2_error.h"
 #include "../../trainer/die.h"
 #include "fuzz.h"
 

@@ -1,7 +1,7 @@
 // What a checkpoint says of the run, with the data and the model of another run to compare it with.
 #include <math.h>
 #include <string.h>
-#include "../../gpt2/error.h"
+#include "../../gpt2/gpt2_error.h"
 #include "../../trainer/options.h"
 #include "../../trainer/run.h"
 #include "../../trainer/saved_run.h"

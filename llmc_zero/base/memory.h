@@ -1,0 +1,47 @@
+// The only allocator: every byte has a class and a purpose, so that the memory table is complete.
+#ifndef LLMC_ZERO_BASE_MEMORY_H
+#define LLMC_ZERO_BASE_MEMORY_H
+#include "../device/device.h"
+#include "../zero.h"
+
+// An allocation request. The plugin's own are in its plan (plan.h).
+typedef struct {
+    zero_memory_class class_;
+    const char *purpose;
+    zero_tier tier;  // ZERO_HOST: host memory, where the device is a GPU
+    size_t bytes;
+    int blocks;    // in a plan: how many allocations of this size; 0: none
+    int moved_by;  // of zero_movers
+} memory_request;
+
+typedef struct memory_block {
+    void *base;
+    size_t bytes;
+    int line;
+    device *owner;
+    int moved_by;  // of zero_movers
+    int pinned;    // 1: pinned for the memory's device
+    struct memory_block *next;
+} memory_block;
+typedef struct {
+    device *device;  // where memory_alloc allocates
+    device *mover;   // the same device with the allocator of the library that moves memory (NCCL); NULL: none
+    memory_block *blocks;
+    zero_memory_line *lines;  // one for each purpose, in the order of first use
+    int n_lines;
+    int disk_hangs;  // 1: a hung disk may still access host memory, which therefore stays allocated
+} memory;
+
+// The bytes that the allocator takes for a request: whole pages, at least one.
+size_t memory_whole_pages(size_t bytes);
+// Zeroed, page-aligned. NULL with ZERO_ERR_MEMORY's sentence, which names the request and the memory in use.
+// Memory that collectives move comes from the mover, if there is one.
+void *memory_alloc(memory *m, const memory_request *r);
+// The same in host memory that is pinned for the device.
+void *memory_alloc_pinned(memory *m, const memory_request *r);
+// Records memory allocated elsewhere: the shared window, NCCL.
+int memory_note(memory *m, const memory_request *r);
+void memory_free_all(memory *m);
+size_t memory_bytes(const memory *m, zero_memory_class class_);
+
+#endif

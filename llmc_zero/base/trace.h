@@ -1,0 +1,53 @@
+// What happened when: a fixed array of events that the trainer's thread and the lanes' threads append to.
+//
+//     trace_span span = trace_begin(&t, stream);
+//     ... work, or work queued on the stream ...
+//     trace_end(&t, &span, &(zero_event){ .kind = .., .unit = .., .thread = .., .bytes = .. });
+//
+// For a device that queues its work, the trace shows when the stream ran it: the span records two timers on
+// the stream, which are read later.
+#ifndef LLMC_ZERO_BASE_TRACE_H
+#define LLMC_ZERO_BASE_TRACE_H
+#include <pthread.h>
+#include "memory.h"
+#include "../zero.h"
+
+// Lanes without a thread (tasks.h has the others, from 0 on). Reads are on the files' lane.
+enum { TRACE_WRITES = 5, TRACE_TO_HOST, TRACE_TO_DEVICE, TRACE_SQUARES, TRACE_LANES };
+
+typedef struct trace_timer trace_timer;
+typedef struct {
+    zero_event *events;
+    int capacity;
+    int used;        // incremented atomically, beyond capacity too; those events are dropped
+    double start_s;  // when zero_create began: times are seconds since then
+    // for a device that queues its work
+    device *device;  // NULL: none
+    void *start;     // timer: the device reached it at start_s
+    trace_timer *timers;
+    int next_timer;
+    pthread_mutex_t lock;
+} trace;
+
+typedef struct {
+    double start_s;
+    device_stream on;
+    trace_timer *timer;  // NULL: the host's clock is used
+} trace_span;
+
+// Returns 0, or a negative error with the sentence set; call trace_close in either case.
+int trace_open(trace *t, int capacity, device *d, memory *m, const memory_request *planned);
+void trace_close(trace *t);  // after the device has finished its work
+double trace_now(const trace *t);
+// An event that began at start_s (from trace_now) and ends now.
+void trace_add(trace *t, zero_event_kind kind, int unit, int thread, double start_s);
+// The same with given times, by clock_now, in `what`.
+void trace_add_past(trace *t, const zero_event *what);
+// on: PROCESSOR for the host's own work.
+trace_span trace_begin(trace *t, device_stream on);
+void trace_end(trace *t, const trace_span *span, const zero_event *what);  // `what` has no times
+// Waits until the device has finished. Then the array is complete.
+void trace_complete(trace *t);
+int trace_write(trace *t, const char *path, int rank, const char *const *unit_names, int units);
+
+#endif

@@ -1,0 +1,226 @@
+// The CPU as a device: every operation is done when it returns, and the host can read all memory. The choice
+// between devices is at the end.
+#include "device.h"
+#include "room.h"
+#include "../base/error.h"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static void *cpu_alloc(device *d, size_t bytes, const char **why) {
+    (void)d;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+        *why = strerror(errno);
+        return NULL;
+    }
+    madvise(p, bytes, MADV_HUGEPAGE);  // a hint: saves TLB misses if the system follows it
+    return p;
+}
+static void cpu_release(device *d, void *p, size_t bytes) {
+    (void)d;
+    munmap(p, bytes);
+}
+
+// Nothing is queued, so there is nothing to wait for, order or mark.
+static int cpu_pin(device *d, void *host, size_t bytes) {
+    (void)d;
+    (void)host;
+    (void)bytes;
+    return 0;
+}
+static void cpu_unpin(device *d, void *host) {
+    (void)d;
+    (void)host;
+}
+static int cpu_enter(device *d) {
+    (void)d;
+    return 0;
+}
+static int cpu_wait(device *d, device_stream s) {
+    (void)d;
+    (void)s;
+    return 0;
+}
+static int cpu_create_event(device *d, void **event) {
+    (void)d;
+    *event = NULL;
+    return 0;
+}
+static void cpu_destroy_event(device *d, void *event) {
+    (void)d;
+    (void)event;
+}
+static int cpu_record(device *d, void *event, device_stream s) {
+    (void)d;
+    (void)event;
+    (void)s;
+    return 0;
+}
+static int cpu_order(device *d, device_stream s, void *event) {
+    (void)d;
+    (void)s;
+    (void)event;
+    return 0;
+}
+static int cpu_wait_event(device *d, void *event) {
+    (void)d;
+    (void)event;
+    return 0;
+}
+static int cpu_seconds_between(device *d, void *from, void *to, double *seconds) {
+    (void)d;
+    (void)from;
+    (void)to;
+    *seconds = 0;
+    return 0;
+}
+static void cpu_mark(device *d, const char *what, const char *name) {
+    (void)d;
+    (void)what;
+    (void)name;
+}
+
+static int cpu_copy(device *d, device_stream s, void *to, const void *from, size_t bytes) {
+    (void)d;
+    (void)s;
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+static int cpu_clear(device *d, device_stream s, void *x, size_t bytes) {
+    (void)d;
+    (void)s;
+    char *p = x;
+    if (bytes <= 1 << 20) {  // a parallel region would cost more, even with a false `if` clause
+        memset(p, 0, bytes);
+        return 0;
+    }
+#pragma omp parallel for schedule(static)
+    for (size_t i = 0; i < bytes; i += 1 << 16) memset(p + i, 0, bytes - i < 1 << 16 ? bytes - i : 1 << 16);
+    return 0;
+}
+
+static int cpu_clear_stretches(device *d, device_stream s, zero_dtype type, void *x, const stretches *of_x) {
+    size_t size = dtype_bytes(type);
+    for (int i = 0; i < of_x->n; i++)
+        cpu_clear(d, s, (char *)x + of_x->list[i].offset * size, of_x->list[i].elems * size);
+    return 0;
+}
+
+static int cpu_fill_nan(device *d, device_stream s, void *x, size_t bytes) {
+    (void)d;
+    (void)s;
+    kernel_fill_nan(x, bytes);
+    return 0;
+}
+
+static int cpu_convert(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype from_type,
+                       const void *from, int64_t n) {
+    (void)d;
+    (void)s;
+    kernel_convert(to_type, to, from_type, from, n);
+    return 0;
+}
+
+static int cpu_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
+                         const rank_parts *parts, float scale, int64_t n, int add) {
+    const void *list[parts->ranks];
+    (void)d;
+    (void)s;
+    for (int r = 0; r < parts->ranks; r++)
+        list[r] = r == parts->rank ? parts->own : parts->others + r * parts->stride;
+    kernel_sum_ranks(to_type, to, type, list, parts->ranks, scale, n, add);
+    return 0;
+}
+
+static int cpu_accumulate(device *d, device_stream s, float *to, zero_dtype type, const void *from, int64_t n,
+                          int first) {
+    (void)d;
+    (void)s;
+    kernel_accumulate(to, type, from, n, first);
+    return 0;
+}
+
+static int cpu_sum_squares(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x) {
+    (void)d;
+    (void)s;
+    for (int i = 0; i < t->parts.n; i++) {
+        const stretch *part = &t->parts.list[i];
+        const char *from = (const char *)x + part->offset * dtype_bytes(type);
+        t->sums[i] = kernel_sum_squares(type, from, part->elems);
+    }
+    return 0;
+}
+
+static int cpu_adamw(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a,
+                     const adamw_table *t) {
+    (void)d;
+    (void)s;
+    kernel_adamw(c, a, t);
+    return 0;
+}
+
+static const device_functions cpu_functions = {
+    cpu_alloc,           cpu_release,     cpu_pin,          cpu_unpin,
+    cpu_enter,           cpu_wait,        cpu_create_event, cpu_destroy_event,
+    cpu_record,          cpu_order,       cpu_wait_event,   cpu_create_event,
+    cpu_seconds_between, cpu_mark,        cpu_copy,         cpu_clear,
+    cpu_clear_stretches, cpu_fill_nan,    cpu_convert,      cpu_sum_ranks,
+    cpu_accumulate,      cpu_sum_squares, cpu_adamw,
+};
+
+device device_host = { .f = &cpu_functions, .number = -1, .name = "cpu" };
+
+// -------- the choice
+
+#ifndef ZERO_HAVE_CUDA
+int device_cuda_open(device *d, const zero_config *config, int node_rank) {
+    (void)d;
+    (void)config;
+    (void)node_rank;
+    return zero_fail(ZERO_ERR_DEVICE, "the plugin was built without CUDA: build it where nvcc is found");
+}
+void device_cuda_close(device *d) { (void)d; }
+int device_cuda_count(void) { return device_cuda_open(NULL, NULL, 0); }
+int device_cuda_left(size_t *left) {
+    (void)left;
+    return device_cuda_count();
+}
+#endif
+
+int device_open(device *d, const zero_config *config, int node_rank) {
+    if (config->device == ZERO_CUDA) return device_cuda_open(d, config, node_rank);
+    *d = device_host;
+    return 0;
+}
+
+void device_close(device *d) {
+    if (d->state) device_cuda_close(d);
+    *d = (device){ 0 };
+}
+
+int zero_cuda_devices(void) { return device_cuda_count(); }
+
+int zero_memory_left(const zero_config *config, int ranks_on_host, size_t *left) {
+    host_room room;
+    if (config->device == ZERO_CUDA) return device_cuda_left(left);
+    ZERO_TRY(host_room_find(&room, ranks_on_host, ""));
+    *left = room.left;
+    return 0;
+}
+
+const void *device_view(device *d, const void *x, size_t bytes, void *staging) {
+    if (!d->asynchronous) return x;
+    return d->f->copy(d, COMM, staging, x, bytes) || d->f->wait(d, COMM) ? NULL : staging;
+}
+
+int device_commit(device *d, void *x, size_t bytes, const void *staging) {
+    return d->asynchronous ? device_set(d, x, staging, bytes) : 0;
+}
+
+int device_set(device *d, void *to, const void *from, size_t bytes) {
+    ZERO_TRY(d->f->copy(d, COMM, to, from, bytes));
+    return d->f->wait(d, COMM);
+}

@@ -1,0 +1,269 @@
+// A CUDA device: memory, streams, events. Plain C over the CUDA run time; the kernels are in
+// device/kernels_cuda.cu.
+#ifdef ZERO_HAVE_CUDA
+#include "device.h"
+#include "../base/error.h"
+#include "kernels_cuda.h"
+#include <nvtx3/nvToolsExt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LEAST_MAJOR = 8 };  // compute capability 8.0; the kernels are compiled for it and newer ones
+
+typedef struct {
+    int number;
+    cudaStream_t streams[DEVICE_STREAMS];
+    cudaStream_t created[DEVICE_STREAMS];  // the plugin's own; without overlap all are the trainer's
+    int n_created;
+} cuda_state;
+
+static int failed(cudaError_t rc, const char *what) {
+    cudaGetLastError();  // this error is reported here, so the next launch must not report it again
+    return zero_fail(ZERO_ERR_DEVICE, "CUDA: %s: %s (%s)", what, cudaGetErrorString(rc),
+                     cudaGetErrorName(rc));
+}
+#define CUDA_TRY(call)                                     \
+    do {                                                   \
+        cudaError_t rc_ = (call);                          \
+        if (rc_ != cudaSuccess) return failed(rc_, #call); \
+    } while (0)
+
+static cudaStream_t stream_of(device *d, device_stream s) { return ((cuda_state *)d->state)->streams[s]; }
+cudaStream_t device_cuda_stream(device *d, device_stream s) { return stream_of(d, s); }
+
+static void *cuda_alloc(device *d, size_t bytes, const char **why) {
+    static _Thread_local char text[160];
+    void *p;
+    size_t left, all;
+    cudaError_t rc = cudaMalloc(&p, bytes);
+    if (rc == cudaSuccess) {
+        rc = cudaMemsetAsync(p, 0, bytes, stream_of(d, COMPUTE));
+        if (rc == cudaSuccess) rc = cudaStreamSynchronize(stream_of(d, COMPUTE));
+        if (rc == cudaSuccess) return p;
+        cudaFree(p);
+    }
+    *why = text;
+    if (rc != cudaErrorMemoryAllocation || cudaMemGetInfo(&left, &all) != cudaSuccess)
+        snprintf(text, sizeof text, "%s", cudaGetErrorString(rc));
+    else
+        snprintf(text, sizeof text, "%.1f of the %.1f MiB of %s are free", left / 1048576.0, all / 1048576.0,
+                 d->name);
+    cudaGetLastError();  // this error is reported here, so the next launch must not see it
+    return NULL;
+}
+static void cuda_release(device *d, void *p, size_t bytes) {
+    (void)d;
+    (void)bytes;
+    cudaFree(p);
+}
+
+static int cuda_pin(device *d, void *host, size_t bytes) {
+    (void)d;
+    CUDA_TRY(cudaHostRegister(host, bytes, cudaHostRegisterDefault));
+    return 0;
+}
+static void cuda_unpin(device *d, void *host) {
+    (void)d;
+    cudaHostUnregister(host);
+}
+
+static int cuda_enter(device *d) {
+    CUDA_TRY(cudaSetDevice(((cuda_state *)d->state)->number));
+    return 0;
+}
+static int cuda_wait(device *d, device_stream s) {
+    CUDA_TRY(cudaStreamSynchronize(stream_of(d, s)));
+    return 0;
+}
+
+static int cuda_create_event(device *d, void **event) {
+    (void)d;
+    CUDA_TRY(cudaEventCreateWithFlags((cudaEvent_t *)event, cudaEventDisableTiming));
+    return 0;
+}
+static void cuda_destroy_event(device *d, void *event) {
+    (void)d;
+    if (event) cudaEventDestroy(event);
+}
+static int cuda_record(device *d, void *event, device_stream s) {
+    CUDA_TRY(cudaEventRecord(event, stream_of(d, s)));
+    return 0;
+}
+static int cuda_order(device *d, device_stream s, void *event) {
+    CUDA_TRY(cudaStreamWaitEvent(stream_of(d, s), event, 0));
+    return 0;
+}
+
+static int cuda_wait_event(device *d, void *event) {
+    (void)d;
+    CUDA_TRY(cudaEventSynchronize(event));
+    return 0;
+}
+
+static int cuda_create_timer(device *d, void **timer) {
+    (void)d;
+    CUDA_TRY(cudaEventCreate((cudaEvent_t *)timer));
+    return 0;
+}
+static int cuda_seconds_between(device *d, void *from, void *to, double *seconds) {
+    float ms = 0;
+    (void)d;
+    CUDA_TRY(cudaEventElapsedTime(&ms, from, to));
+    *seconds = ms / 1e3;
+    return 0;
+}
+
+static void cuda_mark(device *d, const char *what, const char *name) {
+    char text[96];
+    (void)d;
+    if (!what) {
+        nvtxRangePop();
+        return;
+    }
+    snprintf(text, sizeof text, "%s %s", what, name);
+    nvtxRangePushA(text);
+}
+
+static int cuda_copy(device *d, device_stream s, void *to, const void *from, size_t bytes) {
+    if (bytes) CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(d, s)));
+    return 0;
+}
+static int cuda_clear(device *d, device_stream s, void *x, size_t bytes) {
+    CUDA_TRY(cudaMemsetAsync(x, 0, bytes, stream_of(d, s)));
+    return 0;
+}
+static int queue_clear_stretches(device *d, device_stream s, zero_dtype type, void *x,
+                                 const stretches *of_x) {
+    CUDA_TRY(cuda_clear_stretches(stream_of(d, s), type, x, of_x));
+    return 0;
+}
+static int cuda_fill_nan(device *d, device_stream s, void *x, size_t bytes) {
+    CUDA_TRY(cudaMemsetAsync(x, 0xff, bytes, stream_of(d, s)));  // all ones is a NaN in each dtype
+    return 0;
+}
+
+static int queue_convert(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype from_type,
+                         const void *from, int64_t n) {
+    CUDA_TRY(cuda_convert(stream_of(d, s), to_type, to, from_type, from, n));
+    return 0;
+}
+static int queue_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
+                           const rank_parts *parts, float scale, int64_t n, int add) {
+    CUDA_TRY(cuda_sum_ranks(stream_of(d, s), to_type, to, type, parts, scale, n, add));
+    return 0;
+}
+static int queue_accumulate(device *d, device_stream s, float *to, zero_dtype type, const void *from,
+                            int64_t n, int first) {
+    CUDA_TRY(cuda_accumulate(stream_of(d, s), to, type, from, n, first));
+    return 0;
+}
+static int queue_sum_squares(device *d, device_stream s, const norm_table *t, zero_dtype type,
+                             const void *x) {
+    CUDA_TRY(cuda_sum_squares(stream_of(d, s), t, type, x));
+    return 0;
+}
+static int queue_adamw(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a,
+                       const adamw_table *t) {
+    CUDA_TRY(cuda_adamw(stream_of(d, s), c, a, t));
+    return 0;
+}
+
+static const device_functions cuda_functions = {
+    cuda_alloc,
+    cuda_release,
+    cuda_pin,
+    cuda_unpin,
+    cuda_enter,
+    cuda_wait,
+    cuda_create_event,
+    cuda_destroy_event,
+    cuda_record,
+    cuda_order,
+    cuda_wait_event,
+    cuda_create_timer,
+    cuda_seconds_between,
+    cuda_mark,
+    cuda_copy,
+    cuda_clear,
+    queue_clear_stretches,
+    cuda_fill_nan,
+    queue_convert,
+    queue_sum_ranks,
+    queue_accumulate,
+    queue_sum_squares,
+    queue_adamw,
+};
+
+int device_cuda_count(void) {
+    int n = 0, usable = 0, driver = 0;
+    struct cudaDeviceProp p;
+    cudaError_t rc = cudaGetDeviceCount(&n);
+    cudaGetLastError();
+    if (rc == cudaErrorNoDevice || (rc == cudaSuccess && !n))
+        return zero_fail(ZERO_ERR_DEVICE, "there is no CUDA device on this machine");
+    if (rc == cudaErrorInsufficientDriver)
+        return zero_fail(ZERO_ERR_DEVICE,
+                         cudaDriverGetVersion(&driver) == cudaSuccess && driver
+                             ? "the NVIDIA driver is too old: it takes programs of "
+                               "CUDA %d.%d at most; install a newer one"
+                             : "no NVIDIA driver is loaded on this machine",
+                         driver / 1000, driver % 1000 / 10);
+    if (rc != cudaSuccess) return failed(rc, "cudaGetDeviceCount");
+    for (int i = 0; i < n; i++) {
+        CUDA_TRY(cudaGetDeviceProperties(&p, i));
+        usable += p.major >= LEAST_MAJOR;
+    }
+    if (usable == n) return n;
+    return zero_fail(ZERO_ERR_DEVICE,
+                     "%s has compute capability %d.%d, and %d.0 or newer is needed; CUDA_VISIBLE_DEVICES can "
+                     "leave a device out",
+                     p.name, p.major, p.minor, LEAST_MAJOR);
+}
+
+int device_cuda_left(size_t *left) {
+    size_t all;
+    CUDA_TRY(cudaMemGetInfo(left, &all));
+    return 0;
+}
+
+// The plugin's streams have priority, because the next layer waits for them.
+static int open_streams(cuda_state *s, const zero_config *config) {
+    int least, greatest;
+    const int copies_states = config->offload.params || config->offload.optimizer;
+    for (int i = 0; i < DEVICE_STREAMS; i++) s->streams[i] = config->cuda_stream;
+    if (!config->overlap) return 0;
+    CUDA_TRY(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    for (int i = COMPUTE + 1; i < (copies_states ? DEVICE_STREAMS : DOWN); i++) {
+        CUDA_TRY(cudaStreamCreateWithPriority(&s->streams[i], cudaStreamNonBlocking, greatest));
+        s->created[s->n_created++] = s->streams[i];
+    }
+    return 0;
+}
+
+int device_cuda_open(device *d, const zero_config *config, int node_rank) {
+    struct cudaDeviceProp p;
+    int devices = device_cuda_count();
+    if (devices < 0) return devices;
+    int number = config->cuda_device < 0 ? node_rank % devices : config->cuda_device;
+    if (number >= devices)
+        return zero_fail(ZERO_ERR_ARGUMENT, "cuda_device %d: there are devices 0 to %d", number, devices - 1);
+    cuda_state *s = calloc(1, sizeof *s);
+    if (!s) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the device's state");
+    *d =
+        (device){ .f = &cuda_functions, .asynchronous = 1, .number = number, .visible = devices, .state = s };
+    s->number = number;
+    CUDA_TRY(cudaSetDevice(number));
+    CUDA_TRY(cudaGetDeviceProperties(&p, number));
+    snprintf(d->name, sizeof d->name, "%.*s", (int)sizeof d->name - 1, p.name);
+    memcpy(d->uuid, p.uuid.bytes, sizeof d->uuid);
+    CUDA_TRY(cudaDeviceGetPCIBusId(d->bus_id, sizeof d->bus_id, number));
+    return open_streams(s, config);
+}
+
+void device_cuda_close(device *d) {
+    cuda_state *s = d->state;
+    while (s->n_created) cudaStreamDestroy(s->created[--s->n_created]);
+    free(s);
+}
+#endif

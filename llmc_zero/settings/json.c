@@ -1,0 +1,189 @@
+#include "json.h"
+#include "../base/error.h"
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+// -------- the text
+
+enum { LARGEST_FILE = 1 << 20 };
+
+static int read_text(const char *file, char **text, size_t *n) {
+    FILE *f = fopen(file, "rb");
+    if (!f) return zero_fail(ZERO_ERR_IO, "%s: cannot be opened: %s", file, strerror(errno));
+    *text = malloc(LARGEST_FILE + 2);
+    *n = *text ? fread(*text, 1, LARGEST_FILE + 1, f) : 0;
+    int error = ferror(f) ? errno : 0;
+    if (fclose(f) && !error) error = errno;
+    if (!*text) return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory to read it", file);
+    if (error) return zero_fail(ZERO_ERR_IO, "%s: cannot be read: %s", file, strerror(error));
+    if (*n > LARGEST_FILE)
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s: larger than 1 MiB, which no DeepSpeed configuration is",
+                         file);
+    (*text)[*n] = '\0';
+    return 0;
+}
+
+// Returns where the comment that begins at s ends: s if none begins, NULL if it is never closed.
+static char *comment_end(char *s) {
+    if (*s == '#' || (s[0] == '/' && s[1] == '/')) return s + strcspn(s, "\n");
+    if (s[0] != '/' || s[1] != '*') return s;
+    char *close = strstr(s + 2, "*/");
+    return close ? close + 2 : NULL;
+}
+
+// Returns the closing quote of the string that begins at s, or the end of the text.
+static char *string_end(char *s) {
+    for (s++; *s && *s != '"'; s++)
+        if (*s == '\\' && s[1]) s++;
+    return s;
+}
+
+static void blank(char *s, const char *end) {
+    for (; s < end; s++)
+        if (*s != '\n') *s = ' ';
+}
+
+// Comments and trailing commas become blanks, so that an error's line and column are the file's. A comment
+// that is never closed stays, and the parser reports it.
+static void blank_comments_and_commas(char *text) {
+    char *comma = NULL;  // the last thing before s but blanks and comments, if it was a comma
+    for (char *s = text; *s; s++) {
+        char *end = comment_end(s);
+        if (!end) return;
+        if (end > s) {
+            blank(s, end);
+            s = end - 1;
+        } else if (*s == '"') {
+            s = string_end(s);
+            if (!*s) return;
+            comma = NULL;
+        } else if (*s == ',') {
+            comma = s;
+        } else if (!strchr(" \t\r\n", *s)) {
+            if (comma && (*s == '}' || *s == ']')) *comma = ' ';
+            comma = NULL;
+        }
+    }
+}
+
+int json_open(json_file *j, const char *file) {
+    json_error_t e;
+    size_t n = 0;
+    *j = (json_file){ .file = file };
+    ZERO_TRY(read_text(file, &j->text, &n));
+    blank_comments_and_commas(j->text);
+    j->root = json_loadb(j->text, n, JSON_REJECT_DUPLICATES, &e);
+    if (!j->root)
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s:%d:%d: not JSON: %s", file, e.line, e.column, e.text);
+    if (!json_is_object(j->root)) return zero_fail(ZERO_ERR_ARGUMENT, "%s:1: must be a block { ... }", file);
+    return 0;
+}
+
+void json_close(json_file *j) {
+    json_decref(j->root);
+    free(j->text);
+    *j = (json_file){ 0 };
+}
+
+// -------- places
+
+static int is_key(const char *s, const char *name, size_t n) {
+    if (*s != '"' || strncmp(s + 1, name, n) || s[n + 1] != '"') return 0;
+    const char *after = s + n + 2;
+    return after[strspn(after, " \t\r\n")] == ':';
+}
+
+void json_go_to_key(json_place *p, const char *name) {
+    size_t n = strlen(name);
+    int line = p->line;
+    for (const char *s = p->at; *s; s++) {
+        line += *s == '\n';
+        if (!is_key(s, name, n)) continue;
+        *p = (json_place){ .at = s + 1, .line = line };
+        return;
+    }
+}
+
+void json_go_past(json_place *p, json_t *v) {
+    const char *name;
+    json_t *inner;
+    json_object_foreach(v, name, inner) {
+        json_go_to_key(p, name);
+        json_go_past(p, inner);
+    }
+    for (size_t i = 0; i < json_array_size(v); i++) json_go_past(p, json_array_get(v, i));
+}
+
+// -------- the values
+
+int json_is_left_out(const json_t *v) {
+    return json_is_null(v) || (json_is_string(v) && !strcasecmp(json_string_value(v), "auto"));
+}
+
+int json_as_number(const json_t *v, double *x) {
+    char *end;
+    *x = json_number_value(v);
+    if (!json_is_string(v)) return json_is_number(v);
+    const char *s = json_string_value(v);
+    *x = strtod(s, &end);
+    return *s && !*end && isfinite(*x) && !strpbrk(s, " xX");
+}
+
+int json_as_count(const json_t *v, int64_t *n) {
+    double x;
+    if (json_is_integer(v)) {
+        *n = json_integer_value(v);
+        return 1;
+    }
+    if (!json_as_number(v, &x) || fabs(x) > 1e18 || x != floor(x)) return 0;
+    *n = (int64_t)x;
+    return 1;
+}
+
+static int is_one_of(const char *s, const char *const words[]) {
+    for (int i = 0; words[i]; i++)
+        if (!strcasecmp(s, words[i])) return 1;
+    return 0;
+}
+
+int json_as_bool(const json_t *v, int *on) {
+    static const char *const yes[] = { "true", "on", "yes", "t", "y", "1", NULL };
+    static const char *const no[] = { "false", "off", "no", "f", "n", "0", NULL };
+    if (json_is_string(v)) {
+        *on = is_one_of(json_string_value(v), yes);
+        return *on || is_one_of(json_string_value(v), no);
+    }
+    double x = json_is_boolean(v) ? json_is_true(v) : json_number_value(v);
+    *on = x == 1;
+    return (json_is_boolean(v) || json_is_number(v)) && (x == 0 || x == 1);
+}
+
+static int equals(const json_t *v, const json_t *a) {
+    double x;
+    int on;
+    if (json_is_string(a) && json_is_string(v))
+        return !strcasecmp(json_string_value(a), json_string_value(v));
+    if (json_is_number(a)) return json_as_number(v, &x) && x == json_number_value(a);
+    return json_is_boolean(a) && json_as_bool(v, &on) && on == json_is_true(a);
+}
+
+int json_equals(const json_t *v, const char *json) {
+    for (size_t n; *json; json += n + (json[n] == '|')) {
+        n = strcspn(json, "|");
+        json_t *a = json_loadb(json, n, JSON_DECODE_ANY, NULL);
+        int same = equals(v, a);
+        json_decref(a);
+        if (same) return 1;
+    }
+    return 0;
+}
+
+void json_quote(const json_t *v, char *text, size_t size) {
+    char *all = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(15));
+    snprintf(text, size, "%s", all ? all : "this value");
+    free(all);
+}

@@ -1,0 +1,371 @@
+#include "keys.h"
+#include "settings.h"
+#include <limits.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+// -------- notes
+
+zero_deepspeed_key *key_note(reader *r, zero_key_fate fate, const json_t *v, const char *remark) {
+    zero_deepspeed *said = r->said;
+    const int full = said->n == ZERO_DEEPSPEED_KEYS;
+    zero_deepspeed_key *k = &said->keys[full ? said->n - 1 : said->n++];
+    *k = (zero_deepspeed_key){ .fate = full ? ZERO_KEY_REFUSED : fate, .line = r->line };
+    snprintf(k->key, sizeof k->key, "%s", r->path);
+    if (v) json_quote(v, k->value, sizeof k->value);
+    snprintf(k->remark, sizeof k->remark, "%s", full ? "more keys than any DeepSpeed file has" : remark);
+    return k;
+}
+
+void key_refuse(reader *r, const json_t *v, const char *setting, const char *fmt, ...) {
+    zero_deepspeed_key *k = key_note(r, ZERO_KEY_REFUSED, v, "");
+    if (setting) snprintf(k->setting, sizeof k->setting, "%s", setting);
+    if (strlen(k->value) > 60) strcpy(k->value + 57, "...");
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(k->remark, sizeof k->remark, fmt, args);
+    va_end(args);
+}
+
+zero_deepspeed_key *key_sets(reader *r, const char *setting, const char *value, const char *remark) {
+    zero_deepspeed_key *k = key_note(r, ZERO_KEY_HONOURED, NULL, remark);
+    snprintf(k->setting, sizeof k->setting, "%s", setting);
+    snprintf(k->value, sizeof k->value, "%s", value);
+    return k;
+}
+
+zero_deepspeed_key *key_that_sets(const reader *r, const char *setting) {
+    for (zero_deepspeed_key *k = r->said->keys; k < r->said->keys + r->said->n; k++)
+        if (k->fate == ZERO_KEY_HONOURED && !strcmp(k->setting, setting) && strcmp(k->value, "auto"))
+            return k;
+    return NULL;
+}
+
+void key_sets_number(reader *r, const char *setting, double value, const char *remark) {
+    const zero_setting *s = zero_setting_named(setting);
+    char text[32];
+    snprintf(text, sizeof text, "%.15g", value);
+    if (s) {
+        setting_put(s, &r->config, value);
+        zero_setting_text(s, &r->config, text, sizeof text);
+    }
+    key_sets(r, setting, text, remark);
+}
+
+// -------- what keys set
+
+static void set_stage(reader *r, const json_t *v, double x) {
+    (void)v;
+    if (r->env_stage >= 0 && x != r->env_stage) {
+        key_refuse(r, NULL, "stage",
+                   "stage %d, but the environment says ZERO_STAGE=%d; make them equal or drop one of them",
+                   (int)x, r->env_stage);
+        return;
+    }
+    key_sets_number(r, "stage", x, "");
+}
+
+// bf16.enabled and fp16.enabled: at most one is true. With both false the numbers are fp32.
+static void set_dtype(reader *r, const json_t *v, zero_dtype type, int on) {
+    if (on && r->type_chosen) {
+        key_refuse(r, v, "numbers.dtype", "bf16 and fp16 exclude each other; keep one of them");
+        return;
+    }
+    if (!on) {
+        if (!r->type_chosen) r->config.numbers.dtype = ZERO_F32;
+        r->no_type = key_note(r, ZERO_KEY_HONOURED, v, "");
+        return;
+    }
+    r->type_chosen = 1;
+    key_sets_number(r, "numbers.dtype", type, "");
+}
+static void set_bf16(reader *r, const json_t *v, double x) { set_dtype(r, v, ZERO_BF16, x != 0); }
+static void set_fp16(reader *r, const json_t *v, double x) {
+    if (x || r->config.numbers.dtype == ZERO_F16)
+        set_dtype(r, v, ZERO_F16, x != 0);
+    else
+        key_note(r, ZERO_KEY_HONOURED, v, "");
+}
+
+static void set_wire(reader *r, const json_t *v, double x) {
+    (void)x;
+    if (!json_equals(v, "\"fp32\"|\"bf16\"|\"fp16\"")) {
+        key_refuse(r, v, "comm.reduce_fp32",
+                   "gradients travel as fp32, bf16 or fp16; remove it or write \"fp32\"");
+        return;
+    }
+    r->config.comm.reduce_fp32 = json_equals(v, "\"fp32\"");
+    key_sets(r, "comm.reduce_fp32", json_string_value(v), "");
+}
+
+// For the plugin 0 means the largest unit; for DeepSpeed it means no bucket, so every unit alone.
+static void set_bucket(reader *r, const json_t *v, double x) {
+    (void)v;
+    key_sets_number(r, "reduce_bucket_size", x ? x : 1, x ? "" : "0 of DeepSpeed: every unit is a bucket");
+}
+
+// The plugin looks ahead by units, DeepSpeed by elements. Only whether to look ahead is taken over.
+static void set_prefetch(reader *r, const json_t *v, double x) {
+    (void)v;
+    key_sets_number(r, "prefetch", x && r->config.prefetch > 1 ? r->config.prefetch : x != 0,
+                    x ? "units, which the plugin counts in place of elements" : "");
+}
+
+static void set_check_overflow(reader *r, const json_t *v, double x) {
+    if (x)
+        key_note(r, ZERO_KEY_HONOURED, v, "at every stage; DeepSpeed looks at stages 1 and 2 only");
+    else
+        key_refuse(r, v, NULL, "infinities are always looked for; remove it or write true");
+}
+
+static void set_betas(reader *r, const json_t *v, double x) {
+    double beta[2];
+    (void)x;
+    if (json_array_size(v) != 2 || !json_as_number(json_array_get(v, 0), &beta[0]) ||
+        !json_as_number(json_array_get(v, 1), &beta[1])) {
+        key_refuse(r, v, "trainer.beta1 trainer.beta2", "must be a list of two numbers");
+        return;
+    }
+    key_sets_number(r, "trainer.beta1", beta[0], "");
+    key_sets_number(r, "trainer.beta2", beta[1], "");
+}
+
+// -------- what the offload keys set
+
+// The names before the blocks offload_param and offload_optimizer.
+static void set_cpu_offload(reader *r, const json_t *v, double x) {
+    const int of_params = strstr(r->path, "param") != NULL;
+    const char *block = of_params ? "offload_param" : "offload_optimizer";
+    const json_t *newer = json_object_get(json_object_get(r->root, "zero_optimization"), block);
+    char remark[64];
+    snprintf(remark, sizeof remark, "the old name of %s.device", block);
+    if (newer && !json_is_null(newer))
+        key_refuse(r, v, NULL, "is the old name of %s, which stands here too; remove this one", block);
+    else
+        key_sets_number(r, of_params ? "offload.params" : "offload.optimizer", x ? ZERO_HOST : ZERO_DEVICE,
+                        remark);
+}
+
+static void set_folder(reader *r, const json_t *v, double x) {
+    zero_deepspeed_key **folder = strstr(r->path, ".offload_param.") ? &r->params_folder : &r->states_folder;
+    (void)x;
+    if (!json_is_string(v) || !json_string_length(v))
+        key_refuse(r, v, "offload.nvme", "must be a folder on a disk, or several with commas between them");
+    else if (json_string_length(v) >= ZERO_DEEPSPEED_VALUE)
+        key_refuse(r, v, "offload.nvme", "a name of more than %d bytes", ZERO_DEEPSPEED_VALUE - 1);
+    else
+        *folder = key_sets(r, "", json_string_value(v), "");
+}
+
+// Most files spell out DeepSpeed's default of 1e9, which would make a shard of any model one sub-group:
+// nothing overlaps then, and its buffers are as large as the shard.
+static void set_sub_group(reader *r, const json_t *v, double x) {
+    if (x >= 1e9) {
+        char remark[160];
+        snprintf(remark, sizeof remark,
+                 "no limit for DeepSpeed either; sub-groups of %lld elements overlap with less memory",
+                 (long long)r->config.offload.sub_group_size);
+        key_note(r, ZERO_KEY_NO_EFFECT, v, remark);
+        return;
+    }
+    key_sets_number(r, "offload.sub_group_size", x, "");
+}
+
+// -------- what the aio keys set
+
+enum { PAGE_BYTES = 4096, LEAST_BLOCK = 512 << 10 };
+
+static void set_block_bytes(reader *r, const json_t *v, double x) {
+    int64_t bytes = ((int64_t)x + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    char remark[120] = "";
+    (void)v;
+    if (bytes < LEAST_BLOCK) bytes = LEAST_BLOCK;
+    if (bytes != (int64_t)x)
+        snprintf(remark, sizeof remark, "in place of %.15g: at least 524288, a multiple of 4096", x);
+    key_sets_number(r, "offload.nvme_block_bytes", (double)bytes, remark);
+}
+
+// DeepSpeed reads intra_op_parallelism; its documentation says thread_count, ds_nvme_tune num_threads.
+static void set_threads(reader *r, const json_t *v, double x) {
+    const char *remark = strstr(r->path, "intra_op_parallelism")
+                             ? "used where the kernel has no io_uring"
+                             : "intra_op_parallelism, by a name that DeepSpeed itself does not read; used "
+                               "where the kernel has no io_uring";
+    const zero_deepspeed_key *other = key_that_sets(r, "offload.nvme_threads");
+    if (other && r->config.offload.nvme_threads != (int)x)
+        key_refuse(r, v, "offload.nvme_threads", "is %s by another name, which says %d; keep one of them",
+                   other->key, r->config.offload.nvme_threads);
+    else
+        key_sets_number(r, "offload.nvme_threads", x, remark);
+}
+
+// -------- the table
+
+#define ZERO "zero_optimization"
+#define PARAM ZERO ".offload_param"
+#define OPTIMIZER ZERO ".offload_optimizer"
+#define CHECKPOINTING "activation_checkpointing"
+#define NO_LIMIT 1e18  // fits an int64_t
+#define NOT_BUILT "not built"
+
+// null and "auto" (a placeholder that Hugging Face fills) count as absent.
+#define SETTING(member, kind, preset, min, max, same, block, key, help) \
+    { block, key, BY_SETTING, .setting = #member },
+const key_row key_rows[] = {
+#include "settings.def"  // a setting without a key makes a row that matches nothing
+
+    { "", ZERO, BLOCK, .set = set_stage },   // old files: true is stage 1, false stage 0
+    { "", "fp16", BLOCK, .set = set_fp16 },  // true and false as well
+    { "", "bf16 optimizer data_types activation_checkpointing checkpoint aio", .kind = BLOCK },
+    { "", "bfloat16", BLOCK, .only = "bf16", .why = "the old name of bf16" },
+    { "optimizer", "params", .kind = BLOCK },
+    { ZERO, "offload_param offload_optimizer", .kind = BLOCK },
+    { ZERO, "aio", BLOCK, .only = "aio", .why = "belongs to the top level, and DeepSpeed refuses it here" },
+
+    // ---- done as asked
+    { ZERO, "stage", BY_SETTING, .set = set_stage, .setting = "stage" },
+    { ZERO, "reduce_bucket_size", BY_SETTING, .set = set_bucket, .setting = "reduce_bucket_size",
+      .automatic = "the largest unit, where Hugging Face takes the hidden size squared" },
+    { ZERO, "stage3_prefetch_bucket_size", COUNT, .max = NO_LIMIT, .set = set_prefetch,
+      .setting = "prefetch" },
+    { "bf16", "enabled", BOOL, .set = set_bf16, .setting = "numbers.dtype" },
+    { "bf16", "check_grad_overflow", BOOL, .set = set_check_overflow },
+    { "fp16", "enabled", BOOL, .set = set_fp16, .setting = "numbers.dtype" },
+    { "", "communication_data_type", ANY, .set = set_wire, .setting = "comm.reduce_fp32" },
+
+    // ---- where model states lie
+    { PARAM, "nvme_path", ANY, .set = set_folder, .setting = "offload.nvme" },
+    { OPTIMIZER, "nvme_path", ANY, .set = set_folder, .setting = "offload.nvme" },
+    { OPTIMIZER, "ratio", BY_SETTING, .setting = "offload.optimizer_ratio",
+      .why = "exactly this part; DeepSpeed rounds it to whole sub-groups" },
+    { ZERO, "cpu_offload cpu_offload_param cpu_offload_params", BOOL, .set = set_cpu_offload,
+      .setting = "offload.optimizer offload.params" },
+    { ZERO, "sub_group_size", COUNT, .min = 65536, .max = NO_LIMIT, .set = set_sub_group,
+      .setting = "offload.sub_group_size" },
+    { "aio", "block_size", COUNT, .min = 1, .max = 1 << 30, .set = set_block_bytes,
+      .setting = "offload.nvme_block_bytes" },
+    { "aio", "intra_op_parallelism thread_count num_threads", BY_SETTING, .set = set_threads,
+      .setting = "offload.nvme_threads" },
+
+    // ---- what the trainer does
+    { "", "train_batch_size", COUNT, .min = 1, .max = INT_MAX, .setting = "trainer.rows_a_step" },
+    { "", "train_micro_batch_size_per_gpu", COUNT, .min = 1, .max = INT_MAX, .setting = "trainer.rows" },
+    { "", "gradient_clipping", REAL, .max = NO_LIMIT, .setting = "trainer.grad_clip" },
+    { "optimizer.params", "lr", REAL, .max = NO_LIMIT, .setting = "trainer.lr" },
+    { "optimizer.params", "eps", REAL, .max = 1, .setting = "trainer.eps" },
+    { "optimizer.params", "betas", ANY, .set = set_betas, .setting = "trainer.beta1 trainer.beta2" },
+    { "optimizer.params", "weight_decay", REAL, .max = NO_LIMIT, .setting = "trainer.weight_decay",
+      .why = "of the tensors whose table says so; DeepSpeed decays every parameter" },
+    { CHECKPOINTING, "cpu_checkpointing", BOOL, .setting = "trainer.offload_activations" },
+    { "optimizer.params", "max_grad_norm", .setting = "trainer.grad_clip",
+      .why = "gradient_clipping does this, and DeepSpeed refuses it too" },
+    { "", "scheduler", .setting = "trainer.schedule",
+      .why = "the trainer has its own schedules, with another warm-up; remove it" },
+    { "", "dataloader_drop_last", .only = "false", .why = "the trainer decides this" },
+
+    // ---- The plugin does this anyway; another value is refused.
+    { "", "managed_gradient_accumulation", .only = "true", .why = NOT_BUILT },
+    { "", "prescale_gradients", .only = "false", .why = "gradients are divided once, after the sum" },
+    { "", "gradient_predivide_factor", .only = "1", .why = "gradients are divided once, after the sum" },
+    { "", "gradient_allreduce_op", .only = "\"mean\"", .why = "the plugin takes the mean over the ranks" },
+    { "data_types", "grad_accum_dtype", .only = "\"fp32\"", .why = "micro-batches are summed in fp32" },
+    { "data_types", "param_dtype buffer_dtype", .why = "bf16.enabled says the type; remove it",
+      .setting = "numbers.dtype" },
+    { "fp16", "auto_cast fp16_master_weights_and_grads", .only = "false", .why = NOT_BUILT },
+    { "bf16", "bf16_master_weights_and_grads", .only = "false", .why = NOT_BUILT,
+      .setting = "numbers.no_master" },
+    { "bf16", "immediate_grad_update bf16_optimizer_states", .only = "false", .why = NOT_BUILT },
+    { "optimizer", "type", .only = "\"AdamW\"|\"Adam\"", .why = "the update is AdamW" },
+    { "optimizer", "legacy_fusion", .only = "false", .why = NOT_BUILT },
+    { "optimizer.params", "adam_w_mode bias_correction fp32_optimizer_states", .only = "true",
+      .why = "the update is AdamW in fp32" },
+    { "optimizer.params", "amsgrad", .only = "false", .why = "the update is AdamW" },
+    { ZERO, "contiguous_gradients reduce_scatter load_from_fp32_weights ignore_unused_parameters",
+      .only = "true", .why = "the plugin always does it" },
+    { ZERO, "stage3_module_granularity_threshold", .only = "0",
+      .why = "the trainer's table says what is gathered together" },
+    { ZERO, "leaf_module", .why = "the trainer's table says what is gathered together; remove it" },
+
+    // ---- Without effect here: the plugin does it anyway, or DeepSpeed chooses between its own ways to the
+    // same numbers, or it concerns what does not exist here.
+    { PARAM, "pin_memory", BOOL, .why = "memory that a device copies from is always pinned" },
+    { OPTIMIZER, "pin_memory", BOOL, .why = "memory that a device copies from is always pinned" },
+    { ZERO, "cpu_offload_use_pin_memory", BOOL, .why = "memory that a device copies from is always pinned" },
+    { PARAM, "buffer_count buffer_size", ANY, .why = "buffers are computed; the memory table shows them" },
+    { OPTIMIZER, "buffer_count buffer_size", ANY,
+      .why = "buffers are computed; the memory table shows them" },
+    { OPTIMIZER, "pipeline_read pipeline_write", BOOL,
+      .why = "reads and writes always run beside the update" },
+    { OPTIMIZER, "fast_init", BOOL, .why = "initial values go to their place as they are set" },
+    { OPTIMIZER, "super_offload", BOOL, .why = "the update always begins as early as clipping allows" },
+    { OPTIMIZER, "cpuadam_cores_perc", ANY, .why = "the update has all threads of the rank" },
+    { "aio", "single_submit overlap_events", BOOL, .why = "the queue is always kept full" },
+    { "aio", "use_gds", .only = "false", .why = "GPUDirect Storage is not built" },
+    { ZERO, "stage3_param_persistence_threshold", COUNT, .max = NO_LIMIT,
+      .why = "no parameter stays resident", .automatic = "no parameter stays resident" },
+    { ZERO, "stage3_model_persistence_threshold", ANY, .why = "no parameter stays resident" },
+    { ZERO, "stage3_max_reuse_distance", COUNT, .max = NO_LIMIT, .why = "a unit is released after each use" },
+    { ZERO, "stage3_max_live_parameters", COUNT, .max = NO_LIMIT,
+      .why = "units limit what is gathered: those open, and the prefetched ones" },
+    { ZERO, "allgather_bucket_size", COUNT, .max = NO_LIMIT,
+      .why = "a gather is of a unit; new PyTorch "
+             "makes DeepSpeed ignore it too" },
+    { ZERO, "allgather_partitions", BOOL, .why = "DeepSpeed does not read it either" },
+    { "", "disable_allgather", BOOL, .why = "DeepSpeed does not read it either" },
+    { "", "allgather_size", ANY, .why = "a gather is of a unit" },
+    { ZERO, "use_multi_rank_bucket_allreduce round_robin_gradients", BOOL,
+      .why = "every rank has its part of every bucket" },
+    { ZERO, "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save", BOOL,
+      .why = "a saved model is always whole, and gathered unit by unit" },
+    { ZERO, "memory_efficient_linear override_module_apply", BOOL, .why = "concerns PyTorch" },
+    { ZERO, "enable_sanity_checks", BOOL, .why = "the order of hooks is always checked" },
+    { ZERO, "log_trace_cache_warnings", BOOL, .why = "a changed order is learnt anew" },
+    { ZERO, "save_muon_momentum_buffer_in_memory", BOOL, .why = "the update is AdamW" },
+    { ZERO, "legacy_stage1", .only = "false", .why = "DeepSpeed refuses it too" },
+    { "", "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer", BOOL, .why = "the update is AdamW" },
+    { "optimizer.params", "torch_adam", BOOL, .why = "there is one AdamW" },
+    { "", "steps_per_print", ANY, .why = "the trainer decides what it prints" },
+    { "", "log_level", ANY, .why = "the plugin never prints" },
+    { "", "vocabulary_size", ANY, .why = "only a warning of DeepSpeed's depends on it" },
+    { "", "seq_parallel_communication_data_type", ANY, .why = "there is no sequence parallelism" },
+    { "", "memory_breakdown", BOOL, .why = "the memory table at the start has it" },
+    { "", "dump_state", BOOL, .why = "the start shows the settings" },
+    { "checkpoint", "tag_validation", ANY, .why = "ranks always agree on a checkpoint" },
+    { CHECKPOINTING, "partition_activations", BOOL, .why = "there is no tensor parallelism" },
+    { CHECKPOINTING, "contiguous_memory_optimization number_checkpoints", ANY,
+      .why = "activations are allocated once, at the start" },
+    { CHECKPOINTING, "synchronize_checkpoint_boundary", BOOL, .why = "only a way to measure" },
+    { CHECKPOINTING, "profile", .only = "false", .why = NOT_BUILT, .setting = "debug.trace_events" },
+
+    // ---- not built
+    { ZERO, "zero_hpz_partition_size", .only = "1|0", .why = "hpZ of ZeRO++ is not built" },
+    { ZERO, "zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients",
+      .only = "false", .why = "quantized communication of ZeRO++ is not built" },
+    { ZERO, "mics_shard_size", .only = "-1|0", .why = "MiCS is not built" },
+    { ZERO, "mics_hierarchical_params_gather", .only = "false", .why = "MiCS is not built" },
+    { ZERO,
+      "elastic_checkpoint stage3_use_all_reduce_for_fetch_params stage3_allgather_sequential "
+      "pipeline_loading_checkpoint",
+      .only = "false", .why = NOT_BUILT },
+    { ZERO, "zenflow",
+      .why = "not built; delayed_update also overlaps the update with the next step; remove it",
+      .setting = "offload.delayed_update" },
+    { ZERO, "zeropp_loco_param", .why = "not built; remove it" },
+    { "", "wall_clock_breakdown comms_logger timers", .only = "false", .why = NOT_BUILT,
+      .setting = "debug.trace_events" },
+    { "", "tensorboard wandb csv_monitor comet", .only = "false", .why = NOT_BUILT,
+      .setting = "trainer.logs" },
+    { "",
+      "sparse_gradients use_data_before_expert_parallelism amp torch_autocast elasticity autotuning "
+      "hybrid_engine compile nebula datastates flops_profiler tensor_parallel expert_parallel pipeline "
+      "compression_training sparse_attention curriculum_learning data_efficiency progressive_layer_drop "
+      "eigenvalue graph_harvesting weight_quantization",
+      .only = "false", .why = NOT_BUILT },
+    { "", "sequence_parallel_size", .only = "1", .why = NOT_BUILT },
+    { "checkpoint", "load_universal use_node_local_storage", .only = "false", .why = NOT_BUILT },
+    { "checkpoint", "parallel_write writer checkpoint_serialization", .why = "not built; remove it" },
+    { ZERO, "grad_hooks", .why = "DeepSpeed has no such key any more; remove it" },
+};
+const int num_key_rows = sizeof key_rows / sizeof *key_rows;

@@ -1,0 +1,204 @@
+// The table of settings, and what is refused before anything is done.
+#include "settings.h"
+#include "../base/error.h"
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+// -------- the table
+
+static const char *const words[][5] = {
+    [ZERO_KIND_DTYPE] = { "fp32", "bf16", "fp16" },
+    [ZERO_KIND_DEVICE] = { "cpu", "cuda" },
+    [ZERO_KIND_TIER] = { "none", "cpu", "nvme" },
+    [ZERO_KIND_START] = { "auto", "mpi", "tcp", "file" },
+    [ZERO_KIND_TEXT] = { NULL },
+};
+
+// The kind of a row is that of the member. An enum is an unsigned for the compiler.
+// clang-format off
+#define IS_FROM(kind, first, last) \
+    (ZERO_KIND_##kind >= ZERO_KIND_##first && ZERO_KIND_##kind <= ZERO_KIND_##last)
+#define SETTING(member, kind, ...)                                     \
+    _Static_assert(_Generic(((zero_config *)0)->member,                \
+                            int: IS_FROM(kind, INT, FLAG),             \
+                            unsigned: IS_FROM(kind, UNSIGNED, START),  \
+                            int64_t: IS_FROM(kind, INT64, INT64),      \
+                            double: IS_FROM(kind, REAL, REAL),         \
+                            const char *: IS_FROM(kind, TEXT, TEXT)), #member);
+#include "settings.def"
+#undef SETTING
+
+enum { OWN, SAME };
+#define SETTING(member, kind, preset, min, max, same, block, key, help) \
+    { #member, ZERO_KIND_##kind, offsetof(zero_config, member), preset, min, max, same, help, \
+      words[ZERO_KIND_##kind] },
+static const zero_setting settings[] = {
+#include "settings.def"
+};
+// clang-format on
+enum { SETTINGS = sizeof settings / sizeof *settings };
+
+const zero_setting *zero_settings(int *n) {
+    *n = SETTINGS;
+    return settings;
+}
+
+const zero_setting *zero_setting_named(const char *name) {
+    for (const zero_setting *s = settings; s < settings + SETTINGS; s++)
+        if (!strcmp(s->name, name)) return s;
+    return NULL;
+}
+
+// -------- values
+
+static double number(const zero_setting *s, const zero_config *config) {
+    const void *at = (const char *)config + s->offset;
+    if (s->kind == ZERO_KIND_UNSIGNED) return *(const unsigned *)at;
+    if (s->kind == ZERO_KIND_INT64) return (double)*(const int64_t *)at;
+    if (s->kind == ZERO_KIND_REAL) return *(const double *)at;
+    return s->kind == ZERO_KIND_TEXT ? 0 : *(const int *)at;
+}
+
+void setting_put(const zero_setting *s, zero_config *config, double x) {
+    void *at = (char *)config + s->offset;
+    if (s->kind == ZERO_KIND_UNSIGNED)
+        *(unsigned *)at = (unsigned)x;
+    else if (s->kind == ZERO_KIND_INT64)
+        *(int64_t *)at = (int64_t)x;
+    else if (s->kind == ZERO_KIND_REAL)
+        *(double *)at = x;
+    else if (s->kind == ZERO_KIND_TEXT)
+        *(const char **)at = NULL;
+    else
+        *(int *)at = (int)x;
+}
+
+zero_config zero_defaults(void) {
+    zero_config config = { .size = sizeof config };
+    for (const zero_setting *s = settings; s < settings + SETTINGS; s++) setting_put(s, &config, s->preset);
+    return config;
+}
+
+static int in_range(const zero_setting *s, double x) {
+    return x == s->preset || (x >= s->min && x <= s->max);
+}
+
+void zero_setting_text(const zero_setting *s, const zero_config *config, char *text, size_t size) {
+    const double x = number(s, config);
+    const char *const *given = (const void *)((const char *)config + s->offset);
+    if (s->kind == ZERO_KIND_TEXT)
+        snprintf(text, size, "%s", *given ? *given : "");
+    else if (*s->words && in_range(s, x))
+        snprintf(text, size, "%s", s->words[(int)x]);
+    else
+        snprintf(text, size, "%.*g", s->kind == ZERO_KIND_REAL ? 15 : 17, x);
+}
+
+static int refuse(const zero_setting *s, const char *value) {
+    char range[64] = "";
+    if (s->preset < s->min) snprintf(range, sizeof range, "%.15g, or ", s->preset);
+    size_t used = strlen(range);
+    snprintf(range + used, sizeof range - used, "%.15g to %.15g", s->min, s->max);
+    for (int i = used = 0; s->words[i]; i++)
+        used += (size_t)snprintf(range + used, sizeof range - used, "%s%s", i ? ", " : "", s->words[i]);
+    return zero_refuse(s->name, " %s: %s (%s)", value, range, s->help);
+}
+
+int zero_setting_set(const zero_setting *s, zero_config *config, const char *text) {
+    char *end;
+    double x = strtod(text, &end);
+    if (end == text || *end || *s->words || (s->kind != ZERO_KIND_REAL && x != floor(x))) x = NAN;
+    for (int i = 0; s->words[i]; i++)
+        if (!strcmp(text, s->words[i])) x = i;
+    if (s->kind == ZERO_KIND_TEXT)
+        *(const char **)(void *)((char *)config + s->offset) = text;
+    else if (in_range(s, x))
+        setting_put(s, config, x);
+    else
+        return refuse(s, text);
+    return 0;
+}
+
+static int check_ranges(const zero_config *c) {
+    char value[64];
+    for (const zero_setting *s = settings; s < settings + SETTINGS; s++) {
+        if (in_range(s, number(s, c))) continue;
+        zero_setting_text(s, c, value, sizeof value);
+        return refuse(s, value);
+    }
+    return 0;
+}
+
+// -------- settings that do not go together
+
+// What the stages shard can reside elsewhere.
+static int check_tiers(const zero_config *c) {
+    const zero_offload_config *o = &c->offload;
+    if (o->params && c->stage < 3)
+        return zero_refuse("offload.params stage",
+                           ": parameters are whole on every device at stage %d; use stage 3", c->stage);
+    if (o->optimizer && c->stage < 1)
+        return zero_refuse("offload.optimizer stage",
+                           ": stage 0 does not shard the optimizer's states; use stage 1, 2 or 3");
+    if (o->gradients && c->stage < 2)
+        return zero_refuse("offload.gradients stage",
+                           ": gradients are whole on every device at stage %d; use stage 2 or 3", c->stage);
+    if (o->gradients > o->optimizer)
+        return zero_refuse("offload.gradients offload.optimizer",
+                           ": the update needs the gradients beside the optimizer's states, or nearer to "
+                           "the device; move offload.optimizer as far");
+    if (o->delayed_update && c->numbers.no_master)
+        return zero_refuse("offload.delayed_update numbers.no_master",
+                           ": the new parameters wait in the master weights; keep those");
+    if (o->delayed_update && !o->optimizer)
+        return zero_refuse("offload.delayed_update offload.optimizer",
+                           ": an update on the device is not delayed; move offload.optimizer to "
+                           "ZERO_HOST or ZERO_NVME");
+    return 0;
+}
+
+static int check_folders(const zero_offload_config *o) {
+    const int wanted = o->params == ZERO_NVME || o->optimizer == ZERO_NVME || o->gradients == ZERO_NVME;
+    const char *names = o->nvme ? o->nvme : "";
+    if (!*names && wanted)
+        return zero_refuse("offload.nvme",
+                           ": no folder, but model states are to lie on NVMe; name one on each disk");
+    if (*names == ',' || strstr(names, ",,") || (*names && names[strlen(names) - 1] == ','))
+        return zero_refuse("offload.nvme", " '%s': a name between commas is empty", names);
+    if (o->nvme_block_bytes % 4096)
+        return zero_refuse("offload.nvme_block_bytes", " %lld: a multiple of 4096",
+                           (long long)o->nvme_block_bytes);
+    return 0;
+}
+
+static int check_naive(const zero_config *c) {
+    if (c->stage)
+        return zero_refuse("debug.naive stage", ": the naive path is plain data parallel: stage 0, not %d",
+                           c->stage);
+    if (c->device == ZERO_CUDA)
+        return zero_refuse("debug.naive device", ": the naive path computes on the CPU: device ZERO_CPU");
+    if (c->inference)
+        return zero_refuse("debug.naive inference", ": the naive path only trains: inference 0");
+    return 0;
+}
+
+int settings_check(const zero_config *c) {
+    if (!c || c->size != sizeof *c)
+        return zero_fail(
+            ZERO_ERR_ARGUMENT,
+            "zero_config.size is not that of this library: start from zero_defaults() and the same zero.h");
+    ZERO_TRY(check_ranges(c));
+    if (c->debug.naive) ZERO_TRY(check_naive(c));
+    if (c->numbers.no_master && c->numbers.dtype != ZERO_BF16)
+        return zero_refuse("numbers.no_master", " with %s: only bf16 parameters are rounded stochastically",
+                           words[ZERO_KIND_DTYPE][c->numbers.dtype]);
+    if (c->device == ZERO_CPU && (c->comm.nccl > 0 || c->comm.reduce_nccl))
+        return zero_refuse("comm.nccl device", ": NCCL is for CUDA devices: device ZERO_CUDA");
+    if (c->comm.reduce_nccl && c->comm.nccl != 1)
+        return zero_refuse("comm.reduce_nccl", " needs comm.nccl 1");
+    ZERO_TRY(check_tiers(c));
+    return check_folders(&c->offload);
+}

@@ -1,0 +1,104 @@
+// Reads and writes a rank's model states in files on NVMe: asynchronously, with O_DIRECT, many blocks at
+// once, striped over several folders. Any thread may call it. Uses io_uring, or threads with pread and pwrite
+// if the kernel or the build has no io_uring.
+//
+//     file_open(&e, &settings, bytes);
+//     file_buffers(e, pinned, pinned_bytes);                                optional
+//     file_transfer t = { .offset = 0, .data = pinned, .bytes = n, .write = 1 };
+//     file_start(e, &t); ... file_wait(e, &t);
+//     file_close(e);
+//
+// Order: if two transfers overlap in the file and one of them writes, they finish in the order of their
+// start. The first failure is final: every later start and wait returns it, and no request begins any more.
+#ifndef LLMC_ZERO_TIERS_FILE_H
+#define LLMC_ZERO_TIERS_FILE_H
+#include "../base/error.h"
+
+enum {
+    FILE_ALIGN = 4096,             // of offsets and of buffers
+    FILE_BLOCK_DEFAULT = 1 << 20,  // bytes
+    FILE_DEPTH_DEFAULT = 32,
+    FILE_THREADS_DEFAULT = 4,
+    FILE_FOLDERS = 16,  // at most
+};
+
+typedef struct {
+    const char *folders;  // one, or several separated by commas; blocks alternate. They must exist
+    size_t block_bytes;   // of one request, a multiple of FILE_ALIGN; 0: 1 MiB
+    int depth;            // requests under way at once; 0: 32
+    int threads;          // for pread and pwrite if there is no io_uring; 0: 4
+    int no_uring;         // 1: threads, even with io_uring
+    int verify;           // 1: checks what is read against checksums of what was written
+    double timeout_s;     // above 0: an error if no request ends for so long; also how long a close waits
+    int rank;             // for the names of the locks
+} file_settings;
+
+typedef struct file_engine file_engine;
+
+// Returns 0 and an engine for `bytes`, all 0, or an error that leaves nothing behind. In each folder it
+// reserves space for an unnamed file, which disappears with the process however that ends, and locks the
+// small file llmc_zero.rankRRRRR.lock, which a killed run may have left. If that file is not ours, or another
+// process has locked it, that is an error and it stays unchanged; a folder in memory (tmpfs, ramfs) is an
+// error too.
+int file_open(file_engine **e, const file_settings *s, int64_t bytes);
+// The same for a file that the caller has opened for reading, or also for writing if needed: it holds the
+// states from byte 0 on, and it stays when the engine closes. reserve: 1: it becomes `bytes` long.
+// settings.folders is not used.
+int file_open_given(file_engine **e, const file_settings *s, int fd, const char *path, int64_t bytes,
+                    int reserve);
+// Waits for pending transfers and removes the locks. e may be NULL. Returns 0, or 1 after at most timeout_s
+// and a few seconds: the disk hangs, and may still read or write the buffers and the given file. Then these,
+// the locks and the engine's own memory are kept for ever.
+int file_close(file_engine *e);
+
+// Describes the engine for the start table: "io_uring, direct, 2 folders", with the reason in brackets if a
+// faster way is refused.
+const char *file_name(const file_engine *e);
+
+// What an engine needs for so many bytes of states: host memory (mostly checksums), and space in all its
+// folders together.
+int64_t file_memory_bytes(const file_settings *s, int64_t bytes);
+int64_t file_disk_bytes(const file_settings *s, int64_t bytes);
+
+// Registers the memory of most transfers, so that the kernel need not pin it for each request. Call it once,
+// before the first transfer; the memory must stay until file_close. If the system refuses (RLIMIT_MEMLOCK),
+// file_name reports it and everything works without. Buffers in pages of 2 MiB (MADV_HUGEPAGE) reach the disk
+// in fewer pieces, which can be twice as fast.
+void file_buffers(file_engine *e, void *memory, size_t bytes);
+
+// One transfer of any length; zero all but the first five fields. With n folders, regions that begin at
+// multiples of block_bytes take the fewest requests.
+typedef struct file_transfer {
+    int64_t offset;  // in the states, a multiple of FILE_ALIGN
+    char *data;      // aligned to FILE_ALIGN; bytes up to the next multiple of it are transferred too
+    size_t bytes;
+    int write;
+    int urgent;  // 1: begins before all that are not, for data that is needed next; order is kept
+    // the engine's
+    int queued;                 // from file_start until its last request has ended
+    double started_s, ended_s;  // by clock_now
+    size_t cut;                 // bytes that are in requests already
+    int underway;               // number of requests
+    int earlier;                // number of transfers that it waits for
+    struct file_transfer *next, *prev;
+} file_transfer;
+
+// Returns 0: the transfer begins as soon as the depth allows. t and its buffer must stay in place until
+// file_wait.
+int file_start(file_engine *e, file_transfer *t);
+// Returns 0 when the transfer has finished, or ZERO_ERR_IO with path, offset, cause and remedy. In either
+// case the buffer is no longer used, unless the failure is a hung disk: file_close returns whether it still
+// may be. Returns at once if t was never started.
+int file_wait(file_engine *e, file_transfer *t);
+// The same for at most so many seconds: returns 1 if it has not finished by then.
+int file_wait_for(file_engine *e, file_transfer *t, double seconds);
+// Returns 1 if file_wait would return at once.
+int file_done(file_engine *e, const file_transfer *t);
+
+typedef struct {
+    int64_t bytes_read, bytes_written;
+    double waited_s;  // total wait in file_wait
+} file_counters;
+file_counters file_count(file_engine *e);
+
+#endif

@@ -1,0 +1,281 @@
+#include "file.h"
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../base/clock.h"
+#include "file_queue.h"
+
+struct file_engine {
+    file_queue q;
+    const file_driver *driver;
+    void *own;    // the driver's state
+    int started;  // its threads are started
+    int no_uring;
+    int uring_why;  // the errno if io_uring was refused; 0: it was not tried
+    int pin_why;    // the errno if registering buffers was refused
+    int threads;
+    char name[512];
+};
+
+static size_t block_of(const file_settings *s) {
+    return s->block_bytes ? s->block_bytes : FILE_BLOCK_DEFAULT;
+}
+static int depth_of(const file_settings *s) { return s->depth ? s->depth : FILE_DEPTH_DEFAULT; }
+
+// -------- the folders
+
+static int count_folders(const char *list) {
+    int n = 1;
+    for (; *list; list++) n += *list == ',';
+    return n;
+}
+
+// Bytes of each file: the largest share of the blocks.
+static int64_t file_bytes(const file_settings *s, int64_t bytes) {
+    int64_t block = (int64_t)block_of(s), n = count_folders(s->folders);
+    int64_t blocks = (bytes + block - 1) / block;
+    return (blocks + n - 1) / n * block;
+}
+
+int64_t file_disk_bytes(const file_settings *s, int64_t bytes) {
+    return count_folders(s->folders) * file_bytes(s, bytes);
+}
+
+int64_t file_memory_bytes(const file_settings *s, int64_t bytes) {
+    return (int64_t)sizeof(file_engine) + queue_memory_bytes(bytes, depth_of(s), s->verify);
+}
+
+static void close_folders(file_queue *q) {
+    for (int i = 0; i < q->n_folders; i++) folder_close(&q->folders[i]);
+    q->n_folders = 0;
+}
+
+static int open_folder(file_queue *q, const char *name, size_t length, int rank, int64_t bytes) {
+    char folder[PATH_MAX];
+    if (!length || length >= sizeof folder)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme",
+                                 " names a folder of %zu letters; write DIR or DIR,DIR", length);
+    memcpy(folder, name, length);
+    folder[length] = 0;
+    ZERO_TRY(folder_open(&q->folders[q->n_folders], folder, rank, bytes));
+    q->n_folders++;
+    return 0;
+}
+
+static int open_folders(file_queue *q, const file_settings *s, int64_t bytes) {
+    int rc = 0;
+    if (count_folders(s->folders) > FILE_FOLDERS)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme", " names %d folders; at most %d are used",
+                                 count_folders(s->folders), FILE_FOLDERS);
+    for (const char *name = s->folders; !rc;) {
+        size_t length = strcspn(name, ",");
+        rc = open_folder(q, name, length, s->rank, file_bytes(s, bytes));
+        if (!name[length]) break;
+        name += length + 1;
+    }
+    if (rc) close_folders(q);
+    return rc;
+}
+
+// -------- opening and closing
+
+static int check_settings(const file_settings *s, int64_t bytes) {
+    if (block_of(s) % FILE_ALIGN)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme_block_bytes",
+                                 " is %zu; it must be a multiple of %d", block_of(s), FILE_ALIGN);
+    if (s->depth < 0 || s->depth > 4096)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme_depth", " is %d; it must be 0 to 4096",
+                                 s->depth);
+    if (s->threads < 0 || s->threads > 1024)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme_threads", " is %d; it must be 0 to 1024",
+                                 s->threads);
+    if (bytes < 0 || !(s->timeout_s > 0))
+        return zero_fail(ZERO_ERR_ARGUMENT, "files for %lld bytes with a time limit of %g s cannot be opened",
+                         (long long)bytes, s->timeout_s);
+    return 0;
+}
+
+static int open_driver(file_engine *e) {
+    if (file_uring && !e->no_uring) {
+        e->driver = file_uring;
+        e->uring_why = file_uring->open(&e->own, &e->q, 1);
+        if (!e->uring_why) return 0;
+    }
+    e->driver = &file_threads;
+    int rc = file_threads.open(&e->own, &e->q, e->threads);
+    return rc ? zero_fail(ZERO_ERR_MEMORY, "%d threads for files: %s", e->threads, strerror(rc)) : 0;
+}
+
+static void write_name(file_engine *e) {
+    char driver[120] = "io_uring", direct[200] = "direct", pinned[100] = "";
+    const char *why = e->no_uring ? "as asked" : "built without io_uring";
+    const file_folder *buffered = NULL;
+    for (int i = 0; i < e->q.n_folders; i++) {
+        if (!e->q.folders[i].direct) buffered = &e->q.folders[i];
+    }
+    if (e->uring_why)
+        snprintf(driver, sizeof driver, "%d threads (no io_uring: %s)", e->threads, strerror(e->uring_why));
+    else if (e->driver == &file_threads)
+        snprintf(driver, sizeof driver, "%d threads (%s)", e->threads, why);
+    if (buffered)
+        snprintf(direct, sizeof direct, "buffered (%.80s has no O_DIRECT: %s)", buffered->path,
+                 strerror(buffered->refused));
+    if (e->pin_why)
+        snprintf(pinned, sizeof pinned, ", buffers not registered (%s)",
+                 e->pin_why == ENOMEM ? "RLIMIT_MEMLOCK: ulimit -l" : strerror(e->pin_why));
+    snprintf(e->name, sizeof e->name, "%s, %s, %d folder%s%s", driver, direct, e->q.n_folders,
+             e->q.n_folders > 1 ? "s" : "", pinned);
+}
+
+// The folders are open. After a failure they are closed.
+static int open_parts(file_engine *e, const file_settings *s) {
+    file_queue *q = &e->q;
+    int rc = queue_open(q, s->verify);
+    if (!rc) {
+        rc = open_driver(e);
+        if (rc) queue_close(q);
+    }
+    if (rc) close_folders(q);
+    return rc;
+}
+
+static int make_engine(file_engine **out, const file_settings *s, int64_t bytes) {
+    *out = NULL;
+    ZERO_TRY(check_settings(s, bytes));
+    file_engine *e = *out = calloc(1, sizeof *e);
+    if (!e) return zero_fail(ZERO_ERR_MEMORY, "no memory for the files of model states");
+    e->no_uring = s->no_uring;
+    e->threads = s->threads ? s->threads : FILE_THREADS_DEFAULT;
+    e->q.bytes = bytes;
+    e->q.block_bytes = block_of(s);
+    e->q.depth = depth_of(s);
+    e->q.timeout_s = s->timeout_s;
+    return 0;
+}
+
+// rc: of opening the folders.
+static int open_engine(file_engine **e, const file_settings *s, int rc) {
+    if (!rc) rc = open_parts(*e, s);
+    if (!rc) {
+        write_name(*e);
+        return 0;
+    }
+    free(*e);
+    *e = NULL;
+    return rc;
+}
+
+int file_open(file_engine **e, const file_settings *s, int64_t bytes) {
+    *e = NULL;
+    if (!s->folders || !*s->folders)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme", " names no folder");
+    ZERO_TRY(make_engine(e, s, bytes));
+    return open_engine(e, s, open_folders(&(*e)->q, s, bytes));
+}
+
+int file_open_given(file_engine **e, const file_settings *s, int fd, const char *path, int64_t bytes,
+                    int reserve) {
+    ZERO_TRY(make_engine(e, s, bytes));
+    file_queue *q = &(*e)->q;
+    int rc = folder_take(&q->folders[0], fd, path, reserve ? bytes : 0);
+    q->n_folders = !rc;
+    return open_engine(e, s, rc);
+}
+
+// After the disk hangs, everything it may still use stays allocated, and the disk is not used any more.
+int file_close(file_engine *e) {
+    if (!e) return 0;
+    file_queue *q = &e->q;
+    pthread_mutex_lock(&q->lock);
+    queue_wait(q, NULL, INFINITY);
+    int hangs = queue_wait_lost(q) > 0;
+    q->closing = 1;
+    e->driver->wake(e->own);
+    pthread_mutex_unlock(&q->lock);
+    if (hangs) return 1;
+    e->driver->close(e->own);
+    queue_close(q);
+    close_folders(q);
+    free(e);
+    return 0;
+}
+
+const char *file_name(const file_engine *e) { return e->name; }
+
+void file_buffers(file_engine *e, void *memory, size_t bytes) {
+    if (!e->driver->pin) return;
+    e->pin_why = e->driver->pin(e->own, memory, bytes);
+    write_name(e);
+}
+
+// -------- transfers
+
+static int check_transfer(const file_queue *q, const file_transfer *t) {
+    if (t->queued)
+        return zero_fail(ZERO_ERR_MISUSE, "a transfer at offset %lld is started while it is under way",
+                         (long long)t->offset);
+    if (t->offset < 0 || t->offset % FILE_ALIGN || (uintptr_t)t->data % FILE_ALIGN)
+        return zero_fail(ZERO_ERR_MISUSE, "a transfer at offset %lld, memory %p: both are multiples of %d",
+                         (long long)t->offset, (void *)t->data, FILE_ALIGN);
+    if (t->offset > q->bytes || t->bytes > (size_t)(q->bytes - t->offset))
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "a transfer of %zu bytes at offset %lld ends beyond the %lld there are", t->bytes,
+                         (long long)t->offset, (long long)q->bytes);
+    return 0;
+}
+
+// The caller holds the lock. Threads start with the first transfer, after buffers are registered.
+static int start_driver(file_engine *e) {
+    if (e->started) return 0;
+    int rc = e->driver->start(e->own);
+    if (rc) return zero_fail(ZERO_ERR_MEMORY, "the threads for files do not start: %s", strerror(rc));
+    e->started = 1;
+    return 0;
+}
+
+static int start(file_engine *e, file_transfer *t) {
+    file_queue *q = &e->q;
+    ZERO_TRY(check_transfer(q, t));
+    if (q->failed) return zero_fail_again(&q->failure);
+    if (!t->bytes) return 0;
+    ZERO_TRY(start_driver(e));
+    queue_append(q, t);
+    // If all requests are in use, the driver looks for work when the next one ends.
+    if (q->idle) e->driver->wake(e->own);
+    return 0;
+}
+
+int file_start(file_engine *e, file_transfer *t) {
+    pthread_mutex_lock(&e->q.lock);
+    int rc = start(e, t);
+    pthread_mutex_unlock(&e->q.lock);
+    return rc;
+}
+
+int file_wait(file_engine *e, file_transfer *t) { return file_wait_for(e, t, INFINITY); }
+
+int file_wait_for(file_engine *e, file_transfer *t, double seconds) {
+    file_queue *q = &e->q;
+    pthread_mutex_lock(&q->lock);
+    double begin = t->queued ? clock_now() : 0;
+    int rc = queue_wait(q, t, seconds);
+    if (begin > 0) q->counters.waited_s += clock_now() - begin;
+    pthread_mutex_unlock(&q->lock);
+    return rc;
+}
+
+int file_done(file_engine *e, const file_transfer *t) {
+    pthread_mutex_lock(&e->q.lock);
+    int done = !t->queued;
+    pthread_mutex_unlock(&e->q.lock);
+    return done;
+}
+
+file_counters file_count(file_engine *e) {
+    pthread_mutex_lock(&e->q.lock);
+    file_counters c = e->q.counters;
+    pthread_mutex_unlock(&e->q.lock);
+    return c;
+}

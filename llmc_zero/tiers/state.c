@@ -1,0 +1,216 @@
+#include "state.h"
+#include "../base/error.h"
+
+// -------- the device's store: the memory itself
+
+static int device_create(state *s, memory *m, const memory_request *planned) {
+    s->array = memory_alloc(m, planned);
+    return s->array ? 0 : ZERO_ERR_MEMORY;
+}
+
+static int device_begin(state_part *p) {
+    (void)p;
+    return 0;
+}
+
+static int device_ready(state_part *p) {
+    const state *s = p->of;
+    int first = p->range.part == STATE_WHOLE ? 0 : p->range.part;
+    int64_t at = layout_offset(s->layout, p->range.unit, first, s->sharded) + p->range.from;
+    p->at = s->array + at * dtype_bytes(s->dtype);
+    return 0;
+}
+
+static int device_close_part(state_part *p) {
+    (void)p;
+    return 0;
+}
+
+const state_store state_on_device = {
+    .create = device_create,
+    .begin = device_begin,
+    .ready = device_ready,
+    .close = device_close_part,
+};
+const state_store *state_default_store = &state_on_device;
+
+// -------- states
+
+// sharded_from: the first stage at which a rank keeps only its own part. own_from: the first at which only
+// that part is up to date: stage 1 reduces gradients into it and leaves the rest stale.
+static const struct {
+    const char *name;
+    int sharded_from, own_from;
+} descriptions[STATES] = {
+    [ZERO_PARAM] = { "parameters", 3, 3 },     [ZERO_MASTER] = { "master weights", 1, 1 },
+    [ZERO_MOMENT1] = { "first moment", 1, 1 }, [ZERO_MOMENT2] = { "second moment", 1, 1 },
+    [ZERO_GRADIENT] = { "gradients", 2, 1 },
+};
+
+static int is_kept(zero_value what, const zero_config *c) {
+    if (c->inference) return what == ZERO_PARAM;
+    if (what != ZERO_MASTER) return 1;
+    // fp32 parameters are their own masters, unless a delayed update changes the masters first.
+    return !c->numbers.no_master && (c->numbers.dtype != ZERO_F32 || c->offload.delayed_update);
+}
+
+state state_of(zero_value what, const zero_config *c, const layout *l, int rank, device *d) {
+    int summed = what == ZERO_GRADIENT && c->micro_batches > 1;
+    int as_computed = what == ZERO_PARAM || (what == ZERO_GRADIENT && !summed);
+    return (state){
+        .name = summed ? "gradients, summed in fp32" : descriptions[what].name,
+        .dtype = as_computed ? c->numbers.dtype : ZERO_F32,
+        .kept = is_kept(what, c),
+        .sharded = c->stage >= descriptions[what].sharded_from,
+        .own_only = c->stage >= descriptions[what].own_from,
+        .rank = rank,
+        .layout = l,
+        .device = d,
+        .updater = d,
+        .store = state_default_store,
+    };
+}
+
+size_t state_bytes(const state *s) {
+    int64_t elems = s->sharded ? s->layout->shard_elems : s->layout->flat_elems;
+    return s->kept ? elems * dtype_bytes(s->dtype) : 0;
+}
+
+int state_create(state *s, memory *m, const memory_request *planned) {
+    return s->kept ? s->store->create(s, m, planned) : 0;
+}
+
+int state_create_kept(state *s, memory *m, const memory_request *planned) {
+    if (!planned->bytes) return 0;
+    s->array = planned->tier == ZERO_HOST ? memory_alloc_pinned(m, planned) : memory_alloc(m, planned);
+    return s->array ? 0 : ZERO_ERR_MEMORY;
+}
+
+// -------- parts
+
+state_range state_all(const state *s, int unit, int part) {
+    const layout_unit *u = &s->layout->units[unit];
+    return (state_range){ unit, part, 0, part == STATE_WHOLE ? u->padded : u->shard };
+}
+
+int64_t state_span(const state *s, state_range r) { return s->store->span ? s->store->span(s, r) : r.elems; }
+
+int state_on_host(const state *s, state_range r) { return s->store->on_host && s->store->on_host(s, r); }
+
+int state_begin(state_part *p, state *s, device_stream on, state_range r, state_intent intent, char *into) {
+    p->of = s;
+    p->on = on;
+    p->range = r;
+    p->intent = intent;
+    p->into = into;
+    int rc = s->store->begin(p);
+    if (rc) p->of = NULL;
+    return rc;
+}
+
+int state_ready(state_part *p) {
+    int rc = p->of->store->ready(p);
+    return state_close_after(rc, p, rc != 0);
+}
+
+int state_open_range(state_part *p, state *s, device_stream on, state_range r, state_intent intent) {
+    ZERO_TRY(state_begin(p, s, on, r, intent, NULL));
+    return state_ready(p);
+}
+
+int state_open(state_part *p, state *s, device_stream on, int unit, int part, state_intent intent) {
+    return state_open_range(p, s, on, state_all(s, unit, part), intent);
+}
+
+int state_close(state_part *p) {
+    if (!p->of) return 0;
+    int rc = p->of->store->close(p);
+    p->of = NULL;
+    return rc;
+}
+
+static void abandon(state_part *p) {
+    if (p->of && p->of->store->abandon) p->of->store->abandon(p);
+    p->of = NULL;
+}
+
+int state_close_after(int rc, state_part *parts, int n) {
+    for (int i = 0; i < n; i++) {
+        if (rc)
+            abandon(&parts[i]);
+        else
+            rc = state_close(&parts[i]);
+    }
+    return rc;
+}
+
+int64_t state_before(const state *s, int unit, int part) {
+    return part == STATE_WHOLE ? 0 : layout_before(&s->layout->units[unit], part);
+}
+
+char *state_own(const state_part *p) {
+    const state *s = p->of;
+    int unit = p->range.unit;
+    int64_t before = state_before(s, unit, s->rank) - state_before(s, unit, p->range.part) - p->range.from;
+    return p->at + before * dtype_bytes(s->dtype);
+}
+
+void state_intersect(const state *s, int unit, int part, int64_t begin, int64_t count, int64_t *from,
+                     int64_t *n) {
+    *from = begin;
+    *n = count;
+    if (part != STATE_WHOLE) layout_intersect(&s->layout->units[unit], part, begin, count, from, n);
+    *from -= state_before(s, unit, part);
+}
+
+// -------- values
+
+static device *holder_of(const state_part *p) { return p->on == PROCESSOR ? &device_host : p->of->device; }
+
+// Elements [at, at + n) of an open part.
+static int read_open(const state_part *p, int64_t at, int64_t n, float *values, void *staging) {
+    size_t size = dtype_bytes(p->of->dtype);
+    const void *view = device_view(holder_of(p), p->at + at * size, n * size, staging);
+    if (!view) return ZERO_ERR_DEVICE;
+    kernel_convert(ZERO_F32, values, p->of->dtype, view, n);
+    return 0;
+}
+
+static int write_open(const state_part *p, int64_t at, int64_t n, const float *values, void *staging) {
+    device *d = holder_of(p);
+    size_t size = dtype_bytes(p->of->dtype);
+    char *to = p->at + at * size;
+    kernel_convert(p->of->dtype, device_target(d, to, staging), ZERO_F32, values, n);
+    return device_commit(d, to, n * size, staging);
+}
+
+// One of `read` and `written` is NULL: copies elements to the first or from the second.
+static int move_values(state *s, device_stream on, state_range r, state_intent intent, float *read,
+                       const float *written, void *staging) {
+    const int64_t end = r.from + r.elems, begin = r.from;
+    while (r.from < end) {
+        state_part p;
+        r.elems = end - r.from;
+        r.elems = state_span(s, r);
+        ZERO_TRY(state_open_range(&p, s, state_on_host(s, r) ? PROCESSOR : on, r, intent));
+        int rc = 0;
+        for (int64_t at = 0, n; at < r.elems && !rc; at += n) {
+            n = r.elems - at < VALUES_CHUNK ? r.elems - at : VALUES_CHUNK;
+            int64_t done = r.from + at - begin;
+            rc = read ? read_open(&p, at, n, read + done, staging)
+                      : write_open(&p, at, n, written + done, staging);
+        }
+        ZERO_TRY(state_close_after(rc, &p, 1));
+        r.from += r.elems;
+    }
+    return 0;
+}
+
+int state_read(state *s, device_stream on, state_range r, float *values, void *staging) {
+    return move_values(s, on, r, STATE_READ, values, NULL, staging);
+}
+
+int state_write(state *s, device_stream on, state_range r, state_intent intent, const float *values,
+                void *staging) {
+    return move_values(s, on, r, intent, NULL, values, staging);
+}

@@ -1,0 +1,134 @@
+// A model state: the parameters, the gradients, the master weights, the first or the second moment. Each has
+// one dtype, resides in a store, and is opened and closed part by part. A part is one rank's part of a unit,
+// or the whole unit if every rank keeps all of it. A range of its elements can be opened too.
+//
+//     state_part p;
+//     ZERO_TRY(state_open(&p, s, COMPUTE, unit, part, STATE_READ));
+//     ... work queued on COMPUTE reads p.at ...
+//     ZERO_TRY(state_close(&p));
+//
+// The device's store hands out the memory itself, so opening is pointer arithmetic and closing does nothing.
+// Other stores hand out copies (state_file.c: read from files; state_across.c: from the other side of the
+// bus). So callers begin early: state_begin starts the copy, state_ready waits for it. tests/mpi_states.c
+// enforces four rules with a store that fails on every breach:
+//   - a part is opened in the task that accesses it, before the access, and closed after the last one;
+//   - only parts opened for writing are written;
+//   - no part is opened for writing while it is open elsewhere;
+//   - only what the current work needs is open: the units in use, the units of one collective,
+//     or all states of the one unit that is being updated.
+#ifndef LLMC_ZERO_TIERS_STATE_H
+#define LLMC_ZERO_TIERS_STATE_H
+#include "../device/device.h"
+#include "../layout.h"
+#include "../base/memory.h"
+#include "file.h"
+#include "../zero.h"
+
+enum { STATES = ZERO_GRADIENT + 1 };  // one for each zero_value
+enum { STATE_WHOLE = -1 };            // instead of a part number: the unit with all its parts
+
+// STATE_WRITE: every tensor element will be written. The old contents are lost, padding included.
+typedef enum { STATE_READ, STATE_WRITE, STATE_CHANGE } state_intent;
+
+// Elements [from, from + elems) of a part.
+typedef struct {
+    int unit, part;
+    int64_t from, elems;
+} state_range;
+
+typedef struct state state;
+typedef struct {
+    state *of;         // NULL: not open
+    device_stream on;  // the stream that uses it; PROCESSOR: the host's own threads do
+    state_range range;
+    state_intent intent;
+    char *into;                  // where a read-only copy goes: see state_begin
+    char *at;                    // the first open element, in device memory; for PROCESSOR, in host memory
+    struct across_block *block;  // for states copied across the bus
+    struct file_buffer *buffer;  // for states in files
+    file_transfer transfer;
+} state_part;
+
+// A store. All return 0, or a negative error with the sentence set.
+typedef struct {
+    int (*create)(state *s, memory *m, const memory_request *planned);  // zeroed
+    int (*begin)(state_part *p);
+    int (*ready)(state_part *p);  // sets p->at
+    int (*close)(state_part *p);
+    void (*abandon)(state_part *p);                  // after a failure, ready or not: writes are lost
+    int64_t (*span)(const state *s, state_range r);  // see state_span; NULL: all of it
+    int (*on_host)(const state *s, state_range r);   // see state_on_host; NULL: never
+    int reuses;  // 1: the memory of a closed part is soon reused for another
+} state_store;
+
+struct state {
+    const char *name;  // as the memory table has it
+    zero_dtype dtype;
+    int kept;      // 0: this configuration does not need the state, so it cannot be opened
+    int sharded;   // each rank keeps only its own part of every unit
+    int own_only;  // only each rank's own part is up to date
+    int rank;
+    const layout *layout;
+    device *device;   // parts are opened in its memory, unless for PROCESSOR
+    device *updater;  // runs its AdamW
+    const state_store *store;
+    char *array;              // all of it on the device, each part at its offset; NULL: the store has none
+    struct state_host *host;  // beside a GPU: the part on the host's side (state_host.h)
+    struct state_crossed *crossed;  // how it is copied across the bus (state_across.h); NULL: it is not
+    struct state_files *files;      // where the rest is, unless all of it is on the device (state_file.h)
+    int number;                     // its index there
+    int64_t piece;  // ranges that can be opened at once end at multiples of this, counted in the unit
+};
+
+// The state as a configuration defines it. The layout and the device must outlive it.
+state state_of(zero_value what, const zero_config *c, const layout *l, int rank, device *d);
+size_t state_bytes(const state *s);
+// Returns 0 with the planned memory allocated, or at once if the state is not kept.
+int state_create(state *s, memory *m, const memory_request *planned);
+// For stores that keep states elsewhere: allocates the part that is kept in memory, if any.
+int state_create_kept(state *s, memory *m, const memory_request *planned);
+
+// Starts opening the range; state_ready(p) completes it. part: a rank, or STATE_WHOLE; of a sharded state
+// only the own rank's. Any thread may call it. p must stay at its address until it is closed. on: for
+// PROCESSOR, the host must have waited for the device's work that writes or reads the part. into: the store
+// may put read-only elements there instead of into its own memory; `on` must be allowed to write there, and
+// up to a page before and after is overwritten too. NULL: nowhere.
+int state_begin(state_part *p, state *s, device_stream on, state_range r, state_intent intent, char *into);
+// Returns 0 with p->at valid until state_close(p).
+int state_ready(state_part *p);
+// state_begin and state_ready.
+int state_open_range(state_part *p, state *s, device_stream on, state_range r, state_intent intent);
+int state_open(state_part *p, state *s, device_stream on, int unit, int part, state_intent intent);
+state_range state_all(const state *s, int unit, int part);
+// Returns how many elements from the start of the range can be opened at once.
+int64_t state_span(const state *s, state_range r);
+// Returns 1 if the range is on the host's side of the bus, so that PROCESSOR opens it without a copy.
+int state_on_host(const state *s, state_range r);
+// Returns 0. Work queued on p->on before this call may still use the part. Does nothing if p is not open.
+int state_close(state_part *p);
+// Closes n parts, or abandons them after a failure. Returns rc unless it is 0, else the first error of
+// closing.
+int state_close_after(int rc, state_part *parts, int n);
+
+// The part of each unit that this rank holds: STATE_WHOLE or its rank.
+static inline int state_held(const state *s) { return s->sharded ? s->rank : STATE_WHOLE; }
+// This rank's part of an open one, which is that part or the whole unit.
+char *state_own(const state_part *p);
+// The elements of the unit before the part; 0 for STATE_WHOLE.
+int64_t state_before(const state *s, int unit, int part);
+// The elements of [begin, begin + count) of the unit that are in `part`: *n of them, from *from on, counted
+// in the part. *n = 0: none.
+void state_intersect(const state *s, int unit, int part, int64_t begin, int64_t count, int64_t *from,
+                     int64_t *n);
+
+// Copies elements of a part to or from fp32 on the host, and waits. on: the stream to open them for, unless
+// they are on the host. staging: VALUES_CHUNK fp32 elements, on a device whose memory the host cannot read.
+enum { VALUES_CHUNK = 1 << 16 };
+int state_read(state *s, device_stream on, state_range r, float *values, void *staging);
+int state_write(state *s, device_stream on, state_range r, state_intent intent, const float *values,
+                void *staging);
+
+extern const state_store state_on_device;
+extern const state_store *state_default_store;  // for tests to set before zero_create
+
+#endif

@@ -1,0 +1,396 @@
+#include "state_across.h"
+#include "../base/error.h"
+#include "state_file.h"
+#include <stdlib.h>
+
+// -------- how much memory the rings take
+
+enum { BLOCK_ALIGN = 256 };
+
+static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+int state_goes_across(const zero_config *c) {
+    return c->device == ZERO_CUDA && (state_tier(ZERO_PARAM, c) || state_tier(ZERO_MOMENT1, c));
+}
+
+static void plan_ring(across_plan *p, across_ring_name ring, int blocks, size_t block_bytes) {
+    p->blocks[ring] = blocks;
+    p->block_bytes[ring] = block_bytes;
+    p->bytes[ring] = blocks * block_bytes;
+}
+
+// One reduction's result is copied to the host while the next is computed.
+static void plan_reductions(across_plan *p, const zero_config *c, const layout *l) {
+    const size_t size = dtype_bytes(state_of(ZERO_GRADIENT, c, l, 0, NULL).dtype);
+    size_t bytes[l->n_buckets];
+    for (int b = 0; b < l->n_buckets; b++) bytes[b] = 0;
+    for (const layout_unit *u = l->units; u < l->units + l->n_units; u++) {
+        size_t *of_bucket = &bytes[u->bucket];
+        *of_bucket += round_up(u->shard * size, BLOCK_ALIGN);
+        if (2 * *of_bucket > p->bytes[RING_REDUCTIONS]) p->bytes[RING_REDUCTIONS] = 2 * *of_bucket;
+    }
+    p->blocks[RING_REDUCTIONS] = 2 * l->n_units;
+    p->block_bytes[RING_REDUCTIONS] = BLOCK_ALIGN;
+}
+
+// The update opens the next piece while it uses one and the previous one is copied back.
+across_plan state_plan_across(const zero_config *c, const layout *l) {
+    across_plan p = { .blocks = { 0 } };
+    if (!state_goes_across(c)) return p;
+    const int params = state_tier(ZERO_PARAM, c) != ZERO_DEVICE;
+    const int grads = state_tier(ZERO_GRADIENT, c) != ZERO_DEVICE;
+    const int optimizer = state_tier(ZERO_MOMENT1, c) != ZERO_DEVICE;
+    const int all_away = optimizer && c->offload.optimizer_ratio >= 1;
+    const size_t piece = round_up(state_piece_elems(c, l) * sizeof(float), BLOCK_ALIGN);
+    p.blocks[RING_GATHERS] = params ? STATE_FETCHES : 0;
+    if (c->inference) return p;
+    if (optimizer) plan_ring(&p, RING_PROCESSOR, 3 * (!params + !grads), piece);
+    if (!all_away) plan_ring(&p, RING_UPDATE, 3 * (params + grads), piece);
+    if (grads) plan_reductions(&p, c, l);
+    return p;
+}
+
+// -------- rings
+
+// A stretch of a ring's memory that a part uses or used.
+typedef struct across_block {
+    size_t from, bytes;
+    int taken;
+    void *used;       // event: the last work that uses the memory
+    state_part home;  // the part, opened where it is stored
+    int lingers;      // 1: home is still open, since a copy may still read it
+} across_block;
+
+typedef struct {
+    char *memory;
+    size_t bytes, block_bytes, head;
+    across_block *blocks;  // (n) used in turn
+    int n, next;
+    int64_t down, up;  // bytes copied
+} ring;
+
+struct state_across {
+    device *device;
+    trace *trace;
+    ring rings[RINGS];
+};
+
+// Of one state. Each piece of this rank's part of a unit has an event: one piece can be copied to the device
+// while the previous one is still copied to the host.
+struct state_crossed {
+    struct state_across *of;
+    const state_store *home;
+    int64_t piece;  // elements, counted in the unit
+    int *first;     // (n_units) of its events
+    int n_copied;
+    void **copied;  // (n_copied) events: the last copy of a piece on the host
+};
+
+static int open_ring(ring *r, const across_plan *p, int name, char *memory, device *d) {
+    *r = (ring){ .memory = memory, .bytes = p->bytes[name], .block_bytes = p->block_bytes[name] };
+    r->blocks = calloc(p->blocks[name] + 1, sizeof *r->blocks);
+    if (!r->blocks) return zero_fail(ZERO_ERR_MEMORY, "out of memory for states that are copied");
+    for (; r->n < p->blocks[name]; r->n++) ZERO_TRY(d->f->create_event(d, &r->blocks[r->n].used));
+    return 0;
+}
+
+int state_across_open(struct state_across **out, const across_plan *plan, char *const memory[RINGS],
+                      device *d, trace *tr) {
+    struct state_across *a = *out = calloc(1, sizeof *a);
+    if (!a) return zero_fail(ZERO_ERR_MEMORY, "out of memory for states that are copied");
+    a->device = d;
+    a->trace = tr;
+    for (int i = 0; i < RINGS; i++) ZERO_TRY(open_ring(&a->rings[i], plan, i, memory[i], d));
+    return 0;
+}
+
+void state_across_close(struct state_across *a) {
+    if (!a) return;
+    for (ring *r = a->rings; r < a->rings + RINGS; r++) {
+        for (int i = 0; i < r->n; i++) a->device->f->destroy_event(a->device, r->blocks[i].used);
+        free(r->blocks);
+    }
+    free(a);
+}
+
+void state_across_count(const struct state_across *a, int64_t *down, int64_t *up) {
+    *down = *up = 0;
+    for (const ring *r = a->rings; r < a->rings + RINGS; r++) {
+        *down += __atomic_load_n(&r->down, __ATOMIC_RELAXED);
+        *up += __atomic_load_n(&r->up, __ATOMIC_RELAXED);
+    }
+}
+
+static ring *ring_of(const state_part *p) {
+    across_ring_name name = p->on == UP ? RING_UPDATE : RING_REDUCTIONS;
+    if (p->into) name = RING_GATHERS;
+    if (p->on == PROCESSOR) name = RING_PROCESSOR;
+    return &p->of->crossed->of->rings[name];
+}
+
+static int close_lingering(device *d, across_block *b) {
+    if (!b->lingers) return 0;
+    b->lingers = 0;
+    ZERO_TRY(d->f->wait_event(d, b->used));
+    return b->home.of->crossed->home->close(&b->home);
+}
+
+// The first user of the memory, the copy or the part's own stream, waits for the previous user.
+static int reuse(const state_part *p, const across_block *b) {
+    device *d = p->of->device;
+    if (b->taken)
+        return zero_fail(ZERO_ERR_MISUSE, "%s, unit %d: all memory for copies of states is in use",
+                         p->of->name, p->range.unit);
+    if (p->on == PROCESSOR) return d->f->wait_event(d, b->used);
+    return d->f->order(d, p->intent == STATE_WRITE ? p->on : UP, b->used);
+}
+
+static int take_block(state_part *p) {
+    ring *r = ring_of(p);
+    across_block *b = &r->blocks[r->next];
+    size_t bytes = p->into ? 0 : round_up(p->range.elems * dtype_bytes(p->of->dtype), BLOCK_ALIGN);
+    if (bytes < r->block_bytes) bytes = r->block_bytes;
+    const size_t from = r->head + bytes > r->bytes ? 0 : r->head;
+    if (bytes > r->bytes || !r->n)
+        return zero_fail(ZERO_ERR_MISUSE, "%s, unit %d: there is no memory to copy %lld elements to",
+                         p->of->name, p->range.unit, (long long)p->range.elems);
+    for (const across_block *o = r->blocks; o < r->blocks + r->n; o++)
+        if (o == b || (o->from < from + bytes && from < o->from + o->bytes)) ZERO_TRY(reuse(p, o));
+    r->head = from + bytes;
+    r->next = (r->next + 1) % r->n;
+    ZERO_TRY(close_lingering(p->of->device, b));
+    *b = (across_block){ .from = from, .bytes = bytes, .taken = 1, .used = b->used, .home = *p };
+    b->home.into = NULL;
+    p->block = b;
+    p->at = p->into ? p->into : r->memory + from;
+    return 0;
+}
+
+// -------- copies
+
+static int is_copied(const state_part *p) {
+    return state_lies_on_host(p->of, p->range) != (p->on == PROCESSOR);
+}
+
+// The events of the pieces in the range.
+static void **copied_events(const state_part *p, int *n) {
+    const struct state_crossed *x = p->of->crossed;
+    const state_range *r = &p->range;
+    const int64_t before = layout_before(&p->of->layout->units[r->unit], p->of->rank);
+    const int64_t first = (before + r->from) / x->piece, last = (before + r->from + r->elems - 1) / x->piece;
+    *n = r->elems ? (int)(last - first + 1) : 0;
+    return x->copied + x->first[r->unit] + (first - before / x->piece);
+}
+
+// Work queued on s from here on runs after the last copies.
+static int order_after_copies(const state_part *p, device_stream s) {
+    device *d = p->of->device;
+    int n;
+    void **copied = copied_events(p, &n);
+    for (int i = 0; i < n; i++) ZERO_TRY(d->f->order(d, s, copied[i]));
+    return 0;
+}
+
+// Records that the last copy is queued on s.
+static int note_copy(const state_part *p, device_stream s) {
+    device *d = p->of->device;
+    int n;
+    void **copied = copied_events(p, &n);
+    for (int i = 0; i < n; i++) ZERO_TRY(d->f->record(d, copied[i], s));
+    return 0;
+}
+
+static int wait_for_copies(const state_part *p) {
+    device *d = p->of->device;
+    int n;
+    void **copied = copied_events(p, &n);
+    for (int i = 0; i < n; i++) ZERO_TRY(d->f->wait_event(d, copied[i]));
+    return 0;
+}
+
+static size_t bytes_of(const state_part *p) { return p->range.elems * dtype_bytes(p->of->dtype); }
+
+static int copy(const state_part *p, device_stream on, void *to, const void *from, const zero_event *what) {
+    device *d = p->of->device;
+    trace *tr = p->of->crossed->of->trace;
+    zero_event e = *what;
+    e.unit = p->range.unit;
+    e.bytes = bytes_of(p);
+    const trace_span span = trace_begin(tr, on);
+    ZERO_TRY(d->f->copy(d, on, to, from, e.bytes));
+    trace_end(tr, &span, &e);
+    return 0;
+}
+
+static int copy_down(const state_part *p, void *to, const void *from) {
+    const zero_event what = { .kind = ZERO_EV_TO_HOST, .thread = TRACE_TO_HOST };
+    __atomic_add_fetch(&ring_of(p)->down, bytes_of(p), __ATOMIC_RELAXED);
+    return copy(p, DOWN, to, from, &what);
+}
+
+static int copy_up(const state_part *p, device_stream on, void *to, const void *from) {
+    const zero_event what = { .kind = ZERO_EV_TO_DEVICE, .thread = TRACE_TO_DEVICE };
+    __atomic_add_fetch(&ring_of(p)->up, bytes_of(p), __ATOMIC_RELAXED);
+    return copy(p, on, to, from, &what);
+}
+
+// -------- opened by the CPU: the part is on the device
+
+static int begin_on_host(state_part *p) {
+    device *d = p->of->device;
+    ZERO_TRY(p->of->crossed->home->ready(&p->block->home));  // only an address, no wait
+    if (p->intent == STATE_WRITE) return 0;
+    ZERO_TRY(copy_down(p, p->at, p->block->home.at));
+    return d->f->record(d, p->block->used, DOWN);
+}
+
+static int ready_on_host(state_part *p) {
+    device *d = p->of->device;
+    return d->f->wait_event(d, p->block->used);
+}
+
+static int close_on_host(state_part *p) {
+    device *d = p->of->device;
+    if (p->intent == STATE_READ) return 0;
+    ZERO_TRY(copy_up(p, UP, p->block->home.at, p->at));
+    return d->f->record(d, p->block->used, UP);
+}
+
+// -------- opened by a stream: the part is on the host
+
+// A copy `into` memory is ordered on the stream that asked for it.
+static int ready_on_device(state_part *p) {
+    device *d = p->of->device;
+    const device_stream by = p->into ? p->on : UP;
+    ZERO_TRY(p->of->crossed->home->ready(&p->block->home));
+    if (p->intent == STATE_WRITE) return 0;
+    ZERO_TRY(order_after_copies(p, by));
+    ZERO_TRY(copy_up(p, by, p->at, p->block->home.at));
+    ZERO_TRY(d->f->record(d, p->block->used, by));
+    ZERO_TRY(note_copy(p, by));
+    return d->f->order(d, p->on, p->block->used);
+}
+
+static int write_back(state_part *p) {
+    device *d = p->of->device;
+    ZERO_TRY(d->f->order(d, DOWN, p->block->used));
+    ZERO_TRY(order_after_copies(p, DOWN));
+    ZERO_TRY(copy_down(p, p->block->home.at, p->at));
+    ZERO_TRY(d->f->record(d, p->block->used, DOWN));
+    return note_copy(p, DOWN);
+}
+
+// A file's buffer is normally reused soon. A part fetched for a gather keeps its buffer until its block is
+// reused, so that the next read starts while this part is copied.
+static int close_on_device(state_part *p) {
+    device *d = p->of->device;
+    ZERO_TRY(d->f->record(d, p->block->used, p->on));
+    if (p->intent != STATE_READ) ZERO_TRY(write_back(p));
+    if (!p->of->crossed->home->reuses) return 0;
+    p->block->lingers = p->into != NULL;
+    return p->block->lingers ? 0 : d->f->wait_event(d, p->block->used);
+}
+
+// -------- the store
+
+static int across_create(state *s, memory *m, const memory_request *planned) {
+    return s->crossed->home->create(s, m, planned);
+}
+
+static int across_begin(state_part *p) {
+    const state_store *home = p->of->crossed->home;
+    p->block = NULL;
+    if (!is_copied(p)) return home->begin(p);
+    ZERO_TRY(take_block(p));
+    int rc = home->begin(&p->block->home);
+    if (!rc && p->on == PROCESSOR) rc = begin_on_host(p);
+    if (rc) p->block->taken = 0;
+    return rc;
+}
+
+// The last copies may still read or write the part, so the CPU waits for them.
+static int ready_at_home(state_part *p) {
+    ZERO_TRY(p->of->crossed->home->ready(p));
+    return p->on == PROCESSOR ? wait_for_copies(p) : 0;
+}
+
+static int across_ready(state_part *p) {
+    if (!p->block) return ready_at_home(p);
+    return p->on == PROCESSOR ? ready_on_host(p) : ready_on_device(p);
+}
+
+static void across_abandon(state_part *p) {
+    const state_store *home = p->of->crossed->home;
+    if (home->abandon) home->abandon(p->block ? &p->block->home : p);
+    if (p->block) p->block->taken = 0;
+}
+
+static int across_close(state_part *p) {
+    const state_store *home = p->of->crossed->home;
+    if (!p->block) return home->close(p);
+    int rc = p->on == PROCESSOR ? close_on_host(p) : close_on_device(p);
+    p->block->taken = 0;
+    if (rc) {
+        across_abandon(p);
+        return rc;
+    }
+    return p->block->lingers ? 0 : home->close(&p->block->home);
+}
+
+static int64_t across_span(const state *s, state_range r) {
+    const state_store *home = s->crossed->home;
+    return home->span ? home->span(s, r) : r.elems;
+}
+
+static const state_store across = {
+    .create = across_create,
+    .begin = across_begin,
+    .ready = across_ready,
+    .close = across_close,
+    .abandon = across_abandon,
+    .span = across_span,
+    .on_host = state_lies_on_host,
+};
+
+// The events of all units, one after another.
+static int create_events(struct state_crossed *x, const state *s, device *d) {
+    int n = 0;
+    x->first = calloc(s->layout->n_units, sizeof *x->first);
+    for (int i = 0; x->first && i < s->layout->n_units; i++) {
+        const layout_unit *u = &s->layout->units[i];
+        const int64_t before = layout_before(u, s->rank);
+        x->first[i] = n;
+        if (u->shard) n += (int)((before + u->shard - 1) / x->piece - before / x->piece + 1);
+    }
+    x->copied = calloc(n + 1, sizeof *x->copied);
+    if (!x->first || !x->copied)
+        return zero_fail(ZERO_ERR_MEMORY, "out of memory for states that are copied");
+    for (; x->n_copied < n; x->n_copied++) ZERO_TRY(d->f->create_event(d, &x->copied[x->n_copied]));
+    return 0;
+}
+
+int state_go_across(state *s, zero_value what, const zero_config *c, struct state_across *a,
+                    const state_store *home, memory *m, const memory_request *away) {
+    struct state_crossed *x = s->crossed = calloc(1, sizeof *x);
+    s->host = calloc(1, sizeof *s->host);
+    if (!x || !s->host) return zero_fail(ZERO_ERR_MEMORY, "out of memory for states that are copied");
+    *x = (struct state_crossed){ .of = a, .home = home, .piece = state_piece_elems(c, s->layout) };
+    s->store = &across;
+    ZERO_TRY(state_host_open(s->host, what, c, s->layout, s->rank));
+    ZERO_TRY(create_events(x, s, a->device));
+    if (!away->blocks || away->tier != ZERO_HOST) return 0;
+    s->host->array = memory_alloc_pinned(m, away);
+    return s->host->array ? 0 : ZERO_ERR_MEMORY;
+}
+
+void state_stay(state *s, device *d) {
+    struct state_crossed *x = s->crossed;
+    for (int i = 0; x && i < x->n_copied; i++) d->f->destroy_event(d, x->copied[i]);
+    if (x) free(x->copied);
+    if (x) free(x->first);
+    if (s->host) state_host_close(s->host);
+    free(x);
+    free(s->host);
+    s->crossed = NULL;
+    s->host = NULL;
+}

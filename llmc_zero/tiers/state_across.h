@@ -1,0 +1,50 @@
+// Beside a CUDA device: model states used on the other side of the bus from where they are stored. A stream
+// opens states in host memory or in files, the CPU opens states on the device: each gets a copy, in a ring's
+// memory or where it asks for it (state_begin's `into`).
+//
+// Copies to the host are queued on stream DOWN and copies to the device on UP, beside the trainer's kernels
+// and the collectives. Events order them: a copy waits for the work that used the part before, and later work
+// waits for the copy. Each piece on the host has its own event, since copies and the CPU take turns on it:
+// the next user waits only for the last copy of the same piece.
+#ifndef LLMC_ZERO_TIERS_STATE_ACROSS_H
+#define LLMC_ZERO_TIERS_STATE_ACROSS_H
+#include "state.h"
+#include "state_host.h"
+#include "../base/trace.h"
+
+// The users of memory on the other side, one thread each.
+typedef enum {
+    RING_PROCESSOR,   // AdamW on the CPU: gradients and parameters on the device
+    RING_REDUCTIONS,  // gradients that leave the device
+    RING_UPDATE,      // AdamW on the device, for the states that stay there
+    RING_GATHERS,     // parameters for a gather: into its memory
+    RINGS
+} across_ring_name;
+
+typedef struct {
+    size_t bytes[RINGS], block_bytes[RINGS];  // block_bytes: the smallest size of a block
+    int blocks[RINGS];
+} across_plan;
+// All 0 if no state crosses. The CPU's ring is pinned host memory, the others are on the device.
+across_plan state_plan_across(const zero_config *c, const layout *l);
+int state_goes_across(const zero_config *c);  // 1: some state does
+
+struct state_across;
+// Returns 0, or a negative error with the sentence set; the caller closes *a in either case. memory: each
+// ring's, of the planned size. tr: records the copies.
+int state_across_open(struct state_across **a, const across_plan *plan, char *const memory[RINGS], device *d,
+                      trace *tr);
+// After the device has finished its work.
+void state_across_close(struct state_across *a);
+
+// From now on the state may be opened on both sides. Call it before the state is created. `home` is the store
+// that the state would have otherwise; its host memory, if any, is planned as `away`. a must outlive the
+// state.
+int state_go_across(state *s, zero_value what, const zero_config *c, struct state_across *a,
+                    const state_store *home, memory *m, const memory_request *away);
+void state_stay(state *s, device *d);  // frees what state_go_across allocated
+
+// Bytes copied since the start.
+void state_across_count(const struct state_across *a, int64_t *down, int64_t *up);
+
+#endif

@@ -1,0 +1,476 @@
+#include "state_file.h"
+#include "../base/error.h"
+#include "../base/tasks.h"
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+// -------- geometry
+
+enum { PAGE_ELEMS = 2048 };     // whole pages, even at 16 bits
+enum { NEXT_PARAMS = STATES };  // states in files, then the result of a delayed update
+
+static int64_t round_down(int64_t n, int64_t to) { return n / to * to; }
+static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+zero_tier state_tier(zero_value what, const zero_config *c) {
+    zero_tier tier = c->offload.optimizer;
+    if (what == ZERO_PARAM) tier = c->offload.params;
+    if (what == ZERO_GRADIENT) tier = c->offload.gradients;
+    return tier == ZERO_HOST && c->device == ZERO_CPU ? ZERO_DEVICE : tier;
+}
+
+int state_goes_to_files(zero_value what, const zero_config *c) { return state_tier(what, c) == ZERO_NVME; }
+
+// The first units that fit into params_in_host stay in memory. A step reads every unit equally often, except
+// one used twice, so the choice among the others does not matter.
+static int stays_in_host(const zero_config *c, const layout *l, int unit) {
+    int64_t left = c->offload.params_in_host;
+    for (int u = 0; u < unit; u++)
+        if (l->units[u].shard <= left) left -= l->units[u].shard;
+    return l->units[unit].shard <= left;
+}
+
+int64_t state_away(zero_value what, const zero_config *c, const layout *l, int rank, int unit) {
+    int64_t shard = l->units[unit].shard, before = layout_before(&l->units[unit], rank);
+    if (!state_tier(what, c)) return 0;
+    if (what == ZERO_PARAM) return state_goes_to_files(what, c) && stays_in_host(c, l, unit) ? 0 : shard;
+    if (what == ZERO_GRADIENT || c->offload.optimizer_ratio >= 1) return shard;
+    int64_t end = round_down(before + (int64_t)(c->offload.optimizer_ratio * shard), PAGE_ELEMS);
+    return end > before ? end - before : 0;
+}
+
+int state_has_next(const zero_config *c, const layout *l, int rank, int unit) {
+    const int in_files = state_goes_to_files(ZERO_PARAM, c) && state_away(ZERO_PARAM, c, l, rank, unit) > 0;
+    return in_files && c->offload.delayed_update;
+}
+
+static int64_t largest_shard(const layout *l) {
+    int64_t most = 0;
+    for (int u = 0; u < l->n_units; u++)
+        if (l->units[u].shard > most) most = l->units[u].shard;
+    return most;
+}
+
+int64_t state_piece_elems(const zero_config *c, const layout *l) {
+    int64_t most = round_up(largest_shard(l), PAGE_ELEMS);
+    return c->offload.sub_group_size < most ? round_up(c->offload.sub_group_size, PAGE_ELEMS) : most;
+}
+
+int64_t state_piece_end(const zero_config *c, const layout *l, int rank, int unit, int64_t from) {
+    const layout_unit *u = &l->units[unit];
+    if (!state_tier(ZERO_MOMENT1, c) && !state_tier(ZERO_PARAM, c)) return u->shard;
+    int64_t before = layout_before(u, rank), piece = state_piece_elems(c, l);
+    int64_t end = round_down(before + from, piece) + piece - before;
+    int64_t away = state_away(ZERO_MOMENT1, c, l, rank, unit);
+    if (end > u->shard) end = u->shard;
+    return from < away && away < end ? away : end;
+}
+
+// -------- where a state is stored
+
+typedef struct {
+    int64_t region;  // in the files
+    int64_t kept;    // elements of the units before it that are in the array
+    int64_t away;
+} file_unit;
+
+typedef struct file_buffer {
+    char *memory;
+    int taken;
+    file_transfer write;  // of its previous contents
+    int unit;
+} file_buffer;
+
+struct state_files {
+    file_engine *engine;
+    trace *trace;
+    int n_units;
+    file_unit *units;  // (STATES, n_units)
+    pthread_mutex_t lock;
+    file_buffer *buffers;
+    int n_buffers;
+    file_buffer *sums;                // (n_units) memory in which a unit's gradients are reduced
+    int halves;                       // which they use in turn
+    int64_t from_memory, from_files;  // gathered parts of parameters
+    int64_t not_read;                 // bytes of them that needed no read
+};
+
+// A part's offset within a page of its file equals its offset within a page of the gathered unit, so it can
+// be read directly into that with O_DIRECT.
+static size_t skew(const layout *l, int rank, int unit, size_t size) {
+    return layout_before(&l->units[unit], rank) * size % FILE_ALIGN;
+}
+
+size_t state_file_bytes(const layout *l, int rank, size_t size, state_range r) {
+    int64_t first = skew(l, rank, r.unit, size) + r.from * size;
+    return round_up(first + r.elems * size, FILE_ALIGN) - round_down(first, FILE_ALIGN);
+}
+
+static size_t region_bytes(const layout *l, int rank, int unit, size_t size, int64_t away, size_t block) {
+    return away ? round_up(skew(l, rank, unit, size) + away * size, block) : 0;
+}
+
+file_settings state_file_settings(const zero_config *c, int rank) {
+    const zero_offload_config *o = &c->offload;
+    return (file_settings){ .folders = o->nvme,
+                            .block_bytes = o->nvme_block_bytes,
+                            .depth = o->nvme_depth,
+                            .threads = o->nvme_threads,
+                            .verify = o->nvme_verify,
+                            .timeout_s = c->comm.timeout_s,
+                            .rank = rank };
+}
+
+// Blocks alternate between the folders, so a region larger than a block starts at a block.
+static size_t region_align(const zero_config *c, const layout *l) {
+    const size_t block = c->offload.nvme_block_bytes;
+    return largest_shard(l) * sizeof(float) > block ? block : FILE_ALIGN;
+}
+
+// A bucket's sums follow each other in its half, each on a page boundary.
+static size_t sums_bytes(const layout *l, int rank, size_t size, int bucket) {
+    size_t bytes = 0;
+    for (int u = 0; u < l->n_units; u++)
+        if (l->units[u].bucket == bucket)
+            bytes += state_file_bytes(l, rank, size, (state_range){ u, rank, 0, l->units[u].shard });
+    return bytes;
+}
+
+static void plan_sums(state_files_plan *p, const layout *l, int rank, size_t size) {
+    p->halves = l->n_buckets < 2 ? l->n_buckets : 2;
+    for (int i = 0; i < l->n_buckets; i++) {
+        size_t bytes = sums_bytes(l, rank, size, i);
+        if (bytes > p->half_bytes) p->half_bytes = bytes;
+    }
+}
+
+state_files_plan state_plan_files(const zero_config *c, const layout *l, int rank) {
+    state_files_plan p = { .buffer_bytes = state_piece_elems(c, l) * sizeof(float) + 2 * FILE_ALIGN };
+    for (int what = 0; what < STATES; what++) {
+        state s = state_of(what, c, l, rank, NULL);
+        if (!s.kept || !state_goes_to_files(what, c)) continue;
+        for (int u = 0; u < l->n_units; u++) {
+            const int versions = 1 + (what == ZERO_PARAM && state_has_next(c, l, rank, u));
+            p.file_bytes[what] += versions * region_bytes(l, rank, u, dtype_bytes(s.dtype),
+                                                          state_away(what, c, l, rank, u),
+                                                          region_align(c, l));
+        }
+        if (!p.file_bytes[what]) continue;
+        p.buffers += what == ZERO_GRADIENT ? 2 : 3;  // one being read, one in use, one being written
+        if (what == ZERO_PARAM && c->device == ZERO_CUDA) p.buffers += STATE_FETCHES;
+        if (what == ZERO_GRADIENT) plan_sums(&p, l, rank, dtype_bytes(s.dtype));
+    }
+    p.pool_bytes = p.buffers * p.buffer_bytes + p.halves * p.half_bytes;
+    return p;
+}
+
+// -------- opening the files
+
+// Places the parts of a state, from `region` on. Returns where they end.
+static int64_t place_parts(file_unit *units, zero_value what, const zero_config *c, const layout *l, int rank,
+                           int64_t region) {
+    const state s = state_of(what, c, l, rank, NULL);
+    int64_t kept = 0;
+    for (int u = 0; s.kept && u < l->n_units; u++) {
+        const int64_t away = state_away(what, c, l, rank, u);
+        units[u] = (file_unit){ region, kept, away };
+        region += region_bytes(l, rank, u, dtype_bytes(s.dtype), away, region_align(c, l));
+        kept += l->units[u].shard - away;
+    }
+    return region;
+}
+
+static void place_units(struct state_files *f, const zero_config *c, const layout *l, int rank) {
+    int64_t region = 0;
+    for (int what = 0; what < STATES; what++)
+        if (state_goes_to_files(what, c))
+            region = place_parts(f->units + what * l->n_units, what, c, l, rank, region);
+    place_parts(f->units + NEXT_PARAMS * l->n_units, ZERO_PARAM, c, l, rank, region);
+}
+
+static int make_buffers(struct state_files *f, const state_files_plan *p, char *pool) {
+    f->buffers = calloc(p->buffers, sizeof *f->buffers);
+    if (!f->buffers) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buffers of the files");
+    f->n_buffers = p->buffers;
+    for (int i = 0; i < p->buffers; i++) f->buffers[i].memory = pool + i * p->buffer_bytes;
+    return 0;
+}
+
+static int place_sums(struct state_files *f, const state_files_plan *p, const zero_config *c, const layout *l,
+                      int rank, char *halves) {
+    const state s = state_of(ZERO_GRADIENT, c, l, rank, NULL);
+    if (!p->halves) return 0;
+    f->halves = p->halves;
+    f->sums = calloc(l->n_units, sizeof *f->sums);
+    if (!f->sums) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buffers of the files");
+    size_t used[l->n_buckets];
+    memset(used, 0, sizeof used);
+    for (int u = 0; u < l->n_units; u++) {
+        const int bucket = l->units[u].bucket;
+        f->sums[u] = (file_buffer){ .memory = halves + bucket % p->halves * p->half_bytes + used[bucket],
+                                    .unit = u };
+        used[bucket] += state_file_bytes(l, rank, dtype_bytes(s.dtype), state_all(&s, u, rank));
+    }
+    return 0;
+}
+
+int state_files_open(struct state_files **out, const zero_config *c, const layout *l, int rank, char *pool,
+                     trace *tr) {
+    const state_files_plan plan = state_plan_files(c, l, rank);
+    const file_settings settings = state_file_settings(c, rank);
+    int64_t bytes = 0;
+    for (int what = 0; what < STATES; what++) bytes += plan.file_bytes[what];
+    struct state_files *f = calloc(1, sizeof *f);
+    if (!f || pthread_mutex_init(&f->lock, NULL)) {
+        free(f);
+        return zero_fail(ZERO_ERR_MEMORY, "out of memory for the states in files");
+    }
+    *out = f;
+    f->trace = tr;
+    f->n_units = l->n_units;
+    f->units = calloc((NEXT_PARAMS + 1) * l->n_units, sizeof *f->units);
+    if (!f->units) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the states in files");
+    place_units(f, c, l, rank);
+    ZERO_TRY(make_buffers(f, &plan, pool));
+    ZERO_TRY(place_sums(f, &plan, c, l, rank, pool + plan.buffers * plan.buffer_bytes));
+    ZERO_TRY(file_open(&f->engine, &settings, bytes));
+    file_buffers(f->engine, pool, plan.pool_bytes);
+    return 0;
+}
+
+int state_files_close(struct state_files *f) {
+    if (!f) return 0;
+    const int hangs = file_close(f->engine);
+    pthread_mutex_destroy(&f->lock);
+    free(f->buffers);
+    free(f->sums);
+    free(f->units);
+    free(f);
+    return hangs;
+}
+
+// These files are not a checkpoint's: their contents are lost, and an older checkpoint does not help.
+static int lost_states(int rc) {
+    failure_record failure = *zero_failed();
+    if (rc != ZERO_ERR_IO) return rc;
+    failure.fields.code = ZERO_ERR_TIER;
+    return zero_fail_again(&failure);
+}
+
+// Waits for a transfer, and records it in the trace.
+static int finish(struct state_files *f, file_transfer *t, int unit) {
+    int rc = lost_states(file_wait(f->engine, t));
+    if (t->bytes && t->ended_s > 0)
+        trace_add_past(f->trace, &(zero_event){ .kind = t->write ? ZERO_EV_WRITE : ZERO_EV_READ,
+                                                .unit = unit,
+                                                .thread = t->write ? TRACE_WRITES : LANE_IO,
+                                                .bytes = t->bytes,
+                                                .start_s = t->started_s,
+                                                .end_s = t->ended_s });
+    *t = (file_transfer){ 0 };
+    return rc;
+}
+
+// Failures are reported to the next user of the files.
+void state_files_describe(struct state_files *f, zero_files *info) {
+    for (int i = 0; i < f->n_buffers; i++) finish(f, &f->buffers[i].write, f->buffers[i].unit);
+    for (int i = 0; f->sums && i < f->n_units; i++) finish(f, &f->sums[i].write, i);
+    const file_counters count = file_count(f->engine);
+    pthread_mutex_lock(&f->lock);
+    *info = (zero_files){ .how = file_name(f->engine),
+                          .read = count.bytes_read,
+                          .written = count.bytes_written,
+                          .waited_s = count.waited_s,
+                          .gathers_from_memory = f->from_memory,
+                          .gathers_from_files = f->from_files,
+                          .not_read = f->not_read };
+    pthread_mutex_unlock(&f->lock);
+}
+
+// -------- the pool
+
+// An unused buffer, or one whose contents have been written; else the first one being written. NULL: all are
+// open.
+static file_buffer *best_buffer(struct state_files *f) {
+    file_buffer *writing = NULL;
+    for (file_buffer *b = f->buffers; b < f->buffers + f->n_buffers; b++) {
+        if (b->taken) continue;
+        if (file_done(f->engine, &b->write)) return b;
+        if (!writing) writing = b;
+    }
+    return writing;
+}
+
+int state_files_written(struct state_files *f) {
+    int written = 1;
+    pthread_mutex_lock(&f->lock);
+    for (int i = 0; i < f->n_buffers; i++) written &= file_done(f->engine, &f->buffers[i].write);
+    pthread_mutex_unlock(&f->lock);
+    return written;
+}
+
+static int take_buffer(struct state_files *f, file_buffer **out) {
+    pthread_mutex_lock(&f->lock);
+    file_buffer *b = best_buffer(f);
+    if (b) b->taken = 1;
+    pthread_mutex_unlock(&f->lock);
+    *out = b;
+    if (!b)
+        return zero_fail(ZERO_ERR_MISUSE, "all %d buffers of the states in files are in use", f->n_buffers);
+    return finish(f, &b->write, b->unit);
+}
+
+// The unit's own memory, once the other bucket's sums in its half have been written. Only reductions call
+// this, one after another.
+static int take_sums(struct state_files *f, const layout *l, int unit, file_buffer **out) {
+    const int half = l->units[unit].bucket % f->halves;
+    *out = &f->sums[unit];
+    for (int u = 0; u < f->n_units; u++) {
+        const int others = l->units[u].bucket != l->units[unit].bucket &&
+                           l->units[u].bucket % f->halves == half;
+        if (others || u == unit) ZERO_TRY(finish(f, &f->sums[u].write, u));
+    }
+    return 0;
+}
+
+static void give_buffer(struct state_files *f, file_buffer *b) {
+    pthread_mutex_lock(&f->lock);
+    b->taken = 0;
+    pthread_mutex_unlock(&f->lock);
+}
+
+// -------- the store
+
+static const file_unit *unit_of(const state *s, int unit) {
+    return &s->files->units[s->number * s->files->n_units + unit];
+}
+
+static int64_t files_span(const state *s, state_range r) {
+    const layout *l = s->layout;
+    int64_t away = unit_of(s, r.unit)->away, before = layout_before(&l->units[r.unit], s->rank);
+    if (r.from >= away) return r.elems;
+    int64_t piece = s->piece, end = round_down(before + r.from, piece) + piece - before;
+    if (end > away) end = away;
+    return end - r.from < r.elems ? end - r.from : r.elems;
+}
+
+// The whole pages of the range in the files. Returns the number of bytes before the range.
+static size_t locate(const state_part *p, int64_t *offset, size_t *bytes) {
+    const state *s = p->of;
+    size_t size = dtype_bytes(s->dtype);
+    int64_t region = unit_of(s, p->range.unit)->region;
+    int64_t inside = skew(s->layout, s->rank, p->range.unit, size) + p->range.from * size;
+    *offset = region + round_down(inside, FILE_ALIGN);
+    *bytes = state_file_bytes(s->layout, s->rank, size, p->range);
+    return inside % FILE_ALIGN;
+}
+
+// Pages that contain only this range need not be read before they are written.
+static int owns_its_pages(const state_part *p) {
+    const state *s = p->of;
+    const int64_t before = layout_before(&s->layout->units[p->range.unit], s->rank);
+    const int64_t from = p->range.from, end = from + p->range.elems, away = unit_of(s, p->range.unit)->away;
+    return (from == 0 || (before + from) % PAGE_ELEMS == 0) &&
+           (end == away || (before + end) % PAGE_ELEMS == 0);
+}
+
+static int files_begin(state_part *p) {
+    state *s = p->of;
+    const file_unit *u = unit_of(s, p->range.unit);
+    p->buffer = NULL;
+    p->transfer = (file_transfer){ 0 };
+    if (p->range.from >= u->away) return 0;
+    size_t bytes, inside = locate(p, &p->transfer.offset, &bytes);
+    int direct = p->into && p->intent == STATE_READ;
+    const int reduces = s->number == ZERO_GRADIENT && p->intent != STATE_READ;
+    if (reduces)
+        ZERO_TRY(take_sums(s->files, s->layout, p->range.unit, &p->buffer));
+    else if (!direct)
+        ZERO_TRY(take_buffer(s->files, &p->buffer));
+    p->transfer.urgent = s->number == ZERO_PARAM && p->intent == STATE_READ;  // for a gather
+    p->transfer.data = direct ? p->into - inside : p->buffer->memory;
+    p->transfer.bytes = bytes;
+    if (p->intent == STATE_WRITE && owns_its_pages(p)) return 0;
+    return lost_states(file_start(s->files->engine, &p->transfer));
+}
+
+static int files_ready(state_part *p) {
+    const state *s = p->of;
+    const file_unit *u = unit_of(s, p->range.unit);
+    size_t size = dtype_bytes(s->dtype);
+    int64_t offset;
+    size_t bytes;
+    if (p->range.from >= u->away) {
+        p->at = s->array + (u->kept + p->range.from - u->away) * size;
+        return 0;
+    }
+    p->at = p->transfer.data + locate(p, &offset, &bytes);
+    return finish(s->files, &p->transfer, p->range.unit);
+}
+
+static int files_close(state_part *p) {
+    struct state_files *f = p->of->files;
+    file_buffer *b = p->buffer;
+    if (!b) return 0;
+    int rc = 0;
+    if (p->intent != STATE_READ) {
+        b->write = (file_transfer){ .data = b->memory, .write = 1 };
+        b->unit = p->range.unit;
+        locate(p, &b->write.offset, &b->write.bytes);
+        rc = lost_states(file_start(f->engine, &b->write));
+    }
+    give_buffer(f, b);
+    return rc;
+}
+
+static void files_abandon(state_part *p) {
+    finish(p->of->files, &p->transfer, p->range.unit);
+    if (p->buffer) give_buffer(p->of->files, p->buffer);
+}
+
+static const state_store in_files = {
+    .create = state_create_kept,
+    .begin = files_begin,
+    .ready = files_ready,
+    .close = files_close,
+    .abandon = files_abandon,
+    .span = files_span,
+    .reuses = 1,
+};
+
+int state_files_has(const state *s, int unit) { return unit_of(s, unit)->away > 0; }
+
+void state_files_count_gather(const state *s, state_range read) {
+    struct state_files *f = s->files;
+    const state_range all = state_all(s, read.unit, s->rank);
+    const size_t size = dtype_bytes(s->dtype);
+    const int in_memory = !state_files_has(s, read.unit);
+    pthread_mutex_lock(&f->lock);
+    *(in_memory ? &f->from_memory : &f->from_files) += 1;
+    if (!in_memory && read.elems < all.elems)
+        f->not_read += state_file_bytes(s->layout, s->rank, size, all) -
+                       (read.elems ? state_file_bytes(s->layout, s->rank, size, read) : 0);
+    pthread_mutex_unlock(&f->lock);
+}
+
+void state_keep_in_files(state *s, int number, struct state_files *f, const zero_config *c) {
+    s->store = &in_files;
+    s->files = f;
+    s->number = number;
+    s->piece = state_piece_elems(c, s->layout);
+}
+
+void state_keep_next(state *next, const state *params) {
+    *next = *params;
+    next->number = NEXT_PARAMS;
+}
+
+void state_publish(const state *params, int unit) {
+    struct state_files *f = params->files;
+    file_unit *now = &f->units[ZERO_PARAM * f->n_units + unit];
+    file_unit *next = &f->units[NEXT_PARAMS * f->n_units + unit];
+    const int64_t old = now->region;
+    now->region = next->region;
+    next->region = old;
+}

@@ -1,0 +1,68 @@
+// Model states that are partly in files (ZeRO-Infinity, Rajbhandari et al. 2021, arXiv 2104.07857): each rank
+// stores exactly its own part of every unit. Opening reads into a buffer of a small pool; closing writes it
+// back while the trainer goes on. Read-only data may go directly to where it is needed (state_begin's
+// `into`). A bucket's gradients are opened together to be reduced, each part whole, in memory of their own:
+// two halves in turn, so that one bucket is reduced while the previous one is written.
+#ifndef LLMC_ZERO_TIERS_STATE_FILE_H
+#define LLMC_ZERO_TIERS_STATE_FILE_H
+#include "state.h"
+#include "../base/trace.h"
+
+// The number of leading elements of a rank's part of a unit that are in files or, beside a CUDA device, in
+// host memory. Depends only on the settings and the layout.
+int64_t state_away(zero_value what, const zero_config *c, const layout *l, int rank, int unit);
+// 1: some are in files.
+int state_goes_to_files(zero_value what, const zero_config *c);
+// 1: a delayed update's result for this rank's parameters of the unit has its own region of the files, so
+// that publishing it needs no copy.
+int state_has_next(const zero_config *c, const layout *l, int rank, int unit);
+// ZERO_NVME; ZERO_HOST, if the device is a GPU; else ZERO_DEVICE, which on a CPU is host memory.
+zero_tier state_tier(zero_value what, const zero_config *c);
+
+// Elements of a part are read, updated and written in pieces that end at multiples of this, counted in the
+// unit, so that pieces of all states are whole pages of their files
+int64_t state_piece_elems(const zero_config *c, const layout *l);
+// The end of a piece that begins at `from`: the next multiple, or the next end of the part in files.
+int64_t state_piece_end(const zero_config *c, const layout *l, int rank, int unit, int64_t from);
+
+// Beside a GPU: how many parts of the parameters can be read or copied at once.
+enum { STATE_FETCHES = 4 };
+
+typedef struct {
+    int64_t file_bytes[STATES];  // of each state
+    int buffers;                 // in the pool, each of buffer_bytes
+    size_t buffer_bytes;
+    int halves;  // for the sums of the gradients, each of half_bytes, after the buffers
+    size_t half_bytes;
+    size_t pool_bytes;  // buffers and halves
+} state_files_plan;
+state_files_plan state_plan_files(const zero_config *c, const layout *l, int rank);
+// The bytes read or written to open a range: whole pages. size: of an element.
+size_t state_file_bytes(const layout *l, int rank, size_t size, state_range r);
+file_settings state_file_settings(const zero_config *c, int rank);
+
+// Returns 0 with the files created, all zeros. pool: of the planned size. tr: records the reads and writes.
+int state_files_open(struct state_files **f, const zero_config *c, const layout *l, int rank, char *pool,
+                     trace *tr);
+// Removes the files. Returns as file_close does, for the pool and the buffers of direct reads. f may be NULL.
+int state_files_close(struct state_files *f);
+// Waits for pending writes.
+void state_files_describe(struct state_files *f, zero_files *info);
+
+// Returns 1 if no buffer of the pool is being written.
+int state_files_written(struct state_files *f);
+
+// Counts a gathered part of the parameters. read: the part read from the files; the rest was still in memory.
+void state_files_count_gather(const state *s, state_range read);
+// 1: this rank's part of the unit is in the files.
+int state_files_has(const state *s, int unit);
+
+// From now on state `number` of these files is opened through them. Call it before the state is created.
+void state_keep_in_files(state *s, int number, struct state_files *f, const zero_config *c);
+
+// After that. *next: a state that the update writes, for the units of state_has_next. state_publish makes its
+// elements the parameters, unit by unit, while no part of the unit is open in either.
+void state_keep_next(state *next, const state *params);
+void state_publish(const state *params, int unit);
+
+#endif
