@@ -1,13 +1,10 @@
 // What a trainer can report about the plugin: memory, traffic, decisions made at creation, and the trace.
 #include "internal.h"
 
-void *zero_alloc(zero *z, zero_memory_class class_, const char *purpose, size_t bytes) {
+void *zero_alloc(zero *z, zero_tier tier, zero_memory_class class_, const char *purpose, size_t bytes) {
+    if (tier == ZERO_HOST && z->device.asynchronous)
+        return memory_alloc_pinned(&z->memory, &(memory_request){ class_, purpose, ZERO_HOST, bytes, 1, 0 });
     return memory_alloc(&z->memory, &(memory_request){ class_, purpose, ZERO_DEVICE, bytes, 1, 0 });
-}
-
-void *zero_alloc_host(zero *z, zero_memory_class class_, const char *purpose, size_t bytes) {
-    if (!z->device.asynchronous) return zero_alloc(z, class_, purpose, bytes);
-    return memory_alloc_pinned(&z->memory, &(memory_request){ class_, purpose, ZERO_HOST, bytes, 1, 0 });
 }
 
 int zero_memory(const zero *z, int i, zero_memory_line *line) {
@@ -54,15 +51,6 @@ void zero_files_info(zero *z, zero_files *f) {
 
 void zero_plan_info(const zero *z, zero_plan *info) {
     plan_describe(&z->plan, &z->config, &z->layout, 0, info);
-}
-
-// The device may not have finished the work of the last events.
-int zero_trace_event(const zero *z, int i, zero_event *e) {
-    trace_complete((trace *)&z->trace);
-    int n = z->trace.used < z->trace.capacity ? z->trace.used : z->trace.capacity;
-    if (i < 0 || i >= n) return 0;
-    *e = z->trace.events[i];
-    return 1;
 }
 
 int zero_trace_write(zero *z, const char *path) {

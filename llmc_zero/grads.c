@@ -71,7 +71,7 @@ static int reduce_opened(zero *z, const struct grads_bucket *b) {
 static int sum_squares(zero *z, const struct grads_bucket *b, device_stream stream) {
     if (!b->is_last || !norm_goes_along(z)) return 0;
     for (int i = 0; i < b->n_pieces; i++) {
-        const zero_event e = { .kind = ZERO_EV_SQUARES, .unit = b->units[i], .thread = TRACE_SQUARES };
+        const trace_event e = { .kind = EVENT_SQUARES, .unit = b->units[i], .thread = TRACE_SQUARES };
         const trace_span span = trace_begin(&z->trace, stream);
         ZERO_TRY(norm_sum_unit(z, stream, b->units[i], b->pieces[i].shard));
         trace_end(&z->trace, &span, &e);
@@ -86,7 +86,7 @@ static void trace_beginning(zero *z, struct grads_bucket *b, device_stream strea
 // The bytes are those that this rank sends. Stage 0 sends the sums to every rank.
 static void trace_end_of_reduction(zero *z, struct grads_bucket *b, const task *k) {
     int64_t size = dtype_bytes(plan_wire_type(&z->config));
-    zero_event e = { .kind = ZERO_EV_REDUCE, .thread = traced_lane(z, k->lane) };
+    trace_event e = { .kind = EVENT_REDUCE, .thread = traced_lane(z, k->lane) };
     if (z->config.stage == 0) size += dtype_bytes(plan_reduced_type(&z->config));
     for (int i = 0; i < b->n_pieces; i++) {
         e.unit = b->units[i];

@@ -62,8 +62,7 @@ static int sum_rest(zero *z) {
         ZERO_TRY(d->f->sum_squares(d, COMPUTE, &z->norm.table, grads->dtype, grads->array));
     else
         for (int u = 0; u < z->layout.n_units; u++) ZERO_TRY(open_and_sum(z, u));
-    trace_end(&z->trace, &span,
-              &(zero_event){ .kind = ZERO_EV_SQUARES, .unit = -1, .thread = TRACE_SQUARES });
+    trace_end(&z->trace, &span, &(trace_event){ .kind = EVENT_SQUARES, .unit = -1, .thread = TRACE_SQUARES });
     return 0;
 }
 

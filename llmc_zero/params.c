@@ -130,10 +130,10 @@ static int run_gather(void *ctx, task *k) {
     int rc = comm_all_gather(&z->comm, u->gather_use, &piece, 1, size);
     rc = state_close_after(rc, &u->source, 1);
     trace_end(&z->trace, &span,
-              &(zero_event){ .kind = ZERO_EV_GATHER,
-                             .unit = k->index,
-                             .thread = traced_lane(z, k->lane),
-                             .bytes = piece.elems * size * (z->comm.group.ranks - 1) });
+              &(trace_event){ .kind = EVENT_GATHER,
+                              .unit = k->index,
+                              .thread = traced_lane(z, k->lane),
+                              .bytes = piece.elems * size * (z->comm.group.ranks - 1) });
     return rc;
 }
 

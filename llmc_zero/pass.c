@@ -7,7 +7,7 @@
 
 // By direction: names for sentences and the trace.
 static const char *const names[] = { "forward", "backward" };
-static const zero_event_kind events[] = { ZERO_EV_FORWARD, ZERO_EV_BACKWARD };
+static const trace_kind events[] = { EVENT_FORWARD, EVENT_BACKWARD };
 
 static int all_uses(const zero *z, int unit, pass_direction d) {
     const layout_unit *l = &z->layout.units[unit];
@@ -178,7 +178,7 @@ int pass_close(zero *z, int unit, pass_direction d) {
     u->done++;
     z->pass.forward_left -= d == PASS_FORWARD;
     z->device.f->mark(&z->device, NULL, NULL);
-    trace_end(&z->trace, &u->span, &(zero_event){ .kind = events[d], .unit = unit });
+    trace_end(&z->trace, &u->span, &(trace_event){ .kind = events[d], .unit = unit });
     return 0;
 }
 

@@ -42,7 +42,7 @@ static void plan_host_memory(plan *p, const zero_config *c, const layout *l) {
     size_t norms = c->inference ? 0 : (size_t)(l->ranks + 1) * l->n_units * sizeof(double);
     p->own[PLAN_VALUES] = on_host(c, "values in and out", values + low + staging + norms);
     if (c->debug.trace_events)
-        p->own[PLAN_TRACE] = on_host(c, "trace", c->debug.trace_events * sizeof(zero_event));
+        p->own[PLAN_TRACE] = on_host(c, "trace", c->debug.trace_events * sizeof(trace_event));
 }
 
 plan_item plan_item_of_state(zero_value what) {

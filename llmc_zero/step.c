@@ -82,7 +82,7 @@ int zero_update(zero *z, const zero_hyper *h) {
     int rc = z->config.debug.naive ? naive_update(z, h, scale) : update_units(z, h, scale);
     z->device.f->mark(&z->device, NULL, NULL);
     ZERO_TRY(rc);
-    trace_add(&z->trace, ZERO_EV_UPDATE, -1, 0, start);
+    trace_add(&z->trace, EVENT_UPDATE, -1, 0, start);
     return end_step(z);
 }
 

@@ -152,7 +152,7 @@ static int is_reduced(zero *z, int unit) { return tasks_have_run(&z->tasks, grad
 static void trace_wait(zero *z, const struct update_piece *piece, double start) {
     const int lane = traced_lane(z, z->update.units[piece->range.unit].adamw.lane);
     if (z->update.is_ahead && lane != LANE_TRAINER)
-        trace_add(&z->trace, ZERO_EV_WAIT, piece->range.unit, lane, start);
+        trace_add(&z->trace, EVENT_WAIT, piece->range.unit, lane, start);
 }
 
 // Begins to open the states of a piece that were not begun yet; gradients only if they are reduced.
@@ -240,7 +240,7 @@ static int run_adamw(void *ctx, task *k) {
         ZERO_TRY(z->update.is_ahead ? update_ahead(z, piece, piece_after(z, i)) : update_alone(z, piece));
     }
     z->update.at++;
-    trace_add(&z->trace, ZERO_EV_UPDATE, k->index, traced_lane(z, k->lane), start);
+    trace_add(&z->trace, EVENT_UPDATE, k->index, traced_lane(z, k->lane), start);
     return 0;
 }
 

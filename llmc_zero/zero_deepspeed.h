@@ -1,15 +1,23 @@
-// What becomes of each key of a DeepSpeed JSON file, for a trainer that takes its own options from the file
-// too, or shows what holds. zero_config_from_file needs nothing of this.
+// Settings from a DeepSpeed JSON file. Part of zero.h, which includes this file at its end.
 #ifndef LLMC_ZERO_DEEPSPEED_H
 #define LLMC_ZERO_DEEPSPEED_H
-#include "zero.h"
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-// -------- what a DeepSpeed file says
+// -------- settings from a DeepSpeed file
 
-// Done as asked; without effect here; refused.
+// Applies the plugin's keys of a DeepSpeed JSON file to *config (docs/details.md lists them). Keys that
+// cannot be honoured are ZERO_ERR_ARGUMENT, all in one sentence with file, line and value, and leave *config
+// unchanged; an unreadable file is ZERO_ERR_IO. Every rank reads the file. Its offload.nvme is valid until
+// the calling thread reads the next file.
+int zero_config_from_file(zero_config *config, const char *path);
+// The same from the environment: ZERO_STAGE=0..3, and ZERO_CONFIG=path of such a file, which must agree.
+int zero_config_from_env(zero_config *config);
+
+// Every key of the file, for a trainer that takes options of its own from it or prints the result.
+
+// Honoured; without effect here; refused.
 typedef enum { ZERO_KEY_HONOURED, ZERO_KEY_NO_EFFECT, ZERO_KEY_REFUSED } zero_key_fate;
 
 enum { ZERO_DEEPSPEED_KEYS = 256, ZERO_DEEPSPEED_VALUE = 256 };
@@ -17,11 +25,11 @@ typedef struct {
     zero_key_fate fate;
     int line;                          // of the file
     char key[96];                      // "zero_optimization.stage"
-    char setting[48];                  // what it sets, or what to set instead: of zero_config, or of the
-                                       // trainer: "trainer.lr"; "": nothing
-    char value[ZERO_DEEPSPEED_VALUE];  // of the setting, "3", "bf16" or "nvme"; "auto": it is
-                                       // left as it was; of another key, the file's
-    char remark[200];                  // why this value, why no effect, why refused; "": as the file has it
+    char setting[48];                  // that it sets, or that you should set instead: of zero_config, or of
+                                       // the trainer, "trainer.lr"; "": none
+    char value[ZERO_DEEPSPEED_VALUE];  // of the setting, "3", "bf16" or "nvme"; "auto": not changed;
+                                       // of another key, as in the file
+    char remark[200];                  // why this value, why no effect, why refused; "": as in the file
 } zero_deepspeed_key;
 
 typedef struct {
@@ -29,11 +37,9 @@ typedef struct {
     int n;
 } zero_deepspeed;
 
-// Returns 0: *config has taken over what the file asks of the plugin, and *said lists every key; what the
-// file asks of the trainer stands only there. With config->micro_batches 0 it is not known yet, and what
-// depends on it is not looked at. ZERO_ERR_ARGUMENT: keys are refused, *said has all of them, and *config is
-// unchanged. offload.nvme of the file is valid until the calling thread reads the next one.
-int zero_deepspeed_read(zero_config *config, zero_deepspeed *said, const char *path);
+// As zero_config_from_file, and lists every key in *report, also after ZERO_ERR_ARGUMENT. The trainer's keys
+// are only listed. With config->micro_batches 0 (not known yet), keys that depend on it are skipped.
+int zero_deepspeed_read(zero_config *config, zero_deepspeed *report, const char *path);
 
 #ifdef __cplusplus
 }

@@ -12,13 +12,10 @@ extern "C" {
 // activations; last, their number.
 typedef enum { ZERO_STATES, ZERO_WORKING, ZERO_ACTIVATIONS, ZERO_MEMORY_CLASSES } zero_memory_class;
 
-// Returns zeroed memory of the configuration's device, 4096-byte aligned (256 on CUDA), or NULL with the
-// sentence set. It is counted under class and purpose, so that the memory table is complete; zero_destroy
-// frees it.
-void *zero_alloc(zero *z, zero_memory_class class_, const char *purpose, size_t bytes);
-// The same in host memory: pinned where the device is another, so that copies to and from it run beside the
-// device's work. On the processor it is zero_alloc.
-void *zero_alloc_host(zero *z, zero_memory_class class_, const char *purpose, size_t bytes);
+// Returns zeroed memory that zero_destroy frees, or NULL and an error: with ZERO_DEVICE of the configured
+// device, 4096-byte aligned (256 on CUDA); with ZERO_HOST of the host, pinned where there is a CUDA device,
+// so that copies run beside its work. It counts under class and purpose in the memory table.
+void *zero_alloc(zero *z, zero_tier tier, zero_memory_class class_, const char *purpose, size_t bytes);
 // Bits: which collectives read or write memory in place.
 typedef enum { ZERO_MOVED_BY_NONE = 0, ZERO_MOVED_BY_GATHERS = 1, ZERO_MOVED_BY_REDUCTIONS = 2 } zero_movers;
 typedef struct {
@@ -122,32 +119,6 @@ void zero_plan_info(const zero *z, zero_plan *plan);
 
 // -------- trace
 
-// An event that has ended. docs/details.md says what each kind covers, and when it is under way on CUDA.
-typedef enum {
-    ZERO_EV_FORWARD,
-    ZERO_EV_BACKWARD,
-    ZERO_EV_GATHER,
-    ZERO_EV_REDUCE,
-    ZERO_EV_UPDATE,
-    ZERO_EV_WAIT,
-    ZERO_EV_READ,  // from files on NVMe
-    ZERO_EV_WRITE,
-    ZERO_EV_TO_HOST,    // a copy of states from a CUDA device
-    ZERO_EV_TO_DEVICE,  // and back
-    ZERO_EV_SQUARES,    // of gradients, for the norm
-    ZERO_EV_KINDS
-} zero_event_kind;
-typedef struct {
-    zero_event_kind kind;
-    int unit;
-    int thread;     // a lane: 0 to 4 are threads', see tasks.h; the others are in trace.h
-    int64_t bytes;  // read, written or copied; of a collective, sent to other ranks; 0: nothing is moved
-    double start_s, end_s;  // since zero_create
-} zero_event;
-// Returns 1 and event i, from 0, of this rank, in the order in which they ended; 0, which is no failure,
-// after the last. Only debug.trace_events are kept. With overlap, only between steps and after a
-// zero_barrier.
-int zero_trace_event(const zero *z, int i, zero_event *e);
 // Returns 0 when this rank's events are in the file `path`, as JSON for chrome://tracing or Perfetto; the
 // path differs from rank to rank. Waits for collectives. A file that cannot be written is ZERO_ERR_IO, and
 // not left half-written.

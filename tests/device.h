@@ -46,7 +46,7 @@ static inline int device_toy_create(toy *t, const zero_config *c) {
     if (c->device == ZERO_CPU) return 0;
     t->on = &toy_cuda;
     t->stream = c->cuda_stream;
-    t->device_activation = zero_alloc(t->z, ZERO_ACTIVATIONS, "activation", sizeof(float));
+    t->device_activation = zero_alloc(t->z, ZERO_DEVICE, ZERO_ACTIVATIONS, "activation", sizeof(float));
     return t->device_activation ? 0 : ZERO_ERR_MEMORY;
 }
 

@@ -1,6 +1,7 @@
 // What a run leaves behind whose updates begin during backward, bit for bit (zero_promise_update).
 #ifndef TESTS_EARLY_H
 #define TESTS_EARLY_H
+#include "../llmc_zero/internal.h"
 #include "outcome.h"
 
 enum { EARLY_STEPS = 4 };
@@ -12,13 +13,13 @@ typedef struct {
 
 // Whether some unit was updated before backward had ended.
 static inline int overlapped(const zero *z) {
-    zero_event e;
+    trace_event e;
     double backward_s = 0;
     int found = 0;
-    for (int i = 0; zero_trace_event(z, i, &e); i++)
-        if (e.kind == ZERO_EV_BACKWARD && e.end_s > backward_s) backward_s = e.end_s;
-    for (int i = 0; zero_trace_event(z, i, &e); i++)
-        found |= e.kind == ZERO_EV_UPDATE && e.unit >= 0 && e.start_s < backward_s;
+    for (int i = 0; trace_at(&z->trace, i, &e); i++)
+        if (e.kind == EVENT_BACKWARD && e.end_s > backward_s) backward_s = e.end_s;
+    for (int i = 0; trace_at(&z->trace, i, &e); i++)
+        found |= e.kind == EVENT_UPDATE && e.unit >= 0 && e.start_s < backward_s;
     return found;
 }
 

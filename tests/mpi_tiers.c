@@ -302,13 +302,13 @@ static void check_delayed(void) {
 
 // Whether some unit was used by a forward pass after zero_update, and before the unit's update had ended.
 static int used_before_updated(const zero *z) {
-    zero_event update, use;
+    trace_event update, use;
     double ended_s = 0;
-    for (int i = 0; zero_trace_event(z, i, &update); i++)
-        if (update.kind == ZERO_EV_UPDATE && update.unit < 0) ended_s = update.end_s;
-    for (int i = 0; zero_trace_event(z, i, &update); i++)
-        for (int k = 0; update.kind == ZERO_EV_UPDATE && zero_trace_event(z, k, &use); k++)
-            if (use.kind == ZERO_EV_FORWARD && use.unit == update.unit && use.start_s > ended_s &&
+    for (int i = 0; trace_at(&z->trace, i, &update); i++)
+        if (update.kind == EVENT_UPDATE && update.unit < 0) ended_s = update.end_s;
+    for (int i = 0; trace_at(&z->trace, i, &update); i++)
+        for (int k = 0; update.kind == EVENT_UPDATE && trace_at(&z->trace, k, &use); k++)
+            if (use.kind == EVENT_FORWARD && use.unit == update.unit && use.start_s > ended_s &&
                 use.end_s < update.end_s)
                 return 1;
     return 0;

@@ -700,48 +700,48 @@ static void check_values_and_scalars(void) {
 // -------- overlap
 
 // Counts how often an event of kind `a` of one unit overlaps an event of kind `b` of another.
-static int meetings(const zero *z, zero_event_kind a, zero_event_kind b) {
+static int meetings(const zero *z, trace_kind a, trace_kind b) {
     int n = 0;
-    zero_event x, y;
-    for (int i = 0; zero_trace_event(z, i, &x); i++) {
+    trace_event x, y;
+    for (int i = 0; trace_at(&z->trace, i, &x); i++) {
         if (x.kind != a) continue;
-        for (int j = 0; zero_trace_event(z, j, &y); j++)
+        for (int j = 0; trace_at(&z->trace, j, &y); j++)
             n += y.kind == b && y.unit != x.unit && x.start_s < y.end_s && y.start_s < x.end_s;
     }
     return n;
 }
 
 // The index of the first event of a kind and unit from event `from` on; CHECK fails where there is none.
-static int event_of(const zero *z, int from, zero_event_kind kind, int unit) {
-    zero_event e;
-    for (int i = from; zero_trace_event(z, i, &e); i++)
+static int event_of(const zero *z, int from, trace_kind kind, int unit) {
+    trace_event e;
+    for (int i = from; trace_at(&z->trace, i, &e); i++)
         if (e.kind == kind && e.unit == unit) return i;
     CHECK(!"an event of this kind and unit");
     return -1;
 }
 
 static int events_so_far(const zero *z) {
-    zero_event e;
+    trace_event e;
     int n = 0;
-    while (zero_trace_event(z, n, &e)) n++;
+    while (trace_at(&z->trace, n, &e)) n++;
     return n;
 }
 
 // In backward of one micro-batch, the release of a block starts the next gather before the block's reduction.
 static void check_order_in_backward(const zero *z, int from, int prefetch, int another_follows) {
-    int at = event_of(z, from, ZERO_EV_BACKWARD, TOY_UNITS - 1);
+    int at = event_of(z, from, EVENT_BACKWARD, TOY_UNITS - 1);
     for (int unit = TOY_UNITS - 1; unit > 0; unit--) {
-        int reduce = event_of(z, at, ZERO_EV_REDUCE, unit), next = unit - 1 - prefetch;
-        if (next > 0) CHECK(event_of(z, at, ZERO_EV_GATHER, next) < reduce);
+        int reduce = event_of(z, at, EVENT_REDUCE, unit), next = unit - 1 - prefetch;
+        if (next > 0) CHECK(event_of(z, at, EVENT_GATHER, next) < reduce);
     }
-    if (another_follows) CHECK(event_of(z, at, ZERO_EV_GATHER, 0) < event_of(z, at, ZERO_EV_REDUCE, 1));
+    if (another_follows) CHECK(event_of(z, at, EVENT_GATHER, 0) < event_of(z, at, EVENT_REDUCE, 1));
 }
 
 // The gathers of the first so many units start before the next unit is updated.
 static void check_order_in_update(const zero *z, int from, int units) {
-    int at = event_of(z, from, ZERO_EV_UPDATE, 0);
+    int at = event_of(z, from, EVENT_UPDATE, 0);
     for (int unit = 0; unit < units; unit++)
-        CHECK(event_of(z, at, ZERO_EV_GATHER, unit) < event_of(z, at, ZERO_EV_UPDATE, unit + 1));
+        CHECK(event_of(z, at, EVENT_GATHER, unit) < event_of(z, at, EVENT_UPDATE, unit + 1));
 }
 
 // Without overlap a collective runs where it is started, so the trace has the order of the starts.
@@ -771,9 +771,9 @@ static void check_order_of_starts(void) {
 }
 
 static int waits(const zero *z) {
-    zero_event e;
+    trace_event e;
     int n = 0;
-    for (int i = 0; zero_trace_event(z, i, &e); i++) n += e.kind == ZERO_EV_WAIT;
+    for (int i = 0; trace_at(&z->trace, i, &e); i++) n += e.kind == EVENT_WAIT;
     return n;
 }
 
@@ -792,8 +792,8 @@ static void check_overlap(void) {
             t.compute_s = 0.002 + 0.001 * checks.rank;
             steps(&t, 1, 6);
             MUST(zero_barrier(t.z));
-            int reduces = check_any(meetings(t.z, ZERO_EV_REDUCE, ZERO_EV_BACKWARD) > 0);
-            int gathers = check_any(meetings(t.z, ZERO_EV_GATHER, ZERO_EV_FORWARD) > 0);
+            int reduces = check_any(meetings(t.z, EVENT_REDUCE, EVENT_BACKWARD) > 0);
+            int gathers = check_any(meetings(t.z, EVENT_GATHER, EVENT_FORWARD) > 0);
             int waited = check_any(waits(t.z) > 0);
             if (checks.ranks > 1 || !overlap) {  // one rank's collective is only a copy, and too short
                 CHECK(reduces == overlap && gathers == overlap);

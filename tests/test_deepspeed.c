@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include <cmocka.h>
-#include "../llmc_zero/zero_deepspeed.h"
+#include "../llmc_zero/zero.h"
 #include "../llmc_zero/settings/settings.h"
 
 static char file[] = "/tmp/test_deepspeed_XXXXXX";

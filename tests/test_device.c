@@ -460,7 +460,7 @@ static void test_many_ranks(void **state) {
 static int create(const zero_config *c) {
     TOY_TRY(toy_create(&t, c, NULL));
     t.on = &toy_cuda;
-    t.device_activation = zero_alloc(t.z, ZERO_ACTIVATIONS, "activation", sizeof(float));
+    t.device_activation = zero_alloc(t.z, ZERO_DEVICE, ZERO_ACTIVATIONS, "activation", sizeof(float));
     return t.device_activation ? 0 : ZERO_ERR_MEMORY;
 }
 
@@ -492,10 +492,10 @@ static void test_memory(void **state) {
     CUDA_WORKS(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     c.cuda_stream = stream;
     WORKS(create(&c));
-    float *x = zero_alloc(t.z, ZERO_ACTIVATIONS, "mine", 10000), back[2500];
+    float *x = zero_alloc(t.z, ZERO_DEVICE, ZERO_ACTIVATIONS, "mine", 10000), back[2500];
     assert_non_null(x);
     assert_int_equal((uintptr_t)x % 256, 0);
-    float *on_host = zero_alloc_host(t.z, ZERO_ACTIVATIONS, "mine, on the host", 10000);
+    float *on_host = zero_alloc(t.z, ZERO_HOST, ZERO_ACTIVATIONS, "mine, on the host", 10000);
     assert_non_null(on_host);
     for (int i = 0; i < 2500; i++) assert_true(on_host[i] == 0);
     assert_int_not_equal(cudaHostRegister(on_host, 4096, cudaHostRegisterDefault),
@@ -542,7 +542,7 @@ static void test_out_of_memory(void **state) {
     WORKS(create(&c));
     WORKS(toy_step(&t, 1, 1, NULL));  // CUDA loads a kernel, which takes memory, when it first runs
     size_t left = device_memory_left();
-    assert_null(zero_alloc(t.z, ZERO_ACTIVATIONS, "far too much", 1ULL << 40));
+    assert_null(zero_alloc(t.z, ZERO_DEVICE, ZERO_ACTIVATIONS, "far too much", 1ULL << 40));
     assert_non_null(strstr(zero_last_error(), "no memory for far too much: 1048576.0 MiB more than"));
     assert_non_null(strstr(zero_last_error(), "MiB of "));
     assert_non_null(strstr(zero_last_error(), "are free"));

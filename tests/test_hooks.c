@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <unistd.h>
+#include "../llmc_zero/internal.h"
 #include "../llmc_zero/settings/settings.h"
 #include "toy.h"
 
@@ -636,7 +637,7 @@ static void test_scalars_refused(void **state) {
     zero_config c = config_of(3);
     double x[65] = { 0 };
     zero_memory_line line;
-    zero_event event;
+    trace_event event;
     make(&c);
     REFUSED(zero_sum(t.z, x, 0), ZERO_ERR_ARGUMENT, "0 values");
     REFUSED(zero_sum(t.z, x, 65), ZERO_ERR_ARGUMENT, "65 values");
@@ -644,7 +645,7 @@ static void test_scalars_refused(void **state) {
     REFUSED(zero_broadcast(t.z, -1, x, 8), ZERO_ERR_ARGUMENT, "root -1");
     REFUSED(zero_trace_write(t.z, "/nonexistent/trace.json"), ZERO_ERR_IO, "/nonexistent/trace.json");
     assert_int_equal(zero_memory(t.z, 1000, &line), 0);  // the end of an iteration is no failure
-    assert_int_equal(zero_trace_event(t.z, 0, &event), 0);
+    assert_int_equal(trace_at(&t.z->trace, 0, &event), 0);
     assert_non_null(strstr(zero_last_error(), "/nonexistent/trace.json"));
 }
 
@@ -780,15 +781,15 @@ static void test_poison_from_environment(void **state) {
 static int next_event;  // the first event of the trace that was not looked at
 
 // The start of the unit's use, or the end of its gather, among the events since the last look; -1: none.
-static double when(zero_event_kind kind, int unit) {
-    zero_event e;
-    for (int i = next_event; zero_trace_event(t.z, i, &e); i++)
-        if (e.kind == kind && e.unit == unit) return kind == ZERO_EV_GATHER ? e.end_s : e.start_s;
+static double when(trace_kind kind, int unit) {
+    trace_event e;
+    for (int i = next_event; trace_at(&t.z->trace, i, &e); i++)
+        if (e.kind == kind && e.unit == unit) return kind == EVENT_GATHER ? e.end_s : e.start_s;
     return -1;
 }
 static void skip_events(void) {
-    zero_event e;
-    while (zero_trace_event(t.z, next_event, &e)) next_event++;
+    trace_event e;
+    while (trace_at(&t.z->trace, next_event, &e)) next_event++;
 }
 
 // An evaluation in this order; how many of its units were gathered before the unit before them was opened,
@@ -805,7 +806,7 @@ static int prefetched_in_pass(const int order[TOY_UNITS]) {
         WORKS(zero_post_forward(t.z, order[k]));
     }
     for (int k = 1; k < TOY_UNITS; k++)
-        ahead += when(ZERO_EV_GATHER, order[k]) <= when(ZERO_EV_FORWARD, order[k - 1]);
+        ahead += when(EVENT_GATHER, order[k]) <= when(EVENT_FORWARD, order[k - 1]);
     return ahead;
 }
 
@@ -852,10 +853,9 @@ static void test_any_order_trains(void **state) {
 }
 
 static int gathers_since_last_look(int unit) {
-    zero_event e;
+    trace_event e;
     int n = 0;
-    for (; zero_trace_event(t.z, next_event, &e); next_event++)
-        n += e.kind == ZERO_EV_GATHER && e.unit == unit;
+    for (; trace_at(&t.z->trace, next_event, &e); next_event++) n += e.kind == EVENT_GATHER && e.unit == unit;
     return n;
 }
 
@@ -909,7 +909,7 @@ static void test_update_in_order_of_use(void **state) {
     static const int forward[TOY_UNITS + 1] = { 3, 0, 2, 4, 1, 0 }, updates[TOY_UNITS] = { 3, 0, 2, 4, 1 };
     for (int prefetch = 0; prefetch < 2; prefetch++) {
         zero_config c = config_of(3);
-        zero_event e;
+        trace_event e;
         int n = 0, gathered = 0;
         c.debug.trace_events = 1000;
         c.overlap = 0;
@@ -923,9 +923,9 @@ static void test_update_in_order_of_use(void **state) {
         next_event = 0;
         skip_events();
         WORKS(zero_step(t.z, &(zero_hyper){ .lr = 1e-2f, .eps = 1e-8f, .t = 1 }, NULL));
-        for (; zero_trace_event(t.z, next_event, &e); next_event++) {
-            if (e.kind == ZERO_EV_UPDATE && e.unit >= 0) assert_int_equal(e.unit, updates[n++]);
-            if (e.kind != ZERO_EV_GATHER) continue;
+        for (; trace_at(&t.z->trace, next_event, &e); next_event++) {
+            if (e.kind == EVENT_UPDATE && e.unit >= 0) assert_int_equal(e.unit, updates[n++]);
+            if (e.kind != EVENT_GATHER) continue;
             assert_true(e.unit == forward[0] && n == 1);
             gathered++;
         }

@@ -341,8 +341,8 @@ static void whole_sentence(void **state) {
 static int waits(task_lane who, int unit) {
     int n = 0;
     for (int i = 0; i < tr.used; i++) {
-        const zero_event *e = &tr.events[i];
-        n += e->kind == ZERO_EV_WAIT && e->thread == (int)who && e->unit == unit && e->end_s > e->start_s;
+        const trace_event *e = &tr.events[i];
+        n += e->kind == EVENT_WAIT && e->thread == (int)who && e->unit == unit && e->end_s > e->start_s;
     }
     return n;
 }
@@ -353,7 +353,7 @@ static void traced_waits(void **state) {
     alarm(HANGS_AFTER_S);
     assert_int_equal(trace_open(&tr, 16, &device_host, &m,
                                 &(memory_request){ ZERO_WORKING, "trace", ZERO_DEVICE,
-                                                   16 * sizeof(zero_event), 1, 0 }),
+                                                   16 * sizeof(trace_event), 1, 0 }),
                      0);
     assert_int_equal(tasks_open(&t, &device_host, &tr, LANE_BIT(LANE_IO) | LANE_BIT(LANE_COPIES)), 0);
     task read = note(LANE_IO, 7), copy = note(LANE_COPIES, 8), own = note(LANE_TRAINER, 9);

@@ -52,7 +52,7 @@ size_t activation_bytes(const GPT2 *model, zero_tier tier) {
 }
 
 static void *allocate_on_host(const GPT2Activation *a) {
-    void *memory = zero_alloc_host(run.z, ZERO_ACTIVATIONS, INPUTS_OF_BLOCKS, bytes_of(a));
+    void *memory = zero_alloc(run.z, ZERO_HOST, ZERO_ACTIVATIONS, INPUTS_OF_BLOCKS, bytes_of(a));
     if (!memory) die_of_plugin(zero_last_failure(), "; leave out --cpu-checkpointing, or take a smaller -b");
     return memory;
 }
@@ -60,7 +60,7 @@ static void *allocate_on_host(const GPT2Activation *a) {
 static void *allocate(int which, const GPT2Activation *a) {
     if (a->on_host) return allocate_on_host(a);
     const char *purpose = which == CACHE ? KEYS_AND_VALUES : "activations";
-    return zero_alloc(run.z, ZERO_ACTIVATIONS, purpose, bytes_of(a));
+    return zero_alloc(run.z, ZERO_DEVICE, ZERO_ACTIVATIONS, purpose, bytes_of(a));
 }
 
 int allocate_activations(GPT2 *model) {
@@ -74,7 +74,7 @@ int allocate_activations(GPT2 *model) {
         model->activations[i].memory = memory;
         model->activations[i].stride = stride_of(&table[i]);
     }
-    void *scratch = zero_alloc(run.z, ZERO_ACTIVATIONS, SCRATCH_OF_LAYERS, model->scratch_bytes);
+    void *scratch = zero_alloc(run.z, ZERO_DEVICE, ZERO_ACTIVATIONS, SCRATCH_OF_LAYERS, model->scratch_bytes);
     if (!scratch) return -1;
     LAYER(use_scratch(scratch));
     return 0;

@@ -3,7 +3,7 @@
 #define TRAINER_SETTINGS_H
 #include "../gpt2/layers.h"
 #include "../llmc_zero/zero.h"
-#include "../llmc_zero/zero_deepspeed.h"
+#include "../llmc_zero/zero.h"
 #include "options.h"
 
 // Returns what the options say. The dtype and the micro-batches are not known yet.

@@ -1,7 +1,7 @@
 // The DeepSpeed file of --zero-config: its settings become options, as if given on the command line.
 #ifndef TRAINER_ZERO_FILE_H
 #define TRAINER_ZERO_FILE_H
-#include "../llmc_zero/zero_deepspeed.h"
+#include "../llmc_zero/zero.h"
 
 // Reads the file, if there is one, after the command line. Keys that are not supported, or that an option
 // contradicts, end the run, which lists them all.

@@ -61,7 +61,8 @@ static float *valid(void *p) {
 static float *param(int tensor, int l) { return valid(zero_param(z, tensor, l)); }
 static float *grad(int tensor, int l) { return valid(zero_grad(z, tensor, l)); }
 static float *activation(int width) {
-    return valid(zero_alloc(z, ZERO_ACTIVATIONS, "activations", (size_t)n * width * sizeof(float)));
+    return valid(
+        zero_alloc(z, ZERO_DEVICE, ZERO_ACTIVATIONS, "activations", (size_t)n * width * sizeof(float)));
 }
 
 // The i-th of a fixed sequence of numbers in [0, 1), the same on every rank: multiplicative hashing by 2^32 /

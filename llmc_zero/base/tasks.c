@@ -14,7 +14,7 @@ static void wait_until_run(tasks *t, const task *k, uint64_t number, task_lane w
     if (l->finished >= number) return;
     double start = t->trace ? trace_now(t->trace) : 0;
     while (l->finished < number) pthread_cond_wait(&t->done, &t->lock);
-    if (t->trace) trace_add(t->trace, ZERO_EV_WAIT, k->unit, who, start);
+    if (t->trace) trace_add(t->trace, EVENT_WAIT, k->unit, who, start);
 }
 
 // k's work runs after the work queued on `stream` up to the event: k's stream waits for the event. A host

@@ -14,19 +14,19 @@
 
 double trace_now(const trace *t) { return clock_now() - t->start_s; }
 
-static void append(trace *t, const zero_event *e) {
+static void append(trace *t, const trace_event *e) {
     int i = __atomic_fetch_add(&t->used, 1, __ATOMIC_RELAXED);
     if (i < t->capacity) t->events[i] = *e;
 }
 
-void trace_add(trace *t, zero_event_kind kind, int unit, int thread, double start_s) {
+void trace_add(trace *t, trace_kind kind, int unit, int thread, double start_s) {
     if (!t->capacity) return;
-    append(t, &(zero_event){
+    append(t, &(trace_event){
                   .kind = kind, .unit = unit, .thread = thread, .start_s = start_s, .end_s = trace_now(t) });
 }
 
-void trace_add_past(trace *t, const zero_event *what) {
-    zero_event e = *what;
+void trace_add_past(trace *t, const trace_event *what) {
+    trace_event e = *what;
     e.start_s -= t->start_s;
     e.end_s -= t->start_s;
     if (t->capacity) append(t, &e);
@@ -37,7 +37,7 @@ void trace_add_past(trace *t, const zero_event *what) {
 struct trace_timer {
     void *begin, *end;
     enum { FREE, OPEN, QUEUED } is;
-    zero_event event;
+    trace_event event;
 };
 enum { TIMERS = 2048 };  // of events that the device has not reached, or that were not read yet
 
@@ -87,8 +87,8 @@ trace_span trace_begin(trace *t, device_stream on) {
     return span;
 }
 
-void trace_end(trace *t, const trace_span *span, const zero_event *what) {
-    zero_event e = *what;
+void trace_end(trace *t, const trace_span *span, const trace_event *what) {
+    trace_event e = *what;
     if (!t->capacity) return;
     if (span->timer) {
         span->timer->event = e;
@@ -172,7 +172,7 @@ static void write_name(FILE *f, int rank, const char *what, int lane, const char
             rank, lane, name);
 }
 
-static void write_event(FILE *f, int rank, const zero_event *e, const char *unit_name) {
+static void write_event(FILE *f, int rank, const trace_event *e, const char *unit_name) {
     static const char *const kinds[] = { "forward", "backward", "gather",  "reduce",    "update", "wait",
                                          "read",    "write",    "to host", "to device", "squares" };
     const char *kind = kinds[e->kind];
@@ -181,6 +181,14 @@ static void write_event(FILE *f, int rank, const zero_event *e, const char *unit
     fprintf(f, "\"ts\":%.3f,\"dur\":%.3f", e->start_s * 1e6, (e->end_s - e->start_s) * 1e6);
     if (e->bytes) fprintf(f, ",\"args\":{\"bytes\":%lld}", (long long)e->bytes);
     fprintf(f, "}");
+}
+
+int trace_at(const trace *t, int i, trace_event *e) {
+    trace_complete((trace *)t);  // the device may not have finished the work of the last events
+    const int n = t->used < t->capacity ? t->used : t->capacity;
+    if (i < 0 || i >= n) return 0;
+    *e = t->events[i];
+    return 1;
 }
 
 int trace_write(trace *t, const char *path, int rank, const char *const *unit_names, int units) {
@@ -200,7 +208,7 @@ int trace_write(trace *t, const char *path, int rank, const char *const *unit_na
             rank);
     for (int i = 0; i < TRACE_LANES; i++) write_name(f, rank, "thread_name", i, lanes[i]);
     for (int i = 0; i < t->used && i < t->capacity; i++) {
-        const zero_event *e = &t->events[i];
+        const trace_event *e = &t->events[i];
         write_event(f, rank, e, e->unit >= 0 && e->unit < units ? unit_names[e->unit] : "");
     }
     fprintf(f, "\n]\n");

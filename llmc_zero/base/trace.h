@@ -2,7 +2,7 @@
 //
 //     trace_span span = trace_begin(&t, stream);
 //     ... work, or work queued on the stream ...
-//     trace_end(&t, &span, &(zero_event){ .kind = .., .unit = .., .thread = .., .bytes = .. });
+//     trace_end(&t, &span, &(trace_event){ .kind = .., .unit = .., .thread = .., .bytes = .. });
 //
 // For a device that queues its work, the trace shows when the stream ran it: the span records two timers on
 // the stream, which are read later.
@@ -15,9 +15,32 @@
 // Lanes without a thread (tasks.h has the others, from 0 on). Reads are on the files' lane.
 enum { TRACE_WRITES = 5, TRACE_TO_HOST, TRACE_TO_DEVICE, TRACE_SQUARES, TRACE_LANES };
 
+// docs/details.md has what each kind covers, and when it is under way on CUDA.
+typedef enum {
+    EVENT_FORWARD,
+    EVENT_BACKWARD,
+    EVENT_GATHER,
+    EVENT_REDUCE,
+    EVENT_UPDATE,
+    EVENT_WAIT,
+    EVENT_READ,  // from files on NVMe
+    EVENT_WRITE,
+    EVENT_TO_HOST,    // a copy of states from a CUDA device
+    EVENT_TO_DEVICE,  // and back
+    EVENT_SQUARES,    // of gradients, for the norm
+    EVENT_KINDS
+} trace_kind;
+typedef struct {
+    trace_kind kind;
+    int unit;
+    int thread;             // a lane: 0 to 4 have a thread (tasks.h), the others are below
+    int64_t bytes;          // read, written or copied; of a collective, sent to other ranks; 0: none
+    double start_s, end_s;  // since zero_create
+} trace_event;
+
 typedef struct trace_timer trace_timer;
 typedef struct {
-    zero_event *events;
+    trace_event *events;
     int capacity;
     int used;        // incremented atomically, beyond capacity too; those events are dropped
     double start_s;  // when zero_create began: times are seconds since then
@@ -40,14 +63,17 @@ int trace_open(trace *t, int capacity, device *d, memory *m, const memory_reques
 void trace_close(trace *t);  // after the device has finished its work
 double trace_now(const trace *t);
 // An event that began at start_s (from trace_now) and ends now.
-void trace_add(trace *t, zero_event_kind kind, int unit, int thread, double start_s);
+void trace_add(trace *t, trace_kind kind, int unit, int thread, double start_s);
 // The same with given times, by clock_now, in `what`.
-void trace_add_past(trace *t, const zero_event *what);
+void trace_add_past(trace *t, const trace_event *what);
 // on: PROCESSOR for the host's own work.
 trace_span trace_begin(trace *t, device_stream on);
-void trace_end(trace *t, const trace_span *span, const zero_event *what);  // `what` has no times
+void trace_end(trace *t, const trace_span *span, const trace_event *what);  // `what` has no times
 // Waits until the device has finished. Then the array is complete.
 void trace_complete(trace *t);
+// Returns 1 and event i, from 0, in the order in which they ended; 0 after the last. With overlap, call it
+// only between steps and after a zero_barrier.
+int trace_at(const trace *t, int i, trace_event *e);
 int trace_write(trace *t, const char *path, int rank, const char *const *unit_names, int units);
 
 #endif

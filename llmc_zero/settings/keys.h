@@ -1,7 +1,7 @@
 // What becomes of each key of a DeepSpeed file: the table, and what the keys set.
 #ifndef LLMC_ZERO_SETTINGS_KEYS_H
 #define LLMC_ZERO_SETTINGS_KEYS_H
-#include "../zero_deepspeed.h"
+#include "../zero.h"
 #include "json.h"
 
 typedef struct {

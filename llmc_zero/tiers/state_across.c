@@ -210,10 +210,10 @@ static int wait_for_copies(const state_part *p) {
 
 static size_t bytes_of(const state_part *p) { return p->range.elems * dtype_bytes(p->of->dtype); }
 
-static int copy(const state_part *p, device_stream on, void *to, const void *from, const zero_event *what) {
+static int copy(const state_part *p, device_stream on, void *to, const void *from, const trace_event *what) {
     device *d = p->of->device;
     trace *tr = p->of->crossed->of->trace;
-    zero_event e = *what;
+    trace_event e = *what;
     e.unit = p->range.unit;
     e.bytes = bytes_of(p);
     const trace_span span = trace_begin(tr, on);
@@ -223,13 +223,13 @@ static int copy(const state_part *p, device_stream on, void *to, const void *fro
 }
 
 static int copy_down(const state_part *p, void *to, const void *from) {
-    const zero_event what = { .kind = ZERO_EV_TO_HOST, .thread = TRACE_TO_HOST };
+    const trace_event what = { .kind = EVENT_TO_HOST, .thread = TRACE_TO_HOST };
     __atomic_add_fetch(&ring_of(p)->down, bytes_of(p), __ATOMIC_RELAXED);
     return copy(p, DOWN, to, from, &what);
 }
 
 static int copy_up(const state_part *p, device_stream on, void *to, const void *from) {
-    const zero_event what = { .kind = ZERO_EV_TO_DEVICE, .thread = TRACE_TO_DEVICE };
+    const trace_event what = { .kind = EVENT_TO_DEVICE, .thread = TRACE_TO_DEVICE };
     __atomic_add_fetch(&ring_of(p)->up, bytes_of(p), __ATOMIC_RELAXED);
     return copy(p, on, to, from, &what);
 }

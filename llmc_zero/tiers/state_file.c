@@ -262,12 +262,12 @@ static int lost_states(int rc) {
 static int finish(struct state_files *f, file_transfer *t, int unit) {
     int rc = lost_states(file_wait(f->engine, t));
     if (t->bytes && t->ended_s > 0)
-        trace_add_past(f->trace, &(zero_event){ .kind = t->write ? ZERO_EV_WRITE : ZERO_EV_READ,
-                                                .unit = unit,
-                                                .thread = t->write ? TRACE_WRITES : LANE_IO,
-                                                .bytes = t->bytes,
-                                                .start_s = t->started_s,
-                                                .end_s = t->ended_s });
+        trace_add_past(f->trace, &(trace_event){ .kind = t->write ? EVENT_WRITE : EVENT_READ,
+                                                 .unit = unit,
+                                                 .thread = t->write ? TRACE_WRITES : LANE_IO,
+                                                 .bytes = t->bytes,
+                                                 .start_s = t->started_s,
+                                                 .end_s = t->ended_s });
     *t = (file_transfer){ 0 };
     return rc;
 }

@@ -2,7 +2,7 @@
 #include <math.h>
 #include <string.h>
 #include "../../llmc_zero/settings/settings.h"
-#include "../../llmc_zero/zero_deepspeed.h"
+#include "../../llmc_zero/zero.h"
 #include "../../trainer/options.h"
 #include "../../trainer/run.h"
 #include "../../trainer/zero_file.h"
