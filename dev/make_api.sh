@@ -12,9 +12,9 @@ trap 'rm -f "$to.tmp"' EXIT
 awk '
 BEGIN {
     print "# API of llmc_zero\n"
-    print "Made from `zero.h`, `zero_checkpoint.h`, `zero_job.h`, `zero_plan.h`, `zero_settings.h`"
-    print "and `zero_deepspeed.h` in `llmc_zero/` by `dev/make_api.sh`. [porting.md](porting.md)"
-    print "shows how a trainer uses it, [details.md](details.md) says what each rule means in detail.\n"
+    print "Generated from `zero.h`, `zero_checkpoint.h`, `zero_job.h`, `zero_plan.h`, `zero_settings.h`"
+    print "and `zero_deepspeed.h` in `llmc_zero/` by `dev/make_api.sh`. [porting.md](porting.md) shows how a"
+    print "trainer uses it; [details.md](details.md) explains each rule.\n"
 }
 
 # Escapes what Markdown would take for its own marks, and sets the names of the plugin as code.

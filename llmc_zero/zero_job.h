@@ -1,5 +1,5 @@
-// The ranks of a job: who they are, sums and broadcasts between them, and one end for all of them after a
-// failure.
+// The ranks of a job: their numbers, sums and broadcasts between them, and a common end after a failure. Part
+// of zero.h, which includes this file at its end.
 #ifndef LLMC_ZERO_JOB_H
 #define LLMC_ZERO_JOB_H
 #include <stddef.h>
@@ -9,35 +9,33 @@ extern "C" {
 
 typedef struct zero zero;  // of zero.h, which includes this file
 
-// What the launcher (Open MPI, PMIx, Slurm, RANK and WORLD_SIZE) says in the environment; without one, rank 0
-// of 1. ranks 0: the variables cannot be right, and zero_last_error() says why.
+// Returns the launcher's values from the environment (Open MPI, PMIx, Slurm, RANK and WORLD_SIZE); without a
+// launcher, rank 0 of 1. ranks is 0 if the variables contradict each other: see zero_last_error().
 typedef struct {
     int rank, ranks, ranks_on_node;
 } zero_launch;
 zero_launch zero_launched(void);
-// Return this rank's number, from 0, and how many ranks there are: the same from zero_create to zero_destroy.
+// Return this rank's number, from 0, and the number of ranks; neither changes while z exists.
 int zero_rank(const zero *z);
 int zero_ranks(const zero *z);
-// (collective) Returns 0 when all ranks have come here.
+// (collective) Returns 0 when all ranks have called it.
 int zero_barrier(zero *z);
-// (collective) Returns 0 and in values[0..n), n from 1 to 64, their sums over the ranks: added in rank order,
-// the same bits on all ranks. For losses, counts, decisions that all ranks must take alike. Allowed at any
+// (collective) Replaces values[0..n), n from 1 to 64, by their sums over the ranks, added in rank order: the
+// same bits on all ranks. For losses, counts, and decisions that all ranks must take together. Allowed at any
 // time, between hooks too.
 int zero_sum(zero *z, double *values, int n);
-// (collective) Returns 0 and in data, of `bytes` bytes on every rank, what rank `root` has in it. Allowed at
-// any time.
+// (collective) Copies `bytes` bytes at data from rank `root` to all ranks. Allowed at any time.
 int zero_broadcast(zero *z, int root, void *data, size_t bytes);
-// (collective) Returns 0 when all ranks pass the same text: lines "name = value", at most 16 MiB, each name
-// once and in one order. Else ZERO_ERR_ARGUMENT on all ranks, with the first line that differs: "rank 1 (host
-// b) has threads = 8 and rank 0 (host a) has threads = 4". What must be alike before there is a plugin goes
-// into config.start.same. Allowed at any time.
+// (collective) Returns 0 if all ranks pass the same text: lines "name = value", at most 16 MiB, each name
+// once and in the same order. Else ZERO_ERR_ARGUMENT on all ranks, with the first line that differs: "rank 1
+// (host b) has threads = 8 and rank 0 (host a) has threads = 4". Allowed at any time; lines to compare before
+// zero_create allocates go into config.start.same.
 int zero_require_same(zero *z, const char *lines);
-// Ends all ranks of the job after a failure, with this exit status, and does not return. One rank writes the
-// sentence and a newline to stderr: the lowest that has failed, or the one that knows best which rank hangs.
-// NULL: nothing is written. All ranks end within seconds, with and without a launcher. Of the program's
-// streams only stdout is flushed, since another one may be on a disk that does not answer. z may be NULL,
-// before zero_create or after it has failed. A program's check of a call: if (rc) zero_end_job(z, 1,
-// zero_last_error());
+// Ends all ranks of the job after a failure, within seconds and with this exit status, with or without a
+// launcher. Does not return. One rank writes the sentence (NULL: nothing) and a newline to stderr: the lowest
+// that failed, or the one that knows which rank hangs. Of the open streams only stdout is flushed, since
+// another may be on a disk that no longer answers. z may be NULL, before zero_create or after it failed. To
+// check a call: if (rc) zero_end_job(z, 1, zero_last_error());
 #ifdef __GNUC__
 __attribute__((noreturn))
 #endif
