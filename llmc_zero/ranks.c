@@ -1,7 +1,6 @@
 // Services for the trainer: sums, broadcasts and barriers over the ranks, and a common end after a failure.
 #include "internal.h"
 #include "net/failure.h"
-#include "net/launch.h"
 #include "base/clock.h"
 
 int zero_rank(const zero *z) { return z->net.rank; }

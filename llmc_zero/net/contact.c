@@ -1,12 +1,29 @@
 #include "contact.h"
 #include "../base/clock.h"
 #include <errno.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x4c5a5256, PROTOCOL = 6 };
-static const double most_left_s = 1e7;  // the most that a rank may claim to have left
+enum { MAGIC = 0x4c5a5256, PROTOCOL = 7 };  // the first four numbers of a head are alike in all protocols
+static const double most_left_s = 1e7;      // the most that a rank may claim to have left
+
+// -------- the secret: libsodium's keyed BLAKE2b
+
+int secret_draw(void *bytes, size_t n) {
+    if (sodium_init() < 0)
+        return zero_fail(ZERO_ERR_COMM, "libsodium does not start, so no rank can be known");
+    randombytes_buf(bytes, n);
+    return 0;
+}
+
+secret secret_add(secret s, const void *bytes, size_t n) {
+    secret both = { { 0 } };
+    // fails only for lengths out of range, which these are not
+    (void)!crypto_generichash(both.bytes, sizeof both.bytes, bytes, n, s.bytes, sizeof s.bytes);
+    return both;
+}
 
 // Key for messages from rank `from` to rank `to`.
 static secret key_of(const party *p, int from, int to, nonce of_from, nonce of_to) {
@@ -22,61 +39,50 @@ void contact_make_keys(const party *p, contact *c, int other, nonce theirs) {
     c->in = key_of(p, other, p->rank, theirs, c->nonce);
 }
 
-// -------- sending
+static int is_sealed(head *h, secret key) {
+    secret given = h->tag;
+    h->tag = (secret){ { 0 } };
+    secret right = secret_add(key, h, sizeof *h + h->bytes);
+    return !crypto_verify_32(given.bytes, right.bytes);  // takes the same time wherever they differ
+}
 
-int contact_say(const party *p, const contact *c, int kind, head *first, int n, size_t bytes) {
-    int is_stranger = kind < HELLO;
+// -------- messages
+
+int contact_say(const contact *c, int kind, head *first, int n, size_t bytes) {
+    int is_tagged = kind >= HELLO;
     for (int i = 0; i < n; i++) {
         head *h = (head *)((char *)first + (size_t)i * bytes);
-        *h = (head){ MAGIC, (uint32_t)kind, (uint32_t)(bytes - sizeof *h), PROTOCOL, 0, c->nonce, { { 0 } } };
-        if (is_stranger) continue;
-        h->run = p->run;
-        h->tag = secret_add(c->out, h, bytes);
+        *h = (head){ MAGIC, (uint32_t)kind, (uint32_t)(bytes - sizeof *h), PROTOCOL, c->nonce, { { 0 } } };
+        if (is_tagged) h->tag = secret_add(c->out, h, bytes);
     }
-    return net_write(c->fd, first, (size_t)n * bytes, is_stranger ? 0 : clock_now() + ANSWER_S);
+    return net_write(c->fd, first, (size_t)n * bytes, is_tagged ? clock_now() + ANSWER_S : 0);
 }
 
-int contact_say_words(const party *p, const contact *c, int kind, const char *text) {
+int contact_report(const contact *c, const char *text) {
     words w = { .text = "" };
-    int length = snprintf(w.text, sizeof w.text, "%s", text);
-    return contact_say(p, c, kind, &w.h, 1, sizeof w.h + (size_t)length + 1);
+    snprintf(w.text, sizeof w.text, "%s", text);
+    return contact_say(c, REPORT, &w.h, 1, sizeof w);
 }
-
-int contact_challenge(const party *p, contact *c) {
-    head h;
-    c->state = CHALLENGED;
-    if (secret_draw(&c->nonce, sizeof c->nonce)) return -EIO;
-    return contact_say(p, c, CHALLENGE, &h, 1, sizeof h);
-}
-
-// -------- receiving
 
 // Another program may send less than a head.
 static int receive(message *in, int fd, double until) {
+    static const size_t sizes[] = { 0, sizeof(head), sizeof(head), sizeof(seat), sizeof(words) };
     head *h = &in->h;
     memset(in, 0, sizeof *in);
     ZERO_TRY(net_read(fd, &h->magic, sizeof h->magic, until));
     if (h->magic != MAGIC) return -EPROTO;
     ZERO_TRY(net_read(fd, &h->kind, 3 * sizeof h->kind, until));
     if (h->protocol != PROTOCOL) return -EPROTONOSUPPORT;
-    if (h->bytes > SENTENCE) return -EBADMSG;
-    ZERO_TRY(net_read(fd, &h->run, sizeof *h - offsetof(head, run), until));
-    return net_read(fd, h + 1, h->bytes, until);
+    if (h->kind > REPORT || sizeof *h + h->bytes != sizes[h->kind]) return -EBADMSG;
+    return net_read(fd, &h->nonce, sizes[h->kind] - offsetof(head, nonce), until);
 }
 
 static int answer(party *p, contact *c) {
-    const head *h = &p->in.h;
-    if (h->kind != CHALLENGE || h->bytes) return -EPROTO;
+    if (p->in.h.kind != CHALLENGE) return -EPROTO;
     if (secret_draw(&c->nonce, sizeof c->nonce)) return -EIO;
-    contact_make_keys(p, c, c->rank, h->nonce);
+    contact_make_keys(p, c, c->rank, p->in.h.nonce);
     c->state = ANSWERED;
     return 0;
-}
-
-static int is_sealed(head *h, secret key) {
-    secret given = h->tag;
-    h->tag = (secret){ { 0 } };
-    return secret_is_same(given, secret_add(key, h, sizeof *h + h->bytes));
 }
 
 // Makes the texts of a seat safe to print. Returns 0 for values that no rank sends.
@@ -90,23 +96,68 @@ static int is_sound(seat *s) {
 int contact_hear(party *p, contact *c, double until) {
     message *in = &p->in;
     ZERO_TRY(receive(in, c->fd, until));
-    int is_seat = in->h.kind == HELLO && in->h.bytes == sizeof(seat) - sizeof(head);
+    int is_seat = in->h.kind == HELLO;
     if (in->h.kind == NO_KEY) return -EACCES;
     if (c->state == CALLED) return answer(p, c);
-    if (in->h.kind < HELLO) return -EBADMSG;
-    if ((in->h.kind == HELLO || c->state == CHALLENGED) && !is_seat) return -EBADMSG;
+    if (in->h.kind < HELLO || (c->state == CHALLENGED && !is_seat)) return -EBADMSG;
     if (c->state == CHALLENGED) contact_make_keys(p, c, in->seat.rank, in->h.nonce);
     if (!is_sealed(&in->h, c->in)) return -EACCES;
-    if (!is_seat) {
+    if (is_seat && !is_sound(&in->seat)) return -EBADMSG;
+    if (is_seat)
+        c->state = MET;
+    else
         zero_plain(in->words.text, sizeof in->words.text);
-        return 0;
-    }
-    if (!is_sound(&in->seat)) return -EBADMSG;
-    c->state = MET;
     return 0;
 }
 
 void contact_close(contact *c) {
     if (c->fd >= 0) close(c->fd);
     c->fd = -1;
+}
+
+// -------- strangers
+
+int strangers_are_too_many(int rc) { return rc == -EMFILE || rc == -ENFILE; }
+
+int strangers_drop(party *p) {
+    for (int i = 0; i < p->most; i++) {
+        contact *c = &p->strangers[(p->came + (uint64_t)i) % (uint64_t)p->most];
+        if (c->fd < 0) continue;
+        contact_close(c);
+        return 1;
+    }
+    return 0;
+}
+
+static int challenge(const party *p, contact *c) {
+    net_address from;
+    head h;
+    ZERO_TRY(net_other_end(c->fd, &from));
+    if (p->is_local && !net_is_loopback(&from)) return -EACCES;
+    ZERO_TRY(net_await(c->fd, sizeof(seat)));
+    if (secret_draw(&c->nonce, sizeof c->nonce)) return -EIO;
+    return contact_say(c, CHALLENGE, &h, 1, sizeof h);
+}
+
+int strangers_let_in(party *p) {
+    for (int i = 0; i < p->most / 4; i++) {
+        int fd = net_accept(p->listener);
+        if (fd < 0 && strangers_are_too_many(fd) && strangers_drop(p)) continue;
+        if (fd < 0) return fd == -EAGAIN ? 0 : fd;
+        contact *c = &p->strangers[p->came++ % (uint64_t)p->most];
+        contact_close(c);
+        *c = (contact){ .fd = fd, .state = CHALLENGED };
+        if (challenge(p, c)) contact_close(c);
+    }
+    return 0;
+}
+
+void strangers_turn_away(party *p, contact *stranger) {
+    net_address from = { .v6 = { 0 } };
+    head h;
+    p->refused++;
+    net_other_end(stranger->fd, &from);
+    net_text(&from, p->last);
+    contact_say(stranger, NO_KEY, &h, 1, sizeof h);  // the stranger may be gone
+    contact_close(stranger);
 }

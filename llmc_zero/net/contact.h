@@ -1,35 +1,42 @@
-// A connection during startup: its messages, and the proof that the other side knows the job's secret.
+// A connection during startup: its messages, the proof that the other side knows the job's secret, and the
+// strangers, who have not proved it yet.
 //
 //   CHALLENGE  from the listening side: a nonce
+//   NO_KEY     from the listening side: the HELLO does not prove that its sender knows the secret
 //   HELLO      from the connecting side: its seat and a nonce; then from the listening side: its seat. Now
 //              they have met. Rank 0 later sends all seats
 //   REPORT     from rank r to rank 0, then from rank 0 to all: all are connected; or, at any time, what went
 //              wrong
-//   NOT_MINE   rank 0 belongs to another job
-//   NO_KEY     the HELLO does not prove that its sender knows the secret
 //
 // The key of a message's tag depends on the secret, on sender and receiver, and on both nonces. So a recorded
-// message cannot be replayed on another connection, nor reflected on its own. Until its HELLO the other side
-// is a stranger: it gets no information, and nothing waits for it.
+// message cannot be replayed on another connection, nor reflected on its own. A stranger gets no information,
+// and nothing waits for it.
 #ifndef LLMC_ZERO_NET_CONTACT_H
 #define LLMC_ZERO_NET_CONTACT_H
 #include "../base/error.h"
-#include "secret.h"
 #include "sockets.h"
 
-enum { CHALLENGE = 1, NO_KEY, HELLO, REPORT, NOT_MINE };  // messages from HELLO on carry a tag
-enum { ANSWER_S = 5 };                                    // time limit for taking or answering a message
-enum { SENTENCE = sizeof((zero_failure *)NULL)->sentence };
+enum { CHALLENGE = 1, NO_KEY, HELLO, REPORT };  // messages from HELLO on carry a tag
+enum { ANSWER_S = 5 };                          // time limit for taking or answering a message
+enum { STRANGERS = 256 };                       // in addition to one per rank
+enum { SECRET_LEAST = 16 };                     // characters of a user's key
+
+typedef struct {
+    unsigned char bytes[32];
+} secret;
+typedef struct {  // a random number that is used once
+    unsigned char bytes[16];
+} nonce;
 
 typedef struct {
     uint32_t magic, kind, bytes, protocol;
-    uint64_t run;  // 0: not known to the sender, or withheld
-    nonce nonce;   // the sender's, for this connection
-    secret tag;    // of the whole message with 0 here
+    nonce nonce;  // the sender's, for this connection
+    secret tag;   // of the whole message with 0 here
 } head;
 typedef struct {  // of a rank
     head h;
-    uint64_t job, node;
+    uint64_t node;
+    nonce startup;                   // from rank 0: random, for the connections between the other ranks
     double left_s;                   // until it gives up; rank 0's: left for the ranks to connect
     int32_t rank, ranks, pid, port;  // port: where it listens. pid 0: not known yet
     char host[NET_NAME], version[48];
@@ -37,7 +44,7 @@ typedef struct {  // of a rank
 } seat;
 typedef struct {
     head h;
-    char text[SENTENCE + 1];
+    char text[sizeof((zero_failure *)NULL)->sentence];
 } words;
 typedef union {
     head h;
@@ -45,34 +52,54 @@ typedef union {
     words words;
 } message;
 
-// Shared by all connections of a rank.
-typedef struct {
-    int rank;
-    uint64_t run;   // random, for this startup; all ranks use rank 0's
-    secret secret;  // the job's
-    message in;     // the last one received
-} party;
-
 typedef enum { CALLED, ANSWERED, CHALLENGED, MET, REPORTED } contact_state;
 typedef struct {
     int fd;  // -1: none
     contact_state state;
-    int rank;         // the rank that this one has called
-    uint64_t number;  // of strangers, in the order of arrival
-    nonce nonce;      // this rank's
-    secret in, out;   // keys of received and sent messages
+    int rank;        // the rank that this one has called
+    nonce nonce;     // this rank's
+    secret in, out;  // keys of received and sent messages
 } contact;
+
+// What a rank's connections share.
+typedef struct {
+    int rank;
+    secret secret;       // the job's
+    message in;          // the last one received
+    int listener;        // -1: none
+    int is_local;        // other machines are refused
+    contact *strangers;  // (most) a ring, in the order of arrival: a new one takes the place of the oldest
+    int most;
+    uint64_t came;  // strangers so far
+    int refused;    // how many did not know the secret, and the last of them
+    char last[NET_NAME];
+} party;
+
+// Fills `bytes` with random bytes. Returns 0, or a ZERO_ERR_*. Call it before the other functions.
+int secret_draw(void *bytes, size_t n);
+// Returns a value that only those who know both `s` and these bytes can compute: another secret, or the tag
+// of a message.
+secret secret_add(secret s, const void *bytes, size_t n);
 
 // Each returns 0 or a negative errno. contact_say seals n messages of the same length and sends them
 // together.
-int contact_say(const party *p, const contact *c, int kind, head *first, int n, size_t bytes);
-int contact_say_words(const party *p, const contact *c, int kind, const char *text);
-int contact_challenge(const party *p, contact *c);
+int contact_say(const contact *c, int kind, head *first, int n, size_t bytes);
+int contact_report(const contact *c, const char *text);
 // Receives a message into p->in, and draws the nonce that answers a CHALLENGE. Its texts are safe to print.
 // EPROTO: the other side is another program. EPROTONOSUPPORT: another version of this one. EACCES: one side
 // does not know the other's secret. EBADMSG: no rank sends this.
 int contact_hear(party *p, contact *c, double until);
 void contact_make_keys(const party *p, contact *c, int other, nonce theirs);  // both nonces are known
 void contact_close(contact *c);
+
+// Accepts waiting connections, at most a quarter of the places, so that earlier ones get their turn. With
+// fewer at a time the system's own queue stays full in a flood, and the system then drops ranks too, which
+// retry after one second, two, four, and so on. 0, or a negative errno.
+int strangers_let_in(party *p);
+// No descriptor is left, and a stranger may hold one. strangers_drop returns 1 if it has dropped the oldest.
+int strangers_are_too_many(int rc);
+int strangers_drop(party *p);
+// The stranger does not know the secret. The answer has no tag: with one the stranger could try out keys.
+void strangers_turn_away(party *p, contact *stranger);
 
 #endif

@@ -1,11 +1,9 @@
 // Ranks connected by MPI: start, messages, end. This is the only file that includes mpi.h.
 #include "exchange.h"
 #include "failure.h"
-#include "launch.h"
 #include "sockets.h"
 #include "../base/clock.h"
 #include "../base/error.h"
-#include "../zero_job.h"
 #include <limits.h>
 #include <mpi.h>
 #include <stdio.h>
@@ -185,7 +183,7 @@ static int outlasts(double limit, void *(*run)(void *), void *state) {
 
 // An MPI that the caller has started may allow only one thread, so then this one continues. A thread left
 // behind still uses the state, so n drops its pointer to it.
-static int meet_within(double limit, net *n) {
+static int meet_within(double limit, net *n, zero_launch launched) {
     mpi_state *m = state_of(n);
     int running = 0;
     char host[NET_NAME];
@@ -193,7 +191,6 @@ static int meet_within(double limit, net *n) {
     if (running) return meet(m);
     if (!outlasts(limit, run_meet, m)) return m->failure.fields.code ? zero_fail_again(&m->failure) : 0;
     n->connection = NULL;
-    zero_launch launched = zero_launched();
     net_machine(host);
     return zero_fail_rank(
         ZERO_ERR_COMM, launched.rank, host,
@@ -219,7 +216,7 @@ static const net_functions mpi_functions = {
     .close = mpi_close,
 };
 
-int net_open_mpi(net *n, const zero_config *config) {
+int net_open_mpi(net *n, const zero_config *config, zero_launch launched) {
     mpi_state *m = n->connection = calloc(1, sizeof *m);
     rendezvous_peer mine = { .pid = (int)getpid() };
     if (!m) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the start of MPI");
@@ -227,7 +224,7 @@ int net_open_mpi(net *n, const zero_config *config) {
     m->overlap = config->overlap;
     if (m->given == MPI_COMM_NULL)
         return zero_refuse("start.mpi_comm", " points to MPI_COMM_NULL: this process is in no communicator");
-    ZERO_TRY(meet_within(n->timeout_s + start_s, n));
+    ZERO_TRY(meet_within(n->timeout_s + start_s, n, launched));
     int rank = m->rank, ranks = m->ranks;
     n->connection = realloc(m, sizeof *m + 2 * (size_t)ranks * sizeof *m->requests);
     if (!n->connection) free(m);

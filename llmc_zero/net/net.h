@@ -82,6 +82,14 @@ struct net {
 // the caller calls net_close(n, 0).
 int net_start(net *n, const zero_config *config);
 
+// Reads RANK and WORLD_SIZE (MASTER_ADDR, MASTER_PORT), Open MPI's variables, or Slurm's, whichever is found
+// first. Sets rank, ranks and job; Open MPI's key if s has none; and server if s has neither server nor file:
+// rank 0 is on MASTER_ADDR, or on Slurm's first host, at a port that all compute if MASTER_PORT is torchrun's
+// own. Returns 1; 0 without a launcher, leaving *s unchanged; or a ZERO_ERR_*. The text of s->server is valid
+// until the next call.
+int launched_read(rendezvous_settings *s);
+int launched_by_mpi(void);  // 1: this process was started by a launcher that MPI supports
+
 const char *net_host(const net *n, int rank);
 
 // For mpi.c and tcp.c, which connect the ranks; n->timeout_s is set before. net_prepare allocates the table
@@ -89,7 +97,7 @@ const char *net_host(const net *n, int rank);
 // node.
 int net_prepare(net *n, const char *name, int rank, int ranks);
 void net_seat(net *n);
-int net_open_mpi(net *n, const zero_config *config);
+int net_open_mpi(net *n, const zero_config *config, zero_launch launched);
 int net_open_tcp(net *n, const rendezvous_settings *s);
 
 // How long this rank has waited. Time in which the process itself was stopped does not count. Call

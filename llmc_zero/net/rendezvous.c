@@ -2,12 +2,8 @@
 #include "rendezvous.h"
 #include "../base/clock.h"
 #include "../base/error.h"
-#include "contact.h"
-#include "door.h"
-#include "rendezvous_file.h"
+#include "start_file.h"
 #include <errno.h>
-#include <inttypes.h>
-#include <limits.h>
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
@@ -23,14 +19,12 @@ static const double call_s = 0.5;  // time limit of one connection attempt
 typedef struct {
     const rendezvous_settings *s;
     party self;
-    door door;
-    contact *contacts;         // (ranks + door.most) to each rank, then to strangers
+    contact *contacts;         // (ranks + self.most) to each rank, then to strangers
     seat *seats;               // (ranks)
     char *absent;              // (ranks) those that the last wait was for
     int rc, told;              // the first failure, and whether rank 0 has reported it
     double deadline, meet_by;  // of the startup; of the connections between the ranks
-    card card;                 // as last read
-    int seen;                  // the file existed
+    card card;                 // as last read, or as rank 0 has written it
     char host[NET_HOST];       // of rank 0, from s->server
     int port;
     char where[320];      // where rank 0 listens
@@ -76,7 +70,7 @@ static const char *name_of(const seat *s, char name[NAME]) {
 // -------- connections
 
 static int say_hello(meeting *m, contact *to, int first, int n) {
-    return contact_say(&m->self, to, HELLO, &m->seats[first].h, n, sizeof *m->seats);
+    return contact_say(to, HELLO, &m->seats[first].h, n, sizeof *m->seats);
 }
 
 // Connects to rank r, which then has to send CHALLENGE. Returns 0 or a negative errno. An attempt is short:
@@ -85,7 +79,7 @@ static int call(meeting *m, int r, const net_address *to, double until) {
     const double enough = earlier(until, clock_now() + call_s);
     int fd;
     do fd = net_connect(to, enough);
-    while (door_is_full(fd) && door_drop_first(&m->door));
+    while (strangers_are_too_many(fd) && strangers_drop(&m->self));
     int rc = fd < 0 ? fd : net_tune(fd, m->s->silence_s);
     m->contacts[r] = (contact){ .fd = fd, .state = CALLED, .rank = r };
     if (rc) contact_close(&m->contacts[r]);
@@ -93,26 +87,26 @@ static int call(meeting *m, int r, const net_address *to, double until) {
 }
 
 // In a flood from this machine, it too may be out of free ports for a moment.
-static int may_call_again(const meeting *m, int rc) {
-    return (rc == -EADDRNOTAVAIL || rc == -ETIMEDOUT) && clock_now() < m->meet_by;
-}
-
 static void call_lower(meeting *m, int r) {
     const seat *me = &m->seats[m->s->rank], *other = &m->seats[r];
     char text[NET_NAME];
     int rc = call(m, r, &other->at, m->meet_by);
-    for (; may_call_again(m, rc); rc = call(m, r, &other->at, m->meet_by)) clock_nap(0.02);
+    while ((rc == -EADDRNOTAVAIL || rc == -ETIMEDOUT) && clock_now() < m->meet_by) {
+        clock_nap(0.02);
+        rc = call(m, r, &other->at, m->meet_by);
+    }
     if (rc)
         FAIL(m, "rank %d (host %s) cannot connect to rank %d (host %s) at %s: %s", me->rank, me->host, r,
              other->host, net_text(&other->at, text), strerror(-rc));
 }
 
-// Returns why the program at rank 0's address cannot be rank 0 of this job; NULL: it can.
+// Returns why what answers at rank 0's address cannot be rank 0 of this job; NULL: it can.
 static const char *why_not_0(int error) {
     if (error == -EPROTO) return "is another program, not rank 0 of this one: give another port";
     if (error == -EPROTONOSUPPORT) return "is of another version: install the same llmc_zero on all hosts";
     if (error == -EACCES)
-        return "has another key than this rank: give all ranks of a job the same ZERO_JOB_KEY, or none";
+        return "has another key than this rank, or belongs to another job: give all ranks of a job the same "
+               "ZERO_JOB_KEY, or none, and each job a port or a file of its own";
     return NULL;
 }
 
@@ -123,17 +117,14 @@ static void lose(meeting *m, int r, int error) {
     const char *why = why_not_0(error);
     int is_wrong = why || error == -EBADMSG, is_met = m->contacts[r].state >= MET;
     contact_close(&m->contacts[r]);
-    if (r && !is_met && !is_wrong && clock_now() < m->meet_by)
-        call_lower(m, r);
-    else if (m->seats[0].pid)
+    if (r && !is_met && !is_wrong && clock_now() < m->meet_by) return call_lower(m, r);
+    if (m->seats[0].pid)
         FAIL(m, "%s has ended while the ranks were connecting (%s)", name_of(&m->seats[r], name),
              is_wrong ? "it sent what no rank sends" : strerror(-error));
-    else if (why && m->s->server)
-        FAIL(m, "rank %d: what answers at %s %s", m->s->rank, m->where, why);
-    else if (why)
-        snprintf(m->why, sizeof m->why, "what answers there %s", why);
-    else
-        snprintf(m->why, sizeof m->why, "it takes connections but does not answer: %s", strerror(-error));
+    snprintf(m->why, sizeof m->why,
+             why ? "what answers there %s" : "it takes connections but does not answer: %s",
+             why ? why : strerror(-error));
+    if (why && m->s->server) FAIL(m, "rank %d cannot join rank 0 at %s: %s", m->s->rank, m->where, m->why);
 }
 
 // -------- strangers who know the secret
@@ -173,22 +164,11 @@ static void forget_earlier(meeting *m, const seat *h) {
 // A rank that arrives after the startup has failed gets the failure now, since no rank would answer
 // afterwards. Returns 1 for a rank to be welcomed. It can be reached at the address it came from.
 static int admit(meeting *m, const contact *c, seat *h) {
-    const seat *me = &m->seats[m->s->rank];
-    int has_place = h->rank > me->rank && h->rank < me->ranks;
-    char why[sizeof m->why];
+    int has_place = h->rank > m->s->rank && h->rank < m->s->ranks;
     net_address from;
-    if (me->rank && h->h.run != m->self.run) return 0;  // of another startup
-    if (h->job != me->job) {
-        snprintf(why, sizeof why,
-                 "rank 0 at %s (host %s pid %d) belongs to another job (%" PRIx64 ", this one is %" PRIx64
-                 "): give each job a port or a file of its own",
-                 m->where, me->host, me->pid, me->job, h->job);
-        contact_say_words(&m->self, c, NOT_MINE, why);
-        return 0;
-    }
     if (has_place) forget_earlier(m, h);
     check_hello(m, h);
-    if (m->rc) contact_say_words(&m->self, c, REPORT, zero_last_error());
+    if (m->rc) contact_report(c, zero_last_error());
     if (!net_other_end(c->fd, &from)) h->at = net_from(&from.any, h->port);
     if (has_place && !m->seats[h->rank].pid) m->seats[h->rank] = *h;
     if (h->left_s > 0) m->deadline = earlier(m->deadline, clock_now() + h->left_s);
@@ -199,7 +179,7 @@ static int admit(meeting *m, const contact *c, seat *h) {
 static void meet_stranger(meeting *m, contact *stranger) {
     int rc = contact_hear(&m->self, stranger, 0);
     seat h = m->self.in.seat;
-    if (rc == -EACCES) return door_turn_away(&m->door, &m->self, stranger);
+    if (rc == -EACCES) return strangers_turn_away(&m->self, stranger);
     if (rc || !admit(m, stranger, &h)) return contact_close(stranger);
     contact *c = &m->contacts[h.rank];
     *c = *stranger;
@@ -211,9 +191,11 @@ static void meet_stranger(meeting *m, contact *stranger) {
 
 // -------- messages of ranks
 
-// An address that is loopback for rank 0 is on rank 0's machine.
+// An address that is loopback for rank 0 is on rank 0's machine. From rank 0's first seat on, the secret is
+// that of this startup, so ranks of another one cannot connect.
 static int take_seat(meeting *m) {
     seat *s = &m->self.in.seat;
+    secret *known = &m->self.secret;
     net_address zero;
     int family = s->at.any.sa_family, has_address = family == AF_INET || family == AF_INET6;
     if (s->rank < 0 || s->rank >= m->s->ranks || (s->rank && !has_address)) return -EBADMSG;
@@ -221,8 +203,8 @@ static int take_seat(meeting *m) {
     if (net_is_loopback(&s->at)) s->at = net_from(&zero.any, s->port);
     if (s->at.any.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&s->at.v6.sin6_addr))
         s->at.v6.sin6_scope_id = zero.v6.sin6_scope_id;
+    if (!s->rank && !m->seats[0].pid) *known = secret_add(*known, &s->startup, sizeof s->startup);
     if (s->rank != m->s->rank) m->seats[s->rank] = *s;
-    m->self.run = s->h.run;
     return 0;
 }
 
@@ -233,12 +215,6 @@ static void take_report(meeting *m, int r) {
     if (*text && !r) m->rc = 0;
     if (*text) FAIL(m, "%s", text);
     m->told |= *text && !r;
-}
-
-static void take_refusal(meeting *m) {
-    snprintf(m->why, sizeof m->why, "%.639s", m->self.in.words.text);
-    if (m->s->server) FAIL(m, "%s", m->why);
-    contact_close(&m->contacts[0]);
 }
 
 // A message on the connection to a rank. An unexpected one means that the rank is faulty.
@@ -253,8 +229,6 @@ static void take(meeting *m, int r) {
         rc = r ? 0 : take_seat(m);
     } else if (kind == REPORT && (!r || !me)) {
         take_report(m, r);
-    } else if (kind == NOT_MINE && !r) {
-        take_refusal(m);
     } else if (kind) {
         rc = -EBADMSG;
     }
@@ -278,17 +252,18 @@ static void handle(meeting *m, int i) {
 }
 
 static void let_strangers_in(meeting *m) {
-    int rc = door_let_in(&m->door, &m->self);
+    int rc = strangers_let_in(&m->self);
     if (rc)
         FAIL(m, "rank %d (host %s) cannot take connections: %s%s", m->s->rank, m->seats[m->s->rank].host,
-             strerror(-rc), door_is_full(rc) ? ": raise ulimit -n above twice the number of ranks" : "");
+             strerror(-rc),
+             strangers_are_too_many(rc) ? ": raise ulimit -n above twice the number of ranks" : "");
 }
 
 // Waits at most until `until` for events, and handles them. Before rank 0 has answered, this rank does not
 // know which ranks to accept. New strangers come last, because they may take another's place.
 static void look(meeting *m, double until) {
     double left_s = until - clock_now();
-    int all = m->s->ranks + m->door.most, n = 0, wait_ms = left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500;
+    int all = m->s->ranks + m->self.most, n = 0, wait_ms = left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500;
     struct pollfd polls[all + 1];  // poll takes at most as many entries as there may be open files
     int owners[all + 1];
     for (int i = 0; i < all; i++) {
@@ -296,7 +271,7 @@ static void look(meeting *m, double until) {
         polls[n] = (struct pollfd){ m->contacts[i].fd, POLLIN, 0 };
         owners[n++] = i;
     }
-    polls[n] = (struct pollfd){ m->door.listener, POLLIN, 0 };
+    polls[n] = (struct pollfd){ m->self.listener, POLLIN, 0 };
     int heard = poll(polls, (nfds_t)(n + (m->seats[0].pid != 0)), wait_ms < 0 ? 0 : wait_ms);
     if (heard < 0 && errno != EINTR)
         FAIL(m, "rank %d cannot wait for its connections: %s", m->s->rank, strerror(errno));
@@ -325,16 +300,17 @@ static void tell_all(meeting *m, int kind) {
         contact *c = &m->contacts[r];
         if (c->fd < 0 || (kind == HELLO && m->rc)) continue;
         int rc = kind == HELLO ? say_hello(m, c, 0, m->s->ranks)
-                               : contact_say_words(&m->self, c, REPORT, m->rc ? zero_last_error() : "");
+                               : contact_report(c, m->rc ? zero_last_error() : "");
         if (rc) FAIL(m, "%s does not take what rank 0 says: %s", name_of(&m->seats[r], name), strerror(-rc));
     }
 }
 
-// The secret combines the key from the user or the launcher with the one in the file.
+// The secret combines the key from the user or the launcher, the job, and the key in the file.
 static void know_secret(meeting *m) {
-    const char *given = m->s->key ? m->s->key : "";
-    m->self.secret = secret_add((secret){ { 0 } }, given, strlen(given));
-    if (m->card.run) m->self.secret = secret_add(m->self.secret, m->card.key, strlen(m->card.key));
+    const rendezvous_settings *s = m->s;
+    m->self.secret = secret_add((secret){ { 0 } }, s->key ? s->key : "", s->key ? strlen(s->key) : 0);
+    m->self.secret = secret_add(m->self.secret, &s->job, sizeof s->job);
+    if (m->card.pid) m->self.secret = secret_add(m->self.secret, &m->card.key, sizeof m->card.key);
 }
 
 // Writes to the file, if there is one, rank 0's addresses and a key that only this user's ranks can read.
@@ -342,18 +318,17 @@ static void publish(meeting *m) {
     const seat *me = &m->seats[0];
     if (!m->s->file) return;
     snprintf(m->where, sizeof m->where, "%.200s:%d", me->host, me->port);
-    m->card = (card){ .pid = me->pid, .port = me->port, .run = m->self.run, .node = me->node };
+    m->card = (card){ .pid = me->pid, .port = me->port, .node = me->node };
     memcpy(m->card.host, me->host, sizeof m->card.host);
     card_path(m->s->file, m->file);
-    m->rc = secret_draw_text(m->card.key);
-    if (!m->rc) m->rc = card_write(m->file, &m->card);
+    m->rc = card_write(m->file, &m->card);
 }
 
 // Describes those that did not know the secret, for the sentence about missing ranks.
-static const char *refusals(const door *d, char text[NAME]) {
-    snprintf(text, NAME, "; %d that came did not know the key of the job, the last from %s", d->refused,
-             d->last);
-    return d->refused ? text : "";
+static const char *refusals(const party *p, char text[NAME]) {
+    snprintf(text, NAME, "; %d that came did not know the key of the job, the last from %s", p->refused,
+             p->last);
+    return p->refused ? text : "";
 }
 
 // The ranks have at least a second to connect to each other. Rank 0 waits a little longer, for their reports
@@ -368,7 +343,7 @@ static void be_rank_0(meeting *m) {
     if (m->rc) return;
     if (wait_for(m, not_here, &m->deadline))
         FAIL(m, "%s of %d did not come within %.3g s: rank 0 waited at %s (host %s)%s", absent_ranks(m, list),
-             s->ranks, s->timeout_s, m->where, me->host, refusals(&m->door, text));
+             s->ranks, s->timeout_s, m->where, me->host, refusals(&m->self, text));
     me->left_s = m->deadline - clock_now() > 1 ? m->deadline - clock_now() : 1;
     double until = clock_now() + me->left_s + GRACE_S, late = earlier(m->deadline, clock_now() + LINGER_S);
     tell_all(m, HELLO);
@@ -385,7 +360,7 @@ static void be_rank_0(meeting *m) {
 
 static int resolve_server(meeting *m, net_address at[ADDRESSES]) {
     const char *why;
-    int n = net_resolve(m->host, m->port, 0, at, ADDRESSES, &why);
+    int n = net_resolve(m->host, m->port, at, ADDRESSES, &why);
     if (n > 0) return n;
     snprintf(m->why, sizeof m->why, "its host \"%s\" does not resolve: %s", m->host, why);
     if (n < 0)
@@ -423,15 +398,18 @@ static void check_writer(meeting *m, const card *c) {
 
 // Finds the addresses of rank 0 known so far, and returns how many.
 static int candidates(meeting *m, net_address *found) {
-    const char *why;
+    const struct sockaddr_in loopback = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
     int n = 0;
     card *c = &m->card;
     if (m->s->server) return resolve_server(m, found);
     card_path(m->s->file, m->file);
-    int rc = card_read(m->file, c);
-    m->seen = rc != -ENOENT;
-    if (rc) snprintf(m->why, sizeof m->why, "%s", card_fault(-rc));
-    if (!rc && c->node == m->seats[m->s->rank].node) n = net_resolve("127.0.0.1", c->port, 1, found, 1, &why);
+    int rc = card_read(m->file, c), is_here = c->node == m->seats[m->s->rank].node;
+    if (rc)
+        snprintf(m->why, sizeof m->why, "%s",
+                 rc == -ENOENT ? "there is none: rank 0, which writes it, has not started, or its host sees "
+                                 "another folder"
+                               : card_fault(-rc));
+    if (!rc && is_here) found[n++] = net_from((const struct sockaddr *)&loopback, c->port);
     for (int i = 0; i < c->n; i++) found[n++] = c->at[i];
     return n;
 }
@@ -456,19 +434,13 @@ static void not_found(meeting *m) {
              "rank %d: rank 0 does not answer at %s within %.3g s (%s): is it running there, and is the port "
              "open?",
              s->rank, m->where, s->timeout_s, m->why);
-    else if (!m->seen)
-        FAIL(m,
-             "rank %d: there was no file %s within %.3g s: rank 0, which writes it, has not started, or its "
-             "host sees another folder",
-             s->rank, m->file, s->timeout_s);
-    else if (!c->run)
-        FAIL(m, "rank %d cannot use the rendezvous file %s: %s: name another in start.file", s->rank, m->file,
-             m->why);
+    else if (!c->pid)
+        FAIL(m, "rank %d cannot use start.file %s within %.3g s: %s", s->rank, m->file, s->timeout_s, m->why);
     else
         FAIL(m,
-             "rank %d: the rendezvous file %s is stale: rank 0 on host %s (pid %d) wrote it %lld s ago and "
-             "does not answer any more (%s): remove the file, and see why rank 0 of this run wrote no other",
-             s->rank, m->file, c->host, c->pid, (long long)time(NULL) - c->written, m->why);
+             "rank %d: start.file %s is stale: rank 0 on host %s (pid %d) wrote it %lld s ago and does not "
+             "answer any more (%s): remove the file, and see why rank 0 of this run wrote no other",
+             s->rank, m->file, c->host, c->pid, (long long)(time(NULL) - c->written), m->why);
 }
 
 // Tries until rank 0 welcomes this rank. Rank 0 may start later, and until then its file may be an old one.
@@ -479,7 +451,7 @@ static void find_rank_0(meeting *m) {
         know_secret(m);
         for (int i = 0; i < n && !m->rc && !m->seats[0].pid; i++) try_address(m, &at[i]);
         if (m->seats[0].pid) return;
-        if (!m->rc && m->card.run) check_writer(m, &m->card);
+        if (!m->rc && m->card.pid) check_writer(m, &m->card);
         if (clock_now() + pause > m->deadline)
             not_found(m);
         else
@@ -502,8 +474,7 @@ static void be_another(meeting *m) {
     if (!m->rc && wait_for(m, not_met, &m->meet_by))
         FAIL(m, "rank %d waited in vain for %s to connect: stopped, or a host without answer", me,
              absent_ranks(m, list));
-    if (m->contacts[0].fd >= 0 && !m->told)
-        contact_say_words(&m->self, &m->contacts[0], REPORT, m->rc ? zero_last_error() : "");
+    if (m->contacts[0].fd >= 0 && !m->told) contact_report(&m->contacts[0], m->rc ? zero_last_error() : "");
     if (wait_for(m, not_reported, &until))
         FAIL(m, "rank %d: rank 0 at %s does not say whether all are connected", me, m->where);
 }
@@ -515,11 +486,11 @@ static void open_door(meeting *m) {
     seat *me = &m->seats[m->s->rank];
     int server = m->s->server && !m->s->rank, port = server ? m->port : 0;
     net_address at[ADDRESSES];
-    m->door.is_local = !strcmp(m->host, "localhost") || !strcmp(m->host, "::1") ||
+    m->self.is_local = !strcmp(m->host, "localhost") || !strcmp(m->host, "::1") ||
                        !strncmp(m->host, "127.", 4);
     if (server) resolve_server(m, at);  // the others could not resolve it either
-    m->door.listener = net_listen(port, m->door.most);
-    me->port = m->door.listener < 0 ? m->door.listener : net_port(m->door.listener);
+    m->self.listener = net_listen(port, m->self.most);
+    me->port = m->self.listener < 0 ? m->self.listener : net_port(m->self.listener);
     if (me->port >= 0) return;
     FAIL(m,
          me->port == -EADDRINUSE
@@ -540,7 +511,7 @@ static int check_settings(meeting *m) {
             ", the address of rank 0 as host:port, or start.file, a file that all %d ranks see, is "
             "needed: one of the two",
             s->ranks);
-    if (s->file && strlen(s->file) > PATH_MAX - 2 * CARD_ROOM)
+    if (s->file && strlen(s->file) > PATH_MAX - 64)
         return zero_refuse("start.file", " %.60s...: too long a name", s->file);
     if (s->key && strlen(s->key) < SECRET_LEAST)
         return zero_fail(ZERO_ERR_ARGUMENT,
@@ -554,13 +525,12 @@ static int check_settings(meeting *m) {
 static void meet(meeting *m) {
     const rendezvous_settings *s = m->s;
     seat *me = &m->seats[s->rank];
-    *me = (seat){ .job = s->job, .rank = s->rank, .ranks = s->ranks, .pid = (int32_t)getpid() };
+    *me = (seat){ .rank = s->rank, .ranks = s->ranks, .pid = (int32_t)getpid() };
     me->node = net_machine(me->host);
     snprintf(me->version, sizeof me->version, "%s", s->version ? s->version : "");
     snprintf(m->where, sizeof m->where, "%.300s", s->server ? s->server : s->file ? s->file : "");
     if (s->ranks == 1) return;
-    m->rc = secret_draw(&m->self.run, sizeof m->self.run);
-    m->self.run |= 1;  // 0 means none
+    m->rc = secret_draw(&me->startup, sizeof me->startup);
     if (!m->rc) open_door(m);
     if (m->rc) return;
     if (s->rank)
@@ -572,15 +542,15 @@ static void meet(meeting *m) {
 // Gives the caller its sockets and peers, and closes the rest.
 static void part(meeting *m, int *sockets, rendezvous_peer *peers) {
     int ranks = m->s->ranks;
-    for (int i = 0; i < ranks + m->door.most && m->contacts; i++)
+    for (int i = 0; i < ranks + m->self.most && m->contacts; i++)
         if (m->rc || i >= ranks) contact_close(&m->contacts[i]);
     for (int r = 0; r < ranks && !m->rc; r++) {
         sockets[r] = m->contacts[r].fd;
         peers[r] = (rendezvous_peer){ .node = m->seats[r].node, .pid = m->seats[r].pid };
         memcpy(peers[r].host, m->seats[r].host, sizeof peers[r].host);
     }
-    if (m->door.listener >= 0) close(m->door.listener);
-    if (m->card.run && !m->s->rank) card_remove(m->file, m->card.run);
+    if (m->self.listener >= 0) close(m->self.listener);
+    if (m->card.pid && !m->s->rank) card_remove(m->file, &m->card);
     free(m->contacts);
     free(m->seats);
     free(m->absent);
@@ -588,16 +558,16 @@ static void part(meeting *m, int *sockets, rendezvous_peer *peers) {
 
 int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_peer *peers) {
     rendezvous_settings s = *settings;
-    meeting m = { .s = &s, .self.rank = s.rank, .door.listener = -1, .why = "no attempt" };
+    meeting m = { .s = &s, .self = { .rank = s.rank, .listener = -1 }, .why = "no attempt" };
     ZERO_TRY(check_settings(&m));
     if (s.silence_s <= 0) s.silence_s = RENDEZVOUS_SILENCE_S;
     m.deadline = clock_now() + s.timeout_s;
-    m.door.most = s.ranks + STRANGERS;
-    m.contacts = calloc((size_t)(s.ranks + m.door.most), sizeof *m.contacts);
+    m.self.most = s.ranks + STRANGERS;
+    m.contacts = calloc((size_t)(s.ranks + m.self.most), sizeof *m.contacts);
     m.seats = calloc((size_t)s.ranks, sizeof *m.seats);
     m.absent = calloc((size_t)s.ranks, 1);
-    m.door.strangers = m.contacts + s.ranks;
-    for (int i = 0; i < s.ranks + m.door.most && m.contacts; i++) m.contacts[i].fd = -1;
+    m.self.strangers = m.contacts + s.ranks;
+    for (int i = 0; i < s.ranks + m.self.most && m.contacts; i++) m.contacts[i].fd = -1;
     if (m.contacts && m.seats && m.absent)
         meet(&m);
     else

@@ -66,11 +66,10 @@ static int end_of(int fd, net_address *a, int (*name)(int, struct sockaddr *, so
 
 int net_other_end(int fd, net_address *a) { return end_of(fd, a, getpeername); }
 
-int net_resolve(const char *host, int port, int is_number, net_address *found, int most, const char **why) {
+int net_resolve(const char *host, int port, net_address *found, int most, const char **why) {
     struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM }, *all = NULL;
-    if (is_number) hints.ai_flags = AI_NUMERICHOST;
     int rc = getaddrinfo(host, NULL, &hints, &all), n = 0;
-    if (rc && !is_number && !strcmp(host, "localhost"))
+    if (rc && !strcmp(host, "localhost"))
         rc = getaddrinfo("127.0.0.1", NULL, &hints, &all);  // without /etc/hosts, as in small containers
     *why = rc == EAI_SYSTEM ? strerror(errno) : gai_strerror(rc);
     if (rc) return rc == EAI_AGAIN || rc == EAI_SYSTEM ? 0 : -1;

@@ -23,10 +23,10 @@ uint64_t net_machine(char host[NET_NAME]);
 
 // Splits "host:port" or "[address]:port"; the port is optional. 0, or ZERO_ERR_ARGUMENT with the sentence.
 int net_split(const char *text, char host[NET_HOST], int *port);
-// Finds up to `most` addresses of a host, which must be numeric if is_number, and returns how many. If there
-// are none, *why has the resolver's message, and a negative result means that retrying is useless. The
-// resolver has its own time limits (/etc/resolv.conf).
-int net_resolve(const char *host, int port, int is_number, net_address *found, int most, const char **why);
+// Finds up to `most` addresses of a host, and returns how many. If there are none, *why has the resolver's
+// message, and a negative result means that retrying is useless. The resolver has its own time limits
+// (/etc/resolv.conf).
+int net_resolve(const char *host, int port, net_address *found, int most, const char **why);
 net_address net_from(const struct sockaddr *from, int port);  // of either kind
 int net_other_end(int fd, net_address *a);                    // 0, or a negative errno
 int net_is_loopback(const net_address *a);

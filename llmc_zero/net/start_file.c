@@ -1,10 +1,7 @@
-#include "rendezvous_file.h"
-#include "../base/error.h"
+#include "start_file.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
-#include <inttypes.h>
-#include <limits.h>
 #include <net/if.h>
 #include <stdio.h>
 #include <string.h>
@@ -12,16 +9,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { FORMAT = 2 };
-static const long long most_written = 1ll << 40;  // no clock is this far ahead
-#define BEGINNING "llmc_zero rendezvous "
-#define FIRST_LINES(host, hex, key) \
-    BEGINNING "%d\nhost " host " pid %d port %d\nrun %" hex " node %" hex " time %lld\nkey " key "\n"
+static const char beginning[sizeof((card *)NULL)->begins] = "llmc_zero start file 3\n";
+static const int64_t most_written = 1ll << 40;  // no clock is this far ahead
 
 // Collects the addresses at which another host may reach this one.
 static void find_addresses(card *c) {
     struct ifaddrs *all = NULL;
-    c->n = 0;
     if (getifaddrs(&all)) return;
     for (struct ifaddrs *i = all; i && c->n < CARD_ADDRESSES; i = i->ifa_next) {
         int family = i->ifa_addr ? i->ifa_addr->sa_family : 0, off = !(i->ifa_flags & IFF_UP);
@@ -33,27 +26,11 @@ static void find_addresses(card *c) {
     freeifaddrs(all);
 }
 
-// Reads an address from a card. Only numeric addresses are allowed, so there is no name lookup, which might
-// take long. Returns 1, or 0 for anything else.
-static int parse_address(const char *text, net_address *a) {
-    char host[NET_HOST];
-    const char *why;
-    int port;
-    return !net_split(text, host, &port) && net_resolve(host, port, 1, a, 1, &why) == 1;
-}
-
-static int parse(const char *text, card *c) {
-    char address[NET_NAME];
-    int format = 0, used = 0;
-    int fields = sscanf(text, FIRST_LINES("%63s", SCNx64, "%64[0-9a-f]") "%n", &format, c->host, &c->pid,
-                        &c->port, &c->run, &c->node, &c->written, c->key, &used);
+static int is_card(card *c) {
     zero_plain(c->host, sizeof c->host);
-    for (text += used; c->n < CARD_ADDRESSES && sscanf(text, "address %63s %n", address, &used) == 1;
-         text += used)
-        c->n += parse_address(address, &c->at[c->n]);
-    int is_whole = fields == 8 && !*text && format == FORMAT && strlen(c->key) == SECRET_TEXT - 1;
     int has_time = c->written >= 0 && c->written < most_written;
-    return is_whole && has_time && c->pid > 0 && c->port > 0 && c->port <= UINT16_MAX && c->run;
+    int has_place = c->port > 0 && c->port <= UINT16_MAX && c->n >= 0 && c->n <= CARD_ADDRESSES;
+    return has_time && has_place && c->pid > 0;
 }
 
 // With the key one can join the job, and with write access lead the ranks elsewhere.
@@ -62,21 +39,21 @@ static int is_private(const struct stat *st) { return st->st_uid == geteuid() &&
 // Opens a card and reads it. Returns the descriptor, or a negative errno: EBADMSG if it is not a card, EPERM
 // if other users can access it. Does not wait for a pipe's writer.
 static int open_card(const char *path, int flags, card *c) {
-    char text[4096] = "";
     struct stat st;
     int error = EBADMSG, fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    *c = (card){ .n = 0 };
+    ssize_t n = 0;
+    memset(c, 0, sizeof *c);
     if (fd < 0) return errno == ELOOP ? -EBADMSG : -errno;
-    if (fstat(fd, &st) || (S_ISREG(st.st_mode) && read(fd, text, sizeof text - 1) < 0))
+    if (fstat(fd, &st) || (S_ISREG(st.st_mode) && (n = read(fd, c, sizeof *c)) < 0))
         error = errno;
-    else if (!strncmp(text, BEGINNING, strlen(BEGINNING)) && !is_private(&st))
+    else if (!memcmp(c->begins, beginning, sizeof beginning) && !is_private(&st))
         error = EPERM;
-    else if (parse(text, c)) {
+    else if (!memcmp(c->begins, beginning, sizeof beginning) && st.st_size == sizeof *c && is_card(c)) {
         c->changed = (double)st.st_mtim.tv_sec + (double)st.st_mtim.tv_nsec * 1e-9;
         return fd;
     }
     close(fd);
-    *c = (card){ .n = 0 };
+    memset(c, 0, sizeof *c);
     return -error;
 }
 
@@ -92,26 +69,19 @@ int card_read(const char *path, card *c) {
     return fd < 0 ? fd : 0;
 }
 
-// Overwrites through the descriptor, so a file that takes the name meanwhile is not touched.
-static int write_card(int fd, const card *c) {
-    char text[4096], address[NET_NAME];
-    int n = snprintf(text, sizeof text, FIRST_LINES("%s", PRIx64, "%s"), FORMAT, c->host, c->pid, c->port,
-                     c->run, c->node, c->written, c->key);
-    for (int i = 0; i < c->n; i++)
-        n += snprintf(text + n, sizeof text - (size_t)n, "address %s\n", net_text(&c->at[i], address));
-    ssize_t written = pwrite(fd, text, (size_t)n, 0);
-    if (written >= 0 && written < n) return ENOSPC;
-    return written < 0 || ftruncate(fd, n) || fsync(fd) ? errno : 0;
-}
-
-// A file system that cannot keep a file private is refused as well.
+// Overwrites through the descriptor, so a file that takes the name meanwhile is not touched. A file system
+// that cannot keep a file private is refused. Returns an errno.
 static int put_card(const char *path, const card *c) {
     card old;
     struct stat st;
-    int created = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600), fd = created;
+    int created = open(path, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600), fd = created, error = 0;
     if (fd < 0) fd = errno == EEXIST ? open_card(path, O_RDWR, &old) : -errno;
     if (fd < 0) return -fd;
-    int error = fstat(fd, &st) ? errno : is_private(&st) ? write_card(fd, c) : EPERM;
+    if (fstat(fd, &st)) error = errno;
+    if (!error && !is_private(&st)) error = EPERM;
+    ssize_t written = error ? 0 : pwrite(fd, c, sizeof *c, 0);
+    if (!error && written != sizeof *c) error = written < 0 ? errno : ENOSPC;
+    if (!error && fsync(fd)) error = errno;
     if (close(fd) && !error) error = errno;
     if (error && created >= 0) unlink(path);
     return error;
@@ -124,8 +94,10 @@ void card_path(const char *given, char path[PATH_MAX]) {
 }
 
 int card_write(const char *path, card *c) {
-    c->written = (long long)time(NULL);
+    memcpy(c->begins, beginning, sizeof beginning);
+    c->written = (int64_t)time(NULL);
     find_addresses(c);
+    ZERO_TRY(secret_draw(&c->key, sizeof c->key));
     int error = put_card(path, c), is_other = error == EBADMSG;
     if (!error) return 0;
     return zero_fail_setting(ZERO_ERR_IO, "start.file",
@@ -137,16 +109,7 @@ int card_write(const char *path, card *c) {
                              path, card_fault(error));
 }
 
-static int is_run(const char *path, uint64_t run) {
-    card c;
-    return !card_read(path, &c) && c.run == run;
-}
-
-// Because another file may take the card's name after the check, the card is moved aside, checked again, and
-// put back if it is not ours. If that fails it stays aside.
-void card_remove(const char *path, uint64_t run) {
-    char aside[PATH_MAX];
-    snprintf(aside, sizeof aside, "%.*s.%" PRIx64 ".old", PATH_MAX - CARD_ROOM, path, run);
-    if (!is_run(path, run) || rename(path, aside)) return;
-    if (is_run(aside, run) || !link(aside, path)) unlink(aside);
+void card_remove(const char *path, const card *c) {
+    card now;
+    if (!card_read(path, &now) && !memcmp(&now.key, &c->key, sizeof now.key)) unlink(path);
 }

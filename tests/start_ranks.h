@@ -1,0 +1,124 @@
+// Ranks that start by an address or a file, each a child process of a test, and what they must end with.
+#ifndef TESTS_START_RANKS_H
+#define TESTS_START_RANKS_H
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include "../llmc_zero/net/rendezvous.h"
+#include "../llmc_zero/net/start_file.h"
+#include "ranks.h"
+
+enum { JOB = 7, EVIL_PID = 4711 };  // EVIL_PID: of a rank that a test plays
+typedef struct {
+    rendezvous_settings s;
+    double delay, die;  // die: so many seconds after its start
+    int files;          // that it may have open; 0: as many as it likes
+} plan;
+static plan plans[MOST_RANKS];
+static char folder[] = "/tmp/start.XXXXXX", path[64], server[64];
+static int port;
+static outcome *o;
+
+static inline int fresh(void **state) {
+    (void)state;
+    forget_outcomes();
+    o = outcomes;
+    port = free_port();
+    snprintf(server, sizeof server, "127.0.0.1:%d", port);
+    snprintf(path, sizeof path, "%s/meet", folder);
+    unlink(path);
+    return 0;
+}
+
+// Every rank sends every other a number that both can compute.
+static inline int talk(int rank, int ranks, const int *sockets) {
+    double until = now() + 5;
+    for (int r = 0; r < ranks; r++) {
+        int word = rank * 100 + r;
+        if (r != rank && net_write(sockets[r], &word, sizeof word, until)) return 0;
+    }
+    for (int r = 0; r < ranks; r++) {
+        int word = -1;
+        if (r != rank && (net_read(sockets[r], &word, sizeof word, until) || word != r * 100 + rank))
+            return 0;
+    }
+    return sockets[rank] == -1;
+}
+
+// value: the ranks hear each other, all on one machine.
+static inline void one_rank(int i, void *ctx) {
+    const plan *p = &((plan *)ctx)[i];
+    int sockets[MOST_RANKS], right = 1;
+    rendezvous_peer peers[MOST_RANKS];
+    nap(p->delay);
+    if (p->files) setrlimit(RLIMIT_NOFILE, &(struct rlimit){ (rlim_t)p->files, (rlim_t)p->files });
+    if (p->die > 0)
+        setitimer(ITIMER_REAL, &(struct itimerval){ .it_value = { 0, (long)(p->die * 1e6) } }, NULL);
+    double begin = now();
+    o[i].rc = rendezvous(&p->s, sockets, peers);
+    o[i].seconds = now() - begin;
+    if (o[i].rc) return;
+    for (int r = 0; r < p->s.ranks; r++)
+        right &= peers[r].node == peers[0].node && peers[r].pid > 0 && *peers[r].host;
+    o[i].value = right && peers[p->s.rank].pid == getpid() && talk(p->s.rank, p->s.ranks, sockets);
+    for (int r = 0; r < p->s.ranks; r++)
+        if (sockets[r] >= 0) close(sockets[r]);
+}
+
+static inline void plan_ranks(int n, const char *at, const char *file, double limit) {
+    for (int i = 0; i < n; i++)
+        plans[i] = (plan){ .s = { i, n, at, file, .timeout_s = limit, .job = JOB, .version = "1" } };
+}
+static inline void start(int from, int n) {
+    for (int i = from; i < n; i++) start_child(i, one_rank, plans);
+}
+static inline void run(int n, double limit) {
+    start(0, n);
+    assert_int_equal(end_children(n, limit), 0);
+}
+
+static inline void ended_in_order(int i) {
+    for (const char *c = o[i].sentence; *c; c++) assert_in_range(*c, ' ', '~');
+    assert_int_equal(o[i].fds, 0);
+    assert_int_equal(statuses[i], 0);
+}
+// Every process failed within this time, with these words in its sentence.
+static inline void all_say(int from, int n, const char *words, double limit) {
+    for (int i = from; i < n; i++) {
+        if (!o[i].rc || !strstr(o[i].sentence, words))
+            fail_msg("process %d: returned %d (status %d), \"%s\"; expected \"%s\"", i, o[i].rc, statuses[i],
+                     o[i].sentence, words);
+        if (o[i].seconds > limit) fail_msg("process %d took %.2f s: \"%s\"", i, o[i].seconds, o[i].sentence);
+        ended_in_order(i);
+    }
+}
+static inline void says(int rank, const char *words) { all_say(rank, rank + 1, words, 10); }
+static inline void have_met(int from, int n, double limit) {
+    for (int i = from; i < n; i++) {
+        if (o[i].rc || !o[i].value)
+            fail_msg("process %d: %s", i, o[i].rc ? o[i].sentence : "the ranks do not hear each other");
+        if (o[i].seconds > limit) fail_msg("process %d took %.2f s", i, o[i].seconds);
+        ended_in_order(i);
+    }
+    assert_int_equal(access(path, F_OK), -1);
+}
+
+// A start file whose rank 0 is on a host that is none, but at this port of this machine.
+static inline card card_of(int at_port, int64_t written) {
+    card c = {
+        .begins = "llmc_zero start file 3\n", .host = "ghost", .pid = EVIL_PID, .port = at_port, .n = 1
+    };
+    c.written = written;
+    c.at[0].v4 = (struct sockaddr_in){ .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    c.at[0].v4.sin_port = htons((uint16_t)at_port);
+    return c;
+}
+static inline void put_file(const void *bytes, size_t n, mode_t mode) {
+    FILE *f = fopen(path, "w");
+    assert_true(f && !fchmod(fileno(f), mode) && fwrite(bytes, 1, n, f) == n && !fclose(f));
+}
+
+#endif
