@@ -3,6 +3,8 @@
 #define TESTS_START_RANKS_H
 #include <errno.h>
 #include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -106,8 +108,22 @@ static inline void have_met(int from, int n, double limit) {
     assert_int_equal(access(path, F_OK), -1);
 }
 
+// Returns 1 and an address of this machine at which another one may reach it, if there is one.
+static inline int own_address(net_address *at) {
+    struct ifaddrs *all = NULL;
+    int found = 0;
+    assert_int_equal(getifaddrs(&all), 0);
+    for (struct ifaddrs *i = all; i && !found; i = i->ifa_next) {
+        if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP)) continue;
+        *at = net_from(i->ifa_addr, port);
+        found = !net_is_loopback(at);
+    }
+    freeifaddrs(all);
+    return found;
+}
+
 // A start file whose rank 0 is on a host that is none, but at this port of this machine.
-static inline card card_of(int at_port, int64_t written) {
+static inline card card_of(int at_port, double written) {
     card c = {
         .begins = "llmc_zero start file 3\n", .host = "ghost", .pid = EVIL_PID, .port = at_port, .n = 1
     };

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <math.h>
 #include "start_ranks.h"
 
 // -------- what works
@@ -235,7 +236,7 @@ static void settings_that_cannot_be(void **state) {
 
 static void stale_file(void **state) {
     (void)state;
-    card c = card_of(port, time(NULL) - 100);
+    card c = card_of(port, (double)time(NULL) - 100);
     put_file(&c, sizeof c, 0600);
     plan_ranks(3, NULL, path, 0.6);
     start(1, 3);
@@ -253,7 +254,7 @@ static void file_of_another_run(void **state) {
     (void)state;
     for (int is_alone = 0; is_alone < 2; is_alone++) {
         fresh(NULL);
-        card c = card_of(port, time(NULL));
+        card c = card_of(port, (double)time(NULL));
         put_file(&c, sizeof c, 0600);
         plan_ranks(4, NULL, path, is_alone ? 0.8 : 5);
         for (int i = 1; i < 4; i++) {
@@ -308,8 +309,9 @@ static void files_of_others(void **state) {
     static const struct {
         int kind;
         mode_t mode;
-        int64_t pid, port, n, written;  // put into a card; written 1: a good one
-        size_t bytes;                   // of it; 0: a note instead
+        int pid, port, n;  // put into a card
+        double written;
+        size_t bytes;  // of it; 0: a note instead
         const char *words;
     } rows[] = {
         { PLAIN, 0644, 0, 0, 0, 0, 0, foreign },
@@ -323,8 +325,8 @@ static void files_of_others(void **state) {
         { PLAIN, 0600, 1, 65536, 1, 1, sizeof(card), foreign },
         { PLAIN, 0600, 1, 9, -1, 1, sizeof(card), foreign },
         { PLAIN, 0600, 1, 9, CARD_ADDRESSES + 1, 1, sizeof(card), foreign },
-        { PLAIN, 0600, 1, 9, 1, INT64_MIN, sizeof(card), foreign },
-        { PLAIN, 0600, 1, 9, 1, INT64_MAX, sizeof(card), foreign },
+        { PLAIN, 0600, 1, 9, 1, -1, sizeof(card), foreign },
+        { PLAIN, 0600, 1, 9, 1, NAN, sizeof(card), foreign },
         { PLAIN, 0644, 1, 9, 1, 1, sizeof(card), shared },
         { PLAIN, 0620, 1, 9, 1, 1, sizeof(card), shared },
         { OTHER_OWNER, 0600, 1, 9, 1, 1, sizeof(card), shared },
@@ -335,9 +337,9 @@ static void files_of_others(void **state) {
         char bytes[sizeof(card) + 1] = "precious", after[sizeof bytes] = "";
         size_t n = rows[i].bytes ? rows[i].bytes : 8;
         struct stat was, is;
-        card c = card_of((int)rows[i].port, rows[i].written);
-        c.pid = (int32_t)rows[i].pid;
-        c.n = (int32_t)rows[i].n;
+        card c = card_of(rows[i].port, rows[i].written);
+        c.pid = rows[i].pid;
+        c.n = rows[i].n;
         if (rows[i].bytes) memcpy(bytes, &c, sizeof c);
         fresh(NULL);
         put_file(bytes, n, rows[i].mode);
@@ -366,13 +368,16 @@ static void files_of_others(void **state) {
     assert_string_equal(c.host, "???????????????????????????????????????????????????????????????");
 }
 
-// Rank 0's own can be read by this user alone, has a new key each time, and is removed by nobody else.
+// Rank 0's own can be read by this user alone, has addresses and a new key each time, and is removed by
+// nobody else.
 static void own_file(void **state) {
     (void)state;
     struct stat st;
+    net_address at;
     card first = { .pid = 1, .port = 1 }, again = { .pid = 1, .port = 1 };
     assert_int_equal(card_write(path, &first), 0);
     assert_true(!stat(path, &st) && (st.st_mode & 0777) == 0600);
+    assert_true(first.n > 0 || !own_address(&at));
     assert_int_equal(card_write(path, &again), 0);
     assert_memory_not_equal(&first.key, &again.key, sizeof first.key);
     card_remove(path, &first);

@@ -3,12 +3,14 @@
 #define LLMC_ZERO_BASE_CLOCK_H
 #include <time.h>
 
-// Seconds of a monotonic clock.
-static inline double clock_now(void) {
+static inline double clock_of(clockid_t which) {
     struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(which, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
+
+// Seconds of a monotonic clock.
+static inline double clock_now(void) { return clock_of(CLOCK_MONOTONIC); }
 
 static inline void clock_nap(double seconds) {
     struct timespec t = { (time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9) };

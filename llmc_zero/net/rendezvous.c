@@ -4,7 +4,6 @@
 #include "../base/error.h"
 #include "start_file.h"
 #include <errno.h>
-#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -153,24 +152,19 @@ static void check_hello(meeting *m, const seat *h) {
              other->host, other->pid, h->host, h->pid);
 }
 
-// A rank whose wait timed out, because this one was stopped, connects again. Its last connection counts.
-static void forget_earlier(meeting *m, const seat *h) {
-    seat *s = &m->seats[h->rank];
-    if (s->pid != h->pid || s->node != h->node || s->port != h->port) return;
-    contact_close(&m->contacts[h->rank]);
-    s->pid = 0;
-}
-
 // A rank that arrives after the startup has failed gets the failure now, since no rank would answer
-// afterwards. Returns 1 for a rank to be welcomed. It can be reached at the address it came from.
+// afterwards. One whose wait timed out, because this one was stopped, connects again: its last connection
+// counts. Returns 1 for a rank to be welcomed. It can be reached at the address it came from.
 static int admit(meeting *m, const contact *c, seat *h) {
     int has_place = h->rank > m->s->rank && h->rank < m->s->ranks;
+    const seat *s = &m->seats[has_place ? h->rank : 0];
     net_address from;
-    if (has_place) forget_earlier(m, h);
+    if (has_place && s->pid == h->pid && s->node == h->node && s->port == h->port)
+        contact_close(&m->contacts[h->rank]);
     check_hello(m, h);
     if (m->rc) contact_report(c, zero_last_error());
     if (!net_other_end(c->fd, &from)) h->at = net_from(&from.any, h->port);
-    if (has_place && !m->seats[h->rank].pid) m->seats[h->rank] = *h;
+    if (has_place && !s->pid) m->seats[h->rank] = *h;
     if (h->left_s > 0) m->deadline = earlier(m->deadline, clock_now() + h->left_s);
     return !m->rc;
 }
@@ -369,29 +363,23 @@ static int resolve_server(meeting *m, net_address at[ADDRESSES]) {
     return 0;
 }
 
-// Returns when this process began, in seconds since 1970; infinity if the system does not tell.
-static double process_began(void) {
-    struct timespec now, up;  // up: since the system started
-    char text[1024] = "", *after_name = NULL;
-    long long ticks = 0;
+// Returns for how many seconds this process has existed; 0 if the system does not tell.
+static double process_age(void) {
+    long long ticks = 0;  // from the start of the system to that of the process: field 22, after its name
     FILE *f = fopen("/proc/self/stat", "re");
-    if (f && fgets(text, sizeof text, f)) after_name = strrchr(text, ')');
+    int found = f ? fscanf(f, "%*d (%*[^)]) %*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%lld",
+                           &ticks)
+                  : 0;
     if (f) fclose(f);
-    for (int field = 2; after_name && field < 22; field++) after_name = strchr(after_name + 1, ' ');
-    if (!after_name || sscanf(after_name, "%lld", &ticks) != 1) return INFINITY;
-    clock_gettime(CLOCK_REALTIME, &now);
-    clock_gettime(CLOCK_BOOTTIME, &up);
-    return (double)(now.tv_sec - up.tv_sec) + (double)(now.tv_nsec - up.tv_nsec) * 1e-9 +
-           (double)ticks / (double)sysconf(_SC_CLK_TCK);
+    return found == 1 ? clock_of(CLOCK_BOOTTIME) - (double)ticks / (double)sysconf(_SC_CLK_TCK) : 0;
 }
 
 // Fails if rank 0 of this startup has ended: it wrote the file after this process began. An older file may be
 // that of an earlier run, and rank 0 is still to come. Called after its addresses have failed: in a container
 // the number of a living process may mean nothing here.
 static void check_writer(meeting *m, const card *c) {
-    const double began = process_began();
     int is_here = c->node == m->seats[m->s->rank].node, is_gone = kill(c->pid, 0) && errno == ESRCH;
-    if (is_here && is_gone && c->changed > began && (double)c->written > began - 1)
+    if (is_here && is_gone && clock_of(CLOCK_REALTIME) - c->written < process_age())
         FAIL(m, "rank %d: rank 0 (host %s pid %d) has ended since it wrote %s", m->s->rank, c->host, c->pid,
              m->file);
 }
@@ -438,9 +426,9 @@ static void not_found(meeting *m) {
         FAIL(m, "rank %d cannot use start.file %s within %.3g s: %s", s->rank, m->file, s->timeout_s, m->why);
     else
         FAIL(m,
-             "rank %d: start.file %s is stale: rank 0 on host %s (pid %d) wrote it %lld s ago and does not "
+             "rank %d: start.file %s is stale: rank 0 on host %s (pid %d) wrote it %.0f s ago and does not "
              "answer any more (%s): remove the file, and see why rank 0 of this run wrote no other",
-             s->rank, m->file, c->host, c->pid, (long long)(time(NULL) - c->written), m->why);
+             s->rank, m->file, c->host, c->pid, clock_of(CLOCK_REALTIME) - c->written, m->why);
 }
 
 // Tries until rank 0 welcomes this rank. Rank 0 may start later, and until then its file may be an old one.

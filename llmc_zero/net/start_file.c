@@ -1,4 +1,5 @@
 #include "start_file.h"
+#include "../base/clock.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
@@ -10,7 +11,7 @@
 #include <unistd.h>
 
 static const char beginning[sizeof((card *)NULL)->begins] = "llmc_zero start file 3\n";
-static const int64_t most_written = 1ll << 40;  // no clock is this far ahead
+static const double most_written = 1e12;  // no clock is this far ahead
 
 // Collects the addresses at which another host may reach this one.
 static void find_addresses(card *c) {
@@ -48,10 +49,8 @@ static int open_card(const char *path, int flags, card *c) {
         error = errno;
     else if (!memcmp(c->begins, beginning, sizeof beginning) && !is_private(&st))
         error = EPERM;
-    else if (!memcmp(c->begins, beginning, sizeof beginning) && st.st_size == sizeof *c && is_card(c)) {
-        c->changed = (double)st.st_mtim.tv_sec + (double)st.st_mtim.tv_nsec * 1e-9;
+    else if (!memcmp(c->begins, beginning, sizeof beginning) && st.st_size == sizeof *c && is_card(c))
         return fd;
-    }
     close(fd);
     memset(c, 0, sizeof *c);
     return -error;
@@ -95,7 +94,7 @@ void card_path(const char *given, char path[PATH_MAX]) {
 
 int card_write(const char *path, card *c) {
     memcpy(c->begins, beginning, sizeof beginning);
-    c->written = (int64_t)time(NULL);
+    c->written = clock_of(CLOCK_REALTIME);
     find_addresses(c);
     ZERO_TRY(secret_draw(&c->key, sizeof c->key));
     int error = put_card(path, c), is_other = error == EBADMSG;

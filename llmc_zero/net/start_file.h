@@ -11,8 +11,7 @@ typedef struct {  // the file's content, after its first line
     char host[NET_NAME];
     int32_t pid, port, n;  // pid 0: not read or written yet
     uint64_t node;         // the machine
-    int64_t written;       // seconds since 1970 by rank 0's clock
-    double changed;        // the same by the file system's clock, when it was read
+    double written;        // seconds since 1970 by rank 0's clock
     secret key;
     net_address at[CARD_ADDRESSES];  // (n) of that machine, with port
 } card;
