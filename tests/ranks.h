@@ -116,4 +116,32 @@ static inline int knock(int port) {
     return -1;
 }
 
+// Before each test: nobody has reported, and rank 0 is to be at a port that is free.
+static outcome *o;
+static int port;
+static char server[64];
+static inline void fresh_outcomes(void) {
+    forget_outcomes();
+    o = outcomes;
+    port = free_port();
+    snprintf(server, sizeof server, "127.0.0.1:%d", port);
+}
+
+static inline void ended_in_order(int i) {
+    for (const char *c = o[i].sentence; *c; c++) assert_in_range(*c, ' ', '~');
+    assert_int_equal(o[i].fds, 0);
+    assert_int_equal(statuses[i], 0);
+}
+// Every process failed within this time, with these words in its sentence.
+static inline void all_say(int from, int n, const char *words, double limit) {
+    for (int i = from; i < n; i++) {
+        if (!o[i].rc || !strstr(o[i].sentence, words))
+            fail_msg("process %d: returned %d (status %d), \"%s\"; expected \"%s\"", i, o[i].rc, statuses[i],
+                     o[i].sentence, words);
+        if (o[i].seconds > limit) fail_msg("process %d took %.2f s: \"%s\"", i, o[i].seconds, o[i].sentence);
+        ended_in_order(i);
+    }
+}
+static inline void says(int rank, const char *words) { all_say(rank, rank + 1, words, 1e9); }
+
 #endif

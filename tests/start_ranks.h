@@ -20,16 +20,11 @@ typedef struct {
     int files;          // that it may have open; 0: as many as it likes
 } plan;
 static plan plans[MOST_RANKS];
-static char folder[] = "/tmp/start.XXXXXX", path[64], server[64];
-static int port;
-static outcome *o;
+static char folder[] = "/tmp/start.XXXXXX", path[64];
 
 static inline int fresh(void **state) {
     (void)state;
-    forget_outcomes();
-    o = outcomes;
-    port = free_port();
-    snprintf(server, sizeof server, "127.0.0.1:%d", port);
+    fresh_outcomes();
     snprintf(path, sizeof path, "%s/meet", folder);
     unlink(path);
     return 0;
@@ -82,22 +77,6 @@ static inline void run(int n, double limit) {
     assert_int_equal(end_children(n, limit), 0);
 }
 
-static inline void ended_in_order(int i) {
-    for (const char *c = o[i].sentence; *c; c++) assert_in_range(*c, ' ', '~');
-    assert_int_equal(o[i].fds, 0);
-    assert_int_equal(statuses[i], 0);
-}
-// Every process failed within this time, with these words in its sentence.
-static inline void all_say(int from, int n, const char *words, double limit) {
-    for (int i = from; i < n; i++) {
-        if (!o[i].rc || !strstr(o[i].sentence, words))
-            fail_msg("process %d: returned %d (status %d), \"%s\"; expected \"%s\"", i, o[i].rc, statuses[i],
-                     o[i].sentence, words);
-        if (o[i].seconds > limit) fail_msg("process %d took %.2f s: \"%s\"", i, o[i].seconds, o[i].sentence);
-        ended_in_order(i);
-    }
-}
-static inline void says(int rank, const char *words) { all_say(rank, rank + 1, words, 10); }
 static inline void have_met(int from, int n, double limit) {
     for (int i = from; i < n; i++) {
         if (o[i].rc || !o[i].value)
