@@ -65,47 +65,31 @@ static char byte_at(int from, int to, int round, size_t i) {
     return (char)(from * 31 + to * 17 + round * 7 + (int)i + (int)(i >> 8) * 3);
 }
 
-typedef struct {
-    char *send[MOST_RANKS], *receive[MOST_RANKS];
-} buffers;
-static buffers new_buffers(int n) {
-    buffers b = { .send = { 0 } };
-    for (int r = 0; r < n; r++) {
-        b.send[r] = malloc(MOST_BYTES + 1);
-        b.receive[r] = malloc(MOST_BYTES + 1);
-        if (!b.send[r] || !b.receive[r]) abort();
-    }
-    return b;
-}
-static void free_buffers(buffers *b, int n) {
-    for (int r = 0; r < n; r++) {
-        free(b->send[r]);
-        free(b->receive[r]);
-    }
-}
+static char bytes_out[5][MOST_BYTES + 1], bytes_in[5][MOST_BYTES + 1];
+static char *const out[] = { bytes_out[0], bytes_out[1], bytes_out[2], bytes_out[3], bytes_out[4] };
+static char *const in[] = { bytes_in[0], bytes_in[1], bytes_in[2], bytes_in[3], bytes_in[4] };
 
 // Runs one exchange. Returns how many bytes, inside and outside the message, differ from those that MPI's
 // point-to-point messages would leave.
-static int try_exchange(net *c, buffers *b, exchange_kind x, int root, size_t bytes, int round, int *rc) {
+static int try_exchange(net *c, exchange_kind x, int root, size_t bytes, int round, int *rc) {
     int wrong = 0;
     for (int r = 0; r < c->ranks; r++) {
         int to = x == EXCHANGE_SCATTER ? r : -1;
-        for (size_t i = 0; i < bytes; i++) b->send[r][i] = byte_at(c->rank, to, round, i);
-        memset(b->receive[r], 99, bytes + 1);
+        for (size_t i = 0; i < bytes; i++) out[r][i] = byte_at(c->rank, to, round, i);
+        memset(in[r], 99, bytes + 1);
     }
-    *rc = net_exchange(c, x, unit_7, root, b->send, b->receive, bytes);
+    *rc = net_exchange(c, x, unit_7, root, out, in, bytes);
     for (int r = 0; r < c->ranks && !*rc; r++) {
         int from = r != c->rank &&
                    (x == EXCHANGE_SCATTER || x == EXCHANGE_GATHER || (x == EXCHANGE_ROOT && r == root));
         int to = x == EXCHANGE_SCATTER ? c->rank : -1;
-        for (size_t i = 0; i < bytes; i++)
-            wrong += b->receive[r][i] != (from ? byte_at(r, to, round, i) : 99);
-        wrong += b->receive[r][bytes] != 99;
+        for (size_t i = 0; i < bytes; i++) wrong += in[r][i] != (from ? byte_at(r, to, round, i) : 99);
+        wrong += in[r][bytes] != 99;
     }
     return wrong;
 }
 
-// A rank's connections and buffers
+// A rank's connections
 typedef struct here here;
 typedef struct {
     int (*body)(here *h);  // returns the rank's rc
@@ -114,7 +98,6 @@ typedef struct {
 } plan;
 struct here {
     net c;
-    buffers b;
     int rank, in_order;  // in_order: the job does
     const plan *p;
 };
@@ -124,11 +107,10 @@ static void one_rank(int rank, void *ctx) {
     rendezvous_settings s = {
         .rank = rank, .ranks = p->ranks, .server = server, .timeout_s = 10, .silence_s = p->silence_s
     };
-    here h = { .c = { .timeout_s = p->timeout_s }, .b = new_buffers(p->ranks), .rank = rank, .p = p };
+    here h = { .c = { .timeout_s = p->timeout_s }, .rank = rank, .p = p };
     int rc = net_open_tcp(&h.c, &s);
     o[rank].rc = rc ? rc : p->body(&h);
     net_close(&h.c, h.in_order);
-    free_buffers(&h.b, p->ranks);
 }
 static void start(plan *p) {
     for (int i = 0; i < p->ranks; i++) start_child(i, one_rank, p);
@@ -137,9 +119,15 @@ static void run(plan *p, double limit) {
     start(p);
     assert_int_equal(end_children(p->ranks, limit), 0);
 }
-static int barrier(here *h) {
-    return net_exchange(&h->c, EXCHANGE_BARRIER, unit_7, 0, h->b.send, h->b.receive, 0);
+// Ends the one that is stopped after the others.
+static void end_others(int ranks, int stopped, double limit) {
+    pid_t last = children[stopped];
+    children[stopped] = 0;
+    assert_int_equal(end_children(ranks, limit), 0);
+    kill(last, SIGKILL);
+    waitpid(last, NULL, 0);
 }
+static int barrier(here *h) { return net_exchange(&h->c, EXCHANGE_BARRIER, unit_7, 0, out, in, 0); }
 
 static int all_sizes(here *h) {
     static const size_t sizes[] = { 0, 1, 4096, 65537, MOST_BYTES };
@@ -151,7 +139,7 @@ static int all_sizes(here *h) {
         for (int x = EXCHANGE_SCATTER; x <= EXCHANGE_BARRIER && !rc; x++) {
             if ((rank + round) % 3 == 0) nap(1e-3 * (round % 4));  // the ranks are late in turn
             size_t bytes = x == EXCHANGE_BARRIER ? 0 : sizes[s];
-            wrong += try_exchange(c, &h->b, (exchange_kind)x, round % n, bytes, round, &rc);
+            wrong += try_exchange(c, (exchange_kind)x, round % n, bytes, round, &rc);
             round++;
         }
     char text[40] = "";
@@ -185,7 +173,7 @@ static int slow_reader(here *h) {
     int rc = 0;
     for (int round = 0; round < 5 && !rc; round++) {
         if (h->rank) nap(0.05);
-        o[h->rank].value += try_exchange(&h->c, &h->b, EXCHANGE_ROOT, 0, round ? 1000 : 100000, round, &rc);
+        o[h->rank].value += try_exchange(&h->c, EXCHANGE_ROOT, 0, round ? 1000 : 100000, round, &rc);
     }
     h->in_order = !h->rank;
     if (h->rank) nap(0.05);
@@ -207,7 +195,7 @@ static void orderly_end(void **state) {
 static int come_late(here *h) {
     int rc = 0;
     if (h->rank) nap(3);
-    o[h->rank].value = try_exchange(&h->c, &h->b, EXCHANGE_GATHER, 0, MOST_BYTES, 1, &rc);
+    o[h->rank].value = try_exchange(&h->c, EXCHANGE_GATHER, 0, MOST_BYTES, 1, &rc);
     h->in_order = !rc;
     return rc;
 }
@@ -220,7 +208,7 @@ static void late_is_not_gone(void **state) {
 
 static int different_calls(here *h) {
     int rc;
-    try_exchange(&h->c, &h->b, h->rank == 1 ? EXCHANGE_GATHER : EXCHANGE_SCATTER, 0,
+    try_exchange(&h->c, h->rank == 1 ? EXCHANGE_GATHER : EXCHANGE_SCATTER, 0,
                  h->rank == 2 && h->p->who ? 900000 : 1000, 1, &rc);
     return rc;
 }
@@ -240,12 +228,12 @@ static void disagreement(void **state) {
 static int train(here *h) {
     int rc = 0;
     unsigned seed = (unsigned)h->p->seed;
-    for (int r = 0; r < h->p->ranks; r++) memset(h->b.send[r], h->rank, MOST_BYTES);
+    for (int r = 0; r < h->p->ranks; r++) memset(out[r], h->rank, MOST_BYTES);
     for (int round = 0; !rc; round++) {
         seed = seed * 1664525u + 1013904223u;
         int x = (seed >> 24) % 4, root = (int)((seed >> 16) % (unsigned)h->p->ranks);
         size_t bytes = x == EXCHANGE_BARRIER ? 0 : (seed >> 8) % (seed % 5 ? 20000u : 600000u);
-        rc = net_exchange(&h->c, (exchange_kind)x, unit_7, root, h->b.send, h->b.receive, bytes);
+        rc = net_exchange(&h->c, (exchange_kind)x, unit_7, root, out, in, bytes);
         if (h->rank == 0 && round == 3) *ready = now();
     }
     o[h->rank].seconds = now() - *event;
@@ -293,7 +281,7 @@ static int end_it(here *h) {
         end_job(&h->c, 7);
     }
     if (h->rank == 1) nap(0.5);
-    if (!rc) rc = net_exchange(&h->c, EXCHANGE_ROOT, unit_7, 2, h->b.send, h->b.receive, MOST_BYTES);
+    if (!rc) rc = net_exchange(&h->c, EXCHANGE_ROOT, unit_7, 2, out, in, MOST_BYTES);
     o[h->rank].seconds = now() - *event;
     o[h->rank].value = failure_lost(&h->c, "");
     return rc;
@@ -348,11 +336,7 @@ static void stopped(void **state) {
     wait_ready();
     *event = now();
     kill(children[p.who], SIGSTOP);
-    pid_t last = children[p.who];
-    children[p.who] = 0;
-    assert_int_equal(end_children(p.ranks, 5), 0);
-    kill(last, SIGKILL);
-    waitpid(last, NULL, 0);
+    end_others(p.ranks, p.who, 5);
     for (int r = 0; r < 3; r++) {
         assert_int_equal(statuses[r], 9);
         statuses[r] = 0;
@@ -397,30 +381,20 @@ static void create_with_one_gone(int rank, void *ctx) {
 }
 static void told_once_before_there_is_a_plugin(void **state) {
     (void)state;
-    for (int i = 0; i < 8; i++) {
-        int who = i % 4;
-        plan p = { .ranks = 4, .who = who, .seed = i < 4 ? SIGKILL : SIGSTOP };
+    for (int i = 0; i < 4; i++) {
+        int who = i % 2 * 3;
+        plan p = { .ranks = 4, .who = who, .seed = i < 2 ? SIGKILL : SIGSTOP };
+        char name[32];
+        snprintf(name, sizeof name, "rank %d (host", who);
         fresh(NULL);
         for (int r = 0; r < p.ranks; r++) start_child(r, create_with_one_gone, &p);
-        pid_t victim = children[who];
-        if (p.seed == SIGSTOP) children[who] = 0;
-        assert_int_equal(end_children(p.ranks, 6), 0);
-        if (p.seed == SIGSTOP) {
-            kill(victim, SIGKILL);
-            waitpid(victim, NULL, 0);
-        }
-        int first = who == 0, gone = 0;
+        end_others(p.ranks, who, 6);
+        if (speaker() != !who) fail_msg("rank %d is gone: rank %d speaks", who, speaker());
         for (int r = 0; r < p.ranks; r++) {
-            char name[32];
-            snprintf(name, sizeof name, "rank %d (host", who);
-            gone += strstr(o[r].sentence, name) != NULL;
             if (r == who) continue;
-            if (o[r].rc != ZERO_ERR_COMM || statuses[r] != 1)
-                fail_msg("rank %d is gone; rank %d: %d, status %d: %s", who, r, o[r].rc, statuses[r],
-                         o[r].sentence);
+            assert_true(o[r].rc == ZERO_ERR_COMM && statuses[r] == 1);
+            assert_non_null(strstr(o[r].sentence, name));
         }
-        if (speaker() != first) fail_msg("rank %d is gone: rank %d speaks, not %d", who, speaker(), first);
-        assert_int_equal(gone, 3);
     }
 }
 
@@ -492,7 +466,7 @@ static void ended_beside_an_exchange(void **state) {
 static int end_behind(here *h) {
     int rc = 0;
     for (int i = 0; !rc && h->rank == 0 && i < 3; i++)
-        rc = net_exchange(&h->c, EXCHANGE_ROOT, unit_7, 0, h->b.send, h->b.receive, 1000);
+        rc = net_exchange(&h->c, EXCHANGE_ROOT, unit_7, 0, out, in, 1000);
     if (rc) return rc;
     if (h->rank == 0) end_job(&h->c, 7);
     nap(0.5);
@@ -512,16 +486,15 @@ static void ended_behind_messages(void **state) {
 // nothing more into it.
 static int fail_behind(here *h) {
     enum { FEW = 64, MANY = 200000 };
-    buffers *b = &h->b;
-    int rc = net_exchange(&h->c, EXCHANGE_GATHER, unit_7, 0, b->send, b->receive, FEW);
-    memset(b->receive[!h->rank], 0x55, MANY);
-    memset(b->send[!h->rank], 0x41, MANY);
-    if (h->rank == 0) return net_exchange(&h->c, EXCHANGE_GATHER, unit_7, 0, b->send, b->receive, MANY);
+    int rc = net_exchange(&h->c, EXCHANGE_GATHER, unit_7, 0, out, in, FEW);
+    memset(in[!h->rank], 0x55, MANY);
+    memset(out[!h->rank], 0x41, MANY);
+    if (h->rank == 0) return net_exchange(&h->c, EXCHANGE_GATHER, unit_7, 0, out, in, MANY);
     nap(0.3);  // by now rank 0's bytes are here
     zero_fail(ZERO_ERR_MEMORY, "no memory for activations");
     o[1].rc = rc;
     if (!rc && failure_speaks(&h->c, 3))
-        for (int i = 0; i < MANY; i++) o[1].value += b->receive[0][i] != 0x55;
+        for (int i = 0; i < MANY; i++) o[1].value += in[0][i] != 0x55;
     _exit(3);
 }
 static void failed_behind(void **state) {
@@ -598,7 +571,6 @@ static int one_host(char **args) {
         .rank = atoi(args[0]), .ranks = atoi(args[1]), .timeout_s = 15, .silence_s = 3
     };
     *(*args[2] == '/' ? &s.file : &s.server) = args[2];
-    buffers b = new_buffers(s.ranks);
     int rc = net_open_tcp(&c, &s), wrong = 0;
     if (!rc)
         printf("rank %d: node_rank %d of %d, all here %d\n", s.rank, c.node_rank, c.ranks_on_node,
@@ -612,12 +584,11 @@ static int one_host(char **args) {
             nap(0.05);
     }
     for (int round = 0, go = 1; !rc && go; round++) {
-        wrong += try_exchange(&c, &b, (exchange_kind)(round % 3), round % s.ranks, 100000, round, &rc);
+        wrong += try_exchange(&c, (exchange_kind)(round % 3), round % s.ranks, 100000, round, &rc);
         if (!rc && (go = net_least(&c, !seconds || now() < until)) < 0) rc = go;
     }
     printf("rank %d: %s, %d bytes wrong\n", s.rank, rc ? zero_last_error() : "done", wrong);
     net_close(&c, !rc);
-    free_buffers(&b, s.ranks);
     return rc || wrong;
 }
 

@@ -311,7 +311,6 @@ static void know_secret(meeting *m) {
 static void publish(meeting *m) {
     const seat *me = &m->seats[0];
     if (!m->s->file) return;
-    snprintf(m->where, sizeof m->where, "%.200s:%d", me->host, me->port);
     m->card = (card){ .pid = me->pid, .port = me->port, .node = me->node };
     memcpy(m->card.host, me->host, sizeof m->card.host);
     card_path(m->s->file, m->file);
