@@ -78,79 +78,58 @@ reference() {
         >"$dir/mpi.$1" 2>&1 </dev/null
     hash_of "$dir/mpi.$1"
 }
-# same NAME RANKS ARGUMENT...: ranks that get these arguments, with PORT replaced, end with the bits of
-# mpirun's.
+# same NAME RANKS VARIABLE=VALUE... ARGUMENT...: ranks that are given these end with the bits of mpirun's. %R is
+# the rank, %P the port. Without variables -pr and -pn give the numbers.
 same() {
-    local ranks=$2 r now expected
+    local ranks=$2 r now expected given=() words
     begin "$1"
     shift 2
     fresh
     expected=$(reference "$ranks")
-    for ((r = ranks - 1; r >= 0; r--)); do start "$r" -x 4 -z 3 -pn "$ranks" -pr "$r" "${@//PORT/$port}"; done
+    while [[ ${1:-} = [A-Z]*=* ]]; do given+=("${1//%P/$port}"); shift; done
+    [ ${#given[@]} != 0 ] || set -- -pn "$ranks" -pr %R "$@"
+    for ((r = ranks - 1; r >= 0; r--)); do
+        variables=("${given[@]//%R/$r}") words=("${@//%P/$port}")
+        start "$r" -x 4 -z 3 "${words[@]//%R/$r}"
+    done
+    variables=()
     need 'no end' end_all 30
     need "$(says | head -n 1)" all_succeed
     now=$(hash_of "$dir/0")
     need "no digest with mpirun: $(tail -n 2 "$dir/mpi.$ranks")" [ -n "$expected" ]
     need "$now, with mpirun $expected" [ "$now" = "$expected" ]
+    need 'rank 1 prints too' [ ! -s "$dir/1" ]
     end
 }
 test_bits() {
-    same 'start.bits tcp, 2 ranks' 2 -pi tcp -ps 127.0.0.1:PORT
-    same 'start.bits tcp, 3 ranks, messages, overlap' 3 -pi tcp -ps localhost:PORT --messages 1 --overlap 1
-    same 'start.bits file, 2 ranks, messages' 2 -pi fs -pf "$dir/meet.PORT" --messages 1
+    same 'start.bits tcp, 2 ranks' 2 -pi tcp -ps 127.0.0.1:%P
+    same 'start.bits tcp, 3 ranks, messages, overlap' 3 -pi tcp -ps localhost:%P --messages 1 --overlap 1
+    same 'start.bits file, 2 ranks, messages' 2 -pi fs -pf "$dir/meet.%P" --messages 1
     same 'start.bits file in a folder, 3 ranks, stage 2' 3 -pi fs -pf "$dir" -z 2
     same 'start.bits one rank' 1 -pi tcp
 }
 
 # ---- launchers' variables
 
-# launched NAME VARIABLE...: two ranks that know who they are by these, with %R and %P replaced; $arguments
-# are the trainer's.
-arguments=()
-launched() {
-    local r expected
-    begin "$1"
-    shift
-    fresh
-    expected=$(reference 2)
-    for r in 0 1; do
-        variables=("${@//%R/$r}")
-        variables=("${variables[@]//%P/$port}")
-        start $r -x 4 -z 3 "${arguments[@]//%P/$port}"
-    done
-    variables=()
-    need 'no end' end_all 30
-    need "$(says | head -n 1)" all_succeed
-    need 'other bits than with mpirun' [ "$(hash_of "$dir/0")" = "$expected" ]
-    need 'rank 1 prints too' [ ! -s "$dir/1" ]
-    end
-}
 test_launchers() {
-    launched 'start.launchers RANK and WORLD_SIZE' RANK=%R WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%P
-    launched 'start.launchers srun' SLURM_PROCID=%R SLURM_STEP_NUM_TASKS=2 SLURM_NTASKS=2 SLURM_JOB_ID=%P \
-        SLURM_STEP_ID=0 \
-        SLURM_STEP_NODELIST=localhost SLURM_STEP_TASKS_PER_NODE=2
-    launched 'start.launchers srun --mpi=pmi2' PMI_RANK=%R PMI_SIZE=2 SLURM_PROCID=%R SLURM_STEP_NUM_TASKS=2 \
-        SLURM_NTASKS=2 \
-        SLURM_JOB_ID=%P SLURM_STEP_ID=0 SLURM_STEP_NODELIST=localhost SLURM_STEP_TASKS_PER_NODE=2
+    local srun=(SLURM_PROCID=%R SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=%P SLURM_STEP_ID=0)
+    local nodes=(SLURM_STEP_NODELIST=localhost SLURM_STEP_TASKS_PER_NODE=2)
+    same 'start.launchers RANK and WORLD_SIZE' 2 RANK=%R WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%P
+    same 'start.launchers srun' 2 "${srun[@]}" "${nodes[@]}"
+    same 'start.launchers srun --mpi=pmi2' 2 PMI_RANK=%R PMI_SIZE=2 "${srun[@]}" "${nodes[@]}"
+    same 'start.launchers srun, by file' 2 "${srun[@]}" -pi fs -pf "$dir/slurm.%P"
     free_port
     local agent=$port held                                  # torchrun's own listens at MASTER_PORT
     "$trainer" "${small[@]}" -x 4 -pi tcp -ps "127.0.0.1:$agent" --comm-timeout 60 -pn 2 -pr 0 >"$dir/agent" \
         2>&1 </dev/null &
     held=$!
     disown                                                  # none of the ranks that are waited for
-    launched 'start.launchers torchrun, by srun --mpi=pmix' RANK=%R WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 \
-        MASTER_ADDR=localhost \
-        MASTER_PORT="$agent" TORCHELASTIC_RUN_ID=%P TORCHELASTIC_USE_AGENT_STORE=True PMIX_RANK=0 \
-        SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 \
-        SLURM_JOB_ID=%P
+    same 'start.launchers torchrun, by srun --mpi=pmix' 2 RANK=%R WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 \
+        MASTER_ADDR=localhost MASTER_PORT="$agent" TORCHELASTIC_RUN_ID=%P TORCHELASTIC_USE_AGENT_STORE=True \
+        PMIX_RANK=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_JOB_ID=%P
     begin "start.launchers torchrun's port was in use"
     need "$(cat "$dir/agent")" kill -9 "$held"
     end
-    arguments=(-pi fs -pf "$dir/slurm.%P")
-    launched 'start.launchers srun, by file' SLURM_PROCID=%R SLURM_STEP_NUM_TASKS=2 SLURM_JOB_ID=%P \
-        SLURM_STEP_ID=0
-    arguments=()
     begin 'start.launchers mpirun, by TCP, with its own key'
     fresh
     timeout 30 mpirun --oversubscribe -np 2 "$trainer" "${small[@]}" -x 4 -z 3 -pi tcp -ps 127.0.0.1:$port \
