@@ -78,8 +78,8 @@ reference() {
         >"$dir/mpi.$1" 2>&1 </dev/null
     hash_of "$dir/mpi.$1"
 }
-# same NAME RANKS VARIABLE=VALUE... ARGUMENT...: ranks that are given these end with the bits of mpirun's. %R is
-# the rank, %P the port. Without variables -pr and -pn give the numbers.
+# same NAME RANKS VARIABLE=VALUE... ARGUMENT...: ranks that are given these end with the bits of mpirun's. %R
+# is the rank, %P the port. Without variables -pr and -pn give the numbers.
 same() {
     local ranks=$2 r now expected given=() words
     begin "$1"
