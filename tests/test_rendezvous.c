@@ -304,7 +304,7 @@ static void folders(void **state) {
 // it is.
 static void files_of_others(void **state) {
     (void)state;
-    static const char foreign[] = "it is no rendezvous file", shared[] = "other users may read or write it";
+    static const char foreign[] = "it is not a start file", shared[] = "other users may read or write it";
     enum { PLAIN, LINK, LINK_TO_NOTHING, PIPE, OTHER_OWNER };
     static const struct {
         int kind;
@@ -350,7 +350,7 @@ static void files_of_others(void **state) {
         assert_int_equal(lstat(path, &was), 0);
         plan_ranks(2, NULL, path, 0.2);
         run(2, 8);
-        all_say(0, 1, rows[i].words == shared ? shared : "something is there that is no rendezvous file", 6);
+        all_say(0, 1, rows[i].words == shared ? shared : "something is there that is not a start file", 6);
         all_say(1, 2, rows[i].words, 1.5);
         assert_true(!lstat(path, &is) && was.st_ino == is.st_ino && was.st_mode == is.st_mode);
         if (rows[i].kind == LINK_TO_NOTHING || rows[i].kind == PIPE) continue;

@@ -20,7 +20,6 @@ typedef struct {
     party self;
     contact *contacts;         // (ranks + self.most) to each rank, then to strangers
     seat *seats;               // (ranks)
-    char *absent;              // (ranks) those that the last wait was for
     int rc, told;              // the first failure, and whether rank 0 has reported it
     double deadline, meet_by;  // of the startup; of the connections between the ranks
     card card;                 // as last read, or as rank 0 has written it
@@ -51,14 +50,16 @@ static int not_reported(const meeting *m, int r) {
     return (m->s->rank == 0) == (r > 0) && c->fd >= 0 && c->state != REPORTED;
 }
 
-static int find_absent(const meeting *m, absence *is_absent) {
-    int n = 0;
-    for (int r = 0; r < m->s->ranks; r++) n += m->absent[r] = (char)is_absent(m, r);
-    return n;
+static int are_absent(const meeting *m, absence *is_absent) {
+    for (int r = 0; r < m->s->ranks; r++)
+        if (is_absent(m, r)) return 1;
+    return 0;
 }
 
-static const char *absent_ranks(const meeting *m, char list[ZERO_LIST]) {
-    return zero_list_ranks(list, m->s->ranks, m->absent, m->seats->host, sizeof *m->seats);
+static const char *absent_ranks(const meeting *m, absence *is_absent, char list[ZERO_LIST]) {
+    char absent[m->s->ranks];
+    for (int r = 0; r < m->s->ranks; r++) absent[r] = (char)is_absent(m, r);
+    return zero_list_ranks(list, m->s->ranks, absent, m->seats->host, sizeof *m->seats);
 }
 
 static const char *name_of(const seat *s, char name[NAME]) {
@@ -278,7 +279,7 @@ static void look(meeting *m, double until) {
 // rank may bring m->deadline forward.
 static int wait_for(meeting *m, absence *is_absent, const double *until) {
     int before = m->rc;
-    while (m->rc == before && find_absent(m, is_absent)) {
+    while (m->rc == before && are_absent(m, is_absent)) {
         if (clock_now() > *until) return 1;
         look(m, *until);
     }
@@ -335,8 +336,9 @@ static void be_rank_0(meeting *m) {
     know_secret(m);
     if (m->rc) return;
     if (wait_for(m, not_here, &m->deadline))
-        FAIL(m, "%s of %d did not come within %.3g s: rank 0 waited at %s (host %s)%s", absent_ranks(m, list),
-             s->ranks, s->timeout_s, m->where, me->host, refusals(&m->self, text));
+        FAIL(m, "%s of %d did not come within %.3g s: rank 0 waited at %s (host %s)%s",
+             absent_ranks(m, not_here, list), s->ranks, s->timeout_s, m->where, me->host,
+             refusals(&m->self, text));
     me->left_s = m->deadline - clock_now() > 1 ? m->deadline - clock_now() : 1;
     double until = clock_now() + me->left_s + GRACE_S, late = earlier(m->deadline, clock_now() + LINGER_S);
     tell_all(m, HELLO);
@@ -344,7 +346,7 @@ static void be_rank_0(meeting *m) {
         FAIL(m,
              "%s: no word of being connected to the others within %.3g s, though all %d ranks were there: "
              "stopped, or a host without answer",
-             absent_ranks(m, list), s->timeout_s, s->ranks);
+             absent_ranks(m, not_reported, list), s->timeout_s, s->ranks);
     tell_all(m, REPORT);
     if (m->rc) wait_for(m, not_here, &late);
 }
@@ -460,7 +462,7 @@ static void be_another(meeting *m) {
     for (int r = 1; r < me && !m->rc; r++) call_lower(m, r);
     if (!m->rc && wait_for(m, not_met, &m->meet_by))
         FAIL(m, "rank %d waited in vain for %s to connect: stopped, or a host without answer", me,
-             absent_ranks(m, list));
+             absent_ranks(m, not_met, list));
     if (m->contacts[0].fd >= 0 && !m->told) contact_report(&m->contacts[0], m->rc ? zero_last_error() : "");
     if (wait_for(m, not_reported, &until))
         FAIL(m, "rank %d: rank 0 at %s does not say whether all are connected", me, m->where);
@@ -540,7 +542,6 @@ static void part(meeting *m, int *sockets, rendezvous_peer *peers) {
     if (m->card.pid && !m->s->rank) card_remove(m->file, &m->card);
     free(m->contacts);
     free(m->seats);
-    free(m->absent);
 }
 
 int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_peer *peers) {
@@ -552,10 +553,9 @@ int rendezvous(const rendezvous_settings *settings, int *sockets, rendezvous_pee
     m.self.most = s.ranks + STRANGERS;
     m.contacts = calloc((size_t)(s.ranks + m.self.most), sizeof *m.contacts);
     m.seats = calloc((size_t)s.ranks, sizeof *m.seats);
-    m.absent = calloc((size_t)s.ranks, 1);
     m.self.strangers = m.contacts + s.ranks;
     for (int i = 0; i < s.ranks + m.self.most && m.contacts; i++) m.contacts[i].fd = -1;
-    if (m.contacts && m.seats && m.absent)
+    if (m.contacts && m.seats)
         meet(&m);
     else
         m.rc = zero_fail(ZERO_ERR_MEMORY, "out of memory for the start-up of %d ranks", s.ranks);

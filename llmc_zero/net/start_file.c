@@ -57,7 +57,7 @@ static int open_card(const char *path, int flags, card *c) {
 }
 
 const char *card_fault(int error) {
-    if (error == EBADMSG) return "it is no rendezvous file";
+    if (error == EBADMSG) return "it is not a start file";
     if (error == EPERM) return "it is another user's, or other users may read or write it";
     return strerror(error);
 }
@@ -101,7 +101,7 @@ int card_write(const char *path, card *c) {
     if (!error) return 0;
     return zero_fail_setting(ZERO_ERR_IO, "start.file",
                              is_other
-                                 ? " %s: something is there that is no rendezvous file, and stays as it is: "
+                                 ? " %s: something is there that is not a start file, and stays as it is: "
                                    "name a file that does not exist"
                                  : " %s: rank 0 cannot write it: %s: name one in a folder that all hosts "
                                    "see and may write",
