@@ -64,6 +64,12 @@ static void ranks_and_collectives(void **state) {
          "rank 1 (host node1) waited 2.5 s in an all-gather of unit 7 for rank 0 (host node0): " END);
     says(&n, scalars, EXCHANGE_GATHER, first,
          "rank 1 (host node1) waited 2.5 s in an all-gather of scalars for rank 0 (host node0): " END);
+    for (int i = 0; i < 2; i++) {  // rank 0 has answered, or is in a later exchange
+        n = some_ranks(3);
+        n.peers[0] = i ? (net_peer){ .ahead = 1 } : (net_peer){ .late = 1 };
+        says(&n, one, EXCHANGE_SCATTER, both,
+             "rank 1 (host node1) waited 2.5 s in a reduce-scatter of unit 7 for rank 2 (host node2): " END);
+    }
     n.who = NULL;  // as in the exchange that tells them
     says(&n, scalars, EXCHANGE_GATHER, first,
          "rank 1 (host unknown) waited 2.5 s in an all-gather of scalars for rank 0 (host unknown): " END);

@@ -117,8 +117,6 @@ void contact_close(contact *c) {
 
 // -------- strangers
 
-int strangers_are_too_many(int rc) { return rc == -EMFILE || rc == -ENFILE; }
-
 int strangers_drop(party *p) {
     for (int i = 0; i < p->most; i++) {
         contact *c = &p->strangers[(p->came + (uint64_t)i) % (uint64_t)p->most];
@@ -142,7 +140,7 @@ static int challenge(const party *p, contact *c) {
 int strangers_let_in(party *p) {
     for (int i = 0; i < p->most / 4; i++) {
         int fd = net_accept(p->listener);
-        if (fd < 0 && strangers_are_too_many(fd) && strangers_drop(p)) continue;
+        if (fd < 0 && net_is_out_of_files(fd) && strangers_drop(p)) continue;
         if (fd < 0) return fd == -EAGAIN ? 0 : fd;
         contact *c = &p->strangers[p->came++ % (uint64_t)p->most];
         contact_close(c);

@@ -96,9 +96,7 @@ void contact_close(contact *c);
 // fewer at a time the system's own queue stays full in a flood, and the system then drops ranks too, which
 // retry after one second, two, four, and so on. 0, or a negative errno.
 int strangers_let_in(party *p);
-// No descriptor is left, and a stranger may hold one. strangers_drop returns 1 if it has dropped the oldest.
-int strangers_are_too_many(int rc);
-int strangers_drop(party *p);
+int strangers_drop(party *p);  // the oldest, for its descriptor; 0: there is none
 // The stranger does not know the secret. The answer has no tag: with one the stranger could try out keys.
 void strangers_turn_away(party *p, contact *stranger);
 

@@ -79,7 +79,7 @@ static int call(meeting *m, int r, const net_address *to, double until) {
     const double enough = earlier(until, clock_now() + call_s);
     int fd;
     do fd = net_connect(to, enough);
-    while (strangers_are_too_many(fd) && strangers_drop(&m->self));
+    while (net_is_out_of_files(fd) && strangers_drop(&m->self));
     int rc = fd < 0 ? fd : net_tune(fd, m->s->silence_s);
     m->contacts[r] = (contact){ .fd = fd, .state = CALLED, .rank = r };
     if (rc) contact_close(&m->contacts[r]);
@@ -251,7 +251,7 @@ static void let_strangers_in(meeting *m) {
     if (rc)
         FAIL(m, "rank %d (host %s) cannot take connections: %s%s", m->s->rank, m->seats[m->s->rank].host,
              strerror(-rc),
-             strangers_are_too_many(rc) ? ": raise ulimit -n above twice the number of ranks" : "");
+             net_is_out_of_files(rc) ? ": raise ulimit -n above twice the number of ranks" : "");
 }
 
 // Waits at most until `until` for events, and handles them. Before rank 0 has answered, this rank does not

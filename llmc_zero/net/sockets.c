@@ -124,6 +124,8 @@ int net_port(int fd) {
     return rc ? rc : ntohs(*port_in(&a));
 }
 
+int net_is_out_of_files(int rc) { return rc == -EMFILE || rc == -ENFILE; }
+
 int net_accept(int listener) {
     int fd;
     do fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);

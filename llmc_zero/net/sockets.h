@@ -35,6 +35,7 @@ const char *net_text(const net_address *a, char text[NET_NAME]);  // "10.0.0.1:4
 // Listens on all of this machine's addresses, at `port` (0: any free one). Returns the socket.
 int net_listen(int port, int backlog);
 int net_port(int fd);
+int net_is_out_of_files(int rc);                          // 1: no descriptor is left for a socket
 int net_accept(int listener);                             // -EAGAIN: none is waiting
 int net_connect(const net_address *to, double deadline);  // returns the socket
 int net_wait(int fd, int events, double deadline);        // 0, or -ETIMEDOUT
