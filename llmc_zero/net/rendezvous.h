@@ -2,10 +2,10 @@
 // it writes to a shared file. The others connect to it, it sends each the addresses of all, and every rank
 // connects to every other.
 //
-// A rank proves to the others that it knows the secret of the job: `key`, and with a file also a random key
-// in it, which only this user can read. Connections without it are dropped and cannot disturb the startup.
-// Without key and file, anyone who reaches the port can join. The secret protects only the startup: later
-// traffic between ranks is not encrypted or authenticated.
+// A rank proves to the others that it knows the secret of the job: `key` and `job`, and with a file also a
+// random key in it, which only this user can read. Connections without it are dropped and cannot disturb the
+// startup. Job numbers are public: without key and file, anyone who reaches the port can join. The secret
+// protects only the startup: later traffic between ranks is not encrypted or authenticated.
 #ifndef LLMC_ZERO_NET_RENDEZVOUS_H
 #define LLMC_ZERO_NET_RENDEZVOUS_H
 #include <stdint.h>
