@@ -368,7 +368,21 @@ static int say_slowly(here *h) {
     }
     return rc ? rc : net_least(&h->c, 5);
 }
-// One rank ends the job, and the others give its sentence or, where that is NULL, end with its status.
+// Rank 2 hangs, and rank 0 is one exchange ahead when both find out: rank 1, the first to wait for it,
+// reports.
+static int late_in_turn(here *h) {
+    h->c.timeout_s = 0.3;
+    if (h->rank == 2) {
+        nap(1.5);
+        _exit(9);
+    }
+    int rc = net_exchange(&h->c, EXCHANGE_ROOT, unit_7, h->rank ? 2 : 0, out, in, 10);
+    if (!rc) barrier(h);
+    end_job(&h->c, 9);
+    return 0;
+}
+// One rank ends the job, and the others give its sentence or, where that is NULL, end silently with its
+// status.
 static void endings(void **state) {
     (void)state;
     static const struct {
@@ -380,6 +394,7 @@ static void endings(void **state) {
         { half_a_message, 2, 1, 0, "rank 1 ended the job: rank 1 (host" },
         { end_beside, 2, 0, 0, "rank 0 ended the job" },
         { end_behind, 2, 0, 7, NULL },
+        { late_in_turn, 3, 1, 9, NULL },
         { fail_behind, 2, 1, 3, "rank 1 ended the job: no memory for activations" },
         { say_slowly, 2, 1, 7, "rank 1 ended the job: the disk of rank 1 is full" },
     };
@@ -387,6 +402,7 @@ static void endings(void **state) {
         plan p = { rows[i].body, .ranks = rows[i].ranks, .timeout_s = 10 };
         fresh(NULL);
         run(&p, 10);
+        if (!rows[i].words) assert_int_equal(speaker(), rows[i].who);
         for (int r = 0; r < p.ranks; r++) {
             if (o[r].value) fail_msg("row %zu: rank %d: %s", i, r, o[r].sentence);
             if (r == rows[i].who || !rows[i].words)
