@@ -8,11 +8,11 @@
 #include "check.h"
 #include "toy.h"
 
-enum { STEPS = 3, EVAL_AFTER = 1 };
+enum { STEPS = 3, EVAL_AFTER = 1, MOST_STEPS = 6 };
 
 typedef struct {
     char set[17], trained[17], full[17];
-    double norms[STEPS + 1];
+    double norms[MOST_STEPS];
     float eval, gradient[33], moment[33];
 } outcome;
 
@@ -54,7 +54,7 @@ static inline void outcome_reload(toy *t) {
 }
 
 static inline outcome outcome_of(const zero_config *c, int with_files, void (*before_destroy)(zero *z)) {
-    const zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = STEPS + 1 };
+    const zero_hyper h = toy_hyper(STEPS + 1);
     outcome o;
     zero_step_result result;
     toy t;

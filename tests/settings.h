@@ -24,6 +24,7 @@ typedef struct {
     int prefetch, max_open, overlap, poison, shared_window;
     int64_t window_bytes;
     int direct;  // 1: past the staging at any size
+    int wire;    // 1: 16-bit gradients travel as fp32
 } settings_variation;
 
 static const settings_path settings_paths[] = {
@@ -39,22 +40,24 @@ static const settings_format settings_formats[] = {
 static const int settings_micro_batches[] = { 1, 3 };
 // clang-format off
 static const settings_variation settings_variations[] = {
-    // name                  bucket     prefetch  max_open  overlap  poison  shared  window    direct
-    { "defaults",            0,         1,        1,        0,       0,      1,      4 << 20,  0 },
-    { "overlap",             0,         1,        1,        1,       0,      1,      4 << 20,  0 },
-    { "bucket 1",            1,         1,        1,        1,       0,      1,      4 << 20,  0 },
-    { "bucket 5000",         5000,      1,        1,        1,       0,      1,      4 << 20,  0 },
-    { "bucket huge",         1LL << 40, 1,        1,        1,       0,      1,      4 << 20,  0 },
-    { "prefetch 0",          0,         0,        1,        1,       0,      1,      4 << 20,  0 },
-    { "prefetch 3",          0,         3,        1,        1,       0,      1,      4 << 20,  0 },
-    { "max_open 2",          0,         0,        2,        0,       0,      1,      4 << 20,  0 },
-    { "small window",        0,         1,        1,        0,       0,      1,      64 << 10, 0 },
-    { "messages",            0,         1,        1,        0,       0,      0,      4 << 20,  0 },
-    { "messages, overlap",   0,         1,        1,        1,       0,      0,      64 << 10, 0 },
-    { "poison",              0,         3,        1,        1,       1,      1,      4 << 20,  0 },
-    { "poison, bucket huge", 1LL << 40, 1,        1,        0,       1,      1,      4 << 20,  0 },
-    { "direct reads",        0,         1,        1,        1,       1,      1,      64 << 10, 1 },
-    { "unstaged messages",   0,         1,        1,        1,       1,      0,      64 << 10, 1 },
+    // name                  bucket     prefetch  max_open  overlap  poison  shared  window    direct  wire
+    { "defaults",            0,         1,        1,        0,       0,      1,      4 << 20,  0,      0 },
+    { "overlap",             0,         1,        1,        1,       0,      1,      4 << 20,  0,      0 },
+    { "bucket 1",            1,         1,        1,        1,       0,      1,      4 << 20,  0,      0 },
+    { "bucket 5000",         5000,      1,        1,        1,       0,      1,      4 << 20,  0,      0 },
+    { "bucket huge",         1LL << 40, 1,        1,        1,       0,      1,      4 << 20,  0,      0 },
+    { "prefetch 0",          0,         0,        1,        1,       0,      1,      4 << 20,  0,      0 },
+    { "prefetch 3",          0,         3,        1,        1,       0,      1,      4 << 20,  0,      0 },
+    { "max_open 2",          0,         0,        2,        0,       0,      1,      4 << 20,  0,      0 },
+    { "small window",        0,         1,        1,        0,       0,      1,      64 << 10, 0,      0 },
+    { "messages",            0,         1,        1,        0,       0,      0,      4 << 20,  0,      0 },
+    { "messages, overlap",   0,         1,        1,        1,       0,      0,      64 << 10, 0,      0 },
+    { "poison",              0,         3,        1,        1,       1,      1,      4 << 20,  0,      0 },
+    { "poison, bucket huge", 1LL << 40, 1,        1,        0,       1,      1,      4 << 20,  0,      0 },
+    { "direct reads",        0,         1,        1,        1,       1,      1,      64 << 10, 1,      0 },
+    { "unstaged messages",   0,         1,        1,        1,       1,      0,      64 << 10, 1,      0 },
+    { "wire",                5000,      1,        1,        1,       0,      1,      4 << 20,  0,      1 },
+    { "wire, messages",      1LL << 40, 1,        1,        0,       1,      0,      4 << 20,  0,      1 },
 };
 // clang-format on
 
@@ -84,6 +87,7 @@ static inline zero_config settings_config(const settings_path *p, const settings
     c.debug.poison = v->poison;
     c.comm.shared_window = v->shared_window;
     c.comm.window_bytes = v->window_bytes;
+    c.comm.reduce_fp32 = v->wire;
     c.comm.timeout_s = 60;
     if (getenv("TEST_SERVER")) {  // mpirun starts the ranks, and their messages go by TCP
         c.start.method = ZERO_START_TCP;

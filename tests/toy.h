@@ -12,6 +12,7 @@
 #include "toy_kernels.h"
 
 enum { TOY_BLOCKS = 4, TOY_UNITS = TOY_BLOCKS + 1, TOY_TENSORS = 6, TOY_LARGEST = 33333 };
+enum { TOY_ELEMS = TOY_LARGEST + 50 + TOY_BLOCKS * (129 + 5003 + 33 + 1280) };
 
 // Gradients of the matrices are written, as GPT-2's are, those of the others added to.
 static const zero_tensor toy_tensors[TOY_TENSORS] = {
@@ -151,14 +152,14 @@ static inline int toy_passes(toy *t, int micro_batches) {
     return 0;
 }
 
+static inline zero_hyper toy_hyper(int step) {
+    return (zero_hyper){ .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = step };
+}
+
 static inline int toy_step(toy *t, int micro_batches, int step, zero_step_result *result) {
-    zero_hyper h = { .lr = 1e-2f,
-                     .beta1 = 0.9f,
-                     .beta2 = 0.95f,
-                     .eps = 1e-8f,
-                     .weight_decay = 0.1f,
-                     .grad_clip = 1.0f,
-                     .t = step };
+    zero_hyper h = toy_hyper(step);
+    h.weight_decay = 0.1f;
+    h.grad_clip = 1.0f;
     TOY_TRY(toy_passes(t, micro_batches));
     return zero_step(t->z, &h, result);
 }

@@ -1,0 +1,328 @@
+// What mpi_tiers.c and mpi_tiers_device.c check alike: every mixture of tiers gives the bits of the run that
+// has all in memory, with updates at the end of a step, during backward (zero_promise_update) and beside the
+// next step (offload.delayed_update); a step moves the bytes of the plan; every fault of a disk is an error.
+#ifndef TESTS_TIERS_H
+#define TESTS_TIERS_H
+#include <errno.h>
+#include "check.h"
+#include "lanes.h"
+#include "outcome.h"
+#include "plan.h"
+#include "settings.h"
+#include "../llmc_zero/tiers/file_folder.h"
+
+typedef struct {
+    const char *name;
+    zero_tier params, optimizer, gradients;
+    double ratio;
+    int64_t in_host, piece;  // elements
+    int verify;
+} mixture;
+enum { ALL = 1 << 30 };  // of the parameters in memory
+
+// Set by main.
+static struct {
+    const mixture *mixtures;
+    int n_mixtures, n_manners;
+    // Puts the run where the program tests, in one of the manners. Returns the manner's name.
+    const char *(*place)(zero_config *c, int turn);
+} tiers;
+
+static inline const mixture *mixture_called(const char *name) {
+    const mixture *m = tiers.mixtures;
+    while (strcmp(m->name, name)) m++;
+    return m;
+}
+
+static inline int fits_stage(const mixture *m, int stage) {
+    return (m->params == ZERO_DEVICE || stage == 3) && (m->gradients == ZERO_DEVICE || stage >= 2);
+}
+
+static inline zero_config tiers_config(const mixture *m, int stage, const settings_format *format,
+                                       int micro_batches, const settings_variation *v) {
+    zero_config c = settings_config(&settings_paths[stage + 1], format, micro_batches, v);
+    c.offload.params = m->params;
+    c.offload.optimizer = m->optimizer;
+    c.offload.gradients = m->gradients;
+    c.offload.optimizer_ratio = m->ratio;
+    c.offload.params_in_host = m->in_host;
+    if (m->piece) c.offload.sub_group_size = m->piece;
+    c.offload.nvme = outcome_folder;
+    c.offload.nvme_verify = m->verify;
+    return c;
+}
+
+// -------- runs
+
+static zero_plan planned;
+static inline void compare_with_plan(zero *z) {
+    const char *difference = plan_differs_in_any_order(&planned, z);
+    if (*difference) fprintf(stderr, "%s\n", difference);
+    CHECK(!*difference);
+}
+
+static inline outcome plain_in_memory(zero_config c) { return outcome_of(&c, 0, NULL); }
+
+static inline outcome plain_in_tiers(zero_config *c, int turn) {
+    zero_config own = *c;
+    own.start.rank = checks.rank;
+    MUST(zero_make_plan(&planned, &own, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS, checks.ranks,
+                        checks.ranks));
+    return outcome_of(c, turn % 3 == 0, compare_with_plan);
+}
+
+// Nothing is clipped, so that the update need not wait for the norm.
+static inline outcome promised(const zero_config *c, int early, double compute_s) {
+    outcome o;
+    toy t;
+    memset(&o, 0, sizeof o);
+    MUST(outcome_create(&t, c));
+    t.compute_s = compute_s;
+    for (int step = 1; step <= 4; step++) {
+        const zero_hyper h = toy_hyper(step);
+        zero_step_result result;
+        if (early) MUST(zero_promise_update(t.z, &h));
+        MUST(toy_passes(&t, c->micro_batches));
+        MUST(zero_finish_gradients(t.z, &result));
+        o.norms[step - 1] = result.grad_norm;
+        if (step == 2) MUST(zero_get(t.z, ZERO_GRADIENT, 2, 3, 2490, 33, o.gradient));
+        MUST(zero_update(t.z, &h));
+        if (step == 3) MUST(toy_eval(&t));
+        if (step == 3) o.eval = outcome_activation(&t);
+    }
+    MUST(zero_hash(t.z, 0, o.trained));
+    MUST(zero_hash(t.z, 1, o.full));
+    zero_destroy(t.z);
+    return o;
+}
+static inline outcome not_promised(zero_config c) { return promised(&c, 0, 0); }
+static inline outcome promised_in_tiers(zero_config *c, int turn) {
+    return promised(c, 1, 1e-4 * (turn % 3));
+}
+
+enum { DELAYED_STEPS = 6, FIRST_DELAYED = 3, SKIPPED = 5 };
+
+static inline void run_delayed_step(toy *t, int micro_batches, int step, outcome *o) {
+    zero_hyper h = toy_hyper(step < SKIPPED ? step : step - 1);
+    zero_step_result result;
+    h.weight_decay = 0.1f;
+    h.grad_clip = 1.0f;
+    MUST(toy_passes(t, micro_batches));
+    MUST(zero_finish_gradients(t->z, &result));
+    o->norms[step - 1] = result.grad_norm;
+    if (step == 2) MUST(zero_get(t->z, ZERO_GRADIENT, 2, 3, 2490, 33, o->gradient));
+    MUST(step == SKIPPED ? zero_discard(t->z) : zero_update(t->z, &h));
+}
+
+static inline void end_delayed(toy *t, outcome *o) {
+    MUST(zero_finish_update(t->z));
+    MUST(zero_hash(t->z, 1, o->full));
+    MUST(zero_hash(t->z, 0, o->trained));
+    zero_destroy(t->z);
+}
+
+static inline outcome delayed_in_tiers(zero_config *c, int turn) {
+    outcome o;
+    toy t;
+    memset(&o, 0, sizeof o);
+    c->offload.delayed_update = FIRST_DELAYED;
+    MUST(outcome_create(&t, c));
+    t.compute_s = 1e-4 * (turn % 3);
+    for (int step = 1; step <= DELAYED_STEPS; step++) run_delayed_step(&t, c->micro_batches, step, &o);
+    MUST(zero_hash(t.z, 0, o.set));
+    MUST(toy_eval(&t));  // with the older parameters, which a device may still be reading
+    MUST(zero_finish_update(t.z));
+    o.eval = outcome_activation(&t);
+    end_delayed(&t, &o);
+    return o;
+}
+
+// Masters of all tensors into `values`, or from there into masters or parameters.
+static inline void copy_masters(toy *t, zero_value what, int set, float *values) {
+    for (int k = 0; k < TOY_TENSORS; k++)
+        for (int l = 0; l < toy_tensors[k].layers; l++, values += toy_elems(k))
+            MUST(set ? zero_set(t->z, what, k, l, 0, toy_elems(k), values)
+                     : zero_get(t->z, what, k, l, 0, toy_elems(k), values));
+}
+
+// The same without any delay in the plugin: each step is given the parameters of the step before, and its
+// update the masters of this one. fp32 parameters are their own masters, so that nothing can be done by
+// hand: the run in memory is what others are compared with.
+static inline outcome delayed_by_hand(zero_config c) {
+    static float kept[2][TOY_ELEMS];
+    outcome o;
+    toy t;
+    int newest = 0, is_behind = 0;
+    if (c.numbers.dtype == ZERO_F32) {
+        c.offload.optimizer = ZERO_HOST;
+        return delayed_in_tiers(&c, 0);
+    }
+    memset(&o, 0, sizeof o);
+    MUST(outcome_create(&t, &c));
+    for (int step = 1; step <= DELAYED_STEPS + 1; step++) {
+        copy_masters(&t, ZERO_MASTER, 0, kept[newest]);
+        copy_masters(&t, ZERO_PARAM, 1, kept[is_behind ? !newest : newest]);
+        copy_masters(&t, ZERO_MASTER, 1, kept[newest]);
+        if (step > DELAYED_STEPS) break;
+        run_delayed_step(&t, c.micro_batches, step, &o);
+        is_behind = step >= FIRST_DELAYED && step != SKIPPED;  // a skipped step leaves nothing behind
+        newest = !newest;
+    }
+    MUST(zero_hash(t.z, 0, o.set));
+    MUST(toy_eval(&t));
+    o.eval = outcome_activation(&t);
+    copy_masters(&t, ZERO_PARAM, 1, kept[newest]);
+    end_delayed(&t, &o);
+    return o;
+}
+
+// -------- the same bits
+
+typedef struct {
+    const char *name;
+    outcome (*in_memory)(zero_config c);
+    outcome (*in_tiers)(zero_config *c, int turn);
+    int one_in;  // of the combinations
+    int no_fp16, needs_master, needs_offload;
+} kind_of_run;
+static const kind_of_run plain_runs = { "bits", plain_in_memory, plain_in_tiers, 3, 0, 0, 0 };
+static const kind_of_run early_runs = { "early", not_promised, promised_in_tiers, 4, 1, 0, 0 };
+static const kind_of_run delayed_runs = { "delayed", delayed_by_hand, delayed_in_tiers, 3, 0, 1, 1 };
+
+// Manners take turns, and variations so that each is met with every manner.
+static inline void check_in_tiers(const kind_of_run *k, const mixture *m, int stage,
+                                  const settings_format *format, int micro_batches, int turn,
+                                  const outcome *want) {
+    const settings_variation *v =
+        &settings_variations[(7 * turn + turn / tiers.n_manners) % SETTINGS_COUNT(settings_variations)];
+    zero_config c = tiers_config(m, stage, format, micro_batches, v);
+    const char *manner = tiers.place(&c, turn);
+    CHECK_SETTING("%s, %s: stage %d, %s, %d micro-batches, %s%s", k->name, m->name, stage, format->name,
+                  micro_batches, v->name, manner);
+    const outcome o = k->in_tiers(&c, turn);
+    CHECK(!memcmp(&o, want, sizeof o));
+}
+
+static inline void check_bits(const kind_of_run *k, int stage, const settings_format *format) {
+    static int turn;
+    const int f = (int)(format - settings_formats);
+    if ((k->no_fp16 && format->dtype == ZERO_F16) || (k->needs_master && format->no_master)) return;
+    for (int b = 0; b < SETTINGS_COUNT(settings_micro_batches); b++) {
+        const int micro_batches = settings_micro_batches[b];
+        const outcome want = k->in_memory(
+            settings_config(&settings_paths[stage + 1], format, micro_batches, &settings_variations[0]));
+        for (int i = 0; i < tiers.n_mixtures; i++) {
+            const mixture *m = &tiers.mixtures[i];
+            if (!fits_stage(m, stage) || (k->needs_offload && m->optimizer == ZERO_DEVICE)) continue;
+            if (settings_chosen(f + b + stage + i + checks.ranks, k->one_in))
+                check_in_tiers(k, m, stage, format, micro_batches, turn++, &want);
+        }
+    }
+}
+
+static inline void check_all_bits(void) {
+    static const kind_of_run *const kinds[] = { &plain_runs, &early_runs, &delayed_runs };
+    for (int k = 0; k < SETTINGS_COUNT(kinds); k++)
+        for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
+            for (int stage = 1; stage <= 3; stage++) check_bits(kinds[k], stage, &settings_formats[f]);
+}
+
+// -------- traffic
+
+// A step copies, reads and writes what the plan has, once the order of uses is known.
+static inline void check_traffic(const mixture *m, int stage, const settings_format *format,
+                                 int micro_batches, int delayed) {
+    zero_config c = tiers_config(m, stage, format, micro_batches, &settings_variations[1]);
+    zero_files before, after;
+    zero_plan plan;
+    trace_lanes lanes_before = { .named = 0 };
+    toy t;
+    tiers.place(&c, 0);
+    c.offload.delayed_update = delayed;
+    c.debug.trace_events = 8192;
+    CHECK_SETTING("traffic: %s, stage %d, %s, %d micro-batches%s", m->name, stage, format->name,
+                  micro_batches, delayed ? ", delayed" : "");
+    MUST(outcome_create(&t, &c));
+    for (int step = 1; step <= 3; step++) {
+        zero_files_info(t.z, &before);
+        lanes_before = lanes_of(t.z);
+        MUST(toy_step(&t, micro_batches, step, NULL));
+        MUST(zero_barrier(t.z));
+    }
+    zero_files_info(t.z, &after);
+    zero_plan_info(t.z, &plan);
+    CHECK(after.copied_down - before.copied_down == plan.copied_down);
+    CHECK(after.copied_up - before.copied_up == plan.copied_up);
+    CHECK((plan.copied_down + plan.copied_up > 0) == (c.device == ZERO_CUDA));
+    const int64_t not_read = after.not_read - before.not_read;
+    CHECK(after.read - before.read + not_read == plan.file_read);
+    CHECK(after.written - before.written == plan.file_written);
+    const trace_lanes lanes = lanes_of(t.z);
+    plan.file_read -= not_read;
+    check_lanes(&lanes_before, &lanes, &plan);
+    const int params_in_files = m->params == ZERO_NVME && m->in_host < ALL;
+    const int in_files =
+        params_in_files || (m->optimizer == ZERO_NVME && m->ratio > 0) || m->gradients == ZERO_NVME;
+    if (params_in_files && !m->in_host && c.device == ZERO_CPU && !delayed) CHECK(not_read > 0);
+    CHECK((after.gathers_from_memory > 0) == (params_in_files && m->in_host > 0));
+    CHECK((after.gathers_from_files > 0) == params_in_files);
+    CHECK((after.how != NULL) == in_files);
+    zero_destroy(t.z);
+}
+
+static inline void check_all_traffic(void) {
+    for (int i = 0; i < tiers.n_mixtures; i++)
+        for (int stage = 1; stage <= 3; stage++)
+            for (int b = 0; b < SETTINGS_COUNT(settings_micro_batches); b++)
+                for (int delayed = 0; delayed <= (tiers.mixtures[i].optimizer != ZERO_DEVICE); delayed++)
+                    if (fits_stage(&tiers.mixtures[i], stage) && settings_chosen(i + stage + b + delayed, 2))
+                        check_traffic(&tiers.mixtures[i], stage, &settings_formats[(i / 2 + b) % 2],
+                                      settings_micro_batches[b], delayed);
+}
+
+// -------- faults
+
+static struct {
+    file_operation kind;
+    long left;
+} fault;
+
+static inline long fail_nth(file_operation what, size_t bytes) {
+    if (what != fault.kind) return (long)bytes;
+    return __atomic_sub_fetch(&fault.left, 1, __ATOMIC_RELAXED) == 0 ? -EIO : (long)bytes;
+}
+
+// Returns the first error of three steps and a digest. After one of the disk, which the sentence names,
+// whatever comes fails as well: no update follows one that has failed.
+static inline int run_with_fault(const zero_config *c, int of_disk) {
+    char hex[17];
+    toy t = { .z = NULL };
+    int rc = outcome_create(&t, c);  // may fail in setting the values, and leaves the plugin then
+    for (int step = 1; step <= 3 && !rc; step++) rc = toy_step(&t, c->micro_batches, step, NULL);
+    if (!rc) rc = zero_hash(t.z, 1, hex);
+    if (rc && of_disk) CHECK(strstr(zero_last_error(), outcome_folder));
+    if (rc && of_disk && t.z) CHECK(zero_hash(t.z, 1, hex));
+    zero_destroy(t.z);
+    return rc;
+}
+
+// The n-th read, write or submission fails, for every n until a run has fewer.
+static inline void check_files_that_fail(const zero_config *c) {
+    static const file_operation kinds[] = { FILE_READ, FILE_WRITE, FILE_SUBMIT };
+    for (int k = 0; k < SETTINGS_COUNT(kinds); k++) {
+        int rc = -1;
+        long n = 1;
+        CHECK_SETTING("operation %d fails, the n-th for every n", (int)kinds[k]);
+        for (; rc; n += 1 + n / 8) {
+            fault.kind = kinds[k];
+            fault.left = n;
+            file_fault = fail_nth;
+            rc = run_with_fault(c, 1);
+            file_fault = NULL;
+            CHECK(!rc || rc == ZERO_ERR_TIER);
+        }
+        CHECK(n > 20);
+    }
+}
+
+#endif
