@@ -124,8 +124,7 @@ static int step_updates_in_backward(const zero_config *c, int early, double comp
 static void check_early_overlaps(void) {
     for (int early = 0; early <= 1; early++) {
         int overlap = -1;
-        zero_config c =
-            tiers_config(&mixtures[13], 3, &settings_formats[1], 3, &settings_variations[0]);
+        zero_config c = tiers_config(&mixtures[13], 3, &settings_formats[1], 3, &settings_variations[0]);
         CHECK_SETTING("an update %s begins during backward",
                       early ? "promised early" : "that is not promised");
         c.debug.trace_events = 4096;
@@ -167,8 +166,7 @@ static void check_delayed_overlaps(void) {
     for (int delayed = 0; delayed <= 1; delayed++) {
         toy t;
         outcome o;
-        zero_config c =
-            tiers_config(&mixtures[0], 3, &settings_formats[1], 1, &settings_variations[0]);
+        zero_config c = tiers_config(&mixtures[0], 3, &settings_formats[1], 1, &settings_variations[0]);
         CHECK_SETTING("forward %s an update", delayed ? "does not wait for" : "waits for");
         c.debug.trace_events = 4096;
         c.offload.delayed_update = delayed;
@@ -209,8 +207,8 @@ int main(int argc, char **argv) {
     check_early_overlaps();
     check_delayed_overlaps();
     if (checks.ranks == 1) {  // others would wait for the one that fails
-        const zero_config c =
-            tiers_config(&mixtures[13], 3, &settings_formats[1], 3, &settings_variations[6]);
+        const zero_config c = tiers_config(&mixtures[13], 3, &settings_formats[1], 3,
+                                           &settings_variations[6]);
         check_files_that_fail(&c);
     }
     outcome_end();

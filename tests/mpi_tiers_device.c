@@ -89,8 +89,8 @@ static void check_nccl(void) {
 #ifdef CUDA_STAND_IN
 // Lazy streams: they run only what somebody waits for.
 static zero *create_lazy(toy *t, const char *mixture) {
-    zero_config c =
-        tiers_config(mixture_called(mixture), 3, &settings_formats[0], 1, &settings_variations[0]);
+    zero_config c = tiers_config(mixture_called(mixture), 3, &settings_formats[0], 1,
+                                 &settings_variations[0]);
     tiers.place(&c, 1);
     c.overlap = 1;
     MUST(device_toy_create(t, &c));

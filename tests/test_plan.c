@@ -244,33 +244,53 @@ static void test_formulas(void **state) {
 // -------- traffic
 
 // On four ranks a shard of the embedding has 256 elements, one of a block 1280. Each is sent to the three
-// other ranks.
-static void test_traffic(void **state) {
-    (void)state;
+// other ranks, and to the two of another node.
+static void check_traffic(const zero_config *c, int low, int wire) {
     enum { SHARD = PADDED / 4, BLOCK = BLOCKS * 1280, EMBEDDING = 256 };
     const zero_purpose step = ZERO_FOR_STEP;
+    const zero_plan p = plan_of(c, 4, 2);
+    const int A = c->micro_batches, sum = A > 1 ? 4 : low, sum_wire = A > 1 ? 4 : wire;
+    const int64_t gathered[] = { SHARD * sum, SHARD * low, SHARD * low, 2 * SHARD * low * A };
+    const int64_t reduced[] = { SHARD * sum_wire, SHARD * sum_wire, SHARD * wire * A, SHARD * wire * A };
+    const int64_t eval = c->stage == 3 ? (BLOCK + 2 * EMBEDDING) * low : 0;
+    const zero_traffic *all = &p.traffic, *between = &p.traffic_between_nodes;
+    assert_int_equal(all->all_gather[step], 3 * gathered[c->stage]);
+    assert_int_equal(between->all_gather[step], 2 * gathered[c->stage]);
+    assert_int_equal(all->reduce_scatter[step], 3 * reduced[c->stage]);
+    assert_int_equal(between->reduce_scatter[step], 2 * reduced[c->stage]);
+    assert_int_equal(all->all_gather[ZERO_FOR_EVAL], 3 * eval);
+    assert_int_equal(all->other[ZERO_FOR_SCALARS], 3 * UNITS * sizeof(double));
+    assert_int_equal(between->other[ZERO_FOR_SCALARS], 2 * UNITS * sizeof(double));
+    assert_int_equal(all->other[step], 0);
+}
+
+static void test_traffic(void **state) {
+    (void)state;
     for (int stage = 0; stage <= 3; stage++)
-        for (int A = 1; A <= 3; A += 2) {
-            const zero_config c = config_of(stage, ZERO_BF16, A);
-            const zero_plan p = plan_of(&c, 4, 2);
-            const int sum = A > 1 ? 4 : 2;
-            const int64_t gathered[] = { SHARD * sum, SHARD * 2, SHARD * 2, 2 * SHARD * 2 * A };
-            const int64_t reduced[] = { SHARD * sum, SHARD * sum, SHARD * 2 * A, SHARD * 2 * A };
-            const int64_t eval = stage == 3 ? (BLOCK + 2 * EMBEDDING) * 2 : 0;
-            const zero_traffic *all = &p.traffic, *between = &p.traffic_between_nodes;
-            assert_int_equal(all->all_gather[step], 3 * gathered[stage]);
-            assert_int_equal(between->all_gather[step], 2 * gathered[stage]);
-            assert_int_equal(all->reduce_scatter[step], 3 * reduced[stage]);
-            assert_int_equal(between->reduce_scatter[step], 2 * reduced[stage]);
-            assert_int_equal(all->all_gather[ZERO_FOR_EVAL], 3 * eval);
-            assert_int_equal(all->other[ZERO_FOR_SCALARS], 3 * UNITS * sizeof(double));
-            assert_int_equal(between->other[ZERO_FOR_SCALARS], 2 * UNITS * sizeof(double));
-            assert_int_equal(all->other[step], 0);
-        }
-    zero_config naive = config_of(0, ZERO_BF16, 1);
-    naive.debug.naive = 1;
-    assert_int_equal(plan_of(&naive, 4, 4).traffic.other[step], 3 * PADDED * 2);
-    assert_int_equal(plan_of(&naive, 1, 1).traffic.other[step], 0);
+        for (int A = 1; A <= 3; A += 2)
+            for (int wire = 0; wire < 2; wire++) {
+                zero_config c = config_of(stage, ZERO_BF16, A);
+                c.comm.reduce_fp32 = wire;
+                check_traffic(&c, 2, wire ? 4 : 2);
+                c.numbers.dtype = ZERO_F32;
+                check_traffic(&c, 4, 4);
+            }
+    // Without ZeRO a rank sends all its gradients to all others.
+    static const struct {
+        zero_dtype dtype;
+        int micro_batches, wire, bytes;
+    } naive[] = {
+        { ZERO_BF16, 1, 0, 2 }, { ZERO_BF16, 1, 1, 4 }, { ZERO_BF16, 2, 0, 4 }, { ZERO_F32, 1, 0, 4 }
+    };
+    for (size_t i = 0; i < sizeof naive / sizeof *naive; i++) {
+        zero_config c = config_of(0, naive[i].dtype, naive[i].micro_batches);
+        c.debug.naive = 1;
+        c.comm.reduce_fp32 = naive[i].wire;
+        const zero_traffic t = plan_of(&c, 4, 4).traffic;
+        assert_int_equal(t.other[ZERO_FOR_STEP], 3 * PADDED * naive[i].bytes);
+        assert_true(t.all_gather[ZERO_FOR_STEP] == 0 && t.reduce_scatter[ZERO_FOR_STEP] == 0);
+        assert_int_equal(plan_of(&c, 1, 1).traffic.other[ZERO_FOR_STEP], 0);
+    }
 }
 
 // -------- size

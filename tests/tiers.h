@@ -261,8 +261,8 @@ static inline void check_traffic(const mixture *m, int stage, const settings_for
     plan.file_read -= not_read;
     check_lanes(&lanes_before, &lanes, &plan);
     const int params_in_files = m->params == ZERO_NVME && m->in_host < ALL;
-    const int in_files =
-        params_in_files || (m->optimizer == ZERO_NVME && m->ratio > 0) || m->gradients == ZERO_NVME;
+    const int in_files = params_in_files || (m->optimizer == ZERO_NVME && m->ratio > 0) ||
+                         m->gradients == ZERO_NVME;
     if (params_in_files && !m->in_host && c.device == ZERO_CPU && !delayed) CHECK(not_read > 0);
     CHECK((after.gathers_from_memory > 0) == (params_in_files && m->in_host > 0));
     CHECK((after.gathers_from_files > 0) == params_in_files);
