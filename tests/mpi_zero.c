@@ -42,6 +42,12 @@ static zero_plan plan_for(const zero_config *c, const zero_unit *units, int rank
     return plan;
 }
 
+// fp32, one micro-batch, the defaults.
+static zero_config simple(int stage, int overlap) {
+    return settings_config(&settings_paths[stage + 1], &settings_formats[0], 1,
+                           &settings_variations[overlap]);
+}
+
 static int64_t scalars_at_start;  // of creation
 
 // The traffic planned for a step equals the traffic counted in each.
@@ -281,7 +287,7 @@ static void check_exact_gradients(void) {
 // The count is exact: one more use of a block in forward is one more gather, and so is a use that was
 // announced without need. The plan knows both.
 static void check_extra_gathers(void) {
-    zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1, &settings_variations[1]);
+    zero_config c = simple(3, 1);
     int64_t plain = 0;
     for (int extra = 0; extra < 3; extra++) {
         static const int unit_of[] = { 0, 2, 0 };
@@ -398,16 +404,17 @@ static void check_other_passes(void) {
         }
 }
 
-// Below stage 3 forward is not collective, so each rank may use the units in an order of its own. The update
-// still gathers in one order on all ranks.
-static void train_in_own_order(const zero_config *c, char full[17]) {
+// The order in which forward uses the blocks changes with every step. Below stage 3, where forward is not
+// collective, each rank has an order of its own, and the update still gathers in one order on all ranks.
+static void train_in_any_order(const zero_config *c, char full[17]) {
     toy t;
     MUST(toy_create(&t, c, NULL));
-    for (int step = 1; step <= 2; step++) {
+    for (int step = 1; step <= 4; step++) {
         MUST(zero_begin_train(t.z, 0, 1));
         MUST(toy_start(&t, 0.1f * t.rank));
         MUST(toy_forward(&t, 0));
-        for (int k = 1; k < TOY_UNITS; k++) MUST(toy_forward(&t, checks.rank % 2 ? TOY_UNITS - k : k));
+        for (int k = 0; k < TOY_BLOCKS; k++)
+            MUST(toy_forward(&t, 1 + (k * 3 + step + (c->stage < 3 ? checks.rank : 0)) % TOY_BLOCKS));
         MUST(toy_forward(&t, 0));
         MUST(toy_backward_pass(&t));
         MUST(zero_step(t.z, &(zero_hyper){ .lr = 1e-2f, .eps = 1e-8f, .t = step }, NULL));
@@ -416,15 +423,23 @@ static void train_in_own_order(const zero_config *c, char full[17]) {
     zero_destroy(t.z);
 }
 
-static void check_own_orders(void) {
+static void check_any_order(void) {
     for (int overlap = 0; overlap < 2; overlap++) {
         char without[17], full[17];
         for (int stage = 0; stage < 3; stage++) {
-            zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[1], 1,
-                                            &settings_variations[overlap]);
+            zero_config c = simple(stage, overlap);
             CHECK_SETTING("forward in another order on each rank, stage %d, overlap %d", stage, overlap);
-            train_in_own_order(&c, stage ? full : without);
+            train_in_any_order(&c, stage ? full : without);
             if (stage) CHECK(!strcmp(full, without));
+        }
+        for (int prefetch = 0; prefetch <= 2; prefetch++) {
+            zero_config c = simple(3, overlap);
+            c.prefetch = prefetch;
+            c.debug.poison = prefetch > 0;
+            CHECK_SETTING("forward in another order in each step, prefetch %d, overlap %d", prefetch,
+                          overlap);
+            train_in_any_order(&c, prefetch ? full : without);
+            if (prefetch) CHECK(!strcmp(full, without));
         }
     }
 }
@@ -435,43 +450,40 @@ static float value_of(int what, int tensor, int layer, int64_t i) {
     return (float)((i * 37 + tensor * 11 + layer * 5 + what * 3) % 1009) / 1009;
 }
 
-static void steps(toy *t, int from, int to) {
-    for (int step = from; step <= to; step++) MUST(toy_step(t, 1, step, NULL));
+// Sets all values of one kind, or counts those that differ. PARAM sets the master too, so it comes first.
+static int64_t each_value(toy *t, const zero_config *c, int w, int set) {
+    static const zero_value order[] = { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };
+    static float x[TOY_LARGEST], got[TOY_LARGEST];
+    const int shared = own_master(c) && order[w] == ZERO_MASTER;  // the parameter itself
+    int64_t wrong = 0;
+    if (set && shared) return 0;
+    for (int k = 0; k < TOY_TENSORS; k++)
+        for (int l = 0; l < toy_tensors[k].layers; l++) {
+            const int64_t n = toy_elems(k), third = n / 3;
+            for (int64_t i = 0; i < n; i++) x[i] = value_of(shared ? 0 : w, k, l, i);
+            if (set) {
+                MUST(zero_set(t->z, order[w], k, l, third, n - third, x + third));
+                MUST(zero_set(t->z, order[w], k, l, 0, third, x));
+                continue;
+            }
+            MUST(zero_get(t->z, order[w], k, l, third, n - third, got + third));
+            MUST(zero_get(t->z, order[w], k, l, 0, third, got));
+            const int rounded = shared || order[w] == ZERO_PARAM;
+            for (int64_t i = 0; i < n; i++)
+                wrong += got[i] != (rounded ? toy_rounded(c->numbers.dtype, x[i]) : x[i]);
+        }
+    return wrong;
 }
 
 static void check_values(const zero_config *c) {
-    static float x[TOY_LARGEST], got[TOY_LARGEST];
-    static const zero_value order[] = { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1,
-                                        ZERO_MOMENT2 };  // PARAM sets the master too: first
     toy t;
     MUST(toy_create(&t, c, NULL));
     MUST(toy_eval(&t));
-    steps(&t, 1, 1);
+    MUST(toy_step(&t, 1, 1, NULL));
     MUST(zero_begin_eval(t.z));
     MUST(toy_forward(&t, 0));  // gathers of the next units are under way, and must not arrive after zero_set
-    for (int w = 0; w < 4; w++)
-        for (int k = 0; k < TOY_TENSORS; k++)
-            for (int l = 0; l < toy_tensors[k].layers; l++) {
-                int64_t n = toy_elems(k), half = n / 3;
-                if (own_master(c) && order[w] == ZERO_MASTER) continue;  // the parameter itself
-                for (int64_t i = 0; i < n; i++) x[i] = value_of(w, k, l, i);
-                MUST(zero_set(t.z, order[w], k, l, half, n - half, x + half));
-                MUST(zero_set(t.z, order[w], k, l, 0, half, x));
-            }
-    for (int w = 0; w < 4; w++)
-        for (int k = 0; k < TOY_TENSORS; k++)
-            for (int l = 0; l < toy_tensors[k].layers; l++) {
-                int64_t n = toy_elems(k), third = n / 3, wrong = 0;
-                int from = own_master(c) && order[w] == ZERO_MASTER ? 0 : w;
-                MUST(zero_get(t.z, order[w], k, l, third, n - third, got + third));
-                MUST(zero_get(t.z, order[w], k, l, 0, third, got));
-                for (int64_t i = 0; i < n; i++) {
-                    float want = value_of(from, k, l, i);
-                    if (order[from] == ZERO_PARAM) want = toy_rounded(c->numbers.dtype, want);
-                    wrong += got[i] != want;
-                }
-                CHECK(wrong == 0);
-            }
+    for (int w = 0; w < 4; w++) each_value(&t, c, w, 1);
+    for (int w = 0; w < 4; w++) CHECK(each_value(&t, c, w, 0) == 0);
     MUST(toy_eval(&t));
     zero_destroy(t.z);
 }
@@ -523,48 +535,49 @@ static void check_values_and_scalars(void) {
 // -------- overlap
 
 // Counts how often an event of kind `a` of one unit overlaps an event of kind `b` of another.
-static int meetings(const zero *z, trace_kind a, trace_kind b) {
+static int meetings(const zero *z, zero_event_kind a, zero_event_kind b) {
     int n = 0;
-    trace_event x, y;
-    for (int i = 0; trace_at(&z->trace, i, &x); i++) {
+    zero_event x, y;
+    for (int i = 0; zero_trace_event(z, i, &x); i++) {
         if (x.kind != a) continue;
-        for (int j = 0; trace_at(&z->trace, j, &y); j++)
+        for (int j = 0; zero_trace_event(z, j, &y); j++)
             n += y.kind == b && y.unit != x.unit && x.start_s < y.end_s && y.start_s < x.end_s;
     }
     return n;
 }
 
 // The index of the first event of a kind and unit from event `from` on; CHECK fails where there is none.
-static int event_of(const zero *z, int from, trace_kind kind, int unit) {
-    trace_event e;
-    for (int i = from; trace_at(&z->trace, i, &e); i++)
+static int event_of(const zero *z, int from, zero_event_kind kind, int unit) {
+    zero_event e;
+    for (int i = from; zero_trace_event(z, i, &e); i++)
         if (e.kind == kind && e.unit == unit) return i;
     CHECK(!"an event of this kind and unit");
     return -1;
 }
 
-static int events_so_far(const zero *z) {
-    trace_event e;
+// How many events there are of a kind; -1: of all kinds.
+static int events(const zero *z, int kind) {
+    zero_event e;
     int n = 0;
-    while (trace_at(&z->trace, n, &e)) n++;
+    for (int i = 0; zero_trace_event(z, i, &e); i++) n += kind < 0 || (int)e.kind == kind;
     return n;
 }
 
 // In backward of one micro-batch, the release of a block starts the next gather before the block's reduction.
 static void check_order_in_backward(const zero *z, int from, int prefetch, int another_follows) {
-    int at = event_of(z, from, EVENT_BACKWARD, TOY_UNITS - 1);
+    int at = event_of(z, from, ZERO_EV_BACKWARD, TOY_UNITS - 1);
     for (int unit = TOY_UNITS - 1; unit > 0; unit--) {
-        int reduce = event_of(z, at, EVENT_REDUCE, unit), next = unit - 1 - prefetch;
-        if (next > 0) CHECK(event_of(z, at, EVENT_GATHER, next) < reduce);
+        int reduce = event_of(z, at, ZERO_EV_REDUCE, unit), next = unit - 1 - prefetch;
+        if (next > 0) CHECK(event_of(z, at, ZERO_EV_GATHER, next) < reduce);
     }
-    if (another_follows) CHECK(event_of(z, at, EVENT_GATHER, 0) < event_of(z, at, EVENT_REDUCE, 1));
+    if (another_follows) CHECK(event_of(z, at, ZERO_EV_GATHER, 0) < event_of(z, at, ZERO_EV_REDUCE, 1));
 }
 
 // The gathers of the first so many units start before the next unit is updated.
 static void check_order_in_update(const zero *z, int from, int units) {
-    int at = event_of(z, from, EVENT_UPDATE, 0);
+    int at = event_of(z, from, ZERO_EV_UPDATE, 0);
     for (int unit = 0; unit < units; unit++)
-        CHECK(event_of(z, at, EVENT_GATHER, unit) < event_of(z, at, EVENT_UPDATE, unit + 1));
+        CHECK(event_of(z, at, ZERO_EV_GATHER, unit) < event_of(z, at, ZERO_EV_UPDATE, unit + 1));
 }
 
 // Without overlap a collective runs where it is started, so the trace has the order of the starts.
@@ -580,24 +593,17 @@ static void check_order_of_starts(void) {
             c.prefetch = prefetch;
             CHECK_SETTING("order of starts, stage %d, prefetch %d", stage, prefetch);
             MUST(toy_create(&t, &c, NULL));
-            steps(&t, 1, 1);  // records the order of use
+            MUST(toy_step(&t, 1, 1, NULL));  // records the order of use
             for (int micro = 0; micro < 2; micro++) {
-                from = events_so_far(t.z);
+                from = events(t.z, -1);
                 MUST(toy_train(&t, micro, 2));
                 if (stage == 3) check_order_in_backward(t.z, from, prefetch, micro == 0);
             }
-            from = events_so_far(t.z);
+            from = events(t.z, -1);
             MUST(zero_step(t.z, &(zero_hyper){ .lr = 1e-3f, .eps = 1e-8f, .t = 2 }, NULL));
             check_order_in_update(t.z, from, stage == 3 ? 1 : checks.ranks > 1 ? TOY_UNITS - 1 : 0);
             zero_destroy(t.z);
         }
-}
-
-static int waits(const zero *z) {
-    trace_event e;
-    int n = 0;
-    for (int i = 0; trace_at(&z->trace, i, &e); i++) n += e.kind == EVENT_WAIT;
-    return n;
 }
 
 // The blocks compute for some milliseconds, and not equally long on all ranks, so that a collective takes
@@ -605,19 +611,18 @@ static int waits(const zero *z) {
 static void check_overlap(void) {
     for (int overlap = 0; overlap < 2; overlap++)
         for (int stage = 2; stage <= 3; stage++) {
-            zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[0], 1,
-                                            &settings_variations[overlap]);
+            zero_config c = simple(stage, overlap);
             toy t;
             c.debug.trace_events = 2000;
             c.reduce_bucket_size = 1;
             CHECK_SETTING("meeting of collectives and layers, stage %d, overlap %d", stage, overlap);
             MUST(toy_create(&t, &c, NULL));
             t.compute_s = 0.002 + 0.001 * checks.rank;
-            steps(&t, 1, 6);
+            for (int step = 1; step <= 6; step++) MUST(toy_step(&t, 1, step, NULL));
             MUST(zero_barrier(t.z));
-            int reduces = check_any(meetings(t.z, EVENT_REDUCE, EVENT_BACKWARD) > 0);
-            int gathers = check_any(meetings(t.z, EVENT_GATHER, EVENT_FORWARD) > 0);
-            int waited = check_any(waits(t.z) > 0);
+            int reduces = check_any(meetings(t.z, ZERO_EV_REDUCE, ZERO_EV_BACKWARD) > 0);
+            int gathers = check_any(meetings(t.z, ZERO_EV_GATHER, ZERO_EV_FORWARD) > 0);
+            int waited = check_any(events(t.z, ZERO_EV_WAIT) > 0);
             if (checks.ranks > 1 || !overlap) {  // one rank's collective is only a copy, and too short
                 CHECK(reduces == overlap && gathers == overlap);
                 CHECK(waited == overlap);
@@ -633,15 +638,14 @@ static void check_overlap(void) {
 static void check_timeout(void) {
     for (int shared = 0; shared < 2; shared++)
         for (int overlap = 0; overlap < 2; overlap++) {
-            zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1,
-                                            &settings_variations[overlap]);
+            zero_config c = simple(3, overlap);
             toy t;
             double sum = 1;
             c.comm.shared_window = shared;
             c.comm.timeout_s = 1;
             CHECK_SETTING("timeout, %s, overlap %d", shared ? "window" : "messages", overlap);
             MUST(toy_create(&t, &c, NULL));
-            steps(&t, 1, 1);
+            MUST(toy_step(&t, 1, 1, NULL));
             if (checks.rank < checks.ranks - 1) {
                 double start = MPI_Wtime();
                 CHECK(zero_barrier(t.z) == ZERO_ERR_COMM);
@@ -670,7 +674,7 @@ static void check_units_named(void) {
         { 1LL << 40, "a reduce-scatter of units 1 to 4 for" },
     };
     for (int i = 0; i < SETTINGS_COUNT(cases); i++) {
-        zero_config c = settings_config(&settings_paths[3], &settings_formats[0], 1, &settings_variations[0]);
+        zero_config c = simple(2, 0);
         toy t;
         c.reduce_bucket_size = cases[i].bucket;
         c.comm.timeout_s = 1;
@@ -688,7 +692,7 @@ static void check_units_named(void) {
 // A process that MPI_Comm_split has left out.
 static void check_no_communicator(void) {
     MPI_Comm none = MPI_COMM_NULL;
-    zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1, &settings_variations[0]);
+    zero_config c = simple(3, 0);
     toy t;
     c.start.mpi_comm = &none;
     CHECK_SETTING("MPI_COMM_NULL");
@@ -700,8 +704,7 @@ static void check_no_communicator(void) {
 static void check_disorder(void) {
     for (int shared = 0; shared < 2; shared++)
         for (int overlap = 0; overlap < 2; overlap++) {
-            zero_config c = settings_config(&settings_paths[4], &settings_formats[0], 1,
-                                            &settings_variations[overlap]);
+            zero_config c = simple(3, overlap);
             toy t;
             c.comm.shared_window = shared;
             c.comm.timeout_s = 1;
@@ -799,8 +802,7 @@ static void check_no_memory(void) {
                              small = { "small", 1, { 1000 }, 1, 0, 1, 0 };
     for (int overlap = 0; overlap < 2; overlap++)
         for (int stage = 0; stage < 4; stage++) {
-            zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[1], 1,
-                                            &settings_variations[overlap]);
+            zero_config c = simple(stage, overlap);
             c.comm.timeout_s = 30;
             CHECK_SETTING("no memory for states, stage %d, overlap %d", stage, overlap);
             refuse_memory(&c, &large, 100 << 20, "RLIMIT_AS is ");
@@ -842,7 +844,7 @@ int main(int argc, char **argv) {
     timed("extra gathers", check_extra_gathers);
     timed("fewer micro-batches", check_fewer_micro_batches);
     timed("other passes", check_other_passes);
-    timed("own orders", check_own_orders);
+    timed("any order", check_any_order);
     timed("order of starts", check_order_of_starts);
     timed("values and scalars", check_values_and_scalars);
     timed("overlap", check_overlap);
