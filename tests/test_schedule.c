@@ -66,11 +66,6 @@ static void recorded(void **state) {
     }
     assert_int_equal(schedule_first_use(&s), 0);
     comes(TO_THE_END, "n0n1n2n0n2n1");
-    schedule_begin_pass(&s, ZERO_TRAIN, length(there_and_back), 0);
-    comes(3, "u0u1u2");
-    assert_int_equal(schedule_use(&s, 0), 0);
-    assert_int_equal(schedule_use(&s, 1), 0);
-    comes(4, "u2u0u2u1");
 }
 
 // Every distance gives a prefix of the same row, also across the end of a micro-batch.
@@ -86,24 +81,6 @@ static void distances(void **state) {
         for (int i = 0; i < 2 * distance && row[i]; i++) begins[i] = row[i];
         comes(distance, begins);
     }
-}
-
-// Two walks at once, each from where the pass is, do not disturb one another.
-static void two_askers(void **state) {
-    (void)state;
-    pass(ZERO_TRAIN, ups, 1);
-    schedule_begin_pass(&s, ZERO_TRAIN, length(ups), 1);
-    schedule_walk near = schedule_ahead(&s), far = schedule_ahead(&s);
-    for (int i = 0; i < 3; i++) assert_true(schedule_next(&far));
-    assert_true(schedule_next(&near));
-    assert_int_equal(near.unit, 0);
-    assert_int_equal(far.unit, 2);
-    assert_int_equal(schedule_use(&s, 0), 0);
-    assert_true(schedule_next(&far));
-    assert_int_equal(far.unit, 3);
-    near = schedule_ahead(&s);
-    assert_true(schedule_next(&near));
-    assert_int_equal(near.unit, 1);
 }
 
 static void across_the_update(void **state) {
@@ -183,17 +160,12 @@ static void ranks_that_differ(void **state) {
     comes(6, "U0U1U2U3U4n4");
 }
 
+#define TEST(f) cmocka_unit_test_setup_teardown(f, open_schedule, close_schedule)
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(recorded, open_schedule, close_schedule),
-        cmocka_unit_test_setup_teardown(distances, open_schedule, close_schedule),
-        cmocka_unit_test_setup_teardown(two_askers, open_schedule, close_schedule),
-        cmocka_unit_test_setup_teardown(across_the_update, open_schedule, close_schedule),
-        cmocka_unit_test_setup_teardown(other_order, open_schedule, close_schedule),
-        cmocka_unit_test_setup_teardown(shorter_pass, open_schedule, close_schedule),
-        cmocka_unit_test_setup_teardown(modes, open_schedule, close_schedule),
-        cmocka_unit_test_setup_teardown(order_of_update, open_schedule, close_schedule),
-        cmocka_unit_test_setup_teardown(ranks_that_differ, open_schedule, close_schedule),
+        TEST(recorded),     TEST(distances), TEST(across_the_update), TEST(other_order),
+        TEST(shorter_pass), TEST(modes),     TEST(order_of_update),   TEST(ranks_that_differ),
     };
     return cmocka_run_group_tests_name("schedule", tests, NULL, NULL) != 0;
 }
