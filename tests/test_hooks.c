@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <unistd.h>
-#include "../llmc_zero/internal.h"
 #include "../llmc_zero/settings/settings.h"
 #include "toy.h"
 
@@ -585,7 +584,7 @@ static void test_scalars_refused(void **state) {
     zero_config c = config_of(3);
     double x[65] = { 0 };
     zero_memory_line line;
-    trace_event event;
+    zero_event event;
     make(&c);
     REFUSED(zero_sum(t.z, x, 0), ZERO_ERR_ARGUMENT, "0 values");
     REFUSED(zero_sum(t.z, x, 65), ZERO_ERR_ARGUMENT, "65 values");
@@ -593,7 +592,7 @@ static void test_scalars_refused(void **state) {
     REFUSED(zero_broadcast(t.z, -1, x, 8), ZERO_ERR_ARGUMENT, "root -1");
     REFUSED(zero_trace_write(t.z, "/nonexistent/trace.json"), ZERO_ERR_IO, "/nonexistent/trace.json");
     assert_int_equal(zero_memory(t.z, 1000, &line), 0);  // the end of an iteration is no failure
-    assert_int_equal(trace_at(&t.z->trace, 0, &event), 0);
+    assert_int_equal(zero_trace_event(t.z, 0, &event), 0);
     assert_non_null(strstr(zero_last_error(), "/nonexistent/trace.json"));
 }
 
@@ -717,130 +716,116 @@ static void test_poisoned_gradients(void **state) {
 
 // -------- the recorded order
 
-static int next_event;  // the first event of the trace that was not looked at
-
-// The start of the unit's use, or the end of its gather, among the events since the last look; -1: none.
-static double when(trace_kind kind, int unit) {
-    trace_event e;
-    for (int i = next_event; trace_at(&t.z->trace, i, &e); i++)
-        if (e.kind == kind && e.unit == unit) return kind == EVENT_GATHER ? e.end_s : e.start_s;
-    return -1;
+static int next_event;
+static void happened_at(int line, const char *expected) {
+    const char *seen = toy_events(t.z, &next_event);
+    if (strcmp(seen, expected)) fail_msg("line %d: %s, not %s", line, seen, expected);
 }
-static void skip_events(void) {
-    trace_event e;
-    while (trace_at(&t.z->trace, next_event, &e)) next_event++;
-}
+#define HAPPENED(expected) happened_at(__LINE__, expected)
 
-// An evaluation in this order; how many of its units were gathered before the unit before them was opened,
-// which only prefetch does.
-static int prefetched_in_pass(const int order[TOY_UNITS]) {
-    int ahead = 0;
-    skip_events();
-    WORKS(zero_begin_eval(t.z));
-    for (int k = 0; k < TOY_UNITS; k++) {
-        int layer = order[k] ? order[k] - 1 : 0, tensor = order[k] ? W : WTE;
-        WORKS(zero_pre_forward(t.z, order[k]));
+// A pass that uses the units in this order; each use finds its own values.
+static void forward_in_order(const char *units) {
+    for (; *units; units++) {
+        const int unit = *units - '0', layer = unit ? unit - 1 : 0, tensor = unit ? W : WTE;
+        WORKS(zero_pre_forward(t.z, unit));
         const float *p = zero_param(t.z, tensor, layer);
         for (int64_t i = 0; i < toy_elems(tensor); i++) assert_true(p[i] == toy_initial(tensor, layer, i));
-        WORKS(zero_post_forward(t.z, order[k]));
+        WORKS(zero_post_forward(t.z, unit));
     }
-    for (int k = 1; k < TOY_UNITS; k++)
-        ahead += when(EVENT_GATHER, order[k]) <= when(EVENT_FORWARD, order[k - 1]);
-    return ahead;
 }
 
-static void test_order_is_relearnt(void **state) {
-    (void)state;
-    static const int table[TOY_UNITS] = { 0, 1, 2, 3, 4 }, other[TOY_UNITS] = { 2, 4, 1, 0, 3 };
-    zero_config c = config_of(3);
-    c.debug.trace_events = 1000;
-    make(&c);
-    next_event = 0;
-    assert_int_equal(prefetched_in_pass(table), 0);  // no order is recorded yet
-    assert_int_equal(prefetched_in_pass(table), TOY_UNITS - 1);
-    assert_in_range(prefetched_in_pass(other), 0, TOY_UNITS - 2);  // another order is still correct
-    assert_int_equal(prefetched_in_pass(other), TOY_UNITS - 1);    // and is recorded for the next time
-    assert_in_range(prefetched_in_pass(table), 0, TOY_UNITS - 2);
-    assert_int_equal(prefetched_in_pass(table), TOY_UNITS - 1);
-}
-
-static int gathers_since_last_look(int unit) {
-    trace_event e;
-    int n = 0;
-    for (; trace_at(&t.z->trace, next_event, &e); next_event++) n += e.kind == EVENT_GATHER && e.unit == unit;
-    return n;
-}
-
-// Stage 3 without overlap: a gather is in the trace when the call that starts it returns.
-static void make_traced(void) {
+static void make_traced(int prefetch) {
     zero_config c = config_of(3);
     c.debug.trace_events = 1000;
     c.overlap = 0;
+    c.prefetch = prefetch;
+    c.reduce_bucket_size = 1;
     make(&c);
     next_event = 0;
+    HAPPENED("");
+}
+
+// A pass in an order that is new gathers each unit for its use. The same order again gathers `prefetch` units
+// ahead of the use, as soon as a slot is free. Unit 0 is used twice, so it has room of its own and waits for
+// no slot.
+static void test_order_of_evaluations(void **state) {
+    (void)state;
+    static const char new_order[] = "G0 F0 G1 F1 G2 F2 G3 F3 G4 F4";
+    static const struct {
+        int prefetch;
+        const char *units, *happens;
+    } rows[] = {
+        { 0, "01234", new_order },
+        { 0, "01234", new_order },
+        { 1, "01234", new_order },
+        { 1, "01234", "G0 G1 G2 F0 F1 G3 F2 G4 F3 F4" },
+        { 1, "24103", "G2 F2 G4 F4 G1 F1 G0 F0 G3 F3" },  // another order is noticed, and recorded
+        { 1, "24103", "G2 G4 F2 G1 G0 F4 G3 F1 F0 F3" },
+        { 1, "01234", new_order },
+        { 1, "012340", "G0 G1 G2 F0 F1 G3 F2 G4 F3 F4 G0 F0" },
+        { 1, "012340", "G0 G1 G2 F0 F1 G3 F2 G4 G0 F3 F4 F0" },
+        { 2, "012340", "G0 F0 G1 F1 G2 F2 G3 F3 G4 F4 G0 F0" },
+        { 2, "012340", "G0 G1 G2 G3 F0 F1 G4 G0 F2 F3 F4 F0" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!i || rows[i].prefetch != rows[i - 1].prefetch) make_traced(rows[i].prefetch);
+        WORKS(zero_begin_eval(t.z));
+        forward_in_order(rows[i].units);
+        HAPPENED(rows[i].happens);
+    }
 }
 
 // A block is opened before the one before it is closed: the slot of that one takes the next block at once.
 static void test_release_gathers_the_next(void **state) {
     (void)state;
-    make_traced();
+    make_traced(1);
     for (int pass = 0; pass < 2; pass++) {
         WORKS(zero_begin_eval(t.z));
         open_and_close(0);
-        for (int u = 1; u < TOY_UNITS; u++) {
+        WORKS(zero_pre_forward(t.z, 1));
+        for (int u = 2; u < TOY_UNITS; u++) {
             WORKS(zero_pre_forward(t.z, u));
-            skip_events();
-            if (u > 1) WORKS(zero_post_forward(t.z, u - 1));
-            assert_int_equal(gathers_since_last_look(u + 1), pass == 1 && u > 1 && u < TOY_UNITS - 1);
+            WORKS(zero_post_forward(t.z, u - 1));
         }
         WORKS(zero_post_forward(t.z, TOY_UNITS - 1));
         open_and_close(0);
+        HAPPENED(pass ? "G0 G1 G2 F0 F1 G3 G0 F2 G4 F3 F4 F0" : "G0 F0 G1 G2 F1 G3 F2 G4 F3 F4 G0 F0");
     }
 }
 
-// A unit that is used more than once has room of its own, so it need not wait until the last block leaves its
-// slot. Its gather follows the last block's, which goes into the slot that unit 2 leaves.
-static void test_own_room_is_used_early(void **state) {
+// Two micro-batches and their update. Backward begins the gather of the next unit before the reduction of the
+// one it has finished. The update goes through the units in the order in which forward used them, and the
+// first one is gathered for the next step before the second one is updated.
+static void test_order_of_a_step(void **state) {
     (void)state;
-    make_traced();
-    for (int pass = 0; pass < 2; pass++) {
-        WORKS(zero_begin_eval(t.z));
-        for (int u = 0; u < TOY_UNITS; u++) {
-            skip_events();
-            open_and_close(u);
-            if (u) assert_int_equal(gathers_since_last_look(0), pass == 1 && u == TOY_UNITS - 3);
+    static const char learning[] =
+        "G0 F0 G1 F1 G2 F2 G3 F3 G4 F4 G0 F0 B0 G4 B4 R4 G3 B3 R3 G2 B2 R2 G1 B1 R1 B0 R0";
+    static const struct {
+        int prefetch;
+        const char *units, *first, *second, *update;
+    } rows[] = {
+        { 0, "012340", learning, learning, "U0 U1 U2 U3 U4" },
+        { 1, "012340", "G0 F0 G1 F1 G2 F2 G3 F3 G4 F4 G0 F0 B0 G4 B4 R4 G3 B3 R3 G2 B2 R2 G1 G0 B1 R1 B0 R0",
+          "G1 G2 F0 F1 G3 F2 G4 G0 F3 F4 G4 G3 F0 B0 B4 G2 R4 B3 G1 R3 B2 R2 B1 R1 B0 R0",
+          "U0 G0 U1 U2 U3 U4" },
+        { 1, "302410", "G3 F3 G0 F0 G2 F2 G4 F4 G1 F1 G0 F0 B0 G4 B4 R4 G3 B3 R3 G2 B2 R2 G1 G3 B1 R1 B0 R0",
+          "G0 G2 F3 G4 F0 F2 G1 G0 F4 G4 F1 G3 F0 B0 B4 G2 R4 B3 G1 R3 B2 R2 B1 R1 B0 R0",
+          "U3 G3 U0 U2 U4 U1" },
+        { 2, "012340", "G0 F0 G1 F1 G2 F2 G3 F3 G4 F4 G0 F0 B0 G4 B4 R4 G3 B3 R3 G2 B2 R2 G1 G0 B1 R1 B0 R0",
+          "G1 G2 G3 F0 F1 G4 G0 F2 F3 G3 F4 G4 G2 F0 B0 B4 G1 R4 B3 R3 B2 R2 B1 R1 B0 R0",
+          "U0 G0 U1 U2 U3 U4" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const zero_hyper h = toy_hyper(1);
+        make_traced(rows[i].prefetch);
+        for (int micro = 0; micro < 2; micro++) {
+            WORKS(zero_begin_train(t.z, micro, 2));
+            forward_in_order(rows[i].units);
+            WORKS(toy_backward_pass(&t));
+            HAPPENED(micro ? rows[i].second : rows[i].first);
         }
-        open_and_close(0);
-    }
-}
-
-// The units are updated in the order in which forward used them, and the first one is gathered before the
-// second one is updated.
-static void test_update_in_order_of_use(void **state) {
-    (void)state;
-    static const int forward[TOY_UNITS + 1] = { 3, 0, 2, 4, 1, 0 }, updates[TOY_UNITS] = { 3, 0, 2, 4, 1 };
-    for (int prefetch = 0; prefetch < 2; prefetch++) {
-        zero_config c = config_of(3);
-        trace_event e;
-        int n = 0, gathered = 0;
-        c.debug.trace_events = 1000;
-        c.overlap = 0;
-        c.prefetch = prefetch;
-        make(&c);
-        WORKS(zero_begin_train(t.z, 0, 1));
-        for (int k = 0; k <= TOY_UNITS; k++) open_and_close(forward[k]);
-        WORKS(toy_backward_pass(&t));
-        next_event = 0;
-        skip_events();
-        WORKS(zero_step(t.z, &(zero_hyper){ .lr = 1e-2f, .eps = 1e-8f, .t = 1 }, NULL));
-        for (; trace_at(&t.z->trace, next_event, &e); next_event++) {
-            if (e.kind == EVENT_UPDATE && e.unit >= 0) assert_int_equal(e.unit, updates[n++]);
-            if (e.kind != EVENT_GATHER) continue;
-            assert_true(e.unit == forward[0] && n == 1);
-            gathered++;
-        }
-        assert_int_equal(n, TOY_UNITS);
-        assert_int_equal(gathered, prefetch);
+        WORKS(zero_step(t.z, &h, NULL));
+        HAPPENED(rows[i].update);
     }
 }
 
@@ -886,10 +871,9 @@ int main(void) {
         TEST(test_written_gradients),
         TEST(test_poisoned_parameters),
         TEST(test_poisoned_gradients),
-        TEST(test_order_is_relearnt),
+        TEST(test_order_of_evaluations),
         TEST(test_release_gathers_the_next),
-        TEST(test_own_room_is_used_early),
-        TEST(test_update_in_order_of_use),
+        TEST(test_order_of_a_step),
         TEST(test_trace_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

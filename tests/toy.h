@@ -6,6 +6,7 @@
 #define TESTS_TOY_H
 #include <math.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -187,6 +188,23 @@ static inline int toy_create_empty(toy *t, const zero_config *config, const zero
 static inline int toy_create(toy *t, const zero_config *config, const zero_unit *units) {
     TOY_TRY(toy_create_empty(t, config, units));
     return toy_set_initial(t);
+}
+
+// The events of units from *next on, without overlap in the order of their starts: G gather, R reduction,
+// U update, F forward, B backward. Valid until the next call.
+static inline const char *toy_events(const zero *z, int *next) {
+    static const char letters[] = { [ZERO_EV_GATHER] = 'G',
+                                    [ZERO_EV_REDUCE] = 'R',
+                                    [ZERO_EV_UPDATE] = 'U',
+                                    [ZERO_EV_FORWARD] = 'F',
+                                    [ZERO_EV_BACKWARD] = 'B' };
+    static char text[512];
+    zero_event e;
+    *text = 0;
+    for (int n = 0; zero_trace_event(z, *next, &e); ++*next)
+        if (e.unit >= 0 && (size_t)e.kind < sizeof letters && letters[e.kind])
+            n += snprintf(text + n, sizeof text - (size_t)n, "%s%c%d", n ? " " : "", letters[e.kind], e.unit);
+    return text;
 }
 
 #endif
