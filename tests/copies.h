@@ -21,7 +21,7 @@ typedef struct {
 } copies_slot;
 
 typedef struct {
-    const state *of;
+    state *of;
     char *home;
     size_t slot_bytes;
     int n_slots;
@@ -52,20 +52,18 @@ static struct {
              .work = PTHREAD_COND_INITIALIZER,
              .done = PTHREAD_COND_INITIALIZER };
 
-// This function and all that follow up to copies_serve are called with the lock held.
+// This function and all that follow up to copies_serve are called with the lock held. A part in which
+// nothing is known but its state: who wrote late is not known.
 static inline int copies_breach(const state_part *p, const char *what) {
+    char place[64] = "";
+    if (p->range.elems) snprintf(place, sizeof place, ", unit %d, part %d", p->range.unit, p->range.part);
     if (!copies.breach[0])
-        snprintf(copies.breach, sizeof copies.breach, "%s, unit %d, part %d: %s", p->of->name, p->range.unit,
-                 p->range.part, what);
+        snprintf(copies.breach, sizeof copies.breach, "%s%s: %s", p->of->name, place, what);
     return zero_fail(ZERO_ERR_MISUSE, "%s", copies.breach);
 }
 
-// The breach cannot name the writer.
 static inline int copies_written_late(const copies_pool *pool) {
-    if (!copies.breach[0])
-        snprintf(copies.breach, sizeof copies.breach, "%s: a copy was written after it was closed",
-                 pool->of->name);
-    return zero_fail(ZERO_ERR_MISUSE, "%s", copies.breach);
+    return copies_breach(&(state_part){ .of = pool->of }, "a copy was written after it was closed");
 }
 
 static inline copies_pool *copies_pool_of(const state *s) {
@@ -254,15 +252,6 @@ static inline int copies_begin(state_part *p) {
     return 0;
 }
 
-static inline int copies_ready(state_part *p) {
-    device *d = p->of->device;
-    ZERO_TRY(d->f->wait(d, p->on));
-    pthread_mutex_lock(&copies.lock);
-    int rc = copies_open_locked(p);
-    pthread_mutex_unlock(&copies.lock);
-    return rc;
-}
-
 static inline int copies_close_locked(state_part *p) {
     device *d = p->of->device;
     copies_pool *pool = copies_pool_of(p->of);
@@ -285,14 +274,17 @@ static inline int copies_close_locked(state_part *p) {
     return 0;
 }
 
-static inline int copies_close(state_part *p) {
+// After the stream has done what was queued on it.
+static inline int copies_locked(state_part *p, int (*call)(state_part *p)) {
     device *d = p->of->device;
     ZERO_TRY(d->f->wait(d, p->on));
     pthread_mutex_lock(&copies.lock);
-    int rc = copies_close_locked(p);
+    int rc = call(p);
     pthread_mutex_unlock(&copies.lock);
     return rc;
 }
+static inline int copies_ready(state_part *p) { return copies_locked(p, copies_open_locked); }
+static inline int copies_close(state_part *p) { return copies_locked(p, copies_close_locked); }
 
 static const state_store copies_store = {
     .create = copies_create,

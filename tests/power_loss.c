@@ -4,7 +4,7 @@
 //     ROOT       the folder that was recorded; the run's -o is ROOT/out
 //     --async    1: the run had --async-save, so steps go on before a model file is there
 //     --base     what ROOT held before the run; all of that is on disk
-//     --without  as if the program had not made these syncs, which sync_names below lists. Violations are
+//     --without  as if the program had not made these syncs, which syncs below lists. Violations are
 //                expected then, and the first ends the search.
 //     --keep     leaves COUNT of the folders in FOLDER/0, 1, .., each with a file `expect`: the step from
 //                which a run goes on, or -1
@@ -31,8 +31,6 @@
 #include <unistd.h>
 #include "../llmc_zero/zero.h"
 #include "shim/record.h"
-#define XXH_INLINE_ALL
-#include <xxhash.h>
 
 enum { PAGE = 4096, DRAWS = 8, MOST_NODES = 4096, NAME = 256 };
 #define NOTED "has_checkpoints"
@@ -66,7 +64,7 @@ typedef struct {
     char *path, *other;  // below ROOT, without it and its slash
     const char *bytes;
     int node;  // of the file or folder
-    int sync;  // of a RECORD_SYNC: which of sync_names; -1: none of these
+    int sync;  // of a RECORD_SYNC: which of syncs; -1: none of these
 } operation;
 
 static operation *operations;
@@ -220,7 +218,7 @@ typedef struct {
 
 static names base;
 static int async;
-static unsigned without;  // bit i: number i of sync_names is left out
+static unsigned without;  // bit i: number i of syncs is left out
 static change *changes;
 static int n_changes;
 
@@ -251,11 +249,9 @@ static void note_change(const names *now, int at, operation *o) {
     change *c;
     switch (o->r.kind) {
     case RECORD_OPEN:
-        if (!o->r.at) break;
-        new_change(now, at, o->path)->node = o->node = new_node(0);
-        break;
     case RECORD_MKDIR:
-        new_change(now, at, o->path)->node = o->node = new_node(1);
+        if (o->r.kind == RECORD_OPEN && !o->r.at) break;
+        new_change(now, at, o->path)->node = o->node = new_node(o->r.kind == RECORD_MKDIR);
         break;
     case RECORD_UNLINK:
     case RECORD_RMDIR:
@@ -272,12 +268,11 @@ static void note_change(const names *now, int at, operation *o) {
     }
 }
 
-// Of the open files the one with this handle.
-static int node_with(int before, int handle) {
-    for (int i = before - 1; i >= 0; i--)
-        if (operations[i].r.kind == RECORD_OPEN && operations[i].r.handle == handle)
-            return operations[i].node;
-    fail("operation %d is on a file that was never opened", before);
+// The operation that opened the file of another operation.
+static const operation *opened_for(const operation *of) {
+    for (const operation *o = of - 1; o >= operations; o--)
+        if (o->r.kind == RECORD_OPEN && o->r.handle == of->r.handle) return o;
+    fail("operation %d is on a file that was never opened", (int)(of - operations));
 }
 
 static names copy_of(const names *all) {
@@ -288,21 +283,23 @@ static names copy_of(const names *all) {
 
 // -------- which sync is which
 
-static const char *const sync_names[] = {
-    "states",         // a rank's file, before its digests are shared
-    "manifest",       // the manifest, before it gets its name
-    "before-rename",  // the checkpoint's folder, with all files but the manifest's name
-    "after-rename",   // the checkpoint's folder, with it
-    "parent",         // the folder of all checkpoints, with the checkpoint's own name
-    "removal",        // the checkpoint's folder, without a manifest, before the rest goes
-    "model",          // llm.c's file, before it gets its name
-    "model-name",     // the folder of all checkpoints, with it
-    "noted",          // the file that notes the newest save, before it gets its name
-    "noted-name",     // the folder of all checkpoints, with it
-    "output",         // the folder that has -o
-    "summary",        // summary.json, before it gets its name
+static const struct {
+    const char *name, *file;  // of a file: a part of its path
+} syncs[] = {
+    { "states", ".states" },             // a rank's file, before its digests are shared
+    { "manifest", "/.manifest.json." },  // the manifest, before it gets its name
+    { "before-rename", NULL },           // the checkpoint's folder, with all files but the manifest's name
+    { "after-rename", NULL },            // the checkpoint's folder, with it
+    { "parent", NULL },                  // the folder of all checkpoints, with the checkpoint's own name
+    { "removal", NULL },                 // the checkpoint's folder, without a manifest, before the rest goes
+    { "model", "/model_" },              // llm.c's file, before it gets its name
+    { "model-name", NULL },              // the folder of all checkpoints, with it
+    { "noted", "/" NOTED },              // the file that notes the newest save, before it gets its name
+    { "noted-name", NULL },              // the folder of all checkpoints, with it
+    { "output", NULL },                  // the folder that has -o
+    { "summary", "/summary" },           // summary.json, before it gets its name
 };
-enum { SYNCS = sizeof sync_names / sizeof *sync_names };
+enum { SYNCS = sizeof syncs / sizeof *syncs };
 
 static int ends_with(const char *text, const char *end) {
     size_t n = strlen(text), m = strlen(end);
@@ -311,7 +308,7 @@ static int ends_with(const char *text, const char *end) {
 
 static int named(const char *name) {
     for (int i = 0; i < SYNCS; i++)
-        if (!strcmp(sync_names[i], name)) return i;
+        if (!strcmp(syncs[i].name, name)) return i;
     fail("no sync is called %s", name);
 }
 
@@ -320,11 +317,8 @@ static int is_manifest(const char *path) { return path && ends_with(path, "/mani
 // The last change of names before an operation says what a folder's sync is for.
 static int sync_of(const char *path, int at) {
     const operation *o = &operations[at];
-    if (ends_with(path, ".states")) return named("states");
-    if (strstr(path, "/.manifest.json.")) return named("manifest");
-    if (strstr(path, "/model_")) return named("model");
-    if (strstr(path, "/summary")) return named("summary");
-    if (strstr(path, "/" NOTED)) return named("noted");
+    for (int i = 0; i < SYNCS; i++)
+        if (syncs[i].file && strstr(path, syncs[i].file)) return i;
     if (!*path) return named("output");
     do o--;
     while (o > operations && o->r.kind != RECORD_RENAME && o->r.kind != RECORD_UNLINK &&
@@ -354,12 +348,9 @@ static void follow_run(names *now) {
         for (int k = before; k < n_changes; k++) apply(now, &changes[k]);
         if (o->r.kind == RECORD_OPEN && o->node < 0) o->node = node_of(now, o->path);
         if (o->r.kind == RECORD_WRITE || o->r.kind == RECORD_TRUNCATE || o->r.kind == RECORD_SYNC)
-            o->node = node_with(i, o->r.handle);
+            o->node = opened_for(o)->node;
         if (o->r.kind != RECORD_SYNC) continue;
-        int opened = i;
-        while (operations[opened].r.kind != RECORD_OPEN || operations[opened].r.handle != o->r.handle)
-            opened--;
-        o->sync = sync_of(operations[opened].path, i);
+        o->sync = sync_of(opened_for(o)->path, i);
         if (is_left_out(o)) continue;
         for (int k = 0; k < n_changes; k++)
             if ((changes[k].folder == o->node || changes[k].other == o->node) && changes[k].synced > i)
@@ -434,11 +425,12 @@ static void build_file(int number, int cut, how style) {
     free(old);
 }
 
+static int concerns(const change *c, int folder, const char *name) {
+    return (c->folder == folder && !strcmp(c->name, name)) || (c->other == folder && !strcmp(c->to, name));
+}
+
 static int same_name(const change *a, const change *b) {
-    if (a->folder == b->folder && !strcmp(a->name, b->name)) return 1;
-    if (b->other >= 0 && a->folder == b->other && !strcmp(a->name, b->to)) return 1;
-    if (a->other >= 0 && a->other == b->folder && !strcmp(a->to, b->name)) return 1;
-    return a->other >= 0 && b->other >= 0 && a->other == b->other && !strcmp(a->to, b->to);
+    return concerns(a, b->folder, b->name) || (b->other >= 0 && concerns(a, b->other, b->to));
 }
 
 // *left counts the changes that are not synced down to 0.
@@ -595,40 +587,17 @@ static int beside_steps(void) {
     return found;
 }
 
-static int blocks_are_good(const char *folder, json_t *file, int64_t block) {
-    char path[PATH_MAX];
-    int64_t bytes;
-    path_below(path, folder, json_string_value(json_object_get(file, "name")));
-    if (access(path, F_OK)) return 0;
-    char *all = read_file(path, &bytes), digest[17];
-    const char *digests = json_string_value(json_object_get(file, "xxh3"));
-    int good = bytes == json_integer_value(json_object_get(file, "bytes"));
-    for (int64_t at = 0; good && at < bytes; at += block, digests += 16) {
-        snprintf(digest, sizeof digest, "%016llx",
-                 (unsigned long long)XXH3_64bits(all + at, bytes - at < block ? bytes - at : block));
-        good = !strncmp(digests, digest, 16);
-    }
-    free(all);
-    return good;
-}
-
-// A manifest that is there: it is whole, of this step, and so are the files that it names.
+// A manifest that is there: it is of this step, and every byte of its files is what was saved.
 static int is_good(const char *folder, int step, long long *number) {
     char path[PATH_MAX], *text = NULL;
     int64_t bytes;
-    if (zero_checkpoint_text(folder, &text)) return 0;
+    if (zero_checkpoint_verify(folder, NULL, NULL) || zero_checkpoint_text(folder, &text)) return 0;
     json_t *trainer = json_loads(text, 0, NULL);
+    const int good = trainer && json_integer_value(json_object_get(trainer, "step")) == step;
     path_below(path, folder, "manifest.json");
     char *all = read_file(path, &bytes);
-    json_t *manifest = json_loadb(all, bytes, 0, NULL), *file;
-    int good = trainer && manifest && json_integer_value(json_object_get(trainer, "step")) == step;
-    size_t i;
-    json_array_foreach(json_object_get(manifest, "files"), i, file) good =
-        good && blocks_are_good(folder, file, json_integer_value(json_object_get(manifest, "block_bytes")));
-    good = good && i > 0;
     *number = number_in(all, (size_t)bytes);
     json_decref(trainer);
-    json_decref(manifest);
     free(text);
     free(all);
     return good;

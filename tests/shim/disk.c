@@ -176,12 +176,12 @@ static void record_end(int done, record r, const char *path, const char *other, 
 
 // -------- open, close
 
-static int open_ours(int at, const char *path, int flags, mode_t mode) {
+static int open_ours(const char *path, int flags, mode_t mode) {
     const char *kind = flags & O_CREAT ? "create" : "open";
     FAIL(kind, path, -1);
     record_begin();
     int was_there = !syscall(SYS_access, path, F_OK);
-    int fd = (int)syscall(SYS_openat, at, path, flags, mode);
+    int fd = (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
     if (fd >= MOST_FDS) abort();
     if (fd >= 0) {
         snprintf(fds[fd].path, PATH_MAX, "%s", path);
@@ -197,38 +197,14 @@ static int open_ours(int at, const char *path, int flags, mode_t mode) {
     return fd;
 }
 
-static mode_t mode_of(int flags, va_list args) {
-    return flags & (O_CREAT | O_TMPFILE) ? va_arg(args, mode_t) : 0;
-}
-
 int open(const char *path, int flags, ...) {
     va_list args;
     va_start(args, flags);
-    mode_t mode = mode_of(flags, args);
+    mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(args, mode_t) : 0;
     va_end(args);
-    return is_ours(path) ? open_ours(AT_FDCWD, path, flags, mode)
+    return is_ours(path) ? open_ours(path, flags, mode)
                          : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
-
-// Writes the path that a name has below an open folder. Returns it.
-static const char *path_at(char *path, int folder, const char *name) {
-    if (*name == '/' || !fd_is_ours(folder)) return name;
-    snprintf(path, MOST_PATH, "%s/%s", fds[folder].path, name);
-    return path;
-}
-
-int openat(int folder, const char *name, int flags, ...) {
-    char path[MOST_PATH];
-    const char *full = path_at(path, folder, name);
-    va_list args;
-    va_start(args, flags);
-    mode_t mode = mode_of(flags, args);
-    va_end(args);
-    return is_ours(full) ? open_ours(AT_FDCWD, full, flags, mode)
-                         : (int)syscall(SYS_openat, folder, name, flags, mode);
-}
-
-int creat(const char *path, mode_t mode) { return open(path, O_WRONLY | O_CREAT | O_TRUNC, mode); }
 
 // Closes in any case, as Linux does.
 int close(int fd) {
@@ -263,40 +239,33 @@ int fcntl(int fd, int command, ...) {
     return copies && fd_is_ours(fd) ? keep_copy(fd, rc) : rc;
 }
 
-int dup(int fd) {
-    int copy = (int)syscall(SYS_dup, fd);
-    return fd_is_ours(fd) ? keep_copy(fd, copy) : copy;
-}
-
 // -------- read, write
 
+// Returns the bytes that a call may transfer; -1: it fails.
+static ssize_t allowed(const char *kind, int fd, size_t bytes) {
+    const int error = fault(kind, fds[fd].path);
+    if (error > 0) return errno = error, -1;
+    return error == SHORT && bytes > 1 ? bytes / 2 : bytes;
+}
+
 ssize_t read(int fd, void *to, size_t bytes) {
-    if (fd_is_ours(fd)) {
-        int error = fault("read", fds[fd].path);
-        if (error == SHORT) bytes = bytes > 1 ? bytes / 2 : bytes;
-        if (error > 0) return errno = error, -1;
-    }
-    return syscall(SYS_read, fd, to, bytes);
+    const ssize_t n = fd_is_ours(fd) ? allowed("read", fd, bytes) : (ssize_t)bytes;
+    return n < 0 ? -1 : syscall(SYS_read, fd, to, n);
 }
 
 ssize_t pread(int fd, void *to, size_t bytes, off_t at) {
-    if (fd_is_ours(fd)) {
-        int error = fault("read", fds[fd].path);
-        if (error == SHORT) bytes = bytes > 1 ? bytes / 2 : bytes;
-        if (error > 0) return errno = error, -1;
-    }
-    return syscall(SYS_pread64, fd, to, bytes, at);
+    const ssize_t n = fd_is_ours(fd) ? allowed("read", fd, bytes) : (ssize_t)bytes;
+    return n < 0 ? -1 : syscall(SYS_pread64, fd, to, n, at);
 }
 
 // at < 0: where the file's position is.
 static ssize_t write_ours(int fd, const void *from, size_t bytes, off_t at) {
     while (*disk.held && strstr(fds[fd].path, disk.held) && syscall(SYS_access, disk.until, F_OK))
         usleep(1000);
-    int error = fault("write", fds[fd].path);
-    if (error == SHORT) bytes = bytes > 1 ? bytes / 2 : bytes;
-    if (error > 0) return errno = error, -1;
+    const ssize_t most = allowed("write", fd, bytes);
+    if (most < 0) return -1;
     record_begin();
-    ssize_t n = at < 0 ? syscall(SYS_write, fd, from, bytes) : syscall(SYS_pwrite64, fd, from, bytes, at);
+    ssize_t n = at < 0 ? syscall(SYS_write, fd, from, most) : syscall(SYS_pwrite64, fd, from, most, at);
     record r = { .kind = RECORD_WRITE, .handle = fds[fd].handle, .at = at, .bytes = n > 0 ? n : 0 };
     if (at < 0) r.at = syscall(SYS_lseek, fd, 0, SEEK_CUR) - r.bytes;
     record_end(n > 0, r, NULL, NULL, from);
@@ -317,18 +286,14 @@ ssize_t writev(int fd, const struct iovec *parts, int n) {
     return n ? write_ours(fd, parts[0].iov_base, parts[0].iov_len, -1) : 0;
 }
 
-static int truncate_ours(int fd, int (*call)(int, off_t), off_t bytes) {
+int ftruncate(int fd, off_t bytes) {
+    if (!fd_is_ours(fd)) return (int)syscall(SYS_ftruncate, fd, bytes);
     FAIL("truncate", fds[fd].path, -1);
     record_begin();
-    int rc = call(fd, bytes);
+    int rc = (int)syscall(SYS_ftruncate, fd, bytes);
     record_end(!rc, (record){ .kind = RECORD_TRUNCATE, .handle = fds[fd].handle, .at = bytes }, NULL, NULL,
                NULL);
     return rc;
-}
-
-static int ftruncate_call(int fd, off_t bytes) { return (int)syscall(SYS_ftruncate, fd, bytes); }
-int ftruncate(int fd, off_t bytes) {
-    return fd_is_ours(fd) ? truncate_ours(fd, ftruncate_call, bytes) : ftruncate_call(fd, bytes);
 }
 
 // Recorded as far as it makes the file longer.
@@ -349,16 +314,14 @@ int posix_fallocate(int fd, off_t at, off_t bytes) { return fallocate(fd, 0, at,
 
 // -------- sync
 
-static int sync_ours(int fd) {
+int fsync(int fd) {
+    if (!fd_is_ours(fd)) return (int)syscall(SYS_fsync, fd);
     FAIL("fsync", fds[fd].path, -1);
     record_begin();
     int rc = (int)syscall(SYS_fsync, fd);
     record_end(!rc, (record){ .kind = RECORD_SYNC, .handle = fds[fd].handle }, NULL, NULL, NULL);
     return rc;
 }
-
-int fsync(int fd) { return fd_is_ours(fd) ? sync_ours(fd) : (int)syscall(SYS_fsync, fd); }
-int fdatasync(int fd) { return fd_is_ours(fd) ? sync_ours(fd) : (int)syscall(SYS_fdatasync, fd); }
 
 // -------- names
 
@@ -397,22 +360,9 @@ int mkdir(const char *path, mode_t mode) {
 
 int unlinkat(int folder, const char *name, int flags) {
     char path[MOST_PATH];
-    const char *full = path_at(path, folder, name);
-    if (!is_ours(full)) return (int)syscall(SYS_unlinkat, folder, name, flags);
-    return flags & AT_REMOVEDIR ? rmdir(full) : unlink(full);
-}
-
-int mkdirat(int folder, const char *name, mode_t mode) {
-    char path[MOST_PATH];
-    const char *full = path_at(path, folder, name);
-    return is_ours(full) ? mkdir(full, mode) : (int)syscall(SYS_mkdirat, folder, name, mode);
-}
-
-int renameat(int from_folder, const char *from, int to_folder, const char *to) {
-    char one[MOST_PATH], two[MOST_PATH];
-    const char *full = path_at(one, from_folder, from), *full_to = path_at(two, to_folder, to);
-    if (is_ours(full)) return rename(full, full_to);
-    return (int)syscall(SYS_renameat, from_folder, from, to_folder, to);
+    if (!fd_is_ours(folder)) return (int)syscall(SYS_unlinkat, folder, name, flags);
+    snprintf(path, sizeof path, "%s/%s", fds[folder].path, name);
+    return flags & AT_REMOVEDIR ? rmdir(path) : unlink(path);
 }
 
 int remove(const char *path) {
@@ -437,13 +387,6 @@ int lstat(const char *restrict path, struct stat *restrict st) {
 int fstat(int fd, struct stat *st) {
     if (fd_is_ours(fd)) FAIL("stat", fds[fd].path, -1);
     return NEXT(fstat)(fd, st);
-}
-
-int fstatat(int folder, const char *restrict name, struct stat *restrict st, int flags) {
-    char path[MOST_PATH];
-    const char *full = path_at(path, folder, name);
-    if (is_ours(full)) FAIL("stat", full, -1);
-    return NEXT(fstatat)(folder, name, st, flags);
 }
 
 int access(const char *path, int how) {
@@ -546,24 +489,16 @@ void *realloc(void *p, size_t bytes) {
 void *aligned_alloc(size_t alignment, size_t bytes) {
     return refused(__builtin_return_address(0)) ? NULL : __libc_memalign(alignment, bytes);
 }
-int posix_memalign(void **p, size_t alignment, size_t bytes) {
-    void *new = refused(__builtin_return_address(0)) ? NULL : __libc_memalign(alignment, bytes);
-    if (new) *p = new;
-    return new ? 0 : ENOMEM;
-}
 char *strdup(const char *text) {
     size_t bytes = strlen(text) + 1;
     char *copy = refused(__builtin_return_address(0)) ? NULL : __libc_malloc(bytes);
     return copy ? memcpy(copy, text, bytes) : NULL;
 }
-int vasprintf(char **text, const char *fmt, va_list args) {
-    return refused(__builtin_return_address(0)) ? -1 : NEXT(vasprintf)(text, fmt, args);
-}
 int asprintf(char **text, const char *fmt, ...) {
     va_list args;
     if (refused(__builtin_return_address(0))) return -1;
     va_start(args, fmt);
-    int n = NEXT(vasprintf)(text, fmt, args);
+    int n = vasprintf(text, fmt, args);
     va_end(args);
     return n;
 }
