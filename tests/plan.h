@@ -13,29 +13,9 @@ static inline int plan_line_differs(const zero_memory_line *planned, const zero_
            (planned->bytes != held->bytes && !measured);
 }
 
-// Returns "" if plan and table agree line by line, else the first line in which they differ. Activations are
-// the trainer's.
+// Returns "" if plan and table have the same lines, else how they differ. The table has them in the order of
+// allocation, the plan in that of tiers. Activations are the trainer's.
 static inline const char *plan_differs(const zero_plan *p, const zero *z) {
-    static char text[256];
-    zero_memory_line held;
-    int n = 0;
-    *text = 0;
-    for (int i = 0; zero_memory(z, i, &held); i++) {
-        if (held.class_ == ZERO_ACTIVATIONS) continue;
-        const zero_memory_line *planned = &p->lines[n++];
-        if (n <= p->n_lines && !plan_line_differs(planned, &held)) continue;
-        snprintf(text, sizeof text, "held: %s, %zu bytes, moved by %d; planned: %s, %zu bytes, moved by %d",
-                 held.purpose, held.bytes, held.moved_by, n > p->n_lines ? "nothing" : planned->purpose,
-                 planned->bytes, planned->moved_by);
-        return text;
-    }
-    if (n != p->n_lines) snprintf(text, sizeof text, "planned and not held: %s", p->lines[n].purpose);
-    return text;
-}
-
-// The same where states lie in several tiers: the table has its lines in the order of allocation, the plan in
-// that of tiers.
-static inline const char *plan_differs_in_any_order(const zero_plan *p, const zero *z) {
     static char text[256];
     zero_memory_line held;
     int n = 0;
