@@ -98,13 +98,13 @@ static void check_read_ahead(void) {
 
 // Whether some unit was updated before backward had ended.
 static int updated_in_backward(const zero *z) {
-    zero_event e;
+    trace_event e;
     double backward_s = 0;
     int found = 0;
-    for (int i = 0; zero_trace_event(z, i, &e); i++)
-        if (e.kind == ZERO_EV_BACKWARD && e.end_s > backward_s) backward_s = e.end_s;
-    for (int i = 0; zero_trace_event(z, i, &e); i++)
-        found |= e.kind == ZERO_EV_UPDATE && e.unit >= 0 && e.start_s < backward_s;
+    for (int i = 0; trace_at(&z->trace, i, &e); i++)
+        if (e.kind == EVENT_BACKWARD && e.end_s > backward_s) backward_s = e.end_s;
+    for (int i = 0; trace_at(&z->trace, i, &e); i++)
+        found |= e.kind == EVENT_UPDATE && e.unit >= 0 && e.start_s < backward_s;
     return found;
 }
 

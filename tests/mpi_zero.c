@@ -509,12 +509,12 @@ static void check_values_and_scalars(void) {
 // -------- overlap
 
 // Counts how often an event of kind `a` of one unit overlaps an event of kind `b` of another.
-static int meetings(const zero *z, zero_event_kind a, zero_event_kind b) {
+static int meetings(const zero *z, trace_kind a, trace_kind b) {
     int n = 0;
-    zero_event x, y;
-    for (int i = 0; zero_trace_event(z, i, &x); i++) {
+    trace_event x, y;
+    for (int i = 0; trace_at(&z->trace, i, &x); i++) {
         if (x.kind != a) continue;
-        for (int j = 0; zero_trace_event(z, j, &y); j++)
+        for (int j = 0; trace_at(&z->trace, j, &y); j++)
             n += y.kind == b && y.unit != x.unit && x.start_s < y.end_s && y.start_s < x.end_s;
     }
     return n;
@@ -534,16 +534,16 @@ static void check_order_in_update(void) {
         CHECK_SETTING("order in the update, stage %d", stage);
         MUST(toy_create(&t, &c, NULL));
         MUST(toy_passes(&t, 1));
-        toy_events(t.z, &next);
+        toy_events(&t.z->trace, &next);
         MUST(zero_step(t.z, &(zero_hyper){ .lr = 1e-3f, .eps = 1e-8f, .t = 1 }, NULL));
-        CHECK(!strcmp(toy_events(t.z, &next), expected));
+        CHECK(!strcmp(toy_events(&t.z->trace, &next), expected));
         zero_destroy(t.z);
     }
 }
 
-static int has_event(const zero *z, zero_event_kind kind) {
-    zero_event e;
-    for (int i = 0; zero_trace_event(z, i, &e); i++)
+static int has_event(const zero *z, trace_kind kind) {
+    trace_event e;
+    for (int i = 0; trace_at(&z->trace, i, &e); i++)
         if (e.kind == kind) return 1;
     return 0;
 }
@@ -562,9 +562,9 @@ static void check_overlap(void) {
             t.compute_s = 0.002 + 0.001 * checks.rank;
             for (int step = 1; step <= 6; step++) MUST(toy_step(&t, 1, step, NULL));
             MUST(zero_barrier(t.z));
-            int reduces = check_any(meetings(t.z, ZERO_EV_REDUCE, ZERO_EV_BACKWARD) > 0);
-            int gathers = check_any(meetings(t.z, ZERO_EV_GATHER, ZERO_EV_FORWARD) > 0);
-            int waited = check_any(has_event(t.z, ZERO_EV_WAIT));
+            int reduces = check_any(meetings(t.z, EVENT_REDUCE, EVENT_BACKWARD) > 0);
+            int gathers = check_any(meetings(t.z, EVENT_GATHER, EVENT_FORWARD) > 0);
+            int waited = check_any(has_event(t.z, EVENT_WAIT));
             if (checks.ranks > 1 || !overlap) {  // one rank's collective is only a copy, and too short
                 CHECK(reduces == overlap && gathers == overlap);
                 CHECK(waited == overlap);

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 #include <limits.h>
 #include <unistd.h>
+#include "../llmc_zero/internal.h"
 #include "../llmc_zero/settings/settings.h"
 #include "toy.h"
 
@@ -597,7 +598,7 @@ static void test_scalars_refused(void **state) {
     zero_config c = config_of(3);
     double x[65] = { 0 };
     zero_memory_line line;
-    zero_event event;
+    trace_event event;
     make(&c);
     REFUSED(zero_sum(t.z, x, 0), ZERO_ERR_ARGUMENT, "0 values");
     REFUSED(zero_sum(t.z, x, 65), ZERO_ERR_ARGUMENT, "65 values");
@@ -605,7 +606,7 @@ static void test_scalars_refused(void **state) {
     REFUSED(zero_broadcast(t.z, -1, x, 8), ZERO_ERR_ARGUMENT, "root -1");
     REFUSED(zero_trace_write(t.z, "/nonexistent/trace.json"), ZERO_ERR_IO, "/nonexistent/trace.json");
     assert_int_equal(zero_memory(t.z, 1000, &line), 0);  // the end of an iteration is no failure
-    assert_int_equal(zero_trace_event(t.z, 0, &event), 0);
+    assert_int_equal(trace_at(&t.z->trace, 0, &event), 0);
     assert_non_null(strstr(zero_last_error(), "/nonexistent/trace.json"));
 }
 
@@ -700,7 +701,7 @@ static void test_poisoned_parameters(void **state) {
 
 static int next_event;
 static void happened_at(int line, const char *expected) {
-    const char *seen = toy_events(t.z, &next_event);
+    const char *seen = toy_events(&t.z->trace, &next_event);
     if (strcmp(seen, expected)) fail_msg("line %d: %s, not %s", line, seen, expected);
 }
 #define HAPPENED(expected) happened_at(__LINE__, expected)

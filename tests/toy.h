@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 #include "toy_kernels.h"
+#include "../llmc_zero/base/trace.h"
 
 enum { TOY_BLOCKS = 4, TOY_UNITS = TOY_BLOCKS + 1, TOY_TENSORS = 6, TOY_LARGEST = 33333 };
 enum { TOY_ELEMS = TOY_LARGEST + 50 + TOY_BLOCKS * (129 + 5003 + 33 + 1280) };
@@ -192,16 +193,16 @@ static inline int toy_create(toy *t, const zero_config *config, const zero_unit 
 
 // The events of units from *next on, without overlap in the order of their starts: G gather, R reduction,
 // U update, F forward, B backward. Valid until the next call.
-static inline const char *toy_events(const zero *z, int *next) {
-    static const char letters[] = { [ZERO_EV_GATHER] = 'G',
-                                    [ZERO_EV_REDUCE] = 'R',
-                                    [ZERO_EV_UPDATE] = 'U',
-                                    [ZERO_EV_FORWARD] = 'F',
-                                    [ZERO_EV_BACKWARD] = 'B' };
+static inline const char *toy_events(const trace *happened, int *next) {
+    static const char letters[] = { [EVENT_GATHER] = 'G',
+                                    [EVENT_REDUCE] = 'R',
+                                    [EVENT_UPDATE] = 'U',
+                                    [EVENT_FORWARD] = 'F',
+                                    [EVENT_BACKWARD] = 'B' };
     static char text[512];
-    zero_event e;
+    trace_event e;
     *text = 0;
-    for (int n = 0; zero_trace_event(z, *next, &e); ++*next)
+    for (int n = 0; trace_at(happened, *next, &e); ++*next)
         if (e.unit >= 0 && (size_t)e.kind < sizeof letters && letters[e.kind])
             n += snprintf(text + n, sizeof text - (size_t)n, "%s%c%d", n ? " " : "", letters[e.kind], e.unit);
     return text;
