@@ -7,7 +7,6 @@
 #include "copies.h"
 #include "settings.h"
 #include "outcome.h"
-#include "../llmc_zero/comm/host.h"
 
 // -------- the table of settings
 
@@ -27,13 +26,8 @@ static void stop_copies(zero *z) {
 
 static void check_setting(const settings_path *path, const settings_format *format, int micro_batches,
                           const settings_variation *v, int with_files, const outcome *want) {
-    char name[sizeof checks.setting];
-    zero_config c = settings_config(path, format, micro_batches, v);
-    settings_name(name, sizeof name, path, format, micro_batches, v);
-    CHECK_SETTING("copies, %.140s", name);
+    zero_config c = settings_begin("copies", path, format, micro_batches, v);
     start_copies(&c, v);
-    for (int kind = 0; kind < COMM_OTHER; kind++) host_direct_least[kind] = v->direct ? 0 : SIZE_MAX;
-    host_unstaged_least = v->direct ? 0 : SIZE_MAX;
     outcome o = outcome_of(&c, with_files, stop_copies);
     if (copies.breach[0]) fprintf(stderr, "rank %d: [%s] %s\n", checks.rank, checks.setting, copies.breach);
     CHECK(!copies.breach[0]);

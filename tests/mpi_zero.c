@@ -12,7 +12,6 @@
 #include "settings.h"
 #include "toy.h"
 #include "../llmc_zero/internal.h"
-#include "../llmc_zero/comm/host.h"
 #include "../llmc_zero/net/failure.h"
 
 enum { STEPS = 4, EVAL_AFTER = 2 };
@@ -143,12 +142,6 @@ static void check_close(const outcome *o, const outcome *naive, double tolerance
     for (int i = 0; i < STEPS; i++) CHECK(fabs(o->norms[i] - naive->norms[i]) <= tolerance * naive->norms[i]);
 }
 
-// Direct reads instead of staging: for collectives of every size, or of none.
-static void read_directly(int all) {
-    host_unstaged_least = all ? 0 : SIZE_MAX;
-    for (int kind = 0; kind < COMM_OTHER; kind++) host_direct_least[kind] = all ? 0 : SIZE_MAX;
-}
-
 // Without accumulation all paths agree bit for bit. With accumulation naive = 0 = 1 and 2 = 3, and the two
 // groups differ only by rounding.
 static void check_format(const settings_format *format, int micro_batches, int at) {
@@ -158,11 +151,7 @@ static void check_format(const settings_format *format, int micro_batches, int a
             const settings_path *path = &settings_paths[p];
             const int is_reference = v == 0 && (p == 0 || (path->stage == 2 && micro_batches > 1));
             if (!is_reference && !settings_chosen(p + v / format->every + at + checks.ranks, 3)) continue;
-            zero_config c = settings_config(path, format, micro_batches, &settings_variations[v]);
-            char name[sizeof checks.setting];
-            settings_name(name, sizeof name, path, format, micro_batches, &settings_variations[v]);
-            CHECK_SETTING("%s", name);
-            read_directly(settings_variations[v].direct);
+            zero_config c = settings_begin("bits", path, format, micro_batches, &settings_variations[v]);
             outcome o = train(&c);
             if (p == 0 && v == 0) naive = reference = o;
             if (path->stage == 2 && v == 0 && micro_batches > 1) {
@@ -180,7 +169,7 @@ static void check_same_bits(void) {
     for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
         for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++)
             check_format(&settings_formats[f], settings_micro_batches[m], f + m);
-    read_directly(0);
+    settings_direct(0);
 }
 
 // -------- exact gradients
@@ -497,10 +486,7 @@ static void check_values_and_scalars(void) {
          v += 3)  // overlap, huge buckets, max_open 2, overlapped messages
         for (int p = 1; p < SETTINGS_COUNT(settings_paths); p++) {
             const settings_format *format = &settings_formats[(v + p) % SETTINGS_COUNT(settings_formats)];
-            zero_config c = settings_config(&settings_paths[p], format, 1, &settings_variations[v]);
-            char name[sizeof checks.setting];
-            settings_name(name, sizeof name, &settings_paths[p], format, 1, &settings_variations[v]);
-            CHECK_SETTING("%s", name);
+            zero_config c = settings_begin("values", &settings_paths[p], format, 1, &settings_variations[v]);
             check_values(&c);
             check_scalars(&c);
         }
@@ -699,13 +685,9 @@ static void check_inference(void) {
                 if (!settings_chosen(stage + f + v + checks.ranks, 4)) continue;
                 const settings_path *path = &settings_paths[stage + 1];
                 const settings_format *format = &settings_formats[f];
-                char name[sizeof checks.setting];
-                settings_name(name, sizeof name, path, format, 1, &settings_variations[v]);
-                CHECK_SETTING("inference, %.120s", name);
-                read_directly(settings_variations[v].direct);
-                check_inference_at(settings_config(path, format, 1, &settings_variations[v]));
+                check_inference_at(settings_begin("inference", path, format, 1, &settings_variations[v]));
             }
-    read_directly(0);
+    settings_direct(0);
 }
 
 // -------- no memory

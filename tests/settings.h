@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../llmc_zero/zero.h"
+#include "check.h"
+#include "../llmc_zero/comm/host.h"
 
 typedef struct {
     const char *name;
@@ -96,9 +97,18 @@ static inline zero_config settings_config(const settings_path *p, const settings
     return c;
 }
 
-static inline void settings_name(char *name, size_t bytes, const settings_path *p, const settings_format *f,
-                                 int micro_batches, const settings_variation *v) {
-    snprintf(name, bytes, "%s, %s, %d micro-batches, %s", p->name, f->name, micro_batches, v->name);
+// Direct reads instead of staging: for collectives of every size, or of none.
+static inline void settings_direct(int all) {
+    host_unstaged_least = all ? 0 : SIZE_MAX;
+    for (int kind = 0; kind < COMM_OTHER; kind++) host_direct_least[kind] = all ? 0 : SIZE_MAX;
+}
+
+// Begins the checks of one setting.
+static inline zero_config settings_begin(const char *what, const settings_path *p, const settings_format *f,
+                                         int micro_batches, const settings_variation *v) {
+    CHECK_SETTING("%s, %s, %s, %d micro-batches, %s", what, p->name, f->name, micro_batches, v->name);
+    settings_direct(v->direct);
+    return settings_config(p, f, micro_batches, v);
 }
 
 #endif
