@@ -1,15 +1,13 @@
 // A store for tests (llmc_zero/tiers/state.h) in which a state that is used against its rules gives other
-// bits or a breach: a sentence that says what was done. No caller gets the memory in which a state lies. Its
-// bytes are scrambled, and what is opened is a copy from a pool that has room for as few parts as the rules
-// allow. A thread serves one request after the other, some of them late. A closed copy becomes NaN at once
-// and is written back later.
+// bits or a breach: a sentence about what was done. No caller gets the memory in which a state is. Its bytes
+// are scrambled, and what is opened is a copy from a pool that has room for as few parts as the rules allow.
+// A closed copy is written back and becomes NaN.
 #ifndef TESTS_COPIES_H
 #define TESTS_COPIES_H
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include "../llmc_zero/base/error.h"
 #include "../llmc_zero/tiers/state.h"
 
@@ -28,32 +26,18 @@ typedef struct {
     copies_slot slots[COPIES_SLOTS];
 } copies_pool;
 
-typedef struct copies_request {
-    copies_pool *pool;
-    state_part part;
-    char *bytes;  // opening: the copy to fill, on the device; closing: the copy's bytes, on the host, which
-                  // the thread frees
-    int closing, served;
-    struct copies_request *next;
-} copies_request;
-
 static struct {
     int params, grads;  // how many of their parts may be open at a time; the other states have one
     copies_pool pools[COPIES_STATES];
-    int n_pools, stopping;
-    long opened, late;
+    int n_pools;
+    long opened;
     char breach[256];   // the first one
     char *view, *made;  // a copy's bytes on the host: as they are, and as they will be
-    pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t work, done;
-    copies_request *first, *last;
-} copies = { .lock = PTHREAD_MUTEX_INITIALIZER,
-             .work = PTHREAD_COND_INITIALIZER,
-             .done = PTHREAD_COND_INITIALIZER };
+} copies = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-// This function and all that follow up to copies_serve are called with the lock held. A part in which
-// nothing is known but its state: who wrote late is not known.
+// This function and those that follow are called with the lock held. A part without elements: who wrote late
+// is not known.
 static inline int copies_breach(const state_part *p, const char *what) {
     char place[64] = "";
     if (p->range.elems) snprintf(place, sizeof place, ", unit %d, part %d", p->range.unit, p->range.part);
@@ -113,63 +97,6 @@ static inline int copies_overlap(const state_part *p, const state_part *q) {
     int64_t from_a = a->from + (a->part == STATE_WHOLE ? 0 : layout_before(u, a->part));
     int64_t from_b = b->from + (b->part == STATE_WHOLE ? 0 : layout_before(u, b->part));
     return from_a < from_b + b->elems && from_b < from_a + a->elems;
-}
-
-// -------- the thread
-
-static inline void copies_serve(copies_request *r) {
-    device *d = r->part.of->device;
-    size_t n = copies_bytes(&r->part);
-    char *home = copies_home(r->pool, &r->part);
-    if (d->f->enter(d)) abort();
-    if (!r->closing) {
-        if (r->part.intent == STATE_WRITE) return;
-        copies_scramble(copies.made, copies_seen(d, home, n), n);
-        copies_set(d, r->bytes, copies.made, n);
-        return;
-    }
-    copies_scramble(r->bytes, r->bytes, n);
-    if (r->part.intent != STATE_READ)
-        copies_set(d, home, r->bytes, n);
-    else if (memcmp(r->bytes, copies_seen(d, home, n), n))
-        copies_breach(&r->part, "written, but opened for reading");
-}
-
-static inline void *copies_loop(void *unused) {
-    (void)unused;
-    unsigned dice = 1;
-    pthread_mutex_lock(&copies.lock);
-    for (;;) {
-        while (!copies.first && !copies.stopping) pthread_cond_wait(&copies.work, &copies.lock);
-        copies_request *r = copies.first;
-        if (!r) break;
-        dice = dice * 1664525u + 1013904223u;
-        if (dice >> 28 == 0) {  // every 16th
-            copies.late++;
-            pthread_mutex_unlock(&copies.lock);
-            nanosleep(&(struct timespec){ 0, (dice >> 16 & 0xff) * 1000 }, NULL);
-            pthread_mutex_lock(&copies.lock);
-        }
-        copies_serve(r);
-        copies.first = r->next;
-        r->served = 1;
-        if (r->closing) {
-            free(r->bytes);
-            free(r);
-        }
-        pthread_cond_broadcast(&copies.done);
-    }
-    pthread_mutex_unlock(&copies.lock);
-    return NULL;
-}
-
-static inline void copies_post(copies_request *r) {
-    if (copies.first)
-        copies.last->next = r;
-    else
-        copies.first = r;
-    copies.last = r;
-    pthread_cond_signal(&copies.work);
 }
 
 // -------- the store
@@ -234,14 +161,17 @@ static inline int copies_choose(copies_pool *pool, const state_part *p, copies_s
 
 static inline int copies_open_locked(state_part *p) {
     copies_pool *pool = copies_pool_of(p->of);
+    device *d = p->of->device;
+    const size_t n = copies_bytes(p);
     copies_slot *slot;
     if (p->of->sharded && p->range.part != p->of->rank)
         return copies_breach(p, "opened on a rank that does not have it");
     ZERO_TRY(copies_choose(pool, p, &slot));
-    copies_request r = { .pool = pool, .part = *p, .bytes = slot->memory };
+    if (p->intent != STATE_WRITE) {
+        copies_scramble(copies.made, copies_seen(d, copies_home(pool, p), n), n);
+        copies_set(d, slot->memory, copies.made, n);
+    }
     slot->part = *p;
-    copies_post(&r);
-    while (!r.served) pthread_cond_wait(&copies.done, &copies.lock);
     p->at = slot->memory;
     copies.opened++;
     return 0;
@@ -255,22 +185,22 @@ static inline int copies_begin(state_part *p) {
 static inline int copies_close_locked(state_part *p) {
     device *d = p->of->device;
     copies_pool *pool = copies_pool_of(p->of);
+    char *home = copies_home(pool, p);
     copies_slot *slot = NULL;
-    size_t n = copies_bytes(p);
+    const size_t n = copies_bytes(p);
     for (int i = 0; i < pool->n_slots; i++)
         if (pool->slots[i].part.of && pool->slots[i].memory == p->at) slot = &pool->slots[i];
     if (!slot || memcmp(&slot->part.range, &p->range, sizeof p->range))
         return copies_breach(p, "closed, but not open");
     if (!copies_is_poison(d, slot->memory + n, pool->slot_bytes - n))
         return copies_breach(p, "written behind its end");
-    copies_request *r = malloc(sizeof *r);
-    char *bytes = malloc(n);
-    if (!r || !bytes) abort();
-    memcpy(bytes, copies_seen(d, slot->memory, n), n);
-    *r = (copies_request){ .pool = pool, .part = *p, .bytes = bytes, .closing = 1 };
+    copies_scramble(copies.made, copies_seen(d, slot->memory, n), n);
+    if (p->intent != STATE_READ)
+        copies_set(d, home, copies.made, n);
+    else if (memcmp(copies.made, copies_seen(d, home, n), n))
+        copies_breach(p, "written, but opened for reading");
     copies_poison(d, slot->memory, n);
     slot->part.of = NULL;
-    copies_post(r);
     return 0;
 }
 
@@ -299,40 +229,25 @@ static const state_store copies_store = {
 static inline void copies_start(int params, int grads) {
     copies.params = params;
     copies.grads = grads;
-    copies.n_pools = copies.stopping = 0;
-    copies.opened = copies.late = 0;
+    copies.n_pools = 0;
+    copies.opened = 0;
     copies.breach[0] = 0;
     state_default_store = &copies_store;
-    if (pthread_create(&copies.thread, NULL, copies_loop, NULL)) abort();
-}
-
-// Waits until all requests are done, and returns how many parts are open.
-static inline int copies_left_open(void) {
-    int open = 0;
-    pthread_mutex_lock(&copies.lock);
-    while (copies.first) pthread_cond_wait(&copies.done, &copies.lock);
-    for (int i = 0; i < copies.n_pools; i++)
-        for (int k = 0; k < copies.pools[i].n_slots; k++) {
-            copies_slot *s = &copies.pools[i].slots[k];
-            open += s->part.of != NULL;
-            if (!s->part.of &&
-                !copies_is_poison(copies.pools[i].of->device, s->memory, copies.pools[i].slot_bytes))
-                copies_written_late(&copies.pools[i]);
-        }
-    pthread_mutex_unlock(&copies.lock);
-    return open;
 }
 
 // To be called before zero_destroy, which frees the memory. Returns how many parts are open. Does nothing if
 // states are not copied.
 static inline int copies_stop(void) {
+    int open = 0;
     if (state_default_store != &copies_store) return 0;
-    int open = copies_left_open();
     pthread_mutex_lock(&copies.lock);
-    copies.stopping = 1;
-    pthread_cond_signal(&copies.work);
+    for (const copies_pool *pool = copies.pools; pool < copies.pools + copies.n_pools; pool++)
+        for (const copies_slot *s = pool->slots; s < pool->slots + pool->n_slots; s++) {
+            open += s->part.of != NULL;
+            if (!s->part.of && !copies_is_poison(pool->of->device, s->memory, pool->slot_bytes))
+                copies_written_late(pool);
+        }
     pthread_mutex_unlock(&copies.lock);
-    pthread_join(copies.thread, NULL);
     state_default_store = &state_on_device;
     return open;
 }
