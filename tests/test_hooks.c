@@ -853,10 +853,15 @@ static void test_trace_file(void **state) {
     const size_t n = fread(text, 1, sizeof text - 1, f);
     fclose(f);
     unlink(path);
-    int events = 0;
+    int events = 0, lanes = 0;
     for (const char *p = text; (p = strstr(p, "\"ph\":\"X\"")); p++) events++;
+    for (const char *p = text; (p = strstr(p, "\"thread_name\"")); p++) lanes++;
     assert_int_equal(events, 8);
-    assert_non_null(strstr(text, "\"forward emb\""));
+    assert_int_equal(lanes, TRACE_LANES);
+    assert_non_null(
+        strstr(text, "{\"name\":\"forward emb\",\"cat\":\"forward\",\"ph\":\"X\",\"pid\":0,\"tid\":0,"));
+    assert_non_null(
+        strstr(text, "{\"name\":\"gather block 0\",\"cat\":\"gather\",\"ph\":\"X\",\"pid\":0,\"tid\":1,"));
     assert_true(text[0] == '[' && strstr(text, "\n]\n") == text + n - 3);
 }
 

@@ -5,10 +5,10 @@
 #define TESTS_TIERS_H
 #include <errno.h>
 #include "check.h"
-#include "lanes.h"
 #include "outcome.h"
 #include "plan.h"
 #include "settings.h"
+#include "../llmc_zero/internal.h"
 #include "../llmc_zero/tiers/file_folder.h"
 
 typedef struct {
@@ -229,13 +229,56 @@ static inline void check_all_bits(void) {
 
 // -------- traffic
 
+// By the events of the trace so far: what has been moved, and how much of it on a lane that is not its
+// kind's.
+typedef struct {
+    int64_t bytes[EVENT_KINDS];
+    int events[EVENT_KINDS], misplaced;
+} trace_totals;
+
+static inline trace_totals totals_of(const zero *z) {
+    static const int lanes[EVENT_KINDS] = { [EVENT_READ] = 3,      [EVENT_WRITE] = 5,  [EVENT_TO_HOST] = 6,
+                                            [EVENT_TO_DEVICE] = 7, [EVENT_GATHER] = 1, [EVENT_REDUCE] = 1 };
+    trace_totals totals = { .misplaced = 0 };
+    trace_event e;
+    for (int i = 0; trace_at(&z->trace, i, &e); i++) {
+        totals.bytes[e.kind] += e.bytes;
+        totals.events[e.kind]++;
+        totals.misplaced += e.start_s < 0 || e.end_s < e.start_s ||
+                            (lanes[e.kind] && e.thread != lanes[e.kind]);
+    }
+    return totals;
+}
+
+// The trace of a step has what is planned, link by link.
+static inline void check_trace(const trace_totals *before, const trace_totals *after, const zero_plan *plan) {
+    const int64_t planned_bytes[EVENT_KINDS] = {
+        [EVENT_READ] = plan->file_read,
+        [EVENT_WRITE] = plan->file_written,
+        [EVENT_TO_HOST] = plan->copied_down,
+        [EVENT_TO_DEVICE] = plan->copied_up,
+        [EVENT_GATHER] = plan->traffic.all_gather[ZERO_FOR_STEP],
+        [EVENT_REDUCE] = plan->traffic.reduce_scatter[ZERO_FOR_STEP],
+    };
+    for (int kind = 0; kind < EVENT_KINDS; kind++) {
+        const int link = kind >= EVENT_READ && kind <= EVENT_TO_DEVICE;
+        const int64_t moved = after->bytes[kind] - before->bytes[kind];
+        if (moved != planned_bytes[kind])
+            fprintf(stderr, "events %d: the trace has %lld bytes, the plan %lld\n", kind, (long long)moved,
+                    (long long)planned_bytes[kind]);
+        CHECK(moved == planned_bytes[kind]);
+        if (link) CHECK((after->events[kind] > before->events[kind]) == (moved > 0));
+    }
+    CHECK(after->events[EVENT_SQUARES] > before->events[EVENT_SQUARES] && !after->misplaced);
+}
+
 // A step copies, reads and writes what the plan has, once the order of uses is known.
 static inline void check_traffic(const mixture *m, int stage, const settings_format *format,
                                  int micro_batches, int delayed) {
     zero_config c = tiers_config(m, stage, format, micro_batches, &settings_variations[1]);
     zero_files before, after;
     zero_plan plan;
-    trace_lanes lanes_before = { .named = 0 };
+    trace_totals totals_before = { .misplaced = 0 };
     toy t;
     tiers.place(&c, 0);
     c.offload.delayed_update = delayed;
@@ -245,7 +288,7 @@ static inline void check_traffic(const mixture *m, int stage, const settings_for
     MUST(outcome_create(&t, &c));
     for (int step = 1; step <= 3; step++) {
         zero_files_info(t.z, &before);
-        lanes_before = lanes_of(t.z);
+        totals_before = totals_of(t.z);
         MUST(toy_step(&t, micro_batches, step, NULL));
         MUST(zero_barrier(t.z));
     }
@@ -257,9 +300,9 @@ static inline void check_traffic(const mixture *m, int stage, const settings_for
     const int64_t not_read = after.not_read - before.not_read;
     CHECK(after.read - before.read + not_read == plan.file_read);
     CHECK(after.written - before.written == plan.file_written);
-    const trace_lanes lanes = lanes_of(t.z);
+    const trace_totals totals = totals_of(t.z);
     plan.file_read -= not_read;
-    check_lanes(&lanes_before, &lanes, &plan);
+    check_trace(&totals_before, &totals, &plan);
     const int params_in_files = m->params == ZERO_NVME && m->in_host < ALL;
     const int in_files = params_in_files || (m->optimizer == ZERO_NVME && m->ratio > 0) ||
                          m->gradients == ZERO_NVME;
