@@ -509,31 +509,51 @@ static void test_written_gradients(void **state) {
 
 // -------- settings refused
 
+static int create(const zero_config *c) {
+    return zero_create(&t.z, c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS);
+}
+
+// `change` changes one good configuration c, or its offload o.
+#define BAD(good, change, names)                       \
+    do {                                               \
+        zero_config c = good;                          \
+        zero_offload_config *o = &c.offload;           \
+        (void)o;                                       \
+        change;                                        \
+        REFUSED(create(&c), ZERO_ERR_ARGUMENT, names); \
+        assert_null(t.z);                              \
+    } while (0)
+
 static void test_config_refused(void **state) {
     (void)state;
     const zero_config good = config_of(3);
-#define BAD(field, value, names)                                                                          \
-    do {                                                                                                  \
-        zero_config c = good;                                                                             \
-        c.field = value;                                                                                  \
-        REFUSED(zero_create(&t.z, &c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT, \
-                names);                                                                                   \
-        assert_null(t.z);                                                                                 \
-    } while (0)
-    BAD(size, 0, "zero_config.size");
-    BAD(size, sizeof(zero_config) - 8, "zero_config.size");
-    BAD(debug.naive, 1, "naive");
-    zero_config naive = config_of(0);
-    naive.debug.naive = naive.inference = 1;
-    REFUSED(zero_create(&t.z, &naive, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT,
-            "inference");
-    BAD(numbers.no_master, 1, "no_master with fp32");
-    REFUSED(zero_create(&t.z, NULL, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT,
-            "zero_config.size");
-    zero_tensor no_name = { NULL, 1, { 1 }, 1, 0, 0, 0 };
+    const zero_tensor no_name = { NULL, 1, { 1 }, 1, 0, 0, 0 };
+    REFUSED(create(NULL), ZERO_ERR_ARGUMENT, "zero_config.size");
+    BAD(good, c.size = 0, "zero_config.size");
+    BAD(good, c.size = sizeof c - 8, "zero_config.size");
+    BAD(good, c.debug.naive = 1, "naive");
+    BAD(good, (c.stage = 0, c.debug.naive = c.inference = 1), "inference");
+    BAD(good, c.numbers.no_master = 1, "no_master with fp32");
     REFUSED(zero_create(&t.z, &good, &no_name, 1, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT, "tensor 0");
     assert_null(t.z);
     zero_destroy(NULL);
+
+    zero_config tiers = good;
+    tiers.offload.params = tiers.offload.optimizer = tiers.offload.gradients = ZERO_NVME;
+    tiers.offload.delayed_update = 1;
+    tiers.offload.nvme = "/a,/b";
+    WORKS(settings_check(&tiers));
+    BAD(tiers, c.stage = 2, "offload.params: parameters are whole on every device at stage 2");
+    BAD(tiers, (c.stage = 1, o->params = ZERO_DEVICE), "offload.gradients: gradients are whole");
+    BAD(tiers, (c.stage = 0, o->params = ZERO_DEVICE), "offload.optimizer: stage 0");
+    BAD(tiers, o->optimizer = ZERO_HOST, "offload.gradients: the update needs");
+    BAD(tiers, o->optimizer = o->gradients = ZERO_DEVICE, "offload.delayed_update: an update on the device");
+    BAD(tiers, (c.numbers.dtype = ZERO_BF16, c.numbers.no_master = 1), "offload.delayed_update: the new");
+    BAD(tiers, o->nvme = NULL, "offload.nvme: no folder");
+    BAD(tiers, o->nvme = "", "offload.nvme: no folder");
+    BAD(tiers, o->nvme = "/a,,/b", "offload.nvme '/a,,/b'");
+    BAD(tiers, o->nvme = "/a,", "offload.nvme '/a,'");
+    BAD(tiers, o->nvme_block_bytes = (1 << 20) + 512, "offload.nvme_block_bytes 1049088");
 }
 
 static void must_be_refused(const zero_setting *s, double x) {
@@ -569,37 +589,6 @@ static void test_ranges(void **state) {
         REFUSED(zero_setting_set(s, &c, "x"), ZERO_ERR_ARGUMENT, s->name);
         assert_string_not_equal(s->help, "");
     }
-}
-
-// The checks of the group `offload`, one by one.
-static void test_offload_refused(void **state) {
-    (void)state;
-    zero_config good = config_of(3);
-    good.offload.params = good.offload.optimizer = good.offload.gradients = ZERO_NVME;
-    good.offload.delayed_update = 1;
-    good.offload.nvme = "/a,/b";
-    assert_int_equal(settings_check(&good), 0);
-#define BAD_OFFLOAD(change, names)                             \
-    do {                                                       \
-        zero_config c = good;                                  \
-        zero_offload_config *o = &c.offload;                   \
-        change;                                                \
-        (void)o;                                               \
-        REFUSED(settings_check(&c), ZERO_ERR_ARGUMENT, names); \
-    } while (0)
-    BAD_OFFLOAD(c.stage = 2, "offload.params: parameters are whole on every device at stage 2");
-    BAD_OFFLOAD((c.stage = 1, o->params = ZERO_DEVICE),
-                "offload.gradients: gradients are whole on every device at stage 1");
-    BAD_OFFLOAD((c.stage = 0, o->params = ZERO_DEVICE), "offload.optimizer: stage 0");
-    BAD_OFFLOAD(o->optimizer = ZERO_HOST, "offload.gradients: the update needs");
-    BAD_OFFLOAD(o->optimizer = o->gradients = ZERO_DEVICE, "offload.delayed_update: an update on the device");
-    BAD_OFFLOAD((c.numbers.dtype = ZERO_BF16, c.numbers.no_master = 1),
-                "offload.delayed_update: the new parameters wait in the master weights");
-    BAD_OFFLOAD(o->nvme = NULL, "offload.nvme: no folder");
-    BAD_OFFLOAD(o->nvme = "", "offload.nvme: no folder");
-    BAD_OFFLOAD(o->nvme = "/a,,/b", "offload.nvme '/a,,/b'");
-    BAD_OFFLOAD(o->nvme = "/a,", "offload.nvme '/a,'");
-    BAD_OFFLOAD(o->nvme_block_bytes = (1 << 20) + 512, "offload.nvme_block_bytes 1049088");
 }
 
 static void test_scalars_refused(void **state) {
@@ -873,7 +862,6 @@ int main(void) {
         TEST(test_no_promise_with_fp16),
         TEST(test_ranges),
         TEST(test_config_refused),
-        TEST(test_offload_refused),
         TEST(test_scalars_refused),
         TEST(test_slots),
         TEST(test_backward_order),
