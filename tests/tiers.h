@@ -338,11 +338,12 @@ static inline long fail_nth(file_operation what, size_t bytes) {
 // Returns the first error of three steps and a digest. After one of the disk, which the sentence names,
 // whatever comes fails as well: no update follows one that has failed.
 static inline int run_with_fault(const zero_config *c, int of_disk) {
-    char hex[17];
+    char hex[17] = "";
     toy t = { .z = NULL };
     int rc = outcome_create(&t, c);  // may fail in setting the values, and leaves the plugin then
     for (int step = 1; step <= 3 && !rc; step++) rc = toy_step(&t, c->micro_batches, step, NULL);
     if (!rc) rc = zero_hash(t.z, 1, hex);
+    if (!rc) CHECK(strlen(hex) == 16);
     if (rc && of_disk) CHECK(strstr(zero_last_error(), outcome_folder));
     if (rc && of_disk && t.z) CHECK(zero_hash(t.z, 1, hex));
     zero_destroy(t.z);
