@@ -138,10 +138,6 @@ static outcome train(const zero_config *c) {
     return o;
 }
 
-static void check_close(const outcome *o, const outcome *naive, double tolerance) {
-    for (int i = 0; i < STEPS; i++) CHECK(fabs(o->norms[i] - naive->norms[i]) <= tolerance * naive->norms[i]);
-}
-
 // Without accumulation all paths agree bit for bit. With accumulation naive = 0 = 1 and 2 = 3, and the two
 // groups differ only by rounding.
 static void check_format(const settings_format *format, int micro_batches, int at) {
@@ -155,7 +151,9 @@ static void check_format(const settings_format *format, int micro_batches, int a
             outcome o = train(&c);
             if (p == 0 && v == 0) naive = reference = o;
             if (path->stage == 2 && v == 0 && micro_batches > 1) {
-                check_close(&o, &naive, format->dtype == ZERO_F32 ? 1e-5 : 1e-2);
+                const double tolerance = format->dtype == ZERO_F32 ? 1e-5 : 1e-2;
+                for (int i = 0; i < STEPS; i++)
+                    CHECK(fabs(o.norms[i] - naive.norms[i]) <= tolerance * naive.norms[i]);
                 reference = o;
             }
             CHECK(!strcmp(o.params, reference.params));
@@ -738,40 +736,34 @@ static void check_no_memory(void) {
 
 // --------
 
-static const char *only;  // the check that was asked for
-
-static void timed(const char *name, void (*check)(void)) {
-    double start = MPI_Wtime();
-    if (only && strcmp(only, name)) return;
-    check();
-    if (!checks.rank && getenv("TEST_TIMES")) printf("  %-20s %.2f s\n", name, MPI_Wtime() - start);
-}
+static const struct {
+    const char *group, *name;
+    void (*check)(void);
+} all_checks[] = {
+    { "timeout", "a rank that stays away", check_timeout },
+    { "timeout", "units named", check_units_named },
+    { "timeout", "disorder", check_disorder },
+    { "timeout", "no communicator", check_no_communicator },
+    { "", "same bits", check_same_bits },
+    { "", "exact gradients", check_exact_gradients },
+    { "", "extra gathers", check_extra_gathers },
+    { "", "fewer micro-batches", check_fewer_micro_batches },
+    { "", "other passes", check_other_passes },
+    { "", "any order", check_any_order },
+    { "", "order in update", check_order_in_update },
+    { "", "values and scalars", check_values_and_scalars },
+    { "", "overlap", check_overlap },
+    { "", "inference", check_inference },
+    { "", "no memory", check_no_memory },
+};
 
 int main(int argc, char **argv) {
+    const char *asked = argc > 1 ? argv[1] : "";
     int provided;
     if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;
     checks_begin();
-    if (argc > 1 && !strcmp(argv[1], "timeout")) {
-        timed("timeout", check_timeout);
-        timed("units named", check_units_named);
-        timed("disorder", check_disorder);
-        timed("no communicator", check_no_communicator);
-        int status = checks_end("mpi_zero timeout");
-        MPI_Finalize();
-        return status;
-    }
-    only = argc > 1 ? argv[1] : NULL;
-    timed("same bits", check_same_bits);
-    timed("exact gradients", check_exact_gradients);
-    timed("extra gathers", check_extra_gathers);
-    timed("fewer micro-batches", check_fewer_micro_batches);
-    timed("other passes", check_other_passes);
-    timed("any order", check_any_order);
-    timed("order in update", check_order_in_update);
-    timed("values and scalars", check_values_and_scalars);
-    timed("overlap", check_overlap);
-    timed("inference", check_inference);
-    timed("no memory", check_no_memory);
+    for (int i = 0; i < SETTINGS_COUNT(all_checks); i++)
+        if (!strcmp(asked, all_checks[i].group) || !strcmp(asked, all_checks[i].name)) all_checks[i].check();
     int status = checks_end("mpi_zero");
     MPI_Finalize();
     return status;
