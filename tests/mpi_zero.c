@@ -577,7 +577,7 @@ static void check_timeout(void) {
                 CHECK(zero_barrier(t.z) == ZERO_ERR_COMM);
                 double first = MPI_Wtime() - start;
                 CHECK(first > 0.9 && first < 3);
-                CHECK(strstr(zero_last_error(), "waited 1 s"));
+                CHECK(strstr(zero_last_error(), "1 s"));
                 CHECK(zero_sum(t.z, &sum, 1) == ZERO_ERR_COMM);
                 CHECK(toy_step(&t, 1, 2, NULL) == ZERO_ERR_COMM);
                 CHECK(MPI_Wtime() - start < first + 0.5);
@@ -596,8 +596,8 @@ static void check_units_named(void) {
         int64_t bucket;
         const char *units;
     } cases[] = {
-        { 1, "a reduce-scatter of unit 4 for" },
-        { 1LL << 40, "a reduce-scatter of units 1 to 4 for" },
+        { 1, "unit 4 " },
+        { 1LL << 40, "units 1 to 4 " },
     };
     for (int i = 0; i < SETTINGS_COUNT(cases); i++) {
         zero_config c = simple(2, 0);
@@ -623,7 +623,7 @@ static void check_no_communicator(void) {
     c.start.mpi_comm = &none;
     CHECK_SETTING("MPI_COMM_NULL");
     CHECK(toy_create(&t, &c, NULL) == ZERO_ERR_ARGUMENT);
-    CHECK(strstr(zero_last_error(), "mpi_comm points to MPI_COMM_NULL"));
+    CHECK(strstr(zero_last_error(), "MPI_COMM_NULL"));
 }
 
 // Ranks open different units: none of them takes another unit's bytes for its own.
@@ -725,12 +725,12 @@ static void check_no_memory(void) {
             zero_config c = simple(stage, overlap);
             c.comm.timeout_s = 30;
             CHECK_SETTING("no memory for states, stage %d, overlap %d", stage, overlap);
-            refuse_memory(&c, &large, 100 << 20, "RLIMIT_AS is ");
+            refuse_memory(&c, &large, 100 << 20, "RLIMIT_AS");
             if (stage != 3 || checks.ranks == 1) continue;
             CHECK_SETTING("no memory for the messages' staging, overlap %d", overlap);
             c.comm.shared_window = 0;
             c.comm.window_bytes = 16 << 20;
-            refuse_memory(&c, &small, 12 << 20, "RLIMIT_AS is ");
+            refuse_memory(&c, &small, 12 << 20, "RLIMIT_AS");
         }
 }
 
