@@ -70,4 +70,15 @@ static inline int checks_end(const char *program) {
     return failed || !checks.settings;
 }
 
+// The main of a program: what it is asked for is its first argument, or "".
+static inline int checks_main(int argc, char **argv, const char *program, void (*body)(const char *asked)) {
+    int provided;
+    if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;
+    checks_begin();
+    body(argc > 1 ? argv[1] : "");
+    int status = checks_end(program);
+    MPI_Finalize();
+    return status;
+}
+
 #endif

@@ -151,16 +151,13 @@ static void check_breaches(void) {
 
 // --------
 
-int main(int argc, char **argv) {
-    int provided;
-    if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;
-    checks_begin();
+static void run(const char *asked) {
+    (void)asked;
     outcome_begin("states");
     check_breaches();
     check_same_bits();
     check_norm();
     outcome_end();
-    int status = checks_end("mpi_states");
-    MPI_Finalize();
-    return status;
 }
+
+int main(int argc, char **argv) { return checks_main(argc, argv, "mpi_states", run); }

@@ -187,19 +187,11 @@ static void check_delayed_overlaps(void) {
 
 // --------
 
-static const char *on_the_processor(zero_config *c, int turn) {
-    (void)c, (void)turn;
-    return "";
-}
-
-int main(int argc, char **argv) {
-    int provided;
-    if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;
+static void run(const char *asked) {
+    (void)asked;
     tiers.mixtures = mixtures;
     tiers.n_mixtures = SETTINGS_COUNT(mixtures);
     tiers.n_manners = 1;
-    tiers.place = on_the_processor;
-    checks_begin();
     outcome_begin("tiers");
     check_all_bits();
     check_all_traffic();
@@ -212,7 +204,6 @@ int main(int argc, char **argv) {
         check_files_that_fail(&c);
     }
     outcome_end();
-    int status = checks_end("mpi_tiers");
-    MPI_Finalize();
-    return status;
 }
+
+int main(int argc, char **argv) { return checks_main(argc, argv, "mpi_tiers", run); }

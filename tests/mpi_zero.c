@@ -757,14 +757,9 @@ static const struct {
     { "", "no memory", check_no_memory },
 };
 
-int main(int argc, char **argv) {
-    const char *asked = argc > 1 ? argv[1] : "";
-    int provided;
-    if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;
-    checks_begin();
+static void run(const char *asked) {
     for (int i = 0; i < SETTINGS_COUNT(all_checks); i++)
         if (!strcmp(asked, all_checks[i].group) || !strcmp(asked, all_checks[i].name)) all_checks[i].check();
-    int status = checks_end("mpi_zero");
-    MPI_Finalize();
-    return status;
 }
+
+int main(int argc, char **argv) { return checks_main(argc, argv, "mpi_zero", run); }

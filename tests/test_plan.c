@@ -70,6 +70,13 @@ static void check_lines(const zero_plan *p, const line *want) {
 enum { PAGE = 4096, W = ZERO_WORKING, S = ZERO_STATES, D = ZERO_DEVICE, H = ZERO_HOST };
 enum { WINDOW = 4 << 20, VALUES = (1 << 16) * (4 + 2) + PAGE };  // the last page: scalars of the norm
 
+// What each plan of bf16 with masters ends with: the update's.
+#define OPTIMIZER(bytes)                                                                     \
+    { "tables of the step", W, D, 3 * PAGE, 0, 0 }, { "master weights", S, D, bytes, 0, 0 }, \
+        { "first moment", S, D, bytes, 0, 0 }, {                                             \
+        "second moment", S, D, bytes, 0, 0                                                   \
+    }
+
 // bf16 with masters on two ranks: shards of 8192 elements.
 static void test_lines(void **state) {
     (void)state;
@@ -88,10 +95,7 @@ static void test_lines(void **state) {
             { "gradients", S, D, grads, grads_moved, 0 },
             { "buckets", W, D, stage >= 2 ? 2 * 3 * PAGE : 0, R, 0 },
             { "buckets (units used twice)", W, D, stage >= 2 ? PAGE : 0, R, 0 },
-            { "tables of the step", W, D, 3 * PAGE, 0, 0 },
-            { "master weights", S, D, optimizer, 0, 0 },
-            { "first moment", S, D, optimizer, 0, 0 },
-            { "second moment", S, D, optimizer, 0, 0 },
+            OPTIMIZER(optimizer),
             { NULL, 0, 0, 0, 0, 0 },
         };
         check_lines(&p, want);
@@ -118,10 +122,7 @@ static void test_other_lines(void **state) {
         { "buckets", W, D, 2 * 3 * PAGE, 0, 0 },
         { "buckets (units used twice)", W, D, PAGE, 0, 0 },
         { "gradients on the wire, fp32", W, D, 5120 * 4, R, 0 },
-        { "tables of the step", W, D, 3 * PAGE, 0, 0 },
-        { "master weights", S, D, 32768, 0, 0 },
-        { "first moment", S, D, 32768, 0, 0 },
-        { "second moment", S, D, 32768, 0, 0 },
+        OPTIMIZER(32768),
         { NULL, 0, 0, 0, 0, 0 },
     };
     zero_plan p = plan_of(&c, 2, 2);
@@ -176,10 +177,7 @@ static void test_lines_with_sums(void **state) {
         { "gradients, summed in fp32", S, D, 65536, R, 0 },
         { "buckets", W, D, 2 * 3 * PAGE, 0, 0 },
         { "buckets (units used twice)", W, D, PAGE, 0, 0 },
-        { "tables of the step", W, D, 3 * PAGE, 0, 0 },
-        { "master weights", S, D, 32768, 0, 0 },
-        { "first moment", S, D, 32768, 0, 0 },
-        { "second moment", S, D, 32768, 0, 0 },
+        OPTIMIZER(32768),
         { NULL, 0, 0, 0, 0, 0 },
     };
     const zero_plan p = plan_of(&c, 2, 2);
@@ -200,10 +198,7 @@ static void test_cuda_lines(void **state) {
             { "values in and out", W, H, VALUES + (1 << 18), 0, 0 },
             { "parameters", S, D, 32768, G, 0 },
             { "gradients", S, D, 32768, R, 0 },
-            { "tables of the step", W, D, 3 * PAGE, 0, 0 },
-            { "master weights", S, D, 32768, 0, 0 },
-            { "first moment", S, D, 32768, 0, 0 },
-            { "second moment", S, D, 32768, 0, 0 },
+            OPTIMIZER(32768),
             { nccl ? "NCCL (measured)" : NULL, W, D, 0, 0, 1 },
             { NULL, 0, 0, 0, 0, 0 },
         };

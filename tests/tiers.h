@@ -24,7 +24,7 @@ enum { ALL = 1 << 30 };  // of the parameters in memory
 static struct {
     const mixture *mixtures;
     int n_mixtures, n_manners;
-    // Puts the run where the program tests, in one of the manners. Returns the manner's name.
+    // Puts the run onto a device, in one of the manners. Returns the manner's name. NULL: on the processor.
     const char *(*place)(zero_config *c, int turn);
 } tiers;
 
@@ -196,7 +196,7 @@ static inline void check_in_tiers(const kind_of_run *k, const mixture *m, int st
     const settings_variation *v =
         &settings_variations[(7 * turn + turn / tiers.n_manners) % SETTINGS_COUNT(settings_variations)];
     zero_config c = tiers_config(m, stage, format, micro_batches, v);
-    const char *manner = tiers.place(&c, turn);
+    const char *manner = tiers.place ? tiers.place(&c, turn) : "";
     CHECK_SETTING("%s, %s: stage %d, %s, %d micro-batches, %s%s", k->name, m->name, stage, format->name,
                   micro_batches, v->name, manner);
     const outcome o = k->in_tiers(&c, turn);
@@ -280,7 +280,7 @@ static inline void check_traffic(const mixture *m, int stage, const settings_for
     zero_plan plan;
     trace_totals totals_before = { .misplaced = 0 };
     toy t;
-    tiers.place(&c, 0);
+    if (tiers.place) tiers.place(&c, 0);
     c.offload.delayed_update = delayed;
     c.debug.trace_events = 8192;
     CHECK_SETTING("traffic: %s, stage %d, %s, %d micro-batches%s", m->name, stage, format->name,
