@@ -268,6 +268,7 @@ static void counts(void **state) {
         on_disk += st.st_size;
         assert_true(st.st_blocks * 512 >= st.st_size);  // reserved
     }
+    assert_int_equal(on_disk, 2 * 3 * 8 * KIB);  // five blocks, so three in each folder
     assert_int_equal(on_disk, file_disk_bytes(&s, 40 * KIB));
     free(data);
     file_close(e);
