@@ -159,7 +159,7 @@ static void test_overflow_changes_only_the_scale(void **state) {
                 zero_step_result result;
                 make(&c);
                 assert_true(zero_loss_scale(z) == 1024);
-                passes(1, 0);
+                passes(1, FINITE);
                 works(end_step(STEP, 1, &result));
                 assert_true(result.finite && result.loss_scale == 1024 &&
                             fabs(result.grad_norm - true_norm(1)) < 1e-12 * result.grad_norm);
@@ -172,7 +172,7 @@ static void test_overflow_changes_only_the_scale(void **state) {
                 }
                 works(zero_hash(z, 1, after));
                 assert_string_equal(before, after);
-                passes(2, 0);  // the same step again, at the new scale
+                passes(2, FINITE);  // the same step again, at the new scale
                 works(end_step(STEP, 2, &result));
                 assert_true(result.finite && result.loss_scale == 512 &&
                             fabs(result.grad_norm - true_norm(2)) < 1e-12 * result.grad_norm);
@@ -190,10 +190,10 @@ static void test_smallest_scale_is_an_error(void **state) {
     for (way w = STEP; w < WAYS; w++) {
         zero_step_result result;
         make(&c);
-        passes(1, 1);
+        passes(1, ONE_INFINITE);
         assert_int_equal(end_step(w, 1, &result), ZERO_ERR_ARGUMENT);
         assert_non_null(strstr(zero_last_error(), "min_loss_scale 8"));
-        passes(1, 0);  // the step is over; a trainer may go on
+        passes(1, FINITE);  // the step is over; a trainer may go on
         works(end_step(STEP, 1, &result));
     }
 }
@@ -207,7 +207,7 @@ static void test_window_through_steps(void **state) {
     make(&c);
     for (int step = 1; step <= 7; step++) {
         assert_true(zero_loss_scale(z) == (step <= 3 ? 16 : step <= 5 ? 32 : 64));
-        passes(step, 0);
+        passes(step, FINITE);
         works(end_step(step & 1 ? DISCARD : UPDATE, step, NULL));
     }
 }
@@ -219,7 +219,7 @@ static void train(const zero_config *c, float clip, int steps, char hex[17]) {
         zero_step_result result;
         h.t = step;
         h.grad_clip = clip;
-        passes(step, 0);
+        passes(step, FINITE);
         works(zero_step(z, &h, &result));
         assert_true(fabs(result.grad_norm - true_norm(step)) < 1e-12 * result.grad_norm);
     }
@@ -263,7 +263,7 @@ static void test_clips_what_is_unscaled(void **state) {
         make(&c);
         h.beta1 = 0;
         h.grad_clip = (float)(clips ? norm / 4 : norm * 4);
-        passes(1, 0);
+        passes(1, FINITE);
         works(zero_step(z, &h, NULL));
         works(zero_get(z, ZERO_MOMENT1, 0, 0, 0, N, m));
         for (int i = 0; i < N; i++)
@@ -281,7 +281,7 @@ static void test_fixed_scale(void **state) {
     make(&c);
     works(zero_hash(z, 1, before));
     for (int i = 0; i < 3; i++) {
-        passes(1, 1);
+        passes(1, ONE_INFINITE);
         works(end_step(STEP, 1, NULL));
         assert_true(zero_loss_scale(z) == 100);
     }
@@ -310,7 +310,7 @@ static void test_other_types_have_none(void **state) {
 // The scales of the steps that follow, of which some overflow.
 enum { LATER = 10 };
 static void later_scales(double scales[LATER]) {
-    static const int overflows[LATER] = { 1, 0, 0, 0, 0, 1, 1, 0, 0, 0 };
+    static const contents overflows[LATER] = { [0] = ONE_INFINITE, [5] = ONE_INFINITE, [6] = ONE_INFINITE };
     for (int i = 0; i < LATER; i++) {
         passes(5 + i, overflows[i]);
         works(end_step(STEP, 5 + i, NULL));
@@ -329,7 +329,7 @@ static void test_saved_and_restored(void **state) {
     c.numbers.loss_scale_window = 2;
     make(&c);
     for (int step = 1; step <= 4; step++) {
-        passes(step, step == 2);
+        passes(step, step == 2 ? ONE_INFINITE : FINITE);
         works(end_step(STEP, step, NULL));
     }
     works(zero_save(z, path, NULL));
