@@ -577,7 +577,7 @@ static void check_timeout(void) {
                 CHECK(zero_barrier(t.z) == ZERO_ERR_COMM);
                 double first = MPI_Wtime() - start;
                 CHECK(first > 0.9 && first < 3);
-                CHECK(strstr(zero_last_error(), "1 s"));
+                CHECK(strstr(zero_last_error(), "waited 1 s"));
                 CHECK(zero_sum(t.z, &sum, 1) == ZERO_ERR_COMM);
                 CHECK(toy_step(&t, 1, 2, NULL) == ZERO_ERR_COMM);
                 CHECK(MPI_Wtime() - start < first + 0.5);
@@ -596,8 +596,8 @@ static void check_units_named(void) {
         int64_t bucket;
         const char *units;
     } cases[] = {
-        { 1, "unit 4 " },
-        { 1LL << 40, "units 1 to 4 " },
+        { 1, "reduce-scatter of unit 4 " },
+        { 1LL << 40, "reduce-scatter of units 1 to 4 " },
     };
     for (int i = 0; i < SETTINGS_COUNT(cases); i++) {
         zero_config c = simple(2, 0);

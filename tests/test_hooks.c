@@ -126,15 +126,15 @@ static void grad_outside(void) {
 static void evaluation(void) {
     WORKS(zero_begin_eval(t.z));
     for (int i = 0; i < 3; i++) open_and_close(1);  // any number of uses
-    MISUSE(zero_pre_backward(t.z, 1), "unit 1 (block 0)");
+    MISUSE(zero_pre_backward(t.z, 1), "unit 1 (block 0): this pass is no training pass");
     WORKS(zero_pre_forward(t.z, 1));
     assert_non_null(zero_param(t.z, W, 0));
     NO_POINTER(zero_grad(t.z, W, 0), "zero_grad(w, layer 0): unit 1 (block 0)");
-    MISUSE(zero_post_backward(t.z, 1), "unit 1 (block 0)");
+    MISUSE(zero_post_backward(t.z, 1), "unit 1 (block 0) is not open for backward");
     WORKS(zero_post_forward(t.z, 1));
     MISUSE(zero_finish_gradients(t.z, NULL), "zero_finish_gradients");
     WORKS(zero_begin_train(t.z, 0, 2));
-    MISUSE(zero_begin_eval(t.z), "zero_begin_eval");
+    MISUSE(zero_begin_eval(t.z), "zero_begin_eval: inside a training step");
 }
 
 // A plugin made for inference evaluates, and refuses what trains.
@@ -163,7 +163,7 @@ static void test_inference(void **state) {
         WORKS(zero_begin_eval(t.z));
         MISUSE(zero_pre_backward(t.z, 0), "this pass is no training pass");
         WORKS(zero_hash(t.z, 0, hex));
-        REFUSED(zero_trace_write(t.z, "/dev/null"), ZERO_ERR_IO, "/dev/null");
+        REFUSED(zero_trace_write(t.z, "/dev/null"), ZERO_ERR_IO, "/dev/null: exists");
         WORKS(zero_get(t.z, ZERO_MASTER, W, 1, 5, 1, &value));
         assert_true(value == toy_initial(W, 1, 5));
         WORKS(toy_eval(&t));
@@ -179,16 +179,16 @@ static void order_of_hooks(void) {
     WORKS(zero_begin_train(t.z, 0, 2));
     MISUSE(zero_post_forward(t.z, 2), "post_forward: unit 2 (block 1)");
     WORKS(zero_pre_forward(t.z, 2));
-    MISUSE(zero_pre_forward(t.z, 2), "pre_forward: unit 2 (block 1)");
+    MISUSE(zero_pre_forward(t.z, 2), "pre_forward: unit 2 (block 1) is open already");
     MISUSE(zero_post_backward(t.z, 2), "post_backward: unit 2 (block 1)");
     WORKS(zero_post_forward(t.z, 2));
-    MISUSE(zero_pre_forward(t.z, 2), "unit 2 (block 1) has had all its 1 forward");
+    MISUSE(zero_pre_forward(t.z, 2), "unit 2 (block 1) has had all its 1 forward uses");
     MISUSE(zero_post_forward(t.z, 2), "post_forward: unit 2 (block 1)");
     open_and_close(0);
     open_and_close(0);
     MISUSE(zero_pre_forward(t.z, 0), "unit 0 (emb) has had all its 2 forward uses");
     WORKS(zero_pre_backward(t.z, 4));
-    MISUSE(zero_pre_backward(t.z, 4), "pre_backward: unit 4 (block 3)");
+    MISUSE(zero_pre_backward(t.z, 4), "pre_backward: unit 4 (block 3) is open already");
     WORKS(zero_post_backward(t.z, 4));
     MISUSE(zero_pre_backward(t.z, 4), "unit 4 (block 3) has had all its 1 backward uses");
     MISUSE(zero_post_backward(t.z, 4), "post_backward: unit 4 (block 3)");
@@ -226,8 +226,8 @@ static void step_rules(void) {
     zero_hyper good = toy_hyper(1), bad_t = good, bad_beta = good;
     bad_t.t = 0;
     bad_beta.beta2 = 1;
-    MISUSE(zero_update(t.z, &good), "zero_finish_gradients");
-    MISUSE(zero_discard(t.z), "zero_finish_gradients");
+    MISUSE(zero_update(t.z, &good), "zero_finish_gradients comes first");
+    MISUSE(zero_discard(t.z), "zero_finish_gradients comes first");
     WORKS(zero_begin_train(t.z, 0, 1));
     forward_all();
     backward(0);
@@ -237,12 +237,12 @@ static void step_rules(void) {
     WORKS(zero_pre_backward(t.z, 0));
     MISUSE(zero_finish_gradients(t.z, NULL), "unit 0 (emb) is still open");
     WORKS(zero_post_backward(t.z, 0));
-    MISUSE(zero_update(t.z, &good), "zero_finish_gradients");
+    MISUSE(zero_update(t.z, &good), "zero_finish_gradients comes first");
     WORKS(zero_finish_gradients(t.z, NULL));
     REFUSED(zero_update(t.z, &bad_t), ZERO_ERR_ARGUMENT, "t is 0");
     REFUSED(zero_update(t.z, &bad_beta), ZERO_ERR_ARGUMENT, "beta2 1");
     WORKS(zero_update(t.z, &good));
-    MISUSE(zero_update(t.z, &good), "zero_finish_gradients");
+    MISUSE(zero_update(t.z, &good), "zero_finish_gradients comes first");
     MISUSE(zero_finish_gradients(t.z, NULL), "no training pass");
 }
 
@@ -282,7 +282,7 @@ static void inside_step(void) {
         MISUSE(zero_save(t.z, "/nonexistent", NULL), "zero_save");
         MISUSE(zero_load(t.z, "/nonexistent", NULL), "zero_load");
         MISUSE(zero_begin_eval(t.z), "zero_begin");
-        MISUSE(zero_finish_update(t.z), "zero_finish_update");
+        MISUSE(zero_finish_update(t.z), "zero_finish_update: inside a training step");
         if (i == 0) WORKS(toy_passes(&t, 1));
         if (i == 0) WORKS(zero_finish_gradients(t.z, NULL));
     }
@@ -295,20 +295,20 @@ static void inside_step(void) {
 static void promised_update(void) {
     zero_hyper h = toy_hyper(1);
     h.grad_clip = 1;
-    REFUSED(zero_promise_update(t.z, &h), ZERO_ERR_ARGUMENT, "grad_clip 1");
+    REFUSED(zero_promise_update(t.z, &h), ZERO_ERR_ARGUMENT, "grad_clip 1 needs the norm");
     h.grad_clip = 0;
     h.t = 0;
-    REFUSED(zero_promise_update(t.z, &h), ZERO_ERR_ARGUMENT, "t is 0");
+    REFUSED(zero_promise_update(t.z, &h), ZERO_ERR_ARGUMENT, "zero_promise_update: t is 0");
     h.t = 1;
     WORKS(zero_promise_update(t.z, &h));
     WORKS(toy_eval(&t));
     WORKS(toy_passes(&t, 2));
-    MISUSE(zero_begin_train(t.z, 0, 2), "zero_promise_update");
+    MISUSE(zero_begin_train(t.z, 0, 2), "zero_promise_update has promised");
     WORKS(zero_finish_gradients(t.z, NULL));
-    MISUSE(zero_promise_update(t.z, &h), "zero_promise_update");
-    MISUSE(zero_discard(t.z), "zero_discard: zero_promise_update");
+    MISUSE(zero_promise_update(t.z, &h), "zero_promise_update: inside a training step");
+    MISUSE(zero_discard(t.z), "zero_discard: zero_promise_update has promised");
     h.lr = 2e-3f;
-    REFUSED(zero_update(t.z, &h), ZERO_ERR_ARGUMENT, "zero_promise_update");
+    REFUSED(zero_update(t.z, &h), ZERO_ERR_ARGUMENT, "zero_promise_update was given other values");
     h = toy_hyper(1);
     WORKS(zero_update(t.z, &h));
     WORKS(toy_passes(&t, 2));
@@ -525,14 +525,14 @@ static void test_config_refused(void **state) {
     tiers.offload.delayed_update = 1;
     tiers.offload.nvme = "/a,/b";
     WORKS(settings_check(&tiers));
-    BAD(tiers, c.stage = 2, "offload.params");
-    BAD(tiers, (c.stage = 1, o->params = ZERO_DEVICE), "offload.gradients");
-    BAD(tiers, (c.stage = 0, o->params = ZERO_DEVICE), "offload.optimizer");
-    BAD(tiers, o->optimizer = ZERO_HOST, "offload.gradients");
-    BAD(tiers, o->optimizer = o->gradients = ZERO_DEVICE, "offload.delayed_update");
-    BAD(tiers, (c.numbers.dtype = ZERO_BF16, c.numbers.no_master = 1), "offload.delayed_update");
-    BAD(tiers, o->nvme = NULL, "offload.nvme");
-    BAD(tiers, o->nvme = "", "offload.nvme");
+    BAD(tiers, c.stage = 2, "offload.params: parameters are whole on every device at stage 2");
+    BAD(tiers, (c.stage = 1, o->params = ZERO_DEVICE), "offload.gradients: gradients are whole");
+    BAD(tiers, (c.stage = 0, o->params = ZERO_DEVICE), "offload.optimizer: stage 0");
+    BAD(tiers, o->optimizer = ZERO_HOST, "offload.gradients: the update needs");
+    BAD(tiers, o->optimizer = o->gradients = ZERO_DEVICE, "offload.delayed_update: an update on the device");
+    BAD(tiers, (c.numbers.dtype = ZERO_BF16, c.numbers.no_master = 1), "offload.delayed_update: the new");
+    BAD(tiers, o->nvme = NULL, "offload.nvme: no folder");
+    BAD(tiers, o->nvme = "", "offload.nvme: no folder");
     BAD(tiers, o->nvme = "/a,,/b", "offload.nvme '/a,,/b'");
     BAD(tiers, o->nvme = "/a,", "offload.nvme '/a,'");
     BAD(tiers, o->nvme_block_bytes = (1 << 20) + 512, "offload.nvme_block_bytes 1049088");
@@ -607,7 +607,8 @@ static void test_backward_order(void **state) {
         forward_all();
         backward(0);
         WORKS(zero_pre_backward(t.z, last));
-        MISUSE(zero_pre_backward(t.z, last - 2), "reverse");
+        MISUSE(zero_pre_backward(t.z, last - 2),
+               "backward goes through units in the reverse of the table's order");
         WORKS(zero_pre_backward(t.z, last - 1));
         WORKS(zero_post_backward(t.z, last));
         WORKS(zero_post_backward(t.z, last - 1));
