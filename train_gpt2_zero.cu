@@ -30,8 +30,6 @@
 #include "llmc_zero/zero.h"
 // defines: GPT2, free_tables, act, row_of, block_activations, allocate_activations, *_input
 #include "trainer/activations.h"
-// defines: must_be_same, note_differences
-#include "trainer/alike.h"
 // defines: Answers, answers_*
 #include "trainer/answers.h"
 // defines: TrainerState, checkpoint_to_resume, load_checkpoint, write_checkpoint, end_checkpoint,
@@ -47,29 +45,25 @@
 #include "trainer/folder.h"
 // defines: lock_folder, check_folder_lock
 #include "trainer/folder_lock.h"
+// defines: settle_memory, activations_to_come, out_of_memory
+#include "trainer/fit.h"
 // defines: Generation, CachedPass, generation_*, print_token
 #include "trainer/generate.h"
-// defines: TrainingData, data_*, describe_model, load_values
+// defines: TrainingData, data_*, describe_model, load_values, must_be_same
 #include "trainer/inputs.h"
-// defines: take_launched_ranks, check_launched_ranks, settle_*
+// defines: take_launched_ranks, check_launched_ranks, note_differences, settle_machine, plugin_settings
 #include "trainer/machine.h"
 // defines: logs_begin, logs_continue
 #include "trainer/logs.h"
-// defines: settle_memory, activations_to_come, out_of_memory
-#include "trainer/memory.h"
 // defines: opt, parse_options, settle_options
 #include "trainer/options.h"
-// defines: print_plan
-#include "trainer/plan.h"
 // defines: Report, StepResult, report_*, try_outputs, write_trace
 #include "trainer/report.h"
 // defines: run (the plugin, ranks, step), print0, now
 #include "trainer/run.h"
-// defines: plugin_settings
-#include "trainer/settings.h"
 // defines: take_signals, signals_in_training, check_output, REQUESTS, requests_*, *_is_asked
 #include "trainer/signals.h"
-// defines: print_start, print_inference_start
+// defines: print_start, print_plan
 #include "trainer/start_table.h"
 // defines: verify
 #include "trainer/verify.h"
@@ -474,11 +468,8 @@ static StepResult train_step(Trainer *t) {
 static void set_up_alone(Trainer *t) {
     take_zero_file();
     settle_options();
-    settle_ranks();
+    settle_machine();
     settle_file_batch();
-    settle_device();
-    settle_threads();
-    settle_overlap();
     if (!opt.plan && !opt.print_config) {
         make_folder();
         lock_folder();
@@ -621,7 +612,7 @@ static void finish(Trainer *t, int argc, char **argv) {
 static void answer_prompts(Trainer *t) {
     set_up_together(t);
     load_values(&t->model);
-    print_inference_start(&t->model);
+    print_start(&t->model, 1, 0, -1);
     gpt2_answer(&t->model, &t->answers);
     check_output(NULL);
     answers_free(&t->answers);

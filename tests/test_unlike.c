@@ -12,7 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
-#include "../trainer/alike.h"
+#include "../trainer/inputs.h"
 #include "../trainer/die.h"
 #include "../trainer/options.h"
 

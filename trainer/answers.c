@@ -8,7 +8,6 @@
 #include "folder.h"
 #include "inputs.h"
 #include "machine.h"
-#include "memory.h"
 #include "options.h"
 #include "run.h"
 

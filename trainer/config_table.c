@@ -1,11 +1,9 @@
 #include "config_table.h"
 #include <string.h>
 #include "die.h"
+#include "fit.h"
 #include "machine.h"
-#include "memory.h"
 #include "run.h"
-#include "options.h"
-#include "settings.h"
 #include "zero_file.h"
 
 // --------
@@ -141,8 +139,12 @@ void print_config(const GPT2 *model) {
     print_notes();
     fflush(stdout);
     const zero_plan plan = plan_of(model, effective_settings());
-    print0("buckets    %lld elements, %.1f MiB; slots %d\n", (long long)plan.bucket_elems,
-           mib(plan.bucket_bytes), plan.slots);
+    print_buckets(&plan);
+}
+
+void print_buckets(const zero_plan *plan) {
+    print0("buckets    %lld elements, %.1f MiB; slots %d\n", (long long)plan->bucket_elems,
+           mib(plan->bucket_bytes), plan->slots);
 }
 
 // "stage 3 (option -z), overlap 0 (derived: ..)", in as many lines as it takes.

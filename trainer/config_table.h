@@ -10,6 +10,8 @@ void print_config(const GPT2 *model);
 // Prints the settings that are no defaults or were derived, and the same of the file. plugin_settings comes
 // before.
 void print_config_lines(void);
+// Prints the bucket size and the slots that a plan has.
+void print_buckets(const zero_plan *plan);
 // Writes all settings as a JSON object.
 void write_config(FILE *f);
 

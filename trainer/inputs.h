@@ -38,4 +38,8 @@ void data_divide(TrainingData *d, const GPT2 *model);
 void data_open(TrainingData *d, const GPT2 *model);
 void data_close(TrainingData *d);
 
+// Returns, to be freed, the text that zero_create compares: every option but a few, the model, and the
+// contents of the data or the prompts. A --prompts run has no shards open.
+char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, const DataLoader *val);
+
 #endif

@@ -1,12 +1,15 @@
 #include "machine.h"
+#include <limits.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+#include "../gpt2/fingerprint.h"
+#include "../llmc_zero/zero_deepspeed.h"
 #include "die.h"
-#include "options.h"
 #include "run.h"
 
 // --------
@@ -28,7 +31,7 @@ void check_launched_ranks(void) {
             run.rank, run.ranks, rank, ranks);
 }
 
-zero_start start_method(void) {
+static zero_start start_method(void) {
     if (!strcmp(opt.start, "mpi")) return ZERO_START_MPI;
     if (!strcmp(opt.start, "tcp")) return ZERO_START_TCP;
     if (!strcmp(opt.start, "fs")) return ZERO_START_FILE;
@@ -63,7 +66,7 @@ static void take_process_numbers(zero_start start) {
 }
 
 // Before the ranks are connected: rank numbers come from the launcher's environment, or from -pn and -pr.
-void settle_ranks(void) {
+static void settle_ranks(void) {
     zero_start start = start_method();
     check_start_options(start);
     if (opt.zero.start.ranks) take_process_numbers(start);
@@ -74,6 +77,14 @@ void settle_ranks(void) {
 // --------
 // device
 
+static void refuse_on_cpu(const char *name) {
+    char value[PATH_MAX];
+    const Option *o = option_named(name);
+    if (!option_is_given(o)) return;
+    option_text(o, &opt, value, sizeof value);
+    die("option %s %s: it goes with --device cuda, and this run is on the CPU", name, value);
+}
+
 static void refuse_cuda_options(void) {
     if (opt.tf32 >= 0) print0("option -f %d: no effect on a CPU (TF32)\n", opt.tf32);
     if (opt.gelu_fusion >= 0) print0("option -ge %d: no effect on a CPU (GELU fusion)\n", opt.gelu_fusion);
@@ -81,17 +92,13 @@ static void refuse_cuda_options(void) {
         print0(
             "option --cpu-checkpointing: no effect on a CPU but -r 3 (host memory is where inputs are kept "
             "anyway)\n");
-    if (!strcmp(opt.comm, "nccl"))
-        die("option --comm nccl: it goes with --device cuda, and this run is on the CPU");
-    if (strcmp(opt.attention, "auto"))
-        die("option --attention %s: it goes with --device cuda, and this run is on the CPU", opt.attention);
-    if (opt.attention_mib)
-        die("option --attention-workspace %d: it goes with --device cuda, and this run is on the CPU",
-            opt.attention_mib);
-    if (opt.tune) die("option --tune %s: it goes with --device cuda, and this run is on the CPU", opt.tune);
+    if (!strcmp(opt.comm, "nccl")) refuse_on_cpu("--comm");
+    refuse_on_cpu("--attention");
+    refuse_on_cpu("--attention-workspace");
+    refuse_on_cpu("--tune");
 }
 
-void settle_device(void) {
+static void settle_device(void) {
     int wanted = strcmp(opt.device, "cpu") != 0, required = !strcmp(opt.device, "cuda");
     int usable = wanted && layers_cuda() && zero_cuda_devices() > 0;
     if (required && !layers_cuda())
@@ -134,7 +141,7 @@ static int threads_of_rank(void) {
     return bound;
 }
 
-void settle_threads(void) {
+static void settle_threads(void) {
     run.threads = threads_of_rank();
 #ifdef _OPENMP
     omp_set_num_threads(run.threads);
@@ -143,13 +150,20 @@ void settle_threads(void) {
 
 // On a CPU the progress thread needs its own core, unless it mostly waits for files. On CUDA the plugin has
 // separate streams, and a thread that waits for other ranks takes little of a core.
-void settle_overlap(void) {
+static void settle_overlap(void) {
     long threads_of_host = (long)(run.threads + 1) * run.ranks_on_host;
     int spare_core = threads_of_host <= cores_of_host() && run.threads < cores_allowed();
     if (strcmp(opt.overlap, "auto"))
         run.overlap = !strcmp(opt.overlap, "1");
     else
         run.overlap = on_cuda() || spare_core || opt.zero.offload.params == ZERO_NVME;
+}
+
+void settle_machine(void) {
+    settle_ranks();
+    settle_device();
+    settle_threads();
+    settle_overlap();
 }
 
 // --------
@@ -172,4 +186,119 @@ gpt2_dtype settle_dtype(void) {
 const char *dtype_name(gpt2_dtype dtype) {
     static const char *const names[] = { [GPT2_F32] = "fp32", [GPT2_BF16] = "bf16", [GPT2_F16] = "fp16" };
     return names[dtype];
+}
+
+// --------
+// the plugin's settings
+
+// Gradients go where the optimizer's states are, but no further than host memory unless they are asked to.
+static void set_tier_of_gradients(zero_config *config, const char *asked) {
+    if (asked)
+        zero_setting_set(zero_setting_named("offload.gradients"), config, asked);
+    else
+        config->offload.gradients = config->offload.optimizer && config->stage >= 2 ? ZERO_HOST : ZERO_DEVICE;
+}
+
+zero_config settings_of(const Options *o) {
+    zero_config config = o->zero;
+    config.inference = o->prompts != NULL;
+    config.device = on_cuda() ? ZERO_CUDA : ZERO_CPU;
+    config.numbers.no_master = !o->master;
+    config.numbers.rounding_seed = (unsigned)o->seed;
+    config.overlap = run.overlap;
+    config.async_save = o->async_save;
+    config.comm.shared_window = !o->messages;
+    config.comm.nccl = !strcmp(o->comm, "auto") ? -1 : !strcmp(o->comm, "nccl");
+    config.comm.reduce_nccl = !strcmp(o->reduce, "nccl");
+    config.comm.reduce_fp32 = !strcmp(o->comm_type, "fp32");
+    config.start.method = start_method();
+    config.debug.trace_events = o->trace ? 1 << 16 : 0;
+    set_tier_of_gradients(&config, o->offload_gradients);
+    return config;
+}
+
+zero_config settings_with_options(const zero_config *config) {
+    zero_config c = *config;
+    c.stage = opt.zero.stage;
+    c.debug.naive = opt.zero.debug.naive;
+    c.offload = settings_of(&opt).offload;
+    return c;
+}
+
+zero_config settings_at_stage(const zero_config *config, int stage) {
+    zero_config c = *config;
+    zero_offload_config *o = &c.offload;
+    c.stage = stage;
+    c.debug.naive = config->debug.naive && stage == 0;
+    if (stage < 3) o->params = ZERO_DEVICE;
+    if (stage < 2) o->gradients = ZERO_DEVICE;
+    if (stage < 1) {
+        o->optimizer = ZERO_DEVICE;
+        o->delayed_update = 0;
+    }
+    return c;
+}
+
+// The options have taken over the file. Now that the numbers and micro-batches are known, it is judged again;
+// the micro-batches, which follow from several options, must be the file's.
+static void check_zero_file(const zero_config *config) {
+    static zero_deepspeed said;
+    zero_config asked = *config;
+    zero_check(zero_deepspeed_read(&asked, &said, opt.zero_config));
+    if (asked.micro_batches != config->micro_batches)
+        die("option --zero-config %s: gradient_accumulation_steps is %d, but -d, -b, -t and the ranks make "
+            "%d micro-batches a step",
+            opt.zero_config, asked.micro_batches, config->micro_batches);
+}
+
+static zero_config effective;
+
+zero_config plugin_settings(gpt2_dtype dtype, int micro_batches) {
+    zero_config config = settings_of(&opt);
+    config.numbers.dtype = (zero_dtype)dtype;  // both types have the same order
+    config.micro_batches = micro_batches;
+    if (opt.zero_config) check_zero_file(&config);
+    effective = config;
+    return config;
+}
+
+const zero_config *effective_settings(void) { return &effective; }
+
+int settings_use_nvme(void) {
+    const zero_offload_config *o = &effective.offload;
+    return o->params == ZERO_NVME || o->optimizer == ZERO_NVME || o->gradients == ZERO_NVME;
+}
+
+// --------
+// what should be the same on all ranks
+
+enum { PROGRAM_BLOCKS = 64 };  // of its file: 1 MiB
+
+// Warns if this line differs between ranks.
+static void note_difference(const char *what, const char *value) {
+    char line[FINGERPRINT + 32];
+    snprintf(line, sizeof line, "%s = %s", what, value);
+    int rc = zero_require_same(run.z, line);
+    if (rc == ZERO_ERR_ARGUMENT)
+        print0("warning: %s; the last bits of the results depend on it\n", zero_last_error());
+    else
+        zero_check(rc);
+}
+
+void note_differences(void) {
+    char text[FINGERPRINT];
+    if (fingerprint_of_file("/proc/self/exe", PROGRAM_BLOCKS, text)) strcpy(text, "unknown");
+    note_difference("program", text);
+
+    if (on_cuda()) {
+        zero_job job;
+        zero_job_info(run.z, &job);
+        snprintf(text, sizeof text, "%s", job.device);
+        note_difference("device", text);
+        return;
+    }
+    fingerprint_of_processor(text);
+    note_difference("instruction set", text);
+    snprintf(text, sizeof text, "%d", run.threads);
+    note_difference("threads", text);
 }

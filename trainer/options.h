@@ -75,6 +75,9 @@ extern Options default_options;  // what opt was before the command line
 void parse_options(int argc, char **argv);
 // Checks what options say together, once a DeepSpeed file has set some of them.
 void settle_options(void);
+// Prints, on rank 0 and quoted for a shell, the command with its resume options replaced by -y 1. If the
+// command line of the process that started this rank ends with it, as with mpirun, prints that one.
+void print_command_to_go_on(int argc, char **argv);
 
 // The table of options, for what goes through all of them.
 typedef enum {

@@ -6,16 +6,14 @@
 #include <string.h>
 #include "../gpt2/bar.h"
 #include "checkpoint.h"
-#include "command.h"
 #include "config_table.h"
 #include "die.h"
+#include "fit.h"
 #include "folder.h"
 #include "logs.h"
 #include "machine.h"
-#include "memory.h"
 #include "options.h"
 #include "run.h"
-#include "settings.h"
 #include "signals.h"
 
 // --------

@@ -3,11 +3,15 @@
 #include <string.h>
 #include "config_table.h"
 #include "die.h"
+#include "fit.h"
 #include "machine.h"
-#include "memory.h"
 #include "options.h"
 #include "run.h"
-#include "settings.h"
+
+static const char *plural(int n) { return n == 1 ? "" : "s"; }
+
+// --------
+// lines of a run and of a plan
 
 static void print_model(const GPT2 *model, int resume_step) {
     const GPT2Config *c = &model->config;
@@ -16,39 +20,117 @@ static void print_model(const GPT2 *model, int resume_step) {
            c->num_heads, c->channels, c->vocab_size, c->max_seq_len);
 }
 
+// steps: -1: not known. A run that answers prompts has passes: how much they process at once.
 static void print_batch(const GPT2 *model, int micro_batches, int steps) {
-    long long tokens = (long long)model->B * model->T * run.ranks * micro_batches;
-    print0("batch      B %d x T %d x %d ranks x %d micro-batches = %lld tokens a step, %d steps\n", model->B,
-           model->T, run.ranks, micro_batches, tokens, steps);
+    const int BT = model->B * model->T;
+    if (model->inference) {
+        print0("passes     %d row%s a rank, %d tokens in the first pass, keys and values of %d positions\n",
+               model->cache_rows, plural(model->cache_rows), BT, model->cache_positions);
+        return;
+    }
+    print0("batch      B %d x T %d x %d ranks x %d micro-batches = %lld tokens a step", model->B, model->T,
+           run.ranks, micro_batches, (long long)BT * run.ranks * micro_batches);
+    if (steps >= 0) print0(", %d steps", steps);
+    print0("\n");
 }
 
-void print_passes(const GPT2 *model) {
-    print0("passes     %d row%s a rank, %d tokens in the first pass, keys and values of %d positions\n",
-           model->cache_rows, model->cache_rows == 1 ? "" : "s", model->B * model->T, model->cache_positions);
-}
-
+// job: NULL: a plan.
 static void print_numbers(const GPT2 *model, const zero_job *job) {
     const char *weights = opt.master ? " with fp32 master weights" : " without master weights";
     if (model->dtype == GPT2_F32 || model->inference) weights = "";
     const char *how_chosen = opt.recompute < 0 && on_cuda() ? " (the lowest that memory allows)" : "";
-    print0("numbers    %s%s, ", dtype_name(model->dtype), weights);
-    if (!model->inference) print0("recompute %d%s, ", model->recompute, how_chosen);
-    if (model->inputs_on_host) print0("inputs of blocks on the host, ");
-    if (on_cuda())
-        print0("on %s (device %d), attention by %s\n", job->device, job->cuda_device,
+    print0("numbers    %s%s", dtype_name(model->dtype), weights);
+    if (!model->inference) print0(", recompute %d%s", model->recompute, how_chosen);
+    if (model->inputs_on_host) print0(", inputs of blocks on the host");
+    if (on_cuda() && job)
+        print0(", on %s (device %d), attention by %s", job->device, job->cuda_device,
                model->inference ? "a kernel over the cache" : layers_cuda_attention());
-    else
-        print0("%d thread%s a rank\n", run.threads, run.threads == 1 ? "" : "s");
+    if (!on_cuda()) print0(", %d thread%s a rank", run.threads, plural(run.threads));
+    print0("\n");
 }
 
-// How the LM head and attention's backward divide the batch.
-static void print_cuda(const GPT2 *model) {
-    layers_attention_backward backward = layers_cuda_attention_backward();
+// How the LM head divides the batch.
+static void print_head(const GPT2 *model) {
     int BT = model->B * model->T, parts = (BT + model->chunk - 1) / model->chunk;
     int last = BT - (parts - 1) * model->chunk;
-    print0("head       logits in %d part%s of %d rows", parts, parts == 1 ? "" : "s", model->chunk);
+    print0("head       logits in %d part%s of %d rows", parts, plural(parts), model->chunk);
     if (last < model->chunk) print0(", the last of %d", last);
     print0("\n");
+}
+
+// --------
+// the memory of a rank
+
+static const char *const places[] = {
+    [ZERO_DEVICE] = "", [ZERO_HOST] = "  on the host", [ZERO_NVME] = "  on NVMe"
+};
+
+enum { MOST_LINES = ZERO_PLAN_LINES + 4 };  // the plugin's and the activations'
+typedef struct {
+    zero_memory_line lines[MOST_LINES];
+    int n;
+} MemoryTable;
+
+static void add_activations(MemoryTable *t, const char *purpose, size_t bytes, zero_tier tier) {
+    if (!bytes) return;
+    t->lines[t->n++] =
+        (zero_memory_line){ .purpose = purpose, .class_ = ZERO_ACTIVATIONS, .bytes = bytes, .tier = tier };
+}
+
+// The lines that a run with this plan would have: the plugin's, and those of the activations.
+static MemoryTable table_of_plan(const GPT2 *model, const zero_plan *plan) {
+    MemoryTable t = { .n = plan->n_lines };
+    memcpy(t.lines, plan->lines, plan->n_lines * sizeof *t.lines);
+    GPT2 without = *model;
+    without.scratch_bytes = 0;
+    size_t with_cache = activation_bytes(&without, ZERO_DEVICE);
+    without.cache_positions = 0;
+    size_t activations = activation_bytes(&without, ZERO_DEVICE), all = activation_bytes(model, ZERO_DEVICE);
+    add_activations(&t, "activations", activations, ZERO_DEVICE);
+    add_activations(&t, INPUTS_OF_BLOCKS, activation_bytes(model, ZERO_HOST), ZERO_HOST);
+    add_activations(&t, KEYS_AND_VALUES, with_cache - activations, ZERO_DEVICE);
+    add_activations(&t, SCRATCH_OF_LAYERS, all - with_cache, ZERO_DEVICE);
+    return t;
+}
+
+// Prints the table, and the plan's formulas beside its sums.
+static void print_table(const MemoryTable *t, const zero_plan *plan) {
+    static const char *const names[] = { "model states", "working", "activations" };
+    const double everything_on_every_rank = plan->formulas[0].bytes;
+    double of[ZERO_MEMORY_CLASSES] = { 0 }, together = 0, on_nvme = 0;
+    print0("memory of a rank                          MiB\n");
+    for (int class_ = 0; class_ < ZERO_MEMORY_CLASSES; class_++)
+        for (const zero_memory_line *l = t->lines; l < t->lines + t->n; l++) {
+            if ((int)l->class_ != class_) continue;
+            print0("  %-12s %-24s %7.1f%s\n", names[class_], l->purpose, mib(l->bytes), places[l->tier]);
+            of[class_] += l->bytes;
+            together += l->bytes;
+            if (l->tier == ZERO_NVME) on_nvme += l->bytes;
+        }
+    print0("  model states %.1f (formula %.1f), working %.1f, activations %.1f, together %.1f MiB\n",
+           mib(of[ZERO_STATES]), mib(plan->formulas[opt.zero.stage].bytes), mib(of[ZERO_WORKING]),
+           mib(of[ZERO_ACTIVATIONS]), mib(together));
+    if (on_nvme)
+        print0("  %.1f MiB of it are on NVMe, %.1f MiB in memory\n", mib(on_nvme), mib(together - on_nvme));
+    print0("  plain data parallel would hold %.1f MiB of model states on every rank: stage %d holds %.0f %% "
+           "of that\n",
+           mib(everything_on_every_rank), opt.zero.stage, 100 * of[ZERO_STATES] / everything_on_every_rank);
+}
+
+void print_memory(void) {
+    MemoryTable t = { .n = 0 };
+    zero_plan plan;
+    zero_plan_info(run.z, &plan);
+    while (t.n < MOST_LINES && zero_memory(run.z, t.n, &t.lines[t.n])) t.n++;
+    print_table(&t, &plan);
+}
+
+// --------
+// a run
+
+// How attention's backward divides the batch.
+static void print_attention(const GPT2 *model) {
+    layers_attention_backward backward = layers_cuda_attention_backward();
     print0("attention  backward takes %d of %d rows of the batch at a time: %.1f MiB of scratch, "
            "limit %.0f MiB%s\n",
            backward.rows, model->B, mib(backward.bytes), mib(backward.limit),
@@ -69,32 +151,12 @@ static void print_hosts(const zero_job *job) {
         print0("hosts      %d of the %d ranks are on rank 0's\n", job->ranks_on_host, run.ranks);
     if (!opt.threads && job->ranks_on_host != run.ranks_on_host)
         print0("threads    were settled for %d rank%s on a host: say it with -pg %d, or --threads\n",
-               run.ranks_on_host, run.ranks_on_host == 1 ? "" : "s", job->ranks_on_host);
+               run.ranks_on_host, plural(run.ranks_on_host), job->ranks_on_host);
 }
 
-// All ranks' writes together wear the disks.
-static void print_files(void) {
-    char moved[120] = "";  // nothing, if the parameters are only read
-    zero_plan plan;
-    zero_files files;
-    zero_plan_info(run.z, &plan);
-    zero_files_info(run.z, &files);
-    if (!settings_use_nvme()) return;
-    double written = plan.file_written;
-    zero_check(zero_sum(run.z, &written, 1));
-    if (written > 0)
-        snprintf(moved, sizeof moved, "; a rank reads %.2f MiB a step and writes %.2f, all ranks write %.2f",
-                 mib(plan.file_read), mib(plan.file_written), mib(written));
-    print0("NVMe       %s%s\n", files.how ? files.how : "nothing of rank 0", moved);
-}
-
-static void print_traffic(void) {
-    zero_plan plan;
-    zero_plan_info(run.z, &plan);
-    int64_t gathers = plan.traffic.all_gather[ZERO_FOR_STEP];
-    int64_t reductions = plan.traffic.reduce_scatter[ZERO_FOR_STEP];
-    print0("buckets    %lld elements, %.1f MiB; slots %d\n", (long long)plan.bucket_elems,
-           mib(plan.bucket_bytes), plan.slots);
+static void print_traffic(const zero_plan *plan) {
+    int64_t gathers = plan->traffic.all_gather[ZERO_FOR_STEP];
+    int64_t reductions = plan->traffic.reduce_scatter[ZERO_FOR_STEP];
     if (!opt.zero.debug.naive)
         print0("traffic    a rank sends %.2f MiB a step: gathers %.2f, reductions %.2f\n",
                mib(gathers + reductions), mib(gathers), mib(reductions));
@@ -102,30 +164,178 @@ static void print_traffic(void) {
         print0("wire       gradients travel to their sum as fp32\n");
 }
 
-void print_inference_start(const GPT2 *model) {
-    zero_job job;
-    zero_job_info(run.z, &job);
-    print_model(model, -1);
-    print_passes(model);
-    print_numbers(model, &job);
-    print_zero(&job);
-    print_config_lines();
-    print_hosts(&job);
-    print_files();
-    print_memory();
+// All ranks' writes together wear the disks.
+static void print_files(const zero_plan *plan) {
+    zero_files files;
+    zero_files_info(run.z, &files);
+    if (!settings_use_nvme()) return;
+    double written = plan->file_written;
+    zero_check(zero_sum(run.z, &written, 1));
+    print0("NVMe       %s", files.how ? files.how : "nothing of rank 0");
+    if (written > 0)  // else the parameters are only read
+        print0("; a rank reads %.2f MiB a step and writes %.2f, all ranks write %.2f", mib(plan->file_read),
+               mib(plan->file_written), mib(written));
+    print0("\n");
 }
 
 void print_start(const GPT2 *model, int micro_batches, int steps, int resume_step) {
+    zero_plan plan;
     zero_job job;
+    zero_plan_info(run.z, &plan);
     zero_job_info(run.z, &job);
     print_model(model, resume_step);
     print_batch(model, micro_batches, steps);
     print_numbers(model, &job);
-    if (on_cuda()) print_cuda(model);
+    if (on_cuda() && !model->inference) {
+        print_head(model);
+        print_attention(model);
+    }
     print_zero(&job);
     print_config_lines();
     print_hosts(&job);
-    print_traffic();
-    print_files();
+    if (!model->inference) {
+        print_buckets(&plan);
+        print_traffic(&plan);
+    }
+    print_files(&plan);
     print_memory();
+}
+
+// --------
+// a plan: what only a run can determine, what moves, and the activations one by one
+
+static void print_assumptions(const zero_plan *plan) {
+    for (int i = 0; i < plan->n_lines; i++) {
+        const zero_memory_line *l = &plan->lines[i];
+        if (l->assumed)
+            print0("  %s: %s\n", l->purpose,
+                   l->bytes ? "as configured; a run may find that there is none"
+                            : "not counted; a run measures it");
+    }
+    if (on_cuda())
+        print0("  %s: not counted; cuBLASLt and cuDNN say it when a run starts\n", SCRATCH_OF_LAYERS);
+}
+
+static void print_moves(const zero_plan *plan) {
+    static const char *const names[] = {
+        [ZERO_MOVED_BY_GATHERS] = "gathers",
+        [ZERO_MOVED_BY_REDUCTIONS] = "reductions",
+        [ZERO_MOVED_BY_GATHERS | ZERO_MOVED_BY_REDUCTIONS] = "gathers and reductions",
+    };
+    print0("moved by collectives\n");
+    for (int i = 0; i < plan->n_lines; i++) {
+        const zero_memory_line *l = &plan->lines[i];
+        if (l->moved_by) print0("  %-27s %s\n", l->purpose, names[l->moved_by]);
+    }
+}
+
+static void print_activations(const GPT2 *model) {
+    GPT2Activation table[NUM_ACTIVATIONS];
+    activation_table(model, table);
+    print0("activations of a rank, recompute %d           MiB\n", model->recompute);
+    for (int i = 0; i < NUM_ACTIVATIONS; i++)
+        if (table[i].bytes)
+            print0("  %-18s x %-5d               %9.1f\n", table[i].name, table[i].layers,
+                   mib(activation_pages(&table[i])));
+}
+
+// --------
+// a plan: the four stages side by side
+
+// "4P + 12P/N", as in the papers.
+static const char *formula_text(const zero_formula *f) {
+    static char text[48];
+    int n = 0;
+    if (f->whole) n += snprintf(text, sizeof text, "%dP", f->whole);
+    if (f->sharded) snprintf(text + n, sizeof text - n, "%s%dP/N", f->whole ? " + " : "", f->sharded);
+    return text;
+}
+
+// One stage, with the total of a rank at each level of recompute, and a star if it fits into its memory.
+static void print_stage(const GPT2 *model, const zero_config *config, int stage, size_t room) {
+    const zero_config at_stage = settings_at_stage(config, stage);
+    const zero_plan plan = plan_of(model, &at_stage);
+    const zero_formula *f = &plan.formulas[stage];
+    const double of_plugin = (double)plan.bytes[ZERO_STATES] + plan.bytes[ZERO_WORKING];
+    GPT2 tried = *model;
+    print0("  %d  %-14s %11.1f %11.1f %11.1f ", stage, formula_text(f), mib(f->bytes),
+           mib(plan.bytes[ZERO_STATES]), mib(plan.bytes[ZERO_WORKING]));
+    for (tried.recompute = 0; tried.recompute <= (model->inference ? 0 : MOST_RECOMPUTE); tried.recompute++) {
+        size_t on_device = activation_bytes(&tried, ZERO_DEVICE),
+               on_host = activation_bytes(&tried, ZERO_HOST);
+        int fits = bytes_planned_on(&plan, ZERO_DEVICE) + on_device < room;
+        print0(" %10.1f%s", mib(of_plugin + on_device + on_host), fits ? "*" : " ");
+    }
+    print0("\n");
+}
+
+// The room is unknown if the system does not tell it.
+static void print_stages(const GPT2 *model, const zero_config *config) {
+    const int sharing = on_cuda() ? 1 : run.ranks_on_host;
+    size_t room;
+    if (memory_left(config, &room)) room = 0;
+    print0("stages, MiB of a rank (P parameters, N ranks)                     with activations%s\n",
+           model->inference ? "" : " at recompute");
+    print0("     formula            bytes      states     working%s\n",
+           model->inference ? "" : "           0          1          2          3");
+    for (int stage = 0; stage <= 3; stage++) print_stage(model, config, stage, room);
+    if (room)
+        print0("  * fits into the %.0f MiB that this %s has left for each of %d rank%s\n", mib(room),
+               on_cuda() ? "device" : "machine", sharing, plural(sharing));
+}
+
+// --------
+// a plan: what a rank sends and moves
+
+static void print_sent(const zero_plan *plan, int inference) {
+    const zero_traffic *all = &plan->traffic, *between = &plan->traffic_between_nodes;
+    enum { STEP = ZERO_FOR_STEP, EVAL = ZERO_FOR_EVAL, SCALARS = ZERO_FOR_SCALARS };
+    const struct {
+        const char *what;
+        int shown;
+        int64_t bytes, between;  // between: to other hosts; -1: it is not sent
+    } rows[] = {
+        { "step: gathers", !inference, all->all_gather[STEP], between->all_gather[STEP] },
+        { "step: reductions", !inference, all->reduce_scatter[STEP], between->reduce_scatter[STEP] },
+        { "step: gradients to everyone", all->other[STEP] > 0, all->other[STEP], between->other[STEP] },
+        { "step: scalars of the norm", !inference, all->other[SCALARS], between->other[SCALARS] },
+        { "step: read from NVMe", plan->file_written > 0, plan->file_read, -1 },
+        { "step: written to NVMe", plan->file_written > 0, plan->file_written, -1 },
+        { "step: copied to the host", plan->copied_down || plan->copied_up, plan->copied_down, -1 },
+        { "step: copied to the device", plan->copied_down || plan->copied_up, plan->copied_up, -1 },
+        { inference ? "pass but the first: gathers" : "validation batch: gathers", 1, all->all_gather[EVAL],
+          between->all_gather[EVAL] },
+    };
+    const int several_hosts = run.ranks_on_host < run.ranks;
+    print0("sent by a rank                             MiB%s\n", several_hosts ? "  to other hosts" : "");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!rows[i].shown) continue;
+        print0("  %-34s %11.2f", rows[i].what, mib(rows[i].bytes));
+        if (several_hosts && rows[i].between >= 0) print0(" %11.2f", mib(rows[i].between));
+        print0("\n");
+    }
+}
+
+void print_plan(GPT2 *model, int micro_batches) {
+    zero_config config = plugin_settings(model->dtype, micro_batches);
+    config.start.rank = 0;
+    settle_memory(model, &config);
+    const zero_plan plan = plan_of(model, &config);
+    const MemoryTable table = table_of_plan(model, &plan);
+    print0("plan       stage %d%s%s for %d rank%s, %d on a host; nothing is started or allocated\n",
+           config.stage, config.debug.naive ? " (naive path)" : "", model->inference ? ", inference" : "",
+           run.ranks, plural(run.ranks), run.ranks_on_host);
+    print_model(model, -1);
+    print_batch(model, micro_batches, -1);
+    print_numbers(model, NULL);
+    if (!model->inference) {
+        print_head(model);
+        print_buckets(&plan);
+    }
+    print_table(&table, &plan);
+    print_assumptions(&plan);
+    print_moves(&plan);
+    print_activations(model);
+    print_stages(model, &config);
+    print_sent(&plan, model->inference);
 }

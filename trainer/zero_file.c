@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "die.h"
+#include "machine.h"
 #include "options.h"
 #include "run.h"
-#include "settings.h"
 
 static zero_deepspeed said;
 static int is_read;

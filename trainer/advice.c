@@ -1,0 +1,291 @@
+// Options that would fit, for the message of a run that does not. They are found by their plans: nothing is
+// allocated.
+#include <limits.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include "checkpoint.h"
+#include "die.h"
+#include "fit.h"
+#include "machine.h"
+#include "options.h"
+#include "run.h"
+#include "start_table.h"
+
+// Changes that a user may make, the cheapest first. The first three do not change a step's results. A smaller
+// batch, and then shorter rows, keep the tokens per step, in more micro-batches. One micro-batch per step
+// does not, but needs no sum of gradients.
+enum { STAGES, RECOMPUTE, TIERS, BATCHES, ONE_MICRO_BATCH, CHANGES };
+
+// By option; NULL: as requested.
+static const struct {
+    const char *optimizer, *params, *gradients, *sub_group;
+} tiers[] = { { NULL, NULL, NULL, NULL },
+              { "cpu", "none", NULL, NULL },
+              { "none", "cpu", NULL, NULL },
+              { "cpu", "cpu", NULL, NULL },
+              { "nvme", "none", NULL, NULL },
+              { "none", "nvme", NULL, NULL },
+              { "nvme", "cpu", NULL, NULL },
+              { "cpu", "nvme", NULL, NULL },
+              { "nvme", "nvme", NULL, NULL },
+              { "nvme", "none", "nvme", NULL },
+              { "nvme", "cpu", "nvme", NULL },
+              { "nvme", "nvme", "nvme", NULL },
+              { "nvme", "nvme", "nvme", "1048576" },
+              { "nvme", "nvme", "nvme", "65536" } };
+enum { MIXTURES = sizeof tiers / sizeof *tiers, PLACES = ZERO_NVME + 1 };
+
+typedef struct {
+    size_t on[PLACES];  // by zero_tier
+} Bytes;
+static const Bytes nowhere = { { SIZE_MAX / 2 } };  // fits nowhere
+
+// The search for options that fit.
+typedef struct {
+    const zero_config *config;
+    Options now;       // with their effective values
+    long long tokens;  // per step
+    Bytes room;        // what a rank can have
+    int level[CHANGES], levels[CHANGES];
+    GPT2 model;  // with the options of this level
+    FILE *list;  // a line for each set of options
+    int n_listed;
+    Bytes plans[2][MIXTURES][4];  // the plugin's, by accumulation and level; none on the device: not made yet
+} Search;
+
+// Known once the ranks are connected.
+static size_t taken_by_nccl(void) {
+    zero_plan plan = { .nccl_bytes = 0 };
+    if (run.z) zero_plan_info(run.z, &plan);
+    return plan.nccl_bytes;
+}
+
+// The space that each rank of this host may use in the folders of --nvme, in all. Blocks alternate between
+// them, so the one with the least space counts. A rank's file takes up to two blocks more than its states.
+static size_t disk_left(const zero_offload_config *o) {
+    enum { MOST = 16 };
+    struct statvfs disk[MOST];
+    char folder[PATH_MAX];
+    size_t least = SIZE_MAX, beside = 2 * o->nvme_block_bytes;
+    int n = 0;
+    for (const char *name = o->nvme; *name; n++) {
+        const size_t length = strcspn(name, ",");
+        size_t sharing = 1;
+        snprintf(folder, sizeof folder, "%.*s", (int)length, name);
+        if (n == MOST || statvfs(folder, &disk[n])) return 0;
+        for (int i = 0; i < n; i++) sharing += disk[i].f_fsid == disk[n].f_fsid;
+        const size_t left = disk[n].f_bavail * disk[n].f_frsize / (sharing * run.ranks_on_host);
+        if (left < least) least = left;
+        name += length + (name[length] == ',');
+    }
+    return least > beside ? n * (least - beside) : 0;
+}
+
+// Returns 0 with the memory that a rank can have, including what it holds.
+static int find_room(Bytes *room, const zero_config *config) {
+    zero_config host = *config;
+    host.device = ZERO_CPU;
+    if (memory_left(config, &room->on[ZERO_DEVICE]) || memory_left(&host, &room->on[ZERO_HOST])) return -1;
+    room->on[ZERO_NVME] = config->offload.nvme ? disk_left(&config->offload) : SIZE_MAX;
+    for (int tier = 0; tier < PLACES; tier++)
+        if (room->on[tier] < SIZE_MAX) room->on[tier] += bytes_held_on(tier);
+    return 0;
+}
+
+// Leaves a part free for memory that is not planned: the program itself, and other programs.
+static int fits(const Bytes *bytes, const Bytes *room) {
+    for (int i = 0; i < PLACES; i++)
+        if (bytes->on[i] > room->on[i] - room->on[i] / 64) return 0;
+    return 1;
+}
+
+// --------
+// one level of the changes
+
+// Returns the *down-th divisor of n below n, or 1 if there are not so many; *down is then how many are
+// missing.
+static int divisor_below(int n, int *down) {
+    int divisor = n;
+    while (*down && divisor > 1) *down -= n % --divisor == 0;
+    return divisor;
+}
+
+static int divisors_below(int n) {
+    int down = n;
+    divisor_below(n, &down);
+    return n - down;
+}
+
+static void set_option(const char *name, const char *text) {
+    if (text) option_set(option_named(name), text);
+}
+
+// Sets the options to the search's level.
+static void set_options(const Search *s) {
+    const int mixture = s->level[TIERS];
+    int down = s->level[BATCHES];
+    opt = s->now;
+    zero_offload_config *o = &opt.zero.offload;
+    opt.zero.stage += s->level[STAGES];
+    opt.zero.debug.naive = opt.zero.debug.naive && !opt.zero.stage;
+    opt.recompute += s->level[RECOMPUTE];
+    if (opt.recompute > MOST_RECOMPUTE) {
+        opt.recompute = MOST_RECOMPUTE;
+        opt.cpu_checkpointing = 1;
+    }
+    set_option("--offload-optimizer", tiers[mixture].optimizer);
+    set_option("--offload-param", tiers[mixture].params);
+    set_option("--offload-gradients", tiers[mixture].gradients);
+    set_option("--sub-group-size", tiers[mixture].sub_group);
+    if (!o->nvme && (o->optimizer == ZERO_NVME || o->params == ZERO_NVME)) o->nvme = "FOLDER";
+    if (down) opt.total_batch = (int)s->tokens;
+    opt.B = divisor_below(opt.B, &down);
+    opt.T = divisor_below(opt.T, &down);
+    if (s->level[ONE_MICRO_BATCH]) opt.total_batch = opt.B * opt.T * run.ranks;
+}
+
+// The plugin's memory at this level, whatever the batch and the level of recompute.
+static Bytes plugin_bytes_of_level(Search *s, const zero_config *config) {
+    Bytes *b = &s->plans[config->micro_batches > 1][s->level[TIERS]][opt.zero.stage];
+    zero_plan plan;
+    if (b->on[ZERO_DEVICE]) return *b;
+    *b = nowhere;
+    if (try_plan(&s->model, config, &plan)) return *b;
+    for (int tier = 0; tier < PLACES; tier++) b->on[tier] = bytes_planned_on(&plan, tier);
+    b->on[ZERO_DEVICE] += taken_by_nccl();
+    return *b;
+}
+
+// A rank's memory at this level. A smaller batch takes more micro-batches, which keeps the tokens per step.
+static Bytes bytes_of_level(Search *s) {
+    GPT2 *m = &s->model;
+    set_options(s);
+    zero_config config = settings_with_options(s->config);
+    config.micro_batches = (int)(s->tokens / ((long long)opt.B * opt.T * run.ranks));
+    if (s->level[ONE_MICRO_BATCH]) config.micro_batches = 1;
+    const int is_planned = m->chunk && m->B == opt.B && m->T == opt.T;
+    m->B = opt.B;
+    m->T = opt.T;
+    if (!m->inference) m->cache_T = m->T;
+    m->recompute = opt.recompute;
+    m->inputs_on_host = opt.cpu_checkpointing && on_cuda();
+    if (!is_planned && plan_layers(m, &config)) {
+        m->chunk = 0;
+        return nowhere;
+    }
+    Bytes bytes = plugin_bytes_of_level(s, &config);
+    for (int tier = ZERO_DEVICE; tier < ZERO_NVME; tier++) bytes.on[tier] += activation_bytes(m, tier);
+    return bytes;
+}
+
+// "-r 3 --offload-optimizer nvme (2893 of 2996 MiB, 23912 MiB on NVMe)": every option that this level
+// changes.
+static void list_level(Search *s, const Bytes *bytes) {
+    static const char *const places[] = { "", " on the host", " on NVMe" };
+    char before[PATH_MAX], now[PATH_MAX];
+    fprintf(s->list, "\n ");
+    for (const Option *o = option_table; o < option_table + num_options; o++) {
+        if (!o->value) continue;
+        option_text(o, &s->now, before, sizeof before);
+        option_text(o, &opt, now, sizeof now);
+        if (strcmp(before, now))
+            fprintf(s->list, " %s%s%s", o->name, o->kind == FLAG ? "" : " ", o->kind == FLAG ? "" : now);
+    }
+    for (int i = 0; i < PLACES; i++) {
+        if (!bytes->on[i]) continue;
+        fprintf(s->list, "%s%.0f", i ? ", " : " (", mib(bytes->on[i]));
+        if (s->room.on[i] < SIZE_MAX) fprintf(s->list, " of %.0f", mib(s->room.on[i]));
+        fprintf(s->list, " MiB%s", places[i]);
+    }
+    fprintf(s->list, ")");
+    s->n_listed++;
+}
+
+// --------
+// the search
+
+// The options with their effective values. Those not settled yet are set as they would be when little fits.
+static void begin_search(Search *s, const GPT2 *model, const zero_config *config) {
+    Options *now = &s->now;
+    const int resumes = checkpoint_batch() && !opt.resume_anyway;  // with its rows and steps
+    s->config = config;
+    s->model = *model;
+    s->tokens = (long long)model->B * model->T * run.ranks * config->micro_batches;
+    *now = opt;
+    now->B = model->B;
+    now->T = model->T;
+    now->recompute = model->recompute;
+    if (now->recompute < 0) now->recompute = on_cuda() ? MOST_RECOMPUTE : 1;
+    s->levels[STAGES] = 4 - now->zero.stage;
+    s->levels[RECOMPUTE] = MOST_RECOMPUTE + 1 - now->recompute + (on_cuda() && !now->cpu_checkpointing);
+    s->levels[TIERS] = MIXTURES;
+    s->levels[BATCHES] = 1 + divisors_below(now->B) + (resumes ? 0 : divisors_below(now->T));
+    s->levels[ONE_MICRO_BATCH] = resumes ? 1 : 2;
+    if (model->inference) s->levels[RECOMPUTE] = 1;  // there is no backward, and the prompts set the batch
+    if (model->inference || s->tokens > 1 << 30) s->levels[BATCHES] = s->levels[ONE_MICRO_BATCH] = 1;
+}
+
+// Goes on to the next level. Returns 0 after the last.
+static int next_level(Search *s) {
+    for (int i = 0; i < CHANGES; i++) {
+        if (++s->level[i] < s->levels[i]) return 1;
+        s->level[i] = 0;
+    }
+    return 0;
+}
+
+// Lists the first level that fits, and the first that needs less of its costliest change, not counting the
+// batch.
+static void list_what_fits(Search *s) {
+    int costliest = -1, less_than = 0;
+    while (next_level(s)) {
+        if (costliest >= 0 && s->level[costliest] >= less_than) continue;
+        const Bytes bytes = bytes_of_level(s);
+        if (!fits(&bytes, &s->room)) continue;
+        list_level(s, &bytes);
+        if (costliest >= 0) return;
+        for (int i = 0; i < BATCHES; i++)
+            if (s->level[i]) costliest = i;
+        if (costliest < 0) return;
+        less_than = s->level[costliest];
+    }
+}
+
+void out_of_memory(const GPT2 *model, const zero_config *config) {
+    static Search s;
+    char *text = NULL;
+    size_t size;
+    zero_failure failure = *zero_last_failure();
+    const char *more = on_cuda() ? "more ranks or larger devices" : "more ranks or more memory";
+    // Before the plugin exists rank 0 reports the failure, and its advice is for its own memory.
+    if (!run.z && (run.rank > 0 || failure.rank > 0)) die_of_plugin(&failure, "");
+    if (run.z) print_memory();
+    s.list = open_memstream(&text, &size);
+    if (!s.list || find_room(&s.room, config)) die_of_plugin(&failure, "");
+    if (on_cuda()) gpt2_check(layers_cuda_tune(NULL, NULL, 0));  // only its memory matters
+    begin_search(&s, model, config);
+    fprintf(s.list, "; a rank can have %.0f MiB. What would fit:", mib(s.room.on[ZERO_DEVICE]));
+
+    // a level that was refused does not fit, whatever its plan
+    const Bytes now = bytes_of_level(&s);
+    if (fits(&now, &s.room)) s.room.on[ZERO_DEVICE] = now.on[ZERO_DEVICE] - 1;
+    list_what_fits(&s);
+    if (!s.n_listed && s.now.zero.offload.nvme) {  // on other disks
+        s.now.zero.offload.nvme = NULL;
+        s.room.on[ZERO_NVME] = SIZE_MAX;
+        list_what_fits(&s);
+    }
+    if (!s.n_listed && model->inference)
+        fprintf(s.list, " nothing, at any stage or tier; take fewer or shorter prompts, a lower -g, or %s",
+                more);
+    else if (!s.n_listed)
+        fprintf(s.list,
+                " nothing, at any stage, tier, --sub-group-size, -r, -b, -t or -d: the model needs %s", more);
+    else if (opt.zero_config)
+        fprintf(s.list, "\n  (change in %s what it sets)", opt.zero_config);
+    opt = s.now;
+    die_of_plugin(&failure, fclose(s.list) ? "" : text);
+}
