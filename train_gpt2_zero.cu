@@ -30,8 +30,6 @@
 #include "llmc_zero/zero.h"
 // defines: GPT2, free_tables, act, row_of, block_activations, allocate_activations, *_input
 #include "trainer/activations.h"
-// defines: Answers, answers_*
-#include "trainer/answers.h"
 // defines: TrainerState, checkpoint_to_resume, load_checkpoint, write_checkpoint, end_checkpoint,
 // checkpoint_*
 #include "trainer/checkpoint.h"
@@ -47,7 +45,7 @@
 #include "trainer/folder_lock.h"
 // defines: settle_memory, activations_to_come, out_of_memory
 #include "trainer/fit.h"
-// defines: Generation, CachedPass, generation_*, print_token
+// defines: Generation, CachedPass, generation_*, Answers, answers_*, print_token
 #include "trainer/generate.h"
 // defines: TrainingData, data_*, describe_model, load_values, must_be_same
 #include "trainer/inputs.h"
@@ -615,7 +613,6 @@ static void answer_prompts(Trainer *t) {
     print_start(&t->model, 1, 0, -1);
     gpt2_answer(&t->model, &t->answers);
     check_output(NULL);
-    answers_free(&t->answers);
     close_plugin(t);
 }
 

@@ -1,6 +1,6 @@
-// Rows of tokens that grow with a cache of keys and values: the sample of a training run, or the answers to a
-// file of prompts. A pass takes the tokens of each row that are not in the cache: first its whole prompt,
-// then the last chosen token.
+// Text that grows token by token with a cache of keys and values: the sample of a training run, or the
+// answers to a file of prompts. A pass takes the tokens of each row that are not in the cache: first its
+// whole prompt, then the last chosen token.
 //
 //     while (generation_next(&g)) {
 //         ... forward over g.pass; the logits of each row's last token go to g.logits ...
@@ -9,6 +9,8 @@
 #ifndef TRAINER_GENERATE_H
 #define TRAINER_GENERATE_H
 #include <stdint.h>
+// defines: Bpe
+#include "../gpt2/bpe.h"
 // defines: layers_span
 #include "../gpt2/layers.h"
 #include "../gpt2/tokenizer.h"
@@ -54,5 +56,41 @@ void generation_choose(Generation *g);
 
 // Prints a token as text, or its number without a tokenizer.
 void print_token(const Tokenizer *tokenizer, int token);
+
+// --------
+// a --prompts run: the model answers, without training. The prompts are divided among the ranks, and all rows
+// of a rank are one batch, so that gathering a layer once serves them all.
+
+// The prompts, one a line of the file. An empty line is the end-of-text token, which starts a new text.
+typedef struct {
+    int n;        // prompts
+    int *tokens;  // of all prompts
+    int *first;   // (n + 1) where each one's begin, and where the last one's end
+    int longest;
+} Prompts;
+
+// Reads the prompts in a text for a vocabulary of V tokens; bpe NULL: they are token numbers with blanks
+// between them. A prompt that cannot be read ends the run with an error that names its line.
+void prompts_read(Prompts *p, const char *text, Bpe *bpe, int eot_token, int V);
+void prompts_free(Prompts *p);
+
+typedef struct {
+    Tokenizer tokenizer;
+    Prompts prompts;
+    Generation generation;  // of this rank's rows
+    int passes;
+    double start_s, prefilled_s;  // when the first pass began and ended
+    zero_traffic traffic_at_start;
+    zero_files files_at_start;
+} Answers;
+
+// Reads the prompts, and sizes the model for them: the passes, their rows and the cache.
+void answers_describe(Answers *a, GPT2 *model);
+// Returns this rank's rows, and starts the clock.
+Generation *answers_begin(Answers *a, const GPT2 *model);
+void answers_passed(Answers *a);  // after each pass
+// (collective) Prints the answers in the order of the prompts, and their speed. With -o, answers.jsonl has
+// them as token numbers, and inference.json the speed. Frees a.
+void answers_end(Answers *a, const GPT2 *model);
 
 #endif
