@@ -151,65 +151,50 @@ static double typical_rate(Report *r) {
     return seconds > 0 ? r->tokens_a_step / seconds : 0;
 }
 
-// Bytes sent by a rank, per step on average.
-typedef struct {
-    double all_gather, reduce_scatter, all_reduce;
-} SentPerStep;
-
-static SentPerStep sent_per_step(const Report *r, const zero_traffic *t) {
-    const zero_traffic *before = &r->traffic_at_start;
-    double n = r->steps_run ? r->steps_run : 1;
-    SentPerStep sent = {
-        .all_gather = (t->all_gather[ZERO_FOR_STEP] - before->all_gather[ZERO_FOR_STEP]) / n,
-        .reduce_scatter = (t->reduce_scatter[ZERO_FOR_STEP] - before->reduce_scatter[ZERO_FOR_STEP]) / n,
-        .all_reduce = (t->other[ZERO_FOR_STEP] - before->other[ZERO_FOR_STEP]) / n,
-    };
-    if (opt.zero.stage > 0) return sent;
-    // stage 0's all-reduce consists of the other two
-    return (SentPerStep){ .all_reduce = sent.all_reduce + sent.all_gather + sent.reduce_scatter };
-}
-
-// A rank's reads from and writes to files on NVMe, and its waits for them, per step on average.
-typedef struct {
-    double read, written, waited_s;
-} FilesPerStep;
-
-static FilesPerStep files_per_step(const Report *r, const zero_files *f) {
-    const zero_files *before = &r->files_at_start;
-    double n = r->steps_run ? r->steps_run : 1;
-    return (FilesPerStep){ (f->read - before->read) / n, (f->written - before->written) / n,
-                           (f->waited_s - before->waited_s) / n };
-}
-
 // The contents of summary.json that `run` and the plugin do not know.
 typedef struct {
     const Report *report;
     const GPT2 *model;
     double tokens_per_s;
     char params_hash[17], state_hash[17];  // "" if not requested
-    zero_traffic traffic;
-    SentPerStep sent;
-    FilesPerStep files;
-    double written, written_tb_a_day;  // to files on NVMe by all ranks: per step, and at the median speed
+    zero_traffic traffic;                  // of the whole run, as files
+    zero_files files;
+    // per step on average: bytes that a rank sends, and moves from and to files on NVMe
+    double all_gather, reduce_scatter, all_reduce, read, written, waited_s;
+    double written_by_all, written_tb_a_day;  // by all ranks: per step, and at the median speed
 } Summary;
 
-static void write_numbers(FILE *f, const Summary *s) {
-    char text[32];
-    fprintf(f, " \"loss\": %s,", json_number(text, s->report->loss));
-    fprintf(f, " \"val_loss\": %s,", json_number(text, s->report->val_loss));
-    fprintf(f, " \"grad_norm\": %s,", json_number(text, s->report->norm));
-    fprintf(f, " \"params_hash\": \"%s\",", s->params_hash);
-    if (*s->state_hash)
-        fprintf(f, " \"state_hash\": \"%s\",\n", s->state_hash);
-    else
-        fprintf(f, " \"state_hash\": null,\n");
+// Stage 0's all-reduce consists of gathers and reductions.
+static void add_averages(Summary *s) {
+    const Report *r = s->report;
+    const zero_traffic *before = &r->traffic_at_start;
+    const double n = r->steps_run ? r->steps_run : 1;
+    zero_traffic_info(run.z, &s->traffic);
+    s->all_gather = (s->traffic.all_gather[ZERO_FOR_STEP] - before->all_gather[ZERO_FOR_STEP]) / n;
+    s->reduce_scatter = (s->traffic.reduce_scatter[ZERO_FOR_STEP] - before->reduce_scatter[ZERO_FOR_STEP]) /
+                        n;
+    s->all_reduce = (s->traffic.other[ZERO_FOR_STEP] - before->other[ZERO_FOR_STEP]) / n;
+    if (opt.zero.stage == 0) {
+        s->all_reduce += s->all_gather + s->reduce_scatter;
+        s->all_gather = s->reduce_scatter = 0;
+    }
+    s->read = (s->files.read - r->files_at_start.read) / n;
+    s->written = (s->files.written - r->files_at_start.written) / n;
+    s->waited_s = (s->files.waited_s - r->files_at_start.waited_s) / n;
+}
+
+// By all ranks, and extrapolated at the median step's speed: drives are rated for so many terabytes.
+static void add_wear(Summary *s) {
+    s->written_by_all = s->written;
+    zero_check(zero_sum(run.z, &s->written_by_all, 1));
+    s->written_tb_a_day = s->written_by_all * s->tokens_per_s / s->report->tokens_a_step * 24 * 3600 * 1e-12;
 }
 
 static void write_traffic(FILE *f, const Summary *s) {
     static const char *const purposes[] = { "step", "eval", "checkpoint", "hash", "scalars" };
     const zero_traffic *t = &s->traffic;
     fprintf(f, " \"comm_bytes\": {\"all_gather\": %.0f, \"reduce_scatter\": %.0f, \"all_reduce\": %.0f,",
-            s->sent.all_gather, s->sent.reduce_scatter, s->sent.all_reduce);
+            s->all_gather, s->reduce_scatter, s->all_reduce);
     fprintf(f, " \"others\": {\"start\": 0");
     for (int p = ZERO_FOR_EVAL; p < ZERO_TRAFFIC_PURPOSES; p++)
         fprintf(f, ", \"%s\": %lld", purposes[p],
@@ -218,9 +203,15 @@ static void write_traffic(FILE *f, const Summary *s) {
 }
 
 static void write_summary(FILE *f, const Summary *s) {
+    const Report *r = s->report;
+    const char *quote = *s->state_hash ? "\"" : "";
+    char loss[32], val_loss[32], norm[32];
     fprintf(f, "{\"steps\": %d, \"ranks\": %d, \"stage\": %d, \"dtype\": \"%s\", \"device\": \"%s\",\n",
             run.step, run.ranks, opt.zero.stage, dtype_name(s->model->dtype), run.layers->device);
-    write_numbers(f, s);
+    fprintf(f, " \"loss\": %s, \"val_loss\": %s, \"grad_norm\": %s,", json_number(loss, r->loss),
+            json_number(val_loss, r->val_loss), json_number(norm, r->norm));
+    fprintf(f, " \"params_hash\": \"%s\", \"state_hash\": %s%s%s,\n", s->params_hash, quote,
+            *s->state_hash ? s->state_hash : "null", quote);
     fprintf(f, " \"tokens_per_s\": %.2f, \"model_state_bytes\": %zu,", s->tokens_per_s,
             zero_memory_bytes(run.z, ZERO_STATES));
     fprintf(f, " \"working_bytes\": %zu, \"activation_bytes\": %zu,\n",
@@ -228,19 +219,12 @@ static void write_summary(FILE *f, const Summary *s) {
     write_traffic(f, s);
     fprintf(f, " \"host_bytes\": %zu, \"nvme_bytes\": %zu,\n", bytes_held_on(ZERO_HOST),
             bytes_held_on(ZERO_NVME));
-    fprintf(f, " \"nvme_traffic\": {\"read\": %.0f, \"written\": %.0f, \"waited_s\": %.6f,\n", s->files.read,
-            s->files.written, s->files.waited_s);
-    fprintf(f, "  \"written_by_all_ranks\": %.0f, \"written_tb_a_day\": %.9g},\n", s->written,
+    fprintf(f, " \"nvme_traffic\": {\"read\": %.0f, \"written\": %.0f, \"waited_s\": %.6f,\n", s->read,
+            s->written, s->waited_s);
+    fprintf(f, "  \"written_by_all_ranks\": %.0f, \"written_tb_a_day\": %.9g},\n", s->written_by_all,
             s->written_tb_a_day);
     write_config(f);
     fprintf(f, "}\n");
-}
-
-// By all ranks, and extrapolated at the median step's speed: drives are rated for so many terabytes.
-static void add_wear(Summary *s) {
-    s->written = s->files.written;
-    zero_check(zero_sum(run.z, &s->written, 1));
-    s->written_tb_a_day = s->written * s->tokens_per_s / s->report->tokens_a_step * 24 * 3600 * 1e-12;
 }
 
 // The file is complete or does not exist.
@@ -255,27 +239,23 @@ static void save_summary(const Summary *s) {
 
 void report_end(Report *r, const GPT2 *model) {
     Summary s = { .report = r, .model = model };
-    zero_files files;
     bar_end();
     s.tokens_per_s = typical_rate(r);
-    zero_files_info(run.z, &files);
-    s.files = files_per_step(r, &files);
+    zero_files_info(run.z, &s.files);
     check_last_update();
     zero_check(zero_hash(run.z, 0, s.params_hash));
     if (!strcmp(opt.hash, "full")) zero_check(zero_hash(run.z, 1, s.state_hash));
-    zero_traffic_info(run.z, &s.traffic);
-    s.sent = sent_per_step(r, &s.traffic);
+    add_averages(&s);
     if (settings_use_nvme()) add_wear(&s);
     print0("median step %.0f tokens/s | sent per rank and step %.2f MiB | params_hash %s%s%s\n",
-           s.tokens_per_s, mib(s.sent.all_gather + s.sent.reduce_scatter + s.sent.all_reduce), s.params_hash,
+           s.tokens_per_s, mib(s.all_gather + s.reduce_scatter + s.all_reduce), s.params_hash,
            *s.state_hash ? " | state_hash " : "", s.state_hash);
     if (settings_use_nvme())
         print0("NVMe, per rank and step: %.2f MiB read, %.2f MiB written, %.1f ms waited for; "
                "parameters: %lld gathers from memory, %lld from files\n"
                "NVMe, all ranks: %.2f MiB written a step, %.3g TB a day at the median step\n",
-               mib(s.files.read), mib(s.files.written), s.files.waited_s * 1e3,
-               (long long)files.gathers_from_memory, (long long)files.gathers_from_files, mib(s.written),
-               s.written_tb_a_day);
+               mib(s.read), mib(s.written), s.waited_s * 1e3, (long long)s.files.gathers_from_memory,
+               (long long)s.files.gathers_from_files, mib(s.written_by_all), s.written_tb_a_day);
     if (run.rank == 0 && opt.output) save_summary(&s);
     check_output(NULL);
 }
@@ -302,13 +282,13 @@ static void trace_path(char path[OUTPUT_PATH]) {
 
 void try_outputs(void) {
     char path[OUTPUT_PATH];
-    static const char *const at_the_end[] = { "summary.json", "answers.jsonl", "inference.json" };
     if (opt.trace) {
         trace_path(path);
         try_file("option --trace", path);
     }
+    static const char *const at_the_end[] = { "summary.json", "answers.jsonl", "inference.json" };
+    if (!opt.output || run.rank != 0) return;
     for (int i = opt.prompts ? 1 : 0; i < (opt.prompts ? 3 : 1); i++) {
-        if (!opt.output || run.rank != 0) return;
         output_path(path, "%s", at_the_end[i]);
         try_file("option -o", path);
     }
