@@ -395,6 +395,8 @@ typedef struct {
     int resume_step;     // step of the resumed checkpoint; -1: a new run
     Report report;
     Answers answers;  // for --prompts, which needs only the model of the above
+    int argc;
+    char **argv;
 } Trainer;
 
 static int is_outlier(const char *what, double z_score, double limit) {
@@ -461,8 +463,7 @@ static StepResult train_step(Trainer *t) {
 // --------
 // set-up, the loop, the end
 
-// Set-up that needs no other rank comes first, so that most mistakes are found before the ranks wait for each
-// other.
+// What needs no other rank comes first, so that most mistakes are found before the ranks wait for each other.
 static void set_up_alone(Trainer *t) {
     take_zero_file();
     settle_options();
@@ -482,26 +483,11 @@ static void set_up_alone(Trainer *t) {
         data_divide(&t->data, &t->model);
 }
 
-static void open_files(Trainer *t) {
+static void open_data(Trainer *t) {
     data_open(&t->data, &t->model);
     if (opt.max_steps)
         gpt2_check(schedule_init(&t->schedule, opt.schedule, (float)opt.lr, opt.warmup, t->data.steps,
                                  (float)opt.lr_final));
-}
-
-static void config_only(Trainer *t) {
-    describe_to_plugin(&t->model);
-    plugin_settings(t->model.dtype, t->data.micro_batches);
-    print_config(&t->model);
-    run.layers->free();
-    free_tables(&t->model);
-}
-
-static void plan_only(Trainer *t) {
-    describe_to_plugin(&t->model);
-    print_plan(&t->model, t->data.micro_batches);
-    run.layers->free();
-    free_tables(&t->model);
 }
 
 // Connects the ranks and allocates everything: nothing is allocated inside a step.
@@ -591,64 +577,86 @@ static void train(Trainer *t) {
 }
 
 static void close_plugin(Trainer *t) {
-    if (opt.trace) write_trace();
+    if (opt.trace && run.z) write_trace();
     run.layers->free();
     zero_destroy(run.z);
     free_tables(&t->model);
 }
 
-static void finish(Trainer *t, int argc, char **argv) {
+// --------
+// what the program does, by the option that asks for it
+
+static int train_model(Trainer *t) {
+    set_up_alone(t);
+    open_data(t);
+    set_up_together(t);
+    begin_or_resume(t);
+    print_start(&t->model, t->data.micro_batches, t->data.steps, t->resume_step);
+    report_begin(&t->report, &t->model, t->state.step, t->data.steps,
+                 t->data.tokens_at_once * t->data.micro_batches);
+    train(t);
     if (run.step == t->data.steps)
         report_end(&t->report, &t->model);
     else
-        report_stop(&t->report, argc, argv);
+        report_stop(&t->report, t->argc, t->argv);
     data_close(&t->data);
     close_plugin(t);
+    return EXIT_SUCCESS;
 }
 
 // Only parameters, no training.
-static void answer_prompts(Trainer *t) {
+static int answer_prompts(Trainer *t) {
+    set_up_alone(t);
     set_up_together(t);
     load_values(&t->model);
     print_start(&t->model, 1, 0, -1);
     gpt2_answer(&t->model, &t->answers);
     check_output(NULL);
     close_plugin(t);
+    return EXIT_SUCCESS;
 }
 
+static int show_plan(Trainer *t) {
+    set_up_alone(t);
+    describe_to_plugin(&t->model);
+    if (opt.print_config)
+        print_config(&t->model, t->data.micro_batches);
+    else
+        print_plan(&t->model, t->data.micro_batches);
+    check_output(NULL);
+    close_plugin(t);
+    return EXIT_SUCCESS;
+}
+
+static int verify_files(Trainer *t) {
+    (void)t;
+    return run.rank == 0 ? verify(opt.verify) : EXIT_SUCCESS;
+}
+
+static int export_files(Trainer *t) {
+    (void)t;
+    export_model();
+    check_output(NULL);
+    return EXIT_SUCCESS;
+}
+
+static const struct {
+    const char *option;  // NULL: none of them
+    int (*run)(Trainer *t);  // returns the exit status
+} modes[] = {
+    { "--verify", verify_files },    { "--export", export_files }, { "--to", export_files },
+    { "--print-config", show_plan }, { "--plan", show_plan },      { "--prompts", answer_prompts },
+    { NULL, train_model },
+};
+
 int main(int argc, char **argv) {
-    static Trainer t;
+    Trainer t = { .argc = argc, .argv = argv };
+    int mode = 0;
     run.describe = describe_to_plugin;
     take_signals();
     take_launched_ranks();
     parse_options(argc, argv);
-    if (opt.verify) return run.rank == 0 ? verify(opt.verify) : EXIT_SUCCESS;
-    if (opt.export_from || opt.export_to) {
-        export_model();
-        check_output(NULL);
-        return 0;
-    }
-    set_up_alone(&t);
-    if (opt.plan || opt.print_config) {
-        if (opt.print_config)
-            config_only(&t);
-        else
-            plan_only(&t);
-        check_output(NULL);
-        return 0;
-    }
-    if (opt.prompts) {
-        answer_prompts(&t);
-        return 0;
-    }
-    open_files(&t);
-    set_up_together(&t);
-    begin_or_resume(&t);
-    print_start(&t.model, t.data.micro_batches, t.data.steps, t.resume_step);
-    report_begin(&t.report, &t.model, t.state.step, t.data.steps,
-                 t.data.tokens_at_once * t.data.micro_batches);
-    train(&t);
-    finish(&t, argc, argv);
-    return 0;
+    while (modes[mode].option && !option_named(modes[mode].option)->given) mode++;
+    return modes[mode].run(&t);
 }
 #endif

@@ -128,7 +128,8 @@ static void print_notes(void) {
                "there\n");
 }
 
-void print_config(const GPT2 *model) {
+void print_config(const GPT2 *model, int micro_batches) {
+    const zero_config config = plugin_settings(model->dtype, micro_batches);
     char value[VALUE], reason[REASON];
     print0("config     every setting, its value and the reason; nothing is started or allocated\n");
     for (const Setting *s = table(); s->name; s++) {
@@ -138,7 +139,7 @@ void print_config(const GPT2 *model) {
     }
     print_notes();
     fflush(stdout);
-    const zero_plan plan = plan_of(model, effective_settings());
+    const zero_plan plan = plan_of(model, &config);
     print_buckets(&plan);
 }
 

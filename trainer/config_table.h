@@ -6,7 +6,7 @@
 
 // Prints every setting, and what of the DeepSpeed file has no effect. Settings that do not go together end
 // the run.
-void print_config(const GPT2 *model);
+void print_config(const GPT2 *model, int micro_batches);
 // Prints the settings that are no defaults or were derived, and the same of the file. plugin_settings comes
 // before.
 void print_config_lines(void);
