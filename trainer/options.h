@@ -4,68 +4,21 @@
 #include <stddef.h>
 #include "../llmc_zero/zero_settings.h"
 
-// A member for each option, in the order of --help, which says what they mean and what their defaults are.
-// What the file of --zero-config says is taken over as if it had been given here (take_zero_file). An option
-// that only sets a setting of the plugin has its member in `zero`.
+// A member for each option. Its row in options.def tells what it means. What the file of --zero-config sets
+// is taken over as if it had been given here (take_zero_file).
+typedef const char *OptionTEXT;
+typedef int OptionINT, OptionFLAG;
+typedef double OptionREAL;
 typedef struct {
-    // model and data
-    const char *model;       // -e
-    const char *train_data;  // -i; with -a 1 the validation data
-    const char *val_data;    // -j
-    const char *tokenizer;   // NULL: by the vocabulary
-    int shuffle, seed;
-    int overfit;  // -a
-    // batch and schedule
-    int B, T;              // -b, -t; T 0: the model's longest sequence
-    int total_batch;       // -d; -1: B * T * ranks
-    int max_steps;         // -x; -1: one epoch
-    double lr;             // -l
-    const char *schedule;  // -k
-    int warmup;            // -u
-    double lr_final;       // -q
-    // optimizer
-    double weight_decay, clip, beta1, beta2, eps;
-    double skip_loss_z, skip_grad_z;  // -sl, -sg
-    int master;                       // -w
-    // ZeRO
-    zero_config zero;
-    const char *overlap;  // "auto", "0", "1"; run.overlap is what it came to
-    int messages;
-    const char *comm, *reduce;
-    const char *comm_type;
-    const char *zero_config;  // NULL: no file
-    int rows_a_step;          // train_batch_size of that file; 0: not said
-    int micro_batches;        // its gradient_accumulation_steps; 0: not said
-    int print_config;
-    const char *offload_gradients;  // "none", "cpu", "nvme"; NULL: beside the optimizer's states, in host
-                                    // memory at most
-    int plan, plan_ranks;           // plan_ranks 0: not given
-    // output and checkpoints
-    const char *output;                                        // -o; NULL: no folder
-    int checkpoint_every, checkpoints_keep, checkpoint_major;  // -n, -nk, -nm
-    int resume;                                                // -y
-    const char *resume_path;                                   // NULL: none
-    int resume_anyway, async_save;
-    int val_every, val_batches;           // -v, -m
-    int sample_every, sample_tokens;      // -s, -g
-    const char *prompts;                  // NULL: the run trains
-    const char *export_from, *export_to;  // NULL: nothing is exported
-    double temperature;
-    const char *progress, *hash;
-    const char *trace;   // NULL: no trace
-    const char *verify;  // NULL: no checkpoint is verified
-    // machine
-    const char *device, *dtype;
-    int threads;    // 0: not given; run.threads is what it came to
-    int recompute;  // -r; -1: not given; GPT2.recompute is what it came to
-    int cpu_checkpointing;
-    int tf32, gelu_fusion;  // -f, -ge; -1: not given
-    const char *attention;
-    int attention_mib;
-    const char *tune;  // NULL: no tuning
-    // start of several ranks
-    const char *start;  // -pi
-    int ranks_a_host;   // -pg; 0: not given
+#define GROUP(title)
+#define OPTION(name, kind, member, ...) Option##kind member;
+#define SETTING(name, member, ...)
+#define FLAG_SETTING(name, member)
+#define NO_VALUE(name, kind, text)
+#include "options.def"
+    zero_config zero;   // of options that only set a setting of the plugin
+    int rows_a_step;    // train_batch_size of the file of --zero-config; 0: not given
+    int micro_batches;  // its gradient_accumulation_steps; 0: not given
 } Options;
 
 extern Options opt;
