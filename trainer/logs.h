@@ -2,6 +2,9 @@
 #ifndef TRAINER_LOGS_H
 #define TRAINER_LOGS_H
 
+#define MAIN_LOG "main.log"
+#define METRICS "metrics.jsonl"
+
 // Returns 1 if -o has lines of an earlier run.
 int logs_exist(void);
 
@@ -11,8 +14,7 @@ void logs_begin(void);
 // the validation at `step`. keep: 1: keeps the old logs under other names.
 void logs_continue(int step, int validates, int keep);
 
-// Adds a line on rank 0, if there is a folder.
-void log_main(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-void log_metrics(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+// Adds a line to one of them on rank 0, if there is a folder.
+void log_line(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

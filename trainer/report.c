@@ -72,10 +72,11 @@ static const char *json_number(char text[32], double x) {
 
 static void log_step(const StepResult *step, double seconds, double rate) {
     char norm[32];  // not finite in a step that overflowed
-    log_main("s:%d trl:%.4f lr:%.6f norm:%.2f\n", run.step, step->loss, step->lr, step->norm);
-    log_metrics("{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %s, \"lr\": %.9g, \"ms\": %.3f, "
-                "\"tokens_per_s\": %.2f}\n",
-                run.step + 1, step->loss, json_number(norm, step->norm), step->lr, seconds * 1e3, rate);
+    log_line(MAIN_LOG, "s:%d trl:%.4f lr:%.6f norm:%.2f\n", run.step, step->loss, step->lr, step->norm);
+    log_line(METRICS,
+             "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %s, \"lr\": %.9g, \"ms\": %.3f, "
+             "\"tokens_per_s\": %.2f}\n",
+             run.step + 1, step->loss, json_number(norm, step->norm), step->lr, seconds * 1e3, rate);
 }
 
 // summary.json means that a run has reached its end, which this one has not.
@@ -109,7 +110,7 @@ void report_validation(Report *r, double loss) {
             checkpoint_that_stands());
     r->val_loss = loss;
     print0("val loss %f\n", loss);
-    log_main("s:%d tel:%.4f\n", run.step, loss);
+    log_line(MAIN_LOG, "s:%d tel:%.4f\n", run.step, loss);
 }
 
 void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds) {

@@ -13,15 +13,8 @@
 // OUTPUT_GONE also requests a stop. WRITES is not a signal: a checkpoint is being written.
 typedef enum { STOP, SAVE, OUTPUT_GONE, WRITES } Request;
 
-static const struct {
-    int number;
-    Request asks;
-    const char *name;
-} taken[] = {
-    { SIGTERM, STOP, "SIGTERM" }, { SIGINT, STOP, "SIGINT" },   { SIGHUP, STOP, "SIGHUP" },
-    { SIGUSR2, STOP, "SIGUSR2" }, { SIGUSR1, SAVE, "SIGUSR1" },
-};
-enum { TAKEN = sizeof taken / sizeof *taken, STACK = 64 << 10 };
+static const int taken[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR2, SIGUSR1 };
+enum { TAKEN = sizeof taken / sizeof *taken };
 
 // `timeout` and some launchers send a signal to the rank and to its process group.
 static const double same_signal_s = 0.2;
@@ -33,18 +26,12 @@ static atomic_int in_training, stopping;  // stopping: a signal has requested a 
 // --------
 // the thread that receives them
 
-static int row_of_signal(int number) {
-    int row = 0;
-    while (taken[row].number != number) row++;
-    return row;
-}
-
 // Launchers report the signals they send, and may end a rank because another one failed, so those are not
 // printed.
 static void tell(const siginfo_t *signal, const char *what) {
     if (zero_launched().rank != 0 || signal->si_pid == getppid()) return;
-    dprintf(STDERR_FILENO, "%strain_gpt2_zero: %s %s\n", in_training && run.peak_flops > 0 ? "\n" : "",
-            taken[row_of_signal(signal->si_signo)].name, what);
+    dprintf(STDERR_FILENO, "%strain_gpt2_zero: SIG%s %s\n", in_training && run.peak_flops > 0 ? "\n" : "",
+            sigabbrev_np(signal->si_signo), what);
 }
 
 // As the signal would have without a handler.
@@ -69,7 +56,7 @@ static void *wait_for_signals(void *waited_for) {
         siginfo_t signal;
         int number = sigwaitinfo(waited_for, &signal);
         if (number < 0) continue;
-        Request request = taken[row_of_signal(number)].asks;
+        Request request = number == SIGUSR1 ? SAVE : STOP;
         if (request == STOP && !in_training) {
             tell(&signal, "before the first step ends the run");
             end_at_once(number);
@@ -86,37 +73,25 @@ static void *wait_for_signals(void *waited_for) {
     return NULL;
 }
 
-static int is_ignored(int number) {
-    struct sigaction action;
-    return !sigaction(number, NULL, &action) && action.sa_handler == SIG_IGN;
-}
-
 // A signal that was ignored when the program started stays ignored: nohup ignores SIGHUP.
 static void choose_signals(sigset_t *set) {
+    struct sigaction action;
     sigemptyset(set);
     for (int i = 0; i < TAKEN; i++)
-        if (!is_ignored(taken[i].number)) sigaddset(set, taken[i].number);
-}
-
-static void start_thread(sigset_t *waited_for) {
-    pthread_attr_t attributes;
-    pthread_t thread;
-    int failed = pthread_attr_init(&attributes);
-    if (!failed) failed = pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    if (!failed) failed = pthread_attr_setstacksize(&attributes, STACK);
-    if (!failed) failed = pthread_create(&thread, &attributes, wait_for_signals, waited_for);
-    if (failed) die("no thread for signals: %s", strerror(failed));
-    pthread_attr_destroy(&attributes);
+        if (sigaction(taken[i], NULL, &action) || action.sa_handler != SIG_IGN) sigaddset(set, taken[i]);
 }
 
 void take_signals(void) {
     static sigset_t waited_for;
+    pthread_t thread;
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     choose_signals(&waited_for);
     int failed = pthread_sigmask(SIG_BLOCK, &waited_for, NULL);
     if (failed) die("signals cannot be blocked: %s", strerror(failed));
-    start_thread(&waited_for);
+    failed = pthread_create(&thread, NULL, wait_for_signals, &waited_for);
+    if (failed) die("no thread for signals: %s", strerror(failed));
+    pthread_detach(thread);
 }
 
 void signals_in_training(void) { in_training = 1; }

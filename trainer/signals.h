@@ -8,10 +8,8 @@
 #ifndef TRAINER_SIGNALS_H
 #define TRAINER_SIGNALS_H
 
-enum {
-    REQUESTS = 4
-};  // doubles: the signals' requests, whether stdout is gone, and whether a save is under
-    // way
+// Doubles: the signals' requests, whether stdout is gone, and whether a save is under way.
+enum { REQUESTS = 4 };
 
 // Call it before any thread exists. A separate thread receives the signals, so they interrupt no system call
 // of another one. SIGPIPE and SIGXFSZ become errors of the write that caused them.
