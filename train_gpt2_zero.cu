@@ -35,8 +35,6 @@
 #include "trainer/checkpoint.h"
 // defines: print_config
 #include "trainer/config_table.h"
-// defines: die, zero_check, gpt2_check, LAYER
-#include "trainer/die.h"
 // defines: export_model
 #include "trainer/export.h"
 // defines: make_folder, check_one_folder
@@ -51,13 +49,11 @@
 #include "trainer/inputs.h"
 // defines: take_launched_ranks, check_launched_ranks, note_differences, settle_machine, plugin_settings
 #include "trainer/machine.h"
-// defines: logs_begin, logs_continue
-#include "trainer/logs.h"
 // defines: opt, parse_options, settle_options
 #include "trainer/options.h"
-// defines: Report, StepResult, report_*, try_outputs, write_trace
+// defines: Report, StepResult, report_*, logs_*, try_outputs, write_trace
 #include "trainer/report.h"
-// defines: run (the plugin, ranks, step), print0, now
+// defines: run (the plugin, ranks, step), print0, now, die, zero_check, gpt2_check, LAYER
 #include "trainer/run.h"
 // defines: take_signals, signals_in_training, check_output, REQUESTS, requests_*, *_is_asked
 #include "trainer/signals.h"
@@ -474,7 +470,7 @@ static void set_up_alone(Trainer *t) {
         lock_folder();
         try_outputs();
     }
-    t->resume_step = opt.prompts ? -1 : checkpoint_to_resume();
+    t->resume_step = opt.prompts ? -1 : checkpoint_to_resume(logs_exist());
     describe_model(&t->model, t->resume_step);
     t->data.micro_batches = 1;
     if (opt.prompts)
@@ -641,7 +637,7 @@ static int export_files(Trainer *t) {
 }
 
 static const struct {
-    const char *option;  // NULL: none of them
+    const char *option;      // NULL: none of them
     int (*run)(Trainer *t);  // returns the exit status
 } modes[] = {
     { "--verify", verify_files },    { "--export", export_files }, { "--to", export_files },

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 #include "../trainer/inputs.h"
-#include "../trainer/die.h"
+#include "../trainer/run.h"
 #include "../trainer/options.h"
 
 static char folder[] = "/tmp/test_unlike.XXXXXX";

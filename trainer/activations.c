@@ -1,6 +1,5 @@
 #include "activations.h"
 #include <stdlib.h>
-#include "die.h"
 #include "run.h"
 
 void free_tables(GPT2 *model) {

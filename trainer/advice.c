@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/statvfs.h>
 #include "checkpoint.h"
-#include "die.h"
 #include "fit.h"
 #include "machine.h"
 #include "options.h"

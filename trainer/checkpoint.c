@@ -10,10 +10,8 @@
 #include <unistd.h>
 #include "../gpt2/gpt2_error.h"
 #include "checkpoint_keep.h"
-#include "die.h"
 #include "folder.h"
 #include "folder_lock.h"
-#include "logs.h"
 #include "model_file.h"
 #include "options.h"
 #include "run.h"
@@ -99,8 +97,8 @@ static void refuse_other_runs(const Listing *l) {
 }
 
 // Without -y 1, an -o that has checkpoints or logs is refused: a new run needs its own folder.
-static void refuse_used_folder(const Found *newest) {
-    if (!newest && !logs_exist()) return;
+static void refuse_used_folder(const Found *newest, int has_logs) {
+    if (!newest && !has_logs) return;
     check_folder_lock();
     if (newest)
         die("option -o: %s holds a checkpoint at step %d; -y 1 resumes it, and a new run needs a folder of "
@@ -135,9 +133,10 @@ static void require_manifest(const char *path) {
         manifest);
 }
 
-static int resume_named(const Found *newest) {
+static int resume_named(const Found *newest, int has_logs) {
     chosen.inside = lies_in_output(opt.resume_path);
-    if (opt.output && !chosen.inside) opt.resume ? begin_anew(&chosen.in) : refuse_used_folder(newest);
+    if (opt.output && !chosen.inside)
+        opt.resume ? begin_anew(&chosen.in) : refuse_used_folder(newest, has_logs);
     require_manifest(opt.resume_path);
     if (choose_folder(opt.resume_path, -1)) die("option --resume: %s", gpt2_last_error());
     chosen.named = 1;
@@ -146,13 +145,13 @@ static int resume_named(const Found *newest) {
 }
 
 // With -y 1 the checkpoint of --resume only starts the run: if -o has one, that one is newer.
-int checkpoint_to_resume(void) {
+int checkpoint_to_resume(int has_logs) {
     if (opt.output) chosen.in = checkpoints_in_order("-o", opt.output);
     const Found *newest = checkpoints_newest(&chosen.in);
     const int goes_on = newest && opt.resume;
-    if (opt.resume_path && !goes_on) return resume_named(newest);
+    if (opt.resume_path && !goes_on) return resume_named(newest, has_logs);
     if (!opt.output) return -1;
-    if (!opt.resume) refuse_used_folder(newest);
+    if (!opt.resume) refuse_used_folder(newest, has_logs);
     if (!newest && opt.resume) begin_anew(&chosen.in);
     if (!newest) return -1;
     refuse_other_runs(&chosen.in);

@@ -6,8 +6,8 @@
 
 // Chooses the checkpoint to resume: that of --resume, or with -y 1 the newest complete one in -o with a good
 // manifest; with both, that of --resume if -o has none. Returns its step, or -1 for a new run. Without -y 1 a
-// folder with a checkpoint or logs is refused. Skipped checkpoints are printed.
-int checkpoint_to_resume(void);
+// folder with a checkpoint or logs is refused; has_logs: 1: -o has those. Skipped checkpoints are printed.
+int checkpoint_to_resume(int has_logs);
 // Fills in the configuration of its model.
 void checkpoint_config(GPT2Config *config);
 // Returns the chosen checkpoint's tokens per step; 0: none is chosen, or it does not store them.

@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include "../llmc_zero/zero.h"
 #include "checkpoint_list.h"
-#include "die.h"
 #include "options.h"
 #include "run.h"
 

@@ -10,7 +10,6 @@
 #include "../gpt2/gpt2_error.h"
 #include "../llmc_zero/zero.h"
 #include "checkpoint_stored.h"
-#include "die.h"
 #include "run.h"
 
 // --------

@@ -1,6 +1,5 @@
 #include "config_table.h"
 #include <string.h>
-#include "die.h"
 #include "fit.h"
 #include "machine.h"
 #include "run.h"

@@ -9,7 +9,6 @@
 #include "../gpt2/hf.h"
 #include "checkpoint.h"
 #include "checkpoint_stored.h"
-#include "die.h"
 #include "inputs.h"
 #include "machine.h"
 #include "options.h"

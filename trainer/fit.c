@@ -5,7 +5,6 @@
 #include <string.h>
 #include "../gpt2/gpt2_error.h"
 #include "../gpt2/text_file.h"
-#include "die.h"
 #include "machine.h"
 #include "options.h"
 #include "run.h"

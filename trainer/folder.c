@@ -10,7 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../gpt2/disk.h"
-#include "die.h"
 #include "options.h"
 #include "run.h"
 

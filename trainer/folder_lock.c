@@ -6,7 +6,6 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "die.h"
 #include "folder.h"
 #include "options.h"
 #include "run.h"

@@ -8,7 +8,6 @@
 #include "../gpt2/gpt2_error.h"
 #include "../gpt2/rand.h"
 #include "../gpt2/text_file.h"
-#include "die.h"
 #include "folder.h"
 #include "inputs.h"
 #include "machine.h"

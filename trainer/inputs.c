@@ -10,7 +10,6 @@
 #include "../gpt2/gpt2_error.h"
 #include "../gpt2/hf.h"
 #include "checkpoint.h"
-#include "die.h"
 #include "machine.h"
 #include "options.h"
 #include "run.h"

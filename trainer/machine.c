@@ -9,7 +9,6 @@
 #endif
 #include "../gpt2/fingerprint.h"
 #include "../llmc_zero/zero_deepspeed.h"
-#include "die.h"
 #include "run.h"
 
 // --------

@@ -9,7 +9,6 @@
 #include "checkpoint_keep.h"
 #include "checkpoint_list.h"
 #include "checkpoint_stored.h"
-#include "die.h"
 #include "folder.h"
 #include "options.h"
 #include "run.h"

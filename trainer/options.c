@@ -5,8 +5,62 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "die.h"
 #include "run.h"
+
+Options opt;
+Options default_options;
+
+// In place of a row's help text, range and choices stand those of the plugin's setting.
+#define CHOICES(...) ((const char *const[]){ __VA_ARGS__, NULL })
+#define KIND_OF(member) \
+    _Generic(opt.zero.member, int : INT, int64_t : WIDE, double : REAL, const char * : TEXT, default : CHOICE)
+
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+Option option_table[] = {
+#define GROUP(title) { title, .kind = HEADING },
+#define OPTION(name, kind, member, ...) { name, kind, &opt.member, __VA_ARGS__ },
+#define SETTING(name, member, ...) \
+    { name, KIND_OF(member), &opt.zero.member, .setting = #member, __VA_ARGS__ },
+#define FLAG_SETTING(name, member) { name, FLAG, &opt.zero.member, .setting = #member },
+#define NO_VALUE(name, kind, text) { name, kind, .help = text },
+#include "options.def"
+};
+const int num_options = sizeof option_table / sizeof *option_table;
+
+// --------
+// the settings that options decide
+
+// Whether the option decides this setting, the first `length` bytes of `name`.
+static int decides(const Option *o, const char *name, size_t length) {
+    for (const char *at = o->setting; at && *at; at += strspn(at, " ")) {
+        const size_t n = strcspn(at, " ");
+        if (n == length && !memcmp(at, name, n)) return 1;
+        at += n;
+    }
+    return 0;
+}
+
+void options_of_settings(const char *settings, char *options, size_t size) {
+    *options = 0;
+    for (const char *name = settings; *name; name += strspn(name, " ")) {
+        const size_t length = strcspn(name, " ");
+        for (const Option *o = option_table; o < option_table + num_options; o++) {
+            const size_t used = strlen(options);
+            if (!decides(o, name, length)) continue;
+            snprintf(options + used, size - used, "%s%s", used ? ", " : "", o->name);
+        }
+        name += length;
+    }
+}
+
+const Option *option_of_setting(const char *setting) {
+    for (const Option *o = option_table; o < option_table + num_options; o++)
+        if (decides(o, setting, strlen(setting))) return o;
+    return NULL;
+}
+
+// --------
+// --help
 
 // "none, cpu, nvme (default none)", unless the help says it.
 static void print_default(const Option *o) {
@@ -63,6 +117,9 @@ static void usage(void) {
         "Exit status: 0 done, or stopped by a signal (summary.json is there only when done); 1 failed;\n"
         "2 failed before the ranks met, as with a wrong option; 128 + N ended by signal N.\n");
 }
+
+// --------
+// the command line
 
 const Option *option_named(const char *name) {
     for (int i = 0; i < num_options; i++) {
@@ -183,9 +240,10 @@ static void take_defaults(void) {
 
 void parse_options(int argc, char **argv) {
     take_defaults();
+    run.name_options = options_of_settings;
     // This comes first, since any option may be refused.
     for (int i = 1; i + 1 < argc; i++)
-        if (!strcmp(argv[i], "-pr") && atoi(argv[i + 1]) > 0) die_silently_before_create();
+        if (!strcmp(argv[i], "-pr") && atoi(argv[i + 1]) > 0) run.silent = 1;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--help")) {
             usage();

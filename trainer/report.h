@@ -12,6 +12,16 @@ typedef struct {
     float lr;             // learning rate
 } StepResult;
 
+// main.log, in llm.c's format, and metrics.jsonl are in the output folder. Both have each step once.
+//
+// Returns 1 if -o has lines of an earlier run.
+int logs_exist(void);
+// Both are for rank 0, and do nothing on the others. A new run keeps existing logs, under other names.
+void logs_begin(void);
+// A run that resumes at `step` cuts the lines of later steps, which it writes again. validates: also that of
+// the validation at `step`. keep: 1: keeps the old logs under other names.
+void logs_continue(int step, int validates, int keep);
+
 enum { MOST_TIMES = 4096 };  // steps that the median covers
 
 typedef struct {

@@ -2,8 +2,12 @@
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <time.h>
+#include <unistd.h>
 #include "../gpt2/bar.h"
+#include "../gpt2/gpt2_error.h"
 
 Run run = { .ranks = 1, .ranks_on_host = 1, .layers = &layers_cpu, .threads = 1, .step = -1, .saving = -1 };
 
@@ -23,4 +27,73 @@ void print0(const char *fmt, ...) {
     va_end(args);
     int failed = fflush(stdout) || ferror(stdout);
     if (failed && !run.output_error) run.output_error = errno ? errno : EIO;
+}
+
+// --------
+// the end of a run that fails
+
+// Exit status before the ranks are connected. It tells their launcher not to wait for the other ranks'
+// messages.
+enum { ALONE = 2 };
+enum { SENTENCE = 12400 };  // room for a list of lines
+
+// The start of a sentence: the rank, unless the sentence names ranks; then the step, or the checkpoint being
+// written.
+static void name_the_place(char *place, size_t size, int names_a_rank) {
+    *place = 0;
+    if (names_a_rank && run.saving >= 0)
+        snprintf(place, size, "checkpoint of step %d: ", run.saving);
+    else if (names_a_rank && run.step >= 0)
+        snprintf(place, size, "step %d: ", run.step + 1);
+    if (!names_a_rank && run.ranks > 1 && (run.z || run.rank)) snprintf(place, size, "rank %d: ", run.rank);
+}
+
+static void end_job(const char *sentence, int names_a_rank) {
+    char line[SENTENCE + 100], place[48];
+    int connecting = run.z || run.creating;
+    // Without a launcher, only -pr shows that another rank will report the same option error
+    if (!connecting && run.silent) usleep(3000000 + 300000 * (run.rank < 20 ? run.rank : 20));
+    name_the_place(place, sizeof place, names_a_rank);
+    // keeps the progress bar's line
+    snprintf(line, sizeof line, "%strain_gpt2_zero: %s%s", run.peak_flops > 0 ? "\n" : "", place, sentence);
+    zero_end_job(run.z, connecting ? EXIT_FAILURE : ALONE, line);
+}
+
+void die(const char *fmt, ...) {
+    char sentence[SENTENCE];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(sentence, sizeof sentence, fmt, args);
+    va_end(args);
+    end_job(sentence, 0);
+    abort();
+}
+
+void die_of_plugin(const zero_failure *f, const char *more) {
+    char options[64] = "", sentence[SENTENCE];
+    if (run.name_options) run.name_options(f->setting, options, sizeof options);
+    snprintf(sentence, sizeof sentence, *options ? "%s (%s)%s" : "%s%s%s", f->sentence, options, more);
+    end_job(sentence, f->rank >= 0);
+    abort();
+}
+
+void zero_check(int rc) {
+    if (rc) die_of_plugin(zero_last_failure(), "");
+}
+
+// A sentence that gpt2/ has passed on is still the plugin's.
+void gpt2_check(int rc) {
+    if (rc && !strcmp(gpt2_last_error(), zero_last_error())) zero_check(rc);
+    if (rc) die("%s", gpt2_last_error());
+}
+
+void *not_null(void *p) {
+    zero_check(!p);
+    return p;
+}
+
+void *malloc_check(size_t bytes) {
+    void *p = malloc(bytes);
+    if (!p) die("out of memory: %zu bytes", bytes);
+    return p;
 }

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-#include "die.h"
 #include "folder.h"
 #include "run.h"
 

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <string.h>
 #include "config_table.h"
-#include "die.h"
 #include "fit.h"
 #include "machine.h"
 #include "options.h"

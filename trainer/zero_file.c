@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "die.h"
 #include "machine.h"
 #include "options.h"
 #include "run.h"

@@ -1,9 +1,13 @@
-// In place of trainer/die.c: what would end the run comes back to the target.
+// In place of trainer/run.c: what would end the run comes back to the target, and nothing is printed.
 #include <setjmp.h>
 #include <stdarg.h>
 #include "../../gpt2/gpt2_error.h"
-#include "../../trainer/die.h"
+#include "../../trainer/run.h"
 #include "fuzz.h"
+
+Run run = { .ranks = 1, .ranks_on_host = 1, .layers = &layers_cpu, .threads = 1, .step = -1, .saving = -1 };
+double now(void) { return 0; }
+void print0(const char *fmt, ...) { (void)fmt; }
 
 static jmp_buf end;
 
@@ -33,8 +37,6 @@ void die(const char *fmt, ...) {
 }
 
 void die_of_plugin(const zero_failure *f, const char *more) { die("%s%s", f->sentence, more); }
-
-void die_silently_before_create(void) {}
 
 void zero_check(int rc) {
     if (rc) die_of_plugin(zero_last_failure(), "");
