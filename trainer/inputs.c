@@ -169,52 +169,43 @@ void data_close(TrainingData *d) {
 
 enum { FILE_BLOCKS = 64 };  // read of a file or of all shards: 1 MiB
 
-// Options that may differ between ranks: paths, since the files' contents are compared instead, and options
-// that change neither results nor how ranks work together.
-static int may_differ(const Option *o) {
-    static const char *const own[] = { "-i",        "-j",        "-e",         "--tokenizer",
-                                       "-o",        "--trace",   "--tune",     "--zero-config",
-                                       "--threads", "--overlap", "--progress", "--nvme",
-                                       "--prompts", "--resume",  "--verify" };
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-        if (!strcmp(o->name, own[i])) return 1;
-    return !strncmp(o->name, "-p", 2);  // these tell ranks how to find each other, which is done by now
+static const char *print_of(const char *path, int blocks) {
+    static char print[FINGERPRINT];
+    gpt2_check(fingerprint_of_file(path, blocks, print));
+    return print;
+}
+
+static const char *name_in(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
 }
 
 static void describe_option(FILE *f, const Option *o) {
     char value[PATH_MAX];
-    if (may_differ(o) || o->kind == FLAG || !o->value) return;
+    if (o->own || o->kind == FLAG || !o->value) return;
     option_text(o, &opt, value, sizeof value);
     const int given = option_is_number(o) ? strtod(value, NULL) >= o->min : *value;
     fprintf(f, "%s = %s\n", o->name, given ? value : "not given");
-}
-
-static void describe_file(FILE *f, const char *what, const char *name, const char *path) {
-    char print[FINGERPRINT];
-    gpt2_check(fingerprint_of_file(path, FILE_BLOCKS, print));
-    fprintf(f, "%s%s = a file of %s\n", what, name, print);
 }
 
 // A model file is compared by its contents, whatever its name; a folder by those of its files.
 static void describe_stored(FILE *f) {
     GPT2Stored stored;
     if (!hf_is_folder(opt.model)) {
-        describe_file(f, "-e", "", model_path());
+        fprintf(f, "-e = a file of %s\n", print_of(model_path(), FILE_BLOCKS));
         return;
     }
     gpt2_check(gpt2_stored_open(opt.model, &stored));
     for (char *const *path = stored.files; *path; path++)
-        describe_file(f, "-e, ", strrchr(*path, '/') + 1, *path);
+        fprintf(f, "-e, %s = a file of %s\n", name_in(*path), print_of(*path, FILE_BLOCKS));
     gpt2_stored_close(&stored);
 }
 
 static void describe_model_source(FILE *f, int resume_step) {
-    char print[FINGERPRINT];
     if (resume_step >= 0) {
         const char *path = checkpoint_evidence();
-        gpt2_check(fingerprint_of_file(path, FILE_BLOCKS, print));
         fprintf(f, "checkpoint to resume = step %d\n", resume_step);
-        fprintf(f, "its %s = a file of %s\n", strrchr(path, '/') + 1, print);
+        fprintf(f, "its %s = a file of %s\n", name_in(path), print_of(path, FILE_BLOCKS));
         return;
     }
     fprintf(f, "checkpoint to resume = %s\n", opt.resume ? "none" : "not looked for");
@@ -224,20 +215,12 @@ static void describe_model_source(FILE *f, int resume_step) {
         fprintf(f, "-e = %s\n", opt.model);
 }
 
-static void describe_prompts(FILE *f) {
-    char print[FINGERPRINT] = "";
-    if (opt.prompts) gpt2_check(fingerprint_of_file(opt.prompts, FILE_BLOCKS, print));
-    fprintf(f, "--prompts = %s%s\n", opt.prompts ? "a file of " : "not given", print);
-}
-
 static void describe_shards(FILE *f, const char *option, const DataLoader *l) {
     int n = (int)l->files.gl_pathc, blocks = FILE_BLOCKS / n > 1 ? FILE_BLOCKS / n : 1;
-    char print[FINGERPRINT];
     fprintf(f, "%s, number of shards = %d\n", option, n);
     for (int i = 0; i < n; i++) {
-        const char *path = l->files.gl_pathv[i], *slash = strrchr(path, '/');
-        gpt2_check(fingerprint_of_file(path, blocks, print));
-        fprintf(f, "%s, shard %d = %s, %s\n", option, i, slash ? slash + 1 : path, print);
+        const char *path = l->files.gl_pathv[i];
+        fprintf(f, "%s, shard %d = %s, %s\n", option, i, name_in(path), print_of(path, blocks));
     }
 }
 
@@ -254,7 +237,8 @@ char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, 
     fprintf(f, "model = L %d, NH %d, C %d, V %d, longest sequence %d\n", c->num_layers, c->num_heads,
             c->channels, c->vocab_size, c->max_seq_len);
     fprintf(f, "--tune = %s\n", opt.tune ? "a file, of rank 0" : "not given");
-    describe_prompts(f);
+    fprintf(f, "--prompts = %s%s\n", opt.prompts ? "a file of " : "not given",
+            opt.prompts ? print_of(opt.prompts, FILE_BLOCKS) : "");
     if (!opt.prompts) describe_shards(f, "-i", train);
     if (!opt.prompts && opt.val_every) describe_shards(f, "-j", val);
     int failed = ferror(f);

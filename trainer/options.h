@@ -55,6 +55,7 @@ typedef struct {
     const char *setting;  // what it decides: of zero_config, "trainer.lr", or several with blanks between
     const char *const *choices;  // the texts that it can be; NULL: any
     const zero_setting *plugin;  // if value is in opt.zero; the setting has what the row leaves out
+    int own;                     // 1: ranks may have different values
     int given;                   // the command line has it
 } Option;
 
