@@ -272,29 +272,16 @@ void settle_options(void) {
 // --------
 // the command that resumes a stopped run
 
-enum { MOST_WORDS = 2000 };
+enum { COMMAND = 128 << 10 };
 
-// Returns the number of words in a process's command line; 0: unreadable.
-static int words_of_process(pid_t process, char *words[MOST_WORDS]) {
+// Returns the bytes of a process's command line, whose words each end with a zero; 0: unreadable or too long.
+static size_t read_command(const char *process, char command[COMMAND]) {
     char path[64];
-    int n = 0;
-    snprintf(path, sizeof path, "/proc/%d/cmdline", (int)process);
+    snprintf(path, sizeof path, "/proc/%s/cmdline", process);
     FILE *f = fopen(path, "r");
-    for (; f && n < MOST_WORDS; n++) {
-        size_t room = 0;
-        words[n] = NULL;
-        if (getdelim(&words[n], &room, '\0', f) > 0) continue;
-        free(words[n]);
-        break;
-    }
+    size_t n = f ? fread(command, 1, COMMAND, f) : 0;
     if (f) fclose(f);
-    return n;
-}
-
-static int are_same(char **a, char **b, int n) {
-    for (int i = 0; i < n; i++)
-        if (strcmp(a[i], b[i])) return 0;
-    return 1;
+    return n < COMMAND ? n : 0;
 }
 
 // Secrets must not get into a log.
@@ -310,14 +297,18 @@ static void print_word(const char *word) {
     print0("' ");
 }
 
-// Without the launcher's words, and with several ranks, prints the command of one rank.
-static void print_launcher(int argc, char **argv) {
-    char *words[MOST_WORDS];
-    int n = words_of_process(getppid(), words), before = n - argc;
-    const int is_launcher = before > 0 && are_same(words + before, argv, argc);
+// Prints the words before this process's own in its parent's command line. Where that is no launcher's, and
+// with several ranks, the command is that of one rank.
+static void print_launcher(void) {
+    static char own[COMMAND], launcher[COMMAND];
+    char parent[24];
+    snprintf(parent, sizeof parent, "%d", (int)getppid());
+    const size_t n_own = read_command("self", own), n = read_command(parent, launcher), before = n - n_own;
+    const int is_launcher = n_own && n > n_own && !launcher[before - 1] &&
+                            !memcmp(launcher + before, own, n_own);
     if (!is_launcher && run.ranks > 1) print0("(on every rank, started as before)\n  ");
-    for (int i = 0; is_launcher && i < before; i++) print_word(words[i]);
-    for (int i = 0; i < n; i++) free(words[i]);
+    if (!is_launcher) return;
+    for (const char *word = launcher; word < launcher + before; word += strlen(word) + 1) print_word(word);
 }
 
 static int says_what_to_resume(const char *option) {
@@ -326,7 +317,7 @@ static int says_what_to_resume(const char *option) {
 
 void print_command_to_go_on(int argc, char **argv) {
     print0("  ");
-    print_launcher(argc, argv);
+    print_launcher();
     print_word(argv[0]);
     for (int i = 1, n; i < argc; i += n) {
         n = option_named(argv[i])->kind == FLAG ? 1 : 2;

@@ -201,7 +201,7 @@ void print_start(const GPT2 *model, int micro_batches, int steps, int resume_ste
 }
 
 // --------
-// a plan: what only a run can determine, what moves, and the activations one by one
+// a plan: what only a run can determine, and the activations one by one
 
 static void print_assumptions(const zero_plan *plan) {
     for (int i = 0; i < plan->n_lines; i++) {
@@ -213,19 +213,6 @@ static void print_assumptions(const zero_plan *plan) {
     }
     if (on_cuda())
         print0("  %s: not counted; cuBLASLt and cuDNN say it when a run starts\n", SCRATCH_OF_LAYERS);
-}
-
-static void print_moves(const zero_plan *plan) {
-    static const char *const names[] = {
-        [ZERO_MOVED_BY_GATHERS] = "gathers",
-        [ZERO_MOVED_BY_REDUCTIONS] = "reductions",
-        [ZERO_MOVED_BY_GATHERS | ZERO_MOVED_BY_REDUCTIONS] = "gathers and reductions",
-    };
-    print0("moved by collectives\n");
-    for (int i = 0; i < plan->n_lines; i++) {
-        const zero_memory_line *l = &plan->lines[i];
-        if (l->moved_by) print0("  %-27s %s\n", l->purpose, names[l->moved_by]);
-    }
 }
 
 static void print_activations(const GPT2 *model) {
@@ -333,7 +320,6 @@ void print_plan(GPT2 *model, int micro_batches) {
     }
     print_table(&table, &plan);
     print_assumptions(&plan);
-    print_moves(&plan);
     print_activations(model);
     print_stages(model, &config);
     print_sent(&plan, model->inference);
