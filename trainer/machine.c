@@ -8,7 +8,6 @@
 #include <omp.h>
 #endif
 #include "../gpt2/fingerprint.h"
-#include "../llmc_zero/zero_deepspeed.h"
 #include "run.h"
 
 // --------
