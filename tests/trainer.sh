@@ -697,6 +697,9 @@ $(tokens answers 4 | wc -w)" = "5 12" ]
         need "sends $line bytes a pass, at most $i" number "$line >= 0.93 * $i && $line <= 1.01 * $i"
         end
     done; done
+    begin 'prompts.a plan with parameters on NVMe'
+    need 'no plan' plan plan --prompts "$dir/prompts" -g 12 --offload-param nvme --nvme "$dir"
+    end
 
     begin 'prompts.figures'
     need 'not valid JSON' valid_json "$dir/held/inference.json"
