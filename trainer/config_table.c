@@ -5,78 +5,34 @@
 #include "run.h"
 #include "zero_file.h"
 
-// --------
-// the settings
-
-typedef struct {
-    const char *name;            // as in zero_config, or "trainer.lr"
-    const zero_setting *plugin;  // NULL: of the trainer, and the value is that of the option
-} Setting;
-
-enum { MOST_SETTINGS = 200, VALUE = ZERO_DEEPSPEED_VALUE, REASON = 400 };
-
-// Returns all settings, and a name NULL. How ranks find each other is left out: each of them has its own.
-static const Setting *table(void) {
-    static const char *const of_trainer[] = { "trainer.rows",      "trainer.lr",
-                                              "trainer.beta1",     "trainer.beta2",
-                                              "trainer.eps",       "trainer.weight_decay",
-                                              "trainer.grad_clip", "trainer.offload_activations" };
-    static Setting rows[MOST_SETTINGS];
-    int n;
-    Setting *row = rows;
-    for (const zero_setting *s = zero_settings(&n), *end = s + n; s < end; s++)
-        if (strncmp(s->name, "start.", 6)) *row++ = (Setting){ s->name, s };
-    for (size_t i = 0; i < sizeof of_trainer / sizeof *of_trainer; i++)
-        *row++ = (Setting){ of_trainer[i], NULL };
-    return rows;
-}
-
-static void write_value_in(const Setting *s, const zero_config *config, const Options *options, char *text) {
-    if (s->plugin)
-        zero_setting_text(s->plugin, config, text, VALUE);
-    else
-        option_text(option_of_setting(s->name), options, text, VALUE);
-}
-
-static void write_value(const Setting *s, char *text) { write_value_in(s, effective_settings(), &opt, text); }
-
-static int is_default(const Setting *s, const char *value) {
-    char text[VALUE];
-    zero_config config = settings_of(&default_options);
-    write_value_in(s, &config, &default_options, text);
-    return !strcmp(value, text);
-}
+enum { VALUE = ZERO_DEEPSPEED_VALUE, REASON = 400 };
 
 // --------
 // the reasons
 
-static int is_named(const Setting *s, const char *name) { return !strcmp(s->name, name); }
-
 // What a value follows from where neither the file nor an option has it, or NULL.
-static const char *derivation(const Setting *s) {
+static const char *derivation(const char *name) {
     const zero_config *c = effective_settings();
-    if (is_named(s, "overlap") && run.overlap && c->offload.params == ZERO_NVME)
-        return "its thread mostly waits for files";
-    if (is_named(s, "overlap") && run.overlap)
-        return on_cuda() ? "collectives have streams of their own" : "there is a spare core";
-    if (is_named(s, "overlap")) return "no spare core for a progress thread";
-    if (is_named(s, "device")) return on_cuda() ? "there is a usable CUDA device" : "no usable CUDA device";
-    if (is_named(s, "numbers.dtype"))
+    const char *overlaps = on_cuda() ? "collectives have streams of their own" : "there is a spare core";
+    if (c->offload.params == ZERO_NVME) overlaps = "its thread mostly waits for files";
+    if (!strcmp(name, "overlap")) return run.overlap ? overlaps : "no spare core for a progress thread";
+    if (!strcmp(name, "device")) return on_cuda() ? "there is a usable CUDA device" : "no usable CUDA device";
+    if (!strcmp(name, "numbers.dtype"))
         return c->numbers.dtype == ZERO_BF16 ? "the hardware multiplies bf16"
                                              : "the hardware does not multiply bf16";
-    if (is_named(s, "micro_batches") && opt.rows_a_step) return "train_batch_size / (rows x ranks)";
-    if (is_named(s, "trainer.rows") && opt.rows_a_step) return "train_batch_size / (ranks x micro-batches)";
-    if (is_named(s, "offload.gradients") && c->offload.optimizer && c->stage >= 2)
+    if (!strcmp(name, "micro_batches") && opt.rows_a_step) return "train_batch_size / (rows x ranks)";
+    if (!strcmp(name, "trainer.rows") && opt.rows_a_step) return "train_batch_size / (ranks x micro-batches)";
+    if (!strcmp(name, "offload.gradients") && c->offload.optimizer && c->stage >= 2)
         return "beside the optimizer's states, in host memory at most";
-    if (is_named(s, "trainer.grad_clip") && zero_file() && !zero_file_key(s->name))
+    if (!strcmp(name, "trainer.grad_clip") && zero_file() && !zero_file_key(name))
         return "default; the file does not say, and DeepSpeed's default is 1 since 2026, 0 before";
     return NULL;
 }
 
-static const char *default_of(const Setting *s) {
-    if (is_named(s, "reduce_bucket_size")) return "default: 0 is the largest unit used once";
-    if (is_named(s, "comm.window_bytes")) return "default: 0 is as much as is needed";
-    if (is_named(s, "comm.nccl")) return "default: -1 is NCCL where it can be used";
+static const char *default_of(const char *name) {
+    if (!strcmp(name, "reduce_bucket_size")) return "default: 0 is the largest unit used once";
+    if (!strcmp(name, "comm.window_bytes")) return "default: 0 is as much as is needed";
+    if (!strcmp(name, "comm.nccl")) return "default: -1 is NCCL where it can be used";
     return "default";
 }
 
@@ -87,10 +43,9 @@ static void write_place(const zero_deepspeed_key *k, char *text, size_t size) {
 }
 
 // Returns 1 if the value was derived from something else.
-static int write_reason(const Setting *s, char *text) {
-    const zero_deepspeed_key *k = zero_file_key(s->name);
-    const char *derived = derivation(s);
-    const Option *o = option_of_setting(s->name);
+static int write_reason(const char *name, const Option *o, char *text) {
+    const zero_deepspeed_key *k = zero_file_key(name);
+    const char *derived = derivation(name);
     char place[128];
     if (k) write_place(k, place, sizeof place);
     if (k && strcmp(k->value, "auto")) {
@@ -103,12 +58,54 @@ static int write_reason(const Setting *s, char *text) {
     }
     if (k && *k->remark) derived = k->remark;
     snprintf(text, REASON, "%s%s%s", k ? place : "", k ? " says auto: " : "",
-             derived ? derived : default_of(s));
+             derived ? derived : default_of(name));
     return derived != NULL;
 }
 
 // --------
-// where they are shown
+// the settings
+
+typedef struct {
+    const char *name;  // as in zero_config, or "trainer.lr"; NULL after the last
+    int is_text;
+    char value[VALUE], reason[REASON];
+    int is_special;  // 1: not the default, or derived
+} Setting;
+
+// plugin: NULL: of the trainer, and the value is that of the option.
+static void set_row(Setting *row, const char *name, const zero_setting *plugin) {
+    const zero_config presets = settings_of(&default_options);
+    const Option *o = option_of_setting(name);
+    char preset[VALUE];
+    row->name = name;
+    if (plugin) {
+        zero_setting_text(plugin, effective_settings(), row->value, VALUE);
+        zero_setting_text(plugin, &presets, preset, VALUE);
+        row->is_text = *plugin->words || plugin->kind == ZERO_KIND_TEXT;
+    } else {
+        option_text(o, &opt, row->value, VALUE);
+        option_text(o, &default_options, preset, VALUE);
+    }
+    row->is_special = write_reason(name, o, row->reason) || strcmp(row->value, preset);
+}
+
+// Returns all settings. How ranks find each other is left out: each of them has its own.
+static const Setting *table(void) {
+    static const char *const of_trainer[] = { "trainer.rows",      "trainer.lr",
+                                              "trainer.beta1",     "trainer.beta2",
+                                              "trainer.eps",       "trainer.weight_decay",
+                                              "trainer.grad_clip", "trainer.offload_activations" };
+    static Setting rows[200];
+    int n;
+    Setting *row = rows;
+    for (const zero_setting *s = zero_settings(&n), *end = s + n; s < end; s++)
+        if (strncmp(s->name, "start.", 6)) set_row(row++, s->name, s);
+    for (size_t i = 0; i < sizeof of_trainer / sizeof *of_trainer; i++) set_row(row++, of_trainer[i], NULL);
+    return rows;
+}
+
+// --------
+// where they are printed
 
 // Keys without effect, and what is to be known of keys that set nothing of the table.
 static void print_notes(void) {
@@ -129,13 +126,9 @@ static void print_notes(void) {
 
 void print_config(const GPT2 *model, int micro_batches) {
     const zero_config config = plugin_settings(model->dtype, micro_batches);
-    char value[VALUE], reason[REASON];
     print0("config     every setting, its value and the reason; nothing is started or allocated\n");
-    for (const Setting *s = table(); s->name; s++) {
-        write_value(s, value);
-        write_reason(s, reason);
-        print0("  %-30s %-12s %s\n", s->name, *value ? value : "-", reason);
-    }
+    for (const Setting *s = table(); s->name; s++)
+        print0("  %-30s %-12s %s\n", s->name, *s->value ? s->value : "-", s->reason);
     print_notes();
     fflush(stdout);
     const zero_plan plan = plan_of(model, &config);
@@ -147,25 +140,9 @@ void print_buckets(const zero_plan *plan) {
            mib(plan->bucket_bytes), plan->slots);
 }
 
-// "stage 3 (option -z), overlap 0 (derived: ..)", in as many lines as it takes.
 void print_config_lines(void) {
-    enum { WIDTH = 110, INDENT = 11 };
-    char value[VALUE], reason[REASON], item[VALUE + REASON + 64];
-    int column = 0;
-    for (const Setting *s = table(); s->name; s++) {
-        write_value(s, value);
-        if (!write_reason(s, reason) && is_default(s, value)) continue;
-        const int n = snprintf(item, sizeof item, "%s %s (%s)", s->name, *value ? value : "-", reason);
-        const int fits = column + 2 + n < WIDTH;
-        if (!column)
-            print0("%-*s%s", INDENT, "config", item);
-        else if (fits)
-            print0(", %s", item);
-        else
-            print0(",\n%*s%s", INDENT, "", item);
-        column = column && fits ? column + 2 + n : INDENT + n;
-    }
-    if (column) print0("\n");
+    for (const Setting *s = table(); s->name; s++)
+        if (s->is_special) print0("config     %s %s (%s)\n", s->name, *s->value ? s->value : "-", s->reason);
     print_notes();
 }
 
@@ -182,20 +159,17 @@ static void write_text(FILE *f, const char *text) {
 }
 
 void write_config(FILE *f) {
-    char value[VALUE], reason[REASON];
     const char *before = " \"config\": {";
     for (const Setting *s = table(); s->name; s++) {
-        write_value(s, value);
-        write_reason(s, reason);
         fprintf(f, "%s\n  \"%s\": {\"value\": ", before, s->name);
-        before = ",";
-        if (s->plugin && (*s->plugin->words || s->plugin->kind == ZERO_KIND_TEXT))
-            write_text(f, value);
+        if (s->is_text)
+            write_text(f, s->value);
         else
-            fprintf(f, "%s", value);
+            fprintf(f, "%s", s->value);
         fprintf(f, ", \"reason\": ");
-        write_text(f, reason);
+        write_text(f, s->reason);
         fprintf(f, "}");
+        before = ",";
     }
     fprintf(f, "}");
 }
