@@ -18,23 +18,24 @@
 // does not, but needs no sum of gradients.
 enum { STAGES, RECOMPUTE, TIERS, BATCHES, ONE_MICRO_BATCH, CHANGES };
 
-// By option; NULL: as requested.
-static const struct {
-    const char *optimizer, *params, *gradients, *sub_group;
-} tiers[] = { { NULL, NULL, NULL, NULL },
-              { "cpu", "none", NULL, NULL },
-              { "none", "cpu", NULL, NULL },
-              { "cpu", "cpu", NULL, NULL },
-              { "nvme", "none", NULL, NULL },
-              { "none", "nvme", NULL, NULL },
-              { "nvme", "cpu", NULL, NULL },
-              { "cpu", "nvme", NULL, NULL },
-              { "nvme", "nvme", NULL, NULL },
-              { "nvme", "none", "nvme", NULL },
-              { "nvme", "cpu", "nvme", NULL },
-              { "nvme", "nvme", "nvme", NULL },
-              { "nvme", "nvme", "nvme", "1048576" },
-              { "nvme", "nvme", "nvme", "65536" } };
+// Where states are, by option; NULL: as requested.
+enum { TIER_OPTIONS = 4 };
+static const char *const tier_options[TIER_OPTIONS] = { "--offload-optimizer", "--offload-param",
+                                                        "--offload-gradients", "--sub-group-size" };
+static const char *const tiers[][TIER_OPTIONS] = { { NULL },
+                                                   { "cpu", "none" },
+                                                   { "none", "cpu" },
+                                                   { "cpu", "cpu" },
+                                                   { "nvme", "none" },
+                                                   { "none", "nvme" },
+                                                   { "nvme", "cpu" },
+                                                   { "cpu", "nvme" },
+                                                   { "nvme", "nvme" },
+                                                   { "nvme", "none", "nvme" },
+                                                   { "nvme", "cpu", "nvme" },
+                                                   { "nvme", "nvme", "nvme" },
+                                                   { "nvme", "nvme", "nvme", "1048576" },
+                                                   { "nvme", "nvme", "nvme", "65536" } };
 enum { MIXTURES = sizeof tiers / sizeof *tiers, PLACES = ZERO_NVME + 1 };
 
 typedef struct {
@@ -118,13 +119,9 @@ static int divisors_below(int n) {
     return n - down;
 }
 
-static void set_option(const char *name, const char *text) {
-    if (text) option_set(option_named(name), text);
-}
-
 // Sets the options to the search's level.
 static void set_options(const Search *s) {
-    const int mixture = s->level[TIERS];
+    const char *const *tier = tiers[s->level[TIERS]];
     int down = s->level[BATCHES];
     opt = s->now;
     zero_offload_config *o = &opt.zero.offload;
@@ -135,10 +132,8 @@ static void set_options(const Search *s) {
         opt.recompute = MOST_RECOMPUTE;
         opt.cpu_checkpointing = 1;
     }
-    set_option("--offload-optimizer", tiers[mixture].optimizer);
-    set_option("--offload-param", tiers[mixture].params);
-    set_option("--offload-gradients", tiers[mixture].gradients);
-    set_option("--sub-group-size", tiers[mixture].sub_group);
+    for (int i = 0; i < TIER_OPTIONS; i++)
+        if (tier[i]) option_set(option_named(tier_options[i]), tier[i]);
     if (!o->nvme && (o->optimizer == ZERO_NVME || o->params == ZERO_NVME)) o->nvme = "FOLDER";
     if (down) opt.total_batch = (int)s->tokens;
     opt.B = divisor_below(opt.B, &down);
