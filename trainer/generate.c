@@ -200,8 +200,7 @@ static int row_at_owner(int prompt) { return prompt / run.ranks; }
 // Every rank goes through the layers in step with the others. One without a prompt answers the first one, and
 // its answer is dropped.
 static int rows_of_rank(const Prompts *p) {
-    int rows = 0;
-    for (int i = 0; i < p->n; i++) rows += owner(i) == run.rank;
+    const int rows = (p->n + run.ranks - 1 - run.rank) / run.ranks;
     return rows ? rows : 1;
 }
 
@@ -276,11 +275,6 @@ static void write_answer(FILE *f, const Prompts *p, int i, const int *answer) {
     fprintf(f, "}\n");
 }
 
-static FILE *create_output(char path[OUTPUT_PATH], const char *name) {
-    output_path(path, "%s", name);
-    return create_file(path);
-}
-
 static void close_file(FILE *f, const char *path) {
     int bad = ferror(f);
     if (fclose(f) || bad) die("%s: not written: %s", path, strerror(errno));
@@ -290,9 +284,13 @@ static void close_file(FILE *f, const char *path) {
 static void show_answers(const Answers *a) {
     char path[OUTPUT_PATH];
     const Prompts *p = &a->prompts;
-    FILE *f = run.rank == 0 && opt.output ? create_output(path, "answers.jsonl") : NULL;
+    FILE *f = NULL;
     const size_t bytes = opt.sample_tokens * sizeof(int);
     int *answer = malloc_check(bytes);
+    if (run.rank == 0 && opt.output) {
+        output_path(path, "answers.jsonl");
+        f = create_file(path);
+    }
     for (int i = 0; i < p->n; i++) {
         if (owner(i) == run.rank)
             memcpy(answer, a->generation.rows[row_at_owner(i)].tokens + length_of(p, i), bytes);
@@ -356,7 +354,8 @@ static void print_phase(const char *name, const Phase *p, const Speed *s) {
 
 static void save_speed(const Answers *a, const GPT2 *model, const Speed *s) {
     char path[OUTPUT_PATH];
-    FILE *f = create_output(path, "inference.json");
+    output_path(path, "inference.json");
+    FILE *f = create_file(path);
     fprintf(f, "{\"prompts\": %d, \"ranks\": %d, \"stage\": %d, \"dtype\": \"%s\", \"device\": \"%s\",\n",
             a->prompts.n, run.ranks, opt.zero.stage, dtype_name(model->dtype), run.layers->device);
     fprintf(f, " \"prefill_tokens\": %lld, \"prefill_tokens_per_s\": %.2f, \"prefill_ms\": %.3f,\n",

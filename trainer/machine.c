@@ -37,30 +37,27 @@ static zero_start start_method(void) {
 }
 
 static void check_start_options(zero_start start) {
-    if (opt.zero.start.server && start != ZERO_START_TCP)
-        die("option -ps %s: it goes with -pi tcp", opt.zero.start.server);
-    if (opt.zero.start.file && start != ZERO_START_FILE)
-        die("option -pf %s: it goes with -pi fs", opt.zero.start.file);
-    if (start == ZERO_START_FILE && !opt.zero.start.file)
-        die("option -pi fs: add -pf, a path that all hosts see");
-    if ((opt.zero.start.ranks > 0) != (opt.zero.start.rank >= 0))
-        die("options -pn %d and -pr %d: give both, or neither under a launcher", opt.zero.start.ranks,
-            opt.zero.start.rank);
+    const zero_start_config *s = &opt.zero.start;
+    if (s->server && start != ZERO_START_TCP) die("option -ps %s: it goes with -pi tcp", s->server);
+    if (s->file && start != ZERO_START_FILE) die("option -pf %s: it goes with -pi fs", s->file);
+    if (start == ZERO_START_FILE && !s->file) die("option -pi fs: add -pf, a path that all hosts see");
+    if ((s->ranks > 0) != (s->rank >= 0))
+        die("options -pn %d and -pr %d: give both, or neither under a launcher", s->ranks, s->rank);
 }
 
 // -pn and -pr may only repeat the launcher's values; without a launcher they set them.
 static void take_process_numbers(zero_start start) {
+    const zero_start_config *s = &opt.zero.start;
     int launcher_decides = start == ZERO_START_AUTO || start == ZERO_START_MPI;
-    if (launcher_decides && (opt.zero.start.ranks != run.ranks || opt.zero.start.rank != run.rank))
-        die("options -pn %d -pr %d: the launcher started rank %d of %d; without a launcher, add -pi tcp "
-            "or -pi fs",
-            opt.zero.start.ranks, opt.zero.start.rank, run.rank, run.ranks);
-    if (opt.zero.start.rank >= opt.zero.start.ranks)
-        die("option -pr %d: of %d ranks (-pn) the last is %d", opt.zero.start.rank, opt.zero.start.ranks,
-            opt.zero.start.ranks - 1);
-    run.rank = opt.zero.start.rank;
-    run.ranks = opt.zero.start.ranks;
-    run.ranks_on_host = opt.zero.start.ranks;
+    if (launcher_decides && (s->ranks != run.ranks || s->rank != run.rank))
+        die("options -pn %d -pr %d: the launcher started rank %d of %d; without a launcher, add -pi tcp or "
+            "-pi fs",
+            s->ranks, s->rank, run.rank, run.ranks);
+    if (s->rank >= s->ranks)
+        die("option -pr %d: of %d ranks (-pn) the last is %d", s->rank, s->ranks, s->ranks - 1);
+    run.rank = s->rank;
+    run.ranks = s->ranks;
+    run.ranks_on_host = s->ranks;
 }
 
 // Before the ranks are connected: rank numbers come from the launcher's environment, or from -pn and -pr.
