@@ -143,14 +143,13 @@ int plan_layers(GPT2 *model, const zero_config *config) {
 // --------
 // --tune: a file of the fastest matmul algorithms
 
-// Returns rank 0's text to all ranks, to be freed.
-static char *text_of_rank_0(const char *text) {
+// Returns rank 0's text on all ranks, to be freed.
+static char *text_of_rank_0(char *text) {
     uint64_t bytes = run.rank == 0 ? strlen(text) + 1 : 0;
     zero_check(zero_broadcast(run.z, 0, &bytes, sizeof bytes));
-    char *copy = malloc_check(bytes);
-    if (run.rank == 0) memcpy(copy, text, bytes);
-    zero_check(zero_broadcast(run.z, 0, copy, bytes));
-    return copy;
+    if (run.rank != 0) text = malloc_check(bytes);
+    zero_check(zero_broadcast(run.z, 0, text, bytes));
+    return text;
 }
 
 // A file's choices are valid for one GPU and library.
@@ -182,7 +181,6 @@ static void plan_tuned(GPT2 *model) {
         char *tuned = layers_cuda_tuned();
         save_tuning(text, tuned);
         free(text_of_rank_0(tuned));
-        free(tuned);
     }
     free(text);
 }
