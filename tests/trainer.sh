@@ -698,7 +698,8 @@ $(tokens answers 4 | wc -w)" = "5 12" ]
         end
     done; done
     begin 'prompts.a plan with parameters on NVMe'
-    need 'no plan' plan plan --prompts "$dir/prompts" -g 12 --offload-param nvme --nvme "$dir"
+    need 'no plan' plan plan --prompts "$dir/prompts" -g 12 -e l3h4c256v257t64 --offload-param nvme \
+        --nvme "$dir"
     end
 
     begin 'prompts.figures'
