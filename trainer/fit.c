@@ -83,7 +83,7 @@ static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
         if (bytes > largest) largest = bytes;
     }
     kept.recompute = 0;
-    kept.chunk = 0;  // the logits and the scratch are what the rest is for
+    kept.chunk = 0;  // the rest is for the logits and the scratch
     kept.scratch_bytes = 0;
     size_t taken = largest + activation_bytes(&kept, ZERO_DEVICE) + device / 8;
     return taken < device ? device - taken : 0;

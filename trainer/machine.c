@@ -178,10 +178,8 @@ gpt2_dtype settle_dtype(void) {
     return dtype;
 }
 
-const char *dtype_name(gpt2_dtype dtype) {
-    static const char *const names[] = { [GPT2_F32] = "fp32", [GPT2_BF16] = "bf16", [GPT2_F16] = "fp16" };
-    return names[dtype];
-}
+// Both types have the same order.
+const char *dtype_name(gpt2_dtype dtype) { return zero_setting_named("numbers.dtype")->words[dtype]; }
 
 // --------
 // the plugin's settings
@@ -250,7 +248,7 @@ static zero_config effective;
 
 zero_config plugin_settings(gpt2_dtype dtype, int micro_batches) {
     zero_config config = settings_of(&opt);
-    config.numbers.dtype = (zero_dtype)dtype;  // both types have the same order
+    config.numbers.dtype = (zero_dtype)dtype;
     config.micro_batches = micro_batches;
     if (opt.zero_config) check_zero_file(&config);
     effective = config;

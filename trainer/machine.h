@@ -19,7 +19,7 @@ void settle_machine(void);
 gpt2_dtype settle_dtype(void);
 const char *dtype_name(gpt2_dtype dtype);
 
-// Returns what the options say. The dtype and the micro-batches are not known yet.
+// Returns the settings in the options. The dtype and the micro-batches are not known yet.
 zero_config settings_of(const Options *o);
 // Returns what zero_create is given. Ends the run if the file of --zero-config does not go with it.
 zero_config plugin_settings(gpt2_dtype dtype, int micro_batches);

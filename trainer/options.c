@@ -10,7 +10,7 @@
 Options opt;
 Options default_options;
 
-// In place of a row's help text, range and choices stand those of the plugin's setting.
+// A row of a plugin's setting gets its help text, range and choices from there (take_defaults).
 #define CHOICES(...) ((const char *const[]){ __VA_ARGS__, NULL })
 #define KIND_OF(member) \
     _Generic(opt.zero.member, int : INT, int64_t : WIDE, double : REAL, const char * : TEXT, default : CHOICE)

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include "../llmc_zero/zero_settings.h"
 
-// A member for each option. Its row in options.def tells what it means. What the file of --zero-config sets
+// A member for each option, which its row in options.def describes. What the file of --zero-config sets
 // is taken over as if it had been given here (take_zero_file).
 typedef const char *OptionTEXT;
 typedef int OptionINT, OptionFLAG;

@@ -255,7 +255,7 @@ static void print_stage(const GPT2 *model, const zero_config *config, int stage,
     print0("\n");
 }
 
-// The room is unknown if the system does not tell it.
+// The room is 0, and not printed, if it cannot be determined.
 static void print_stages(const GPT2 *model, const zero_config *config) {
     const int sharing = on_cuda() ? 1 : run.ranks_on_host;
     size_t room;
