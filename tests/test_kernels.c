@@ -14,8 +14,8 @@
 #else
 static void omp_set_num_threads(int n) { (void)n; }
 #endif
-#include "../llmc_zero/device/numbers.h"
 #include "../llmc_zero/device/kernels.h"
+#include "toy_kernels.h"
 
 static uint32_t random_state = 1;
 static uint32_t random_bits(void) { return random_state = random_state * 1664525u + 1013904223u; }
@@ -27,21 +27,9 @@ static void *room(size_t bytes) {
     return p;
 }
 
-static float element(zero_dtype type, const void *p, int64_t i) {
-    if (type == ZERO_F32) return ((const float *)p)[i];
-    return type == ZERO_BF16 ? bf16_widen(((const uint16_t *)p)[i]) : fp16_widen(((const uint16_t *)p)[i]);
-}
-static void set_element(zero_dtype type, void *p, int64_t i, float x) {
-    if (type == ZERO_F32)
-        ((float *)p)[i] = x;
-    else
-        ((uint16_t *)p)[i] = type == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
-}
-
 // Random numbers over the range of sizes that all dtypes hold.
 static void fill(zero_dtype type, void *p, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        set_element(type, p, i, ldexpf(uniform(), (int)(random_bits() >> 28) - 8));
+    for (int64_t i = 0; i < n; i++) toy_store(type, p, i, ldexpf(uniform(), (int)(random_bits() >> 28) - 8));
 }
 
 static const int64_t lengths[] = { 0, 1, 7, 15, 16, 17, 1023, 1024, 1025, 8191, 8193, 30011 };
@@ -63,59 +51,23 @@ static uint16_t nearest(float f) {
     return below & 1 ? above : below;
 }
 
+// Every upper half with lower halves about the ties, by the function and by the kernel.
 static void test_bf16_rounding(void **state) {
     (void)state;
     static const uint32_t lower[] = { 0, 1, 0x1234, 0x7fff, 0x8000, 0x8001, 0xc000, 0xfffe, 0xffff };
-    for (uint32_t upper = 0; upper < 1 << 16; upper++)
-        for (int i = 0; i < (int)(sizeof lower / sizeof *lower); i++) {
-            float f = float_of(upper << 16 | lower[i]);
-            uint16_t rounded = bf16_round(f);
-            if (isnan(f)) {
-                assert_true(isnan(bf16_widen(rounded)));
-                assert_int_equal(rounded >> 15, upper >> 15);
-            } else if (rounded != nearest(f))
-                fail_msg("%a (%08x): %04x, not %04x", f, upper << 16 | lower[i], rounded, nearest(f));
+    enum { LOWER = sizeof lower / sizeof *lower };
+    for (uint32_t upper = 0; upper < 1 << 16; upper++) {
+        float f[LOWER];
+        uint16_t by_kernel[LOWER];
+        for (int i = 0; i < LOWER; i++) f[i] = float_of(upper << 16 | lower[i]);
+        kernel_convert(ZERO_BF16, by_kernel, ZERO_F32, f, LOWER);
+        for (int i = 0; i < LOWER; i++) {
+            const uint16_t rounded = bf16_round(f[i]);
+            const uint16_t want = isnan(f[i]) ? (uint16_t)(upper | 0x40) : nearest(f[i]);
+            if (rounded != want || by_kernel[i] != want)
+                fail_msg("%a (%08x): %04x, by the kernel %04x, not %04x", f[i], bits_of(f[i]), rounded,
+                         by_kernel[i], want);
         }
-}
-
-static void test_bf16_specials(void **state) {
-    (void)state;
-    static const struct {
-        uint32_t from;
-        uint16_t to;
-    } special[] = {
-        { 0x00000000, 0x0000 },
-        { 0x80000000, 0x8000 },  // zeros
-        { 0x7f800000, 0x7f80 },
-        { 0xff800000, 0xff80 },  // infinities
-        { 0x7f7f7fff, 0x7f7f },
-        { 0x7f7f8000, 0x7f80 },
-        { 0x7f7fffff, 0x7f80 },
-        { 0xff7f8000, 0xff80 },  // over the largest
-        // subnormal
-        { 0x00000001, 0x0000 },
-        { 0x00008000, 0x0000 },
-        { 0x00008001, 0x0001 },
-        { 0x00018000, 0x0002 },
-        { 0x80008001, 0x8001 },
-        // ties, carry
-        { 0x3f800000, 0x3f80 },
-        { 0x3f808000, 0x3f80 },
-        { 0x3f818000, 0x3f82 },
-        { 0x3f808001, 0x3f81 },
-        { 0x3fffffff, 0x4000 },
-        // NaN, also one whose payload is low
-        { 0x7f800001, 0x7fc0 },
-        { 0xff800001, 0xffc0 },
-        { 0x7fc00000, 0x7fc0 },
-        { 0x7fffffff, 0x7fff },
-    };
-    for (int i = 0; i < (int)(sizeof special / sizeof *special); i++) {
-        float f = float_of(special[i].from);
-        uint16_t by_kernel;
-        assert_int_equal(bf16_round(f), special[i].to);
-        kernel_convert(ZERO_BF16, &by_kernel, ZERO_F32, &f, 1);
-        assert_int_equal(by_kernel, special[i].to);
     }
 }
 
@@ -161,7 +113,9 @@ static uint16_t nearest_fp16(float f) {
 }
 
 static void check_fp16(float f) {
-    uint16_t got = fp16_round(f);
+    uint16_t got = fp16_round(f), by_kernel;
+    kernel_convert(ZERO_F16, &by_kernel, ZERO_F32, &f, 1);
+    assert_int_equal(by_kernel, got);
     if (isnan(f)) {
         if ((got & 0x7c00) != 0x7c00 || !(got & 0x3ff) || got >> 15 != bits_of(f) >> 31)
             fail_msg("NaN %08x: %04x", bits_of(f), got);
@@ -192,26 +146,6 @@ static void test_fp16_rounding(void **state) {
             }
     }
     for (int i = 0; i < 1 << 20; i++) check_fp16(float_of((uint32_t)i << 12 | (random_bits() >> 20)));
-}
-
-static void test_fp16_specials(void **state) {
-    (void)state;
-    static const struct {
-        float from;
-        uint16_t to;
-    } special[] = {
-        { 0.0f, 0x0000 },       { -0.0f, 0x8000 },           { INFINITY, 0x7c00 },   { -INFINITY, 0xfc00 },
-        { 65504, 0x7bff },      { 65519.996f, 0x7bff },      { 65520, 0x7c00 },      { -65520, 0xfc00 },
-        { 1e38f, 0x7c00 },      { 0x1p-14f, 0x0400 },        { 0x1p-24f, 0x0001 },   { 0x1p-25f, 0x0000 },
-        { 0x1.8p-24f, 0x0002 }, { 0x1.000002p-25f, 0x0001 }, { -0x1p-149f, 0x8000 }, { 0x1.ffcp-15f, 0x0400 },
-        { 1, 0x3c00 },
-    };
-    for (int i = 0; i < (int)(sizeof special / sizeof *special); i++) {
-        uint16_t by_kernel;
-        kernel_convert(ZERO_F16, &by_kernel, ZERO_F32, &special[i].from, 1);
-        assert_int_equal(fp16_round(special[i].from), special[i].to);
-        assert_int_equal(by_kernel, special[i].to);
-    }
 }
 
 // -------- stochastic rounding
@@ -306,7 +240,7 @@ static void test_convert(void **state) {
         kernel_convert(ZERO_F32, wide, dtypes[t], low, ALL);
         kernel_convert(dtypes[t], back, ZERO_F32, wide, ALL);
         for (int i = 0; i < ALL; i++) {  // exact, and so is the way back, but for a NaN's payload
-            assert_int_equal(bits_of(wide[i]), bits_of(element(dtypes[t], low, i)));
+            assert_int_equal(bits_of(wide[i]), bits_of(toy_load(dtypes[t], low, i)));
             assert_int_equal(back[i], !isnan(wide[i]) ? i : t == 1 ? i | 0x40 : 0x7e00 | (i & 0x8000));
         }
         for (int k = 0; k < LENGTHS; k++) {
@@ -351,13 +285,13 @@ static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64
     }
     float scale = 1.0f / ranks;
     for (int64_t i = 0; i < n; i++) {  // rank after rank, in fp32, times 1/N, rounded once
-        float sum = element(type, parts[0], i);
-        for (int r = 1; r < ranks; r++) sum = sum + element(type, parts[r], i);
+        float sum = toy_load(type, parts[0], i);
+        for (int r = 1; r < ranks; r++) sum = sum + toy_load(type, parts[r], i);
         sum = sum * scale;
         if (add)
             ((float *)want)[i] = ((float *)want)[i] + sum;
         else
-            set_element(to_type, want, i, sum);
+            toy_store(to_type, want, i, sum);
     }
     kernel_sum_ranks(to_type, to, type, inputs, ranks, scale, n, add);
     assert_memory_equal(to, want, (n + 1) * to_size);  // the element after the last is untouched
@@ -415,7 +349,7 @@ static void test_accumulate(void **state) {
                 fill(dtypes[t], from, n);
                 memcpy(want, to, (n + 1) * 4);
                 for (int64_t i = 0; i < n; i++)
-                    want[i] = first ? element(dtypes[t], from, i) : want[i] + element(dtypes[t], from, i);
+                    want[i] = first ? toy_load(dtypes[t], from, i) : want[i] + toy_load(dtypes[t], from, i);
                 kernel_accumulate(to, dtypes[t], from, n, first);
                 assert_memory_equal(to, want, (n + 1) * 4);
             }
@@ -438,7 +372,7 @@ static void test_sum_squares(void **state) {
             long double want = 0;
             double sums[4];
             for (int64_t i = 0; i < n; i++)
-                want += (long double)element(dtypes[t], x, i) * element(dtypes[t], x, i);
+                want += (long double)toy_load(dtypes[t], x, i) * toy_load(dtypes[t], x, i);
             for (int threads = 1; threads <= 3; threads++) {
                 omp_set_num_threads(threads);
                 sums[threads] = kernel_sum_squares(dtypes[t], x, n);
@@ -513,63 +447,79 @@ static void one_element(const adamw_constants *c, float keep, float *p, float *m
 
 typedef enum { MASTER_ONLY, LOW_BF16, LOW_F16, NO_MASTER, LOWS } low_kind;
 
-static void adamw_case(zero_dtype g_type, int64_t n, int decay, low_kind low, int t, double scale) {
+enum { PLACES = LONGEST + 512 };
+// Updates the segments, and checks all places: one by one, bit for bit, and against the formula in zero.h.
+// What is beside the segments must not change.
+static void adamw_case(zero_dtype g_type, low_kind low, int t, double scale, const adamw_segment *segments,
+                       int n) {
     const zero_hyper h = {
         .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = t
     };
-    const adamw_segment s = { .inside = 1u << 31, .elems = n, .tensor = 3, .layer = 11, .decay = decay };
-    zero_dtype low_type = low == LOW_F16 ? ZERO_F16 : ZERO_BF16;
-    adamw_constants c = adamw_prepare(&h, scale, 4711);
-    uint32_t key = noise_key(c.noise, s.tensor, s.layer);
-    state_arrays a = arrays(n + 1);
-    void *g = room(n * 4 + 1);
-    fill(ZERO_F32, a.p, n + 1);
-    fill(ZERO_F32, a.m, n + 1);
-    fill(ZERO_F32, a.v, n + 1);
-    fill(low_type, a.low, n + 1);
-    fill(g_type, g, n);
-    for (int64_t i = 0; i <= n; i++) {
+    const zero_dtype low_type = low == LOW_F16 ? ZERO_F16 : ZERO_BF16;
+    const adamw_constants c = adamw_prepare(&h, scale, 4711);
+    state_arrays a = arrays(PLACES);
+    void *g = room(PLACES * 4);
+    fill(ZERO_F32, a.p, PLACES);
+    fill(ZERO_F32, a.m, PLACES);
+    fill(ZERO_F32, a.v, PLACES);
+    fill(low_type, a.low, PLACES);
+    fill(g_type, g, PLACES);
+    for (int64_t i = 0; i < PLACES; i++) {
         a.v[i] = fabsf(a.v[i]);
         if (low == NO_MASTER) a.p[i] = bf16_widen(a.low[i]);
     }
-    state_arrays before = copy(&a, n + 1), want = copy(&a, n + 1);
-    for (int64_t i = 0; i < n; i++) {
-        one_element(&c, c.keep[decay], &want.p[i], &want.m[i], &want.v[i], element(g_type, g, i));
-        if (low == LOW_BF16 || low == LOW_F16) set_element(low_type, want.low, i, want.p[i]);
-        uint32_t noise = noise_at(key, (uint32_t)(s.inside + i));
-        if (low == NO_MASTER) want.low[i] = bf16_round_with(want.p[i], noise);
-    }
+    state_arrays want = copy(&a, PLACES);
+    for (const adamw_segment *s = segments; s < segments + n; s++)
+        for (int64_t i = s->offset; i < s->offset + s->elems; i++) {
+            const double grad = toy_load(g_type, g, i);
+            double p = a.p[i], m = a.m[i], v = a.v[i];
+            const double m_size = fabs(m) +
+                                  fabs(grad * scale);  // m may cancel: its error is that of its terms
+            one_element(&c, c.keep[s->decay], &want.p[i], &want.m[i], &want.v[i], (float)grad);
+            reference_adamw(&h, scale, s->decay, &p, &m, &v, grad);
+            const double step = h.lr * m_size / (1 - pow(h.beta1, t)) / sqrt(v / (1 - pow(h.beta2, t)));
+            assert_true(fabs(want.m[i] - m) <= 1e-6 * m_size && fabs(want.v[i] - v) <= 1e-6 * v);
+            assert_true(fabs(want.p[i] - p) <= 1e-6 * fabs(p) + 3e-6 * step);
+            const uint32_t inside = (uint32_t)(s->inside + i - s->offset);
+            const uint32_t noise = noise_at(noise_key(c.noise, s->tensor, s->layer), inside);
+            if (low == NO_MASTER)
+                want.low[i] = bf16_round_with(want.p[i], noise);
+            else if (low != MASTER_ONLY)
+                toy_store(low_type, want.low, i, want.p[i]);
+        }
     adamw_arrays in = { a.p, a.m, a.v, g, a.low, g_type, low_type };
     if (low == NO_MASTER) in.p = NULL;
     if (low == MASTER_ONLY) in.low = NULL;
-    update(&c, &in, &s, 1);
-    if (low == NO_MASTER) memcpy(a.p, want.p, n * 4);
-    assert_memory_equal(a.p, want.p, (n + 1) * 4);
-    assert_memory_equal(a.m, want.m, (n + 1) * 4);
-    assert_memory_equal(a.v, want.v, (n + 1) * 4);
-    assert_memory_equal(a.low, want.low, (n + 1) * 2);
-    for (int64_t i = 0; i < n; i++) {
-        double p = before.p[i], m = before.m[i], v = before.v[i], grad = element(g_type, g, i);
-        double m_size = fabs(m) + fabs(grad * scale);  // m may cancel: its error is that of its terms
-        reference_adamw(&h, scale, decay, &p, &m, &v, grad);
-        double step = h.lr * m_size / (1 - pow(h.beta1, t)) / sqrt(v / (1 - pow(h.beta2, t)));
-        assert_true(fabs(a.m[i] - m) <= 1e-6 * m_size && fabs(a.v[i] - v) <= 1e-6 * v);
-        assert_true(fabs(a.p[i] - p) <= 1e-6 * fabs(p) + 3e-6 * step);
-    }
+    update(&c, &in, segments, n);
+    if (low != NO_MASTER) assert_memory_equal(a.p, want.p, PLACES * 4);
+    assert_memory_equal(a.m, want.m, PLACES * 4);
+    assert_memory_equal(a.v, want.v, PLACES * 4);
+    assert_memory_equal(a.low, want.low, PLACES * 2);
     release(&a);
-    release(&before);
     release(&want);
     free(g);
 }
 
 static void test_adamw(void **state) {
     (void)state;
+    static const adamw_segment several[] = {
+        { .offset = 128, .inside = 77, .elems = 1, .tensor = 1, .layer = 0 },
+        { .offset = 256, .elems = 3000, .tensor = 2, .layer = 1, .decay = 1 },
+        { .offset = 4096, .elems = 513, .tensor = 2, .layer = 2, .decay = 1 },
+    };
     for (int threads = 1; threads <= 3; threads++) {
         omp_set_num_threads(threads);
-        for (int k = 0; k < LENGTHS; k++)
-            for (int i = 0; i < 4 * LOWS; i++)
-                adamw_case(dtypes[i % DTYPES], lengths[k], i >> 1 & 1, i / 4, 1 + 7 * (i & 3),
-                           i & 1 ? 1.0 : 0.37);
+        for (int i = 0; i < 4 * LOWS; i++) {
+            const zero_dtype g_type = dtypes[i % DTYPES];
+            const double scale = i & 1 ? 1.0 : 0.37;
+            for (int k = 0; k < LENGTHS; k++) {
+                const adamw_segment whole = {
+                    .inside = 1u << 31, .elems = lengths[k], .tensor = 3, .layer = 11, .decay = i >> 1 & 1
+                };
+                adamw_case(g_type, i / 4, 1 + 7 * (i & 3), scale, &whole, 1);
+            }
+            adamw_case(g_type, i / 4, 3, scale, several, 3);
+        }
     }
 }
 
@@ -611,95 +561,26 @@ static void test_adamw_zero_gradient(void **state) {
     assert_true(fabs(p - 2 * 0.999) < 1e-6);
 }
 
-// Each segment is updated at its place, and nothing beside the segments changes.
-enum { PLACES = 5000, SEGMENTS = 3 };
-static void segments_case(low_kind low) {
-    const zero_hyper h = {
-        .lr = 3e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 3
-    };
-    const adamw_segment segments[SEGMENTS] = {
-        { .offset = 128, .inside = 77, .elems = 1, .tensor = 1, .layer = 0 },
-        { .offset = 256, .elems = 3000, .tensor = 2, .layer = 1, .decay = 1 },
-        { .offset = 4096, .elems = 513, .tensor = 2, .layer = 2, .decay = 1 },
-    };
-    const adamw_constants c = adamw_prepare(&h, 0.37, 99);
-    zero_dtype low_type = low == LOW_F16 ? ZERO_F16 : ZERO_BF16;
-    state_arrays got = arrays(PLACES);
-    uint16_t *g = room(PLACES * 2);
-    fill(ZERO_F32, got.p, PLACES);
-    fill(ZERO_F32, got.m, PLACES);
-    fill(ZERO_F32, got.v, PLACES);
-    fill(low_type, got.low, PLACES);
-    fill(ZERO_BF16, g, PLACES);
-    for (int i = 0; i < PLACES; i++) got.v[i] = fabsf(got.v[i]);
-    state_arrays want = copy(&got, PLACES);
-
-    adamw_arrays in = { got.p, got.m, got.v, g, got.low, ZERO_BF16, low_type };
-    if (low == NO_MASTER) in.p = NULL;
-    if (low == MASTER_ONLY) in.low = NULL;
-    update(&c, &in, segments, SEGMENTS);
-    for (const adamw_segment *s = segments; s < segments + SEGMENTS; s++)
-        for (int64_t i = 0; i < s->elems; i++) {
-            int64_t at = s->offset + i;
-            uint16_t *to = &want.low[at];
-            float own = bf16_widen(*to);
-            float *p = low == NO_MASTER ? &own : &want.p[at], *m = &want.m[at], *v = &want.v[at];
-            uint32_t noise = noise_at(noise_key(c.noise, s->tensor, s->layer), (uint32_t)(s->inside + i));
-            one_element(&c, c.keep[s->decay], p, m, v, bf16_widen(g[at]));
-            if (low == NO_MASTER)
-                *to = bf16_round_with(*p, noise);
-            else if (in.low)
-                set_element(low_type, to, 0, *p);
-        }
-    assert_memory_equal(got.p, want.p, PLACES * 4);
-    assert_memory_equal(got.m, want.m, PLACES * 4);
-    assert_memory_equal(got.v, want.v, PLACES * 4);
-    assert_memory_equal(got.low, want.low, PLACES * 2);
-    release(&got);
-    release(&want);
-    free(g);
-}
-
-static void test_adamw_segments(void **state) {
-    (void)state;
-    for (int low = MASTER_ONLY; low < LOWS; low++) segments_case(low);
-}
-
 int main(void) {
-    const struct CMUnitTest bf16_tests[] = {
+    const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bf16_rounding),
-        cmocka_unit_test(test_bf16_specials),
         cmocka_unit_test(test_convert),
         cmocka_unit_test(test_fill_nan),
-    };
-    const struct CMUnitTest fp16_tests[] = {
         cmocka_unit_test(test_fp16_widening),
         cmocka_unit_test(test_fp16_rounding),
-        cmocka_unit_test(test_fp16_specials),
-    };
-    const struct CMUnitTest noise_tests[] = {
         cmocka_unit_test(test_noisy_rounding_exact),
         cmocka_unit_test(test_noisy_rounding_keeps),
         cmocka_unit_test(test_noise_is_unbiased),
         cmocka_unit_test(test_noise_is_mixed),
-    };
-    const struct CMUnitTest sum_tests[] = {
         cmocka_unit_test(test_sum_ranks),
         cmocka_unit_test(test_sum_ranks_order),
         cmocka_unit_test(test_sum_ranks_rounds_once),
         cmocka_unit_test(test_accumulate),
         cmocka_unit_test(test_sum_squares),
         cmocka_unit_test(test_sum_squares_finite),
-    };
-    const struct CMUnitTest adamw_tests[] = {
         cmocka_unit_test(test_adamw),
         cmocka_unit_test(test_adamw_keeps_nan),
         cmocka_unit_test(test_adamw_zero_gradient),
-        cmocka_unit_test(test_adamw_segments),
     };
-    int failed =
-        cmocka_run_group_tests(bf16_tests, NULL, NULL) + cmocka_run_group_tests(fp16_tests, NULL, NULL) +
-        cmocka_run_group_tests(noise_tests, NULL, NULL) + cmocka_run_group_tests(sum_tests, NULL, NULL) +
-        cmocka_run_group_tests(adamw_tests, NULL, NULL);
-    return failed != 0;
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,16 +1,16 @@
 // The layers on a CUDA device (layers.h): fp32, bf16 and fp16, odd shapes; which work they queue and what
 // they refuse; which algorithms matmuls take. Runs on a GPU, or on the CPU with tests/cuda/ in the place of
 // CUDA; skips, with the reason, where there is neither.
-#include "layers.h"
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #ifndef GPT2_CUDA
+#include <stdio.h>
 int main(void) {
     printf("skip test_layers_cuda: built without CUDA\n0 passed, 0 failed, 1 skipped\n");
     return 0;
 }
 #else
+#include "layers.h"
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 #include "../gpt2/attention_cudnn.h"
 #include "../gpt2/cuda.h"
 #ifdef CUDA_STAND_IN
