@@ -1,18 +1,17 @@
 // The collectives on NCCL against the same through host memory, and what happens when a rank fails: mpirun
 // -np N mpi_nccl [what]. On the stand-ins (tests/cuda/) each rank has a GPU of its own; on cards N may be as
 // large as their number, from NCCL 2.30 on larger.
-//   mpi_nccl              the same bits, for every dtype, place of the shards, number of pieces, and manner
-//   of the streams mpi_nccl hang         a collective of rank 1 never ends        mpi_nccl error     it fails
-//   mpi_nccl start        ranks that cannot begin together
-//   mpi_nccl kill N       rank 1 of N is killed; calls mpirun itself
+//   mpi_nccl          the same bits, for every dtype, place of the shards, number of pieces, and manner of
+//   the
+//                     streams
+//   mpi_nccl trouble  a collective of rank 1 never ends, or fails
+//   mpi_nccl start    ranks that cannot begin together
 #include <dlfcn.h>
 #include <mpi.h>
-#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 #include "check.h"
 
@@ -27,7 +26,7 @@ int main(void) {
 #include "../llmc_zero/net/failure.h"
 #include "../llmc_zero/comm/nccl.h"
 #include "../llmc_zero/comm/nccl_library.h"
-#include "../llmc_zero/device/numbers.h"
+#include "toy_kernels.h"
 #include <cuda_runtime_api.h>
 
 enum { MOST_PIECES = 3, ROUND = 64 << 10 };  // bytes of a round: less than the pieces hold
@@ -140,25 +139,14 @@ static set set_of(const shape *s) {
     return t;
 }
 
-static void put(zero_dtype type, void *to, int64_t i, float x) {
-    if (type == ZERO_F32)
-        ((float *)to)[i] = x;
-    else
-        ((uint16_t *)to)[i] = type == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
-}
-static float get(zero_dtype type, const void *from, int64_t i) {
-    if (type == ZERO_F32) return ((const float *)from)[i];
-    return (type == ZERO_BF16 ? bf16_widen : fp16_widen)(((const uint16_t *)from)[i]);
-}
-
 // The numbers of rank `rank`: of very different size, so that the order in which they are summed shows.
 static void fill(const shape *s, int rank) {
     int64_t n = all_elems * c.group.ranks;
     for (int64_t i = 0; i < n; i++) {
         uint32_t u = noise_at(77 + rank, (uint32_t)i);
-        put(s->type, host, i, ((int)(u & 0xffff) - 0x8000) * (u >> 16 & 1 ? 0x1p-20f : 0x1p-4f));
+        toy_store(s->type, host, i, ((int)(u & 0xffff) - 0x8000) * (u >> 16 & 1 ? 0x1p-20f : 0x1p-4f));
     }
-    for (int64_t i = 0; i < all_elems; i++) put(s->shard_type, host_shards, i, (float)i);
+    for (int64_t i = 0; i < all_elems; i++) toy_store(s->shard_type, host_shards, i, (float)i);
     to_device(fulls, host, n * dtype_bytes(s->type));
     to_device(shards, host_shards, all_elems * dtype_bytes(s->shard_type));
 }
@@ -191,40 +179,32 @@ static void gathered(const shape *s, const set *t, int by_nccl) {
     MUST(d.f->wait(&d, by_nccl ? GATHER : COMM));
 }
 
-static int64_t sent(comm_kind kind) {
-    return (kind == COMM_ALL_GATHER ? c.traffic.all_gather : c.traffic.reduce_scatter)[ZERO_FOR_STEP];
+static int64_t sent(void) {
+    return c.traffic.all_gather[ZERO_FOR_STEP] + c.traffic.reduce_scatter[ZERO_FOR_STEP];
 }
 
-static void check_reduce(const shape *s, char *expected, char *got) {
+// A reduction or a gather leaves its result in `to`. Returns what it sent.
+static int64_t collective(const shape *s, int gathers, int by_nccl, char *to) {
     set t = set_of(s);
-    size_t bytes = t.elems * dtype_bytes(s->shard_type);
-    int64_t before = sent(COMM_REDUCE_SCATTER);
+    const int64_t before = sent();
     fill(s, c.group.rank);
-    reduced(s, &t, 0);
-    take_shards(s, &t, expected);
-    int64_t between = sent(COMM_REDUCE_SCATTER);
-    fill(s, c.group.rank);
-    reduced(s, &t, 1);
-    take_shards(s, &t, got);
-    MUST(comm_failed(&c));
-    CHECK(!memcmp(expected, got, bytes));
-    CHECK(sent(COMM_REDUCE_SCATTER) - between == between - before);
+    if (gathers) {
+        gathered(s, &t, by_nccl);
+        to_host(to, fulls, t.elems * c.group.ranks * dtype_bytes(s->type));
+    } else {
+        reduced(s, &t, by_nccl);
+        take_shards(s, &t, to);
+    }
+    return sent() - before;
 }
 
-static void check_gather(const shape *s, char *expected, char *got) {
-    set t = set_of(s);
-    size_t bytes = t.elems * c.group.ranks * dtype_bytes(s->type);
-    int64_t before = sent(COMM_ALL_GATHER);
-    fill(s, c.group.rank);
-    gathered(s, &t, 0);
-    to_host(expected, fulls, bytes);
-    int64_t between = sent(COMM_ALL_GATHER);
-    fill(s, c.group.rank);
-    gathered(s, &t, 1);
-    to_host(got, fulls, bytes);
+static void check_same(const shape *s, int gathers, char *expected, char *got) {
+    const int64_t elems = set_of(s).elems;
+    const size_t bytes = gathers ? elems * c.group.ranks * dtype_bytes(s->type)
+                                 : elems * dtype_bytes(s->shard_type);
+    CHECK(collective(s, gathers, 0, expected) == collective(s, gathers, 1, got));
     MUST(comm_failed(&c));
     CHECK(!memcmp(expected, got, bytes));
-    CHECK(sent(COMM_ALL_GATHER) - between == between - before);
 }
 
 // Both under way at once, and the ranks wait for them in different orders; nothing in between allocates or
@@ -396,18 +376,14 @@ static void check_ring(char *expected, char *got) {
     int64_t different = 0;
     for (int k = 0; k < (int)(sizeof rows / sizeof *rows); k++) {
         shape s = { 3, rows[k].apart, rows[k].type, rows[k].shard_type, rows[k].add };
-        set t = set_of(&s);
         CHECK_SETTING("NCCL sums, dtype %d, shards of dtype %d, apart %d, added %d", (int)s.type,
                       (int)s.shard_type, s.apart, s.add);
-        fill(&s, c.group.rank);
-        reduced(&s, &t, 0);
-        take_shards(&s, &t, expected);
-        fill(&s, c.group.rank);
-        reduced(&s, &t, 1);
-        take_shards(&s, &t, got);
+        collective(&s, 0, 0, expected);
+        collective(&s, 0, 1, got);
         int64_t far = 0;
-        for (int64_t i = 0; i < t.elems; i++) {
-            double a = get(s.shard_type, expected, i), b = get(s.shard_type, got, i), size = a < 0 ? -a : a;
+        for (int64_t i = 0; i < set_of(&s).elems; i++) {
+            double a = toy_load(s.shard_type, expected, i), b = toy_load(s.shard_type, got, i),
+                   size = a < 0 ? -a : a;
             double limit = 2048 * c.group.ranks * unit[s.type] + (s.add ? (double)i * 0x1p-22
                                                                   : s.type != s.shard_type
                                                                       ? size * unit[s.shard_type]
@@ -429,14 +405,14 @@ static void check_all_shapes(char *expected, char *got) {
                 for (int apart = 0; apart < 4; apart++) {  // in full; apart; in fp32; added in fp32
                     shape s = { n, apart > 0, type, apart > 1 ? ZERO_F32 : type, apart == 3 };
                     CHECK_SETTING("%s, dtype %d, %d pieces, shards %d", modes[mode], (int)type, n, apart);
-                    check_reduce(&s, expected, got);
-                    if (apart < 2) check_gather(&s, expected, got);
+                    check_same(&s, 0, expected, got);
+                    if (apart < 2) check_same(&s, 1, expected, got);
                 }
         for (zero_dtype narrow = ZERO_BF16; narrow <= ZERO_F16;
              narrow++) {  // as gradients that travel as fp32 are
             shape s = { MOST_PIECES, 1, ZERO_F32, narrow, 0 };
             CHECK_SETTING("%s, fp32 into dtype %d", modes[mode], (int)narrow);
-            check_reduce(&s, expected, got);
+            check_same(&s, 0, expected, got);
         }
         CHECK_SETTING("%s, a reduction and a gather at once", modes[mode]);
         check_both(expected, got);
@@ -559,13 +535,12 @@ static void check_stages(void) {}
 enum { FAILS_AT = 5, TRIES = 40, VICTIM = 1 };
 
 // Collectives in turn, with a wait after each, until one fails; returns how long the last one took.
-static double until_failure(int dies) {
+static double until_failure(void) {
     shape s = { 3, 1, ZERO_BF16, ZERO_BF16, 0 };
     set t = set_of(&s);
     double start = 0;
     int rc = 0;
     for (int i = 1; i < TRIES && !rc; i++) {
-        if (dies && c.group.rank == VICTIM && i == FAILS_AT) raise(SIGKILL);
         start = clock_now();
         comm_use use = { .purpose = ZERO_FOR_STEP, .unit = 100 + i, .units = 1 };
         rc = i % 2 ? comm_all_gather(&c, use, t.pieces, s.n, 2)
@@ -577,28 +552,26 @@ static double until_failure(int dies) {
     return clock_now() - start;
 }
 
-// silent: whether rank VICTIM is
-static void check_sentence(const char *said, int silent) {
-    char first[1024], who[32], host[64] = "", named[128];
-    gethostname(host, sizeof host - 1);
-    snprintf(named, sizeof named, "; no word from rank %d (host %s)", VICTIM, host);
+// The sentence has its rank and collective, and all later calls return the same one.
+static void check_sentence(const char *part) {
+    char first[1024], who[32];
     set t = set_of(&(shape){ 1, 1, ZERO_BF16, ZERO_BF16, 0 });
     snprintf(first, sizeof first, "%s", zero_last_error());
     snprintf(who, sizeof who, "rank %d on ", c.group.rank);
     CHECK(!strncmp(first, who, strlen(who)));
-    CHECK(strstr(first, " of unit 10") && strstr(first, "(collective "));
-    CHECK(strstr(first, said) != NULL);
-    CHECK(!strstr(first, "no word from ") == !silent && !strstr(first, named) == !silent);
+    CHECK(strstr(first, " of unit 10") && strstr(first, "(collective ") && strstr(first, part));
     CHECK(comm_all_gather(&c, for_unit, t.pieces, 1, 2) == ZERO_ERR_COMM &&
           !strcmp(first, zero_last_error()));
     CHECK(comm_reduce_scatter(&c, for_unit, t.pieces, 1, ZERO_BF16, ZERO_BF16, 0) == ZERO_ERR_COMM &&
           !strcmp(first, zero_last_error()));
     CHECK(comm_failed(&c) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
     CHECK(comm_prepare(&c, &m, rehearse_nothing, NULL) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
-    fprintf(stderr, "  %s\n", first);
 }
 
+// what: "hang" or "error"
 static void check_failure(const char *what, const char *mode) {
+    static const char asked_for[] = "unhandled system error: as CUDA_STAND_IN_NCCL asks";
+    const int fails = !strcmp(what, "error"), own = fails && checks.rank == VICTIM;
     char asked[64];
     config.overlap = 1;
     set_mode(mode);
@@ -608,76 +581,29 @@ static void check_failure(const char *what, const char *mode) {
     begin(-1, 2.0);
     MUST(comm_open_nccl(&c, &config, &m));
     alloc_arrays(rehearse_nothing);
-    double took = until_failure(!strcmp(what, "kill"));
-    CHECK(took < 2.0 + 3.0);
-    int own_error = !strcmp(what, "error") && c.group.rank == VICTIM;
-    CHECK(!own_error || took < 1.0);
-    check_sentence(own_error ? "unhandled system error: as CUDA_STAND_IN_NCCL asks"
-                             : "did not end within 2 s",
-                   !strcmp(what, "kill"));
-    if (!strcmp(what, "error") && !own_error)  // rank VICTIM has said why it ended
-        CHECK(strstr(zero_last_error(), "; rank 1 ended the job: rank 1 on ") &&
-              strstr(zero_last_error(), "unhandled system error: as CUDA_STAND_IN_NCCL asks"));
+    CHECK(until_failure() < (own ? 1.0 : 2.0 + 3.0));
+    check_sentence(own ? asked_for : "did not end within 2 s");
+    if (fails && !own)  // rank VICTIM has reported why it ended
+        CHECK(strstr(zero_last_error(), "; rank 1 ended the job: ") && strstr(zero_last_error(), asked_for));
     comm_close_nccl(&c, 0);
-    if (!strcmp(what, "kill")) {
-        if (!checks.failed) printf("rank %d has ended well, after %.1f s\n", c.group.rank, took);
-        fflush(stdout);
-        sleep(3);  // mpirun ends the others once one is gone without MPI_Finalize
-        _exit(0);
-    }
     free_arrays();
     end(0);
 }
 
-// A rank of check_kill, beneath mpirun's own child, so that mpirun does not end the others when one is
-// killed.
-static int run_beneath(void) {
-    pid_t child = fork();
-    if (!child) {
-        setenv("OMPI_MCA_btl", "self,tcp", 1);  // a killed rank leaves its shared memory behind
-        start_mpi();
-        check_failure("kill", "eager");
-    }
-    int status;
-    waitpid(child, &status, 0);
-    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) sleep(12);
-    return 0;
-}
-
-// Whatever mpirun says of such a run: all ranks but one have to end well.
-static int check_kill(const char *program, int ranks) {
-    char command[512], line[1024];
-    int ended = 0;
-    snprintf(command, sizeof command, "mpirun --oversubscribe -np %d %s beneath 2>&1", ranks, program);
-    FILE *f = popen(command, "r");
-    while (f && fgets(line, sizeof line, f)) {
-        ended += strstr(line, "has ended well") != NULL;
-        fputs(line, stderr);
-    }
-    if (f) pclose(f);
-    printf("mpi_nccl kill, %d ranks: %d passed, %d failed\n", ranks, ended == ranks - 1, ended != ranks - 1);
-    return ended != ranks - 1;
-}
-
-// With variable `name` set on the victim (-1: on all), ranks fail with `says`, the victim with victim_says;
-// NULL: they begin.
+// With `name` set on the victim (-1: on all), all ranks fail with `part` in their sentence; NULL: they begin.
 static void check_start(const char *what, int victim, const char *name, const char *value, int cuda_device,
-                        const char *says, const char *victim_says) {
+                        const char *part) {
     CHECK_SETTING("start: %s", what);
     on_rank(victim, name, value);
     begin(cuda_device, 2.0);
     cuda_stand_in_settings();
     double start = clock_now();
     int rc = comm_open_nccl(&c, &config, &m);
-    if (!says)
-        CHECK(rc == 0);
-    else {
-        const char *expected = c.group.rank == victim ? victim_says : says;
-        CHECK(rc < 0 && strstr(zero_last_error(), expected));
-        if (!strstr(zero_last_error(), expected)) fprintf(stderr, "  %s\n", zero_last_error());
-    }
+    const int right = part ? rc < 0 && strstr(zero_last_error(), part) : rc == 0;
+    CHECK(right);
+    if (!right) fprintf(stderr, "  %s\n", zero_last_error());
     CHECK(clock_now() - start < 2.0 * 2 + 3.0);
-    comm_close(&c, says == NULL);
+    comm_close(&c, !part);
     unsetenv(name);
     cuda_stand_in_settings();
     memory_free_all(&m);
@@ -685,22 +611,8 @@ static void check_start(const char *what, int victim, const char *name, const ch
     device_close(&d);
 }
 
-// Every rank with that NCCL, on its own GPU or (one_gpu) all on the first; asked: --comm nccl, else auto;
-// multi: what the environment says of NCCL_MULTI_RANK_GPU_ENABLE, NULL: nothing.
-static void check_sharing(const char *what, const char *version, int asked, int one_gpu, const char *multi,
-                          const char *says) {
-    if (multi) setenv("NCCL_MULTI_RANK_GPU_ENABLE", multi, 1);
-    config.comm.nccl = asked ? 1 : -1;
-    check_start(what, -1, "CUDA_STAND_IN_NCCL_VERSION", version, one_gpu ? 0 : -1, says, "");
-    const char *now = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    CHECK(multi ? now && !strcmp(now, multi)
-                : !now == (says || !one_gpu));  // set by the plugin where it is needed, and there only
-    if (now && !multi) CHECK(!strcmp(now, "1"));
-    unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
-}
-
-// What the driver says is of all ranks on the GPU: each books an even part. In the stand-in a rank sees only
-// what it took itself.
+// What the driver reports is of all ranks on the GPU: each books an even part. In the stand-in a rank sees
+// only what it took itself.
 static void check_shared_memory(void) {
     CHECK_SETTING("start: one GPU, memory");
     setenv("CUDA_STAND_IN_NCCL_VERSION", "23007", 1);
@@ -716,47 +628,56 @@ static void check_shared_memory(void) {
     unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
 }
 
+// Ranks with a GPU each or all on the first, with an NCCL that can share one or not.
+static void check_sharing(void) {
+    static const char needs[] = "1 GPU, and NCCL 2.28.9 needs one for each",
+                      untold[] = "was not told to share";
+    static const char variable[] = "NCCL_MULTI_RANK_GPU_ENABLE";
+    static const struct {
+        const char *what, *version;
+        int asked, one_gpu;  // asked: --comm nccl, else auto
+        const char *multi;   // of the variable in the environment; NULL: not set
+        const char *part;
+    } rows[] = {
+        { "one GPU", "22809", 1, 1, NULL, needs },
+        { "one GPU, with the variable", "22809", 1, 1, "1", needs },
+        { "one GPU from 2.30 on", "23007", 1, 1, NULL, NULL },
+        { "one GPU from 2.30 on, if it can be", "23007", 0, 1, NULL, untold },
+        { "one GPU from 2.30 on, with the variable", "23007", 0, 1, "1", NULL },
+        { "one GPU from 2.30 on, forbidden", "23007", 1, 1, "0", untold },
+        { "2.30, a GPU each", "23007", 1, 0, NULL, NULL },
+    };
+    for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
+        const char *multi = rows[i].multi;
+        if (multi) setenv(variable, multi, 1);
+        config.comm.nccl = rows[i].asked ? 1 : -1;
+        check_start(rows[i].what, -1, "CUDA_STAND_IN_NCCL_VERSION", rows[i].version, rows[i].one_gpu ? 0 : -1,
+                    rows[i].part);
+        // set by the plugin where it is needed, and there only
+        const char *want = multi                              ? multi
+                           : rows[i].one_gpu && !rows[i].part ? "1"
+                                                              : "",
+                   *now = getenv(variable);
+        CHECK(!strcmp(now ? now : "", want));
+        unsetenv(variable);
+    }
+    config.comm.nccl = 1;
+}
+
 static void check_starts(void) {
     static const char version[] = "CUDA_STAND_IN_NCCL_VERSION";
-    char host[64] = "", old[200], untold[200];
-    gethostname(host, sizeof host - 1);
-    snprintf(
-        old, sizeof old,
-        "ranks 0 and 1 are on one GPU of host %s, where %d ranks have 1 GPU, and NCCL 2.28.9 needs one for "
-        "each; give each a "
-        "GPU of its own, or",
-        host, checks.ranks);
-    snprintf(
-        untold, sizeof untold,
-        "ranks 0 and 1 are on one GPU of host %s, where %d ranks have 1 GPU, and NCCL 2.30.7 was not told to "
-        "share it; ",
-        host, checks.ranks);
-    check_sharing("one GPU", "22809", 1, 1, NULL, old);
-    check_sharing("one GPU, with the variable", "22809", 1, 1, "1", old);
-    check_sharing("one GPU from 2.30 on", "23007", 1, 1, NULL, NULL);
-    check_sharing("one GPU from 2.30 on, if it can be", "23007", 0, 1, NULL, untold);
-    check_sharing("one GPU from 2.30 on, with the variable", "23007", 0, 1, "1", NULL);
-    check_sharing("one GPU from 2.30 on, forbidden", "23007", 1, 1, "0", untold);
-    check_sharing("2.30, a GPU each", "23007", 1, 0, NULL, NULL);
-    static const char differ[] = "rank 0 on ";
-    check_start("versions differ", 1, version, "22907", -1, differ, differ);
-    CHECK(strstr(zero_last_error(), " has NCCL 2.28.9 and rank 1 on ") &&
-          strstr(zero_last_error(), " 2.29.7: they must be the same"));
-    static const char too_old[] = "NCCL 2.25.1 is too old; 2.26 or newer is needed";
-    check_start("too old", 1, version, "22501", -1, too_old, too_old);
+    check_sharing();
+    check_start("versions differ", 1, version, "22907", -1, " has NCCL 2.28.9 and rank 1 on ");
+    CHECK(strstr(zero_last_error(), " 2.29.7: they must be the same"));
+    check_start("too old", 1, version, "22501", -1, "NCCL 2.25.1 is too old; 2.26 or newer is needed");
     CHECK(!strncmp(zero_last_error(), "rank 1 (host ", 13));
-    check_start("older than built for", -1, version, "22602", -1, NULL, NULL);
-    unsetenv(version);
-    static const char no_device[] =
-        ": ncclCommInitRankConfig failed; NCCL says: unhandled cuda error: no device";
-    check_start("a rank that cannot", 1, "CUDA_STAND_IN_FAIL", "cudaGetDevice:1", -1, no_device, no_device);
+    check_start("older than built for", -1, version, "22602", -1, NULL);
+    check_start("a rank that cannot", 1, "CUDA_STAND_IN_FAIL", "cudaGetDevice:1", -1,
+                ": ncclCommInitRankConfig failed; NCCL says: unhandled cuda error: no device");
     CHECK(!strncmp(zero_last_error(), "rank 1 on ", 10));
     setenv("CUDA_STAND_IN_DEVICES", "1", 1);
     cuda_stand_in_settings();
-    snprintf(old, sizeof old,
-             "where %d ranks have 1 GPU, and NCCL 2.28.9 needs one for each; start at most 1 rank there, or",
-             checks.ranks);
-    check_sharing("fewer GPUs than ranks", "22809", 1, 0, NULL, old);
+    check_start("fewer GPUs than ranks", -1, version, "22809", -1, "start at most 1 rank there, or");
     check_shared_memory();
 }
 #endif
@@ -767,8 +688,6 @@ int main(int argc, char **argv) {
 #ifdef CUDA_STAND_IN
     setenv("CUDA_STAND_IN_DEVICES", "8", 1);
     setenv("CUDA_STAND_IN_MEMORY", "268435456", 0);
-    if (!strcmp(what, "kill")) return check_kill(argv[0], argc > 2 ? atoi(argv[2]) : 3);
-    if (!strcmp(what, "beneath")) return run_beneath();
 #endif
     start_mpi();
     int gpus = zero_cuda_devices(), version = 0;
@@ -787,8 +706,8 @@ int main(int argc, char **argv) {
     }
 #ifdef CUDA_STAND_IN
     if (!strcmp(what, "start")) check_starts();
-    for (int mode = 0; mode < MODES && (!strcmp(what, "hang") || !strcmp(what, "error")); mode++)
-        check_failure(what, modes[mode]);
+    for (int i = 0; i < 2 * MODES && !strcmp(what, "trouble"); i++)
+        check_failure(i < MODES ? "hang" : "error", modes[i % MODES]);
 #endif
     int rc = checks_end("mpi_nccl");
     MPI_Finalize();
