@@ -113,9 +113,7 @@ inline void make_current(int thread) {
 }
 
 static bool next_new_lane() {
-    if (block.started == block.lanes) {
-        return false;
-    }
+    if (block.started == block.lanes) return false;
     make_current(block.first + in_order(block.started++, block.lanes));
     return true;
 }
@@ -138,9 +136,8 @@ static void fiber_main() {
 static Fiber *new_fiber() {
     char *memory = (char *)mmap(NULL, GUARD + STACK, PROT_READ | PROT_WRITE,
                                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED || mprotect(memory, GUARD, PROT_NONE)) {
+    if (memory == MAP_FAILED || mprotect(memory, GUARD, PROT_NONE))
         die("no memory for the stack of a thread", block.kernel);
-    }
     Fiber *fiber = new Fiber;
     size_t unused = (size_t)block.fibers++ * 192 %
                     4096;  // stacks at equal offsets would share a few lines of the cache
@@ -179,19 +176,15 @@ static bool complete_warp_op() {
     int op = -1;
     for (int i = 0; i < block.lanes; i++) {
         at_barrier |= warp[i].state == AT_BARRIER;
-        if (warp[i].state != AT_WARP_OP) {
-            continue;
-        }
-        if (op >= 0 && op != warp[i].op) {
+        if (warp[i].state != AT_WARP_OP) continue;
+        if (op >= 0 && op != warp[i].op)
             die("lanes of one warp wait at different warp operations", block.kernel);
-        }
         op = warp[i].op;
         alive |= 1u << i;
         warp[i].state = READY;
     }
-    if (alive && at_barrier) {
+    if (alive && at_barrier)
         die("deadlock: lanes of one warp wait at a barrier, others at a shuffle or the like", block.kernel);
-    }
     block.given[block.turn].alive = alive;
     block.given[block.turn].exist = block.lanes == LANES ? ~0u : (1u << block.lanes) - 1;
     block.turn ^= 1;
@@ -219,15 +212,11 @@ static bool release_barrier() {
 }
 
 static void run_block() {
-    for (int t = 0; t < block.count; t++) {
-        block.threads[t].state = NEW;
-    }
+    for (int t = 0; t < block.count; t++) block.threads[t].state = NEW;
     int warps = (block.count + LANES - 1) / LANES;
     bool fresh = true;
     do {
-        for (int w = 0; w < warps; w++) {
-            run_warp(in_order(w, warps), fresh);
-        }
+        for (int w = 0; w < warps; w++) run_warp(in_order(w, warps), fresh);
         fresh = false;
     } while (release_barrier());
 }
@@ -260,9 +249,8 @@ static void run_grid(dim3 grid, dim3 threads, const void *kernel, const std::fun
 unsigned cuda_stand_in_lane() { return (unsigned)blocks::block.current % blocks::LANES; }
 
 const cuda_stand_in_lanes *cuda_stand_in_gather(cuda_stand_in_op op, unsigned mask, uint64_t value) {
-    if (mask != 0xffffffff) {
+    if (mask != 0xffffffff)
         blocks::die("warp operations are covered for full masks only", blocks::block.kernel);
-    }
     cuda_stand_in_lanes *given = &blocks::block.given[blocks::block.turn];
     blocks::Thread *thread = &blocks::block.threads[blocks::block.current];
     given->value[cuda_stand_in_lane()] = value;

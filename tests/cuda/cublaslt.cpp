@@ -78,9 +78,7 @@ long setting(const char *name, long usual) {
 // attributes
 
 template <class T> cublasStatus_t set(T *to, const void *value, size_t size) {
-    if (!value || size != sizeof(T)) {
-        return CUBLAS_STATUS_INVALID_VALUE;
-    }
+    if (!value || size != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(to, value, size);
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -128,14 +126,11 @@ cublasStatus_t check_epilogue(const Desc &desc, const Layout &d) {
 // NOT_SUPPORTED comes without a message, because programs call to learn it.
 cublasStatus_t check_support(const Problem &p) {
     const Desc &desc = p.desc;
-    if (desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT) {
-        return CUBLAS_STATUS_SUCCESS;
-    }
+    if (desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_SUCCESS;
     int64_t k = desc.trans_a ? p.a.rows : p.a.cols;
     bool whole = true;
-    for (const Layout *x : { &p.a, &p.b, &p.d }) {
+    for (const Layout *x : { &p.a, &p.b, &p.d })
         whole = whole && (size_of(x->type) != 2 || x->ld * 2 % EPILOGUE_ROW == 0);
-    }
     bool straight = has_bgradb(desc) && desc.trans_b == CUBLAS_OP_N;
     bool one = k == 1 && (has_bgradb(desc) || has_dgelu(desc));
     return whole && !straight && !one ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
@@ -195,9 +190,7 @@ uint64_t key_of(const Problem &p) {
                       { (int64_t)x->type, x->rows, x->cols, x->ld, (int64_t)x->batches, x->stride });
     }
     uint64_t key = 14695981039346656037ull;
-    for (int64_t field : fields) {
-        key = (key ^ (uint64_t)field) * 1099511628211ull;
-    }
+    for (int64_t field : fields) key = (key ^ (uint64_t)field) * 1099511628211ull;
     return key;
 }
 
@@ -205,13 +198,9 @@ uint64_t key_of(const Problem &p) {
 // elements
 
 float read(int type, const void *p, int64_t i) {
-    if (type == CUDA_R_32F) {
-        return ((const float *)p)[i];
-    }
+    if (type == CUDA_R_32F) return ((const float *)p)[i];
     uint16_t bits = ((const uint16_t *)p)[i];
-    if (type == CUDA_R_16BF) {
-        return __uint_as_float((unsigned)bits << 16);
-    }
+    if (type == CUDA_R_16BF) return __uint_as_float((unsigned)bits << 16);
     _Float16 half;
     memcpy(&half, &bits, sizeof half);
     return (float)half;
@@ -281,9 +270,7 @@ VECTOR void multiply(float (*sums)[TILE], const float *a, int64_t a_step, const 
         int64_t k = backward ? K - 1 - j : j;
         for (int n = 0; n < COLUMNS; n++) {
             float x = b[k * b_step + n];
-            for (int i = 0; i < TILE; i++) {
-                acc[n][i] += a[k * a_step + i] * x;
-            }
+            for (int i = 0; i < TILE; i++) acc[n][i] += a[k * a_step + i] * x;
         }
     }
     memcpy(sums, acc, sizeof acc);
@@ -294,20 +281,14 @@ float finish(const Call &call, int batch, int64_t row, int64_t col, float produc
     const Desc &desc = call.p.desc;
     const Layout &c = call.p.c, &d = call.p.d;
     float x = call.alpha * product;
-    if (call.beta != 0.0f) {
-        x += call.beta * read(c.type, call.C, batch * c.stride + col * c.ld + row);
-    }
-    if (has_bias(desc)) {
-        x += read(d.type, desc.bias, row);
-    }
+    if (call.beta != 0.0f) x += call.beta * read(c.type, call.C, batch * c.stride + col * c.ld + row);
+    if (has_bias(desc)) x += read(d.type, desc.bias, row);
     int64_t aux = col * desc.aux_ld + row;
     if (has_gelu(desc)) {
         write(d.type, desc.aux, aux, x);
         x = gelu(x);
     }
-    if (has_dgelu(desc)) {
-        x *= gelu_slope(read(d.type, desc.aux, aux));
-    }
+    if (has_dgelu(desc)) x *= gelu_slope(read(d.type, desc.aux, aux));
     write(d.type, call.D, batch * d.stride + col * d.ld + row, x);
     return x;
 }
@@ -316,9 +297,7 @@ float finish(const Call &call, int batch, int64_t row, int64_t col, float produc
 void sum_columns(const Call &call, const std::vector<float> &b, int64_t N, int64_t padded, int64_t K) {
     for (int64_t n = 0; n < N; n++) {
         float sum = 0.0f;
-        for (int64_t k = 0; k < K; k++) {
-            sum += b[k * padded + n];
-        }
+        for (int64_t k = 0; k < K; k++) sum += b[k * padded + n];
         write(call.p.d.type, call.p.desc.bias, n, sum);
     }
 }
@@ -337,22 +316,14 @@ void compute(const Call &call) {
             int64_t here = std::min<int64_t>(TILE, M - m);
             float sums[COLUMNS][TILE];
             for (int64_t n = 0; n < N; n++) {
-                if (n % COLUMNS == 0) {
-                    multiply(sums, &a[m], a_step, &b[n], b_step, K, call.backward);
-                }
-                for (int64_t i = 0; i < here; i++) {
+                if (n % COLUMNS == 0) multiply(sums, &a[m], a_step, &b[n], b_step, K, call.backward);
+                for (int64_t i = 0; i < here; i++)
                     rows[i] += finish(call, batch, m + i, n, sums[n % COLUMNS][i]);
-                }
             }
-            if (has_bgrad(p.desc)) {
-                for (int64_t i = 0; i < here; i++) {
-                    write(p.d.type, p.desc.bias, m + i, rows[i]);
-                }
-            }
+            if (has_bgrad(p.desc))
+                for (int64_t i = 0; i < here; i++) write(p.d.type, p.desc.bias, m + i, rows[i]);
         }
-        if (has_bgradb(p.desc)) {
-            sum_columns(call, b, N, b_step, K);
-        }
+        if (has_bgradb(p.desc)) sum_columns(call, b, N, b_step, K);
     }
 }
 
@@ -365,9 +336,7 @@ uint32_t alignment_of(const void *p) {
 cublasStatus_t find_algorithm(const Problem &p, const cublasLtMatmulPreferenceOpaque &pref, Algorithm *algo) {
     heuristics++;
     cublasStatus_t rc = check_problem(p);
-    if (rc != CUBLAS_STATUS_SUCCESS) {
-        return rc;
-    }
+    if (rc != CUBLAS_STATUS_SUCCESS) return rc;
     algo->key = key_of(p);
     algo->workspace = std::min<uint64_t>(pref.workspace, WORKSPACE);
     memcpy(algo->align, pref.align, sizeof algo->align);
@@ -378,9 +347,7 @@ cublasStatus_t find_algorithm(const Problem &p, const cublasLtMatmulPreferenceOp
 
 cublasStatus_t check_algorithm(const Problem &p, const Algorithm &algo) {
     cublasStatus_t rc = check_problem(p);
-    if (rc != CUBLAS_STATUS_SUCCESS) {
-        return rc;
-    }
+    if (rc != CUBLAS_STATUS_SUCCESS) return rc;
     REFUSE_IF(algo.id >= ALGORITHMS, INVALID_VALUE);
     REFUSE_IF(algo.key != key_of(p), INVALID_VALUE);  // an algorithm for another product
     return CUBLAS_STATUS_SUCCESS;
@@ -389,9 +356,7 @@ cublasStatus_t check_algorithm(const Problem &p, const Algorithm &algo) {
 // The time that events show for a product if CUDA_STAND_IN_FASTEST is set.
 double pretended_ms(const Problem &p, const Algorithm &algo) {
     const char *text = getenv("CUDA_STAND_IN_FASTEST"), *colon = text ? strchr(text, ':') : nullptr;
-    if (!text || !*text) {
-        return 0;
-    }
+    if (!text || !*text) return 0;
     double epilogue = colon && p.desc.epilogue != CUBLASLT_EPILOGUE_DEFAULT ? atof(colon + 1) : 0;
     return (algo.id == (uint32_t)atol(text) ? 10 : 20 + algo.id) + epilogue;
 }
@@ -404,9 +369,8 @@ long cuda_stand_in_heuristics(void) { return heuristics; }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
     int devices;
-    if (cuda_stand_in_fails("cublasLtCreate") || cudaGetDeviceCount(&devices) != cudaSuccess) {
+    if (cuda_stand_in_fails("cublasLtCreate") || cudaGetDeviceCount(&devices) != cudaSuccess)
         return CUBLAS_STATUS_NOT_INITIALIZED;
-    }
     *handle = new cublasLtContext{};
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -439,9 +403,7 @@ const char *cublasLtGetStatusName(cublasStatus_t status) {
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
     REFUSE_IF(scale != CUDA_R_32F, NOT_SUPPORTED);
-    if (cuda_stand_in_fails("cublasLtMatmulDescCreate")) {
-        return CUBLAS_STATUS_ALLOC_FAILED;
-    }
+    if (cuda_stand_in_fails("cublasLtMatmulDescCreate")) return CUBLAS_STATUS_ALLOC_FAILED;
     *desc = new Desc;
     (*desc)->compute = compute;
     return CUBLAS_STATUS_SUCCESS;
@@ -474,9 +436,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows,
                                           uint64_t cols, int64_t ld) {
     REFUSE_IF(!rows || !cols || rows > INT32_MAX || cols > INT32_MAX, INVALID_VALUE);
-    if (cuda_stand_in_fails("cublasLtMatrixLayoutCreate")) {
-        return CUBLAS_STATUS_ALLOC_FAILED;
-    }
+    if (cuda_stand_in_fails("cublasLtMatrixLayoutCreate")) return CUBLAS_STATUS_ALLOC_FAILED;
     *layout = new Layout{ type, (int64_t)rows, (int64_t)cols, ld };
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -499,9 +459,7 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *pref) {
-    if (cuda_stand_in_fails("cublasLtMatmulPreferenceCreate")) {
-        return CUBLAS_STATUS_ALLOC_FAILED;
-    }
+    if (cuda_stand_in_fails("cublasLtMatmulPreferenceCreate")) return CUBLAS_STATUS_ALLOC_FAILED;
     *pref = new cublasLtMatmulPreferenceOpaque;
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -541,9 +499,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     cublasStatus_t rc = cuda_stand_in_fails("cublasLtMatmulAlgoGetHeuristic")
                             ? CUBLAS_STATUS_NOT_SUPPORTED
                             : find_algorithm({ *desc, *A, *B, *C, *D }, *pref, &algo);
-    if (rc != CUBLAS_STATUS_SUCCESS) {
-        return rc;
-    }
+    if (rc != CUBLAS_STATUS_SUCCESS) return rc;
     for (*returned = 0; *returned < std::min<int>(requested, ALGORITHMS); ++*returned) {
         cublasLtMatmulHeuristicResult_t &result = results[*returned];
         result = {};
@@ -579,9 +535,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cudaStream_t stream) {
     REFUSE_IF(!handle || !desc || !alpha || !beta || !A_layout || !B_layout || !C_layout || !D_layout,
               INVALID_VALUE);
-    if (cuda_stand_in_fails("cublasLtMatmul")) {
-        return CUBLAS_STATUS_EXECUTION_FAILED;
-    }
+    if (cuda_stand_in_fails("cublasLtMatmul")) return CUBLAS_STATUS_EXECUTION_FAILED;
     Call call = { { *desc, *A_layout, *B_layout, *C_layout, *D_layout },
                   A,
                   B,
@@ -592,31 +546,22 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     Algorithm algo = {};
     cublasLtMatmulPreferenceOpaque any;
     std::fill(any.align, any.align + 4, (uint32_t)size_of(call.p.d.type));
-    if (chosen) {
-        memcpy(&algo, chosen, sizeof algo);
-    }
+    if (chosen) memcpy(&algo, chosen, sizeof algo);
     cublasStatus_t rc = chosen ? check_algorithm(call.p, algo) : find_algorithm(call.p, any, &algo);
-    if (rc != CUBLAS_STATUS_SUCCESS) {
-        return rc;
-    }
-    if (algo.id < setting("CUDA_STAND_IN_REFUSED", 0)) {
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    }
+    if (rc != CUBLAS_STATUS_SUCCESS) return rc;
+    if (algo.id < setting("CUDA_STAND_IN_REFUSED", 0)) return CUBLAS_STATUS_NOT_SUPPORTED;
     REFUSE_IF(workspace_size < algo.workspace, INVALID_VALUE);
     REFUSE_IF(workspace_size &&
                   (!is_aligned(workspace, 256) || !cuda_stand_in_reaches(workspace, workspace_size)),
               INVALID_VALUE);
     rc = check_pointers(call.p, A, B, C, D, algo);
-    if (rc != CUBLAS_STATUS_SUCCESS) {
-        return rc;
-    }
+    if (rc != CUBLAS_STATUS_SUCCESS) return rc;
     call.backward = algo.id % 2;
     size_t used = algo.workspace;
     double pretended = pretended_ms(call.p, algo);
     cudaError_t queued = cuda_stand_in_queue(stream, [=] {
-        if (used) {
+        if (used)
             memset(workspace, 0xff, used);  // so that a workspace that held other data gives wrong results
-        }
         compute(call);
         cuda_stand_in_takes(pretended);
     });

@@ -80,9 +80,7 @@ struct Communicator {
     bool connected[MAX_RANKS] = {};
     std::vector<void *> memory;  // of the device, its own
     ~Communicator() {
-        if (shared) {
-            munmap(shared, sizeof *shared);
-        }
+        if (shared) munmap(shared, sizeof *shared);
     }
 };
 using CommunicatorPtr = std::shared_ptr<Communicator>;
@@ -117,11 +115,8 @@ bool is_asked(const char *what, int rank, long number) {
 
 CommunicatorPtr find(ncclComm_t handle) {
     std::lock_guard<std::recursive_mutex> guard(lock);
-    for (auto &c : live) {
-        if ((ncclComm_t)c.get() == handle) {
-            return c;
-        }
-    }
+    for (auto &c : live)
+        if ((ncclComm_t)c.get() == handle) return c;
     return nullptr;
 }
 
@@ -142,23 +137,18 @@ size_t size_of(ncclDataType_t type) { return type == ncclFloat32 ? 4 : type == n
 
 void fail_later(Communicator &c, ncclResult_t rc, const std::string &why, bool for_all) {
     int none = 0;
-    if (c.error.compare_exchange_strong(none, rc)) {
-        refuse(rc, why);
-    }
-    if (for_all) {
-        c.shared->error = rc;
-    }
+    if (c.error.compare_exchange_strong(none, rc)) refuse(rc, why);
+    if (for_all) c.shared->error = rc;
 }
 
 // Copies between a ring, from its position `at` on, and p.
 void copy_ring(Ring &ring, uint64_t at, char *p, size_t n, bool into) {
     for (size_t done = 0; done < n;) {
         size_t place = (at + done) % RING, len = std::min<size_t>(n - done, RING - place);
-        if (into) {
+        if (into)
             memcpy(ring.bytes + place, p + done, len);
-        } else {
+        else
             memcpy(p + done, ring.bytes + place, len);
-        }
         done += len;
     }
 }
@@ -193,13 +183,9 @@ size_t advance(Communicator &c, Message &m) {
     size_t n = 0;
     if (m.moved < HEAD) {
         n = move_part(m, ring, (char *)(m.is_send ? &m.header : &m.other), 0, HEAD);
-        if (m.moved == HEAD && !m.is_send) {
-            check_header(c, m);
-        }
+        if (m.moved == HEAD && !m.is_send) check_header(c, m);
     }
-    if (m.moved >= HEAD && !c.error) {
-        n += move_part(m, ring, m.p, HEAD, m.header.bytes);
-    }
+    if (m.moved >= HEAD && !c.error) n += move_part(m, ring, m.p, HEAD, m.header.bytes);
     if (m.moved == HEAD + m.header.bytes) {
         m.end = m.end ? m.end : ring.written.load();
         m.done = !m.is_send || ring.read.load() >= m.end;
@@ -221,33 +207,22 @@ bool move_messages(Communicator &c, Operation &op) {
         }
         done &= m.done;
     }
-    if (n || op.moved_at == Clock::time_point{}) {
-        op.moved_at = Clock::now();
-    }
+    if (n || op.moved_at == Clock::time_point{}) op.moved_at = Clock::now();
     return done;
 }
 
 // Called until it returns that the operation is over, or until an abort abandons it.
 bool look(Communicator &c, Operation &op) {
-    if (c.aborted) {
-        return true;
-    }
-    if (c.error || c.shared->error || is_asked("hang", c.rank, op.number)) {
-        return false;
-    }
-    if (is_asked("stop", c.rank, op.number)) {
-        raise(SIGSTOP);
-    }
+    if (c.aborted) return true;
+    if (c.error || c.shared->error || is_asked("hang", c.rank, op.number)) return false;
+    if (is_asked("stop", c.rank, op.number)) raise(SIGSTOP);
     if (is_asked("error", c.rank, op.number)) {
         fail_later(c, ncclSystemError, "as CUDA_STAND_IN_NCCL asks", false);
         return false;
     }
-    if (move_messages(c, op)) {
-        return true;
-    }
-    if (Clock::now() - op.moved_at > std::chrono::seconds(setting("CUDA_STAND_IN_NCCL_SECONDS", 60))) {
+    if (move_messages(c, op)) return true;
+    if (Clock::now() - op.moved_at > std::chrono::seconds(setting("CUDA_STAND_IN_NCCL_SECONDS", 60)))
         fail_later(c, ncclRemoteError, "nothing has come from the other ranks", false);
-    }
     return false;
 }
 
@@ -264,13 +239,9 @@ ncclResult_t take(Communicator &c, size_t bytes) {
 
 ncclResult_t connect(Communicator &c, const Operation &op) {
     for (const Message &m : op.messages) {
-        if (m.peer == c.rank || c.connected[m.peer]) {
-            continue;
-        }
+        if (m.peer == c.rank || c.connected[m.peer]) continue;
         c.connected[m.peer] = true;
-        if (ncclResult_t rc = take(c, CONNECTION_BYTES)) {
-            return rc;
-        }
+        if (ncclResult_t rc = take(c, CONNECTION_BYTES)) return rc;
     }
     return ncclSuccess;
 }
@@ -279,17 +250,13 @@ ncclResult_t issue(const CommunicatorPtr &c) {
     OperationPtr op = std::move(c->unissued);
     c->unissued = nullptr;
     groups++;
-    if (ncclResult_t rc = connect(*c, *op)) {
-        return rc;
-    }
+    if (ncclResult_t rc = connect(*c, *op)) return rc;
     op->number = ++operations;
     c->unfinished++;
     cudaError_t rc = cuda_stand_in_queue_when(
         c->stream, [=] { return look(*c, *op); },
         [=] {
-            for (size_t i = 0; i < op->then.size() && !c->aborted; i++) {
-                op->then[i]();
-            }
+            for (size_t i = 0; i < op->then.size() && !c->aborted; i++) op->then[i]();
             c->unfinished--;
         });
     return rc == cudaSuccess ? ncclSuccess : refuse(ncclUnhandledCudaError, cudaGetErrorString(rc));
@@ -306,12 +273,8 @@ ncclResult_t end_operation(const CommunicatorPtr &c) {
 // describing operations
 
 ncclResult_t usable(const CommunicatorPtr &c) {
-    if (!c) {
-        return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
-    }
-    if (c->error) {
-        return (ncclResult_t)(int)c->error;
-    }
+    if (!c) return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
+    if (c->error) return (ncclResult_t)(int)c->error;
     if (!c->ready || c->unissued || c->finalizing) {
         return refuse(
             ncclInvalidUsage,
@@ -323,29 +286,17 @@ ncclResult_t usable(const CommunicatorPtr &c) {
 // The part that all calls of an operation share; `describe` adds its messages.
 template <class F> ncclResult_t operation(ncclComm_t handle, cudaStream_t stream, F describe) {
     CommunicatorPtr c = find(handle);
-    if (ncclResult_t rc = usable(c)) {
-        return rc;
-    }
-    if (c->has_stream && c->stream != stream) {
+    if (ncclResult_t rc = usable(c)) return rc;
+    if (c->has_stream && c->stream != stream)
         return refuse(ncclInvalidUsage, "the stand-in takes one stream a communicator");
-    }
     c->stream = stream;
     c->has_stream = true;
-    if (!c->group) {
-        c->group = std::make_shared<Operation>();
-    }
+    if (!c->group) c->group = std::make_shared<Operation>();
     ncclResult_t rc = describe(*c, *c->group);
-    if (rc && !depth) {
-        c->group = nullptr;
-    }
-    if (rc || !depth) {
-        return rc ? rc : end_operation(c);
-    }
-    for (auto &g : grouped) {
-        if (g == c) {
-            return ncclSuccess;
-        }
-    }
+    if (rc && !depth) c->group = nullptr;
+    if (rc || !depth) return rc ? rc : end_operation(c);
+    for (auto &g : grouped)
+        if (g == c) return ncclSuccess;
     grouped.push_back(c);
     return ncclSuccess;
 }
@@ -354,25 +305,18 @@ bool reaches(const void *p, size_t bytes) { return !bytes || (p && cuda_stand_in
 
 ncclResult_t check(const Communicator &c, int peer,
                    std::initializer_list<std::pair<const void *, size_t>> buffers) {
-    if (peer < 0 || peer >= c.ranks) {
-        return refuse(ncclInvalidArgument, "no rank " + std::to_string(peer));
-    }
-    for (auto &[p, bytes] : buffers) {
-        if (!reaches(p, bytes)) {
+    if (peer < 0 || peer >= c.ranks) return refuse(ncclInvalidArgument, "no rank " + std::to_string(peer));
+    for (auto &[p, bytes] : buffers)
+        if (!reaches(p, bytes))
             return refuse(ncclInvalidArgument, "a buffer is not in one allocation of device memory");
-        }
-    }
     return ncclSuccess;
 }
 
 // Returns the block that contains all of [p, p + bytes), or end().
 std::map<void *, size_t>::const_iterator holder(const std::map<void *, size_t> &blocks, const void *p,
                                                 size_t bytes) {
-    for (auto b = blocks.begin(); b != blocks.end(); b++) {
-        if (p >= b->first && (const char *)p + bytes <= (const char *)b->first + b->second) {
-            return b;
-        }
-    }
+    for (auto b = blocks.begin(); b != blocks.end(); b++)
+        if (p >= b->first && (const char *)p + bytes <= (const char *)b->first + b->second) return b;
     return blocks.end();
 }
 
@@ -386,18 +330,15 @@ void add(Operation &op, bool is_send, int peer, Kind kind, ncclDataType_t type, 
 }
 
 float widen(ncclDataType_t type, const void *p, size_t i) {
-    if (type == ncclFloat32) {
-        return ((const float *)p)[i];
-    }
+    if (type == ncclFloat32) return ((const float *)p)[i];
     return (type == ncclBfloat16 ? bf16_widen : fp16_widen)(((const uint16_t *)p)[i]);
 }
 
 void store(ncclDataType_t type, void *p, size_t i, float x) {
-    if (type == ncclFloat32) {
+    if (type == ncclFloat32)
         ((float *)p)[i] = x;
-    } else {
+    else
         ((uint16_t *)p)[i] = type == ncclBfloat16 ? bf16_round(x) : fp16_round(x);
-    }
 }
 
 // The parts are in the ranks' order. The ring begins with the rank after the one that gets the sum.
@@ -412,9 +353,8 @@ void ring_sum(ncclDataType_t type, char *to, const char *own, const std::vector<
             sum.assign(part, part + bytes);
             continue;
         }
-        for (size_t i = 0; i < count; i++) {
+        for (size_t i = 0; i < count; i++)
             store(type, sum.data(), i, widen(type, sum.data(), i) + widen(type, part, i));
-        }
     }
     for (size_t i = 0; i < count; i++) {
         store(type, to, i,
@@ -426,17 +366,13 @@ void ring_sum(ncclDataType_t type, char *to, const char *own, const std::vector<
 // communicators
 
 void unlink_all() {
-    for (auto &c : live) {
-        unlink(c->path.c_str());
-    }
+    for (auto &c : live) unlink(c->path.c_str());
 }
 
 Shared *map_shared(const std::string &path) {
     int fd = open(path.c_str(), O_RDWR | O_CREAT, 0600);
     if (fd < 0 || ftruncate(fd, sizeof(Shared))) {
-        if (fd >= 0) {
-            close(fd);
-        }
+        if (fd >= 0) close(fd);
         return nullptr;
     }
     void *p = mmap(NULL, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -447,9 +383,8 @@ Shared *map_shared(const std::string &path) {
 ncclResult_t check_gpus(const Communicator &c) {
     const char *allowed = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     if (setting("CUDA_STAND_IN_NCCL_VERSION", NCCL_VERSION_CODE) >= NCCL_VERSION(2, 30, 0) && allowed &&
-        !strcmp(allowed, "1")) {
+        !strcmp(allowed, "1"))
         return ncclSuccess;
-    }
     for (int r = 0; r < c.ranks; r++) {
         if (r != c.rank && !strcmp(c.shared->gpu[r], c.shared->gpu[c.rank])) {
             return refuse(ncclInvalidUsage,
@@ -461,78 +396,58 @@ ncclResult_t check_gpus(const Communicator &c) {
 
 // Returns whether all ranks have come.
 bool joined(Communicator &c) {
-    if (c.ready || (int)c.shared->joined.load() < c.ranks) {
-        return c.ready;
-    }
+    if (c.ready || (int)c.shared->joined.load() < c.ranks) return c.ready;
     unlink(c.path.c_str());
-    if (ncclResult_t rc = check_gpus(c)) {
-        c.error = rc;
-    }
+    if (ncclResult_t rc = check_gpus(c)) c.error = rc;
     return c.ready = true;
 }
 
 // As NCCL looks at it.
 ncclResult_t check_config(const ncclConfig_t *config) {
     auto is_set = [](int x) { return x != NCCL_CONFIG_UNDEF_INT; };
-    if (!config) {
-        return ncclSuccess;
-    }
-    if (config->magic != 0xcafebeef || config->size != sizeof *config) {
+    if (!config) return ncclSuccess;
+    if (config->magic != 0xcafebeef || config->size != sizeof *config)
         return refuse(ncclInvalidArgument, "the configuration does not come from NCCL_CONFIG_INITIALIZER");
-    }
-    if (is_set(config->blocking) && config->blocking != 0 && config->blocking != 1) {
+    if (is_set(config->blocking) && config->blocking != 0 && config->blocking != 1)
         return refuse(ncclInvalidArgument, "blocking " + std::to_string(config->blocking));
-    }
     if ((is_set(config->minCTAs) && config->minCTAs <= 0) ||
         (is_set(config->maxCTAs) && config->maxCTAs <= 0) ||
         (is_set(config->minCTAs) && is_set(config->maxCTAs) && config->minCTAs > config->maxCTAs)) {
         return refuse(ncclInvalidArgument,
                       "CTAs " + std::to_string(config->minCTAs) + " to " + std::to_string(config->maxCTAs));
     }
-    if (is_set(config->CTAPolicy) && (config->CTAPolicy < 0 || config->CTAPolicy > 2)) {
+    if (is_set(config->CTAPolicy) && (config->CTAPolicy < 0 || config->CTAPolicy > 2))
         return refuse(ncclInvalidArgument, "CTAPolicy " + std::to_string(config->CTAPolicy));
-    }
     return ncclSuccess;
 }
 
 ncclResult_t join(ncclComm_t *handle, const std::string &path, int ranks, int rank, bool blocking) {
     *handle = nullptr;
-    if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks) {
+    if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks)
         return refuse(ncclInvalidArgument, "rank " + std::to_string(rank) + " of " + std::to_string(ranks));
-    }
     auto c = std::make_shared<Communicator>();
     c->rank = rank;
     c->ranks = ranks;
     c->blocking = blocking;
     c->path = path;
-    if (ncclResult_t rc = take(*c, OWN_BYTES)) {
-        return rc;
-    }
+    if (ncclResult_t rc = take(*c, OWN_BYTES)) return rc;
     c->shared = map_shared(path);
-    if (!c->shared) {
-        return refuse(ncclSystemError, path + ": " + strerror(errno));
-    }
-    if (c->shared->taken[rank].exchange(1)) {
+    if (!c->shared) return refuse(ncclSystemError, path + ": " + strerror(errno));
+    if (c->shared->taken[rank].exchange(1))
         return refuse(ncclInvalidUsage, "rank " + std::to_string(rank) + " is there already");
-    }
     if (cudaGetDevice(&c->device) != cudaSuccess ||
-        cudaDeviceGetPCIBusId(c->shared->gpu[rank], sizeof c->shared->gpu[rank], c->device) != cudaSuccess) {
+        cudaDeviceGetPCIBusId(c->shared->gpu[rank], sizeof c->shared->gpu[rank], c->device) != cudaSuccess)
         return refuse(ncclUnhandledCudaError, "no device");
-    }
     c->shared->joined++;
     {
         std::lock_guard<std::recursive_mutex> guard(lock);
         static int registered = atexit(unlink_all);
         (void)registered;
-        if (live.empty()) {
-            operations = 0;
-        }
+        if (live.empty()) operations = 0;
         live.push_back(c);
     }
     *handle = (ncclComm_t)c.get();
-    while (blocking && !joined(*c)) {
-        usleep(1000);
-    }
+    while (blocking && !joined(*c)) usleep(1000);
     return blocking ? (ncclResult_t)(int)c->error : ncclInProgress;
 }
 
@@ -553,17 +468,13 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t *config) {
-    if (ncclResult_t rc = check_config(config)) {
-        return rc;
-    }
+    if (ncclResult_t rc = check_config(config)) return rc;
     return join(comm, id.internal, ranks, rank, !config || config->blocking != 0);
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     CommunicatorPtr c = find(comm);
-    if (!c) {
-        return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
-    }
+    if (!c) return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
     if (c->unissued) {
         *state = ncclInProgress;
         return issue(c);
@@ -577,12 +488,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     CommunicatorPtr c = find(comm);
-    if (ncclResult_t rc = usable(c)) {
-        return rc;
-    }
-    if (!c->registered.empty()) {
-        return refuse(ncclInvalidUsage, "memory is still registered");
-    }
+    if (ncclResult_t rc = usable(c)) return rc;
+    if (!c->registered.empty()) return refuse(ncclInvalidUsage, "memory is still registered");
     c->finalizing = true;
     c->shared->finalized++;
     return c->blocking ? ncclSuccess : ncclInProgress;
@@ -590,16 +497,11 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     CommunicatorPtr c = find(comm);
-    if (!c) {
-        return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
-    }
-    if (c->unfinished || c->unissued) {
+    if (!c) return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
+    if (c->unfinished || c->unissued)
         return refuse(ncclInvalidUsage, "operations are under way: a card would wait for them");
-    }
     forget(c);
-    for (void *p : c->memory) {
-        cudaFree(p);
-    }
+    for (void *p : c->memory) cudaFree(p);
     return ncclSuccess;
 }
 
@@ -607,23 +509,17 @@ static thread_local bool reclaims;
 
 // Freeing the memory waits for all that the device still runs.
 static void reclaim() {
-    while (setting("CUDA_STAND_IN_NCCL_STUCK", 0)) {
-        sleep(1);
-    }
+    while (setting("CUDA_STAND_IN_NCCL_STUCK", 0)) sleep(1);
     cudaDeviceSynchronize();
     std::lock_guard<std::recursive_mutex> guard(lock);
-    for (void *p : unused) {
-        cudaFree(p);
-    }
+    for (void *p : unused) cudaFree(p);
     unused.clear();
     reclaims = false;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
     CommunicatorPtr c = find(comm);
-    if (!c) {
-        return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
-    }
+    if (!c) return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
     aborts++;
     c->aborted = true;
     unlink(c->path.c_str());
@@ -633,9 +529,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
         unused.insert(unused.end(), c->memory.begin(), c->memory.end());
     }
     reclaims = true;
-    if (!depth) {
-        reclaim();
-    }
+    if (!depth) reclaim();
     return ncclSuccess;
 }
 
@@ -659,9 +553,7 @@ const char *ncclGetLastError(ncclComm_t) {
 }
 
 ncclResult_t ncclMemAlloc(void **p, size_t bytes) {
-    if (cudaMalloc(p, bytes) != cudaSuccess) {
-        return refuse(ncclUnhandledCudaError, "out of memory");
-    }
+    if (cudaMalloc(p, bytes) != cudaSuccess) return refuse(ncclUnhandledCudaError, "out of memory");
     std::lock_guard<std::recursive_mutex> guard(lock);
     allocated[*p] = bytes;
     return ncclSuccess;
@@ -669,46 +561,34 @@ ncclResult_t ncclMemAlloc(void **p, size_t bytes) {
 
 ncclResult_t ncclMemFree(void *p) {
     std::lock_guard<std::recursive_mutex> guard(lock);
-    if (!allocated.count(p)) {
+    if (!allocated.count(p))
         return refuse(ncclInvalidArgument, "ncclMemFree of what ncclMemAlloc has not given");
-    }
-    for (auto &c : live) {
-        if (c->registered.count(p)) {
+    for (auto &c : live)
+        if (c->registered.count(p))
             return refuse(ncclInvalidUsage, "ncclMemFree of what is still registered");
-        }
-    }
     allocated.erase(p);
     return cudaFree(p) == cudaSuccess ? ncclSuccess : refuse(ncclUnhandledCudaError, "cudaFree");
 }
 
 static ncclResult_t check_registered(const Communicator &c, void *base, size_t bytes) {
     std::lock_guard<std::recursive_mutex> guard(lock);
-    if (holder(allocated, base, bytes) == allocated.end()) {
+    if (holder(allocated, base, bytes) == allocated.end())
         return refuse(ncclInvalidArgument, "only memory of ncclMemAlloc can be registered");
-    }
-    if (c.registered.count(base)) {
-        return refuse(ncclInvalidUsage, "registered already");
-    }
+    if (c.registered.count(base)) return refuse(ncclInvalidUsage, "registered already");
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommRegister(ncclComm_t comm, void *base, size_t bytes, void **handle) {
     CommunicatorPtr c = find(comm);
-    if (ncclResult_t rc = usable(c)) {
-        return rc;
-    }
-    if (ncclResult_t rc = check_registered(*c, base, bytes)) {
-        return rc;
-    }
+    if (ncclResult_t rc = usable(c)) return rc;
+    if (ncclResult_t rc = check_registered(*c, base, bytes)) return rc;
     c->registered[ *handle = base] = bytes;
     return ncclSuccess;
 }
 
 ncclResult_t ncclCommDeregister(ncclComm_t comm, void *handle) {
     CommunicatorPtr c = find(comm);
-    if (ncclResult_t rc = usable(c)) {
-        return rc;
-    }
+    if (ncclResult_t rc = usable(c)) return rc;
     return c->registered.erase(handle) ? ncclSuccess : refuse(ncclInvalidArgument, "not registered");
 }
 
@@ -718,9 +598,7 @@ ncclResult_t ncclGroupStart(void) {
 }
 
 ncclResult_t ncclGroupEnd(void) {
-    if (!depth) {
-        return refuse(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
-    }
+    if (!depth) return refuse(ncclInvalidUsage, "ncclGroupEnd without ncclGroupStart");
     ncclResult_t result = ncclSuccess;
     if (!--depth) {
         for (auto &c : grouped) {
@@ -728,9 +606,7 @@ ncclResult_t ncclGroupEnd(void) {
             result = result && result != ncclInProgress ? result : rc ? rc : result;
         }
         grouped.clear();
-        if (reclaims) {
-            reclaim();
-        }
+        if (reclaims) reclaim();
     }
     return result;
 }
@@ -740,9 +616,7 @@ ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int p
     size_t bytes = count * size_of(type);
     return operation(comm, stream, [&](Communicator &c, Operation &op) {
         ncclResult_t rc = check(c, peer, { { from, bytes } });
-        if (!rc) {
-            add(op, true, peer, SEND, type, from, bytes);
-        }
+        if (!rc) add(op, true, peer, SEND, type, from, bytes);
         return rc;
     });
 }
@@ -752,9 +626,7 @@ ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncc
     size_t bytes = count * size_of(type);
     return operation(comm, stream, [&](Communicator &c, Operation &op) {
         ncclResult_t rc = check(c, peer, { { to, bytes } });
-        if (!rc) {
-            add(op, false, peer, SEND, type, to, bytes);
-        }
+        if (!rc) add(op, false, peer, SEND, type, to, bytes);
         return rc;
     });
 }
@@ -765,12 +637,9 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataTyp
     return operation(comm, stream, [&](Communicator &c, Operation &op) {
         ncclResult_t rc = check(c, 0, { { from, bytes }, { to, c.ranks * bytes } });
         char *own = (char *)to + c.rank * bytes;
-        if (rc) {
-            return rc;
-        }
-        if (from != own && (char *)from < (char *)to + c.ranks * bytes && (char *)to < (char *)from + bytes) {
+        if (rc) return rc;
+        if (from != own && (char *)from < (char *)to + c.ranks * bytes && (char *)to < (char *)from + bytes)
             return refuse(ncclInvalidArgument, "in place at the wrong place");
-        }
         for (int r = 0; r < c.ranks; r++) {
             if (r != c.rank) {
                 add(op, true, r, ALL_GATHER, type, from, bytes);
@@ -787,13 +656,10 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDat
     size_t bytes = count * size_of(type);
     return operation(comm, stream, [&](Communicator &c, Operation &op) {
         ncclResult_t rc = check(c, 0, { { from, c.ranks * bytes }, { to, bytes } });
-        if (rc) {
-            return rc;
-        }
+        if (rc) return rc;
         const char *own = (const char *)from + c.rank * bytes;
-        if (to != own && (char *)to < (char *)from + c.ranks * bytes && (char *)from < (char *)to + bytes) {
+        if (to != own && (char *)to < (char *)from + c.ranks * bytes && (char *)from < (char *)to + bytes)
             return refuse(ncclInvalidArgument, "in place at the wrong place");
-        }
         auto parts = std::make_shared<std::vector<char>>(c.ranks * bytes);
         for (int r = 0; r < c.ranks; r++) {
             if (r != c.rank) {
@@ -814,10 +680,7 @@ long nccl_stand_in_aborts(void) { return aborts; }
 size_t nccl_stand_in_registered(void) {
     std::lock_guard<std::recursive_mutex> guard(lock);
     size_t sum = 0;
-    for (auto &c : live) {
-        for (auto &[p, bytes] : c->registered) {
-            sum += bytes;
-        }
-    }
+    for (auto &c : live)
+        for (auto &[p, bytes] : c->registered) sum += bytes;
     return sum;
 }

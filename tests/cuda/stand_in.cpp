@@ -94,9 +94,7 @@ const double KERNEL_MS = 5;             // a kernel's part of it if CUDA_STAND_I
 long number(const char *name, long usual) {
     const char *text = getenv(name);
     char *end;
-    if (!text || !*text) {
-        return usual;
-    }
+    if (!text || !*text) return usual;
     long value = strtol(text, &end, 10);
     if (*end || value < 0) {
         fprintf(stderr, "CUDA stand-in: %s=%s: not a number\n", name, text);
@@ -109,9 +107,7 @@ int choice(const char *name, std::initializer_list<const char *> words) {
     const char *text = getenv(name);
     int i = 0;
     for (const char *word : words) {
-        if (!text || !*text || !strcmp(text, word)) {
-            return text && *text ? i : 0;
-        }
+        if (!text || !*text || !strcmp(text, word)) return text && *text ? i : 0;
         i++;
     }
     fprintf(stderr, "CUDA stand-in: %s=%s: unknown\n", name, text);
@@ -121,22 +117,14 @@ int choice(const char *name, std::initializer_list<const char *> words) {
 void choose_visible(State &s) {
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
     int there = s.devices, seen = 0;
-    for (int d = 0; d < MAX_DEVICES; d++) {
-        s.card[d] = d;
-    }
+    for (int d = 0; d < MAX_DEVICES; d++) s.card[d] = d;
     for (char *end; list && seen < there; list = end + 1) {
         long d = strtol(list, &end, 10);
-        if (end == list || d < 0 || d >= there) {
-            break;
-        }
+        if (end == list || d < 0 || d >= there) break;
         s.card[seen++] = (int)d;
-        if (*end != ',') {
-            break;
-        }
+        if (*end != ',') break;
     }
-    if (list) {
-        s.devices = seen;
-    }
+    if (list) s.devices = seen;
 }
 
 void read_settings(State &s) {
@@ -188,9 +176,7 @@ void check_red_zones(State &s) {
 
 void at_exit() {
     State &s = state();
-    if (!s.lock.try_lock()) {
-        return;
-    }
+    if (!s.lock.try_lock()) return;
     check_red_zones(s);
     if (s.print_counts) {
         fprintf(stderr,
@@ -255,9 +241,7 @@ template <class F> cudaError_t api(const char *name, F body, bool needs_device =
                      : needs_device && !s.devices ? cudaErrorNoDevice
                                                   : body(s);
     allow_access(s, false);
-    if (rc != cudaSuccess) {
-        last_error = rc;
-    }
+    if (rc != cudaSuccess) last_error = rc;
     return rc;
 }
 
@@ -265,9 +249,7 @@ template <class F> cudaError_t api(const char *name, F body, bool needs_device =
 // streams
 
 StreamPtr stream_of(State &s, cudaStream_t handle) {
-    if (!handle) {
-        return s.device[current_device].default_stream;
-    }
+    if (!handle) return s.device[current_device].default_stream;
     auto found = s.streams.find(handle);
     return found == s.streams.end() ? nullptr : found->second;
 }
@@ -298,9 +280,7 @@ double now_ms() {
 void run_next(State &s, CUstream_st &stream) {
     Operation op = std::move(stream.queue.front());
     stream.queue.pop_front();
-    if (op.mark) {
-        op.mark->ms = now_ms() + pretended_ms;
-    }
+    if (op.mark) op.mark->ms = now_ms() + pretended_ms;
     if (op.work) {
         allow_access(s, true);
         op.work();
@@ -320,34 +300,29 @@ void pause(State &s, int pauses) {
     s.lock.lock();
     progress(s);
     auto streams = s.streams;  // a copy: others may open and close some in the next pause
-    for (auto &[handle, stream] : streams) {
-        if (pauses > PATIENCE && !stream->queue.empty()) {
-            step(s, *stream);
-        }
-    }
+    for (auto &[handle, stream] : streams)
+        if (pauses > PATIENCE && !stream->queue.empty()) step(s, *stream);
 }
 
 void advance(State &s, CUstream_st &stream, uint64_t until) {
     for (int pauses = 0; stream.done < until;) {
         const Operation &next = stream.queue.front();
-        if (is_ready(s, next)) {
+        if (is_ready(s, next))
             run_next(s, stream);
-        } else if (StreamPtr other = next.wait_for) {
+        else if (StreamPtr other = next.wait_for)
             advance(s, *other, next.wait_until);
-        } else {
+        else
             pause(s, ++pauses);
-        }
     }
 }
 
 // Runs one operation of those that the stream needs next.
 void step(State &s, CUstream_st &stream) {
     const Operation &next = stream.queue.front();
-    if (is_ready(s, next)) {
+    if (is_ready(s, next))
         run_next(s, stream);
-    } else if (next.wait_for) {
+    else if (next.wait_for)
         step(s, *next.wait_for);
-    }
 }
 
 bool run_ready(State &s, CUstream_st &stream) {
@@ -364,12 +339,8 @@ void progress(State &s) {
     bool any;
     do {
         any = false;
-        for (Device &device : s.device) {
-            any |= run_ready(s, *device.default_stream);
-        }
-        for (auto &entry : s.streams) {
-            any |= run_ready(s, *entry.second);
-        }
+        for (Device &device : s.device) any |= run_ready(s, *device.default_stream);
+        for (auto &entry : s.streams) any |= run_ready(s, *entry.second);
     } while (any);
 }
 
@@ -396,11 +367,8 @@ void wait_device(State &s) {
     CUstream_st &first = *s.device[current_device].default_stream;
     advance(s, first, first.queued);
     auto streams = s.streams;  // a copy: others may open and close some meanwhile
-    for (auto &[handle, stream] : streams) {
-        if (stream->device == current_device) {
-            advance(s, *stream, stream->queued);
-        }
-    }
+    for (auto &[handle, stream] : streams)
+        if (stream->device == current_device) advance(s, *stream, stream->queued);
     progress(s);
 }
 
@@ -418,13 +386,9 @@ Inside inside(const std::map<const char *, size_t> &pieces, const void *p, size_
     const char *begin = (const char *)p;
     auto next = pieces.upper_bound(begin);
     Inside result = next != pieces.end() && begin + size > next->first ? PARTLY : OUTSIDE;
-    if (next == pieces.begin()) {
-        return result;
-    }
+    if (next == pieces.begin()) return result;
     auto [piece, piece_size] = *std::prev(next);
-    if (begin + size <= piece + piece_size) {
-        return INSIDE;
-    }
+    if (begin + size <= piece + piece_size) return INSIDE;
     return begin < piece + piece_size ? PARTLY : result;
 }
 
@@ -433,9 +397,7 @@ size_t take_piece(State &s, Device &device, size_t size) {
     for (auto [offset, piece] : device.free_pieces) {
         if (piece >= size) {
             device.free_pieces.erase(offset);
-            if (piece > size) {
-                device.free_pieces[offset + size] = piece - size;
-            }
+            if (piece > size) device.free_pieces[offset + size] = piece - size;
             device.used += size;
             return offset;
         }
@@ -451,25 +413,18 @@ void give_piece(Device &device, size_t offset, size_t size) {
         device.free_pieces.erase(after);
     }
     auto next = device.free_pieces.upper_bound(offset);
-    if (next != device.free_pieces.begin() && std::prev(next)->first + std::prev(next)->second == offset) {
+    if (next != device.free_pieces.begin() && std::prev(next)->first + std::prev(next)->second == offset)
         std::prev(next)->second += size;
-    } else {
+    else
         device.free_pieces[offset] = size;
-    }
 }
 
 cudaError_t copy(State &s, void *dst, const void *src, size_t count, cudaMemcpyKind kind, cudaStream_t handle,
                  bool async) {
     StreamPtr stream = stream_of(s, handle);
-    if (!stream) {
-        return cudaErrorInvalidResourceHandle;
-    }
-    if ((unsigned)kind > cudaMemcpyDefault) {
-        return cudaErrorInvalidMemcpyDirection;
-    }
-    if (!count) {
-        return cudaSuccess;
-    }
+    if (!stream) return cudaErrorInvalidResourceHandle;
+    if ((unsigned)kind > cudaMemcpyDefault) return cudaErrorInvalidMemcpyDirection;
+    if (!count) return cudaSuccess;
     bool to_device = in_arena(s, dst), from_device = in_arena(s, src);
     cudaMemcpyKind actual = to_device     ? from_device ? cudaMemcpyDeviceToDevice : cudaMemcpyHostToDevice
                             : from_device ? cudaMemcpyDeviceToHost
@@ -477,9 +432,8 @@ cudaError_t copy(State &s, void *dst, const void *src, size_t count, cudaMemcpyK
     Inside dst_inside = inside(to_device ? s.live : s.pinned, dst, count),
            src_inside = inside(from_device ? s.live : s.pinned, src, count);
     if (!dst || !src || (kind != cudaMemcpyDefault && kind != actual) || dst_inside == PARTLY ||
-        src_inside == PARTLY || (to_device && !dst_inside) || (from_device && !src_inside)) {
+        src_inside == PARTLY || (to_device && !dst_inside) || (from_device && !src_inside))
         return cudaErrorInvalidValue;
-    }
     s.bytes[actual] += count;
     if (actual == cudaMemcpyHostToDevice && async && !src_inside) {
         // Pageable memory is staged before the call returns.
@@ -489,31 +443,21 @@ cudaError_t copy(State &s, void *dst, const void *src, size_t count, cudaMemcpyK
     }
     push_work(s, *stream, [=] { memcpy(dst, src, count); });
     bool pageable = (!to_device && !dst_inside) || actual == cudaMemcpyHostToHost;
-    if (actual != cudaMemcpyDeviceToDevice && (!async || pageable)) {
-        wait(s, *stream, stream->queued);
-    }
+    if (actual != cudaMemcpyDeviceToDevice && (!async || pageable)) wait(s, *stream, stream->queued);
     return cudaSuccess;
 }
 
 cudaError_t clear(State &s, void *p, int value, size_t count, cudaStream_t handle) {
     StreamPtr stream = stream_of(s, handle);
-    if (!stream) {
-        return cudaErrorInvalidResourceHandle;
-    }
-    if (!count) {
-        return cudaSuccess;
-    }
-    if (!in_arena(s, p) || inside(s.live, p, count) != INSIDE) {
-        return cudaErrorInvalidValue;
-    }
+    if (!stream) return cudaErrorInvalidResourceHandle;
+    if (!count) return cudaSuccess;
+    if (!in_arena(s, p) || inside(s.live, p, count) != INSIDE) return cudaErrorInvalidValue;
     push_work(s, *stream, [=] { memset(p, value, count); });
     return cudaSuccess;
 }
 
 cudaError_t create_stream(State &s, cudaStream_t *handle, unsigned flags) {
-    if (!handle || flags > cudaStreamNonBlocking) {
-        return cudaErrorInvalidValue;
-    }
+    if (!handle || flags > cudaStreamNonBlocking) return cudaErrorInvalidValue;
     if (!(flags & cudaStreamNonBlocking)) {
         fprintf(stderr, "CUDA stand-in: streams that wait for the default stream are not covered; pass "
                         "cudaStreamNonBlocking\n");
@@ -526,9 +470,7 @@ cudaError_t create_stream(State &s, cudaStream_t *handle, unsigned flags) {
 }
 
 cudaError_t create_event(State &s, cudaEvent_t *handle, unsigned flags) {
-    if (!handle || flags > (cudaEventBlockingSync | cudaEventDisableTiming)) {
-        return cudaErrorInvalidValue;
-    }
+    if (!handle || flags > (cudaEventBlockingSync | cudaEventDisableTiming)) return cudaErrorInvalidValue;
     auto event = std::make_shared<CUevent_st>();
     event->device = current_device;
     event->timed = !(flags & cudaEventDisableTiming);
@@ -554,9 +496,7 @@ cudaError_t cudaGetDeviceCount(int *count) {
 
 cudaError_t cudaSetDevice(int device) {
     return api(__func__, [&](State &s) {
-        if (device < 0 || device >= s.devices) {
-            return cudaErrorInvalidDevice;
-        }
+        if (device < 0 || device >= s.devices) return cudaErrorInvalidDevice;
         current_device = device;
         return cudaSuccess;
     });
@@ -571,9 +511,7 @@ cudaError_t cudaGetDevice(int *device) {
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device) {
     return api(__func__, [&](State &s) {
-        if (device < 0 || device >= s.devices) {
-            return cudaErrorInvalidDevice;
-        }
+        if (device < 0 || device >= s.devices) return cudaErrorInvalidDevice;
         *prop = cudaDeviceProp{};
         snprintf(prop->name, sizeof prop->name, "CUDA stand-in");
         snprintf(prop->uuid.bytes, sizeof prop->uuid.bytes, "stand-in %d", s.card[device]);
@@ -593,9 +531,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device) {
 cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, int device) {
     cudaDeviceProp prop;
     cudaError_t rc = cudaGetDeviceProperties(&prop, device);
-    if (rc != cudaSuccess) {
-        return rc;
-    }
+    if (rc != cudaSuccess) return rc;
     return api(__func__, [&](State &) {
         switch (attr) {
         case cudaDevAttrMaxThreadsPerBlock:
@@ -633,9 +569,7 @@ cudaError_t cuda_stand_in_occupancy(int *blocks, int threads) {
 
 cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device) {
     return api(__func__, [&](State &s) {
-        if (!id || size < 13 || device < 0 || device >= s.devices) {
-            return cudaErrorInvalidValue;
-        }
+        if (!id || size < 13 || device < 0 || device >= s.devices) return cudaErrorInvalidValue;
         snprintf(id, (size_t)size, "0000:%02x:00.0", s.mig ? 1 : s.card[device] + 1);
         return cudaSuccess;
     });
@@ -704,11 +638,8 @@ struct ErrorText {
 };
 
 const ErrorText *text_of(cudaError_t error) {
-    for (const ErrorText &t : error_texts) {
-        if (t.error == error) {
-            return &t;
-        }
-    }
+    for (const ErrorText &t : error_texts)
+        if (t.error == error) return &t;
     return nullptr;
 }
 }  // namespace
@@ -738,14 +669,10 @@ cudaError_t cudaMalloc(void **p, size_t size) {
     *p = nullptr;
     return api(__func__, [&](State &s) {
         s.allocations++;
-        if (!size) {
-            return cudaSuccess;
-        }
+        if (!size) return cudaSuccess;
         size_t offset = size < s.capacity ? take_piece(s, s.device[current_device], padded(size))
                                           : s.capacity;
-        if (offset == s.capacity) {
-            return cudaErrorMemoryAllocation;
-        }
+        if (offset == s.capacity) return cudaErrorMemoryAllocation;
         *p = s.arena + current_device * s.capacity + offset;
         s.live[(char *)*p] = size;
         allow_access(s, true);
@@ -756,13 +683,9 @@ cudaError_t cudaMalloc(void **p, size_t size) {
 
 cudaError_t cudaFree(void *p) {
     return api(__func__, [&](State &s) {
-        if (!p) {
-            return cudaSuccess;
-        }
+        if (!p) return cudaSuccess;
         auto found = s.live.find((char *)p);
-        if (found == s.live.end()) {
-            return cudaErrorInvalidValue;
-        }
+        if (found == s.live.end()) return cudaErrorInvalidValue;
         wait_device(s);
         check_red_zones(s);
         memset(p, POISON, found->second);
@@ -777,12 +700,8 @@ cudaError_t cudaHostAlloc(void **p, size_t size, unsigned) {
     *p = nullptr;
     return api(__func__, [&](State &s) {
         s.allocations++;
-        if (!size) {
-            return cudaSuccess;
-        }
-        if (posix_memalign(p, 4096, size)) {
-            return cudaErrorMemoryAllocation;
-        }
+        if (!size) return cudaSuccess;
+        if (posix_memalign(p, 4096, size)) return cudaErrorMemoryAllocation;
         memset(*p, POISON, size);
         s.pinned[(char *)*p] = size;
         return cudaSuccess;
@@ -791,12 +710,8 @@ cudaError_t cudaHostAlloc(void **p, size_t size, unsigned) {
 
 cudaError_t cudaFreeHost(void *p) {
     return api(__func__, [&](State &s) {
-        if (!p) {
-            return cudaSuccess;
-        }
-        if (!s.pinned.count((char *)p)) {
-            return cudaErrorInvalidValue;
-        }
+        if (!p) return cudaSuccess;
+        if (!s.pinned.count((char *)p)) return cudaErrorInvalidValue;
         wait_device(s);
         s.pinned.erase((char *)p);
         free(p);
@@ -806,12 +721,8 @@ cudaError_t cudaFreeHost(void *p) {
 
 cudaError_t cudaHostRegister(void *p, size_t size, unsigned) {
     return api(__func__, [&](State &s) {
-        if (!p || !size || in_arena(s, p)) {
-            return cudaErrorInvalidValue;
-        }
-        if (inside(s.pinned, p, size) != OUTSIDE) {
-            return cudaErrorHostMemoryAlreadyRegistered;
-        }
+        if (!p || !size || in_arena(s, p)) return cudaErrorInvalidValue;
+        if (inside(s.pinned, p, size) != OUTSIDE) return cudaErrorHostMemoryAlreadyRegistered;
         s.pinned[(char *)p] = size;
         return cudaSuccess;
     });
@@ -819,9 +730,7 @@ cudaError_t cudaHostRegister(void *p, size_t size, unsigned) {
 
 cudaError_t cudaHostUnregister(void *p) {
     return api(__func__, [&](State &s) {
-        if (!s.pinned.count((char *)p)) {
-            return cudaErrorHostMemoryNotRegistered;
-        }
+        if (!s.pinned.count((char *)p)) return cudaErrorHostMemoryNotRegistered;
         wait_device(s);
         s.pinned.erase((char *)p);
         return cudaSuccess;
@@ -859,9 +768,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned flags, i
 cudaError_t cudaStreamDestroy(cudaStream_t handle) {
     return api(__func__, [&](State &s) {
         StreamPtr stream = handle ? stream_of(s, handle) : nullptr;
-        if (!stream) {
-            return cudaErrorInvalidResourceHandle;
-        }
+        if (!stream) return cudaErrorInvalidResourceHandle;
         advance(s, *stream, stream->queued);
         s.streams.erase(handle);
         progress(s);
@@ -872,9 +779,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     return api(__func__, [&](State &s) {
         StreamPtr stream = stream_of(s, handle);
-        if (!stream) {
-            return cudaErrorInvalidResourceHandle;
-        }
+        if (!stream) return cudaErrorInvalidResourceHandle;
         wait(s, *stream, stream->queued);
         return cudaSuccess;
     });
@@ -883,12 +788,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
 cudaError_t cudaStreamQuery(cudaStream_t handle) {
     return api(__func__, [&](State &s) {
         StreamPtr stream = stream_of(s, handle);
-        if (!stream) {
-            return cudaErrorInvalidResourceHandle;
-        }
-        if (stream->queue.empty()) {
-            return cudaSuccess;
-        }
+        if (!stream) return cudaErrorInvalidResourceHandle;
+        if (stream->queue.empty()) return cudaSuccess;
         step(s, *stream);
         progress(s);
         return cudaErrorNotReady;
@@ -899,9 +800,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event_handle, u
     return api(__func__, [&](State &s) {
         StreamPtr stream = stream_of(s, handle);
         EventPtr event = event_of(s, event_handle);
-        if (!stream || !event) {
-            return cudaErrorInvalidResourceHandle;
-        }
+        if (!stream || !event) return cudaErrorInvalidResourceHandle;
         if (event->stream && event->stream != stream) {
             Operation op;
             op.wait_for = event->stream;
@@ -924,9 +823,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event_handle, cudaStream_t handle) {
     return api(__func__, [&](State &s) {
         StreamPtr stream = stream_of(s, handle);
         EventPtr event = event_of(s, event_handle);
-        if (!stream || !event || event->device != stream->device) {
-            return cudaErrorInvalidResourceHandle;
-        }
+        if (!stream || !event || event->device != stream->device) return cudaErrorInvalidResourceHandle;
         event->stream = stream;
         event->position = stream->queued + 1;
         Operation op;
@@ -939,12 +836,8 @@ cudaError_t cudaEventRecord(cudaEvent_t event_handle, cudaStream_t handle) {
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
     return api(__func__, [&](State &s) {
         EventPtr event = event_of(s, handle);
-        if (!event) {
-            return cudaErrorInvalidResourceHandle;
-        }
-        if (!is_complete(*event)) {
-            wait(s, *event->stream, event->position);
-        }
+        if (!event) return cudaErrorInvalidResourceHandle;
+        if (!is_complete(*event)) wait(s, *event->stream, event->position);
         return cudaSuccess;
     });
 }
@@ -952,12 +845,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
 cudaError_t cudaEventQuery(cudaEvent_t handle) {
     return api(__func__, [&](State &s) {
         EventPtr event = event_of(s, handle);
-        if (!event) {
-            return cudaErrorInvalidResourceHandle;
-        }
-        if (is_complete(*event)) {
-            return cudaSuccess;
-        }
+        if (!event) return cudaErrorInvalidResourceHandle;
+        if (is_complete(*event)) return cudaSuccess;
         step(s, *event->stream);
         progress(s);
         return cudaErrorNotReady;
@@ -967,12 +856,9 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start_handle, cudaEvent_t end_handle) {
     return api(__func__, [&](State &s) {
         EventPtr start = event_of(s, start_handle), end = event_of(s, end_handle);
-        if (!start || !end || !start->timed || !end->timed || !start->stream || !end->stream) {
+        if (!start || !end || !start->timed || !end->timed || !start->stream || !end->stream)
             return cudaErrorInvalidResourceHandle;
-        }
-        if (!is_complete(*start) || !is_complete(*end)) {
-            return cudaErrorNotReady;
-        }
+        if (!is_complete(*start) || !is_complete(*end)) return cudaErrorNotReady;
         *ms = (float)(end->ms - start->ms);
         return cudaSuccess;
     });
@@ -1005,9 +891,7 @@ cudaError_t cuda_stand_in_refuse(const void *kernel) {
 static cudaError_t queue_on(State &s, cudaStream_t handle, std::function<void()> work,
                             std::function<bool()> ready = nullptr) {
     StreamPtr stream = stream_of(s, handle);
-    if (!stream || stream->device != current_device) {
-        return cudaErrorInvalidResourceHandle;
-    }
+    if (!stream || stream->device != current_device) return cudaErrorInvalidResourceHandle;
     s.launches++;
     Operation op;
     op.ready = std::move(ready);
@@ -1033,9 +917,8 @@ cudaError_t cuda_stand_in_launch(const cudaLaunchConfig_t *config, const void *k
                blocks = (size_t)grid.x * grid.y * grid.z;
         if (!block_size || block_size > blocks::MAX_THREADS || threads.z > 64 || !blocks ||
             grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535 || config->dynamicSmemBytes ||
-            config->numAttrs) {
+            config->numAttrs)
             return cudaErrorInvalidValue;
-        }
         bool backward = s.backward;
         double pretended = getenv("CUDA_STAND_IN_FASTEST") ? KERNEL_MS : 0;
         return queue_on(s, config->stream, [=] {
@@ -1070,11 +953,8 @@ void cuda_stand_in_counts(long *launches, long *waits, long *allocations) {
     State &s = state();
     std::lock_guard<std::mutex> guard(s.lock);
     long *to[3] = { launches, waits, allocations }, from[3] = { s.launches, s.waits, s.allocations };
-    for (int i = 0; i < 3; i++) {
-        if (to[i]) {
-            *to[i] = from[i];
-        }
-    }
+    for (int i = 0; i < 3; i++)
+        if (to[i]) *to[i] = from[i];
 }
 
 // --------
