@@ -199,27 +199,14 @@ uint64_t key_of(const Problem &p) {
 
 float read(int type, const void *p, int64_t i) {
     if (type == CUDA_R_32F) return ((const float *)p)[i];
-    uint16_t bits = ((const uint16_t *)p)[i];
-    if (type == CUDA_R_16BF) return __uint_as_float((unsigned)bits << 16);
-    _Float16 half;
-    memcpy(&half, &bits, sizeof half);
-    return (float)half;
+    return (type == CUDA_R_16BF ? bf16_widen : fp16_widen)(((const uint16_t *)p)[i]);
 }
 
 void write(int type, void *p, int64_t i, float x) {
-    if (type == CUDA_R_32F) {
+    if (type == CUDA_R_32F)
         ((float *)p)[i] = x;
-        return;
-    }
-    uint16_t bits;
-    if (type == CUDA_R_16BF) {
-        unsigned u = __float_as_uint(x);
-        bits = (uint16_t)(isnan(x) ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16);
-    } else {
-        _Float16 half = (_Float16)x;
-        memcpy(&bits, &half, sizeof bits);
-    }
-    ((uint16_t *)p)[i] = bits;
+    else
+        ((uint16_t *)p)[i] = (type == CUDA_R_16BF ? bf16_round : fp16_round)(x);
 }
 
 // Rounds to 10 bits of mantissa, to nearest, halves away from 0.

@@ -19,25 +19,29 @@ typedef struct dim3 {
 #define CUDA_DV(x)
 #endif
 
-typedef enum cudaError {
-    cudaSuccess = 0,
-    cudaErrorInvalidValue = 1,
-    cudaErrorMemoryAllocation = 2,
-    cudaErrorInitializationError = 3,
-    cudaErrorInvalidConfiguration = 9,
-    cudaErrorInvalidMemcpyDirection = 21,
-    cudaErrorInsufficientDriver = 35,
-    cudaErrorNoDevice = 100,
-    cudaErrorInvalidDevice = 101,
-    cudaErrorNoKernelImageForDevice = 209,
-    cudaErrorInvalidResourceHandle = 400,
-    cudaErrorNotReady = 600,
-    cudaErrorIllegalAddress = 700,
-    cudaErrorHostMemoryAlreadyRegistered = 712,
-    cudaErrorHostMemoryNotRegistered = 713,
-    cudaErrorLaunchFailure = 719,
-    cudaErrorUnknown = 999
-} cudaError_t;
+// clang-format off
+#define CUDA_ERRORS(E) \
+    E(cudaSuccess, 0, "no error") \
+    E(cudaErrorInvalidValue, 1, "invalid argument") \
+    E(cudaErrorMemoryAllocation, 2, "out of memory") \
+    E(cudaErrorInitializationError, 3, "initialization error") \
+    E(cudaErrorInvalidConfiguration, 9, "invalid configuration argument") \
+    E(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction") \
+    E(cudaErrorInsufficientDriver, 35, "driver too old for the run time") \
+    E(cudaErrorNoDevice, 100, "no CUDA device") \
+    E(cudaErrorInvalidDevice, 101, "invalid device ordinal") \
+    E(cudaErrorNoKernelImageForDevice, 209, "no kernel image for the device") \
+    E(cudaErrorInvalidResourceHandle, 400, "invalid resource handle") \
+    E(cudaErrorNotReady, 600, "not ready") \
+    E(cudaErrorIllegalAddress, 700, "illegal memory access") \
+    E(cudaErrorHostMemoryAlreadyRegistered, 712, "host memory already registered") \
+    E(cudaErrorHostMemoryNotRegistered, 713, "host memory not registered") \
+    E(cudaErrorLaunchFailure, 719, "launch failure") \
+    E(cudaErrorUnknown, 999, "unknown error")
+// clang-format on
+#define CUDA_ERROR(name, value, text) name = value,
+typedef enum cudaError { CUDA_ERRORS(CUDA_ERROR) } cudaError_t;
+#undef CUDA_ERROR
 
 typedef struct CUstream_st *cudaStream_t;
 typedef struct CUevent_st *cudaEvent_t;

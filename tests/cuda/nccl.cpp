@@ -2,6 +2,7 @@
 // through rings of bytes in a file that all ranks have mapped. Any call that looks at a stream's progress
 // moves the bytes that can move.
 #include "stand_in.h"
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -68,7 +69,6 @@ using OperationPtr = std::shared_ptr<Operation>;
 
 struct Communicator {
     int rank, ranks, device = 0;
-    bool blocking;
     std::string path;
     Shared *shared = nullptr;
     bool ready = false, finalizing = false, has_stream = false;
@@ -122,12 +122,7 @@ CommunicatorPtr find(ncclComm_t handle) {
 
 void forget(const CommunicatorPtr &c) {
     std::lock_guard<std::recursive_mutex> guard(lock);
-    for (size_t i = 0; i < live.size(); i++) {
-        if (live[i] == c) {
-            live.erase(live.begin() + (long)i);
-            return;
-        }
-    }
+    live.erase(std::find(live.begin(), live.end(), c));
 }
 
 size_t size_of(ncclDataType_t type) { return type == ncclFloat32 ? 4 : type == ncclInt8 ? 1 : 2; }
@@ -253,20 +248,18 @@ ncclResult_t issue(const CommunicatorPtr &c) {
     if (ncclResult_t rc = connect(*c, *op)) return rc;
     op->number = ++operations;
     c->unfinished++;
-    cudaError_t rc = cuda_stand_in_queue_when(
-        c->stream, [=] { return look(*c, *op); },
-        [=] {
-            for (size_t i = 0; i < op->then.size() && !c->aborted; i++) op->then[i]();
-            c->unfinished--;
-        });
+    auto finish = [=] {
+        for (size_t i = 0; i < op->then.size() && !c->aborted; i++) op->then[i]();
+        c->unfinished--;
+    };
+    cudaError_t rc = cuda_stand_in_queue(c->stream, finish, [=] { return look(*c, *op); });
     return rc == cudaSuccess ? ncclSuccess : refuse(ncclUnhandledCudaError, cudaGetErrorString(rc));
 }
 
-// A blocking communicator's work is queued at once.
 ncclResult_t end_operation(const CommunicatorPtr &c) {
     c->unissued = std::move(c->group);
     c->group = nullptr;
-    return c->blocking ? issue(c) : ncclInProgress;
+    return ncclInProgress;
 }
 
 // --------
@@ -310,14 +303,6 @@ ncclResult_t check(const Communicator &c, int peer,
         if (!reaches(p, bytes))
             return refuse(ncclInvalidArgument, "a buffer is not in one allocation of device memory");
     return ncclSuccess;
-}
-
-// Returns the block that contains all of [p, p + bytes), or end().
-std::map<void *, size_t>::const_iterator holder(const std::map<void *, size_t> &blocks, const void *p,
-                                                size_t bytes) {
-    for (auto b = blocks.begin(); b != blocks.end(); b++)
-        if (p >= b->first && (const char *)p + bytes <= (const char *)b->first + b->second) return b;
-    return blocks.end();
 }
 
 void add(Operation &op, bool is_send, int peer, Kind kind, ncclDataType_t type, const void *p, size_t bytes) {
@@ -402,33 +387,23 @@ bool joined(Communicator &c) {
     return c.ready = true;
 }
 
-// As NCCL looks at it.
 ncclResult_t check_config(const ncclConfig_t *config) {
-    auto is_set = [](int x) { return x != NCCL_CONFIG_UNDEF_INT; };
-    if (!config) return ncclSuccess;
-    if (config->magic != 0xcafebeef || config->size != sizeof *config)
+    if (!config || config->magic != 0xcafebeef || config->size != sizeof *config)
         return refuse(ncclInvalidArgument, "the configuration does not come from NCCL_CONFIG_INITIALIZER");
-    if (is_set(config->blocking) && config->blocking != 0 && config->blocking != 1)
-        return refuse(ncclInvalidArgument, "blocking " + std::to_string(config->blocking));
-    if ((is_set(config->minCTAs) && config->minCTAs <= 0) ||
-        (is_set(config->maxCTAs) && config->maxCTAs <= 0) ||
-        (is_set(config->minCTAs) && is_set(config->maxCTAs) && config->minCTAs > config->maxCTAs)) {
-        return refuse(ncclInvalidArgument,
-                      "CTAs " + std::to_string(config->minCTAs) + " to " + std::to_string(config->maxCTAs));
-    }
-    if (is_set(config->CTAPolicy) && (config->CTAPolicy < 0 || config->CTAPolicy > 2))
-        return refuse(ncclInvalidArgument, "CTAPolicy " + std::to_string(config->CTAPolicy));
+    if (config->blocking != 0)
+        return refuse(ncclInvalidArgument, "the stand-in takes non-blocking communicators only");
+    if (config->maxCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs <= 0)
+        return refuse(ncclInvalidArgument, "maxCTAs " + std::to_string(config->maxCTAs));
     return ncclSuccess;
 }
 
-ncclResult_t join(ncclComm_t *handle, const std::string &path, int ranks, int rank, bool blocking) {
+ncclResult_t join(ncclComm_t *handle, const std::string &path, int ranks, int rank) {
     *handle = nullptr;
     if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks)
         return refuse(ncclInvalidArgument, "rank " + std::to_string(rank) + " of " + std::to_string(ranks));
     auto c = std::make_shared<Communicator>();
     c->rank = rank;
     c->ranks = ranks;
-    c->blocking = blocking;
     c->path = path;
     if (ncclResult_t rc = take(*c, OWN_BYTES)) return rc;
     c->shared = map_shared(path);
@@ -447,8 +422,7 @@ ncclResult_t join(ncclComm_t *handle, const std::string &path, int ranks, int ra
         live.push_back(c);
     }
     *handle = (ncclComm_t)c.get();
-    while (blocking && !joined(*c)) usleep(1000);
-    return blocking ? (ncclResult_t)(int)c->error : ncclInProgress;
+    return ncclInProgress;
 }
 
 }  // namespace
@@ -469,7 +443,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t *config) {
     if (ncclResult_t rc = check_config(config)) return rc;
-    return join(comm, id.internal, ranks, rank, !config || config->blocking != 0);
+    return join(comm, id.internal, ranks, rank);
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
@@ -492,7 +466,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     if (!c->registered.empty()) return refuse(ncclInvalidUsage, "memory is still registered");
     c->finalizing = true;
     c->shared->finalized++;
-    return c->blocking ? ncclSuccess : ncclInProgress;
+    return ncclInProgress;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
@@ -572,7 +546,9 @@ ncclResult_t ncclMemFree(void *p) {
 
 static ncclResult_t check_registered(const Communicator &c, void *base, size_t bytes) {
     std::lock_guard<std::recursive_mutex> guard(lock);
-    if (holder(allocated, base, bytes) == allocated.end())
+    auto block = allocated.upper_bound(base);
+    if (block == allocated.begin() ||
+        (char *)base + bytes > (char *)std::prev(block)->first + std::prev(block)->second)
         return refuse(ncclInvalidArgument, "only memory of ncclMemAlloc can be registered");
     if (c.registered.count(base)) return refuse(ncclInvalidUsage, "registered already");
     return ncclSuccess;
@@ -611,24 +587,24 @@ ncclResult_t ncclGroupEnd(void) {
     return result;
 }
 
-ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                      cudaStream_t stream) {
+static ncclResult_t message(bool is_send, const void *p, size_t count, ncclDataType_t type, int peer,
+                            ncclComm_t comm, cudaStream_t stream) {
     size_t bytes = count * size_of(type);
     return operation(comm, stream, [&](Communicator &c, Operation &op) {
-        ncclResult_t rc = check(c, peer, { { from, bytes } });
-        if (!rc) add(op, true, peer, SEND, type, from, bytes);
+        ncclResult_t rc = check(c, peer, { { p, bytes } });
+        if (!rc) add(op, is_send, peer, SEND, type, p, bytes);
         return rc;
     });
 }
 
+ncclResult_t ncclSend(const void *from, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream) {
+    return message(true, from, count, type, peer, comm, stream);
+}
+
 ncclResult_t ncclRecv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-    size_t bytes = count * size_of(type);
-    return operation(comm, stream, [&](Communicator &c, Operation &op) {
-        ncclResult_t rc = check(c, peer, { { to, bytes } });
-        if (!rc) add(op, false, peer, SEND, type, to, bytes);
-        return rc;
-    });
+    return message(false, to, count, type, peer, comm, stream);
 }
 
 ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataType_t type, ncclComm_t comm,

@@ -4,8 +4,9 @@
 // while the calling threads go on.
 //
 // It is stricter than necessary, so that tests find what would fail on a cluster:
-// - On a non-blocking communicator a call's work is on its stream only after ncclCommGetAsyncError has been
-//   called. Another call before that is ncclInvalidUsage.
+// - Communicators do not block: a call's work is on its stream only after ncclCommGetAsyncError has been
+// called.
+//   Another call before that is ncclInvalidUsage.
 // - A send ends when it has been received.
 // - A rank that dies is not noticed.
 // - Memory must be the device's, and all work of a communicator is on one stream.

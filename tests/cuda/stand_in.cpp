@@ -532,29 +532,18 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, int device) 
     cudaDeviceProp prop;
     cudaError_t rc = cudaGetDeviceProperties(&prop, device);
     if (rc != cudaSuccess) return rc;
+    const std::map<cudaDeviceAttr, int> values = {
+        { cudaDevAttrMaxThreadsPerBlock, prop.maxThreadsPerBlock },
+        { cudaDevAttrMultiProcessorCount, prop.multiProcessorCount },
+        { cudaDevAttrL2CacheSize, prop.l2CacheSize },
+        { cudaDevAttrMaxThreadsPerMultiProcessor, prop.maxThreadsPerMultiProcessor },
+        { cudaDevAttrComputeCapabilityMajor, prop.major },
+        { cudaDevAttrComputeCapabilityMinor, prop.minor },
+    };
     return api(__func__, [&](State &) {
-        switch (attr) {
-        case cudaDevAttrMaxThreadsPerBlock:
-            *value = prop.maxThreadsPerBlock;
-            break;
-        case cudaDevAttrMultiProcessorCount:
-            *value = prop.multiProcessorCount;
-            break;
-        case cudaDevAttrL2CacheSize:
-            *value = prop.l2CacheSize;
-            break;
-        case cudaDevAttrMaxThreadsPerMultiProcessor:
-            *value = prop.maxThreadsPerMultiProcessor;
-            break;
-        case cudaDevAttrComputeCapabilityMajor:
-            *value = prop.major;
-            break;
-        case cudaDevAttrComputeCapabilityMinor:
-            *value = prop.minor;
-            break;
-        default:
-            return cudaErrorInvalidValue;
-        }
+        auto found = values.find(attr);
+        if (found == values.end()) return cudaErrorInvalidValue;
+        *value = found->second;
         return cudaSuccess;
     });
 }
@@ -610,48 +599,16 @@ cudaError_t cudaGetLastError(void) {
     return rc;
 }
 
-namespace {
-struct ErrorText {
-    cudaError_t error;
-    const char *name, *text;
-} error_texts[] = {
-#define ERROR(e, text) \
-    { e, #e, text }
-    ERROR(cudaSuccess, "no error"),
-    ERROR(cudaErrorInvalidValue, "invalid argument"),
-    ERROR(cudaErrorMemoryAllocation, "out of memory"),
-    ERROR(cudaErrorInitializationError, "initialization error"),
-    ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
-    ERROR(cudaErrorInvalidMemcpyDirection, "invalid copy direction"),
-    ERROR(cudaErrorInsufficientDriver, "driver too old for the run time"),
-    ERROR(cudaErrorNoDevice, "no CUDA device"),
-    ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
-    ERROR(cudaErrorNoKernelImageForDevice, "no kernel image for the device"),
-    ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
-    ERROR(cudaErrorNotReady, "not ready"),
-    ERROR(cudaErrorIllegalAddress, "illegal memory access"),
-    ERROR(cudaErrorHostMemoryAlreadyRegistered, "host memory already registered"),
-    ERROR(cudaErrorHostMemoryNotRegistered, "host memory not registered"),
-    ERROR(cudaErrorLaunchFailure, "launch failure"),
-    ERROR(cudaErrorUnknown, "unknown error"),
-#undef ERROR
-};
-
-const ErrorText *text_of(cudaError_t error) {
-    for (const ErrorText &t : error_texts)
-        if (t.error == error) return &t;
-    return nullptr;
-}
-}  // namespace
-
 const char *cudaGetErrorName(cudaError_t error) {
-    const ErrorText *t = text_of(error);
-    return t ? t->name : "unrecognized error code";
+#define NAME(name, value, text) error == name ? #name:
+    return CUDA_ERRORS(NAME) "unrecognized error code";
+#undef NAME
 }
 
 const char *cudaGetErrorString(cudaError_t error) {
-    const ErrorText *t = text_of(error);
-    return t ? t->text : "unrecognized error code";
+#define TEXT(name, value, text) error == name ? text:
+    return CUDA_ERRORS(TEXT) "unrecognized error code";
+#undef TEXT
 }
 
 // --------
@@ -900,12 +857,8 @@ static cudaError_t queue_on(State &s, cudaStream_t handle, std::function<void()>
     return cudaSuccess;
 }
 
-cudaError_t cuda_stand_in_queue(cudaStream_t stream, std::function<void()> work) {
-    return api("queue", [&](State &s) { return queue_on(s, stream, std::move(work)); });
-}
-
-cudaError_t cuda_stand_in_queue_when(cudaStream_t stream, std::function<bool()> ready,
-                                     std::function<void()> work) {
+cudaError_t cuda_stand_in_queue(cudaStream_t stream, std::function<void()> work,
+                                std::function<bool()> ready) {
     return api("queue", [&](State &s) { return queue_on(s, stream, std::move(work), std::move(ready)); });
 }
 

@@ -62,12 +62,11 @@ bool cuda_stand_in_fails(const char *call);
 bool cuda_stand_in_reaches(const void *p, size_t size);
 // Work calls this as it runs: events then show it to have taken so much longer.
 void cuda_stand_in_takes(double ms);
-// Queues work that computes, with device memory accessible while it runs.
-cudaError_t cuda_stand_in_queue(cudaStream_t stream, std::function<void()> work);
-// The same for work that needs another process: its stream waits until ready() returns true. Calls that wait
-// or query ask it now and then. The threads that call CUDA functions go on meanwhile.
-cudaError_t cuda_stand_in_queue_when(cudaStream_t stream, std::function<bool()> ready,
-                                     std::function<void()> work);
+// Queues work that computes, with device memory accessible while it runs. Work that needs another process has
+// `ready`: its stream waits until that returns true. Calls that wait or query ask it now and then. The
+// threads that call CUDA functions go on meanwhile.
+cudaError_t cuda_stand_in_queue(cudaStream_t stream, std::function<void()> work,
+                                std::function<bool()> ready = nullptr);
 // Queues a kernel; body runs one thread. `kernel` is its address, for messages.
 cudaError_t cuda_stand_in_launch(const cudaLaunchConfig_t *config, const void *kernel,
                                  std::function<void()> body);

@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/wait.h>
-#include <thread>
 #include <unistd.h>
 #include <vector>
 #include "cublasLt.h"
@@ -136,30 +135,6 @@ static void missing_barrier(Rank &) {
     }
 }
 
-static void two_threads_at_once(Rank &) {
-    Buffer<int> out(128);
-    auto fill = [&](int at) {
-        for (int i = 0; i < 200; i++) OK(run(0, neighbours, 1, 64, out.p + at, 1));
-    };
-    std::thread other(fill, 0);
-    fill(64);
-    other.join();
-    EXPECT(39, out.get()[40], out.get()[104]);
-}
-
-__global__ void exchange(float *out, int stay) {
-    if ((int)threadIdx.x >= stay) return;
-    __syncthreads();
-    out[threadIdx.x] = __shfl_xor_sync(~0u, (float)threadIdx.x, 3);
-}
-
-// A lane reads NaN from one that has left the kernel, and its own value from one that the warp lacks.
-static void lanes_that_left(Rank &) {
-    Buffer<float> some(77), all(77);
-    OK(run(0, exchange, 1, 77, some.p, 71), run(0, exchange, 1, 77, all.p, 77));
-    CHECK(some.get()[40] == 43, isnan(some.get()[68]), some.get()[70] == 69, all.get()[76] == 76);
-}
-
 __global__ void diverge(int how, char *) {
     if (how == 0 && threadIdx.x < 16)
         __syncthreads();
@@ -287,32 +262,6 @@ static void guards(Rank &) {
     EXPECT(-1, x.p[0]);        // and left nothing to read
 }
 
-static void room_and_counts(Rank &) {
-    long launches[2], waits[2], allocations[2];
-    size_t before, after, total;
-    char *p, *q;
-    cuda_stand_in_counts(&launches[0], &waits[0], &allocations[0]);
-    OK(cudaMemGetInfo(&before, &total), cudaMalloc(&p, 1000), cudaMemset(p, 0, 1000),
-       run(0, write_at, 1, 1, p, 1), cudaMemcpyAsync(p, p + 500, 4, cudaMemcpyDeviceToDevice, 0),
-       cudaStreamSynchronize(0));
-    cuda_stand_in_counts(&launches[1], &waits[1], &allocations[1]);
-    CHECK(launches[1] - launches[0] == 1, waits[1] - waits[0] == 1, allocations[1] - allocations[0] == 1);
-    OK(cudaMemGetInfo(&after, &total));
-    CHECK(before - after >= 1000);
-    EXPECT(cudaErrorMemoryAllocation, cudaMalloc(&q, after + 1));
-}
-
-// Blocks that an H200 runs at once, by the registers that ptxas reports.
-static void occupancy(Rank &) {
-    int small, large, processors;
-    setting("STAND_IN_SMS", "132");
-    setting("STAND_IN_BLOCKS", "12");
-    OK(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, 0),
-       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&small, write_at, 128, 0),
-       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&large, write_at, 512, 0));
-    CHECK(processors == 132, small == 12, large == 2);
-}
-
 struct Product {  // a right call, which a test spoils
     int m = 16, n = 8, k = 32, a_rows = 16, lda = 16, ldb = 32, ldd = 16, batches_a = 1, asked_lda = 16,
         aux_ld = 16;
@@ -376,15 +325,6 @@ static void wrong_products(Rank &) {
     for (const Product &p : unsupported) EXPECT(CUBLAS_STATUS_NOT_SUPPORTED, multiply(p));
     for (const Product &p : beyond_their_memory) EXPECT(CUBLAS_STATUS_EXECUTION_FAILED, multiply(p));
     OK(multiply({}));
-}
-
-// 256 + 1 + 1 is 256 in bf16 if the ring begins with 256, and 258 if it does not.
-static void sum_in_ring_order(Rank &r) {
-    r.join();
-    Buffer<uint16_t> x(std::vector<uint16_t>(3, r.rank == 1 ? 0x4380 : 0x3f80)), sum(1);
-    EXPECT(ncclInProgress, ncclReduceScatter(x.p, sum.p, 1, ncclBfloat16, ncclSum, r.comm, r.stream));
-    OK(r.settled(), cudaStreamSynchronize(r.stream));
-    EXPECT(r.rank == 1 ? 0x4381 : 0x4380, sum.get()[0]);
 }
 
 static void wrong_calls(Rank &r) {
@@ -476,11 +416,10 @@ int main() {
     // clang-format off
 #define RUN(behaviour, ranks) fails(#behaviour, behaviour, ranks)
     const bool failed[] = {
-        RUN(missing_barrier, 1), RUN(two_threads_at_once, 1), RUN(lanes_that_left, 1), RUN(divergence, 1),
-        RUN(launch_limits, 1), RUN(missing_event, 1), RUN(events_and_handles, 1),
-        RUN(pinned_and_pageable_copies, 1), RUN(wrong_copies_and_use_after_free, 1), RUN(guards, 1),
-        RUN(room_and_counts, 1), RUN(occupancy, 1), RUN(wrong_products, 1), RUN(sum_in_ring_order, 3),
-        RUN(wrong_calls, 2), RUN(registered_memory, 1), RUN(ranks_that_differ, 2), RUN(nobody_comes, 2),
+        RUN(missing_barrier, 1), RUN(divergence, 1), RUN(launch_limits, 1), RUN(missing_event, 1),
+        RUN(events_and_handles, 1), RUN(pinned_and_pageable_copies, 1),
+        RUN(wrong_copies_and_use_after_free, 1), RUN(guards, 1), RUN(wrong_products, 1), RUN(wrong_calls, 2),
+        RUN(registered_memory, 1), RUN(ranks_that_differ, 2), RUN(nobody_comes, 2),
     };
     // clang-format on
     int all = sizeof failed, bad = std::count(failed, failed + all, true);
