@@ -1,137 +1,10 @@
 // Folders of Hugging Face's: what is written is read back with the same bits, what others write is read, and
 // no damaged or crafted file is believed.
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
-#include <unistd.h>
-#include <cmocka.h>
+#include "gpt2_files.h"
 #include "../gpt2/disk.h"
-#include "../gpt2/gpt2_error.h"
 #include "../gpt2/hf.h"
 #include "../gpt2/safetensors.h"
-#include "../gpt2/text_file.h"
 #include "../gpt2/transpose.h"
-
-#define COUNT(a) (sizeof(a) / sizeof *(a))
-
-// --------
-// folders of the test's own
-
-static char top[] = "/tmp/test_hf.XXXXXX";
-
-static const char *in_top(const char *name) {  // valid until the fourth call after this one
-    static char paths[4][256];
-    static int turn;
-    turn = (turn + 1) % 4;
-    snprintf(paths[turn], sizeof paths[turn], "%s/%s", top, name);
-    return paths[turn];
-}
-
-static int count_entries(const char *folder) {
-    int n = -2;
-    DIR *d = opendir(folder);
-    assert_non_null(d);
-    while (readdir(d)) n++;
-    closedir(d);
-    return n;
-}
-
-static void remove_entries(const char *folder) {
-    char path[600];
-    DIR *d = opendir(folder);
-    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
-        snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
-        if (e->d_name[0] == '.') continue;
-        if (remove(path)) remove_entries(path);
-        remove(path);
-    }
-    if (d) closedir(d);
-}
-
-static int begin(void **state) {
-    (void)state;
-    return mkdtemp(top) ? 0 : -1;
-}
-
-static int end(void **state) {
-    (void)state;
-    remove_entries(top);
-    return rmdir(top);
-}
-
-static void assert_error(int result, const char *part) {
-    assert_int_equal(result, -1);
-    if (!strstr(gpt2_last_error(), part))
-        fail_msg("the error \"%s\" does not contain \"%s\"", gpt2_last_error(), part);
-}
-
-// --------
-// models whose values follow from their places
-
-// Every 16-bit format has it exactly, and no two neighbours in a row or a column have the same.
-static float value_of(int tensor, int layer, int64_t i) {
-    return (float)((int64_t)((uint64_t)(i + 1) * (uint64_t)(2654435761u + 97 * tensor + layer) >> 7 & 127) -
-                   64) /
-           32;
-}
-
-typedef struct {
-    GPT2Config config;
-    GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
-    int64_t fails_after;  // values; 0: never
-} Made;
-
-static Made made(const char *descriptor) {
-    Made m = { .fails_after = 0 };
-    assert_int_equal(gpt2_config_from_descriptor(&m.config, descriptor), 0);
-    gpt2_tensors(&m.config, m.tensors);
-    return m;
-}
-
-static float value_in(const Made *m, int tensor, int layer, int64_t i) {
-    const int padding = tensor == WTE && i >= (int64_t)m->config.vocab_size * m->config.channels;
-    return padding ? 0 : value_of(tensor, layer, i);
-}
-
-static int give(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
-    Made *m = ctx;
-    assert_true(offset >= 0 && n >= 0 && offset + n <= m->tensors[tensor].elems);
-    for (int64_t i = 0; i < n; i++) values[i] = value_in(m, tensor, layer, offset + i);
-    if (!m->fails_after) return 0;
-    m->fails_after -= n;
-    return m->fails_after > 0 ? 0 : gpt2_fail("the source is dry");
-}
-
-static int compare(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
-    const Made *m = ctx;
-    for (int64_t i = 0; i < n; i++)
-        if (values[i] != value_in(m, tensor, layer, offset + i))
-            return gpt2_fail("tensor %d of layer %d: element %lld is %g, expected %g", tensor, layer,
-                             (long long)(offset + i), values[i], value_in(m, tensor, layer, offset + i));
-    return 0;
-}
-
-static void must(int rc) {
-    if (rc) fail_msg("%s", gpt2_last_error());
-}
-
-static void check_reads(const char *path, Made *m, gpt2_dtype dtype) {
-    GPT2Stored stored;
-    must(gpt2_stored_open(path, &stored));
-    assert_memory_equal(&stored.config, &m->config, sizeof m->config);
-    assert_int_equal(stored.dtype, dtype);
-    must(gpt2_stored_read(&stored, compare, m));
-    gpt2_stored_close(&stored);
-}
 
 static void test_round_trip(void **state) {
     (void)state;
@@ -141,10 +14,10 @@ static void test_round_trip(void **state) {
         for (gpt2_dtype dtype = GPT2_F32; dtype <= GPT2_BF16; dtype++) {
             Made m = made(descriptors[i]);
             const HfModel to = { m.config, dtype, give, &m, NULL };
-            must(hf_write(in_top("written/"), &to));
-            assert_int_equal(count_entries(in_top("written")), 3);
-            check_reads(in_top("written"), &m, dtype);
-            remove_entries(top);
+            must(hf_write(in_folder("written/"), &to));
+            assert_int_equal(count_entries(in_folder("written")), 3);
+            check_reads(in_folder("written"), &m, dtype);
+            remove_entries(folder);
         }
 }
 
@@ -350,19 +223,18 @@ static void test_foreign(void **state) {
     static const gpt2_dtype dtypes[] = { GPT2_F32, GPT2_F32, GPT2_BF16, GPT2_F16, GPT2_F32, GPT2_F16 };
     for (size_t i = 0; i < COUNT(cases); i++) {
         Made m = made("l2h2c4v5t3");
-        write_foreign(in_top("foreign"), &cases[i]);
-        assert_true(hf_is_folder(in_top("foreign")));
-        check_reads(in_top("foreign"), &m, dtypes[i]);
-        remove_entries(top);
+        write_foreign(in_folder("foreign"), &cases[i]);
+        assert_true(hf_is_folder(in_folder("foreign")));
+        check_reads(in_folder("foreign"), &m, dtypes[i]);
+        remove_entries(folder);
     }
     GPT2Stored stored;
     Made m = made("l2h2c4v5t3");
-    write_foreign(in_top("foreign"), &(Foreign){ "", "F32", 0, 0, 2 });
-    must(gpt2_stored_open(in_top("foreign"), &stored));
+    write_foreign(in_folder("foreign"), &(Foreign){ "", "F32", 0, 0, 2 });
+    must(gpt2_stored_open(in_folder("foreign"), &stored));
     assert_error(gpt2_stored_read(&stored, compare, &m),
                  "lm_head.weight differs from wte.weight from element 7");
     gpt2_stored_close(&stored);
-    remove_entries(top);
 }
 
 // --------
@@ -375,13 +247,6 @@ static char *slurp(const char *path, size_t *bytes) {
     *bytes = fread(text, 1, 1 << 16, f);
     fclose(f);
     return text;
-}
-
-static void spill(const char *path, const char *text, size_t bytes) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, bytes, f), bytes);
-    assert_int_equal(fclose(f), 0);
 }
 
 // Writes a file with the first `from` in it replaced; its values stay as they are.
@@ -401,18 +266,19 @@ static void replace(const char *path, const char *from, const char *to, int is_s
         length += strlen(to) - strlen(from);
         memcpy(changed, &length, sizeof length);
     }
-    spill(path, changed, before + strlen(to) + after);
+    write_bytes(path, changed, before + strlen(to) + after, "", 0);
     free(text);
     free(changed);
 }
 
 static void assert_refused(const char *error) {
     GPT2Stored stored;
-    const int rc = gpt2_stored_open(in_top("bad"), &stored);
+    const int rc = gpt2_stored_open(in_folder("bad"), &stored);
     if (!rc) fail_msg("opened, expected: %s", error);
     assert_error(rc, error);
-    if (strncmp(gpt2_last_error(), top, strlen(top))) fail_msg("\"%s\" names no file", gpt2_last_error());
-    remove_entries(top);
+    if (strncmp(gpt2_last_error(), folder, strlen(folder)))
+        fail_msg("\"%s\" names no file", gpt2_last_error());
+    remove_entries(folder);
 }
 
 #define WTE_ROW "\"wte.weight\":{\"dtype\":\"F32\",\"shape\":[5,4],\"data_offsets\":[0,80]}"
@@ -425,8 +291,8 @@ static void test_names(void **state) {
     Made m = made("l2h2c8v257t5");
     char name[100];
     const HfModel to = { m.config, GPT2_F32, give, &m, NULL };
-    must(hf_write(in_top("written"), &to));
-    must(safe_open(&f, in_top("written/model.safetensors")));
+    must(hf_write(in_folder("written"), &to));
+    must(safe_open(&f, in_folder("written/model.safetensors")));
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
         for (int l = 0; l < (m.tensors[i].per_layer ? 2 : 1); l++) {
             size_t n = (size_t)snprintf(name, sizeof name, "transformer.");
@@ -435,57 +301,95 @@ static void test_names(void **state) {
         }
     assert_int_equal(f.n, 4 + 2 * 12);
     safe_close(&f);
-    remove_entries(top);
 }
 
-static void test_bad_headers(void **state) {
-    (void)state;
-    static const struct {
-        const char *from, *to, *error;
-    } cases[] = {
-        { "F32", "I32", "\"wte.weight\" is stored as I32" },
-        { "F32", "F64", "F64 of shape [5, 4] does not fill its 80 bytes" },
-        { "F32", "X", "\"wte.weight\" is stored as X" },
-        { "\"F32\"", "7", "\"dtype\" must be a text" },
-        { "[5,4]", "[4,5]", "has the shape [4, 5], and by config.json it must be [5, 4]" },
-        { "[5,4]", "[20]", "has the shape [20], and by config.json it must be [5, 4]" },
-        { "[5,4]", "[-5,-4]", "whole numbers from 0" },
-        { "[5,4]", "[5.0,4]", "whole numbers from 0" },
-        { "[5,4]", "[4611686018427387904,4]", "more elements than a file can hold" },
-        { "[5,4]", "[4611686018427387904,1]", "does not fill its 80 bytes" },
-        { "[5,4]", "[99999999999999999999,4]", "too big integer" },
-        { "[5,4]", "{}", "at most 8 numbers" },
-        { "[5,4]", "[5,4,1,1,1,1,1,1,1]", "at most 8 numbers" },
-        { "[0,80]", "[80,0]", "must grow and lie inside" },
-        { "[0,80]", "[-8,72]", "must grow and lie inside" },
-        { "[0,80]", "[0,9223372036854775807]", "must grow and lie inside" },
-        { "[0,80]", "[0]", "two whole numbers" },
-        { "[0,80]", "[0,80,80]", "two whole numbers" },
-        { "[0,80]", "[\"0\",80]", "two whole numbers" },
-        { "[5,4],\"data_offsets\":[0,80]", "[5,3],\"data_offsets\":[0,60]", "there is a gap" },
-        { "[5,4],\"data_offsets\":[0,80]", "[5,5],\"data_offsets\":[0,100]", "they overlap" },
-        { WTE_ROW ",", "",
-          "begins at byte 80 of the values, and the one before ends at byte 0: there is a gap" },
-        { WTE_ROW, WTE_ROW "," WTE_ROW, "duplicate object key" },
-        { WTE_ROW, WTE_ROW "," WTE_WITH("[0,4]", "[0,0]"), "duplicate object key" },
-        { WTE_ROW, WTE_ROW ",\"transformer." WTE_WITH("[0,4]", "[0,0]"), "" },
-        { WTE_ROW, "\"wte.weight\":5", "must be an object" },
-        { "\"wte.weight\"", "\"transformer.wpe.weight\"", "must be [3, 4]" },
-        { "\"wte.weight\"", "\"h.0.attn.bias\"", "its weights have no tensor \"wte.weight\"" },
-        { "\"h.1.ln_1.bias\"", "\"h.2.ln_1.bias\"", "\"n_layer\" in config.json is 2" },
-        { "\"h.1.ln_1.bias\"", "\"h.01.ln_1.bias\"", "none of a GPT-2's" },
-        { "\"h.1.ln_1.bias\"", "\"h.1.ln_3.bias\"", "none of a GPT-2's" },
-        { "\"h.1.ln_1.bias\"", "\"transformer.h.0.ln_1.bias\"",
-          "is there a second time, as \"h.0.ln_1.bias\"" },
-        { "\"h.1.ln_1.bias\"", "\"model.layers.1.input_layernorm.weight\"", "none of a GPT-2's" },
-        { "{\"__metadata__\"", "[\"__metadata__\"", "of its JSON" },
-        { "{\"__metadata__\"", "{{\"__metadata__\"", "of its JSON" },
-    };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        write_foreign(in_top("bad"), &(Foreign){ "", "F32", 0, 0, 0 });
-        replace(in_top("bad/model.safetensors"), cases[i].from, cases[i].to, 1);
-        assert_refused(cases[i].error);
+// What a file has, what stands there instead, and what the error then says.
+typedef struct {
+    const char *from, *to, *error;
+} Bad;
+static const Bad bad_headers[] = {
+    { "F32", "I32", "\"wte.weight\" is stored as I32" },
+    { "F32", "F64", "F64 of shape [5, 4] does not fill its 80 bytes" },
+    { "F32", "X", "\"wte.weight\" is stored as X" },
+    { "\"F32\"", "7", "\"dtype\" must be a text" },
+    { "[5,4]", "[4,5]", "has the shape [4, 5], and by config.json it must be [5, 4]" },
+    { "[5,4]", "[20]", "has the shape [20], and by config.json it must be [5, 4]" },
+    { "[5,4]", "[-5,-4]", "whole numbers from 0" },
+    { "[5,4]", "[5.0,4]", "whole numbers from 0" },
+    { "[5,4]", "[4611686018427387904,4]", "more elements than a file can hold" },
+    { "[5,4]", "[4611686018427387904,1]", "does not fill its 80 bytes" },
+    { "[5,4]", "[99999999999999999999,4]", "too big integer" },
+    { "[5,4]", "{}", "at most 8 numbers" },
+    { "[5,4]", "[5,4,1,1,1,1,1,1,1]", "at most 8 numbers" },
+    { "[0,80]", "[80,0]", "must grow and lie inside" },
+    { "[0,80]", "[-8,72]", "must grow and lie inside" },
+    { "[0,80]", "[0,9223372036854775807]", "must grow and lie inside" },
+    { "[0,80]", "[0]", "two whole numbers" },
+    { "[0,80]", "[0,80,80]", "two whole numbers" },
+    { "[0,80]", "[\"0\",80]", "two whole numbers" },
+    { "[5,4],\"data_offsets\":[0,80]", "[5,3],\"data_offsets\":[0,60]", "there is a gap" },
+    { "[5,4],\"data_offsets\":[0,80]", "[5,5],\"data_offsets\":[0,100]", "they overlap" },
+    { WTE_ROW ",", "", "begins at byte 80 of the values, and the one before ends at byte 0: there is a gap" },
+    { WTE_ROW, WTE_ROW "," WTE_ROW, "duplicate object key" },
+    { WTE_ROW, WTE_ROW "," WTE_WITH("[0,4]", "[0,0]"), "duplicate object key" },
+    { WTE_ROW, WTE_ROW ",\"transformer." WTE_WITH("[0,4]", "[0,0]"), "" },
+    { WTE_ROW, "\"wte.weight\":5", "must be an object" },
+    { "\"wte.weight\"", "\"transformer.wpe.weight\"", "must be [3, 4]" },
+    { "\"wte.weight\"", "\"h.0.attn.bias\"", "its weights have no tensor \"wte.weight\"" },
+    { "\"h.1.ln_1.bias\"", "\"h.2.ln_1.bias\"", "\"n_layer\" in config.json is 2" },
+    { "\"h.1.ln_1.bias\"", "\"h.01.ln_1.bias\"", "none of a GPT-2's" },
+    { "\"h.1.ln_1.bias\"", "\"h.1.ln_3.bias\"", "none of a GPT-2's" },
+    { "\"h.1.ln_1.bias\"", "\"transformer.h.0.ln_1.bias\"", "is there a second time, as \"h.0.ln_1.bias\"" },
+    { "\"h.1.ln_1.bias\"", "\"model.layers.1.input_layernorm.weight\"", "none of a GPT-2's" },
+    { "{\"__metadata__\"", "[\"__metadata__\"", "of its JSON" },
+    { "{\"__metadata__\"", "{{\"__metadata__\"", "of its JSON" },
+};
+static const Bad bad_configs[] = {
+    { "\"gpt2\"", "\"llama\"", "\"model_type\" is \"llama\"; only \"gpt2\"" },
+    { "\"model_type\"", "\"type\"", "\"model_type\" is \"not there\"" },
+    { "\"n_layer\": 2", "\"n_layer\": 0", "\"n_layer\" must be a whole number" },
+    { "\"n_layer\": 2", "\"n_layer\": 2.0", "\"n_layer\" must be a whole number" },
+    { "\"n_layer\": 2", "\"n_layer\": 99999999", "99999999 layers" },
+    { "\"n_layer\": 2", "\"n_layer\": 3", "no tensor \"h.2.ln_1.weight\"" },
+    { "\"n_layer\": 2, ", "", "\"n_layer\" must be a whole number" },
+    { "\"n_head\": 2", "\"n_head\": 3", "cannot be divided among 3 heads" },
+    { "\"n_embd\": 4", "\"n_embd\": 6", "must be [5, 6]" },
+    { "\"vocab_size\": 5", "\"vocab_size\": 4", "must be [4, 4]" },
+    { "\"vocab_size\": 5", "\"vocab_size\": 2147483647", "tokens in the vocabulary" },
+    { "\"n_positions\": 3", "\"n_positions\": 2", "must be [2, 4]" },
+    { "\"n_inner\": null", "\"n_inner\": 32", "\"n_inner\" is 32; this model has 4 x \"n_embd\" = 16" },
+    { "gelu_new", "relu", "\"activation_function\" is \"relu\"; this model has \"gelu_new\"" },
+    { "1e-05", "1e-06", "\"layer_norm_epsilon\" is 1e-06" },
+    { "\"scale_attn_weights\": true", "\"scale_attn_weights\": false", "must be true" },
+    { "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false", "must be true" },
+    { "\"anything\": [1]", "\"add_cross_attention\": true", "must be false" },
+    { "\"anything\": [1]", "\"scale_attn_by_inverse_layer_idx\": 1", "must be false" },
+    { "\"anything\": [1]", "\"n_embd\": 4", "duplicate object key" },
+    { "{", "[", "of its JSON" },
+};
+static const Bad bad_indexes[] = {
+    { "\"weight_map\"", "\"map\"", "\"weight_map\" must be an object" },
+    { "\"part0.safetensors\"", "\"../part0.safetensors\"", "must be a name in the folder" },
+    { "\"part0.safetensors\"", "\".part0\"", "must be a name in the folder" },
+    { "\"part0.safetensors\"", "5", "must be a name in the folder" },
+    { "\"part0.safetensors\"", "\"part7.safetensors\"", "part7.safetensors: cannot open: No such file" },
+    { "\"part0.safetensors\"", "\"part1.safetensors\"", "has no tensor \"wte.weight\"" },
+    { "\"wte.weight\":\"part0.safetensors\",", "", "\"wte.weight\", which the index puts into no file" },
+};
+
+static void check_bad(const Bad *cases, size_t n, const char *file, int shards) {
+    for (const Bad *bad = cases; bad < cases + n; bad++) {
+        write_foreign(in_folder("bad"), &(Foreign){ "", "F32", shards, 0, 0 });
+        replace(in_folder(file), bad->from, bad->to, strstr(file, ".safetensors") && !shards);
+        assert_refused(bad->error);
     }
+}
+
+static void test_bad_texts(void **state) {
+    (void)state;
+    check_bad(bad_headers, COUNT(bad_headers), "bad/" HF_WEIGHTS, 0);
+    check_bad(bad_configs, COUNT(bad_configs), "bad/" HF_CONFIG, 0);
+    check_bad(bad_indexes, COUNT(bad_indexes), "bad/" HF_INDEX, SHARDS);
 }
 
 static void test_bad_files(void **state) {
@@ -506,78 +410,24 @@ static void test_bad_files(void **state) {
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
         size_t bytes;
-        write_foreign(in_top("bad"), &(Foreign){ "", "F32", 0, 0, 0 });
-        char *text = slurp(in_top("bad/model.safetensors"), &bytes);
+        write_foreign(in_folder("bad"), &(Foreign){ "", "F32", 0, 0, 0 });
+        char *text = slurp(in_folder("bad/model.safetensors"), &bytes);
         if (cases[i].length) memcpy(text, &cases[i].length, sizeof cases[i].length);
         const long now = (long)bytes + cases[i].grow;
-        spill(in_top("bad/model.safetensors"), text, now > 0 ? (size_t)now : 0);
+        write_bytes(in_folder("bad/model.safetensors"), text, now > 0 ? (size_t)now : 0, "", 0);
         free(text);
         assert_refused(cases[i].error);
     }
-    write_foreign(in_top("bad"), &(Foreign){ "", "F32", 0, 0, 0 });
-    assert_return_code(remove(in_top("bad/model.safetensors")), errno);
+    write_foreign(in_folder("bad"), &(Foreign){ "", "F32", 0, 0, 0 });
+    assert_return_code(remove(in_folder("bad/model.safetensors")), errno);
     assert_refused("neither model.safetensors nor model.safetensors.index.json");
-    write_foreign(in_top("bad"), &(Foreign){ "", "F32", 0, 0, 0 });
-    assert_return_code(remove(in_top("bad/model.safetensors")), errno);
-    assert_return_code(mkfifo(in_top("bad/model.safetensors"), 0600), errno);
+    write_foreign(in_folder("bad"), &(Foreign){ "", "F32", 0, 0, 0 });
+    assert_return_code(remove(in_folder("bad/model.safetensors")), errno);
+    assert_return_code(mkfifo(in_folder("bad/model.safetensors"), 0600), errno);
     assert_refused("not a regular file");
-    write_foreign(in_top("bad"), &(Foreign){ "", "F32", 0, 0, 0 });
-    assert_return_code(remove(in_top("bad/config.json")), errno);
+    write_foreign(in_folder("bad"), &(Foreign){ "", "F32", 0, 0, 0 });
+    assert_return_code(remove(in_folder("bad/config.json")), errno);
     assert_refused("config.json: cannot open: No such file");
-}
-
-static void test_bad_configs(void **state) {
-    (void)state;
-    static const struct {
-        const char *from, *to, *error;
-    } cases[] = {
-        { "\"gpt2\"", "\"llama\"", "\"model_type\" is \"llama\"; only \"gpt2\"" },
-        { "\"model_type\"", "\"type\"", "\"model_type\" is \"not there\"" },
-        { "\"n_layer\": 2", "\"n_layer\": 0", "\"n_layer\" must be a whole number" },
-        { "\"n_layer\": 2", "\"n_layer\": 2.0", "\"n_layer\" must be a whole number" },
-        { "\"n_layer\": 2", "\"n_layer\": 99999999", "99999999 layers" },
-        { "\"n_layer\": 2", "\"n_layer\": 3", "no tensor \"h.2.ln_1.weight\"" },
-        { "\"n_layer\": 2, ", "", "\"n_layer\" must be a whole number" },
-        { "\"n_head\": 2", "\"n_head\": 3", "cannot be divided among 3 heads" },
-        { "\"n_embd\": 4", "\"n_embd\": 6", "must be [5, 6]" },
-        { "\"vocab_size\": 5", "\"vocab_size\": 4", "must be [4, 4]" },
-        { "\"vocab_size\": 5", "\"vocab_size\": 2147483647", "tokens in the vocabulary" },
-        { "\"n_positions\": 3", "\"n_positions\": 2", "must be [2, 4]" },
-        { "\"n_inner\": null", "\"n_inner\": 32", "\"n_inner\" is 32; this model has 4 x \"n_embd\" = 16" },
-        { "gelu_new", "relu", "\"activation_function\" is \"relu\"; this model has \"gelu_new\"" },
-        { "1e-05", "1e-06", "\"layer_norm_epsilon\" is 1e-06" },
-        { "\"scale_attn_weights\": true", "\"scale_attn_weights\": false", "must be true" },
-        { "\"tie_word_embeddings\": true", "\"tie_word_embeddings\": false", "must be true" },
-        { "\"anything\": [1]", "\"add_cross_attention\": true", "must be false" },
-        { "\"anything\": [1]", "\"scale_attn_by_inverse_layer_idx\": 1", "must be false" },
-        { "\"anything\": [1]", "\"n_embd\": 4", "duplicate object key" },
-        { "{", "[", "of its JSON" },
-    };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        write_foreign(in_top("bad"), &(Foreign){ "", "F32", 0, 0, 0 });
-        replace(in_top("bad/config.json"), cases[i].from, cases[i].to, 0);
-        assert_refused(cases[i].error);
-    }
-}
-
-static void test_bad_indexes(void **state) {
-    (void)state;
-    static const struct {
-        const char *from, *to, *error;
-    } cases[] = {
-        { "\"weight_map\"", "\"map\"", "\"weight_map\" must be an object" },
-        { "\"part0.safetensors\"", "\"../part0.safetensors\"", "must be a name in the folder" },
-        { "\"part0.safetensors\"", "\".part0\"", "must be a name in the folder" },
-        { "\"part0.safetensors\"", "5", "must be a name in the folder" },
-        { "\"part0.safetensors\"", "\"part7.safetensors\"", "part7.safetensors: cannot open: No such file" },
-        { "\"part0.safetensors\"", "\"part1.safetensors\"", "has no tensor \"wte.weight\"" },
-        { "\"wte.weight\":\"part0.safetensors\",", "", "\"wte.weight\", which the index puts into no file" },
-    };
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        write_foreign(in_top("bad"), &(Foreign){ "", "F32", 2, 0, 0 });
-        replace(in_top("bad/" HF_INDEX), cases[i].from, cases[i].to, 0);
-        assert_refused(cases[i].error);
-    }
 }
 
 static int ignore(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
@@ -589,8 +439,8 @@ static int ignore(void *ctx, int tensor, int layer, int64_t offset, int64_t n, c
 static void test_flipped_bits(void **state) {
     (void)state;
     size_t bytes;
-    write_foreign(in_top("flipped"), &(Foreign){ "", "F32", 0, 1, 1 });
-    const char *path = in_top("flipped/model.safetensors");
+    write_foreign(in_folder("flipped"), &(Foreign){ "", "F32", 0, 1, 1 });
+    const char *path = in_folder("flipped/model.safetensors");
     char *text = slurp(path, &bytes);
     uint64_t header;
     memcpy(&header, text, sizeof header);
@@ -599,7 +449,7 @@ static void test_flipped_bits(void **state) {
         GPT2Stored stored;
         text[bit / 8] ^= (char)(1 << bit % 8);
         assert_int_equal(pwrite(fd, text + bit / 8, 1, (off_t)(bit / 8)), 1);
-        if (gpt2_stored_open(in_top("flipped"), &stored))
+        if (gpt2_stored_open(in_folder("flipped"), &stored))
             refused++;
         else {
             gpt2_stored_read(&stored, ignore, NULL);
@@ -611,7 +461,6 @@ static void test_flipped_bits(void **state) {
     close(fd);
     free(text);
     assert_true(refused > (int)(4 * header));
-    remove_entries(top);
 }
 
 // --------
@@ -623,27 +472,22 @@ static void test_failing_writes(void **state) {
     Made m = made("l2h2c64v257t64");
     const HfModel to = { m.config, GPT2_F32, give, &m, NULL };
     m.fails_after = 100000;
-    assert_error(hf_write(in_top("out"), &to), "dry");
-    assert_int_equal(count_entries(top), 0);
+    assert_error(hf_write(in_folder("out"), &to), "dry");
+    assert_int_equal(count_entries(folder), 0);
 
     m.fails_after = 0;
-    struct rlimit old, small = { 50000, 0 };
-    assert_return_code(getrlimit(RLIMIT_FSIZE, &old), errno);
-    small.rlim_max = old.rlim_max;
-    signal(SIGXFSZ, SIG_IGN);
-    assert_return_code(setrlimit(RLIMIT_FSIZE, &small), errno);
-    const int rc = hf_write(in_top("out"), &to);
-    assert_return_code(setrlimit(RLIMIT_FSIZE, &old), errno);
+    limit_files(50000);
+    const int rc = hf_write(in_folder("out"), &to);
+    limit_files(0);
     assert_error(rc, "File too large");
-    assert_int_equal(count_entries(top), 0);
+    assert_int_equal(count_entries(folder), 0);
 
-    must(hf_write(in_top("out"), &to));
-    assert_error(hf_write(in_top("out"), &to), "is there already and not empty");
-    assert_error(hf_write(in_top("out/config.json"), &to), "cannot be a new folder");
-    assert_error(hf_write(in_top("none/out"), &to), "No such file");
-    assert_int_equal(count_entries(top), 1);
-    check_reads(in_top("out"), &m, GPT2_F32);
-    remove_entries(top);
+    must(hf_write(in_folder("out"), &to));
+    assert_error(hf_write(in_folder("out"), &to), "is there already and not empty");
+    assert_error(hf_write(in_folder("out/config.json"), &to), "cannot be a new folder");
+    assert_error(hf_write(in_folder("none/out"), &to), "No such file");
+    assert_int_equal(count_entries(folder), 1);
+    check_reads(in_folder("out"), &m, GPT2_F32);
 }
 
 // A hundred MiB of model, whose file has no blocks on the disk, in less than 64 MiB beyond what was held.
@@ -655,18 +499,18 @@ static void test_memory(void **state) {
     GPT2Stored stored;
     const off_t bytes = 1024 + 4 * gpt2_num_parameters(&m.config);
     assert_true(bytes > 100 << 20);
-    spill(in_top("large.bin"), (char *)header, sizeof header);
-    assert_return_code(truncate(in_top("large.bin"), bytes), errno);
+    write_bytes(in_folder("large.bin"), (char *)header, sizeof header, "", 0);
+    assert_return_code(truncate(in_folder("large.bin"), bytes), errno);
     getrusage(RUSAGE_SELF, &before);
-    must(gpt2_stored_open(in_top("large.bin"), &stored));
+    must(gpt2_stored_open(in_folder("large.bin"), &stored));
     HfModel to = { stored.config, GPT2_F32, stored.get, stored.ctx, NULL };
-    must(hf_write(in_top("large"), &to));
+    must(hf_write(in_folder("large"), &to));
     gpt2_stored_close(&stored);
-    must(gpt2_stored_open(in_top("large"), &stored));
+    must(gpt2_stored_open(in_folder("large"), &stored));
     must(gpt2_stored_read(&stored, ignore, NULL));
     gpt2_stored_close(&stored);
     getrusage(RUSAGE_SELF, &after);
-    remove_entries(top);
+    remove_entries(folder);
     if (after.ru_maxrss - before.ru_maxrss > 64 << 10)
         fail_msg("%ld KiB more than before", after.ru_maxrss - before.ru_maxrss);
 }
@@ -676,7 +520,7 @@ static void test_memory(void **state) {
 
 static void write_tokenizer(const char *extra, int n_extra) {
     uint32_t header[256] = { 20240328, 2, (uint32_t)(257 + n_extra), (uint32_t)(256 + n_extra) };
-    FILE *f = fopen(in_top("tokenizer.bin"), "wb");
+    FILE *f = fopen(in_folder("tokenizer.bin"), "wb");
     assert_non_null(f);
     fwrite(header, sizeof header, 1, f);
     for (int b = 0; b < 256; b++) fprintf(f, "\1%c", b);
@@ -689,8 +533,8 @@ static int export_tokenizer(const char *extra, int n_extra) {
     Tokenizer t;
     const Made m = made("l2h2c4v5t3");
     write_tokenizer(extra, n_extra);
-    must(tokenizer_init(&t, in_top("tokenizer.bin")));
-    int rc = hf_tokenizer_write(top, &t, &m.config);
+    must(tokenizer_init(&t, in_folder("tokenizer.bin")));
+    int rc = hf_tokenizer_write(folder, &t, &m.config);
     tokenizer_free(&t);
     return rc;
 }
@@ -698,10 +542,10 @@ static int export_tokenizer(const char *extra, int n_extra) {
 static void test_tokenizer(void **state) {
     (void)state;
     must(export_tokenizer("th\0he\0the\0 the\0\xc3\xa9\0", 5));
-    char *text = text_file_read(in_top("merges.txt"));
+    char *text = text_file_read(in_folder("merges.txt"));
     assert_string_equal(text, "#version: 0.2\nt h\nh e\nth e\n\xc4\xa0 the\n\xc3\x83 \xc2\xa9\n");
     free(text);
-    json_t *vocabulary = safe_json(in_top("vocab.json"), 1 << 20);
+    json_t *vocabulary = safe_json(in_folder("vocab.json"), 1 << 20);
     assert_int_equal(json_object_size(vocabulary), 262);
     assert_int_equal(json_integer_value(json_object_get(vocabulary, "\xc4\xa0the")), 259);
     assert_int_equal(json_integer_value(json_object_get(vocabulary, "\xc4\x80")), 0);
@@ -710,18 +554,16 @@ static void test_tokenizer(void **state) {
     json_decref(vocabulary);
     assert_error(export_tokenizer("the\0", 1), "token 256 is not made of two tokens of smaller numbers");
     assert_error(export_tokenizer("th\0th\0", 2), "token 257 has the bytes of another one");
-    remove_entries(top);
 }
+
+#define TEST(f) cmocka_unit_test_teardown(f, empty_folder)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory),  // first, since the peak before counts
-        cmocka_unit_test(test_round_trip),   cmocka_unit_test(test_transposer),
-        cmocka_unit_test(test_foreign),      cmocka_unit_test(test_names),
-        cmocka_unit_test(test_bad_headers),  cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_bad_configs),  cmocka_unit_test(test_bad_indexes),
-        cmocka_unit_test(test_flipped_bits), cmocka_unit_test(test_failing_writes),
-        cmocka_unit_test(test_tokenizer),
+        TEST(test_memory),  // first, since the peak before counts
+        TEST(test_round_trip),   TEST(test_transposer), TEST(test_foreign),
+        TEST(test_names),        TEST(test_bad_texts),  TEST(test_bad_files),
+        TEST(test_flipped_bits), TEST(test_tokenizer),  TEST(test_failing_writes),
     };
-    return cmocka_run_group_tests(tests, begin, end);
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -1,0 +1,165 @@
+// A folder for the files that a test of gpt2/ writes, and models whose values follow from their places.
+#ifndef TESTS_GPT2_FILES_H
+#define TESTS_GPT2_FILES_H
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <cmocka.h>
+#include "../gpt2/gpt2_error.h"
+#include "../gpt2/model.h"
+#include "../gpt2/text_file.h"
+#include "../gpt2/tokenizer.h"
+
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+
+static void must(int rc) {
+    if (rc) fail_msg("%s", gpt2_last_error());
+}
+
+static void assert_error(int result, const char *part) {
+    assert_int_equal(result, -1);
+    if (!strstr(gpt2_last_error(), part))
+        fail_msg("the error \"%s\" does not contain \"%s\"", gpt2_last_error(), part);
+}
+
+// --------
+// the folder
+
+static char folder[] = "/tmp/test_gpt2.XXXXXX";
+
+static const char *in_folder(const char *name) {  // valid until the fourth call after this one
+    static char paths[4][256];
+    static int turn;
+    turn = (turn + 1) % 4;
+    snprintf(paths[turn], sizeof paths[turn], "%s/%s", folder, name);
+    return paths[turn];
+}
+
+static int count_entries(const char *path) {
+    int n = -2;
+    DIR *d = opendir(path);
+    assert_non_null(d);
+    while (readdir(d)) n++;
+    closedir(d);
+    return n;
+}
+
+static void remove_entries(const char *path) {
+    char entry[600];
+    DIR *d = opendir(path);
+    for (struct dirent *e = d ? readdir(d) : NULL; e; e = readdir(d)) {
+        snprintf(entry, sizeof entry, "%s/%s", path, e->d_name);
+        if (e->d_name[0] == '.') continue;
+        if (remove(entry)) remove_entries(entry);
+        remove(entry);
+    }
+    if (d) closedir(d);
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    return mkdtemp(folder) ? 0 : -1;
+}
+
+static int empty_folder(void **state) {
+    (void)state;
+    remove_entries(folder);
+    return 0;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    return rmdir(folder);
+}
+
+static void write_bytes(const char *path, const void *header, size_t header_size, const void *body,
+                        size_t size) {
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(header, 1, header_size, f), header_size);
+    assert_int_equal(fwrite(body, 1, size, f), size);
+    assert_int_equal(fclose(f), 0);
+}
+
+// From now on files may have so many bytes; 0: as many as before.
+static void limit_files(rlim_t bytes) {
+    static rlim_t usual;
+    struct rlimit limit;
+    signal(SIGXFSZ, SIG_IGN);
+    assert_return_code(getrlimit(RLIMIT_FSIZE, &limit), errno);
+    if (!usual) usual = limit.rlim_cur;
+    limit.rlim_cur = bytes ? bytes : usual;
+    assert_return_code(setrlimit(RLIMIT_FSIZE, &limit), errno);
+}
+
+// --------
+// models
+
+// Every 16-bit format has it exactly, and no two neighbours in a row or a column have the same.
+static float value_of(int tensor, int layer, int64_t i) {
+    return (float)((int64_t)((uint64_t)(i + 1) * (uint64_t)(2654435761u + 97 * tensor + layer) >> 7 & 127) -
+                   64) /
+           32;
+}
+
+typedef struct {
+    GPT2Config config;
+    GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
+    int64_t fails_after;  // values that can be given; 0: all
+    int64_t compared;     // values that came back
+} Made;
+
+static Made made(const char *descriptor) {
+    Made m = { .fails_after = 0 };
+    must(gpt2_config_from_descriptor(&m.config, descriptor));
+    gpt2_tensors(&m.config, m.tensors);
+    return m;
+}
+
+static float value_in(const Made *m, int tensor, int layer, int64_t i) {
+    const int padding = tensor == WTE && i >= (int64_t)m->config.vocab_size * m->config.channels;
+    return padding ? 0 : value_of(tensor, layer, i);
+}
+
+static int give(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
+    Made *m = ctx;
+    assert_true(offset >= 0 && n >= 0 && offset + n <= m->tensors[tensor].elems);
+    for (int64_t i = 0; i < n; i++) values[i] = value_in(m, tensor, layer, offset + i);
+    if (!m->fails_after) return 0;
+    m->fails_after -= n;
+    return m->fails_after > 0 ? 0 : gpt2_fail("the source is dry");
+}
+
+static int compare(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
+    Made *m = ctx;
+    assert_in_range(n, 1, GPT2_PIECE);
+    for (int64_t i = 0; i < n; i++)
+        if (values[i] != value_in(m, tensor, layer, offset + i))
+            return gpt2_fail("tensor %d of layer %d: element %lld is %g, expected %g", tensor, layer,
+                             (long long)(offset + i), values[i], value_in(m, tensor, layer, offset + i));
+    m->compared += n;
+    return 0;
+}
+
+// The file or folder has this model, each value once.
+static void check_reads(const char *path, Made *m, gpt2_dtype dtype) {
+    GPT2Stored stored;
+    must(gpt2_stored_open(path, &stored));
+    assert_memory_equal(&stored.config, &m->config, sizeof m->config);
+    assert_int_equal(stored.dtype, dtype);
+    m->compared = 0;
+    must(gpt2_stored_read(&stored, compare, m));
+    assert_int_equal(m->compared, gpt2_num_parameters(&m->config));
+    gpt2_stored_close(&stored);
+}
+#endif
