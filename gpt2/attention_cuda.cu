@@ -8,7 +8,7 @@
 #include <string.h>
 #include "attention_cudnn.h"
 #include "cuda.h"
-#include "matmul_cuda.h"
+#include "product_cuda.h"
 
 // Default memory for scores: about the size of a large GPU's second-level cache, so that the matmuls find the
 // scores there.

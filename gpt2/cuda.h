@@ -42,6 +42,8 @@ int cuda_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC);
 int cuda_peak_flops(gpt2_dtype dt, double *flops);  // peak_cuda.c
 // peak_cuda.c: fills memory with values of any dtype like those in training
 int cuda_random_values(void *to, size_t bytes);
+// Measures the milliseconds of one run, out of `runs` of them.
+int cuda_time(int (*run)(const void *ctx), const void *ctx, int runs, double *ms);
 void matmul_cuda_options(int tf32, int gelu);
 // attention_cuda.cu
 int attention_cuda_options(const char *attention);  // -1: layers_cuda_options does not accept this word

@@ -96,41 +96,15 @@ int matmul_cuda_product(const Product *p, void *out, const void *left, const voi
 // the layers
 
 static Product forward(gpt2_dtype dt, int BT, int C, int OC, int epilogue) {
-    return (Product){ .in = dt,
-                      .out = dt,
-                      .rows = BT,
-                      .cols = OC,
-                      .depth = C,
-                      .right_t = 1,
-                      .left_ld = C,
-                      .right_ld = C,
-                      .out_ld = OC,
-                      .epilogue = epilogue };
+    return product_of(dt, BT, OC, C, 0, 1, epilogue);
 }
 
 static Product backward_inp(gpt2_dtype dt, int BT, int C, int OC, int epilogue) {
-    return (Product){ .in = dt,
-                      .out = dt,
-                      .rows = BT,
-                      .cols = C,
-                      .depth = OC,
-                      .left_ld = OC,
-                      .right_ld = C,
-                      .out_ld = C,
-                      .epilogue = epilogue };
+    return product_of(dt, BT, C, OC, 0, 0, epilogue);
 }
 
 static Product backward_weight(gpt2_dtype dt, int BT, int C, int OC, int epilogue) {
-    return (Product){ .in = dt,
-                      .out = dt,
-                      .rows = OC,
-                      .cols = C,
-                      .depth = BT,
-                      .left_t = 1,
-                      .left_ld = OC,
-                      .right_ld = C,
-                      .out_ld = C,
-                      .epilogue = epilogue };
+    return product_of(dt, OC, C, BT, 1, 0, epilogue);
 }
 
 int cuda_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias,

@@ -61,6 +61,20 @@ int product_hopper(int *hopper) {
 // --------
 // what is kept for a shape
 
+Product product_of(gpt2_dtype dt, int rows, int cols, int depth, int left_t, int right_t, int epilogue) {
+    return (Product){ .in = dt,
+                      .out = dt,
+                      .rows = rows,
+                      .cols = cols,
+                      .depth = depth,
+                      .left_t = left_t,
+                      .right_t = right_t,
+                      .left_ld = left_t ? rows : depth,
+                      .right_ld = right_t ? depth : cols,
+                      .out_ld = cols,
+                      .epilogue = epilogue };
+}
+
 static int make_layout(const Product *p, cublasLtMatrixLayout_t *layout, gpt2_dtype dt, int rows, int cols,
                        int transposed, int ld, int next) {
     int64_t stride = next;

@@ -44,22 +44,16 @@ static Operands operands_in(char *memory, const Product *p) {
 // --------
 // timing
 
-static int run_choice(Kept *kept, int choice, const Operands *x) {
-    return choice < kept->found ? product_run_candidate(kept, choice, x) : matmul_cuda_apart(&kept->shape, x);
-}
+typedef struct {
+    Kept *kept;
+    int choice;  // a candidate, or after them apart
+    const Operands *x;
+} Run;
 
-// Measures the milliseconds of one run, out of `runs`.
-static int time_runs(Kept *kept, int choice, const Operands *x, const cudaEvent_t *events, int runs,
-                     double *ms) {
-    float together;
-    CUDA_TRY(cudaEventRecord(events[0], 0));
-    for (int i = 0; i < runs; i++)
-        if (run_choice(kept, choice, x) != 0) return -1;
-    CUDA_TRY(cudaEventRecord(events[1], 0));
-    CUDA_TRY(cudaEventSynchronize(events[1]));
-    CUDA_TRY(cudaEventElapsedTime(&together, events[0], events[1]));
-    *ms = together / runs;
-    return 0;
+static int run_choice(const void *ctx) {
+    const Run *r = ctx;
+    return r->choice < r->kept->found ? product_run_candidate(r->kept, r->choice, r->x)
+                                      : matmul_cuda_apart(&r->kept->shape, r->x);
 }
 
 static int compare(const void *a, const void *b) {
@@ -68,15 +62,15 @@ static int compare(const void *a, const void *b) {
 }
 
 // ms[choice] is the median of rounds in which the choices take turns, or INFINITY for a rejected candidate.
-static int time_choices(Kept *kept, int choices, const Operands *x, const cudaEvent_t *events,
-                        double ms[CHOICES]) {
+static int time_choices(Kept *kept, int choices, const Operands *x, double ms[CHOICES]) {
     double rounds[CHOICES][ROUNDS];
     int runs[CHOICES];
     for (int c = 0; c < choices; c++) {
+        const Run run = { kept, c, x };
         double warm, once;
         runs[c] = 0;
         ms[c] = INFINITY;
-        if (time_runs(kept, c, x, events, 1, &warm) != 0 || time_runs(kept, c, x, events, 1, &once) != 0) {
+        if (cuda_time(run_choice, &run, 1, &warm) != 0 || cuda_time(run_choice, &run, 1, &once) != 0) {
             if (c == kept->found || cuda_check(cudaStreamSynchronize(0), "a timed product") != 0) return -1;
             cudaGetLastError();  // clears the rejected launch's error, so that the next call does not report
                                  // it
@@ -85,8 +79,10 @@ static int time_choices(Kept *kept, int choices, const Operands *x, const cudaEv
         runs[c] = once * MOST_RUNS < ROUND_MS ? MOST_RUNS : once > ROUND_MS ? 1 : (int)ceil(ROUND_MS / once);
     }
     for (int r = 0; r < ROUNDS; r++)
-        for (int c = 0; c < choices; c++)
-            if (runs[c] > 0 && time_runs(kept, c, x, events, runs[c], &rounds[c][r]) != 0) return -1;
+        for (int c = 0; c < choices; c++) {
+            const Run run = { kept, c, x };
+            if (runs[c] > 0 && cuda_time(run_choice, &run, runs[c], &rounds[c][r]) != 0) return -1;
+        }
     for (int c = 0; c < choices; c++) {
         if (runs[c] == 0) continue;
         qsort(rounds[c], ROUNDS, sizeof(double), compare);
@@ -102,18 +98,13 @@ static int tune(Kept *kept, char *memory) {
     const Product *p = &kept->shape;
     int apart = product_splits(p), choices = kept->found + apart, best = 0;
     double ms[CHOICES];
-    cudaEvent_t events[2] = { NULL, NULL };
     Product less = matmul_cuda_less(p);
     Kept *without = apart ? product_keep(&less) : NULL;
     if (apart && (!without || settle(without, memory) != 0)) return -1;
     Operands x = operands_in(memory, p);
-    int rc = cuda_random_values(memory, sizes_of(p).all);  // earlier matmuls left their results there
-    if (rc == 0) rc = cuda_check(cudaEventCreate(&events[0]), "cudaEventCreate");
-    if (rc == 0) rc = cuda_check(cudaEventCreate(&events[1]), "cudaEventCreate");
-    if (rc == 0) rc = time_choices(kept, choices, &x, events, ms);
-    for (int i = 0; i < 2; i++)
-        if (events[i] && cuda_check(cudaEventDestroy(events[i]), "cudaEventDestroy") != 0) rc = -1;
-    if (rc != 0) return -1;
+    // earlier matmuls left their results there
+    if (cuda_random_values(memory, sizes_of(p).all) != 0 || time_choices(kept, choices, &x, ms) != 0)
+        return -1;
     for (int c = 1; c < choices; c++)
         if (ms[c] < ms[best]) best = c;
     if (choices == 0 || ms[best] == INFINITY) return product_unsupported(p);
