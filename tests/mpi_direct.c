@@ -15,8 +15,7 @@
 #include "check.h"
 #include "../llmc_zero/comm/host.h"
 #include "../llmc_zero/net/failure.h"
-#include "../llmc_zero/device/kernels.h"
-#include "../llmc_zero/device/numbers.h"
+#include "toy.h"
 
 enum { PIECES = 4, LARGE = 8 << 20 };  // bytes of a part that is copied past the caches
 static const int64_t lengths[PIECES] = { 33333, 1, 5 * 128, 70007 };
@@ -67,16 +66,6 @@ static void *room(size_t bytes) {
 
 // -------- the same as by definition
 
-static void store(zero_dtype t, void *x, int64_t i, float v) {
-    if (t == ZERO_F32)
-        ((float *)x)[i] = v;
-    else
-        ((uint16_t *)x)[i] = bf16_round(v);
-}
-static float load(zero_dtype t, const void *x, int64_t i) {
-    return t == ZERO_F32 ? ((const float *)x)[i] : bf16_widen(((const uint16_t *)x)[i]);
-}
-
 // Of magnitudes so different that another order of additions gives another sum.
 static float value(int rank, int piece, int64_t i) {
     uint32_t x = (uint32_t)(i * 2654435761u + (uint32_t)rank * 40503u + (uint32_t)piece * 7919u);
@@ -85,9 +74,6 @@ static float value(int rank, int piece, int64_t i) {
     x ^= x >> 13;
     return ((x & 1) ? 1.0f : -1.0f) * (float)((x >> 1 & 1023) + 1) * exp2f((float)(x >> 24 & 15) - 8);
 }
-// Rounded to the dtype.
-static float stored(zero_dtype t, float v) { return t == ZERO_F32 ? v : bf16_widen(bf16_round(v)); }
-
 typedef struct {
     comm_piece pieces[PIECES];
     int n;
@@ -109,20 +95,20 @@ static int64_t gather(const buffers *b, zero_dtype t) {
     for (int k = 0; k < b->n; k++) {
         const comm_piece *p = &b->pieces[k];
         memset(p->full, 0xff, p->elems * checks.ranks * dtype_bytes(t));
-        for (int64_t i = 0; i < p->elems; i++) store(t, p->shard, i, value(checks.rank, k, i));
+        for (int64_t i = 0; i < p->elems; i++) toy_store(t, p->shard, i, value(checks.rank, k, i));
     }
     MUST(comm_all_gather(&c, for_unit, b->pieces, b->n, dtype_bytes(t)));
     for (int k = 0; k < b->n; k++)
         for (int64_t i = 0; i < b->pieces[k].elems * checks.ranks; i++) {
             int64_t n = b->pieces[k].elems;
-            wrong += load(t, b->pieces[k].full, i) != stored(t, value((int)(i / n), k, i % n));
+            wrong += toy_load(t, b->pieces[k].full, i) != toy_rounded(t, value((int)(i / n), k, i % n));
         }
     return wrong;
 }
 
 static float mean(zero_dtype t, int piece, int64_t i) {
     float sum = 0;
-    for (int r = 0; r < checks.ranks; r++) sum += stored(t, value(r, piece, i));
+    for (int r = 0; r < checks.ranks; r++) sum += toy_rounded(t, value(r, piece, i));
     return sum * (1.0f / checks.ranks);
 }
 
@@ -130,15 +116,15 @@ static int64_t reduce(const buffers *b, zero_dtype full, zero_dtype shard, int a
     int64_t wrong = 0;
     for (int k = 0; k < b->n; k++) {
         const comm_piece *p = &b->pieces[k];
-        for (int64_t i = 0; i < p->elems; i++) store(shard, p->shard, i, 3);
+        for (int64_t i = 0; i < p->elems; i++) toy_store(shard, p->shard, i, 3);
         for (int64_t i = 0; i < p->elems * checks.ranks; i++)
-            store(full, p->full, i, value(checks.rank, k, i));
+            toy_store(full, p->full, i, value(checks.rank, k, i));
     }
     MUST(comm_reduce_scatter(&c, for_unit, b->pieces, b->n, full, shard, add));
     for (int k = 0; k < b->n; k++)
         for (int64_t i = 0, n = b->pieces[k].elems; i < n; i++) {
-            float want = stored(shard, mean(full, k, checks.rank * n + i));
-            wrong += load(shard, b->pieces[k].shard, i) != (add ? 3 + want : want);
+            float want = toy_rounded(shard, mean(full, k, checks.rank * n + i));
+            wrong += toy_load(shard, b->pieces[k].shard, i) != (add ? 3 + want : want);
         }
     return wrong;
 }
