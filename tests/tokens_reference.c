@@ -14,63 +14,30 @@
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 typedef enum { LETTER, NUMBER, SPACE, OTHER } Kind;
 
-// All characters of the text. The separator U+180E and the controls are not white space, and the accent is
-// not a letter.
-static const struct {
-    const char *text;
-    Kind kind;
-} characters[] = {
-    { "a", LETTER },
-    { "e", LETTER },
-    { "h", LETTER },
-    { "l", LETTER },
-    { "n", LETTER },
-    { "r", LETTER },
-    { "s", LETTER },
-    { "t", LETTER },
-    { "v", LETTER },
-    { "d", LETTER },
-    { "m", LETTER },
-    { "S", LETTER },
-    { "é", LETTER },
-    { "ß", LETTER },
-    { "ж", LETTER },
-    { "ς", LETTER },
-    { "א", LETTER },
-    { "漢", LETTER },
-    { "か", LETTER },
-    { "ʰ", LETTER },
-    { "\xf0\x90\x90\x80", LETTER },
-    { "0", NUMBER },
-    { "1", NUMBER },
-    { "2", NUMBER },
-    { "²", NUMBER },
-    { "½", NUMBER },
-    { "Ⅷ", NUMBER },
-    { "٣", NUMBER },
-    { " ", SPACE },
-    { "\n", SPACE },
-    { "\t", SPACE },
-    { "\r", SPACE },
-    { "\v", SPACE },
-    { "\xc2\x85", SPACE },
-    { "\xc2\xa0", SPACE },
-    { "\xe1\x9a\x80", SPACE },
-    { "\xe2\x80\x83", SPACE },
-    { "\xe2\x80\xa8", SPACE },
-    { "\xe3\x80\x80", SPACE },
-    { "'", OTHER },
-    { "!", OTHER },
-    { ".", OTHER },
-    { "_", OTHER },
-    { "|", OTHER },
-    { "\x01", OTHER },
-    { "\x1c", OTHER },
-    { "\xcc\x81", OTHER },
-    { "\xe1\xa0\x8e", OTHER },
-    { "\xe2\x80\x8b", OTHER },
-    { "\xf0\x9f\x98\x80", OTHER },
+// All characters of the text, by their kinds. The separator U+180E and the controls are not white space, and
+// the accent is not a letter.
+static const char *const of_kind[] = {
+    [LETTER] = "aehlnrstvdmSéßжςא漢かʰ\xf0\x90\x90\x80",
+    [NUMBER] = "012²½Ⅷ٣",
+    [SPACE] = " \n\t\r\v\xc2\x85\xc2\xa0\xe1\x9a\x80\xe2\x80\x83\xe2\x80\xa8\xe3\x80\x80",
+    [OTHER] = "'!._|\x01\x1c\xcc\x81\xe1\xa0\x8e\xe2\x80\x8b\xf0\x9f\x98\x80",
 };
+static struct {
+    char text[5];
+    Kind kind;
+} characters[64];
+static int num_characters;
+
+static void split_characters(void) {
+    for (Kind kind = LETTER; kind <= OTHER; kind++)
+        for (const char *p = of_kind[kind]; *p; num_characters++) {
+            int n = 0;
+            do characters[num_characters].text[n++] = *p++;
+            while ((*p & 0xc0) == 0x80);
+            characters[num_characters].kind = kind;
+        }
+}
+
 static const char *const pieces[] = { " ",    " ",     "  ",     "\n",     "\n\n",          "'s",
                                       "'ll",  "'ve ",  " 're",   "'r",     "'l ",           "''t",
                                       " the", " then", " there", "hehehe", "aaaaaaa",       "\r\n",
@@ -130,7 +97,7 @@ static void write_text(const char *path) {
                 fputs(characters[choose(12)].text, f);  // so many words share a hash
         else
             for (int n = choose(4) ? 1 + choose(3) : choose(50), c = 0; n > 0; n--) {
-                if (!c || !choose(3)) c = choose(COUNT(characters));
+                if (!c || !choose(3)) c = choose(num_characters);
                 fputs(characters[c].text, f);
             }
     }
@@ -190,7 +157,7 @@ static void encode_word(const unsigned char *word, int n) {
 
 // The character at p, as its number in the table.
 static int character(const unsigned char *p) {
-    for (int i = 0; i < COUNT(characters); i++)
+    for (int i = 0; i < num_characters; i++)
         if (!strncmp((const char *)p, characters[i].text, strlen(characters[i].text))) return i;
     // the pieces have a few more letters and signs
     return *p >= 0x80 ? character((const unsigned char *)"漢")
@@ -214,6 +181,7 @@ static int word_length(const unsigned char *p, const unsigned char *end) {
 }
 
 int main(int argc, char **argv) {
+    split_characters();
     if (argc >= 3 && !strcmp(argv[1], "tokenizer")) {
         write_tokenizer(argv[2], argc > 3 ? atoi(argv[3]) : 256,
                         argc > 4 ? atoi(argv[4]) : 257 + COUNT(merged));
