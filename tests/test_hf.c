@@ -123,24 +123,22 @@ static void pieces_end(Pieces *p, const char *path) {
 static const struct {
     const char *name;
     int transposed;
-} theirs[NUM_PARAMETER_TENSORS] = {
-    { "wte.weight", 0 },
-    { "wpe.weight", 0 },
-    { "h.%d.ln_1.weight", 0 },
-    { "h.%d.ln_1.bias", 0 },
-    { "h.%d.attn.c_attn.weight", 1 },
-    { "h.%d.attn.c_attn.bias", 0 },
-    { "h.%d.attn.c_proj.weight", 1 },
-    { "h.%d.attn.c_proj.bias", 0 },
-    { "h.%d.ln_2.weight", 0 },
-    { "h.%d.ln_2.bias", 0 },
-    { "h.%d.mlp.c_fc.weight", 1 },
-    { "h.%d.mlp.c_fc.bias", 0 },
-    { "h.%d.mlp.c_proj.weight", 1 },
-    { "h.%d.mlp.c_proj.bias", 0 },
-    { "ln_f.weight", 0 },
-    { "ln_f.bias", 0 },
-};
+} theirs[NUM_PARAMETER_TENSORS] = { { "wte.weight", 0 },
+                                    { "wpe.weight", 0 },
+                                    { "h.%d.ln_1.weight", 0 },
+                                    { "h.%d.ln_1.bias", 0 },
+                                    { "h.%d.attn.c_attn.weight", 1 },
+                                    { "h.%d.attn.c_attn.bias", 0 },
+                                    { "h.%d.attn.c_proj.weight", 1 },
+                                    { "h.%d.attn.c_proj.bias", 0 },
+                                    { "h.%d.ln_2.weight", 0 },
+                                    { "h.%d.ln_2.bias", 0 },
+                                    { "h.%d.mlp.c_fc.weight", 1 },
+                                    { "h.%d.mlp.c_fc.bias", 0 },
+                                    { "h.%d.mlp.c_proj.weight", 1 },
+                                    { "h.%d.mlp.c_proj.bias", 0 },
+                                    { "ln_f.weight", 0 },
+                                    { "ln_f.bias", 0 } };
 
 static void put_tensor(Pieces *p, const Foreign *how, const Made *m, const char *name, int tensor, int layer,
                        int other) {
