@@ -44,19 +44,6 @@ static void test_mt19937(void **state) {  // torch.manual_seed(137), as PyTorch 
     assert_int_equal(mt_u32(&rng), 2756748748u);
 }
 
-static void test_normal_in_parts(void **state) {
-    (void)state;
-    mt19937 a, b;
-    float whole[1003], parts[1003];
-    mt_seed(&a, 1);
-    mt_seed(&b, 1);
-    mt_normal(&a, whole, 1003, 0, 0.02f);
-    mt_normal(&b, parts, 512, 0, 0.02f);
-    mt_normal(&b, parts + 512, 1003 - 512, 0, 0.02f);
-    assert_memory_equal(whole, parts, sizeof whole);
-    assert_int_equal(mt_u32(&a), mt_u32(&b));
-}
-
 static void test_permutation(void **state) {
     (void)state;
     uint32_t p[100], seen[100] = { 0 }, in_place = 0;
@@ -199,27 +186,14 @@ static void assert_all_seen_once(const Model *m) {
             assert_int_equal(m->seen[i][j], 1);
 }
 
+// Each value once, zeros in the padding. (Against torch's values: test_gradients.)
 static void test_init(void **state) {
     (void)state;
     Model m;
     model_new(&m, "l2h4c132v2100t48");  // wte is longer than a piece and padded
     must(gpt2_init(&m.config, take, &m));
     assert_all_seen_once(&m);
-    for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {
-        int64_t n = m.tensors[i].elems * (m.tensors[i].per_layer ? m.config.num_layers : 1);
-        int64_t drawn = i == WTE ? 2100 * 132 : n;
-        double sum = 0, squares = 0;
-        for (int64_t j = 0; j < drawn; j++) {
-            sum += m.values[i][j];
-            squares += m.values[i][j] * m.values[i][j];
-        }
-        for (int64_t j = drawn; j < n; j++) assert_true(m.values[i][j] == 0);
-        double mean = sum / drawn, std = sqrt(squares / drawn - mean * mean);
-        const int residual = i == ATTPROJW || i == FCPROJW;  // 0.02 / sqrt(2 * 2)
-        double expected = m.tensors[i].n_dims == 1 ? 0 : residual ? 0.01 : 0.02;
-        assert_float_equal(std, expected, expected * 0.03);
-        assert_float_equal(mean, i == LN1W || i == LN2W || i == LNFW ? 1 : 0, 5 * expected / sqrt(drawn));
-    }
+    for (int64_t j = 2100 * 132; j < m.tensors[WTE].elems; j++) assert_true(m.values[WTE][j] == 0);
     m.pieces_left = 3;
     assert_error(gpt2_init(&m.config, take, &m), "full");
     model_free(&m);
@@ -708,7 +682,6 @@ static void test_text_files(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { TEST(test_mt19937),
-                                        TEST(test_normal_in_parts),
                                         TEST(test_permutation),
                                         TEST(test_sampler),
                                         TEST(test_descriptors),

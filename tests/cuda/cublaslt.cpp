@@ -77,6 +77,11 @@ long setting(const char *name, long usual) {
 // --------
 // attributes
 
+template <class T> cublasStatus_t destroy(T *p) {
+    delete p;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
 template <class T> cublasStatus_t set(T *to, const void *value, size_t size) {
     if (!value || size != sizeof(T)) return CUBLAS_STATUS_INVALID_VALUE;
     memcpy(to, value, size);
@@ -356,16 +361,12 @@ long cuda_stand_in_heuristics(void) { return heuristics; }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle) {
     int devices;
-    if (cuda_stand_in_fails("cublasLtCreate") || cudaGetDeviceCount(&devices) != cudaSuccess)
-        return CUBLAS_STATUS_NOT_INITIALIZED;
+    if (cudaGetDeviceCount(&devices) != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
     *handle = new cublasLtContext{};
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
-    delete handle;
-    return CUBLAS_STATUS_SUCCESS;
-}
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return destroy(handle); }
 
 size_t cublasLtGetVersion(void) { return (size_t)setting("CUDA_STAND_IN_CUBLASLT", 130100); }
 
@@ -390,16 +391,12 @@ const char *cublasLtGetStatusName(cublasStatus_t status) {
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *desc, cublasComputeType_t compute,
                                         cudaDataType_t scale) {
     REFUSE_IF(scale != CUDA_R_32F, NOT_SUPPORTED);
-    if (cuda_stand_in_fails("cublasLtMatmulDescCreate")) return CUBLAS_STATUS_ALLOC_FAILED;
     *desc = new Desc;
     (*desc)->compute = compute;
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) {
-    delete desc;
-    return CUBLAS_STATUS_SUCCESS;
-}
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t desc) { return destroy(desc); }
 
 cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attr,
                                               const void *value, size_t size) {
@@ -423,15 +420,11 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows,
                                           uint64_t cols, int64_t ld) {
     REFUSE_IF(!rows || !cols || rows > INT32_MAX || cols > INT32_MAX, INVALID_VALUE);
-    if (cuda_stand_in_fails("cublasLtMatrixLayoutCreate")) return CUBLAS_STATUS_ALLOC_FAILED;
     *layout = new Layout{ type, (int64_t)rows, (int64_t)cols, ld };
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
-    delete layout;
-    return CUBLAS_STATUS_SUCCESS;
-}
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) { return destroy(layout); }
 
 cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                 cublasLtMatrixLayoutAttribute_t attr, const void *value,
@@ -446,15 +439,11 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *pref) {
-    if (cuda_stand_in_fails("cublasLtMatmulPreferenceCreate")) return CUBLAS_STATUS_ALLOC_FAILED;
     *pref = new cublasLtMatmulPreferenceOpaque;
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t pref) {
-    delete pref;
-    return CUBLAS_STATUS_SUCCESS;
-}
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t pref) { return destroy(pref); }
 
 cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t pref,
                                                     cublasLtMatmulPreferenceAttributes_t attr,
@@ -483,9 +472,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
               INVALID_VALUE);
     *returned = 0;
     Algorithm algo = {};
-    cublasStatus_t rc = cuda_stand_in_fails("cublasLtMatmulAlgoGetHeuristic")
-                            ? CUBLAS_STATUS_NOT_SUPPORTED
-                            : find_algorithm({ *desc, *A, *B, *C, *D }, *pref, &algo);
+    cublasStatus_t rc = find_algorithm({ *desc, *A, *B, *C, *D }, *pref, &algo);
     if (rc != CUBLAS_STATUS_SUCCESS) return rc;
     for (*returned = 0; *returned < std::min<int>(requested, ALGORITHMS); ++*returned) {
         cublasLtMatmulHeuristicResult_t &result = results[*returned];
