@@ -245,36 +245,38 @@ static int start_engine(void) {
     return 0;
 }
 
-int matmul_plan_forward(gpt2_dtype dt, int tokens, int rows, int C, int Vp, size_t *scratch_bytes) {
-    const int sizes[] = { tokens, rows };
-    if (start_engine() != 0) return -1;
-    for (int i = 0; i < 2; i++) {
-        if (plan_product(FORWARD_BIAS, dt, sizes[i], C, 3 * C) != 0 ||
-            plan_product(FORWARD_BIAS, dt, sizes[i], C, C) != 0 ||
-            plan_product(FORWARD_BIAS, dt, sizes[i], C, 4 * C) != 0 ||
-            plan_product(FORWARD_BIAS, dt, sizes[i], 4 * C, C) != 0)
-            return -1;
-    }
-    if (plan_product(FORWARD, dt, rows, C, Vp) != 0) return -1;
+// The channels, in C, that a block's matmuls have before and after: qkv, attproj, fc, fcproj.
+static const int block_matmuls[4][2] = { { 1, 3 }, { 1, 1 }, { 1, 4 }, { 4, 1 } };
+
+static int finish_plan(size_t *scratch_bytes) {
     matmul.planned = matmul.used;
     *scratch_bytes = matmul.scratch_bytes;
     return 0;
 }
 
-int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes) {
+int matmul_plan_forward(gpt2_dtype dt, int tokens, int rows, int C, int Vp, size_t *scratch_bytes) {
     if (start_engine() != 0) return -1;
+    for (int i = 0; i < 8; i++) {
+        const int *channels = block_matmuls[i % 4];
+        if (plan_product(FORWARD_BIAS, dt, i < 4 ? tokens : rows, channels[0] * C, channels[1] * C) != 0)
+            return -1;
+    }
+    if (plan_product(FORWARD, dt, rows, C, Vp) != 0) return -1;
+    return finish_plan(scratch_bytes);
+}
+
+int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes) {
     int rows = MIN(chunk, BT), last = BT % rows;
-    if (plan_matmul(dt, BT, C, 3 * C, FORWARD_BIAS, DWEIGHT) != 0 ||
-        plan_matmul(dt, BT, C, C, FORWARD_BIAS, DWEIGHT) != 0 ||
-        plan_matmul(dt, BT, C, 4 * C, FORWARD_BIAS, DWEIGHT) != 0 ||
-        plan_matmul(dt, BT, 4 * C, C, FORWARD_BIAS, DWEIGHT) != 0 ||
-        plan_matmul(dt, rows, C, Vp, FORWARD, DWEIGHT) != 0 ||
+    if (start_engine() != 0) return -1;
+    for (int i = 0; i < 4; i++) {
+        const int *channels = block_matmuls[i];
+        if (plan_matmul(dt, BT, channels[0] * C, channels[1] * C, FORWARD_BIAS, DWEIGHT) != 0) return -1;
+    }
+    if (plan_matmul(dt, rows, C, Vp, FORWARD, DWEIGHT) != 0 ||
         (rows < BT && plan_matmul(dt, rows, C, Vp, FORWARD, DWEIGHT_ADD) != 0) ||
         (last != 0 && plan_matmul(dt, last, C, Vp, FORWARD, DWEIGHT_ADD) != 0))
         return -1;
-    matmul.planned = matmul.used;
-    *scratch_bytes = matmul.scratch_bytes;
-    return 0;
+    return finish_plan(scratch_bytes);
 }
 
 void matmul_free(void) {
@@ -328,10 +330,9 @@ static int multiply(Kind kind, gpt2_dtype dt, int BT, int C, int OC, const void 
         status = execute(p, left, (const char *)right + i * piece, bias, (char *)result + i * piece,
                          workspace);
     }
-    return status == dnnl_success
-               ? 0
-               : gpt2_fail("matmul: oneDNN failed to multiply (%d, %d) with (%d, %d): status %d", BT, C, OC,
-                           C, (int)status);
+    if (status == dnnl_success) return 0;
+    return gpt2_fail("matmul: oneDNN failed to multiply (%d, %d) with (%d, %d): status %d", BT, C, OC, C,
+                     (int)status);
 }
 
 // One thread sums each column from top to bottom.
