@@ -88,46 +88,50 @@ static void test_descriptors(void **state) {
         const char *descriptor;
         GPT2Config c;
         int64_t parameters;
-    } good[] = { { "d6", { 1024, 50257, 50304, 6, 6, 384 }, 0 },
-                 { "d12", { 1024, 50257, 50304, 12, 12, 768 }, 124475904 },
-                 { "gpt2:d12", { 1024, 50257, 50304, 12, 12, 768 }, 124475904 },
-                 { "d48", { 1024, 50257, 50304, 48, 25, 1600 }, 1557686400 },
-                 { "gpt2:d84", { 1024, 50257, 50304, 84, 36, 3456 }, 0 },
-                 { "gpt3:c384", { 2048, 50257, 50304, 6, 6, 384 }, 0 },
-                 { "gpt3:c1536", { 2048, 50257, 50304, 24, 16, 1536 }, 0 },
-                 { "gpt3:c2560", { 2048, 50257, 50304, 32, 32, 2560 }, 0 },
-                 { "gpt3:c12288", { 2048, 50257, 50304, 96, 96, 12288 }, 0 },
-                 { "l4h4c128v512t64", { 64, 512, 512, 4, 4, 128 }, 0 },
-                 { "l1h1c1v129t1", { 1, 129, 256, 1, 1, 1 }, 284 } };
+    } good[] = {
+        { "d6", { 1024, 50257, 50304, 6, 6, 384 }, 0 },
+        { "d12", { 1024, 50257, 50304, 12, 12, 768 }, 124475904 },
+        { "gpt2:d12", { 1024, 50257, 50304, 12, 12, 768 }, 124475904 },
+        { "d48", { 1024, 50257, 50304, 48, 25, 1600 }, 1557686400 },
+        { "gpt2:d84", { 1024, 50257, 50304, 84, 36, 3456 }, 0 },
+        { "gpt3:c384", { 2048, 50257, 50304, 6, 6, 384 }, 0 },
+        { "gpt3:c1536", { 2048, 50257, 50304, 24, 16, 1536 }, 0 },
+        { "gpt3:c2560", { 2048, 50257, 50304, 32, 32, 2560 }, 0 },
+        { "gpt3:c12288", { 2048, 50257, 50304, 96, 96, 12288 }, 0 },
+        { "l4h4c128v512t64", { 64, 512, 512, 4, 4, 128 }, 0 },
+        { "l1h1c1v129t1", { 1, 129, 256, 1, 1, 1 }, 284 },
+    };
     static const struct {
         const char *descriptor, *error;
-    } bad[] = { { "", "neither" },
-                { "x12", "neither" },
-                { "gpt2:12", "neither" },
-                { "gpt3:d12", "neither" },
-                { "d", "depth" },
-                { "d13", "depth 13" },
-                { "d12x", "12x" },
-                { "d-12", "-12" },
-                { "d 12", "depth" },
-                { "d012", "012" },
-                { "D12", "neither" },
-                { "d99999999999999999999", "99999" },
-                { "gpt2:d", "depth" },
-                { "gpt3:c5140", "heads" },
-                { "gpt3:c512", "512" },
-                { "gpt3:c", "channels" },
-                { "l4h4c128v512", "'t'" },
-                { "l4h4c128v512t", "'t'" },
-                { "l4h4c128v512t64x", "\"x\"" },
-                { "h4l4c128v512t64", "neither" },
-                { "l4c128h4v512t64", "'h'" },
-                { "l0h4c128v512t64", "'l'" },
-                { "l4h3c128v512t64", "3 heads" },
-                { "l4h4c-128v512t64", "'c'" },
-                { "l4h4c128v2147483647t64", "vocabulary" },
-                { "l4h4c128v2147483648t64", "'v'" },
-                { "l4 h4c128v512t64", "'h'" } };
+    } bad[] = {
+        { "", "neither" },
+        { "x12", "neither" },
+        { "gpt2:12", "neither" },
+        { "gpt3:d12", "neither" },
+        { "d", "depth" },
+        { "d13", "depth 13" },
+        { "d12x", "12x" },
+        { "d-12", "-12" },
+        { "d 12", "depth" },
+        { "d012", "012" },
+        { "D12", "neither" },
+        { "d99999999999999999999", "99999" },
+        { "gpt2:d", "depth" },
+        { "gpt3:c5140", "heads" },
+        { "gpt3:c512", "512" },
+        { "gpt3:c", "channels" },
+        { "l4h4c128v512", "'t'" },
+        { "l4h4c128v512t", "'t'" },
+        { "l4h4c128v512t64x", "\"x\"" },
+        { "h4l4c128v512t64", "neither" },
+        { "l4c128h4v512t64", "'h'" },
+        { "l0h4c128v512t64", "'l'" },
+        { "l4h3c128v512t64", "3 heads" },
+        { "l4h4c-128v512t64", "'c'" },
+        { "l4h4c128v2147483647t64", "vocabulary" },
+        { "l4h4c128v2147483648t64", "'v'" },
+        { "l4 h4c128v512t64", "'h'" },
+    };
     GPT2Config c;
     for (size_t i = 0; i < COUNT(good); i++) {
         must(gpt2_config_from_descriptor(&c, good[i].descriptor));
@@ -272,17 +276,19 @@ static void test_bad_model_files(void **state) {
         uint32_t value;
         off_t grow;
         const char *error;
-    } cases[] = { { 0, 20240520, 0, "first number is 20240520" },
-                  { 4, 4, 0, "version 4" },
-                  { 8, 0, 0, "positions" },
-                  { 12, -1u, 0, "vocabulary" },
-                  { 20, 3, 0, "3 heads" },
-                  { 28, 64, 0, "padded" },
-                  { 16, 3, 0, "cut short" },
-                  { 4, 5, 0, "too long" },
-                  { 0, 20240326, -1, "cut short" },
-                  { 0, 20240326, 1, "too long" },
-                  { 24, 1u << 30, 0, "channels" } };
+    } cases[] = {
+        { 0, 20240520, 0, "first number is 20240520" },
+        { 4, 4, 0, "version 4" },
+        { 8, 0, 0, "positions" },
+        { 12, -1u, 0, "vocabulary" },
+        { 20, 3, 0, "3 heads" },
+        { 28, 64, 0, "padded" },
+        { 16, 3, 0, "cut short" },
+        { 4, 5, 0, "too long" },
+        { 0, 20240326, -1, "cut short" },
+        { 0, 20240326, 1, "too long" },
+        { 24, 1u << 30, 0, "channels" },
+    };
     Made m = made("l2h2c8v100t8");
     char path[256];
     snprintf(path, sizeof path, "%s", in_folder("bad.bin"));
@@ -485,13 +491,15 @@ static void test_bad_shards(void **state) {
         uint32_t value;
         off_t grow;
         const char *error;
-    } cases[] = { { 0, 20240326, 0, "first number is 20240326" },
-                  { 4, 2, 0, "version 2" },
-                  { 8, 100, 0, "100 tokens" },
-                  { 8, -101u, 0, "-101 tokens" },
-                  { 0, 20240520, -2, "101 tokens" },
-                  { 0, 20240520, 2, "101 tokens" },
-                  { 0, 20240520, -1000, "header" } };
+    } cases[] = {
+        { 0, 20240326, 0, "first number is 20240326" },
+        { 4, 2, 0, "version 2" },
+        { 8, 100, 0, "100 tokens" },
+        { 8, -101u, 0, "-101 tokens" },
+        { 0, 20240520, -2, "101 tokens" },
+        { 0, 20240520, 2, "101 tokens" },
+        { 0, 20240520, -1000, "header" },
+    };
     DataLoader l;
     for (size_t i = 0; i < COUNT(cases); i++) {
         write_three_shards();
@@ -681,26 +689,28 @@ static void test_text_files(void **state) {
 #define TEST(f) cmocka_unit_test_teardown(f, empty_folder)
 
 int main(void) {
-    const struct CMUnitTest tests[] = { TEST(test_mt19937),
-                                        TEST(test_permutation),
-                                        TEST(test_sampler),
-                                        TEST(test_descriptors),
-                                        TEST(test_init),
-                                        TEST(test_init_in_pieces),
-                                        TEST(test_model_file),
-                                        TEST(test_bad_model_files),
-                                        TEST(test_rows_in_order),
-                                        TEST(test_failing_model_write),
-                                        TEST(test_compared_model_file),
-                                        TEST(test_shuffle),
-                                        TEST(test_tell_and_seek),
-                                        TEST(test_ranks_see_one_stream),
-                                        TEST(test_bad_shards),
-                                        TEST(test_tokenizer),
-                                        TEST(test_bad_tokenizers),
-                                        TEST(test_schedules),
-                                        TEST(test_outliers),
-                                        TEST(test_pipes),
-                                        TEST(test_text_files) };
+    const struct CMUnitTest tests[] = {
+        TEST(test_mt19937),
+        TEST(test_permutation),
+        TEST(test_sampler),
+        TEST(test_descriptors),
+        TEST(test_init),
+        TEST(test_init_in_pieces),
+        TEST(test_model_file),
+        TEST(test_bad_model_files),
+        TEST(test_rows_in_order),
+        TEST(test_failing_model_write),
+        TEST(test_compared_model_file),
+        TEST(test_shuffle),
+        TEST(test_tell_and_seek),
+        TEST(test_ranks_see_one_stream),
+        TEST(test_bad_shards),
+        TEST(test_tokenizer),
+        TEST(test_bad_tokenizers),
+        TEST(test_schedules),
+        TEST(test_outliers),
+        TEST(test_pipes),
+        TEST(test_text_files),
+    };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -119,31 +119,30 @@ static void pieces_end(Pieces *p, const char *path) {
     free(p->value_bytes);
 }
 
-// What transformers calls them, and which are stored as (in, out).
-static const struct {
-    const char *name;
-    int transposed;
-} theirs[NUM_PARAMETER_TENSORS] = { { "wte.weight", 0 },
-                                    { "wpe.weight", 0 },
-                                    { "h.%d.ln_1.weight", 0 },
-                                    { "h.%d.ln_1.bias", 0 },
-                                    { "h.%d.attn.c_attn.weight", 1 },
-                                    { "h.%d.attn.c_attn.bias", 0 },
-                                    { "h.%d.attn.c_proj.weight", 1 },
-                                    { "h.%d.attn.c_proj.bias", 0 },
-                                    { "h.%d.ln_2.weight", 0 },
-                                    { "h.%d.ln_2.bias", 0 },
-                                    { "h.%d.mlp.c_fc.weight", 1 },
-                                    { "h.%d.mlp.c_fc.bias", 0 },
-                                    { "h.%d.mlp.c_proj.weight", 1 },
-                                    { "h.%d.mlp.c_proj.bias", 0 },
-                                    { "ln_f.weight", 0 },
-                                    { "ln_f.bias", 0 } };
+// What transformers calls them. Matrices of layers are stored as (in, out).
+static const char *const theirs[NUM_PARAMETER_TENSORS] = {
+    "wte.weight",
+    "wpe.weight",
+    "h.%d.ln_1.weight",
+    "h.%d.ln_1.bias",
+    "h.%d.attn.c_attn.weight",
+    "h.%d.attn.c_attn.bias",
+    "h.%d.attn.c_proj.weight",
+    "h.%d.attn.c_proj.bias",
+    "h.%d.ln_2.weight",
+    "h.%d.ln_2.bias",
+    "h.%d.mlp.c_fc.weight",
+    "h.%d.mlp.c_fc.bias",
+    "h.%d.mlp.c_proj.weight",
+    "h.%d.mlp.c_proj.bias",
+    "ln_f.weight",
+    "ln_f.bias",
+};
 
 static void put_tensor(Pieces *p, const Foreign *how, const Made *m, const char *name, int tensor, int layer,
                        int other) {
     const GPT2Tensor *t = &m->tensors[tensor];
-    const int matrix = t->n_dims == 2, turned = theirs[tensor].transposed;
+    const int matrix = t->n_dims == 2, turned = matrix && t->per_layer;
     const int rows = tensor == WTE ? m->config.vocab_size : (int)t->dims[turned];
     const int columns = matrix ? (int)t->dims[!turned] : 1;
     const long begins = ftell(p->values);
@@ -171,7 +170,7 @@ static void put_all(Pieces p[SHARDS], FILE *map, const Foreign *how, const Made 
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
         for (int l = 0; l < (m->tensors[i].per_layer ? 2 : 1); l++) {
             const int shard = how->shards ? i % how->shards : 0;
-            snprintf(name, sizeof name, theirs[i].name, l);
+            snprintf(name, sizeof name, theirs[i], l);
             snprintf(full, sizeof full, "%s%s", how->prefix, name);
             put_tensor(&p[shard], how, m, full, i, l, 0);
             fprintf(map, "%s\"%s\":\"part%d.safetensors\"", i || l ? "," : "", full, shard);
