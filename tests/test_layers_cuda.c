@@ -55,8 +55,7 @@ static void bias_backward(int BT, int C) {
     Tensor *dbias = tensor(C, 1), *dout = tensor((size_t)BT * C, 1);
     plan_rows(BT, C, 8);
     add_columns(dbias->x, dout->x, BT, C, 1);
-    EACH_RUN
-    ok(cuda_bias_backward(dtype, AT(dbias), AT(dout), BT, C));
+    EACH_RUN { ok(cuda_bias_backward(dtype, AT(dbias), AT(dout), BT, C)); }
     check("dbias", dbias, SLACK);
     release();
 }
@@ -113,16 +112,18 @@ static void staging(void **state) {
     plan_rows(T, C, V);
     Tensor *wte = floats(V * C), *wpe = floats(T * C), *out = floats(CALLS * T * C);
     Tensor *dwte = floats(V * C), *dwpe = floats(T * C), *dout = floats(T * C);
-    EACH_RUN
-    for (int i = 0; i < CALLS; i++) {
-        int tokens[T];
-        const int at = i * T * C;
-        for (int t = 0; t < T; t++) tokens[t] = (7 * i + 5 * t) % V;
-        if (run == 0) naive_encoder(out->x + at, dwte->x, dwpe->x, wte->x, wpe->x, dout->x, tokens, T, T, C);
-        LAYER(encoder_forward(GPT2_F32, (float *)AT(out) + at, tokens, AT(wte), AT(wpe), 1, T, C));
-        LAYER(encoder_backward(GPT2_F32, AT(dwte), AT(dwpe), AT(dout), tokens, 1, T, C));
-        memset(tokens, 0, sizeof tokens);
-        cuda(cudaGetLastError());  // whoever looks next must not take "not ready" for an error
+    EACH_RUN {
+        for (int i = 0; i < CALLS; i++) {
+            int tokens[T];
+            const int at = i * T * C;
+            for (int t = 0; t < T; t++) tokens[t] = (7 * i + 5 * t) % V;
+            if (run == 0)
+                naive_encoder(out->x + at, dwte->x, dwpe->x, wte->x, wpe->x, dout->x, tokens, T, T, C);
+            LAYER(encoder_forward(GPT2_F32, (float *)AT(out) + at, tokens, AT(wte), AT(wpe), 1, T, C));
+            LAYER(encoder_backward(GPT2_F32, AT(dwte), AT(dwpe), AT(dout), tokens, 1, T, C));
+            memset(tokens, 0, sizeof tokens);
+            cuda(cudaGetLastError());  // whoever looks next must not take "not ready" for an error
+        }
     }
     check("encoder's out", out, SLACK);
     check("dwte", dwte, SLACK);

@@ -1,6 +1,6 @@
 // Tests that the stand-in shows or refuses wrong CUDA and NCCL code. That it runs right code right is seen
-// where it is used: test_layers_cuda compares its kernels and products with the CPU's, mpi_nccl its
-// collectives.
+// where it is used: test_layers_cuda compares its kernels and matmuls with naive ones, mpi_nccl its
+// collectives with those through the host.
 #include <algorithm>
 #include <signal.h>
 #include <stdio.h>
