@@ -13,27 +13,13 @@ enum { MAGIC = 20240520, VERSION = 1, HEADER = 256 * sizeof(int32_t) };
 // --------
 // one shard
 
-static int read_at(FILE *f, const char *path, void *bytes, size_t size, int64_t offset) {
-    size_t done = 0;
-    while (done < size) {
-        ssize_t n = pread(fileno(f), (char *)bytes + done, size - done, offset + (int64_t)done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return gpt2_fail("%s: cannot read: %s", path, strerror(errno));
-        if (n == 0)
-            return gpt2_fail("%s: ends at byte %lld: it was cut short meanwhile", path,
-                             (long long)offset + (long long)done);
-        done += (size_t)n;
-    }
-    return 0;
-}
-
 // Returns the number of tokens in the shard, or -1.
-static int64_t check_shard(FILE *f, const char *path, int64_t bytes, int T) {
+static int64_t check_shard(int fd, const char *path, int64_t bytes, int T) {
     int32_t header[256];
     if (bytes < HEADER)
         return gpt2_fail("%s: %lld bytes cannot be a shard of tokens, which has a header of %d", path,
                          (long long)bytes, (int)HEADER);
-    if (read_at(f, path, header, sizeof header, 0)) return -1;
+    if (disk_read(fd, path, 0, sizeof header, header)) return -1;
     if (header[0] != MAGIC)
         return gpt2_fail("%s: not a shard of tokens: its first number is %d, expected %d", path, header[0],
                          MAGIC);
@@ -49,15 +35,15 @@ static int64_t check_shard(FILE *f, const char *path, int64_t bytes, int T) {
     return num_tokens;
 }
 
-// Returns the open file, or NULL.
-static FILE *open_shard(const char *path, int T, int64_t *num_tokens) {
+// Returns the open file, or -1.
+static int open_shard(const char *path, int T, int64_t *num_tokens) {
     int64_t bytes;
-    FILE *f = disk_open_stream(path, &bytes);
-    if (!f) return NULL;
-    *num_tokens = check_shard(f, path, bytes, T);
-    if (*num_tokens >= 0) return f;
-    fclose(f);  // nothing was written, and the error is known
-    return NULL;
+    int fd;
+    if (disk_open(path, &fd, &bytes)) return -1;
+    *num_tokens = check_shard(fd, path, bytes, T);
+    if (*num_tokens >= 0) return fd;
+    close(fd);  // nothing was written, and the error is known
+    return -1;
 }
 
 // --------
@@ -78,9 +64,9 @@ static void seed_order(mt19937 *rng, uint32_t seed, int64_t epoch, int64_t shard
 }
 
 static void close_shard(DataLoader *l) {
-    if (l->file) fclose(l->file);  // nothing was written
+    if (l->fd >= 0) close(l->fd);  // nothing was written
     free(l->permutation);
-    l->file = NULL;
+    l->fd = -1;
     l->permutation = NULL;
 }
 
@@ -108,7 +94,7 @@ static int permute_rows(DataLoader *l, uint32_t shard) {
 
 // Opens the shard with this row of the epoch, unless it is open already.
 static int open_row(DataLoader *l, int64_t epoch, int64_t row) {
-    if (l->file && epoch == l->open_epoch && row >= l->open_row &&
+    if (l->fd >= 0 && epoch == l->open_epoch && row >= l->open_row &&
         row < l->open_row + l->rows[l->order[l->slot]])
         return 0;
     close_shard(l);
@@ -123,8 +109,8 @@ static int open_row(DataLoader *l, int64_t epoch, int64_t row) {
 
     uint32_t shard = l->order[l->slot];
     int64_t num_tokens;
-    l->file = open_shard(l->files.gl_pathv[shard], l->T, &num_tokens);
-    if (!l->file) return -1;
+    l->fd = open_shard(l->files.gl_pathv[shard], l->T, &num_tokens);
+    if (l->fd < 0) return -1;
     int failed = 0;
     if ((num_tokens - 1) / l->T != l->rows[shard])
         failed = gpt2_fail("%s: has %lld tokens now, another number than at the start",
@@ -142,8 +128,8 @@ static int fetch_row(DataLoader *l, int64_t epoch, int64_t row, int b) {
     int T = l->T;
     int64_t in_shard = row - l->open_row;
     int64_t first = (l->shuffle ? l->permutation[in_shard] : in_shard) * T;
-    if (read_at(l->file, path, l->buffer, (T + 1) * sizeof *l->buffer,
-                HEADER + first * (int64_t)sizeof *l->buffer))
+    if (disk_read(l->fd, path, HEADER + first * (int64_t)sizeof *l->buffer, (T + 1) * sizeof *l->buffer,
+                  l->buffer))
         return -1;
     for (int t = 0; t <= T; t++)
         if (l->buffer[t] >= l->V)
@@ -176,9 +162,9 @@ static int find_shards(DataLoader *l, const char *pattern) {
     if (!l->rows || !l->order) return gpt2_fail("%s: no memory for %zu shards", pattern, l->files.gl_pathc);
     for (size_t i = 0; i < l->files.gl_pathc; i++) {
         int64_t num_tokens;
-        FILE *f = open_shard(l->files.gl_pathv[i], l->T, &num_tokens);
-        if (!f) return -1;
-        fclose(f);  // nothing was written
+        int fd = open_shard(l->files.gl_pathv[i], l->T, &num_tokens);
+        if (fd < 0) return -1;
+        close(fd);  // nothing was written
         l->num_tokens += num_tokens;
         l->rows[i] = (num_tokens - 1) / l->T;
         l->num_rows += l->rows[i];
@@ -203,7 +189,7 @@ static int allocate_batch(DataLoader *l) {
 int dataloader_init(DataLoader *l, const char *pattern, int B, int T, int V, int rank, int ranks, int shuffle,
                     uint32_t seed) {
     *l = (DataLoader){
-        .rank = rank, .ranks = ranks, .B = B, .T = T, .V = V, .shuffle = shuffle, .seed = seed
+        .rank = rank, .ranks = ranks, .B = B, .T = T, .V = V, .shuffle = shuffle, .seed = seed, .fd = -1
     };
     if (B < 1 || T < 1 || V < 1)
         return gpt2_fail("%s: batch %d, rows of %d tokens, vocabulary %d: all must be positive", pattern, B,
@@ -250,5 +236,5 @@ void dataloader_free(DataLoader *l) {
     free(l->buffer);
     free(l->inputs);
     free(l->targets);
-    *l = (DataLoader){ 0 };
+    *l = (DataLoader){ .fd = -1 };
 }

@@ -19,7 +19,7 @@ typedef struct {
     int64_t *rows;       // (files) of each shard
     int64_t epoch, row;  // where the next global micro-batch begins; row counts within the epoch
     // the open shard
-    FILE *file;                    // NULL: none
+    int fd;                        // -1: none
     int64_t open_epoch, open_row;  // the epoch's row at which the shard begins
     int slot;                      // its place in `order`
     uint32_t *order;               // (files) the shards of open_epoch

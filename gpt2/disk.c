@@ -22,16 +22,6 @@ int disk_open(const char *path, int *fd, int64_t *bytes) {
     return failed;
 }
 
-FILE *disk_open_stream(const char *path, int64_t *bytes) {
-    int fd;
-    if (disk_open(path, &fd, bytes)) return NULL;
-    FILE *f = fdopen(fd, "rb");
-    if (f) return f;
-    gpt2_fail("%s: cannot open: %s", path, strerror(errno));
-    close(fd);  // nothing was written
-    return NULL;
-}
-
 int disk_read(int fd, const char *path, int64_t at, size_t bytes, void *to) {
     for (size_t done = 0; done < bytes;) {
         ssize_t n = pread(fd, (char *)to + done, bytes - done, at + (int64_t)done);

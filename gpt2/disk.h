@@ -9,7 +9,6 @@
 
 // *fd: a regular file to read, which the caller closes. Does not wait for a pipe's writer.
 int disk_open(const char *path, int *fd, int64_t *bytes);
-FILE *disk_open_stream(const char *path, int64_t *bytes);  // the same; NULL on failure
 // Fills `to`, or fails if the file ends earlier.
 int disk_read(int fd, const char *path, int64_t at, size_t bytes, void *to);
 

@@ -1,7 +1,6 @@
 // Decodes tokens. The file is read and checked completely; tokens then point into it.
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
+#include <unistd.h>
 #include "disk.h"
 #include "gpt2_error.h"
 #include "tokenizer.h"
@@ -51,29 +50,26 @@ static int index_tokens(Tokenizer *t, const char *path, int64_t size) {
     return 0;
 }
 
-static int read_tokens(Tokenizer *t, const char *path, FILE *f, int64_t bytes) {
+static int read_tokens(Tokenizer *t, const char *path, int fd, int64_t bytes) {
     uint32_t header[256];
     if (bytes < HEADER || bytes > INT32_MAX)
         return gpt2_fail("%s: %lld bytes cannot be a tokenizer file, which has a header of %d", path,
                          (long long)bytes, (int)HEADER);
-    if (fread(header, sizeof header, 1, f) != 1)
-        return gpt2_fail("%s: cannot read the header: %s", path, strerror(errno));
-    if (check_header(t, path, header)) return -1;
+    if (disk_read(fd, path, 0, sizeof header, header) || check_header(t, path, header)) return -1;
     size_t size = (size_t)bytes - HEADER;
     t->bytes = malloc(size + 1);
     if (!t->bytes) return gpt2_fail("%s: no memory for %zu bytes", path, size);
-    if (fread(t->bytes, 1, size, f) != size)
-        return gpt2_fail("%s: cannot read %zu bytes of tokens: %s", path, size, strerror(errno));
+    if (disk_read(fd, path, HEADER, size, t->bytes)) return -1;
     return index_tokens(t, path, size);
 }
 
 int tokenizer_init(Tokenizer *t, const char *path) {
     int64_t bytes;
+    int fd;
     *t = (Tokenizer){ 0 };
-    FILE *f = disk_open_stream(path, &bytes);
-    if (!f) return -1;
-    int failed = read_tokens(t, path, f, bytes);
-    if (fclose(f) && !failed) failed = gpt2_fail("%s: %s", path, strerror(errno));
+    if (disk_open(path, &fd, &bytes)) return -1;
+    int failed = read_tokens(t, path, fd, bytes);
+    close(fd);  // nothing was written
     if (failed) tokenizer_free(t);
     return failed;
 }
