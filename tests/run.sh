@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test with a time limit and adds up. A test that hangs has failed. Usage: tests/run.sh
 # BUILD_FOLDER TRAINER [short]
+#   FIRST=1 make test    quick tests first, and the first failure ends the run
 #   test_*      one process, cmocka            mpi_zero   the table of settings, once for each number of ranks
 #   trainer.sh  the trainer from outside       test_example.sh, test_patch.sh   the other two trainers
 #   test_tokens.sh   text into tokens          test_terminal.sh   bar, --help, tables and pictures
@@ -32,8 +33,8 @@ build=$1 trainer=$2 short=${3:-}
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 logs=$build/logs; mkdir -p "$logs"
 rm -f "$logs"/*.sum "$logs"/*.pid
-names=()
-trap 'kill $(cat "$logs"/*.pid) 2>/dev/null; exit 1' INT TERM
+names=() queue=()
+trap 'end_tests; exit 1' INT TERM
 
 # one NAME SECONDS COMMAND...: runs it. Prints a line about it, with the processor's time, which says how much
 # of the time it waited; and its output only if it failed.
@@ -71,14 +72,33 @@ one() {
     grep -h '^skip ' "$log" | sed 's/^/       /'
     echo "$p $f $s" >"$logs/$name.sum"
 }
-# run NAME SECONDS COMMAND...: runs it beside others, as soon as there is a place. There are two places more
-# than cores, because about a third of the tests' time is waits.
-places=$(($(nproc) + 2))
-[ -z "$short" ] || places=$(($(nproc) + 1))         # make check runs something beside
+# run NAME SECONDS COMMAND...: run_all will run it.
 run() {
     names+=("$1")
-    while [ "$(jobs -rp | wc -l)" -ge "$places" ]; do wait -n; done
-    (one "$@" >"$logs/$1.out" 2>&1; cat "$logs/$1.out") &
+    queue+=("$(printf '%q ' "$@")")
+}
+# wait_until N: until at most N tests are running. With FIRST a test that has failed ends the run.
+wait_until() {
+    while [ "$(jobs -rp | wc -l)" -gt "$1" ]; do
+        wait -n
+        [ -z "${FIRST:-}" ] || not_failed || { end_tests; exit 1; }
+    done
+}
+not_failed() { ! grep -qsv ' 0 [0-9]*$' "$logs"/*.sum; }
+end_tests() { kill $(jobs -p) $(cat "$logs"/*.pid) 2>/dev/null; }
+# Runs what is queued, side by side. There are two places more than cores, because about a third of the tests'
+# time is waits.
+places=$(($(nproc) + 2))
+[ -z "$short" ] || places=$(($(nproc) + 1))         # make check runs something beside
+run_all() {
+    local command
+    [ -z "${FIRST:-}" ] || mapfile -t queue < <(printf '%s\n' "${queue[@]}" | tac)
+    for command in "${queue[@]}"; do
+        wait_until $((places - 1))
+        (eval "one $command" >"$logs/${command%% *}.out" 2>&1; cat "$logs/${command%% *}.out") &
+    done
+    wait_until 0
+    queue=()
 }
 on_ranks() {        # NP COMMAND...
     env OMP_NUM_THREADS=1 mpirun --oversubscribe -np "$@"
@@ -161,10 +181,10 @@ run mpi_direct.killed 30 bash -c "on_ranks 3 --enable-recovery $build/tests/mpi_
 for np in 3 2; do run "mpi_same.$np" 60 bash -c "on_ranks $np $build/tests/mpi_same"; done
 run mpi_async.2 60 bash -c "on_ranks 2 $build/tests/mpi_async"
 programs
-wait
+run_all
 # alone, since it looks at what the system has
 [ -n "$short" ] || run trainer.memory 120 tests/trainer.sh "$trainer" memory
-wait
+run_all
 
 passed=0 failed=0 skipped=0
 for name in "${names[@]}"; do

@@ -45,6 +45,7 @@ $(BUILD)/tests/cuda/test_%: $(BUILD)/tests/cuda/test_%.o $(GPT2_OBJ) $(ZERO_OBJ)
 	$(Q)$(CXX) $(SANFLAGS_$(SAN)) $^ -o $@ $(LIBS)
 
 #? test                every test
+#? FIRST=1             make test: quick tests first, and the first failure ends it
 #? SETTINGS=all        make test, make check: each combination of the tables of settings, not a sample
 test: deps
 	+@$(SUBMAKE) test-programs
