@@ -82,14 +82,13 @@ trouble_in_nccl() {
     done
 }
 
-# Disks that fail or lose power, and checkpoints at other numbers of ranks
-disks_and_ranks() {
+# Disks that fail or lose power
+disks() {
     local trainer=build/stand-in/train_gpt2_zero
     try disk_faults 'every call that concerns the output folder fails once' \
         timeout 600 tests/disk_faults.sh $trainer
     try power_loss_build 'build of tests/power_loss' build CUDA=stand-in build/stand-in/tests/power_loss
     try power_loss 'the power fails at any instant' timeout 600 tests/power_loss.sh build/stand-in $trainer
-    try elastic 'a run goes on at other numbers of ranks' timeout 300 tests/elastic.sh $trainer
 }
 
 # ---- libFuzzer, where clang has it. It takes what the tests beside it leave of the processor.
@@ -113,7 +112,7 @@ without_sanitizers() {
     analysis
     try gpu_check 'the list of scripts/gpu_check.sh on the stand-in for CUDA' \
         timeout 300 tests/test_gpu_check.sh
-    disks_and_ranks
+    disks
     compile_llmc
     trouble_in_nccl
 }
@@ -128,13 +127,13 @@ status=0
 tests/run.sh build/address $trainer short || status=1
 say $status 'tests under ASan and UBSan'
 try asan_trainer 'the trainer under ASan and UBSan' \
-    timeout 400 tests/trainer.sh $trainer resume files outputs options
+    timeout 400 tests/trainer.sh $trainer resume elastic files outputs options
 try asan_export 'exports and imports under ASan and UBSan' \
     timeout 400 tests/export.sh $trainer trips refused
 try export 'an export is what transformers reads' timeout 600 tests/export.sh $trainer transformers
 grep '^skip ' build/export.log || true
 try asan_folder 'the output folder under ASan and UBSan' \
-    timeout 400 tests/folder.sh $trainer logs courses verify names listing
+    timeout 400 tests/folder.sh $trainer logs branches verify names listing
 try net 'ranks in network namespaces' timeout 60 tests/net_namespaces.sh build/address/tests/test_net
 join
 # These measure seconds, so they run one after the other; they mostly wait, and what runs beside them yields.

@@ -1,6 +1,10 @@
-# To be sourced by the tests that are shell scripts: a folder of their own, cases, and the closing line.
+# To be sourced by the tests that are shell scripts: the project's root as the working folder, a folder of
+# their own, cases, and the closing line.
 #   begin 'what is tested'; need 'the sentence if it fails' COMMAND...; end
-#   TEST_TIMES=1 tests/NAME.sh ...      also prints what each case takes, by the clock and of the processor
+#   is WHAT VALUE EXPECTED, has FILE PATTERN...     needs that make their sentence themselves
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+. scripts/mpi_env.sh
 dir=$(mktemp -d) || exit 1
 disk=$dir           # for model states, which must not be in memory, as /tmp may be
 if [ "$(stat -f -c %T "$dir")" = tmpfs ]; then
@@ -10,19 +14,16 @@ trap 'rm -rf "$dir" "$disk"' EXIT
 trap 'exit 1' INT TERM
 passed=0 failed=0 skipped=0
 
-begin() { name=$1; why=; }
-# What the case took: by the clock, and of the processor (this script, and what it has waited for).
-took_since=$EPOCHREALTIME used_since=0
-print_times() {
-    local used
-    times >"$dir/times"
-    used=$(awk '{ for (i = 1; i <= 2; i++) { split($i, t, /[ms]/); sum += 60 * t[1] + t[2] } }
-        END { print sum }' "$dir/times")
-    awk "BEGIN { printf \"   %.2f s, of the processor %.2f s\n\", $EPOCHREALTIME - $took_since,
-        $used - $used_since }"
-    took_since=$EPOCHREALTIME used_since=$used
-}
+begin() { name=$1 why=; }
 need() { local what=$1; shift; "$@" || why="${why:+$why; }$what"; }
+is() { need "$1: '$2', not '$3'" [ "$2" = "$3" ]; }
+# Every pattern matches a line of the file.
+has() {
+    local pattern
+    for pattern in "${@:2}"; do
+        need "no '$pattern' in: $(grep -av '^ok' "$1" | tail -n 3)" grep -aqE -- "$pattern" "$1"
+    done
+}
 end() {
     if [ -z "$why" ]; then
         echo "ok $name"
@@ -31,10 +32,39 @@ end() {
         echo "FAIL $name: $why"
         failed=$((failed + 1))
     fi
-    [ -z "${TEST_TIMES:-}" ] || print_times
 }
 skip() { echo "skip $1: $2"; skipped=$((skipped + 1)); }       # NAME REASON
 not() { ! "$@"; }
 # a condition on numbers that need not be whole
 number() { awk "BEGIN { exit !($1) }"; }
 finish() { echo "$1: $passed passed, $failed failed, $skipped skipped"; [ "$failed" = 0 ]; }
+
+# ---- programs and files
+
+# launch NP: sets launcher, which starts a program on so many ranks; one rank needs no mpirun.
+launch() {
+    launcher=()
+    [ "$1" = 1 ] || launcher=(mpirun --oversubscribe -np "$1")
+}
+# await COMMAND...: until it succeeds, for 20 s at most
+await() { local i; for ((i = 0; i < 1000; i++)); do "$@" && return; sleep 0.02; done; return 1; }
+free_port() {
+    local port
+    until port=$((20000 + RANDOM % 10000)); ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
+    echo $port
+}
+# of a key of a JSON file with a pair on each line, as summary.json
+json_value() { sed -nE "s/.*\"$2\": \"?([^\",{}]+).*/\1/p" "$1"; }
+hashes() { grep -aoE 'params_hash .*' "$1"; }
+flip_byte() {   # FILE OFFSET
+    local byte
+    byte=$(od -An -tu1 -j "$2" -N 1 "$1")
+    # shellcheck disable=SC2059
+    printf "\\$(printf %o $((byte ^ 64)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
+}
+# Sets shim to what LD_PRELOAD must have so that tests/shim/disk.c answers $trainer's calls about files. ASan
+# must be the first library.
+make_shim() {
+    "${CC:-cc}" -std=c11 -D_GNU_SOURCE -O1 -g -shared -fPIC tests/shim/disk.c -o "$dir/disk.so" -ldl || exit 1
+    shim="$(ldd "$trainer" | awk '/libasan/ { print $3 }') $dir/disk.so"
+}

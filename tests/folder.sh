@@ -1,68 +1,63 @@
 #!/usr/bin/env bash
-# The output folder: one run at a time, logs with each step once, courses that are left, what is saved as
+# The output folder: one run at a time, logs with each step once, branches that are left, what is saved as
 # good, and --verify. Usage: tests/folder.sh TRAINER [GROUP]...
-set -u
-cd "$(dirname "$0")/.." || exit 1
+. "$(dirname "$0")/cases.sh"
 trainer=$(realpath "${1:-./train_gpt2_zero}") || exit 1
 shift
-. scripts/mpi_env.sh
-. tests/cases.sh
 export LC_ALL=C
 
 small=(-e l1h2c32v257t32 -b 2 -u 0 -v 0 -s 0 -k constant --threads 1 --overlap 0 --hash full --dtype fp32
        --device cpu -i data/stories_train.bin -j data/stories_val.bin --progress lines)
 out=$dir/out screen=$dir/screen
 
-# run NP ARGUMENT...: the trainer on so many ranks; all that it says is in $screen. $through: what starts it.
+# run NP ARGUMENT...: the trainer on so many ranks, started by $through; all that it prints is in $screen.
 through=()
 run() {
-    local np=$1 launcher=()
+    local launcher
+    launch "$1"
     shift
-    [ "$np" = 1 ] || launcher=(mpirun --oversubscribe -np "$np")
     timeout -k 2 40 "${launcher[@]}" "${through[@]}" "$trainer" "${small[@]}" "$@" >"$screen" 2>&1 </dev/null
 }
-runs() { run "$@" && return; echo "--- failed: $*"; tail -n 5 "$screen"; return 1; }
-# Fails with a status that is no crash, and with one message.
-is_refused() {
-    run "$@"
+# trains NP ARGUMENT...: steps in $out, which must succeed
+trains() { runs "$1" -o "$out" "${@:2}"; }
+runs() { need "failed: $*: $(tail -n 3 "$screen")" run "$@"; }
+# resumes STEP NP ARGUMENT...: goes on at that step
+resumes() { trains "${@:2}"; prints "^resuming at step $1\$"; }
+# refuses PATTERN NP ARGUMENT...: fails with a status that is no crash, and with one message, which matches
+refuses() {
+    run "${@:2}"
     local status=$?
-    [ $status != 0 ] && [ $status -lt 124 ] && [ "$(grep -ac '^train_gpt2_zero: ' "$screen")" = 1 ] && return
-    echo "--- status $status of: $*"; tail -n 5 "$screen"
-    return 1
+    need "status $status of: ${*:2}" [ $status != 0 -a $status -lt 124 ]
+    is "messages of ${*:2}" "$(grep -ac '^train_gpt2_zero: ' "$screen")" 1
+    prints "$1"
 }
-said() { grep -aqE -- "$1" "$screen"; }
-tells() { need "no '$1' in: $(grep -am 1 -E '^(train_gpt2_zero: |BAD )' "$screen")" said "$1"; }
+prints() { has "$screen" "$@"; }
+# finds_bad PATH PATTERN: --verify finds damage, and one line about it matches
+finds_bad() {
+    need "$1 is good" not run 1 --verify "$1"
+    prints "^BAD .*$2"
+}
+verifies() { runs 1 --verify "$1"; }
 fresh() { rm -rf "$out"; }
-value() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$out/summary.json"; }
-hash() { echo "$(value params_hash) $(value state_hash)"; }
 names() { (cd "$out" && shopt -s nullglob && echo $1); }
-steps_in() { sed -nE 's/^\{"step": ([0-9]+),.*/\1/p' "$1" | tr '\n' ' '; }
-flip_byte() {   # FILE OFFSET
-    local byte
-    byte=$(od -An -tu1 -j "$2" -N 1 "$1")
-    # shellcheck disable=SC2059
-    printf "\\$(printf %o $((byte ^ 64)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
-}
+has_names() { is "names $1" "$(names "$1")" "$2"; }
+steps_in() { sed -nE 's/^\{"step": ([0-9]+),.*/\1/p' "$1" | xargs; }
+has_steps() { is "steps of $1" "$(steps_in "$out/$1")" "$2"; }
+same_file() { need "$2 has changed" cmp -s "$1" "$2"; }
 
 # ---- the lock
 
 # begin_run NP ARGUMENT...: a long run in the background, once it has made a step.
 begin_run() {
-    local np=$1 launcher=() i
-    shift
-    [ "$np" = 1 ] || launcher=(mpirun --oversubscribe -np "$np")
-    rm -f "$dir/first"      # what an earlier run has said
+    local launcher
+    launch "$1"
+    rm -f "$dir/first"      # what an earlier run has printed
     # shellcheck disable=SC2016
     timeout -k 2 60 "${launcher[@]}" \
         bash -c 'echo $$ >"$0.${OMPI_COMM_WORLD_RANK:-0}"; exec "$@"' "$dir/pid" "$trainer" "${small[@]}" \
-        -o "$out" -x 1000000 "$@" >"$dir/first" 2>&1 </dev/null &
+        -o "$out" -x 1000000 "${@:2}" >"$dir/first" 2>&1 </dev/null &
     job=$!
-    for ((i = 0; i < 400; i++)); do
-        grep -aqs '^step    1/' "$dir/first" && return 0
-        sleep 0.05
-    done
-    cat "$dir/first"
-    return 1
+    need "the first run does not begin: $(cat "$dir/first")" await grep -aqs '^step    1/' "$dir/first"
 }
 end_run() {
     local pid
@@ -70,58 +65,49 @@ end_run() {
     wait $job 2>/dev/null
     rm -f "$dir"/pid.*
 }
-
+first_runs() { kill -0 "$(<"$dir/pid.0")" 2>/dev/null; }
+ended_or_saved() { [ "$(cat "$out/has_checkpoints" 2>&1)" != "$1" ] || ! first_runs; }
 # The run in the background saves, begins another save, and ends it.
 saves_twice() {
-    local n i was
+    local n
     for n in 1 2; do
-        was=$(cat "$out/has_checkpoints" 2>&1)
-        for ((i = 0; i < 400; i++)); do
-            [ "$(cat "$out/has_checkpoints" 2>&1)" = "$was" ] || continue 2
-            kill -0 "$(<"$dir/pid.0")" 2>/dev/null || return 1
-            sleep 0.05
-        done
-        return 1
+        await ended_or_saved "$(cat "$out/has_checkpoints" 2>&1)" && first_runs || return 1
     done
 }
 
 test_lock() {
-    local np
+    local np how
     for np in 1 2; do
-        begin "folder.lock, $np ranks: a second run is refused"
+        begin "folder.lock, $np ranks: a second run is refused, and one that was killed leaves no lock"
         fresh
-        need 'the first does not begin' begin_run $np
+        begin_run $np
         for how in '' '-y 1' '-n 1 -y 1'; do
             # shellcheck disable=SC2086
-            need "with '$how' it is not refused" is_refused $np -o "$out" -x 2 $how
-            need "with '$how' it does not name the holder: $(tail -n 1 "$screen")" said \
-                "$out: another run is using this folder \(host $(hostname), process $(<"$dir/pid.0")\)"
+            refuses "$out: another run is using this folder \(host $(hostname), process $(<"$dir/pid.0")\)" \
+                $np -o "$out" -x 2 $how
         done
-        need 'the first has not gone on' kill -0 "$(<"$dir/pid.0")"
+        need 'the first has not gone on' first_runs
         end_run
-        need 'there are more files' [ "$(names '*')" = 'main.log metrics.jsonl run.lock' ]
-        end
-        begin "folder.lock, $np ranks: a run that was killed leaves none"
-        need 'it does not run' runs $np -o "$out" -x 2 -y 1
+        has_names '*' 'main.log metrics.jsonl run.lock'
+        trains $np -x 2 -y 1
         end
     done
     begin 'folder.lock, its file is removed: the run takes it again, unless another one has'
     fresh
-    need 'the first does not begin' begin_run 1 -n 100 -nk 1
+    begin_run 1 -n 100 -nk 1
     rm "$out/run.lock"
     need 'it does not save' saves_twice
-    need 'it has no lock' is_refused 1 -o "$out" -x 2 -y 1
-    tells 'another run is using this folder'
+    refuses 'another run is using this folder' 1 -o "$out" -x 2 -y 1
     : >"$out/of_another" && mv "$out/of_another" "$out/run.lock"
     need 'it goes on saving' not saves_twice
-    need "$(tail -n 1 "$dir/first")" grep -q 'run.lock: .*, and another run has used' "$dir/first"
+    has "$dir/first" 'run.lock: .*, and another run has used'
     end_run
     end
     begin 'folder.lock, prompts'
     fresh
     echo Once >"$dir/prompts"
-    need 'the first does not begin' begin_run 1
-    need 'it is not refused' is_refused 1 -o "$out" --prompts "$dir/prompts" -g 2 -e l1h2c32v257t32
+    begin_run 1
+    refuses 'another run is using this folder' 1 -o "$out" --prompts "$dir/prompts" -g 2 -e l1h2c32v257t32
     end_run
     end
     begin 'folder.lock, a link in its place'
@@ -129,18 +115,16 @@ test_lock() {
     mkdir "$out"
     echo mine >"$dir/mine"
     ln -s "$dir/mine" "$out/run.lock"
-    need 'it is not refused' is_refused 2 -o "$out" -x 1
-    tells 'run.lock: Too many levels'
-    need 'the other file was written to' [ "$(<"$dir/mine")" = mine ]
+    refuses 'run.lock: Too many levels' 2 -o "$out" -x 1
+    is 'the other file' "$(<"$dir/mine")" mine
     end
     if command -v strace >/dev/null; then
         begin 'folder.lock, a file system without locks'
         fresh
         through=(strace -qq -o /dev/null -e inject=flock:error=ENOLCK)
-        need 'it does not run' runs 1 -o "$out" -x 1
+        trains 1 -x 1
         through=()
-        need 'it is not told once' \
-            [ "$(grep -c '^warning: .*run.lock: this file system has no locks' "$screen")" = 1 ]
+        is warnings "$(grep -c '^warning: .*run.lock: this file system has no locks' "$screen")" 1
         end
     fi
 }
@@ -148,63 +132,55 @@ test_lock() {
 # ---- logs
 
 test_logs() {
+    local how file
     begin 'folder.logs of an earlier run are not cut'
     fresh
-    need 'the first did not run' runs 2 -o "$out" -x 3
+    trains 2 -x 3
     cp "$out/main.log" "$dir/main.log"
-    need 'a second run is not refused' is_refused 2 -o "$out" -x 1
-    tells '-o: .*/out holds the logs of an earlier run .* -y 1, which keeps those'
-    need 'they have changed' cmp -s "$dir/main.log" "$out/main.log"
-    need 'with -y 1 it does not run' runs 2 -o "$out" -x 2 -y 1
-    need 'it does not say where they are' said 'kept as main.log.1 and metrics.jsonl.1'
-    need 'they are not kept' cmp -s "$dir/main.log" "$out/main.log.1"
-    need "steps $(steps_in "$out/metrics.jsonl")" [ "$(steps_in "$out/metrics.jsonl")" = '1 2 ' ]
-    need 'once more it does not run' runs 1 -o "$out" -x 1 -y 1
-    need "$(names 'm*')" [ "$(names 'm*')" = \
-        'main.log main.log.1 main.log.2 metrics.jsonl metrics.jsonl.1 metrics.jsonl.2' ]
+    refuses '-o: .*/out holds the logs of an earlier run .* -y 1, which keeps those' 2 -o "$out" -x 1
+    same_file "$dir/main.log" "$out/main.log"
+    trains 2 -x 2 -y 1
+    prints 'kept as main.log.1 and metrics.jsonl.1'
+    same_file "$dir/main.log" "$out/main.log.1"
+    has_steps metrics.jsonl '1 2'
+    trains 1 -x 1 -y 1
+    has_names 'm*' 'main.log main.log.1 main.log.2 metrics.jsonl metrics.jsonl.1 metrics.jsonl.2'
     end
 
     # As a run that has gone on after its checkpoint of step 4 leaves them, killed while it wrote a line.
-    local how
     for how in '-v 0' '-v 2 -m 1' '-v 3 -m 1'; do
         begin "folder.logs have each step once after a resume, $how"
         fresh
         # shellcheck disable=SC2086
-        need 'it did not run to the end' runs 2 -o "$out" -x 8 $how
-        mv "$out" "$dir/straight"
+        trains 2 -x 8 $how
+        rm -rf "$dir/straight" && mv "$out" "$dir/straight"
         # shellcheck disable=SC2086
-        need 'it did not run' runs 2 -o "$out" -x 7 -n 4 $how
+        trains 2 -x 7 -n 4 $how
         rm -rf "$out/step_00000007" "$out/model_00000007.bin"
         printf 's:7 trl:5.1' >>"$out/main.log"
         printf '{"step": 8, "loss"' >>"$out/metrics.jsonl"
         # shellcheck disable=SC2086
-        need 'it did not resume' runs 2 -o "$out" -x 8 -y 1 $how
-        need 'not at step 4' said '^resuming at step 4$'
-        need "main.log: $(diff "$out/main.log" "$dir/straight/main.log" | tr '\n' ' ')" \
-            cmp -s "$out/main.log" "$dir/straight/main.log"
-        need "steps $(steps_in "$out/metrics.jsonl")" \
-            [ "$(steps_in "$out/metrics.jsonl")" = '1 2 3 4 5 6 7 8 ' ]
-        need 'a temporary file is left' [ -z "$(names '*.tmp')" ]
+        resumes 4 2 -x 8 -y 1 $how
+        is main.log "$(cat "$out/main.log")" "$(cat "$dir/straight/main.log")"
+        has_steps metrics.jsonl '1 2 3 4 5 6 7 8'
+        has_names '*.tmp' ''
         end
-        rm -rf "$dir/straight"
     done
 
     begin 'folder.logs are whole if the checkpoint does not load'
     flip_byte "$(echo "$out"/step_00000004/rank00000-*)" 1000
     cp "$out/main.log" "$dir/main.log"
-    need 'it is not refused' is_refused 2 -o "$out" -x 9 -y 1
-    need 'they have changed' cmp -s "$dir/main.log" "$out/main.log"
+    refuses 'damaged' 2 -o "$out" -x 9 -y 1
+    same_file "$dir/main.log" "$out/main.log"
     end
 
     begin 'folder.links in the place of files are not followed'
-    local file
     for file in main.log metrics.jsonl; do
         fresh
         mkdir "$out"
         : >"$dir/empty"
         ln -s "$dir/empty" "$out/$file"
-        need "$file: it is not refused" is_refused 1 -o "$out" -x 1 -n 1 -y 1
-        need "$file: $(tail -n 1 "$screen")" said "$file: Too many levels"
+        refuses "$file: Too many levels" 1 -o "$out" -x 1 -n 1 -y 1
         need "$file: the other file was written to" [ ! -s "$dir/empty" ]
     done
     echo mine >"$dir/mine"
@@ -212,138 +188,107 @@ test_logs() {
         fresh
         mkdir "$out"
         ln -s "$dir/mine" "$out/$file"
-        need "$file: it did not run" runs 1 -o "$out" -x 1 -n 1
-        need "$file: the other file was written to" [ "$(<"$dir/mine")" = mine ]
+        trains 1 -x 1 -n 1
+        is "$file: the other file" "$(<"$dir/mine")" mine
     done
     end
 }
 
-# ---- courses
+# ---- branches of a run
 
-test_courses() {
-    local np=2
-    begin 'folder.course: -y 1 goes on with what was saved last'
+test_branches() {
+    local np=2 left logs
+    begin 'folder.branch: -y 1 goes on with what was saved last'
     fresh
-    need 'the first course did not run' runs $np -o "$out" -x 6 -n 2 -l 1e-3
+    trains $np -x 6 -n 2 -l 1e-3
     rm -rf "$dir/straight" && cp -r "$out" "$dir/straight"
-    need 'another course did not begin' runs $np -o "$out" -x 3 -n 3 --resume "$out/step_00000002" -l 2e-3
-    need 'not at step 2' said '^resuming at step 2$'
-    local moved='the checkpoint of step [46] is not of the course that this run goes on with; it is .*'
-    need 'it is not told' [ "$(grep -cE "^$moved/abandoned_0000000[46] now" "$screen")" = 2 ]
-    need "$(names 'step_* abandoned_*')" [ "$(names 'step_* abandoned_*')" = \
-        'step_00000002 step_00000003 abandoned_00000004 abandoned_00000006' ]
-    need 'a checkpoint that was set aside has changed' cmp -s "$dir/straight/step_00000006/manifest.json" \
-        "$out/abandoned_00000006/manifest.json"
-    need 'without its model file' cmp -s "$dir/straight/model_00000006.bin" \
-        "$out/abandoned_00000006/model_00000006.bin"
-    need "steps $(steps_in "$out/metrics.jsonl")" [ "$(steps_in "$out/metrics.jsonl")" = '1 2 3 ' ]
-    need 'the log of the first course is gone' cmp -s "$dir/straight/metrics.jsonl" "$out/metrics.jsonl.1"
-    need 'it did not go on' runs $np -o "$out" -x 6 -n 2 -y 1 -l 2e-3
-    need 'not at step 3' said '^resuming at step 3$'
-    need 'what was set aside is replaced' cmp -s "$dir/straight/step_00000006/manifest.json" \
-        "$out/abandoned_00000006/manifest.json"
+    resumes 2 $np -x 3 -n 3 --resume "$out/step_00000002" -l 2e-3
+    is 'reports' "$(grep -cE '^the checkpoint of step [46] is .*/abandoned_0000000[46] now' "$screen")" 2
+    has_names 'step_* abandoned_*' 'step_00000002 step_00000003 abandoned_00000004 abandoned_00000006'
+    same_file "$dir/straight/step_00000006/manifest.json" "$out/abandoned_00000006/manifest.json"
+    same_file "$dir/straight/model_00000006.bin" "$out/abandoned_00000006/model_00000006.bin"
+    has_steps metrics.jsonl '1 2 3'
+    same_file "$dir/straight/metrics.jsonl" "$out/metrics.jsonl.1"
+    resumes 3 $np -x 6 -n 2 -y 1 -l 2e-3
+    same_file "$dir/straight/step_00000006/manifest.json" "$out/abandoned_00000006/manifest.json"
     end
 
-    begin 'folder.course: nothing is set aside before the new course saves'
-    need 'it did not run' runs $np -o "$out" -x 5 --resume "$out/step_00000002" -l 2e-3
-    need "$(names 'step_*')" [ "$(names 'step_*')" = \
-        'step_00000002 step_00000003 step_00000004 step_00000006' ]
+    begin 'folder.branch: nothing is set aside before the new branch saves, nor if its first save fails'
+    left='step_00000002 step_00000003 step_00000004 step_00000006'
+    trains $np -x 5 --resume "$out/step_00000002" -l 2e-3
+    has_names 'step_*' "$left"
+    refuses 'not finite' $np -o "$out" -x 7 -n 1 --resume "$out/step_00000004" --eps 0
+    has_names 'step_*' "$left"
+    resumes 6 $np -x 7 -y 1 -l 2e-3
+    resumes 6 $np -x 7 -y 1 --resume "$out/step_00000002" -l 2e-3       # with -y 1 it does not begin again
     end
 
-    begin 'folder.course: nor if its first save fails'
-    need 'it did not diverge' is_refused $np -o "$out" -x 7 -n 1 --resume "$out/step_00000004" --eps 0
-    need "$(names 'step_*')" [ "$(names 'step_*')" = \
-        'step_00000002 step_00000003 step_00000004 step_00000006' ]
-    need '-y 1 does not go on with the course that stands' runs $np -o "$out" -x 7 -y 1 -l 2e-3
-    need 'not at step 6' said '^resuming at step 6$'
+    begin 'folder.branch: one that was set aside goes on, and a second one gets another name'
+    left=$(steps_in "$out/metrics.jsonl") logs=$(($(names 'metrics.jsonl.*' | wc -w) + 1))
+    resumes 6 $np -x 7 -n 7 --resume "$out/abandoned_00000006" -l 1e-3
+    has_steps metrics.jsonl 7
+    has_steps "metrics.jsonl.$logs" "$left"
+    trains $np -x 4 -n 4 --resume "$out/step_00000002" -l 2e-3
+    has_names 'abandoned_*' "abandoned_00000003 abandoned_00000004 \
+abandoned_00000004.1 abandoned_00000006 abandoned_00000006.1 abandoned_00000007"
     end
 
-    begin 'folder.course: with -y 1 too --resume does not begin again'
-    need 'it did not run' runs $np -o "$out" -x 7 -y 1 --resume "$out/step_00000002" -l 2e-3
-    need 'not at step 6' said '^resuming at step 6$'
-    end
-
-    begin 'folder.course: one that was set aside goes on, and a second one gets another name'
-    local stood logs
-    stood=$(steps_in "$out/metrics.jsonl") logs=$(($(names 'metrics.jsonl.*' | wc -w) + 1))
-    need 'it did not resume' runs $np -o "$out" -x 7 -n 7 --resume "$out/abandoned_00000006" -l 1e-3
-    need 'not at step 6' said '^resuming at step 6$'
-    need "steps $(steps_in "$out/metrics.jsonl")" [ "$(steps_in "$out/metrics.jsonl")" = '7 ' ]
-    need 'the log that stood is gone' [ "$(steps_in "$out/metrics.jsonl.$logs")" = "$stood" ]
-    need 'from step 2 it did not run' runs $np -o "$out" -x 4 -n 4 --resume "$out/step_00000002" -l 2e-3
-    need "$(names 'abandoned_*')" [ "$(names 'abandoned_*')" = "abandoned_00000003 abandoned_00000004 \
-abandoned_00000004.1 abandoned_00000006 abandoned_00000006.1 abandoned_00000007" ]
-    end
-
-    begin 'folder.course: a damaged checkpoint is set aside, not replaced'
+    begin 'folder.branch: a damaged checkpoint is set aside, not replaced'
     fresh
-    need 'it did not run' runs $np -o "$out" -x 4 -n 2
+    trains $np -x 4 -n 2
     flip_byte "$(echo "$out"/step_00000004/rank00001-*)" 1000
-    need 'it did not fall back' runs $np -o "$out" -x 4 -n 2 -y 1
-    need "$(names 'step_* abandoned_*')" [ "$(names 'step_* abandoned_*')" = \
-        'step_00000002 step_00000004 abandoned_00000004' ]
+    trains $np -x 4 -n 2 -y 1
+    has_names 'step_* abandoned_*' 'step_00000002 step_00000004 abandoned_00000004'
     end
 
-    begin 'folder.course: one that was set aside in vain gets its name back, and stays of its run'
+    begin 'folder.branch: one that was set aside in vain gets its name back, and stays of its run'
     fresh
-    need 'it did not run' runs $np -o "$out" -x 6 -n 2
+    trains $np -x 6 -n 2
     mv "$out/model_00000006.bin" "$out/step_00000006" && mv "$out/step_00000006" "$out/abandoned_00000006"
-    need 'it did not go on' runs $np -o "$out" -x 8 -n 2 -y 1
-    need 'not at step 6' said '^resuming at step 6$'
-    need 'it did not go on again' runs $np -o "$out" -x 10 -n 2 -y 1
-    need 'not at step 8' said '^resuming at step 8$'
+    resumes 6 $np -x 8 -n 2 -y 1
+    resumes 8 $np -x 10 -n 2 -y 1
     need 'without the model file of step 6' [ -e "$out/model_00000006.bin" ]
     end
 
-    begin 'folder.course: a checkpoint of another folder'
+    begin 'folder.branch: a checkpoint of another folder'
     mv "$out" "$dir/other"
-    need 'it did not begin' runs $np -o "$out" -x 5 -n 1 --resume "$dir/other/step_00000002"
-    need 'it took a folder that was used' is_refused $np -o "$out" -x 5 -n 1 \
+    trains $np -x 5 -n 1 --resume "$dir/other/step_00000002"
+    refuses '-o: .*/out holds a checkpoint at step 5' $np -o "$out" -x 5 -n 1 \
         --resume "$dir/other/step_00000004"
-    tells '-o: .*/out holds a checkpoint at step 5'
-    cp "$out/metrics.jsonl" "$dir/lines"
-    rm -r "$out"/*
-    cp "$dir/lines" "$out/metrics.jsonl"
-    need 'it did not begin again after a death before its first save' runs $np -o "$out" -x 5 -n 1 -y 1 \
-        --resume "$dir/other/step_00000002"
-    need 'not at step 2' said '^resuming at step 2$'
+    # as a death before the first save leaves it
+    find "$out" -mindepth 1 -maxdepth 1 ! -name metrics.jsonl -exec rm -r {} +
+    resumes 2 $np -x 5 -n 1 -y 1 --resume "$dir/other/step_00000002"
     rm -r "$out"/step_00000005
-    need 'with -y 1 it did not go on' runs $np -o "$out" -x 5 -n 1 -y 1 --resume "$dir/other/step_00000002"
-    need 'not at step 4' said '^resuming at step 4$'
+    resumes 4 $np -x 5 -n 1 -y 1 --resume "$dir/other/step_00000002"
     rm -rf "$dir/other"
     end
 }
 
-# ---- what is told or refused when a run goes on with other options
+# ---- what is reported or refused when a run goes on with other options
 
-test_told() {
-    begin 'folder.told: threads, on which the last bits depend'
+test_options() {
+    begin 'folder.options: threads, on which the last bits depend'
     fresh
-    need 'it did not run' runs 1 -o "$out" -x 2 -n 2
-    need 'it did not resume' runs 1 -o "$out" -x 3 -y 1 --threads 2
-    need 'it is not told' said '^resuming with --threads 2; .*/step_00000002 was saved with 1$'
+    trains 1 -x 2 -n 2
+    trains 1 -x 3 -y 1 --threads 2
+    prints '^resuming with --threads 2; .*/step_00000002 was saved with 1$'
     end
 
-    begin 'folder.told: -e names a file of another model'
-    rm -rf "$dir/wide"
-    need 'the other model did not run' runs 1 -o "$dir/wide" -x 1 -n 1 -e l1h2c64v257t32
-    need 'it is not refused' is_refused 1 -o "$out" -x 3 -y 1 -e "$dir/wide/model_00000001.bin"
-    tells 'option -e .*/model_00000001.bin: .*/step_00000002 is of another model, L 1, NH 2, C 32, V 257'
-    need 'with its own file it does not resume' runs 1 -o "$out" -x 3 -y 1 -e "$out/model_00000002.bin"
-    need 'without a file it does not resume' runs 1 -o "$out" -x 3 -y 1 -e "$dir/gone.bin"
+    begin 'folder.options: -e names a file of another model'
+    runs 1 -o "$dir/wide" -x 1 -n 1 -e l1h2c64v257t32
+    refuses 'option -e .*/model_00000001.bin: .*/step_00000002 is of another model, L 1, NH 2, C 32, V 257' \
+        1 -o "$out" -x 3 -y 1 -e "$dir/wide/model_00000001.bin"
+    trains 1 -x 3 -y 1 -e "$out/model_00000002.bin"
+    trains 1 -x 3 -y 1 -e "$dir/gone.bin"
     rm -r "$dir/wide"
     end
 
-    begin 'folder.told: what to do where the steps of a checkpoint cannot be divided'
-    need '-b 4 is not refused' is_refused 1 -o "$out" -x 3 -y 1 -b 4
-    tells 'option -d 64, which the checkpoint was saved with: not .* = 4 x 32 x 1 = 128; -b 2 fits$'
-    need '3 ranks are not refused' is_refused 3 -o "$out" -x 3 -y 1
-    tells 'option -d 64, .*; no -b fits, so give another -d with --resume-anyway, or other ranks$'
-    end
-
-    begin 'folder.told: --resume names no checkpoint'
-    need 'the folder of a run is not refused' is_refused 1 --resume "$out"
-    tells 'option --resume: .*/out/manifest.json: No such file, .* name a folder step_NNNNNNNN, or resume'
+    begin 'folder.options: what to do where the steps of a checkpoint cannot be divided'
+    refuses 'option -d 64, .* not .* = 4 x 32 x 1 = 128; -b 2 fits$' 1 -o "$out" -x 3 -y 1 -b 4
+    refuses 'option -d 64, .*; no -b fits, so .* another -d with --resume-anyway, or other ranks$' \
+        3 -o "$out" -x 3 -y 1
+    refuses 'option --resume: .*/out/manifest.json: No such file, .* name a folder step_NNNNNNNN, or resume' \
+        1 --resume "$out"
     end
 }
 
@@ -351,172 +296,144 @@ test_told() {
 
 # Moments and parameters of elements without a gradient are 0 / 0 with --eps 0.
 test_finite() {
-    local np before
+    local np before steps
     for np in 1 2; do
-        begin "folder.finite, $np ranks: what is not is not saved"
+        begin "folder.finite, $np ranks: what is not is not saved, and looked at without a checkpoint too"
         fresh
-        need 'it did not run' runs $np -o "$out" -x 4 -n 2
+        trains $np -x 4 -n 2
         before=$(cd "$out" && sha256sum step_*/* model_*)
-        need 'it is not refused' is_refused $np -o "$out" -x 8 -n 1 -nk 1 -y 1 --eps 0
-        tells '^train_gpt2_zero: checkpoint of step 5: rank [0-9] \(host .*\) has parameters that are not '
-        tells 'finite: -?nan in [a-z]+, layer [0-9]+, element [0-9]+ \(unit .*\); .* step 4 stays'
-        need "other files: $(names 'step_* model_*')" \
-            [ "$(cd "$out" && sha256sum step_*/* model_*)" = "$before" ]
-        need "$(names 'step_*')" [ "$(names 'step_*')" = 'step_00000002 step_00000004' ]
-        need 'it does not go on from there' runs $np -o "$out" -x 5 -n 5 -nk 1 -y 1
-        need 'not from step 4' said '^resuming at step 4$'
-        end
-        begin "folder.finite, $np ranks: the last update is looked at without a checkpoint too"
+        refuses '^train_gpt2_zero: checkpoint of step 5: rank [0-9] \(host .*\) has parameters that are not '\
+'finite: -?nan in [a-z]+, layer [0-9]+, element [0-9]+ \(unit .*\); .* step 4 stays' \
+            $np -o "$out" -x 8 -n 1 -nk 1 -y 1 --eps 0
+        is files "$(cd "$out" && sha256sum step_*/* model_*)" "$before"
+        has_names 'step_*' 'step_00000002 step_00000004'
+        resumes 4 $np -x 5 -n 5 -nk 1 -y 1
         fresh
-        need 'it ended well' is_refused $np -o "$out" -x 1 --eps 0
-        tells 'step 1: rank [0-9] .* not finite: .*; no checkpoint has been saved'
+        refuses 'step 1: rank [0-9] .* not finite: .*; no checkpoint has been' $np -o "$out" -x 1 --eps 0
         need 'there is a summary' [ ! -e "$out/summary.json" ]
         end
     done
     begin 'folder.finite: a delayed update'
     fresh
-    need 'it ended well' is_refused 2 -o "$out" -x 3 -n 1 --eps 0 --delayed-update 1 --offload-optimizer cpu
-    tells 'checkpoint of step 1: rank [0-9] .* not finite: .*; no checkpoint'
-    need "$(names 'step_* model_*')" [ -z "$(names 'step_* model_*')" ]
+    refuses 'checkpoint of step 1: rank [0-9] .* not finite: .*; no checkpoint' 2 -o "$out" -x 3 -n 1 \
+        --eps 0 --delayed-update 1 --offload-optimizer cpu
+    has_names 'step_* model_*' ''
     end
     begin 'folder.finite: divergence leaves what -nk keeps'
     fresh
-    need 'it did not diverge' is_refused 2 -o "$out" -x 60 -n 1 -nk 2 -l 1000 -c 1000 --clip 0
-    local steps
+    refuses 'not finite' 2 -o "$out" -x 60 -n 1 -nk 2 -l 1000 -c 1000 --clip 0
     steps=$(names 'step_*')
-    need "left: $steps" [ "$(wc -w <<<"$steps")" = 2 ]
-    tells "the checkpoint of step $((10#${steps##*_})) stays as it is"
-    need 'they are damaged' runs 1 --verify "$out"
+    is 'checkpoints left' "$(wc -w <<<"$steps")" 2
+    prints "the checkpoint of step $((10#${steps##*_})) stays as it is"
+    verifies "$out"
     end
     begin 'folder.finite: validation'
     fresh
-    need 'it ended well' is_refused 2 -o "$out" -x 60 -n 1 -nk 2 -l 1000 -c 1000 --clip 0 -v 1 -m 1
-    tells 'validation after step [0-9]+: the loss is not finite \(-?(nan|inf)\)'
-    need "$(names 'step_*')" said "the checkpoint of step $(names 'step_*' | sed 's/.*_0*//') stays as it is"
+    refuses 'validation after step [0-9]+: the loss is not finite \(-?(nan|inf)\)' 2 -o "$out" -x 60 -n 1 \
+        -nk 2 -l 1000 -c 1000 --clip 0 -v 1 -m 1
+    steps=$(names 'step_*')
+    prints "the checkpoint of step $((10#${steps##*_})) stays as it is"
     end
 }
 
 # ---- --verify
 
-bad() { grep -c '^BAD ' "$screen"; }
-# verifies_not NAME PATTERN: one damage is found in $out, in a line with the pattern. Then $out is as it was.
-verifies_not() {
-    begin "folder.verify: $1"
-    need 'status 0' not run 1 --verify "$out"
-    need "$(bad) are bad" [ "$(bad)" = 1 ]
-    need "$(grep '^BAD' "$screen")" said "^BAD .*$2"
-    end
+# is_good PATH LINES: and so many of its files are named
+is_good() {
+    verifies "$1"
+    is "good files of $1" "$(grep -c ': good, ' "$screen")" "$2"
+}
+# finds_damage: from lines NAME|COMMAND|PATTERN, one damage each is found in $out, in one line, which matches.
+# Each begins with $out as it is in $dir/good.
+finds_damage() {
+    local what command pattern
+    while IFS='|' read -r what command pattern; do
+        begin "folder.verify: $what"
+        rm -rf "$out" && cp -r "$dir/good" "$out"
+        (cd "$out" && eval "$command")
+        finds_bad "$out" "$pattern"
+        is 'bad lines' "$(grep -c '^BAD ' "$screen")" 1
+        end
+    done
     rm -rf "$out" && cp -r "$dir/good" "$out"
 }
 
-# What has become abandoned_* is verified like the rest.
-verify_set_aside() {
-    local good=$out/abandoned_00000004.1
-    mv "$out/step_00000004" "$good" && mv "$out/model_00000004.bin" "$good/"
-    mv "$dir/good" "$dir/good.all" && cp -r "$out" "$dir/good"
-    begin 'folder.verify: what was set aside'
-    need 'it is not good' runs 1 --verify "$out"
-    need "$(grep -c ': good, ' "$screen") lines" [ "$(grep -c ': good, ' "$screen")" = 8 ]
-    need 'by its name it is not' runs 1 --verify "$good"
-    need "$(grep -c ': good, ' "$screen") lines" [ "$(grep -c ': good, ' "$screen")" = 4 ]
-    need 'its model file is not' runs 1 --verify "$good/model_00000004.bin"
-    need 'its model file was not compared' said ': good, '
-    end
-    flip_byte "$good"/rank00001-* 100
-    verifies_not 'states that were set aside' 'abandoned_00000004.1/rank00001-.*: damaged: the block'
-    rm "$good/manifest.json"
-    verifies_not 'a manifest that was set aside' 'abandoned_00000004.1: damaged: it was complete, and'
-    flip_byte "$good/model_00000004.bin" 500
-    begin 'folder.verify: a run starts from a damaged model file that was set aside'
-    need 'it does' is_refused 1 -e "$good/model_00000004.bin" -x 1
-    end
-    verifies_not 'a model file that was set aside' 'abandoned_00000004.1/model_.*: damaged, or .* offset 500'
-    rm -rf "$out" "$dir/good" && mv "$dir/good.all" "$dir/good" && cp -r "$dir/good" "$out"
-}
-
 test_verify() {
-    local states at refused
+    local size at model aside=$out/abandoned_00000004.1
     fresh
     begin 'folder.verify: a good folder'
-    need 'it did not run' runs 2 -o "$out" -x 4 -n 2
+    trains 2 -x 4 -n 2
     rm -rf "$dir/good" && cp -r "$out" "$dir/good"
-    need 'it is not good' runs 1 --verify "$out"
-    need "$(grep -c ': good, ' "$screen") lines" [ "$(grep -c ': good, ' "$screen")" = 8 ]
-    need 'on two ranks it is not' runs 2 --verify "$out/"
-    need 'not told once' [ "$(grep -c ': good, ' "$screen")" = 8 ]
-    need 'one of its checkpoints is not' runs 1 --verify "$out/step_00000002"
-    need "$(grep -c ': good, ' "$screen") lines" [ "$(grep -c ': good, ' "$screen")" = 4 ]
-    need 'its model file is not told with it' said 'model_00000002.bin: good'
-    need 'its model file is not' runs 1 --verify "$out/model_00000002.bin"
+    is_good "$out" 8
+    runs 2 --verify "$out/"
+    is 'good files on two ranks' "$(grep -c ': good, ' "$screen")" 8
+    is_good "$out/step_00000002" 4
+    prints 'model_00000002.bin: good'
+    verifies "$out/model_00000002.bin"
     need 'something was written' diff -r "$out" "$dir/good"
     end
 
-    states=$(cd "$out" && echo step_00000002/rank00001-*)
-    at=$(($(stat -c %s "$out/$states") - 7))
-    flip_byte "$out/$states" $at
-    verifies_not 'a bit of the states' "$states: damaged: the block of [0-9]+ bytes at offset 0 does not"
-    truncate -s -1 "$out/$states"
-    verifies_not 'states cut short' "$states: ends at offset $((at + 6)), and the manifest says $((at + 7))"
-    : >"$out/$states"
-    verifies_not 'an empty file' "$states: ends at offset 0"
-    rm "$out/$states"
-    verifies_not 'a file that is missing' "$states: No such file"
-    cp "$out"/step_00000004/rank00001-* "$out/$states"
-    verifies_not 'the file of another save' "$states: damaged"
-    flip_byte "$out/step_00000004/manifest.json" 700
-    verifies_not 'a bit of the manifest' 'step_00000004/manifest.json: damaged: the checksum at offset [0-9]+'
-    for at in 20 1100 50000; do
-        flip_byte "$out/model_00000004.bin" $at
-        refused=0
-        is_refused 1 -e "$out/model_00000004.bin" -x 1 || refused=1
-        begin "folder.verify: byte $at of a model file, when a run starts from it"
-        need 'it is taken' [ $refused = 0 ]
-        tells 'model_00000004.bin: '
-        need 'it has trained' not said '^step '
+    states=$(cd "$out" && echo step_00000002/rank00001-*) model=model_00000004.bin
+    size=$(stat -c %s "$out/$states")
+    finds_damage <<END
+a bit of the states|flip_byte $states $((size - 7))|$states: damaged: the block of [0-9]+ bytes at offset 0
+states cut short|truncate -s -1 $states|$states: ends at offset $((size - 1)), .* $size
+an empty file|: >$states|$states: ends at offset 0
+a file that is missing|rm $states|$states: No such file
+the file of another save|cp step_00000004/rank00001-* $states|$states: damaged
+a bit of the manifest|flip_byte step_00000004/manifest.json 700|4/manifest.json: damaged: the checksum
+a bit of a model file's header|flip_byte $model 20|$model: damaged, .* offset 20 has
+a bit of a model file|flip_byte $model 50000|$model: damaged, .* offset 50000 has
+a model file cut short|truncate -s -1 $model|$model: damaged, or .* bytes, and the checkpoint gives
+the name of another step|rm $model; mv step_00000004 step_00000005|step_00000005: is of step 4
+a manifest that is missing|rm step_00000004/manifest.json|step_00000004: damaged: it was complete
+END
+    for at in 20 50000; do
+        begin "folder.verify: byte $at of a model file, when a run starts from it, or from the folder"
+        flip_byte "$out/$model" $at
+        refuses "$model: " 1 -e "$out/$model" -x 1
+        need 'it has trained' not grep -q '^step ' "$screen"
+        runs 1 -e "$out" -x 1
+        prints "$model: damaged, .*; looking for an older checkpoint"
+        finds_bad "$out/step_00000004/" "$model: damaged, .*: offset $at has"
         end
-        begin "folder.verify: byte $at of a model file, when a run starts from the folder"
-        need 'it does not start' runs 1 -e "$out" -x 1
-        need 'not from step 2' said 'model_00000004.bin: damaged, .*; looking for an older checkpoint'
-        end
-        begin "folder.verify: byte $at of a model file, with its checkpoint"
-        need 'it is good' not run 1 --verify "$out/step_00000004/"
-        need 'another byte is named' said "BAD .*model_00000004.bin: damaged, .*: offset $at has"
-        end
-        verifies_not "byte $at of a model file" "model_00000004.bin: damaged, or not .* offset $at has"
+        flip_byte "$out/$model" $at
     done
-    mv "$out/model_00000004.bin" "$out/model_00000005.bin"
-    begin 'folder.verify: a model file is missing, when a run starts from the folder'
-    need 'it does not start' runs 1 -e "$out" -x 1
-    need 'not from step 2' said '^model .*/model_00000002.bin: '
-    need 'it is not told' said '/model_00000004.bin: No such file, .*; looking for an older one$'
+    begin 'folder.verify: a model file is missing, when a run starts from the folder; one has no checkpoint'
+    mv "$out/$model" "$out/model_00000005.bin"
+    runs 1 -e "$out" -x 1
+    prints '^model .*/model_00000002.bin: ' "/$model: No such file, .*; looking for an older one\$"
+    finds_bad "$out/model_00000005.bin" 'model_00000005.bin: cannot be verified: there is no checkpoint'
+    mv "$out/model_00000005.bin" "$out/$model"
     end
-    begin 'folder.verify: a model file without its checkpoint'
-    need 'status 0' not run 1 --verify "$out/model_00000005.bin"
-    need "$(<"$screen")" said '^BAD .*/model_00000005.bin: cannot be verified: there is no checkpoint'
-    end
-    mv "$out/model_00000005.bin" "$out/model_00000004.bin"
-    truncate -s -1 "$out/model_00000004.bin"
-    verifies_not 'a model file cut short' 'model_00000004.bin: damaged, or .* bytes, and the checkpoint gives'
-    mv "$out/step_00000004" "$out/step_00000005"
-    verifies_not 'the name of another step' 'step_00000005: is of step 4'
-    rm "$out/step_00000004/manifest.json"
-    verifies_not 'a manifest that is missing' 'step_00000004: damaged: it was complete, and manifest.json is'
-    verify_set_aside
-    cp -r "$out/step_00000004" "$out/step_00000006" && rm "$out/step_00000006/manifest.json"
     begin 'folder.verify: a save that did not end'
-    need 'it counts as damage' runs 1 --verify "$out"
-    need 'it is not told' said 'step_00000006: the save did not end'
-    end
-    rm -rf "$out" && mkdir "$out"
-    begin 'folder.verify: nothing there'
-    need 'an empty folder is good' not run 1 --verify "$out"
-    need "$(<"$screen")" said "^BAD $out: there is no complete checkpoint"
-    need 'what is not there is good' not run 1 --verify "$out/nowhere"
-    need "$(<"$screen")" said '^BAD .*nowhere: No such file'
-    need 'another file is good' not run 1 --verify data/stories_val.bin
-    need "$(<"$screen")" said '^BAD .*stories_val.bin: neither a folder nor model_NNNNNNNN.bin'
+    cp -r "$out/step_00000004" "$out/step_00000006" && rm "$out/step_00000006/manifest.json"
+    verifies "$out"
+    prints 'step_00000006: the save did not end'
+    rm -r "$out/step_00000006"
     end
 
+    begin 'folder.verify: what was set aside is verified like the rest'
+    mv "$out/step_00000004" "$aside" && mv "$out/$model" "$aside/"
+    rm -rf "$dir/good" && cp -r "$out" "$dir/good"
+    is_good "$out" 8
+    is_good "$aside" 4
+    is_good "$aside/$model" 1
+    end
+    aside=${aside##*/}
+    finds_damage <<END
+states that were set aside|flip_byte $aside/rank00001-* 100|$aside/rank00001-.*: damaged: the block
+a manifest that was set aside|rm $aside/manifest.json|$aside: damaged: it was complete, and
+a model file that was set aside|flip_byte $aside/$model 500|$aside/$model: damaged, or .* offset 500
+END
+    begin 'folder.verify: a run starts from a damaged model file that was set aside; nothing there'
+    flip_byte "$out/$aside/$model" 500
+    refuses "$model: " 1 -e "$out/$aside/$model" -x 1
+    rm -rf "$out" && mkdir "$out"
+    finds_bad "$out" 'there is no complete checkpoint'
+    finds_bad "$out/nowhere" 'nowhere: No such file'
+    finds_bad data/stories_val.bin 'stories_val.bin: neither a folder nor model_NNNNNNNN.bin'
+    end
 }
 
 # A run that saves and removes checkpoints all the time is no damage to those who read its folder.
@@ -524,22 +441,18 @@ test_readers() {
     local i
     begin 'folder.readers beside a run that removes what they have listed'
     fresh
-    need 'it does not begin' begin_run 1 -n 1 -nk 1
+    begin_run 1 -n 1 -nk 1
     until [ "$(names 'model_*')" ]; do sleep 0.01; done
     for ((i = 0; i < 20; i++)); do
         rm -f "$dir/exported.bin"
-        need 'it is not good' runs 1 --verify "$out"
-        need 'there is nothing to export' run_alone --export "$out" --to "$dir/exported.bin"
-        need 'no run begins from it' runs 1 -e "$out" -x 0
+        verifies "$out"
+        need "no export: $(tail -n 2 "$screen")" \
+            "$trainer" --export "$out" --to "$dir/exported.bin" >"$screen" 2>&1 </dev/null
+        runs 1 -e "$out" -x 0
     done
-    need 'it has not gone on' kill -0 "$(<"$dir/pid.0")"
+    need 'it has not gone on' first_runs
     end_run
     end
-}
-# Without the options of a run
-run_alone() {
-    "$trainer" "$@" >"$screen" 2>&1 </dev/null && return
-    echo "--- failed: $*"; tail -n 5 "$screen"; return 1
 }
 
 # ---- names, paths, listings
@@ -562,155 +475,133 @@ END
 }
 
 test_names() {
-    local file at
+    local name file at long=$dir n
     begin 'folder.names that are none'
     fresh
-    need 'it did not run' runs 2 -o "$out" -x 4 -n 2
-    cp -r "$out/step_00000002" "$out/step_00000009.bak"
-    cp -r "$out/step_00000002" "$out/step_9"
-    cp -r "$out/step_00000002" "$out/step_ 0000009"
-    cp -r "$out/step_00000002" "$out/step_000000009"
-    cp -r "$out/step_00000002" "$out/step_99999999999"
-    touch "$out/model_00000009.bin"
-    need 'it did not resume' runs 2 -o "$out" -x 5 -n 5 -nk 1 -y 1
-    need 'not at step 4' said '^resuming at step 4$'
-    local kept="step_ 0000009 step_000000009 step_00000005 step_00000009.bak step_9 step_99999999999 \
-model_00000005.bin model_00000009.bin"
-    need "$(names 'step_* model_*')" [ "$(names 'step_* model_*')" = "$kept" ]
+    trains 2 -x 4 -n 2
+    for name in step_00000009.bak step_9 'step_ 0000009' step_000000009 step_99999999999; do
+        cp -r "$out/step_00000002" "$out/$name"
+    done
+    touch "$out/model_00000009.bin" "$out/DONE_00000009"
+    resumes 4 2 -x 5 -n 5 -nk 1 -y 1
+    has_names 'step_* model_*' "step_ 0000009 step_000000009 step_00000005 step_00000009.bak step_9 \
+step_99999999999 model_00000005.bin model_00000009.bin"
     end
 
     begin 'folder.names of nine digits'
     fresh
-    need 'it did not run' runs 1 -o "$out" -x 2 -n 2
+    trains 1 -x 2 -n 2
     need 'no program that signs manifests' sign_with_c
-    for file in 9999999 99999999 100000000 123456789; do
-        at=$out/$(printf 'step_%08d' $file)
+    for n in 9999999 99999999 100000000 123456789; do
+        at=$out/$(printf 'step_%08d' $n)
         cp -r "$out/step_00000002" "$at"
-        sed -i "s/\"step\":2,/\"step\":$file,/; /^\"xxh3\": /,\$d" "$at/manifest.json"
-        need "$file is not signed" "$dir/sign" "$at/manifest.json"
+        sed -i "s/\"step\":2,/\"step\":$n,/; /^\"xxh3\": /,\$d" "$at/manifest.json"
+        need "$n is not signed" "$dir/sign" "$at/manifest.json"
     done
-    need 'it did not resume' runs 1 -o "$out" -x 123456790 -n 5 -nk 2 -y 1
-    need 'not at step 123456789' said '^resuming at step 123456789$'
-    need "$(names 'step_*')" [ "$(names 'step_*')" = 'step_123456789 step_123456790' ]
+    resumes 123456789 1 -x 123456790 -n 5 -nk 2 -y 1
+    has_names 'step_*' 'step_123456789 step_123456790'
     end
 
     begin 'folder.paths of files at the end are tried at the start'
-    for file in "$dir/nowhere/trace.json" "$dir" /dev/null/x; do
-        fresh
-        need "--trace $file: it is not refused" is_refused 2 -x 1000000 --trace "$file"
-        tells 'option --trace: '
-        need 'it has trained' not said '^step '
-    done
-    # a folder stands where rank 1 writes, and where the summary goes
-    mkdir -p "$dir/trace.1" "$out/summary.json"
-    need "rank 1's trace: it is not refused" is_refused 2 -x 1000000 --trace "$dir/trace"
-    tells "option --trace: $dir/trace.1 exists and is not a regular file"
-    need 'summary.json: it is not refused' is_refused 2 -x 1000000 -o "$out"
-    tells 'option -o: .*summary.json exists and is not a regular file'
     fresh
-    need 'a trace is not written' runs 2 -x 1 --trace "$out.trace"
-    need "$(cd "$dir" && ls)" [ "$(cd "$dir" && echo out.trace*)" = 'out.trace out.trace.1' ]
+    # a folder is where rank 1 writes, and where the summary goes
+    mkdir -p "$dir/trace.1" "$out/summary.json"
+    for file in "$dir/nowhere/trace.json" "$dir" /dev/null/x "$dir/trace"; do
+        refuses 'option --trace: ' 2 -x 1000000 --trace "$file"
+        need 'it has trained' not grep -q '^step ' "$screen"
+    done
+    prints "$dir/trace.1 exists and is not a regular file"
+    refuses 'option -o: .*summary.json exists and is not a regular file' 2 -x 1000000 -o "$out"
+    fresh
+    runs 2 -x 1 --trace "$out.trace"
+    is traces "$(cd "$dir" && echo out.trace*)" 'out.trace out.trace.1'
     end
 
-    local long=$dir n
     for ((n = 0; n < 15; n++)); do long+=/$(printf '%0250d' 0); done
     mkdir -p "$long"
     begin 'folder.names: a path that is too long for what a save writes'
     # PATH_MAX, with the 80 bytes of the longest name in the folder
     long+=/$(printf "%0$((4096 - 80 - ${#long} - 1))d" 0)
-    need "one of ${#long} bytes is refused" runs 1 -o "$long" -x 1 -n 1
-    need 'a longer one is not refused' is_refused 1 -o "${long}0" -x 1 -n 1
-    tells 'option -o: the name is too long: a path has 4095 bytes at most'
+    runs 1 -o "$long" -x 1 -n 1
+    refuses 'option -o: the name is too long: a path has 4095 bytes at most' 1 -o "${long}0" -x 1 -n 1
     end
 }
 
-# fails CALL ERROR PATH ARGUMENT...: one rank whose calls about a path fail.
+# fails PATTERN CALLS ERROR PATH: a run is refused, which cannot make these calls about a path
 fails() {
-    through=(strace -f -qq -o /dev/null -P "$3" -e "inject=$1:error=$2")
-    is_refused 1 "${@:4}"
-    local status=$?
+    through=(strace -f -qq -o /dev/null -P "$4" -e "inject=$2:error=$3")
+    refuses "$1" 1 -o "$out" -x 4 -n 2 -y 1
     through=()
-    return $status
 }
 
 test_listing() {
-    local before error
-    begin 'folder.signs of a checkpoint: a run is not begun anew'
+    local before error call
+    begin 'folder.signs of a checkpoint: a run does not begin again'
     fresh
-    need 'it did not run' runs 2 -o "$out" -x 4 -n 2
+    trains 2 -x 4 -n 2
     cp "$out/main.log" "$dir/main.log"
     rm "$out"/step_*/manifest.json
-    need 'without manifests it is not refused' is_refused 2 -o "$out" -x 4 -n 2 -y 1
-    tells 'out has had checkpoints, and none is complete now'
+    refuses 'out has had checkpoints, and none is complete now' 2 -o "$out" -x 4 -n 2 -y 1
     rm -r "$out"/step_*
-    need 'without checkpoints it is not refused' is_refused 2 -o "$out" -x 4 -n 2 -y 1
-    need 'the log has changed' cmp -s "$dir/main.log" "$out/main.log"
+    refuses 'out has had checkpoints' 2 -o "$out" -x 4 -n 2 -y 1
+    same_file "$dir/main.log" "$out/main.log"
     end
 
-    begin 'folder.signs of a checkpoint: one that lacks its manifest is passed over, and told'
+    begin 'folder.signs of a checkpoint: one lacks its manifest, or has vanished with its model file'
     fresh
-    need 'it did not run' runs 2 -o "$out" -x 4 -n 2
+    trains 2 -x 4 -n 2
+    cp -r "$out" "$dir/complete"
     rm "$out"/step_00000004/manifest.json
-    need 'it did not resume' runs 2 -o "$out" -x 4 -y 1
-    need 'it is not told' said 'step_00000004: damaged: it was complete, .*; looking for an older checkpoint'
-    need 'not at step 2' said '^resuming at step 2$'
-    end
-
-    begin 'folder.signs of a checkpoint: the newest one has vanished, with its model file'
+    resumes 2 2 -x 4 -y 1
+    prints 'step_00000004: damaged: it was complete, .*; looking for an older checkpoint'
     fresh
-    need 'it did not run' runs 2 -o "$out" -x 4 -n 2
+    mv "$dir/complete" "$out"
     rm -r "$out"/{step,model}_00000004*
-    need 'it is good' not run 1 --verify "$out"
-    tells '^BAD .*/step_00000004: damaged: it was complete, and manifest.json is missing'
-    need 'it did not resume' runs 2 -o "$out" -x 4 -n 2 -y 1
-    tells 'step_00000004: damaged: it was complete, .*; looking for an older checkpoint'
-    need 'not at step 2' said '^resuming at step 2$'
-    need 'it is not good once it is saved again' runs 1 --verify "$out"
+    finds_bad "$out" '/step_00000004: damaged: it was complete, and manifest.json is missing'
+    resumes 2 2 -x 4 -n 2 -y 1
+    prints 'step_00000004: damaged: it was complete, .*; looking for an older checkpoint'
+    verifies "$out"
     end
 
     begin 'folder.signs of a checkpoint: one of another run'
-    need 'the other did not run' runs 1 -o "$dir/other" -x 6 -n 6
+    runs 1 -o "$dir/other" -x 6 -n 6
     cp -r "$dir/other/step_00000006" "$out"
     local names='step_00000006 was saved by run [0-9a-f]{16}, and step_00000004, the newest, by run '
-    need 'it is not refused' is_refused 2 -o "$out" -x 8 -y 1
-    tells "option -y 1: .*/$names.*; move those of the other run out of this folder\$"
-    need 'it is good' not run 1 --verify "$out"
-    tells "^BAD .*/$names"
+    refuses "option -y 1: .*/$names.*; move those of the other run out of this folder\$" 2 -o "$out" -x 8 -y 1
+    finds_bad "$out" "/$names"
     rm -r "$dir/other"
     end
 
     begin 'folder.signs of a checkpoint: the first save of a run may have died'
     fresh
-    need 'it did not run' runs 2 -o "$out" -x 2 -n 2
+    trains 2 -x 2 -n 2
     rm "$out"/step_*/manifest.json "$out/has_checkpoints"
-    need 'with a model file it begins anew' is_refused 2 -o "$out" -x 2 -n 2 -y 1
+    refuses . 2 -o "$out" -x 2 -n 2 -y 1          # there is a model file
     rm "$out"/model_*
-    need 'it did not begin anew' runs 2 -o "$out" -x 2 -n 2 -y 1
-    need 'it is not told' said 'the save of step 2 did not end; beginning anew'
-    need 'there is more in its place than one save' [ "$(names 'step_00000002/rank*' | wc -w)" = 2 ]
+    trains 2 -x 2 -n 2 -y 1
+    prints 'the save of step 2 did not end; '
+    is 'files of one save' "$(names 'step_00000002/rank*' | wc -w)" 2
     end
 
     if ! command -v strace >/dev/null; then skip 'folder.listing' 'no strace'; return; fi
     fresh
-    runs 1 -o "$out" -x 4 -n 2
+    run 1 -o "$out" -x 4 -n 2
     before=$(cd "$out" && sha256sum m* step_*/*)
     for error in EIO EMFILE EACCES; do
-        begin "folder.listing that fails, $error: a run is not begun anew"
+        begin "folder.listing that fails, $error: a run does not begin again"
         for call in openat getdents64; do
-            [ $call$error != getdents64EMFILE ] || continue
-            need "$call: it is not refused" fails $call $error "$out" -o "$out" -x 4 -n 2 -y 1
-            need "$call: $(grep -a ^train_ "$screen")" said 'option -o: .* cannot be searched for checkpoints'
+            [ $call$error = getdents64EMFILE ] ||
+                fails 'option -o: .* cannot be searched for checkpoints' $call $error "$out"
         done
-        need 'manifest: it is not refused' fails access,faccessat,faccessat2 $error \
-            "$out/step_00000004/manifest.json" -o "$out" -x 4 -n 2 -y 1
-        need 'files have changed' [ "$(cd "$out" && sha256sum m* step_*/*)" = "$before" ]
+        fails . access,faccessat,faccessat2 $error "$out/step_00000004/manifest.json"
+        is files "$(cd "$out" && sha256sum m* step_*/*)" "$before"
         end
     done
 }
 
 # ----
 
-for group in "${@:-lock logs courses told finite verify readers names listing}"; do
+for group in "${@:-lock logs branches options finite verify readers names listing}"; do
     for g in $group; do "test_$g" || failed=$((failed + 1)); done
 done
 finish folder

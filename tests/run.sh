@@ -130,7 +130,7 @@ if [ -z "$short" ]; then
     run patch 600 tests/test_patch.sh
     run cuda.trainer 600 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
     run cuda.trainer_nccl 300 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
-    run trainer.bits 600 tests/trainer.sh "$trainer" bits resume traffic
+    run trainer.bits 600 tests/trainer.sh "$trainer" bits resume elastic traffic
     run trainer 600 tests/trainer.sh "$trainer" files outputs plan options zero_config input_files \
         not_finite unlike disk_full launch
     run trainer.tiers 400 tests/trainer.sh "$trainer" tiers dying
@@ -148,7 +148,7 @@ if [ -z "$short" ]; then
     run house 300 tests/test_house.sh "$build"
     table mpi_checkpoint 120 3 1
     run multi_node 300 tests/test_multi_node.sh "$trainer" same refused ends
-    run folder 300 tests/folder.sh "$trainer" lock finite
+    run folder 300 tests/folder.sh "$trainer" lock options finite readers
     run terminal 300 tests/test_terminal.sh "$trainer"
     run trainer.prompts 300 tests/trainer.sh "$trainer" prompts
     run signals 300 tests/signals.sh "$trainer"
