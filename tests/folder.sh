@@ -20,7 +20,7 @@ run() {
 }
 # trains NP ARGUMENT...: steps in $out, which must succeed
 trains() { runs "$1" -o "$out" "${@:2}"; }
-runs() { need "failed: $*: $(tail -n 3 "$screen")" run "$@"; }
+runs() { run "$@" || need "failed: $*: $(tail -n 3 "$screen")" false; }
 # resumes STEP NP ARGUMENT...: goes on at that step
 resumes() { trains "${@:2}"; prints "^resuming at step $1\$"; }
 # refuses PATTERN NP ARGUMENT...: fails with a status that is no crash, and with one message, which matches
@@ -57,7 +57,7 @@ begin_run() {
         bash -c 'echo $$ >"$0.${OMPI_COMM_WORLD_RANK:-0}"; exec "$@"' "$dir/pid" "$trainer" "${small[@]}" \
         -o "$out" -x 1000000 "${@:2}" >"$dir/first" 2>&1 </dev/null &
     job=$!
-    need "the first run does not begin: $(cat "$dir/first")" await grep -aqs '^step    1/' "$dir/first"
+    await grep -aqs '^step    1/' "$dir/first" || need "the first does not begin: $(cat "$dir/first")" false
 }
 end_run() {
     local pid
@@ -446,7 +446,7 @@ test_readers() {
     for ((i = 0; i < 20; i++)); do
         rm -f "$dir/exported.bin"
         verifies "$out"
-        need "no export: $(tail -n 2 "$screen")" \
+        need 'there is nothing to export' \
             "$trainer" --export "$out" --to "$dir/exported.bin" >"$screen" 2>&1 </dev/null
         runs 1 -e "$out" -x 0
     done

@@ -3,17 +3,14 @@
 # and Slurm, scripts that stand for them. The ssh recipe also on network namespaces as hosts, where there can
 # be some; and its ends: an error, Ctrl-C, kill -9, a lost host.
 # Usage: tests/test_multi_node.sh TRAINER [GROUP]...      groups: same refused ends hosts
-set -u
-cd "$(dirname "$0")/.." || exit 1
+. "$(dirname "$0")/cases.sh"
+. tests/hosts.sh
 TRAINER=$(realpath "$1"); export TRAINER
 shift
-. tests/cases.sh
-. scripts/mpi_env.sh
-. tests/hosts.sh
 recipes=$PWD/scripts/multi_node
 export TRY=1 ARGUMENTS='--device cpu --dtype fp32 --threads 1 --overlap 0' OMP_NUM_THREADS=1 TMPDIR=$dir/tmp
 mkdir "$dir/bin" "$dir/tmp"
-trap 'hosts_end; rm -rf "$dir"' EXIT
+trap 'hosts_end; rm -rf "$dir" "$disk"' EXIT
 
 # ssh [OPTION]... HOST COMMAND: on this machine, or on a host of tests/hosts.sh. Like sshd, it has the command
 # run by a shell, whose input ends with its own, or when it is gone.
@@ -69,7 +66,6 @@ END
 chmod +x "$dir"/bin/*
 export SSH_PIDS=$dir/ssh_pids SPOOL=$dir TESTS=$PWD/tests PATH=$dir/bin:$PATH
 
-hash_of() { sed -nE 's/.*params_hash ([0-9a-f]{16}).*/\1/p' "$1"; }
 # Process ids of what still runs of a recipe: they have a variable that only they have, and name the trainer.
 processes() {
     local p name
@@ -79,58 +75,48 @@ processes() {
             [ "$name" != grep ] && echo "${p#/proc/}"
     done
 }
-left() { for p in $(processes); do tr '\0' ' ' <"/proc/$p/cmdline"; echo; done 2>/dev/null; }
-nothing_runs() {
-    local i
-    for ((i = 0; i < 50; i++)); do
-        [ -z "$(processes)" ] && return 0
-        sleep 0.1
-    done
-    return 1
+nothing_runs() { [ -z "$(processes)" ]; }
+nothing_left() {
+    await nothing_runs && return
+    need "processes are left: $(for p in $(processes); do tr '\0' ' ' <"/proc/$p/cmdline"; echo; done)" false
 }
 # recipe SECONDS NAME COMMAND...: its screen is $dir/NAME, its status $status
 recipe() {
-    local limit=$1 screen=$dir/$2 since=$EPOCHREALTIME
-    shift 2
-    timeout -k 2 "$limit" "$@" >"$screen" 2>&1 </dev/null; status=$?
+    local since=$EPOCHREALTIME
+    screen=$dir/$2
+    PORT=$(free_port) timeout -k 2 "$1" "${@:3}" >"$screen" 2>&1 </dev/null; status=$?
     took=$(awk "BEGIN { print $EPOCHREALTIME - $since }")
-    nothing_runs || need "processes are left: $(left)" false
+    nothing_left
 }
-port() {        # a free one, below those that the system gives away
-    until PORT=$((12000 + RANDOM % 8000)); ! (exec 3<>"/dev/tcp/127.0.0.1/$PORT") 2>/dev/null; do :; done
-    export PORT
+prints() { has "$screen" "$@"; }
+end_run() {
+    [ -z "$why" ] || tail -n 12 "$screen" | sed 's/^/    /'
+    end
 }
-shown() { [ -z "$why" ] || tail -n 12 "$dir/$1" | sed 's/^/    /'; }
 
 # ---- the same bits
 
+# trains NAME CASE COMMAND...: three steps of a recipe, with the same bits as the first one
 hash=
-# trained NAME: with the same bits as the first one
-trained() {
-    need "status $status" [ "$status" = 0 ]
-    need 'no three steps' grep -q 'step    3/3 ' "$dir/$1"
-    need 'no two ranks' grep -qE ' x 2 ranks ' "$dir/$1"
-    hash=${hash:-$(hash_of "$dir/$1")}
-    need "params_hash '$(hash_of "$dir/$1")' after '$hash'" [ -n "$hash" -a "$(hash_of "$dir/$1")" = "$hash" ]
-    shown "$1"
-    end
+trains() {
+    begin "$2"
+    recipe 40 "$1" "${@:3}"
+    is status "$status" 0
+    prints 'step    3/3 ' ' x 2 ranks '
+    hash=${hash:-$(sed -nE 's/.*params_hash ([0-9a-f]{16}).*/\1/p' "$screen")}
+    prints "params_hash ${hash:-none}"
 }
 export HOSTS=localhost GPUS=2
 test_same() {
-    begin 'mpirun.two ranks'; recipe 40 mpi "$recipes/run_gpt2_1558M_mpi.sh"; trained mpi
+    local start steps ssh=$recipes/run_gpt2_1558M_ssh.sh
+    trains mpi 'mpirun.two ranks' "$recipes/run_gpt2_1558M_mpi.sh"; end_run
     for start in tcp fs; do
-        port
-        begin "ssh.two ranks on one host, $start"
-        SHARED=$dir START=$start recipe 40 ssh_$start "$recipes/run_gpt2_1558M_ssh.sh"
-        need 'the host is not before each line' not grep -qvE '^localhost: ' "$dir/ssh_$start"
-        trained ssh_$start
+        SHARED=$dir START=$start trains ssh_$start "ssh.two ranks on one host, $start" "$ssh"
+        need 'the host is not before each line' not grep -qvE '^localhost: ' "$screen"
+        end_run
     done
-    begin 'ssh.one rank on each of two hosts'
-    port; GPUS=1 HOSTS='localhost me@localhost' recipe 40 ssh_two "$recipes/run_gpt2_1558M_ssh.sh"
-    trained ssh_two
-    begin 'sbatch.two tasks'
-    recipe 40 slurm "$recipes/run_gpt2_1558M.sbatch" --partition=none
-    trained slurm
+    GPUS=1 HOSTS='localhost me@localhost' trains ssh_two 'ssh.one rank on each of two hosts' "$ssh"; end_run
+    trains slurm 'sbatch.two tasks' sbatch --partition=none; end_run
 
     # The run itself, its options but with another model, other data, and fewer of them; then it goes on.
     mkdir -p "$dir/shared/data"
@@ -138,64 +124,61 @@ test_same() {
     ln -s "$PWD/data/stories_val.bin" "$dir/shared/data/edu_fineweb_val_000000.bin"
     begin 'whole.begins, and goes on'
     for steps in 2 3; do
-        port
         TRY=0 SHARED=$dir/shared ARGUMENTS+=" -e l1h1c32v257t1024 -b 1 -d 2048 -m 1 -s 0 -x $steps" EVERY=2 \
-            recipe 40 whole "$recipes/run_gpt2_1558M_ssh.sh"
-        need "to step $steps: status $status" [ "$status" = 0 ]
+            recipe 40 whole "$ssh"
+        is "status to step $steps" "$status" 0
     done
-    need 'it did not go on' grep -q 'resuming at step 2$' "$dir/whole"
-    need 'no warm-up of 700 steps to 6e-4' grep -q 'step    3/3 .* lr 2.57e-06 ' "$dir/whole"
-    shown whole; end
+    prints 'resuming at step 2$' 'step    3/3 .* lr 2.57e-06 '      # a warm-up of 700 steps to 6e-4
+    end_run
 }
 
 # ---- refused
 
 test_refused() {
+    local bad ssh=$recipes/run_gpt2_1558M_ssh.sh
     begin 'refused.ranks that do not divide a step'
-    TRY=0 HOSTS='a b c' GPUS=1 recipe 5 three "$recipes/run_gpt2_1558M_ssh.sh"
-    need "status $status" [ "$status" = 1 ]
-    need "$(head -n 1 "$dir/three")" grep -q '3 ranks: a step has 1024 rows' "$dir/three"
+    TRY=0 HOSTS='a b c' GPUS=1 recipe 5 three "$ssh"
+    is status "$status" 1
+    prints '3 ranks: a step has 1024 rows'
     end
     begin 'refused.no trainer'
     TRAINER=$dir/none recipe 5 none "$recipes/run_gpt2_1558M_mpi.sh"
-    need "status $status: $(cat "$dir/none")" grep -q 'make train_gpt2_zero' "$dir/none"
+    prints 'make train_gpt2_zero'
     end
     for bad in '-b x' '-i none.bin'; do
-        begin "refused.$bad, told once by ssh"
-        port
-        GPUS=2 HOSTS='localhost 127.0.0.1' ARGUMENTS="$ARGUMENTS $bad" recipe 20 bad \
-            "$recipes/run_gpt2_1558M_ssh.sh"
-        need "status $status" [ "$status" = 2 ]
-        need "$(cat "$dir/bad")" [ "$(grep -c 'train_gpt2_zero: ' "$dir/bad")" = 1 ]
-        need "$(cat "$dir/bad")" grep -q "localhost: train_gpt2_zero: .*'\?${bad#* }" "$dir/bad"
+        begin "refused.$bad, reported once by ssh"
+        HOSTS='localhost 127.0.0.1' ARGUMENTS="$ARGUMENTS $bad" recipe 20 bad "$ssh"
+        is status "$status" 2
+        is messages "$(grep -c 'train_gpt2_zero: ' "$screen")" 1
+        prints "localhost: train_gpt2_zero: .*'?${bad#* }"
         end
     done
     begin 'refused.sbatch without the numbers'
     SLURM_JOB_ID=1 SLURM_SUBMIT_DIR=$PWD SLURM_NTASKS=1 recipe 5 bare bash "$recipes/run_gpt2_1558M.sbatch"
-    need "status $status: $(cat "$dir/bare")" grep -q 'Slurm gave 1 tasks, settings.sh stands for 2' \
-        "$dir/bare"
+    prints 'Slurm gave 1 tasks, settings.sh stands for 2'
     end
 }
 
 # ---- how it ends
 
-# begin_run ARGUMENT...: a long run on two hosts, in the background; waits for its third step
+# begin_run CASE ARGUMENT...: a long run on two hosts, in the background; waits for its third step
 run=("$recipes/run_gpt2_1558M_ssh.sh")
 begin_run() {
-    port; rm -f "$dir/pid" "$dir/long"; : >"$SSH_PIDS"
+    begin "$1"
+    screen=$dir/long
+    rm -f "$dir/pid" "$screen"; : >"$SSH_PIDS"
     # in the background a shell ignores Ctrl-C, and so would what it starts
     # shellcheck disable=SC2016
-    setsid env --default-signal=INT bash -c 'echo $$ >"$0"; exec "$@"' "$dir/pid" \
-        env GPUS=1 ARGUMENTS="$ARGUMENTS -x 1000000 $*" HOSTS="${two:-localhost 127.0.0.1}" "${run[@]}" \
-        >"$dir/long" 2>&1 & job=$!
-    local i
-    for ((i = 0; i < 200; i++)); do grep -qs 'step    3/' "$dir/long" && return; sleep 0.1; done
-    need 'it did not start' false
+    setsid env --default-signal=INT bash -c 'echo $$ >"$0"; exec "$@"' "$dir/pid" env PORT="$(free_port)" \
+        GPUS=1 ARGUMENTS="$ARGUMENTS -x 1000000 ${*:2}" HOSTS="${two:-localhost 127.0.0.1}" "${run[@]}" \
+        >"$screen" 2>&1 & job=$!
+    need 'it did not start' await grep -qs 'step    3/' "$screen"
 }
-wait_for_job() {        # sets status and took
-    local i since=$EPOCHREALTIME
-    for ((i = 0; i < 400; i++)); do kill -0 $job 2>/dev/null || break; sleep 0.1; done
-    [ $i -lt 400 ] || {
+has_ended() { ! kill -0 $job 2>/dev/null; }
+# ends SECONDS [STATUS]: within so many seconds from now, with this status, or with any but 0
+ends() {
+    local since=$EPOCHREALTIME
+    await has_ended || {
         need 'it hangs' false
         kill -TERM "$(cat "$dir/pid")"
         sleep 5
@@ -203,15 +186,12 @@ wait_for_job() {        # sets status and took
     }
     wait $job 2>/dev/null; status=$?
     took=$(awk "BEGIN { print $EPOCHREALTIME - $since }")
+    need "status $status" [ "$status" = "${2:-$status}" -a "$status" != 0 ]
+    need "took $took s" number "$took < $1"
+    nothing_left
+    end_run
 }
-ended() {       # STATUS SECONDS
-    need "status $status" [ "$status" = "$1" ]
-    need "took $took s" number "$took < $2"
-    nothing_runs || need "processes are left: $(left)" false
-    shown long
-    end
-}
-messages() { grep -acE '^([^ ]+: )?train_gpt2_zero: ' "$dir/long"; }
+messages() { grep -acE '^([^ ]+: )?train_gpt2_zero: ' "$screen"; }
 rank_pid() {    # RANK: by its last option, or by mpirun's variable
     local p name
     for p in $(processes); do
@@ -224,88 +204,68 @@ rank_pid() {    # RANK: by its last option, or by mpirun's variable
 }
 
 test_ends() {
-    begin 'end.a rank is killed: one message, all end'
-    begin_run
+    begin_run 'end.a rank is killed: one message, all end'
     kill -9 "$(rank_pid 1)"
-    wait_for_job
-    need "$(messages) messages" [ "$(messages)" = 1 ]
-    need 'the message does not name the rank' grep \
-        -qE 'train_gpt2_zero: (step [0-9]+: )?rank 1 \(host .*\) is gone' "$dir/long"
-    need "status $status" [ $status != 0 ]
-    ended "$status" 12
-    begin 'end.Ctrl-C: all end'
-    begin_run
+    await has_ended
+    is messages "$(messages)" 1
+    prints 'train_gpt2_zero: (step [0-9]+: )?rank 1 \(host .*\) is gone'
+    ends 12
+    begin_run 'end.Ctrl-C: all end'
     kill -INT -- "-$(cat "$dir/pid")"
-    wait_for_job
-    need 'it does not say so' grep -q 'stopped' "$dir/long"
-    ended 130 6
-    begin 'end.the recipe itself is killed: all end'
-    begin_run
+    await has_ended
+    prints 'stopped'
+    ends 6 130
+    begin_run 'end.the recipe itself is killed: all end'
     kill -9 "$(cat "$dir/pid")"
-    wait_for_job
-    ended 137 6
-    begin 'end.the connection to a host is lost: all end'
-    begin_run
+    ends 6 137
+    begin_run 'end.the connection to a host is lost: all end'
     kill -9 "$(tail -n 1 "$SSH_PIDS")"
-    wait_for_job
-    ended 137 12
+    ends 12 137
     begin 'end.a host that cannot be reached'
-    port
-    ARGUMENTS+=' --comm-timeout 1.5' HOSTS='localhost nowhere' GPUS=1 recipe 40 nowhere \
-        "$recipes/run_gpt2_1558M_ssh.sh"
+    ARGUMENTS+=' --comm-timeout 1.5' HOSTS='localhost nowhere' GPUS=1 recipe 40 nowhere "${run[@]}"
     need "status $status" [ "$status" != 0 -a "$status" != 124 ]
-    need 'it does not say which' grep -q '^nowhere: ssh: .*No route' "$dir/nowhere"
+    prints '^nowhere: ssh: .*No route'
     need "took $took s" number "$took < 20"
-    shown nowhere; end
+    end_run
 }
 
 # ---- hosts
 
 test_hosts() {
-    if hosts_make 2; then
-        export HOSTS_TAG=$hosts_tag
-        two='10.77.7.1 10.77.7.2'
-        for start in tcp fs; do
-            begin "hosts.two, $start"
-            port
-            START=$start SHARED=$dir HOSTS=$two GPUS=1 recipe 40 hosts_$start "$recipes/run_gpt2_1558M_ssh.sh"
-            need 'not on two hosts' grep -q 'several nodes' "$dir/hosts_$start"
-            trained hosts_$start
-        done
-        begin 'hosts.two, mpirun'
-        # shellcheck disable=SC2016
-        from_0=(bash -c '. tests/hosts.sh; hosts_tag=$HOSTS_TAG; hosts_run 0 "$@"' - \
-            "$recipes/run_gpt2_1558M_mpi.sh")
-        HOSTS=$two GPUS=1 recipe 40 hosts_mpi "${from_0[@]}"
-        need 'not on two hosts' grep -q 'mpi, messages (ranks on several nodes)' "$dir/hosts_mpi"
-        trained hosts_mpi
-        run=("${from_0[@]}")
-        begin 'hosts.mpirun, a rank hangs: one message, all end'
-        begin_run --comm-timeout 2
-        kill -STOP "$(rank_pid 1)"
-        wait_for_job
-        need "$(messages) messages" [ "$(messages)" = 1 ]
-        need 'the message does not name ranks and hosts' grep -qE \
-            '^train_gpt2_zero: step [0-9]+: rank 0 \(host host0\) waited 2 s in an? .* for rank 1 \(host '\
-'host1\): ' "$dir/long"
-        ended "$status" 12
-        begin 'hosts.mpirun, a rank is killed: all end'
-        begin_run --comm-timeout 20
-        kill -9 "$(rank_pid 1)"
-        wait_for_job
-        need "$(messages) messages" [ "$(messages)" -le 1 ]
-        need 'nobody names it' grep \
-            -qE 'process rank 1 .* on node 10.77.7.2 exited on signal 9|rank 1 \(host host1\)' "$dir/long"
-        ended "$status" 12
-        begin 'hosts.a host is cut off: all end, and it is named'
-        run=("$recipes/run_gpt2_1558M_ssh.sh")
-        begin_run --comm-timeout 4
-        hosts_link 1 down
-        wait_for_job
-        need "not named: $(grep -a train_gpt2_zero: "$dir/long")" grep \
-            -qE '^10.77.7.1: train_gpt2_zero: .*rank 1 \(host host1\)' "$dir/long"
-        ended 1 15
-    else skip 'hosts' "$hosts_why"; fi
+    local start from_0
+    if ! hosts_make 2; then skip 'hosts' "$hosts_why"; return; fi
+    export HOSTS_TAG=$hosts_tag
+    two='10.77.7.1 10.77.7.2'
+    for start in tcp fs; do
+        START=$start SHARED=$dir HOSTS=$two GPUS=1 trains hosts_$start "hosts.two, $start" "${run[@]}"
+        prints 'several nodes'
+        end_run
+    done
+    # shellcheck disable=SC2016
+    from_0=(bash -c '. tests/hosts.sh; hosts_tag=$HOSTS_TAG; hosts_run 0 "$@"' - \
+        "$recipes/run_gpt2_1558M_mpi.sh")
+    HOSTS=$two GPUS=1 trains hosts_mpi 'hosts.two, mpirun' "${from_0[@]}"
+    prints 'mpi, messages \(ranks on several nodes\)'
+    end_run
+    run=("${from_0[@]}")
+    begin_run 'hosts.mpirun, a rank hangs: one message, all end' --comm-timeout 2
+    kill -STOP "$(rank_pid 1)"
+    await has_ended
+    is messages "$(messages)" 1
+    prints '^train_gpt2_zero: step [0-9]+: rank 0 \(host host0\) waited 2 s in an? .* for rank 1 \(host host1\): '
+    ends 12
+    begin_run 'hosts.mpirun, a rank is killed: all end' --comm-timeout 20
+    kill -9 "$(rank_pid 1)"
+    await has_ended
+    need "$(messages) messages" [ "$(messages)" -le 1 ]
+    prints 'process rank 1 .* on node 10.77.7.2 exited on signal 9|rank 1 \(host host1\)'
+    ends 12
+    run=("$recipes/run_gpt2_1558M_ssh.sh")
+    begin_run 'hosts.a host is cut off: all end, and it is named' --comm-timeout 4
+    hosts_link 1 down
+    await has_ended
+    prints '^10.77.7.1: train_gpt2_zero: .*rank 1 \(host host1\)'
+    ends 15 1
 }
 for group in "${@:-same refused ends hosts}"; do for g in $group; do test_$g; done; done
 finish test_multi_node

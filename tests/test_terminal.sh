@@ -2,16 +2,13 @@
 # What a user sees: the bar on a terminal and lines without one, --help, compare_stages.sh, plots.sh,
 # trace_lanes.sh. Usage: tests/test_terminal.sh TRAINER
 # util-linux's `script` is the terminal: stdout of what it runs is one, and what is written there comes out.
-set -u
-cd "$(dirname "$0")/.." || exit 1
+. "$(dirname "$0")/cases.sh"
 TRAINER=$(realpath "${1:?Usage: tests/test_terminal.sh TRAINER}") || exit 1
 export TRAINER
-. scripts/mpi_env.sh
 unset COLUMNS ZERO_POISON
 
-. tests/cases.sh
-
 model="-e l2h2c32v257t32 -b 2 -u 0 --threads 1 --overlap 0 --dtype fp32"
+screen=$dir/screen
 small="$model -x 60 -v 30 -m 1 -s 0"
 two="mpirun --oversubscribe -np 2"
 bar='^step +[0-9]+/60 \[#*\.*\] loss [0-9.]+ \| +[0-9]+:[0-9]{2} left \| +[0-9]+ tok/s \| +[0-9]+ % of peak '\
@@ -23,11 +20,11 @@ line='^step +[0-9]+/60 \| loss [0-9.]+ \([-+.0-9a-z]+z\)\| norm [0-9.]+ \([-+.0-
 # as a line of its own.
 on_terminal() {
     timeout -k 2 30 script -qec "stty cols $1; $2" /dev/null </dev/null >"$dir/raw" || return 1
-    tr '\r' '\n' <"$dir/raw" | sed '/^$/d' >"$dir/screen"
+    tr '\r' '\n' <"$dir/raw" | sed '/^$/d' >"$screen"
 }
-count() { grep -caE -- "$1" "$dir/screen"; }
-widest() { grep -aE '^step' "$dir/screen" | wc -L; }
-hash_of() { grep -aoE 'params_hash [0-9a-f]{16}' "$1"; }
+count() { grep -caE -- "$1" "$screen"; }
+counts() { is "lines with '$1'" "$(count "$1")" "$2"; }
+widest() { grep -aE '^step' "$screen" | wc -L; }
 
 # ---- with a terminal
 
@@ -36,79 +33,63 @@ bar_shown() {   # NAME COMMAND
     begin "bar.$1"
     need 'did not run' on_terminal 100 "$2"
     need 'no bar' [ "$(count "$bar")" -ge 2 ]
-    need 'lines of steps too' [ "$(count "$line")" = 0 ]
+    counts "$line" 0
     need "$(count "$bar") drawings" number "$(count "$bar") <= 5 + 10 * ($EPOCHREALTIME - $since)"
     need "$(widest) columns" [ "$(widest)" -le 99 ]
-    need 'validation losses are not above it' [ "$(count '^val loss [0-9.]+$')" = 3 ]
+    counts '^val loss [0-9.]+$' 3       # above the bar
     need 'the last drawing is not the full bar' grep -qE '^step +60/60 \[#+\] ' \
-        <(grep -aE '^step' "$dir/screen" | tail -n 1)
-    need 'it is not left standing' grep -qE '^step +60/60.*[^ ] *$' <(tail -n 2 "$dir/screen")
-    need 'no peak' grep -qE '^peak +[1-9][0-9]* GFLOP/s' "$dir/screen"
+        <(grep -aE '^step' "$screen" | tail -n 1)
+    need 'it does not stay' grep -qE '^step +60/60.*[^ ] *$' <(tail -n 2 "$screen")
+    has "$screen" '^peak +[1-9][0-9]* GFLOP/s'
+    end
+}
+lines_shown() {         # NAME COMMAND...
+    begin "lines.$1"
+    need 'did not run' timeout -k 2 30 "${@:2}" >"$screen" 2>&1 </dev/null
+    counts "$line" 60
+    need 'carriage returns' not grep -q $'\r' "$screen"
+    counts '^peak' 0        # nobody asked for it
     end
 }
 
 test_terminal() {
-    local columns
+    local columns digest
     bar_shown 'without mpirun' "$TRAINER $small"
     bar_shown 'two ranks' "$two $TRAINER $small"
     begin 'bar.same bits as with lines'
-    hash_of "$dir/screen" >"$dir/hash"
+    digest=$(hashes "$screen")
     need 'did not run with --progress lines' on_terminal 100 "$two $TRAINER $small --progress lines"
-    need 'no lines' [ "$(count "$line")" = 60 ]
-    need 'a bar' [ "$(count '\[#')" = 0 ]
-    need "$(hash_of "$dir/screen"), with a bar $(cat "$dir/hash")" [ "$(hash_of "$dir/screen")" \
-        = "$(cat "$dir/hash")" ]
+    counts "$line" 60
+    counts '\[#' 0
+    is digest "$(hashes "$screen" | cut -c 1-28)" "${digest:0:28}"
     end
     begin 'bar.fits the width'
-    for columns in 20 40 60 80 120; do
+    for columns in 20 60 120; do
         need "$columns columns: did not run" on_terminal $columns "$TRAINER $small -v 0"
         need "$columns columns: $(widest) used" [ "$(widest)" -lt $columns ]
-        need "$columns columns: no progress" [ "$(count '^step +60/60')" -ge 1 ]
+        has "$screen" '^step +60/60'
     done
     end
     begin 'bar.an error has a line of its own'
-    on_terminal 80 "$TRAINER $model -x 30 -v 0 -s 0 -l 1000 -c 1000 --clip 0 -k constant" && why='it ran'
-    tr '\r' '\n' <"$dir/raw" >"$dir/screen"
-    need 'no bar before it' [ "$(count '^step .*of peak')" -ge 1 ]
-    need 'no line of its own' [ "$(count '^train_gpt2_zero: step [0-9]+: .*not finite')" = 1 ]
-    end
-    begin 'lines.mpirun into a file, on a terminal'
-    need 'did not run' on_terminal 80 "$two $TRAINER $small >$dir/file"
-    cp "$dir/file" "$dir/screen"
-    need "$(count "$line") lines" [ "$(count "$line")" = 60 ]
-    need 'carriage returns' not grep -q $'\r' "$dir/file"
-    end
-}
-
-# ---- without a terminal
-
-lines_shown() {     # NAME COMMAND...
-    begin "lines.$1"
-    shift
-    need 'did not run' timeout -k 2 30 "$@" >"$dir/screen" 2>&1 </dev/null
-    need "$(count "$line") lines" [ "$(count "$line")" = 60 ]
-    need 'carriage returns' not grep -q $'\r' "$dir/screen"
-    need 'a peak nobody asked for' [ "$(count '^peak')" = 0 ]
+    need 'it ran' not on_terminal 80 "$TRAINER $model -x 30 -v 0 -s 0 -l 1000 -c 1000 --clip 0 -k constant"
+    tr '\r' '\n' <"$dir/raw" >"$screen"
+    has "$screen" '^step .*of peak'
+    counts '^train_gpt2_zero: step [0-9]+: .*not finite' 1
     end
 }
 
 test_lines() {
     # shellcheck disable=SC2086
-    lines_shown 'without mpirun' "$TRAINER" $small
-    # shellcheck disable=SC2086
     lines_shown 'two ranks' $two "$TRAINER" $small
     begin 'bar.asked for without a terminal'
     # shellcheck disable=SC2086
-    need 'did not run' env COLUMNS=60 timeout -k 2 30 $two "$TRAINER" $small --progress bar >"$dir/raw" 2>&1 \
+    need 'did not run' env COLUMNS=60 timeout -k 2 30 "$TRAINER" $small --progress bar >"$dir/raw" 2>&1 \
         </dev/null
-    tr '\r' '\n' <"$dir/raw" >"$dir/screen"
-    need 'no bar' [ "$(count '^step +60/60')" -ge 1 ]
+    tr '\r' '\n' <"$dir/raw" >"$screen"
+    has "$screen" '^step +60/60'
     need "$(widest) columns" [ "$(widest)" -lt 60 ]
-    end
-    begin 'bar.a wrong choice is refused'
-    "$TRAINER" --progress colour >"$dir/screen" 2>&1 && why='accepted'
-    need 'the message does not say what there is' [ \
-        "$(count "option --progress: 'colour' is not one of auto, bar, lines")" = 1 ]
+    need 'a wrong choice is accepted' not "$TRAINER" --progress colour >"$screen" 2>&1
+    counts "option --progress: 'colour' is not one of auto, bar, lines" 1
     end
 }
 
@@ -117,54 +98,52 @@ test_lines() {
 test_help() {
     local option
     begin 'help.every option, grouped, readable'
-    need 'status' "$TRAINER" --help >"$dir/screen"
-    need "a line of $(wc -L <"$dir/screen") columns" [ "$(wc -L <"$dir/screen")" -le 100 ]
+    need 'status' "$TRAINER" --help >"$screen"
+    need "a line of $(wc -L <"$screen") columns" [ "$(wc -L <"$screen")" -le 100 ]
     need 'groups' [ "$(grep -cE \
         '^(Model and data|Batch and schedule|Optimizer|ZeRO|Output and checkpoints|Machine)$' \
-        "$dir/screen")" = 6 ]
-    need 'no example' [ "$(grep -c '^  .*\./train_gpt2_zero ' "$dir/screen")" = 3 ]
+        "$screen")" = 6 ]
+    need 'no example' [ "$(grep -c '^  .*\./train_gpt2_zero ' "$screen")" = 3 ]
     sed -nE 's/^[A-Z_]+\("(-[^"]+)".*/\1/p' trainer/options.def >"$dir/options"
     need "$(wc -l <"$dir/options") options in the table" [ "$(wc -l <"$dir/options")" -ge 55 ]
     while read -r option; do
-        need "no $option" grep -qE -- "^  $option( |\$)|accepted:.* $option( |\$)" "$dir/screen"
+        need "no $option" grep -qE -- "^  $option( |\$)|accepted:.* $option( |\$)" "$screen"
     done <"$dir/options"
     end
 }
 
 # ---- compare_stages.sh, plots.sh
 
-compare() { OUT=$dir/compare timeout -k 2 60 scripts/compare_stages.sh "$@" >"$dir/screen" 2>&1 </dev/null; }
+compare() { OUT=$dir/compare timeout -k 2 60 scripts/compare_stages.sh "$@" >"$screen" 2>&1 </dev/null; }
 row='^ +[0-3]( +[0-9]+\.[0-9]+){7}  [0-9a-f]{16}$'
-hashes() { grep -oE '[0-9a-f]{16}$' "$dir/screen" | sort -u | wc -l; }
+digests() { grep -oE '[0-9a-f]{16}$' "$screen" | sort -u | wc -l; }
 
 test_compare() {
     begin 'compare.four stages, the same bits'
     # shellcheck disable=SC2086
     need 'failed' compare 2 $small
-    need "$(count "$row") rows" [ "$(count "$row")" = 4 ]
-    need "$(hashes) digests" [ "$(hashes)" = 1 ]
-    need 'no verdict' [ "$(count '^All four stages have computed the same bits')" = 1 ]
-    need 'a time of 0' number "$(awk '$1 == 3 && NF == 9 { print $7 }' "$dir/screen") > 0"
+    counts "$row" 4
+    is digests "$(digests)" 1
+    has "$screen" '^All four stages have computed the same bits'
+    need 'a time of 0' number "$(awk '$1 == 3 && NF == 9 { print $7 }' "$screen") > 0"
     end
     begin 'compare.with gradient accumulation, in pairs'
     # shellcheck disable=SC2086
     need 'failed' compare 3 $model -x 12 -d 576
-    need "$(hashes) digests" [ "$(hashes)" = 2 ]
-    need 'no verdict' [ "$(count '^With 3 micro-batches: stages 0 and 1')" = 1 ]
+    is digests "$(digests)" 2
+    has "$screen" '^With 3 micro-batches: stages 0 and 1'
     end
-    begin 'compare.other bits are noticed'
+    begin 'compare.other bits, a run that fails and -z are noticed'
     # shellcheck disable=SC2016
     printf '#!/bin/sh\ncase "$*" in *"-z %s"*) set -- "$@" --seed 7 ;; esac\nexec "%s" "$@"\n' 3 "$TRAINER" \
         >"$dir/liar"
     chmod +x "$dir/liar"
     # shellcheck disable=SC2086
-    TRAINER=$dir/liar compare 2 $model -x 3 && why='status 0'
-    need 'not said' [ "$(count 'digests differ.*bug')" = 1 ]
-    end
-    begin 'compare.a run that fails'
-    compare 2 -l x && why='status 0'
-    need 'the reason is not told' [ "$(count "^train_gpt2_zero: option -l: 'x' is not a number")" = 1 ]
-    compare -z 3 && why="$why; -z is accepted"
+    TRAINER=$dir/liar need 'other bits' not compare 2 $model -x 3
+    has "$screen" 'digests differ.*bug'
+    need 'a run that fails' not compare 2 -l x
+    counts "^train_gpt2_zero: option -l: 'x' is not a number" 1
+    need '-z is accepted' not compare -z 3
     end
 }
 
@@ -172,22 +151,21 @@ png() {
     [ "$(head -c 8 "$1" 2>/dev/null | od -An -tx1 | tr -d ' ')" = 89504e470d0a1a0a ] &&
         [ "$(wc -c <"$1")" -gt 4000 ]
 }
-
 plots() {   # NAME FOLDER
     local picture
     begin "plots.$1"
-    need 'failed' scripts/plots.sh "$2" >"$dir/screen" 2>&1
-    need "it complains: $(head -n 1 "$dir/screen")" [ "$(wc -l <"$dir/screen")" = 1 ]
+    need 'failed' scripts/plots.sh "$2" >"$screen" 2>&1
+    need "it complains: $(head -n 1 "$screen")" [ "$(wc -l <"$screen")" = 1 ]
     for picture in loss step_time memory; do need "$picture.png is no picture" png "$2/$picture.png"; done
     end
 }
 
 test_plots() {
-    begin 'plots.without files: said'
+    begin 'plots.without files: an error'
     mkdir "$dir/empty"
-    scripts/plots.sh "$dir/none" >"$dir/screen" 2>&1 && why='status 0 without a folder'
-    scripts/plots.sh "$dir/empty" >>"$dir/screen" 2>&1 && why="$why; status 0 without a run"
-    need 'sentences' [ "$(grep -c "^plots.sh: " "$dir/screen")" = 2 ]
+    need 'status 0 without a folder' not scripts/plots.sh "$dir/none" >"$screen" 2>&1
+    need 'status 0 without a run' not scripts/plots.sh "$dir/empty" >>"$screen" 2>&1
+    counts '^plots.sh: ' 2
     end
     if ! command -v gnuplot >/dev/null; then skip plots 'no gnuplot (apt-get install gnuplot-nox)'; return; fi
     # shellcheck disable=SC2086
@@ -197,10 +175,11 @@ test_plots() {
     # shellcheck disable=SC2086
     compare 1 $model -x 7 && rm "$dir"/compare/*.png
     plots 'seven steps, no validation' "$dir/compare"
-    begin 'plots.too few steps: said'
+    begin 'plots.too few steps: an error'
     # shellcheck disable=SC2086
-    compare 1 $model -x 6 && scripts/plots.sh "$dir/compare" >"$dir/screen" 2>&1 && why='status 0'
-    need 'the sentence' [ "$(count '^plots.sh: .*stage0/metrics.jsonl has fewer than 7 steps')" = 1 ]
+    compare 1 $model -x 6
+    need 'status 0' not scripts/plots.sh "$dir/compare" >"$screen" 2>&1
+    counts '^plots.sh: .*stage0/metrics.jsonl has fewer than 7 steps' 1
     end
 }
 
@@ -234,41 +213,30 @@ make_trace() {
     printf '\n]\n'
 }
 
-in_screen() { grep -qE -- "$1" "$dir/screen"; }
-
 test_trace_lanes() {
     begin 'trace_lanes.what was at work together'
     make_trace >"$dir/trace.json"
-    need 'failed' dev/trace_lanes.sh "$dir/trace.json" >"$dir/screen" 2>&1
-    need 'steps' in_screen '^2 steps of 10.000 s'
-    need 'reads' in_screen 'reads +6.000 s +60 %'
-    need 'writes' in_screen 'writes +2.000 s +20 %'
-    need 'collectives' in_screen 'collectives +1.000 s +10 %'
-    need 'passes' in_screen 'forward and backward +3.000 s +30 %'
-    need 'copies to the host' in_screen 'copies to the host +2.000 s +20 %'
-    need 'copies to the device' in_screen 'copies to the device +1.000 s +10 %'
-    need 'AdamW' in_screen 'AdamW +2.000 s +20 %'
-    need 'the disk' in_screen 'at work for 6.000 s a step. .* for 17 %,'
-    need 'what covers it' in_screen 'AdamW for 33 %, .* under way for 17 %,'
-    need 'what does not' in_screen 'and nothing else for 33 %'
-    need 'nothing at work' in_screen 'nor AdamW is at work for 2.000 s a step'
-    need 'together' in_screen 'once: 0: 10 %, 1: 30 %, 2: 40 %, 3: 20 %, 4: 0 %'
+    need 'failed' dev/trace_lanes.sh "$dir/trace.json" >"$screen" 2>&1
+    has "$screen" '^2 steps of 10.000 s' 'reads +6.000 s +60 %' 'writes +2.000 s +20 %' \
+        'collectives +1.000 s +10 %' 'forward and backward +3.000 s +30 %' 'to the host +2.000 s +20 %' \
+        'to the device +1.000 s +10 %' 'AdamW +2.000 s +20 %' 'at work for 6.000 s a step. .* for 17 %,' \
+        'AdamW for 33 %, .* under way for 17 %,' 'and nothing else for 33 %' \
+        'nor AdamW is at work for 2.000 s a step' 'once: 0: 10 %, 1: 30 %, 2: 40 %, 3: 20 %, 4: 0 %'
     grep -v "to host\|to device" "$dir/trace.json" >"$dir/no_copies.json"
-    need 'failed' dev/trace_lanes.sh "$dir/no_copies.json" >"$dir/screen" 2>&1
-    need 'a lane without work' not in_screen copies
-    end
-    begin 'trace_lanes.what is no trace of steps: said'
+    need 'failed' dev/trace_lanes.sh "$dir/no_copies.json" >"$screen" 2>&1
+    counts copies 0         # a lane without work
     head -n 3 "$dir/trace.json" >"$dir/short.json"
-    dev/trace_lanes.sh "$dir/short.json" >"$dir/screen" 2>&1 && why='status 0'
-    need 'the sentence' in_screen 'has fewer than three steps'
+    need 'a short trace is taken' not dev/trace_lanes.sh "$dir/short.json" >"$screen" 2>&1
+    has "$screen" 'has fewer than three steps'
     end
     if ! command -v gnuplot >/dev/null; then skip trace_lanes 'no gnuplot'; return; fi
     begin 'trace_lanes.the picture'
-    need 'failed' dev/trace_lanes.sh "$dir/trace.json" "$dir/step.svg" >"$dir/screen" 2>&1
+    need 'failed' dev/trace_lanes.sh "$dir/trace.json" "$dir/step.svg" >"$screen" 2>&1
     # reads have two bars, the passes two, the others one
-    need "$(grep -c '<polygon' "$dir/step.svg") bars" [ "$(grep -c '<polygon' "$dir/step.svg")" = 9 ]
+    is bars "$(grep -c '<polygon' "$dir/step.svg")" 9
     end
 }
+
 # ----
 
 if command -v script >/dev/null; then test_terminal; else skip terminal 'no script (util-linux)'; fi
