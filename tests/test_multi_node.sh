@@ -116,7 +116,7 @@ test_same() {
         end_run
     done
     GPUS=1 HOSTS='localhost me@localhost' trains ssh_two 'ssh.one rank on each of two hosts' "$ssh"; end_run
-    trains slurm 'sbatch.two tasks' sbatch --partition=none; end_run
+    trains slurm 'sbatch.two tasks' "$recipes/run_gpt2_1558M.sbatch" --partition=none; end_run
 
     # The run itself, its options but with another model, other data, and fewer of them; then it goes on.
     mkdir -p "$dir/shared/data"
@@ -175,8 +175,8 @@ begin_run() {
     need 'it did not start' await grep -qs 'step    3/' "$screen"
 }
 has_ended() { ! kill -0 $job 2>/dev/null; }
-# ends SECONDS [STATUS]: within so many seconds from now, with this status, or with any but 0
-ends() {
+# ends_in SECONDS [STATUS]: from now, with this status, or with any but 0
+ends_in() {
     local since=$EPOCHREALTIME
     await has_ended || {
         need 'it hangs' false
@@ -189,7 +189,6 @@ ends() {
     need "status $status" [ "$status" = "${2:-$status}" -a "$status" != 0 ]
     need "took $took s" number "$took < $1"
     nothing_left
-    end_run
 }
 messages() { grep -acE '^([^ ]+: )?train_gpt2_zero: ' "$screen"; }
 rank_pid() {    # RANK: by its last option, or by mpirun's variable
@@ -206,21 +205,23 @@ rank_pid() {    # RANK: by its last option, or by mpirun's variable
 test_ends() {
     begin_run 'end.a rank is killed: one message, all end'
     kill -9 "$(rank_pid 1)"
-    await has_ended
+    ends_in 12
     is messages "$(messages)" 1
     prints 'train_gpt2_zero: (step [0-9]+: )?rank 1 \(host .*\) is gone'
-    ends 12
+    end_run
     begin_run 'end.Ctrl-C: all end'
     kill -INT -- "-$(cat "$dir/pid")"
-    await has_ended
+    ends_in 6 130
     prints 'stopped'
-    ends 6 130
+    end_run
     begin_run 'end.the recipe itself is killed: all end'
     kill -9 "$(cat "$dir/pid")"
-    ends 6 137
+    ends_in 6 137
+    end_run
     begin_run 'end.the connection to a host is lost: all end'
     kill -9 "$(tail -n 1 "$SSH_PIDS")"
-    ends 12 137
+    ends_in 12 137
+    end_run
     begin 'end.a host that cannot be reached'
     ARGUMENTS+=' --comm-timeout 1.5' HOSTS='localhost nowhere' GPUS=1 recipe 40 nowhere "${run[@]}"
     need "status $status" [ "$status" != 0 -a "$status" != 124 ]
@@ -250,22 +251,22 @@ test_hosts() {
     run=("${from_0[@]}")
     begin_run 'hosts.mpirun, a rank hangs: one message, all end' --comm-timeout 2
     kill -STOP "$(rank_pid 1)"
-    await has_ended
+    ends_in 12
     is messages "$(messages)" 1
-    prints '^train_gpt2_zero: step [0-9]+: rank 0 \(host host0\) waited 2 s in an? .* for rank 1 \(host host1\): '
-    ends 12
+    prints '^train_gpt2_zero: step [0-9]+: rank 0 \(host host0\) waited 2 s .* for rank 1 \(host host1\): '
+    end_run
     begin_run 'hosts.mpirun, a rank is killed: all end' --comm-timeout 20
     kill -9 "$(rank_pid 1)"
-    await has_ended
+    ends_in 12
     need "$(messages) messages" [ "$(messages)" -le 1 ]
     prints 'process rank 1 .* on node 10.77.7.2 exited on signal 9|rank 1 \(host host1\)'
-    ends 12
+    end_run
     run=("$recipes/run_gpt2_1558M_ssh.sh")
     begin_run 'hosts.a host is cut off: all end, and it is named' --comm-timeout 4
     hosts_link 1 down
-    await has_ended
+    ends_in 15 1
     prints '^10.77.7.1: train_gpt2_zero: .*rank 1 \(host host1\)'
-    ends 15 1
+    end_run
 }
 for group in "${@:-same refused ends hosts}"; do for g in $group; do test_$g; done; done
 finish test_multi_node
