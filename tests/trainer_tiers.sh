@@ -84,11 +84,11 @@ tiers_refusals() {
     local on="--offload-optimizer nvme --nvme"
     refusals <<END
 tiers.no folder|1|offload.nvme: no folder.*--nvme|-z 3 --offload-optimizer nvme
-tiers.a folder that is not there|2|there is no folder $dir/nowhere.*--nvme|-z 3 $on $dir/nowhere
+tiers.a folder that is not there|2|there is no folder .*nowhere.*--nvme|-z 3 $on $dir/nowhere
 tiers.a stage without shards|1|offload.optimizer|-z 0 $on $tiers_folder
 END
     wrap='ulimit -v 400000;'
-    refused 'tiers.more memory than a limit leaves' 1 'MiB of host memory are needed, but RLIMIT_AS' -z 3 -e d12 \
+    refused 'tiers.more memory than a limit leaves' 1 'MiB of host memory are .*RLIMIT_AS' -z 3 -e d12 \
         --dtype fp32 -b 1 -t 64
     wrap=
     if ! mount_small tmpfs; then skip 'tiers.a folder in memory' 'a tmpfs cannot be mounted here'; return; fi
@@ -98,7 +98,7 @@ END
     umount "$dir/small"
     if ! mount_small disk; then skip 'tiers.a full disk' 'a file system cannot be made here'; return; fi
     # shellcheck disable=SC2086
-    refused 'tiers.a disk that is full' 2 "$dir/small.*No space left" -z 3 -e l4h4c256v257t32 $on "$dir/small"
+    refused 'tiers.a full disk' 2 "$dir/small.*No space left" -z 3 -e l4h4c256v257t32 $on "$dir/small"
     umount "$dir/small"
 }
 
