@@ -3,22 +3,21 @@
 # anything.
 # Usage: tests/test_bench.sh COMM [STAND_IN_COMM]      STAND_IN_COMM: built with CUDA=stand-in
 # shellcheck disable=SC2086,SC2016
-set -u
-cd "$(dirname "$0")/.." || exit 1
+. "$(dirname "$0")/cases.sh"
 comm=$(realpath "${1:-build/bench/comm}") || exit 1
 stand_in=${2:+$(realpath "$2")} || exit 1
-. tests/cases.sh
-. scripts/mpi_env.sh
 cd "$dir" || exit 1
 export OMP_NUM_THREADS=1 CUDA_STAND_IN_DEVICES=3
 
 # bench RANKS PROGRAM OPTIONS...
-bench() {
-    local ranks=$1
-    shift
-    timeout -k 2 30 mpirun --oversubscribe -np "$ranks" "$@" >out 2>err </dev/null
+bench() { timeout -k 2 30 mpirun --oversubscribe -np "$1" "${@:2}" >out 2>err </dev/null; }
+benches() { bench "$@" || need "$*: $(tail -n 3 out err)" false; }
+# fails PATTERN RANKS PROGRAM OPTIONS...
+fails() {
+    need "$* ends well" not bench "${@:2}"
+    has err "$1"
 }
-shown() { "$@" || { cat out err; return 1; }; }
+wrong() { awk '!/^#/ { print $9 }' out | xargs; }
 
 # RANKS TYPE ROWS: the rows of the table against what was asked for ("way+" or "way-" for each: with or
 # without a library's own collective beside it), and their numbers against each other, as far as their digits
@@ -51,16 +50,15 @@ rows_hold() {
     cat table
     return 1
 }
-says() { grep -qF -- "$1" out err; }
 
 # PROGRAM, then lines RANKS|OPTIONS|TYPE|ROWS
 check_tables() {
     local ranks options type rows
     while IFS='|' read -r ranks options type rows; do
         begin "table.$ranks ranks, $options"
-        need 'fails' shown bench "$ranks" $1 $options
+        benches "$ranks" $1 $options
         need 'the table does not hold' rows_hold "$ranks" "$type" "$rows"
-        need 'the last line' says "# $(wc -w <<<"$rows") rows, 0 of them wrong"
+        has out "# $(wc -w <<<"$rows") rows, 0 of them wrong"
         end
     done
 }
@@ -72,28 +70,15 @@ check_tables "$comm" <<CASES
 2|--window -b 64K -e 256K -n 3 -w 1|bf16|window+ window+ window- window- window+ window+
 3|--messages --dtype fp32 $short|fp32|messages+ messages+ messages+
 1|$short|bf16|self+ self- self+
+3|--tcp 127.0.0.1:$(free_port) --dtype fp32 $short|fp32|messages+ messages+ messages+
 CASES
-until port=$((20000 + RANDOM % 10000)); ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
-check_tables "$comm" <<CASES
-3|--tcp 127.0.0.1:$port --dtype fp32 $short|fp32|messages+ messages+ messages+
-CASES
-begin 'table.TCP is what it says'
-need "$(head -n 1 out)" says '# 3 ranks, tcp, messages'
-end
-
-begin 'table.direct reads'
-large='-c all-gather -b 4M -e 4M -n 1 -w 0'
-need 'fails' shown bench 2 "$comm" --dtype fp16 $large
-if says 'direct reads'; then
-    need 'the table does not hold' rows_hold 2 fp16 'direct+'
-    need 'fails with --window' shown bench 2 "$comm" --window $large
-    need 'the table of --window does not hold' rows_hold 2 bf16 'window+'
-    end
+begin 'table.the way in its first line, direct reads, sizes'
+has out '^# 3 ranks, tcp, messages'
+benches 2 "$comm" --dtype fp16 -c all-gather -b 4M -e 4M -n 1 -w 0
+if grep -q 'direct reads' out; then need 'the table does not hold' rows_hold 2 fp16 'direct+'
 else skip "$name" "ranks cannot read each other's memory here"; fi
-
-begin 'table.sizes'
-need 'fails' shown bench 2 "$comm" -b 64K -e 1M -f 2 -c broadcast -n 1 -w 0
-need "sizes: $(cat out)" [ "$(awk '!/^#/ { printf "%s ", $2 }' out)" = '65536 131072 262144 524288 1048576 ' ]
+benches 2 "$comm" -b 64K -e 1M -f 2 -c broadcast -n 1 -w 0
+is sizes "$(awk '!/^#/ { print $2 }' out | xargs)" '65536 131072 262144 524288 1048576'
 end
 
 # ---- wrong
@@ -112,16 +97,13 @@ int MPI_Allgather(const void *x, int n, MPI_Datatype t, void *to, int m, MPI_Dat
 }
 C
 if mpicc -shared -fPIC break.c -o break.so 2>err; then
-    begin 'wrong.messages'
-    need 'ends well' not bench 2 env LD_PRELOAD="$PWD/break.so" "$comm" --messages $short
-    need "counts $(awk '!/^#/ { print $9 }' out | xargs)" [ "$(awk '!/^#/ { print $9 }' out | xargs)" \
-        = '2 2 1' ]
-    need 'the last line' says '# 3 rows, 3 of them wrong'
-    end
-    begin 'wrong.what the window is compared with'
-    need 'ends well' not bench 2 env LD_PRELOAD="$PWD/break.so" "$comm" --window -c all-gather $short
-    need "counts $(awk '!/^#/ { print $9 }' out)" [ "$(awk '!/^#/ { print $9 }' out)" = 0 ]
-    need 'is not said' says 'comm: all-gather by mpi: 65536 wrong elements'
+    begin 'wrong.messages, and what the window is compared with'
+    fails '' 2 env LD_PRELOAD="$PWD/break.so" "$comm" --messages $short
+    is counts "$(wrong)" '2 2 1'
+    has out '# 3 rows, 3 of them wrong'
+    fails 'comm: all-gather by mpi: 65536 wrong elements' 2 env LD_PRELOAD="$PWD/break.so" "$comm" \
+        --window -c all-gather $short
+    is counts "$(wrong)" 0
     end
 else skip wrong 'there is no mpicc'; fi
 
@@ -130,15 +112,14 @@ else skip wrong 'there is no mpicc'; fi
 begin 'options.--help'
 need 'fails' eval '"$comm" --help >out'
 for o in -b -e -f -n -w -m -c --dtype --window --messages --tcp --device --comm --reduce; do
-    need "$o is missing" says "  $o "
+    has out "  $o "
 done
 end
 
+begin 'options.what cannot be'
 while IFS='|' read -r options sentence; do
-    begin "options.$options"
-    need 'is taken' not eval 'timeout 10 "$comm" $options >out 2>err'
-    need "says: $(cat err)" says "$sentence"
-    end
+    need "$options is taken" not eval 'timeout 10 "$comm" $options >out 2>err'
+    has err "$sentence"
 done <<'CASES'
 -b 12x|option -b 12x: not a whole number from 1 to
 -b -4|option -b -4: not a whole number
@@ -158,14 +139,9 @@ done <<'CASES'
 --device cuda -c broadcast|leave --device cuda out
 CASES
 
-begin 'options.ranks that MPI has not started'
-need 'is taken' not eval 'RANK=0 WORLD_SIZE=2 timeout 10 "$comm" $short >out 2>err'
-need "says: $(cat err)" says 'comm: the launcher has started 2 ranks, MPI knows of 1: start it with mpirun'
-end
-
-begin 'options.a buffer too small'
-need 'is taken' not bench 2 "$comm" -b 64
-need "says: $(cat err)" says 'comm: -b 64: less than 128 elements for each of 2 ranks'
+need 'too few ranks are taken' not eval 'RANK=0 WORLD_SIZE=2 timeout 10 "$comm" $short >out 2>err'
+has err 'comm: the launcher has started 2 ranks, MPI knows of 1: start it with mpirun'
+fails 'comm: -b 64: less than 128 elements for each of 2 ranks' 2 "$comm" -b 64
 end
 
 # ---- CUDA, on the stand-in
@@ -188,12 +164,9 @@ CASES
 CASES
     unset CUDA_STAND_IN
     begin 'errors.of NCCL'
-    need 'ends well' not bench 2 env CUDA_STAND_IN_NCCL=error:1:1 "$stand_in" $short --comm nccl
-    need "says: $(cat err)" says 'unhandled system error: as CUDA_STAND_IN_NCCL asks'
-    end
-    begin 'errors.too few devices for NCCL'
-    need 'ends well' not bench 2 env CUDA_STAND_IN_DEVICES=1 "$stand_in" $short --comm nccl
-    need "says: $(cat err)" says 'NCCL 2.28.9 needs one'
+    fails 'unhandled system error: as CUDA_STAND_IN_NCCL asks' 2 env CUDA_STAND_IN_NCCL=error:1:1 \
+        "$stand_in" $short --comm nccl
+    fails 'NCCL 2.28.9 needs one' 2 env CUDA_STAND_IN_DEVICES=1 "$stand_in" $short --comm nccl
     end
 fi
 finish test_bench

@@ -48,7 +48,8 @@ begin 'house.zero.h compiles on its own, as C11 and as C++17'
 echo '#include "llmc_zero/zero.h"' >"$dir/alone.c"
 for language in 'c -std=c11' 'c++ -std=c++17'; do
     # shellcheck disable=SC2086
-    need "as $language" "${CC:-cc}" -x $language -Wall -Wextra -Werror -I. -fsyntax-only "$dir/alone.c"
+    need "as $language" "${CC:-cc}" -x $language -Wall -Wextra -pedantic -Werror -I. -fsyntax-only \
+        "$dir/alone.c"
 done
 end
 
