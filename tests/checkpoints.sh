@@ -1,14 +1,11 @@
 #!/usr/bin/env bash
 # Checkpoints that each number of ranks has saved, under many settings, load at each number, under others.
 # Usage: tests/checkpoints.sh BUILD [all] NP...    all: every setting loads under every other
-set -u
-cd "$(dirname "$0")/.." || exit 1
+. "$(dirname "$0")/cases.sh"
 program=$(realpath "${1:?Usage: tests/checkpoints.sh BUILD [all] NP...}/tests/mpi_checkpoint") || exit 1
 shift
 all=() limit=100
 [ "$1" != all ] || { all=(all) limit=3000; shift; }
-. scripts/mpi_env.sh
-. tests/cases.sh
 export OMP_NUM_THREADS=1
 
 # What the ranks say of a failure is before mpirun's own sentences.

@@ -8,21 +8,18 @@
 # Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]    (1 2) Without all: on one rank each call with one
 # error, but of allocations the first and the last of each place in the program, and few of jansson's; on two
 # ranks a few of each; with --async-save a third of that.
-set -u
-cd "$(dirname "$0")/.." || exit 1
+[ ! -w /dev/shm ] || export TMPDIR=/dev/shm         # a sync costs nothing there
+. "$(dirname "$0")/cases.sh"
 trainer=$(realpath "${1:?Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]}") || exit 1
 all=${2:-}
 if [ $# -gt 2 ]; then all_ranks=("${@:3}"); else all_ranks=(1 2); fi
 lanes=4                     # a run waits more than it computes
-[ ! -w /dev/shm ] || export TMPDIR=/dev/shm         # a sync costs nothing there
-. scripts/mpi_env.sh
-. tests/cases.sh
 export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0
 
 args=(-b 2 -k constant -n 2 -nk 1 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full
     --device cpu --dtype bf16 -i data/stories_train.bin -j data/stories_val.bin
     --tokenizer data/stories_tokenizer.bin --comm-timeout 10)
-"${CC:-cc}" -std=c11 -D_GNU_SOURCE -O1 -g -shared -fPIC tests/shim/disk.c -o "$dir/disk.so" -ldl || exit 1
+make_shim
 
 # ---- the shim knows every call that the trainer makes
 
@@ -48,20 +45,17 @@ end
 steps=4
 how=()      # more options
 run() {
-    local launcher=() folder=$2 model=l2h2c32v257t32
+    local launcher folder=$2 model=l2h2c32v257t32
     [ ! -e "$folder/model.bin" ] || model=$folder/model.bin
-    [ "$1" = 1 ] || launcher=(mpirun --oversubscribe -np "$1")
+    launch "$1"
     timeout -s KILL 30 "${launcher[@]}" env "${@:3}" "$trainer" -e "$model" \
         "${args[@]}" -y 1 ${how[@]+"${how[@]}"} -x "$steps" -o "$folder/out" \
         >"$folder.screen" 2>&1 </dev/null
     status=$?
 }
-# ASan must be the first library, and its allocations never fail.
-sanitizer=$(ldd "$trainer" | awk '/libasan/ { print $3 }')
 with_disk() {
-    run "$1" "$2" LD_PRELOAD="$sanitizer $dir/disk.so" DISK_FOLDER="$2" DISK_CALLS="$2.calls" "${@:3}"
+    run "$1" "$2" LD_PRELOAD="$shim" DISK_FOLDER="$2" DISK_CALLS="$2.calls" "${@:3}"
 }
-hashes() { sed -nE 's/.*(params_hash .*)/\1/p' "$1.screen"; }
 fresh() { rm -rf "$1" "$1.calls"; mkdir "$1"; }
 # begin_as PHASE RANKS FOLDER: what is in the folder before a run: nothing, a checkpoint, logs, a model, or
 # steps 4 and 6 of a course that the run leaves at step 2. If it saves at step 6 it sets the newest aside
@@ -92,7 +86,7 @@ resume_as() {
             echo "afterwards $(grep '^resuming at' "$3.screen")"
         expect=$both_courses
     fi
-    [[ $expect = *"$(hashes "$3")"* ]] || echo "afterwards $(hashes "$3")"
+    [[ $expect = *"$(hashes "$3.screen")"* ]] || echo "afterwards $(hashes "$3.screen")"
     case $1 in back? | logs) lost_lines "$1" "$2" "$3" ;; esac
 }
 # Lines of the logs that were there are in some log still, and those of steps of both courses in the log
@@ -115,7 +109,7 @@ ended_well() {      # FOLDER RANKS
     local messages
     [ $status = 137 ] && { echo 'no end'; return; }
     if [ $status = 0 ]; then
-        [ "$(hashes "$1")" = "$reference" ] || echo "status 0 and $(hashes "$1")"
+        [ "$(hashes "$1.screen")" = "$reference" ] || echo "status 0 and $(hashes "$1.screen")"
         return
     fi
     [ $status -le 2 ] || echo "status $status: $(message "$1")"
@@ -195,7 +189,7 @@ cases() {
     local kind n error calls=$dir/count.calls
     begin_as "$1" "$2" "$dir/count"
     with_disk "$2" "$dir/count" DISK_RANK="$3"
-    reference=$(hashes "$dir/count")
+    reference=$(hashes "$dir/count.screen")
     if [ $status != 0 ] || [ ${#reference} -lt 40 ]; then
         echo "$1, $2 ranks: undisturbed it does not run: $(message "$dir/count")" >&2
         exit 1
@@ -237,10 +231,10 @@ for ranks in "${all_ranks[@]}"; do
     how=()
     cp -r "$dir/other$ranks" "$dir/both"
     steps=8 run "$ranks" "$dir/both"
-    both_courses=$(hashes "$dir/both")
+    both_courses=$(hashes "$dir/both.screen")
     fresh "$dir/both"
     steps=8 run "$ranks" "$dir/both"
-    both_courses+=$(hashes "$dir/both")
+    both_courses+=$(hashes "$dir/both.screen")
     rm -r "$dir/both"
     phases=(fresh resumed async back3 back6)
     [ "$ranks" != 1 ] || phases+=(logs model)

@@ -5,13 +5,10 @@
 # Usage: tests/kill_saves.sh TRAINER [KILLS [SEED [SAVES]]]
 #   50 kills, 0: the loop alone; seed 1 of their instants; SAVES: beside training (--async-save), at_once, or
 #   in turn, the default
-set -u
-cd "$(dirname "$0")/.." || exit 1
+. "$(dirname "$0")/cases.sh"
 trainer=$(realpath "${1:?Usage: tests/kill_saves.sh TRAINER [KILLS [SEED [SAVES]]]}") || exit 1
 kills=${2:-50} seed=${3:-1} saves=${4:-in_turn}
 case $saves in in_turn | beside | at_once) ;; *) echo "kill_saves: SAVES $saves"; exit 1;; esac
-. scripts/mpi_env.sh
-. tests/cases.sh
 RANDOM=$seed
 set -m      # what runs in the background does not ignore SIGINT
 export OMP_NUM_THREADS=1 TMPDIR=$dir OMPI_MCA_odls_base_sigkill_timeout=0
@@ -20,28 +17,21 @@ ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # a name that no oth
 folder=$dir/run endless=100000000
 args=(-e l2h2c32v257t32 -b 1 -u 0 -v 0 -s 0 -k constant --threads 1 --overlap 0 --device cpu --dtype fp32
     --comm-timeout 60 --hash full)
-mkfifo "$dir/never" && exec 9<>"$dir/never"
-pause() { read -r -t "$1" <&9; }
-await() { local i; for ((i = 0; i < 4000; i++)); do "$@" && return 0; pause 0.005; done; return 1; }
 
 # start WAY ARGUMENT...: a run in the background; sets jobs. WAY: how many ranks, and how they start.
 start() {
     local way=$1 r
-    shift
     jobs=()
     rm -f "$dir"/screen.*
-    case $way in
-        1) ;;
-        '2 by MPI') set -- mpirun --oversubscribe -np 2 "$trainer" "${args[@]}" "$@" ;;
-        '2 by TCP')
-            for r in 1 0; do
-                "$trainer" "${args[@]}" "$@" -pi fs -pf "$dir/start" -pn 2 -pr $r >"$dir/screen.$r" 2>&1 \
-                    </dev/null & jobs+=($!)
-            done
-            return ;;
-    esac
-    [ "$way" != 1 ] || set -- "$trainer" "${args[@]}" "$@"
-    "$@" >"$dir/screen.0" 2>&1 </dev/null & jobs+=($!)
+    set -- "$trainer" "${args[@]}" "${@:2}"
+    if [ "$way" = '2 by TCP' ]; then
+        for r in 1 0; do
+            "$@" -pi fs -pf "$dir/start" -pn 2 -pr $r >"$dir/screen.$r" 2>&1 </dev/null & jobs+=($!)
+        done
+        return
+    fi
+    launch "${way%% *}"
+    "${launcher[@]}" "$@" >"$dir/screen.0" 2>&1 </dev/null & jobs+=($!)
 }
 # They are bounded by the --comm-timeout of the ranks, and by what calls this test.
 await_end() { local job; for job in "${jobs[@]}"; do wait "$job" 2>/dev/null; done; }
@@ -105,12 +95,12 @@ how() { [ "$saves" = beside ] || [ "$saves $(($1 % 4 / 2))" = 'in_turn 1' ] && e
 # strike WAY EVERY ARGUMENT...: a run goes on from the newest checkpoint until it is killed. It saves every so
 # many steps; every step, it does little else.
 strike() {
-    local way=$1 every=$2 before files victims last
+    local way=$1 every=$2 before files victims last messages
     before=$(newest)
     files=$(ls -d "$folder"/step_*/rank* 2>/dev/null)
     start "$way" -x $endless -n "$every" -nk 2 -y 1 -o "$folder" "${@:3}"
     if [ $every = 1 ]; then await new_save "$files"; else await step; fi || need 'it did not start' false
-    pause "0.0$(printf %02d $((RANDOM % 60)))"
+    sleep "0.0$(printf %02d $((RANDOM % 60)))"
     mapfile -t victims < <(ranks | shuf --random-source=<(yes $RANDOM))
     [ $((RANDOM % 3)) = 0 ] || victims=("${victims[0]}")    # all ranks at once, or one
     kill -KILL "${victims[@]}"
@@ -119,8 +109,8 @@ strike() {
     need "the others took $(awk "BEGIN { print $EPOCHREALTIME - $since }") s" number \
         "$EPOCHREALTIME - $since < 5"
     await nothing_runs || need "processes are left: $(ranks)" false    # one may have to wait for its disk
-    need "$(cat "$dir"/screen.* | grep -c '^train_gpt2_zero: ') messages" [ \
-        "$(cat "$dir"/screen.* | grep -c '^train_gpt2_zero: ')" -le 1 ]
+    messages=$(cat "$dir"/screen.* | grep -c '^train_gpt2_zero: ')
+    need "$messages messages" [ "$messages" -le 1 ]
     need "$(tail -n 1 "$dir/whole" 2>/dev/null)" every_checkpoint_is_whole
     if [ -n "$before" ]; then
         need "it did not go on from step $before" grep -q "^resuming at step $before$" "$dir/screen.0"
@@ -131,7 +121,6 @@ strike() {
     if half_saved || [ -n "$(without_models)" ]; then in_saves=$((in_saves + 1)); fi
 }
 
-hashes() { grep -oE 'params_hash .*' "$1"; }
 undisturbed() {     # WAY STEPS
     start "$1" -x "$2"
     await_end
@@ -182,7 +171,7 @@ strike_by() {
     local victim
     await two_ranks || need 'the ranks did not start' false
     await steps_made $(($(grep -cs '^step ' "$dir/loop") + 1 + RANDOM % 80)) || need 'no steps' false
-    pause "0.0$(printf %02d $((RANDOM % 50)))"
+    sleep "0.0$(printf %02d $((RANDOM % 50)))"
     victim=$(ranks | sed -n "$((1 + RANDOM % 2))p")
     need "it has ended before SIG$1" kill -"$1" "$victim"
     [ "$1" = USR1 ] || await gone "$victim" || need "SIG$1 did not end a rank" false

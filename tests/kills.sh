@@ -3,12 +3,9 @@
 # once, and leaves nothing behind;
 # one that goes on within the limit changes nothing. Takes minutes. Usage: tests/kills.sh TRAINER [RUNS
 # [SEED]]   (30 of each, seed 1)
-set -u
-cd "$(dirname "$0")/.." || exit 1
+. "$(dirname "$0")/cases.sh"
 trainer=$(realpath "$1") || exit 1
 runs=${2:-30} seed=${3:-1}
-. scripts/mpi_env.sh
-. tests/cases.sh
 RANDOM=$seed
 echo "seed $seed"
 
@@ -48,7 +45,6 @@ start() {
         "$dir" "$trainer" "${common[@]}" "${args[@]}" -o "$dir/out" "$@" >"$dir/screen" 2>&1 \
         </dev/null & job=$!
 }
-await() { local i; for ((i = 0; i < 400; i++)); do "$@" && return 0; sleep 0.05; done; return 1; }
 step_5() { grep -aqs '^step *5/' "$dir/screen"; }
 ranks_started() { [ "$(ls "$dir"/pid.[0-9] 2>/dev/null | wc -l)" = "$1" ]; }
 
@@ -68,8 +64,7 @@ nothing_half_written() {
 }
 resumes() {     # NP MODE STAGE
     local last
-    last=$(ls -d "$dir"/out/step_*/manifest.json 2>/dev/null | sed -n 's,.*/step_0*,,; s,/.*,,p' | sort -n |
-        tail -n 1)
+    last=$(ls "$dir"/out/step_*/manifest.json 2>/dev/null | sed -n '$s,.*/step_0*\(.*\)/.*,\1,p')
     [ -n "$last" ] || return 0
     timeout -k 2 60 mpirun --oversubscribe -np "$1" "$trainer" "${common[@]}" "${small[@]}" -z "$3" \
         -o "$dir/out" -y 1 -x "$last" \
@@ -98,7 +93,7 @@ one() {
     if [ "$signal" = STOP ] && message | grep -q 'for MPI to start'; then most=$((start_limit + 4)); fi
     need "took $took s" number "$took < $most"
     need "status $status" [ $status != 0 -a $status != 124 ]
-    need "processes are left: $(ours)" await_end
+    need "processes are left: $(ours)" await nothing_runs
     need "in Open MPI's shared memory: $(ls "$dir/shm")" [ -z "$(ls "$dir/shm")" ]
     need 'files are half written' nothing_half_written "$np"
     "says_$signal" "$rank" "$np"
@@ -108,7 +103,6 @@ one() {
     echo "   ended after $took s: $(message | cut -c 1-150)"
     [ -z "$why" ] || sed 's/^/    /' <(grep -av '^step' "$dir/screen" | tail -n 20)
 }
-await_end() { local i; for ((i = 0; i < 40; i++)); do nothing_runs && return 0; sleep 0.05; done; return 1; }
 
 says_KILL() {   # mpirun's own notice names rank and host; unless a rank noticed it first, by a direct read
     local gone="^train_gpt2_zero: $when: .* rank $1 \(host $host\) in ($collective): it is gone\$"
@@ -138,16 +132,15 @@ goes_on() {     # NP MODE STAGE OVERLAP
     [ "$2" = direct ] && steps=40
     begin "goes on: rank $rank of $1, $2, stage $3, overlap $4"
     start "$@" -n 0 -x $steps; wait $job || need 'undisturbed it did not run' false
-    expected=$(hashes)
+    expected=$(hashes "$dir/screen")
     start "$@" -n 0 -x $steps
     await step_5 || need 'it did not start' false
     read -r pid <"$dir/pid.$rank"
     kill -STOP "$pid"; sleep 1.5; kill -CONT "$pid"
     wait $job || need "disturbed it did not run: $(message)" false
-    need "$(hashes) after $expected" [ -n "$expected" -a "$(hashes)" = "$expected" ]
+    is digests "$(hashes "$dir/screen")" "${expected:-none}"
     end
 }
-hashes() { sed -nE 's/.*(params_hash .*)/\1/p' "$dir/screen"; }
 
 direct=0 checked=0
 for signal in KILL STOP; do

@@ -4,38 +4,34 @@
 # tests/shim/disk.c records what a run does to its folder, tests/power_loss.c builds what may be left of it,
 # and looks at each, and some of them are resumed.
 # Usage: tests/power_loss.sh BUILD TRAINER [RESUMED [SEED]]    (12 folders of each record, seed 1)
-set -u
-cd "$(dirname "$0")/.." || exit 1
+[ ! -w /dev/shm ] || export TMPDIR=/dev/shm
+. "$(dirname "$0")/cases.sh"
 usage='Usage: tests/power_loss.sh BUILD TRAINER [RESUMED [SEED]]'
 program=$(realpath "${1:?$usage}/tests/power_loss") || exit 1
 trainer=$(realpath "${2:?$usage}") || exit 1
 resumed=${3:-12} seed=${4:-1}
-[ ! -w /dev/shm ] || export TMPDIR=/dev/shm
-. scripts/mpi_env.sh
-. tests/cases.sh
 export OMP_NUM_THREADS=1
 echo "seed $seed"
 
 args=(-e l2h2c32v257t32 -b 2 -k constant -n 2 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full --device cpu
     --dtype bf16 -i data/stories_train.bin -j data/stories_val.bin --tokenizer data/stories_tokenizer.bin
     --comm-timeout 10)
-"${CC:-cc}" -std=c11 -D_GNU_SOURCE -O1 -g -shared -fPIC tests/shim/disk.c -o "$dir/disk.so" -ldl || exit 1
+make_shim
 
 # run RANKS SCREEN ARGUMENT...; variables for the ranks in $with
 with=()
 run() {
-    local launcher=() screen=$2
-    [ "$1" = 1 ] || launcher=(mpirun --oversubscribe -np "$1")
+    local launcher screen=$2
+    launch "$1"
     timeout -s KILL 60 "${launcher[@]}" env ${with[@]+"${with[@]}"} "$trainer" "${args[@]}" "${@:3}" \
         >"$screen" 2>&1 </dev/null
 }
-hashes() { sed -nE 's/.*(params_hash .*)/\1/p' "$1"; }
 # record NAME RANKS ARGUMENT...: six steps in $dir/NAME/out. With --async-save the model file of step 2 comes
 # after the log of the step after next.
 record() {
     local root=$dir/$1 job
     mkdir -p "$root"
-    with=("LD_PRELOAD=$dir/disk.so" "DISK_FOLDER=$root" "DISK_RECORD=$root.record"
+    with=("LD_PRELOAD=$shim" "DISK_FOLDER=$root" "DISK_RECORD=$root.record"
         "DISK_HOLD=model_00000002.bin:$root.go")
     [[ " $* " = *' --async-save '* ]] || : >"$root.go"
     run "$2" "$root.screen" -x 6 -o "$root/out" "${@:3}" &
