@@ -13,46 +13,24 @@ program=build/bench/nvme mib=${MIB:-1024} rounds=${ROUNDS:-3} most=$((64 << 20))
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# add FOLDERS BLOCK DEPTH THREADS: what is to be measured. Threads 0: io_uring where there is one.
-add() { echo "$@" >>"$work/list"; }
-# Measures all of the list, round after round, because a disk that others use is not always as fast, and
-# prints the medians: the line of the list, and GB/s read, written and both at the same time.
+# measure FOLDERS BLOCK DEPTH THREADS: adds that and the medians of GB/s read, written and both at the same
+# time to the rows. Threads 0: io_uring where there is one.
 measure() {
-    local engine folders block depth threads r numbers
-    : >"$work/rows"
-    for r in $(seq "$rounds"); do
-        echo "round $r of $rounds, $(wc -l <"$work/list") rows ..." >&2
-        while read -r folders block depth threads; do
-            engine=auto
-            [ "$threads" = 0 ] || engine=threads
-            numbers=$("$program" "$folders" --block "$block" --depth "$depth" --mib "$mib" --rounds 1 \
-                --engine $engine --threads $((threads ? threads : 4)) --no-fio --no-head) ||
-                fail "$folders cannot be measured"
-            echo "$folders $block $depth $threads $numbers" >>"$work/rows"
-        done <"$work/list"
-    done
-    awk 'function median(kind,   i, j, x) {
-            for (i = 1; i <= n; i++) for (j = i; j > 1 && v[kind, i] < v[kind, j - 1]; j--) {
-                x = v[kind, j]; v[kind, j] = v[kind, j - 1]; v[kind, j - 1] = x }
-            return v[kind, int((n + 1) / 2)] }
-        function print_row() { if (n) print key, median(8), median(11), median(14) }
-        { this = $1 " " $2 " " $3 " " $4 }
-        this != key { print_row(); key = this; n = 0 }
-        { n++; for (k = 8; k <= 14; k += 3) v[k, n] = $k + 0 }
-        END { print_row() }' < <(sort -s -k1,1 -k2,2n -k3,3n -k4,4n "$work/rows") >"$work/medians"
-    while read -r folders block depth threads numbers; do
-        # shellcheck disable=SC2086
-        printf '%-30s %8d %6d %-10s %8s %8s %8s\n' "$folders" $((block / 1024)) "$depth" \
-            "$([ "$threads" = 0 ] && echo "$way" || echo "$threads threads")" $numbers >&2
-    done <"$work/medians"
-    : >"$work/list"
+    local how=(--no-uring --threads "$4") read write both
+    [ "$4" != 0 ] || how=()
+    read -r _ _ _ read _ _ write _ _ both _ < <("$program" "$1" --block "$2" --depth "$3" --mib "$mib" \
+        --rounds "$rounds" --no-fio --no-head "${how[@]}") || fail "$1 cannot be measured"
+    echo "$* $read $write $both" >>"$work/rows"
+    printf '%-30s %8d %6d %-10s %8s %8s %8s\n' "$1" $(($2 / 1024)) "$3" \
+        "$([ "$4" = 0 ] && echo "$way" || echo "$4 threads")" "$read" "$write" "$both" >&2
 }
 # Prints the row that reads and writes fastest at the same time, as a step does. Of rows within 3 % it is the
-# one with the least memory under way.
+# one with the least memory under way. Then there are no rows.
 best() {
     awk '{ row[NR] = $0; rate[NR] = $7; room[NR] = $2 * ($4 ? $4 : $3); if ($7 > top) top = $7 }
         END { for (i = 1; i <= NR; i++) if (rate[i] >= 0.97 * top && (!b || room[i] < room[b])) b = i
-            print row[b] }' "$work/medians"
+            print row[b] }' "$work/rows"
+    rm "$work/rows"
 }
 
 folders=$1
@@ -65,19 +43,16 @@ printf '%-30s %8s %6s %-10s %8s %8s %8s\n' 'GB/s' 'KiB' depth by read write both
 
 # First the folders, since one that is much slower than the others slows all of them.
 if [ "$folders" != "${folders%,*}" ]; then
-    for some in "$folders" ${folders//,/ }; do add "$some" 1048576 32 0; done
-    measure
+    for some in "$folders" ${folders//,/ }; do measure "$some" 1048576 32 0; done
     read -r folders _ < <(best)
 fi
 for block in 524288 1048576 2097152 4194304 8388608; do
     for depth in 4 8 16 32 64; do
-        [ $((block * depth)) -gt $most ] || add "$folders" $block $depth 0
+        [ $((block * depth)) -gt $most ] || measure "$folders" $block $depth 0
     done
 done
-measure
 read -r _ block depth _ read write both < <(best)
-for threads in 1 2 4 8; do add "$folders" "$block" "$depth" $threads; done
-measure
+for threads in 1 2 4 8; do measure "$folders" "$block" "$depth" $threads; done
 read -r _ _ _ threads _ _ by_threads < <(best)
 
 cat >&2 <<END

@@ -1,21 +1,15 @@
 // Measures the AdamW kernel against memory: build/bench/adamw [million elements]. A kernel that only moves
 // the same 28 bytes an element (reads and writes p, m and v; reads g in bf16 and writes the bf16 parameter,
 // or reads g in fp32) runs in turn with it. ratio: its time over AdamW's.
+#include "bench.h"
 #include "llmc_zero/device/kernels.h"
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 
 enum { ROUNDS = 11 };
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec * 1e-9;
-}
 
 static void *room(size_t bytes) {
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -55,14 +49,6 @@ static void move(float *p, float *m, float *v, const void *g, uint16_t *low, int
     }
 }
 
-static int compare(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-static double median(double *x) {
-    qsort(x, ROUNDS, sizeof *x, compare);
-    return x[ROUNDS / 2];
-}
-
 static void row(int threads, int low_precision, int64_t n, float *p, float *m, float *v, void *g,
                 uint16_t *low) {
     const zero_hyper h = {
@@ -77,15 +63,15 @@ static void row(int threads, int low_precision, int64_t n, float *p, float *m, f
     double steps[ROUNDS], moves[ROUNDS];
     omp_set_num_threads(threads);
     for (int i = -1; i < ROUNDS; i++) {  // the first round warms up, and the second overwrites its times
-        double start = now();
+        double start = clock_now();
         kernel_adamw(&c, &arrays, &whole);
-        double between = now();
+        double between = clock_now();
         move(p, m, v, g, low_precision ? low : NULL, n);
         move(p, m, v, g, low_precision ? low : NULL, n);  // twice: p, m and v are what they were
         steps[i < 0 ? 0 : i] = between - start;
-        moves[i < 0 ? 0 : i] = (now() - between) / 2;
+        moves[i < 0 ? 0 : i] = (clock_now() - between) / 2;
     }
-    double t = median(steps), moved = median(moves);
+    double t = bench_median(steps, ROUNDS), moved = bench_median(moves, ROUNDS);
     printf("%-5s %8d %10.1f %10.1f %10.1f %8.2f\n", low_precision ? "bf16" : "fp32", threads, t * 1e3,
            28.0 * n / t * 1e-9, moved * 1e3, moved / t);
 }

@@ -10,58 +10,40 @@
 # Then it measures AdamW and the collectives against memory, the hooks on their own, files on NVMe and
 # checkpoints beside fio, what overlap hides between two hosts (as root), and how a step grows with layers,
 # rows and ranks.
-set -eu
-cd "$(dirname "$0")/../.."
-. scripts/mpi_env.sh
-export DS_ACCELERATOR=cpu
-rounds=${ROUNDS:-1} steps=${STEPS:-8} peers=${PEERS:-} out=build/bench.jsonl work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-model="-e d12 -b 2 -t 256 -r 0 -v 0 -s 0"   # like the peers, nothing is recomputed
+. "$(dirname "$0")/common.sh"
+rounds=${ROUNDS:-1} steps=${STEPS:-8}
+model=(-e d12 -b 2 -t 256 -r 0)         # like the peers, nothing is recomputed
 : >"$out"
-
-field() { sed -n "s/.*\"$1\": \"\{0,1\}\([^,\"}]*\).*/\1/p" "$2" | head -n 1; }
-record() { printf '%s\n' "$1" >>"$out"; }
-has() { if grep -qw "$1" /proc/cpuinfo; then echo ", $2"; fi; }
-machine="$(sed -n 's/^model name.*: //p' /proc/cpuinfo | sed 1q), $(nproc) "\
-"cores$(has avx512_bf16 'AVX-512 BF16')$(has amx_bf16 AMX)"
-echo "machine: $machine; $(date +%F); load $(cut -d' ' -f1 /proc/loadavg)"
+print_machine
 
 ours() {  # stage dtype
-    rm -rf "$work/run"   # a new run needs a folder of its own
-    if ! mpirun --oversubscribe -np 2 ./train_gpt2_zero $model -z "$1" --dtype "$2" -x "$steps" \
-        -o "$work/run" >"$work/log"; then
-        cat "$work/log"
-        exit 1
-    fi
-    record "{\"name\": \"zero-$1\", \"dtype\": \"$2\", \"tokens_per_s\": "\
-"$(field tokens_per_s "$work/run/summary.json"), \"params_hash\": "\
-"\"$(field params_hash "$work/run/summary.json")\"}"
+    train 2 "${model[@]}" -z "$1" --dtype "$2" -x "$steps"
+    record "{\"name\": \"zero-$1\", \"dtype\": \"$2\", \"tokens_per_s\": $(field tokens_per_s), "\
+"\"params_hash\": \"$(field params_hash)\"}"
 }
-peer() {  # framework dtype; single: one process with the threads and the batch of both
+step_peer() {   # framework dtype; single: one process with the threads and the batch of both
     local ranks=2
     [ "$1" != single ] || ranks=1
-    OMP_NUM_THREADS=$((2 / ranks)) PATH="$(dirname "$peers"):$PATH" timeout 300 \
-        "$peers" -m torch.distributed.run --nproc-per-node $ranks \
-        dev/bench/peers.py "$1" "$2" $((4 / ranks)) 256 "$steps" 2>"$work/peer.err" |
-        grep '^{' >>"$out" || { echo "peer $1 $2 failed:"; tail -n 3 "$work/peer.err"; }
+    OMP_NUM_THREADS=$((2 / ranks)) peer "$1 $2" 300 $ranks peers.py "$1" "$2" $((4 / ranks)) 256 "$steps"
+    cat "$work/peer" >>"$out"
 }
 
 for round in $(seq "$rounds"); do
     for dtype in bf16 fp32; do
         echo "round $round of $rounds, $dtype ..."
         ours 0 $dtype; ours 3 $dtype
-        [ -z "$peers" ] || for p in fsdp2 deepspeed ddp single; do peer $p $dtype; done
+        [ -z "$peers" ] || for p in fsdp2 deepspeed ddp single; do step_peer $p $dtype; done
         ours 3 $dtype; ours 0 $dtype
         [ "$round" != 1 ] || { ours 1 $dtype; ours 2 $dtype; }
     done
 done
 
-median() { sed -n "/\"name\": \"$1\", \"dtype\": \"$2\"/s/.*\"tokens_per_s\": "\
-"\([0-9.]*\).*/\1/p" "$out" | sort -n | awk '{ x[NR] = $1 } END { if (NR) print (x[int((NR + 1) / 2)] + '\
-'x[int(NR / 2) + 1]) / 2 }'; }
+speed() {
+    sed -n "/\"name\": \"$1\", \"dtype\": \"$2\"/s/.*\"tokens_per_s\": \([0-9.]*\).*/\1/p" "$out" | median
+}
 printf '\n%-28s %12s %12s\n' "tokens/s, GPT-2 124M, 2 ranks" bf16 fp32
 for name in zero-0 zero-1 zero-2 zero-3 fsdp2 deepspeed ddp single; do
-    b=$(median $name bf16) f=$(median $name fp32)
+    b=$(speed $name bf16) f=$(speed $name fp32)
     [ -z "$b$f" ] || printf '%-28s %12s %12s\n' "$name" "${b:--}" "${f:--}"
 done
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.2f", a / b; else printf "-" }'; }
@@ -69,15 +51,15 @@ ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.2f", a 
 best() {
     dtype=$1
     shift
-    for p in "$@"; do median "$p" "$dtype"; done | sort -n | tail -n 1
+    for p in "$@"; do speed "$p" "$dtype"; done | sort -n | tail -n 1
 }
-over() { ratio "$(median zero-3 "$1")" "$(best "$@")"; }
+over() { ratio "$(speed zero-3 "$1")" "$(best "$@")"; }
 printf '%-28s %12s %12s\n' "stage 3 / stage 0" \
-    "$(ratio "$(median zero-3 bf16)" "$(median zero-0 bf16)")" \
-    "$(ratio "$(median zero-3 fp32)" "$(median zero-0 fp32)")"
+    "$(ratio "$(speed zero-3 bf16)" "$(speed zero-0 bf16)")" \
+    "$(ratio "$(speed zero-3 fp32)" "$(speed zero-0 fp32)")"
 record "{\"name\": \"ratios\", \"machine\": \"$machine\", \"stage3_to_stage0_bf16\": "\
-"\"$(ratio "$(median zero-3 bf16)" "$(median zero-0 bf16)")\", \"stage3_to_stage0_fp32\": "\
-"\"$(ratio "$(median zero-3 fp32)" "$(median zero-0 fp32)")\", \"stage3_to_zero3_peers_bf16\": "\
+"\"$(ratio "$(speed zero-3 bf16)" "$(speed zero-0 bf16)")\", \"stage3_to_stage0_fp32\": "\
+"\"$(ratio "$(speed zero-3 fp32)" "$(speed zero-0 fp32)")\", \"stage3_to_zero3_peers_bf16\": "\
 "\"$(over bf16 fsdp2 deepspeed)\", \"stage3_to_zero3_peers_fp32\": \"$(over fp32 fsdp2 deepspeed)\", "\
 "\"stage3_to_all_peers_bf16\": \"$(over bf16 fsdp2 deepspeed ddp single)\", \"stage3_to_all_peers_fp32\": "\
 "\"$(over fp32 fsdp2 deepspeed ddp single)\"}"
@@ -88,35 +70,24 @@ if [ -n "$peers" ]; then
         "$(over bf16 fsdp2 deepspeed ddp single)" "$(over fp32 fsdp2 deepspeed ddp single)"
 fi
 
-# ---- memory, seen from outside: the peak Pss of a rank against the table it printed. It has a run of its
-# own, since looking costs time.
+# ---- memory, as the system reports it: the peak Pss of a rank against the table it printed. It has a run of
+# its own, since looking costs time.
 printf '\n%-28s %12s %12s %8s\n' "memory of a rank, MiB" "peak Pss" table ratio
 for run in "0 bf16" "3 bf16" "0 fp32" "3 fp32"; do
-    set -- $run
-    mpirun --oversubscribe -np 2 ./train_gpt2_zero $model -z "$1" --dtype "$2" -x 2 >"$work/log" & job=$!
-    peak=0
-    while kill -0 $job 2>/dev/null; do
-        for pid in $(pgrep -P $job -f '^./train_gpt2_zero' || true); do
-            pss=$(awk '/^Pss:/ { print $2 }' "/proc/$pid/smaps_rollup" 2>/dev/null || true)
-            [ "${pss:-0}" -le $peak ] || peak=$pss
-        done
-        sleep 0.1
-    done
-    wait $job
-    table=$(sed -n 's/.*together \([0-9.]*\) MiB.*/\1/p' "$work/log")
-    line=$(awk -v p=$peak -v t="$table" 'BEGIN { printf "%.1f %.1f %.3f", p / 1024, t, p / 1024 / t }')
-    printf '%-28s %12s %12s %8s\n' "stage $1, $2" $line
-    set -- "$1" "$2" $line
-    record "{\"name\": \"memory\", \"stage\": $1, \"dtype\": \"$2\", \"peak_pss_mib\": $3, \"table_mib\": $4}"
+    begin_train 2 "${model[@]}" -z "${run% *}" --dtype "${run#* }" -x 2
+    most Pss smaps_rollup
+    read -r pss table times < <(sed -n 's/.*together \([0-9.]*\) MiB.*/\1/p' "$work/log" |
+        awk -v p=$peak '{ printf "%.1f %.1f %.3f\n", p / 1024, $1, p / 1024 / $1 }')
+    printf '%-28s %12s %12s %8s\n' "stage ${run/ /, }" "$pss" "$table" "$times"
+    record "{\"name\": \"memory\", \"stage\": ${run% *}, \"dtype\": \"${run#* }\", \"peak_pss_mib\": $pss, "\
+"\"table_mib\": $table}"
 done
 
 # ---- more ranks than cores: each rank has the same batch, so twice the ranks have twice the work
-small() {
-    mpirun --oversubscribe -np "$1" ./train_gpt2_zero -x 60 -v 0 -s 0 -o "$work/small$1" >/dev/null &&
-        field tokens_per_s "$work/small$1/summary.json"
-}
-two=$(small 2) four=$(small 4)
-times=$(awk -v a="$two" -v b="$four" 'BEGIN { printf "%.2f", 2 * a / b }')
+train 2 -x 60
+two=$(field tokens_per_s)
+train 4 -x 60
+times=$(ratio $((2 * ${two%.*})) "$(field tokens_per_s)")
 printf '\nstep of 4 ranks / step of 2 ranks, small model: %s (aim: under 3)\n' "$times"
 record "{\"name\": \"oversubscribed\", \"step_ratio_4_to_2\": $times}"
 
@@ -138,15 +109,12 @@ record "{\"name\": \"first_loss\", \"seconds\": $first}"
 echo
 build/bench/adamw
 if [ -n "$peers" ]; then
-    PATH="$(dirname "$peers"):$PATH" "$peers" dev/bench/peers_adamw.py 2>"$work/peer.err" ||
-        tail -n 3 "$work/peer.err"
+    PATH="$(dirname "$peers"):$PATH" "$peers" dev/bench/peers_adamw.py 2>"$work/err" || tail -n 3 "$work/err"
 fi
 echo
 for dtype in bf16 fp32; do
-    if ! OMP_NUM_THREADS=1 mpirun --oversubscribe -np 2 build/bench/comm --dtype $dtype >"$work/comm"; then
-        cat "$work/comm"
-        exit 1
-    fi
+    OMP_NUM_THREADS=1 mpirun --oversubscribe -np 2 build/bench/comm --dtype $dtype >"$work/comm" ||
+        or "$work/comm"
     cat "$work/comm"
     awk '!/^#/ {
         printf "{\"name\": \"%s\", \"dtype\": \"%s\", \"way\": \"%s\", ", $1, $4, $5
@@ -162,7 +130,7 @@ echo
 if command -v fio >/dev/null; then
     for verify in '' --verify; do
         # shellcheck disable=SC2086
-        build/bench/nvme "${NVME:-build}" $verify >>"$work/nvme" || { cat "$work/nvme"; exit 1; }
+        build/bench/nvme "${NVME:-build}" $verify >>"$work/nvme" || or "$work/nvme"
     done
     cat "$work/nvme"
     awk '/^#/ { verify = /checksums/ }

@@ -7,7 +7,7 @@
 // them, and reads them, past the page cache. Printed are medians in GB/s over all ranks, their ratio to
 // fio's, and the most memory that a rank had resident during either beyond what it has anyway.
 #include "llmc_zero/zero.h"
-#include "fio.h"
+#include "bench.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { ROUNDS_MOST = 99, TENSORS = 16, PER_BLOCK = 12, CHUNK = 1 << 16, REQUEST = 1 << 20, DEPTH = 8 };
@@ -44,10 +43,8 @@ static void must(int rc) {
 
 // When all ranks are here.
 static double now(void) {
-    struct timespec t;
     MPI_Barrier(MPI_COMM_WORLD);
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    return clock_now();
 }
 
 // -------- the model
@@ -201,21 +198,13 @@ static void measure_fio(const options *o, int round, int64_t bytes, figures *f) 
     int done = 0;
     MPI_Ibarrier(MPI_COMM_WORLD, &all);
     for (MPI_Test(&all, &done, MPI_STATUS_IGNORE); !done; MPI_Test(&all, &done, MPI_STATUS_IGNORE))
-        nanosleep(&(struct timespec){ 0, 10000000 }, NULL);
+        clock_nap(0.01);
 }
 
 // -------- all
 
-static int compare(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-static double median(double *x, int n) {
-    qsort(x, (size_t)n, sizeof *x, compare);
-    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
-}
-
 static void print_pair(double *ours, double *fios, double mib, const options *o) {
-    double x = median(ours, o->rounds), y = median(fios, o->rounds);
+    double x = bench_median(ours, o->rounds), y = bench_median(fios, o->rounds);
     printf(" %8.3f", x);
     if (o->no_fio)
         printf(" %8s %6s", "-", "-");
@@ -245,39 +234,21 @@ static void measure(const options *o) {
     printf("\n");
 }
 
-static options read_options(int argc, char **argv) {
-    options o = { .layers = 12, .channels = 768, .rounds = 5 };
-    for (int i = 1; i < argc; i++) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
-        if (*name != '-') {
-            o.folder = name;
-        } else if (!strcmp(name, "--no-fio")) {
-            o.no_fio = 1;
-        } else if (!strcmp(name, "--no-head")) {
-            o.no_head = 1;
-        } else {
-            int *number = !strcmp(name, "--layers")     ? &o.layers
-                          : !strcmp(name, "--channels") ? &o.channels
-                          : !strcmp(name, "--rounds")   ? &o.rounds
-                                                        : NULL;
-            if (!number) die("options: the beginning of dev/bench/checkpoint.c lists them");
-            *number = atoi(value);
-            i++;
-        }
-    }
-    if (!o.folder) die("name a folder on the disk: checkpoint FOLDER [options]");
-    if (o.layers < 1 || o.layers > 1000 || o.channels < 1 || o.channels > 100000 || o.rounds < 1 ||
-        o.rounds > ROUNDS_MOST)
-        die("--layers, --channels or --rounds is out of range");
-    return o;
-}
-
 int main(int argc, char **argv) {
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    options o = read_options(argc, argv);
+    options o = { .layers = 12, .channels = 768, .rounds = 5 };
+    o.folder = bench_arguments(argc, argv,
+                               (bench_option[]){ { "--layers", &o.layers, 1, 1000 },
+                                                 { "--channels", &o.channels, 1, 100000 },
+                                                 { "--rounds", &o.rounds, 1, ROUNDS_MOST },
+                                                 { "--no-fio", &o.no_fio, 0, 0 },
+                                                 { "--no-head", &o.no_head, 0, 0 },
+                                                 { NULL, NULL, 0, 0 } });
+    if (!o.folder)
+        die("name a folder on the disk; the beginning of dev/bench/checkpoint.c lists the options");
     measure(&o);
     MPI_Finalize();
     return 0;

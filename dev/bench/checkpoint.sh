@@ -6,33 +6,24 @@
 #                           save_checkpoint then run in turn with ours, on the same states
 # Needs fio, and make build/bench/checkpoint.
 #   dev/bench/checkpoint.sh [FOLDER [ROUNDS]]       build/, 5 rounds
-set -eu
-cd "$(dirname "$0")/../.."
-. scripts/mpi_env.sh
-export DS_ACCELERATOR=cpu OMP_NUM_THREADS=1
-folder=${1:-build} rounds=${2:-5} peers=${PEERS:-}
-out=build/bench.jsonl work=$(mktemp -d)
+. "$(dirname "$0")/common.sh"
+export OMP_NUM_THREADS=1
+folder=${1:-build} rounds=${2:-5}
 trap 'rm -rf "$work" "$folder/llmc_zero.peer"' EXIT
 
 ours() {  # RANKS OPTIONS...
     local ranks=$1
     shift
-    if ! mpirun --oversubscribe --bind-to none -np "$ranks" build/bench/checkpoint "$folder" \
-        --rounds "$rounds" "$@" >"$work/ours"; then
-        cat "$work/ours"
-        exit 1
-    fi
+    mpirun --oversubscribe --bind-to none -np "$ranks" build/bench/checkpoint "$folder" --rounds "$rounds" \
+        "$@" >"$work/ours" || or "$work/ours"
     cat "$work/ours"
     awk '!/^#/ && $1 + 0 {
         printf "{\"name\": \"checkpoint\", \"mib\": %s, \"ranks\": %d, \"save_gb_per_s\": %s, ", $1, $2, $3
         printf "\"save_to_fio\": %s, \"save_mib\": %s, \"load_gb_per_s\": %s, ", $5, $6, $7
         printf "\"load_to_fio\": %s, \"load_mib\": %s}\n", $9, $10 }' "$work/ours" >>"$out"
 }
-# DeepSpeed compiles its kernels when it runs for the first time, which takes minutes.
-peer() {  # FRAMEWORK RANKS MIB SAVE LOAD: ours in GB/s, of so many MiB
-    PATH="$(dirname "$peers"):$PATH" timeout 900 "$peers" -m torch.distributed.run --nproc-per-node "$2" \
-        dev/bench/peers_checkpoint.py "$1" "$folder" "$rounds" 2>"$work/err" | grep '^{' >"$work/peer" ||
-        { echo "peer $1 failed:"; tail -n 3 "$work/err"; return 0; }
+beside() {  # FRAMEWORK RANKS MIB SAVE LOAD: ours in GB/s, of so many MiB
+    peer "$1" 900 "$2" peers_checkpoint.py "$1" "$folder" "$rounds"
     sed "s/{\"name\": \"/{\"ranks\": $2, \"name\": \"checkpoint-/" "$work/peer" >>"$out"
     tr -d '{}",:' <"$work/peer" | awk -v ranks="$2" -v mib="$3" -v save="$4" -v load="$5" '{
         for (i = 1; i < NF; i += 2) x[$i] = $(i + 1)
@@ -42,8 +33,7 @@ peer() {  # FRAMEWORK RANKS MIB SAVE LOAD: ours in GB/s, of so many MiB
             save * x["save_s"] / bytes, load * x["load_s"] / bytes }'
 }
 
-machine="$(sed -n 's/^model name.*: //p' /proc/cpuinfo | sed 1q), $(nproc --all) cores"
-echo "checkpoints; machine: $machine; $(date +%F); load $(cut -d' ' -f1 /proc/loadavg)"
+echo "checkpoints; $(print_machine)"
 head=
 for ranks in 1 2; do
     # shellcheck disable=SC2086
@@ -52,5 +42,5 @@ for ranks in 1 2; do
     ours $ranks $head
     [ -n "$peers" ] || continue
     read -r mib _ save _ _ _ load _ < <(tail -n 1 "$work/ours")
-    for framework in dcp deepspeed; do peer $framework $ranks "$mib" "$save" "$load"; done
+    for framework in dcp deepspeed; do beside $framework $ranks "$mib" "$save" "$load"; done
 done

@@ -1,19 +1,14 @@
 // Measures the cost of the hooks alone: a step of a GPT-2-like table, 1 + LAYERS units with 16 tensors,
 // through all hooks and accessors, with tensors so small that moving and computing cost nothing.
 // build/bench/hooks [layers] runs one rank at stages 0 to 3.
+#include "llmc_zero/base/clock.h"
 #include "llmc_zero/zero.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 enum { TENSORS = 16, PER_BLOCK = 12, STEPS = 2000 };
 static zero *z;
 
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec * 1e-9;
-}
 static void check(int failed) {
     if (failed) {
         fprintf(stderr, "hooks: %s\n", zero_last_error());
@@ -53,7 +48,7 @@ static double seconds_a_step(int layers, int stage) {
     for (int l = 0; l < layers; l++) units[1 + l] = (zero_unit){ "block", 1, 1, 0 };
     check(zero_create(&z, &config, tensors, TENSORS, units, 1 + layers));
     const zero_hyper hyper = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 1 };
-    double start = now();
+    double start = clock_now();
     for (int i = 0; i < STEPS; i++) {
         check(zero_begin_train(z, 0, 1));
         forward(0, layers);
@@ -64,7 +59,7 @@ static double seconds_a_step(int layers, int stage) {
         backward(0, layers);
         check(zero_step(z, &hyper, NULL));
     }
-    double took = now() - start;
+    double took = clock_now() - start;
     zero_destroy(z);
     return took / STEPS;
 }

@@ -1,18 +1,17 @@
 // Measures the files that model states lie in on NVMe, and in turn with them fio, on the same folders with
 // the same block size and depth:
 //   build/bench/nvme FOLDER[,FOLDER..] [--mib 1024] [--block 1048576] [--depth 32] [--threads 4] [--rounds 5]
-//                    [--engine auto|threads] [--verify] [--small-pages] [--no-fio] [--no-head]
+//                    [--no-uring] [--verify] [--small-pages] [--no-fio] [--no-head]
 // Each round reads all of the file, writes all of it, and reads one half while it writes the other. Printed
 // are medians in GB/s, and their ratio to fio's. Both have their files written once before, and both go past
 // the page cache. The transfers are what a training step has: a few buffers, each written or read whole. Both
 // have buffers in pages of 2 MiB, which a disk reaches in fewer pieces; --small-pages: in pages of 4 KiB.
-#include "fio.h"
+#include "bench.h"
 #include "llmc_zero/tiers/file.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { ROUNDS_MOST = 99, BUFFERS = 4, KINDS = 3 };
@@ -21,16 +20,8 @@ static const char *const fio_kinds[KINDS] = { "read", "write", "rw" };
 
 typedef struct {
     const char *folders;
-    double mib;
-    size_t block;
-    int depth, threads, rounds, use_threads, verify, small_pages, no_fio, no_head;
+    int mib, block, depth, threads, rounds, no_uring, verify, small_pages, no_fio, no_head;
 } options;
-
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static void die(const char *what) {
     fprintf(stderr, "nvme: %s\n", what);
@@ -55,7 +46,7 @@ typedef struct {
 static double pass(bench *b, int kind) {
     file_transfer t[BUFFERS] = { 0 };
     int64_t half = b->bytes / 2, buffer = (int64_t)b->buffer_bytes, n = b->bytes / buffer;
-    double begin = now();
+    double begin = clock_now();
     for (int64_t i = 0; i < n; i++) {
         file_transfer *next = &t[i % BUFFERS];
         must(file_wait(b->e, next));
@@ -65,14 +56,14 @@ static double pass(bench *b, int kind) {
         must(file_start(b->e, next));
     }
     for (int i = 0; i < BUFFERS; i++) must(file_wait(b->e, &t[i]));
-    return (double)(n * buffer) / (now() - begin) * 1e-9;
+    return (double)(n * buffer) / (clock_now() - begin) * 1e-9;
 }
 
 static bench open_bench(const options *o) {
-    bench b = { .buffer_bytes = o->block * (size_t)o->depth };
+    bench b = { .buffer_bytes = (size_t)o->block * (size_t)o->depth };
     // All passes move the same bytes: whole buffers, an even number of them.
     int64_t pair = 2 * (int64_t)b.buffer_bytes;
-    b.bytes = (int64_t)(o->mib * 1048576) / pair * pair;
+    b.bytes = ((int64_t)o->mib << 20) / pair * pair;
     if (!b.bytes) die("--mib is less than two buffers of depth x block");
     size_t all = BUFFERS * b.buffer_bytes;
     b.data = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -80,10 +71,10 @@ static bench open_bench(const options *o) {
     madvise(b.data, all, o->small_pages ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
     for (size_t i = 0; i < all; i++) b.data[i] = (char)(i * 2654435761u >> 13);
     file_settings s = { .folders = o->folders,
-                        .block_bytes = o->block,
+                        .block_bytes = (size_t)o->block,
                         .depth = o->depth,
                         .threads = o->threads,
-                        .no_uring = o->use_threads,
+                        .no_uring = o->no_uring,
                         .verify = o->verify,
                         .timeout_s = 60 };
     must(file_open(&b.e, &s, b.bytes));
@@ -115,7 +106,7 @@ static double fio(const options *o, const bench *b, int kind) {
     char options[9000];
     int uring = !strncmp(file_name(b->e), "io_uring", 8);
     snprintf(options, sizeof options,
-             "--filename='%s' --size=%lld --bs=%zu --iodepth=%d --ioengine=%s --rw=%s", fio_files,
+             "--filename='%s' --size=%lld --bs=%d --iodepth=%d --ioengine=%s --rw=%s", fio_files,
              (long long)b->bytes, o->block, o->depth, uring ? "io_uring --fixedbufs" : "libaio",
              fio_kinds[kind]);
     double rate = fio_run(options, o->small_pages);
@@ -124,14 +115,6 @@ static double fio(const options *o, const bench *b, int kind) {
 }
 
 // -------- all
-
-static int compare(const void *a, const void *b) {
-    return (*(const double *)a > *(const double *)b) - (*(const double *)a < *(const double *)b);
-}
-static double median(double *x, int n) {
-    qsort(x, (size_t)n, sizeof *x, compare);
-    return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
-}
 
 static void measure(const options *o) {
     static double ours[KINDS][ROUNDS_MOST], fios[KINDS][ROUNDS_MOST];
@@ -150,60 +133,35 @@ static void measure(const options *o) {
         for (int k = 0; k < KINDS; k++) printf(" %8s %8s %6s", kinds[k], "fio", "ratio");
         printf("\n");
     }
-    printf("%8zu %6d %8d", o->block / 1024, o->depth, o->use_threads ? o->threads : 0);
+    printf("%8d %6d %8d", o->block / 1024, o->depth, o->no_uring ? o->threads : 0);
     for (int k = 0; k < KINDS; k++) {
-        double x = median(ours[k], o->rounds);
+        double x = bench_median(ours[k], o->rounds), y = bench_median(fios[k], o->rounds);
         if (o->no_fio)
             printf(" %8.3f %8s %6s", x, "-", "-");
         else
-            printf(" %8.3f %8.3f %6.2f", x, median(fios[k], o->rounds), x / median(fios[k], o->rounds));
+            printf(" %8.3f %8.3f %6.2f", x, y, x / y);
     }
     printf("\n");
     file_close(b.e);
     remove_fio_files();
 }
 
-static options read_options(int argc, char **argv) {
-    options o = { .mib = 1024, .block = 1 << 20, .depth = 32, .threads = 4, .rounds = 5 };
-    for (int i = 1; i < argc; i++) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
-        int *flag = !strcmp(name, "--verify")        ? &o.verify
-                    : !strcmp(name, "--small-pages") ? &o.small_pages
-                    : !strcmp(name, "--no-fio")      ? &o.no_fio
-                    : !strcmp(name, "--no-head")     ? &o.no_head
-                                                     : NULL;
-        if (flag) {
-            *flag = 1;
-            continue;
-        }
-        if (*name != '-') {
-            o.folders = name;
-            continue;
-        }
-        i++;
-        if (!strcmp(name, "--mib"))
-            o.mib = atof(value);
-        else if (!strcmp(name, "--block"))
-            o.block = (size_t)atoll(value);
-        else if (!strcmp(name, "--depth"))
-            o.depth = atoi(value);
-        else if (!strcmp(name, "--threads"))
-            o.threads = atoi(value);
-        else if (!strcmp(name, "--rounds"))
-            o.rounds = atoi(value);
-        else if (!strcmp(name, "--engine"))
-            o.use_threads = !strcmp(value, "threads");
-        else
-            die("options: the beginning of dev/bench/nvme.c lists them");
-    }
-    if (!o.folders) die("name a folder on the disk: nvme FOLDER[,FOLDER..] [options]");
-    if (o.block < FILE_ALIGN || o.depth < 1 || o.threads < 1 || o.rounds < 1 || o.rounds > ROUNDS_MOST)
-        die("--block, --depth, --threads or --rounds is out of range");
-    return o;
-}
-
 int main(int argc, char **argv) {
-    options o = read_options(argc, argv);
+    enum { MANY = 1 << 24 };
+    options o = { .mib = 1024, .block = 1 << 20, .depth = 32, .threads = 4, .rounds = 5 };
+    o.folders = bench_arguments(argc, argv,
+                                (bench_option[]){ { "--mib", &o.mib, 1, MANY },
+                                                  { "--block", &o.block, FILE_ALIGN, MANY },
+                                                  { "--depth", &o.depth, 1, MANY },
+                                                  { "--threads", &o.threads, 1, MANY },
+                                                  { "--rounds", &o.rounds, 1, ROUNDS_MOST },
+                                                  { "--no-uring", &o.no_uring, 0, 0 },
+                                                  { "--verify", &o.verify, 0, 0 },
+                                                  { "--small-pages", &o.small_pages, 0, 0 },
+                                                  { "--no-fio", &o.no_fio, 0, 0 },
+                                                  { "--no-head", &o.no_head, 0, 0 },
+                                                  { NULL, NULL, 0, 0 } });
+    if (!o.folders) die("name a folder on the disk; the beginning of dev/bench/nvme.c lists the options");
     name_fio_files(o.folders);
     measure(&o);
     return 0;

@@ -12,56 +12,31 @@
 #                           in the same three ways, in the first folder
 # Needs fio, and make train_gpt2_zero build/bench/nvme. Fails where the bits differ.
 #   dev/bench/offload.sh [FOLDER[,FOLDER..] [ROUNDS [STEPS]]]       build/, 3 rounds of 8 steps
-set -eu
-cd "$(dirname "$0")/../.."
-. scripts/mpi_env.sh
-export DS_ACCELERATOR=cpu
-folders=${1:-build} rounds=${2:-3} steps=${3:-8} peers=${PEERS:-} batch=${BATCH:-2}
+. "$(dirname "$0")/common.sh"
+folders=${1:-build} rounds=${2:-3} steps=${3:-8} batch=${BATCH:-2} folder=
 modes=${MODES:-memory optimizer both verify unclipped early behind delayed}
-out=build/bench.jsonl work=$(mktemp -d) folder=
 trap 'rm -rf "$work" ${folder:+"$folder"}' EXIT
-model=(-e d12 -b "$batch" -t 256 -r 1 -z 3 --dtype bf16 --threads 1 -v 0 -s 0 -x "$steps")
+model=(-e d12 -b "$batch" -t 256 -r 1 -z 3 --dtype bf16 --threads 1 -x "$steps")
 both="--nvme $folders --offload-optimizer nvme --offload-param nvme --prefetch 2"
 declare -A options=([memory]='' [optimizer]="--nvme $folders --offload-optimizer nvme" [both]="$both"
     [verify]="$both --nvme-verify" [unclipped]='--clip 0' [early]="$both --clip 0"
     [behind]='--offload-optimizer cpu --delayed-update 1' [delayed]="$both --delayed-update 1")
 
-# of the run's summary
-field() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$work/run/summary.json" | head -n 1; }
 traffic() {
     sed -nE 's/.*"nvme_traffic": \{"read": ([0-9.]+), "written": ([0-9.]+).*/\1 \2/p' \
         "$work/run/summary.json"
 }
-# Looks once a second what the job's ranks have had resident at most; sets resident, in MiB.
-watch() {
-    local pid kib most=0
-    while kill -0 "$1" 2>/dev/null; do
-        for pid in $(pgrep -P "$1" -f '^./train_gpt2_zero' || true); do
-            kib=$(awk '/^VmHWM:/ { print $2 }' "/proc/$pid/status" 2>/dev/null || true)
-            [ "${kib:-0}" -le "$most" ] || most=$kib
-        done
-        sleep 1
-    done
-    resident=$((most / 1024))
-}
 ours() {  # MODE
     # shellcheck disable=SC2086
-    OMP_NUM_THREADS=1 mpirun --oversubscribe --bind-to none -np 2 ./train_gpt2_zero "${model[@]}" \
-        ${options[$1]} -o "$work/run" >"$work/log" & job=$!
-    watch $job
-    wait $job || { cat "$work/log"; exit 1; }
-    echo "$1 $(field tokens_per_s) $(field params_hash) $(traffic) $resident" >>"$work/runs"
-    rm -rf "$work/run"
+    OMP_NUM_THREADS=1 OMPI_MCA_hwloc_base_binding_policy=none begin_train 2 "${model[@]}" ${options[$1]}
+    most VmHWM status
+    echo "$1 $(field tokens_per_s) $(field params_hash) $(traffic) $((peak / 1024))" >>"$work/runs"
 }
-# DeepSpeed compiles its kernels when it runs for the first time, which takes minutes.
-peer() {  # MODE
+step_peer() {   # MODE
     local name=deepspeed
     [ "$1" = memory ] || name=deepspeed-$1
     folder=$(mktemp -d "${folders%%,*}/deepspeed.XXXXXX")
-    OMP_NUM_THREADS=1 PATH="$(dirname "$peers"):$PATH" timeout 900 "$peers" -m torch.distributed.run \
-        --nproc-per-node 2 dev/bench/peers.py $name bf16 "$batch" 256 "$steps" "$folder" 2>"$work/peer.err" |
-        grep '^{' >"$work/peer" ||
-        { echo "peer $name failed:"; tail -n 3 "$work/peer.err"; }
+    OMP_NUM_THREADS=1 peer $name 900 2 peers.py $name bf16 "$batch" 256 "$steps" "$folder"
     rm -rf "$folder" && folder=
     cat "$work/peer" >>"$out"
     sed -nE "s/.*\"tokens_per_s\": ([0-9.]+).*\"resident_mib\": ([0-9]+).*/deepspeed-$1 \1 - - - \2/p" \
@@ -72,14 +47,13 @@ for round in $(seq "$rounds"); do
     echo "states on NVMe, round $round of $rounds ..."
     for mode in $modes; do
         ours "$mode"
-        case ${peers:+$mode} in memory|optimizer|both) peer "$mode" ;; esac
+        case ${peers:+$mode} in memory|optimizer|both) step_peer "$mode" ;; esac
     done
-    build/bench/nvme "$folders" --rounds 3 >"$work/nvme" || { cat "$work/nvme"; exit 1; }
+    build/bench/nvme "$folders" --rounds 3 >"$work/nvme" || or "$work/nvme"
     tail -n 1 "$work/nvme" | awk '{ print "fio", $11 }' >>"$work/runs"     # both at once
 done
 
-machine="$(sed -n 's/^model name.*: //p' /proc/cpuinfo | sed 1q), $(nproc) cores"
-echo "machine: $machine; $(date +%F); load $(cut -d' ' -f1 /proc/loadavg)"
+print_machine
 awk -v tokens=$((2 * batch * 256)) -v out="$out" '
     function median(list, n, i, j, x, t) {
         n = split(list, x, " ")

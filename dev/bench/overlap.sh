@@ -7,17 +7,13 @@
 #   dev/bench/overlap.sh [PROGRAM...]     default ./train_gpt2_zero; several builds take turns
 #   RATE=2gbit    what a host can send    STAGE=3    OPTIONS="--prefetch 2"    for all runs
 #   ROUNDS=1      runs of each kind       STEPS=8    of a run; the first two do not count
-set -eu
-cd "$(dirname "$0")/../.."
-# shellcheck source=tests/hosts.sh
+. "$(dirname "$0")/common.sh"
 . tests/hosts.sh
 rate=${RATE:-2gbit} rounds=${ROUNDS:-1} steps=${STEPS:-8} stage=${STAGE:-3}
-out=build/bench.jsonl work=$(mktemp -d)
 model="l6h12c768v50257t1024 -b 2 -t 256"        # 6 layers of GPT-2 124M's width
 port=21000
 [ $# -gt 0 ] || set -- ./train_gpt2_zero
 trap 'hosts_end; rm -rf "$work"' EXIT
-trap 'exit 1' INT TERM
 
 skip() { echo "overlap: skipped: $1"; exit 0; }
 command -v tc >/dev/null || skip "needs tc: scripts/install_deps.sh bench installs iproute2"
@@ -37,7 +33,7 @@ run() {
         pids+=($!)
     done
     for rank in 0 1; do wait "${pids[$rank]}" || failed=1; done
-    [ $failed = 0 ] || { cat "$work"/log.*; exit 1; }
+    [ $failed = 0 ] || { tail -n 5 "$work"/log.*; exit 1; }
 }
 
 # times NAME: adds the steps that count to $work/NAME
@@ -91,12 +87,10 @@ for _ in $(seq "$rounds"); do
     done
 done
 
-median() {
-    sort -n "$work/$1" | awk '{ x[NR] = $1 } END { print (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'
-}
 # summary N PROGRAM
 summary() {
-    awk -v off="$(median "without.$1")" -v on="$(median "with.$1")" -v free="$(median "unlimited.$1")" \
+    awk -v off="$(median <"$work/without.$1")" -v on="$(median <"$work/with.$1")" \
+        -v free="$(median <"$work/unlimited.$1")" \
         -v program="$2" -v rate="$rate" -v stage="$stage" -v json="$out" '
         BEGIN {
             hidden = off > free ? (off - on) / (off - free) * 100 : 0
@@ -122,7 +116,6 @@ waits() {
         }'
 }
 
-mkdir -p build
 printf '\noverlap: 2 hosts, %s each way, %s, stage %s %s\n' "$rate" "$model" "$stage" "${OPTIONS:-}"
 printf '%-40s %10s %10s %10s %10s\n' "s a step" without with unlimited hidden
 n=0

@@ -5,23 +5,13 @@
 # lines to build/bench.jsonl.
 #   DTYPE=bf16|fp32   default: as the trainer chooses
 #   STEPS=6           steps of a run
-set -eu
-cd "$(dirname "$0")/../.."
-. scripts/mpi_env.sh
-steps=${STEPS:-6} dtype=${DTYPE:-auto} out=build/bench.jsonl work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-
-field() { sed -n "s/.*\"$1\": \"\{0,1\}\([^,\"}]*\).*/\1/p" "$work/run/summary.json" | head -n 1; }
+. "$(dirname "$0")/common.sh"
+steps=${STEPS:-6} dtype=${DTYPE:-auto}
 
 # row RANKS LAYERS T B: runs the model and prints a line. The first line of a table leaves its work and time
 # in $work/first.
 row() {
-    rm -rf "$work/run"   # a new run needs a folder of its own
-    if ! mpirun --oversubscribe -np "$1" ./train_gpt2_zero -e "l${2}h12c768v50257t1024" -b "$4" -t "$3" -z 3 \
-        --dtype "$dtype" -v 0 -s 0 -x "$steps" -o "$work/run" >"$work/log"; then
-        cat "$work/log"
-        exit 1
-    fi
+    train "$1" -e "l${2}h12c768v50257t1024" -b "$4" -t "$3" -z 3 --dtype "$dtype" -x "$steps"
     awk -v np="$1" -v L="$2" -v T="$3" -v tokens="$(($1 * $3 * $4))" -v rate="$(field tokens_per_s)" \
         -v states="$(field model_state_bytes)" \
         -v working="$(field working_bytes)" -v activations="$(field activation_bytes)" \
@@ -48,7 +38,6 @@ table() {
     rm -f "$work/first"
 }
 
-mkdir -p build
 table "layers: 2 ranks, 1 row each"
 for L in 12 24 48; do row 2 $L 256 1; done
 table "length of a row: 2 ranks, 1 row each"
