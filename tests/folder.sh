@@ -321,7 +321,7 @@ test_finite() {
     end
     begin 'folder.finite: divergence leaves what -nk keeps'
     fresh
-    refuses 'not finite' 2 -o "$out" -x 60 -n 1 -nk 2 -l 1000 -c 1000 --clip 0
+    refuses 'rank [01]: step [0-9]+: .*not finite' 2 -o "$out" -x 60 -n 1 -nk 2 -l 1000 -c 1000 --clip 0
     steps=$(names 'step_*')
     is 'checkpoints left' "$(wc -w <<<"$steps")" 2
     prints "the checkpoint of step $((10#${steps##*_})) stays as it is"

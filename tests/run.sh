@@ -2,28 +2,9 @@
 # Runs every test with a time limit and adds up. A test that hangs has failed. Usage: tests/run.sh
 # BUILD_FOLDER TRAINER [short]
 #   FIRST=1 make test    quick tests first, and the first failure ends the run
-#   test_*      one process, cmocka            mpi_zero   the table of settings, once for each number of ranks
-#   trainer.sh  the trainer from outside       test_example.sh, test_patch.sh   the other two trainers
-#   test_tokens.sh   text into tokens          test_terminal.sh   bar, --help, tables and pictures
-#   mpi_direct  ranks that read each other's memory
-#   mpi_same    ranks that are not given the same
-#   mpi_states  who uses a model state opens and closes it: a store of copies shows who does not
-#   start.sh    ranks that find each other without MPI, on one host and on several (network namespaces, where
-#               root)
-#   stand-in/   the CUDA code, run on the processor (tests/cuda/)  trainer_cuda.sh    the trainer with
-#               --device cuda
-#   trainer_nccl.sh  the trainer and NCCL, with the stand-in for it
-#   mpi_tiers   states in files on NVMe, in every mixture with memory; mpi_tiers_device: beside a CUDA device
-#   mpi_large   checkpoints of many requests to the disk, each of which may fail
-#   mpi_async   saves that go on while training does; async_save.sh   the same from outside
-#   mpi_checkpoint  saving and loading; checkpoints.sh   from each number of ranks to each other
-#   signals.sh  runs that are stopped and made to save
-#   export.sh   a checkpoint, llm.c's file and Hugging Face's folder become each other
-#   mpi_good    what is saved as good, and what is found damaged; folder.sh   the output folder of a run
-#   test_bench.sh    the table of dev/bench/comm                  test_multi_node.sh  the recipes for several
-#                    machines
-#   test_gpu_model.sh  dev/gpu_model.sh and its page               test_house.sh     who may use whom, and the
-#                      format
+#   test_*      one process, cmocka; test_*.sh and others: see their first lines
+#   mpi_*       several ranks; tables of settings run once for each number of ranks
+#   cuda.*      the CUDA code, run on the CPU (tests/cuda/)
 #   short       leaves the shell scripts and stand-in/ out (for runs under sanitizers)
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -131,8 +112,8 @@ if [ -z "$short" ]; then
     run cuda.trainer 600 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
     run cuda.trainer_nccl 300 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
     run trainer.bits 600 tests/trainer.sh "$trainer" bits resume elastic traffic
-    run trainer 600 tests/trainer.sh "$trainer" files outputs plan options zero_config input_files \
-        not_finite unlike disk_full launch
+    run trainer 600 tests/trainer.sh "$trainer" files outputs plan options zero_config \
+        input_files unlike launch
     run trainer.tiers 400 tests/trainer.sh "$trainer" tiers dying
     # The host may touch device memory, which takes a third of the time away: make check looks for that.
     run cuda.mpi_tiers_device.2 300 env CUDA_STAND_IN_PROTECT=0 \
