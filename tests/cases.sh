@@ -47,7 +47,7 @@ launch() {
     [ "$1" = 1 ] || launcher=(mpirun --oversubscribe -np "$1")
 }
 # await COMMAND...: until it succeeds, for 20 s at most
-await() { local i; for ((i = 0; i < 1000; i++)); do "$@" && return; sleep 0.02; done; return 1; }
+await() { local i; for ((i = 0; i < 2000; i++)); do "$@" && return; sleep 0.01; done; return 1; }
 free_port() {
     local port
     until port=$((20000 + RANDOM % 10000)); ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done

@@ -2,13 +2,10 @@
 # Ranks die (kill -9) at random instants, half of them while a checkpoint is saved. After each death the
 # others have ended, every checkpoint in the folder is whole, and the run goes on from the newest. In the end
 # it has the bits of a run that nobody disturbed. Then the same with signals of all kinds around a shell loop.
-# Usage: tests/kill_saves.sh TRAINER [KILLS [SEED [SAVES]]]
-#   50 kills, 0: the loop alone; seed 1 of their instants; SAVES: beside training (--async-save), at_once, or
-#   in turn, the default
+# Usage: tests/kill_saves.sh TRAINER [KILLS [SEED]]      50 kills, 0: the loop alone; seed 1 of their instants
 . "$(dirname "$0")/cases.sh"
-trainer=$(realpath "${1:?Usage: tests/kill_saves.sh TRAINER [KILLS [SEED [SAVES]]]}") || exit 1
-kills=${2:-50} seed=${3:-1} saves=${4:-in_turn}
-case $saves in in_turn | beside | at_once) ;; *) echo "kill_saves: SAVES $saves"; exit 1;; esac
+trainer=$(realpath "${1:?Usage: tests/kill_saves.sh TRAINER [KILLS [SEED]]}") || exit 1
+kills=${2:-50} seed=${3:-1}
 RANDOM=$seed
 set -m      # what runs in the background does not ignore SIGINT
 export OMP_NUM_THREADS=1 TMPDIR=$dir OMPI_MCA_odls_base_sigkill_timeout=0
@@ -89,8 +86,8 @@ END
 # Complete checkpoints that the run did not take. That a save did not end it may say.
 passed_over() { grep 'looking for an older' "$dir/screen.0" | grep -v 'the save did not end'; }
 
-# The saves of a series, or of run number $1: beside training or not
-how() { [ "$saves" = beside ] || [ "$saves $(($1 % 4 / 2))" = 'in_turn 1' ] && echo --async-save; }
+# The saves of run number $1 are beside training, or not
+how() { [ $(($1 % 4 / 2)) = 0 ] || echo --async-save; }
 
 # strike WAY EVERY ARGUMENT...: a run goes on from the newest checkpoint until it is killed. It saves every so
 # many steps; every step, it does little else.
@@ -113,9 +110,9 @@ strike() {
     need "$messages messages" [ "$messages" -le 1 ]
     need "$(tail -n 1 "$dir/whole" 2>/dev/null)" every_checkpoint_is_whole
     if [ -n "$before" ]; then
-        need "it did not go on from step $before" grep -q "^resuming at step $before$" "$dir/screen.0"
+        has "$dir/screen.0" "^resuming at step $before$"
     fi
-    need "it took an older checkpoint: $(passed_over)" [ -z "$(passed_over)" ]
+    is 'checkpoints passed over' "$(passed_over)" ''
     last=$(newest)
     need "step ${last:-none} after $before" [ "${last:-0}" -ge "${before:-0}" ]
     if half_saved || [ -n "$(without_models)" ]; then in_saves=$((in_saves + 1)); fi
@@ -143,10 +140,10 @@ series() {      # WAY KILLS
     need "it does not come to its end: $(tail -n 1 "$dir/screen.0")" \
         [ -e "$folder/summary.json" ]
     need "what dead saves have left is still there: $(ls "$folder")" not half_saved
-    need "checkpoints: $(complete)" [ "$(complete | wc -l)" = 2 ]
-    need "checkpoints without model files: $(without_models)" [ -z "$(without_models)" ]
+    is checkpoints "$(complete | wc -l)" 2
+    is 'checkpoints without model files' "$(without_models)" ''
     disturbed=$(hashes "$dir/screen.0")
-    need 'other bits' [ -n "$disturbed" -a "$disturbed" = "$(undisturbed "$way" $last)" ]
+    is digests "${disturbed:-none}" "$(undisturbed "$way" $last)"
     end
     echo "   $i kills, $last steps"
 }
@@ -192,7 +189,7 @@ around_a_loop() {
     await two_ranks && kill -TERM "$(ranks | head -n 1)" 2>/dev/null
     wait $loop
     disturbed=$(hashes "$dir/loop" | tail -n 1)
-    need 'other bits' [ -n "$disturbed" -a "$disturbed" = "$(undisturbed '2 by MPI' $last)" ]
+    is digests "${disturbed:-none}" "$(undisturbed '2 by MPI' $last)"
     end
     echo "   resumed $(grep -c '^resuming' "$dir/loop") times," \
         "stopped $(grep -c '^stopped' "$dir/loop") times"
