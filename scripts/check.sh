@@ -142,10 +142,8 @@ try asan_start "ranks without MPI, killed and stopped $kills times, under ASan a
     env KILLS="$kills" timeout 400 tests/start.sh $trainer
 try multi_node 'the recipes for several machines, on hosts' \
     timeout 200 tests/test_multi_node.sh $trainer hosts
-try kills "ranks by MPI, killed and stopped $kills times each, under ASan and UBSan" \
-    timeout 900 tests/kills.sh $trainer "$kills"
-try kill_saves "$kill_saves ranks killed, half of them while they save, and a loop that survives signals" \
-    timeout $((kill_saves * 8 + 200)) tests/kill_saves.sh $trainer "$kill_saves"
+try kills "ranks killed and stopped, $kills jobs each and $kill_saves in one folder, under ASan and UBSan" \
+    timeout $((kill_saves * 8 + 1100)) tests/kills.sh $trainer "$kills" "$kill_saves"
 join
 # Alone: a rank that syncs says nothing meanwhile, and others would keep the disk busy.
 try slow_disks 'ranks whose disks differ in speed, under ASan and UBSan' \

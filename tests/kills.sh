@@ -1,27 +1,116 @@
 #!/usr/bin/env bash
-# A rank of an MPI run dies (kill -9) or is stopped (SIGSTOP) at any moment: the job ends in time, says so
-# once, and leaves nothing behind;
-# one that goes on within the limit changes nothing. Takes minutes. Usage: tests/kills.sh TRAINER [RUNS
-# [SEED]]   (30 of each, seed 1)
+# Ranks die (kill -9) or are stopped (SIGSTOP) at random instants. Each job ends in time, reports it once and
+# leaves nothing behind, every checkpoint in its folder is whole, and the run goes on from the newest; in the
+# end it has the bits of a run that nobody disturbed. So it does after signals of all kinds around a shell
+# loop, and where a rank is stopped for less than the limit. Takes minutes.
+# Usage: tests/kills.sh TRAINER [RUNS [SAVES [SEED]]]
+#   RUNS (30)     jobs by MPI of which a rank is killed, and as many of which one is stopped, in all settings
+#   SAVES (50)    kills in one folder, half of them while a checkpoint is saved; 0: the loop alone
 . "$(dirname "$0")/cases.sh"
-trainer=$(realpath "$1") || exit 1
-runs=${2:-30} seed=${3:-1}
+trainer=$(realpath "${1:?Usage: tests/kills.sh TRAINER [RUNS [SAVES [SEED]]]}") || exit 1
+runs=${2:-30} kills=${3:-50} seed=${4:-1}
 RANDOM=$seed
-echo "seed $seed"
+set -m      # what runs in the background does not ignore SIGINT
+mkdir "$dir/tmp" "$dir/shm"
+export OMP_NUM_THREADS=1 TMPDIR=$dir/tmp OMPI_MCA_odls_base_sigkill_timeout=0 \
+    OMPI_MCA_btl_vader_backing_directory=$dir/shm
 
-limit=3 start_limit=13          # of a collective; of MPI's own start
-collective='(a reduce-scatter|an all-gather|a broadcast) of (unit [0-9]+|scalars)|a barrier'
-host=$(hostname) when='(checkpoint of )?step [0-9]+'
-small=(-e l2h2c32v257t32 -n 20 -nk 3) large=(-e l1h4c640v257t32)    # large enough for direct reads
-common=(--device cpu --dtype fp32 -i data/stories_train.bin -j data/stories_val.bin -b 1 -u 0 -v 0 -s 0 -k \
-    constant --threads 1
-        --comm-timeout $limit --hash full)
-export OMP_NUM_THREADS=1 OMPI_MCA_btl_vader_backing_directory=$dir/shm TMPDIR=$dir/tmp
+ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # a name that no other test's processes have
+folder=$dir/run endless=100000000 host=$(hostname)
+limit=3 start_limit=13          # seconds of a collective; of MPI's own start
+small=(-e l2h2c32v257t32) large=(-e l1h4c640v257t32)    # large enough for direct reads
+common=(-b 1 -u 0 -v 0 -s 0 -k constant --threads 1 --device cpu --dtype fp32 --hash full)
+
+# start WAY ARGUMENT...: a run in the background; sets jobs. WAY: how many ranks, and how they start.
+start() {
+    local way=$1 r
+    jobs=()
+    rm -f "$dir"/screen.*
+    set -- "$trainer" "${common[@]}" "${@:2}"
+    if [ "$way" = '2 by TCP' ]; then
+        for r in 1 0; do
+            "$@" -pi fs -pf "$dir/start" -pn 2 -pr $r >"$dir/screen.$r" 2>&1 </dev/null & jobs+=($!)
+        done
+        return
+    fi
+    launch "${way%% *}"
+    "${launcher[@]}" "$@" >"$dir/screen.0" 2>&1 </dev/null & jobs+=($!)
+}
+# They are bounded by the --comm-timeout of the ranks, and by what calls this test. Sets status and took.
+await_end() {
+    local job since=$EPOCHREALTIME
+    for job in "${jobs[@]}"; do wait "$job" 2>/dev/null; status=$?; done
+    took=$(awk "BEGIN { print $EPOCHREALTIME - $since }")
+}
+ranks() { pgrep -f "^$trainer "; }
+rank_pid() {    # RANK, of a job by MPI
+    local p
+    for p in $(ranks); do
+        if tr '\0' '\n' <"/proc/$p/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$1"; then echo "$p"; fi
+    done 2>/dev/null
+}
+nothing_runs() { ! ranks >/dev/null; }
+nothing_left() { await nothing_runs || need "processes are left: $(ranks)" false; }     # of a disk, maybe
+step() { grep -aqs "^step *${1:-}" "$dir/screen.0"; }
+messages() { cat "$dir"/screen.* | grep -ac '^train_gpt2_zero: '; }
+message() { grep -am 1 '^train_gpt2_zero: ' "$dir/screen.0"; }
+undisturbed() {     # WAY ARGUMENT...
+    start "$@"
+    await_end
+    hashes "$dir/screen.0"
+}
+
+# ---- what is in the folder
+
+complete() { ls "$folder"/step_*/manifest.json 2>/dev/null | sed 's,.*/step_0*,,; s,/.*,,'; }
+last_begun() { ls -d "$folder"/step_* | tail -n 1 | sed 's/.*step_0*//'; }
+newest() { complete | tail -n 1; }
+# A rank's file, in whatever folder, that is not there in $1
+new_save() {
+    local f
+    for f in "$folder"/step_*/rank*; do [[ ! -e $f || $1 = *"$f"* ]] || return 0; done
+    return 1
+}
+# A folder or a model file without its manifest, or a temporary file
+half_saved() {
+    local f
+    [ -z "$(compgen -G "$folder/step_*/.manifest*")$(compgen -G "$folder/*model_*.bin?*")" ] || return 0
+    for f in "$folder"/step_*; do [ ! -e "$f" ] || [ -e "$f/manifest.json" ] || return 0; done
+    for f in "$folder"/model_*; do
+        [ ! -e "$f" ] || { f=${f##*/model_}; [ -e "$folder/step_${f%.bin*}/manifest.json" ] || return 0; }
+    done
+    return 1
+}
+# Complete checkpoints whose model files are not there: a model file may be written after its checkpoint.
+without_models() {
+    local step
+    for step in $(complete); do
+        [ -e "$folder/model_$(printf %08d "$step").bin" ] || echo "$step"
+    done
+}
+# Whoever reads the format from its description alone finds every checkpoint whole. Where there is no Python,
+# the run that goes on has to.
+every_checkpoint_is_whole() {
+    command -v python3 >/dev/null || return 0
+    python3 - "$folder" <<'END' >"$dir/whole" 2>&1 || need "$(tail -n 1 "$dir/whole")" false
+import glob, os, sys
+sys.path.insert(0, "dev")
+sys.dont_write_bytecode = True
+import read_checkpoint as r
+for name in glob.glob(os.path.join(sys.argv[1], "step_*", "manifest.json")):
+    folder = os.path.dirname(name)
+    manifest = r.read_manifest(folder)
+    for file in manifest["files"]:
+        r.check_file(folder, file, manifest["block_bytes"])
+END
+}
+
+# ---- jobs by MPI, in every setting
 
 # Every setting once, in random order: "RANKS MODE STAGE OVERLAP". Not in a subshell: there, random numbers
 # are others each time.
 shuffle() {
-    local np mode stage overlap i j
+    local np mode stage overlap i j setting
     settings=()
     for np in 2 3; do for mode in direct window messages; do for stage in 0 2 3; do for overlap in 0 1; do
         settings+=("$np $mode $stage $overlap")
@@ -31,117 +120,193 @@ shuffle() {
         settings[i]=${settings[j]} settings[j]=$setting
     done
 }
-
-# start NP MODE STAGE OVERLAP ARGUMENT...: a run in the background; sets job. Each rank notes its process id.
-start() {
-    local np=$1 mode=$2 args=(-z "$3" --overlap "$4")
-    shift 4
-    if [ "$mode" = direct ]; then args+=("${large[@]}"); else args+=("${small[@]}"); fi
-    [ "$mode" = messages ] && args+=(--messages 1)
-    rm -rf "$dir"/pid.* "$dir/screen" "$dir/shm" "$dir/tmp" "$dir/out"; mkdir "$dir/shm" "$dir/tmp"
-    # shellcheck disable=SC2016
-    timeout -k 2 60 mpirun --oversubscribe -np "$np" bash -c 'echo $$ >"$0/pid.new.$OMPI_COMM_WORLD_RANK"
-        mv "$0/pid.new.$OMPI_COMM_WORLD_RANK" "$0/pid.$OMPI_COMM_WORLD_RANK"; exec "$@"' \
-        "$dir" "$trainer" "${common[@]}" "${args[@]}" -o "$dir/out" "$@" >"$dir/screen" 2>&1 \
-        </dev/null & job=$!
+# arguments MODE STAGE OVERLAP: sets args
+arguments() {
+    args=("${small[@]}" -z "$2" --overlap "$3" --comm-timeout $limit)
+    case $1 in
+        direct) args+=("${large[@]}") ;;
+        messages) args+=(--messages 1) ;;
+    esac
 }
-step_5() { grep -aqs '^step *5/' "$dir/screen"; }
-ranks_started() { [ "$(ls "$dir"/pid.[0-9] 2>/dev/null | wc -l)" = "$1" ]; }
-
-# Processes whose command line names this test's folder, as all of its ranks' do; zombies have none.
-ours() { grep -alF "$dir/out" /proc/[0-9]*/cmdline 2>/dev/null; }
-nothing_runs() { [ -z "$(ours)" ]; }
-# A model file that has its name has its length, and so has a file of a complete checkpoint, which loads.
-sizes() { stat -c %s "$dir"/out/$1 2>/dev/null | sort -u | wc -l; }
-nothing_half_written() {
-    local r
-    [ "$(sizes 'model_*.bin')" -le 1 ] || return 1
-    for ((r = 0; r < $1; r++)); do
-        [ "$(for complete in "$dir"/out/step_*/manifest.json; do
-            stat -c %s "${complete%/*}/rank0000$r"-* 2>/dev/null
-        done | sort -u | wc -l)" -le 1 ] || return 1
-    done
-}
-resumes() {     # NP MODE STAGE
-    local last
-    last=$(ls "$dir"/out/step_*/manifest.json 2>/dev/null | sed -n '$s,.*/step_0*\(.*\)/.*,\1,p')
-    [ -n "$last" ] || return 0
-    timeout -k 2 60 mpirun --oversubscribe -np "$1" "$trainer" "${common[@]}" "${small[@]}" -z "$3" \
-        -o "$dir/out" -y 1 -x "$last" \
-        >"$dir/resumed" 2>&1 </dev/null && grep -q "^resuming at step $last$" "$dir/resumed" &&
-        checked=$((checked + 1))
-}
-messages() { grep -ac '^train_gpt2_zero: ' "$dir/screen"; }
-message() { grep -am 1 '^train_gpt2_zero: ' "$dir/screen"; }
+ranks_started() { [ "$(ranks | wc -l)" = "$1" ]; }
 
 # one SIGNAL NP MODE STAGE OVERLAP: at a random moment of the start, or of the steps
 one() {
-    local signal=$1 np=$2 rank=$((RANDOM % $2)) early=$((RANDOM % 3 == 0)) delay=$((RANDOM % 1200)) pid \
-        since status took most
-    delay=$(awk "BEGIN { print $delay / 1000 }")
-    begin "$signal rank $rank of $np, $3, stage $4, overlap $5, $delay s after $([ $early = 1 ] && echo its \
-        start || echo step 5)"
-    start "$2" "$3" "$4" "$5" -x 1000000
-    if [ $early = 1 ]; then await ranks_started "$np"; else await step_5; fi || need 'it did not start' false
+    local signal=$1 np=$2 rank=$((RANDOM % $2)) early=$((RANDOM % 3 == 0)) delay most=3 last args
+    delay=$(awk "BEGIN { print $((RANDOM % 1200)) / 1000 }")
+    begin "kills.$signal rank $rank of $np, $3, stage $4, overlap $5, $delay s after $([ $early = 1 ] &&
+        echo its start || echo step 5)"
+    rm -rf "$folder"
+    arguments "$3" "$4" "$5"
+    start "$np by MPI" "${args[@]}" -x $endless -n 20 -nk 3 -o "$folder"
+    if [ $early = 1 ]; then await ranks_started "$np"; else await step 5/; fi || need 'it did not start' false
     sleep "$delay"
-    since=$EPOCHREALTIME
-    read -r pid <"$dir/pid.$rank"
-    kill -"$signal" "$pid"
-    wait $job; status=$?
-    took=$(awk "BEGIN { print $EPOCHREALTIME - $since }")
-    most=3; [ "$signal" = STOP ] && most=$((limit + 3))
+    kill -"$signal" "$(rank_pid "$rank")"
+    await_end
+    [ "$signal" != STOP ] || most=$((limit + 3))
     if [ "$signal" = STOP ] && message | grep -q 'for MPI to start'; then most=$((start_limit + 4)); fi
     need "took $took s" number "$took < $most"
-    need "status $status" [ $status != 0 -a $status != 124 ]
-    need "processes are left: $(ours)" await nothing_runs
-    need "in Open MPI's shared memory: $(ls "$dir/shm")" [ -z "$(ls "$dir/shm")" ]
-    need 'files are half written' nothing_half_written "$np"
+    need "status $status" [ "$status" != 0 ]
+    nothing_left
+    is "files in Open MPI's shared memory" "$(ls "$dir/shm")" ''
+    every_checkpoint_is_whole
     "says_$signal" "$rank" "$np"
-    [ "$3" = direct ] || need 'the last checkpoint does not load' resumes "$np" "$3" "$4"
-    [ "$3" = direct ] && grep -qa 'direct reads' "$dir/screen" && direct=$((direct + 1))
+    ! grep -qa 'direct reads' "$dir/screen.0" || direct=$((direct + 1))
+    message | cut -c 1-150
+    last=$(newest)
+    if [ "$3" != direct ] && [ -n "$last" ]; then
+        start "$np by MPI" "${args[@]}" -y 1 -x "$((10#$last))" -o "$folder"
+        await_end
+        is 'status of the run that goes on' "$status" 0
+        has "$dir/screen.0" "^resuming at step $((10#$last))$"
+        checked=$((checked + 1))
+    fi
     end
-    echo "   ended after $took s: $(message | cut -c 1-150)"
-    [ -z "$why" ] || sed 's/^/    /' <(grep -av '^step' "$dir/screen" | tail -n 20)
 }
-
+collective='(a reduce-scatter|an all-gather|a broadcast) of (unit [0-9]+|scalars)|a barrier'
+when='(checkpoint of )?step [0-9]+'
 says_KILL() {   # mpirun's own notice names rank and host; unless a rank noticed it first, by a direct read
-    local gone="^train_gpt2_zero: $when: .* rank $1 \(host $host\) in ($collective): it is gone\$"
     case $(messages) in
-        0) need 'no notice of mpirun' grep \
-            -aqE "process rank $1 with PID [0-9]+ on node $host exited on signal 9" "$dir/screen" ;;
-        1) need 'the message does not say who is gone, when, and where' grep -aqE "$gone" "$dir/screen" ;;
-        *) need "$(messages) messages" false ;;
+        0) has "$dir/screen.0" "process rank $1 with PID [0-9]+ on node $host exited on signal 9" ;;
+        *) is messages "$(messages)" 1
+           has "$dir/screen.0" "^train_gpt2_zero: $when: .* rank $1 .host $host. in ($collective): it is gone" ;;
     esac
 }
 says_STOP() {
     local others="[$(seq -s '' 0 $(($2 - 1)) | tr -d "$1")]"
-    need "$(messages) messages of the trainer" [ "$(messages)" = 1 ]
-    if grep -aq '^step ' "$dir/screen"; then
-        need 'the message does not say when, who, and what for' grep -aqE \
-            "^train_gpt2_zero: $when: rank $others \(host $host\) waited $limit s in ($collective) "\
-"for rank $1 \(host $host\): " "$dir/screen"
-    else        # MPI does not say who has not come to its start
-        need 'the message does not say who waited' grep \
-            -aqE "^train_gpt2_zero: (step 1: )?rank $others \(host $host\) waited" "$dir/screen"
+    is messages "$(messages)" 1
+    if step; then
+        has "$dir/screen.0" "^train_gpt2_zero: $when: rank $others \(host $host\) waited $limit s in \
+($collective) for rank $1 \(host $host\): "
+    else        # MPI does not report who has not come to its start
+        has "$dir/screen.0" "^train_gpt2_zero: (step 1: )?rank $others \(host $host\) waited"
     fi
 }
 
 # A rank that is stopped for less than the limit
 goes_on() {     # NP MODE STAGE OVERLAP
-    local steps=300 expected rank=$((RANDOM % $1)) pid
-    [ "$2" = direct ] && steps=40
-    begin "goes on: rank $rank of $1, $2, stage $3, overlap $4"
-    start "$@" -n 0 -x $steps; wait $job || need 'undisturbed it did not run' false
-    expected=$(hashes "$dir/screen")
-    start "$@" -n 0 -x $steps
-    await step_5 || need 'it did not start' false
-    read -r pid <"$dir/pid.$rank"
+    local expected rank=$((RANDOM % $1)) pid args
+    begin "kills.goes on: rank $rank of $1, $2, stage $3, overlap $4"
+    arguments "${@:2}"
+    args+=(-x "$([ "$2" = direct ] && echo 40 || echo 300)")
+    expected=$(undisturbed "$1 by MPI" "${args[@]}")
+    start "$1 by MPI" "${args[@]}"
+    await step 5/ || need 'it did not start' false
+    pid=$(rank_pid "$rank")
     kill -STOP "$pid"; sleep 1.5; kill -CONT "$pid"
-    wait $job || need "disturbed it did not run: $(message)" false
-    is digests "$(hashes "$dir/screen")" "${expected:-none}"
+    await_end
+    is digests "$(hashes "$dir/screen.0")" "${expected:-none}"
     end
 }
 
+# ---- kills during saves, in one folder
+
+patient=("${small[@]}" --overlap 0 --comm-timeout 60)
+# Complete checkpoints that the run did not take. That a save did not end it may say.
+passed_over() { grep 'looking for an older' "$dir/screen.0" | grep -v 'the save did not end'; }
+
+# The saves of run number $1 are beside training, or not
+how() { [ $(($1 % 4 / 2)) = 0 ] || echo --async-save; }
+
+# strike WAY EVERY ARGUMENT...: a run goes on from the newest checkpoint until it is killed. It saves every so
+# many steps; every step, it does little else.
+strike() {
+    local way=$1 every=$2 before files victims last
+    before=$(newest)
+    files=$(ls -d "$folder"/step_*/rank* 2>/dev/null)
+    start "$way" "${patient[@]}" -x $endless -n "$every" -nk 2 -y 1 -o "$folder" "${@:3}"
+    if [ $every = 1 ]; then await new_save "$files"; else await step; fi || need 'it did not start' false
+    sleep "0.0$(printf %02d $((RANDOM % 60)))"
+    mapfile -t victims < <(ranks | shuf --random-source=<(yes $RANDOM))
+    [ $((RANDOM % 3)) = 0 ] || victims=("${victims[0]}")    # all ranks at once, or one
+    kill -KILL "${victims[@]}"
+    await_end
+    need "the others took $took s" number "$took < 5"
+    nothing_left
+    need "$(messages) messages" [ "$(messages)" -le 1 ]
+    every_checkpoint_is_whole
+    if [ -n "$before" ]; then
+        has "$dir/screen.0" "^resuming at step $before$"
+    fi
+    is 'checkpoints passed over' "$(passed_over)" ''
+    last=$(newest)
+    need "step ${last:-none} after $before" [ "${last:-0}" -ge "${before:-0}" ]
+    if half_saved || [ -n "$(without_models)" ]; then in_saves=$((in_saves + 1)); fi
+}
+
+series() {      # WAY KILLS
+    local way=$1 i last disturbed
+    begin "kills.$2 kills of $way"
+    rm -rf "$folder"
+    for ((i = 0; i < $2; i++)); do
+        # shellcheck disable=SC2046
+        strike "$way" $((i % 2 ? 40 : 1)) $(how $i)
+        [ -z "$why" ] || break
+    done
+    last=$(($(last_begun) + 3))     # beyond what dead saves have left
+    # shellcheck disable=SC2046
+    start "$way" "${patient[@]}" -x $last -n 1 -nk 2 -y 1 -o "$folder" $(how 2)
+    await_end
+    need "it does not come to its end: $(tail -n 1 "$dir/screen.0")" \
+        [ -e "$folder/summary.json" ]
+    need "what dead saves have left is still there: $(ls "$folder")" not half_saved
+    is checkpoints "$(complete | wc -l)" 2
+    is 'checkpoints without model files' "$(without_models)" ''
+    disturbed=$(hashes "$dir/screen.0")
+    is digests "${disturbed:-none}" "$(undisturbed "$way" "${patient[@]}" -x $last)"
+    end
+    echo "   $i kills, $last steps"
+}
+
+# ---- the loop of llm.c's scripts, and signals
+
+# It starts the run again until it is done, which its summary says.
+run_until_done() {
+    local i
+    for ((i = 0;; i += 2)); do
+        # shellcheck disable=SC2046
+        mpirun --oversubscribe -np 2 "$trainer" "${common[@]}" "${patient[@]}" -x "$(cat "$dir/steps")" \
+            -n 50 -nk 2 -y 1 -o "$folder" $(how $i)
+        [ ! -e "$folder/summary.json" ] || break
+    done >"$dir/loop" 2>&1 </dev/null
+}
+steps_made() { [ "$(grep -cs '^step ' "$dir/loop")" -ge "$1" ]; }
+two_ranks() { [ "$(ranks | wc -l)" = 2 ]; }
+
+# strike_by SIGNAL: at a random instant
+strike_by() {
+    local victim
+    await two_ranks || need 'the ranks did not start' false
+    await steps_made $(($(grep -cs '^step ' "$dir/loop") + 1 + RANDOM % 80)) || need 'no steps' false
+    sleep "0.0$(printf %02d $((RANDOM % 50)))"
+    victim=$(ranks | sed -n "$((1 + RANDOM % 2))p")
+    need "it has ended before SIG$1" kill -"$1" "$victim"
+    [ "$1" = USR1 ] || await gone "$victim" || need "SIG$1 did not end a rank" false
+}
+
+around_a_loop() {
+    local signal last disturbed
+    begin 'kills.a loop, and signals of all kinds'
+    rm -rf "$folder"
+    echo $endless >"$dir/steps"
+    run_until_done & loop=$!
+    for signal in $(shuf -e KILL KILL KILL TERM HUP INT USR1 USR2 --random-source=<(yes $RANDOM)); do
+        strike_by "$signal"
+    done
+    strike_by TERM
+    last=$(($(last_begun) + 500))
+    echo $last >"$dir/steps"        # the next run, or the one after it, comes to its end
+    await two_ranks && kill -TERM "$(ranks | head -n 1)" 2>/dev/null
+    wait $loop
+    disturbed=$(hashes "$dir/loop" | tail -n 1)
+    is digests "${disturbed:-none}" "$(undisturbed '2 by MPI' "${patient[@]}" -x $last)"
+    end
+    echo "   resumed $(grep -c '^resuming' "$dir/loop") times," \
+        "stopped $(grep -c '^stopped' "$dir/loop") times"
+}
+gone() { [ -z "$1" ] || ! kill -0 "$1" 2>/dev/null; }
+
+echo "seed $seed"
 direct=0 checked=0
 for signal in KILL STOP; do
     shuffle
@@ -149,5 +314,17 @@ for signal in KILL STOP; do
     for ((i = 0; i < runs; i++)); do one $signal ${settings[i % ${#settings[@]}]}; done
 done
 echo "   direct reads in $direct runs, $checked checkpoints loaded afterwards"
-for mode in direct window messages; do goes_on $((2 + RANDOM % 2)) $mode $((RANDOM % 4)) $((RANDOM % 2)); done
+for mode in direct window messages; do
+    [ "$runs" = 0 ] || goes_on $((2 + RANDOM % 2)) $mode $((RANDOM % 4)) $((RANDOM % 2))
+done
+third=$((kills / 3)) in_saves=0
+if [ "$kills" != 0 ]; then
+    series 1 $third
+    series '2 by TCP' $third
+    series '2 by MPI' $((kills - 2 * third))
+    begin "kills.$in_saves of $kills kills fell into a save"
+    need 'fewer than a quarter' [ $((in_saves * 4)) -ge "$kills" ]
+    end
+fi
+around_a_loop
 finish kills
