@@ -76,23 +76,20 @@ if [ "${#missing[@]}" != 0 ]; then
     install "${missing[@]}"
 fi
 
-# Newer systems have only later versions, which format C in other ways; there the format is not checked.
-if [ "${1:-}" = check ] && ! command -v clang-format-14 >/dev/null; then
-    echo "Installing with apt-get: clang-format-14, for the format of C"
-    { may_install && { apt_install clang-format-14 || { apt update && apt_install clang-format-14; }; }; } ||
-        echo "Going on without it, so the format of C is not checked."
-fi
-
-# Where clang has no libFuzzer, the readers of files are not fuzzed.
-has_fuzzer() {
-    echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
-        clang -fsanitize=fuzzer,address -x c - -o "$log" >/dev/null 2>&1
+# optional PROBE PACKAGES WITHOUT: what make check can do without
+optional() {
+    sh -c "$1" >/dev/null 2>&1 && return
+    echo "Installing with apt-get: $2"
+    # shellcheck disable=SC2086
+    { may_install && { apt_install $2 || { apt update && apt_install $2; }; }; } ||
+        echo "Going on without it, so $3."
 }
-if [ "${1:-}" = check ] && ! has_fuzzer; then
-    echo "Installing with apt-get: clang and libclang-rt-dev, for libFuzzer"
-    { may_install && { apt_install clang libclang-rt-dev ||
-        { apt update && apt_install clang libclang-rt-dev; }; }; } ||
-        echo "Going on without them, so the readers of files are not fuzzed."
+if [ "${1:-}" = check ]; then
+    # Newer systems have only later versions, which format C in other ways.
+    optional 'command -v clang-format-14' clang-format-14 'the format of C is not checked'
+    optional "echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
+        clang -fsanitize=fuzzer,address -x c - -o '$log'" 'clang libclang-rt-dev' \
+        'the readers of files are not fuzzed, which takes libFuzzer'
 fi
 
 # NVIDIA's CUDA toolkit, cuDNN and NCCL do not come from apt: they are used where they are. Of cuDNN's

@@ -53,6 +53,16 @@ free_port() {
     until port=$((20000 + RANDOM % 10000)); ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
     echo $port
 }
+# rank_pid PROGRAM RANK: by mpirun's variable, or by its last option
+rank_pid() {
+    local p
+    for p in $(pgrep -f "^$1 "); do
+        if tr '\0' '\n' <"/proc/$p/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$2" ||
+            tr '\0' ' ' <"/proc/$p/cmdline" | grep -q -- " -pr $2 \$"; then
+            echo "$p"
+        fi
+    done 2>/dev/null
+}
 # of a key of a JSON file with a pair on each line, as summary.json
 json_value() { sed -nE "s/.*\"$2\": \"?([^\",{}]+).*/\1/p" "$1"; }
 hashes() { grep -aoE 'params_hash .*' "$1"; }

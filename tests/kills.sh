@@ -43,12 +43,6 @@ await_end() {
     took=$(awk "BEGIN { print $EPOCHREALTIME - $since }")
 }
 ranks() { pgrep -f "^$trainer "; }
-rank_pid() {    # RANK, of a job by MPI
-    local p
-    for p in $(ranks); do
-        if tr '\0' '\n' <"/proc/$p/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$1"; then echo "$p"; fi
-    done 2>/dev/null
-}
 nothing_runs() { ! ranks >/dev/null; }
 nothing_left() { await nothing_runs || need "processes are left: $(ranks)" false; }     # of a disk, maybe
 step() { grep -aqs "^step *${1:-}" "$dir/screen.0"; }
@@ -141,7 +135,7 @@ one() {
     start "$np by MPI" "${args[@]}" -x $endless -n 20 -nk 3 -o "$folder"
     if [ $early = 1 ]; then await ranks_started "$np"; else await step 5/; fi || need 'it did not start' false
     sleep "$delay"
-    kill -"$signal" "$(rank_pid "$rank")"
+    kill -"$signal" "$(rank_pid "$trainer" "$rank")"
     await_end
     [ "$signal" != STOP ] || most=$((limit + 3))
     if [ "$signal" = STOP ] && message | grep -q 'for MPI to start'; then most=$((start_limit + 4)); fi
@@ -169,7 +163,8 @@ says_KILL() {   # mpirun's own notice names rank and host; unless a rank noticed
     case $(messages) in
         0) has "$dir/screen.0" "process rank $1 with PID [0-9]+ on node $host exited on signal 9" ;;
         *) is messages "$(messages)" 1
-           has "$dir/screen.0" "^train_gpt2_zero: $when: .* rank $1 .host $host. in ($collective): it is gone" ;;
+           has "$dir/screen.0" "^train_gpt2_zero: $when: .* rank $1 .*host $host. in ($collective): it is gone"
+            ;;
     esac
 }
 says_STOP() {
@@ -192,7 +187,7 @@ goes_on() {     # NP MODE STAGE OVERLAP
     expected=$(undisturbed "$1 by MPI" "${args[@]}")
     start "$1 by MPI" "${args[@]}"
     await step 5/ || need 'it did not start' false
-    pid=$(rank_pid "$rank")
+    pid=$(rank_pid "$trainer" "$rank")
     kill -STOP "$pid"; sleep 1.5; kill -CONT "$pid"
     await_end
     is digests "$(hashes "$dir/screen.0")" "${expected:-none}"

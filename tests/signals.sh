@@ -150,17 +150,16 @@ other_rank() {
             >"$dir/stdout" 2>>"$errors"
     done
     need 'it did not start' await at_step 3
-    kill -STOP "$(ranked 0)"
-    kill -TERM "$(ranked 1)"
-    need 'rank 1 did not take it' await taken "$(ranked 1)"
+    kill -STOP "$(rank_pid "$trainer" 0)"
+    kill -TERM "$(rank_pid "$trainer" 1)"
+    need 'rank 1 did not take it' await taken "$(rank_pid "$trainer" 1)"
     kill -KILL $reader
     wait $reader 2>/dev/null
-    kill -CONT "$(ranked 0)"
+    kill -CONT "$(rank_pid "$trainer" 0)"
     ends_with 0
     has_saved 1
     end_run
 }
-ranked() { pgrep -f "^$trainer .*-x $endless.* -pr $1\$"; }
 taken() { grep -q '^ShdPnd:[[:space:]]*0*$' "/proc/$1/status"; }
 
 during_set_up() {

@@ -49,7 +49,7 @@ same() {
 }
 
 # mpirun's one rank is the one without it; two ranks show the stages between
-for setting in '1 0 3' '2 0 1 2 3' '3 0 3'; do
+for setting in '1 0 3' '2 0 1 2 3' '3 3'; do
     begin "example.same bits at every stage, and a loss that does not depend on the ranks: $setting"
     # shellcheck disable=SC2086
     same ${setting%% *} ZERO_CONFIG= ${setting#* }

@@ -5,7 +5,8 @@
 # Usage: tests/test_multi_node.sh TRAINER [GROUP]...      groups: same refused ends hosts
 . "$(dirname "$0")/cases.sh"
 . tests/hosts.sh
-TRAINER=$(realpath "$1"); export TRAINER
+ln -s "$(realpath "$1")" "$dir/trainer"
+export TRAINER=$dir/trainer             # a name that no other test's processes have
 shift
 recipes=$PWD/scripts/multi_node
 export TRY=1 ARGUMENTS='--device cpu --dtype fp32 --threads 1 --overlap 0' OMP_NUM_THREADS=1 TMPDIR=$dir/tmp
@@ -66,19 +67,11 @@ END
 chmod +x "$dir"/bin/*
 export SSH_PIDS=$dir/ssh_pids SPOOL=$dir TESTS=$PWD/tests PATH=$dir/bin:$PATH
 
-# Process ids of what still runs of a recipe: they have a variable that only they have, and name the trainer.
-processes() {
-    local p name
-    for p in $(grep -alF "$TRAINER" /proc/[0-9]*/cmdline 2>/dev/null); do
-        p=${p%/cmdline}
-        grep -aqF "TMPDIR=$TMPDIR" "$p/environ" 2>/dev/null && read -r name 2>/dev/null <"$p/comm" &&
-            [ "$name" != grep ] && echo "${p#/proc/}"
-    done
-}
+processes() { pgrep -f "$TRAINER"; }
 nothing_runs() { [ -z "$(processes)" ]; }
 nothing_left() {
     await nothing_runs && return
-    need "processes are left: $(for p in $(processes); do tr '\0' ' ' <"/proc/$p/cmdline"; echo; done)" false
+    need "processes are left: $(pgrep -fa "$TRAINER")" false
 }
 # recipe SECONDS NAME COMMAND...: its screen is $dir/NAME, its status $status
 recipe() {
@@ -191,20 +184,9 @@ ends_in() {
     nothing_left
 }
 messages() { grep -acE '^([^ ]+: )?train_gpt2_zero: ' "$screen"; }
-rank_pid() {    # RANK: by its last option, or by mpirun's variable
-    local p name
-    for p in $(processes); do
-        read -r name <"/proc/$p/comm" && [ "$name" = "$(basename "$TRAINER" | cut -c 1-15)" ] || continue
-        if tr '\0' '\n' <"/proc/$p/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$1" ||
-            tr '\0' ' ' <"/proc/$p/cmdline" | grep -q -- " -pr $1 \$"; then
-            echo "$p"
-        fi
-    done
-}
-
 test_ends() {
     begin_run 'end.a rank is killed: one message, all end'
-    kill -9 "$(rank_pid 1)"
+    kill -9 "$(rank_pid "$TRAINER" 1)"
     ends_in 12
     is messages "$(messages)" 1
     prints 'train_gpt2_zero: (step [0-9]+: )?rank 1 \(host .*\) is gone'
@@ -250,13 +232,13 @@ test_hosts() {
     end_run
     run=("${from_0[@]}")
     begin_run 'hosts.mpirun, a rank hangs: one message, all end' --comm-timeout 2
-    kill -STOP "$(rank_pid 1)"
+    kill -STOP "$(rank_pid "$TRAINER" 1)"
     ends_in 12
     is messages "$(messages)" 1
     prints '^train_gpt2_zero: step [0-9]+: rank 0 \(host host0\) waited 2 s .* for rank 1 \(host host1\): '
     end_run
     begin_run 'hosts.mpirun, a rank is killed: all end' --comm-timeout 20
-    kill -9 "$(rank_pid 1)"
+    kill -9 "$(rank_pid "$TRAINER" 1)"
     ends_in 12
     need "$(messages) messages" [ "$(messages)" -le 1 ]
     prints 'process rank 1 .* on node 10.77.7.2 exited on signal 9|rank 1 \(host host1\)'
