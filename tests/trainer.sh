@@ -451,7 +451,7 @@ test_memory() {
     need "$baseline KiB beyond its table: more than a program with MPI and oneDNN needs" [ "$baseline" \
         -le 16384 ]
     end
-    for setting in '0 -b 1 -x 8' '3 -b 32 -x 2 -r 0' '3 -b 32 -x 2 -r 3'; do
+    for setting in '0 -b 1 -x 8' '3 -b 16 -x 2 -r 0' '3 -b 16 -x 2 -r 3'; do
         begin "memory.stage $setting"
         # shellcheck disable=SC2086
         need 'did not run' pss 4 large -e l6h4c256v257t32 --dtype fp32 --hash params -z $setting
