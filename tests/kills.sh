@@ -163,8 +163,7 @@ says_KILL() {   # mpirun's own notice names rank and host; unless a rank noticed
     case $(messages) in
         0) has "$dir/screen.0" "process rank $1 with PID [0-9]+ on node $host exited on signal 9" ;;
         *) is messages "$(messages)" 1
-           has "$dir/screen.0" "^train_gpt2_zero: $when: .* rank $1 .*host $host. in ($collective): it is gone"
-            ;;
+           has "$dir/screen.0" "^train_gpt2_zero: $when: .* rank $1 .*$host. in ($collective): it is gone" ;;
     esac
 }
 says_STOP() {
