@@ -20,7 +20,6 @@ typedef struct {
     zero_traffic *traffic;
 } traffic_request;
 static int run_traffic(void *ctx, task *k) {
-    (void)k;
     traffic_request *r = ctx;
     *r->traffic = r->z->comm.traffic;
     return 0;

@@ -57,7 +57,6 @@ static int reduce_all(zero *z, char *theirs, float *sum) {
 }
 
 static int run_naive(void *ctx, task *k) {
-    (void)k;
     zero *z = ctx;
     char *theirs = malloc(CHUNK * dtype_bytes(plan_wire_type(&z->config)));
     float *sum = malloc(CHUNK * sizeof(float));

@@ -14,7 +14,6 @@ typedef struct {
 } share_request;
 
 static int run_share(void *ctx, task *k) {
-    (void)k;
     share_request *s = ctx;
     return comm_share(&s->z->comm, comm_for_scalars, s->mine, s->all, s->n);
 }
@@ -22,10 +21,7 @@ int share_values(zero *z, const double *mine, double *all, int n) {
     return tasks_run(&z->tasks, run_share, &(share_request){ z, mine, all, n });
 }
 
-static int run_barrier(void *ctx, task *k) {
-    (void)k;
-    return comm_barrier(&((zero *)ctx)->comm);
-}
+static int run_barrier(void *ctx, task *k) { return comm_barrier(&((zero *)ctx)->comm); }
 int zero_barrier(zero *z) { return tasks_run(&z->tasks, run_barrier, z); }
 
 int zero_sum(zero *z, double *values, int n) {
@@ -48,7 +44,6 @@ typedef struct {
 } broadcast_request;
 
 static int run_broadcast(void *ctx, task *k) {
-    (void)k;
     broadcast_request *s = ctx;
     return comm_broadcast(&s->z->comm, comm_for_scalars, s->root, s->data, s->bytes);
 }
@@ -65,11 +60,7 @@ int wait_for_device(zero *z, device_stream s) {
 
 // -------- failure
 
-static int run_nothing(void *ctx, task *k) {
-    (void)ctx;
-    (void)k;
-    return 0;
-}
+static int run_nothing(void *ctx, task *k) { return 0; }
 int end_collectives(zero *z) {
     ZERO_TRY(comm_failed(&z->comm));
     return tasks_run(&z->tasks, run_nothing, NULL);

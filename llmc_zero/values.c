@@ -89,7 +89,6 @@ static int get_part(const get_request *g, int unit, int part, int from) {
 }
 
 static int run_get(void *ctx, task *k) {
-    (void)k;
     get_request *g = ctx;
     zero *z = g->z;
     int unit = layout_unit_of(&z->layout, g->place);

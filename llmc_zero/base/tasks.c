@@ -104,7 +104,6 @@ static int free_cores(const device *d) {
 #ifdef _OPENMP
     if (d->asynchronous) return omp_get_max_threads();
 #endif
-    (void)d;
     return 1;
 }
 

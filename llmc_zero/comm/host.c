@@ -104,7 +104,6 @@ int comm_open_host(comm *c, const zero_config *config, memory *m) {
 
 void comm_close_host(comm *c, int clean) {
     struct comm_host *h = c->host;
-    (void)clean;
     if (h && h->transport) h->transport->close(c);
     free(h);
     c->host = NULL;

@@ -11,13 +11,11 @@ typedef struct {
 
 static char *messages_out(comm *c, exchange_kind x, int half, int dest) {
     const staging *s = c->host->state;
-    (void)half;
     return s->send + (x == EXCHANGE_SCATTER ? dest * c->host->scatter_bytes : 0);
 }
 
 static const char *messages_in(comm *c, exchange_kind x, int half, int src) {
     const staging *s = c->host->state;
-    (void)half;
     return s->receive + (x == EXCHANGE_ROOT ? 0 : src * c->host->scatter_bytes);
 }
 

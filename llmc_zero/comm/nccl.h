@@ -31,15 +31,9 @@ void comm_close_nccl(comm *c, int clean);
 #else
 #include "../base/error.h"
 static inline int comm_open_nccl(comm *c, const zero_config *config, memory *m) {
-    (void)c;
-    (void)config;
-    (void)m;
     return zero_fail(ZERO_ERR_ARGUMENT, "built without NCCL; install NVIDIA's "
                                         "package libnccl-dev and build again");
 }
-static inline void comm_close_nccl(comm *c, int clean) {
-    (void)c;
-    (void)clean;
-}
+static inline void comm_close_nccl(comm *c, int clean) {}
 #endif
 #endif

@@ -31,11 +31,7 @@ static void *alloc_for_nccl(device *d, size_t bytes, const char **why) {
     return NULL;
 }
 
-static void release_for_nccl(device *d, void *p, size_t bytes) {
-    (void)d;
-    (void)bytes;
-    ncclMemFree(p);
-}
+static void release_for_nccl(device *d, void *p, size_t bytes) { ncclMemFree(p); }
 
 void nccl_set_mover(comm *c, memory *m) {
     c->mover_functions = *c->device->f;

@@ -5,7 +5,6 @@
 #include <string.h>
 
 static int self_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes) {
-    (void)use;
     for (const comm_piece *p = pieces; p < pieces + n; p++) {
         if (p->shard == p->full) continue;
         ZERO_TRY(c->device->f->copy(c->device, COMM, p->full, p->shard, p->elems * elem_bytes));
@@ -16,7 +15,6 @@ static int self_all_gather(comm *c, comm_use use, const comm_piece *pieces, int 
 static int self_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
                                zero_dtype shard_type, int add) {
     device *d = c->device;
-    (void)use;
     for (const comm_piece *p = pieces; p < pieces + n; p++) {
         const rank_parts part = { .ranks = 1, .own = p->full };
         if (p->shard == p->full) continue;
@@ -25,26 +23,14 @@ static int self_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, 
     return 0;
 }
 
-static int self_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes) {
-    (void)c;
-    (void)use;
-    (void)root;
-    (void)data;
-    (void)bytes;
-    return 0;
-}
+static int self_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes) { return 0; }
 
 static int self_share(comm *c, comm_use use, const double *mine, double *all, int n) {
-    (void)c;
-    (void)use;
     memcpy(all, mine, n * sizeof *mine);
     return 0;
 }
 
-static int self_barrier(comm *c) {
-    (void)c;
-    return 0;
-}
+static int self_barrier(comm *c) { return 0; }
 
 static const comm_functions functions = { .all_gather = self_all_gather,
                                           .reduce_scatter = self_reduce_scatter,

@@ -78,9 +78,6 @@ static int wait_for(comm *c, const comm_call *call, exchange_kind x, uint32_t ge
 
 static int window_exchange(comm *c, const comm_call *call, exchange_kind x, int half, int root,
                            size_t bytes) {
-    (void)half;
-    (void)root;
-    (void)bytes;
     window *w = c->host->state;
     uint32_t generation = atomic_load_explicit(&w->ctl->generation, memory_order_acquire);
     uint32_t arrived = 1 + atomic_fetch_add_explicit(&w->ctl->arrived, 1, memory_order_acq_rel);

@@ -9,7 +9,6 @@
 #include <sys/mman.h>
 
 static void *cpu_alloc(device *d, size_t bytes, const char **why) {
-    (void)d;
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) {
         *why = strerror(errno);
@@ -18,80 +17,33 @@ static void *cpu_alloc(device *d, size_t bytes, const char **why) {
     madvise(p, bytes, MADV_HUGEPAGE);  // a hint: saves TLB misses if the system follows it
     return p;
 }
-static void cpu_release(device *d, void *p, size_t bytes) {
-    (void)d;
-    munmap(p, bytes);
-}
+static void cpu_release(device *d, void *p, size_t bytes) { munmap(p, bytes); }
 
 // Nothing is queued, so there is nothing to wait for, order or mark.
-static int cpu_pin(device *d, void *host, size_t bytes) {
-    (void)d;
-    (void)host;
-    (void)bytes;
-    return 0;
-}
-static void cpu_unpin(device *d, void *host) {
-    (void)d;
-    (void)host;
-}
-static int cpu_enter(device *d) {
-    (void)d;
-    return 0;
-}
-static int cpu_wait(device *d, device_stream s) {
-    (void)d;
-    (void)s;
-    return 0;
-}
+static int cpu_pin(device *d, void *host, size_t bytes) { return 0; }
+static void cpu_unpin(device *d, void *host) {}
+static int cpu_enter(device *d) { return 0; }
+static int cpu_wait(device *d, device_stream s) { return 0; }
 static int cpu_create_event(device *d, void **event) {
-    (void)d;
     *event = NULL;
     return 0;
 }
-static void cpu_destroy_event(device *d, void *event) {
-    (void)d;
-    (void)event;
-}
-static int cpu_record(device *d, void *event, device_stream s) {
-    (void)d;
-    (void)event;
-    (void)s;
-    return 0;
-}
-static int cpu_order(device *d, device_stream s, void *event) {
-    (void)d;
-    (void)s;
-    (void)event;
-    return 0;
-}
-static int cpu_wait_event(device *d, void *event) {
-    (void)d;
-    (void)event;
-    return 0;
-}
+static void cpu_destroy_event(device *d, void *event) {}
+static int cpu_record(device *d, void *event, device_stream s) { return 0; }
+static int cpu_order(device *d, device_stream s, void *event) { return 0; }
+static int cpu_wait_event(device *d, void *event) { return 0; }
 static int cpu_seconds_between(device *d, void *from, void *to, double *seconds) {
-    (void)d;
-    (void)from;
-    (void)to;
     *seconds = 0;
     return 0;
 }
-static void cpu_mark(device *d, const char *what, const char *name) {
-    (void)d;
-    (void)what;
-    (void)name;
-}
+static void cpu_mark(device *d, const char *what, const char *name) {}
 
 static int cpu_copy(device *d, device_stream s, void *to, const void *from, size_t bytes) {
-    (void)d;
-    (void)s;
     memcpy(to, from, bytes);
     return 0;
 }
 
 static int cpu_clear(device *d, device_stream s, void *x, size_t bytes) {
-    (void)d;
-    (void)s;
     char *p = x;
     if (bytes <= 1 << 20) {  // a parallel region would cost more, even with a false `if` clause
         memset(p, 0, bytes);
@@ -110,16 +62,12 @@ static int cpu_clear_stretches(device *d, device_stream s, zero_dtype type, void
 }
 
 static int cpu_fill_nan(device *d, device_stream s, void *x, size_t bytes) {
-    (void)d;
-    (void)s;
     kernel_fill_nan(x, bytes);
     return 0;
 }
 
 static int cpu_convert(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype from_type,
                        const void *from, int64_t n) {
-    (void)d;
-    (void)s;
     kernel_convert(to_type, to, from_type, from, n);
     return 0;
 }
@@ -127,8 +75,6 @@ static int cpu_convert(device *d, device_stream s, zero_dtype to_type, void *to,
 static int cpu_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
                          const rank_parts *parts, float scale, int64_t n, int add) {
     const void *list[parts->ranks];
-    (void)d;
-    (void)s;
     for (int r = 0; r < parts->ranks; r++)
         list[r] = r == parts->rank ? parts->own : parts->others + r * parts->stride;
     kernel_sum_ranks(to_type, to, type, list, parts->ranks, scale, n, add);
@@ -137,15 +83,11 @@ static int cpu_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *t
 
 static int cpu_accumulate(device *d, device_stream s, float *to, zero_dtype type, const void *from, int64_t n,
                           int first) {
-    (void)d;
-    (void)s;
     kernel_accumulate(to, type, from, n, first);
     return 0;
 }
 
 static int cpu_sum_squares(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x) {
-    (void)d;
-    (void)s;
     for (int i = 0; i < t->parts.n; i++) {
         const stretch *part = &t->parts.list[i];
         const char *from = (const char *)x + part->offset * dtype_bytes(type);
@@ -156,8 +98,6 @@ static int cpu_sum_squares(device *d, device_stream s, const norm_table *t, zero
 
 static int cpu_adamw(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a,
                      const adamw_table *t) {
-    (void)d;
-    (void)s;
     kernel_adamw(c, a, t);
     return 0;
 }
@@ -177,17 +117,11 @@ device device_host = { .f = &cpu_functions, .number = -1, .name = "cpu" };
 
 #ifndef ZERO_HAVE_CUDA
 int device_cuda_open(device *d, const zero_config *config, int node_rank) {
-    (void)d;
-    (void)config;
-    (void)node_rank;
     return zero_fail(ZERO_ERR_DEVICE, "the plugin was built without CUDA: build it where nvcc is found");
 }
 void device_cuda_close(device *d) { (void)d; }
 int device_cuda_count(void) { return device_cuda_open(NULL, NULL, 0); }
-int device_cuda_left(size_t *left) {
-    (void)left;
-    return device_cuda_count();
-}
+int device_cuda_left(size_t *left) { return device_cuda_count(); }
 #endif
 
 int device_open(device *d, const zero_config *config, int node_rank) {

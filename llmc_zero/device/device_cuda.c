@@ -52,21 +52,13 @@ static void *cuda_alloc(device *d, size_t bytes, const char **why) {
     cudaGetLastError();  // this error is reported here, so the next launch must not see it
     return NULL;
 }
-static void cuda_release(device *d, void *p, size_t bytes) {
-    (void)d;
-    (void)bytes;
-    cudaFree(p);
-}
+static void cuda_release(device *d, void *p, size_t bytes) { cudaFree(p); }
 
 static int cuda_pin(device *d, void *host, size_t bytes) {
-    (void)d;
     CUDA_TRY(cudaHostRegister(host, bytes, cudaHostRegisterDefault));
     return 0;
 }
-static void cuda_unpin(device *d, void *host) {
-    (void)d;
-    cudaHostUnregister(host);
-}
+static void cuda_unpin(device *d, void *host) { cudaHostUnregister(host); }
 
 static int cuda_enter(device *d) {
     CUDA_TRY(cudaSetDevice(((cuda_state *)d->state)->number));
@@ -78,12 +70,10 @@ static int cuda_wait(device *d, device_stream s) {
 }
 
 static int cuda_create_event(device *d, void **event) {
-    (void)d;
     CUDA_TRY(cudaEventCreateWithFlags((cudaEvent_t *)event, cudaEventDisableTiming));
     return 0;
 }
 static void cuda_destroy_event(device *d, void *event) {
-    (void)d;
     if (event) cudaEventDestroy(event);
 }
 static int cuda_record(device *d, void *event, device_stream s) {
@@ -96,19 +86,16 @@ static int cuda_order(device *d, device_stream s, void *event) {
 }
 
 static int cuda_wait_event(device *d, void *event) {
-    (void)d;
     CUDA_TRY(cudaEventSynchronize(event));
     return 0;
 }
 
 static int cuda_create_timer(device *d, void **timer) {
-    (void)d;
     CUDA_TRY(cudaEventCreate((cudaEvent_t *)timer));
     return 0;
 }
 static int cuda_seconds_between(device *d, void *from, void *to, double *seconds) {
     float ms = 0;
-    (void)d;
     CUDA_TRY(cudaEventElapsedTime(&ms, from, to));
     *seconds = ms / 1e3;
     return 0;
@@ -116,7 +103,6 @@ static int cuda_seconds_between(device *d, void *from, void *to, double *seconds
 
 static void cuda_mark(device *d, const char *what, const char *name) {
     char text[96];
-    (void)d;
     if (!what) {
         nvtxRangePop();
         return;

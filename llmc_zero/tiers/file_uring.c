@@ -131,7 +131,6 @@ static void *uring_loop(void *arg) {
 // -------- the driver
 
 static int uring_open(void **driver, file_queue *q, int threads) {
-    (void)threads;
     long allowed = file_allowed(FILE_URING, 1);
     uring *u = calloc(1, sizeof *u + (size_t)q->depth * sizeof(file_request *));
     if (!u) return ENOMEM;

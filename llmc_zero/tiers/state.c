@@ -8,10 +8,7 @@ static int device_create(state *s, memory *m, const memory_request *planned) {
     return s->array ? 0 : ZERO_ERR_MEMORY;
 }
 
-static int device_begin(state_part *p) {
-    (void)p;
-    return 0;
-}
+static int device_begin(state_part *p) { return 0; }
 
 static int device_ready(state_part *p) {
     const state *s = p->of;
@@ -21,10 +18,7 @@ static int device_ready(state_part *p) {
     return 0;
 }
 
-static int device_close_part(state_part *p) {
-    (void)p;
-    return 0;
-}
+static int device_close_part(state_part *p) { return 0; }
 
 const state_store state_on_device = {
     .create = device_create,

@@ -24,10 +24,7 @@ int state_lies_on_host(const state *s, state_range r) {
 
 // -------- the store
 
-static int host_begin(state_part *p) {
-    (void)p;
-    return 0;
-}
+static int host_begin(state_part *p) { return 0; }
 
 static int host_ready(state_part *p) {
     const state *s = p->of;
@@ -40,10 +37,7 @@ static int host_ready(state_part *p) {
     return 0;
 }
 
-static int host_close(state_part *p) {
-    (void)p;
-    return 0;
-}
+static int host_close(state_part *p) { return 0; }
 
 static int64_t host_span(const state *s, state_range r) {
     int64_t left = s->host->units[r.unit].away - r.from;
