@@ -321,19 +321,19 @@ static void *registered[BUFFERS];  // of its own too
 
 static int said(const char *what, ncclResult_t rc) {
     return rc == ncclSuccess ? 0
-                             : zero_fail(ZERO_ERR_COMM, "%s: %s: %s", what, ncclGetErrorString(rc),
-                                         ncclGetLastError(plain));
+                             : zero_fail(ZERO_ERR_COMM, "%s: %s: %s", what, nccl.GetErrorString(rc),
+                                         nccl.GetLastError(plain));
 }
 static int nccl_all_gather(void) {
     return said("ncclAllGather",
-                ncclAllGather(shard, other, bytes_of(part), ncclInt8, plain, device_cuda_stream(&d, COMM)));
+                nccl.AllGather(shard, other, bytes_of(part), ncclInt8, plain, device_cuda_stream(&d, COMM)));
 }
 static int nccl_reduce_scatter(void) {
     static const ncclDataType_t types[] = {
         [ZERO_F32] = ncclFloat32, [ZERO_BF16] = ncclBfloat16, [ZERO_F16] = ncclFloat16
     };
-    return said("ncclReduceScatter", ncclReduceScatter(full, other, part, types[opt.dtype], ncclSum, plain,
-                                                       device_cuda_stream(&d, COMM)));
+    return said("ncclReduceScatter", nccl.ReduceScatter(full, other, part, types[opt.dtype], ncclSum, plain,
+                                                        device_cuda_stream(&d, COMM)));
 }
 
 static void open_plain(void) {
@@ -341,19 +341,19 @@ static void open_plain(void) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
     if (!c.nccl) return;
-    if (!c.group.rank) must(said("ncclGetUniqueId", ncclGetUniqueId(&id)));
+    if (!c.group.rank) must(said("ncclGetUniqueId", nccl.GetUniqueId(&id)));
     MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
     must(said("ncclCommInitRankConfig",
-              ncclCommInitRankConfig(&plain, c.group.ranks, id, c.group.rank, &config)));
-    for (int i = 0; i < BUFFERS && ncclCommRegister; i++)
-        must(said("ncclCommRegister", ncclCommRegister(plain, buffers[i], opt.most, &registered[i])));
+              nccl.CommInitRankConfig(&plain, c.group.ranks, id, c.group.rank, &config)));
+    for (int i = 0; i < BUFFERS && nccl.CommRegister; i++)
+        must(said("ncclCommRegister", nccl.CommRegister(plain, buffers[i], opt.most, &registered[i])));
 }
 
 static void close_plain(void) {
     if (!plain) return;
     for (int i = 0; i < BUFFERS; i++)
-        if (registered[i]) must(said("ncclCommDeregister", ncclCommDeregister(plain, registered[i])));
-    must(said("ncclCommDestroy", ncclCommDestroy(plain)));
+        if (registered[i]) must(said("ncclCommDeregister", nccl.CommDeregister(plain, registered[i])));
+    must(said("ncclCommDestroy", nccl.CommDestroy(plain)));
 }
 #else
 static void open_plain(void) {}

@@ -38,7 +38,8 @@ typedef struct {
 
 typedef struct comm comm;
 
-// Unless a comment states otherwise, these return 0, or a negative error with the sentence set.
+// For device memory. Unless a comment states otherwise, these return 0, or a negative error with the sentence
+// set.
 typedef struct {
     // The next two are queued on the device: when they return, the host may not use the result yet. On
     // comm.gather_stream: full = all ranks' shards, in rank order.
@@ -47,17 +48,9 @@ typedef struct {
     // times 1/ranks, rounded once. add: added to the shard instead, which is then fp32.
     int (*reduce_scatter)(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
                           zero_dtype shard_type, int add);
-    // For host memory, done when they return:
-    int (*broadcast)(comm *c, comm_use use, int root, void *data, size_t bytes);
-    // all[r * n + i] = rank r's mine[i]
-    int (*share)(comm *c, comm_use use, const double *mine, double *all, int n);
-    int (*barrier)(comm *c);
     // (optional: 0) ZERO_ERR_COMM if a queued collective has failed. Call it after every wait for one of the
     // device's streams, before trusting the device's memory.
     int (*failed)(comm *c);
-    // (optional: nothing) Allocates the planned memory for data from other ranks to be summed
-    // (COMM_INCOMING). Call it when the plan is final, after the implementation is chosen.
-    int (*stage)(comm *c, memory *m);
     // (optional: nothing) Call it when all memory is allocated and its contents do not matter yet: registers
     // the blocks from the mover, and calls rehearse, which runs each kind of collective once.
     int (*prepare)(comm *c, memory *m, int (*rehearse)(void *), void *ctx);
@@ -77,6 +70,8 @@ struct comm {
     int ranks_on_device;          // including this one; 1 on a CPU
     memory_request *planned;      // (COMM_MEMORIES): the allocations allowed
     zero_traffic traffic;
+    char *incoming;  // (ranks, incoming_bytes) other ranks' data to be summed; NULL: summed where it arrives
+    size_t incoming_bytes;
     struct comm_host *host;  // of comm/host.c; NULL: one rank
     struct comm_nccl *nccl;  // of comm/nccl.c; NULL: the host's functions are used
     device mover;            // with NCCL: the device with NCCL's allocator, as memory's mover
@@ -109,6 +104,7 @@ int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const
 // read until comm_close. After an error: comm_close (clean 0).
 int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory *m, memory_request *planned);
 comm_way comm_way_of(const comm *c);  // the actual one
+int comm_stage(comm *c, memory *m);   // allocates the planned COMM_INCOMING
 void comm_close(comm *c, int clean);
 
 // Counts sent bytes.
@@ -127,18 +123,17 @@ static inline int comm_reduce_scatter(comm *c, comm_use use, const comm_piece *p
                                       zero_dtype full_type, zero_dtype shard_type, int add) {
     return c->f->reduce_scatter(c, use, pieces, n, full_type, shard_type, add);
 }
-static inline int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes) {
-    return c->f->broadcast(c, use, root, data, bytes);
-}
-static inline int comm_share(comm *c, comm_use use, const double *mine, double *all, int n) {
-    return c->f->share(c, use, mine, all, n);
-}
-static inline int comm_barrier(comm *c) { return c->f->barrier(c); }
 static inline int comm_failed(comm *c) { return c->f->failed ? c->f->failed(c) : 0; }
-static inline int comm_stage(comm *c, memory *m) { return c->f->stage ? c->f->stage(c, m) : 0; }
 static inline int comm_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx) {
     return c->f->prepare ? c->f->prepare(c, m, rehearse, ctx) : 0;
 }
+
+// -------- for host memory, done when they return (comm/host.c)
+
+int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes);
+// all[r * n + i] = rank r's mine[i]
+int comm_share(comm *c, comm_use use, const double *mine, double *all, int n);
+int comm_barrier(comm *c);
 
 // -------- implementations
 

@@ -34,8 +34,11 @@ static int host_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, 
     return host_staged_reduce(c, &call, pieces, n, full_type, shard_type, add);
 }
 
-static int host_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes) {
+// -------- in host memory
+
+int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes) {
     const comm_call call = { use, COMM_OTHER, "a broadcast" };
+    if (c->group.ranks == 1) return 0;
     size_t room = c->host->gather_bytes - STAMP_BYTES;
     for (size_t pos = 0; pos < bytes; pos += room) {
         size_t n = bytes - pos < room ? bytes - pos : room;
@@ -51,27 +54,18 @@ static int host_broadcast(comm *c, comm_use use, int root, void *data, size_t by
 }
 
 // Scalars are not a gather of parameters: their bytes are counted separately.
-static int host_share(comm *c, comm_use use, const double *mine, double *all, int n) {
+int comm_share(comm *c, comm_use use, const double *mine, double *all, int n) {
     const comm_call call = { use, COMM_OTHER, "an all-gather" };
     comm_piece p = { (char *)all, (char *)mine, n };
-    return host_staged_gather(c, &call, &device_host, &p, 1, sizeof *mine);
+    if (c->group.ranks > 1) return host_staged_gather(c, &call, &device_host, &p, 1, sizeof *mine);
+    memcpy(all, mine, n * sizeof *mine);
+    return 0;
 }
 
-static int host_barrier_alone(comm *c) { return host_barrier(c, &(comm_call){ .name = NULL }); }
-
-// A CUDA device sums the other ranks' data in its own memory.
-static int host_stage(comm *c, memory *m) {
-    if (!c->device->asynchronous) return 0;
-    c->host->incoming = memory_alloc(m, &c->planned[COMM_INCOMING]);
-    return c->host->incoming ? 0 : ZERO_ERR_MEMORY;
-}
+int comm_barrier(comm *c) { return c->group.ranks == 1 ? 0 : host_barrier(c, &(comm_call){ .name = NULL }); }
 
 const comm_functions comm_host_functions = { .all_gather = host_all_gather,
                                              .reduce_scatter = host_reduce_scatter,
-                                             .broadcast = host_broadcast,
-                                             .share = host_share,
-                                             .barrier = host_barrier_alone,
-                                             .stage = host_stage,
                                              .close = comm_close_host };
 
 // -------- opening and closing

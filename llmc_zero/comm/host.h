@@ -37,10 +37,9 @@ struct comm_host {
     size_t scatter_bytes, gather_bytes;  // capacity of the staging: to each rank, to all
     int half;                            // for the next exchange
     uint32_t exchanges;                  // done so far
-    int queued;      // copies between staging and the device are queued and may not be done
-    char *incoming;  // (ranks, scatter_bytes) on the device: staged data, to be summed there
-    int direct;      // all ranks can read each other's memory
-    int unstaged;    // large messages go from array to array
+    int queued;    // copies between staging and the device are queued and may not be done
+    int direct;    // all ranks can read each other's memory
+    int unstaged;  // large messages go from array to array
 };
 
 extern const comm_functions comm_host_functions;

@@ -4,7 +4,7 @@
 // group counts as one (group.cc, groupLaunchNonBlocking, NCCL 2.26 to 2.30). Blocking communicators would not
 // need it, but their calls cannot be aborted: NCCL's guide allows ncclCommAbort only on non-blocking ones,
 // and it frees memory that a call in another thread still uses. So groups are few: one per collective, since
-// staging has room for the largest bucket's shards (nccl_stage).
+// comm.incoming has room for the largest bucket's shards; what does not fit goes in rounds.
 #ifdef ZERO_HAVE_NCCL
 #include "host.h"
 #include "nccl.h"
@@ -47,14 +47,14 @@ static int exchange_round(nccl_state *n, comm_use use, const run *runs, int n_ru
     comm *c = n->c;
     lane *l = &n->lanes[REDUCE];
     size_t size = dtype_bytes(type);
-    ASK(n, ncclGroupStart);
+    ASK(n, GroupStart);
     for (const run *u = runs; u < runs + n_runs; u++) {
         for (int r = 0; r < c->group.ranks; r++) {
             if (r == c->group.rank) continue;
             const char *out = u->piece->full + (r * u->piece->elems + u->from) * size;
-            char *in = n->incoming + r * n->slot_bytes + u->at * size;
-            ASK(n, ncclSend, out, u->n, nccl_type[type], r, l->comm, l->stream);
-            ASK(n, ncclRecv, in, u->n, nccl_type[type], r, l->comm, l->stream);
+            char *in = c->incoming + r * c->incoming_bytes + u->at * size;
+            ASK(n, Send, out, u->n, nccl_type[type], r, l->comm, l->stream);
+            ASK(n, Recv, in, u->n, nccl_type[type], r, l->comm, l->stream);
             comm_count(c, use, COMM_REDUCE_SCATTER, u->n * size);
         }
     }
@@ -71,13 +71,13 @@ static int reduce_in_order(nccl_state *n, comm_use use, const comm_piece *pieces
     run runs[n_pieces];
     place at = { 0, 0 };
     for (;;) {
-        int n_runs = next_round(&at, pieces, n_pieces, n->slot_bytes / size, runs);
+        int n_runs = next_round(&at, pieces, n_pieces, c->incoming_bytes / size, runs);
         if (!n_runs) return 0;
         ZERO_TRY(exchange_round(n, use, runs, n_runs, full_type));
         for (const run *u = runs; u < runs + n_runs; u++) {
             const comm_piece *p = u->piece;
             const rank_parts parts = { ranks, own, p->full + (own * p->elems + u->from) * size,
-                                       n->incoming + u->at * size, n->slot_bytes };
+                                       c->incoming + u->at * size, c->incoming_bytes };
             ZERO_TRY(d->f->sum_ranks(d, COMM, shard_type, p->shard + u->from * shard_size, full_type, &parts,
                                      1.0f / ranks, u->n, add));
         }
@@ -92,10 +92,10 @@ static int reduce_by_nccl(nccl_state *n, comm_use use, const comm_piece *pieces,
     lane *l = &n->lanes[REDUCE];
     int ranks = c->group.ranks;
     size_t size = dtype_bytes(full_type);
-    ASK(n, ncclGroupStart);
+    ASK(n, GroupStart);
     for (const comm_piece *p = pieces; p < pieces + n_pieces; p++) {
         char *own = p->full + c->group.rank * p->elems * size;
-        ASK(n, ncclReduceScatter, p->full, own, p->elems, nccl_type[full_type], ncclSum, l->comm, l->stream);
+        ASK(n, ReduceScatter, p->full, own, p->elems, nccl_type[full_type], ncclSum, l->comm, l->stream);
         comm_count(c, use, COMM_REDUCE_SCATTER, (ranks - 1) * p->elems * size);
     }
     ZERO_TRY(nccl_end_group(n, l));
@@ -126,10 +126,10 @@ static int nccl_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, 
 static int gather(nccl_state *n, comm_use use, const comm_piece *pieces, int n_pieces, size_t elem_bytes) {
     comm *c = n->c;
     lane *l = &n->lanes[GATHERING];
-    ASK(n, ncclGroupStart);
+    ASK(n, GroupStart);
     for (const comm_piece *p = pieces; p < pieces + n_pieces; p++) {
         size_t bytes = p->elems * elem_bytes;
-        ASK(n, ncclAllGather, p->shard, p->full, bytes, ncclInt8, l->comm, l->stream);
+        ASK(n, AllGather, p->shard, p->full, bytes, ncclInt8, l->comm, l->stream);
         comm_count(c, use, COMM_ALL_GATHER, (c->group.ranks - 1) * bytes);
     }
     return nccl_end_group(n, l);
@@ -144,16 +144,6 @@ static int nccl_all_gather(comm *c, comm_use use, const comm_piece *pieces, int 
     return nccl_finish(n, l, w, rc);
 }
 
-// -------- data in host memory goes through the host's functions
-
-static int nccl_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes) {
-    return comm_host_functions.broadcast(c, use, root, data, bytes);
-}
-static int nccl_share(comm *c, comm_use use, const double *mine, double *all, int n) {
-    return comm_host_functions.share(c, use, mine, all, n);
-}
-static int nccl_barrier(comm *c) { return comm_host_functions.barrier(c); }
-
 static void nccl_close(comm *c, int clean) {
     comm_close_nccl(c, clean);
     comm_close_host(c, clean);
@@ -161,11 +151,7 @@ static void nccl_close(comm *c, int clean) {
 
 const comm_functions comm_nccl_functions = { .all_gather = nccl_all_gather,
                                              .reduce_scatter = nccl_reduce_scatter,
-                                             .broadcast = nccl_broadcast,
-                                             .share = nccl_share,
-                                             .barrier = nccl_barrier,
                                              .failed = nccl_failed,
-                                             .stage = nccl_stage,
                                              .prepare = nccl_prepare,
                                              .close = nccl_close };
 
@@ -192,9 +178,9 @@ int comm_open_nccl(comm *c, const zero_config *config, memory *m) {
     n->c = c;
     n->unit = -1;
     n->nccl_sums = config->comm.reduce_nccl;
-    ZERO_TRY(nccl_barrier(c));  // until it returns no rank allocates
+    ZERO_TRY(comm_barrier(c));  // until it returns no rank allocates
     ZERO_TRY(nccl_connect(n, config));
-    ZERO_TRY(nccl_barrier(c));
+    ZERO_TRY(comm_barrier(c));
     ZERO_TRY(nccl_count_taken(n, n->left));
     ZERO_TRY(create_events(n));
     ZERO_TRY(nccl_watch(n));
@@ -208,12 +194,12 @@ int comm_open_nccl(comm *c, const zero_config *config, memory *m) {
 static int finalize(nccl_state *n) {
     ZERO_TRY(nccl_deregister_all(n));
     for (lane *l = n->lanes; l < n->lanes + LANES; l++) {
-        ASK(n, ncclCommFinalize, l->comm);
+        ASK(n, CommFinalize, l->comm);
         ZERO_TRY(nccl_settle(n, l));
         ncclComm_t comm = l->comm;
         l->comm = NULL;
-        ncclResult_t rc = ncclCommDestroy(comm);
-        if (rc) return nccl_fail(n, NULL, "ncclCommDestroy failed", ncclGetErrorString(rc));
+        ncclResult_t rc = nccl.CommDestroy(comm);
+        if (rc) return nccl_fail(n, NULL, "ncclCommDestroy failed", nccl.GetErrorString(rc));
     }
     return 0;
 }

@@ -1,5 +1,5 @@
 // NCCL, loaded when ranks first ask for it: a run on a CPU, or of one rank, needs neither its 200 MiB nor the
-// time to link them. After nccl_load its functions are called by their own names.
+// time to link them. After nccl_load its functions are nccl.AllGather and so on.
 #ifndef LLMC_ZERO_COMM_NCCL_LIBRARY_H
 #define LLMC_ZERO_COMM_NCCL_LIBRARY_H
 #include <nccl.h>
@@ -18,29 +18,10 @@ int nccl_load(void);  // 0, or ZERO_ERR_COMM with the name looked for. Call it f
 typedef struct {
     NCCL_FUNCTIONS(NCCL_POINTER)
     // NULL if the library lacks them: then no buffer is registered
-    ncclResult_t (*CommRegister)(ncclComm_t comm, void *base, size_t bytes, void **handle);
-    ncclResult_t (*CommDeregister)(ncclComm_t comm, void *handle);
+    NCCL_POINTER(CommRegister)
+    NCCL_POINTER(CommDeregister)
 } nccl_functions;
 #undef NCCL_POINTER
 extern nccl_functions nccl;
 
-#define ncclAllGather nccl.AllGather
-#define ncclCommAbort nccl.CommAbort
-#define ncclCommDeregister nccl.CommDeregister
-#define ncclCommDestroy nccl.CommDestroy
-#define ncclCommFinalize nccl.CommFinalize
-#define ncclCommGetAsyncError nccl.CommGetAsyncError
-#define ncclCommInitRankConfig nccl.CommInitRankConfig
-#define ncclCommRegister nccl.CommRegister
-#define ncclGetErrorString nccl.GetErrorString
-#define ncclGetLastError nccl.GetLastError
-#define ncclGetUniqueId nccl.GetUniqueId
-#define ncclGetVersion nccl.GetVersion
-#define ncclGroupEnd nccl.GroupEnd
-#define ncclGroupStart nccl.GroupStart
-#define ncclMemAlloc nccl.MemAlloc
-#define ncclMemFree nccl.MemFree
-#define ncclRecv nccl.Recv
-#define ncclReduceScatter nccl.ReduceScatter
-#define ncclSend nccl.Send
 #endif

@@ -15,23 +15,23 @@
 static void *alloc_for_nccl(device *d, size_t bytes, const char **why) {
     static _Thread_local char text[160];
     void *p = NULL;
-    ncclResult_t rc = ncclMemAlloc(&p, bytes);
+    ncclResult_t rc = nccl.MemAlloc(&p, bytes);
     *why = text;
     if (rc) {
-        const char *last = ncclGetLastError(NULL);
+        const char *last = nccl.GetLastError(NULL);
         int known = last && *last;
-        snprintf(text, sizeof text, "ncclMemAlloc: %s%s%.100s", ncclGetErrorString(rc), known ? ": " : "",
+        snprintf(text, sizeof text, "ncclMemAlloc: %s%s%.100s", nccl.GetErrorString(rc), known ? ": " : "",
                  known ? last : "");
         cudaGetLastError();  // reported here, so the next launch must not report it again
         return NULL;
     }
     if (!d->f->clear(d, COMPUTE, p, bytes) && !d->f->wait(d, COMPUTE)) return p;
     snprintf(text, sizeof text, "%.159s", zero_last_error());
-    ncclMemFree(p);
+    nccl.MemFree(p);
     return NULL;
 }
 
-static void release_for_nccl(device *d, void *p, size_t bytes) { ncclMemFree(p); }
+static void release_for_nccl(device *d, void *p, size_t bytes) { nccl.MemFree(p); }
 
 void nccl_set_mover(comm *c, memory *m) {
     c->mover_functions = *c->device->f;
@@ -40,15 +40,6 @@ void nccl_set_mover(comm *c, memory *m) {
     c->mover = *c->device;
     c->mover.f = &c->mover_functions;
     m->mover = &c->mover;
-}
-
-// A reduction that does not fit goes in rounds, each in its own group.
-int nccl_stage(comm *c, memory *m) {
-    nccl_state *n = c->nccl;
-    if (n->nccl_sums) return 0;
-    n->slot_bytes = c->planned[COMM_INCOMING].bytes / c->group.ranks;
-    n->incoming = memory_alloc(m, &c->planned[COMM_INCOMING]);
-    return n->incoming ? 0 : ZERO_ERR_MEMORY;
 }
 
 // -------- NCCL's own memory
@@ -73,8 +64,8 @@ int nccl_count_taken(nccl_state *n, size_t before) {
 
 // A refusal does not matter: NCCL then copies through its own buffers.
 static int register_buffer(nccl_state *n, const lane *l, const memory_block *b, void **handle) {
-    if (!ncclCommRegister || !ncclCommDeregister) return 0;
-    ASK(n, ncclCommRegister, l->comm, b->base, b->bytes, handle);
+    if (!nccl.CommRegister || !nccl.CommDeregister) return 0;
+    ASK(n, CommRegister, l->comm, b->base, b->bytes, handle);
     if (n->rc != ncclInProgress) n->rc = ncclSuccess;
     return nccl_settle(n, l);
 }
@@ -112,7 +103,7 @@ int nccl_deregister_all(nccl_state *n) {
     while (n->n_registered) {
         const registration *r = &n->registered[--n->n_registered];
         lane *l = &n->lanes[r->lane];
-        ASK(n, ncclCommDeregister, l->comm, r->handle);
+        ASK(n, CommDeregister, l->comm, r->handle);
         ZERO_TRY(nccl_settle(n, l));
     }
     return 0;

@@ -45,8 +45,8 @@ static int may_share(const zero_config *config) {
 static int look_at_self(nccl_state *n, const zero_config *config, introduction *own) {
     char name[32];
     ZERO_TRY(nccl_load());
-    ncclResult_t rc = ncclGetVersion(&n->version);
-    if (rc) return zero_fail(ZERO_ERR_COMM, "NCCL: ncclGetVersion: %s", ncclGetErrorString(rc));
+    ncclResult_t rc = nccl.GetVersion(&n->version);
+    if (rc) return zero_fail(ZERO_ERR_COMM, "NCCL: ncclGetVersion: %s", nccl.GetErrorString(rc));
     own->version = n->version;
     version_name(name, n->version);
     if (n->version < LEAST_VERSION)
@@ -102,7 +102,7 @@ static int introduce(nccl_state *n, const zero_config *config) {
     int rc = look_at_self(n, config, &own);
     if (rc) zero_failed_on(c->net->rank, net_host(c->net, c->net->rank));
     ZERO_TRY(failure_agree(c->net, rc));
-    ZERO_TRY(comm_host_functions.share(c, comm_for_scalars, (double *)&own, (double *)all, count));
+    ZERO_TRY(comm_share(c, comm_for_scalars, (double *)&own, (double *)all, count));
     return compare(n, all);
 }
 
@@ -112,10 +112,10 @@ static int introduce(nccl_state *n, const zero_config *config) {
 static int make_ids(nccl_state *n, ncclUniqueId ids[LANES]) {
     if (n->c->group.rank) return 0;
     for (int i = 0; i < LANES; i++) {
-        ncclResult_t rc = ncclGetUniqueId(&ids[i]);
+        ncclResult_t rc = nccl.GetUniqueId(&ids[i]);
         if (rc)
-            return zero_fail(ZERO_ERR_COMM, "NCCL: ncclGetUniqueId on rank 0: %s: %s", ncclGetErrorString(rc),
-                             ncclGetLastError(NULL));
+            return zero_fail(ZERO_ERR_COMM, "NCCL: ncclGetUniqueId on rank 0: %s: %s",
+                             nccl.GetErrorString(rc), nccl.GetLastError(NULL));
     }
     return 0;
 }
@@ -158,14 +158,14 @@ static int connect_lanes(nccl_state *n) {
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     setenv("NCCL_BUFFSIZE", "2097152", 0);
     ZERO_TRY(failure_agree(c->net, make_ids(n, ids)));
-    ZERO_TRY(comm_host_functions.broadcast(c, comm_for_scalars, 0, ids, sizeof ids));
+    ZERO_TRY(comm_broadcast(c, comm_for_scalars, 0, ids, sizeof ids));
     for (int i = 0; i < LANES; i++) {
         lane *l = &n->lanes[i];
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         config.blocking = 0;
         config.maxCTAs = most_ctas(n, i);
         l->stream = device_cuda_stream(c->device, streams[i]);
-        ASK(n, ncclCommInitRankConfig, &l->comm, c->group.ranks, ids[i], c->group.rank, &config);
+        ASK(n, CommInitRankConfig, &l->comm, c->group.ranks, ids[i], c->group.rank, &config);
         ZERO_TRY(connect_together(n, l));
     }
     return 0;

@@ -53,10 +53,7 @@ typedef struct comm_nccl {
     int watching, stop;
     const collective *current;  // being queued
     uint64_t collectives;       // so far
-    // reductions
     int nccl_sums;
-    char *incoming;  // (ranks, slot_bytes): the other ranks' data, to be summed; NULL: NCCL sums
-    size_t slot_bytes;
     // memory
     size_t left;   // free bytes of the device before NCCL takes any
     size_t taken;  // by NCCL since
@@ -72,8 +69,8 @@ typedef struct comm_nccl {
 #define ASK(n, f, ...)                               \
     do {                                             \
         if (!(n)->rc || (n)->rc == ncclInProgress) { \
-            (n)->call = #f;                          \
-            (n)->rc = f(__VA_ARGS__);                \
+            (n)->call = "nccl" #f;                   \
+            (n)->rc = nccl.f(__VA_ARGS__);           \
         }                                            \
     } while (0)
 
@@ -117,7 +114,6 @@ int nccl_bytes_left(size_t *left);  // on the device
 // Counts the memory that NCCL has taken since `before` bytes were free.
 int nccl_count_taken(nccl_state *n, size_t before);
 void nccl_set_mover(comm *c, memory *m);
-int nccl_stage(comm *c, memory *m);
 int nccl_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx);
 int nccl_deregister_all(nccl_state *n);
 

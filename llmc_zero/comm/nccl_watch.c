@@ -26,12 +26,12 @@ enum { LOOK_MS = 50 };
 static ncclResult_t abort_lanes(nccl_state *n) {
     // without a communicator, the library may not even be loaded
     if (!n->lanes[REDUCE].comm && !n->lanes[GATHERING].comm) return ncclSuccess;
-    ncclResult_t rc = ncclGroupStart();
+    ncclResult_t rc = nccl.GroupStart();
     for (int i = 0; i < LANES; i++) {
-        if (!rc && n->lanes[i].comm) rc = ncclCommAbort(n->lanes[i].comm);
+        if (!rc && n->lanes[i].comm) rc = nccl.CommAbort(n->lanes[i].comm);
         n->lanes[i].comm = NULL;
     }
-    ncclResult_t end = ncclGroupEnd();
+    ncclResult_t end = nccl.GroupEnd();
     if (!rc) rc = end;
     return rc == ncclInProgress ? ncclSuccess : rc;
 }
@@ -106,7 +106,7 @@ int nccl_fail(nccl_state *n, const collective *w, const char *what, const char *
     nccl_abort(n);
     size_t used = strlen(text);
     if (n->aborted)
-        snprintf(text + used, room - used, "; and NCCL could not abort: %s", ncclGetErrorString(n->aborted));
+        snprintf(text + used, room - used, "; and NCCL could not abort: %s", nccl.GetErrorString(n->aborted));
     return nccl_relay(n);
 }
 
@@ -142,9 +142,9 @@ static const collective *oldest(const nccl_state *n) {
 static int fail_in_nccl(nccl_state *n, const lane *l, const collective *w, const char *what,
                         ncclResult_t rc) {
     char said[400];
-    const char *last = ncclGetLastError(l->comm);
+    const char *last = nccl.GetLastError(l->comm);
     int known = last && *last;
-    snprintf(said, sizeof said, "%s%s%s", ncclGetErrorString(rc), known ? ": " : "", known ? last : "");
+    snprintf(said, sizeof said, "%s%s%s", nccl.GetErrorString(rc), known ? ": " : "", known ? last : "");
     return nccl_fail(n, w, what, said);
 }
 
@@ -158,7 +158,7 @@ static int fail_in_cuda(nccl_state *n, const collective *w, const char *call, cu
 
 ncclResult_t nccl_progress_of(nccl_state *n, const lane *l) {
     ncclResult_t asked = ncclSuccess;
-    if (n->rc == ncclInProgress) asked = ncclCommGetAsyncError(l->comm, &n->rc);
+    if (n->rc == ncclInProgress) asked = nccl.CommGetAsyncError(l->comm, &n->rc);
     if (asked) n->rc = asked;
     return n->rc;
 }
@@ -203,7 +203,7 @@ int nccl_settle(nccl_state *n, const lane *l) {
 }
 
 int nccl_end_group(nccl_state *n, lane *l) {
-    ncclResult_t rc = ncclGroupEnd();
+    ncclResult_t rc = nccl.GroupEnd();
     if (!n->rc || n->rc == ncclInProgress) {
         n->rc = rc;
         n->call = "ncclGroupEnd";
@@ -215,7 +215,7 @@ int nccl_end_group(nccl_state *n, lane *l) {
 
 static int fail_late(nccl_state *n, const lane *l, const collective *w) {
     char what[160];
-    const char *last = ncclGetLastError(l->comm);
+    const char *last = nccl.GetLastError(l->comm);
     snprintf(what, sizeof what,
              "did not end within %g s: another rank died, hangs, or is in "
              "another collective",
@@ -251,7 +251,7 @@ static int look(nccl_state *n) {
     if (is_one_lost(n)) return nccl_fail(n, oldest(n), zero_last_error(), "");
     for (lane *l = n->lanes; l < n->lanes + LANES; l++) ZERO_TRY(look_at_queue(n, l));
     for (lane *l = n->lanes; l < n->lanes + LANES; l++) {
-        ncclResult_t state = ncclSuccess, rc = ncclCommGetAsyncError(l->comm, &state);
+        ncclResult_t state = ncclSuccess, rc = nccl.CommGetAsyncError(l->comm, &state);
         if (!rc) rc = state;
         if (!rc || rc == ncclInProgress) continue;
         n->cause = cause_of(rc);
@@ -341,7 +341,7 @@ int nccl_failed(comm *c) {
 
 int nccl_worst_of(comm *c, double mine, double *worst, int *who) {
     double all[c->group.ranks];
-    ZERO_TRY(comm_host_functions.share(c, comm_for_scalars, &mine, all, 1));
+    ZERO_TRY(comm_share(c, comm_for_scalars, &mine, all, 1));
     *who = 0;
     for (int r = 1; r < c->group.ranks; r++)
         if (all[r] > all[*who]) *who = r;

@@ -52,6 +52,14 @@ comm_way comm_way_of(const comm *c) {
     return (comm_way){ .ranks = c->group.ranks, .window = window, .nccl = c->nccl != NULL };
 }
 
+int comm_stage(comm *c, memory *m) {
+    const memory_request *incoming = &c->planned[COMM_INCOMING];
+    if (!incoming->blocks) return 0;
+    c->incoming = memory_alloc(m, incoming);
+    c->incoming_bytes = incoming->bytes / c->group.ranks;
+    return c->incoming ? 0 : ZERO_ERR_MEMORY;
+}
+
 void comm_close(comm *c, int clean) {
     if (c->f && c->f->close) c->f->close(c, clean);
     c->f = NULL;

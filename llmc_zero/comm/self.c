@@ -2,7 +2,6 @@
 #include "../base/error.h"
 #include "comm.h"
 #include <stdio.h>
-#include <string.h>
 
 static int self_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes) {
     for (const comm_piece *p = pieces; p < pieces + n; p++) {
@@ -23,20 +22,8 @@ static int self_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, 
     return 0;
 }
 
-static int self_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes) { return 0; }
-
-static int self_share(comm *c, comm_use use, const double *mine, double *all, int n) {
-    memcpy(all, mine, n * sizeof *mine);
-    return 0;
-}
-
-static int self_barrier(comm *c) { return 0; }
-
 static const comm_functions functions = { .all_gather = self_all_gather,
-                                          .reduce_scatter = self_reduce_scatter,
-                                          .broadcast = self_broadcast,
-                                          .share = self_share,
-                                          .barrier = self_barrier };
+                                          .reduce_scatter = self_reduce_scatter };
 
 int comm_open_self(comm *c) {
     c->f = &functions;

@@ -53,16 +53,15 @@ static int pack(comm *c, const comm_call *call, const chain *ch, int64_t pos, in
 
 // The other ranks' data, where the device can read it.
 static int receive(comm *c, int half, size_t bytes, rank_parts *sent) {
-    struct comm_host *h = c->host;
     const char *in = host_in(c, EXCHANGE_SCATTER, half, 0);
     size_t stride = host_in(c, EXCHANGE_SCATTER, half, 1) - in;
     *sent = (rank_parts){ c->group.ranks, c->group.rank, NULL, in, stride };
-    if (!h->incoming) return 0;
+    if (!c->incoming) return 0;
     for (int r = 0; r < c->group.ranks; r++)
         if (r != c->group.rank)
-            ZERO_TRY(move(c, c->device, h->incoming + r * h->scatter_bytes, in + r * stride, bytes));
-    sent->others = h->incoming;
-    sent->stride = h->scatter_bytes;
+            ZERO_TRY(move(c, c->device, c->incoming + r * c->incoming_bytes, in + r * stride, bytes));
+    sent->others = c->incoming;
+    sent->stride = c->incoming_bytes;
     return 0;
 }
 
