@@ -15,18 +15,9 @@ int zero_memory(const zero *z, int i, zero_memory_line *line) {
 
 size_t zero_memory_bytes(const zero *z, zero_memory_class class_) { return memory_bytes(&z->memory, class_); }
 
-typedef struct {
-    zero *z;
-    zero_traffic *traffic;
-} traffic_request;
-static int run_traffic(void *ctx, task *k) {
-    traffic_request *r = ctx;
-    *r->traffic = r->z->comm.traffic;
-    return 0;
-}
 void zero_traffic_info(zero *z, zero_traffic *t) {
-    traffic_request s = { z, t };
-    if (tasks_run(&z->tasks, run_traffic, &s)) *t = z->comm.traffic;
+    end_collectives(z);  // a failure is reported by the next call that uses them
+    *t = z->comm.traffic;
     params_count(z, t);
 }
 

@@ -64,7 +64,9 @@ static inline int traced_lane(const zero *z, task_lane lane) {
 int wait_for_device(zero *z, device_stream s);
 // all (ranks, n): every rank's `mine` (n)
 int share_values(zero *z, const double *mine, double *all, int n);
-int end_collectives(zero *z);  // waits for the collectives under way, so that this thread may use the net
+// Waits for the collectives under way, so that this thread may use the net, or call a collective; its failure
+// goes to tasks_fail.
+int end_collectives(zero *z);
 int agree(zero *z, int rc);    // if any rank failed, all fail with the failure of the lowest one
 
 // same.c: all ranks were given rank 0's settings and tables, or all fail

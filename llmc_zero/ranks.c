@@ -6,27 +6,18 @@
 int zero_rank(const zero *z) { return z->net.rank; }
 int zero_ranks(const zero *z) { return z->net.ranks; }
 
-typedef struct {
-    zero *z;
-    const double *mine;
-    double *all;
-    int n;
-} share_request;
-
-static int run_share(void *ctx, task *k) {
-    share_request *s = ctx;
-    return comm_share(&s->z->comm, comm_for_scalars, s->mine, s->all, s->n);
-}
 int share_values(zero *z, const double *mine, double *all, int n) {
-    return tasks_run(&z->tasks, run_share, &(share_request){ z, mine, all, n });
+    ZERO_TRY(end_collectives(z));
+    return tasks_fail(&z->tasks, comm_share(&z->comm, comm_for_scalars, mine, all, n));
 }
 
-static int run_barrier(void *ctx, task *k) { return comm_barrier(&((zero *)ctx)->comm); }
-int zero_barrier(zero *z) { return tasks_run(&z->tasks, run_barrier, z); }
+int zero_barrier(zero *z) {
+    ZERO_TRY(end_collectives(z));
+    return tasks_fail(&z->tasks, comm_barrier(&z->comm));
+}
 
 int zero_sum(zero *z, double *values, int n) {
     if (n < 1 || n > 64) return zero_fail(ZERO_ERR_ARGUMENT, "zero_sum: %d values; 1 to 64", n);
-    ZERO_TRY(comm_failed(&z->comm));  // the values may be leftovers of a failed collective
     double all[z->comm.group.ranks * n];
     ZERO_TRY(share_values(z, values, all, n));
     for (int i = 0; i < n; i++) {
@@ -36,21 +27,11 @@ int zero_sum(zero *z, double *values, int n) {
     return 0;
 }
 
-typedef struct {
-    zero *z;
-    int root;
-    void *data;
-    size_t bytes;
-} broadcast_request;
-
-static int run_broadcast(void *ctx, task *k) {
-    broadcast_request *s = ctx;
-    return comm_broadcast(&s->z->comm, comm_for_scalars, s->root, s->data, s->bytes);
-}
 int zero_broadcast(zero *z, int root, void *data, size_t bytes) {
     if (root < 0 || root >= z->comm.group.ranks)
         return zero_fail(ZERO_ERR_ARGUMENT, "zero_broadcast: root %d of %d ranks", root, z->comm.group.ranks);
-    return tasks_run(&z->tasks, run_broadcast, &(broadcast_request){ z, root, data, bytes });
+    ZERO_TRY(end_collectives(z));
+    return tasks_fail(&z->tasks, comm_broadcast(&z->comm, comm_for_scalars, root, data, bytes));
 }
 
 int wait_for_device(zero *z, device_stream s) {

@@ -210,6 +210,14 @@ int tasks_wait(tasks *t, task *k) {
     return k->done ? t->device->f->order(t->device, COMPUTE, k->done) : 0;
 }
 
+int tasks_fail(tasks *t, int rc) {
+    if (!rc) return 0;
+    pthread_mutex_lock(&t->lock);
+    fail_all(t, rc);
+    pthread_mutex_unlock(&t->lock);
+    return rc;
+}
+
 int tasks_run(tasks *t, int (*run)(void *, task *), void *ctx) {
     task k = { .run = run, .ctx = ctx, .lane = LANE_COLLECTIVES, .unit = -1 };
     ZERO_TRY(tasks_submit(t, &k, AFTER_NOTHING));

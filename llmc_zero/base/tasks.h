@@ -94,6 +94,8 @@ int tasks_submit(tasks *t, task *k, const task *const *needs);
 int tasks_wait(tasks *t, task *k);
 // Returns 1 if the last submission of k has run, or k was never submitted.
 int tasks_have_run(tasks *t, const task *k);
+// After a failure outside of a task: ends all lanes if rc is one, and returns it.
+int tasks_fail(tasks *t, int rc);
 // Runs a host task on LANE_COLLECTIVES, and waits for it.
 int tasks_run(tasks *t, int (*run)(void *, task *), void *ctx);
 
