@@ -15,11 +15,19 @@ static int make_plan(zero *z, comm_way way) {
     return plan_make(&z->plan, &z->config, &z->layout, &of);
 }
 
+// The uses of a training pass that read parameters.
+static int reading_uses(const layout *l) {
+    int n = 0;
+    for (int i = 0; i < l->n_units; i++) n += l->units[i].forward_uses + l->units[i].reading_uses;
+    return n;
+}
+
 static int create_states(zero *z) {
     ZERO_TRY(trace_open(&z->trace, z->config.debug.trace_events, &z->device, &z->memory,
                         &z->plan.own[PLAN_TRACE]));
     // only stage 3 has collectives at each use
-    ZERO_TRY(schedule_create(&z->schedule, z->layout.n_units, z->config.stage == 3));
+    ZERO_TRY(schedule_create(&z->schedule, &z->memory, z->layout.n_units, reading_uses(&z->layout),
+                             z->config.stage == 3));
     ZERO_TRY(pass_create(z));
     ZERO_TRY(states_open(z));
     ZERO_TRY(params_create(z));
@@ -106,11 +114,6 @@ static void destroy(zero *z, int clean) {
     comm_close(&z->comm, clean);
     states_free(z);
     net_close(&z->net, clean);
-    pass_free(z);
-    grads_free(z);
-    params_free(z);
-    update_free(z);
-    schedule_free(&z->schedule);
     layout_free(&z->layout);
     trace_close(&z->trace);
     memory_free_all(&z->memory);

@@ -289,23 +289,20 @@ static int create_wire_buffer(zero *z) {
 static int create_cleared(zero *z) {
     const layout *l = &z->layout;
     const layout_unit *last = &l->units[l->n_units - 1];
-    int n = last->first_cleared + last->n_cleared;
-    stretch *list = calloc(n + 1, sizeof *list), *table;
-    if (!list) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of what is cleared");
-    table = allocate(z, PLAN_CLEARED);
+    const int n = last->first_cleared + last->n_cleared;
+    stretch *table = allocate(z, PLAN_CLEARED), list[n + 1];
+    if (!table) return ZERO_ERR_MEMORY;
     for (int u = 0; u < l->n_units; u++) {
         int first = l->units[u].first_cleared;
         stretches *t = &z->grads.units[u].cleared;
-        t->list = table ? table + first : NULL;
+        t->list = table + first;
         for (; t->n < l->units[u].n_cleared; t->n++) {
             const layout_range *r = &l->cleared[first + t->n];
             list[first + t->n] = (stretch){ r->offset, r->elems, t->pieces };
             t->pieces += clear_chunks(r->elems);
         }
     }
-    int rc = table ? device_set(&z->device, table, list, n * sizeof *list) : ZERO_ERR_MEMORY;
-    free(list);
-    return rc;
+    return device_set(&z->device, table, list, n * sizeof *list);
 }
 
 static int create_bucket(zero *z, int bucket) {
@@ -313,11 +310,10 @@ static int create_bucket(zero *z, int bucket) {
     const int n = z->layout.buckets[bucket].n_units;
     b->reduce = (task){ .run = run_reduce, .ctx = z, .lane = LANE_COLLECTIVES, .index = bucket };
     b->gather = (task){ .run = run_gather_sums, .ctx = z, .lane = LANE_COLLECTIVES, .index = bucket };
-    b->pieces = calloc(n, sizeof *b->pieces);
-    b->units = calloc(n, sizeof *b->units);
-    b->spans = calloc(n, sizeof *b->spans);
-    if (!b->pieces || !b->units || !b->spans)
-        return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buckets");
+    b->pieces = allocate_array(z, n, sizeof *b->pieces);
+    b->units = allocate_array(z, n, sizeof *b->units);
+    b->spans = allocate_array(z, n, sizeof *b->spans);
+    if (!b->pieces || !b->units || !b->spans) return ZERO_ERR_MEMORY;
     ZERO_TRY(tasks_prepare(&z->tasks, &b->reduce, COMM));
     return z->config.stage == 0 ? tasks_prepare(&z->tasks, &b->gather, z->comm.gather_stream) : 0;
 }
@@ -333,10 +329,9 @@ static void put_into_bucket(zero *z, int unit) {
 
 int grads_create(zero *z) {
     const layout *l = &z->layout;
-    z->grads.units = calloc(l->n_units, sizeof *z->grads.units);
-    z->grads.buckets = calloc(l->n_buckets, sizeof *z->grads.buckets);
-    if (!z->grads.units || !z->grads.buckets)
-        return zero_fail(ZERO_ERR_MEMORY, "out of memory for the gradients of %d units", l->n_units);
+    z->grads.units = allocate_array(z, l->n_units, sizeof *z->grads.units);
+    z->grads.buckets = allocate_array(z, l->n_buckets, sizeof *z->grads.buckets);
+    if (!z->grads.units || !z->grads.buckets) return ZERO_ERR_MEMORY;
     ZERO_TRY(states_create(z, ZERO_GRADIENT));
     if (plan_uses_buckets(&z->config)) ZERO_TRY(create_buffers(z));
     ZERO_TRY(create_wire_buffer(z));
@@ -344,19 +339,6 @@ int grads_create(zero *z) {
     for (int i = 0; i < l->n_buckets; i++) ZERO_TRY(create_bucket(z, i));
     for (int i = l->n_units - 1; i >= 0; i--) put_into_bucket(z, i);
     return 0;
-}
-
-void grads_free(zero *z) {
-    for (int i = 0; z->grads.buckets && i < z->layout.n_buckets; i++) {
-        struct grads_bucket *b = &z->grads.buckets[i];
-        tasks_forget(&z->tasks, &b->reduce);
-        tasks_forget(&z->tasks, &b->gather);
-        free(b->pieces);
-        free(b->units);
-        free(b->spans);
-    }
-    free(z->grads.buckets);
-    free(z->grads.units);
 }
 
 int grads_rehearse(zero *z, int bucket, int64_t *counter) {

@@ -39,7 +39,6 @@ struct grads {
 };
 
 int grads_create(zero *z);
-void grads_free(zero *z);
 // At creation: reduces the bucket once, on zeros; counter gets the bytes.
 int grads_rehearse(zero *z, int bucket, int64_t *counter);
 // The unit's sums are read by this task, which must stay at its address. They are overwritten only after it

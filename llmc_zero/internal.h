@@ -47,6 +47,10 @@ struct zero {
     } saving;
 };
 
+// n zeroed elements: see memory_array.
+static inline void *allocate_array(zero *z, size_t n, size_t elem_bytes) {
+    return memory_array(&z->memory, n, elem_bytes);
+}
 static inline void *allocate(zero *z, plan_item item) { return memory_alloc(&z->memory, &z->plan.own[item]); }
 static inline void *allocate_for_unit(zero *z, plan_item item, int unit) {
     memory_request r = plan_for_unit(&z->plan, item, &z->config, &z->layout, unit);
@@ -67,7 +71,7 @@ int share_values(zero *z, const double *mine, double *all, int n);
 // Waits for the collectives under way, so that this thread may use the net, or call a collective; its failure
 // goes to tasks_fail.
 int end_collectives(zero *z);
-int agree(zero *z, int rc);    // if any rank failed, all fail with the failure of the lowest one
+int agree(zero *z, int rc);  // if any rank failed, all fail with the failure of the lowest one
 
 // same.c: all ranks were given rank 0's settings and tables, or all fail
 int same_settings(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units);

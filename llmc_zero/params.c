@@ -306,7 +306,7 @@ int params_acquire(zero *z, int unit) {
     comm_use use = use_in_pass(z, unit);
     int sharded = z->config.stage == 3;
     if (sharded) ZERO_TRY(start_gather(z, unit, use, 1));
-    ZERO_TRY(schedule_use(&z->schedule, unit));  // only now, so that a rejected use is not recorded
+    schedule_use(&z->schedule, unit);  // only now, so that a rejected use is not recorded
     if (sharded) ZERO_TRY(look_ahead(z, u->slot >= 0 || slots_are_open(z)));
     ZERO_TRY(tasks_wait(&z->tasks, &u->gather));
     count_gather(z, u, use.purpose);
@@ -391,8 +391,8 @@ static int create_slots(zero *z) {
         if (!z->params.units[i].own) return ZERO_ERR_MEMORY;
     }
     z->params.n_slots = z->plan.own[PLAN_SLOTS].blocks;
-    z->params.slots = calloc(z->params.n_slots + 1, sizeof *z->params.slots);
-    if (!z->params.slots) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the slots");
+    z->params.slots = allocate_array(z, z->params.n_slots, sizeof *z->params.slots);
+    if (!z->params.slots) return ZERO_ERR_MEMORY;
     for (int i = 0; i < z->params.n_slots; i++) {
         z->params.slots[i] = (struct params_slot){ allocate(z, PLAN_SLOTS), -1 };
         if (!z->params.slots[i].memory) return ZERO_ERR_MEMORY;
@@ -402,8 +402,8 @@ static int create_slots(zero *z) {
 
 int params_create(zero *z) {
     const int goes_across = state_goes_across(&z->config);
-    z->params.units = calloc(z->layout.n_units, sizeof *z->params.units);
-    if (!z->params.units) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the gathers");
+    z->params.units = allocate_array(z, z->layout.n_units, sizeof *z->params.units);
+    if (!z->params.units) return ZERO_ERR_MEMORY;
     ZERO_TRY(states_create(z, ZERO_PARAM));
     if (z->config.stage == 3) ZERO_TRY(create_slots(z));
     for (int i = 0; i < z->layout.n_units; i++) {
@@ -416,15 +416,6 @@ int params_create(zero *z) {
         if (goes_across) ZERO_TRY(tasks_prepare(&z->tasks, &u->fetch, UP));
     }
     return 0;
-}
-
-void params_free(zero *z) {
-    for (int i = 0; z->params.units && i < z->layout.n_units; i++) {
-        tasks_forget(&z->tasks, &z->params.units[i].gather);
-        tasks_forget(&z->tasks, &z->params.units[i].fetch);
-    }
-    free(z->params.units);
-    free(z->params.slots);
 }
 
 int params_rehearse(zero *z, int unit, int64_t *counter) {

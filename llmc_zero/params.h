@@ -37,7 +37,6 @@ struct params {
 };
 
 int params_create(zero *z);
-void params_free(zero *z);
 // Stages 1 to 3, at creation: gathers the unit once, as zeros; counter gets the bytes.
 int params_rehearse(zero *z, int unit, int64_t *counter);
 

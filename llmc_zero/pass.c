@@ -15,11 +15,9 @@ static int all_uses(const zero *z, int unit, pass_direction d) {
 }
 
 int pass_create(zero *z) {
-    z->pass.uses = calloc(z->layout.n_units, sizeof *z->pass.uses);
-    return z->pass.uses ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the uses of the units");
+    z->pass.uses = allocate_array(z, z->layout.n_units, sizeof *z->pass.uses);
+    return z->pass.uses ? 0 : ZERO_ERR_MEMORY;
 }
-
-void pass_free(zero *z) { free(z->pass.uses); }
 
 // -------- what the trainer may do
 

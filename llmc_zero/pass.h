@@ -28,7 +28,6 @@ struct pass {
 };
 
 int pass_create(zero *z);
-void pass_free(zero *z);
 
 // -------- what the trainer may do
 

@@ -1,44 +1,30 @@
 #include "schedule.h"
-#include "base/error.h"
-#include <stdlib.h>
 #include <string.h>
 
-int schedule_create(schedule *s, int n_units, int uses_agree) {
-    *s = (schedule){ .n_units = n_units, .uses_agree = uses_agree, .update_is_stale = 1 };
-    s->update = malloc(n_units * sizeof *s->update);
-    return s->update ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the order of %d units", n_units);
-}
-
-void schedule_free(schedule *s) {
-    free(s->update);
-    free(s->recorded[ZERO_TRAIN].units);
-    free(s->recorded[ZERO_EVAL].units);
+int schedule_create(schedule *s, memory *m, int n_units, int most_uses, int uses_agree) {
+    int *all = memory_array(m, n_units + 2 * most_uses, sizeof *all);
+    *s = (schedule){ .n_units = n_units,
+                     .most_uses = most_uses,
+                     .uses_agree = uses_agree,
+                     .update = all,
+                     .update_is_stale = 1 };
+    if (!all) return ZERO_ERR_MEMORY;
+    s->recorded[ZERO_TRAIN].units = all + n_units;
+    s->recorded[ZERO_EVAL].units = all + n_units + most_uses;
+    return 0;
 }
 
 // -------- recording
 
-static void forget_from(schedule *s, zero_mode mode, int n) {
+// From now on the record has n uses.
+static void set_length(schedule *s, zero_mode mode, int n) {
     s->recorded[mode].n = n;
     if (mode == ZERO_TRAIN) s->update_is_stale = 1;
 }
 
-static int append(schedule *s, int unit) {
-    schedule_order *o = &s->recorded[s->mode];
-    if (o->n == o->capacity) {
-        int capacity = o->capacity ? 2 * o->capacity : 4 * s->n_units;
-        int *units = realloc(o->units, capacity * sizeof *units);
-        if (!units) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the order of %d uses", capacity);
-        o->units = units;
-        o->capacity = capacity;
-    }
-    o->units[o->n++] = unit;
-    if (s->mode == ZERO_TRAIN) s->update_is_stale = 1;
-    return 0;
-}
-
 void schedule_begin_pass(schedule *s, zero_mode mode, int uses, int is_last) {
     schedule_order *o = &s->recorded[mode];
-    if (o->used < o->n) forget_from(s, mode, o->used);  // the last pass was shorter than its record
+    if (o->used < o->n) set_length(s, mode, o->used);  // the last pass was shorter than its record
     o->used = 0;
     s->mode = mode;
     s->updating = 0;
@@ -46,13 +32,15 @@ void schedule_begin_pass(schedule *s, zero_mode mode, int uses, int is_last) {
     s->is_last = is_last;
 }
 
-int schedule_use(schedule *s, int unit) {
+void schedule_use(schedule *s, int unit) {
     schedule_order *o = &s->recorded[s->mode];
-    if (o->used < o->n && o->units[o->used] != unit) forget_from(s, s->mode, o->used);
-    if (o->used == o->n) ZERO_TRY(append(s, unit));
+    if (o->used < o->n && o->units[o->used] != unit) set_length(s, s->mode, o->used);
+    if (o->used == o->n && o->n < s->most_uses) {
+        set_length(s, s->mode, o->n + 1);
+        o->units[o->used] = unit;
+    }
     o->used++;
     s->left--;
-    return 0;
 }
 
 // -------- the update

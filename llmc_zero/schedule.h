@@ -11,19 +11,20 @@
 // If a pass uses the units in a different order than the last one, the new order is recorded.
 #ifndef LLMC_ZERO_SCHEDULE_H
 #define LLMC_ZERO_SCHEDULE_H
+#include "base/memory.h"
 #include "zero.h"
 
 // The kind of pass: forward and backward of a training step, or forward only.
 typedef enum { ZERO_TRAIN, ZERO_EVAL } zero_mode;
 
 typedef struct {
-    int *units;
-    int n, capacity;
+    int *units;  // (most_uses)
+    int n;
     int used;  // by the current or the last pass
 } schedule_order;
 
 typedef struct {
-    int n_units;
+    int n_units, most_uses;
     int uses_agree;              // all ranks use the units in the same order
     schedule_order recorded[2];  // by mode
     int *update;                 // (n_units) the order of the update, unless it is stale
@@ -35,12 +36,12 @@ typedef struct {
     int updating, updated;
 } schedule;
 
-int schedule_create(schedule *s, int n_units, int uses_agree);
-void schedule_free(schedule *s);
+// most_uses: of a pass that are recorded. Returns 0, or ZERO_ERR_MEMORY.
+int schedule_create(schedule *s, memory *m, int n_units, int most_uses, int uses_agree);
 
 // A pass of `uses` uses begins. is_last: the update follows it, not another micro-batch.
 void schedule_begin_pass(schedule *s, zero_mode mode, int uses, int is_last);
-int schedule_use(schedule *s, int unit);  // the unit is used now
+void schedule_use(schedule *s, int unit);  // the unit is used now
 
 // The update begins. Returns its order (n_units), the same on all ranks: that of the last training pass if
 // all ranks use the same order, otherwise the table's. Valid until the next pass begins.

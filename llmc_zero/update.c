@@ -76,16 +76,13 @@ static int create_tables(zero *z, adamw_segment *segments) {
 
 static int create_pieces(zero *z) {
     const plan_pieces count = plan_count_pieces(&z->config, &z->layout, z->net.rank);
-    adamw_segment *segments = calloc(count.segments + 1, sizeof *segments);
     z->update.n_pieces = count.pieces;
-    z->update.pieces = calloc(count.pieces, sizeof *z->update.pieces);
-    int rc = ZERO_ERR_MEMORY;
-    if (!segments || !z->update.pieces)
-        zero_fail(rc, "out of memory for the table of the update");
-    else {
-        list_pieces(z);
-        rc = create_tables(z, segments);
-    }
+    z->update.pieces = allocate_array(z, count.pieces, sizeof *z->update.pieces);
+    if (!z->update.pieces) return ZERO_ERR_MEMORY;
+    list_pieces(z);
+    adamw_segment *segments = calloc(count.segments + 1, sizeof *segments);
+    int rc = segments ? create_tables(z, segments)
+                      : zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of the update");
     free(segments);
     return rc;
 }
@@ -108,23 +105,12 @@ int update_create(zero *z) {
     const int n = z->layout.n_units;
     z->update.is_ahead = states_are_away(z);
     state_keep_next(&z->update.next_params, states_get(z, ZERO_PARAM));
-    z->update.units = calloc(n, sizeof *z->update.units);
-    z->update.order = calloc(n, sizeof *z->update.order);
-    if (!z->update.units || !z->update.order)
-        return zero_fail(ZERO_ERR_MEMORY, "out of memory for the update of %d units", n);
+    z->update.units = allocate_array(z, n, sizeof *z->update.units);
+    z->update.order = allocate_array(z, n, sizeof *z->update.order);
+    if (!z->update.units || !z->update.order) return ZERO_ERR_MEMORY;
     ZERO_TRY(create_pieces(z));
     for (int u = 0; u < n; u++) ZERO_TRY(create_tasks(z, u));
     return 0;
-}
-
-void update_free(zero *z) {
-    for (int u = 0; z->update.units && u < z->layout.n_units; u++) {
-        tasks_forget(&z->tasks, &z->update.units[u].adamw);
-        tasks_forget(&z->tasks, &z->update.units[u].publish);
-    }
-    free(z->update.units);
-    free(z->update.pieces);
-    free(z->update.order);
 }
 
 // -------- one unit

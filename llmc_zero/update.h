@@ -41,7 +41,6 @@ struct update {
 };
 
 int update_create(zero *z);
-void update_free(zero *z);
 
 // After each backward use: submits the units that can be updated already, if the step's end is promised.
 // Otherwise begins to read the first pieces of the update.

@@ -1,5 +1,6 @@
 #include "memory.h"
 #include "error.h"
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,6 +86,22 @@ int memory_note(memory *m, const memory_request *r) {
     return add_block(m, r, &(memory_block){ .bytes = r->bytes });
 }
 
+struct memory_array {
+    struct memory_array *next;
+    _Alignas(max_align_t) char data[];
+};
+
+void *memory_array(memory *m, size_t n, size_t elem_bytes) {
+    struct memory_array *t = calloc(1, sizeof *t + n * elem_bytes);
+    if (!t) {
+        zero_fail(ZERO_ERR_MEMORY, "out of memory for a table of %zu bytes", n * elem_bytes);
+        return NULL;
+    }
+    t->next = m->tables;
+    m->tables = t;
+    return t->data;
+}
+
 static int is_used(const memory *m, const memory_block *b) {
     return m->disk_hangs && b->owner && !b->owner->asynchronous;
 }
@@ -95,6 +112,10 @@ void memory_free_all(memory *m) {
         if (b->pinned && !is_used(m, b)) m->device->f->unpin(m->device, b->base);
         if (b->owner && !is_used(m, b)) b->owner->f->release(b->owner, b->base, b->bytes);
         free(b);
+    }
+    for (struct memory_array *t = m->tables, *next; t; t = next) {
+        next = t->next;
+        free(t);
     }
     for (int i = 0; i < m->n_lines; i++) free((char *)m->lines[i].purpose);
     free(m->lines);

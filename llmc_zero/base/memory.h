@@ -29,6 +29,7 @@ typedef struct {
     memory_block *blocks;
     zero_memory_line *lines;  // one for each purpose, in the order of first use
     int n_lines;
+    struct memory_array *tables;
     int disk_hangs;  // 1: a hung disk may still access host memory, which therefore stays allocated
 } memory;
 
@@ -41,6 +42,9 @@ void *memory_alloc(memory *m, const memory_request *r);
 void *memory_alloc_pinned(memory *m, const memory_request *r);
 // Records memory allocated elsewhere: the shared window, NCCL.
 int memory_note(memory *m, const memory_request *r);
+// A small table of the host, n zeroed elements, that is in no line and lives until memory_free_all. NULL with
+// the sentence set.
+void *memory_array(memory *m, size_t n, size_t elem_bytes);
 void memory_free_all(memory *m);
 size_t memory_bytes(const memory *m, zero_memory_class class_);
 

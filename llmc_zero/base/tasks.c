@@ -132,6 +132,10 @@ void tasks_close(tasks *t) {
         if (t->lanes[i].started) pthread_join(t->lanes[i].thread, NULL);
         pthread_cond_destroy(&t->lanes[i].work);
     }
+    for (task *k = t->prepared; k; k = k->prepared_before) {
+        t->device->f->destroy_event(t->device, k->ready);
+        t->device->f->destroy_event(t->device, k->done);
+    }
     pthread_cond_destroy(&t->done);
     pthread_mutex_destroy(&t->lock);
     t->opened = 0;
@@ -141,14 +145,10 @@ void tasks_close(tasks *t) {
 
 int tasks_prepare(tasks *t, task *k, device_stream s) {
     k->stream = s;
+    k->prepared_before = t->prepared;
+    t->prepared = k;
     ZERO_TRY(t->device->f->create_event(t->device, &k->ready));
     return t->device->f->create_event(t->device, &k->done);
-}
-
-void tasks_forget(tasks *t, task *k) {
-    t->device->f->destroy_event(t->device, k->ready);
-    t->device->f->destroy_event(t->device, k->done);
-    k->ready = k->done = NULL;
 }
 
 // Work that a task on the trainer's lane did or queued counts as the trainer's.

@@ -38,6 +38,7 @@ typedef struct task {
     // set by tasks_prepare
     device_stream stream;  // its work is queued on it
     void *ready, *done;    // events: the trainer's stream has reached its submission; its own has finished it
+    struct task *prepared_before;
     // set by tasks_submit
     uint64_t number;  // of the submission in its lane
     struct {
@@ -60,10 +61,11 @@ typedef struct {
 
 typedef struct tasks {
     device *device;
-    trace *trace;  // records the waits; NULL: no trace
-    int cores;     // threads that AdamW on the CPU may use
-    task trainer;  // stands for all work that the trainer has done or queued when a task that needs it is
-                   // submitted
+    trace *trace;    // records the waits; NULL: no trace
+    int cores;       // threads that AdamW on the CPU may use
+    task trainer;    // stands for all work that the trainer has done or queued when a task that needs it is
+                     // submitted
+    task *prepared;  // the last one that was
     int opened, closing;
     pthread_mutex_t lock;
     pthread_cond_t done;  // a lane has finished a task
@@ -75,12 +77,12 @@ typedef struct tasks {
 #define LANE_BIT(lane) (1u << (lane))
 int tasks_open(tasks *t, device *d, trace *tr,
                unsigned threads);  // threads: LANE_BITs of the lanes that may have one
-void tasks_close(tasks *t);        // after the tasks submitted so far
+// After the tasks submitted so far. Destroys the events of all that were prepared.
+void tasks_close(tasks *t);
 
 // Call it before the first submission of a task that uses the device: gives it a stream and creates its
-// events.
+// events. k must stay at its address until tasks_close.
 int tasks_prepare(tasks *t, task *k, device_stream s);
-void tasks_forget(tasks *t, task *k);
 
 // The last submission of k must have finished. k and the tasks it needs must stay at their addresses until it
 // has run.
