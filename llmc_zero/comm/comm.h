@@ -128,6 +128,26 @@ static inline int comm_prepare(comm *c, memory *m, int (*rehearse)(void *), void
     return c->f->prepare ? c->f->prepare(c, m, rehearse, ctx) : 0;
 }
 
+// -------- rounds (comm/rounds.c)
+
+// Elements [from, from + n) of a piece's shard, at `at` in the staging.
+typedef struct {
+    const comm_piece *piece;
+    int64_t from, n, at;
+} comm_run;
+typedef struct {
+    comm_run *runs;                // set by the caller: room for a run of each piece
+    const comm_piece *next, *end;  // set by the caller: the pieces not done yet
+    int64_t inside;                // elements done of `next`
+    int n_runs;
+    int64_t elems;  // of all runs
+} comm_round;
+// Finds the runs of the next `room` elements. Returns n_runs; 0: there are no more.
+int comm_next_round(comm_round *r, int64_t room);
+// Sums this rank's part of a round in rank order. Rank r's data is at others + r * stride.
+int comm_sum_round(comm *c, const comm_round *r, const char *others, size_t stride, zero_dtype full_type,
+                   zero_dtype shard_type, int add);
+
 // -------- for host memory, done when they return (comm/host.c)
 
 int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes);

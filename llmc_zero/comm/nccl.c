@@ -18,37 +18,12 @@ static const ncclDataType_t nccl_type[] = {
 
 // -------- reductions
 
-// Elements [from, from + n) of a piece's shard, at `at` in a slot of staging.
-typedef struct {
-    const comm_piece *piece;
-    int64_t from, n, at;
-} run;
-// The progress of the rounds.
-typedef struct {
-    int piece;
-    int64_t inside;
-} place;
-
-// The next `room` elements of the pieces' shards, in at most one run per piece; returns the number of runs.
-static int next_round(place *at, const comm_piece *pieces, int n, int64_t room, run *runs) {
-    int count = 0;
-    for (int64_t used = 0; at->piece < n && used < room; count++) {
-        const comm_piece *p = &pieces[at->piece];
-        int64_t left = p->elems - at->inside, take = left < room - used ? left : room - used;
-        runs[count] = (run){ p, at->inside, take, used };
-        used += take;
-        at->inside += take;
-        if (at->inside == p->elems) *at = (place){ at->piece + 1, 0 };
-    }
-    return count;
-}
-
-static int exchange_round(nccl_state *n, comm_use use, const run *runs, int n_runs, zero_dtype type) {
+static int exchange_round(nccl_state *n, comm_use use, const comm_round *round, zero_dtype type) {
     comm *c = n->c;
     lane *l = &n->lanes[REDUCE];
     size_t size = dtype_bytes(type);
     ASK(n, GroupStart);
-    for (const run *u = runs; u < runs + n_runs; u++) {
+    for (const comm_run *u = round->runs; u < round->runs + round->n_runs; u++) {
         for (int r = 0; r < c->group.ranks; r++) {
             if (r == c->group.rank) continue;
             const char *out = u->piece->full + (r * u->piece->elems + u->from) * size;
@@ -65,23 +40,13 @@ static int exchange_round(nccl_state *n, comm_use use, const run *runs, int n_ru
 static int reduce_in_order(nccl_state *n, comm_use use, const comm_piece *pieces, int n_pieces,
                            zero_dtype full_type, zero_dtype shard_type, int add) {
     comm *c = n->c;
-    device *d = c->device;
-    int ranks = c->group.ranks, own = c->group.rank;
-    size_t size = dtype_bytes(full_type), shard_size = dtype_bytes(shard_type);
-    run runs[n_pieces];
-    place at = { 0, 0 };
-    for (;;) {
-        int n_runs = next_round(&at, pieces, n_pieces, c->incoming_bytes / size, runs);
-        if (!n_runs) return 0;
-        ZERO_TRY(exchange_round(n, use, runs, n_runs, full_type));
-        for (const run *u = runs; u < runs + n_runs; u++) {
-            const comm_piece *p = u->piece;
-            const rank_parts parts = { ranks, own, p->full + (own * p->elems + u->from) * size,
-                                       c->incoming + u->at * size, c->incoming_bytes };
-            ZERO_TRY(d->f->sum_ranks(d, COMM, shard_type, p->shard + u->from * shard_size, full_type, &parts,
-                                     1.0f / ranks, u->n, add));
-        }
+    comm_run runs[n_pieces];
+    comm_round r = { .runs = runs, .next = pieces, .end = pieces + n_pieces };
+    while (comm_next_round(&r, c->incoming_bytes / dtype_bytes(full_type))) {
+        ZERO_TRY(exchange_round(n, use, &r, full_type));
+        ZERO_TRY(comm_sum_round(c, &r, c->incoming, c->incoming_bytes, full_type, shard_type, add));
     }
+    return 0;
 }
 
 // NCCL sums, in its own order and with its own roundings: the sum overwrites this rank's part of each full.
