@@ -55,7 +55,7 @@ void params_change_with(zero *z, int unit, task *by, int puts) {
     struct params_unit *u = &z->params.units[unit];
     const int reads_files = params->files && params->sharded && !z->device.asynchronous;
     u->changed_by = by;
-    u->may_put = puts && reads_files && state_files_has(params, unit);
+    u->may_put = puts && reads_files && params->units[unit].away;
 }
 
 void params_before_update(zero *z, int unit) {

@@ -20,13 +20,14 @@ static int open_files(zero *z) {
     if (!pool->blocks) return 0;
     char *memory = memory_alloc_pinned(&z->memory, pool);
     if (!memory) return ZERO_ERR_MEMORY;
-    ZERO_TRY(state_files_open(&z->states.files, &z->config, &z->layout, z->net.rank, memory, &z->trace));
+    ZERO_TRY(state_files_open(&z->states.files, &z->config, &z->layout, z->net.rank, &z->memory, memory,
+                              &z->trace));
     memory_request tables = z->plan.own[PLAN_FILE_TABLES];
     tables.bytes = memory_whole_pages(tables.bytes);
     ZERO_TRY(memory_note(&z->memory, &tables));
     for (int what = 0; what < STATES; what++) {
         if (z->plan.away[what].tier != ZERO_NVME) continue;
-        state_keep_in_files(&z->states.of[what], what, z->states.files, &z->config);
+        ZERO_TRY(state_keep_in_files(&z->states.of[what], z->states.files, &z->config, &z->memory));
         ZERO_TRY(memory_note(&z->memory, &z->plan.away[what]));
     }
     return 0;
@@ -43,13 +44,10 @@ static int open_across(zero *z) {
         memory[i] = r->tier == ZERO_HOST ? memory_alloc_pinned(&z->memory, r) : memory_alloc(&z->memory, r);
         if (!memory[i]) return ZERO_ERR_MEMORY;
     }
-    ZERO_TRY(state_across_open(&all->across, &z->plan.across, memory, &z->device, &z->trace));
+    ZERO_TRY(state_across_open(&all->across, &z->plan.across, &z->memory, memory, &z->device, &z->trace));
     for (int what = 0; what < STATES; what++) {
         state *s = &all->of[what];
-        const int in_memory = z->plan.away[what].tier != ZERO_NVME && state_tier(what, &z->config);
-        if (s->kept)
-            ZERO_TRY(state_go_across(s, what, &z->config, all->across, in_memory ? &state_in_host : s->store,
-                                     &z->memory, &z->plan.away[what]));
+        if (s->kept) ZERO_TRY(state_go_across(s, &z->config, all->across, &z->memory, &z->plan.away[what]));
     }
     return 0;
 }

@@ -104,7 +104,8 @@ static int create_tasks(zero *z, int unit) {
 int update_create(zero *z) {
     const int n = z->layout.n_units;
     z->update.is_ahead = states_are_away(z);
-    state_keep_next(&z->update.next_params, states_get(z, ZERO_PARAM));
+    const state *params = states_get(z, ZERO_PARAM);
+    ZERO_TRY(state_keep_next(&z->update.next_params, params, &z->config, &z->memory));
     z->update.units = allocate_array(z, n, sizeof *z->update.units);
     z->update.order = allocate_array(z, n, sizeof *z->update.order);
     if (!z->update.units || !z->update.order) return ZERO_ERR_MEMORY;
@@ -242,7 +243,7 @@ static int run_publish(void *ctx, task *k) {
     zero *z = ctx;
     const struct update_unit *u = &z->update.units[k->index];
     if (has_next(z, k->index)) {
-        state_publish(states_get(z, ZERO_PARAM), k->index);
+        state_publish(states_get(z, ZERO_PARAM), &z->update.next_params, k->index);
         return 0;
     }
     for (const struct update_piece *p = &z->update.pieces[u->first_piece];

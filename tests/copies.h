@@ -118,7 +118,7 @@ static inline void copies_scramble_home(const state *s, char *home) {
 static inline int copies_create(state *s, memory *m, const memory_request *planned) {
     copies_pool *pool = &copies.pools[copies.n_pools];
     int64_t largest = 0;
-    ZERO_TRY(state_on_device.create(s, m, planned));
+    ZERO_TRY(state_in_memory.create(s, m, planned));
     for (int u = 0; u < s->layout->n_units; u++)
         if (s->layout->units[u].padded > largest) largest = s->layout->units[u].padded;
     *pool = (copies_pool){ .of = s, .home = s->array, .n_slots = copies_most_open(s) };
@@ -248,7 +248,7 @@ static inline int copies_stop(void) {
                 copies_written_late(pool);
         }
     pthread_mutex_unlock(&copies.lock);
-    state_default_store = &state_on_device;
+    state_default_store = &state_in_memory;
     return open;
 }
 

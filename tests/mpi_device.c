@@ -89,7 +89,7 @@ static outcome train(const zero_config *c) {
     toy t;
     memset(&o, 0, sizeof o);
     device_create(&t, c);
-    if (state_default_store == &state_on_device) check_plan(t.z, c);  // the store of copies takes more memory
+    if (state_default_store == &state_in_memory) check_plan(t.z, c);  // the store of copies takes more memory
     for (int step = 1; step < STEPS; step++) {
         zero_step_result result;
         MUST(toy_step(&t, c->micro_batches, step, &result));

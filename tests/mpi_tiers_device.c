@@ -15,7 +15,6 @@ int main(void) {
 #else
 #include "device.h"
 #include "../llmc_zero/internal.h"
-#include "../llmc_zero/tiers/state_host.h"
 
 // clang-format off
 static const mixture mixtures[] = {
@@ -127,10 +126,10 @@ static void check_independent_copies(void) {
     CHECK_SETTING("a piece goes to the device while the one before it goes to the host");
     zero *z = create_lazy(&t, "parameters");
     device *d = &z->device;
-    const struct state_host *host = states_get(z, ZERO_PARAM)->host;
+    const state *params = states_get(z, ZERO_PARAM);
     const state_range one = plan_first_piece(&z->config, &z->layout, checks.rank, 0);
     const state_range two = plan_next_piece(&z->config, &z->layout, checks.rank, one);
-    const float *home = (const float *)host->array + host->units[0].away_offset;
+    const float *home = (const float *)(params->away + params->units[0].region);
     CHECK(one.elems && two.elems);
     spoil(z, ZERO_PARAM, UP, one, STATE_CHANGE);
     spoil(z, ZERO_PARAM, UP, two, STATE_CHANGE);

@@ -1,32 +1,32 @@
 #include "state.h"
 #include "../base/error.h"
 
-// -------- the device's store: the memory itself
+// -------- the store in memory: the memory itself
 
-static int device_create(state *s, memory *m, const memory_request *planned) {
-    s->array = memory_alloc(m, planned);
-    return s->array ? 0 : ZERO_ERR_MEMORY;
+char *state_kept_at(const state *s, state_range r) {
+    const int first = r.part == STATE_WHOLE ? 0 : r.part;
+    const int64_t gone = s->units ? s->units[r.unit].gone : 0;
+    return s->array +
+           (layout_offset(s->layout, r.unit, first, s->sharded) + r.from - gone) * dtype_bytes(s->dtype);
 }
 
-static int device_begin(state_part *p) { return 0; }
+static int memory_begin(state_part *p) { return 0; }
 
-static int device_ready(state_part *p) {
+static int memory_ready(state_part *p) {
     const state *s = p->of;
-    int first = p->range.part == STATE_WHOLE ? 0 : p->range.part;
-    int64_t at = layout_offset(s->layout, p->range.unit, first, s->sharded) + p->range.from;
-    p->at = s->array + at * dtype_bytes(s->dtype);
+    const state_split *u = s->units ? &s->units[p->range.unit] : NULL;
+    const int is_away = u && p->range.from < u->away;
+    p->at = is_away ? s->away + u->region + p->range.from * dtype_bytes(s->dtype)
+                    : state_kept_at(s, p->range);
     return 0;
 }
 
-static int device_close_part(state_part *p) { return 0; }
+static int memory_close(state_part *p) { return 0; }
 
-const state_store state_on_device = {
-    .create = device_create,
-    .begin = device_begin,
-    .ready = device_ready,
-    .close = device_close_part,
+const state_store state_in_memory = {
+    .create = state_create_kept, .begin = memory_begin, .ready = memory_ready, .close = memory_close
 };
-const state_store *state_default_store = &state_on_device;
+const state_store *state_default_store = &state_in_memory;
 
 // -------- states
 
@@ -53,6 +53,7 @@ state state_of(zero_value what, const zero_config *c, const layout *l, int rank,
     int as_computed = what == ZERO_PARAM || (what == ZERO_GRADIENT && !summed);
     return (state){
         .name = summed ? "gradients, summed in fp32" : descriptions[what].name,
+        .what = what,
         .dtype = as_computed ? c->numbers.dtype : ZERO_F32,
         .kept = is_kept(what, c),
         .sharded = c->stage >= descriptions[what].sharded_from,
@@ -87,9 +88,17 @@ state_range state_all(const state *s, int unit, int part) {
     return (state_range){ unit, part, 0, part == STATE_WHOLE ? u->padded : u->shard };
 }
 
-int64_t state_span(const state *s, state_range r) { return s->store->span ? s->store->span(s, r) : r.elems; }
+int64_t state_span(const state *s, state_range r) {
+    if (!s->units || r.from >= s->units[r.unit].away) return r.elems;
+    const int64_t before = layout_before(&s->layout->units[r.unit], s->rank);
+    int64_t end = s->units[r.unit].away, piece_end = ((before + r.from) / s->piece + 1) * s->piece - before;
+    if (s->files && piece_end < end) end = piece_end;
+    return end - r.from < r.elems ? end - r.from : r.elems;
+}
 
-int state_on_host(const state *s, state_range r) { return s->store->on_host && s->store->on_host(s, r); }
+int state_on_host(const state *s, state_range r) {
+    return s->crossed && (s->kept_on_host || r.from < s->units[r.unit].away);
+}
 
 int state_begin(state_part *p, state *s, device_stream on, state_range r, state_intent intent, char *into) {
     p->of = s;

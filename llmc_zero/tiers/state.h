@@ -7,7 +7,7 @@
 //     ... work queued on COMPUTE reads p.at ...
 //     ZERO_TRY(state_close(&p));
 //
-// The device's store hands out the memory itself, so opening is pointer arithmetic and closing does nothing.
+// The store in memory hands out the memory itself, so opening is pointer arithmetic and closing does nothing.
 // Other stores hand out copies (state_file.c: read from files; state_across.c: from the other side of the
 // bus). So callers begin early: state_begin starts the copy, state_ready waits for it. tests/mpi_states.c
 // enforces four rules with a store that fails on every breach:
@@ -55,14 +55,21 @@ typedef struct {
     int (*begin)(state_part *p);
     int (*ready)(state_part *p);  // sets p->at
     int (*close)(state_part *p);
-    void (*abandon)(state_part *p);                  // after a failure, ready or not: writes are lost
-    int64_t (*span)(const state *s, state_range r);  // see state_span; NULL: all of it
-    int (*on_host)(const state *s, state_range r);   // see state_on_host; NULL: never
-    int reuses;  // 1: the memory of a closed part is soon reused for another
+    void (*abandon)(state_part *p);  // after a failure, ready or not: writes are lost
+    int reuses;                      // 1: the memory of a closed part is soon reused for another
 } state_store;
+
+// The first elements of the rank's part of a unit may be away: in files or, beside a GPU, in host memory
+// (ZeRO-Offload, Ren et al. 2021, arXiv 2101.06840). The others are kept in the state's own array.
+typedef struct {
+    int64_t away;    // elements
+    int64_t region;  // where they begin in the files or in state.away, in bytes
+    int64_t gone;    // elements away of this unit and those before
+} state_split;
 
 struct state {
     const char *name;  // as the memory table has it
+    zero_value what;
     zero_dtype dtype;
     int kept;      // 0: this configuration does not need the state, so it cannot be opened
     int sharded;   // each rank keeps only its own part of every unit
@@ -72,12 +79,13 @@ struct state {
     device *device;   // parts are opened in its memory, unless for PROCESSOR
     device *updater;  // runs its AdamW
     const state_store *store;
-    char *array;              // all of it on the device, each part at its offset; NULL: the store has none
-    struct state_host *host;  // beside a GPU: the part on the host's side (state_host.h)
+    char *array;                    // on the device, each part at its offset; NULL: the store has none
+    state_split *units;             // (n_units) NULL: all of it is in `array`
+    char *away;                     // in host memory, pinned; NULL: nothing is away, or it is in files
+    int kept_on_host;               // 1: beside a GPU, `array` is in host memory too (offload.params_in_host)
     struct state_crossed *crossed;  // how it is copied across the bus (state_across.h); NULL: it is not
-    struct state_files *files;      // where the rest is, unless all of it is on the device (state_file.h)
-    int number;                     // its index there
-    int64_t piece;  // ranges that can be opened at once end at multiples of this, counted in the unit
+    struct state_files *files;      // where the rest is, unless all of it is in memory (state_file.h)
+    int64_t piece;                  // pieces end at multiples of this, counted in the unit
 };
 
 // The state as a configuration defines it. The layout and the device must outlive it.
@@ -85,8 +93,9 @@ state state_of(zero_value what, const zero_config *c, const layout *l, int rank,
 size_t state_bytes(const state *s);
 // Returns 0 with the planned memory allocated, or at once if the state is not kept.
 int state_create(state *s, memory *m, const memory_request *planned);
-// For stores that keep states elsewhere: allocates the part that is kept in memory, if any.
+// Allocates s->array, if it is planned.
 int state_create_kept(state *s, memory *m, const memory_request *planned);
+char *state_kept_at(const state *s, state_range r);  // in s->array
 
 // Starts opening the range; state_ready(p) completes it. part: a rank, or STATE_WHOLE; of a sharded state
 // only the own rank's. Any thread may call it. p must stay at its address until it is closed. on: for
@@ -128,7 +137,7 @@ int state_read(state *s, device_stream on, state_range r, float *values, void *s
 int state_write(state *s, device_stream on, state_range r, state_intent intent, const float *values,
                 void *staging);
 
-extern const state_store state_on_device;
+extern const state_store state_in_memory;
 extern const state_store *state_default_store;  // for tests to set before zero_create
 
 #endif

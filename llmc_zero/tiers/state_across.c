@@ -1,7 +1,6 @@
 #include "state_across.h"
 #include "../base/error.h"
 #include "state_file.h"
-#include <stdlib.h>
 
 // -------- how much memory the rings take
 
@@ -80,37 +79,30 @@ struct state_across {
 struct state_crossed {
     struct state_across *of;
     const state_store *home;
-    int64_t piece;  // elements, counted in the unit
-    int *first;     // (n_units) of its events
+    int *first;  // (n_units) of its events
     int n_copied;
     void **copied;  // (n_copied) events: the last copy of a piece on the host
 };
 
-static int open_ring(ring *r, const across_plan *p, int name, char *memory, device *d) {
-    *r = (ring){ .memory = memory, .bytes = p->bytes[name], .block_bytes = p->block_bytes[name] };
-    r->blocks = calloc(p->blocks[name] + 1, sizeof *r->blocks);
-    if (!r->blocks) return zero_fail(ZERO_ERR_MEMORY, "out of memory for states that are copied");
-    for (; r->n < p->blocks[name]; r->n++) ZERO_TRY(d->f->create_event(d, &r->blocks[r->n].used));
-    return 0;
-}
-
-int state_across_open(struct state_across **out, const across_plan *plan, char *const memory[RINGS],
-                      device *d, trace *tr) {
-    struct state_across *a = *out = calloc(1, sizeof *a);
-    if (!a) return zero_fail(ZERO_ERR_MEMORY, "out of memory for states that are copied");
+int state_across_open(struct state_across **out, const across_plan *plan, memory *m,
+                      char *const memory[RINGS], device *d, trace *tr) {
+    struct state_across *a = *out = memory_array(m, 1, sizeof *a);
+    if (!a) return ZERO_ERR_MEMORY;
     a->device = d;
     a->trace = tr;
-    for (int i = 0; i < RINGS; i++) ZERO_TRY(open_ring(&a->rings[i], plan, i, memory[i], d));
+    for (int i = 0; i < RINGS; i++) {
+        ring *r = &a->rings[i];
+        *r = (ring){ .memory = memory[i], .bytes = plan->bytes[i], .block_bytes = plan->block_bytes[i] };
+        r->blocks = memory_array(m, plan->blocks[i], sizeof *r->blocks);
+        if (!r->blocks) return ZERO_ERR_MEMORY;
+        for (; r->n < plan->blocks[i]; r->n++) ZERO_TRY(d->f->create_event(d, &r->blocks[r->n].used));
+    }
     return 0;
 }
 
 void state_across_close(struct state_across *a) {
-    if (!a) return;
-    for (ring *r = a->rings; r < a->rings + RINGS; r++) {
+    for (ring *r = a ? a->rings : NULL; a && r < a->rings + RINGS; r++)
         for (int i = 0; i < r->n; i++) a->device->f->destroy_event(a->device, r->blocks[i].used);
-        free(r->blocks);
-    }
-    free(a);
 }
 
 void state_across_count(const struct state_across *a, int64_t *down, int64_t *up) {
@@ -168,18 +160,14 @@ static int take_block(state_part *p) {
 
 // -------- copies
 
-static int is_copied(const state_part *p) {
-    return state_lies_on_host(p->of, p->range) != (p->on == PROCESSOR);
-}
-
 // The events of the pieces in the range.
 static void **copied_events(const state_part *p, int *n) {
     const struct state_crossed *x = p->of->crossed;
     const state_range *r = &p->range;
-    const int64_t before = layout_before(&p->of->layout->units[r->unit], p->of->rank);
-    const int64_t first = (before + r->from) / x->piece, last = (before + r->from + r->elems - 1) / x->piece;
+    const int64_t before = layout_before(&p->of->layout->units[r->unit], p->of->rank), piece = p->of->piece;
+    const int64_t first = (before + r->from) / piece, last = (before + r->from + r->elems - 1) / piece;
     *n = r->elems ? (int)(last - first + 1) : 0;
-    return x->copied + x->first[r->unit] + (first - before / x->piece);
+    return x->copied + x->first[r->unit] + (first - before / piece);
 }
 
 // Work queued on s from here on runs after the last copies.
@@ -293,14 +281,10 @@ static int close_on_device(state_part *p) {
 
 // -------- the store
 
-static int across_create(state *s, memory *m, const memory_request *planned) {
-    return s->crossed->home->create(s, m, planned);
-}
-
 static int across_begin(state_part *p) {
     const state_store *home = p->of->crossed->home;
     p->block = NULL;
-    if (!is_copied(p)) return home->begin(p);
+    if (state_on_host(p->of, p->range) == (p->on == PROCESSOR)) return home->begin(p);
     ZERO_TRY(take_block(p));
     int rc = home->begin(&p->block->home);
     if (!rc && p->on == PROCESSOR) rc = begin_on_host(p);
@@ -337,60 +321,48 @@ static int across_close(state_part *p) {
     return p->block->lingers ? 0 : home->close(&p->block->home);
 }
 
-static int64_t across_span(const state *s, state_range r) {
-    const state_store *home = s->crossed->home;
-    return home->span ? home->span(s, r) : r.elems;
-}
-
 static const state_store across = {
-    .create = across_create,
+    .create = state_create_kept,
     .begin = across_begin,
     .ready = across_ready,
     .close = across_close,
     .abandon = across_abandon,
-    .span = across_span,
-    .on_host = state_lies_on_host,
 };
 
 // The events of all units, one after another.
-static int create_events(struct state_crossed *x, const state *s, device *d) {
+static int create_events(struct state_crossed *x, const state *s, memory *m, device *d) {
     int n = 0;
-    x->first = calloc(s->layout->n_units, sizeof *x->first);
-    for (int i = 0; x->first && i < s->layout->n_units; i++) {
+    x->first = memory_array(m, s->layout->n_units, sizeof *x->first);
+    if (!x->first) return ZERO_ERR_MEMORY;
+    for (int i = 0; i < s->layout->n_units; i++) {
         const layout_unit *u = &s->layout->units[i];
         const int64_t before = layout_before(u, s->rank);
         x->first[i] = n;
-        if (u->shard) n += (int)((before + u->shard - 1) / x->piece - before / x->piece + 1);
+        if (u->shard) n += (int)((before + u->shard - 1) / s->piece - before / s->piece + 1);
     }
-    x->copied = calloc(n + 1, sizeof *x->copied);
-    if (!x->first || !x->copied)
-        return zero_fail(ZERO_ERR_MEMORY, "out of memory for states that are copied");
+    x->copied = memory_array(m, n, sizeof *x->copied);
+    if (!x->copied) return ZERO_ERR_MEMORY;
     for (; x->n_copied < n; x->n_copied++) ZERO_TRY(d->f->create_event(d, &x->copied[x->n_copied]));
     return 0;
 }
 
-int state_go_across(state *s, zero_value what, const zero_config *c, struct state_across *a,
-                    const state_store *home, memory *m, const memory_request *away) {
-    struct state_crossed *x = s->crossed = calloc(1, sizeof *x);
-    s->host = calloc(1, sizeof *s->host);
-    if (!x || !s->host) return zero_fail(ZERO_ERR_MEMORY, "out of memory for states that are copied");
-    *x = (struct state_crossed){ .of = a, .home = home, .piece = state_piece_elems(c, s->layout) };
+int state_go_across(state *s, const zero_config *c, struct state_across *a, memory *m,
+                    const memory_request *away) {
+    struct state_crossed *x = s->crossed = memory_array(m, 1, sizeof *x);
+    int64_t region = 0;
+    if (!x) return ZERO_ERR_MEMORY;
+    const int in_host_memory = state_tier(s->what, c) == ZERO_HOST;
+    *x = (struct state_crossed){ .of = a, .home = in_host_memory ? &state_in_memory : s->store };
     s->store = &across;
-    ZERO_TRY(state_host_open(s->host, what, c, s->layout, s->rank));
-    ZERO_TRY(create_events(x, s, a->device));
+    s->kept_on_host = s->what == ZERO_PARAM && state_goes_to_files(s->what, c);
+    if (!s->files) ZERO_TRY(state_place(s, c, m, &region));
+    ZERO_TRY(create_events(x, s, m, a->device));
     if (!away->blocks || away->tier != ZERO_HOST) return 0;
-    s->host->array = memory_alloc_pinned(m, away);
-    return s->host->array ? 0 : ZERO_ERR_MEMORY;
+    s->away = memory_alloc_pinned(m, away);
+    return s->away ? 0 : ZERO_ERR_MEMORY;
 }
 
-void state_stay(state *s, device *d) {
-    struct state_crossed *x = s->crossed;
+void state_stay(const state *s, device *d) {
+    const struct state_crossed *x = s->crossed;
     for (int i = 0; x && i < x->n_copied; i++) d->f->destroy_event(d, x->copied[i]);
-    if (x) free(x->copied);
-    if (x) free(x->first);
-    if (s->host) state_host_close(s->host);
-    free(x);
-    free(s->host);
-    s->crossed = NULL;
-    s->host = NULL;
 }

@@ -9,7 +9,6 @@
 #ifndef LLMC_ZERO_TIERS_STATE_ACROSS_H
 #define LLMC_ZERO_TIERS_STATE_ACROSS_H
 #include "state.h"
-#include "state_host.h"
 #include "../base/trace.h"
 
 // The users of memory on the other side, one thread each.
@@ -30,19 +29,18 @@ across_plan state_plan_across(const zero_config *c, const layout *l);
 int state_goes_across(const zero_config *c);  // 1: some state does
 
 struct state_across;
-// Returns 0, or a negative error with the sentence set; the caller closes *a in either case. memory: each
-// ring's, of the planned size. tr: records the copies.
-int state_across_open(struct state_across **a, const across_plan *plan, char *const memory[RINGS], device *d,
-                      trace *tr);
+// Returns 0, or a negative error with the sentence set; the caller closes *a in either case. m: for tables.
+// memory: each ring's, of the planned size. tr: records the copies.
+int state_across_open(struct state_across **a, const across_plan *plan, memory *m, char *const memory[RINGS],
+                      device *d, trace *tr);
 // After the device has finished its work.
 void state_across_close(struct state_across *a);
 
-// From now on the state may be opened on both sides. Call it before the state is created. `home` is the store
-// that the state would have otherwise; its host memory, if any, is planned as `away`. a must outlive the
-// state.
-int state_go_across(state *s, zero_value what, const zero_config *c, struct state_across *a,
-                    const state_store *home, memory *m, const memory_request *away);
-void state_stay(state *s, device *d);  // frees what state_go_across allocated
+// From now on the state may be opened on both sides. Call it before the state is created, after
+// state_keep_in_files. Its host memory, if any, is planned as `away`. a must outlive the state.
+int state_go_across(state *s, const zero_config *c, struct state_across *a, memory *m,
+                    const memory_request *away);
+void state_stay(const state *s, device *d);  // destroys its events
 
 // Bytes copied since the start.
 void state_across_count(const struct state_across *a, int64_t *down, int64_t *up);

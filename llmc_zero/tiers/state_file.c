@@ -2,13 +2,11 @@
 #include "../base/error.h"
 #include "../base/tasks.h"
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 // -------- geometry
 
-enum { PAGE_ELEMS = 2048 };     // whole pages, even at 16 bits
-enum { NEXT_PARAMS = STATES };  // states in files, then the result of a delayed update
+enum { PAGE_ELEMS = 2048 };  // whole pages, even at 16 bits
 
 static int64_t round_down(int64_t n, int64_t to) { return n / to * to; }
 static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -69,12 +67,6 @@ int64_t state_piece_end(const zero_config *c, const layout *l, int rank, int uni
 
 // -------- where a state is stored
 
-typedef struct {
-    int64_t region;  // in the files
-    int64_t kept;    // elements of the units before it that are in the array
-    int64_t away;
-} file_unit;
-
 typedef struct file_buffer {
     char *memory;
     int taken;
@@ -86,7 +78,7 @@ struct state_files {
     file_engine *engine;
     trace *trace;
     int n_units;
-    file_unit *units;  // (STATES, n_units)
+    int64_t placed;  // bytes of the files that have a state
     pthread_mutex_t lock;
     file_buffer *buffers;
     int n_buffers;
@@ -167,44 +159,11 @@ state_files_plan state_plan_files(const zero_config *c, const layout *l, int ran
 
 // -------- opening the files
 
-// Places the parts of a state, from `region` on. Returns where they end.
-static int64_t place_parts(file_unit *units, zero_value what, const zero_config *c, const layout *l, int rank,
-                           int64_t region) {
-    const state s = state_of(what, c, l, rank, NULL);
-    int64_t kept = 0;
-    for (int u = 0; s.kept && u < l->n_units; u++) {
-        const int64_t away = state_away(what, c, l, rank, u);
-        units[u] = (file_unit){ region, kept, away };
-        region += region_bytes(l, rank, u, dtype_bytes(s.dtype), away, region_align(c, l));
-        kept += l->units[u].shard - away;
-    }
-    return region;
-}
-
-static void place_units(struct state_files *f, const zero_config *c, const layout *l, int rank) {
-    int64_t region = 0;
-    for (int what = 0; what < STATES; what++)
-        if (state_goes_to_files(what, c))
-            region = place_parts(f->units + what * l->n_units, what, c, l, rank, region);
-    place_parts(f->units + NEXT_PARAMS * l->n_units, ZERO_PARAM, c, l, rank, region);
-}
-
-static int make_buffers(struct state_files *f, const state_files_plan *p, char *pool) {
-    f->buffers = calloc(p->buffers, sizeof *f->buffers);
-    if (!f->buffers) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buffers of the files");
-    f->n_buffers = p->buffers;
-    for (int i = 0; i < p->buffers; i++) f->buffers[i].memory = pool + i * p->buffer_bytes;
-    return 0;
-}
-
-static int place_sums(struct state_files *f, const state_files_plan *p, const zero_config *c, const layout *l,
-                      int rank, char *halves) {
+static void place_sums(struct state_files *f, const state_files_plan *p, const zero_config *c,
+                       const layout *l, int rank, char *halves) {
     const state s = state_of(ZERO_GRADIENT, c, l, rank, NULL);
-    if (!p->halves) return 0;
-    f->halves = p->halves;
-    f->sums = calloc(l->n_units, sizeof *f->sums);
-    if (!f->sums) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the buffers of the files");
     size_t used[l->n_buckets];
+    f->halves = p->halves;
     memset(used, 0, sizeof used);
     for (int u = 0; u < l->n_units; u++) {
         const int bucket = l->units[u].bucket;
@@ -212,29 +171,28 @@ static int place_sums(struct state_files *f, const state_files_plan *p, const ze
                                     .unit = u };
         used[bucket] += state_file_bytes(l, rank, dtype_bytes(s.dtype), state_all(&s, u, rank));
     }
-    return 0;
 }
 
-int state_files_open(struct state_files **out, const zero_config *c, const layout *l, int rank, char *pool,
-                     trace *tr) {
+int state_files_open(struct state_files **out, const zero_config *c, const layout *l, int rank, memory *m,
+                     char *pool, trace *tr) {
     const state_files_plan plan = state_plan_files(c, l, rank);
     const file_settings settings = state_file_settings(c, rank);
     int64_t bytes = 0;
     for (int what = 0; what < STATES; what++) bytes += plan.file_bytes[what];
-    struct state_files *f = calloc(1, sizeof *f);
-    if (!f || pthread_mutex_init(&f->lock, NULL)) {
-        free(f);
-        return zero_fail(ZERO_ERR_MEMORY, "out of memory for the states in files");
-    }
-    *out = f;
+    struct state_files *f = memory_array(m, 1, sizeof *f);
+    if (!f) return ZERO_ERR_MEMORY;
     f->trace = tr;
     f->n_units = l->n_units;
-    f->units = calloc((NEXT_PARAMS + 1) * l->n_units, sizeof *f->units);
-    if (!f->units) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the states in files");
-    place_units(f, c, l, rank);
-    ZERO_TRY(make_buffers(f, &plan, pool));
-    ZERO_TRY(place_sums(f, &plan, c, l, rank, pool + plan.buffers * plan.buffer_bytes));
+    f->n_buffers = plan.buffers;
+    f->buffers = memory_array(m, plan.buffers, sizeof *f->buffers);
+    if (plan.halves) f->sums = memory_array(m, l->n_units, sizeof *f->sums);
+    if (!f->buffers || (plan.halves && !f->sums)) return ZERO_ERR_MEMORY;
+    for (int i = 0; i < plan.buffers; i++) f->buffers[i].memory = pool + i * plan.buffer_bytes;
+    if (plan.halves) place_sums(f, &plan, c, l, rank, pool + plan.buffers * plan.buffer_bytes);
+    if (pthread_mutex_init(&f->lock, NULL))
+        return zero_fail(ZERO_ERR_MEMORY, "out of memory for the states in files");
     ZERO_TRY(file_open(&f->engine, &settings, bytes));
+    *out = f;
     file_buffers(f->engine, pool, plan.pool_bytes);
     return 0;
 }
@@ -243,10 +201,6 @@ int state_files_close(struct state_files *f) {
     if (!f) return 0;
     const int hangs = file_close(f->engine);
     pthread_mutex_destroy(&f->lock);
-    free(f->buffers);
-    free(f->sums);
-    free(f->units);
-    free(f);
     return hangs;
 }
 
@@ -342,24 +296,11 @@ static void give_buffer(struct state_files *f, file_buffer *b) {
 
 // -------- the store
 
-static const file_unit *unit_of(const state *s, int unit) {
-    return &s->files->units[s->number * s->files->n_units + unit];
-}
-
-static int64_t files_span(const state *s, state_range r) {
-    const layout *l = s->layout;
-    int64_t away = unit_of(s, r.unit)->away, before = layout_before(&l->units[r.unit], s->rank);
-    if (r.from >= away) return r.elems;
-    int64_t piece = s->piece, end = round_down(before + r.from, piece) + piece - before;
-    if (end > away) end = away;
-    return end - r.from < r.elems ? end - r.from : r.elems;
-}
-
 // The whole pages of the range in the files. Returns the number of bytes before the range.
 static size_t locate(const state_part *p, int64_t *offset, size_t *bytes) {
     const state *s = p->of;
     size_t size = dtype_bytes(s->dtype);
-    int64_t region = unit_of(s, p->range.unit)->region;
+    int64_t region = s->units[p->range.unit].region;
     int64_t inside = skew(s->layout, s->rank, p->range.unit, size) + p->range.from * size;
     *offset = region + round_down(inside, FILE_ALIGN);
     *bytes = state_file_bytes(s->layout, s->rank, size, p->range);
@@ -370,25 +311,24 @@ static size_t locate(const state_part *p, int64_t *offset, size_t *bytes) {
 static int owns_its_pages(const state_part *p) {
     const state *s = p->of;
     const int64_t before = layout_before(&s->layout->units[p->range.unit], s->rank);
-    const int64_t from = p->range.from, end = from + p->range.elems, away = unit_of(s, p->range.unit)->away;
+    const int64_t from = p->range.from, end = from + p->range.elems, away = s->units[p->range.unit].away;
     return (from == 0 || (before + from) % PAGE_ELEMS == 0) &&
            (end == away || (before + end) % PAGE_ELEMS == 0);
 }
 
 static int files_begin(state_part *p) {
     state *s = p->of;
-    const file_unit *u = unit_of(s, p->range.unit);
     p->buffer = NULL;
     p->transfer = (file_transfer){ 0 };
-    if (p->range.from >= u->away) return 0;
+    if (p->range.from >= s->units[p->range.unit].away) return 0;
     size_t bytes, inside = locate(p, &p->transfer.offset, &bytes);
     int direct = p->into && p->intent == STATE_READ;
-    const int reduces = s->number == ZERO_GRADIENT && p->intent != STATE_READ;
+    const int reduces = s->what == ZERO_GRADIENT && p->intent != STATE_READ;
     if (reduces)
         ZERO_TRY(take_sums(s->files, s->layout, p->range.unit, &p->buffer));
     else if (!direct)
         ZERO_TRY(take_buffer(s->files, &p->buffer));
-    p->transfer.urgent = s->number == ZERO_PARAM && p->intent == STATE_READ;  // for a gather
+    p->transfer.urgent = s->what == ZERO_PARAM && p->intent == STATE_READ;  // for a gather
     p->transfer.data = direct ? p->into - inside : p->buffer->memory;
     p->transfer.bytes = bytes;
     if (p->intent == STATE_WRITE && owns_its_pages(p)) return 0;
@@ -397,16 +337,11 @@ static int files_begin(state_part *p) {
 
 static int files_ready(state_part *p) {
     const state *s = p->of;
-    const file_unit *u = unit_of(s, p->range.unit);
-    size_t size = dtype_bytes(s->dtype);
     int64_t offset;
     size_t bytes;
-    if (p->range.from >= u->away) {
-        p->at = s->array + (u->kept + p->range.from - u->away) * size;
-        return 0;
-    }
-    p->at = p->transfer.data + locate(p, &offset, &bytes);
-    return finish(s->files, &p->transfer, p->range.unit);
+    const int is_away = p->range.from < s->units[p->range.unit].away;
+    p->at = is_away ? p->transfer.data + locate(p, &offset, &bytes) : state_kept_at(s, p->range);
+    return is_away ? finish(s->files, &p->transfer, p->range.unit) : 0;
 }
 
 static int files_close(state_part *p) {
@@ -435,17 +370,14 @@ static const state_store in_files = {
     .ready = files_ready,
     .close = files_close,
     .abandon = files_abandon,
-    .span = files_span,
     .reuses = 1,
 };
-
-int state_files_has(const state *s, int unit) { return unit_of(s, unit)->away > 0; }
 
 void state_files_count_gather(const state *s, state_range read) {
     struct state_files *f = s->files;
     const state_range all = state_all(s, read.unit, s->rank);
     const size_t size = dtype_bytes(s->dtype);
-    const int in_memory = !state_files_has(s, read.unit);
+    const int in_memory = !s->units[read.unit].away;
     pthread_mutex_lock(&f->lock);
     *(in_memory ? &f->from_memory : &f->from_files) += 1;
     if (!in_memory && read.elems < all.elems)
@@ -454,23 +386,35 @@ void state_files_count_gather(const state *s, state_range read) {
     pthread_mutex_unlock(&f->lock);
 }
 
-void state_keep_in_files(state *s, int number, struct state_files *f, const zero_config *c) {
+int state_place(state *s, const zero_config *c, memory *m, int64_t *region) {
+    const layout *l = s->layout;
+    const size_t size = dtype_bytes(s->dtype);
+    int64_t gone = 0;
+    s->units = memory_array(m, l->n_units, sizeof *s->units);
+    s->piece = state_piece_elems(c, l);
+    if (!s->units) return ZERO_ERR_MEMORY;
+    for (int u = 0; u < l->n_units; u++) {
+        const int64_t away = state_away(s->what, c, l, s->rank, u);
+        gone += away;
+        s->units[u] = (state_split){ away, *region, gone };
+        *region += s->files ? region_bytes(l, s->rank, u, size, away, region_align(c, l)) : away * size;
+    }
+    return 0;
+}
+
+int state_keep_in_files(state *s, struct state_files *f, const zero_config *c, memory *m) {
     s->store = &in_files;
     s->files = f;
-    s->number = number;
-    s->piece = state_piece_elems(c, s->layout);
+    return state_place(s, c, m, &f->placed);
 }
 
-void state_keep_next(state *next, const state *params) {
+int state_keep_next(state *next, const state *params, const zero_config *c, memory *m) {
     *next = *params;
-    next->number = NEXT_PARAMS;
+    return params->files ? state_place(next, c, m, &params->files->placed) : 0;
 }
 
-void state_publish(const state *params, int unit) {
-    struct state_files *f = params->files;
-    file_unit *now = &f->units[ZERO_PARAM * f->n_units + unit];
-    file_unit *next = &f->units[NEXT_PARAMS * f->n_units + unit];
-    const int64_t old = now->region;
-    now->region = next->region;
-    next->region = old;
+void state_publish(const state *params, const state *next, int unit) {
+    const int64_t old = params->units[unit].region;
+    params->units[unit].region = next->units[unit].region;
+    next->units[unit].region = old;
 }

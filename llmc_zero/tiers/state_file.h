@@ -41,9 +41,10 @@ state_files_plan state_plan_files(const zero_config *c, const layout *l, int ran
 size_t state_file_bytes(const layout *l, int rank, size_t size, state_range r);
 file_settings state_file_settings(const zero_config *c, int rank);
 
-// Returns 0 with the files created, all zeros. pool: of the planned size. tr: records the reads and writes.
-int state_files_open(struct state_files **f, const zero_config *c, const layout *l, int rank, char *pool,
-                     trace *tr);
+// Returns 0 with the files created, all zeros. m: for tables. pool: of the planned size. tr: records the
+// reads and writes.
+int state_files_open(struct state_files **f, const zero_config *c, const layout *l, int rank, memory *m,
+                     char *pool, trace *tr);
 // Removes the files. Returns as file_close does, for the pool and the buffers of direct reads. f may be NULL.
 int state_files_close(struct state_files *f);
 // Waits for pending writes.
@@ -54,15 +55,15 @@ int state_files_written(struct state_files *f);
 
 // Counts a gathered part of the parameters. read: the part read from the files; the rest was still in memory.
 void state_files_count_gather(const state *s, state_range read);
-// 1: this rank's part of the unit is in the files.
-int state_files_has(const state *s, int unit);
 
-// From now on state `number` of these files is opened through them. Call it before the state is created.
-void state_keep_in_files(state *s, int number, struct state_files *f, const zero_config *c);
+// Makes the state's table of what is away, from *region on, and moves *region to its end.
+int state_place(state *s, const zero_config *c, memory *m, int64_t *region);
+// From now on the state is opened through these files. Call it before the state is created.
+int state_keep_in_files(state *s, struct state_files *f, const zero_config *c, memory *m);
 
 // After that. *next: a state that the update writes, for the units of state_has_next. state_publish makes its
 // elements the parameters, unit by unit, while no part of the unit is open in either.
-void state_keep_next(state *next, const state *params);
-void state_publish(const state *params, int unit);
+int state_keep_next(state *next, const state *params, const zero_config *c, memory *m);
+void state_publish(const state *params, const state *next, int unit);
 
 #endif
