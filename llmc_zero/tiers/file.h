@@ -15,21 +15,18 @@
 #include "../base/error.h"
 
 enum {
-    FILE_ALIGN = 4096,             // of offsets and of buffers
-    FILE_BLOCK_DEFAULT = 1 << 20,  // bytes
-    FILE_DEPTH_DEFAULT = 32,
-    FILE_THREADS_DEFAULT = 4,
+    FILE_ALIGN = 4096,  // of offsets and of buffers
     FILE_FOLDERS = 16,  // at most
 };
 
 typedef struct {
     const char *folders;  // one, or several separated by commas; blocks alternate. They must exist
-    size_t block_bytes;   // of one request, a multiple of FILE_ALIGN; 0: 1 MiB
-    int depth;            // requests under way at once; 0: 32
-    int threads;          // for pread and pwrite if there is no io_uring; 0: 4
+    size_t block_bytes;   // of one request, a multiple of FILE_ALIGN
+    int depth;            // requests under way at once
+    int threads;          // for pread and pwrite if there is no io_uring
     int no_uring;         // 1: threads, even with io_uring
     int verify;           // 1: checks what is read against checksums of what was written
-    double timeout_s;     // above 0: an error if no request ends for so long; also how long a close waits
+    double timeout_s;     // an error if no request ends for so long; also how long a close waits
     int rank;             // for the names of the locks
 } file_settings;
 
@@ -55,10 +52,8 @@ int file_close(file_engine *e);
 // faster way is refused.
 const char *file_name(const file_engine *e);
 
-// What an engine needs for so many bytes of states: host memory (mostly checksums), and space in all its
-// folders together.
+// The host memory that an engine needs for so many bytes of states: mostly checksums.
 int64_t file_memory_bytes(const file_settings *s, int64_t bytes);
-int64_t file_disk_bytes(const file_settings *s, int64_t bytes);
 
 // Registers the memory of most transfers, so that the kernel need not pin it for each request. Call it once,
 // before the first transfer; the memory must stay until file_close. If the system refuses (RLIMIT_MEMLOCK),

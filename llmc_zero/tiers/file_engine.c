@@ -19,11 +19,6 @@ struct file_engine {
     char name[512];
 };
 
-static size_t block_of(const file_settings *s) {
-    return s->block_bytes ? s->block_bytes : FILE_BLOCK_DEFAULT;
-}
-static int depth_of(const file_settings *s) { return s->depth ? s->depth : FILE_DEPTH_DEFAULT; }
-
 // -------- the folders
 
 static int count_folders(const char *list) {
@@ -32,69 +27,43 @@ static int count_folders(const char *list) {
     return n;
 }
 
-// Bytes of each file: the largest share of the blocks.
-static int64_t file_bytes(const file_settings *s, int64_t bytes) {
-    int64_t block = (int64_t)block_of(s), n = count_folders(s->folders);
-    int64_t blocks = (bytes + block - 1) / block;
-    return (blocks + n - 1) / n * block;
-}
-
-int64_t file_disk_bytes(const file_settings *s, int64_t bytes) {
-    return count_folders(s->folders) * file_bytes(s, bytes);
-}
-
-int64_t file_memory_bytes(const file_settings *s, int64_t bytes) {
-    return (int64_t)sizeof(file_engine) + queue_memory_bytes(bytes, depth_of(s), s->verify);
-}
-
 static void close_folders(file_queue *q) {
     for (int i = 0; i < q->n_folders; i++) folder_close(&q->folders[i]);
-    q->n_folders = 0;
 }
 
-static int open_folder(file_queue *q, const char *name, size_t length, int rank, int64_t bytes) {
-    char folder[PATH_MAX];
-    if (!length || length >= sizeof folder)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme",
-                                 " names a folder of %zu letters; write DIR or DIR,DIR", length);
-    memcpy(folder, name, length);
-    folder[length] = 0;
-    ZERO_TRY(folder_open(&q->folders[q->n_folders], folder, rank, bytes));
-    q->n_folders++;
+// Each file has room for the largest share of the blocks.
+static int open_folders(file_queue *q, const file_settings *s, int64_t bytes) {
+    const int n = s->folders && *s->folders ? count_folders(s->folders) : 0;
+    if (!n) return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme", " names no folder");
+    if (n > FILE_FOLDERS)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme", " names %d folders; at most %d are used",
+                                 n, FILE_FOLDERS);
+    const int64_t block = (int64_t)s->block_bytes, blocks = (bytes + block - 1) / block;
+    const char *name = s->folders;
+    while (q->n_folders < n) {
+        char folder[PATH_MAX];
+        const size_t length = strcspn(name, ",");
+        if (!length || length >= sizeof folder)
+            return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme",
+                                     " names a folder of %zu letters; write DIR or DIR,DIR", length);
+        snprintf(folder, sizeof folder, "%.*s", (int)length, name);
+        ZERO_TRY(folder_open(&q->folders[q->n_folders], folder, s->rank, (blocks + n - 1) / n * block));
+        q->n_folders++;
+        name += length + 1;
+    }
     return 0;
 }
 
-static int open_folders(file_queue *q, const file_settings *s, int64_t bytes) {
-    int rc = 0;
-    if (count_folders(s->folders) > FILE_FOLDERS)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme", " names %d folders; at most %d are used",
-                                 count_folders(s->folders), FILE_FOLDERS);
-    for (const char *name = s->folders; !rc;) {
-        size_t length = strcspn(name, ",");
-        rc = open_folder(q, name, length, s->rank, file_bytes(s, bytes));
-        if (!name[length]) break;
-        name += length + 1;
-    }
-    if (rc) close_folders(q);
-    return rc;
+static int take_file(file_queue *q, int fd, const char *path, int64_t reserved) {
+    ZERO_TRY(folder_take(&q->folders[0], fd, path, reserved));
+    q->n_folders = 1;
+    return 0;
 }
 
 // -------- opening and closing
 
-static int check_settings(const file_settings *s, int64_t bytes) {
-    if (block_of(s) % FILE_ALIGN)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme_block_bytes",
-                                 " is %zu; it must be a multiple of %d", block_of(s), FILE_ALIGN);
-    if (s->depth < 0 || s->depth > 4096)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme_depth", " is %d; it must be 0 to 4096",
-                                 s->depth);
-    if (s->threads < 0 || s->threads > 1024)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme_threads", " is %d; it must be 0 to 1024",
-                                 s->threads);
-    if (bytes < 0 || !(s->timeout_s > 0))
-        return zero_fail(ZERO_ERR_ARGUMENT, "files for %lld bytes with a time limit of %g s cannot be opened",
-                         (long long)bytes, s->timeout_s);
-    return 0;
+int64_t file_memory_bytes(const file_settings *s, int64_t bytes) {
+    return (int64_t)sizeof(file_engine) + queue_memory_bytes(bytes, s->depth, s->verify);
 }
 
 static int open_driver(file_engine *e) {
@@ -129,59 +98,45 @@ static void write_name(file_engine *e) {
              e->q.n_folders > 1 ? "s" : "", pinned);
 }
 
-// The folders are open. After a failure they are closed.
-static int open_parts(file_engine *e, const file_settings *s) {
+// path NULL: in the folders of the settings.
+static int open_engine(file_engine **out, const file_settings *s, int64_t bytes, int fd, const char *path,
+                       int reserve) {
+    *out = NULL;
+    if (s->block_bytes % FILE_ALIGN)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme_block_bytes",
+                                 " is %zu; it must be a multiple of %d", s->block_bytes, FILE_ALIGN);
+    file_engine *e = calloc(1, sizeof *e);
+    if (!e) return zero_fail(ZERO_ERR_MEMORY, "no memory for the files of model states");
     file_queue *q = &e->q;
-    int rc = queue_open(q, s->verify);
+    e->no_uring = s->no_uring;
+    e->threads = s->threads;
+    q->bytes = bytes;
+    q->block_bytes = s->block_bytes;
+    q->depth = s->depth;
+    q->timeout_s = s->timeout_s;
+    int rc = path ? take_file(q, fd, path, reserve ? bytes : 0) : open_folders(q, s, bytes);
+    if (!rc) rc = queue_open(q, s->verify);
     if (!rc) {
         rc = open_driver(e);
         if (rc) queue_close(q);
     }
-    if (rc) close_folders(q);
-    return rc;
-}
-
-static int make_engine(file_engine **out, const file_settings *s, int64_t bytes) {
-    *out = NULL;
-    ZERO_TRY(check_settings(s, bytes));
-    file_engine *e = *out = calloc(1, sizeof *e);
-    if (!e) return zero_fail(ZERO_ERR_MEMORY, "no memory for the files of model states");
-    e->no_uring = s->no_uring;
-    e->threads = s->threads ? s->threads : FILE_THREADS_DEFAULT;
-    e->q.bytes = bytes;
-    e->q.block_bytes = block_of(s);
-    e->q.depth = depth_of(s);
-    e->q.timeout_s = s->timeout_s;
+    if (rc) {
+        close_folders(q);
+        free(e);
+        return rc;
+    }
+    write_name(e);
+    *out = e;
     return 0;
 }
 
-// rc: of opening the folders.
-static int open_engine(file_engine **e, const file_settings *s, int rc) {
-    if (!rc) rc = open_parts(*e, s);
-    if (!rc) {
-        write_name(*e);
-        return 0;
-    }
-    free(*e);
-    *e = NULL;
-    return rc;
-}
-
 int file_open(file_engine **e, const file_settings *s, int64_t bytes) {
-    *e = NULL;
-    if (!s->folders || !*s->folders)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme", " names no folder");
-    ZERO_TRY(make_engine(e, s, bytes));
-    return open_engine(e, s, open_folders(&(*e)->q, s, bytes));
+    return open_engine(e, s, bytes, -1, NULL, 0);
 }
 
 int file_open_given(file_engine **e, const file_settings *s, int fd, const char *path, int64_t bytes,
                     int reserve) {
-    ZERO_TRY(make_engine(e, s, bytes));
-    file_queue *q = &(*e)->q;
-    int rc = folder_take(&q->folders[0], fd, path, reserve ? bytes : 0);
-    q->n_folders = !rc;
-    return open_engine(e, s, rc);
+    return open_engine(e, s, bytes, fd, path, reserve);
 }
 
 // After the disk hangs, everything it may still use stays allocated, and the disk is not used any more.
@@ -227,20 +182,14 @@ static int check_transfer(const file_queue *q, const file_transfer *t) {
 }
 
 // The caller holds the lock. Threads start with the first transfer, after buffers are registered.
-static int start_driver(file_engine *e) {
-    if (e->started) return 0;
-    int rc = e->driver->start(e->own);
-    if (rc) return zero_fail(ZERO_ERR_MEMORY, "the threads for files do not start: %s", strerror(rc));
-    e->started = 1;
-    return 0;
-}
-
 static int start(file_engine *e, file_transfer *t) {
     file_queue *q = &e->q;
     ZERO_TRY(check_transfer(q, t));
     if (q->failed) return zero_fail_again(&q->failure);
     if (!t->bytes) return 0;
-    ZERO_TRY(start_driver(e));
+    const int rc = e->started ? 0 : e->driver->start(e->own);
+    if (rc) return zero_fail(ZERO_ERR_MEMORY, "the threads for files do not start: %s", strerror(rc));
+    e->started = 1;
     queue_append(q, t);
     // If all requests are in use, the driver looks for work when the next one ends.
     if (q->idle) e->driver->wake(e->own);

@@ -257,32 +257,26 @@ int queue_end(file_queue *q, file_request *r, long moved) {
 
 // -------- waiting
 
-// The caller holds the lock. Requests under way may end at any time or never, and nothing waits for them any
-// more, so their owners get their transfers back.
-static void lose_all(file_queue *q) {
+// The caller holds the lock. No request has ended for too long. Those under way may end at any time or never,
+// and nothing waits for them any more, so their owners get their transfers back.
+static int fail_late(file_queue *q) {
+    const file_request *oldest = NULL;
     for (file_request *r = q->requests; r < q->requests + q->depth; r++) {
         if (!r->of || r->lost) continue;
+        if (!oldest) oldest = r;
         r->lost = 1;
         q->lost++;
     }
-    while (q->first) take_out(q, q->first);
-    pthread_cond_broadcast(&q->ended);
-}
-
-// The caller holds the lock. No request has ended for too long.
-static int fail_late(file_queue *q) {
-    const file_request *r = q->requests;
-    while (r < q->requests + q->depth && !r->of) r++;
-    if (r < q->requests + q->depth) {
+    if (oldest)
         zero_fail(ZERO_ERR_IO, "%s: the %s at offset %lld does not end within %g s",
-                  q->folders[r->folder].path, r->write ? "write" : "read", (long long)request_at(r),
-                  q->timeout_s);
-    } else {
+                  q->folders[oldest->folder].path, oldest->write ? "write" : "read",
+                  (long long)request_at(oldest), q->timeout_s);
+    else
         zero_fail(ZERO_ERR_IO, "%s: no read or write begins within %g s", q->folders[0].path, q->timeout_s);
-    }
     zero_failed_advice("the disk does not answer: check it (dmesg)");
     fail_all(q);
-    lose_all(q);
+    while (q->first) take_out(q, q->first);
+    pthread_cond_broadcast(&q->ended);
     return ZERO_ERR_IO;
 }
 
@@ -321,17 +315,6 @@ int queue_is_closing(file_queue *q) {
 
 // -------- opening
 
-static int open_conditions(file_queue *q) {
-    pthread_condattr_t monotonic;
-    int rc = pthread_condattr_init(&monotonic);
-    if (!rc) rc = pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    if (!rc) rc = pthread_mutex_init(&q->lock, NULL);
-    if (!rc) rc = pthread_cond_init(&q->ended, &monotonic);
-    if (!rc) rc = pthread_cond_init(&q->work, NULL);
-    pthread_condattr_destroy(&monotonic);
-    return rc ? zero_fail(ZERO_ERR_MEMORY, "the queue for files does not open: %s", strerror(rc)) : 0;
-}
-
 int queue_open(file_queue *q, int verify) {
     size_t n_sums = verify ? padded((size_t)q->bytes) / FILE_ALIGN : 0;
     q->requests = calloc((size_t)q->depth, sizeof *q->requests);
@@ -345,7 +328,14 @@ int queue_open(file_queue *q, int verify) {
         q->requests[i].next = q->idle;
         q->idle = &q->requests[i];
     }
-    return open_conditions(q);
+    pthread_condattr_t monotonic;
+    int rc = pthread_condattr_init(&monotonic);
+    if (!rc) rc = pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    if (!rc) rc = pthread_mutex_init(&q->lock, NULL);
+    if (!rc) rc = pthread_cond_init(&q->ended, &monotonic);
+    if (!rc) rc = pthread_cond_init(&q->work, NULL);
+    pthread_condattr_destroy(&monotonic);
+    return rc ? zero_fail(ZERO_ERR_MEMORY, "the queue for files does not open: %s", strerror(rc)) : 0;
 }
 
 void queue_close(file_queue *q) {

@@ -38,17 +38,12 @@ static int pinned_part(const uring *u, const char *data, size_t bytes) {
 }
 
 static void fill_entry(const uring *u, struct io_uring_sqe *sqe, file_request *r, unsigned bytes) {
-    int fd = u->q->folders[r->folder].fd, part = pinned_part(u, request_data(r), bytes);
-    void *data = request_data(r);
-    uint64_t at = (uint64_t)request_at(r);
-    if (r->write && part >= 0)
-        io_uring_prep_write_fixed(sqe, fd, data, bytes, at, part);
-    else if (r->write)
-        io_uring_prep_write(sqe, fd, data, bytes, at);
-    else if (part >= 0)
-        io_uring_prep_read_fixed(sqe, fd, data, bytes, at, part);
-    else
-        io_uring_prep_read(sqe, fd, data, bytes, at);
+    static const int operations[2][2] = { { IORING_OP_READ, IORING_OP_READ_FIXED },
+                                          { IORING_OP_WRITE, IORING_OP_WRITE_FIXED } };
+    const int part = pinned_part(u, request_data(r), bytes), is_pinned = part >= 0;
+    io_uring_prep_rw(operations[r->write][is_pinned], sqe, u->q->folders[r->folder].fd, request_data(r),
+                     bytes, (uint64_t)request_at(r));
+    if (is_pinned) sqe->buf_index = (uint16_t)part;
     io_uring_sqe_set_data(sqe, r);
 }
 
@@ -65,12 +60,6 @@ static void prepare(uring *u, file_request *r) {
 
 // -------- submitting and reaping
 
-// The entries stay in the ring and are never submitted, since nothing is after a failure.
-static void fail_ready(uring *u, int error) {
-    for (int i = 0; i < u->n_ready; i++) queue_end(u->q, u->ready[i], -error);
-    u->n_ready = 0;
-}
-
 static void submit(uring *u) {
     while (u->n_ready) {
         long allowed = file_allowed(FILE_SUBMIT, 1);
@@ -78,8 +67,10 @@ static void submit(uring *u) {
         if (n == -EINTR) continue;
         int is_later = n == -EAGAIN || n == -EBUSY;
         if (is_later && u->in_kernel) return;  // until one of these ends
-        if (n <= 0) {
-            fail_ready(u, is_later ? ENOMEM : n < 0 ? -n : EIO);
+        if (n <=
+            0) {  // The entries stay in the ring and are never submitted, since nothing is after a failure.
+            const int error = is_later ? ENOMEM : n < 0 ? -n : EIO;
+            while (u->n_ready) queue_end(u->q, u->ready[--u->n_ready], -error);
             return;
         }
         u->n_ready -= n;
