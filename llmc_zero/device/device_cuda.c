@@ -18,16 +18,14 @@ typedef struct {
     int n_created;
 } cuda_state;
 
-static int failed(cudaError_t rc, const char *what) {
+static int result_of(cudaError_t rc, const char *what) {
+    if (rc == cudaSuccess) return 0;
     cudaGetLastError();  // this error is reported here, so the next launch must not report it again
     return zero_fail(ZERO_ERR_DEVICE, "CUDA: %s: %s (%s)", what, cudaGetErrorString(rc),
                      cudaGetErrorName(rc));
 }
-#define CUDA_TRY(call)                                     \
-    do {                                                   \
-        cudaError_t rc_ = (call);                          \
-        if (rc_ != cudaSuccess) return failed(rc_, #call); \
-    } while (0)
+#define CUDA(call) result_of(call, #call)
+#define CUDA_TRY(call) ZERO_TRY(CUDA(call))
 
 static cudaStream_t stream_of(device *d, device_stream s) { return ((cuda_state *)d->state)->streams[s]; }
 cudaStream_t device_cuda_stream(device *d, device_stream s) { return stream_of(d, s); }
@@ -55,45 +53,29 @@ static void *cuda_alloc(device *d, size_t bytes, const char **why) {
 static void cuda_release(device *d, void *p, size_t bytes) { cudaFree(p); }
 
 static int cuda_pin(device *d, void *host, size_t bytes) {
-    CUDA_TRY(cudaHostRegister(host, bytes, cudaHostRegisterDefault));
-    return 0;
+    return CUDA(cudaHostRegister(host, bytes, cudaHostRegisterDefault));
 }
 static void cuda_unpin(device *d, void *host) { cudaHostUnregister(host); }
 
-static int cuda_enter(device *d) {
-    CUDA_TRY(cudaSetDevice(((cuda_state *)d->state)->number));
-    return 0;
-}
-static int cuda_wait(device *d, device_stream s) {
-    CUDA_TRY(cudaStreamSynchronize(stream_of(d, s)));
-    return 0;
-}
+static int cuda_enter(device *d) { return CUDA(cudaSetDevice(((cuda_state *)d->state)->number)); }
+static int cuda_wait(device *d, device_stream s) { return CUDA(cudaStreamSynchronize(stream_of(d, s))); }
 
 static int cuda_create_event(device *d, void **event) {
-    CUDA_TRY(cudaEventCreateWithFlags((cudaEvent_t *)event, cudaEventDisableTiming));
-    return 0;
+    return CUDA(cudaEventCreateWithFlags((cudaEvent_t *)event, cudaEventDisableTiming));
 }
 static void cuda_destroy_event(device *d, void *event) {
     if (event) cudaEventDestroy(event);
 }
 static int cuda_record(device *d, void *event, device_stream s) {
-    CUDA_TRY(cudaEventRecord(event, stream_of(d, s)));
-    return 0;
+    return CUDA(cudaEventRecord(event, stream_of(d, s)));
 }
 static int cuda_order(device *d, device_stream s, void *event) {
-    CUDA_TRY(cudaStreamWaitEvent(stream_of(d, s), event, 0));
-    return 0;
+    return CUDA(cudaStreamWaitEvent(stream_of(d, s), event, 0));
 }
 
-static int cuda_wait_event(device *d, void *event) {
-    CUDA_TRY(cudaEventSynchronize(event));
-    return 0;
-}
+static int cuda_wait_event(device *d, void *event) { return CUDA(cudaEventSynchronize(event)); }
 
-static int cuda_create_timer(device *d, void **timer) {
-    CUDA_TRY(cudaEventCreate((cudaEvent_t *)timer));
-    return 0;
-}
+static int cuda_create_timer(device *d, void **timer) { return CUDA(cudaEventCreate((cudaEvent_t *)timer)); }
 static int cuda_seconds_between(device *d, void *from, void *to, double *seconds) {
     float ms = 0;
     CUDA_TRY(cudaEventElapsedTime(&ms, from, to));
@@ -112,74 +94,63 @@ static void cuda_mark(device *d, const char *what, const char *name) {
 }
 
 static int cuda_copy(device *d, device_stream s, void *to, const void *from, size_t bytes) {
-    if (bytes) CUDA_TRY(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(d, s)));
-    return 0;
+    return bytes ? CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(d, s))) : 0;
 }
 static int cuda_clear(device *d, device_stream s, void *x, size_t bytes) {
-    CUDA_TRY(cudaMemsetAsync(x, 0, bytes, stream_of(d, s)));
-    return 0;
+    return CUDA(cudaMemsetAsync(x, 0, bytes, stream_of(d, s)));
 }
 static int queue_clear_stretches(device *d, device_stream s, zero_dtype type, void *x,
                                  const stretches *of_x) {
-    CUDA_TRY(cuda_clear_stretches(stream_of(d, s), type, x, of_x));
-    return 0;
+    return CUDA(cuda_clear_stretches(stream_of(d, s), type, x, of_x));
 }
 static int cuda_fill_nan(device *d, device_stream s, void *x, size_t bytes) {
-    CUDA_TRY(cudaMemsetAsync(x, 0xff, bytes, stream_of(d, s)));  // all ones is a NaN in each dtype
-    return 0;
+    return CUDA(cudaMemsetAsync(x, 0xff, bytes, stream_of(d, s)));  // all ones is a NaN in each dtype
 }
 
 static int queue_convert(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype from_type,
                          const void *from, int64_t n) {
-    CUDA_TRY(cuda_convert(stream_of(d, s), to_type, to, from_type, from, n));
-    return 0;
+    return CUDA(cuda_convert(stream_of(d, s), to_type, to, from_type, from, n));
 }
 static int queue_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
                            const rank_parts *parts, float scale, int64_t n, int add) {
-    CUDA_TRY(cuda_sum_ranks(stream_of(d, s), to_type, to, type, parts, scale, n, add));
-    return 0;
+    return CUDA(cuda_sum_ranks(stream_of(d, s), to_type, to, type, parts, scale, n, add));
 }
 static int queue_accumulate(device *d, device_stream s, float *to, zero_dtype type, const void *from,
                             int64_t n, int first) {
-    CUDA_TRY(cuda_accumulate(stream_of(d, s), to, type, from, n, first));
-    return 0;
+    return CUDA(cuda_accumulate(stream_of(d, s), to, type, from, n, first));
 }
 static int queue_sum_squares(device *d, device_stream s, const norm_table *t, zero_dtype type,
                              const void *x) {
-    CUDA_TRY(cuda_sum_squares(stream_of(d, s), t, type, x));
-    return 0;
+    return CUDA(cuda_sum_squares(stream_of(d, s), t, type, x));
 }
 static int queue_adamw(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a,
                        const adamw_table *t) {
-    CUDA_TRY(cuda_adamw(stream_of(d, s), c, a, t));
-    return 0;
+    return CUDA(cuda_adamw(stream_of(d, s), c, a, t));
 }
 
-static const device_functions cuda_functions = {
-    cuda_alloc,
-    cuda_release,
-    cuda_pin,
-    cuda_unpin,
-    cuda_enter,
-    cuda_wait,
-    cuda_create_event,
-    cuda_destroy_event,
-    cuda_record,
-    cuda_order,
-    cuda_wait_event,
-    cuda_create_timer,
-    cuda_seconds_between,
-    cuda_mark,
-    cuda_copy,
-    cuda_clear,
-    queue_clear_stretches,
-    cuda_fill_nan,
-    queue_convert,
-    queue_sum_ranks,
-    queue_accumulate,
-    queue_sum_squares,
-    queue_adamw,
-};
+static const device_functions cuda_functions = { cuda_alloc,
+                                                 cuda_release,
+                                                 cuda_pin,
+                                                 cuda_unpin,
+                                                 cuda_enter,
+                                                 cuda_wait,
+                                                 cuda_create_event,
+                                                 cuda_destroy_event,
+                                                 cuda_record,
+                                                 cuda_order,
+                                                 cuda_wait_event,
+                                                 cuda_create_timer,
+                                                 cuda_seconds_between,
+                                                 cuda_mark,
+                                                 cuda_copy,
+                                                 cuda_clear,
+                                                 queue_clear_stretches,
+                                                 cuda_fill_nan,
+                                                 queue_convert,
+                                                 queue_sum_ranks,
+                                                 queue_accumulate,
+                                                 queue_sum_squares,
+                                                 queue_adamw };
 
 int device_cuda_count(void) {
     int n = 0, usable = 0, driver = 0;
@@ -195,7 +166,7 @@ int device_cuda_count(void) {
                                "CUDA %d.%d at most; install a newer one"
                              : "no NVIDIA driver is loaded on this machine",
                          driver / 1000, driver % 1000 / 10);
-    if (rc != cudaSuccess) return failed(rc, "cudaGetDeviceCount");
+    ZERO_TRY(result_of(rc, "cudaGetDeviceCount"));
     for (int i = 0; i < n; i++) {
         CUDA_TRY(cudaGetDeviceProperties(&p, i));
         usable += p.major >= LEAST_MAJOR;
@@ -209,8 +180,7 @@ int device_cuda_count(void) {
 
 int device_cuda_left(size_t *left) {
     size_t all;
-    CUDA_TRY(cudaMemGetInfo(left, &all));
-    return 0;
+    return CUDA(cudaMemGetInfo(left, &all));
 }
 
 // The plugin's streams have priority, because the next layer waits for them.

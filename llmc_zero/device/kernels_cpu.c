@@ -6,20 +6,36 @@
 enum { LANES = SUM_LANES };
 _Static_assert((int)SUM_PIECE == (int)BLOCK, "a piece of a sum is a block");
 
-ZERO_CLONES static void widen_bf16(float *to, const uint16_t *from, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i] = bf16_widen(from[i]);
-}
+// One pass over the elements of each 16-bit dtype. add and pair read gradients to be summed, scale writes
+// their sum.
+#define PASSES(name)                                                                                   \
+    ZERO_CLONES static void widen_##name(float *to, const uint16_t *from, int64_t n) {                 \
+        for (int64_t i = 0; i < n; i++) to[i] = name##_widen(from[i]);                                 \
+    }                                                                                                  \
+    ZERO_CLONES static void narrow_##name(uint16_t *to, const float *from, int64_t n) {                \
+        for (int64_t i = 0; i < n; i++) to[i] = name##_round(from[i]);                                 \
+    }                                                                                                  \
+    ZERO_CLONES static void add_##name(float *sum, const uint16_t *x, int64_t n) {                     \
+        for (int64_t i = 0; i < n; i++) sum[i] += name##_widen(x[i]);                                  \
+    }                                                                                                  \
+    ZERO_CLONES static void pair_##name(float *sum, const uint16_t *x, const uint16_t *y, int64_t n) { \
+        for (int64_t i = 0; i < n; i++) sum[i] = name##_widen(x[i]) + name##_widen(y[i]);              \
+    }                                                                                                  \
+    ZERO_CLONES static void scale_to_##name(uint16_t *to, const float *sum, float scale, int64_t n) {  \
+        for (int64_t i = 0; i < n; i++) to[i] = name##_round(sum[i] * scale);                          \
+    }
+PASSES(bf16)
+PASSES(fp16)
 
-ZERO_CLONES static void widen_fp16(float *to, const uint16_t *from, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i] = fp16_widen(from[i]);
+// The same in fp32.
+ZERO_CLONES static void add_f32(float *sum, const float *x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] += x[i];
 }
-
-ZERO_CLONES static void narrow_bf16(uint16_t *to, const float *from, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i] = bf16_round(from[i]);
+ZERO_CLONES static void pair_f32(float *sum, const float *x, const float *y, int64_t n) {
+    for (int64_t i = 0; i < n; i++) sum[i] = x[i] + y[i];
 }
-
-ZERO_CLONES static void narrow_fp16(uint16_t *to, const float *from, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i] = fp16_round(from[i]);
+ZERO_CLONES static void scale_to_f32(float *to, const float *sum, float scale, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = sum[i] * scale;
 }
 
 void kernel_convert(zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n) {
@@ -35,18 +51,6 @@ void kernel_convert(zero_dtype to_type, void *to, zero_dtype from_type, const vo
         narrow_fp16(to, from, n);
 }
 
-ZERO_CLONES static void add_f32(float *sum, const float *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) sum[i] += x[i];
-}
-
-ZERO_CLONES static void add_bf16(float *sum, const uint16_t *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) sum[i] += bf16_widen(x[i]);
-}
-
-ZERO_CLONES static void add_fp16(float *sum, const uint16_t *x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) sum[i] += fp16_widen(x[i]);
-}
-
 static void add(float *sum, zero_dtype type, const void *x, int64_t n) {
     if (type == ZERO_F32)
         add_f32(sum, x, n);
@@ -60,30 +64,6 @@ static const char *at(zero_dtype t, const void *p, int64_t i) { return (const ch
 
 // Sums (x + y) + .. in rank order. A block stays in the first-level cache: the first two ranks are read
 // together, and the last pass scales.
-ZERO_CLONES static void pair_f32(float *sum, const float *x, const float *y, int64_t n) {
-    for (int64_t i = 0; i < n; i++) sum[i] = x[i] + y[i];
-}
-
-ZERO_CLONES static void pair_bf16(float *sum, const uint16_t *x, const uint16_t *y, int64_t n) {
-    for (int64_t i = 0; i < n; i++) sum[i] = bf16_widen(x[i]) + bf16_widen(y[i]);
-}
-
-ZERO_CLONES static void pair_fp16(float *sum, const uint16_t *x, const uint16_t *y, int64_t n) {
-    for (int64_t i = 0; i < n; i++) sum[i] = fp16_widen(x[i]) + fp16_widen(y[i]);
-}
-
-ZERO_CLONES static void scale_to_f32(float *to, const float *sum, float scale, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i] = sum[i] * scale;
-}
-
-ZERO_CLONES static void scale_to_bf16(uint16_t *to, const float *sum, float scale, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i] = bf16_round(sum[i] * scale);
-}
-
-ZERO_CLONES static void scale_to_fp16(uint16_t *to, const float *sum, float scale, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i] = fp16_round(sum[i] * scale);
-}
-
 static void sum_block(float *sum, zero_dtype type, const void *const *parts, int ranks, int64_t b,
                       int64_t n) {
     if (ranks == 1)
