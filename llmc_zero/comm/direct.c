@@ -40,20 +40,18 @@ static int large_pages_granted(void) {
     return !failed && after.ru_minflt - before.ru_minflt < 128;
 }
 
-static int fail_to_read(const comm *c, const comm_call *call, int src, int error) {
-    char in[NET_WHERE];
-    return zero_fail_rank(ZERO_ERR_COMM, c->group.rank, net_host(c->net, c->group.rank),
-                          " cannot read the memory of rank %d (host %s) in %s: %s", src,
-                          net_host(c->net, src), net_where(host_net_use(call), EXCHANGE_GATHER, in),
-                          error == ESRCH ? "it is gone" : strerror(error));
-}
-
 static int read_from(const comm *c, const comm_call *call, int src, int64_t pid, char *to, int64_t from,
                      size_t bytes) {
+    char in[NET_WHERE];
     while (bytes) {
         struct iovec local = { to, bytes }, remote = { (void *)(intptr_t)from, bytes };
         ssize_t n = process_vm_readv((pid_t)pid, &local, 1, &remote, 1, 0);
-        if (n <= 0) return fail_to_read(c, call, src, errno);
+        const int error = errno;
+        if (n <= 0)
+            return zero_fail_rank(ZERO_ERR_COMM, c->group.rank, net_host(c->net, c->group.rank),
+                                  " cannot read the memory of rank %d (host %s) in %s: %s", src,
+                                  net_host(c->net, src), net_where(host_net_use(call), EXCHANGE_GATHER, in),
+                                  error == ESRCH ? "it is gone" : strerror(error));
         to += n;
         from += n;
         bytes -= n;

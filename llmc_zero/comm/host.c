@@ -70,22 +70,16 @@ const comm_functions comm_host_functions = { .all_gather = host_all_gather,
 
 // -------- opening and closing
 
-// 1: a window, 0: messages
-static int open_transport(comm *c, const zero_config *config, memory *m) {
-    char why[96] = "as configured";
-    if (config->comm.shared_window) {
-        int opened = host_open_window(c, config, m, why, sizeof why);
-        if (opened) return opened;
-    }
-    snprintf(c->name, sizeof c->name, "%s, messages (%s)", c->net->name, why);
-    return host_open_messages(c, config, m);
-}
-
 static int open_staging(comm *c, const zero_config *config, memory *m, int *window) {
+    char why[96] = "as configured";
     if (!(c->host = calloc(1, sizeof *c->host)))
         return zero_fail(ZERO_ERR_MEMORY, "out of memory for the collectives' state");
-    *window = open_transport(c, config, m);
+    if (config->comm.shared_window) *window = host_open_window(c, config, m, why, sizeof why);
     if (*window < 0) return *window;
+    if (!*window) {
+        snprintf(c->name, sizeof c->name, "%s, messages (%s)", c->net->name, why);
+        ZERO_TRY(host_open_messages(c, config, m));
+    }
     return comm_check_room(config, &(comm_room){ .scatter_bytes = c->host->scatter_bytes }, c->group.ranks);
 }
 

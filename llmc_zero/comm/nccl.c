@@ -88,25 +88,19 @@ static int nccl_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, 
 // -------- gathers
 
 // In place if the shard is already at its place in full.
-static int gather(nccl_state *n, comm_use use, const comm_piece *pieces, int n_pieces, size_t elem_bytes) {
-    comm *c = n->c;
+static int nccl_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n_pieces, size_t elem_bytes) {
+    nccl_state *n = c->nccl;
     lane *l = &n->lanes[GATHERING];
+    collective *w = NULL;
+    int rc = nccl_begin(n, l, COMM_ALL_GATHER, use, &w);
+    if (rc) return nccl_finish(n, l, w, rc);
     ASK(n, GroupStart);
     for (const comm_piece *p = pieces; p < pieces + n_pieces; p++) {
         size_t bytes = p->elems * elem_bytes;
         ASK(n, AllGather, p->shard, p->full, bytes, ncclInt8, l->comm, l->stream);
         comm_count(c, use, COMM_ALL_GATHER, (c->group.ranks - 1) * bytes);
     }
-    return nccl_end_group(n, l);
-}
-
-static int nccl_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n_pieces, size_t elem_bytes) {
-    nccl_state *n = c->nccl;
-    lane *l = &n->lanes[GATHERING];
-    collective *w = NULL;
-    int rc = nccl_begin(n, l, COMM_ALL_GATHER, use, &w);
-    if (!rc) rc = gather(n, use, pieces, n_pieces, elem_bytes);
-    return nccl_finish(n, l, w, rc);
+    return nccl_finish(n, l, w, nccl_end_group(n, l));
 }
 
 static void nccl_close(comm *c, int clean) {
@@ -190,7 +184,6 @@ void comm_close_nccl(comm *c, int clean) {
         if (w->end) cudaEventDestroy(w->end);
     }
     pthread_mutex_destroy(&n->lock);
-    free(n->registered);
     free(n);
     c->nccl = NULL;
     c->f = &comm_host_functions;

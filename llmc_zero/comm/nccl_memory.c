@@ -63,38 +63,29 @@ int nccl_count_taken(nccl_state *n, size_t before) {
 // -------- registered buffers
 
 // A refusal does not matter: NCCL then copies through its own buffers.
-static int register_buffer(nccl_state *n, const lane *l, const memory_block *b, void **handle) {
-    if (!nccl.CommRegister || !nccl.CommDeregister) return 0;
-    ASK(n, CommRegister, l->comm, b->base, b->bytes, handle);
-    if (n->rc != ncclInProgress) n->rc = ncclSuccess;
-    return nccl_settle(n, l);
-}
-
 static int register_in(nccl_state *n, int i, const memory_block *b) {
-    registration *more = realloc(n->registered, (n->n_registered + 1) * sizeof *more);
-    if (!more) return zero_fail(ZERO_ERR_MEMORY, "out of memory for NCCL's list of buffers");
-    n->registered = more;
-    registration *r = &more[n->n_registered];
+    registration *r = &n->registered[n->n_registered];
     *r = (registration){ .lane = i };
-    ZERO_TRY(register_buffer(n, &n->lanes[i], b, &r->handle));
-    if (r->handle) n->n_registered++;
+    ASK(n, CommRegister, n->lanes[i].comm, b->base, b->bytes, &r->handle);
+    if (n->rc != ncclInProgress) n->rc = ncclSuccess;
+    ZERO_TRY(nccl_settle(n, &n->lanes[i]));
+    n->n_registered += r->handle != NULL;
     return 0;
 }
 
-// Registers each block with the communicator that moves it.
-static int register_block(nccl_state *n, const memory_block *b) {
-    if (b->moved_by & ZERO_MOVED_BY_REDUCTIONS) ZERO_TRY(register_in(n, REDUCE, b));
-    if (b->moved_by & ZERO_MOVED_BY_GATHERS) ZERO_TRY(register_in(n, GATHERING, b));
-    return 0;
-}
-
-// All ranks have the same blocks in the same order.
-static int register_moved(nccl_state *n, const memory *m) {
-    int rc = 0;
+// Registers each block with the communicators that move it. All ranks have the same blocks in the same order.
+static int register_moved(nccl_state *n, memory *m) {
+    int rc = 0, blocks = 0;
+    for (const memory_block *b = m->blocks; b; b = b->next) blocks++;
+    n->registered = memory_array(m, LANES * blocks, sizeof *n->registered);
+    if (!n->registered) return ZERO_ERR_MEMORY;
     pthread_mutex_lock(&n->lock);
     if (n->failed) rc = nccl_relay(n);
-    for (const memory_block *b = m->blocks; b; b = b->next)
-        if (!rc && b->owner == m->mover) rc = register_block(n, b);
+    for (const memory_block *b = m->blocks; b && nccl.CommRegister && nccl.CommDeregister; b = b->next) {
+        if (b->owner != m->mover) continue;
+        if (!rc && b->moved_by & ZERO_MOVED_BY_REDUCTIONS) rc = register_in(n, REDUCE, b);
+        if (!rc && b->moved_by & ZERO_MOVED_BY_GATHERS) rc = register_in(n, GATHERING, b);
+    }
     pthread_mutex_unlock(&n->lock);
     return rc;
 }

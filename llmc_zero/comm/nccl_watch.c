@@ -86,17 +86,14 @@ void nccl_abort(nccl_state *n) {
 
 // -------- the sentence
 
-static const char *kind_name(comm_kind kind) {
-    return kind == COMM_ALL_GATHER ? "all-gather" : "reduce-scatter";
-}
-
 int nccl_fail(nccl_state *n, const collective *w, const char *what, const char *said) {
     char about[96] = "", units[NET_UNITS], *text = n->sentence;
     const net *ranks = n->c->net;
     const size_t room = sizeof n->sentence;
     if (n->failed) return nccl_relay(n);
     if (w)
-        snprintf(about, sizeof about, "the %s of %s (collective %lld): ", kind_name(w->kind),
+        snprintf(about, sizeof about, "the %s of %s (collective %lld): ",
+                 w->kind == COMM_ALL_GATHER ? "all-gather" : "reduce-scatter",
                  net_units(w->use.unit, w->use.units, units), (long long)w->number);
     snprintf(text, room, "rank %d on %s: %s%s", ranks->rank, net_host(ranks, ranks->rank), about, what);
     n->unit = w && w->use.units ? w->use.unit : -1;

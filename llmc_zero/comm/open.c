@@ -7,31 +7,22 @@
 #include <stdio.h>
 #include <string.h>
 
-static void name_nccl(comm *c, const zero_config *config) {
-    const char *sums = config->comm.reduce_nccl ? ", bits depend on it" : ", summed in rank order";
-    snprintf(c->name, sizeof c->name, "nccl%s", sums);
-}
-
-// Adds the reason for not using NCCL to the name: the last failure's sentence without its advice.
-static void name_lack_of_nccl(comm *c) {
-    const failure_record *why = zero_failed();
-    int n = (int)strlen(c->name), room = (int)(sizeof c->name - sizeof " (no NCCL: )") - n;
-    int length = why->reason < room ? why->reason : room;
-    snprintf(c->name + n, sizeof c->name - (size_t)n, " (no NCCL: %.*s)", length, why->fields.sentence);
-}
-
 // If NCCL is optional, a reason against it is not a failure: the host's functions are used, and the name
-// gives the reason.
+// gives the reason, the last failure's sentence without its advice.
 static int open_nccl(comm *c, const zero_config *config, memory *m) {
     int rc = failure_agree(c->net, comm_open_nccl(c, config, m));
     if (!rc) {
-        name_nccl(c, config);
+        const char *sums = config->comm.reduce_nccl ? "bits depend on it" : "summed in rank order";
+        snprintf(c->name, sizeof c->name, "nccl, %s", sums);
         return 0;
     }
     comm_close_nccl(c, 0);
     m->mover = NULL;
     if (config->comm.nccl > 0) return rc;
-    name_lack_of_nccl(c);
+    const failure_record *why = zero_failed();
+    int n = (int)strlen(c->name), room = (int)(sizeof c->name - sizeof " (no NCCL: )") - n;
+    int length = why->reason < room ? why->reason : room;
+    snprintf(c->name + n, sizeof c->name - (size_t)n, " (no NCCL: %.*s)", length, why->fields.sentence);
     return 0;
 }
 

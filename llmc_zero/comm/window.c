@@ -32,11 +32,9 @@ typedef struct {
     int spins;  // before a wait sleeps
 } window;
 
-static size_t half_bytes(const window *w) { return w->window / 2; }
-
 static char *slot(comm *c, exchange_kind x, int half, int owner, int reader) {
     window *w = c->host->state;
-    return w->base + owner * w->window + half * half_bytes(w) +
+    return w->base + owner * w->window + half * w->window / 2 +
            (x == EXCHANGE_SCATTER ? reader * c->host->scatter_bytes : 0);
 }
 static char *window_out(comm *c, exchange_kind x, int half, int dest) {
@@ -109,11 +107,6 @@ typedef struct {
     uint64_t device, inode;
 } shared_file;
 
-static int same_file(int fd, const shared_file *f) {
-    struct stat s;
-    return !fstat(fd, &s) && (uint64_t)s.st_dev == f->device && (uint64_t)s.st_ino == f->inode;
-}
-
 // Reserves the space, so that a lack of memory is reported here and does not become a bus error later.
 // Returns the descriptor, or -1 and why.
 static int make_shared(size_t bytes, shared_file *f, char *why, size_t why_bytes) {
@@ -134,8 +127,10 @@ static int make_shared(size_t bytes, shared_file *f, char *why, size_t why_bytes
 
 // In another container, rank 0's path may be a different file.
 static int open_shared(const shared_file *f) {
+    struct stat s;
     int fd = *f->path ? open(f->path, O_RDWR | O_CLOEXEC) : -1;
-    if (fd < 0 || same_file(fd, f)) return fd;
+    if (fd < 0 || (!fstat(fd, &s) && (uint64_t)s.st_dev == f->device && (uint64_t)s.st_ino == f->inode))
+        return fd;
     close(fd);
     return -1;
 }
