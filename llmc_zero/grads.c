@@ -79,10 +79,6 @@ static int sum_squares(zero *z, const struct grads_bucket *b, device_stream stre
     return 0;
 }
 
-static void trace_beginning(zero *z, struct grads_bucket *b, device_stream stream) {
-    for (int i = 0; i < b->n_pieces; i++) b->spans[i] = trace_begin(&z->trace, stream);
-}
-
 // The bytes are those that this rank sends. Stage 0 sends the sums to every rank.
 static void trace_end_of_reduction(zero *z, struct grads_bucket *b, const task *k) {
     int64_t size = dtype_bytes(plan_wire_type(&z->config));
@@ -101,7 +97,7 @@ static int run_reduce(void *ctx, task *k) {
     struct grads_bucket *b = &z->grads.buckets[k->index];
     state_part sums[b->n_pieces];
     memset(sums, 0, sizeof sums);
-    trace_beginning(z, b, k->stream);
+    for (int i = 0; i < b->n_pieces; i++) b->spans[i] = trace_begin(&z->trace, k->stream);
     int rc = open_sums(z, b, k->stream, sums);
     if (!rc) rc = reduce_opened(z, b);
     if (!rc) rc = sum_squares(z, b, k->stream);
@@ -279,12 +275,6 @@ static int create_buffers(zero *z) {
     return 0;
 }
 
-static int create_wire_buffer(zero *z) {
-    if (!z->plan.own[PLAN_WIRE].blocks) return 0;
-    z->grads.wire = allocate(z, PLAN_WIRE);
-    return z->grads.wire ? 0 : ZERO_ERR_MEMORY;
-}
-
 // For each unit with several stretches to clear.
 static int create_cleared(zero *z) {
     const layout *l = &z->layout;
@@ -334,7 +324,7 @@ int grads_create(zero *z) {
     if (!z->grads.units || !z->grads.buckets) return ZERO_ERR_MEMORY;
     ZERO_TRY(states_create(z, ZERO_GRADIENT));
     if (plan_uses_buckets(&z->config)) ZERO_TRY(create_buffers(z));
-    ZERO_TRY(create_wire_buffer(z));
+    if (z->plan.own[PLAN_WIRE].blocks && !(z->grads.wire = allocate(z, PLAN_WIRE))) return ZERO_ERR_MEMORY;
     ZERO_TRY(create_cleared(z));
     for (int i = 0; i < l->n_buckets; i++) ZERO_TRY(create_bucket(z, i));
     for (int i = l->n_units - 1; i >= 0; i--) put_into_bucket(z, i);

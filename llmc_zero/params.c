@@ -88,12 +88,6 @@ static int begin_rest(zero *z, int unit) {
     return left ? begin_source(z, unit, left) : 0;
 }
 
-static void count_source(zero *z, int unit) {
-    const state *params = states_get(z, ZERO_PARAM);
-    if (params->files && params->sharded)
-        state_files_count_gather(params, (state_range){ unit, params->rank, 0, elems_left(z, unit) });
-}
-
 // Parameters on the host's side of the bus are copied to the device before they are gathered.
 static int is_fetched(const zero *z, int unit) {
     const state *params = states_get(z, ZERO_PARAM);
@@ -116,6 +110,7 @@ static int use_source(zero *z, int unit, comm_piece *piece) {
 static int run_gather(void *ctx, task *k) {
     zero *z = ctx;
     struct params_unit *u = &z->params.units[k->index];
+    const state *params = states_get(z, ZERO_PARAM);
     const trace_span span = trace_begin(&z->trace, k->stream);
     comm_piece piece = { .full = u->gather_to, .elems = z->layout.units[k->index].shard };
     if (is_fetched(z, k->index)) {
@@ -123,7 +118,9 @@ static int run_gather(void *ctx, task *k) {
     } else {
         if (!u->source.of) ZERO_TRY(begin_rest(z, k->index));
         ZERO_TRY(use_source(z, k->index, &piece));
-        count_source(z, k->index);
+        if (params->files && params->sharded)
+            state_files_count_gather(params,
+                                     (state_range){ k->index, params->rank, 0, elems_left(z, k->index) });
         put_to(u, NULL);
     }
     const int64_t size = dtype_bytes(z->config.numbers.dtype);
@@ -203,46 +200,36 @@ static int drop(zero *z, int unit) {
     return z->config.debug.poison ? z->device.f->fill_nan(&z->device, COMPUTE, params, bytes) : 0;
 }
 
-static int find_free_slot(const zero *z) {
-    for (int i = 0; i < z->params.n_slots; i++)
-        if (z->params.slots[i].unit < 0) return i;
-    return -1;
-}
-
-// If no slot is free: a slot whose unit was prefetched and has not been opened.
-static int find_idle_slot(const zero *z) {
-    for (int i = 0; i < z->params.n_slots; i++)
-        if (!pass_has_open(z, z->params.slots[i].unit)) return i;
-    return -1;
-}
-
 static int slots_are_open(const zero *z) {
     for (int i = 0; i < z->params.n_slots; i++)
         if (z->params.slots[i].unit >= 0 && pass_has_open(z, z->params.slots[i].unit)) return 1;
     return 0;
 }
 
+// No slot is free: drops a unit that was prefetched and has not been opened.
 static int free_idle_slot(zero *z, int for_unit, int *slot) {
-    *slot = find_idle_slot(z);
-    if (*slot < 0)
-        return zero_fail(
-            ZERO_ERR_MISUSE,
-            "unit %d (%s): all %d slots hold units that are open; close one first, or create with a "
-            "max_open above %d",
-            for_unit, z->layout.units[for_unit].name, z->params.n_slots, z->config.max_open);
-    int holder = z->params.slots[*slot].unit;
-    ZERO_TRY(tasks_wait(&z->tasks, &z->params.units[holder].gather));
-    return drop(z, holder);
+    for (int i = 0; i < z->params.n_slots; i++) {
+        const int holder = z->params.slots[i].unit;
+        if (pass_has_open(z, holder)) continue;
+        *slot = i;
+        ZERO_TRY(tasks_wait(&z->tasks, &z->params.units[holder].gather));
+        return drop(z, holder);
+    }
+    return zero_fail(ZERO_ERR_MISUSE,
+                     "unit %d (%s): all %d slots hold units that are open; close one first, or create with a "
+                     "max_open above %d",
+                     for_unit, z->layout.units[for_unit].name, z->params.n_slots, z->config.max_open);
 }
 
 // Sets u->whole to the unit's own memory or to a slot. Without `must` it stays NULL if no slot is free.
 static int find_room(zero *z, int unit, int must) {
     struct params_unit *u = &z->params.units[unit];
+    int slot = 0;
     u->whole = u->own;
     if (u->whole) return 0;
-    int slot = find_free_slot(z);
-    if (slot < 0 && must) ZERO_TRY(free_idle_slot(z, unit, &slot));
-    if (slot < 0) return 0;
+    while (slot < z->params.n_slots && z->params.slots[slot].unit >= 0) slot++;
+    if (slot == z->params.n_slots && !must) return 0;
+    if (slot == z->params.n_slots) ZERO_TRY(free_idle_slot(z, unit, &slot));
     z->params.slots[slot].unit = unit;
     u->slot = slot;
     u->whole = z->params.slots[slot].memory;

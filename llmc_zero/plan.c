@@ -111,10 +111,6 @@ static void plan_gradients(plan *p, const zero_config *c, const layout *l) {
                                 largest_reduction(l) * sizeof(float), ZERO_MOVED_BY_REDUCTIONS);
 }
 
-static void plan_optimizer(plan *p, const zero_config *c, const layout *l) {
-    for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++) plan_state(p, c, l, what, ZERO_MOVED_BY_NONE);
-}
-
 // Tables for single kernel launches on the device: the stretches to clear, this rank's part of every unit
 // with memory for the sums, and the pieces of tensors that it updates.
 static void plan_tables(plan *p, const zero_config *c, const layout *l) {
@@ -168,19 +164,6 @@ static void plan_copies(plan *p, const zero_config *c, const layout *l) {
     }
 }
 
-// The image of this rank's file: masters and moments in fp32.
-static void plan_saving(plan *p, const zero_config *c, const layout *l) {
-    const size_t bytes = 3 * sizeof(float) * l->shard_elems;
-    if (c->async_save) p->own[PLAN_SAVE_COPY] = on_host(c, "copy for checkpoints", bytes);
-}
-
-static void plan_training(plan *p, const zero_config *c, const layout *l) {
-    plan_saving(p, c, l);
-    plan_gradients(p, c, l);
-    plan_optimizer(p, c, l);
-    plan_tables(p, c, l);
-}
-
 memory_request plan_for_unit(const plan *p, plan_item item, const zero_config *c, const layout *l, int unit) {
     memory_request r = p->own[item];
     r.bytes = l->units[unit].padded * dtype_bytes(c->numbers.dtype);
@@ -214,23 +197,17 @@ state_range plan_first_piece(const zero_config *c, const layout *l, int rank, in
     return plan_next_piece(c, l, rank, (state_range){ unit, rank, 0, 0 });
 }
 
-// The number of tensors of the unit with elements in the range.
-static int segments_of(const layout *l, const state_range *r) {
-    const layout_unit *u = &l->units[r->unit];
-    int64_t begin = (r->part == STATE_WHOLE ? 0 : layout_before(u, r->part)) + r->from;
-    int n = 0;
-    for (const layout_place *p = l->places + u->first_place; p < l->places + u->first_place + u->n_places;
-         p++)
-        n += p->offset < begin + r->elems && p->offset + p->elems > begin;
-    return n;
-}
-
 plan_pieces plan_count_pieces(const zero_config *c, const layout *l, int rank) {
     plan_pieces count = { 0, 0 };
-    for (int u = 0; u < l->n_units; u++)
-        for (state_range r = plan_first_piece(c, l, rank, u); r.elems; r = plan_next_piece(c, l, rank, r)) {
+    for (int unit = 0; unit < l->n_units; unit++)
+        for (state_range r = plan_first_piece(c, l, rank, unit); r.elems;
+             r = plan_next_piece(c, l, rank, r)) {
+            const layout_unit *u = &l->units[unit];
+            const layout_place *places = l->places + u->first_place;
+            const int64_t begin = (r.part == STATE_WHOLE ? 0 : layout_before(u, r.part)) + r.from;
+            for (const layout_place *at = places; at < places + u->n_places; at++)
+                count.segments += at->offset < begin + r.elems && at->offset + at->elems > begin;
             count.pieces++;
-            count.segments += segments_of(l, &r);
         }
     return count;
 }
@@ -282,77 +259,50 @@ static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
         if (!c->inference || !u->shared) t->all_gather[ZERO_FOR_EVAL] += u->shard * low * u->forward_uses;
 }
 
-// The update's traffic for a state in files: it reads and writes each piece, but only writes parameters that
-// have masters, and only reads gradients. A delayed update reads masters once more to publish them, where
-// parameters are in memory.
-static void add_update_of(plan *p, const zero_config *c, const layout *l, zero_value what, int unit) {
-    const int rank = p->of.rank;
-    const size_t size = dtype_bytes(state_of(what, c, l, rank, NULL).dtype);
-    const int reads = what != ZERO_PARAM || !state_of(ZERO_MASTER, c, l, rank, NULL).kept;
-    const int writes = what != ZERO_GRADIENT;
-    const int has_next = state_has_next(c, l, rank, unit);
-    const int publishes = what == ZERO_MASTER && c->offload.delayed_update && !has_next;
-    const int64_t away = state_away(what, c, l, rank, unit);
-    for (state_range r = plan_first_piece(c, l, rank, unit); r.elems && r.from < away;
-         r = plan_next_piece(c, l, rank, r)) {
-        const int64_t bytes = state_file_bytes(l, rank, size, r);
-        p->file_read += (reads + publishes) * bytes;
-        p->file_written += writes * bytes;
-    }
-}
-
-// Gathers read this rank's part of a unit. Each micro-batch's reduction writes it; all but the first read it
-// before.
-static void plan_file_traffic(plan *p, const zero_config *c, const layout *l) {
-    const int rank = p->of.rank, ends_forward = unit_that_ends_forward(l), A = c->micro_batches;
-    if (c->inference) return;
-    for (int what = 0; what < STATES; what++) {
-        const state s = state_of(what, c, l, rank, NULL);
-        for (int u = 0; s.kept && u < l->n_units; u++) {
-            if (!state_goes_to_files(what, c) || !state_away(what, c, l, rank, u)) continue;
-            const int64_t part = state_file_bytes(l, rank, dtype_bytes(s.dtype), state_all(&s, u, rank));
-            const int gathers = A * gathers_per_pass(&l->units[u], u == ends_forward);
-            add_update_of(p, c, l, what, u);
-            if (what == ZERO_PARAM) p->file_read += gathers * part;
-            if (what == ZERO_GRADIENT) p->file_read += (A - 1) * part;
-            if (what == ZERO_GRADIENT) p->file_written += A * part;
-        }
-    }
-}
-
-// The update's copies of a state that is stored on the other side of the bus from the optimizer states. The
-// update runs on their side.
-static void add_copies_of(plan *p, const zero_config *c, const layout *l, zero_value what, int unit) {
-    const int rank = p->of.rank;
-    const size_t size = dtype_bytes(state_of(what, c, l, rank, NULL).dtype);
-    const int reads = what != ZERO_PARAM || !state_of(ZERO_MASTER, c, l, rank, NULL).kept;
-    const int writes = what != ZERO_GRADIENT,
-              stays_on_host = what == ZERO_PARAM && state_goes_to_files(what, c);
+// What the update moves of a state on one unit: files, and copies to the side of the bus where AdamW runs. It
+// reads and writes each piece, but only writes parameters that have masters, and only reads gradients. A
+// delayed update reads masters in files once more to publish them, where parameters are in memory.
+static void add_update_of(plan *p, const zero_config *c, const layout *l, const state *s, int unit) {
+    const int rank = p->of.rank, in_files = state_goes_to_files(s->what, c), crosses = state_goes_across(c);
+    const int64_t away = state_away(s->what, c, l, rank, unit), size = dtype_bytes(s->dtype);
+    const int64_t by_processor_until = state_away(ZERO_MOMENT1, c, l, rank, unit);
+    const int reads = s->what != ZERO_PARAM || !state_of(ZERO_MASTER, c, l, rank, NULL).kept;
+    const int writes = s->what != ZERO_GRADIENT, stays_on_host = s->what == ZERO_PARAM && in_files;
+    const int publishes = s->what == ZERO_MASTER && c->offload.delayed_update &&
+                          !state_has_next(c, l, rank, unit);
     for (state_range r = plan_first_piece(c, l, rank, unit); r.elems; r = plan_next_piece(c, l, rank, r)) {
-        const int by_processor = r.from < state_away(ZERO_MOMENT1, c, l, rank, unit);
-        const int on_host = stays_on_host || r.from < state_away(what, c, l, rank, unit);
-        if (by_processor == on_host) continue;
+        const int is_away = r.from < away, by_processor = r.from < by_processor_until;
+        const int64_t stored = in_files && is_away ? state_file_bytes(l, rank, size, r) : 0;
+        p->file_read += (reads + publishes) * stored;
+        p->file_written += writes * stored;
+        if (!crosses || by_processor == (stays_on_host || is_away)) continue;
         p->copied_down += (by_processor ? reads : writes) * r.elems * size;
         p->copied_up += (by_processor ? writes : reads) * r.elems * size;
     }
 }
 
-// Gathers copy this rank's part of a unit to the device. Each micro-batch's reduction copies it to the host;
-// all but the first copy it to the device before.
-static void plan_copied(plan *p, const zero_config *c, const layout *l) {
-    const int ends_forward = unit_that_ends_forward(l), A = c->micro_batches;
-    const int params = state_tier(ZERO_PARAM, c) != ZERO_DEVICE;
-    const int grads = state_tier(ZERO_GRADIENT, c) != ZERO_DEVICE;
-    if (c->inference || !state_goes_across(c)) return;
-    const size_t low = dtype_bytes(c->numbers.dtype);
-    const size_t sum = dtype_bytes(state_of(ZERO_GRADIENT, c, l, p->of.rank, NULL).dtype);
-    for (int i = 0; i < l->n_units; i++) {
-        const layout_unit *u = &l->units[i];
-        for (int what = 0; what < STATES; what++)
-            if (state_of(what, c, l, p->of.rank, NULL).kept) add_copies_of(p, c, l, what, i);
-        p->copied_up += params * A * gathers_per_pass(u, i == ends_forward) * u->shard * low;
-        p->copied_up += grads * (A - 1) * u->shard * sum;
-        p->copied_down += grads * A * u->shard * sum;
+// Gathers read this rank's part of a unit. Each micro-batch's reduction writes it; all but the first read it
+// before.
+static void plan_moved_states(plan *p, const zero_config *c, const layout *l) {
+    const int rank = p->of.rank, ends_forward = unit_that_ends_forward(l), A = c->micro_batches;
+    for (int what = 0; what < STATES; what++) {
+        const state s = state_of(what, c, l, rank, NULL);
+        const int64_t size = dtype_bytes(s.dtype);
+        const int crosses = state_goes_across(c) && state_tier(what, c) != ZERO_DEVICE;
+        for (int u = 0; s.kept && u < l->n_units; u++) {
+            const int in_files = state_goes_to_files(what, c) && state_away(what, c, l, rank, u);
+            const int64_t stored = in_files ? state_file_bytes(l, rank, size, state_all(&s, u, rank)) : 0;
+            const int64_t copied = crosses ? l->units[u].shard * size : 0;
+            int reads = 0;
+            if (what == ZERO_PARAM) reads = A * gathers_per_pass(&l->units[u], u == ends_forward);
+            if (what == ZERO_GRADIENT) reads = A - 1;
+            const int writes = what == ZERO_GRADIENT ? A : 0;
+            add_update_of(p, c, l, &s, u);
+            p->file_read += reads * stored;
+            p->file_written += writes * stored;
+            p->copied_up += reads * copied;
+            p->copied_down += writes * copied;
+        }
     }
 }
 
@@ -374,12 +324,18 @@ int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *o
     ZERO_TRY(comm_plan(p->comm, c, &of->way, reduced));
     plan_host_memory(p, c, l);
     plan_parameters(p, c, l);
-    if (!c->inference) plan_training(p, c, l);
+    if (!c->inference) {
+        if (c->async_save)  // the image of this rank's file: masters and moments in fp32
+            p->own[PLAN_SAVE_COPY] = on_host(c, "copy for checkpoints", 3 * sizeof(float) * l->shard_elems);
+        plan_gradients(p, c, l);
+        for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++)
+            plan_state(p, c, l, what, ZERO_MOVED_BY_NONE);
+        plan_tables(p, c, l);
+    }
     plan_files(p, c, l);
     plan_copies(p, c, l);
     plan_traffic(p, c, l);
-    plan_file_traffic(p, c, l);
-    plan_copied(p, c, l);
+    if (!c->inference) plan_moved_states(p, c, l);
     return 0;
 }
 
@@ -454,21 +410,16 @@ void plan_describe(const plan *p, const zero_config *c, const layout *l, int ass
     info->traffic_between_nodes = times(&p->to_each, elsewhere);
 }
 
-static int check_ranks(int rank, int ranks, int ranks_on_node) {
+int zero_make_plan(zero_plan *info, const zero_config *config, const zero_tensor *tensors, int n_tensors,
+                   const zero_unit *units, int n_units, int ranks, int ranks_on_node) {
+    ZERO_TRY(settings_check(config));
+    const int rank = config->start.rank < 0 ? 0 : config->start.rank;
     if (ranks < 1) return zero_fail(ZERO_ERR_ARGUMENT, "a plan for %d ranks: at least 1", ranks);
     if (ranks_on_node < 1 || ranks_on_node > ranks)
         return zero_fail(ZERO_ERR_ARGUMENT, "a plan for %d ranks, %d of them on a node: 1 to %d", ranks,
                          ranks_on_node, ranks);
     if (rank >= ranks)
         return zero_fail(ZERO_ERR_ARGUMENT, "a plan for rank %d of %d: 0 to %d", rank, ranks, ranks - 1);
-    return 0;
-}
-
-int zero_make_plan(zero_plan *info, const zero_config *config, const zero_tensor *tensors, int n_tensors,
-                   const zero_unit *units, int n_units, int ranks, int ranks_on_node) {
-    ZERO_TRY(settings_check(config));
-    const int rank = config->start.rank < 0 ? 0 : config->start.rank;
-    ZERO_TRY(check_ranks(rank, ranks, ranks_on_node));
     plan_rank of = { rank, ranks_on_node, plan_way(config, ranks, ranks_on_node) };
     layout l;
     plan p;

@@ -37,23 +37,19 @@ static void add_segments(const zero *z, struct update_piece *piece, adamw_segmen
     }
 }
 
-// AdamW runs where the optimizer's states of the piece are stored.
-static void place_piece(zero *z, struct update_piece *piece) {
-    const state *moments = states_get(z, ZERO_MOMENT1);
-    const int on_host = state_on_host(moments, piece->range);
-    piece->by = on_host ? &device_host : moments->updater;
-    piece->on = state_goes_across(&z->config) ? UP : COMPUTE;
-    if (on_host) piece->on = PROCESSOR;
-}
-
 static void list_pieces(zero *z) {
+    const state *moments = states_get(z, ZERO_MOMENT1);
+    const device_stream on_device = state_goes_across(&z->config) ? UP : COMPUTE;
     int n = 0;
     for (int u = 0; u < z->layout.n_units; u++) {
         z->update.units[u].first_piece = n;
         for (state_range r = plan_first_piece(&z->config, &z->layout, z->net.rank, u); r.elems;
              r = plan_next_piece(&z->config, &z->layout, z->net.rank, r)) {
-            z->update.pieces[n].range = r;
-            place_piece(z, &z->update.pieces[n++]);
+            // AdamW runs where the optimizer's states of the piece are stored.
+            const int on_host = state_on_host(moments, r);
+            z->update.pieces[n++] = (struct update_piece){ .range = r,
+                                                           .by = on_host ? &device_host : moments->updater,
+                                                           .on = on_host ? PROCESSOR : on_device };
         }
         z->update.units[u].n_pieces = n - z->update.units[u].first_piece;
     }
@@ -179,10 +175,11 @@ static int update_opened(zero *z, const struct update_piece *piece, state_part p
     return 0;
 }
 
-// The piece that is updated after piece i of the unit at z->update.at; NULL: not known yet.
+// The piece to begin while piece i of the unit at z->update.at is updated; NULL: none, or not known yet.
 static const struct update_piece *piece_after(const zero *z, int i) {
     const struct update_unit *u = &z->update.units[z->update.order[z->update.at]];
     if (i + 1 < u->n_pieces) return &z->update.pieces[u->first_piece + i + 1];
+    if (!z->update.is_ahead) return NULL;
     if (z->update.at + 1 >= __atomic_load_n(&z->update.n_known, __ATOMIC_ACQUIRE)) return NULL;
     const struct update_unit *next = &z->update.units[z->update.order[z->update.at + 1]];
     // A reduction that has run may still be queued on the device. Only the unit's own task is ordered after
@@ -192,7 +189,7 @@ static const struct update_piece *piece_after(const zero *z, int i) {
 }
 
 // Updates a piece that begin_piece has begun, and begins the next one.
-static int update_ahead(zero *z, const struct update_piece *piece, const struct update_piece *next) {
+static int update_piece(zero *z, const struct update_piece *piece, const struct update_piece *next) {
     state_part *parts = z->update.opened[z->update.window];
     z->update.window = !z->update.window;
     int rc = next ? begin_piece(z, next, z->update.opened[z->update.window]) : 0;
@@ -201,31 +198,18 @@ static int update_ahead(zero *z, const struct update_piece *piece, const struct 
     return rc ? state_close_after(rc, z->update.opened[z->update.window], STATES) : 0;
 }
 
-static int update_alone(zero *z, const struct update_piece *piece) {
-    state_part *parts = z->update.opened[0];
-    int rc = begin_piece(z, piece, parts);
-    if (!rc) rc = update_opened(z, piece, parts);
-    return state_close_after(rc, parts, STATES);
-}
-
-// The task's own stream is ordered after the tasks it needs. The stream of copies to the host has to be, too.
-static int copy_after_reduction(zero *z, int unit) {
-    return z->device.f->order(&z->device, DOWN, grads_reduction(z, unit)->done);
-}
-
 // The unit's AdamW. If pieces are begun ahead, backward or the previous task has begun the first one, if the
-// unit was known by then.
+// unit was known by then. The task's own stream is ordered after the tasks it needs. The stream of copies to
+// the host has to be, too.
 static int run_adamw(void *ctx, task *k) {
     zero *z = ctx;
+    device *d = &z->device;
     const struct update_unit *u = &z->update.units[k->index];
     double start = trace_now(&z->trace);
-    if (state_goes_across(&z->config)) ZERO_TRY(copy_after_reduction(z, k->index));
-    if (z->update.is_ahead)
-        ZERO_TRY(begin_piece(z, &z->update.pieces[u->first_piece], z->update.opened[z->update.window]));
-    for (int i = 0; i < u->n_pieces; i++) {
-        const struct update_piece *piece = &z->update.pieces[u->first_piece + i];
-        ZERO_TRY(z->update.is_ahead ? update_ahead(z, piece, piece_after(z, i)) : update_alone(z, piece));
-    }
+    if (state_goes_across(&z->config)) ZERO_TRY(d->f->order(d, DOWN, grads_reduction(z, k->index)->done));
+    ZERO_TRY(begin_piece(z, &z->update.pieces[u->first_piece], z->update.opened[z->update.window]));
+    for (int i = 0; i < u->n_pieces; i++)
+        ZERO_TRY(update_piece(z, &z->update.pieces[u->first_piece + i], piece_after(z, i)));
     z->update.at++;
     trace_add(&z->trace, EVENT_UPDATE, k->index, traced_lane(z, k->lane), start);
     return 0;
@@ -293,12 +277,6 @@ static void first_pieces(const zero *z, const int *order, const struct update_pi
     }
 }
 
-static int begin_files_of(zero *z, const struct update_piece *piece, state_part parts[STATES]) {
-    for (int what = 0; what < ZERO_GRADIENT; what++)
-        if (states_get(z, what)->files) ZERO_TRY(begin_state(z, what, piece, parts));
-    return 0;
-}
-
 // This is the last micro-batch, and the last update has ended, including its writes.
 static int may_read_ahead(zero *z) {
     const int last = z->update.order[z->layout.n_units - 1];
@@ -313,8 +291,10 @@ static int read_ahead(zero *z) {
     const int at = s->read_ahead[s->window] ? !s->window : s->window;
     if (s->read_ahead[at] || !may_read_ahead(z)) return 0;
     first_pieces(z, schedule_update_order(&z->schedule), first);
-    s->read_ahead[at] = first[at != s->window];
-    return s->read_ahead[at] ? begin_files_of(z, s->read_ahead[at], s->opened[at]) : 0;
+    const struct update_piece *piece = s->read_ahead[at] = first[at != s->window];
+    for (int what = 0; piece && what < ZERO_GRADIENT; what++)
+        if (states_get(z, what)->files) ZERO_TRY(begin_state(z, what, piece, s->opened[at]));
+    return 0;
 }
 
 // The update's order is final. Pieces read for another order are dropped.
