@@ -38,33 +38,35 @@ static int check_tables(const zero_tensor *t, int n_tensors, const zero_unit *u,
 }
 
 static int copy_tables(layout *l, const zero_tensor *tensors, const zero_unit *units) {
+    int n_places = 0, done = 1;
+    for (int i = 0; i < l->n_tensors; i++) n_places += tensors[i].layers;
+    l->n_places = n_places;
     l->tensors = calloc(l->n_tensors, sizeof *l->tensors);
     l->units = calloc(l->n_units, sizeof *l->units);
     l->first_place_of_tensor = calloc(l->n_tensors + 1, sizeof(int));
     l->buckets = calloc(l->n_units, sizeof *l->buckets);
-    if (!l->tensors || !l->units || !l->first_place_of_tensor || !l->buckets)
+    l->places = calloc(n_places, sizeof *l->places);
+    l->place_of = calloc(n_places, sizeof(int));
+    l->cleared = calloc(n_places + l->n_units, sizeof *l->cleared);
+    if (!l->tensors || !l->units || !l->first_place_of_tensor || !l->buckets || !l->places || !l->place_of ||
+        !l->cleared)
         return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
     for (int i = 0; i < l->n_tensors; i++) {
         l->tensors[i] = tensors[i];
-        if (!(l->tensors[i].name = strdup(tensors[i].name)))
-            return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
+        l->tensors[i].name = strdup(tensors[i].name);
+        done &= l->tensors[i].name != NULL;
         l->first_place_of_tensor[i + 1] = l->first_place_of_tensor[i] + tensors[i].layers;
     }
     for (int i = 0; i < l->n_units; i++) {
         layout_unit *u = &l->units[i];
-        if (!(u->name = strdup(units[i].name)))
-            return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
+        u->name = strdup(units[i].name);
+        done &= u->name != NULL;
         u->forward_uses = units[i].forward_uses;
         u->backward_uses = units[i].backward_uses;
         u->reading_uses = units[i].backward_uses - units[i].gradient_only_uses;
         u->shared = u->forward_uses > 1 || u->backward_uses > 1;
     }
-    l->n_places = l->first_place_of_tensor[l->n_tensors];
-    l->places = calloc(l->n_places, sizeof *l->places);
-    l->place_of = calloc(l->n_places, sizeof(int));
-    l->cleared = calloc(l->n_places + l->n_units, sizeof *l->cleared);
-    int all = l->places && l->place_of && l->cleared;
-    return all ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
+    return done ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
 }
 
 // Tensors into units, units into flat buffers.

@@ -43,25 +43,16 @@ size_t memory_whole_pages(size_t bytes) {
     return (pages ? pages : 1) * PAGE;
 }
 
-static int fail_no_memory(const memory *m, const memory_request *r, const char *why) {
-    size_t held = 0;
-    for (int i = 0; i < m->n_lines; i++) held += m->lines[i].bytes;
-    return zero_fail(ZERO_ERR_MEMORY, "no memory for %s: %.1f MiB more than the %.1f MiB held (%s)",
-                     r->purpose, r->bytes / 1048576.0, held / 1048576.0, why);
-}
-
-static device *owner_of(memory *m, const memory_request *r) {
-    if (r->tier == ZERO_HOST) return &device_host;
-    return r->moved_by && m->mover ? m->mover : m->device;
-}
-
 void *memory_alloc(memory *m, const memory_request *r) {
-    device *d = owner_of(m, r);
-    size_t bytes = memory_whole_pages(r->bytes);
+    device *d = r->moved_by && m->mover ? m->mover : m->device;
+    if (r->tier == ZERO_HOST) d = &device_host;
+    size_t bytes = memory_whole_pages(r->bytes), held = 0;
     const char *why = "";
     void *base = d->f->alloc(d, bytes, &why);
     if (!base) {
-        fail_no_memory(m, r, why);
+        for (int i = 0; i < m->n_lines; i++) held += m->lines[i].bytes;
+        zero_fail(ZERO_ERR_MEMORY, "no memory for %s: %.1f MiB more than the %.1f MiB held (%s)", r->purpose,
+                  r->bytes / 1048576.0, held / 1048576.0, why);
         return NULL;
     }
     memory_block block = { .base = base, .bytes = bytes, .owner = d, .moved_by = r->moved_by };

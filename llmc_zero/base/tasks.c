@@ -26,17 +26,13 @@ static int order_after(tasks *t, const task *k, device_stream stream, void *even
     return event ? d->f->order(d, k->stream, event) : 0;
 }
 
-static int order_after_needs(tasks *t, const task *k) {
+static int run_on_stream(tasks *t, task *k) {
+    device *d = t->device;
     for (int i = 0; i < k->n_needs; i++) {
         const task *need = k->needs[i].task;
         if (need->done) ZERO_TRY(order_after(t, k, need->stream, need->done));
     }
-    return k->needs_trainer ? order_after(t, k, COMPUTE, k->ready) : 0;
-}
-
-static int run_on_stream(tasks *t, task *k) {
-    device *d = t->device;
-    ZERO_TRY(order_after_needs(t, k));
+    if (k->needs_trainer) ZERO_TRY(order_after(t, k, COMPUTE, k->ready));
     ZERO_TRY(k->run(k->ctx, k));
     return k->done ? d->f->record(d, k->done, k->stream) : 0;
 }
@@ -167,15 +163,6 @@ static int note_needs(tasks *t, task *k, const task *const *needs) {
     return k->needs_trainer && k->ready ? t->device->f->record(t->device, k->ready, COMPUTE) : 0;
 }
 
-static void append(lane *l, task *k) {
-    k->next = NULL;
-    if (l->first)
-        l->last->next = k;
-    else
-        l->first = k;
-    l->last = k;
-}
-
 int tasks_submit(tasks *t, task *k, const task *const *needs) {
     lane *l = &t->lanes[k->lane];
     ZERO_TRY(note_needs(t, k, needs));
@@ -183,7 +170,9 @@ int tasks_submit(tasks *t, task *k, const task *const *needs) {
     pthread_mutex_lock(&t->lock);
     k->number = ++l->submitted;
     if (l->may_have_thread) {
-        append(l, k);
+        k->next = NULL;
+        *(l->first ? &l->last->next : &l->first) = k;
+        l->last = k;
         pthread_cond_signal(&l->work);
     } else {
         run_task(t, k, LANE_TRAINER);

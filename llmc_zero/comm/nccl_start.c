@@ -149,10 +149,11 @@ static int most_ctas(const nccl_state *n, int lane) {
     return most;
 }
 
-static int connect_lanes(nccl_state *n) {
+int nccl_connect(nccl_state *n, const zero_config *config) {
     static const device_stream streams[LANES] = { [REDUCE] = COMM, [GATHERING] = GATHER };
     comm *c = n->c;
     ncclUniqueId ids[LANES];
+    ZERO_TRY(introduce(n, config));
     // Kernels of two communicators run on one GPU in the order in which the host queues them, which is the
     // same on all ranks.
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
@@ -161,18 +162,13 @@ static int connect_lanes(nccl_state *n) {
     ZERO_TRY(comm_broadcast(c, comm_for_scalars, 0, ids, sizeof ids));
     for (int i = 0; i < LANES; i++) {
         lane *l = &n->lanes[i];
-        ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-        config.blocking = 0;
-        config.maxCTAs = most_ctas(n, i);
+        ncclConfig_t settings = NCCL_CONFIG_INITIALIZER;
+        settings.blocking = 0;
+        settings.maxCTAs = most_ctas(n, i);
         l->stream = device_cuda_stream(c->device, streams[i]);
-        ASK(n, CommInitRankConfig, &l->comm, c->group.ranks, ids[i], c->group.rank, &config);
+        ASK(n, CommInitRankConfig, &l->comm, c->group.ranks, ids[i], c->group.rank, &settings);
         ZERO_TRY(connect_together(n, l));
     }
     return 0;
-}
-
-int nccl_connect(nccl_state *n, const zero_config *config) {
-    ZERO_TRY(introduce(n, config));
-    return connect_lanes(n);
 }
 #endif

@@ -120,13 +120,6 @@ static ring *ring_of(const state_part *p) {
     return &p->of->crossed->of->rings[name];
 }
 
-static int close_lingering(device *d, across_block *b) {
-    if (!b->lingers) return 0;
-    b->lingers = 0;
-    ZERO_TRY(d->f->wait_event(d, b->used));
-    return b->home.of->crossed->home->close(&b->home);
-}
-
 // The first user of the memory, the copy or the part's own stream, waits for the previous user.
 static int reuse(const state_part *p, const across_block *b) {
     device *d = p->of->device;
@@ -150,7 +143,11 @@ static int take_block(state_part *p) {
         if (o == b || (o->from < from + bytes && from < o->from + o->bytes)) ZERO_TRY(reuse(p, o));
     r->head = from + bytes;
     r->next = (r->next + 1) % r->n;
-    ZERO_TRY(close_lingering(p->of->device, b));
+    if (b->lingers) {
+        b->lingers = 0;
+        ZERO_TRY(p->of->device->f->wait_event(p->of->device, b->used));
+        ZERO_TRY(b->home.of->crossed->home->close(&b->home));
+    }
     *b = (across_block){ .from = from, .bytes = bytes, .taken = 1, .used = b->used, .home = *p };
     b->home.into = NULL;
     p->block = b;
@@ -170,30 +167,19 @@ static void **copied_events(const state_part *p, int *n) {
     return x->copied + x->first[r->unit] + (first - before / piece);
 }
 
-// Work queued on s from here on runs after the last copies.
-static int order_after_copies(const state_part *p, device_stream s) {
+// What to do about the last copies of a part: work queued on s from here on runs after them; the one queued
+// on s is the last; the host waits for them.
+typedef enum { ORDER_AFTER, NOTE, WAIT_FOR } copies_act;
+static int last_copies(const state_part *p, copies_act act, device_stream s) {
     device *d = p->of->device;
-    int n;
+    int n, rc = 0;
     void **copied = copied_events(p, &n);
-    for (int i = 0; i < n; i++) ZERO_TRY(d->f->order(d, s, copied[i]));
-    return 0;
-}
-
-// Records that the last copy is queued on s.
-static int note_copy(const state_part *p, device_stream s) {
-    device *d = p->of->device;
-    int n;
-    void **copied = copied_events(p, &n);
-    for (int i = 0; i < n; i++) ZERO_TRY(d->f->record(d, copied[i], s));
-    return 0;
-}
-
-static int wait_for_copies(const state_part *p) {
-    device *d = p->of->device;
-    int n;
-    void **copied = copied_events(p, &n);
-    for (int i = 0; i < n; i++) ZERO_TRY(d->f->wait_event(d, copied[i]));
-    return 0;
+    for (int i = 0; i < n && !rc; i++) {
+        if (act == ORDER_AFTER) rc = d->f->order(d, s, copied[i]);
+        if (act == NOTE) rc = d->f->record(d, copied[i], s);
+        if (act == WAIT_FOR) rc = d->f->wait_event(d, copied[i]);
+    }
+    return rc;
 }
 
 static size_t bytes_of(const state_part *p) { return p->range.elems * dtype_bytes(p->of->dtype); }
@@ -232,11 +218,6 @@ static int begin_on_host(state_part *p) {
     return d->f->record(d, p->block->used, DOWN);
 }
 
-static int ready_on_host(state_part *p) {
-    device *d = p->of->device;
-    return d->f->wait_event(d, p->block->used);
-}
-
 static int close_on_host(state_part *p) {
     device *d = p->of->device;
     if (p->intent == STATE_READ) return 0;
@@ -252,20 +233,20 @@ static int ready_on_device(state_part *p) {
     const device_stream by = p->into ? p->on : UP;
     ZERO_TRY(p->of->crossed->home->ready(&p->block->home));
     if (p->intent == STATE_WRITE) return 0;
-    ZERO_TRY(order_after_copies(p, by));
+    ZERO_TRY(last_copies(p, ORDER_AFTER, by));
     ZERO_TRY(copy_up(p, by, p->at, p->block->home.at));
     ZERO_TRY(d->f->record(d, p->block->used, by));
-    ZERO_TRY(note_copy(p, by));
+    ZERO_TRY(last_copies(p, NOTE, by));
     return d->f->order(d, p->on, p->block->used);
 }
 
 static int write_back(state_part *p) {
     device *d = p->of->device;
     ZERO_TRY(d->f->order(d, DOWN, p->block->used));
-    ZERO_TRY(order_after_copies(p, DOWN));
+    ZERO_TRY(last_copies(p, ORDER_AFTER, DOWN));
     ZERO_TRY(copy_down(p, p->block->home.at, p->at));
     ZERO_TRY(d->f->record(d, p->block->used, DOWN));
-    return note_copy(p, DOWN);
+    return last_copies(p, NOTE, DOWN);
 }
 
 // A file's buffer is normally reused soon. A part fetched for a gather keeps its buffer until its block is
@@ -292,15 +273,12 @@ static int across_begin(state_part *p) {
     return rc;
 }
 
-// The last copies may still read or write the part, so the CPU waits for them.
-static int ready_at_home(state_part *p) {
-    ZERO_TRY(p->of->crossed->home->ready(p));
-    return p->on == PROCESSOR ? wait_for_copies(p) : 0;
-}
-
 static int across_ready(state_part *p) {
-    if (!p->block) return ready_at_home(p);
-    return p->on == PROCESSOR ? ready_on_host(p) : ready_on_device(p);
+    device *d = p->of->device;
+    if (p->block) return p->on == PROCESSOR ? d->f->wait_event(d, p->block->used) : ready_on_device(p);
+    ZERO_TRY(p->of->crossed->home->ready(p));
+    // The last copies may still read or write the part, so the CPU waits for them.
+    return p->on == PROCESSOR ? last_copies(p, WAIT_FOR, PROCESSOR) : 0;
 }
 
 static void across_abandon(state_part *p) {

@@ -121,18 +121,13 @@ static size_t region_align(const zero_config *c, const layout *l) {
 }
 
 // A bucket's sums follow each other in its half, each on a page boundary.
-static size_t sums_bytes(const layout *l, int rank, size_t size, int bucket) {
-    size_t bytes = 0;
-    for (int u = 0; u < l->n_units; u++)
-        if (l->units[u].bucket == bucket)
-            bytes += state_file_bytes(l, rank, size, (state_range){ u, rank, 0, l->units[u].shard });
-    return bytes;
-}
-
 static void plan_sums(state_files_plan *p, const layout *l, int rank, size_t size) {
     p->halves = l->n_buckets < 2 ? l->n_buckets : 2;
     for (int i = 0; i < l->n_buckets; i++) {
-        size_t bytes = sums_bytes(l, rank, size, i);
+        size_t bytes = 0;
+        for (int u = 0; u < l->n_units; u++)
+            if (l->units[u].bucket == i)
+                bytes += state_file_bytes(l, rank, size, (state_range){ u, rank, 0, l->units[u].shard });
         if (bytes > p->half_bytes) p->half_bytes = bytes;
     }
 }
