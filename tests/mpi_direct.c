@@ -233,8 +233,8 @@ static void check_failures(void) {
             int64_t mine[2] = { f == GONE ? ended_process() : getpid(),
                                 (intptr_t)(f == GONE ? b.pieces[0].shard : unmapped) };
             const int64_t *all[c.group.ranks];
-            const comm_call call = { for_unit, COMM_ALL_GATHER, "an all-gather" };
-            MUST(host_announce(&c, &call, total, mine, 2, all));
+            const comm_call call = { .use = for_unit, .kind = COMM_ALL_GATHER, .total = total };
+            MUST(host_announce(&c, &call, mine, 2, all));
         }
         CHECK(rc == (last && (checks.rank < last || f == OTHER_KIND) ? ZERO_ERR_COMM : 0));
         if (rc) {

@@ -7,52 +7,51 @@
 #include <string.h>
 #include <xxhash.h>
 
-typedef int same_card(const card *a, const card *b);
-
-static int have_one_device(const card *a, const card *b) {
+// Whether two ranks share a device, or a GPU, of which MIG makes several devices.
+typedef enum { ON_DEVICE, ON_GPU } sharing;
+static int share(const card *a, const card *b, sharing what) {
+    if (what == ON_GPU) return a->gpu == b->gpu;
     return a->machine == b->machine && !memcmp(a->uuid, b->uuid, sizeof a->uuid);
 }
 
-static int have_one_gpu(const card *a, const card *b) { return a->gpu == b->gpu; }
-
-static int first_with(const comm *c, int r, same_card *same) {
+static int first_with(const comm *c, int r, sharing what) {
     int first = 0;
-    while (!same(&c->cards[first], &c->cards[r])) first++;
+    while (!share(&c->cards[first], &c->cards[r], what)) first++;
     return first;
 }
 
-int cards_first_on_gpu(const comm *c, int r) { return first_with(c, r, have_one_gpu); }
+int cards_first_on_gpu(const comm *c, int r) { return first_with(c, r, ON_GPU); }
 
 // Counts on r's machine.
 typedef struct {
     int ranks, gpus, visible;
 } machine_cards;
 
-static machine_cards on_machine_of(const comm *c, int r, same_card *same) {
+static machine_cards on_machine_of(const comm *c, int r, sharing what) {
     machine_cards m = { 0 };
     for (int i = 0; i < c->group.ranks; i++) {
         const card *k = &c->cards[i];
         if (k->machine != c->cards[r].machine) continue;
         m.ranks++;
-        m.gpus += first_with(c, i, same) == i;
+        m.gpus += first_with(c, i, what) == i;
         if (k->visible > m.visible) m.visible = k->visible;
     }
     return m;
 }
 
 int cards_room(const comm *c, int r) {
-    machine_cards m = on_machine_of(c, r, have_one_gpu);
+    machine_cards m = on_machine_of(c, r, ON_GPU);
     return m.visible < m.ranks ? m.visible : 0;
 }
 
-static int fail_shared(const comm *c, int code, int first, int other, same_card *same, const char *tail) {
-    machine_cards m = on_machine_of(c, other, same);
+static int fail_shared(const comm *c, int code, int first, int other, sharing what, const char *tail) {
+    machine_cards m = on_machine_of(c, other, what);
     return zero_fail(code, "ranks %d and %d are on one GPU of host %s, where %d ranks have %d GPU%s%s", first,
                      other, net_host(c->net, other), m.ranks, m.gpus, m.gpus == 1 ? "" : "s", tail);
 }
 
 int cards_fail(const comm *c, int first, int other, const char *tail) {
-    return fail_shared(c, ZERO_ERR_COMM, first, other, have_one_gpu, tail);
+    return fail_shared(c, ZERO_ERR_COMM, first, other, ON_GPU, tail);
 }
 
 // NCCL identifies a machine by its name and boot, or by NCCL_HOSTID.
@@ -70,9 +69,9 @@ static card own_card(const comm *c, const zero_config *config) {
 
 static int check_sharing(const comm *c) {
     for (int r = 0; r < c->group.ranks; r++) {
-        int first = first_with(c, r, have_one_device);
+        int first = first_with(c, r, ON_DEVICE);
         if (first == r || (c->cards[first].may_share && c->cards[r].may_share)) continue;
-        fail_shared(c, ZERO_ERR_ARGUMENT, first, r, have_one_device, "");
+        fail_shared(c, ZERO_ERR_ARGUMENT, first, r, ON_DEVICE, "");
         zero_failed_advice("start no more there than it has, let each see one of its own "
                            "(CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1), or say that they share by "
                            "comm.nccl 0: what they exchange then goes through the host's memory");
@@ -89,7 +88,7 @@ int cards_open(comm *c, const zero_config *config) {
     card own = own_card(c, config);
     ZERO_TRY(net_gather(c->net, &own, c->cards, sizeof own));
     c->ranks_on_device = 0;
-    for (int r = 0; r < c->group.ranks; r++) c->ranks_on_device += have_one_device(&c->cards[r], &own);
+    for (int r = 0; r < c->group.ranks; r++) c->ranks_on_device += share(&c->cards[r], &own, ON_DEVICE);
     return config->comm.nccl < 0 ? failure_agree(c->net, check_sharing(c)) : 0;
 }
 

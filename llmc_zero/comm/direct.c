@@ -62,11 +62,11 @@ static int read_from(const comm *c, const comm_call *call, int src, int64_t pid,
 // Every rank reads the bytes that every other rank has announced. They also identify the process: in another
 // container the same process id may be another process.
 static int others_readable(comm *c) {
-    const comm_call call = { comm_for_scalars, COMM_OTHER, NULL };
+    const comm_call call = { .use = comm_for_scalars, .kind = COMM_OTHER };
     int64_t mine[] = { getpid(), 0, (int64_t)(clock_now() * 1e9) }, theirs[3];
     const int64_t *all[c->group.ranks];
     mine[1] = (intptr_t)mine;
-    ZERO_TRY(host_announce(c, &call, 0, mine, 3, all));
+    ZERO_TRY(host_announce(c, &call, mine, 3, all));
     int readable = large_pages_granted();
     for (int r = 0; r < c->group.ranks; r++) {
         if (!readable) break;
@@ -85,19 +85,20 @@ int host_direct_open(comm *c) {
     return 0;
 }
 
-int host_goes_direct(const comm *c, comm_kind kind, size_t total, int n) {
-    return c->host->direct && total >= host_direct_least[kind] &&
-           (1 + n) * sizeof(int64_t) <= c->host->gather_bytes - STAMP_BYTES;
+int host_goes_direct(const comm *c, const comm_call *call) {
+    return c->host->direct && call->total >= host_direct_least[call->kind] &&
+           (1 + call->n) * sizeof(int64_t) <= c->host->gather_bytes - STAMP_BYTES;
 }
 
 // all[r] = rank r's process id, then the addresses in its pieces that the others read
-static int announce_pieces(comm *c, const comm_call *call, const comm_piece *p, int n, size_t total,
-                           const int64_t **all) {
-    int64_t mine[1 + n];
+static int announce_pieces(comm *c, const comm_call *call, const int64_t **all) {
+    int64_t mine[1 + call->n];
     mine[0] = getpid();
-    for (int i = 0; i < n; i++)
-        mine[1 + i] = (intptr_t)(call->kind == COMM_ALL_GATHER ? p[i].shard : p[i].full);
-    return host_announce(c, call, total, mine, 1 + n, all);
+    for (int i = 0; i < call->n; i++) {
+        const comm_piece *p = &call->pieces[i];
+        mine[1 + i] = (intptr_t)(call->kind == COMM_ALL_GATHER ? p->shard : p->full);
+    }
+    return host_announce(c, call, mine, 1 + call->n, all);
 }
 
 // Large copies bypass the caches (streaming stores), so that the lines written need not be read first.
@@ -114,65 +115,60 @@ static void copy_own(char *to, const char *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 
-int host_direct_gather(comm *c, const comm_call *call, const comm_piece *pieces, int n, size_t elem_bytes,
-                       size_t total) {
+int host_direct_gather(comm *c, const comm_call *call) {
     const int64_t *all[c->group.ranks];
-    ZERO_TRY(announce_pieces(c, call, pieces, n, total, all));
+    ZERO_TRY(announce_pieces(c, call, all));
     for (int k = 1; k < c->group.ranks; k++) {  // each rank starts with a different one
         int r = (c->group.rank + k) % c->group.ranks;
-        for (int i = 0; i < n; i++) {
-            size_t bytes = pieces[i].elems * elem_bytes;
-            char *to = pieces[i].full + r * bytes;
+        for (int i = 0; i < call->n; i++) {
+            size_t bytes = call->pieces[i].elems * call->elem_bytes;
+            char *to = call->pieces[i].full + r * bytes;
             ZERO_TRY(read_from(c, call, r, all[r][0], to, all[r][1 + i], bytes));
             // r reads as much from us as we read from r
             comm_count(c, call->use, call->kind, bytes);
         }
     }
-    for (int i = 0; i < n; i++) {
-        size_t bytes = pieces[i].elems * elem_bytes;
-        char *own = pieces[i].full + c->group.rank * bytes;
-        if (own != pieces[i].shard) copy_own(own, pieces[i].shard, bytes);
+    for (const comm_piece *p = call->pieces; p < call->pieces + call->n; p++) {
+        size_t bytes = p->elems * call->elem_bytes;
+        char *own = p->full + c->group.rank * bytes;
+        if (own != p->shard) copy_own(own, p->shard, bytes);
     }
     return host_barrier(c, call);  // after this shards may change
 }
 
-// Elements [pos, pos + len) of this rank's part: reads the others' into scratch, and sums them while they are
-// in the cache.
-static int reduce_run(comm *c, const comm_call *call, const comm_piece *p, int i, int64_t pos, int64_t len,
-                      zero_dtype full_type, zero_dtype shard_type, int add, const int64_t *const *all,
-                      char *scratch) {
+// Elements [pos, pos + len) of this rank's part of piece i: reads the others' into scratch, and sums them
+// while they are in the cache.
+static int reduce_run(comm *c, const comm_call *call, int i, int64_t pos, int64_t len,
+                      const int64_t *const *all, char *scratch) {
+    const comm_piece *p = &call->pieces[i];
     int own = c->group.rank, ranks = c->group.ranks;
-    size_t size = dtype_bytes(full_type), at = (own * p->elems + pos) * size;
+    size_t at = (own * p->elems + pos) * call->elem_bytes, bytes = len * call->elem_bytes;
     const void *parts[ranks];
     for (int r = 0; r < ranks; r++) {
-        if (r == own) {
-            parts[r] = p->full + at;
-            continue;
-        }
-        ZERO_TRY(read_from(c, call, r, all[r][0], scratch, all[r][1 + i] + (int64_t)at, len * size));
-        comm_count(c, call->use, call->kind, len * size);
-        parts[r] = scratch;
-        scratch += len * size;
+        parts[r] = r == own ? p->full + at : scratch;
+        if (r == own) continue;
+        ZERO_TRY(read_from(c, call, r, all[r][0], scratch, all[r][1 + i] + (int64_t)at, bytes));
+        comm_count(c, call->use, call->kind, bytes);
+        scratch += bytes;
     }
-    kernel_sum_ranks(shard_type, p->shard + pos * dtype_bytes(shard_type), full_type, parts, ranks,
-                     1.0f / ranks, len, add);
+    kernel_sum_ranks(call->shard_type, p->shard + pos * dtype_bytes(call->shard_type), call->full_type, parts,
+                     ranks, 1.0f / ranks, len, call->add);
     return 0;
 }
 
-int host_direct_reduce(comm *c, const comm_call *call, const comm_piece *pieces, int n, zero_dtype full_type,
-                       zero_dtype shard_type, int add, size_t total) {
+int host_direct_reduce(comm *c, const comm_call *call) {
     enum { CACHED = 512 << 10 };
     struct comm_host *h = c->host;
     const int64_t *all[c->group.ranks];
-    ZERO_TRY(announce_pieces(c, call, pieces, n, total, all));
+    ZERO_TRY(announce_pieces(c, call, all));
     // this rank's own staging, free until the next exchange with data
     char *scratch = h->transport->out(c, EXCHANGE_GATHER, h->half, 0);
     size_t room = h->gather_bytes < CACHED ? h->gather_bytes : CACHED;
-    int64_t most = room / (c->group.ranks - 1) / 64 * 64 / dtype_bytes(full_type);
-    for (int i = 0; i < n; i++)
-        for (int64_t pos = 0; pos < pieces[i].elems; pos += most) {
-            int64_t left = pieces[i].elems - pos, len = left < most ? left : most;
-            ZERO_TRY(reduce_run(c, call, &pieces[i], i, pos, len, full_type, shard_type, add, all, scratch));
+    int64_t most = room / (c->group.ranks - 1) / 64 * 64 / call->elem_bytes;
+    for (int i = 0; i < call->n; i++)
+        for (int64_t pos = 0; pos < call->pieces[i].elems; pos += most) {
+            int64_t left = call->pieces[i].elems - pos, len = left < most ? left : most;
+            ZERO_TRY(reduce_run(c, call, i, pos, len, all, scratch));
         }
     return host_barrier(c, call);  // after this full may change
 }

@@ -8,36 +8,42 @@
 
 // -------- collectives
 
-static size_t total_elems(const comm *c, const comm_piece *pieces, int n) {
+static comm_call call_of(const comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes) {
     int64_t elems = 0;
     for (int i = 0; i < n; i++) elems += pieces[i].elems;
-    return elems * c->group.ranks;
+    return (comm_call){ .use = use,
+                        .kind = COMM_ALL_GATHER,
+                        .name = "an all-gather",
+                        .pieces = pieces,
+                        .n = n,
+                        .elem_bytes = elem_bytes,
+                        .total = elems * c->group.ranks * elem_bytes };
 }
 
 static int host_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes) {
-    const comm_call call = { use, COMM_ALL_GATHER, "an all-gather" };
-    size_t total = total_elems(c, pieces, n) * elem_bytes;
-    if (host_goes_direct(c, COMM_ALL_GATHER, total, n))
-        return host_direct_gather(c, &call, pieces, n, elem_bytes, total);
-    if (host_goes_unstaged(c, total, n)) return host_unstaged_gather(c, &call, pieces, n, elem_bytes, total);
-    return host_staged_gather(c, &call, c->device, pieces, n, elem_bytes);
+    const comm_call call = call_of(c, use, pieces, n, elem_bytes);
+    if (host_goes_direct(c, &call)) return host_direct_gather(c, &call);
+    if (host_goes_unstaged(c, &call)) return host_unstaged_gather(c, &call);
+    return host_staged_gather(c, &call, c->device);
 }
 
 static int host_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
                                zero_dtype shard_type, int add) {
-    const comm_call call = { use, COMM_REDUCE_SCATTER, "a reduce-scatter" };
-    size_t total = total_elems(c, pieces, n) * dtype_bytes(full_type);
-    if (host_goes_direct(c, COMM_REDUCE_SCATTER, total, n))
-        return host_direct_reduce(c, &call, pieces, n, full_type, shard_type, add, total);
-    if (host_goes_unstaged(c, total, n))
-        return host_unstaged_reduce(c, &call, pieces, n, full_type, shard_type, add, total);
-    return host_staged_reduce(c, &call, pieces, n, full_type, shard_type, add);
+    comm_call call = call_of(c, use, pieces, n, dtype_bytes(full_type));
+    call.kind = COMM_REDUCE_SCATTER;
+    call.name = "a reduce-scatter";
+    call.full_type = full_type;
+    call.shard_type = shard_type;
+    call.add = add;
+    if (host_goes_direct(c, &call)) return host_direct_reduce(c, &call);
+    if (host_goes_unstaged(c, &call)) return host_unstaged_reduce(c, &call);
+    return host_staged_reduce(c, &call);
 }
 
 // -------- in host memory
 
 int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes) {
-    const comm_call call = { use, COMM_OTHER, "a broadcast" };
+    const comm_call call = { .use = use, .kind = COMM_OTHER, .name = "a broadcast" };
     if (c->group.ranks == 1) return 0;
     size_t room = c->host->gather_bytes - STAMP_BYTES;
     for (size_t pos = 0; pos < bytes; pos += room) {
@@ -55,9 +61,10 @@ int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes) {
 
 // Scalars are not a gather of parameters: their bytes are counted separately.
 int comm_share(comm *c, comm_use use, const double *mine, double *all, int n) {
-    const comm_call call = { use, COMM_OTHER, "an all-gather" };
     comm_piece p = { (char *)all, (char *)mine, n };
-    if (c->group.ranks > 1) return host_staged_gather(c, &call, &device_host, &p, 1, sizeof *mine);
+    comm_call call = call_of(c, use, &p, 1, sizeof *mine);
+    call.kind = COMM_OTHER;
+    if (c->group.ranks > 1) return host_staged_gather(c, &call, &device_host);
     memcpy(all, mine, n * sizeof *mine);
     return 0;
 }
@@ -80,7 +87,7 @@ static int open_staging(comm *c, const zero_config *config, memory *m, int *wind
         snprintf(c->name, sizeof c->name, "%s, messages (%s)", c->net->name, why);
         ZERO_TRY(host_open_messages(c, config, m));
     }
-    return comm_check_room(config, &(comm_room){ .scatter_bytes = c->host->scatter_bytes }, c->group.ranks);
+    return 0;
 }
 
 int comm_open_host(comm *c, const zero_config *config, memory *m) {

@@ -14,6 +14,12 @@ typedef struct {
     comm_use use;
     comm_kind kind;    // how its bytes are counted
     const char *name;  // for errors, "an all-gather"
+    const comm_piece *pieces;
+    int n;
+    size_t elem_bytes;                 // of the pieces' full
+    size_t total;                      // bytes, of all ranks
+    zero_dtype full_type, shard_type;  // the rest is of a reduction
+    int add;
 } comm_call;
 static inline net_use host_net_use(const comm_call *call) {
     return (net_use){ call->name, call->use.unit, call->use.units };
@@ -60,31 +66,23 @@ const char *host_in(comm *c, exchange_kind x, int half, int src);
 int host_exchange(comm *c, const comm_call *call, exchange_kind x, int root, size_t bytes);
 // Each rank announces n numbers, under a stamp with the collective and the number of bytes it moves. all[r] =
 // rank r's, in staging until the next exchange.
-int host_announce(comm *c, const comm_call *call, size_t total, const int64_t *mine, int n,
-                  const int64_t **all);
+int host_announce(comm *c, const comm_call *call, const int64_t *mine, int n, const int64_t **all);
 int host_barrier(comm *c, const comm_call *call);
 
-// -------- the three ways: total is all ranks' bytes
+// -------- the three ways
 
-int host_staged_gather(comm *c, const comm_call *call, device *d, const comm_piece *pieces, int n,
-                       size_t elem_bytes);
-int host_staged_reduce(comm *c, const comm_call *call, const comm_piece *pieces, int n, zero_dtype full_type,
-                       zero_dtype shard_type, int add);
+int host_staged_gather(comm *c, const comm_call *call, device *d);
+int host_staged_reduce(comm *c, const comm_call *call);
 
 int host_direct_open(comm *c);  // sets host->direct if all ranks can, and it is faster
-// 1: a collective of n pieces goes that way, the same on all ranks.
-int host_goes_direct(const comm *c, comm_kind kind, size_t total, int n);
-int host_direct_gather(comm *c, const comm_call *call, const comm_piece *pieces, int n, size_t elem_bytes,
-                       size_t total);
-int host_direct_reduce(comm *c, const comm_call *call, const comm_piece *pieces, int n, zero_dtype full_type,
-                       zero_dtype shard_type, int add, size_t total);
+int host_goes_direct(const comm *c, const comm_call *call);
+int host_direct_gather(comm *c, const comm_call *call);
+int host_direct_reduce(comm *c, const comm_call *call);
 extern size_t host_direct_least[COMM_OTHER];  // from this total on it goes direct, by kind; tests set it
 
-int host_goes_unstaged(const comm *c, size_t total, int n);
-int host_unstaged_gather(comm *c, const comm_call *call, const comm_piece *pieces, int n, size_t elem_bytes,
-                         size_t total);
-int host_unstaged_reduce(comm *c, const comm_call *call, const comm_piece *pieces, int n,
-                         zero_dtype full_type, zero_dtype shard_type, int add, size_t total);
+int host_goes_unstaged(const comm *c, const comm_call *call);
+int host_unstaged_gather(comm *c, const comm_call *call);
+int host_unstaged_reduce(comm *c, const comm_call *call);
 extern size_t host_unstaged_least;  // from this size of a piece, over all ranks' parts, it goes unstaged
 
 // -------- transports
@@ -95,7 +93,6 @@ typedef struct {
 } comm_room;
 comm_room comm_window_room(const zero_config *c, int ranks);
 comm_room comm_messages_room(const zero_config *c, int ranks);
-int comm_check_room(const zero_config *c, const comm_room *room, int ranks);
 
 // 1: opened; 0: a window is impossible, and why
 int host_open_window(comm *c, const zero_config *config, memory *m, char *why, size_t why_bytes);

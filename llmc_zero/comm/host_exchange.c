@@ -73,11 +73,10 @@ int host_exchange(comm *c, const comm_call *call, exchange_kind x, int root, siz
     return exchange_stamped(c, call, x, root, bytes, bytes);
 }
 
-int host_announce(comm *c, const comm_call *call, size_t total, const int64_t *mine, int n,
-                  const int64_t **all) {
+int host_announce(comm *c, const comm_call *call, const int64_t *mine, int n, const int64_t **all) {
     int half = c->host->half;
-    memcpy(host_out(c, call, EXCHANGE_GATHER, 0, call->kind, total), mine, n * sizeof *mine);
-    ZERO_TRY(exchange_stamped(c, call, EXCHANGE_GATHER, call->kind, total, n * sizeof *mine));
+    memcpy(host_out(c, call, EXCHANGE_GATHER, 0, call->kind, call->total), mine, n * sizeof *mine);
+    ZERO_TRY(exchange_stamped(c, call, EXCHANGE_GATHER, call->kind, call->total, n * sizeof *mine));
     for (int r = 0; r < c->group.ranks; r++) all[r] = (const int64_t *)host_in(c, EXCHANGE_GATHER, half, r);
     return 0;
 }

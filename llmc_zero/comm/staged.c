@@ -12,7 +12,8 @@ static int move(comm *c, device *d, void *to, const void *from, size_t bytes) {
 // -------- reductions
 
 // Packs the round's elements of every other rank's part into staging.
-static int pack(comm *c, const comm_call *call, const comm_round *r, size_t size) {
+static int pack(comm *c, const comm_call *call, const comm_round *r) {
+    const size_t size = call->elem_bytes;
     for (int dest = 0; dest < c->group.ranks; dest++) {
         if (dest == c->group.rank) continue;
         char *out = host_out(c, call, EXCHANGE_SCATTER, dest, 0, r->elems * size);
@@ -36,20 +37,19 @@ static int receive(comm *c, size_t bytes, const char **in, size_t *stride) {
     return 0;
 }
 
-int host_staged_reduce(comm *c, const comm_call *call, const comm_piece *pieces, int n, zero_dtype full_type,
-                       zero_dtype shard_type, int add) {
-    const size_t size = dtype_bytes(full_type);
-    comm_run runs[n];
-    comm_round r = { .runs = runs, .next = pieces, .end = pieces + n };
+int host_staged_reduce(comm *c, const comm_call *call) {
+    const size_t size = call->elem_bytes;
+    comm_run runs[call->n];
+    comm_round r = { .runs = runs, .next = call->pieces, .end = call->pieces + call->n };
     while (comm_next_round(&r, (c->host->scatter_bytes - STAMP_BYTES) / size)) {
         const int half = c->host->half;
-        ZERO_TRY(pack(c, call, &r, size));
+        ZERO_TRY(pack(c, call, &r));
         ZERO_TRY(host_exchange(c, call, EXCHANGE_SCATTER, 0, r.elems * size));
         const char *in = host_in(c, EXCHANGE_SCATTER, half, 0);
         size_t stride = host_in(c, EXCHANGE_SCATTER, half, 1) - in;
         ZERO_TRY(receive(c, r.elems * size, &in, &stride));
         c->host->queued |= c->device->asynchronous;
-        ZERO_TRY(comm_sum_round(c, &r, in, stride, full_type, shard_type, add));
+        ZERO_TRY(comm_sum_round(c, &r, in, stride, call->full_type, call->shard_type, call->add));
     }
     return 0;
 }
@@ -68,7 +68,8 @@ static int copy_twice(comm *c, device *d, char *out, char *own, const char *from
     return 0;
 }
 
-static int gather_round(comm *c, const comm_call *call, device *d, const comm_round *round, size_t size) {
+static int gather_round(comm *c, const comm_call *call, device *d, const comm_round *round) {
+    const size_t size = call->elem_bytes;
     const comm_run *end = round->runs + round->n_runs;
     const int half = c->host->half;
     char *out = host_out(c, call, EXCHANGE_GATHER, 0, 0, round->elems * size);
@@ -90,11 +91,10 @@ static int gather_round(comm *c, const comm_call *call, device *d, const comm_ro
     return 0;
 }
 
-int host_staged_gather(comm *c, const comm_call *call, device *d, const comm_piece *pieces, int n,
-                       size_t elem_bytes) {
-    comm_run runs[n];
-    comm_round r = { .runs = runs, .next = pieces, .end = pieces + n };
-    while (comm_next_round(&r, (c->host->gather_bytes - STAMP_BYTES) / elem_bytes))
-        ZERO_TRY(gather_round(c, call, d, &r, elem_bytes));
+int host_staged_gather(comm *c, const comm_call *call, device *d) {
+    comm_run runs[call->n];
+    comm_round r = { .runs = runs, .next = call->pieces, .end = call->pieces + call->n };
+    while (comm_next_round(&r, (c->host->gather_bytes - STAMP_BYTES) / call->elem_bytes))
+        ZERO_TRY(gather_round(c, call, d, &r));
     return 0;
 }

@@ -21,12 +21,6 @@ comm_room comm_messages_room(const zero_config *c, int ranks) {
     return (comm_room){ half, part, part };
 }
 
-int comm_check_room(const zero_config *c, const comm_room *room, int ranks) {
-    if (room->scatter_bytes >= 2 * STAMP_BYTES) return 0;
-    return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: too small for %d ranks",
-                     (long long)staging_bytes(c), ranks);
-}
-
 // A reduction that does not fit goes in rounds.
 static size_t nccl_slot_bytes(const zero_config *c, int ranks, size_t reduced_bytes) {
     size_t most = MOST_NCCL_STAGING / ranks, wanted = reduced_bytes < most ? reduced_bytes : most;
@@ -45,7 +39,9 @@ int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const
     const int cuda = c->device == ZERO_CUDA, ranks = way->ranks;
     const zero_tier host = cuda ? ZERO_HOST : ZERO_DEVICE;
     comm_room room = way->window ? comm_window_room(c, ranks) : comm_messages_room(c, ranks);
-    ZERO_TRY(comm_check_room(c, &room, ranks));
+    if (room.scatter_bytes < 2 * STAMP_BYTES)
+        return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: too small for %d ranks",
+                         (long long)staging_bytes(c), ranks);
     // Both are planned: if a window is not possible, messages replace it.
     planned[COMM_WINDOW] = working("shared window", host, comm_window_room(c, ranks).bytes,
                                    way->window ? 1 : 0);

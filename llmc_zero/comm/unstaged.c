@@ -9,20 +9,20 @@
 
 size_t host_unstaged_least = 256 << 10;
 
-int host_goes_unstaged(const comm *c, size_t total, int n) {
-    return c->host->unstaged && total / n >= host_unstaged_least;
+int host_goes_unstaged(const comm *c, const comm_call *call) {
+    return c->host->unstaged && call->total / call->n >= host_unstaged_least;
 }
 
 // The stamp that staged data would start with.
-static int announce(comm *c, const comm_call *call, size_t total) {
+static int announce(comm *c, const comm_call *call) {
     const int64_t *all[c->group.ranks], none = 0;
-    return host_announce(c, call, total, &none, 1, all);
+    return host_announce(c, call, &none, 1, all);
 }
 
 // Messages are as long as those through staging, since the time limit of a wait is for that many bytes.
-static int gather_piece(comm *c, const comm_call *call, const comm_piece *p, size_t elem_bytes) {
+static int gather_piece(comm *c, const comm_call *call, const comm_piece *p) {
     int ranks = c->group.ranks;
-    size_t bytes = p->elems * elem_bytes, most = c->host->gather_bytes;
+    size_t bytes = p->elems * call->elem_bytes, most = c->host->gather_bytes;
     char *send[ranks], *receive[ranks], *own = p->full + c->group.rank * bytes;
     for (size_t at = 0; at < bytes; at += most) {
         size_t n = bytes - at < most ? bytes - at : most;
@@ -37,18 +37,16 @@ static int gather_piece(comm *c, const comm_call *call, const comm_piece *p, siz
     return 0;
 }
 
-int host_unstaged_gather(comm *c, const comm_call *call, const comm_piece *pieces, int n, size_t elem_bytes,
-                         size_t total) {
-    ZERO_TRY(announce(c, call, total));
-    for (int i = 0; i < n; i++) ZERO_TRY(gather_piece(c, call, &pieces[i], elem_bytes));
+int host_unstaged_gather(comm *c, const comm_call *call) {
+    ZERO_TRY(announce(c, call));
+    for (int i = 0; i < call->n; i++) ZERO_TRY(gather_piece(c, call, &call->pieces[i]));
     return 0;
 }
 
 // Elements [pos, pos + n) of each rank's part.
-static int reduce_run(comm *c, const comm_call *call, const comm_piece *p, int64_t pos, int64_t n,
-                      zero_dtype full_type, zero_dtype shard_type, int add) {
+static int reduce_run(comm *c, const comm_call *call, const comm_piece *p, int64_t pos, int64_t n) {
     int ranks = c->group.ranks;
-    size_t size = dtype_bytes(full_type);
+    size_t size = call->elem_bytes;
     char *send[ranks], *receive[ranks];
     const void *parts[ranks];
     for (int r = 0; r < ranks; r++) {
@@ -58,19 +56,16 @@ static int reduce_run(comm *c, const comm_call *call, const comm_piece *p, int64
     }
     ZERO_TRY(net_exchange(c->net, EXCHANGE_SCATTER, host_net_use(call), 0, send, receive, n * size));
     comm_count(c, call->use, call->kind, (ranks - 1) * n * size);
-    kernel_sum_ranks(shard_type, p->shard + pos * dtype_bytes(shard_type), full_type, parts, ranks,
-                     1.0f / ranks, n, add);
+    kernel_sum_ranks(call->shard_type, p->shard + pos * dtype_bytes(call->shard_type), call->full_type, parts,
+                     ranks, 1.0f / ranks, n, call->add);
     return 0;
 }
 
-int host_unstaged_reduce(comm *c, const comm_call *call, const comm_piece *pieces, int n,
-                         zero_dtype full_type, zero_dtype shard_type, int add, size_t total) {
-    int64_t most = c->host->scatter_bytes / dtype_bytes(full_type);
-    ZERO_TRY(announce(c, call, total));
-    for (const comm_piece *p = pieces; p < pieces + n; p++)
-        for (int64_t pos = 0; pos < p->elems; pos += most) {
-            int64_t left = p->elems - pos, len = left < most ? left : most;
-            ZERO_TRY(reduce_run(c, call, p, pos, len, full_type, shard_type, add));
-        }
+int host_unstaged_reduce(comm *c, const comm_call *call) {
+    int64_t most = c->host->scatter_bytes / call->elem_bytes;
+    ZERO_TRY(announce(c, call));
+    for (const comm_piece *p = call->pieces; p < call->pieces + call->n; p++)
+        for (int64_t pos = 0; pos < p->elems; pos += most)
+            ZERO_TRY(reduce_run(c, call, p, pos, p->elems - pos < most ? p->elems - pos : most));
     return 0;
 }
