@@ -149,9 +149,11 @@ static void check_values(int n, const int64_t *elems, int64_t window_bytes, int 
             direct_from(direct ? 0 : SIZE_MAX);
             open_comm(20, window_bytes);
             int past = direct && c.host;
-            for (comm_kind kind = 0; c.host && kind < COMM_OTHER; kind++)
-                CHECK(host_goes_direct(&c, kind, 1, n) == (past && !messages));
-            if (c.host) CHECK(host_goes_unstaged(&c, 1, n) == (past && messages));
+            for (comm_kind kind = 0; c.host && kind < COMM_OTHER; kind++) {
+                const comm_call call = { .kind = kind, .n = n, .total = 1 };
+                CHECK(host_goes_direct(&c, &call) == (past && !messages));
+                CHECK(host_goes_unstaged(&c, &call) == (past && messages));
+            }
             for (int i = 0; i < n; i++) sent += elems[i] * (c.group.ranks - 1) * (int64_t)dtype_bytes(full);
             buffers b = new_buffers(n, elems, full, shard, cases[k].in_place);
             CHECK(reduce(&b, full, shard, cases[k].add) == 0);

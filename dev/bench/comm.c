@@ -486,8 +486,9 @@ static void measure(const collective *k, double *medians) {
 static const char *way(const collective *k) {
     if (c.nccl) return "nccl";
     if (c.group.ranks == 1) return "self";
-    if (k->kind != COMM_OTHER && host_goes_direct(&c, k->kind, bytes_of(elems), 1)) return "direct";
-    if (k->kind != COMM_OTHER && host_goes_unstaged(&c, bytes_of(elems), 1)) return "unstaged";
+    const comm_call call = { .kind = k->kind, .n = 1, .total = bytes_of(elems) };
+    if (k->kind != COMM_OTHER && host_goes_direct(&c, &call)) return "direct";
+    if (k->kind != COMM_OTHER && host_goes_unstaged(&c, &call)) return "unstaged";
     return strstr(c.name, "messages") ? "messages" : "window";
 }
 
