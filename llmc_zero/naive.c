@@ -35,25 +35,16 @@ static int all_reduce(zero *z, comm_use use, char *grads, int64_t n, char *their
 
 enum { CHUNK = 1 << 18 };
 
-static int reduce_unit(zero *z, int unit, char *grads, char *theirs, float *sum) {
+static int reduce_unit(zero *z, int unit, char *theirs, float *sum) {
     const comm_use use = { .purpose = ZERO_FOR_STEP, .unit = unit, .units = 1 };
     const size_t size = dtype_bytes(states_get(z, ZERO_GRADIENT)->dtype);
-    int64_t elems = z->layout.units[unit].padded;
-    for (int64_t at = 0; at < elems; at += CHUNK) {
-        int64_t n = elems - at < CHUNK ? elems - at : CHUNK;
-        ZERO_TRY(all_reduce(z, use, grads + at * size, n, theirs, sum));
-    }
-    return 0;
-}
-
-static int reduce_all(zero *z, char *theirs, float *sum) {
-    for (int u = 0; u < z->layout.n_units; u++) {
-        state_part grads;
-        ZERO_TRY(state_open(&grads, states_get(z, ZERO_GRADIENT), COMM, u, STATE_WHOLE, STATE_CHANGE));
-        int rc = reduce_unit(z, u, grads.at, theirs, sum);
-        ZERO_TRY(state_close_after(rc, &grads, 1));
-    }
-    return 0;
+    const int64_t elems = z->layout.units[unit].padded;
+    state_part grads;
+    ZERO_TRY(state_open(&grads, states_get(z, ZERO_GRADIENT), COMM, unit, STATE_WHOLE, STATE_CHANGE));
+    int rc = 0;
+    for (int64_t at = 0; at < elems && !rc; at += CHUNK)
+        rc = all_reduce(z, use, grads.at + at * size, elems - at < CHUNK ? elems - at : CHUNK, theirs, sum);
+    return state_close_after(rc, &grads, 1);
 }
 
 static int run_naive(void *ctx, task *k) {
@@ -61,7 +52,7 @@ static int run_naive(void *ctx, task *k) {
     char *theirs = malloc(CHUNK * dtype_bytes(plan_wire_type(&z->config)));
     float *sum = malloc(CHUNK * sizeof(float));
     int rc = theirs && sum ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the naive all-reduce");
-    if (!rc) rc = reduce_all(z, theirs, sum);
+    for (int u = 0; u < z->layout.n_units && !rc; u++) rc = reduce_unit(z, u, theirs, sum);
     free(theirs);
     free(sum);
     return rc;

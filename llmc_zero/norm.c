@@ -45,23 +45,18 @@ int norm_sum_unit(zero *z, device_stream on, int unit, const void *grads) {
     return d->f->sum_squares(d, on, &one, states_get(z, ZERO_GRADIENT)->dtype, grads);
 }
 
-static int open_and_sum(zero *z, int unit) {
-    state *grads = states_get(z, ZERO_GRADIENT);
-    state_part part;
-    ZERO_TRY(state_open(&part, grads, COMPUTE, unit, grads->rank, STATE_READ));
-    return state_close_after(norm_sum_unit(z, COMPUTE, unit, part.at), &part, 1);
-}
-
 // Queues the sums of the units that were not summed during their reduction.
 static int sum_rest(zero *z) {
     device *d = &z->device;
-    const state *grads = states_get(z, ZERO_GRADIENT);
+    state *grads = states_get(z, ZERO_GRADIENT);
+    state_part part;
     if (norm_goes_along(z)) return 0;
     const trace_span span = trace_begin(&z->trace, COMPUTE);
-    if (grads->array)
-        ZERO_TRY(d->f->sum_squares(d, COMPUTE, &z->norm.table, grads->dtype, grads->array));
-    else
-        for (int u = 0; u < z->layout.n_units; u++) ZERO_TRY(open_and_sum(z, u));
+    if (grads->array) ZERO_TRY(d->f->sum_squares(d, COMPUTE, &z->norm.table, grads->dtype, grads->array));
+    for (int u = 0; u < z->layout.n_units && !grads->array; u++) {
+        ZERO_TRY(state_open(&part, grads, COMPUTE, u, grads->rank, STATE_READ));
+        ZERO_TRY(state_close_after(norm_sum_unit(z, COMPUTE, u, part.at), &part, 1));
+    }
     trace_end(&z->trace, &span, &(trace_event){ .kind = EVENT_SQUARES, .unit = -1, .thread = TRACE_SQUARES });
     return 0;
 }

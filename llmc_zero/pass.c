@@ -125,25 +125,20 @@ void pass_end_step(zero *z) {
 
 // -------- a use
 
-// Checks for dead ranks outside collectives too: a step of many micro-batches may have no collective for
-// minutes.
-static int check_ranks(zero *z, int unit) {
-    double now = clock_now();
-    if (now - z->pass.looked_s < 0.1) return 0;
-    z->pass.looked_s = now;
-    char tail[160];
-    snprintf(tail, sizeof tail, ", noticed by rank %d (host %s) at unit %d, in no collective", z->net.rank,
-             net_host(&z->net, z->net.rank), unit);
-    return failure_lost(&z->net, tail) < 0 ? 0 : ZERO_ERR_COMM;
-}
-
+// Also looks for dead ranks: a step of many micro-batches may have no collective for minutes.
 static int check_hook(zero *z, int unit) {
     if (unit < 0 || unit >= z->layout.n_units)
         return zero_fail(ZERO_ERR_MISUSE, "unit %d: there are units 0 to %d", unit, z->layout.n_units - 1);
     if (!z->pass.in_pass)
         return zero_fail(ZERO_ERR_MISUSE, "unit %d (%s): zero_begin_train or zero_begin_eval comes first",
                          unit, z->layout.units[unit].name);
-    return check_ranks(z, unit);
+    const double now = clock_now();
+    if (now - z->pass.looked_s < 0.1) return 0;
+    z->pass.looked_s = now;
+    char tail[160];
+    snprintf(tail, sizeof tail, ", noticed by rank %d (host %s) at unit %d, in no collective", z->net.rank,
+             net_host(&z->net, z->net.rank), unit);
+    return failure_lost(&z->net, tail) < 0 ? 0 : ZERO_ERR_COMM;
 }
 
 int pass_may_open(zero *z, int unit, pass_direction d) {

@@ -84,36 +84,21 @@ schedule_walk schedule_ahead(schedule *s) {
     return (schedule_walk){ .of = s, .part = WALK_PASS, .at = s->recorded[s->mode].used };
 }
 
-static int arrive(schedule_walk *w, scheduled what, const int *units) {
-    w->what = what;
-    w->unit = units[w->at++];
-    return 1;
-}
-
-static void turn_to(schedule_walk *w, int part) {
-    w->part = part;
-    w->at = 0;
-}
-
-// 1: the recorded order covers the rest of the pass under way.
-static int pass_is_known(const schedule *s) {
-    const schedule_order *o = &s->recorded[s->mode];
-    return s->mode == ZERO_TRAIN && o->n - o->used == s->left;
-}
-
 int schedule_next(schedule_walk *w) {
     schedule *s = w->of;
-    const schedule_order *train = &s->recorded[ZERO_TRAIN];
-    if (w->part == WALK_PASS) {
-        const schedule_order *o = &s->recorded[s->mode];
-        if (w->at < o->n) return arrive(w, SCHEDULED_USE, o->units);
-        if (!pass_is_known(s)) return 0;
-        turn_to(w, s->is_last ? WALK_UPDATE : WALK_NEXT_PASS);
+    for (;;) {
+        const int updates = w->part == WALK_UPDATE;
+        const schedule_order *o = &s->recorded[w->part == WALK_PASS ? s->mode : ZERO_TRAIN];
+        if (w->at < (updates ? s->n_units : o->n)) {
+            w->what = updates ? SCHEDULED_UPDATE : SCHEDULED_USE;
+            w->next_pass = w->part == WALK_NEXT_PASS;
+            w->unit = (updates ? schedule_update_order(s) : o->units)[w->at++];
+            return 1;
+        }
+        // Nothing follows the next pass, nor a pass of which the record does not have the rest.
+        const int rest_is_known = s->mode == ZERO_TRAIN && o->n - o->used == s->left;
+        if (w->part == WALK_NEXT_PASS || (w->part == WALK_PASS && !rest_is_known)) return 0;
+        w->part = w->part == WALK_PASS && s->is_last ? WALK_UPDATE : WALK_NEXT_PASS;
+        w->at = 0;
     }
-    if (w->part == WALK_UPDATE) {
-        if (w->at < s->n_units) return arrive(w, SCHEDULED_UPDATE, schedule_update_order(s));
-        turn_to(w, WALK_NEXT_PASS);
-    }
-    w->next_pass = 1;
-    return w->at < train->n ? arrive(w, SCHEDULED_USE, train->units) : 0;
 }

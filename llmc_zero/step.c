@@ -56,22 +56,18 @@ int zero_promise_update(zero *z, const zero_hyper *h) {
     return 0;
 }
 
-static int check_update(const zero *z, const zero_hyper *h) {
-    const zero_hyper *promised = pass_promised(z);
-    ZERO_TRY(pass_may_train(z, "zero_update"));
-    ZERO_TRY(pass_gradients_are_finished(z, "zero_update"));
-    if (promised && memcmp(h, promised, sizeof *h))
-        return zero_fail(ZERO_ERR_ARGUMENT, "zero_update: zero_promise_update was given other values");
-    return check_hyper("zero_update", h);
-}
-
 static int end_step(zero *z) {
     pass_end_step(z);
     return loss_scale_step(&z->step.scale, &z->config, z->step.overflow);
 }
 
 int zero_update(zero *z, const zero_hyper *h) {
-    ZERO_TRY(check_update(z, h));
+    const zero_hyper *promised = pass_promised(z);
+    ZERO_TRY(pass_may_train(z, "zero_update"));
+    ZERO_TRY(pass_gradients_are_finished(z, "zero_update"));
+    if (promised && memcmp(h, promised, sizeof *h))
+        return zero_fail(ZERO_ERR_ARGUMENT, "zero_update: zero_promise_update was given other values");
+    ZERO_TRY(check_hyper("zero_update", h));
     if (z->step.overflow) return zero_discard(z);
     double start = trace_now(&z->trace);
     int clips = h->grad_clip > 0 && z->step.grad_norm > h->grad_clip;

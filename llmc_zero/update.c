@@ -355,9 +355,9 @@ int update_during_backward(zero *z) {
     return 0;
 }
 
-// The reverse of the table's order, in which backward completes the units. Shared units come first if
+// In the reverse of the table's order, in which backward completes the units. Shared units come first if
 // backward adds to the gradients themselves, since their first backward use overwrites them.
-static void order_delayed(zero *z) {
+static int update_delayed(zero *z) {
     int n = 0;
     for (int shared = 1; shared >= 0; shared--)
         for (int unit = z->layout.n_units - 1; unit >= 0; unit--) {
@@ -365,11 +365,7 @@ static void order_delayed(zero *z) {
             if (comes_first == shared) z->update.order[n++] = unit;
         }
     __atomic_store_n(&z->update.n_known, n, __ATOMIC_RELEASE);
-}
-
-static int update_delayed(zero *z) {
-    order_delayed(z);
-    for (int i = 0; i < z->layout.n_units; i++)
+    for (int i = 0; i < n; i++)
         ZERO_TRY(tasks_submit(&z->tasks, &z->update.units[z->update.order[i]].adamw, AFTER_NOTHING));
     z->update.unpublished = 1;
     return 0;

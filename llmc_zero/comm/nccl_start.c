@@ -7,6 +7,7 @@
 #include "cards.h"
 #include "host.h"
 #include "nccl_state.h"
+#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,35 @@ enum {
     MOST_CTAS = 16,
     LEAST_CTAS = 4
 };
+
+// -------- NCCL's functions, found at run time
+
+#define LIBRARY "libnccl.so.2"  // of every version since 2.0
+
+nccl_functions nccl;
+
+int nccl_load(void) {
+    static void *library;
+    if (library) return 0;
+    void *opened = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
+    if (!opened) {
+        zero_fail(ZERO_ERR_COMM, LIBRARY " cannot be loaded: %s", dlerror());
+        return zero_failed_advice(
+            "install NVIDIA's package libnccl2, or let LD_LIBRARY_PATH name the folder that "
+            "has it");
+    }
+#define FIND(name)                                                                     \
+    if (!(*(void **)&nccl.name = dlsym(opened, "nccl" #name))) {                       \
+        zero_fail(ZERO_ERR_COMM, LIBRARY " has no nccl" #name ": it is too old");      \
+        return zero_failed_advice("install NVIDIA's package libnccl2, 2.26 or newer"); \
+    }
+    NCCL_FUNCTIONS(FIND)
+#undef FIND
+    *(void **)&nccl.CommRegister = dlsym(opened, "ncclCommRegister");
+    *(void **)&nccl.CommDeregister = dlsym(opened, "ncclCommDeregister");
+    library = opened;
+    return 0;
+}
 
 // -------- what a rank has
 
@@ -36,12 +66,6 @@ static void version_name(char name[32], double version) {
     snprintf(name, 32, "%d.%d.%d", v / 10000, v / 100 % 100, v % 100);
 }
 
-// Ranks that share a GPU wait for each other on it, so they share one only on request.
-static int may_share(const zero_config *config) {
-    const char *v = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
-    return v && *v ? atoi(v) != 0 : config->comm.nccl > 0;
-}
-
 static int look_at_self(nccl_state *n, const zero_config *config, introduction *own) {
     char name[32];
     ZERO_TRY(nccl_load());
@@ -51,7 +75,9 @@ static int look_at_self(nccl_state *n, const zero_config *config, introduction *
     version_name(name, n->version);
     if (n->version < LEAST_VERSION)
         return zero_fail(ZERO_ERR_COMM, "NCCL %s is too old; 2.26 or newer is needed", name);
-    own->shares = n->version >= MULTI_RANK_VERSION && may_share(config);
+    // Ranks that share a GPU wait for each other on it, so they share one only on request.
+    const char *v = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+    own->shares = n->version >= MULTI_RANK_VERSION && (v && *v ? atoi(v) != 0 : config->comm.nccl > 0);
     return nccl_bytes_left(&n->left);
 }
 

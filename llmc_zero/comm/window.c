@@ -50,13 +50,6 @@ static void pause_cpu(void) {
 #endif
 }
 
-static int fail_late(const comm *c, const comm_call *call, exchange_kind x, uint32_t generation) {
-    const window *w = c->host->state;
-    char missing[c->group.ranks];
-    for (int r = 0; r < c->group.ranks; r++) missing[r] = atomic_load(&w->ctl->waits[r]) != generation + 1;
-    return failure_late(c->net, host_net_use(call), x, missing);
-}
-
 static int wait_for(comm *c, const comm_call *call, exchange_kind x, uint32_t generation) {
     window *w = c->host->state;
     for (int i = 0; i < w->spins; i++) {
@@ -70,7 +63,11 @@ static int wait_for(comm *c, const comm_call *call, exchange_kind x, uint32_t ge
         syscall(SYS_futex, &w->ctl->generation, FUTEX_WAIT, generation, &nap, NULL, 0);
         if (atomic_load_explicit(&w->ctl->generation, memory_order_acquire) != generation) return 0;
         ZERO_TRY(failure_lost_in(c->net, host_net_use(call), x));
-        if (waited > c->net->timeout_s) return fail_late(c, call, x, generation);
+        if (waited <= c->net->timeout_s) continue;
+        char missing[c->group.ranks];
+        for (int r = 0; r < c->group.ranks; r++)
+            missing[r] = atomic_load(&w->ctl->waits[r]) != generation + 1;
+        return failure_late(c->net, host_net_use(call), x, missing);
     }
 }
 

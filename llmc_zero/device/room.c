@@ -73,21 +73,18 @@ static int is_listed(const char *list, const char *word) {
 }
 
 // Lines of /proc/self/mountinfo are "35 31 0:32 TOP POINT options.. - TYPE source SUPER_OPTIONS".
-static int is_mount_of(const cgroup_version *v, const char *line, cgroup_mount *m) {
-    char type[64], options[512];
-    const char *dash = strstr(line, " - ");
-    if (!dash || sscanf(line, "%*s %*s %*s %4095s %4095s", m->top, m->point) != 2) return 0;
-    if (sscanf(dash, " - %63s %*s %511s", type, options) != 2 || strcmp(type, v->type)) return 0;
-    return !*v->controller || is_listed(options, v->controller);
-}
-
 static int find_mount(const cgroup_version *v, const char *root, cgroup_mount *m) {
-    char path[PATH_MAX], line[3 * PATH_MAX];
+    char path[PATH_MAX], line[3 * PATH_MAX], type[64], options[512];
     int found = 0;
     snprintf(path, sizeof path, "%s/proc/self/mountinfo", root);
     FILE *f = fopen(path, "r");
     if (!f) return 0;
-    while (!found && fgets(line, sizeof line, f)) found = is_mount_of(v, line, m);
+    while (!found && fgets(line, sizeof line, f)) {
+        const char *dash = strstr(line, " - ");
+        if (!dash || sscanf(line, "%*s %*s %*s %4095s %4095s", m->top, m->point) != 2) continue;
+        if (sscanf(dash, " - %63s %*s %511s", type, options) != 2 || strcmp(type, v->type)) continue;
+        found = !*v->controller || is_listed(options, v->controller);
+    }
     fclose(f);
     return found;
 }
