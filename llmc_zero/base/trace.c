@@ -154,24 +154,6 @@ void trace_close(trace *t) {
 
 // -------- the file
 
-// The file is renamed into place, which as root would replace a device node such as /dev/null.
-static int check_path(const char *path) {
-    struct stat st;
-    if (lstat(path, &st) || S_ISREG(st.st_mode) || S_ISLNK(st.st_mode)) return 0;
-    return zero_fail(ZERO_ERR_IO, "%s: exists and is not a regular file; name another one", path);
-}
-
-// A symlink of that name is not followed.
-static FILE *create(const char *path) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    return fd < 0 ? NULL : fdopen(fd, "w");
-}
-
-static void write_name(FILE *f, int rank, const char *what, int lane, const char *name) {
-    fprintf(f, ",\n{\"name\":\"%s\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", what,
-            rank, lane, name);
-}
-
 static void write_event(FILE *f, int rank, const trace_event *e, const char *unit_name) {
     static const char *const kinds[] = { "forward", "backward", "gather",  "reduce",    "update", "wait",
                                          "read",    "write",    "to host", "to device", "squares" };
@@ -200,13 +182,21 @@ int trace_write(trace *t, const char *path, int rank, const char *const *unit_na
     char temporary[PATH_MAX];
     if (snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof temporary)
         return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);
-    ZERO_TRY(check_path(path));
-    FILE *f = create(temporary);
+    // The file is renamed into place, which as root would replace a device node such as /dev/null.
+    struct stat st;
+    if (!lstat(path, &st) && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
+        return zero_fail(ZERO_ERR_IO, "%s: exists and is not a regular file; name another one", path);
+    // A symlink of that name is not followed.
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
     if (!f) return zero_fail(ZERO_ERR_IO, "%s: %s", temporary, strerror(errno));
     trace_complete(t);
     fprintf(f, "[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}", rank,
             rank);
-    for (int i = 0; i < TRACE_LANES; i++) write_name(f, rank, "thread_name", i, lanes[i]);
+    for (int i = 0; i < TRACE_LANES; i++)
+        fprintf(f,
+                ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
+                rank, i, lanes[i]);
     for (int i = 0; i < t->used && i < t->capacity; i++) {
         const trace_event *e = &t->events[i];
         write_event(f, rank, e, e->unit >= 0 && e->unit < units ? unit_names[e->unit] : "");

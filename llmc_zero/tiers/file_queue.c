@@ -145,17 +145,12 @@ static void end_transfer(file_queue *q, file_transfer *t) {
 
 static int may_be_cut(const file_transfer *t) { return !t->earlier && t->cut < padded(t->bytes); }
 
-static file_transfer *next_urgent(const file_queue *q) {
-    for (file_transfer *t = q->urgent ? q->first : NULL; t; t = t->next)
-        if (t->urgent && may_be_cut(t)) return t;
-    return NULL;
-}
-
 // The oldest transfer that can begin a request: an urgent one, else preferably one of the other kind than the
 // last, since disks read and write at the same time.
 static file_transfer *next_transfer(const file_queue *q) {
-    file_transfer *other = next_urgent(q);
-    if (other) return other;
+    file_transfer *other = NULL;
+    for (file_transfer *t = q->urgent ? q->first : NULL; t; t = t->next)
+        if (t->urgent && may_be_cut(t)) return t;
     for (file_transfer *t = q->first; t; t = t->next) {
         if (!may_be_cut(t)) continue;
         if (t->write != q->last_kind) return t;

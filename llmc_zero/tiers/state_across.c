@@ -65,13 +65,13 @@ typedef struct {
     size_t bytes, block_bytes, head;
     across_block *blocks;  // (n) used in turn
     int n, next;
-    int64_t down, up;  // bytes copied
 } ring;
 
 struct state_across {
     device *device;
     trace *trace;
     ring rings[RINGS];
+    int64_t down, up;  // bytes copied
 };
 
 // Of one state. Each piece of this rank's part of a unit has an event: one piece can be copied to the device
@@ -106,11 +106,8 @@ void state_across_close(struct state_across *a) {
 }
 
 void state_across_count(const struct state_across *a, int64_t *down, int64_t *up) {
-    *down = *up = 0;
-    for (const ring *r = a->rings; r < a->rings + RINGS; r++) {
-        *down += __atomic_load_n(&r->down, __ATOMIC_RELAXED);
-        *up += __atomic_load_n(&r->up, __ATOMIC_RELAXED);
-    }
+    *down = __atomic_load_n(&a->down, __ATOMIC_RELAXED);
+    *up = __atomic_load_n(&a->up, __ATOMIC_RELAXED);
 }
 
 static ring *ring_of(const state_part *p) {
@@ -182,30 +179,19 @@ static int last_copies(const state_part *p, copies_act act, device_stream s) {
     return rc;
 }
 
-static size_t bytes_of(const state_part *p) { return p->range.elems * dtype_bytes(p->of->dtype); }
-
-static int copy(const state_part *p, device_stream on, void *to, const void *from, const trace_event *what) {
-    device *d = p->of->device;
-    trace *tr = p->of->crossed->of->trace;
-    trace_event e = *what;
-    e.unit = p->range.unit;
-    e.bytes = bytes_of(p);
-    const trace_span span = trace_begin(tr, on);
-    ZERO_TRY(d->f->copy(d, on, to, from, e.bytes));
-    trace_end(tr, &span, &e);
+// To the host on DOWN, to the device on any other stream.
+static int copy(const state_part *p, device_stream on, void *to, const void *from) {
+    struct state_across *a = p->of->crossed->of;
+    const int is_down = on == DOWN;
+    const trace_event e = { .kind = is_down ? EVENT_TO_HOST : EVENT_TO_DEVICE,
+                            .unit = p->range.unit,
+                            .thread = is_down ? TRACE_TO_HOST : TRACE_TO_DEVICE,
+                            .bytes = p->range.elems * dtype_bytes(p->of->dtype) };
+    const trace_span span = trace_begin(a->trace, on);
+    __atomic_add_fetch(is_down ? &a->down : &a->up, e.bytes, __ATOMIC_RELAXED);
+    ZERO_TRY(a->device->f->copy(a->device, on, to, from, e.bytes));
+    trace_end(a->trace, &span, &e);
     return 0;
-}
-
-static int copy_down(const state_part *p, void *to, const void *from) {
-    const trace_event what = { .kind = EVENT_TO_HOST, .thread = TRACE_TO_HOST };
-    __atomic_add_fetch(&ring_of(p)->down, bytes_of(p), __ATOMIC_RELAXED);
-    return copy(p, DOWN, to, from, &what);
-}
-
-static int copy_up(const state_part *p, device_stream on, void *to, const void *from) {
-    const trace_event what = { .kind = EVENT_TO_DEVICE, .thread = TRACE_TO_DEVICE };
-    __atomic_add_fetch(&ring_of(p)->up, bytes_of(p), __ATOMIC_RELAXED);
-    return copy(p, on, to, from, &what);
 }
 
 // -------- opened by the CPU: the part is on the device
@@ -214,14 +200,14 @@ static int begin_on_host(state_part *p) {
     device *d = p->of->device;
     ZERO_TRY(p->of->crossed->home->ready(&p->block->home));  // only an address, no wait
     if (p->intent == STATE_WRITE) return 0;
-    ZERO_TRY(copy_down(p, p->at, p->block->home.at));
+    ZERO_TRY(copy(p, DOWN, p->at, p->block->home.at));
     return d->f->record(d, p->block->used, DOWN);
 }
 
 static int close_on_host(state_part *p) {
     device *d = p->of->device;
     if (p->intent == STATE_READ) return 0;
-    ZERO_TRY(copy_up(p, UP, p->block->home.at, p->at));
+    ZERO_TRY(copy(p, UP, p->block->home.at, p->at));
     return d->f->record(d, p->block->used, UP);
 }
 
@@ -234,7 +220,7 @@ static int ready_on_device(state_part *p) {
     ZERO_TRY(p->of->crossed->home->ready(&p->block->home));
     if (p->intent == STATE_WRITE) return 0;
     ZERO_TRY(last_copies(p, ORDER_AFTER, by));
-    ZERO_TRY(copy_up(p, by, p->at, p->block->home.at));
+    ZERO_TRY(copy(p, by, p->at, p->block->home.at));
     ZERO_TRY(d->f->record(d, p->block->used, by));
     ZERO_TRY(last_copies(p, NOTE, by));
     return d->f->order(d, p->on, p->block->used);
@@ -244,7 +230,7 @@ static int write_back(state_part *p) {
     device *d = p->of->device;
     ZERO_TRY(d->f->order(d, DOWN, p->block->used));
     ZERO_TRY(last_copies(p, ORDER_AFTER, DOWN));
-    ZERO_TRY(copy_down(p, p->block->home.at, p->at));
+    ZERO_TRY(copy(p, DOWN, p->block->home.at, p->at));
     ZERO_TRY(d->f->record(d, p->block->used, DOWN));
     return last_copies(p, NOTE, DOWN);
 }
