@@ -277,19 +277,16 @@ static void first_pieces(const zero *z, const int *order, const struct update_pi
     }
 }
 
-// This is the last micro-batch, and the last update has ended, including its writes.
-static int may_read_ahead(zero *z) {
-    const int last = z->update.order[z->layout.n_units - 1];
-    if (!z->plan.own[PLAN_FILE_BUFFERS].blocks || !pass_is_last(z) || z->config.debug.naive) return 0;
-    return tasks_have_run(&z->tasks, &z->update.units[last].adamw) && states_are_written(z);
-}
-
 // One piece at a time, since backward waits for parameter reads that are queued after it.
 static int read_ahead(zero *z) {
     struct update *s = &z->update;
     const struct update_piece *first[2];
     const int at = s->read_ahead[s->window] ? !s->window : s->window;
-    if (s->read_ahead[at] || !may_read_ahead(z)) return 0;
+    const int last = s->order[z->layout.n_units - 1];
+    if (!z->plan.own[PLAN_FILE_BUFFERS].blocks || z->config.debug.naive) return 0;
+    if (s->read_ahead[at] || !pass_is_last(z)) return 0;
+    // The last update has ended, including its writes.
+    if (!tasks_have_run(&z->tasks, &s->units[last].adamw) || !states_are_written(z)) return 0;
     first_pieces(z, schedule_update_order(&z->schedule), first);
     const struct update_piece *piece = s->read_ahead[at] = first[at != s->window];
     for (int what = 0; piece && what < ZERO_GRADIENT; what++)
@@ -325,32 +322,25 @@ static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
     return 0;
 }
 
-// Two units are under way: one is updated, the next one's states are read. The others wait here, so that
-// those left when backward ends are updated in forward's order.
-static int has_enough(zero *z) {
-    const int n = z->update.n_early;
-    return n > 1 && !tasks_have_run(&z->tasks, &z->update.units[z->update.order[n - 2]].adamw);
-}
-
-static int submit_early(zero *z, int unit) {
-    if (!z->update.n_early) ZERO_TRY(begin_update(z, pass_promised(z), 1));
-    z->update.order[z->update.n_early++] = unit;
-    z->update.units[unit].is_early = 1;
-    __atomic_store_n(&z->update.n_known, z->update.n_early, __ATOMIC_RELEASE);
-    return tasks_submit(&z->tasks, &z->update.units[unit].adamw, AFTER(grads_reduction(z, unit)));
-}
-
 // Backward reaches units in the reverse of the table's order. After a unit's last backward use, which
 // completes its bucket, and all forward uses, no hook needs its parameters before the next step.
 int update_during_backward(zero *z) {
-    const int has_own_lane = z->update.units[0].adamw.lane != LANE_TRAINER;
+    struct update *s = &z->update;
+    const int has_own_lane = s->units[0].adamw.lane != LANE_TRAINER;
     const int may_be_delayed = z->config.offload.delayed_update > 0;
     if (!pass_forward_is_over(z) || !has_own_lane || may_be_delayed) return 0;
     if (!pass_promised(z)) return read_ahead(z);
-    while (z->update.n_early < z->layout.n_units && !has_enough(z)) {
-        const int unit = z->layout.n_units - 1 - z->update.n_early;
+    while (s->n_early < z->layout.n_units) {
+        const int n = s->n_early, unit = z->layout.n_units - 1 - n;
+        // Two units are under way: one is updated, the next one's states are read. The others wait here, so
+        // that those left when backward ends are updated in forward's order.
+        if (n > 1 && !tasks_have_run(&z->tasks, &s->units[s->order[n - 2]].adamw)) return 0;
         if (!grads_are_last(z, unit)) return 0;
-        ZERO_TRY(submit_early(z, unit));
+        if (!n) ZERO_TRY(begin_update(z, pass_promised(z), 1));
+        s->order[s->n_early++] = unit;
+        s->units[unit].is_early = 1;
+        __atomic_store_n(&s->n_known, s->n_early, __ATOMIC_RELEASE);
+        ZERO_TRY(tasks_submit(&z->tasks, &s->units[unit].adamw, AFTER(grads_reduction(z, unit))));
     }
     return 0;
 }

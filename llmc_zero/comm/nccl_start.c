@@ -135,15 +135,12 @@ static int introduce(nccl_state *n, const zero_config *config) {
 // -------- the communicators
 
 // Rank 0 creates the ids by which the ranks find each other.
-static int make_ids(nccl_state *n, ncclUniqueId ids[LANES]) {
-    if (n->c->group.rank) return 0;
-    for (int i = 0; i < LANES; i++) {
-        ncclResult_t rc = nccl.GetUniqueId(&ids[i]);
-        if (rc)
-            return zero_fail(ZERO_ERR_COMM, "NCCL: ncclGetUniqueId on rank 0: %s: %s",
-                             nccl.GetErrorString(rc), nccl.GetLastError(NULL));
-    }
-    return 0;
+static int make_ids(ncclUniqueId ids[LANES]) {
+    ncclResult_t rc = ncclSuccess;
+    for (int i = 0; i < LANES && !rc; i++) rc = nccl.GetUniqueId(&ids[i]);
+    return rc ? zero_fail(ZERO_ERR_COMM, "NCCL: ncclGetUniqueId on rank 0: %s: %s", nccl.GetErrorString(rc),
+                          nccl.GetLastError(NULL))
+              : 0;
 }
 
 // Returns when the communicator is ready on all ranks. If one fails, all fail at once, with its sentence.
@@ -184,7 +181,7 @@ int nccl_connect(nccl_state *n, const zero_config *config) {
     // same on all ranks.
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     setenv("NCCL_BUFFSIZE", "2097152", 0);
-    ZERO_TRY(failure_agree(c->net, make_ids(n, ids)));
+    ZERO_TRY(failure_agree(c->net, c->group.rank ? 0 : make_ids(ids)));
     ZERO_TRY(comm_broadcast(c, comm_for_scalars, 0, ids, sizeof ids));
     for (int i = 0; i < LANES; i++) {
         lane *l = &n->lanes[i];

@@ -210,17 +210,6 @@ int nccl_end_group(nccl_state *n, lane *l) {
 
 // -------- the watching thread
 
-static int fail_late(nccl_state *n, const lane *l, const collective *w) {
-    char what[160];
-    const char *last = nccl.GetLastError(l->comm);
-    snprintf(what, sizeof what,
-             "did not end within %g s: another rank died, hangs, or is in "
-             "another collective",
-             n->c->net->timeout_s);
-    n->cause = TIME_OUT;
-    return nccl_fail(n, w, what, last ? last : "");
-}
-
 // A collective's time starts when its `begin` event is seen done: a long computation before it on its stream
 // does not count.
 static int look_at_queue(nccl_state *n, lane *l) {
@@ -238,7 +227,13 @@ static int look_at_queue(nccl_state *n, lane *l) {
         if (rc != cudaErrorNotReady) return fail_in_cuda(n, w, "cudaEventQuery", rc);
         cudaGetLastError();  // the next launch must not report "not ready" as an error
         if (!w->began || clock_now() - w->began <= n->c->net->timeout_s) return 0;
-        return fail_late(n, l, w);
+        char what[160];
+        const char *last = nccl.GetLastError(l->comm);
+        snprintf(what, sizeof what,
+                 "did not end within %g s: another rank died, hangs, or is in another collective",
+                 n->c->net->timeout_s);
+        n->cause = TIME_OUT;
+        return nccl_fail(n, w, what, last ? last : "");
     }
     return 0;
 }

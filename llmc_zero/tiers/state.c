@@ -168,40 +168,30 @@ void state_intersect(const state *s, int unit, int part, int64_t begin, int64_t 
 
 // -------- values
 
-static device *holder_of(const state_part *p) { return p->on == PROCESSOR ? &device_host : p->of->device; }
-
-// Elements [at, at + n) of an open part.
-static int read_open(const state_part *p, int64_t at, int64_t n, float *values, void *staging) {
-    size_t size = dtype_bytes(p->of->dtype);
-    const void *view = device_view(holder_of(p), p->at + at * size, n * size, staging);
-    if (!view) return ZERO_ERR_DEVICE;
-    kernel_convert(ZERO_F32, values, p->of->dtype, view, n);
-    return 0;
-}
-
-static int write_open(const state_part *p, int64_t at, int64_t n, const float *values, void *staging) {
-    device *d = holder_of(p);
-    size_t size = dtype_bytes(p->of->dtype);
-    char *to = p->at + at * size;
-    kernel_convert(p->of->dtype, device_target(d, to, staging), ZERO_F32, values, n);
-    return device_commit(d, to, n * size, staging);
-}
-
 // One of `read` and `written` is NULL: copies elements to the first or from the second.
 static int move_values(state *s, device_stream on, state_range r, state_intent intent, float *read,
                        const float *written, void *staging) {
-    const int64_t end = r.from + r.elems, begin = r.from;
+    const size_t size = dtype_bytes(s->dtype);
+    const int64_t end = r.from + r.elems;
     while (r.from < end) {
         state_part p;
         r.elems = end - r.from;
         r.elems = state_span(s, r);
         ZERO_TRY(state_open_range(&p, s, state_on_host(s, r) ? PROCESSOR : on, r, intent));
+        device *d = p.on == PROCESSOR ? &device_host : s->device;
         int rc = 0;
         for (int64_t at = 0, n; at < r.elems && !rc; at += n) {
             n = r.elems - at < VALUES_CHUNK ? r.elems - at : VALUES_CHUNK;
-            int64_t done = r.from + at - begin;
-            rc = read ? read_open(&p, at, n, read + done, staging)
-                      : write_open(&p, at, n, written + done, staging);
+            if (read) {
+                const void *view = device_view(d, p.at + at * size, n * size, staging);
+                if (view) kernel_convert(ZERO_F32, read, s->dtype, view, n);
+                rc = view ? 0 : ZERO_ERR_DEVICE;
+                read += n;
+            } else {
+                kernel_convert(s->dtype, device_target(d, p.at + at * size, staging), ZERO_F32, written, n);
+                rc = device_commit(d, p.at + at * size, n * size, staging);
+                written += n;
+            }
         }
         ZERO_TRY(state_close_after(rc, &p, 1));
         r.from += r.elems;
