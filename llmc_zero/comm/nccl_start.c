@@ -7,7 +7,6 @@
 #include "cards.h"
 #include "host.h"
 #include "nccl_state.h"
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,35 +20,6 @@ enum {
     MOST_CTAS = 16,
     LEAST_CTAS = 4
 };
-
-// -------- NCCL's functions, found at run time
-
-#define LIBRARY "libnccl.so.2"  // of every version since 2.0
-
-nccl_functions nccl;
-
-int nccl_load(void) {
-    static void *library;
-    if (library) return 0;
-    void *opened = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    if (!opened) {
-        zero_fail(ZERO_ERR_COMM, LIBRARY " cannot be loaded: %s", dlerror());
-        return zero_failed_advice(
-            "install NVIDIA's package libnccl2, or let LD_LIBRARY_PATH name the folder that "
-            "has it");
-    }
-#define FIND(name)                                                                     \
-    if (!(*(void **)&nccl.name = dlsym(opened, "nccl" #name))) {                       \
-        zero_fail(ZERO_ERR_COMM, LIBRARY " has no nccl" #name ": it is too old");      \
-        return zero_failed_advice("install NVIDIA's package libnccl2, 2.26 or newer"); \
-    }
-    NCCL_FUNCTIONS(FIND)
-#undef FIND
-    *(void **)&nccl.CommRegister = dlsym(opened, "ncclCommRegister");
-    *(void **)&nccl.CommDeregister = dlsym(opened, "ncclCommDeregister");
-    library = opened;
-    return 0;
-}
 
 // -------- what a rank has
 
