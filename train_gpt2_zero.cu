@@ -30,17 +30,10 @@
 #include "llmc_zero/zero.h"
 // defines: GPT2, free_tables, act, row_of, block_activations, allocate_activations, *_input
 #include "trainer/activations.h"
-// defines: TrainerState, checkpoint_to_resume, load_checkpoint, write_checkpoint, end_checkpoint,
-// checkpoint_*
-#include "trainer/checkpoint.h"
 // defines: print_config
 #include "trainer/config_table.h"
-// defines: export_model
-#include "trainer/export.h"
-// defines: make_folder, check_one_folder
+// defines: make_folder, check_one_folder, lock_folder, check_folder_lock
 #include "trainer/folder.h"
-// defines: lock_folder, check_folder_lock
-#include "trainer/folder_lock.h"
 // defines: settle_memory, activations_to_come, out_of_memory
 #include "trainer/fit.h"
 // defines: Generation, CachedPass, generation_*, Answers, answers_*, print_token
@@ -49,18 +42,21 @@
 #include "trainer/inputs.h"
 // defines: take_launched_ranks, check_launched_ranks, note_differences, settle_machine, plugin_settings
 #include "trainer/machine.h"
+// defines: verify, export_model
+#include "trainer/offline.h"
 // defines: opt, parse_options, settle_options
 #include "trainer/options.h"
 // defines: Report, StepResult, report_*, logs_*, try_outputs, write_trace
 #include "trainer/report.h"
 // defines: run (the plugin, ranks, step), print0, now, die, zero_check, gpt2_check, LAYER
 #include "trainer/run.h"
+// defines: TrainerState, checkpoint_to_resume, load_checkpoint, write_checkpoint, end_checkpoint,
+// checkpoint_*
+#include "trainer/saving.h"
 // defines: take_signals, signals_in_training, check_output, REQUESTS, requests_*, *_is_asked
 #include "trainer/signals.h"
 // defines: print_start, print_plan
 #include "trainer/start_table.h"
-// defines: verify
-#include "trainer/verify.h"
 // defines: take_zero_file, settle_file_batch
 #include "trainer/zero_file.h"
 

@@ -51,7 +51,9 @@ int disk_create(disk_file *d, const char *path) {
     if (disk_temporary(d->temporary, path)) return -1;
     int fd = open(d->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd >= 0) d->f = fdopen(fd, "wb");
-    if (d->f) return 0;
+    // exit() writes what is in a file's buffer, so bytes that a thread is writing at that moment would be in
+    // the file twice. Without a buffer there are none.
+    if (d->f) return setvbuf(d->f, NULL, _IONBF, 0);
     gpt2_fail("%s: cannot create: %s", d->temporary, strerror(errno));
     if (fd < 0) return -1;
     close(fd);  // nothing was written

@@ -1,5 +1,5 @@
 // zero_create and zero_destroy: checks the settings, connects the ranks, opens the device, allocates.
-#include "checkpoint/save_calls.h"
+#include "checkpoint/save.h"
 #include "internal.h"
 #include "net/failure.h"
 #include "device/room.h"
@@ -31,7 +31,7 @@ static int create_states(zero *z) {
     ZERO_TRY(pass_create(z));
     ZERO_TRY(states_open(z));
     ZERO_TRY(params_create(z));
-    ZERO_TRY(save_later_create(z));
+    ZERO_TRY(save_create(z));
     if (!z->config.inference) ZERO_TRY(grads_create(z));
     return step_create(z);
 }
@@ -107,7 +107,7 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
 }
 
 static void destroy(zero *z, int clean) {
-    save_later_drop(z);
+    save_drop(z);
     tasks_close(&z->tasks);
     states_stop_files(z);
     clean = clean && !z->tasks.failed;

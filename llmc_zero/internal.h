@@ -41,9 +41,9 @@ struct zero {
     struct norm norm;
     struct update update;
     struct step step;
-    struct {                       // checkpoint/save_calls.c
-        char *copy;                // memory for this rank's file of a checkpoint; NULL: not wanted
-        struct save_later *later;  // a save under way; NULL: none
+    struct {                 // checkpoint/save.c
+        char *copy;          // memory for this rank's file of a checkpoint; NULL: not wanted
+        struct save *begun;  // a save under way; NULL: none
     } saving;
 };
 

@@ -1,20 +1,15 @@
 // Saves that go on while training does: mpirun -np N mpi_async, for any N. What was begun is the state of its
 // begin, whatever came after; a run that trains meanwhile has the bits of one that does not save; until the
 // end the folder has the checkpoint that it had, and so it has after a failure.
-#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 #include <unistd.h>
-#include "check.h"
-#include "settings.h"
-#include "toy.h"
+#include "saves.h"
 #include "../llmc_zero/tiers/file_folder.h"
 
-enum { PATH_BYTES = 200 };
-static char folder[100], path[PATH_BYTES];
+static char path[PATH_BYTES];
 
 // -------- a disk that waits, or fails
 
@@ -44,50 +39,6 @@ static void set_disk(int holds, int fails) {
     pthread_mutex_unlock(&disk.lock);
 }
 
-// -------- helpers
-
-static void steps(toy *t, int from, int to) {
-    for (int step = from; step <= to; step++) MUST(toy_step(t, 1, step, NULL));
-}
-
-static zero_config config_at(int stage, int format) {
-    zero_config c = settings_config(&settings_paths[stage + 1], &settings_formats[format], 1,
-                                    &settings_variations[stage & 1]);
-    c.async_save = 1;
-    return c;
-}
-
-static int has_hash(toy *t, const char hash[17]) {
-    char hex[17];
-    MUST(zero_hash(t->z, 1, hex));
-    return !strcmp(hex, hash);
-}
-
-static int has_text(const char *text) {
-    char *own = NULL;
-    MUST(zero_checkpoint_text(path, &own));
-    int same = !strcmp(own, text);
-    free(own);
-    return same;
-}
-
-static int files_in(void) {
-    DIR *dir = opendir(path);
-    int n = 0;
-    CHECK(dir != NULL);
-    while (dir && readdir(dir)) n++;
-    if (dir) closedir(dir);
-    return n - 2;
-}
-
-// With the ranks in step, since one of them may be writing.
-static void check_folder(const char *text) {
-    MPI_Barrier(MPI_COMM_WORLD);
-    CHECK(has_text(text));
-    CHECK(files_in() == checks.ranks + 1);
-    MPI_Barrier(MPI_COMM_WORLD);
-}
-
 // -------- what is saved
 
 // holds: 1: nothing is written before the steps are done.
@@ -106,18 +57,18 @@ static void check_saved(const zero_config *c, int holds) {
     MUST(zero_save_begin(t.z, path, "{\"step\":2}"));
     CHECK(!holds || !zero_save_written(t.z));
     steps(&t, 3, 4);
-    CHECK(has_hash(&t, end));
+    CHECK(has_hash(t.z, end));
     MPI_Barrier(MPI_COMM_WORLD);
-    CHECK(has_text("{\"step\":0}"));
+    CHECK(has_text(path, "{\"step\":0}"));
     MPI_Barrier(MPI_COMM_WORLD);
     set_disk(0, 0);
     while (!zero_save_written(t.z)) nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
     MUST(zero_save_end(t.z));
-    check_folder("{\"step\":2}");
+    must_have(path, "{\"step\":2}");
     MUST(zero_load(t.z, path, NULL));
-    CHECK(has_hash(&t, begun));
+    CHECK(has_hash(t.z, begun));
     steps(&t, 3, 4);
-    CHECK(has_hash(&t, end));
+    CHECK(has_hash(t.z, end));
     zero_destroy(t.z);
 }
 
@@ -125,10 +76,12 @@ static void check_settings(void) {
     for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
         for (int stage = 0; stage <= 3; stage++) {
             zero_config c = config_at(stage, f);
+            c.async_save = 1;
             CHECK_SETTING("%s, stage %d", settings_formats[f].name, stage);
             check_saved(&c, 1);
         }
     zero_config c = config_at(3, 0);
+    c.async_save = 1;
     c.offload.params = c.offload.optimizer = ZERO_NVME;
     c.offload.nvme = folder;
     c.offload.sub_group_size = 2048;
@@ -141,6 +94,7 @@ static void check_settings(void) {
 static void check_ends(void) {
     zero_config c = config_at(3, 1);
     toy t;
+    c.async_save = 1;
     CHECK_SETTING("ends");
     MUST(toy_create(&t, &c, NULL));
     CHECK(zero_save_written(t.z));
@@ -148,9 +102,9 @@ static void check_ends(void) {
     MUST(zero_save(t.z, path, "{\"step\":0}"));
     MUST(zero_save_begin(t.z, path, "{\"step\":1}"));
     MUST(zero_save_begin(t.z, path, "{\"step\":2}"));  // ends the one before
-    CHECK(has_text("{\"step\":1}"));
+    CHECK(has_text(path, "{\"step\":1}"));
     MUST(zero_save(t.z, path, "{\"step\":3}"));
-    check_folder("{\"step\":3}");
+    must_have(path, "{\"step\":3}");
     MUST(zero_begin_train(t.z, 0, 1));
     MUST(zero_save_end(t.z));  // none has begun, so the step that has does not matter
     zero_destroy(t.z);
@@ -159,7 +113,7 @@ static void check_ends(void) {
     MUST(toy_create(&t, &c, NULL));
     MUST(zero_save_begin(t.z, path, "{\"step\":4}"));
     zero_destroy(t.z);
-    check_folder("{\"step\":3}");
+    must_have(path, "{\"step\":3}");
 
     CHECK_SETTING("not asked for");
     c.async_save = 0;
@@ -174,6 +128,7 @@ static void check_failure(void) {
     zero_config c = config_at(2, 1);
     toy t;
     char before[17];
+    c.async_save = 1;
     CHECK_SETTING("a disk that fills up");
     MUST(toy_create(&t, &c, NULL));
     steps(&t, 1, 1);
@@ -186,11 +141,11 @@ static void check_failure(void) {
     set_disk(0, last);
     CHECK(zero_save_end(t.z) == ZERO_ERR_IO && strstr(zero_last_error(), "No space left"));
     set_disk(0, 0);
-    check_folder("{\"step\":1}");
-    CHECK(has_hash(&t, before));
+    must_have(path, "{\"step\":1}");
+    CHECK(has_hash(t.z, before));
     MUST(zero_save_begin(t.z, path, "{\"step\":3}"));  // and it goes on
     MUST(zero_save_end(t.z));
-    check_folder("{\"step\":3}");
+    must_have(path, "{\"step\":3}");
     zero_destroy(t.z);
 }
 
@@ -199,15 +154,11 @@ int main(int argc, char **argv) {
     MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
     checks_begin();
     check_make_folder(folder, sizeof folder, "build");
-    snprintf(path, sizeof path, "%s/checkpoint", folder);
+    path_of(path, "checkpoint");
     file_fault = decide;
     check_settings();
     check_ends();
     check_failure();
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (!checks.rank) CHECK(!zero_checkpoint_remove(path));
-    if (!checks.rank) CHECK(!rmdir(folder));  // nothing else was left in it
-    int failed = checks_end("mpi_async");
-    MPI_Finalize();
-    return failed;
+    remove_checkpoint(path);
+    return saves_end("mpi_async");
 }

@@ -1,7 +1,9 @@
 // Damage to a small checkpoint: every byte changed, every length, something else in place of a file, files of
-// two saves. Loading it is an error that names the file, and for states the offset, and changes nothing.
+// two saves, manifests that lie. Loading it is an error that names the file, and for states the offset, and
+// changes nothing.
 //   test_flips        one bit of every byte
 //   test_flips all    every bit of every byte
+#define XXH_INLINE_ALL
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -14,6 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 #include <cmocka.h>
 #include "small.h"
 
@@ -71,7 +74,7 @@ static void read_states_of(file *f, const char *checkpoint) {
 
 // -------- what must hold
 
-static void must_refuse(const char *path, const char *file_name, const char *words) {
+static int must_not_load(const char *path, const char *file_name, const char *words) {
     char *text = NULL, after[17];
     int rc = zero_load(z, path, &text);
     if (!rc) fail_msg("%s was loaded, though %s is damaged", path, file_name);
@@ -81,9 +84,26 @@ static void must_refuse(const char *path, const char *file_name, const char *wor
     assert_null(text);
     assert_int_equal(zero_hash(z, 1, after), 0);
     assert_string_equal(after, hash);
+    return rc;
+}
+
+static void must_refuse(const char *path, const char *file_name, const char *words) {
+    int rc = must_not_load(path, file_name, words);
+    assert_int_equal(zero_checkpoint_verify(path, NULL, NULL), rc);
+    assert_non_null(strstr(zero_last_error(), file_name));
+}
+
+static void count_file(void *files, const char *path, int64_t bytes) {
+    struct stat st;
+    assert_return_code(stat(path, &st), errno);
+    assert_int_equal(st.st_size, bytes);
+    ++*(int *)files;
 }
 
 static void must_load(const char *path) {
+    int files = 0;
+    assert_int_equal(zero_checkpoint_verify(path, count_file, &files), 0);
+    assert_int_equal(files, 2);
     assert_int_equal(zero_load(z, path, NULL), 0);
     assert_int_equal(small_fill(z, -1), 0);  // another one again
     assert_int_equal(zero_hash(z, 1, hash), 0);
@@ -148,6 +168,91 @@ static void test_manifest(void **state) {
     cut_at_every_byte(&manifest, saved, "");
 }
 
+// -------- manifests whose checksum is right
+
+// Puts `value` in place of what follows the n-th "key":, up to the next , } or line.
+static void put_value(char *text, const char *key, int n, const char *value) {
+    char *at = text;
+    for (; n >= 0; n--) {
+        at = strstr(at, key);
+        assert_non_null(at);
+        at += strlen(key);
+    }
+    at += strspn(at, " :");
+    size_t old = strcspn(at, ",}\n");
+    if (*at == '"') old = strcspn(at + 1, "\"") + 2;
+    if (*at == '[') old = strcspn(at, "]") + 1;
+    if (*at == '{') old = strcspn(at, "}") + 1;
+    memmove(at + strlen(value), at + old, strlen(at + old) + 1);
+    memcpy(at, value, strlen(value));
+    char *tail = strstr(text, ",\n\"xxh3\": ");
+    snprintf(tail, 48, ",\n\"xxh3\": \"%016llx\"\n}\n", (unsigned long long)XXH3_64bits(text, tail - text));
+}
+
+static const struct {
+    const char *key;
+    int number;
+    const char *value;
+    int code;
+    const char *words;
+} lies[] = {
+    { "\"format\"", 0, "\"another\"", ZERO_ERR_ARGUMENT, "\"format\" must be" },
+    { "\"version\"", 0, "5", ZERO_ERR_ARGUMENT, "version 5; this library reads version 4" },
+    { "\"version\"", 0, "\"4\"", ZERO_ERR_IO, "\"version\" must be a whole number" },
+    { "\"dtype\"", 0, "\"fp64\"", ZERO_ERR_IO, "\"dtype\" must be" },
+    { "\"value\"", 0, "-1.0", ZERO_ERR_IO, "\"value\" must be" },
+    { "\"block_bytes\"", 0, "0", ZERO_ERR_IO, "\"block_bytes\" must be" },
+    { "\"block_bytes\"", 0, "262148", ZERO_ERR_IO, "\"block_bytes\" must be a multiple of 4096" },
+    { "\"block_bytes\"", 0, "1099511627776", ZERO_ERR_IO, "\"block_bytes\" must be" },
+    { "\"files\": [\n {\"name\"", 0, "\"../x\"", ZERO_ERR_IO, "\"name\" must be the name of a file" },
+    { "\"files\": [\n {\"name\"", 0, "\"a\\u0000b\"", ZERO_ERR_IO, "manifest.json" },
+    { "\"files\": [\n {\"name\"", 0, "7", ZERO_ERR_IO, "\"name\" must be the name of a file" },
+    { "\"bytes\"", 0, "4611686018427387903", ZERO_ERR_IO, "\"xxh3\" must be" },
+    { "\"bytes\"", 0, "9223372036854775807", ZERO_ERR_IO, "\"bytes\" must be" },
+    { "\"bytes\"", 0, "-4", ZERO_ERR_IO, "\"bytes\" must be" },
+    { "\"parts\"", 0, "{}", ZERO_ERR_IO, "\"parts\" must be an array" },
+    { "\"parts\"", 0, "[]", ZERO_ERR_IO, "manifest.json" },
+    { "{\"unit\"", 0, "2147483647", ZERO_ERR_IO, "does not follow" },
+    { "{\"unit\"", 0, "-1", ZERO_ERR_IO, "\"unit\" must be" },
+    { "\"from\"", 0, "1", ZERO_ERR_IO, "does not follow" },
+    { "\"from\"", 1, "-1", ZERO_ERR_IO, "\"from\" must be" },
+    { "\"from\":0,\"elems\"", 0, "4611686018427387904", ZERO_ERR_IO, "\"elems\" must be" },
+    { "\"from\":0,\"elems\"", 0, "1", ZERO_ERR_IO, "manifest.json" },
+    { "\"master\"", 0, "-4", ZERO_ERR_IO, "\"master\" must be" },
+    { "\"moment1\"", 0, "9223372036854775804", ZERO_ERR_IO, "\"moment1\" must be" },
+    { "\"moment2\"", 0, "2", ZERO_ERR_IO, "\"moment2\" must be a multiple of 4" },
+    { "],\"xxh3\"", 0, "\"0123\"", ZERO_ERR_IO, "\"xxh3\" must be" },
+    { "],\"xxh3\"", 0, "\"\"", ZERO_ERR_IO, "\"xxh3\" must be" },
+    { "\"trainer\"", 0, "7", ZERO_ERR_IO, "\"trainer\" must be an object" },
+    { "{\"name\"", 0, "\"wtf\"", ZERO_ERR_ARGUMENT,
+      "another model: tensors[0] wte: name is \"wte\" here and \"wtf\"" },
+    { "\"dims\"", 1, "[130]", ZERO_ERR_ARGUMENT,
+      "another model: tensors[1] lnw: dims[0] is 20 here and 130" },
+    { "\"layers\"", 1, "3", ZERO_ERR_ARGUMENT, "another model: tensors[1] lnw: layers is 2 here and 3" },
+    { "\"unit\"", 1, "2", ZERO_ERR_ARGUMENT, "another model: tensors[1] lnw: unit is 1 here and 2" },
+    { ",\"tensors\"", 0, "[]", ZERO_ERR_ARGUMENT, ": tensors has 1 rows here and 0 there" },
+    { "{\"tensor\"", 0, "1", ZERO_ERR_ARGUMENT, ": tensors[0]: tensor is 0 here and 1" },
+    { "\"layer\"", 0, "1", ZERO_ERR_ARGUMENT, ": tensors[0]: layer is 0 here and 1" },
+    { "\"elems\"", 0, "7", ZERO_ERR_ARGUMENT, "another model: units[0] emb: elems is " },
+    { "\"offset\"", 0, "128", ZERO_ERR_ARGUMENT, ": tensors[0]: offset is 0 here and 128" },
+};
+
+static void test_lies(void **state) {
+    (void)state;
+    static char text[MOST];
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        snprintf(text, sizeof text, "%.*s", (int)manifest.n, (const char *)manifest.bytes);
+        put_value(text, lies[i].key, lies[i].number, lies[i].value);
+        put(manifest.path, text, (long)strlen(text));
+        int rc = must_not_load(saved, "manifest.json", lies[i].words);
+        if (rc != lies[i].code) fail_msg("%s %s: %d", lies[i].key, lies[i].value, rc);
+    }
+    put(manifest.path, manifest.bytes, manifest.n);
+    must_load(saved);
+}
+
+// -------- other things in place of files
+
 typedef enum { GONE, A_FOLDER, A_PIPE, A_LINK_TO_NOTHING, A_LINK_TO_ZEROS, KINDS } kind;
 
 static void put_in_place(const char *path, kind what) {
@@ -210,7 +315,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_states),         cmocka_unit_test(test_manifest),
         cmocka_unit_test(test_something_else), cmocka_unit_test(test_link),
-        cmocka_unit_test(test_two_saves),
+        cmocka_unit_test(test_two_saves),      cmocka_unit_test(test_lies),
     };
     all_bits = argc > 1 && !strcmp(argv[1], "all");
     return cmocka_run_group_tests_name("flips", tests, begin, end);

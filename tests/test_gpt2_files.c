@@ -3,6 +3,7 @@
 #include <math.h>
 #include "gpt2_files.h"
 #include "../gpt2/dataloader.h"
+#include "../gpt2/disk.h"
 #include "../gpt2/rand.h"
 #include "../gpt2/learning_rate.h"
 
@@ -303,6 +304,16 @@ static void test_bad_model_files(void **state) {
     assert_error(read_file(path, compare, &m), "100 bytes");
     assert_error(read_file(in_folder("none.bin"), compare, &m), "No such file");
     assert_error(read_file(folder, compare, &m), "not a regular file");
+}
+
+// exit() writes what is in a file's buffer, although another thread may be writing it at that moment.
+static void test_file_without_buffer(void **state) {
+    (void)state;
+    disk_file d;
+    assert_int_equal(disk_create(&d, in_folder("unbuffered")), 0);
+    assert_int_equal(disk_write(&d, "12345", 5), 0);
+    assert_int_equal(size_of(d.temporary), 5);
+    assert_int_equal(disk_finish(&d, -1), -1);
 }
 
 static void test_failing_model_write(void **state) {
@@ -700,6 +711,7 @@ int main(void) {
         TEST(test_bad_model_files),
         TEST(test_rows_in_order),
         TEST(test_failing_model_write),
+        TEST(test_file_without_buffer),
         TEST(test_compared_model_file),
         TEST(test_shuffle),
         TEST(test_tell_and_seek),

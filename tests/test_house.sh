@@ -23,7 +23,7 @@ END
 
 # The members of struct zero that have an owner: only that file and its header may touch them.
 printf '%s llmc_zero/%s.c\n' >"$dir/owners" pass{,} states{,} params{,} grads{,} norm{,} update{,} step{,} \
-    saving checkpoint/save_calls
+    saving checkpoint/save
 
 # The places of the plugin that write to the screen or end the process: file, symbol, reason.
 cat >"$dir/places" <<'END'

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
-#include "checkpoint.h"
+#include "saving.h"
 #include "fit.h"
 #include "machine.h"
 #include "options.h"

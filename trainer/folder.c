@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,14 +14,24 @@
 #include "options.h"
 #include "run.h"
 
-void output_path(char path[OUTPUT_PATH], const char *fmt, ...) {
-    int used = snprintf(path, OUTPUT_PATH, "%s/", opt.output);
-    if (used >= OUTPUT_PATH) die("option -o: the name is too long");
+static void write_path(char path[OUTPUT_PATH], const char *folder, const char *fmt, va_list args) {
+    int length = snprintf(path, OUTPUT_PATH, "%s/", folder);
+    if (length < OUTPUT_PATH) length += vsnprintf(path + length, OUTPUT_PATH - length, fmt, args);
+    if (length >= OUTPUT_PATH) die("%.64s...: the name is too long", folder);
+}
+
+void path_in(char path[OUTPUT_PATH], const char *folder, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
-    int length = vsnprintf(path + used, OUTPUT_PATH - used, fmt, args);
+    write_path(path, folder, fmt, args);
     va_end(args);
-    if (length >= OUTPUT_PATH - used) die("option -o: the name is too long");
+}
+
+void output_path(char path[OUTPUT_PATH], const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    write_path(path, opt.output, fmt, args);
+    va_end(args);
 }
 
 static FILE *opened(int fd, const char *path, const char *mode) {
@@ -76,8 +87,7 @@ void make_folder(void) {
     if (!opt.output) return;
     if (strlen(opt.output) + LONGEST_NAME > PATH_MAX)
         die("option -o: the name is too long: a path has %d bytes at most, and %d of them are for the names "
-            "of "
-            "files in this folder",
+            "of files in this folder",
             PATH_MAX - 1, LONGEST_NAME - 1);
     // a new folder and its contents are lost if the power fails before its name is on disk
     if (!mkdir(opt.output, 0777))
@@ -92,29 +102,14 @@ void make_folder(void) {
 // --------
 // one folder for all ranks: all see rank 0's files
 
-enum { PAUSE_US = 20000 };
-
-// Rank 0's name for a file that cannot exist yet, on all ranks; "": rank 0 has no folder.
-static void agree_on_a_name(char name[64]) {
-    uint64_t word;
-    memset(name, 0, 64);
-    if (run.rank == 0 && opt.output) {
-        if (getrandom(&word, sizeof word, 0) != sizeof word) die("no random number: %s", strerror(errno));
-        snprintf(name, 64, ".one_folder_%016llx", (unsigned long long)word);
-    }
-    zero_check(zero_broadcast(run.z, 0, name, 64));
-}
-
-static void make_file(const char *path) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (fd < 0 || close(fd)) die("%s: %s", path, strerror(errno));
-}
-
 // NFS shows a file with a delay. The other ranks wait meanwhile, so this polls for less than half of their
 // timeout.
-static int appears(const char *path) {
-    double seconds = opt.zero.comm.timeout_s < 6 ? opt.zero.comm.timeout_s / 2 : 3;
+static int appears(const char *name) {
+    enum { PAUSE_US = 20000 };
+    char path[OUTPUT_PATH];
+    const double seconds = opt.zero.comm.timeout_s < 6 ? opt.zero.comm.timeout_s / 2 : 3;
     int looks = (int)(seconds * 1e6 / PAUSE_US);
+    output_path(path, "%s", name);
     while (access(path, F_OK)) {
         if (looks-- <= 0) return 0;
         usleep(PAUSE_US);
@@ -122,7 +117,6 @@ static int appears(const char *path) {
     return 1;
 }
 
-static const char no_folder[] = "there is no folder (-o)";
 static const char *no_checkpoint;  // why a signal does not save a checkpoint; NULL: it does
 
 const char *why_no_checkpoint(void) { return no_checkpoint; }
@@ -137,33 +131,117 @@ static int note_own_folders(int same) {
     return 0;
 }
 
-// Some ranks may have no folder, so all of them ask rank 0.
-static void compare_folders(void) {
-    char name[64], path[OUTPUT_PATH];
-    agree_on_a_name(name);
-    if (!*name) {
-        no_checkpoint = no_folder;
-        return;
+// Some ranks may have no folder, so all of them ask rank 0, which makes a file that cannot exist yet.
+void check_one_folder(void) {
+    char name[64] = "", path[OUTPUT_PATH];
+    uint64_t word;
+    if (opt.prompts) return;
+    if (run.rank == 0 && opt.output && run.ranks > 1) {
+        if (getrandom(&word, sizeof word, 0) != sizeof word) die("no random number: %s", strerror(errno));
+        snprintf(name, sizeof name, ".one_folder_%016llx", (unsigned long long)word);
+        output_path(path, "%s", name);
+        if (fclose(create_file(path))) die("%s: %s", path, strerror(errno));
     }
-    if (opt.output) output_path(path, "%s", name);
-    if (run.rank == 0) make_file(path);
-    int rc = zero_barrier(run.z);
-    if (!rc) {
-        int same = opt.output && appears(path);
-        if (opt.checkpoint_every)
-            rc = zero_require_same(run.z,
-                                   same ? "-o = the folder that rank 0 writes to" : "-o = another folder");
-        else
-            rc = note_own_folders(same);
-    }
+    if (run.ranks > 1) zero_check(zero_broadcast(run.z, 0, name, sizeof name));
+    if (run.ranks > 1 ? !*name : !opt.output) no_checkpoint = "there is no folder (-o)";
+    if (!*name) return;
+    const int same = opt.output && appears(name);
+    int rc;
+    if (opt.checkpoint_every)
+        rc = zero_require_same(run.z, same ? "-o = the folder that rank 0 writes to" : "-o = another folder");
+    else
+        rc = note_own_folders(same);
     if (run.rank == 0) unlink(path);
     zero_check(rc);
 }
 
-void check_one_folder(void) {
-    if (opt.prompts) return;
-    if (run.ranks > 1)
-        compare_folders();
-    else if (!opt.output)
-        no_checkpoint = no_folder;
+// --------
+// the lock
+
+#define LOCK_FILE "run.lock"
+
+static char refusal[1024 + OUTPUT_PATH];  // "": none
+static int held = -1;                     // descriptor of the file that this run has locked; -1: none
+
+static void refuse(const char *path, const char *why) {
+    snprintf(refusal, sizeof refusal, "option -o: %s: %s", path, why);
+}
+
+// The holder's text: "host a, process 123".
+static void name_holder(char *holder, size_t size, int fd) {
+    ssize_t n = pread(fd, holder, size - 1, 0);
+    holder[n > 0 ? n : 0] = 0;
+    holder[strcspn(holder, "\n")] = 0;
+    for (char *c = holder; *c; c++)
+        if (*c < ' ' || *c > '~') *c = '?';
+    if (!*holder) snprintf(holder, size, "a process that has not written its name yet");
+}
+
+static void refuse_second_run(int fd) {
+    char holder[300], why[600];
+    name_holder(holder, sizeof holder, fd);
+    snprintf(why, sizeof why,
+             "another run is using this folder (%s); wait for its end, or give this run a folder of its own",
+             holder);
+    refuse(opt.output, why);
+}
+
+static void write_holder(int fd, const char *path) {
+    char host[256] = "", line[320];
+    if (gethostname(host, sizeof host - 1)) snprintf(host, sizeof host, "unknown");
+    int length = snprintf(line, sizeof line, "host %s, process %ld\n", host, (long)getpid());
+    if (ftruncate(fd, 0) || pwrite(fd, line, (size_t)length, 0) != length) refuse(path, strerror(errno));
+}
+
+static int has_no_locks(int error) {
+    return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
+}
+
+// The descriptor stays open until the process ends, and holds the lock until then. The file itself is never
+// removed, since another process may already have opened it, and would then wait for the lock of a file
+// without a name.
+void lock_folder(void) {
+    char path[OUTPUT_PATH];
+    struct stat st;
+    if (!opt.output || run.rank != 0) return;
+    output_path(path, "%s", LOCK_FILE);
+    int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (fd < 0 || fstat(fd, &st)) {
+        refuse(path, strerror(errno));
+    } else if (!S_ISREG(st.st_mode)) {
+        refuse(path, "not a regular file");
+    } else if (!flock(fd, LOCK_EX | LOCK_NB)) {
+        held = fd;
+        write_holder(fd, path);
+    } else if (errno == EWOULDBLOCK) {
+        refuse_second_run(fd);
+    } else if (has_no_locks(errno)) {
+        print0("warning: %s: this file system has no locks (%s): nothing stops a second run in this folder\n",
+               path, strerror(errno));
+    } else {
+        refuse(path, strerror(errno));
+    }
+}
+
+void check_folder_lock(void) {
+    if (*refusal) die("%s", refusal);
+}
+
+// If the file is removed, another run locks a new one. If none has yet, this run does.
+void check_lock_is_held(void) {
+    char path[OUTPUT_PATH];
+    struct stat ours, st;
+    if (held < 0) return;
+    output_path(path, "%s", LOCK_FILE);
+    const int removed = lstat(path, &st) != 0;
+    if (removed && errno != ENOENT) die("%s: %s", path, strerror(errno));
+    if (fstat(held, &ours)) die("%s: %s", path, strerror(errno));
+    if (!removed && st.st_ino == ours.st_ino && st.st_dev == ours.st_dev) return;
+    close(held);  // nothing is written through it
+    held = -1;
+    lock_folder();
+    if (!removed && !*refusal)
+        refuse(path, "it was removed, and another run has used this folder since; -y 1 goes on from what it "
+                     "has now");
+    check_folder_lock();
 }

@@ -9,10 +9,11 @@
 #include "../gpt2/fingerprint.h"
 #include "../gpt2/gpt2_error.h"
 #include "../gpt2/hf.h"
-#include "checkpoint.h"
 #include "machine.h"
 #include "options.h"
 #include "run.h"
+#include "saved_model.h"
+#include "saving.h"
 #include "zero_file.h"
 
 static char opened[40];  // "": opt.model
@@ -25,7 +26,7 @@ static void find_model(void) {
     int fd;
     if (gpt2_is_stored(opt.model) || !gpt2_config_from_descriptor(&config, opt.model)) return;
     if (stat(opt.model, &st) || !S_ISDIR(st.st_mode)) return;
-    const char *path = checkpoint_model_in(opt.model, &fd);
+    const char *path = model_file_in(opt.model, &fd);
     if (!path)
         die("option -e %s: there is no complete checkpoint in this folder, and no model.safetensors; of a "
             "checkpoint itself --export makes a model for -e",
@@ -52,7 +53,7 @@ static void check_rows(const GPT2Config *c) {
 void describe_model(GPT2 *model, int resume_step) {
     model->dtype = settle_dtype();
     if (resume_step < 0 && gpt2_is_stored(opt.model) && !opt.plan && !opt.print_config)
-        gpt2_check(checkpoint_check_model(opt.model) < 0);
+        gpt2_check(model_file_check(opt.model) < 0);
     if (resume_step < 0) find_model();
     if (resume_step >= 0)
         checkpoint_config(&model->config);

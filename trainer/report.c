@@ -8,13 +8,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../gpt2/bar.h"
-#include "checkpoint.h"
 #include "config_table.h"
 #include "fit.h"
 #include "folder.h"
 #include "machine.h"
 #include "options.h"
 #include "run.h"
+#include "saving.h"
 #include "signals.h"
 
 // --------

@@ -110,9 +110,9 @@ static int get_count(const json_t *from, const char *key, int64_t least, int64_t
                      (long long)most);
 }
 
-static int get_int(const json_t *from, const char *key, int least, int *n) {
+static int get_int(const json_t *from, const char *key, int least, int most, int *n) {
     int64_t count;
-    if (get_count(from, key, least, INT32_MAX, &count)) return -1;
+    if (get_count(from, key, least, most, &count)) return -1;
     *n = (int)count;
     return 0;
 }
@@ -124,17 +124,20 @@ static int get_real(const json_t *v, const char *key, double *x) {
 
 static int get_config(const json_t *root, GPT2Config *c) {
     const json_t *m = json_object_get(root, "model");
-    if (get_int(m, "max_seq_len", 1, &c->max_seq_len) || get_int(m, "vocab_size", 1, &c->vocab_size) ||
-        get_int(m, "padded_vocab_size", 1, &c->padded_vocab_size) ||
-        get_int(m, "num_layers", 1, &c->num_layers) || get_int(m, "num_heads", 1, &c->num_heads) ||
-        get_int(m, "channels", 1, &c->channels))
+    if (get_int(m, "max_seq_len", 1, INT32_MAX, &c->max_seq_len) ||
+        get_int(m, "vocab_size", 1, INT32_MAX, &c->vocab_size) ||
+        get_int(m, "padded_vocab_size", 1, INT32_MAX, &c->padded_vocab_size) ||
+        get_int(m, "num_layers", 1, INT32_MAX, &c->num_layers) ||
+        get_int(m, "num_heads", 1, INT32_MAX, &c->num_heads) ||
+        get_int(m, "channels", 1, INT32_MAX, &c->channels))
         return -1;
     return gpt2_config_check(c, "the checkpoint");
 }
 
 static int get_outliers(const json_t *root, const char *key, OutlierDetector *d) {
     const json_t *o = json_object_get(root, key), *values = json_object_get(o, "values");
-    if (get_int(o, "count", 0, &d->count) || get_int(o, "index", 0, &d->index) ||
+    if (get_int(o, "count", 0, OUTLIER_WINDOW, &d->count) ||
+        get_int(o, "index", 0, OUTLIER_WINDOW - 1, &d->index) ||
         get_real(json_object_get(o, "sum"), key, &d->sum) ||
         get_real(json_object_get(o, "sum_sq"), key, &d->sum_sq))
         return -1;
@@ -147,26 +150,21 @@ static int get_outliers(const json_t *root, const char *key, OutlierDetector *d)
 
 static int get_state(const json_t *root, TrainerState *s) {
     const json_t *p = json_object_get(root, "position");
-    if (get_int(root, "step", 0, &s->step) || get_int(root, "overflows", 0, &s->overflows) ||
-        get_count(p, "epoch", 0, INT64_MAX / 2, &s->position.epoch) ||
-        get_count(p, "row", 0, INT64_MAX / 2, &s->position.row) ||
-        get_count(p, "rows", 1, INT64_MAX / 2, &s->position.num_rows))
-        return -1;
-    return get_outliers(root, "loss_outliers", &s->loss_outliers) ||
-                   get_outliers(root, "norm_outliers", &s->norm_outliers)
-               ? -1
-               : 0;
+    return get_int(root, "step", 0, INT32_MAX, &s->step) ||
+           get_int(root, "overflows", 0, s->step, &s->overflows) ||
+           get_count(p, "epoch", 0, INT64_MAX / 2, &s->position.epoch) ||
+           get_count(p, "row", 0, INT64_MAX / 2, &s->position.row) ||
+           get_count(p, "rows", 1, INT64_MAX / 2, &s->position.num_rows) ||
+           get_outliers(root, "loss_outliers", &s->loss_outliers) ||
+           get_outliers(root, "norm_outliers", &s->norm_outliers);
 }
 
-static int outliers_can_be(const OutlierDetector *d) {
-    return d->count >= 0 && d->count <= OUTLIER_WINDOW && d->index >= 0 && d->index < OUTLIER_WINDOW;
-}
-
-static int check_state(const TrainerState *s) {
-    if (s->step < 0 || s->overflows < 0 || s->overflows > s->step)
-        return gpt2_fail("step %d with %d overflows cannot be", s->step, s->overflows);
-    if (!outliers_can_be(&s->loss_outliers) || !outliers_can_be(&s->norm_outliers))
-        return gpt2_fail("the window of outliers has counts outside of it");
+static int get_as(const json_t *root, SavedAs *as) {
+    const char *id = json_string_value(json_object_get(root, "run"));
+    if (get_count(root, "save", 1, INT64_MAX / 2, &as->number)) return -1;
+    if (!id || strlen(id) != 16 || id[strspn(id, "0123456789abcdef")])
+        return gpt2_fail("\"run\" of the run must be 16 hexadecimal digits");
+    memcpy(as->run, id, sizeof as->run);
     return 0;
 }
 
@@ -182,38 +180,29 @@ static json_t *parse(const char *text) {
     return NULL;
 }
 
-int saved_run_config(const char *text, GPT2Config *config) {
-    json_t *root = parse(text);
-    int failed = root ? get_config(root, config) : -1;
-    json_decref(root);
+int saved_run_read(SavedRun *saved, const char *text, const char *where) {
+    char why[400];
+    *saved = (SavedRun){ .root = parse(text) };
+    if (saved->root && !get_state(saved->root, &saved->state) &&
+        !get_count(saved->root, "tokens_a_step", 1, MOST_TOKENS, &saved->tokens_a_step) &&
+        !get_config(saved->root, &saved->config) && !get_as(saved->root, &saved->as))
+        return 0;
+    snprintf(why, sizeof why, "%s", gpt2_last_error());
+    return gpt2_fail("%s: %s", where, why);
+}
+
+int saved_run_of(SavedRun *saved, const char *folder) {
+    char *text = NULL;
+    *saved = (SavedRun){ .root = NULL };
+    if (zero_checkpoint_text(folder, &text)) return gpt2_fail("%s", zero_last_error());
+    int failed = saved_run_read(saved, text, folder);
+    free(text);
     return failed;
 }
 
-int saved_run_state(const char *text, TrainerState *state) {
-    json_t *root = parse(text);
-    int64_t tokens;
-    int failed = root ? get_state(root, state) : -1;
-    if (!failed) failed = get_count(root, "tokens_a_step", 1, MOST_TOKENS, &tokens);
-    json_decref(root);
-    return failed ? -1 : check_state(state);
-}
-
-int saved_run_as(const char *text, SavedAs *as) {
-    json_t *root = parse(text);
-    const char *id = root ? json_string_value(json_object_get(root, "run")) : NULL;
-    int failed = root ? get_count(root, "save", 1, INT64_MAX / 2, &as->number) : -1;
-    if (!failed && (!id || strlen(id) != 16 || id[strspn(id, "0123456789abcdef")]))
-        failed = gpt2_fail("\"run\" of the run must be 16 hexadecimal digits");
-    if (!failed) memcpy(as->run, id, sizeof as->run);
-    json_decref(root);
-    return failed;
-}
-
-long long saved_run_batch(const char *text) {
-    json_t *root = parse(text);
-    int64_t tokens = json_integer_value(json_object_get(root, "tokens_a_step"));
-    json_decref(root);
-    return tokens;
+void saved_run_free(SavedRun *saved) {
+    json_decref(saved->root);
+    saved->root = NULL;
 }
 
 // --------
@@ -231,17 +220,17 @@ static void refuse(const char *fmt, ...) {
     print0("resuming anyway: %s\n", sentence);
 }
 
-static void compare_model(const json_t *root, const char *where) {
-    GPT2Config asked, saved;
+static void compare_model(const GPT2Config *saved, const char *where) {
+    GPT2Config asked;
     // The file that the run began with is no longer needed, so it may be gone.
     if (!option_is_given(option_named("-e")) || gpt2_config_named(opt.model, opt.model, &asked)) return;
-    gpt2_check(get_config(root, &saved));
-    if (asked.num_layers == saved.num_layers && asked.num_heads == saved.num_heads &&
-        asked.channels == saved.channels && asked.vocab_size == saved.vocab_size &&
-        asked.max_seq_len == saved.max_seq_len)
+    if (asked.num_layers == saved->num_layers && asked.num_heads == saved->num_heads &&
+        asked.channels == saved->channels && asked.vocab_size == saved->vocab_size &&
+        asked.max_seq_len == saved->max_seq_len)
         return;
     refuse("option -e %s: %s is of another model, L %d, NH %d, C %d, V %d, longest sequence %d", opt.model,
-           where, saved.num_layers, saved.num_heads, saved.channels, saved.vocab_size, saved.max_seq_len);
+           where, saved->num_layers, saved->num_heads, saved->channels, saved->vocab_size,
+           saved->max_seq_len);
 }
 
 static void compare_data(const json_t *root, const char *where, const TrainingData *data) {
@@ -260,10 +249,10 @@ static void compare_data(const json_t *root, const char *where, const TrainingDa
     }
 }
 
-static void compare_batch(const json_t *root, const char *where, const GPT2 *model,
+static void compare_batch(const SavedRun *saved, const char *where, const GPT2 *model,
                           const TrainingData *data) {
-    const json_int_t rows = json_integer_value(json_object_get(root, "row_tokens")),
-                     tokens = json_integer_value(json_object_get(root, "tokens_a_step"));
+    const json_int_t rows = json_integer_value(json_object_get(saved->root, "row_tokens")),
+                     tokens = saved->tokens_a_step;
     const long long now = data->tokens_at_once * data->micro_batches;
     if (rows != model->T)
         refuse("option -t %d: the rows of %s have %lld tokens", model->T, where, (long long)rows);
@@ -282,12 +271,10 @@ static void compare_settings(const json_t *root, const char *where, const GPT2 *
     json_decref(now);
 }
 
-void saved_run_compare(const char *text, const char *where, const GPT2 *model, const TrainingData *data) {
-    json_t *root = parse(text);
-    gpt2_check(root ? 0 : -1);
-    compare_model(root, where);
-    compare_data(root, where, data);
-    compare_batch(root, where, model, data);
-    compare_settings(root, where, model);
-    json_decref(root);
+void saved_run_compare(const SavedRun *saved, const char *where, const GPT2 *model,
+                       const TrainingData *data) {
+    compare_model(&saved->config, where);
+    compare_data(saved->root, where, data);
+    compare_batch(saved, where, model, data);
+    compare_settings(saved->root, where, model);
 }

@@ -23,17 +23,25 @@ typedef struct {
     int64_t number;  // from 1, counting all saves in a folder
 } SavedAs;
 
+typedef struct {
+    GPT2Config config;
+    TrainerState state;
+    SavedAs as;
+    int64_t tokens_a_step;
+    struct json_t *root;  // all of it, for saved_run_compare
+} SavedRun;
+
 // Returns the object, to be freed.
 char *saved_run_write(const GPT2 *model, const TrainingData *data, const TrainerState *state,
                       const SavedAs *as);
-// Each returns 0, or -1 with gpt2_last_error(): the member is missing, or its values are impossible.
-int saved_run_config(const char *text, GPT2Config *config);
-int saved_run_state(const char *text, TrainerState *state);
-int saved_run_as(const char *text, SavedAs *as);
-// Returns the tokens per step of the run that saved it. Call it after saved_run_state has accepted the text.
-long long saved_run_batch(const char *text);
+// Returns 0, or -1 with gpt2_last_error() beginning with `where`, the checkpoint: a member is missing, or its
+// values are impossible. Call saved_run_free in either case.
+int saved_run_read(SavedRun *saved, const char *text, const char *where);
+// The same for the text of a checkpoint's folder.
+int saved_run_of(SavedRun *saved, const char *folder);
+void saved_run_free(SavedRun *saved);
 // Prints a line for each setting that has changed. A different model, data or batch ends the run, unless
 // --resume-anyway is given. where: the checkpoint, for messages.
-void saved_run_compare(const char *text, const char *where, const GPT2 *model, const TrainingData *data);
+void saved_run_compare(const SavedRun *saved, const char *where, const GPT2 *model, const TrainingData *data);
 
 #endif

@@ -4,7 +4,7 @@
 #ifndef LLMC_ZERO_CHECKPOINT_MANIFEST_H
 #define LLMC_ZERO_CHECKPOINT_MANIFEST_H
 #include <jansson.h>
-#include "folder.h"
+#include "files.h"
 #include "parts.h"
 
 #define MANIFEST_FORMAT "llmc_zero checkpoint"
@@ -25,29 +25,31 @@ static inline int64_t manifest_blocks(int64_t bytes, int64_t block_bytes) {
     return bytes / block_bytes + (bytes % block_bytes != 0);
 }
 
-// Returns the manifest's text, to be freed, for a checkpoint that this plugin has written in these files;
-// NULL: out of memory. scale: at the time the states were read. trainer: an object.
-char *manifest_write(const zero *z, const manifest_file *files, const loss_scale *scale,
-                     const json_t *trainer);
-
 // Parses JSON without duplicate keys. If memory runs out within a string, Jansson 2.14 silently loses a
 // character, so the text is parsed twice. Returns NULL with *e.
 json_t *manifest_parse(const char *text, size_t bytes, json_error_t *e);
 
 typedef struct {
     char path[PATH_MAX];
-    json_t *root;
-    uint64_t digest;
-    int64_t block_bytes;
     int n_files;
     manifest_file *files;
+    loss_scale scale;  // at the time the states were read
+    json_t *root;      // of a manifest that is to be written: the trainer's object
+    // of one that was read
+    int64_t bytes;  // of its text
+    uint64_t digest;
+    int64_t block_bytes;
     zero_dtype dtype;  // that the saving run used
-    loss_scale scale;
 } manifest;
+// Returns the text, to be freed, for a checkpoint that this plugin has written in these files; NULL: out of
+// memory.
+char *manifest_write(const zero *z, const manifest *m);
 // Returns 0 with *m checked as far as possible without a model. Call manifest_free in either case.
 // ZERO_ERR_IO: missing or damaged; ZERO_ERR_ARGUMENT: another format or version.
 int manifest_read(manifest *m, const char *folder);
 void manifest_free(manifest *m);
+// Returns 0 and the trainer's object, to be freed.
+int manifest_text(const manifest *m, char **text);
 // Returns 0 if the model has these tables and the files have each of its elements exactly once.
 // ZERO_ERR_ARGUMENT names the first difference.
 int manifest_check_model(const manifest *m, const layout *l);

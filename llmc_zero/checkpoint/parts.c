@@ -1,4 +1,6 @@
 #include "parts.h"
+#include "at_work.h"
+#include <string.h>
 
 const zero_value saved_values[SAVED] = { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };
 const char *const saved_names[SAVED] = { "master", "moment1", "moment2" };
@@ -26,22 +28,82 @@ int parts_of_rank(const layout *l, int rank, saved_part *parts, int64_t *bytes) 
     return n;
 }
 
-static int visit_pieces(at_work *w, int saved, int unit, int64_t elems, piece_visitor fn, void *ctx) {
-    state_range r = { .unit = unit, .part = w->z->comm.group.rank };
-    for (; r.from < elems; r.from += r.elems) {
-        r.elems = elems - r.from < VALUES_CHUNK ? elems - r.from : VALUES_CHUNK;
-        ZERO_TRY(fn(ctx, saved, r));
-        ZERO_TRY(at_work_goes_on(w));
+int pieces_next(saved_piece *p) {
+    const layout *l = &p->z->layout;
+    state_range *r = &p->at;
+    for (r->from += r->elems;; r->from = 0) {
+        const int64_t all = p->padded ? l->units[r->unit].shard : elems_of(l, r->unit, r->part);
+        r->elems = all - r->from < VALUES_CHUNK ? all - r->from : VALUES_CHUNK;
+        if (r->elems > 0) return 1;
+        p->saved = (p->saved + 1) % SAVED;
+        if (!p->saved && ++r->unit == l->n_units) return 0;
+    }
+}
+
+// -------- values that are not finite
+
+// The smallest magnitude, as bits, that is not finite in a dtype or rounds to infinity.
+static uint32_t limit_of(zero_dtype dtype) {
+    if (dtype == ZERO_BF16) return 0x7f7f8000;
+    return dtype == ZERO_F16 ? 0x477ff000 : 0x7f800000;
+}
+
+static uint32_t magnitude(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits & 0x7fffffff;
+}
+
+// Returns the first of n values at or above the limit, or n. Skips blocks without one as a whole.
+static int64_t first_above(const float *values, int64_t n, uint32_t limit) {
+    enum { BLOCK = 1024 };
+    int64_t i = 0;
+    for (uint32_t most = 0; i + BLOCK <= n; i += BLOCK) {
+        for (int64_t k = i; k < i + BLOCK; k++)
+            most = magnitude(values[k]) > most ? magnitude(values[k]) : most;
+        if (most >= limit) break;
+    }
+    while (i < n && magnitude(values[i]) < limit) i++;
+    return i;
+}
+
+static int refuse(const zero *z, int saved, int unit, const layout_place *p, int64_t element, float value) {
+    static const char *const states[SAVED] = { "parameters", "first moment", "second moment" };
+    const zero_tensor *t = &z->layout.tensors[p->tensor];
+    const net *n = &z->net;
+    zero_fail_rank(ZERO_ERR_ARGUMENT, n->rank, net_host(n, n->rank),
+                   " has %s that are not finite: %g in %s, layer %d, element %lld (unit %s)", states[saved],
+                   value, t->name, p->layer, (long long)element, z->layout.units[unit].name);
+    return zero_failed_at_unit(unit);
+}
+
+int finite_values(const zero *z, int saved, state_range r, const float *values) {
+    const layout *l = &z->layout;
+    const layout_unit *u = &l->units[r.unit];
+    const int64_t begin = layout_before(u, r.part) + r.from, end = begin + r.elems;
+    const uint32_t limit = limit_of(saved ? ZERO_F32 : z->config.numbers.dtype);
+    for (const layout_place *p = &l->places[u->first_place]; p < &l->places[u->first_place + u->n_places];
+         p++) {
+        const int64_t from = p->offset > begin ? p->offset : begin;
+        const int64_t to = p->offset + p->elems < end ? p->offset + p->elems : end;
+        if (to <= from) continue;
+        const int64_t at = from + first_above(values + (from - begin), to - from, limit);
+        if (at < to) return refuse(z, saved, r.unit, p, at - p->offset, values[at - begin]);
     }
     return 0;
 }
 
-int visit_parts(at_work *w, int padded, piece_visitor fn, void *ctx) {
-    const zero *z = w->z;
-    const layout *l = &z->layout;
-    for (int u = 0; u < l->n_units; u++) {
-        int64_t elems = padded ? l->units[u].shard : elems_of(l, u, z->comm.group.rank);
-        for (int i = 0; i < SAVED; i++) ZERO_TRY(visit_pieces(w, i, u, elems, fn, ctx));
+int zero_check_finite(zero *z) {
+    ZERO_TRY(pass_may_train(z, "zero_check_finite"));
+    ZERO_TRY(pass_outside_step(z, "zero_check_finite"));
+    ZERO_TRY(zero_finish_update(z));
+    ZERO_TRY(update_settle(z));
+    at_work work = at_work_begin(z);
+    int rc = 0;
+    for (saved_piece p = pieces_of(z, 0); !rc && pieces_next(&p);) {
+        rc = states_read(z, saved_values[p.saved], p.at, states_room(z));
+        if (!rc) rc = finite_values(z, p.saved, p.at, states_room(z));
+        if (!rc) rc = at_work_goes_on(&work);
     }
-    return 0;
+    return at_work_end(&work, rc);
 }

@@ -7,7 +7,7 @@
 // number of ranks.
 #ifndef LLMC_ZERO_CHECKPOINT_PARTS_H
 #define LLMC_ZERO_CHECKPOINT_PARTS_H
-#include "at_work.h"
+#include "../internal.h"
 
 enum { SAVED = 3 };
 extern const zero_value saved_values[SAVED];
@@ -24,9 +24,24 @@ typedef struct {
 // its file.
 int parts_of_rank(const layout *l, int rank, saved_part *parts, int64_t *bytes);
 
-// Calls fn for this rank's part of every saved state, in file order, in pieces of at most VALUES_CHUNK
-// elements, and reports after each that this rank is working. padded: 1: visits the padding too.
-typedef int (*piece_visitor)(void *ctx, int saved, state_range r);
-int visit_parts(at_work *w, int padded, piece_visitor fn, void *ctx);
+// A piece of a saved state of this rank, of at most VALUES_CHUNK elements.
+typedef struct {
+    const zero *z;
+    int padded;  // 1: the padding is visited too
+    int saved;   // which state
+    state_range at;
+} saved_piece;
+
+// Goes through all that this rank saves, in file order:
+//
+//     for (saved_piece p = pieces_of(z, 0); pieces_next(&p);)
+static inline saved_piece pieces_of(const zero *z, int padded) {
+    return (saved_piece){ .z = z, .padded = padded, .at.part = z->comm.group.rank };
+}
+int pieces_next(saved_piece *p);  // returns 0 after the last
+
+// values: a range of a saved state of this rank. Returns 0, or ZERO_ERR_ARGUMENT naming the first value that
+// is not finite, or a master that overflows in the parameters' dtype.
+int finite_values(const zero *z, int saved, state_range r, const float *values);
 
 #endif

@@ -1,10 +1,16 @@
 // A checkpoint is a folder with a file for each rank and the manifest, which makes it a checkpoint. Each save
 // uses new file names, and its manifest atomically replaces the old one. So after a crash at any point, the
 // folder holds the old checkpoint or the new one.
-#include "finite.h"
+//
+// zero_save_begin copies this rank's states into the image of its file, and a thread writes the image to the
+// disk; zero_save writes them at once. The commit needs all ranks: zero_save_end makes it, once all have
+// written their files.
 #include "save.h"
+#include "../base/clock.h"
+#include "blocks.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,109 +18,156 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+// A save that has begun.
+struct save {
+    zero *z;
+    char folder[PATH_MAX];
+    char number[20];      // at the end of its files' names
+    manifest to;          // each rank computes the digests of its own file; root: the trainer's object
+    char path[PATH_MAX];  // of this rank's file
+    file_writer own;
+    pthread_t thread;
+    int started;
+    atomic_int written;      // 1: this rank's file is written, and the next two are set
+    int rc;                  // of writer_end
+    failure_record failure;  // its sentence belongs to the thread
+};
+typedef struct save save;
+
 // -------- the files' names and sizes
 
 static int describe_files(save *s) {
     const layout *l = &s->z->layout;
-    int64_t blocks = 0;
-    s->files = calloc(l->ranks, sizeof *s->files);
-    s->parts = calloc((size_t)l->ranks * l->n_units, sizeof *s->parts);
-    if (!s->files || !s->parts)
-        return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for what the manifest says", s->folder);
+    manifest *m = &s->to;
+    m->files = calloc(l->ranks, sizeof *m->files);
+    if (!m->files) return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for its manifest", s->folder);
+    m->n_files = l->ranks;
     for (int r = 0; r < l->ranks; r++) {
-        manifest_file *f = &s->files[r];
-        f->parts = s->parts + (size_t)r * l->n_units;
-        f->n_parts = parts_of_rank(l, r, f->parts, &f->bytes);
+        manifest_file *f = &m->files[r];
+        f->parts = calloc(l->n_units, sizeof *f->parts);
+        if (f->parts) f->n_parts = parts_of_rank(l, r, f->parts, &f->bytes);
         f->n_blocks = manifest_blocks(f->bytes, BLOCK_BYTES);
-        blocks += f->n_blocks;
+        f->digests = calloc(f->n_blocks + 1, sizeof *f->digests);
+        if (!f->parts || !f->digests)
+            return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for the digests of %lld blocks", s->folder,
+                             (long long)f->n_blocks);
     }
-    s->digests = calloc(blocks + 1, sizeof *s->digests);
-    if (!s->digests)
-        return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for the digests of its %lld blocks", s->folder,
-                         (long long)blocks);
-    uint64_t *next = s->digests;
-    for (int r = 0; r < l->ranks; next += s->files[r++].n_blocks) s->files[r].digests = next;
-    return 0;
-}
-
-void save_free(save *s) {
-    json_decref(s->trainer);
-    free(s->files);
-    free(s->parts);
-    free(s->digests);
+    return folder_path(m->path, s->folder, MANIFEST);
 }
 
 // Rank 0's decisions for all ranks.
 typedef struct {
-    uint64_t number;
+    char number[20];
     char folder[PATH_MAX];
 } save_start;
 
-static int make_folder(save *s, save_start *start) {
+static int make_folder(const save *s, save_start *start) {
+    uint64_t number;
     if (s->z->net.rank) return 0;
     snprintf(start->folder, sizeof start->folder, "%s", s->folder);
-    if (getrandom(&start->number, sizeof start->number, 0) != sizeof start->number)
+    if (getrandom(&number, sizeof number, 0) != sizeof number)
         return zero_fail(ZERO_ERR_IO, "no random number for the names of files: %s", strerror(errno));
+    snprintf(start->number, sizeof start->number, "%016llx", (unsigned long long)number);
     return folder_make(s->folder);
 }
 
 static int take_start(save *s, const save_start *start) {
     const net *n = &s->z->net;
+    strcpy(s->number, start->number);
     if (strcmp(start->folder, s->folder))
         return zero_fail_rank(ZERO_ERR_ARGUMENT, n->rank, net_host(n, n->rank),
                               " saves to %.300s and rank 0 to %.300s: all ranks name one folder", s->folder,
                               start->folder);
-    for (int r = 0; r < s->z->layout.ranks; r++)
-        snprintf(s->files[r].name, FILE_NAME, "rank%05d-%016llx.states", r,
-                 (unsigned long long)start->number);
-    return folder_path(s->path, s->folder, s->files[n->rank].name);
+    for (int r = 0; r < s->to.n_files; r++)
+        snprintf(s->to.files[r].name, FILE_NAME, "rank%05d-%s" FILE_END, r, s->number);
+    return folder_path(s->path, s->folder, s->to.files[n->rank].name);
 }
 
-static int prepare(save *s) {
-    save_start start = { 0 };
+static int parse_trainer(save *s, const char *caller, const char *text) {
+    json_error_t e;
+    if (!text) text = "{}";
+    s->to.root = manifest_parse(text, strlen(text), &e);
+    if (json_is_object(s->to.root)) return 0;
+    return zero_fail(ZERO_ERR_ARGUMENT, "%s: the trainer's text is not a JSON object: %s at line %d", caller,
+                     s->to.root ? "another value" : e.text, e.line);
+}
+
+// (collective) Returns 0 when all ranks know the files' names and sizes.
+static int prepare(save *s, const char *caller, const char *path, const char *text) {
+    save_start start = { .number = "" };
     char manifest[PATH_MAX];
-    int rc = folder_path(manifest, s->folder, "." MANIFEST ".0123456789abcdef");
+    const int length = snprintf(s->folder, sizeof s->folder, "%s", path);
+    int rc = parse_trainer(s, caller, text);
+    if (length >= PATH_MAX)
+        rc = zero_fail(ZERO_ERR_ARGUMENT, "%s: %.64s...: the name is too long", caller, path);
+    if (!rc) rc = folder_path(manifest, s->folder, "." MANIFEST ".0123456789abcdef");
     if (!rc) rc = describe_files(s);
     if (!rc) rc = make_folder(s, &start);
     ZERO_TRY(agree(s->z, rc));
     ZERO_TRY(zero_broadcast(s->z, 0, &start, sizeof start));
-    s->number = start.number;
     return agree(s->z, take_start(s, &start));
 }
 
 // -------- a rank's own file
 
-// Copies the elements from the state to the writer's buffer.
-static int put_piece(void *ctx, int saved, state_range r) {
-    save *s = ctx;
-    zero *z = s->z;
+// Copies a piece of a state to the writer's buffers.
+static int write_piece(save *s, const saved_piece *p) {
+    state_range r = p->at;
     const int64_t end = r.from + r.elems, size = sizeof(float);
     for (; r.from < end; r.from += r.elems) {
         void *to;
         int64_t room;
         ZERO_TRY(writer_room(&s->own, &to, &room));
         r.elems = end - r.from < room / size ? end - r.from : room / size;
-        ZERO_TRY(states_read(z, saved_values[saved], r, to));
-        ZERO_TRY(finite_values(z, saved, r, to));
+        ZERO_TRY(states_read(s->z, saved_values[p->saved], r, to));
+        ZERO_TRY(finite_values(s->z, p->saved, r, to));
         ZERO_TRY(writer_filled(&s->own, r.elems * size));
     }
     return 0;
 }
 
-int save_states(save *s, char *copy) {
-    zero *z = s->z;
-    const manifest_file *f = &s->files[z->net.rank];
-    s->work = at_work_begin(z);
-    ZERO_TRY(writer_begin(&s->own, s->path, f->bytes, f->digests, copy, &s->work));
-    return visit_parts(&s->work, 0, put_piece, s);
+static int write_states(save *s, char *copy, at_work *work) {
+    const manifest_file *f = &s->to.files[s->z->net.rank];
+    ZERO_TRY(writer_begin(&s->own, s->path, f->bytes, f->digests, copy, work));
+    for (saved_piece p = pieces_of(s->z, 0); pieces_next(&p);) {
+        ZERO_TRY(write_piece(s, &p));
+        ZERO_TRY(at_work_goes_on(work));
+    }
+    return 0;
+}
+
+static void *write_copy(void *arg) {
+    save *s = arg;
+    s->rc = writer_end(&s->own, 0);
+    if (s->rc) s->failure = *zero_failed();
+    atomic_store(&s->written, 1);
+    return NULL;
+}
+
+static int start_thread(save *s) {
+    s->own.ring.work = NULL;  // from here on the thread waits for the disk, not the rank
+    int error = pthread_create(&s->thread, NULL, write_copy, s);
+    s->started = !error;
+    if (!error) return 0;
+    return zero_fail(ZERO_ERR_MEMORY, "%s: no thread to write it: %s", s->path, strerror(error));
+}
+
+// (collective) Returns 0 when every rank's file is written or, with a copy, its thread writes it.
+static int write_file(save *s, char *copy) {
+    at_work work = at_work_begin(s->z);
+    int rc = write_states(s, copy, &work);
+    if (!rc && copy) rc = start_thread(s);
+    if (!s->started) rc = writer_end(&s->own, rc);
+    if (!s->started) atomic_store(&s->written, 1);
+    return at_work_end(&work, rc);
 }
 
 // -------- the manifest
 
 // Rank 0 needs the digests of all blocks; they come rank by rank.
 static int share_digests(save *s) {
-    for (int r = 0; r < s->z->layout.ranks; r++) {
-        manifest_file *f = &s->files[r];
+    for (int r = 0; r < s->to.n_files; r++) {
+        manifest_file *f = &s->to.files[r];
         if (f->n_blocks) ZERO_TRY(zero_broadcast(s->z, r, f->digests, f->n_blocks * sizeof *f->digests));
     }
     return 0;
@@ -149,30 +202,23 @@ static int write_manifest(const save *s, const char *temporary, const char *text
     return rc;
 }
 
-static int keep_own(const void *ctx, const char *name) {
-    const save *s = ctx;
-    for (int r = 0; r < s->z->layout.ranks; r++)
-        if (!strcmp(s->files[r].name, name)) return 1;
-    return !strcmp(name, MANIFEST);
-}
-
 static void withdraw(const save *s, const char *temporary) {
     char path[PATH_MAX];
     unlink(temporary);
-    for (int r = 0; r < s->z->layout.ranks; r++)
-        if (!folder_path(path, s->folder, s->files[r].name)) unlink(path);
+    for (int r = 0; r < s->to.n_files; r++)
+        if (!folder_path(path, s->folder, s->to.files[r].name)) unlink(path);
 }
 
 // Once the manifest has its name the new checkpoint is the valid one, so none of its files is removed any
 // more, even if the rename may not be on disk.
 static int commit(const save *s) {
-    char path[PATH_MAX], temporary[PATH_MAX], name[FILE_NAME];
-    snprintf(name, sizeof name, "." MANIFEST ".%016llx", (unsigned long long)s->number);
-    ZERO_TRY(folder_path(path, s->folder, MANIFEST));
+    const char *path = s->to.path;
+    char temporary[PATH_MAX], name[FILE_NAME];
+    snprintf(name, sizeof name, "." MANIFEST ".%s", s->number);
     ZERO_TRY(folder_path(temporary, s->folder, name));
-    char *text = manifest_write(s->z, s->files, &s->scale, s->trainer);
+    char *text = manifest_write(s->z, &s->to);
     int rc = text ? 0 : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for it, or a name is not UTF-8", path);
-    for (int r = 0; r < s->z->layout.ranks && !rc; r++) rc = check_file(s, &s->files[r]);
+    for (int r = 0; r < s->to.n_files && !rc; r++) rc = check_file(s, &s->to.files[r]);
     if (!rc) rc = write_manifest(s, temporary, text);
     if (!rc && rename(temporary, path))
         rc = zero_fail(ZERO_ERR_IO, "%s: cannot be renamed to %s: %s", temporary, MANIFEST, strerror(errno));
@@ -183,51 +229,124 @@ static int commit(const save *s) {
     }
     ZERO_TRY(folder_sync(s->folder));
     ZERO_TRY(folder_sync_parent(s->folder));
-    (void)folder_clean(s->folder, keep_own, s);  // leftovers do no harm, and the next save removes them
+    snprintf(name, sizeof name, "-%s" FILE_END, s->number);
+    (void)folder_clean(s->folder, name);  // leftovers do no harm, and the next save removes them
     return 0;
 }
 
-// -------- all of it
+// -------- the begin
 
-static int parse_trainer(const char *caller, const char *text, json_t **trainer) {
-    json_error_t e;
-    if (!text) text = "{}";
-    *trainer = manifest_parse(text, strlen(text), &e);
-    if (json_is_object(*trainer)) return 0;
-    return zero_fail(ZERO_ERR_ARGUMENT, "%s: the trainer's text is not a JSON object: %s at line %d", caller,
-                     *trainer ? "another value" : e.text, e.line);
+static void join(save *s) {
+    if (s->started) pthread_join(s->thread, NULL);
+    s->started = 0;
 }
 
-int save_open(save *s, zero *z, const char *caller, const char *path, const char *text) {
-    *s = (save){ .z = z, .scale = step_scale(z) };
-    int n = snprintf(s->folder, sizeof s->folder, "%s", path);
+static void drop(save *s) {
+    join(s);
+    s->z->memory.disk_hangs |= s->own.ring.hangs;
+    manifest_free(&s->to);
+    free(s);
+}
+
+// A save that will not be completed: its own file is removed.
+static void abandon(save *s) {
+    join(s);
+    if (*s->path) unlink(s->path);
+    drop(s);
+}
+
+static int begin(zero *z, const char *caller, const char *path, const char *text, char *copy) {
+    save *s = calloc(1, sizeof *s);
+    int rc = s ? 0 : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for a save", path);
+    if (copy && z->memory.disk_hangs)
+        rc = zero_fail(ZERO_ERR_IO, "%s: a disk that has not answered may still use the memory for copies",
+                       path);
+    rc = agree(z, rc);
+    if (rc) {
+        free(s);
+        return rc;
+    }
+    s->z = z;
+    s->to.scale = step_scale(z);
+    s->own.fd = -1;
     // A run resumed from the file gets its parameters from the masters, so this one does too.
-    ZERO_TRY(zero_finish_update(z));
-    ZERO_TRY(update_settle(z));
-    int rc = parse_trainer(caller, text, &s->trainer);
-    if (n >= PATH_MAX) rc = zero_fail(ZERO_ERR_ARGUMENT, "%s: %.64s...: the name is too long", caller, path);
-    ZERO_TRY(agree(z, rc));
-    return prepare(s);
+    rc = zero_finish_update(z);
+    if (!rc) rc = update_settle(z);
+    if (!rc) rc = prepare(s, caller, path, text);
+    if (!rc) rc = write_file(s, copy);
+    if (rc)
+        abandon(s);
+    else
+        z->saving.begun = s;
+    return rc;
 }
 
-int save_commit(save *s, int rc) {
-    zero *z = s->z;
-    const int written = rc;
-    rc = at_work_end(&s->work, written);
-    if (rc && !written) unlink(s->path);  // another rank has failed
+// -------- the end
+
+int zero_save_written(const zero *z) { return !z->saving.begun || atomic_load(&z->saving.begun->written); }
+
+// Waits until the thread has finished, or it is time to report that this rank still writes. Every disk
+// request has a time limit, but a sync has none. So the rank does not report during a sync: if it takes too
+// long, the rank counts as stalled.
+static void wait_a_turn(const save *s) {
+    const double until = clock_now() + at_work_turn_s(s->z);
+    while (!atomic_load(&s->written)) {
+        if (clock_now() > until && !atomic_load(&s->own.syncs)) return;
+        clock_nap(1e-3);
+    }
+}
+
+// Returns when every rank's file is on disk, or has failed.
+static int wait_for_all(const save *s) {
+    for (int all = 0;;) {
+        ZERO_TRY(at_work_share(s->z, atomic_load(&s->written), &all));
+        if (all) return 0;
+        wait_a_turn(s);
+    }
+}
+
+int zero_save_end(zero *z) {
+    save *s = z->saving.begun;
+    if (!s) return 0;
+    ZERO_TRY(pass_outside_step(z, "zero_save_end"));
+    ZERO_TRY(wait_for_all(s));
+    join(s);
+    int rc = agree(z, s->rc ? zero_fail_again(&s->failure) : 0);
+    if (rc && !s->rc) unlink(s->path);  // another rank has failed
     if (!rc) rc = share_digests(s);
-    return rc ? rc : agree(z, z->net.rank ? 0 : commit(s));
+    if (!rc) rc = agree(z, z->net.rank ? 0 : commit(s));
+    z->saving.begun = NULL;
+    drop(s);
+    return rc;
 }
 
-int zero_checkpoint_remove(const char *path) {
-    char manifest[PATH_MAX];
-    struct stat st;
-    if (stat(path, &st) && errno == ENOENT) return 0;
-    ZERO_TRY(folder_path(manifest, path, MANIFEST));
-    if (unlink(manifest) && errno != ENOENT)
-        return zero_fail(ZERO_ERR_IO, "%s: cannot be removed: %s", manifest, strerror(errno));
-    ZERO_TRY(folder_sync(path));  // from here on it is not a checkpoint, whatever happens
-    ZERO_TRY(folder_clean(path, NULL, NULL));
-    if (rmdir(path)) return zero_fail(ZERO_ERR_IO, "%s: cannot be removed: %s", path, strerror(errno));
-    return 0;
+// -------- the calls
+
+int zero_save(zero *z, const char *path, const char *text) {
+    ZERO_TRY(pass_may_train(z, "zero_save"));
+    ZERO_TRY(pass_outside_step(z, "zero_save"));
+    ZERO_TRY(zero_save_end(z));
+    ZERO_TRY(begin(z, "zero_save", path, text, NULL));
+    return zero_save_end(z);
+}
+
+int zero_save_begin(zero *z, const char *path, const char *text) {
+    ZERO_TRY(pass_may_train(z, "zero_save_begin"));
+    ZERO_TRY(pass_outside_step(z, "zero_save_begin"));
+    if (!z->saving.copy)
+        return zero_fail_setting(ZERO_ERR_ARGUMENT, "async_save",
+                                 " is 0, and zero_save_begin needs the memory that 1 reserves");
+    ZERO_TRY(zero_save_end(z));
+    return begin(z, "zero_save_begin", path, text, z->saving.copy);
+}
+
+int save_create(zero *z) {
+    const memory_request *copy = &z->plan.own[PLAN_SAVE_COPY];
+    if (copy->blocks) z->saving.copy = memory_alloc_pinned(&z->memory, copy);
+    return copy->blocks && !z->saving.copy ? ZERO_ERR_MEMORY : 0;
+}
+
+void save_drop(zero *z) {
+    if (z->saving.begun) abandon(z->saving.begun);
+    z->saving.begun = NULL;
 }

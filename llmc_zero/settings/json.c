@@ -48,74 +48,62 @@ static void blank(char *s, const char *end) {
 }
 
 // Comments and trailing commas become blanks, so that an error's line and column are the file's. A comment
-// that is never closed stays, and the parser reports it.
-static void blank_comments_and_commas(char *text) {
+// that is never closed stays, and the parser reports it. lines: filled with the line of each string before a
+// colon.
+static void prepare(char *text, int *lines) {
     char *comma = NULL;  // the last thing before s but blanks and comments, if it was a comma
+    int line = 1, string_line = 1;
     for (char *s = text; *s; s++) {
         char *end = comment_end(s);
         if (!end) return;
-        if (end > s) {
-            blank(s, end);
-            s = end - 1;
-        } else if (*s == '"') {
+        blank(s, end);
+        if (*s == '\n') line++;
+        if (strchr(" \t\r\n", *s)) continue;
+        if (*s == '"') {
+            string_line = line;
             s = string_end(s);
             if (!*s) return;
-            comma = NULL;
-        } else if (*s == ',') {
-            comma = s;
-        } else if (!strchr(" \t\r\n", *s)) {
-            if (comma && (*s == '}' || *s == ']')) *comma = ' ';
-            comma = NULL;
         }
+        if (*s == ':') *lines++ = string_line;
+        if (comma && (*s == '}' || *s == ']')) *comma = ' ';
+        comma = *s == ',' ? s : NULL;
     }
 }
 
-int json_open(json_file *j, const char *file) {
+static int parse(json_file *j, const char *file, char *text, size_t n) {
     json_error_t e;
-    size_t n = 0;
-    *j = (json_file){ .file = file };
-    ZERO_TRY(read_text(file, &j->text, &n));
-    blank_comments_and_commas(j->text);
-    j->root = json_loadb(j->text, n, JSON_REJECT_DUPLICATES, &e);
+    j->lines = malloc((n + 1) * sizeof *j->lines);
+    if (!j->lines) return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory to read it", file);
+    prepare(text, j->lines);
+    j->root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
     if (!j->root)
         return zero_fail(ZERO_ERR_ARGUMENT, "%s:%d:%d: not JSON: %s", file, e.line, e.column, e.text);
     if (!json_is_object(j->root)) return zero_fail(ZERO_ERR_ARGUMENT, "%s:1: must be a block { ... }", file);
     return 0;
 }
 
+int json_open(json_file *j, const char *file) {
+    char *text = NULL;
+    size_t n = 0;
+    *j = (json_file){ 0 };
+    int rc = read_text(file, &text, &n);
+    if (!rc) rc = parse(j, file, text, n);
+    free(text);
+    return rc;
+}
+
 void json_close(json_file *j) {
     json_decref(j->root);
-    free(j->text);
-    *j = (json_file){ 0 };
+    free(j->lines);
 }
 
-// -------- places
-
-static int is_key(const char *s, const char *name, size_t n) {
-    if (*s != '"' || strncmp(s + 1, name, n) || s[n + 1] != '"') return 0;
-    const char *after = s + n + 2;
-    return after[strspn(after, " \t\r\n")] == ':';
-}
-
-void json_go_to_key(json_place *p, const char *name) {
-    size_t n = strlen(name);
-    int line = p->line;
-    for (const char *s = p->at; *s; s++) {
-        line += *s == '\n';
-        if (!is_key(s, name, n)) continue;
-        *p = (json_place){ .at = s + 1, .line = line };
-        return;
-    }
-}
-
-void json_go_past(json_place *p, json_t *v) {
+int json_count_keys(json_t *v) {
     const char *name;
     json_t *inner;
-    json_object_foreach(v, name, inner) {
-        json_go_to_key(p, name);
-        json_go_past(p, inner);
-    }
-    for (size_t i = 0; i < json_array_size(v); i++) json_go_past(p, json_array_get(v, i));
+    int n = 0;
+    json_object_foreach(v, name, inner) n += 1 + json_count_keys(inner);
+    for (size_t i = 0; i < json_array_size(v); i++) n += json_count_keys(json_array_get(v, i));
+    return n;
 }
 
 // -------- the values

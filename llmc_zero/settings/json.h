@@ -6,22 +6,14 @@
 #include <stdint.h>
 
 typedef struct {
-    const char *file;
-    char *text;    // the file's; comments and trailing commas are blanks
     json_t *root;  // an object
+    int *lines;    // of all its keys at any depth, in the file's order, in which Jansson visits them too
 } json_file;
 // Returns 0; the caller calls json_close, also after a failure. ZERO_ERR_IO; ZERO_ERR_ARGUMENT with file,
 // line and column of what is not JSON.
 int json_open(json_file *j, const char *file);
 void json_close(json_file *j);
-
-// A place in the text. It starts as { .at = text, .line = 1 } and goes from key to key, in the file's order.
-typedef struct {
-    const char *at;
-    int line;
-} json_place;
-void json_go_to_key(json_place *p, const char *name);
-void json_go_past(json_place *p, json_t *v);  // past the keys inside of a value
+int json_count_keys(json_t *v);  // inside of a value, at any depth
 
 // The values, as leniently as DeepSpeed reads them. Each returns 1 if v is such a value.
 int json_is_left_out(const json_t *v);               // null or "auto", a placeholder of Hugging Face

@@ -29,7 +29,8 @@ void key_refuse(reader *r, const json_t *v, const char *setting, const char *fmt
     va_end(args);
 }
 
-zero_deepspeed_key *key_sets(reader *r, const char *setting, const char *value, const char *remark) {
+// A value that is no number.
+static zero_deepspeed_key *sets_text(reader *r, const char *setting, const char *value, const char *remark) {
     zero_deepspeed_key *k = key_note(r, ZERO_KEY_HONOURED, NULL, remark);
     snprintf(k->setting, sizeof k->setting, "%s", setting);
     snprintf(k->value, sizeof k->value, "%s", value);
@@ -43,7 +44,7 @@ zero_deepspeed_key *key_that_sets(const reader *r, const char *setting) {
     return NULL;
 }
 
-void key_sets_number(reader *r, const char *setting, double value, const char *remark) {
+void key_sets(reader *r, const char *setting, double value, const char *remark) {
     const zero_setting *s = zero_setting_named(setting);
     char text[32];
     snprintf(text, sizeof text, "%.15g", value);
@@ -51,7 +52,7 @@ void key_sets_number(reader *r, const char *setting, double value, const char *r
         setting_put(s, &r->config, value);
         zero_setting_text(s, &r->config, text, sizeof text);
     }
-    key_sets(r, setting, text, remark);
+    sets_text(r, setting, text, remark);
 }
 
 // -------- what keys set
@@ -64,7 +65,7 @@ static void set_stage(reader *r, const json_t *v, double x) {
                    (int)x, r->env_stage);
         return;
     }
-    key_sets_number(r, "stage", x, "");
+    key_sets(r, "stage", x, "");
 }
 
 // bf16.enabled and fp16.enabled: at most one is true. With both false the numbers are fp32.
@@ -79,7 +80,7 @@ static void set_dtype(reader *r, const json_t *v, zero_dtype type, int on) {
         return;
     }
     r->type_chosen = 1;
-    key_sets_number(r, "numbers.dtype", type, "");
+    key_sets(r, "numbers.dtype", type, "");
 }
 static void set_bf16(reader *r, const json_t *v, double x) { set_dtype(r, v, ZERO_BF16, x != 0); }
 static void set_fp16(reader *r, const json_t *v, double x) {
@@ -97,27 +98,20 @@ static void set_wire(reader *r, const json_t *v, double x) {
         return;
     }
     r->config.comm.reduce_fp32 = json_equals(v, "\"fp32\"");
-    key_sets(r, "comm.reduce_fp32", json_string_value(v), "");
+    sets_text(r, "comm.reduce_fp32", json_string_value(v), "");
 }
 
 // For the plugin 0 means the largest unit; for DeepSpeed it means no bucket, so every unit alone.
 static void set_bucket(reader *r, const json_t *v, double x) {
     (void)v;
-    key_sets_number(r, "reduce_bucket_size", x ? x : 1, x ? "" : "0 of DeepSpeed: every unit is a bucket");
+    key_sets(r, "reduce_bucket_size", x ? x : 1, x ? "" : "0 of DeepSpeed: every unit is a bucket");
 }
 
 // The plugin looks ahead by units, DeepSpeed by elements. Only whether to look ahead is taken over.
 static void set_prefetch(reader *r, const json_t *v, double x) {
     (void)v;
-    key_sets_number(r, "prefetch", x && r->config.prefetch > 1 ? r->config.prefetch : x != 0,
-                    x ? "units, which the plugin counts in place of elements" : "");
-}
-
-static void set_check_overflow(reader *r, const json_t *v, double x) {
-    if (x)
-        key_note(r, ZERO_KEY_HONOURED, v, "at every stage; DeepSpeed looks at stages 1 and 2 only");
-    else
-        key_refuse(r, v, NULL, "infinities are always looked for; remove it or write true");
+    key_sets(r, "prefetch", x && r->config.prefetch > 1 ? r->config.prefetch : x != 0,
+             x ? "units, which the plugin counts in place of elements" : "");
 }
 
 static void set_betas(reader *r, const json_t *v, double x) {
@@ -128,8 +122,8 @@ static void set_betas(reader *r, const json_t *v, double x) {
         key_refuse(r, v, "trainer.beta1 trainer.beta2", "must be a list of two numbers");
         return;
     }
-    key_sets_number(r, "trainer.beta1", beta[0], "");
-    key_sets_number(r, "trainer.beta2", beta[1], "");
+    key_sets(r, "trainer.beta1", beta[0], "");
+    key_sets(r, "trainer.beta2", beta[1], "");
 }
 
 // -------- what the offload keys set
@@ -144,8 +138,7 @@ static void set_cpu_offload(reader *r, const json_t *v, double x) {
     if (newer && !json_is_null(newer))
         key_refuse(r, v, NULL, "is the old name of %s, which stands here too; remove this one", block);
     else
-        key_sets_number(r, of_params ? "offload.params" : "offload.optimizer", x ? ZERO_HOST : ZERO_DEVICE,
-                        remark);
+        key_sets(r, of_params ? "offload.params" : "offload.optimizer", x ? ZERO_HOST : ZERO_DEVICE, remark);
 }
 
 static void set_folder(reader *r, const json_t *v, double x) {
@@ -156,7 +149,7 @@ static void set_folder(reader *r, const json_t *v, double x) {
     else if (json_string_length(v) >= ZERO_DEEPSPEED_VALUE)
         key_refuse(r, v, "offload.nvme", "a name of more than %d bytes", ZERO_DEEPSPEED_VALUE - 1);
     else
-        *folder = key_sets(r, "", json_string_value(v), "");
+        *folder = sets_text(r, "", json_string_value(v), "");
 }
 
 // Most files spell out DeepSpeed's default of 1e9, which would make a shard of any model one sub-group:
@@ -170,7 +163,7 @@ static void set_sub_group(reader *r, const json_t *v, double x) {
         key_note(r, ZERO_KEY_NO_EFFECT, v, remark);
         return;
     }
-    key_sets_number(r, "offload.sub_group_size", x, "");
+    key_sets(r, "offload.sub_group_size", x, "");
 }
 
 // -------- what the aio keys set
@@ -184,7 +177,7 @@ static void set_block_bytes(reader *r, const json_t *v, double x) {
     if (bytes < LEAST_BLOCK) bytes = LEAST_BLOCK;
     if (bytes != (int64_t)x)
         snprintf(remark, sizeof remark, "in place of %.15g: at least 524288, a multiple of 4096", x);
-    key_sets_number(r, "offload.nvme_block_bytes", (double)bytes, remark);
+    key_sets(r, "offload.nvme_block_bytes", (double)bytes, remark);
 }
 
 // DeepSpeed reads intra_op_parallelism; its documentation says thread_count, ds_nvme_tune num_threads.
@@ -198,7 +191,7 @@ static void set_threads(reader *r, const json_t *v, double x) {
         key_refuse(r, v, "offload.nvme_threads", "is %s by another name, which says %d; keep one of them",
                    other->key, r->config.offload.nvme_threads);
     else
-        key_sets_number(r, "offload.nvme_threads", x, remark);
+        key_sets(r, "offload.nvme_threads", x, remark);
 }
 
 // -------- the table
@@ -213,7 +206,7 @@ static void set_threads(reader *r, const json_t *v, double x) {
 // null and "auto" (a placeholder that Hugging Face fills) count as absent.
 #define SETTING(member, kind, preset, min, max, same, block, key, help) \
     { block, key, BY_SETTING, .setting = #member },
-const key_row key_rows[] = {
+static const key_row rows[] = {
 #include "settings.def"  // a setting without a key makes a row that matches nothing
 
     { "", ZERO, BLOCK, .set = set_stage },   // old files: true is stage 1, false stage 0
@@ -231,7 +224,8 @@ const key_row key_rows[] = {
     { ZERO, "stage3_prefetch_bucket_size", COUNT, .max = NO_LIMIT, .set = set_prefetch,
       .setting = "prefetch" },
     { "bf16", "enabled", BOOL, .set = set_bf16, .setting = "numbers.dtype" },
-    { "bf16", "check_grad_overflow", BOOL, .set = set_check_overflow },
+    { "bf16", "check_grad_overflow", .only = "true",
+      .why = "infinities are looked for at every stage, where DeepSpeed looks at stages 1 and 2 only" },
     { "fp16", "enabled", BOOL, .set = set_fp16, .setting = "numbers.dtype" },
     { "", "communication_data_type", ANY, .set = set_wire, .setting = "comm.reduce_fp32" },
 
@@ -368,4 +362,80 @@ const key_row key_rows[] = {
     { "checkpoint", "parallel_write writer checkpoint_serialization", .why = "not built; remove it" },
     { ZERO, "grad_hooks", .why = "DeepSpeed has no such key any more; remove it" },
 };
-const int num_key_rows = sizeof key_rows / sizeof *key_rows;
+enum { ROWS = sizeof rows / sizeof *rows };
+
+// -------- keys by name
+
+enum { NAME = 64 };  // longer than any key, end included
+
+// Returns the next word of a list and its length in *n, or NULL after the last.
+static const char *next_word(const char **list, size_t *n) {
+    const char *word = *list + strspn(*list, " ");
+    *n = strcspn(word, " ");
+    *list = word + *n;
+    return *n ? word : NULL;
+}
+
+// What BY_SETTING stands for.
+static void take_setting(key_row *row) {
+    const zero_setting *s = zero_setting_named(row->setting);
+    if (*s->words)
+        row->kind = WORD;
+    else if (s->kind == ZERO_KIND_FLAG)
+        row->kind = BOOL;
+    else
+        row->kind = s->kind == ZERO_KIND_REAL ? REAL : COUNT;
+    row->min = s->min;
+    row->max = s->max;
+}
+
+int key_find(const char *block, const char *name, key_row *row) {
+    for (const key_row *w = rows; w < rows + ROWS; w++) {
+        size_t n;
+        if (strcmp(w->block, block)) continue;
+        for (const char *list = w->names, *word; (word = next_word(&list, &n));) {
+            if (n != strlen(name) || memcmp(word, name, n)) continue;
+            *row = *w;
+            if (row->kind == BY_SETTING) take_setting(row);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+// Returns the Levenshtein distance of a and b, which are both shorter than NAME.
+static int edit_distance(const char *a, size_t na, const char *b, size_t nb) {
+    int d[NAME];
+    for (size_t j = 0; j <= nb; j++) d[j] = (int)j;
+    for (size_t i = 1; i <= na; i++) {
+        int diagonal = d[0];
+        d[0] = (int)i;
+        for (size_t j = 1; j <= nb; j++) {
+            int changed = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = d[j];
+            const int added = (d[j] < d[j - 1] ? d[j] : d[j - 1]) + 1;
+            d[j] = changed < added ? changed : added;
+        }
+    }
+    return d[nb];
+}
+
+static int is_in_block(const reader *r, const char *block) {
+    size_t n = strlen(block);
+    return n ? !strncmp(r->path, block, n) && r->path[n] == '.' : !strchr(r->path, '.');
+}
+
+// The key may be misspelt or in the wrong block, so keys of all blocks are compared.
+void key_nearest(const reader *r, const char *name, char *nearest, size_t size) {
+    int best = (int)strlen(name) / 2 + 1;
+    *nearest = '\0';
+    for (const key_row *w = rows; w < rows + ROWS && strlen(name) < NAME; w++) {
+        size_t n;
+        for (const char *list = w->names, *word; (word = next_word(&list, &n));) {
+            int d = edit_distance(name, strlen(name), word, n);
+            if (d > best || (d == best && (!*nearest || !is_in_block(r, w->block)))) continue;
+            best = d;
+            snprintf(nearest, size, "%s%s%.*s", w->block, *w->block ? "." : "", (int)n, word);
+        }
+    }
+}

@@ -8,18 +8,18 @@ typedef struct {
     zero_config config;    // as far as the file has been read
     zero_deepspeed *said;  // what has become of the keys so far
     const json_t *root;
-    int env_stage;    // what ZERO_STAGE asks for, or -1
-    int line;         // of the key in hand
-    char path[96];    // of the key in hand: "zero_optimization.stage"
-    int type_chosen;  // by bf16.enabled or fp16.enabled
-    char nvme[2 * ZERO_DEEPSPEED_VALUE];
+    const int *lines;  // of the keys still to be read
+    int env_stage;     // what ZERO_STAGE asks for, or -1
+    int line;          // of the key in hand
+    char path[96];     // of the key in hand: "zero_optimization.stage"
+    int type_chosen;   // by bf16.enabled or fp16.enabled
     // Keys that are judged when all others are known; NULL: absent.
     zero_deepspeed_key *params_folder, *states_folder;  // nvme_path of offload_param and offload_optimizer
     zero_deepspeed_key *no_type;                        // bf16.enabled or fp16.enabled, which is false
 } reader;
 
-// BY_SETTING: COUNT, REAL or BOOL with the range of the setting, or one of its words.
-typedef enum { ONLY, COUNT, REAL, BOOL, ANY, BLOCK, BY_SETTING } key_kind;
+// WORD: one of the words of the setting. BY_SETTING: WORD, or COUNT, REAL or BOOL with the setting's range.
+typedef enum { ONLY, COUNT, REAL, BOOL, WORD, ANY, BLOCK, BY_SETTING } key_kind;
 
 typedef struct {
     const char *block, *names;  // block "": the top level. Keys that are treated alike stand in one row
@@ -31,23 +31,19 @@ typedef struct {
     const char *setting;    // what the key sets, or what does it here
     const char *automatic;  // what "auto" comes to, if not to what holds without the key
     double min, max;        // COUNT and REAL
-    void (*set)(reader *r, const json_t *v, double x);  // x: the value of COUNT, REAL and BOOL
+    void (*set)(reader *r, const json_t *v, double x);  // x: the value, but of ANY
 } key_row;
 
-extern const key_row key_rows[];
-extern const int num_key_rows;
-
-// Returns the row of a key, or NULL.
-const key_row *key_find(const char *block, const char *name);
+// Finds the row of a key, of kind BY_SETTING no more. Returns 0: there is none.
+int key_find(const char *block, const char *name, key_row *row);
 // Writes the nearest known key, with its block, or "" if more than half of `name` would change.
 void key_nearest(const reader *r, const char *name, char *nearest, size_t size);
 
 // Each notes what has become of the key in hand; v NULL: without its value.
 zero_deepspeed_key *key_note(reader *r, zero_key_fate fate, const json_t *v, const char *remark);
-// It sets `setting` to `value`. remark: why, if that is another value than the file's.
-zero_deepspeed_key *key_sets(reader *r, const char *setting, const char *value, const char *remark);
-// The same, and the configuration has the value if the setting is the plugin's.
-void key_sets_number(reader *r, const char *setting, double value, const char *remark);
+// It sets `setting` to a value, in the configuration too if the setting is the plugin's. remark: why, if that
+// is another value than the file's.
+void key_sets(reader *r, const char *setting, double value, const char *remark);
 // Returns the key that has set a setting, or NULL.
 zero_deepspeed_key *key_that_sets(const reader *r, const char *setting);
 // It is refused; setting: what to set instead, or NULL.

@@ -185,11 +185,15 @@ static int check_naive(const zero_config *c) {
     return 0;
 }
 
+int settings_check_size(const zero_config *c) {
+    if (c && c->size == sizeof *c) return 0;
+    return zero_fail(
+        ZERO_ERR_ARGUMENT,
+        "zero_config.size is not that of this library: start from zero_defaults() and the same zero.h");
+}
+
 int settings_check(const zero_config *c) {
-    if (!c || c->size != sizeof *c)
-        return zero_fail(
-            ZERO_ERR_ARGUMENT,
-            "zero_config.size is not that of this library: start from zero_defaults() and the same zero.h");
+    ZERO_TRY(settings_check_size(c));
     ZERO_TRY(check_ranges(c));
     if (c->debug.naive) ZERO_TRY(check_naive(c));
     if (c->numbers.no_master && c->numbers.dtype != ZERO_BF16)

@@ -39,7 +39,7 @@ static void give_seeds(void) {
     free(text);
 }
 
-static void compare(void *text) { saved_run_compare(text, "a checkpoint", &model, &data); }
+static void compare(void *saved) { saved_run_compare(saved, "a checkpoint", &model, &data); }
 
 // A detector that is taken is used, and so is a position in the data.
 static int use_state(TrainerState *s) {
@@ -54,21 +54,18 @@ static int use_state(TrainerState *s) {
 }
 
 int fuzz_read_run(const char *text) {
-    GPT2Config config;
-    TrainerState saved;
-    SavedAs as;
+    SavedRun saved;
+    int taken = 0;
     open_data();
-    int model_taken = !saved_run_config(text, &config);
-    int state_taken = !saved_run_state(text, &saved);
-    if (model_taken) FUZZ_MUST(gpt2_num_parameters(&config) > 0);
-    if (!saved_run_as(text, &as)) FUZZ_MUST(as.number > 0 && strlen(as.run) == 16);
-    if (state_taken) {
-        FUZZ_MUST(saved_run_batch(text) >= 0);
-        state_taken = use_state(&saved);
+    if (!saved_run_read(&saved, text, "a checkpoint")) {
+        FUZZ_MUST(gpt2_num_parameters(&saved.config) > 0 && saved.tokens_a_step > 0);
+        FUZZ_MUST(saved.as.number > 0 && strlen(saved.as.run) == 16);
+        opt.resume_anyway = 1;  // so that it goes on to the end
+        fuzz_survives(compare, &saved);
+        taken = use_state(&saved.state);
     }
-    opt.resume_anyway = 1;  // so that it goes on to the end
-    fuzz_survives(compare, (void *)text);
-    return state_taken;
+    saved_run_free(&saved);
+    return taken;
 }
 
 static int read_bytes(const uint8_t *bytes, size_t n) {

@@ -10,44 +10,171 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-// -------- the text
+// -------- writing
+
+// If a row cannot be allocated the whole array is dropped: without it the array would describe another model.
+static json_t *append(json_t *rows, json_t *row) {
+    if (!json_array_append_new(rows, row)) return rows;
+    json_decref(rows);
+    return NULL;
+}
+
+static json_t *tensor_row(const zero_tensor *t) {
+    json_t *dims = json_array();
+    for (int i = 0; i < t->n_dims; i++) dims = append(dims, json_integer(t->dims[i]));
+    return json_pack("{s:s, s:o, s:i, s:i, s:b}", "name", t->name, "dims", dims, "layers", t->layers, "unit",
+                     t->unit, "decay", t->decay != 0);
+}
+
+static json_t *all_tensors(const layout *l) {
+    json_t *rows = json_array();
+    for (int i = 0; i < l->n_tensors; i++) rows = append(rows, tensor_row(&l->tensors[i]));
+    return rows;
+}
+
+static json_t *unit_row(const layout *l, const layout_unit *u) {
+    json_t *places = json_array();
+    for (int i = u->first_place; i < u->first_place + u->n_places; i++) {
+        const layout_place *p = &l->places[i];
+        places = append(places, json_pack("{s:i, s:i, s:I}", "tensor", p->tensor, "layer", p->layer, "offset",
+                                          (json_int_t)p->offset));
+    }
+    return json_pack("{s:s, s:I, s:o}", "name", u->name, "elems",
+                     (json_int_t)layout_extent(l, (int)(u - l->units)), "tensors", places);
+}
+
+static json_t *all_units(const layout *l) {
+    json_t *rows = json_array();
+    for (int i = 0; i < l->n_units; i++) rows = append(rows, unit_row(l, &l->units[i]));
+    return rows;
+}
+
+static json_t *part_row(const saved_part *p) {
+    json_t *row = json_pack("{s:i, s:I, s:I}", "unit", p->unit, "from", (json_int_t)p->from, "elems",
+                            (json_int_t)p->elems);
+    for (int i = 0; i < SAVED; i++) {
+        if (!json_object_set_new(row, saved_names[i], json_integer(p->at[i]))) continue;
+        json_decref(row);
+        return NULL;
+    }
+    return row;
+}
+
+static json_t *all_parts(const manifest_file *f) {
+    json_t *rows = json_array();
+    for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++) rows = append(rows, part_row(p));
+    return rows;
+}
+
+// The digests of the blocks, 16 hex digits each, in one string. NULL: out of memory.
+static json_t *all_digests(const manifest_file *f) {
+    char *hex = malloc(16 * f->n_blocks + 1);
+    if (!hex) return NULL;
+    *hex = 0;
+    for (int64_t i = 0; i < f->n_blocks; i++)
+        sprintf(hex + 16 * i, "%016llx", (unsigned long long)f->digests[i]);
+    json_t *text = json_string(hex);
+    free(hex);
+    return text;
+}
+
+static json_t *all_files(const manifest *m) {
+    json_t *rows = json_array();
+    for (const manifest_file *f = m->files; f < m->files + m->n_files; f++)
+        rows = append(rows, json_pack("{s:s, s:I, s:o, s:o}", "name", f->name, "bytes", (json_int_t)f->bytes,
+                                      "parts", all_parts(f), "xxh3", all_digests(f)));
+    return rows;
+}
+
+static json_t *scale_of(const loss_scale *s) {
+    return json_pack("{s:f, s:I, s:I, s:i}", "value", s->value, "steps", (json_int_t)s->steps,
+                     "last_overflow", (json_int_t)s->last_overflow, "left", s->left);
+}
+
+static json_t *describe(const zero *z, const manifest *m) {
+    const layout *l = &z->layout;
+    return json_pack("{s:s, s:i, s:s, s:s, s:b, s:i, s:i, s:o, s:o, s:o, s:o, s:O}", "format",
+                     MANIFEST_FORMAT, "version", MANIFEST_VERSION, "library", ZERO_VERSION, "dtype",
+                     dtype_name(z->config.numbers.dtype), "masters", states_get(z, ZERO_MASTER)->kept,
+                     "ranks", l->ranks, "block_bytes", (int)BLOCK_BYTES, "loss_scale", scale_of(&m->scale),
+                     "tensors", all_tensors(l), "units", all_units(l), "files", all_files(m), "trainer",
+                     m->root);
+}
+
+// Each member is on a line, and so is each element of an array of objects.
+static int print_member(FILE *f, const char *key, const json_t *value) {
+    const size_t flags = JSON_COMPACT | JSON_ENCODE_ANY;
+    const size_t n = json_array_size(value);
+    fprintf(f, "\"%s\": ", key);
+    if (!n) return json_dumpf(value, f, flags);
+    for (size_t i = 0; i < n; i++) {
+        fprintf(f, "%s", i ? ",\n " : "[\n ");
+        if (json_dumpf(json_array_get(value, i), f, flags)) return -1;
+    }
+    fprintf(f, "\n]");
+    return 0;
+}
+
+static int print_all(FILE *f, json_t *root) {
+    const char *key, *before = "{\n";
+    json_t *value;
+    json_object_foreach(root, key, value) {
+        fprintf(f, "%s", before);
+        if (print_member(f, key, value)) return -1;
+        before = ",\n";
+    }
+    return ferror(f);
+}
+
+char *manifest_write(const zero *z, const manifest *m) {
+    char *text = NULL;
+    size_t bytes = 0;
+    json_t *root = describe(z, m);
+    FILE *f = root ? open_memstream(&text, &bytes) : NULL;
+    int failed = !f || print_all(f, root) || fflush(f);
+    if (!failed) fprintf(f, ",\n\"xxh3\": \"%016llx\"\n}\n", (unsigned long long)XXH3_64bits(text, bytes));
+    if (f && fclose(f)) failed = 1;
+    json_decref(root);
+    if (!failed) return text;
+    free(text);
+    return NULL;
+}
+
+// -------- reading: the text
 
 enum { LARGEST_MANIFEST = 256 << 20 };
 
-static int read_open(int fd, const char *path, char *text, int64_t bytes) {
-    int64_t done = 0;
-    while (done < bytes) {
-        ssize_t n = pread(fd, text + done, bytes - done, done);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return zero_fail(ZERO_ERR_IO, "%s: cannot be read: %s", path, strerror(errno));
-        if (n == 0) return zero_fail(ZERO_ERR_IO, "%s: ends at byte %lld", path, (long long)done);
-        done += n;
-    }
-    return 0;
+static int read_open(FILE *f, const char *path, char **text, int64_t *bytes) {
+    struct stat st;
+    if (fstat(fileno(f), &st)) return zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode) || st.st_size > LARGEST_MANIFEST)
+        return zero_fail(ZERO_ERR_IO, "%s: not a file, or larger than %d MiB, so no manifest", path,
+                         LARGEST_MANIFEST >> 20);
+    *text = malloc(st.st_size + 1);
+    if (!*text)
+        return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for its %lld bytes", path,
+                         (long long)st.st_size);
+    *bytes = (int64_t)fread(*text, 1, st.st_size, f);
+    (*text)[*bytes] = 0;
+    return ferror(f) ? zero_fail(ZERO_ERR_IO, "%s: cannot be read: %s", path, strerror(errno)) : 0;
 }
 
 // *text is the caller's to free. O_NONBLOCK: opening a pipe must not wait for its writer.
 static int read_text(const char *path, char **text, int64_t *bytes) {
-    struct stat st;
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), rc;
-    if (fd < 0) return zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
-    if (fstat(fd, &st))
-        rc = zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
-    else if (!S_ISREG(st.st_mode) || st.st_size > LARGEST_MANIFEST)
-        rc = zero_fail(ZERO_ERR_IO, "%s: not a file, or larger than %d MiB, so no manifest", path,
-                       LARGEST_MANIFEST >> 20);
-    else if (!(*text = malloc(st.st_size + 1)))
-        rc = zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for its %lld bytes", path, (long long)st.st_size);
-    else
-        rc = read_open(fd, path, *text, *bytes = st.st_size);
-    close(fd);  // nothing was written
-    if (!rc) (*text)[*bytes] = 0;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "rb");
+    int rc = f ? read_open(f, path, text, bytes) : zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
+    if (f)
+        fclose(f);  // nothing was written
+    else if (fd >= 0)
+        close(fd);
     return rc;
 }
 
 // The last lines are the digest of everything above them, so any changed byte is found.
-static int check_text(manifest *m, const char *text, int64_t bytes) {
+static int check_text(manifest *m, const char *text) {
     char end[48];
+    const int64_t bytes = m->bytes;
     int n = snprintf(end, sizeof end, ",\n\"xxh3\": \"%016x\"\n}\n", 0);
     if (bytes < n) return zero_fail(ZERO_ERR_IO, "%s: has %lld bytes: cut short", m->path, (long long)bytes);
     m->digest = XXH3_64bits(text, bytes - n);
@@ -68,10 +195,10 @@ json_t *manifest_parse(const char *text, size_t bytes, json_error_t *e) {
     return NULL;
 }
 
-static int parse_text(manifest *m, const char *text, int64_t bytes) {
+static int parse_text(manifest *m, const char *text) {
     json_error_t e;
-    ZERO_TRY(check_text(m, text, bytes));
-    m->root = manifest_parse(text, bytes, &e);
+    ZERO_TRY(check_text(m, text));
+    m->root = manifest_parse(text, m->bytes, &e);
     if (m->root && json_is_object(m->root)) return 0;
     return zero_fail(ZERO_ERR_IO, "%s:%d:%d: not a JSON object: %s", m->path, e.line, e.column,
                      m->root ? "another value" : e.text);
@@ -231,11 +358,10 @@ static int check_all(manifest *m) {
 
 int manifest_read(manifest *m, const char *folder) {
     char *text = NULL;
-    int64_t bytes = 0;
     *m = (manifest){ .n_files = 0 };
     ZERO_TRY(folder_path(m->path, folder, MANIFEST));
-    int rc = read_text(m->path, &text, &bytes);
-    if (!rc) rc = parse_text(m, text, bytes);
+    int rc = read_text(m->path, &text, &m->bytes);
+    if (!rc) rc = parse_text(m, text);
     if (!rc) rc = check_all(m);
     free(text);
     return rc;
@@ -252,77 +378,49 @@ void manifest_free(manifest *m) {
     m->root = NULL;
 }
 
-// -------- the model
-
-static int differs(const manifest *m, const char *what, int64_t here, int64_t there) {
-    return zero_fail(ZERO_ERR_ARGUMENT, "%s: belongs to another model: %s is %lld here and %lld there",
-                     m->path, what, (long long)here, (long long)there);
+int manifest_text(const manifest *m, char **text) {
+    *text = json_dumps(json_object_get(m->root, "trainer"), JSON_COMPACT);
+    return *text ? 0 : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for the trainer's text", m->path);
 }
 
-static int same_number(const manifest *m, const json_t *row, const char *what, const char *key,
-                       int64_t here) {
-    const json_t *v = json_object_get(row, key);
-    char name[200];
-    if (json_is_integer(v) && json_integer_value(v) == here) return 0;
-    snprintf(name, sizeof name, "%s of %.150s", key, what);
-    return differs(m, name, here, json_integer_value(v));
+// -------- the tables of another manifest, compared with this model's
+
+static int differs(const manifest *m, const char *where, const json_t *here, const json_t *there) {
+    char *a = json_dumps(here, JSON_ENCODE_ANY), *b = json_dumps(there, JSON_ENCODE_ANY);
+    int rc = zero_fail(ZERO_ERR_ARGUMENT, "%s: belongs to another model: %s is %.100s here and %.100s there",
+                       m->path, where, a ? a : "nothing", b ? b : "nothing");
+    free(a);
+    free(b);
+    return rc;
 }
 
-static int same_name(const manifest *m, const json_t *row, const char *what, int number, const char *here) {
-    const char *there = json_string_value(json_object_get(row, "name"));
-    if (there && !strcmp(there, here)) return 0;
-    return zero_fail(ZERO_ERR_ARGUMENT,
-                     "%s: belongs to another model: %s %d is \"%.100s\" here and \"%.100s\" there", m->path,
-                     what, number, here, there ? there : "");
-}
+static int same(const manifest *m, const char *where, const json_t *here, const json_t *there);
 
-static int same_tensor(const manifest *m, const json_t *row, int number, const zero_tensor *t) {
-    const json_t *dims = json_object_get(row, "dims");
+// A row is named by its number and, if it has one, its name.
+static int same_rows(const manifest *m, const char *where, const json_t *here, const json_t *there) {
     char what[200];
-    ZERO_TRY(same_name(m, row, "tensor", number, t->name));
-    snprintf(what, sizeof what, "number of dimensions of %.150s", t->name);
-    if (json_array_size(dims) != (size_t)t->n_dims)
-        return differs(m, what, t->n_dims, (int64_t)json_array_size(dims));
-    for (int i = 0; i < t->n_dims; i++) {
-        int64_t there = json_integer_value(json_array_get(dims, i));
-        snprintf(what, sizeof what, "dimension %d of %.150s", i, t->name);
-        if (there != t->dims[i]) return differs(m, what, t->dims[i], there);
+    const size_t n = json_array_size(here), others = json_array_size(there);
+    for (size_t i = 0; i < n && i < others; i++) {
+        const json_t *row = json_array_get(here, i);
+        const char *name = json_string_value(json_object_get(row, "name"));
+        snprintf(what, sizeof what, "%.100s[%zu]%s%.60s", where, i, name ? " " : "", name ? name : "");
+        ZERO_TRY(same(m, what, row, json_array_get(there, i)));
     }
-    ZERO_TRY(same_number(m, row, t->name, "layers", t->layers));
-    return same_number(m, row, t->name, "unit", t->unit);
+    if (n == others) return 0;
+    return zero_fail(ZERO_ERR_ARGUMENT, "%s: belongs to another model: %s has %zu rows here and %zu there",
+                     m->path, where, n, others);
 }
 
-// Tensor offsets give a unit's elements their meaning, so they must match.
-static int same_places(const manifest *m, const json_t *row, const layout *l, const layout_unit *u) {
-    const json_t *places = json_object_get(row, "tensors");
+static int same(const manifest *m, const char *where, const json_t *here, const json_t *there) {
+    const char *key;
     char what[200];
-    snprintf(what, sizeof what, "the number of tensors of %.150s", u->name);
-    if (json_array_size(places) != (size_t)u->n_places)
-        return differs(m, what, u->n_places, (int64_t)json_array_size(places));
-    for (int i = 0; i < u->n_places; i++) {
-        const layout_place *here = &l->places[u->first_place + i];
-        const json_t *there = json_array_get(places, i);
-        snprintf(what, sizeof what, "place %d of %.150s", i, u->name);
-        ZERO_TRY(same_number(m, there, what, "tensor", here->tensor));
-        ZERO_TRY(same_number(m, there, what, "layer", here->layer));
-        ZERO_TRY(same_number(m, there, what, "offset", here->offset));
-    }
-    return 0;
-}
-
-static int same_tables(const manifest *m, const layout *l) {
-    const json_t *tensors = json_object_get(m->root, "tensors"), *units = json_object_get(m->root, "units");
-    const int there = (int)json_array_size(tensors);
-    for (int i = 0; i < l->n_tensors && i < there; i++)
-        ZERO_TRY(same_tensor(m, json_array_get(tensors, i), i, &l->tensors[i]));
-    if (there != l->n_tensors) return differs(m, "the number of tensors", l->n_tensors, there);
-    if (json_array_size(units) != (size_t)l->n_units)
-        return differs(m, "the number of units", l->n_units, (int64_t)json_array_size(units));
-    for (int u = 0; u < l->n_units; u++) {
-        const json_t *row = json_array_get(units, u);
-        ZERO_TRY(same_name(m, row, "unit", u, l->units[u].name));
-        ZERO_TRY(same_number(m, row, l->units[u].name, "elems", layout_extent(l, u)));
-        ZERO_TRY(same_places(m, row, l, &l->units[u]));
+    json_t *value;
+    if (json_is_array(here)) return same_rows(m, where, here, there);
+    if (!json_is_object(here)) return json_equal(here, there) ? 0 : differs(m, where, here, there);
+    json_object_foreach((json_t *)here, key, value) {
+        if (!strcmp(key, "decay")) continue;  // an update may decay others
+        snprintf(what, sizeof what, "%.150s%s%s", where, *where ? ": " : "", key);
+        ZERO_TRY(same(m, what, value, json_object_get(there, key)));
     }
     return 0;
 }
@@ -348,10 +446,17 @@ static int count_parts(const manifest *m, const layout *l, int64_t *have) {
     return 0;
 }
 
-int manifest_check_model(const manifest *m, const layout *l) {
-    ZERO_TRY(same_tables(m, l));
+static int check_parts(const manifest *m, const layout *l) {
     int64_t *have = calloc(l->n_units, sizeof *have);
     int rc = have ? count_parts(m, l, have) : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory", m->path);
     free(have);
     return rc;
+}
+
+int manifest_check_model(const manifest *m, const layout *l) {
+    json_t *tables = json_pack("{s:o, s:o}", "tensors", all_tensors(l), "units", all_units(l));
+    int rc = tables ? same(m, "", tables, m->root)
+                    : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for the tables", m->path);
+    json_decref(tables);
+    return rc ? rc : check_parts(m, l);
 }

@@ -1,6 +1,5 @@
-#include "checkpoint.h"
+#include "saving.h"
 #include <errno.h>
-#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,12 +8,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../gpt2/gpt2_error.h"
-#include "checkpoint_keep.h"
-#include "folder.h"
-#include "folder_lock.h"
-#include "model_file.h"
 #include "options.h"
 #include "run.h"
+#include "saved_model.h"
 #include "signals.h"
 
 // --------
@@ -27,51 +23,38 @@ static struct {
     int inside;  // 1: it is one of -o, under whatever name
     int aside;   // 1: it was set aside there
     int step;    // -1: none chosen
-    SavedAs as;
-    char path[OUTPUT_PATH];  // for zero_load
-    char *text;              // what it stores about the run
+    char path[OUTPUT_PATH];
+    SavedRun saved;
 } chosen = { .step = -1 };
 
 // Chooses a checkpoint's folder. Returns 0, or -1 with gpt2_last_error(). step: from its name; -1: the name
 // has none.
 static int choose_folder(const char *path, int step) {
-    TrainerState state;
-    GPT2Config config;
-    free(chosen.text);
-    chosen.text = NULL;
+    saved_run_free(&chosen.saved);
     chosen.step = -1;
     if (snprintf(chosen.path, sizeof chosen.path, "%s", path) >= OUTPUT_PATH)
         return gpt2_fail("%.64s...: the name is too long", path);
-    if (zero_checkpoint_text(path, &chosen.text)) return gpt2_fail("%s", zero_last_error());
-    if (saved_run_state(chosen.text, &state) || saved_run_config(chosen.text, &config) ||
-        saved_run_as(chosen.text, &chosen.as)) {
-        char why[400];
-        snprintf(why, sizeof why, "%s", gpt2_last_error());
-        return gpt2_fail("%s: %s", path, why);
-    }
-    if (step >= 0 && state.step != step) return gpt2_fail("%s: is of step %d", path, state.step);
-    chosen.step = state.step;
+    if (saved_run_of(&chosen.saved, path)) return -1;
+    const int saved = chosen.saved.state.step;
+    if (step >= 0 && saved != step) return gpt2_fail("%s: is of step %d", path, saved);
+    chosen.step = saved;
     return 0;
 }
 
 // Chooses the newest complete checkpoint from number `from` on with a good manifest. Returns 0, or -1 with
 // gpt2_last_error() for the last one tried.
 static int choose_from(int from) {
-    char path[OUTPUT_PATH];
     int tried = 0;
     for (chosen.at = from; chosen.at < chosen.in.n; chosen.at++) {
         const Found *f = &chosen.in.found[chosen.at];
         if (f->abandoned) continue;
         if (tried) print0("%s; looking for an older checkpoint\n", gpt2_last_error());
         tried = 1;
-        checkpoint_folder(path, &chosen.in, f);
-        if (!f->complete) {
+        if (f->complete && !choose_folder(f->path, f->step)) return 0;
+        if (!f->complete)
             gpt2_fail(f->damaged ? "%s: damaged: it was complete, and manifest.json is missing"
                                  : "%s: the save did not end",
-                      path);
-            continue;
-        }
-        if (!choose_folder(path, f->step)) return 0;
+                      f->path);
     }
     return tried ? -1 : gpt2_fail("%s: there is no older checkpoint", chosen.in.folder);
 }
@@ -117,36 +100,24 @@ static int lies_in_output(const char *path) {
     return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-static int was_set_aside(const char *path) {
-    char copy[OUTPUT_PATH];
-    snprintf(copy, sizeof copy, "%s", path);
-    return !strncmp(basename(copy), ABANDONED, strlen(ABANDONED));
-}
-
-static void require_manifest(const char *path) {
-    char manifest[OUTPUT_PATH];
-    if (snprintf(manifest, sizeof manifest, "%s/manifest.json", path) >= OUTPUT_PATH)
-        die("option --resume: %.64s...: the name is too long", path);
-    if (file_is_there(manifest)) return;
-    die("option --resume: %s: No such file, so this is no checkpoint; name a folder step_NNNNNNNN, or resume "
-        "the newest one of a run by -o and -y 1",
-        manifest);
-}
-
 static int resume_named(const Found *newest, int has_logs) {
     chosen.inside = lies_in_output(opt.resume_path);
     if (opt.output && !chosen.inside)
         opt.resume ? begin_anew(&chosen.in) : refuse_used_folder(newest, has_logs);
-    require_manifest(opt.resume_path);
+    if (!is_checkpoint(opt.resume_path))
+        die("option --resume: %s/manifest.json: No such file, so this is no checkpoint; name a folder "
+            "step_NNNNNNNN, or resume the newest one of a run by -o and -y 1",
+            opt.resume_path);
     if (choose_folder(opt.resume_path, -1)) die("option --resume: %s", gpt2_last_error());
     chosen.named = 1;
-    chosen.aside = chosen.inside && was_set_aside(opt.resume_path);
+    (void)checkpoint_step_of(opt.resume_path, &chosen.aside);
+    chosen.aside &= chosen.inside;
     return chosen.step;
 }
 
 // With -y 1 the checkpoint of --resume only starts the run: if -o has one, that one is newer.
 int checkpoint_to_resume(int has_logs) {
-    if (opt.output) chosen.in = checkpoints_in_order("-o", opt.output);
+    if (opt.output) chosen.in = checkpoints_in("-o", opt.output);
     const Found *newest = checkpoints_newest(&chosen.in);
     const int goes_on = newest && opt.resume;
     if (opt.resume_path && !goes_on) return resume_named(newest, has_logs);
@@ -163,14 +134,13 @@ int checkpoint_to_resume(int has_logs) {
     return chosen.step;
 }
 
-void checkpoint_config(GPT2Config *config) { gpt2_check(saved_run_config(chosen.text, config)); }
+void checkpoint_config(GPT2Config *config) { *config = chosen.saved.config; }
 
-long long checkpoint_batch(void) { return chosen.text ? saved_run_batch(chosen.text) : 0; }
+long long checkpoint_batch(void) { return chosen.saved.tokens_a_step; }
 
 const char *checkpoint_evidence(void) {
     static char path[OUTPUT_PATH];
-    if (snprintf(path, sizeof path, "%s/manifest.json", chosen.path) >= OUTPUT_PATH)
-        die("%.64s...: the name is too long", chosen.path);
+    path_in(path, chosen.path, "manifest.json");
     return path;
 }
 
@@ -202,40 +172,39 @@ void check_last_update(void) {
 // --------
 // reading
 
-// The state is in *text. Rejects a checkpoint of another step than its name's.
-static int take_state(const char *text, TrainerState *state) {
-    if (saved_run_state(text, state)) return -1;
-    return state->step == chosen.step ? 0 : gpt2_fail("it is of step %d", state->step);
+// Takes the state that was loaded. The files may have been replaced since the checkpoint was chosen.
+static void take_state(char *text, TrainerState *state) {
+    SavedRun loaded;
+    gpt2_check(saved_run_read(&loaded, text, chosen.path));
+    *state = loaded.state;
+    if (state->step != chosen.step) die("%s: is of step %d", chosen.path, state->step);
+    saved_run_free(&loaded);
+    free(text);
+    standing = chosen.step;
 }
 
 // The tensors are compared when they are loaded, but no tensor's shape shows the number of heads.
 static void check_same_model(const GPT2 *model) {
-    GPT2Config config;
-    checkpoint_config(&config);
-    if (config.num_heads != model->config.num_heads)
-        die("%s: it has %d heads, and the checkpoint that was damaged has %d", chosen.path, config.num_heads,
+    const int heads = chosen.saved.config.num_heads;
+    if (heads != model->config.num_heads)
+        die("%s: it has %d heads, and the checkpoint that was damaged has %d", chosen.path, heads,
             model->config.num_heads);
 }
 
 // The model file is made from step_%08d/, so a checkpoint that was set aside gets that name back first.
 static void add_model_file(void) {
+    if (chosen.named) return;
     const int has_name = run.rank != 0 || checkpoint_set_back(&chosen.in.found[chosen.at]);
-    model_file_add(chosen.step, has_name);
+    model_file_begin(chosen.step, has_name, 1);
+    if (!opt.async_save) model_file_wait();
 }
 
 void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *state) {
+    char *text = NULL;
     for (;;) {
-        char *text = NULL;
-        saved_run_compare(chosen.text, chosen.path, model, data);
-        int rc = zero_load(run.z, chosen.path, &text);
-        if (!rc) {
-            if (take_state(text, state)) die("%s: %s", chosen.path, gpt2_last_error());
-            free(text);
-            standing = chosen.step;
-            if (!chosen.named) add_model_file();
-            if (!opt.async_save) model_file_wait();
-            return;
-        }
+        saved_run_compare(&chosen.saved, chosen.path, model, data);
+        const int rc = zero_load(run.z, chosen.path, &text);
+        if (!rc) break;
         if (rc != ZERO_ERR_IO || chosen.named) zero_check(rc);
         // One rank has printed which one is damaged; the states are unchanged.
         print0("%s; looking for an older checkpoint\n", zero_last_error());
@@ -245,6 +214,8 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
         check_same_model(model);
         print0("taking the checkpoint of step %d\n", chosen.step);
     }
+    take_state(text, state);
+    add_model_file();
 }
 
 // --------
@@ -254,7 +225,7 @@ int checkpoint_was_set_aside(void) { return chosen.aside; }
 
 int checkpoint_leaves_a_course(void) {
     const Found *newest = checkpoints_newest(&chosen.in);
-    return newest && newest->as.number > chosen.as.number;
+    return newest && newest->as.number > chosen.saved.as.number;
 }
 
 // The first save sets the abandoned branch aside: first the checkpoint of its own step, which it would
@@ -279,45 +250,31 @@ static const SavedAs *next_save(void) {
     if (run.rank == 0 && !saved.number) {
         if (getrandom(&id, sizeof id, 0) != sizeof id) die("no random number: %s", strerror(errno));
         snprintf(saved.run, sizeof saved.run, "%016llx", (unsigned long long)id);
-        if (chosen.step >= 0 && chosen.inside) saved = chosen.as;
+        if (chosen.step >= 0 && chosen.inside) saved = chosen.saved.as;
         saved.number = checkpoints_last_number(&chosen.in);
     }
     saved.number++;
     return &saved;
 }
 
-static void note_saved(int step) {
-    char path[OUTPUT_PATH], temporary[OUTPUT_PATH];
-    standing = step;
-    if (run.rank != 0) return;
-    output_path(path, NEWEST);
-    output_path(temporary, NEWEST ".tmp");
-    FILE *f = create_file(temporary);
-    fprintf(f, NEWEST_TEXT, (long long)saved.number, step);
-    commit_file(f, temporary, path);
-}
-
-// A failed save leaves nothing behind. Other ranks have removed their files by then.
-static void withdraw(const char *path) {
-    if (zero_barrier(run.z) || run.rank != 0) return;
-    rmdir(path);  // unless it has a checkpoint
-}
-
-// rc: of a saving function.
+// rc: of a saving function. A failed save leaves nothing behind: other ranks have removed their files by
+// then.
 static void check_saved(int rc, int step) {
     char path[OUTPUT_PATH];
     if (!rc) return;
     zero_failure failure = *zero_last_failure();
     output_path(path, "step_%08d", step);
-    if (rc != ZERO_ERR_COMM && rc != ZERO_ERR_DEVICE) withdraw(path);
+    const int connected = rc != ZERO_ERR_COMM && rc != ZERO_ERR_DEVICE && !zero_barrier(run.z);
+    if (connected && run.rank == 0) rmdir(path);  // unless it has a checkpoint
     die_after_failure(&failure);
 }
 
 // The model file comes last, since resuming does not need it; older checkpoints are removed once it exists.
 static void note_complete(int step) {
-    note_saved(step);
+    standing = step;
+    if (run.rank == 0) checkpoints_note(saved.number, step);
     leave_later_courses(step);
-    model_file_begin(step);
+    model_file_begin(step, 1, 0);
     if (!opt.async_save) model_file_wait();
 }
 

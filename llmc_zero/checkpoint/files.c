@@ -1,4 +1,4 @@
-#include "folder.h"
+#include "files.h"
 #include "../base/error.h"
 #include <dirent.h>
 #include <errno.h>
@@ -54,20 +54,24 @@ int folder_close_written(int fd, const char *path) {
     return failed ? zero_fail(ZERO_ERR_IO, "%s: not written: %s", path, strerror(failed)) : 0;
 }
 
-static int is_of_a_save(const char *name) {
-    const char *dot = strrchr(name, '.');
-    return !strcmp(name, MANIFEST) || !strncmp(name, "." MANIFEST ".", strlen("." MANIFEST ".")) ||
-           (!strncmp(name, "rank", 4) && dot && !strcmp(dot, ".states"));
+static int ends_in(const char *name, const char *end) {
+    const size_t n = strlen(name), m = strlen(end);
+    return n >= m && !strcmp(name + n - m, end);
 }
 
-int folder_clean(const char *folder, name_check keep, const void *ctx) {
+static int is_left_over(const char *name, const char *keep) {
+    if (!strcmp(name, MANIFEST)) return !keep;
+    if (!strncmp(name, "." MANIFEST ".", strlen("." MANIFEST "."))) return 1;
+    return !strncmp(name, "rank", 4) && ends_in(name, FILE_END) && !(keep && ends_in(name, keep));
+}
+
+int folder_clean(const char *folder, const char *keep) {
     DIR *dir = opendir(folder);
     int failed = 0;
     if (!dir) return zero_fail(ZERO_ERR_IO, "%s: cannot be listed: %s", folder, strerror(errno));
     errno = 0;
     for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
-        if (!is_of_a_save(e->d_name) || (keep && keep(ctx, e->d_name))) continue;
-        if (unlinkat(dirfd(dir), e->d_name, 0) && errno != ENOENT)
+        if (is_left_over(e->d_name, keep) && unlinkat(dirfd(dir), e->d_name, 0) && errno != ENOENT)
             failed = zero_fail(ZERO_ERR_IO, "%s/%s: cannot be removed: %s", folder, e->d_name,
                                strerror(errno));
         errno = 0;

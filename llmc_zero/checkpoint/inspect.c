@@ -1,8 +1,22 @@
-// Reads the tensors of a checkpoint without a plugin, for tools that convert or inspect checkpoints.
+// Checkpoints without a plugin and without the ranks that wrote them: the trainer's text, the tensors,
+// whether every byte is good, and the removal.
 #include "../device/numbers.h"
 #include "../layout.h"
-#include "block_sums.h"
+#include "blocks.h"
+#include <errno.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int zero_checkpoint_text(const char *path, char **text) {
+    manifest m;
+    int rc = manifest_read(&m, path);
+    if (!rc) rc = manifest_text(&m, text);
+    manifest_free(&m);
+    return rc;
+}
+
+// -------- the tensors
 
 struct zero_checkpoint {
     layout layout;
@@ -71,4 +85,42 @@ void zero_checkpoint_close(zero_checkpoint *c) {
     manifest_free(&c->m);
     layout_free(&c->layout);
     free(c);
+}
+
+// -------- every byte
+
+static int verify_files(const manifest *m, const char *folder, zero_verified told, void *ctx) {
+    block_reader b;
+    char path[PATH_MAX];
+    int rc = blocks_begin(&b, m, NULL);
+    for (int i = 0; i < m->n_files && !rc; i++) {
+        rc = blocks_check_file(&b, i);
+        if (!rc) rc = folder_path(path, folder, m->files[i].name);
+        if (!rc && told) told(ctx, path, m->files[i].bytes);
+    }
+    blocks_end(&b);
+    return rc;
+}
+
+int zero_checkpoint_verify(const char *path, zero_verified told, void *ctx) {
+    manifest m;
+    int rc = manifest_read(&m, path);
+    if (!rc && told) told(ctx, m.path, m.bytes);
+    if (!rc) rc = verify_files(&m, path, told, ctx);
+    manifest_free(&m);
+    return rc;
+}
+
+// -------- removal
+
+int zero_checkpoint_remove(const char *path) {
+    char manifest[PATH_MAX];
+    if (access(path, F_OK) && errno == ENOENT) return 0;
+    ZERO_TRY(folder_path(manifest, path, MANIFEST));
+    if (unlink(manifest) && errno != ENOENT)
+        return zero_fail(ZERO_ERR_IO, "%s: cannot be removed: %s", manifest, strerror(errno));
+    ZERO_TRY(folder_sync(path));  // from here on it is not a checkpoint, whatever happens
+    ZERO_TRY(folder_clean(path, NULL));
+    if (rmdir(path)) return zero_fail(ZERO_ERR_IO, "%s: cannot be removed: %s", path, strerror(errno));
+    return 0;
 }

@@ -1,8 +1,7 @@
-// The checkpoint that a run resumes, and those that it writes. checkpoint_list.h describes them.
-#ifndef TRAINER_CHECKPOINT_H
-#define TRAINER_CHECKPOINT_H
-#include "checkpoint_list.h"
-#include "saved_run.h"
+// The checkpoint that a run resumes, and those that it writes. saved_list.h describes them.
+#ifndef TRAINER_SAVING_H
+#define TRAINER_SAVING_H
+#include "saved_list.h"
 
 // Chooses the checkpoint to resume: that of --resume, or with -y 1 the newest complete one in -o with a good
 // manifest; with both, that of --resume if -o has none. Returns its step, or -1 for a new run. Without -y 1 a

@@ -1,0 +1,245 @@
+#include "offline.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "../gpt2/gpt2_error.h"
+#include "../gpt2/hf.h"
+#include "../llmc_zero/zero.h"
+#include "inputs.h"
+#include "machine.h"
+#include "options.h"
+#include "run.h"
+#include "saved_list.h"
+#include "saved_model.h"
+
+// --------
+// --verify: one file or checkpoint
+
+static void say_good(void *ctx, const char *file, int64_t bytes) {
+    (void)ctx;
+    print0("%s: good, %lld bytes\n", file, (long long)bytes);
+}
+
+static int say_bad(void) {
+    print0("BAD %s\n", gpt2_last_error());
+    return EXIT_FAILURE;
+}
+
+// Each of the next four returns 0, or -1 with gpt2_last_error().
+static int verify_states(const char *path) {
+    return zero_checkpoint_verify(path, say_good, NULL) ? gpt2_fail("%s", zero_last_error()) : 0;
+}
+
+static int verify_model(const char *path) {
+    struct stat st;
+    int rc = model_file_check(path);
+    if (rc > 0) return gpt2_fail("%s: cannot be verified: there is no checkpoint to compare it with", path);
+    if (rc < 0) return -1;
+    if (stat(path, &st)) return gpt2_fail("%s: %s", path, strerror(errno));
+    say_good(NULL, path, st.st_size);
+    return 0;
+}
+
+// A run does not resume a checkpoint under another step's name. A name that the user chose has none.
+static int verify_name(const char *states) {
+    SavedRun saved;
+    int aside;
+    const int step = checkpoint_step_of(states, &aside);
+    const int is_other = step >= 0 && !saved_run_of(&saved, states) && saved.state.step != step;
+    if (step >= 0) saved_run_free(&saved);
+    return is_other ? gpt2_fail("%s: is of step %d", states, saved.state.step) : 0;
+}
+
+// A checkpoint is complete without its model file.
+static int verify_both(const char *states) {
+    char model[OUTPUT_PATH];
+    if (verify_states(states) || verify_name(states)) return -1;
+    return checkpoint_model_of(model, states) || !file_is_there(model) ? 0 : verify_model(model);
+}
+
+// --------
+// --verify: a folder in which a run may save and remove checkpoints meanwhile
+
+typedef struct {
+    int bad;      // EXIT_FAILURE: at least one
+    int checked;  // complete checkpoints verified, good or bad
+    int removed;
+} Tally;
+
+// A model file that vanished meanwhile is not damage: a run removes it, and then its checkpoint.
+static int verify_while_there(const char *path) {
+    char model[OUTPUT_PATH];
+    int bad, had_model;
+    const int has_model = !checkpoint_model_of(model, path);
+    do {
+        had_model = has_model && file_is_there(model);
+        bad = verify_both(path);
+    } while (bad && is_checkpoint(path) && had_model && !file_is_there(model));
+    return bad;
+}
+
+static int check_complete(const Listing *l, const Found *f, Tally *t) {
+    const int bad = verify_while_there(f->path);
+    if (bad && !is_checkpoint(f->path)) {
+        print0("%s: removed meanwhile\n", f->path);
+        t->removed++;
+        return 0;
+    }
+    t->checked++;
+    return bad || checkpoint_check_run(l, f);
+}
+
+// A killed save does no damage, but is worth a line.
+static void verify_found(const Listing *l, const Found *f, Tally *t) {
+    int bad = 0;
+    if (f->complete)
+        bad = check_complete(l, f, t);
+    else if (f->damaged)
+        bad = gpt2_fail("%s: damaged: it was complete, and manifest.json is missing", f->path);
+    else
+        print0("%s: the save did not end, so it is no checkpoint\n", f->path);
+    if (bad) t->bad = say_bad();
+}
+
+static int verify_all(const char *path) {
+    Tally t;
+    do {
+        Listing l = checkpoints_in("--verify", path);
+        t = (Tally){ 0 };
+        for (int i = 0; i < l.n; i++) verify_found(&l, &l.found[i], &t);
+        free(l.found);
+    } while (!t.bad && !t.checked && t.removed);
+    if (t.bad || t.checked) return t.bad;
+    gpt2_fail("%s: there is no complete checkpoint", path);
+    return say_bad();
+}
+
+static int is_model(const char *path) {
+    const char *dot = strrchr(path, '.'), *slash = strrchr(path, '/');
+    return dot && !strcmp(dot, ".bin") && !strncmp(slash ? slash + 1 : path, "model_", 6);
+}
+
+int verify(const char *path) {
+    struct stat st;
+    int bad;
+    if (stat(path, &st))
+        bad = gpt2_fail("%s: %s", path, strerror(errno));
+    else if (S_ISREG(st.st_mode) && is_model(path))
+        bad = verify_model(path);
+    else if (!S_ISDIR(st.st_mode))
+        bad = gpt2_fail("%s: neither a folder nor model_NNNNNNNN.bin", path);
+    else if (is_checkpoint(path))
+        bad = verify_both(path);
+    else
+        return verify_all(path);
+    return bad ? say_bad() : EXIT_SUCCESS;
+}
+
+// --------
+// --export
+
+static int ends_with(const char *text, const char *end) {
+    const size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+static int is_folder(const char *path) {
+    struct stat st;
+    return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+static int is_file_to_write(void) { return ends_with(opt.export_to, ".bin"); }
+
+// All other options would have no effect.
+static void check_options(void) {
+    struct stat st;
+    static const char *const used[] = { "--export", "--to", "--dtype", "--tokenizer" };
+    for (const Option *o = option_table; o < option_table + num_options; o++) {
+        int known = o->kind == HEADING || !option_is_given(o);
+        for (size_t i = 0; i < sizeof used / sizeof *used; i++) known |= !strcmp(o->name, used[i]);
+        if (!known) die("option %s: it has no meaning with --export", o->name);
+    }
+    if (!opt.export_from) die("option --to %s: add --export and the model to write", opt.export_to);
+    if (!opt.export_to)
+        die("option --export %s: add --to and a name: NAME.bin for llm.c, any other one for a folder",
+            opt.export_from);
+    if (run.ranks > 1)
+        die("option --export: one process writes, so start it without mpirun or srun (%d ranks)", run.ranks);
+    if (!strcmp(opt.dtype, "fp16")) die("option --dtype fp16: an export is in fp32 or bf16");
+    if (is_file_to_write() && opt.tokenizer)
+        die("option --tokenizer %s: %s is llm.c's file, which has no tokenizer; a folder has", opt.tokenizer,
+            opt.export_to);
+    if (is_file_to_write() && (!lstat(opt.export_to, &st) || errno != ENOENT))
+        die("option --to %s: is there already; nothing is written over it", opt.export_to);
+}
+
+static int is_run(const char *path) { return is_folder(path) && !is_checkpoint(path) && !hf_is_folder(path); }
+
+// The path of --export, or the newest checkpoint in it; valid until the next call.
+static const char *find_source(void) {
+    static char path[OUTPUT_PATH];
+    if (!is_run(opt.export_from)) return opt.export_from;
+    Listing l = checkpoints_in("--export", opt.export_from);
+    const Found *newest = checkpoints_newest(&l);
+    if (!newest)
+        die("option --export %s: there is no complete checkpoint in this folder, and no model.safetensors",
+            opt.export_from);
+    strcpy(path, newest->path);
+    free(l.found);
+    return path;
+}
+
+static int open_source(const char *path, GPT2Stored *from) {
+    if (is_checkpoint(path)) return saved_model_open(path, ZERO_MASTER, from);
+    if (ends_with(path, ".bin") && model_file_check(path) < 0) return -1;
+    return gpt2_stored_open(path, from);
+}
+
+static int has_tokenizer(Tokenizer *t, int V) {
+    const char *path = opt.tokenizer ? opt.tokenizer : usual_tokenizer(V);
+    if (!strcmp(path, "none")) return 0;
+    if (!opt.tokenizer && access(path, F_OK)) {
+        print0("no tokenizer is written: there is no %s; --tokenizer names one\n", path);
+        return 0;
+    }
+    open_tokenizer(t, V);
+    return 1;
+}
+
+static int write_folder(const GPT2Stored *from, gpt2_dtype dtype) {
+    Tokenizer tokenizer = { 0 };
+    HfModel m = { from->config, dtype, from->get, from->ctx, NULL };
+    if (has_tokenizer(&tokenizer, m.config.vocab_size)) m.tokenizer = &tokenizer;
+    int failed = hf_write(opt.export_to, &m);
+    tokenizer_free(&tokenizer);
+    return failed;
+}
+
+static int export_one(const char *path) {
+    const gpt2_dtype dtype = strcmp(opt.dtype, "bf16") ? GPT2_F32 : GPT2_BF16;
+    GPT2Stored from;
+    if (open_source(path, &from)) return -1;
+    const GPT2Config *c = &from.config;
+    int failed = is_file_to_write() ? gpt2_file_write(opt.export_to, c, dtype, from.get, from.ctx)
+                                    : write_folder(&from, dtype);
+    if (!failed)
+        print0("%s: %s in %s, %lld parameters, L %d, NH %d, C %d, V %d, longest sequence %d\n", opt.export_to,
+               path, dtype_name(dtype), (long long)gpt2_num_parameters(c), c->num_layers, c->num_heads,
+               c->channels, c->vocab_size, c->max_seq_len);
+    gpt2_stored_close(&from);
+    return failed;
+}
+
+// A run saving in this folder may remove the newest one meanwhile; then a newer one exists.
+void export_model(void) {
+    check_options();
+    const char *path = find_source();
+    while (export_one(path)) {
+        gpt2_check(!is_run(opt.export_from) || is_checkpoint(path) ? -1 : 0);
+        print0("%s: removed meanwhile; looking for a newer checkpoint\n", path);
+        path = find_source();
+    }
+}

@@ -1,0 +1,333 @@
+#include "saved_list.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../gpt2/gpt2_error.h"
+#include "../llmc_zero/zero.h"
+#include "options.h"
+#include "run.h"
+
+// The file that records the newest save, and its contents; the folder name of checkpoints set aside.
+#define NEWEST "has_checkpoints"
+#define NEWEST_TEXT "save %lld of step %d is the newest\n"
+#define ABANDONED "abandoned_"
+
+// --------
+// names
+
+// The number in PREFIX%08d, or -1 for every other name. end: the first character that is no part of the name.
+static int step_in(const char *name, const char *prefix, char end) {
+    const size_t n = strlen(prefix);
+    char again[64], *rest;
+    if (strncmp(name, prefix, n)) return -1;
+    long step = strtol(name + n, &rest, 10);
+    if (step < 0 || step > INT32_MAX || (*rest && *rest != end)) return -1;
+    const int length = snprintf(again, sizeof again, "%s%08ld", prefix, step);
+    return rest - name == length && !strncmp(name, again, (size_t)length) ? (int)step : -1;
+}
+
+// Splits a path; ignores slashes at its end.
+static void split(const char *path, char folder[OUTPUT_PATH], char name[64]) {
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') end--;
+    size_t begin = end;
+    while (begin && path[begin - 1] != '/') begin--;
+    snprintf(name, 64, "%.*s", (int)(end - begin), path + begin);
+    snprintf(folder, OUTPUT_PATH, "%.*s", begin > 1 ? (int)begin - 1 : 1, begin ? path : ".");
+}
+
+int checkpoint_step_of(const char *folder, int *aside) {
+    char parent[OUTPUT_PATH], name[64];
+    split(folder, parent, name);
+    *aside = !strncmp(name, ABANDONED, strlen(ABANDONED));
+    return *aside ? step_in(name, ABANDONED, '.') : step_in(name, "step_", 0);  // abandoned_%08d.1
+}
+
+int checkpoint_model_of(char path[OUTPUT_PATH], const char *folder) {
+    char parent[OUTPUT_PATH], name[64];
+    int aside;
+    const int step = checkpoint_step_of(folder, &aside);
+    split(folder, parent, name);
+    if (step >= 0) path_in(path, aside ? folder : parent, "model_%08d.bin", step);
+    return step >= 0 ? 0 : -1;
+}
+
+int checkpoint_of_model(char folder[OUTPUT_PATH], const char *path) {
+    char parent[OUTPUT_PATH], name[64];
+    split(path, parent, name);
+    const int step = step_in(name, "model_", '.');
+    if (step < 0 || strcmp(strchr(name, '.') ? strchr(name, '.') : "", ".bin")) return -1;
+    path_in(folder, parent, "step_%08d", step);
+    if (is_checkpoint(folder)) return 0;
+    snprintf(folder, OUTPUT_PATH, "%s", parent);
+    return is_checkpoint(folder) ? 0 : -1;
+}
+
+int is_checkpoint(const char *folder) {
+    char path[OUTPUT_PATH];
+    path_in(path, folder, "manifest.json");
+    return file_is_there(path);
+}
+
+// --------
+// what is in a folder
+
+static void add_found(Listing *l, const Found *f) {
+    l->found = realloc(l->found, (l->n + 1) * sizeof *l->found);
+    if (!l->found) die("out of memory for the checkpoints in %s", l->folder);
+    l->found[l->n++] = *f;
+}
+
+// The model file is written after the manifest and removed before it. Both may have appeared since the
+// manifest was looked for.
+static void look_at(Found *f) {
+    char model[OUTPUT_PATH];
+    f->complete = is_checkpoint(f->path);
+    if (f->complete || checkpoint_model_of(model, f->path)) return;
+    if (!f->abandoned && !file_is_there(model)) return;
+    f->complete = is_checkpoint(f->path);
+    f->damaged = !f->complete;
+}
+
+static void add_entry(Listing *l, const char *name) {
+    Found f = { .step = checkpoint_step_of(name, &f.abandoned) };
+    if (!strcmp(name, NEWEST)) l->had_some = 1;
+    if (f.step < 0) return;
+    path_in(f.path, l->folder, "%s", name);
+    look_at(&f);
+    l->had_some |= f.abandoned | f.damaged;
+    add_found(l, &f);
+}
+
+static int newest_first(const void *a, const void *b) {
+    const Found *x = a, *y = b;
+    if (x->as.number != y->as.number) return x->as.number < y->as.number ? 1 : -1;
+    if (x->step != y->step) return x->step < y->step ? 1 : -1;
+    return strcmp(y->path, x->path);
+}
+
+static void sort(Listing *l) {
+    if (l->n) qsort(l->found, l->n, sizeof *l->found, newest_first);
+}
+
+// Reads only names, so it sorts by step and treats all that were set aside as abandoned.
+static Listing list_names(const char *option, const char *folder) {
+    Listing l = { .n = 0 };
+    if (snprintf(l.folder, sizeof l.folder, "%s", folder) >= OUTPUT_PATH)
+        die("option %s: the name is too long", option);
+    DIR *dir = opendir(folder);
+    if (!dir && errno == ENOENT) return l;
+    if (!dir) die("option %s: %s cannot be searched for checkpoints: %s", option, folder, strerror(errno));
+    errno = 0;
+    for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
+        add_entry(&l, e->d_name);
+        errno = 0;
+    }
+    if (errno) die("option %s: %s cannot be searched for checkpoints: %s", option, folder, strerror(errno));
+    closedir(dir);
+    sort(&l);
+    return l;
+}
+
+// --------
+// the order of the saves
+
+static long long read_noted(const char *option, const char *folder, int *step) {
+    char path[OUTPUT_PATH];
+    long long number = 0;
+    path_in(path, folder, NEWEST);
+    FILE *f = fopen(path, "r");
+    if (!f && (errno == ENOENT || errno == ENOTDIR)) return 0;
+    if (f && fscanf(f, NEWEST_TEXT, &number, step) != 2) number = 0;
+    if (!f || ferror(f)) die("option %s: %s: %s", option, path, strerror(errno));
+    fclose(f);  // nothing was written
+    return number;
+}
+
+// "run" stays empty if it cannot be read.
+static void read_as(Found *f) {
+    SavedRun saved;
+    if (!saved_run_of(&saved, f->path)) f->as = saved.as;
+    saved_run_free(&saved);
+}
+
+// A checkpoint is set aside before or after its successor is saved. Until its successor is saved it counts.
+static void number(Listing *l) {
+    int64_t last = 0;
+    for (int i = l->n - 1; i >= 0; i--) {  // in the order of steps
+        Found *f = &l->found[i];
+        if (f->complete) read_as(f);
+        if (f->abandoned) f->abandoned = !l->noted_number || f->as.number < l->noted_number;
+        if (f->abandoned) continue;
+        if (!*f->as.run) f->as.number = last;
+        if (f->as.number > last) last = f->as.number;
+    }
+}
+
+// The recorded newest save was complete, so if all that remain are older, it is damaged or has vanished.
+static void add_missing(Listing *l) {
+    Found f = { .step = l->noted_step, .as.number = l->noted_number, .damaged = 1 }, *same = NULL;
+    for (int i = 0; i < l->n; i++) {
+        Found *other = &l->found[i];
+        if (*other->as.run && other->as.number >= l->noted_number) return;
+        if (other->step == l->noted_step && (!other->abandoned || !*other->as.run)) same = other;
+    }
+    path_in(f.path, l->folder, "step_%08d", f.step);
+    if (!same) {
+        add_found(l, &f);
+    } else if (!*same->as.run) {
+        same->as.number = l->noted_number;
+        same->damaged = !same->complete;
+        same->abandoned = 0;
+    }
+}
+
+static int has_damage(const Listing *l) {
+    for (int i = 0; i < l->n; i++)
+        if (l->found[i].damaged) return 1;
+    return 0;
+}
+
+// A run that saves here records that before it removes anything, so the listing is complete if the record did
+// not change meanwhile. It renames without a record, so what seems damaged is looked at twice.
+Listing checkpoints_in(const char *option, const char *folder) {
+    for (int twice = 0;;) {
+        int step = -1;
+        const long long noted = read_noted(option, folder, &step);
+        Listing l = list_names(option, folder);
+        l.noted_number = noted;
+        l.noted_step = step;
+        number(&l);
+        if (read_noted(option, folder, &step) == noted) {
+            if (noted) add_missing(&l);
+            sort(&l);
+            if (twice++ || !has_damage(&l)) return l;
+        }
+        free(l.found);
+    }
+}
+
+const Found *checkpoints_newest(const Listing *l) {
+    for (int i = 0; i < l->n; i++)
+        if (l->found[i].complete && !l->found[i].abandoned) return &l->found[i];
+    return NULL;
+}
+
+int64_t checkpoints_last_number(const Listing *l) {
+    int64_t last = l->noted_number;
+    for (int i = 0; i < l->n; i++)
+        if (l->found[i].as.number > last) last = l->found[i].as.number;
+    return last;
+}
+
+int checkpoint_check_run(const Listing *l, const Found *f) {
+    const Found *newest = checkpoints_newest(l);
+    if (f->abandoned || !*f->as.run || !newest || !*newest->as.run) return 0;
+    if (!strcmp(f->as.run, newest->as.run)) return 0;
+    return gpt2_fail("%s was saved by run %s, and %s, the newest, by run %s", f->path, f->as.run,
+                     strrchr(newest->path, '/') + 1, newest->as.run);
+}
+
+void checkpoints_note(int64_t number, int step) {
+    char path[OUTPUT_PATH], temporary[OUTPUT_PATH];
+    output_path(path, NEWEST);
+    output_path(temporary, NEWEST ".tmp");
+    FILE *f = create_file(temporary);
+    fprintf(f, NEWEST_TEXT, (long long)number, step);
+    commit_file(f, temporary, path);
+}
+
+// --------
+// removing
+
+// A missing file is not an error.
+static void remove_file(const char *path) {
+    if (remove(path) && errno != ENOENT) print0("warning: %s: %s\n", path, strerror(errno));
+}
+
+void checkpoint_remove_temporary(int step) {
+    char path[OUTPUT_PATH], pattern[64];
+    snprintf(pattern, sizeof pattern, "model_%08d.bin.*.tmp", step);
+    DIR *dir = opendir(opt.output);
+    if (!dir) print0("warning: %s cannot be listed: %s\n", opt.output, strerror(errno));
+    for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir)) {
+        if (fnmatch(pattern, e->d_name, 0)) continue;
+        output_path(path, "%s", e->d_name);
+        remove_file(path);
+    }
+    if (dir) closedir(dir);
+}
+
+// The folder goes last: after a kill in between, the rest is found by it, and it can be resumed without the
+// model file.
+static void remove_checkpoint(const Found *f) {
+    char model[OUTPUT_PATH], inside[OUTPUT_PATH];
+    output_path(model, "model_%08d.bin", f->step);
+    path_in(inside, f->path, "model_%08d.bin", f->step);
+    checkpoint_remove_temporary(f->step);
+    remove_file(model);
+    remove_file(inside);  // it was about to be set aside
+    if (zero_checkpoint_remove(f->path)) print0("warning: %s\n", zero_last_error());
+}
+
+void checkpoints_prune(int step) {
+    Listing l = list_names("-o", opt.output);
+    int kept = 0;
+    for (int i = 0; i < l.n; i++) {
+        const Found *f = &l.found[i];
+        if (f->step > step || f->abandoned) continue;
+        const int major = opt.checkpoint_major && f->step % opt.checkpoint_major == 0;
+        if (f->complete && (kept++ < opt.checkpoints_keep || major)) continue;
+        remove_checkpoint(f);
+    }
+    free(l.found);
+}
+
+// --------
+// another branch
+
+static void move(const char *from, const char *to) {
+    if (rename(from, to)) die("%s: cannot be renamed to %s: %s", from, to, strerror(errno));
+}
+
+// All its files are kept. Its model file is moved into its folder first, so that no model file is ever
+// without a checkpoint.
+static void set_aside(const Found *f) {
+    char to[OUTPUT_PATH], model[OUTPUT_PATH], inside[OUTPUT_PATH];
+    output_path(to, ABANDONED "%08d", f->step);
+    for (int number = 1; file_is_there(to); number++) output_path(to, ABANDONED "%08d.%d", f->step, number);
+    output_path(model, "model_%08d.bin", f->step);
+    path_in(inside, f->path, "model_%08d.bin", f->step);
+    if (file_is_there(model)) move(model, inside);
+    move(f->path, to);
+    print0("the checkpoint of step %d is not of the course that this run goes on with; it is %s now\n",
+           f->step, to);
+}
+
+void checkpoints_set_aside(int from, int to, int but) {
+    Listing l = list_names("-o", opt.output);
+    for (int i = 0; i < l.n; i++) {
+        const Found *f = &l.found[i];
+        if (f->complete && !f->abandoned && f->step >= from && f->step <= to && f->step != but) set_aside(f);
+    }
+    free(l.found);
+}
+
+int checkpoint_set_back(const Found *f) {
+    char to[OUTPUT_PATH], inside[OUTPUT_PATH];
+    output_path(to, "step_%08d", f->step);
+    if (!strcmp(f->path, to)) return 1;
+    if (is_checkpoint(to)) return 0;
+    path_in(inside, f->path, "model_%08d.bin", f->step);
+    remove_file(inside);  // it is written again at its usual place
+    if (zero_checkpoint_remove(to)) {
+        print0("warning: %s\n", zero_last_error());
+        return 0;
+    }
+    move(f->path, to);
+    return 1;
+}
