@@ -94,7 +94,7 @@ static void step(int argc, char **argv) {
     take_launched_ranks();
     parse_options(argc, argv);
     set_up_alone(&t);
-    open_files(&t);
+    open_data(&t);
     set_up_together(&t);
     begin_or_resume(&t);
     if (on_cuda()) poison();
