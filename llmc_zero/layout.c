@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_USES = 4096 };  // of a unit in one direction, so that no sum of uses overflows
+
 int64_t zero_tensor_elems(const zero_tensor *t) {
     int64_t elems = 1;
     if (t->n_dims < 1 || t->n_dims > ZERO_MAX_DIMS) return -1;
@@ -28,12 +30,13 @@ static int check_tables(const zero_tensor *t, int n_tensors, const zero_unit *u,
                              t[i].name, t[i].layers, t[i].unit, n_units);
     }
     for (int i = 0; i < n_units; i++)
-        if (!u[i].name || u[i].forward_uses < 1 || u[i].backward_uses < 1 || u[i].gradient_only_uses < 0 ||
+        if (!u[i].name || u[i].forward_uses < 1 || u[i].forward_uses > MOST_USES || u[i].backward_uses < 1 ||
+            u[i].backward_uses > MOST_USES || u[i].gradient_only_uses < 0 ||
             u[i].gradient_only_uses > u[i].backward_uses)
             return zero_fail(ZERO_ERR_ARGUMENT,
-                             "unit %d (%s): needs a name, forward_uses and backward_uses of at least 1, and "
+                             "unit %d (%s): needs a name, forward_uses and backward_uses of 1 to %d, and "
                              "gradient_only_uses of 0 to backward_uses",
-                             i, u[i].name ? u[i].name : "no name");
+                             i, u[i].name ? u[i].name : "no name", MOST_USES);
     return 0;
 }
 

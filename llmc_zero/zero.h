@@ -85,8 +85,8 @@ int64_t zero_tensor_elems(const zero_tensor *t);
 // encoder and by the LM head, and the encoder's backward only adds to gradients: { "embedding", 2, 2, 1 }.
 typedef struct {
     const char *name;
-    int forward_uses;        // pairs of pre/post_forward in a micro-batch, at least 1
-    int backward_uses;       // pairs of pre/post_backward in a micro-batch, at least 1
+    int forward_uses;        // pairs of pre/post_forward in a micro-batch, 1 to 4096
+    int backward_uses;       // pairs of pre/post_backward in a micro-batch, 1 to 4096
     int gradient_only_uses;  // how many of these, the last ones, need no parameters: stage 3 skips the gather
 } zero_unit;
 

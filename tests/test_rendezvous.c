@@ -21,7 +21,7 @@ static void meeting(void **state) {
             if (how == 2 && v6 < 0) continue;  // a machine without IPv6
             if (hosts[how]) snprintf(server, sizeof server, "%s:%d", hosts[how], port);
             plan_ranks(n, hosts[how] ? server : NULL, hosts[how] ? NULL : path, 10);
-            run(n, 12);
+            run(n, 16);
             have_met(0, n, 10);
         }
 }
@@ -32,7 +32,7 @@ static void in_any_order(void **state) {
         fresh(NULL);
         plan_ranks(4, i % 2 ? NULL : server, i % 2 ? path : NULL, 10);
         for (int r = 0; r < 4; r++) plans[r].delay = late == 2 ? 0.1 * (3 - r) : (r > 0) == late ? 0.3 : 0;
-        run(4, 12);
+        run(4, 16);
         have_met(0, 4, 10);
     }
 }

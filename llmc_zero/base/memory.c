@@ -83,9 +83,12 @@ struct memory_array {
 };
 
 void *memory_array(memory *m, size_t n, size_t elem_bytes) {
-    struct memory_array *t = calloc(1, sizeof *t + n * elem_bytes);
+    size_t bytes;
+    struct memory_array *t = NULL;
+    if (!__builtin_mul_overflow(n, elem_bytes, &bytes) && bytes < SIZE_MAX - sizeof *t)
+        t = calloc(1, sizeof *t + bytes);
     if (!t) {
-        zero_fail(ZERO_ERR_MEMORY, "out of memory for a table of %zu bytes", n * elem_bytes);
+        zero_fail(ZERO_ERR_MEMORY, "out of memory for a table of %zu times %zu bytes", n, elem_bytes);
         return NULL;
     }
     t->next = m->tables;

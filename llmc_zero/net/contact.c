@@ -142,7 +142,8 @@ int strangers_let_in(party *p) {
         int fd = net_accept(p->listener);
         if (fd < 0 && net_is_out_of_files(fd) && strangers_drop(p)) continue;
         if (fd < 0) return fd == -EAGAIN ? 0 : fd;
-        contact *c = &p->strangers[p->came++ % (uint64_t)p->most];
+        for (int k = 0; k < p->most && p->strangers[p->came % (uint64_t)p->most].fd >= 0; k++) p->came++;
+        contact *c = &p->strangers[p->came++ % (uint64_t)p->most];  // a free place, or else the oldest
         contact_close(c);
         *c = (contact){ .fd = fd, .state = CHALLENGED };
         if (challenge(p, c)) contact_close(c);

@@ -68,7 +68,7 @@ typedef struct {
     message in;          // the last one received
     int listener;        // -1: none
     int is_local;        // other machines are refused
-    contact *strangers;  // (most) a ring, in the order of arrival: a new one takes the place of the oldest
+    contact *strangers;  // (most) a ring: a new one takes a free place, or the place of the oldest
     int most;
     uint64_t came;  // strangers so far
     int refused;    // how many did not know the secret, and the last of them

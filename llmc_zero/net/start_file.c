@@ -80,7 +80,6 @@ static int put_card(const char *path, const card *c) {
     if (!error && !is_private(&st)) error = EPERM;
     ssize_t written = error ? 0 : pwrite(fd, c, sizeof *c, 0);
     if (!error && written != sizeof *c) error = written < 0 ? errno : ENOSPC;
-    if (!error && fsync(fd)) error = errno;
     if (close(fd) && !error) error = errno;
     if (error && created >= 0) unlink(path);
     return error;

@@ -69,6 +69,7 @@ using OperationPtr = std::shared_ptr<Operation>;
 
 struct Communicator {
     int rank, ranks, device = 0;
+    bool blocking;
     std::string path;
     Shared *shared = nullptr;
     bool ready = false, finalizing = false, has_stream = false;
@@ -259,7 +260,7 @@ ncclResult_t issue(const CommunicatorPtr &c) {
 ncclResult_t end_operation(const CommunicatorPtr &c) {
     c->unissued = std::move(c->group);
     c->group = nullptr;
-    return ncclInProgress;
+    return c->blocking ? issue(c) : ncclInProgress;
 }
 
 // --------
@@ -390,20 +391,19 @@ bool joined(Communicator &c) {
 ncclResult_t check_config(const ncclConfig_t *config) {
     if (!config || config->magic != 0xcafebeef || config->size != sizeof *config)
         return refuse(ncclInvalidArgument, "the configuration does not come from NCCL_CONFIG_INITIALIZER");
-    if (config->blocking != 0)
-        return refuse(ncclInvalidArgument, "the stand-in takes non-blocking communicators only");
     if (config->maxCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs <= 0)
         return refuse(ncclInvalidArgument, "maxCTAs " + std::to_string(config->maxCTAs));
     return ncclSuccess;
 }
 
-ncclResult_t join(ncclComm_t *handle, const std::string &path, int ranks, int rank) {
+ncclResult_t join(ncclComm_t *handle, const std::string &path, int ranks, int rank, bool blocking) {
     *handle = nullptr;
     if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks)
         return refuse(ncclInvalidArgument, "rank " + std::to_string(rank) + " of " + std::to_string(ranks));
     auto c = std::make_shared<Communicator>();
     c->rank = rank;
     c->ranks = ranks;
+    c->blocking = blocking;
     c->path = path;
     if (ncclResult_t rc = take(*c, OWN_BYTES)) return rc;
     c->shared = map_shared(path);
@@ -422,7 +422,8 @@ ncclResult_t join(ncclComm_t *handle, const std::string &path, int ranks, int ra
         live.push_back(c);
     }
     *handle = (ncclComm_t)c.get();
-    return ncclInProgress;
+    while (blocking && !joined(*c)) usleep(1000);
+    return blocking ? (ncclResult_t)(int)c->error : ncclInProgress;
 }
 
 }  // namespace
@@ -443,7 +444,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
 ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t *config) {
     if (ncclResult_t rc = check_config(config)) return rc;
-    return join(comm, id.internal, ranks, rank);
+    return join(comm, id.internal, ranks, rank, config->blocking != 0);
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
@@ -466,7 +467,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
     if (!c->registered.empty()) return refuse(ncclInvalidUsage, "memory is still registered");
     c->finalizing = true;
     c->shared->finalized++;
-    return ncclInProgress;
+    return c->blocking ? ncclSuccess : ncclInProgress;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
