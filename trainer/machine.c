@@ -74,9 +74,7 @@ static void settle_ranks(void) {
 
 static void refuse_on_cpu(const char *name) {
     char value[PATH_MAX];
-    const Option *o = option_named(name);
-    if (!option_is_given(o)) return;
-    option_text(o, &opt, value, sizeof value);
+    option_text(option_named(name), &opt, value, sizeof value);
     die("option %s %s: it goes with --device cuda, and this run is on the CPU", name, value);
 }
 
@@ -88,9 +86,9 @@ static void refuse_cuda_options(void) {
             "option --cpu-checkpointing: no effect on a CPU but -r 3 (host memory is where inputs are kept "
             "anyway)\n");
     if (!strcmp(opt.comm, "nccl")) refuse_on_cpu("--comm");
-    refuse_on_cpu("--attention");
-    refuse_on_cpu("--attention-workspace");
-    refuse_on_cpu("--tune");
+    if (option_is_given(option_named("--attention"))) refuse_on_cpu("--attention");
+    if (opt.attention_mib) refuse_on_cpu("--attention-workspace");
+    if (opt.tune) refuse_on_cpu("--tune");
 }
 
 static void settle_device(void) {
