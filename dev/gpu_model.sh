@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
-# A model of one training step of train_gpt2_zero on NVIDIA cards, from shapes alone: for each operation how
-# often it runs, the bytes that it moves, its flops, the least time that the card needs for them, and the time
-# to expect. Nothing is measured; docs/gpu_model.md explains what is assumed.
+# A model of one training step of train_gpt2_zero on NVIDIA GPUs, from shapes alone: for each operation the
+# number of launches, the bytes that it moves, its flops, the minimum time on the GPU, and the expected time.
+# Nothing is measured; docs/gpu_model.md explains the assumptions.
 # Usage: dev/gpu_model.sh [option [value]]...
 #   --model d12        d12 (124M), d24 (350M), d36 (774M), d48 (1558M), or any other of the trainer's -e
-#   --batch N          rows on each card (default as in llm.c's recipes: 64 up to d24, 32 for d36, 16 above)
+#   --batch N          rows on each GPU (default as in llm.c's recipes: 64 up to d24, 32 for d36, 16 above)
 #   --length 1024      tokens of a row
-#   --card h200        h200 or h100 (SXM)
-#   --ranks 1          cards of one machine, joined by NVLink, one rank each: 1 to 8
+#   --gpu h200         h200 or h100 (SXM)
+#   --ranks 1          GPUs of one machine, connected by NVLink, one rank each: 1 to 8
 #   --stage 0          ZeRO stage, 0 to 3
 #   --recompute 0      the trainer's -r, 0 to 2
-#   --summary          in place of one model: the sums of several, and what options and assumptions are worth;
-#                      takes no other option than --markdown
+#   --summary          instead of one model: the sums of several, and the effect of options and assumptions;
+#                      the only other option is --markdown
 #   --markdown         tables for a document
-#   --measured FILE    what a profiler saw in one step, beside the model: a line for each kernel name, five
-#                      columns parted by tabs: name, launches, ms, bytes read, bytes written (device memory)
-# Status: 0; or 2, with one line that says what is wrong with an option or the file.
+#   --measured FILE    compares a profile of one step with the model: a line per kernel name, five columns
+#                      separated by tabs: name, launches, ms, bytes read, bytes written (device memory)
+# Status: 0; or 2, with one line about the wrong option or file.
 set -eu
-declare -A is=([model]=d12 [batch]='' [length]=1024 [card]=h200 [ranks]=1 [stage]=0 [recompute]=0)
+declare -A is=([model]=d12 [batch]='' [length]=1024 [gpu]=h200 [ranks]=1 [stage]=0 [recompute]=0)
 is[measured]=''
 summary=0 markdown=0 shaped=''
 fail() { echo "gpu_model.sh: $*" >&2; exit 2; }
@@ -27,7 +27,7 @@ while [ $# -gt 0 ]; do
         --help) sed -n '2,/^# Status/s/^# \{0,1\}//p' "$0"; exit ;;
         --markdown) markdown=1 ;;
         --summary) summary=1 ;;
-        --model | --batch | --length | --card | --ranks | --stage | --recompute | --measured)
+        --model | --batch | --length | --gpu | --ranks | --stage | --recompute | --measured)
             [ $# -gt 1 ] || fail "option $1 needs a value"
             is[${1#--}]=$2 shaped=$1
             shift ;;
@@ -35,15 +35,15 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-[ $summary = 0 ] || [ -z "$shaped" ] || fail "option --summary has models of its own: it takes no $shaped"
+[ $summary = 0 ] || [ -z "$shaped" ] || fail "option --summary has fixed models: it takes no $shaped"
 for name in batch length ranks stage recompute; do
     [[ ${is[$name]} =~ ^(0|[1-9][0-9]{0,6})?$ ]] ||
         fail "option --$name ${is[$name]}: must be a whole number of at most 7 digits"
 done
 [ -z "${is[measured]}" ] || { [ -f "${is[measured]}" ] && [ -r "${is[measured]}" ]; } ||
-    fail "option --measured ${is[measured]}: there is no such file that can be read"
+    fail "option --measured ${is[measured]}: no such readable file"
 
-awk -v model="${is[model]}" -v batch="${is[batch]}" -v length_="${is[length]}" -v card="${is[card]}" \
+awk -v model="${is[model]}" -v batch="${is[batch]}" -v length_="${is[length]}" -v gpu="${is[gpu]}" \
     -v ranks="${is[ranks]}" -v stage="${is[stage]}" -v recompute="${is[recompute]}" \
     -v summary=$summary -v markdown=$markdown -f <(cat <<'AWK'
 function fail(text) {
@@ -57,8 +57,8 @@ function min(a, b) { return a < b ? a : b }
 
 # ------------------------------------------------------------------------------------------------ assumptions
 
-# They are printed in this order. vary: a factor, to see what an assumption is worth. doubt: why the value may
-# be wrong; without one it is plainly assumed.
+# They are printed in this order. vary: a factor, to see the effect of an assumption. doubt: why the value may
+# be wrong; without a doubt it is only assumed.
 function assume(key, value, unit, text, doubt) {
     assumption[++assumptions] = key
     the[key] = value * (key in vary ? vary[key] : 1)
@@ -67,23 +67,23 @@ function assume(key, value, unit, text, doubt) {
     basis_of[key] = doubt == "" ? "assumed" : "doubted: " doubt
 }
 
-function assume_card(    h200) {
-    h200 = card == "h200"
+function assume_gpu(    h200) {
+    h200 = gpu == "h200"
     assume("copy", h200 ? 4300 : 3000, "GB/s", "device memory in large copies, read and written added up")
-    assume("peak", h200 ? 785 : 725, "TFLOP/s", "bf16 products of large square matrices by cuBLASLt",
-           h200 ? "a burst of ten products; a long run may lower the clock" : "")
+    assume("peak", h200 ? 785 : 725, "TFLOP/s", "bf16 matmuls of large square matrices by cuBLASLt",
+           h200 ? "a burst of ten matmuls; a long run may lower the clock" : "")
     assume("memory", h200 ? 150.7 : 85.5, "GB", "device memory")
-    assume("processors", 132, "SMs", "multiprocessors of the card")
+    assume("processors", 132, "SMs", "multiprocessors of the GPU")
     assume("gap", 1.5, "us", "between two kernels of a stream")
-    assume("shortest", 3, "us", "that the smallest kernel takes")
-    assume("wait", 25, "us", "that the card idles when the host waits for it")
+    assume("shortest", 3, "us", "time of the smallest kernel")
+    assume("wait", 25, "us", "idle time of the GPU when the host waits for it")
     assume("pcie", 40, "GB/s", "from the host's pinned memory")
     if (ranks == 1) return
     assume("link", 450, "GB/s", "NVLink 4, each way, nominal")
     assume("gathering", 330, "GB/s", "each way, in NCCL's all-gather")
     assume("exchanging", 300, "GB/s", "each way, in NCCL's grouped sends and receives")
-    assume("collective", 20, "us", "that a collective takes whatever its size")
-    assume("channels", 16, "SMs", "that NCCL's kernels occupy while they run",
+    assume("collective", 20, "us", "fixed time of a collective")
+    assume("channels", 16, "SMs", "occupied by NCCL's kernels while they run",
            "the share is not linear: 132 CTAs take two waves on 116 SMs, unless SM_COUNT_TARGET is set")
 }
 
@@ -94,21 +94,21 @@ function assume_streams() {
     assume("layernorm_backward", 85, "%", "of copy: layernorm backward")
     assume("columns", 85, "%", "of copy: sums over rows or ranks")
     assume("softmax", 85, "%", "of copy: softmax with cross-entropy")
-    assume("ends", 80, "%", "of copy: encoder, whose rows lie anywhere")
+    assume("ends", 80, "%", "of copy: encoder, whose rows are scattered")
     assume("norm", 88, "%", "of copy: gradient norm")
     assume("adamw", 90, "%", "of copy: AdamW")
     assume("bulk", 90, "%", "of copy: memset, memcpy")
 }
 
 # Fractions of the peak, by shape.
-function assume_products() {
-    assume("operands", 85, "%", "of copy: products that memory bounds")
-    assume("wide", untuned ? 89 : 92, "%", "of peak: products with B*T rows")
+function assume_matmuls() {
+    assume("operands", 85, "%", "of copy: memory-bound matmuls")
+    assume("wide", untuned ? 89 : 92, "%", "of peak: matmuls with B*T rows")
     assume("gelu", untuned ? 83 : 87, "%", "of peak: epilogues with GELU, its slope, a bias gradient",
            "no epilogue has been timed")
     assume("weight", untuned ? 82 : 87, "%", "of peak: gradients of weights, few tiles and long sums",
            "124M has 54 and 72 tiles for 132 SMs: 41 to 55 % without split-K, and BGRADB with it is unknown")
-    assume("head", untuned ? 92 : 94, "%", "of peak: the vocabulary's; rows count in tiles of " TILE)
+    assume("head", untuned ? 92 : 94, "%", "of peak: matmuls of the LM head; rows count in tiles of " TILE)
     assume("attention", 38, "%", "of peak: cuDNN's attention forward, causal flops")
     assume("attention_backward", fast ? 28 : 22, "%", "of peak: its backward" (fast ? "" : ", deterministic"),
            "it rests on no measurement")
@@ -139,9 +139,9 @@ function parse_model(    i, part) {
 function check_options() {
     if (C % NH) fail("option --model " model ": " C " channels cannot be divided among " NH " heads")
     if (C % 8 || C > 2048)
-        fail("option --model " model ": C must be a multiple of 8 up to 2048, rows that fit into registers")
-    if (card != "h200" && card != "h100") fail("option --card " card ": must be h200 or h100")
-    if (ranks < 1 || ranks > 8) fail("option --ranks " ranks ": must be 1 to 8, the cards that NVLink joins")
+        fail("option --model " model ": C must be a multiple of 8 up to 2048, for rows in registers")
+    if (gpu != "h200" && gpu != "h100") fail("option --gpu " gpu ": must be h200 or h100")
+    if (ranks < 1 || ranks > 8) fail("option --ranks " ranks ": must be 1 to 8, the GPUs on one NVLink")
     if (stage < 0 || stage > 3) fail("option --stage " stage ": must be 0 to 3")
     if (recompute > 2) fail("option --recompute " recompute ": must be 0 to 2")
     if (batch < 1) fail("option --batch " batch ": must be at least 1")
@@ -176,8 +176,8 @@ function activation_bytes(level,    a_layer) {
     return BTC * (a_layer * L + 9) + 4 * BT * (4 + NH) * L
 }
 
-# Bytes of logits at a time: what is left at the largest stage with nothing recomputed and an eighth of the
-# device free, 1 to 4 GiB, so that the stage does not change the bits.
+# Bytes of logits at a time, 1 to 4 GiB: the memory left at the largest stage without recomputation, with an
+# eighth of the device free, so that the stage does not change the bits.
 function logits_bytes(    i, states, left) {
     for (i = 0; i <= 3; i++) states = max(states, states_bytes(i))
     left = the["memory"] * 1e9 * 7 / 8 - states - activation_bytes(0)
@@ -209,7 +209,7 @@ function line(group, name, runs, read, written, flops, ideal, busy, expected, bo
     bound_of[lines] = bound
 }
 
-# A kernel that runs so often; bytes and flops are those of one run. group: what a profiler can tell apart.
+# A kernel and its runs; bytes and flops are those of one run. group: as a profiler can distinguish.
 function op(group, name, runs, read, written, flops, kind, waste,    memory, compute, expected) {
     if (!runs) return
     memory = (read + written) / the["copy"] * 1e-6                 # ms
@@ -218,23 +218,23 @@ function op(group, name, runs, read, written, flops, kind, waste,    memory, com
     if (flops) expected = max(expected, compute * waste / (the[kind] / 100))
     expected = runs * (max(expected, the["shortest"] / 1e3) + the["gap"] / 1e3)
     line(group, name, runs, runs * read, runs * written, runs * flops, runs * max(memory, compute), expected,
-         expected, compute > memory ? "products" : "memory")
+         expected, compute > memory ? "compute" : "memory")
 }
 function stream(group, name, runs, read, written, kind) { op(group, name, runs, read, written, 0, kind, 1) }
 
-# out (m, n) = (m, k) @ (k, n), each matrix through memory once, and what the epilogue reads and writes
-function product(name, runs, m, n, k, more_read, more_written, kind) {
-    op("products", name, runs, 2 * (m * k + k * n) + more_read, 2 * m * n + more_written, 2 * m * n * k, kind,
+# out (m, n) = (m, k) @ (k, n), each matrix through memory once, plus the epilogue's reads and writes
+function matmul(name, runs, m, n, k, more_read, more_written, kind) {
+    op("matmuls", name, runs, 2 * (m * k + k * n) + more_read, 2 * m * n + more_written, 2 * m * n * k, kind,
        kind == "head" ? tile_waste : 1)
 }
-function weight(name, OC, K, kind) { product(name ", weight", L, OC, K, BT, 0, 0, kind) }
+function weight(name, OC, K, kind) { matmul(name ", weight", L, OC, K, BT, 0, 0, kind) }
 
 # Sums over rows end in two stages: each block's, then their sum.
 function partial_sums(name, runs, bytes) {
     stream("partial", name " partial sums", runs, bytes, 0, "columns")
 }
 
-# Of n products over the queries and keys that a causal mask leaves.
+# Of n matmuls over the queries and keys that a causal mask leaves.
 function attention_flops(n) { return n * 2 * hs * B * NH * T * (T + 1) / 2 }
 
 function forward(    stats) {
@@ -242,12 +242,12 @@ function forward(    stats) {
     stats = 8 * BT
     stream("encoder", "encoder", 1, 2 * C * (min(BT, V) + T), BTC, "ends")      # a token's row of wte once
     stream("layernorm", "layernorm 1, first block", 1, BTC, BTC + stats, "layernorm")
-    product("qkv", L, BT, 3 * C, C, 0, 0, "wide")
+    matmul("qkv", L, BT, 3 * C, C, 0, 0, "wide")
     op("attention", "attention", L, 3 * BTC, BTC + 4 * BT * NH, attention_flops(2), "attention", 1)
-    product("attproj", L, BT, C, C, 0, 0, "wide")
+    matmul("attproj", L, BT, C, C, 0, 0, "wide")
     stream("layernorm", "residual, layernorm 2", L, 2 * BTC, 2 * BTC + stats, "layernorm")
-    product("fc, GELU", L, BT, 4 * C, C, 0, 4 * BTC, "gelu")
-    product("fcproj", L, BT, C, 4 * C, 0, 0, "wide")
+    matmul("fc, GELU", L, BT, 4 * C, C, 0, 4 * BTC, "gelu")
+    matmul("fcproj", L, BT, C, 4 * C, 0, 0, "wide")
     stream("layernorm", "residual, next layernorm", L, 2 * BTC, 2 * BTC + stats, "layernorm")
 }
 
@@ -261,10 +261,10 @@ function layernorm_backward(name, runs,    sums) {
 function head(    rows) {
     section = "head"
     rows = BT / parts                       # on average
-    product("logits", parts, rows, Vp, C, 0, 0, "head")
+    matmul("logits", parts, rows, Vp, C, 0, 0, "head")
     stream("softmax", "softmax, cross-entropy", parts, 2 * rows * Vp, 2 * rows * Vp, "softmax")
-    product("wte, input", parts, rows, C, Vp, 0, 0, "head")
-    product("wte, weight", parts, Vp, C, rows, 2 * Vp * C * (parts - 1) / parts, 0, "weight")
+    matmul("wte, input", parts, rows, C, Vp, 0, 0, "head")
+    matmul("wte, weight", parts, Vp, C, rows, 2 * Vp * C * (parts - 1) / parts, 0, "weight")
     stream("loss", "sum of losses", 1, 4 * BT, 8, "columns")
     stream("clear", "dresidual cleared", 1, 0, BTC, "bulk")
     layernorm_backward("final layernorm backward", 1)
@@ -273,16 +273,16 @@ function head(    rows) {
 function backward(    wte) {
     section = "backward"
     if (recompute >= 1) stream("gelu", "GELU again", L, 4 * BTC, 4 * BTC, "elementwise")
-    product("fcproj, input, GELU", L, BT, 4 * C, C, 4 * BTC, 0, "gelu")
+    matmul("fcproj, input, GELU", L, BT, 4 * C, C, 4 * BTC, 0, "gelu")
     weight("fcproj", C, 4 * C, "weight")
     if (recompute >= 2) stream("layernorm", "layernorms again", 2 * L, BTC, BTC + 8 * BT, "layernorm")
-    product("fc, input", L, BT, C, 4 * C, 0, 0, "wide")
+    matmul("fc, input", L, BT, C, 4 * C, 0, 0, "wide")
     weight("fc", 4 * C, C, "weight")
     layernorm_backward("layernorm 2 backward", L)
-    product("attproj, input", L, BT, C, C, 0, 0, "wide")
+    matmul("attproj, input", L, BT, C, C, 0, 0, "wide")
     weight("attproj", C, C, "weight")
     attention_backward()
-    product("qkv, input", L, BT, C, 3 * C, 0, 0, "wide")
+    matmul("qkv, input", L, BT, C, 3 * C, 0, 0, "wide")
     weight("qkv", 3 * C, C, "gelu")
     layernorm_backward("layernorm 1 backward", L)
     stream("partial", "fcproj and attproj, bias from sums", 2 * L, 4 * C, 2 * C, "columns")
@@ -291,9 +291,9 @@ function backward(    wte) {
     stream("encoder_backward", "encoder backward, wpe", 1, BTC + 2 * C * T, 2 * C * T, "ends")
 }
 
-# cuDNN's chain: sums of dout * out for each row; the main kernel; then dQ, rounded from what was added up in
-# fp32 or, deterministic, a product of the scores' gradients, which the main kernel kept: those on and below
-# the diagonal, in blocks of 128.
+# cuDNN's kernels: sums of dout * out for each row; the main kernel; then dQ, rounded from sums in fp32 or, if
+# deterministic, a matmul of the scores' gradients that the main kernel kept: those on and below the
+# diagonal, in blocks of 128.
 function attention_backward(    rows, runs, part, sums, kept) {
     rows = fast ? B : min(B, max(1, int(GIB / 2 / (2 * NH * T * T))))      # 512 MiB of kept scores at a time
     while (B % rows) rows--
@@ -327,7 +327,7 @@ function clear_gradients(    bytes) {
     stream("clear", "gradients cleared", L + 1, 0, bytes / (L + 1), "bulk")
 }
 
-# A rank sums the squares of its own part.
+# A rank sums the squares of its part.
 function norm() { stream("norm", "gradient norm", 1, 2 * P / N, 8 * (L + 1), "norm") }
 
 # For each element 14 bytes are read: gradient, master, moments; and 14 written: parameter, master, moments.
@@ -351,16 +351,16 @@ function copy_alone(    unit) {
     if (stage >= 2) stream("sums", "buckets into the shard", L + 1, unit, unit, "columns")
 }
 
-# ms that a rank needs to receive, or to send, its part of so many elements at `speed` GB/s
+# ms for a rank to receive, or to send, its part of these elements at `speed` GB/s
 function link_ms(elems, speed) { return 2 * elems * (N - 1) / N / speed * 1e-6 }
-# A reduction goes in rounds, of as many bytes as its staging has room for, 256 MiB for all ranks together.
+# A reduction goes in rounds of the size of its staging, 256 MiB for all ranks together.
 function rounds(elems) { return ceil(2 * elems / N / (GIB / 4 / N)) }
 
-# times: how often a unit is gathered. Stage 3 gathers for forward and for backward, stages 1 and 2 after the
-# update, and stage 0 the reduced gradients. The step waits for the units at the ends, of so many elements:
-# the embeddings and the first block. From stage 1 on, however, the AdamW of other units hides a gather that
-# follows its own AdamW: every gather at stages 1 and 2, that of the embeddings at stage 3. The first block
-# follows when the next step begins.
+# times: gathers per unit. Stage 3 gathers for forward and for backward, stages 1 and 2 after the update, and
+# stage 0 gathers the reduced gradients. elems: of the units at the ends, for which the step waits: the
+# embeddings and the first block. From stage 1 on, however, the AdamW of other units hides a gather that
+# follows its unit's AdamW: every gather at stages 1 and 2, that of the embeddings at stage 3. The first block
+# is gathered when the next step begins.
 function communicate(    times, units, elems, bytes, hidden, exposed) {
     times = stage == 3 ? 2 : 1
     units = stage == 0 ? 2 : stage == 3 ? 1 : 0
@@ -376,7 +376,7 @@ function collectives(group, how, runs, bytes, ideal, busy, expected) {
     if (!runs) return
     line(group, group ", " how, runs, bytes, bytes, 0, ideal, busy, expected, ideal ? "NVLink" : "SMs")
 }
-# What computation loses to a collective beside it: its share of the SMs.
+# The time that computation loses to a concurrent collective: its share of the SMs.
 function slowdown(hidden) { return hidden * the["channels"] / the["processors"] }
 
 # An exchange of shards among all ranks, and a sum in rank order, round by round.
@@ -396,7 +396,7 @@ function reduce(ends,    runs, last_runs, sent, hidden, exposed) {
 
 function build(    i) {
     lines = assumptions = 0
-    assume_card(); assume_streams(); assume_products()
+    assume_gpu(); assume_streams(); assume_matmuls()
     head_parts()
     forward(); head(); backward(); plugin()
     ideal = expected = launches = read = written = flops = 0
@@ -409,7 +409,7 @@ function build(    i) {
 }
 
 function width_of(w) { return w < 0 ? "-" (-w) : w }
-# A row of a table, cells parted by tabs; widths as heading() was told, negative for text.
+# A row of a table, cells separated by tabs; the widths are heading()'s, negative for text.
 function row(text,    i, n, cell, out) {
     n = split(text, cell, "\t")
     for (i = 1; i <= n; i++) {
@@ -425,21 +425,21 @@ function heading(text, widths,    i, n, rule) {
     for (i = 1; i <= n; i++) rule = rule (width[i] < 0 ? "|---" : "|---:")
     if (markdown) print rule "|"
 }
-function not_measured() { print "A model, not a measurement: no card has been measured yet.\n" }
-function beside() { print "A model; what was measured stands beside it in the last table.\n" }
+function not_measured() { print "A model, not a measurement: no GPU has been measured yet.\n" }
+function beside() { print "A model; the last table compares it with the measurement.\n" }
 
 function fits() { return held < the["memory"] * 1e9 }
 function print_title() {
     printf "%s, %.0f parameters, B %d, T %d, bf16, on %s %s, stage %d, recompute %d\n", model, P, B, T,
-        (N > 1) ? N : "one", toupper(card), stage, recompute
+        (N > 1) ? N : "one", toupper(gpu), stage, recompute
     if (markdown) print ""
-    printf "about %.0f of %.0f GB of a card's memory%s; logits of %d of %d tokens at a time\n\n", held / 1e9,
+    printf "about %.0f of %.0f GB of a GPU's memory%s; logits of %d of %d tokens at a time\n\n", held / 1e9,
         the["memory"], fits() ? "" : ": it does not fit", chunk, BT
     if (measured == "") not_measured()
     else beside()
 }
 function print_assumptions(    i, key) {
-    heading("value\tunit\twhat\tbasis", "8 -8 -62 -100")
+    heading("value\tunit\tassumption\tbasis", "8 -8 -62 -100")
     for (i = 1; i <= assumptions; i++) {
         key = assumption[i]
         row(the[key] "\t" unit_of[key] "\t" text_of[key] "\t" basis_of[key])
@@ -457,13 +457,13 @@ function print_model(    i) {
         print_line(name_of[i], runs_of[i], read_of[i], written_of[i], flops_of[i], ideal_of[i],
                    expected_of[i], bound_of[i])
     print_line("sum", launches, read, written, flops, ideal, expected, "")
-    printf "\nexpected: %.0f tokens/s, %.0f TFLOP/s a card as the trainer counts them\n", tokens_a_s, tflops
+    printf "\nexpected: %.0f tokens/s, %.0f TFLOP/s per GPU as the trainer counts them\n", tokens_a_s, tflops
 }
 
 # ---------------------------------------------------------------------------------------------------- summary
 
-function set_case(a_model, a_card, n, a_stage) {
-    model = a_model; card = a_card; ranks = n; stage = a_stage
+function set_case(a_model, a_gpu, n, a_stage) {
+    model = a_model; gpu = a_gpu; ranks = n; stage = a_stage
     batch = ""
     recompute = untuned = fast = 0
     set_shape()
@@ -474,12 +474,12 @@ function set_column(column) {
     else set_case("d48", "h100", 8, 3)
 }
 
-function print_case(name, a_model, a_card, n, a_stage) {
-    set_case(a_model, a_card, n, a_stage)
+function print_case(name, a_model, a_gpu, n, a_stage) {
+    set_case(a_model, a_gpu, n, a_stage)
     row(sprintf("%s\t%d\t%.1f\t%.1f\t%.0f\t%.0f\t%.0f", name, B, ideal, expected, tokens_a_s, tflops,
                 held / 1e9))
 }
-# Made by hand, of the case before it.
+# Made by hand, for the previous case.
 function print_second_estimate(least, most) {
     row(sprintf("the same, second estimate\t%d\t\t%d to %d\t%.0f to %.0f\t%.0f to %.0f\t", B, least, most,
                 tokens_a_s * expected / most, tokens_a_s * expected / least, tflops * expected / most,
@@ -495,13 +495,13 @@ function print_cases() {
     print_case("124M, one H200, stage 3", "d12", "h200", 1, 3)
     print_case("124M, eight H100, stage 1", "d12", "h100", 8, 1)
     print_case("1558M, eight H100, stage 3", "d48", "h100", 8, 3)
-    print "\nDoubted: 124M on eight H100, since llm.c's public run of 45 minutes takes 138 ms a step.\n"
+    print "\nDoubted: 124M on eight H100, because llm.c's public run of 45 minutes takes 138 ms a step.\n"
 }
 
 function print_pair(text, i) { row(text "\t" sprintf("%.1f\t%.1f", pair[i, 1], pair[i, 2])) }
 function take_pair(i, column, ms) { pair[i, column] = ms }
 
-# How many ms longer the step takes with another option.
+# How many ms longer a step takes with another option.
 function print_option(text, option,    column, before) {
     for (column = 1; column <= 2; column++) {
         set_column(column)
@@ -515,14 +515,14 @@ function print_option(text, option,    column, before) {
     print_pair(text, "option")
 }
 function print_options() {
-    heading("ms a step longer\t124M, one H200\t1558M, eight H100", "-78 15 18")
-    print_option("without --tune: each product by the heuristic's first algorithm", "untuned")
+    heading("additional ms per step\t124M, one H200\t1558M, eight H100", "-78 15 18")
+    print_option("without --tune: each matmul with the heuristic's first algorithm", "untuned")
     print_option("-r 1: GELU recomputed", "recompute")
     print_option("--attention cudnn-fast", "fast")
     print ""
 }
 
-# How much less time the step takes if an assumption is off by so much.
+# How much less time a step takes if an assumption is off by this factor.
 function print_assumption_worth(text, keys, factor,    column, n, i, key, after) {
     n = split(keys, key, " ")
     for (column = 1; column <= 2; column++) {
@@ -539,8 +539,8 @@ function print_summary() {
     not_measured()
     print_cases()
     print_options()
-    heading("ms a step saved, if better than assumed\t124M, one H200\t1558M, eight H100", "-78 15 18")
-    print_assumption_worth("products 5 % faster", "wide gelu weight head", 1.05)
+    heading("ms per step saved, if better than assumed\t124M, one H200\t1558M, eight H100", "-78 15 18")
+    print_assumption_worth("matmuls 5 % faster", "wide gelu weight head", 1.05)
     print_assumption_worth("device memory 5 % faster", "copy", 1.05)
     print_assumption_worth("attention 25 % faster, both ways", "attention attention_backward", 1.25)
     print_assumption_worth("no gaps between kernels", "gap", 0)
@@ -549,7 +549,7 @@ function print_summary() {
 
 # --------------------------------------------------------------------------------------------------- measured
 
-# Returns the model's name for a kernel's demangled name in a profile; "" if the model has none. The first
+# Returns the model's group for a kernel's demangled name in a profile; "" if there is none. The first
 # pattern that matches counts.
 function group_of_kernel(name) {
     if (name ~ /nccl.*AllGather/) return "gathers"
@@ -567,7 +567,7 @@ function group_of_kernel(name) {
     if (name ~ /sum_squares|add_up/) return "norm"
     if (name ~ /adamw/) return "adamw"
     if (name ~ /sum_ranks|accumulate/) return "sums"
-    if (name ~ /nvjet|gemm|cutlass|cublas|splitK|xmma/) return "products"
+    if (name ~ /nvjet|gemm|cutlass|cublas|splitK|xmma/) return "matmuls"
     if (name ~ /memset|Memset|clear/) return "clear"
     if (name ~ /memcpy|Memcpy|convert/) return "copies"
     return name ~ /sum_kernel/ ? "loss" : ""
@@ -581,7 +581,7 @@ function take_kernel(text, at,    n, i, cell, group) {
     for (i = 2; i <= 5; i++)
         if (n != 5 || !is_number(cell[i]))
             fail("option --measured " measured ", line " at \
-                 ": needs name, launches, ms, bytes read and bytes written, parted by tabs")
+                 ": needs name, launches, ms, bytes read and bytes written, separated by tabs")
     kernels++
     group = group_of_kernel(cell[1])
     if (group == "") unknown[++unknowns] = cell[2] " launches, " cell[3] " ms: " cell[1]
@@ -599,7 +599,7 @@ function take_measured(    text, at) {
         if (text != "") take_kernel(text, at)
     }
     close(measured)
-    if (!kernels) fail("option --measured " measured ": there is no kernel in it")
+    if (!kernels) fail("option --measured " measured ": it has no kernel")
 }
 
 function sum_groups(    i, g) {
@@ -634,11 +634,11 @@ function measured_row(text, g) {
 function print_measured(    i, n, part) {
     sum_groups()
     print ""
-    heading("kernels\tlaunches\tmeasured\texpected ms\tmeasured\tratio\texpected GB\tmeasured\tspeed then",
+    heading("kernels\tlaunches\tmeasured\texpected ms\tmeasured\tratio\texpected GB\tmeasured\tspeed",
             "-40 8 8 11 8 6 11 8 -14")
     n = split("encoder;encoder;layernorm;layernorm, with residual too;" \
-              "attention;attention;gelu;GELU;products;products, all of them;softmax;softmax, cross-entropy;" \
-              "loss;sum of losses;layernorm_backward;layernorm backward;bias;biases on their own;" \
+              "attention;attention;gelu;GELU;matmuls;all matmuls;softmax;softmax, cross-entropy;" \
+              "loss;sum of losses;layernorm_backward;layernorm backward;bias;separate biases;" \
               "partial;partial sums;attention_backward;attention backward;" \
               "encoder_backward;encoder backward;clear;memory cleared;copies;memcpy;" \
               "gathers;NCCL, gathers;reductions;NCCL, reductions;" \

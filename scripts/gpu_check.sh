@@ -210,7 +210,7 @@ beside_model() {
         END { for (k in n) if (n[k] > 0) print k, n[k], least(ms[k]), least(r[k]), least(w[k]) }' \
         OFS='\t' "$out/ncu-0.log" "$out/ncu-1.log" >"$out/kernels.tsv"
     record model 60 bash dev/gpu_model.sh --model "$model" --batch "$B" --length "$T" --recompute 0 \
-        --card "$(grep -m1 -oE 'H[12]00' "$out/versions.log" | tr H h)" --measured "$out/kernels.tsv"
+        --gpu "$(grep -m1 -oE 'H[12]00' "$out/versions.log" | tr H h)" --measured "$out/kernels.tsv"
 }
 memcheck() {        # TEST
     command -v compute-sanitizer >/dev/null || { skip "memcheck-$1" 'compute-sanitizer is not here'; return; }

@@ -54,7 +54,7 @@ T=1024 BT=$((64 * 1024)) C=768 L=12 Vp=50304 P=124475904
 # of a product over the keys that a causal mask leaves: heads of 64, 64 rows, 12 heads
 heads_flops=$((2 * 64 * 64 * 12 * T * (T + 1) / 2))
 need 'parameters' grep -q "^d12, $P parameters, B 64, T 1024" "$out"
-need 'it does not say that nothing is measured' grep -q 'no card has been measured' "$out"
+need 'it does not say that nothing is measured' grep -q 'no GPU has been measured' "$out"
 need 'each assumption has its basis' [ "$(grep -cE '  (assumed|doubted: .+)$' "$out")" = 24 ]
 need 'the doubted ones' [ "$(grep -c '  doubted: ' "$out")" = 4 ]
 need 'flops: six for each parameter of a product and token, and attention' \
@@ -73,9 +73,9 @@ need 'bytes of the norm' is 'plugin: gradient norm' $READ $((2 * P)) 9
 need 'sums' sums_hold
 end
 
-begin 'several cards'
+begin 'several GPUs'
 P=1557686400 L=48
-model --model d48 --card h100 --ranks 8 --stage 3
+model --model d48 --gpu h100 --ranks 8 --stage 3
 need 'parameters' grep -q "^d48, $P parameters, B 16, T 1024, bf16, on 8 H100, stage 3" "$out"
 need 'each unit is gathered twice' is 'plugin: gathers' $WRITTEN $((2 * 2 * P)) 9
 need 'and reduced once, seven eighths of it from others' is 'plugin: reductions' $READ $((2 * P / 8 * 7)) 9
@@ -85,7 +85,7 @@ need 'the first block is waited for' is 'plugin: gathers, exposed' $WRITTEN \
     $((2 * (12 * 1600 * 1600 + 13 * 1600))) 9
 need 'a reduction is one group' is 'plugin: reductions' $LAUNCHES $((L + 1)) 0
 need 'sums' sums_hold
-model --model d48 --card h100 --ranks 8 --stage 1
+model --model d48 --gpu h100 --ranks 8 --stage 1
 need 'stage 1: gathered once' is 'plugin: gathers' $WRITTEN $((2 * P)) 9
 need 'stage 1: no gather is waited for' not grep -q 'gathers, exposed' "$out"
 need 'sums, stage 1' sums_hold
@@ -135,7 +135,7 @@ need 'layernorm: not the sum of its lines' number "($layernorm - ($lines)) ^ 2 <
 need 'layernorm' shows 'layernorm, with residual too' '25 24 * 2.500 0.9? * 9.600 3840 GB/s'
 need 'AdamW' shows 'AdamW' '13 13 0.9?? 1.000 1.0? 3.485 3.500 3500 GB/s'
 products=$(awk 'BEGIN { printf "%.0f", 6 * 65536 * (144 * 768 * 768 + 50304 * 768) / 0.060 / 1e12 }')
-need 'products' shows 'products, all of them' "* 75 * 60.000 * 12.000 $products TFLOP/s"
+need 'products' shows 'all matmuls' "* 75 * 60.000 * 12.000 $products TFLOP/s"
 need 'attention' shows 'attention' '12 12 * 4.250 * 4.800 291 TFLOP/s'
 need 'attention backward' shows 'attention backward' '* 24 * 15.000 * 3.000 * TFLOP/s'
 need 'NCCL, gathers' shows 'NCCL, gathers' '0 3 0.000 0.500 - 0.000 0.000 -'
@@ -165,21 +165,21 @@ refused 'model' '--model d13' --model d13
 refused 'a model that is a file' '--model gpt2_124M.bin' --model gpt2_124M.bin
 refused 'heads' '64 channels cannot be divided among 3 heads' --model l2h3c64v257t64
 refused 'channels' 'C must be a multiple of 8 up to 2048' --model l2h2c4096v257t64
-refused 'card' '--card a100: must be h200 or h100' --card a100
+refused 'gpu' '--gpu a100: must be h200 or h100' --gpu a100
 refused 'ranks' '--ranks 9: must be 1 to 8' --ranks 9
 refused 'stage' '--stage 4: must be 0 to 3' --stage 4
 refused 'recompute' '--recompute 3' --recompute 3
 refused 'batch' '--batch 0: must be at least 1' --batch 0
 refused 'number' '--batch 6x: must be a whole number' --batch 6x
 refused 'length' '--length 2048: must be 1 to 1024' --length 2048
-refused 'summary' 'takes no --card' --summary --card h100
-refused 'file' "$dir/none: there is no such file" --measured "$dir/none"
+refused 'summary' 'takes no --gpu' --summary --gpu h100
+refused 'file' "$dir/none: no such readable file" --measured "$dir/none"
 printf 'a kernel\t1\t2\t3\n' >"$dir/short.tsv"
 refused 'columns' 'line 1: needs name, launches' --measured "$dir/short.tsv"
 printf 'a kernel\t1\t2\t3\t4\nanother\tone\t2\t3\t4\n' >"$dir/word.tsv"
 refused 'a word for a number' 'line 2: needs name, launches' --measured "$dir/word.tsv"
 printf 'name\tlaunches\tms\tread\twritten\n' >"$dir/empty.tsv"
-refused 'no kernel' 'there is no kernel in it' --measured "$dir/empty.tsv"
+refused 'no kernel' 'it has no kernel' --measured "$dir/empty.tsv"
 end
 
 begin 'the document has what the script prints'
