@@ -1,6 +1,6 @@
 # llmc_zero: the plugin (build/libllmc_zero.a), the trainer (train_gpt2_zero) and their tests. `make help`
 # lists every target and variable: it prints the lines that begin with #? here and in the included files. A
-# build needs no network once scripts/install_deps.sh has found or installed what it names.
+# build needs no network once scripts/install_deps.sh has installed the missing packages.
 
 #? train_gpt2_zero     builds the trainer; this is what make does without a target
 .DEFAULT_GOAL := all
@@ -11,27 +11,28 @@ CC      ?= cc
 Q       := $(if $(V),,@)
 #? SAN=address|thread|fuzz  builds with sanitizers, in build/address/ ..; fuzz: for libFuzzer, with CC=clang
 SAN     ?=
-#? CUDA=yes|no|stand-in  with CUDA, without it, or on the processor, for tests; yes where nvcc 12 or newer is
+#? CUDA=yes|no|stand-in  with CUDA, without it, or emulated on the CPU (tests); yes with nvcc 12 or newer
 NVCC_12 := $(shell nvcc --version 2>/dev/null | grep -E 'release (1[2-9]|[2-9][0-9])\.')
 CUDA    ?= $(if $(SAN),no,$(if $(NVCC_12),yes,no))
 # With the stand-in for CUDA, -O1 compiles in half the time, and the tests take no longer.
 #? CFLAGS='-O3 -g'     optimization and debugging of all C; with CUDA=stand-in '-O1 -g'
 CFLAGS  ?= $(if $(filter stand-in,$(CUDA)),-O1,-O3) -g
-#? BUILD=folder        where objects and test programs go; build/ by default
+#? BUILD=folder        the folder for objects and test programs; build/ by default
 BUILD   := build$(if $(SAN),/$(SAN))$(if $(filter stand-in,$(CUDA)),/stand-in)
 SANFLAGS_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANFLAGS_thread := -fsanitize=thread
 SANFLAGS_fuzz := -fsanitize=fuzzer-no-link,address,undefined,float-cast-overflow -fno-sanitize-recover=all
-# TSan does not understand OpenMP's barriers, and clang may be without OpenMP, so a rank has one thread there,
-# and its tasks' threads.
+# TSan does not understand OpenMP's barriers, and clang may lack OpenMP, so there a rank has one thread
+# besides its tasks' threads.
 OPENMP  := $(if $(filter thread fuzz,$(SAN)),,-fopenmp)
 WARN    := -Wall -Wextra -Wno-unknown-pragmas $(if $(filter fuzz,$(SAN)),-Wno-missing-field-initializers)
 BASE    := -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(OPENMP) $(SANFLAGS_$(SAN)) -fno-math-errno \
            -fno-trapping-math -MMD -MP -I.
 
-# Make runs one job for each core unless the user gave -j, and keeps together what a job prints. Goals that
-# run programs print as they go instead. If one of them or clean is given among others, they run one by one.
-#? -j N                runs N jobs at once; by default one for each core
+# Make runs one job per core unless the user gave -j, and prints each job's output as a block. Goals that run
+# programs print immediately instead. If one of them, or clean, is given with other goals, they run one by
+# one.
+#? -j N                runs N jobs at once; by default one per core
 ifeq ($(filter -j% --jobs% --jobserver%,$(MAKEFLAGS) $(shell printenv MAKEFLAGS)),)
 MAKEFLAGS += -j$(shell nproc)
 endif
@@ -42,12 +43,12 @@ endif
 ifneq ($(and $(filter $(RUN_PROGRAMS) clean,$(MAKECMDGOALS)),$(word 2,$(MAKECMDGOALS))),)
 .NOTPARALLEL:
 endif
-# A program that runs make again starts jobs of its own.
+# Removes this make's flags, so that a program that runs make again chooses its own number of jobs.
 WITHOUT_FLAGS := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
-# To be called with a + before it, without which make would give it one job.
+# Call it with a + before it, or make gives it only one job.
 SUBMAKE := $(MAKE) --no-print-directory
 
-# The plugin is built by its own file, as in any trainer.
+# The plugin is built by zero.mk, as in any trainer.
 ZERO_BUILD  := $(BUILD)
 ZERO_OPT    := $(CFLAGS) $(SANFLAGS_$(SAN))
 ZERO_OPENMP := $(OPENMP)
@@ -55,7 +56,7 @@ ifeq ($(CUDA),stand-in)
 include tests/cuda/stand_in.mk
 else
 ZERO_CUDA   := $(CUDA)
-#? NCCL=no             builds without NCCL where its header is
+#? NCCL=no             builds without NCCL even if its header is found
 ZERO_NCCL   := $(NCCL)
 endif
 include llmc_zero/zero.mk
@@ -66,7 +67,7 @@ include gpt2/cuda.mk
 endif
 include dev/dev.mk
 
-# ---- the trainer: plain C, the part of it that has the model's layers named .cu like llm.c's
+# ---- the trainer: plain C; the file with the layer loops is named .cu like llm.c's
 TRAINER     := $(if $(SAN)$(filter stand-in,$(CUDA)),$(BUILD)/,)train_gpt2_zero
 TRAINER_OBJ := $(BUILD)/train_gpt2_zero.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard trainer/*.c))
 $(BUILD)/train_gpt2_zero.o: train_gpt2_zero.cu $(BUILD)/flags
@@ -89,21 +90,21 @@ help:
 	    { line = sprintf("  %-21s %s\n", $$1, $$2) } \
 	    $$1 ~ /=|^-/ { variables = variables line; next } { targets = targets line } \
 	    END { printf "make TARGET... [VARIABLE=value]...\n\nTargets:\n%s\nVariables:\n%s", targets, variables }'
-#? deps                installs what is missing (scripts/install_deps.sh)
+#? deps                installs missing packages (scripts/install_deps.sh)
 deps:
 	@$(WITHOUT_FLAGS) scripts/install_deps.sh
-#? demo                from nothing to a GPT-2 that trains under ZeRO-3 on two ranks and writes a story
+#? demo                builds all, trains a small GPT-2 with ZeRO-3 on two ranks and writes a story
 #? TEXT=my.txt         make demo: trains on your own text
-#? STEPS=3000          make demo: how many steps
+#? STEPS=3000          make demo: number of steps
 demo: deps
 	+@$(SUBMAKE) train_gpt2_zero $(if $(TEXT),$(TOKENS))
 	@$(WITHOUT_FLAGS) scripts/demo.sh
-#? plots               pictures of the run in RUN
+#? plots               draws pictures of the run in RUN
 #? RUN=folder          make plots: the folder of a run, or of the runs of scripts/compare_stages.sh
 plots:
 	@$(WITHOUT_FLAGS) scripts/install_deps.sh plots
 	@$(WITHOUT_FLAGS) scripts/plots.sh $(RUN)
-#? clean               removes everything that was built
+#? clean               removes all build results
 clean:
 	rm -rf build train_gpt2_zero
 	rm -f $(STORIES)

@@ -1,4 +1,4 @@
-# What prepares data, the example, and the benchmarks.
+# Data preparation, the example, and the benchmarks.
 EXAMPLE  := $(BUILD)/mlp_zero
 TOKENS   := $(BUILD)/make_tokens
 STORIES  := data/stories_train.bin data/stories_val.bin data/stories_tokenizer.bin
@@ -14,7 +14,7 @@ $(BUILD)/make_stories: dev/data/make_stories.c dev/data/byte_tokenizer.h
 	$(Q)$(CC) $(DATA_CFLAGS) $< -o $@
 TOKENS_SRC := dev/data/make_tokens.c $(patsubst %,gpt2/%.c,bpe vocabulary tokenizer disk gpt2_error)
 TOKENS_INC := dev/data/byte_tokenizer.h $(patsubst %,gpt2/%.h,bpe vocabulary tokenizer disk gpt2_error)
-#? build/make_tokens   builds the program that turns text into tokens (docs/data.md)
+#? build/make_tokens   builds the program that converts text to tokens (docs/data.md)
 $(TOKENS): $(TOKENS_SRC) $(TOKENS_INC) | probes
 	@test -n "$(HAVE_PCRE)" || { echo "PCRE2 is missing: scripts/install_deps.sh installs it"; exit 1; }
 	@mkdir -p $(@D) && echo "  cc   $@"
@@ -28,10 +28,10 @@ data: $(STORIES)
 $(BUILD)/bench/%: dev/bench/%.c $(wildcard dev/bench/*.h) $(ZERO_OBJ) $(STAND_IN_OBJ) | $(NCCL_SO)
 	@mkdir -p $(@D) && echo "  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. $(filter %.c %.o,$^) -o $@ $(LIBS)
-#? bench               measures speed and memory of a training step, and of the parts on their own
-#? PEERS=python        make bench: a Python with torch, and with DeepSpeed where it is, to compare with
-#? ROUNDS=1            make bench: how often each program runs; medians are quoted
-#? STEPS=8             make bench: how many steps a run has
-#? NVME=folder         make bench: a folder on the disk that files are measured on, beside fio
+#? bench               measures speed and memory of a training step and of its parts
+#? PEERS=python        make bench: a Python with torch and optionally DeepSpeed, for comparison
+#? ROUNDS=1            make bench: runs of each program; medians are printed
+#? STEPS=8             make bench: steps per run
+#? NVME=folder         make bench: a folder on the disk to measure, compared with fio
 bench: train_gpt2_zero $(patsubst dev/bench/%.c,$(BUILD)/bench/%,$(wildcard dev/bench/*.c))
 	@$(WITHOUT_FLAGS) dev/bench/bench.sh

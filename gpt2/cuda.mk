@@ -8,13 +8,13 @@ CUDA_COMPILE = $(ZERO_NVCC) -std=c++17 -O3 -lineinfo $(ZERO_CUDA_ARCH) -Xcompile
 HAVE_CUBLASLT := $(call have,\#include <cublasLt.h>\n)
 LIBS         += -lstdc++
 FRONTEND     := third_party/cudnn_frontend/include
-#? CUDNN_HOME=folder   where cuDNN's include/ and lib/ are; the CUDA toolkit's folder by default
+#? CUDNN_HOME=folder   the folder with cuDNN's include/ and lib/; the CUDA toolkit's by default
 CUDNN_HOME   ?= $(ZERO_CUDA_HOME)
 CUDNN_H      := $(or $(wildcard $(CUDNN_HOME)/include/cudnn.h),$(call have,\#include <cudnn.h>\n))
 HAVE_CUDNN   := $(and $(CUDNN_H),$(wildcard $(FRONTEND)/cudnn_frontend.h))
 FOUND_FOR_CUDA := , with$(if $(HAVE_CUDNN),,out) cuDNN and with$(if $(filter yes,$(ZERO_NCCL)),,out) NCCL
 ifneq ($(HAVE_CUDNN),)
-# pip's wheel installs cuDNN without the name that -lcudnn looks for.
+# pip's wheel installs cuDNN without the file name that -lcudnn needs.
 CUDNN_FILES  := $(wildcard $(CUDNN_HOME)/lib64/libcudnn.so* $(CUDNN_HOME)/lib/libcudnn.so*)
 CUDNN_ONLY_9 := $(and $(filter %.so.9,$(CUDNN_FILES)),$(if $(filter %.so,$(CUDNN_FILES)),,yes))
 LINK_CUDNN   := $(if $(CUDNN_ONLY_9),-l:libcudnn.so.9,-lcudnn)

@@ -1,4 +1,4 @@
-# The model's layers on the CPU. They may use fused multiply-add; the plugin has its own flags and does not.
+# The model's layers on the CPU. They may use fused multiply-add; the plugin's flags do not allow it.
 GPT2_CFLAGS := $(BASE) -ffp-contract=fast
 GPT2_CUDA   :=
 GPT2_OBJ    := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %_cuda.c,$(wildcard gpt2/*.c)))
@@ -11,16 +11,16 @@ LIBS        += $(if $(HAVE_PCRE),-lpcre2-8)
 HAVE_DNNL   := $(call have,\#include <oneapi/dnnl/dnnl.h>\n)
 
 .PHONY: probes
-#? probes              says what of the things that the build needs is on this machine
+#? probes              prints which build dependencies are installed on this machine
 probes: zero_needs
-	@echo "found: what the plugin needs, oneDNN $(or $(HAVE_DNNL),no), PCRE2 $(or $(HAVE_PCRE),no)," \
+	@echo "found: the plugin's libraries, oneDNN $(or $(HAVE_DNNL),no), PCRE2 $(or $(HAVE_PCRE),no)," \
 	      "io_uring $(ZERO_URING), cmocka $(or $(HAVE_CMOCKA),no); CUDA $(CUDA)$(FOUND_FOR_CUDA); compiler $(CC)"
 	@test -n "$(HAVE_DNNL)" || \
 	    { echo "something is missing: scripts/install_deps.sh installs it, or make demo"; exit 1; }
 	@test -n "$(or $(filter-out yes,$(CUDA)),$(HAVE_CUBLASLT))" || \
 	    { echo "cublasLt.h is missing: install cuBLAS's headers, or build with CUDA=no"; exit 1; }
 
-# The file with the flags changes when they do, and then the objects are rebuilt.
+# This file changes when the flags change; then the objects are rebuilt.
 GPT2_FLAGS = $(GPT2_CFLAGS) $(GPT2_CUDA) $(CUDA_COMPILE)
 $(BUILD)/flags: probes
 	@mkdir -p $(@D)

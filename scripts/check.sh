@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# make check: dependence and format, static analysis, the tests under ASan and UBSan, the threads under TSan.
+# make check: dependencies, format, static analysis, the tests under ASan and UBSan, the threads under TSan.
 #   KILLS=30 make check      kills and stops more ranks
-#   KILL_SAVES=1000 make check    kills more ranks that save
-#   FUZZ=600 make check      fuzzes each reader of files for so many seconds
-#   LLMC=folder make check   builds this llm.c with the plugin, where nvcc is, instead of fetching one
+#   KILL_SAVES=1000 make check    kills more ranks during a save
+#   FUZZ=600 make check      fuzzes each file reader for this many seconds
+#   LLMC=folder make check   builds this llm.c with the plugin (if nvcc is installed) instead of cloning it
 set -eu
 cd "$(dirname "$0")/.."
 scripts/install_deps.sh check
@@ -20,8 +20,8 @@ say() {             # STATUS WHAT
         failed=$((failed + 1))
     fi
 }
-# try LOG WHAT COMMAND...: runs the command, whose output goes to build/LOG.log. Prints a line about it, with
-# the closing line of a test; and if it fails, the end of its output without what passed.
+# try LOG WHAT COMMAND...: runs the command with its output in build/LOG.log. Prints a line about it, with the
+# last line of a test. If it fails, prints the end of its output, without the cases that passed.
 try() {
     local log=build/$1.log what=$2 status=0 last
     shift 2
@@ -32,7 +32,7 @@ try() {
     say $status "$what"
 }
 build() { make --no-print-directory "$@"; }
-# beside FUNCTION: runs it beside what follows; join waits for it, and prints its lines.
+# beside FUNCTION: runs it in the background; join waits for it and prints its lines.
 beside() {
     (failed=0; "$1"; exit "$failed") >"build/$1.out" 2>&1 &
     lane=$1 lane_pid=$!
@@ -47,7 +47,7 @@ join() {
 # ---- dependence, format and static analysis
 
 analysis() {
-    try house 'who may use whom, and the format' tests/test_house.sh build/stand-in
+    try house 'dependencies and format' tests/test_house.sh build/stand-in
     local defined=(-D_OPENMP=201511 -D__x86_64__ -DZERO_HAVE_CUDA -DGPT2_CUDA)
     local undefined=(-U__cplusplus -U__CUDACC__ -UCUDA_STAND_IN -UGPT2_CUDNN)
     try cppcheck cppcheck cppcheck -j 2 --quiet --error-exitcode=1 --inline-suppr --std=c11 --enable=warning \
@@ -55,7 +55,7 @@ analysis() {
         $(find llmc_zero gpt2 trainer dev -name '*.c' 2>/dev/null | sort)
 }
 
-# llm.c's own CUDA trainer with the plugin compiles and links, where nvcc is and llm.c can be had
+# llm.c's CUDA trainer with the plugin compiles and links, if nvcc and llm.c are available
 fetch_llmc() {
     local url=https://github.com/karpathy/llm.c
     timeout 60 git clone -q $url build/llm.c && git -C build/llm.c checkout -q f1e2ace
@@ -65,7 +65,7 @@ compile_llmc() {
     local llmc=${LLMC:-build/llm.c}
     if [ ! -e "$llmc/.git" ] && ! fetch_llmc >build/clone.log 2>&1; then
         rm -rf build/llm.c
-        echo "skip   llm.c's train_gpt2.cu with the plugin: there is no LLMC=folder, and fetching it fails:" \
+        echo "skip   llm.c's train_gpt2.cu with the plugin: LLMC=folder is not given, and cloning fails:" \
             "$(tail -n 1 build/clone.log)"
     else
         try llmc "llm.c's train_gpt2.cu with the plugin compiles and links" \
@@ -73,7 +73,7 @@ compile_llmc() {
     fi
 }
 
-# Ranks that hang, fail or cannot begin in the stand-in's NCCL: half a minute, so not in make test
+# Ranks that hang, fail or cannot start in the stand-in's NCCL. Takes half a minute, so not in make test
 trouble_in_nccl() {
     local how
     for how in trouble start; do
@@ -85,13 +85,13 @@ trouble_in_nccl() {
 # Disks that fail or lose power
 disks() {
     local trainer=build/stand-in/train_gpt2_zero
-    try disk_faults 'every call that concerns the output folder fails once' \
+    try disk_faults 'every call on the output folder fails once' \
         timeout 600 tests/disk_faults.sh $trainer
     try power_loss_build 'build of tests/power_loss' build CUDA=stand-in build/stand-in/tests/power_loss
     try power_loss 'the power fails at any instant' timeout 600 tests/power_loss.sh build/stand-in $trainer
 }
 
-# ---- libFuzzer, where clang has it. It takes what the tests beside it leave of the processor.
+# ---- libFuzzer, if clang has it, at the lowest priority next to the tests
 
 fuzzing() {
     local clang fuzzer=build/fuzz/tests/fuzz_readers
@@ -107,7 +107,7 @@ fuzzing() {
     fi
 }
 
-# What needs no sanitizer
+# Tests that need no sanitizer
 without_sanitizers() {
     analysis
     try gpu_check 'the list of scripts/gpu_check.sh on the stand-in for CUDA' \
@@ -116,7 +116,7 @@ without_sanitizers() {
     compile_llmc
     trouble_in_nccl
 }
-try stand_in 'build of the CUDA code for the processor' build CUDA=stand-in stand-in
+try stand_in 'build of the CUDA code for the CPU' build CUDA=stand-in stand-in
 beside without_sanitizers
 
 # ---- ASan and UBSan. They do not look for leaks: Open MPI and its libraries keep memory until the end.
@@ -130,13 +130,13 @@ try asan_trainer 'the trainer under ASan and UBSan' \
     timeout 400 tests/trainer.sh $trainer resume elastic files outputs options
 try asan_export 'exports and imports under ASan and UBSan' \
     timeout 400 tests/export.sh $trainer trips refused
-try export 'an export is what transformers reads' timeout 600 tests/export.sh $trainer transformers
+try export 'transformers reads an export' timeout 600 tests/export.sh $trainer transformers
 grep '^skip ' build/export.log || true
 try asan_folder 'the output folder under ASan and UBSan' \
     timeout 400 tests/folder.sh $trainer logs branches verify names listing
 try net 'ranks in network namespaces' timeout 60 tests/net_namespaces.sh build/address/tests/test_net
 join
-# These measure seconds, so they run one after the other; they mostly wait, and what runs beside them yields.
+# These tests measure seconds, so they run one after the other. They mostly wait, and fuzzing yields.
 beside fuzzing
 try asan_start "ranks without MPI, killed and stopped $kills times, under ASan and UBSan" \
     env KILLS="$kills" timeout 400 tests/start.sh $trainer
@@ -145,12 +145,12 @@ try multi_node 'the recipes for several machines, on hosts' \
 try kills "ranks killed and stopped, $kills jobs each and $kill_saves in one folder, under ASan and UBSan" \
     timeout $((kill_saves * 8 + 1100)) tests/kills.sh $trainer "$kills" "$kill_saves"
 join
-# Alone: a rank that syncs says nothing meanwhile, and others would keep the disk busy.
+# Alone, because a rank does not report while it syncs, and other tests would keep the disk busy.
 try slow_disks 'ranks whose disks differ in speed, under ASan and UBSan' \
     env OMP_NUM_THREADS=1 timeout 200 mpirun --oversubscribe -np 3 build/address/tests/mpi_slow
 cuda_under_asan() {
     local t cuda_tests=(test_layers_cuda test_device mpi_tiers_device)  # the last one makes calls fail
-    try asan_cuda 'build of the CUDA code, for the processor, with ASan and UBSan' \
+    try asan_cuda 'build of the CUDA code, for the CPU, with ASan and UBSan' \
         build SAN=address CUDA=stand-in CFLAGS='-O1 -g' "${cuda_tests[@]/#/build/address/stand-in/tests/}"
     for t in "${cuda_tests[@]}"; do
         try "asan_$t" "$t under ASan and UBSan" \
@@ -181,4 +181,4 @@ if [ $failed != 0 ]; then
     echo "check: $failed failed"
     exit 1
 fi
-echo "check: all well"
+echo "check: all passed"

@@ -2,8 +2,8 @@
 # Trains the same few steps at ZeRO stages 0 to 3 and prints one table: memory, bytes sent, step time, loss,
 # digest of the parameters.
 # Usage: scripts/compare_stages.sh [RANKS] [trainer options...]      default: 2 ranks, 20 steps of the
-# built-in small model. The runs are left in build/compare/stage0 .. stage3 (or OUT=folder), for make plots.
-# TRAINER=program runs another one. Status 1: the digests differ where they must not. With gradient
+# built-in small model. The runs stay in build/compare/stage0 .. stage3 (or OUT=folder), for make plots.
+# TRAINER=program runs another trainer. Status 1: digests differ that must be equal. With gradient
 # accumulation (-d) stages 0 and 1 must agree, and 2 and 3.
 set -eu
 cd "$(dirname "$0")/.."
@@ -15,11 +15,11 @@ for option in "$@"; do case $option in
     --help) sed -n '2,7s/^# //p' scripts/compare_stages.sh; exit 0 ;;
     -z | -o) fail "option $option: the stages and their folders are set here (OUT=folder)" ;;
 esac; done
-[ -x "$trainer" ] || fail "$trainer is not there: make train_gpt2_zero"
+[ -x "$trainer" ] || fail "$trainer does not exist: make train_gpt2_zero"
 
-# of a key of the run's summary
+# value of a key in the run's summary
 value() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$folder/summary.json"; }
-# a number of the line about the batch
+# a number from the line about the batch
 batch() { sed -nE "s/^batch .* $1.*/\1/p" "$folder.screen"; }
 
 mkdir -p "$out"
@@ -31,7 +31,7 @@ for stage in 0 1 2 3; do
     mpirun --oversubscribe -np "$ranks" "$trainer" -x 20 -v 0 -s 0 "$@" -z $stage -o "$folder" \
         >"$folder.screen" 2>&1 </dev/null || {
         grep -a '^train_gpt2_zero: ' "$folder.screen" >&2 || tail -n 3 "$folder.screen" >&2
-        fail "stage $stage failed; all it said is in $folder.screen"
+        fail "stage $stage failed; its output is in $folder.screen"
     }
     hashes+=("$(value params_hash)")
     rows+=("$stage $(value model_state_bytes) $(value working_bytes) $(value activation_bytes) $(value \
@@ -41,7 +41,7 @@ done
 [ ! -t 2 ] || printf '\r            \r' >&2
 
 grep -E '^(model|batch|numbers) ' "$folder.screen"
-printf '%s\n' '' '       memory of a rank, MiB                         sent a step,    median' \
+printf '%s\n' '' '       memory of a rank, MiB                       sent per step,    median' \
     'stage   states  working  activations  together    MiB a rank   step, ms       loss  params_hash'
 printf '%s\n' "${rows[@]}" | awk '{ M = 1048576
     printf "%5d %8.1f %8.1f %12.1f ", $1, $2 / M, $3 / M, $4 / M
@@ -52,9 +52,9 @@ micro=$(batch '([0-9]+) micro-batches')
 if [ "${hashes[0]}" != "${hashes[1]}" ] || [ "${hashes[2]}" != "${hashes[3]}" ]; then
     fail 'the digests differ within stages 0 and 1 or within 2 and 3: this is a bug'
 elif [ "${hashes[0]}" = "${hashes[2]}" ]; then
-    echo 'All four stages have computed the same bits.'
+    echo 'All four stages computed the same bits.'
 elif [ "${micro:-1}" -gt 1 ]; then
-    echo "With $micro micro-batches: stages 0 and 1 have computed the same bits, and so have 2 and 3."
+    echo "With $micro micro-batches: stages 0 and 1 computed the same bits, and so did 2 and 3."
 else
     fail 'the digests of stages 0 and 2 differ: this is a bug'
 fi

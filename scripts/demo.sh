@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# make demo: a GPT-2 of 0.8 million parameters learns to write stories, under ZeRO-3 on two ranks, in about a
-# minute. make demo TEXT=my.txt: the same from your own text, byte by byte; its first tenth, at most 100000
-# bytes, is for validation.
+# make demo: trains a GPT-2 of 0.8 million parameters to write stories, with ZeRO-3 on two ranks, in about a
+# minute. make demo TEXT=my.txt: the same with your own text, byte by byte; its first tenth, at most 100000
+# bytes, is used for validation.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/mpi_env.sh
@@ -9,10 +9,10 @@ out=build/demo
 data=""
 if [ -n "${TEXT:-}" ]; then
     least=10500 # validation takes a tenth, and two ranks take 1024 tokens at once
-    [ -f "$TEXT" ] || { echo "TEXT=$TEXT: there is no such file" >&2; exit 1; }
+    [ -f "$TEXT" ] || { echo "TEXT=$TEXT: no such file" >&2; exit 1; }
     size=$(stat -L -c %s "$TEXT")
     [ "$size" -ge $least ] || {
-        echo "TEXT=$TEXT: $size bytes of text are too few to train on; give at least $least" >&2
+        echo "TEXT=$TEXT: $size bytes of text are not enough for training; at least $least are needed" >&2
         exit 1
     }
     mkdir -p data
@@ -25,7 +25,7 @@ mkdir -p build
 command="mpirun --oversubscribe -np 2 ./train_gpt2_zero -z 3 -v 500 --temperature 0.7 -x ${STEPS:-3000} -o "\
 "$out$data"
 echo "\$ $command"
-# On a terminal the trainer draws a bar. Elsewhere each step prints a line: a screenful is enough, all of them
-# are in $out/main.log.
+# On a terminal the trainer draws a progress bar. Elsewhere each step prints a line: show a screenful of them;
+# $out/main.log has all.
 if [ -t 1 ]; then $command; else $command | awk '!/^step / || ++n % 250 == 1 { print; fflush() }'; fi
 echo "logs and figures: $out/main.log, $out/metrics.jsonl, $out/summary.json"

@@ -2,17 +2,17 @@
 # Downloads data and models in llm.c's formats into data/. Usage: scripts/download.sh WHAT...
 #   tokenizer           GPT-2's tokenizer, data/gpt2_tokenizer.bin
 #   tinyshakespeare     data/tiny_shakespeare_train.bin, _val.bin: 338028 tokens
-#   tinystories         data/tinystories_train.bin, _val.bin: 2.2 GB of text, made into tokens here
+#   tinystories         data/tinystories_train.bin, _val.bin: 2.2 GB of text, converted to tokens here
 #   fineweb[:N]         data/fineweb_val_000000.bin and the first N of 103 training shards (1), 200 MB each
 #   fineweb-edu[:N]     data/edu_fineweb_val_000000.bin and the first N of 1001 training shards (1), 200 MB
 #                       each
 #   gpt2:124M           data/gpt2_124M.bin, 498 MB; gpt2:124M_bf16: data/gpt2_124M_bf16.bin, 249 MB
-# The same command goes on where it was interrupted, and checks what is there. From https://huggingface.co, or
-# LLMC_ZERO_MIRROR, a URL.
+# After an interruption the same command continues; it also checks existing files. Downloads from
+# https://huggingface.co, or from the URL LLMC_ZERO_MIRROR.
 #
-# Checksums: those written here are of files that were compared. For the others the server's own is taken
-# where it sends one (X-Linked-Etag, for large files); without, size and header are all that can be checked.
-# Every file's SHA-256 is noted beside it, in NAME.sha256, and later runs check against that.
+# Checksums in this script are of files that were compared. For other files the server's checksum is used if
+# it sends one (X-Linked-Etag, for large files); without it only size and header can be checked. Every file's
+# SHA-256 is stored next to it, in NAME.sha256, and later runs check against it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mirror=${LLMC_ZERO_MIRROR:-https://huggingface.co}
@@ -23,7 +23,7 @@ meter=$([ -t 2 ] && echo --progress-bar || echo --silent)
 die() { echo "download.sh: $*" >&2; exit 1; }
 checksum() { sha256sum "$1" | cut -d ' ' -f 1; }
 
-# The size that the file must have by its own header; empty: any.
+# The size that the file must have according to its header; empty: any.
 expected_size() {
     local h
     read -ra h < <(od -An -tu4 -N 32 -w32 "$1")
@@ -36,7 +36,7 @@ expected_size() {
         *) echo "no header" ;;
     esac
 }
-# Empty, or what is wrong with the file of this name and this SHA-256 (empty: unknown).
+# Prints the fault of the file with this name and SHA-256 (empty: unknown), or nothing.
 fault() {
     local file=$1 name=$2 sum=$3 size expected is
     size=$(stat -c %s "$file")
@@ -46,7 +46,7 @@ fault() {
         [ "$size" -lt 1024 ] || expected=$(expected_size "$file")
         [ "$expected" != "no header" ] || { echo "it is not in one of llm.c's formats"; return; }
         [ "${expected:-$size}" = "$size" ] || {
-            echo "it has $size bytes, but its header stands for $expected"
+            echo "it has $size bytes, but according to its header $expected"
             return
         }
     fi
@@ -55,25 +55,24 @@ fault() {
     [ "$is" = "$sum" ] || echo "its SHA-256 is $is, expected $sum"
 }
 
-# The SHA-256 that the server gives for a file, or nothing.
+# The SHA-256 that the server sends for a file, or nothing.
 server_sum() {
     curl -sI --max-time 30 "$1" | tr -d '\r' | sed -nE 's/^x-linked-etag: *"?([0-9a-f]{64})"?$/\1/Ip' || true
 }
 
-# curl's exit status in words.
+# The meaning of curl's exit status.
 reason() {
     case $1 in
         5|6|7|28|35) echo \
-            "no network, or $mirror does not answer; the same command goes on where this one stopped" ;;
-        18|52|55|56|92) echo "the connection broke; the same command goes on where this one stopped" ;;
-        22|37) echo "there is no such file, or it may not be read" ;;
+            "no network, or $mirror does not answer; run the same command again to continue" ;;
+        18|52|55|56|92) echo "the connection broke; run the same command again to continue" ;;
+        22|37) echo "no such file, or no permission to read it" ;;
         23) echo "cannot write to $data/; is the disk full?" ;;
-        33) echo "the server cannot go on in the middle of a file; remove $data/*.part and run this again" ;;
+        33) echo "the server cannot resume a file; remove $data/*.part and run this again" ;;
         *) echo "curl ended with status $1" ;;
     esac
 }
-# transfer URL PART: goes on with PART, or begins it. A PART that is whole already is what the server answers
-# with 416.
+# transfer URL PART: continues or starts PART. The server answers 416 if PART is already complete.
 transfer() {
     local status=0 code
     code=$(curl -fL "$meter" --connect-timeout 20 --speed-time 60 -C - -o "$2" -w '%{http_code}' "$1") ||
@@ -81,7 +80,7 @@ transfer() {
     [ "$status" = 0 ] || [ "$code" = 416 ] || die "$1: $(reason "$status")"
 }
 
-# fetch PATH [SHA256]: a file of the mirror, whole and checked, or not there under its name.
+# fetch PATH [SHA256]: downloads a file of the mirror. It gets its final name only when complete and checked.
 fetch() {
     local url=$mirror/$1 name=${1##*/} sum=${2:-} file wrong
     file=$data/$name
@@ -89,18 +88,18 @@ fetch() {
         [ -n "$sum" ] || [ ! -e "$file.sha256" ] || sum=$(cut -d ' ' -f 1 "$file.sha256")
         wrong=$(fault "$file" "$name" "$sum")
         [ -z "$wrong" ] || die "$file: $wrong; remove it and run this again"
-        echo "$file: is there"
+        echo "$file: exists"
     else
         [ -n "$sum" ] || sum=$(server_sum "$url")
         transfer "$url" "$file.part"
         wrong=$(fault "$file.part" "$name" "$sum")
         [ -z "$wrong" ] || {
             rm -f "$file.part"
-            die "$url: $wrong; what was downloaded is removed, run this again"
+            die "$url: $wrong; the download was removed, run this again"
         }
         mv "$file.part" "$file"
         echo "$file: $(stat -c %s "$file") bytes, $([ -n "$sum" ] && echo 'SHA-256 as expected' || echo \
-            'no SHA-256 known to compare with')"
+            'no known SHA-256 to compare with')"
     fi
     [ -e "$file.sha256" ] || (cd "$data" && sha256sum "$name" >"$name.sha256.tmp" && mv "$name.sha256.tmp" \
         "$name.sha256")
@@ -148,7 +147,7 @@ get() {
             1001 ;;
         gpt2:124M|gpt2:124M_bf16) fetch "$pack/gpt2_$count.bin" ;;
         gpt2:355M|gpt2:774M|gpt2:1558M)
-            die "$1: is not published in llm.c's format; llm.c's train_gpt2.py --model gpt2-medium, "\
+            die "$1: not published in llm.c's format; llm.c's train_gpt2.py --model gpt2-medium, "\
 "gpt2-large or gpt2-xl writes it" ;;
         *) die \
             "$1: unknown; expected tokenizer, tinyshakespeare, tinystories, fineweb[:N], fineweb-edu[:N], "\
@@ -157,6 +156,6 @@ get() {
 }
 
 [ $# -gt 0 ] || { sed -n '2,/^#$/s/^# \{0,1\}//p' "$0"; exit 1; }
-command -v curl >/dev/null || die "needs curl; install it, on Debian with apt-get install curl"
+command -v curl >/dev/null || die "needs curl: apt-get install curl"
 mkdir -p "$data"
 for what in "$@"; do get "$what"; done

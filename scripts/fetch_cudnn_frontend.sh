@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Puts the headers of cuDNN's C++ frontend under third_party/cudnn_frontend/, where cudnn.h is on this machine
-# and they are not there yet. Only headers are used: 1.18 is the last version that does not also need NVRTC at
+# Downloads the headers of cuDNN's C++ frontend to third_party/cudnn_frontend/, unless they exist or this
+# machine has no cudnn.h. Only headers are used: 1.18 is the last version that does not also need NVRTC at
 # link time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -10,7 +10,7 @@ target=third_party/cudnn_frontend
 
 : "${CUDA_HOME:=/usr/local/cuda}"
 if ! echo '#include <cudnn.h>' | "${CC:-cc}" -E -I"$CUDA_HOME/include" - >/dev/null 2>&1; then
-    echo "cuDNN is not here (no cudnn.h): built without it"
+    echo "cuDNN not found (no cudnn.h): building without it"
     exit 0
 fi
 
@@ -31,7 +31,7 @@ from_git() {
 { from_wheel || from_git; } >"$work/log" 2>&1 || true
 if ! [ -e "$work/source/include/cudnn_frontend.h" ]; then
     why=$(tail -n 1 "$work/log")
-    echo "cuDNN's frontend $version could not be fetched with pip or git ($why): put its include/ into "\
+    echo "cuDNN's frontend $version could not be downloaded with pip or git ($why): copy its include/ to "\
 "$target by hand" >&2
     exit 1
 fi

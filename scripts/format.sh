@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Checks the format of what is shipped: lines of at most 110 columns, no tabs outside of makefiles, no
-# trailing blanks, and C as clang-format 14 writes it, where that is installed (scripts/install_deps.sh check
-# installs it). Prints a line for each violation, and fails if there is one. Usage: scripts/format.sh [ROOT]
-# tests/fake_llmc/ imitates llm.c, and so keeps llm.c's format.
+# Checks the format of all shipped files: at most 110 columns, no tabs except in makefiles, no trailing
+# blanks, and C as formatted by clang-format 14, if it is installed (scripts/install_deps.sh check installs
+# it). Prints a line for each violation, and fails if there is one. tests/fake_llmc/ imitates llm.c and keeps
+# its format.
+# Usage: scripts/format.sh [ROOT]
 set -eu
 cd "${1:-$(dirname "$0")/..}"
 found=0
@@ -27,10 +28,10 @@ perl -CSD -ne '
 
 format=$(command -v clang-format-14 || true)
 if [ -n "$format" ]; then
-    said=$(mktemp)
-    trap 'rm -f "$said"' EXIT
+    log=$(mktemp)
+    trap 'rm -f "$log"' EXIT
     printf '%s\n' "${files[@]}" | grep -E '\.(c|h|cu|cuh|cpp)$' |
-        xargs -r "$format" --dry-run -Werror 2>"$said" || found=1
-    grep -E '^[^ ]*:[0-9]+:' "$said" || true
+        xargs -r "$format" --dry-run -Werror 2>"$log" || found=1
+    grep -E '^[^ ]*:[0-9]+:' "$log" || true
 fi
 exit $found

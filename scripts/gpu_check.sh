@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # The first hour on a GPU: a numbered list of commands, and a recorder that runs each with a time limit and
-# writes down at once what it found, with the GPU's clock, power and memory meanwhile.
+# immediately writes its results, with the GPU's clock, power and memory during the run.
 #
 # Usage: [SETTING=value]... scripts/gpu_check.sh [build | NUMBER...]
-#   build     the programs, the tokens and the CPU's gradients, into OUT/bin. It needs no GPU: the folder can
-#             be made elsewhere and carried. It has the libraries that ldd names, except NVIDIA's
-#   NUMBER    these steps, again. Without one: every command that has no result yet. Nothing begins that might
-#             not end within BUDGET_S; the next call goes on there
+#   build     builds programs, tokens and the CPU's gradients into OUT/bin. It needs no GPU: the folder can be
+#             made elsewhere and copied. It includes the libraries listed by ldd, except NVIDIA's
+#   NUMBER    repeats these steps. Without a number: runs all commands without a result. Commands that might
+#             not end within BUDGET_S are left to the next call
 #    1 versions, peaks     2 GPU tests               3 fp32 against the CPU    4 bf16 against the CPU
 #    5 a run               6 --tune                  7 llm.c                   8 PyTorch
 #    9 kernels (ncu)      10 attention's workspace  11 stages 1 to 3          12 states off the GPU
@@ -14,14 +14,14 @@
 # Settings, with their defaults:
 #   OUT=build/gpu_check     results.md, results.tsv, a log of each command, states on NVMe
 #   LLMC=  NCCL_LIB=        folders: a checkout of llm.c, for build; of a libnccl.so.2 from 2.30 on
-#   MODEL=d12 B=64 T=1024   what is timed, STEPS=30 of it;  CHECK_B=4: its batch where gradients are compared
+#   MODEL=d12 B=64 T=1024   the model to time, STEPS=30;  CHECK_B=4: its batch for comparing gradients
 #   SHAPE=l2h12c768v50257t1024   compared with batch B, because libraries choose kernels by the shape
-#   NORM=5e-4               how far loss and norm in bf16 may be from the CPU's in fp32
-#   PEAK='2 -e l1h32c4096v50257t1024 -b 8'   seconds of each peak, model and batch
+#   NORM=5e-4               tolerance of loss and norm in bf16, compared with the CPU's in fp32
+#   PEAK='2 -e l1h32c4096v50257t1024 -b 8'   seconds per peak, model and batch
 #   SIZES='d24:32 d48:8'    MODEL:B of step 14;  LARGE=: one for step 12, off unless given
-#   ATTENTION='cudnn cublaslt'   without cudnn, a build without cuDNN or NCCL passes
+#   ATTENTION='cudnn cublaslt'   without cudnn, a build without cuDNN or NCCL is accepted
 #   CUDA=yes                or stand-in, to try this script;  PYTHON=python3: with PyTorch
-#   BUDGET_S=580            seconds of a call. Its status: 0 all is done and passed, 1 a failure, 3 call again
+#   BUDGET_S=580            seconds per call. Its status: 0 all done and passed, 1 a failure, 3 call again
 set -u
 export LC_ALL=C
 out=$(realpath -m "${OUT:-$(dirname "$0")/../build/gpu_check}")
@@ -38,7 +38,8 @@ SECONDS=0 number=0
 trap '[ -z "$sampler" ] || kill $sampler' EXIT
 trap 'exit 130' INT TERM
 
-# What a log tells: ms, the median step without the first two; digests; the first loss and norm; the rest
+# Prints the figures of a log: ms, the median step without the first two; digests; first loss and norm; the
+# rest
 figures() {
     sed -E 's/[|,"{}:]+/ /g' "$1" | awk '
         function value(name,   i) { for (i = 1; i < NF; i++) if ($i == name) return $(i + 1) }
@@ -60,7 +61,7 @@ figures() {
             print (n ? n : "-") "\t" (hash ? hash : "-") "\t" (text ? text : "-")
         }'
 }
-# Of nvidia-smi's samples: MHz and W where the GPU was busy, and the MiB that came on top
+# Prints from nvidia-smi's samples: MHz and W while the GPU was busy, and the additional MiB
 conditions() {
     awk -F', *' '{ print ($4 >= 50), $1, $2, $3 }' "$1" | sort -k1,1nr -k2,2n | awk '
         NR == 1 { busy = $1; least = $4 }
@@ -73,7 +74,7 @@ forget() {          # COLUMN VALUE
     awk -F'\t' -v c="$1" -v value="$2" '$c != value' "$out/results.tsv" >"$out/new"
     mv "$out/new" "$out/results.tsv"
 }
-# put NAME RESULT SECONDS MS DIGESTS TEXT MHZ W MIB: a row of results.tsv, in place of an earlier one
+# put NAME RESULT SECONDS MS DIGESTS TEXT MHZ W MIB: writes a row of results.tsv, replacing an earlier one
 put() {
     local line
     line=$number$'\t'$(IFS=$'\t'; echo "$*")
@@ -83,7 +84,8 @@ put() {
     echo "${line//$'\t'/ | }"
 }
 skip() { [ -n "$(row "$1" 3)" ] || put "$1" "skipped: $2" - - - - - - -; }      # NAME WHY
-# record NAME LIMIT-S COMMAND...: if it has no result. It must print $want; it may fail if it prints $cannot
+# record NAME LIMIT-S COMMAND...: runs a command without a result. It must print $want; if it prints $cannot,
+# it may fail
 record() {
     local name=$1 limit=$2 log=$out/$1.log began=$SECONDS status result=ok why ms hash text mhz watts mib
     [ -z "$(row "$name" 3)" ] || return 0
@@ -91,7 +93,7 @@ record() {
     nvidia-smi -i "${gpu%%,*}" --query-gpu=clocks.sm,power.draw,memory.used,utilization.gpu -lms 200 \
         --format=csv,noheader,nounits >"$out/$name.smi" 2>/dev/null &
     sampler=$!
-    sleep 0.3       # the first sample has the memory that was in use before
+    sleep 0.3       # so that the first sample shows the memory in use before
     timeout -k 5 "$limit" "${@:3}" >"$log" 2>&1 </dev/null
     status=$?
     { kill $sampler; wait $sampler; } 2>/dev/null
@@ -103,7 +105,7 @@ record() {
     IFS=$'\t' read -r mhz watts mib < <(conditions "$out/$name.smi")
     put "$name" "$result" $((SECONDS - began)) "$ms" "$hash" "$text" "$mhz" "$watts" "$mib"
 }
-# same NAME ROW...: whether the runs ended with the same parameters and states
+# same NAME ROW...: checks that the runs ended with the same parameters and states
 same() {
     local name hashes result=ok
     hashes=$(for name in "${@:2}"; do [[ $(row "$name" 3) = skipped* ]] || row "$name" 6; done | sort -u)
@@ -113,7 +115,7 @@ same() {
 publish() {
     {
         sed 's/^/    /' "$out/versions.log" 2>/dev/null
-        printf '\n%s, B %s, T %s, bf16, nothing recomputed, attention by %s, where the row has no other\n' \
+        printf '\n%s, B %s, T %s, bf16, nothing recomputed, attention by %s, unless the row differs\n' \
             "$model" "$B" "$T" "${attentions[0]}"
         awk -F'\t' '
             NR == FNR { if ($2 == "run") run = $5; next }
@@ -123,7 +125,7 @@ publish() {
                 if (!best[who] || $5 < best[who]) best[who] = $5
             }
             { $5 = $5 "|" ($5 > 0 ? sprintf("%.3f", run / $5) : "-"); gsub(/\t/, "|"); print "|" $0 "|" }
-            END { for (who in best) print "\nBest of " who ": " best[who] " ms a step." }' OFS='\t' \
+            END { for (who in best) print "\nBest of " who ": " best[who] " ms per step." }' OFS='\t' \
             "$out/results.tsv" "$out/results.tsv"
         sed 's/^/    /' "$out/model.log" 2>/dev/null
     } >"$out/new.md"
@@ -141,7 +143,7 @@ ours() {            # NAME MODEL B OPTION...
         "${data[@]}" "${plain[@]}" -e "$2" -b "$3" --attention "${attentions[0]}" "${@:4}"
 }
 run() { ours "$1" "$model" "$B" "${@:2}"; }
-# Communicators that wait for each other share one GPU's SMs, so NCCL takes few.
+# The ranks' communicators wait for each other on one GPU, so NCCL is limited to a few SMs.
 two_ranks() {       # NAME OPTION...; what rank 1 prints is in NAME.rank1
     rm -f "$out/ranks"
     # shellcheck disable=SC2016
@@ -158,7 +160,7 @@ run_llmc() {        # NAME MODEL B GE; with -v 0 it divides by zero
         -d $(($3 * T)) -ge "$4" -v 1000000 -m 1 -h 0
 }
 of_model=(-e "$model" -b "$check_b" -x 1) of_shape=(-e "$shape" -b "$B" -x 1)
-against() {         # NAME model|shape LIMIT NORM OPTION...: the first step's gradients beside the CPU's
+against() {         # NAME model|shape LIMIT NORM OPTION...: compares a first step's gradients with the CPU's
     local -n of=of_$2
     record "$1" 240 env ZERO_POISON=1 "$bin/gpu_gate" compare "$bin/$2.gradients" "$3" "$4" "${data[@]}" \
         "${of[@]}" --device cuda "${@:5}"
@@ -184,18 +186,18 @@ insist_on_cudnn() {
     [ "$(row cudnn 3)" = ok ] || { tail -n 1 "$out/cudnn.log"; echo 'or ATTENTION=cublaslt'; finish 1; }
 }
 torch() {           # ATTENTION; 124M
-    "$python" -c 'import torch' 2>/dev/null || { skip "torch-$1" 'there is no PyTorch'; return; }
+    "$python" -c 'import torch' 2>/dev/null || { skip "torch-$1" 'no PyTorch'; return; }
     record "torch-$1" 280 "$python" dev/bench/torch_gpt2_gpu.py "$tokens" "$B" "$T" "$steps" --attention "$1"
 }
 profile() {         # STEPS; clocks and caches stay as they are
-    command -v ncu >/dev/null || { skip "ncu-$1" 'ncu is not here'; return; }
+    command -v ncu >/dev/null || { skip "ncu-$1" 'ncu not found'; return; }
     before=(ncu --clock-control none --cache-control none --csv --page raw --print-units base --metrics
         gpu__time_duration.sum,dram__bytes_read.sum,dram__bytes_write.sum)
     cannot='ERR_NVGPUCTRPERM|Failed to initialize' run "ncu-$1" -x "$1"
     before=()
 }
-# A step is what a run of one launches, less what a run of none does. ncu's CSV has each field in quotes; the
-# model takes kernel, launches, ms, bytes read, bytes written.
+# The launches of a step are those of a run of one step minus those of a run of none. ncu's CSV quotes each
+# field; the model reads kernel, launches, ms, bytes read, bytes written.
 beside_model() {
     [ "$(row ncu-1 3)" = ok ] || return 0
     awk '
@@ -213,7 +215,7 @@ beside_model() {
         --gpu "$(grep -m1 -oE 'H[12]00' "$out/versions.log" | tr H h)" --measured "$out/kernels.tsv"
 }
 memcheck() {        # TEST
-    command -v compute-sanitizer >/dev/null || { skip "memcheck-$1" 'compute-sanitizer is not here'; return; }
+    command -v compute-sanitizer >/dev/null || { skip "memcheck-$1" 'compute-sanitizer not found'; return; }
     cannot='Device not supported' record "memcheck-$1" 540 compute-sanitizer --tool memcheck \
         --report-api-errors no --error-exitcode 9 "$bin/$1"
 }
@@ -251,7 +253,8 @@ list() { cat <<'END'
 END
 }
 
-# From a copy. cudaMemAdvise has another argument in CUDA 13; where no driver is, NVML is empty functions.
+# Builds a copy. cudaMemAdvise has another argument in CUDA 13; without a driver, NVML is replaced by empty
+# functions.
 build_llmc() {
     rm -rf "$out/llm.c" && cp -r "$llmc" "$out/llm.c" && chmod -R u+w "$out/llm.c" &&
         ln -s "$PWD/third_party/cudnn_frontend" "$out/llm.c/cudnn-frontend" && cd "$out/llm.c" || return
@@ -287,8 +290,8 @@ for number; do
     forget 1 "$number"
 done
 [ "${1:-}" != build ] || { budget=1000000 build; finish 0; }
-[ -x "$trainer" ] || { echo "gpu_check.sh: no $trainer; scripts/gpu_check.sh build makes it" >&2; exit 1; }
-# The libraries that came with the programs are for what is missing here.
+[ -x "$trainer" ] || { echo "gpu_check.sh: no $trainer: run scripts/gpu_check.sh build first" >&2; exit 1; }
+# Use the copied libraries if this machine lacks some.
 ! ldd "$trainer" | grep -q 'not found' || export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$bin/lib
 while read -r number commands <&3; do
     [[ $# = 0 || " $* " = *" $number "* ]] && eval "$commands"

@@ -1,33 +1,33 @@
 #!/usr/bin/env bash
-# Installs what the project needs and does not find. It uses apt on Debian and Ubuntu; elsewhere it names the
+# Installs missing packages that the project needs. It uses apt on Debian and Ubuntu; elsewhere it prints the
 # packages and stops.
-#   scripts/install_deps.sh           what make demo and make test need
-#   scripts/install_deps.sh check     also what make check needs
-#   scripts/install_deps.sh bench     also what all of make bench needs
-#   scripts/install_deps.sh plots     also what make plots needs
+#   scripts/install_deps.sh           for make demo and make test
+#   scripts/install_deps.sh check     also for make check
+#   scripts/install_deps.sh bench     also for all of make bench
+#   scripts/install_deps.sh plots     also for make plots
 set -eu
 cd "$(dirname "$0")/.."
 
-# package | a command that succeeds where it is installed | what it is for
+# package | a command that succeeds if it is installed | purpose
 packages="gcc|command -v gcc|the compiler
-g++|command -v g++|the tests that run the CUDA kernels on the processor
+g++|command -v g++|the tests that run the CUDA kernels on the CPU
 libc6-dev|test -e /usr/include/stdio.h|the C library's headers
 make|command -v make|the build
 openmpi-bin|command -v mpirun|mpirun: the ranks
 libopenmpi-dev|command -v mpicc|MPI between the ranks
-libdnnl-dev|test -e /usr/include/oneapi/dnnl/dnnl.h|oneDNN: matrix products
+libdnnl-dev|test -e /usr/include/oneapi/dnnl/dnnl.h|oneDNN: matmuls
 libxxhash-dev|test -e /usr/include/xxhash.h|XXH3: digests and checksums
-libpcre2-dev|test -e /usr/include/pcre2.h|PCRE2: text is split into words
+libpcre2-dev|test -e /usr/include/pcre2.h|PCRE2: splits text into words
 libjansson-dev|test -e /usr/include/jansson.h|configuration files in JSON
-libsodium-dev|test -e /usr/include/sodium.h|libsodium: ranks prove that they are of the job
+libsodium-dev|test -e /usr/include/sodium.h|libsodium: authentication of the ranks
 liburing-dev|test -e /usr/include/liburing.h|io_uring: model states on NVMe
 libcmocka-dev|test -e /usr/include/cmocka.h|the unit tests
-procps|command -v pgrep|pgrep: the tests find the ranks that they send signals to"
+procps|command -v pgrep|pgrep: the tests find ranks to send signals to"
 [ "${1:-}" != check ] || packages="$packages
 cppcheck|command -v cppcheck|static analysis"
 [ "${1:-}" != bench ] || packages="$packages
-iproute2|command -v tc|ip and tc: hosts of one machine with a slow network between them
-fio|command -v fio|fio: the rate of the disks, to compare with"
+iproute2|command -v tc|ip and tc: network namespaces as hosts on a slow network
+fio|command -v fio|fio: the rate of the disks, for comparison"
 [ "${1:-}" != plots ] || packages="$packages
 gnuplot-nox|command -v gnuplot|pictures"
 
@@ -42,16 +42,16 @@ may_install() {
     command -v sudo >/dev/null 2>&1 || return 1
     sudo="sudo"
 }
-failed() {          # WHAT: with the end of what apt-get said
+failed() {          # WHAT: with the end of apt-get's output
     echo "$1 failed:" >&2
     tail -n 5 "$log" >&2
     exit 1
 }
 
 install() {         # PACKAGE...
-    printf 'Installing with apt-get, because they are missing:\n%s' "$why"
+    printf 'Installing missing packages with apt-get:\n%s' "$why"
     if ! may_install; then
-        echo "This needs root, and there is no sudo: run as root: apt-get install $*" >&2
+        echo "This needs root, and sudo is not available: run as root: apt-get install $*" >&2
         exit 1
     fi
     apt_install "$@" && return 0
@@ -68,35 +68,35 @@ while IFS='|' read -r package probe purpose; do
 done <<<"$packages"
 if [ "${#missing[@]}" != 0 ]; then
     if ! command -v apt-get >/dev/null 2>&1; then
-        echo "These are missing (Debian names), and this system has no apt-get; install them with its own" \
-            "tool, then run make again:" >&2
+        echo "These packages are missing (Debian names), and this system has no apt-get; install them with" \
+            "its package manager, then run make again:" >&2
         printf '%s' "$why" >&2
         exit 1
     fi
     install "${missing[@]}"
 fi
 
-# optional PROBE PACKAGES WITHOUT: what make check can do without
+# optional PROBE PACKAGES WITHOUT: installs PACKAGES unless PROBE succeeds, and prints WITHOUT if that fails
 optional() {
     sh -c "$1" >/dev/null 2>&1 && return
     echo "Installing with apt-get: $2"
     # shellcheck disable=SC2086
     { may_install && { apt_install $2 || { apt update && apt_install $2; }; }; } ||
-        echo "Going on without it, so $3."
+        echo "Continuing without it: $3."
 }
 if [ "${1:-}" = check ]; then
-    # Newer systems have only later versions, which format C in other ways.
+    # Newer systems have only later versions, which format C differently.
     optional 'command -v clang-format-14' clang-format-14 'the format of C is not checked'
     optional "echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
         clang -fsanitize=fuzzer,address -x c - -o '$log'" 'clang libclang-rt-dev' \
-        'the readers of files are not fuzzed, which takes libFuzzer'
+        'the file readers are not fuzzed, because clang has no libFuzzer'
 fi
 
-# NVIDIA's CUDA toolkit, cuDNN and NCCL do not come from apt: they are used where they are. Of cuDNN's
-# frontend only the headers are needed.
+# NVIDIA's CUDA toolkit, cuDNN and NCCL are not installed with apt: they are used if present. Only the headers
+# of cuDNN's frontend are needed.
 command -v nvcc >/dev/null 2>&1 || exit 0
-scripts/fetch_cudnn_frontend.sh || echo "going on without cuDNN's attention"
+scripts/fetch_cudnn_frontend.sh || echo "continuing without cuDNN's attention"
 home=$(realpath "$(command -v nvcc)")
 echo '#include <nccl.h>' | cc -I"${home%/bin/nvcc}/include" -x c -E - >/dev/null 2>&1 ||
-    echo "going on without NCCL, so between GPUs all data goes through the host:" \
-        "NVIDIA's packages libnccl2 and libnccl-dev have it"
+    echo "continuing without NCCL, so data between GPUs goes through the host:" \
+        "NVIDIA's packages libnccl2 and libnccl-dev provide it"

@@ -1,33 +1,31 @@
 #!/usr/bin/env bash
-# Draws loss.png, step_time.png and memory.png of one run, or of the runs in a folder side by side. Needs
-# gnuplot.
-# Usage: scripts/plots.sh [FOLDER]      a folder that the trainer's -o has filled, or a folder of such
-# folders; the pictures go into it.
-#                                       Default: build/compare, which scripts/compare_stages.sh fills
+# Draws loss.png, step_time.png and memory.png of one run, or compares the runs in a folder. Needs gnuplot.
+# Usage: scripts/plots.sh [FOLDER]      the trainer's -o, or a folder of several; the pictures go into it.
+#                                       Default: build/compare, written by scripts/compare_stages.sh
 set -eu
 cd "$(dirname "$0")/.."
 folder=${1:-build/compare}
 fail() { echo "plots.sh: $*" >&2; exit 1; }
 command -v gnuplot >/dev/null || fail 'gnuplot is missing: apt-get install gnuplot-nox'
 [ -d "$folder" ] || fail \
-    "$folder is not there: scripts/compare_stages.sh makes the default one, the trainer's -o one of your own"
+    "$folder does not exist: scripts/compare_stages.sh writes the default one, the trainer's -o your own"
 if [ -f "$folder/summary.json" ]; then runs=("$folder"); else runs=("$folder"/*/); fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 value() { sed -nE "s/.*\"$2\": ([0-9]+).*/\1/p" "$1/summary.json"; }
-# Of run N, from 0: file N.steps (step, loss, ms), lines in the file validation (step, loss, N), a line in
-# memory (label, bytes by class).
+# Run N, from 0, gets a file N.steps (step, loss, ms), lines in the file validation (step, loss, N), and a
+# line in the file memory (label, bytes by class).
 n=0
 for run in "${runs[@]}"; do
     run=${run%/}
     for file in summary.json metrics.jsonl main.log; do
-        [ -f "$run/$file" ] || fail "$run has no $file: it is not the folder of a finished run"
+        [ -f "$run/$file" ] || fail "$run has no $file, so it is not the folder of a finished run"
     done
     sed -nE 's/.*"step": ([0-9]+), "loss": ([^,]+),.*"ms": ([0-9.]+).*/\1 \2 \3/p' "$run/metrics.jsonl" \
         >"$work/$n.steps"
     [ "$(wc -l <"$work/$n.steps")" -ge 7 ] ||
-        fail "$run/metrics.jsonl has fewer than 7 steps: too few to draw"
+        fail "$run/metrics.jsonl has fewer than 7 steps, too few to draw"
     sed -nE "s/^s:([0-9]+) tel:(.*)/\1 \2 $n/p" "$run/main.log" >>"$work/validation"
     echo "\"$(basename "$run" | sed -E 's/^stage([0-9])$/stage \1/')\" $(value "$run" \
         model_state_bytes) $(value "$run" working_bytes)" \
@@ -41,8 +39,8 @@ if [ -s "$work/validation" ]; then
 "lc variable notitle"
     dots="$dots, keyentry with points pt 7 ps 1.2 lc rgb '#555555' title 'dots: validation'"
 fi
-# Curves that lie on each other, as those of stages 0 to 3 do, stay visible: the first is drawn widest, the
-# last thinnest.
+# Identical curves, such as those of stages 0 to 3, stay visible: the first is drawn widest, the last
+# thinnest.
 gnuplot - <<END || fail "gnuplot could not draw $folder"
 set terminal pngcairo noenhanced size 900,540 font "DejaVu Sans,12" background "white"
 set linetype 1 lc rgb "#0072b2"; set linetype 2 lc rgb "#e69f00"
@@ -57,7 +55,7 @@ color(i) = 1 + int(i) % 6
 wider(i) = runs > 1 ? (runs - 1.0 - i) / (runs - 1) : 0
 
 set output "$work/loss.png"
-set title "Loss"; set xlabel "step"; set ylabel "loss, nats a token"; set xrange [0:*]
+set title "Loss"; set xlabel "step"; set ylabel "loss, nats per token"; set xrange [0:*]
 plot for [i=0:runs-1] steps(i) using 1:2 with lines lt color(i) lw 2 + 12 * wider(i) title label(i) $dots
 
 set output "$work/memory.png"
@@ -80,5 +78,5 @@ do for [i=0:runs-1] {
 set for [i=0:runs-1] xtics (label(i) i)
 plot for [i=0:runs-1] steps(i) every ::2 using (i):3 with boxplot lt color(i)
 END
-mv "$work"/*.png "$folder" || fail "$folder: the pictures cannot be moved there"
+mv "$work"/*.png "$folder" || fail "$folder: cannot move the pictures there"
 echo "pictures: $folder/loss.png, $folder/step_time.png, $folder/memory.png"

@@ -89,7 +89,7 @@ same-tiers:3:ok
 nccl-3:3:ok
 same-ranks:3:ok
 END_OF_ROWS
-need 'the best' grep -q '^Best of PyTorch: 2.10 ms a step' "$out/results.md"
+need 'the best' grep -q '^Best of PyTorch: 2.10 ms per step' "$out/results.md"
 need 'the model beside the measurement' grep -qE '^ +all matmuls +[0-9]+ +2 +[0-9.]+ +4\.000 ' \
     "$out/results.md"
 need 'a rank is left' not pgrep -f "$out/bin/train_gpt2_zero"

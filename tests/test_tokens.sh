@@ -252,9 +252,9 @@ CASES
 
     begin 'errors.make demo with a text that is absent or too short'
     need 'absent was taken' not env TEXT="$dir/no such.txt" "$demo" >screen 2>&1
-    need "says: $(cat screen)" grep -q '^TEXT=.*/no such.txt: there is no such file$' screen
+    need "says: $(cat screen)" grep -q '^TEXT=.*/no such.txt: no such file$' screen
     need 'short was taken' not env TEXT="$dir/other.txt" "$demo" >screen 2>&1
-    need "says: $(cat screen)" grep -q '^TEXT=.*/other.txt: 11 bytes of text are too few' screen
+    need "says: $(cat screen)" grep -q '^TEXT=.*/other.txt: 11 bytes of text' screen
     end
 }
 
@@ -283,7 +283,7 @@ test_downloads() {
     done
     rm -r mirror/datasets/kjj0
     need "again failed: $(cat screen)" get fineweb:2
-    need "says: $(cat screen)" shows 'fineweb_train_000002.bin: is there'
+    need "says: $(cat screen)" shows 'fineweb_train_000002.bin: exists'
     end
 
     begin 'downloads.a file that changed afterwards'
@@ -297,7 +297,7 @@ test_downloads() {
     need "says: $(cat screen)" shows 'fineweb_train_000002.bin: its SHA-256'
     rm data/fineweb_train_000002.bin*
     need 'was taken' not get fineweb:3
-    need "says: $(cat screen)" shows 'fineweb_train_000002.bin: there is no such file'
+    need "says: $(cat screen)" shows 'fineweb_train_000002.bin: no such file'
     need 'a file is left' [ ! -e data/fineweb_train_000002.bin ]
     end
 
@@ -319,7 +319,7 @@ test_downloads() {
     rm -rf data
     head -c 20000 out_train.bin >$pack/gpt2_124M.bin
     need 'cut was taken' not get gpt2:124M
-    need "says: $(cat screen)" shows 'it has 20000 bytes, but its header stands for'
+    need "says: $(cat screen)" shows 'it has 20000 bytes, but according to its header'
     printf '<html>%2000s' '' >$pack/gpt2_124M.bin
     need 'html was taken' not get gpt2:124M
     need "says: $(cat screen)" shows "not in one of llm.c's formats"
@@ -353,7 +353,7 @@ test_downloads() {
 everything|everything: unknown; expected
 fineweb:0|0 shards: expected a number from 1 to 103
 fineweb-edu:1002|1002 shards: expected a number from 1 to 1001
-gpt2:1558M|is not published in llm.c's format
+gpt2:1558M|not published in llm.c's format
 CASES
 
     if [ -z "${TINY_SHAKESPEARE:-}" ]; then

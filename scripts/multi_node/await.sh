@@ -1,6 +1,6 @@
-# To be sourced. await PID...: waits for these children until one has failed or all have ended; sets status,
-# and failed to the one. In steps, so that a signal is heard, and without wait -n, which tells of other
-# children too.
+# Source this file. await PID...: waits until one of these children fails or all have ended; sets status, and
+# failed to the PID that failed. It polls, so that signals are handled; wait -n would also return for other
+# children.
 await() {
     local left=("$@") still pid
     status=0
@@ -20,7 +20,7 @@ await() {
         sleep 0.2
     done
 }
-# await_all TENTHS PID...: until all have ended, so long at most
+# await_all TENTHS PID...: waits until all have ended, at most this many tenths of a second
 await_all() {
     local tenths=$1 pid i
     shift

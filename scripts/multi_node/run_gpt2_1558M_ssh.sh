@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# GPT-2 1558M on several machines by plain ssh, without MPI and Slurm. Settings: settings.sh. It needs a login
-# without password on every machine. START=fs: the ranks meet by a file in $SHARED, where rank 0's machine has
-# no port that others reach. What a machine says comes with its name before it. When one ends with an error,
-# or at Ctrl-C, all are ended.
+# GPT-2 1558M on several machines with plain ssh, without MPI and Slurm. Settings: settings.sh. It needs a
+# login without password on every machine. START=fs: rank 0 uses any free port and writes it to a file in
+# $SHARED. Each line of output starts with the name of its machine. When one machine fails, or at Ctrl-C, all
+# are ended.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/settings.sh"
@@ -14,9 +14,9 @@ case ${START:-tcp} in
 esac
 environment=(); for name in "${passed_on[@]}"; do environment+=("$name=${!name}"); done
 
-# The ranks of a machine run until this pipe closes, even where this process is killed: only it holds the end
-# that is written to. Before that it carries the job's key, which nobody else sees there: a command line, or
-# variables in one, can be read by every user of a machine.
+# The ranks of a machine run until this pipe closes, which also happens if this process is killed, because
+# only it holds the writing end. First the pipe carries the job's key, which stays private there: every user
+# of a machine can read a command line and variables in it.
 key=${ZERO_JOB_KEY:-$(new_key)}
 work=$(mktemp -d) || exit 1
 mkfifo "$work/alive" || exit 1

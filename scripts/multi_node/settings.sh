@@ -1,51 +1,50 @@
-# What the recipes here share; they source it. Change HOSTS, GPUS and SHARED. Each setting may also come from
-# the environment:
+# Shared settings, sourced by the recipes. Change HOSTS, GPUS and SHARED. Each setting may also come from the
+# environment:
 #   HOSTS="a b" GPUS=4 scripts/multi_node/run_gpt2_1558M_mpi.sh
 
-# The machines, as ssh knows them, rank 0 on the first. With Slurm only their number matters.
+# The machines by their ssh names, rank 0 on the first. With Slurm only their number matters.
 HOSTS=${HOSTS:-"node1 node2"}
 GPUS=${GPUS:-8}                     # GPUs of each machine: one rank for each
-# A folder that all machines see under this path. data/ is in it, checkpoints go there.
+# A folder that all machines see under this path. It holds data/ and the checkpoints.
 SHARED=${SHARED:-/shared/gpt2}
 
-# What llm.c's run has, or what is usual.
+# Values of llm.c's run, or common values.
 
 # 1 has the least traffic. 3 partitions all model states across the ranks, for GPUs with too little memory.
 STAGE=${STAGE:-1}
-# Rows of 1024 tokens that a GPU computes at once, at most. llm.c's figure for 80 GB, not tried here.
+# Rows of 1024 tokens per GPU and micro-batch, at most. llm.c's value for 80 GB, not tested here.
 BATCH=${BATCH:-16}
 PORT=${PORT:-12345}                 # of rank 0's machine, for the start by TCP
-OUT=${OUT:-$SHARED/gpt2_1558M}      # logs and checkpoints; the same command goes on from the last one
-EVERY=${EVERY:-1000}                # steps from checkpoint to checkpoint
-# 1: three steps of a tiny model on whatever is there, GPUs or not, to test the cluster. It writes nothing.
+OUT=${OUT:-$SHARED/gpt2_1558M}      # logs and checkpoints; the same command resumes from the last one
+EVERY=${EVERY:-1000}                # steps between checkpoints
+# 1: three steps of a tiny model, with or without GPUs, to test the cluster. Writes nothing.
 TRY=${TRY:-0}
 ARGUMENTS=${ARGUMENTS:-}            # further options of the trainer
 
 root=${root:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
 trainer=${TRAINER:-$root/train_gpt2_zero}       # at the same path on all machines
 stop() { echo "$(basename "$0"): $*" >&2; exit 1; }
-# A secret for the ranks of a run, from 128 random bits.
+# Prints a key for the ranks of a run, from 128 random bits.
 new_key() {
     local key
     key=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
-    [ ${#key} = 32 ] || stop "no key for the run: od fails"
+    [ ${#key} = 32 ] || stop "cannot make a key for the run: od failed"
     echo "$key"
 }
 
 read -ra hosts <<<"$HOSTS"
 ranks=$((${#hosts[@]} * GPUS))
 [ "$ranks" -gt 0 ] || stop "HOSTS='$HOSTS', GPUS=$GPUS: no ranks"
-[ -x "$trainer" ] || stop "$trainer is not there: make train_gpt2_zero"
+[ -x "$trainer" ] || stop "$trainer does not exist: make train_gpt2_zero"
 
 if [ "$TRY" = 1 ]; then
-    # The bits at the end are the same on any machines with the same kind of processors or GPUs: compare
-    # params_hash.
+    # The final bits are the same on all machines with the same kind of CPUs or GPUs: compare params_hash.
     arguments=(-e l4h4c128v257t64 -b 4 -x 3 -u 0 -v 0 -s 0 -z "$STAGE" --comm-timeout 60 --threads 1
                --progress lines -i "$root/data/stories_train.bin" -j "$root/data/stories_val.bin")
 else
-    # llm.c's figures for GPT-2 1558M: 2^20 tokens a step, 32000 steps
+    # llm.c's values for GPT-2 1558M: 2^20 tokens per step, 32000 steps
     [ $((1024 % ranks)) = 0 ] ||
-        stop "$ranks ranks: a step has 1024 rows of 1024 tokens, which so many ranks cannot share evenly"
+        stop "$ranks ranks: the 1024 rows of a step cannot be divided evenly among them"
     [ "$BATCH" -le $((1024 / ranks)) ] || BATCH=$((1024 / ranks))
     arguments=(-e d48 -i "$SHARED/data/edu_fineweb_train_*.bin" -j "$SHARED/data/edu_fineweb_val_*.bin"
                -o "$OUT"
@@ -56,7 +55,7 @@ fi
 read -ra further <<<"$ARGUMENTS"
 arguments+=("${further[@]}")
 
-# Variables that the ranks on other machines need as well.
+# Variables that the ranks on other machines also need.
 passed_on=()
 for name in $(compgen -e); do
     case $name in NCCL_* | OMP_NUM_THREADS | LD_LIBRARY_PATH) passed_on+=("$name") ;; esac
