@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Loads a folder of train_gpt2_zero --export with transformers, and compares its logits with those of
-dev/reference_gpt2.py, in float64, from llm.c's file of the same model. Neither shares code with the exporter.
+"""Loads a folder written by train_gpt2_zero --export with transformers, and compares its logits in float64
+with those of dev/reference_gpt2.py for the same model's llm.c file. Neither shares code with the exporter.
 
     train_gpt2_zero --export MODEL --to folder
     train_gpt2_zero --export MODEL --to model.bin
     dev/check_export.py folder model.bin
 
-Loading must say nothing: no warning, no key that is missing, left over or of another shape. Exit status: 0:
-all well; 77: transformers or PyTorch is not installed; 1: anything else.
+Loading must print nothing: no warning, and no key that is missing, unused or of another shape. Exit status:
+0: passed; 77: transformers or PyTorch is not installed; 1: anything else.
 """
 import os
 import sys
@@ -31,8 +31,8 @@ def die(sentence):
     sys.exit("check_export: " + sentence)
 
 
-def said_by(function):
-    """What `function` returns, and what it has written to stderr, warnings of Python included."""
+def printed_by(function):
+    """Returns the result of `function`, and its output to stderr, including Python warnings."""
     sys.stderr.flush()
     before = os.dup(2)
     with tempfile.TemporaryFile() as f, warnings.catch_warnings():
@@ -54,7 +54,7 @@ def load(folder):
 
 
 def read_bin(path):
-    """llm.c's file -> configuration and parameters as dev/reference_gpt2.py takes them."""
+    """llm.c's file -> configuration and parameters for dev/reference_gpt2.py"""
     raw = open(path, "rb").read()
     magic, version, longest, vocab, layers, heads, channels, padded = np.frombuffer(raw, "<i4", 8)
     if magic != 20240326 or version not in (3, 5):
@@ -76,9 +76,9 @@ def read_bin(path):
 
 
 def check_model(folder, path):
-    (model, info), said = said_by(lambda: load(folder))
-    if said or any(info.values()):
-        die("loading %s is not silent: %s %s" % (folder, said, {k: v for k, v in info.items() if v}))
+    (model, info), printed = printed_by(lambda: load(folder))
+    if printed or any(info.values()):
+        die("loading %s is not silent: %s %s" % (folder, printed, {k: v for k, v in info.items() if v}))
     c, p = read_bin(path)
     length = min(c.longest, 128)
     tokens = torch.randint(0, c.vocab, (ROWS, length), generator=torch.Generator().manual_seed(1))
@@ -101,19 +101,19 @@ def check_model(folder, path):
 
 
 def check_tokenizer(folder, model):
-    tokenizer, said = said_by(lambda: transformers.AutoTokenizer.from_pretrained(folder))
-    if said:
-        die("loading the tokenizer of %s is not silent: %s" % (folder, said))
+    tokenizer, printed = printed_by(lambda: transformers.AutoTokenizer.from_pretrained(folder))
+    if printed:
+        die("loading the tokenizer of %s is not silent: %s" % (folder, printed))
     if len(tokenizer) != model.config.vocab_size or tokenizer.eos_token_id != model.config.eos_token_id:
         die("the tokenizer has %d tokens and ends text with %d" % (len(tokenizer), tokenizer.eos_token_id))
     text = "Once a caf\u00e9\n  \U0001f600 12."  # shorter than any model here
     tokens = tokenizer(text)["input_ids"]
     if tokenizer.decode(tokens) != text:
-        die("the tokenizer turns %r into %r" % (text, tokenizer.decode(tokens)))
+        die("the tokenizer converts %r to %r" % (text, tokenizer.decode(tokens)))
     prompt = tokenizer("Once", return_tensors="pt")
-    _, said = said_by(lambda: model.generate(**prompt, max_new_tokens=4, do_sample=False))
-    if said:
-        die("generating is not silent: %s" % said)
+    _, printed = printed_by(lambda: model.generate(**prompt, max_new_tokens=4, do_sample=False))
+    if printed:
+        die("generating is not silent: %s" % printed)
     print("%s: its tokenizer loads silently, %d tokens; %r is %s" % (folder, len(tokenizer), text[:16],
                                                                     tokens[:16]))
 

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # Writes docs/api.md, the reference, from the comments and declarations of zero.h, zero_checkpoint.h,
 # zero_job.h, zero_plan.h, zero_settings.h and zero_deepspeed.h.
-# Usage: dev/make_api.sh [FILE]
-# A line `// -------- title` becomes a heading, a comment with the declarations under it an entry, and a
-# comment alone a paragraph.
+# Usage: dev/make_api.sh [FILE] A line `// -------- title` becomes a heading, a comment with the declarations
+# below it an entry, and a separate comment a paragraph.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 to=${1:-docs/api.md}
@@ -17,7 +16,7 @@ BEGIN {
     print "trainer uses it; [details.md](details.md) explains each rule.\n"
 }
 
-# Escapes what Markdown would take for its own marks, and sets the names of the plugin as code.
+# Escapes characters with a meaning in Markdown, and formats the plugin's names as code.
 function markdown(s,    out, name) {
     gsub(/&/, "\\&amp;", s); gsub(/</, "\\&lt;", s); gsub(/\*/, "\\*", s)
     while (match(s, /(zero|ZERO|MPI)_[A-Za-z0-9_]*[A-Za-z0-9](_\\\*|\.[a-z0-9_]+|\(\))?/)) {
@@ -28,7 +27,8 @@ function markdown(s,    out, name) {
     return out s
 }
 
-# What a line declares: a type, a function, or the common start of the names of an enum; "" if nothing.
+# Returns the name that a line declares: a type, a function, or the common prefix of an enum's names; "" if
+# none.
 function declared(line) {
     sub(/ *\/\/.*/, "", line)
     if (line ~ /^enum /) in_enum = 1
@@ -42,7 +42,7 @@ function declared(line) {
     return ""
 }
 
-# A line of a comment. Lines that are indented further, an example or a formula, stay as they are.
+# Adds a line of a comment. Further indented lines, examples or formulas, stay unchanged.
 function add_text(line,    indented) {
     sub(/^\/\/ ?/, "", line)
     indented = line ~ /^    /

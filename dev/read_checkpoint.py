@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Reads a checkpoint of llmc_zero by docs/formats.md alone, with nothing but Python's own library.
+"""Reads a checkpoint of llmc_zero as docs/formats.md describes it, with only Python's standard library.
 
-    dev/read_checkpoint.py FOLDER                         what is in it
+    dev/read_checkpoint.py FOLDER                         lists its tensors
     dev/read_checkpoint.py FOLDER STATE [TENSOR [LAYER]]  its values, fp32, to stdout
 
 STATE: master, moment1 or moment2. Without TENSOR: all tensors in the order of the table, all layers of each.
-Checksums are compared where the module xxhash is installed.
+Checksums are verified if the module xxhash is installed.
 """
 import json
 import math

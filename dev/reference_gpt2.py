@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Makes tests/reference_gpt2.bin, against which tests/test_gradients.c compares: a tiny GPT-2 computed by
-PyTorch in float64.
+"""Writes tests/reference_gpt2.bin, the reference for tests/test_gradients.c: a tiny GPT-2 computed by PyTorch
+in float64.
 
     pip install torch numpy && python3 dev/reference_gpt2.py tests/reference_gpt2.bin
 
-The model is written here from the paper's description and shares nothing with the C code but the order of the
-tensors. The file is little-endian: 16 int32 (magic, version, longest sequence, V, Vp, L, NH, C, B, T, steps,
+The model is written from the paper's description and shares only the order of the tensors with the C
+code. The file is little-endian: 16 int32 (magic, version, longest sequence, V, Vp, L, NH, C, B, T, steps,
 5 x 0), 8 float32 (lr, beta1, beta2, eps, weight decay, clip, 0, 0), B*T+1 int32 tokens (row b is tokens
 b*T .. b*T+T, so rows overlap by one), then float32: parameters; logits (B, T, V); loss before each step and
 after the last; gradient norm of each step; gradients of step 1; parameters after the last step. Parameters
 and gradients are in llm.c's order, all layers of a tensor together. At the end is llm.c's initialisation of
-another model, as torch draws it: 6 int32 (longest sequence, V, Vp, L, NH, C) and its parameters.
+another model, computed by torch: 6 int32 (longest sequence, V, Vp, L, NH, C) and its parameters.
 """
 import math
 import sys
@@ -20,7 +20,7 @@ import torch
 
 MAGIC, VERSION = 20251121, 1
 B, T, STEPS = 2, 9, 3
-# eps is so large that rounding in gradients near 0 makes no step.
+# eps is large, so that rounding errors of gradients near 0 do not cause a step.
 LR, BETA1, BETA2, EPS, DECAY, CLIP = 1e-2, 0.9, 0.95, 1e-4, 0.1, 1.0
 
 
@@ -32,7 +32,7 @@ class Config:
 
 
 def shapes(c):
-    """name -> (shape of one layer's tensor, whether every layer has one), in llm.c's order"""
+    """name -> (shape of one layer's tensor, True if every layer has one), in llm.c's order"""
     n = c.channels
     return {
         "wte": ((c.padded, n), False), "wpe": ((c.longest, n), False),
@@ -73,7 +73,7 @@ def logits_of(p, inputs, c):
 
 
 def random_parameters(c):
-    """float32 values, computed with in float64. None is 0 or 1, so every term of every gradient matters."""
+    """float32 values to compute with in float64. None is 0 or 1, so every term of every gradient matters."""
     generator = torch.Generator().manual_seed(1)
     p = {}
     for name, (shape, per_layer) in shapes(c).items():

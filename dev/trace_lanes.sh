@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# What a rank did at the same time, from the file that the trainer's --trace has written: how long the disk,
-# copies, collectives, forward and backward, and AdamW were at work in a step, how much of the disk's time the
-# others cover, and for how much of a step several were at work at once. Counted are whole steps, from AdamW's
-# start to the next one's. With PICTURE (.svg or .png) it also draws the last of them; that needs gnuplot.
+# Shows the overlap in a rank's work, from the trainer's --trace file: how long the disk, copies, collectives,
+# forward and backward, and AdamW were busy in a step, how much of the disk's time the others cover, and for
+# how much of a step several were busy at once. It counts whole steps, from one start of AdamW to the next.
+# With PICTURE (.svg or .png) it also draws the last step, which needs gnuplot.
 #   dev/trace_lanes.sh TRACE [PICTURE [TITLE]]
 set -eu
 trace=${1:?usage: dev/trace_lanes.sh TRACE [PICTURE [TITLE]]} picture=${2:-} title=${3:-}
@@ -11,7 +11,7 @@ fail() { echo "trace_lanes.sh: $*" >&2; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Lines "SECONDS WHAT +1|-1", in the order of time. WHAT is the event's kind, or "step" where the trainer
+# Lines "SECONDS WHAT +1|-1", in chronological order. WHAT is the event's kind, or "step" where the trainer
 # starts AdamW; gathers and reductions are both "collective", forward and backward both "pass".
 awk -F'"' '
     function number(key,    after) {
@@ -31,10 +31,10 @@ awk -F'"' '
         if (what == "forward" || what == "backward") what = "pass"
         printf "%.6f %s 1\n%.6f %s -1\n", from, what, from + number("dur") / 1e6, what
     }' "$trace" | sort -n >"$work/changes"
-[ "$(grep -c step "$work/changes")" -ge 3 ] || fail "$trace has fewer than three steps: too few to count"
+[ "$(grep -c step "$work/changes")" -ge 3 ] || fail "$trace has fewer than three steps, too few to count"
 
-# Goes through the changes with the number of events under way of each kind. While the trainer or AdamW waits
-# it does not compute. Writes the last step's bars, "LANE FROM TO" in seconds since its start, to the file of
+# Goes through the changes and counts the running events of each kind. The trainer and AdamW do not compute
+# while they wait. Writes the last step's bars, "LANE FROM TO" in seconds since its start, to the file of
 # bars.
 awk -v bars="$work/bars" '
     function at_work(lane) {
@@ -48,7 +48,7 @@ awk -v bars="$work/bars" '
     }
     function add_bar(lane, to) {
         if (!is_last || to <= since[lane]) return
-        # Gaps that nobody would see are closed, which keeps the picture small.
+        # Invisible gaps are closed, which keeps the picture small.
         if (ends[lane] != "" && since[lane] - ends[lane] < 0.002 * step_s) { ends[lane] = to; return }
         if (ends[lane] != "") print lane, starts[lane] - begin, ends[lane] - begin >bars
         starts[lane] = since[lane]; ends[lane] = to
@@ -90,21 +90,21 @@ awk -v bars="$work/bars" '
             "forward_and_backward AdamW", name, " ")
         for (i = 1; i <= 7; i++) if (ends[i] != "") print i, starts[i] - begin, ends[i] - begin >bars
         all = last - first; n = steps - 1
-        printf "%d steps of %.3f s on average; at work in a step:\n", n, all / n
+        printf "%d steps of %.3f s on average; busy per step:\n", n, all / n
         for (i = 1; i <= 7; i++) {
             if (!busy[i]) continue
             gsub("_", " ", name[i])
             printf "  %-22s %7.3f s %5.0f %%\n", name[i], busy[i] / n, 100 * busy[i] / all
         }
         if (!disk_s) exit
-        printf "the disk is at work for %.3f s a step. Of that time, forward or backward is computed for ",
+        printf "the disk is busy for %.3f s per step. During this time forward or backward runs for ",
             disk_s / n
-        printf "%.0f %%,\nelse AdamW for %.0f %%, else a copy or a collective is under way for %.0f %%,\n",
+        printf "%.0f %%,\nelse AdamW for %.0f %%, else a copy or a collective for %.0f %%,\n",
             100 * under_pass / disk_s, 100 * under_adamw / disk_s, 100 * under_others / disk_s
         printf "and nothing else for %.0f %%\n",
             100 * (1 - (under_pass + under_adamw + under_others) / disk_s)
-        printf "neither the disk, forward or backward, nor AdamW is at work for %.3f s a step\n", idle_s / n
-        printf "share of a step with n of them at work at once:"
+        printf "disk, forward and backward, and AdamW are all idle for %.3f s per step\n", idle_s / n
+        printf "share of a step with n of them busy at once:"
         for (i = 0; i <= 7; i++) printf "%s %d: %.0f %%", i ? "," : "", i, 100 * together[i] / all
         print ""
     }' "$work/changes" "$work/changes"
@@ -114,9 +114,9 @@ command -v gnuplot >/dev/null || fail 'gnuplot is missing: apt-get install gnupl
 case $picture in
     *.svg) terminal='svg noenhanced size 900,260 font "DejaVu Sans,12" background "white"' ;;
     *.png) terminal='pngcairo noenhanced size 900,260 font "DejaVu Sans,12" background "white"' ;;
-    *) fail "$picture is no .svg or .png" ;;
+    *) fail "$picture must end in .svg or .png" ;;
 esac
-# Lanes that were never at work have no row. Lines "ROW LANE FROM TO", the first lane on top.
+# Unused lanes have no row. Lines "ROW LANE FROM TO", the first lane on top.
 lanes=$(cut -d' ' -f1 "$work/bars" | sort -u | wc -l)
 sort -n -k1,1 -s "$work/bars" | awk -v lanes="$lanes" '
     $1 != lane { row++; lane = $1 }

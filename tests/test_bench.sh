@@ -129,10 +129,10 @@ done <<'CASES'
 -n 0|option -n 0: not a whole number from 1
 -c gather|option -c gather: no such value
 --dtype fp64|option --dtype fp64: no such value
--x 3|option -x: there is none of this name
--n|option -n: its value is missing
---window --messages|--window and --messages: one of them
---window --tcp h:1|--tcp: of messages: leave --window out
+-x 3|option -x: unknown
+-n|option -n: unknown, or its value is missing
+--window --messages|--window and --messages: give only one
+--window --tcp h:1|--tcp: uses messages: leave --window out
 --comm nccl|add --device cuda
 --device cuda --reduce nccl|--reduce nccl: add --comm nccl
 --device cuda --comm nccl --messages|uses neither window nor messages
@@ -140,7 +140,7 @@ done <<'CASES'
 CASES
 
 need 'too few ranks are taken' not eval 'RANK=0 WORLD_SIZE=2 timeout 10 "$comm" $short >out 2>err'
-has err 'comm: the launcher has started 2 ranks, MPI knows of 1: start it with mpirun'
+has err 'comm: the launcher started 2 ranks, but MPI has 1: start with mpirun'
 fails 'comm: -b 64: less than 128 elements for each of 2 ranks' 2 "$comm" -b 64
 end
 

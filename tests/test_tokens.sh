@@ -142,7 +142,7 @@ test_shards() {
 
     begin 'shards.a validation shard of an earlier run'
     need 'failed' make_tokens -o out --val 0 text.txt
-    need "says: $(cat screen)" grep -q 'out_val.bin is left as it was' screen
+    need "says: $(cat screen)" grep -q 'out_val.bin is from an earlier run' screen
     end
 
     begin 'shards.stopped half way: nothing is left'
@@ -167,10 +167,10 @@ test_shards() {
     need "validation has $(count n_val_000000.bin)" [ "$(count n_val_000000.bin)" = 3000 ]
     need "files: $(echo n_*)" [ "$(echo n_* | wc -w)" = $((1 + 1 + ($(count "$all") - 3000 + 4999) / 5000)) ]
     need 'again: not refused' not make_tokens -o n --shard 9000 text.txt >/dev/null
-    need "says: $(cat screen)" grep -q 'n_train_000001.bin is there from another run; remove' screen
+    need "says: $(cat screen)" grep -q 'n_train_000001.bin exists from another run; remove' screen
     rm n_train_000001.bin
     need 'again, without its first shard: not refused' not make_tokens -o n --shard 9000 text.txt >/dev/null
-    need "says: $(cat screen)" grep -q 'n_train_000002.bin is there from another run; remove' screen
+    need "says: $(cat screen)" grep -q 'n_train_000002.bin exists from another run; remove' screen
     need '50 % in shards failed' make_tokens -o v --shard 5000 --val 50% text.txt
     need "validation has $(count v_val_000000.bin)" [ "$(count v_val_000000.bin)" = 5000 ]
     end
@@ -228,9 +228,9 @@ abc.txt|usage: make_tokens
 -o x --tokenizer short.bin abc.txt|make_tokens: short.bin: ends inside token
 -o x --tokenizer nobyte.bin abc.txt|make_tokens: nobyte.bin: it has no token for byte 255
 -o x --tokenizer large.bin abc.txt|make_tokens: large.bin: it has 65537 tokens
--o x --val 5 abc.txt|make_tokens: the text has 5 tokens, and nothing is left for training
--o x --val 6 abc.txt|make_tokens: the text has 5 tokens, and nothing is left for training
--o x --documents mark mark.txt|make_tokens: there is no text but marks
+-o x --val 5 abc.txt|make_tokens: all 5 tokens of the text are for validation
+-o x --val 6 abc.txt|make_tokens: all 5 tokens of the text are for validation
+-o x --documents mark mark.txt|make_tokens: the text has only marks
 -o x --val 101% abc.txt|make_tokens: --val 101%: expected
 -o x --val 0% abc.txt|make_tokens: --val 0%: expected
 -o x --val -1 abc.txt|make_tokens: --val -1: expected

@@ -1,6 +1,6 @@
-// Measures the AdamW kernel against memory: build/bench/adamw [million elements]. A kernel that only moves
-// the same 28 bytes an element (reads and writes p, m and v; reads g in bf16 and writes the bf16 parameter,
-// or reads g in fp32) runs in turn with it. ratio: its time over AdamW's.
+// Compares the AdamW kernel with memory speed: build/bench/adamw [million elements]. It alternates with a
+// kernel that only moves the same 28 bytes per element (reads and writes p, m and v; reads g in bf16 and
+// writes the bf16 parameter, or reads g in fp32). ratio: that kernel's time / AdamW's.
 #include "bench.h"
 #include "llmc_zero/device/kernels.h"
 #include <omp.h>
@@ -67,7 +67,7 @@ static void row(int threads, int low_precision, int64_t n, float *p, float *m, f
         kernel_adamw(&c, &arrays, &whole);
         double between = clock_now();
         move(p, m, v, g, low_precision ? low : NULL, n);
-        move(p, m, v, g, low_precision ? low : NULL, n);  // twice: p, m and v are what they were
+        move(p, m, v, g, low_precision ? low : NULL, n);  // twice, which restores p, m and v
         steps[i < 0 ? 0 : i] = between - start;
         moves[i < 0 ? 0 : i] = (clock_now() - between) / 2;
     }
@@ -82,8 +82,7 @@ int main(int argc, char **argv) {
     float *p = room(n * 4), *m = room(n * 4), *v = room(n * 4);
     void *g = room(n * 4);
     uint16_t *low = room(n * 2);
-    memset(g, 0x3c, n * 4);  // 0.0115 in either type. Writing gives it memory of its own instead of the
-                             // system's page of zeros.
+    memset(g, 0x3c, n * 4);  // 0.0115 in either type. Writing allocates memory instead of the page of zeros.
     memset(low, 0, n * 2);
     for (int64_t i = 0; i < n; i++) {
         p[i] = (float)(i % 97) * 0.01f;

@@ -1,4 +1,4 @@
-// What the benchmarks share: medians, arguments, and fio, which measures what the disk can do.
+// Shared by the benchmarks: medians, arguments, and fio, which measures the speed of the disk.
 #ifndef BENCH_H
 #define BENCH_H
 #include "llmc_zero/base/clock.h"
@@ -14,14 +14,14 @@ static inline double bench_median(double *x, int n) {
     return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
 }
 
-// Its value is a whole number; most 0: it has none, and is set to 1.
+// An option with a whole number; most 0: without a value, it sets *to to 1.
 typedef struct {
     const char *name;
     int *to, least, most;
 } bench_option;
 
-// Sets the options, whose last one has no name. Returns the argument that is none; NULL: it is missing, or
-// something is wrong.
+// Sets the options; the last one has a NULL name. Returns the argument that is not an option; NULL: it is
+// missing, or an option is unknown or out of range.
 static inline const char *bench_arguments(int argc, char **argv, const bench_option *options) {
     const char *folder = NULL;
     for (int i = 1; i < argc; i++) {
@@ -38,8 +38,8 @@ static inline const char *bench_arguments(int argc, char **argv, const bench_opt
     return folder;
 }
 
-// Returns GB/s of one job past the page cache, reads and writes together; 0 or less: it has failed. Huge
-// pages and fixed buffers spare the kernel work, so `options` for io_uring has --fixedbufs.
+// Returns the GB/s of one job past the page cache, reads and writes together; 0 or less: it failed. Huge
+// pages and fixed buffers save work in the kernel, so `options` for io_uring should have --fixedbufs.
 static inline double fio_run(const char *options, int small_pages) {
     enum { READ_FIELD = 7, WRITE_FIELD = 48 };  // KiB/s in fio's terse output, version 3
     char command[10000], line[65536] = "";
@@ -60,6 +60,6 @@ static inline double fio_run(const char *options, int small_pages) {
     }
     return pclose(f) ? -1 : sum;
 }
-#define FIO_FAILS "fio fails: install it (scripts/install_deps.sh bench), or use --no-fio"
+#define FIO_FAILS "fio failed: install it (scripts/install_deps.sh bench), or use --no-fio"
 
 #endif

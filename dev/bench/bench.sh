@@ -3,16 +3,16 @@
 # tokens each, with AdamW and clipping in the step. Prints a table with ratios and writes JSON lines to
 # build/bench.jsonl.
 #   PEERS=/path/to/python   a Python with torch (and deepspeed): FSDP2, DeepSpeed ZeRO-3, DDP and PyTorch in
-#                           one process then run in turn with ours, and the ratios to the fastest are printed
-#   ROUNDS=3                runs of each program, in turn; medians are quoted
-#   STEPS=8                 steps of a run
-#   NVME=folder[,folder]    where files on NVMe are measured beside fio; build/ by default
-# Then it measures AdamW and the collectives against memory, the hooks on their own, files on NVMe and
-# checkpoints beside fio, what overlap hides between two hosts (as root), and how a step grows with layers,
-# rows and ranks.
+#                           one process then alternate with ours, and ratios to the fastest are printed
+#   ROUNDS=3                alternating runs of each program; medians are printed
+#   STEPS=8                 steps per run
+#   NVME=folder[,folder]    folders for measuring files on NVMe, compared with fio; build/ by default
+# Then it measures AdamW and the collectives relative to memory copies, the hooks alone, files on NVMe and
+# checkpoints relative to fio, how much overlap hides between two hosts (as root), and how a step scales with
+# layers, rows and ranks.
 . "$(dirname "$0")/common.sh"
 rounds=${ROUNDS:-1} steps=${STEPS:-8}
-model=(-e d12 -b 2 -t 256 -r 0)         # like the peers, nothing is recomputed
+model=(-e d12 -b 2 -t 256 -r 0)         # no recomputation, like the peers
 : >"$out"
 print_machine
 
@@ -21,7 +21,7 @@ ours() {  # stage dtype
     record "{\"name\": \"zero-$1\", \"dtype\": \"$2\", \"tokens_per_s\": $(field tokens_per_s), "\
 "\"params_hash\": \"$(field params_hash)\"}"
 }
-step_peer() {   # framework dtype; single: one process with the threads and the batch of both
+step_peer() {   # framework dtype; single: one process with the threads and the batch of both ranks
     local ranks=2
     [ "$1" != single ] || ranks=1
     OMP_NUM_THREADS=$((2 / ranks)) peer "$1 $2" 300 $ranks peers.py "$1" "$2" $((4 / ranks)) 256 "$steps"
@@ -47,7 +47,7 @@ for name in zero-0 zero-1 zero-2 zero-3 fsdp2 deepspeed ddp single; do
     [ -z "$b$f" ] || printf '%-28s %12s %12s\n' "$name" "${b:--}" "${f:--}"
 done
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.2f", a / b; else printf "-" }'; }
-# best DTYPE PEER...: the speed of the fastest of them. over DTYPE PEER...: stage 3 relative to it.
+# best DTYPE PEER...: the speed of the fastest peer. over DTYPE PEER...: stage 3 relative to it.
 best() {
     dtype=$1
     shift
@@ -70,8 +70,8 @@ if [ -n "$peers" ]; then
         "$(over bf16 fsdp2 deepspeed ddp single)" "$(over fp32 fsdp2 deepspeed ddp single)"
 fi
 
-# ---- memory, as the system reports it: the peak Pss of a rank against the table it printed. It has a run of
-# its own, since looking costs time.
+# ---- memory, measured from outside: a rank's peak Pss compared with its printed table, in a separate run,
+# because sampling costs time
 printf '\n%-28s %12s %12s %8s\n' "memory of a rank, MiB" "peak Pss" table ratio
 for run in "0 bf16" "3 bf16" "0 fp32" "3 fp32"; do
     begin_train 2 "${model[@]}" -z "${run% *}" --dtype "${run#* }" -x 2
@@ -83,7 +83,7 @@ for run in "0 bf16" "3 bf16" "0 fp32" "3 fp32"; do
 "\"table_mib\": $table}"
 done
 
-# ---- more ranks than cores: each rank has the same batch, so twice the ranks have twice the work
+# ---- more ranks than cores: each rank has the same batch, so twice the ranks do twice the work
 train 2 -x 60
 two=$(field tokens_per_s)
 train 4 -x 60
@@ -102,10 +102,10 @@ first=$(mpirun --oversubscribe -np 2 ./train_gpt2_zero -x 1 -v 0 -s 0 | while re
     esac
 done)
 echo
-echo "from the command to the first loss, small model: ${first:?no loss came} s (aim: under 1)"
+echo "from the command to the first loss, small model: ${first:?no loss was printed} s (aim: under 1)"
 record "{\"name\": \"first_loss\", \"seconds\": $first}"
 
-# ---- the plugin's kernels and collectives against memory, and its hooks on their own
+# ---- the plugin's kernels and collectives relative to memory copies, and its hooks alone
 echo
 build/bench/adamw
 if [ -n "$peers" ]; then
@@ -125,7 +125,7 @@ done
 echo
 OMP_NUM_THREADS=1 build/bench/hooks 48
 
-# ---- the files on NVMe against fio, in turn on the same folder, where fio is
+# ---- files on NVMe, alternating with fio in the same folder, if fio is installed
 echo
 if command -v fio >/dev/null; then
     for verify in '' --verify; do
@@ -144,7 +144,7 @@ if command -v fio >/dev/null; then
     echo
     dev/bench/checkpoint.sh "$(printf '%s' "${NVME:-build}" | cut -d, -f1)"
 else
-    echo "files on NVMe, checkpoints: not measured, because fio is not here (scripts/install_deps.sh bench)"
+    echo "files on NVMe, checkpoints: not measured, because fio is missing (scripts/install_deps.sh bench)"
 fi
 
 dev/bench/overlap.sh

@@ -1,11 +1,11 @@
-// Measures zero_save and zero_load, and in turn with them fio, in the same folder with as many processes, the
-// same sizes and requests of the same size:
+// Measures zero_save and zero_load, alternating with fio in the same folder with as many processes, the same
+// sizes and the same request sizes:
 //   mpirun -np RANKS build/bench/checkpoint FOLDER [--layers 12] [--channels 768] [--rounds 5] [--no-fio]
 //                                                  [--no-head]
 // The states are those of a GPT-2 in bf16: fp32 masters and two moments. Each round saves to a new folder,
 // drops it from the page cache, and loads it into a new plugin. fio writes new files and syncs them, drops
-// them, and reads them, past the page cache. Printed are medians in GB/s over all ranks, their ratio to
-// fio's, and the most memory that a rank had resident during either beyond what it has anyway.
+// them, and reads them, past the page cache. Prints medians in GB/s over all ranks, their ratio to fio's, and
+// the peak increase of a rank's resident memory during save and load.
 #include "llmc_zero/zero.h"
 #include "bench.h"
 #include <dirent.h>
@@ -27,7 +27,7 @@ typedef struct {
 
 typedef struct {
     double save[ROUNDS_MOST], load[ROUNDS_MOST], fio_write[ROUNDS_MOST], fio_read[ROUNDS_MOST];  // GB/s
-    double save_mib, load_mib;  // the most of any rank and round
+    double save_mib, load_mib;  // the maximum over ranks and rounds
 } figures;
 
 static int rank, ranks;
@@ -41,7 +41,7 @@ static void must(int rc) {
     if (rc) die(zero_last_error());
 }
 
-// When all ranks are here.
+// Returns the time after a barrier.
 static double now(void) {
     MPI_Barrier(MPI_COMM_WORLD);
     return clock_now();
@@ -93,7 +93,7 @@ static void fill_tensor(zero *z, zero_value what, int tensor, int layer, int64_t
     }
 }
 
-// Numbers that no disk can make smaller. Returns the bytes that a checkpoint has of them.
+// Sets random values, which no disk can compress. Returns their bytes in a checkpoint.
 static int64_t fill(zero *z, const options *o) {
     const int64_t C = o->channels;
     const int64_t elems[TENSORS] = { 50304 * C, 1024 * C, C,         C,     3 * C * C, 3 * C, C * C, C,
@@ -121,20 +121,20 @@ static double resident_mib(const char *field) {
     return (double)kib / 1024;
 }
 
-// From here on VmHWM is the most since now.
+// Resets VmHWM, the peak of the resident memory.
 static void forget_peak(void) {
     FILE *f = fopen("/proc/self/clear_refs", "w");
     if (!f || fputs("5", f) < 0 || fclose(f)) die("/proc/self/clear_refs cannot be written");
 }
 
-// What any rank had more at its peak than `before`.
+// Records the largest increase of any rank's peak over `before`.
 static void note_peak(double *most, double before) {
     double mib = resident_mib("VmHWM:") - before;
     MPI_Allreduce(MPI_IN_PLACE, &mib, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     if (mib > *most) *most = mib;
 }
 
-// -------- ours
+// -------- the plugin
 
 static void drop_from_cache(const char *folder) {
     DIR *dir = opendir(folder);
@@ -164,14 +164,14 @@ static void save_and_load(zero **z, const options *o, int round, int64_t bytes, 
     begin = now();
     must(zero_load(*z, path, NULL));
     f->load[round] = (double)bytes / (now() - begin) * 1e-9;
-    // What it has of its own is resident only once it has been written to.
+    // The states count as resident only once they have been written.
     note_peak(&f->load_mib, resident_mib("VmRSS:"));
     if (!rank) must(zero_checkpoint_remove(path));
 }
 
 // -------- fio
 
-// Returns GB/s of one pass.
+// Returns the GB/s of one pass.
 static double fio(const options *o, int64_t bytes, const char *kind) {
     char options[PATH_MAX + 1000];
     snprintf(options, sizeof options,
@@ -193,7 +193,7 @@ static void measure_fio(const options *o, int round, int64_t bytes, figures *f) 
             unlink(path);
         }
     }
-    // A rank that waits in MPI takes the processor that fio needs.
+    // A rank that waits in MPI would use the CPU time that fio needs.
     MPI_Request all;
     int done = 0;
     MPI_Ibarrier(MPI_COMM_WORLD, &all);
@@ -201,7 +201,7 @@ static void measure_fio(const options *o, int round, int64_t bytes, figures *f) 
         clock_nap(0.01);
 }
 
-// -------- all
+// -------- the table
 
 static void print_pair(double *ours, double *fios, double mib, const options *o) {
     double x = bench_median(ours, o->rounds), y = bench_median(fios, o->rounds);
@@ -224,7 +224,7 @@ static void measure(const options *o) {
     zero_destroy(z);
     if (rank) return;
     if (!o->no_head)
-        printf("# checkpoints, medians of %d rounds, GB/s of all ranks; requests of %d KiB, %d at a time\n"
+        printf("# checkpoints, medians of %d rounds, GB/s of all ranks; requests of %d KiB, %d in flight\n"
                "%10s %6s %8s %8s %6s %8s %8s %8s %6s %8s\n",
                o->rounds, REQUEST / 1024, DEPTH, "MiB", "ranks", "save", "fio", "ratio", "+MiB", "load",
                "fio", "ratio", "+MiB");
@@ -248,7 +248,7 @@ int main(int argc, char **argv) {
                                                  { "--no-head", &o.no_head, 0, 0 },
                                                  { NULL, NULL, 0, 0 } });
     if (!o.folder)
-        die("name a folder on the disk; the beginning of dev/bench/checkpoint.c lists the options");
+        die("name a folder on the disk; the top of dev/bench/checkpoint.c lists the options");
     measure(&o);
     MPI_Finalize();
     return 0;

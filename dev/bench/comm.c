@@ -1,21 +1,17 @@
-// The plugin's collectives: time, bandwidth and correctness in one row, as nccl-tests have it.     mpirun -np
-// N build/bench/comm --help
-//
-// size: of the whole buffer, of which each of N ranks owns 1/N. way: how the bytes went: through the window,
-// by direct reads of the other ranks' memory, by messages, or by NCCL. time: of one collective on the slowest
-// rank, the median over the rounds. A round does -m collectives and then waits for the device's streams; ours
-// and what it is compared with take turns.
-//
-// algbw, algorithm bandwidth: size / time. busbw, bus bandwidth: what the link of a rank has to carry one
-// way, however the collective is done, / time: a number to hold against the link itself, at any number of
-// ranks. Of an all-gather's result a rank has its own 1/N, and of a reduce-scatter's or an all-to-all's input
-// 1/N stays where it is: algbw (N-1)/N. (With --reduce ranks NCCL does an all-to-all, and the plugin sums.) A
-// broadcast brings all of the buffer: algbw.
-//
-// #wrong: elements that are not, bit by bit, what the definition gives, on all ranks together, in a
-// collective after the timed ones. copy: as many bytes from one buffer to another, on all ranks at once. mpi,
-// nccl: that library's own collective on as many bytes; it sums where the plugin takes the mean, and MPI has
-// no sum of bf16 and fp16. ratio: that time / the plugin's, so above 1 the plugin is faster.
+// Measures the plugin's collectives: time, bandwidth and correctness in one row, as in nccl-tests.
+//     mpirun -np N build/bench/comm --help
+// size: of the whole buffer, of which each of N ranks owns 1/N. way: the transport: the window, direct reads
+// of the other ranks' memory, messages, or NCCL. time: of one collective on the slowest rank, the median over
+// the rounds. A round runs -m collectives and then waits for the device's streams; rounds of the plugin
+// alternate with those that it is compared with. algbw, algorithm bandwidth: size / time. busbw, bus
+// bandwidth: the bytes that a rank's link must carry one way with any algorithm, / time; it can be compared
+// with the speed of the link at any number of ranks. In an all-gather a rank already has 1/N of the result,
+// and in a reduce-scatter or an all-to-all it keeps 1/N of the input: algbw (N-1)/N. (With --reduce ranks
+// NCCL runs an all-to-all, and the plugin sums.) A broadcast transfers the whole buffer: algbw. #wrong:
+// elements on all ranks that differ in any bit from the defined result, in a collective after the timed ones.
+// copy: copies as many bytes from one buffer to another, on all ranks at once. mpi, nccl: that library's
+// collective on as many bytes; it sums where the plugin averages, and MPI has no sum of bf16 and fp16. ratio:
+// that time / the plugin's, so above 1 the plugin is faster.
 #include "llmc_zero/base/clock.h"
 #include "llmc_zero/comm/host.h"
 #include "llmc_zero/base/error.h"
@@ -46,20 +42,20 @@ static struct {
 static const char usage[] =
     "usage: mpirun -np N comm [options]\n"
     "  -b BYTES             smallest buffer, with K, M or G (64K)\n"
-    "  -e BYTES             largest (64M)\n"
+    "  -e BYTES             largest buffer (64M)\n"
     "  -f FACTOR            from one size to the next (4)\n"
-    "  -n ROUNDS            timed ones, of which the median is printed (15)\n"
-    "  -w ROUNDS            not timed, before them (2)\n"
-    "  -m COLLECTIVES       of a round, after which it waits for the device (1; with cuda 8)\n"
+    "  -n ROUNDS            timed rounds, whose median is printed (15)\n"
+    "  -w ROUNDS            warm-up rounds (2)\n"
+    "  -m COLLECTIVES       per round, which ends with a wait for the device (1; with cuda 8)\n"
     "  -c COLLECTIVE        all, all-gather, reduce-scatter, broadcast (all; broadcast only with cpu)\n"
     "  --dtype TYPE         bf16, fp32, fp16 (bf16)\n"
     "  --window             no direct reads of other ranks' memory\n"
-    "  --messages           nor the window\n"
-    "  --tcp HOST:PORT      nor MPI's messages, but TCP's; rank 0 listens there\n"
+    "  --messages           no window either, only messages\n"
+    "  --tcp HOST:PORT      messages over TCP instead of MPI; rank 0 listens there\n"
     "  --device DEVICE      cpu, cuda (cpu)\n"
     "  --comm WAY           with cuda: host, nccl (host)\n"
-    "  --reduce WHO         with nccl: ranks: summed in rank order; nccl: in its own (ranks)\n"
-    "Ends with status 1 if an element is wrong.\n";
+    "  --reduce WHO         with nccl: ranks: the plugin sums in rank order; nccl: NCCL sums (ranks)\n"
+    "Exits with status 1 if an element is wrong.\n";
 
 enum { LARGEST = 1 << 30, OFTEN = 100000, VALUES = 4 };
 static const struct {
@@ -81,7 +77,7 @@ static const struct {
     { "--reduce", &opt.reduce_nccl, { "ranks", "nccl" } },
 };
 
-// Before MPI starts, on every rank: one speaks, and the launcher ends the others as they sleep.
+// Called on every rank before MPI starts: one rank prints, and the launcher ends the others while they sleep.
 static void refuse(const char *format, ...) {
     va_list args;
     if (zero_launched().rank)
@@ -122,7 +118,7 @@ static void set_choice(const char *name, int *to, const char *value, const char 
 static void set_option(const char *name, const char *value) {
     if (!strcmp(name, "--tcp")) {
         opt.server = value;
-        if (opt.way == WINDOW) refuse("--tcp: of messages: leave --window out");
+        if (opt.way == WINDOW) refuse("--tcp: uses messages: leave --window out");
         opt.way = MESSAGES;
         return;
     }
@@ -136,29 +132,29 @@ static void set_option(const char *name, const char *value) {
             set_choice(name, choices[i].to, value, choices[i].values);
             return;
         }
-    refuse("option %s: there is none of this name", name);
+    refuse("option %s: unknown", name);
 }
 
 static void read_options(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         int way = !strcmp(argv[i], "--window") ? WINDOW : !strcmp(argv[i], "--messages") ? MESSAGES : ANY_WAY;
-        if (way && opt.way && way != opt.way) refuse("--window and --messages: one of them");
+        if (way && opt.way && way != opt.way) refuse("--window and --messages: give only one of them");
         if (way)
             opt.way = way;
         else if (i + 1 == argc)
-            refuse("option %s: its value is missing, or there is none of this name", argv[i]);
+            refuse("option %s: unknown, or its value is missing", argv[i]);
         else {
             set_option(argv[i], argv[i + 1]);
             i++;
         }
     }
     if (opt.least > opt.most) refuse("-b %zu: above -e %zu", opt.least, opt.most);
-    if (opt.nccl && !opt.cuda) refuse("--comm nccl: between CUDA devices: add --device cuda");
+    if (opt.nccl && !opt.cuda) refuse("--comm nccl: needs CUDA devices: add --device cuda");
     if (opt.reduce_nccl && !opt.nccl) refuse("--reduce nccl: add --comm nccl");
     if (opt.nccl && opt.way)
-        refuse("--comm nccl: it uses neither window nor messages: leave --window and --messages out");
+        refuse("--comm nccl: uses neither window nor messages: leave --window and --messages out");
     if (opt.cuda && opt.only == BROADCAST)
-        refuse("-c broadcast: of the processor's memory: leave --device cuda out");
+        refuse("-c broadcast: works in the CPU's memory: leave --device cuda out");
     if (!opt.batch) opt.batch = opt.cuda ? 8 : 1;
 }
 
@@ -172,7 +168,7 @@ static zero_config config;
 static memory_request planned[COMM_MEMORIES];
 static int64_t elems, part;  // of the whole buffer, of a rank's part
 static char *full, *shard, *other,
-    *host;  // (elems), (part), (elems): the device's; (elems): the host's, where it is not the device's
+    *host;  // (elems), (part), (elems): on the device; (elems): on the host, if that is separate
 
 static void must(int rc) {
     if (!rc) return;
@@ -187,8 +183,7 @@ static char *room(size_t bytes) {
     return p;
 }
 
-// As the trainer does: where ranks have more threads than there are cores, a sum waits for threads that wait
-// for a core.
+// As in the trainer: if ranks have more threads than there are cores, a sum waits for threads without a core.
 static void share_cores(void) {
 #ifdef _OPENMP
     int bound = omp_get_num_procs(), each = (int)sysconf(_SC_NPROCESSORS_ONLN) / ranks.ranks_on_node;
@@ -197,7 +192,7 @@ static void share_cores(void) {
 #endif
 }
 
-// In rank order: with staging for the largest reduction.
+// With staging for the largest reduction in rank order.
 static void plan(comm_way way) { must(comm_plan(planned, &config, &way, opt.most / ranks.ranks)); }
 
 static void open_ranks(void) {
@@ -221,7 +216,7 @@ static void open_ranks(void) {
     must(comm_open(&c, &ranks, &config, &d, &m, planned));
     plan(comm_way_of(&c));
     if (opt.way == WINDOW && strstr(c.name, "messages"))
-        must(zero_fail(ZERO_ERR_ARGUMENT, "--window: there is none: %s", c.name));
+        must(zero_fail(ZERO_ERR_ARGUMENT, "--window: not available: %s", c.name));
     for (int k = 0; k < COMM_OTHER && opt.way == WINDOW; k++) host_direct_least[k] = SIZE_MAX;
     must(failure_agree(&ranks, comm_stage(&c, &m)));
 }
@@ -243,8 +238,8 @@ static void close_ranks(void) {
 
 // -------- numbers
 
-static int exact;  // the numbers' sums are the same in any order and type; else they differ so much in size
-                   // that the order shows
+static int exact;  // 1: sums of the numbers are the same in any order and type; 0: their sizes differ so much
+                   // that the order affects the sum
 
 static float value(int rank, int64_t i) {
     uint32_t u = noise_at(rank, (uint32_t)i);
@@ -275,7 +270,7 @@ static uint32_t get(const char *from, int64_t i) {
 
 static size_t bytes_of(int64_t n) { return n * dtype_bytes(opt.dtype); }
 
-// -------- the collectives and the others
+// -------- the collectives and their peers
 
 static const comm_use for_unit = { .purpose = ZERO_FOR_STEP, .unit = 0, .units = 1 };
 
@@ -287,7 +282,7 @@ static int reduce_scatter(void) {
 }
 static int broadcast(void) { return comm_broadcast(&c, for_unit, 0, full, bytes_of(elems)); }
 
-// As large as they will be: NCCL then connects for all sizes.
+// At the largest size, so that NCCL connects for all sizes.
 static int rehearse(void *ctx) {
     (void)ctx;
     part = (int64_t)(opt.most / bytes_of(1)) / c.group.ranks;
@@ -297,27 +292,27 @@ static int rehearse(void *ctx) {
 
 static int copy(void) { return d.f->copy(&d, COMM, other, full, bytes_of(elems)); }
 
-static int mpi_said(const char *what, int rc) {
+static int mpi_result(const char *what, int rc) {
     return rc == MPI_SUCCESS ? 0 : zero_fail(ZERO_ERR_COMM, "%s failed", what);
 }
 static int mpi_all_gather(void) {
     int n = (int)bytes_of(part);
-    return mpi_said("MPI_Allgather", MPI_Allgather(shard, n, MPI_BYTE, other, n, MPI_BYTE, MPI_COMM_WORLD));
+    return mpi_result("MPI_Allgather", MPI_Allgather(shard, n, MPI_BYTE, other, n, MPI_BYTE, MPI_COMM_WORLD));
 }
 static int mpi_reduce_scatter(void) {
-    return mpi_said("MPI_Reduce_scatter_block",
-                    MPI_Reduce_scatter_block(full, other, (int)part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
+    return mpi_result("MPI_Reduce_scatter_block",
+                      MPI_Reduce_scatter_block(full, other, (int)part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
 }
 static int mpi_broadcast(void) {
-    return mpi_said("MPI_Bcast", MPI_Bcast(full, (int)bytes_of(elems), MPI_BYTE, 0, MPI_COMM_WORLD));
+    return mpi_result("MPI_Bcast", MPI_Bcast(full, (int)bytes_of(elems), MPI_BYTE, 0, MPI_COMM_WORLD));
 }
 
 #ifdef ZERO_HAVE_NCCL
 #include "llmc_zero/comm/nccl_library.h"
 cudaStream_t device_cuda_stream(device *d, device_stream s);
 enum { BUFFERS = 3 };
-static ncclComm_t plain;           // of its own, blocking: what NCCL does without the plugin
-static void *registered[BUFFERS];  // of its own too
+static ncclComm_t plain;           // a separate, blocking communicator: NCCL without the plugin
+static void *registered[BUFFERS];  // its registrations
 
 static int said(const char *what, ncclResult_t rc) {
     return rc == ncclSuccess ? 0
@@ -377,7 +372,7 @@ static const collective collectives[COLLECTIVES] = {
     [BROADCAST] = { "broadcast", COMM_OTHER, 1, 1, broadcast, mpi_broadcast, NULL },
 };
 
-// The same by the library beside which ours is; NULL: it has none.
+// Returns the same collective of the library that we compare with; NULL: it has none.
 static operation peer_of(const collective *k) {
     if (c.nccl) return k->nccl;
     return opt.cuda || (k->kind == COMM_REDUCE_SCATTER && opt.dtype != ZERO_F32) ? NULL : k->mpi;
@@ -391,7 +386,7 @@ static int wait(void) {
     return comm_failed(&c);
 }
 
-// What goes in is new, and all that may come out is NaN.
+// Sets new inputs, and fills the outputs with NaN.
 static void fill(const collective *k) {
     char *from = k->from_whole ? full : shard, *values = device_target(&d, from, host);
     int64_t n = k->from_whole ? elems : part;
@@ -399,7 +394,7 @@ static void fill(const collective *k) {
     must(d.f->fill_nan(&d, COMM, shard, bytes_of(part)));
     must(d.f->fill_nan(&d, COMM, other, bytes_of(elems)));
     must(wait());
-    if (k->kind == COMM_OTHER && c.group.rank) return;  // the root's come out
+    if (k->kind == COMM_OTHER && c.group.rank) return;  // only the root has inputs
     for (int64_t i = 0; i < n; i++) put(values, i, stored(value(c.group.rank, i)));
     must(device_commit(&d, from, bytes_of(n), host));
 }
@@ -412,7 +407,7 @@ static uint32_t expected(const collective *k, int64_t i, float scale) {
     return stored(sum * scale);
 }
 
-// Wrong elements on all ranks. scale: of the sums.
+// Returns the number of wrong elements on all ranks. scale: factor of the sums.
 static long long wrong_after(const collective *k, operation run, char *to, float scale) {
     int64_t n = k->to_whole ? elems : part;
     long long mine = 0, all;
@@ -431,7 +426,7 @@ static long long wrong_of_ours(const collective *k) {
     return wrong_after(k, k->run, k->to_whole ? full : shard, 1.0f / c.group.ranks);
 }
 
-// A comparison with something else would say nothing. 1 if it is.
+// Returns 1 if the peer computes something else, because comparing times would then be meaningless.
 static int peer_differs(const collective *k) {
     if (!peer_of(k)) return 0;
     exact = 1;
@@ -443,7 +438,7 @@ static int peer_differs(const collective *k) {
 
 // -------- time
 
-// Seconds of one of a round's collectives, on the slowest rank.
+// Returns the seconds per collective of a round, on the slowest rank.
 static double round_of(operation run) {
     double took, slowest;
     MPI_Barrier(MPI_COMM_WORLD);
@@ -462,7 +457,8 @@ static int compare(const void *a, const void *b) {
 
 enum { OURS, COPY, PEER, CONTENDERS };
 
-// In turn, there and back, so that each as often comes after each other one. medians: 0 for who does not run.
+// Alternates forwards and backwards, so that each runs equally often after each other. medians: 0 for those
+// that do not run.
 static void measure(const collective *k, double *medians) {
     const operation run[CONTENDERS] = { [OURS] = k->run, [COPY] = copy, [PEER] = peer_of(k) };
     size_t all = opt.warm_ups + opt.rounds;
@@ -521,8 +517,8 @@ static void print_row(const collective *k, const double *medians, long long wron
     fflush(stdout);
 }
 
-// 1: something is wrong. The size is rounded down to whole lines of 128 elements a rank, as the plugin's
-// shards are.
+// Returns 1 if a result is wrong. The size is rounded down to multiples of 128 elements per rank, like the
+// plugin's shards.
 static int row(const collective *k, size_t bytes) {
     double medians[CONTENDERS];
     part = (int64_t)(bytes / bytes_of(1)) / c.group.ranks / 128 * 128;
@@ -550,7 +546,7 @@ int main(int argc, char **argv) {
     MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
     MPI_Comm_size(MPI_COMM_WORLD, &started);
     if (started != ranks)
-        refuse("the launcher has started %d ranks, MPI knows of %d: start it with mpirun", ranks, started);
+        refuse("the launcher started %d ranks, but MPI has %d: start with mpirun", ranks, started);
     open_ranks();
     alloc_buffers();
     must(comm_prepare(&c, &m, rehearse, NULL));

@@ -1,4 +1,4 @@
-# To be sourced by the benchmarks: the project's root as the working folder, $work for a run's files, medians.
+# Sourced by the benchmarks: changes to the project's root, makes $work for a run's files; runs and medians.
 set -eu
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . scripts/mpi_env.sh
@@ -13,17 +13,17 @@ has() { if grep -qw "$1" /proc/cpuinfo; then echo ", $2"; fi; }
 machine="$(sed -n 's/^model name.*: //p' /proc/cpuinfo | sed 1q), $(nproc --all) "\
 "cores$(has avx512_bf16 'AVX-512 BF16')$(has amx_bf16 AMX)"
 print_machine() { echo "machine: $machine; $(date +%F); load $(cut -d' ' -f1 /proc/loadavg)"; }
-# or: prints the file and ends, behind a command that has failed
+# or FILE: after a failed command, prints the file and ends
 or() { cat "$1"; exit 1; }
-# begin_train NP OPTION...: the trainer in the background, with the folder $work/run; sets job. field prints a
-# value of its summary.
+# begin_train NP OPTION...: starts the trainer in the background, with the folder $work/run; sets job. field
+# prints a value of its summary.
 begin_train() {
-    rm -rf "$work/run"   # a new run needs a folder of its own
+    rm -rf "$work/run"   # a new run needs an empty folder
     mpirun --oversubscribe -np "$1" ./train_gpt2_zero "${@:2}" -v 0 -s 0 -o "$work/run" >"$work/log" & job=$!
 }
 train() { begin_train "$@"; wait $job || or "$work/log"; }
 field() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$work/run/summary.json" | head -n 1; }
-# most KEY FILE: while the job runs, the largest that a rank has of a key of /proc/PID/FILE; sets peak, in KiB
+# most KEY FILE: samples a key of the ranks' /proc/PID/FILE until the job ends; sets peak, the largest, in KiB
 most() {
     local pid kib
     peak=0
@@ -36,12 +36,12 @@ most() {
     done
     wait $job || or "$work/log"
 }
-# of the numbers of a file, one a line
+# Prints the median of its input, one number per line.
 median() {
     sort -n | awk '{ x[NR] = $1 } END { if (NR) print (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'
 }
-# peer NAME SECONDS RANKS PROGRAM ARGUMENT...: PyTorch's side; its lines of JSON are in $work/peer. DeepSpeed
-# compiles its kernels when it runs for the first time, which takes minutes.
+# peer NAME SECONDS RANKS PROGRAM ARGUMENT...: runs PyTorch's side; writes its lines of JSON to $work/peer.
+# DeepSpeed compiles its kernels in its first run, which takes minutes.
 peer() {
     PATH="$(dirname "$peers"):$PATH" timeout "$2" "$peers" -m torch.distributed.run --nproc-per-node "$3" \
         "dev/bench/$4" "${@:5}" 2>"$work/err" | grep '^{' >"$work/peer" ||

@@ -1,5 +1,5 @@
 // Measures the cost of the hooks alone: a step of a GPT-2-like table, 1 + LAYERS units with 16 tensors,
-// through all hooks and accessors, with tensors so small that moving and computing cost nothing.
+// through all hooks and accessors, with tensors so small that transfers and computation take no time.
 // build/bench/hooks [layers] runs one rank at stages 0 to 3.
 #include "llmc_zero/base/clock.h"
 #include "llmc_zero/zero.h"
@@ -70,7 +70,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: hooks [layers]\n");
         return 1;
     }
-    printf("the hooks and the step on their own, %d layers, us a step:", layers);
+    printf("the hooks and the step alone, %d layers, us per step:", layers);
     for (int stage = 0; stage <= 3; stage++)
         printf(" stage %d %.0f%s", stage, seconds_a_step(layers, stage) * 1e6, stage < 3 ? "," : "\n");
     return 0;

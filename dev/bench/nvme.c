@@ -1,11 +1,11 @@
-// Measures the files that model states lie in on NVMe, and in turn with them fio, on the same folders with
-// the same block size and depth:
+// Measures the plugin's files for model states on NVMe, alternating with fio on the same folders with the
+// same block size and depth:
 //   build/bench/nvme FOLDER[,FOLDER..] [--mib 1024] [--block 1048576] [--depth 32] [--threads 4] [--rounds 5]
 //                    [--no-uring] [--verify] [--small-pages] [--no-fio] [--no-head]
-// Each round reads all of the file, writes all of it, and reads one half while it writes the other. Printed
-// are medians in GB/s, and their ratio to fio's. Both have their files written once before, and both go past
-// the page cache. The transfers are what a training step has: a few buffers, each written or read whole. Both
-// have buffers in pages of 2 MiB, which a disk reaches in fewer pieces; --small-pages: in pages of 4 KiB.
+// Each round reads the whole file, writes the whole file, and reads one half while it writes the other.
+// Prints medians in GB/s, and their ratio to fio's. Both write their files once before, and both bypass the
+// page cache. The transfers are those of a training step: a few buffers, each written or read completely.
+// Both have buffers in pages of 2 MiB, which need fewer segments per transfer; --small-pages: of 4 KiB.
 #include "bench.h"
 #include "llmc_zero/tiers/file.h"
 #include <stdio.h>
@@ -32,7 +32,7 @@ static void must(int rc) {
     if (rc) die(zero_last_error());
 }
 
-// -------- ours
+// -------- the plugin
 
 typedef struct {
     file_engine *e;
@@ -41,8 +41,8 @@ typedef struct {
     int64_t bytes;
 } bench;
 
-// Reads (kind 0) or writes (1) all, or reads the first half and writes the second (2), a buffer at a time:
-// each is used again when its transfer has ended. Returns GB/s.
+// Reads (kind 0) or writes (1) the file, or reads the first half and writes the second (2), a buffer at a
+// time: each is reused when its transfer has ended. Returns GB/s.
 static double pass(bench *b, int kind) {
     file_transfer t[BUFFERS] = { 0 };
     int64_t half = b->bytes / 2, buffer = (int64_t)b->buffer_bytes, n = b->bytes / buffer;
@@ -61,13 +61,13 @@ static double pass(bench *b, int kind) {
 
 static bench open_bench(const options *o) {
     bench b = { .buffer_bytes = (size_t)o->block * (size_t)o->depth };
-    // All passes move the same bytes: whole buffers, an even number of them.
+    // All passes move the same bytes: an even number of whole buffers.
     int64_t pair = 2 * (int64_t)b.buffer_bytes;
     b.bytes = ((int64_t)o->mib << 20) / pair * pair;
     if (!b.bytes) die("--mib is less than two buffers of depth x block");
     size_t all = BUFFERS * b.buffer_bytes;
     b.data = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (b.data == MAP_FAILED) die("no memory for the buffers");
+    if (b.data == MAP_FAILED) die("out of memory for the buffers");
     madvise(b.data, all, o->small_pages ? MADV_NOHUGEPAGE : MADV_HUGEPAGE);
     for (size_t i = 0; i < all; i++) b.data[i] = (char)(i * 2654435761u >> 13);
     file_settings s = { .folders = o->folders,
@@ -79,13 +79,13 @@ static bench open_bench(const options *o) {
                         .timeout_s = 60 };
     must(file_open(&b.e, &s, b.bytes));
     file_buffers(b.e, b.data, all);
-    pass(&b, 1);  // the file system gives blocks to what is written for the first time
+    pass(&b, 1);  // the first write makes the file system allocate blocks
     return b;
 }
 
 // -------- fio
 
-// The names of fio's files: one in each folder, with colons between them.
+// The names of fio's files: one per folder, separated by colons.
 static char fio_files[8192];
 
 static void name_fio_files(const char *folders) {
@@ -101,7 +101,7 @@ static void remove_fio_files(void) {
     for (char *f = strtok(fio_files, ":"); f; f = strtok(NULL, ":")) unlink(f);
 }
 
-// Returns GB/s of one pass over the same number of bytes.
+// Returns the GB/s of one pass over the same number of bytes.
 static double fio(const options *o, const bench *b, int kind) {
     char options[9000];
     int uring = !strncmp(file_name(b->e), "io_uring", 8);
@@ -114,7 +114,7 @@ static double fio(const options *o, const bench *b, int kind) {
     return rate;
 }
 
-// -------- all
+// -------- the table
 
 static void measure(const options *o) {
     static double ours[KINDS][ROUNDS_MOST], fios[KINDS][ROUNDS_MOST];
@@ -161,7 +161,7 @@ int main(int argc, char **argv) {
                                                   { "--no-fio", &o.no_fio, 0, 0 },
                                                   { "--no-head", &o.no_head, 0, 0 },
                                                   { NULL, NULL, 0, 0 } });
-    if (!o.folders) die("name a folder on the disk; the beginning of dev/bench/nvme.c lists the options");
+    if (!o.folders) die("name a folder on the disk; the top of dev/bench/nvme.c lists the options");
     name_fio_files(o.folders);
     measure(&o);
     return 0;

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# What it costs to keep model states on NVMe: GPT-2 124M, bf16, 2 ranks of 1 thread, batch 2 x 256, stage 3,
-# with clipping in the step (BATCH=N: N x 256). In turn: all in memory, the optimizer's states on NVMe, the
-# parameters too, and that with checksums. Then without clipping, where the update begins during backward, and
-# with a delayed update, which runs beside the whole next step: each all in memory, and all on NVMe.
-# Beside each step stands the longer of its two parts: computing, which is the step in memory, and reading and
-# writing, at the rate that fio reaches on the same folder in the same run. Prints medians, and JSON lines to
-# build/bench.jsonl.
-#   MODES="behind delayed"  only these of the ways below; a row is printed where the run in memory that it is
-#                           compared with, memory, unclipped or behind, is among them
-#   PEERS=/path/to/python   a Python with torch and deepspeed: DeepSpeed ZeRO-3 then runs in turn with ours,
-#                           in the same three ways, in the first folder
-# Needs fio, and make train_gpt2_zero build/bench/nvme. Fails where the bits differ.
+# Measures the cost of keeping model states on NVMe: GPT-2 124M, bf16, 2 ranks of 1 thread, batch 2 x 256,
+# stage 3, with clipping (BATCH=N: N x 256). These runs alternate: all states in memory, the optimizer states
+# on NVMe, the parameters too, and the same with checksums. Then without clipping, where the update begins
+# during backward, and with a delayed update, which runs during the whole next step: each with all states in
+# memory, and with all on NVMe. Each step is compared with the longer of its two parts: computing, which is
+# the step in memory, and disk transfers, at fio's rate on the same folder in the same run. Prints medians,
+# and JSON lines to build/bench.jsonl.
+#   MODES="behind delayed"  only these of the modes below; a row needs the run in memory to which it is
+#                           compared: memory, unclipped or behind
+#   PEERS=/path/to/python   a Python with torch and deepspeed: DeepSpeed ZeRO-3 then alternates with ours,
+#                           in the same three modes, in the first folder
+# Needs fio, and make train_gpt2_zero build/bench/nvme. Fails if the bits differ.
 #   dev/bench/offload.sh [FOLDER[,FOLDER..] [ROUNDS [STEPS]]]       build/, 3 rounds of 8 steps
 . "$(dirname "$0")/common.sh"
 folders=${1:-build} rounds=${2:-3} steps=${3:-8} batch=${BATCH:-2} folder=
@@ -61,7 +61,7 @@ awk -v tokens=$((2 * batch * 256)) -v out="$out" '
             for (j = i; j > 1 && x[j] + 0 < x[j - 1] + 0; j--) { t = x[j]; x[j] = x[j - 1]; x[j - 1] = t }
         return (x[int((n + 1) / 2)] + x[int(n / 2) + 1]) / 2
     }
-    # base: the run in memory that computes the same
+    # base: the run in memory with the same computation
     function row(mode, name, base, rate, compute, step, disk, most) {
         if (!(mode in rates) || !(base in rates)) return
         rate = median(rates[mode]); compute = tokens / median(rates[base])
@@ -95,8 +95,8 @@ awk -v tokens=$((2 * batch * 256)) -v out="$out" '
         row("optimizer", "masters, moments", "memory")
         row("both", "parameters, masters, moments", "memory")
         row("verify", "the same, with checksums", "memory")
-        row("unclipped", "none; nothing is clipped", "unclipped")
-        row("early", "all three; nothing is clipped", "unclipped")
+        row("unclipped", "none; no clipping", "unclipped")
+        row("early", "all three; no clipping", "unclipped")
         row("behind", "none; delayed update", "behind")
         row("delayed", "all three; delayed update", "behind")
         peer_row("memory", "DeepSpeed: none")

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What overlap hides, without a card: a training step on two hosts with a slow network, without overlap, with
-# it, and with it where the network has no limit. The hosts are network namespaces on this machine, with one
-# rank of one thread each, and the ranks use TCP. Prints the median step; the share of the network's time that
-# is hidden, (without - with) / (without - unlimited); and, from the trace, which collectives rank 0's trainer
-# waits for. JSON lines are added to build/bench.jsonl. Needs root, and ip and tc (iproute2).
+# Measures how much overlap hides, on CPUs: a training step on two hosts with a slow network, without overlap,
+# with overlap, and with overlap on an unlimited network. The hosts are network namespaces on this machine,
+# with one rank of one thread each, and the ranks use TCP. Prints the median step; the hidden share of the
+# network's time, (without - with) / (without - unlimited); and, from the trace, the collectives for which
+# rank 0's trainer waits. Adds JSON lines to build/bench.jsonl. Needs root, and ip and tc (iproute2).
 #   dev/bench/overlap.sh [PROGRAM...]     default ./train_gpt2_zero; several builds take turns
-#   RATE=2gbit    what a host can send    STAGE=3    OPTIONS="--prefetch 2"    for all runs
-#   ROUNDS=1      runs of each kind       STEPS=8    of a run; the first two do not count
+#   RATE=2gbit    sending rate of a host  STAGE=3    OPTIONS="--prefetch 2"    for all runs
+#   ROUNDS=1      runs of each kind       STEPS=8    per run; the first two do not count
 . "$(dirname "$0")/common.sh"
 . tests/hosts.sh
 rate=${RATE:-2gbit} rounds=${ROUNDS:-1} steps=${STEPS:-8} stage=${STAGE:-3}
@@ -20,7 +20,7 @@ command -v tc >/dev/null || skip "needs tc: scripts/install_deps.sh bench instal
 hosts_make 2 || skip "$hosts_why"
 hosts_limit "$rate" 2>"$work/why" || skip "tc cannot limit the network to $rate: $(head -n 1 "$work/why")"
 
-# run PROGRAM OVERLAP: rank 0's steps are in $work/out/metrics.jsonl then, its trace is $work/trace
+# run PROGRAM OVERLAP: leaves rank 0's steps in $work/out/metrics.jsonl and its trace in $work/trace
 run() {
     local pids=() rank failed=0
     port=$((port + 1))
@@ -39,9 +39,9 @@ run() {
 # times NAME: adds the steps that count to $work/NAME
 times() { sed -n 's/.*"ms": \([0-9.]*\).*/\1/p' "$work/out/metrics.jsonl" | tail -n +3 >>"$work/$1"; }
 
-# exposed NAME: shares the trainer's waits out among the collectives that were under way, and adds lines
-# "UNIT:WHAT:MS A STEP" to $work/NAME; WHAT is "gather 1" for the unit's first gather in a step, "gather 2"
-# for its second. A step lasts from update to update, since the first gather starts there.
+# exposed NAME: attributes the trainer's waits to the collectives that were running, and adds lines
+# "UNIT:WHAT:MS PER STEP" to $work/NAME; WHAT is "gather 1" for the unit's first gather in a step, "gather 2"
+# for its second. A step lasts from update to update, because the first gather starts there.
 exposed() {
     awk -F'"' '
         function number(key,    after) {
@@ -71,7 +71,7 @@ exposed() {
                 for (w = 1; w <= waits; w++) if (counts(w)) { ms = both(i, w); sum[key] += ms; other -= ms }
             }
             for (key in sum) print key ":" sum[key] / (updates - 2)
-            if (waits) print "no collective under way:wait 1:" other / (updates - 2)
+            if (waits) print "no collective running:wait 1:" other / (updates - 2)
         }' "$work/trace" >>"$work/$1"
 }
 
@@ -100,7 +100,7 @@ summary() {
             printf "\"unlimited_ms\": %.1f, \"hidden_percent\": %.1f}\n", free, hidden >>json
         }'
 }
-# waits N: means over the rounds; a unit that is waited for less than 1 ms is left out
+# waits N: means over the rounds; units with less than 1 ms of waits are left out
 waits() {
     sort -t: -k1,1 "$work/waits.$1" | awk -F: -v rounds="$rounds" '
         $1 != units[n] { units[++n] = $1 }
@@ -117,14 +117,14 @@ waits() {
 }
 
 printf '\noverlap: 2 hosts, %s each way, %s, stage %s %s\n' "$rate" "$model" "$stage" "${OPTIONS:-}"
-printf '%-40s %10s %10s %10s %10s\n' "s a step" without with unlimited hidden
+printf '%-40s %10s %10s %10s %10s\n' "s per step" without with unlimited hidden
 n=0
 for program in "$@"; do n=$((n + 1)); summary $n "$program"; done
 n=0
 for program in "$@"; do
     n=$((n + 1))
     [ -s "$work/waits.$n" ] || continue
-    printf '\n%-40s ' "ms a step that $(basename "$program") waits"
+    printf '\n%-40s ' "ms per step that $(basename "$program") waits"
     printf '%10s %10s %10s\n' "gather 1" "gather 2" reduction
     waits $n
 done

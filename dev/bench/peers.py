@@ -1,18 +1,16 @@
-"""The peers' side of bench.sh and offload.sh: the training step of a GPT-2 in PyTorch, for one framework, on
-CPUs.
+"""The peers in bench.sh and offload.sh: the training step of a GPT-2 in PyTorch on CPUs, with one framework.
 
     torchrun --nproc-per-node 2 dev/bench/peers.py FRAMEWORK DTYPE B T STEPS [FOLDER]
-    FRAMEWORK  fsdp2 | deepspeed (ZeRO-3) | ddp | single (no framework: one process that has all threads and
-               the whole batch)
-               deepspeed-optimizer | deepspeed-both: ZeRO-3 with the optimizer's states on NVMe, in FOLDER,
+    FRAMEWORK  fsdp2 | deepspeed (ZeRO-3) | ddp | single (no framework: one process with all threads and the
+               whole batch)
+               deepspeed-optimizer | deepspeed-both: ZeRO-3 with the optimizer states on NVMe, in FOLDER,
                and with the parameters there too
     DTYPE  fp32 | bf16 (ddp and single: fp32 parameters under autocast)
 
-The step is forward, backward, clipping of the global norm at 1.0 and AdamW, as in the trainer that it is
-compared with. It prints one JSON line: the median step without the first two in seconds, tokens/s over all
-ranks, the first and the last loss, the seconds from the start of the process to the first loss, and the most
-that a rank had resident in MiB. It needs torch, deepspeed for its frameworks, and ninja and libaio's header
-for those with NVMe.
+The step is forward, backward, clipping of the global norm at 1.0 and AdamW, as in our trainer. It
+prints one JSON line: the median step without the first two in seconds, tokens/s over all ranks, the first and
+the last loss, the seconds from the start of the process to the first loss, and the peak resident memory of a
+rank in MiB. It needs torch, deepspeed for its frameworks, and ninja and libaio's header for those with NVMe.
 """
 import json
 import os
@@ -21,7 +19,7 @@ import statistics
 import sys
 import time
 
-# The time of this process's start: field 22 of stat counts clock ticks since the machine's.
+# The start time of this process: field 22 of stat counts clock ticks since boot.
 UPTIME = float(open("/proc/uptime").read().split()[0])
 START_TICKS = int(open("/proc/self/stat").read().rsplit(")", 1)[1].split()[19])
 BORN = time.time() - UPTIME + START_TICKS / os.sysconf("SC_CLK_TCK")
@@ -105,9 +103,9 @@ def make_step():
 
 
 def on_nvme():
-    """The sections of a DeepSpeed configuration that put states on NVMe. Blocks, depth and sub-groups are
-    those of the trainer that it is compared with. DeepSpeed reads as many parameters ahead as it has buffers:
-    two blocks of four matrices. Each buffer is as large as a rank's part of the largest parameter."""
+    """Returns the sections of a DeepSpeed configuration that put states on NVMe, with our trainer's block
+    size, depth and sub-groups. DeepSpeed reads as many parameters ahead as it has buffers: two blocks of four
+    matrices. Each buffer is as large as a rank's part of the largest parameter."""
     optimizer = {"device": "nvme", "nvme_path": folder, "buffer_count": 12, "pipeline_read": True,
                  "pipeline_write": True}
     zero = {"offload_optimizer": optimizer, "sub_group_size": 4 << 20}

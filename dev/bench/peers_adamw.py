@@ -1,8 +1,8 @@
-"""The peers' side of build/bench/adamw: AdamW of PyTorch and DeepSpeed on as many fp32 elements, on CPUs.
+"""The peers of build/bench/adamw: AdamW of PyTorch and DeepSpeed on as many fp32 elements, on CPUs.
 
     DS_ACCELERATOR=cpu python dev/bench/peers_adamw.py [million elements]
 
-Prints the median milliseconds of a step. It needs torch; DeepSpeed's line needs deepspeed and ninja.
+Prints the median milliseconds per step. It needs torch; DeepSpeed's line needs deepspeed and ninja.
 """
 import os
 import statistics

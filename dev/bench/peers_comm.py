@@ -1,9 +1,9 @@
-"""The peers' side of build/bench/comm --tcp: the collectives of Gloo, with which PyTorch connects CPU ranks.
+"""The peer of build/bench/comm --tcp: the collectives of Gloo, which PyTorch uses between CPU ranks.
 
     torchrun --nproc-per-node 2 dev/bench/peers_comm.py [BYTES]...
 
-As in build/bench/comm, the size is that of the whole buffer, of which each rank owns a part, and the time is
-the slowest rank's, the median over the rounds after the warm-up. It needs torch.
+As in build/bench/comm, the size is the whole buffer's, of which each rank owns a part, and the time is the
+slowest rank's, the median over the rounds after the warm-up. It needs torch.
 """
 import statistics
 import sys

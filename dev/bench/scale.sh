@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Measures how time and memory of a step grow with the work: layers, length of a row, ranks. GPT-2 of 768
-# channels, stage 3, one row a rank. work is the floating-point operations of the products and of attention,
-# relative to the first row of a block; time / work should stay level or fall. Prints tables and adds JSON
-# lines to build/bench.jsonl.
-#   DTYPE=bf16|fp32   default: as the trainer chooses
-#   STEPS=6           steps of a run
+# Measures how the time and memory of a step scale with layers, sequence length and ranks. GPT-2 with 768
+# channels, stage 3, one row per rank. work is the flops of the matmuls and of attention, relative to the
+# first row of a table; time / work should stay level or fall. Prints tables and adds JSON lines to
+# build/bench.jsonl.
+#   DTYPE=bf16|fp32   default: the trainer's choice
+#   STEPS=6           steps per run
 . "$(dirname "$0")/common.sh"
 steps=${STEPS:-6} dtype=${DTYPE:-auto}
 
-# row RANKS LAYERS T B: runs the model and prints a line. The first line of a table leaves its work and time
+# row RANKS LAYERS T B: runs the model and prints a line. The first line of a table stores its work and time
 # in $work/first.
 row() {
     train "$1" -e "l${2}h12c768v50257t1024" -b "$4" -t "$3" -z 3 --dtype "$dtype" -x "$steps"
@@ -18,7 +18,7 @@ row() {
         -v first="$work/first" -v json="$out" '
         BEGIN {
             C = 768; ms = tokens / rate * 1e3; MiB = 1048576
-            # The products, and attention, which is causal: half of 12 L C T.
+            # The matmuls, and attention, which is causal: half of 12 L C T.
             flops = tokens * (6 * (12 * L * C * C + 50304 * C) + 6 * L * C * T)
             if ((getline line <first) > 0) split(line, f, " ")
             else { f[1] = flops; f[2] = ms; print flops, ms >first }
@@ -40,7 +40,7 @@ table() {
 
 table "layers: 2 ranks, 1 row each"
 for L in 12 24 48; do row 2 $L 256 1; done
-table "length of a row: 2 ranks, 1 row each"
+table "sequence length: 2 ranks, 1 row each"
 for T in 64 128 256 512 1024; do row 2 12 $T 1; done
-table "ranks on $(nproc) cores: the same 8 rows in all"
+table "ranks on $(nproc) cores: 8 rows in total"
 for np in 1 2 4 8; do row $np 12 64 $((8 / np)); done

@@ -1,14 +1,14 @@
-"""PyTorch's side of scripts/gpu_check.sh: the training step of GPT-2 on one GPU, compiled, with bf16 by
+"""The PyTorch runs of scripts/gpu_check.sh: the compiled training step of GPT-2 on one GPU, with bf16
 autocast and fp32 weights.
 
     torch_gpt2_gpu.py TOKENS B T STEPS [--layers 12] [--heads 12] [--channels 768] [--vocabulary 50304]
                       [--attention default|cudnn] [--device cuda]
 
 TOKENS is a pattern of llm.c's token shards. A step is forward, backward, clipping of the gradient norm at
-1.0, fused AdamW and reading the loss, as in the trainers that it is compared with. Attention is
-scaled_dot_product_attention, as PyTorch chooses or by cuDNN. It prints one JSON line: the median step of
-STEPS after a few that compile and warm up, tokens/s, the last loss, and the most memory that PyTorch's
-allocator had reserved. It needs torch 2.1 or newer, and 2.5 for --attention cudnn.
+1.0, fused AdamW and reading the loss, as in the other trainers. Attention is
+scaled_dot_product_attention, with PyTorch's choice of kernel or cuDNN's. It prints one JSON line: the median
+step of STEPS after a few warm-up steps, tokens/s, the last loss, and the peak memory reserved by PyTorch's
+allocator. It needs torch 2.1 or newer, and 2.5 for --attention cudnn.
 """
 import argparse
 import contextlib
@@ -63,7 +63,7 @@ class GPT2(nn.Module):
         x = self.tokens(tokens) + self.positions.weight
         for block in self.blocks:
             x = block(x)
-        logits = F.linear(self.norm(x), self.tokens.weight)     # the head is tied to the embedding
+        logits = F.linear(self.norm(x), self.tokens.weight)     # the LM head is tied to the embedding
         return F.cross_entropy(logits.float().view(-1, V), targets.view(-1))
 
 
@@ -107,7 +107,7 @@ for step in range(WARM_UP + args.steps):
     optimizer.zero_grad(set_to_none=True)
     last = loss.item()
     if on_cuda:
-        torch.cuda.synchronize()        # the loss was there before the update had ended
+        torch.cuda.synchronize()        # the loss is ready before the update has ended
     times.append(time.perf_counter() - start)
 median = statistics.median(times[WARM_UP:])
 reserved = torch.cuda.max_memory_reserved() if on_cuda else 0

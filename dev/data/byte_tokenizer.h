@@ -8,7 +8,7 @@
 enum { BYTE_EOT = 256, BYTE_VOCAB = 257 };
 static const uint32_t byte_tokenizer_header[256] = { 20240328, 2, BYTE_VOCAB, BYTE_EOT };
 
-// Each token as its length and its bytes.
+// Each token is stored as its length and its bytes.
 typedef struct {
     unsigned char tokens[2 * 256 + 1 + sizeof END_OF_TEXT - 1];
 } ByteTokenizer;

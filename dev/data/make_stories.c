@@ -3,13 +3,11 @@
 //
 //     make_stories DIR [--bytes N]
 //
-// DIR/stories_train.bin      about N bytes of text (4000000), as a token shard: one token a byte, end-of-text
+// DIR/stories_train.bin about N bytes of text (4000000), as a token shard: one token per byte, end-of-text
 //                            (256) before each story
-// DIR/stories_val.bin        about 100000 bytes more, the same for every N
-// DIR/stories_tokenizer.bin  the 257 tokens, for decoding
-//
-// No story is in both files, nor twice in one. The grammar is simple, the forms are few and the words many,
-// so that a tiny model learns to write readable sentences within a minute.
+// DIR/stories_val.bin about 100000 bytes more, the same for every N DIR/stories_tokenizer.bin the 257 tokens,
+// for decoding No story occurs twice, in one file or in both. The grammar is simple, with few forms and many
+// words, so that a tiny model learns to write readable sentences within a minute.
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -80,11 +78,10 @@ static const char *const plants[] = { "sunflower", "pumpkin",    "rose",  "tomat
 static const char *const songs[] = { "the moon",    "the stars",   "the spring",    "the sea",
                                      "a happy bee", "the morning", "a brave knight" };
 
-// --------
-// stories: {a|b} is one of the choices; hero $N (he or she $s, his or her $h, him or her $m), a $K; friend
-// $F, a $k; $L color, $O thing, $Q thing that breaks, $P place, $W spot, $D food, $G grown-up, $A young
-// animal, $B building, $I skill, $E fear, $Y plant, $M song. The first letter of a sentence becomes a capital
-// by itself; after a quotation it takes $H.
+// -------- stories: {a|b} is replaced by one of the choices; hero $N (he or she $s, his or her $h, him or her
+// $m), a $K; friend $F, a $k; $L color, $O thing, $Q thing that breaks, $P place, $W spot, $D food, $G
+// grown-up, $A young animal, $B building, $I skill, $E fear, $Y plant, $M song. The first letter of a
+// sentence is capitalised automatically; after a quotation use $H.
 
 #define OPEN                                                                                               \
     "{Once upon a time, there was|There once was|Long ago, there was|In a small village, there lived|Not " \
@@ -151,7 +148,7 @@ static const char *const stories[] = {
     "{$F was proud of $m.|}\n" END
     "{$N learned to be brave.|To be brave is to try, even when you are afraid.|$N was not afraid of $E "
     "any more.}",
-    // something breaks, and the truth is told
+    // something breaks, and the hero tells the truth
     OPEN "$h $G had a $L $Q that was very old. {\"Please be careful with it,\" said $h $G.|\"Do not run near "
          "it,\" said $h $G.}\n" DAY "$N ran and jumped in the house. {Crash!|Bang!|Oh no!} The $L $Q fell "
          "down and broke. {$N was scared.|$N hid $W.} \"{Should I|Can I} "
@@ -247,8 +244,7 @@ static const char *const stories[] = {
              "learned to ask for help.|Two are better than one.}",
 };
 
-// --------
-// telling
+// -------- writing a story
 
 static uint64_t random_state = 20240520;
 
@@ -351,11 +347,12 @@ static void die(const char *what, const char *name) {
 
 static void *allocate(size_t count, size_t size) {
     void *p = calloc(count, size);
-    if (!p) die("get memory for", "the stories");
+    if (!p) die("allocate memory for", "the stories");
     return p;
 }
 
-// Writes header and body under a temporary name, then renames: the file is whole or does not exist.
+// Writes header and body under a temporary name, then renames the file, so that it is complete or does not
+// exist.
 static void write_file(const char *dir, const char *name, const uint32_t header[256], const void *body,
                        size_t size) {
     char path[4096], temporary[4096 + 8];
@@ -383,7 +380,7 @@ static void write_file(const char *dir, const char *name, const uint32_t header[
     die("write", path);
 }
 
-// The stories told so far, as a hash table of their hashes (FNV-1a).
+// The stories written so far, as a hash table of their hashes (FNV-1a).
 typedef struct {
     uint64_t *hashes, mask;
 } Told;

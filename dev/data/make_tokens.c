@@ -1,14 +1,14 @@
-// Turns text into token shards, for training on it.
+// Converts text to token shards for training.
 //
 //     make_tokens -o data/my my.txt
-//         One token a byte; also writes data/my_tokenizer.bin.
+//         One token per byte; also writes data/my_tokenizer.bin.
 //     make_tokens -o data/my --tokenizer gpt2_tokenizer.bin my.txt
 //         GPT-2's tokens.
 //
 // data/my_val.bin has the first tokens (--val), data/my_train.bin the others; with --shard they are
-// data/my_val_000000.bin and data/my_train_000001.bin and so on. The end-of-text token stands before each
-// document. The text is read in pieces and may be larger than memory. The files get their names when all of
-// them are written.
+// data/my_val_000000.bin and data/my_train_000001.bin and so on. The end-of-text token precedes each
+// document. The text is read in pieces and may be larger than memory. The files get their final names when
+// all of them are written.
 #include <errno.h>
 #include <getopt.h>
 #include <glob.h>
@@ -34,23 +34,23 @@ enum { BUFFER = 1 << 16, MAX_TOKENS = INT32_MAX };
 static const char usage[] =
     "usage: make_tokens -o DIR/NAME [option]... FILE...     text files to token shards DIR/NAME_train.bin "
     "and DIR/NAME_val.bin\n"
-    "  --tokenizer FILE      GPT-2's byte-pair encoding with the tokens of this tokenizer.bin (default: one "
-    "token a byte, and\n"
-    "                        DIR/NAME_tokenizer.bin); the text must be UTF-8\n"
-    "  --documents KIND      end-of-text stands before each of: file (default), paragraph (an empty line "
-    "ends it), mark (<|endoftext|> in\n"
-    "                        the text ends it; the mark and a line's end after it are dropped)\n"
+    "  --tokenizer FILE      GPT-2's byte-pair encoding with the tokens of this tokenizer.bin; the text must "
+    "be UTF-8 (default: one\n"
+    "                        token per byte; also writes DIR/NAME_tokenizer.bin)\n"
+    "  --documents KIND      end-of-text precedes each file (default), paragraph (ended by an empty line) or "
+    "mark (documents are\n"
+    "                        separated by <|endoftext|>; the mark and a line end after it are dropped)\n"
     "  --val N | P%          the validation shard gets the first N tokens, or those of the first P % of the "
     "bytes (default 10%; 0, 100%)\n"
-    "  --shard N             shards of N tokens, numbered; one at most is for validation (default: one file "
-    "for training)\n"
+    "  --shard N             numbered shards of N tokens, at most one of them for validation (default: one "
+    "file for training)\n"
     "  --piece N             bytes read at a time (default 1048576); the tokens do not depend on it\n"
-    "A FILE may be a pipe, as /dev/stdin; then --val must be a number of tokens.\n";
+    "A FILE may be a pipe, such as /dev/stdin; then --val must be a number of tokens.\n";
 
 static struct {
     const char *output, *tokenizer, *mark;  // mark: ends a document, or NULL
-    int keep_mark;                          // it belongs to the text
-    double val_percent;                     // or -1: val_tokens counts
+    int keep_mark;                          // the mark belongs to the text
+    double val_percent;                     // -1: val_tokens applies
     long long val_tokens, shard, piece;
 } opt = { .val_percent = 10, .piece = 1 << 20 };
 
@@ -67,13 +67,13 @@ static struct {
 // The input.
 static struct {
     const char *path;
-    uint8_t *bytes;  // of the file, from `offset` on: `fill` of them are there, the first `checked` are whole
+    uint8_t *bytes;  // of the file, from `offset` on: `fill` bytes are present, the first `checked` are whole
                      // characters
     size_t fill, checked;
     int64_t offset;
     int eof;
-    int begins, after_mark;  // a document begins; behind a mark
-    int64_t used, total;     // bytes of text that have become tokens; bytes of all files, -1 if one is a pipe
+    int begins, after_mark;  // at the start of a document; after a mark
+    int64_t used, total;     // bytes of text converted to tokens; bytes of all files, -1 if one is a pipe
 } in;
 
 // --------
@@ -87,7 +87,7 @@ static void shard_path(char path[PATH_MAX], int shard, const char *suffix) {
         snprintf(path, PATH_MAX, "%s_%s.bin%s", opt.output, kind, suffix);
 }
 
-// Prints one sentence, removes the temporary files, and exits.
+// Prints a message, removes the temporary files, and exits.
 static void __attribute__((noreturn, format(printf, 1, 2))) die(const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
@@ -179,17 +179,17 @@ static void refuse_leftovers(void) {
     strcpy(pattern + n, "_train_[0-9]*.bin");
     glob_t found;
     if (opt.shard && !glob(pattern, 0, NULL, &found))
-        die("%s is there from another run; remove %s_train_*.bin, or give another name with -o",
+        die("%s exists from another run; remove %s_train_*.bin, or give another name with -o",
             found.gl_pathv[0], opt.output);
 }
 
-// A validation shard of an earlier run stays, so this warns that its text may be in this run's training
+// A validation shard of an earlier run is kept; the line warns that its text may be in this run's training
 // shards.
 static void report_leftover(void) {
     char path[PATH_MAX];
     shard_path(path, 0, "");
     if (out.first == 1 && !access(path, F_OK))
-        printf("%s is left as it was: this run, with --val 0, writes none\n", path);
+        printf("%s is from an earlier run: this run, with --val 0, writes none\n", path);
 }
 
 static void write_byte_tokenizer(void) {
@@ -211,8 +211,8 @@ static void write_byte_tokenizer(void) {
 // --------
 // text to tokens
 
-// The first tokens of bytes [at, end) of the buffer; `whole` if the document ends there. Returns how many, 0
-// if more text is needed.
+// Returns the first tokens of bytes [at, end) of the buffer; `whole` if the document ends there. Returns
+// their number, or 0 if more text is needed.
 static int next_tokens(Bpe *bpe, size_t at, size_t end, int whole, int *length, const uint16_t **tokens) {
     static uint16_t byte;
     if (!bpe) {
@@ -226,7 +226,7 @@ static int next_tokens(Bpe *bpe, size_t at, size_t end, int whole, int *length, 
     return n;
 }
 
-// Returns where it stopped: at `end` if the document is whole.
+// Returns the position where it stopped: `end` if the document is whole.
 static size_t encode(Bpe *bpe, uint16_t eot, size_t at, size_t end, int whole) {
     const uint16_t *tokens;
     int64_t val_bytes = opt.val_percent < 0 ? INT64_MAX
@@ -242,7 +242,7 @@ static size_t encode(Bpe *bpe, uint16_t eot, size_t at, size_t end, int whole) {
     return at;
 }
 
-// Encodes the part of the buffer that further text cannot change. Returns its length in bytes.
+// Encodes the part of the buffer whose tokens do not depend on further text. Returns its length in bytes.
 static size_t encode_documents(Bpe *bpe, uint16_t eot) {
     size_t at = 0, mark = opt.mark ? strlen(opt.mark) : 0;
     for (;;) {
@@ -255,9 +255,9 @@ static size_t encode_documents(Bpe *bpe, uint16_t eot) {
             in.after_mark = 0;
         }
         const uint8_t *found = mark ? memmem(in.bytes + at, left, opt.mark, mark) : NULL;
-        if (!found) {  // the last bytes may be the beginning of a mark
+        if (!found) {  // the last bytes may be the start of a mark
             size_t held = in.eof || !mark ? 0 : left < mark - 1 ? left : mark - 1, end = in.checked - held;
-            // No character may be cut.
+            // Do not split a character.
             while (bpe && held && end > at && (in.bytes[end] & 0xc0) == 0x80) end--;
             return encode(bpe, eot, at, end, in.eof);
         }
@@ -271,8 +271,8 @@ static size_t encode_documents(Bpe *bpe, uint16_t eot) {
 static volatile sig_atomic_t interrupted;
 static void interrupt(int signal) { interrupted = signal; }
 
-// A signal that ends the program only sets a flag, so that its temporary files are removed. Without
-// SA_RESTART a read that waits for a pipe returns.
+// Signals only set a flag, so that the temporary files are removed. Without SA_RESTART a read that waits for
+// a pipe returns.
 static void catch_signals(void) {
     const struct sigaction action = { .sa_handler = interrupt };
     const int signals[] = { SIGINT, SIGTERM, SIGHUP };
@@ -282,19 +282,19 @@ static void catch_signals(void) {
 
 static void read_piece(FILE *f) {
     size_t n = fread(in.bytes + in.fill, 1, (size_t)opt.piece, f);
-    if (interrupted) die("%s: stopped by signal %d; nothing is written", in.path, (int)interrupted);
+    if (interrupted) die("%s: stopped by signal %d; nothing was written", in.path, (int)interrupted);
     if (ferror(f)) die("%s: cannot read: %s", in.path, strerror(errno));
     in.fill += n;
     in.eof = n < (size_t)opt.piece;
 }
 
-// A character may lie across two pieces; anything else that is not UTF-8 is an error.
+// A character may span two pieces; anything else that is not UTF-8 is an error.
 static void check_utf8(void) {
     in.checked += utf8_prefix(in.bytes + in.checked, in.fill - in.checked);
     size_t rest = in.fill - in.checked;
     if (rest > 3 || (rest && in.eof))
         die("%s: byte %lld is not UTF-8; convert the file (iconv -t utf-8), or leave --tokenizer out: "
-            "byte-level tokens take any bytes",
+            "byte-level tokens accept any bytes",
             in.path, (long long)(in.offset + (int64_t)in.checked));
 }
 
@@ -304,7 +304,7 @@ static double now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-// Progress is one line that changes on a terminal, and a line every ten seconds elsewhere.
+// Shows progress in one changing line on a terminal, and in a line every ten seconds elsewhere.
 static void show_progress(double start) {
     static double last;
     int terminal = isatty(STDERR_FILENO);
@@ -427,12 +427,12 @@ static void parse_options(int argc, char **argv) {
     if (strlen(opt.output) > PATH_MAX - 64) die("-o: a name of %zu bytes is too long", strlen(opt.output));
 }
 
-// Checks before any work that the files exist, and adds up their sizes.
+// Checks that the files exist before any work is done, and adds up their sizes.
 static void measure_files(char **paths) {
     struct stat st;
     for (; *paths; paths++) {
         if (stat(*paths, &st)) die("%s: %s", *paths, strerror(errno));
-        if (S_ISDIR(st.st_mode)) die("%s: is a folder, expected a text file", *paths);
+        if (S_ISDIR(st.st_mode)) die("%s: is a folder; expected a text file", *paths);
         in.total = S_ISREG(st.st_mode) && in.total >= 0 ? in.total + st.st_size : -1;
     }
     if (in.total < 0 && opt.val_percent >= 0)
@@ -451,9 +451,9 @@ static void load_bpe(Bpe **bpe, uint16_t *eot) {
 }
 
 static void check_result(void) {
-    if (out.shard == out.first && !out.count) die("there is no text but marks");
+    if (out.shard == out.first && !out.count) die("the text has only marks");
     if (!out.shard && opt.val_percent != 100)
-        die("the text has %lld tokens, and nothing is left for training; give more text, or a smaller --val",
+        die("all %lld tokens of the text are for validation; give more text, or a smaller --val",
             (long long)out.count);
 }
 
@@ -464,9 +464,9 @@ int main(int argc, char **argv) {
     measure_files(argv + optind);
     if (opt.tokenizer) load_bpe(&bpe, &eot);
     refuse_leftovers();
-    // 64: room for a mark, a character, and the bytes that bpe_next needs behind a word.
+    // 64: room for a mark, a character, and the bytes that bpe_next needs after a word.
     in.bytes = malloc((size_t)opt.piece + BPE_MAX_WORD + 64);
-    if (!in.bytes) die("no memory to read %lld bytes at a time; give a smaller --piece", opt.piece);
+    if (!in.bytes) die("out of memory for reading %lld bytes at a time; give a smaller --piece", opt.piece);
     out.first = opt.val_percent < 0 && !opt.val_tokens;
     catch_signals();
     open_shard(out.first);

@@ -1,9 +1,9 @@
-// A complete trainer on llmc_zero of a network other than GPT-2: it learns on which of two spirals a point of
-// the plane lies. It uses zero.h, libc and libm only, and computes in fp32; docs/porting.md goes through it.
+// A complete llmc_zero trainer of a network other than GPT-2: it learns to which of two spirals a point of
+// the plane belongs. It uses only zero.h, libc and libm, and computes in fp32; docs/porting.md explains it.
 // Settings: ZERO_STAGE, ZERO_CONFIG, ZERO_POISON.
 //
 //     ZERO_STAGE=3 mpirun -np 2 mlp_zero [save | resume]
-//         save: saves the state after half of the steps into the folder mlp_zero.saved; resume: goes on from
+//         save: saves the state after half of the steps to the folder mlp_zero.saved; resume: continues from
 //         there.
 //
 // x (n, 2) -> input (2, H), tanh -> hidden (H, H), tanh, L times -> output (H, 1) -> logits (n)
@@ -65,15 +65,15 @@ static float *activation(int width) {
         zero_alloc(z, ZERO_DEVICE, ZERO_ACTIVATIONS, "activations", (size_t)n * width * sizeof(float)));
 }
 
-// The i-th of a fixed sequence of numbers in [0, 1), the same on every rank: multiplicative hashing by 2^32 /
-// the golden ratio.
+// Returns the i-th number of a fixed sequence in [0, 1), the same on every rank: multiplicative hashing by
+// 2^32 / the golden ratio.
 static float number(unsigned i) {
     unsigned h = i * 0x9e3779b1U;
     return (float)((h ^ h >> 15) * 0x9e3779b1U >> 8) / (1 << 24);
 }
 
-// This rank's rows of a pass. Rows are numbered over all ranks: a step sees the same ones, however many ranks
-// share them.
+// Loads this rank's rows of a pass. Rows are numbered over all ranks, so a step uses the same rows at any
+// number of ranks.
 static void load_rows(int pass) {
     unsigned row = (unsigned)(pass * zero_ranks(z) + zero_rank(z)) * n;
     for (int i = 0; i < n; i++, row++) {
@@ -83,7 +83,7 @@ static void load_rows(int pass) {
     }
 }
 
-// out (n, n_out) = in (n, n_in) w (n_in, n_out) + b (n_out), and tanh of it but at the output
+// out (n, n_out) = in (n, n_in) w (n_in, n_out) + b (n_out), followed by tanh except at the output
 static void layer_forward(int unit, int weight, int l, float *out, const float *in, int n_in, int n_out) {
     check(zero_pre_forward(z, unit));
     const float *w = param(weight, l), *b = param(weight + 1, l);
@@ -96,7 +96,8 @@ static void layer_forward(int unit, int weight, int l, float *out, const float *
     check(zero_post_forward(z, unit));
 }
 
-// Adds to the gradients of w and b. din, unless NULL, becomes the gradient before the tanh that made `in`.
+// Adds to the gradients of w and b. din, unless NULL, becomes the gradient before the tanh that computed
+// `in`.
 static void layer_backward(int unit, int weight, int l, float *din, const float *dout, const float *in,
                            int n_in, int n_out) {
     check(zero_pre_backward(z, unit));
@@ -147,12 +148,12 @@ static void set_initial_values(void) {
         }
 }
 
-// Returns the step that the checkpoint was saved at.
+// Returns the step of the checkpoint.
 static int load(void) {
     char *text;
     int step;
     check(zero_load(z, "mlp_zero.saved", &text));
-    if (sscanf(text, " { \"step\" : %d", &step) != 1) fail("mlp_zero.saved is no checkpoint of this trainer");
+    if (sscanf(text, " { \"step\" : %d", &step) != 1) fail("mlp_zero.saved is not of this trainer");
     free(text);
     return step;
 }
@@ -167,9 +168,9 @@ int main(int argc, char **argv) {
     if (argc != 1 && !save && !resume) fail("usage: mlp_zero [save | resume]");
     check(zero_config_from_env(&config));
     if (config.numbers.dtype != ZERO_F32)
-        fail("this trainer computes in fp32: take bf16 out of the file that ZERO_CONFIG names");
+        fail("this trainer computes in fp32: remove bf16 from the ZERO_CONFIG file");
     check(zero_create(&z, &config, tensors, TENSORS, units, UNITS));
-    int speaks = zero_rank(z) == 0, A = config.micro_batches;
+    int prints = zero_rank(z) == 0, A = config.micro_batches;
     n = BATCH / (zero_ranks(z) * A);
     if (n * zero_ranks(z) * A != BATCH)
         fail("BATCH, the rows of a step, must be a multiple of the ranks times the micro-batches");
@@ -189,15 +190,15 @@ int main(int argc, char **argv) {
         for (int micro = 0; micro < A; micro++) run_pass(step * A + micro, micro, A, sums);
         check(zero_step(z, &hyper, &result));
         check(zero_sum(z, sums, 2));
-        if (speaks && step % 50 == 0)
+        if (prints && step % 50 == 0)
             printf("step %3d | loss %.6f | norm %.4f\n", step + 1, sums[0] / BATCH, result.grad_norm);
     }
     for (int i = 0; i < NEW / BATCH * A; i++)
-        run_pass(STEPS * A + i, 0, 0, seen);  // rows that it has not trained on
+        run_pass(STEPS * A + i, 0, 0, seen);  // rows that were not used in training
     check(zero_sum(z, seen, 2));
     check(zero_hash(z, 0, hash));
     zero_plan_info(z, &plan);
-    if (speaks)
+    if (prints)
         printf("%d new points: loss %.6f, %.1f %% on the right side\nmodel states %zu bytes a rank (formula "
                "%zu), working %zu\n"
                "params_hash %s\n",
