@@ -237,7 +237,7 @@ test_cuda_training() {
         need 'is not the run of the original' same_run cuda.plain "cuda.$stage"
         need 'is not that stage' has "cuda.$stage" "^ZeRO stage $stage on 2 ranks by mpi, shared window"
         need 'ranks share a GPU silently' \
-            has "cuda.$stage" "^note: 2 ranks on rank 0's machine, GPUs that it sees there: 1; "
+            has "cuda.$stage" "^note: 2 ranks on rank 0's machine, which has 1 visible GPUs; "
         need 'not each line once' [ "$(grep -cE '^(step 3|sample:)' "$dir/cuda.$stage")" = 4 ]
         # with several micro-batches the sums of stages 2 and 3 are others
         if [ $stage = 0 ] || [ $stage = 2 ]; then first=$(digest "cuda.$stage"); fi
@@ -308,7 +308,7 @@ test_cuda_checkpoints() {
         0 -x 9 -y 6 -o log
     rm -r "$dir/cuda/log/state_00000006.zero"
     cp -r "$dir/cuda/log/state_00000008.zero" "$dir/cuda/log/state_00000006.zero"
-    refuses 'files of two checkpoints' 'is of step 6, .*zero of step 8' 2 -b 2 -x 9 -y 6 -o log
+    refuses 'files of two checkpoints' 'is of step 6, .*zero is of step 8' 2 -b 2 -x 9 -y 6 -o log
     rm "$dir"/cuda/log/state_00000006.zero/rank00001*
     refuses 'a file that is missing' 'state_00000006.zero/rank00001' 2 -b 2 -x 9 -y 6 -o log
 }
@@ -355,14 +355,14 @@ test_cuda_failures() {
     refuses 'a start that there is not' '-pi nccl: mpi, tcp or fs' 0 -pi nccl
     refuses 'a start by TCP without an address' \
         'server.*, the address of rank 0 as host:port, .*is needed' 0 -pi tcp -pn 2 -pr 0
-    refuses 'more GPUs a machine than there are' '-pg 8: rank 7 would take GPU 7, and this machine has' \
+    refuses 'more GPUs a machine than there are' '-pg 8: rank 7 would use GPU 7, but this machine has' \
         0 -pi tcp -ps 127.0.0.1 -pn 8 -pr 7 -pg 8
     refuses 'another number of ranks than started' \
         '-pn 3: this is one of 2 ranks; start with mpirun -np 3' 2 -pn 3
     refuses 'a stage that there is not' 'stage 4: 0 to 3' 0 -z 4
     refuses 'two stages' '-z 1, but ZERO_STAGE or ZERO_CONFIG asks for stage 2' 0 ZERO_STAGE=2 -z 1
     echo '{ "bf16": { "enabled": true } }' >"$dir/config.json"
-    refuses 'another precision' 'another precision than this program was built with' \
+    refuses 'another precision' 'this program was built with another precision' \
         0 ZERO_CONFIG="$dir/config.json"
     echo '{ "gradient_accumulation_steps": 3 }' >"$dir/config.json"
     refuses 'another number of micro-batches' 'steps 3, but -d, -b and -t make it 2' \
@@ -535,10 +535,10 @@ test_trees() {
     refused 'an option it does not know' usage "$dir/tree" --dry
     refused 'a folder inside the checkout' 'top folder' "$dir/tree/llmc"
     echo '// more' >>"$dir/tree/test_gpt2.c"
-    refused 'a dirty tree' 'not committed' "$dir/tree"
+    refused 'a dirty tree' 'uncommitted' "$dir/tree"
     git -C "$dir/tree" checkout -q .
     mkdir "$dir/tree/llmc_zero"
-    refused 'a folder llmc_zero' 'llmc_zero: is there already' "$dir/tree"
+    refused 'a folder llmc_zero' 'llmc_zero: exists already' "$dir/tree"
     rmdir "$dir/tree/llmc_zero"
     for file in train_gpt2.c llmc/dataloader.h Makefile; do
         chmod a-w "$dir/tree/$file"
@@ -644,7 +644,7 @@ train_gpt2.c|s/for (int l = L-1; l >= 0; l--) {/for (int n = 0; n < (int)L; n++)
 train_gpt2.c|s/float\* l_upw = params.upw + l \* 2\*C \* C;/float* l_upw = layer(params.upw, l);/|\
     params.upw is used where
 train_gpt2.c|s/float\* l_upb = params.upb + l \* 2\*C;/& x += 0;/|\
-    looked for this on lines of its own: float\* l_upw
+    looked for this on separate lines: float\* l_upw
 train_gpt2.c|s/mix_forward(l_stream, l_hidden, x, l_upw/mix_forward(l_stream, l_hidden, x, params.upw + \
     l*2*C*C/|\
     params.upw is used where
@@ -668,7 +668,7 @@ train_gpt2.c|s/l < L; l++/l < L; l += 2/|gpt2_forward.*looked for a loop over th
 train_gpt2.c|s/^        mix_forward(/        if (l == 1) { continue; }\n&/|continue leaves a layer
 train_gpt2.c|s/^    free(model->params_memory);/    save(model->params_memory);\n&/|\
     params_memory is used where
-llmc/dataloader.h|s/int process_rank, int num_processes,//|knows no ranks
+llmc/dataloader.h|s/int process_rank, int num_processes,//|does not support ranks
 llmc/dataloader.h|s/7 + process_rank/7/|dataloader_init.*manual_seed
 Makefile|s/\$^/train_gpt2.c/|looked for the rule "train_gpt2: train_gpt2.c"
 Makefile|s/^train_gpt2: train_gpt2.c/trainer: train_gpt2.c/|looked for the rule "train_gpt2: train_gpt2.c"
@@ -718,7 +718,7 @@ FORKS
 
 # Forks that train otherwise: another optimizer, or other steps. Their patched trainers would compile and run,
 # with other losses.
-ADAMW='is not what llm.c has here .nearest: tests/fake_llmc.. The plugin only has llm.c.s AdamW'
+ADAMW='is not llm.c.s code .nearest: tests/fake_llmc.. The plugin has only llm.c.s AdamW'
 test_other_training() {
     forks <<'FORKS'
 train_gpt2.c|s/(m \/ (sqrtf(v) + eps) + weight_decay/(g + weight_decay/|\
@@ -740,13 +740,13 @@ train_gpt2.c|s/^        gpt2_forward(&model, train.*/&\n&/|\
 train_gpt2.c|s/^        gpt2_backward(&model);/&\n&/|gpt2_backward is called a second time in main
 train_gpt2.c|s/^        gpt2_update(.*/&\n&/|gpt2_update is called a second time in main
 train_gpt2.c|s/^        gpt2_update(.*/        for (int i = 0; i < 2; i++) {\n&\n        }/|\
-    gpt2_update stands under a condition or in a loop
+    gpt2_update is under a condition or in a separate loop
 train_gpt2.c|s/^        gpt2_backward(.*/        for (int i = 0; i < 2; i++) gpt2_backward(\&model);/|\
-    gpt2_backward stands under a condition or in a loop
+    gpt2_backward is under a condition or in a separate loop
 train_gpt2.c|s/^        gpt2_update(/        if (step % 2) gpt2_update(/|\
-    gpt2_update stands under a condition or in a loop
+    gpt2_update is under a condition or in a separate loop
 train_gpt2.c|s/^        gpt2_zero_grad(/        if (step % 2) gpt2_zero_grad(/|\
-    gpt2_zero_grad stands under a condition or in a loop
+    gpt2_zero_grad is under a condition or in a separate loop
 train_gpt2.c|/^        gpt2_zero_grad(/d|looked for a call of gpt2_zero_grad
 train_gpt2.c|/^        gpt2_backward(&model);/{h;d};/^        gpt2_update(/G|\
     gpt2_update comes before gpt2_backward
@@ -755,7 +755,7 @@ train_gpt2.c|s/^        gpt2_update(/        if (model.mean_loss > 9.0f) { conti
 train_gpt2.c|s/^int main/void warm_up(GPT2* model) { gpt2_update(model, 0, 0, 0, 0, 0, 1); }\n&/|\
     gpt2_update is called here too
 train_gpt2.c|s/^        gpt2_update(/        clip_gradients(\&model, 1.0f);\n&/|\
-    the model is given to clip_gradients.., which this file does not define
+    the model is passed to clip_gradients.., which this file does not define
 train_gpt2.c|s/^        gpt2_update(/        void* all = \&model;\n&/|the model is used as a whole
 train_gpt2.c|s/^        gpt2_update(/        printf("%f", model.grads_memory[0]);\n&/|\
     grads_memory is used where
@@ -766,7 +766,7 @@ llmc/adamw.cuh|s/powf(beta2, t))) + eps)/powf(beta2, t)) + eps))/|llmc/adamw.cuh
 llmc/adamw.cuh|s/^        float g = .*/&\n        g = fminf(g, 1.0f);/|\
     llmc/adamw.cuh:[0-9]+: "g = fminf.g, 1.0f.;" $ADAMW
 llmc/global_norm.cuh|s/\*out += .*/*out = fmaxf(*out, fabsf((float)x[s * stride + i]));/|\
-    llmc/global_norm.cuh:[0-9]+: .*The plugin would clip by its own norm
+    llmc/global_norm.cuh:[0-9]+: .*The plugin would clip by the norm of all gradients
 llmc/zero.cuh|s/return value; }/return 2 * value; }/|\
     llmc/zero.cuh:[0-9]+: in multi_gpu_cpu_float_sum.., "return 2 . value;"
 train_gpt2.cu|s/^        float wd = /        if (i == 0) { at += size; continue; }\n&/|\
@@ -788,10 +788,10 @@ train_gpt2.cu|s/^            gpt2_forward(&model, train_loader.*/&\n&/|\
 train_gpt2.cu|s/^            gpt2_update(.*/&\n&/|gpt2_update is called a second time in main
 train_gpt2.cu|s/^            gpt2_backward_and_reduce(/            if (micro_step > 0) \
     gpt2_backward_and_reduce(/|\
-    gpt2_backward_and_reduce stands under a condition
+    gpt2_backward_and_reduce is under a condition
 train_gpt2.cu|s/micro_step < grad_accum_steps; micro_step++/micro_step < grad_accum_steps; micro_step += 2/|\
     looked for a loop over the micro-batches
-train_gpt2.cu|s/grad_accum_steps, micro_step);/grad_accum_steps, 0);/|the loop's own numbers
+train_gpt2.cu|s/grad_accum_steps, micro_step);/grad_accum_steps, 0);/|the loop's numbers
 train_gpt2.cu|s/^        float grad_norm = /        for (int i = 0; i < 2; i++) \
     gpt2_calculate_grad_norm(\&model, \&multi_gpu_config);\n&/|\
     gpt2_calculate_grad_norm is called a second time
@@ -801,7 +801,7 @@ train_gpt2.cu|s/{ dl_ln1w, dl_ln1b, dl_upw,/{ dl_ln1w, dl_ln1b,/|\
 train_gpt2.cu|s/^            multi_gpu_async_reduce_gradient(/            scale(dl_upw);\n&/|\
     looked for only sizes, and multi_gpu_async_reduce_gradient
 train_gpt2.cu|s/^    cudaCheck(cudaStreamDestroy/#ifdef MULTI_GPU\n    synchronize();\n#endif\n&/|\
-    #ifdef MULTI_GPU" is not what llm.c has here .* It is not compiled with the plugin
+    #ifdef MULTI_GPU" is not llm.c's code .* It is not compiled with the plugin
 train_gpt2.cu|s/^    device_to_file(state_file, model->v_memory.*/&\n    fwriteCheck(\&step, sizeof(int), 1, \
     state_file);/|\
     in save_state.., "fwriteCheck.*and nothing else would be done
@@ -812,7 +812,7 @@ train_gpt2.cu|s/^        gpt2_write_to_checkpoint(model/        write_log(step);
 train_gpt2.cu|s/^            safe_printf("sample:");/&\n            fprintf(stderr, "sample\\n");/|\
     fprintf.. in the block that samples
 train_gpt2.cu|s/^        float grad_norm = /        clip_gradients(\&model);\n&/|\
-    the model is given to clip_gradients.., which this file does not define
+    the model is passed to clip_gradients.., which this file does not define
 FORKS
 }
 
@@ -864,18 +864,18 @@ test_llmc_versions() {
     done
     tree=llmc_version version=f1e2ace forks --cuda <<'FORKS'
 train_gpt2.c|s/(m_hat \/ (sqrtf(v_hat) + eps) + weight_decay \* param)/grad/|\
-    train_gpt2.c:[0-9]+: in gpt2_update.., .*llm.c has here .nearest: cc4bed0, 2024-06-01.. The plugin only \
-    has
+    train_gpt2.c:[0-9]+: in gpt2_update.., .*llm.c's code .nearest: cc4bed0, 2024-06-01.. The plugin has \
+    only
 train_gpt2.c|s/sqrtf(v_hat) + eps)/sqrtf(v_hat + eps))/|\
-    train_gpt2.c:[0-9]+: in gpt2_update.., .*llm.c has here
+    train_gpt2.c:[0-9]+: in gpt2_update.., .*llm.c's code
 llmc/adamw.cuh|s/sqrtf(v) + eps)/sqrtf(v + eps))/|\
-    llmc/adamw.cuh:[0-9]+: "float param = .*llm.c has here .nearest: a794bcb, 2024-07-28
+    llmc/adamw.cuh:[0-9]+: "float param = .*llm.c's code .nearest: a794bcb, 2024-07-28
 llmc/adamw.cuh|s/return fma(weight, end, fma(-weight, start, start));/return start;/|\
-    llmc/adamw.cuh:[0-9]+: "return start;" is not what llm.c has here
+    llmc/adamw.cuh:[0-9]+: "return start;" is not llm.c's code
 llmc/global_norm.cuh|s/accumulator += .*/accumulator += fabsf((float)data[i]);/|\
-    llmc/global_norm.cuh:[0-9]+: .*The plugin would clip by its own norm
+    llmc/global_norm.cuh:[0-9]+: .*The plugin would clip by the norm of all gradients
 train_gpt2.cu|s/^        if (init_from_master_only) {/        if (i == 0) { continue; }\n&/|\
-    in gpt2_update.., "if .i == 0. ." is not what llm.c has here
+    in gpt2_update.., "if .i == 0. ." is not llm.c's code
 train_gpt2.cu|s/i > 13))/i > 12))/|looked for the numbers of the tensors outside the layers
 FORKS
 }

@@ -1,4 +1,4 @@
-# The checkout of llm.c: what it must be like, its files, and writing all edits or none.
+# The checkout of llm.c: checks it, reads its files, and writes all edits or none.
 use strict;
 use warnings;
 use File::Basename qw(basename);
@@ -6,10 +6,10 @@ use File::Path qw(remove_tree);
 use File::Temp qw(tempdir);
 
 our ($ROOT, %FILE);
-our %files;             # name -> the file as read, its mask, its edits, and what is known of it
+our %files;             # name -> the file as read, its mask, its edits, and facts about it
 our ($dir, $cuda, $no_git);
 
-# What git prints, undef if it fails.
+# Returns git's output, or undef if it fails.
 sub git {
     open my $out, '-|', 'git', '-C', $dir, @_ or stop("git: $!");
     my @lines = <$out>;
@@ -37,7 +37,7 @@ sub write_whole {
 sub load {
     my ($name) = @_;
     my $path = "$dir/$name";
-    -f $path or stop("$path: no such file: $dir has to be a checkout of llm.c from June 2024 on");
+    -f $path or stop("$path: no such file: $dir must be a checkout of llm.c from June 2024 on");
     my $mode = (stat _)[2];
     my $text = eval { read_whole($path) };
     defined $text or stop($@);
@@ -54,7 +54,7 @@ sub load_to_edit {
 sub check_top {
     my $prefix = git('rev-parse', '--show-prefix');
     defined $prefix
-        or stop("$dir: git finds no checkout there; give a clone of llm.c, or a copy and --no-git");
+        or stop("$dir: not a git checkout; give a clone of llm.c, or a copy and --no-git");
     $prefix =~ /^\s*$/ or stop("$dir: a folder inside a checkout; give the checkout's top folder");
 }
 
@@ -62,7 +62,7 @@ sub check_unchanged {
     my $status = git('status', '--porcelain', '--untracked-files=no');
     defined $status or stop("$dir: git status failed");
     my $changed = join ', ', $status =~ /^...(.*)$/mg;
-    $changed eq '' or stop("$dir: has changes that are not committed ($changed); commit or stash them first");
+    $changed eq '' or stop("$dir: has uncommitted changes ($changed); commit or stash them first");
 }
 
 sub check_checkout {
@@ -71,7 +71,7 @@ sub check_checkout {
     load_to_edit($_) for @FILE{qw(trainer loader makefile)}, $cuda ? $FILE{cuda} : ();
     check_not_patched();
     check_unchanged() if !$no_git;
-    -e "$dir/llmc_zero" and stop("$dir/llmc_zero: is there already; remove it first");
+    -e "$dir/llmc_zero" and stop("$dir/llmc_zero: exists already; remove it first");
 }
 
 sub check_not_patched {
@@ -97,7 +97,7 @@ sub print_diff {
     }
 }
 
-# A folder with the folders in it.
+# Copies a folder with its subfolders.
 sub copy_folder {
     my ($from, $to) = @_;
     opendir my $folder, $from or die "$from: $!\n";
@@ -115,8 +115,7 @@ sub copy_plugin {
     write_whole("$to/LICENSE", read_whole("$ROOT/LICENSE"), 0644);
 }
 
-# Everything is written under temporary names first, then renamed. If anything fails, the tree is put back as
-# it was.
+# Writes everything under temporary names first, then renames. If anything fails, it restores the tree.
 sub commit_edits {
     my @changed = map { $files{$_} } grep { $files{$_}{new} ne $files{$_}{text} } sort keys %files;
     my ($plugin, $new, @renamed) = ("$dir/llmc_zero", ".new.$$");
@@ -138,7 +137,7 @@ sub commit_edits {
             write_whole("$f->{path}$new", $f->{text}, $f->{mode});
             rename "$f->{path}$new", $f->{path};
         };
-        $back or stop("$why$f->{path}: cannot be put back; git checkout restores it");
+        $back or stop("$why$f->{path}: cannot be restored; git checkout restores it");
     }
     unlink map { "$_->{path}$new" } @changed;
     remove_tree($plugin, "$plugin$new");

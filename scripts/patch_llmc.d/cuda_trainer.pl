@@ -1,18 +1,17 @@
 # The edits of train_gpt2.cu, for --cuda. Its blocks overlap: the end of one also computes the first layernorm
-# of the next. And it has collectives, gradient accumulation, clipping and checkpoints of its own.
+# of the next. It also has collectives, gradient accumulation, clipping and checkpoints.
 use strict;
 use warnings;
 
 our (%files, %FILE, $ONLY_ADAMW);
 my ($CUDA, $MAKEFILE) = @FILE{qw(cuda makefile)};
 
-# What is not called any more under the plugin: it has to be llm.c's. An update changed there would be lost
-# without a word.
-my $OWN_NORM = 'The plugin would clip by its own norm, that of all gradients';
+# Code that is no longer called with the plugin must be llm.c's, because changes to it would be lost silently.
+my $OWN_NORM = 'The plugin would clip by the norm of all gradients';
 our @replaced = (
     [ 'llmc/adamw.cuh', '', 'adamw', $ONLY_ADAMW . 'llmc/adamw.cuh' ],
     [ 'llmc/global_norm.cuh', '', 'global_norm', $OWN_NORM ],
-    map { [ 'llmc/zero.cuh', $_, $_, "The plugin would do this in the place of $_()" ] }
+    map { [ 'llmc/zero.cuh', $_, $_, "The plugin would do this instead of $_()" ] }
         qw(multi_gpu_async_reduce_gradient multi_gpu_cpu_float_sum),
 );
 
@@ -62,7 +61,7 @@ our @cuda_edits = (
         known($f, $all, 'cuda.allocate_states', nothing_but('allocate its own states'));
         without($f, $all);
     } ],
-    [ $CUDA, 'gpt2_write_to_checkpoint', 'all ranks give their part, rank 0 writes', sub {
+    [ $CUDA, 'gpt2_write_to_checkpoint', 'all ranks provide their parts, rank 0 writes', sub {
         my ($f, $in) = @_;
         my $open = find_code($f, $in, 'FILE *<file> = fopenCheck(<path>, ...);');
         my ($file, $path) = @$open{1, 2};
@@ -79,45 +78,45 @@ our @cuda_edits = (
         known($f, $both, 'cuda.read_parameters', nothing_but('read all parameters'));
         instead($f, $both, "z_read_params($read->{1}, model->param_elements, model->config.num_layers);");
     } ],
-    [ $CUDA, 'gpt_build_from_descriptor', 'likewise the random ones', sub {
+    [ $CUDA, 'gpt_build_from_descriptor', 'random parameters go to the plugin too', sub {
         my ($f, $in) = @_;
         my $copy = find_code($f, $in, 'cudaCheck(cudaMemcpy(model->params_memory, <memory>, ...));');
         instead($f, $copy, "z_set_params($copy->{1}, model->param_elements, model->config.num_layers);");
     } ],
-    [ $CUDA, 'gpt2_forward', 'the model is there when the plugin is', sub {
+    [ $CUDA, 'gpt2_forward', 'the plugin replaces the check for parameters', sub {
         my ($f, $in) = @_;
         instead($f, find_code($f, $in, 'if (model->params_memory == NULL) {'), 'if (z == NULL) {');
     } ],
     [ $CUDA, 'gpt2_forward', 'pointers outside the loop while their unit is open', \&local_tensors ],
-    [ $CUDA, 'gpt2_forward', 'a layer is a unit, which the end of the one before opens', \&fused_forward ],
-    [ $CUDA, 'gpt2_validate', 'an evaluation, which all ranks run', sub {
+    [ $CUDA, 'gpt2_forward', 'each layer is a unit, opened at the end of the one before', \&fused_forward ],
+    [ $CUDA, 'gpt2_validate', 'starts an evaluation on all ranks', sub {
         my ($f, $in) = @_;
         before($f, find_code($f, $in, 'gpt2_forward(...);'), 'z_check(zero_begin_eval(z));');
     } ],
-    [ $CUDA, 'gpt2_backward_and_reduce', 'the gradients are there when the plugin is', sub {
+    [ $CUDA, 'gpt2_backward_and_reduce', 'the plugin replaces the check for gradients', sub {
         my ($f, $in) = @_;
         instead($f, find_code($f, $in, 'if (model->grads_memory == nullptr) {'), 'if (z == NULL) {');
         my $clear = find_code($f, $in, 'cudaCheck(cudaMemsetAsync(model->grads_memory, ...));');
         cleared_at_first($f, $in, $clear);
         without($f, $clear);
     } ],
-    [ $CUDA, 'gpt2_backward_and_reduce', 'pointers of the embeddings while their unit is open',
+    [ $CUDA, 'gpt2_backward_and_reduce', 'pointers to the embeddings while their unit is open',
       \&local_tensors ],
-    [ $CUDA, 'gpt2_backward_and_reduce', 'use of the embedding unit by the head', sub {
+    [ $CUDA, 'gpt2_backward_and_reduce', 'use of the embedding unit by the LM head', sub {
         embedding_use($_[0], before_loop(@_), 'backward');
     } ],
-    [ $CUDA, 'gpt2_backward_and_reduce', 'a layer is a unit, whose end reduces its gradients',
+    [ $CUDA, 'gpt2_backward_and_reduce', 'each layer is a unit, whose end reduces its gradients',
       \&fused_backward ],
     [ $CUDA, 'gpt2_backward_and_reduce', 'its use by the encoder; the loss is the mean over the ranks',
       \&last_of_backward ],
-    [ $CUDA, 'gpt2_calculate_grad_norm', 'the norm is that of the reduction', sub {
+    [ $CUDA, 'gpt2_calculate_grad_norm', 'the reduction computes the norm', sub {
         my ($f, $in) = @_;
         outside_by_number($f, $in);
         known($f, $in, 'cuda.norm', $OWN_NORM);
         my $reduce = 'z_check(zero_finish_gradients(z, &result));';
         instead($f, $in, 'zero_step_result result;', $reduce, 'return (float)result.grad_norm;');
     } ],
-    [ $CUDA, 'gpt2_update', 'the update by the plugin, which clips', sub {
+    [ $CUDA, 'gpt2_update', 'the plugin clips and updates', sub {
         my ($f, $in) = @_;
         require_parameters($f, $in, qw(learning_rate beta1 beta2 eps weight_decay grad_scale t));
         outside_by_number($f, $in);
@@ -127,7 +126,7 @@ our @cuda_edits = (
                 'z_check(zero_update(z, &hyper));',
                 'cudaCheck(cudaDeviceSynchronize()); // so that main() measures the update too');
     } ],
-    [ $CUDA, 'save_state', 'moments and masters are in a file of the plugin', sub {
+    [ $CUDA, 'save_state', 'moments and masters go to the plugin\'s checkpoint', sub {
         my ($f, $in) = @_;
         instead($f, find_code($f, $in, 'state_header[1] = ...;'), 'state_header[1] = Z_STATE_VERSION;');
         my $first = find_code($f, $in, 'size_t shard_num_parameters ...;');
@@ -138,7 +137,7 @@ our @cuda_edits = (
         known($f, $all, 'cuda.save_states', nothing_but('save its own states'));
         instead($f, $all, 'z_save(filename, step);');
     } ],
-    [ $CUDA, 'load_state', 'and come from it', sub {
+    [ $CUDA, 'load_state', 'and are loaded from it', sub {
         my ($f, $in) = @_;
         my $magic = find_code($f, $in, 'assert(state_header[0] ==');
         my $version = find_code($f, $in, 'assert(state_header[1] == ...);');
@@ -152,7 +151,7 @@ our @cuda_edits = (
         known($f, $all, 'cuda.load_states', nothing_but('load its own states'));
         instead($f, $all, 'z_load(filename, *step);');
     } ],
-    [ $CUDA, 'write_checkpoint', 'a checkpoint of the model is written by all ranks', sub {
+    [ $CUDA, 'write_checkpoint', 'all ranks take part in writing the model file', sub {
         my ($f, $in) = @_;
         my $if = find($f, $in, qr/if\s*\(\s*rank\s*==\s*0\s*\)\s*\{(?=[^{}]*\bgpt2_write_to_checkpoint\b)/,
                       'if (rank == 0) { ... gpt2_write_to_checkpoint(...);');
@@ -160,7 +159,7 @@ our @cuda_edits = (
         known($f, $block, 'cuda.write_model', 'All ranks would run this block');
         instead($f, $if, '{');
     } ],
-    [ $CUDA, 'delete_checkpoint', 'the file of the plugin goes with it', sub {
+    [ $CUDA, 'delete_checkpoint', 'also removes the plugin\'s checkpoint', sub {
         my ($f, $in) = @_;
         my @removed = find_all_code($f, $in, 'remove(filename_buffer);');
         my $name = qr/"%s\/state_[^"\n]*"[^\n]*\s*\z/;
@@ -168,25 +167,25 @@ our @cuda_edits = (
         $state or missing($f, $in, 'remove(filename_buffer); after the name of a state_ file');
         after($f, $state, 'z_remove_state(filename_buffer);');
     } ],
-    [ $CUDA, 'main', 'what the plugin needs to know of the options', sub {
+    [ $CUDA, 'main', 'passes options to the plugin', sub {
         my ($f, $in) = @_;
         find_code($f, $in, "int $_") for qw(zero_stage use_master_weights);
         require_parameters($f, $in, qw(argc argv));
         after($f, find_code($f, $in, 'int grad_accum_steps = ...;'), 'z_same_options(argc, argv);',
               'z_configure(zero_stage, grad_accum_steps, use_master_weights);');
     } ],
-    [ $CUDA, 'main', 'all ranks have read the same', sub {
+    [ $CUDA, 'main', 'checks that all ranks read the same data', sub {
         my ($f, $in) = @_;
         my @calls = find_all_code($f, $in, 'dataloader_init(<...>);');
         after($f, $calls[-1], compare_inputs($f, @calls));
     } ],
-    [ $CUDA, 'main', 'what the other ranks do is in the plugin: start, sums, barrier, end', sub {
+    [ $CUDA, 'main', 'the plugin provides start, sums, barrier and end of the ranks', sub {
         my ($f, $in) = @_;
         my @macros = qw(multi_gpu_config_init set_zero_configs multi_gpu_cpu_float_sum multi_gpu_barrier);
         find($f, whole($f), qr/\b$_\s*\(/, "a call of $_") for @macros;
         before($f, find_code($f, $in, 'multi_gpu_config_free(...);'), 'z_finish();');
     } ],
-    [ $CUDA, 'main', 'what pass it is', sub {
+    [ $CUDA, 'main', 'starts a training or evaluation pass', sub {
         my ($f, $in) = @_;
         my $backward = find_code($f, $in, 'gpt2_backward_and_reduce(..., <steps>, <step>);');
         my ($steps, $step) = @$backward{1, 2};
@@ -196,13 +195,13 @@ our @cuda_edits = (
         }
     } ],
     [ $CUDA, 'main', 'all ranks sample, rank 0 prints', \&sampling ],
-    [ $CUDA, 'main', 'a step that is skipped is discarded', sub {
+    [ $CUDA, 'main', 'skipped steps are discarded', sub {
         my ($f, $in) = @_;
         my @skips = find_all($f, $in, qr/\S[^\n]*>\s*skip_update_\w+\s*\)\s*\{/,
                              'if (... > skip_update_...) {');
         after($f, $_, '    z_check(zero_discard(z));') for @skips;
     } ],
-    [ $CUDA, 'main', 'the plugin is told the largest norm, not the factor', sub {
+    [ $CUDA, 'main', 'the plugin gets the maximum norm, not the factor', sub {
         my ($f, $in) = @_;
         accumulated_step($f, $in);
         my $update = find_code($f, $in, 'gpt2_update(..., grad_scale, ...);');
@@ -218,7 +217,7 @@ our @cuda_edits = (
     } ],
 );
 
-# The plugin's gradients are 0 in the first micro-batch of a step; so has to be the trainer's.
+# The plugin's gradients are 0 in the first micro-batch of a step, so the trainer's must be too.
 sub cleared_at_first {
     my ($f, $in, $clear) = @_;
     my $before = { %$in, to => start_of_block($f, $clear->{from}) };
@@ -226,9 +225,9 @@ sub cleared_at_first {
          'if (micro_step == 0) { around cudaMemsetAsync(model->grads_memory, ...)');
 }
 
-# The forward pass. The embedding unit is used by the encoder; the unit of layer 0 is opened for its first
-# layernorm; at the end of each layer the next unit is opened, which after the last one is the embedding unit
-# with the last layernorm and the head.
+# The forward pass. The encoder uses the embedding unit; the unit of layer 0 is opened for its first
+# layernorm; at the end of each layer the next unit is opened, which after the last layer is the embedding
+# unit with the last layernorm and the LM head.
 sub fused_forward {
     my ($f, $in) = @_;
     my $loop = layer_loop($f, $in);
@@ -268,7 +267,7 @@ sub first_layernorm {
     use_of_unit($f, \@layernorm, 0, [$open], []);
 }
 
-# Its loop backwards: the reduction at the end of a layer's gradients is the plugin's.
+# The backward loop: the plugin does the reduction after a layer's gradients.
 sub fused_backward {
     my ($f, $in) = @_;
     my $loop = layer_loop($f, $in);
@@ -290,7 +289,7 @@ sub reduction {
     return { from => $if->{from}, to => $inside->{to} + 1, inside => $inside };
 }
 
-# The range reduces these gradients, and does nothing else.
+# Checks that the range reduces these gradients, and does nothing else.
 sub reduces_all {
     my ($f, $range, @gradients) = @_;
     my $list = find($f, $range, qr/\A\s*floatX\s*\*\s*const\s+(\w+)\[\]\s*=\s*\{([\w\s.,]*)\}\s*;/,
@@ -319,7 +318,7 @@ sub last_of_backward {
     after($f, $mean, 'model->mean_loss = z_sum(model->mean_loss) / zero_ranks(z);');
 }
 
-# With the plugin, what stands between #if MULTI_GPU and #endif is not compiled: it has to be llm.c's.
+# With the plugin, code between #if MULTI_GPU and #endif is not compiled, so it must be llm.c's.
 sub check_nccl {
     my ($f) = @_;
     for my $if (find_any($f, whole($f), qr/^[ \t]*#[ \t]*if[^\n]*\bMULTI_GPU\b/m)) {
@@ -331,7 +330,8 @@ sub check_nccl {
     }
 }
 
-# Which tensors the optimizer decays: those of "float wd = (i == 0 || i == 1 || ...) ? weight_decay : 0.0f;"
+# Returns the tensors that the optimizer decays: those of "float wd = (i == 0 || i == 1 || ...) ? weight_decay
+# : 0.0f;"
 sub decayed {
     my ($f) = @_;
     my $in = function($f, 'gpt2_update');
@@ -344,15 +344,15 @@ sub decayed {
     return { map { $f->{tensors}[$_] => 1 } @numbers };
 }
 
-# Where the optimizer and the norm treat the tensors outside the layers in another way, it has to be these
-# tensors: i < NUMBER || i > NUMBER
+# Where the optimizer and the norm treat the tensors outside the layers differently, the numbers must match: i
+# < NUMBER || i > NUMBER
 sub outside_by_number {
     my ($f, $in) = @_;
     for my $test (find_any($f, $in, qr/\bi\s*<\s*(\d+)\s*\|\|\s*i\s*>\s*(\d+)/)) {
         my $tensors = $f->{tensors};
         for my $i (0 .. $#$tensors) {
-            my $said = $i < $test->{1} || $i > $test->{2};
-            $said != $f->{in_blocks}{ $tensors->[$i] }
+            my $outside = $i < $test->{1} || $i > $test->{2};
+            $outside != $f->{in_blocks}{ $tensors->[$i] }
                 or missing($f, $test, 'the numbers of the tensors outside the layers');
         }
     }

@@ -1,8 +1,8 @@
-# Noting edits and applying them: whole lines are added between lines, by offset.
+# Records edits and applies them: whole lines are added between lines, by offset.
 use strict;
 use warnings;
 
-# Code that uses what the plugin holds, and that an edit has taken care of.
+# Records code that uses the plugin's data and that an edit handles.
 sub understood { my ($f, $range) = @_; push @{ $f->{understood} }, $range }
 sub is_understood {
     my ($f, $at) = @_;
@@ -22,21 +22,21 @@ sub insert {
     push @{ $f->{edits} }, { at => $at, code => $code, what => $f->{what} };
 }
 
-# The second insertion of an edit: the report names the edit once.
+# The second insertion of an edit; the report names the edit only once.
 sub insert_second {
     my ($f, $at, $code) = @_;
     push @{ $f->{edits} }, { at => $at, code => $code };
 }
 
-# Where the lines of a range start and end. Nothing else may stand on them, since lines are added between
-# lines.
+# Returns where the lines of a range start and end. They may hold nothing else, because lines are added
+# between lines.
 sub own_lines {
     my ($f, $range) = @_;
     my ($start, $end) = (line_start($f, $range->{from}), line_end($f, $range->{to}));
     my $others = mask_of($f, { from => $start, to => $range->{from} })
         . mask_of($f, { from => $range->{to}, to => $end });
     my ($first) = substr($f->{text}, $range->{from}) =~ /^([^\n]*)/;
-    $others =~ /\S/ and missing($f, { from => $range->{from} }, "this on lines of its own: $first");
+    $others =~ /\S/ and missing($f, { from => $range->{from} }, "this on separate lines: $first");
     return ($start, $end);
 }
 
@@ -52,7 +52,7 @@ sub after {
     insert($f, $end, guarded(indented($f, $range, @lines)));
 }
 
-# The lines of the range stay as they are, in the #else.
+# The lines of the range stay unchanged, in the #else.
 sub instead {
     my ($f, $range, @lines) = @_;
     my $code = trimmed($f, $range);
@@ -62,7 +62,7 @@ sub instead {
     understood($f, { from => $start, to => $end });
 }
 
-# The lines of the range are for the original alone.
+# The lines of the range are compiled only in the original.
 sub without {
     my ($f, $range) = @_;
     my ($start, $end) = own_lines($f, $range);
@@ -71,7 +71,7 @@ sub without {
     understood($f, { from => $start, to => $end });
 }
 
-# The same for several places, each with its {new} lines: neighbours share one #ifdef.
+# The same for several places, each with its {new} lines; neighbours share one #ifdef.
 sub instead_each {
     my ($f, @places) = @_;
     while (my $first = shift @places) {
@@ -84,7 +84,7 @@ sub instead_each {
     }
 }
 
-# The edited text; {report} gets file, line and purpose of each edit, by the lines of the edited file.
+# Returns the edited text; {report} gets file, line and purpose of each edit, by the lines of the edited file.
 sub edited {
     my ($f) = @_;
     my ($result, $done) = ('', 0);

@@ -1,8 +1,7 @@
-# Comparing code that an edit replaces with what llm.c has had in its place.
-#
-# llm.c's code itself is not kept here. known_forms has, for each place and each version that llm.c has had of
-# it, a digest of every statement: of its tokens, with the names of local variables replaced by numbers.
-# Comments, white space and the names of locals may therefore differ; nothing else may.
+# Compares code that an edit replaces with llm.c's versions of it. llm.c's code itself is not stored here. For
+# each place and each of llm.c's versions of it, known_forms has a digest of every statement: of its tokens,
+# with the names of local variables replaced by numbers. So comments, white space and the names of locals may
+# differ; nothing else may.
 use strict;
 use warnings;
 
@@ -39,7 +38,7 @@ sub digest {
 
 my $TYPE = qr/^(?:float|floatX|double|int|unsigned|long|size_t|ptrdiff_t|bool|char|ShardInfo|u?int\d+_t)$/;
 
-# The names that are declared in these tokens: TYPE, perhaps with * or const, and a name after it.
+# Returns the names that these tokens declare: TYPE, perhaps with * or const, followed by a name.
 sub declared {
     my (@tokens) = @_;
     my %names;
@@ -55,7 +54,7 @@ sub declared {
     return \%names;
 }
 
-# Two conditions on the numbers of tensors may name other numbers than llm.c's: decayed() and
+# Two conditions on the numbers of tensors may have other numbers than llm.c's: decayed() and
 # outside_by_number() read them.
 sub normal {
     my ($statement) = @_;
@@ -64,7 +63,7 @@ sub normal {
     return $statement;
 }
 
-# The statements of a range, as { at, text, digest }.
+# Returns the statements of a range, as { at, text, digest }.
 sub normal_statements {
     my ($f, $range) = @_;
     my @statements = statements($f, $range);
@@ -84,7 +83,7 @@ sub normal_statements {
     return @result;
 }
 
-# How many statements of a form the fork has too, from the first one on.
+# Returns how many statements the fork has in common with a form, from the first one on.
 sub in_common {
     my ($statements, $digests) = @_;
     my $n = 0;
@@ -92,8 +91,8 @@ sub in_common {
     return $n;
 }
 
-# The range, if llm.c has had it like this in one of its versions; else the script ends with the first
-# statement that is in none of them. $effect says what the patched trainer would do instead.
+# Returns the range if it equals one of llm.c's versions; otherwise the script ends and prints the first
+# statement that is in none of them. $effect describes what the patched trainer would do instead.
 sub known {
     my ($f, $range, $place, $effect) = @_;
     my @statements = normal_statements($f, $range);
@@ -108,7 +107,7 @@ sub known {
         return $range if $n == @statements && $n == @{ $form->{digests} };
         ($nearest, $most) = ($form, $n) if $n > $most;
     }
-    defined $nearest or stop("known_forms has nothing for $place");
+    defined $nearest or stop("known_forms has no entry for $place");
     differs($f, $range, $effect, $nearest, $statements[$most]);
 }
 
@@ -119,7 +118,7 @@ sub differs {
     my $where = $range->{function} ? "in $range->{function}(), " : '';
     my $found = $first ? '"' . shown($f, $first->{tokens}) . '"' : 'the end';
     refuse($f, $first ? $first->{at} : $range->{to},
-           "${where}$found is not what llm.c has here (nearest: $nearest->{label}). $effect");
+           "${where}$found is not llm.c's code (nearest: $nearest->{label}). $effect");
 }
 
 sub shown {

@@ -1,5 +1,5 @@
-# Reading C by its structure. A range is { from, to }: offsets into the text of a file. Places are found in
-# the mask, a copy of the text whose comments and strings are blank, so that only code can match.
+# Reads C by its structure. A range is { from, to }: offsets into the text of a file. Places are found in the
+# mask, a copy of the text with blanked comments and strings, so that only code can match.
 use strict;
 use warnings;
 
@@ -11,7 +11,7 @@ sub stop {
     exit 1;
 }
 
-# Ends the script with file, line and sentence: nothing has been written by then.
+# Ends the script with file, line and a message, before anything is written.
 sub refuse {
     my ($f, $at, $sentence) = @_;
     stop("$f->{name}:" . line_of($f->{text}, $at) . ": $sentence. Nothing was changed; $GUIDE");
@@ -21,7 +21,7 @@ sub missing {
     my ($f, $in, $wanted) = @_;
     my $where = $in->{function} ? "in $in->{function}()" : line_of($f->{text}, $in->{from});
     my $between = $in->{function} ? ': ' : ':';
-    stop("$f->{name}$between$where: looked for $wanted, which is not there. Nothing was changed; $GUIDE");
+    stop("$f->{name}$between$where: looked for $wanted, but did not find it. Nothing was changed; $GUIDE");
 }
 
 sub line_of {
@@ -51,7 +51,7 @@ sub rest { my ($done, $in) = @_; return { %$in, from => $done->{to} } }
 sub within { my ($range, $in) = @_; return { %$range, function => $in->{function} } }
 sub contains { my ($range, $at) = @_; return $range->{from} <= $at && $at < $range->{to} }
 
-# Without the blanks at its ends, and without what is left of the line of a brace that opens it.
+# Returns the range without the blanks at its ends, and without the rest of the line of its opening brace.
 sub trimmed {
     my ($f, $range) = @_;
     my ($text, $mask) = (text_of($f, $range), mask_of($f, $range));
@@ -61,7 +61,7 @@ sub trimmed {
     return { %$range, from => $range->{from} + $before, to => $range->{to} - $after };
 }
 
-# Without the comments and blanks at its end.
+# Returns the range without the comments and blanks at its end.
 sub code_only {
     my ($f, $range) = @_;
     my ($blank) = mask_of($f, $range) =~ /(\s*)\z/;
@@ -71,15 +71,15 @@ sub code_only {
 my $COMMENT = qr{//[^\n]*|/\*.*?\*/}s;
 my $STRING = qr{"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+'};
 
-# Every offset stays where it is.
+# All offsets stay the same.
 sub masked {
     my ($text) = @_;
     $text =~ s{^(\#include[^\n]*)|($COMMENT|$STRING)}{ $1 // $2 =~ s/[^\n]/ /gr }gme;
     return $text;
 }
 
-# All places in a range where the pattern matches, with what its groups caught as {1}, {2}, ...; none ends the
-# script.
+# Returns all places in a range where the pattern matches, with its groups as {1}, {2}, ...; the script ends
+# if there are none.
 sub find_all {
     my ($f, $in, $pattern, $wanted) = @_;
     my @found = find_any($f, $in, $pattern);
@@ -107,8 +107,8 @@ sub find_any {
     return @found;
 }
 
-# The same for a piece of C. White space may differ, ... stands for anything up to a semicolon, <name> for a
-# word that is caught, and <...> for anything that is caught. A message quotes it as it is.
+# The same for a piece of C. White space may differ; ... matches anything up to a semicolon, <name> captures a
+# word, and <...> captures anything. Messages quote the pattern unchanged.
 sub find_code {
     my ($f, $in, $code) = @_;
     return find($f, $in, like($code), $code);
@@ -134,7 +134,7 @@ sub like {
     return $code =~ /^[\w<]/ ? qr/(?<!\w)$pattern/ : qr/$pattern/;
 }
 
-# The inside of the braces that open at $at.
+# Returns the inside of the braces that open at $at.
 sub braces {
     my ($f, $at) = @_;
     my $end = end_of_block($f, $at);
@@ -142,7 +142,7 @@ sub braces {
     return { from => $at + 1, to => $end };
 }
 
-# Where the block ends that opens at $at, or that $at is inside of; undef if nowhere.
+# Returns the end of the block that opens at $at or contains $at; undef if there is none.
 sub end_of_block {
     my ($f, $at) = @_;
     my $depth = substr($f->{mask}, $at, 1) eq '{' ? 0 : 1;
@@ -154,7 +154,7 @@ sub end_of_block {
     return undef;
 }
 
-# Where the block opens that $at is inside of; -1 outside of all braces.
+# Returns the start of the block that contains $at; -1 outside of all braces.
 sub start_of_block {
     my ($f, $at) = @_;
     my $depth = 0;
@@ -168,7 +168,7 @@ sub start_of_block {
     return -1;
 }
 
-# The body of a function; its parameters are in {parameters}{NAME} then.
+# Returns the body of a function, and stores its parameters in {parameters}{NAME}.
 sub function {
     my ($f, $name) = @_;
     my $head = find($f, whole($f), qr/^\w[\w \t*]*\b$name\s*\(([^)]*)\)\s*(?=\{)/m, "the function $name");
@@ -176,7 +176,7 @@ sub function {
     return { %{ braces($f, $head->{to}) }, function => $name };
 }
 
-# A function with the head of its definition, of which the parameters may have parentheses of their own.
+# Returns a function with the head of its definition, whose parameters may contain parentheses.
 sub definition {
     my ($f, $name) = @_;
     my $head = find($f, whole($f), qr/^\w?[\w \t*]*\b$name\s*\([^{};]*\)\s*(?=\{)/m, "the function $name");
@@ -184,10 +184,10 @@ sub definition {
     return { from => $head->{from}, to => $body->{to} + 1, function => $name };
 }
 
-# The statement around a place.
+# Returns the statement around a place.
 sub statement {
     my ($f, $place) = @_;
-    # A pattern that ends here would be tried at every place before.
+    # A regular expression that ends here would be tried at every earlier place.
     my $before = substr $f->{mask}, 0, $place->{from};
     my ($last) = sort { $b <=> $a } map { rindex $before, $_ } ';', '{', '}';
     $before = substr $before, $last + 1;
@@ -200,8 +200,8 @@ my $LINE = qr/^[ \t]*#(?:\\\n|[^\n])*/m;
 my $OPERATOR = qr{<<<|>>>|<<=|>>=|\.\.\.|->|\+\+|--|<<|>>|&&|\|\||::|[-+*/%&|^!=<>]=};
 my $TOKEN = qr/$STRING|\w[\w.]*|$OPERATOR|./s;
 
-# The tokens of a range, as { text, at }: no comments, no white space, and each preprocessor line as one
-# token.
+# Returns the tokens of a range, as { text, at }: no comments, no white space, and each preprocessor line as
+# one token.
 sub tokens {
     my ($f, $range) = @_;
     my $text = text_of($f, $range);
@@ -217,7 +217,7 @@ sub tokens {
     return @found;
 }
 
-# The tokens in groups: up to each brace, and up to each semicolon outside of parentheses.
+# Returns the tokens in groups: up to each brace, and up to each semicolon outside of parentheses.
 sub statements {
     my ($f, $range) = @_;
     my ($depth, @all, @now) = (0);

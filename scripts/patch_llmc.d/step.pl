@@ -1,5 +1,5 @@
-# What a step of training is: one forward and one backward pass, or a loop of micro-batches over both, then
-# one update; and who else gets hold of the model.
+# Recognizes a training step: one forward and one backward pass, or a loop of micro-batches over both, then
+# one update; and checks which other functions get the model.
 use strict;
 use warnings;
 
@@ -9,9 +9,9 @@ sub calls {
 }
 
 
-my $KNOWN_STEPS = 'the plugin knows steps with one forward pass, one backward pass and one update';
+my $KNOWN_STEPS = 'the plugin supports steps with one forward pass, one backward pass and one update';
 
-# The one call of a function in a range.
+# Returns the only call of a function in a range.
 sub only_call {
     my ($f, $in, $name) = @_;
     my @calls = calls($f, $in, $name);
@@ -22,14 +22,14 @@ sub only_call {
     return $calls[0];
 }
 
-# A call has to be a statement of its own, directly in the block.
+# A call must be a separate statement, directly in the block.
 sub directly_in {
     my ($f, $block, @calls) = @_;
     for my $call (@calls) {
         my $is_statement = statement($f, $call)->{from} == $call->{from};
         $is_statement && start_of_block($f, $call->{from}) == $block
             or refuse($f, $call->{from},
-                      "$call->{name} stands under a condition or in a loop of its own; $KNOWN_STEPS");
+                      "$call->{name} is under a condition or in a separate loop; $KNOWN_STEPS");
     }
 }
 
@@ -42,14 +42,14 @@ sub in_order {
     }
 }
 
-# A step that is left before its update would stay open in the plugin.
+# If the code left a step before its update, the step would stay open in the plugin.
 sub runs_through {
     my ($f, $range) = @_;
     my ($jump) = find_any($f, $range, qr/\b(continue|break|goto|return)\b/);
     $jump and refuse($f, $jump->{from}, "$jump->{1} leaves the step between its forward pass and its update");
 }
 
-# Whether the backward pass follows in the block that this call of gpt2_forward stands in.
+# Returns whether the backward pass follows this call of gpt2_forward in the same block.
 sub trains {
     my ($f, $call) = @_;
     my $end = end_of_block($f, $call->{to}) // length $f->{mask};
@@ -67,7 +67,7 @@ sub training_pass {
     return $passes[0];
 }
 
-# Outside of these functions, and of code that an edit replaces, nothing may run passes or updates.
+# Only these functions, and code that an edit replaces, may run passes or updates.
 sub called_nowhere_else {
     my ($f, $functions, @names) = @_;
     for my $name (@names) {
@@ -108,7 +108,7 @@ sub accumulated_step {
     over_micro_batches($f, $main, $loop, $backward);
     start_of_block($f, $norm->{from}) == start_of_block($f, $loop)
         or refuse($f, $norm->{from},
-                  "$norm->{name} stands under a condition or in a loop of its own; $KNOWN_STEPS");
+                  "$norm->{name} is under a condition or in a separate loop; $KNOWN_STEPS");
     skipped_or_clipped($f, $main, $norm, $update);
     runs_through($f, between($forward, $update));
     my @allowed = ($main, function($f, 'gpt2_validate'));
@@ -125,7 +125,7 @@ sub over_micro_batches {
                    . 'for (int micro_step = 0; micro_step < grad_accum_steps; micro_step++) {');
     my ($step, $steps) = @$for{1, 2};
     find($f, statement($f, $backward), qr/,\s*$steps\s*,\s*$step\s*\)\s*;/,
-         "$backward->{name}(..., $steps, $step), the loop's own numbers");
+         "$backward->{name}(..., $steps, $step), with the loop's numbers");
 }
 
 # Between the norm and the update: if (... > skip_update_...) { ... } else if ... else { the clipping by the
@@ -149,8 +149,8 @@ sub skipped_or_clipped {
          . 'grad_scale');
 }
 
-# The model, by any name, may only be given to functions of this file, where check_nothing_else() sees what
-# they do with it. What others would find there are null pointers.
+# The model, by any name, may only be passed to functions of this file, where check_nothing_else() checks its
+# uses. Other functions would find null pointers in it.
 sub model_stays_here {
     my ($f) = @_;
     my %names = map { $_->{1} => 1 } find_any($f, whole($f), qr/\bGPT2\s*[*&]?\s*(\w+)\s*[;,)=]/);
@@ -161,12 +161,12 @@ sub model_stays_here {
         next if $before =~ /\bGPT2\s*[*&]?\s*\z/ || is_understood($f, $use->{from});
         my $call = call_around($f, $use->{from});
         next if $call =~ $library || $call ne '' && defines($f, $call);
-        my $to = $call eq '' ? 'used as a whole' : "given to $call(), which this file does not define";
+        my $to = $call eq '' ? 'used as a whole' : "passed to $call(), which this file does not define";
         refuse($f, $use->{from}, "the model is $to: its parameters and gradients are in the plugin");
     }
 }
 
-# The name of the function in whose arguments a place is; '' if in none.
+# Returns the name of the function in whose arguments a place is; '' if in none.
 sub call_around {
     my ($f, $at) = @_;
     my $depth = 0;

@@ -1,10 +1,10 @@
-# The code that is added: C for the two trainers, and rules for the Makefile. When zero.h changes, this
-# file changes, and so do the lines that trainer.pl, cuda_trainer.pl and units.pl give to before(), after()
-# and instead().
+# The added code: C for the two trainers, and rules for the Makefile. When zero.h changes, this file must
+# change too, and the lines that trainer.pl, cuda_trainer.pl and units.pl pass to before(), after() and
+# instead().
 use strict;
 use warnings;
 
-# A list, six to a line.
+# Formats a list, six items per line.
 sub wrapped {
     my @items = @_;
     my $lines = '';
@@ -14,10 +14,10 @@ sub wrapped {
 
 sub unit_of { my ($f, $name) = @_; return $f->{in_blocks}{$name} ? 'Z_BLOCKS' : 'Z_EMBEDDING' }
 
-# What both trainers get.
+# Code for both trainers.
 sub shared_check {
     return <<'END';
-// All ranks end after an error, and one of them writes the sentence.
+// All ranks end after an error, and one of them prints the message.
 static void z_refuse(const char *format, ...) {
     char sentence[1200];
     va_list args;
@@ -36,13 +36,13 @@ sub shared_layers {
 static int z_layers(int tensor, int L) { return z_table[tensor].unit == Z_BLOCKS ? L : 1; }
 END
 }
-# Of what the ranks have read.
+# Comparison of the ranks' inputs.
 sub shared_same {
     return <<'END';
-// The ranks compare what they have read: all parameters, and of each data file the name and the first 64 KiB,
-// in which the header has its size.
+// The ranks compare their inputs: all parameters, and of each data file the name and the first 64 KiB, which
+// include the header with the file's size.
 static uint64_t z_params_read; // a digest
-static void z_digest(uint64_t *digest, const void *data, size_t words) { // FNV-1a, of 4 bytes at a time
+static void z_digest(uint64_t *digest, const void *data, size_t words) { // FNV-1a, 4 bytes at a time
     for (size_t i = 0; i < words; i++) {
         uint32_t word;
         memcpy(&word, (const char*)data + i * sizeof(word), sizeof(word));
@@ -53,7 +53,7 @@ static void z_same_data(const char *name, size_t B, size_t T, const char *patter
     static uint32_t block[1 << 14];
     char line[1024];
     glob_t files;
-    if (glob(pattern, 0, NULL, &files) != 0) z_refuse("%s: there is no such data file any more", pattern);
+    if (glob(pattern, 0, NULL, &files) != 0) z_refuse("%s: the data file no longer exists", pattern);
     snprintf(line, sizeof(line), "parameters = digest %016llx\n%s = B %zu, T %zu, %zu data files",
              (unsigned long long)z_params_read, name, B, T, (size_t)files.gl_pathc);
     z_check(zero_require_same(z, line));
@@ -82,7 +82,7 @@ static void z_print_memory(int stage) {
     double states = zero_memory_bytes(z, ZERO_STATES) / 1048576.0;
     double working = zero_memory_bytes(z, ZERO_WORKING) / 1048576.0;
     zero_job_info(z, &job);
-    printf("ZeRO stage %d on %d ranks by %s; memory of a rank, activations apart:\n", stage, zero_ranks(z),
+    printf("ZeRO stage %d on %d ranks by %s; memory of a rank without activations:\n", stage, zero_ranks(z),
            job.comm);
     for (int i = 0; zero_memory(z, i, &line); i++) {
         printf("  %-12s  %-28s %8.1f MiB\n", classes[line.class_], line.purpose, line.bytes / 1048576.0);
@@ -115,7 +115,7 @@ static const struct { const char *name; int unit; } z_table[Z_TENSORS] = {
 ${rows}};
 
 $check
-// Only rank 0 prints, but what any other rank says before it ends with an error is seen too.
+// Only rank 0 prints, but the last message of another rank that ends with an error is printed too.
 static int z_launch_rank(void) { return zero_launched().rank; }
 static char z_said[256];
 static void z_printf(const char *format, ...) {
@@ -171,7 +171,7 @@ static void z_create(const size_t *sizes, int L) {
     z_print_memory(config.stage);
 }
 
-// The parameters, from where the file stands: in pieces, so that no rank ever holds the model.
+// Reads the parameters from the file's position in pieces, so that no rank ever holds the whole model.
 static void z_load(FILE *file, const size_t *sizes, int L) {
     static float piece[1 << 16];
     for (int t = 0; t < Z_TENSORS; t++) {
@@ -206,7 +206,7 @@ END
 
 sub cuda_13 {
     return <<'END';
-#if CUDART_VERSION >= 13000 // takes a cudaMemLocation; this is what it was before
+#if CUDART_VERSION >= 13000 // takes a cudaMemLocation; this is the older form
 static inline cudaError_t cudaMemAdvise(const void *memory, size_t bytes, cudaMemoryAdvise advice,
                                         int device) {
     cudaMemLocation location = {};
@@ -229,9 +229,9 @@ sub cuda_helpers {
     return <<"END";
 // ----------------------------------------------------------------------------
 // ZeRO: the plugin holds parameters, gradients, moments and masters, and connects the ranks. -z is its stage;
-// ZERO_CONFIG=file, a DeepSpeed JSON, has further settings. Run as mpirun -np 2 ./train_gpt2cu -z 3, or with
-// -pi, -pn and -pr as without ZeRO.
-#define OMPI_SKIP_MPICXX 1 // C++ bindings, which the C library does not have
+// ZERO_CONFIG=file, a DeepSpeed JSON, has further settings. Run it with mpirun -np 2 ./train_gpt2cu -z 3, or
+// with -pi, -pn and -pr as without ZeRO.
+#define OMPI_SKIP_MPICXX 1 // no C++ bindings, which the C library does not have
 #define MPICH_SKIP_MPICXX 1
 #include <glob.h>
 #include <map>
@@ -249,8 +249,8 @@ ${enum}    Z_TENSORS
 enum { Z_EMBEDDING, Z_BLOCKS }; // the units: all tensors outside the layers; layer l is unit Z_BLOCKS + l
 static const struct { const char *name; int unit, decay; } z_table[Z_TENSORS] = {
 ${rows}};
-enum { Z_STATE_VERSION = 1001 }; // of a state file beside which moments and masters are in one of the plugin
-enum { Z_PIECE = 1 << 20 }; // elements that go to and from the plugin at once
+enum { Z_STATE_VERSION = 1001 }; // of a state file whose moments and masters are in the plugin's checkpoint
+enum { Z_PIECE = 1 << 20 }; // elements passed to and from the plugin at once
 
 $check
 static floatX *z_param(int tensor, int layer) {
@@ -267,7 +267,7 @@ static floatX *z_grad(int tensor, int layer) {
 $layers
 $same
 $print_memory
-// Who this rank is, and its GPU: with MPI by its number on its node, else by -pg. Ranks may share a GPU.
+// Determines this rank and its GPU: with MPI by its number on its node, else by -pg. Ranks may share a GPU.
 static int z_rank_on_node(int ranks) {
     int provided, rank = 0, world = 0;
     MPI_Comm node;
@@ -275,11 +275,11 @@ static int z_rank_on_node(int ranks) {
         provided < MPI_THREAD_SERIALIZED)
         z_refuse("MPI_Init_thread does not give MPI_THREAD_SERIALIZED, which the plugin needs");
     if (MPI_Comm_size(MPI_COMM_WORLD, &world) != MPI_SUCCESS || world != ranks)
-        z_refuse("the launcher started %d ranks, MPI knows of %d: start with mpirun, or add -pi tcp or "
-                 "-pi fs", ranks, world);
+        z_refuse("the launcher started %d ranks, but MPI has %d: start with mpirun, or add -pi tcp or -pi fs",
+                 ranks, world);
     if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) != MPI_SUCCESS ||
         MPI_Comm_rank(node, &rank) != MPI_SUCCESS || MPI_Comm_free(&node) != MPI_SUCCESS)
-        z_refuse("MPI does not tell which ranks are on this node");
+        z_refuse("MPI does not report the ranks on this node");
     return rank;
 }
 static MultiGpuConfig z_start(int num_processes, int process_rank, int gpus_per_node, char *server_ip,
@@ -298,15 +298,15 @@ static MultiGpuConfig z_start(int num_processes, int process_rank, int gpus_per_
         z_config.start.method = tcp ? ZERO_START_TCP : ZERO_START_FILE;
         z_config.start.server = *server_ip ? server_ip : NULL;
         z_config.start.file = *fs_path ? fs_path : NULL;
-        if (num_processes > 1 || config.num_processes == 1) { // else a launcher says it
+        if (num_processes > 1 || config.num_processes == 1) { // else a launcher sets them
             z_config.start.rank = config.process_rank = process_rank;
             z_config.start.ranks = config.num_processes = num_processes;
         }
         if (gpus_per_node < 1) z_refuse("-pg %d: at least 1", gpus_per_node);
         config.local_device_idx = config.process_rank % gpus_per_node;
         if (config.local_device_idx >= devices)
-            z_refuse("-pg %d: rank %d would take GPU %d, and this machine has %d: give -pg %d, then ranks "
-                     "share GPUs, or start fewer ranks on it",
+            z_refuse("-pg %d: rank %d would use GPU %d, but this machine has %d: give -pg %d to share "
+                     "GPUs, or start fewer ranks on it",
                      gpus_per_node, config.process_rank, config.local_device_idx, devices, devices);
     } else if (num_processes != 1 && num_processes != config.num_processes)
         z_refuse("-pn %d: this is one of %d ranks; start with mpirun -np %d, or add -pi tcp or -pi fs",
@@ -315,7 +315,7 @@ static MultiGpuConfig z_start(int num_processes, int process_rank, int gpus_per_
         z_config.start.method = ZERO_START_MPI;
         config.local_device_idx = z_rank_on_node(config.num_processes) % devices;
         if (on_node > devices && config.process_rank == 0)
-            printf("note: %d ranks on rank 0's machine, GPUs that it sees there: %d; ranks that share one "
+            printf("note: %d ranks on rank 0's machine, which has %d visible GPUs; ranks that share a GPU "
                    "take turns on it\\n",
                    on_node, devices);
     }
@@ -341,8 +341,8 @@ static float z_sum(float value) {
 #define multi_gpu_barrier(config) z_check(zero_barrier(z))
 #define set_zero_configs(config, stage, parameters) ((config)->zero_stage = (stage))
 
-// The options as given, sorted; of several the last counts. A rank may have -p* and paths of its own: what it
-// reads there is compared later.
+// The given options, sorted; the last value of an option counts. -p* and paths may differ between ranks: the
+// data read there is compared later.
 static void z_same_options(int argc, char **argv) {
     static std::string lines;
     std::map<std::string, std::string> given;
@@ -367,10 +367,10 @@ static void z_configure(int stage, int micro_batches, int use_master_weights) {
     z_config.max_open = 2; // the end of a block computes the first layernorm of the next
     z_check(zero_config_from_env(&z_config));
     if (z_config.stage != stage)
-        z_refuse("-z %d, but ZERO_STAGE or ZERO_CONFIG asks for stage %d: give the same, or leave it to -z",
+        z_refuse("-z %d, but ZERO_STAGE or ZERO_CONFIG asks for stage %d: give the same stage, or only -z",
                  stage, z_config.stage);
     if (z_config.numbers.dtype != dtype)
-        z_refuse("ZERO_CONFIG: another precision than this program was built with; build with another "
+        z_refuse("ZERO_CONFIG: this program was built with another precision; rebuild it with that "
                  "PRECISION");
     if (z_config.micro_batches != micro_batches)
         z_refuse("ZERO_CONFIG: gradient_accumulation_steps %d, but -d, -b and -t make it %d",
@@ -392,7 +392,7 @@ static void z_create(const size_t *sizes, int L) {
     if (multi_gpu_config.process_rank == 0) { z_print_memory(z_config.stage); }
 }
 
-// All parameters in the order of llm.c's model files, in pieces, so that no rank ever holds the model.
+// Visits all parameters in the order of llm.c's model files, in pieces, so that no rank ever holds the model.
 template<typename Piece>
 static void z_each_piece(const size_t *sizes, int L, Piece piece) {
     for (int t = 0; t < Z_TENSORS; t++) {
@@ -431,7 +431,7 @@ static void z_write_params(FILE *file, const size_t *sizes, int L) {
     });
 }
 
-// The plugin's folder: beside the state files, state_STEP.zero for all ranks' state_STEP_RANK.bin
+// The plugin's checkpoint, next to the state files: state_STEP.zero for all ranks' state_STEP_RANK.bin
 static std::string z_state_path(const char *filename) {
     std::string name(filename);
     return name.substr(0, name.rfind('_')) + ".zero";
@@ -448,14 +448,14 @@ static void z_load(const char *filename, int step) {
     int found = sscanf(text, R"( { "step" : %d)", &saved_at);
     free(text);
     if (found != 1 || saved_at != step)
-        z_refuse("%s is of step %d, %s of step %d", filename, step, path.c_str(), saved_at);
+        z_refuse("%s is of step %d, but %s is of step %d", filename, step, path.c_str(), saved_at);
 }
 static void z_remove_state(const char *filename) {
     if (zero_rank(z) == 0) { z_check(zero_checkpoint_remove(z_state_path(filename).c_str())); }
 }
 static void z_check_state(const int *header, const char *filename) {
     if (header[0] != 20240527 || header[1] != Z_STATE_VERSION)
-        z_refuse("%s: not written with ZeRO: its moments are laid out for llm.c's own optimizer; start from "
+        z_refuse("%s: not written with ZeRO, so its moments have the layout of llm.c's optimizer; start from "
                  "the model file, with -e", filename);
     if (header[2] != zero_ranks(z))
         z_refuse("%s: saved by %d ranks; resume with mpirun -np %d, srun -n %d or -pn %d", filename,
@@ -481,8 +481,8 @@ END
 sub cuda_make_rules {
     my $rules = <<'END';
 
-# ZeRO for train_gpt2cu: the plugin with its CUDA kernels, in a folder of its own. nvcc gets the host's flags
-# in its own form.
+# ZeRO for train_gpt2cu: the plugin with its CUDA kernels, in a separate folder. nvcc gets the host's flags in
+# its syntax.
 ZERO_FOR_CUDA := $(ZERO_BUILD)/cuda/libllmc_zero.a
 ZERO_COMMA := ,
 .PHONY: $(ZERO_FOR_CUDA)

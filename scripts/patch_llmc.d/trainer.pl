@@ -3,14 +3,14 @@ use strict;
 use warnings;
 
 our %FILE;
-our $ONLY_ADAMW = 'The plugin only has llm.c\'s AdamW, so the losses would differ; restore llm.c\'s ';
+our $ONLY_ADAMW = 'The plugin has only llm.c\'s AdamW, so the losses would differ; restore llm.c\'s ';
 my ($TRAINER, $LOADER, $MAKEFILE) = @FILE{qw(trainer loader makefile)};
 
-# A row: file, function ('' for the whole file), what is done there, how. `how` gets the file and the range to
-# look in. find() ends everything if the place is not there; instead() puts the original into an #else,
-# before() and after() only add; known() compares what an edit replaces with what llm.c has had there.
+# A row: file, function ('' for the whole file), purpose, how. `how` gets the file and the range to search.
+# find() ends the script if the place is missing; instead() puts the original into an #else, before() and
+# after() only add; known() compares the replaced code with llm.c's versions of it.
 our @edits = (
-    [ $TRAINER, '', 'the plugin, its tensor table, rank 0 speaks', sub {
+    [ $TRAINER, '', 'the plugin, its tensor table, only rank 0 prints', sub {
         my ($f, $in) = @_;
         my $include = find($f, $in, qr/^#include\s+"llmc\/utils\.h"/m, '#include "llmc/utils.h"');
         after($f, $include, helpers($f));
@@ -25,18 +25,18 @@ our @edits = (
                 "z_create(model->param_sizes, model->config.num_layers);",
                 "z_load($read->{1}, model->param_sizes, model->config.num_layers);");
     } ],
-    [ $TRAINER, 'gpt2_forward', 'the model is there when the plugin is', sub {
+    [ $TRAINER, 'gpt2_forward', 'the plugin replaces the check for parameters', sub {
         my ($f, $in) = @_;
         instead($f, find_code($f, $in, 'if (model->params_memory == NULL) {'), 'if (z == NULL) {');
     } ],
-    [ $TRAINER, 'gpt2_forward', 'pointers of the embeddings while their unit is open', \&local_tensors ],
+    [ $TRAINER, 'gpt2_forward', 'pointers to the embeddings while their unit is open', \&local_tensors ],
     [ $TRAINER, 'gpt2_forward', 'use of the embedding unit by the encoder', sub {
         embedding_use($_[0], before_loop(@_), 'forward');
     } ],
-    [ $TRAINER, 'gpt2_forward', 'a layer is a unit, its pointers come from it', sub {
+    [ $TRAINER, 'gpt2_forward', 'each layer is a unit, which provides its pointers', sub {
         layer_use(@_, 'forward');
     } ],
-    [ $TRAINER, 'gpt2_forward', 'use of the embedding unit by the head', sub {
+    [ $TRAINER, 'gpt2_forward', 'use of the embedding unit by the LM head', sub {
         embedding_use($_[0], after_loop(@_), 'forward');
     } ],
     [ $TRAINER, 'gpt2_forward', 'the loss is the mean over the ranks', sub {
@@ -53,18 +53,18 @@ our @edits = (
         known($f, $both, 'plain.allocate_gradients', nothing_but('allocate gradients'));
         instead($f, $both, 'if (model->grads_acts_memory == NULL) {');
     } ],
-    [ $TRAINER, 'gpt2_backward', 'pointers of the embeddings while their unit is open', \&local_tensors ],
-    [ $TRAINER, 'gpt2_backward', 'use of the embedding unit by the head', sub {
+    [ $TRAINER, 'gpt2_backward', 'pointers to the embeddings while their unit is open', \&local_tensors ],
+    [ $TRAINER, 'gpt2_backward', 'use of the embedding unit by the LM head', sub {
         embedding_use($_[0], before_loop(@_), 'backward');
     } ],
-    [ $TRAINER, 'gpt2_backward', 'a layer is a unit, its pointers come from it', sub {
+    [ $TRAINER, 'gpt2_backward', 'each layer is a unit, which provides its pointers', sub {
         layer_use(@_, 'backward');
     } ],
     [ $TRAINER, 'gpt2_backward', 'use of the embedding unit by the encoder', sub {
         embedding_use($_[0], after_loop(@_), 'backward');
     } ],
     [ $TRAINER, 'gpt2_zero_grad', '', sub {
-        my ($f, $in) = @_;      # stays as it is: grads_memory is NULL, and the plugin clears its own
+        my ($f, $in) = @_;      # unchanged: grads_memory is NULL, and the plugin clears its gradients
         my $if = find_code($f, $in, 'if (model->grads_memory != NULL) {');
         my $clear = find_code($f, $in,
                               'memset(model->grads_memory, 0, model->num_parameters * sizeof(float));');
@@ -78,11 +78,11 @@ our @edits = (
         instead($f, $in, 'zero_hyper hyper = { learning_rate, beta1, beta2, eps, weight_decay, 0.0f, t };',
                 'z_check(zero_step(z, &hyper, NULL));');
     } ],
-    [ $TRAINER, 'gpt2_free', 'digest of the parameters; the end of the plugin', sub {
+    [ $TRAINER, 'gpt2_free', 'prints the digest of the parameters; ends the plugin', sub {
         my ($f, $in) = @_;
         before($f, find_code($f, $in, 'free(model->params_memory);'), 'z_finish();');
     } ],
-    [ $TRAINER, 'main', 'each rank reads its part of the data, which is the same for all', sub {
+    [ $TRAINER, 'main', 'each rank reads its part of the data; all ranks use the same data', sub {
         my ($f, $in) = @_;
         my ($rank, $ranks) = loader_arguments();
         my @calls = find_all_code($f, $in, 'dataloader_init(<...>);');
@@ -97,13 +97,13 @@ our @edits = (
         $calls[-1]{new} .= "\n" . compare_inputs($f, @calls);
         instead_each($f, @calls);
     } ],
-    [ $TRAINER, 'main', 'a batch is that of all ranks', sub {
+    [ $TRAINER, 'main', 'the batch counts all ranks', sub {
         my ($f, $in) = @_;
         my @prints = find_all_code($f, $in, 'printf(... num_tokens / (B * T) ...);');
         $_->{new} = text_of($f, $_) =~ s/\(B\s*\*\s*T\)/(B*T*zero_ranks(z))/r for @prints;
         instead_each($f, @prints);
     } ],
-    [ $TRAINER, 'main', 'what pass it is: training, or evaluation and sampling, which all ranks run', sub {
+    [ $TRAINER, 'main', 'starts a training pass, or an evaluation or sampling pass on all ranks', sub {
         my ($f, $in) = @_;
         for my $pass (find_all_code($f, $in, 'gpt2_forward(...);')) {
             my $begin = trains($f, $pass) ? 'zero_begin_train(z, 0, 1)' : 'zero_begin_eval(z)';
@@ -113,7 +113,7 @@ our @edits = (
     } ],
     [ $LOADER, 'dataloader_init', 'the shuffle is the same on all ranks', sub {
         my ($f, $in) = @_;
-        return if $f->{parameters}{dataloader_init} !~ /shuffle/;       # before the loader shuffled
+        return if $f->{parameters}{dataloader_init} !~ /shuffle/;       # an older loader without shuffling
         my $seed = find_code($f, $in, 'manual_seed(<...> + process_rank);');
         instead($f, $seed, "manual_seed($seed->{1});");
     } ],

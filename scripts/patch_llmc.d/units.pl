@@ -1,4 +1,4 @@
-# Edits that both trainers need: hooks around the uses of units, and pointers from the plugin between them.
+# Edits for both trainers: hooks around the uses of units, and pointers from the plugin between them.
 use strict;
 use warnings;
 
@@ -11,8 +11,8 @@ sub pointer {
     return ($struct eq 'params' ? 'z_param(' : 'z_grad(') . number($name) . ", $layer)";
 }
 
-# Fields of ParameterTensors in their order. A tensor is in every layer if its size has the number of layers
-# as a factor; {of_layer} is the rest of its size.
+# Reads the fields of ParameterTensors in order. A tensor is in every layer if its size has the number of
+# layers as a factor; {of_layer} is the rest of its size.
 sub read_tensors {
     my ($f) = @_;
     my $struct = find($f, whole($f), qr/typedef\s+struct\s*\{([^}]*)\}\s*ParameterTensors\s*;/,
@@ -39,7 +39,7 @@ sub read_tensors {
     understood($f, $body);
 }
 
-# The factors of a product, sorted; of anything else the tokens as one factor.
+# Returns the factors of a product, sorted; for anything else the tokens as one factor.
 sub factors {
     my ($product) = @_;
     my @factors = $product =~ /\w+/g;
@@ -47,8 +47,8 @@ sub factors {
     return join '', split ' ', $product;
 }
 
-# A unit's tensors all have pointers that are asked for anew. So a function's copies of the model's
-# ParameterTensors start empty here, and are filled where a unit is open.
+# Pointers to a unit's tensors are requested in every use. So a function's copies of the model's
+# ParameterTensors start empty, and are filled where a unit is open.
 sub local_tensors {
     my ($f, $in) = @_;
     my @copies = find_all($f, $in, qr/ParameterTensors\s+(params|grads)\s*=\s*model->\g1\s*;/,
@@ -57,7 +57,7 @@ sub local_tensors {
     instead_each($f, @copies);
 }
 
-# Statements that name tensors of one unit: the lines around them, and pointers to the tensors.
+# Adds lines around the statements that name tensors of one unit, and pointers to the tensors.
 sub use_of_unit {
     my ($f, $uses, $layer, $before, $after) = @_;
     my (%seen, @pointers);
@@ -84,7 +84,7 @@ sub outside_layers {
         or missing($f, $use, "$use->{1}.$use->{2} to be a tensor outside the layers");
 }
 
-# One use of the embedding unit: hooks around all statements of the range that name a tensor outside the
+# One use of the embedding unit: adds hooks around all statements of the range that name a tensor outside the
 # layers.
 sub embedding_use {
     my ($f, $in, $way) = @_;
@@ -94,8 +94,8 @@ sub embedding_use {
     use_of_unit($f, \@uses, 0, [$hooks[0]], [$hooks[1]]);
 }
 
-# The loop over the layers: hooks at its ends, and its pointers to a layer's parameters and gradients from the
-# plugin.
+# The loop over the layers: adds hooks at its ends, and takes its pointers to a layer's parameters and
+# gradients from the plugin.
 sub layer_use {
     my ($f, $in, $way) = @_;
     my $loop = layer_loop($f, $in);
@@ -104,7 +104,8 @@ sub layer_use {
     after($f, trimmed($f, $loop), "z_check(zero_post_$way(z, Z_BLOCKS + $l));");
 }
 
-# Pointers of a layer: those of the range that the pattern $index finds; $layer is how the layer is written.
+# Pointers of a layer: those in the range that the pattern $index matches; $layer is the expression for the
+# layer.
 sub layer_pointers {
     my ($f, $in, $index, $layer, $hook) = @_;
     my $declaration = qr/((?:const\s+)?floatX?\s*\*)\s*(\w+)\s*=\s*/;
@@ -123,7 +124,7 @@ sub layer_pointers {
     instead_each($f, @pointers);
 }
 
-# The hooks stand at the ends of its body, so every layer has to come by there.
+# The hooks are at both ends of the loop's body, so every layer must reach them.
 sub layer_loop {
     my ($f, $in) = @_;
     my $L = find_code($f, $in, '<L> = model->config.num_layers;')->{1};
@@ -140,7 +141,7 @@ sub layer_loop {
 sub before_loop { my ($f, $in) = @_; return { %$in, to => layer_loop($f, $in)->{start} } }
 sub after_loop { my ($f, $in) = @_; return { %$in, from => layer_loop($f, $in)->{to} } }
 
-# Where dataloader_init takes the rank and the number of ranks.
+# Returns the positions of the rank and the number of ranks in dataloader_init's arguments.
 sub loader_arguments {
     my $f = $files{ $FILE{loader} };
     function($f, 'dataloader_init');
@@ -149,12 +150,12 @@ sub loader_arguments {
     my ($ranks) = grep { $names[$_] eq 'num_processes' } 0 .. $#names;
     defined $rank && defined $ranks
         or stop("$f->{name}: dataloader_init has no parameters process_rank and num_processes: this data "
-                . 'loader knows no ranks (llm.c before June 2024); take a newer llm.c');
+                . 'loader does not support ranks (llm.c before June 2024); use a newer llm.c');
     return ($rank, $ranks);
 }
 
-# The statements that compare what the ranks have read: the parameters, and the files of the data loaders that
-# these calls initialise.
+# Returns the statements that compare the ranks' inputs: the parameters, and the files of the data loaders
+# that these calls initialise.
 sub compare_inputs {
     my ($f, @calls) = @_;
     my @lines;
@@ -166,8 +167,8 @@ sub compare_inputs {
     return join "\n", @lines;
 }
 
-# Nothing else may use the memory that the plugin now holds. Freeing it where it is NULL, and seeing that it
-# is NULL, do no harm.
+# No other code may use the memory that the plugin now holds. Freeing a NULL pointer and testing for NULL are
+# harmless.
 sub check_nothing_else {
     my ($f) = @_;
     understood($f, $_) for find_any($f, whole($f), qr/typedef\s+struct\s*\{[^}]*\}\s*GPT2\s*;/),
@@ -177,8 +178,8 @@ sub check_nothing_else {
     my $memory = qr/\b(?:(?:params|grads|m|v)_memory|master_weights)\b(?!$null)/;
     for my $use (find_any($f, whole($f), qr/\b(?:params|grads)\.\w+|(?:->|\.)(?:params|grads)\b|$memory/)) {
         next if is_understood($f, $use->{from});
-        refuse($f, $use->{from}, text_of($f, $use) . ' is used where this script does not expect it, and the '
-               . 'plugin, which now holds it, would not be asked');
+        refuse($f, $use->{from}, text_of($f, $use) . ' is used where this script does not expect it, but the '
+               . 'plugin now holds this memory');
     }
     model_stays_here($f);
 }
