@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Writes docs/api.md, the reference, from the comments and declarations of zero.h, zero_checkpoint.h,
 # zero_job.h, zero_plan.h, zero_settings.h and zero_deepspeed.h.
-# Usage: dev/make_api.sh [FILE] A line `// -------- title` becomes a heading, a comment with the declarations
-# below it an entry, and a separate comment a paragraph.
+# Usage: dev/make_api.sh [FILE]
+# A line `// -------- title` becomes a heading, a comment with the declarations below it an entry, and a
+# separate comment a paragraph.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 to=${1:-docs/api.md}
