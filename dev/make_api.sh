@@ -17,7 +17,7 @@ BEGIN {
     print "trainer uses it; [details.md](details.md) explains each rule.\n"
 }
 
-# Escapes characters with a meaning in Markdown, and formats the plugin's names as code.
+# Escapes characters with a meaning in Markdown, and formats names of the plugin as code.
 function markdown(s,    out, name) {
     gsub(/&/, "\\&amp;", s); gsub(/</, "\\&lt;", s); gsub(/\*/, "\\*", s)
     while (match(s, /(zero|ZERO|MPI)_[A-Za-z0-9_]*[A-Za-z0-9](_\\\*|\.[a-z0-9_]+|\(\))?/)) {
@@ -28,7 +28,7 @@ function markdown(s,    out, name) {
     return out s
 }
 
-# Returns the name that a line declares: a type, a function, or the common prefix of an enum's names; "" if
+# Returns the name that a line declares: a type, a function, or the prefix of the names of an enum; "" if
 # none.
 function declared(line) {
     sub(/ *\/\/.*/, "", line)
