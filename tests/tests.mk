@@ -44,25 +44,25 @@ $(BUILD)/tests/cuda/test_%: $(BUILD)/tests/cuda/test_%.o $(GPT2_OBJ) $(ZERO_OBJ)
 	@echo "  link $@"
 	$(Q)$(CXX) $(SANFLAGS_$(SAN)) $^ -o $@ $(LIBS)
 
-#? test                every test
-#? FIRST=1             make test: quick tests first, and the first failure ends it
-#? SETTINGS=all        make test, make check: each combination of the tables of settings, not a sample
+#? test                runs every test
+#? FIRST=1             make test: runs quick tests first and ends after the first failure
+#? SETTINGS=all        make test, make check: every combination of the settings tables, not a sample
 test: deps
 	+@$(SUBMAKE) test-programs
 	+@$(SUBMAKE) CUDA=stand-in stand-in
 	@$(WITHOUT_FLAGS) tests/run.sh $(BUILD) $(TRAINER)
-#? test-programs       builds the programs that make test runs
+#? test-programs       builds the programs for make test
 test-programs: $(TRAINER) $(TESTS) $(EXAMPLE) $(TOKENS) $(BUILD)/bench/comm
-#? stand-in            builds the trainer and the tests of the CUDA code ; with CUDA=stand-in
+#? stand-in            builds the trainer and the tests of the CUDA code; with CUDA=stand-in
 stand-in: $(TRAINER) stand-in-tests $(BUILD)/bench/comm
 #? stand-in-tests      builds only those tests
 stand-in-tests: $(STAND_IN_TESTS)
 #? sanitized           builds the trainer and the tests; with SAN=address or SAN=thread
 sanitized: $(TRAINER) $(TESTS)
-#? check               dependence, format, static analysis, and the tests under sanitizers
-#? LLMC=folder         make check: a clone of llm.c to build with the plugin; without it one is fetched
-#? KILLS=10            make check: how many ranks are killed and stopped
-#? KILL_SAVES=50       make check: how many ranks are killed, half of them while they save
-#? FUZZ=60             make check: for how many seconds each reader of files is fuzzed
+#? check               checks dependencies, format and static analysis, and runs the tests under sanitizers
+#? LLMC=folder         make check: a clone of llm.c to build with the plugin; by default it clones one
+#? KILLS=10            make check: number of ranks to kill and stop
+#? KILL_SAVES=50       make check: number of ranks to kill, half of them during a save
+#? FUZZ=60             make check: seconds of fuzzing for each file reader
 check: deps
 	@$(WITHOUT_FLAGS) scripts/check.sh
