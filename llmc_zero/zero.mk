@@ -2,15 +2,15 @@
 #   include llmc_zero/zero.mk
 #   my_trainer: LDLIBS += $(ZERO_LIBS)
 #   my_trainer: $(ZERO_LIB)
-# The plugin has flags of its own, whatever the trainer's are. It computes the same bits everywhere, which
-# contraction would change; and it looks for NaN and infinity, which -Ofast and -ffast-math would make it
+# The plugin has separate flags, whatever the trainer's are. It computes the same bits everywhere, which
+# contraction would change, and it checks for NaN and infinity, which -Ofast and -ffast-math would make it
 # miss. A Makefile may set the variables with ?= before the include:
 ZERO_BUILD  ?= build
 ZERO_OPT    ?= -O3 -g
 ZERO_OPENMP ?= -fopenmp
 # With ZERO_CUDA=yes the plugin also runs on CUDA devices: nvcc compiles its kernels, and programs link with
-# the static CUDA run time, so that a run on the processor loads nothing of CUDA. NCCL is built in where its
-# header is, unless ZERO_NCCL=no, and loaded by the runs that use it.
+# the static CUDA runtime, so that a run on the CPU loads no CUDA library. NCCL is built in if its header is
+# found, unless ZERO_NCCL=no, and loaded only by runs that use it.
 ZERO_CUDA   ?= no
 ZERO_NVCC   ?= nvcc
 ZERO_CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(ZERO_NVCC))))
@@ -21,7 +21,7 @@ ZERO_Q     := $(if $(V),,@)
 ZERO_DIR   := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 ZERO_LIB   := $(ZERO_BUILD)/libllmc_zero.a
 ZERO_MPI   := $(shell mpicc --showme:compile 2>/dev/null)
-# Objects lie in the same rooms as their sources.
+# Objects are in the same folders as their sources.
 ZERO_C     := $(wildcard $(ZERO_DIR)/*.c $(ZERO_DIR)/*/*.c)
 ZERO_CU    := $(if $(filter yes,$(ZERO_CUDA)),$(wildcard $(ZERO_DIR)/*/*.cu))
 ZERO_OBJ   := $(patsubst $(ZERO_DIR)/%,$(ZERO_BUILD)/llmc_zero/%.o,$(basename $(ZERO_C) $(ZERO_CU)))
@@ -37,12 +37,12 @@ endif
 ifeq ($(ZERO_NCCL),yes)
 ZERO_CUDA_CFLAGS += -DZERO_HAVE_NCCL
 endif
-# -fmad=false: what needs to be rounded once is written as an fmaf. The kernels need nothing of the C++
-# library, so that a C program can link them.
+# -fmad=false: operations that round once are written as fmaf. The kernels do not use the C++ library, so that
+# a C program can link them.
 ZERO_CUDA_COMPILE ?= $(ZERO_NVCC) -std=c++17 -O3 -lineinfo -fmad=false $(ZERO_CUDA_ARCH) \
                      -Xcompiler -Wall,-fno-exceptions,-fno-threadsafe-statics -MMD -MP
 endif
-# io_uring is used where liburing is installed; threads read and write the files on NVMe otherwise.
+# io_uring is used if liburing is installed; otherwise threads read and write the files on NVMe.
 ifndef ZERO_URING
 ZERO_URING := $(shell $(call ZERO_FINDS,liburing.h) && echo yes || echo no)
 endif
@@ -57,7 +57,7 @@ ZERO_CFLAGS := -std=c11 -D_GNU_SOURCE $(ZERO_OPT) -Wall -Wextra -Wno-unknown-pra
                $(ZERO_OPENMP) -fno-math-errno -fno-trapping-math -ffp-contract=off -MMD -MP \
                $(ZERO_URING_CFLAGS) $(ZERO_CUDA_CFLAGS)
 
-# One line for each header that is missing, before anything is compiled.
+# Prints one line for each missing header, before anything is compiled.
 ZERO_HAVE = $(ZERO_FINDS) || { echo "llmc_zero needs $(1): install $(2)" >&2; found=; }
 .PHONY: zero_needs
 zero_needs:
@@ -70,7 +70,7 @@ zero_needs:
 	    $(call ZERO_HAVE,nvtx3/nvToolsExt.h,the CUDA toolkit with NVTX or build without CUDA);) \
 	$(if $(filter yes,$(ZERO_NCCL)),$(call ZERO_HAVE,nccl.h,libnccl-dev or build with NCCL=no);) \
 	test "$$found"
-# The file with the flags changes when they do, and then the objects are made anew.
+# This file changes when the flags change; then the objects are rebuilt.
 ZERO_FLAGS := $(ZERO_CFLAGS) $(ZERO_MPI) $(ZERO_CUDA_COMPILE)
 $(ZERO_BUILD)/llmc_zero/flags: zero_needs
 	@mkdir -p $(@D)
@@ -82,8 +82,8 @@ $(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.c $(ZERO_BUILD)/llmc_zero/flags
 $(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.cu $(ZERO_BUILD)/llmc_zero/flags
 	@mkdir -p $(@D) && echo "  cuda $@"
 	$(ZERO_Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
-# One object, in which only what zero.h declares is visible, so that the plugin's inner names cannot clash
-# with a trainer's.
+# One object in which only zero.h's names are visible, so that the plugin's internal names cannot clash with a
+# trainer's.
 ZERO_ALL := $(ZERO_BUILD)/llmc_zero/all.o
 $(ZERO_LIB): $(ZERO_OBJ)
 	$(ZERO_Q)$(LD) -r --force-group-allocation $^ -o $(ZERO_ALL)
