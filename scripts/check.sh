@@ -12,7 +12,7 @@ mkdir -p build
 failed=0
 kills=${KILLS:-10} kill_saves=${KILL_SAVES:-50} fuzz_seconds=${FUZZ:-60}
 
-say() {             # STATUS WHAT
+report() {          # STATUS WHAT
     if [ "$1" = 0 ]; then
         echo "ok     $2"
     else
@@ -29,7 +29,7 @@ try() {
     [ $status = 0 ] || grep -vE '^ok|Killed' "$log" | tail -n 40
     last=$(tail -n 1 "$log")
     [[ $last != *' passed, '* ]] || what="$what: $last"
-    say $status "$what"
+    report $status "$what"
 }
 build() { make --no-print-directory "$@"; }
 # beside FUNCTION: runs it in the background; join waits for it and prints its lines.
@@ -125,7 +125,7 @@ trainer=build/address/train_gpt2_zero
 try asan 'build with ASan and UBSan' build SAN=address CFLAGS='-O1 -g' sanitized
 status=0
 tests/run.sh build/address $trainer short || status=1
-say $status 'tests under ASan and UBSan'
+report $status 'tests under ASan and UBSan'
 try asan_trainer 'the trainer under ASan and UBSan' \
     timeout 400 tests/trainer.sh $trainer resume elastic files outputs options
 try asan_export 'exports and imports under ASan and UBSan' \

@@ -314,21 +314,21 @@ enum { BUFFERS = 3 };
 static ncclComm_t plain;           // a separate, blocking communicator: NCCL without the plugin
 static void *registered[BUFFERS];  // its registrations
 
-static int said(const char *what, ncclResult_t rc) {
+static int nccl_result(const char *what, ncclResult_t rc) {
     return rc == ncclSuccess ? 0
                              : zero_fail(ZERO_ERR_COMM, "%s: %s: %s", what, nccl.GetErrorString(rc),
                                          nccl.GetLastError(plain));
 }
 static int nccl_all_gather(void) {
-    return said("ncclAllGather",
-                nccl.AllGather(shard, other, bytes_of(part), ncclInt8, plain, device_cuda_stream(&d, COMM)));
+    return nccl_result("ncclAllGather", nccl.AllGather(shard, other, bytes_of(part), ncclInt8, plain,
+                                                       device_cuda_stream(&d, COMM)));
 }
 static int nccl_reduce_scatter(void) {
     static const ncclDataType_t types[] = {
         [ZERO_F32] = ncclFloat32, [ZERO_BF16] = ncclBfloat16, [ZERO_F16] = ncclFloat16
     };
-    return said("ncclReduceScatter", nccl.ReduceScatter(full, other, part, types[opt.dtype], ncclSum, plain,
-                                                        device_cuda_stream(&d, COMM)));
+    return nccl_result("ncclReduceScatter", nccl.ReduceScatter(full, other, part, types[opt.dtype], ncclSum,
+                                                               plain, device_cuda_stream(&d, COMM)));
 }
 
 static void open_plain(void) {
@@ -336,19 +336,19 @@ static void open_plain(void) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
     if (!c.nccl) return;
-    if (!c.group.rank) must(said("ncclGetUniqueId", nccl.GetUniqueId(&id)));
+    if (!c.group.rank) must(nccl_result("ncclGetUniqueId", nccl.GetUniqueId(&id)));
     MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
-    must(said("ncclCommInitRankConfig",
-              nccl.CommInitRankConfig(&plain, c.group.ranks, id, c.group.rank, &config)));
+    must(nccl_result("ncclCommInitRankConfig",
+                     nccl.CommInitRankConfig(&plain, c.group.ranks, id, c.group.rank, &config)));
     for (int i = 0; i < BUFFERS && nccl.CommRegister; i++)
-        must(said("ncclCommRegister", nccl.CommRegister(plain, buffers[i], opt.most, &registered[i])));
+        must(nccl_result("ncclCommRegister", nccl.CommRegister(plain, buffers[i], opt.most, &registered[i])));
 }
 
 static void close_plain(void) {
     if (!plain) return;
     for (int i = 0; i < BUFFERS; i++)
-        if (registered[i]) must(said("ncclCommDeregister", nccl.CommDeregister(plain, registered[i])));
-    must(said("ncclCommDestroy", nccl.CommDestroy(plain)));
+        if (registered[i]) must(nccl_result("ncclCommDeregister", nccl.CommDeregister(plain, registered[i])));
+    must(nccl_result("ncclCommDestroy", nccl.CommDestroy(plain)));
 }
 #else
 static void open_plain(void) {}

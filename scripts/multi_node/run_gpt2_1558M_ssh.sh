@@ -36,6 +36,6 @@ done
 exec 9>"$work/alive"
 
 await "${sessions[@]}"
-# the others end by themselves, having said why; 2: they would repeat it
+# the others end on their own after printing the reason; after status 2 they would only repeat it
 [ $status = 0 ] || [ $status = 2 ] || await_all 150 "${sessions[@]}"
 exit $status
