@@ -662,7 +662,7 @@ train_gpt2.c|s/^        gpt2_backward(&model);/        step_back(\&model);/|gpt2
 train_gpt2.c|s/^        gpt2_zero_grad(&model);/&\n        clip(model.grads_memory);/|\
     grads_memory is used where
 train_gpt2.c|s/^    freadCheck(model->params_memory.*/    fseek(file, 4, SEEK_CUR);\n&/|\
-    "fseek.*SEEK_CUR.;" is not what llm.c has
+    "fseek.*SEEK_CUR.;" is not llm.c.s code
 train_gpt2.c|s/params.upb + l . 2.C;/params.upb + l * 2*C + 1;/|gpt2_forward.*the start of the layer
 train_gpt2.c|s/l < L; l++/l < L; l += 2/|gpt2_forward.*looked for a loop over the layers
 train_gpt2.c|s/^        mix_forward(/        if (l == 1) { continue; }\n&/|continue leaves a layer
@@ -772,7 +772,7 @@ llmc/zero.cuh|s/return value; }/return 2 * value; }/|\
 train_gpt2.cu|s/^        float wd = /        if (i == 0) { at += size; continue; }\n&/|\
     in gpt2_update.., "if .i == 0. ." $ADAMW
 train_gpt2.cu|s/return sqrtf(squares);/return squares;/|\
-    in gpt2_calculate_grad_norm.., "return squares;" is not what llm.c has
+    in gpt2_calculate_grad_norm.., "return squares;" is not llm.c.s code
 train_gpt2.cu|s/grad_clip \/ grad_norm : 1.0f/grad_clip \/ (grad_norm + 1e-6f) : 1.0f/|\
     looked for float grad_scale = .grad_norm > grad_clip. . grad_clip / grad_norm : 1.0f
 train_gpt2.cu|s/^        float grad_norm = .*/&\n        grad_norm *= 0.5f;/|\
