@@ -393,7 +393,7 @@ typedef struct {
 
 static int is_outlier(const char *what, double z_score, double limit) {
     if (!limit || !isfinite(z_score) || z_score <= limit) return 0;
-    print0("skipping the update: the %s is %.2f deviations out\n", what, z_score);
+    print0("skipping the update: the %s is an outlier by %.2f deviations\n", what, z_score);
     return 1;
 }
 
@@ -513,11 +513,11 @@ static void begin_or_resume(Trainer *t) {
     load_checkpoint(&t->model, &t->data, &t->state);
     t->resume_step = t->state.step;  // an older one, if the newest was damaged
     if (opt.resume_anyway && t->state.position.num_rows != t->data.train.num_rows)
-        print0("other data: beginning with its first row\n");
+        print0("other data: starting with its first row\n");
     else
         gpt2_check(dataloader_seek(&t->data.train, t->state.position));
     if (t->state.step > t->data.steps)
-        die("option -x %d: the checkpoint is at step %d already", t->data.steps, t->state.step);
+        die("option -x %d: the checkpoint is already at step %d", t->data.steps, t->state.step);
     print0("resuming at step %d\n", t->state.step);
     run.step = t->state.step;
     if (checkpoint_was_set_aside())

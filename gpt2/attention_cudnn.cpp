@@ -57,7 +57,7 @@ static int good(fe::error_t status, const Shape &s, const char *what) {
     if (status.is_good()) return 0;
     std::string why = status.get_message();  // may have many lines
     std::replace(why.begin(), why.end(), '\n', ' ');
-    return gpt2_fail("cuDNN refuses attention %s with B %d, T %d, NH %d, head size %d: %.400s", what,
+    return gpt2_fail("cuDNN rejects attention %s with B %d, T %d, NH %d, head size %d: %.400s", what,
                      (int)s.B, (int)s.T, (int)s.NH, (int)(s.C / s.NH), why.c_str());
 }
 
@@ -193,7 +193,7 @@ int attention_cudnn_plan(gpt2_dtype dt, int B, int T, int C, int NH, int fast, s
                          size_t *scratch_bytes) {
     Wish wanted = { fast != 0, limit ? limit : BACKWARD_BYTES };
     if (dt == GPT2_F32)
-        return gpt2_fail("cuDNN's attention takes bf16 and fp16, not fp32: take attention cublaslt");
+        return gpt2_fail("cuDNN's attention takes bf16 and fp16, not fp32: use attention cublaslt");
     return caught([&] {
         if (!(wanted == wish)) table.clear();
         wish = wanted;

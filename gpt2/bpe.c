@@ -71,7 +71,7 @@ static int compile_pattern(Bpe *b) {
 static int64_t word_length(Bpe *b, const uint8_t *text, size_t size) {
     int found = pcre2_match(b->pattern, text, size, 0, PCRE2_NO_UTF_CHECK, b->match, NULL);
     if (found > 0) return (int64_t)pcre2_get_ovector_pointer(b->match)[1];
-    return gpt2_fail("the splitting pattern finds no word: PCRE2 says %d", found);
+    return gpt2_fail("the splitting pattern finds no word: PCRE2 returns %d", found);
 }
 
 // --------
@@ -104,8 +104,7 @@ static int index_pairs(Bpe *b, const Vocabulary *v) {
     for (int i = 0; i < 256; i++) {
         uint32_t token = vocabulary_find(v, &(char){ (char)i }, 1);
         if (token == NONE)
-            return gpt2_fail(
-                "it has no token for byte %d; text can be encoded where all 256 bytes are tokens", i);
+            return gpt2_fail("it has no token for byte %d; encoding text needs all 256 bytes as tokens", i);
         b->byte_token[i] = (uint16_t)token;
     }
     uint32_t count = collect_pairs(b, v);
@@ -178,7 +177,7 @@ int bpe_next(Bpe *b, const uint8_t *text, size_t size, int last, int *length, co
     int64_t n = word_length(b, text, size);
     if (n < 0) return -1;
     if (n > BPE_MAX_WORD)
-        return gpt2_fail("a word of more than %d bytes; byte-level tokens take such text", BPE_MAX_WORD);
+        return gpt2_fail("a word of more than %d bytes; byte-level tokens accept this text", BPE_MAX_WORD);
     if (!last && (size_t)n + BPE_MARGIN > size) return 0;
     *length = (int)n;
     *tokens = b->tokens;
@@ -242,7 +241,7 @@ void bpe_free(Bpe *b) {
 int bpe_create(Bpe **b, const Tokenizer *t) {
     (void)t;
     *b = NULL;
-    return gpt2_fail("this program was built without PCRE2, which cuts text into words; "
+    return gpt2_fail("this program was built without PCRE2, which splits text into words; "
                      "scripts/install_deps.sh installs it");
 }
 

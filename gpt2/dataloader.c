@@ -113,7 +113,7 @@ static int open_row(DataLoader *l, int64_t epoch, int64_t row) {
     if (l->fd < 0) return -1;
     int failed = 0;
     if ((num_tokens - 1) / l->T != l->rows[shard])
-        failed = gpt2_fail("%s: has %lld tokens now, another number than at the start",
+        failed = gpt2_fail("%s: now has %lld tokens, not the same number as at the start",
                            l->files.gl_pathv[shard], (long long)num_tokens);
     else if (l->shuffle)
         failed = permute_rows(l, shard);
@@ -215,7 +215,7 @@ DataPosition dataloader_tell(const DataLoader *l) { return (DataPosition){ l->ep
 
 int dataloader_seek(DataLoader *l, DataPosition p) {
     if (p.num_rows != l->num_rows)
-        return gpt2_fail("position in the data: from an epoch of %lld rows, but it has %lld now; use the "
+        return gpt2_fail("position in the data: from an epoch of %lld rows, but now it has %lld; use the "
                          "same files and sequence length",
                          (long long)p.num_rows, (long long)l->num_rows);
     if (p.epoch < 0 || p.row < 0 || p.row >= l->num_rows)

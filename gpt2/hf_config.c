@@ -29,13 +29,14 @@ static int check_text(const json_t *root, const char *path, const char *key, con
     const json_t *v = json_object_get(root, key);
     const char *text = json_string_value(v);
     if (!v || (text && (!strcmp(text, a) || !strcmp(text, b)))) return 0;
-    return gpt2_fail("%s: \"%s\" is \"%.64s\"; this model has \"%s\"", path, key, text ? text : "no text", a);
+    return gpt2_fail("%s: \"%s\" is \"%.64s\"; this model has \"%s\"", path, key,
+                     text ? text : "not a string", a);
 }
 
 static int check_flag(const json_t *root, const char *path, const char *key, int must) {
     const json_t *v = json_object_get(root, key);
     if (!v || (json_is_boolean(v) && json_is_true(v) == must)) return 0;
-    return gpt2_fail("%s: \"%s\" must be %s: this model has no other way", path, key,
+    return gpt2_fail("%s: \"%s\" must be %s: this model has no alternative", path, key,
                      must ? "true" : "false");
 }
 

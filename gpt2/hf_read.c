@@ -71,7 +71,8 @@ static int add_files_of(Folder *f, const json_t *map) {
         if (!file_named(f, name) && add_file(f, name)) return -1;
         SafeFile *file = file_named(f, name);
         if (!json_object_get(file->header, tensor))
-            return gpt2_fail("%s: has no tensor \"%.200s\", which the index puts there", file->path, tensor);
+            return gpt2_fail("%s: has no tensor \"%.200s\", which the index expects there", file->path,
+                             tensor);
     }
     return 0;
 }
@@ -81,7 +82,7 @@ static int check_against_map(const Folder *f, const json_t *map) {
         for (int i = 0; i < file->n; i++) {
             const char *name = json_string_value(json_object_get(map, file->tensors[i].name));
             if (!name || strcmp(name, strrchr(file->path, '/') + 1))
-                return gpt2_fail("%s: has the tensor \"%.200s\", which the index puts into %.200s",
+                return gpt2_fail("%s: has the tensor \"%.200s\", which the index expects in %.200s",
                                  file->path, file->tensors[i].name, name ? name : "no file");
         }
     return 0;
@@ -126,8 +127,9 @@ static int check_tensor(const Folder *f, const Place *p, int tensor) {
         return gpt2_fail("%s: tensor \"%s\" is stored as %.16s; F32, BF16 and F16 can be read", p->file->path,
                          p->t->name, p->t->dtype_name);
     if (p->t->n_dims == n_dims && !memcmp(p->t->dims, dims, (size_t)n_dims * sizeof *dims)) return 0;
-    return gpt2_fail("%s: tensor \"%s\" has the shape %s, and by %s it must be %s", p->file->path, p->t->name,
-                     safe_shape(is, p->t->dims, p->t->n_dims), HF_CONFIG, safe_shape(must, dims, n_dims));
+    return gpt2_fail("%s: tensor \"%s\" has the shape %s, but according to %s it must be %s", p->file->path,
+                     p->t->name, safe_shape(is, p->t->dims, p->t->n_dims), HF_CONFIG,
+                     safe_shape(must, dims, n_dims));
 }
 
 static int take_tensor(Folder *f, const SafeFile *file, const SafeTensor *t) {
@@ -136,13 +138,13 @@ static int take_tensor(Folder *f, const SafeFile *file, const SafeTensor *t) {
     const HfKind kind = hf_find(t->name, &tensor, &layer);
     if (kind == HF_BUFFER) return 0;
     if (kind == HF_UNKNOWN)
-        return gpt2_fail("%s: tensor \"%.200s\" is none of a GPT-2's", file->path, t->name);
+        return gpt2_fail("%s: tensor \"%.200s\" does not belong to a GPT-2", file->path, t->name);
     if (kind == HF_TENSOR && layer >= f->config.num_layers)
-        return gpt2_fail("%s: tensor \"%s\", and \"n_layer\" in %s is %d", file->path, t->name, HF_CONFIG,
+        return gpt2_fail("%s: tensor \"%s\", but \"n_layer\" in %s is %d", file->path, t->name, HF_CONFIG,
                          f->config.num_layers);
     Place *p = kind == HF_HEAD ? &f->head : place_of(f, tensor, layer);
     if (p->t)
-        return gpt2_fail("%s: tensor \"%s\" is there a second time, as \"%s\" in %s", file->path, t->name,
+        return gpt2_fail("%s: tensor \"%s\" occurs a second time, as \"%s\" in %s", file->path, t->name,
                          p->t->name, p->file->path);
     *p = here;
     return check_tensor(f, p, kind == HF_HEAD ? WTE : tensor);
@@ -159,7 +161,7 @@ static int take_tensors(Folder *f) {
         for (int l = 0; l < (f->tensors[i].per_layer ? f->config.num_layers : 1); l++) {
             if (place_of(f, i, l)->t) continue;
             hf_name(name, i, l);
-            return gpt2_fail("%s: its weights have no tensor \"%s\"", f->folder, name);
+            return gpt2_fail("%s: the weights have no tensor \"%s\"", f->folder, name);
         }
     return 0;
 }

@@ -86,11 +86,10 @@ static int print_merge(FILE *f, const Vocabulary *v, uint32_t token) {
     const char *bytes = tokenizer_decode(v->t, token, &n);
     if ((int)token == v->t->eot_token) return 0;
     if (vocabulary_find(v, bytes, n) != token)
-        return gpt2_fail("token %u has the bytes of another one, so vocab.json cannot have both", token);
+        return gpt2_fail("token %u has the same bytes as another one, so vocab.json cannot hold both", token);
     if (n == 1) return 0;
     if (parts_of(&p, v, token) != 2)
-        return gpt2_fail("token %u is not made of two tokens of smaller numbers, so no merge is known for it",
-                         token);
+        return gpt2_fail("token %u does not consist of two lower-numbered tokens, so it has no merge", token);
     text_of(left, bytes, p.ends[1]);
     text_of(right, bytes + p.ends[1], n - p.ends[1]);
     fprintf(f, "%s %s\n", left, right);
@@ -100,7 +99,7 @@ static int print_merge(FILE *f, const Vocabulary *v, uint32_t token) {
 static int print_merges(FILE *f, const Vocabulary *v) {
     for (int b = 0; b < 256; b++)
         if (vocabulary_find(v, &(char){ (char)b }, 1) == NO_TOKEN)
-            return gpt2_fail("byte %d is no token, and a vocabulary of merges begins with all 256", b);
+            return gpt2_fail("byte %d is not a token, but a vocabulary of merges begins with all 256", b);
     fprintf(f, "#version: 0.2\n");
     for (uint32_t token = 0; token < v->t->vocab_size; token++)
         if (print_merge(f, v, token)) return -1;

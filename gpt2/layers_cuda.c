@@ -36,12 +36,11 @@ static int try_products(size_t scratch_bytes) {
     if (rc == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         if (tune_wanted() < 1) return 0;
-        return gpt2_fail(
-            "no memory for %zu bytes to time matrix products in: activations need more, take a smaller "
-            "batch",
-            bytes);
+        return gpt2_fail("no memory for %zu bytes to time matmuls in: activations need more, use a smaller "
+                         "batch",
+                         bytes);
     }
-    if (cuda_check(rc, "memory to try matrix products in")) return -1;
+    if (cuda_check(rc, "memory to try matmuls in")) return -1;
     cuda_use_scratch(memory);
     int tried = trial_cuda((char *)memory + own);
     cuda_use_scratch(NULL);

@@ -187,9 +187,9 @@ static int product_init(Product *p) {
     if (status != dnnl_success) {
         int rows = p->BT, C = p->C, OC = p->OC, bf16 = p->dt == GPT2_BF16;
         product_free(p);
-        return gpt2_fail("matmul: oneDNN cannot make a product of (%d, %d) with (%d, %d) in %s: status %d%s",
+        return gpt2_fail("matmul: oneDNN cannot create a matmul of (%d, %d) with (%d, %d) in %s: status %d%s",
                          rows, C, OC, C, bf16 ? "bf16" : "fp32", (int)status,
-                         bf16 ? "; this processor may lack bf16, try fp32" : "");
+                         bf16 ? "; this CPU may lack bf16, try fp32" : "");
     }
     return 0;
 }

@@ -222,7 +222,8 @@ int gpt2_config_from_descriptor(GPT2Config *config, const char *descriptor) {
         failed = free_form(&c, descriptor);
     else
         failed = gpt2_fail(
-            "model \"%s\" is neither like d12, gpt2:d12 or gpt3:c768, nor like l4h4c128v512t64", descriptor);
+            "model \"%s\" is unknown: expected d12, gpt2:d12, gpt3:c768 or a form like l4h4c128v512t64",
+            descriptor);
     if (failed) return -1;
     c.padded_vocab_size = gpt2_padded_vocab(c.vocab_size);
     char name[128];

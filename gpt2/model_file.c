@@ -124,8 +124,8 @@ static int compare(Output *o, const char *bytes, size_t size) {
     if (disk_read(o->fd, o->path, o->at, size, o->there)) return -1;
     for (size_t i = 0; i < size; i++, o->at++)
         if (o->there[i] != bytes[i])
-            return gpt2_fail("%s: damaged, or not the file of its checkpoint: offset %lld has %02x, and the "
-                             "checkpoint gives %02x",
+            return gpt2_fail("%s: damaged, or not the file of its checkpoint: offset %lld has %02x, but the "
+                             "checkpoint has %02x",
                              o->path, (long long)o->at, o->there[i] & 0xff, bytes[i] & 0xff);
     return 0;
 }
@@ -172,10 +172,12 @@ int gpt2_file_compare(const char *path, const GPT2Config *config, gpt2_dtype dty
     Output o = { .path = path, .dtype = dtype, .source = source, .ctx = ctx };
     int64_t bytes, expected = HEADER + gpt2_num_parameters(config) * (int64_t)gpt2_dtype_size(dtype);
     if (disk_open(path, &o.fd, &bytes)) return -1;
-    int failed = bytes == expected ? put_all(&o, config)
-                                   : gpt2_fail("%s: damaged, or not the file of its checkpoint: %lld bytes, "
-                                               "and the checkpoint gives %lld",
-                                               path, (long long)bytes, (long long)expected);
+    int failed =
+        bytes == expected
+            ? put_all(&o, config)
+            : gpt2_fail(
+                  "%s: damaged, or not the file of its checkpoint: %lld bytes, but the checkpoint has %lld",
+                  path, (long long)bytes, (long long)expected);
     close(o.fd);  // nothing was written
     return failed;
 }

@@ -24,7 +24,7 @@ int cuda_random_values(void *to, size_t bytes) {
         rc = cudaMemcpy((char *)to + at, values, n < rest ? n : rest, cudaMemcpyHostToDevice);
     }
     free(values);
-    return cuda_check(rc, "matrices to measure products with");
+    return cuda_check(rc, "matrices to measure matmuls with");
 }
 
 int cuda_time(int (*run)(const void *ctx), const void *ctx, int runs, double *ms) {

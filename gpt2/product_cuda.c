@@ -22,7 +22,7 @@ static cudaDataType type_of(gpt2_dtype dt) {
 // Returns 0, or -1 with a sentence of the call, the shape as cuBLASLt sees it, and its name for the error.
 static int lt_check(const Product *p, cublasStatus_t status, const char *call) {
     if (status == CUBLAS_STATUS_SUCCESS) return 0;
-    return gpt2_fail("cuBLASLt: %s: %s, for a product of m %d, n %d, k %d, batch %d in %s, epilogue %d",
+    return gpt2_fail("cuBLASLt: %s: %s, for a matmul of m %d, n %d, k %d, batch %d in %s, epilogue %d",
                      cublasLtGetStatusName(status), call, p->cols, p->rows, p->depth, p->batch,
                      product_type(p->in), p->epilogue);
 }

@@ -48,7 +48,7 @@ json_t *safe_json(const char *path, int64_t most) {
     if (disk_open(path, &fd, &bytes)) return NULL;
     json_t *root = NULL;
     if (bytes > most)
-        gpt2_fail("%s: %lld bytes, and at most %lld can be", path, (long long)bytes, (long long)most);
+        gpt2_fail("%s: has %lld bytes, more than the limit of %lld", path, (long long)bytes, (long long)most);
     else
         root = parse_object(fd, path, 0, bytes);
     close(fd);  // nothing was written
@@ -72,7 +72,7 @@ static int wrong(const SafeFile *f, const SafeTensor *t, const char *what) {
 
 static int get_dtype(const SafeFile *f, const json_t *row, SafeTensor *t, int *bytes) {
     t->dtype_name = json_string_value(json_object_get(row, "dtype"));
-    if (!t->dtype_name) return wrong(f, t, "\"dtype\" must be a text");
+    if (!t->dtype_name) return wrong(f, t, "\"dtype\" must be a string");
     *bytes = 0;
     for (int i = 0; i < DTYPES; i++) {
         if (strcmp(t->dtype_name, dtypes[i].name)) continue;
@@ -110,7 +110,7 @@ static int get_offsets(const SafeFile *f, const json_t *row, SafeTensor *t, int6
     t->begin = json_integer_value(begin);
     t->end = json_integer_value(end);
     if (t->begin >= 0 && t->begin <= t->end && t->end <= room) return 0;
-    return gpt2_fail("%s: tensor \"%.200s\": \"data_offsets\" [%lld, %lld] must grow and lie inside of the "
+    return gpt2_fail("%s: tensor \"%.200s\": \"data_offsets\" [%lld, %lld] must be increasing and inside the "
                      "%lld bytes of values",
                      f->path, t->name, (long long)t->begin, (long long)t->end, (long long)room);
 }
@@ -144,16 +144,16 @@ static int check_places(const SafeFile *f, int64_t room) {
     for (int i = 0; i < f->n; i++) {
         if (failed) break;
         if (order[i]->begin != at)
-            failed = gpt2_fail("%s: tensor \"%.200s\" begins at byte %lld of the values, and the one before "
-                               "ends at byte %lld: %s",
+            failed = gpt2_fail("%s: tensor \"%.200s\" begins at byte %lld of the values, but the previous "
+                               "one ends at byte %lld: %s",
                                f->path, order[i]->name, (long long)order[i]->begin, (long long)at,
                                order[i]->begin < at ? "they overlap" : "there is a gap");
         at = order[i]->end;
     }
     free(order);
     if (!failed && at != room)
-        failed = gpt2_fail("%s: has %lld bytes of values, and its tensors %lld", f->path, (long long)room,
-                           (long long)at);
+        failed = gpt2_fail("%s: has %lld bytes of values, but its tensors have %lld", f->path,
+                           (long long)room, (long long)at);
     return failed;
 }
 
@@ -187,10 +187,10 @@ static int read_header(SafeFile *f, int64_t bytes) {
     for (int i = 7; i >= 0; i--) length = length << 8 | raw[i];
     if (length > SAFE_HEADER)
         return gpt2_fail(
-            "%s: not a safetensors file: its header would have %llu bytes, and at most %d can be", f->path,
-            (unsigned long long)length, SAFE_HEADER);
+            "%s: not a safetensors file: its header would have %llu bytes, more than the limit of %d",
+            f->path, (unsigned long long)length, SAFE_HEADER);
     if ((int64_t)length > bytes - 8)
-        return gpt2_fail("%s: cut short: its header has %llu bytes, and %lld follow", f->path,
+        return gpt2_fail("%s: cut short: its header has %llu bytes, but only %lld follow", f->path,
                          (unsigned long long)length, (long long)bytes - 8);
     f->header = parse_object(f->fd, f->path, 8, (int64_t)length);
     if (!f->header) return -1;

@@ -10,7 +10,7 @@ int cuda_check(cudaError_t rc, const char *what) {
 }
 
 void *cuda_scratch(void) {
-    if (!scratch) gpt2_fail("layers: no scratch memory: plan says how much, use_scratch hands it over");
+    if (!scratch) gpt2_fail("layers: no scratch memory: plan returns its size, use_scratch sets it");
     return scratch;
 }
 

@@ -71,7 +71,7 @@ static int time_choices(Kept *kept, int choices, const Operands *x, double ms[CH
         runs[c] = 0;
         ms[c] = INFINITY;
         if (cuda_time(run_choice, &run, 1, &warm) != 0 || cuda_time(run_choice, &run, 1, &once) != 0) {
-            if (c == kept->found || cuda_check(cudaStreamSynchronize(0), "a timed product") != 0) return -1;
+            if (c == kept->found || cuda_check(cudaStreamSynchronize(0), "a timed matmul") != 0) return -1;
             cudaGetLastError();  // clears the rejected launch's error, so that the next call does not report
                                  // it
             continue;
@@ -125,7 +125,7 @@ static int try_tuned(Kept *kept, char *memory) {
     if (kept->found == 0) return matmul_cuda_prepare(&less);
     if (product_run_candidate(kept, kept->chosen, &x) != 0)
         return tune_refused(kept->line, gpt2_last_error());
-    return cuda_check(cudaStreamSynchronize(0), "a product of the tuning file");
+    return cuda_check(cudaStreamSynchronize(0), "a matmul of the tuning file");
 }
 
 static int settle(Kept *kept, char *memory) {
@@ -133,10 +133,9 @@ static int settle(Kept *kept, char *memory) {
     if (kept->settled) return kept->line ? try_tuned(kept, memory) : 0;
     if (tune_wanted() == 1) return tune(kept, memory);
     if (tune_wanted() == 0)
-        return gpt2_fail(
-            "rank 0 has not timed a product that this rank plans, m %d, n %d, k %d, epilogue %d: "
-            "all ranks need the same options",
-            p->cols, p->rows, p->depth, p->epilogue);
+        return gpt2_fail("rank 0 has not timed a matmul that this rank plans, m %d, n %d, k %d, epilogue %d: "
+                         "all ranks need the same options",
+                         p->cols, p->rows, p->depth, p->epilogue);
     Operands x = operands_in(memory, p);
     int rc = product_run(kept, &x);
     if (rc > 0 && !product_splits(p)) return product_unsupported(p);
@@ -144,7 +143,7 @@ static int settle(Kept *kept, char *memory) {
         Product less = matmul_cuda_less(p);
         return matmul_cuda_prepare(&less);
     }
-    return rc < 0 ? -1 : cuda_check(cudaStreamSynchronize(0), "a product that was tried");
+    return rc < 0 ? -1 : cuda_check(cudaStreamSynchronize(0), "a matmul that was tried");
 }
 
 size_t trial_cuda_bytes(void) {

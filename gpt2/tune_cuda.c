@@ -13,8 +13,7 @@
 enum { KEY = 512, LINE = 1024 };
 
 static const char HEADING[] =
-    "# Matrix products: the fastest of cuBLASLt's algorithms. Products without a line "
-    "are timed and added.\n";
+    "# Matmuls: the fastest of cuBLASLt's algorithms. Matmuls without a line are timed and added.\n";
 
 static struct {
     char *name, *text;  // NULL: no tuning
@@ -78,7 +77,8 @@ static int read_choice(const char *text, cublasLtMatmulAlgo_t *algorithm) {
 // the text
 
 static int damaged(int line) {
-    return gpt2_fail("%s, line %d: damaged: delete the line, its product is timed anew", tuning.name, line);
+    return gpt2_fail("%s, line %d: damaged: delete the line, then its matmul is timed again", tuning.name,
+                     line);
 }
 
 static void forget(void) {
@@ -108,7 +108,7 @@ int layers_cuda_tune(const char *name, const char *text, int may_time) {
 
 char *layers_cuda_tuned(void) {
     char *text = tuning.text ? strdup(tuning.text) : NULL;
-    if (!text) gpt2_fail("no text of a tuning file, or no memory for it");
+    if (!text) gpt2_fail("no text for a tuning file, or no memory for it");
     return text;
 }
 
@@ -132,8 +132,7 @@ int tune_find(const Product *p, cublasLtMatmulAlgo_t *algorithm, int *apart, int
 
 int tune_refused(int line, const char *status) {
     return gpt2_fail(
-        "%s, line %d: cuBLASLt refuses this algorithm (%s): delete the line, its product is timed "
-        "anew",
+        "%s, line %d: cuBLASLt rejects this algorithm (%s): delete the line, then its matmul is timed again",
         tuning.name, line, status);
 }
 

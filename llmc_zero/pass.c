@@ -145,8 +145,8 @@ int pass_may_open(zero *z, int unit, pass_direction d) {
     ZERO_TRY(check_hook(z, unit));
     const char *name = z->layout.units[unit].name;
     if (d == PASS_BACKWARD && !z->pass.in_step)
-        return zero_fail(ZERO_ERR_MISUSE, "pre_backward: unit %d (%s): this pass is no training pass", unit,
-                         name);
+        return zero_fail(ZERO_ERR_MISUSE, "pre_backward: unit %d (%s): this pass is not a training pass",
+                         unit, name);
     if (pass_is_open(z, unit, d))
         return zero_fail(ZERO_ERR_MISUSE, "pre_%s: unit %d (%s) is open already", names[d], unit, name);
     if (z->pass.mode == ZERO_EVAL || pass_done(z, unit, d) < all_uses(z, unit, d)) return 0;

@@ -59,7 +59,7 @@ static int same(net *n, const char *mine, const char *hint) {
                          (long long)bytes, MOST_BYTES);
     int rc = mine && (first = calloc(1, (size_t)bytes + 1))
                  ? 0
-                 : zero_fail(ZERO_ERR_MEMORY, "out of memory for what the ranks compare");
+                 : zero_fail(ZERO_ERR_MEMORY, "out of memory for comparing the ranks");
     if (!rc && n->rank == 0) memcpy(first, mine, (size_t)bytes);
     rc = failure_agree(n, rc);
     if (!rc && bytes) rc = net_broadcast(n, 0, first, (size_t)bytes);

@@ -50,7 +50,7 @@ int zero_promise_update(zero *z, const zero_hyper *h) {
     if (z->config.numbers.dtype == ZERO_F16)
         return zero_fail(ZERO_ERR_ARGUMENT,
                          "%s: with fp16 a step whose gradients overflow is skipped, which is known only when "
-                         "all of them are there",
+                         "all are computed",
                          me);
     pass_promise(z, h);
     return 0;

@@ -111,7 +111,7 @@ test_refused() {
     trains 2 good -e l1h2c32v257t32 -x 2 -n 2 --dtype fp32
     refusals <<'END'
 another option|option -b: it has no meaning with --export|good a.bin -b 4
-fp16|option --dtype fp16: an export is in fp32 or bf16|good a.bin --dtype fp16
+fp16|option --dtype fp16: an export must be in fp32 or bf16|good a.bin --dtype fp16
 no model|none.bin: cannot open: No such file|none.bin a.hf
 an empty folder|no complete checkpoint in this folder, and no model.safetensors|. a.hf
 no place|nowhere/a.hf.*No such file|good nowhere/a.hf
@@ -129,10 +129,10 @@ END
     echo mine >"$dir/mine.bin"
     mkdir "$dir/mine.hf" "$dir/empty" && echo mine >"$dir/mine.hf/file"
     ln -s empty "$dir/link.hf" && ln -s nowhere "$dir/link.bin"
-    fails 'is there already' export_model good mine.bin
-    fails 'is there already and not empty' export_model good mine.hf
+    fails 'exists already' export_model good mine.bin
+    fails 'exists already and is not empty' export_model good mine.hf
     fails 'link.hf: is a link; name the folder itself' export_model good link.hf/
-    fails 'link.bin: is there already' export_model good link.bin
+    fails 'link.bin: exists already' export_model good link.bin
     is written "$(ls -A "$dir/empty"; left 'link*.tmp')" ''
     is 'what was there' "$(cat "$dir/mine.bin" "$dir/mine.hf"/*)" $'mine\nmine'
     end

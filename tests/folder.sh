@@ -137,7 +137,7 @@ test_logs() {
     fresh
     trains 2 -x 3
     cp "$out/main.log" "$dir/main.log"
-    refuses '-o: .*/out holds the logs of an earlier run .* -y 1, which keeps those' 2 -o "$out" -x 1
+    refuses '-o: .*/out holds the logs of an earlier run .* -y 1, which keeps these' 2 -o "$out" -x 1
     same_file "$dir/main.log" "$out/main.log"
     trains 2 -x 2 -y 1
     prints 'kept as main.log.1 and metrics.jsonl.1'
@@ -324,7 +324,7 @@ test_finite() {
     refuses 'rank [01]: step [0-9]+: .*not finite' 2 -o "$out" -x 60 -n 1 -nk 2 -l 1000 -c 1000 --clip 0
     steps=$(names 'step_*')
     is 'checkpoints left' "$(wc -w <<<"$steps")" 2
-    prints "the checkpoint of step $((10#${steps##*_})) stays as it is"
+    prints "the checkpoint of step $((10#${steps##*_})) is unchanged"
     verifies "$out"
     end
     begin 'folder.finite: validation'
@@ -332,7 +332,7 @@ test_finite() {
     refuses 'validation after step [0-9]+: the loss is not finite \(-?(nan|inf)\)' 2 -o "$out" -x 60 -n 1 \
         -nk 2 -l 1000 -c 1000 --clip 0 -v 1 -m 1
     steps=$(names 'step_*')
-    prints "the checkpoint of step $((10#${steps##*_})) stays as it is"
+    prints "the checkpoint of step $((10#${steps##*_})) is unchanged"
     end
 }
 
@@ -384,7 +384,7 @@ the file of another save|cp step_00000004/rank00001-* $states|$states: damaged
 a bit of the manifest|flip_byte step_00000004/manifest.json 700|4/manifest.json: damaged: the checksum
 a bit of a model file's header|flip_byte $model 20|$model: damaged, .* offset 20 has
 a bit of a model file|flip_byte $model 50000|$model: damaged, .* offset 50000 has
-a model file cut short|truncate -s -1 $model|$model: damaged, or .* bytes, and the checkpoint gives
+a model file cut short|truncate -s -1 $model|$model: damaged, or .* bytes, but the checkpoint has
 the name of another step|rm $model; mv step_00000004 step_00000005|step_00000005: is of step 4
 a manifest that is missing|rm step_00000004/manifest.json|step_00000004: damaged: it was complete
 END
@@ -409,7 +409,7 @@ END
     begin 'folder.verify: a save that did not end'
     cp -r "$out/step_00000004" "$out/step_00000006" && rm "$out/step_00000006/manifest.json"
     verifies "$out"
-    prints 'step_00000006: the save did not end'
+    prints 'step_00000006: the save did not finish'
     rm -r "$out/step_00000006"
     end
 
@@ -523,7 +523,7 @@ step_99999999999 model_00000005.bin model_00000009.bin"
     # PATH_MAX, with the 80 bytes of the longest name in the folder
     long+=/$(printf "%0$((4096 - 80 - ${#long} - 1))d" 0)
     runs 1 -o "$long" -x 1 -n 1
-    refuses 'option -o: the name is too long: a path has 4095 bytes at most' 1 -o "${long}0" -x 1 -n 1
+    refuses 'option -o: the name is too long: a path has at most 4095 bytes' 1 -o "${long}0" -x 1 -n 1
     end
 }
 
@@ -541,7 +541,7 @@ test_listing() {
     trains 2 -x 4 -n 2
     cp "$out/main.log" "$dir/main.log"
     rm "$out"/step_*/manifest.json
-    refuses 'out has had checkpoints, and none is complete now' 2 -o "$out" -x 4 -n 2 -y 1
+    refuses 'out had checkpoints, but none is complete now' 2 -o "$out" -x 4 -n 2 -y 1
     rm -r "$out"/step_*
     refuses 'out has had checkpoints' 2 -o "$out" -x 4 -n 2 -y 1
     same_file "$dir/main.log" "$out/main.log"
@@ -566,7 +566,7 @@ test_listing() {
     begin 'folder.signs of a checkpoint: one of another run'
     runs 1 -o "$dir/other" -x 6 -n 6
     cp -r "$dir/other/step_00000006" "$out"
-    local names='step_00000006 was saved by run [0-9a-f]{16}, and step_00000004, the newest, by run '
+    local names='step_00000006 was saved by run [0-9a-f]{16}, but step_00000004, the newest, by run '
     refuses "option -y 1: .*/$names.*; move those of the other run out of this folder\$" 2 -o "$out" -x 8 -y 1
     finds_bad "$out" "/$names"
     rm -r "$dir/other"

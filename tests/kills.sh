@@ -197,7 +197,7 @@ goes_on() {     # NP MODE STAGE OVERLAP
 
 patient=("${small[@]}" --overlap 0 --comm-timeout 60)
 # Complete checkpoints that the run did not take. That a save did not end it may say.
-passed_over() { grep 'looking for an older' "$dir/screen.0" | grep -v 'the save did not end'; }
+passed_over() { grep 'looking for an older' "$dir/screen.0" | grep -v 'the save did not finish'; }
 
 # The saves of run number $1 are beside training, or not
 how() { [ $(($1 % 4 / 2)) = 0 ] || echo --async-save; }

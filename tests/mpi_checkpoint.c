@@ -225,7 +225,7 @@ static void check_failed_save(toy *t, const char *path, const char *saved) {
         CHECK_SETTING("ranks that name other folders");
         snprintf(other, sizeof other, "%s%s", path, checks.rank ? ".other" : "");
         CHECK(zero_save(t->z, other, NULL) == ZERO_ERR_ARGUMENT);
-        CHECK(strstr(zero_last_error(), "all ranks name one folder"));
+        CHECK(strstr(zero_last_error(), "all ranks must use one folder"));
     }
     CHECK_SETTING("the checkpoint before is there");
     CHECK(files_in(path) == checks.ranks + 1);

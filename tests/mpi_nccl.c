@@ -689,7 +689,7 @@ static void check_starts(void) {
     CHECK(!strncmp(zero_last_error(), "rank 1 (host ", 13));
     check_start("older than built for", -1, version, "22602", -1, NULL);
     check_start("a rank that cannot", 1, "CUDA_STAND_IN_FAIL", "cudaGetDevice:1", -1,
-                ": ncclCommInitRankConfig failed; NCCL says: unhandled cuda error: no device");
+                ": ncclCommInitRankConfig failed; NCCL reports: unhandled cuda error: no device");
     CHECK(!strncmp(zero_last_error(), "rank 1 on ", 10));
     setenv("CUDA_STAND_IN_DEVICES", "1", 1);
     cuda_stand_in_settings();

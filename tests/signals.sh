@@ -107,8 +107,8 @@ no_folder() {
     background mpirun --oversubscribe -np 1 "$trainer" "${args[@]}" -x $endless -o "$folder" : \
         -np 1 "$trainer" "${args[@]}" -x $endless >"$screen" 2>"$errors"
     need 'it did not start' await at_step 3
-    must_print "^option -o $folder: not one folder of all ranks, so"
-    saves_nothing '-o is not one'
+    must_print "^option -o $folder: not a folder shared by all ranks, so"
+    saves_nothing '-o is not a folder shared'
 }
 
 # Rank 0 waits for rank 1, which is stopped, so the first one cannot be followed.

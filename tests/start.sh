@@ -158,7 +158,7 @@ test_key() {
             need 'the start table knows of no key' [ "$(grep -c ZERO_JOB_KEY "$dir/0")" = 0 ]
         else
             need 'a rank ended well' all_fail
-            need "$(cat "$dir/0")" grep -q '; 1 that came did not know the key of the job' "$dir/0"
+            need "$(cat "$dir/0")" grep -q '; 1 connections did not know the key of the job' "$dir/0"
             need "$(cat "$dir/1")" grep -q 'has another key than this rank' "$dir/1"
         fi
         end
@@ -168,7 +168,7 @@ test_key() {
     start_ranks 2 -x 1
     need 'no end' end_all 20
     need "$(says)" all_succeed
-    need "$(cat "$dir/0")" grep -q "^start .*without ZERO_JOB_KEY: whoever reached rank 0's port" "$dir/0"
+    need "$(cat "$dir/0")" grep -q "^start .*without ZERO_JOB_KEY: any process that reached rank 0" "$dir/0"
     end
 }
 
@@ -211,13 +211,13 @@ test_refused() {
         "$tcp -pn 3 -pr 2"
     refused 'start.refused no address' 5 'start.server, the address of rank 0 .* is needed: .*\(-ps, -pf\)$' \
         '-pi tcp -pn 2 -pr 0'
-    refused 'start.refused -ps without -pi' 5 'option -ps 127.0.0.1: it goes with -pi tcp' '-ps 127.0.0.1'
-    refused 'start.refused -pf with tcp' 5 'option -pf /tmp: it goes with -pi fs' \
+    refused 'start.refused -ps without -pi' 5 'option -ps 127.0.0.1: needs -pi tcp' '-ps 127.0.0.1'
+    refused 'start.refused -pf with tcp' 5 'option -pf /tmp: needs -pi fs' \
         '-pi tcp -pf /tmp -pn 2 -pr 0'
     refused 'start.refused no file' 5 'option -pi fs: add -pf' '-pi fs -pn 2 -pr 0'
     refused 'start.refused -pn without -pr' 5 'options -pn 2 and -pr -1: give both' \
         '-pi tcp -ps 127.0.0.1 -pn 2'
-    refused 'start.refused rank beyond the last' 5 'option -pr 2: of 2 ranks \(-pn\) the last is 1' \
+    refused 'start.refused rank beyond the last' 5 'option -pr 2: with 2 ranks \(-pn\) the last one is 1' \
         '-pi tcp -ps 127.0.0.1 -pn 2 -pr 2'
     refused 'start.refused no launcher' 5 \
         'start.rank and start.ranks are missing: no launcher says which rank this is .*\(-pr, -pn\)$' \

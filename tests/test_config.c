@@ -232,7 +232,7 @@ static const struct {
     { "{'xyzzy': 3}", "xyzzy: unknown key; remove it" },
     { "{'': 3}", "unknown key; remove it" },
     { Z("'max_live_parameters': 1e9, 'stage3_max_live_parameters': 1e9"),
-      ".max_live_parameters: stands here as stage3_max_live" },
+      ".max_live_parameters: is also here as stage3_max_live" },
     // usual mistakes
     // the line of the key, after any text before it
     { "{\n/* a\n b */ 'comet': {'enabled': false,\n 'stage': 1},\n # 'stage': "
@@ -297,7 +297,7 @@ static void check_wire(zero_dtype dtype, int stage, int micro_batches, zero_dtyp
     snprintf(text, sizeof text, "{%s, %s}", first ? key : others, first ? others : key);
     write_file(text);
     snprintf(words, sizeof words,
-             taken ? "" : "communication_data_type: '%s'|travel as %s|%s would round|write '%s'",
+             taken ? "" : "communication_data_type: '%s'|are sent as %s|%s would round|write '%s'",
              names[wanted], names[own], names[wanted], names[own]);
     check_error(text, zero_config_from_file(&c, file), taken ? 0 : ZERO_ERR_ARGUMENT, words);
     int want = !taken ? start().comm.reduce_fp32 : wanted == ZERO_F32;

@@ -556,7 +556,7 @@ static void refused_ways(void **state) {
     }
     s.no_uring = 1;
     e = opened(&s, PAGE);
-    has(file_name(e), has_uring ? "3 threads (as asked), " : "3 threads (");
+    has(file_name(e), has_uring ? "3 threads (as requested), " : "3 threads (");
     file_close(e);
     free(out);
     free(in);
@@ -609,7 +609,8 @@ static void put_letters(const char *path, const char *letters) {
 
 static void files_of_others(void **state) {
     (void)state;
-    static const char *const reasons[] = { "stays as it is", "stays as it is", "Is a directory", "symbolic" };
+    static const char *const reasons[] = { "stays unchanged", "stays unchanged", "Is a directory",
+                                           "symbolic" };
     file_settings s = settings(2, 8 * KIB);
     for (int what = 0; what < 4; what++) {
         const char *path = lock_of(1, 0);

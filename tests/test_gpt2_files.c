@@ -105,17 +105,17 @@ static void test_descriptors(void **state) {
     static const struct {
         const char *descriptor, *error;
     } bad[] = {
-        { "", "neither" },
-        { "x12", "neither" },
-        { "gpt2:12", "neither" },
-        { "gpt3:d12", "neither" },
+        { "", "is unknown" },
+        { "x12", "is unknown" },
+        { "gpt2:12", "is unknown" },
+        { "gpt3:d12", "is unknown" },
         { "d", "depth" },
         { "d13", "depth 13" },
         { "d12x", "12x" },
         { "d-12", "-12" },
         { "d 12", "depth" },
         { "d012", "012" },
-        { "D12", "neither" },
+        { "D12", "is unknown" },
         { "d99999999999999999999", "99999" },
         { "gpt2:d", "depth" },
         { "gpt3:c5140", "heads" },
@@ -124,7 +124,7 @@ static void test_descriptors(void **state) {
         { "l4h4c128v512", "'t'" },
         { "l4h4c128v512t", "'t'" },
         { "l4h4c128v512t64x", "\"x\"" },
-        { "h4l4c128v512t64", "neither" },
+        { "h4l4c128v512t64", "is unknown" },
         { "l4c128h4v512t64", "'h'" },
         { "l0h4c128v512t64", "'l'" },
         { "l4h3c128v512t64", "3 heads" },
@@ -354,16 +354,16 @@ static void test_compared_model_file(void **state) {
                 assert_int_equal(fputc(byte ^ flip, f), byte ^ flip);
                 assert_int_equal(fflush(f), 0);
                 if (!flip) break;
-                snprintf(expected, sizeof expected, "offset %ld has %02x, and the checkpoint gives %02x", at,
+                snprintf(expected, sizeof expected, "offset %ld has %02x, but the checkpoint has %02x", at,
                          byte ^ flip, byte);
                 assert_error(gpt2_file_compare(path, &m.config, dtype, give, &m), expected);
             }
         }
         fclose(f);
         must(gpt2_file_compare(path, &m.config, dtype, give, &m));
-        assert_error(gpt2_file_compare(path, &m.config, !dtype, give, &m), "and the checkpoint gives");
+        assert_error(gpt2_file_compare(path, &m.config, !dtype, give, &m), "but the checkpoint has");
         assert_return_code(truncate(path, bytes - 1), errno);
-        assert_error(gpt2_file_compare(path, &m.config, dtype, give, &m), "bytes, and the checkpoint gives");
+        assert_error(gpt2_file_compare(path, &m.config, dtype, give, &m), "bytes, but the checkpoint has");
     }
 }
 
@@ -540,7 +540,7 @@ static void test_bad_shards(void **state) {
     assert_return_code(unlink(in_folder("s_01.shard")), errno);
     assert_error(dataloader_next(&l), "No such file");
     write_shard("s_01.shard", 0, 51);
-    assert_error(dataloader_next(&l), "has 51 tokens now");
+    assert_error(dataloader_next(&l), "now has 51 tokens");
     dataloader_free(&l);
 }
 

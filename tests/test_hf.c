@@ -290,9 +290,9 @@ static const Bad bad_headers[] = {
     { "F32", "I32", "\"wte.weight\" is stored as I32" },
     { "F32", "F64", "F64 of shape [5, 4] does not fill its 80 bytes" },
     { "F32", "X", "\"wte.weight\" is stored as X" },
-    { "\"F32\"", "7", "\"dtype\" must be a text" },
-    { "[5,4]", "[4,5]", "has the shape [4, 5], and by config.json it must be [5, 4]" },
-    { "[5,4]", "[20]", "has the shape [20], and by config.json it must be [5, 4]" },
+    { "\"F32\"", "7", "\"dtype\" must be a string" },
+    { "[5,4]", "[4,5]", "has the shape [4, 5], but according to config.json it must be [5, 4]" },
+    { "[5,4]", "[20]", "has the shape [20], but according to config.json it must be [5, 4]" },
     { "[5,4]", "[-5,-4]", "whole numbers from 0" },
     { "[5,4]", "[5.0,4]", "whole numbers from 0" },
     { "[5,4]", "[4611686018427387904,4]", "more elements than a file can hold" },
@@ -300,26 +300,27 @@ static const Bad bad_headers[] = {
     { "[5,4]", "[99999999999999999999,4]", "too big integer" },
     { "[5,4]", "{}", "at most 8 numbers" },
     { "[5,4]", "[5,4,1,1,1,1,1,1,1]", "at most 8 numbers" },
-    { "[0,80]", "[80,0]", "must grow and lie inside" },
-    { "[0,80]", "[-8,72]", "must grow and lie inside" },
-    { "[0,80]", "[0,9223372036854775807]", "must grow and lie inside" },
+    { "[0,80]", "[80,0]", "must be increasing and inside" },
+    { "[0,80]", "[-8,72]", "must be increasing and inside" },
+    { "[0,80]", "[0,9223372036854775807]", "must be increasing and inside" },
     { "[0,80]", "[0]", "two whole numbers" },
     { "[0,80]", "[0,80,80]", "two whole numbers" },
     { "[0,80]", "[\"0\",80]", "two whole numbers" },
     { "[5,4],\"data_offsets\":[0,80]", "[5,3],\"data_offsets\":[0,60]", "there is a gap" },
     { "[5,4],\"data_offsets\":[0,80]", "[5,5],\"data_offsets\":[0,100]", "they overlap" },
-    { WTE_ROW ",", "", "begins at byte 80 of the values, and the one before ends at byte 0: there is a gap" },
+    { WTE_ROW ",", "",
+      "begins at byte 80 of the values, but the previous one ends at byte 0: there is a gap" },
     { WTE_ROW, WTE_ROW "," WTE_ROW, "duplicate object key" },
     { WTE_ROW, WTE_ROW "," WTE_WITH("[0,4]", "[0,0]"), "duplicate object key" },
     { WTE_ROW, WTE_ROW ",\"transformer." WTE_WITH("[0,4]", "[0,0]"), "" },
     { WTE_ROW, "\"wte.weight\":5", "must be an object" },
     { "\"wte.weight\"", "\"transformer.wpe.weight\"", "must be [3, 4]" },
-    { "\"wte.weight\"", "\"h.0.attn.bias\"", "its weights have no tensor \"wte.weight\"" },
+    { "\"wte.weight\"", "\"h.0.attn.bias\"", "the weights have no tensor \"wte.weight\"" },
     { "\"h.1.ln_1.bias\"", "\"h.2.ln_1.bias\"", "\"n_layer\" in config.json is 2" },
-    { "\"h.1.ln_1.bias\"", "\"h.01.ln_1.bias\"", "none of a GPT-2's" },
-    { "\"h.1.ln_1.bias\"", "\"h.1.ln_3.bias\"", "none of a GPT-2's" },
-    { "\"h.1.ln_1.bias\"", "\"transformer.h.0.ln_1.bias\"", "is there a second time, as \"h.0.ln_1.bias\"" },
-    { "\"h.1.ln_1.bias\"", "\"model.layers.1.input_layernorm.weight\"", "none of a GPT-2's" },
+    { "\"h.1.ln_1.bias\"", "\"h.01.ln_1.bias\"", "does not belong to a GPT-2" },
+    { "\"h.1.ln_1.bias\"", "\"h.1.ln_3.bias\"", "does not belong to a GPT-2" },
+    { "\"h.1.ln_1.bias\"", "\"transformer.h.0.ln_1.bias\"", "occurs a second time, as \"h.0.ln_1.bias\"" },
+    { "\"h.1.ln_1.bias\"", "\"model.layers.1.input_layernorm.weight\"", "does not belong to a GPT-2" },
     { "{\"__metadata__\"", "[\"__metadata__\"", "of its JSON" },
     { "{\"__metadata__\"", "{{\"__metadata__\"", "of its JSON" },
 };
@@ -353,7 +354,7 @@ static const Bad bad_indexes[] = {
     { "\"part0.safetensors\"", "5", "must be a name in the folder" },
     { "\"part0.safetensors\"", "\"part7.safetensors\"", "part7.safetensors: cannot open: No such file" },
     { "\"part0.safetensors\"", "\"part1.safetensors\"", "has no tensor \"wte.weight\"" },
-    { "\"wte.weight\":\"part0.safetensors\",", "", "\"wte.weight\", which the index puts into no file" },
+    { "\"wte.weight\":\"part0.safetensors\",", "", "\"wte.weight\", which the index expects in no file" },
 };
 
 static void check_bad(const Bad *cases, size_t n, const char *file, int shards) {
@@ -383,8 +384,8 @@ static void test_bad_files(void **state) {
         { SAFE_HEADER + 1, 0, "not a safetensors file" },
         { SAFE_HEADER, 0, "cut short: its header has" },
         { 4, 0, "of its JSON" },
-        { 0, -1, "lie inside" },
-        { 0, 1, "bytes of values, and its tensors" },
+        { 0, -1, "inside the" },
+        { 0, 1, "bytes of values, but its tensors" },
         { 0, -100000, "cannot be a safetensors file" },
     };
     for (size_t i = 0; i < COUNT(cases); i++) {
@@ -462,7 +463,7 @@ static void test_failing_writes(void **state) {
     assert_int_equal(count_entries(folder), 0);
 
     must(hf_write(in_folder("out"), &to));
-    assert_error(hf_write(in_folder("out"), &to), "is there already and not empty");
+    assert_error(hf_write(in_folder("out"), &to), "exists already and is not empty");
     assert_error(hf_write(in_folder("out/config.json"), &to), "cannot be a new folder");
     assert_error(hf_write(in_folder("none/out"), &to), "No such file");
     assert_int_equal(count_entries(folder), 1);
@@ -531,8 +532,8 @@ static void test_tokenizer(void **state) {
     assert_int_equal(json_integer_value(json_object_get(vocabulary, "\xc5\x83")), 0xad);
     assert_int_equal(json_integer_value(json_object_get(vocabulary, "<eot>")), 261);
     json_decref(vocabulary);
-    assert_error(export_tokenizer("the\0", 1), "token 256 is not made of two tokens of smaller numbers");
-    assert_error(export_tokenizer("th\0th\0", 2), "token 257 has the bytes of another one");
+    assert_error(export_tokenizer("the\0", 1), "token 256 does not consist of two lower-numbered tokens");
+    assert_error(export_tokenizer("th\0th\0", 2), "token 257 has the same bytes as another one");
 }
 
 #define TEST(f) cmocka_unit_test_teardown(f, empty_folder)

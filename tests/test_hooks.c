@@ -126,7 +126,7 @@ static void grad_outside(void) {
 static void evaluation(void) {
     WORKS(zero_begin_eval(t.z));
     for (int i = 0; i < 3; i++) open_and_close(1);  // any number of uses
-    MISUSE(zero_pre_backward(t.z, 1), "unit 1 (block 0): this pass is no training pass");
+    MISUSE(zero_pre_backward(t.z, 1), "unit 1 (block 0): this pass is not a training pass");
     WORKS(zero_pre_forward(t.z, 1));
     assert_non_null(zero_param(t.z, W, 0));
     NO_POINTER(zero_grad(t.z, W, 0), "zero_grad(w, layer 0): unit 1 (block 0)");
@@ -161,7 +161,7 @@ static void test_inference(void **state) {
         MISUSE(zero_get(t.z, ZERO_MOMENT2, W, 0, 0, 1, &value), "zero_get(w): with inference 1");
         MISUSE(zero_get(t.z, ZERO_GRADIENT, W, 0, 0, 1, &value), "zero_get(w)");
         WORKS(zero_begin_eval(t.z));
-        MISUSE(zero_pre_backward(t.z, 0), "this pass is no training pass");
+        MISUSE(zero_pre_backward(t.z, 0), "this pass is not a training pass");
         WORKS(zero_hash(t.z, 0, hex));
         REFUSED(zero_trace_write(t.z, "/dev/null"), ZERO_ERR_IO, "/dev/null: exists");
         WORKS(zero_get(t.z, ZERO_MASTER, W, 1, 5, 1, &value));
@@ -528,9 +528,9 @@ static void test_config_refused(void **state) {
     BAD(tiers, c.stage = 2, "offload.params: parameters are whole on every device at stage 2");
     BAD(tiers, (c.stage = 1, o->params = ZERO_DEVICE), "offload.gradients: gradients are whole");
     BAD(tiers, (c.stage = 0, o->params = ZERO_DEVICE), "offload.optimizer: stage 0");
-    BAD(tiers, o->optimizer = ZERO_HOST, "offload.gradients: the update needs");
+    BAD(tiers, o->optimizer = ZERO_HOST, "offload.gradients: gradients cannot be farther");
     BAD(tiers, o->optimizer = o->gradients = ZERO_DEVICE, "offload.delayed_update: an update on the device");
-    BAD(tiers, (c.numbers.dtype = ZERO_BF16, c.numbers.no_master = 1), "offload.delayed_update: the new");
+    BAD(tiers, (c.numbers.dtype = ZERO_BF16, c.numbers.no_master = 1), "offload.delayed_update: a delayed");
     BAD(tiers, o->nvme = NULL, "offload.nvme: no folder");
     BAD(tiers, o->nvme = "", "offload.nvme: no folder");
     BAD(tiers, o->nvme = "/a,,/b", "offload.nvme '/a,,/b'");

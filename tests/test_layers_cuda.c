@@ -374,7 +374,7 @@ static void check_damaged(const char *text, int lines) {
     cut[strlen(text) - 3] = 0;
     snprintf(last, sizeof last, "tuned.txt, line %d: damaged", lines + 1);
     expect_tune_error(other, 1, "tuned.txt, line 2: damaged: delete the line");
-    expect_tune_error(mended, 1, "line 2: cuBLASLt refuses this algorithm (CUBLAS_STATUS_INVALID_VALUE)");
+    expect_tune_error(mended, 1, "line 2: cuBLASLt rejects this algorithm (CUBLAS_STATUS_INVALID_VALUE)");
     expect_tune_error(digit, 1, "tuned.txt, line 2: damaged");
     expect_tune_error(cut, 1, last);
     expect_tune_error("model: gpt2\n", 1, "tuned.txt, line 1: damaged");
@@ -420,7 +420,7 @@ static void tuning(void **state) {
     // an algorithm in the file that passes the library's check and then does not run
     set("CUDA_STAND_IN_REFUSED", "4");
     expect_tune_error(text, 0,
-                      "line 2: cuBLASLt refuses this algorithm (cuBLASLt: CUBLAS_STATUS_NOT_SUPPORTED");
+                      "line 2: cuBLASLt rejects this algorithm (cuBLASLt: CUBLAS_STATUS_NOT_SUPPORTED");
     // a candidate that is refused is not the fastest
     set("CUDA_STAND_IN_REFUSED", "1");
     char *others = tuned("", "0");

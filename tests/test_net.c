@@ -186,7 +186,7 @@ static void orderly_end(void **state) {
     all_well(1);
     assert_int_equal(o[1].value, 0);
     says(1, "rank 0 (host");
-    says(1, "has ended in order, but all ranks must make the same calls, while rank 1 (host");
+    says(1, "it ended normally, but all ranks must make the same calls, while rank 1 (host");
     says(1, "waited for it in a barrier");
 }
 
@@ -509,7 +509,7 @@ static void started_by_its_settings(void **state) {
         if (how)
             all_well(2);
         else
-            says(1, "start.ranks 2, but nothing says how they find each other");
+            says(1, "start.ranks 2, but nothing defines how they find each other");
     }
 }
 

@@ -530,7 +530,7 @@ test_trees() {
     refused 'no argument' usage ''
     begin 'patch.--help'
     need 'fails' eval '"$patch" --help >"$dir/help"'
-    need "$(cat "$dir/help")" grep -q -- '--cuda  *train_gpt2.cu too' "$dir/help"
+    need "$(cat "$dir/help")" grep -q -- '--cuda  *also edits train_gpt2.cu' "$dir/help"
     end
     refused 'an option it does not know' usage "$dir/tree" --dry
     refused 'a folder inside the checkout' 'top folder' "$dir/tree/llmc"
@@ -549,7 +549,7 @@ test_trees() {
     refused 'an old llm.c without llmc/' 'llmc/dataloader.h: no such file' "$dir/tree"
     rm -rf "$dir/tree/.git"
     (cd "$dir/tree" && mv dataloader.h llmc)
-    GIT_CEILING_DIRECTORIES=$dir refused 'no checkout' 'no checkout' "$dir/tree"
+    GIT_CEILING_DIRECTORIES=$dir refused 'no checkout' 'not a git checkout' "$dir/tree"
 }
 
 # A rename that fails when some files have been renamed already: not easily had, so in a copy of the script.

@@ -65,7 +65,7 @@ static void mistakes(void **state) {
         const char *words;  // of all of them
         double within;
     } rows[] = {
-        { 4, 0, ADDRESS, { 2, 4, "1" }, 0, 5, "two processes say that they are rank 2: host", 2 },
+        { 4, 0, ADDRESS, { 2, 4, "1" }, 0, 5, "two processes claim to be rank 2: host", 2 },
         { 3, 0, ADDRESS, { 2, 4, "1" }, 0, 5, "was started as one of 4 ranks, rank 0 (host", 2 },
         { 3, 0, BY_FILE, { 2, 3, "2" }, 0, 5, "runs version \"2\", rank 0 (host", 2 },
         { 5,
@@ -208,13 +208,13 @@ static void settings_that_cannot_be(void **state) {
         { 0, 2, NULL, NULL, NULL, 1, "a file that all 2 ranks see, is needed: one of the two" },
         { 0, 2, "h:1", "f", NULL, 1, "a file that all 2 ranks see, is needed: one of the two" },
         { 0, 2, "h:1", NULL, NULL, 0, "comm.timeout_s 0: above 0" },
-        { 0, 2, "h:1", NULL, "0123456789abcde", 1, "ZERO_JOB_KEY has 15 characters, which can be guessed" },
-        { 0, 2, "host:", NULL, NULL, 1, "\"host:\" is no address of rank 0" },
-        { 1, 2, "host:0", NULL, NULL, 1, "\"host:0\" is no address of rank 0" },
-        { 1, 2, "::1:80", NULL, NULL, 1, "\"::1:80\" is no address" },
-        { 0, 2, "h:70000", NULL, NULL, 1, "\"h:70000\" is no address" },
-        { 1, 2, "h:80x", NULL, NULL, 1, "\"h:80x\" is no address" },
-        { 1, 2, ":80", NULL, NULL, 1, "\":80\" is no address" },
+        { 0, 2, "h:1", NULL, "0123456789abcde", 1, "ZERO_JOB_KEY has 15 characters, which is easy to guess" },
+        { 0, 2, "host:", NULL, NULL, 1, "\"host:\" is not an address of rank 0" },
+        { 1, 2, "host:0", NULL, NULL, 1, "\"host:0\" is not an address of rank 0" },
+        { 1, 2, "::1:80", NULL, NULL, 1, "\"::1:80\" is not an address" },
+        { 0, 2, "h:70000", NULL, NULL, 1, "\"h:70000\" is not an address" },
+        { 1, 2, "h:80x", NULL, NULL, 1, "\"h:80x\" is not an address" },
+        { 1, 2, ":80", NULL, NULL, 1, "\":80\" is not an address" },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         int sockets[4], before = open_fds();
@@ -276,8 +276,7 @@ static void file_of_another_run(void **state) {
         run(is_alone ? 3 : 4, 8);
         says(0, "of 4 did not come");
         if (is_alone)
-            all_say(1, 3, "what answers there has another key than this rank, or belongs to another job",
-                    1.6);
+            all_say(1, 3, "the process there has another key than this rank, or belongs to another job", 1.6);
         else
             have_met(1, 4, 5);
     }
@@ -358,7 +357,7 @@ static void files_of_others(void **state) {
         assert_int_equal(lstat(path, &was), 0);
         plan_ranks(2, NULL, path, 0.2);
         run(2, 8);
-        all_say(0, 1, rows[i].words == shared ? shared : "something is there that is not a start file", 6);
+        all_say(0, 1, rows[i].words == shared ? shared : "exists, is not a start file, and stays unchanged", 6);
         all_say(1, 2, rows[i].words, 1.5);
         assert_true(!lstat(path, &is) && was.st_ino == is.st_ino && was.st_mode == is.st_mode);
         if (rows[i].kind == LINK_TO_NOTHING || rows[i].kind == PIPE) continue;

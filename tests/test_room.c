@@ -255,8 +255,8 @@ static void limited(int resource, const char *name) {
 
 static void limits_of_the_process(void **state) {
     (void)state;
-    limited(RLIMIT_AS, "RLIMIT_AS is 300.0 MiB, of which this rank has taken 200.0");
-    limited(RLIMIT_DATA, "RLIMIT_DATA is 300.0 MiB, of which this rank has taken 100.0");
+    limited(RLIMIT_AS, "RLIMIT_AS is 300.0 MiB, of which this rank uses 200.0");
+    limited(RLIMIT_DATA, "RLIMIT_DATA is 300.0 MiB, of which this rank uses 100.0");
 }
 
 int main(void) {

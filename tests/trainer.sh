@@ -663,7 +663,7 @@ prompts.too long|2|line 4: its 27 tokens and an answer of 12 .*into 32|$p $dir/p
 prompts.not UTF-8|1|not_utf8: line 2 is not UTF-8|$p $dir/not_utf8
 prompts.not a number|2|line 2: "x" is not a number|$p $dir/no_number $numbers
 prompts.no such token|1|line 3: token 300.* 0 to 299|$p $dir/no_token $numbers
-prompts.none|1|there is no prompt|$p $dir/no_prompt
+prompts.none|1|the file has no prompts|$p $dir/no_prompt
 prompts.no file|2|$dir/nowhere: the file cannot be read|$p $dir/nowhere
 prompts.and training|1|nothing is trained|$p $dir/prompts -y 1 -o $dir/model
 prompts.a folder without a checkpoint|1|no complete checkpoint in this|$p $dir/prompts -e $dir/hollow
@@ -705,7 +705,7 @@ bad.fp16 on a CPU|1|--dtype fp16.*--device cuda|--dtype fp16
 bad.attention on a CPU|1|--attention cudnn.*--device cuda|--attention cudnn
 bad.its workspace on a CPU|1|--attention-workspace 8.*--device cuda|--attention-workspace 8
 bad.tuning on a CPU|1|--tune products.txt.*--device cuda|--tune products.txt
-bad.inputs of blocks|1|--cpu-checkpointing.*needs -r 3 and not -r 2|-r 2 --cpu-checkpointing
+bad.inputs of blocks|1|--cpu-checkpointing.*needs -r 3, not -r 2|-r 2 --cpu-checkpointing
 bad.HellaSwag|1|-h 1.*not built yet|-h 1
 bad.no master weights|1|-w 0.*--dtype bf16|-w 0 --dtype fp32
 bad.heads|2|l2h3c32v257t32.*32 channels.*3 heads|-e l2h3c32v257t32
@@ -772,7 +772,7 @@ END
 zero config.another stage than -z|2|stage.json:1: .*stage: 2: option -z .*3|-z 3 $z/stage.json
 zero config.another dtype|2|bf16: option --dtype .*fp32|--dtype fp32 $z/stage.json
 zero config.another type on the wire|2|communication_data_type.*--comm-type|--comm-type fp32 $z/wire.json
-zero config.a type on the wire that would round|2|"bf16".*travel as fp32|-z 1 -d 256 $z/wire.json
+zero config.a type on the wire that would round|2|"bf16".*are sent as fp32|-z 1 -d 256 $z/wire.json
 zero config.other micro-batches|2|gradient_accumulation_steps is 2.*1 micro|-d 128 $z/micro.json
 zero config.unknown key|2|key.json:1.*nearest.*zero_optimization|$z/key.json
 zero config.no file|1|nowhere.json.*No such file|$z/nowhere.json
@@ -804,9 +804,9 @@ END
         >"$dir/option.screen" 2>&1
     for j in file option; do
         screen $j '^  offload.optimizer +nvme' '^  offload.params +cpu' '^  offload.nvme +/n ' \
-            '^  offload.gradients +cpu +beside'
+            '^  offload.gradients +cpu +follows'
     done
-    screen file '^  offload.nvme_block_bytes +524288 +tier.json:2: in place of 262144' \
+    screen file '^  offload.nvme_block_bytes +524288 +tier.json:2: instead of 262144' \
         '^no effect  tier.json:2: .*pin_memory: .*pinned'
     screen option '^noted  .*nothing moves'      # the host tier of a CPU run
     end

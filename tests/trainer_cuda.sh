@@ -305,7 +305,7 @@ begin 'tuning: a rank with another library, and one without the option'
 need 'another library: it runs' not apart unlike CUDA_STAND_IN_CUBLASLT 130100 130200 --device cuda \
     --dtype bf16 --comm host --tune "$dir/two.txt" >/dev/null
 need "$(tail -n 2 "$dir/unlike.screen")" grep \
-    -aq 'has what --tune times on = "CUDA stand-in .* cuBLASLt 130200 and rank 0 ' "$dir/unlike.screen"
+    -aq 'has GPU and library of --tune = "CUDA stand-in .* cuBLASLt 130200 and rank 0 ' "$dir/unlike.screen"
 # shellcheck disable=SC2016
 printf '#!/bin/bash\nif [ $OMPI_COMM_WORLD_RANK = 1 ]; then exec "$@"; else exec "$@" --tune %s; fi\n' \
     "$dir/two.txt" >"$dir/odd_one"
@@ -368,8 +368,8 @@ end
 # shared NAME RANKS WORDS: the run under NAME ended with that
 shared() {
     need "$(tail -n 3 "$dir/$1.screen")" grep \
-        -aqE "^train_gpt2_zero: ranks $2 are on one GPU of host [^ ]+, where $3[:;] start no more there "\
-'than it has, let each see one of its own \(CUDA_VISIBLE_DEVICES, srun .*\), or say that they share by '\
+        -aqE "^train_gpt2_zero: ranks $2 are on one GPU of host [^ ]+, where $3[:;] start no more ranks "\
+'there than it has GPUs, let each see only one \(CUDA_VISIBLE_DEVICES, srun .*\), or let them share with '\
 'comm.nccl 0' "$dir/$1.screen"
     need "$1: more than one message" [ "$(grep -ac '^train_gpt2_zero: ' "$dir/$1.screen")" = 1 ]
 }
@@ -413,7 +413,7 @@ env=CUDA_STAND_IN_MEMORY=4000000 refused 'states too large for the device' 'no m
     'What would fit' -- --dtype bf16 -b 8
 env=CUDA_STAND_IN_FAIL=launch:40 refused 'a kernel that fails' 'rror' --
 env=CUDA_STAND_IN_FAIL=cudaHostRegister:2 refused 'no pinned memory for the inputs of blocks' \
-    'no pinned memory for inputs of blocks' 'leave out --cpu-checkpointing, or take a smaller -b' -- \
+    'no pinned memory for inputs of blocks' 'leave out --cpu-checkpointing, or use a smaller -b' -- \
     --dtype bf16 -e l5h2c64v257t32 --cpu-checkpointing
 # advised NAME MIB OPTIONS... -- ARGUMENT...: refused with so much memory and $env; these sets of options are
 # the advice, and each of them runs there.
@@ -450,7 +450,7 @@ refused 'a tuning file that is damaged' 'damaged.txt, line 2: damaged: delete th
     --tune "$dir/damaged.txt"
 refused 'a tuning file where there is no folder' 'nowhere/products.txt' 'No such file' -- \
     -e l1h1c16v257t16 -b 1 --tune "$dir/nowhere/products.txt" -x 0 -v 0
-env=CUDA_STAND_IN_REFUSED=8 refused 'no algorithm of cuBLASLt works' 'no algorithm, for a product of' --
+env=CUDA_STAND_IN_REFUSED=8 refused 'no algorithm of cuBLASLt works' 'no algorithm, for a matmul of' --
 refused '--reduce nccl without --comm nccl' '--comm nccl' -- --reduce nccl
 refused 'cuDNN where it is not built in' 'cudnn' 'without cuDNN' -- --attention cudnn
 

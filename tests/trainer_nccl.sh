@@ -110,7 +110,7 @@ else
     ln -s "$own" "$dir/own/libnccl.so.2"
     with own own 2 --comm nccl
     need 'its sentence' ended own \
-        'rank [01] on [^ ]+: ncclCommInitRankConfig failed; NCCL says: unhandled cuda error'
+        'rank [01] on [^ ]+: ncclCommInitRankConfig failed; NCCL reports: unhandled cuda error'
     end
 fi
 
@@ -121,7 +121,7 @@ train few "$trainer" 3 CUDA_STAND_IN_DEVICES=2 -- --device cuda --comm nccl
 need '--comm nccl' ended few \
     'ranks 0 and 2 are on one GPU of host [^ ]+, where 3 ranks have 2 GPUs, '\
 'and NCCL 2\.28\.9 needs one for each; '\
-'start at most 2 ranks there, or let the bytes go through the host \(comm.nccl 0'\
+'start at most 2 ranks there, or send the data through the host \(comm.nccl 0'\
 '.*NCCL_MULTI_RANK_GPU_ENABLE=1'
 end
 begin 'ranks of one GPU through NCCL 2.30'
@@ -167,7 +167,7 @@ in_trouble 'a reduction that does not end, the last unit first' hang:1:7 \
 in_trouble 'a reduction of several units' hang:1:6 \
     'reduce-scatter of units 1 to 2 \(collective 6\): did not end' -z 2 --bucket 100000000
 in_trouble 'a collective that fails' error:1:13 \
-    '[a-z-]+ of unit [0-9]+ \(collective [0-9]+\): .*; NCCL says: unhandled system error: as '
+    '[a-z-]+ of unit [0-9]+ \(collective [0-9]+\): .*; NCCL reports: unhandled system error: as '
 # stuck NAME SETTING: a gather that does not end, and neither does the abort
 stuck() {
     begin "$1"

@@ -52,7 +52,7 @@ size_t activation_bytes(const GPT2 *model, zero_tier tier) {
 
 static void *allocate_on_host(const GPT2Activation *a) {
     void *memory = zero_alloc(run.z, ZERO_HOST, ZERO_ACTIVATIONS, INPUTS_OF_BLOCKS, bytes_of(a));
-    if (!memory) die_of_plugin(zero_last_failure(), "; leave out --cpu-checkpointing, or take a smaller -b");
+    if (!memory) die_of_plugin(zero_last_failure(), "; leave out --cpu-checkpointing, or use a smaller -b");
     return memory;
 }
 

@@ -273,13 +273,13 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
         list_what_fits(&s);
     }
     if (!s.n_listed && model->inference)
-        fprintf(s.list, " nothing, at any stage or tier; take fewer or shorter prompts, a lower -g, or %s",
+        fprintf(s.list, " nothing, at any stage or tier; use fewer or shorter prompts, a lower -g, or %s",
                 more);
     else if (!s.n_listed)
         fprintf(s.list,
                 " nothing, at any stage, tier, --sub-group-size, -r, -b, -t or -d: the model needs %s", more);
     else if (opt.zero_config)
-        fprintf(s.list, "\n  (change in %s what it sets)", opt.zero_config);
+        fprintf(s.list, "\n  (%s sets some of these: change them there)", opt.zero_config);
     opt = s.now;
     die_of_plugin(&failure, fclose(s.list) ? "" : text);
 }

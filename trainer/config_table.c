@@ -13,7 +13,7 @@ enum { VALUE = ZERO_DEEPSPEED_VALUE, REASON = 400 };
 // What a value follows from where neither the file nor an option has it, or NULL.
 static const char *derivation(const char *name) {
     const zero_config *c = effective_settings();
-    const char *overlaps = on_cuda() ? "collectives have streams of their own" : "there is a spare core";
+    const char *overlaps = on_cuda() ? "collectives have separate streams" : "there is a spare core";
     if (c->offload.params == ZERO_NVME) overlaps = "its thread mostly waits for files";
     if (!strcmp(name, "overlap")) return run.overlap ? overlaps : "no spare core for a progress thread";
     if (!strcmp(name, "device")) return on_cuda() ? "there is a usable CUDA device" : "no usable CUDA device";
@@ -23,16 +23,16 @@ static const char *derivation(const char *name) {
     if (!strcmp(name, "micro_batches") && opt.rows_a_step) return "train_batch_size / (rows x ranks)";
     if (!strcmp(name, "trainer.rows") && opt.rows_a_step) return "train_batch_size / (ranks x micro-batches)";
     if (!strcmp(name, "offload.gradients") && c->offload.optimizer && c->stage >= 2)
-        return "beside the optimizer's states, in host memory at most";
+        return "follows the optimizer states, but not to NVMe";
     if (!strcmp(name, "trainer.grad_clip") && zero_file() && !zero_file_key(name))
-        return "default; the file does not say, and DeepSpeed's default is 1 since 2026, 0 before";
+        return "default; not in the file, where DeepSpeed's default is 1 since 2026, 0 before";
     return NULL;
 }
 
 static const char *default_of(const char *name) {
-    if (!strcmp(name, "reduce_bucket_size")) return "default: 0 is the largest unit used once";
-    if (!strcmp(name, "comm.window_bytes")) return "default: 0 is as much as is needed";
-    if (!strcmp(name, "comm.nccl")) return "default: -1 is NCCL where it can be used";
+    if (!strcmp(name, "reduce_bucket_size")) return "default: 0 means the largest unit used once";
+    if (!strcmp(name, "comm.window_bytes")) return "default: 0 means as needed";
+    if (!strcmp(name, "comm.nccl")) return "default: -1 means NCCL if it can be used";
     return "default";
 }
 
@@ -57,7 +57,7 @@ static int write_reason(const char *name, const Option *o, char *text) {
         return 0;
     }
     if (k && *k->remark) derived = k->remark;
-    snprintf(text, REASON, "%s%s%s", k ? place : "", k ? " says auto: " : "",
+    snprintf(text, REASON, "%s%s%s", k ? place : "", k ? " is auto: " : "",
              derived ? derived : default_of(name));
     return derived != NULL;
 }
@@ -120,7 +120,7 @@ static void print_notes(void) {
         print0("%s  %s: %s: %s\n", no_effect ? "no effect" : "noted    ", place, k->key, k->remark);
     }
     if (!on_cuda() && (c->offload.params == ZERO_HOST || c->offload.optimizer == ZERO_HOST))
-        print0("noted      this run computes in the host's memory, where the tier cpu is: nothing moves "
+        print0("noted      this run computes in host memory, which is the tier cpu: nothing moves "
                "there\n");
 }
 

@@ -157,7 +157,7 @@ static void require_one_gpu(void) {
     const char *card = layers_cuda_card();
     char line[512];
     if (!card) die("%s", gpt2_last_error());
-    snprintf(line, sizeof line, "what --tune times on = %s", card);
+    snprintf(line, sizeof line, "GPU and library of --tune = %s", card);
     zero_check(zero_require_same(run.z, line));
 }
 
@@ -166,7 +166,7 @@ static void save_tuning(const char *read, const char *tuned) {
     if (!tuned) die("option --tune: %s", gpt2_last_error());
     const int changed = strcmp(tuned, read);
     if (changed && text_file_write(opt.tune, tuned)) die("option --tune: %s", gpt2_last_error());
-    print0("tuning     %s%s\n", opt.tune, changed ? ", with what was timed just now" : "");
+    print0("tuning     %s%s\n", opt.tune, changed ? ", with new timings" : "");
 }
 
 // Rank 0 plans first and times the matmuls missing in the file. All ranks use its choices, so that bits

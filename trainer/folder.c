@@ -86,7 +86,7 @@ void make_folder(void) {
     struct stat st;
     if (!opt.output) return;
     if (strlen(opt.output) + LONGEST_NAME > PATH_MAX)
-        die("option -o: the name is too long: a path has %d bytes at most, and %d of them are for the names "
+        die("option -o: the name is too long: a path has at most %d bytes, and %d of them are for the names "
             "of files in this folder",
             PATH_MAX - 1, LONGEST_NAME - 1);
     // a new folder and its contents are lost if the power fails before its name is on disk
@@ -126,8 +126,8 @@ static int note_own_folders(int same) {
     double with = same;
     int rc = zero_sum(run.z, &with, 1);
     if (rc || with == run.ranks) return rc;
-    no_checkpoint = "-o is not one folder of all ranks";
-    print0("option -o %s: not one folder of all ranks, so a signal saves no checkpoint\n", opt.output);
+    no_checkpoint = "-o is not a folder shared by all ranks";
+    print0("option -o %s: not a folder shared by all ranks, so a signal saves no checkpoint\n", opt.output);
     return 0;
 }
 
@@ -137,7 +137,8 @@ void check_one_folder(void) {
     uint64_t word;
     if (opt.prompts) return;
     if (run.rank == 0 && opt.output && run.ranks > 1) {
-        if (getrandom(&word, sizeof word, 0) != sizeof word) die("no random number: %s", strerror(errno));
+        if (getrandom(&word, sizeof word, 0) != sizeof word)
+            die("cannot get a random number: %s", strerror(errno));
         snprintf(name, sizeof name, ".one_folder_%016llx", (unsigned long long)word);
         output_path(path, "%s", name);
         if (fclose(create_file(path))) die("%s: %s", path, strerror(errno));
@@ -181,7 +182,7 @@ static void refuse_second_run(int fd) {
     char holder[300], why[600];
     name_holder(holder, sizeof holder, fd);
     snprintf(why, sizeof why,
-             "another run is using this folder (%s); wait for its end, or give this run a folder of its own",
+             "another run is using this folder (%s); wait until it ends, or give this run another folder",
              holder);
     refuse(opt.output, why);
 }

@@ -143,7 +143,7 @@ static int count_lines(const char *text) {
 
 void prompts_read(Prompts *p, const char *text, Bpe *bpe, int eot_token, int V) {
     const int lines = count_lines(text);
-    if (!lines) die("option --prompts %s: there is no prompt in it", opt.prompts);
+    if (!lines) die("option --prompts %s: the file has no prompts", opt.prompts);
     *p = (Prompts){ .tokens = malloc_check(strlen(text) * sizeof *p->tokens),  // each has at least one byte
                     .first = malloc_check((lines + 1) * sizeof *p->first) };
     p->first[0] = 0;
@@ -223,9 +223,10 @@ void answers_describe(Answers *a, GPT2 *model) {
         tokens += n;
         positions += layers_cache_positions(n + opt.sample_tokens - 1);
     }
-    if (tokens > INT_MAX / 8) die("option --prompts %s: %lld tokens in one pass", opt.prompts, tokens);
+    if (tokens > INT_MAX / 8)
+        die("option --prompts %s: %lld tokens in one pass are too many", opt.prompts, tokens);
     if (positions > INT_MAX)
-        die("option --prompts %s: keys and values of %lld positions", opt.prompts, positions);
+        die("option --prompts %s: keys and values of %lld positions are too many", opt.prompts, positions);
     model->B = (int)tokens;
     model->cache_positions = (int)positions;
     model->T = 1;

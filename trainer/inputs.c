@@ -209,7 +209,7 @@ static void describe_model_source(FILE *f, int resume_step) {
         fprintf(f, "its %s = a file of %s\n", name_in(path), print_of(path, FILE_BLOCKS));
         return;
     }
-    fprintf(f, "checkpoint to resume = %s\n", opt.resume ? "none" : "not looked for");
+    fprintf(f, "checkpoint to resume = %s\n", opt.resume ? "none" : "not requested");
     if (gpt2_is_stored(opt.model))
         describe_stored(f);
     else
@@ -230,7 +230,7 @@ char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, 
     char *text = NULL;
     size_t bytes;
     FILE *f = open_memstream(&text, &bytes);
-    if (!f) die("out of memory for what the ranks compare");
+    if (!f) die("out of memory for comparing the ranks");
     for (int i = 0; i < num_options; i++) describe_option(f, &option_table[i]);
     fprintf(f, "--device %s = %s\n", opt.device, run.layers->device);
     fprintf(f, "--dtype %s = %s\n", opt.dtype, dtype_name(model->dtype));
@@ -245,6 +245,6 @@ char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, 
     if (!opt.prompts) describe_shards(f, "-i", train);
     if (!opt.prompts && opt.val_every) describe_shards(f, "-j", val);
     int failed = ferror(f);
-    if (fclose(f) || failed) die("out of memory for what the ranks compare");
+    if (fclose(f) || failed) die("out of memory for comparing the ranks");
     return text;
 }

@@ -38,8 +38,8 @@ static zero_start start_method(void) {
 
 static void check_start_options(zero_start start) {
     const zero_start_config *s = &opt.zero.start;
-    if (s->server && start != ZERO_START_TCP) die("option -ps %s: it goes with -pi tcp", s->server);
-    if (s->file && start != ZERO_START_FILE) die("option -pf %s: it goes with -pi fs", s->file);
+    if (s->server && start != ZERO_START_TCP) die("option -ps %s: needs -pi tcp", s->server);
+    if (s->file && start != ZERO_START_FILE) die("option -pf %s: needs -pi fs", s->file);
     if (start == ZERO_START_FILE && !s->file) die("option -pi fs: add -pf, a path that all hosts see");
     if ((s->ranks > 0) != (s->rank >= 0))
         die("options -pn %d and -pr %d: give both, or neither under a launcher", s->ranks, s->rank);
@@ -54,7 +54,7 @@ static void take_process_numbers(zero_start start) {
             "-pi fs",
             s->ranks, s->rank, run.rank, run.ranks);
     if (s->rank >= s->ranks)
-        die("option -pr %d: of %d ranks (-pn) the last is %d", s->rank, s->ranks, s->ranks - 1);
+        die("option -pr %d: with %d ranks (-pn) the last one is %d", s->rank, s->ranks, s->ranks - 1);
     run.rank = s->rank;
     run.ranks = s->ranks;
     run.ranks_on_host = s->ranks;
@@ -75,16 +75,15 @@ static void settle_ranks(void) {
 static void refuse_on_cpu(const char *name) {
     char value[PATH_MAX];
     option_text(option_named(name), &opt, value, sizeof value);
-    die("option %s %s: it goes with --device cuda, and this run is on the CPU", name, value);
+    die("option %s %s: needs --device cuda, but this run is on the CPU", name, value);
 }
 
 static void refuse_cuda_options(void) {
     if (opt.tf32 >= 0) print0("option -f %d: no effect on a CPU (TF32)\n", opt.tf32);
     if (opt.gelu_fusion >= 0) print0("option -ge %d: no effect on a CPU (GELU fusion)\n", opt.gelu_fusion);
     if (opt.cpu_checkpointing)
-        print0(
-            "option --cpu-checkpointing: no effect on a CPU but -r 3 (host memory is where inputs are kept "
-            "anyway)\n");
+        print0("option --cpu-checkpointing: no effect on a CPU except -r 3 (inputs are kept in host memory "
+               "anyway)\n");
     if (!strcmp(opt.comm, "nccl")) refuse_on_cpu("--comm");
     if (option_is_given(option_named("--attention"))) refuse_on_cpu("--attention");
     if (opt.attention_mib) refuse_on_cpu("--attention-workspace");
@@ -95,7 +94,7 @@ static void settle_device(void) {
     int wanted = strcmp(opt.device, "cpu") != 0, required = !strcmp(opt.device, "cuda");
     int usable = wanted && layers_cuda() && zero_cuda_devices() > 0;
     if (required && !layers_cuda())
-        die("option --device cuda: this program was built without CUDA; build it where nvcc is found");
+        die("option --device cuda: this program was built without CUDA; rebuild it with nvcc");
     if (required && !usable) die("option --device cuda: %s", zero_last_error());
     if (!usable) {
         refuse_cuda_options();
@@ -124,12 +123,12 @@ static int threads_of_rank(void) {
     const char *plural = bound == 1 ? "" : "s";
     if (opt.threads) {
         if (bound < opt.threads)
-            print0("threads: %d as asked for, on %d core%s\n", opt.threads, bound, plural);
+            print0("threads: %d as requested, on %d core%s\n", opt.threads, bound, plural);
         return opt.threads;
     }
     if (bound >= threads) return threads;
-    print0("threads: a rank is bound to %d of %d cores, so it uses %d thread%s; mpirun --bind-to "
-           "none lifts that\n",
+    print0("threads: a rank is bound to %d of %d cores, so it uses %d thread%s; mpirun --bind-to none "
+           "removes this limit\n",
            bound, cores, bound, plural);
     return bound;
 }
@@ -166,7 +165,7 @@ gpt2_dtype settle_dtype(void) {
     int bf16_in_hardware = on_cuda() || run.layers->has_dtype(GPT2_BF16);
     gpt2_dtype dtype = GPT2_F32;
     if (!strcmp(opt.dtype, "fp16")) {
-        if (!on_cuda()) die("option --dtype fp16: it goes with --device cuda, and this run is on the CPU");
+        if (!on_cuda()) die("option --dtype fp16: needs --device cuda, but this run is on the CPU");
         return GPT2_F16;
     }
     if (!strcmp(opt.dtype, "bf16")) dtype = GPT2_BF16;

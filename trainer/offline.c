@@ -100,7 +100,7 @@ static void verify_found(const Listing *l, const Found *f, Tally *t) {
     else if (f->damaged)
         bad = gpt2_fail("%s: damaged: it was complete, and manifest.json is missing", f->path);
     else
-        print0("%s: the save did not end, so it is no checkpoint\n", f->path);
+        print0("%s: the save did not finish, so it is not a checkpoint\n", f->path);
     if (bad) t->bad = say_bad();
 }
 
@@ -160,20 +160,20 @@ static void check_options(void) {
     for (const Option *o = option_table; o < option_table + num_options; o++) {
         int known = o->kind == HEADING || !option_is_given(o);
         for (size_t i = 0; i < sizeof used / sizeof *used; i++) known |= !strcmp(o->name, used[i]);
-        if (!known) die("option %s: it has no meaning with --export", o->name);
+        if (!known) die("option %s: cannot be used with --export", o->name);
     }
     if (!opt.export_from) die("option --to %s: add --export and the model to write", opt.export_to);
     if (!opt.export_to)
-        die("option --export %s: add --to and a name: NAME.bin for llm.c, any other one for a folder",
+        die("option --export %s: add --to and a name: NAME.bin for llm.c, any other name for a folder",
             opt.export_from);
     if (run.ranks > 1)
         die("option --export: one process writes, so start it without mpirun or srun (%d ranks)", run.ranks);
-    if (!strcmp(opt.dtype, "fp16")) die("option --dtype fp16: an export is in fp32 or bf16");
+    if (!strcmp(opt.dtype, "fp16")) die("option --dtype fp16: an export must be in fp32 or bf16");
     if (is_file_to_write() && opt.tokenizer)
-        die("option --tokenizer %s: %s is llm.c's file, which has no tokenizer; a folder has", opt.tokenizer,
-            opt.export_to);
+        die("option --tokenizer %s: %s is llm.c's file, which has no tokenizer; only a folder has one",
+            opt.tokenizer, opt.export_to);
     if (is_file_to_write() && (!lstat(opt.export_to, &st) || errno != ENOENT))
-        die("option --to %s: is there already; nothing is written over it", opt.export_to);
+        die("option --to %s: exists already; nothing is overwritten", opt.export_to);
 }
 
 static int is_run(const char *path) { return is_folder(path) && !is_checkpoint(path) && !hf_is_folder(path); }
@@ -202,7 +202,7 @@ static int has_tokenizer(Tokenizer *t, int V) {
     const char *path = opt.tokenizer ? opt.tokenizer : usual_tokenizer(V);
     if (!strcmp(path, "none")) return 0;
     if (!opt.tokenizer && access(path, F_OK)) {
-        print0("no tokenizer is written: there is no %s; --tokenizer names one\n", path);
+        print0("no tokenizer is written: there is no %s; name one with --tokenizer\n", path);
         return 0;
     }
     open_tokenizer(t, V);

@@ -95,7 +95,7 @@ static void usage(void) {
         "  mpirun -np 2 ./train_gpt2_zero -z 2             two ranks, ZeRO stage 2, one epoch\n"
         "  mpirun ./train_gpt2_zero -e d12 -i 'train_*.bin' -j 'val_*.bin' -o log124M -n 1000 -y 1\n"
         "                                                  GPT-2 124M; started again, it resumes\n\n"
-        "llm.c's letters keep their meaning; where a default differs from llm.c's, both are named.\n");
+        "llm.c's letters keep their meaning; if a default differs from llm.c's, both are given.\n");
     for (const Option *o = option_table; o < option_table + num_options; o++) {
         if (o->kind == HEADING)
             print0("\n%s\n", o->name);
@@ -107,15 +107,15 @@ static void usage(void) {
         if (o->kind == NOTHING_HERE) print0(" %s", o->name);
     print0("\n\nThe bar's share of peak is (6 P + 12 L C T) x tokens/s, with P the parameters without those "
            "of the\n"
-           "positions, over the speed of matrix products in the run's dtype, measured on all ranks at the "
+           "positions, over the speed of matmuls in the run's dtype, measured on all ranks at the "
            "start.\n");
     print0(
         "\n"
         "SIGTERM, SIGINT, SIGHUP or SIGUSR2, sent to any rank, stops the run after the step: it saves if\n"
-        "there is -o, and prints the command that goes on. A second one ends it at once. SIGUSR1 saves and\n"
-        "goes on. mpirun passes on only SIGUSR1 and SIGUSR2: see docs/running.md.\n"
-        "Exit status: 0 done, or stopped by a signal (summary.json is there only when done); 1 failed;\n"
-        "2 failed before the ranks met, as with a wrong option; 128 + N ended by signal N.\n");
+        "there is -o, and prints the command that resumes it. A second one ends it at once. SIGUSR1 saves\n"
+        "and continues. mpirun forwards only SIGUSR1 and SIGUSR2: see docs/running.md.\n"
+        "Exit status: 0 done, or stopped by a signal (only a finished run has summary.json); 1 failed;\n"
+        "2 failed before the ranks connected, for example by a wrong option; 128 + N ended by signal N.\n");
 }
 
 // --------
@@ -200,14 +200,14 @@ int option_can_be(const Option *o, const char *text) {
 static void check_combinations(void) {
     if (!strcmp(opt.reduce, "nccl") && strcmp(opt.comm, "nccl")) die("option --reduce nccl: add --comm nccl");
     if (opt.zero.debug.naive && opt.zero.stage)
-        die("option --naive 1: the naive path is plain data parallel, it needs -z 0 and not -z %d",
+        die("option --naive 1: the naive path is plain data parallel; it needs -z 0, not -z %d",
             opt.zero.stage);
     if (opt.cpu_checkpointing && opt.recompute >= 0 && opt.recompute != 3)
-        die("option --cpu-checkpointing: it keeps the inputs of blocks on the host, so it needs -r 3 and not "
+        die("option --cpu-checkpointing: it keeps the inputs of blocks on the host, so it needs -r 3, not "
             "-r %d",
             opt.recompute);
     if (opt.cpu_checkpointing && opt.prompts)
-        die("option --cpu-checkpointing: it is for backward, and with --prompts there is none");
+        die("option --cpu-checkpointing: has no use with --prompts, which has no backward");
     if (opt.plan_ranks && !opt.plan) die("option --plan-ranks %d: add --plan", opt.plan_ranks);
     if (opt.prompts && (opt.checkpoint_every || opt.resume || opt.resume_path || opt.zero.debug.naive))
         die("option --prompts %s: nothing is trained, so leave out -n, -y, --resume and --naive; -e takes a "

@@ -36,8 +36,8 @@ static int bar_wanted(int *terminal) {
 static void measure_peak(gpt2_dtype dtype) {
     LAYER(peak_flops(dtype, &run.peak_flops));
     zero_check(zero_sum(run.z, &run.peak_flops, 1));
-    print0("peak       %.0f GFLOP/s in products of %s matrices, measured on all ranks at once\n",
-           run.peak_flops * 1e-9, dtype_name(dtype));
+    print0("peak       %.0f GFLOP/s in matmuls of %s, measured on all ranks at once\n", run.peak_flops * 1e-9,
+           dtype_name(dtype));
 }
 
 // As in PaLM (arXiv 2204.02311, appendix B): 6 per parameter, without the positions', and attention's matmuls
@@ -411,7 +411,7 @@ void report_stop(const Report *r, int argc, char **argv) {
     if (why_not) snprintf(what, sizeof what, "nothing is saved, because %s", why_not);
     snprintf(outcome, sizeof outcome, "stopped after step %d of %d; %s", run.step, r->steps, what);
     check_output(outcome);
-    print0("%s%s\n", outcome, saved ? ", and this command goes on:" : "");
+    print0("%s%s\n", outcome, saved ? ", and this command resumes it:" : "");
     if (saved) print_command_to_go_on(argc, argv);
 }
 

@@ -228,7 +228,7 @@ int checkpoint_check_run(const Listing *l, const Found *f) {
     const Found *newest = checkpoints_newest(l);
     if (f->abandoned || !*f->as.run || !newest || !*newest->as.run) return 0;
     if (!strcmp(f->as.run, newest->as.run)) return 0;
-    return gpt2_fail("%s was saved by run %s, and %s, the newest, by run %s", f->path, f->as.run,
+    return gpt2_fail("%s was saved by run %s, but %s, the newest, by run %s", f->path, f->as.run,
                      strrchr(newest->path, '/') + 1, newest->as.run);
 }
 
@@ -304,8 +304,7 @@ static void set_aside(const Found *f) {
     path_in(inside, f->path, "model_%08d.bin", f->step);
     if (file_is_there(model)) move(model, inside);
     move(f->path, to);
-    print0("the checkpoint of step %d is not of the course that this run goes on with; it is %s now\n",
-           f->step, to);
+    print0("the checkpoint of step %d belongs to an abandoned branch; its name is now %s\n", f->step, to);
 }
 
 void checkpoints_set_aside(int from, int to, int but) {

@@ -145,7 +145,7 @@ static void *write_file(void *none) {
 }
 
 static void die_without(const char *why) {
-    die("%s; the checkpoint of step %d is complete without it, and --export makes a model file of it", why,
+    die("%s; the checkpoint of step %d is complete without it, and --export can write its model file", why,
         file.step);
 }
 

@@ -26,12 +26,13 @@ enum { COMPARED = sizeof compared / sizeof *compared, VALUE = 300, SHARD_BLOCKS 
 
 // Out of memory for a value, the checkpoint would be incomplete, so the run ends.
 static void append(json_t *values, json_t *value) {
-    if (json_array_append_new(values, value)) die("out of memory for what the checkpoint says of the run");
+    if (json_array_append_new(values, value))
+        die("out of memory for the checkpoint's description of the run");
 }
 
 static void set_text(json_t *settings, const char *name, const char *value) {
     if (json_object_set_new(settings, name, json_string(value)))
-        die("out of memory for what the checkpoint says of the run");
+        die("out of memory for the checkpoint's description of the run");
 }
 
 static json_t *describe_config(const GPT2Config *c) {
@@ -95,7 +96,7 @@ char *saved_run_write(const GPT2 *model, const TrainingData *data, const Trainer
                              describe_outliers(&s->norm_outliers));
     char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
-    if (!text) die("out of memory for what the checkpoint says of the run");
+    if (!text) die("out of memory for the checkpoint's description of the run");
     return text;
 }
 
@@ -176,7 +177,7 @@ static json_t *parse(const char *text) {
     json_decref(again);
     if (same) return root;
     json_decref(root);
-    gpt2_fail("what the checkpoint says of the run is no JSON: %s", again ? "out of memory" : e.text);
+    gpt2_fail("the checkpoint's description of the run is not JSON: %s", again ? "out of memory" : e.text);
     return NULL;
 }
 
@@ -216,7 +217,7 @@ static void refuse(const char *fmt, ...) {
     va_start(args, fmt);
     vsnprintf(sentence, sizeof sentence, fmt, args);
     va_end(args);
-    if (!opt.resume_anyway) die("%s; --resume-anyway goes on all the same", sentence);
+    if (!opt.resume_anyway) die("%s; --resume-anyway resumes it nevertheless", sentence);
     print0("resuming anyway: %s\n", sentence);
 }
 
@@ -237,13 +238,13 @@ static void compare_data(const json_t *root, const char *where, const TrainingDa
     const json_t *saved = json_object_get(root, "data");
     const json_t *now = describe_data(&data->train);
     if (json_array_size(saved) != json_array_size(now))
-        refuse("option -i %s: it has %zu shards, and the run of %s had %zu", opt.train_data,
+        refuse("option -i %s: it has %zu shards, but the run of %s had %zu", opt.train_data,
                json_array_size(now), where, json_array_size(saved));
     for (size_t i = 0; i < json_array_size(now) && i < json_array_size(saved); i++) {
         const char *a = json_string_value(json_array_get(now, i)),
                    *b = json_string_value(json_array_get(saved, i));
         if (b && !strcmp(a, b)) continue;
-        refuse("option -i %s: shard %zu (%s) has %s, and that of %s had %s", opt.train_data, i,
+        refuse("option -i %s: shard %zu (%s) has %s, but that of %s had %s", opt.train_data, i,
                data->train.files.gl_pathv[i], a, where, b ? b : "nothing");
         break;
     }

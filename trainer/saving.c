@@ -53,7 +53,7 @@ static int choose_from(int from) {
         if (f->complete && !choose_folder(f->path, f->step)) return 0;
         if (!f->complete)
             gpt2_fail(f->damaged ? "%s: damaged: it was complete, and manifest.json is missing"
-                                 : "%s: the save did not end",
+                                 : "%s: the save did not finish",
                       f->path);
     }
     return tried ? -1 : gpt2_fail("%s: there is no older checkpoint", chosen.in.folder);
@@ -63,11 +63,12 @@ static int choose_from(int from) {
 // run has been lost, and must not silently start over.
 static void begin_anew(const Listing *l) {
     if (l->had_some)
-        die("option -y 1: %s has had checkpoints, and none is complete now; move the folder away to begin a "
-            "new run",
+        die("option -y 1: %s had checkpoints, but none is complete now; move the folder away to start a new "
+            "run",
             l->folder);
     if (l->n)
-        print0("no checkpoint in %s is complete: the save of step %d did not end; beginning anew\n",
+        print0("no checkpoint in %s is complete: the save of step %d did not finish; starting from the "
+               "beginning\n",
                l->folder, l->found[0].step);
 }
 
@@ -84,11 +85,11 @@ static void refuse_used_folder(const Found *newest, int has_logs) {
     if (!newest && !has_logs) return;
     check_folder_lock();
     if (newest)
-        die("option -o: %s holds a checkpoint at step %d; -y 1 resumes it, and a new run needs a folder of "
-            "its own",
+        die("option -o: %s holds a checkpoint at step %d; -y 1 resumes it, but a new run needs another "
+            "folder",
             opt.output, newest->step);
-    die("option -o: %s holds the logs of an earlier run without checkpoints; a new run needs a folder of its "
-        "own, or -y 1, which keeps those logs under other names",
+    die("option -o: %s holds the logs of an earlier run without checkpoints; a new run needs another folder, "
+        "or -y 1, which keeps these logs under other names",
         opt.output);
 }
 
@@ -105,8 +106,8 @@ static int resume_named(const Found *newest, int has_logs) {
     if (opt.output && !chosen.inside)
         opt.resume ? begin_anew(&chosen.in) : refuse_used_folder(newest, has_logs);
     if (!is_checkpoint(opt.resume_path))
-        die("option --resume: %s/manifest.json: No such file, so this is no checkpoint; name a folder "
-            "step_NNNNNNNN, or resume the newest one of a run by -o and -y 1",
+        die("option --resume: %s/manifest.json: No such file, so this is not a checkpoint; name a folder "
+            "step_NNNNNNNN, or resume the newest one of a run with -o and -y 1",
             opt.resume_path);
     if (choose_folder(opt.resume_path, -1)) die("option --resume: %s", gpt2_last_error());
     chosen.named = 1;
@@ -129,7 +130,7 @@ int checkpoint_to_resume(int has_logs) {
     chosen.inside = 1;
     if (choose_from(0)) {
         check_folder_lock();  // checkpoints that another run removes meanwhile are not damage
-        die("option -y 1: %s; no checkpoint in %s is left", gpt2_last_error(), opt.output);
+        die("option -y 1: %s; there is no other checkpoint in %s", gpt2_last_error(), opt.output);
     }
     return chosen.step;
 }
@@ -158,7 +159,7 @@ static void die_after_failure(const zero_failure *failure) {
 const char *checkpoint_that_stands(void) {
     static char sentence[80];
     if (standing < 0) return "no checkpoint has been saved";
-    snprintf(sentence, sizeof sentence, "the checkpoint of step %d stays as it is", standing);
+    snprintf(sentence, sizeof sentence, "the checkpoint of step %d is unchanged", standing);
     return sentence;
 }
 
@@ -187,7 +188,7 @@ static void take_state(char *text, TrainerState *state) {
 static void check_same_model(const GPT2 *model) {
     const int heads = chosen.saved.config.num_heads;
     if (heads != model->config.num_heads)
-        die("%s: it has %d heads, and the checkpoint that was damaged has %d", chosen.path, heads,
+        die("%s: it has %d heads, but the damaged checkpoint has %d", chosen.path, heads,
             model->config.num_heads);
 }
 
@@ -210,9 +211,9 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
         print0("%s; looking for an older checkpoint\n", zero_last_error());
         zero_failure failure = *zero_last_failure();
         if (choose_from(chosen.at + 1))
-            die_of_plugin(&failure, "; there is no older checkpoint that is good");
+            die_of_plugin(&failure, "; there is no older checkpoint that is intact");
         check_same_model(model);
-        print0("taking the checkpoint of step %d\n", chosen.step);
+        print0("using the checkpoint of step %d\n", chosen.step);
     }
     take_state(text, state);
     add_model_file();
@@ -248,7 +249,7 @@ static SavedAs saved;
 static const SavedAs *next_save(void) {
     uint64_t id;
     if (run.rank == 0 && !saved.number) {
-        if (getrandom(&id, sizeof id, 0) != sizeof id) die("no random number: %s", strerror(errno));
+        if (getrandom(&id, sizeof id, 0) != sizeof id) die("cannot get a random number: %s", strerror(errno));
         snprintf(saved.run, sizeof saved.run, "%016llx", (unsigned long long)id);
         if (chosen.step >= 0 && chosen.inside) saved = chosen.saved.as;
         saved.number = checkpoints_last_number(&chosen.in);
@@ -287,7 +288,7 @@ static void end_beside(void) {
     run.saving = step;
     check_saved(zero_save_end(run.z), step);
     run.saving = beside = -1;
-    print0("the checkpoint of step %d is complete, %.2f s after its beginning\n", step, now() - began);
+    print0("the checkpoint of step %d is complete, %.2f s after it was started\n", step, now() - began);
     note_complete(step);
 }
 

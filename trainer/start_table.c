@@ -145,11 +145,11 @@ static void print_zero(const zero_job *job) {
 
 static void print_hosts(const zero_job *job) {
     if (job->open_start)
-        print0("start      without ZERO_JOB_KEY: whoever reached rank 0's port could have taken part\n");
+        print0("start      without ZERO_JOB_KEY: any process that reached rank 0's port could have joined\n");
     if (job->ranks_on_host != run.ranks)
         print0("hosts      %d of the %d ranks are on rank 0's\n", job->ranks_on_host, run.ranks);
     if (!opt.threads && job->ranks_on_host != run.ranks_on_host)
-        print0("threads    were settled for %d rank%s on a host: say it with -pg %d, or --threads\n",
+        print0("threads    were chosen for %d rank%s on a host: set -pg %d, or --threads\n",
                run.ranks_on_host, plural(run.ranks_on_host), job->ranks_on_host);
 }
 
@@ -159,8 +159,7 @@ static void print_traffic(const zero_plan *plan) {
     if (!opt.zero.debug.naive)
         print0("traffic    a rank sends %.2f MiB a step: gathers %.2f, reductions %.2f\n",
                mib(gathers + reductions), mib(gathers), mib(reductions));
-    if (run.ranks > 1 && !strcmp(opt.comm_type, "fp32"))
-        print0("wire       gradients travel to their sum as fp32\n");
+    if (run.ranks > 1 && !strcmp(opt.comm_type, "fp32")) print0("wire       gradients are sent as fp32\n");
 }
 
 // All ranks' writes together wear the disks.
@@ -170,7 +169,7 @@ static void print_files(const zero_plan *plan) {
     if (!settings_use_nvme()) return;
     double written = plan->file_written;
     zero_check(zero_sum(run.z, &written, 1));
-    print0("NVMe       %s", files.how ? files.how : "nothing of rank 0");
+    print0("NVMe       %s", files.how ? files.how : "no files of rank 0");
     if (written > 0)  // else the parameters are only read
         print0("; a rank reads %.2f MiB a step and writes %.2f, all ranks write %.2f", mib(plan->file_read),
                mib(plan->file_written), mib(written));
@@ -208,11 +207,11 @@ static void print_assumptions(const zero_plan *plan) {
         const zero_memory_line *l = &plan->lines[i];
         if (l->assumed)
             print0("  %s: %s\n", l->purpose,
-                   l->bytes ? "as configured; a run may find that there is none"
+                   l->bytes ? "as configured; a run may not get it"
                             : "not counted; a run measures it");
     }
     if (on_cuda())
-        print0("  %s: not counted; cuBLASLt and cuDNN say it when a run starts\n", SCRATCH_OF_LAYERS);
+        print0("  %s: not counted; cuBLASLt and cuDNN report it when a run starts\n", SCRATCH_OF_LAYERS);
 }
 
 static void print_activations(const GPT2 *model) {
@@ -289,8 +288,8 @@ static void print_sent(const zero_plan *plan, int inference) {
         { "step: written to NVMe", plan->file_written > 0, plan->file_written, -1 },
         { "step: copied to the host", plan->copied_down || plan->copied_up, plan->copied_down, -1 },
         { "step: copied to the device", plan->copied_down || plan->copied_up, plan->copied_up, -1 },
-        { inference ? "pass but the first: gathers" : "validation batch: gathers", 1, all->all_gather[EVAL],
-          between->all_gather[EVAL] },
+        { inference ? "passes after the first: gathers" : "validation batch: gathers", 1,
+          all->all_gather[EVAL], between->all_gather[EVAL] },
     };
     const int several_hosts = run.ranks_on_host < run.ranks;
     print0("sent by a rank                             MiB%s\n", several_hosts ? "  to other hosts" : "");

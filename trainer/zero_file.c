@@ -65,7 +65,7 @@ static void take_key(const zero_deepspeed_key *k, Refusals *list) {
         if (of_plugin)
             zero_setting_set(of_plugin, &opt.zero, k->value);
         else if (strcmp(k->value, "0"))
-            refuse(list, k, "this trainer does not do it", "");
+            refuse(list, k, "this trainer does not support it", "");
         return;
     }
     option_text(o, &opt, now, sizeof now);
@@ -73,7 +73,7 @@ static void take_key(const zero_deepspeed_key *k, Refusals *list) {
     const int same = is_number ? strtod(now, NULL) == strtod(k->value, NULL) : !strcmp(now, k->value);
     if (same) return;
     if (option_is_given(o)) {
-        snprintf(remark, sizeof remark, "option %s says %s; leave one of them out", o->name, now);
+        snprintf(remark, sizeof remark, "option %s is %s; remove one of them", o->name, now);
         refuse(list, k, remark, "");
     } else if (!option_can_be(o, k->value)) {
         snprintf(remark, sizeof remark, "option %s, which it sets, takes %g to %g", o->name, o->min, o->max);
@@ -87,7 +87,7 @@ static void take_key(const zero_deepspeed_key *k, Refusals *list) {
 static void check_wire(Refusals *list) {
     const zero_deepspeed_key *k = zero_file_key("comm.reduce_fp32");
     if (!k || sets_an_option(k) || !strcmp(k->value, "auto") || strcmp(opt.comm_type, "fp32")) return;
-    refuse(list, k, "option --comm-type says fp32; leave one of them out", "");
+    refuse(list, k, "option --comm-type is fp32; remove one of them", "");
 }
 
 void take_zero_file(void) {
@@ -137,7 +137,7 @@ void settle_file_batch(void) {
 
 void check_file_batch(int micro_batches) {
     if (opt.rows_a_step && opt.rows_a_step != opt.B * run.ranks * micro_batches)
-        die("option --zero-config %s: train_batch_size is %d rows, but -d %d makes %d; leave one of them "
+        die("option --zero-config %s: train_batch_size is %d rows, but -d %d makes %d; remove one of them "
             "out",
             opt.zero_config, opt.rows_a_step, opt.total_batch, opt.B * run.ranks * micro_batches);
 }

@@ -185,7 +185,7 @@ static int check_size(const block_reader *b, int64_t bytes) {
     struct stat st;
     if (fstat(b->fd, &st)) return zero_fail(ZERO_ERR_IO, "%s: %s", b->path, strerror(errno));
     if (S_ISREG(st.st_mode) && st.st_size == bytes) return 0;
-    return zero_fail(ZERO_ERR_IO, "%s: ends at offset %lld, and the manifest says %lld: truncated or damaged",
+    return zero_fail(ZERO_ERR_IO, "%s: ends at offset %lld, but the manifest has %lld: truncated or damaged",
                      b->path, (long long)st.st_size, (long long)bytes);
 }
 

@@ -16,7 +16,7 @@ int folder_path(char path[PATH_MAX], const char *folder, const char *name) {
 
 int folder_make(const char *folder) {
     if (!mkdir(folder, 0777) || errno == EEXIST) return 0;
-    return zero_fail(ZERO_ERR_IO, "%s: the folder cannot be made: %s", folder, strerror(errno));
+    return zero_fail(ZERO_ERR_IO, "%s: the folder cannot be created: %s", folder, strerror(errno));
 }
 
 int folder_sync(const char *folder) {

@@ -66,9 +66,8 @@ int zero_checkpoint_get(zero_checkpoint *c, zero_value what, int tensor, int lay
     const layout_place *p = layout_find(&c->layout, tensor, layer);
     if (!p) return ZERO_ERR_MISUSE;
     if (saved < 0)
-        return zero_fail(ZERO_ERR_MISUSE,
-                         "zero_checkpoint_get: a checkpoint has masters, from which parameters follow, and "
-                         "both moments");
+        return zero_fail(ZERO_ERR_MISUSE, "zero_checkpoint_get: a checkpoint has only masters, which give "
+                                          "the parameters, and both moments");
     if (offset < 0 || n < 0 || n > p->elems || offset > p->elems - n)
         return zero_fail(ZERO_ERR_MISUSE,
                          "zero_checkpoint_get: %s has %lld elements, not [%lld, %lld + %lld)",

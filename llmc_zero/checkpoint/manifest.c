@@ -148,7 +148,7 @@ static int read_open(FILE *f, const char *path, char **text, int64_t *bytes) {
     struct stat st;
     if (fstat(fileno(f), &st)) return zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode) || st.st_size > LARGEST_MANIFEST)
-        return zero_fail(ZERO_ERR_IO, "%s: not a file, or larger than %d MiB, so no manifest", path,
+        return zero_fail(ZERO_ERR_IO, "%s: not a file, or larger than %d MiB, so not a manifest", path,
                          LARGEST_MANIFEST >> 20);
     *text = malloc(st.st_size + 1);
     if (!*text)
@@ -180,8 +180,9 @@ static int check_text(manifest *m, const char *text) {
     m->digest = XXH3_64bits(text, bytes - n);
     snprintf(end, sizeof end, ",\n\"xxh3\": \"%016llx\"\n}\n", (unsigned long long)m->digest);
     if (!memcmp(text + bytes - n, end, n)) return 0;
-    return zero_fail(ZERO_ERR_IO, "%s: damaged: the checksum at offset %lld is not that of what is before it",
-                     m->path, (long long)bytes - n);
+    return zero_fail(ZERO_ERR_IO,
+                     "%s: damaged: the checksum at offset %lld does not match the text before it", m->path,
+                     (long long)bytes - n);
 }
 
 json_t *manifest_parse(const char *text, size_t bytes, json_error_t *e) {
@@ -224,7 +225,7 @@ static int get_array(const manifest *m, const json_t *from, const char *where, c
                      const json_t **array) {
     *array = json_object_get(from, key);
     if (json_is_array(*array) && json_array_size(*array) <= (size_t)most) return 0;
-    return wrong(m, where, key, "an array, and not a longer one than there can be");
+    return wrong(m, where, key, "an array of a length that can occur");
 }
 
 static int check_format(const manifest *m) {
@@ -434,7 +435,7 @@ static int count_parts(const manifest *m, const layout *l, int64_t *have) {
                 p->elems > layout_extent(l, p->unit) - p->from)
                 return zero_fail(ZERO_ERR_IO,
                                  "%s: file %s: the part of unit %d that begins at element %lld does not "
-                                 "follow the one before",
+                                 "follow the previous one",
                                  m->path, f->name, p->unit, (long long)p->from);
             have[p->unit] += p->elems;
         }

@@ -66,7 +66,8 @@ static int make_folder(const save *s, save_start *start) {
     if (s->z->net.rank) return 0;
     snprintf(start->folder, sizeof start->folder, "%s", s->folder);
     if (getrandom(&number, sizeof number, 0) != sizeof number)
-        return zero_fail(ZERO_ERR_IO, "no random number for the names of files: %s", strerror(errno));
+        return zero_fail(ZERO_ERR_IO, "cannot get a random number for the names of files: %s",
+                         strerror(errno));
     snprintf(start->number, sizeof start->number, "%016llx", (unsigned long long)number);
     return folder_make(s->folder);
 }
@@ -76,8 +77,8 @@ static int take_start(save *s, const save_start *start) {
     strcpy(s->number, start->number);
     if (strcmp(start->folder, s->folder))
         return zero_fail_rank(ZERO_ERR_ARGUMENT, n->rank, net_host(n, n->rank),
-                              " saves to %.300s and rank 0 to %.300s: all ranks name one folder", s->folder,
-                              start->folder);
+                              " saves to %.300s and rank 0 to %.300s: all ranks must use one folder",
+                              s->folder, start->folder);
     for (int r = 0; r < s->to.n_files; r++)
         snprintf(s->to.files[r].name, FILE_NAME, "rank%05d-%s" FILE_END, r, s->number);
     return folder_path(s->path, s->folder, s->to.files[n->rank].name);
@@ -335,7 +336,7 @@ int zero_save_begin(zero *z, const char *path, const char *text) {
     ZERO_TRY(pass_outside_step(z, "zero_save_begin"));
     if (!z->saving.copy)
         return zero_fail_setting(ZERO_ERR_ARGUMENT, "async_save",
-                                 " is 0, and zero_save_begin needs the memory that 1 reserves");
+                                 " is 0, but zero_save_begin needs the memory that 1 reserves");
     ZERO_TRY(zero_save_end(z));
     return begin(z, "zero_save_begin", path, text, z->saving.copy);
 }

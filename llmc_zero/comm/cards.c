@@ -72,9 +72,9 @@ static int check_sharing(const comm *c) {
         int first = first_with(c, r, ON_DEVICE);
         if (first == r || (c->cards[first].may_share && c->cards[r].may_share)) continue;
         fail_shared(c, ZERO_ERR_ARGUMENT, first, r, ON_DEVICE, "");
-        zero_failed_advice("start no more there than it has, let each see one of its own "
-                           "(CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1), or say that they share by "
-                           "comm.nccl 0: what they exchange then goes through the host's memory");
+        zero_failed_advice("start no more ranks there than it has GPUs, let each see only one "
+                           "(CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1), or let them share with comm.nccl "
+                           "0: their data then goes through host memory");
         return zero_failed_by_setting("comm.nccl");
     }
     return 0;

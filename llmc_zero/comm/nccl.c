@@ -49,7 +49,7 @@ static int reduce_in_order(nccl_state *n, comm_use use, const comm_piece *pieces
     return 0;
 }
 
-// NCCL sums, in its own order and with its own roundings: the sum overwrites this rank's part of each full.
+// NCCL sums, in its order and with its own roundings: the sum overwrites this rank's part of each full.
 static int reduce_by_nccl(nccl_state *n, comm_use use, const comm_piece *pieces, int n_pieces,
                           zero_dtype full_type, zero_dtype shard_type, int add) {
     comm *c = n->c;

@@ -15,7 +15,7 @@ int nccl_load(void) {
     if (!opened) {
         zero_fail(ZERO_ERR_COMM, LIBRARY " cannot be loaded: %s", dlerror());
         return zero_failed_advice(
-            "install NVIDIA's package libnccl2, or let LD_LIBRARY_PATH name the folder that "
+            "install NVIDIA's package libnccl2, or set LD_LIBRARY_PATH to the folder that "
             "has it");
     }
 #define FIND(name)                                                                     \

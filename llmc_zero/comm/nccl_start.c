@@ -56,14 +56,14 @@ static int look_at_self(nccl_state *n, const zero_config *config, introduction *
 // Rank r is on the GPU of a lower one. NCCL before 2.30 refuses that, and later versions do unless told to
 // share.
 static int refuse_sharing(const nccl_state *n, int first, int r) {
-    char version[32], tail[96], most[64] = "give each a GPU of its own";
+    char version[32], tail[96], most[64] = "give each rank a separate GPU";
     int old = n->version < MULTI_RANK_VERSION, room = cards_room(n->c, r);
     version_name(version, n->version);
     if (room) snprintf(most, sizeof most, "start at most %d rank%s there", room, room == 1 ? "" : "s");
     snprintf(tail, sizeof tail, ", and NCCL %s %s", version,
              old ? "needs one for each" : "was not told to share it");
     cards_fail(n->c, first, r, tail);
-    zero_failed_advice("%s, or let the bytes go through the host (comm.nccl 0), or %s", most,
+    zero_failed_advice("%s, or send the data through the host (comm.nccl 0), or %s", most,
                        old ? "use NCCL 2.30 or newer, with NCCL_MULTI_RANK_GPU_ENABLE=1"
                            : "set NCCL_MULTI_RANK_GPU_ENABLE=1");
     return zero_failed_by_setting("comm.nccl");

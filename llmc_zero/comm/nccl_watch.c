@@ -98,7 +98,7 @@ int nccl_fail(nccl_state *n, const collective *w, const char *what, const char *
     snprintf(text, room, "rank %d on %s: %s%s", ranks->rank, net_host(ranks, ranks->rank), about, what);
     n->unit = w && w->use.units ? w->use.unit : -1;
     n->names_at = strlen(text);
-    if (*said) snprintf(text + n->names_at, room - n->names_at, "; NCCL says: %.400s", said);
+    if (*said) snprintf(text + n->names_at, room - n->names_at, "; NCCL reports: %.400s", said);
     n->failed = 1;
     nccl_abort(n);
     size_t used = strlen(text);
@@ -247,7 +247,7 @@ static int look(nccl_state *n) {
         if (!rc) rc = state;
         if (!rc || rc == ncclInProgress) continue;
         n->cause = cause_of(rc);
-        return fail_in_nccl(n, l, oldest(n), "another rank, or the way to it, failed", rc);
+        return fail_in_nccl(n, l, oldest(n), "another rank, or the connection to it, failed", rc);
     }
     return 0;
 }
@@ -256,8 +256,7 @@ static void *watch(void *state) {
     nccl_state *n = state;
     int stop = n->c->device->f->enter(n->c->device);
     pthread_mutex_lock(&n->lock);
-    if (stop)
-        nccl_fail(n, NULL, "the thread that watches over NCCL cannot use the device: ", zero_last_error());
+    if (stop) nccl_fail(n, NULL, "the watchdog thread of NCCL cannot use the device: ", zero_last_error());
     pthread_mutex_unlock(&n->lock);
     while (!stop) {
         clock_nap(LOOK_MS * 1e-3);
@@ -270,7 +269,7 @@ static void *watch(void *state) {
 
 int nccl_watch(nccl_state *n) {
     int rc = pthread_create(&n->watchdog, NULL, watch, n);
-    if (rc) return zero_fail(ZERO_ERR_COMM, "no thread can be started to watch over NCCL: %s", strerror(rc));
+    if (rc) return zero_fail(ZERO_ERR_COMM, "the watchdog thread of NCCL does not start: %s", strerror(rc));
     n->watching = 1;
     return 0;
 }

@@ -117,7 +117,7 @@ device device_host = { .f = &cpu_functions, .number = -1, .name = "cpu" };
 
 #ifndef ZERO_HAVE_CUDA
 int device_cuda_open(device *d, const zero_config *config, int node_rank) {
-    return zero_fail(ZERO_ERR_DEVICE, "the plugin was built without CUDA: build it where nvcc is found");
+    return zero_fail(ZERO_ERR_DEVICE, "the plugin was built without CUDA: rebuild it with nvcc");
 }
 void device_cuda_close(device *d) { (void)d; }
 int device_cuda_count(void) { return device_cuda_open(NULL, NULL, 0); }

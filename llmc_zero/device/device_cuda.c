@@ -160,12 +160,12 @@ int device_cuda_count(void) {
     if (rc == cudaErrorNoDevice || (rc == cudaSuccess && !n))
         return zero_fail(ZERO_ERR_DEVICE, "there is no CUDA device on this machine");
     if (rc == cudaErrorInsufficientDriver)
-        return zero_fail(ZERO_ERR_DEVICE,
-                         cudaDriverGetVersion(&driver) == cudaSuccess && driver
-                             ? "the NVIDIA driver is too old: it takes programs of "
-                               "CUDA %d.%d at most; install a newer one"
-                             : "no NVIDIA driver is loaded on this machine",
-                         driver / 1000, driver % 1000 / 10);
+        return zero_fail(
+            ZERO_ERR_DEVICE,
+            cudaDriverGetVersion(&driver) == cudaSuccess && driver
+                ? "the NVIDIA driver is too old: it supports at most CUDA %d.%d; install a newer one"
+                : "no NVIDIA driver is loaded on this machine",
+            driver / 1000, driver % 1000 / 10);
     ZERO_TRY(result_of(rc, "cudaGetDeviceCount"));
     for (int i = 0; i < n; i++) {
         CUDA_TRY(cudaGetDeviceProperties(&p, i));
@@ -173,8 +173,8 @@ int device_cuda_count(void) {
     }
     if (usable == n) return n;
     return zero_fail(ZERO_ERR_DEVICE,
-                     "%s has compute capability %d.%d, and %d.0 or newer is needed; CUDA_VISIBLE_DEVICES can "
-                     "leave a device out",
+                     "%s has compute capability %d.%d, but %d.0 or newer is needed; CUDA_VISIBLE_DEVICES can "
+                     "exclude a device",
                      p.name, p.major, p.minor, LEAST_MAJOR);
 }
 

@@ -34,7 +34,7 @@ static int machine_room(host_room *room, int ranks, const char *root) {
     unsigned long long kib;
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
     if (!number_in(path, "MemAvailable:", &kib))
-        return zero_fail(ZERO_ERR_IO, "/proc/meminfo does not say how much memory is available");
+        return zero_fail(ZERO_ERR_IO, "/proc/meminfo does not report the available memory");
     snprintf(sentence, sizeof sentence, "the machine has %.1f MiB available for %d rank%s", mib(kib * 1024.0),
              ranks, ranks == 1 ? "" : "s");
     lower(room, kib * 1024 / ranks, sentence);
@@ -160,7 +160,7 @@ static void process_room(host_room *room, int resource, const char *name, const 
     unsigned long long kib;
     snprintf(path, sizeof path, "%s/proc/self/status", root);
     if (getrlimit(resource, &limit) || limit.rlim_cur == RLIM_INFINITY || !number_in(path, key, &kib)) return;
-    snprintf(sentence, sizeof sentence, "%s is %.1f MiB, of which this rank has taken %.1f", name,
+    snprintf(sentence, sizeof sentence, "%s is %.1f MiB, of which this rank uses %.1f", name,
              mib(limit.rlim_cur), mib(kib * 1024.0));
     lower(room, kib * 1024 < limit.rlim_cur ? limit.rlim_cur - kib * 1024 : 0, sentence);
 }

@@ -13,7 +13,7 @@ static const double most_left_s = 1e7;      // the most that a rank may claim to
 
 int secret_draw(void *bytes, size_t n) {
     if (sodium_init() < 0)
-        return zero_fail(ZERO_ERR_COMM, "libsodium does not start, so no rank can be known");
+        return zero_fail(ZERO_ERR_COMM, "libsodium does not start, so ranks cannot authenticate");
     randombytes_buf(bytes, n);
     return 0;
 }

@@ -42,9 +42,9 @@ static int fail_lost(const net *n, int r, const char *tail) {
         return zero_fail_rank(ZERO_ERR_COMM, r, NULL, " ended the job: %s", n->ended.words);
     int error = n->peers[r].error, is_end = !error || error == ECONNRESET || error == EPIPE;
     const char *why = is_end ? "its connection ended" : strerror(error);
-    if (error == ETIMEDOUT) why = "nothing came from its host any more";
-    if (error == EBADMSG) why = "it has sent what no rank sends,";
-    if (error == ESHUTDOWN) why = "it has ended in order, but all ranks must make the same calls,";
+    if (error == ETIMEDOUT) why = "its host stopped responding";
+    if (error == EBADMSG) why = "it sent an invalid message,";
+    if (error == ESHUTDOWN) why = "it ended normally, but all ranks must make the same calls,";
     return zero_fail_rank(ZERO_ERR_COMM, r, net_host(n, r), " is gone: %s%s", why, tail);
 }
 

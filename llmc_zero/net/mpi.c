@@ -194,7 +194,7 @@ static int meet_within(double limit, net *n, zero_launch launched) {
     net_machine(host);
     return zero_fail_rank(
         ZERO_ERR_COMM, launched.rank, host,
-        " waited %.3g s for MPI to start %d ranks: one of them has not come, is stuck, or gone", limit,
+        " waited %.3g s for MPI to start %d ranks: one of them has not started, is stuck, or gone", limit,
         launched.ranks);
 }
 

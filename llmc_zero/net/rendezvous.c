@@ -100,13 +100,13 @@ static void call_lower(meeting *m, int r) {
              other->host, net_text(&other->at, text), strerror(-rc));
 }
 
-// Returns why what answers at rank 0's address cannot be rank 0 of this job; NULL: it can.
+// Returns why the process at rank 0's address cannot be rank 0 of this job; NULL: it can.
 static const char *why_not_0(int error) {
     if (error == -EPROTO) return "is another program, not rank 0 of this one: give another port";
     if (error == -EPROTONOSUPPORT) return "is of another version: install the same llmc_zero on all hosts";
     if (error == -EACCES)
         return "has another key than this rank, or belongs to another job: give all ranks of a job the same "
-               "ZERO_JOB_KEY, or none, and each job a port or a file of its own";
+               "ZERO_JOB_KEY, or none, and each job a separate port or file";
     return NULL;
 }
 
@@ -120,9 +120,9 @@ static void lose(meeting *m, int r, int error) {
     if (r && !is_met && !is_wrong && clock_now() < m->meet_by) return call_lower(m, r);
     if (m->seats[0].pid)
         FAIL(m, "%s has ended while the ranks were connecting (%s)", name_of(&m->seats[r], name),
-             is_wrong ? "it sent what no rank sends" : strerror(-error));
+             is_wrong ? "it sent an invalid message" : strerror(-error));
     snprintf(m->why, sizeof m->why,
-             why ? "what answers there %s" : "it takes connections but does not answer: %s",
+             why ? "the process there %s" : "it takes connections but does not answer: %s",
              why ? why : strerror(-error));
     if (why && m->s->server) FAIL(m, "rank %d cannot join rank 0 at %s: %s", m->s->rank, m->where, m->why);
 }
@@ -146,11 +146,11 @@ static void check_hello(meeting *m, const seat *h) {
              "same number",
              who, h->ranks, me->rank, me->host, me->pid, me->ranks);
     else if (!is_rank)
-        FAIL(m, "host %s pid %d says that it is rank %d: the ranks are 0 to %d", h->host, h->pid, h->rank,
+        FAIL(m, "host %s pid %d claims to be rank %d: the ranks are 0 to %d", h->host, h->pid, h->rank,
              me->ranks - 1);
     else if (h->rank <= me->rank || m->contacts[h->rank].fd >= 0)
-        FAIL(m, "two processes say that they are rank %d: host %s pid %d and host %s pid %d", h->rank,
-             other->host, other->pid, h->host, h->pid);
+        FAIL(m, "two processes claim to be rank %d: host %s pid %d and host %s pid %d", h->rank, other->host,
+             other->pid, h->host, h->pid);
 }
 
 // A rank that arrives after the startup has failed gets the failure now, since no rank would answer
@@ -296,7 +296,8 @@ static void tell_all(meeting *m, int kind) {
         if (c->fd < 0 || (kind == HELLO && m->rc)) continue;
         int rc = kind == HELLO ? say_hello(m, c, 0, m->s->ranks)
                                : contact_report(c, m->rc ? zero_last_error() : "");
-        if (rc) FAIL(m, "%s does not take what rank 0 says: %s", name_of(&m->seats[r], name), strerror(-rc));
+        if (rc)
+            FAIL(m, "%s does not accept rank 0's messages: %s", name_of(&m->seats[r], name), strerror(-rc));
     }
 }
 
@@ -320,7 +321,7 @@ static void publish(meeting *m) {
 
 // Describes those that did not know the secret, for the sentence about missing ranks.
 static const char *refusals(const party *p, char text[NAME]) {
-    snprintf(text, NAME, "; %d that came did not know the key of the job, the last from %s", p->refused,
+    snprintf(text, NAME, "; %d connections did not know the key of the job, the last from %s", p->refused,
              p->last);
     return p->refused ? text : "";
 }
@@ -344,8 +345,8 @@ static void be_rank_0(meeting *m) {
     tell_all(m, HELLO);
     if (!m->rc && wait_for(m, not_reported, &until))
         FAIL(m,
-             "%s: no word of being connected to the others within %.3g s, though all %d ranks were there: "
-             "stopped, or a host without answer",
+             "%s did not report its connections within %.3g s, though all %d ranks had arrived: stopped, or "
+             "its host does not answer",
              absent_ranks(m, not_reported, list), s->timeout_s, s->ranks);
     tell_all(m, REPORT);
     if (m->rc) wait_for(m, not_here, &late);
@@ -427,8 +428,8 @@ static void not_found(meeting *m) {
         FAIL(m, "rank %d cannot use start.file %s within %.3g s: %s", s->rank, m->file, s->timeout_s, m->why);
     else
         FAIL(m,
-             "rank %d: start.file %s is stale: rank 0 on host %s (pid %d) wrote it %.0f s ago and does not "
-             "answer any more (%s): remove the file, and see why rank 0 of this run wrote no other",
+             "rank %d: start.file %s is stale: rank 0 on host %s (pid %d) wrote it %.0f s ago and no longer "
+             "answers (%s): remove the file, and check why rank 0 of this run wrote no other",
              s->rank, m->file, c->host, c->pid, clock_of(CLOCK_REALTIME) - c->written, m->why);
 }
 
@@ -454,18 +455,17 @@ static void be_another(meeting *m) {
     find_rank_0(m);
     double until = m->deadline + GRACE_S;
     if (!m->rc && wait_for(m, not_here, &until))
-        FAIL(m, "rank %d: rank 0 at %s has not let the ranks begin within %.3g s", me, m->where,
-             m->s->timeout_s);
+        FAIL(m, "rank %d: rank 0 at %s did not start the ranks within %.3g s", me, m->where, m->s->timeout_s);
     if (m->rc) return;
     m->meet_by = clock_now() + m->seats[0].left_s;
     until = m->meet_by + GRACE_S + 1;
     for (int r = 1; r < me && !m->rc; r++) call_lower(m, r);
     if (!m->rc && wait_for(m, not_met, &m->meet_by))
-        FAIL(m, "rank %d waited in vain for %s to connect: stopped, or a host without answer", me,
+        FAIL(m, "rank %d waited in vain for %s to connect: stopped, or its host does not answer", me,
              absent_ranks(m, not_met, list));
     if (m->contacts[0].fd >= 0 && !m->told) contact_report(&m->contacts[0], m->rc ? zero_last_error() : "");
     if (wait_for(m, not_reported, &until))
-        FAIL(m, "rank %d: rank 0 at %s does not say whether all are connected", me, m->where);
+        FAIL(m, "rank %d: rank 0 at %s does not report whether all ranks are connected", me, m->where);
 }
 
 // -------- all ranks
@@ -501,11 +501,11 @@ static int check_settings(meeting *m) {
             "needed: one of the two",
             s->ranks);
     if (s->file && strlen(s->file) > PATH_MAX - 64)
-        return zero_refuse("start.file", " %.60s...: too long a name", s->file);
+        return zero_refuse("start.file", " %.60s...: the name is too long", s->file);
     if (s->key && strlen(s->key) < SECRET_LEAST)
         return zero_fail(ZERO_ERR_ARGUMENT,
-                         "ZERO_JOB_KEY has %zu characters, which can be guessed: give it %d or more, as "
-                         "openssl rand -hex 16 prints them",
+                         "ZERO_JOB_KEY has %zu characters, which is easy to guess: use at least %d, for "
+                         "example from openssl rand -hex 16",
                          strlen(s->key), SECRET_LEAST);
     if (!(s->timeout_s > 0)) return zero_refuse("comm.timeout_s", " %g: above 0", s->timeout_s);
     return s->ranks > 1 && s->server ? net_split(s->server, m->host, &m->port) : 0;

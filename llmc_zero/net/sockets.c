@@ -32,10 +32,11 @@ int net_split(const char *text, char host[NET_HOST], int *port) {
     int used = 0, found = sscanf(text, *text == '[' ? "[%255[^]]]%n:%ld%n" : "%255[^:]%n:%ld%n", host, &used,
                                  &number, &used);
     if (found < 1 || text[used] || number < 1 || number > 65535)
-        return zero_fail(ZERO_ERR_ARGUMENT,
-                         "\"%s\" is no address of rank 0: it must be host:port, or [address]:port with IPv6; "
-                         "ports are 1 to 65535, %d where none is given",
-                         text, NET_PORT);
+        return zero_fail(
+            ZERO_ERR_ARGUMENT,
+            "\"%s\" is not an address of rank 0: it must be host:port, or [address]:port with IPv6; "
+            "ports are 1 to 65535, by default %d",
+            text, NET_PORT);
     *port = (int)number;
     return 0;
 }

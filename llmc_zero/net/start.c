@@ -40,7 +40,7 @@ static int number(const char *name, int least, int *n) {
     char *end;
     long l = strtol(value(name), &end, 10);
     if (*end || l < least || l > INT_MAX)
-        return zero_fail(ZERO_ERR_ARGUMENT, "%s=%s is not a number from %d on", name, value(name), least);
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s=%s is not a number of at least %d", name, value(name), least);
     *n = (int)l;
     return 0;
 }
@@ -55,7 +55,7 @@ static int numbers(const char *rank_name, const char *ranks_name, int *rank, int
     ZERO_TRY(number(rank_name, 0, rank));
     ZERO_TRY(number(ranks_name, 1, ranks));
     if (*rank < *ranks) return 0;
-    return zero_fail(ZERO_ERR_ARGUMENT, "%s=%d and %s=%d: of %d ranks the last is %d", rank_name, *rank,
+    return zero_fail(ZERO_ERR_ARGUMENT, "%s=%d and %s=%d: with %d ranks the last one is %d", rank_name, *rank,
                      ranks_name, *ranks, *ranks, *ranks - 1);
 }
 
@@ -226,7 +226,7 @@ static int connect_by_tcp(net *n, const zero_config *config, int by_file) {
                               .file = by_file ? start->file : NULL,
                               .key = key && *key ? key : NULL };
     if (by_file && !s.file)
-        return zero_refuse("start.file", ", a path that all ranks see, is missing for the start by a file");
+        return zero_refuse("start.file", ", a path visible to all ranks, is missing for the start by a file");
     int known = s.rank < 0 ? launched_read(&s) : 1;
     if (known < 0) return known;
     if (!known)
@@ -262,7 +262,7 @@ int net_start(net *n, const zero_config *config) {
     if (method != ZERO_START_AUTO) return connect_by_tcp(n, config, method == ZERO_START_FILE);
     if (start->ranks > 1)
         return zero_refuse("start.ranks start.server start.file",
-                           " %d, but nothing says how they find each other: there is no launcher, no "
+                           " %d, but nothing defines how they find each other: there is no launcher, no "
                            "start.server, no start.file",
                            start->ranks);
     return 0;

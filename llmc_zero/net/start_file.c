@@ -58,7 +58,7 @@ static int open_card(const char *path, int flags, card *c) {
 
 const char *card_fault(int error) {
     if (error == EBADMSG) return "it is not a start file";
-    if (error == EPERM) return "it is another user's, or other users may read or write it";
+    if (error == EPERM) return "it belongs to another user, or other users may read or write it";
     return strerror(error);
 }
 
@@ -98,13 +98,11 @@ int card_write(const char *path, card *c) {
     ZERO_TRY(secret_draw(&c->key, sizeof c->key));
     int error = put_card(path, c), is_other = error == EBADMSG;
     if (!error) return 0;
-    return zero_fail_setting(ZERO_ERR_IO, "start.file",
-                             is_other
-                                 ? " %s: something is there that is not a start file, and stays as it is: "
-                                   "name a file that does not exist"
-                                 : " %s: rank 0 cannot write it: %s: name one in a folder that all hosts "
-                                   "see and may write",
-                             path, card_fault(error));
+    return zero_fail_setting(
+        ZERO_ERR_IO, "start.file",
+        is_other ? " %s: exists, is not a start file, and stays unchanged: name a file that does not exist"
+                 : " %s: rank 0 cannot write it: %s: name one in a folder that all hosts can see and write",
+        path, card_fault(error));
 }
 
 void card_remove(const char *path, const card *c) {

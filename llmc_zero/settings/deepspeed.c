@@ -113,7 +113,7 @@ static int has_no_row(reader *r, const json_t *block, const char *table, const c
         key_refuse(r, NULL, NULL, "unknown key; %s%s", *nearest ? "the nearest known one is " : "remove it",
                    nearest);
     } else if (json_object_get(block, prefixed)) {
-        key_refuse(r, NULL, NULL, "stands here as %s too; keep one of them", prefixed);
+        key_refuse(r, NULL, NULL, "is also here as %s; keep one of them", prefixed);
     } else {
         return 0;
     }
@@ -124,7 +124,7 @@ static int has_no_row(reader *r, const json_t *block, const char *table, const c
 // top level. Returns 1 if both are there.
 static int stands_twice(reader *r, const key_row *w) {
     if (!w->only || !json_object_get(r->root, w->only)) return 0;
-    key_refuse(r, NULL, NULL, "stands at the top level as %s too; keep that one", w->only);
+    key_refuse(r, NULL, NULL, "is also at the top level as %s; keep that one", w->only);
     return 1;
 }
 
@@ -184,7 +184,7 @@ static void judge_stage(reader *r) {
                  "needs stage 1, 2 or 3, and DeepSpeed ignores it at stage 0; remove it or set the stage");
     } else if (c->offload.optimizer == ZERO_NVME && c->stage < 3) {
         snprintf(states->remark, sizeof states->remark,
-                 "on NVMe as asked; DeepSpeed keeps it in host memory below stage 3");
+                 "on NVMe as requested; DeepSpeed keeps it in host memory below stage 3");
     }
 }
 
@@ -243,11 +243,10 @@ static void judge_wire(reader *r) {
     snprintf(wanted, sizeof wanted, "%.7s", wire->value);
     if (!strcasecmp(wanted, own)) return;
     refuse_later(wire, "comm.reduce_fp32");
-    snprintf(
-        wire->remark, sizeof wire->remark,
-        "with this stage, type and number of micro-batches gradients travel as %s, and %s would round them "
-        "before they are added up; remove it or write \"%s\"",
-        own, wanted, own);
+    snprintf(wire->remark, sizeof wire->remark,
+             "with this stage, type and number of micro-batches gradients are sent as %s, and %s would round "
+             "them before they are summed; remove it or write \"%s\"",
+             own, wanted, own);
 }
 
 // -------- the list of what is refused
@@ -311,7 +310,7 @@ static void refuse_trainers_keys(zero_deepspeed *said) {
         if (k->fate != ZERO_KEY_HONOURED || strncmp(k->setting, "trainer.", 8) || !strcmp(k->value, "auto"))
             continue;
         k->fate = ZERO_KEY_REFUSED;
-        strcpy(k->remark, "the trainer sets this by its own options; remove it or write \"auto\"");
+        strcpy(k->remark, "the trainer sets this with its options; remove it or write \"auto\"");
     }
 }
 

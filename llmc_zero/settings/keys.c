@@ -61,7 +61,7 @@ static void set_stage(reader *r, const json_t *v, double x) {
     (void)v;
     if (r->env_stage >= 0 && x != r->env_stage) {
         key_refuse(r, NULL, "stage",
-                   "stage %d, but the environment says ZERO_STAGE=%d; make them equal or drop one of them",
+                   "stage %d, but the environment has ZERO_STAGE=%d; make them equal or drop one of them",
                    (int)x, r->env_stage);
         return;
     }
@@ -94,7 +94,7 @@ static void set_wire(reader *r, const json_t *v, double x) {
     (void)x;
     if (!json_equals(v, "\"fp32\"|\"bf16\"|\"fp16\"")) {
         key_refuse(r, v, "comm.reduce_fp32",
-                   "gradients travel as fp32, bf16 or fp16; remove it or write \"fp32\"");
+                   "gradients are sent as fp32, bf16 or fp16; remove it or write \"fp32\"");
         return;
     }
     r->config.comm.reduce_fp32 = json_equals(v, "\"fp32\"");
@@ -111,7 +111,7 @@ static void set_bucket(reader *r, const json_t *v, double x) {
 static void set_prefetch(reader *r, const json_t *v, double x) {
     (void)v;
     key_sets(r, "prefetch", x && r->config.prefetch > 1 ? r->config.prefetch : x != 0,
-             x ? "units, which the plugin counts in place of elements" : "");
+             x ? "in units; the plugin does not count elements" : "");
 }
 
 static void set_betas(reader *r, const json_t *v, double x) {
@@ -136,7 +136,7 @@ static void set_cpu_offload(reader *r, const json_t *v, double x) {
     char remark[64];
     snprintf(remark, sizeof remark, "the old name of %s.device", block);
     if (newer && !json_is_null(newer))
-        key_refuse(r, v, NULL, "is the old name of %s, which stands here too; remove this one", block);
+        key_refuse(r, v, NULL, "is the old name of %s, which is also here; remove this one", block);
     else
         key_sets(r, of_params ? "offload.params" : "offload.optimizer", x ? ZERO_HOST : ZERO_DEVICE, remark);
 }
@@ -145,7 +145,7 @@ static void set_folder(reader *r, const json_t *v, double x) {
     zero_deepspeed_key **folder = strstr(r->path, ".offload_param.") ? &r->params_folder : &r->states_folder;
     (void)x;
     if (!json_is_string(v) || !json_string_length(v))
-        key_refuse(r, v, "offload.nvme", "must be a folder on a disk, or several with commas between them");
+        key_refuse(r, v, "offload.nvme", "must be a folder on a disk, or several separated by commas");
     else if (json_string_length(v) >= ZERO_DEEPSPEED_VALUE)
         key_refuse(r, v, "offload.nvme", "a name of more than %d bytes", ZERO_DEEPSPEED_VALUE - 1);
     else
@@ -158,7 +158,7 @@ static void set_sub_group(reader *r, const json_t *v, double x) {
     if (x >= 1e9) {
         char remark[160];
         snprintf(remark, sizeof remark,
-                 "no limit for DeepSpeed either; sub-groups of %lld elements overlap with less memory",
+                 "also no limit in DeepSpeed; sub-groups of %lld elements overlap with less memory",
                  (long long)r->config.offload.sub_group_size);
         key_note(r, ZERO_KEY_NO_EFFECT, v, remark);
         return;
@@ -176,19 +176,19 @@ static void set_block_bytes(reader *r, const json_t *v, double x) {
     (void)v;
     if (bytes < LEAST_BLOCK) bytes = LEAST_BLOCK;
     if (bytes != (int64_t)x)
-        snprintf(remark, sizeof remark, "in place of %.15g: at least 524288, a multiple of 4096", x);
+        snprintf(remark, sizeof remark, "instead of %.15g: at least 524288, a multiple of 4096", x);
     key_sets(r, "offload.nvme_block_bytes", (double)bytes, remark);
 }
 
 // DeepSpeed reads intra_op_parallelism; its documentation says thread_count, ds_nvme_tune num_threads.
 static void set_threads(reader *r, const json_t *v, double x) {
     const char *remark = strstr(r->path, "intra_op_parallelism")
-                             ? "used where the kernel has no io_uring"
-                             : "intra_op_parallelism, by a name that DeepSpeed itself does not read; used "
-                               "where the kernel has no io_uring";
+                             ? "used if the kernel has no io_uring"
+                             : "another name of intra_op_parallelism, which DeepSpeed itself does not read; "
+                               "used if the kernel has no io_uring";
     const zero_deepspeed_key *other = key_that_sets(r, "offload.nvme_threads");
     if (other && r->config.offload.nvme_threads != (int)x)
-        key_refuse(r, v, "offload.nvme_threads", "is %s by another name, which says %d; keep one of them",
+        key_refuse(r, v, "offload.nvme_threads", "is another name of %s, which is %d; keep one of them",
                    other->key, r->config.offload.nvme_threads);
     else
         key_sets(r, "offload.nvme_threads", x, remark);
@@ -220,12 +220,12 @@ static const key_row rows[] = {
     // ---- done as asked
     { ZERO, "stage", BY_SETTING, .set = set_stage, .setting = "stage" },
     { ZERO, "reduce_bucket_size", BY_SETTING, .set = set_bucket, .setting = "reduce_bucket_size",
-      .automatic = "the largest unit, where Hugging Face takes the hidden size squared" },
+      .automatic = "the largest unit; Hugging Face takes the hidden size squared" },
     { ZERO, "stage3_prefetch_bucket_size", COUNT, .max = NO_LIMIT, .set = set_prefetch,
       .setting = "prefetch" },
     { "bf16", "enabled", BOOL, .set = set_bf16, .setting = "numbers.dtype" },
     { "bf16", "check_grad_overflow", .only = "true",
-      .why = "infinities are looked for at every stage, where DeepSpeed looks at stages 1 and 2 only" },
+      .why = "infinities are checked at every stage; DeepSpeed checks only stages 1 and 2" },
     { "fp16", "enabled", BOOL, .set = set_fp16, .setting = "numbers.dtype" },
     { "", "communication_data_type", ANY, .set = set_wire, .setting = "comm.reduce_fp32" },
 
@@ -233,7 +233,7 @@ static const key_row rows[] = {
     { PARAM, "nvme_path", ANY, .set = set_folder, .setting = "offload.nvme" },
     { OPTIMIZER, "nvme_path", ANY, .set = set_folder, .setting = "offload.nvme" },
     { OPTIMIZER, "ratio", BY_SETTING, .setting = "offload.optimizer_ratio",
-      .why = "exactly this part; DeepSpeed rounds it to whole sub-groups" },
+      .why = "applied exactly; DeepSpeed rounds it to whole sub-groups" },
     { ZERO, "cpu_offload cpu_offload_param cpu_offload_params", BOOL, .set = set_cpu_offload,
       .setting = "offload.optimizer offload.params" },
     { ZERO, "sub_group_size", COUNT, .min = 65536, .max = NO_LIMIT, .set = set_sub_group,
@@ -251,21 +251,21 @@ static const key_row rows[] = {
     { "optimizer.params", "eps", REAL, .max = 1, .setting = "trainer.eps" },
     { "optimizer.params", "betas", ANY, .set = set_betas, .setting = "trainer.beta1 trainer.beta2" },
     { "optimizer.params", "weight_decay", REAL, .max = NO_LIMIT, .setting = "trainer.weight_decay",
-      .why = "of the tensors whose table says so; DeepSpeed decays every parameter" },
+      .why = "for the tensors marked in the table; DeepSpeed decays every parameter" },
     { CHECKPOINTING, "cpu_checkpointing", BOOL, .setting = "trainer.offload_activations" },
     { "optimizer.params", "max_grad_norm", .setting = "trainer.grad_clip",
       .why = "gradient_clipping does this, and DeepSpeed refuses it too" },
     { "", "scheduler", .setting = "trainer.schedule",
-      .why = "the trainer has its own schedules, with another warm-up; remove it" },
+      .why = "the trainer has other schedules, with another warm-up; remove it" },
     { "", "dataloader_drop_last", .only = "false", .why = "the trainer decides this" },
 
     // ---- The plugin does this anyway; another value is refused.
     { "", "managed_gradient_accumulation", .only = "true", .why = NOT_BUILT },
     { "", "prescale_gradients", .only = "false", .why = "gradients are divided once, after the sum" },
     { "", "gradient_predivide_factor", .only = "1", .why = "gradients are divided once, after the sum" },
-    { "", "gradient_allreduce_op", .only = "\"mean\"", .why = "the plugin takes the mean over the ranks" },
+    { "", "gradient_allreduce_op", .only = "\"mean\"", .why = "the plugin averages over the ranks" },
     { "data_types", "grad_accum_dtype", .only = "\"fp32\"", .why = "micro-batches are summed in fp32" },
-    { "data_types", "param_dtype buffer_dtype", .why = "bf16.enabled says the type; remove it",
+    { "data_types", "param_dtype buffer_dtype", .why = "bf16.enabled sets the type; remove it",
       .setting = "numbers.dtype" },
     { "fp16", "auto_cast fp16_master_weights_and_grads", .only = "false", .why = NOT_BUILT },
     { "bf16", "bf16_master_weights_and_grads", .only = "false", .why = NOT_BUILT,
@@ -279,8 +279,8 @@ static const key_row rows[] = {
     { ZERO, "contiguous_gradients reduce_scatter load_from_fp32_weights ignore_unused_parameters",
       .only = "true", .why = "the plugin always does it" },
     { ZERO, "stage3_module_granularity_threshold", .only = "0",
-      .why = "the trainer's table says what is gathered together" },
-    { ZERO, "leaf_module", .why = "the trainer's table says what is gathered together; remove it" },
+      .why = "the trainer's table defines what is gathered together" },
+    { ZERO, "leaf_module", .why = "the trainer's table defines what is gathered together; remove it" },
 
     // ---- Without effect here: the plugin does it anyway, or DeepSpeed chooses between its own ways to the
     // same numbers, or it concerns what does not exist here.
@@ -291,10 +291,10 @@ static const key_row rows[] = {
     { OPTIMIZER, "buffer_count buffer_size", ANY,
       .why = "buffers are computed; the memory table shows them" },
     { OPTIMIZER, "pipeline_read pipeline_write", BOOL,
-      .why = "reads and writes always run beside the update" },
-    { OPTIMIZER, "fast_init", BOOL, .why = "initial values go to their place as they are set" },
+      .why = "reads and writes always overlap with the update" },
+    { OPTIMIZER, "fast_init", BOOL, .why = "initial values are written directly to their place" },
     { OPTIMIZER, "super_offload", BOOL, .why = "the update always begins as early as clipping allows" },
-    { OPTIMIZER, "cpuadam_cores_perc", ANY, .why = "the update has all threads of the rank" },
+    { OPTIMIZER, "cpuadam_cores_perc", ANY, .why = "the update uses all threads of the rank" },
     { "aio", "single_submit overlap_events", BOOL, .why = "the queue is always kept full" },
     { "aio", "use_gds", .only = "false", .why = "GPUDirect Storage is not built" },
     { ZERO, "stage3_param_persistence_threshold", COUNT, .max = NO_LIMIT,
@@ -302,27 +302,26 @@ static const key_row rows[] = {
     { ZERO, "stage3_model_persistence_threshold", ANY, .why = "no parameter stays resident" },
     { ZERO, "stage3_max_reuse_distance", COUNT, .max = NO_LIMIT, .why = "a unit is released after each use" },
     { ZERO, "stage3_max_live_parameters", COUNT, .max = NO_LIMIT,
-      .why = "units limit what is gathered: those open, and the prefetched ones" },
+      .why = "gathers are limited by units: the open and the prefetched ones" },
     { ZERO, "allgather_bucket_size", COUNT, .max = NO_LIMIT,
-      .why = "a gather is of a unit; new PyTorch "
-             "makes DeepSpeed ignore it too" },
+      .why = "gathers are per unit; with new PyTorch DeepSpeed ignores it too" },
     { ZERO, "allgather_partitions", BOOL, .why = "DeepSpeed does not read it either" },
     { "", "disable_allgather", BOOL, .why = "DeepSpeed does not read it either" },
-    { "", "allgather_size", ANY, .why = "a gather is of a unit" },
+    { "", "allgather_size", ANY, .why = "gathers are per unit" },
     { ZERO, "use_multi_rank_bucket_allreduce round_robin_gradients", BOOL,
       .why = "every rank has its part of every bucket" },
     { ZERO, "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save", BOOL,
       .why = "a saved model is always whole, and gathered unit by unit" },
     { ZERO, "memory_efficient_linear override_module_apply", BOOL, .why = "concerns PyTorch" },
     { ZERO, "enable_sanity_checks", BOOL, .why = "the order of hooks is always checked" },
-    { ZERO, "log_trace_cache_warnings", BOOL, .why = "a changed order is learnt anew" },
+    { ZERO, "log_trace_cache_warnings", BOOL, .why = "a changed order is recorded again" },
     { ZERO, "save_muon_momentum_buffer_in_memory", BOOL, .why = "the update is AdamW" },
     { ZERO, "legacy_stage1", .only = "false", .why = "DeepSpeed refuses it too" },
     { "", "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer", BOOL, .why = "the update is AdamW" },
     { "optimizer.params", "torch_adam", BOOL, .why = "there is one AdamW" },
     { "", "steps_per_print", ANY, .why = "the trainer decides what it prints" },
     { "", "log_level", ANY, .why = "the plugin never prints" },
-    { "", "vocabulary_size", ANY, .why = "only a warning of DeepSpeed's depends on it" },
+    { "", "vocabulary_size", ANY, .why = "it affects only a warning of DeepSpeed" },
     { "", "seq_parallel_communication_data_type", ANY, .why = "there is no sequence parallelism" },
     { "", "memory_breakdown", BOOL, .why = "the memory table at the start has it" },
     { "", "dump_state", BOOL, .why = "the start shows the settings" },

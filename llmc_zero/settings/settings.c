@@ -148,14 +148,14 @@ static int check_tiers(const zero_config *c) {
                            ": gradients are whole on every device at stage %d; use stage 2 or 3", c->stage);
     if (o->gradients > o->optimizer)
         return zero_refuse("offload.gradients offload.optimizer",
-                           ": the update needs the gradients beside the optimizer's states, or nearer to "
-                           "the device; move offload.optimizer as far");
+                           ": gradients cannot be farther from the device than the optimizer states; move "
+                           "offload.optimizer as far");
     if (o->delayed_update && c->numbers.no_master)
         return zero_refuse("offload.delayed_update numbers.no_master",
-                           ": the new parameters wait in the master weights; keep those");
+                           ": a delayed update keeps the new parameters in the master weights; keep those");
     if (o->delayed_update && !o->optimizer)
         return zero_refuse("offload.delayed_update offload.optimizer",
-                           ": an update on the device is not delayed; move offload.optimizer to "
+                           ": an update on the device cannot be delayed; move offload.optimizer to "
                            "ZERO_HOST or ZERO_NVME");
     return 0;
 }
@@ -165,11 +165,11 @@ static int check_folders(const zero_offload_config *o) {
     const char *names = o->nvme ? o->nvme : "";
     if (!*names && wanted)
         return zero_refuse("offload.nvme",
-                           ": no folder, but model states are to lie on NVMe; name one on each disk");
+                           ": no folder is given for model states on NVMe; name one on each disk");
     if (*names == ',' || strstr(names, ",,") || (*names && names[strlen(names) - 1] == ','))
-        return zero_refuse("offload.nvme", " '%s': a name between commas is empty", names);
+        return zero_refuse("offload.nvme", " '%s': one of the names is empty", names);
     if (o->nvme_block_bytes % 4096)
-        return zero_refuse("offload.nvme_block_bytes", " %lld: a multiple of 4096",
+        return zero_refuse("offload.nvme_block_bytes", " %lld: must be a multiple of 4096",
                            (long long)o->nvme_block_bytes);
     return 0;
 }

@@ -45,7 +45,7 @@ static int open_folders(file_queue *q, const file_settings *s, int64_t bytes) {
         const size_t length = strcspn(name, ",");
         if (!length || length >= sizeof folder)
             return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme",
-                                     " names a folder of %zu letters; write DIR or DIR,DIR", length);
+                                     " names a folder of %zu characters; write DIR or DIR,DIR", length);
         snprintf(folder, sizeof folder, "%.*s", (int)length, name);
         ZERO_TRY(folder_open(&q->folders[q->n_folders], folder, s->rank, (blocks + n - 1) / n * block));
         q->n_folders++;
@@ -79,7 +79,7 @@ static int open_driver(file_engine *e) {
 
 static void write_name(file_engine *e) {
     char driver[120] = "io_uring", direct[200] = "direct", pinned[100] = "";
-    const char *why = e->no_uring ? "as asked" : "built without io_uring";
+    const char *why = e->no_uring ? "as requested" : "built without io_uring";
     const file_folder *buffered = NULL;
     for (int i = 0; i < e->q.n_folders; i++) {
         if (!e->q.folders[i].direct) buffered = &e->q.folders[i];
@@ -169,14 +169,14 @@ void file_buffers(file_engine *e, void *memory, size_t bytes) {
 
 static int check_transfer(const file_queue *q, const file_transfer *t) {
     if (t->queued)
-        return zero_fail(ZERO_ERR_MISUSE, "a transfer at offset %lld is started while it is under way",
+        return zero_fail(ZERO_ERR_MISUSE, "a transfer at offset %lld is started while it is running",
                          (long long)t->offset);
     if (t->offset < 0 || t->offset % FILE_ALIGN || (uintptr_t)t->data % FILE_ALIGN)
         return zero_fail(ZERO_ERR_MISUSE, "a transfer at offset %lld, memory %p: both are multiples of %d",
                          (long long)t->offset, (void *)t->data, FILE_ALIGN);
     if (t->offset > q->bytes || t->bytes > (size_t)(q->bytes - t->offset))
         return zero_fail(ZERO_ERR_MISUSE,
-                         "a transfer of %zu bytes at offset %lld ends beyond the %lld there are", t->bytes,
+                         "a transfer of %zu bytes at offset %lld ends after the last of %lld", t->bytes,
                          (long long)t->offset, (long long)q->bytes);
     return 0;
 }

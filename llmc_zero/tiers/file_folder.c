@@ -50,18 +50,18 @@ static int fail_in_use(const char *name, int fd) {
     file_owner other, own = this_process();
     if (!read_owner(fd, &other)) {
         zero_fail(ZERO_ERR_IO, "%s: another process uses this file", name);
-        return zero_failed_advice("give each run a folder of its own");
+        return zero_failed_advice("give each run a separate folder");
     }
     if (other.pid == own.pid && !strcmp(other.host, own.host)) {
         zero_fail(ZERO_ERR_IO, "%s: this process uses the file already", name);
         return zero_failed_advice("name each folder once");
     }
     zero_fail(ZERO_ERR_IO, "%s: process %d on host %s uses this file", name, other.pid, other.host);
-    return zero_failed_advice("end that run, or give each run a folder of its own");
+    return zero_failed_advice("end that run, or give each run a separate folder");
 }
 
 static int fail_at_open(const char *name, int error) {
-    zero_fail(ZERO_ERR_IO, "%s: the file does not open: %s", name, strerror(error));
+    zero_fail(ZERO_ERR_IO, "%s: the file cannot be opened: %s", name, strerror(error));
     return zero_failed_advice("name a folder that this user may write");
 }
 
@@ -79,7 +79,7 @@ static int sign_lock(file_folder *f, const char *name, int fd) {
     struct stat st;
     file_owner before;
     if (fstat(fd, &st) || !S_ISREG(st.st_mode) || (st.st_size && !read_owner(fd, &before))) {
-        zero_fail(ZERO_ERR_IO, "%s: something is there that no run has left, and stays as it is", name);
+        zero_fail(ZERO_ERR_IO, "%s: exists, was not left by a run, and stays unchanged", name);
         return zero_failed_advice("remove it, or name another folder");
     }
     f->lock = fd;  // From here on we remove the file.
@@ -102,8 +102,8 @@ static int take_lock(file_folder *f) {
         if (f->lock < 0) close(fd);
         if (rc <= 0) return rc;
     }
-    zero_fail(ZERO_ERR_IO, "%s: the file is removed and created again by others", name);
-    return zero_failed_advice("give each run a folder of its own");
+    zero_fail(ZERO_ERR_IO, "%s: other processes remove and create the file again", name);
+    return zero_failed_advice("give each run a separate folder");
 }
 
 // -------- the states

@@ -46,9 +46,9 @@ static void fail_all(file_queue *q) {
 static const char *advice_for(int error) {
     if (error == ENOSPC || error == EDQUOT) return "make room there, or name another folder";
     if (error == EIO || error == ENODEV || error == ENXIO)
-        return "the kernel's log (dmesg) says more; check the disk, or name a folder on another one";
-    if (error == ENOENT) return "nothing may remove the files of a run; start again from a checkpoint";
-    return "check the file system, or name another folder; then start again from a checkpoint";
+        return "see the kernel's log (dmesg); check the disk, or name a folder on another one";
+    if (error == ENOENT) return "do not remove the files of a run; restart from a checkpoint";
+    return "check the file system, or name another folder; then restart from a checkpoint";
 }
 
 static int fail_request(const file_queue *q, const file_request *r, const char *what, int error) {
@@ -88,11 +88,11 @@ static int check_sums(const file_queue *q, const file_request *r) {
         if (sum == or_of_zeros(s->now)) continue;
         const char *what = sum == or_of_zeros(s->before)
                                ? "is of an older step: the disk has lost the last write"
-                               : "is not what was written: its checksum differs";
+                               : "differs from what was written: wrong checksum";
         zero_fail(ZERO_ERR_IO, "%s: the block of %d bytes at offset %lld %s", q->folders[r->folder].path,
                   FILE_ALIGN, (long long)(r->at + (int64_t)i), what);
-        return zero_failed_advice("check the disk, or name a folder on another one; then start again from a "
-                                  "checkpoint");
+        return zero_failed_advice(
+            "check the disk, or name a folder on another one; then restart from a checkpoint");
     }
     return 0;
 }

@@ -134,8 +134,8 @@ static int take_block(state_part *p) {
     if (bytes < r->block_bytes) bytes = r->block_bytes;
     const size_t from = r->head + bytes > r->bytes ? 0 : r->head;
     if (bytes > r->bytes || !r->n)
-        return zero_fail(ZERO_ERR_MISUSE, "%s, unit %d: there is no memory to copy %lld elements to",
-                         p->of->name, p->range.unit, (long long)p->range.elems);
+        return zero_fail(ZERO_ERR_MISUSE, "%s, unit %d: no memory for copying %lld elements", p->of->name,
+                         p->range.unit, (long long)p->range.elems);
     for (const across_block *o = r->blocks; o < r->blocks + r->n; o++)
         if (o == b || (o->from < from + bytes && from < o->from + o->bytes)) ZERO_TRY(reuse(p, o));
     r->head = from + bytes;
