@@ -24,8 +24,8 @@ measure() {
     printf '%-30s %8d %6d %-10s %8s %8s %8s\n' "$1" $(($2 / 1024)) "$3" \
         "$([ "$4" = 0 ] && echo "$way" || echo "$4 threads")" "$read" "$write" "$both" >&2
 }
-# Prints the row that is fastest at reading and writing at the same time, as a step does. Among rows within 3 %
-# it takes the one with the least memory in flight. Then it removes all rows.
+# Prints the row that is fastest at reading and writing at the same time, as a step does. Among rows within
+# 3 % it takes the one with the least memory in flight. Then it removes all rows.
 best() {
     awk '{ row[NR] = $0; rate[NR] = $7; room[NR] = $2 * ($4 ? $4 : $3); if ($7 > top) top = $7 }
         END { for (i = 1; i <= NR; i++) if (rate[i] >= 0.97 * top && (!b || room[i] < room[b])) b = i

@@ -110,7 +110,7 @@ test_refused() {
     local to states model=good/model_00000002.bin
     trains 2 good -e l1h2c32v257t32 -x 2 -n 2 --dtype fp32
     refusals <<'END'
-another option|option -b: it has no meaning with --export|good a.bin -b 4
+another option|option -b: cannot be used with --export|good a.bin -b 4
 fp16|option --dtype fp16: an export must be in fp32 or bf16|good a.bin --dtype fp16
 no model|none.bin: cannot open: No such file|none.bin a.hf
 an empty folder|no complete checkpoint in this folder, and no model.safetensors|. a.hf

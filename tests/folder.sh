@@ -203,7 +203,7 @@ test_branches() {
     trains $np -x 6 -n 2 -l 1e-3
     rm -rf "$dir/straight" && cp -r "$out" "$dir/straight"
     resumes 2 $np -x 3 -n 3 --resume "$out/step_00000002" -l 2e-3
-    is 'reports' "$(grep -cE '^the checkpoint of step [46] is .*/abandoned_0000000[46] now' "$screen")" 2
+    is 'reports' "$(grep -cE '^the checkpoint of step [46] belongs to .*/abandoned_0000000[46]' "$screen")" 2
     has_names 'step_* abandoned_*' 'step_00000002 step_00000003 abandoned_00000004 abandoned_00000006'
     same_file "$dir/straight/step_00000006/manifest.json" "$out/abandoned_00000006/manifest.json"
     same_file "$dir/straight/model_00000006.bin" "$out/abandoned_00000006/model_00000006.bin"
@@ -303,7 +303,7 @@ test_finite() {
         trains $np -x 4 -n 2
         before=$(cd "$out" && sha256sum step_*/* model_*)
         refuses '^train_gpt2_zero: checkpoint of step 5: rank [0-9] \(host .*\) has parameters that are not '\
-'finite: -?nan in [a-z]+, layer [0-9]+, element [0-9]+ \(unit .*\); .* step 4 stays' \
+'finite: -?nan in [a-z]+, layer [0-9]+, element [0-9]+ \(unit .*\); .* step 4 is unchanged' \
             $np -o "$out" -x 8 -n 1 -nk 1 -y 1 --eps 0
         is files "$(cd "$out" && sha256sum step_*/* model_*)" "$before"
         has_names 'step_*' 'step_00000002 step_00000004'
@@ -543,7 +543,7 @@ test_listing() {
     rm "$out"/step_*/manifest.json
     refuses 'out had checkpoints, but none is complete now' 2 -o "$out" -x 4 -n 2 -y 1
     rm -r "$out"/step_*
-    refuses 'out has had checkpoints' 2 -o "$out" -x 4 -n 2 -y 1
+    refuses 'out had checkpoints' 2 -o "$out" -x 4 -n 2 -y 1
     same_file "$dir/main.log" "$out/main.log"
     end
 
@@ -579,7 +579,7 @@ test_listing() {
     refuses . 2 -o "$out" -x 2 -n 2 -y 1          # there is a model file
     rm "$out"/model_*
     trains 2 -x 2 -n 2 -y 1
-    prints 'the save of step 2 did not end; '
+    prints 'the save of step 2 did not finish; '
     is 'files of one save' "$(names 'step_00000002/rank*' | wc -w)" 2
     end
 

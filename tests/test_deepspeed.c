@@ -119,7 +119,7 @@ static const struct {
     // aio inside of zero_optimization, where DeepSpeed refuses it
     { Z("'aio': {'queue_depth': 9}"), "offload.nvme_depth=9", "=zero_optimization.aio top level" },
     // Blocks smaller than the paper's least, as most files have them
-    { AIO("'block_size': 262144"), "offload.nvme_block_bytes=524288", "=aio.block_size in place of 262144" },
+    { AIO("'block_size': 262144"), "offload.nvme_block_bytes=524288", "=aio.block_size instead of 262144" },
     { AIO("'block_size': 1000000"), "offload.nvme_block_bytes=1003520", "" },
     // Keys that change nothing
     { OPTIMIZER("'pin_memory': false"), "", "-zero_optimization.offload_optimizer.pin_memory always pinned" },
@@ -249,7 +249,7 @@ static const struct {
     { "{'optimizer': {'params': {'betas': [0.9]}}}", "betas: [0.9]: must be a list of two" },
     { "{'optimizer': {'params': {'max_grad_norm': 1}}}", "max_grad_norm: 1: gradient_clipping does" },
     { "{'bf16': {'check_grad_overflow': false}}",
-      "check_grad_overflow: false: infinities are looked for at every stage" },
+      "check_grad_overflow: false: infinities are checked at every stage" },
     // Keys that DeepSpeed refuses too, or ignores at this stage
     { Z("'legacy_stage1': true"), "legacy_stage1: true: DeepSpeed refuses it too" },
     { Z("'grad_hooks': true"), "grad_hooks: true: DeepSpeed has no such key" },

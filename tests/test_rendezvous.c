@@ -357,7 +357,8 @@ static void files_of_others(void **state) {
         assert_int_equal(lstat(path, &was), 0);
         plan_ranks(2, NULL, path, 0.2);
         run(2, 8);
-        all_say(0, 1, rows[i].words == shared ? shared : "exists, is not a start file, and stays unchanged", 6);
+        all_say(0, 1, rows[i].words == shared ? shared : "exists, is not a start file, and stays unchanged",
+                6);
         all_say(1, 2, rows[i].words, 1.5);
         assert_true(!lstat(path, &is) && was.st_ino == is.st_ino && was.st_mode == is.st_mode);
         if (rows[i].kind == LINK_TO_NOTHING || rows[i].kind == PIPE) continue;

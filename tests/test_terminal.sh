@@ -220,8 +220,9 @@ test_trace_lanes() {
     has "$screen" '^2 steps of 10.000 s' 'reads +6.000 s +60 %' 'writes +2.000 s +20 %' \
         'collectives +1.000 s +10 %' 'forward and backward +3.000 s +30 %' \
         'copies to the host +2.000 s +20 %' 'copies to the device +1.000 s +10 %' 'AdamW +2.000 s +20 %' \
-        'busy for 6.000 s per step. .* for 17 %,' 'AdamW for 33 %, .* collective for 17 %,' 'and nothing else for 33 %' \
-        'idle for 2.000 s per step' 'once: 0: 10 %, 1: 30 %, 2: 40 %, 3: 20 %, 4: 0 %'
+        'busy for 6.000 s per step. .* for 17 %,' 'AdamW for 33 %, .* collective for 17 %,' \
+        'and nothing else for 33 %' 'idle for 2.000 s per step' \
+        'once: 0: 10 %, 1: 30 %, 2: 40 %, 3: 20 %, 4: 0 %'
     grep -v "to host\|to device" "$dir/trace.json" >"$dir/no_copies.json"
     need 'failed' dev/trace_lanes.sh "$dir/no_copies.json" >"$screen" 2>&1
     counts copies 0         # a lane without work

@@ -210,7 +210,7 @@ END
     refused 'resume.no checkpoint is good' 2 'step_00000002/rank00000-.*damaged.*no older checkpoint' \
         -x 6 -y 1 -o "$dir/saved"
     flip_byte "$dir/saved/step_00000002/manifest.json" 300
-    refused 'resume.no manifest is good' 2 'option -y 1: .*damaged.*no checkpoint in .*/saved is left' \
+    refused 'resume.no manifest is good' 2 'option -y 1: .*damaged.*no other checkpoint in .*/saved' \
         -x 6 -y 1 -o "$dir/saved"
     begin 'resume.what cannot be used is still there'
     is checkpoints "$(checkpoints saved)" 'step_00000002 step_00000004'

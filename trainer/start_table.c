@@ -207,8 +207,7 @@ static void print_assumptions(const zero_plan *plan) {
         const zero_memory_line *l = &plan->lines[i];
         if (l->assumed)
             print0("  %s: %s\n", l->purpose,
-                   l->bytes ? "as configured; a run may not get it"
-                            : "not counted; a run measures it");
+                   l->bytes ? "as configured; a run may not get it" : "not counted; a run measures it");
     }
     if (on_cuda())
         print0("  %s: not counted; cuBLASLt and cuDNN report it when a run starts\n", SCRATCH_OF_LAYERS);

@@ -247,8 +247,7 @@ int main(int argc, char **argv) {
                                                  { "--no-fio", &o.no_fio, 0, 0 },
                                                  { "--no-head", &o.no_head, 0, 0 },
                                                  { NULL, NULL, 0, 0 } });
-    if (!o.folder)
-        die("name a folder on the disk; the top of dev/bench/checkpoint.c lists the options");
+    if (!o.folder) die("name a folder on the disk; the top of dev/bench/checkpoint.c lists the options");
     measure(&o);
     MPI_Finalize();
     return 0;
