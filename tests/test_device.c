@@ -604,7 +604,7 @@ static void test_no_usable_device(void **state) {
     assert_int_equal(zero_cuda_devices(), ZERO_ERR_DEVICE);
     set("CUDA_STAND_IN_DEVICES", NULL);
     set("CUDA_STAND_IN_CAPABILITY", "75");
-    refused(&c, ZERO_ERR_DEVICE, "compute capability 7.5, and 8.0 or newer is needed");
+    refused(&c, ZERO_ERR_DEVICE, "compute capability 7.5, but 8.0 or newer is needed");
     set("CUDA_STAND_IN_CAPABILITY", NULL);
     set("CUDA_STAND_IN_FAIL", "cudaGetDeviceCount:1");
     refused(&c, ZERO_ERR_DEVICE, "NVIDIA driver");
