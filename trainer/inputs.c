@@ -240,7 +240,10 @@ char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, 
     fprintf(f, "--tune = %s\n", opt.tune ? "a file, of rank 0" : "not given");
     struct stat st;
     const int is_file = opt.prompts && !stat(opt.prompts, &st) && S_ISREG(st.st_mode);
-    fprintf(f, "--prompts = %s%s\n", is_file ? "a file of " : opt.prompts ? "a pipe" : "not given",
+    fprintf(f, "--prompts = %s%s\n",
+            is_file       ? "a file of "
+            : opt.prompts ? "a pipe"
+                          : "not given",
             is_file ? print_of(opt.prompts, FILE_BLOCKS) : "");
     if (!opt.prompts) describe_shards(f, "-i", train);
     if (!opt.prompts && opt.val_every) describe_shards(f, "-j", val);
