@@ -244,7 +244,7 @@ static void join(save *s) {
 
 static void drop(save *s) {
     join(s);
-    s->z->memory.disk_hangs |= s->own.ring.hangs;
+    s->z->memory.disk_hangs |= s->own.ring.hangs && s->own.ring.given;  // of the memory for the copy
     manifest_free(&s->to);
     free(s);
 }
