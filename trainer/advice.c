@@ -13,30 +13,21 @@
 #include "run.h"
 #include "start_table.h"
 
-// Changes that a user may make, the cheapest first. The first three do not change a step's results. A smaller
+// Changes that a user may make, the cheapest first. The first four do not change a step's results. A smaller
 // batch, and then shorter rows, keep the tokens per step, in more micro-batches. One micro-batch per step
 // does not, but needs no sum of gradients.
-enum { STAGES, RECOMPUTE, TIERS, BATCHES, ONE_MICRO_BATCH, CHANGES };
+enum { STAGES, RECOMPUTE, TIERS, SUB_GROUPS, BATCHES, ONE_MICRO_BATCH, CHANGES };
 
 // Where states are, by option; NULL: as requested.
-enum { TIER_OPTIONS = 4 };
+enum { TIER_OPTIONS = 3 };
 static const char *const tier_options[TIER_OPTIONS] = { "--offload-optimizer", "--offload-param",
-                                                        "--offload-gradients", "--sub-group-size" };
-static const char *const tiers[][TIER_OPTIONS] = { { NULL },
-                                                   { "cpu", "none" },
-                                                   { "none", "cpu" },
-                                                   { "cpu", "cpu" },
-                                                   { "nvme", "none" },
-                                                   { "none", "nvme" },
-                                                   { "nvme", "cpu" },
-                                                   { "cpu", "nvme" },
-                                                   { "nvme", "nvme" },
-                                                   { "nvme", "none", "nvme" },
-                                                   { "nvme", "cpu", "nvme" },
-                                                   { "nvme", "nvme", "nvme" },
-                                                   { "nvme", "nvme", "nvme", "1048576" },
-                                                   { "nvme", "nvme", "nvme", "65536" } };
-enum { MIXTURES = sizeof tiers / sizeof *tiers, PLACES = ZERO_NVME + 1 };
+                                                        "--offload-gradients" };
+static const char *const tiers[][TIER_OPTIONS] = {
+    { NULL },           { "cpu", "none" },          { "none", "cpu" },         { "cpu", "cpu" },
+    { "nvme", "none" }, { "none", "nvme" },         { "nvme", "cpu" },         { "cpu", "nvme" },
+    { "nvme", "nvme" }, { "nvme", "none", "nvme" }, { "nvme", "cpu", "nvme" }, { "nvme", "nvme", "nvme" }
+};
+enum { MIXTURES = sizeof tiers / sizeof *tiers, SUB_GROUP_SIZES = 5, PLACES = ZERO_NVME + 1 };
 
 typedef struct {
     size_t on[PLACES];  // by zero_tier
@@ -53,7 +44,8 @@ typedef struct {
     GPT2 model;  // with the options of this level
     FILE *list;  // a line for each set of options
     int n_listed;
-    Bytes plans[2][MIXTURES][4];  // the plugin's, by accumulation and level; none on the device: not made yet
+    Bytes plans[2][SUB_GROUP_SIZES][MIXTURES]
+               [4];  // the plugin's, by accumulation and level; none on the device: not made yet
 } Search;
 
 // Known once the ranks are connected.
@@ -98,7 +90,7 @@ static int find_room(Bytes *room, const zero_config *config) {
 // Leaves a part free for memory that is not planned: the program itself, and other programs.
 static int fits(const Bytes *bytes, const Bytes *room) {
     for (int i = 0; i < PLACES; i++)
-        if (bytes->on[i] > room->on[i] - room->on[i] / 64) return 0;
+        if (bytes->on[i] > room->on[i] - room->on[i] / 32) return 0;
     return 1;
 }
 
@@ -122,6 +114,7 @@ static int divisors_below(int n) {
 // Sets the options to the search's level.
 static void set_options(const Search *s) {
     const char *const *tier = tiers[s->level[TIERS]];
+    const int sub_group = (16 << 20) >> 2 * s->level[SUB_GROUPS];
     int down = s->level[BATCHES];
     opt = s->now;
     zero_offload_config *o = &opt.zero.offload;
@@ -135,6 +128,7 @@ static void set_options(const Search *s) {
     for (int i = 0; i < TIER_OPTIONS; i++)
         if (tier[i]) option_set(option_named(tier_options[i]), tier[i]);
     if (!o->nvme && (o->optimizer == ZERO_NVME || o->params == ZERO_NVME)) o->nvme = "FOLDER";
+    if (s->level[SUB_GROUPS] && sub_group < o->sub_group_size) o->sub_group_size = sub_group;
     if (down) opt.total_batch = (int)s->tokens;
     opt.B = divisor_below(opt.B, &down);
     opt.T = divisor_below(opt.T, &down);
@@ -143,7 +137,7 @@ static void set_options(const Search *s) {
 
 // The plugin's memory at this level, whatever the batch and the level of recompute.
 static Bytes plugin_bytes_of_level(Search *s, const zero_config *config) {
-    Bytes *b = &s->plans[config->micro_batches > 1][s->level[TIERS]][opt.zero.stage];
+    Bytes *b = &s->plans[config->micro_batches > 1][s->level[SUB_GROUPS]][s->level[TIERS]][opt.zero.stage];
     zero_plan plan;
     if (b->on[ZERO_DEVICE]) return *b;
     *b = nowhere;
@@ -216,6 +210,7 @@ static void begin_search(Search *s, const GPT2 *model, const zero_config *config
     s->levels[STAGES] = 4 - now->zero.stage;
     s->levels[RECOMPUTE] = MOST_RECOMPUTE + 1 - now->recompute + (on_cuda() && !now->cpu_checkpointing);
     s->levels[TIERS] = MIXTURES;
+    s->levels[SUB_GROUPS] = SUB_GROUP_SIZES;
     s->levels[BATCHES] = 1 + divisors_below(now->B) + (resumes ? 0 : divisors_below(now->T));
     s->levels[ONE_MICRO_BATCH] = resumes ? 1 : 2;
     if (model->inference) s->levels[RECOMPUTE] = 1;  // there is no backward, and the prompts set the batch
