@@ -46,14 +46,14 @@ test_patch() {
     local file line
     begin 'patch.dry run prints a diff and changes nothing'
     checkout plain && state "$dir/plain" >"$dir/before"
-    need 'failed' "$patch" "$dir/plain" --dry-run >"$dir/diff" 2>"$dir/places"
+    need 'failed' "$patch" --no-run "$dir/plain" --dry-run >"$dir/diff" 2>"$dir/places"
     need 'the tree changed' cmp -s "$dir/before" <(state "$dir/plain")
     need 'git does not take the diff' git -C "$dir/plain" apply "$dir/diff"
     end
 
     begin 'patch.edits, file and line of each, and the plugin'
     checkout patched
-    need 'failed' "$patch" "$dir/patched" >"$dir/report"
+    need 'failed' "$patch" --no-run "$dir/patched" >"$dir/report"
     for file in train_gpt2.c llmc/dataloader.h Makefile; do
         need "$file is not as in the dry run" cmp -s "$dir/plain/$file" "$dir/patched/$file"
     done
@@ -84,6 +84,8 @@ test_patch() {
     begin 'patch.make all, and the other programs as before'
     need 'the original is not built' build plain all make_files
     need 'not built' build patched all make_files
+    need 'CFLAGS on the command line lose ZeRO' grep -q -- '-O2 -DLLMC_ZERO' \
+        <(make -C "$dir/patched" -nB train_gpt2 CFLAGS=-O2)
     (cd "$dir/plain" && ./make_files 16 64 3 8 && ./test_gpt2) >"$dir/plain.test"
     (cd "$dir/patched" && ./make_files 16 64 3 8 && ./test_gpt2) >"$dir/patched.test"
     need "test_gpt2 says: $(head -n 2 "$dir/patched.test")" cmp -s "$dir/plain.test" "$dir/patched.test"
@@ -92,9 +94,43 @@ test_patch() {
 
     begin 'patch.twice'
     state "$dir/patched" >"$dir/before"
-    need 'failed' "$patch" "$dir/patched" >"$dir/twice"
+    need 'failed' "$patch" --no-run "$dir/patched" >"$dir/twice"
     need "says: $(cat "$dir/twice")" has twice 'already patched'
     need 'the tree changed' cmp -s "$dir/before" <(state "$dir/patched")
+    end
+}
+
+# ---- what is proven by running
+
+# A loader that gives all ranks the same rows compiles, trains, and computes something else.
+same_rows() {
+    sed -i 's/ + loader->process_rank) \* BT/) * BT/' "$dir/tree/llmc/dataloader.h" && commit "$dir/tree"
+}
+test_proof() {
+    begin 'proof.equal losses and digests: patched'
+    checkout tree
+    need 'failed' "$patch" "$dir/tree" >"$dir/proof"
+    need "no table in: $(cat "$dir/proof")" has proof '^ +8( +[0-9.]+){3}$'
+    need 'no result' has proof '8 losses agree .*digest [0-9a-f]{16} at both stages'
+    need 'not patched' grep -q LLMC_ZERO "$dir/tree/train_gpt2.c"
+    end
+
+    begin 'proof.other losses: nothing changed, and the first that differ are shown'
+    checkout tree && same_rows
+    state "$dir/tree" >"$dir/before"
+    need 'no error' not "$patch" "$dir/tree" >"$dir/proof" 2>&1
+    need "not shown: $(cat "$dir/proof")" has proof 'differ from number 1 on'
+    need 'the tree changed' cmp -s "$dir/before" <(state "$dir/tree")
+    end
+
+    begin 'proof.an original that fails: no proof, and patched only with --keep'
+    checkout tree && sed -i 's/^    GPT2 model;/    exit(7);\n&/' "$dir/tree/train_gpt2.c" && commit "$dir/tree"
+    need 'no error' not "$patch" "$dir/tree" >"$dir/proof" 2>&1
+    need "no reason: $(cat "$dir/proof")" has proof 'original: fails with status 7'
+    need 'patched' not grep -q LLMC_ZERO "$dir/tree/train_gpt2.c"
+    need 'failed' "$patch" "$dir/tree" --keep >"$dir/proof" 2>&1
+    need 'does not warn' has proof '^NOT PROVEN: original: fails with status 7'
+    need 'not patched' grep -q LLMC_ZERO "$dir/tree/train_gpt2.c"
     end
 }
 
@@ -140,14 +176,14 @@ test_cuda_patch() {
     local file line
     begin 'cuda.dry run prints a diff and changes nothing'
     checkout original && state "$dir/original" >"$dir/before"
-    need 'failed' "$patch" "$dir/original" --cuda --dry-run >"$dir/diff" 2>"$dir/places"
+    need 'failed' "$patch" --no-run "$dir/original" --cuda --dry-run >"$dir/diff" 2>"$dir/places"
     need 'the tree changed' cmp -s "$dir/before" <(state "$dir/original")
     need 'git does not take the diff' git -C "$dir/original" apply "$dir/diff"
     end
 
     begin 'cuda.edits, file and line of each; those of the other trainer are the same'
     checkout cuda
-    need 'failed' "$patch" --cuda "$dir/cuda" >"$dir/report"
+    need 'failed' "$patch" --no-run --cuda "$dir/cuda" >"$dir/report"
     for file in train_gpt2.c train_gpt2.cu llmc/dataloader.h Makefile; do
         need "$file is not as in the dry run" cmp -s "$dir/original/$file" "$dir/cuda/$file"
     done
@@ -176,12 +212,12 @@ test_cuda_patch() {
 
     begin 'cuda.twice'
     state "$dir/cuda" >"$dir/before"
-    need 'failed' "$patch" --cuda "$dir/cuda" >"$dir/twice"
+    need 'failed' "$patch" --no-run --cuda "$dir/cuda" >"$dir/twice"
     need "says: $(cat "$dir/twice")" has twice 'already patched'
     need 'the tree changed' cmp -s "$dir/before" <(state "$dir/cuda")
     end
     begin 'cuda.after a patch without it'
-    need 'no error' not "$patch" --cuda "$dir/patched" 2>"$dir/twice"
+    need 'no error' not "$patch" --no-run --cuda "$dir/patched" 2>"$dir/twice"
     need "says: $(cat "$dir/twice")" has twice 'is patched without --cuda; restore it'
     end
 
@@ -322,7 +358,7 @@ test_llmc() {
     begin 'cuda.llmc.without LLMC_ZERO it is the original'
     need 'no clone' git clone -q "$LLMC" "$dir/original_llmc"
     need 'no clone' git clone -q "$LLMC" "$dir/llmc"
-    need 'not patched' "$patch" --cuda "$dir/llmc" >"$dir/report"
+    need 'not patched' "$patch" --no-run --cuda "$dir/llmc" >"$dir/report"
     need 'is another' cmp -s <(preprocessed_cuda original_llmc) <(preprocessed_cuda llmc)
     need 'is nothing' [ "$(preprocessed_cuda llmc | wc -l)" -gt 1000 ]
     end
@@ -447,9 +483,9 @@ told_of_rank_1() {
     for file in "${files[@]}"; do cp "$dir/patched/$file" "$dir/astray"; done
     cp "$dir/stage.1" "$dir/astray/config.json"
     astray 'another stage' 'stage = 1' 'stage = 2' ZERO_CONFIG=config.json
-    printf x | dd of="$dir/astray/tiny_model.bin" bs=1 seek=999 conv=notrunc status=none
+    printf x | dd of="$dir/astray/tiny_model.bin" bs=1 seek=2999 conv=notrunc status=none
     astray 'another model' 'parameters = digest .*' 'parameters = digest .*'
-    printf x | dd of="$dir/astray/tiny_tokens.bin" bs=1 seek=999 conv=notrunc status=none
+    printf x | dd of="$dir/astray/tiny_tokens.bin" bs=1 seek=2999 conv=notrunc status=none
     astray 'other data' 'train, file 0 = tiny_tokens.bin, .*' 'train, file 0 = tiny_tokens.bin, .*'
     cp "$dir/four_rows" "$dir/astray/train_gpt2"
     astray 'a program for another batch' 'train = B 4, T 16, .*' 'train = B 2, T 16, .*'
@@ -474,9 +510,9 @@ test_failures() {
     echo '{ "gradient_accumulation_steps": 2 }' >"$dir/config.json"
     told 'accumulation, which it does not' 'gradient_accumulation_steps 1' 2 ZERO_CONFIG="$dir/config.json"
     cp "$dir/patched/tiny_model.bin" "$dir/model"
-    truncate -s 1000 "$dir/patched/tiny_model.bin"
+    truncate -s 3000 "$dir/patched/tiny_model.bin"
     TIMES=2 told 'a model file cut short' 'cannot read' 2
-    printf 'nonsense, longer than a header' >"$dir/patched/tiny_model.bin"
+    head -c 2000 /dev/zero >"$dir/patched/tiny_model.bin"
     told 'no model file' 'Error: tiny_model.bin is no model file' 2
     cp "$dir/patched/tiny_model.bin" "$dir/nonsense" && cp "$dir/model" "$dir/patched/tiny_model.bin"
     told_of_rank_1
@@ -515,7 +551,7 @@ refused() {
     local pattern=$2 folder=$3
     begin "refused.$1"
     state "$dir/tree" >"$dir/before"
-    "$patch" ${folder:+"$folder"} "${@:4}" >"$dir/refused" 2>&1; local status=$?
+    "$patch" --no-run ${folder:+"$folder"} "${@:4}" >"$dir/refused" 2>&1; local status=$?
     need "status $status" [ $status = 1 ]
     need "no '$pattern' in: $(cat "$dir/refused")" has refused "$pattern"
     # git may have said something too
@@ -559,7 +595,7 @@ test_odd_folder() {
     begin 'trees.the script in a folder with odd characters'
     checkout tree
     copy_patch "it's [a] {b} folder"
-    need 'did not run' "$patch" "$dir/tree" >"$dir/odd" 2>&1
+    need 'did not run' "$patch" --no-run "$dir/tree" >"$dir/odd" 2>&1
     need 'the plugin was not copied' diff -rq llmc_zero "$dir/tree/llmc_zero" -x LICENSE
     end
 }
@@ -589,7 +625,7 @@ test_unwritable() {
     [ ${#as[@]} = 0 ] || { chmod 755 "$dir"; chown -R 65534 "$dir/tree"; }
     chmod a-w "$dir/tree/llmc"
     state "$dir/tree" >"$dir/before"
-    need 'no error' not "${as[@]}" "$patch" "$dir/tree" >"$dir/refused" 2>&1
+    need 'no error' not "${as[@]}" "$patch" --no-run "$dir/tree" >"$dir/refused" 2>&1
     need "says: $(cat "$dir/refused")" has refused 'llmc/dataloader.h.*denied; nothing was changed'
     need 'the tree changed' cmp -s "$dir/before" <(state "$dir/tree")
     chmod u+w "$dir/tree/llmc"
@@ -825,7 +861,7 @@ test_same_training() {
         sed -i "$edit" "$dir/tree/$file"
         need 'changes nothing' not git -C "$dir/tree" diff --quiet
         commit "$dir/tree"
-        "$patch" "$dir/tree" --cuda >/dev/null 2>"$dir/refused"; local status=$?
+        "$patch" --no-run "$dir/tree" --cuda >/dev/null 2>"$dir/refused"; local status=$?
         need "$(cat "$dir/refused")" [ $status = 0 ]
         end
     done < <(joined <<'FORKS'
@@ -858,7 +894,7 @@ test_llmc_versions() {
         begin "llmc.version $commit"
         llmc_version "${commit%% *}"
         # shellcheck disable=SC2086
-        "$patch" "$dir/tree" ${commit#"${commit%% *}"} >/dev/null 2>"$dir/refused"; local status=$?
+        "$patch" --no-run "$dir/tree" ${commit#"${commit%% *}"} >/dev/null 2>"$dir/refused"; local status=$?
         need "$(cat "$dir/refused")" [ $status = 0 ]
         end
     done
@@ -897,6 +933,7 @@ if [ $# -gt 0 ]; then
     exit
 fi
 test_patch
+test_proof
 test_cuda_patch
 test_cuda_training
 test_cuda_checkpoints

@@ -61,8 +61,10 @@ sub check_top {
 sub check_unchanged {
     my $status = git('status', '--porcelain', '--untracked-files=no');
     defined $status or stop("$dir: git status failed");
-    my $changed = join ', ', $status =~ /^...(.*)$/mg;
-    $changed eq '' or stop("$dir: has uncommitted changes ($changed); commit or stash them first");
+    my @changed = $status =~ /^...(.*)$/mg or return;
+    my $more = @changed > 10 ? ' and ' . (@changed - 10) . ' more' : '';
+    my $some = join ', ', @changed > 10 ? @changed[0 .. 9] : @changed;
+    stop("$dir: has uncommitted changes ($some$more); commit or stash them first");
 }
 
 sub check_checkout {

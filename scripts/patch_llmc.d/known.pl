@@ -67,6 +67,8 @@ sub normal {
 sub normal_statements {
     my ($f, $range) = @_;
     my @statements = statements($f, $range);
+    @$_ = grep { $_->{text} !~ /^#\s*pragma\b/ } @$_ for @statements;     # OpenMP's do not change the result
+    @statements = grep { @$_ } @statements;
     my $locals = declared(map { @$_ } @statements);
     my ($last, %number) = (0);
     my @result;

@@ -101,8 +101,10 @@ sub output_of {
     local $/;
     my $text = <$out> // '';
     return ($text, undef) if close $out;
-    my $end = join "\n    ", grep { /\S/ } (split /\n/, $text)[-6 .. -1];
-    return ($text, ($? >> 8) == 124 ? "no end after $SECONDS seconds" : "it fails:\n    $end");
+    return ($text, "no end after $SECONDS seconds") if $? >> 8 == 124;
+    my @lines = grep { /\S/ } split /\n/, $text;
+    splice @lines, 0, -6 if @lines > 6;
+    return ($text, join "\n    ", 'fails with status ' . ($? >> 8) . ':', @lines);
 }
 
 # What ends a proof that cannot be made; prove() returns it.

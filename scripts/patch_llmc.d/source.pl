@@ -19,9 +19,17 @@ sub refuse {
 
 sub missing {
     my ($f, $in, $wanted) = @_;
-    my $where = $in->{function} ? "in $in->{function}()" : line_of($f->{text}, $in->{from});
-    my $between = $in->{function} ? ': ' : ':';
-    stop("$f->{name}$between$where: looked for $wanted, but did not find it. Nothing was changed; $GUIDE");
+    my $where = "$f->{name}:" . line_of($f->{text}, $in->{from});
+    $where .= ": in $in->{function}()" if $in->{function};
+    stop("$where: looked for $wanted, but did not find it. Nothing was changed; " . remedy($f));
+}
+
+# llm.c's trainers all have this function since then.
+sub remedy {
+    my ($f) = @_;
+    return $GUIDE if $f->{name} !~ /^train_gpt2/ || $f->{text} =~ /\bfill_in_activation_sizes\b/;
+    return "$f->{name} is older than llm.c of 2024-07-30: merge upstream first, or make the edits by hand "
+        . '(docs/porting.md)';
 }
 
 sub line_of {

@@ -468,10 +468,10 @@ END
 sub make_rules {
     return <<'END';
 
-# ZeRO: the plugin in llmc_zero/, for train_gpt2 only
+# ZeRO: the plugin in llmc_zero/, for train_gpt2 only; also with CFLAGS on the command line
 include llmc_zero/zero.mk
-train_gpt2: CFLAGS += -DLLMC_ZERO
-train_gpt2: LDLIBS += $(ZERO_LIBS)
+train_gpt2: override CFLAGS += -DLLMC_ZERO
+train_gpt2: override LDLIBS += $(ZERO_LIBS)
 train_gpt2: $(ZERO_LIB)
 REMOVE_BUILD_OBJECT_FILES += $(wildcard $(addprefix $(ZERO_BUILD)/llmc_zero/,flags *.[od] */*.[od])) \
     $(ZERO_LIB)

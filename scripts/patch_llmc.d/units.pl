@@ -17,7 +17,16 @@ sub read_tensors {
     my ($f) = @_;
     my $struct = find($f, whole($f), qr/typedef\s+struct\s*\{([^}]*)\}\s*ParameterTensors\s*;/,
                       'the struct ParameterTensors');
-    my $tensors = $f->{tensors} = [ $struct->{1} =~ /floatX?\s*\*\s*(\w+)\s*;/g ];
+    my $tensors = $f->{tensors} = [];
+    for my $field (find_any($f, { from => $struct->{from} + 1, to => $struct->{to} },
+                            qr/(\w[\w\s]*?\s*\**)\s*(\w+)\s*;/)) {
+        my ($type, $name) = @$field{1, 2};
+        next if !contains($struct, $field->{from}) || $field->{to} >= $struct->{to};
+        $type =~ /^floatX?\s*\*$/
+            or refuse($f, $field->{from}, "$name of ParameterTensors is a $type; the plugin has tensors of "
+                      . 'the type of the model only');
+        push @$tensors, $name;
+    }
     understood($f, $struct);
     my $in = function($f, 'fill_in_parameter_sizes');
     my $L = find($f, $in, qr/\b(\w+)\s*=\s*config\.num_layers\s*;/, 'VARIABLE = config.num_layers;')->{1};

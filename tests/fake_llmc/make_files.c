@@ -11,11 +11,12 @@ static double uniform(void) {
 
 int main(int argc, char **argv) {
     if (argc != 5) { fail("usage:", "make_files maxT V L C"); }
-    int header[5] = { 20240326, atoi(argv[1]), atoi(argv[2]), atoi(argv[3]), atoi(argv[4]) };
-    int64_t maxT = header[1], V = header[2], L = header[3], C = header[4], n_tokens = 4096;
+    int header[256] = { 20240326, 3, atoi(argv[1]), atoi(argv[2]), atoi(argv[3]), 1, atoi(argv[4]) };
+    int64_t maxT = header[2], V = header[3], L = header[4], C = header[6];
+    int data[256] = { 20240520, 1, 4096 }, n_tokens = data[2];
     int64_t n = V * C + maxT * C + C + L * (2 * C * C + 2 * C + C * 2 * C);
     FILE *model = fopenCheck("tiny_model.bin", "wb"), *tokens = fopenCheck("tiny_tokens.bin", "wb");
-    int bad = fwrite(header, sizeof(int), 5, model) != 5 || fwrite(&n_tokens, sizeof(n_tokens), 1, tokens) != 1;
+    int bad = fwrite(header, sizeof(int), 256, model) != 256 || fwrite(data, sizeof(int), 256, tokens) != 256;
     for (int64_t i = 0; i < n; i++) {
         float value = (float)((uniform() - 0.5) * sqrt(8.0 / C));
         bad |= fwrite(&value, sizeof(value), 1, model) != 1;

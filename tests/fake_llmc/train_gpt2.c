@@ -192,17 +192,17 @@ typedef struct {
 
 void gpt2_build_from_checkpoint(GPT2* model, const char* path) {
     FILE *file = fopenCheck(path, "rb");
-    int header[5];
-    freadCheck(header, sizeof(int), 5, file);
+    int header[256];
+    freadCheck(header, sizeof(int), 256, file);
     if (header[0] != 20240326) { printf("Error: %s is no model file\n", path); exit(1); }
     memset(model, 0, sizeof(*model));
-    model->config.max_seq_len = header[1];
-    model->config.vocab_size = header[2];
-    model->config.num_layers = header[3];
-    model->config.channels = header[4];
+    model->config.max_seq_len = header[2];
+    model->config.vocab_size = header[3];
+    model->config.num_layers = header[4];
+    model->config.channels = header[6];
     fill_in_parameter_sizes(model->param_sizes, model->config);
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) { model->num_parameters += model->param_sizes[i]; }
-    printf("%d layers, %d channels, %zu parameters\n", header[3], header[4], model->num_parameters);
+    printf("%d layers, %d channels, %zu parameters\n", header[4], header[6], model->num_parameters);
 
     model->params_memory = malloc_and_point_parameters(&model->params, model->param_sizes);
     freadCheck(model->params_memory, sizeof(float), model->num_parameters, file);
@@ -350,7 +350,8 @@ int main() {
     dataloader_init(&train, "tiny_tokens.bin", B, T, 0, 1, 1);
     dataloader_init(&val, "tiny_tokens.bin", B, T, 0, 1, 0);
     printf("training batches: %zu\n", train.num_tokens / (B*T));
-    int tokens[4 * 16] = { 0 };
+    int *tokens = (int*)mallocCheck(B * T * sizeof(int));
+    memset(tokens, 0, B * T * sizeof(int));
     mt19937_state rng;
     manual_seed(&rng, 1337);
 
@@ -381,6 +382,7 @@ int main() {
         gpt2_update(&model, 1e-2f, 0.9f, 0.999f, 1e-8f, 0.1f, step+1);
         printf("step %d: train loss %.7f\n", step, model.mean_loss);
     }
+    free(tokens);
     dataloader_free(&train);
     dataloader_free(&val);
     gpt2_free(&model);

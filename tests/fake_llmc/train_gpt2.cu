@@ -174,8 +174,8 @@ void gpt2_allocate_state(GPT2 *model, int B, int T) {
 
 void gpt2_write_to_checkpoint(GPT2 *model, const char* path) {
     FILE *file = fopenCheck(path, "wb");
-    int header[5] = { 20240326, model->config.max_seq_len, model->config.vocab_size, model->config.num_layers, model->config.channels };
-    fwriteCheck(header, sizeof(int), 5, file);
+    int header[256] = { 20240326, 3, model->config.max_seq_len, model->config.vocab_size, model->config.num_layers, 1, model->config.channels };
+    fwriteCheck(header, sizeof(int), 256, file);
     device_to_file(file, model->params_memory, model->num_parameters * sizeof(floatX),
                    IO_BUF_SIZE, main_stream);
     fcloseCheck(file);
@@ -188,10 +188,10 @@ void gpt2_set_config(GPT2* model, int maxT, int V, int L, int C) {
 
 void gpt2_build_from_checkpoint(GPT2 *model, const char* path, bool weight_init=true) {
     FILE *file = fopenCheck(path, "rb");
-    int header[5];
-    freadCheck(header, sizeof(int), 5, file);
+    int header[256];
+    freadCheck(header, sizeof(int), 256, file);
     if (header[0] != 20240326) { printf("Error: %s is no model file\n", path); exit(EXIT_FAILURE); }
-    gpt2_set_config(model, header[1], header[2], header[3], header[4]);
+    gpt2_set_config(model, header[2], header[3], header[4], header[6]);
     if (weight_init) {
         assert(model->params_memory != NULL);
         file_to_device(model->params_memory, file, model->num_parameters * sizeof(floatX), IO_BUF_SIZE, main_stream);

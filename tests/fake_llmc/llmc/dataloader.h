@@ -43,8 +43,9 @@ static void dataloader_init(DataLoader *loader, const char *pattern, size_t B, s
     glob_t found;
     if (glob(pattern, 0, NULL, &found) != 0) { fail("cannot find", pattern); }
     FILE *file = fopenCheck(found.gl_pathv[0], "rb");
-    int64_t num_tokens;
-    freadCheck(&num_tokens, sizeof(num_tokens), 1, file);
+    int header[256];
+    freadCheck(header, sizeof(int), 256, file);
+    int64_t num_tokens = header[2];
     loader->tokens = (uint16_t*)mallocCheck(num_tokens * sizeof(uint16_t));
     freadCheck(loader->tokens, sizeof(uint16_t), num_tokens, file);
     fclose(file);
