@@ -124,7 +124,8 @@ test_proof() {
     end
 
     begin 'proof.an original that fails: no proof, and patched only with --keep'
-    checkout tree && sed -i 's/^    GPT2 model;/    exit(7);\n&/' "$dir/tree/train_gpt2.c" && commit "$dir/tree"
+    checkout tree
+    sed -i 's/^    GPT2 model;/    exit(7);\n&/' "$dir/tree/train_gpt2.c" && commit "$dir/tree"
     need 'no error' not "$patch" "$dir/tree" >"$dir/proof" 2>&1
     need "no reason: $(cat "$dir/proof")" has proof 'original: fails with status 7'
     need 'patched' not grep -q LLMC_ZERO "$dir/tree/train_gpt2.c"

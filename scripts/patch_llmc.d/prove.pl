@@ -1,6 +1,5 @@
-# Proof by running: the original in one process and the patched trainer on two ranks, on the same made-up model
-# and tokens, have to print the same losses, and the patched one the same digest at stages 0 and 3. Source
-# can be understood wrongly; this cannot.
+# Proof by running: with the same small model and tokens, the original in one process and the patched trainer on
+# two ranks must print the same losses, and the patched trainer the same digest at stages 0 and 3.
 use strict;
 use warnings;
 use File::Basename qw(dirname);
@@ -9,10 +8,11 @@ use File::Temp qw(tempdir);
 
 our (%files, %FILE, $dir, $no_git);
 
-# Sums of fp32 in another order differ by about 1e-6; the smallest silent change seen in a fork by 4e-3.
+# fp32 sums in another order change a loss by about 1e-6; the smallest silent error seen in a fork was 4e-3.
 my $MOST = 2e-4;
 my $SECONDS = 120;      # for one build or one run
-my %SHAPE = (positions => 1024, vocabulary => 512, layers => 2, heads => 2, channels => 64, tokens => 1 << 16);
+my %SHAPE = (positions => 1024, vocabulary => 512, layers => 2, heads => 2, channels => 64,
+             tokens => 1 << 16);
 
 my $random = 42;
 sub uniform { return ($random = ($random * 1103515245 + 12345) % 2147483648) / 2147483648 }
@@ -26,7 +26,7 @@ sub make_file {
 # llm.c's header: 256 integers.
 sub header { return pack 'l<256', @_, (0) x (256 - @_) }
 
-# Some more parameters than llm.c's GPT-2 has, for a fork with more tensors.
+# Twice as many parameters as llm.c's GPT-2 has, for forks with more tensors.
 sub model_bytes {
     my ($T, $V, $L, $C) = @SHAPE{qw(positions vocabulary layers channels)};
     my $n = 2 * ($V * $C + $T * $C + $L * (12 * $C * $C + 13 * $C) + 2 * $C);
@@ -39,14 +39,14 @@ sub tokenizer_bytes {
     return header(20240328, 2, $V, $V - 1) . join '', map { pack 'C/a', chr(97 + $_ % 26) } 1 .. $V;
 }
 
-# A pattern that can be learnt, and noise.
+# A pattern to learn, and noise.
 sub data_bytes {
     my $V = $SHAPE{vocabulary};
     my @tokens = map { int(uniform() < 0.2 ? uniform() * $V : $_ * $_ / 3 % 50) } 1 .. $SHAPE{tokens};
     return header(20240520, 1, scalar @tokens) . pack 'v*', @tokens;
 }
 
-# Files of these names, as main() gives them: the model's, the tokenizer's, and data.
+# Writes the files that main() names: the first is the model, the others are the tokenizer and data.
 sub make_inputs {
     my ($folder) = @_;
     my $f = $files{ $FILE{trainer} };
@@ -59,7 +59,7 @@ sub make_inputs {
     }
 }
 
-# The text of the original with twice the rows in a batch: those of two ranks.
+# The original with twice the rows in a batch: the rows of two ranks.
 sub twice_the_rows {
     my ($f) = @_;
     my $in = function($f, 'main');
@@ -71,7 +71,7 @@ sub twice_the_rows {
     return $text;
 }
 
-# The tree's files: what git tracks, or all; nothing large.
+# The files of the tree that git tracks, or all, without large ones.
 sub tree_files {
     my $list = $no_git ? `cd '$dir' && find . -type f -size -1024k -not -path './.git/*' -printf '%P\\0'`
                        : git('ls-files', '-z');
@@ -87,7 +87,7 @@ sub copy_tree {
     make_inputs($to);
 }
 
-# Runs a command in a folder and returns what it printed; its end, as a reason, if it failed.
+# Runs a command in a folder. Returns its output, and the reason if it failed.
 sub output_of {
     my ($folder, @command) = @_;
     my $pid = open my $out, '-|';
@@ -107,7 +107,7 @@ sub output_of {
     return ($text, join "\n    ", 'fails with status ' . ($? >> 8) . ':', @lines);
 }
 
-# What ends a proof that cannot be made; prove() returns it.
+# Ends the proof; prove() returns the reason.
 sub unproven { die { why => $_[0] } }
 
 sub built {
@@ -167,7 +167,8 @@ sub compared {
     for my $run (@runs) {
         my $i = first_difference($original, $run) // next;
         my $from = $i > 2 ? $i - 2 : 0;
-        unproven("the losses differ from number " . ($i + 1) . " on:\n" . table($from, $i + 1, $original, @runs));
+        unproven('the losses differ from number ' . ($i + 1) . " on:\n"
+                 . table($from, $i + 1, $original, @runs));
     }
     my @digests = map { $_->{digest} // 'none' } @runs;
     $digests[0] eq $digests[1] or unproven("the digests of the parameters differ: @digests");
@@ -176,7 +177,7 @@ sub compared {
         . "$n losses agree to $MOST; parameters after the last step: digest $digests[0] at both stages\n";
 }
 
-# Returns the table of an equal run, and undef; or undef, and why there is none.
+# Returns the table and undef if the runs are equal, else undef and the reason.
 sub prove {
     my $temporary = tempdir('patch_llmc.XXXXXX', TMPDIR => 1, CLEANUP => 1);
     my ($original, $patched) = ("$temporary/original", "$temporary/patched");
