@@ -1,5 +1,5 @@
-# Proof by running: with the same small model and tokens, the original in one process and the patched trainer on
-# two ranks must print the same losses, and the patched trainer the same digest at stages 0 and 3.
+# Proof by running: with the same small model and tokens, the original in one process and the patched trainer
+# on two ranks must print the same losses, and the patched trainer the same digest at stages 0 and 3.
 use strict;
 use warnings;
 use File::Basename qw(dirname);
