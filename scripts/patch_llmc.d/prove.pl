@@ -9,7 +9,7 @@ use File::Temp qw(tempdir);
 our (%files, %FILE, $dir, $no_git);
 
 # fp32 sums in another order change a loss by about 1e-6; the smallest silent error seen in a fork was 4e-3.
-my $MOST = 2e-4;
+my $MOST = 2e-5;
 my $SECONDS = 120;      # for one build or one run
 my %SHAPE = (positions => 1024, vocabulary => 512, layers => 2, heads => 2, channels => 64,
              tokens => 1 << 16);
