@@ -143,11 +143,11 @@ int plan_layers(GPT2 *model, const zero_config *config) {
 // --------
 // --tune: a file of the fastest matmul algorithms
 
-// Returns rank 0's text on all ranks, to be freed.
+// Returns rank 0's text on all ranks, to be freed. Only rank 0 has one.
 static char *text_of_rank_0(char *text) {
-    uint64_t bytes = run.rank == 0 ? strlen(text) + 1 : 0;
+    uint64_t bytes = text ? strlen(text) + 1 : 0;
     zero_check(zero_broadcast(run.z, 0, &bytes, sizeof bytes));
-    if (run.rank != 0) text = malloc_check(bytes);
+    if (!text) text = malloc_check(bytes);
     zero_check(zero_broadcast(run.z, 0, text, bytes));
     return text;
 }

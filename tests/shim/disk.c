@@ -489,6 +489,11 @@ void *realloc(void *p, size_t bytes) {
 void *aligned_alloc(size_t alignment, size_t bytes) {
     return refused(__builtin_return_address(0)) ? NULL : __libc_memalign(alignment, bytes);
 }
+int posix_memalign(void **p, size_t alignment, size_t bytes) {
+    void *new = refused(__builtin_return_address(0)) ? NULL : __libc_memalign(alignment, bytes);
+    if (new) *p = new;
+    return new ? 0 : ENOMEM;
+}
 char *strdup(const char *text) {
     size_t bytes = strlen(text) + 1;
     char *copy = refused(__builtin_return_address(0)) ? NULL : __libc_malloc(bytes);
