@@ -90,7 +90,7 @@ static int find_room(Bytes *room, const zero_config *config) {
 // Leaves a part free for memory that is not planned: the program itself, and other programs.
 static int fits(const Bytes *bytes, const Bytes *room) {
     for (int i = 0; i < PLACES; i++)
-        if (bytes->on[i] > room->on[i] - room->on[i] / 32) return 0;
+        if (bytes->on[i] > room->on[i] - room->on[i] / 64) return 0;
     return 1;
 }
 
