@@ -369,7 +369,7 @@ static long hang(file_operation what, size_t bytes) {
     return (long)bytes;
 }
 static void disk_hangs(int hangs) {
-    file_fault = hang;
+    if (hangs) file_fault = hang;  // before a thread reads it
     __atomic_store_n(&let_go, !hangs, __ATOMIC_SEQ_CST);
 }
 
