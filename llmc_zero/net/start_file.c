@@ -105,7 +105,16 @@ int card_write(const char *path, card *c) {
         path, card_fault(error));
 }
 
-void card_remove(const char *path, const card *c) {
+static int is_same(const char *path, const card *c) {
     card now;
-    if (!card_read(path, &now) && !memcmp(&now.key, &c->key, sizeof now.key)) unlink(path);
+    return !card_read(path, &now) && !memcmp(&now.key, &c->key, sizeof now.key);
+}
+
+// Another run may overwrite the card after the check. So the card is moved aside, checked again, and put back
+// if it is not ours.
+void card_remove(const char *path, const card *c) {
+    char aside[PATH_MAX];
+    const int n = snprintf(aside, sizeof aside, "%s.%d.old", path, (int)c->pid);
+    if (n >= (int)sizeof aside || !is_same(path, c) || rename(path, aside)) return;
+    if (is_same(aside, c) || !link(aside, path)) unlink(aside);
 }
