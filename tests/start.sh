@@ -319,11 +319,11 @@ test_lost() {
     done
     begin 'start.lost killed in a step without collectives'
     fresh
-    start_ranks 2 -x 2 -z 0 -d 12800000
-    need 'the ranks did not start' wait_for '^memory of a rank'
+    start_ranks 2 -x 1000 -z 0 -d 256000         # 2000 micro-steps
+    need 'step 1 was not reached' wait_for '^step *1/'
     kill -KILL "${pids[1]}"
     all_end 10
-    need "$(says)" grep -q 'step 1: rank 1 (host .*) is gone: .* at unit [0-9]*, in no collective' <(says)
+    need "$(says)" grep -q 'step 2: rank 1 (host .*) is gone: .* at unit [0-9]*, in no collective' <(says)
     end
     begin 'start.lost stopped and continued in time'
     fresh
