@@ -1,0 +1,39 @@
+// A disk that fails, or waits: injects faults by file_fault (llmc_zero/tiers/file_folder.h).
+#ifndef TESTS_FAULTS_H
+#define TESTS_FAULTS_H
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+#include "../llmc_zero/tiers/file_folder.h"
+
+// Set it only while no thread uses the disk.
+static struct {
+    file_operation what;
+    int64_t at, times;  // the first operation of that kind to fail, from 1, and how many fail
+    long outcome;       // the result of those that fail
+    int64_t most;       // if not 0, they move at most this many bytes instead
+} fault;
+static _Atomic int64_t fault_seen;  // operations of that kind so far
+static atomic_int fault_waits;      // 1: they begin only when this is 0 again, or after 20 s
+
+static inline long fault_outcome(file_operation what, size_t bytes) {
+    if (what == FILE_IN_MEMORY) return 0;
+    if (what != fault.what) return (long)bytes;
+    const int64_t n = ++fault_seen;
+    for (int ms = 0; fault_waits && ms < 20000; ms++) nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    if (n < fault.at || n >= fault.at + fault.times) return (long)bytes;
+    if (fault.most) return (int64_t)bytes < fault.most ? (long)bytes : (long)fault.most;
+    return fault.outcome;
+}
+
+static inline void set_fault(file_operation what, int64_t at, int64_t times, long outcome) {
+    fault.what = what;
+    fault.at = at;
+    fault.times = times;
+    fault.outcome = outcome;
+    fault.most = 0;
+    fault_seen = 0;
+    file_fault = fault_outcome;
+}
+
+#endif
