@@ -1,15 +1,14 @@
-// Checkpoints: mpirun -np N mpi_checkpoint, for any N. What was saved loads at every stage and dtype and goes
-// on with the same bits; damage is refused on all ranks before anything changes; a save that fails
-// leaves the checkpoint before, and so does one of values that are not finite. test_flips has every byte, and
-// manifests that lie.
-//   mpi_checkpoint save FOLDER [all]    saves under many settings, and notes the digests
-//   mpi_checkpoint load FOLDER [all]    loads all that other numbers of ranks have saved there, under others
+// Checkpoints: mpirun -np N mpi_checkpoint, for any N. A checkpoint loads at every stage and dtype, and
+// training continues with the same bits; all ranks refuse a damaged one before any state changes; a failed
+// save, or one of NaN or Inf, leaves the previous checkpoint. test_flips.c damages every byte, and has false
+// manifests.
+//   mpi_checkpoint save FOLDER [all]    saves under many settings, with the digests
+//   mpi_checkpoint load FOLDER [all]    loads every checkpoint there, at other settings and numbers of ranks
 #define XXH_INLINE_ALL
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 #include <xxhash.h>
 #include "../llmc_zero/internal.h"
 #include "saves.h"
@@ -22,8 +21,7 @@ static const char note_back[] = "{\"step\":2,\"note\":\"of the \\\"trainer\\\"\"
 static void check_load_at(const zero_config *c, const char *path, const char saved[17], const char end[17]) {
     toy t;
     char *text = NULL;
-    MUST(toy_create(&t, c, NULL));
-    steps(&t, 1, 1);  // values from before the load must not remain
+    create_and_train(&t, c, 1);  // no value from before the load may remain
     MUST(zero_load(t.z, path, &text));
     CHECK(!strcmp(text, note_back));
     free(text);
@@ -34,15 +32,14 @@ static void check_load_at(const zero_config *c, const char *path, const char sav
 }
 
 static void check_same_ranks(void) {
-    char path[PATH_BYTES], saved[17], end[17];
-    path_of(path, "same");
+    const char *path = in_folder("same");
+    char saved[17], end[17];
     for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
         for (int from = 0; from <= 3; from++) {
             zero_config c = config_at(from, f);
             toy t;
             CHECK_SETTING("save, %s, stage %d", settings_formats[f].name, from);
-            MUST(toy_create(&t, &c, NULL));
-            steps(&t, 1, 2);
+            create_and_train(&t, &c, 2);
             MUST(zero_save(t.z, path, note));
             MUST(zero_hash(t.z, 1, saved));
             steps(&t, 3, 4);
@@ -59,24 +56,21 @@ static void check_same_ranks(void) {
 
 // -------- read without a plugin
 
-enum { ALL_VALUES = TOY_LARGEST + 50 + TOY_BLOCKS * (129 + 5003 + 33 + 1280) };
-
 static float *values_of(zero *z, zero_value what) {
     int64_t n = 0;
-    float *all = malloc(sizeof *all * 100000);
+    float *all = malloc(sizeof *all * TOY_ELEMS);
     for (int k = 0; k < TOY_TENSORS; k++)
         for (int l = 0; l < toy_tensors[k].layers; l++) {
             MUST(zero_get(z, what, k, l, 0, toy_elems(k), all + n));
             n += toy_elems(k);
         }
-    all[n] = 0;
     return all;
 }
 
 enum { READ_ALONE = 4 };
 static const zero_value kinds[READ_ALONE] = { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2, ZERO_PARAM };
 
-// values: every state that the plugin had. In pieces, and one that lies in the parts of several ranks.
+// values: every state of the plugin. Reads in pieces, some of which span the files of several ranks.
 static void read_all(zero_checkpoint *c, float *const values[READ_ALONE]) {
     enum { PIECE = 777 };
     float piece[PIECE];
@@ -90,12 +84,22 @@ static void read_all(zero_checkpoint *c, float *const values[READ_ALONE]) {
                     wrong += memcmp(piece, values[i] + at + from, n * sizeof *piece) != 0;
                 }
     CHECK(!wrong);
-    CHECK(zero_checkpoint_get(c, ZERO_GRADIENT, 0, 0, 0, 1, piece) == ZERO_ERR_MISUSE);
-    CHECK(zero_checkpoint_get(c, ZERO_MASTER, TOY_TENSORS, 0, 0, 1, piece) == ZERO_ERR_MISUSE);
-    CHECK(zero_checkpoint_get(c, ZERO_MASTER, 0, 99, 0, 1, piece) == ZERO_ERR_MISUSE);
-    CHECK(zero_checkpoint_get(c, ZERO_MASTER, 0, 0, toy_elems(0), 1, piece) == ZERO_ERR_MISUSE);
-    CHECK(zero_checkpoint_get(c, ZERO_MASTER, 0, 0, -1, 1, piece) == ZERO_ERR_MISUSE);
-    CHECK(zero_checkpoint_get(c, ZERO_MASTER, 0, 0, 1, INT64_MAX, piece) == ZERO_ERR_MISUSE);
+}
+
+static void misuse(zero_checkpoint *c) {
+    static const struct {
+        zero_value what;
+        int tensor, layer;
+        int64_t offset, n;
+    } wrong[] = {
+        { ZERO_GRADIENT, 0, 0, 0, 1 }, { ZERO_MASTER, TOY_TENSORS, 0, 0, 1 },
+        { ZERO_MASTER, 0, 99, 0, 1 },  { ZERO_MASTER, 0, 0, TOY_LARGEST, 1 },
+        { ZERO_MASTER, 0, 0, -1, 1 },  { ZERO_MASTER, 0, 0, 1, INT64_MAX },
+    };
+    float piece[1];
+    for (int i = 0; i < SETTINGS_COUNT(wrong); i++)
+        CHECK(zero_checkpoint_get(c, wrong[i].what, wrong[i].tensor, wrong[i].layer, wrong[i].offset,
+                                  wrong[i].n, piece) == ZERO_ERR_MISUSE);
 }
 
 static void check_alone(const char *path, zero_dtype dtype, float *const values[READ_ALONE]) {
@@ -104,6 +108,7 @@ static void check_alone(const char *path, zero_dtype dtype, float *const values[
     MUST(zero_checkpoint_open(&c, path, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS));
     CHECK(zero_checkpoint_dtype(c) == dtype);
     read_all(c, values);
+    misuse(c);
     zero_checkpoint_close(c);
     memcpy(other, toy_tensors, sizeof other);
     other[0].dims[0]++;
@@ -113,7 +118,7 @@ static void check_alone(const char *path, zero_dtype dtype, float *const values[
 
 // -------- other dtypes
 
-// Masters are fp32 in the file. A parameter that has none is the widened parameter.
+// Masters are fp32 in the file. Without masters, it has the widened parameters.
 static void check_as(const settings_format *f, const char *path, float *const saved[READ_ALONE]) {
     zero_config c = config_at(2, (int)(f - settings_formats));
     const zero_dtype dtype = c.numbers.dtype;
@@ -123,27 +128,25 @@ static void check_as(const settings_format *f, const char *path, float *const sa
     MUST(toy_create(&t, &c, NULL));
     MUST(zero_load(t.z, path, NULL));
     for (int i = 0; i < READ_ALONE; i++) now[i] = values_of(t.z, kinds[i]);
-    for (int i = 0; i < ALL_VALUES; i++) {
+    for (int i = 0; i < TOY_ELEMS; i++) {
         wrong += now[0][i] != toy_rounded(f->no_master ? dtype : ZERO_F32, saved[0][i]);
         wrong += now[1][i] != saved[1][i] || now[2][i] != saved[2][i];
         wrong += now[3][i] != toy_rounded(dtype, saved[0][i]);
     }
     CHECK(!wrong);
-    steps(&t, 3, 3);  // and it trains
+    steps(&t, 3, 3);  // training continues
     zero_destroy(t.z);
     for (int i = 0; i < READ_ALONE; i++) free(now[i]);
 }
 
 static void check_dtypes(void) {
-    char path[PATH_BYTES];
-    path_of(path, "typed");
+    const char *path = in_folder("typed");
     for (int from = 0; from < SETTINGS_COUNT(settings_formats); from++) {
         zero_config c = config_at(3 - from, from);
         float *values[READ_ALONE];
         toy t;
-        CHECK_SETTING("%s is read without a plugin", settings_formats[from].name);
-        MUST(toy_create(&t, &c, NULL));
-        steps(&t, 1, 2);
+        CHECK_SETTING("%s read without a plugin", settings_formats[from].name);
+        create_and_train(&t, &c, 2);
         MUST(zero_save(t.z, path, NULL));
         for (int i = 0; i < READ_ALONE; i++) values[i] = values_of(t.z, kinds[i]);
         zero_destroy(t.z);
@@ -159,7 +162,7 @@ static void check_dtypes(void) {
 
 // -------- damage
 
-// Loading fails on all ranks with these words and changes nothing.
+// Loading fails on all ranks with these words, and changes nothing.
 static void must_refuse(toy *t, const char *path, int code, const char *words, const char *more) {
     char before[17], *text = NULL;
     MUST(zero_hash(t->z, 1, before));
@@ -172,6 +175,12 @@ static void must_refuse(toy *t, const char *path, int code, const char *words, c
     CHECK(zero_checkpoint_verify(path, NULL, NULL) == code && strstr(zero_last_error(), words));
 }
 
+static void flip_on_rank_0(const char *file, long at, int bits) {
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (!checks.rank) flip(file, at, bits);
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
 // One byte of each block of each file.
 static void check_blocks(toy *t, const char *path) {
     enum { BLOCK = VALUES_CHUNK * sizeof(float) };
@@ -182,29 +191,24 @@ static void check_blocks(toy *t, const char *path) {
         for (long at = 0; at < bytes; at += BLOCK) {
             long odd = at + (bytes - at < BLOCK ? bytes - at : BLOCK) * (r + 1) / (checks.ranks + 1);
             CHECK_SETTING("a flipped bit at %ld of rank %d's file", odd, r);
-            MPI_Barrier(MPI_COMM_WORLD);
-            if (!checks.rank) flip(file, odd, 1 << (at / BLOCK % 8));
-            MPI_Barrier(MPI_COMM_WORLD);
+            flip_on_rank_0(file, odd, 1 << (at / BLOCK % 8));
             snprintf(offset, sizeof offset, "at offset %ld does not match", at);
             must_refuse(t, path, ZERO_ERR_IO, strrchr(file, '/'), offset);
-            MPI_Barrier(MPI_COMM_WORLD);
-            if (!checks.rank) flip(file, odd, 1 << (at / BLOCK % 8));
+            flip_on_rank_0(file, odd, 1 << (at / BLOCK % 8));
         }
     }
 }
 
 static void check_damage(void) {
-    char path[PATH_BYTES];
-    path_of(path, "damaged");
+    const char *path = in_folder("damaged");
     for (int stage = 1; stage <= 3; stage += 2) {
         zero_config c = config_at(stage, 0);
         toy t;
-        MUST(toy_create(&t, &c, NULL));
-        steps(&t, 1, 1);
+        create_and_train(&t, &c, 1);
         MUST(zero_save(t.z, path, NULL));
-        steps(&t, 2, 2);  // so that a load would change something
+        steps(&t, 2, 2);  // a load would now change something
         check_blocks(&t, path);
-        steps(&t, 2, 2);  // and training goes on
+        steps(&t, 2, 2);  // training continues
         zero_destroy(t.z);
     }
     remove_checkpoint(path);
@@ -212,22 +216,22 @@ static void check_damage(void) {
 
 // -------- saves that fail
 
-// The checkpoint before stays, and nothing is left beside it.
+// The previous checkpoint stays, and nothing is left beside it.
 static void check_failed_save(toy *t, const char *path, const char *saved) {
     char other[2 * PATH_BYTES];
-    CHECK_SETTING("a text that is no object");
-    CHECK(zero_save(t->z, path, "[1]") == ZERO_ERR_ARGUMENT &&
-          strstr(zero_last_error(), "not a JSON object"));
-    CHECK(zero_save(t->z, path, "{") == ZERO_ERR_ARGUMENT && strstr(zero_last_error(), "not a JSON object"));
-    CHECK_SETTING("a folder that cannot be made");
+    CHECK_SETTING("texts that are not objects");
+    for (int i = 0; i < 2; i++)
+        CHECK(zero_save(t->z, path, i ? "{" : "[1]") == ZERO_ERR_ARGUMENT &&
+              strstr(zero_last_error(), "not a JSON object"));
+    CHECK_SETTING("a folder that cannot be created");
     CHECK(zero_save(t->z, "/proc/no/folder", NULL) == ZERO_ERR_IO);
     if (checks.ranks > 1) {
-        CHECK_SETTING("ranks that name other folders");
+        CHECK_SETTING("ranks that name different folders");
         snprintf(other, sizeof other, "%s%s", path, checks.rank ? ".other" : "");
         CHECK(zero_save(t->z, other, NULL) == ZERO_ERR_ARGUMENT);
         CHECK(strstr(zero_last_error(), "all ranks must use one folder"));
     }
-    CHECK_SETTING("the checkpoint before is there");
+    CHECK_SETTING("the previous checkpoint is intact");
     CHECK(files_in(path) == checks.ranks + 1);
     MUST(zero_load(t->z, path, NULL));
     CHECK(has_hash(t->z, saved));
@@ -240,12 +244,12 @@ static void touch(const char *folder, const char *name) {
     CHECK(f && !fclose(f));
 }
 
-// A save over another one, and over what a dead one has left; what is not of a save stays.
+// Saves over another checkpoint and over the remains of a killed save. Files not from a save stay.
 static void check_save_again(void) {
-    char path[PATH_BYTES], own[2 * PATH_BYTES], saved[17];
+    const char *path = in_folder("again");
+    char notes[2 * PATH_BYTES], saved[17];
     zero_config c = config_at(2, 1);
     toy t;
-    path_of(path, "again");
     MUST(toy_create(&t, &c, NULL));
     CHECK_SETTING("a save over another one");
     for (int i = 1; i <= 2; i++) {
@@ -261,9 +265,9 @@ static void check_save_again(void) {
     MUST(zero_hash(t.z, 1, saved));
     MUST(zero_barrier(t.z));
     CHECK(files_in(path) == checks.ranks + 2);
-    snprintf(own, sizeof own, "%s/notes", path);
+    snprintf(notes, sizeof notes, "%s/notes", path);
     MPI_Barrier(MPI_COMM_WORLD);
-    if (!checks.rank) CHECK(!unlink(own));
+    if (!checks.rank) CHECK(!unlink(notes));
     steps(&t, 3, 3);
     MUST(zero_load(t.z, path, NULL));
     CHECK(has_hash(t.z, saved));
@@ -271,12 +275,12 @@ static void check_save_again(void) {
     check_failed_save(&t, path, saved);
     zero_destroy(t.z);
     remove_checkpoint(path);
-    CHECK(zero_checkpoint_remove(path) == 0);  // what is not there is gone
+    CHECK(zero_checkpoint_remove(path) == 0);  // succeeds on a missing one
 }
 
-// -------- what is not finite
+// -------- NaN and Inf
 
-// An element of the first and of the last tensor, so that they are the first rank's and the last one's.
+// In the first or the last tensor, and so on the first or the last rank.
 typedef struct {
     zero_value what;
     int last;  // 1: of the last tensor
@@ -315,7 +319,7 @@ static void check_refused(toy *t, const char *path, const bad_value *b, const ch
     CHECK(has_hash(t->z, before));
 }
 
-static void check_not_finite(int stage, int format) {
+static void check_not_finite(const char *path, int stage, int format) {
     static const bad_value values[] = {
         { ZERO_MASTER, 0, NAN, "parameters that are not finite: nan in " },
         { ZERO_MASTER, 1, -INFINITY, "parameters that are not finite: -inf in " },
@@ -323,12 +327,10 @@ static void check_not_finite(int stage, int format) {
         { ZERO_MOMENT1, 1, NAN, "first moment that are not finite: nan in " },
         { ZERO_MOMENT2, 1, INFINITY, "second moment that are not finite: inf in " },
     };
-    char path[PATH_BYTES], before[17];
+    char before[17];
     zero_config c = config_at(stage, format);
     toy t;
-    path_of(path, "finite");
-    MUST(toy_create(&t, &c, NULL));
-    steps(&t, 1, 2);
+    create_and_train(&t, &c, 2);
     MUST(zero_save(t.z, path, NULL));
     MUST(zero_hash(t.z, 1, before));
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
@@ -342,13 +344,11 @@ static void check_not_finite(int stage, int format) {
     zero_destroy(t.z);
 }
 
-// A finite master that is rounded to infinity is no parameter any more.
-static void check_edge(int format, float most, float too_much) {
-    char path[PATH_BYTES];
+// A finite master may round to an infinite parameter.
+static void check_edge(const char *path, int format, float most, float too_much) {
     zero_config c = config_at(3, format);
     toy t;
-    CHECK_SETTING("the edge of %s", settings_formats[format].name);
-    path_of(path, "finite");
+    CHECK_SETTING("the largest %s", settings_formats[format].name);
     MUST(toy_create(&t, &c, NULL));
     MUST(zero_set(t.z, ZERO_MASTER, 0, 0, 1, 1, &most));
     CHECK(!zero_check_finite(t.z));
@@ -364,17 +364,16 @@ static void check_edge(int format, float most, float too_much) {
 }
 
 static void check_finite(void) {
-    char path[PATH_BYTES];
-    path_of(path, "finite");
-    for (int stage = 0; stage <= 3; stage++) check_not_finite(stage, stage & 1);
-    check_edge(0, 3.402823466e38f, INFINITY);
-    check_edge(1, 3.39e38f, 3.4e38f);
+    const char *path = in_folder("finite");
+    for (int stage = 0; stage <= 3; stage++) check_not_finite(path, stage, stage & 1);
+    check_edge(path, 0, 3.402823466e38f, INFINITY);
+    check_edge(path, 1, 3.39e38f, 3.4e38f);
     remove_checkpoint(path);
 }
 
-// -------- other ranks
+// -------- other numbers of ranks
 
-// Settings of the matrix: a stage, and where states lie.
+// Stages, and where states are stored.
 // clang-format off
 static const struct {
     const char *name;
@@ -405,12 +404,12 @@ static zero_config matrix_config(int kind, int format) {
     return c;
 }
 
-// The digest of masters and moments as fp32 has them, whatever dtype the run computes in.
+// The digest of masters and moments in fp32, for comparison across dtypes.
 static void digest_values(zero *z, char hex[17]) {
     uint64_t digest = 0;
     for (zero_value what = ZERO_MASTER; what <= ZERO_MOMENT2; what++) {
         float *values = values_of(z, what);
-        digest = XXH3_64bits_withSeed(values, ALL_VALUES * sizeof *values, digest);
+        digest = XXH3_64bits_withSeed(values, TOY_ELEMS * sizeof *values, digest);
         free(values);
     }
     snprintf(hex, 17, "%016llx", (unsigned long long)digest);
@@ -420,26 +419,24 @@ static void digest_values(zero *z, char hex[17]) {
 static void save_all(int all) {
     for (int format = 0; format < SETTINGS_COUNT(settings_formats); format++)
         for (int kind = 0; kind < KINDS; kind++) {
-            char path[PATH_BYTES], name[64], text[100], hex[17], values[17];
+            char name[64], text[100], hex[17], values[17];
             toy t;
             if (!all && (kind + format + checks.ranks) % 2) continue;
             zero_config c = matrix_config(kind, format);
             snprintf(name, sizeof name, "np%d_kind%d_format%d", checks.ranks, kind, format);
             CHECK_SETTING("%s", name);
-            path_of(path, name);
-            MUST(toy_create(&t, &c, NULL));
-            steps(&t, 1, 2);
+            create_and_train(&t, &c, 2);
             MUST(zero_hash(t.z, 1, hex));
             digest_values(t.z, values);
             snprintf(text, sizeof text, "{\"hash\": \"%s\", \"values\": \"%s\", \"format\": %d}", hex, values,
                      format);
-            MUST(zero_save(t.z, path, text));
+            MUST(zero_save(t.z, in_folder(name), text));
             zero_destroy(t.z);
         }
 }
 
-// Loads as `format`; -1: as the one that was saved. Another one has the same masters and moments, unless it
-// has no masters. untouched: into a plugin whose states are still 0.
+// Loads as `format`; -1: the saved one. Another format has the same masters and moments, unless it has no
+// masters. untouched: into a plugin whose states are still 0.
 static void load_one(const char *path, int kind, int format, int untouched) {
     char *text = NULL, hash[17] = "", values[17] = "", hex[17];
     int saved = -1;
@@ -457,26 +454,24 @@ static void load_one(const char *path, int kind, int format, int untouched) {
     CHECK(format != saved || !strcmp(hex, hash));
     digest_values(t.z, hex);
     CHECK((format != saved && settings_formats[format].no_master) || !strcmp(hex, values));
-    steps(&t, 3, 3);  // and training goes on
+    steps(&t, 3, 3);  // training continues
     zero_destroy(t.z);
 }
 
-// all: as each kind, and every other time in another format; else as one of them, so that every two of ranks,
-// kinds and formats that saved and that load meet.
+// all: as each kind, alternating between the saved format and another; else as one kind, chosen such that all
+// pairs of ranks, kinds and formats occur.
 static void load_all(int all) {
     struct dirent **list;
     int n = scandir(folder, &list, NULL, alphasort), loaded = 0;
     for (int i = 0; i < n; i++) {
-        char path[PATH_BYTES];
         if (strncmp(list[i]->d_name, "np", 2)) continue;
-        snprintf(path, sizeof path, "%s/%.60s", folder, list[i]->d_name);
         const int turn = i / 2 + checks.ranks, first = i + 2 * (turn % 2) + 4 * checks.ranks;
         for (int k = 0; k < (all ? KINDS : 1); k++) {
             int kind = (first + k) % KINDS;
             int format = (turn + k) % 2 ? (i / 4 + checks.ranks + 1) % SETTINGS_COUNT(settings_formats) : -1;
             CHECK_SETTING("%.60s loaded by %d ranks, %s, format %d", list[i]->d_name, checks.ranks,
                           matrix[kind].name, format);
-            load_one(path, kind, format, (i / 2 + i / 9 + checks.ranks / 2 + k) % 2);
+            load_one(in_folder(list[i]->d_name), kind, format, (i / 2 + i / 9 + checks.ranks / 2 + k) % 2);
             loaded++;
         }
     }
@@ -488,13 +483,7 @@ int main(int argc, char **argv) {
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
     checks_begin();
-    if (argc >= 3) {
-        snprintf(folder, sizeof folder, "%s", argv[2]);
-        if (strcmp(argv[1], "save"))
-            load_all(argc == 4);
-        else
-            save_all(argc == 4);
-    } else {
+    if (argc < 3) {
         check_make_folder(folder, sizeof folder, "build");
         check_same_ranks();
         check_dtypes();
@@ -503,6 +492,8 @@ int main(int argc, char **argv) {
         check_finite();
         return saves_end("mpi_checkpoint");
     }
+    snprintf(folder, sizeof folder, "%s", argv[2]);
+    (strcmp(argv[1], "save") ? load_all : save_all)(argc == 4);
     int failed = checks_end("mpi_checkpoint");
     MPI_Finalize();
     return failed;

@@ -20,7 +20,6 @@ static void start_copies(const zero_config *c, const settings_variation *v) {
 }
 
 static void stop_copies(zero *z) {
-    (void)z;
     CHECK(copies_stop() == 0);
 }
 
@@ -152,7 +151,6 @@ static void check_breaches(void) {
 // --------
 
 static void run(const char *asked) {
-    (void)asked;
     outcome_begin("states");
     check_breaches();
     check_same_bits();

@@ -135,16 +135,6 @@ static int used_before_updated(const zero *z) {
     return 0;
 }
 
-// A disk that does nothing until it is released; after 20 seconds it goes on, so that nothing hangs.
-static int disk_waits;
-static long wait_for_release(file_operation what, size_t bytes) {
-    const struct timespec nap = { 0, 1000000 };
-    (void)what;
-    for (int ms = 0; ms < 20000 && __atomic_load_n(&disk_waits, __ATOMIC_ACQUIRE); ms++)
-        nanosleep(&nap, NULL);
-    return (long)bytes;
-}
-
 // Only the optimizer is in files: while its disk waits, forward can run if it does not wait for the update.
 static void check_delayed_overlaps(void) {
     for (int delayed = 0; delayed <= 1; delayed++) {
@@ -155,11 +145,11 @@ static void check_delayed_overlaps(void) {
         c.debug.trace_events = 4096;
         c.offload.delayed_update = delayed;
         MUST(toy_create(&t, &c, NULL));
-        file_fault = wait_for_release;
-        __atomic_store_n(&disk_waits, delayed, __ATOMIC_RELEASE);
+        fault_waits = delayed;
+        set_fault(FILE_READ, 0, 0, 0);
         run_delayed_step(&t, 1, 1, &o);
         MUST(toy_forward_pass(&t, 0, 1));
-        __atomic_store_n(&disk_waits, 0, __ATOMIC_RELEASE);
+        fault_waits = 0;
         MUST(toy_backward_pass(&t));
         MUST(zero_finish_gradients(t.z, NULL));
         MUST(zero_barrier(t.z));
@@ -172,7 +162,6 @@ static void check_delayed_overlaps(void) {
 // --------
 
 static void run(const char *asked) {
-    (void)asked;
     tiers.mixtures = mixtures;
     tiers.n_mixtures = SETTINGS_COUNT(mixtures);
     tiers.n_manners = 1;

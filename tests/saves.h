@@ -1,4 +1,4 @@
-// What the programs that test checkpoints share.
+// Shared by the tests of checkpoints.
 #ifndef TESTS_SAVES_H
 #define TESTS_SAVES_H
 #include <dirent.h>
@@ -11,14 +11,26 @@
 #include "toy.h"
 
 enum { PATH_BYTES = 200 };
-static char folder[100];  // everything is saved in it
+static char folder[100];  // of all that is saved
 
 static inline void path_of(char path[PATH_BYTES], const char *name) {
     snprintf(path, PATH_BYTES, "%s/%s", folder, name);
 }
 
+// Valid until the next call.
+static inline const char *in_folder(const char *name) {
+    static char path[PATH_BYTES];
+    path_of(path, name);
+    return path;
+}
+
 static inline void steps(toy *t, int from, int to) {
     for (int step = from; step <= to; step++) MUST(toy_step(t, 1, step, NULL));
+}
+
+static inline void create_and_train(toy *t, const zero_config *c, int n) {
+    MUST(toy_create(t, c, NULL));
+    steps(t, 1, n);
 }
 
 static inline zero_config config_at(int stage, int format) {
@@ -49,7 +61,7 @@ static inline int has_text(const char *path, const char *text) {
     return same;
 }
 
-// With all ranks at the same place, since one of them may be writing.
+// (collective) Between barriers, since a rank may be writing.
 static inline void must_have(const char *path, const char *text) {
     MPI_Barrier(MPI_COMM_WORLD);
     CHECK(has_text(path, text));
@@ -57,7 +69,7 @@ static inline void must_have(const char *path, const char *text) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-// The path of the states of a rank.
+// Writes the path of a rank's states.
 static inline void file_in(char path[2 * PATH_BYTES], const char *checkpoint, int rank) {
     char prefix[16];
     snprintf(prefix, sizeof prefix, "rank%05d", rank);
@@ -81,14 +93,14 @@ static inline void flip(const char *path, long at, int bits) {
     CHECK(f && !fclose(f) && ok);
 }
 
-// A checkpoint of all ranks goes.
+// (collective)
 static inline void remove_checkpoint(const char *path) {
     MPI_Barrier(MPI_COMM_WORLD);
     if (!checks.rank) CHECK(!zero_checkpoint_remove(path));
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-// Nothing else is left in the folder.
+// Fails if anything is left in the folder.
 static inline int saves_end(const char *program) {
     MPI_Barrier(MPI_COMM_WORLD);
     if (!checks.rank) CHECK(!rmdir(folder));

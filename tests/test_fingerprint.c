@@ -40,7 +40,6 @@ static char *filled(size_t n) {
 
 // Files of at most `blocks` blocks are read whole, larger ones only at their first and last block.
 static void test_contents(void **state) {
-    (void)state;
     static const struct {
         size_t bytes;
         int blocks;
@@ -78,7 +77,6 @@ static void test_contents(void **state) {
 
 // The digest also tells zeros at the end from no bytes at all.
 static void test_lengths(void **state) {
-    (void)state;
     char zeros[17] = { 0 }, seen[18][17];
     for (size_t n = 0; n <= 17; n++) {
         const char *text = strstr(print_of("a", zeros, n, 1), "digest ");
@@ -90,7 +88,6 @@ static void test_lengths(void **state) {
 
 // Words that change places, and high bits of two words: a sum or a product alone would miss them.
 static void test_order(void **state) {
-    (void)state;
     uint64_t a[] = { 1, 2, 3 }, b[] = { 2, 1, 3 }, c[] = { 1 | 1ull << 63, 2 | 1ull << 63, 3 };
     char first[FINGERPRINT];
     snprintf(first, sizeof first, "%s", print_of("a", (char *)a, sizeof a, 1));
@@ -99,7 +96,6 @@ static void test_order(void **state) {
 }
 
 static void test_errors(void **state) {
-    (void)state;
     char text[FINGERPRINT];
     assert_int_equal(fingerprint_of_file(path_of("none"), 1, text), -1);
     assert_non_null(strstr(gpt2_last_error(), "none: cannot open: No such file"));
@@ -108,7 +104,6 @@ static void test_errors(void **state) {
 }
 
 static void test_processor(void **state) {
-    (void)state;
     char text[FINGERPRINT] = "", again[FINGERPRINT] = "";
     fingerprint_of_processor(text);
     fingerprint_of_processor(again);

@@ -138,7 +138,6 @@ static char saved[PATH];  // a checkpoint
 static file manifest, states;
 
 static int begin(void **state) {
-    (void)state;
     if (!mkdtemp(folder) || small_create(&z)) return -1;
     in_folder(saved, "saved");
     if (zero_save(z, saved, "{\"step\": 1}") || small_fill(z, -1) || zero_hash(z, 1, hash)) return -1;
@@ -150,20 +149,17 @@ static int begin(void **state) {
 }
 
 static int end(void **state) {
-    (void)state;
     zero_destroy(z);
     if (zero_checkpoint_remove(saved)) return -1;
     return rmdir(folder);
 }
 
 static void test_states(void **state) {
-    (void)state;
     flip_every_byte(&states, saved, "at offset 0 does not match its checksum");
     cut_at_every_byte(&states, saved, "ends at offset");
 }
 
 static void test_manifest(void **state) {
-    (void)state;
     flip_every_byte(&manifest, saved, "the checksum at offset");
     cut_at_every_byte(&manifest, saved, "");
 }
@@ -238,7 +234,6 @@ static const struct {
 };
 
 static void test_lies(void **state) {
-    (void)state;
     static char text[MOST];
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         snprintf(text, sizeof text, "%.*s", (int)manifest.n, (const char *)manifest.bytes);
@@ -265,7 +260,6 @@ static void put_in_place(const char *path, kind what) {
 
 // A pipe without a writer would be waited for without end; the alarm ends the program then.
 static void test_something_else(void **state) {
-    (void)state;
     const file *files[] = { &states, &manifest };
     alarm(60);
     for (int i = 0; i < 2; i++)
@@ -281,7 +275,6 @@ static void test_something_else(void **state) {
 
 // A link to the states themselves: what it names may change at any time.
 static void test_link(void **state) {
-    (void)state;
     char aside[PATH];
     in_folder(aside, "aside");
     assert_return_code(rename(states.path, aside), errno);
@@ -293,7 +286,6 @@ static void test_link(void **state) {
 
 // Each file of the other save is good by itself.
 static void test_two_saves(void **state) {
-    (void)state;
     char other[PATH];
     file others;
     in_folder(other, "other");

@@ -34,7 +34,6 @@ static void put(const char *path, const char *text) {
 }
 
 static int begin(void **state) {
-    (void)state;
     strcpy(root, "/tmp/llmc_zero_room.XXXXXX");
     assert_non_null(mkdtemp(root));
     put("proc/meminfo", "MemTotal:  8388608 kB\nMemAvailable:    4194304 kB\n");
@@ -44,7 +43,6 @@ static int begin(void **state) {
 
 static int end(void **state) {
     char command[128];
-    (void)state;
     snprintf(command, sizeof command, "rm -r %s", root);
     return system(command);
 }
@@ -57,7 +55,6 @@ static void expect(int ranks, size_t mib, const char *limit) {
 }
 
 static void the_machine(void **state) {
-    (void)state;
     expect(1, 4096, "the machine has 4096.0 MiB available for 1 rank");
     expect(4, 1024, "for 4 ranks");
     put("proc/meminfo", "MemTotal:  8388608 kB\n");
@@ -71,7 +68,6 @@ static const char version_2[] =
     "22 26 0:20 / /sys rw,nosuid shared:2 - sysfs sysfs rw\n"
     "35 22 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
 static void cgroups_of_version_2(void **state) {
-    (void)state;
     put("proc/self/mountinfo", version_2);
     put("proc/self/cgroup", "0::/jobs/one\n");
     put("sys/fs/cgroup/jobs/one/memory.max", "max\n");
@@ -89,7 +85,6 @@ static void cgroups_of_version_2(void **state) {
 
 // The kernel lets a group above memory.high almost stand still, so a run may not count on more.
 static void memory_high(void **state) {
-    (void)state;
     const char *group = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-7.scope\n";
     put("proc/self/mountinfo", version_2);
     put("proc/self/cgroup", group);
@@ -106,7 +101,6 @@ static void memory_high(void **state) {
 
 // A container with a cgroup namespace of its own: its group is the top.
 static void container_of_version_2(void **state) {
-    (void)state;
     put("proc/self/mountinfo",
         "921 907 0:26 / /sys/fs/cgroup ro,nosuid,nodev - cgroup2 cgroup rw,nsdelegate\n");
     put("proc/self/cgroup", "0::/\n");
@@ -121,7 +115,6 @@ static void container_of_version_2(void **state) {
 // A container that has only its own group bound to the mount, while paths are the host's: groups inside it
 // count too.
 static void container_of_the_host_s_namespace(void **state) {
-    (void)state;
     put("proc/self/mountinfo",
         "921 907 0:26 /docker/4f5e /sys/fs/cgroup ro,relatime master:9 - cgroup2 cgroup rw\n");
     put("proc/self/cgroup", "0::/docker/4f5e/jobs\n");
@@ -143,7 +136,6 @@ static const char version_1[] =
     "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw shared:4 - cgroup cgroup rw,cpu,cpuacct\n"
     "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime shared:5 - cgroup cgroup rw,memory\n";
 static void cgroups_of_version_1(void **state) {
-    (void)state;
     put("proc/self/mountinfo", version_1);
     put("proc/self/cgroup", "5:devices:/x\n4:memory:/slurm/job_17\n2:cpu,cpuacct:/y\n");
     put("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
@@ -160,7 +152,6 @@ static void cgroups_of_version_1(void **state) {
 
 // A container sees its own group at the top of the mount. It may be mounted anywhere, with other controllers.
 static void container_of_version_1(void **state) {
-    (void)state;
     put("proc/self/mountinfo",
         "731 722 0:32 /docker/17 /cgroups/all ro - cgroup cgroup rw,cpu,memory,pids\n");
     put("proc/self/cgroup", "4:cpu,memory,pids:/docker/17\n0::/\n");
@@ -172,7 +163,6 @@ static void container_of_version_1(void **state) {
 // Both versions are mounted, and version 1 has the controller.
 static void both_versions(void **state) {
     char mounts[1024];
-    (void)state;
     snprintf(mounts, sizeof mounts,
              "%s41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n", version_1);
     put("proc/self/mountinfo", mounts);
@@ -187,7 +177,6 @@ static void both_versions(void **state) {
 
 // No cgroups at all, or the system does not say where they are.
 static void no_cgroups(void **state) {
-    (void)state;
     put("proc/self/cgroup", "0::/job\nnonsense\n3:memory\n");
     put("sys/fs/cgroup/job/memory.max", "1048576\n");
     put("sys/fs/cgroup/job/memory.current", "0\n");
@@ -222,7 +211,6 @@ static int make_group(char *folder, size_t size) {
 
 static void a_real_group(void **state) {
     char folder[128];
-    (void)state;
     if (make_group(folder, sizeof folder)) skip();
     pid_t child = fork();
     if (!child) {
@@ -254,7 +242,6 @@ static void limited(int resource, const char *name) {
 }
 
 static void limits_of_the_process(void **state) {
-    (void)state;
     limited(RLIMIT_AS, "RLIMIT_AS is 300.0 MiB, of which this rank uses 200.0");
     limited(RLIMIT_DATA, "RLIMIT_DATA is 300.0 MiB, of which this rank uses 100.0");
 }

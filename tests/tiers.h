@@ -5,11 +5,11 @@
 #define TESTS_TIERS_H
 #include <errno.h>
 #include "check.h"
+#include "faults.h"
 #include "outcome.h"
 #include "plan.h"
 #include "settings.h"
 #include "../llmc_zero/internal.h"
-#include "../llmc_zero/tiers/file_folder.h"
 
 typedef struct {
     const char *name;
@@ -325,16 +325,6 @@ static inline void check_all_traffic(void) {
 
 // -------- faults
 
-static struct {
-    file_operation kind;
-    long left;
-} fault;
-
-static inline long fail_nth(file_operation what, size_t bytes) {
-    if (what != fault.kind) return (long)bytes;
-    return __atomic_sub_fetch(&fault.left, 1, __ATOMIC_RELAXED) == 0 ? -EIO : (long)bytes;
-}
-
 // Returns the first error of three steps and a digest. After one of the disk, which the sentence names,
 // whatever comes fails as well: no update follows one that has failed.
 static inline int run_with_fault(const zero_config *c, int of_disk) {
@@ -358,9 +348,7 @@ static inline void check_files_that_fail(const zero_config *c) {
         long n = 1;
         CHECK_SETTING("operation %d fails, the n-th for every n", (int)kinds[k]);
         for (; rc; n += 1 + n / 8) {
-            fault.kind = kinds[k];
-            fault.left = n;
-            file_fault = fail_nth;
+            set_fault(kinds[k], n, 1, -EIO);
             rc = run_with_fault(c, 1);
             file_fault = NULL;
             CHECK(!rc || rc == ZERO_ERR_TIER);

@@ -284,7 +284,6 @@ static int broadcast(void) { return comm_broadcast(&c, for_unit, 0, full, bytes_
 
 // At the largest size, so that NCCL connects for all sizes.
 static int rehearse(void *ctx) {
-    (void)ctx;
     part = (int64_t)(opt.most / bytes_of(1)) / c.group.ranks;
     ZERO_TRY(all_gather());
     return reduce_scatter();

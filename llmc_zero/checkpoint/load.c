@@ -89,7 +89,6 @@ static int gather_now(zero *z, state *s, int unit) {
 
 // Every rank has read its own parts. Gathers the units that this stage keeps whole.
 static int run_complete(void *ctx, task *k) {
-    (void)k;
     zero *z = ctx;
     for (int u = 0; u < z->layout.n_units; u++) {
         for (int what = 0; what < STATES; what++) {

@@ -23,7 +23,6 @@ void fuzz_failed(const char *condition, const char *file, int line) {
 static char folder[PATH_MAX - 300];
 
 static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at) {
-    (void)st, (void)kind, (void)at;
     return remove(path);
 }
 

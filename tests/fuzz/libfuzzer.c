@@ -17,7 +17,6 @@ static void write_seed(const char *name, const void *bytes, size_t n) {
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv) {
-    (void)argc, (void)argv;
     const char *name = getenv("FUZZ_TARGET");
     target = name ? fuzz_find(name) : NULL;
     if (!target) {
