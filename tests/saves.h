@@ -14,7 +14,7 @@ enum { PATH_BYTES = 200 };
 static char folder[100];  // of all that is saved
 
 static inline void path_of(char path[PATH_BYTES], const char *name) {
-    snprintf(path, PATH_BYTES, "%s/%s", folder, name);
+    snprintf(path, PATH_BYTES, "%s/%.95s", folder, name);
 }
 
 // Valid until the next call.

@@ -404,22 +404,24 @@ static void a_file_that_vanishes(void **state) {
     char name[120], *data = buffer(64 * KIB);
     memset(data, 1, 64 * KIB);
     snprintf(name, sizeof name, "%s/given", folders[0]);
+    s.path = name;
+    s.reserve = 1;
     FOR_BOTH_ENGINES(s) {
         file_engine *e;
-        int fd = open(name, O_CREAT | O_RDWR, 0600);
-        assert_int_equal(file_open_given(&e, &s, fd, name, 64 * KIB, 1), 0);
+        s.fd = open(name, O_CREAT | O_RDWR, 0600);
+        e = opened(&s, 64 * KIB);
         assert_int_equal(move(e, 0, data, 64 * KIB, 1), 0);
         assert_int_equal(truncate(name, 12 * KIB), 0);
         assert_int_equal(move(e, 0, data, 64 * KIB, 0), ZERO_ERR_IO);
         error_has("bytes were there");
         file_close(e);
-        assert_int_equal(file_open_given(&e, &s, fd, name, 64 * KIB, 1), 0);
+        e = opened(&s, 64 * KIB);
         assert_int_equal(unlink(name), 0);
         assert_int_equal(move(e, 0, data, 64 * KIB, 1), ZERO_ERR_IO);
         error_has(name);
         error_has("removed");
         file_close(e);
-        close(fd);
+        close(s.fd);
     }
     free(data);
 }

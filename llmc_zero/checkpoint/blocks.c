@@ -48,14 +48,17 @@ static int ring_make(ring *r, const char *path, int n, int64_t each, char *memor
 // threads even if io_uring is available: requests are few and large, and checkpoints are then written and
 // read the same way everywhere.
 static int ring_open(ring *r, int fd, const char *path, int64_t bytes, int reserve) {
-    const file_settings settings = { .block_bytes = RING_BYTES,
+    const file_settings settings = { .path = path,
+                                     .fd = fd,
+                                     .reserve = reserve,
+                                     .block_bytes = RING_BYTES,
                                      .depth = RING_BUFFERS,
                                      .threads = THREADS,
                                      .no_uring = 1,
                                      .timeout_s = r->work ? r->work->z->config.comm.timeout_s : alone_s };
     if (r->hangs) ZERO_TRY(take_memory(r, path));
     r->hangs = 0;
-    return file_open_given(&r->engine, &settings, fd, path, whole_pages(bytes), reserve);
+    return file_open(&r->engine, &settings, whole_pages(bytes));
 }
 
 // Starts to read or write buffer i of a file of so many bytes.

@@ -20,45 +20,45 @@ enum {
 };
 
 typedef struct {
-    const char *folders;  // one, or several separated by commas; blocks alternate. They must exist
-    size_t block_bytes;   // of one request, a multiple of FILE_ALIGN
-    int depth;            // requests under way at once
-    int threads;          // for pread and pwrite if there is no io_uring
-    int no_uring;         // 1: threads, even with io_uring
-    int verify;           // 1: checks what is read against checksums of what was written
-    double timeout_s;     // an error if no request ends for so long; also how long a close waits
-    int rank;             // for the names of the locks
+    const char *folders;  // existing ones, separated by commas; blocks alternate between them
+    // Instead of folders, a file that the caller has opened for reading, or also for writing if needed. It
+    // holds the states from byte 0 on, and remains when the engine closes.
+    const char *path;
+    int fd;
+    int reserve;         // 1: the given file is extended to the length of the states
+    size_t block_bytes;  // of one request, a multiple of FILE_ALIGN
+    int depth;           // requests in flight
+    int threads;         // for pread and pwrite without io_uring
+    int no_uring;        // 1: threads, even with io_uring
+    int verify;          // 1: checks what is read against checksums of what was written
+    double timeout_s;    // an error if no request ends for so long; also how long a close waits
+    int rank;            // for the names of the locks
 } file_settings;
 
 typedef struct file_engine file_engine;
 
 // Returns 0 and an engine for `bytes`, all 0, or an error that leaves nothing behind. In each folder it
 // reserves space for an unnamed file, which disappears with the process however that ends, and locks the
-// small file llmc_zero.rankRRRRR.lock, which a killed run may have left. If that file is not ours, or another
-// process has locked it, that is an error and it stays unchanged; a folder in memory (tmpfs, ramfs) is an
-// error too.
+// small file llmc_zero.rankRRRRR.lock, which a killed run may have left. It is an error if that file is not
+// ours or is locked by another process, and then the file stays unchanged; likewise if the folder is in
+// memory (tmpfs, ramfs).
 int file_open(file_engine **e, const file_settings *s, int64_t bytes);
-// The same for a file that the caller has opened for reading, or also for writing if needed: it holds the
-// states from byte 0 on, and it stays when the engine closes. reserve: 1: it becomes `bytes` long.
-// settings.folders is not used.
-int file_open_given(file_engine **e, const file_settings *s, int fd, const char *path, int64_t bytes,
-                    int reserve);
 // Waits for pending transfers and removes the locks. e may be NULL. Returns 0, or 1 after at most timeout_s
-// and a few seconds: the disk hangs, and may still read or write the buffers and the given file. Then these,
-// the locks and the engine's own memory are kept for ever.
+// and a few seconds if the disk hangs: then it may still use the buffers and the given file, and these, the
+// locks and the engine's own memory are never released.
 int file_close(file_engine *e);
 
 // Describes the engine for the start table: "io_uring, direct, 2 folders", with the reason in brackets if a
 // faster way is refused.
 const char *file_name(const file_engine *e);
 
-// The host memory that an engine needs for so many bytes of states: mostly checksums.
+// Host memory of an engine for so many bytes of states: mostly checksums.
 int64_t file_memory_bytes(const file_settings *s, int64_t bytes);
 
 // Registers the memory of most transfers, so that the kernel need not pin it for each request. Call it once,
-// before the first transfer; the memory must stay until file_close. If the system refuses (RLIMIT_MEMLOCK),
-// file_name reports it and everything works without. Buffers in pages of 2 MiB (MADV_HUGEPAGE) reach the disk
-// in fewer pieces, which can be twice as fast.
+// before the first transfer; the memory must stay until file_close. It is optional: if the system refuses
+// (RLIMIT_MEMLOCK), file_name reports that. Buffers in pages of 2 MiB (MADV_HUGEPAGE) reach the disk in fewer
+// pieces, which can be twice as fast.
 void file_buffers(file_engine *e, void *memory, size_t bytes);
 
 // One transfer of any length; zero all but the first five fields. With n folders, regions that begin at
@@ -68,13 +68,13 @@ typedef struct file_transfer {
     char *data;      // aligned to FILE_ALIGN; bytes up to the next multiple of it are transferred too
     size_t bytes;
     int write;
-    int urgent;  // 1: begins before all that are not, for data that is needed next; order is kept
-    // the engine's
+    int urgent;  // 1: overtakes transfers that are not, except those that it must follow
+    // used by the engine
     int queued;                 // from file_start until its last request has ended
     double started_s, ended_s;  // by clock_now
-    size_t cut;                 // bytes that are in requests already
-    int underway;               // number of requests
-    int earlier;                // number of transfers that it waits for
+    size_t cut;                 // bytes already in requests
+    int underway;               // requests in flight
+    int earlier;                // transfers it waits for
     struct file_transfer *next, *prev;
 } file_transfer;
 
@@ -82,8 +82,8 @@ typedef struct file_transfer {
 // file_wait.
 int file_start(file_engine *e, file_transfer *t);
 // Returns 0 when the transfer has finished, or ZERO_ERR_IO with path, offset, cause and remedy. In either
-// case the buffer is no longer used, unless the failure is a hung disk: file_close returns whether it still
-// may be. Returns at once if t was never started.
+// case the buffer is free again, unless file_close then reports a hung disk. Returns at once if t was never
+// started.
 int file_wait(file_engine *e, file_transfer *t);
 // The same for at most so many seconds: returns 1 if it has not finished by then.
 int file_wait_for(file_engine *e, file_transfer *t, double seconds);

@@ -10,12 +10,10 @@
 struct file_engine {
     file_queue q;
     const file_driver *driver;
-    void *own;    // the driver's state
-    int started;  // its threads are started
-    int no_uring;
+    void *own;      // the driver's state
+    int started;    // its threads are started
     int uring_why;  // the errno if io_uring was refused; 0: it was not tried
     int pin_why;    // the errno if registering buffers was refused
-    int threads;
     char name[512];
 };
 
@@ -32,20 +30,24 @@ static void close_folders(file_queue *q) {
 }
 
 // Each file has room for the largest share of the blocks.
-static int open_folders(file_queue *q, const file_settings *s, int64_t bytes) {
+static int open_folders(file_queue *q) {
+    const file_settings *s = &q->s;
+    if (s->path) {
+        q->n_folders = 1;
+        return folder_take(&q->folders[0], s->fd, s->path, s->reserve ? q->bytes : 0);
+    }
     const int n = s->folders && *s->folders ? count_folders(s->folders) : 0;
-    if (!n) return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme", " names no folder");
+    if (!n) return zero_refuse("offload.nvme", " names no folder");
     if (n > FILE_FOLDERS)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme", " names %d folders; at most %d are used",
-                                 n, FILE_FOLDERS);
-    const int64_t block = (int64_t)s->block_bytes, blocks = (bytes + block - 1) / block;
+        return zero_refuse("offload.nvme", " names %d folders; at most %d are used", n, FILE_FOLDERS);
+    const int64_t block = (int64_t)s->block_bytes, blocks = (q->bytes + block - 1) / block;
     const char *name = s->folders;
     while (q->n_folders < n) {
         char folder[PATH_MAX];
         const size_t length = strcspn(name, ",");
         if (!length || length >= sizeof folder)
-            return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme",
-                                     " names a folder of %zu characters; write DIR or DIR,DIR", length);
+            return zero_refuse("offload.nvme", " names a folder of %zu characters; write DIR or DIR,DIR",
+                               length);
         snprintf(folder, sizeof folder, "%.*s", (int)length, name);
         ZERO_TRY(folder_open(&q->folders[q->n_folders], folder, s->rank, (blocks + n - 1) / n * block));
         q->n_folders++;
@@ -54,40 +56,35 @@ static int open_folders(file_queue *q, const file_settings *s, int64_t bytes) {
     return 0;
 }
 
-static int take_file(file_queue *q, int fd, const char *path, int64_t reserved) {
-    ZERO_TRY(folder_take(&q->folders[0], fd, path, reserved));
-    q->n_folders = 1;
-    return 0;
-}
-
 // -------- opening and closing
 
 int64_t file_memory_bytes(const file_settings *s, int64_t bytes) {
-    return (int64_t)sizeof(file_engine) + queue_memory_bytes(bytes, s->depth, s->verify);
+    const int64_t sums = s->verify ? (bytes + FILE_ALIGN - 1) / FILE_ALIGN * (int64_t)sizeof(file_sums) : 0;
+    return (int64_t)sizeof(file_engine) + sums + s->depth * (int64_t)sizeof(file_request);
 }
 
 static int open_driver(file_engine *e) {
-    if (file_uring && !e->no_uring) {
+    if (file_uring && !e->q.s.no_uring) {
         e->driver = file_uring;
-        e->uring_why = file_uring->open(&e->own, &e->q, 1);
+        e->uring_why = file_uring->open(&e->own, &e->q);
         if (!e->uring_why) return 0;
     }
     e->driver = &file_threads;
-    int rc = file_threads.open(&e->own, &e->q, e->threads);
-    return rc ? zero_fail(ZERO_ERR_MEMORY, "%d threads for files: %s", e->threads, strerror(rc)) : 0;
+    int rc = file_threads.open(&e->own, &e->q);
+    return rc ? zero_fail(ZERO_ERR_MEMORY, "%d threads for files: %s", e->q.s.threads, strerror(rc)) : 0;
 }
 
 static void write_name(file_engine *e) {
     char driver[120] = "io_uring", direct[200] = "direct", pinned[100] = "";
-    const char *why = e->no_uring ? "as requested" : "built without io_uring";
+    const char *why = e->q.s.no_uring ? "as requested" : "built without io_uring";
+    const int threads = e->q.s.threads;
     const file_folder *buffered = NULL;
-    for (int i = 0; i < e->q.n_folders; i++) {
-        if (!e->q.folders[i].direct) buffered = &e->q.folders[i];
-    }
+    for (int i = 0; i < e->q.n_folders; i++)
+        if (e->q.folders[i].refused) buffered = &e->q.folders[i];
     if (e->uring_why)
-        snprintf(driver, sizeof driver, "%d threads (no io_uring: %s)", e->threads, strerror(e->uring_why));
+        snprintf(driver, sizeof driver, "%d threads (no io_uring: %s)", threads, strerror(e->uring_why));
     else if (e->driver == &file_threads)
-        snprintf(driver, sizeof driver, "%d threads (%s)", e->threads, why);
+        snprintf(driver, sizeof driver, "%d threads (%s)", threads, why);
     if (buffered)
         snprintf(direct, sizeof direct, "buffered (%.80s has no O_DIRECT: %s)", buffered->path,
                  strerror(buffered->refused));
@@ -98,24 +95,18 @@ static void write_name(file_engine *e) {
              e->q.n_folders > 1 ? "s" : "", pinned);
 }
 
-// path NULL: in the folders of the settings.
-static int open_engine(file_engine **out, const file_settings *s, int64_t bytes, int fd, const char *path,
-                       int reserve) {
+int file_open(file_engine **out, const file_settings *s, int64_t bytes) {
     *out = NULL;
     if (s->block_bytes % FILE_ALIGN)
-        return zero_fail_setting(ZERO_ERR_ARGUMENT, "offload.nvme_block_bytes",
-                                 " is %zu; it must be a multiple of %d", s->block_bytes, FILE_ALIGN);
+        return zero_refuse("offload.nvme_block_bytes", " is %zu; it must be a multiple of %d", s->block_bytes,
+                           FILE_ALIGN);
     file_engine *e = calloc(1, sizeof *e);
     if (!e) return zero_fail(ZERO_ERR_MEMORY, "no memory for the files of model states");
     file_queue *q = &e->q;
-    e->no_uring = s->no_uring;
-    e->threads = s->threads;
+    q->s = *s;
     q->bytes = bytes;
-    q->block_bytes = s->block_bytes;
-    q->depth = s->depth;
-    q->timeout_s = s->timeout_s;
-    int rc = path ? take_file(q, fd, path, reserve ? bytes : 0) : open_folders(q, s, bytes);
-    if (!rc) rc = queue_open(q, s->verify);
+    int rc = open_folders(q);
+    if (!rc) rc = queue_open(q);
     if (!rc) {
         rc = open_driver(e);
         if (rc) queue_close(q);
@@ -130,16 +121,7 @@ static int open_engine(file_engine **out, const file_settings *s, int64_t bytes,
     return 0;
 }
 
-int file_open(file_engine **e, const file_settings *s, int64_t bytes) {
-    return open_engine(e, s, bytes, -1, NULL, 0);
-}
-
-int file_open_given(file_engine **e, const file_settings *s, int fd, const char *path, int64_t bytes,
-                    int reserve) {
-    return open_engine(e, s, bytes, fd, path, reserve);
-}
-
-// After the disk hangs, everything it may still use stays allocated, and the disk is not used any more.
+// If the disk hangs, everything it may still use stays allocated.
 int file_close(file_engine *e) {
     if (!e) return 0;
     file_queue *q = &e->q;
@@ -181,7 +163,7 @@ static int check_transfer(const file_queue *q, const file_transfer *t) {
     return 0;
 }
 
-// The caller holds the lock. Threads start with the first transfer, after buffers are registered.
+// The caller holds the lock. Threads start with the first transfer, once buffers are registered.
 static int start(file_engine *e, file_transfer *t) {
     file_queue *q = &e->q;
     ZERO_TRY(check_transfer(q, t));

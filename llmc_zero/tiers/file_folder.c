@@ -1,5 +1,4 @@
 #include "file_folder.h"
-#include "../base/error.h"
 #include "file.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -17,7 +16,7 @@
 enum { OWNER = 160, HOST = 64, OPEN_TRIES = 10, NAME = PATH_MAX + 8 };
 long (*file_fault)(file_operation what, size_t bytes);
 
-// -------- the lock: a small file that names, in readable text, the process whose states are in the folder
+// -------- the lock: a small text file that names the process whose states are in the folder
 
 typedef struct {
     char host[HOST];
@@ -48,24 +47,20 @@ static int read_owner(int fd, file_owner *o) {
 
 static int fail_in_use(const char *name, int fd) {
     file_owner other, own = this_process();
-    if (!read_owner(fd, &other)) {
-        zero_fail(ZERO_ERR_IO, "%s: another process uses this file", name);
-        return zero_failed_advice("give each run a separate folder");
-    }
-    if (other.pid == own.pid && !strcmp(other.host, own.host)) {
-        zero_fail(ZERO_ERR_IO, "%s: this process uses the file already", name);
-        return zero_failed_advice("name each folder once");
-    }
-    zero_fail(ZERO_ERR_IO, "%s: process %d on host %s uses this file", name, other.pid, other.host);
-    return zero_failed_advice("end that run, or give each run a separate folder");
+    if (!read_owner(fd, &other))
+        return FILE_FAIL("give each run a separate folder", "%s: another process uses this file", name);
+    if (other.pid == own.pid && !strcmp(other.host, own.host))
+        return FILE_FAIL("name each folder once", "%s: this process uses the file already", name);
+    return FILE_FAIL("end that run, or give each run a separate folder",
+                     "%s: process %d on host %s uses this file", name, other.pid, other.host);
 }
 
 static int fail_at_open(const char *name, int error) {
-    zero_fail(ZERO_ERR_IO, "%s: the file cannot be opened: %s", name, strerror(error));
-    return zero_failed_advice("name a folder that this user may write");
+    return FILE_FAIL("name a folder that this user may write", "%s: the file cannot be opened: %s", name,
+                     strerror(error));
 }
 
-// Returns 1 if the name still belongs to the open file: a run that ends removes its own.
+// Returns 1 if the name still belongs to the open file, since a run that ends removes its own.
 static int has_name(const char *name, int fd) {
     struct stat named, opened;
     if (lstat(name, &named) || fstat(fd, &opened)) return 0;
@@ -74,15 +69,14 @@ static int has_name(const char *name, int fd) {
 
 static void name_lock(const file_folder *f, char name[NAME]) { snprintf(name, NAME, "%s.lock", f->path); }
 
-// A killed run has left its lock file, which no process holds any more.
+// An existing lock file that no process holds was left by a killed run.
 static int sign_lock(file_folder *f, const char *name, int fd) {
     struct stat st;
     file_owner before;
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || (st.st_size && !read_owner(fd, &before))) {
-        zero_fail(ZERO_ERR_IO, "%s: exists, was not left by a run, and stays unchanged", name);
-        return zero_failed_advice("remove it, or name another folder");
-    }
-    f->lock = fd;  // From here on we remove the file.
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || (st.st_size && !read_owner(fd, &before)))
+        return FILE_FAIL("remove it, or name another folder",
+                         "%s: exists, was not left by a run, and stays unchanged", name);
+    f->lock = fd;  // from here on it is ours to remove
     int error = write_owner(fd);
     return error ? fail_at_open(name, error) : 0;
 }
@@ -102,8 +96,8 @@ static int take_lock(file_folder *f) {
         if (f->lock < 0) close(fd);
         if (rc <= 0) return rc;
     }
-    zero_fail(ZERO_ERR_IO, "%s: other processes remove and create the file again", name);
-    return zero_failed_advice("give each run a separate folder");
+    return FILE_FAIL("give each run a separate folder",
+                     "%s: other processes remove and create the file again", name);
 }
 
 // -------- the states
@@ -120,23 +114,23 @@ static int check_folder(const char *folder) {
                        folder, s.f_type == TMPFS_MAGIC ? "tmpfs" : "ramfs");
 }
 
-// The name is removed before the file has any states, so nothing stays on the disk however the process ends.
+// Removes the name before the file has any states, so nothing stays on the disk however the process ends.
 static int make_nameless(file_folder *f) {
     char name[NAME];
     snprintf(name, sizeof name, "%s.XXXXXX", f->path);
     f->fd = mkostemp(name, O_CLOEXEC);
     if (f->fd < 0) return fail_at_open(name, errno);
     if (!unlink(name)) return 0;
-    zero_fail(ZERO_ERR_IO, "%s: the file cannot be removed while it is open: %s", name, strerror(errno));
-    return zero_failed_advice("name a folder on a local disk");
+    return FILE_FAIL("name a folder on a local disk", "%s: the file cannot be removed while it is open: %s",
+                     name, strerror(errno));
 }
 
 static int fail_without_room(const file_folder *f, int64_t bytes, int error) {
     struct statvfs s;
     double room = fstatvfs(f->fd, &s) ? 0 : (double)s.f_bavail * (double)s.f_frsize;
-    zero_fail(ZERO_ERR_IO, "%s: %.1f MiB for model states cannot be reserved, with %.1f MiB free: %s",
-              f->path, (double)bytes / 1048576, room / 1048576, strerror(error));
-    return zero_failed_advice("make room there, or name another folder");
+    return FILE_FAIL("make room there, or name another folder",
+                     "%s: %.1f MiB for model states cannot be reserved, with %.1f MiB free: %s", f->path,
+                     (double)bytes / 1048576, room / 1048576, strerror(error));
 }
 
 // If the file system cannot reserve space, at least its free space is checked.
@@ -150,12 +144,11 @@ static int reserve_unreserved(const file_folder *f, int64_t bytes) {
 // Writing beyond the process's file size limit would kill it with a signal.
 static int reserve(const file_folder *f, int64_t bytes) {
     struct rlimit limit;
-    if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur < (rlim_t)bytes) {
-        zero_fail(ZERO_ERR_IO, "%s: the file needs %.1f MiB, and this process may write %.1f MiB to a file",
-                  f->path, (double)bytes / 1048576, (double)limit.rlim_cur / 1048576);
-        return zero_failed_advice("raise the limit (ulimit -f)%s",
-                                  f->lock < 0 ? "" : ", or name more folders");
-    }
+    if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur < (rlim_t)bytes)
+        return FILE_FAIL(f->lock < 0 ? "raise the limit (ulimit -f)"
+                                     : "raise the limit (ulimit -f), or name more folders",
+                         "%s: the file needs %.1f MiB, and this process may write %.1f MiB to a file",
+                         f->path, (double)bytes / 1048576, (double)limit.rlim_cur / 1048576);
     long allowed = file_allowed(FILE_RESERVE, 1);
     int error = allowed < 0 ? (int)-allowed : fallocate(f->fd, 0, 0, bytes) ? errno : 0;
     if (error == EOPNOTSUPP || error == ENOSYS) error = reserve_unreserved(f, bytes);
@@ -176,9 +169,7 @@ static int try_direct(file_folder *f) {
 
 static int settle_direct(file_folder *f) {
     f->refused = try_direct(f);
-    f->direct = !f->refused;
-    if (!f->direct && fcntl(f->fd, F_SETFL, 0)) return fail_at_open(f->path, errno);
-    return 0;
+    return f->refused && fcntl(f->fd, F_SETFL, 0) ? fail_at_open(f->path, errno) : 0;
 }
 
 int folder_open(file_folder *f, const char *folder, int rank, int64_t bytes) {
@@ -202,7 +193,6 @@ int folder_take(file_folder *f, int fd, const char *path, int64_t bytes) {
     return rc ? rc : settle_direct(f);
 }
 
-// The file's name is removed before its lock.
 void folder_close(file_folder *f) {
     char name[NAME];
     if (f->lock < 0) return;

@@ -52,21 +52,19 @@ static const char *advice_for(int error) {
 }
 
 static int fail_request(const file_queue *q, const file_request *r, const char *what, int error) {
-    zero_fail(ZERO_ERR_IO, "%s: %s of %zu bytes at offset %lld failed: %s", q->folders[r->folder].path,
-              r->write ? "the write" : "the read", r->bytes - r->done, (long long)request_at(r), what);
-    return zero_failed_advice("%s", advice_for(error));
+    return FILE_FAIL(advice_for(error), "%s: %s of %zu bytes at offset %lld failed: %s",
+                     q->folders[r->folder].path, r->write ? "the write" : "the read", r->bytes - r->done,
+                     (long long)request_at(r), what);
 }
 
-// -------- checksums, one for FILE_ALIGN bytes
+// -------- checksums of FILE_ALIGN bytes, stored by offset
 
-// The checksum does not cover the offset, because checksums are stored by offset: data from a wrong place
-// does not match.
 static uint64_t sum_of(const char *data) {
     uint64_t sum = XXH3_64bits(data, FILE_ALIGN);
     return sum ? sum : 1;
 }
 
-// Ordering keeps overlapping transfers apart, so no other thread uses these sums now.
+// Overlapping transfers wait for each other, so no other thread uses these sums now.
 static void note_sums(file_queue *q, const file_request *r) {
     for (size_t i = 0; i < r->bytes; i += FILE_ALIGN) {
         file_sums *s = &q->sums[(r->offset + (int64_t)i) / FILE_ALIGN];
@@ -89,10 +87,9 @@ static int check_sums(const file_queue *q, const file_request *r) {
         const char *what = sum == or_of_zeros(s->before)
                                ? "is of an older step: the disk has lost the last write"
                                : "differs from what was written: wrong checksum";
-        zero_fail(ZERO_ERR_IO, "%s: the block of %d bytes at offset %lld %s", q->folders[r->folder].path,
-                  FILE_ALIGN, (long long)(r->at + (int64_t)i), what);
-        return zero_failed_advice(
-            "check the disk, or name a folder on another one; then restart from a checkpoint");
+        return FILE_FAIL("check the disk, or name a folder on another one; then restart from a checkpoint",
+                         "%s: the block of %d bytes at offset %lld %s", q->folders[r->folder].path,
+                         FILE_ALIGN, (long long)(r->at + (int64_t)i), what);
     }
     return 0;
 }
@@ -114,7 +111,7 @@ void queue_append(file_queue *q, file_transfer *t) {
         q->progress = clock_now();
         q->end = 0;
     }
-    // A transfer after the end of all others overlaps none, as in a file written from its start.
+    // A transfer after the end of all others overlaps none.
     for (const file_transfer *o = t->offset < q->end ? q->first : NULL; o; o = o->next)
         t->earlier += must_wait(t, o);
     q->waits += t->earlier;
@@ -141,12 +138,12 @@ static void end_transfer(file_queue *q, file_transfer *t) {
     pthread_cond_broadcast(&q->work);
 }
 
-// -------- cutting
+// -------- cutting into requests
 
 static int may_be_cut(const file_transfer *t) { return !t->earlier && t->cut < padded(t->bytes); }
 
-// The oldest transfer that can begin a request: an urgent one, else preferably one of the other kind than the
-// last, since disks read and write at the same time.
+// The oldest transfer that can begin a request: an urgent one, else preferably a read after a write and the
+// other way round, since disks do both at once.
 static file_transfer *next_transfer(const file_queue *q) {
     file_transfer *other = NULL;
     for (file_transfer *t = q->urgent ? q->first : NULL; t; t = t->next)
@@ -162,21 +159,17 @@ static file_transfer *next_transfer(const file_queue *q) {
 
 // Block i of the states is in folder i % n. In a single folder all blocks are contiguous, so a request may
 // begin anywhere.
-static void place(const file_queue *q, file_request *r) {
-    int64_t block = (int64_t)q->block_bytes, i = r->offset / block;
-    r->folder = (int)(i % q->n_folders);
-    r->at = i / q->n_folders * block + r->offset % block;
-}
-
 static void cut_request(file_queue *q, file_transfer *t, file_request *r) {
-    size_t bytes = padded(t->bytes) - t->cut;
-    *r = (file_request){
-        .of = t, .write = t->write, .data = t->data + t->cut, .offset = t->offset + (int64_t)t->cut
-    };
-    size_t room = q->block_bytes;
-    if (q->n_folders > 1) room -= (size_t)r->offset % room;
-    r->bytes = bytes < room ? bytes : room;
-    place(q, r);
+    const int64_t block = (int64_t)q->s.block_bytes, offset = t->offset + (int64_t)t->cut, i = offset / block;
+    const size_t bytes = padded(t->bytes) - t->cut;
+    const size_t room = (size_t)(q->n_folders > 1 ? block - offset % block : block);
+    *r = (file_request){ .of = t,
+                         .write = t->write,
+                         .data = t->data + t->cut,
+                         .bytes = bytes < room ? bytes : room,
+                         .offset = offset,
+                         .folder = (int)(i % q->n_folders),
+                         .at = i / q->n_folders * block + offset % block };
     t->cut += r->bytes;
     t->underway++;
     const int is_cut = t->cut == padded(t->bytes);
@@ -214,8 +207,8 @@ long request_bytes(file_request *r) {
 
 // -------- the end of a request
 
-// Returns how many bytes were moved, or an error code. Only multiples of FILE_ALIGN count, because a direct
-// request cannot continue at another offset.
+// Returns how many bytes were moved, or an error code. Only multiples of FILE_ALIGN count: direct requests
+// cannot continue at another offset.
 static long judge(const file_queue *q, file_request *r, long moved) {
     char what[80];
     if ((moved == -EINTR || moved == -EAGAIN) && r->tries++ < MAX_TRIES) return 0;
@@ -252,11 +245,11 @@ int queue_end(file_queue *q, file_request *r, long moved) {
 
 // -------- waiting
 
-// The caller holds the lock. No request has ended for too long. Those under way may end at any time or never,
-// and nothing waits for them any more, so their owners get their transfers back.
+// The caller holds the lock. No request has ended for too long. Those in flight may end at any time or never.
+// Nothing waits for them any more, and their owners get the transfers back.
 static int fail_late(file_queue *q) {
     const file_request *oldest = NULL;
-    for (file_request *r = q->requests; r < q->requests + q->depth; r++) {
+    for (file_request *r = q->requests; r < q->requests + q->s.depth; r++) {
         if (!r->of || r->lost) continue;
         if (!oldest) oldest = r;
         r->lost = 1;
@@ -265,9 +258,9 @@ static int fail_late(file_queue *q) {
     if (oldest)
         zero_fail(ZERO_ERR_IO, "%s: the %s at offset %lld does not end within %g s",
                   q->folders[oldest->folder].path, oldest->write ? "write" : "read",
-                  (long long)request_at(oldest), q->timeout_s);
+                  (long long)request_at(oldest), q->s.timeout_s);
     else
-        zero_fail(ZERO_ERR_IO, "%s: no read or write begins within %g s", q->folders[0].path, q->timeout_s);
+        zero_fail(ZERO_ERR_IO, "%s: no read or write begins within %g s", q->folders[0].path, q->s.timeout_s);
     zero_failed_advice("the disk does not answer: check it (dmesg)");
     fail_all(q);
     while (q->first) take_out(q, q->first);
@@ -283,7 +276,7 @@ static void wait_until(file_queue *q, double until) {
 int queue_wait(file_queue *q, const file_transfer *t, double seconds) {
     const double enough = clock_now() + seconds;
     while (t ? t->queued : q->first != NULL) {
-        const double late = q->progress + q->timeout_s, now = clock_now();
+        const double late = q->progress + q->s.timeout_s, now = clock_now();
         if (now >= late) {
             fail_late(q);
             break;
@@ -295,7 +288,7 @@ int queue_wait(file_queue *q, const file_transfer *t, double seconds) {
 }
 
 int queue_wait_lost(file_queue *q) {
-    const double most_s = 5, part = q->timeout_s / 4;
+    const double most_s = 5, part = q->s.timeout_s / 4;
     const double until = clock_now() + (part < most_s ? part : most_s);
     while (q->lost && clock_now() < until) wait_until(q, until);
     return q->lost;
@@ -310,16 +303,16 @@ int queue_is_closing(file_queue *q) {
 
 // -------- opening
 
-int queue_open(file_queue *q, int verify) {
-    size_t n_sums = verify ? padded((size_t)q->bytes) / FILE_ALIGN : 0;
-    q->requests = calloc((size_t)q->depth, sizeof *q->requests);
-    q->sums = verify ? calloc(n_sums ? n_sums : 1, sizeof *q->sums) : NULL;
-    if (!q->requests || (verify && !q->sums)) {
+int queue_open(file_queue *q) {
+    const size_t n_sums = padded((size_t)q->bytes) / FILE_ALIGN;
+    q->requests = calloc((size_t)q->s.depth, sizeof *q->requests);
+    q->sums = q->s.verify ? calloc(n_sums + 1, sizeof *q->sums) : NULL;
+    if (!q->requests || (q->s.verify && !q->sums)) {
         free(q->requests);
         free(q->sums);
         return zero_fail(ZERO_ERR_MEMORY, "no memory for %zu checksums of blocks on NVMe", n_sums);
     }
-    for (int i = 0; i < q->depth; i++) {
+    for (int i = 0; i < q->s.depth; i++) {
         q->requests[i].next = q->idle;
         q->idle = &q->requests[i];
     }
@@ -339,9 +332,4 @@ void queue_close(file_queue *q) {
     pthread_mutex_destroy(&q->lock);
     free(q->sums);
     free(q->requests);
-}
-
-int64_t queue_memory_bytes(int64_t bytes, int depth, int verify) {
-    int64_t sums = verify ? (bytes + FILE_ALIGN - 1) / FILE_ALIGN * (int64_t)sizeof(file_sums) : 0;
-    return sums + depth * (int64_t)sizeof(file_request);
 }

@@ -1,5 +1,5 @@
-// Pending transfers: split into requests, in order, with checksums and the first failure. file_engine.c adds
-// transfers; a driver (io_uring, or threads) takes requests and returns their results.
+// Pending transfers: their order, their requests, checksums, and the first failure. file_engine.c adds
+// transfers; a driver (io_uring or threads) takes requests and returns their results.
 #ifndef LLMC_ZERO_TIERS_FILE_QUEUE_H
 #define LLMC_ZERO_TIERS_FILE_QUEUE_H
 #include <pthread.h>
@@ -8,45 +8,42 @@
 
 // A part of a transfer, within one block of one folder.
 typedef struct file_request {
-    file_transfer *of;  // NULL: idle; with `lost` it may have been freed
+    file_transfer *of;  // NULL: idle; if `lost`, it may have been freed
     int write, lost;
     char *data;
     size_t bytes;
-    size_t done;     // of these bytes; a short read or write is continued
+    size_t done;     // of these bytes, before a short read or write continues
     int64_t offset;  // in the states
-    int folder;      // and its place on disk
-    int64_t at;
-    int tries;   // after interruptions
-    long asked;  // bytes; any beyond do not count
+    int folder;      // on disk: the folder,
+    int64_t at;      // and the offset in its file
+    int tries;       // after interruptions
+    long asked;      // bytes; more are not counted
     struct file_request *next;
 } file_request;
 
 typedef struct {
-    uint64_t now, before;  // checksums of FILE_ALIGN bytes: as written last, and before that; 0: none
+    uint64_t now, before;  // checksums of FILE_ALIGN bytes: of the last write, and the one before; 0: none
 } file_sums;
 
 typedef struct {
+    file_settings s;  // its texts may no longer exist
     file_folder folders[FILE_FOLDERS];
     int n_folders;
-    int64_t bytes;  // of the states
-    size_t block_bytes;
-    int depth;
-    double timeout_s;
+    int64_t bytes;    // of the states
     file_sums *sums;  // NULL: no checksums
 
     pthread_mutex_t lock;  // for the fields below
     pthread_cond_t ended;  // a transfer has ended
     pthread_cond_t work;   // a request may be available, for drivers that wait here
-    // Unfinished transfers, in the order of their start. There may be a hundred thousand, so the work for
-    // each must not depend on their number unless they overlap.
+    // Unfinished transfers, in the order of their start. There may be a hundred thousand, so the cost of each
+    // must not grow with their number unless they overlap.
     file_transfer *first, *last;
-    int64_t end;       // of the states: the furthest end of any of them
-    int64_t waits;     // the total of their `earlier`
-    int64_t uncut[2];  // reads and writes that are not all in requests yet
+    int64_t end;       // the largest offset at which one ends
+    int64_t waits;     // the sum of their `earlier`
+    int64_t uncut[2];  // reads and writes not completely in requests
     int64_t urgent;    // the urgent ones of these
     file_request *requests, *idle;
-    int underway;   // requests taken but not ended
-    int lost;       // of these, requests to a hung disk: nothing waits for them any more
+    int lost;       // requests to a hung disk, for which nothing waits any more
     int last_kind;  // kind of the last request taken: reads and writes take turns
     int closing;
     double progress;  // when the last request ended, or the first transfer was added
@@ -55,40 +52,38 @@ typedef struct {
     file_counters counters;
 } file_queue;
 
-// file_engine.c sets the fields above the sums before this, and closes the folders afterwards.
-int queue_open(file_queue *q, int verify);
-int64_t queue_memory_bytes(int64_t bytes, int depth, int verify);
+// Before this, file_engine.c sets the fields above the sums.
+int queue_open(file_queue *q);
 void queue_close(file_queue *q);
 
-// For file_engine.c. The caller holds the lock. Appends a transfer to the queue.
+// For file_engine.c. The caller holds the lock.
 void queue_append(file_queue *q, file_transfer *t);
-// Returns 0 when t (NULL: every transfer) has ended; 1 if it has not after so many seconds; or the first
-// failure, which a timeout may be too. After a failure no transfer is used any more, though the disk may
-// still access its buffer.
+// Returns 0 when t (NULL: every transfer) has ended, 1 if it has not after so many seconds, or the first
+// failure, including a timeout. After a failure no transfer is used any more, but the disk may still access
+// the buffers.
 int queue_wait(file_queue *q, const file_transfer *t, double seconds);
-// Gives a hung disk a little more time. Returns how many requests it still has.
+// Gives a hung disk a little more time. Returns the number of requests it still has.
 int queue_wait_lost(file_queue *q);
 
-// For drivers, which must not hold the lock. Returns a request to carry out, or NULL if none may begin now.
-// With `wait` it returns NULL only when the queue is closing.
+// For drivers, which must not hold the lock. Returns a request to perform, or NULL if none can begin; with
+// `wait`, only if the queue is closing.
 file_request *queue_take(file_queue *q, int wait);
-// Records the bytes that a request has moved, or a negative errno. Returns 1 if the request continues with
-// the rest.
+// Records the bytes that a request has moved, or a negative errno. Returns 1 if the driver must perform the
+// rest.
 int queue_end(file_queue *q, file_request *r, long moved);
 int queue_is_closing(file_queue *q);
 static inline char *request_data(const file_request *r) { return r->data + r->done; }
 static inline int64_t request_at(const file_request *r) { return r->at + (int64_t)r->done; }
-// Returns how many bytes to request, or a test's replacement for the request's result, 0 or less.
+// Returns how many bytes to request; 0 or less: a result injected by a test.
 long request_bytes(file_request *r);
 
-// One way to carry out requests. Functions return 0 or errno.
+// Performs requests. Functions return 0 or errno.
 typedef struct {
-    const char *name;
-    int (*open)(void **driver, file_queue *q, int threads);  // an error: it cannot be used here
-    int (*pin)(void *driver, void *memory, size_t bytes);    // (optional) registers a buffer
-    int (*start)(void *driver);                              // its threads start taking requests
-    void (*wake)(void *driver);                              // under the lock: a request is available
-    void (*close)(void *driver);                             // the queue is closing and idle
+    int (*open)(void **driver, file_queue *q);             // fails if the driver cannot be used here
+    int (*pin)(void *driver, void *memory, size_t bytes);  // (optional) registers a buffer
+    int (*start)(void *driver);                            // its threads start taking requests
+    void (*wake)(void *driver);                            // under the lock: a request is available
+    void (*close)(void *driver);                           // the queue is closing and idle
 } file_driver;
 extern const file_driver file_threads;
 extern const file_driver *const file_uring;  // NULL: built without it

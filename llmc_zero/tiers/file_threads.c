@@ -1,4 +1,4 @@
-// Carries out requests with threads, each with one pread or pwrite at a time.
+// Performs requests with threads, each with one pread or pwrite at a time.
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -6,11 +6,11 @@
 
 typedef struct {
     file_queue *q;
-    int n, started;
+    int started;
     pthread_t threads[];
 } pool;
 
-static long carry_out(const file_queue *q, file_request *r) {
+static long perform(const file_queue *q, file_request *r) {
     int fd = q->folders[r->folder].fd;
     long bytes = request_bytes(r);
     if (bytes <= 0) return bytes;
@@ -22,24 +22,22 @@ static long carry_out(const file_queue *q, file_request *r) {
 static void *thread_loop(void *arg) {
     file_queue *q = arg;
     file_request *r;
-    while ((r = queue_take(q, 1))) {
-        while (queue_end(q, r, carry_out(q, r))) continue;
-    }
+    while ((r = queue_take(q, 1)))
+        while (queue_end(q, r, perform(q, r))) continue;
     return NULL;
 }
 
-static int threads_open(void **driver, file_queue *q, int n) {
-    pool *p = calloc(1, sizeof *p + (size_t)n * sizeof *p->threads);
+static int threads_open(void **driver, file_queue *q) {
+    pool *p = calloc(1, sizeof *p + (size_t)q->s.threads * sizeof *p->threads);
     if (!p) return ENOMEM;
     p->q = q;
-    p->n = n;
     *driver = p;
     return 0;
 }
 
 static int threads_start(void *driver) {
     pool *p = driver;
-    while (p->started < p->n) {
+    while (p->started < p->q->s.threads) {
         int rc = pthread_create(&p->threads[p->started], NULL, thread_loop, p->q);
         if (rc) return rc;
         p->started++;
@@ -55,6 +53,4 @@ static void threads_close(void *driver) {
     free(p);
 }
 
-const file_driver file_threads = {
-    "threads", threads_open, NULL, threads_start, threads_wake, threads_close
-};
+const file_driver file_threads = { threads_open, NULL, threads_start, threads_wake, threads_close };

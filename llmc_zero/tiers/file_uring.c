@@ -1,5 +1,5 @@
-// Carries out requests with io_uring. One thread owns the ring: it submits, sleeps until a request has ended
-// or another thread wakes it, and continues.
+// Performs requests with io_uring. One thread owns the ring: it submits requests, and sleeps until one has
+// ended or another thread wakes it.
 #include "file_queue.h"
 #ifndef ZERO_HAVE_URING
 const file_driver *const file_uring = NULL;
@@ -27,7 +27,7 @@ typedef struct {
     file_request *ready[];
 } uring;
 
-// -------- a request into the ring
+// -------- preparing a request
 
 // Returns the index of the registered buffer that contains these bytes, or -1.
 static int pinned_part(const uring *u, const char *data, size_t bytes) {
@@ -67,9 +67,9 @@ static void submit(uring *u) {
         if (n == -EINTR) continue;
         int is_later = n == -EAGAIN || n == -EBUSY;
         if (is_later && u->in_kernel) return;  // until one of these ends
-        if (n <=
-            0) {  // The entries stay in the ring and are never submitted, since nothing is after a failure.
+        if (n <= 0) {
             const int error = is_later ? ENOMEM : n < 0 ? -n : EIO;
+            // Their entries stay in the ring: after a failure nothing more is submitted.
             while (u->n_ready) queue_end(u->q, u->ready[--u->n_ready], -error);
             return;
         }
@@ -79,8 +79,7 @@ static void submit(uring *u) {
     }
 }
 
-// Submits each request before taking the next one or handling an ended one: both compute checksums, and the
-// disk has work meanwhile.
+// Submits each request before taking the next one, so that the disk works while checksums are computed.
 static void submit_new(uring *u) {
     file_request *r;
     submit(u);
@@ -121,12 +120,12 @@ static void *uring_loop(void *arg) {
 
 // -------- the driver
 
-static int uring_open(void **driver, file_queue *q, int threads) {
+static int uring_open(void **driver, file_queue *q) {
     long allowed = file_allowed(FILE_URING, 1);
-    uring *u = calloc(1, sizeof *u + (size_t)q->depth * sizeof(file_request *));
+    uring *u = calloc(1, sizeof *u + (size_t)q->s.depth * sizeof(file_request *));
     if (!u) return ENOMEM;
     u->q = q;
-    int rc = allowed < 0 ? (int)allowed : io_uring_queue_init((unsigned)q->depth, &u->ring, 0);
+    int rc = allowed < 0 ? (int)allowed : io_uring_queue_init((unsigned)q->s.depth, &u->ring, 0);
     if (!rc && (u->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) < 0) {
         rc = -errno;
         io_uring_queue_exit(&u->ring);
@@ -174,7 +173,6 @@ static void uring_close(void *driver) {
     free(u);
 }
 
-static const file_driver driver_of_uring = { "io_uring",  uring_open, uring_pin,
-                                             uring_start, uring_wake, uring_close };
+static const file_driver driver_of_uring = { uring_open, uring_pin, uring_start, uring_wake, uring_close };
 const file_driver *const file_uring = &driver_of_uring;
 #endif
