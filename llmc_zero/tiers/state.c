@@ -30,8 +30,8 @@ const state_store *state_default_store = &state_in_memory;
 
 // -------- states
 
-// sharded_from: the first stage at which a rank keeps only its own part. own_from: the first at which only
-// that part is up to date: stage 1 reduces gradients into it and leaves the rest stale.
+// sharded_from: the first stage at which a rank keeps only its own part. own_from: the first stage at which
+// only that part is up to date; stage 1 reduces gradients into it and leaves the rest stale.
 static const struct {
     const char *name;
     int sharded_from, own_from;
@@ -91,9 +91,10 @@ state_range state_all(const state *s, int unit, int part) {
 int64_t state_span(const state *s, state_range r) {
     if (!s->units || r.from >= s->units[r.unit].away) return r.elems;
     const int64_t before = layout_before(&s->layout->units[r.unit], s->rank);
-    int64_t end = s->units[r.unit].away, piece_end = ((before + r.from) / s->piece + 1) * s->piece - before;
-    if (s->files && piece_end < end) end = piece_end;
-    return end - r.from < r.elems ? end - r.from : r.elems;
+    const int64_t piece_end = ((before + r.from) / s->piece + 1) * s->piece - before;
+    int64_t n = s->units[r.unit].away - r.from;
+    if (s->files && piece_end - r.from < n) n = piece_end - r.from;
+    return n < r.elems ? n : r.elems;
 }
 
 int state_on_host(const state *s, state_range r) {
@@ -168,7 +169,7 @@ void state_intersect(const state *s, int unit, int part, int64_t begin, int64_t 
 
 // -------- values
 
-// One of `read` and `written` is NULL: copies elements to the first or from the second.
+// Copies elements to `read` or from `written`; the other one is NULL.
 static int move_values(state *s, device_stream on, state_range r, state_intent intent, float *read,
                        const float *written, void *staging) {
     const size_t size = dtype_bytes(s->dtype);

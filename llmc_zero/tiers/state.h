@@ -1,6 +1,6 @@
 // A model state: the parameters, the gradients, the master weights, the first or the second moment. Each has
-// one dtype, resides in a store, and is opened and closed part by part. A part is one rank's part of a unit,
-// or the whole unit if every rank keeps all of it. A range of its elements can be opened too.
+// one dtype, resides in a store, and is opened and closed in parts. A part is one rank's part of a unit, or
+// the whole unit if every rank keeps all of it, or a range of its elements.
 //
 //     state_part p;
 //     ZERO_TRY(state_open(&p, s, COMPUTE, unit, part, STATE_READ));
@@ -8,10 +8,10 @@
 //     ZERO_TRY(state_close(&p));
 //
 // The store in memory hands out the memory itself, so opening is pointer arithmetic and closing does nothing.
-// Other stores hand out copies (state_file.c: read from files; state_across.c: from the other side of the
-// bus). So callers begin early: state_begin starts the copy, state_ready waits for it. tests/mpi_states.c
-// enforces four rules with a store that fails on every breach:
-//   - a part is opened in the task that accesses it, before the access, and closed after the last one;
+// Other stores hand out copies, from files (state_file.c) or across the bus (state_across.c), so callers
+// begin early: state_begin starts the copy, state_ready waits for it. tests/mpi_states.c enforces four rules
+// with a store that fails on every breach:
+//   - a part is opened in the task that accesses it, before the first access, and closed after the last;
 //   - only parts opened for writing are written;
 //   - no part is opened for writing while it is open elsewhere;
 //   - only what the current work needs is open: the units in use, the units of one collective,
@@ -27,7 +27,7 @@
 enum { STATES = ZERO_GRADIENT + 1 };  // one for each zero_value
 enum { STATE_WHOLE = -1 };            // instead of a part number: the unit with all its parts
 
-// STATE_WRITE: every tensor element will be written. The old contents are lost, padding included.
+// STATE_WRITE: the caller writes every element of the tensors. The old contents are lost, padding included.
 typedef enum { STATE_READ, STATE_WRITE, STATE_CHANGE } state_intent;
 
 // Elements [from, from + elems) of a part.
@@ -39,7 +39,7 @@ typedef struct {
 typedef struct state state;
 typedef struct {
     state *of;         // NULL: not open
-    device_stream on;  // the stream that uses it; PROCESSOR: the host's own threads do
+    device_stream on;  // the stream that uses it; PROCESSOR: the CPU
     state_range range;
     state_intent intent;
     char *into;                  // where a read-only copy goes: see state_begin
@@ -60,31 +60,31 @@ typedef struct {
 } state_store;
 
 // The first elements of the rank's part of a unit may be away: in files or, beside a GPU, in host memory
-// (ZeRO-Offload, Ren et al. 2021, arXiv 2101.06840). The others are kept in the state's own array.
+// (ZeRO-Offload, Ren et al. 2021, arXiv 2101.06840). The rest is in the state's own array.
 typedef struct {
     int64_t away;    // elements
-    int64_t region;  // where they begin in the files or in state.away, in bytes
-    int64_t gone;    // elements away of this unit and those before
+    int64_t region;  // their offset in the files or in state.away, in bytes
+    int64_t gone;    // elements away in this and all previous units
 } state_split;
 
 struct state {
-    const char *name;  // as the memory table has it
+    const char *name;  // in the memory table
     zero_value what;
     zero_dtype dtype;
-    int kept;      // 0: this configuration does not need the state, so it cannot be opened
+    int kept;      // 0: this configuration has no such state
     int sharded;   // each rank keeps only its own part of every unit
     int own_only;  // only each rank's own part is up to date
     int rank;
     const layout *layout;
-    device *device;   // parts are opened in its memory, unless for PROCESSOR
+    device *device;   // parts are opened in its memory, except for PROCESSOR
     device *updater;  // runs its AdamW
     const state_store *store;
     char *array;                    // on the device, each part at its offset; NULL: the store has none
-    state_split *units;             // (n_units) NULL: all of it is in `array`
+    state_split *units;             // (n_units) NULL: nothing is away
     char *away;                     // in host memory, pinned; NULL: nothing is away, or it is in files
     int kept_on_host;               // 1: beside a GPU, `array` is in host memory too (offload.params_in_host)
     struct state_crossed *crossed;  // how it is copied across the bus (state_across.h); NULL: it is not
-    struct state_files *files;      // where the rest is, unless all of it is in memory (state_file.h)
+    struct state_files *files;      // with the elements that are away (state_file.h); NULL: none are in files
     int64_t piece;                  // pieces end at multiples of this, counted in the unit
 };
 
@@ -97,11 +97,11 @@ int state_create(state *s, memory *m, const memory_request *planned);
 int state_create_kept(state *s, memory *m, const memory_request *planned);
 char *state_kept_at(const state *s, state_range r);  // in s->array
 
-// Starts opening the range; state_ready(p) completes it. part: a rank, or STATE_WHOLE; of a sharded state
-// only the own rank's. Any thread may call it. p must stay at its address until it is closed. on: for
-// PROCESSOR, the host must have waited for the device's work that writes or reads the part. into: the store
-// may put read-only elements there instead of into its own memory; `on` must be allowed to write there, and
-// up to a page before and after is overwritten too. NULL: nowhere.
+// Starts opening the range; state_ready(p) completes it. Any thread may call it. p must stay at its address
+// until it is closed. r.part: a rank (of a sharded state, only the own one), or STATE_WHOLE. on: for
+// PROCESSOR, the host must have waited for the device's work on the part. into: the store may copy a
+// read-only range to this memory instead of its own, if `on` may write there; up to a page before and after
+// is overwritten too. NULL: it may not.
 int state_begin(state_part *p, state *s, device_stream on, state_range r, state_intent intent, char *into);
 // Returns 0 with p->at valid until state_close(p).
 int state_ready(state_part *p);
@@ -109,7 +109,7 @@ int state_ready(state_part *p);
 int state_open_range(state_part *p, state *s, device_stream on, state_range r, state_intent intent);
 int state_open(state_part *p, state *s, device_stream on, int unit, int part, state_intent intent);
 state_range state_all(const state *s, int unit, int part);
-// Returns how many elements from the start of the range can be opened at once.
+// Returns how many elements from the start of the range can be opened together.
 int64_t state_span(const state *s, state_range r);
 // Returns 1 if the range is on the host's side of the bus, so that PROCESSOR opens it without a copy.
 int state_on_host(const state *s, state_range r);
@@ -121,17 +121,17 @@ int state_close_after(int rc, state_part *parts, int n);
 
 // The part of each unit that this rank holds: STATE_WHOLE or its rank.
 static inline int state_held(const state *s) { return s->sharded ? s->rank : STATE_WHOLE; }
-// This rank's part of an open one, which is that part or the whole unit.
+// Returns this rank's part of an open part, which is either the same or the whole unit.
 char *state_own(const state_part *p);
 // The elements of the unit before the part; 0 for STATE_WHOLE.
 int64_t state_before(const state *s, int unit, int part);
-// The elements of [begin, begin + count) of the unit that are in `part`: *n of them, from *from on, counted
-// in the part. *n = 0: none.
+// The elements of [begin, begin + count) of the unit that are in `part`: *n of them, from *from on, relative
+// to the part.
 void state_intersect(const state *s, int unit, int part, int64_t begin, int64_t count, int64_t *from,
                      int64_t *n);
 
-// Copies elements of a part to or from fp32 on the host, and waits. on: the stream to open them for, unless
-// they are on the host. staging: VALUES_CHUNK fp32 elements, on a device whose memory the host cannot read.
+// Copies elements of a part to or from fp32 on the host, and waits. on: the stream that opens them, unless
+// they are on the host. staging: VALUES_CHUNK fp32 elements, needed if the host cannot read device memory.
 enum { VALUES_CHUNK = 1 << 16 };
 int state_read(state *s, device_stream on, state_range r, float *values, void *staging);
 int state_write(state *s, device_stream on, state_range r, state_intent intent, const float *values,

@@ -1,8 +1,9 @@
 #include "state_across.h"
 #include "../base/error.h"
 #include "state_file.h"
+#include <string.h>
 
-// -------- how much memory the rings take
+// -------- memory of the rings
 
 enum { BLOCK_ALIGN = 256 };
 
@@ -18,11 +19,11 @@ static void plan_ring(across_plan *p, across_ring_name ring, int blocks, size_t 
     p->bytes[ring] = blocks * block_bytes;
 }
 
-// One reduction's result is copied to the host while the next is computed.
+// Room for two reductions: one is copied to the host while the next is computed.
 static void plan_reductions(across_plan *p, const zero_config *c, const layout *l) {
     const size_t size = dtype_bytes(state_of(ZERO_GRADIENT, c, l, 0, NULL).dtype);
     size_t bytes[l->n_buckets];
-    for (int b = 0; b < l->n_buckets; b++) bytes[b] = 0;
+    memset(bytes, 0, sizeof bytes);
     for (const layout_unit *u = l->units; u < l->units + l->n_units; u++) {
         size_t *of_bucket = &bytes[u->bucket];
         *of_bucket += round_up(u->shard * size, BLOCK_ALIGN);
@@ -32,7 +33,7 @@ static void plan_reductions(across_plan *p, const zero_config *c, const layout *
     p->block_bytes[RING_REDUCTIONS] = BLOCK_ALIGN;
 }
 
-// The update opens the next piece while it uses one and the previous one is copied back.
+// Three blocks per state: the update opens one piece, uses another, and copies back a third.
 across_plan state_plan_across(const zero_config *c, const layout *l) {
     across_plan p = { .blocks = { 0 } };
     if (!state_goes_across(c)) return p;
@@ -51,13 +52,13 @@ across_plan state_plan_across(const zero_config *c, const layout *l) {
 
 // -------- rings
 
-// A stretch of a ring's memory that a part uses or used.
+// A section of a ring's memory that a part uses or used.
 typedef struct across_block {
     size_t from, bytes;
     int taken;
-    void *used;       // event: the last work that uses the memory
+    void *used;       // event: the last work on the memory
     state_part home;  // the part, opened where it is stored
-    int lingers;      // 1: home is still open, since a copy may still read it
+    int lingers;      // 1: home is still open, because a copy may still read it
 } across_block;
 
 typedef struct {
@@ -74,12 +75,12 @@ struct state_across {
     int64_t down, up;  // bytes copied
 };
 
-// Of one state. Each piece of this rank's part of a unit has an event: one piece can be copied to the device
-// while the previous one is still copied to the host.
+// For one state. Each piece of this rank's part of a unit has an event, so that a piece can be copied to the
+// device while the previous one is still being copied to the host.
 struct state_crossed {
     struct state_across *of;
     const state_store *home;
-    int *first;  // (n_units) of its events
+    int *first;  // (n_units) index of the unit's first event
     int n_copied;
     void **copied;  // (n_copied) events: the last copy of a piece on the host
 };
@@ -117,7 +118,7 @@ static ring *ring_of(const state_part *p) {
     return &p->of->crossed->of->rings[name];
 }
 
-// The first user of the memory, the copy or the part's own stream, waits for the previous user.
+// The first to access the memory, the copy or the part's own stream, waits for the previous user.
 static int reuse(const state_part *p, const across_block *b) {
     device *d = p->of->device;
     if (b->taken)
@@ -164,8 +165,8 @@ static void **copied_events(const state_part *p, int *n) {
     return x->copied + x->first[r->unit] + (first - before / piece);
 }
 
-// What to do about the last copies of a part: work queued on s from here on runs after them; the one queued
-// on s is the last; the host waits for them.
+// What to do about the last copies of a part: later work on s runs after them; the copy just queued on s is
+// the last; or the host waits for them.
 typedef enum { ORDER_AFTER, NOTE, WAIT_FOR } copies_act;
 static int last_copies(const state_part *p, copies_act act, device_stream s) {
     device *d = p->of->device;
@@ -194,11 +195,11 @@ static int copy(const state_part *p, device_stream on, void *to, const void *fro
     return 0;
 }
 
-// -------- opened by the CPU: the part is on the device
+// -------- a part on the device, opened by the CPU
 
 static int begin_on_host(state_part *p) {
     device *d = p->of->device;
-    ZERO_TRY(p->of->crossed->home->ready(&p->block->home));  // only an address, no wait
+    ZERO_TRY(p->of->crossed->home->ready(&p->block->home));  // an address, without a wait
     if (p->intent == STATE_WRITE) return 0;
     ZERO_TRY(copy(p, DOWN, p->at, p->block->home.at));
     return d->f->record(d, p->block->used, DOWN);
@@ -211,9 +212,9 @@ static int close_on_host(state_part *p) {
     return d->f->record(d, p->block->used, UP);
 }
 
-// -------- opened by a stream: the part is on the host
+// -------- a part on the host, opened by a stream
 
-// A copy `into` memory is ordered on the stream that asked for it.
+// A copy `into` memory runs on the stream that asked for it.
 static int ready_on_device(state_part *p) {
     device *d = p->of->device;
     const device_stream by = p->into ? p->on : UP;
@@ -235,8 +236,8 @@ static int write_back(state_part *p) {
     return last_copies(p, NOTE, DOWN);
 }
 
-// A file's buffer is normally reused soon. A part fetched for a gather keeps its buffer until its block is
-// reused, so that the next read starts while this part is copied.
+// A file's buffer is soon reused, so this waits for the copy from it. A part fetched for a gather instead
+// keeps its buffer until its block is reused, so that the next read starts during the copy.
 static int close_on_device(state_part *p) {
     device *d = p->of->device;
     ZERO_TRY(d->f->record(d, p->block->used, p->on));
@@ -263,7 +264,7 @@ static int across_ready(state_part *p) {
     device *d = p->of->device;
     if (p->block) return p->on == PROCESSOR ? d->f->wait_event(d, p->block->used) : ready_on_device(p);
     ZERO_TRY(p->of->crossed->home->ready(p));
-    // The last copies may still read or write the part, so the CPU waits for them.
+    // the last copies may still read or write the part
     return p->on == PROCESSOR ? last_copies(p, WAIT_FOR, PROCESSOR) : 0;
 }
 

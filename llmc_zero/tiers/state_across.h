@@ -1,22 +1,22 @@
-// Beside a CUDA device: model states used on the other side of the bus from where they are stored. A stream
-// opens states in host memory or in files, the CPU opens states on the device: each gets a copy, in a ring's
-// memory or where it asks for it (state_begin's `into`).
+// Beside a CUDA device: model states that are used across the bus from where they are stored. A stream opens
+// states in host memory or in files, the CPU opens states on the device. Each gets a copy, in a ring's memory
+// or where it asks for it (state_begin's `into`).
 //
 // Copies to the host are queued on stream DOWN and copies to the device on UP, beside the trainer's kernels
-// and the collectives. Events order them: a copy waits for the work that used the part before, and later work
-// waits for the copy. Each piece on the host has its own event, since copies and the CPU take turns on it:
-// the next user waits only for the last copy of the same piece.
+// and the collectives. Events order them: a copy waits for earlier work on the part, and later work waits for
+// the copy. Each piece on the host has its own event, so its next user, a copy or the CPU, waits only for the
+// last copy of that piece.
 #ifndef LLMC_ZERO_TIERS_STATE_ACROSS_H
 #define LLMC_ZERO_TIERS_STATE_ACROSS_H
 #include "state.h"
 #include "../base/trace.h"
 
-// The users of memory on the other side, one thread each.
+// The users of copies, one thread each.
 typedef enum {
     RING_PROCESSOR,   // AdamW on the CPU: gradients and parameters on the device
-    RING_REDUCTIONS,  // gradients that leave the device
-    RING_UPDATE,      // AdamW on the device, for the states that stay there
-    RING_GATHERS,     // parameters for a gather: into its memory
+    RING_REDUCTIONS,  // gradients leaving the device
+    RING_UPDATE,      // AdamW on the device, for the states kept there
+    RING_GATHERS,     // parameters for a gather, copied into its memory
     RINGS
 } across_ring_name;
 
@@ -26,18 +26,18 @@ typedef struct {
 } across_plan;
 // All 0 if no state crosses. The CPU's ring is pinned host memory, the others are on the device.
 across_plan state_plan_across(const zero_config *c, const layout *l);
-int state_goes_across(const zero_config *c);  // 1: some state does
+int state_goes_across(const zero_config *c);  // 1: some state crosses
 
 struct state_across;
-// Returns 0, or a negative error with the sentence set; the caller closes *a in either case. m: for tables.
+// Returns 0, or a negative error with the message set; call state_across_close in either case. m: for tables.
 // memory: each ring's, of the planned size. tr: records the copies.
 int state_across_open(struct state_across **a, const across_plan *plan, memory *m, char *const memory[RINGS],
                       device *d, trace *tr);
 // After the device has finished its work.
 void state_across_close(struct state_across *a);
 
-// From now on the state may be opened on both sides. Call it before the state is created, after
-// state_keep_in_files. Its host memory, if any, is planned as `away`. a must outlive the state.
+// From now on the state may be opened on both sides. Call it before state_create, after state_keep_in_files.
+// away: the plan of its host memory, if any. a must outlive the state.
 int state_go_across(state *s, const zero_config *c, struct state_across *a, memory *m,
                     const memory_request *away);
 void state_stay(const state *s, device *d);  // destroys its events

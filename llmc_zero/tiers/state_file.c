@@ -20,8 +20,8 @@ zero_tier state_tier(zero_value what, const zero_config *c) {
 
 int state_goes_to_files(zero_value what, const zero_config *c) { return state_tier(what, c) == ZERO_NVME; }
 
-// The first units that fit into params_in_host stay in memory. A step reads every unit equally often, except
-// one used twice, so the choice among the others does not matter.
+// The first units that fit into params_in_host stay in memory. Which ones hardly matters, since a step reads
+// nearly all units equally often.
 static int stays_in_host(const zero_config *c, const layout *l, int unit) {
     int64_t left = c->offload.params_in_host;
     for (int u = 0; u < unit; u++)
@@ -78,18 +78,18 @@ struct state_files {
     file_engine *engine;
     trace *trace;
     int n_units;
-    int64_t placed;  // bytes of the files that have a state
+    int64_t placed;  // bytes of the files in use
     pthread_mutex_t lock;
     file_buffer *buffers;
     int n_buffers;
     file_buffer *sums;                // (n_units) memory in which a unit's gradients are reduced
-    int halves;                       // which they use in turn
+    int halves;                       // of that memory
     int64_t from_memory, from_files;  // gathered parts of parameters
     int64_t not_read;                 // bytes of them that needed no read
 };
 
-// A part's offset within a page of its file equals its offset within a page of the gathered unit, so it can
-// be read directly into that with O_DIRECT.
+// A part begins at the same offset within a page in its file and in the gathered unit, so that O_DIRECT can
+// read it straight into the unit.
 static size_t skew(const layout *l, int rank, int unit, size_t size) {
     return layout_before(&l->units[unit], rank) * size % FILE_ALIGN;
 }
@@ -120,7 +120,7 @@ static size_t region_align(const zero_config *c, const layout *l) {
     return largest_shard(l) * sizeof(float) > block ? block : FILE_ALIGN;
 }
 
-// A bucket's sums follow each other in its half, each on a page boundary.
+// A bucket's sums are adjacent in its half, each on a page boundary.
 static void plan_sums(state_files_plan *p, const layout *l, int rank, size_t size) {
     p->halves = l->n_buckets < 2 ? l->n_buckets : 2;
     for (int i = 0; i < l->n_buckets; i++) {
@@ -199,7 +199,7 @@ int state_files_close(struct state_files *f) {
     return hangs;
 }
 
-// These files are not a checkpoint's: their contents are lost, and an older checkpoint does not help.
+// Unlike an error in a checkpoint, this loses the states, so an older checkpoint does not help.
 static int lost_states(int rc) {
     failure_record failure = *zero_failed();
     if (rc != ZERO_ERR_IO) return rc;
@@ -239,8 +239,7 @@ void state_files_describe(struct state_files *f, zero_files *info) {
 
 // -------- the pool
 
-// An unused buffer, or one whose contents have been written; else the first one being written. NULL: all are
-// open.
+// A buffer that is not being written, else the first that is. NULL: all are open.
 static file_buffer *best_buffer(struct state_files *f) {
     file_buffer *writing = NULL;
     for (file_buffer *b = f->buffers; b < f->buffers + f->n_buffers; b++) {
@@ -270,8 +269,8 @@ static int take_buffer(struct state_files *f, file_buffer **out) {
     return finish(f, &b->write, b->unit);
 }
 
-// The unit's own memory, once the other bucket's sums in its half have been written. Only reductions call
-// this, one after another.
+// The unit's memory, once the other bucket's sums in its half have been written. Only reductions call this,
+// one after another.
 static int take_sums(struct state_files *f, const layout *l, int unit, file_buffer **out) {
     const int half = l->units[unit].bucket % f->halves;
     *out = &f->sums[unit];
@@ -291,7 +290,7 @@ static void give_buffer(struct state_files *f, file_buffer *b) {
 
 // -------- the store
 
-// The whole pages of the range in the files. Returns the number of bytes before the range.
+// Finds the range's whole pages in the files. Returns the number of bytes before the range in the first.
 static size_t locate(const state_part *p, int64_t *offset, size_t *bytes) {
     const state *s = p->of;
     size_t size = dtype_bytes(s->dtype);
@@ -302,7 +301,7 @@ static size_t locate(const state_part *p, int64_t *offset, size_t *bytes) {
     return inside % FILE_ALIGN;
 }
 
-// Pages that contain only this range need not be read before they are written.
+// Pages that hold nothing but this range need not be read before they are written.
 static int owns_its_pages(const state_part *p) {
     const state *s = p->of;
     const int64_t before = layout_before(&s->layout->units[p->range.unit], s->rank);

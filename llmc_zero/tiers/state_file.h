@@ -1,38 +1,38 @@
 // Model states that are partly in files (ZeRO-Infinity, Rajbhandari et al. 2021, arXiv 2104.07857): each rank
 // stores exactly its own part of every unit. Opening reads into a buffer of a small pool; closing writes it
-// back while the trainer goes on. Read-only data may go directly to where it is needed (state_begin's
-// `into`). A bucket's gradients are opened together to be reduced, each part whole, in memory of their own:
-// two halves in turn, so that one bucket is reduced while the previous one is written.
+// back asynchronously. Read-only data may go directly to where it is needed (state_begin's `into`). A
+// bucket's gradients are opened together, as whole parts in separate memory, which has two halves: one bucket
+// is reduced in one half while the previous bucket is written from the other.
 #ifndef LLMC_ZERO_TIERS_STATE_FILE_H
 #define LLMC_ZERO_TIERS_STATE_FILE_H
 #include "state.h"
 #include "../base/trace.h"
 
-// The number of leading elements of a rank's part of a unit that are in files or, beside a CUDA device, in
-// host memory. Depends only on the settings and the layout.
+// Returns how many leading elements of a rank's part of a unit are in files or, beside a CUDA device, in host
+// memory.
 int64_t state_away(zero_value what, const zero_config *c, const layout *l, int rank, int unit);
 // 1: some are in files.
 int state_goes_to_files(zero_value what, const zero_config *c);
-// 1: a delayed update's result for this rank's parameters of the unit has its own region of the files, so
-// that publishing it needs no copy.
+// 1: a delayed update writes this rank's parameters of the unit to a second region of the files, so that
+// publishing them needs no copy.
 int state_has_next(const zero_config *c, const layout *l, int rank, int unit);
 // ZERO_NVME; ZERO_HOST, if the device is a GPU; else ZERO_DEVICE, which on a CPU is host memory.
 zero_tier state_tier(zero_value what, const zero_config *c);
 
-// Elements of a part are read, updated and written in pieces that end at multiples of this, counted in the
-// unit, so that pieces of all states are whole pages of their files
+// Parts are read, updated and written in pieces, which end at multiples of this within the unit, so that
+// pieces of all states are whole pages of their files.
 int64_t state_piece_elems(const zero_config *c, const layout *l);
-// The end of a piece that begins at `from`: the next multiple, or the next end of the part in files.
+// The end of a piece that begins at `from`: the next multiple, or the end of what is in files.
 int64_t state_piece_end(const zero_config *c, const layout *l, int rank, int unit, int64_t from);
 
-// Beside a GPU: how many parts of the parameters can be read or copied at once.
+// Beside a GPU: how many parts of the parameters can be read or copied at a time.
 enum { STATE_FETCHES = 4 };
 
 typedef struct {
     int64_t file_bytes[STATES];  // of each state
     int buffers;                 // in the pool, each of buffer_bytes
     size_t buffer_bytes;
-    int halves;  // for the sums of the gradients, each of half_bytes, after the buffers
+    int halves;  // for reducing gradients, each of half_bytes, after the buffers
     size_t half_bytes;
     size_t pool_bytes;  // buffers and halves
 } state_files_plan;
@@ -53,16 +53,16 @@ void state_files_describe(struct state_files *f, zero_files *info);
 // Returns 1 if no buffer of the pool is being written.
 int state_files_written(struct state_files *f);
 
-// Counts a gathered part of the parameters. read: the part read from the files; the rest was still in memory.
+// Counts a gathered part of the parameters. read: what was read from the files; the rest was still in memory.
 void state_files_count_gather(const state *s, state_range read);
 
-// Makes the state's table of what is away, from *region on, and moves *region to its end.
+// Fills state.units, placing the elements that are away from *region on; *region moves to their end.
 int state_place(state *s, const zero_config *c, memory *m, int64_t *region);
-// From now on the state is opened through these files. Call it before the state is created.
+// From now on the state is opened through these files. Call it before state_create.
 int state_keep_in_files(state *s, struct state_files *f, const zero_config *c, memory *m);
 
-// After that. *next: a state that the update writes, for the units of state_has_next. state_publish makes its
-// elements the parameters, unit by unit, while no part of the unit is open in either.
+// After that. *next: the state that a delayed update writes, for the units of state_has_next. state_publish
+// makes its elements of a unit the parameters, while no part of the unit is open in either.
 int state_keep_next(state *next, const state *params, const zero_config *c, memory *m);
 void state_publish(const state *params, const state *next, int unit);
 
