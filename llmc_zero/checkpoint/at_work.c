@@ -20,9 +20,9 @@ at_work at_work_begin(zero *z) { return (at_work){ z, clock_now() }; }
 
 int at_work_goes_on(at_work *w) {
     int all;
-    if (clock_now() - w->said_s < at_work_turn_s(w->z)) return 0;
+    if (clock_now() - w->reported_s < at_work_turn_s(w->z)) return 0;
     ZERO_TRY(at_work_share(w->z, 0, &all));
-    w->said_s = clock_now();
+    w->reported_s = clock_now();
     return 0;
 }
 

@@ -1,29 +1,28 @@
-// Ranks wait for each other in a save and in a load, and one with a slow disk may take longer than
-// comm.timeout_s. So each rank reports about once a second that it is still working, and the others wait for
-// its next report. A rank that does not report in time counts as stalled, as in any collective.
+// In saves and loads, ranks wait for each other, and one with a slow disk may take longer than
+// comm.timeout_s. So each rank reports about once a second that it is still working. A rank that does not
+// report in time counts as stalled, as in any collective.
 //
 //     at_work w = at_work_begin(z);
 //     for each piece: ... at_work_goes_on(&w);
 //     rc = at_work_end(&w, rc);
 //
-// Between the first and the last of these calls a rank takes part in no other collective.
+// Between the first and the last of these calls, a rank calls no other collective.
 #ifndef LLMC_ZERO_CHECKPOINT_AT_WORK_H
 #define LLMC_ZERO_CHECKPOINT_AT_WORK_H
 #include "../internal.h"
 
 typedef struct {
     zero *z;
-    double said_s;  // by clock_now, when this rank last reported
+    double reported_s;  // by clock_now: when this rank last reported
 } at_work;
 
 at_work at_work_begin(zero *z);
-// Returns 0, or ZERO_ERR_COMM. Call it between pieces of work, and once a turn while waiting for the disk,
-// which has its own time limit.
+// Returns 0, or ZERO_ERR_COMM. Call it between pieces of work, and once a turn while waiting for the disk.
 int at_work_goes_on(at_work *w);
-// (collective) Returns when all ranks have called it. rc: of this rank; if one has failed, all fail.
+// (collective) Returns when all ranks have called it. rc: this rank's; if one has failed, all fail.
 int at_work_end(at_work *w, int rc);
 
-// (collective) Sets *all to 1 if all ranks are done (1), to 0 if one is not (0).
+// (collective) Sets *all to 1 if `done` is 1 on all ranks, else to 0.
 int at_work_share(zero *z, int done, int *all);
 // A turn: how long a rank works between reports.
 double at_work_turn_s(const zero *z);

@@ -10,9 +10,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { RING_BYTES = 1 << 20, RING_BUFFERS = 8 };  // bytes of a disk request; requests at a time
+enum { RING_BYTES = 1 << 20, RING_BUFFERS = 8 };  // bytes of a disk request; requests in flight
 enum { THREADS = 4 };                             // for reads and writes
-static const double alone_s = 300;                // the disk's time limit if no other rank waits
+static const double alone_s = 300;                // the disk's time limit if no rank waits
 _Static_assert(RING_BYTES % BLOCK_BYTES == 0, "a buffer holds whole blocks");
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -20,7 +20,7 @@ static int64_t whole_pages(int64_t bytes) { return bytes / FILE_ALIGN * FILE_ALI
 
 // -------- buffers
 
-// The byte at this offset of the file.
+// The place of the byte at this offset of the file.
 static char *ring_at(const ring *r, int64_t offset) {
     return r->memory + offset / r->each % r->n * r->each + offset % r->each;
 }
@@ -44,9 +44,9 @@ static int ring_make(ring *r, const char *path, int n, int64_t each, char *memor
     return memory ? 0 : take_memory(r, path);
 }
 
-// reserve: 1: the file is to be written. If the disk of an earlier file hung, the ring takes new memory. Uses
-// threads even if io_uring is available: requests are few and large, and checkpoints are then written and
-// read the same way everywhere.
+// reserve: 1: the file is new. If the disk of an earlier file hung, the ring needs new memory. Threads serve
+// even where io_uring is available: requests are few and large, and every system then writes and reads
+// checkpoints the same way.
 static int ring_open(ring *r, int fd, const char *path, int64_t bytes, int reserve) {
     const file_settings settings = { .path = path,
                                      .fd = fd,
@@ -61,7 +61,7 @@ static int ring_open(ring *r, int fd, const char *path, int64_t bytes, int reser
     return file_open(&r->engine, &settings, whole_pages(bytes));
 }
 
-// Starts to read or write buffer i of a file of so many bytes.
+// Starts reading or writing buffer i of a file of so many bytes.
 static int ring_start(ring *r, int64_t i, int64_t bytes, int write) {
     const int64_t at = i * r->each;
     file_transfer *t = &r->transfers[i % r->n];
@@ -88,7 +88,7 @@ static int ring_wait_all(ring *r) {
     return 0;
 }
 
-// Data that was read ahead may no longer be needed, but other ranks wait while the disk reads it.
+// Reports while it waits, even for read-ahead that nobody needs, since other ranks wait too.
 static void ring_close(ring *r) {
     if (r->engine) (void)ring_wait_all(r);
     r->hangs |= file_close(r->engine);
@@ -137,7 +137,7 @@ int writer_filled(file_writer *w, int64_t bytes) {
     return ring_start(&w->ring, (end - 1) / RING_BYTES, w->bytes, 1);
 }
 
-// The last bytes are not a whole page, so they go through the page cache.
+// The last bytes, less than a page, go through the page cache.
 static int write_rest(file_writer *w) {
     const int64_t at = whole_pages(w->bytes);
     if (at == w->bytes) return 0;
@@ -146,7 +146,7 @@ static int write_rest(file_writer *w) {
     return folder_write(w->fd, w->path, ring_at(&w->ring, at), w->bytes - at);
 }
 
-// A failed file need not be synced to a disk that may hang.
+// A failed file is not synced, since its disk may hang.
 static int close_file(const file_writer *w, int rc) {
     if (!rc)
         rc = folder_close_written(w->fd, w->path);
@@ -168,7 +168,7 @@ int writer_end(file_writer *w, int rc) {
 
 // -------- files being read
 
-// Blocks of 64 MiB, the largest size, are read two at a time.
+// At least two buffers, which the largest blocks, of 64 MiB, need.
 int blocks_begin(block_reader *b, const manifest *m, at_work *work) {
     const int64_t block = m->block_bytes, each = block < RING_BYTES ? RING_BYTES / block * block : block;
     const int64_t n = RING_BUFFERS * (int64_t)RING_BYTES / each;
@@ -209,8 +209,8 @@ static int open_file(block_reader *b, int file) {
     return rc;
 }
 
-// Reads what follows the last whole page. O_DIRECT reads only whole pages, so it asks for one, in which the
-// file ends.
+// Reads what follows the last whole page. O_DIRECT reads only whole pages, so this asks for one that goes
+// past the end.
 static int read_rest(const block_reader *b, int64_t bytes) {
     const int64_t at = whole_pages(bytes);
     for (ssize_t n = -1; n < 0;) {
@@ -224,7 +224,7 @@ static int read_rest(const block_reader *b, int64_t bytes) {
     return 0;
 }
 
-// Starts reading buffer i, and as many of the next ones as there is room for.
+// Starts reading buffer i, and the following ones while there is room.
 static int ask_for(block_reader *b, int64_t i) {
     const int64_t bytes = b->m->files[b->file].bytes, each = b->ring.each;
     if (i < b->first || i > b->next) {
@@ -242,7 +242,7 @@ static int ask_for(block_reader *b, int64_t i) {
     return 0;
 }
 
-// Waits for the buffer with a block.
+// Waits for the buffer with the block at this offset.
 static int wait_for(block_reader *b, int64_t offset) {
     const int64_t bytes = b->m->files[b->file].bytes, i = offset / b->ring.each;
     ZERO_TRY(ask_for(b, i));
@@ -279,20 +279,19 @@ static int read_bytes(block_reader *b, int file, int64_t at, int64_t bytes, void
     return 0;
 }
 
-// The next saved state of a part follows in the file, so it is read ahead if the whole part is needed.
+// The part's next saved state follows in the file, so it is read ahead if the whole part is needed.
 static void read_ahead_in(block_reader *b, const saved_part *p, int saved) {
     const int64_t last = p->from + p->elems, needed = smaller(last, b->needs_until) - p->from;
     const int is_all = b->needs_from <= p->from && last <= b->needs_until;
     b->until = is_all ? INT64_MAX : p->at[saved] + needed * (int64_t)sizeof(float);
 }
 
-// Reads the elements of [from, from + n) of a unit that a part has.
+// Reads those elements of [from, from + n) of a unit that the part has.
 static int read_overlap(block_reader *b, int file, const saved_part *p, int saved, int64_t from, int64_t n,
                         float *to) {
-    int64_t begin = p->from > from ? p->from : from;
-    int64_t end = p->from + p->elems < from + n ? p->from + p->elems : from + n;
+    const int64_t begin = p->from > from ? p->from : from, end = smaller(p->from + p->elems, from + n);
+    const int64_t at = p->at[saved] + (begin - p->from) * (int64_t)sizeof(float);
     if (end <= begin) return 0;
-    int64_t at = p->at[saved] + (begin - p->from) * (int64_t)sizeof(float);
     read_ahead_in(b, p, saved);
     return read_bytes(b, file, at, (end - begin) * (int64_t)sizeof(float), to + begin - from);
 }

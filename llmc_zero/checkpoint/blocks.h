@@ -1,6 +1,5 @@
 // A checkpoint's files, written and read in blocks with O_DIRECT: the disk transfers some buffers while the
-// CPU fills or uses another one. A block's digest is computed while the block is in the CPU's cache, and
-// compared before any of its bytes is returned.
+// CPU fills or uses another. When reading, a block's digest is compared before any of its bytes is returned.
 #ifndef LLMC_ZERO_CHECKPOINT_BLOCKS_H
 #define LLMC_ZERO_CHECKPOINT_BLOCKS_H
 #include "../tiers/file.h"
@@ -8,7 +7,7 @@
 #include "manifest.h"
 #include <stdatomic.h>
 
-// Buffers shared by the CPU and the disk. Buffer i % n has the file's bytes from i x each on.
+// Buffers shared by the CPU and the disk. Buffer i % n holds the file's bytes from i x each on.
 typedef struct {
     int n;
     int64_t each;              // bytes of a buffer: whole blocks
@@ -16,14 +15,14 @@ typedef struct {
     file_transfer *transfers;  // (n)
     file_engine *engine;       // NULL: no file is open
     int given;                 // 1: the memory is the caller's
-    int hangs;      // 1: a hung disk may still use the memory and the file, so both are kept for ever
-    at_work *work;  // the rank that waits here, while others wait for it; NULL: none do
+    int hangs;      // 1: a hung disk may still use the memory and the file, so neither is ever released
+    at_work *work;  // of the rank, which reports while it waits; NULL: no rank waits for it
 } ring;
 
 // -------- a file being written
 //
 //     writer_begin(&w, path, bytes, digests, NULL, &work);
-//     until all bytes are there:
+//     until all bytes are written:
 //         writer_room(&w, &to, &room); ... put up to `room` bytes there ... writer_filled(&w, filled);
 //     writer_end(&w, rc);
 
@@ -33,29 +32,29 @@ typedef struct {
     int64_t bytes;      // of the whole file
     int64_t filled;     // so far
     uint64_t *digests;  // of the blocks
-    atomic_int syncs;   // 1: the disk requests have ended, and the file is being synced
-    ring ring;          // for whole pages; the rest of the last page is written separately
+    atomic_int syncs;   // 1: all requests have ended, and the file is being synced
+    ring ring;          // for whole pages; the rest is written separately
 } file_writer;
 
-// Returns 0 with a new file created and its space reserved. Call writer_end in either case. digests: for all
-// blocks, the caller's. copy: whole pages for all bytes, so that only the end waits for the disk; NULL: a few
-// buffers. work: of the rank, which reports while it waits; NULL: none.
+// Returns 0 with a new file created and its space reserved. Call writer_end in either case. digests: receives
+// those of all blocks. copy: memory for all bytes in whole pages, so that only writer_end waits for the disk;
+// NULL: a few buffers. work: as for ring.
 int writer_begin(file_writer *w, const char *path, int64_t bytes, uint64_t *digests, char *copy,
                  at_work *work);
-// Returns 0 and memory for the next bytes, a multiple of 4 except at the end of the file. Waits for the disk
-// if all buffers are full.
+// Returns 0 and memory for the next bytes: *room is a multiple of 4, except at the end of the file. Waits for
+// the disk if all buffers are full.
 int writer_room(file_writer *w, void **to, int64_t *room);
-// The caller has put so many bytes there. Returns 0 or an error.
+// Call it when so many bytes are there. Returns 0 or an error.
 int writer_filled(file_writer *w, int64_t bytes);
-// Returns 0 when the file is on disk, or the first failure (rc or its own), and then the file is removed.
+// Returns 0 when the file is on disk, or the first failure (rc, or its own) with the file removed.
 int writer_end(file_writer *w, int rc);
 
-// -------- the files of a manifest, read
+// -------- reading the files of a manifest
 
 typedef struct {
     const manifest *m;
-    // The elements of each unit that the caller will ask for, so that no others are read ahead. Default: all;
-    // set by the caller.
+    // Set by the caller: which elements of each unit it needs, so that no others are read ahead. Default:
+    // all.
     int64_t needs_from, needs_until;
     int64_t until;  // of the open file: read-ahead stops here
     int file;       // the open one; -1: none
@@ -63,14 +62,13 @@ typedef struct {
     char path[PATH_MAX];  // of the open file
     ring ring;
     int64_t first, next;  // buffers [first, next) have been read or are being read
-    int64_t block;        // the last one checked; -1: none
+    int64_t block;        // the last block checked; -1: none
 } block_reader;
 
-// Returns 0, or ZERO_ERR_MEMORY. m must outlive it. work: as for writer_begin. Call blocks_end in either
-// case.
+// Returns 0, or ZERO_ERR_MEMORY. Call blocks_end in either case. m must outlive b. work: as for ring.
 int blocks_begin(block_reader *b, const manifest *m, at_work *work);
-// Fills `to` with elements [from, from + n) of a unit of a saved state, from whichever files have them.
-// Elements in no file are padding, and 0. Returns 0, or ZERO_ERR_IO naming the file and the offset.
+// Reads elements [from, from + n) of a unit of a saved state, from whichever files have them. Elements in no
+// file are padding, and set to 0. Returns 0, or ZERO_ERR_IO naming the file and the offset.
 int blocks_read_unit(block_reader *b, int unit, int saved, int64_t from, int64_t n, float *to);
 // Reads a whole file. Returns 0, or ZERO_ERR_IO likewise.
 int blocks_check_file(block_reader *b, int file);

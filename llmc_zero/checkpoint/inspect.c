@@ -1,5 +1,4 @@
-// Checkpoints without a plugin and without the ranks that wrote them: the trainer's text, the tensors,
-// whether every byte is good, and the removal.
+// Checkpoints without a plugin: reads the trainer's text and the tensors, verifies every byte, removes.
 #include "../device/numbers.h"
 #include "../layout.h"
 #include "blocks.h"
@@ -86,7 +85,7 @@ void zero_checkpoint_close(zero_checkpoint *c) {
     free(c);
 }
 
-// -------- every byte
+// -------- verification
 
 static int verify_files(const manifest *m, const char *folder, zero_verified told, void *ctx) {
     block_reader b;

@@ -1,14 +1,14 @@
-// Every rank reads what it owns from the files that have it, however many ranks wrote them. It reads whole
-// blocks and checks each against the manifest's digest. If states could be lost, it first reads and checks
-// everything it needs, and reads it again to use it once all ranks have found theirs good. A plugin whose
-// states are all still 0 reads once, and zeroes its states after a failure.
+// Every rank reads its own parts from the files that have them, however many ranks wrote them, in whole
+// blocks that it checks against the manifest's digests. If states could be lost, each rank first reads and
+// checks all its parts, and uses them in a second read after all ranks have succeeded. A plugin whose states
+// are all still 0 reads once, and clears its states after a failure.
 #include "blocks.h"
 #include <stdlib.h>
 #include <string.h>
 
 // -------- the checkpoint
 
-// Each rank reads the manifest itself; all check that they read the same.
+// Each rank reads the manifest itself, and compares it with rank 0's.
 static int read_manifest(zero *z, manifest *m, const char *folder) {
     const net *n = &z->net;
     int rc = manifest_read(m, folder);
@@ -24,22 +24,22 @@ static int read_manifest(zero *z, manifest *m, const char *folder) {
     return agree(z, rc);
 }
 
-// from NULL: values are 0. uses: 0: they are only checked. Parameters are rounded from their masters.
+// from NULL: the values are 0. uses: 0: they are only checked. Parameters are rounded from their masters.
 static int read_piece(zero *z, block_reader *from, const saved_piece *p, int uses) {
     const layout_unit *u = &z->layout.units[p->at.unit];
     const int64_t shard = layout_before(u, p->at.part);
+    float *room = states_room(z);
     if (from) {
         from->needs_from = shard;
         from->needs_until = shard + u->shard;
-        ZERO_TRY(
-            blocks_read_unit(from, p->at.unit, p->saved, shard + p->at.from, p->at.elems, states_room(z)));
+        ZERO_TRY(blocks_read_unit(from, p->at.unit, p->saved, shard + p->at.from, p->at.elems, room));
     } else {
-        memset(states_room(z), 0, p->at.elems * sizeof(float));
+        memset(room, 0, p->at.elems * sizeof *room);
     }
     if (!uses) return 0;
     if (saved_values[p->saved] == ZERO_MASTER && states_get(z, ZERO_MASTER)->kept)
-        ZERO_TRY(states_write(z, ZERO_PARAM, p->at, STATE_WRITE, states_room(z)));
-    return states_write(z, saved_values[p->saved], p->at, STATE_WRITE, states_room(z));
+        ZERO_TRY(states_write(z, ZERO_PARAM, p->at, STATE_WRITE, room));
+    return states_write(z, saved_values[p->saved], p->at, STATE_WRITE, room);
 }
 
 // Returns when all ranks have read their parts, or one has failed. from, uses: as above.
@@ -75,7 +75,7 @@ static int load_folder(zero *z, const char *path, char **text) {
     return rc;
 }
 
-// Gathers a unit on all ranks, and waits: nothing else runs on the device.
+// Gathers a unit on all ranks, and waits.
 static int gather_now(zero *z, state *s, int unit) {
     const comm_use use = { .purpose = ZERO_FOR_CHECKPOINT, .unit = unit, .units = 1 };
     state_part p;
@@ -87,7 +87,7 @@ static int gather_now(zero *z, state *s, int unit) {
     return wait_for_device(z, z->comm.gather_stream);
 }
 
-// Every rank has read its own parts. Gathers the units that this stage keeps whole.
+// Gathers the units that this stage keeps whole, of which every rank has read its own parts.
 static int run_complete(void *ctx, task *k) {
     zero *z = ctx;
     for (int u = 0; u < z->layout.n_units; u++) {

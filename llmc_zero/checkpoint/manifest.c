@@ -12,7 +12,7 @@
 
 // -------- writing
 
-// If a row cannot be allocated the whole array is dropped: without it the array would describe another model.
+// If a row cannot be allocated, drops the whole array, which would describe another model without it.
 static json_t *append(json_t *rows, json_t *row) {
     if (!json_array_append_new(rows, row)) return rows;
     json_decref(rows);
@@ -101,7 +101,7 @@ static json_t *describe(const zero *z, const manifest *m) {
                      m->root);
 }
 
-// Each member is on a line, and so is each element of an array of objects.
+// Prints each member on a line, and each element of a non-empty array on another.
 static int print_member(FILE *f, const char *key, const json_t *value) {
     const size_t flags = JSON_COMPACT | JSON_ENCODE_ANY;
     const size_t n = json_array_size(value);
@@ -171,7 +171,7 @@ static int read_text(const char *path, char **text, int64_t *bytes) {
     return rc;
 }
 
-// The last lines are the digest of everything above them, so any changed byte is found.
+// The last lines have the digest of everything above them.
 static int check_text(manifest *m, const char *text) {
     char end[48];
     const int64_t bytes = m->bytes;
@@ -283,7 +283,7 @@ static int get_digests(const manifest *m, const json_t *row, const char *where, 
     const json_t *v = json_object_get(row, "xxh3");
     const char *hex = json_string_value(v);
     f->n_blocks = manifest_blocks(f->bytes, m->block_bytes);
-    // `bytes` may be wrong, so the length of the string decides how much is allocated
+    // `bytes` may be wrong, so the string's length bounds the allocation
     if (!hex || json_string_length(v) / 16 != (uint64_t)f->n_blocks || json_string_length(v) % 16 ||
         strspn(hex, "0123456789abcdef") != json_string_length(v))
         return wrong(m, where, "xxh3", "16 hexadecimal digits for each block of the file");
@@ -384,7 +384,7 @@ int manifest_text(const manifest *m, char **text) {
     return *text ? 0 : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for the trainer's text", m->path);
 }
 
-// -------- the tables of another manifest, compared with this model's
+// -------- comparison with the model
 
 static int differs(const manifest *m, const char *where, const json_t *here, const json_t *there) {
     char *a = json_dumps(here, JSON_ENCODE_ANY), *b = json_dumps(there, JSON_ENCODE_ANY);
@@ -397,7 +397,7 @@ static int differs(const manifest *m, const char *where, const json_t *here, con
 
 static int same(const manifest *m, const char *where, const json_t *here, const json_t *there);
 
-// A row is named by its number and, if it has one, its name.
+// Names a row by its number and its name, if it has one.
 static int same_rows(const manifest *m, const char *where, const json_t *here, const json_t *there) {
     char what[200];
     const size_t n = json_array_size(here), others = json_array_size(there);
@@ -419,14 +419,14 @@ static int same(const manifest *m, const char *where, const json_t *here, const 
     if (json_is_array(here)) return same_rows(m, where, here, there);
     if (!json_is_object(here)) return json_equal(here, there) ? 0 : differs(m, where, here, there);
     json_object_foreach((json_t *)here, key, value) {
-        if (!strcmp(key, "decay")) continue;  // an update may decay others
+        if (!strcmp(key, "decay")) continue;  // which tensors decay may change
         snprintf(what, sizeof what, "%.150s%s%s", where, *where ? ": " : "", key);
         ZERO_TRY(same(m, what, value, json_object_get(there, key)));
     }
     return 0;
 }
 
-// The parts of a unit follow each other in the order of the files, without a gap. have (n_units): counts the
+// The parts of a unit follow each other in the order of the files, without gaps. have (n_units): counts the
 // elements found.
 static int count_parts(const manifest *m, const layout *l, int64_t *have) {
     for (const manifest_file *f = m->files; f < m->files + m->n_files; f++)

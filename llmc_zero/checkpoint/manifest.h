@@ -25,8 +25,8 @@ static inline int64_t manifest_blocks(int64_t bytes, int64_t block_bytes) {
     return bytes / block_bytes + (bytes % block_bytes != 0);
 }
 
-// Parses JSON without duplicate keys. If memory runs out within a string, Jansson 2.14 silently loses a
-// character, so the text is parsed twice. Returns NULL with *e.
+// Parses JSON, refusing duplicate keys. Returns NULL with *e on failure. Parses twice and compares, because
+// Jansson 2.14 silently loses a character if memory runs out within a string.
 json_t *manifest_parse(const char *text, size_t bytes, json_error_t *e);
 
 typedef struct {
@@ -34,24 +34,23 @@ typedef struct {
     int n_files;
     manifest_file *files;
     loss_scale scale;  // at the time the states were read
-    json_t *root;      // of a manifest that is to be written: the trainer's object
-    // of one that was read
-    int64_t bytes;  // of its text
+    json_t *root;      // of the manifest; before it is written, only the trainer's object
+    // only after reading:
+    int64_t bytes;  // of the text
     uint64_t digest;
     int64_t block_bytes;
-    zero_dtype dtype;  // that the saving run used
+    zero_dtype dtype;  // of the run that saved
 } manifest;
-// Returns the text, to be freed, for a checkpoint that this plugin has written in these files; NULL: out of
-// memory.
+// Returns the text, to be freed, for files that this plugin has written; NULL: out of memory.
 char *manifest_write(const zero *z, const manifest *m);
-// Returns 0 with *m checked as far as possible without a model. Call manifest_free in either case.
+// Returns 0 with *m checked, except against a model. Call manifest_free in either case.
 // ZERO_ERR_IO: missing or damaged; ZERO_ERR_ARGUMENT: another format or version.
 int manifest_read(manifest *m, const char *folder);
 void manifest_free(manifest *m);
-// Returns 0 and the trainer's object, to be freed.
+// Returns 0 and the text of the trainer's object, to be freed.
 int manifest_text(const manifest *m, char **text);
-// Returns 0 if the model has these tables and the files have each of its elements exactly once.
-// ZERO_ERR_ARGUMENT names the first difference.
+// Returns 0 if the model has these tables, and the files have each of its elements once; else
+// ZERO_ERR_ARGUMENT naming the first difference, or ZERO_ERR_IO naming the file.
 int manifest_check_model(const manifest *m, const layout *l);
 
 #endif

@@ -40,7 +40,7 @@ int pieces_next(saved_piece *p) {
     }
 }
 
-// -------- values that are not finite
+// -------- NaN and Inf
 
 // The smallest magnitude, as bits, that is not finite in a dtype or rounds to infinity.
 static uint32_t limit_of(zero_dtype dtype) {
@@ -54,7 +54,7 @@ static uint32_t magnitude(float value) {
     return bits & 0x7fffffff;
 }
 
-// Returns the first of n values at or above the limit, or n. Skips blocks without one as a whole.
+// Returns the index of the first value at or above the limit, or n. Tests whole blocks first, for speed.
 static int64_t first_above(const float *values, int64_t n, uint32_t limit) {
     enum { BLOCK = 1024 };
     int64_t i = 0;

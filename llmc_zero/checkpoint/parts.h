@@ -2,9 +2,8 @@
 //
 //   rank r's file    unit 0: masters, first moment, second moment | unit 1: ..      all fp32
 //
-// A rank saves the elements of its shard that are in tensors or between them. The padding at the end of a
-// unit depends on the number of ranks and is not saved, so an element's index in its unit is the same at any
-// number of ranks.
+// A rank saves its shard, except the padding at the end of a unit, which depends on the number of ranks. So
+// an element's index in its unit is the same at any number of ranks.
 #ifndef LLMC_ZERO_CHECKPOINT_PARTS_H
 #define LLMC_ZERO_CHECKPOINT_PARTS_H
 #include "../internal.h"
@@ -13,26 +12,26 @@ enum { SAVED = 3 };
 extern const zero_value saved_values[SAVED];
 extern const char *const saved_names[SAVED];  // in the manifest
 
-// A rank's part of a unit, and where it is in the file.
+// A rank's part of a unit, and its place in the file.
 typedef struct {
     int unit;
     int64_t from, elems;  // in the unit
-    int64_t at[SAVED];    // byte offsets of each saved state in the file
+    int64_t at[SAVED];    // offset of each saved state, in bytes
 } saved_part;
 
-// Fills parts (n_units) with the rank's parts that are not empty. Returns their number; *bytes: the size of
-// its file.
+// Fills parts (n_units) with the rank's parts that are not empty. Returns their number. *bytes: its file's
+// size.
 int parts_of_rank(const layout *l, int rank, saved_part *parts, int64_t *bytes);
 
 // A piece of a saved state of this rank, of at most VALUES_CHUNK elements.
 typedef struct {
     const zero *z;
-    int padded;  // 1: the padding is visited too
-    int saved;   // which state
+    int padded;  // 1: includes the padding
+    int saved;   // the state's index
     state_range at;
 } saved_piece;
 
-// Goes through all that this rank saves, in file order:
+// Iterates over all that this rank saves, in file order:
 //
 //     for (saved_piece p = pieces_of(z, 0); pieces_next(&p);)
 static inline saved_piece pieces_of(const zero *z, int padded) {
@@ -40,8 +39,8 @@ static inline saved_piece pieces_of(const zero *z, int padded) {
 }
 int pieces_next(saved_piece *p);  // returns 0 after the last
 
-// values: a range of a saved state of this rank. Returns 0, or ZERO_ERR_ARGUMENT naming the first value that
-// is not finite, or a master that overflows in the parameters' dtype.
+// values: a range of a saved state of this rank. Returns 0, or ZERO_ERR_ARGUMENT naming the first NaN, Inf,
+// or master that overflows in the parameters' dtype.
 int finite_values(const zero *z, int saved, state_range r, const float *values);
 
 #endif

@@ -1,10 +1,9 @@
-// A checkpoint is a folder with a file for each rank and the manifest, which makes it a checkpoint. Each save
-// uses new file names, and its manifest atomically replaces the old one. So after a crash at any point, the
-// folder holds the old checkpoint or the new one.
+// A checkpoint is a folder with a file for each rank and a manifest. Each save uses new file names, and its
+// manifest atomically replaces the old one. So after a crash at any point, the folder holds the old
+// checkpoint or the new one.
 //
-// zero_save_begin copies this rank's states into the image of its file, and a thread writes the image to the
-// disk; zero_save writes them at once. The commit needs all ranks: zero_save_end makes it, once all have
-// written their files.
+// zero_save_begin copies this rank's states into an image of its file, which a thread writes to the disk.
+// zero_save writes them at once. zero_save_end commits once all ranks have written their files.
 #include "save.h"
 #include "../base/clock.h"
 #include "blocks.h"
@@ -23,14 +22,14 @@ struct save {
     zero *z;
     char folder[PATH_MAX];
     char number[20];      // at the end of its files' names
-    manifest to;          // each rank computes the digests of its own file; root: the trainer's object
+    manifest to;          // with the digests of this rank's file until all are shared
     char path[PATH_MAX];  // of this rank's file
     file_writer own;
     pthread_t thread;
     int started;
     atomic_int written;      // 1: this rank's file is written, and the next two are set
     int rc;                  // of writer_end
-    failure_record failure;  // its sentence belongs to the thread
+    failure_record failure;  // kept, because failures belong to a thread
 };
 typedef struct save save;
 
@@ -55,7 +54,7 @@ static int describe_files(save *s) {
     return folder_path(m->path, s->folder, MANIFEST);
 }
 
-// Rank 0's decisions for all ranks.
+// What rank 0 decides for all ranks.
 typedef struct {
     char number[20];
     char folder[PATH_MAX];
@@ -111,7 +110,7 @@ static int prepare(save *s, const char *caller, const char *path, const char *te
 
 // -------- a rank's own file
 
-// Copies a piece of a state to the writer's buffers.
+// Reads a piece of a state into the writer's buffers.
 static int write_piece(save *s, const saved_piece *p) {
     state_range r = p->at;
     const int64_t end = r.from + r.elems, size = sizeof(float);
@@ -146,7 +145,7 @@ static void *write_copy(void *arg) {
 }
 
 static int start_thread(save *s) {
-    s->own.ring.work = NULL;  // from here on the thread waits for the disk, not the rank
+    s->own.ring.work = NULL;  // from here on the thread waits for the disk, and does not report
     int error = pthread_create(&s->thread, NULL, write_copy, s);
     s->started = !error;
     if (!error) return 0;
@@ -165,7 +164,7 @@ static int write_file(save *s, char *copy) {
 
 // -------- the manifest
 
-// Rank 0 needs the digests of all blocks; they come rank by rank.
+// Rank 0 needs the digests of all blocks.
 static int share_digests(save *s) {
     for (int r = 0; r < s->to.n_files; r++) {
         manifest_file *f = &s->to.files[r];
@@ -174,7 +173,7 @@ static int share_digests(save *s) {
     return 0;
 }
 
-// A rank that writes to another disk would otherwise be noticed only when loading, which is too late.
+// Otherwise, a rank that writes to another disk would be noticed only in a load, which is too late.
 static int check_file(const save *s, const manifest_file *f) {
     char path[PATH_MAX];
     struct stat st;
@@ -210,8 +209,7 @@ static void withdraw(const save *s, const char *temporary) {
         if (!folder_path(path, s->folder, s->to.files[r].name)) unlink(path);
 }
 
-// Once the manifest has its name the new checkpoint is the valid one, so none of its files is removed any
-// more, even if the rename may not be on disk.
+// From the rename on the new checkpoint is valid, so its files stay even if the rename cannot be synced.
 static int commit(const save *s) {
     const char *path = s->to.path;
     char temporary[PATH_MAX], name[FILE_NAME];
@@ -231,7 +229,7 @@ static int commit(const save *s) {
     ZERO_TRY(folder_sync(s->folder));
     ZERO_TRY(folder_sync_parent(s->folder));
     snprintf(name, sizeof name, "-%s" FILE_END, s->number);
-    (void)folder_clean(s->folder, name);  // leftovers do no harm, and the next save removes them
+    (void)folder_clean(s->folder, name);  // leftovers are harmless, and the next save removes them
     return 0;
 }
 
@@ -249,7 +247,7 @@ static void drop(save *s) {
     free(s);
 }
 
-// A save that will not be completed: its own file is removed.
+// Drops a save that will not be completed, with this rank's file.
 static void abandon(save *s) {
     join(s);
     if (*s->path) unlink(s->path);
@@ -270,7 +268,7 @@ static int begin(zero *z, const char *caller, const char *path, const char *text
     s->z = z;
     s->to.scale = step_scale(z);
     s->own.fd = -1;
-    // A run resumed from the file gets its parameters from the masters, so this one does too.
+    // Completes a delayed update, since a run that resumes takes its parameters from the masters.
     rc = zero_finish_update(z);
     if (!rc) rc = update_settle(z);
     if (!rc) rc = prepare(s, caller, path, text);
@@ -286,9 +284,9 @@ static int begin(zero *z, const char *caller, const char *path, const char *text
 
 int zero_save_written(const zero *z) { return !z->saving.begun || atomic_load(&z->saving.begun->written); }
 
-// Waits until the thread has finished, or it is time to report that this rank still writes. Every disk
-// request has a time limit, but a sync has none. So the rank does not report during a sync: if it takes too
-// long, the rank counts as stalled.
+// Waits until the thread has finished, or it is time to report that this rank still writes. Disk requests
+// have a time limit, but a sync has none, so the rank does not report during a sync: if that takes too long,
+// the rank counts as stalled.
 static void wait_a_turn(const save *s) {
     const double until = clock_now() + at_work_turn_s(s->z);
     while (!atomic_load(&s->written)) {

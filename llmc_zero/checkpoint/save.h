@@ -1,4 +1,4 @@
-// What zero_create and zero_destroy do for saves that go on beside training.
+// What zero_create and zero_destroy do for saves during training.
 #ifndef LLMC_ZERO_CHECKPOINT_SAVE_H
 #define LLMC_ZERO_CHECKPOINT_SAVE_H
 #include "../zero.h"
