@@ -1,5 +1,5 @@
-// A checkpoint's manifest beside the file of states that it was written for. The digest in its last lines is
-// put right before it is read, or nothing else would be reached.
+// A checkpoint's manifest, with its file of states. The digest in the last lines is corrected before each
+// read, so that the reader gets past it.
 #define XXH_INLINE_ALL
 #include <dirent.h>
 #include <jansson.h>
@@ -10,7 +10,7 @@
 #include "fuzz.h"
 
 enum { BLOCK = 4096, BLOCKS = 6 };
-static char *good, *brief;  // manifests; the brief one says nothing of the run
+static char *good, *brief;  // manifests; the brief one does not describe the run
 
 static json_t *digests_of(const unsigned char *bytes) {
     char hex[BLOCKS * 16 + 1];
@@ -24,7 +24,7 @@ static void move_state(json_t *part, const char *name, int block) {
     json_object_set_new(part, name, json_integer(at + block * BLOCK));
 }
 
-// Gives the file of states a name that is always the same, and each state blocks of its own.
+// Gives the file of states a fixed name, and each state separate blocks.
 static void move_states(json_t *root, const char *folder) {
     unsigned char bytes[BLOCKS * BLOCK] = "";
     char path[4096];
@@ -77,7 +77,7 @@ static const uint8_t *last_of(const uint8_t *bytes, size_t n, const char *words)
     return NULL;
 }
 
-// All before the digest, or else before the last brace, is followed by a digest of it.
+// Replaces the digest, or else what follows the last brace, by the correct digest.
 static int read_manifest(const uint8_t *bytes, size_t n) {
     const uint8_t *end = last_of(bytes, n, ",\n\"xxh3\": \"");
     if (!end) end = last_of(bytes, n, "}");

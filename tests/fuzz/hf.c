@@ -1,5 +1,4 @@
-// Folders as Hugging Face has them: the weights beside a good config.json, and a config.json beside good
-// weights.
+// Hugging Face's folders: the weights with a valid config.json, and a config.json with valid weights.
 #include "../../gpt2/hf.h"
 #include <string.h>
 #include "fuzz.h"

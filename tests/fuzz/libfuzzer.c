@@ -1,5 +1,5 @@
-// Between libFuzzer and the target that FUZZ_TARGET names. Without a name the program lists them. With
-// FUZZ_SEEDS=FOLDER it begins by writing the target's seeds there.
+// Connects libFuzzer to the target named by FUZZ_TARGET. Without a name the program lists the targets. With
+// FUZZ_SEEDS=FOLDER it first writes the target's seeds there.
 #include <limits.h>
 #include <string.h>
 #include "fuzz.h"
@@ -46,7 +46,7 @@ enum { NUMBERS = sizeof numbers / sizeof *numbers };
 
 static int is_of_number(uint8_t c) { return c && strchr("0123456789+-.eE", c); }
 
-// Finds the first number behind `at`, [from, end). Returns its length; 0: there is none.
+// Finds the first number after `at`; *from: its start. Returns its length; 0: none was found.
 static size_t find_number(const uint8_t *text, size_t n, size_t at, size_t *from) {
     while (at < n && (text[at] < '0' || text[at] > '9')) at++;
     size_t end = at;
@@ -61,7 +61,7 @@ static void copy_number(char number[32], const uint8_t *from, size_t length) {
     memcpy(number, from, length < 31 ? length : 31);
 }
 
-// One of those above, one near the old number, or another one of the text.
+// Chooses a number from the list above, near the old number, or elsewhere in the text.
 static void craft_number(char number[32], const uint8_t *text, size_t n, unsigned seed) {
     size_t other;
     const uint64_t x = (uint64_t)strtoll(number, NULL, 10);
@@ -78,7 +78,7 @@ static void craft_number(char number[32], const uint8_t *text, size_t n, unsigne
     }
 }
 
-// Puts another number in place of one in the text. Returns the new length.
+// Replaces a number in the text. Returns the new length.
 static size_t change_number(uint8_t *text, size_t n, size_t most, unsigned seed) {
     char number[32];
     size_t from;

@@ -1,4 +1,4 @@
-// The command line, one argument in a line, and the model that it describes.
+// The command line, one argument per line, and the model that it describes.
 #include "../../trainer/options.h"
 #include "../../gpt2/model.h"
 #include <string.h>
@@ -9,7 +9,6 @@ enum { ARGUMENTS = 64 };
 static Options defaults;
 
 static void keep_defaults(void) {
-    run.rank = 1;
     parse_options(0, NULL);
     defaults = opt;
 }
@@ -36,7 +35,7 @@ static void parse(void *ctx) {
     settle_options();
 }
 
-// Numbers that a taken command line has changed lie in their ranges.
+// Numbers that an accepted command line has changed are in their ranges.
 static void check_ranges(void) {
     char now[200], before[200];
     for (const Option *o = option_table; o < option_table + num_options; o++) {
@@ -47,7 +46,7 @@ static void check_ranges(void) {
     }
 }
 
-// --help ends the program, so it is left out.
+// Without --help, which ends the program.
 static int read_line(const uint8_t *bytes, size_t n) {
     char *text = fuzz_text(bytes, n), *rest = text;
     GPT2Config model;
@@ -55,12 +54,13 @@ static int read_line(const uint8_t *bytes, size_t n) {
     for (char *word = strsep(&rest, "\n"); word && a.argc < ARGUMENTS; word = strsep(&rest, "\n"))
         if (strcmp(word, "--help")) a.argv[a.argc++] = word;
     opt = defaults;
-    int taken = fuzz_survives(parse, &a);
-    if (taken) check_ranges();
-    if (taken && !gpt2_config_from_descriptor(&model, opt.model)) FUZZ_MUST(gpt2_num_parameters(&model) > 0);
+    int accepted = fuzz_survives(parse, &a);
+    if (accepted) check_ranges();
+    if (accepted && !gpt2_config_from_descriptor(&model, opt.model))
+        FUZZ_MUST(gpt2_num_parameters(&model) > 0);
     opt = defaults;
     free(text);
-    return taken;
+    return accepted;
 }
 
 const fuzz_target fuzz_options = {

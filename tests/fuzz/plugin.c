@@ -6,7 +6,7 @@
 #include "fuzz.h"
 
 static zero *z;
-static char hash[17];  // of what it holds
+static char hash[17];  // of its states
 
 static void create(void) {
     FUZZ_MUST(!small_create(&z));
@@ -18,7 +18,7 @@ zero *fuzz_plugin(void) {
     return z;
 }
 
-// A scale with which training can go on for ever.
+// Training must be able to continue for ever with this scale.
 static void check_scale(const loss_scale *s) {
     FUZZ_MUST(s->value > 0 && isfinite(s->value));
     FUZZ_MUST(s->steps >= 0 && s->steps <= INT64_MAX / 2);

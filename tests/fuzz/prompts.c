@@ -1,5 +1,4 @@
-// Files of prompts: token numbers, or text where the first byte is a T. All inputs share one encoder, since
-// each has 50 MiB.
+// Files of prompts: token numbers, or text if the first byte is a T. All inputs share one encoder, of 50 MiB.
 #include "../../gpt2/bpe.h"
 #include <string.h>
 #include "../../trainer/generate.h"
@@ -45,13 +44,13 @@ static int read_file(const uint8_t *bytes, size_t n) {
     char *text = fuzz_text(bytes + is_text, n - (size_t)is_text);
     Reading r = { .text = text, .bpe = is_text ? bytes_only : NULL };
     opt.prompts = "a file";
-    int taken = fuzz_survives(read_prompts, &r);
+    int accepted = fuzz_survives(read_prompts, &r);
     opt.prompts = NULL;
-    for (int i = 0; taken && i < r.prompts.first[r.prompts.n]; i++)
+    for (int i = 0; accepted && i < r.prompts.first[r.prompts.n]; i++)
         FUZZ_MUST(r.prompts.tokens[i] >= 0 && r.prompts.tokens[i] <= BYTES);
     prompts_free(&r.prompts);
     free(text);
-    return taken;
+    return accepted;
 }
 
 const fuzz_target fuzz_prompts = {

@@ -1,4 +1,4 @@
-// What a checkpoint says of the run, with the data and the model of another run to compare it with.
+// The run's description in a checkpoint, compared with the data and the model of another run.
 #include <math.h>
 #include <string.h>
 #include "../../gpt2/gpt2_error.h"
@@ -11,11 +11,9 @@ static GPT2 model;
 static TrainingData data;
 static TrainerState state;
 
-// It is rank 1, which prints nothing.
 static void open_data(void) {
     static uint16_t shard[512 + 100] = { [0] = 20240520 & 0xffff, [1] = 20240520 >> 16, [2] = 1, [4] = 100 };
     if (model.T) return;
-    run.rank = 1;
     FUZZ_MUST(!gpt2_config_from_descriptor(&model.config, "l1h1c32v300t8"));
     model.B = 1;
     model.T = 8;
@@ -41,7 +39,7 @@ static void give_seeds(void) {
 
 static void compare(void *saved) { saved_run_compare(saved, "a checkpoint", &model, &data); }
 
-// A detector that is taken is used, and so is a position in the data.
+// A detector and a position in the data that were accepted must work.
 static int use_state(TrainerState *s) {
     for (int i = 0; i < 3; i++) {
         outlier_update(&s->loss_outliers, 3);
@@ -55,24 +53,24 @@ static int use_state(TrainerState *s) {
 
 int fuzz_read_run(const char *text) {
     SavedRun saved;
-    int taken = 0;
+    int accepted = 0;
     open_data();
     if (!saved_run_read(&saved, text, "a checkpoint")) {
         FUZZ_MUST(gpt2_num_parameters(&saved.config) > 0 && saved.tokens_a_step > 0);
         FUZZ_MUST(saved.as.number > 0 && strlen(saved.as.run) == 16);
-        opt.resume_anyway = 1;  // so that it goes on to the end
+        opt.resume_anyway = 1;  // so that all is compared
         fuzz_survives(compare, &saved);
-        taken = use_state(&saved.state);
+        accepted = use_state(&saved.state);
     }
     saved_run_free(&saved);
-    return taken;
+    return accepted;
 }
 
 static int read_bytes(const uint8_t *bytes, size_t n) {
     char *text = fuzz_text(bytes, n);
-    int taken = fuzz_read_run(text);
+    int accepted = fuzz_read_run(text);
     free(text);
-    return taken;
+    return accepted;
 }
 
 const fuzz_target fuzz_saved_run = {

@@ -1,4 +1,4 @@
-// Shards of tokens. The last byte says in which order the rows come.
+// Shards of tokens. The last byte chooses the order of the rows.
 #include <string.h>
 #include "../../gpt2/dataloader.h"
 #include "fuzz.h"

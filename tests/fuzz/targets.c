@@ -1,4 +1,4 @@
-// Another reader is one more file with its target, and a line in each of these.
+// To add a reader, write a file with its target, and name the target in both lists.
 #include "fuzz.h"
 
 extern const fuzz_target fuzz_checkpoint, fuzz_saved_run, fuzz_model_file, fuzz_tokenizer, fuzz_word_pieces,

@@ -1,6 +1,6 @@
-// Every target reads its seeds, which it must take, and the inputs in tests/fuzz/found, which once broke a
-// reader. This needs no libFuzzer.
-//   test_readers                  run it where tests/ is
+// Every target reads its seeds, which it must accept, and the inputs in tests/fuzz/found, which once broke a
+// reader. Needs no libFuzzer.
+//   test_readers                  in the folder that holds tests/
 //   test_readers TARGET FILE...   reads these files only
 #include <errno.h>
 #include <glob.h>
@@ -10,24 +10,24 @@
 static const fuzz_target *target;
 static int passed, failed;
 
-static int same_again(const void *bytes, size_t n) {
-    uint8_t *own = malloc(n + 1);  // of its length, so that ASan sees what is read past it
+static int read_exactly(const void *bytes, size_t n) {
+    uint8_t *own = malloc(n + 1);  // of this length, so that ASan sees a read past the end
     FUZZ_MUST(own);
     memcpy(own, bytes, n);
     own = realloc(own, n ? n : 1);
-    int taken = target->read(own, n);
+    int accepted = target->read(own, n);
     free(own);
-    return taken;
+    return accepted;
 }
 
-static void must_take(const char *name, const void *bytes, size_t n) {
-    int taken = same_again(bytes, n);
-    passed += taken;
-    failed += !taken;
-    if (!taken) printf("FAILED %s: its seed %s is not taken\n", target->name, name);
+static void must_accept(const char *name, const void *bytes, size_t n) {
+    int accepted = read_exactly(bytes, n);
+    passed += accepted;
+    failed += !accepted;
+    if (!accepted) printf("FAILED %s: its seed %s is refused\n", target->name, name);
 }
 
-static void read_again(const char *path) {
+static void replay(const char *path) {
     static char bytes[1 << 20];
     FILE *f = fopen(path, "rb");
     size_t n = f ? fread(bytes, 1, sizeof bytes, f) : 0;
@@ -35,7 +35,7 @@ static void read_again(const char *path) {
         printf("FAILED %s: %s\n", path, strerror(errno));
         failed++;
     } else {
-        same_again(bytes, n);
+        read_exactly(bytes, n);
         passed++;
     }
     if (f) fclose(f);
@@ -46,7 +46,7 @@ static void read_found(void) {
     glob_t files;
     snprintf(pattern, sizeof pattern, "tests/fuzz/found/%s/*", target->name);
     if (glob(pattern, 0, NULL, &files)) return;
-    for (size_t i = 0; i < files.gl_pathc; i++) read_again(files.gl_pathv[i]);
+    for (size_t i = 0; i < files.gl_pathc; i++) replay(files.gl_pathv[i]);
     globfree(&files);
 }
 
@@ -56,15 +56,15 @@ static void begin(const fuzz_target *t) {
 }
 
 int main(int argc, char **argv) {
-    fuzz_seed = must_take;
+    fuzz_seed = must_accept;
     if (argc > 1) {
         const fuzz_target *named = fuzz_find(argv[1]);
         if (!named) {
-            printf("there is no target %s\n", argv[1]);
+            printf("unknown target: %s\n", argv[1]);
             return EXIT_FAILURE;
         }
         begin(named);
-        for (int i = 2; i < argc; i++) read_again(argv[i]);
+        for (int i = 2; i < argc; i++) replay(argv[i]);
     }
     for (int i = 0; argc == 1 && fuzz_targets[i]; i++) {
         begin(fuzz_targets[i]);

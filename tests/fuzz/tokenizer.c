@@ -1,4 +1,4 @@
-// Tokenizer files: every token is decoded and printed, and where all bytes are tokens a text is encoded.
+// Tokenizer files: decodes and prints every token, and encodes a text if all bytes are tokens.
 #include <string.h>
 #include "../../gpt2/bpe.h"
 #include "fuzz.h"
@@ -7,7 +7,7 @@ static FILE *nowhere;
 
 static void open_nowhere(void) { FUZZ_MUST(nowhere = fopen("/dev/null", "w")); }
 
-// The 256 bytes, some pairs, and the end of text. Returns the length.
+// Writes a file of the 256 bytes, some pairs, and the end of text. Returns its length.
 static size_t byte_pairs(uint8_t *file, int version) {
     static const char *const pairs[] = { "th", "the", " t", " the", "he", "<|endoftext|>" };
     const uint32_t header[256] = { 20240328, (uint32_t)version, 256 + 6, 256 + 5 };
@@ -35,8 +35,9 @@ static void give_seeds(void) {
     fuzz_seed("few", file, sizeof header + sizeof few - 1);
 }
 
+static const char text[] = "the cat's   hello 12345 \xc3\xa9\xe2\x82\xac zzzz\n\n x the  ";
+
 static void encode(Bpe *b) {
-    static const char text[] = "the cat's   hello 12345 \xc3\xa9\xe2\x82\xac zzzz\n\n x the  ";
     const uint16_t *tokens;
     int length = 0;
     for (size_t at = 0; at < sizeof text - 1; at += (size_t)length) {
@@ -79,12 +80,11 @@ static void open_pairs(void) {
 }
 
 static void give_texts(void) {
-    static const char text[] = "the cat's   hello 12345 \xc3\xa9\xe2\x82\xac zzzz\n\n x the  ";
     fuzz_seed("words", text, sizeof text - 1);
     fuzz_seed("spaces", "  \t\n   a", 8);
 }
 
-// The tokens of a word stand for its bytes.
+// The tokens of a word must decode to its bytes.
 static void compare_word(const uint8_t *word, int length, const uint16_t *tokens, int n) {
     int at = 0, bytes = 0;
     for (int i = 0; i < n; i++) {
