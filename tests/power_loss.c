@@ -1,26 +1,29 @@
-// What a power loss may leave of a folder, at every instant of a run that tests/shim/disk.c has recorded.
-// Each folder that is built has to hold a checkpoint that is as new as was promised.
+// Builds what a power loss may leave of a folder, at every instant of a run that tests/shim/disk.c has
+// recorded, and checks that each result holds a checkpoint as new as promised.
 //   power_loss RECORD ROOT SEED [--async 1] [--base FOLDER] [--without SYNC]... [--keep FOLDER COUNT]
-//     ROOT       the folder that was recorded; the run's -o is ROOT/out
-//     --async    1: the run had --async-save, so steps go on before a model file is there
-//     --base     what ROOT held before the run; all of that is on disk
-//     --without  as if the program had not made these syncs, which syncs below lists. Violations are
-//                expected then, and the first ends the search.
-//     --keep     leaves COUNT of the folders in FOLDER/0, 1, .., each with a file `expect`: the step from
-//                which a run goes on, or -1
+//     ROOT       the recorded folder; the run's -o is ROOT/out
+//     --async    1: the run had --async-save, so steps continue before a model file is complete
+//     --base     the contents of ROOT before the run, which are all on disk
+//     --without  as if the program had not made these syncs (see syncs[] below). Then violations are
+//                expected, and the first ends the search.
+//     --keep     keeps COUNT of the results as FOLDER/0, 1, .., each with a file `expect`: the step from
+//     which
+//                a run resumes, or -1
 //
-// The model is what POSIX promises and no more. At an instant the disk holds
-//   - of a file: what it held at its last sync. Writes since then are there up to any one, this one cut at a
-//     page of 4096 bytes, and any page that they touched may still be as it was, or zeros if the file ended
-//     before it;
-//   - of names: all changes in a folder that has been synced since. Of the changes that have not, either the
-//     first so many (journals keep an order), or any of them, or all but one, but a name's own in their
-//     order. A rename is done or not, never half. A file's own sync says nothing about its name, and a
-//     folder's nothing about its folder's name in the one above.
-// At each instant eight folders are built: nothing but what is synced; everything; and six draws.
+// The model is what POSIX promises, and no more. At an instant the disk holds
+//   - of a file: its contents at its last sync, and any number of the first writes since then. The last of
+//     these may be cut at a page of 4096 bytes, and any page that they touched may have its old contents, or
+//     zeros if the file ended before it;
+//   - of names: all changes in a folder before its last sync. Of later changes, either any number of the
+//   first
+//     (journals keep an order), or any subset, or all but one, but the changes of one name in their order. A
+//     rename is done or not, never half. Syncing a file does not sync its name, and syncing a folder does not
+//     sync the folder's own name.
+// Eight results are built for each instant: only what is synced; everything; and six random ones.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <jansson.h>
 #include <limits.h>
 #include <stdarg.h>
@@ -50,7 +53,7 @@ static void *must(void *p) {
     return p;
 }
 
-// Of the values 0 to n - 1 one, the same in each run.
+// Returns one of 0 to n - 1, the same in each run.
 static uint64_t random_state;
 static int64_t draw(int64_t n) {
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
@@ -63,8 +66,8 @@ typedef struct {
     record r;
     char *path, *other;  // below ROOT, without it and its slash
     const char *bytes;
-    int node;  // of the file or folder
-    int sync;  // of a RECORD_SYNC: which of syncs; -1: none of these
+    int node;  // the file or folder
+    int sync;  // of a RECORD_SYNC: index in syncs; -1: not listed
 } operation;
 
 static operation *operations;
@@ -116,12 +119,12 @@ static void read_record(const char *path, const char *root) {
 
 // -------- files and folders as the run saw them
 
-// A file or folder, which keeps its number whatever it is called.
+// A file or folder, whose number does not depend on its name.
 typedef struct {
     int folder;
-    char *base;  // of --base: what it held before
+    char *base;  // its contents in --base
     int64_t base_bytes;
-    char *whole;  // what it held in the end
+    char *whole;  // its contents after the run
     int64_t whole_bytes;
     char *bytes;  // (size) after a power loss
     int64_t size;
@@ -131,7 +134,7 @@ static node nodes[MOST_NODES];
 static int n_nodes;
 
 typedef struct {
-    int folder, node;  // the node's name is in this folder; node 0 is ROOT
+    int folder, node;  // the folder that holds the name, and what it names; node 0 is ROOT
     char name[NAME];
 } entry;
 
@@ -167,14 +170,14 @@ static int new_node(int folder) {
     return n_nodes++;
 }
 
-// The folder of a path, and the last name of it.
+// Returns the folder of a path. *name: the last part.
 static int folder_of(const names *all, const char *path, const char **name) {
     int folder = 0;
     for (const char *slash; (slash = strchr(path, '/')); path = slash + 1) {
         char part[NAME];
         snprintf(part, sizeof part, "%.*s", (int)(slash - path), path);
         int i = find(all, folder, part);
-        if (i < 0) fail("%s is in no folder", path);
+        if (i < 0) fail("%s: unknown folder", path);
         folder = all->entries[i].node;
     }
     *name = path;
@@ -207,18 +210,18 @@ static void read_base(names *all, const char *path, int folder) {
     }
 }
 
-// A change of names: what an operation does to one or two of them.
+// What an operation does to one or two names.
 typedef struct {
     int at;             // the operation
-    int folder, other;  // -1: there is no other
+    int folder, other;  // of `name`, and of a rename's `to`; -1: not a rename
     char name[NAME], to[NAME];
-    int node;    // what is called `name` afterwards, or `to` after a rename; -1: nothing is
+    int node;    // what has the new name afterwards; -1: the name is removed
     int synced;  // the operation after which it is on disk; n_operations: none
 } change;
 
 static names base;
 static int async;
-static unsigned without;  // bit i: number i of syncs is left out
+static unsigned without;  // bit i: syncs[i] is left out
 static change *changes;
 static int n_changes;
 
@@ -235,7 +238,7 @@ static change *new_change(const names *now, int at, const char *path) {
 static void apply(names *all, const change *c) {
     if (c->other >= 0) {
         int i = find(all, c->folder, c->name);
-        if (i < 0 || all->entries[i].node != c->node) return;  // it had not come, or it went
+        if (i < 0 || all->entries[i].node != c->node) return;  // not created yet, or removed
         take_away(all, c->folder, c->name);
         put(all, c->other, c->to, c->node);
     } else if (c->node >= 0)
@@ -245,30 +248,20 @@ static void apply(names *all, const change *c) {
 }
 
 static void note_change(const names *now, int at, operation *o) {
+    const record_kind kind = o->r.kind;
     const char *to;
-    change *c;
-    switch (o->r.kind) {
-    case RECORD_OPEN:
-    case RECORD_MKDIR:
-        if (o->r.kind == RECORD_OPEN && !o->r.at) break;
-        new_change(now, at, o->path)->node = o->node = new_node(o->r.kind == RECORD_MKDIR);
-        break;
-    case RECORD_UNLINK:
-    case RECORD_RMDIR:
-        new_change(now, at, o->path);
-        break;
-    case RECORD_RENAME:
-        c = new_change(now, at, o->path);
+    if (kind == RECORD_RENAME) {
+        change *c = new_change(now, at, o->path);
         c->node = node_of(now, o->path);
         c->other = folder_of(now, o->other, &to);
         snprintf(c->to, NAME, "%s", to);
-        break;
-    default:
-        break;
-    }
+    } else if (kind == RECORD_MKDIR || (kind == RECORD_OPEN && o->r.at))
+        new_change(now, at, o->path)->node = o->node = new_node(kind == RECORD_MKDIR);
+    else if (kind == RECORD_UNLINK || kind == RECORD_RMDIR)
+        new_change(now, at, o->path);
 }
 
-// The operation that opened the file of another operation.
+// Returns the operation that opened the file of `of`.
 static const operation *opened_for(const operation *of) {
     for (const operation *o = of - 1; o >= operations; o--)
         if (o->r.kind == RECORD_OPEN && o->r.handle == of->r.handle) return o;
@@ -287,17 +280,17 @@ static const struct {
     const char *name, *file;  // of a file: a part of its path
 } syncs[] = {
     { "states", ".states" },             // a rank's file, before its digests are shared
-    { "manifest", "/.manifest.json." },  // the manifest, before it gets its name
-    { "before-rename", NULL },           // the checkpoint's folder, with all files but the manifest's name
-    { "after-rename", NULL },            // the checkpoint's folder, with it
-    { "parent", NULL },                  // the folder of all checkpoints, with the checkpoint's own name
-    { "removal", NULL },                 // the checkpoint's folder, without a manifest, before the rest goes
-    { "model", "/model_" },              // llm.c's file, before it gets its name
-    { "model-name", NULL },              // the folder of all checkpoints, with it
-    { "noted", "/" NOTED },              // the file that notes the newest save, before it gets its name
-    { "noted-name", NULL },              // the folder of all checkpoints, with it
-    { "output", NULL },                  // the folder that has -o
-    { "summary", "/summary" },           // summary.json, before it gets its name
+    { "manifest", "/.manifest.json." },  // the manifest, before its rename
+    { "before-rename", NULL },           // the checkpoint's folder, before that
+    { "after-rename", NULL },            // the checkpoint's folder, after that
+    { "parent", NULL },                  // the output folder, with the checkpoint's name
+    { "removal", NULL },                 // the checkpoint's folder, after its manifest is removed
+    { "model", "/model_" },              // llm.c's file, before its rename
+    { "model-name", NULL },              // the output folder, after that
+    { "noted", "/" NOTED },              // the note of the newest save, before its rename
+    { "noted-name", NULL },              // the output folder, after that
+    { "output", NULL },                  // the folder that holds the output folder
+    { "summary", "/summary" },           // summary.json, before its rename
 };
 enum { SYNCS = sizeof syncs / sizeof *syncs };
 
@@ -309,12 +302,12 @@ static int ends_with(const char *text, const char *end) {
 static int named(const char *name) {
     for (int i = 0; i < SYNCS; i++)
         if (!strcmp(syncs[i].name, name)) return i;
-    fail("no sync is called %s", name);
+    fail("unknown sync: %s", name);
 }
 
 static int is_manifest(const char *path) { return path && ends_with(path, "/manifest.json"); }
 
-// The last change of names before an operation says what a folder's sync is for.
+// A folder's sync is known by the last change of names before it.
 static int sync_of(const char *path, int at) {
     const operation *o = &operations[at];
     for (int i = 0; i < SYNCS; i++)
@@ -338,7 +331,7 @@ static int is_left_out(const operation *o) { return o->sync >= 0 && without >> o
 
 // -------- the whole run
 
-// Fills nodes, changes, and when each change came to disk. Names at the end are in *now.
+// Fills nodes and changes, and finds when each change is on disk. *now: the names after the run.
 static void follow_run(names *now) {
     *now = copy_of(&base);
     for (int i = 0; i < n_operations; i++) {
@@ -358,7 +351,7 @@ static void follow_run(names *now) {
     }
 }
 
-// -------- one folder after a power loss
+// -------- the folder after a power loss
 
 static void resize(node *f, int64_t size) {
     if (size > f->size) {
@@ -383,7 +376,7 @@ static int touches(const operation *o, int number) {
 
 typedef enum { SYNCED, EVERYTHING, ORDERED, UNORDERED, ALL_BUT_ONE } how;
 
-// Builds what the disk holds of a file.
+// Sets the bytes of a file.
 static void build_file(int number, int cut, how style) {
     node *f = &nodes[number];
     int synced = -1, pending = 0;
@@ -433,7 +426,7 @@ static int same_name(const change *a, const change *b) {
     return concerns(a, b->folder, b->name) || (b->other >= 0 && concerns(a, b->other, b->to));
 }
 
-// *left counts the changes that are not synced down to 0.
+// *left: how many changes that are not synced are still to be drawn.
 static int is_drawn(const change *c, int cut, how style, int64_t *left) {
     if (c->synced < cut) return 1;
     if (style == UNORDERED) return (int)draw(2);
@@ -441,7 +434,7 @@ static int is_drawn(const change *c, int cut, how style, int64_t *left) {
     return (*left)-- > 0;
 }
 
-// Which changes are on disk. Those of one name keep their order.
+// Draws the changes that are on disk. Those of one name keep their order.
 static names build_names(int cut, how style) {
     names all = copy_of(&base);
     char *done = must(calloc(n_changes + 1, 1));
@@ -459,7 +452,7 @@ static names build_names(int cut, how style) {
     return all;
 }
 
-// -------- on a disk that is there
+// -------- writing the folder
 
 static void write_file(const char *path, const node *f) {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
@@ -484,26 +477,21 @@ static void write_folder(const char *path, const names *all, int folder) {
     }
 }
 
-static void remove_all(const char *path) {
-    struct dirent **list;
-    char below[PATH_MAX];
-    int n = scandir(path, &list, NULL, NULL);
-    for (int i = 0; i < n; i++) {
-        path_below(below, path, list[i]->d_name);
-        if (strcmp(list[i]->d_name, ".") && strcmp(list[i]->d_name, "..")) remove_all(below);
-        free(list[i]);
-    }
-    if (n >= 0) free(list);
-    if (remove(path)) fail("%s: %s", path, strerror(errno));
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    return remove(path);
 }
 
-// -------- what is promised
+static void remove_all(const char *path) {
+    if (nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS)) fail("%s: %s", path, strerror(errno));
+}
+
+// -------- the promises
 
 static int violations;
 
 static void violation(int cut, how style, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void violation(int cut, how style, const char *fmt, ...) {
-    static const char *const names_of[] = { "what is synced", "everything", "in order", "in any order",
+    static const char *const names_of[] = { "only synced", "everything", "in order", "in any order",
                                             "all but one" };
     va_list args;
     va_start(args, fmt);
@@ -515,20 +503,17 @@ static void violation(int cut, how style, const char *fmt, ...) {
     va_end(args);
 }
 
-// Of the name of a checkpoint's folder; -1: it is none.
+// Returns the step in a checkpoint folder's name; -1: not such a name.
 static int step_in(const char *name) {
     int step = -1;
     return sscanf(name, "step_%8d", &step) == 1 || sscanf(name, "abandoned_%8d", &step) == 1 ? step : -1;
 }
 
-// The number of a save, by its manifest.
-static long long number_in(const char *manifest, size_t bytes) {
-    json_t *root = json_loadb(manifest, bytes, 0, NULL);
-    long long number = json_integer_value(json_object_get(json_object_get(root, "trainer"), "save"));
-    json_decref(root);
-    return number;
+static long long number_in(const json_t *object, const char *key) {
+    return json_integer_value(json_object_get(object, key));
 }
 
+// Returns the number of the newest save in --base.
 static long long last_in_base(void) {
     static long long last = -1;
     if (last >= 0) return last;
@@ -536,13 +521,15 @@ static long long last_in_base(void) {
     for (int i = 0; i < base.n; i++) {
         const node *f = &nodes[base.entries[i].node];
         if (strcmp(base.entries[i].name, "manifest.json")) continue;
-        const long long number = number_in(f->base, (size_t)f->base_bytes);
+        json_t *root = json_loadb(f->base, (size_t)f->base_bytes, 0, NULL);
+        const long long number = number_in(json_object_get(root, "trainer"), "save");
+        json_decref(root);
         if (number > last) last = number;
     }
     return last;
 }
 
-// The newest save that had ended for the trainer, which has gone on to write its logs since.
+// Returns the newest save that was over for the trainer, which has written to its logs since.
 static long long ended_before(int cut) {
     long long saved = last_in_base(), ended = saved;
     for (int i = 0; i < cut; i++) {
@@ -555,7 +542,7 @@ static long long ended_before(int cut) {
     return ended;
 }
 
-// A model file is there before the run goes on, or beside --async-save before the next save and the end.
+// A model file must be there before the run continues, or with --async-save before the next save and the end.
 static int model_is_promised(int cut, int saved_step) {
     int saved = 0;
     for (int i = 0; async && i < n_operations; i++) {
@@ -570,7 +557,7 @@ static int model_is_promised(int cut, int saved_step) {
     return !saved;
 }
 
-// Model files that were written while steps were logged.
+// Counts model files written while steps were logged.
 static int beside_steps(void) {
     int waiting = 0, logged = 0, found = 0;
     for (const operation *o = operations; o < operations + n_operations; o++) {
@@ -587,23 +574,19 @@ static int beside_steps(void) {
     return found;
 }
 
-// A manifest that is there: it is of this step, and every byte of its files is what was saved.
+// Returns 1 if the manifest is of this step, and every byte of its files is as saved.
 static int is_good(const char *folder, int step, long long *number) {
-    char path[PATH_MAX], *text = NULL;
-    int64_t bytes;
+    char *text = NULL;
     if (zero_checkpoint_verify(folder, NULL, NULL) || zero_checkpoint_text(folder, &text)) return 0;
     json_t *trainer = json_loads(text, 0, NULL);
-    const int good = trainer && json_integer_value(json_object_get(trainer, "step")) == step;
-    path_below(path, folder, "manifest.json");
-    char *all = read_file(path, &bytes);
-    *number = number_in(all, (size_t)bytes);
+    const int good = trainer && number_in(trainer, "step") == step;
+    *number = number_in(trainer, "save");
     json_decref(trainer);
     free(text);
-    free(all);
     return good;
 }
 
-// What the file that notes the newest save has; 0: it is not there, or not whole.
+// Returns the noted number of the newest save; 0: the note is missing or incomplete.
 static long long noted_in(const names *all, int out) {
     long long number = 0;
     char text[NAME] = "";
@@ -620,11 +603,11 @@ static void check_whole(const entry *e, int cut, how style) {
         (strncmp(e->name, "model_", 6) || !ends_with(e->name, ".bin")))
         return;
     if (f->size != f->whole_bytes || memcmp(f->bytes, f->whole, f->size))
-        violation(cut, style, "%s is not whole", e->name);
+        violation(cut, style, "%s is incomplete", e->name);
 }
 
-// Returns the step of the newest save that resumes, or -1. One that was set aside counts unless a newer one
-// is noted.
+// Returns the step of the newest save that can be resumed, or -1. One that was set aside counts, unless the
+// note has a newer number.
 static int check(const char *root, const names *all, int cut, how style) {
     long long newest = 0, number, ended = ended_before(cut);
     const entry *taken = NULL;
@@ -639,7 +622,7 @@ static int check(const char *root, const names *all, int cut, how style) {
         path_below(out_path, root, "out");
         path_below(path, out_path, e->name);
         if (!is_good(path, step, &number))
-            violation(cut, style, "%s has a manifest, and is not good", e->name);
+            violation(cut, style, "%s has a manifest, but is damaged", e->name);
         else if (number > newest &&
                  (*e->name == 's' || (noted_in(all, out) && number >= noted_in(all, out)))) {
             newest = number;
@@ -647,13 +630,13 @@ static int check(const char *root, const names *all, int cut, how style) {
         }
     }
     if (newest < ended)
-        violation(cut, style, "save %lld had ended, and %lld is the newest that is there", ended, newest);
+        violation(cut, style, "save %lld was over, but the newest found is %lld", ended, newest);
     if (!taken) return -1;
     const int step = step_in(taken->name);
     snprintf(model, sizeof model, "model_%08d.bin", step);
     if (newest == ended && model_is_promised(cut, step) && find(all, out, model) < 0 &&
         find(all, taken->node, model) < 0)
-        violation(cut, style, "%s is not there", model);
+        violation(cut, style, "%s is missing", model);
     return step;
 }
 
@@ -689,12 +672,12 @@ static void build_and_check(const char *scratch, int cut, int number) {
     free(all.entries);
 }
 
-// At the end of the record everything is what the folder has: nothing was done past the shim.
+// The record must end with the real folder's contents, so nothing bypassed the shim.
 static void check_record(const char *root, const names *end) {
     names real = { NULL, 0 };
     int first = n_nodes;
     read_base(&real, root, 0);
-    if (real.n != end->n) fail("%s has %d names, and by the record it has %d", root, real.n, end->n);
+    if (real.n != end->n) fail("%s has %d names, but the record has %d", root, real.n, end->n);
     for (int i = 0; i < real.n; i++) {
         const node *f = &nodes[real.entries[i].node];
         if (f->folder) continue;
@@ -704,7 +687,7 @@ static void check_record(const char *root, const names *end) {
             found = !strcmp(end->entries[k].name, real.entries[i].name) && g->whole_bytes == f->base_bytes &&
                     !memcmp(g->whole, f->base, f->base_bytes);
         }
-        if (!found) fail("%s: %s has other bytes than were recorded", root, real.entries[i].name);
+        if (!found) fail("%s: %s differs from the record", root, real.entries[i].name);
     }
     n_nodes = first;
 }
@@ -745,7 +728,7 @@ int main(int argc, char **argv) {
     for (int cut = 0; cut <= n_operations; cut++)
         for (int number = 0; number < DRAWS && !(without && violations); number++)
             build_and_check(scratch, cut, number);
-    if (async) printf("%d model files were written beside steps\n", beside_steps());
+    if (async) printf("%d model files were written during steps\n", beside_steps());
     printf("%d instants, %d folders, %d violations\n", n_operations + 1, built, violations);
     return violations ? 1 : 0;
 }
