@@ -1,16 +1,15 @@
-// A disk that fails, and a record of what was done to it, for LD_PRELOAD. Calls count if they concern
-// $DISK_FOLDER or anything in it; all others go through.
-//   DISK_FAIL=KIND:N:ERRNO    the n-th call of this kind fails; N+: so do those after it
+// For LD_PRELOAD: makes calls on $DISK_FOLDER, or on anything in it, fail, and records them.
+//   DISK_FAIL=KIND:N:ERRNO    the n-th call of this kind fails; N+: all later ones too
 //   DISK_FAIL=KIND:N:short    the n-th read or write transfers half of its bytes
 //   DISK_FAIL=KIND:N:kill     the process is killed (SIGKILL) instead of the n-th call
-//   DISK_FAIL=KIND:N:ERRNO:TEXT    only calls on paths with this text count
+//   DISK_FAIL=KIND:N:ERRNO:TEXT    counts only calls on paths with this text
 //   DISK_RANK=1               only in this rank
-//   DISK_CALLS=FILE           gets a line for each call, KIND PATH; with DISK_FAIL only for those that fail
-//   DISK_RECORD=FILE          gets what record.h describes
-//   DISK_HOLD=TEXT:FILE       a write to a path with this text waits until there is such a file
-// Kinds are the names below, with stat for all calls that only look, malloc and getrandom for those that the
-// program itself makes, and json for libjansson's allocations. fopen gives a stream over the calls of this
-// file, because the C library's own streams reach the kernel past them. io_uring is left out.
+//   DISK_CALLS=FILE           appends a line for each call, KIND PATH; with DISK_FAIL only for those that
+//   fail DISK_RECORD=FILE          appends the record described in record.h DISK_HOLD=TEXT:FILE       a write
+//   to a path with this text waits until FILE exists
+// The kinds are the names below, with stat for all calls that only query, malloc and getrandom for calls by
+// the program itself, and json for libjansson's allocations. fopen returns a stream over this file's calls,
+// because the C library's own streams would bypass them. io_uring is not covered.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -39,14 +38,14 @@ static struct {
     char kind[16], text[64];
     long nth, seen;
     int error;    // errno; SHORT; KILL
-    int onwards;  // 1: all calls after the n-th too
+    int onwards;  // 1: later calls fail too
     int record;   // file descriptor; -1: none
     int rank, handles;
     uintptr_t code[MOST_RANGES][2];  // of the program and of libjansson
 } disk = { .record = -1 };
 
 static struct {
-    char path[PATH_MAX];  // "": none of ours
+    char path[PATH_MAX];  // "": not in the folder
     int handle;
     FILE *stream;
 } fds[MOST_FDS];
@@ -106,7 +105,7 @@ static int code_of(const void *caller) {
     return -1;
 }
 
-// -------- which calls count, and which of them fails
+// -------- which calls count, and which fail
 
 static int is_ours(const char *path) {
     if (!disk.folder || !path) return 0;
@@ -124,7 +123,7 @@ static void note_call(const char *kind, const char *path) {
     syscall(SYS_close, fd);
 }
 
-// Returns 0 if the call goes through, or what it fails with: errno or SHORT.
+// Returns 0 to let the call happen, or its failure: errno or SHORT.
 static int fault(const char *kind, const char *path) {
     int kept = errno, failed = 0;
     pthread_mutex_lock(&lock);
@@ -158,6 +157,7 @@ static void record_begin(void) {
     if (syscall(SYS_flock, disk.record, LOCK_EX)) abort();
 }
 
+// Records the call if it was done.
 static void record_end(int done, record r, const char *path, const char *other, const void *data) {
     int kept = errno;
     if (disk.record < 0) return;
@@ -206,7 +206,7 @@ int open(const char *path, int flags, ...) {
                          : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
-// Closes in any case, as Linux does.
+// Closes even if it fails, as Linux does.
 int close(int fd) {
     if (!fd_is_ours(fd)) return (int)syscall(SYS_close, fd);
     char path[PATH_MAX];
@@ -218,7 +218,7 @@ int close(int fd) {
     return rc;
 }
 
-// A second descriptor of the same file.
+// Notes a second descriptor of the same file.
 static int keep_copy(int fd, int copy) {
     if (copy >= MOST_FDS) abort();
     if (copy < 0) return -1;
@@ -241,24 +241,24 @@ int fcntl(int fd, int command, ...) {
 
 // -------- read, write
 
-// Returns the bytes that a call may transfer; -1: it fails.
+// Returns the bytes that a call on this descriptor may transfer; -1: it fails.
 static ssize_t allowed(const char *kind, int fd, size_t bytes) {
-    const int error = fault(kind, fds[fd].path);
+    const int error = fd_is_ours(fd) ? fault(kind, fds[fd].path) : 0;
     if (error > 0) return errno = error, -1;
     return error == SHORT && bytes > 1 ? bytes / 2 : bytes;
 }
 
 ssize_t read(int fd, void *to, size_t bytes) {
-    const ssize_t n = fd_is_ours(fd) ? allowed("read", fd, bytes) : (ssize_t)bytes;
+    const ssize_t n = allowed("read", fd, bytes);
     return n < 0 ? -1 : syscall(SYS_read, fd, to, n);
 }
 
 ssize_t pread(int fd, void *to, size_t bytes, off_t at) {
-    const ssize_t n = fd_is_ours(fd) ? allowed("read", fd, bytes) : (ssize_t)bytes;
+    const ssize_t n = allowed("read", fd, bytes);
     return n < 0 ? -1 : syscall(SYS_pread64, fd, to, n, at);
 }
 
-// at < 0: where the file's position is.
+// at < 0: at the file's position.
 static ssize_t write_ours(int fd, const void *from, size_t bytes, off_t at) {
     while (*disk.held && strstr(fds[fd].path, disk.held) && syscall(SYS_access, disk.until, F_OK))
         usleep(1000);
@@ -280,23 +280,27 @@ ssize_t pwrite(int fd, const void *from, size_t bytes, off_t at) {
     return fd_is_ours(fd) ? write_ours(fd, from, bytes, at) : syscall(SYS_pwrite64, fd, from, bytes, at);
 }
 
-// The first part only, as a short write.
+// Writes only the first part, as a short write.
 ssize_t writev(int fd, const struct iovec *parts, int n) {
     if (!fd_is_ours(fd)) return syscall(SYS_writev, fd, parts, n);
     return n ? write_ours(fd, parts[0].iov_base, parts[0].iov_len, -1) : 0;
 }
 
-int ftruncate(int fd, off_t bytes) {
-    if (!fd_is_ours(fd)) return (int)syscall(SYS_ftruncate, fd, bytes);
-    FAIL("truncate", fds[fd].path, -1);
+// One of the calls that change a file.
+static int change_file(const char *kind, record_kind recorded, long number, int fd, off_t bytes) {
+    FAIL(kind, fds[fd].path, -1);
     record_begin();
-    int rc = (int)syscall(SYS_ftruncate, fd, bytes);
-    record_end(!rc, (record){ .kind = RECORD_TRUNCATE, .handle = fds[fd].handle, .at = bytes }, NULL, NULL,
-               NULL);
+    int rc = (int)syscall(number, fd, bytes);
+    record_end(!rc, (record){ .kind = recorded, .handle = fds[fd].handle, .at = bytes }, NULL, NULL, NULL);
     return rc;
 }
 
-// Recorded as far as it makes the file longer.
+int ftruncate(int fd, off_t bytes) {
+    if (!fd_is_ours(fd)) return (int)syscall(SYS_ftruncate, fd, bytes);
+    return change_file("truncate", RECORD_TRUNCATE, SYS_ftruncate, fd, bytes);
+}
+
+// Recorded only if the file gets longer.
 int fallocate(int fd, int mode, off_t at, off_t bytes) {
     struct stat st;
     if (!fd_is_ours(fd)) return (int)syscall(SYS_fallocate, fd, mode, at, bytes);
@@ -312,15 +316,9 @@ int fallocate(int fd, int mode, off_t at, off_t bytes) {
 
 int posix_fallocate(int fd, off_t at, off_t bytes) { return fallocate(fd, 0, at, bytes) ? errno : 0; }
 
-// -------- sync
-
 int fsync(int fd) {
     if (!fd_is_ours(fd)) return (int)syscall(SYS_fsync, fd);
-    FAIL("fsync", fds[fd].path, -1);
-    record_begin();
-    int rc = (int)syscall(SYS_fsync, fd);
-    record_end(!rc, (record){ .kind = RECORD_SYNC, .handle = fds[fd].handle }, NULL, NULL, NULL);
-    return rc;
+    return change_file("fsync", RECORD_SYNC, SYS_fsync, fd, 0);
 }
 
 // -------- names
@@ -334,8 +332,8 @@ int rename(const char *from, const char *to) {
     return rc;
 }
 
-// A change of one name by the call `number`.
-static int change(const char *kind, record_kind recorded, long number, const char *path, long mode) {
+// One of the calls that change a name.
+static int change_name(const char *kind, record_kind recorded, long number, const char *path, long mode) {
     FAIL(kind, path, -1);
     record_begin();
     int rc = (int)syscall(number, path, mode);
@@ -345,17 +343,17 @@ static int change(const char *kind, record_kind recorded, long number, const cha
 
 int unlink(const char *path) {
     if (!is_ours(path)) return (int)syscall(SYS_unlink, path);
-    return change("unlink", RECORD_UNLINK, SYS_unlink, path, 0);
+    return change_name("unlink", RECORD_UNLINK, SYS_unlink, path, 0);
 }
 
 int rmdir(const char *path) {
     if (!is_ours(path)) return (int)syscall(SYS_rmdir, path);
-    return change("rmdir", RECORD_RMDIR, SYS_rmdir, path, 0);
+    return change_name("rmdir", RECORD_RMDIR, SYS_rmdir, path, 0);
 }
 
 int mkdir(const char *path, mode_t mode) {
     if (!is_ours(path)) return (int)syscall(SYS_mkdir, path, mode);
-    return change("mkdir", RECORD_MKDIR, SYS_mkdir, path, mode);
+    return change_name("mkdir", RECORD_MKDIR, SYS_mkdir, path, mode);
 }
 
 int unlinkat(int folder, const char *name, int flags) {
@@ -370,7 +368,7 @@ int remove(const char *path) {
     return !syscall(SYS_lstat, path, &st) && S_ISDIR(st.st_mode) ? rmdir(path) : unlink(path);
 }
 
-// -------- looking
+// -------- queries
 
 #define NEXT(NAME) ((__typeof__(&NAME))dlsym(RTLD_NEXT, #NAME))
 
@@ -427,7 +425,7 @@ int closedir(DIR *dir) {
 static ssize_t stream_read(void *fd, char *to, size_t bytes) { return read((int)(intptr_t)fd, to, bytes); }
 static ssize_t stream_write(void *fd, const char *from, size_t bytes) {
     ssize_t n = write((int)(intptr_t)fd, from, bytes);
-    return n < 0 ? 0 : n;  // what a stream takes for an error; errno stays
+    return n < 0 ? 0 : n;  // how a stream returns an error, with errno
 }
 static int stream_seek(void *fd, off64_t *at, int from) {
     *at = syscall(SYS_lseek, (int)(intptr_t)fd, *at, from);
@@ -467,7 +465,7 @@ int fileno(FILE *f) {
 
 // -------- memory, random numbers
 
-// The place of the caller stands for the path.
+// Instead of the path, it has the address of the call.
 static int refused(const void *caller) {
     static const char *const kinds[MOST_RANGES] = { "malloc", "json" };
     char where[32];

@@ -1,6 +1,5 @@
-// The record that disk.c makes of what a program does to a folder, for tests/power_loss.c: one of these after
-// the other, each followed by its texts and bytes. Ranks append to one file under a lock, so it has one
-// order.
+// The record of what a program does to a folder, from disk.c to tests/power_loss.c: a sequence of these, each
+// followed by its texts and bytes. All ranks append to one file under a lock, so the order is total.
 #ifndef TESTS_SHIM_RECORD_H
 #define TESTS_SHIM_RECORD_H
 #include <stdint.h>
@@ -18,9 +17,9 @@ typedef enum {
 
 typedef struct {
     int32_t kind;
-    int32_t handle;  // of an open file: a number of its own for each open, over all ranks
+    int32_t handle;  // of an open file: unique among all ranks' opens
     int64_t at;
-    int64_t bytes;                // that were written
+    int64_t bytes;                // written
     int32_t path_len, other_len;  // texts, without a 0 at the end
 } record;
 
