@@ -1,19 +1,20 @@
-// Whether a GPU computes the gradients of the first training step that a CPU computes, and the speeds that it
-// reaches. Any model, batch and dtype of the trainer's options; one rank.
-//     gpu_gate write FILE OPTION...               keeps loss, norm, and a sketch of each tensor's gradient
-//     gpu_gate compare FILE LIMIT NORM OPTION...  fails where a part of a tensor is off by more than LIMIT of
-//                                                 that part, or loss or norm by more than NORM of them
+// Compares a GPU's gradients of the first training step with a CPU's, and measures the GPU's speed. Takes any
+// model, batch and dtype of the trainer's options; one rank.
+//     gpu_gate write FILE OPTION...               stores loss, norm, and a sketch of each tensor's gradient
+//     gpu_gate compare FILE LIMIT NORM OPTION...  fails if a part of a tensor has a relative error above
+//     LIMIT,
+//                                                 or the loss or the norm above NORM
 //     gpu_gate peak SECONDS OPTION...             the speed of the first block's QKV matmul, and of copies
-// A tensor of a layer has up to 64 parts, of 256 values or more. A part's sketch is its norm and 32 sums of
-// its values with random signs. The sums of a difference have the difference's norm, to within a third, so
-// all values count. On CUDA, scratch and activations are NaN before the step, and with ZERO_POISON=1
+// Each layer's tensor has up to 64 parts, of 256 values or more. A part's sketch is its norm and 32 sums of
+// its values with random signs. The sketch of a difference has the difference's norm, to within a third, so
+// it covers all values. On CUDA, scratch and activations are NaN before the step, and with ZERO_POISON=1
 // gradients too.
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 #include <string.h>
 #include "../llmc_zero/zero.h"
 
-// A gradient can be read until its unit's last post_backward.
+// Gradients can be read until their unit's last post_backward.
 static int sketch_unit(zero *z, int unit);
 #define zero_post_backward sketch_unit
 #define main trainer_main
@@ -29,7 +30,7 @@ typedef struct {
 typedef struct {
     double loss, norm;
     int64_t n;
-    Sketch *parts;  // (NUM_PARAMETER_TENSORS, L, PARTS); 0 for those that there are not
+    Sketch *parts;  // (NUM_PARAMETER_TENSORS, L, PARTS); unused ones are 0
 } Gradients;
 
 static Trainer t;
@@ -68,7 +69,7 @@ static void sketch_tensor(int i, int l) {
     free(g);
 }
 
-// The embedding's unit ends twice: the encoder adds to what the LM head has left, so the last sketch counts.
+// The embedding's unit ends twice. The encoder adds to the LM head's gradient, so the last sketch counts.
 static int sketch_unit(zero *z, int unit) {
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
         if (!t.model.tensors[i].per_layer == (unit == EMBEDDING))
@@ -127,8 +128,8 @@ static Gradients read_file(const char *path) {
     return g;
 }
 
-// Relative to the part, or to a hundredth of the tensor's usual part where that is more: the gradient of the
-// keys' bias is 0 but for rounding.
+// Returns the largest error of a part, relative to the part, or to a hundredth of the tensor's usual part if
+// that is larger: the gradient of the keys' bias is 0 except for rounding.
 static double worst_of(const Sketch *g, const Sketch *want) {
     double usual = 0, worst = 0, n = 0;
     for (int p = 0; p < PARTS; p++) usual += (double)want[p].norm * want[p].norm, n += want[p].norm > 0;
@@ -172,7 +173,7 @@ static void copy(void) {
     cudaMemcpyAsync(act(&t.model, FCH_GELU, 0), act(&t.model, FCH, 0), copied, cudaMemcpyDeviceToDevice, 0);
 }
 
-// Returns how often a second it runs. The first round warms up.
+// Returns the runs per second. The first round warms up.
 static double rate(void (*what)(void), double seconds) {
     enum { ROUND = 100 };
     double sum, start = 0;

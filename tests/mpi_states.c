@@ -1,6 +1,6 @@
-// The rules by which model states are opened and closed (llmc_zero/tiers/state.h): mpirun -np N mpi_states,
-// for any N. With a store that hands out copies and punishes every breach (copies.h), every path and setting
-// gives the bits that it gives with the device's store.
+// The rules for opening and closing model states (llmc_zero/tiers/state.h): mpirun -np N mpi_states, for any
+// N. With a store that hands out copies and detects every breach (copies.h), every path and setting gives the
+// same bits as with the store in memory.
 #include <stdint.h>
 #include <stdio.h>
 #include "check.h"
@@ -12,16 +12,14 @@
 
 static int bucket_units(const settings_variation *v) { return v->bucket > TOY_LARGEST ? TOY_BLOCKS : 1; }
 
-// The pool has room for as few parts as the rules allow. One unit of the parameters is in use while another
-// is gathered. The gradients of the embeddings are open throughout backward, beside those of a block, while
-// one bucket is reduced.
+// The pool has room for as few parts as the rules allow: one unit of the parameters is in use while another
+// is gathered; the gradients of the embeddings are open throughout backward, together with those of a block,
+// while one bucket is reduced.
 static void start_copies(const zero_config *c, const settings_variation *v) {
     copies_start(2, (c->stage < 2 ? 2 : 0) + bucket_units(v));
 }
 
-static void stop_copies(zero *z) {
-    CHECK(copies_stop() == 0);
-}
+static void stop_copies(zero *z) { CHECK(copies_stop() == 0); }
 
 static void check_setting(const settings_path *path, const settings_format *format, int micro_batches,
                           const settings_variation *v, int with_files, const outcome *want) {
@@ -34,7 +32,7 @@ static void check_setting(const settings_path *path, const settings_format *form
     CHECK(!memcmp(&o, want, sizeof o));
 }
 
-// The variations take turns, so that each meets every path.
+// The variations alternate, so that each occurs with every path.
 static void check_same_bits(void) {
     enum { EACH = 2 };
     for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
@@ -55,7 +53,7 @@ static void check_same_bits(void) {
             }
 }
 
-// The squares of gradients that are sharded are summed when they are reduced: the norm opens none again.
+// Squares of sharded gradients are summed in the reduction, so the norm does not open them again.
 static void check_norm(void) {
     for (int stage = 1; stage <= 3; stage++) {
         toy t;
@@ -73,7 +71,7 @@ static void check_norm(void) {
     }
 }
 
-// -------- every breach is seen
+// -------- every breach is detected
 
 typedef enum {
     NO_BREACH,
@@ -112,14 +110,14 @@ static void commit(state *s, breach what) {
 }
 
 // One state of three units and two ranks.
-static void check_breach(breach what, const char *sentence) {
+static void check_breach(breach what, const char *message) {
     static const zero_tensor tensor = { "w", 1, { 1000 }, 3, 0, 0, 0 };
     static const zero_unit units[] = { { "a", 1, 1, 0 }, { "b", 1, 1, 0 }, { "c", 1, 1, 0 } };
     zero_config c = zero_defaults();
     device host = device_host;
     memory held = { .device = &host };
     layout l;
-    CHECK_SETTING("breach %d: %.120s", what, sentence);
+    CHECK_SETTING("breach %d: %.120s", what, message);
     c.stage = 3;
     MUST(layout_init(&l, 2, 0, &tensor, 1, units, 3));
     copies_start(1, 1);
@@ -128,15 +126,15 @@ static void check_breach(breach what, const char *sentence) {
     MUST(state_create(&moment, &held, &planned));
     commit(&moment, what);
     CHECK(copies_stop() == (what == LEFT_OPEN || what == WRITES_BEHIND));
-    CHECK(!strcmp(copies.breach, sentence));
+    CHECK(!strcmp(copies.breach, message));
     memory_free_all(&held);
     layout_free(&l);
 }
 
 static void check_breaches(void) {
-    static const char *const sentences[BREACHES] = {
+    static const char *const messages[BREACHES] = {
         [NO_BREACH] = "",
-        [LEFT_OPEN] = "",
+        [LEFT_OPEN] = "",  // only copies_stop's result
         [WRITES_WHAT_IT_READS] = "first moment, unit 0, part 1: written, but opened for reading",
         [WRITES_BEHIND] = "first moment, unit 0, part 1: written behind its end",
         [WRITES_AFTER_CLOSE] = "first moment: a copy was written after it was closed",
@@ -145,7 +143,7 @@ static void check_breaches(void) {
         [OPENS_ANOTHERS] = "first moment, unit 0, part 0: opened on a rank that does not have it",
         [CLOSES_TWICE] = "first moment, unit 0, part 1: closed, but not open",
     };
-    for (breach what = NO_BREACH; what < BREACHES; what++) check_breach(what, sentences[what]);
+    for (breach what = NO_BREACH; what < BREACHES; what++) check_breach(what, messages[what]);
 }
 
 // --------

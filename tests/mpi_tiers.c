@@ -1,6 +1,6 @@
-// States in files: mpirun -np N mpi_tiers, for any N. Every mixture of tiers gives the bits of the run that
-// has all in memory, with tiny pieces, so that every wrap-around happens; the plan is what is held; and a
-// rank reads and writes what the plan has (tiers.h). Here besides: what overlaps.
+// States in files: mpirun -np N mpi_tiers, for any N. Every mixture of tiers gives the bits of the run in
+// memory, with tiny pieces, so that every wrap-around happens; memory and traffic are as planned (tiers.h).
+// This file adds tests of overlap.
 #include <stdint.h>
 #include <stdio.h>
 #include "tiers.h"
@@ -32,11 +32,11 @@ static const mixture mixtures[] = {
 };
 // clang-format on
 
-// -------- states are read during backward
+// -------- reading states during backward
 
-// Two steps, one that is skipped, new values, another step, and one whose backward pass is given up: the next
-// pass uses the units in another order, so that what was read is not what is updated first. early: the disk
-// has finished when backward begins, so that the first two pieces of the update are read during backward.
+// Two steps, a skipped one, new values, another step, and one with an abandoned pass: the next pass uses the
+// units in another order, so the pieces read ahead are not updated first. early: the first two pieces of the
+// update are read during backward.
 static void hash_with_read_ahead(const zero_config *c, int early, char hash[17]) {
     static const int order[] = { 1, 0, 4, 2, 3, 0 };
     toy t;
@@ -45,7 +45,7 @@ static void hash_with_read_ahead(const zero_config *c, int early, char hash[17])
         const zero_hyper h = toy_hyper(step);
         zero_files files;
         MUST(toy_forward_pass(&t, 0, 1));
-        zero_files_info(t.z, &files);
+        zero_files_info(t.z, &files);  // waits for the disk
         CHECK(update_pieces_read_ahead(t.z) == 0);
         MUST(toy_backward_pass(&t));
         CHECK(update_pieces_read_ahead(t.z) == 2 * early);
@@ -69,7 +69,7 @@ static void check_read_ahead(void) {
         const settings_format *format = &settings_formats[f];
         char want[17], hash[17];
         if (format->dtype == ZERO_F16) continue;
-        CHECK_SETTING("states are read during backward, %s", format->name);
+        CHECK_SETTING("states read during backward, %s", format->name);
         zero_config c = settings_config(&settings_paths[4], format, 1, &settings_variations[0]);
         hash_with_read_ahead(&c, 0, want);
         c = tiers_config(&mixtures[13], 3, format, 1, &settings_variations[0]);
@@ -78,9 +78,9 @@ static void check_read_ahead(void) {
     }
 }
 
-// -------- the update begins during backward
+// -------- an update during backward
 
-// Whether some unit was updated before backward had ended.
+// Returns 1 if a unit was updated before the end of backward.
 static int updated_in_backward(const zero *z) {
     trace_event e;
     double backward_s = 0;
@@ -109,10 +109,9 @@ static void check_early_overlaps(void) {
     for (int early = 0; early <= 1; early++) {
         int overlap = -1;
         zero_config c = tiers_config(&mixtures[13], 3, &settings_formats[1], 3, &settings_variations[0]);
-        CHECK_SETTING("an update %s begins during backward",
-                      early ? "promised early" : "that is not promised");
+        CHECK_SETTING("an update %s begins during backward", early ? "promised early" : "not promised");
         c.debug.trace_events = 4096;
-        // On a busy machine the update may come late, so backward takes longer until it does not.
+        // On a busy machine the update may start late, so backward gets longer until they overlap.
         for (double compute_s = 1e-3; overlap != early && compute_s < 0.1; compute_s *= 4)
             overlap = step_updates_in_backward(&c, early, compute_s);
         CHECK(overlap == early);
@@ -121,7 +120,7 @@ static void check_early_overlaps(void) {
 
 // -------- a delayed update
 
-// Whether some unit was used by a forward pass after zero_update, and before the unit's update had ended.
+// Returns 1 if a forward pass used a unit after zero_update, but before the unit's update had ended.
 static int used_before_updated(const zero *z) {
     trace_event update, use;
     double ended_s = 0;
@@ -135,7 +134,7 @@ static int used_before_updated(const zero *z) {
     return 0;
 }
 
-// Only the optimizer is in files: while its disk waits, forward can run if it does not wait for the update.
+// With only the optimizer in files, forward can run while the disk waits, unless it waits for the update.
 static void check_delayed_overlaps(void) {
     for (int delayed = 0; delayed <= 1; delayed++) {
         toy t;
@@ -171,7 +170,7 @@ static void run(const char *asked) {
     check_read_ahead();
     check_early_overlaps();
     check_delayed_overlaps();
-    if (checks.ranks == 1) {  // others would wait for the one that fails
+    if (checks.ranks == 1) {  // other ranks would wait for the one that fails
         const zero_config c = tiers_config(&mixtures[13], 3, &settings_formats[1], 3,
                                            &settings_variations[6]);
         check_files_that_fail(&c);

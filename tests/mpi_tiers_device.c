@@ -1,7 +1,7 @@
 // Model states beside a CUDA device: mpirun -np N mpi_tiers_device, for any N. Every mixture of device, host
-// memory and files gives the bits of the run on the processor that has all in memory, with tiny pieces, so
-// that every wrap-around happens. The stand-in (tests/cuda/) runs streams as early or as late as their events
-// allow, so a missing event gives other bits.
+// memory and files gives the bits of the CPU run in memory, with tiny pieces, so that every wrap-around
+// happens. The stand-in (tests/cuda/) runs streams as early or as late as their events allow, so a missing
+// event gives different bits.
 #include <stdint.h>
 #include <stdio.h>
 #include "tiers.h"
@@ -44,22 +44,21 @@ static const mixture mixtures[] = {
 // clang-format on
 
 static cudaStream_t own_stream;
-
-static int by_nccl;  // the ranks have a device each, and NCCL moves the bytes
+static int by_nccl;  // 1: NCCL moves the bytes, and each rank has a device; 0: the ranks share one
 
 static const char *on_the_device(zero_config *c, int turn) {
     static char name[64];
     const manner *how = &manners[turn % SETTINGS_COUNT(manners)];
     set_manner(how);
     c->device = ZERO_CUDA;
-    c->comm.nccl = by_nccl;  // 0: the ranks share a device
+    c->comm.nccl = by_nccl;
     c->cuda_stream = how->own_stream ? own_stream : NULL;
     snprintf(name, sizeof name, ", %s, %s stream%s", how->mode, how->own_stream ? "own" : "default",
              by_nccl ? ", NCCL" : "");
     return name;
 }
 
-// With NCCL the host waits for no collective: only events order them and the copies.
+// With NCCL the host waits for no collective, so only events order collectives and copies.
 static void check_nccl(void) {
 #if defined(ZERO_HAVE_NCCL) && defined(CUDA_STAND_IN)
     char devices[16];
@@ -86,7 +85,7 @@ static void check_nccl(void) {
 // -------- both directions of the bus
 
 #ifdef CUDA_STAND_IN
-// Lazy streams: they run only what somebody waits for.
+// Lazy streams run only what something waits for.
 static zero *create_lazy(toy *t, const char *mixture) {
     zero_config c = tiers_config(mixture_called(mixture), 3, &settings_formats[0], 1,
                                  &settings_variations[0]);
@@ -102,7 +101,7 @@ static void destroy_lazy(zero *z) {
     set_manner(&manners[0]);
 }
 
-// A range becomes NaN on the device, and goes back to the host.
+// Sets a range to NaN on the device, and copies it back to the host.
 static void spoil(zero *z, zero_value what, device_stream on, state_range r, state_intent intent) {
     state_part p;
     MUST(state_open_range(&p, states_get(z, what), on, r, intent));
@@ -110,7 +109,7 @@ static void spoil(zero *z, zero_value what, device_stream on, state_range r, sta
     MUST(state_close(&p));
 }
 
-// Queues a copy of the range to the device, and one of its first element to the room for values.
+// Queues a copy of the range to the device, and of its first element to the room for values.
 static void look_at(zero *z, zero_value what, state_range r) {
     state_part p;
     states_room(z)[0] = NAN;
@@ -119,11 +118,11 @@ static void look_at(zero *z, zero_value what, state_range r) {
     MUST(state_close(&p));
 }
 
-// A copy to the host that has run by the time that the next piece's copy to the device has, is one that this
-// has waited for.
+// If a piece's copy to the host has run when the next piece's copy to the device has, the second waited for
+// the first.
 static void check_independent_copies(void) {
     toy t;
-    CHECK_SETTING("a piece goes to the device while the one before it goes to the host");
+    CHECK_SETTING("one piece is copied to the device while another is copied to the host");
     zero *z = create_lazy(&t, "parameters");
     device *d = &z->device;
     const state *params = states_get(z, ZERO_PARAM);
@@ -135,7 +134,7 @@ static void check_independent_copies(void) {
     spoil(z, ZERO_PARAM, UP, two, STATE_CHANGE);
     MUST(d->f->wait(d, UP));
     CHECK(!isnan(home[one.from]) && !isnan(home[two.from]));
-    // The same piece again: what goes to the device is what has come to the host.
+    // The same piece: the device gets what was copied to the host.
     look_at(z, ZERO_PARAM, one);
     MUST(d->f->wait(d, UP));
     CHECK(isnan(home[one.from]) && !isnan(home[two.from]) && isnan(states_room(z)[0]));
@@ -144,11 +143,11 @@ static void check_independent_copies(void) {
     destroy_lazy(z);
 }
 
-// What is being copied to the device is not written over on the host, by the processor or by a copy.
+// Neither the CPU nor a copy overwrites on the host what is being copied to the device.
 static void check_copies_before_writes(void) {
     toy t;
     state_part p;
-    CHECK_SETTING("the processor waits for a copy to the device before it writes");
+    CHECK_SETTING("the CPU waits for a copy to the device before it writes");
     zero *z = create_lazy(&t, "parameters");
     const state_range one = plan_first_piece(&z->config, &z->layout, checks.rank, 0);
     look_at(z, ZERO_PARAM, one);
@@ -159,7 +158,7 @@ static void check_copies_before_writes(void) {
     CHECK(!isnan(states_room(z)[0]));
     destroy_lazy(z);
 
-    CHECK_SETTING("a copy to the host waits for a copy to the device of what it writes over");
+    CHECK_SETTING("a copy to the host waits for the copy to the device that reads its target");
     z = create_lazy(&t, "none of the optimizer");
     const state_range part = plan_first_piece(&z->config, &z->layout, checks.rank, 0);
     look_at(z, ZERO_GRADIENT, part);
@@ -173,12 +172,12 @@ static void check_copies_before_writes(void) {
 
 // -------- faults
 
-// The n-th call of a function of the CUDA run time fails, for every n up to `most` or until a run has fewer:
+// The n-th call of a CUDA runtime function fails, for every n up to `most` or until a run has fewer calls:
 // while the plugin is created, or later.
 #ifdef CUDA_STAND_IN
 static void check_calls(const zero_config *c, const char *call, long most) {
     int rc = -1;
-    CHECK_SETTING("%s fails, the n-th for every n", call);
+    CHECK_SETTING("the n-th %s fails, for every n", call);
     for (long n = 1; rc && n < most; n += 1 + n / 3) {
         char fail[64];
         snprintf(fail, sizeof fail, "%s:%ld", call, n);
@@ -192,7 +191,7 @@ static void check_calls(const zero_config *c, const char *call, long most) {
 }
 #endif
 
-// On one rank: others would wait for it.
+// On one rank, since others would wait for it.
 static void check_faults(void) {
     zero_config c = tiers_config(mixture_called("all in files, 0.6 of the optimizer"), 3,
                                  &settings_formats[1], 3, &settings_variations[6]);

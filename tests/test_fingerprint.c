@@ -1,5 +1,5 @@
-// Fingerprints of files: the same for the same contents under any path, and another one if a part that is
-// read differs.
+// Fingerprints of files: equal for equal contents under any path, and different if any byte that they cover
+// differs.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,7 +38,7 @@ static char *filled(size_t n) {
     return bytes;
 }
 
-// Files of at most `blocks` blocks are read whole, larger ones only at their first and last block.
+// Files of at most `blocks` blocks are read whole, larger ones only in their first and last block.
 static void test_contents(void **state) {
     static const struct {
         size_t bytes;
@@ -75,7 +75,7 @@ static void test_contents(void **state) {
     }
 }
 
-// The digest also tells zeros at the end from no bytes at all.
+// The digest distinguishes lengths, even of zeros.
 static void test_lengths(void **state) {
     char zeros[17] = { 0 }, seen[18][17];
     for (size_t n = 0; n <= 17; n++) {
@@ -86,7 +86,7 @@ static void test_lengths(void **state) {
     }
 }
 
-// Words that change places, and high bits of two words: a sum or a product alone would miss them.
+// Swapped words, and the high bits of two words: a sum or a product alone would miss them.
 static void test_order(void **state) {
     uint64_t a[] = { 1, 2, 3 }, b[] = { 2, 1, 3 }, c[] = { 1 | 1ull << 63, 2 | 1ull << 63, 3 };
     char first[FINGERPRINT];

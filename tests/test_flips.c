@@ -1,6 +1,5 @@
-// Damage to a small checkpoint: every byte changed, every length, something else in place of a file, files of
-// two saves, manifests that lie. Loading it is an error that names the file, and for states the offset, and
-// changes nothing.
+// Damage to a small checkpoint: every byte flipped, every length, other things in place of files, files of
+// two saves, false manifests. Loading fails, names the file, and for states the offset, and changes nothing.
 //   test_flips        one bit of every byte
 //   test_flips all    every bit of every byte
 #define XXH_INLINE_ALL
@@ -24,7 +23,7 @@ enum { MOST = 1 << 16, PATH = 300 };
 
 static zero *z;
 static char folder[] = "/tmp/test_flips.XXXXXX";
-static char hash[17];  // of the plugin, which no load of these may change
+static char hash[17];  // of the plugin, which no failed load may change
 static int all_bits;
 
 static void in_folder(char path[PATH], const char *name) { snprintf(path, PATH, "%s/%s", folder, name); }
@@ -61,7 +60,7 @@ static void put_byte(const char *path, long at, int byte) {
     assert_int_equal(close(fd), 0);
 }
 
-// Finds the states of the one rank.
+// Reads the file of the only rank's states.
 static void read_states_of(file *f, const char *checkpoint) {
     char path[2 * PATH] = "";
     DIR *dir = opendir(checkpoint);
@@ -72,7 +71,7 @@ static void read_states_of(file *f, const char *checkpoint) {
     read_back(f, path);
 }
 
-// -------- what must hold
+// -------- checks
 
 static int must_not_load(const char *path, const char *file_name, const char *words) {
     char *text = NULL, after[17];
@@ -105,16 +104,18 @@ static void must_load(const char *path) {
     assert_int_equal(zero_checkpoint_verify(path, count_file, &files), 0);
     assert_int_equal(files, 2);
     assert_int_equal(zero_load(z, path, NULL), 0);
-    assert_int_equal(small_fill(z, -1), 0);  // another one again
+    assert_int_equal(small_fill(z, -1), 0);  // differs from the checkpoint again
     assert_int_equal(zero_hash(z, 1, hash), 0);
 }
+
+static const char *name_of(const file *f) { return strrchr(f->path, '/') + 1; }
 
 static void flip_every_byte(const file *f, const char *path, const char *words) {
     for (long at = 0; at < f->n; at++)
         for (int bit = 0; bit < 8; bit++) {
             if (!all_bits && bit != at % 8) continue;
             put_byte(f->path, at, f->bytes[at] ^ 1 << bit);
-            must_refuse(path, strrchr(f->path, '/') + 1, words);
+            must_refuse(path, name_of(f), words);
             put_byte(f->path, at, f->bytes[at]);
         }
     must_load(path);
@@ -123,11 +124,11 @@ static void flip_every_byte(const file *f, const char *path, const char *words) 
 static void cut_at_every_byte(const file *f, const char *path, const char *words) {
     for (long n = f->n - 1; n >= 0; n--) {
         assert_return_code(truncate(f->path, n), errno);
-        must_refuse(path, strrchr(f->path, '/') + 1, words);
+        must_refuse(path, name_of(f), words);
     }
     put(f->path, f->bytes, f->n);
     assert_return_code(truncate(f->path, f->n + 1), errno);
-    must_refuse(path, strrchr(f->path, '/') + 1, words);
+    must_refuse(path, name_of(f), words);
     put(f->path, f->bytes, f->n);
     must_load(path);
 }
@@ -164,9 +165,9 @@ static void test_manifest(void **state) {
     cut_at_every_byte(&manifest, saved, "");
 }
 
-// -------- manifests whose checksum is right
+// -------- false manifests with the right checksum
 
-// Puts `value` in place of what follows the n-th "key":, up to the next , } or line.
+// Replaces the value after the n-th key, from 0, and corrects the checksum.
 static void put_value(char *text, const char *key, int n, const char *value) {
     char *at = text;
     for (; n >= 0; n--) {
@@ -191,7 +192,7 @@ static const struct {
     const char *value;
     int code;
     const char *words;
-} lies[] = {
+} false_values[] = {
     { "\"format\"", 0, "\"another\"", ZERO_ERR_ARGUMENT, "\"format\" must be" },
     { "\"version\"", 0, "5", ZERO_ERR_ARGUMENT, "version 5; this library reads version 4" },
     { "\"version\"", 0, "\"4\"", ZERO_ERR_IO, "\"version\" must be a whole number" },
@@ -233,14 +234,14 @@ static const struct {
     { "\"offset\"", 0, "128", ZERO_ERR_ARGUMENT, ": tensors[0]: offset is 0 here and 128" },
 };
 
-static void test_lies(void **state) {
+static void test_false_manifests(void **state) {
     static char text[MOST];
-    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+    for (size_t i = 0; i < sizeof false_values / sizeof *false_values; i++) {
         snprintf(text, sizeof text, "%.*s", (int)manifest.n, (const char *)manifest.bytes);
-        put_value(text, lies[i].key, lies[i].number, lies[i].value);
+        put_value(text, false_values[i].key, false_values[i].number, false_values[i].value);
         put(manifest.path, text, (long)strlen(text));
-        int rc = must_not_load(saved, "manifest.json", lies[i].words);
-        if (rc != lies[i].code) fail_msg("%s %s: %d", lies[i].key, lies[i].value, rc);
+        int rc = must_not_load(saved, "manifest.json", false_values[i].words);
+        if (rc != false_values[i].code) fail_msg("%s %s: %d", false_values[i].key, false_values[i].value, rc);
     }
     put(manifest.path, manifest.bytes, manifest.n);
     must_load(saved);
@@ -258,14 +259,14 @@ static void put_in_place(const char *path, kind what) {
     if (what == A_LINK_TO_ZEROS) assert_return_code(symlink("/dev/zero", path), errno);
 }
 
-// A pipe without a writer would be waited for without end; the alarm ends the program then.
+// Opening a pipe without a writer must not wait for ever: the alarm would end the program.
 static void test_something_else(void **state) {
     const file *files[] = { &states, &manifest };
     alarm(60);
     for (int i = 0; i < 2; i++)
         for (int what = 0; what < KINDS; what++) {
             put_in_place(files[i]->path, what);
-            must_refuse(saved, strrchr(files[i]->path, '/') + 1, "");
+            must_refuse(saved, name_of(files[i]), "");
             if (what != GONE) assert_return_code(remove(files[i]->path), errno);
             put(files[i]->path, files[i]->bytes, files[i]->n);
             must_load(saved);
@@ -273,7 +274,7 @@ static void test_something_else(void **state) {
     alarm(0);
 }
 
-// A link to the states themselves: what it names may change at any time.
+// A symlink even to the right states: what it names may change at any time.
 static void test_link(void **state) {
     char aside[PATH];
     in_folder(aside, "aside");
@@ -284,7 +285,7 @@ static void test_link(void **state) {
     must_load(saved);
 }
 
-// Each file of the other save is good by itself.
+// Each file of the other save is valid by itself.
 static void test_two_saves(void **state) {
     char other[PATH];
     file others;
@@ -293,12 +294,12 @@ static void test_two_saves(void **state) {
     read_states_of(&others, other);
     assert_int_equal(others.n, states.n);
     put(states.path, others.bytes, others.n);
-    must_refuse(saved, strrchr(states.path, '/') + 1, "does not match its checksum");
+    must_refuse(saved, name_of(&states), "does not match its checksum");
     put(states.path, states.bytes, states.n);
     char path[2 * PATH];
     snprintf(path, sizeof path, "%s/manifest.json", other);
     put(path, manifest.bytes, manifest.n);
-    must_refuse(other, strrchr(states.path, '/') + 1, "No such file");
+    must_refuse(other, name_of(&states), "No such file");
     assert_int_equal(zero_checkpoint_remove(other), 0);
     must_load(saved);
 }
@@ -307,7 +308,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_states),         cmocka_unit_test(test_manifest),
         cmocka_unit_test(test_something_else), cmocka_unit_test(test_link),
-        cmocka_unit_test(test_two_saves),      cmocka_unit_test(test_lies),
+        cmocka_unit_test(test_two_saves),      cmocka_unit_test(test_false_manifests),
     };
     all_bits = argc > 1 && !strcmp(argv[1], "all");
     return cmocka_run_group_tests_name("flips", tests, begin, end);

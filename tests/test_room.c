@@ -1,5 +1,5 @@
-// How much of the host's memory a rank may take: files of the system made up in a folder, as they are on
-// machines and in containers of several kinds, and real limits of a child process.
+// How much host memory a rank may use: with made-up system files, like those of various machines and
+// containers, and with real limits on a child process.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +18,7 @@
 enum { MIB = 1 << 20 };
 static char root[64];
 
-// Makes root/path with this text, and the folders above it.
+// Writes root/path and the folders above it.
 static void put(const char *path, const char *text) {
     char full[512];
     snprintf(full, sizeof full, "%s/%s", root, path);
@@ -62,8 +62,8 @@ static void the_machine(void **state) {
     assert_int_equal(host_room_find(&room, 1, root), ZERO_ERR_IO);
 }
 
-// As on a machine with systemd: version 2 alone, and groups inside groups. The limit of a group above counts
-// too, and file pages that can be given back do not.
+// As on a machine with systemd: version 2 alone, with nested groups. Limits of outer groups count too;
+// reclaimable file pages do not.
 static const char version_2[] =
     "22 26 0:20 / /sys rw,nosuid shared:2 - sysfs sysfs rw\n"
     "35 22 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
@@ -72,7 +72,7 @@ static void cgroups_of_version_2(void **state) {
     put("proc/self/cgroup", "0::/jobs/one\n");
     put("sys/fs/cgroup/jobs/one/memory.max", "max\n");
     put("sys/fs/cgroup/jobs/one/memory.current", "104857600\n");
-    put("sys/fs/cgroup/jobs/one/memory.swap.max", "0\n");  // says nothing about memory
+    put("sys/fs/cgroup/jobs/one/memory.swap.max", "0\n");  // not about memory
     put("sys/fs/cgroup/jobs/memory.max", "1073741824\n");
     put("sys/fs/cgroup/jobs/memory.current", "629145600\n");
     put("sys/fs/cgroup/jobs/memory.stat", "anon 1\ninactive_file 84857600\nactive_file 20000000\n");
@@ -83,7 +83,7 @@ static void cgroups_of_version_2(void **state) {
     expect(1, 0, "of which 300.0 are used");
 }
 
-// The kernel lets a group above memory.high almost stand still, so a run may not count on more.
+// The kernel slows a group above memory.high to a crawl, so a run must stay below.
 static void memory_high(void **state) {
     const char *group = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-7.scope\n";
     put("proc/self/mountinfo", version_2);
@@ -99,7 +99,7 @@ static void memory_high(void **state) {
     expect(1, 4096, "the machine");
 }
 
-// A container with a cgroup namespace of its own: its group is the top.
+// A container with a separate cgroup namespace: its group is the root.
 static void container_of_version_2(void **state) {
     put("proc/self/mountinfo",
         "921 907 0:26 / /sys/fs/cgroup ro,nosuid,nodev - cgroup2 cgroup rw,nsdelegate\n");
@@ -107,14 +107,14 @@ static void container_of_version_2(void **state) {
     put("sys/fs/cgroup/memory.max", "1073741824\n");
     put("sys/fs/cgroup/memory.current", "536870912\n");
     expect(1, 512, "(memory.max) is 1024.0 MiB, of which 512.0 are used");
-    // A process that was put into the container from outside has a path that is not below the mount.
+    // The path of a process that entered the container from outside is not below the mount.
     put("proc/self/cgroup", "0::/../../kubepods/burstable/pod7/0a1b\n");
     expect(1, 512, "(memory.max) is 1024.0 MiB");
 }
 
-// A container that has only its own group bound to the mount, while paths are the host's: groups inside it
+// A container in the host's cgroup namespace, with only its own group bound to the mount. Groups inside it
 // count too.
-static void container_of_the_host_s_namespace(void **state) {
+static void container_in_the_host_namespace(void **state) {
     put("proc/self/mountinfo",
         "921 907 0:26 /docker/4f5e /sys/fs/cgroup ro,relatime master:9 - cgroup2 cgroup rw\n");
     put("proc/self/cgroup", "0::/docker/4f5e/jobs\n");
@@ -125,7 +125,7 @@ static void container_of_the_host_s_namespace(void **state) {
     expect(1, 412, "(memory.max/jobs) is 512.0 MiB");
     put("sys/fs/cgroup/jobs/memory.max", "max\n");
     expect(1, 1024, "(memory.max) is 2048.0 MiB");
-    // Another group, whose name begins like the mount's.
+    // another group, whose name begins like the mount's
     put("proc/self/cgroup", "0::/docker/4f5e77/jobs\n");
     put("sys/fs/cgroup/jobs/memory.max", "209715200\n");
     expect(1, 1024, "(memory.max) is 2048.0 MiB");
@@ -150,7 +150,7 @@ static void cgroups_of_version_1(void **state) {
     expect(1, 4096, "the machine");
 }
 
-// A container sees its own group at the top of the mount. It may be mounted anywhere, with other controllers.
+// A container sees its own group as the root of the mount, which may be anywhere, with other controllers.
 static void container_of_version_1(void **state) {
     put("proc/self/mountinfo",
         "731 722 0:32 /docker/17 /cgroups/all ro - cgroup cgroup rw,cpu,memory,pids\n");
@@ -160,7 +160,7 @@ static void container_of_version_1(void **state) {
     expect(1, 1024, "(memory.limit_in_bytes) is 2048.0 MiB, of which 1024.0 are used");
 }
 
-// Both versions are mounted, and version 1 has the controller.
+// Both versions are mounted, and version 1 controls memory.
 static void both_versions(void **state) {
     char mounts[1024];
     snprintf(mounts, sizeof mounts,
@@ -175,7 +175,7 @@ static void both_versions(void **state) {
     expect(1, 4096, "the machine");
 }
 
-// No cgroups at all, or the system does not say where they are.
+// No cgroups, or no information where they are.
 static void no_cgroups(void **state) {
     put("proc/self/cgroup", "0::/job\nnonsense\n3:memory\n");
     put("sys/fs/cgroup/job/memory.max", "1048576\n");
@@ -185,7 +185,7 @@ static void no_cgroups(void **state) {
     expect(1, 4096, "the machine");
 }
 
-// -------- a real group, where one can be made
+// -------- a real group, where one can be created
 
 static int write_line(const char *folder, const char *name, long long n) {
     char path[256];
@@ -196,7 +196,7 @@ static int write_line(const char *folder, const char *name, long long n) {
     return fclose(f);
 }
 
-// Returns 0 with a group of version 1 or 2 made that may take 256 MiB.
+// Creates a group of version 1 or 2 with a limit of 256 MiB. Returns 0 or -1.
 static int make_group(char *folder, size_t size) {
     static const char *const of[][2] = { { "/sys/fs/cgroup/memory", "memory.limit_in_bytes" },
                                          { "/sys/fs/cgroup", "memory.max" } };
@@ -246,19 +246,21 @@ static void limits_of_the_process(void **state) {
     limited(RLIMIT_DATA, "RLIMIT_DATA is 300.0 MiB, of which this rank uses 100.0");
 }
 
+#define TEST(f) cmocka_unit_test_setup_teardown(f, begin, end)
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(the_machine, begin, end),
-        cmocka_unit_test_setup_teardown(cgroups_of_version_2, begin, end),
-        cmocka_unit_test_setup_teardown(memory_high, begin, end),
-        cmocka_unit_test_setup_teardown(container_of_version_2, begin, end),
-        cmocka_unit_test_setup_teardown(container_of_the_host_s_namespace, begin, end),
-        cmocka_unit_test_setup_teardown(cgroups_of_version_1, begin, end),
-        cmocka_unit_test_setup_teardown(container_of_version_1, begin, end),
-        cmocka_unit_test_setup_teardown(both_versions, begin, end),
-        cmocka_unit_test_setup_teardown(no_cgroups, begin, end),
+        TEST(the_machine),
+        TEST(cgroups_of_version_2),
+        TEST(memory_high),
+        TEST(container_of_version_2),
+        TEST(container_in_the_host_namespace),
+        TEST(cgroups_of_version_1),
+        TEST(container_of_version_1),
+        TEST(both_versions),
+        TEST(no_cgroups),
         cmocka_unit_test(a_real_group),
-        cmocka_unit_test_setup_teardown(limits_of_the_process, begin, end),
+        TEST(limits_of_the_process),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
-// What mpi_tiers.c and mpi_tiers_device.c check alike: every mixture of tiers gives the bits of the run that
-// has all in memory, with updates at the end of a step, during backward (zero_promise_update) and beside the
-// next step (offload.delayed_update); a step moves the bytes of the plan; every fault of a disk is an error.
+// Shared by mpi_tiers.c and mpi_tiers_device.c: every mixture of tiers gives the bits of the run in memory,
+// with updates at the end of a step, during backward (zero_promise_update) and during the next step
+// (offload.delayed_update); a step moves the bytes in the plan; every disk fault is an error.
 #ifndef TESTS_TIERS_H
 #define TESTS_TIERS_H
 #include <errno.h>
@@ -24,7 +24,7 @@ enum { ALL = 1 << 30 };  // of the parameters in memory
 static struct {
     const mixture *mixtures;
     int n_mixtures, n_manners;
-    // Puts the run onto a device, in one of the manners. Returns the manner's name. NULL: on the processor.
+    // Puts the run on a device, in one of the manners. Returns the manner's name. NULL: on the CPU.
     const char *(*place)(zero_config *c, int turn);
 } tiers;
 
@@ -71,7 +71,7 @@ static inline outcome plain_in_tiers(zero_config *c, int turn) {
     return outcome_of(c, turn % 3 == 0, compare_with_plan);
 }
 
-// Nothing is clipped, so that the update need not wait for the norm.
+// Without clipping, so that the update need not wait for the norm.
 static inline outcome promised(const zero_config *c, int early, double compute_s) {
     outcome o;
     toy t;
@@ -130,7 +130,7 @@ static inline outcome delayed_in_tiers(zero_config *c, int turn) {
     t.compute_s = 1e-4 * (turn % 3);
     for (int step = 1; step <= DELAYED_STEPS; step++) run_delayed_step(&t, c->micro_batches, step, &o);
     MUST(zero_hash(t.z, 0, o.set));
-    MUST(toy_eval(&t));  // with the older parameters, which a device may still be reading
+    MUST(toy_eval(&t));  // with the old parameters, which a device may still be reading
     MUST(zero_finish_update(t.z));
     o.eval = outcome_activation(&t);
     end_delayed(&t, &o);
@@ -145,9 +145,9 @@ static inline void copy_masters(toy *t, zero_value what, int set, float *values)
                      : zero_get(t->z, what, k, l, 0, toy_elems(k), values));
 }
 
-// The same without any delay in the plugin: each step is given the parameters of the step before, and its
-// update the masters of this one. fp32 parameters are their own masters, so that nothing can be done by
-// hand: the run in memory is what others are compared with.
+// The same without a delay in the plugin: sets the parameters of the previous step before each step, and the
+// current masters before its update. fp32 parameters are their own masters, which rules this out, so others
+// are then compared with a delayed run in memory.
 static inline outcome delayed_by_hand(zero_config c) {
     static float kept[2][TOY_ELEMS];
     outcome o;
@@ -165,7 +165,7 @@ static inline outcome delayed_by_hand(zero_config c) {
         copy_masters(&t, ZERO_MASTER, 1, kept[newest]);
         if (step > DELAYED_STEPS) break;
         run_delayed_step(&t, c.micro_batches, step, &o);
-        is_behind = step >= FIRST_DELAYED && step != SKIPPED;  // a skipped step leaves nothing behind
+        is_behind = step >= FIRST_DELAYED && step != SKIPPED;  // a skipped step has no update
         newest = !newest;
     }
     MUST(zero_hash(t.z, 0, o.set));
@@ -189,7 +189,7 @@ static const kind_of_run plain_runs = { "bits", plain_in_memory, plain_in_tiers,
 static const kind_of_run early_runs = { "early", not_promised, promised_in_tiers, 4, 1, 0, 0 };
 static const kind_of_run delayed_runs = { "delayed", delayed_by_hand, delayed_in_tiers, 3, 0, 1, 1 };
 
-// Manners take turns, and variations so that each is met with every manner.
+// Manners and variations alternate such that all pairs occur.
 static inline void check_in_tiers(const kind_of_run *k, const mixture *m, int stage,
                                   const settings_format *format, int micro_batches, int turn,
                                   const outcome *want) {
@@ -229,8 +229,7 @@ static inline void check_all_bits(void) {
 
 // -------- traffic
 
-// By the events of the trace so far: what has been moved, and how much of it on a lane that is not its
-// kind's.
+// Sums of the trace so far, and the number of events with a wrong lane or time.
 typedef struct {
     int64_t bytes[EVENT_KINDS];
     int events[EVENT_KINDS], misplaced;
@@ -250,7 +249,7 @@ static inline trace_totals totals_of(const zero *z) {
     return totals;
 }
 
-// The trace of a step has what is planned, link by link.
+// The trace of a step has the planned bytes on each link.
 static inline void check_trace(const trace_totals *before, const trace_totals *after, const zero_plan *plan) {
     const int64_t planned_bytes[EVENT_KINDS] = {
         [EVENT_READ] = plan->file_read,
@@ -272,7 +271,7 @@ static inline void check_trace(const trace_totals *before, const trace_totals *a
     CHECK(after->events[EVENT_SQUARES] > before->events[EVENT_SQUARES] && !after->misplaced);
 }
 
-// A step copies, reads and writes what the plan has, once the order of uses is known.
+// A step copies, reads and writes the planned bytes, once the order of uses is known.
 static inline void check_traffic(const mixture *m, int stage, const settings_format *format,
                                  int micro_batches, int delayed) {
     zero_config c = tiers_config(m, stage, format, micro_batches, &settings_variations[1]);
@@ -325,12 +324,12 @@ static inline void check_all_traffic(void) {
 
 // -------- faults
 
-// Returns the first error of three steps and a digest. After one of the disk, which the sentence names,
-// whatever comes fails as well: no update follows one that has failed.
+// Returns the first error of three steps and a digest. A disk error must name the folder, and make later
+// calls fail too.
 static inline int run_with_fault(const zero_config *c, int of_disk) {
     char hex[17] = "";
     toy t = { .z = NULL };
-    int rc = outcome_create(&t, c);  // may fail in setting the values, and leaves the plugin then
+    int rc = outcome_create(&t, c);  // if it fails in setting values, the plugin remains
     for (int step = 1; step <= 3 && !rc; step++) rc = toy_step(&t, c->micro_batches, step, NULL);
     if (!rc) rc = zero_hash(t.z, 1, hex);
     if (!rc) CHECK(strlen(hex) == 16);
@@ -346,7 +345,7 @@ static inline void check_files_that_fail(const zero_config *c) {
     for (int k = 0; k < SETTINGS_COUNT(kinds); k++) {
         int rc = -1;
         long n = 1;
-        CHECK_SETTING("operation %d fails, the n-th for every n", (int)kinds[k]);
+        CHECK_SETTING("the n-th operation %d fails, for every n", (int)kinds[k]);
         for (; rc; n += 1 + n / 8) {
             set_fault(kinds[k], n, 1, -EIO);
             rc = run_with_fault(c, 1);
