@@ -4,9 +4,6 @@
 #include "bench.h"
 #include "llmc_zero/device/kernels.h"
 #include <omp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 
 enum { ROUNDS = 11 };
@@ -62,7 +59,7 @@ static void row(int threads, int low_precision, int64_t n, float *p, float *m, f
     const adamw_table whole = { &all, 1, adamw_chunks(n) };
     double steps[ROUNDS], moves[ROUNDS];
     omp_set_num_threads(threads);
-    for (int i = -1; i < ROUNDS; i++) {  // the first round warms up, and the second overwrites its times
+    for (int i = -1; i < ROUNDS; i++) {  // the first round warms up; its times are overwritten
         double start = clock_now();
         kernel_adamw(&c, &arrays, &whole);
         double between = clock_now();
@@ -82,7 +79,7 @@ int main(int argc, char **argv) {
     float *p = room(n * 4), *m = room(n * 4), *v = room(n * 4);
     void *g = room(n * 4);
     uint16_t *low = room(n * 2);
-    memset(g, 0x3c, n * 4);  // 0.0115 in either type. Writing allocates memory instead of the page of zeros.
+    memset(g, 0x3c, n * 4);  // 0.0115 in either dtype; writing allocates the memory
     memset(low, 0, n * 2);
     for (int64_t i = 0; i < n; i++) {
         p[i] = (float)(i % 97) * 0.01f;

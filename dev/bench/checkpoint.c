@@ -3,18 +3,15 @@
 //   mpirun -np RANKS build/bench/checkpoint FOLDER [--layers 12] [--channels 768] [--rounds 5] [--no-fio]
 //                                                  [--no-head]
 // The states are those of a GPT-2 in bf16: fp32 masters and two moments. Each round saves to a new folder,
-// drops it from the page cache, and loads it into a new plugin. fio writes new files and syncs them, drops
-// them, and reads them, past the page cache. Prints medians in GB/s over all ranks, their ratio to fio's, and
-// the peak increase of a rank's resident memory during save and load.
+// drops it from the page cache, and loads it into a new plugin. fio writes and syncs new files, and reads
+// them, without the page cache. Prints medians in GB/s over all ranks, their ratio to fio's, and the peak
+// increase of a rank's resident memory during save and load.
 #include "llmc_zero/zero.h"
 #include "bench.h"
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <mpi.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -203,16 +200,6 @@ static void measure_fio(const options *o, int round, int64_t bytes, figures *f) 
 
 // -------- the table
 
-static void print_pair(double *ours, double *fios, double mib, const options *o) {
-    double x = bench_median(ours, o->rounds), y = bench_median(fios, o->rounds);
-    printf(" %8.3f", x);
-    if (o->no_fio)
-        printf(" %8s %6s", "-", "-");
-    else
-        printf(" %8.3f %6.2f", y, x / y);
-    printf(" %8.1f", mib);
-}
-
 static void measure(const options *o) {
     static figures f;
     zero *z = create(o);
@@ -229,9 +216,10 @@ static void measure(const options *o) {
                o->rounds, REQUEST / 1024, DEPTH, "MiB", "ranks", "save", "fio", "ratio", "+MiB", "load",
                "fio", "ratio", "+MiB");
     printf("%10.1f %6d", (double)bytes / 1048576, ranks);
-    print_pair(f.save, f.fio_write, f.save_mib, o);
-    print_pair(f.load, f.fio_read, f.load_mib, o);
-    printf("\n");
+    bench_print(f.save, f.fio_write, o->rounds, o->no_fio);
+    printf(" %8.1f", f.save_mib);
+    bench_print(f.load, f.fio_read, o->rounds, o->no_fio);
+    printf(" %8.1f\n", f.load_mib);
 }
 
 int main(int argc, char **argv) {

@@ -1,18 +1,17 @@
 // Measures the plugin's collectives: time, bandwidth and correctness in one row, as in nccl-tests.
 //     mpirun -np N build/bench/comm --help
 // size: of the whole buffer, of which each of N ranks owns 1/N. way: the transport: the window, direct reads
-// of the other ranks' memory, messages, or NCCL. time: of one collective on the slowest rank, the median over
-// the rounds. A round runs -m collectives and then waits for the device's streams; rounds of the plugin
-// alternate with those that it is compared with. algbw, algorithm bandwidth: size / time. busbw, bus
-// bandwidth: the bytes that a rank's link must carry one way with any algorithm, / time; it can be compared
-// with the speed of the link at any number of ranks. In an all-gather a rank already has 1/N of the result,
-// and in a reduce-scatter or an all-to-all it keeps 1/N of the input: algbw (N-1)/N. (With --reduce ranks
-// NCCL runs an all-to-all, and the plugin sums.) A broadcast transfers the whole buffer: algbw. #wrong:
-// elements on all ranks that differ in any bit from the defined result, in a collective after the timed ones.
-// copy: copies as many bytes from one buffer to another, on all ranks at once. mpi, nccl: that library's
-// collective on as many bytes; it sums where the plugin averages, and MPI has no sum of bf16 and fp16. ratio:
-// that time / the plugin's, so above 1 the plugin is faster.
-#include "llmc_zero/base/clock.h"
+// of the other ranks' memory, messages, or NCCL. time: of one collective on the slowest rank, the median of
+// the rounds. A round runs -m collectives and then waits for the device's streams; rounds of the plugin and
+// its peers alternate. algbw, algorithm bandwidth: size / time. busbw, bus bandwidth: the bytes that a rank's
+// link must carry one way with any algorithm, / time, to be compared with the link's speed. In an all-gather
+// a rank already has 1/N of the result, and in a reduce-scatter or an all-to-all it keeps 1/N of the input:
+// algbw (N-1)/N. (With --reduce ranks NCCL runs an all-to-all, and the plugin sums.) A broadcast transfers
+// the whole buffer: algbw. #wrong: elements on all ranks that differ in any bit from the defined result, in a
+// collective after the timed ones. copy: copies as many bytes between two buffers, on all ranks at once. mpi,
+// nccl: that library's collective on as many bytes; it sums where the plugin averages, and MPI cannot sum
+// bf16 and fp16. ratio: that time / the plugin's, so above 1 the plugin is faster.
+#include "bench.h"
 #include "llmc_zero/comm/host.h"
 #include "llmc_zero/base/error.h"
 #include "llmc_zero/net/exchange.h"
@@ -21,9 +20,6 @@
 #include "llmc_zero/device/numbers.h"
 #include <mpi.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -34,7 +30,7 @@
 enum { ALL, ALL_GATHER, REDUCE_SCATTER, BROADCAST, COLLECTIVES };
 enum { ANY_WAY, WINDOW, MESSAGES };
 static struct {
-    size_t least, most, factor, rounds, warm_ups, batch;  // batch 0: by the device
+    int least, most, factor, rounds, warm_ups, batch;  // batch 0: depends on the device
     int only, dtype, way, cuda, nccl, reduce_nccl;
     const char *server;
 } opt = { .least = 64 << 10, .most = 64 << 20, .factor = 4, .rounds = 15, .warm_ups = 2, .dtype = ZERO_BF16 };
@@ -58,61 +54,59 @@ static const char usage[] =
     "Exits with status 1 if an element is wrong.\n";
 
 enum { LARGEST = 1 << 30, OFTEN = 100000, VALUES = 4 };
-static const struct {
+typedef struct {
     const char *name;
-    size_t *to, least, most;
-} numbers[] = {
-    { "-b", &opt.least, 1, LARGEST }, { "-e", &opt.most, 1, LARGEST },   { "-f", &opt.factor, 2, LARGEST },
-    { "-n", &opt.rounds, 1, OFTEN },  { "-w", &opt.warm_ups, 0, OFTEN }, { "-m", &opt.batch, 1, OFTEN },
-};
-static const struct {
-    const char *name;
-    int *to;
-    const char *values[VALUES];
-} choices[] = {
-    { "-c", &opt.only, { "all", "all-gather", "reduce-scatter", "broadcast" } },
-    { "--dtype", &opt.dtype, { [ZERO_F32] = "fp32", [ZERO_BF16] = "bf16", [ZERO_F16] = "fp16" } },
-    { "--device", &opt.cuda, { "cpu", "cuda" } },
-    { "--comm", &opt.nccl, { "host", "nccl" } },
-    { "--reduce", &opt.reduce_nccl, { "ranks", "nccl" } },
+    int *to, least, most;
+    const char *values[VALUES];  // instead of numbers
+} option;
+static const option options[] = {
+    { "-b", &opt.least, 1, LARGEST, { NULL } },
+    { "-e", &opt.most, 1, LARGEST, { NULL } },
+    { "-f", &opt.factor, 2, LARGEST, { NULL } },
+    { "-n", &opt.rounds, 1, OFTEN, { NULL } },
+    { "-w", &opt.warm_ups, 0, OFTEN, { NULL } },
+    { "-m", &opt.batch, 1, OFTEN, { NULL } },
+    { "-c", &opt.only, 0, 0, { "all", "all-gather", "reduce-scatter", "broadcast" } },
+    { "--dtype", &opt.dtype, 0, 0, { [ZERO_F32] = "fp32", [ZERO_BF16] = "bf16", [ZERO_F16] = "fp16" } },
+    { "--device", &opt.cuda, 0, 0, { "cpu", "cuda" } },
+    { "--comm", &opt.nccl, 0, 0, { "host", "nccl" } },
+    { "--reduce", &opt.reduce_nccl, 0, 0, { "ranks", "nccl" } },
 };
 
 // Called on every rank before MPI starts: one rank prints, and the launcher ends the others while they sleep.
+static void refuse(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 static void refuse(const char *format, ...) {
     va_list args;
-    if (zero_launched().rank)
+    if (zero_launched().rank) {
         sleep(1);
-    else {
-        va_start(args, format);
-        fprintf(stderr, "comm: ");
-        vfprintf(stderr, format, args);
-        fprintf(stderr, "; --help lists the options\n");
-        va_end(args);
+        exit(1);
     }
+    va_start(args, format);
+    fprintf(stderr, "comm: ");
+    vfprintf(stderr, format, args);
+    fprintf(stderr, "; --help lists the options\n");
+    va_end(args);
     exit(1);
 }
 
-static void set_number(const char *name, size_t *to, const char *value, size_t least, size_t most) {
+static int number_of(const option *o, const char *value) {
     static const char suffixes[] = "KMG";
     char *end;
     unsigned long long n = strtoull(value, &end, 10);
     const char *suffix = *end ? strchr(suffixes, *end) : NULL;
-    if (suffix && n <= most) {
+    if (suffix && n <= LARGEST) {
         n <<= 10 * (suffix - suffixes + 1);
         end++;
     }
-    if (*value < '0' || *value > '9' || *end || n < least || n > most)
-        refuse("option %s %s: not a whole number from %zu to %zu", name, value, least, most);
-    *to = n;
+    if (*value < '0' || *value > '9' || *end || n < (unsigned)o->least || n > (unsigned)o->most)
+        refuse("option %s %s: not a whole number from %d to %d", o->name, value, o->least, o->most);
+    return (int)n;
 }
 
-static void set_choice(const char *name, int *to, const char *value, const char *const *values) {
-    for (int i = 0; i < VALUES && values[i]; i++)
-        if (!strcmp(value, values[i])) {
-            *to = i;
-            return;
-        }
-    refuse("option %s %s: no such value", name, value);
+static int choice_of(const option *o, const char *value) {
+    for (int i = 0; i < VALUES && o->values[i]; i++)
+        if (!strcmp(value, o->values[i])) return i;
+    refuse("option %s %s: no such value", o->name, value);
 }
 
 static void set_option(const char *name, const char *value) {
@@ -122,14 +116,9 @@ static void set_option(const char *name, const char *value) {
         opt.way = MESSAGES;
         return;
     }
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (!strcmp(name, numbers[i].name)) {
-            set_number(name, numbers[i].to, value, numbers[i].least, numbers[i].most);
-            return;
-        }
-    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++)
-        if (!strcmp(name, choices[i].name)) {
-            set_choice(name, choices[i].to, value, choices[i].values);
+    for (const option *o = options; o < options + sizeof options / sizeof *options; o++)
+        if (!strcmp(name, o->name)) {
+            *o->to = *o->values ? choice_of(o, value) : number_of(o, value);
             return;
         }
     refuse("option %s: unknown", name);
@@ -139,16 +128,14 @@ static void read_options(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         int way = !strcmp(argv[i], "--window") ? WINDOW : !strcmp(argv[i], "--messages") ? MESSAGES : ANY_WAY;
         if (way && opt.way && way != opt.way) refuse("--window and --messages: give only one of them");
-        if (way)
-            opt.way = way;
-        else if (i + 1 == argc)
-            refuse("option %s: unknown, or its value is missing", argv[i]);
-        else {
+        if (!way && i + 1 == argc) refuse("option %s: unknown, or its value is missing", argv[i]);
+        if (!way) {
             set_option(argv[i], argv[i + 1]);
             i++;
-        }
+        } else
+            opt.way = way;
     }
-    if (opt.least > opt.most) refuse("-b %zu: above -e %zu", opt.least, opt.most);
+    if (opt.least > opt.most) refuse("-b %d: above -e %d", opt.least, opt.most);
     if (opt.nccl && !opt.cuda) refuse("--comm nccl: needs CUDA devices: add --device cuda");
     if (opt.reduce_nccl && !opt.nccl) refuse("--reduce nccl: add --comm nccl");
     if (opt.nccl && opt.way)
@@ -166,9 +153,9 @@ static device d;
 static memory m = { .device = &d };
 static zero_config config;
 static memory_request planned[COMM_MEMORIES];
-static int64_t elems, part;  // of the whole buffer, of a rank's part
-static char *full, *shard, *other,
-    *host;  // (elems), (part), (elems): on the device; (elems): on the host, if that is separate
+static int64_t elems, part;         // of the whole buffer, of a rank's part
+static char *full, *shard, *other;  // (elems), (part), (elems) on the device
+static char *host;                  // (elems) NULL: the host can use the device's memory
 
 static void must(int rc) {
     if (!rc) return;
@@ -183,7 +170,7 @@ static char *room(size_t bytes) {
     return p;
 }
 
-// As in the trainer: if ranks have more threads than there are cores, a sum waits for threads without a core.
+// As in the trainer, since a sum waits for threads that have no core.
 static void share_cores(void) {
 #ifdef _OPENMP
     int bound = omp_get_num_procs(), each = (int)sysconf(_SC_NPROCESSORS_ONLN) / ranks.ranks_on_node;
@@ -192,7 +179,7 @@ static void share_cores(void) {
 #endif
 }
 
-// With staging for the largest reduction in rank order.
+// Includes staging for the largest reduction in rank order.
 static void plan(comm_way way) { must(comm_plan(planned, &config, &way, opt.most / ranks.ranks)); }
 
 static void open_ranks(void) {
@@ -238,8 +225,8 @@ static void close_ranks(void) {
 
 // -------- numbers
 
-static int exact;  // 1: sums of the numbers are the same in any order and type; 0: their sizes differ so much
-                   // that the order affects the sum
+// 1: sums of the numbers are the same in any order and type; 0: the order affects the sums
+static int exact;
 
 static float value(int rank, int64_t i) {
     uint32_t u = noise_at(rank, (uint32_t)i);
@@ -270,7 +257,7 @@ static uint32_t get(const char *from, int64_t i) {
 
 static size_t bytes_of(int64_t n) { return n * dtype_bytes(opt.dtype); }
 
-// -------- the collectives and their peers
+// -------- collectives and their peers
 
 static const comm_use for_unit = { .purpose = ZERO_FOR_STEP, .unit = 0, .units = 1 };
 
@@ -282,7 +269,7 @@ static int reduce_scatter(void) {
 }
 static int broadcast(void) { return comm_broadcast(&c, for_unit, 0, full, bytes_of(elems)); }
 
-// At the largest size, so that NCCL connects for all sizes.
+// Makes NCCL connect for all sizes.
 static int rehearse(void *ctx) {
     part = (int64_t)(opt.most / bytes_of(1)) / c.group.ranks;
     ZERO_TRY(all_gather());
@@ -310,7 +297,7 @@ static int mpi_broadcast(void) {
 #include "llmc_zero/comm/nccl_library.h"
 cudaStream_t device_cuda_stream(device *d, device_stream s);
 enum { BUFFERS = 3 };
-static ncclComm_t plain;           // a separate, blocking communicator: NCCL without the plugin
+static ncclComm_t plain;           // NCCL without the plugin: a separate, blocking communicator
 static void *registered[BUFFERS];  // its registrations
 
 static int nccl_result(const char *what, ncclResult_t rc) {
@@ -371,7 +358,7 @@ static const collective collectives[COLLECTIVES] = {
     [BROADCAST] = { "broadcast", COMM_OTHER, 1, 1, broadcast, mpi_broadcast, NULL },
 };
 
-// Returns the same collective of the library that we compare with; NULL: it has none.
+// Returns the compared library's collective; NULL: it has none.
 static operation peer_of(const collective *k) {
     if (c.nccl) return k->nccl;
     return opt.cuda || (k->kind == COMM_REDUCE_SCATTER && opt.dtype != ZERO_F32) ? NULL : k->mpi;
@@ -425,7 +412,7 @@ static long long wrong_of_ours(const collective *k) {
     return wrong_after(k, k->run, k->to_whole ? full : shard, 1.0f / c.group.ranks);
 }
 
-// Returns 1 if the peer computes something else, because comparing times would then be meaningless.
+// Returns 1 if the peer computes something else, and the comparison means nothing.
 static int peer_differs(const collective *k) {
     if (!peer_of(k)) return 0;
     exact = 1;
@@ -442,38 +429,26 @@ static double round_of(operation run) {
     double took, slowest;
     MPI_Barrier(MPI_COMM_WORLD);
     double start = clock_now();
-    for (size_t i = 0; i < opt.batch; i++) must(run());
+    for (int i = 0; i < opt.batch; i++) must(run());
     must(wait());
-    took = (clock_now() - start) / (double)opt.batch;
+    took = (clock_now() - start) / opt.batch;
     MPI_Allreduce(&took, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return slowest;
 }
 
-static int compare(const void *a, const void *b) {
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
-}
-
 enum { OURS, COPY, PEER, CONTENDERS };
 
-// Alternates forwards and backwards, so that each runs equally often after each other. medians: 0 for those
-// that do not run.
+// Alternates the order of the contenders. medians: 0 for those that do not run.
 static void measure(const collective *k, double *medians) {
     const operation run[CONTENDERS] = { [OURS] = k->run, [COPY] = copy, [PEER] = peer_of(k) };
-    size_t all = opt.warm_ups + opt.rounds;
-    double *times = malloc(CONTENDERS * all * sizeof *times);
-    if (!times) must(zero_fail(ZERO_ERR_MEMORY, "out of memory for %zu rounds", all));
-    for (size_t i = 0; i < all; i++)
+    static double times[CONTENDERS][OFTEN];
+    for (int i = -opt.warm_ups; i < opt.rounds; i++)
         for (int j = 0; j < CONTENDERS; j++) {
             int who = i % 2 ? CONTENDERS - 1 - j : j;
-            times[who * all + i] = run[who] ? round_of(run[who]) : 0;
+            double s = run[who] ? round_of(run[who]) : 0;
+            if (i >= 0) times[who][i] = s;
         }
-    for (int who = 0; who < CONTENDERS; who++) {
-        double *timed = times + who * all + opt.warm_ups;
-        qsort(timed, opt.rounds, sizeof *timed, compare);
-        medians[who] = timed[opt.rounds / 2];
-    }
-    free(times);
+    for (int who = 0; who < CONTENDERS; who++) medians[who] = bench_median(times[who], opt.rounds);
 }
 
 // -------- table
@@ -516,15 +491,15 @@ static void print_row(const collective *k, const double *medians, long long wron
     fflush(stdout);
 }
 
-// Returns 1 if a result is wrong. The size is rounded down to multiples of 128 elements per rank, like the
+// Returns 1 if a result is wrong. Rounds the size down to multiples of 128 elements per rank, as in the
 // plugin's shards.
-static int row(const collective *k, size_t bytes) {
+static int row(const collective *k, int64_t bytes) {
     double medians[CONTENDERS];
     part = (int64_t)(bytes / bytes_of(1)) / c.group.ranks / 128 * 128;
     elems = part * c.group.ranks;
     if (!part)
-        must(zero_fail(ZERO_ERR_ARGUMENT, "-b %zu: less than 128 elements for each of %d ranks", bytes,
-                       c.group.ranks));
+        must(zero_fail(ZERO_ERR_ARGUMENT, "-b %lld: less than 128 elements for each of %d ranks",
+                       (long long)bytes, c.group.ranks));
     fill(k);
     measure(k, medians);
     long long wrong = wrong_of_ours(k);
@@ -553,7 +528,7 @@ int main(int argc, char **argv) {
     if (!c.group.rank) print_header();
     for (int k = ALL_GATHER; k < COLLECTIVES; k++) {
         if (opt.only ? opt.only != k : opt.cuda && k == BROADCAST) continue;
-        for (size_t bytes = opt.least; bytes <= opt.most; bytes *= opt.factor, rows++)
+        for (int64_t bytes = opt.least; bytes <= opt.most; bytes *= opt.factor, rows++)
             failed += row(&collectives[k], bytes);
     }
     if (!c.group.rank) printf("# %d rows, %d of them wrong\n", rows, failed);

@@ -1,16 +1,13 @@
-// Measures the plugin's files for model states on NVMe, alternating with fio on the same folders with the
+// Measures the plugin's files for model states on NVMe, alternating with fio in the same folders, with the
 // same block size and depth:
 //   build/bench/nvme FOLDER[,FOLDER..] [--mib 1024] [--block 1048576] [--depth 32] [--threads 4] [--rounds 5]
 //                    [--no-uring] [--verify] [--small-pages] [--no-fio] [--no-head]
 // Each round reads the whole file, writes the whole file, and reads one half while it writes the other.
-// Prints medians in GB/s, and their ratio to fio's. Both write their files once before, and both bypass the
-// page cache. The transfers are those of a training step: a few buffers, each written or read completely.
-// Both have buffers in pages of 2 MiB, which need fewer segments per transfer; --small-pages: of 4 KiB.
+// Prints medians in GB/s, and their ratio to fio's. Both have written their files once before, and bypass the
+// page cache. As in a training step, a few buffers are each written or read as a whole. Both use buffers in
+// pages of 2 MiB, which need fewer segments per transfer; with --small-pages, of 4 KiB.
 #include "bench.h"
 #include "llmc_zero/tiers/file.h"
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -41,8 +38,8 @@ typedef struct {
     int64_t bytes;
 } bench;
 
-// Reads (kind 0) or writes (1) the file, or reads the first half and writes the second (2), a buffer at a
-// time: each is reused when its transfer has ended. Returns GB/s.
+// Reads (kind 0) or writes (1) the file, or reads the first half and writes the second (2), buffer by buffer.
+// Returns GB/s.
 static double pass(bench *b, int kind) {
     file_transfer t[BUFFERS] = { 0 };
     int64_t half = b->bytes / 2, buffer = (int64_t)b->buffer_bytes, n = b->bytes / buffer;
@@ -85,7 +82,7 @@ static bench open_bench(const options *o) {
 
 // -------- fio
 
-// The names of fio's files: one per folder, separated by colons.
+// The paths of fio's files, one per folder, separated by colons.
 static char fio_files[8192];
 
 static void name_fio_files(const char *folders) {
@@ -134,13 +131,7 @@ static void measure(const options *o) {
         printf("\n");
     }
     printf("%8d %6d %8d", o->block / 1024, o->depth, o->no_uring ? o->threads : 0);
-    for (int k = 0; k < KINDS; k++) {
-        double x = bench_median(ours[k], o->rounds), y = bench_median(fios[k], o->rounds);
-        if (o->no_fio)
-            printf(" %8.3f %8s %6s", x, "-", "-");
-        else
-            printf(" %8.3f %8.3f %6.2f", x, y, x / y);
-    }
+    for (int k = 0; k < KINDS; k++) bench_print(ours[k], fios[k], o->rounds, o->no_fio);
     printf("\n");
     file_close(b.e);
     remove_fio_files();
