@@ -581,39 +581,28 @@ static void files_of_others(void **state) {
     refused(&s, 64 * KIB, ZERO_ERR_IO, "once");
 }
 
-// Starts this program again to hold the files (see main).
-static pid_t start_holder(int rank) {
+// Uses the folders until it is killed.
+static void hold(int ready) {
+    const file_settings s = settings(2, 8 * KIB);
+    file_engine *e;
+    char *data = buffer(64 * KIB);
+    memset(data, 9, 64 * KIB);
+    alarm(TIME_LIMIT_S);
+    if (!file_open(&e, &s, 64 * KIB) && !move(e, 0, data, 64 * KIB, 1) && write(ready, "r", 1) == 1)
+        for (;;) pause();
+    _exit(1);
+}
+
+static pid_t start_holder(void) {
     int ready[2];
-    char c, number[8];
-    snprintf(number, sizeof number, "%d", rank);
+    char c;
     assert_int_equal(pipe(ready), 0);
     pid_t pid = fork();
-    if (!pid) {
-        dup2(ready[1], 1);
-        execl("/proc/self/exe", "test_file", "hold", lists[2], number, NULL);
-        _exit(1);
-    }
+    if (!pid) hold(ready[1]);
     close(ready[1]);
     assert_int_equal(read(ready[0], &c, 1), 1);
     close(ready[0]);
     return pid;
-}
-
-static void kill_holder(pid_t pid) {
-    assert_int_equal(kill(pid, SIGKILL), 0);
-    assert_int_equal(waitpid(pid, NULL, 0), pid);
-}
-
-static int hold(const char *list, int rank) {
-    file_settings s = settings(1, 8 * KIB);
-    s.folders = list;
-    s.rank = rank;
-    file_engine *e;
-    char *data = buffer(64 * KIB);
-    memset(data, 9, 64 * KIB);
-    if (file_open(&e, &s, 64 * KIB) || move(e, 0, data, 64 * KIB, 1)) return 1;
-    if (write(1, "r", 1) != 1) return 1;
-    for (;;) pause();
 }
 
 // A killed process leaves only locks, which the next run takes over.
@@ -621,11 +610,12 @@ static void other_processes(void **state) {
     file_settings s = settings(2, 8 * KIB);
     char expected[100], data[PAGE] __attribute__((aligned(PAGE))), zeros[PAGE] = "";
     struct stat st;
-    pid_t pid = start_holder(0);
+    pid_t pid = start_holder();
     snprintf(expected, sizeof expected, "process %d ", (int)pid);
     refused(&s, 64 * KIB, ZERO_ERR_IO, expected);
     error_has(lock_of(0, 0));
-    kill_holder(pid);
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(stat(lock_of(i, 0), &st), 0);
         assert_true(st.st_size < 200);
@@ -719,9 +709,8 @@ static int remove_folders(void **state) {
 
 #define TEST(f) cmocka_unit_test_teardown(f, no_fault)
 
-int main(int argc, char **argv) {
+int main(void) {
     alarm(TIME_LIMIT_S);
-    if (argc == 4 && !strcmp(argv[1], "hold")) return hold(argv[2], atoi(argv[3]));
     const struct CMUnitTest tests[] = {
         TEST(round_trips),          TEST(order_of_overlapping), TEST(counts),
         TEST(every_fault),

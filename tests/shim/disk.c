@@ -477,24 +477,21 @@ static int refused(const void *caller) {
     return error;
 }
 
-void *malloc(size_t bytes) { return refused(__builtin_return_address(0)) ? NULL : __libc_malloc(bytes); }
-void *calloc(size_t n, size_t bytes) {
-    return refused(__builtin_return_address(0)) ? NULL : __libc_calloc(n, bytes);
-}
-void *realloc(void *p, size_t bytes) {
-    return refused(__builtin_return_address(0)) ? NULL : __libc_realloc(p, bytes);
-}
-void *aligned_alloc(size_t alignment, size_t bytes) {
-    return refused(__builtin_return_address(0)) ? NULL : __libc_memalign(alignment, bytes);
-}
+#define OR_NULL(CALL) (refused(__builtin_return_address(0)) ? NULL : (CALL))
+
+void *malloc(size_t bytes) { return OR_NULL(__libc_malloc(bytes)); }
+void *calloc(size_t n, size_t bytes) { return OR_NULL(__libc_calloc(n, bytes)); }
+void *realloc(void *p, size_t bytes) { return OR_NULL(__libc_realloc(p, bytes)); }
+void *aligned_alloc(size_t alignment, size_t bytes) { return OR_NULL(__libc_memalign(alignment, bytes)); }
+FILE *open_memstream(char **text, size_t *bytes) { return OR_NULL(NEXT(open_memstream)(text, bytes)); }
 int posix_memalign(void **p, size_t alignment, size_t bytes) {
-    void *new = refused(__builtin_return_address(0)) ? NULL : __libc_memalign(alignment, bytes);
+    void *new = OR_NULL(__libc_memalign(alignment, bytes));
     if (new) *p = new;
     return new ? 0 : ENOMEM;
 }
 char *strdup(const char *text) {
     size_t bytes = strlen(text) + 1;
-    char *copy = refused(__builtin_return_address(0)) ? NULL : __libc_malloc(bytes);
+    char *copy = OR_NULL(__libc_malloc(bytes));
     return copy ? memcpy(copy, text, bytes) : NULL;
 }
 int asprintf(char **text, const char *fmt, ...) {
@@ -504,9 +501,6 @@ int asprintf(char **text, const char *fmt, ...) {
     int n = vasprintf(text, fmt, args);
     va_end(args);
     return n;
-}
-FILE *open_memstream(char **text, size_t *bytes) {
-    return refused(__builtin_return_address(0)) ? NULL : NEXT(open_memstream)(text, bytes);
 }
 
 ssize_t getrandom(void *to, size_t bytes, unsigned flags) {
