@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# make bench: measures speed and memory of a training step of GPT-2 124M on 2 ranks of 1 thread, batch 2 x 256
-# tokens each, with AdamW and clipping in the step. Prints a table with ratios and writes JSON lines to
+# make bench: measures speed and memory of a training step of GPT-2 124M, with AdamW and clipping, on 2 ranks
+# of 1 thread with batches of 2 x 256 tokens. Prints a table with ratios and writes JSON lines to
 # build/bench.jsonl.
 #   PEERS=/path/to/python   a Python with torch (and deepspeed): FSDP2, DeepSpeed ZeRO-3, DDP and PyTorch in
 #                           one process then alternate with ours, and ratios to the fastest are printed
@@ -8,8 +8,8 @@
 #   STEPS=8                 steps per run
 #   NVME=folder[,folder]    folders for measuring files on NVMe, compared with fio; build/ by default
 # Then it measures AdamW and the collectives relative to memory copies, the hooks alone, files on NVMe and
-# checkpoints relative to fio, how much overlap hides between two hosts (as root), and how a step scales with
-# layers, rows and ranks.
+# checkpoints relative to fio, how much time overlap hides between two hosts (as root), and how a step scales
+# with layers, sequence length and ranks.
 . "$(dirname "$0")/common.sh"
 rounds=${ROUNDS:-1} steps=${STEPS:-8}
 model=(-e d12 -b 2 -t 256 -r 0)         # no recomputation, like the peers
@@ -21,7 +21,7 @@ ours() {  # stage dtype
     record "{\"name\": \"zero-$1\", \"dtype\": \"$2\", \"tokens_per_s\": $(field tokens_per_s), "\
 "\"params_hash\": \"$(field params_hash)\"}"
 }
-step_peer() {   # framework dtype; single: one process with the threads and the batch of both ranks
+step_peer() {   # framework dtype; single: one process with both ranks' threads and batch
     local ranks=2
     [ "$1" != single ] || ranks=1
     OMP_NUM_THREADS=$((2 / ranks)) peer "$1 $2" 300 $ranks peers.py "$1" "$2" $((4 / ranks)) 256 "$steps"
@@ -46,6 +46,7 @@ for name in zero-0 zero-1 zero-2 zero-3 fsdp2 deepspeed ddp single; do
     b=$(speed $name bf16) f=$(speed $name fp32)
     [ -z "$b$f" ] || printf '%-28s %12s %12s\n' "$name" "${b:--}" "${f:--}"
 done
+ratios=
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.2f", a / b; else printf "-" }'; }
 # best DTYPE PEER...: the speed of the fastest peer. over DTYPE PEER...: stage 3 relative to it.
 best() {
@@ -54,23 +55,24 @@ best() {
     for p in "$@"; do speed "$p" "$dtype"; done | sort -n | tail -n 1
 }
 over() { ratio "$(speed zero-3 "$1")" "$(best "$@")"; }
-printf '%-28s %12s %12s\n' "stage 3 / stage 0" \
-    "$(ratio "$(speed zero-3 bf16)" "$(speed zero-0 bf16)")" \
-    "$(ratio "$(speed zero-3 fp32)" "$(speed zero-0 fp32)")"
-record "{\"name\": \"ratios\", \"machine\": \"$machine\", \"stage3_to_stage0_bf16\": "\
-"\"$(ratio "$(speed zero-3 bf16)" "$(speed zero-0 bf16)")\", \"stage3_to_stage0_fp32\": "\
-"\"$(ratio "$(speed zero-3 fp32)" "$(speed zero-0 fp32)")\", \"stage3_to_zero3_peers_bf16\": "\
-"\"$(over bf16 fsdp2 deepspeed)\", \"stage3_to_zero3_peers_fp32\": \"$(over fp32 fsdp2 deepspeed)\", "\
-"\"stage3_to_all_peers_bf16\": \"$(over bf16 fsdp2 deepspeed ddp single)\", \"stage3_to_all_peers_fp32\": "\
-"\"$(over fp32 fsdp2 deepspeed ddp single)\"}"
+declare -A to_stage0 to_zero3 to_all
+for dtype in bf16 fp32; do
+    to_stage0[$dtype]=$(ratio "$(speed zero-3 $dtype)" "$(speed zero-0 $dtype)")
+    to_zero3[$dtype]=$(over $dtype fsdp2 deepspeed)
+    to_all[$dtype]=$(over $dtype fsdp2 deepspeed ddp single)
+    ratios+=", \"stage3_to_stage0_$dtype\": \"${to_stage0[$dtype]}\", \"stage3_to_zero3_peers_$dtype\": "\
+"\"${to_zero3[$dtype]}\", \"stage3_to_all_peers_$dtype\": \"${to_all[$dtype]}\""
+done
+record "{\"name\": \"ratios\", \"machine\": \"$machine\"$ratios}"
+printf '%-28s %12s %12s\n' "stage 3 / stage 0" "${to_stage0[bf16]}" "${to_stage0[fp32]}"
 if [ -n "$peers" ]; then
     printf '%-28s %12s %12s   (aim: 2.00 in bf16, 1.20 in fp32)\n' "stage 3 / fsdp2, deepspeed" \
-        "$(over bf16 fsdp2 deepspeed)" "$(over fp32 fsdp2 deepspeed)"
+        "${to_zero3[bf16]}" "${to_zero3[fp32]}"
     printf '%-28s %12s %12s   (aim: 4.00 in bf16 with AMX, 1.40 in fp32)\n' "stage 3 / the best of all" \
-        "$(over bf16 fsdp2 deepspeed ddp single)" "$(over fp32 fsdp2 deepspeed ddp single)"
+        "${to_all[bf16]}" "${to_all[fp32]}"
 fi
 
-# ---- memory, measured from outside: a rank's peak Pss compared with its printed table, in a separate run,
+# ---- memory as the system sees it: a rank's peak Pss compared with its printed table, in a separate run,
 # because sampling costs time
 printf '\n%-28s %12s %12s %8s\n' "memory of a rank, MiB" "peak Pss" table ratio
 for run in "0 bf16" "3 bf16" "0 fp32" "3 fp32"; do
@@ -83,7 +85,7 @@ for run in "0 bf16" "3 bf16" "0 fp32" "3 fp32"; do
 "\"table_mib\": $table}"
 done
 
-# ---- more ranks than cores: each rank has the same batch, so twice the ranks do twice the work
+# ---- more ranks than cores: the batch per rank is constant, so twice the ranks do twice the work
 train 2 -x 60
 two=$(field tokens_per_s)
 train 4 -x 60

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Compares saving and loading checkpoints with fio in the same folder, with 1 and 2 ranks, for GPT-2 124M and
-# a model a tenth of its size, without the page cache. Prints medians and writes JSON lines to
+# Compares saving and loading checkpoints with fio in the same folder, without the page cache, on 1 and 2
+# ranks, for GPT-2 124M and a model a tenth as large. Prints medians and appends JSON lines to
 # build/bench.jsonl.
 #   PEERS=/path/to/python   a Python with torch (and deepspeed): torch.distributed.checkpoint and DeepSpeed's
 #                           save_checkpoint then alternate with ours, on the same states
-# Needs fio, and make build/bench/checkpoint.
+# Needs fio and make build/bench/checkpoint.
 #   dev/bench/checkpoint.sh [FOLDER [ROUNDS]]       build/, 5 rounds
 . "$(dirname "$0")/common.sh"
 export OMP_NUM_THREADS=1

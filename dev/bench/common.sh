@@ -1,4 +1,4 @@
-# Sourced by the benchmarks: changes to the project's root, makes $work for a run's files; runs and medians.
+# Sourced by the benchmarks: changes to the project's root, creates $work for a run's files; runs and medians.
 set -eu
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . scripts/mpi_env.sh
@@ -13,9 +13,9 @@ has() { if grep -qw "$1" /proc/cpuinfo; then echo ", $2"; fi; }
 machine="$(sed -n 's/^model name.*: //p' /proc/cpuinfo | sed 1q), $(nproc --all) "\
 "cores$(has avx512_bf16 'AVX-512 BF16')$(has amx_bf16 AMX)"
 print_machine() { echo "machine: $machine; $(date +%F); load $(cut -d' ' -f1 /proc/loadavg)"; }
-# or FILE: after a failed command, prints the file and ends
+# or FILE: after a failed command, prints the file and exits
 or() { cat "$1"; exit 1; }
-# begin_train NP OPTION...: starts the trainer in the background, with the folder $work/run; sets job. field
+# begin_train NP OPTION...: starts the trainer in the background, with -o $work/run; sets job. field KEY
 # prints a value of its summary.
 begin_train() {
     rm -rf "$work/run"   # a new run needs an empty folder
@@ -23,7 +23,7 @@ begin_train() {
 }
 train() { begin_train "$@"; wait $job || or "$work/log"; }
 field() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$work/run/summary.json" | head -n 1; }
-# most KEY FILE: samples a key of the ranks' /proc/PID/FILE until the job ends; sets peak, the largest, in KiB
+# most KEY FILE: samples a key in the ranks' /proc/PID/FILE until the job ends; sets peak, the maximum, in KiB
 most() {
     local pid kib
     peak=0
@@ -40,8 +40,8 @@ most() {
 median() {
     sort -n | awk '{ x[NR] = $1 } END { if (NR) print (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'
 }
-# peer NAME SECONDS RANKS PROGRAM ARGUMENT...: runs PyTorch's side; writes its lines of JSON to $work/peer.
-# DeepSpeed compiles its kernels in its first run, which takes minutes.
+# peer NAME SECONDS RANKS PROGRAM ARGUMENT...: runs a PyTorch program; writes its lines of JSON to $work/peer.
+# DeepSpeed's first run takes minutes, because it compiles its kernels.
 peer() {
     PATH="$(dirname "$peers"):$PATH" timeout "$2" "$peers" -m torch.distributed.run --nproc-per-node "$3" \
         "dev/bench/$4" "${@:5}" 2>"$work/err" | grep '^{' >"$work/peer" ||

@@ -7,10 +7,10 @@
                and with the parameters there too
     DTYPE  fp32 | bf16 (ddp and single: fp32 parameters under autocast)
 
-The step is forward, backward, clipping of the global norm at 1.0 and AdamW, as in our trainer. It
-prints one JSON line: the median step without the first two in seconds, tokens/s over all ranks, the first and
-the last loss, the seconds from the start of the process to the first loss, and the peak resident memory of a
-rank in MiB. It needs torch, deepspeed for its frameworks, and ninja and libaio's header for those with NVMe.
+The step is forward, backward, clipping of the global norm at 1.0 and AdamW, as in our trainer. Prints one
+JSON line: the median step in seconds without the first two, tokens/s of all ranks, the first and the last
+loss, the seconds from the start of the process to the first loss, and the peak resident memory of a rank in
+MiB. Needs torch, deepspeed for its frameworks, and ninja and libaio's header for those with NVMe.
 """
 import json
 import os
@@ -104,8 +104,8 @@ def make_step():
 
 def on_nvme():
     """Returns the sections of a DeepSpeed configuration that put states on NVMe, with our trainer's block
-    size, depth and sub-groups. DeepSpeed reads as many parameters ahead as it has buffers: two blocks of four
-    matrices. Each buffer is as large as a rank's part of the largest parameter."""
+    size, depth and sub-groups. DeepSpeed reads ahead one parameter per buffer, here two blocks of four
+    matrices. Each buffer has the size of a rank's part of the largest parameter."""
     optimizer = {"device": "nvme", "nvme_path": folder, "buffer_count": 12, "pipeline_read": True,
                  "pipeline_write": True}
     zero = {"offload_optimizer": optimizer, "sub_group_size": 4 << 20}

@@ -2,7 +2,7 @@
 
     DS_ACCELERATOR=cpu python dev/bench/peers_adamw.py [million elements]
 
-Prints the median milliseconds per step. It needs torch; DeepSpeed's line needs deepspeed and ninja.
+Prints the median milliseconds per step. Needs torch; DeepSpeed's line needs deepspeed and ninja.
 """
 import os
 import statistics

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Measures how the time and memory of a step scale with layers, sequence length and ranks. GPT-2 with 768
-# channels, stage 3, one row per rank. work is the flops of the matmuls and of attention, relative to the
-# first row of a table; time / work should stay level or fall. Prints tables and adds JSON lines to
-# build/bench.jsonl.
+# channels, stage 3. work: the flops of matmuls and attention, relative to the first row of a table; time /
+# work should stay level or fall. Prints tables and appends JSON lines to build/bench.jsonl.
 #   DTYPE=bf16|fp32   default: the trainer's choice
 #   STEPS=6           steps per run
 . "$(dirname "$0")/common.sh"
@@ -38,9 +37,9 @@ table() {
     rm -f "$work/first"
 }
 
-table "layers: 2 ranks, 1 row each"
+table "layers: 2 ranks, 1 sequence each"
 for L in 12 24 48; do row 2 $L 256 1; done
-table "sequence length: 2 ranks, 1 row each"
+table "sequence length: 2 ranks, 1 sequence each"
 for T in 64 128 256 512 1024; do row 2 12 $T 1; done
-table "ranks on $(nproc) cores: 8 rows in total"
+table "ranks on $(nproc) cores: 8 sequences in total"
 for np in 1 2 4 8; do row $np 12 64 $((8 / np)); done

@@ -5,10 +5,10 @@ autocast and fp32 weights.
                       [--attention default|cudnn] [--device cuda]
 
 TOKENS is a pattern of llm.c's token shards. A step is forward, backward, clipping of the gradient norm at
-1.0, fused AdamW and reading the loss, as in the other trainers. Attention is
-scaled_dot_product_attention, with PyTorch's choice of kernel or cuDNN's. It prints one JSON line: the median
-step of STEPS after a few warm-up steps, tokens/s, the last loss, and the peak memory reserved by PyTorch's
-allocator. It needs torch 2.1 or newer, and 2.5 for --attention cudnn.
+1.0, fused AdamW and reading the loss, as in the other trainers. Attention is scaled_dot_product_attention,
+with PyTorch's choice of kernel or cuDNN's. Prints one JSON line: the median of STEPS steps after the warm-up,
+tokens/s, the last loss, and the peak memory reserved by PyTorch's allocator. Needs torch 2.1, and 2.5 for
+--attention cudnn.
 """
 import argparse
 import contextlib
@@ -68,7 +68,7 @@ class GPT2(nn.Module):
 
 
 def batches():
-    """(inputs, targets) in the order of the files, and again from the start."""
+    """Yields (inputs, targets) in the order of the files, for ever."""
     header = 1024
     shards = [open(path, "rb").read() for path in sorted(glob.glob(args.tokens))]
     if not shards:

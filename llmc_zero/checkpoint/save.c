@@ -149,7 +149,7 @@ static int start_thread(save *s) {
     int error = pthread_create(&s->thread, NULL, write_copy, s);
     s->started = !error;
     if (!error) return 0;
-    return zero_fail(ZERO_ERR_MEMORY, "%s: no thread to write it: %s", s->path, strerror(error));
+    return zero_fail(ZERO_ERR_MEMORY, "%s: cannot start a thread to write it: %s", s->path, strerror(error));
 }
 
 // (collective) Returns 0 when every rank's file is written or, with a copy, its thread writes it.

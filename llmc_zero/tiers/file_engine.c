@@ -39,7 +39,7 @@ static int open_folders(file_queue *q) {
     const int n = s->folders && *s->folders ? count_folders(s->folders) : 0;
     if (!n) return zero_refuse("offload.nvme", " names no folder");
     if (n > FILE_FOLDERS)
-        return zero_refuse("offload.nvme", " names %d folders; at most %d are used", n, FILE_FOLDERS);
+        return zero_refuse("offload.nvme", " names %d folders; at most %d are allowed", n, FILE_FOLDERS);
     const int64_t block = (int64_t)s->block_bytes, blocks = (q->bytes + block - 1) / block;
     const char *name = s->folders;
     while (q->n_folders < n) {
@@ -71,7 +71,9 @@ static int open_driver(file_engine *e) {
     }
     e->driver = &file_threads;
     int rc = file_threads.open(&e->own, &e->q);
-    return rc ? zero_fail(ZERO_ERR_MEMORY, "%d threads for files: %s", e->q.s.threads, strerror(rc)) : 0;
+    return rc ? zero_fail(ZERO_ERR_MEMORY, "no memory for %d threads for files: %s", e->q.s.threads,
+                          strerror(rc))
+              : 0;
 }
 
 static void write_name(file_engine *e) {
@@ -151,15 +153,16 @@ void file_buffers(file_engine *e, void *memory, size_t bytes) {
 
 static int check_transfer(const file_queue *q, const file_transfer *t) {
     if (t->queued)
-        return zero_fail(ZERO_ERR_MISUSE, "a transfer at offset %lld is started while it is running",
+        return zero_fail(ZERO_ERR_MISUSE, "the transfer at offset %lld was started again before it ended",
                          (long long)t->offset);
     if (t->offset < 0 || t->offset % FILE_ALIGN || (uintptr_t)t->data % FILE_ALIGN)
-        return zero_fail(ZERO_ERR_MISUSE, "a transfer at offset %lld, memory %p: both are multiples of %d",
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "a transfer at offset %lld, memory %p: both must be multiples of %d",
                          (long long)t->offset, (void *)t->data, FILE_ALIGN);
     if (t->offset > q->bytes || t->bytes > (size_t)(q->bytes - t->offset))
         return zero_fail(ZERO_ERR_MISUSE,
-                         "a transfer of %zu bytes at offset %lld ends after the last of %lld", t->bytes,
-                         (long long)t->offset, (long long)q->bytes);
+                         "a transfer of %zu bytes at offset %lld exceeds the %lld bytes of the file",
+                         t->bytes, (long long)t->offset, (long long)q->bytes);
     return 0;
 }
 
@@ -170,7 +173,7 @@ static int start(file_engine *e, file_transfer *t) {
     if (q->failed) return zero_fail_again(&q->failure);
     if (!t->bytes) return 0;
     const int rc = e->started ? 0 : e->driver->start(e->own);
-    if (rc) return zero_fail(ZERO_ERR_MEMORY, "the threads for files do not start: %s", strerror(rc));
+    if (rc) return zero_fail(ZERO_ERR_MEMORY, "cannot start the threads for files: %s", strerror(rc));
     e->started = 1;
     queue_append(q, t);
     // If all requests are in use, the driver looks for work when the next one ends.

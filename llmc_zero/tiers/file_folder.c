@@ -75,7 +75,7 @@ static int sign_lock(file_folder *f, const char *name, int fd) {
     file_owner before;
     if (fstat(fd, &st) || !S_ISREG(st.st_mode) || (st.st_size && !read_owner(fd, &before)))
         return FILE_FAIL("remove it, or name another folder",
-                         "%s: exists, was not left by a run, and stays unchanged", name);
+                         "%s: this file was not left by a run, so it stays unchanged", name);
     f->lock = fd;  // from here on it is ours to remove
     int error = write_owner(fd);
     return error ? fail_at_open(name, error) : 0;

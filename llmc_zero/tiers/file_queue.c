@@ -85,7 +85,7 @@ static int check_sums(const file_queue *q, const file_request *r) {
         uint64_t sum = sum_of(r->data + i);
         if (sum == or_of_zeros(s->now)) continue;
         const char *what = sum == or_of_zeros(s->before)
-                               ? "is of an older step: the disk has lost the last write"
+                               ? "is from an older step: the disk has lost the last write"
                                : "differs from what was written: wrong checksum";
         return FILE_FAIL("check the disk, or name a folder on another one; then restart from a checkpoint",
                          "%s: the block of %d bytes at offset %lld %s", q->folders[r->folder].path,
@@ -256,11 +256,11 @@ static int fail_late(file_queue *q) {
         q->lost++;
     }
     if (oldest)
-        zero_fail(ZERO_ERR_IO, "%s: the %s at offset %lld does not end within %g s",
+        zero_fail(ZERO_ERR_IO, "%s: the %s at offset %lld did not end within %g s",
                   q->folders[oldest->folder].path, oldest->write ? "write" : "read",
                   (long long)request_at(oldest), q->s.timeout_s);
     else
-        zero_fail(ZERO_ERR_IO, "%s: no read or write begins within %g s", q->folders[0].path, q->s.timeout_s);
+        zero_fail(ZERO_ERR_IO, "%s: no read or write began within %g s", q->folders[0].path, q->s.timeout_s);
     zero_failed_advice("the disk does not answer: check it (dmesg)");
     fail_all(q);
     while (q->first) take_out(q, q->first);
@@ -294,13 +294,6 @@ int queue_wait_lost(file_queue *q) {
     return q->lost;
 }
 
-int queue_is_closing(file_queue *q) {
-    pthread_mutex_lock(&q->lock);
-    int closing = q->closing;
-    pthread_mutex_unlock(&q->lock);
-    return closing;
-}
-
 // -------- opening
 
 int queue_open(file_queue *q) {
@@ -323,7 +316,7 @@ int queue_open(file_queue *q) {
     if (!rc) rc = pthread_cond_init(&q->ended, &monotonic);
     if (!rc) rc = pthread_cond_init(&q->work, NULL);
     pthread_condattr_destroy(&monotonic);
-    return rc ? zero_fail(ZERO_ERR_MEMORY, "the queue for files does not open: %s", strerror(rc)) : 0;
+    return rc ? zero_fail(ZERO_ERR_MEMORY, "cannot open the queue for files: %s", strerror(rc)) : 0;
 }
 
 void queue_close(file_queue *q) {

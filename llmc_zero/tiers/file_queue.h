@@ -3,6 +3,7 @@
 #ifndef LLMC_ZERO_TIERS_FILE_QUEUE_H
 #define LLMC_ZERO_TIERS_FILE_QUEUE_H
 #include <pthread.h>
+#include <stdatomic.h>
 #include "file.h"
 #include "file_folder.h"
 
@@ -43,11 +44,11 @@ typedef struct {
     int64_t uncut[2];  // reads and writes not completely in requests
     int64_t urgent;    // the urgent ones of these
     file_request *requests, *idle;
-    int lost;       // requests to a hung disk, for which nothing waits any more
-    int last_kind;  // kind of the last request taken: reads and writes take turns
-    int closing;
-    double progress;  // when the last request ended, or the first transfer was added
-    int failed;       // the first failure's code, and the failure itself
+    int lost;            // requests to a hung disk, for which nothing waits any more
+    int last_kind;       // kind of the last request taken: reads and writes take turns
+    atomic_int closing;  // also read without the lock
+    double progress;     // when the last request ended, or the first transfer was added
+    int failed;          // the first failure's code, and the failure itself
     failure_record failure;
     file_counters counters;
 } file_queue;
@@ -71,7 +72,6 @@ file_request *queue_take(file_queue *q, int wait);
 // Records the bytes that a request has moved, or a negative errno. Returns 1 if the driver must perform the
 // rest.
 int queue_end(file_queue *q, file_request *r, long moved);
-int queue_is_closing(file_queue *q);
 static inline char *request_data(const file_request *r) { return r->data + r->done; }
 static inline int64_t request_at(const file_request *r) { return r->at + (int64_t)r->done; }
 // Returns how many bytes to request; 0 or less: a result injected by a test.

@@ -113,7 +113,7 @@ static void *uring_loop(void *arg) {
     for (;;) {
         submit_new(u);
         reap(u);
-        if (!u->in_kernel && queue_is_closing(u->q)) return NULL;
+        if (!u->in_kernel && atomic_load(&u->q->closing)) return NULL;
         sleep_until_needed(u);
     }
 }
