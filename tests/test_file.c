@@ -111,7 +111,7 @@ static int no_fault(void **state) {
 
 // -------- round trips
 
-enum { SLOTS = 6, MOST = 96 * KIB };
+enum { SLOTS = 24, MOST = 96 * KIB };
 
 // Random transfers over a range of the file, several in flight and overlapping, behave like the same reads
 // and writes of memory, one after another.
@@ -167,6 +167,7 @@ static void round_trips(void **state) {
         for (int b = 0; b < 3; b++) {
             file_settings s = settings(n, blocks[b]);
             s.verify = b != 1;
+            s.depth = b ? 4 : 32;
             FOR_BOTH_ENGINES(s) {
                 file_engine *e = opened(&s, 2 * HALF);
                 walk w[2] = { { e, 0, HALF, 7 + (uint64_t)b, 100, 0 }, { e, HALF, HALF, 2, 100, 0 } };
@@ -178,34 +179,6 @@ static void round_trips(void **state) {
                 file_close(e);
             }
         }
-}
-
-// Alternating writes and reads, each pair one page further on, all started before the first wait.
-static void order_of_overlapping(void **state) {
-    enum { N = 24, PAGES = 8 };
-    file_settings s = settings(2, PAGE);
-    s.depth = 32;
-    FOR_BOTH_ENGINES(s) {
-        file_engine *e = opened(&s, (N + PAGES) * PAGE);
-        file_transfer writes[N] = { 0 }, reads[N] = { 0 };
-        for (int i = 0; i < N; i++) {
-            char *out = buffer(PAGES * PAGE), *in = buffer(PAGES * PAGE);
-            memset(out, i + 1, PAGES * PAGE);
-            writes[i] = (file_transfer){ i * PAGE, out, PAGES * PAGE, .write = 1 };
-            reads[i] = (file_transfer){ i * PAGE, in, PAGES * PAGE, .write = 0 };
-            assert_int_equal(file_start(e, &writes[i]), 0);
-            assert_int_equal(file_start(e, &reads[i]), 0);
-        }
-        for (int i = N - 1; i >= 0; i--) {
-            assert_int_equal(file_wait(e, &reads[i]), 0);
-            assert_int_equal(file_wait(e, &writes[i]), 0);
-            assert_int_equal(file_done(e, &reads[i]), 1);
-            assert_memory_equal(reads[i].data, writes[i].data, PAGES * PAGE);
-            free(reads[i].data);
-            free(writes[i].data);
-        }
-        file_close(e);
-    }
 }
 
 static void counts(void **state) {
@@ -712,13 +685,21 @@ static int remove_folders(void **state) {
 int main(void) {
     alarm(TIME_LIMIT_S);
     const struct CMUnitTest tests[] = {
-        TEST(round_trips),          TEST(order_of_overlapping), TEST(counts),
+        TEST(round_trips),
+        TEST(counts),
         TEST(every_fault),
-
-        TEST(urgent_transfers),     TEST(a_disk_that_hangs),    TEST(a_disk_that_hangs_for_ever),
-        TEST(a_file_that_vanishes), TEST(damaged_blocks),       TEST(missing_features),
-        TEST(wrong_arguments),      TEST(files_of_others),      TEST(other_processes),
-        TEST(folders_in_memory),    TEST(limited_file_size),    TEST(full_disk),
+        TEST(urgent_transfers),
+        TEST(a_disk_that_hangs),
+        TEST(a_disk_that_hangs_for_ever),
+        TEST(a_file_that_vanishes),
+        TEST(damaged_blocks),
+        TEST(missing_features),
+        TEST(wrong_arguments),
+        TEST(files_of_others),
+        TEST(other_processes),
+        TEST(folders_in_memory),
+        TEST(limited_file_size),
+        TEST(full_disk),
     };
     return cmocka_run_group_tests(tests, make_folders, remove_folders);
 }

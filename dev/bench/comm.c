@@ -278,20 +278,15 @@ static int rehearse(void *ctx) {
 
 static int copy(void) { return d.f->copy(&d, COMM, other, full, bytes_of(elems)); }
 
-static int mpi_result(const char *what, int rc) {
-    return rc == MPI_SUCCESS ? 0 : zero_fail(ZERO_ERR_COMM, "%s failed", what);
-}
+// An error of MPI ends the program.
 static int mpi_all_gather(void) {
     int n = (int)bytes_of(part);
-    return mpi_result("MPI_Allgather", MPI_Allgather(shard, n, MPI_BYTE, other, n, MPI_BYTE, MPI_COMM_WORLD));
+    return MPI_Allgather(shard, n, MPI_BYTE, other, n, MPI_BYTE, MPI_COMM_WORLD);
 }
 static int mpi_reduce_scatter(void) {
-    return mpi_result("MPI_Reduce_scatter_block",
-                      MPI_Reduce_scatter_block(full, other, (int)part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
+    return MPI_Reduce_scatter_block(full, other, (int)part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 }
-static int mpi_broadcast(void) {
-    return mpi_result("MPI_Bcast", MPI_Bcast(full, (int)bytes_of(elems), MPI_BYTE, 0, MPI_COMM_WORLD));
-}
+static int mpi_broadcast(void) { return MPI_Bcast(full, (int)bytes_of(elems), MPI_BYTE, 0, MPI_COMM_WORLD); }
 
 #ifdef ZERO_HAVE_NCCL
 #include "llmc_zero/comm/nccl_library.h"
@@ -305,16 +300,17 @@ static int nccl_result(const char *what, ncclResult_t rc) {
                              : zero_fail(ZERO_ERR_COMM, "%s: %s: %s", what, nccl.GetErrorString(rc),
                                          nccl.GetLastError(plain));
 }
+#define NCCL(name, ...) nccl_result("nccl" #name, nccl.name(__VA_ARGS__))
+
 static int nccl_all_gather(void) {
-    return nccl_result("ncclAllGather", nccl.AllGather(shard, other, bytes_of(part), ncclInt8, plain,
-                                                       device_cuda_stream(&d, COMM)));
+    return NCCL(AllGather, shard, other, bytes_of(part), ncclInt8, plain, device_cuda_stream(&d, COMM));
 }
 static int nccl_reduce_scatter(void) {
     static const ncclDataType_t types[] = {
         [ZERO_F32] = ncclFloat32, [ZERO_BF16] = ncclBfloat16, [ZERO_F16] = ncclFloat16
     };
-    return nccl_result("ncclReduceScatter", nccl.ReduceScatter(full, other, part, types[opt.dtype], ncclSum,
-                                                               plain, device_cuda_stream(&d, COMM)));
+    return NCCL(ReduceScatter, full, other, part, types[opt.dtype], ncclSum, plain,
+                device_cuda_stream(&d, COMM));
 }
 
 static void open_plain(void) {
@@ -322,19 +318,18 @@ static void open_plain(void) {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     ncclUniqueId id;
     if (!c.nccl) return;
-    if (!c.group.rank) must(nccl_result("ncclGetUniqueId", nccl.GetUniqueId(&id)));
+    if (!c.group.rank) must(NCCL(GetUniqueId, &id));
     MPI_Bcast(&id, sizeof id, MPI_BYTE, 0, MPI_COMM_WORLD);
-    must(nccl_result("ncclCommInitRankConfig",
-                     nccl.CommInitRankConfig(&plain, c.group.ranks, id, c.group.rank, &config)));
+    must(NCCL(CommInitRankConfig, &plain, c.group.ranks, id, c.group.rank, &config));
     for (int i = 0; i < BUFFERS && nccl.CommRegister; i++)
-        must(nccl_result("ncclCommRegister", nccl.CommRegister(plain, buffers[i], opt.most, &registered[i])));
+        must(NCCL(CommRegister, plain, buffers[i], opt.most, &registered[i]));
 }
 
 static void close_plain(void) {
     if (!plain) return;
     for (int i = 0; i < BUFFERS; i++)
-        if (registered[i]) must(nccl_result("ncclCommDeregister", nccl.CommDeregister(plain, registered[i])));
-    must(nccl_result("ncclCommDestroy", nccl.CommDestroy(plain)));
+        if (registered[i]) must(NCCL(CommDeregister, plain, registered[i]));
+    must(NCCL(CommDestroy, plain));
 }
 #else
 static void open_plain(void) {}

@@ -50,14 +50,9 @@ static json_t *all_units(const layout *l) {
 }
 
 static json_t *part_row(const saved_part *p) {
-    json_t *row = json_pack("{s:i, s:I, s:I}", "unit", p->unit, "from", (json_int_t)p->from, "elems",
-                            (json_int_t)p->elems);
-    for (int i = 0; i < SAVED; i++) {
-        if (!json_object_set_new(row, saved_names[i], json_integer(p->at[i]))) continue;
-        json_decref(row);
-        return NULL;
-    }
-    return row;
+    return json_pack("{s:i, s:I, s:I, s:I, s:I, s:I}", "unit", p->unit, "from", (json_int_t)p->from, "elems",
+                     (json_int_t)p->elems, saved_names[0], (json_int_t)p->at[0], saved_names[1],
+                     (json_int_t)p->at[1], saved_names[2], (json_int_t)p->at[2]);
 }
 
 static json_t *all_parts(const manifest_file *f) {

@@ -3,13 +3,17 @@
 #define XXH_INLINE_ALL
 #include <dirent.h>
 #include <jansson.h>
+#include <math.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <xxhash.h>
-#include "../../llmc_zero/zero.h"
+#include "../../llmc_zero/internal.h"
+#include "../small.h"
 #include "fuzz.h"
 
 enum { BLOCK = 4096, BLOCKS = 6 };
+static zero *z;
+static char hash[17];       // of its states
 static char *good, *brief;  // manifests; the brief one does not describe the run
 
 static json_t *digests_of(const unsigned char *bytes) {
@@ -51,8 +55,9 @@ static void move_states(json_t *root, const char *folder) {
 
 static void save(void) {
     json_error_t e;
+    FUZZ_MUST(!small_create(&z) && !zero_hash(z, 1, hash));
     char *path = strdup(fuzz_path("saved")), *run = fuzz_run_text();
-    FUZZ_MUST(!zero_save(fuzz_plugin(), path, run));
+    FUZZ_MUST(!zero_save(z, path, run));
     free(run);
     json_t *root = json_load_file(fuzz_path("saved/manifest.json"), 0, &e);
     FUZZ_MUST(root);
@@ -68,6 +73,36 @@ static void save(void) {
 static void give_seeds(void) {
     fuzz_seed("manifest", good, strlen(good));
     fuzz_seed("brief", brief, strlen(brief));
+}
+
+// -------- reading
+
+// Training must be able to continue for ever with this scale.
+static void check_scale(const loss_scale *s) {
+    FUZZ_MUST(s->value > 0 && isfinite(s->value));
+    FUZZ_MUST(s->steps >= 0 && s->steps <= INT64_MAX / 2);
+    FUZZ_MUST(s->last_overflow >= -1 && s->last_overflow <= s->steps);
+    FUZZ_MUST(s->left >= 0);
+}
+
+// Loads the checkpoint, which must change nothing if it fails.
+static int load(const char *path) {
+    char *text = NULL, after[17];
+    const loss_scale before = step_scale(z);
+    int failed = zero_load(z, path, &text);
+    FUZZ_MUST(!zero_hash(z, 1, after));
+    const loss_scale scale = step_scale(z);
+    check_scale(&scale);
+    if (failed) {
+        FUZZ_MUST(!text && !strcmp(after, hash));
+        FUZZ_MUST(!memcmp(&before, &scale, sizeof before));
+        FUZZ_MUST(strstr(zero_last_error(), path));
+        return 0;
+    }
+    memcpy(hash, after, sizeof hash);
+    fuzz_read_run(text);
+    free(text);
+    return 1;
 }
 
 static const uint8_t *last_of(const uint8_t *bytes, size_t n, const char *words) {
@@ -89,7 +124,7 @@ static int read_manifest(const uint8_t *bytes, size_t n) {
                        (unsigned long long)XXH3_64bits(text, length));
     fuzz_file("saved/manifest.json", text, length + (size_t)tail);
     free(text);
-    return fuzz_load(fuzz_path("saved"));
+    return load(fuzz_path("saved"));
 }
 
 const fuzz_target fuzz_checkpoint = {

@@ -42,8 +42,5 @@ int fuzz_read_run(const char *text);
 char *fuzz_run_text(void);  // a valid text, to be freed
 // Reads all of a model file, or of a folder with one. Returns 1 if it is accepted.
 int fuzz_read_model(const char *path);
-// Loads a checkpoint into a small plugin, which a failure must not change. Returns 1 if it is loaded.
-int fuzz_load(const char *path);
-struct zero *fuzz_plugin(void);
 
 #endif
