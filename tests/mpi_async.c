@@ -67,7 +67,7 @@ static void check_ends(void) {
     CHECK_SETTING("each end");
     MUST(toy_create(&t, &c, NULL));
     CHECK(zero_save_written(t.z));
-    MUST(zero_save_end(t.z));  // there is none
+    MUST(zero_save_end(t.z));  // no save has begun
     MUST(zero_save(t.z, path, "{\"step\":0}"));
     MUST(zero_save_begin(t.z, path, "{\"step\":1}"));
     MUST(zero_save_begin(t.z, path, "{\"step\":2}"));  // ends the previous one
@@ -75,7 +75,7 @@ static void check_ends(void) {
     MUST(zero_save(t.z, path, "{\"step\":3}"));
     must_have(path, "{\"step\":3}");
     MUST(zero_begin_train(t.z, 0, 1));
-    MUST(zero_save_end(t.z));  // there is none, so it may be called inside a step
+    MUST(zero_save_end(t.z));  // no save has begun, so the open step is no error
     zero_destroy(t.z);
 
     CHECK_SETTING("dropped with the plugin");

@@ -77,7 +77,7 @@ typedef enum {
     NO_BREACH,
     LEFT_OPEN,
     WRITES_WHAT_IT_READS,
-    WRITES_BEHIND,
+    WRITES_PAST_END,
     WRITES_AFTER_CLOSE,
     OPENS_TOO_MANY,
     OPENS_TWICE,
@@ -98,12 +98,12 @@ static void commit(state *s, breach what) {
     state_part again = p;
     float *x = (float *)p.at;
     if (what == WRITES_WHAT_IT_READS) x[3] = 1;
-    if (what == WRITES_BEHIND) x[512] = 1;
+    if (what == WRITES_PAST_END) x[512] = 1;
     if (what == OPENS_TOO_MANY) CHECK(refused(s, 1, 1, STATE_READ));
     if (what == OPENS_TWICE) CHECK(refused(s, 0, 1, STATE_CHANGE));
     if (what == LEFT_OPEN) return;
-    CHECK(state_close(&p) == (what == WRITES_BEHIND ? ZERO_ERR_MISUSE : 0));
-    CHECK(isnan(x[0]) == (what != WRITES_BEHIND));
+    CHECK(state_close(&p) == (what == WRITES_PAST_END ? ZERO_ERR_MISUSE : 0));
+    CHECK(isnan(x[0]) == (what != WRITES_PAST_END));
     if (what == WRITES_AFTER_CLOSE) x[3] = 1;
     if (what == OPENS_ANOTHERS) CHECK(refused(s, 0, 0, STATE_READ));
     if (what == CLOSES_TWICE) CHECK(state_close(&again) == ZERO_ERR_MISUSE);
@@ -125,7 +125,7 @@ static void check_breach(breach what, const char *message) {
     memory_request planned = { ZERO_STATES, moment.name, ZERO_DEVICE, state_bytes(&moment), 1, 0 };
     MUST(state_create(&moment, &held, &planned));
     commit(&moment, what);
-    CHECK(copies_stop() == (what == LEFT_OPEN || what == WRITES_BEHIND));
+    CHECK(copies_stop() == (what == LEFT_OPEN || what == WRITES_PAST_END));
     CHECK(!strcmp(copies.breach, message));
     memory_free_all(&held);
     layout_free(&l);
@@ -136,7 +136,7 @@ static void check_breaches(void) {
         [NO_BREACH] = "",
         [LEFT_OPEN] = "",  // only copies_stop's result
         [WRITES_WHAT_IT_READS] = "first moment, unit 0, part 1: written, but opened for reading",
-        [WRITES_BEHIND] = "first moment, unit 0, part 1: written behind its end",
+        [WRITES_PAST_END] = "first moment, unit 0, part 1: written behind its end",
         [WRITES_AFTER_CLOSE] = "first moment: a copy was written after it was closed",
         [OPENS_TOO_MANY] = "first moment, unit 1, part 1: too many parts are open",
         [OPENS_TWICE] = "first moment, unit 0, part 1: opened while it is open, one of the two for writing",

@@ -1,10 +1,5 @@
 // Files on NVMe: reads return what was written, in order, with io_uring and with threads; every disk fault is
 // an error that names the file and the offset, and nothing succeeds after it; locks keep other processes out.
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -23,6 +18,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "unit.h"
 #include "../llmc_zero/tiers/file.h"
 #include "faults.h"
 

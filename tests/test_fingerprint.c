@@ -1,14 +1,10 @@
 // Fingerprints of files: equal for equal contents under any path, and different if any byte that they cover
 // differs.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include <cmocka.h>
+#include "unit.h"
 #include "gpt2/gpt2_error.h"
 #include "gpt2/fingerprint.h"
 

@@ -1,9 +1,5 @@
 // How much host memory a rank may use: with made-up system files, like those of various machines and
 // containers, and with real limits on a child process.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +7,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include <cmocka.h>
+#include "unit.h"
 #include "../llmc_zero/device/room.h"
 #include "../llmc_zero/zero.h"
 

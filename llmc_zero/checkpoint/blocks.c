@@ -61,7 +61,7 @@ static int ring_open(ring *r, int fd, const char *path, int64_t bytes, int reser
     return file_open(&r->engine, &settings, whole_pages(bytes));
 }
 
-// Starts reading or writing buffer i of a file of so many bytes.
+// Starts reading or writing buffer i of the file. bytes: the file's size.
 static int ring_start(ring *r, int64_t i, int64_t bytes, int write) {
     const int64_t at = i * r->each;
     file_transfer *t = &r->transfers[i % r->n];

@@ -44,7 +44,7 @@ int writer_begin(file_writer *w, const char *path, int64_t bytes, uint64_t *dige
 // Returns 0 and memory for the next bytes: *room is a multiple of 4, except at the end of the file. Waits for
 // the disk if all buffers are full.
 int writer_room(file_writer *w, void **to, int64_t *room);
-// Call it when so many bytes are there. Returns 0 or an error.
+// Call it with the number of bytes put there. Returns 0 or an error.
 int writer_filled(file_writer *w, int64_t bytes);
 // Returns 0 when the file is on disk, or the first failure (rc, or its own) with the file removed.
 int writer_end(file_writer *w, int rc);
@@ -70,7 +70,7 @@ int blocks_begin(block_reader *b, const manifest *m, at_work *work);
 // Reads elements [from, from + n) of a unit of a saved state, from whichever files have them. Elements in no
 // file are padding, and set to 0. Returns 0, or ZERO_ERR_IO naming the file and the offset.
 int blocks_read_unit(block_reader *b, int unit, int saved, int64_t from, int64_t n, float *to);
-// Reads a whole file. Returns 0, or ZERO_ERR_IO likewise.
+// Reads and checks a whole file. Returns as blocks_read_unit does.
 int blocks_check_file(block_reader *b, int file);
 void blocks_end(block_reader *b);
 

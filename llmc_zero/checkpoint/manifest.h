@@ -20,7 +20,7 @@ typedef struct {
     int n_parts;
 } manifest_file;
 
-// The number of blocks in a file of so many bytes.
+// Returns the number of blocks of a file.
 static inline int64_t manifest_blocks(int64_t bytes, int64_t block_bytes) {
     return bytes / block_bytes + (bytes % block_bytes != 0);
 }

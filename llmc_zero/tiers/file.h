@@ -52,7 +52,7 @@ int file_close(file_engine *e);
 // faster way is refused.
 const char *file_name(const file_engine *e);
 
-// Host memory of an engine for so many bytes of states: mostly checksums.
+// Returns the host memory of an engine for states of this size, mostly for checksums.
 int64_t file_memory_bytes(const file_settings *s, int64_t bytes);
 
 // Registers the memory of most transfers, so that the kernel need not pin it for each request. Call it once,
@@ -85,7 +85,7 @@ int file_start(file_engine *e, file_transfer *t);
 // case the buffer is free again, unless file_close then reports a hung disk. Returns at once if t was never
 // started.
 int file_wait(file_engine *e, file_transfer *t);
-// The same for at most so many seconds: returns 1 if it has not finished by then.
+// Like file_wait, but returns 1 if the transfer has not finished after this time.
 int file_wait_for(file_engine *e, file_transfer *t, double seconds);
 // Returns 1 if file_wait would return at once.
 int file_done(file_engine *e, const file_transfer *t);

@@ -59,9 +59,9 @@ void queue_close(file_queue *q);
 
 // For file_engine.c. The caller holds the lock.
 void queue_append(file_queue *q, file_transfer *t);
-// Returns 0 when t (NULL: every transfer) has ended, 1 if it has not after so many seconds, or the first
-// failure, including a timeout. After a failure no transfer is used any more, but the disk may still access
-// the buffers.
+// Returns 0 when t (NULL: every transfer) has ended, 1 if it has not ended in time, or the first failure,
+// which may be a timeout of the disk. After a failure no transfer is used any more, but the disk may still
+// access the buffers.
 int queue_wait(file_queue *q, const file_transfer *t, double seconds);
 // Gives a hung disk a little more time. Returns the number of requests it still has.
 int queue_wait_lost(file_queue *q);

@@ -49,7 +49,7 @@ typedef struct {
     file_transfer transfer;
 } state_part;
 
-// A store. All return 0, or a negative error with the sentence set.
+// A store. Its functions return 0, or a negative error.
 typedef struct {
     int (*create)(state *s, memory *m, const memory_request *planned);  // zeroed
     int (*begin)(state_part *p);

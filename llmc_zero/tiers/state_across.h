@@ -29,7 +29,7 @@ across_plan state_plan_across(const zero_config *c, const layout *l);
 int state_goes_across(const zero_config *c);  // 1: some state crosses
 
 struct state_across;
-// Returns 0, or a negative error with the message set; call state_across_close in either case. m: for tables.
+// Returns 0, or a negative error; call state_across_close in either case. m: for tables.
 // memory: each ring's, of the planned size. tr: records the copies.
 int state_across_open(struct state_across **a, const across_plan *plan, memory *m, char *const memory[RINGS],
                       device *d, trace *tr);
