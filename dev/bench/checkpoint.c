@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { ROUNDS_MOST = 99, TENSORS = 16, PER_BLOCK = 12, CHUNK = 1 << 16, REQUEST = 1 << 20, DEPTH = 8 };
+enum { ROUNDS_MOST = 99, TENSORS = 16, CHUNK = 1 << 16, REQUEST = 1 << 20, DEPTH = 8 };
 
 typedef struct {
     const char *folder;
@@ -46,34 +46,30 @@ static double now(void) {
 
 // -------- the model
 
+static zero_tensor tensors[TENSORS];
+
 static zero *create(const options *o) {
-    const int64_t C = o->channels, L = o->layers;
-    const zero_tensor tensors[TENSORS] = {
-        { "wte", 2, { 50304, C }, 1, 0, 1, 1 },
-        { "wpe", 2, { 1024, C }, 1, 0, 1, 1 },
-        { "ln1w", 1, { C }, (int)L, 1, 0, 0 },
-        { "ln1b", 1, { C }, (int)L, 1, 0, 0 },
-        { "qkvw", 2, { 3 * C, C }, (int)L, 1, 1, 1 },
-        { "qkvb", 1, { 3 * C }, (int)L, 1, 0, 0 },
-        { "attw", 2, { C, C }, (int)L, 1, 1, 1 },
-        { "attb", 1, { C }, (int)L, 1, 0, 0 },
-        { "ln2w", 1, { C }, (int)L, 1, 0, 0 },
-        { "ln2b", 1, { C }, (int)L, 1, 0, 0 },
-        { "fcw", 2, { 4 * C, C }, (int)L, 1, 1, 1 },
-        { "fcb", 1, { 4 * C }, (int)L, 1, 0, 0 },
-        { "projw", 2, { C, 4 * C }, (int)L, 1, 1, 1 },
-        { "projb", 1, { C }, (int)L, 1, 0, 0 },
-        { "lnfw", 1, { C }, 1, 0, 0, 0 },
-        { "lnfb", 1, { C }, 1, 0, 0, 0 },
+    const int64_t C = o->channels;
+    const int L = o->layers;
+    const zero_tensor table[TENSORS] = {
+        { "wte", 2, { 50304, C }, 1, 0, 1, 1 },   { "wpe", 2, { 1024, C }, 1, 0, 1, 1 },
+        { "ln1w", 1, { C }, L, 1, 0, 0 },         { "ln1b", 1, { C }, L, 1, 0, 0 },
+        { "qkvw", 2, { 3 * C, C }, L, 1, 1, 1 },  { "qkvb", 1, { 3 * C }, L, 1, 0, 0 },
+        { "attw", 2, { C, C }, L, 1, 1, 1 },      { "attb", 1, { C }, L, 1, 0, 0 },
+        { "ln2w", 1, { C }, L, 1, 0, 0 },         { "ln2b", 1, { C }, L, 1, 0, 0 },
+        { "fcw", 2, { 4 * C, C }, L, 1, 1, 1 },   { "fcb", 1, { 4 * C }, L, 1, 0, 0 },
+        { "projw", 2, { C, 4 * C }, L, 1, 1, 1 }, { "projb", 1, { C }, L, 1, 0, 0 },
+        { "lnfw", 1, { C }, 1, 0, 0, 0 },         { "lnfb", 1, { C }, 1, 0, 0, 0 },
     };
     zero_unit units[1 + L];
     zero_config config = zero_defaults();
     zero *z;
+    memcpy(tensors, table, sizeof tensors);
     units[0] = (zero_unit){ "embedding", 2, 2, 1 };
     for (int l = 0; l < L; l++) units[1 + l] = (zero_unit){ "block", 1, 1, 0 };
     config.stage = 3;
     config.numbers.dtype = ZERO_BF16;
-    must(zero_create(&z, &config, tensors, TENSORS, units, 1 + (int)L));
+    must(zero_create(&z, &config, tensors, TENSORS, units, 1 + L));
     return z;
 }
 
@@ -91,17 +87,14 @@ static void fill_tensor(zero *z, zero_value what, int tensor, int layer, int64_t
 }
 
 // Sets random values, which no disk can compress. Returns their bytes in a checkpoint.
-static int64_t fill(zero *z, const options *o) {
-    const int64_t C = o->channels;
-    const int64_t elems[TENSORS] = { 50304 * C, 1024 * C, C,         C,     3 * C * C, 3 * C, C * C, C,
-                                     C,         C,        4 * C * C, 4 * C, 4 * C * C, C,     C,     C };
+static int64_t fill(zero *z) {
     static const zero_value saved[] = { ZERO_PARAM, ZERO_MOMENT1, ZERO_MOMENT2 };
     int64_t all = 0;
     for (int t = 0; t < TENSORS; t++) {
-        const int layers = t >= 2 && t < 2 + PER_BLOCK ? o->layers : 1;
-        all += elems[t] * layers * 3 * (int64_t)sizeof(float);
-        for (int l = 0; l < layers; l++)
-            for (int i = 0; i < 3; i++) fill_tensor(z, saved[i], t, l, elems[t]);
+        const int64_t elems = zero_tensor_elems(&tensors[t]);
+        all += elems * tensors[t].layers * 3 * (int64_t)sizeof(float);
+        for (int l = 0; l < tensors[t].layers; l++)
+            for (int i = 0; i < 3; i++) fill_tensor(z, saved[i], t, l, elems);
     }
     return all;
 }
@@ -203,7 +196,7 @@ static void measure_fio(const options *o, int round, int64_t bytes, figures *f) 
 static void measure(const options *o) {
     static figures f;
     zero *z = create(o);
-    const int64_t bytes = fill(z, o);
+    const int64_t bytes = fill(z);
     for (int round = 0; round < o->rounds; round++) {
         save_and_load(&z, o, round, bytes, &f);
         if (!o->no_fio) measure_fio(o, round, bytes, &f);
