@@ -143,9 +143,9 @@ static void check_delayed_overlaps(void) {
         CHECK_SETTING("forward %s an update", delayed ? "does not wait for" : "waits for");
         c.debug.trace_events = 4096;
         c.offload.delayed_update = delayed;
+        set_fault(FILE_READ, 0, 0, 0);
         MUST(toy_create(&t, &c, NULL));
         fault_waits = delayed;
-        set_fault(FILE_READ, 0, 0, 0);
         run_delayed_step(&t, 1, 1, &o);
         MUST(toy_forward_pass(&t, 0, 1));
         fault_waits = 0;
