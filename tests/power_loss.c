@@ -7,16 +7,14 @@
 //     --without  as if the program had not made these syncs (see syncs[] below). Then violations are
 //                expected, and the first ends the search.
 //     --keep     keeps COUNT of the results as FOLDER/0, 1, .., each with a file `expect`: the step from
-//     which
-//                a run resumes, or -1
+//                which a run resumes, or -1
 //
 // The model is what POSIX promises, and no more. At an instant the disk holds
 //   - of a file: its contents at its last sync, and any number of the first writes since then. The last of
 //     these may be cut at a page of 4096 bytes, and any page that they touched may have its old contents, or
 //     zeros if the file ended before it;
-//   - of names: all changes in a folder before its last sync. Of later changes, either any number of the
-//   first
-//     (journals keep an order), or any subset, or all but one, but the changes of one name in their order. A
+//   - of names: all changes in a folder before its last sync. Of later changes, any number of the first
+//     (journals keep an order), any subset, or all but one, with the changes of one name in their order. A
 //     rename is done or not, never half. Syncing a file does not sync its name, and syncing a folder does not
 //     sync the folder's own name.
 // Eight results are built for each instant: only what is synced; everything; and six random ones.

@@ -20,7 +20,7 @@ static int64_t whole_pages(int64_t bytes) { return bytes / FILE_ALIGN * FILE_ALI
 
 // -------- buffers
 
-// The place of the byte at this offset of the file.
+// Returns the place of the byte at this offset of the file.
 static char *ring_at(const ring *r, int64_t offset) {
     return r->memory + offset / r->each % r->n * r->each + offset % r->each;
 }

@@ -37,11 +37,11 @@ typedef struct {
 
 typedef struct file_engine file_engine;
 
-// Returns 0 and an engine for `bytes`, all 0, or an error that leaves nothing behind. In each folder it
-// reserves space for an unnamed file, which disappears with the process however that ends, and locks the
-// small file llmc_zero.rankRRRRR.lock, which a killed run may have left. It is an error if that file is not
-// ours or is locked by another process, and then the file stays unchanged; likewise if the folder is in
-// memory (tmpfs, ramfs).
+// Returns 0 and an engine for `bytes` of states, all 0, or an error that leaves nothing behind. In each
+// folder it reserves space for an unnamed file, which disappears with the process however that ends, and
+// locks the small file llmc_zero.rankRRRRR.lock, which a killed run may have left. Fails if the folder is in
+// memory (tmpfs, ramfs), or if that file is not ours or another process has locked it; then the file stays
+// unchanged.
 int file_open(file_engine **e, const file_settings *s, int64_t bytes);
 // Waits for pending transfers and removes the locks. e may be NULL. Returns 0, or 1 after at most timeout_s
 // and a few seconds if the disk hangs: then it may still use the buffers and the given file, and these, the
@@ -68,7 +68,7 @@ typedef struct file_transfer {
     char *data;      // aligned to FILE_ALIGN; bytes up to the next multiple of it are transferred too
     size_t bytes;
     int write;
-    int urgent;  // 1: overtakes transfers that are not, except those that it must follow
+    int urgent;  // 1: overtakes others, except those that it must follow
     // used by the engine
     int queued;                 // from file_start until its last request has ended
     double started_s, ended_s;  // by clock_now

@@ -10,8 +10,7 @@ typedef struct {
     int fd;
     int lock;             // -1: the file is the caller's, who closes it
     int refused;          // 0: O_DIRECT is on; else the errno
-    char path[PATH_MAX];  // of the caller's file; else FOLDER/llmc_zero.rankRRRRR, to which the lock adds
-                          // .lock
+    char path[PATH_MAX];  // of the caller's file; else FOLDER/llmc_zero.rankRRRRR, for the lock with .lock
 } file_folder;
 
 // Returns 0, or an error that leaves nothing open and no file behind.

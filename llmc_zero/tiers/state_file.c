@@ -199,7 +199,8 @@ int state_files_close(struct state_files *f) {
     return hangs;
 }
 
-// Unlike an error in a checkpoint, this loses the states, so an older checkpoint does not help.
+// An I/O error in these files loses the states themselves, so it must not look like a checkpoint's, after
+// which an older checkpoint may help.
 static int lost_states(int rc) {
     failure_record failure = *zero_failed();
     if (rc != ZERO_ERR_IO) return rc;
