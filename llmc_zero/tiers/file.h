@@ -43,9 +43,9 @@ typedef struct file_engine file_engine;
 // memory (tmpfs, ramfs), or if that file is not ours or another process has locked it; then the file stays
 // unchanged.
 int file_open(file_engine **e, const file_settings *s, int64_t bytes);
-// Waits for pending transfers and removes the locks. e may be NULL. Returns 0, or 1 after at most timeout_s
-// and a few seconds if the disk hangs: then it may still use the buffers and the given file, and these, the
-// locks and the engine's own memory are never released.
+// Waits for pending transfers and removes the locks. e may be NULL. Returns 0; or 1 if the disk hangs, after
+// at most timeout_s and a few seconds. A hung disk may still use the buffers and the given file, so the
+// caller must keep them; the locks and the engine's memory are kept too.
 int file_close(file_engine *e);
 
 // Describes the engine for the start table: "io_uring, direct, 2 folders", with the reason in brackets if a
