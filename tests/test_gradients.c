@@ -50,7 +50,6 @@ static void *take(FILE *f, size_t n) {
 static GPT2Config config_of(const int32_t n[6]) { return (GPT2Config){ n[0], n[1], n[2], n[3], n[4], n[5] }; }
 
 static int read_reference(void **state) {
-    (void)state;
     FILE *f = fopen("tests/reference_gpt2.bin", "rb");
     if (!f) fail_msg("tests/reference_gpt2.bin: %s; run from the repository's root", strerror(errno));
     int32_t *head = take(f, 16);
@@ -258,7 +257,6 @@ static void check_tensor(int i, int l, double *worst) {
 }
 
 static void test_finite_differences(void **state) {
-    (void)state;
     static const Setting settings[] = { { GPT2_F32, 0, 1, 1, 0 }, { GPT2_F32, 3, 3, 1, 0 } };
     for (int i = 0; i < 2; i++) {
         double worst = 0;
@@ -276,7 +274,6 @@ static void test_finite_differences(void **state) {
 // against each other
 
 static void test_same_bits(void **state) {
-    (void)state;
     static const Setting settings[] = { { GPT2_F32, 0, 0, 1, 0 }, { GPT2_F32, 0, 1, 1, 0 },
                                         { GPT2_F32, 0, 2, 1, 0 }, { GPT2_F32, 1, 1, 1, 0 },
                                         { GPT2_F32, 2, 1, 1, 0 }, { GPT2_F32, 3, 0, 1, 0 },
@@ -454,7 +451,6 @@ static void check_against_reference(Setting s) {
 }
 
 static void test_reference(void **state) {
-    (void)state;
     static const Setting settings[] = {
         { GPT2_F32, 0, 1, 1, 0 },  { GPT2_F32, 3, 2, 1, 0 },  { GPT2_F32, 3, 1, 2, 0 },  // accumulated
         { GPT2_F32, 1, 0, 1, 5 },                                                        // logits in parts
@@ -481,7 +477,6 @@ static int receive(void *ctx, int tensor, int layer, int64_t offset, int64_t n, 
 }
 
 static void test_initialisation(void **state) {
-    (void)state;
     size_t P = gpt2_num_parameters(&ref.small);
     Received r = { malloc_check(P * sizeof(float)), malloc_check(P * sizeof(int)), { { 0 } } };
     memset(r.seen, 0, P * sizeof(int));

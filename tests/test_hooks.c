@@ -1,13 +1,7 @@
 // The rules of use, in one process: each misuse is refused with its code, the error names what was misused,
 // and the plugin stays usable; poison; the recorded order of units.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <cmocka.h>
 #include <limits.h>
-#include <unistd.h>
+#include "unit.h"
 #include "../llmc_zero/internal.h"
 #include "../llmc_zero/settings/settings.h"
 #include "toy.h"
@@ -17,7 +11,6 @@ enum { WTE, LNW, W, B, PROJ, LNFW };  // toy_tensors
 static toy t;
 
 static int end(void **state) {
-    (void)state;
     zero_destroy(t.z);
     t.z = NULL;
     return 0;
@@ -36,23 +29,8 @@ static void make(const zero_config *c) {
     if (toy_create(&t, c, NULL)) fail_msg("%s", zero_last_error());
 }
 
-static void refused_at(int line, int rc, int code, const char *names) {
-    if (rc != code)
-        fail_msg("line %d: returned %d, not %d (last sentence: %s)", line, rc, code, zero_last_error());
-    if (!strstr(zero_last_error(), names))
-        fail_msg("line %d: \"%s\" does not name \"%s\"", line, zero_last_error(), names);
-}
-#define REFUSED(call, code, names) refused_at(__LINE__, (call), (code), (names))
-#define MISUSE(call, names) REFUSED(call, ZERO_ERR_MISUSE, names)
-#define NO_POINTER(call, names)                                        \
-    do {                                                               \
-        assert_null(call);                                             \
-        refused_at(__LINE__, ZERO_ERR_MISUSE, ZERO_ERR_MISUSE, names); \
-    } while (0)
-#define WORKS(call)                                             \
-    do {                                                        \
-        if (call) fail_msg("%s: %s", #call, zero_last_error()); \
-    } while (0)
+#define MISUSE(call, part) REFUSED(call, ZERO_ERR_MISUSE, part)
+#define NO_POINTER(call, part) MISUSE((call) ? 0 : zero_last_failure()->code, part)
 
 static void open_and_close(int unit) {
     WORKS(zero_pre_forward(t.z, unit));
@@ -139,7 +117,6 @@ static void evaluation(void) {
 
 // A plugin made for inference evaluates, and refuses what trains.
 static void test_inference(void **state) {
-    (void)state;
     const zero_hyper hyper = { .lr = 1e-3f, .t = 1 };
     for (int stage = 0; stage <= 3; stage++) {
         zero_config c = config_of(stage);
@@ -317,7 +294,6 @@ static void promised_update(void) {
 }
 
 static void test_no_promise_with_fp16(void **state) {
-    (void)state;
     zero_config c = config_of(2);
     const zero_hyper h = toy_hyper(1);
     c.numbers.dtype = ZERO_F16;
@@ -361,8 +337,7 @@ static void (*const rules[])(void) = {
     step_rules,   values_range,  inside_step,  promised_update, discard_changes_nothing, not_finite,
 };
 static void test_rules(void **state) {
-    (void)state;
-    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+    for (size_t i = 0; i < ROWS(rules); i++)
         for (int stage = 0; stage <= 3; stage++)
             for (int overlap = 0; overlap < 2; overlap++) {
                 const zero_hyper hyper = toy_hyper(1);
@@ -424,7 +399,6 @@ static void gradients_of_a_step(int stage, int overlap) {
     if (stage >= 2) assert_true(all_nan(kept, toy_elems(B)));
 }
 static void test_gradients(void **state) {
-    (void)state;
     for (int stage = 0; stage <= 3; stage++)
         for (int overlap = 0; overlap < 2; overlap++) gradients_of_a_step(stage, overlap);
 }
@@ -456,7 +430,6 @@ static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_unit
 // padding, or a tensor that is added to. With poison, a tensor that backward should have written makes the
 // norm NaN.
 static void test_written_gradients(void **state) {
-    (void)state;
     enum { TENSORS = 7, UNITS = 5 };
     static const zero_tensor tensors[TENSORS] = {
         { "a", 1, { 5000 }, 1, 0, 1, 1 }, { "b", 1, { 70 }, 2, 1, 0, 0 },  { "c", 1, { 200 }, 3, 1, 1, 1 },
@@ -507,7 +480,6 @@ static int create(const zero_config *c) {
     } while (0)
 
 static void test_config_refused(void **state) {
-    (void)state;
     const zero_config good = config_of(3);
     const zero_tensor no_name = { NULL, 1, { 1 }, 1, 0, 0, 0 };
     REFUSED(create(NULL), ZERO_ERR_ARGUMENT, "zero_config.size");
@@ -550,7 +522,6 @@ static void must_be_refused(const zero_setting *s, double x) {
 
 // The row of each setting: its default is taken, the ends of the range are, and what is next to them is not.
 static void test_ranges(void **state) {
-    (void)state;
     zero_config c = zero_defaults();
     int n;
     const zero_setting *s = zero_settings(&n);
@@ -574,7 +545,6 @@ static void test_ranges(void **state) {
 }
 
 static void test_scalars_refused(void **state) {
-    (void)state;
     zero_config c = config_of(3);
     double x[65] = { 0 };
     zero_memory_line line;
@@ -595,7 +565,6 @@ static void test_scalars_refused(void **state) {
 // Two buffers take the buckets in turn, so the third unit from the end cannot begin while the last one still
 // fills the first buffer. A refused unit gathers nothing: at stage 3 there is still room for another.
 static void test_backward_order(void **state) {
-    (void)state;
     zero_config c = config_of(2);
     c.reduce_bucket_size = 1;
     c.max_open = 2;
@@ -620,7 +589,6 @@ static void test_backward_order(void **state) {
 }
 
 static void test_slots(void **state) {
-    (void)state;
     zero_config c = config_of(3);
     c.prefetch = 0;
     for (c.max_open = 1; c.max_open <= 3; c.max_open++) {
@@ -647,7 +615,6 @@ static void test_slots(void **state) {
 // These tests keep pointers on purpose: the memory behind them must then hold no plausible numbers. With -1
 // the environment decides.
 static void test_poisoned_parameters(void **state) {
-    (void)state;
     static const struct {
         int set;
         const char *environment;
@@ -657,7 +624,7 @@ static void test_poisoned_parameters(void **state) {
     };
     zero_config c = config_of(3);
     c.prefetch = 0;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    for (size_t i = 0; i < ROWS(cases); i++) {
         const char *environment = cases[i].environment;
         assert_int_equal(environment ? setenv("ZERO_POISON", environment, 1) : unsetenv("ZERO_POISON"), 0);
         c.debug.poison = cases[i].set;
@@ -712,7 +679,6 @@ static void make_traced(int prefetch) {
 // ahead of the use, as soon as a slot is free. Unit 0 is used twice, so it has room of its own and waits for
 // no slot.
 static void test_order_of_evaluations(void **state) {
-    (void)state;
     static const char new_order[] = "G0 F0 G1 F1 G2 F2 G3 F3 G4 F4";
     static const struct {
         int prefetch;
@@ -732,7 +698,7 @@ static void test_order_of_evaluations(void **state) {
         { 2, "012340", "G0 F0 G1 F1 G2 F2 G3 F3 G4 F4 G0 F0" },
         { 2, "012340", "G0 G1 G2 G3 F0 F1 G4 G0 F2 F3 F4 F0" },
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < ROWS(rows); i++) {
         if (!i || rows[i].prefetch != rows[i - 1].prefetch) make_traced(rows[i].prefetch);
         WORKS(zero_begin_eval(t.z));
         forward_in_order(rows[i].units);
@@ -742,7 +708,6 @@ static void test_order_of_evaluations(void **state) {
 
 // A block is opened before the one before it is closed: the slot of that one takes the next block at once.
 static void test_release_gathers_the_next(void **state) {
-    (void)state;
     make_traced(1);
     for (int pass = 0; pass < 2; pass++) {
         WORKS(zero_begin_eval(t.z));
@@ -763,7 +728,6 @@ static void test_release_gathers_the_next(void **state) {
 // has finished. The update goes through the units in the order in which forward used them first, those that
 // it did not use last, and the first one is gathered for the next step before the second one is updated.
 static void test_order_of_a_step(void **state) {
-    (void)state;
     static const char plain[] =
         "G0 F0 G1 F1 G2 F2 G3 F3 G4 F4 G0 F0 B0 G4 B4 R4 G3 B3 R3 G2 B2 R2 G1 B1 R1 B0 R0";
     static const struct {
@@ -790,7 +754,7 @@ static void test_order_of_a_step(void **state) {
             "G0 G1 G2 G3 F0 F1 G4 G0 F2 F3 G3 F4 G4 G2 F0 B0 B4 G1 R4 B3 R3 B2 R2 B1 R1 B0 R0" },
           "U0 G0 U1 U2 U3 U4" },
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t i = 0; i < ROWS(rows); i++) {
         const zero_hyper h = toy_hyper(1);
         make_traced(rows[i].prefetch);
         for (int pass = 0; pass < 3; pass++) {
@@ -811,7 +775,6 @@ static void test_order_of_a_step(void **state) {
 }
 
 static void test_trace_file(void **state) {
-    (void)state;
     char path[] = "/tmp/llmc_zero_trace.XXXXXX", text[4096] = "";
     zero_config c = config_of(3);
     c.overlap = 0;

@@ -1,16 +1,9 @@
 // The sentences about ranks that are late, and that time in which the process itself was stopped does not
 // count as waiting.
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 #include <signal.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
+#include "unit.h"
 #include "../llmc_zero/net/failure.h"
 #include "../llmc_zero/base/error.h"
 
@@ -19,10 +12,7 @@ static rendezvous_peer who[RANKS];
 
 // Silent ranks.
 static void do_nothing(net *n) { (void)n; }
-static void tell_nobody(net *n, const net_note *note) {
-    (void)n;
-    (void)note;
-}
+static void tell_nobody(net *n, const net_note *note) {}
 static const net_functions silence = { .abandon = do_nothing, .tell = tell_nobody, .look = do_nothing };
 
 static net some_ranks(int ranks) {
@@ -48,7 +38,6 @@ static void says(net *n, net_use use, exchange_kind x, const char *missing, cons
 
 #define END "stuck, gone, or calls the hooks in another order"
 static void ranks_and_collectives(void **state) {
-    (void)state;
     net n = some_ranks(3);
     net_use one = { .unit = 7, .units = 1 }, three = { .unit = 7, .units = 3 }, scalars = { .units = 0 };
     net_use direct = { .name = "an all-gather", .unit = 7, .units = 1 };  // its last exchange is a barrier
@@ -77,7 +66,6 @@ static void ranks_and_collectives(void **state) {
 
 // A long list ends with the number of further ranks, and the sentence is complete.
 static void many_ranks(void **state) {
-    (void)state;
     net n = some_ranks(RANKS);
     char missing[RANKS];
     int named = 0, more = 0;
@@ -96,7 +84,6 @@ static void many_ranks(void **state) {
 static void nap_ms(long ms) { nanosleep(&(struct timespec){ 0, ms * 1000000 }, NULL); }
 
 static void stopped(void **state) {
-    (void)state;
     int status = 0;
     pid_t child = fork();
     if (!child) {
@@ -119,7 +106,6 @@ static void stopped(void **state) {
 
 // A failure is kept in fields, and what is added to it later does not change what was said first.
 static void fields(void **state) {
-    (void)state;
     const zero_failure *f = zero_last_failure();
     const failure_record *kept = zero_failed();
     assert_int_equal(zero_fail(ZERO_ERR_IO, "the disk is full"), ZERO_ERR_IO);

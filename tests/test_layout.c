@@ -1,13 +1,6 @@
 // Geometry: alignment, places, shards, buckets, for tables of several kinds at 1 to 9 ranks and several
 // bucket sizes; bad tables.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
+#include "unit.h"
 #include "../llmc_zero/layout.h"
 
 typedef struct {
@@ -50,11 +43,7 @@ static const zero_unit shared_units[] = { { "s0", 2, 2, 0 }, { "s1", 2, 1, 0 } }
     }
 static const model models[] = { MODEL(one), MODEL(tied), MODEL(mixed), MODEL(shared) };
 static const int64_t bucket_sizes[] = { 0, 1, 5000, 10000, INT64_MAX };
-enum {
-    MODELS = sizeof models / sizeof *models,
-    SIZES = sizeof bucket_sizes / sizeof *bucket_sizes,
-    MAX_RANKS = 9
-};
+enum { MODELS = ROWS(models), SIZES = ROWS(bucket_sizes), MAX_RANKS = 9 };
 
 // Each element of a unit belongs to one tensor at most. It is cleared, or a tensor has it that backward
 // writes, never both. Neighbours are cleared together.
@@ -203,14 +192,12 @@ static void check_buckets(const layout *l, int64_t size) {
 }
 
 static void test_layouts(void **state) {
-    (void)state;
     for (const model *m = models; m < models + MODELS; m++)
         for (int ranks = 1; ranks <= MAX_RANKS; ranks++)
             for (int s = 0; s < SIZES; s++) {
                 layout l;
-                assert_int_equal(layout_init(&l, ranks, bucket_sizes[s], m->tensors, m->n_tensors, m->units,
-                                             m->n_units),
-                                 0);
+                WORKS(
+                    layout_init(&l, ranks, bucket_sizes[s], m->tensors, m->n_tensors, m->units, m->n_units));
                 assert_int_equal(l.ranks, ranks);
                 check_places(m, &l);
                 check_elements(m, &l);
@@ -232,7 +219,6 @@ static void test_layouts(void **state) {
 #define ALONE(...) { __VA_ARGS__ }, 1
 
 static void test_refused(void **state) {
-    (void)state;
     // clang-format off
     static const struct {
         const char *names;
@@ -263,23 +249,19 @@ static void test_refused(void **state) {
         { "unit 1 (v) has no", ALONE(W(1)), { U, { "v", 1, 1, 0 } }, 2 },
     };
     // clang-format on
-    for (int i = 0; i < (int)(sizeof bad / sizeof *bad); i++) {
+    for (size_t i = 0; i < ROWS(bad); i++) {
         layout l;
-        assert_int_equal(layout_init(&l, 2, 0, bad[i].tensors, bad[i].n_tensors, bad[i].units,
-                                     bad[i].n_units),
-                         ZERO_ERR_ARGUMENT);
-        if (!strstr(zero_last_error(), bad[i].names))
-            fail_msg("row %d: \"%s\" does not name \"%s\"", i, zero_last_error(), bad[i].names);
+        int rc = layout_init(&l, 2, 0, bad[i].tensors, bad[i].n_tensors, bad[i].units, bad[i].n_units);
+        REFUSED(rc, ZERO_ERR_ARGUMENT, bad[i].names);
     }
 }
 
 static void test_names_are_copied(void **state) {
-    (void)state;
     char tensor_name[] = "weight", unit_name[] = "block";
     zero_tensor t = { tensor_name, 1, { 10 }, 1, 0, 0, 0 };
     zero_unit u = { unit_name, 1, 1, 0 };
     layout l;
-    assert_int_equal(layout_init(&l, 1, 0, &t, 1, &u, 1), 0);
+    WORKS(layout_init(&l, 1, 0, &t, 1, &u, 1));
     tensor_name[0] = unit_name[0] = '?';
     assert_string_equal(l.tensors[0].name, "weight");
     assert_string_equal(l.units[0].name, "block");

@@ -1,14 +1,6 @@
 // fp16's loss scale: the rule, against one written anew from DeepSpeed's description, and its use in a step.
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
-#include <unistd.h>
+#include "unit.h"
 #include "../llmc_zero/internal.h"
 #include "../llmc_zero/device/numbers.h"
 
@@ -67,7 +59,6 @@ static void compare(const zero_config *c, unsigned seed, int one_in) {
 }
 
 static void test_rule(void **state) {
-    (void)state;
     static const double least[] = { 1, 3, 0x1p-126 };
     zero_config c = fp16_config();
     for (int i = 0; i < 6 * 4 * 2 * 3; i++)
@@ -91,20 +82,15 @@ static const zero_hyper plain = {
 };
 static zero *z;
 
-static void works(int rc) {
-    if (rc) fail_msg("%s", zero_last_error());
-}
-
 static void make(const zero_config *c) {
     float initial[N];
     for (int i = 0; i < N; i++) initial[i] = (float)(i % 31) / 31 - 0.5f;
     zero_destroy(z);
     z = NULL;
-    works(zero_create(&z, c, tensors, 1, units, 1));
-    works(zero_set(z, ZERO_PARAM, 0, 0, 0, N, initial));
+    WORKS(zero_create(&z, c, tensors, 1, units, 1));
+    WORKS(zero_set(z, ZERO_PARAM, 0, 0, 0, N, initial));
 }
 static int end(void **state) {
-    (void)state;
     zero_destroy(z);
     z = NULL;
     return 0;
@@ -117,10 +103,10 @@ static float true_gradient(int step, int i) { return (float)((i * 7 + step * 3) 
 // NaN. ALL_NAN: of any dtype.
 typedef enum { FINITE, ONE_INFINITE, ONE_NAN, ALL_NAN } contents;
 static void passes(int step, contents what) {
-    works(zero_begin_train(z, 0, 1));
-    works(zero_pre_forward(z, 0));
-    works(zero_post_forward(z, 0));
-    works(zero_pre_backward(z, 0));
+    WORKS(zero_begin_train(z, 0, 1));
+    WORKS(zero_pre_forward(z, 0));
+    WORKS(zero_post_forward(z, 0));
+    WORKS(zero_pre_backward(z, 0));
     uint16_t *g = zero_grad(z, 0, 0);
     assert_non_null(g);
     for (int i = 0; i < N && what != ALL_NAN; i++)
@@ -128,7 +114,7 @@ static void passes(int step, contents what) {
     if (what == ONE_INFINITE) g[N / 2] = 0x7c00;
     if (what == ONE_NAN) g[N / 2] = 0x7e00;
     if (what == ALL_NAN) memset(g, 0xff, N * dtype_bytes(z->config.numbers.dtype));
-    works(zero_post_backward(z, 0));
+    WORKS(zero_post_backward(z, 0));
 }
 
 static double true_norm(int step) {
@@ -143,12 +129,11 @@ static int end_step(way w, int t, zero_step_result *result) {
     zero_hyper h = plain;
     h.t = t;
     if (w == STEP) return zero_step(z, &h, result);
-    works(zero_finish_gradients(z, result));
+    WORKS(zero_finish_gradients(z, result));
     return w == UPDATE ? zero_update(z, &h) : zero_discard(z);
 }
 
 static void test_overflow_changes_only_the_scale(void **state) {
-    (void)state;
     zero_config c = fp16_config();
     c.numbers.hysteresis = 2;
     c.numbers.initial_scale_power = 10;
@@ -160,29 +145,28 @@ static void test_overflow_changes_only_the_scale(void **state) {
                 make(&c);
                 assert_true(zero_loss_scale(z) == 1024);
                 passes(1, FINITE);
-                works(end_step(STEP, 1, &result));
+                WORKS(end_step(STEP, 1, &result));
                 assert_true(result.finite && result.loss_scale == 1024 &&
                             fabs(result.grad_norm - true_norm(1)) < 1e-12 * result.grad_norm);
-                works(zero_hash(z, 1, before));
+                WORKS(zero_hash(z, 1, before));
                 for (int i = 0; i < 2; i++) {
                     passes(2, kind);
-                    works(end_step(w, 2, &result));
+                    WORKS(end_step(w, 2, &result));
                     assert_true(!result.finite && !isfinite(result.grad_norm) && result.loss_scale == 1024);
                     assert_true(zero_loss_scale(z) == (i ? 512 : 1024));
                 }
-                works(zero_hash(z, 1, after));
+                WORKS(zero_hash(z, 1, after));
                 assert_string_equal(before, after);
                 passes(2, FINITE);  // the same step again, at the new scale
-                works(end_step(STEP, 2, &result));
+                WORKS(end_step(STEP, 2, &result));
                 assert_true(result.finite && result.loss_scale == 512 &&
                             fabs(result.grad_norm - true_norm(2)) < 1e-12 * result.grad_norm);
-                works(zero_hash(z, 1, after));
+                WORKS(zero_hash(z, 1, after));
                 assert_string_not_equal(before, after);
             }
 }
 
 static void test_smallest_scale_is_an_error(void **state) {
-    (void)state;
     zero_config c = fp16_config();
     c.numbers.hysteresis = 1;
     c.numbers.initial_scale_power = 3;
@@ -194,13 +178,12 @@ static void test_smallest_scale_is_an_error(void **state) {
         assert_int_equal(end_step(w, 1, &result), ZERO_ERR_ARGUMENT);
         assert_non_null(strstr(zero_last_error(), "min_loss_scale 8"));
         passes(1, FINITE);  // the step is over; a trainer may go on
-        works(end_step(STEP, 1, &result));
+        WORKS(end_step(STEP, 1, &result));
     }
 }
 
 // A clean step that the trainer throws away still counts as a step without overflow.
 static void test_window_through_steps(void **state) {
-    (void)state;
     zero_config c = fp16_config();
     c.numbers.initial_scale_power = 4;
     c.numbers.loss_scale_window = 2;
@@ -208,7 +191,7 @@ static void test_window_through_steps(void **state) {
     for (int step = 1; step <= 7; step++) {
         assert_true(zero_loss_scale(z) == (step <= 3 ? 16 : step <= 5 ? 32 : 64));
         passes(step, FINITE);
-        works(end_step(step & 1 ? DISCARD : UPDATE, step, NULL));
+        WORKS(end_step(step & 1 ? DISCARD : UPDATE, step, NULL));
     }
 }
 
@@ -220,16 +203,15 @@ static void train(const zero_config *c, float clip, int steps, char hex[17]) {
         h.t = step;
         h.grad_clip = clip;
         passes(step, FINITE);
-        works(zero_step(z, &h, &result));
+        WORKS(zero_step(z, &h, &result));
         assert_true(fabs(result.grad_norm - true_norm(step)) < 1e-12 * result.grad_norm);
     }
-    works(zero_hash(z, 1, hex));
+    WORKS(zero_hash(z, 1, hex));
 }
 
 // The scale is a power of two and fp16 holds the gradients, so no bit depends on the scale or its changes,
 // with or without clipping.
 static void test_scale_leaves_no_trace(void **state) {
-    (void)state;
     for (int micro = 1; micro <= 2; micro++)
         for (int clip = 0; clip < 2; clip++) {
             static const double scales[] = { 1, 2, 256, 8192 };
@@ -253,7 +235,6 @@ static void test_scale_leaves_no_trace(void **state) {
 
 // Clipping uses the norm without the scale: with beta1 = 0 the first moment is the clipped gradient.
 static void test_clips_what_is_unscaled(void **state) {
-    (void)state;
     zero_config c = fp16_config();
     c.numbers.loss_scale = 4096;
     for (int clips = 0; clips < 2; clips++) {
@@ -264,8 +245,8 @@ static void test_clips_what_is_unscaled(void **state) {
         h.beta1 = 0;
         h.grad_clip = (float)(clips ? norm / 4 : norm * 4);
         passes(1, FINITE);
-        works(zero_step(z, &h, NULL));
-        works(zero_get(z, ZERO_MOMENT1, 0, 0, 0, N, m));
+        WORKS(zero_step(z, &h, NULL));
+        WORKS(zero_get(z, ZERO_MOMENT1, 0, 0, 0, N, m));
         for (int i = 0; i < N; i++)
             assert_true(fabs(m[i] - true_gradient(1, i) * (clips ? 0.25 : 1)) <=
                         1e-6 * fabs(true_gradient(1, i)));
@@ -273,24 +254,22 @@ static void test_clips_what_is_unscaled(void **state) {
 }
 
 static void test_fixed_scale(void **state) {
-    (void)state;
     zero_config c = fp16_config();
     char before[17], after[17];
     c.numbers.loss_scale = 100;  // no power of two: allowed
     c.numbers.hysteresis = c.numbers.loss_scale_window = 1;
     make(&c);
-    works(zero_hash(z, 1, before));
+    WORKS(zero_hash(z, 1, before));
     for (int i = 0; i < 3; i++) {
         passes(1, ONE_INFINITE);
-        works(end_step(STEP, 1, NULL));
+        WORKS(end_step(STEP, 1, NULL));
         assert_true(zero_loss_scale(z) == 100);
     }
-    works(zero_hash(z, 1, after));
+    WORKS(zero_hash(z, 1, after));
     assert_string_equal(before, after);  // skipped, and nothing else
 }
 
 static void test_other_types_have_none(void **state) {
-    (void)state;
     for (zero_dtype t = ZERO_F32; t <= ZERO_BF16; t++) {
         zero_config c = fp16_config();
         zero_step_result result;
@@ -299,10 +278,10 @@ static void test_other_types_have_none(void **state) {
         make(&c);
         assert_true(zero_loss_scale(z) == 1);
         passes(1, ALL_NAN);
-        works(zero_step(z, &plain, &result));
+        WORKS(zero_step(z, &plain, &result));
         assert_true(!result.finite && result.loss_scale == 1 && zero_loss_scale(z) == 1);
         float m;
-        works(zero_get(z, ZERO_MOMENT1, 0, 0, 0, 1, &m));
+        WORKS(zero_get(z, ZERO_MOMENT1, 0, 0, 0, 1, &m));
         assert_true(isnan(m));  // zero_step updates whatever the gradients hold
     }
 }
@@ -313,14 +292,13 @@ static void later_scales(double scales[LATER]) {
     static const contents overflows[LATER] = { [0] = ONE_INFINITE, [5] = ONE_INFINITE, [6] = ONE_INFINITE };
     for (int i = 0; i < LATER; i++) {
         passes(5 + i, overflows[i]);
-        works(end_step(STEP, 5 + i, NULL));
+        WORKS(end_step(STEP, 5 + i, NULL));
         scales[i] = zero_loss_scale(z);
     }
 }
 
 // The file holds the whole state of the scale: after the load the same steps give the same scales.
 static void test_saved_and_restored(void **state) {
-    (void)state;
     char path[] = "/tmp/llmc_zero_scale.XXXXXX";
     double want[LATER], got[LATER];
     zero_config c = fp16_config();
@@ -330,19 +308,19 @@ static void test_saved_and_restored(void **state) {
     make(&c);
     for (int step = 1; step <= 4; step++) {
         passes(step, step == 2 ? ONE_INFINITE : FINITE);
-        works(end_step(STEP, step, NULL));
+        WORKS(end_step(STEP, step, NULL));
     }
-    works(zero_save(z, path, NULL));
+    WORKS(zero_save(z, path, NULL));
     later_scales(want);
     make(&c);
-    works(zero_load(z, path, NULL));
+    WORKS(zero_load(z, path, NULL));
     later_scales(got);
     assert_memory_equal(got, want, sizeof want);
     c.numbers.loss_scale = 32;  // a fixed scale stays at the configured value
     make(&c);
-    works(zero_load(z, path, NULL));
+    WORKS(zero_load(z, path, NULL));
     assert_true(zero_loss_scale(z) == 32);
-    works(zero_checkpoint_remove(path));
+    WORKS(zero_checkpoint_remove(path));
 }
 
 #define TEST(f) cmocka_unit_test_teardown(f, end)

@@ -1,16 +1,9 @@
 // The plan of a rank: lines, traffic and formulas computed by hand; planning for very many ranks in a short
 // time; refusals. tests/mpi_zero.c and mpi_device.c compare plans with the memory and traffic of plugins.
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <time.h>
-#include <cmocka.h>
+#include "unit.h"
 #include "../llmc_zero/plan.h"
-#include "../llmc_zero/zero.h"
 
 // An embedding of 1000, used at both ends, and three blocks of 5000: with padding 1024 and 5120, at 1, 2 and
 // 4 ranks alike.
@@ -31,8 +24,7 @@ static zero_config config_of(int stage, zero_dtype dtype, int micro_batches) {
 
 static zero_plan plan_of(const zero_config *c, int ranks, int ranks_on_node) {
     zero_plan p;
-    int rc = zero_make_plan(&p, c, tensors, 2, units, UNITS, ranks, ranks_on_node);
-    if (rc) fail_msg("zero_make_plan returned %d: %s", rc, zero_last_error());
+    WORKS(zero_make_plan(&p, c, tensors, 2, units, UNITS, ranks, ranks_on_node));
     return p;
 }
 
@@ -79,7 +71,6 @@ enum { WINDOW = 4 << 20, VALUES = (1 << 16) * (4 + 2) + PAGE };  // the last pag
 
 // bf16 with masters on two ranks: shards of 8192 elements.
 static void test_lines(void **state) {
-    (void)state;
     for (int stage = 0; stage <= 3; stage++) {
         const zero_config c = config_of(stage, ZERO_BF16, 1);
         const zero_plan p = plan_of(&c, 2, 2);
@@ -108,7 +99,6 @@ static void test_lines(void **state) {
 
 // Lines that only some settings have: fp32 on the wire, sums of micro-batches, messages, a trace.
 static void test_other_lines(void **state) {
-    (void)state;
     zero_config c = config_of(2, ZERO_BF16, 4);
     c.comm.reduce_fp32 = 1;
     c.comm.shared_window = 0;
@@ -134,7 +124,6 @@ static void test_other_lines(void **state) {
 
 // A plugin for inference holds parameters and the room in which they are gathered, and a step sends nothing.
 static void test_inference(void **state) {
-    (void)state;
     for (int stage = 0; stage <= 3; stage++)
         for (int low = 0; low < 2; low++) {
             zero_config c = config_of(stage, low ? ZERO_BF16 : ZERO_F32, 1 + 3 * low);
@@ -167,7 +156,6 @@ static void test_inference(void **state) {
 
 // Below stage 2 a sum over micro-batches keeps this micro-batch's gradients apart, and nothing is widened.
 static void test_lines_with_sums(void **state) {
-    (void)state;
     zero_config c = config_of(1, ZERO_BF16, 2);
     c.comm.reduce_fp32 = 1;
     const line want[] = {
@@ -186,7 +174,6 @@ static void test_lines_with_sums(void **state) {
 
 // A plan for CUDA needs no device.
 static void test_cuda_lines(void **state) {
-    (void)state;
     zero_config c = config_of(1, ZERO_BF16, 1);
     c.device = ZERO_CUDA;
     for (int nccl = -1; nccl <= 1; nccl++) {
@@ -210,7 +197,6 @@ static void test_cuda_lines(void **state) {
 // -------- formulas
 
 static void test_formulas(void **state) {
-    (void)state;
     static const struct {
         zero_dtype dtype;
         int no_master, micro_batches, whole[4], sharded[4];
@@ -222,7 +208,7 @@ static void test_formulas(void **state) {
         { ZERO_F32, 0, 1, { 16, 8, 4, 0 }, { 0, 8, 12, 16 } },
         { ZERO_F32, 0, 2, { 16, 8, 4, 0 }, { 0, 8, 12, 16 } },
     };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    for (size_t i = 0; i < ROWS(rows); i++)
         for (int ranks = 1; ranks <= 3; ranks++) {
             zero_config c = config_of(0, rows[i].dtype, rows[i].micro_batches);
             c.numbers.no_master = rows[i].no_master;
@@ -260,7 +246,6 @@ static void check_traffic(const zero_config *c, int low, int wire) {
 }
 
 static void test_traffic(void **state) {
-    (void)state;
     for (int stage = 0; stage <= 3; stage++)
         for (int A = 1; A <= 3; A += 2)
             for (int wire = 0; wire < 2; wire++) {
@@ -277,7 +262,7 @@ static void test_traffic(void **state) {
     } naive[] = {
         { ZERO_BF16, 1, 0, 2 }, { ZERO_BF16, 1, 1, 4 }, { ZERO_BF16, 2, 0, 4 }, { ZERO_F32, 1, 0, 4 }
     };
-    for (size_t i = 0; i < sizeof naive / sizeof *naive; i++) {
+    for (size_t i = 0; i < ROWS(naive); i++) {
         zero_config c = config_of(0, naive[i].dtype, naive[i].micro_batches);
         c.debug.naive = 1;
         c.comm.reduce_fp32 = naive[i].wire;
@@ -304,7 +289,6 @@ static long peak_kib(void) {
 // 130 billion parameters on 128 ranks, and far more units and ranks than exist anywhere: planning allocates
 // nothing of their size, and does no work for each pair of units or for each rank.
 static void test_large(void **state) {
-    (void)state;
     static const struct {
         int blocks, ranks;
         int64_t rows;
@@ -325,7 +309,7 @@ static void test_large(void **state) {
             zero_config c = config_of(stage, ZERO_BF16, 1);
             c.start.rank = sizes[i].ranks - 1;
             zero_plan p;
-            assert_int_equal(zero_make_plan(&p, &c, model, 3, many, 1 + L, sizes[i].ranks, 8), 0);
+            WORKS(zero_make_plan(&p, &c, model, 3, many, 1 + L, sizes[i].ranks, 8));
             assert_int_equal(p.parameters, psi);
             const double held = (double)p.bytes[ZERO_STATES], formula = (double)p.formulas[stage].bytes;
             assert_true(held >= formula && held < 1.01 * formula + 5 * PAGE);
@@ -341,9 +325,8 @@ static void test_large(void **state) {
 // A rank has a piece of each tensor of which elements lie in its part: 9 ranks cut the block of 5000 into
 // parts of 640.
 static void test_pieces(void **state) {
-    (void)state;
     layout l;
-    assert_int_equal(layout_init(&l, 9, 0, tensors, 2, units, UNITS), 0);
+    WORKS(layout_init(&l, 9, 0, tensors, 2, units, UNITS));
     for (int rank = 0; rank < 9; rank++) {
         int of_embedding = rank * 128 < 1000, of_block = rank * 640 < 5000;
         zero_config c = zero_defaults();
@@ -357,13 +340,11 @@ static void test_pieces(void **state) {
 
 static void refused(const zero_config *c, int n_units, int ranks, int ranks_on_node, const char *names) {
     zero_plan p;
-    assert_int_equal(zero_make_plan(&p, c, tensors, 2, units, n_units, ranks, ranks_on_node),
-                     ZERO_ERR_ARGUMENT);
-    if (!strstr(zero_last_error(), names)) fail_msg("\"%s\" does not name \"%s\"", zero_last_error(), names);
+    REFUSED(zero_make_plan(&p, c, tensors, 2, units, n_units, ranks, ranks_on_node), ZERO_ERR_ARGUMENT,
+            names);
 }
 
 static void test_refused(void **state) {
-    (void)state;
     zero_config c = config_of(3, ZERO_F32, 1);
     refused(&c, UNITS, 0, 1, "0 ranks");
     refused(&c, UNITS, 4, 0, "0 of them on a node");

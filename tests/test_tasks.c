@@ -1,15 +1,8 @@
 // Tasks on lanes: order, dependencies across lanes, threads, failures, and the calls to a device with
 // streams.
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <setjmp.h>
-#include <cmocka.h>
 #include <dirent.h>
-#include <stdio.h>
-#include <string.h>
 #include <time.h>
-#include <unistd.h>
+#include "unit.h"
 #include "../llmc_zero/base/error.h"
 #include "../llmc_zero/base/tasks.h"
 
@@ -20,7 +13,7 @@ static trace tr;
 
 static void open_lanes(unsigned threads) {
     alarm(HANGS_AFTER_S);
-    assert_int_equal(tasks_open(&t, &device_host, NULL, threads & ~LANE_BIT(LANE_TRAINER)), 0);
+    WORKS(tasks_open(&t, &device_host, NULL, threads & ~LANE_BIT(LANE_TRAINER)));
 }
 
 static void nap_ms(long ms) { nanosleep(&(struct timespec){ 0, ms * 1000000 }, NULL); }
@@ -36,7 +29,6 @@ static void pass_gate(void) {
 // Tasks that write down when they ran.
 static int when[MOST], clock_now;
 static int run_note(void *ctx, task *k) {
-    (void)ctx;
     when[k->index] = __atomic_add_fetch(&clock_now, 1, __ATOMIC_SEQ_CST);
     return 0;
 }
@@ -57,20 +49,19 @@ static task held(task_lane lane, int index) {
 // Slow tasks on two lanes, a third that needs both, and so on. Tasks without needs do not wait for other
 // lanes.
 static void across_lanes(void **state) {
-    (void)state;
     open_lanes(ALL);
     shut();
     task read = held(LANE_IO, 0), copy = held(LANE_COPIES, 1), update = note(LANE_PROCESSOR, 2),
          gather = note(LANE_COLLECTIVES, 3), write = note(LANE_IO, 4), first = note(LANE_COLLECTIVES, 5);
-    assert_int_equal(tasks_submit(&t, &read, AFTER_NOTHING), 0);
-    assert_int_equal(tasks_submit(&t, &copy, AFTER_NOTHING), 0);
-    assert_int_equal(tasks_submit(&t, &update, AFTER(&copy, &read, &t.trainer)), 0);
-    assert_int_equal(tasks_submit(&t, &first, AFTER_NOTHING), 0);
-    assert_int_equal(tasks_submit(&t, &gather, AFTER(&update)), 0);
-    assert_int_equal(tasks_submit(&t, &write, AFTER(&gather)), 0);
-    assert_int_equal(tasks_wait(&t, &first), 0);
+    WORKS(tasks_submit(&t, &read, AFTER_NOTHING));
+    WORKS(tasks_submit(&t, &copy, AFTER_NOTHING));
+    WORKS(tasks_submit(&t, &update, AFTER(&copy, &read, &t.trainer)));
+    WORKS(tasks_submit(&t, &first, AFTER_NOTHING));
+    WORKS(tasks_submit(&t, &gather, AFTER(&update)));
+    WORKS(tasks_submit(&t, &write, AFTER(&gather)));
+    WORKS(tasks_wait(&t, &first));
     let_go();
-    assert_int_equal(tasks_wait(&t, &write), 0);
+    WORKS(tasks_wait(&t, &write));
     assert_true(when[0] < when[2] && when[1] < when[2]);
     assert_true(when[2] < when[3] && when[3] < when[4]);
     tasks_close(&t);
@@ -82,7 +73,6 @@ static void across_lanes(void **state) {
 static uint64_t result[MOST];
 static int needs_of[MOST][3], last_on[LANES], out_of_order;
 static int run_mix(void *ctx, task *k) {
-    (void)ctx;
     uint64_t x = k->index + 1;
     for (int i = 0; i < 3; i++)
         if (needs_of[k->index][i] >= 0) x = x * 0x9e3779b97f4a7c15 + result[needs_of[k->index][i]];
@@ -107,7 +97,7 @@ static uint64_t mix_all(unsigned threads) {
             if (needs_of[i][j] >= 0) needs[n++] = &k[needs_of[i][j]];
         }
         k[i] = (task){ .run = run_mix, .lane = (task_lane)((random >> 40) % LANES), .index = i, .unit = i };
-        assert_int_equal(tasks_submit(&t, &k[i], needs), 0);
+        WORKS(tasks_submit(&t, &k[i], needs));
     }
     tasks_close(&t);
     for (int i = 0; i < MOST; i++) sum = sum * 31 + result[i];
@@ -115,7 +105,6 @@ static uint64_t mix_all(unsigned threads) {
 }
 
 static void same_results(void **state) {
-    (void)state;
     uint64_t expected = mix_all(0);
     for (unsigned threads = 1; threads <= ALL; threads++) assert_true(mix_all(threads) == expected);
     assert_int_equal(out_of_order, 0);
@@ -124,27 +113,25 @@ static void same_results(void **state) {
 // A need means the last submission so far. Here the needed task is submitted again after the task that needs
 // it, and before that one has begun.
 static void submitted_again(void **state) {
-    (void)state;
     open_lanes(ALL);
     shut();
     task read = note(LANE_IO, 0), slow = held(LANE_COLLECTIVES, 1), gather = note(LANE_COLLECTIVES, 2);
-    assert_int_equal(tasks_submit(&t, &slow, AFTER_NOTHING), 0);
-    assert_int_equal(tasks_submit(&t, &read, AFTER_NOTHING), 0);
-    assert_int_equal(tasks_submit(&t, &gather, AFTER(&read)), 0);
-    assert_int_equal(tasks_wait(&t, &read), 0);
-    assert_int_equal(tasks_submit(&t, &read, AFTER(&gather)), 0);
+    WORKS(tasks_submit(&t, &slow, AFTER_NOTHING));
+    WORKS(tasks_submit(&t, &read, AFTER_NOTHING));
+    WORKS(tasks_submit(&t, &gather, AFTER(&read)));
+    WORKS(tasks_wait(&t, &read));
+    WORKS(tasks_submit(&t, &read, AFTER(&gather)));
     let_go();
-    assert_int_equal(tasks_wait(&t, &read), 0);
+    WORKS(tasks_wait(&t, &read));
     assert_true(when[1] < when[2] && when[2] < when[0]);
     tasks_close(&t);
 }
 
 static void too_many_needs(void **state) {
-    (void)state;
     open_lanes(ALL);
     task a = note(LANE_IO, 0), b = note(LANE_COPIES, 1);
-    assert_int_equal(tasks_submit(&t, &b, AFTER(&a, &a, &a, &a, &t.trainer)), 0);
-    assert_int_equal(tasks_wait(&t, &b), 0);
+    WORKS(tasks_submit(&t, &b, AFTER(&a, &a, &a, &a, &t.trainer)));
+    WORKS(tasks_wait(&t, &b));
     assert_int_equal(tasks_submit(&t, &b, AFTER(&a, &a, &a, &a, &a)), ZERO_ERR_MISUSE);
     tasks_close(&t);
 }
@@ -159,40 +146,35 @@ static int threads_now(void) {
 }
 
 static void threads_where_there_is_work(void **state) {
-    (void)state;
     task io = note(LANE_IO, 0), copy = note(LANE_COPIES, 1), update = note(LANE_TRAINER, 2);
     open_lanes(ALL);
-    assert_int_equal(tasks_submit(&t, &io, AFTER_NOTHING),
-                     0);  // a sanitizer starts a thread of its own with the first one
+    WORKS(tasks_submit(&t, &io, AFTER_NOTHING));  // a sanitizer starts a thread of its own with the first one
     tasks_close(&t);
     nap_ms(100);  // a thread that has ended is still seen for a moment
     int before = threads_now();
     open_lanes(ALL);
     assert_int_equal(threads_now(), before);
-    assert_int_equal(tasks_submit(&t, &update, AFTER_NOTHING), 0);
+    WORKS(tasks_submit(&t, &update, AFTER_NOTHING));
     assert_int_equal(threads_now(), before);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(tasks_submit(&t, &io, AFTER_NOTHING), 0);
-        assert_int_equal(tasks_wait(&t, &io), 0);
+        WORKS(tasks_submit(&t, &io, AFTER_NOTHING));
+        WORKS(tasks_wait(&t, &io));
         assert_int_equal(threads_now(), before + 1);
     }
-    assert_int_equal(tasks_submit(&t, &copy, AFTER_NOTHING), 0);
-    assert_int_equal(tasks_wait(&t, &copy), 0);
+    WORKS(tasks_submit(&t, &copy, AFTER_NOTHING));
+    WORKS(tasks_wait(&t, &copy));
     assert_int_equal(threads_now(), before + 2);
     tasks_close(&t);
     while (threads_now() != before) nap_ms(1);
     open_lanes(0);
-    assert_int_equal(tasks_submit(&t, &io, AFTER_NOTHING), 0);
+    WORKS(tasks_submit(&t, &io, AFTER_NOTHING));
     assert_int_equal(threads_now(), before);
     tasks_close(&t);
 }
 
 // -------- failures
 
-static int run_fail(void *sentence, task *k) {
-    (void)k;
-    return zero_fail(ZERO_ERR_COMM, "%s", (char *)sentence);
-}
+static int run_fail(void *sentence, task *k) { return zero_fail(ZERO_ERR_COMM, "%s", (char *)sentence); }
 
 static int run_fail_held(void *sentence, task *k) {
     pass_gate();
@@ -207,30 +189,29 @@ static void gives(int rc, const char *sentence) {
 // A failure in the middle of two lanes' work: tasks that have run stay valid, a running task runs to its end,
 // and no other task begins on any lane.
 static void failure(void **state) {
-    (void)state;
     open_lanes(ALL);
     shut();
     task before = note(LANE_COLLECTIVES, 0), behind = note(LANE_COLLECTIVES, 1), running = held(LANE_IO, 2),
          queued = note(LANE_IO, 3), after = note(LANE_COPIES, 4), late = note(LANE_PROCESSOR, 5),
          own = note(LANE_TRAINER, 6), started = note(LANE_IO, 7);
     task broken = { .run = run_fail, .ctx = "the cable is cut", .lane = LANE_COLLECTIVES };
-    assert_int_equal(tasks_submit(&t, &before, AFTER_NOTHING), 0);
-    assert_int_equal(tasks_submit(&t, &started, AFTER_NOTHING), 0);
-    assert_int_equal(tasks_submit(&t, &running, AFTER_NOTHING), 0);
-    assert_int_equal(tasks_submit(&t, &queued, AFTER_NOTHING), 0);
-    assert_int_equal(tasks_wait(&t, &started), 0);
+    WORKS(tasks_submit(&t, &before, AFTER_NOTHING));
+    WORKS(tasks_submit(&t, &started, AFTER_NOTHING));
+    WORKS(tasks_submit(&t, &running, AFTER_NOTHING));
+    WORKS(tasks_submit(&t, &queued, AFTER_NOTHING));
+    WORKS(tasks_wait(&t, &started));
     nap_ms(50);  // `running` is next on its lane
-    assert_int_equal(tasks_submit(&t, &broken, AFTER_NOTHING), 0);
-    assert_int_equal(tasks_submit(&t, &behind, AFTER_NOTHING), 0);
-    assert_int_equal(tasks_submit(&t, &after, AFTER(&broken)), 0);
+    WORKS(tasks_submit(&t, &broken, AFTER_NOTHING));
+    WORKS(tasks_submit(&t, &behind, AFTER_NOTHING));
+    WORKS(tasks_submit(&t, &after, AFTER(&broken)));
     gives(tasks_wait(&t, &after), "the cable is cut");
     gives(tasks_wait(&t, &broken), "the cable is cut");
     gives(tasks_wait(&t, &behind), "the cable is cut");
     let_go();
-    assert_int_equal(tasks_wait(&t, &before), 0);
-    assert_int_equal(tasks_wait(&t, &running), 0);
+    WORKS(tasks_wait(&t, &before));
+    WORKS(tasks_wait(&t, &running));
     gives(tasks_wait(&t, &queued), "the cable is cut");
-    assert_int_equal(tasks_submit(&t, &late, AFTER_NOTHING), 0);
+    WORKS(tasks_submit(&t, &late, AFTER_NOTHING));
     gives(tasks_wait(&t, &late), "the cable is cut");
     gives(tasks_submit(&t, &own, AFTER_NOTHING), "the cable is cut");
     assert_true(when[0] && when[2]);
@@ -240,19 +221,18 @@ static void failure(void **state) {
 
 // Two lanes fail: the sentence is the first failure's. What is still queued does not run when lanes close.
 static void first_failure(void **state) {
-    (void)state;
     task k[20];
     open_lanes(ALL);
     shut();
     task first = { .run = run_fail, .ctx = "the cause", .lane = LANE_IO };
     task second = { .run = run_fail_held, .ctx = "a consequence", .lane = LANE_COPIES };
-    assert_int_equal(tasks_submit(&t, &second, AFTER_NOTHING), 0);
+    WORKS(tasks_submit(&t, &second, AFTER_NOTHING));
     for (int i = 0; i < 20; i++) {
         k[i] = note(i % 2 ? LANE_PROCESSOR : LANE_COPIES, i);
-        assert_int_equal(tasks_submit(&t, &k[i], AFTER(&second)), 0);
+        WORKS(tasks_submit(&t, &k[i], AFTER(&second)));
     }
     nap_ms(50);  // the second has begun
-    assert_int_equal(tasks_submit(&t, &first, AFTER_NOTHING), 0);
+    WORKS(tasks_submit(&t, &first, AFTER_NOTHING));
     gives(tasks_wait(&t, &first), "the cause");
     let_go();
     gives(tasks_wait(&t, &second), "the cause");
@@ -261,7 +241,6 @@ static void first_failure(void **state) {
 }
 
 static void failure_without_threads(void **state) {
-    (void)state;
     open_lanes(0);
     task broken = { .run = run_fail, .ctx = "no such file", .lane = LANE_IO }, other = note(LANE_COPIES, 1);
     gives(tasks_submit(&t, &broken, AFTER_NOTHING), "no such file");
@@ -273,7 +252,6 @@ static void failure_without_threads(void **state) {
 
 // The sentence is whole, however long, at the wait for the task and at every later call.
 static void whole_sentence(void **state) {
-    (void)state;
     char text[900];
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = 0;
@@ -304,24 +282,22 @@ static int run_nap_and_note(void *ctx, task *k) {
 // The trace shows who waited for what: the trainer, or another lane. A task of the trainer's lane runs inside
 // its submission, which therefore waits for the tasks that it needs.
 static void traced_waits(void **state) {
-    (void)state;
     alarm(HANGS_AFTER_S);
-    assert_int_equal(trace_open(&tr, 16, &device_host, &m,
-                                &(memory_request){ ZERO_WORKING, "trace", ZERO_DEVICE,
-                                                   16 * sizeof(trace_event), 1, 0 }),
-                     0);
-    assert_int_equal(tasks_open(&t, &device_host, &tr, LANE_BIT(LANE_IO) | LANE_BIT(LANE_COPIES)), 0);
+    WORKS(
+        trace_open(&tr, 16, &device_host, &m,
+                   &(memory_request){ ZERO_WORKING, "trace", ZERO_DEVICE, 16 * sizeof(trace_event), 1, 0 }));
+    WORKS(tasks_open(&t, &device_host, &tr, LANE_BIT(LANE_IO) | LANE_BIT(LANE_COPIES)));
     task read = note(LANE_IO, 7), copy = note(LANE_COPIES, 8), own = note(LANE_TRAINER, 9);
     read.run = run_nap_and_note;
-    assert_int_equal(tasks_submit(&t, &read, AFTER_NOTHING), 0);
-    assert_int_equal(tasks_submit(&t, &copy, AFTER(&read)), 0);
-    assert_int_equal(tasks_wait(&t, &copy), 0);
-    assert_int_equal(tasks_wait(&t, &copy), 0);  // this time there is nothing to wait for
+    WORKS(tasks_submit(&t, &read, AFTER_NOTHING));
+    WORKS(tasks_submit(&t, &copy, AFTER(&read)));
+    WORKS(tasks_wait(&t, &copy));
+    WORKS(tasks_wait(&t, &copy));  // this time there is nothing to wait for
     assert_int_equal(tr.used, 2);
     assert_int_equal(waits(LANE_COPIES, 7), 1);
     assert_int_equal(waits(LANE_TRAINER, 8), 1);
-    assert_int_equal(tasks_submit(&t, &read, AFTER_NOTHING), 0);
-    assert_int_equal(tasks_submit(&t, &own, AFTER(&read)), 0);
+    WORKS(tasks_submit(&t, &read, AFTER_NOTHING));
+    WORKS(tasks_submit(&t, &own, AFTER(&read)));
     assert_int_equal(waits(LANE_TRAINER, 7), 1);
     assert_true(when[7] && when[7] < when[9]);
     tasks_close(&t);
@@ -337,31 +313,23 @@ static void tell(const char *what, int number, device_stream s) {
     snprintf(told + n, sizeof told - n, "%s%s%d%c", n ? " " : "", what, number, "CMG"[s]);
 }
 static int create_event(device *d, void **event) {
-    (void)d;
     *event = (void *)(intptr_t)++events;
     return 0;
 }
-static void destroy_event(device *d, void *event) {
-    (void)d;
-    events -= event != NULL;
-}
+static void destroy_event(device *d, void *event) { events -= event != NULL; }
 static int record(device *d, void *event, device_stream s) {
-    (void)d;
     tell("record", (int)(intptr_t)event, s);
     return 0;
 }
 static int order(device *d, device_stream s, void *event) {
-    (void)d;
     tell("order", (int)(intptr_t)event, s);
     return 0;
 }
 static int wait_for_stream(device *d, device_stream s) {
-    (void)d;
     tell("wait", 0, s);
     return 0;
 }
 static int run_tell(void *ctx, task *k) {
-    (void)ctx;
     tell("run", k->index, k->stream);
     return 0;
 }
@@ -373,7 +341,6 @@ static void is_told(const char *expected) {
 // C, M and G are the streams COMPUTE, COMM and GATHER. Events: 1 and 2 are the reduction's, 3 and 4 the
 // gather's, the first of each for the trainer's stream and the second for its own.
 static void device_with_streams(void **state) {
-    (void)state;
     for (unsigned threads = 0; threads <= ALL; threads += ALL) {
         device_functions f = *device_host.f;
         f.create_event = create_event;
@@ -387,26 +354,26 @@ static void device_with_streams(void **state) {
              adamw = { .run = run_tell, .lane = LANE_TRAINER, .index = 3 },
              save = { .run = run_tell, .lane = LANE_IO, .index = 4 };
         alarm(HANGS_AFTER_S);
-        assert_int_equal(tasks_open(&t, &d, NULL, threads & ~LANE_BIT(LANE_TRAINER)), 0);
-        assert_int_equal(tasks_prepare(&t, &reduce, COMM), 0);
-        assert_int_equal(tasks_prepare(&t, &gather, GATHER), 0);
+        WORKS(tasks_open(&t, &d, NULL, threads & ~LANE_BIT(LANE_TRAINER)));
+        WORKS(tasks_prepare(&t, &reduce, COMM));
+        WORKS(tasks_prepare(&t, &gather, GATHER));
         told[0] = 0;
         // the host waits for neither, and the gather does not wait for the trainer
-        assert_int_equal(tasks_submit(&t, &reduce, AFTER(&t.trainer)), 0);
-        assert_int_equal(tasks_submit(&t, &gather, AFTER(&reduce)), 0);
-        assert_int_equal(tasks_wait(&t, &gather), 0);
+        WORKS(tasks_submit(&t, &reduce, AFTER(&t.trainer)));
+        WORKS(tasks_submit(&t, &gather, AFTER(&reduce)));
+        WORKS(tasks_wait(&t, &gather));
         is_told("record1C order1M run1M record2M order2G run2G record4G order4C");
         // the trainer's lane needs no event of its own: the next task needs what the trainer has queued
-        assert_int_equal(tasks_submit(&t, &adamw, AFTER(&reduce)), 0);
-        assert_int_equal(tasks_submit(&t, &gather, AFTER(&adamw)), 0);
-        assert_int_equal(tasks_wait(&t, &gather), 0);
+        WORKS(tasks_submit(&t, &adamw, AFTER(&reduce)));
+        WORKS(tasks_submit(&t, &gather, AFTER(&adamw)));
+        WORKS(tasks_wait(&t, &gather));
         is_told("order2C run3C record3C order3G run2G record4G order4C");
         // the host waits for the stream if the task runs on the host
-        assert_int_equal(tasks_submit(&t, &save, AFTER(&gather)), 0);
-        assert_int_equal(tasks_wait(&t, &save), 0);
+        WORKS(tasks_submit(&t, &save, AFTER(&gather)));
+        WORKS(tasks_wait(&t, &save));
         is_told("wait0G run4C");
-        assert_int_equal(tasks_submit(&t, &save, AFTER(&adamw)), 0);
-        assert_int_equal(tasks_wait(&t, &save), 0);
+        WORKS(tasks_submit(&t, &save, AFTER(&adamw)));
+        WORKS(tasks_wait(&t, &save));
         is_told("wait0C run4C");
         tasks_close(&t);
         assert_int_equal(events, 0);

@@ -718,7 +718,7 @@ END
     done
 }
 
-# The settings of a DeepSpeed file are for test_config and test_deepspeed; here, how they meet the options.
+# The settings of a DeepSpeed file are for test_deepspeed; here, how they meet the options.
 test_zero_config() {
     local j=$dir/zero.json z="--zero-config $dir"
     json() { cat >"$dir/$1.json"; }

@@ -1,4 +1,4 @@
-// cmocka, after the headers that it needs.
+// For programs of unit tests: cmocka's headers, and calls of the plugin that must succeed or fail.
 #ifndef TESTS_UNIT_H
 #define TESTS_UNIT_H
 #include <setjmp.h>
@@ -6,5 +6,26 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../llmc_zero/zero.h"
+
+#define ROWS(table) (sizeof(table) / sizeof *(table))
+
+#define WORKS(call)                                             \
+    do {                                                        \
+        if (call) fail_msg("%s: %s", #call, zero_last_error()); \
+    } while (0)
+
+// The call has failed with this code, and the message contains `part`.
+static inline void refused_at(int line, int rc, int code, const char *part) {
+    if (rc != code)
+        fail_msg("line %d: returned %d, not %d (last error: %s)", line, rc, code, zero_last_error());
+    if (!strstr(zero_last_error(), part))
+        fail_msg("line %d: \"%s\" does not contain \"%s\"", line, zero_last_error(), part);
+}
+#define REFUSED(call, code, part) refused_at(__LINE__, (call), (code), (part))
 
 #endif

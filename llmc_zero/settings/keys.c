@@ -58,7 +58,6 @@ void key_sets(reader *r, const char *setting, double value, const char *remark) 
 // -------- what keys set
 
 static void set_stage(reader *r, const json_t *v, double x) {
-    (void)v;
     if (r->env_stage >= 0 && x != r->env_stage) {
         key_refuse(r, NULL, "stage",
                    "stage %d, but the environment has ZERO_STAGE=%d; make them equal or drop one of them",
@@ -91,7 +90,6 @@ static void set_fp16(reader *r, const json_t *v, double x) {
 }
 
 static void set_wire(reader *r, const json_t *v, double x) {
-    (void)x;
     if (!json_equals(v, "\"fp32\"|\"bf16\"|\"fp16\"")) {
         key_refuse(r, v, "comm.reduce_fp32",
                    "gradients are sent as fp32, bf16 or fp16; remove it or write \"fp32\"");
@@ -103,20 +101,17 @@ static void set_wire(reader *r, const json_t *v, double x) {
 
 // For the plugin 0 means the largest unit; for DeepSpeed it means no bucket, so every unit alone.
 static void set_bucket(reader *r, const json_t *v, double x) {
-    (void)v;
     key_sets(r, "reduce_bucket_size", x ? x : 1, x ? "" : "0 of DeepSpeed: every unit is a bucket");
 }
 
 // The plugin looks ahead by units, DeepSpeed by elements. Only whether to look ahead is taken over.
 static void set_prefetch(reader *r, const json_t *v, double x) {
-    (void)v;
     key_sets(r, "prefetch", x && r->config.prefetch > 1 ? r->config.prefetch : x != 0,
              x ? "in units; the plugin does not count elements" : "");
 }
 
 static void set_betas(reader *r, const json_t *v, double x) {
     double beta[2];
-    (void)x;
     if (json_array_size(v) != 2 || !json_as_number(json_array_get(v, 0), &beta[0]) ||
         !json_as_number(json_array_get(v, 1), &beta[1])) {
         key_refuse(r, v, "trainer.beta1 trainer.beta2", "must be a list of two numbers");
@@ -143,7 +138,6 @@ static void set_cpu_offload(reader *r, const json_t *v, double x) {
 
 static void set_folder(reader *r, const json_t *v, double x) {
     zero_deepspeed_key **folder = strstr(r->path, ".offload_param.") ? &r->params_folder : &r->states_folder;
-    (void)x;
     if (!json_is_string(v) || !json_string_length(v))
         key_refuse(r, v, "offload.nvme", "must be a folder on a disk, or several separated by commas");
     else if (json_string_length(v) >= ZERO_DEEPSPEED_VALUE)
@@ -173,7 +167,6 @@ enum { PAGE_BYTES = 4096, LEAST_BLOCK = 512 << 10 };
 static void set_block_bytes(reader *r, const json_t *v, double x) {
     int64_t bytes = ((int64_t)x + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     char remark[120] = "";
-    (void)v;
     if (bytes < LEAST_BLOCK) bytes = LEAST_BLOCK;
     if (bytes != (int64_t)x)
         snprintf(remark, sizeof remark, "instead of %.15g: at least 524288, a multiple of 4096", x);
