@@ -264,14 +264,11 @@ static int create_buffers(zero *z) {
     for (int i = 0; i < 2; i++) {
         z->grads.holder[i] = -1;
         if (i >= z->plan.own[PLAN_BUCKETS].blocks) continue;
-        z->grads.buffer[i] = allocate(z, PLAN_BUCKETS);
-        if (!z->grads.buffer[i]) return ZERO_ERR_MEMORY;
+        ZERO_TRY_ALLOC(z->grads.buffer[i] = allocate(z, PLAN_BUCKETS));
     }
-    for (int i = 0; i < l->n_units; i++) {
-        if (!l->units[i].shared) continue;
-        z->grads.units[i].own = allocate_for_unit(z, PLAN_SHARED_BUCKETS, i);
-        if (!z->grads.units[i].own) return ZERO_ERR_MEMORY;
-    }
+    for (int i = 0; i < l->n_units; i++)
+        if (l->units[i].shared)
+            ZERO_TRY_ALLOC(z->grads.units[i].own = allocate_for_unit(z, PLAN_SHARED_BUCKETS, i));
     return 0;
 }
 
@@ -280,8 +277,8 @@ static int create_cleared(zero *z) {
     const layout *l = &z->layout;
     const layout_unit *last = &l->units[l->n_units - 1];
     const int n = last->first_cleared + last->n_cleared;
-    stretch *table = allocate(z, PLAN_CLEARED), list[n + 1];
-    if (!table) return ZERO_ERR_MEMORY;
+    stretch *table, list[n + 1];
+    ZERO_TRY_ALLOC(table = allocate(z, PLAN_CLEARED));
     for (int u = 0; u < l->n_units; u++) {
         int first = l->units[u].first_cleared;
         stretches *t = &z->grads.units[u].cleared;
@@ -300,10 +297,9 @@ static int create_bucket(zero *z, int bucket) {
     const int n = z->layout.buckets[bucket].n_units;
     b->reduce = (task){ .run = run_reduce, .ctx = z, .lane = LANE_COLLECTIVES, .index = bucket };
     b->gather = (task){ .run = run_gather_sums, .ctx = z, .lane = LANE_COLLECTIVES, .index = bucket };
-    b->pieces = allocate_array(z, n, sizeof *b->pieces);
-    b->units = allocate_array(z, n, sizeof *b->units);
-    b->spans = allocate_array(z, n, sizeof *b->spans);
-    if (!b->pieces || !b->units || !b->spans) return ZERO_ERR_MEMORY;
+    ZERO_TRY_ALLOC(b->pieces = allocate_array(z, n, sizeof *b->pieces));
+    ZERO_TRY_ALLOC(b->units = allocate_array(z, n, sizeof *b->units));
+    ZERO_TRY_ALLOC(b->spans = allocate_array(z, n, sizeof *b->spans));
     ZERO_TRY(tasks_prepare(&z->tasks, &b->reduce, COMM));
     return z->config.stage == 0 ? tasks_prepare(&z->tasks, &b->gather, z->comm.gather_stream) : 0;
 }
@@ -319,12 +315,11 @@ static void put_into_bucket(zero *z, int unit) {
 
 int grads_create(zero *z) {
     const layout *l = &z->layout;
-    z->grads.units = allocate_array(z, l->n_units, sizeof *z->grads.units);
-    z->grads.buckets = allocate_array(z, l->n_buckets, sizeof *z->grads.buckets);
-    if (!z->grads.units || !z->grads.buckets) return ZERO_ERR_MEMORY;
+    ZERO_TRY_ALLOC(z->grads.units = allocate_array(z, l->n_units, sizeof *z->grads.units));
+    ZERO_TRY_ALLOC(z->grads.buckets = allocate_array(z, l->n_buckets, sizeof *z->grads.buckets));
     ZERO_TRY(states_create(z, ZERO_GRADIENT));
     if (plan_uses_buckets(&z->config)) ZERO_TRY(create_buffers(z));
-    if (z->plan.own[PLAN_WIRE].blocks && !(z->grads.wire = allocate(z, PLAN_WIRE))) return ZERO_ERR_MEMORY;
+    if (z->plan.own[PLAN_WIRE].blocks) ZERO_TRY_ALLOC(z->grads.wire = allocate(z, PLAN_WIRE));
     ZERO_TRY(create_cleared(z));
     for (int i = 0; i < l->n_buckets; i++) ZERO_TRY(create_bucket(z, i));
     for (int i = l->n_units - 1; i >= 0; i--) put_into_bucket(z, i);

@@ -56,9 +56,6 @@ typedef struct {
     int64_t largest_bucket;           // elements of the largest bucket of units used once
 } layout;
 
-// The elements of one layer; -1: the shape is invalid.
-int64_t zero_tensor_elems(const zero_tensor *t);
-
 int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *tensors, int n_tensors,
                 const zero_unit *units, int n_units);
 void layout_free(layout *l);

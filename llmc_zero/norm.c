@@ -18,8 +18,8 @@ int norm_create(zero *z) {
         if (grads->array) parts[u].first = blocks;
         blocks += kernel_sum_squares_partials(parts[u].elems);
     }
-    stretch *table = allocate(z, PLAN_NORM);
-    if (!table) return ZERO_ERR_MEMORY;
+    stretch *table;
+    ZERO_TRY_ALLOC(table = allocate(z, PLAN_NORM));
     double *sums = (double *)(table + n), *partial = sums + n;
     z->norm.table = (norm_table){ { table, n, blocks }, sums, partial, (unsigned *)(partial + blocks) };
     return device_set(&z->device, table, parts, sizeof parts);

@@ -372,25 +372,21 @@ int params_drop_all(zero *z) {
 
 static int create_slots(zero *z) {
     const layout *l = &z->layout;
-    for (int i = 0; i < l->n_units; i++) {
-        if (!l->units[i].shared) continue;
-        z->params.units[i].own = allocate_for_unit(z, PLAN_SHARED_SLOTS, i);
-        if (!z->params.units[i].own) return ZERO_ERR_MEMORY;
-    }
+    for (int i = 0; i < l->n_units; i++)
+        if (l->units[i].shared)
+            ZERO_TRY_ALLOC(z->params.units[i].own = allocate_for_unit(z, PLAN_SHARED_SLOTS, i));
     z->params.n_slots = z->plan.own[PLAN_SLOTS].blocks;
-    z->params.slots = allocate_array(z, z->params.n_slots, sizeof *z->params.slots);
-    if (!z->params.slots) return ZERO_ERR_MEMORY;
-    for (int i = 0; i < z->params.n_slots; i++) {
-        z->params.slots[i] = (struct params_slot){ allocate(z, PLAN_SLOTS), -1 };
-        if (!z->params.slots[i].memory) return ZERO_ERR_MEMORY;
+    ZERO_TRY_ALLOC(z->params.slots = allocate_array(z, z->params.n_slots, sizeof *z->params.slots));
+    for (struct params_slot *s = z->params.slots; s < z->params.slots + z->params.n_slots; s++) {
+        s->unit = -1;
+        ZERO_TRY_ALLOC(s->memory = allocate(z, PLAN_SLOTS));
     }
     return 0;
 }
 
 int params_create(zero *z) {
     const int goes_across = state_goes_across(&z->config);
-    z->params.units = allocate_array(z, z->layout.n_units, sizeof *z->params.units);
-    if (!z->params.units) return ZERO_ERR_MEMORY;
+    ZERO_TRY_ALLOC(z->params.units = allocate_array(z, z->layout.n_units, sizeof *z->params.units));
     ZERO_TRY(states_create(z, ZERO_PARAM));
     if (z->config.stage == 3) ZERO_TRY(create_slots(z));
     for (int i = 0; i < z->layout.n_units; i++) {

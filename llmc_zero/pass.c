@@ -15,8 +15,8 @@ static int all_uses(const zero *z, int unit, pass_direction d) {
 }
 
 int pass_create(zero *z) {
-    z->pass.uses = allocate_array(z, z->layout.n_units, sizeof *z->pass.uses);
-    return z->pass.uses ? 0 : ZERO_ERR_MEMORY;
+    ZERO_TRY_ALLOC(z->pass.uses = allocate_array(z, z->layout.n_units, sizeof *z->pass.uses));
+    return 0;
 }
 
 // -------- what the trainer may do

@@ -344,19 +344,13 @@ _Static_assert(COMM_MEMORIES + PLAN_ITEMS + STATES <= ZERO_PLAN_LINES,
 
 static void add_line(zero_plan *info, const memory_request *r, size_t bytes, int assumed) {
     if (!r->blocks) return;
-    info->bytes[r->class_] += bytes;
-    for (int i = 0; i < info->n_lines; i++) {
-        zero_memory_line *l = &info->lines[i];
-        if (l->class_ != r->class_ || l->tier != r->tier || strcmp(l->purpose, r->purpose)) continue;
-        l->bytes += bytes;
-        return;
+    zero_memory_line *l = memory_find_line(info->lines, info->n_lines, r);
+    if (!l) {
+        l = &info->lines[info->n_lines++];
+        *l = (zero_memory_line){ r->purpose, r->class_, 0, r->tier, r->moved_by, assumed };
     }
-    info->lines[info->n_lines++] = (zero_memory_line){ .purpose = r->purpose,
-                                                       .class_ = r->class_,
-                                                       .bytes = bytes,
-                                                       .tier = r->tier,
-                                                       .moved_by = r->moved_by,
-                                                       .assumed = assumed };
+    l->bytes += bytes;
+    info->bytes[r->class_] += bytes;
 }
 
 // NCCL's memory is a measured value, not rounded to pages.

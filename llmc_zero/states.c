@@ -5,7 +5,7 @@
 
 static int create_room(zero *z) {
     struct states *s = &z->states;
-    if (!(s->values = allocate(z, PLAN_VALUES))) return ZERO_ERR_MEMORY;
+    ZERO_TRY_ALLOC(s->values = allocate(z, PLAN_VALUES));
     s->low = (uint16_t *)(s->values + VALUES_CHUNK);
     s->staging = (float *)(s->low + VALUES_CHUNK);
     s->scalars = (double *)(s->staging + (z->device.asynchronous ? VALUES_CHUNK : 0));
@@ -18,8 +18,8 @@ static int create_room(zero *z) {
 static int open_files(zero *z) {
     const memory_request *pool = &z->plan.own[PLAN_FILE_BUFFERS];
     if (!pool->blocks) return 0;
-    char *memory = memory_alloc_pinned(&z->memory, pool);
-    if (!memory) return ZERO_ERR_MEMORY;
+    char *memory;
+    ZERO_TRY_ALLOC(memory = memory_alloc_pinned(&z->memory, pool));
     ZERO_TRY(state_files_open(&z->states.files, &z->config, &z->layout, z->net.rank, &z->memory, memory,
                               &z->trace));
     memory_request tables = z->plan.own[PLAN_FILE_TABLES];
@@ -42,7 +42,7 @@ static int open_across(zero *z) {
         const memory_request *r = &z->plan.own[plan_item_of_ring(i)];
         if (!z->plan.across.bytes[i]) continue;
         memory[i] = r->tier == ZERO_HOST ? memory_alloc_pinned(&z->memory, r) : memory_alloc(&z->memory, r);
-        if (!memory[i]) return ZERO_ERR_MEMORY;
+        ZERO_TRY_ALLOC(memory[i]);
     }
     ZERO_TRY(state_across_open(&all->across, &z->plan.across, &z->memory, memory, &z->device, &z->trace));
     for (int what = 0; what < STATES; what++) {

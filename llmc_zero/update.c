@@ -58,9 +58,9 @@ static void list_pieces(zero *z) {
 // A piece's table is stored where its AdamW runs.
 static int create_tables(zero *z, adamw_segment *segments) {
     const memory_request *on_host = &z->plan.own[PLAN_UPDATE_HOST];
-    adamw_segment *table = allocate(z, PLAN_UPDATE), *host_table = NULL;
-    if (on_host->blocks) host_table = allocate(z, PLAN_UPDATE_HOST);
-    if (!table || (on_host->blocks && !host_table)) return ZERO_ERR_MEMORY;
+    adamw_segment *table, *host_table = NULL;
+    ZERO_TRY_ALLOC(table = allocate(z, PLAN_UPDATE));
+    if (on_host->blocks) ZERO_TRY_ALLOC(host_table = allocate(z, PLAN_UPDATE_HOST));
     for (int64_t i = 0, n = 0; i < z->update.n_pieces; n += z->update.pieces[i++].table.n) {
         struct update_piece *piece = &z->update.pieces[i];
         add_segments(z, piece, segments + n);
@@ -73,8 +73,7 @@ static int create_tables(zero *z, adamw_segment *segments) {
 static int create_pieces(zero *z) {
     const plan_pieces count = plan_count_pieces(&z->config, &z->layout, z->net.rank);
     z->update.n_pieces = count.pieces;
-    z->update.pieces = allocate_array(z, count.pieces, sizeof *z->update.pieces);
-    if (!z->update.pieces) return ZERO_ERR_MEMORY;
+    ZERO_TRY_ALLOC(z->update.pieces = allocate_array(z, count.pieces, sizeof *z->update.pieces));
     list_pieces(z);
     adamw_segment *segments = calloc(count.segments + 1, sizeof *segments);
     int rc = segments ? create_tables(z, segments)
@@ -100,11 +99,9 @@ static int create_tasks(zero *z, int unit) {
 int update_create(zero *z) {
     const int n = z->layout.n_units;
     z->update.is_ahead = states_are_away(z);
-    const state *params = states_get(z, ZERO_PARAM);
-    ZERO_TRY(state_keep_next(&z->update.next_params, params, &z->config, &z->memory));
-    z->update.units = allocate_array(z, n, sizeof *z->update.units);
-    z->update.order = allocate_array(z, n, sizeof *z->update.order);
-    if (!z->update.units || !z->update.order) return ZERO_ERR_MEMORY;
+    ZERO_TRY(state_keep_next(&z->update.next_params, states_get(z, ZERO_PARAM), &z->config, &z->memory));
+    ZERO_TRY_ALLOC(z->update.units = allocate_array(z, n, sizeof *z->update.units));
+    ZERO_TRY_ALLOC(z->update.order = allocate_array(z, n, sizeof *z->update.order));
     ZERO_TRY(create_pieces(z));
     for (int u = 0; u < n; u++) ZERO_TRY(create_tasks(z, u));
     return 0;

@@ -4,36 +4,35 @@
 #include <stdlib.h>
 #include <string.h>
 
-// The line of this class, purpose and tier, or a new one; -1: out of memory.
-static int find_line(memory *m, const memory_request *r) {
-    for (int i = 0; i < m->n_lines; i++) {
-        const zero_memory_line *l = &m->lines[i];
-        if (l->class_ == r->class_ && l->tier == r->tier && !strcmp(l->purpose, r->purpose)) return i;
-    }
+zero_memory_line *memory_find_line(zero_memory_line *lines, int n, const memory_request *r) {
+    for (zero_memory_line *l = lines; l < lines + n; l++)
+        if (l->class_ == r->class_ && l->tier == r->tier && !strcmp(l->purpose, r->purpose)) return l;
+    return NULL;
+}
+
+// Appends an empty line; NULL: out of memory.
+static zero_memory_line *add_line(memory *m, const memory_request *r) {
     zero_memory_line *lines = realloc(m->lines, (m->n_lines + 1) * sizeof *lines);
-    char *name = strdup(r->purpose);
+    char *name = lines ? strdup(r->purpose) : NULL;
     if (lines) m->lines = lines;
-    if (!lines || !name) {
-        free(name);
-        return -1;
-    }
-    m->lines[m->n_lines] =
+    if (!name) return NULL;
+    lines[m->n_lines] =
         (zero_memory_line){ .purpose = name, .class_ = r->class_, .tier = r->tier, .moved_by = r->moved_by };
-    return m->n_lines++;
+    return &lines[m->n_lines++];
 }
 
 static int add_block(memory *m, const memory_request *r, const memory_block *block) {
-    int line = find_line(m, r);
+    zero_memory_line *line = memory_find_line(m->lines, m->n_lines, r);
     memory_block *b = malloc(sizeof *b);
-    if (line < 0 || !b) {
+    if (!line) line = add_line(m, r);
+    if (!line || !b) {
         free(b);
         return zero_fail(ZERO_ERR_MEMORY, "out of memory for the allocator's table");
     }
     *b = *block;
-    b->line = line;
     b->next = m->blocks;
     m->blocks = b;
-    m->lines[line].bytes += b->bytes;
+    line->bytes += b->bytes;
     return 0;
 }
 

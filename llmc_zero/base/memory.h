@@ -17,7 +17,6 @@ typedef struct {
 typedef struct memory_block {
     void *base;
     size_t bytes;
-    int line;
     device *owner;
     int moved_by;  // of zero_movers
     int pinned;    // 1: pinned for the memory's device
@@ -46,6 +45,8 @@ int memory_note(memory *m, const memory_request *r);
 // the sentence set.
 void *memory_array(memory *m, size_t n, size_t elem_bytes);
 void memory_free_all(memory *m);
+// The line of the request's class, purpose and tier, or NULL.
+zero_memory_line *memory_find_line(zero_memory_line *lines, int n, const memory_request *r);
 size_t memory_bytes(const memory *m, zero_memory_class class_);
 
 #endif

@@ -133,8 +133,7 @@ static int open_timers(trace *t, device *d) {
 int trace_open(trace *t, int capacity, device *d, memory *m, const memory_request *planned) {
     *t = (trace){ .start_s = clock_now() };
     if (!capacity) return 0;
-    t->events = memory_alloc(m, planned);
-    if (!t->events) return ZERO_ERR_MEMORY;
+    ZERO_TRY_ALLOC(t->events = memory_alloc(m, planned));
     t->capacity = capacity;
     return d->asynchronous ? open_timers(t, d) : 0;
 }

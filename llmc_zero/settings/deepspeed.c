@@ -4,6 +4,7 @@
 #include "../base/error.h"
 #include "settings.h"
 #include "keys.h"
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,13 +152,18 @@ static void read_block(reader *r, json_t *block, const char *path, const char *t
 
 // -------- what depends on several keys
 
-// The value of such a key is a word.
-static void refuse_later(zero_deepspeed_key *k, const char *setting) {
+// Refuses a key, whose value is a word, that was honoured so far; setting: what to set instead.
+static void __attribute__((format(printf, 3, 4)))
+refuse_later(zero_deepspeed_key *k, const char *setting, const char *fmt, ...) {
     char quoted[64];
+    va_list args;
     snprintf(quoted, sizeof quoted, "\"%.60s\"", k->value);
     strcpy(k->value, quoted);
     k->fate = ZERO_KEY_REFUSED;
     snprintf(k->setting, sizeof k->setting, "%s", setting);
+    va_start(args, fmt);
+    vsnprintf(k->remark, sizeof k->remark, fmt, args);
+    va_end(args);
 }
 
 // Without bf16 and fp16 the numbers are fp32.
@@ -172,20 +178,17 @@ static void judge_stage(reader *r) {
     const zero_config *c = &r->config;
     zero_deepspeed_key *params = key_that_sets(r, "offload.params"),
                        *states = key_that_sets(r, "offload.optimizer");
-    if (params && c->offload.params && c->stage < 3) {
-        refuse_later(params, "stage");
-        snprintf(params->remark, sizeof params->remark,
-                 "needs stage 3, and DeepSpeed ignores it at stage %d; remove it or set the stage", c->stage);
-    }
+    if (params && c->offload.params && c->stage < 3)
+        refuse_later(params, "stage",
+                     "needs stage 3, and DeepSpeed ignores it at stage %d; remove it or set the stage",
+                     c->stage);
     if (!states || !c->offload.optimizer) return;
-    if (c->stage < 1) {
-        refuse_later(states, "stage");
-        snprintf(states->remark, sizeof states->remark,
-                 "needs stage 1, 2 or 3, and DeepSpeed ignores it at stage 0; remove it or set the stage");
-    } else if (c->offload.optimizer == ZERO_NVME && c->stage < 3) {
-        snprintf(states->remark, sizeof states->remark,
-                 "on NVMe as requested; DeepSpeed keeps it in host memory below stage 3");
-    }
+    if (c->stage < 1)
+        refuse_later(
+            states, "stage",
+            "needs stage 1, 2 or 3, and DeepSpeed ignores it at stage 0; remove it or set the stage");
+    else if (c->offload.optimizer == ZERO_NVME && c->stage < 3)
+        strcpy(states->remark, "on NVMe as requested; DeepSpeed keeps it in host memory below stage 3");
 }
 
 // As DeepSpeed has it, gradients go where the optimizer's states are, but no further than host memory. A
@@ -220,8 +223,7 @@ static void join_folders(reader *r) {
     if (of_params && of_states && strcmp(params->value, states->value)) {
         const int n = snprintf(nvme, sizeof nvme, "%s,%s", params->value, states->value);
         if (n >= ZERO_DEEPSPEED_VALUE) {
-            refuse_later(states, "offload.nvme");
-            strcpy(states->remark, "the names of both folders are too long together");
+            refuse_later(states, "offload.nvme", "the names of both folders are too long together");
             return;
         }
         strcpy(params->value, nvme);
@@ -242,11 +244,10 @@ static void judge_wire(reader *r) {
     char wanted[8];
     snprintf(wanted, sizeof wanted, "%.7s", wire->value);
     if (!strcasecmp(wanted, own)) return;
-    refuse_later(wire, "comm.reduce_fp32");
-    snprintf(wire->remark, sizeof wire->remark,
-             "with this stage, type and number of micro-batches gradients are sent as %s, and %s would round "
-             "them before they are summed; remove it or write \"%s\"",
-             own, wanted, own);
+    refuse_later(wire, "comm.reduce_fp32",
+                 "with this stage, type and number of micro-batches gradients are sent as %s, and %s would "
+                 "round them before they are summed; remove it or write \"%s\"",
+                 own, wanted, own);
 }
 
 // -------- the list of what is refused
@@ -275,7 +276,19 @@ static int fail_refused(const char *file, const zero_deepspeed *said) {
 
 // -------- the file
 
-static int read_file(zero_config *config, zero_deepspeed *said, const char *file, int env_stage) {
+// Nobody takes what the file asks of the trainer.
+static void refuse_trainers_keys(zero_deepspeed *said) {
+    for (int i = 0; i < said->n; i++) {
+        zero_deepspeed_key *k = &said->keys[i];
+        if (k->fate != ZERO_KEY_HONOURED || strncmp(k->setting, "trainer.", 8) || !strcmp(k->value, "auto"))
+            continue;
+        k->fate = ZERO_KEY_REFUSED;
+        strcpy(k->remark, "the trainer sets this with its options; remove it or write \"auto\"");
+    }
+}
+
+// alone: there is no trainer that takes its keys.
+static int read_file(zero_config *config, zero_deepspeed *said, const char *file, int env_stage, int alone) {
     reader r = { .config = *config, .said = said, .env_stage = env_stage };
     json_file j;
     said->n = 0;
@@ -290,6 +303,7 @@ static int read_file(zero_config *config, zero_deepspeed *said, const char *file
         place_gradients(&r, config);
         join_folders(&r);
         judge_wire(&r);
+        if (alone) refuse_trainers_keys(said);
         rc = fail_refused(file, said);
     }
     json_close(&j);
@@ -300,31 +314,14 @@ static int read_file(zero_config *config, zero_deepspeed *said, const char *file
 int zero_deepspeed_read(zero_config *config, zero_deepspeed *said, const char *path) {
     ZERO_TRY(settings_check_size(config));
     if (!path || !said) return zero_fail(ZERO_ERR_ARGUMENT, "zero_deepspeed_read: no path, or no list");
-    return read_file(config, said, path, -1);
-}
-
-// Nobody takes what the file asks of the trainer.
-static void refuse_trainers_keys(zero_deepspeed *said) {
-    for (int i = 0; i < said->n; i++) {
-        zero_deepspeed_key *k = &said->keys[i];
-        if (k->fate != ZERO_KEY_HONOURED || strncmp(k->setting, "trainer.", 8) || !strcmp(k->value, "auto"))
-            continue;
-        k->fate = ZERO_KEY_REFUSED;
-        strcpy(k->remark, "the trainer sets this with its options; remove it or write \"auto\"");
-    }
+    return read_file(config, said, path, -1, 0);
 }
 
 static int read_for_plugin(zero_config *config, const char *file, int env_stage) {
-    zero_config c = *config;
     zero_deepspeed *said = malloc(sizeof *said);
     if (!said) return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory to read it", file);
-    int rc = read_file(&c, said, file, env_stage);
-    if (!rc || said->n) {
-        refuse_trainers_keys(said);
-        rc = fail_refused(file, said);
-    }
+    int rc = read_file(config, said, file, env_stage, 1);
     free(said);
-    if (!rc) *config = c;
     return rc;
 }
 
