@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Plans twice: as the settings ask, then for the way the ranks really connected, since shared memory or NCCL
-// may be unavailable.
+// Called twice: with the connection that the settings ask for, then with the one that was made, since shared
+// memory or NCCL may be unavailable.
 static int make_plan(zero *z, comm_way way) {
     plan_rank of = { z->net.rank, z->net.ranks_on_node, way };
     return plan_make(&z->plan, &z->config, &z->layout, &of);
@@ -25,7 +25,7 @@ static int reading_uses(const layout *l) {
 static int create_states(zero *z) {
     ZERO_TRY(trace_open(&z->trace, z->config.debug.trace_events, &z->device, &z->memory,
                         &z->plan.own[PLAN_TRACE]));
-    // only stage 3 has collectives at each use
+    // only stage 3 has collectives at each use, so only there all ranks use the units in the same order
     ZERO_TRY(schedule_create(&z->schedule, &z->memory, z->layout.n_units, reading_uses(&z->layout),
                              z->config.stage == 3));
     ZERO_TRY(pass_create(z));
@@ -36,9 +36,9 @@ static int create_states(zero *z) {
     return step_create(z);
 }
 
-// Collectives that only queue their work need no thread unless they depend on CPU tasks: copies of states to
-// and from host memory, and AdamW on the CPU. The empty task starts the collectives' thread now, so that all
-// ranks fail if one cannot create it.
+// Collectives that only queue their work need a thread only if they depend on CPU tasks: copies of states to
+// and from host memory, and AdamW on the CPU. end_collectives starts that thread now, so that all ranks fail
+// if one cannot create it.
 static int open_lanes(zero *z) {
     const int crosses = state_goes_across(&z->config);
     unsigned threads = 0;
@@ -50,7 +50,7 @@ static int open_lanes(zero *z) {
     return end_collectives(z);
 }
 
-// Runs each of a step's collectives once, on zeros. The bytes it sends are not reported.
+// Runs each collective of a step once, on zeros. Its bytes are not reported.
 static int rehearse(void *ctx) {
     zero *z = ctx;
     int64_t not_reported = 0;
@@ -61,8 +61,8 @@ static int rehearse(void *ctx) {
     return 0;
 }
 
-// Linux commits pages when they are first touched, and then kills a process that finds none, without a
-// message. So the plan is compared with the available memory before anything is allocated.
+// Linux commits pages only when they are touched, and then kills a process that finds none, without a
+// message. So zero_create compares the plan with the available memory before it allocates anything.
 static int check_room(const zero *z) {
     host_room room;
     zero_plan info;

@@ -1,7 +1,7 @@
 // Gradients: opened at a unit's first pre_backward, final at its last post_backward. When all units of a
-// bucket are final, its reduction starts, while backward fills the other buffer. The reduced gradients end
-// up: at stage 0 on every rank, at stage 1 in this rank's part of the whole buffer, at stages 2 and 3 in the
-// shard, added to the sum of earlier micro-batches.
+// bucket are final, its reduction starts while backward fills the other buffer. Reduced gradients go to every
+// rank at stage 0, to this rank's part of the whole buffer at stage 1, and to the shard at stages 2 and 3,
+// where they are added to the sum of earlier micro-batches.
 #include "grads.h"
 #include "internal.h"
 #include <stdlib.h>
@@ -33,15 +33,15 @@ static int widen(zero *z, const struct grads_bucket *b, comm_piece *wide) {
     for (int i = 0; i < b->n_pieces; i++) {
         const comm_piece *p = &b->pieces[i];
         int64_t elems = p->elems * z->comm.group.ranks;
-        // 1: overwrites
-        ZERO_TRY(d->f->accumulate(d, COMM, at, plan_reduced_type(&z->config), p->full, elems, 1));
+        const int overwrites = 1;
+        ZERO_TRY(d->f->accumulate(d, COMM, at, plan_reduced_type(&z->config), p->full, elems, overwrites));
         wide[i] = (comm_piece){ (char *)at, p->shard, p->elems };
         at += elems;
     }
     return 0;
 }
 
-// After the reduction a bucket's gradients are no longer needed, unless they were reduced in place.
+// After the reduction the bucket's gradients are no longer needed, unless they were reduced in place.
 static int poison_reduced(zero *z, const struct grads_bucket *b) {
     device *d = &z->device;
     size_t size = dtype_bytes(plan_reduced_type(&z->config)), wide = 0;
@@ -79,7 +79,7 @@ static int sum_squares(zero *z, const struct grads_bucket *b, device_stream stre
     return 0;
 }
 
-// The bytes are those that this rank sends. Stage 0 sends the sums to every rank.
+// Counts the bytes that this rank sends. Stage 0 also sends the sums to every rank.
 static void trace_end_of_reduction(zero *z, struct grads_bucket *b, const task *k) {
     int64_t size = dtype_bytes(plan_wire_type(&z->config));
     trace_event e = { .kind = EVENT_REDUCE, .thread = traced_lane(z, k->lane) };
@@ -121,7 +121,7 @@ static int run_gather_sums(void *ctx, task *k) {
     return rc;
 }
 
-// The task that reads these sums of the last step; of several, the last one in their lane.
+// The task that reads these sums in the last update; if there are several, the last one in their lane.
 static const task *last_reader(const zero *z, const struct grads_bucket *b) {
     const task *last = z->grads.units[b->units[0]].read_by;
     for (int i = 1; i < b->n_pieces; i++) {
@@ -181,14 +181,14 @@ static int claim_buffer(zero *z, int unit) {
     if (z->grads.units[unit].own)
         holder = &bucket;
     else if (*holder == bucket && !is_full(z, bucket))
-        return 0;  // it already has it
+        return 0;  // the bucket has the buffer already
     if (*holder >= 0) ZERO_TRY(wait_for_reduction(z, &z->grads.buckets[*holder]));
     *holder = bucket;
     z->grads.buckets[bucket].filled = 0;
     return 0;
 }
 
-// With poison, a gradient that the trainer promised to write but did not is NaN.
+// With poison, a gradient that the trainer promised to overwrite is NaN until it does.
 static int clear_gradient(zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
     const layout_range *only = &z->layout.cleared[u->first_cleared];
@@ -272,7 +272,7 @@ static int create_buffers(zero *z) {
     return 0;
 }
 
-// For each unit with several stretches to clear.
+// The table of stretches to clear, for units with several of them.
 static int create_cleared(zero *z) {
     const layout *l = &z->layout;
     const layout_unit *last = &l->units[l->n_units - 1];
@@ -306,7 +306,7 @@ static int create_bucket(zero *z, int bucket) {
 
 static void put_into_bucket(zero *z, int unit) {
     struct grads_bucket *b = &z->grads.buckets[z->layout.units[unit].bucket];
-    // Stages 0 and 1 reduce the state itself, whose address is known only when it is open.
+    // Stages 0 and 1 reduce the state itself, which has an address only while it is open.
     char *full = z->config.stage < 2 ? NULL : bucket_memory(z, unit);
     b->units[b->n_pieces] = unit;
     b->pieces[b->n_pieces++] = (comm_piece){ full, NULL, z->layout.units[unit].shard };

@@ -1,5 +1,5 @@
-// Gradients: memory that backward adds to, and the reduction, bucket by bucket. Owns the buckets and their
-// buffers. Each function that returns an int returns 0, or a negative error with the sentence set.
+// Gradients: the memory that backward adds to, and the reduction, bucket by bucket. Owns the buckets and
+// their buffers. Functions that return an int return 0, or a negative error with the sentence set.
 #ifndef LLMC_ZERO_GRADS_H
 #define LLMC_ZERO_GRADS_H
 #include "comm/comm.h"
@@ -9,12 +9,12 @@
 #include "base/trace.h"
 
 struct grads_unit {
-    char *at;  // this micro-batch's gradient, from the first pre_backward to the last post_backward; else
-               // NULL
-    state_part opened;  // where backward adds to the state itself: `at` points into it
+    char *at;  // this micro-batch's gradient, from the first pre_backward to the last post_backward; NULL
+               // outside
+    state_part opened;  // if backward adds to the state itself: `at` points into it
     char *own;          // memory of a unit used more than once; NULL: it uses its bucket's buffer
     stretches cleared;  // what is cleared before backward
-    task *read_by;
+    task *read_by;      // see grads_read_with
 };
 
 struct grads_bucket {
@@ -23,8 +23,8 @@ struct grads_bucket {
     comm_piece *pieces;  // (n_pieces) what is reduced of each unit
     trace_span *spans;   // (n_pieces) of the reduction, for the trace
     int filled;          // units whose gradients are final
-    int add;             // stages 2, 3: this micro-batch is added to the sum of the earlier ones
-    int is_last;         // the last micro-batch of the step: this reduction completes the sum
+    int add;             // stages 2, 3: adds this micro-batch to the sum of the earlier ones
+    int is_last;         // 1: the step's last micro-batch, so this reduction completes the sum
     comm_use use;
     task reduce;
     task gather;  // stage 0: sends the sums to every rank
@@ -34,27 +34,27 @@ struct grads {
     struct grads_unit *units;      // (n_units)
     struct grads_bucket *buckets;  // (n_buckets)
     char *buffer[2];
-    int holder[2];  // the bucket that uses the buffer; -1: none
+    int holder[2];  // the bucket in the buffer; -1: none
     char *wire;     // one bucket's gradients as fp32; NULL: they are sent in their own dtype
 };
 
 int grads_create(zero *z);
-// At creation: reduces the bucket once, on zeros; counter gets the bytes.
+// At creation: reduces the bucket once, on zeros, and adds the bytes to *counter.
 int grads_rehearse(zero *z, int bucket, int64_t *counter);
-// The unit's sums are read by this task, which must stay at its address. They are overwritten only after it
-// has run.
+// From now on this task, which must stay at its address, reads the unit's sums: they are overwritten only
+// after it has run.
 void grads_read_with(zero *z, int unit, task *by);
 
 // Discards the gradients of an unfinished step.
 int grads_begin_step(zero *z);
-// ZERO_ERR_MISUSE: a backward use of this unit is not allowed now.
+// Returns ZERO_ERR_MISUSE if backward may not use this unit now.
 int grads_check(const zero *z, int unit);
 // Clears the parts of the unit's gradient that backward adds to.
 int grads_open(zero *z, int unit);
 char *grads_at(const zero *z, int unit);  // of an open unit
-// The unit's gradient is final. If that completes its bucket, the bucket is reduced.
+// The unit's gradient is final. Starts the bucket's reduction if that completes the bucket.
 int grads_finish(zero *z, int unit);
-// 1: the reduction that completes the unit's sum over micro-batches has been submitted.
+// Returns 1 if the reduction that completes the unit's sum over micro-batches has been submitted.
 int grads_are_last(const zero *z, int unit);
 const task *grads_reduction(const zero *z, int unit);
 // Returns when all reductions are done.

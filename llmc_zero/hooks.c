@@ -1,4 +1,4 @@
-// The hooks and the accessors. pass.c checks the rules of use; params.c, grads.c and update.c do the work.
+// The hooks and the accessors. pass.c checks their order; params.c, grads.c and update.c do the work.
 #include "internal.h"
 
 int zero_begin_train(zero *z, int micro, int of) {
@@ -28,7 +28,7 @@ int zero_post_forward(zero *z, int unit) {
     return params_release(z, unit);
 }
 
-// The unit's open backward use, or its next one, reads parameters.
+// Returns 1 if the unit's open backward use, or its next one, reads parameters.
 static int backward_reads(const zero *z, int unit) {
     return pass_done(z, unit, PASS_BACKWARD) < z->layout.units[unit].reading_uses;
 }

@@ -33,7 +33,7 @@ struct zero {
     tasks tasks;
     trace trace;
     schedule schedule;  // of the uses that read parameters
-    // owned by the files of that name; others call their functions (tests/test_house.sh)
+    // each owned by the file of its name; other files call its functions (tests/test_house.sh)
     struct pass pass;
     struct states states;
     struct params params;
@@ -42,7 +42,7 @@ struct zero {
     struct update update;
     struct step step;
     struct {                 // checkpoint/save.c
-        char *copy;          // memory for this rank's file of a checkpoint; NULL: not wanted
+        char *copy;          // memory for this rank's file of a checkpoint; NULL: without async_save
         struct save *begun;  // a save under way; NULL: none
     } saving;
 };
@@ -57,23 +57,24 @@ static inline void *allocate_for_unit(zero *z, plan_item item, int unit) {
     return memory_alloc(&z->memory, &r);
 }
 
-// The lane that the trace shows for an event: without overlap the trainer's thread does everything.
+// The lane shown in the trace: without overlap the trainer's thread does everything.
 static inline int traced_lane(const zero *z, task_lane lane) {
     return z->config.overlap ? lane : LANE_TRAINER;
 }
 
 // -------- ranks.c
 
-// Returns 0 if no collective has failed either, so that the device's memory can be trusted.
+// Waits for the stream. Also fails if a collective has failed, so that after 0 the device's memory is valid.
 int wait_for_device(zero *z, device_stream s);
-// all (ranks, n): every rank's `mine` (n)
+// (collective) Gathers every rank's `mine` (n) into `all` (ranks, n).
 int share_values(zero *z, const double *mine, double *all, int n);
-// Waits for the collectives under way, so that this thread may use the net, or call a collective; its failure
-// goes to tasks_fail.
+// Waits for pending collectives, so that this thread may use the net or run a collective itself. Pass the
+// failure of such a collective to tasks_fail.
 int end_collectives(zero *z);
-int agree(zero *z, int rc);  // if any rank failed, all fail with the failure of the lowest one
+// (collective) If any rank failed, all fail with the failure of the lowest one.
+int agree(zero *z, int rc);
 
-// same.c: all ranks were given rank 0's settings and tables, or all fail
+// same.c: fails on all ranks unless all have rank 0's settings and tables
 int same_settings(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units);
 
 #endif

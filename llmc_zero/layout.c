@@ -102,8 +102,8 @@ static int place_tensors(layout *l) {
     return 0;
 }
 
-// Clears everything but the tensors that backward overwrites. That includes padding, since a unit of another
-// shape may have used the memory before.
+// Everything is cleared except tensors that backward overwrites. Padding too, since a unit of another shape
+// may have used the memory before.
 static void place_cleared(layout *l) {
     int next = 0;
     for (layout_unit *u = l->units; u < l->units + l->n_units; u++) {
@@ -121,7 +121,7 @@ static void place_cleared(layout *l) {
 }
 
 // Puts units into buckets in backward's order: the fewest consecutive units that reach the size. A shared
-// unit gets its own bucket, since its gradient lives through most of backward.
+// unit gets a separate bucket, since its gradient lives through most of backward.
 static void fill_buckets(layout *l, int64_t size) {
     int single = 0, open = -1;
     for (int i = l->n_units - 1; i >= 0; i--) {

@@ -1,10 +1,10 @@
-// Pure geometry: tensors -> units -> padded flat buffers -> shards -> buckets, for any number of ranks. Every
+// Geometry: tensors -> units -> padded flat buffers -> shards -> buckets, for any number of ranks. Every
 // offset is computed here.
 //
 //   unit    | tensor | tensor | .. | pad |        every tensor starts at a multiple of ALIGN_ELEMS
 //   shards  |  rank 0  |  rank 1  |  ..  |        N equal contiguous parts of the padded unit
 //
-// A flat buffer of all units holds them in order. A flat buffer of shards holds one rank's shard of each
+// A flat buffer of units holds all units in order. A flat buffer of shards holds one rank's shard of each
 // unit.
 #ifndef LLMC_ZERO_LAYOUT_H
 #define LLMC_ZERO_LAYOUT_H
@@ -24,13 +24,13 @@ typedef struct {
 typedef struct {
     char *name;
     int forward_uses, backward_uses;
-    int reading_uses;              // the first so many backward uses read parameters
+    int reading_uses;              // how many backward uses, the first ones, read parameters
     int shared;                    // used more than once: has private memory for its parameters and gradients
     int64_t elems, padded, shard;  // without padding; N * shard; elements of one rank's part
-    int64_t base, shard_base;      // where the unit starts in a flat buffer of all units, of all shards
+    int64_t base, shard_base;      // offset of the unit in a flat buffer of units, of shards
     int first_place, n_places;
     int first_cleared, n_cleared;
-    int bucket;             // the one that takes its gradients
+    int bucket;             // that its gradients go into
     int64_t bucket_offset;  // of its gradients in the bucket, in elements
 } layout_unit;
 
@@ -51,7 +51,7 @@ typedef struct {
     int *place_of;                    // (n_places) tensor-major index -> index into places
     layout_bucket *buckets;           // in the order in which backward fills them
     int64_t elems;                    // parameters, without padding
-    int64_t flat_elems, shard_elems;  // of a flat buffer of all units, of one rank's shards
+    int64_t flat_elems, shard_elems;  // of a flat buffer of units, of shards
     int64_t largest_single;           // padded elements of the largest unit used once, or 0
     int64_t largest_bucket;           // elements of the largest bucket of units used once
 } layout;
@@ -74,15 +74,15 @@ static inline int64_t layout_extent(const layout *l, int unit) {
 }
 // The elements of a unit before part `part`.
 static inline int64_t layout_before(const layout_unit *u, int part) { return part * u->shard; }
-// Where part `part` of a unit starts in a flat buffer of all units; sharded: in a flat buffer of that rank's
+// The offset of part `part` of a unit in a flat buffer of units; sharded: in that rank's flat buffer of
 // shards.
 static inline int64_t layout_offset(const layout *l, int unit, int part, int sharded) {
     const layout_unit *u = &l->units[unit];
     return sharded ? u->shard_base : u->base + layout_before(u, part);
 }
 
-// The part [*from, *from + *n) of elements [begin, begin + count) of a unit that is in rank's shard; offsets
-// are in the unit; *n = 0: none.
+// Sets [*from, *from + *n) to those of the unit's elements [begin, begin + count) that are in rank's shard;
+// *n = 0: none. All offsets are in the unit.
 void layout_intersect(const layout_unit *u, int rank, int64_t begin, int64_t count, int64_t *from,
                       int64_t *n);
 

@@ -1,5 +1,5 @@
-// The dynamic loss scale of fp16 (Micikevicius et al., arXiv 1710.03740, section 3.2). Settings and rules are
-// DeepSpeed's.
+// The dynamic loss scale of fp16 (Micikevicius et al., arXiv 1710.03740, section 3.2), with DeepSpeed's
+// settings and rules.
 #include "loss_scale.h"
 #include "base/error.h"
 #include <math.h>
@@ -27,7 +27,7 @@ int loss_scale_step(loss_scale *s, const zero_config *c, int overflow) {
         s->last_overflow = s->steps;
     } else {
         if (c->numbers.consecutive_hysteresis) s->left = c->numbers.hysteresis;
-        int64_t clean = s->steps - s->last_overflow - 1;  // steps without overflow before this one
+        int64_t clean = s->steps - s->last_overflow - 1;  // earlier steps without overflow
         if (clean > 0 && clean % c->numbers.loss_scale_window == 0) {
             s->value *= 2;
             s->left = c->numbers.hysteresis;

@@ -5,7 +5,7 @@
 
 typedef struct {
     double value;
-    int64_t steps, last_overflow;  // steps seen; the last one that overflowed, -1: none
+    int64_t steps, last_overflow;  // steps so far; the last one that overflowed, -1: none
     int left;                      // overflows left before the scale halves
 } loss_scale;
 

@@ -1,7 +1,7 @@
 // The naive path, stage 0 only: data-parallel training without ZeRO, in plain loops. At the end of backward
-// every rank sends all of its gradients to all others, and every rank updates every parameter. It is the
-// simplest path to read, and the tests compare every other path with it bit for bit, so it shares no
-// reduction and no AdamW kernel with them.
+// every rank sends all its gradients to all others and updates every parameter. It is the simplest path to
+// read. Tests compare every other path with it bit for bit, so it shares no reduction and no AdamW kernel
+// with them.
 #include "naive.h"
 #include "internal.h"
 #include "device/numbers.h"

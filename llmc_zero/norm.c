@@ -3,9 +3,9 @@
 #include "norm.h"
 #include "internal.h"
 
-// A stretch for this rank's part of each unit's gradients, and memory for the sums. If the gradients are one
-// array, one launch processes the whole table, with offsets into that array. Otherwise each unit's stretch
-// has a separate launch.
+// One stretch per unit, for this rank's part of its gradients, and memory for the sums. If the gradients are
+// one array, the stretches have offsets into it and one launch processes them all. Otherwise each unit has a
+// launch.
 int norm_create(zero *z) {
     const state *grads = states_get(z, ZERO_GRADIENT);
     const layout *l = &z->layout;
@@ -30,7 +30,7 @@ int norm_goes_along(const zero *z) {
     return grads->sharded && !grads->array;
 }
 
-// The sum goes where the single launch would put it.
+// Writes the sum where the single launch would write it.
 int norm_sum_unit(zero *z, device_stream on, int unit, const void *grads) {
     const norm_table *all = &z->norm.table;
     device *d = &z->device;
@@ -61,8 +61,8 @@ static int sum_rest(zero *z) {
     return 0;
 }
 
-// Each (unit, rank) part has a sum of squares in fp64. All ranks add them in the same order, so the norm has
-// the same bits at every stage.
+// Each (unit, rank) part has a sum of squares in fp64. All ranks add these sums in the same order, so the
+// norm has the same bits at every stage.
 int norm_sum_all(zero *z, double *squares) {
     int n = z->layout.n_units;
     double *mine = states_scalars(z), *all = mine + n, sum = 0;

@@ -1,7 +1,6 @@
 // Parameters: gather, get, release. At stage 3 a unit's parameters are in a slot from its pre hook to its
-// post hook. The next units of the schedule are prefetched, also across the end of a micro-batch and across
-// the update. At stages 1 and 2 parameters are always whole, and a unit is gathered in place as soon as it is
-// updated.
+// post hook. Prefetching follows the schedule, also across micro-batches and across the update. At stages 1
+// and 2 parameters are always whole, and each unit is gathered in place as soon as it is updated.
 #include "params.h"
 #include "internal.h"
 #include <stdlib.h>
@@ -17,14 +16,14 @@ static comm_use use_in_pass(const zero *z, int unit) {
     return use_for(pass_mode(z) == ZERO_TRAIN ? ZERO_FOR_STEP : ZERO_FOR_EVAL, unit);
 }
 
-// Where this rank's part is in the gathered unit.
+// The address of this rank's part in the gathered unit.
 static char *own_place(const zero *z, int unit) {
     size_t before = layout_before(&z->layout.units[unit], z->net.rank);
     return z->params.units[unit].gather_to + before * dtype_bytes(z->config.numbers.dtype);
 }
 
-// Stage 3 sends this rank's shard, which may be read directly into its place in the gathered unit. Stages 1
-// and 2 gather in place.
+// Stage 3 sends this rank's shard, and may read it directly into its place in the gathered unit. Stages 1 and
+// 2 gather in place.
 static int begin_source(zero *z, int unit, int64_t elems) {
     state *params = states_get(z, ZERO_PARAM);
     struct params_unit *u = &z->params.units[unit];
@@ -35,11 +34,11 @@ static int begin_source(zero *z, int unit, int64_t elems) {
     return state_begin(&u->source, params, z->comm.gather_stream, r, STATE_READ, own_place(z, unit));
 }
 
-// -------- new parameters go from the update to a gather
+// -------- new parameters pass from the update to a gather
 //
-// Forward starts right after the update, so a gather should not read from a file parameters that AdamW still
-// has in memory: once the gather is submitted, the update also copies this rank's new parameters into the
-// gathered unit. The gather runs after the update and reads only the earlier pieces.
+// Forward starts right after the update, so a gather should not read back from a file parameters that AdamW
+// still has in memory. Once the gather is submitted, the update also copies this rank's new parameters into
+// the gathered unit; the gather runs after the update and reads only pieces updated before.
 
 static void put_to(struct params_unit *u, char *to) { __atomic_store_n(&u->put_to, to, __ATOMIC_RELEASE); }
 
@@ -60,7 +59,7 @@ void params_change_with(zero *z, int unit, task *by, int puts) {
 
 void params_before_update(zero *z, int unit) {
     struct params_unit *u = &z->params.units[unit];
-    // It is gathered as soon as it is updated: gather_for_next_pass.
+    // gather_for_next_pass gathers it as soon as it is updated.
     const int is_gathered_next = unit == schedule_first_use(&z->schedule) && z->config.prefetch && !u->whole;
     if (!is_gathered_next || !u->own) return;
     u->gather_to = u->own;
@@ -76,19 +75,19 @@ void params_put(zero *z, const state_part *p) {
     if (p->range.from < u->put_from) u->put_from = p->range.from;
 }
 
-// After the unit's update: the number of leading elements of this rank's part that the update did not copy.
+// After the unit's update: how many elements, at the start of this rank's part, the update did not copy.
 static int64_t elems_left(const zero *z, int unit) {
     const struct params_unit *u = &z->params.units[unit];
     return u->put_to ? u->put_from : z->layout.units[unit].shard;
 }
 
-// Begins to read them.
+// Begins reading them.
 static int begin_rest(zero *z, int unit) {
     const int64_t left = elems_left(z, unit);
     return left ? begin_source(z, unit, left) : 0;
 }
 
-// Parameters on the host's side of the bus are copied to the device before they are gathered.
+// Parameters on the host are copied to the GPU before they are gathered.
 static int is_fetched(const zero *z, int unit) {
     const state *params = states_get(z, ZERO_PARAM);
     return params->sharded && state_on_host(params, state_all(params, unit, params->rank));
@@ -134,7 +133,7 @@ static int run_gather(void *ctx, task *k) {
     return rc;
 }
 
-// Begins to copy the next span of this rank's part: as much as can be opened at once.
+// Begins copying the next span of this rank's part: as much as can be opened at once.
 static int begin_fetch(zero *z, state_part *p, device_stream on, state_range *left) {
     state *params = states_get(z, ZERO_PARAM);
     if (!left->elems) return 0;
@@ -147,7 +146,8 @@ static int begin_fetch(zero *z, state_part *p, device_stream on, state_range *le
     return 0;
 }
 
-// From the host into the gathered unit. From files, one piece is read while the previous one is copied.
+// Copies this rank's part from the host into the gathered unit. With files, one piece is read while the
+// previous one is copied.
 static int run_fetch(void *ctx, task *k) {
     zero *z = ctx;
     state_part parts[2] = { 0 };
@@ -162,7 +162,7 @@ static int run_fetch(void *ctx, task *k) {
     return state_close_after(rc, parts, 2);
 }
 
-// Runs after the unit's update, and after all work that the trainer has queued, which may still read the
+// The gather runs after the unit's update, and after all work queued by the trainer, which may still read the
 // slot.
 static int submit_gather(zero *z, int unit, comm_use use) {
     struct params_unit *u = &z->params.units[unit];
@@ -171,8 +171,8 @@ static int submit_gather(zero *z, int unit, comm_use use) {
         ZERO_TRY(tasks_submit(&z->tasks, &u->fetch, AFTER(u->changed_by, &z->tasks.trainer)));
         return tasks_submit(&z->tasks, &u->gather, AFTER(&u->fetch));
     }
-    // If this fails, so does the task, which opens it again: all ranks then learn of the failure in the
-    // lane's order.
+    // If this fails, the task fails too when it retries, so all ranks learn of the failure in the lane's
+    // order.
     if (tasks_have_run(&z->tasks, u->changed_by))
         (void)begin_rest(z, unit);
     else
@@ -180,7 +180,7 @@ static int submit_gather(zero *z, int unit, comm_use use) {
     return tasks_submit(&z->tasks, &u->gather, AFTER(u->changed_by, &z->tasks.trainer));
 }
 
-// The unit's gather has ended. If it was for the next pass, its bytes are counted for this purpose.
+// The unit's gather has ended. If it was for a later pass, its bytes count for this purpose.
 static void count_gather(zero *z, struct params_unit *u, zero_purpose purpose) {
     z->params.gathered_ahead[purpose] += u->gathered_ahead;
     u->gathered_ahead = 0;
@@ -206,7 +206,7 @@ static int slots_are_open(const zero *z) {
     return 0;
 }
 
-// No slot is free: drops a unit that was prefetched and has not been opened.
+// No slot is free: drops a unit that was prefetched but not opened.
 static int free_idle_slot(zero *z, int for_unit, int *slot) {
     for (int i = 0; i < z->params.n_slots; i++) {
         const int holder = z->params.slots[i].unit;
@@ -221,7 +221,7 @@ static int free_idle_slot(zero *z, int for_unit, int *slot) {
                      for_unit, z->layout.units[for_unit].name, z->params.n_slots, z->config.max_open);
 }
 
-// Sets u->whole to the unit's own memory or to a slot. Without `must` it stays NULL if no slot is free.
+// Sets u->whole to the unit's private memory or to a slot. Without `must` it stays NULL if no slot is free.
 static int find_room(zero *z, int unit, int must) {
     struct params_unit *u = &z->params.units[unit];
     int slot = 0;
@@ -238,8 +238,8 @@ static int find_room(zero *z, int unit, int must) {
 
 // -------- gathering ahead: stage 3
 
-// Starts the unit's gather if it needs one. Without `must` a lack of room is not an error: the unit is just
-// not prefetched.
+// Starts the unit's gather if it needs one. Without `must` a lack of slots is not an error: the unit is not
+// prefetched.
 static int start_gather(zero *z, int unit, comm_use use, int must) {
     struct params_unit *u = &z->params.units[unit];
     if (u->whole) return 0;
@@ -249,8 +249,8 @@ static int start_gather(zero *z, int unit, comm_use use, int must) {
     return submit_gather(z, unit, use);
 }
 
-// The first unit of the next training pass. Its bytes are counted separately, since it is not known yet what
-// kind of pass will use them.
+// Gathers the first unit of the next training pass. Its bytes are counted separately, since the next pass may
+// be of another kind.
 static int gather_for_next_pass(zero *z, int unit) {
     struct params_unit *u = &z->params.units[unit];
     if (u->whole || !z->config.prefetch) return 0;
@@ -261,9 +261,9 @@ static int gather_for_next_pass(zero *z, int unit) {
     return 0;
 }
 
-// Gathers the next units: `prefetch` units after the one that is using its slot or, if none is, after the
-// next one that will. Units with private memory do not count, since they take no slot. The first unit of the
-// next micro-batch follows when all units of this one have been opened.
+// Gathers the next units: `prefetch` units after the one that is using its slot or, if there is none, after
+// the next one that will. Units with private memory take no slot, so they do not count. When all uses of this
+// micro-batch have begun, the first unit of the next one is gathered too.
 static int look_ahead(zero *z, int slot_in_use) {
     int left = z->config.prefetch + !slot_in_use;
     if (!z->config.prefetch) return 0;
@@ -300,14 +300,13 @@ int params_acquire(zero *z, int unit) {
     return sharded ? 0 : open_whole(z, unit);
 }
 
-// Backward starts with the unit whose forward ends last, which therefore stays gathered.
+// Backward starts with the unit whose forward ends last, so that unit stays gathered.
 static int kept_for_backward(const zero *z, int unit) {
     return pass_mode(z) == ZERO_TRAIN && pass_forward_is_over(z) && !pass_done(z, unit, PASS_BACKWARD) &&
            z->layout.units[unit].reading_uses > 0;
 }
 
-// In inference parameters never change, so a unit used more than once, which has private memory, is gathered
-// once.
+// In inference parameters never change, so a unit with private memory is gathered only once.
 static int kept_for_inference(const zero *z, int unit) {
     return z->config.inference && z->params.units[unit].own != NULL;
 }
@@ -324,7 +323,7 @@ int params_release(zero *z, int unit) {
     return look_ahead(z, slots_are_open(z));  // a slot is free now
 }
 
-// Drops units left over from the last pass, so that every pass gathers what the formula predicts.
+// Drops units left over from the last pass, so that every pass gathers as many bytes as the formula predicts.
 int params_begin_pass(zero *z) {
     if (z->config.stage < 3) return 0;
     for (int i = 0; i < z->layout.n_units; i++) {

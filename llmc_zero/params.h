@@ -1,6 +1,6 @@
-// Parameters: whole where the layers use them, gathered and released around their uses. Owns the slots, the
-// gathers, and the last task that changes a unit's parameters: every gather runs after it. Each function that
-// returns an int returns 0, or a negative error with the sentence set.
+// Parameters: gathered before the layers use them and released afterwards. Owns the slots, the gathers, and
+// for each unit the task that last changes its parameters, after which every gather runs. Functions that
+// return an int return 0, or a negative error with the sentence set.
 #ifndef LLMC_ZERO_PARAMS_H
 #define LLMC_ZERO_PARAMS_H
 #include "comm/comm.h"
@@ -12,18 +12,18 @@ struct params_unit {
     state_part opened;       // stages 0 to 2: `whole` points into it
     char *own;               // stage 3: private memory of a unit used more than once; NULL: it uses a slot
     int slot;                // the slot that holds it; -1: none
-    int for_next_pass;       // stage 3: gathered for a pass that had not begun
-    int64_t gathered_ahead;  // bytes of that gather; the pass that uses them is not known yet
+    int for_next_pass;       // stage 3: gathered before its pass began
+    int64_t gathered_ahead;  // bytes of that gather; the kind of pass that will use them is not known yet
     task gather;
     comm_use gather_use;
-    char *gather_to;    // stage 3: where the whole unit goes; NULL: gathered in place
-    task fetch;         // beside a GPU: copies what this rank sends from the host
-    state_part source;  // what this rank sends
-    // by the update
+    char *gather_to;    // stage 3: destination of the whole unit; NULL: gathered in place
+    task fetch;         // with a GPU: copies this rank's part from the host
+    state_part source;  // the part that this rank sends
+    // for the update
     task *changed_by;
-    int may_put;       // it passes its new parameters to params_put
-    char *put_to;      // stage 3: where this rank's new parameters are copied; NULL: nowhere
-    int64_t put_from;  // elements of the part from here on have been copied
+    int may_put;       // that task passes its new parameters to params_put
+    char *put_to;      // stage 3: destination of this rank's new parameters; NULL: none
+    int64_t put_from;  // elements of the part from this one on have been copied
 };
 
 struct params {
@@ -37,37 +37,38 @@ struct params {
 };
 
 int params_create(zero *z);
-// Stages 1 to 3, at creation: gathers the unit once, as zeros; counter gets the bytes.
+// Stages 1 to 3, at creation: gathers the unit once, on zeros, and adds the bytes to *counter.
 int params_rehearse(zero *z, int unit, int64_t *counter);
 
 // -------- around a use
 
-// Returns with the unit gathered and open; the next ones are being gathered.
+// Returns when the unit is gathered, with gathers of the next units under way.
 int params_acquire(zero *z, int unit);
-// Closes the unit unless another use of it is open, and prefetches what now fits.
+// Closes the unit unless another of its uses is open, and prefetches units that now fit.
 int params_release(zero *z, int unit);
 char *params_whole(const zero *z, int unit);  // of an open unit
-// Stage 3: drops units that were not gathered for this pass.
+// Stage 3: drops units left over from the last pass.
 int params_begin_pass(zero *z);
 // Returns when no gather is under way and the device has done its work.
 int params_complete(zero *z);
 // Returns when no gather is under way; at stage 3 all slots are empty.
 int params_drop_all(zero *z);
-// Adds the bytes that were gathered ahead, by the purpose of the pass that used it.
+// Adds the bytes gathered ahead, by the purpose of the pass that used them.
 void params_count(const zero *z, zero_traffic *t);
 
 // -------- around the update
 
-// From now on this task changes the unit's parameters; it must stay at its address. puts: it passes them to
-// params_put.
+// From now on this task, which must stay at its address, changes the unit's parameters. puts: it passes them
+// to params_put.
 void params_change_with(zero *z, int unit, task *by, int puts);
-// That task is about to be submitted, and no use of the unit comes before it.
+// Call it just before that task is submitted, when no use of the unit precedes it.
 void params_before_update(zero *z, int unit);
-// A piece's new parameters, opened for the CPU, are complete: gathers need not read them.
+// A piece's new parameters, opened for the CPU, are complete: copies them for the gather, which then need not
+// read them.
 void params_put(zero *z, const state_part *p);
-// The task has been submitted, so the unit may be gathered.
+// Call it after that task is submitted: the unit may be gathered.
 int params_updated(zero *z, int unit);
-// Rounds the masters in the range into the parameters. d: where both are opened, for `on`.
+// Rounds the masters in the range to the parameters' dtype. d: the device on which both are opened for `on`.
 int params_round(zero *z, device *d, device_stream on, state_range r);
 
 #endif

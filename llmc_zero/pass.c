@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-// By direction: names for sentences and the trace.
+// By direction: names for messages and the trace.
 static const char *const names[] = { "forward", "backward" };
 static const trace_kind events[] = { EVENT_FORWARD, EVENT_BACKWARD };
 
@@ -41,7 +41,7 @@ int pass_outside_step(const zero *z, const char *caller) {
     return all_closed(z, caller);
 }
 
-// Every unit has had all its uses of this micro-batch.
+// Every unit has finished its uses in this micro-batch.
 static int all_done(const zero *z, const char *caller) {
     for (int i = 0; i < z->layout.n_units; i++)
         for (int d = PASS_FORWARD; d <= PASS_BACKWARD; d++)
@@ -125,7 +125,7 @@ void pass_end_step(zero *z) {
 
 // -------- a use
 
-// Also looks for dead ranks: a step of many micro-batches may have no collective for minutes.
+// Also checks for dead ranks, since a step of many micro-batches may have no collective for minutes.
 static int check_hook(zero *z, int unit) {
     if (unit < 0 || unit >= z->layout.n_units)
         return zero_fail(ZERO_ERR_MISUSE, "unit %d: there are units 0 to %d", unit, z->layout.n_units - 1);

@@ -1,6 +1,6 @@
-// Where the trainer is in the step, and what it may do next: the micro-batch, the uses of the units that are
-// open or done, and the promise of zero_promise_update. Functions that take `caller` return 0, or
-// ZERO_ERR_MISUSE with a sentence that begins with it.
+// Where the trainer is in the step and what it may do next: the micro-batch, the open and finished uses of
+// each unit, and the promise of zero_promise_update. Functions that check a rule return 0, or ZERO_ERR_MISUSE
+// with a message that begins with `caller`.
 #ifndef LLMC_ZERO_PASS_H
 #define LLMC_ZERO_PASS_H
 #include "schedule.h"
@@ -19,7 +19,7 @@ struct pass {
     struct pass_uses (*uses)[2];  // (n_units) by direction
     int in_pass;                  // from zero_begin_* to the end of the step
     int in_step;                  // the same for zero_begin_train
-    int gradients_finished;       // zero_finish_gradients is done, zero_update may come
+    int gradients_finished;       // zero_finish_gradients is done, so zero_update may follow
     zero_mode mode;
     int micro, micro_of;
     int forward_left;     // forward uses left in this micro-batch
@@ -31,11 +31,11 @@ int pass_create(zero *z);
 
 // -------- what the trainer may do
 
-// The plugin was not created for inference, so it has gradients and an optimizer.
+// The plugin has gradients and an optimizer: it was not created for inference.
 int pass_may_train(const zero *z, const char *caller);
 // No training step is under way, and no unit is open.
 int pass_outside_step(const zero *z, const char *caller);
-// The next micro-batch is this one, and the previous one is complete.
+// This micro-batch is the next one, and the previous one is complete.
 int pass_may_begin(const zero *z, int micro, int of);
 // All micro-batches are complete, but not reduced yet.
 int pass_may_finish_gradients(const zero *z);

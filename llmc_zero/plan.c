@@ -16,7 +16,7 @@ static memory_request request(zero_memory_class class_, const char *purpose, siz
     return (memory_request){ class_, purpose, ZERO_DEVICE, bytes, 1, moved_by };
 }
 
-// The host's memory, which on a CPU is the device's memory.
+// Host memory, which without a GPU is the device's memory.
 static memory_request on_host(const zero_config *c, const char *purpose, size_t bytes) {
     memory_request r = request(ZERO_WORKING, purpose, bytes, ZERO_MOVED_BY_NONE);
     if (c->device == ZERO_CUDA) r.tier = ZERO_HOST;
@@ -86,7 +86,7 @@ static void plan_parameters(plan *p, const zero_config *c, const layout *l) {
     p->own[PLAN_SLOTS].blocks = wanted < once ? wanted : once;
 }
 
-// At most two buckets of units used once are in use: one is filled, one is reduced.
+// At most two buckets of single-use units are in use: one is filled while the other is reduced.
 static void plan_buckets(plan *p, const zero_config *c, const layout *l, int moved_by) {
     int singles = 0;
     for (int i = 0; i < l->n_buckets; i++) singles += !l->buckets[i].shared;
@@ -97,8 +97,8 @@ static void plan_buckets(plan *p, const zero_config *c, const layout *l, int mov
     p->own[PLAN_SHARED_BUCKETS].blocks = units_used_twice(l);
 }
 
-// Collectives send gradients from where they are stored, or from the wire buffer, after widening them to
-// fp32. It is as large as the largest bucket, shared ones included.
+// Collectives send gradients from where they are stored, or widened to fp32 from the wire buffer, which is as
+// large as the largest bucket, shared ones included.
 static void plan_gradients(plan *p, const zero_config *c, const layout *l) {
     const int whole = c->stage < 2, sent_as_they_are = plan_wire_type(c) == plan_reduced_type(c);
     const int reduced = sent_as_they_are ? ZERO_MOVED_BY_REDUCTIONS : ZERO_MOVED_BY_NONE;
@@ -111,8 +111,8 @@ static void plan_gradients(plan *p, const zero_config *c, const layout *l) {
                                 largest_reduction(l) * sizeof(float), ZERO_MOVED_BY_REDUCTIONS);
 }
 
-// Tables for single kernel launches on the device: the stretches to clear, this rank's part of every unit
-// with memory for the sums, and the pieces of tensors that it updates.
+// Tables for single kernel launches: the stretches to clear, this rank's part of every unit with memory for
+// the sums, and the segments of tensors that it updates.
 static void plan_tables(plan *p, const zero_config *c, const layout *l) {
     const char *purpose = "tables of the step";
     const layout_unit *last = &l->units[l->n_units - 1];
@@ -153,7 +153,7 @@ plan_item plan_item_of_ring(across_ring_name ring) {
     return items[ring];
 }
 
-// Beside a GPU: copies of states from the other side of the bus.
+// With a GPU: copies of states from the other side of the bus.
 static void plan_copies(plan *p, const zero_config *c, const layout *l) {
     p->across = state_plan_across(c, l);
     for (int i = 0; i < RINGS; i++) {
@@ -214,14 +214,14 @@ plan_pieces plan_count_pieces(const zero_config *c, const layout *l, int rank) {
 
 // -------- traffic
 
-// How often stage 3 gathers a unit in a micro-batch: at each use that reads it, except that the last forward
+// How often stage 3 gathers a unit per micro-batch: at each use that reads it, except that the last forward
 // use and the backward use after it share one gather.
 static int gathers_per_pass(const layout_unit *u, int ends_forward) {
     return u->forward_uses + u->reading_uses - (ends_forward && u->reading_uses > 0);
 }
 
-// The tables do not show the order of a unit's further uses: we assume that forward ends with the unit that
-// is used again (tied weights), otherwise with the table's last.
+// The tables do not give the order of a unit's further uses. We assume that forward ends with the unit used
+// again (tied weights), if there is one, otherwise with the last unit.
 static int unit_that_ends_forward(const layout *l) {
     for (int i = 0; i < l->n_units; i++)
         if (l->units[i].forward_uses > 1) return i;
@@ -259,9 +259,10 @@ static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
         if (!c->inference || !u->shared) t->all_gather[ZERO_FOR_EVAL] += u->shard * low * u->forward_uses;
 }
 
-// What the update moves of a state on one unit: files, and copies to the side of the bus where AdamW runs. It
-// reads and writes each piece, but only writes parameters that have masters, and only reads gradients. A
-// delayed update reads masters in files once more to publish them, where parameters are in memory.
+// Bytes of one state of a unit that the update moves: to and from files, and to the side of the bus where
+// AdamW runs and back. The update reads and writes each piece, but only writes parameters that have masters,
+// and only reads gradients. A delayed update reads masters in files again to publish them, if parameters are
+// in memory.
 static void add_update_of(plan *p, const zero_config *c, const layout *l, const state *s, int unit) {
     const int rank = p->of.rank, in_files = state_goes_to_files(s->what, c), crosses = state_goes_across(c);
     const int64_t away = state_away(s->what, c, l, rank, unit), size = dtype_bytes(s->dtype);
@@ -281,8 +282,8 @@ static void add_update_of(plan *p, const zero_config *c, const layout *l, const 
     }
 }
 
-// Gathers read this rank's part of a unit. Each micro-batch's reduction writes it; all but the first read it
-// before.
+// Gathers read this rank's part of the parameters. Each micro-batch's reduction writes its part of the
+// gradients, and all but the first also read it.
 static void plan_moved_states(plan *p, const zero_config *c, const layout *l) {
     const int rank = p->of.rank, ends_forward = unit_that_ends_forward(l), A = c->micro_batches;
     for (int what = 0; what < STATES; what++) {
@@ -339,8 +340,7 @@ int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *o
     return 0;
 }
 
-_Static_assert(COMM_MEMORIES + PLAN_ITEMS + STATES <= ZERO_PLAN_LINES,
-               "each request may be a line of its own");
+_Static_assert(COMM_MEMORIES + PLAN_ITEMS + STATES <= ZERO_PLAN_LINES, "each request may need a line");
 
 static void add_line(zero_plan *info, const memory_request *r, size_t bytes, int assumed) {
     if (!r->blocks) return;

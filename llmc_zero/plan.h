@@ -1,6 +1,5 @@
-// Every allocation of a rank and every byte that it sends, computed from the settings and the layout alone:
-// for any number of ranks, and before anything exists. zero_create allocates from its plan, so the two cannot
-// differ.
+// Every allocation of a rank and every byte that it sends, computed from the settings and the layout alone,
+// for any number of ranks. zero_create allocates from its plan, so the two cannot differ.
 #ifndef LLMC_ZERO_PLAN_H
 #define LLMC_ZERO_PLAN_H
 #include "comm/comm.h"
@@ -24,7 +23,7 @@ typedef enum {
     PLAN_PARAMETERS,
     PLAN_SHARED_SLOTS,  // stage 3: a block for each unit used more than once; see plan_for_unit
     PLAN_SLOTS,
-    PLAN_SAVE_COPY,  // the image of this rank's file of a checkpoint
+    PLAN_SAVE_COPY,  // async_save: the image of this rank's file of a checkpoint
     PLAN_GRADIENTS,
     PLAN_BUCKETS,
     PLAN_SHARED_BUCKETS,  // see PLAN_SHARED_SLOTS
@@ -51,19 +50,19 @@ typedef struct {
 typedef struct {
     plan_rank of;
     memory_request comm[COMM_MEMORIES];
-    memory_request own[PLAN_ITEMS];   // bytes: of one block; but see plan_for_unit
-    memory_request away[STATES];      // states in files or, beside a GPU, in host memory
+    memory_request own[PLAN_ITEMS];   // bytes: of one block, except as in plan_for_unit
+    memory_request away[STATES];      // states in files or, with a GPU, in host memory
     across_plan across;               // how PLAN_PINNED, PLAN_COPIES and PLAN_COPIES_UPDATE are used
     int64_t file_read, file_written;  // by a training step
     int64_t copied_down, copied_up;   // across the bus
-    zero_traffic to_each;             // what a training step and an evaluation send to each of the others
+    zero_traffic to_each;             // bytes that a training step and an evaluation send to each other rank
 } plan;
 
 // -------- what follows from the settings alone
 
 static inline int plan_sums(const zero_config *c) { return c->micro_batches > 1; }
-// Stages 2 and 3 keep only shards of gradients; a sum over micro-batches needs this micro-batch's gradients
-// apart.
+// Stages 2 and 3 keep only shards of gradients, and a sum over micro-batches is separate from this
+// micro-batch's gradients.
 static inline int plan_uses_buckets(const zero_config *c) { return c->stage >= 2 || plan_sums(c); }
 // The dtype of the gradients to be reduced: stages 0 and 1 reduce in place, in the dtype of the sum.
 static inline zero_dtype plan_reduced_type(const zero_config *c) {
@@ -76,8 +75,8 @@ static inline zero_dtype plan_wire_type(const zero_config *c) {
 
 // -------- the pieces of the update
 
-// Returns the first piece of this rank's part of a unit, and the piece after `r`; elems 0: none. At stage 0 a
-// rank updates whole units. If all states are in memory a piece is a whole part.
+// Return the first piece of this rank's part of a unit, and the piece after `r`; elems 0: none. At stage 0 a
+// rank updates whole units. With all states in memory a piece is a whole part.
 state_range plan_first_piece(const zero_config *c, const layout *l, int rank, int unit);
 state_range plan_next_piece(const zero_config *c, const layout *l, int rank, state_range r);
 typedef struct {
@@ -93,7 +92,7 @@ comm_way plan_way(const zero_config *c, int ranks, int ranks_on_node);
 // Returns 0, or ZERO_ERR_ARGUMENT if the staging is too small for the ranks.
 int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *of);
 
-// The block of a unit used more than once.
+// The request of one block of PLAN_SHARED_SLOTS or PLAN_SHARED_BUCKETS, for a unit used more than once.
 memory_request plan_for_unit(const plan *p, plan_item item, const zero_config *c, const layout *l, int unit);
 
 // assumed: nothing of the plan is allocated yet (zero_memory_line.assumed).

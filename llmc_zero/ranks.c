@@ -1,4 +1,4 @@
-// Services for the trainer: sums, broadcasts and barriers over the ranks, and a common end after a failure.
+// Services for the trainer: sums, broadcasts and barriers over the ranks, and ending the job after a failure.
 #include "internal.h"
 #include "net/failure.h"
 #include "base/clock.h"
@@ -52,9 +52,9 @@ int agree(zero *z, int rc) {
     return failure_agree(&z->net, rc);
 }
 
-// There is no plugin, or creating it failed. If the ranks share their failures, the lowest rank prints. If
-// not, each may be the only one that failed: rank 0 prints at once, the others unless a launcher ends them
-// first.
+// Without a plugin, or if creating it failed. If the ranks have shared their failures, the lowest rank that
+// failed prints. Otherwise each may be the only one that failed, so rank 0 prints at once, and the others
+// print unless a launcher ends them first.
 static void __attribute__((noreturn)) end_unconnected(int status, const char *sentence) {
     enum { MOST_TURNS = 20 };
     int rank = zero_launched().rank, lower = zero_failed()->lower;

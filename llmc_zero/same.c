@@ -1,5 +1,6 @@
-// Have all ranks been given the same? Rank 0's text, lines of "name = value", goes to all; whoever has
-// another text names the first line that differs, and all ranks fail with the sentence of the lowest of them.
+// Checks that all ranks were given the same settings. Rank 0 broadcasts its text, lines of "name = value". A
+// rank with another text names the first line that differs, and all ranks fail with the message of the lowest
+// such rank.
 #include "internal.h"
 #include "zero_settings.h"
 #include <stdio.h>
@@ -29,7 +30,7 @@ static int has_name(const char *text, const char *line) {
     return *text != 0;
 }
 
-// "has name = value", or "has no name" of a line that only another rank has.
+// "has name = value", or "has no name" for a line that only the other rank has.
 static const char *quote(char quoted[QUOTED], const char *line, int has) {
     snprintf(quoted, QUOTED, "%s%.*s", has ? "has " : "has no ", has ? length(line) : name_length(line),
              line);
@@ -49,7 +50,7 @@ static int compare(const net *c, const char *mine, const char *first, const char
 
 // -------- through the ranks
 
-// mine NULL: there was no memory for it. hint ends the sentence.
+// mine NULL: out of memory. hint: the end of the message.
 static int same(net *n, const char *mine, const char *hint) {
     int64_t bytes = mine ? (int64_t)strlen(mine) : 0;
     char *first = NULL;
@@ -76,7 +77,8 @@ int zero_require_same(zero *z, const char *lines) {
 
 // -------- what zero_create is given
 
-// The caller's to free; NULL: no memory. The version comes first: others may write the rest in another way.
+// Returns text that the caller frees, or NULL if out of memory. The version comes first, since other versions
+// may write the rest differently.
 static char *describe(const zero_config *c, const zero_tensor *tensors, int n_tensors, const zero_unit *units,
                       int n_units) {
     char *text = NULL;

@@ -16,7 +16,7 @@ int schedule_create(schedule *s, memory *m, int n_units, int most_uses, int uses
 
 // -------- recording
 
-// From now on the record has n uses.
+// Cuts or extends the record to n uses.
 static void set_length(schedule *s, zero_mode mode, int n) {
     s->recorded[mode].n = n;
     if (mode == ZERO_TRAIN) s->update_is_stale = 1;
@@ -45,7 +45,7 @@ void schedule_use(schedule *s, int unit) {
 
 // -------- the update
 
-// Each unit once: in the order of first use, then the unused ones in the table's order.
+// Each unit once: in the order of first use, then unused units in the table's order.
 static void order_update(schedule *s) {
     const schedule_order *o = &s->recorded[ZERO_TRAIN];
     int uses = s->uses_agree ? o->n : 0, n = 0;
@@ -95,7 +95,7 @@ int schedule_next(schedule_walk *w) {
             w->unit = (updates ? schedule_update_order(s) : o->units)[w->at++];
             return 1;
         }
-        // Nothing follows the next pass, nor a pass of which the record does not have the rest.
+        // The walk ends after the next pass, or after this one if the record lacks the rest of it.
         const int rest_is_known = s->mode == ZERO_TRAIN && o->n - o->used == s->left;
         if (w->part == WALK_NEXT_PASS || (w->part == WALK_PASS && !rest_is_known)) return 0;
         w->part = w->part == WALK_PASS && s->is_last ? WALK_UPDATE : WALK_NEXT_PASS;

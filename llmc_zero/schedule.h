@@ -1,14 +1,14 @@
-// The order in which a pass uses the units, as the last pass of its mode recorded it, and the order of the
+// The order in which a pass uses the units, recorded by the last pass of the same mode, and the order of the
 // update. A training step is
 //
 //   uses of micro-batch 0 | uses of micro-batch 1 | .. | update | uses of the next step's micro-batch 0 | ..
 //
-// Code that prefetches (gathers, copies, reads) walks ahead as far as it likes:
+// Code that prefetches (gathers, copies, reads) walks ahead as far as it needs:
 //
 //   schedule_walk w = schedule_ahead(&schedule);
 //   while (schedule_next(&w) && near_enough(&w)) fetch(w.unit);
 //
-// If a pass uses the units in a different order than the last one, the new order is recorded.
+// If a pass uses the units in a different order, the new order is recorded.
 #ifndef LLMC_ZERO_SCHEDULE_H
 #define LLMC_ZERO_SCHEDULE_H
 #include "base/memory.h"
@@ -36,22 +36,21 @@ typedef struct {
     int updating, updated;
 } schedule;
 
-// most_uses: of a pass that are recorded. Returns 0, or ZERO_ERR_MEMORY.
+// most_uses: the uses of a pass that are recorded at most. Returns 0, or ZERO_ERR_MEMORY.
 int schedule_create(schedule *s, memory *m, int n_units, int most_uses, int uses_agree);
 
 // A pass of `uses` uses begins. is_last: the update follows it, not another micro-batch.
 void schedule_begin_pass(schedule *s, zero_mode mode, int uses, int is_last);
 void schedule_use(schedule *s, int unit);  // the unit is used now
 
-// The update begins. Returns its order (n_units), the same on all ranks: that of the last training pass if
-// all ranks use the same order, otherwise the table's. Valid until the next pass begins.
+// The update begins. Returns its order (n_units), the same on all ranks: the order of the last training pass
+// if all ranks have used that order, otherwise the table's. Valid until the next pass begins.
 const int *schedule_begin_update(schedule *s);
-// The same before the update begins, as far as is known: the order changes if the rest of this pass differs
-// from the last one.
+// The same before the update begins. It is preliminary: the rest of this pass may differ from the last one.
 const int *schedule_update_order(schedule *s);
 void schedule_updated(schedule *s);  // the next unit in that order is done
 
-// The first unit of the next training pass, as far as is known; -1 before the first pass.
+// The first unit of the next training pass by the recorded order; -1 before the first pass.
 int schedule_first_use(const schedule *s);
 
 typedef enum { SCHEDULED_USE, SCHEDULED_UPDATE } scheduled;
@@ -64,8 +63,8 @@ typedef struct {
     int at;
 } schedule_walk;
 
-// Walks from the next use or update, nearest first, to the end of the training pass that follows. Ends
-// earlier if the order is unknown from there on, as it always is after an evaluation.
+// Walks from the next use or update, nearest first, to the end of the following training pass. Ends earlier
+// where the order is unknown, as it always is after an evaluation.
 schedule_walk schedule_ahead(schedule *s);
 int schedule_next(schedule_walk *w);  // 1: w has the next use; 0: nothing more is known
 

@@ -33,7 +33,7 @@ static int open_files(zero *z) {
     return 0;
 }
 
-// Beside a GPU: states that one side uses and the other one stores.
+// With a GPU: states that are stored on one side of the bus and used on the other.
 static int open_across(zero *z) {
     struct states *all = &z->states;
     char *memory[RINGS] = { NULL };
@@ -64,7 +64,7 @@ int states_create(zero *z, zero_value what) {
     return state_create(&z->states.of[what], &z->memory, &z->plan.own[plan_item_of_state(what)]);
 }
 
-// A hung disk may still write to memory handed out to units.
+// A hung disk may still write to memory that units use.
 void states_stop_files(zero *z) { z->memory.disk_hangs |= state_files_close(z->states.files); }
 
 void states_free(zero *z) {

@@ -1,4 +1,4 @@
-// The step: global norm, clipping, and then the update (update.c).
+// The end of a step: the global norm, clipping, and the update (update.c).
 #include "step.h"
 #include "internal.h"
 #include "naive.h"
@@ -37,7 +37,7 @@ static int check_hyper(const char *caller, const zero_hyper *h) {
     return 0;
 }
 
-// A unit updated before the norm is known can be neither clipped nor skipped.
+// A promised update may change a unit before the norm is known, so it can be neither clipped nor skipped.
 int zero_promise_update(zero *z, const zero_hyper *h) {
     const char *me = "zero_promise_update";
     ZERO_TRY(pass_may_train(z, me));
@@ -101,7 +101,7 @@ int zero_finish_update(zero *z) {
     return update_publish(z);
 }
 
-// Only fp16 runs have a scale worth restoring.
+// Only fp16 runs have a scale to restore.
 void step_restore_scale(zero *z, zero_dtype dtype, const loss_scale *saved) {
     const int scales = z->config.numbers.dtype == ZERO_F16 && z->config.numbers.loss_scale == 0;
     if (dtype == ZERO_F16 && scales) z->step.scale = *saved;

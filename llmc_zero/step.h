@@ -1,5 +1,5 @@
-// The step from zero_finish_gradients to zero_update. Owns the norm for clipping, and the loss scale. Its
-// other functions are in zero.h.
+// The end of a step, from zero_finish_gradients to zero_update. Owns the norm for clipping and the loss
+// scale. zero.h declares the other functions.
 #ifndef LLMC_ZERO_STEP_H
 #define LLMC_ZERO_STEP_H
 #include "loss_scale.h"
@@ -11,11 +11,10 @@ struct step {
     loss_scale scale;
 };
 
-// Returns 0 with masters, moments and the tables of the step allocated. Call it after the gradients are
-// created.
+// Allocates masters, moments and the tables of the step. Call it after grads_create.
 int step_create(zero *z);
 loss_scale step_scale(const zero *z);
-// saved: from a run in that dtype.
+// saved: the scale of a run in this dtype.
 void step_restore_scale(zero *z, zero_dtype dtype, const loss_scale *saved);
 
 #endif

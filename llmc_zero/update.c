@@ -1,6 +1,6 @@
-// AdamW on the parts that this rank owns, unit by unit, piece by piece. If all states are in memory a unit is
-// one piece. If some are in files, a piece fills one of the files' buffers, and three things overlap: reading
-// the next piece, updating this one, and writing the previous one (ZeRO-Infinity, Rajbhandari et al. 2021,
+// AdamW on the parts that this rank owns, unit by unit, piece by piece. With all states in memory a unit is
+// one piece. With states in files a piece fills one of the files' buffers, and reading the next piece,
+// updating this one and writing the previous one overlap (ZeRO-Infinity, Rajbhandari et al. 2021,
 // section 5.2.2).
 #include "update.h"
 #include "internal.h"
@@ -8,13 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-// -------- tables, made once at creation
+// -------- tables, built once at creation
 
 static int run_adamw(void *ctx, task *k);
 static int run_publish(void *ctx, task *k);
 
-// Adds a segment for each tensor in the piece, without padding. Offsets count from the start of the piece, so
-// they hold in every state.
+// Adds a segment for each tensor in the piece, without padding. Offsets are relative to the piece, so they
+// are valid in every state.
 static void add_segments(const zero *z, struct update_piece *piece, adamw_segment *segments) {
     const state_range *r = &piece->range;
     const layout_unit *u = &z->layout.units[r->unit];
@@ -45,7 +45,7 @@ static void list_pieces(zero *z) {
         z->update.units[u].first_piece = n;
         for (state_range r = plan_first_piece(&z->config, &z->layout, z->net.rank, u); r.elems;
              r = plan_next_piece(&z->config, &z->layout, z->net.rank, r)) {
-            // AdamW runs where the optimizer's states of the piece are stored.
+            // AdamW runs where the piece's optimizer states are stored.
             const int on_host = state_on_host(moments, r);
             z->update.pieces[n++] = (struct update_piece){ .range = r,
                                                            .by = on_host ? &device_host : moments->updater,
@@ -82,8 +82,8 @@ static int create_pieces(zero *z) {
     return rc;
 }
 
-// If states are off the device, the trainer goes on with the next step: forward waits for each unit's update,
-// or backward if the update is delayed.
+// With states off the device the update runs in a separate lane while the trainer continues with the next
+// step: forward waits for each unit's update, or backward if the update is delayed.
 static int create_tasks(zero *z, int unit) {
     const int has_lane = z->update.is_ahead || z->config.offload.delayed_update;
     const task_lane lane = has_lane ? LANE_PROCESSOR : LANE_TRAINER;
@@ -123,19 +123,19 @@ static int begin_state(zero *z, zero_value what, const struct update_piece *piec
     return state_begin(&parts[what], s, piece->on, piece->range, intent, NULL);
 }
 
-// A unit's own task needs its bucket's reduction. The previous task, which begins the unit's first piece, has
-// to check.
+// A unit's task runs after its bucket's reduction. The previous task, which begins the unit's first piece,
+// does not, so it has to check.
 static int is_reduced(zero *z, int unit) { return tasks_have_run(&z->tasks, grads_reduction(z, unit)); }
 
 // If pieces are begun ahead, the trace shows how long AdamW waits for one: for reads, copies, and buffers
-// still being written.
+// that are still being written.
 static void trace_wait(zero *z, const struct update_piece *piece, double start) {
     const int lane = traced_lane(z, z->update.units[piece->range.unit].adamw.lane);
     if (z->update.is_ahead && lane != LANE_TRAINER)
         trace_add(&z->trace, EVENT_WAIT, piece->range.unit, lane, start);
 }
 
-// Begins to open the states of a piece that were not begun yet; gradients only if they are reduced.
+// Begins opening the piece's states that were not begun yet; gradients only if they are reduced.
 static int begin_piece(zero *z, const struct update_piece *piece, state_part parts[STATES]) {
     const double start = trace_now(&z->trace);
     for (int what = 0; what < STATES; what++)
@@ -172,15 +172,15 @@ static int update_opened(zero *z, const struct update_piece *piece, state_part p
     return 0;
 }
 
-// The piece to begin while piece i of the unit at z->update.at is updated; NULL: none, or not known yet.
+// The piece to begin while piece i of unit order[at] is updated; NULL: none, or not known yet.
 static const struct update_piece *piece_after(const zero *z, int i) {
     const struct update_unit *u = &z->update.units[z->update.order[z->update.at]];
     if (i + 1 < u->n_pieces) return &z->update.pieces[u->first_piece + i + 1];
     if (!z->update.is_ahead) return NULL;
     if (z->update.at + 1 >= __atomic_load_n(&z->update.n_known, __ATOMIC_ACQUIRE)) return NULL;
     const struct update_unit *next = &z->update.units[z->update.order[z->update.at + 1]];
-    // A reduction that has run may still be queued on the device. Only the unit's own task is ordered after
-    // it.
+    // A reduction task may have run while its work is still queued on the device; only the unit's task is
+    // ordered after that work.
     if (z->device.asynchronous && next->is_early) return NULL;
     return &z->update.pieces[next->first_piece];
 }
@@ -195,9 +195,8 @@ static int update_piece(zero *z, const struct update_piece *piece, const struct 
     return rc ? state_close_after(rc, z->update.opened[z->update.window], STATES) : 0;
 }
 
-// The unit's AdamW. If pieces are begun ahead, backward or the previous task has begun the first one, if the
-// unit was known by then. The task's own stream is ordered after the tasks it needs. The stream of copies to
-// the host has to be, too.
+// The unit's AdamW. Backward or the previous task may have begun its first piece. The task's stream is
+// ordered after the tasks it needs; here the stream of copies to the host is, too.
 static int run_adamw(void *ctx, task *k) {
     zero *z = ctx;
     device *d = &z->device;
@@ -216,9 +215,9 @@ static int run_adamw(void *ctx, task *k) {
 //
 // A step's update changes masters and moments during the next step, whose passes read the old parameters. At
 // the end of that step the masters become the parameters, and the next update may begin. So masters and
-// parameters are two versions; parameters in files have both there, and swap them. One step's gradients are
-// enough: units are updated in backward's order, so the update reads a unit's gradients before the next step
-// overwrites them.
+// parameters are two versions; parameters in files have both versions there, and publishing swaps them.
+// Gradients need only one version: units are updated in backward's order, so the update reads a unit's
+// gradients before the next step overwrites them.
 
 static int run_publish(void *ctx, task *k) {
     zero *z = ctx;
@@ -233,7 +232,7 @@ static int run_publish(void *ctx, task *k) {
     return 0;
 }
 
-// In forward's order, like every change of parameters.
+// Publishes in forward's order, like every change of parameters.
 int update_publish(zero *z) {
     if (!z->update.unpublished) return 0;
     ZERO_TRY(update_wait(z));
@@ -250,8 +249,8 @@ int update_publish(zero *z) {
 
 // -------- the first pieces of the update are read during backward
 //
-// No unit may be updated before the norm is known. But the buffers are free then, and the disk only reads
-// parameters. So all states but gradients are read early; gradients follow when the update begins.
+// No unit may be updated before the norm is known, but the buffers are free and the disk only reads
+// parameters. So all states except gradients are read early; gradients follow when the update begins.
 
 void update_discard(zero *z) {
     for (int i = 0; i < 2; i++) {
@@ -264,7 +263,7 @@ int update_pieces_read_ahead(const zero *z) {
     return (z->update.read_ahead[0] != NULL) + (z->update.read_ahead[1] != NULL);
 }
 
-// The first two pieces of the update in this order of units; NULL: there are fewer.
+// The first two pieces of an update in this order; NULL if there are fewer.
 static void first_pieces(const zero *z, const int *order, const struct update_piece *first[2]) {
     int n = 0;
     first[0] = first[1] = NULL;
@@ -274,7 +273,7 @@ static void first_pieces(const zero *z, const int *order, const struct update_pi
     }
 }
 
-// One piece at a time, since backward waits for parameter reads that are queued after it.
+// Reads one piece at a time, since backward's parameter reads queue up behind it.
 static int read_ahead(zero *z) {
     struct update *s = &z->update;
     const struct update_piece *first[2];
@@ -282,7 +281,7 @@ static int read_ahead(zero *z) {
     const int last = s->order[z->layout.n_units - 1];
     if (!z->plan.own[PLAN_FILE_BUFFERS].blocks || z->config.debug.naive) return 0;
     if (s->read_ahead[at] || !pass_is_last(z)) return 0;
-    // The last update has ended, including its writes.
+    // Not before the last update has ended, including its writes.
     if (!tasks_have_run(&z->tasks, &s->units[last].adamw) || !states_are_written(z)) return 0;
     first_pieces(z, schedule_update_order(&z->schedule), first);
     const struct update_piece *piece = s->read_ahead[at] = first[at != s->window];
@@ -291,7 +290,7 @@ static int read_ahead(zero *z) {
     return 0;
 }
 
-// The update's order is final. Pieces read for another order are dropped.
+// The update's order is final now: drops pieces read for another order.
 static void take_read_ahead(zero *z) {
     struct update *s = &z->update;
     const struct update_piece *first[2], *one = s->read_ahead[s->window], *two = s->read_ahead[!s->window];
@@ -310,7 +309,7 @@ static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
     z->update.constants = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
     z->update.n_known = z->update.at = 0;
     z->update.is_delayed = first_delayed && h->t >= first_delayed;
-    const int delayed = z->update.is_delayed;  // it changes only masters and moments
+    const int delayed = z->update.is_delayed;
     for (int i = 0; i < z->layout.n_units; i++) {
         struct update_unit *u = &z->update.units[i];
         u->is_early = 0;
@@ -319,8 +318,8 @@ static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
     return 0;
 }
 
-// Backward reaches units in the reverse of the table's order. After a unit's last backward use, which
-// completes its bucket, and all forward uses, no hook needs its parameters before the next step.
+// Backward reaches units in reverse table order. After all forward uses, and the unit's last backward use,
+// which completes its bucket, no hook needs the unit's parameters before the next step.
 int update_during_backward(zero *z) {
     struct update *s = &z->update;
     const int has_own_lane = s->units[0].adamw.lane != LANE_TRAINER;
@@ -329,8 +328,8 @@ int update_during_backward(zero *z) {
     if (!pass_promised(z)) return read_ahead(z);
     while (s->n_early < z->layout.n_units) {
         const int n = s->n_early, unit = z->layout.n_units - 1 - n;
-        // Two units are under way: one is updated, the next one's states are read. The others wait here, so
-        // that those left when backward ends are updated in forward's order.
+        // At most two units are submitted: one is updated while the states of the other are read. The rest
+        // wait, so that those left when backward ends are updated in forward's order.
         if (n > 1 && !tasks_have_run(&z->tasks, &s->units[s->order[n - 2]].adamw)) return 0;
         if (!grads_are_last(z, unit)) return 0;
         if (!n) ZERO_TRY(begin_update(z, pass_promised(z), 1));
@@ -342,8 +341,8 @@ int update_during_backward(zero *z) {
     return 0;
 }
 
-// In the reverse of the table's order, in which backward completes the units. Shared units come first if
-// backward adds to the gradients themselves, since their first backward use overwrites them.
+// Updates in reverse table order, as backward completes the units. Shared units come first if backward adds
+// to the gradients in place, since their first backward use overwrites them.
 static int update_delayed(zero *z) {
     int n = 0;
     for (int shared = 1; shared >= 0; shared--)
@@ -362,7 +361,7 @@ void update_forget(zero *z) { z->update.unpublished = 0; }
 
 // -------- the update
 
-// One task for each unit not updated during backward, in forward's order, so that the units that forward
+// Submits each unit that was not updated during backward, in forward's order, so that the units that forward
 // needs first are gathered while the others are updated.
 static int update_now(zero *z) {
     const int n = z->layout.n_units;
@@ -384,7 +383,6 @@ static int update_now(zero *z) {
     return 0;
 }
 
-// The norm is known, since zero_finish_gradients waited for it.
 int update_units(zero *z, const zero_hyper *h, double grad_scale) {
     if (!z->update.n_early) ZERO_TRY(begin_update(z, h, grad_scale));
     return z->update.is_delayed ? update_delayed(z) : update_now(z);

@@ -1,6 +1,6 @@
 // AdamW on the parts that this rank owns, piece by piece. Owns the order of the units, the pieces and which
-// are open, and the versions of a delayed update. Each function that returns an int returns 0, or a negative
-// error with the sentence set.
+// of them are open, and the result of a delayed update until it is published. Functions that return an int
+// return 0, or a negative error with the sentence set.
 #ifndef LLMC_ZERO_UPDATE_H
 #define LLMC_ZERO_UPDATE_H
 #include "device/kernels.h"
@@ -9,16 +9,16 @@
 
 struct update_unit {
     int first_piece, n_pieces;  // the unit's pieces on this rank, in update.pieces
-    int is_early;               // its task was submitted during this step's backward
+    int is_early;               // 1: its task was submitted during this step's backward
     task adamw;
     task publish;  // of a delayed update: makes its result the parameters
 };
 
-// The unit of work: a range that this rank owns, and its segment of each tensor.
+// The unit of work: a range that this rank owns, and a segment for each tensor in it.
 struct update_piece {
     state_range range;
     adamw_table table;
-    device *by;  // runs the AdamW
+    device *by;  // runs its AdamW
     device_stream on;
 };
 
@@ -32,32 +32,32 @@ struct update {
     int n_early;        // how many were submitted during backward: the last units of the table
     int at;             // the entry being updated
     int is_ahead;       // 1: a piece is opened while the previous one is updated
-    int is_delayed;     // the last update is: it does not change the parameters
-    int unpublished;    // its masters are not the parameters yet
-    state next_params;  // written by a delayed update to files: see state_has_next
+    int is_delayed;     // 1: the last update is delayed, so it does not change the parameters
+    int unpublished;    // 1: its masters are not the parameters yet
+    state next_params;  // parameters in files that a delayed update writes: see state_has_next
     state_part opened[2][STATES];
-    int window;                                // which of the two is opened next
+    int window;                                // index of `opened` for the next piece
     const struct update_piece *read_ahead[2];  // the two pieces begun during backward; NULL: none
 };
 
 int update_create(zero *z);
 
-// After each backward use: submits the units that can be updated already, if the step's end is promised.
-// Otherwise begins to read the first pieces of the update.
+// Call it after each backward use. If the update is promised, submits units that can already be updated;
+// otherwise begins reading the first pieces of the update.
 int update_during_backward(zero *z);
-// Lanes with a thread may still be working when it returns.
+// Lanes with a thread may still be updating when it returns.
 int update_units(zero *z, const zero_hyper *h, double grad_scale);
 // The step ends without an update.
 void update_discard(zero *z);
 
 // Makes the result of a delayed last update the parameters.
 int update_publish(zero *z);
-// The states were loaded: there is nothing to publish.
+// Call it after loading the states: they replace the result of a delayed update.
 void update_forget(zero *z);
 // Returns when the last update has ended.
 int update_wait(zero *z);
-// Returns when all gathers have ended too and the device has finished, so that states may be read. After
-// params_drop_all they may also be changed.
+// Returns when the update and all gathers have ended and the device is idle, so that states may be read, and
+// after params_drop_all also changed.
 int update_settle(zero *z);
 int update_pieces_read_ahead(const zero *z);  // 0, 1 or 2
 

@@ -1,5 +1,5 @@
-// Reads and writes values, and hashes them. They stream piece by piece from the owning rank, so nothing is
-// ever gathered whole.
+// Reads, writes and hashes values. They stream piece by piece from the rank that owns them, so nothing is
+// gathered whole.
 #include "internal.h"
 #define XXH_INLINE_ALL
 #include <stdio.h>
@@ -21,7 +21,7 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
     return pass_outside_step(z, call);
 }
 
-// Writes the part of a place's n elements that this rank holds.
+// Writes those of a place's n elements that this rank holds.
 static int set_stored(zero *z, zero_value what, const layout_place *p, int64_t offset, int64_t n,
                       const float *values) {
     const state *s = states_with(z, what);
@@ -46,8 +46,8 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     return has_master ? set_stored(z, ZERO_MASTER, p, offset, n, values) : 0;
 }
 
-// A request for n elements of a place, from `offset` on, made on every rank. They go to `values` or, with a
-// digest, through the values buffer into it.
+// A request for n elements of a place, from `offset` on, made on every rank. They go to `values`, or through
+// the values buffer into `digest`.
 typedef struct {
     zero *z;
     zero_value what;
@@ -68,8 +68,8 @@ static int update_digest(const get_request *g, int64_t n) {
     return 0;
 }
 
-// Gets the elements in a part, or in the whole unit, from rank `from`; -1: every rank reads its own. With a
-// digest they are hashed piece by piece.
+// Gets the requested elements of a part, or of the whole unit, from rank `from`; -1: every rank reads its own
+// copy.
 static int get_part(const get_request *g, int unit, int part, int from) {
     zero *z = g->z;
     const comm_use use = { .purpose = g->purpose, .unit = unit, .units = 1 };

@@ -1,8 +1,8 @@
 // llmc_zero: ZeRO stages 0 to 3 for any trainer in C. MIT licence, see LICENSE.
 //
 // ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054) removes the redundant copies that data-parallel ranks
-// keep: of the optimizer state (stage 1), of gradients too (stage 2), of parameters too (stage 3). The
-// trainer describes its tensors once and calls a hook before and after each use of a unit:
+// keep: of the optimizer state (stage 1), then of the gradients (stage 2), then of the parameters (stage 3).
+// The trainer describes its tensors once and calls a hook before and after each use of a unit:
 //
 //     zero_create(&z, &config, tensors, n_tensors, units, n_units);
 //     zero_set(z, ZERO_PARAM, tensor, layer, 0, n, values);    initial values, tensor by tensor
@@ -17,15 +17,15 @@
 //     zero_destroy(z);
 //
 // Unless its comment says otherwise, every function follows these rules:
-// - It returns 0, or a negative ZERO_ERR_*, described by zero_last_error(). Those that communicate can fail
-//   with ZERO_ERR_COMM, those that allocate with ZERO_ERR_MEMORY, on CUDA all with ZERO_ERR_DEVICE, with
-//   states on NVMe all with ZERO_ERR_TIER.
-// - After ZERO_ERR_ARGUMENT and ZERO_ERR_MISUSE nothing has changed and the plugin can go on. After
-//   ZERO_ERR_COMM, ZERO_ERR_DEVICE and ZERO_ERR_TIER it cannot: end the job (zero_job.h).
-// - (collective): all ranks call it at the same point of the same sequence, or it fails with ZERO_ERR_COMM.
+// - It returns 0 or a negative ZERO_ERR_*, which zero_last_error() explains. Functions that communicate can
+//   fail with ZERO_ERR_COMM, and functions that allocate with ZERO_ERR_MEMORY. On CUDA any function can fail
+//   with ZERO_ERR_DEVICE, and with states on NVMe any can fail with ZERO_ERR_TIER.
+// - A call that fails with ZERO_ERR_ARGUMENT or ZERO_ERR_MISUSE changes nothing, and the plugin remains
+//   usable. After ZERO_ERR_COMM, ZERO_ERR_DEVICE or ZERO_ERR_TIER it is not: end the job (zero_job.h).
+// - (collective): all ranks must make the same calls in the same order, or they fail with ZERO_ERR_COMM.
 // - z comes from zero_create. Arrays and strings belong to the caller and are used only during the call.
-// - Only one thread of a rank calls the library. The library never prints.
-// - Names with elems count elements, names with bytes count bytes.
+// - Only one thread per rank may call the library. The library never prints.
+// - Names with elems count elements; names with bytes count bytes.
 //
 // dev/examples/mlp_zero.c is a complete trainer; docs/porting.md and docs/details.md explain the rules.
 #ifndef LLMC_ZERO_H
@@ -43,19 +43,19 @@ typedef struct zero zero;  // the plugin of one rank
 enum {
     ZERO_ERR_ARGUMENT = -1,  // a value that is not allowed
     ZERO_ERR_MISUSE = -2,    // hooks or accessors in the wrong order
-    ZERO_ERR_MEMORY = -3,    // out of memory; the sentence names what it was for
+    ZERO_ERR_MEMORY = -3,    // out of memory; the message names the purpose of the allocation
     ZERO_ERR_COMM = -4,      // a collective failed, or took longer than comm.timeout_s
     ZERO_ERR_IO = -5,        // a file cannot be read or written, is damaged, or belongs to another run
     ZERO_ERR_DEVICE = -6,    // no usable CUDA device, or an operation on it failed
     ZERO_ERR_TIER = -7       // a file of model states (offload.nvme) failed, and its contents are lost
 };
-// Returns the sentence of the calling thread's last failure, "" before the first; valid until the next one.
+// Returns the message of the calling thread's last failure, "" before the first; valid until the next one.
 const char *zero_last_error(void);
-// Returns the same failure in fields.
+// Returns the same failure as a struct.
 typedef struct {
     int code;             // ZERO_ERR_*; 0: nothing has failed yet
-    int rank, unit;       // the first rank that the sentence names, and the unit where it failed; -1: none
-    char setting[48];     // of zero_config, "comm.nccl", or several with blanks between them; "": none
+    int rank, unit;       // the first rank in the message, and the unit where the call failed; -1: none
+    char setting[48];     // of zero_config, "comm.nccl", or several separated by blanks; "": none
     char sentence[1024];  // zero_last_error()
 } zero_failure;
 const zero_failure *zero_last_failure(void);
@@ -66,10 +66,10 @@ typedef enum { ZERO_F32, ZERO_BF16, ZERO_F16 } zero_dtype;  // float; 16-bit typ
 typedef enum { ZERO_CPU, ZERO_CUDA } zero_device;           // same bits on both; docs/details.md: streams
 enum { ZERO_MAX_DIMS = 4 };
 
-// One row of the tensor table; its number is the `tensor` of zero_param and the others. Checkpoints and
-// digests are in the order of the rows.
+// One row of the tensor table. Its index is the `tensor` argument of zero_param and others. Checkpoints and
+// digests follow the order of the rows.
 typedef struct {
-    const char *name;             // in messages and checkpoints
+    const char *name;             // used in messages and checkpoints
     int n_dims;                   // 1 to ZERO_MAX_DIMS
     int64_t dims[ZERO_MAX_DIMS];  // shape in one layer, slowest dimension first
     int layers;               // number of layers that have this tensor; layer l belongs to unit `unit + l`
@@ -80,14 +80,14 @@ typedef struct {
 // Returns the number of elements in one layer, or -1 if the shape is invalid.
 int64_t zero_tensor_elems(const zero_tensor *t);
 
-// Tensors that are gathered and released together: a layer or a block, in the order of the forward pass. A
-// unit with more than one use (tied weights) has separate working memory. GPT-2's embeddings are used by the
-// encoder and by the LM head, and the encoder's backward only adds to gradients: { "embedding", 2, 2, 1 }.
+// Tensors that are gathered and released together: a layer or a block. The table lists units in forward
+// order. A unit with several uses (tied weights) has separate working memory. GPT-2's encoder and LM head use
+// the same embeddings, and the encoder's backward only adds to gradients: { "embedding", 2, 2, 1 }.
 typedef struct {
     const char *name;
     int forward_uses;        // pairs of pre/post_forward in a micro-batch, 1 to 4096
     int backward_uses;       // pairs of pre/post_backward in a micro-batch, 1 to 4096
-    int gradient_only_uses;  // how many of these, the last ones, need no parameters: stage 3 skips the gather
+    int gradient_only_uses;  // how many of the last backward uses read no parameters: stage 3 gathers none
 } zero_unit;
 
 // -------- settings
@@ -96,8 +96,8 @@ typedef struct {
 typedef struct {
     zero_dtype dtype;        // of parameters and gradients; 16-bit types have sharded fp32 master weights
     int no_master;           // 1, with ZERO_BF16: no masters; the update rounds stochastically instead
-    unsigned rounding_seed;  // of that rounding, whose noise depends only on it, t, tensor, layer and element
-    double loss_scale;       // above 0: constant; 0: dynamic, by the next five
+    unsigned rounding_seed;  // of that rounding; the noise depends on this seed, t, tensor, layer and element
+    double loss_scale;       // above 0: constant; 0: dynamic, controlled by the next five
     int initial_scale_power;     // the scale starts at 2 to this power, 0 to 126
     int loss_scale_window;       // steps without overflow before it doubles, at least 1
     int hysteresis;              // overflows before it halves, at least 1
@@ -105,68 +105,68 @@ typedef struct {
     double min_loss_scale;       // an overflow at this scale is an error, at least 2^-126
 } zero_numbers_config;
 
-// How data travels between the ranks.
+// How ranks exchange data.
 typedef struct {
-    int64_t window_bytes;  // staging of a rank, 64 KiB to 16 MiB, shared between the ranks of a node; 0: up
+    int64_t window_bytes;  // staging per rank, 64 KiB to 16 MiB, shared between the ranks of a node; 0: up
                            // to 4 MiB as needed, with NCCL at most 256 MiB for all ranks together
     int shared_window;     // 1: shared memory if all ranks are on one node; 0: messages
-    int nccl;          // ZERO_CUDA: 1: NCCL; 0: through the host; -1: NCCL where it works, else zero_job.comm
+    int nccl;          // ZERO_CUDA: 1: NCCL; 0: through the host; -1: NCCL if it works, else zero_job.comm
                        // has the reason. docs/nccl.md: versions, limits, failures
-    int reduce_nccl;   // with nccl 1: 1: NCCL sums in its own order, which the bits depend on; 0: rank order
-    int reduce_fp32;   // 1: 16-bit gradients are sent as fp32: the same bits for twice the bytes, unless NCCL
-                       // sums them (reduce_nccl), then in fp32
+    int reduce_nccl;   // needs nccl 1. 1: NCCL sums, and the bits depend on its order; 0: rank order
+    int reduce_fp32;   // 1: 16-bit gradients are sent as fp32, in twice the bytes. The bits stay the same,
+                       // except with reduce_nccl, where NCCL then sums in fp32
     double timeout_s;  // 0.001 to 1e6; a collective that takes longer is an error
 } zero_comm_config;
 
-// How the ranks find each other (docs/details.md); by default as the launcher says. With ZERO_START_TCP and
+// How the ranks find each other (docs/details.md); by default the launcher decides. With ZERO_START_TCP and
 // ZERO_START_FILE, ZERO_JOB_KEY (16 characters or more) in the environment keeps other programs out.
 typedef enum { ZERO_START_AUTO, ZERO_START_MPI, ZERO_START_TCP, ZERO_START_FILE } zero_start;
 typedef struct {
     zero_start method;
     int rank;            // of this process; -1: from the launcher
-    int ranks;           // how many there are; 0: from the launcher
+    int ranks;           // number of ranks; 0: from the launcher
     const char *server;  // ZERO_START_TCP: "host:port" of rank 0, for IPv6 "[address]:port"; default port
                          // 12345; NULL: from the launcher
     const char *file;  // ZERO_START_FILE: a path that all ranks see, in a folder named llmc_zero.start. Rank
-                       // 0 writes the file and removes it when all are connected; no other file is replaced
+                       // 0 writes the file and removes it when all are connected; it replaces no other file
     void *mpi_comm;    // MPI_Comm *, duplicated by zero_create; NULL: MPI_COMM_WORLD
-    const char *same;  // more lines that must be the same on all ranks, see zero_require_same; NULL: none
+    const char *same;  // further lines that must be equal on all ranks, see zero_require_same; NULL: none
 } zero_start_config;
 
 // Where a state resides: on the configured device (ZERO_CPU: host memory), in host memory, in files on NVMe.
 typedef enum { ZERO_DEVICE, ZERO_HOST, ZERO_NVME } zero_tier;
 
-// Home tiers of the model states. States that reside elsewhere are copied to the device when they are needed.
-// The bits are the same on every tier.
+// Home tiers of the model states. States off the device are copied to it when they are needed. The bits are
+// the same on every tier.
 typedef struct {
     zero_tier params;     // stage 3: each rank's shards of the parameters
     zero_tier optimizer;  // stage 1 and above: masters and moments; the update runs where they are
     zero_tier gradients;  // stage 2 and above: the reduced shards; ZERO_DEVICE or below the optimizer's tier
-    double optimizer_ratio;  // the part of the optimizer's states that leaves the device, 0 to 1
+    double optimizer_ratio;  // the fraction of the optimizer's states that leaves the device, 0 to 1
     int64_t params_in_host;  // with params on NVMe: elements of a rank's parameters kept in host memory
-    int64_t sub_group_size;  // most elements that are read, updated and written at once
-    int delayed_update;  // from this update (zero_hyper.t) on, each runs beside the next step, which still
-                         // uses the older parameters; 0: never
+    int64_t sub_group_size;  // maximum of elements that are read, updated and written at once
+    int delayed_update;  // from this update (zero_hyper.t) on, each update runs during the next step, which
+                         // still uses the old parameters; 0: never
     const char *nvme;    // folders on the disks, separated by commas; blocks alternate between them
     int64_t nvme_block_bytes;  // size of a request, a multiple of 4096, at least 512 KiB
     int nvme_depth;            // requests in flight
-    int nvme_threads;          // for reading and writing if the kernel has no io_uring
-    int nvme_verify;           // 1: check every block that is read against a checksum
+    int nvme_threads;          // that read and write if the kernel has no io_uring
+    int nvme_verify;           // 1: verify the checksum of every block read
 } zero_offload_config;
 
 // For debugging and measuring.
 typedef struct {
-    int naive;   // 1: the naive path, stage 0 only: all-reduce of everything at the end, then all of AdamW
+    int naive;   // 1: the naive path, stage 0 only: all-reduce everything at the end, then update everything
     int poison;  // 1: fill memory that must not be read with NaN; -1: as ZERO_POISON in the environment
-    int trace_events;  // how many events zero_trace_write can have; 0: none
+    int trace_events;  // most events for zero_trace_write; 0: no trace
 } zero_debug_config;
 
 // The settings of zero_create, with the defaults and ranges of settings.def; zero_defaults() fills them in.
 typedef struct {
     size_t size;         // sizeof(zero_config), set by zero_defaults; any other value is refused
     int stage;           // 0 plain data parallel, 1, 2, 3
-    int inference;       // 1: parameters only, for passes of zero_begin_eval; cannot train
-    int micro_batches;   // most micro-batches of a step; above 1, gradients are summed in fp32
+    int inference;       // 1: parameters only, for zero_begin_eval; cannot train
+    int micro_batches;   // maximum per step; above 1, gradients are summed in fp32
     zero_device device;  // ZERO_CPU or ZERO_CUDA
     int cuda_device;     // its number; -1: the rank's number on its node, modulo the number of devices
     void *cuda_stream;   // cudaStream_t of the trainer's kernels; NULL: the default stream
@@ -175,8 +175,8 @@ typedef struct {
     int max_open;                // stage 3: how many single-use units may be open at once, 1 to 1024
     size_t memory_beside;  // ZERO_CPU: bytes that the trainer itself allocates; zero_create includes them
                            // when it checks that everything fits in memory
-    int async_save;  // 1: allocate host memory for a copy of this rank's masters and moments: zero_save_begin
-    int overlap;     // 1: collectives run while the trainer computes; 0: in the call that asks for them
+    int async_save;  // 1: reserve host memory where zero_save_begin copies this rank's masters and moments
+    int overlap;     // 1: collectives run while the trainer computes; 0: inside the call that starts them
     zero_numbers_config numbers;
     zero_comm_config comm;
     zero_start_config start;
@@ -194,8 +194,8 @@ int zero_cuda_devices(void);
 // (collective) Connects the ranks and allocates the model states, all 0. Returns 0 and a plugin that the
 // caller destroys, or an error and NULL. All ranks must pass the same settings and tables, or all fail before
 // anything is allocated; only device numbers, streams, overlap, debug.poison, debug.trace_events and start
-// may differ. Tables are copied. MPI is used as it is if it is initialised; else zero_create initialises it
-// and zero_destroy finalises it.
+// may differ. Tables are copied. If MPI is already initialised, it is used as it is; otherwise zero_create
+// initialises it and zero_destroy finalises it.
 int zero_create(zero **z, const zero_config *config, const zero_tensor *tensors, int n_tensors,
                 const zero_unit *units, int n_units);
 // (collective, except after a failure) Waits for pending work and frees everything. NULL is allowed.
@@ -203,32 +203,32 @@ void zero_destroy(zero *z);
 
 // -------- hooks
 
-// Each use of a unit is between a pre hook and its post hook. Several units may be open at once (max_open),
-// and one unit may be open for forward and backward together. A hook out of order is ZERO_ERR_MISUSE. All
-// ranks open the same units in the same order, in evaluation and sampling too.
+// A pre hook opens a unit for a use, and its post hook closes it. Several units may be open at once
+// (max_open), and one unit may be open for forward and backward together. A hook out of order is
+// ZERO_ERR_MISUSE. All ranks must open the same units in the same order, in evaluation and sampling too.
 
 // Begins micro-batch `micro` of `of`, counted from 0; of is at most micro_batches. micro 0 begins a new step
-// and drops what an unfinished one has collected; a later one needs all backward uses of the one before.
+// and discards an unfinished one; a later micro-batch requires all backward uses of the previous one.
 int zero_begin_train(zero *z, int micro, int of);
 // Begins a pass of forward uses only, outside of a step.
 int zero_begin_eval(zero *z);
-// (collective at stage 3) Returns 0 when the unit's parameters are there, until zero_post_forward. Stage 3
-// also starts to gather the next units of the recorded order.
+// (collective at stage 3) Returns 0 when the unit's parameters are available, until zero_post_forward. Also
+// starts gathering the next units of the recorded order.
 int zero_pre_forward(zero *z, int unit);
 // (collective at stage 3) Closes the use; its pointers become invalid. Stage 3 releases the parameters,
 // unless backward begins with this unit.
 int zero_post_forward(zero *z, int unit);
-// (collective at stage 3) Returns 0 when the parameters and the memory for the unit's gradients are there.
-// May wait for the reduction of an earlier bucket.
+// (collective at stage 3) Returns 0 when the unit's parameters and the memory for its gradients are
+// available. May wait for the reduction of an earlier bucket.
 int zero_pre_backward(zero *z, int unit);
-// (collective at stage 3, and at the unit's last use) Closes the use. The last one hands the gradients to
-// their bucket, and a full bucket starts its reduction, at stages 0 and 1 only in the last micro-batch.
+// (collective at stage 3, and at the unit's last use) Closes the use. The last use completes the unit's
+// gradients, and a full bucket starts its reduction (at stages 0 and 1 only in the last micro-batch).
 int zero_post_backward(zero *z, int unit);
 
-// Returns the tensor's values of a layer in numbers.dtype, contiguous, 256-byte aligned, read-only; NULL and
-// an error unless the unit is open for reading. Valid until the use's post hook: ask again in the next use.
+// Returns one layer of the tensor in numbers.dtype, contiguous, 256-byte aligned and read-only, or NULL and
+// an error if the unit is not open for reading. Valid until the use's post hook: call it again in each use.
 void *zero_param(zero *z, int tensor, int layer);
-// Returns the gradient of the same values, likewise. The trainer adds the gradient of this rank's loss,
+// Returns the gradient of the same values in the same way. The trainer adds the gradient of this rank's loss,
 // scaled by 1/A with A micro-batches and by zero_loss_scale. At the unit's first pre_backward of a
 // micro-batch it is 0 (undefined with zero_tensor.backward_overwrites, NaN with debug.poison), and it keeps
 // its contents until the last post_backward.
@@ -242,7 +242,7 @@ typedef struct {        // the same on all ranks and at every stage
     double loss_scale;  // of this step's gradients; always 1 unless ZERO_F16
 } zero_step_result;
 
-typedef struct {  // all ranks pass the same
+typedef struct {  // must be the same on all ranks
     float lr, beta1, beta2, eps, weight_decay;
     float grad_clip;  // the norm is clipped to this (Pascanu et al., arXiv 1211.5063); 0: never
     int t;            // number of this update, from 1, for the bias correction
@@ -258,27 +258,27 @@ int zero_finish_gradients(zero *z, zero_step_result *result);
 // part, with the clipped gradients: m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr (m / (1-b1^t)) /
 // (sqrt(v / (1-b2^t)) + eps) + lr wd p. With ZERO_F16, gradients with Inf or NaN update nothing.
 int zero_update(zero *z, const zero_hyper *hyper);
-// Promises that the next step ends with zero_update of the same values, and is neither discarded nor begun
-// again. Where states are in files, the update then starts during the last micro-batch's backward passes;
-// elsewhere this changes nothing. Outside of a step, not with ZERO_F16; grad_clip must be 0.
+// Promises that the next step ends with zero_update of the same values, and is neither discarded nor
+// restarted. With states in files, the update then starts during the last micro-batch's backward pass;
+// otherwise this changes nothing. Outside of a step; not with ZERO_F16; grad_clip must be 0.
 int zero_promise_update(zero *z, const zero_hyper *hyper);
 // Ends the step without an update; only the loss scale changes. ZERO_ERR_ARGUMENT, from zero_update too: the
 // gradients overflowed at min_loss_scale.
 int zero_discard(zero *z);
-// (collective) With offload.delayed_update: waits until the last update is in the parameters; the next step
-// is not delayed then. Outside of a step. zero_save calls it first.
+// (collective) With offload.delayed_update: waits until the parameters contain the last update, so that the
+// next step uses them. Outside of a step. zero_save calls it first.
 int zero_finish_update(zero *z);
-// (collective) zero_finish_gradients, then zero_update. To stop at NaN or Inf, call the two yourself.
+// (collective) zero_finish_gradients, then zero_update. To stop at NaN or Inf, call the two separately.
 int zero_step(zero *z, const zero_hyper *hyper, zero_step_result *result);
 
 // -------- values in and out
 
-// Where parameters have no separate masters (fp32, no_master), ZERO_MASTER is ZERO_PARAM. ZERO_GRADIENT is
-// the mean over the ranks, summed over the micro-batches, before clipping, times the loss scale.
+// If parameters have no separate masters (fp32, no_master), ZERO_MASTER is ZERO_PARAM. ZERO_GRADIENT is the
+// mean over the ranks, summed over the micro-batches, before clipping, times the loss scale.
 typedef enum { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2, ZERO_GRADIENT } zero_value;
 
 // Sets elements [offset, offset + n) of a tensor's layer to values[0..n), rounded to the stored type, outside
-// of a step. Every rank passes the same values and keeps its part. ZERO_PARAM sets the master too.
+// of a step. Every rank passes the same values and keeps its part. ZERO_PARAM also sets the master.
 int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, const float *values);
 // (collective) Gets the same elements as fp32 on every rank. They are streamed; no tensor is gathered whole.
 // Outside of a step; ZERO_GRADIENT between zero_finish_gradients and zero_update.

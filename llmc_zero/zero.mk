@@ -2,15 +2,15 @@
 #   include llmc_zero/zero.mk
 #   my_trainer: LDLIBS += $(ZERO_LIBS)
 #   my_trainer: $(ZERO_LIB)
-# The plugin has separate flags, whatever the trainer's are. It computes the same bits everywhere, which
-# contraction would change, and it checks for NaN and infinity, which -Ofast and -ffast-math would make it
-# miss. A Makefile may set the variables with ?= before the include:
+# The plugin does not use the trainer's flags. It computes the same bits everywhere, which contraction would
+# change, and it checks for NaN and infinity, which -Ofast and -ffast-math would optimize away. A Makefile may
+# set the variables with ?= before the include:
 ZERO_BUILD  ?= build
 ZERO_OPT    ?= -O3 -g
 ZERO_OPENMP ?= -fopenmp
 # With ZERO_CUDA=yes the plugin also runs on CUDA devices: nvcc compiles its kernels, and programs link with
-# the static CUDA runtime, so that a run on the CPU loads no CUDA library. NCCL is built in if its header is
-# found, unless ZERO_NCCL=no, and loaded only by runs that use it.
+# the static CUDA runtime, so that a CPU run loads no CUDA library. NCCL support is built if its header is
+# found, unless ZERO_NCCL=no; only runs that use NCCL load it.
 ZERO_CUDA   ?= no
 ZERO_NVCC   ?= nvcc
 ZERO_CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(ZERO_NVCC))))
@@ -37,8 +37,8 @@ endif
 ifeq ($(ZERO_NCCL),yes)
 ZERO_CUDA_CFLAGS += -DZERO_HAVE_NCCL
 endif
-# -fmad=false: operations that round once are written as fmaf. The kernels do not use the C++ library, so that
-# a C program can link them.
+# -fmad=false: the code calls fmaf where an operation must round once. The kernels do not use the C++ library,
+# so a C program can link them.
 ZERO_CUDA_COMPILE ?= $(ZERO_NVCC) -std=c++17 -O3 -lineinfo -fmad=false $(ZERO_CUDA_ARCH) \
                      -Xcompiler -Wall,-fno-exceptions,-fno-threadsafe-statics -MMD -MP
 endif
@@ -52,7 +52,7 @@ ZERO_URING_LIBS   := -luring
 endif
 ZERO_LIBS   := $(ZERO_OPENMP) $(shell mpicc --showme:link 2>/dev/null) -ljansson -lsodium -lm -lpthread \
                $(ZERO_URING_LIBS) $(ZERO_CUDA_LIBS)
-# A function of a table takes what its other implementations need, so unused parameters are no mistake.
+# Functions in a table share a signature, so unused parameters are allowed.
 ZERO_CFLAGS := -std=c11 -D_GNU_SOURCE $(ZERO_OPT) -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-parameter \
                $(ZERO_OPENMP) -fno-math-errno -fno-trapping-math -ffp-contract=off -MMD -MP \
                $(ZERO_URING_CFLAGS) $(ZERO_CUDA_CFLAGS)

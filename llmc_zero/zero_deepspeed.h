@@ -7,15 +7,15 @@ extern "C" {
 
 // -------- settings from a DeepSpeed file
 
-// Applies the plugin's keys of a DeepSpeed JSON file to *config (docs/details.md lists them). Keys that
-// cannot be honoured are ZERO_ERR_ARGUMENT, all in one sentence with file, line and value, and leave *config
-// unchanged; an unreadable file is ZERO_ERR_IO. Every rank reads the file. Its offload.nvme is valid until
-// the calling thread reads the next file.
+// Applies the plugin's keys of a DeepSpeed JSON file to *config (docs/details.md lists them). Fails with
+// ZERO_ERR_ARGUMENT if keys cannot be honoured, lists them all with file, line and value, and leaves *config
+// unchanged; an unreadable file is ZERO_ERR_IO. Every rank reads the file. offload.nvme is valid until the
+// calling thread reads another file.
 int zero_config_from_file(zero_config *config, const char *path);
-// The same from the environment: ZERO_STAGE=0..3, and ZERO_CONFIG=path of such a file, which must agree.
+// Does the same from the environment: ZERO_STAGE=0..3 and ZERO_CONFIG=path of such a file, which must agree.
 int zero_config_from_env(zero_config *config);
 
-// Every key of the file, for a trainer that takes options of its own from it or prints the result.
+// Every key of the file, for a trainer that takes options from it or prints the result.
 
 // Honoured; without effect here; refused.
 typedef enum { ZERO_KEY_HONOURED, ZERO_KEY_NO_EFFECT, ZERO_KEY_REFUSED } zero_key_fate;
@@ -25,10 +25,10 @@ typedef struct {
     zero_key_fate fate;
     int line;                          // of the file
     char key[96];                      // "zero_optimization.stage"
-    char setting[48];                  // that it sets, or that you should set instead: of zero_config, or of
-                                       // the trainer, "trainer.lr"; "": none
-    char value[ZERO_DEEPSPEED_VALUE];  // of the setting, "3", "bf16" or "nvme"; "auto": not changed;
-                                       // of another key, as in the file
+    char setting[48];                  // the setting that it sets, or that to set instead: of zero_config,
+                                       // or of the trainer, "trainer.lr"; "": none
+    char value[ZERO_DEEPSPEED_VALUE];  // of the setting, "3", "bf16" or "nvme"; "auto": not changed; without
+                                       // a setting, as in the file
     char remark[200];                  // why this value, why no effect, why refused; "": as in the file
 } zero_deepspeed_key;
 
@@ -37,8 +37,9 @@ typedef struct {
     int n;
 } zero_deepspeed;
 
-// As zero_config_from_file, and lists every key in *report, also after ZERO_ERR_ARGUMENT. The trainer's keys
-// are only listed. With config->micro_batches 0 (not known yet), keys that depend on it are skipped.
+// Like zero_config_from_file, but lists every key in *report, also after ZERO_ERR_ARGUMENT. The trainer's
+// keys are listed, not refused. With config->micro_batches 0 (not known yet), keys that depend on it are
+// skipped.
 int zero_deepspeed_read(zero_config *config, zero_deepspeed *report, const char *path);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-// The ranks of a job: their numbers, sums and broadcasts between them, and a common end after a failure. Part
-// of zero.h, which includes this file at its end.
+// The ranks of a job: their numbers, sums and broadcasts over them, and how they end together after a
+// failure. Part of zero.h, which includes this file at its end.
 #ifndef LLMC_ZERO_JOB_H
 #define LLMC_ZERO_JOB_H
 #include <stddef.h>
@@ -20,22 +20,22 @@ int zero_rank(const zero *z);
 int zero_ranks(const zero *z);
 // (collective) Returns 0 when all ranks have called it.
 int zero_barrier(zero *z);
-// (collective) Replaces values[0..n), n from 1 to 64, by their sums over the ranks, added in rank order: the
-// same bits on all ranks. For losses, counts, and decisions that all ranks must take together. Allowed at any
-// time, between hooks too.
+// (collective) Replaces values[0..n), n from 1 to 64, by their sums over the ranks, added in rank order, so
+// all ranks get the same bits. For losses, counts, and decisions that all ranks must take together. Allowed
+// at any time, between hooks too.
 int zero_sum(zero *z, double *values, int n);
 // (collective) Copies `bytes` bytes at data from rank `root` to all ranks. Allowed at any time.
 int zero_broadcast(zero *z, int root, void *data, size_t bytes);
-// (collective) Returns 0 if all ranks pass the same text: lines "name = value", at most 16 MiB, each name
-// once and in the same order. Else ZERO_ERR_ARGUMENT on all ranks, with the first line that differs: "rank 1
-// (host b) has threads = 8 and rank 0 (host a) has threads = 4". Allowed at any time; lines to compare before
-// zero_create allocates go into config.start.same.
+// (collective) Returns 0 if all ranks pass the same text: lines "name = value", at most 16 MiB, with each
+// name once and in the same order. Otherwise it fails with ZERO_ERR_ARGUMENT on all ranks and names the first
+// line that differs: "rank 1 (host b) has threads = 8 and rank 0 (host a) has threads = 4". Allowed at any
+// time. To compare lines before zero_create allocates, pass them in config.start.same.
 int zero_require_same(zero *z, const char *lines);
 // Ends all ranks of the job after a failure, within seconds and with this exit status, with or without a
 // launcher. Does not return. One rank writes the sentence (NULL: nothing) and a newline to stderr: the lowest
-// that failed, or the one that knows which rank hangs. Of the open streams only stdout is flushed, since
-// another may be on a disk that no longer answers. z may be NULL, before zero_create or after it failed. To
-// check a call: if (rc) zero_end_job(z, 1, zero_last_error());
+// rank that failed, or the rank that knows which one hangs. It flushes only stdout, since any other stream
+// may be on a disk that no longer responds. z is NULL before zero_create and after it failed. To check a
+// call: if (rc) zero_end_job(z, 1, zero_last_error());
 #ifdef __GNUC__
 __attribute__((noreturn))
 #endif

@@ -1,4 +1,4 @@
-// Memory, traffic and traces: planned before a run, and counted during it. Part of zero.h, which includes
+// Memory and traffic, planned before a run and counted during it, and traces. Part of zero.h, which includes
 // this file at its end.
 #ifndef LLMC_ZERO_PLAN_INFO_H
 #define LLMC_ZERO_PLAN_INFO_H
@@ -12,9 +12,9 @@ extern "C" {
 // activations, and the number of classes.
 typedef enum { ZERO_STATES, ZERO_WORKING, ZERO_ACTIVATIONS, ZERO_MEMORY_CLASSES } zero_memory_class;
 
-// Returns zeroed memory that zero_destroy frees, or NULL and an error: with ZERO_DEVICE of the configured
-// device, 4096-byte aligned (256 on CUDA); with ZERO_HOST of the host, pinned where there is a CUDA device,
-// so that copies run beside its work. It counts under class and purpose in the memory table.
+// Returns zeroed memory that zero_destroy frees, or NULL and an error. ZERO_DEVICE: memory of the configured
+// device, 4096-byte aligned (256 on CUDA). ZERO_HOST: host memory, pinned if the device is a GPU, so that
+// copies overlap with its work. The memory table lists it under its class and purpose.
 void *zero_alloc(zero *z, zero_tier tier, zero_memory_class class_, const char *purpose, size_t bytes);
 // Bits: which collectives read or write a buffer in place.
 typedef enum { ZERO_MOVED_BY_NONE = 0, ZERO_MOVED_BY_GATHERS = 1, ZERO_MOVED_BY_REDUCTIONS = 2 } zero_movers;
@@ -33,7 +33,7 @@ int zero_memory(const zero *z, int i, zero_memory_line *line);
 size_t zero_memory_bytes(const zero *z, zero_memory_class class_);
 // Sets *left to the bytes that this rank can still allocate on the configured device: on the current CUDA
 // device, or in host memory, which ranks_on_host ranks share evenly within the limits of cgroups and of the
-// process. ZERO_ERR_DEVICE, ZERO_ERR_IO.
+// process. Can fail with ZERO_ERR_DEVICE or ZERO_ERR_IO.
 int zero_memory_left(const zero_config *config, int ranks_on_host, size_t *left);
 
 // Why a rank sends bytes, and the number of reasons.
@@ -49,39 +49,39 @@ typedef struct {
     int64_t all_gather[ZERO_TRAFFIC_PURPOSES], reduce_scatter[ZERO_TRAFFIC_PURPOSES],
         other[ZERO_TRAFFIC_PURPOSES];
 } zero_traffic;
-// Writes to *traffic the bytes that this rank has sent since zero_create, counted where they are copied or
-// sent. Waits for pending collectives. docs/details.md: the purpose of a gather ahead.
+// Sets *traffic to the bytes that this rank has sent since zero_create, counted where they are copied or
+// sent. Waits for pending collectives. docs/details.md: which purpose a prefetched gather counts for.
 void zero_traffic_info(zero *z, zero_traffic *traffic);
 typedef struct {
-    const char *comm;    // "one rank", "mpi, shared window", "tcp, messages (why no window)", "nccl, ..", ..
-    const char *device;  // "cpu", or the name of the CUDA device
-    int cuda_device;     // its number; -1 on a CPU
-    int ranks_on_host;   // on the host of this rank
-    int open_start;  // 1: started by TCP without a key, so any program that reached rank 0's port could join
+    const char *comm;     // "one rank", "mpi, shared window", "tcp, messages (why no window)", "nccl, ..", ..
+    const char *device;   // "cpu", or the name of the CUDA device
+    int cuda_device;      // its number; -1 on a CPU
+    int ranks_on_host;    // on the host of this rank
+    int open_start;       // 1: TCP without a key, so any program that reaches rank 0's port can join
     int ranks_on_device;  // on this rank's CUDA device; 1 on a CPU
 } zero_job;
-// Writes to *job how the ranks are connected and where they run. Its strings are valid until zero_destroy.
+// Sets *job to how the ranks are connected and where they run. Its strings are valid until zero_destroy.
 void zero_job_info(const zero *z, zero_job *job);
 
 typedef struct {
     const char *how;        // "io_uring, direct, 2 folders"; valid until zero_destroy; NULL: no files
     int64_t read, written;  // bytes, since zero_create
     double waited_s;        // by all threads together
-    // How often a gather found this rank's part of the unit in memory (offload.params_in_host), and how often
-    // it read a file.
+    // Gathers that found this rank's part of the unit in memory (offload.params_in_host), and gathers that
+    // read a file.
     int64_t gathers_from_memory, gathers_from_files;
-    int64_t not_read;  // bytes that gathers took from the update's buffers instead of a file being written
+    int64_t not_read;  // bytes that gathers took from the update's buffers instead of reading them back
     int64_t copied_down, copied_up;  // bytes of states copied from a CUDA device to the host, and back
 } zero_files;
-// Writes to *files what this rank has moved to and from files on NVMe and, on CUDA, host memory. Waits for
+// Sets *files to what this rank has moved to and from files on NVMe and, on CUDA, host memory. Waits for
 // pending writes.
 void zero_files_info(zero *z, zero_files *files);
 
 // -------- plan
 
-// Bytes of model states by the formula of the paper (ZeRO, arXiv 1910.02054, section 5), without padding:
-// bytes a parameter that every rank holds whole, bytes a parameter sharded among the ranks, and the total of
-// a rank.
+// Bytes of model states by the paper's formula (ZeRO, arXiv 1910.02054, section 5), without padding: bytes
+// per parameter that every rank holds whole, bytes per parameter sharded among the ranks, and the total per
+// rank.
 typedef struct {
     int whole, sharded;
     size_t bytes;
@@ -97,7 +97,7 @@ typedef struct {
     int64_t parameters;                 // without padding
     int64_t bucket_elems;               // of the largest bucket of single-use units
     int64_t bucket_bytes;               // of all bucket buffers
-    int slots;                          // stage 3: how many single-use units can be gathered at once
+    int slots;                          // stage 3: single-use units that can be gathered at once
     size_t nccl_bytes;                  // allocated by NCCL: measured at creation, 0 before
     // Bytes that the rank sends, in all and to other nodes, with padding: ZERO_FOR_STEP and ZERO_FOR_SCALARS
     // (the norm) in one training step of config.micro_batches, ZERO_FOR_EVAL in one forward pass. With
@@ -109,20 +109,20 @@ typedef struct {
         copied_up;  // bytes of states that it copies from a CUDA device to the host, and back
 } zero_plan;
 
-// Writes to *plan the plan by which zero_create would allocate with these settings and tables, for rank
+// Sets *plan to the plan by which zero_create would allocate with these settings and tables, for rank
 // config.start.rank (-1: rank 0) of `ranks`, of which `ranks_on_node` are on its node; or fails with
 // ZERO_ERR_ARGUMENT. Starts nothing and allocates only small tables. Lines that zero_create may still change
-// are marked as assumed: a shared window, NCCL, and the memory that NCCL takes, which is planned as 0 bytes.
+// are marked as assumed: a shared window, NCCL, and NCCL's memory, which is planned as 0 bytes.
 int zero_make_plan(zero_plan *plan, const zero_config *config, const zero_tensor *tensors, int n_tensors,
                    const zero_unit *units, int n_units, int ranks, int ranks_on_node);
-// Writes to *plan the plan of z, with the memory that NCCL took.
+// Sets *plan to the plan of z, including the memory that NCCL took.
 void zero_plan_info(const zero *z, zero_plan *plan);
 
 // -------- trace
 
 // Writes this rank's events (debug.trace_events) to the file `path`, as JSON for chrome://tracing or
-// Perfetto. Each rank needs a path of its own. Waits for collectives. After ZERO_ERR_IO there is no
-// half-written file.
+// Perfetto. Each rank needs a different path. Waits for collectives. ZERO_ERR_IO leaves no half-written
+// file.
 int zero_trace_write(zero *z, const char *path);
 
 #ifdef __cplusplus

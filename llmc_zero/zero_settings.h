@@ -1,5 +1,5 @@
-// The settings of zero_config as a table, for a trainer that prints them or sets them by name. A program that
-// only sets members of zero_config does not need it.
+// The settings of zero_config as a table, for a trainer that prints them or sets them by name. Programs that
+// set the members of zero_config directly do not need it.
 #ifndef LLMC_ZERO_SETTINGS_TABLE_H
 #define LLMC_ZERO_SETTINGS_TABLE_H
 #include "zero.h"
@@ -30,7 +30,7 @@ typedef struct {
     double preset, min, max;   // of a number or an enum; the default may be outside of min to max
     int same;                  // 1: all ranks must have the same value
     const char *help;          // one line
-    const char *const *words;  // of an enum: the names of its values, ended by NULL; else NULL first
+    const char *const *words;  // of an enum: the names of its values, then NULL; otherwise only NULL
 } zero_setting;
 
 // Returns all settings except pointers, memory_beside and start.same.

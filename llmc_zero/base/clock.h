@@ -9,7 +9,7 @@ static inline double clock_of(clockid_t which) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-// Seconds of a monotonic clock.
+// Seconds on a monotonic clock.
 static inline double clock_now(void) { return clock_of(CLOCK_MONOTONIC); }
 
 static inline void clock_nap(double seconds) {

@@ -88,8 +88,8 @@ const char *zero_list_ranks(char list[ZERO_LIST], int ranks, const char *chosen,
     return list;
 }
 
-// Invisible characters that change how other text is shown: they change the writing direction, break lines,
-// join or hide characters. Also code points that are not characters.
+// Invisible characters that change how other text is displayed: its direction, its line breaks, or which
+// characters are joined or hidden. Also code points that are not characters.
 static int is_hidden(uint32_t c) {
     static const struct {
         uint32_t first, last;
@@ -104,8 +104,8 @@ static int is_hidden(uint32_t c) {
     return 0;
 }
 
-// Returns the length in bytes of the UTF-8 character at `text`. 0: invalid or overlong, hidden, or below
-// U+00C0, where terminal control codes are.
+// Returns the length in bytes of the UTF-8 character at `text`, or 0 if it is invalid, overlong, hidden, or
+// below U+00C0, where terminal control codes are.
 static size_t utf8_length(const unsigned char *text) {
     size_t n = *text < 0xc3 ? 0 : *text < 0xe0 ? 2 : *text < 0xf0 ? 3 : *text < 0xf5 ? 4 : 0;
     uint32_t c = *text & (0xffu >> (n + 1));

@@ -1,14 +1,14 @@
-// The library's only way to fail: stores the failure for the calling thread and returns its code. The
-// sentence of zero_last_error() is formatted here.
+// How the library fails: it stores the failure for the calling thread and returns its code. error.c formats
+// the message of zero_last_error().
 #ifndef LLMC_ZERO_BASE_ERROR_H
 #define LLMC_ZERO_BASE_ERROR_H
 #include "../zero.h"
 #include <stddef.h>
 
-// Each returns `code`, so that `return zero_fail(ZERO_ERR_..., ...)` reads well. The arguments may come from
-// the last failure. The sentence is fmt, after "rank R (host H)" if a rank is given ("rank R" if host is
-// NULL), or after the setting's name as in zero_config. With several settings ("start.rank start.ranks") the
-// field has all of them and the sentence only the first.
+// Each returns `code`: return zero_fail(ZERO_ERR_..., ...). The arguments may point into the last failure.
+// The message is fmt, preceded by "rank R (host H)" if a rank is given ("rank R" if host is NULL), or by the
+// setting's name as in zero_config. With several settings ("start.rank start.ranks") the field lists them
+// all, and the message names the first.
 #define zero_fail(code, ...) zero_fail_of(code, -1, NULL, "", __VA_ARGS__)
 #define zero_fail_rank(code, rank, host, ...) zero_fail_of(code, rank, host, "", __VA_ARGS__)
 #define zero_fail_setting(code, setting, ...) zero_fail_of(code, -1, NULL, setting, __VA_ARGS__)
@@ -16,32 +16,32 @@
 int zero_fail_of(int code, int rank, const char *host, const char *setting, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
 
-// A failure as the plugin keeps it and passes it between threads and ranks.
+// A failure as threads and ranks pass it to each other.
 typedef struct {
     zero_failure fields;  // zero_last_failure()
-    int lower;            // how many lower ranks have failed with this sentence; -1: not known
-    int reason;           // how many bytes of the sentence say what failed, before any advice
+    int lower;            // how many lower ranks failed with the same message; -1: unknown
+    int reason;           // bytes of the message before any advice
 } failure_record;
 const failure_record *zero_failed(void);       // the calling thread's last failure
 int zero_fail_again(const failure_record *f);  // of another rank or thread, or an earlier one
 
-// More details of the last failure; each returns its code.
+// Add details to the last failure; each returns its code.
 int zero_failed_at_unit(int unit);
-int zero_failed_by_setting(const char *setting);  // of zero_config; the sentence does not change
+int zero_failed_by_setting(const char *setting);  // of zero_config; the message does not change
 int zero_failed_advice(const char *fmt, ...)
-    __attribute__((format(printf, 1, 2)));       // adds "; " and the remedy
-int zero_failed_on(int rank, const char *host);  // adds "rank R (host H): " unless it names a rank
-int zero_failed_after(int lower);                // how many lower ranks failed with the same sentence
+    __attribute__((format(printf, 1, 2)));       // appends "; " and the remedy
+int zero_failed_on(int rank, const char *host);  // prepends "rank R (host H): " unless a rank is named
+int zero_failed_after(int lower);                // lower: see failure_record
 
-// Returns "rank 1 (host a)", or "ranks 1 (host a), 2 (host b) and 3 more", listing the chosen ranks. The name
-// of rank r's host is at hosts + r * stride; "" where it is not known.
+// Lists the chosen ranks: "rank 1 (host a)", or "ranks 1 (host a), 2 (host b) and 3 more". The host of rank r
+// is at hosts + r * stride, "" if it is unknown.
 enum { ZERO_LIST = 320 };
 const char *zero_list_ranks(char list[ZERO_LIST], int ranks, const char *chosen, const char *hosts,
                             size_t stride);
 
 // Makes untrusted text safe for a terminal: keeps printable ASCII and valid UTF-8 from U+00C0 on, except
-// characters that are invisible or change the writing direction. A newline or tab becomes a space, every
-// other byte '?'. The text is cut to fit.
+// characters that are invisible or change the writing direction. A newline or tab becomes a space, any other
+// byte '?'. Cuts the text to `bytes`.
 void zero_plain(char *text, size_t bytes);
 
 // Returns from the caller if the call fails.

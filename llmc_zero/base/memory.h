@@ -1,14 +1,14 @@
-// The only allocator: every byte has a class and a purpose, so that the memory table is complete.
+// The only allocator. Every byte has a class and a purpose, so the memory table is complete.
 #ifndef LLMC_ZERO_BASE_MEMORY_H
 #define LLMC_ZERO_BASE_MEMORY_H
 #include "../device/device.h"
 #include "../zero.h"
 
-// An allocation request. The plugin's own are in its plan (plan.h).
+// An allocation request. The plugin's requests are in its plan (plan.h).
 typedef struct {
     zero_memory_class class_;
     const char *purpose;
-    zero_tier tier;  // ZERO_HOST: host memory, where the device is a GPU
+    zero_tier tier;  // ZERO_HOST: host memory beside a GPU
     size_t bytes;
     int blocks;    // in a plan: how many allocations of this size; 0: none
     int moved_by;  // of zero_movers
@@ -24,25 +24,25 @@ typedef struct memory_block {
 } memory_block;
 typedef struct {
     device *device;  // where memory_alloc allocates
-    device *mover;   // the same device with the allocator of the library that moves memory (NCCL); NULL: none
+    device *mover;   // the same device with the allocator of NCCL, for memory that NCCL moves; NULL: none
     memory_block *blocks;
-    zero_memory_line *lines;  // one for each purpose, in the order of first use
+    zero_memory_line *lines;  // one per class, tier and purpose, in the order of first use
     int n_lines;
     struct memory_array *tables;
     int disk_hangs;  // 1: a hung disk may still access host memory, which therefore stays allocated
 } memory;
 
-// The bytes that the allocator takes for a request: whole pages, at least one.
+// Rounds a request up to whole pages, at least one.
 size_t memory_whole_pages(size_t bytes);
-// Zeroed, page-aligned. NULL with ZERO_ERR_MEMORY's sentence, which names the request and the memory in use.
-// Memory that collectives move comes from the mover, if there is one.
+// Returns zeroed, page-aligned memory, or NULL with ZERO_ERR_MEMORY and a message with the request and the
+// memory in use. Memory that collectives move comes from the mover, if there is one.
 void *memory_alloc(memory *m, const memory_request *r);
-// The same in host memory that is pinned for the device.
+// Returns host memory that is pinned for the device.
 void *memory_alloc_pinned(memory *m, const memory_request *r);
-// Records memory allocated elsewhere: the shared window, NCCL.
+// Records memory that others allocated: the shared window, NCCL.
 int memory_note(memory *m, const memory_request *r);
-// A small table of the host, n zeroed elements, that is in no line and lives until memory_free_all. NULL with
-// the sentence set.
+// Returns a small table in host memory, n zeroed elements, that no line counts and memory_free_all frees, or
+// NULL with the sentence set.
 void *memory_array(memory *m, size_t n, size_t elem_bytes);
 void memory_free_all(memory *m);
 // The line of the request's class, purpose and tier, or NULL.

@@ -8,7 +8,8 @@
 
 // -------- one task
 
-// Waits until that submission of k has run. The caller holds the lock. who: the waiting lane, for the trace.
+// Waits until submission `number` of k has run. The caller holds the lock. who: the waiting lane, for the
+// trace.
 static void wait_until_run(tasks *t, const task *k, uint64_t number, task_lane who) {
     const lane *l = &t->lanes[k->lane];
     if (l->finished >= number) return;
@@ -17,7 +18,7 @@ static void wait_until_run(tasks *t, const task *k, uint64_t number, task_lane w
     if (t->trace) trace_add(t->trace, EVENT_WAIT, k->unit, who, start);
 }
 
-// k's work runs after the work queued on `stream` up to the event: k's stream waits for the event. A host
+// Orders k's work after the work queued on `stream` up to the event: k's stream waits for the event. A host
 // task has no stream, so the host waits.
 static int order_after(tasks *t, const task *k, device_stream stream, void *event) {
     device *d = t->device;
@@ -75,7 +76,7 @@ static void *lane_loop(void *arg) {
         if (!k) break;
         run_task(t, k, k->lane);
         l->first = k->next;
-        l->finished++;  // k belongs to its owner again
+        l->finished++;  // from here on the owner may reuse k
         pthread_cond_broadcast(&t->done);
     }
     pthread_mutex_unlock(&t->lock);
@@ -95,7 +96,7 @@ static int start_thread(tasks *t, task_lane number) {
     return 0;
 }
 
-// Where the CPU computes the trainer's layers, they use all cores but one. Beside a GPU all are free.
+// On the CPU the trainer's layers use all cores but one. With a GPU all cores are free.
 static int free_cores(const device *d) {
 #ifdef _OPENMP
     if (d->asynchronous) return omp_get_max_threads();
@@ -147,7 +148,7 @@ int tasks_prepare(tasks *t, task *k, device_stream s) {
     return t->device->f->create_event(t->device, &k->done);
 }
 
-// Work that a task on the trainer's lane did or queued counts as the trainer's.
+// A task on the trainer's lane does or queues its work as the trainer.
 static int note_needs(tasks *t, task *k, const task *const *needs) {
     k->n_needs = k->needs_trainer = 0;
     for (; *needs; needs++) {

@@ -39,7 +39,7 @@ struct trace_timer {
     enum { FREE, OPEN, QUEUED } is;
     trace_event event;
 };
-enum { TIMERS = 2048 };  // of events that the device has not reached, or that were not read yet
+enum { TIMERS = 2048 };  // for events that the device has not reached or the trace has not read
 
 // The caller holds the lock. The event gets its times once the device has passed both timers.
 static void read_timer(trace *t, trace_timer *r) {
@@ -165,7 +165,7 @@ static void write_event(FILE *f, int rank, const trace_event *e, const char *uni
 }
 
 int trace_at(const trace *t, int i, trace_event *e) {
-    trace_complete((trace *)t);  // the device may not have finished the work of the last events
+    trace_complete((trace *)t);  // the device may still be working on the last events
     const int n = t->used < t->capacity ? t->used : t->capacity;
     if (i < 0 || i >= n) return 0;
     *e = t->events[i];
@@ -181,11 +181,11 @@ int trace_write(trace *t, const char *path, int rank, const char *const *unit_na
     char temporary[PATH_MAX];
     if (snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof temporary)
         return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);
-    // The file is renamed into place, which as root would replace a device node such as /dev/null.
+    // The file is renamed into place, and as root this would replace a device node such as /dev/null.
     struct stat st;
     if (!lstat(path, &st) && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
         return zero_fail(ZERO_ERR_IO, "%s: exists and is not a regular file; name another one", path);
-    // A symlink of that name is not followed.
+    // O_NOFOLLOW: a symlink with the temporary name is an error.
     int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
     if (!f) return zero_fail(ZERO_ERR_IO, "%s: %s", temporary, strerror(errno));

@@ -1,4 +1,4 @@
-// What happened when: a fixed array of events that the trainer's thread and the lanes' threads append to.
+// The trace: a fixed array of events, to which the trainer's thread and the lanes' threads append.
 //
 //     trace_span span = trace_begin(&t, stream);
 //     ... work, or work queued on the stream ...
@@ -12,10 +12,10 @@
 #include "memory.h"
 #include "../zero.h"
 
-// Lanes without a thread (tasks.h has the others, from 0 on). Reads are on the files' lane.
+// Lanes without a thread; tasks.h has the others, from 0 on. Reads are shown on LANE_IO.
 enum { TRACE_WRITES = 5, TRACE_TO_HOST, TRACE_TO_DEVICE, TRACE_SQUARES, TRACE_LANES };
 
-// docs/details.md has what each kind covers, and when it is under way on CUDA.
+// docs/details.md defines what each kind covers, and its begin and end on CUDA.
 typedef enum {
     EVENT_FORWARD,
     EVENT_BACKWARD,
@@ -33,8 +33,8 @@ typedef enum {
 typedef struct {
     trace_kind kind;
     int unit;
-    int thread;             // a lane: 0 to 4 have a thread (tasks.h), the others are below
-    int64_t bytes;          // read, written or copied; of a collective, sent to other ranks; 0: none
+    int thread;             // a lane: of tasks.h or TRACE_WRITES to TRACE_SQUARES
+    int64_t bytes;          // read, written or copied, or sent to other ranks by a collective; 0: none
     double start_s, end_s;  // since zero_create
 } trace_event;
 
@@ -42,11 +42,11 @@ typedef struct trace_timer trace_timer;
 typedef struct {
     trace_event *events;
     int capacity;
-    int used;        // incremented atomically, beyond capacity too; those events are dropped
-    double start_s;  // when zero_create began: times are seconds since then
+    int used;        // incremented atomically, also beyond capacity, where events are dropped
+    double start_s;  // when zero_create began; times are seconds since then
     // for a device that queues its work
     device *device;  // NULL: none
-    void *start;     // timer: the device reached it at start_s
+    void *start;     // a timer that the device reached at start_s
     trace_timer *timers;
     int next_timer;
     pthread_mutex_t lock;
@@ -62,17 +62,17 @@ typedef struct {
 int trace_open(trace *t, int capacity, device *d, memory *m, const memory_request *planned);
 void trace_close(trace *t);  // after the device has finished its work
 double trace_now(const trace *t);
-// An event that began at start_s (from trace_now) and ends now.
+// Adds an event that began at start_s (from trace_now) and ends now.
 void trace_add(trace *t, trace_kind kind, int unit, int thread, double start_s);
-// The same with given times, by clock_now, in `what`.
+// Adds an event whose times are given by clock_now.
 void trace_add_past(trace *t, const trace_event *what);
-// on: PROCESSOR for the host's own work.
+// on: PROCESSOR for work of the host.
 trace_span trace_begin(trace *t, device_stream on);
 void trace_end(trace *t, const trace_span *span, const trace_event *what);  // `what` has no times
-// Waits until the device has finished. Then the array is complete.
+// Waits until the device has finished its work, and completes the array.
 void trace_complete(trace *t);
-// Returns 1 and event i, from 0, in the order in which they ended; 0 after the last. With overlap, call it
-// only between steps and after a zero_barrier.
+// Returns 1 and event i, from 0, in the order of their ends; 0 after the last. With overlap, call it only
+// between steps and after a zero_barrier.
 int trace_at(const trace *t, int i, trace_event *e);
 int trace_write(trace *t, const char *path, int rank, const char *const *unit_names, int units);
 

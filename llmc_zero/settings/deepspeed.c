@@ -1,5 +1,5 @@
-// The configuration from a DeepSpeed JSON file and from the environment: goes through the file's keys, then
-// judges what depends on several of them, and lists all that is refused at once.
+// Reads the configuration from a DeepSpeed JSON file and from the environment: takes the file's keys one by
+// one, then checks what depends on several of them, and reports all refused keys at once.
 #include "../device/kernels.h"
 #include "../base/error.h"
 #include "settings.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
-// -------- a value, as its row has it
+// -------- a value, checked against its row
 
 static int is_number_of(const key_row *w, const json_t *v, double *x) {
     int64_t n = 0;
@@ -19,7 +19,7 @@ static int is_number_of(const key_row *w, const json_t *v, double *x) {
     return right && *x >= w->min && *x <= w->max;
 }
 
-// all: the words, for a message.
+// all: gets the words, for a message.
 static int is_word_of(const zero_setting *s, const json_t *v, double *x, char *all, size_t size) {
     size_t used = 0;
     for (int i = 0; s->words[i]; i++) {
@@ -38,7 +38,7 @@ static const json_t *enabled_of(reader *r, const json_t *v) {
     return enabled ? enabled : v;
 }
 
-// Returns 1 with *x if v is a value that the row allows; else the key is refused.
+// Returns 1 and sets *x if the row allows v; otherwise refuses the key.
 static int check_value(reader *r, const key_row *w, const json_t *v, double *x) {
     char words[64] = "";
     int on = 0;
@@ -67,7 +67,7 @@ static int check_value(reader *r, const key_row *w, const json_t *v, double *x) 
         else
             key_refuse(r, v, w->setting, "%s", w->why);
         return 0;
-    default:  // BOOL, and a block for which old files have true or false
+    default:  // BOOL, and a block for which older files have true or false
         if (json_as_bool(v, &on)) {
             *x = on;
             return 1;
@@ -77,7 +77,7 @@ static int check_value(reader *r, const key_row *w, const json_t *v, double *x) 
     }
 }
 
-// null, or "auto", which leaves the setting as it is
+// null or "auto" leave the setting as it is.
 static void leave_out(reader *r, const key_row *w, const json_t *v) {
     zero_deepspeed_key *k = key_note(r, ZERO_KEY_HONOURED, v, w->automatic ? w->automatic : "");
     if (!json_is_string(v)) return;
@@ -104,7 +104,8 @@ static void read_value(reader *r, const key_row *w, const json_t *v) {
 
 // -------- the keys, one by one
 
-// DeepSpeed takes the stage3_ keys without the prefix too. Returns 1 if the key is refused or unknown.
+// DeepSpeed also accepts the stage3_ keys without the prefix. Returns 1 if the key is unknown or present
+// twice.
 static int has_no_row(reader *r, const json_t *block, const char *table, const char *name, key_row *w) {
     char prefixed[128], nearest[128];
     snprintf(prefixed, sizeof prefixed, "stage3_%s", name);
@@ -121,15 +122,15 @@ static int has_no_row(reader *r, const json_t *block, const char *table, const c
     return 1;
 }
 
-// A block under an old name, or in a place where many put it, has the keys of `w->only`, which stands at the
-// top level. Returns 1 if both are there.
+// A block under an older name, or in a common wrong place, has the keys of the top-level block `w->only`.
+// Returns 1 if the file has both.
 static int stands_twice(reader *r, const key_row *w) {
     if (!w->only || !json_object_get(r->root, w->only)) return 0;
     key_refuse(r, NULL, NULL, "is also at the top level as %s; keep that one", w->only);
     return 1;
 }
 
-// path: of the block in the file; table: under which name its keys stand in the table.
+// path: of the block in the file; table: the block's name in the table of keys.
 static void read_block(reader *r, json_t *block, const char *path, const char *table) {
     char full[sizeof r->path];
     const char *name;
@@ -166,14 +167,14 @@ refuse_later(zero_deepspeed_key *k, const char *setting, const char *fmt, ...) {
     va_end(args);
 }
 
-// Without bf16 and fp16 the numbers are fp32.
+// Without bf16 and fp16 the dtype is fp32.
 static void judge_type(reader *r) {
     if (!r->no_type || r->type_chosen) return;
     strcpy(r->no_type->setting, "numbers.dtype");
     strcpy(r->no_type->value, "fp32");
 }
 
-// DeepSpeed ignores what a stage cannot move off the device. The plugin refuses it.
+// DeepSpeed ignores offload that the stage does not support. The plugin refuses it.
 static void judge_stage(reader *r) {
     const zero_config *c = &r->config;
     zero_deepspeed_key *params = key_that_sets(r, "offload.params"),
@@ -191,15 +192,15 @@ static void judge_stage(reader *r) {
         strcpy(states->remark, "on NVMe as requested; DeepSpeed keeps it in host memory below stage 3");
 }
 
-// As DeepSpeed has it, gradients go where the optimizer's states are, but no further than host memory. A
-// caller that has moved the states already has decided this too.
+// As in DeepSpeed, gradients go where the optimizer's states are, but no further than host memory. If the
+// caller had already moved the states, gradients stay where the caller put them.
 static void place_gradients(reader *r, const zero_config *before) {
     zero_offload_config *o = &r->config.offload;
     if (o->optimizer && !before->offload.optimizer && !o->gradients && r->config.stage >= 2)
         o->gradients = ZERO_HOST;
 }
 
-// Returns 1 if the folder of this key is used.
+// Returns 1 if this key's folder is used.
 static int use_folder(zero_deepspeed_key *folder, zero_tier tier) {
     if (!folder) return 0;
     if (tier == ZERO_NVME) {
@@ -213,7 +214,7 @@ static int use_folder(zero_deepspeed_key *folder, zero_tier tier) {
 
 static _Thread_local char nvme[2 * ZERO_DEEPSPEED_VALUE];  // the folders of the last file read
 
-// DeepSpeed has a folder for parameters and one for the states. The plugin has one list for both.
+// DeepSpeed has one folder for parameters and one for optimizer states; the plugin has one list for both.
 static void join_folders(reader *r) {
     zero_deepspeed_key *params = r->params_folder, *states = r->states_folder;
     const int of_params = use_folder(params, r->config.offload.params);
@@ -223,7 +224,7 @@ static void join_folders(reader *r) {
     if (of_params && of_states && strcmp(params->value, states->value)) {
         const int n = snprintf(nvme, sizeof nvme, "%s,%s", params->value, states->value);
         if (n >= ZERO_DEEPSPEED_VALUE) {
-            refuse_later(states, "offload.nvme", "the names of both folders are too long together");
+            refuse_later(states, "offload.nvme", "the two folder names together are too long");
             return;
         }
         strcpy(params->value, nvme);
@@ -234,8 +235,8 @@ static void join_folders(reader *r) {
     r->config.offload.nvme = nvme;
 }
 
-// Gradients travel in their own type, which follows from the other settings, or as fp32. Nothing may round
-// them on the way.
+// Gradients are sent in their dtype, which follows from the other settings, or as fp32. A dtype that would
+// round them is refused.
 static void judge_wire(reader *r) {
     const zero_config *c = &r->config;
     zero_deepspeed_key *wire = key_that_sets(r, "comm.reduce_fp32");
@@ -250,17 +251,16 @@ static void judge_wire(reader *r) {
                  own, wanted, own);
 }
 
-// -------- the list of what is refused
+// -------- the report of refused keys
 
-// Returns 0 if nothing is. One sentence for one key; for more, a line each, as many as a sentence has room
-// for.
-static int fail_refused(const char *file, const zero_deepspeed *said) {
+// Returns 0 if no key is refused. The message is one line per key, as many as it has room for.
+static int fail_refused(const char *file, const zero_deepspeed *report) {
     char text[900] = "", line[560];
     size_t used = 0;
     int refused = 0, left = 0;
-    for (const zero_deepspeed_key *k = said->keys; k < said->keys + said->n; k++)
+    for (const zero_deepspeed_key *k = report->keys; k < report->keys + report->n; k++)
         refused += k->fate == ZERO_KEY_REFUSED;
-    for (const zero_deepspeed_key *k = said->keys; k < said->keys + said->n; k++) {
+    for (const zero_deepspeed_key *k = report->keys; k < report->keys + report->n; k++) {
         if (k->fate != ZERO_KEY_REFUSED) continue;
         size_t n = (size_t)snprintf(line, sizeof line, "%s:%d: %s: %s%s%s", file, k->line, k->key, k->value,
                                     *k->value ? ": " : "", k->remark);
@@ -276,10 +276,10 @@ static int fail_refused(const char *file, const zero_deepspeed *said) {
 
 // -------- the file
 
-// Nobody takes what the file asks of the trainer.
-static void refuse_trainers_keys(zero_deepspeed *said) {
-    for (int i = 0; i < said->n; i++) {
-        zero_deepspeed_key *k = &said->keys[i];
+// Without a trainer that reads its keys, they are refused.
+static void refuse_trainers_keys(zero_deepspeed *report) {
+    for (int i = 0; i < report->n; i++) {
+        zero_deepspeed_key *k = &report->keys[i];
         if (k->fate != ZERO_KEY_HONOURED || strncmp(k->setting, "trainer.", 8) || !strcmp(k->value, "auto"))
             continue;
         k->fate = ZERO_KEY_REFUSED;
@@ -287,11 +287,12 @@ static void refuse_trainers_keys(zero_deepspeed *said) {
     }
 }
 
-// alone: there is no trainer that takes its keys.
-static int read_file(zero_config *config, zero_deepspeed *said, const char *file, int env_stage, int alone) {
-    reader r = { .config = *config, .said = said, .env_stage = env_stage };
+// alone: without a trainer that reads its keys.
+static int read_file(zero_config *config, zero_deepspeed *report, const char *file, int env_stage,
+                     int alone) {
+    reader r = { .config = *config, .report = report, .env_stage = env_stage };
     json_file j;
-    said->n = 0;
+    report->n = 0;
     if (env_stage >= 0) r.config.stage = env_stage;
     int rc = json_open(&j, file);
     if (!rc) {
@@ -303,25 +304,25 @@ static int read_file(zero_config *config, zero_deepspeed *said, const char *file
         place_gradients(&r, config);
         join_folders(&r);
         judge_wire(&r);
-        if (alone) refuse_trainers_keys(said);
-        rc = fail_refused(file, said);
+        if (alone) refuse_trainers_keys(report);
+        rc = fail_refused(file, report);
     }
     json_close(&j);
     if (!rc) *config = r.config;
     return rc;
 }
 
-int zero_deepspeed_read(zero_config *config, zero_deepspeed *said, const char *path) {
+int zero_deepspeed_read(zero_config *config, zero_deepspeed *report, const char *path) {
     ZERO_TRY(settings_check_size(config));
-    if (!path || !said) return zero_fail(ZERO_ERR_ARGUMENT, "zero_deepspeed_read: no path, or no list");
-    return read_file(config, said, path, -1, 0);
+    if (!path || !report) return zero_fail(ZERO_ERR_ARGUMENT, "zero_deepspeed_read: no path, or no list");
+    return read_file(config, report, path, -1, 0);
 }
 
 static int read_for_plugin(zero_config *config, const char *file, int env_stage) {
-    zero_deepspeed *said = malloc(sizeof *said);
-    if (!said) return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory to read it", file);
-    int rc = read_file(config, said, file, env_stage, 1);
-    free(said);
+    zero_deepspeed *report = malloc(sizeof *report);
+    if (!report) return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory to read it", file);
+    int rc = read_file(config, report, file, env_stage, 1);
+    free(report);
     return rc;
 }
 

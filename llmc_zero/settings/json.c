@@ -21,13 +21,13 @@ static int read_text(const char *file, char **text, size_t *n) {
     if (!*text) return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory to read it", file);
     if (error) return zero_fail(ZERO_ERR_IO, "%s: cannot be read: %s", file, strerror(error));
     if (*n > LARGEST_FILE)
-        return zero_fail(ZERO_ERR_ARGUMENT, "%s: larger than 1 MiB, which no DeepSpeed configuration is",
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s: larger than 1 MiB, so it is not a DeepSpeed configuration",
                          file);
     (*text)[*n] = '\0';
     return 0;
 }
 
-// Returns where the comment that begins at s ends: s if none begins, NULL if it is never closed.
+// Returns the end of the comment that begins at s: s if none begins there, NULL if it is never closed.
 static char *comment_end(char *s) {
     if (*s == '#' || (s[0] == '/' && s[1] == '/')) return s + strcspn(s, "\n");
     if (s[0] != '/' || s[1] != '*') return s;
@@ -47,11 +47,11 @@ static void blank(char *s, const char *end) {
         if (*s != '\n') *s = ' ';
 }
 
-// Comments and trailing commas become blanks, so that an error's line and column are the file's. A comment
-// that is never closed stays, and the parser reports it. lines: filled with the line of each string before a
+// Replaces comments and trailing commas by blanks, so that the parser's lines and columns are the file's. A
+// comment that is never closed stays, and the parser reports it. lines: gets the line of each string before a
 // colon.
 static void prepare(char *text, int *lines) {
-    char *comma = NULL;  // the last thing before s but blanks and comments, if it was a comma
+    char *comma = NULL;  // the last character before s, ignoring blanks and comments, if it is a comma
     int line = 1, string_line = 1;
     for (char *s = text; *s; s++) {
         char *end = comment_end(s);

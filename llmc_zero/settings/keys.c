@@ -9,9 +9,9 @@
 // -------- notes
 
 zero_deepspeed_key *key_note(reader *r, zero_key_fate fate, const json_t *v, const char *remark) {
-    zero_deepspeed *said = r->said;
-    const int full = said->n == ZERO_DEEPSPEED_KEYS;
-    zero_deepspeed_key *k = &said->keys[full ? said->n - 1 : said->n++];
+    zero_deepspeed *report = r->report;
+    const int full = report->n == ZERO_DEEPSPEED_KEYS;
+    zero_deepspeed_key *k = &report->keys[full ? report->n - 1 : report->n++];
     *k = (zero_deepspeed_key){ .fate = full ? ZERO_KEY_REFUSED : fate, .line = r->line };
     snprintf(k->key, sizeof k->key, "%s", r->path);
     if (v) json_quote(v, k->value, sizeof k->value);
@@ -29,7 +29,7 @@ void key_refuse(reader *r, const json_t *v, const char *setting, const char *fmt
     va_end(args);
 }
 
-// A value that is no number.
+// Notes that the key sets a text.
 static zero_deepspeed_key *sets_text(reader *r, const char *setting, const char *value, const char *remark) {
     zero_deepspeed_key *k = key_note(r, ZERO_KEY_HONOURED, NULL, remark);
     snprintf(k->setting, sizeof k->setting, "%s", setting);
@@ -38,7 +38,7 @@ static zero_deepspeed_key *sets_text(reader *r, const char *setting, const char 
 }
 
 zero_deepspeed_key *key_that_sets(const reader *r, const char *setting) {
-    for (zero_deepspeed_key *k = r->said->keys; k < r->said->keys + r->said->n; k++)
+    for (zero_deepspeed_key *k = r->report->keys; k < r->report->keys + r->report->n; k++)
         if (k->fate == ZERO_KEY_HONOURED && !strcmp(k->setting, setting) && strcmp(k->value, "auto"))
             return k;
     return NULL;
@@ -60,14 +60,14 @@ void key_sets(reader *r, const char *setting, double value, const char *remark) 
 static void set_stage(reader *r, const json_t *v, double x) {
     if (r->env_stage >= 0 && x != r->env_stage) {
         key_refuse(r, NULL, "stage",
-                   "stage %d, but the environment has ZERO_STAGE=%d; make them equal or drop one of them",
+                   "stage %d, but the environment has ZERO_STAGE=%d; make them equal or remove one of them",
                    (int)x, r->env_stage);
         return;
     }
     key_sets(r, "stage", x, "");
 }
 
-// bf16.enabled and fp16.enabled: at most one is true. With both false the numbers are fp32.
+// bf16.enabled and fp16.enabled: at most one is true. With both false the dtype is fp32.
 static void set_dtype(reader *r, const json_t *v, zero_dtype type, int on) {
     if (on && r->type_chosen) {
         key_refuse(r, v, "numbers.dtype", "bf16 and fp16 exclude each other; keep one of them");
@@ -99,15 +99,15 @@ static void set_wire(reader *r, const json_t *v, double x) {
     sets_text(r, "comm.reduce_fp32", json_string_value(v), "");
 }
 
-// For the plugin 0 means the largest unit; for DeepSpeed it means no bucket, so every unit alone.
+// 0 means the largest unit in the plugin, and no bucket in DeepSpeed: every unit alone.
 static void set_bucket(reader *r, const json_t *v, double x) {
-    key_sets(r, "reduce_bucket_size", x ? x : 1, x ? "" : "0 of DeepSpeed: every unit is a bucket");
+    key_sets(r, "reduce_bucket_size", x ? x : 1, x ? "" : "0 in DeepSpeed: every unit is a bucket");
 }
 
-// The plugin looks ahead by units, DeepSpeed by elements. Only whether to look ahead is taken over.
+// The plugin looks ahead by units, DeepSpeed by elements, so the value only switches prefetching on or off.
 static void set_prefetch(reader *r, const json_t *v, double x) {
     key_sets(r, "prefetch", x && r->config.prefetch > 1 ? r->config.prefetch : x != 0,
-             x ? "in units; the plugin does not count elements" : "");
+             x ? "counted in units, not in elements" : "");
 }
 
 static void set_betas(reader *r, const json_t *v, double x) {
@@ -123,7 +123,7 @@ static void set_betas(reader *r, const json_t *v, double x) {
 
 // -------- what the offload keys set
 
-// The names before the blocks offload_param and offload_optimizer.
+// The older names of offload_param and offload_optimizer.
 static void set_cpu_offload(reader *r, const json_t *v, double x) {
     const int of_params = strstr(r->path, "param") != NULL;
     const char *block = of_params ? "offload_param" : "offload_optimizer";
@@ -141,18 +141,18 @@ static void set_folder(reader *r, const json_t *v, double x) {
     if (!json_is_string(v) || !json_string_length(v))
         key_refuse(r, v, "offload.nvme", "must be a folder on a disk, or several separated by commas");
     else if (json_string_length(v) >= ZERO_DEEPSPEED_VALUE)
-        key_refuse(r, v, "offload.nvme", "a name of more than %d bytes", ZERO_DEEPSPEED_VALUE - 1);
+        key_refuse(r, v, "offload.nvme", "must have at most %d bytes", ZERO_DEEPSPEED_VALUE - 1);
     else
         *folder = sets_text(r, "", json_string_value(v), "");
 }
 
-// Most files spell out DeepSpeed's default of 1e9, which would make a shard of any model one sub-group:
-// nothing overlaps then, and its buffers are as large as the shard.
+// Most files contain DeepSpeed's default of 1e9, which would make a model's whole shard one sub-group:
+// nothing would overlap, and the buffers would be as large as the shard.
 static void set_sub_group(reader *r, const json_t *v, double x) {
     if (x >= 1e9) {
         char remark[160];
         snprintf(remark, sizeof remark,
-                 "also no limit in DeepSpeed; sub-groups of %lld elements overlap with less memory",
+                 "means no limit in DeepSpeed too; sub-groups of %lld elements overlap and need less memory",
                  (long long)r->config.offload.sub_group_size);
         key_note(r, ZERO_KEY_NO_EFFECT, v, remark);
         return;
@@ -169,11 +169,13 @@ static void set_block_bytes(reader *r, const json_t *v, double x) {
     char remark[120] = "";
     if (bytes < LEAST_BLOCK) bytes = LEAST_BLOCK;
     if (bytes != (int64_t)x)
-        snprintf(remark, sizeof remark, "instead of %.15g: at least 524288, a multiple of 4096", x);
+        snprintf(remark, sizeof remark, "instead of %.15g: must be at least 524288 and a multiple of 4096",
+                 x);
     key_sets(r, "offload.nvme_block_bytes", (double)bytes, remark);
 }
 
-// DeepSpeed reads intra_op_parallelism; its documentation says thread_count, ds_nvme_tune num_threads.
+// DeepSpeed reads intra_op_parallelism; its documentation has thread_count, and ds_nvme_tune prints
+// num_threads.
 static void set_threads(reader *r, const json_t *v, double x) {
     const char *remark = strstr(r->path, "intra_op_parallelism")
                              ? "used if the kernel has no io_uring"
@@ -196,11 +198,11 @@ static void set_threads(reader *r, const json_t *v, double x) {
 #define NO_LIMIT 1e18  // fits an int64_t
 #define NOT_BUILT "not built"
 
-// null and "auto" (a placeholder that Hugging Face fills) count as absent.
+// null and "auto" (a placeholder that Hugging Face fills in) count as absent.
 #define SETTING(member, kind, preset, min, max, same, block, key, help) \
     { block, key, BY_SETTING, .setting = #member },
 static const key_row rows[] = {
-#include "settings.def"  // a setting without a key makes a row that matches nothing
+#include "settings.def"  // a setting without a key adds a row that matches nothing
 
     { "", ZERO, BLOCK, .set = set_stage },   // old files: true is stage 1, false stage 0
     { "", "fp16", BLOCK, .set = set_fp16 },  // true and false as well
@@ -208,9 +210,9 @@ static const key_row rows[] = {
     { "", "bfloat16", BLOCK, .only = "bf16", .why = "the old name of bf16" },
     { "optimizer", "params", .kind = BLOCK },
     { ZERO, "offload_param offload_optimizer", .kind = BLOCK },
-    { ZERO, "aio", BLOCK, .only = "aio", .why = "belongs to the top level, and DeepSpeed refuses it here" },
+    { ZERO, "aio", BLOCK, .only = "aio", .why = "belongs at the top level, and DeepSpeed refuses it here" },
 
-    // ---- done as asked
+    // ---- honoured
     { ZERO, "stage", BY_SETTING, .set = set_stage, .setting = "stage" },
     { ZERO, "reduce_bucket_size", BY_SETTING, .set = set_bucket, .setting = "reduce_bucket_size",
       .automatic = "the largest unit; Hugging Face takes the hidden size squared" },
@@ -222,7 +224,7 @@ static const key_row rows[] = {
     { "fp16", "enabled", BOOL, .set = set_fp16, .setting = "numbers.dtype" },
     { "", "communication_data_type", ANY, .set = set_wire, .setting = "comm.reduce_fp32" },
 
-    // ---- where model states lie
+    // ---- where model states reside
     { PARAM, "nvme_path", ANY, .set = set_folder, .setting = "offload.nvme" },
     { OPTIMIZER, "nvme_path", ANY, .set = set_folder, .setting = "offload.nvme" },
     { OPTIMIZER, "ratio", BY_SETTING, .setting = "offload.optimizer_ratio",
@@ -236,7 +238,7 @@ static const key_row rows[] = {
     { "aio", "intra_op_parallelism thread_count num_threads", BY_SETTING, .set = set_threads,
       .setting = "offload.nvme_threads" },
 
-    // ---- what the trainer does
+    // ---- for the trainer
     { "", "train_batch_size", COUNT, .min = 1, .max = INT_MAX, .setting = "trainer.rows_a_step" },
     { "", "train_micro_batch_size_per_gpu", COUNT, .min = 1, .max = INT_MAX, .setting = "trainer.rows" },
     { "", "gradient_clipping", REAL, .max = NO_LIMIT, .setting = "trainer.grad_clip" },
@@ -249,7 +251,7 @@ static const key_row rows[] = {
     { "optimizer.params", "max_grad_norm", .setting = "trainer.grad_clip",
       .why = "gradient_clipping does this, and DeepSpeed refuses it too" },
     { "", "scheduler", .setting = "trainer.schedule",
-      .why = "the trainer has other schedules, with another warm-up; remove it" },
+      .why = "the trainer's schedules and warm-up differ; remove it" },
     { "", "dataloader_drop_last", .only = "false", .why = "the trainer decides this" },
 
     // ---- The plugin does this anyway; another value is refused.
@@ -275,17 +277,18 @@ static const key_row rows[] = {
       .why = "the trainer's table defines what is gathered together" },
     { ZERO, "leaf_module", .why = "the trainer's table defines what is gathered together; remove it" },
 
-    // ---- Without effect here: the plugin does it anyway, or DeepSpeed chooses between its own ways to the
-    // same numbers, or it concerns what does not exist here.
+    // ---- Without effect: the plugin does it anyway, or the key selects one of DeepSpeed's equivalent
+    // implementations, or the plugin has no such feature.
     { PARAM, "pin_memory", BOOL, .why = "memory that a device copies from is always pinned" },
     { OPTIMIZER, "pin_memory", BOOL, .why = "memory that a device copies from is always pinned" },
     { ZERO, "cpu_offload_use_pin_memory", BOOL, .why = "memory that a device copies from is always pinned" },
-    { PARAM, "buffer_count buffer_size", ANY, .why = "buffers are computed; the memory table shows them" },
+    { PARAM, "buffer_count buffer_size", ANY,
+      .why = "buffer sizes are computed; the memory table shows them" },
     { OPTIMIZER, "buffer_count buffer_size", ANY,
-      .why = "buffers are computed; the memory table shows them" },
+      .why = "buffer sizes are computed; the memory table shows them" },
     { OPTIMIZER, "pipeline_read pipeline_write", BOOL,
       .why = "reads and writes always overlap with the update" },
-    { OPTIMIZER, "fast_init", BOOL, .why = "initial values are written directly to their place" },
+    { OPTIMIZER, "fast_init", BOOL, .why = "initial values are always written directly" },
     { OPTIMIZER, "super_offload", BOOL, .why = "the update always begins as early as clipping allows" },
     { OPTIMIZER, "cpuadam_cores_perc", ANY, .why = "the update uses all threads of the rank" },
     { "aio", "single_submit overlap_events", BOOL, .why = "the queue is always kept full" },
@@ -295,34 +298,34 @@ static const key_row rows[] = {
     { ZERO, "stage3_model_persistence_threshold", ANY, .why = "no parameter stays resident" },
     { ZERO, "stage3_max_reuse_distance", COUNT, .max = NO_LIMIT, .why = "a unit is released after each use" },
     { ZERO, "stage3_max_live_parameters", COUNT, .max = NO_LIMIT,
-      .why = "gathers are limited by units: the open and the prefetched ones" },
+      .why = "max_open and prefetch limit how much is gathered" },
     { ZERO, "allgather_bucket_size", COUNT, .max = NO_LIMIT,
-      .why = "gathers are per unit; with new PyTorch DeepSpeed ignores it too" },
+      .why = "gathers are per unit; with recent PyTorch DeepSpeed ignores it too" },
     { ZERO, "allgather_partitions", BOOL, .why = "DeepSpeed does not read it either" },
     { "", "disable_allgather", BOOL, .why = "DeepSpeed does not read it either" },
     { "", "allgather_size", ANY, .why = "gathers are per unit" },
     { ZERO, "use_multi_rank_bucket_allreduce round_robin_gradients", BOOL,
-      .why = "every rank has its part of every bucket" },
+      .why = "every rank owns a part of every bucket" },
     { ZERO, "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save", BOOL,
-      .why = "a saved model is always whole, and gathered unit by unit" },
-    { ZERO, "memory_efficient_linear override_module_apply", BOOL, .why = "concerns PyTorch" },
+      .why = "a saved model is always complete; units are gathered one by one" },
+    { ZERO, "memory_efficient_linear override_module_apply", BOOL, .why = "only affects PyTorch" },
     { ZERO, "enable_sanity_checks", BOOL, .why = "the order of hooks is always checked" },
     { ZERO, "log_trace_cache_warnings", BOOL, .why = "a changed order is recorded again" },
     { ZERO, "save_muon_momentum_buffer_in_memory", BOOL, .why = "the update is AdamW" },
     { ZERO, "legacy_stage1", .only = "false", .why = "DeepSpeed refuses it too" },
     { "", "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer", BOOL, .why = "the update is AdamW" },
-    { "optimizer.params", "torch_adam", BOOL, .why = "there is one AdamW" },
+    { "optimizer.params", "torch_adam", BOOL, .why = "the plugin has only one AdamW" },
     { "", "steps_per_print", ANY, .why = "the trainer decides what it prints" },
     { "", "log_level", ANY, .why = "the plugin never prints" },
-    { "", "vocabulary_size", ANY, .why = "it affects only a warning of DeepSpeed" },
+    { "", "vocabulary_size", ANY, .why = "only affects a warning in DeepSpeed" },
     { "", "seq_parallel_communication_data_type", ANY, .why = "there is no sequence parallelism" },
-    { "", "memory_breakdown", BOOL, .why = "the memory table at the start has it" },
-    { "", "dump_state", BOOL, .why = "the start shows the settings" },
+    { "", "memory_breakdown", BOOL, .why = "the memory table is always printed" },
+    { "", "dump_state", BOOL, .why = "settings are always printed" },
     { "checkpoint", "tag_validation", ANY, .why = "ranks always agree on a checkpoint" },
     { CHECKPOINTING, "partition_activations", BOOL, .why = "there is no tensor parallelism" },
     { CHECKPOINTING, "contiguous_memory_optimization number_checkpoints", ANY,
       .why = "activations are allocated once, at the start" },
-    { CHECKPOINTING, "synchronize_checkpoint_boundary", BOOL, .why = "only a way to measure" },
+    { CHECKPOINTING, "synchronize_checkpoint_boundary", BOOL, .why = "only affects measurements" },
     { CHECKPOINTING, "profile", .only = "false", .why = NOT_BUILT, .setting = "debug.trace_events" },
 
     // ---- not built
@@ -368,7 +371,7 @@ static const char *next_word(const char **list, size_t *n) {
     return *n ? word : NULL;
 }
 
-// What BY_SETTING stands for.
+// Replaces BY_SETTING by the setting's kind and range.
 static void take_setting(key_row *row) {
     const zero_setting *s = zero_setting_named(row->setting);
     if (*s->words)
@@ -417,7 +420,7 @@ static int is_in_block(const reader *r, const char *block) {
     return n ? !strncmp(r->path, block, n) && r->path[n] == '.' : !strchr(r->path, '.');
 }
 
-// The key may be misspelt or in the wrong block, so keys of all blocks are compared.
+// The key may be misspelt or in the wrong block, so it compares keys of all blocks.
 void key_nearest(const reader *r, const char *name, char *nearest, size_t size) {
     int best = (int)strlen(name) / 2 + 1;
     *nearest = '\0';

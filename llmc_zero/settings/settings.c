@@ -1,4 +1,4 @@
-// The table of settings, and what is refused before anything is done.
+// The table of settings, and the checks before zero_create starts.
 #include "settings.h"
 #include "../base/error.h"
 #include <limits.h>
@@ -17,7 +17,7 @@ static const char *const words[][5] = {
     [ZERO_KIND_TEXT] = { NULL },
 };
 
-// The kind of a row is that of the member. An enum is an unsigned for the compiler.
+// A row's kind must match its member's type. The compiler treats an enum as unsigned.
 // clang-format off
 #define IS_FROM(kind, first, last) \
     (ZERO_KIND_##kind >= ZERO_KIND_##first && ZERO_KIND_##kind <= ZERO_KIND_##last)
@@ -132,9 +132,9 @@ static int check_ranges(const zero_config *c) {
     return 0;
 }
 
-// -------- settings that do not go together
+// -------- settings that exclude each other
 
-// What the stages shard can reside elsewhere.
+// Only states that the stage shards can leave the device.
 static int check_tiers(const zero_config *c) {
     const zero_offload_config *o = &c->offload;
     if (o->params && c->stage < 3)
@@ -151,8 +151,9 @@ static int check_tiers(const zero_config *c) {
                            ": gradients cannot be farther from the device than the optimizer states; move "
                            "offload.optimizer as far");
     if (o->delayed_update && c->numbers.no_master)
-        return zero_refuse("offload.delayed_update numbers.no_master",
-                           ": a delayed update keeps the new parameters in the master weights; keep those");
+        return zero_refuse(
+            "offload.delayed_update numbers.no_master",
+            ": a delayed update keeps the new parameters in the master weights, so it needs them");
     if (o->delayed_update && !o->optimizer)
         return zero_refuse("offload.delayed_update offload.optimizer",
                            ": an update on the device cannot be delayed; move offload.optimizer to "
