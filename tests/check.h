@@ -1,5 +1,5 @@
-// Checks for programs of several ranks: a failed check is counted and the program goes on, so that no rank
-// waits for another in vain.
+// Checks for programs of several ranks: a failed check is counted and the program continues, so that no rank
+// waits forever for another.
 #ifndef TESTS_CHECK_H
 #define TESTS_CHECK_H
 #include <mpi.h>
@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include "../llmc_zero/zero.h"
 
-// One setting of the table is one test; it has failed if one of its checks fails on one of the ranks.
+// Each setting is one test. It fails if one of its checks fails on any rank.
 static struct {
     int rank, ranks, settings, failed, failed_here;
     long checks, printed;
     char setting[160];
 } checks;
 
-enum { CHECK_PRINTED = 20 };  // A rank prints so many failures and only counts the rest.
+enum { CHECK_PRINTED = 20 };  // a rank prints so many failures and only counts the rest
 
 static inline void check_that(int ok, const char *expression, const char *file, int line) {
     checks.checks++;
@@ -27,7 +27,7 @@ static inline void check_that(int ok, const char *expression, const char *file, 
 }
 #define CHECK(condition) check_that((condition) != 0, #condition, __FILE__, __LINE__)
 
-// For a call without which the test cannot go on: if it fails, all ranks end.
+// A call that must succeed for the test to continue: if it fails, all ranks end.
 static inline void check_must(int rc, const char *expression, const char *file, int line) {
     checks.checks++;
     if (!rc) return;
@@ -46,14 +46,14 @@ static inline void checks_begin(void) {
     MPI_Comm_size(MPI_COMM_WORLD, &checks.ranks);
 }
 
-// (collective) The largest of the ranks' values, on all of them.
+// (collective) Returns the largest of the ranks' values.
 static inline int check_any(int value) {
     int any = 0;
     MPI_Allreduce(&value, &any, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     return any;
 }
 
-// (collective) Rank 0 makes a folder of its own in `parent`, and all ranks get its name.
+// (collective) Rank 0 creates a new folder in `parent`, and all ranks get its name.
 static inline void check_make_folder(char *folder, int room, const char *parent) {
     snprintf(folder, room, "%s/llmc_zero_test.XXXXXX", parent);
     CHECK_SETTING("folder");
@@ -61,7 +61,7 @@ static inline void check_make_folder(char *folder, int room, const char *parent)
     MPI_Bcast(folder, room, MPI_CHAR, 0, MPI_COMM_WORLD);
 }
 
-// (collective) Prints on rank 0, returns the exit status.
+// (collective) Rank 0 prints the result. Returns the exit status.
 static inline int checks_end(const char *program) {
     int failed = check_any(checks.failed);
     if (!checks.rank)
@@ -70,7 +70,7 @@ static inline int checks_end(const char *program) {
     return failed || !checks.settings;
 }
 
-// The main of a program: what it is asked for is its first argument, or "".
+// A program's main. asked: its first argument, or "".
 static inline int checks_main(int argc, char **argv, const char *program, void (*body)(const char *asked)) {
     int provided;
     if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;

@@ -1,6 +1,6 @@
-// Each layer, forward and backward, against a naive version in double precision: test_layers.c runs these
-// cases on the CPU, test_layers_cuda.c on a CUDA device. A layer runs twice on the same values, with scratch
-// full of NaN and of zeros, and must give the same bits. Gradients are not zero before.
+// Each layer, forward and backward, compared with a naive version in double precision: test_layers.c runs
+// these cases on the CPU, test_layers_cuda.c on a CUDA device. A layer runs twice on the same values, with
+// scratch memory full of NaN and then of zeros, and must give the same bits. Gradients are not zero before.
 #ifndef TESTS_LAYERS_H
 #define TESTS_LAYERS_H
 #include <math.h>
@@ -25,13 +25,12 @@ static gpt2_dtype dtype;      // of the running case
 static void *scratch;
 static size_t scratch_bytes;
 
-// The device's memory, which each program has in its own way. Freeing it checks that nothing was written
-// past its end.
+// Each program implements these for its device. device_free checks that nothing was written past the end.
 static void *device_take(size_t bytes);
 static void device_free(void *p, size_t bytes);
 static void device_put(void *to, const void *from, size_t bytes);
 static void device_fill(void *to, int byte, size_t bytes);
-// plan for layers without matmuls: rows of C elements or of Vp logits
+// plans layers without matmuls: rows of C elements or of Vp logits
 static void plan_rows(int rows, int C, int Vp);
 
 static void ok(int rc) {
@@ -51,8 +50,8 @@ static int on_cpu(void) { return layers == &layers_cpu; }
 typedef struct {
     gpt2_dtype dt;
     size_t n;
-    double *x;        // the values; a naive layer puts the expected results here
-    void *mem[RUNS];  // the same values on the device, for each run
+    double *x;        // the values; a naive layer writes the expected results here
+    void *mem[RUNS];  // the values on the device, for each run
 } Tensor;
 
 static Tensor tensors[MAX_TENSORS];
@@ -92,7 +91,7 @@ static double uniform(void) {  // in [-1, 1)
     return (double)(random_state >> 8) / (1 << 23) - 1.0;
 }
 
-// t->x, rounded to t's dtype, goes to the device.
+// Rounds t->x to t's dtype and copies it to the device.
 static void upload(Tensor *t) {
     void *bits = malloc(t->n * 4);
     assert_non_null(bits);
@@ -145,7 +144,7 @@ static void check_same(const char *what, const Tensor *a, int a_run, const Tenso
 }
 static void same(const char *what, const Tensor *a, const Tensor *b) { check_same(what, a, 0, b, 0); }
 
-// A value may be rounded once to t's dtype. On top, slack, relative to the largest value.
+// Allows one rounding to t's dtype, plus slack relative to the largest value.
 static void check(const char *what, const Tensor *t, double slack) {
     static const double unit[] = { 0, 1.0 / 250, 1.0 / 2000 };
     double top = 0;
@@ -170,7 +169,7 @@ static void check_finite(const Tensor *t) {
 
 // Sums of fp32 in another order, and e^x by another formula
 #define SLACK 1e-5
-// of values that are rounded twice in a row, or whose terms are
+// slack of values that, or whose terms, are rounded twice
 static double twice(void) { return dtype == GPT2_F32 ? SLACK : dtype == GPT2_BF16 ? 1e-2 : 2e-3; }
 
 static int begin(int run) {
@@ -194,7 +193,7 @@ static void plan(int B, int T, int C, int NH, int Vp, int chunk) {
     use_scratch(bytes);
 }
 
-// every dtype of the device, with 1 to `threads` threads
+// Runs the cases in every dtype of the device, with 1 to `threads` threads.
 static void on_all(int threads, void (*cases)(void)) {
     for (int n = 1; n <= threads; n++) {
         omp_set_num_threads(n);
@@ -202,7 +201,7 @@ static void on_all(int threads, void (*cases)(void)) {
             if (layers->has_dtype(dtype))
                 cases();
             else if (dtype == GPT2_BF16)
-                print_message("bf16 not tested: this processor does not multiply it\n");
+                print_message("bf16 not tested: this CPU has no bf16 matmul\n");
             release();
         }
     }
@@ -222,7 +221,7 @@ static void clear_case(size_t bytes) {
     release();
 }
 
-// On the CPU in the order of the elements, to the bit.
+// On the CPU the sum is in the order of the elements, exact to the bit.
 static void sum_case(int n) {
     const double error = on_cpu() ? 0 : 1e-12 * n;
     double expected = 0, first[RUNS], second[RUNS];
@@ -233,7 +232,7 @@ static void sum_case(int n) {
     upload(x);
     for (int i = 0; i < n; i++) expected += x->x[i];
     EACH_RUN {
-        device_fill(AT(total), 0xff, sizeof(double));  // NaN: takes no part
+        device_fill(AT(total), 0xff, sizeof(double));  // NaN, which the first sum must ignore
         LAYER(sum(AT(total), AT(x), n, 0));
         LAYER(download(&first[run], AT(total), sizeof(double)));
         LAYER(sum(AT(total), AT(x), n, 1));
@@ -260,7 +259,7 @@ static void memory_cases(void) {
 // --------
 // encoder
 
-// tokens: 0 all different as far as they go, 1 all the same, 2 few that are frequent, many that are rare
+// kinds of tokens: 0 all different if V is large enough, 1 all the same, 2 a few frequent and many rare ones
 static int token(int kind, int i, int V) {
     double u = (uniform() + 1) / 2;
     return kind == 0 ? i % V : kind == 1 ? V - 1 : (int)(V * u * u * u * u);
@@ -326,7 +325,7 @@ static void naive_layernorm_backward(double *dx, double *dw, double *db, const d
     }
 }
 
-// The sum of two inputs and its layernorm in one pass have the bits of the rounded sum and its layernorm.
+// The fused sum of two inputs and its layernorm have the same bits as the rounded sum and its layernorm.
 static void layernorm_forward(int BT, int C) {
     size_t n = (size_t)BT * C;
     plan_rows(BT, C, 8);
@@ -339,7 +338,7 @@ static void layernorm_forward(int BT, int C) {
         means[i] = floats(BT);
         rstds[i] = floats(BT);
     }
-    if (BT > 1) inp->x[C / 2] = NAN;  // makes the first row NaN and no other
+    if (BT > 1) inp->x[C / 2] = NAN;  // makes only the first row NaN
     for (size_t i = 0; i < n; i++) sum->x[i] = one->x[i] + other->x[i];
     upload(inp);
     upload(sum);
@@ -367,7 +366,7 @@ static void layernorm_forward(int BT, int C) {
     release();
 }
 
-// sums (C) are those of the columns of x (BT, C) as the device has it.
+// sums (C) must be the column sums of the device's x (BT, C).
 static void check_column_sums(Tensor *sums, const Tensor *x, int C) {
     void *rows = download(x, 0);
     memset(sums->x, 0, C * sizeof(double));
@@ -475,14 +474,15 @@ static void naive_crossentropy(double *losses, double *logits, double dloss, con
     }
 }
 
-// extreme: the first four rows are sure and right, sure and wrong, have -inf in most columns, and a NaN
+// extreme: of the first four rows one is certain and right, one certain and wrong, one has -inf in most
+// columns, and one has a NaN
 static void crossentropy(int rows, int V, int Vp, double dloss, int extreme) {
     int targets[16];
     plan_rows(rows, 8, Vp);
     Tensor *logits = tensor((size_t)rows * Vp, 8), *losses = floats(rows);
     for (int r = 0; r < rows; r++) {
         targets[r] = extreme ? 0 : r == 0 ? V - 1 : r == 1 ? 0 : token(0, 7919 * r, V);
-        for (int c = V; c < Vp; c++) logits->x[(size_t)r * Vp + c] = NAN;  // padding takes no part
+        for (int c = V; c < Vp; c++) logits->x[(size_t)r * Vp + c] = NAN;  // padding must be ignored
     }
     if (extreme) {
         logits->x[0] = logits->x[Vp + 4] = 5000;
@@ -542,7 +542,7 @@ static void matmul_forward(int BT, int C, int OC) {
     release();
 }
 
-// With and without the slope of GELU, the bias below, and what was there before.
+// With and without GELU's slope, the bias of the layer below, and accumulation.
 static void matmul_backward(int BT, int C, int OC) {
     Tensor *inp = tensor((size_t)BT * C, 1), *w = tensor((size_t)OC * C, 1),
            *dout = tensor((size_t)BT * OC, 1);
@@ -605,7 +605,7 @@ static double score(const double *qkv, Heads s, int b, int h, int t, int t2) {
     return sum / sqrt(hs);
 }
 
-// One query: its probabilities p (t + 1), its output and the logarithm of the sum.
+// Computes a query's probabilities p (t + 1) and output, and returns the logarithm of the sum.
 static double naive_query(double *p, double *out, const double *qkv, Heads s, int b, int h, int t) {
     int hs = s.C / s.NH;
     double top = -INFINITY, sum = 0;
@@ -644,7 +644,7 @@ static void naive_query_backward(double *dqkv, const double *dout, const double 
     }
 }
 
-// dqkv NULL: forward alone
+// dqkv NULL: only forward
 static void naive_attention(double *out, double *lse, double *dqkv, const double *dout, const double *qkv,
                             Heads s) {
     double p[512];
@@ -658,7 +658,7 @@ static void naive_attention(double *out, double *lse, double *dqkv, const double
             }
 }
 
-// A NaN in the last query makes its row NaN and no other.
+// A NaN in the last query makes only its row NaN.
 static void attention_nan(Tensor *qkv, Tensor *out, Tensor *lse, Heads s, double slack) {
     qkv->x[qkv->n - 3 * s.C] = NAN;
     upload(qkv);
@@ -668,7 +668,7 @@ static void attention_nan(Tensor *qkv, Tensor *out, Tensor *lse, Heads s, double
     check("lse with a NaN", lse, slack);
 }
 
-// With inputs of 30 the scores are +-1000: the softmax must neither overflow nor give a row of zeros.
+// With inputs of 30 the scores are +-1000: the softmax must not overflow or give a row of zeros.
 static void attention(Heads s, double scale) {
     const double extreme = scale > 1 ? 30 : 1;
     const double slack = extreme * (on_cpu() ? SLACK : twice());  // a GPU rounds the softmax
@@ -688,14 +688,13 @@ static void attention(Heads s, double scale) {
         check_finite(dqkv);
     else
         check("dqkv", dqkv, twice());
-    // of NaN cuDNN, which computes the others on a GPU, promises nothing
+    // cuDNN, which computes the other dtypes on a GPU, guarantees nothing about NaN
     if (on_cpu() || dtype == GPT2_F32) attention_nan(qkv, out, lse, s, slack);
     release();
 }
 
-// Rows of several lengths grow in a cache, by many tokens or by one. What the cache has beyond a row's
-// tokens, here NaN, must not count. On the CPU each token gets the bits that attention over its row alone
-// gives it.
+// Rows of different lengths grow in a cache, by one token or by many. The cache beyond a row's tokens, here
+// NaN, must be ignored. On the CPU each token has the same bits as in attention over its row alone.
 enum { CACHE_ROWS = 3 };
 typedef struct {
     Tensor *qkv, *out;  // (length, 3C), (length, C)
@@ -711,7 +710,7 @@ static CachedRow cached_row(int length, int C, int NH, int begin) {
     return r;
 }
 
-// The next tokens of each row that has some left, `n` of them, fewer at its end: their qkv goes to `to`.
+// Takes the next n tokens of each unfinished row, fewer at its end, and copies their qkv to `to`.
 static int next_spans(layers_span spans[CACHE_ROWS], CachedRow *rows, int n, char *to, int C) {
     int count = 0, at = 0;
     const size_t width = 3 * C * gpt2_dtype_size(dtype);

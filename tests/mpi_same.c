@@ -1,5 +1,5 @@
 // Ranks with different settings, tables or lines: mpirun -np N mpi_same, N at least 2. Each rank in turn is
-// the odd one. Every case must end with the same sentence on all ranks, which names both ranks, the
+// the odd one. Every case must fail with the same message on all ranks, which names two ranks, the
 // difference, and both values. Settings that may differ must not change a bit. With TEST_SERVER=host:port the
 // ranks connect by TCP.
 #include <stddef.h>
@@ -9,7 +9,7 @@
 #include "check.h"
 #include "toy.h"
 
-static int odd;  // the rank whose setting, table or line is another
+static int odd;  // the rank with another setting, table or line
 static char host[64];
 static const char *tcp;  // where rank 0 listens; NULL: the ranks are connected by MPI
 static const char *const hint = "; it must be the same on all ranks";
@@ -36,7 +36,8 @@ static given usual(void) {
     return g;
 }
 
-// The sentence about a rank that has `theirs` where the others have `ours`; either may begin with "no ".
+// Expects the message about a rank that has `theirs` where the others have `ours`; either may begin with "no
+// ".
 static void expect(int rc, const char *theirs, const char *ours, const char *end) {
     char sentence[1024], first[1024];
     snprintf(sentence, sizeof sentence, "rank %d (host %s) has %s and rank 0 (host %s) has %s%s",
@@ -44,7 +45,7 @@ static void expect(int rc, const char *theirs, const char *ours, const char *end
     CHECK(rc == ZERO_ERR_ARGUMENT);
     CHECK(!strcmp(zero_last_error(), sentence));
     if (strcmp(zero_last_error(), sentence))
-        fprintf(stderr, "  it says: %s\n  not:     %s\n", zero_last_error(), sentence);
+        fprintf(stderr, "  got:      %s\n  expected: %s\n", zero_last_error(), sentence);
     snprintf(first, sizeof first, "%s", zero_last_error());
     MPI_Bcast(first, sizeof first, MPI_CHAR, 0, MPI_COMM_WORLD);
     CHECK(!strcmp(zero_last_error(), first));
@@ -58,7 +59,7 @@ static void refused(const given *g, const char *theirs, const char *ours) {
     if (!rc) zero_destroy(z);
 }
 
-// `all` changes the default case on all ranks, then `change` changes it on the odd one.
+// `all` changes the configuration on all ranks, then `change` changes it on the odd one.
 #define DIFFERS_IN(all, change, theirs, ours)        \
     do {                                             \
         given g = usual();                           \
@@ -84,7 +85,7 @@ static double other_value(const zero_setting *s, const zero_config *config) {
     return atof(now) < s->max ? atof(now) + 1 : atof(now) - 1;
 }
 
-// What other settings must be, for this one to have another value.
+// Sets other settings that this one depends on.
 static void prepare(const zero_setting *s, zero_config *c) {
     if (!strcmp(s->name, "debug.naive")) c->stage = 0;
     if (!strcmp(s->name, "comm.reduce_nccl")) c->device = ZERO_CUDA, c->comm.nccl = 1;
@@ -92,7 +93,7 @@ static void prepare(const zero_setting *s, zero_config *c) {
         c->offload.optimizer = ZERO_HOST;
 }
 
-// Each setting that must be the same.
+// Each setting that must be the same on all ranks.
 static void check_settings(void) {
     int n;
     for (const zero_setting *s = zero_settings(&n), *end = s + n; s < end; s++) {
@@ -110,7 +111,7 @@ static void check_settings(void) {
         if (checks.rank == odd) g.config = other;
         refused(&g, they_have, we_have);
     }
-    // As text.
+    // How values are printed.
     SETTING(numbers.dtype, ZERO_F16, "fp16", "bf16");
     SETTING(numbers.rounding_seed, 4000000000u, "4000000000", "0");
     SETTING(numbers.loss_scale, 0.1, "0.1", "0");
@@ -147,7 +148,7 @@ static void check_tables(void) {
             "unit 4 = block 3, uses forward 1, backward 1, of them 0 only for gradients");
 }
 
-// The trainer's own lines are compared before settings and tables.
+// The trainer's lines are compared before settings and tables.
 static void check_own_lines(void) {
     static char room[17 << 20];
     char quoted[141];
@@ -168,7 +169,7 @@ static void check_own_lines(void) {
     memset(room, 'x', sizeof room);
     memcpy(room, "long = ", 7);
     room[10000] = 0;
-    snprintf(quoted, sizeof quoted, "%.135s", room);  // cut to what a sentence has room for
+    snprintf(quoted, sizeof quoted, "%.135s", room);  // cut to fit a message
     OWN("long = 1\n", room, quoted, "long = 1");
     if (odd) return;
     CHECK_SETTING("more than 16 MiB of lines");
@@ -179,7 +180,7 @@ static void check_own_lines(void) {
     g.config.start.same = room;
     CHECK(zero_create(&z, &g.config, g.tensors, g.n_tensors, g.units, g.n_units) == ZERO_ERR_ARGUMENT);
     CHECK(strstr(zero_last_error(), "at most 16777216"));
-    CHECK_SETTING("tables that are wrong alike");
+    CHECK_SETTING("the same invalid table on all ranks");
     g.config.start.same = NULL;
     g.tensors[2].name = NULL;
     CHECK(zero_create(&z, &g.config, g.tensors, g.n_tensors, g.units, g.n_units) == ZERO_ERR_ARGUMENT);
@@ -196,7 +197,7 @@ static void train(const given *g, char hash[17]) {
     zero_destroy(t.z);
 }
 
-// `change` changes the config of the odd rank, which may have it.
+// `change` changes the config of the odd rank, which is allowed and changes no result.
 #define FREE(change, name)                                                                               \
     do {                                                                                                 \
         given g = usual();                                                                               \
@@ -230,14 +231,15 @@ static void check_free(void) {
         FREE(g.config.memory_beside = 1, "memory_beside");
         FREE(g.config.start.mpi_comm = tcp ? NULL : &world, "start.mpi_comm");
         FREE(g.config.start.method = tcp ? ZERO_START_TCP : ZERO_START_MPI, "start.method");
-        if (!tcp)  // there, another number of ranks would be another job
+        if (!tcp)  // with TCP these define the job
             FREE((g.config.start.ranks = checks.ranks, g.config.start.rank = odd), "start.rank");
         FREE(g.config.start.server = tcp ? tcp : "a:1", "start.server");
         FREE(g.config.start.file = "a", "start.file");
     }
 }
 
-// Counts the fields in zero.h's structs of settings: lines that end a declaration, but for the groups' own.
+// Counts the fields of zero.h's structs of settings: lines that end a declaration, except those of the
+// groups.
 static int settings_in_header(void) {
     static const char *const groups[] = { "zero_numbers_config", "zero_comm_config",  "zero_start_config",
                                           "zero_offload_config", "zero_debug_config", "zero_config" };
@@ -257,7 +259,7 @@ static int settings_in_header(void) {
     return all;
 }
 
-// A new setting has a row in settings.def.
+// Every field has a row in settings.def, so no new setting is forgotten.
 static void check_all_decided(void) {
     enum { OBJECTS = 5 };  // size, cuda_stream, memory_beside, start.mpi_comm, start.same
     int n;
@@ -297,12 +299,12 @@ static void check_lines(int shared, int overlap) {
     MUST(zero_require_same(t.z, text));
     if (checks.rank == odd) text[LONG - 3] = '2';
     expect(zero_require_same(t.z, text), "last = 2", "last = 1", "");
-    MUST(toy_step(&t, 1, 1, NULL));  // none of this changed anything
+    MUST(toy_step(&t, 1, 1, NULL));  // the plugin still works
     zero_destroy(t.z);
     free(text);
 }
 
-// Every rank has a value of its own: the error names the lowest rank that differs from rank 0.
+// Every rank has a different value: the error names the lowest rank that differs from rank 0.
 static void check_lowest(void) {
     given g = usual();
     char lines[32], theirs[32];
@@ -318,10 +320,7 @@ static void check_lowest(void) {
     if (odd) refused(&g, theirs, "value = 0");
 }
 
-int main(int argc, char **argv) {
-    int provided;
-    if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;
-    checks_begin();
+static void run(const char *asked) {
     if (checks.ranks < 2) {
         fprintf(stderr, "mpi_same: at least 2 ranks\n");
         MPI_Abort(MPI_COMM_WORLD, 1);
@@ -337,7 +336,6 @@ int main(int argc, char **argv) {
     }
     check_lowest();
     check_all_decided();
-    int status = checks_end("mpi_same");
-    MPI_Finalize();
-    return status;
 }
+
+int main(int argc, char **argv) { return checks_main(argc, argv, "mpi_same", run); }

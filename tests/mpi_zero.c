@@ -1,8 +1,8 @@
-// The plugin between ranks: mpirun -np N mpi_zero, for any N. Every path and setting gives the same bits;
-// memory and traffic equal the plan, whose formulas tests/test_plan.c has; collectives overlap with
-// computing.
+// The plugin on several ranks: mpirun -np N mpi_zero, for any N. Every path and setting gives the same bits,
+// memory and traffic equal the plan (tests/test_plan.c checks its formulas), and collectives overlap with
+// computation.
 //   mpi_zero NAME         one check: "same bits", "no memory" ..
-//   mpi_zero timeout      ranks that do not come to a collective, or come to different ones, are an error
+//   mpi_zero timeout      ranks that miss a collective, or call different ones, fail with an error
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -16,7 +16,7 @@
 
 enum { STEPS = 4, EVAL_AFTER = 2 };
 
-// Compares with rank 0's.
+// Returns 1 if the data equals rank 0's.
 static int same_on_all_ranks(const void *data, int bytes) {
     char first[1024];
     memcpy(first, data, bytes);
@@ -26,12 +26,12 @@ static int same_on_all_ranks(const void *data, int bytes) {
 
 // -------- the plan
 
-// Bytes of its parts that a unit's gather sends from a rank.
+// The bytes that a unit's gather sends from a rank.
 static int64_t gather_bytes(const zero *z, int unit) {
     return z->layout.units[unit].shard * (checks.ranks - 1) * (int64_t)dtype_bytes(z->config.numbers.dtype);
 }
 
-// The plan for this rank, made without other ranks or a plugin.
+// The plan for this rank, made without a plugin or other ranks.
 static zero_plan plan_for(const zero_config *c, const zero_unit *units, int ranks_on_node) {
     zero_plan plan;
     zero_config own = *c;
@@ -41,15 +41,15 @@ static zero_plan plan_for(const zero_config *c, const zero_unit *units, int rank
     return plan;
 }
 
-// fp32, one micro-batch, the defaults.
+// fp32, one micro-batch, otherwise the defaults.
 static zero_config simple(int stage, int overlap) {
     return settings_config(&settings_paths[stage + 1], &settings_formats[0], 1,
                            &settings_variations[overlap]);
 }
 
-static int64_t scalars_at_start;  // of creation
+static int64_t scalars_at_start;  // bytes sent by creation
 
-// The traffic planned for a step equals the traffic counted in each.
+// The counted traffic of so many steps equals the plan's.
 static void check_traffic(zero *z, const zero_traffic *planned, int steps) {
     const int p = ZERO_FOR_STEP, s = ZERO_FOR_SCALARS;
     zero_traffic counted;
@@ -67,8 +67,8 @@ static void check_eval_traffic(zero *z, const zero_traffic *planned) {
     CHECK(t.reduce_scatter[ZERO_FOR_EVAL] == 0 && t.other[ZERO_FOR_EVAL] == 0);
 }
 
-// Before the first step and after the last one what is held is the plan, so no step allocates. Model states
-// are what the formula gives, up to padding.
+// Before the first step and after the last one the memory held equals the plan, so no step allocates. Model
+// states are as large as the formula gives, up to padding.
 static void check_memory(const zero *z, const zero_plan *planned) {
     zero_plan own;
     const char *difference = plan_differs(planned, z);
@@ -81,8 +81,8 @@ static void check_memory(const zero *z, const zero_plan *planned) {
     CHECK(!memcmp(&own.traffic, &planned->traffic, sizeof own.traffic));
     for (int k = 0; k < ZERO_MEMORY_CLASSES; k++)
         CHECK(planned->bytes[k] == zero_memory_bytes(z, (zero_memory_class)k));
-    CHECK(held >= f->bytes && held <= (f->bytes + 1) * padding + 4 * 4095);  // states are of whole pages
-    CHECK(padding < 1.2);                                                    // little, even here
+    CHECK(held >= f->bytes && held <= (f->bytes + 1) * padding + 4 * 4095);  // states take whole pages
+    CHECK(padding < 1.2);
 }
 
 // -------- same bits
@@ -134,7 +134,7 @@ static outcome train(const zero_config *c) {
     check_eval_traffic(t.z, &planned.traffic);
     check_memory(t.z, &planned);
     zero_destroy(t.z);
-    CHECK(same_on_all_ranks(&o, offsetof(outcome, eval)));  // eval's start differs between ranks
+    CHECK(same_on_all_ranks(&o, offsetof(outcome, eval)));  // each rank starts its eval differently
     return o;
 }
 
@@ -186,8 +186,8 @@ static int expected_integer(int tensor, int layer, int64_t i, int micro_batches)
 
 static int own_master(const zero_config *c) { return c->numbers.dtype == ZERO_F32 || c->numbers.no_master; }
 
-// Returns how many values of all tensors differ from the mean gradient, or, for parameters, from the initial
-// values. Adds up the squares.
+// Returns how many values of all tensors differ from the mean gradient or, for parameters, from the initial
+// values. Adds their squares to *squares.
 static int64_t wrong_values(const toy *t, const zero_config *c, zero_value what, double *squares) {
     static float got[TOY_LARGEST];
     double scale = what == ZERO_GRADIENT ? zero_loss_scale(t->z) : 1;
@@ -207,8 +207,8 @@ static int64_t wrong_values(const toy *t, const zero_config *c, zero_value what,
     return wrong;
 }
 
-// With beta1 = beta2 = 0 the first moment is the gradient itself; with lr = 0 nothing moves. Only the
-// gradient has the loss scale in it.
+// With beta1 = beta2 = 0 the first moment equals the gradient; with lr = 0 parameters do not change. Only the
+// gradient includes the loss scale.
 static void check_integers(const zero_config *c) {
     zero_hyper h = { .eps = 1e-8f, .t = 1 };
     zero_step_result result;
@@ -216,7 +216,7 @@ static void check_integers(const zero_config *c) {
     double squares, unused = 0;
     MUST(toy_create(&t, c, NULL));
     t.integers = 1;
-    for (int step = 0; step < 2; step++) {  // the second does not see the first
+    for (int step = 0; step < 2; step++) {  // the second step must not depend on the first
         MUST(toy_passes(&t, c->micro_batches));
         MUST(zero_finish_gradients(t.z, &result));
         squares = 0;
@@ -245,8 +245,8 @@ static void check_exact_gradients(void) {
 
 // -------- traffic
 
-// The count is exact: one more use of a block in forward is one more gather, and so is a use that was
-// announced without need. The plan knows both.
+// Gathers are counted exactly: another use of a block in forward adds a gather, and so does a backward use
+// that is not declared as gradient-only. The plan includes both.
 static void check_extra_gathers(void) {
     zero_config c = simple(3, 1);
     int64_t plain = 0;
@@ -258,7 +258,7 @@ static void check_extra_gathers(void) {
         CHECK_SETTING("extra gathers: %d", extra);
         memcpy(units, toy_units, sizeof units);
         if (extra == 1) units[2].forward_uses = 2;
-        if (extra == 2) units[0].gradient_only_uses = 0;  // the encoder's backward gathers without need
+        if (extra == 2) units[0].gradient_only_uses = 0;  // the encoder's backward gathers too
         MUST(toy_create(&t, &c, units));
         MUST(toy_step(&t, 1, 1, NULL));
         zero_traffic_info(t.z, &traffic);
@@ -270,8 +270,8 @@ static void check_extra_gathers(void) {
     }
 }
 
-// A step with fewer micro-batches than the announced maximum: stage 2 reduces once in each, and stage 3
-// gathers too.
+// Steps with fewer micro-batches than the maximum: stage 2 reduces once per micro-batch, and stage 3 also
+// gathers.
 static void check_fewer_micro_batches(void) {
     for (int p = 1; p < SETTINGS_COUNT(settings_paths); p++) {
         zero_config c = settings_config(&settings_paths[p], &settings_formats[1], 3, &settings_variations[1]);
@@ -295,9 +295,9 @@ static void check_fewer_micro_batches(void) {
     }
 }
 
-// An update starts a gather for the next pass. Whatever that pass is, each pass counts its own gathers, and a
-// unit that zero_set makes stale is gathered once more. The bits are those of prefetch 0, which never gathers
-// that early.
+// An update starts a gather for the next pass. Each pass counts the gathers that it uses, whatever its kind,
+// and a unit that zero_set makes stale is gathered again. The bits equal those of prefetch 0, which never
+// gathers early.
 typedef struct {
     char full[17];
     float evals[2];
@@ -365,8 +365,8 @@ static void check_other_passes(void) {
         }
 }
 
-// The order in which forward uses the blocks changes with every step. Below stage 3, where forward is not
-// collective, each rank has an order of its own, and the update still gathers in one order on all ranks.
+// Forward uses the blocks in a different order in every step. Below stage 3, where forward is not collective,
+// each rank has a different order too, and the update still gathers in the same order on all ranks.
 static void train_in_any_order(const zero_config *c, char full[17]) {
     toy t;
     MUST(toy_create(&t, c, NULL));
@@ -442,7 +442,7 @@ static void check_values(const zero_config *c) {
     MUST(toy_eval(&t));
     MUST(toy_step(&t, 1, 1, NULL));
     MUST(zero_begin_eval(t.z));
-    MUST(toy_forward(&t, 0));  // gathers of the next units are under way, and must not arrive after zero_set
+    MUST(toy_forward(&t, 0));  // starts gathers of the next units, which must not undo zero_set
     for (int w = 0; w < 4; w++) each_value(&t, c, w, 1);
     for (int w = 0; w < 4; w++) CHECK(each_value(&t, c, w, 0) == 0);
     MUST(toy_eval(&t));
@@ -480,8 +480,7 @@ static void check_scalars(const zero_config *c) {
 }
 
 static void check_values_and_scalars(void) {
-    for (int v = 1; v < SETTINGS_COUNT(settings_variations);
-         v += 3)  // overlap, huge buckets, max_open 2, overlapped messages
+    for (int v = 1; v < SETTINGS_COUNT(settings_variations); v += 3)
         for (int p = 1; p < SETTINGS_COUNT(settings_paths); p++) {
             const settings_format *format = &settings_formats[(v + p) % SETTINGS_COUNT(settings_formats)];
             zero_config c = settings_begin("values", &settings_paths[p], format, 1, &settings_variations[v]);
@@ -492,7 +491,7 @@ static void check_values_and_scalars(void) {
 
 // -------- overlap
 
-// Counts how often an event of kind `a` of one unit overlaps an event of kind `b` of another.
+// Counts pairs of overlapping events, of kind `a` of one unit and kind `b` of another.
 static int meetings(const zero *z, trace_kind a, trace_kind b) {
     int n = 0;
     trace_event x, y;
@@ -504,8 +503,8 @@ static int meetings(const zero *z, trace_kind a, trace_kind b) {
     return n;
 }
 
-// Without overlap a collective runs where it is started, so the trace has the order of the starts: the gather
-// of a unit starts before the next unit is updated. tests/test_hooks.c has the whole step at stage 3.
+// Without overlap a collective runs when it is started, so the trace shows the order of starts: a unit's
+// gather starts before the next unit is updated. tests/test_hooks.c checks the whole step at stage 3.
 static void check_order_in_update(void) {
     static const char *const orders[] = { "U0 U1 U2 U3 U4", "U0 G0 U1 G1 U2 G2 U3 G3 U4 G4",
                                           "U0 G0 U1 U2 U3 U4" };
@@ -532,7 +531,7 @@ static int has_event(const zero *z, trace_kind kind) {
     return 0;
 }
 
-// The blocks compute for some milliseconds, and not equally long on all ranks, so that a collective takes
+// The blocks compute for some milliseconds, and for different times on each rank, so that a collective takes
 // long enough to overlap.
 static void check_overlap(void) {
     for (int overlap = 0; overlap < 2; overlap++)
@@ -541,7 +540,7 @@ static void check_overlap(void) {
             toy t;
             c.debug.trace_events = 2000;
             c.reduce_bucket_size = 1;
-            CHECK_SETTING("meeting of collectives and layers, stage %d, overlap %d", stage, overlap);
+            CHECK_SETTING("overlap of collectives and layers, stage %d, overlap %d", stage, overlap);
             MUST(toy_create(&t, &c, NULL));
             t.compute_s = 0.002 + 0.001 * checks.rank;
             for (int step = 1; step <= 6; step++) MUST(toy_step(&t, 1, step, NULL));
@@ -549,7 +548,7 @@ static void check_overlap(void) {
             int reduces = check_any(meetings(t.z, EVENT_REDUCE, EVENT_BACKWARD) > 0);
             int gathers = check_any(meetings(t.z, EVENT_GATHER, EVENT_FORWARD) > 0);
             int waited = check_any(has_event(t.z, EVENT_WAIT));
-            if (checks.ranks > 1 || !overlap) {  // one rank's collective is only a copy, and too short
+            if (checks.ranks > 1 || !overlap) {  // a single rank's collective is a copy, which is too short
                 CHECK(reduces == overlap && gathers == overlap);
                 CHECK(waited == overlap);
             }
@@ -559,8 +558,7 @@ static void check_overlap(void) {
 
 // -------- timeout
 
-// The last rank stays away from a barrier. The others report that in time, and then refuse further calls
-// without waiting.
+// The last rank misses a barrier. The others report it in time, and refuse further calls without waiting.
 static void check_timeout(void) {
     for (int shared = 0; shared < 2; shared++)
         for (int overlap = 0; overlap < 2; overlap++) {
@@ -590,7 +588,7 @@ static void check_timeout(void) {
         }
 }
 
-// The last rank stays away from the first step. Its first collective at stage 2 is the last units' reduction.
+// The last rank misses the first step, whose first collective at stage 2 is the reduction of the last units.
 static void check_units_named(void) {
     static const struct {
         int64_t bucket;
@@ -604,7 +602,7 @@ static void check_units_named(void) {
         toy t;
         c.reduce_bucket_size = cases[i].bucket;
         c.comm.timeout_s = 1;
-        CHECK_SETTING("the units that were waited for, bucket %lld", (long long)c.reduce_bucket_size);
+        CHECK_SETTING("the units named, bucket %lld", (long long)c.reduce_bucket_size);
         MUST(toy_create(&t, &c, NULL));
         if (checks.rank < checks.ranks - 1) {
             CHECK(toy_step(&t, 1, 1, NULL) == ZERO_ERR_COMM);
@@ -615,7 +613,7 @@ static void check_units_named(void) {
     }
 }
 
-// A process that MPI_Comm_split has left out.
+// A process that MPI_Comm_split has excluded.
 static void check_no_communicator(void) {
     MPI_Comm none = MPI_COMM_NULL;
     zero_config c = simple(3, 0);
@@ -626,7 +624,7 @@ static void check_no_communicator(void) {
     CHECK(strstr(zero_last_error(), "MPI_COMM_NULL"));
 }
 
-// Ranks open different units: none of them takes another unit's bytes for its own.
+// Ranks that open different units fail instead of mixing up the units' bytes.
 static void check_disorder(void) {
     for (int shared = 0; shared < 2; shared++)
         for (int overlap = 0; overlap < 2; overlap++) {
@@ -638,7 +636,7 @@ static void check_disorder(void) {
             MUST(toy_create(&t, &c, NULL));
             MUST(zero_begin_eval(t.z));
             int rc = zero_pre_forward(t.z, checks.rank == 0 ? 1 : 2);
-            CHECK(rc == (checks.ranks > 1 ? ZERO_ERR_COMM : 0));  // rank 0 differs from every other
+            CHECK(rc == (checks.ranks > 1 ? ZERO_ERR_COMM : 0));  // rank 0 differs from all others
             if (rc) CHECK(strstr(zero_last_error(), "different collectives"));
             zero_destroy(t.z);
         }
@@ -646,8 +644,8 @@ static void check_disorder(void) {
 
 // -------- inference
 
-// The parameters, and what passes read of them, are those of a plugin that trains. It holds nothing else,
-// what it holds is the plan, and it sends the embedding once.
+// Parameters and activations equal those of a plugin that trains. It holds the planned memory and nothing
+// else, and it sends the embedding once.
 static void check_inference_at(zero_config c) {
     toy t;
     char want[17], got[17];
@@ -698,8 +696,7 @@ static size_t address_space(void) {
     return pages * sysconf(_SC_PAGESIZE);
 }
 
-// Only so many more bytes are available on the last rank, and any number on the others. All ranks fail in
-// time with the last rank's shortage.
+// Only the last rank's memory is limited, to `more` further bytes. All ranks fail in time with its message.
 static void refuse_memory(const zero_config *c, const zero_tensor *tensor, size_t more, const char *names) {
     static const zero_unit unit = { "all", 1, 1, 0 };
     struct rlimit free_, limit;

@@ -1,6 +1,6 @@
-// The table of settings under which every ZeRO path must give the same bits: paths x formats x micro-batches
-// x variations. The first two variations are overlap off and on; each of the others moves one more thing away
-// from the defaults. Programs run a sample in which every two values meet; with SETTINGS=all they run all.
+// The settings under which every ZeRO path must give the same bits: paths x formats x micro-batches x
+// variations. The first two variations are overlap off and on; the others each change further settings.
+// Programs run a sample that contains every pair of values; with SETTINGS=all they run all combinations.
 #ifndef TESTS_SETTINGS_H
 #define TESTS_SETTINGS_H
 #include <stdio.h>
@@ -17,19 +17,19 @@ typedef struct {
     const char *name;
     zero_dtype dtype;
     int no_master;
-    int every;  // 3: tried with every third variation only
+    int every;  // 3: only with every third variation
 } settings_format;
 typedef struct {
     const char *name;
     int64_t bucket;
     int prefetch, max_open, overlap, poison, shared_window;
     int64_t window_bytes;
-    int direct;  // 1: past the staging at any size
-    int wire;    // 1: 16-bit gradients travel as fp32
+    int direct;  // 1: without staging, at any size
+    int wire;    // 1: 16-bit gradients are sent as fp32
 } settings_variation;
 
 static const settings_path settings_paths[] = {
-    // The naive path comes first, because the others are compared with it.
+    // The naive path is first, because the others are compared with it.
     { "naive", 0, 1 }, { "stage 0", 0, 0 }, { "stage 1", 1, 0 }, { "stage 2", 2, 0 }, { "stage 3", 3, 0 },
 };
 static const settings_format settings_formats[] = {
@@ -64,8 +64,8 @@ static const settings_variation settings_variations[] = {
 
 #define SETTINGS_COUNT(table) ((int)(sizeof(table) / sizeof *(table)))
 
-// Whether a combination belongs to the sample of one in `of`. Added to one sum, the indices of three tables
-// or more bring every two values together: another table completes the sum.
+// Returns 1 if a combination is in the sample of one in `of`. With the sum of the indices of three tables or
+// more, the sample contains every pair of values, since a third index can complete the sum.
 static inline int settings_chosen(int sum_of_indices, int of) {
     const char *asked = getenv("SETTINGS");
     return (asked && !strcmp(asked, "all")) || sum_of_indices % of == 0;
@@ -90,14 +90,14 @@ static inline zero_config settings_config(const settings_path *p, const settings
     c.comm.window_bytes = v->window_bytes;
     c.comm.reduce_fp32 = v->wire;
     c.comm.timeout_s = 60;
-    if (getenv("TEST_SERVER")) {  // mpirun starts the ranks, and their messages go by TCP
+    if (getenv("TEST_SERVER")) {  // mpirun starts the ranks, and they connect by TCP
         c.start.method = ZERO_START_TCP;
         c.start.server = getenv("TEST_SERVER");
     }
     return c;
 }
 
-// Direct reads instead of staging: for collectives of every size, or of none.
+// Uses direct reads instead of staging for collectives of any size (all 1), or for none.
 static inline void settings_direct(int all) {
     host_unstaged_least = all ? 0 : SIZE_MAX;
     for (int kind = 0; kind < COMM_OTHER; kind++) host_direct_least[kind] = all ? 0 : SIZE_MAX;

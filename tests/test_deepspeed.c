@@ -133,13 +133,13 @@ static const struct {
     { "{'bf16': {'enabled': false}}", "", "" },
     { "{'gradient_accumulation_steps': 8}", "micro_batches=8", "" },
     { "{'gradient_accumulation_steps': 1e1}", "micro_batches=10", "" },
-    // "auto" and null leave a key out, blocks too
+    // "auto" and null mean absent, for blocks too
     { "{'gradient_accumulation_steps': 'auto', 'train_batch_size': 'auto', 'scheduler': null, 'bf16': null}",
       "", "" },
     { Z("'stage': 'auto', 'reduce_bucket_size': 'auto', 'offload_param': null, 'zenflow': null"), "", "" },
     { "{'optimizer': {'type': 'adamw', 'params': {'lr': 'auto', 'betas': 'auto', 'adam_w_mode': true}}}", "",
       "" },
-    // features that the plugin always has, and features that are switched off
+    // features that the plugin always has, and disabled features
     { Z("'contiguous_gradients': true, 'reduce_scatter': true, 'allgather_partitions': false, "
         "'sub_group_size': 1e9"),
       "", "" },
@@ -155,7 +155,7 @@ static const struct {
     { "{'steps_per_print': 2000, 'wall_clock_breakdown': false, 'aio': {'queue_depth': 8}, 'timers': 0}",
       "offload.nvme_depth=8", "" },
     { "{'data_types': {'grad_accum_dtype': 'fp32'}, 'checkpoint': {'tag_validation': 'Warn'}}", "", "" },
-    // fp16, in any order of its keys and those of bf16
+    // fp16 before and after bf16
     { "{'fp16': {'enabled': true}, 'bf16': {'enabled': false}}", "numbers.dtype=fp16", "" },
     { "{'bf16': {'enabled': true}, 'fp16': {'enabled': false}}", "numbers.dtype=bf16", "" },
     { "{'fp16': true}", "numbers.dtype=fp16", "" },
@@ -199,16 +199,16 @@ static const struct {
          "'nvme_path': '/b'}"),
       "stage=3 offload.params=cpu offload.optimizer=nvme offload.gradients=cpu offload.nvme=/b",
       "-zero_optimization.offload_param.nvme_path not nvme" },
-    // aio's threads have three names, of which DeepSpeed reads one.
+    // aio's threads have three names; DeepSpeed reads one of them.
     { AIO("'thread_count': 6"), "offload.nvme_threads=6",
       "=aio.thread_count DeepSpeed itself does not read" },
     { AIO("'num_threads': 6"), "offload.nvme_threads=6", "=aio.num_threads DeepSpeed itself does not read" },
-    // aio inside of zero_optimization, where DeepSpeed refuses it
+    // aio inside zero_optimization, where DeepSpeed refuses it
     { Z("'aio': {'queue_depth': 9}"), "offload.nvme_depth=9", "=zero_optimization.aio top level" },
-    // Blocks smaller than the paper's least, as most files have them
+    // blocks smaller than the paper's minimum, as in most files
     { AIO("'block_size': 262144"), "offload.nvme_block_bytes=524288", "=aio.block_size instead of 262144" },
     { AIO("'block_size': 1000000"), "offload.nvme_block_bytes=1003520", "" },
-    // Keys that change nothing
+    // keys without effect
     { OPTIMIZER("'pin_memory': false"), "", "-zero_optimization.offload_optimizer.pin_memory always pinned" },
     { OPTIMIZER("'device': 'cpu', 'super_offload': true"), "offload.optimizer=cpu offload.gradients=cpu",
       "-zero_optimization.offload_optimizer.super_offload clipping" },
@@ -223,18 +223,18 @@ static const struct {
     { Z("'stage': 2, 'offload_optimizer': {'device': 'nvme', 'nvme_path': '/n'}"),
       "offload.optimizer=nvme offload.gradients=cpu offload.nvme=/n",
       "=zero_optimization.offload_optimizer.device DeepSpeed keeps it in host" },
-    // ratio is exact, whatever sub_group_size is; 1e9 is DeepSpeed's default and no wish.
+    // ratio is exact with any sub_group_size; 1e9 is only DeepSpeed's default.
     { Z("'sub_group_size': 1e9, 'offload_optimizer': {'device': 'cpu', 'ratio': 0.3}"),
       "offload.optimizer=cpu offload.gradients=cpu offload.optimizer_ratio=0.3",
       "=zero_optimization.offload_optimizer.ratio exactly" },
     { Z("'sub_group_size': 1e9"), "", "-zero_optimization.sub_group_size 4194304" },
-    // what the trainer is asked
+    // keys for the trainer
     { TRAINERS,
       "trainer.rows_a_step=32 trainer.rows=4 micro_batches=2 trainer.lr=5e-05 trainer.beta1=0.8 "
       "trainer.beta2=0.99 trainer.eps=1e-07 trainer.weight_decay=0.01 trainer.grad_clip=0.5 "
       "trainer.offload_activations=1",
       "=optimizer.params.weight_decay DeepSpeed decays every parameter" },
-    // NVMe for both, as in DeepSpeed's tutorial of ZeRO-Infinity, with remarks
+    // NVMe for parameters and optimizer, as in DeepSpeed's tutorial of ZeRO-Infinity, with comments
     { "{ // ZeRO-Infinity\n"
       " 'train_batch_size': 16, /* rows */ 'gradient_clipping': 1.0, 'steps_per_print': 1,\n"
       " 'zero_optimization': { 'stage': 3, 'contiguous_gradients': true, 'stage3_max_live_parameters': 1e9,\n"
@@ -253,12 +253,12 @@ static const struct {
       "offload.nvme_threads=1 reduce_bucket_size=10000000 numbers.dtype=fp16 trainer.rows_a_step=16 "
       "trainer.grad_clip=1",
       "" },
-    // ZeRO-Offload at stage 2, with 2e8
+    // ZeRO-Offload at stage 2
     { Z("'stage': 2, 'offload_optimizer': {'device': 'cpu', 'pin_memory': true}, 'allgather_partitions': "
         "true, 'allgather_bucket_size': 2e8, 'overlap_comm': true, 'reduce_scatter': true, "
         "'reduce_bucket_size': 2e8, 'contiguous_gradients': true"),
       "offload.optimizer=cpu offload.gradients=cpu reduce_bucket_size=200000000 overlap=1", "" },
-    // Hugging Face's, all "auto"
+    // Hugging Face's, with "auto"
     { "{'bf16': {'enabled': 'auto'}, 'zero_optimization': {'stage': 3, 'offload_optimizer': {'device': "
       "'cpu', 'pin_memory': true}, 'offload_param': {'device': 'cpu', 'pin_memory': true}, 'overlap_comm': "
       "true, 'contiguous_gradients': true, 'sub_group_size': 1e9, 'reduce_bucket_size': 'auto', "
@@ -270,13 +270,13 @@ static const struct {
       "stage=3 offload.params=cpu offload.optimizer=cpu offload.gradients=cpu overlap=1 "
       "trainer.rows_a_step=auto",
       "=zero_optimization.reduce_bucket_size the largest unit" },
-    // What ds_nvme_tune prints: booleans as strings, and the name that nobody reads
+    // printed by ds_nvme_tune: booleans as strings, and the name that DeepSpeed does not read
     { AIO("'single_submit': 'false', 'overlap_events': 'true', 'num_threads': 8, 'queue_depth': 32, "
           "'block_size': 1048576"),
       "offload.nvme_threads=8 offload.nvme_depth=32 offload.nvme_block_bytes=1048576", "" },
 };
 
-// The plugin alone takes the same, unless the file asks the trainer for something.
+// zero_config_from_file must set the same, except for files with keys for the trainer.
 static void test_taken(void **state) {
     for (size_t i = 0; i < ROWS(taken); i++) {
         const char *text = taken[i].text;
@@ -294,7 +294,7 @@ static void test_taken(void **state) {
     }
 }
 
-// Each value, in its place in the text, makes the setting the same.
+// Each value, between `before` and `after`, gives the same settings.
 static void all_mean(const char *before, const char *const values[], const char *after, const char *wanted) {
     char text[200];
     for (; *values; values++) {
@@ -315,7 +315,7 @@ static void test_lenient_values(void **state) {
     all_mean("{'zero_optimization': {'cpu_offload': ", no, "}}", "offload.optimizer=none");
 }
 
-// A look-ahead in elements means at least one unit if the program had none.
+// A prefetch in elements means at least one unit if the program had disabled prefetching.
 static void test_prefetch_at_least_one(void **state) {
     zero_config c = zero_defaults();
     c.prefetch = 0;
@@ -343,7 +343,7 @@ static const struct {
     { "{'gradient_accumulation_steps': 3e9}", "gradient_accumulation_steps: 3" },
     { "{'zero_optimization': 3}", "zero_optimization: 3" },
     { "{'bf16': true}", "bf16: true|must be a block" },
-    // the trainer's
+    // keys for the trainer
     { "{'train_batch_size': 32}", "train_batch_size: 32|the trainer|'auto'" },
     { "{'train_micro_batch_size_per_gpu': 4}", "train_micro_batch_size_per_gpu: 4|the trainer" },
     { "{'gradient_clipping': 1.0}", "gradient_clipping: 1|the trainer" },
@@ -395,7 +395,7 @@ static const struct {
     { "{'log_level': 'bf16',\n'bf16': 4}", ":2: bf16: 4" },
     { "{'timers': false,\n'tensorboard': {'enabled': false, 'x': [{'bf16':\n1}]},\n'bf16': 4}",
       ":4: bf16: 4" },
-    // not JSON: line and column as in the file
+    // invalid JSON: the error has the file's line and column
     { "", ":1:0: not JSON" },
     { "[]", "must be a block" },
     { "3", "not JSON" },
@@ -433,7 +433,7 @@ static const struct {
     { "{'optimizer': {'params': {'max_grad_norm': 1}}}", "max_grad_norm: 1: gradient_clipping does" },
     { "{'bf16': {'check_grad_overflow': false}}",
       "check_grad_overflow: false: infinities are checked at every stage" },
-    // Keys that DeepSpeed refuses too, or ignores at this stage
+    // keys that DeepSpeed refuses too, or ignores at this stage
     { Z("'legacy_stage1': true"), "legacy_stage1: true: DeepSpeed refuses it too" },
     { Z("'grad_hooks': true"), "grad_hooks: true: DeepSpeed has no such key" },
     { Z("'offload_param': {'device': 'cpu'}, 'stage': 2"), "offload_param.device: 'cpu': needs stage 3" },
@@ -475,7 +475,7 @@ static void test_all_at_once(void **state) {
     assert_string_equal(key_of(text, "scheduler", strlen("scheduler"))->setting, "trainer.schedule");
     assert_string_equal(key_of(text, "zero_optimization.stage", strlen("zero_optimization.stage"))->setting,
                         "stage");
-    // What an error has no room for is counted.
+    // The error counts the keys for which it has no room.
     char many[4096] = "{'a0': 1";
     for (int i = 1; i < 60; i++) sprintf(many + strlen(many), ", 'unknown_%d': 1", i);
     strcat(many, "}");
@@ -483,7 +483,7 @@ static void test_all_at_once(void **state) {
     assert_int_equal(report.n, 60);
     assert_ptr_equal(strstr(zero_last_error(), "60 keys cannot be honoured:\n"), zero_last_error());
     assert_non_null(strstr(zero_last_error(), "\n  and "));
-    // A file without end fills the list once.
+    // A file with too many keys fills the report once.
     char *endless = malloc(1 << 16);
     assert_non_null(endless);
     strcpy(endless, "{'a': 1");
@@ -494,15 +494,15 @@ static void test_all_at_once(void **state) {
     free(endless);
 }
 
-// Without a trainer that takes them, its keys are refused, all at once.
+// Without a trainer, its keys are refused, all at once.
 static void test_trainers_keys(void **state) {
     WORKS(read_text(TRAINERS));
     REFUSED(zero_config_from_file(&config, file), ZERO_ERR_ARGUMENT, "9 keys cannot be honoured");
 }
 
-// -------- how gradients travel
+// -------- the dtype in which gradients are sent
 
-// Gradients have the parameters' type. Sums over micro-batches, which are sent at stages 0 and 1, are fp32.
+// Gradients have the parameters' dtype. Sums over micro-batches, which stages 0 and 1 send, are fp32.
 static void check_wire(zero_dtype dtype, int stage, int micro_batches, zero_dtype wanted, int first) {
     static const char *const names[] = { "fp32", "bf16", "fp16" }, *const is[] = { "false", "true" };
     char key[64], others[200], text[2 * sizeof others + 5], words[120];

@@ -1,24 +1,17 @@
-// The shipped trainer's forward and backward pass, hooks and AdamW, against finite differences of its own
-// loss, and against tests/reference_gpt2.bin, which comes from an independent implementation
-// (dev/reference_gpt2.py). One process, no mpirun.
+// The trainer's forward and backward passes, hooks and AdamW, compared with finite differences of its loss
+// and with tests/reference_gpt2.bin, which an independent implementation wrote (dev/reference_gpt2.py). Runs
+// in one process, without mpirun.
 #include <float.h>
 #include <errno.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-#include <unistd.h>
-#include <cmocka.h>
-#include "../llmc_zero/zero.h"
+#include "unit.h"
 
-// A gradient can be read until its unit's last post_backward, so the trainer's calls of that hook go through
-// this file first.
+// A gradient can be read until its unit's last post_backward, so this file intercepts the trainer's calls of
+// that hook.
 static int capture_post_backward(zero *z, int unit);
 #define zero_post_backward capture_post_backward
 #define TESTING
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"  // the tests print no samples
+#pragma GCC diagnostic ignored "-Wunused-function"  // e.g. of samples, which the tests do not print
 #include "../train_gpt2_zero.cu"
 #pragma GCC diagnostic pop
 #undef zero_post_backward
@@ -80,7 +73,7 @@ static int read_reference(void **state) {
     return 0;
 }
 
-// Where layer l of tensor i begins in an array in llm.c's order.
+// Returns where layer l of tensor i begins in an array in llm.c's order.
 static size_t place(const GPT2Tensor *tensors, int L, int i, int l) {
     size_t at = 0;
     for (int j = 0; j < i; j++) at += tensors[j].elems * (tensors[j].per_layer ? L : 1);
@@ -88,7 +81,7 @@ static size_t place(const GPT2Tensor *tensors, int L, int i, int l) {
 }
 
 // --------
-// the trainer around one model: the reference's weights and tokens
+// the trainer, with the reference's weights and tokens
 
 typedef struct {
     gpt2_dtype dtype;
@@ -99,7 +92,7 @@ static GPT2 model;
 static DataLoader loader;
 static int micro_batches;
 static float *captured[NUM_PARAMETER_TENSORS][MAX_LAYERS];  // sums over the micro-batches of a step
-static int embedding_uses;                                  // of the backward passes, in this micro-batch
+static int embedding_uses;                                  // backward uses of the embedding in this step
 
 static int layers_of(int i) { return model.tensors[i].per_layer ? model.config.num_layers : 1; }
 
@@ -108,7 +101,7 @@ static int layers_of(int i) { return model.tensors[i].per_layer ? model.config.n
         for (int l = 0; l < layers_of(i); l++)
 
 static int capture_post_backward(zero *zp, int unit) {
-    // The head's use comes first, and the encoder's adds to it.
+    // The LM head's use comes first, and the encoder's adds to its gradient.
     int complete = unit != EMBEDDING || embedding_uses++ % 2;
     if (complete) FOR_EACH_TENSOR(i, l) {
             if ((model.tensors[i].per_layer ? block(l) : EMBEDDING) != unit) continue;
@@ -178,7 +171,7 @@ static void stop(void) {
     run.z = NULL;
 }
 
-// Computes and captures loss and gradients of one step. The caller finishes the step.
+// Computes the loss and captures the gradients of one step. The caller ends the step.
 static double gradients(zero_step_result *result) {
     FOR_EACH_TENSOR(i, l) memset(captured[i][l], 0, model.tensors[i].elems * sizeof(float));
     embedding_uses = 0;
@@ -197,7 +190,7 @@ static double uniform(void) {  // in [-1, 1)
     return (double)(random_state >> 8) / (1 << 23) - 1;
 }
 
-// d loss / dx along a direction, from central differences at x and 2x, so that the loss's third derivative
+// The loss's derivative along a direction, from central differences at x and 2x, so that its third derivative
 // cancels.
 static double difference(int i, int l, const double *direction, double x) {
     size_t n = model.tensors[i].elems;
@@ -215,8 +208,8 @@ static double difference(int i, int l, const double *direction, double x) {
     return (8 * (loss[0] - loss[1]) - (loss[2] - loss[3])) / (12 * x);
 }
 
-// The directions have norm 1: the gradient's own finds a wrong size; two random ones find a wrong element;
-// and the largest and a random element alone. Vocabulary padding is not a parameter.
+// Directions of norm 1: the gradient, which detects a wrong size; two random directions, which detect a wrong
+// element; and the largest and a random element alone. Vocabulary padding is not a parameter.
 enum { DIRECTIONS = 5 };
 static void direction(double *d, const float *g, size_t n, size_t live, int which) {
     double norm = 0;
@@ -231,8 +224,7 @@ static void direction(double *d, const float *g, size_t n, size_t live, int whic
     for (size_t j = 0; j < n; j++) d[j] /= sqrt(norm);
 }
 
-// `worst`: the largest error, relative to the derivative or, if the loss is almost level in the direction, to
-// a usual derivative.
+// worst: the largest error, relative to the derivative or, if that is almost 0, to a typical derivative.
 static void check_tensor(int i, int l, double *worst) {
     size_t n = model.tensors[i].elems,
            live = i == WTE ? (size_t)model.config.vocab_size * model.config.channels : n;
@@ -250,7 +242,7 @@ static void check_tensor(int i, int l, double *worst) {
                error = fabs(measured - expected) / fmax(fabs(expected), usual);
         if (error > *worst) *worst = error;
         if (error > 1e-3)
-            fail_msg("%s, layer %d, direction %d: backward says %.7f, finite differences %.7f",
+            fail_msg("%s, layer %d, direction %d: backward gives %.7f, finite differences %.7f",
                      model.tensors[i].name, l, k, expected, measured);
     }
     free(d);
@@ -271,7 +263,7 @@ static void test_finite_differences(void **state) {
 }
 
 // --------
-// against each other
+// settings compared with each other
 
 static void test_same_bits(void **state) {
     static const Setting settings[] = { { GPT2_F32, 0, 0, 1, 0 }, { GPT2_F32, 0, 1, 1, 0 },
@@ -290,7 +282,7 @@ static void test_same_bits(void **state) {
             if (s == 0)
                 memcpy(at, captured[i][l], bytes);
             else if (memcmp(at, captured[i][l], bytes))
-                fail_msg("%s, layer %d: stage %d with recompute %d has other gradients than stage 0 with 0",
+                fail_msg("%s, layer %d: gradients at stage %d with recompute %d differ from stage 0 with 0",
                          model.tensors[i].name, l, settings[s].stage, settings[s].recompute);
         }
         stop();
@@ -299,8 +291,8 @@ static void test_same_bits(void **state) {
 }
 
 // --------
-// against the reference. In fp32: 1e-5 of the loss, 1e-3 of a tensor's gradient. In bf16, which keeps 8 bits
-// of every value and rounds each layer's output, gradients along the way too: 1e-2 and 5e-2.
+// compared with the reference. Tolerances in fp32: 1e-5 of the loss, 1e-3 of a tensor's gradient. In bf16,
+// which has 8 bits per value and rounds each layer's output and gradients: 1e-2 and 5e-2.
 
 typedef struct {
     double loss, logit, norm_wise, element, param;
@@ -316,7 +308,7 @@ static void check_close(const char *what, int step, double found, double expecte
         fail_msg("%s of step %d: %.8f, expected %.8f", what, step, found, expected);
 }
 
-// norm_wise: of the difference, relative to that of the tensor; element: the largest difference, absolute
+// norm_wise: the norm of the difference, relative to the tensor's; element: the largest absolute difference
 static void check_values(const char *what, int i, int l, const float *found, const float *expected,
                          double norm_wise, double element) {
     double norm = 0, off = 0, largest = 0;
@@ -331,7 +323,7 @@ static void check_values(const char *what, int i, int l, const float *found, con
                  l, sqrt(off / norm), largest);
 }
 
-// A pass of the reference's tokens from..to-1 of one row of the cache.
+// Passes the reference's tokens from..to-1 in one row of the cache.
 static void pass_over_cache(int row, int from, int to, float *logits) {
     const int room = layers_cache_positions(model.cache_T);
     layers_span span = { row, from, to - from, 0, row * room, room };
@@ -344,7 +336,7 @@ static void pass_over_cache(int row, int from, int to, float *logits) {
     next_logits(&model, &pass, logits);
 }
 
-// The logits after t tokens without a cache: a pass over the whole row, and the head of its last position.
+// The logits after t tokens without a cache: a pass over the whole row, and the LM head at its last position.
 static void logits_without_cache(const int *tokens, int t, float *logits) {
     const int L = model.config.num_layers, C = model.config.channels, V = model.config.vocab_size;
     const gpt2_dtype dt = model.dtype;
@@ -368,8 +360,8 @@ static void same_logits(const char *what, int t, const float *logits, const floa
                      want[v]);
 }
 
-// Samples as the trainer does: one row of the cache grows by a token at a time, the other one begins anew
-// each time. Both give the bits of passes without a cache.
+// Like the trainer's sampling: one row of the cache grows by one token at a time, and the other starts over
+// each time. Both give the same bits as passes without a cache.
 static void check_next_logits(const Tolerance *tolerance) {
     const int V = model.config.vocab_size;
     float *logits = malloc_check(V * sizeof(float)), *want = malloc_check(V * sizeof(float));
@@ -389,8 +381,8 @@ static void check_next_logits(const Tolerance *tolerance) {
     free(want);
 }
 
-// Two rows of different lengths as one batch, past the model's longest row: every token's logits are those of
-// a pass over the last T tokens of its row, alone and without a cache.
+// A batch of two rows of different lengths, longer than the model's context: every token's logits equal those
+// of a pass over the last T tokens of its row alone, without a cache.
 static void check_generation(void) {
     enum { PROMPT = 3, MORE = 4 };
     const int T = model.T, totals[] = { T + MORE, T + MORE - PROMPT };

@@ -1,5 +1,5 @@
-// The rules of use, in one process: each misuse is refused with its code, the error names what was misused,
-// and the plugin stays usable; poison; the recorded order of units.
+// The rules of the hooks, in one process: each misuse fails with its code, the error names what was misused,
+// and the plugin remains usable. Also settings, poison, and the recorded order of units.
 #include <limits.h>
 #include "unit.h"
 #include "../llmc_zero/internal.h"
@@ -73,8 +73,7 @@ static void param_outside(void) {
     assert_non_null(zero_param(t.z, W, 0));
     assert_int_equal((uintptr_t)zero_param(t.z, B, 0) % 256, 0);
     NO_POINTER(zero_param(t.z, W, 1), "zero_param(w, layer 1): unit 2 (block 1)");
-    NO_POINTER(zero_grad(t.z, W, 0),
-               "zero_grad(w, layer 0): unit 1 (block 0)");  // open, but not for backward
+    NO_POINTER(zero_grad(t.z, W, 0), "zero_grad(w, layer 0): unit 1 (block 0) is not open for backward");
     WORKS(zero_post_forward(t.z, 1));
     NO_POINTER(zero_param(t.z, W, 0), "zero_param(w, layer 0): unit 1 (block 0)");
     NO_POINTER(zero_param(t.z, -1, 0), "tensor -1");
@@ -96,8 +95,7 @@ static void grad_outside(void) {
     backward_blocks(1);
     WORKS(zero_pre_backward(t.z, 0));
     assert_non_null(zero_grad(t.z, WTE, 0));
-    NO_POINTER(zero_param(t.z, WTE, 0),
-               "zero_param(wte, layer 0): unit 0 (emb)");  // this use reads no parameters
+    NO_POINTER(zero_param(t.z, WTE, 0), "zero_param(wte, layer 0): unit 0 (emb) is not open for reading");
     WORKS(zero_post_backward(t.z, 0));
 }
 
@@ -115,7 +113,7 @@ static void evaluation(void) {
     MISUSE(zero_begin_eval(t.z), "zero_begin_eval: inside a training step");
 }
 
-// A plugin made for inference evaluates, and refuses what trains.
+// A plugin created for inference evaluates, and refuses calls that train.
 static void test_inference(void **state) {
     const zero_hyper hyper = { .lr = 1e-3f, .t = 1 };
     for (int stage = 0; stage <= 3; stage++) {
@@ -145,7 +143,7 @@ static void test_inference(void **state) {
         assert_true(value == toy_initial(W, 1, 5));
         WORKS(toy_eval(&t));
         assert_true(t.activation == activation);
-        value = 7;  // the next pass sees it, though it keeps what it has gathered
+        value = 7;  // the next pass uses it, although inference keeps gathered units
         WORKS(zero_set(t.z, ZERO_PARAM, LNFW, 0, toy_elems(LNFW) - 1, 1, &value));
         WORKS(toy_eval(&t));
         assert_true(t.activation != activation);
@@ -190,7 +188,7 @@ static void begin_rules(void) {
     MISUSE(zero_begin_train(t.z, 1, 2), "unit 3 (block 2) is still open");
     WORKS(zero_post_forward(t.z, 3));
     MISUSE(zero_begin_train(t.z, 1, 2), "unit 0 (emb) has finished 0 of its 2 forward uses");
-    WORKS(zero_begin_train(t.z, 0, 2));  // starts the step anew
+    WORKS(zero_begin_train(t.z, 0, 2));  // restarts the step
     forward_all();
     backward_all();
     MISUSE(zero_begin_train(t.z, 1, 1), "micro-batch 1 of 1");
@@ -239,7 +237,7 @@ static void values_range(void) {
     WORKS(zero_get(t.z, ZERO_PARAM, B, 3, 33, 0, x));
 }
 
-// Functions that read or set all values need every unit closed, during an evaluation too.
+// Functions that read or set values require that every unit is closed, during an evaluation too.
 static void inside_step(void) {
     float x;
     char hex[17];
@@ -268,7 +266,7 @@ static void inside_step(void) {
     REFUSED(zero_load(t.z, "/nonexistent", NULL), ZERO_ERR_IO, "/nonexistent");
 }
 
-// A step that is promised ends as promised, and the next one is free again.
+// A promised step must end as promised; the next one is free again.
 static void promised_update(void) {
     zero_hyper h = toy_hyper(1);
     h.grad_clip = 1;
@@ -311,7 +309,7 @@ static void discard_changes_nothing(void) {
         WORKS(zero_hash(t.z, full, after[full]));
         assert_string_equal(before[full], after[full]);
     }
-    WORKS(toy_step(&t, 2, 1, NULL));  // and a step does change it
+    WORKS(toy_step(&t, 2, 1, NULL));  // a step does change the parameters
     WORKS(zero_hash(t.z, 0, after[0]));
     assert_string_not_equal(before[0], after[0]);
 }
@@ -329,7 +327,7 @@ static void not_finite(void) {
     WORKS(zero_discard(t.z));
 }
 
-// Each at every stage, without and with overlap. The plugin still trains after it.
+// Each rule is tested at every stage, without and with overlap. The plugin still trains afterwards.
 static void (*const rules[])(void) = {
     before_begin, param_outside, grad_outside, evaluation,      order_of_hooks,          unit_range,
     begin_rules,
@@ -365,9 +363,9 @@ static void put(int tensor, int layer, float value) {
     for (int i = 0; i < toy_elems(tensor); i++) g[i] = value;
 }
 
-// A gradient that backward adds to is 0 at the first pre_backward of a micro-batch. One that it writes is NaN
-// with poison. Both keep their contents until the last post_backward. Then, at stages 2 and 3, poison takes
-// the bucket: a pointer that was kept shows NaN.
+// At the first pre_backward of a micro-batch a gradient that backward adds to is 0, and with poison a
+// gradient that backward overwrites is NaN. Both keep their contents until the last post_backward. At stages
+// 2 and 3 poison then fills the bucket, so a pointer kept from earlier reads NaN.
 static void gradients_of_a_step(int stage, int overlap) {
     zero_config c = config_of(stage);
     const float *kept = NULL;
@@ -403,8 +401,8 @@ static void test_gradients(void **state) {
         for (int overlap = 0; overlap < 2; overlap++) gradients_of_a_step(stage, overlap);
 }
 
-// One micro-batch in which each element of a written tensor gets 1, except those of `forgotten`; nothing
-// is added to the others.
+// One micro-batch that writes 1 to each element of the tensors that backward overwrites, except tensor
+// `forgotten`, and adds nothing to the others.
 static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_units, int forgotten,
                            int *finite) {
     zero_step_result result;
@@ -426,9 +424,9 @@ static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_unit
     return result.grad_norm;
 }
 
-// Units of different shapes take turns in the two buffers: where one has a written tensor, another has
-// padding, or a tensor that is added to. With poison, a tensor that backward should have written makes the
-// norm NaN.
+// Units of different shapes alternate in the two buffers: an overwritten tensor of one unit is at the place
+// of padding, or of a tensor that backward adds to, in another. With poison, a tensor that backward should
+// have overwritten but did not makes the norm NaN.
 static void test_written_gradients(void **state) {
     enum { TENSORS = 7, UNITS = 5 };
     static const zero_tensor tensors[TENSORS] = {
@@ -462,13 +460,13 @@ static void test_written_gradients(void **state) {
             }
 }
 
-// -------- settings refused
+// -------- refused settings
 
 static int create(const zero_config *c) {
     return zero_create(&t.z, c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS);
 }
 
-// `change` changes one good configuration c, or its offload o.
+// `change` changes c, a copy of a good configuration, or its offload o.
 #define BAD(good, change, names)                       \
     do {                                               \
         zero_config c = good;                          \
@@ -520,7 +518,8 @@ static void must_be_refused(const zero_setting *s, double x) {
     assert_string_equal(zero_last_failure()->setting, s->name);
 }
 
-// The row of each setting: its default is taken, the ends of the range are, and what is next to them is not.
+// For each setting the default and both ends of its range are accepted, and the values next to them are
+// refused.
 static void test_ranges(void **state) {
     zero_config c = zero_defaults();
     int n;
@@ -555,15 +554,15 @@ static void test_scalars_refused(void **state) {
     REFUSED(zero_broadcast(t.z, 1, x, 8), ZERO_ERR_ARGUMENT, "root 1");
     REFUSED(zero_broadcast(t.z, -1, x, 8), ZERO_ERR_ARGUMENT, "root -1");
     REFUSED(zero_trace_write(t.z, "/nonexistent/trace.json"), ZERO_ERR_IO, "/nonexistent/trace.json");
-    assert_int_equal(zero_memory(t.z, 1000, &line), 0);  // the end of an iteration is no failure
+    assert_int_equal(zero_memory(t.z, 1000, &line), 0);  // the end of an iteration is not a failure
     assert_int_equal(trace_at(&t.z->trace, 0, &event), 0);
     assert_non_null(strstr(zero_last_error(), "/nonexistent/trace.json"));
 }
 
 // -------- slots
 
-// Two buffers take the buckets in turn, so the third unit from the end cannot begin while the last one still
-// fills the first buffer. A refused unit gathers nothing: at stage 3 there is still room for another.
+// Buckets alternate between two buffers, so the third unit from the end cannot begin while the last one still
+// fills the first buffer. A refused unit gathers nothing: at stage 3 another unit can still open.
 static void test_backward_order(void **state) {
     zero_config c = config_of(2);
     c.reduce_bucket_size = 1;
@@ -597,7 +596,7 @@ static void test_slots(void **state) {
         zero_plan_info(t.z, &plan);
         assert_int_equal(plan.slots, c.max_open);
         WORKS(zero_begin_eval(t.z));
-        WORKS(zero_pre_forward(t.z, 0));  // has room of its own
+        WORKS(zero_pre_forward(t.z, 0));  // takes no slot: it has private memory
         for (int u = 1; u <= c.max_open; u++) WORKS(zero_pre_forward(t.z, u));
         char names[64];
         snprintf(names, sizeof names, "unit %d (block %d)", c.max_open + 1, c.max_open);
@@ -612,8 +611,8 @@ static void test_slots(void **state) {
 
 // -------- poison
 
-// These tests keep pointers on purpose: the memory behind them must then hold no plausible numbers. With -1
-// the environment decides.
+// Keeps pointers after the post hook on purpose: with poison their memory must be NaN. With -1 the
+// environment decides.
 static void test_poisoned_parameters(void **state) {
     static const struct {
         int set;
@@ -638,7 +637,7 @@ static void test_poisoned_parameters(void **state) {
             WORKS(zero_post_forward(t.z, u));
             assert_int_equal(all_nan(kept, toy_elems(tensor)), cases[i].poison);
         }
-        open_and_close(1);  // gathered again, it is whole again
+        open_and_close(1);  // a later gather restores the values
         WORKS(zero_pre_forward(t.z, 1));
         assert_true(((float *)zero_param(t.z, W, 0))[3] == toy_initial(W, 0, 3));
     }
@@ -653,7 +652,7 @@ static void happened_at(int line, const char *expected) {
 }
 #define HAPPENED(expected) happened_at(__LINE__, expected)
 
-// A pass that uses the units in this order; each use finds its own values.
+// A pass that uses the units in this order and checks the values at each use.
 static void forward_in_order(const char *units) {
     for (; *units; units++) {
         const int unit = *units - '0', layer = unit ? unit - 1 : 0, tensor = unit ? W : WTE;
@@ -675,9 +674,8 @@ static void make_traced(int prefetch) {
     HAPPENED("");
 }
 
-// A pass in an order that is new gathers each unit for its use. The same order again gathers `prefetch` units
-// ahead of the use, as soon as a slot is free. Unit 0 is used twice, so it has room of its own and waits for
-// no slot.
+// A pass in a new order gathers each unit at its use. The same order again gathers `prefetch` units ahead, as
+// soon as a slot is free. Unit 0 is used twice, so it has private memory and waits for no slot.
 static void test_order_of_evaluations(void **state) {
     static const char new_order[] = "G0 F0 G1 F1 G2 F2 G3 F3 G4 F4";
     static const struct {
@@ -688,12 +686,12 @@ static void test_order_of_evaluations(void **state) {
         { 0, "01234", new_order },
         { 1, "01234", new_order },
         { 1, "01234", "G0 G1 G2 F0 F1 G3 F2 G4 F3 F4" },
-        { 1, "24103", "G2 F2 G4 F4 G1 F1 G0 F0 G3 F3" },  // another order is noticed, and recorded
+        { 1, "24103", "G2 F2 G4 F4 G1 F1 G0 F0 G3 F3" },  // another order is detected and recorded
         { 1, "24103", "G2 G4 F2 G1 G0 F4 G3 F1 F0 F3" },
         { 1, "01234", new_order },
         { 1, "012340", "G0 G1 G2 F0 F1 G3 F2 G4 F3 F4 G0 F0" },
         { 1, "012340", "G0 G1 G2 F0 F1 G3 F2 G4 G0 F3 F4 F0" },
-        { 1, "01", "G0 G1 G2 F0 F1 G3" },  // a shorter pass: what was recorded may still come
+        { 1, "01", "G0 G1 G2 F0 F1 G3" },  // a shorter pass still prefetches by the recorded order
         { 1, "01", "G0 G1 F0 F1" },
         { 2, "012340", "G0 F0 G1 F1 G2 F2 G3 F3 G4 F4 G0 F0" },
         { 2, "012340", "G0 G1 G2 G3 F0 F1 G4 G0 F2 F3 F4 F0" },
@@ -706,7 +704,7 @@ static void test_order_of_evaluations(void **state) {
     }
 }
 
-// A block is opened before the one before it is closed: the slot of that one takes the next block at once.
+// Each block is opened before the previous one is closed, whose slot then takes the next block at once.
 static void test_release_gathers_the_next(void **state) {
     make_traced(1);
     for (int pass = 0; pass < 2; pass++) {
@@ -723,10 +721,10 @@ static void test_release_gathers_the_next(void **state) {
     }
 }
 
-// A micro-batch whose order is new, one whose order is known, and one after an evaluation, which has an order
-// of its own; then the update. Backward begins the gather of the next unit before the reduction of the one it
-// has finished. The update goes through the units in the order in which forward used them first, those that
-// it did not use last, and the first one is gathered for the next step before the second one is updated.
+// A micro-batch whose order is new, one whose order is known, one after an evaluation, whose order is
+// recorded separately, and the update. Backward starts gathering the next unit before it reduces the unit it
+// has finished. The update follows the order of first use in forward, then unused units, and gathers the
+// first unit for the next step before it updates the second one.
 static void test_order_of_a_step(void **state) {
     static const char plain[] =
         "G0 F0 G1 F1 G2 F2 G3 F3 G4 F4 G0 F0 B0 G4 B4 R4 G3 B3 R3 G2 B2 R2 G1 B1 R1 B0 R0";
@@ -778,7 +776,7 @@ static void test_trace_file(void **state) {
     char path[] = "/tmp/llmc_zero_trace.XXXXXX", text[4096] = "";
     zero_config c = config_of(3);
     c.overlap = 0;
-    c.debug.trace_events = 8;  // too few: the later events are dropped
+    c.debug.trace_events = 8;  // too few: later events are dropped
     close(mkstemp(path));
     make(&c);
     WORKS(toy_step(&t, 1, 1, NULL));

@@ -1,4 +1,5 @@
-// fp16's loss scale: the rule, against one written anew from DeepSpeed's description, and its use in a step.
+// fp16's loss scale: the rule, compared with a second implementation of DeepSpeed's description, and its use
+// in a step.
 #include <math.h>
 #include "unit.h"
 #include "../llmc_zero/internal.h"
@@ -6,8 +7,8 @@
 
 // -------- the rule
 
-// An overflow first uses up the hysteresis, then halves the scale. The scale doubles when the number of steps
-// since the last overflow is a multiple of the window.
+// Overflows use up the hysteresis, then halve the scale. The scale doubles when the number of steps since the
+// last overflow is a multiple of the window.
 typedef struct {
     double scale;
     long it, last;
@@ -96,11 +97,11 @@ static int end(void **state) {
     return 0;
 }
 
-// fp16 holds it at every scale used.
+// Exact in fp16 at every scale used here.
 static float true_gradient(int step, int i) { return (float)((i * 7 + step * 3) % 17 - 8) / 64; }
 
-// A trainer multiplies its loss by the scale, and so scales its gradients. In an overflow one is infinite or
-// NaN. ALL_NAN: of any dtype.
+// A trainer multiplies its loss, and so its gradients, by the scale. In an overflow one gradient is infinite
+// or NaN. ALL_NAN: all of them are, in any dtype.
 typedef enum { FINITE, ONE_INFINITE, ONE_NAN, ALL_NAN } contents;
 static void passes(int step, contents what) {
     WORKS(zero_begin_train(z, 0, 1));
@@ -123,7 +124,8 @@ static double true_norm(int step) {
     return sqrt(sum);
 }
 
-// The three ways in which a step ends. The first two differ only in that the trainer sees an overflow.
+// The three ways to end a step. UPDATE differs from STEP only in that the trainer sees the overflow in
+// between.
 typedef enum { STEP, UPDATE, DISCARD, WAYS } way;
 static int end_step(way w, int t, zero_step_result *result) {
     zero_hyper h = plain;
@@ -177,12 +179,12 @@ static void test_smallest_scale_is_an_error(void **state) {
         passes(1, ONE_INFINITE);
         assert_int_equal(end_step(w, 1, &result), ZERO_ERR_ARGUMENT);
         assert_non_null(strstr(zero_last_error(), "min_loss_scale 8"));
-        passes(1, FINITE);  // the step is over; a trainer may go on
+        passes(1, FINITE);  // the step is over; a trainer may continue
         WORKS(end_step(STEP, 1, &result));
     }
 }
 
-// A clean step that the trainer throws away still counts as a step without overflow.
+// A discarded step without overflow still counts as one.
 static void test_window_through_steps(void **state) {
     zero_config c = fp16_config();
     c.numbers.initial_scale_power = 4;
@@ -209,8 +211,8 @@ static void train(const zero_config *c, float clip, int steps, char hex[17]) {
     WORKS(zero_hash(z, 1, hex));
 }
 
-// The scale is a power of two and fp16 holds the gradients, so no bit depends on the scale or its changes,
-// with or without clipping.
+// The scale is a power of two and the gradients are exact in fp16, so no bit depends on the scale or its
+// changes, with or without clipping.
 static void test_scale_leaves_no_trace(void **state) {
     for (int micro = 1; micro <= 2; micro++)
         for (int clip = 0; clip < 2; clip++) {
@@ -233,8 +235,8 @@ static void test_scale_leaves_no_trace(void **state) {
         }
 }
 
-// Clipping uses the norm without the scale: with beta1 = 0 the first moment is the clipped gradient.
-static void test_clips_what_is_unscaled(void **state) {
+// Clipping uses the unscaled norm: with beta1 = 0 the first moment is the clipped gradient.
+static void test_clips_the_unscaled_norm(void **state) {
     zero_config c = fp16_config();
     c.numbers.loss_scale = 4096;
     for (int clips = 0; clips < 2; clips++) {
@@ -256,7 +258,7 @@ static void test_clips_what_is_unscaled(void **state) {
 static void test_fixed_scale(void **state) {
     zero_config c = fp16_config();
     char before[17], after[17];
-    c.numbers.loss_scale = 100;  // no power of two: allowed
+    c.numbers.loss_scale = 100;  // need not be a power of two
     c.numbers.hysteresis = c.numbers.loss_scale_window = 1;
     make(&c);
     WORKS(zero_hash(z, 1, before));
@@ -266,7 +268,7 @@ static void test_fixed_scale(void **state) {
         assert_true(zero_loss_scale(z) == 100);
     }
     WORKS(zero_hash(z, 1, after));
-    assert_string_equal(before, after);  // skipped, and nothing else
+    assert_string_equal(before, after);  // the steps were skipped
 }
 
 static void test_other_types_have_none(void **state) {
@@ -282,11 +284,11 @@ static void test_other_types_have_none(void **state) {
         assert_true(!result.finite && result.loss_scale == 1 && zero_loss_scale(z) == 1);
         float m;
         WORKS(zero_get(z, ZERO_MOMENT1, 0, 0, 0, 1, &m));
-        assert_true(isnan(m));  // zero_step updates whatever the gradients hold
+        assert_true(isnan(m));  // zero_step updates with any gradients
     }
 }
 
-// The scales of the steps that follow, of which some overflow.
+// The scales of the following steps, some of which overflow.
 enum { LATER = 10 };
 static void later_scales(double scales[LATER]) {
     static const contents overflows[LATER] = { [0] = ONE_INFINITE, [5] = ONE_INFINITE, [6] = ONE_INFINITE };
@@ -297,7 +299,7 @@ static void later_scales(double scales[LATER]) {
     }
 }
 
-// The file holds the whole state of the scale: after the load the same steps give the same scales.
+// The file has the whole state of the scale: after a load the same steps give the same scales.
 static void test_saved_and_restored(void **state) {
     char path[] = "/tmp/llmc_zero_scale.XXXXXX";
     double want[LATER], got[LATER];
@@ -316,7 +318,7 @@ static void test_saved_and_restored(void **state) {
     WORKS(zero_load(z, path, NULL));
     later_scales(got);
     assert_memory_equal(got, want, sizeof want);
-    c.numbers.loss_scale = 32;  // a fixed scale stays at the configured value
+    c.numbers.loss_scale = 32;  // a fixed scale keeps the configured value
     make(&c);
     WORKS(zero_load(z, path, NULL));
     assert_true(zero_loss_scale(z) == 32);
@@ -332,7 +334,7 @@ int main(void) {
         TEST(test_smallest_scale_is_an_error),
         TEST(test_window_through_steps),
         TEST(test_scale_leaves_no_trace),
-        TEST(test_clips_what_is_unscaled),
+        TEST(test_clips_the_unscaled_norm),
         TEST(test_fixed_scale),
         TEST(test_other_types_have_none),
         TEST(test_saved_and_restored),

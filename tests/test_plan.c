@@ -1,12 +1,13 @@
-// The plan of a rank: lines, traffic and formulas computed by hand; planning for very many ranks in a short
-// time; refusals. tests/mpi_zero.c and mpi_device.c compare plans with the memory and traffic of plugins.
+// The plan of a rank: lines, traffic and formulas compared with values computed by hand, the time to plan for
+// many ranks, and refusals. tests/mpi_zero.c and mpi_device.c compare plans with the memory and traffic of
+// plugins.
 #include <sys/resource.h>
 #include <time.h>
 #include "unit.h"
 #include "../llmc_zero/plan.h"
 
-// An embedding of 1000, used at both ends, and three blocks of 5000: with padding 1024 and 5120, at 1, 2 and
-// 4 ranks alike.
+// An embedding of 1000 elements, used at both ends, and three blocks of 5000: 1024 and 5120 with padding, at
+// 1, 2 and 4 ranks.
 enum { BLOCKS = 3, UNITS = 1 + BLOCKS, PSI = 1000 + BLOCKS * 5000, PADDED = 1024 + BLOCKS * 5120 };
 static const zero_tensor tensors[] = { { "wte", 1, { 1000 }, 1, 0, 1, 0 },
                                        { "w", 1, { 5000 }, BLOCKS, 1, 1, 0 } };
@@ -39,7 +40,7 @@ typedef struct {
 
 enum { G = ZERO_MOVED_BY_GATHERS, R = ZERO_MOVED_BY_REDUCTIONS };
 
-// The list ends with a line without purpose. Lines of 0 pages do not exist, except NCCL's own.
+// The list ends with a line without purpose. Lines of 0 bytes are skipped, except NCCL's.
 static void check_lines(const zero_plan *p, const line *want) {
     int n = 0;
     size_t sum[ZERO_MEMORY_CLASSES] = { 0 };
@@ -60,9 +61,9 @@ static void check_lines(const zero_plan *p, const line *want) {
 }
 
 enum { PAGE = 4096, W = ZERO_WORKING, S = ZERO_STATES, D = ZERO_DEVICE, H = ZERO_HOST };
-enum { WINDOW = 4 << 20, VALUES = (1 << 16) * (4 + 2) + PAGE };  // the last page: scalars of the norm
+enum { WINDOW = 4 << 20, VALUES = (1 << 16) * (4 + 2) + PAGE };  // the page is for the norm's scalars
 
-// What each plan of bf16 with masters ends with: the update's.
+// The last lines of each plan of bf16 with masters.
 #define OPTIMIZER(bytes)                                                                     \
     { "tables of the step", W, D, 3 * PAGE, 0, 0 }, { "master weights", S, D, bytes, 0, 0 }, \
         { "first moment", S, D, bytes, 0, 0 }, {                                             \
@@ -117,12 +118,12 @@ static void test_other_lines(void **state) {
     };
     zero_plan p = plan_of(&c, 2, 2);
     check_lines(&p, want);
-    c.comm.shared_window = 1;  // without effect between nodes
+    c.comm.shared_window = 1;  // has no effect across nodes
     p = plan_of(&c, 2, 1);
     check_lines(&p, want);
 }
 
-// A plugin for inference holds parameters and the room in which they are gathered, and a step sends nothing.
+// A plugin for inference has only parameters and slots, and plans no traffic for a step.
 static void test_inference(void **state) {
     for (int stage = 0; stage <= 3; stage++)
         for (int low = 0; low < 2; low++) {
@@ -145,7 +146,7 @@ static void test_inference(void **state) {
                 assert_int_equal(p.formulas[s].sharded, s < 3 ? 0 : size);
                 assert_int_equal(p.formulas[s].bytes, PSI * size / (s < 3 ? 1 : 2));
             }
-            const int64_t eval = stage == 3 ? BLOCKS * 2560 * size : 0;  // the embedding stays
+            const int64_t eval = stage == 3 ? BLOCKS * 2560 * size : 0;  // the embedding stays gathered
             assert_int_equal(p.traffic.all_gather[ZERO_FOR_EVAL], eval);
             p.traffic.all_gather[ZERO_FOR_EVAL] = 0;
             const zero_traffic nothing = { { 0 }, { 0 }, { 0 } };
@@ -154,7 +155,7 @@ static void test_inference(void **state) {
         }
 }
 
-// Below stage 2 a sum over micro-batches keeps this micro-batch's gradients apart, and nothing is widened.
+// Below stage 2 the sum over micro-batches is separate from this micro-batch's gradients, and already fp32.
 static void test_lines_with_sums(void **state) {
     zero_config c = config_of(1, ZERO_BF16, 2);
     c.comm.reduce_fp32 = 1;
@@ -224,8 +225,8 @@ static void test_formulas(void **state) {
 
 // -------- traffic
 
-// On four ranks a shard of the embedding has 256 elements, one of a block 1280. Each is sent to the three
-// other ranks, and to the two of another node.
+// On four ranks a shard of the embedding has 256 elements and a shard of a block has 1280. Each is sent to
+// three other ranks, two of them on another node.
 static void check_traffic(const zero_config *c, int low, int wire) {
     enum { SHARD = PADDED / 4, BLOCK = BLOCKS * 1280, EMBEDDING = 256 };
     const zero_purpose step = ZERO_FOR_STEP;
@@ -255,7 +256,7 @@ static void test_traffic(void **state) {
                 c.numbers.dtype = ZERO_F32;
                 check_traffic(&c, 4, 4);
             }
-    // Without ZeRO a rank sends all its gradients to all others.
+    // On the naive path each rank sends all its gradients to all others.
     static const struct {
         zero_dtype dtype;
         int micro_batches, wire, bytes;
@@ -286,8 +287,8 @@ static long peak_kib(void) {
     return u.ru_maxrss;
 }
 
-// 130 billion parameters on 128 ranks, and far more units and ranks than exist anywhere: planning allocates
-// nothing of their size, and does no work for each pair of units or for each rank.
+// 130 billion parameters on 128 ranks, and a model with far more units and ranks: planning needs little
+// memory, and no work per pair of units or per rank.
 static void test_large(void **state) {
     static const struct {
         int blocks, ranks;
@@ -322,8 +323,8 @@ static void test_large(void **state) {
 
 // -------- pieces of tensors
 
-// A rank has a piece of each tensor of which elements lie in its part: 9 ranks cut the block of 5000 into
-// parts of 640.
+// A rank has a segment of each tensor with elements in its part: with 9 ranks a block of 5000 has parts of
+// 640.
 static void test_pieces(void **state) {
     layout l;
     WORKS(layout_init(&l, 9, 0, tensors, 2, units, UNITS));

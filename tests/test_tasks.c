@@ -18,7 +18,7 @@ static void open_lanes(unsigned threads) {
 
 static void nap_ms(long ms) { nanosleep(&(struct timespec){ 0, ms * 1000000 }, NULL); }
 
-// Some tasks end only once the gate is open.
+// Some tasks end only when the gate is open.
 static int gate;
 static void shut(void) { __atomic_store_n(&gate, 0, __ATOMIC_SEQ_CST); }
 static void let_go(void) { __atomic_store_n(&gate, 1, __ATOMIC_SEQ_CST); }
@@ -26,7 +26,7 @@ static void pass_gate(void) {
     while (!__atomic_load_n(&gate, __ATOMIC_SEQ_CST)) nap_ms(1);
 }
 
-// Tasks that write down when they ran.
+// Tasks that record when they ran.
 static int when[MOST], clock_now;
 static int run_note(void *ctx, task *k) {
     when[k->index] = __atomic_add_fetch(&clock_now, 1, __ATOMIC_SEQ_CST);
@@ -46,7 +46,7 @@ static task held(task_lane lane, int index) {
     return k;
 }
 
-// Slow tasks on two lanes, a third that needs both, and so on. Tasks without needs do not wait for other
+// Slow tasks on two lanes, a third task that needs both, and so on. Tasks without needs do not wait for other
 // lanes.
 static void across_lanes(void **state) {
     open_lanes(ALL);
@@ -67,9 +67,9 @@ static void across_lanes(void **state) {
     tasks_close(&t);
 }
 
-// A row of tasks, each on some lane, that need up to three earlier ones and mix what those have computed.
-// Every choice of threads computes the same. Each lane runs its tasks in the order of their submission, and
-// all of them, though nobody waits for them before the lanes are closed.
+// Many tasks on random lanes, each of which needs up to three earlier ones and mixes their results. Every
+// choice of threads gives the same results. Each lane runs all its tasks in the order of submission, although
+// nothing waits for them before the lanes are closed.
 static uint64_t result[MOST];
 static int needs_of[MOST][3], last_on[LANES], out_of_order;
 static int run_mix(void *ctx, task *k) {
@@ -110,8 +110,8 @@ static void same_results(void **state) {
     assert_int_equal(out_of_order, 0);
 }
 
-// A need means the last submission so far. Here the needed task is submitted again after the task that needs
-// it, and before that one has begun.
+// A task waits for the submission that it was given. Here the needed task is submitted again before the task
+// that needs it begins.
 static void submitted_again(void **state) {
     open_lanes(ALL);
     shut();
@@ -150,7 +150,7 @@ static void threads_where_there_is_work(void **state) {
     open_lanes(ALL);
     WORKS(tasks_submit(&t, &io, AFTER_NOTHING));  // a sanitizer starts a thread of its own with the first one
     tasks_close(&t);
-    nap_ms(100);  // a thread that has ended is still seen for a moment
+    nap_ms(100);  // an ended thread stays visible for a moment
     int before = threads_now();
     open_lanes(ALL);
     assert_int_equal(threads_now(), before);
@@ -186,8 +186,8 @@ static void gives(int rc, const char *sentence) {
     assert_string_equal(zero_last_error(), sentence);
 }
 
-// A failure in the middle of two lanes' work: tasks that have run stay valid, a running task runs to its end,
-// and no other task begins on any lane.
+// A failure while two lanes work: tasks that have run remain valid, a running task finishes, and no other
+// task begins on any lane.
 static void failure(void **state) {
     open_lanes(ALL);
     shut();
@@ -219,7 +219,7 @@ static void failure(void **state) {
     tasks_close(&t);
 }
 
-// Two lanes fail: the sentence is the first failure's. What is still queued does not run when lanes close.
+// Two lanes fail: the message is the first failure's. Queued tasks do not run when the lanes close.
 static void first_failure(void **state) {
     task k[20];
     open_lanes(ALL);
@@ -231,7 +231,7 @@ static void first_failure(void **state) {
         k[i] = note(i % 2 ? LANE_PROCESSOR : LANE_COPIES, i);
         WORKS(tasks_submit(&t, &k[i], AFTER(&second)));
     }
-    nap_ms(50);  // the second has begun
+    nap_ms(50);  // `second` has begun
     WORKS(tasks_submit(&t, &first, AFTER_NOTHING));
     gives(tasks_wait(&t, &first), "the cause");
     let_go();
@@ -250,8 +250,8 @@ static void failure_without_threads(void **state) {
     tasks_close(&t);
 }
 
-// The sentence is whole, however long, at the wait for the task and at every later call.
-static void whole_sentence(void **state) {
+// A long message is complete, at the wait for the task and at every later call.
+static void whole_message(void **state) {
     char text[900];
     memset(text, 'x', sizeof text - 1);
     text[sizeof text - 1] = 0;
@@ -279,8 +279,8 @@ static int run_nap_and_note(void *ctx, task *k) {
     return run_note(ctx, k);
 }
 
-// The trace shows who waited for what: the trainer, or another lane. A task of the trainer's lane runs inside
-// its submission, which therefore waits for the tasks that it needs.
+// The trace shows which lane waited for which task. A task on the trainer's lane runs inside its submission,
+// which therefore waits for the tasks that it needs.
 static void traced_waits(void **state) {
     alarm(HANGS_AFTER_S);
     WORKS(
@@ -304,13 +304,13 @@ static void traced_waits(void **state) {
     memory_free_all(&m);
 }
 
-// -------- a device with streams that only records its calls
+// -------- a device with streams that only records calls
 
-static char told[256];
+static char calls[256];
 static int events;
-static void tell(const char *what, int number, device_stream s) {
-    size_t n = strlen(told);
-    snprintf(told + n, sizeof told - n, "%s%s%d%c", n ? " " : "", what, number, "CMG"[s]);
+static void log_call(const char *what, int number, device_stream s) {
+    size_t n = strlen(calls);
+    snprintf(calls + n, sizeof calls - n, "%s%s%d%c", n ? " " : "", what, number, "CMG"[s]);
 }
 static int create_event(device *d, void **event) {
     *event = (void *)(intptr_t)++events;
@@ -318,24 +318,24 @@ static int create_event(device *d, void **event) {
 }
 static void destroy_event(device *d, void *event) { events -= event != NULL; }
 static int record(device *d, void *event, device_stream s) {
-    tell("record", (int)(intptr_t)event, s);
+    log_call("record", (int)(intptr_t)event, s);
     return 0;
 }
 static int order(device *d, device_stream s, void *event) {
-    tell("order", (int)(intptr_t)event, s);
+    log_call("order", (int)(intptr_t)event, s);
     return 0;
 }
 static int wait_for_stream(device *d, device_stream s) {
-    tell("wait", 0, s);
+    log_call("wait", 0, s);
     return 0;
 }
-static int run_tell(void *ctx, task *k) {
-    tell("run", k->index, k->stream);
+static int run_log(void *ctx, task *k) {
+    log_call("run", k->index, k->stream);
     return 0;
 }
-static void is_told(const char *expected) {
-    assert_string_equal(told, expected);
-    told[0] = 0;
+static void called(const char *expected) {
+    assert_string_equal(calls, expected);
+    calls[0] = 0;
 }
 
 // C, M and G are the streams COMPUTE, COMM and GATHER. Events: 1 and 2 are the reduction's, 3 and 4 the
@@ -349,32 +349,32 @@ static void device_with_streams(void **state) {
         f.order = order;
         f.wait = wait_for_stream;
         device d = { .f = &f, .asynchronous = 1 };
-        task reduce = { .run = run_tell, .lane = LANE_COLLECTIVES, .index = 1 },
-             gather = { .run = run_tell, .lane = LANE_COLLECTIVES, .index = 2 },
-             adamw = { .run = run_tell, .lane = LANE_TRAINER, .index = 3 },
-             save = { .run = run_tell, .lane = LANE_IO, .index = 4 };
+        task reduce = { .run = run_log, .lane = LANE_COLLECTIVES, .index = 1 },
+             gather = { .run = run_log, .lane = LANE_COLLECTIVES, .index = 2 },
+             adamw = { .run = run_log, .lane = LANE_TRAINER, .index = 3 },
+             save = { .run = run_log, .lane = LANE_IO, .index = 4 };
         alarm(HANGS_AFTER_S);
         WORKS(tasks_open(&t, &d, NULL, threads & ~LANE_BIT(LANE_TRAINER)));
         WORKS(tasks_prepare(&t, &reduce, COMM));
         WORKS(tasks_prepare(&t, &gather, GATHER));
-        told[0] = 0;
-        // the host waits for neither, and the gather does not wait for the trainer
+        calls[0] = 0;
+        // the host waits for neither task, and the gather does not wait for the trainer
         WORKS(tasks_submit(&t, &reduce, AFTER(&t.trainer)));
         WORKS(tasks_submit(&t, &gather, AFTER(&reduce)));
         WORKS(tasks_wait(&t, &gather));
-        is_told("record1C order1M run1M record2M order2G run2G record4G order4C");
-        // the trainer's lane needs no event of its own: the next task needs what the trainer has queued
+        called("record1C order1M run1M record2M order2G run2G record4G order4C");
+        // a task on the trainer's lane has no event: the next task waits for all work queued by the trainer
         WORKS(tasks_submit(&t, &adamw, AFTER(&reduce)));
         WORKS(tasks_submit(&t, &gather, AFTER(&adamw)));
         WORKS(tasks_wait(&t, &gather));
-        is_told("order2C run3C record3C order3G run2G record4G order4C");
+        called("order2C run3C record3C order3G run2G record4G order4C");
         // the host waits for the stream if the task runs on the host
         WORKS(tasks_submit(&t, &save, AFTER(&gather)));
         WORKS(tasks_wait(&t, &save));
-        is_told("wait0G run4C");
+        called("wait0G run4C");
         WORKS(tasks_submit(&t, &save, AFTER(&adamw)));
         WORKS(tasks_wait(&t, &save));
-        is_told("wait0C run4C");
+        called("wait0C run4C");
         tasks_close(&t);
         assert_int_equal(events, 0);
     }
@@ -390,7 +390,7 @@ int main(void) {
         cmocka_unit_test(failure),
         cmocka_unit_test(first_failure),
         cmocka_unit_test(failure_without_threads),
-        cmocka_unit_test(whole_sentence),
+        cmocka_unit_test(whole_message),
         cmocka_unit_test(traced_waits),
         cmocka_unit_test(device_with_streams),
     };

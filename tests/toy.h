@@ -1,7 +1,7 @@
-// A toy network that drives the plugin's hooks: one unit used at both ends, as GPT-2's embeddings are, and
-// blocks of tensors of odd sizes. Its activation is a chain through every parameter read. Its gradients are
-// nonlinear in the gathered parameters, the activation, the rank, the micro-batch and the place, so that any
-// mix-up of values changes the result.
+// A toy network that drives the plugin's hooks: one unit used at both ends, like GPT-2's embeddings, and
+// blocks of tensors with odd sizes. The activation depends on every parameter read, in order. Gradients are
+// nonlinear in the parameters, the activation, the rank, the micro-batch and the position, so any mix-up of
+// values changes the result.
 #ifndef TESTS_TOY_H
 #define TESTS_TOY_H
 #include <math.h>
@@ -16,7 +16,7 @@
 enum { TOY_BLOCKS = 4, TOY_UNITS = TOY_BLOCKS + 1, TOY_TENSORS = 6, TOY_LARGEST = 33333 };
 enum { TOY_ELEMS = TOY_LARGEST + 50 + TOY_BLOCKS * (129 + 5003 + 33 + 1280) };
 
-// Gradients of the matrices are written, as GPT-2's are, those of the others added to.
+// As in GPT-2, backward overwrites the gradients of matrices and adds to the others.
 static const zero_tensor toy_tensors[TOY_TENSORS] = {
     { "wte", 1, { TOY_LARGEST }, 1, 0, 1, 1 },    { "lnw", 1, { 129 }, TOY_BLOCKS, 1, 0, 0 },
     { "w", 1, { 5003 }, TOY_BLOCKS, 1, 1, 1 },    { "b", 1, { 33 }, TOY_BLOCKS, 1, 0, 0 },
@@ -37,8 +37,7 @@ typedef struct {
     int integers;      // gradients are small integers instead (toy_integer)
     double compute_s;  // artificial time of each use of a block
     float activation;
-    const toy_device
-        *on;  // NULL: the processor; else it computes on `stream`, and the activation is *device_activation
+    const toy_device *on;  // computes on `stream`, with the activation in *device_activation; NULL: the CPU
     void *stream;
     float *device_activation;
 } toy;
@@ -53,7 +52,7 @@ static inline float toy_initial(int tensor, int layer, int64_t i) {
     return (float)((tensor * 31 + layer * 7 + i * 13) % 97) / 97 - 0.4f;
 }
 
-// Rounds x to the type in which memory holds it.
+// Rounds x to a dtype and back.
 static inline float toy_rounded(zero_dtype dtype, float x) {
     return dtype == ZERO_F32 ? x : dtype == ZERO_BF16 ? bf16_widen(bf16_round(x)) : fp16_widen(fp16_round(x));
 }
@@ -141,16 +140,15 @@ static inline int toy_backward_pass(toy *t) {
     return toy_backward(t, 0, 1);
 }
 
-// Forward, and with `of` above 0 backward, of micro-batch `micro` of so many.
+// Micro-batch `micro` of `of`: forward and backward; of 0: an evaluation.
 static inline int toy_pass(toy *t, int micro, int of) {
     TOY_TRY(toy_forward_pass(t, micro, of));
     return of ? toy_backward_pass(t) : 0;
 }
-static inline int toy_train(toy *t, int micro, int of) { return toy_pass(t, micro, of); }
 static inline int toy_eval(toy *t) { return toy_pass(t, 0, 0); }
 
 static inline int toy_passes(toy *t, int micro_batches) {
-    for (int m = 0; m < micro_batches; m++) TOY_TRY(toy_train(t, m, micro_batches));
+    for (int m = 0; m < micro_batches; m++) TOY_TRY(toy_pass(t, m, micro_batches));
     return 0;
 }
 
@@ -176,7 +174,7 @@ static inline int toy_set_initial(toy *t) {
     return 0;
 }
 
-// With `units` NULL: toy_units. The states are 0.
+// units NULL: toy_units. The states are 0.
 static inline int toy_create_empty(toy *t, const zero_config *config, const zero_unit *units) {
     *t = (toy){ .dtype = config->numbers.dtype };
     memcpy(t->units, units ? units : toy_units, sizeof t->units);
@@ -191,7 +189,7 @@ static inline int toy_create(toy *t, const zero_config *config, const zero_unit 
     return toy_set_initial(t);
 }
 
-// The events of units from *next on, without overlap in the order of their starts: G gather, R reduction,
+// Lists the units' events from *next on, without overlap in the order of their starts: G gather, R reduction,
 // U update, F forward, B backward. Valid until the next call.
 static inline const char *toy_events(const trace *happened, int *next) {
     static const char letters[] = { [EVENT_GATHER] = 'G',

@@ -1,5 +1,4 @@
-// The toy's arithmetic, one element at a time: the same bits on the processor (toy.h) and on CUDA
-// (toy_cuda.cu).
+// The toy's arithmetic, one element at a time: the same bits on the CPU (toy.h) and on CUDA (toy_cuda.cu).
 #ifndef TESTS_TOY_KERNELS_H
 #define TESTS_TOY_KERNELS_H
 #include "../llmc_zero/device/numbers.h"
@@ -17,8 +16,8 @@ ZERO_INLINE void toy_store(zero_dtype dtype, void *p, int64_t i, float x) {
         ((uint16_t *)p)[i] = dtype == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
 }
 
-// The activation after the parameter x, element i of its tensor. It depends on every parameter that was read
-// before, so that a stale one anywhere changes the gradients.
+// Returns the activation after reading parameter x, element i of its tensor. It depends on all parameters
+// read before, so a stale one anywhere changes the gradients.
 ZERO_INLINE float toy_add_parameter(float activation, float x, int64_t i) {
     return activation + x * ((float)(i % 13 - 6) / 64);
 }
@@ -29,16 +28,16 @@ typedef struct {
     int ranks, rank, micro, tensor, layer, use;
     int integers;  // gradients are small integers (toy_integer)
     float loss_scale;
-    int writes;  // g = instead of g +=: the same bits where g is 0
+    int writes;  // 1: g = instead of g +=, with the same bits if g is 0
 } toy_use;
 
-// The mean over the ranks is an integer, whatever their number.
+// The mean over any number of ranks is an integer.
 ZERO_INLINE int toy_integer(const toy_use *u, int64_t i) {
     return u->ranks *
            ((int)((i * 7 + u->tensor * 3 + u->layer + u->use * 2) % 5) - 2 + 2 * u->rank - u->micro);
 }
 
-// p: the parameters, or NULL where the use reads none.
+// p: the parameters, or NULL if the use reads none.
 ZERO_INLINE void toy_add_gradient(const toy_use *u, float activation, const void *p, void *g, int64_t i) {
     float x = (p ? 3 * toy_load(u->dtype, p, i) : 0.5f) + activation + 0.01f * (float)(i % 11);
     x += 0.3f * u->rank + 0.17f * u->micro + 0.2f * u->use;
@@ -46,8 +45,8 @@ ZERO_INLINE void toy_add_gradient(const toy_use *u, float activation, const void
     toy_store(u->dtype, g, i, (u->writes ? 0.0f : toy_load(u->dtype, g, i)) + u->loss_scale * y);
 }
 
-// The toy on memory that the processor cannot reach: each function queues its work on a stream and does not
-// wait. It returns 0, or the error of the launch. The activation is one float on the device.
+// The toy in device memory: each function queues its work on a stream, does not wait, and returns 0 or the
+// launch's error. The activation is one float on the device.
 typedef struct {
     int (*start)(void *stream, float *activation, float value);
     int (*read)(void *stream, float *activation, zero_dtype dtype, const void *p, int64_t n);

@@ -26,8 +26,8 @@ typedef struct {
     key_kind kind;
     const char *only;  // ONLY: the allowed values, as JSON separated by |; NULL: none. BLOCK: another block
                        // whose keys it has
-    const char *why;  // ONLY: why no other value is allowed. A key without effect: why it has none. BLOCK: a
-                      // remark
+    const char *why;   // ONLY: why no other value is allowed. A key without effect: why it has none. BLOCK: a
+                       // remark
     const char *setting;    // what the key sets, or what to set instead
     const char *automatic;  // what "auto" means, if not the same as without the key
     double min, max;        // COUNT and REAL

@@ -1,4 +1,4 @@
-// DeepSpeed's configuration files: what the plugin takes of them, and what the trainer does.
+// DeepSpeed's configuration files, as read by the plugin and by the trainer.
 #include <math.h>
 #include <string.h>
 #include "../../llmc_zero/settings/settings.h"
@@ -59,7 +59,7 @@ static int read_file(const uint8_t *bytes, size_t n) {
     const char *path = fuzz_file("config.json", bytes, n);
     int failed = zero_deepspeed_read(&config, &said, path);
     if (!failed || said.n) check_keys(&said);
-    // It also refuses what only a trainer could do.
+    // This one also refuses the trainer's keys.
     if (!zero_config_from_file(&other, path)) FUZZ_MUST(!failed);
     if (!failed) settings_check(&config);
     fuzz_survives(take_options, (void *)path);

@@ -1,6 +1,5 @@
-// The tuning file: lines whose checksums are put right, and the choice for one product. The file that reads
-// them is compiled in here, with a card and a library that always say the same, since a build without CUDA
-// leaves it out.
+// The tuning file: lines with corrected checksums, and the choice for one matmul. This file includes the
+// source of the reader, which a build without CUDA omits, with a fixed GPU and library version.
 #define CUDA_STAND_IN
 #define cuda_check tuned_cuda_check
 #define cublaslt_load tuned_cublaslt_load
@@ -53,7 +52,7 @@ static void give_seeds(void) {
     free(text);
 }
 
-// Puts the right checksum at the end of each line that has one.
+// Corrects the checksum at the end of each line that has one.
 static void put_checksums(char *text) {
     char digits[9];
     for (char *line = text; *line; line += *line == '\n') {
@@ -66,7 +65,7 @@ static void put_checksums(char *text) {
     }
 }
 
-// What is added to a text that was taken is found in it, and the text is taken again.
+// An entry added to an accepted text can be found, and the new text is accepted.
 static void add_product(void) {
     cublasLtMatmulAlgo_t algorithm;
     int apart = 0, line = 0;
