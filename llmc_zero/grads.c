@@ -169,7 +169,7 @@ int grads_check(const zero *z, int unit) {
     return zero_fail(
         ZERO_ERR_MISUSE,
         "unit %d (%s): backward came here before it finished the units of the bucket that is being filled; "
-        "backward goes through units in the reverse of the table's order",
+        "backward must use the units in the reverse of the table's order",
         unit, z->layout.units[unit].name);
 }
 

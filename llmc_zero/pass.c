@@ -23,8 +23,7 @@ int pass_create(zero *z) {
 
 int pass_may_train(const zero *z, const char *caller) {
     if (!z->config.inference) return 0;
-    return zero_fail(ZERO_ERR_MISUSE, "%s: with inference 1 the plugin holds parameters and nothing else",
-                     caller);
+    return zero_fail(ZERO_ERR_MISUSE, "%s: with inference 1 the plugin has only parameters", caller);
 }
 
 static int all_closed(const zero *z, const char *caller) {
@@ -77,7 +76,7 @@ int pass_may_finish_gradients(const zero *z) {
     ZERO_TRY(pass_may_train(z, me));
     if (z->pass.gradients_finished)
         return zero_fail(ZERO_ERR_MISUSE,
-                         "%s: done already in this step; zero_update or zero_discard comes next", me);
+                         "%s: already called in this step; zero_update or zero_discard comes next", me);
     if (!z->pass.in_step)
         return zero_fail(ZERO_ERR_MISUSE, "%s: no training pass has run since the last step", me);
     if (!pass_is_last(z))

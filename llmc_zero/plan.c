@@ -65,12 +65,8 @@ static void plan_state(plan *p, const zero_config *c, const layout *l, zero_valu
         r->tier = ZERO_HOST;
         r->moved_by = ZERO_MOVED_BY_NONE;
     }
-    if (!away || state_goes_to_files(what, c)) return;
-    p->away[what] = *r;
-    p->away[what].bytes = away;
-    p->away[what].tier = ZERO_HOST;
-    p->away[what].moved_by = ZERO_MOVED_BY_NONE;
-    p->away[what].blocks = 1;
+    if (away && !state_goes_to_files(what, c))
+        p->away[what] = (memory_request){ ZERO_STATES, s.name, ZERO_HOST, away, 1, ZERO_MOVED_BY_NONE };
 }
 
 // Stages 1 and 2 gather parameters in place, stage 3 sends its shards.
@@ -135,12 +131,11 @@ static void plan_files(plan *p, const zero_config *c, const layout *l) {
     int64_t bytes = 0;
     if (!files.buffers) return;
     for (int what = 0; what < STATES; what++) {
-        state s = state_of(what, c, l, p->of.rank, NULL);
-        memory_request *r = &p->away[what];
-        if (!files.file_bytes[what]) continue;
-        bytes += files.file_bytes[what];
-        *r = request(ZERO_STATES, s.name, files.file_bytes[what], ZERO_MOVED_BY_NONE);
-        r->tier = ZERO_NVME;
+        const size_t in_files = files.file_bytes[what];
+        const char *name = state_of(what, c, l, p->of.rank, NULL).name;
+        if (in_files)
+            p->away[what] = (memory_request){ ZERO_STATES, name, ZERO_NVME, in_files, 1, ZERO_MOVED_BY_NONE };
+        bytes += in_files;
     }
     p->own[PLAN_FILE_BUFFERS] = on_host(c, "buffers of the files", files.pool_bytes);
     p->own[PLAN_FILE_TABLES] = on_host(c, "tables of the files", file_memory_bytes(&settings, bytes));
@@ -408,12 +403,13 @@ int zero_make_plan(zero_plan *info, const zero_config *config, const zero_tensor
                    const zero_unit *units, int n_units, int ranks, int ranks_on_node) {
     ZERO_TRY(settings_check(config));
     const int rank = config->start.rank < 0 ? 0 : config->start.rank;
-    if (ranks < 1) return zero_fail(ZERO_ERR_ARGUMENT, "a plan for %d ranks: at least 1", ranks);
+    if (ranks < 1) return zero_fail(ZERO_ERR_ARGUMENT, "a plan for %d ranks: must be at least 1", ranks);
     if (ranks_on_node < 1 || ranks_on_node > ranks)
-        return zero_fail(ZERO_ERR_ARGUMENT, "a plan for %d ranks, %d of them on a node: 1 to %d", ranks,
-                         ranks_on_node, ranks);
+        return zero_fail(ZERO_ERR_ARGUMENT, "a plan for %d ranks, %d of them on a node: must be 1 to %d",
+                         ranks, ranks_on_node, ranks);
     if (rank >= ranks)
-        return zero_fail(ZERO_ERR_ARGUMENT, "a plan for rank %d of %d: 0 to %d", rank, ranks, ranks - 1);
+        return zero_fail(ZERO_ERR_ARGUMENT, "a plan for rank %d of %d: must be 0 to %d", rank, ranks,
+                         ranks - 1);
     plan_rank of = { rank, ranks_on_node, plan_way(config, ranks, ranks_on_node) };
     layout l;
     plan p;

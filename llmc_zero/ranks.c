@@ -17,7 +17,7 @@ int zero_barrier(zero *z) {
 }
 
 int zero_sum(zero *z, double *values, int n) {
-    if (n < 1 || n > 64) return zero_fail(ZERO_ERR_ARGUMENT, "zero_sum: %d values; 1 to 64", n);
+    if (n < 1 || n > 64) return zero_fail(ZERO_ERR_ARGUMENT, "zero_sum: %d values: must be 1 to 64", n);
     double all[z->comm.group.ranks * n];
     ZERO_TRY(share_values(z, values, all, n));
     for (int i = 0; i < n; i++) {
@@ -29,7 +29,8 @@ int zero_sum(zero *z, double *values, int n) {
 
 int zero_broadcast(zero *z, int root, void *data, size_t bytes) {
     if (root < 0 || root >= z->comm.group.ranks)
-        return zero_fail(ZERO_ERR_ARGUMENT, "zero_broadcast: root %d of %d ranks", root, z->comm.group.ranks);
+        return zero_fail(ZERO_ERR_ARGUMENT, "zero_broadcast: root %d: must be 0 to %d", root,
+                         z->comm.group.ranks - 1);
     ZERO_TRY(end_collectives(z));
     return tasks_fail(&z->tasks, comm_broadcast(&z->comm, comm_for_scalars, root, data, bytes));
 }

@@ -56,7 +56,8 @@ static int same(net *n, const char *mine, const char *hint) {
     char *first = NULL;
     ZERO_TRY(net_broadcast(n, 0, &bytes, sizeof bytes));
     if (bytes < 0 || bytes > MOST_BYTES)
-        return zero_fail(ZERO_ERR_ARGUMENT, "rank 0 has %lld bytes for the ranks to compare: at most %d",
+        return zero_fail(ZERO_ERR_ARGUMENT,
+                         "rank 0 has %lld bytes of lines to compare: at most %d are allowed",
                          (long long)bytes, MOST_BYTES);
     int rc = mine && (first = calloc(1, (size_t)bytes + 1))
                  ? 0

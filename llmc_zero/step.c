@@ -48,10 +48,11 @@ int zero_promise_update(zero *z, const zero_hyper *h) {
                          "%s: grad_clip %g needs the norm of all gradients first; it must be 0", me,
                          h->grad_clip);
     if (z->config.numbers.dtype == ZERO_F16)
-        return zero_fail(ZERO_ERR_ARGUMENT,
-                         "%s: with fp16 a step whose gradients overflow is skipped, which is known only when "
-                         "all are computed",
-                         me);
+        return zero_fail(
+            ZERO_ERR_ARGUMENT,
+            "%s: with fp16 a step whose gradients overflow is skipped, and this is known only after "
+            "backward",
+            me);
     pass_promise(z, h);
     return 0;
 }

@@ -77,7 +77,7 @@ static int create_pieces(zero *z) {
     list_pieces(z);
     adamw_segment *segments = calloc(count.segments + 1, sizeof *segments);
     int rc = segments ? create_tables(z, segments)
-                      : zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of the update");
+                      : zero_fail(ZERO_ERR_MEMORY, "out of memory for the update's table");
     free(segments);
     return rc;
 }

@@ -36,7 +36,7 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
              const float *values) {
     const layout_place *p;
     if (what == ZERO_GRADIENT)
-        return zero_fail(ZERO_ERR_ARGUMENT, "zero_set: gradients are not set, they come from backward");
+        return zero_fail(ZERO_ERR_ARGUMENT, "zero_set: cannot set gradients, which only backward computes");
     ZERO_TRY(check_range(z, "zero_set", what, tensor, layer, offset, n, &p));
     ZERO_TRY(update_settle(z));
     ZERO_TRY(params_drop_all(z));
@@ -106,7 +106,7 @@ int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
 }
 
 static int digest(zero *z, zero_value what, const layout_place *p, XXH3_state_t *state, uint64_t *out) {
-    if (XXH3_64bits_reset(state) != XXH_OK) return zero_fail(ZERO_ERR_MEMORY, "xxhash does not start");
+    if (XXH3_64bits_reset(state) != XXH_OK) return zero_fail(ZERO_ERR_MEMORY, "xxhash failed to initialise");
     get_request g = { z, what, states_with(z, what), p, 0, p->elems, NULL, state, ZERO_FOR_HASH };
     ZERO_TRY(tasks_run(&z->tasks, run_get, &g));
     *out = XXH3_64bits_digest(state);

@@ -485,7 +485,7 @@ static void test_config_refused(void **state) {
     BAD(good, c.size = sizeof c - 8, "zero_config.size");
     BAD(good, c.debug.naive = 1, "naive");
     BAD(good, (c.stage = 0, c.debug.naive = c.inference = 1), "inference");
-    BAD(good, c.numbers.no_master = 1, "no_master with fp32");
+    BAD(good, c.numbers.no_master = 1, "numbers.no_master: only bf16");
     REFUSED(zero_create(&t.z, &good, &no_name, 1, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT, "tensor 0");
     assert_null(t.z);
     zero_destroy(NULL);
@@ -495,7 +495,7 @@ static void test_config_refused(void **state) {
     tiers.offload.delayed_update = 1;
     tiers.offload.nvme = "/a,/b";
     WORKS(settings_check(&tiers));
-    BAD(tiers, c.stage = 2, "offload.params: parameters are whole on every device at stage 2");
+    BAD(tiers, c.stage = 2, "offload.params: parameters are whole on every device below stage 3");
     BAD(tiers, (c.stage = 1, o->params = ZERO_DEVICE), "offload.gradients: gradients are whole");
     BAD(tiers, (c.stage = 0, o->params = ZERO_DEVICE), "offload.optimizer: stage 0");
     BAD(tiers, o->optimizer = ZERO_HOST, "offload.gradients: gradients cannot be farther");
@@ -576,7 +576,7 @@ static void test_backward_order(void **state) {
         backward(0);
         WORKS(zero_pre_backward(t.z, last));
         MISUSE(zero_pre_backward(t.z, last - 2),
-               "backward goes through units in the reverse of the table's order");
+               "backward must use the units in the reverse of the table's order");
         WORKS(zero_pre_backward(t.z, last - 1));
         WORKS(zero_post_backward(t.z, last));
         WORKS(zero_post_backward(t.z, last - 1));

@@ -90,8 +90,7 @@ static int start_thread(tasks *t, task_lane number) {
     if (!l->may_have_thread || l->started) return 0;
     int rc = pthread_create(&l->thread, NULL, lane_loop, l);
     if (rc)
-        return zero_fail(ZERO_ERR_MEMORY, "the thread for %s does not start: %s", names[number],
-                         strerror(rc));
+        return zero_fail(ZERO_ERR_MEMORY, "cannot start the thread for %s: %s", names[number], strerror(rc));
     l->started = 1;
     return 0;
 }
@@ -114,7 +113,7 @@ int tasks_open(tasks *t, device *d, trace *tr, unsigned threads) {
         l->may_have_thread = threads >> i & 1;
         if (!rc) rc = pthread_cond_init(&l->work, NULL);
     }
-    if (rc) return zero_fail(ZERO_ERR_MEMORY, "the lanes for tasks do not open: %s", strerror(rc));
+    if (rc) return zero_fail(ZERO_ERR_MEMORY, "cannot create the task lanes: %s", strerror(rc));
     t->opened = 1;
     return 0;
 }

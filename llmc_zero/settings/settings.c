@@ -134,30 +134,40 @@ static int check_ranges(const zero_config *c) {
 
 // -------- settings that exclude each other
 
-// Only states that the stage shards can leave the device.
-static int check_tiers(const zero_config *c) {
+static int check_rules(const zero_config *c) {
     const zero_offload_config *o = &c->offload;
-    if (o->params && c->stage < 3)
-        return zero_refuse("offload.params stage",
-                           ": parameters are whole on every device at stage %d; use stage 3", c->stage);
-    if (o->optimizer && c->stage < 1)
-        return zero_refuse("offload.optimizer stage",
-                           ": stage 0 does not shard the optimizer's states; use stage 1, 2 or 3");
-    if (o->gradients && c->stage < 2)
-        return zero_refuse("offload.gradients stage",
-                           ": gradients are whole on every device at stage %d; use stage 2 or 3", c->stage);
-    if (o->gradients > o->optimizer)
-        return zero_refuse("offload.gradients offload.optimizer",
-                           ": gradients cannot be farther from the device than the optimizer states; move "
-                           "offload.optimizer as far");
-    if (o->delayed_update && c->numbers.no_master)
-        return zero_refuse(
-            "offload.delayed_update numbers.no_master",
-            ": a delayed update keeps the new parameters in the master weights, so it needs them");
-    if (o->delayed_update && !o->optimizer)
-        return zero_refuse("offload.delayed_update offload.optimizer",
-                           ": an update on the device cannot be delayed; move offload.optimizer to "
-                           "ZERO_HOST or ZERO_NVME");
+    const struct {
+        int broken;
+        const char *settings, *why;
+    } rules[] = {
+        { c->debug.naive && c->stage, "debug.naive stage",
+          ": the naive path is plain data parallel, without ZeRO: use stage 0" },
+        { c->debug.naive && c->device == ZERO_CUDA, "debug.naive device",
+          ": the naive path computes on the CPU: use device ZERO_CPU" },
+        { c->debug.naive && c->inference, "debug.naive inference",
+          ": the naive path only trains: use inference 0" },
+        { c->numbers.no_master && c->numbers.dtype != ZERO_BF16, "numbers.no_master",
+          ": only bf16 parameters can be rounded stochastically" },
+        { c->device == ZERO_CPU && (c->comm.nccl > 0 || c->comm.reduce_nccl), "comm.nccl device",
+          ": NCCL is for CUDA devices: use device ZERO_CUDA" },
+        { c->comm.reduce_nccl && c->comm.nccl != 1, "comm.reduce_nccl", " needs comm.nccl 1" },
+        // Only states that the stage shards can leave the device.
+        { o->params && c->stage < 3, "offload.params stage",
+          ": parameters are whole on every device below stage 3; use stage 3" },
+        { o->optimizer && c->stage < 1, "offload.optimizer stage",
+          ": stage 0 does not shard the optimizer's states; use stage 1, 2 or 3" },
+        { o->gradients && c->stage < 2, "offload.gradients stage",
+          ": gradients are whole on every device below stage 2; use stage 2 or 3" },
+        { o->gradients > o->optimizer, "offload.gradients offload.optimizer",
+          ": gradients cannot be farther from the device than the optimizer states; move offload.optimizer "
+          "as far" },
+        { o->delayed_update && c->numbers.no_master, "offload.delayed_update numbers.no_master",
+          ": a delayed update keeps the new parameters in the master weights, so it needs them" },
+        { o->delayed_update && !o->optimizer, "offload.delayed_update offload.optimizer",
+          ": an update on the device cannot be delayed; move offload.optimizer to ZERO_HOST or ZERO_NVME" },
+    };
+    for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
+        if (rules[i].broken) return zero_refuse(rules[i].settings, "%s", rules[i].why);
     return 0;
 }
 
@@ -175,17 +185,6 @@ static int check_folders(const zero_offload_config *o) {
     return 0;
 }
 
-static int check_naive(const zero_config *c) {
-    if (c->stage)
-        return zero_refuse("debug.naive stage", ": the naive path is plain data parallel: stage 0, not %d",
-                           c->stage);
-    if (c->device == ZERO_CUDA)
-        return zero_refuse("debug.naive device", ": the naive path computes on the CPU: device ZERO_CPU");
-    if (c->inference)
-        return zero_refuse("debug.naive inference", ": the naive path only trains: inference 0");
-    return 0;
-}
-
 int settings_check_size(const zero_config *c) {
     if (c && c->size == sizeof *c) return 0;
     return zero_fail(
@@ -196,14 +195,6 @@ int settings_check_size(const zero_config *c) {
 int settings_check(const zero_config *c) {
     ZERO_TRY(settings_check_size(c));
     ZERO_TRY(check_ranges(c));
-    if (c->debug.naive) ZERO_TRY(check_naive(c));
-    if (c->numbers.no_master && c->numbers.dtype != ZERO_BF16)
-        return zero_refuse("numbers.no_master", " with %s: only bf16 parameters are rounded stochastically",
-                           words[ZERO_KIND_DTYPE][c->numbers.dtype]);
-    if (c->device == ZERO_CPU && (c->comm.nccl > 0 || c->comm.reduce_nccl))
-        return zero_refuse("comm.nccl device", ": NCCL is for CUDA devices: device ZERO_CUDA");
-    if (c->comm.reduce_nccl && c->comm.nccl != 1)
-        return zero_refuse("comm.reduce_nccl", " needs comm.nccl 1");
-    ZERO_TRY(check_tiers(c));
+    ZERO_TRY(check_rules(c));
     return check_folders(&c->offload);
 }
