@@ -45,7 +45,7 @@ static int open_lanes(zero *z) {
     if (z->config.overlap && (crosses || !z->comm.only_queues)) threads |= LANE_BIT(LANE_COLLECTIVES);
     if (z->config.overlap && crosses) threads |= LANE_BIT(LANE_COPIES);
     if (crosses || z->plan.own[PLAN_FILE_BUFFERS].blocks || z->config.offload.delayed_update)
-        threads |= LANE_BIT(LANE_PROCESSOR);
+        threads |= LANE_BIT(LANE_CPU);
     ZERO_TRY(tasks_open(&z->tasks, &z->device, &z->trace, threads));
     return end_collectives(z);
 }

@@ -1,5 +1,5 @@
 // Gradients: the memory that backward adds to, and the reduction, bucket by bucket. Owns the buckets and
-// their buffers. Functions that return an int return 0, or a negative error with the sentence set.
+// their buffers. Functions that return an int return 0, or a negative error with the error set.
 #ifndef LLMC_ZERO_GRADS_H
 #define LLMC_ZERO_GRADS_H
 #include "comm/comm.h"

@@ -60,7 +60,7 @@ int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *te
                 const zero_unit *units, int n_units);
 void layout_free(layout *l);
 
-// The place of a tensor's layer; NULL with ZERO_ERR_MISUSE's sentence if it does not exist.
+// The place of a tensor's layer; NULL and ZERO_ERR_MISUSE if it does not exist.
 const layout_place *layout_find(const layout *l, int tensor, int layer);
 static inline int layout_unit_of(const layout *l, const layout_place *p) {
     return l->tensors[p->tensor].unit + p->layer;

@@ -1,5 +1,5 @@
 // The global norm of the gradients. Owns the table of this rank's parts and the sums of squares. Functions
-// that can fail return 0, or a negative error with the sentence set.
+// that can fail return 0, or a negative error with the error set.
 #ifndef LLMC_ZERO_NORM_H
 #define LLMC_ZERO_NORM_H
 #include "device/device.h"

@@ -1,6 +1,6 @@
 // Parameters: gathered before the layers use them and released afterwards. Owns the slots, the gathers, and
 // for each unit the task that last changes its parameters, after which every gather runs. Functions that
-// return an int return 0, or a negative error with the sentence set.
+// return an int return 0, or a negative error with the error set.
 #ifndef LLMC_ZERO_PARAMS_H
 #define LLMC_ZERO_PARAMS_H
 #include "comm/comm.h"

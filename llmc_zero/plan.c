@@ -261,19 +261,19 @@ static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
 static void add_update_of(plan *p, const zero_config *c, const layout *l, const state *s, int unit) {
     const int rank = p->of.rank, in_files = state_goes_to_files(s->what, c), crosses = state_goes_across(c);
     const int64_t away = state_away(s->what, c, l, rank, unit), size = dtype_bytes(s->dtype);
-    const int64_t by_processor_until = state_away(ZERO_MOMENT1, c, l, rank, unit);
+    const int64_t by_cpu_until = state_away(ZERO_MOMENT1, c, l, rank, unit);
     const int reads = s->what != ZERO_PARAM || !state_of(ZERO_MASTER, c, l, rank, NULL).kept;
     const int writes = s->what != ZERO_GRADIENT, stays_on_host = s->what == ZERO_PARAM && in_files;
     const int publishes = s->what == ZERO_MASTER && c->offload.delayed_update &&
                           !state_has_next(c, l, rank, unit);
     for (state_range r = plan_first_piece(c, l, rank, unit); r.elems; r = plan_next_piece(c, l, rank, r)) {
-        const int is_away = r.from < away, by_processor = r.from < by_processor_until;
+        const int is_away = r.from < away, by_cpu = r.from < by_cpu_until;
         const int64_t stored = in_files && is_away ? state_file_bytes(l, rank, size, r) : 0;
         p->file_read += (reads + publishes) * stored;
         p->file_written += writes * stored;
-        if (!crosses || by_processor == (stays_on_host || is_away)) continue;
-        p->copied_down += (by_processor ? reads : writes) * r.elems * size;
-        p->copied_up += (by_processor ? writes : reads) * r.elems * size;
+        if (!crosses || by_cpu == (stays_on_host || is_away)) continue;
+        p->copied_down += (by_cpu ? reads : writes) * r.elems * size;
+        p->copied_up += (by_cpu ? writes : reads) * r.elems * size;
     }
 }
 

@@ -56,15 +56,15 @@ int agree(zero *z, int rc) {
 // Without a plugin, or if creating it failed. If the ranks have shared their failures, the lowest rank that
 // failed prints. Otherwise each may be the only one that failed, so rank 0 prints at once, and the others
 // print unless a launcher ends them first.
-static void __attribute__((noreturn)) end_unconnected(int status, const char *sentence) {
+static void __attribute__((noreturn)) end_unconnected(int status, const char *message) {
     enum { MOST_TURNS = 20 };
     int rank = zero_launched().rank, lower = zero_failed()->lower;
     if (lower > 0) clock_nap(launched_by_mpi() ? 3 : 1);
     if (lower < 0 && rank > 0) clock_nap(3 + 0.3 * (rank < MOST_TURNS ? rank : MOST_TURNS));
-    failure_end(NULL, status, lower > 0 ? NULL : sentence);
+    failure_end(NULL, status, lower > 0 ? NULL : message);
 }
 
-void zero_end_job(zero *z, int status, const char *sentence) {
-    if (z) failure_end(&z->net, status, sentence);
-    end_unconnected(status, sentence);
+void zero_end_job(zero *z, int status, const char *message) {
+    if (z) failure_end(&z->net, status, message);
+    end_unconnected(status, message);
 }

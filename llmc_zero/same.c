@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_BYTES = 16 << 20, QUOTED = 140 };  // of rank 0's text; of a line in the sentence
+enum { MOST_BYTES = 16 << 20, QUOTED = 140 };  // of rank 0's text; of a line in the message
 
 // -------- two texts
 

@@ -86,7 +86,7 @@ static int create_pieces(zero *z) {
 // step: forward waits for each unit's update, or backward if the update is delayed.
 static int create_tasks(zero *z, int unit) {
     const int has_lane = z->update.is_ahead || z->config.offload.delayed_update;
-    const task_lane lane = has_lane ? LANE_PROCESSOR : LANE_TRAINER;
+    const task_lane lane = has_lane ? LANE_CPU : LANE_TRAINER;
     struct update_unit *u = &z->update.units[unit];
     u->adamw = (task){ .run = run_adamw, .ctx = z, .lane = lane, .index = unit, .unit = unit };
     u->publish = (task){ .run = run_publish, .ctx = z, .lane = lane, .index = unit, .unit = unit };

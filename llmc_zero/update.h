@@ -1,6 +1,6 @@
 // AdamW on the parts that this rank owns, piece by piece. Owns the order of the units, the pieces and which
 // of them are open, and the result of a delayed update until it is published. Functions that return an int
-// return 0, or a negative error with the sentence set.
+// return 0, or a negative error with the error set.
 #ifndef LLMC_ZERO_UPDATE_H
 #define LLMC_ZERO_UPDATE_H
 #include "device/kernels.h"

@@ -1,5 +1,5 @@
 // Checkpoints: saved by all ranks at once, loaded at any number of ranks, read and verified by one process.
-// docs/formats.md describes every byte. Part of zero.h, which includes this file at its end.
+// docs/formats.md describes every byte. Part of zero.h, which includes it last.
 #ifndef LLMC_ZERO_CHECKPOINT_INFO_H
 #define LLMC_ZERO_CHECKPOINT_INFO_H
 #ifdef __cplusplus

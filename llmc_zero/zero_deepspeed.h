@@ -1,4 +1,4 @@
-// Settings from a DeepSpeed JSON file. Part of zero.h, which includes this file at its end.
+// Settings from a DeepSpeed JSON file. Part of zero.h, which includes it last.
 #ifndef LLMC_ZERO_DEEPSPEED_H
 #define LLMC_ZERO_DEEPSPEED_H
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 // The ranks of a job: their numbers, sums and broadcasts over them, and how they end together after a
-// failure. Part of zero.h, which includes this file at its end.
+// failure. Part of zero.h, which includes it last.
 #ifndef LLMC_ZERO_JOB_H
 #define LLMC_ZERO_JOB_H
 #include <stddef.h>
@@ -32,14 +32,14 @@ int zero_broadcast(zero *z, int root, void *data, size_t bytes);
 // time. To compare lines before zero_create allocates, pass them in config.start.same.
 int zero_require_same(zero *z, const char *lines);
 // Ends all ranks of the job after a failure, within seconds and with this exit status, with or without a
-// launcher. Does not return. One rank writes the sentence (NULL: nothing) and a newline to stderr: the lowest
+// launcher. Does not return. One rank writes the message (NULL: nothing) and a newline to stderr: the lowest
 // rank that failed, or the rank that knows which one hangs. It flushes only stdout, since any other stream
 // may be on a disk that no longer responds. z is NULL before zero_create and after it failed. To check a
 // call: if (rc) zero_end_job(z, 1, zero_last_error());
 #ifdef __GNUC__
 __attribute__((noreturn))
 #endif
-void zero_end_job(zero *z, int status, const char *sentence);
+void zero_end_job(zero *z, int status, const char *message);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,5 @@
 // Memory and traffic, planned before a run and counted during it, and traces. Part of zero.h, which includes
-// this file at its end.
+// it last.
 #ifndef LLMC_ZERO_PLAN_INFO_H
 #define LLMC_ZERO_PLAN_INFO_H
 #ifdef __cplusplus

@@ -39,13 +39,13 @@ static given usual(void) {
 // Expects the message about a rank that has `theirs` where the others have `ours`; either may begin with "no
 // ".
 static void expect(int rc, const char *theirs, const char *ours, const char *end) {
-    char sentence[1024], first[1024];
-    snprintf(sentence, sizeof sentence, "rank %d (host %s) has %s and rank 0 (host %s) has %s%s",
-             odd ? odd : 1, host, odd ? theirs : ours, host, odd ? ours : theirs, end);
+    char message[1024], first[1024];
+    snprintf(message, sizeof message, "rank %d (host %s) has %s and rank 0 (host %s) has %s%s", odd ? odd : 1,
+             host, odd ? theirs : ours, host, odd ? ours : theirs, end);
     CHECK(rc == ZERO_ERR_ARGUMENT);
-    CHECK(!strcmp(zero_last_error(), sentence));
-    if (strcmp(zero_last_error(), sentence))
-        fprintf(stderr, "  got:      %s\n  expected: %s\n", zero_last_error(), sentence);
+    CHECK(!strcmp(zero_last_error(), message));
+    if (strcmp(zero_last_error(), message))
+        fprintf(stderr, "  got:      %s\n  expected: %s\n", zero_last_error(), message);
     snprintf(first, sizeof first, "%s", zero_last_error());
     MPI_Bcast(first, sizeof first, MPI_CHAR, 0, MPI_COMM_WORLD);
     CHECK(!strcmp(zero_last_error(), first));

@@ -510,11 +510,11 @@ static void test_config_refused(void **state) {
 
 static void must_be_refused(const zero_setting *s, double x) {
     zero_config c = zero_defaults();
-    char value[64], sentence[100];
+    char value[64], words[100];
     setting_put(s, &c, x);
     zero_setting_text(s, &c, value, sizeof value);
-    snprintf(sentence, sizeof sentence, "%s %s: ", s->name, value);
-    REFUSED(settings_check(&c), ZERO_ERR_ARGUMENT, sentence);
+    snprintf(words, sizeof words, "%s %s: ", s->name, value);
+    REFUSED(settings_check(&c), ZERO_ERR_ARGUMENT, words);
     assert_string_equal(zero_last_failure()->setting, s->name);
 }
 

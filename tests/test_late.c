@@ -31,9 +31,9 @@ static net some_ranks(int ranks) {
                   .lock = PTHREAD_MUTEX_INITIALIZER };
 }
 
-static void says(net *n, net_use use, exchange_kind x, const char *missing, const char *sentence) {
+static void says(net *n, net_use use, exchange_kind x, const char *missing, const char *message) {
     assert_int_equal(failure_late(n, use, x, missing), ZERO_ERR_COMM);
-    assert_string_equal(zero_last_error(), sentence);
+    assert_string_equal(zero_last_error(), message);
 }
 
 #define END "stuck, gone, or calls the hooks in another order"

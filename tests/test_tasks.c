@@ -51,7 +51,7 @@ static task held(task_lane lane, int index) {
 static void across_lanes(void **state) {
     open_lanes(ALL);
     shut();
-    task read = held(LANE_IO, 0), copy = held(LANE_COPIES, 1), update = note(LANE_PROCESSOR, 2),
+    task read = held(LANE_IO, 0), copy = held(LANE_COPIES, 1), update = note(LANE_CPU, 2),
          gather = note(LANE_COLLECTIVES, 3), write = note(LANE_IO, 4), first = note(LANE_COLLECTIVES, 5);
     WORKS(tasks_submit(&t, &read, AFTER_NOTHING));
     WORKS(tasks_submit(&t, &copy, AFTER_NOTHING));
@@ -148,7 +148,7 @@ static int threads_now(void) {
 static void threads_where_there_is_work(void **state) {
     task io = note(LANE_IO, 0), copy = note(LANE_COPIES, 1), update = note(LANE_TRAINER, 2);
     open_lanes(ALL);
-    WORKS(tasks_submit(&t, &io, AFTER_NOTHING));  // a sanitizer starts a thread of its own with the first one
+    WORKS(tasks_submit(&t, &io, AFTER_NOTHING));  // a sanitizer adds a thread with the first one
     tasks_close(&t);
     nap_ms(100);  // an ended thread stays visible for a moment
     int before = threads_now();
@@ -174,16 +174,16 @@ static void threads_where_there_is_work(void **state) {
 
 // -------- failures
 
-static int run_fail(void *sentence, task *k) { return zero_fail(ZERO_ERR_COMM, "%s", (char *)sentence); }
+static int run_fail(void *message, task *k) { return zero_fail(ZERO_ERR_COMM, "%s", (char *)message); }
 
-static int run_fail_held(void *sentence, task *k) {
+static int run_fail_held(void *message, task *k) {
     pass_gate();
-    return run_fail(sentence, k);
+    return run_fail(message, k);
 }
 
-static void gives(int rc, const char *sentence) {
+static void gives(int rc, const char *message) {
     assert_int_equal(rc, ZERO_ERR_COMM);
-    assert_string_equal(zero_last_error(), sentence);
+    assert_string_equal(zero_last_error(), message);
 }
 
 // A failure while two lanes work: tasks that have run remain valid, a running task finishes, and no other
@@ -192,7 +192,7 @@ static void failure(void **state) {
     open_lanes(ALL);
     shut();
     task before = note(LANE_COLLECTIVES, 0), behind = note(LANE_COLLECTIVES, 1), running = held(LANE_IO, 2),
-         queued = note(LANE_IO, 3), after = note(LANE_COPIES, 4), late = note(LANE_PROCESSOR, 5),
+         queued = note(LANE_IO, 3), after = note(LANE_COPIES, 4), late = note(LANE_CPU, 5),
          own = note(LANE_TRAINER, 6), started = note(LANE_IO, 7);
     task broken = { .run = run_fail, .ctx = "the cable is cut", .lane = LANE_COLLECTIVES };
     WORKS(tasks_submit(&t, &before, AFTER_NOTHING));
@@ -228,7 +228,7 @@ static void first_failure(void **state) {
     task second = { .run = run_fail_held, .ctx = "a consequence", .lane = LANE_COPIES };
     WORKS(tasks_submit(&t, &second, AFTER_NOTHING));
     for (int i = 0; i < 20; i++) {
-        k[i] = note(i % 2 ? LANE_PROCESSOR : LANE_COPIES, i);
+        k[i] = note(i % 2 ? LANE_CPU : LANE_COPIES, i);
         WORKS(tasks_submit(&t, &k[i], AFTER(&second)));
     }
     nap_ms(50);  // `second` has begun

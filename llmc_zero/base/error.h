@@ -50,7 +50,7 @@ void zero_plain(char *text, size_t bytes);
         int try_rc_ = (call);        \
         if (try_rc_) return try_rc_; \
     } while (0)
-// The same for an allocation, whose failure is NULL with the sentence set.
+// The same for an allocation, whose failure is NULL with the error set.
 #define ZERO_TRY_ALLOC(pointer) ZERO_TRY((pointer) ? 0 : ZERO_ERR_MEMORY)
 
 #endif

@@ -42,7 +42,7 @@ void *memory_alloc_pinned(memory *m, const memory_request *r);
 // Records memory that others allocated: the shared window, NCCL.
 int memory_note(memory *m, const memory_request *r);
 // Returns a small table in host memory, n zeroed elements, that no line counts and memory_free_all frees, or
-// NULL with the sentence set.
+// NULL with the error set.
 void *memory_array(memory *m, size_t n, size_t elem_bytes);
 void memory_free_all(memory *m);
 // The line of the request's class, purpose and tier, or NULL.

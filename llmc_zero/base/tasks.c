@@ -65,7 +65,7 @@ static void *lane_loop(void *arg) {
     lane *l = arg;
     tasks *t = l->of;
 #ifdef _OPENMP
-    omp_set_num_threads(l == &t->lanes[LANE_PROCESSOR] ? t->cores : 1);
+    omp_set_num_threads(l == &t->lanes[LANE_CPU] ? t->cores : 1);
 #endif
     int rc = t->device->f->enter(t->device);
     pthread_mutex_lock(&t->lock);

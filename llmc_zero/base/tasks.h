@@ -23,7 +23,7 @@ typedef enum {
     LANE_COLLECTIVES,  // exchanges with the other ranks, one after another
     LANE_COPIES,       // to and from the host
     LANE_IO,           // reads and writes files
-    LANE_PROCESSOR,    // AdamW on states in host memory
+    LANE_CPU,          // AdamW on states in host memory
     LANES
 } task_lane;
 

@@ -58,7 +58,7 @@ typedef struct {
     trace_timer *timer;  // NULL: the host's clock is used
 } trace_span;
 
-// Returns 0, or a negative error with the sentence set; call trace_close in either case.
+// Returns 0, or a negative error with the error set; call trace_close in either case.
 int trace_open(trace *t, int capacity, device *d, memory *m, const memory_request *planned);
 void trace_close(trace *t);  // after the device has finished its work
 double trace_now(const trace *t);

@@ -29,7 +29,7 @@ cudaError_t cudaGetDevice(int *device) {
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     memset(p, 0, sizeof *p);
-    strcpy(p->name, "A card");
+    strcpy(p->name, "A GPU");
     return cudaSuccess;
 }
 
