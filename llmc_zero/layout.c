@@ -41,16 +41,15 @@ static int check_tables(const zero_tensor *t, int n_tensors, const zero_unit *u,
 }
 
 static int copy_tables(layout *l, const zero_tensor *tensors, const zero_unit *units) {
-    int n_places = 0, done = 1;
-    for (int i = 0; i < l->n_tensors; i++) n_places += tensors[i].layers;
-    l->n_places = n_places;
+    int done = 1;
+    for (int i = 0; i < l->n_tensors; i++) l->n_places += tensors[i].layers;
     l->tensors = calloc(l->n_tensors, sizeof *l->tensors);
     l->units = calloc(l->n_units, sizeof *l->units);
     l->first_place_of_tensor = calloc(l->n_tensors + 1, sizeof(int));
     l->buckets = calloc(l->n_units, sizeof *l->buckets);
-    l->places = calloc(n_places, sizeof *l->places);
-    l->place_of = calloc(n_places, sizeof(int));
-    l->cleared = calloc(n_places + l->n_units, sizeof *l->cleared);
+    l->places = calloc(l->n_places, sizeof *l->places);
+    l->place_of = calloc(l->n_places, sizeof(int));
+    l->cleared = calloc(l->n_places + l->n_units, sizeof *l->cleared);
     if (!l->tensors || !l->units || !l->first_place_of_tensor || !l->buckets || !l->places || !l->place_of ||
         !l->cleared)
         return zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");

@@ -108,8 +108,7 @@ static int capture_post_backward(zero *zp, int unit) {
             const void *g = zero_grad(zp, i, l);
             assert_non_null(g);
             for (int64_t k = 0; k < model.tensors[i].elems; k++)
-                captured[i][l][k] += model.dtype == GPT2_BF16 ? bf16_to_f32(((const uint16_t *)g)[k])
-                                                              : ((const float *)g)[k];
+                captured[i][l][k] += gpt2_value(model.dtype, g, k);
         }
     return zero_post_backward(zp, unit);
 }

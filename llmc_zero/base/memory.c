@@ -30,6 +30,7 @@ static int add_block(memory *m, const memory_request *r, const memory_block *blo
         return zero_fail(ZERO_ERR_MEMORY, "out of memory for the allocator's table");
     }
     *b = *block;
+    b->line = (int)(line - m->lines);
     b->next = m->blocks;
     m->blocks = b;
     line->bytes += b->bytes;

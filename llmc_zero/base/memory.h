@@ -17,6 +17,7 @@ typedef struct {
 typedef struct memory_block {
     void *base;
     size_t bytes;
+    int line;  // of the memory's lines
     device *owner;
     int moved_by;  // of zero_movers
     int pinned;    // 1: pinned for the memory's device

@@ -113,10 +113,9 @@ void trace_complete(trace *t) {
 
 static int open_timers(trace *t, device *d) {
     t->timers = calloc(TIMERS, sizeof *t->timers);
-    if (!t->timers) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the timers of the trace");
-    if (pthread_mutex_init(&t->lock, NULL)) {
+    if (!t->timers || pthread_mutex_init(&t->lock, NULL)) {
         free(t->timers);
-        return zero_fail(ZERO_ERR_MEMORY, "out of memory for the timers of the trace");
+        return zero_fail(ZERO_ERR_MEMORY, "out of memory for the trace's timers");
     }
     t->device = d;
     for (trace_timer *r = t->timers; r < t->timers + TIMERS; r++) {
