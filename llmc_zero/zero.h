@@ -139,12 +139,12 @@ typedef enum { ZERO_DEVICE, ZERO_HOST, ZERO_NVME } zero_tier;
 // Home tiers of the model states. States off the device are copied to it when they are needed. The bits are
 // the same on every tier.
 typedef struct {
-    zero_tier params;     // stage 3: each rank's shards of the parameters
-    zero_tier optimizer;  // stage 1 and above: masters and moments; the update runs where they are
-    zero_tier gradients;  // stage 2 and above: the reduced shards; ZERO_DEVICE or below the optimizer's tier
+    zero_tier params;        // stage 3: each rank's shards of the parameters
+    zero_tier optimizer;     // stage 1 and above: masters and moments; the update runs where they are
+    zero_tier gradients;     // stage 2 and above: the reduced shards; no farther away than `optimizer`
     double optimizer_ratio;  // the fraction of the optimizer's states that leaves the device, 0 to 1
     int64_t params_in_host;  // with params on NVMe: elements of a rank's parameters kept in host memory
-    int64_t sub_group_size;  // maximum of elements that are read, updated and written at once
+    int64_t sub_group_size;  // maximum number of elements read, updated and written at once
     int delayed_update;  // from this update (zero_hyper.t) on, each update runs during the next step, which
                          // still uses the old parameters; 0: never
     const char *nvme;    // folders on the disks, separated by commas; blocks alternate between them
@@ -158,7 +158,7 @@ typedef struct {
 typedef struct {
     int naive;   // 1: the naive path, stage 0 only: all-reduce everything at the end, then update everything
     int poison;  // 1: fill memory that must not be read with NaN; -1: as ZERO_POISON in the environment
-    int trace_events;  // most events for zero_trace_write; 0: no trace
+    int trace_events;  // maximum number of events for zero_trace_write; 0: no trace
 } zero_debug_config;
 
 // The settings of zero_create, with the defaults and ranges of settings.def; zero_defaults() fills them in.
@@ -173,8 +173,8 @@ typedef struct {
     int64_t reduce_bucket_size;  // elements that a bucket must reach; 0: the largest single-use unit
     int prefetch;                // stage 3: units gathered ahead in the recorded order, 0 to 1024
     int max_open;                // stage 3: how many single-use units may be open at once, 1 to 1024
-    size_t memory_beside;  // ZERO_CPU: bytes that the trainer itself allocates; zero_create includes them
-                           // when it checks that everything fits in memory
+    size_t memory_beside;        // ZERO_CPU: bytes that the trainer allocates; zero_create includes them
+                                 // when it checks that everything fits in memory
     int async_save;  // 1: reserve host memory where zero_save_begin copies this rank's masters and moments
     int overlap;     // 1: collectives run while the trainer computes; 0: inside the call that starts them
     zero_numbers_config numbers;
