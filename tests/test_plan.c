@@ -195,6 +195,20 @@ static void test_cuda_lines(void **state) {
     }
 }
 
+// A state that is partly on a GPU and partly on the host has a line for each.
+static void test_line_per_tier(void **state) {
+    zero_config c = config_of(1, ZERO_BF16, 1);
+    c.device = ZERO_CUDA;
+    c.offload.optimizer = ZERO_HOST;
+    c.offload.optimizer_ratio = 0.9;
+    const zero_plan p = plan_of(&c, 2, 2);
+    size_t bytes[2] = { 0 };
+    for (const zero_memory_line *l = p.lines; l < p.lines + p.n_lines; l++)
+        if (!strcmp(l->purpose, "master weights")) bytes[l->tier] = l->bytes;
+    assert_true(bytes[ZERO_DEVICE] && bytes[ZERO_HOST] &&
+                bytes[ZERO_DEVICE] + bytes[ZERO_HOST] < 32768 + 2 * PAGE);
+}
+
 // -------- formulas
 
 static void test_formulas(void **state) {
@@ -365,9 +379,10 @@ int main(void) {
     const struct CMUnitTest plan_tests[] = {
         cmocka_unit_test(test_lines),           cmocka_unit_test(test_other_lines),
         cmocka_unit_test(test_lines_with_sums), cmocka_unit_test(test_cuda_lines),
-        cmocka_unit_test(test_formulas),        cmocka_unit_test(test_traffic),
-        cmocka_unit_test(test_large),           cmocka_unit_test(test_pieces),
-        cmocka_unit_test(test_refused),         cmocka_unit_test(test_inference),
+        cmocka_unit_test(test_line_per_tier),   cmocka_unit_test(test_formulas),
+        cmocka_unit_test(test_traffic),         cmocka_unit_test(test_large),
+        cmocka_unit_test(test_pieces),          cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_inference),
     };
     return cmocka_run_group_tests(plan_tests, NULL, NULL) != 0;
 }
