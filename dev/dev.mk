@@ -9,9 +9,9 @@ $(EXAMPLE): dev/examples/mlp_zero.c $(ZERO_LIB)
 	@echo "  link $@"
 	$(Q)$(CC) $(BASE) $(filter %.c %.a,$^) -o $@ $(ZERO_LIBS)
 
-$(BUILD)/make_stories: dev/data/make_stories.c dev/data/byte_tokenizer.h
+$(BUILD)/make_stories: dev/data/make_stories.c gpt2/disk.c gpt2/gpt2_error.c dev/data/byte_tokenizer.h
 	@mkdir -p $(@D) && echo "  cc   $@"
-	$(Q)$(CC) $(DATA_CFLAGS) $< -o $@
+	$(Q)$(CC) $(DATA_CFLAGS) -I. $(filter %.c,$^) -o $@
 TOKENS_SRC := dev/data/make_tokens.c $(patsubst %,gpt2/%.c,bpe vocabulary tokenizer disk gpt2_error)
 TOKENS_INC := dev/data/byte_tokenizer.h $(patsubst %,gpt2/%.h,bpe vocabulary tokenizer disk gpt2_error)
 #? build/make_tokens   builds the program that converts text to tokens (docs/data.md)

@@ -13,8 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-// defines: byte_tokenizer, BYTE_EOT
+#include "gpt2/gpt2_error.h"
 #include "byte_tokenizer.h"
 
 enum { VAL_BYTES = 100000, TRAIN_BYTES = 4000000, MAX_BYTES = 1000000000, MAX_STORY = 4096 };
@@ -32,19 +31,8 @@ static const char *const boys[] = { "Adam",  "Ben", "Charlie", "Dan",  "Eddie", 
 static const char *const creatures[] = { "rabbit", "mouse",  "bear",     "fox",    "squirrel", "duck",
                                          "frog",   "turtle", "hedgehog", "owl",    "deer",     "pony",
                                          "lamb",   "puppy",  "kitten",   "badger", "beaver",   "goose" };
-static const char *const babies[] = { "bird",
-                                      "duckling",
-                                      "puppy",
-                                      "kitten",
-                                      "lamb",
-                                      "chick",
-                                      "bunny",
-                                      "fawn",
-                                      "piglet",
-                                      "calf",
-                                      "fox "
-                                      "cub",
-                                      "bear cub" };
+static const char *const babies[] = { "bird",  "duckling", "puppy",  "kitten", "lamb",    "chick",
+                                      "bunny", "fawn",     "piglet", "calf",   "fox cub", "bear cub" };
 static const char *const colors[] = { "red",    "blue",  "green", "yellow", "pink",
                                       "purple", "white", "brown", "golden", "silver" };
 static const char *const toys[] = { "ball",    "kite",   "hat",     "boat",      "drum",       "doll",
@@ -85,8 +73,8 @@ static const char *const songs[] = { "the moon",    "the stars",   "the spring",
 
 #define OPEN                                                                                               \
     "{Once upon a time, there was|There once was|Long ago, there was|In a small village, there lived|Not " \
-    "far from here, there "                                                                                \
-    "lived} a {little|small|kind|brave|happy|funny|young|clever|quiet|curious} $K named $N. "
+    "far from here, there lived} a {little|small|kind|brave|happy|funny|young|clever|quiet|curious} $K "   \
+    "named $N. "
 #define DAY                                                                                        \
     "{One day,|One morning,|One sunny day,|One afternoon,|On a warm day,|After breakfast,|In the " \
     "spring,|One windy day,} "
@@ -99,149 +87,125 @@ static const char *const songs[] = { "the moon",    "the stars",   "the spring",
     "know what to do.} "
 #define ASK                                                                                                \
     "{\"What is wrong?\" asked $F.|\"Why are you sad?\" asked $F.|\"Can I help you?\" asked $F.|\"Do not " \
-    "cry,\" said $F. \"I "                                                                                 \
-    "will help you.\"} "
+    "cry,\" said $F. \"I will help you.\"} "
 #define THANK                                                                                  \
     "{\"Thank you, $F!\" said $N.|$N gave $F a big hug.|$N smiled and said, \"You are a good " \
-    "friend.\"|\"You are so kind,\" "                                                          \
-    "said $N.} "
+    "friend.\"|\"You "                                                                         \
+    "are so kind,\" said $N.} "
 #define END                                                                                                  \
     "{They played until the sun went down.|They went home together and ate $D.|From that day on, they were " \
-    "best friends.|They "                                                                                    \
-    "laughed and danced all day.|That night, $N slept well and had a happy dream.|They sang a song about "   \
-    "$M.|Everyone was happy.}\n"
+    "best friends.|They laughed and danced all day.|That night, $N slept well and had a happy dream.|They "  \
+    "sang a song about $M.|Everyone was happy.}\n"
 
 static const char *const stories[] = {
     // something is lost and found
-    OPEN LIVED "$s had a $L $O and took it everywhere.\n" DAY
-               "$N went to the $P to play. {When it was time to go home|Then|After a "
-               "while}, the $L $O was gone! {$N looked here and there, but $s could not find it.|\"Oh no! "
-               "Where is my $O?\" said $N.} " SAD "\nThen " MEET "came by. " ASK
-               "\"I lost my $L $O,\" said $N. {They looked up and down.|They looked for a long time.|$F had "
-               "a good nose and "
-               "looked everywhere.} At last, {they found it|$F saw it|there it was,} $W. " THANK "\n" END
-               "{$N learned that friends help each "
-               "other.|It is good to have a friend who helps.|$N learned to take good care of $h things.}",
+    OPEN LIVED
+    "$s had a $L $O and took it everywhere.\n" DAY
+    "$N went to the $P to play. {When it was time to go home|Then|After a while}, the $L $O was gone! {$N "
+    "looked here and there, but $s could not find it.|\"Oh no! Where is my $O?\" said $N.} " SAD
+    "\nThen " MEET "came by. " ASK
+    "\"I lost my $L $O,\" said $N. {They looked up and down.|They looked for a long time.|$F had a good nose "
+    "and looked everywhere.} At last, {they found it|$F saw it|there it was,} $W. " THANK "\n" END
+    "{$N learned that friends help each other.|It is good to have a friend who helps.|$N learned to take "
+    "good care of $h things.}",
     // sharing
     OPEN LIVED DAY
     "$h $G gave $m some $D. {$N was very happy.|The $D smelled so good!|\"Yum!\" said $N.} $s took the $D to "
-    "the $P and "
-    "sat down $W.\nThen " MEET
+    "the $P and sat down $W.\nThen " MEET
     "came by. {$F looked tired and hungry.|$F had no food at all.} \"{May I have some|Can I have a "
     "little|Will you share} {please, $N|with me, $N}?\" asked $F. {At first, $N did not want to share.|\"No, "
-    "it is all mine!\" said $N.} "
-    "But then $N saw that $F was sad. {$N felt bad.|$N thought about it.} \"I am sorry,\" said $N. \"Here, "
-    "{this is for you|you can have "
-    "some} too.\"\n{They sat and ate the $D together.|Food is better with a friend.} \"Thank you, $N,\" said "
-    "$F. " END "{$N learned that "
-    "sharing makes everyone happy.|It is good to share.|Sharing is a kind thing to do.}",
+    "it is all mine!\" said $N.} But then $N saw that $F was sad. {$N felt bad.|$N thought about it.} \"I am "
+    "sorry,\" said $N. \"Here, {this is for you|you can have some} too.\"\n{They sat and ate the $D "
+    "together.|Food is better with a friend.} \"Thank you, $N,\" said $F. " END
+    "{$N learned that sharing makes everyone happy.|It is good to share.|Sharing is a kind thing to do.}",
     // a fear
     OPEN
     "$s was afraid of $E. {When others played, $N stayed at home.|$s did not tell anyone.|$s hid $W.}\n" DAY
-        MEET "{said|asked}, "
-    "\"Will you come with me to the $P?\" {$N wanted to go, but $s was afraid.|\"I am afraid of $E,\" said "
-    "$N.} \"{Hold my hand|Stay "
-    "next to me|Take a deep breath},\" said $F. \"We can do it together.\" {So they went, step by step.|So "
-    "they went, very slowly.} $N "
-    "was {a little|still} afraid, but $s did not stop. {Soon, it was not so bad.|And then nothing bad "
-    "happened.} \"I did it!\" said $N. "
-    "{$F was proud of $m.|}\n" END
-    "{$N learned to be brave.|To be brave is to try, even when you are afraid.|$N was not afraid of $E "
-    "any more.}",
+        MEET "{said|asked}, \"Will you come with me to the $P?\" {$N wanted to go, but $s was afraid.|\"I am "
+    "afraid of $E,\" said $N.} \"{Hold my hand|Stay next to me|Take a deep breath},\" said $F. \"We "
+    "can do it together.\" {So they went, step by step.|So they went, very slowly.} $N was {a "
+    "little|still} afraid, but $s did not stop. {Soon, it was not so bad.|And then nothing bad "
+    "happened.} \"I did it!\" said $N. {$F was proud of $m.|}\n" END
+    "{$N learned to be brave.|To be brave is to try, even when you are afraid.|$N was not afraid of $E any "
+    "more.}",
     // something breaks, and the hero tells the truth
     OPEN "$h $G had a $L $Q that was very old. {\"Please be careful with it,\" said $h $G.|\"Do not run near "
-         "it,\" said $h $G.}\n" DAY "$N ran and jumped in the house. {Crash!|Bang!|Oh no!} The $L $Q fell "
-         "down and broke. {$N was scared.|$N hid $W.} \"{Should I|Can I} "
-         "say it was the wind?\" $s thought. Then $F the $k said, \"Tell the truth. It is the best thing to "
-         "do.\"\nSo $N went to $h $G and "
-         "said, \"I broke the $Q. I am sorry.\" {$H $G was not angry.|$H $G gave $m a hug.} \"Thank you for "
-         "telling the truth,\" said $h $G. "
-         "\"We can fix it together.\" {They used some glue.|They worked all day.} {Soon the $Q was as good "
-         "as new.|Now the $Q looked nice "
-         "again.} " END "{$N learned to tell the truth.|It is always good to tell the truth.|$N learned to "
-         "be careful and honest.}",
+         "it,\" said $h $G.}\n" DAY
+         "$N ran and jumped in the house. {Crash!|Bang!|Oh no!} The $L $Q fell down and broke. {$N was "
+         "scared.|$N hid $W.} \"{Should I|Can I} say it was the wind?\" $s thought. Then $F the $k said, "
+         "\"Tell the truth. It is the best thing to do.\"\nSo $N went to $h $G and said, \"I broke the $Q. I "
+         "am sorry.\" {$H $G was not angry.|$H $G gave $m a hug.} \"Thank you for telling the truth,\" said "
+         "$h $G. \"We can fix it together.\" {They used some glue.|They worked all day.} {Soon the $Q was as "
+         "good as new.|Now the $Q looked nice again.} " END
+         "{$N learned to tell the truth.|It is always good to tell the truth.|$N learned to be careful and "
+         "honest.}",
     // a young animal is lost
     OPEN LIVED DAY "$N was walking to the $P when $s heard a {small|soft|sad} sound. $W, there was a "
-                   "{baby|little|tiny} $A. \"{I am "
-                   "lost|I want my mother|I cannot find my home},\" said the $A. {$N wanted to help.|$N felt "
-                   "sorry for the $A.} \"Do not be afraid,\" "
-                   "said $N. \"{I will help you|We will find your mother}.\"\n$s asked " MEET
-                   "for help. {They looked near the $P.|They walked a long "
-                   "way.|They gave the $A some $D.} Then they heard a call. It was the mother! The $A ran to "
-                   "its mother {and was very happy|as fast as "
-                   "it could}. \"Thank you for your help,\" said the mother.\n" END
-                   "{$N felt warm and happy inside.|It feels good to help.|$N learned "
-                   "that even a small help is a big help.}",
+                   "{baby|little|tiny} $A. \"{I am lost|I want my mother|I cannot find my home},\" said the "
+                   "$A. {$N wanted to help.|$N felt sorry for the $A.} \"Do not be afraid,\" said $N. \"{I "
+                   "will help you|We will find your mother}.\"\n$s asked " MEET
+                   "for help. {They looked near the $P.|They walked a long way.|They gave the $A some $D.} "
+                   "Then they heard a call. It was the mother! The $A ran to its mother {and was very "
+                   "happy|as fast as it could}. \"Thank you for your help,\" said the mother.\n" END
+                   "{$N felt warm and happy inside.|It feels good to help.|$N learned that even a small help "
+                   "is a big help.}",
     // try again
-    OPEN LIVED DAY "$N wanted to build a $B {at the $P|near the $P}. {$s worked all morning.|$s worked very "
-                   "hard.} But then {a strong "
-                   "wind came|a big dog ran by|it began to rain} and the $B fell down. " SAD
-                   "\"I will never build a $B,\" $s said.\nThen " MEET "came "
-                   "by. " ASK "\"My $B fell down,\" said $N. \"{Let us try again|We can make it better},\" "
-                   "said $F. {They worked together.|$F brought "
-                   "wood and $N brought stones.|They put a $L flag on top.} {It took a long time.|It was "
-                   "hard work.} At last, the $B was done, and it "
-                   "was {big and strong|better than before|very pretty}. " THANK "\n" END
-                   "{$N learned to never give up.|If you fall, you can try "
-                   "again.|Together, they could do it.}",
+    OPEN LIVED DAY
+    "$N wanted to build a $B {at the $P|near the $P}. {$s worked all morning.|$s worked very hard.} But then "
+    "{a strong wind came|a big dog ran by|it began to rain} and the $B fell down. " SAD
+    "\"I will never build a $B,\" $s said.\nThen " MEET "came by. " ASK
+    "\"My $B fell down,\" said $N. \"{Let us try again|We can make it better},\" said $F. {They worked "
+    "together.|$F brought wood and $N brought stones.|They put a $L flag on top.} {It took a long time.|It "
+    "was hard work.} At last, the $B was done, and it was {big and strong|better than before|very "
+    "pretty}. " THANK "\n" END
+    "{$N learned to never give up.|If you fall, you can try again.|Together, they could do it.}",
     // a rainy day
-    OPEN DAY "$N wanted to go to the $P with $F the $k. But it {began to rain|was raining and raining}. {\"I "
-             "do not like the rain,\" "
-             "said $N.|$N looked out of the window and was sad.|\"Now we cannot play,\" said $N.}\n\"We can "
-             "play in the house,\" said $F. {They "
-             "played with a $L $O.|They made a tent with a $L blanket.|They sang a song about $M.} Then $h "
-             "$G gave them some $D. {It was so much "
-             "fun.|They laughed and laughed.} {After a while|Soon}, the rain stopped and the sun came out. "
-             "\"Look, a rainbow!\" said $F. It was "
-             "red and yellow and blue. {\"It is so pretty,\" said $N.|$N had never seen one before.}\n" END
-             "{$N learned that a rainy day can be "
-             "fun too.|Now $N likes the rain.|After the rain, there is a rainbow.}",
+    OPEN DAY
+    "$N wanted to go to the $P with $F the $k. But it {began to rain|was raining and raining}. {\"I do not "
+    "like the rain,\" said $N.|$N looked out of the window and was sad.|\"Now we cannot play,\" said "
+    "$N.}\n\"We can play in the house,\" said $F. {They played with a $L $O.|They made a tent with a $L "
+    "blanket.|They sang a song about $M.} Then $h $G gave them some $D. {It was so much fun.|They laughed "
+    "and laughed.} {After a while|Soon}, the rain stopped and the sun came out. \"Look, a rainbow!\" said "
+    "$F. It was red and yellow and blue. {\"It is so pretty,\" said $N.|$N had never seen one before.}\n" END
+    "{$N learned that a rainy day can be fun too.|Now $N likes the rain.|After the rain, there is a "
+    "rainbow.}",
     // a present
-    OPEN LIVED
-    "It was the birthday of $h $G, and $N {had no present|wanted to make a present}. {\"What can I make?\" "
-    "$s thought.|$s had "
-    "no money at all.}\n$s asked " MEET
-    "for help. {\"You can make a $L $O,\" said $F.|\"Your $G likes $D,\" said $F.|\"You can sing a "
-    "song about $M,\" said $F.} {So they worked all day.|So they went to the $P and found some flowers.} "
-    "They {made a card|made a $L "
-    "card|put everything in a box} and wrote, \"I love you.\"\nWhen $h $G came home, $N said, "
-    "\"{Surprise|Happy birthday}!\" {$H $G was "
-    "so happy.|$H $G smiled a big smile.} \"This is the best present of all,\" said $h $G. " END
-    "{A present made with love is the best "
-    "present.|$N learned that love is the best gift.}",
+    OPEN LIVED "It was the birthday of $h $G, and $N {had no present|wanted to make a present}. {\"What can "
+               "I make?\" $s thought.|$s had no money at all.}\n$s asked " MEET
+               "for help. {\"You can make a $L $O,\" said $F.|\"Your $G likes $D,\" said $F.|\"You can sing "
+               "a song about $M,\" said $F.} {So they worked all day.|So they went to the $P and found some "
+               "flowers.} They {made a card|made a $L card|put everything in a box} and wrote, \"I love "
+               "you.\"\nWhen $h $G came home, $N said, \"{Surprise|Happy birthday}!\" {$H $G was so "
+               "happy.|$H $G smiled a big smile.} \"This is the best present of all,\" said $h $G. " END
+               "{A present made with love is the best present.|$N learned that love is the best gift.}",
     // patience
-    OPEN LIVED DAY "$N found a {small|tiny|little} seed at the $P. {\"What is it?\" $s asked.|$s showed it "
-                   "to $F the $k.} \"It is a $Y "
-                   "seed,\" said $F. \"{Put it in the ground|Plant it in the garden} and give it water.\" "
-                   "{$N did so.|So $N planted the seed.}\nThe "
-                   "next day, $N looked, but there was nothing. {\"Why does it not grow?\" asked $N.|" SAD
-                   "} \"You have to wait,\" said $F. {So $N "
-                   "gave it water every day.|$N waited and waited.} {The sun was warm.|The rain came and "
-                   "went.} One morning, there was a little green "
-                   "leaf! {It grew and grew.|$N jumped with joy.} Soon there was a big $Y. \"It is so "
-                   "pretty!\" said $N.\n" END "{$N learned to "
-                   "wait.|Good things take time.|If you wait, good things will grow.}",
+    OPEN LIVED DAY
+    "$N found a {small|tiny|little} seed at the $P. {\"What is it?\" $s asked.|$s showed it to $F the $k.} "
+    "\"It is a $Y seed,\" said $F. \"{Put it in the ground|Plant it in the garden} and give it water.\" {$N "
+    "did so.|So $N planted the seed.}\nThe next day, $N looked, but there was nothing. {\"Why does it not "
+    "grow?\" asked $N.|" SAD
+    "} \"You have to wait,\" said $F. {So $N gave it water every day.|$N waited and waited.} {The sun was "
+    "warm.|The rain came and went.} One morning, there was a little green leaf! {It grew and grew.|$N jumped "
+    "with joy.} Soon there was a big $Y. \"It is so pretty!\" said $N.\n" END
+    "{$N learned to wait.|Good things take time.|If you wait, good things will grow.}",
     // practice
     OPEN "$s wanted to learn to $I. {All $h friends could do it.|$h $G could do it very well.} " DAY
-         "$N tried to $I. {But it did not "
-         "work.|But $s fell down.} {\"I cannot do it,\" said $N.|\"It is too hard,\" said $N.}\n" MEET
-         "saw $m. \"{I can show you|Do it like "
-         "this|Try it slowly},\" said $F. {$N tried again and again.|They tried every day.} {On the first "
-         "day, it was hard.|Some days were "
-         "hard.} But each day, it was a little better. {At last|Then one day}, $N could $I! \"{Look at me|I "
-         "can do it},\" said $N. \"{Well "
-         "done|Hooray},\" said $F. " THANK "\n" END
+         "$N tried to $I. {But it did not work.|But $s fell down.} {\"I cannot do it,\" said $N.|\"It is too "
+         "hard,\" said $N.}\n" MEET
+         "saw $m. \"{I can show you|Do it like this|Try it slowly},\" said $F. {$N tried again and "
+         "again.|They tried every day.} {On the first day, it was hard.|Some days were hard.} But each day, "
+         "it was a little better. {At last|Then one day}, $N could $I! \"{Look at me|I can do it},\" said "
+         "$N. \"{Well done|Hooray},\" said $F. " THANK "\n" END
          "{$N learned that you get better when you try.|It is good to try again.|$N was proud.}",
     // stuck in a tree
-    OPEN DAY "$N played with a $L $O at the $P. {$s threw it up high.|A strong wind came.} The $O {flew "
-             "up|went up} and got stuck in a "
-             "tall tree. {$N jumped, but the tree was too tall.|$N could not reach it.} " SAD "\nThen " MEET
-             "came by. " ASK "\"My $L $O is up in "
-             "the tree,\" said $N. {$F climbed up the tree.|$F found a long stick.|\"Stand on my back,\" "
-             "said $F.} {It was not easy.|They tried "
-             "two times.} Then the $O fell down {and $N was happy|with a soft thump}. " THANK "\n" END
-             "{With a friend, hard things are easy.|$N "
-             "learned to ask for help.|Two are better than one.}",
+    OPEN DAY
+    "$N played with a $L $O at the $P. {$s threw it up high.|A strong wind came.} The $O {flew up|went up} "
+    "and got stuck in a tall tree. {$N jumped, but the tree was too tall.|$N could not reach it.} " SAD
+    "\nThen " MEET "came by. " ASK
+    "\"My $L $O is up in the tree,\" said $N. {$F climbed up the tree.|$F found a long stick.|\"Stand on my "
+    "back,\" said $F.} {It was not easy.|They tried two times.} Then the $O fell down {and $N was happy|with "
+    "a soft thump}. " THANK "\n" END
+    "{With a friend, hard things are easy.|$N learned to ask for help.|Two are better than one.}",
 };
 
 // -------- writing a story
@@ -351,33 +315,19 @@ static void *allocate(size_t count, size_t size) {
     return p;
 }
 
-// Writes header and body under a temporary name, then renames the file, so that it is complete or does not
-// exist.
-static void write_file(const char *dir, const char *name, const uint32_t header[256], const void *body,
-                       size_t size) {
-    char path[4096], temporary[4096 + 8];
-    if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, name) >= sizeof path) {
-        errno = ENAMETOOLONG;
-        die("name", name);
-    }
-    snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    FILE *f = fopen(temporary, "wb");
-    if (!f) die("create", temporary);
-    int failed = fwrite(header, sizeof *header, 256, f) != 256 || fwrite(body, 1, size, f) != size ||
-                 fflush(f) || fsync(fileno(f));
-    int error = errno;
-    if (fclose(f) && !failed) {
-        failed = 1;
-        error = errno;
-    }
-    if (!failed && rename(temporary, path)) {
-        failed = 1;
-        error = errno;
-    }
+// Returns DIR/NAME, until the next call.
+static const char *path_in(const char *dir, const char *name) {
+    static char path[PATH_MAX];
+    if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, name) < sizeof path) return path;
+    errno = ENAMETOOLONG;
+    die("name", name);
+    return NULL;
+}
+
+static void must(int failed) {
     if (!failed) return;
-    unlink(temporary);
-    errno = error;
-    die("write", path);
+    fprintf(stderr, "make_stories: %s\n", gpt2_last_error());
+    exit(EXIT_FAILURE);
 }
 
 // The stories written so far, as a hash table of their hashes (FNV-1a).
@@ -406,14 +356,9 @@ static void write_shard(const char *dir, const char *name, Told *told, long byte
         for (int i = 0; i < s.length; i++) tokens[n++] = (unsigned char)s.text[i];
     }
     const uint32_t header[256] = { 20240520, 1, n };
-    write_file(dir, name, header, tokens, n * sizeof *tokens);
+    must(write_whole(path_in(dir, name), header, tokens, n * sizeof *tokens));
     printf("%s/%s: %u tokens\n", dir, name, n);
     free(tokens);
-}
-
-static void write_tokenizer(const char *dir) {
-    const ByteTokenizer tokenizer = byte_tokenizer();
-    write_file(dir, "stories_tokenizer.bin", byte_tokenizer_header, &tokenizer, sizeof tokenizer);
 }
 
 int main(int argc, char **argv) {
@@ -433,7 +378,7 @@ int main(int argc, char **argv) {
     told.hashes = allocate(told.mask + 1, sizeof *told.hashes);
     write_shard(argv[1], "stories_val.bin", &told, VAL_BYTES);
     write_shard(argv[1], "stories_train.bin", &told, bytes);
-    write_tokenizer(argv[1]);
+    must(write_byte_tokenizer(path_in(argv[1], "stories_tokenizer.bin")));
     free(told.hashes);
     if (fflush(stdout)) die("write", "to standard output");
     return EXIT_SUCCESS;

@@ -20,13 +20,9 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-// defines: Tokenizer, tokenizer_*
-#include "gpt2/tokenizer.h"
-// defines: gpt2_last_error
-#include "gpt2/gpt2_error.h"
-// defines: bpe_*, utf8_prefix
 #include "gpt2/bpe.h"
-// defines: byte_tokenizer, BYTE_EOT
+#include "gpt2/gpt2_error.h"
+#include "gpt2/tokenizer.h"
 #include "byte_tokenizer.h"
 
 enum { BUFFER = 1 << 16, MAX_TOKENS = INT32_MAX };
@@ -192,20 +188,10 @@ static void report_leftover(void) {
         printf("%s is from an earlier run: this run, with --val 0, writes none\n", path);
 }
 
-static void write_byte_tokenizer(void) {
-    const ByteTokenizer tokenizer = byte_tokenizer();
-    char path[PATH_MAX], temporary[PATH_MAX];
+static void write_tokenizer(void) {
+    char path[PATH_MAX];
     snprintf(path, sizeof path, "%s_tokenizer.bin", opt.output);
-    snprintf(temporary, sizeof temporary, "%s_tokenizer.bin.tmp", opt.output);
-    FILE *f = fopen(temporary, "wb");
-    if (!f) die("%s: cannot create: %s", temporary, strerror(errno));
-    int failed = fwrite(byte_tokenizer_header, sizeof byte_tokenizer_header, 1, f) != 1 ||
-                 fwrite(&tokenizer, sizeof tokenizer, 1, f) != 1;
-    if (fclose(f) || failed || rename(temporary, path)) {
-        int error = errno;
-        unlink(temporary);
-        die("%s: cannot write: %s", path, strerror(error));
-    }
+    if (write_byte_tokenizer(path)) die("%s", gpt2_last_error());
 }
 
 // --------
@@ -325,10 +311,9 @@ static void encode_file(Bpe *bpe, uint16_t eot, const char *path, double start) 
     FILE *f = fopen(path, "rb");
     if (!f) die("%s: cannot open: %s", path, strerror(errno));
     in.path = path;
-    in.offset = 0;
-    in.fill = in.checked = 0;
-    in.after_mark = in.eof = 0;
     in.begins = 1;
+    in.fill = in.checked = 0;
+    in.offset = in.after_mark = in.eof = 0;
     while (!in.eof) {
         read_piece(f);
         if (!in.offset && !in.fill) die("%s: is empty", path);
@@ -372,55 +357,35 @@ static void set_val(const char *text) {
 }
 
 static void set_documents(const char *kind) {
-    if (!strcmp(kind, "file")) {
-        opt.mark = NULL;
-    } else if (!strcmp(kind, "paragraph")) {
-        opt.mark = "\n\n";
-        opt.keep_mark = 1;
-    } else if (!strcmp(kind, "mark")) {
-        opt.mark = "<|endoftext|>";
-        opt.keep_mark = 0;
-    } else {
-        die("--documents %s: expected file, paragraph or mark", kind);
-    }
+    opt.keep_mark = !strcmp(kind, "paragraph");
+    opt.mark = opt.keep_mark ? "\n\n" : !strcmp(kind, "mark") ? END_OF_TEXT : NULL;
+    if (!opt.mark && strcmp(kind, "file")) die("--documents %s: expected file, paragraph or mark", kind);
 }
 
 static void parse_options(int argc, char **argv) {
-    enum { TOKENIZER = 256, DOCUMENTS, VAL, SHARD, PIECE, HELP };
-    static const struct option options[] = { { "tokenizer", 1, NULL, TOKENIZER },
-                                             { "documents", 1, NULL, DOCUMENTS },
-                                             { "val", 1, NULL, VAL },
-                                             { "shard", 1, NULL, SHARD },
-                                             { "piece", 1, NULL, PIECE },
-                                             { "help", 0, NULL, HELP },
-                                             { 0 } };
-    for (int c; (c = getopt_long(argc, argv, "o:", options, NULL)) != -1;) switch (c) {
-        case 'o':
-            opt.output = optarg;
-            break;
-        case TOKENIZER:
-            opt.tokenizer = optarg;
-            break;
-        case DOCUMENTS:
-            set_documents(optarg);
-            break;
-        case VAL:
-            set_val(optarg);
-            break;
-        case SHARD:
-            opt.shard = number("--shard", optarg, 1, MAX_TOKENS);
-            break;
-        case PIECE:
-            opt.piece = number("--piece", optarg, 1, 1 << 30);
-            break;
-        case HELP:
-            fputs(usage, stdout);
-            exit(EXIT_SUCCESS);
-        default:
-            fputs(usage, stderr);
-            exit(EXIT_FAILURE);
-        }
-    if (!opt.output || optind == argc) {
+    static const struct option options[] = {
+        { "tokenizer", 1, NULL, 't' },
+        { "documents", 1, NULL, 'd' },
+        { "val", 1, NULL, 'v' },
+        { "shard", 1, NULL, 's' },
+        { "piece", 1, NULL, 'p' },
+        { "help", 0, NULL, 'h' },
+        { 0 },
+    };
+    int wrong = 0;
+    for (int c; (c = getopt_long(argc, argv, "o:", options, NULL)) != -1;) {
+        if (c == 'o') opt.output = optarg;
+        if (c == 't') opt.tokenizer = optarg;
+        if (c == 'd') set_documents(optarg);
+        if (c == 'v') set_val(optarg);
+        if (c == 's') opt.shard = number("--shard", optarg, 1, MAX_TOKENS);
+        if (c == 'p') opt.piece = number("--piece", optarg, 1, 1 << 30);
+        if (c == '?') wrong = 1;
+        if (c != 'h') continue;
+        fputs(usage, stdout);
+        exit(EXIT_SUCCESS);
+    }
+    if (wrong || !opt.output || optind == argc) {
         fputs(usage, stderr);
         exit(EXIT_FAILURE);
     }
@@ -475,7 +440,7 @@ int main(int argc, char **argv) {
     for (int i = optind; i < argc; i++) encode_file(bpe, eot, argv[i], start);
     double seconds = now() - start;
     check_result();
-    if (!bpe) write_byte_tokenizer();
+    if (!bpe) write_tokenizer();
     name_shards();
     report_leftover();
 
