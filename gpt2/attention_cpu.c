@@ -10,27 +10,55 @@
 
 enum { QUERIES = 16 };                       // queries per block
 enum { ROWS = 4, LANES = 16, DEPTH = 256 };  // the kernel's tile: ROWS x LANES sums stay in registers
+enum { PAIR_QUERIES = 32, PAIR_ROWS = 8, PAIR_LANES = 32 };  // block and tile of the kernels for pairs
 
 typedef struct {
     int T, C, NH, hs;
+    int pairs;   // 1: uses the kernels for pairs
     int width;   // hs padded: columns of the row-major buffers
     int keys;    // T padded: columns of the transposed buffers
     int scores;  // row stride of scores: not a multiple of a page, so that columns spread over cache sets
     float scale;
 } Shape;
 
-static int padded(int n) { return (n + LANES - 1) / LANES * LANES; }
+static int round_up(int n, int unit) { return (n + unit - 1) / unit * unit; }
+static int padded(int n) { return round_up(n, LANES); }
 
-static Shape shape_of(int T, int C, int NH) {
-    int hs = C / NH;
-    return (Shape){ .T = T,
-                    .C = C,
-                    .NH = NH,
-                    .hs = hs,
-                    .width = padded(hs),
-                    .keys = padded(T),
-                    .scores = padded(T) + LANES,
-                    .scale = 1.0f / sqrtf((float)hs) };
+static Shape shape_of(int T, int C, int NH, int pairs) {
+    Shape s = { .T = T, .C = C, .NH = NH, .hs = C / NH, .pairs = pairs };
+    s.width = padded(s.hs);
+    s.keys = round_up(T, pairs ? PAIR_LANES : LANES);
+    s.scores = s.keys + LANES;
+    s.scale = 1.0f / sqrtf((float)s.hs);
+    return s;
+}
+
+// Where a head of a sequence begins in qkv and in out, and the distance of its rows in qkv.
+typedef struct {
+    size_t q, k, v, out, stride;
+} Head;
+
+static Head head_at(const Shape *s, int bh) {
+    size_t stride = 3 * (size_t)s->C, row = (size_t)(bh / s->NH) * s->T, at = (size_t)(bh % s->NH) * s->hs;
+    size_t q = row * stride + at;
+    return (Head){ q, q + s->C, q + 2 * (size_t)s->C, row * s->C + at, stride };
+}
+
+// Buffers that follow each other in a thread's scratch.
+typedef struct {
+    void *pointer;  // of the buffer's pointer
+    size_t floats;
+} Part;
+
+// Sets the buffers' pointers and returns the floats in all.
+static size_t lay_out(const Part *parts, size_t n, float *memory) {
+    size_t used = 0;
+    for (const Part *p = parts; p < parts + n; p++) {
+        void *part = memory ? memory + used : NULL;
+        memcpy(p->pointer, &part, sizeof part);
+        used += p->floats;
+    }
+    return used;
 }
 
 typedef struct {
@@ -40,18 +68,13 @@ typedef struct {
     float *p, *dp;             // (QUERIES, scores)
 } Buffers;
 
-static Buffers buffers_at(float *memory, const Shape *s) {
+static size_t buffers_at(Buffers *f, float *memory, const Shape *s) {
     size_t block = (size_t)QUERIES * s->width, head = (size_t)s->keys * s->width;
-    Buffers f = { .q = memory, .dout = memory + block, .out = memory + 2 * block };
-    float **heads[] = { &f.rows, &f.dk, &f.dv, &f.k, &f.v, &f.k_t, &f.v_t };
-    memory += 3 * block;
-    for (int i = 0; i < 7; i++) {
-        *heads[i] = memory;
-        memory += head;
-    }
-    f.p = memory;
-    f.dp = memory + (size_t)QUERIES * s->scores;
-    return f;
+    size_t scores = (size_t)QUERIES * s->scores;
+    const Part parts[] = { { &f->q, block },  { &f->dout, block }, { &f->out, block }, { &f->rows, head },
+                           { &f->dk, head },  { &f->dv, head },    { &f->k, head },    { &f->v, head },
+                           { &f->k_t, head }, { &f->v_t, head },   { &f->p, scores },  { &f->dp, scores } };
+    return lay_out(parts, sizeof parts / sizeof *parts, memory);
 }
 
 // --------
@@ -200,45 +223,48 @@ static void attend(gpt2_dtype dt, void *out, size_t out_at, float *lse, const vo
     }
 }
 
-static void forward_head(gpt2_dtype dt, void *out, float *lse, const void *qkv, int b, int h, const Shape *s,
-                         const Buffers *f) {
-    size_t stride = 3 * (size_t)s->C, q_at = (size_t)b * s->T * stride + (size_t)h * s->hs;
-    size_t out_at = (size_t)b * s->T * s->C + (size_t)h * s->hs;
-    load(f->rows, dt, qkv, q_at + s->C, stride, s->T, s->hs, s->width);
-    pack_transposed(f->k_t, f->rows, s->keys, s->width);
-    load(f->rows, dt, qkv, q_at + 2 * (size_t)s->C, stride, s->T, s->hs, s->width);
-    pack(f->v, f->rows, s->keys, s->width);
-    const Keys keys = { f->k_t, f->v, (size_t)s->width * LANES, LANES, (size_t)s->keys * LANES };
-    attend(dt, out, out_at, lse, qkv, q_at, 0, s->T, &keys, s, f);
+static void forward_head(gpt2_dtype dt, void *out, float *lse, const void *qkv, int bh, const Shape *s,
+                         float *memory) {
+    const Head at = head_at(s, bh);
+    Buffers f;
+    buffers_at(&f, memory, s);
+    load(f.rows, dt, qkv, at.k, at.stride, s->T, s->hs, s->width);
+    pack_transposed(f.k_t, f.rows, s->keys, s->width);
+    load(f.rows, dt, qkv, at.v, at.stride, s->T, s->hs, s->width);
+    pack(f.v, f.rows, s->keys, s->width);
+    const Keys keys = { f.k_t, f.v, (size_t)s->width * LANES, LANES, (size_t)s->keys * LANES };
+    attend(dt, out, at.out, lse, qkv, at.q, 0, s->T, &keys, s, &f);
 }
 
 static void backward_head(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
-                          const float *lse, int b, int h, const Shape *s, const Buffers *f) {
-    size_t stride = 3 * (size_t)s->C, q_at = (size_t)b * s->T * stride + (size_t)h * s->hs;
-    size_t k_at = q_at + s->C, v_at = k_at + s->C, out_at = (size_t)b * s->T * s->C + (size_t)h * s->hs;
+                          const float *lse, int bh, const Shape *s, float *memory) {
+    const Head at = head_at(s, bh);
+    Buffers buffers, *f = &buffers;
+    buffers_at(f, memory, s);
     size_t panel = (size_t)s->keys * LANES, panel_t = (size_t)s->width * LANES;
-    load(f->rows, dt, qkv, k_at, stride, s->T, s->hs, s->width);
+    load(f->rows, dt, qkv, at.k, at.stride, s->T, s->hs, s->width);
     pack(f->k, f->rows, s->keys, s->width);
     pack_transposed(f->k_t, f->rows, s->keys, s->width);
-    load(f->rows, dt, qkv, v_at, stride, s->T, s->hs, s->width);
+    load(f->rows, dt, qkv, at.v, at.stride, s->T, s->hs, s->width);
     pack_transposed(f->v_t, f->rows, s->keys, s->width);
     memset(f->dk, 0, (size_t)s->keys * s->width * sizeof(float));
     memset(f->dv, 0, (size_t)s->keys * s->width * sizeof(float));
     for (int first = 0; first < s->T; first += QUERIES) {
         int rows = MIN(QUERIES, s->T - first), end = first + rows, n = padded(end);
-        load(f->q, dt, qkv, q_at + first * stride, stride, rows, s->hs, s->width);
-        load(f->dout, dt, dout, out_at + (size_t)first * s->C, s->C, rows, s->hs, s->width);
-        load(f->out, dt, out, out_at + (size_t)first * s->C, s->C, rows, s->hs, s->width);
+        size_t q_at = at.q + first * at.stride, out_at = at.out + (size_t)first * s->C;
+        load(f->q, dt, qkv, q_at, at.stride, rows, s->hs, s->width);
+        load(f->dout, dt, dout, out_at, s->C, rows, s->hs, s->width);
+        load(f->out, dt, out, out_at, s->C, rows, s->hs, s->width);
         multiply(f->p, s->scores, f->q, s->width, 1, f->k_t, LANES, panel_t, rows, n, s->hs, 0);
         multiply(f->dp, s->scores, f->dout, s->width, 1, f->v_t, LANES, panel_t, rows, n, s->hs, 0);
         softmax_backward_rows(f->p, f->dp, lse + first, f->dout, f->out, s, first, rows, n);
         multiply(f->dv, s->width, f->p, 1, s->scores, f->dout, s->width, LANES, end, s->width, rows, 1);
         multiply(f->dk, s->width, f->dp, 1, s->scores, f->q, s->width, LANES, end, s->width, rows, 1);
         multiply(f->out, s->width, f->dp, s->scores, 1, f->k, LANES, panel, rows, s->width, end, 0);  // dq
-        store(dt, dqkv, q_at + first * stride, stride, f->out, rows, s->hs, s->width);
+        store(dt, dqkv, q_at, at.stride, f->out, rows, s->hs, s->width);
     }
-    store(dt, dqkv, k_at, stride, f->dk, s->T, s->hs, s->width);
-    store(dt, dqkv, v_at, stride, f->dv, s->T, s->hs, s->width);
+    store(dt, dqkv, at.k, at.stride, f->dk, s->T, s->hs, s->width);
+    store(dt, dqkv, at.v, at.stride, f->dv, s->T, s->hs, s->width);
 }
 
 // --------
@@ -255,10 +281,7 @@ static void backward_head(gpt2_dtype dt, void *dqkv, const void *dout, const voi
 // Two bf16; or one fp32, for a kernel whose argument `pairs` is 0.
 typedef uint32_t pair __attribute__((may_alias));
 
-enum { PAIR_QUERIES = 32, PAIR_ROWS = 8, PAIR_LANES = 32 };  // block; tile, with sums in 16 registers
-
 typedef struct {
-    int keys;                    // T padded to PAIR_LANES
     pair *rows;                  // (keys, hs/2) keys or values, as in memory
     pair *k_t, *v_t;             // panels of (hs/2, keys): pairs along hs
     pair *k;                     // (keys/2, hs): pairs of two keys
@@ -271,44 +294,33 @@ typedef struct {
     float *out, *dout_f32;       // (PAIR_QUERIES, hs)
 } PairBuffers;
 
-static int pairs_fit(gpt2_dtype dt, const Shape *s) {
-    return dt == GPT2_BF16 && s->hs % PAIR_LANES == 0 && cpu_has_dtype(GPT2_BF16);
+static int pairs_fit(gpt2_dtype dt, int C, int NH) {
+    return dt == GPT2_BF16 && C / NH % PAIR_LANES == 0 && cpu_has_dtype(GPT2_BF16);
 }
 
-// Lays out the buffers in memory, sets the row stride of scores, and returns their size in floats.
-static size_t pair_buffers_at(PairBuffers *f, float *memory, Shape *s) {
-    size_t keys = (size_t)(s->T + PAIR_LANES - 1) / PAIR_LANES * PAIR_LANES, hs = s->hs, used = 0;
-    s->scores = (int)keys + LANES;
-    f->keys = (int)keys;
-    struct {
-        void *at;
-        size_t n;
-    } parts[] = {
-        { &f->rows, keys * hs / 2 },
-        { &f->k_t, keys * hs / 2 },
-        { &f->v_t, keys * hs / 2 },
-        { &f->k, keys * hs / 2 },
-        { &f->q, PAIR_QUERIES * hs / 2 },
-        { &f->dout, PAIR_QUERIES * hs / 2 },
-        { &f->q_pairs, PAIR_QUERIES * hs / 2 },
-        { &f->dout_pairs, PAIR_QUERIES * hs / 2 },
-        { &f->p_pairs, (size_t)PAIR_QUERIES / 2 * s->scores },
-        { &f->dp_pairs, (size_t)PAIR_QUERIES / 2 * s->scores },
-        { &f->dp_rows, (size_t)PAIR_QUERIES / 2 * s->scores },
-        { &f->p, (size_t)PAIR_QUERIES * s->scores },
-        { &f->dp, (size_t)PAIR_QUERIES * s->scores },
-        { &f->dk, keys * hs },
-        { &f->dv, keys * hs },
-        { &f->out, PAIR_QUERIES * hs },
-        { &f->dout_f32, PAIR_QUERIES * hs },
-    };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        void *part = memory ? memory + used : NULL;
-        memcpy(parts[i].at, &part, sizeof part);
-        used += parts[i].n;
-    }
+static size_t pair_buffers_at(PairBuffers *f, float *memory, const Shape *s) {
+    size_t head = (size_t)s->keys * s->hs, block = (size_t)PAIR_QUERIES * s->hs;
+    size_t scores = (size_t)PAIR_QUERIES * s->scores;
+    const Part parts[] = { { &f->rows, head / 2 },
+                           { &f->k_t, head / 2 },
+                           { &f->v_t, head / 2 },
+                           { &f->k, head / 2 },
+                           { &f->q, block / 2 },
+                           { &f->dout, block / 2 },
+                           { &f->q_pairs, block / 2 },
+                           { &f->dout_pairs, block / 2 },
+                           { &f->p_pairs, scores / 2 },
+                           { &f->dp_pairs, scores / 2 },
+                           { &f->dp_rows, scores / 2 },
+                           { &f->p, scores },
+                           { &f->dp, scores },
+                           { &f->dk, head },
+                           { &f->dv, head },
+                           { &f->out, block },
+                           { &f->dout_f32, block } };
+    size_t floats = lay_out(parts, sizeof parts / sizeof *parts, memory);
     f->v = f->dv;
-    return used;
+    return floats;
 }
 
 // c (PAIR_ROWS, PAIR_LANES) = or += a @ b; element (i, k) of a is at a[i*a_row + k*a_col], row k of b at b +
@@ -438,8 +450,8 @@ static void attend_pairs(void *out, size_t out_at, float *lse, const void *qkv, 
                          const pair *k_t, const Shape *s, const PairBuffers *f) {
     size_t stride = 3 * (size_t)s->C, depth = s->hs / 2, panel = depth * PAIR_LANES;
     for (int i = 0; i < n; i += PAIR_QUERIES) {
-        int rows = MIN(PAIR_QUERIES, n - i), whole = (rows + PAIR_ROWS - 1) / PAIR_ROWS * PAIR_ROWS;
-        int columns = (first + i + rows + PAIR_LANES - 1) / PAIR_LANES * PAIR_LANES;
+        int rows = MIN(PAIR_QUERIES, n - i), whole = round_up(rows, PAIR_ROWS);
+        int columns = round_up(first + i + rows, PAIR_LANES);
         copy_rows(f->q, qkv, q_at + i * stride, stride, rows, whole, s->hs);
         multiply_pairs(1, f->p, s->scores, f->q, depth, 1, k_t, PAIR_LANES, panel, whole, columns, (int)depth,
                        0);
@@ -452,54 +464,50 @@ static void attend_pairs(void *out, size_t out_at, float *lse, const void *qkv, 
     }
 }
 
-static void forward_head_pairs(void *out, float *lse, const void *qkv, int b, int h, Shape shape,
+static void forward_head_pairs(gpt2_dtype dt, void *out, float *lse, const void *qkv, int bh, const Shape *s,
                                float *memory) {
-    PairBuffers buffers;
-    pair_buffers_at(&buffers, memory, &shape);
-    const Shape *s = &shape;
-    const PairBuffers *f = &buffers;
-    size_t stride = 3 * (size_t)s->C, q_at = (size_t)b * s->T * stride + (size_t)h * s->hs;
-    size_t out_at = (size_t)b * s->T * s->C + (size_t)h * s->hs;
-    copy_rows(f->rows, qkv, q_at + s->C, stride, s->T, f->keys, s->hs);
-    transpose_pairs(f->k_t, f->rows, f->keys, s->hs);
-    copy_rows(f->rows, qkv, q_at + 2 * (size_t)s->C, stride, s->T, f->keys, s->hs);
-    load(f->v, GPT2_BF16, f->rows, 0, s->hs, s->T, s->hs, s->hs);
-    attend_pairs(out, out_at, lse, qkv, q_at, 0, s->T, f->k_t, s, f);
-}
-
-static void cached_head_pairs(void *out, size_t out_at, const void *k, const void *v, const void *qkv,
-                              size_t q_at, int first, int n, Shape shape, float *memory) {
+    const Head at = head_at(s, bh);
     PairBuffers f;
-    pair_buffers_at(&f, memory, &shape);
-    load(f.v, GPT2_BF16, v, 0, shape.hs, first + n, shape.hs, shape.hs);
-    attend_pairs(out, out_at, NULL, qkv, q_at, first, n, k, &shape, &f);
+    pair_buffers_at(&f, memory, s);
+    copy_rows(f.rows, qkv, at.k, at.stride, s->T, s->keys, s->hs);
+    transpose_pairs(f.k_t, f.rows, s->keys, s->hs);
+    copy_rows(f.rows, qkv, at.v, at.stride, s->T, s->keys, s->hs);
+    load(f.v, dt, f.rows, 0, s->hs, s->T, s->hs, s->hs);
+    attend_pairs(out, at.out, lse, qkv, at.q, 0, s->T, f.k_t, s, &f);
 }
 
-static void backward_head_pairs(void *dqkv, const void *dout, const void *qkv, const void *out,
-                                const float *lse, int b, int h, Shape shape, float *memory) {
-    PairBuffers buffers;
-    pair_buffers_at(&buffers, memory, &shape);
-    const Shape *s = &shape;
-    const PairBuffers *f = &buffers;
-    size_t stride = 3 * (size_t)s->C, q_at = (size_t)b * s->T * stride + (size_t)h * s->hs;
-    size_t k_at = q_at + s->C, v_at = k_at + s->C, out_at = (size_t)b * s->T * s->C + (size_t)h * s->hs;
-    size_t depth = s->hs / 2, panel = depth * PAIR_LANES, hs = s->hs, scores = s->scores;
-    copy_rows(f->rows, qkv, v_at, stride, s->T, f->keys, s->hs);
-    transpose_pairs(f->v_t, f->rows, f->keys, s->hs);
-    copy_rows(f->rows, qkv, k_at, stride, s->T, f->keys, s->hs);
-    transpose_pairs(f->k_t, f->rows, f->keys, s->hs);
-    pair_rows(f->k, f->rows, f->keys, s->hs);
-    memset(f->dk, 0, f->keys * hs * sizeof(float));
-    memset(f->dv, 0, f->keys * hs * sizeof(float));
+static void cached_head_pairs(gpt2_dtype dt, void *out, size_t out_at, const void *k, const void *v,
+                              const void *qkv, size_t q_at, const layers_span *span, const Shape *s,
+                              float *memory) {
+    PairBuffers f;
+    pair_buffers_at(&f, memory, s);
+    load(f.v, dt, v, 0, s->hs, span->first + span->n, s->hs, s->hs);
+    attend_pairs(out, out_at, NULL, qkv, q_at, span->first, span->n, k, s, &f);
+}
+
+static void backward_head_pairs(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
+                                const float *lse, int bh, const Shape *s, float *memory) {
+    const Head at = head_at(s, bh);
+    PairBuffers buffers, *f = &buffers;
+    pair_buffers_at(f, memory, s);
+    size_t hs = s->hs, depth = hs / 2, panel = depth * PAIR_LANES, scores = s->scores;
+    copy_rows(f->rows, qkv, at.v, at.stride, s->T, s->keys, s->hs);
+    transpose_pairs(f->v_t, f->rows, s->keys, s->hs);
+    copy_rows(f->rows, qkv, at.k, at.stride, s->T, s->keys, s->hs);
+    transpose_pairs(f->k_t, f->rows, s->keys, s->hs);
+    pair_rows(f->k, f->rows, s->keys, s->hs);
+    memset(f->dk, 0, s->keys * hs * sizeof(float));
+    memset(f->dv, 0, s->keys * hs * sizeof(float));
     for (int first = 0; first < s->T; first += PAIR_QUERIES) {
         int rows = MIN(PAIR_QUERIES, s->T - first), n = first + PAIR_QUERIES;
-        size_t at = out_at + (size_t)first * s->C, left = (PAIR_QUERIES - rows) * scores * sizeof(float);
-        copy_rows(f->q, qkv, q_at + first * stride, stride, rows, PAIR_QUERIES, s->hs);
-        copy_rows(f->dout, dout, at, s->C, rows, PAIR_QUERIES, s->hs);
+        size_t q_at = at.q + first * at.stride, out_at = at.out + (size_t)first * s->C;
+        size_t left = (PAIR_QUERIES - rows) * scores * sizeof(float);
+        copy_rows(f->q, qkv, q_at, at.stride, rows, PAIR_QUERIES, s->hs);
+        copy_rows(f->dout, dout, out_at, s->C, rows, PAIR_QUERIES, s->hs);
         pair_rows(f->q_pairs, f->q, PAIR_QUERIES, s->hs);
         pair_rows(f->dout_pairs, f->dout, PAIR_QUERIES, s->hs);
-        load(f->dout_f32, GPT2_BF16, f->dout, 0, hs, rows, s->hs, s->hs);
-        load(f->out, GPT2_BF16, out, at, s->C, rows, s->hs, s->hs);
+        load(f->dout_f32, dt, f->dout, 0, hs, rows, s->hs, s->hs);
+        load(f->out, dt, out, out_at, s->C, rows, s->hs, s->hs);
         multiply_pairs(1, f->p, scores, f->q, depth, 1, f->k_t, PAIR_LANES, panel, PAIR_QUERIES, n,
                        (int)depth, 0);
         multiply_pairs(1, f->dp, scores, f->dout, depth, 1, f->v_t, PAIR_LANES, panel, PAIR_QUERIES, n,
@@ -515,26 +523,23 @@ static void backward_head_pairs(void *dqkv, const void *dout, const void *qkv, c
                        PAIR_QUERIES / 2, 1);
         multiply_pairs(1, f->out, hs, f->dp_rows, scores / 2, 1, f->k, hs, PAIR_LANES, PAIR_QUERIES, s->hs,
                        n / 2, 0);  // dq
-        store(GPT2_BF16, dqkv, q_at + first * stride, stride, f->out, rows, s->hs, s->hs);
+        store(dt, dqkv, q_at, at.stride, f->out, rows, s->hs, s->hs);
     }
-    store(GPT2_BF16, dqkv, k_at, stride, f->dk, s->T, s->hs, s->hs);
-    store(GPT2_BF16, dqkv, v_at, stride, f->dv, s->T, s->hs, s->hs);
+    store(dt, dqkv, at.k, at.stride, f->dk, s->T, s->hs, s->hs);
+    store(dt, dqkv, at.v, at.stride, f->dv, s->T, s->hs, s->hs);
 }
 
-static size_t pair_scratch_floats(Shape s) {
+static size_t pair_scratch_floats(int T, int C, int NH) {
     PairBuffers f;
+    Shape s = shape_of(T, C, NH, 1);
     return pair_buffers_at(&f, NULL, &s);
 }
 #else
-static int pairs_fit(gpt2_dtype dt, const Shape *s) {
-    (void)dt, (void)s;
-    return 0;
-}
-
-#define pair_scratch_floats(s) 0
-#define forward_head_pairs(...) (void)0
-#define cached_head_pairs(...) (void)0
-#define backward_head_pairs(...) (void)0
+#define pairs_fit(dt, C, NH) 0
+#define pair_scratch_floats(T, C, NH) 0
+#define forward_head_pairs forward_head
+#define cached_head_pairs cached_head
+#define backward_head_pairs backward_head
 #endif
 
 // --------
@@ -550,8 +555,8 @@ INLINE size_t cached_at(int position, int c, int hs, int lanes, int depth) {
 
 // Puts n keys and values into the cache of their row and head.
 static void keep(gpt2_dtype dt, void *k, void *v, const void *qkv, size_t k_at, const layers_span *span,
-                 const Shape *s, int pairs) {
-    int lanes = pairs ? 32 : LANES, depth = pairs ? 2 : 1;
+                 const Shape *s) {
+    int lanes = s->pairs ? PAIR_LANES : LANES, depth = s->pairs ? 2 : 1;
     size_t size = gpt2_dtype_size(dt), row = s->hs * size;
     for (int i = 0; i < span->n; i++, k_at += 3 * (size_t)s->C) {
         const char *key = (const char *)qkv + k_at * size, *value = key + s->C * size;
@@ -573,38 +578,36 @@ VECTOR static const float *widened(gpt2_dtype dt, const void *x, size_t n, float
 
 static void cached_head(gpt2_dtype dt, void *out, size_t out_at, const void *k, const void *v,
                         const void *qkv, size_t q_at, const layers_span *span, const Shape *s,
-                        const Buffers *f) {
+                        float *memory) {
     size_t seen = span->first + span->n, hs = s->hs;
     Keys keys = { .k_panel = hs * LANES, .v_row = s->width, .v_panel = LANES };
-    keys.k_t = widened(dt, k, padded((int)seen) * hs, f->k_t);
-    if (s->width == s->hs)
-        keys.v = widened(dt, v, seen * hs, f->v);
-    else {
-        load(f->v, dt, v, 0, hs, (int)seen, s->hs, s->width);
-        keys.v = f->v;
+    Buffers f;
+    buffers_at(&f, memory, s);
+    keys.k_t = widened(dt, k, padded((int)seen) * hs, f.k_t);
+    if (s->width == s->hs) {
+        keys.v = widened(dt, v, seen * hs, f.v);
+    } else {
+        load(f.v, dt, v, 0, hs, (int)seen, s->hs, s->width);
+        keys.v = f.v;
     }
-    attend(dt, out, out_at, NULL, qkv, q_at, span->first, span->n, &keys, s, f);
+    attend(dt, out, out_at, NULL, qkv, q_at, span->first, span->n, &keys, s, &f);
 }
 
 int cpu_attention_cached(gpt2_dtype dt, void *out, void *cache, const void *qkv, const layers_span *spans,
                          int n_spans, int C, int NH) {
     const size_t stride = 3 * (size_t)C, size = gpt2_dtype_size(dt);
+    int pairs = pairs_fit(dt, C, NH);
 #pragma omp parallel for schedule(dynamic) num_threads(layers_threads())
     for (int i = 0; i < n_spans * NH; i++) {
         const layers_span *span = &spans[i / NH];
-        Shape s = shape_of(span->room, C, NH);
-        int h = i % NH, pairs = pairs_fit(dt, &s);
+        const Shape s = shape_of(span->room, C, NH, pairs);
+        int h = i % NH;
         size_t head = (size_t)span->room * s.hs, row = 2 * (size_t)span->begin * C;
         char *k = (char *)cache + (row + 2 * h * head) * size, *v = k + head * size;
         size_t q_at = span->at * stride + (size_t)h * s.hs, out_at = (size_t)span->at * C + (size_t)h * s.hs;
-        float *scratch = thread_scratch(omp_get_thread_num());
-        keep(dt, k, v, qkv, q_at + C, span, &s, pairs);
-        if (pairs) {
-            cached_head_pairs(out, out_at, k, v, qkv, q_at, span->first, span->n, s, scratch);
-            continue;
-        }
-        Buffers f = buffers_at(scratch, &s);
-        cached_head(dt, out, out_at, k, v, qkv, q_at, span, &s, &f);
+        keep(dt, k, v, qkv, q_at + C, span, &s);
+        (pairs ? cached_head_pairs : cached_head)(dt, out, out_at, k, v, qkv, q_at, span, &s,
+                                                  thread_scratch(omp_get_thread_num()));
     }
     return 0;
 }
@@ -612,41 +615,28 @@ int cpu_attention_cached(gpt2_dtype dt, void *out, void *cache, const void *qkv,
 // --------
 
 size_t attention_scratch_floats(int T, int C, int NH) {
-    Shape s = shape_of(layers_cache_positions(T), C, NH);
-    size_t floats = (size_t)s.width * (3 * QUERIES + 7 * (size_t)s.keys) + 2 * QUERIES * (size_t)s.scores;
-    return MAX(floats, pair_scratch_floats(s));
+    Buffers f;
+    T = layers_cache_positions(T);
+    const Shape s = shape_of(T, C, NH, 0);
+    return MAX(buffers_at(&f, NULL, &s), pair_scratch_floats(T, C, NH));
 }
 
 int cpu_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C,
                           int NH) {
-    Shape s = shape_of(T, C, NH);
-    int pairs = pairs_fit(dt, &s);
+    const Shape s = shape_of(T, C, NH, pairs_fit(dt, C, NH));
 #pragma omp parallel for schedule(static) num_threads(layers_threads())
-    for (int bh = 0; bh < B * NH; bh++) {
-        float *scratch = thread_scratch(omp_get_thread_num());
-        if (pairs) {
-            forward_head_pairs(out, lse + (size_t)bh * T, qkv, bh / NH, bh % NH, s, scratch);
-            continue;
-        }
-        Buffers f = buffers_at(scratch, &s);
-        forward_head(dt, out, lse + (size_t)bh * T, qkv, bh / NH, bh % NH, &s, &f);
-    }
+    for (int bh = 0; bh < B * NH; bh++)
+        (s.pairs ? forward_head_pairs : forward_head)(dt, out, lse + (size_t)bh * T, qkv, bh, &s,
+                                                      thread_scratch(omp_get_thread_num()));
     return 0;
 }
 
 int cpu_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
                            const float *lse, int B, int T, int C, int NH) {
-    Shape s = shape_of(T, C, NH);
-    int pairs = pairs_fit(dt, &s);
+    const Shape s = shape_of(T, C, NH, pairs_fit(dt, C, NH));
 #pragma omp parallel for schedule(static) num_threads(layers_threads())
-    for (int bh = 0; bh < B * NH; bh++) {
-        float *scratch = thread_scratch(omp_get_thread_num());
-        if (pairs) {
-            backward_head_pairs(dqkv, dout, qkv, out, lse + (size_t)bh * T, bh / NH, bh % NH, s, scratch);
-            continue;
-        }
-        Buffers f = buffers_at(scratch, &s);
-        backward_head(dt, dqkv, dout, qkv, out, lse + (size_t)bh * T, bh / NH, bh % NH, &s, &f);
-    }
+    for (int bh = 0; bh < B * NH; bh++)
+        (s.pairs ? backward_head_pairs : backward_head)(dt, dqkv, dout, qkv, out, lse + (size_t)bh * T, bh,
+                                                        &s, thread_scratch(omp_get_thread_num()));
     return 0;
 }

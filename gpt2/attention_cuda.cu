@@ -8,7 +8,7 @@
 #include <string.h>
 #include "attention_cudnn.h"
 #include "cuda.h"
-#include "product_cuda.h"
+#include "matmul_lt_cuda.h"
 
 // Default memory for scores: about the size of a large GPU's second-level cache, so that the matmuls find the
 // scores there.
@@ -85,19 +85,19 @@ template <class T> __global__ __launch_bounds__(ROWS *WARP) void softmax_backwar
 // --------
 // matmuls
 
-enum { SCORES, DSCORES, OUT, DQ, DK, DV, PRODUCTS };
+enum { SCORES, DSCORES, OUT, DQ, DK, DV, MATMULS };
 
 typedef struct {
     int T, C, NH, hs;
     int ld;         // row stride of scores: T padded, so that rows are 16-byte aligned in any dtype
     size_t scores;  // elements of one sequence
     float scale;
-    Product products[PRODUCTS];
+    Matmul matmuls[MATMULS];
 } Shape;
 
 // scores (T, T) = x (T, hs) @ keys or values (T, hs)^T for each head; x_ld: token stride of x
-static Product scores_of(gpt2_dtype dt, const Shape *s, int x_ld) {
-    Product p = {};
+static Matmul scores_of(gpt2_dtype dt, const Shape *s, int x_ld) {
+    Matmul p = {};
     p.in = dt;
     p.out = GPT2_F32;
     p.rows = s->T;
@@ -115,8 +115,8 @@ static Product scores_of(gpt2_dtype dt, const Shape *s, int x_ld) {
 }
 
 // (T, hs) of scores (T, T), or of their transpose, @ x (T, hs) for each head
-static Product sums_of(gpt2_dtype dt, const Shape *s, int transposed, int x_ld, int out_ld) {
-    Product p = {};
+static Matmul sums_of(gpt2_dtype dt, const Shape *s, int transposed, int x_ld, int out_ld) {
+    Matmul p = {};
     p.in = dt;
     p.out = dt;
     p.rows = s->T;
@@ -142,12 +142,12 @@ static Shape shape_of(gpt2_dtype dt, int T, int C, int NH) {
     s.ld = (T + 7) / 8 * 8;
     s.scores = (size_t)NH * T * s.ld;
     s.scale = 1 / sqrtf((float)s.hs);
-    s.products[SCORES] = scores_of(dt, &s, 3 * C);
-    s.products[DSCORES] = scores_of(dt, &s, C);
-    s.products[OUT] = sums_of(dt, &s, 0, 3 * C, C);
-    s.products[DQ] = sums_of(dt, &s, 0, 3 * C, 3 * C);
-    s.products[DK] = sums_of(dt, &s, 1, 3 * C, 3 * C);
-    s.products[DV] = sums_of(dt, &s, 1, C, 3 * C);
+    s.matmuls[SCORES] = scores_of(dt, &s, 3 * C);
+    s.matmuls[DSCORES] = scores_of(dt, &s, C);
+    s.matmuls[OUT] = sums_of(dt, &s, 0, 3 * C, C);
+    s.matmuls[DQ] = sums_of(dt, &s, 0, 3 * C, 3 * C);
+    s.matmuls[DK] = sums_of(dt, &s, 1, 3 * C, 3 * C);
+    s.matmuls[DV] = sums_of(dt, &s, 1, C, 3 * C);
     return s;
 }
 
@@ -196,16 +196,16 @@ static int forward_rows(const Shape *s, const Group<T> *g, T *out, float *lse, c
     int rows = n * s->NH * s->T;
     for (int b = 0; b < n; b++) {
         const T *q = qkv + b * inp;
-        if (matmul_cuda_product(&s->products[SCORES], g->scores + b * s->scores, q, q + s->C, 0,
-                                g->workspace) != 0)
+        if (matmul_cuda_multiply(&s->matmuls[SCORES], g->scores + b * s->scores, q, q + s->C, 0,
+                                 g->workspace) != 0)
             return -1;
     }
     if (launch("softmax_kernel", softmax_kernel<T>, dim3(blocks_for(rows, ROWS)), dim3(ROWS * WARP), g->p,
                lse, g->scores, s->scale, s->T, s->ld, rows) != 0)
         return -1;
     for (int b = 0; b < n; b++)
-        if (matmul_cuda_product(&s->products[OUT], out + b * values, g->p + b * s->scores,
-                                qkv + b * inp + 2 * s->C, 0, g->workspace) != 0)
+        if (matmul_cuda_multiply(&s->matmuls[OUT], out + b * values, g->p + b * s->scores,
+                                 qkv + b * inp + 2 * s->C, 0, g->workspace) != 0)
             return -1;
     return 0;
 }
@@ -217,8 +217,8 @@ template <class T> static int backward_rows(const Shape *s, const Group<T> *g, T
     for (int b = 0; b < n; b++) {
         const T *q = qkv + b * inp, *k = q + s->C, *v = k + s->C;
         float *scores = g->scores + b * s->scores, *dscores = g->dscores + b * s->scores;
-        if (matmul_cuda_product(&s->products[SCORES], scores, q, k, 0, g->workspace) != 0 ||
-            matmul_cuda_product(&s->products[DSCORES], dscores, dout + b * values, v, 0, g->workspace) != 0)
+        if (matmul_cuda_multiply(&s->matmuls[SCORES], scores, q, k, 0, g->workspace) != 0 ||
+            matmul_cuda_multiply(&s->matmuls[DSCORES], dscores, dout + b * values, v, 0, g->workspace) != 0)
             return -1;
     }
     if (launch("softmax_backward_kernel", softmax_backward_kernel<T>, dim3(blocks_for(rows, ROWS)),
@@ -228,9 +228,9 @@ template <class T> static int backward_rows(const Shape *s, const Group<T> *g, T
     for (int b = 0; b < n; b++) {
         const T *q = qkv + b * inp, *k = q + s->C, *p = g->p + b * s->scores, *ds = g->ds + b * s->scores;
         T *dq = dqkv + b * inp, *dk = dq + s->C, *dv = dk + s->C;
-        if (matmul_cuda_product(&s->products[DV], dv, p, dout + b * values, 0, g->workspace) != 0 ||
-            matmul_cuda_product(&s->products[DQ], dq, ds, k, 0, g->workspace) != 0 ||
-            matmul_cuda_product(&s->products[DK], dk, ds, q, 0, g->workspace) != 0)
+        if (matmul_cuda_multiply(&s->matmuls[DV], dv, p, dout + b * values, 0, g->workspace) != 0 ||
+            matmul_cuda_multiply(&s->matmuls[DQ], dq, ds, k, 0, g->workspace) != 0 ||
+            matmul_cuda_multiply(&s->matmuls[DK], dk, ds, q, 0, g->workspace) != 0)
             return -1;
     }
     return 0;
@@ -304,8 +304,8 @@ int attention_cuda_plan(gpt2_dtype dt, int B, int T, int C, int NH, size_t *scra
     size_t rows = limit / row < 1 ? 1 : limit / row;
     attention.rows = rows < (size_t)B ? (int)rows : B;
     *scratch_bytes = attention.scratch_bytes = attention.workspace_bytes + attention.rows * row;
-    for (int i = 0; i < PRODUCTS; i++)
-        if (matmul_cuda_prepare(&s.products[i]) != 0) return -1;
+    for (int i = 0; i < MATMULS; i++)
+        if (matmul_cuda_prepare(&s.matmuls[i]) != 0) return -1;
     return 0;
 }
 

@@ -38,24 +38,18 @@ int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch
 int matmul_plan_forward(gpt2_dtype dt, int tokens, int rows, int C, int Vp, size_t *scratch_bytes);
 void matmul_free(void);
 
-// Layers in other files. The table in layers.h has their contracts.
-int cpu_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias,
-                       int BT, int C, int OC);
-int cpu_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight,
-                            const void *bias, int BT, int C, int OC);
-int cpu_matmul_backward(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweight, void *dbias,
-                        const void *dout, const void *inp, const void *weight, const void *pre, int BT, int C,
-                        int OC, int add);
-int cpu_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC);
-int cpu_peak_flops(gpt2_dtype dt, double *flops);
-int cpu_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C, int NH);
-int cpu_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
-                           const float *lse, int B, int T, int C, int NH);
-int cpu_attention_cached(gpt2_dtype dt, void *out, void *cache, const void *qkv, const layers_span *spans,
-                         int n_spans, int C, int NH);
-int cpu_has_dtype(gpt2_dtype dt);
-int cpu_gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n);
-int cpu_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n);
+// rows_cpu.c, matmul_cpu.c, peak_cpu.c and attention_cpu.c
+DECLARE_LAYER(cpu, has_dtype);
+DECLARE_LAYER(cpu, gelu_forward);
+DECLARE_LAYER(cpu, gelu_backward);
+DECLARE_LAYER(cpu, matmul_forward);
+DECLARE_LAYER(cpu, matmul_gelu_forward);
+DECLARE_LAYER(cpu, matmul_backward);
+DECLARE_LAYER(cpu, dinp_bias_fused);
+DECLARE_LAYER(cpu, peak_flops);
+DECLARE_LAYER(cpu, attention_forward);
+DECLARE_LAYER(cpu, attention_backward);
+DECLARE_LAYER(cpu, attention_cached);
 
 // acc (n, fp32) += x[at..at+n)
 void accumulate(float *acc, gpt2_dtype dt, const void *x, size_t at, size_t n);

@@ -1,16 +1,16 @@
-// Finds cuBLASLt's functions at run time, and keeps the precision of its products.
+// Finds cuBLASLt's functions at run time, and keeps the precision of its matmuls.
 #include <dlfcn.h>
 #include "cublaslt_cuda.h"
 #include "gpt2_error.h"
 
 static int round_to_tf32;
 
-void product_options(int tf32) { round_to_tf32 = tf32; }
+void matmul_set_tf32(int tf32) { round_to_tf32 = tf32; }
 
-int product_rounds(gpt2_dtype dt) { return dt == GPT2_F32 && round_to_tf32; }
+int matmul_rounds(gpt2_dtype dt) { return dt == GPT2_F32 && round_to_tf32; }
 
-const char *product_type(gpt2_dtype dt) {
-    return product_rounds(dt) ? "tf32" : dt == GPT2_F32 ? "fp32" : dt == GPT2_BF16 ? "bf16" : "fp16";
+const char *matmul_dtype(gpt2_dtype dt) {
+    return matmul_rounds(dt) ? "tf32" : dt == GPT2_F32 ? "fp32" : dt == GPT2_BF16 ? "bf16" : "fp16";
 }
 
 #ifdef CUDA_STAND_IN

@@ -8,10 +8,10 @@
 int cublaslt_load(void);  // 0, or -1 with the sentence; 0 at once if already loaded
 
 // The precision of matmuls. Call it before plan, because kept matmuls do not change precision.
-void product_options(int tf32);
-int product_rounds(gpt2_dtype dt);  // 1: to TF32
+void matmul_set_tf32(int tf32);
+int matmul_rounds(gpt2_dtype dt);  // 1: to TF32
 // "fp32", "tf32", "bf16", "fp16"
-const char *product_type(gpt2_dtype dt);
+const char *matmul_dtype(gpt2_dtype dt);
 
 #ifndef CUDA_STAND_IN  // the tests link their own
 // clang-format off

@@ -30,56 +30,44 @@ int tune_wanted(void);  // 1: time the matmuls missing in the tuning file; 0: no
 int attention_cuda_plan(gpt2_dtype dt, int B, int T, int C, int NH, size_t *scratch_bytes);
 void attention_cuda_free(void);
 
-// matmul_cuda.c, with the contracts of the table in layers.h
-int cuda_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias,
-                        int BT, int C, int OC);
-int cuda_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight,
-                             const void *bias, int BT, int C, int OC);
-int cuda_matmul_backward(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweight, void *dbias,
-                         const void *dout, const void *inp, const void *weight, const void *pre, int BT,
-                         int C, int OC, int add);
-int cuda_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC);
-int cuda_peak_flops(gpt2_dtype dt, double *flops);  // peak_cuda.c
-// peak_cuda.c: fills memory with values of any dtype like those in training
+// matmul_cuda.c
+void matmul_cuda_options(int tf32, int gelu);
+DECLARE_LAYER(cuda, matmul_forward);
+DECLARE_LAYER(cuda, matmul_gelu_forward);
+DECLARE_LAYER(cuda, matmul_backward);
+DECLARE_LAYER(cuda, dinp_bias_fused);
+
+// peak_cuda.c
+DECLARE_LAYER(cuda, peak_flops);
+// Fills memory with values like those in training, in any dtype.
 int cuda_random_values(void *to, size_t bytes);
 // Measures the milliseconds of one run, out of `runs` of them.
 int cuda_time(int (*run)(const void *ctx), const void *ctx, int runs, double *ms);
-void matmul_cuda_options(int tf32, int gelu);
-// attention_cuda.cu
+
+// attention_cuda.cu, cache_cuda.cu
 int attention_cuda_options(const char *attention);  // -1: layers_cuda_options does not accept this word
-int cuda_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C,
-                           int NH);
-int cuda_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
-                            const float *lse, int B, int T, int C, int NH);
-// cache_cuda.cu
-int cuda_attention_cached(gpt2_dtype dt, void *out, void *cache, const void *qkv, const layers_span *spans,
-                          int n_spans, int C, int NH);
+DECLARE_LAYER(cuda, attention_forward);
+DECLARE_LAYER(cuda, attention_backward);
+DECLARE_LAYER(cuda, attention_cached);
+
 // rows_cuda.cu; bias_backward uses the scratch, gelu does not
 int rows_cuda_plan(gpt2_dtype dt, int C, size_t *scratch_bytes);
-int cuda_layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp,
-                           const void *weight, const void *bias, int BT, int C);
-int cuda_residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd,
-                                    const void *inp1, const void *inp2, const void *weight, const void *bias,
-                                    int BT, int C);
-int cuda_layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, float *dinp_sums,
-                            const void *dout, const void *inp, const void *weight, const float *mean,
-                            const float *rstd, int BT, int C);
-int cuda_gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n);
-int cuda_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n);
+DECLARE_LAYER(cuda, layernorm_forward);
+DECLARE_LAYER(cuda, residual_layernorm_forward);
+DECLARE_LAYER(cuda, layernorm_backward);
+DECLARE_LAYER(cuda, gelu_forward);
+DECLARE_LAYER(cuda, gelu_backward);
+DECLARE_LAYER(cuda, bias_from_sums);
 // dbias (OC) += column sums of dout (BT, OC)
 int cuda_bias_backward(gpt2_dtype dt, void *dbias, const void *dout, int BT, int OC);
-int cuda_bias_from_sums(gpt2_dtype dt, void *dbias, const float *sums, int C);
-// ends_cuda.cu
-// rows: the most positions, or rows of logits, in one call
+
+// ends_cuda.cu; rows: the most positions, or rows of logits, in one call
 int ends_cuda_plan(int rows, int Vp, size_t *scratch_bytes);
 void ends_cuda_free(void);
-int cuda_encoder_forward(gpt2_dtype dt, void *out, const int *inp, const void *wte, const void *wpe, int B,
-                         int T, int C);
-int cuda_encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *dout, const int *inp, int B,
-                          int T, int C);
-int cuda_softmax_crossentropy(gpt2_dtype dt, float *losses, void *logits, float dloss, const int *targets,
-                              int rows, int V, int Vp);
-int cuda_sum(double *total, const float *x, int n, int add);
+DECLARE_LAYER(cuda, encoder_forward);
+DECLARE_LAYER(cuda, encoder_backward);
+DECLARE_LAYER(cuda, softmax_crossentropy);
+DECLARE_LAYER(cuda, sum);
 
 // staging_cuda.c: sends integers from the host to the scratch without waiting. staging_slot returns pinned
 // memory for `ints` of them, or NULL with gpt2_fail's sentence. Once the caller has filled it, staging_send
@@ -90,8 +78,8 @@ int *staging_slot(size_t ints);
 int staging_send(size_t ints, const int **device);
 
 // copy_cuda.c
-int cuda_copy_beside(void *to, const void *from, size_t bytes, int which);
-int cuda_await_copy(int which);
+DECLARE_LAYER(cuda, copy_beside);
+DECLARE_LAYER(cuda, await_copy);
 void copy_cuda_free(void);
 
 #ifdef __cplusplus

@@ -154,6 +154,10 @@ typedef struct {
                                 int rows, int V, int Vp);
 } Layers;
 
+// Declares a device's implementation of a function in the table: DECLARE_LAYER(cpu, gelu_forward) is
+// cpu_gelu_forward.
+#define DECLARE_LAYER(device, name) extern __typeof__(*((const Layers *)0)->name) device##_##name
+
 extern const Layers layers_cpu;
 // NULL if built without CUDA. The caller must have chosen a device before plan.
 const Layers *layers_cuda(void);

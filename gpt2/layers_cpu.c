@@ -21,36 +21,36 @@ static int check_plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int ch
     return 0;
 }
 
-// Bytes of the threads' scratch.
+// Returns the bytes of the threads' scratch.
 static size_t plan_threads(int T, int C, int NH, int Vp) {
     size_t rows = 6 * (size_t)C;  // layernorm's backward: dw, db, w, dout, inp, dinp
     size_t floats = MAX(MAX(rows, (size_t)Vp), attention_scratch_floats(T, C, NH));
     return scratch_plan(omp_get_max_threads(), floats);
 }
 
+static int abandon_plan(void) {
+    free_layers();
+    return -1;
+}
+
 static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes) {
+    size_t matmul_bytes, encoder_bytes = sizeof(int) * ((size_t)Vp + (size_t)B * T);
     if (check_plan(dt, B, T, C, NH, Vp, chunk)) return -1;
     free_layers();
-    size_t threads_bytes = plan_threads(T, C, NH, Vp), matmul_bytes;
-    if (matmul_plan(dt, B * T, C, Vp, chunk, &matmul_bytes) != 0) {
-        free_layers();
-        return -1;
-    }
-    size_t encoder_bytes = sizeof(int) * ((size_t)Vp + (size_t)B * T);
-    *scratch_bytes = threads_bytes + MAX(matmul_bytes, encoder_bytes);
+    *scratch_bytes = plan_threads(T, C, NH, Vp);
+    if (matmul_plan(dt, B * T, C, Vp, chunk, &matmul_bytes) != 0) return abandon_plan();
+    *scratch_bytes += MAX(matmul_bytes, encoder_bytes);
     return 0;
 }
 
 static int plan_cached(gpt2_dtype dt, int tokens, int rows, int T, int C, int NH, int Vp,
                        size_t *scratch_bytes) {
+    size_t matmul_bytes;
     if (check_plan(dt, tokens, T, C, NH, Vp, rows)) return -1;
     free_layers();
-    size_t threads_bytes = plan_threads(T, C, NH, Vp), matmul_bytes;
-    if (matmul_plan_forward(dt, tokens, rows, C, Vp, &matmul_bytes) != 0) {
-        free_layers();
-        return -1;
-    }
-    *scratch_bytes = threads_bytes + matmul_bytes;
+    *scratch_bytes = plan_threads(T, C, NH, Vp);
+    if (matmul_plan_forward(dt, tokens, rows, C, Vp, &matmul_bytes) != 0) return abandon_plan();
+    *scratch_bytes += matmul_bytes;
     return 0;
 }
 

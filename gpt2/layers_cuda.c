@@ -9,7 +9,7 @@ int layers_cuda_options(int tf32, int gelu, const char *attention) {
     return attention_cuda_options(attention);
 }
 
-static void release_products(void) {
+static void release_matmuls(void) {
     matmul_cuda_free();
     ends_cuda_free();
     cuda_use_scratch(NULL);
@@ -18,7 +18,7 @@ static void release_products(void) {
 static void release(void) {
     copy_cuda_free();
     attention_cuda_free();
-    release_products();
+    release_matmuls();
 }
 
 static int device_bytes(size_t *total) {
@@ -29,7 +29,7 @@ static int device_bytes(size_t *total) {
 
 // Tries nothing if memory is short. The activations need more than the operands of one matmul and will not
 // fit either, and that failure can suggest options that would.
-static int try_products(size_t scratch_bytes) {
+static int try_matmuls(size_t scratch_bytes) {
     void *memory;
     size_t own = (scratch_bytes + 255) / 256 * 256, bytes = own + trial_cuda_bytes();
     cudaError_t rc = cudaMalloc(&memory, bytes);
@@ -59,42 +59,40 @@ static int check_plan(int B, int T, int C, int NH, int Vp, int chunk) {
     return 0;
 }
 
-// The largest request counts, since layers run one after another. Runs each matmul once.
-static int plan_scratch(const size_t *wishes, int n, size_t *scratch_bytes) {
+enum { ROWS, ENDS, MATMULS, ATTENTION, PARTS };  // of the layers; each has a wish for scratch
+
+// Takes the largest wish, because layers run one after another. Then runs each matmul once. failed: a part's
+// plan has failed.
+static int finish_plan(int failed, const size_t wishes[PARTS], size_t *scratch_bytes) {
     *scratch_bytes = 0;
-    for (int i = 0; i < n; i++) *scratch_bytes = wishes[i] > *scratch_bytes ? wishes[i] : *scratch_bytes;
-    if (try_products(*scratch_bytes) == 0) return 0;
+    for (int i = 0; i < PARTS; i++) *scratch_bytes = wishes[i] > *scratch_bytes ? wishes[i] : *scratch_bytes;
+    if (!failed && try_matmuls(*scratch_bytes) == 0) return 0;
     release();
     return -1;
 }
 
-// Plans the matmuls of a pass of so many tokens, and backward's. Those of later passes, with a token a row,
-// are prepared when they come.
+// Plans the matmuls of a pass of so many tokens, and backward's. Those of later passes, with one token per
+// row, are prepared when first used.
 static int plan_cached(gpt2_dtype dt, int tokens, int rows, int T, int C, int NH, int Vp,
                        size_t *scratch_bytes) {
     if (check_plan(tokens, T, C, NH, Vp, rows)) return -1;
-    release_products();
-    size_t wishes[3] = { 0 };
-    if (rows_cuda_plan(dt, C, &wishes[0]) || ends_cuda_plan(tokens, Vp, &wishes[1]) ||
-        matmul_cuda_plan(dt, tokens, C, Vp, rows, &wishes[2])) {
-        release();
-        return -1;
-    }
-    return plan_scratch(wishes, 3, scratch_bytes);
+    release_matmuls();
+    size_t wishes[PARTS] = { 0 };
+    int failed = rows_cuda_plan(dt, C, &wishes[ROWS]) || ends_cuda_plan(tokens, Vp, &wishes[ENDS]) ||
+                 matmul_cuda_plan(dt, tokens, C, Vp, rows, &wishes[MATMULS]);
+    return finish_plan(failed, wishes, scratch_bytes);
 }
 
 static int plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes) {
     if (check_plan(B, T, C, NH, Vp, chunk)) return -1;
-    release_products();  // attention's graphs stay, because they belong to a shape and take long to build
+    release_matmuls();  // attention's graphs stay, because they belong to a shape and take long to build
     int BT = B * T;
-    size_t wishes[4] = { 0 };
-    if (rows_cuda_plan(dt, C, &wishes[0]) || ends_cuda_plan(BT > chunk ? BT : chunk, Vp, &wishes[1]) ||
-        matmul_cuda_plan(dt, BT, C, Vp, chunk, &wishes[2]) ||
-        attention_cuda_plan(dt, B, T, C, NH, &wishes[3])) {
-        release();
-        return -1;
-    }
-    return plan_scratch(wishes, 4, scratch_bytes);
+    size_t wishes[PARTS] = { 0 };
+    int failed = rows_cuda_plan(dt, C, &wishes[ROWS]) ||
+                 ends_cuda_plan(BT > chunk ? BT : chunk, Vp, &wishes[ENDS]) ||
+                 matmul_cuda_plan(dt, BT, C, Vp, chunk, &wishes[MATMULS]) ||
+                 attention_cuda_plan(dt, B, T, C, NH, &wishes[ATTENTION]);
+    return finish_plan(failed, wishes, scratch_bytes);
 }
 
 static int has_dtype(gpt2_dtype dt) {

@@ -11,24 +11,24 @@
 
 // out = inp @ weight^T (+ bias), dinp = dout @ weight, dweight = dout^T @ inp, dweight += dout^T @ inp
 typedef enum { FORWARD, FORWARD_BIAS, DINP, DWEIGHT, DWEIGHT_ADD } Kind;
-enum { NUM_KINDS = 5 };
 
+enum { LEFT, RIGHT, BIAS, RESULT, WORKSPACE, NUM_SLOTS };  // a matmul's memory
 typedef struct {
     Kind kind;
     gpt2_dtype dt;
     int BT, C, OC;
     dnnl_primitive_t primitive;
     int pieces;  // how many column pieces, of equal width, right and result have
-    dnnl_memory_t left, right, bias, result, workspace;
+    dnnl_memory_t memory[NUM_SLOTS];
     size_t workspace_bytes;
     void *own_workspace;  // NULL: the layers' scratch is large enough
-} Product;
+} Matmul;
 
-enum { MAX_PRODUCTS = 64, NUM_SLOTS = 5 };  // slots: left, right, bias, result, workspace
+enum { MAX_MATMULS = 64 };
 static struct {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
-    Product table[MAX_PRODUCTS];
+    Matmul table[MAX_MATMULS];
     int used;
     int planned;  // these stay; later ones, of other shapes (sampling), are replaced in turn
     int turn;
@@ -77,15 +77,16 @@ static void matrix_free(Matrix *m) {
     m->made = 0;
 }
 
-static dnnl_status_t describe(dnnl_primitive_desc_t *pd, const Matrix *left, const Matrix *right,
-                              const Matrix *bias, const Matrix *result, const_dnnl_primitive_attr_t attr) {
+// shape: of the slots up to RESULT
+static dnnl_status_t describe(dnnl_primitive_desc_t *pd, const Shape *shape,
+                              const_dnnl_primitive_attr_t attr) {
 #if DNNL_VERSION_MAJOR >= 3
-    return dnnl_matmul_primitive_desc_create(pd, matmul.engine, matrix_shape(left), matrix_shape(right),
-                                             matrix_shape(bias), matrix_shape(result), attr);
+    return dnnl_matmul_primitive_desc_create(pd, matmul.engine, shape[LEFT], shape[RIGHT], shape[BIAS],
+                                             shape[RESULT], attr);
 #else
     dnnl_matmul_desc_t desc;
-    dnnl_status_t status = dnnl_matmul_desc_init(&desc, matrix_shape(left), matrix_shape(right),
-                                                 matrix_shape(bias), matrix_shape(result));
+    dnnl_status_t status = dnnl_matmul_desc_init(&desc, shape[LEFT], shape[RIGHT], shape[BIAS],
+                                                 shape[RESULT]);
     return status != dnnl_success ? status : dnnl_primitive_desc_create(pd, &desc, attr, matmul.engine, NULL);
 #endif
 }
@@ -93,25 +94,30 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *pd, const Matrix *left, con
 // --------
 // creating matmuls
 
-static void product_free(Product *p) {
-    dnnl_memory_t memories[] = { p->left, p->right, p->bias, p->result, p->workspace };
+// Returns a failure from the calling function.
+#define TRY(call)                                    \
+    do {                                             \
+        dnnl_status_t status_ = (call);              \
+        if (status_ != dnnl_success) return status_; \
+    } while (0)
+
+static void matmul_clear(Matmul *p) {
     for (int i = 0; i < NUM_SLOTS; i++)
-        if (memories[i]) dnnl_memory_destroy(memories[i]);
+        if (p->memory[i]) dnnl_memory_destroy(p->memory[i]);
     if (p->primitive) dnnl_primitive_destroy(p->primitive);
     free(p->own_workspace);
     memset(p, 0, sizeof *p);
 }
 
 static dnnl_status_t attributes(dnnl_primitive_attr_t attr, Kind kind) {
-    dnnl_status_t status = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
-    if (kind != DWEIGHT_ADD || status != dnnl_success) return status;
+    TRY(dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user));
+    if (kind != DWEIGHT_ADD) return dnnl_success;
     dnnl_post_ops_t sum;
-    status = dnnl_post_ops_create(&sum);
-    if (status != dnnl_success) return status;
+    TRY(dnnl_post_ops_create(&sum));
 #if DNNL_VERSION_MAJOR >= 3
-    status = dnnl_post_ops_append_sum(sum, 1.0f, 0, dnnl_data_type_undef);
+    dnnl_status_t status = dnnl_post_ops_append_sum(sum, 1.0f, 0, dnnl_data_type_undef);
 #else
-    status = dnnl_post_ops_append_sum(sum, 1.0f);
+    dnnl_status_t status = dnnl_post_ops_append_sum(sum, 1.0f);
 #endif
     if (status == dnnl_success) status = dnnl_primitive_attr_set_post_ops(attr, sum);  // copied
     dnnl_post_ops_destroy(sum);
@@ -130,100 +136,72 @@ static int column_pieces(gpt2_dtype dt, int inner, int cols) {
     return pieces;
 }
 
-static dnnl_status_t shapes(Product *p, Matrix *left, Matrix *right, Matrix *bias, Matrix *result) {
-    int rows[NUM_KINDS] = { p->BT, p->BT, p->BT, p->OC, p->OC };
-    int inner[NUM_KINDS] = { p->C, p->C, p->OC, p->BT, p->BT };
-    int cols[NUM_KINDS] = { p->OC, p->OC, p->C, p->C, p->C };
-    int forward = p->kind == FORWARD || p->kind == FORWARD_BIAS;
-    p->pieces = forward ? 1 : column_pieces(p->dt, inner[p->kind], cols[p->kind]);
-    dnnl_status_t status = matrix_init(left, p->dt, rows[p->kind], inner[p->kind],
-                                       p->kind == DWEIGHT || p->kind == DWEIGHT_ADD, 1);
-    if (status == dnnl_success)
-        status = matrix_init(right, p->dt, inner[p->kind], cols[p->kind], forward, p->pieces);
-    if (status == dnnl_success)
-        status = matrix_init(result, p->dt, rows[p->kind], cols[p->kind], 0, p->pieces);
-    if (status == dnnl_success && p->kind == FORWARD_BIAS)
-        status = matrix_init(bias, p->dt, 1, cols[p->kind], 0, 1);
-    return status;
+static dnnl_status_t make_matrices(Matmul *p, Matrix matrix[]) {
+    const int forward = p->kind == FORWARD || p->kind == FORWARD_BIAS, dinp = p->kind == DINP;
+    const int rows = forward || dinp ? p->BT : p->OC, cols = forward ? p->OC : p->C;
+    const int inner = forward ? p->C : dinp ? p->OC : p->BT;
+    p->pieces = forward ? 1 : column_pieces(p->dt, inner, cols);
+    TRY(matrix_init(&matrix[LEFT], p->dt, rows, inner, !forward && !dinp, 1));
+    TRY(matrix_init(&matrix[RIGHT], p->dt, inner, cols, forward, p->pieces));
+    TRY(matrix_init(&matrix[RESULT], p->dt, rows, cols, 0, p->pieces));
+    return p->kind == FORWARD_BIAS ? matrix_init(&matrix[BIAS], p->dt, 1, cols, 0, 1) : dnnl_success;
 }
 
 // The memories have no address yet, because each call passes its operands' addresses.
-static dnnl_status_t create_memory(dnnl_memory_t *memory, Shape shape) {
-    return !shape ? dnnl_success : dnnl_memory_create(memory, shape, matmul.engine, DNNL_MEMORY_NONE);
+static dnnl_status_t make_primitive(Matmul *p, const_dnnl_primitive_desc_t pd, Shape shape[NUM_SLOTS]) {
+    TRY(dnnl_primitive_create(&p->primitive, pd));
+    shape[WORKSPACE] = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+    if (shape[WORKSPACE]) p->workspace_bytes = dnnl_memory_desc_get_size(shape[WORKSPACE]);
+    for (int i = 0; i < NUM_SLOTS; i++)
+        if (shape[i]) TRY(dnnl_memory_create(&p->memory[i], shape[i], matmul.engine, DNNL_MEMORY_NONE));
+    return dnnl_success;
 }
 
-static size_t shape_bytes(Shape shape) { return !shape ? 0 : dnnl_memory_desc_get_size(shape); }
-
-static dnnl_status_t product_finish(Product *p, const_dnnl_primitive_desc_t pd, const Matrix *left,
-                                    const Matrix *right, const Matrix *bias, const Matrix *result) {
-    Shape workspace = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-    p->workspace_bytes = shape_bytes(workspace);
-    dnnl_memory_t *memories[] = { &p->left, &p->right, &p->bias, &p->result, &p->workspace };
-    Shape all[] = { matrix_shape(left), matrix_shape(right), matrix_shape(bias), matrix_shape(result),
-                    workspace };
-    dnnl_status_t status = dnnl_primitive_create(&p->primitive, pd);
-    for (int i = 0; i < NUM_SLOTS; i++) {
-        if (status != dnnl_success) return status;
-        status = create_memory(memories[i], all[i]);
-    }
-    return status;
-}
-
-static int product_init(Product *p) {
-    Matrix left = { 0 }, right = { 0 }, bias = { 0 }, result = { 0 };
+static int matmul_init(Matmul *p) {
+    Matrix matrix[WORKSPACE] = { 0 };
+    Shape shape[NUM_SLOTS];
     dnnl_primitive_attr_t attr = NULL;
     dnnl_primitive_desc_t pd = NULL;
-    dnnl_status_t status = shapes(p, &left, &right, &bias, &result);
+    dnnl_status_t status = make_matrices(p, matrix);
+    for (int i = 0; i < WORKSPACE; i++) shape[i] = matrix_shape(&matrix[i]);
     if (status == dnnl_success) status = dnnl_primitive_attr_create(&attr);
     if (status == dnnl_success) status = attributes(attr, p->kind);
-    if (status == dnnl_success) status = describe(&pd, &left, &right, &bias, &result, attr);
-    if (status == dnnl_success) status = product_finish(p, pd, &left, &right, &bias, &result);
+    if (status == dnnl_success) status = describe(&pd, shape, attr);
+    if (status == dnnl_success) status = make_primitive(p, pd, shape);
     if (pd) dnnl_primitive_desc_destroy(pd);
     if (attr) dnnl_primitive_attr_destroy(attr);
-    matrix_free(&left);
-    matrix_free(&right);
-    matrix_free(&bias);
-    matrix_free(&result);
-    if (status != dnnl_success) {
-        int rows = p->BT, C = p->C, OC = p->OC, bf16 = p->dt == GPT2_BF16;
-        product_free(p);
-        return gpt2_fail("matmul: oneDNN cannot create a matmul of (%d, %d) with (%d, %d) in %s: status %d%s",
-                         rows, C, OC, C, bf16 ? "bf16" : "fp32", (int)status,
-                         bf16 ? "; this CPU may lack bf16, try fp32" : "");
-    }
-    return 0;
+    for (int i = 0; i < WORKSPACE; i++) matrix_free(&matrix[i]);
+    if (status == dnnl_success) return 0;
+    const int bf16 = p->dt == GPT2_BF16;
+    gpt2_fail("matmul: oneDNN cannot create a matmul of (%d, %d) with (%d, %d) in %s: status %d%s", p->BT,
+              p->C, p->OC, p->C, bf16 ? "bf16" : "fp32", (int)status,
+              bf16 ? "; this CPU may lack bf16, try fp32" : "");
+    matmul_clear(p);
+    return -1;
 }
 
 // --------
 // the table
 
-static Product *find(Kind kind, gpt2_dtype dt, int BT, int C, int OC) {
-    for (int i = 0; i < matmul.used; i++) {
-        Product *p = &matmul.table[i];
-        if (p->kind == kind && p->dt == dt && p->BT == BT && p->C == C && p->OC == OC && p->primitive)
-            return p;
-    }
-    return NULL;
-}
-
-static Product *free_slot(void) {
-    if (matmul.used < MAX_PRODUCTS) return &matmul.table[matmul.used++];
-    Product *p = &matmul.table[matmul.planned + matmul.turn];
-    matmul.turn = (matmul.turn + 1) % (MAX_PRODUCTS - matmul.planned);
-    product_free(p);
+static Matmul *free_slot(void) {
+    if (matmul.used < MAX_MATMULS) return &matmul.table[matmul.used++];
+    Matmul *p = &matmul.table[matmul.planned + matmul.turn];
+    matmul.turn = (matmul.turn + 1) % (MAX_MATMULS - matmul.planned);
+    matmul_clear(p);
     return p;
 }
 
-static Product *find_or_make(Kind kind, gpt2_dtype dt, int BT, int C, int OC) {
-    Product *p = find(kind, dt, BT, C, OC);
-    if (p) return p;
-    p = free_slot();
-    *p = (Product){ .kind = kind, .dt = dt, .BT = BT, .C = C, .OC = OC };
-    return product_init(p) == 0 ? p : NULL;
+static Matmul *find_or_make(Kind kind, gpt2_dtype dt, int BT, int C, int OC) {
+    for (Matmul *p = matmul.table; p < matmul.table + matmul.used; p++)
+        if (p->kind == kind && p->dt == dt && p->BT == BT && p->C == C && p->OC == OC && p->primitive)
+            return p;
+    Matmul *p = free_slot();
+    *p = (Matmul){ .kind = kind, .dt = dt, .BT = BT, .C = C, .OC = OC };
+    return matmul_init(p) == 0 ? p : NULL;
 }
 
-static int plan_product(Kind kind, gpt2_dtype dt, int BT, int C, int OC) {
-    Product *p = find_or_make(kind, dt, BT, C, OC);
+static int plan_one(Kind kind, gpt2_dtype dt, int BT, int C, int OC) {
+    Matmul *p = find_or_make(kind, dt, BT, C, OC);
     if (!p) return -1;
     matmul.scratch_bytes = MAX(matmul.scratch_bytes, p->workspace_bytes);
     return 0;
@@ -232,7 +210,7 @@ static int plan_product(Kind kind, gpt2_dtype dt, int BT, int C, int OC) {
 static int plan_matmul(gpt2_dtype dt, int BT, int C, int OC, Kind forward, Kind dweight) {
     Kind kinds[] = { forward, DINP, dweight };
     for (int i = 0; i < 3; i++)
-        if (plan_product(kinds[i], dt, BT, C, OC) != 0) return -1;
+        if (plan_one(kinds[i], dt, BT, C, OC) != 0) return -1;
     return 0;
 }
 
@@ -258,11 +236,9 @@ int matmul_plan_forward(gpt2_dtype dt, int tokens, int rows, int C, int Vp, size
     if (start_engine() != 0) return -1;
     for (int i = 0; i < 8; i++) {
         const int *channels = block_matmuls[i % 4];
-        if (plan_product(FORWARD_BIAS, dt, i < 4 ? tokens : rows, channels[0] * C, channels[1] * C) != 0)
-            return -1;
+        if (plan_one(FORWARD_BIAS, dt, i < 4 ? tokens : rows, channels[0] * C, channels[1] * C)) return -1;
     }
-    if (plan_product(FORWARD, dt, rows, C, Vp) != 0) return -1;
-    return finish_plan(scratch_bytes);
+    return plan_one(FORWARD, dt, rows, C, Vp) ? -1 : finish_plan(scratch_bytes);
 }
 
 int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes) {
@@ -270,17 +246,17 @@ int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch
     if (start_engine() != 0) return -1;
     for (int i = 0; i < 4; i++) {
         const int *channels = block_matmuls[i];
-        if (plan_matmul(dt, BT, channels[0] * C, channels[1] * C, FORWARD_BIAS, DWEIGHT) != 0) return -1;
+        if (plan_matmul(dt, BT, channels[0] * C, channels[1] * C, FORWARD_BIAS, DWEIGHT)) return -1;
     }
-    if (plan_matmul(dt, rows, C, Vp, FORWARD, DWEIGHT) != 0 ||
-        (rows < BT && plan_matmul(dt, rows, C, Vp, FORWARD, DWEIGHT_ADD) != 0) ||
-        (last != 0 && plan_matmul(dt, last, C, Vp, FORWARD, DWEIGHT_ADD) != 0))
+    if (plan_matmul(dt, rows, C, Vp, FORWARD, DWEIGHT) ||
+        (rows < BT && plan_matmul(dt, rows, C, Vp, FORWARD, DWEIGHT_ADD)) ||
+        (last && plan_matmul(dt, last, C, Vp, FORWARD, DWEIGHT_ADD)))
         return -1;
     return finish_plan(scratch_bytes);
 }
 
 void matmul_free(void) {
-    for (int i = 0; i < matmul.used; i++) product_free(&matmul.table[i]);
+    for (int i = 0; i < matmul.used; i++) matmul_clear(&matmul.table[i]);
     if (matmul.stream) dnnl_stream_destroy(matmul.stream);
     if (matmul.engine) dnnl_engine_destroy(matmul.engine);
     memset(&matmul, 0, sizeof matmul);
@@ -290,36 +266,31 @@ void matmul_free(void) {
 // running them
 
 // The workspace is the layers' scratch. An unplanned shape that needs more has its own.
-static void *workspace_of(Product *p) {
+static void *workspace_of(Matmul *p) {
     if (p->workspace_bytes <= matmul.scratch_bytes) return shared_scratch();
     if (!p->own_workspace) p->own_workspace = aligned_alloc(64, (p->workspace_bytes + 63) / 64 * 64);
     return p->own_workspace;
 }
 
-static dnnl_status_t execute(Product *p, const void *left, const void *right, const void *bias, void *result,
+static dnnl_status_t execute(Matmul *p, const void *left, const void *right, const void *bias, void *result,
                              void *workspace) {
+    static const int names[NUM_SLOTS] = { DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_BIAS, DNNL_ARG_DST,
+                                          DNNL_ARG_SCRATCHPAD };
     const void *at[NUM_SLOTS] = { left, right, bias, result, workspace };
-    dnnl_exec_arg_t slots[NUM_SLOTS] = { { DNNL_ARG_SRC, p->left },
-                                         { DNNL_ARG_WEIGHTS, p->right },
-                                         { DNNL_ARG_BIAS, p->bias },
-                                         { DNNL_ARG_DST, p->result },
-                                         { DNNL_ARG_SCRATCHPAD, p->workspace } };
     dnnl_exec_arg_t args[NUM_SLOTS];
     int num_args = 0;
-    dnnl_status_t status = dnnl_success;
-    for (int i = 0; i < NUM_SLOTS && status == dnnl_success; i++) {
-        if (slots[i].memory) {
-            status = dnnl_memory_set_data_handle(slots[i].memory, (void *)at[i]);
-            args[num_args++] = slots[i];
-        }
+    for (int i = 0; i < NUM_SLOTS; i++) {
+        if (!p->memory[i]) continue;
+        TRY(dnnl_memory_set_data_handle(p->memory[i], (void *)at[i]));
+        args[num_args++] = (dnnl_exec_arg_t){ names[i], p->memory[i] };
     }
-    if (status == dnnl_success) status = dnnl_primitive_execute(p->primitive, matmul.stream, num_args, args);
-    return status == dnnl_success ? dnnl_stream_wait(matmul.stream) : status;
+    TRY(dnnl_primitive_execute(p->primitive, matmul.stream, num_args, args));
+    return dnnl_stream_wait(matmul.stream);
 }
 
 static int multiply(Kind kind, gpt2_dtype dt, int BT, int C, int OC, const void *left, const void *right,
                     const void *bias, void *result) {
-    Product *p = find_or_make(kind, dt, BT, C, OC);
+    Matmul *p = find_or_make(kind, dt, BT, C, OC);
     if (!p) return -1;
     void *workspace = workspace_of(p);
     if (!workspace) return gpt2_fail("matmul: no memory for %zu bytes of workspace", p->workspace_bytes);
@@ -359,9 +330,8 @@ int cpu_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *we
 
 int cpu_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight,
                             const void *bias, int BT, int C, int OC) {
-    return cpu_matmul_forward(dt, pre, inp, weight, bias, BT, C, OC) != 0
-               ? -1
-               : cpu_gelu_forward(dt, out, pre, (size_t)BT * OC);
+    if (cpu_matmul_forward(dt, pre, inp, weight, bias, BT, C, OC) != 0) return -1;
+    return cpu_gelu_forward(dt, out, pre, (size_t)BT * OC);
 }
 
 int cpu_matmul_backward(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweight, void *dbias,
@@ -377,7 +347,4 @@ int cpu_matmul_backward(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweigh
     return 0;
 }
 
-int cpu_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC) {
-    (void)dt, (void)BT, (void)C, (void)OC;
-    return 0;
-}
+int cpu_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC) { return 0; }

@@ -1,53 +1,38 @@
 // The layers' matmuls on CUDA: which cuBLASLt epilogue each uses, and what replaces an epilogue that is
 // missing.
 #include "cuda.h"
-#include "product_cuda.h"
+#include "matmul_lt_cuda.h"
 
 static int gelu_option;  // layers_cuda_options' gelu
 
 void matmul_cuda_options(int tf32, int gelu) {
-    product_options(tf32);
+    matmul_set_tf32(tf32);
     gelu_option = gelu;
 }
 
 // --------
 // a matmul with its epilogue, or with the epilogue's work done separately
 
-// Returns whether the options and the shape allow this epilogue.
-static int allowed(const Product *p) {
-    int level, hopper = 0;
-    switch (p->epilogue) {
-    case CUBLASLT_EPILOGUE_GELU_AUX:
-    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
-        level = 1;
-        break;
-    case CUBLASLT_EPILOGUE_DGELU:
-    case CUBLASLT_EPILOGUE_DGELU_BGRAD:
-        level = 2;
-        break;
-    default:
-        return 1;
-    }
-    if (gelu_option >= 0) return gelu_option >= level;
-    return product_hopper(&hopper) == 0 && hopper;
+// Returns whether the options allow this epilogue.
+static int allowed(int epilogue) {
+    const int backward = epilogue == CUBLASLT_EPILOGUE_DGELU || epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+    const int forward = epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    if (!forward && !backward) return 1;
+    return gelu_option >= 0 ? gelu_option >= 1 + backward : cublaslt_hopper() == 1;
 }
 
-int layers_cuda_gelu_fused(int OC) {
-    Product p = { .cols = OC, .epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS };
-    return allowed(&p);
-}
+int layers_cuda_gelu_fused(int OC) { return allowed(CUBLASLT_EPILOGUE_GELU_AUX_BIAS); }
 
-static int multiply(const Product *p, const Operands *x) {
-    if (!allowed(p)) return matmul_cuda_apart(p, x);
-    Kept *kept = product_keep(p);
-    int rc = kept ? product_run(kept, x) : -1;
-    if (rc <= 0) return rc;
-    return matmul_cuda_apart(p, x);
+static int multiply(const Matmul *p, const Operands *x) {
+    if (!allowed(p->epilogue)) return matmul_cuda_apart(p, x);
+    Kept *kept = matmul_keep(p);
+    int rc = kept ? matmul_run(kept, x) : -1;
+    return rc > 0 ? matmul_cuda_apart(p, x) : rc;
 }
 
 // The same matmul with one task of its epilogue left out.
-Product matmul_cuda_less(const Product *p) {
-    Product less = *p;
+Matmul matmul_cuda_less(const Matmul *p) {
+    Matmul less = *p;
     less.epilogue = p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ? CUBLASLT_EPILOGUE_BIAS
                     : p->epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD ? CUBLASLT_EPILOGUE_DGELU
                                                                    : 0;
@@ -60,8 +45,8 @@ static int column_sums(gpt2_dtype dt, void *sums, const void *x, int rows, int c
     return cuda_bias_backward(dt, sums, x, rows, cols);
 }
 
-int matmul_cuda_apart(const Product *p, const Operands *x) {
-    Product less = matmul_cuda_less(p);
+int matmul_cuda_apart(const Matmul *p, const Operands *x) {
+    Matmul less = matmul_cuda_less(p);
     Operands y = *x;
     size_t n = (size_t)p->rows * p->cols;
     switch (p->epilogue) {
@@ -76,56 +61,51 @@ int matmul_cuda_apart(const Product *p, const Operands *x) {
     case CUBLASLT_EPILOGUE_BGRADB:
         return multiply(&less, x) != 0 ? -1 : column_sums(p->in, x->bias, x->left, p->depth, p->rows, 0);
     }
-    return product_unsupported(p);
+    return matmul_unsupported(p);
 }
 
-int matmul_cuda_prepare(const Product *p) {
-    if (!allowed(p)) return 0;
-    Kept *kept = product_keep(p);
+int matmul_cuda_prepare(const Matmul *p) {
+    if (!allowed(p->epilogue)) return 0;
+    Kept *kept = matmul_keep(p);
     if (!kept) return -1;
-    return kept->found || product_splits(p) ? 0 : product_unsupported(p);
+    return kept->found || matmul_splits(p) ? 0 : matmul_unsupported(p);
 }
 
-int matmul_cuda_product(const Product *p, void *out, const void *left, const void *right, int add,
-                        void *workspace) {
-    return multiply(p, &(Operands){
-                           .left = left, .right = right, .out = out, .workspace = workspace, .add = add });
+int matmul_cuda_multiply(const Matmul *p, void *out, const void *left, const void *right, int add,
+                         void *workspace) {
+    Operands x = { .left = left, .right = right, .out = out, .workspace = workspace, .add = add };
+    return multiply(p, &x);
 }
 
 // --------
 // the layers
 
-static Product forward(gpt2_dtype dt, int BT, int C, int OC, int epilogue) {
-    return product_of(dt, BT, OC, C, 0, 1, epilogue);
+static Matmul forward(gpt2_dtype dt, int BT, int C, int OC, int epilogue) {
+    return matmul_of(dt, BT, OC, C, 0, 1, epilogue);
 }
 
-static Product backward_inp(gpt2_dtype dt, int BT, int C, int OC, int epilogue) {
-    return product_of(dt, BT, C, OC, 0, 0, epilogue);
+static Matmul backward_inp(gpt2_dtype dt, int BT, int C, int OC, int epilogue) {
+    return matmul_of(dt, BT, C, OC, 0, 0, epilogue);
 }
 
-static Product backward_weight(gpt2_dtype dt, int BT, int C, int OC, int epilogue) {
-    return product_of(dt, OC, C, BT, 1, 0, epilogue);
+static Matmul backward_weight(gpt2_dtype dt, int BT, int C, int OC, int epilogue) {
+    return matmul_of(dt, OC, C, BT, 1, 0, epilogue);
 }
 
 int cuda_matmul_forward(gpt2_dtype dt, void *out, const void *inp, const void *weight, const void *bias,
                         int BT, int C, int OC) {
-    Product p = forward(dt, BT, C, OC, bias ? CUBLASLT_EPILOGUE_BIAS : 0);
-    return multiply(&p, &(Operands){ .left = inp,
-                                     .right = weight,
-                                     .bias = (void *)bias,
-                                     .out = out,
-                                     .workspace = cuda_scratch() });
+    Matmul p = forward(dt, BT, C, OC, bias ? CUBLASLT_EPILOGUE_BIAS : 0);
+    Operands x = { .left = inp, .right = weight, .bias = (void *)bias, .out = out };
+    x.workspace = cuda_scratch();
+    return multiply(&p, &x);
 }
 
 int cuda_matmul_gelu_forward(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight,
                              const void *bias, int BT, int C, int OC) {
-    Product p = forward(dt, BT, C, OC, bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX);
-    return multiply(&p, &(Operands){ .left = inp,
-                                     .right = weight,
-                                     .bias = (void *)bias,
-                                     .out = out,
-                                     .aux = pre,
-                                     .workspace = cuda_scratch() });
+    Matmul p = forward(dt, BT, C, OC, bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX);
+    Operands x = { .left = inp, .right = weight, .bias = (void *)bias, .out = out, .aux = pre };
+    x.workspace = cuda_scratch();
+    return multiply(&p, &x);
 }
 
 // The epilogues overwrite bias gradients, so with `add` they are summed separately.
@@ -134,25 +114,19 @@ int cuda_matmul_backward(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweig
                          int C, int OC, int add) {
     int sums_inp = pre && dinp_bias && !add, sums_out = dbias && !add;
     int epilogue = sums_inp ? CUBLASLT_EPILOGUE_DGELU_BGRAD : pre ? CUBLASLT_EPILOGUE_DGELU : 0;
-    Product p = backward_inp(dt, BT, C, OC, epilogue);
-    Product w = backward_weight(dt, BT, C, OC, sums_out ? CUBLASLT_EPILOGUE_BGRADB : 0);
-    Operands x = { .left = dout,
-                   .right = weight,
-                   .bias = dinp_bias,
-                   .aux = (void *)pre,
-                   .out = dinp,
-                   .workspace = cuda_scratch() };
-    Operands y = {
-        .left = dout, .right = inp, .bias = dbias, .out = dweight, .workspace = cuda_scratch(), .add = add
-    };
+    Matmul p = backward_inp(dt, BT, C, OC, epilogue);
+    Matmul w = backward_weight(dt, BT, C, OC, sums_out ? CUBLASLT_EPILOGUE_BGRADB : 0);
+    Operands x = { .left = dout, .right = weight, .bias = dinp_bias, .aux = (void *)pre, .out = dinp };
+    Operands y = { .left = dout, .right = inp, .bias = dbias, .out = dweight, .add = add };
+    x.workspace = y.workspace = cuda_scratch();
     if (multiply(&p, &x) != 0 || multiply(&w, &y) != 0) return -1;
     if (dinp_bias && !sums_inp && column_sums(dt, dinp_bias, dinp, BT, C, add) != 0) return -1;
     return dbias && !sums_out ? column_sums(dt, dbias, dout, BT, OC, add) : 0;
 }
 
 int cuda_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC) {
-    Product p = backward_inp(dt, BT, C, OC, CUBLASLT_EPILOGUE_DGELU_BGRAD);
-    Kept *kept = allowed(&p) ? product_keep(&p) : NULL;
+    Matmul p = backward_inp(dt, BT, C, OC, CUBLASLT_EPILOGUE_DGELU_BGRAD);
+    Kept *kept = allowed(p.epilogue) ? matmul_keep(&p) : NULL;
     return kept && kept->found > 0;
 }
 
@@ -162,18 +136,18 @@ int cuda_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC) {
 // Plans forward and both matmuls of backward, without GELU. With a bias it plans dweight with and without the
 // bias gradient, which may come from elsewhere.
 static int plan_layer(gpt2_dtype dt, int BT, int C, int OC, int bias) {
-    Product products[] = { forward(dt, BT, C, OC, bias ? CUBLASLT_EPILOGUE_BIAS : 0),
-                           backward_inp(dt, BT, C, OC, 0), backward_weight(dt, BT, C, OC, 0),
-                           backward_weight(dt, BT, C, OC, CUBLASLT_EPILOGUE_BGRADB) };
+    Matmul matmuls[] = { forward(dt, BT, C, OC, bias ? CUBLASLT_EPILOGUE_BIAS : 0),
+                         backward_inp(dt, BT, C, OC, 0), backward_weight(dt, BT, C, OC, 0),
+                         backward_weight(dt, BT, C, OC, CUBLASLT_EPILOGUE_BGRADB) };
     for (int i = 0; i < (bias ? 4 : 3); i++)
-        if (matmul_cuda_prepare(&products[i]) != 0) return -1;
+        if (matmul_cuda_prepare(&matmuls[i]) != 0) return -1;
     return 0;
 }
 
 int matmul_cuda_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes) {
     int rows = chunk < BT ? chunk : BT, last = BT % rows;
-    Product gelu = forward(dt, BT, C, 4 * C, CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
-    Product dgelu = backward_inp(dt, BT, 4 * C, C, CUBLASLT_EPILOGUE_DGELU_BGRAD);
+    Matmul gelu = forward(dt, BT, C, 4 * C, CUBLASLT_EPILOGUE_GELU_AUX_BIAS);
+    Matmul dgelu = backward_inp(dt, BT, 4 * C, C, CUBLASLT_EPILOGUE_DGELU_BGRAD);
     if (matmul_cuda_workspace(scratch_bytes) != 0 || plan_layer(dt, BT, C, 3 * C, 1) != 0 ||
         plan_layer(dt, BT, C, C, 1) != 0 || plan_layer(dt, BT, C, 4 * C, 1) != 0 ||
         plan_layer(dt, BT, 4 * C, C, 1) != 0 || plan_layer(dt, rows, C, Vp, 0) != 0 ||
@@ -181,5 +155,3 @@ int matmul_cuda_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *sc
         return -1;
     return matmul_cuda_prepare(&gelu) != 0 ? -1 : matmul_cuda_prepare(&dgelu);
 }
-
-void matmul_cuda_free(void) { product_free(); }

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "cuda.h"
-#include "product_cuda.h"
+#include "matmul_lt_cuda.h"
 
 enum { ALIGNMENT = 16 };  // bytes of a pointer
 
@@ -12,7 +12,7 @@ static struct {
     cublasLtHandle_t handle;
     size_t workspace_bytes;
     Kept **table;
-    int used, size;
+    int used;
 } lt;
 
 static cudaDataType type_of(gpt2_dtype dt) {
@@ -20,18 +20,18 @@ static cudaDataType type_of(gpt2_dtype dt) {
 }
 
 // Returns 0, or -1 with a sentence of the call, the shape as cuBLASLt sees it, and its name for the error.
-static int lt_check(const Product *p, cublasStatus_t status, const char *call) {
+static int lt_check(const Matmul *p, cublasStatus_t status, const char *call) {
     if (status == CUBLAS_STATUS_SUCCESS) return 0;
     return gpt2_fail("cuBLASLt: %s: %s, for a matmul of m %d, n %d, k %d, batch %d in %s, epilogue %d",
                      cublasLtGetStatusName(status), call, p->cols, p->rows, p->depth, p->batch,
-                     product_type(p->in), p->epilogue);
+                     matmul_dtype(p->in), p->epilogue);
 }
 #define LT(p, call)                                  \
     do {                                             \
         if (lt_check((p), (call), #call)) return -1; \
     } while (0)
 
-int product_unsupported(const Product *p) { return lt_check(p, CUBLAS_STATUS_NOT_SUPPORTED, "no algorithm"); }
+int matmul_unsupported(const Matmul *p) { return lt_check(p, CUBLAS_STATUS_NOT_SUPPORTED, "no algorithm"); }
 
 static int open_library(void) {
     int device, major;
@@ -47,35 +47,31 @@ static int open_library(void) {
 }
 
 int matmul_cuda_workspace(size_t *bytes) {
-    if (open_library() != 0) return -1;
+    int rc = open_library();
     *bytes = lt.workspace_bytes;
-    return 0;
+    return rc;
 }
 
-int product_hopper(int *hopper) {
-    if (open_library() != 0) return -1;
-    *hopper = lt.hopper;
-    return 0;
-}
+int cublaslt_hopper(void) { return open_library() != 0 ? -1 : lt.hopper; }
 
 // --------
 // what is kept for a shape
 
-Product product_of(gpt2_dtype dt, int rows, int cols, int depth, int left_t, int right_t, int epilogue) {
-    return (Product){ .in = dt,
-                      .out = dt,
-                      .rows = rows,
-                      .cols = cols,
-                      .depth = depth,
-                      .left_t = left_t,
-                      .right_t = right_t,
-                      .left_ld = left_t ? rows : depth,
-                      .right_ld = right_t ? depth : cols,
-                      .out_ld = cols,
-                      .epilogue = epilogue };
+Matmul matmul_of(gpt2_dtype dt, int rows, int cols, int depth, int left_t, int right_t, int epilogue) {
+    return (Matmul){ .in = dt,
+                     .out = dt,
+                     .rows = rows,
+                     .cols = cols,
+                     .depth = depth,
+                     .left_t = left_t,
+                     .right_t = right_t,
+                     .left_ld = left_t ? rows : depth,
+                     .right_ld = right_t ? depth : cols,
+                     .out_ld = cols,
+                     .epilogue = epilogue };
 }
 
-static int make_layout(const Product *p, cublasLtMatrixLayout_t *layout, gpt2_dtype dt, int rows, int cols,
+static int make_layout(const Matmul *p, cublasLtMatrixLayout_t *layout, gpt2_dtype dt, int rows, int cols,
                        int transposed, int ld, int next) {
     int64_t stride = next;
     int high = transposed ? rows : cols, wide = transposed ? cols : rows;  // as cuBLASLt sees it
@@ -89,11 +85,14 @@ static int make_layout(const Product *p, cublasLtMatrixLayout_t *layout, gpt2_dt
     return 0;
 }
 
-static int set(const Product *p, cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t name,
+static int set(const Matmul *p, cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t name,
                const void *value, size_t bytes) {
-    LT(p, cublasLtMatmulDescSetAttribute(operation, name, value, bytes));
-    return 0;
+    return lt_check(p, cublasLtMatmulDescSetAttribute(operation, name, value, bytes),
+                    "cublasLtMatmulDescSetAttribute");
 }
+// Sets an attribute of an operation to a variable's value.
+#define SET(p, operation, name, variable) \
+    set(p, operation, CUBLASLT_MATMUL_DESC_##name, &(variable), sizeof(variable))
 
 static int has_vector(int epilogue) {
     return epilogue != 0 && epilogue != CUBLASLT_EPILOGUE_DGELU && epilogue != CUBLASLT_EPILOGUE_GELU_AUX;
@@ -103,25 +102,22 @@ static int has_aux(int epilogue) {
     return epilogue != 0 && epilogue != CUBLASLT_EPILOGUE_BIAS && epilogue != CUBLASLT_EPILOGUE_BGRADB;
 }
 
-static int make_operation(const Product *p, cublasLtMatmulDesc_t *operation) {
-    int round = product_rounds(p->in);
+static int make_operation(const Matmul *p, cublasLtMatmulDesc_t *operation) {
+    int round = matmul_rounds(p->in);
     cublasComputeType_t compute = round ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     cublasOperation_t a = p->right_t ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->left_t ? CUBLAS_OP_T : CUBLAS_OP_N;
     int64_t aux_ld = p->out_ld;
     // stands for pointers that are not known yet; only its alignment matters
     const void *aligned = (const void *)(uintptr_t)ALIGNMENT;
     LT(p, cublasLtMatmulDescCreate(operation, compute, CUDA_R_32F));
-    if (set(p, *operation, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a) != 0 ||
-        set(p, *operation, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b) != 0)
-        return -1;
+    if (SET(p, *operation, TRANSA, a) || SET(p, *operation, TRANSB, b)) return -1;
     if (p->epilogue == 0) return 0;
-    if (set(p, *operation, CUBLASLT_MATMUL_DESC_EPILOGUE, &p->epilogue, sizeof p->epilogue) != 0) return -1;
-    if (has_vector(p->epilogue) &&
-        set(p, *operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &aligned, sizeof aligned) != 0)
-        return -1;
+    if (SET(p, *operation, EPILOGUE, p->epilogue)) return -1;
+    if (has_vector(p->epilogue) && SET(p, *operation, BIAS_POINTER, aligned)) return -1;
     if (!has_aux(p->epilogue)) return 0;
-    if (set(p, *operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld) != 0) return -1;
-    return set(p, *operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aligned, sizeof aligned);
+    return SET(p, *operation, EPILOGUE_AUX_LD, aux_ld) || SET(p, *operation, EPILOGUE_AUX_POINTER, aligned)
+               ? -1
+               : 0;
 }
 
 // The alignment of pointers to rows and matrices of the batch: the largest power of two in their strides.
@@ -130,32 +126,33 @@ static uint32_t alignment(gpt2_dtype dt, int ld, int next) {
     return (uint32_t)(bytes & -bytes);
 }
 
-static int set_preference(const Product *p, cublasLtMatmulPreference_t preference) {
-    uint32_t a = alignment(p->in, p->right_ld, p->right_next), b = alignment(p->in, p->left_ld, p->left_next);
-    uint32_t d = alignment(p->out, p->out_ld, p->out_next);
+static int set_preference(const Matmul *p, cublasLtMatmulPreference_t preference) {
+    const uint32_t a = alignment(p->in, p->right_ld, p->right_next);
+    const uint32_t b = alignment(p->in, p->left_ld, p->left_next);
+    const uint32_t d = alignment(p->out, p->out_ld, p->out_next);
     // Partial sums are added in fp32. The other schemes round them to the output's dtype first.
     uint32_t schemes = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
-    struct {
+    const struct {
         cublasLtMatmulPreferenceAttributes_t name;
-        const void *value;
-        size_t bytes;
+        const uint32_t *value;
     } wishes[] = {
-        { CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &lt.workspace_bytes, sizeof lt.workspace_bytes },
-        { CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes, sizeof schemes },
-        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a, sizeof a },
-        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b, sizeof b },
-        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &d, sizeof d },
-        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &d, sizeof d },
+        { CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &schemes },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &a },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &b },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &d },
+        { CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &d },
     };
+    LT(p, cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                               &lt.workspace_bytes, sizeof lt.workspace_bytes));
     for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++)
         LT(p, cublasLtMatmulPreferenceSetAttribute(preference, wishes[i].name, wishes[i].value,
-                                                   wishes[i].bytes));
+                                                   sizeof *wishes[i].value));
     return 0;
 }
 
 // Keeps the heuristic's results. An epilogue that it refuses is not a failure.
 static int ask_heuristic(Kept *kept, cublasLtMatmulPreference_t preference) {
-    const Product *p = &kept->shape;
+    const Matmul *p = &kept->matmul;
     cublasLtMatmulHeuristicResult_t results[CANDIDATES];
     int returned = 0;
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(lt.handle, kept->operation, kept->right,
@@ -170,7 +167,7 @@ static int ask_heuristic(Kept *kept, cublasLtMatmulPreference_t preference) {
 }
 
 static int find_candidates(Kept *kept) {
-    const Product *p = &kept->shape;
+    const Matmul *p = &kept->matmul;
     cublasLtMatmulPreference_t preference;
     LT(p, cublasLtMatmulPreferenceCreate(&preference));
     int rc = set_preference(p, preference);
@@ -182,7 +179,7 @@ static int find_candidates(Kept *kept) {
 // Returns 1 if the tuning file has this matmul, else 0.
 static int take_tuned(Kept *kept) {
     cublasLtMatmulHeuristicResult_t result;
-    int apart, line, rc = tune_find(&kept->shape, &kept->candidates[0], &apart, &line);
+    int apart, line, rc = tune_find(&kept->matmul, &kept->candidates[0], &apart, &line);
     if (rc <= 0) return rc;
     kept->settled = 1;
     kept->line = line;
@@ -203,7 +200,7 @@ static void kept_free(Kept *kept) {
 }
 
 static int make(Kept *kept) {
-    const Product *p = &kept->shape;
+    const Matmul *p = &kept->matmul;
     if (make_layout(p, &kept->left, p->in, p->rows, p->depth, p->left_t, p->left_ld, p->left_next) != 0 ||
         make_layout(p, &kept->right, p->in, p->depth, p->cols, p->right_t, p->right_ld, p->right_next) != 0 ||
         make_layout(p, &kept->out, p->out, p->rows, p->cols, 0, p->out_ld, p->out_next) != 0 ||
@@ -214,23 +211,19 @@ static int make(Kept *kept) {
     return tuned ? 0 : find_candidates(kept);
 }
 
-Kept *product_keep(const Product *p) {
+Kept *matmul_keep(const Matmul *p) {
     for (int i = 0; i < lt.used; i++)
-        if (memcmp(&lt.table[i]->shape, p, sizeof *p) == 0) return lt.table[i];
+        if (memcmp(&lt.table[i]->matmul, p, sizeof *p) == 0) return lt.table[i];
     if (open_library() != 0) return NULL;
-    if (lt.used == lt.size) {
-        Kept **table = realloc(lt.table, (lt.size + 64) * sizeof *table);
-        if (table) {
-            lt.table = table;
-            lt.size += 64;
-        }
-    }
-    Kept *kept = lt.used < lt.size ? calloc(1, sizeof *kept) : NULL;
-    if (!kept) {
+    Kept *kept = calloc(1, sizeof *kept);
+    Kept **table = kept ? realloc(lt.table, (lt.used + 1) * sizeof *table) : NULL;
+    if (!table) {
+        free(kept);
         gpt2_fail("matmul: no memory on the host for one more shape after %d", lt.used);
         return NULL;
     }
-    kept->shape = *p;
+    lt.table = table;
+    kept->matmul = *p;
     if (make(kept) != 0) {
         kept_free(kept);
         return NULL;
@@ -239,28 +232,24 @@ Kept *product_keep(const Product *p) {
     return kept;
 }
 
-Kept *product_at(int i) { return i < lt.used ? lt.table[i] : NULL; }
+Kept *matmul_at(int i) { return i < lt.used ? lt.table[i] : NULL; }
 
-void product_free(void) {
+void matmul_cuda_free(void) {
     for (int i = 0; i < lt.used; i++) kept_free(lt.table[i]);
     free(lt.table);
     if (lt.handle) cublasLtDestroy(lt.handle);
     lt.handle = NULL;
     lt.table = NULL;
     lt.used = 0;
-    lt.size = 0;
 }
 
 // --------
 // matmuls
 
 static int set_pointers(Kept *kept, const Operands *x) {
-    const Product *p = &kept->shape;
-    if (has_vector(p->epilogue) &&
-        set(p, kept->operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &x->bias, sizeof x->bias) != 0)
-        return -1;
-    if (!has_aux(p->epilogue)) return 0;
-    return set(p, kept->operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &x->aux, sizeof x->aux);
+    const Matmul *p = &kept->matmul;
+    if (has_vector(p->epilogue) && SET(p, kept->operation, BIAS_POINTER, x->bias)) return -1;
+    return has_aux(p->epilogue) ? SET(p, kept->operation, EPILOGUE_AUX_POINTER, x->aux) : 0;
 }
 
 static cublasStatus_t call(Kept *kept, int candidate, const Operands *x) {
@@ -270,12 +259,12 @@ static cublasStatus_t call(Kept *kept, int candidate, const Operands *x) {
                           lt.workspace_bytes, 0);
 }
 
-int product_run_candidate(Kept *kept, int candidate, const Operands *x) {
+int matmul_run_candidate(Kept *kept, int candidate, const Operands *x) {
     if (set_pointers(kept, x) != 0) return -1;
-    return lt_check(&kept->shape, call(kept, candidate, x), "cublasLtMatmul");
+    return lt_check(&kept->matmul, call(kept, candidate, x), "cublasLtMatmul");
 }
 
-int product_run(Kept *kept, const Operands *x) {
+int matmul_run(Kept *kept, const Operands *x) {
     if (!x->workspace || set_pointers(kept, x) != 0) return -1;
     while (kept->chosen < kept->found) {
         cublasStatus_t status = call(kept, kept->chosen, x);
@@ -283,7 +272,7 @@ int product_run(Kept *kept, const Operands *x) {
             kept->settled = 1;
             return 0;
         }
-        if (kept->settled) return lt_check(&kept->shape, status, "cublasLtMatmul");
+        if (kept->settled) return lt_check(&kept->matmul, status, "cublasLtMatmul");
         cudaGetLastError();  // clears the rejected launch's error, so that the next call does not report it
         kept->chosen++;
     }

@@ -1,8 +1,8 @@
 // cuBLASLt's side of matmuls. The description of a shape is created once and kept, with the algorithms that
 // can compute it. Its matrices are column-major, so it sees the transpose of a row-major matrix: out = left @
 // right becomes out^T = right^T @ left^T, its A is our right, and its B is our left.
-#ifndef GPT2_PRODUCT_CUDA_H
-#define GPT2_PRODUCT_CUDA_H
+#ifndef GPT2_MATMUL_LT_CUDA_H
+#define GPT2_MATMUL_LT_CUDA_H
 #include "cublaslt_cuda.h"
 #ifdef __cplusplus
 extern "C" {
@@ -18,14 +18,14 @@ typedef struct {
     int left_ld, right_ld, out_ld;        // row strides, as stored, in elements
     int left_next, right_next, out_next;  // strides from one matrix of the batch to the next
     int epilogue;                         // cublasLtEpilogue_t; 0: none, as in attention
-} Product;
+} Matmul;
 // Rows without gaps between them, and no batch.
-Product product_of(gpt2_dtype dt, int rows, int cols, int depth, int left_t, int right_t, int epilogue);
+Matmul matmul_of(gpt2_dtype dt, int rows, int cols, int depth, int left_t, int right_t, int epilogue);
 
 enum { CANDIDATES = 8 };  // the most algorithms to request for a matmul
 
 typedef struct {
-    Product shape;
+    Matmul matmul;
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t left, right, out;
     cublasLtMatmulAlgo_t candidates[CANDIDATES];  // the heuristic's, best first, or the tuning file's
@@ -43,42 +43,41 @@ typedef struct {
     int add;
 } Operands;
 
-int product_hopper(int *hopper);       // 1: the GPU is a Hopper or newer
-Kept *product_keep(const Product *p);  // finds or creates it; NULL with gpt2_fail's sentence
-Kept *product_at(int i);               // in the order of creation; NULL at the end
+int cublaslt_hopper(void);           // 1: the GPU is a Hopper or newer; -1: failure
+Kept *matmul_keep(const Matmul *p);  // finds or creates it; NULL with gpt2_fail's sentence
+Kept *matmul_at(int i);              // in the order of creation; NULL at the end
 // out = left @ right with the epilogue. Returns 1 if no algorithm of cuBLASLt supports it. Until one has run,
 // a rejected one is followed by the next.
-int product_run(Kept *kept, const Operands *x);
+int matmul_run(Kept *kept, const Operands *x);
 // The same with this candidate only; settles nothing.
-int product_run_candidate(Kept *kept, int candidate, const Operands *x);
-int product_unsupported(const Product *p);  // -1, with the sentence
-void product_free(void);
+int matmul_run_candidate(Kept *kept, int candidate, const Operands *x);
+int matmul_unsupported(const Matmul *p);  // -1, with the sentence
 
 // tune_cuda.c: looks up a matmul in the tuning file. Returns 1 with *algorithm or *apart, 0 if not found, -1
 // on failure. line: for messages.
-int tune_find(const Product *p, cublasLtMatmulAlgo_t *algorithm, int *apart, int *line);
+int tune_find(const Matmul *p, cublasLtMatmulAlgo_t *algorithm, int *apart, int *line);
 int tune_refused(int line, const char *status);  // -1, with the sentence
 // Adds a matmul; algorithm NULL: apart.
-int tune_add(const Product *p, const cublasLtMatmulAlgo_t *algorithm, double ms);
+int tune_add(const Matmul *p, const cublasLtMatmulAlgo_t *algorithm, double ms);
 
 // 1: a matmul with a smaller epilogue and kernels of our own can do the same. A bias can only be added by the
 // matmul.
-static inline int product_splits(const Product *p) {
+static inline int matmul_splits(const Matmul *p) {
     return p->epilogue && p->epilogue != CUBLASLT_EPILOGUE_BIAS;
 }
 // matmul_cuda.c: that smaller matmul, and the whole computed with it.
-Product matmul_cuda_less(const Product *p);
-int matmul_cuda_apart(const Product *p, const Operands *x);
+Matmul matmul_cuda_less(const Matmul *p);
+int matmul_cuda_apart(const Matmul *p, const Operands *x);
 
 // -------- for the other layers
 
-// Finds the algorithms for a shape; the end of plan chooses one. matmul_cuda_product does both for an
+// Finds the algorithms for a shape; the end of plan chooses one. matmul_cuda_multiply does both for an
 // unprepared shape. Allocates only on the host.
-int matmul_cuda_prepare(const Product *p);
+int matmul_cuda_prepare(const Matmul *p);
 // out = left @ right, or += with `add`. workspace: device memory of matmul_cuda_workspace bytes, 256-byte
 // aligned, in use until the matmul is done.
-int matmul_cuda_product(const Product *p, void *out, const void *left, const void *right, int add,
-                        void *workspace);
+int matmul_cuda_multiply(const Matmul *p, void *out, const void *left, const void *right, int add,
+                         void *workspace);
 int matmul_cuda_workspace(size_t *bytes);  // a multiple of 256
 
 #ifdef __cplusplus

@@ -15,15 +15,15 @@ static double now(void) {
 }
 
 // Returns matmuls per second in one time slice, 0 on failure.
-static double products_per_second(gpt2_dtype dt, void *out, const void *left, const void *right) {
+static double matmuls_per_second(gpt2_dtype dt, void *out, const void *left, const void *right) {
     double start = now(), seconds = 0;
-    int products = 0;
+    int matmuls = 0;
     while (seconds < SLICE_S) {
         if (cpu_matmul_forward(dt, out, left, right, NULL, SIDE, SIDE, SIDE) != 0) return 0;
-        products++;
+        matmuls++;
         seconds = now() - start;
     }
-    return products / seconds;
+    return matmuls / seconds;
 }
 
 // Takes the best slice, because other programs may disturb one. A slice is longer than a scheduler's time
@@ -35,7 +35,7 @@ int cpu_peak_flops(gpt2_dtype dt, double *flops) {
     memset(memory, 0x3f, 3 * bytes);  // about 0.75 in either dtype
     double best = 0, rate = 1;
     for (int i = 0; i <= SLICES; i++) {
-        rate = products_per_second(dt, memory, memory + bytes, memory + 2 * bytes);
+        rate = matmuls_per_second(dt, memory, memory + bytes, memory + 2 * bytes);
         if (rate <= 0) break;
         if (i > 0 && rate > best)  // the first slice warms up
             best = rate;

@@ -1,7 +1,7 @@
 // The reference speed for a step: cuBLASLt's on this GPU, with a large square matmul.
 #include <stdlib.h>
 #include "cuda.h"
-#include "product_cuda.h"
+#include "matmul_lt_cuda.h"
 
 enum { SMALLEST = 256, LARGEST = 8192, SLICES = 5 };
 static const double SLICE_S = 0.012, LONG_S = 0.001;  // a matmul of LONG_S keeps the whole GPU busy
@@ -30,8 +30,8 @@ int cuda_random_values(void *to, size_t bytes) {
 int cuda_time(int (*run)(const void *ctx), const void *ctx, int runs, double *ms) {
     cudaEvent_t events[2] = { NULL, NULL };
     float together = 0;
-    int rc = cuda_check(cudaEventCreate(&events[0]), "cudaEventCreate");
-    if (rc == 0) rc = cuda_check(cudaEventCreate(&events[1]), "cudaEventCreate");
+    int rc = 0;
+    for (int i = 0; i < 2 && rc == 0; i++) rc = cuda_check(cudaEventCreate(&events[i]), "cudaEventCreate");
     if (rc == 0) rc = cuda_check(cudaEventRecord(events[0], 0), "cudaEventRecord");
     for (int i = 0; i < runs && rc == 0; i++) rc = run(ctx);
     if (rc == 0) rc = cuda_check(cudaEventRecord(events[1], 0), "cudaEventRecord");
@@ -45,15 +45,15 @@ int cuda_time(int (*run)(const void *ctx), const void *ctx, int runs, double *ms
 }
 
 typedef struct {
-    Product product;
+    Matmul matmul;
     char *memory;  // left, right, out, of `bytes` each, and the workspace
     size_t bytes;
 } Square;
 
 static int multiply(const void *ctx) {
     const Square *s = ctx;
-    return matmul_cuda_product(&s->product, s->memory + 2 * s->bytes, s->memory, s->memory + s->bytes, 0,
-                               s->memory + 3 * s->bytes);
+    return matmul_cuda_multiply(&s->matmul, s->memory + 2 * s->bytes, s->memory, s->memory + s->bytes, 0,
+                                s->memory + 3 * s->bytes);
 }
 
 // Measures the seconds of one matmul. Takes the best slice, because other programs may disturb one. Slice -1
@@ -71,7 +71,7 @@ static int measure(const Square *s, int slices, double *seconds) {
 }
 
 static int measure_side(gpt2_dtype dt, int side, size_t workspace, int slices, double *seconds) {
-    Square s = { product_of(dt, side, side, side, 0, 1, 0), NULL, (size_t)side * side * gpt2_dtype_size(dt) };
+    Square s = { matmul_of(dt, side, side, side, 0, 1, 0), NULL, (size_t)side * side * gpt2_dtype_size(dt) };
     int rc = cuda_check(cudaMalloc((void **)&s.memory, 3 * s.bytes + workspace),
                         "memory to measure the peak with");
     if (rc == 0) rc = measure(&s, slices, seconds);

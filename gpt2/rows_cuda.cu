@@ -44,26 +44,18 @@ static __global__ void elementwise_kernel(T *out, const T *a, const T *b, size_t
 }
 
 template <class T, class Op>
-static int elementwise(const char *what, void *out, const void *a, const void *b, size_t n) {
+static int elementwise(const char *what, Op, void *out, const void *a, const void *b, size_t n) {
     enum { THREADS = 256 };
     return launch(what, elementwise_kernel<T, Op>, blocks_for(n, THREADS * wide<T>), THREADS, (T *)out,
                   (const T *)a, (const T *)b, n);
 }
 
-template <class T> static int gelu_forward(void *out, const void *inp, size_t n) {
-    return elementwise<T, Gelu>("gelu_forward", out, inp, inp, n);
-}
-
-template <class T> static int gelu_backward(void *dinp, const void *inp, const void *dout, size_t n) {
-    return elementwise<T, GeluBackward>("gelu_backward", dinp, inp, dout, n);
-}
-
 int cuda_gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n) {
-    return BY_DTYPE(dt, gelu_forward, out, inp, n);
+    return BY_DTYPE(dt, elementwise, "gelu_forward", Gelu(), out, inp, inp, n);
 }
 
 int cuda_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n) {
-    return BY_DTYPE(dt, gelu_backward, dinp, inp, dout, n);
+    return BY_DTYPE(dt, elementwise, "gelu_backward", GeluBackward(), dinp, inp, dout, n);
 }
 
 // --------
@@ -133,41 +125,34 @@ template <class T, int N, bool ADD> static __global__ void __launch_bounds__(ROW
     }
 }
 
-template <class T, bool ADD> static int layernorm_rows(void *residual, void *out, float *mean, float *rstd,
-                                                       const void *inp1, const void *inp2, const void *weight,
-                                                       const void *bias, int rows, int C) {
+template <class T, bool ADD> static auto layernorm_kernel_for(int C) {
     int n = vectors_a_lane<T>(C);
-    auto kernel = n > 5   ? layernorm_forward_kernel<T, 8, ADD>
-                  : n > 4 ? layernorm_forward_kernel<T, 5, ADD>
-                  : n > 3 ? layernorm_forward_kernel<T, 4, ADD>
-                  : n > 0 ? layernorm_forward_kernel<T, 3, ADD>
-                          : layernorm_forward_kernel<T, 0, ADD>;
+    return n > 5   ? layernorm_forward_kernel<T, 8, ADD>
+           : n > 4 ? layernorm_forward_kernel<T, 5, ADD>
+           : n > 3 ? layernorm_forward_kernel<T, 4, ADD>
+           : n > 0 ? layernorm_forward_kernel<T, 3, ADD>
+                   : layernorm_forward_kernel<T, 0, ADD>;
+}
+
+// inp2 may be NULL.
+template <class T> static int layernorm_rows(void *residual, void *out, float *mean, float *rstd,
+                                             const void *inp1, const void *inp2, const void *weight,
+                                             const void *bias, int rows, int C) {
+    auto kernel = inp2 ? layernorm_kernel_for<T, true>(C) : layernorm_kernel_for<T, false>(C);
     return launch("layernorm_forward", kernel, blocks_for(rows, ROW_WARPS), ROW_THREADS, (T *)residual,
                   (T *)out, mean, rstd, (const T *)inp1, (const T *)inp2, (const T *)weight, (const T *)bias,
                   rows, C);
 }
 
-template <class T> static int layernorm_forward(void *out, float *mean, float *rstd, const void *inp,
-                                                const void *weight, const void *bias, int BT, int C) {
-    return layernorm_rows<T, false>(NULL, out, mean, rstd, inp, NULL, weight, bias, BT, C);
-}
-
-template <class T>
-static int residual_layernorm_forward(void *residual, void *out, float *mean, float *rstd, const void *inp1,
-                                      const void *inp2, const void *weight, const void *bias, int BT, int C) {
-    return layernorm_rows<T, true>(residual, out, mean, rstd, inp1, inp2, weight, bias, BT, C);
-}
-
 int cuda_layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp,
                            const void *weight, const void *bias, int BT, int C) {
-    return BY_DTYPE(dt, layernorm_forward, out, mean, rstd, inp, weight, bias, BT, C);
+    return BY_DTYPE(dt, layernorm_rows, nullptr, out, mean, rstd, inp, nullptr, weight, bias, BT, C);
 }
 
 int cuda_residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd,
                                     const void *inp1, const void *inp2, const void *weight, const void *bias,
                                     int BT, int C) {
-    return BY_DTYPE(dt, residual_layernorm_forward, residual, out, mean, rstd, inp1, inp2, weight, bias, BT,
-                    C);
+    return BY_DTYPE(dt, layernorm_rows, residual, out, mean, rstd, inp1, inp2, weight, bias, BT, C);
 }
 
 // --------

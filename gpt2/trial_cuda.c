@@ -4,14 +4,14 @@
 #include <math.h>
 #include <stdlib.h>
 #include "cuda.h"
-#include "product_cuda.h"
+#include "matmul_lt_cuda.h"
 
 enum { ROUNDS = 9, MOST_RUNS = 50, CHOICES = CANDIDATES + 1 };
 static const double ROUND_MS = 1;  // the least time of a choice's runs in one round
 
 static size_t padded(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
-static size_t matrix_bytes(const Product *p, gpt2_dtype dt, int rows, int ld, int next) {
+static size_t matrix_bytes(const Matmul *p, gpt2_dtype dt, int rows, int ld, int next) {
     size_t before = (size_t)(p->batch > 1 ? p->batch - 1 : 0) * next;
     return padded((before + (size_t)rows * ld) * gpt2_dtype_size(dt));
 }
@@ -21,7 +21,7 @@ typedef struct {
     size_t left, right, out, aux, bias, all;
 } Sizes;
 
-static Sizes sizes_of(const Product *p) {
+static Sizes sizes_of(const Matmul *p) {
     Sizes s = { .left = matrix_bytes(p, p->in, p->left_t ? p->depth : p->rows, p->left_ld, p->left_next),
                 .right = matrix_bytes(p, p->in, p->right_t ? p->cols : p->depth, p->right_ld, p->right_next),
                 .out = matrix_bytes(p, p->out, p->rows, p->out_ld, p->out_next) };
@@ -33,7 +33,7 @@ static Sizes sizes_of(const Product *p) {
     return s;
 }
 
-static Operands operands_in(char *memory, const Product *p) {
+static Operands operands_in(char *memory, const Matmul *p) {
     Sizes s = sizes_of(p);
     char *right = memory + s.left, *out = right + s.right, *aux = out + s.out, *bias = aux + s.aux;
     return (Operands){
@@ -52,8 +52,8 @@ typedef struct {
 
 static int run_choice(const void *ctx) {
     const Run *r = ctx;
-    return r->choice < r->kept->found ? product_run_candidate(r->kept, r->choice, r->x)
-                                      : matmul_cuda_apart(&r->kept->shape, r->x);
+    return r->choice < r->kept->found ? matmul_run_candidate(r->kept, r->choice, r->x)
+                                      : matmul_cuda_apart(&r->kept->matmul, r->x);
 }
 
 static int compare(const void *a, const void *b) {
@@ -95,11 +95,11 @@ static int settle(Kept *kept, char *memory);
 
 // Chooses the fastest, of equal ones the first.
 static int tune(Kept *kept, char *memory) {
-    const Product *p = &kept->shape;
-    int apart = product_splits(p), choices = kept->found + apart, best = 0;
+    const Matmul *p = &kept->matmul;
+    int apart = matmul_splits(p), choices = kept->found + apart, best = 0;
     double ms[CHOICES];
-    Product less = matmul_cuda_less(p);
-    Kept *without = apart ? product_keep(&less) : NULL;
+    Matmul less = matmul_cuda_less(p);
+    Kept *without = apart ? matmul_keep(&less) : NULL;
     if (apart && (!without || settle(without, memory) != 0)) return -1;
     Operands x = operands_in(memory, p);
     // earlier matmuls left their results there
@@ -107,7 +107,7 @@ static int tune(Kept *kept, char *memory) {
         return -1;
     for (int c = 1; c < choices; c++)
         if (ms[c] < ms[best]) best = c;
-    if (choices == 0 || ms[best] == INFINITY) return product_unsupported(p);
+    if (choices == 0 || ms[best] == INFINITY) return matmul_unsupported(p);
     if (best < kept->found)
         kept->chosen = best;
     else
@@ -120,16 +120,15 @@ static int tune(Kept *kept, char *memory) {
 
 // Runs the tuning file's choices, because an algorithm that passes cuBLASLt's check may still not run.
 static int try_tuned(Kept *kept, char *memory) {
-    Operands x = operands_in(memory, &kept->shape);
-    Product less = matmul_cuda_less(&kept->shape);
+    Operands x = operands_in(memory, &kept->matmul);
+    Matmul less = matmul_cuda_less(&kept->matmul);
     if (kept->found == 0) return matmul_cuda_prepare(&less);
-    if (product_run_candidate(kept, kept->chosen, &x) != 0)
-        return tune_refused(kept->line, gpt2_last_error());
+    if (matmul_run_candidate(kept, kept->chosen, &x) != 0) return tune_refused(kept->line, gpt2_last_error());
     return cuda_check(cudaStreamSynchronize(0), "a matmul of the tuning file");
 }
 
 static int settle(Kept *kept, char *memory) {
-    const Product *p = &kept->shape;
+    const Matmul *p = &kept->matmul;
     if (kept->settled) return kept->line ? try_tuned(kept, memory) : 0;
     if (tune_wanted() == 1) return tune(kept, memory);
     if (tune_wanted() == 0)
@@ -137,10 +136,10 @@ static int settle(Kept *kept, char *memory) {
                          "all ranks need the same options",
                          p->cols, p->rows, p->depth, p->epilogue);
     Operands x = operands_in(memory, p);
-    int rc = product_run(kept, &x);
-    if (rc > 0 && !product_splits(p)) return product_unsupported(p);
+    int rc = matmul_run(kept, &x);
+    if (rc > 0 && !matmul_splits(p)) return matmul_unsupported(p);
     if (rc > 0) {  // computed apart, by a matmul that is tried as well
-        Product less = matmul_cuda_less(p);
+        Matmul less = matmul_cuda_less(p);
         return matmul_cuda_prepare(&less);
     }
     return rc < 0 ? -1 : cuda_check(cudaStreamSynchronize(0), "a matmul that was tried");
@@ -148,8 +147,8 @@ static int settle(Kept *kept, char *memory) {
 
 size_t trial_cuda_bytes(void) {
     size_t most = 0;
-    for (int i = 0; product_at(i); i++) {
-        size_t bytes = sizes_of(&product_at(i)->shape).all;
+    for (int i = 0; matmul_at(i); i++) {
+        size_t bytes = sizes_of(&matmul_at(i)->matmul).all;
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -157,7 +156,7 @@ size_t trial_cuda_bytes(void) {
 
 int trial_cuda(void *memory) {
     // The table may grow meanwhile: a matmul computed apart adds those that it needs.
-    for (int i = 0; product_at(i); i++)
-        if (settle(product_at(i), memory) != 0) return -1;
+    for (int i = 0; matmul_at(i); i++)
+        if (settle(matmul_at(i), memory) != 0) return -1;
     return 0;
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <xxhash.h>
 #include "cuda.h"
-#include "product_cuda.h"
+#include "matmul_lt_cuda.h"
 
 enum { KEY = 512, LINE = 1024 };
 
@@ -36,13 +36,13 @@ const char *layers_cuda_card(void) {
 }
 
 // The key covers everything that an algorithm depends on.
-static int write_key(const Product *p, char key[KEY]) {
+static int write_key(const Matmul *p, char key[KEY]) {
     const char *card = layers_cuda_card();
     if (!card) return -1;
     snprintf(key, KEY,
              "%s %s to %s rows %d cols %d depth %d batch %d transposed %d %d steps %d %d %d "
              "matrices %d %d %d epilogue %d = ",
-             card, product_type(p->in), product_type(p->out), p->rows, p->cols, p->depth, p->batch, p->left_t,
+             card, matmul_dtype(p->in), matmul_dtype(p->out), p->rows, p->cols, p->depth, p->batch, p->left_t,
              p->right_t, p->left_ld, p->right_ld, p->out_ld, p->left_next, p->right_next, p->out_next,
              p->epilogue);
     return 0;
@@ -114,7 +114,7 @@ char *layers_cuda_tuned(void) {
 
 int tune_wanted(void) { return tuning.text ? tuning.may_time : -1; }
 
-int tune_find(const Product *p, cublasLtMatmulAlgo_t *algorithm, int *apart, int *line) {
+int tune_find(const Matmul *p, cublasLtMatmulAlgo_t *algorithm, int *apart, int *line) {
     char key[KEY];
     if (!tuning.text) return 0;
     if (write_key(p, key) != 0) return -1;
@@ -123,7 +123,7 @@ int tune_find(const Product *p, cublasLtMatmulAlgo_t *algorithm, int *apart, int
         if (strncmp(at, key, strlen(key)) == 0) {
             int choice = read_choice(at + strlen(key), algorithm);
             *apart = choice == 0;
-            return choice < 0 || (*apart && !product_splits(p)) ? damaged(*line) : 1;
+            return choice < 0 || (*apart && !matmul_splits(p)) ? damaged(*line) : 1;
         }
         at += strcspn(at, "\n") + 1;
     }
@@ -136,7 +136,7 @@ int tune_refused(int line, const char *status) {
         tuning.name, line, status);
 }
 
-int tune_add(const Product *p, const cublasLtMatmulAlgo_t *algorithm, double ms) {
+int tune_add(const Matmul *p, const cublasLtMatmulAlgo_t *algorithm, double ms) {
     char line[LINE];
     if (write_key(p, line) != 0) return -1;
     size_t n = strlen(line), bytes = strlen(tuning.text);

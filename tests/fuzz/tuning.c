@@ -3,7 +3,7 @@
 #define CUDA_STAND_IN
 #define cuda_check tuned_cuda_check
 #define cublaslt_load tuned_cublaslt_load
-#define product_type tuned_product_type
+#define matmul_dtype tuned_matmul_dtype
 #define cudaGetDevice tuned_get_device
 #define cudaGetDeviceProperties tuned_get_properties
 #define cublasLtGetVersion tuned_library_version
@@ -19,7 +19,7 @@
 
 int cublaslt_load(void) { return 0; }
 int cuda_check(cudaError_t rc, const char *what) { return rc ? gpt2_fail("%s", what) : 0; }
-const char *product_type(gpt2_dtype dt) { return dt == GPT2_F32 ? "fp32" : "bf16"; }
+const char *matmul_dtype(gpt2_dtype dt) { return dt == GPT2_F32 ? "fp32" : "bf16"; }
 size_t cublasLtGetVersion(void) { return 130000; }
 
 cudaError_t cudaGetDevice(int *device) {
@@ -33,7 +33,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     return cudaSuccess;
 }
 
-static const Product product = { .in = GPT2_BF16,
+static const Matmul matmul = { .in = GPT2_BF16,
                                  .out = GPT2_BF16,
                                  .rows = 64,
                                  .cols = 32,
@@ -43,10 +43,10 @@ static const Product product = { .in = GPT2_BF16,
 static void give_seeds(void) {
     cublasLtMatmulAlgo_t algorithm;
     memset(&algorithm, 7, sizeof algorithm);
-    Product other = product;
+    Matmul other = matmul;
     other.rows++;
     FUZZ_MUST(!layers_cuda_tune("a file", "", 1));
-    FUZZ_MUST(!tune_add(&other, NULL, 0.5) && !tune_add(&product, &algorithm, 0.25));
+    FUZZ_MUST(!tune_add(&other, NULL, 0.5) && !tune_add(&matmul, &algorithm, 0.25));
     char *text = layers_cuda_tuned();
     fuzz_seed("two", text, strlen(text));
     free(text);
@@ -66,11 +66,11 @@ static void put_checksums(char *text) {
 }
 
 // An entry added to an accepted text can be found, and the new text is accepted.
-static void add_product(void) {
+static void add_matmul(void) {
     cublasLtMatmulAlgo_t algorithm;
     int apart = 0, line = 0;
-    FUZZ_MUST(!tune_add(&product, NULL, 0.125));
-    FUZZ_MUST(tune_find(&product, &algorithm, &apart, &line) == 1 && apart == 1 && line > 0);
+    FUZZ_MUST(!tune_add(&matmul, NULL, 0.125));
+    FUZZ_MUST(tune_find(&matmul, &algorithm, &apart, &line) == 1 && apart == 1 && line > 0);
     char *text = layers_cuda_tuned();
     FUZZ_MUST(text && !layers_cuda_tune("a file", text, 0));
     free(text);
@@ -84,8 +84,8 @@ static int read_tuning(const uint8_t *bytes, size_t n) {
     int taken = !layers_cuda_tune("a file", text, 1);
     free(text);
     if (!taken) return 0;
-    found = tune_find(&product, &algorithm, &apart, &line);
-    if (found == 0) add_product();
+    found = tune_find(&matmul, &algorithm, &apart, &line);
+    if (found == 0) add_matmul();
     return found == 1;
 }
 
