@@ -66,21 +66,14 @@ static void remove_entries(const char *path) {
     if (d) closedir(d);
 }
 
-static int make_folder(void **state) {
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
+static int make_folder(void **state) { return mkdtemp(folder) ? 0 : -1; }
 
 static int empty_folder(void **state) {
-    (void)state;
     remove_entries(folder);
     return 0;
 }
 
-static int remove_folder(void **state) {
-    (void)state;
-    return rmdir(folder);
-}
+static int remove_folder(void **state) { return rmdir(folder); }
 
 static void write_bytes(const char *path, const void *header, size_t header_size, const void *body,
                         size_t size) {

@@ -30,6 +30,8 @@ static void *device_take(size_t bytes);
 static void device_free(void *p, size_t bytes);
 static void device_put(void *to, const void *from, size_t bytes);
 static void device_fill(void *to, int byte, size_t bytes);
+// Restores the device's defaults after a test.
+static void device_reset(void);
 // plans layers without matmuls: rows of C elements or of Vp logits
 static void plan_rows(int rows, int C, int Vp);
 
@@ -206,6 +208,18 @@ static void on_all(int threads, void (*cases)(void)) {
         }
     }
 }
+
+// A test of the cases, on_all
+#define TEST_ON_ALL(threads, cases) \
+    static void test_##cases(void **state) { on_all(threads, cases); }
+
+// A failed test leaves nothing behind for the next one.
+static int clean(void **state) {
+    release();
+    device_reset();
+    return 0;
+}
+#define TEST(f) cmocka_unit_test_teardown(f, clean)
 
 // --------
 // memory

@@ -25,7 +25,6 @@ static off_t size_of(const char *path) {
 // random numbers
 
 static void test_mt19937(void **state) {  // torch.manual_seed(137), as PyTorch prints it
-    (void)state;
     static const uint32_t first[] = { 4053805790u, 2173880614u, 380293709u, 1237255315u, 2986595568u };
     static const float few[] = { 0.7947664f,  1.4369317f,  -0.2292192f, 0.4755633f,
                                  -0.6334411f, -0.5791954f, -0.0925705f, -0.8659197f };
@@ -46,7 +45,6 @@ static void test_mt19937(void **state) {  // torch.manual_seed(137), as PyTorch 
 }
 
 static void test_permutation(void **state) {
-    (void)state;
     uint32_t p[100], seen[100] = { 0 }, in_place = 0;
     mt19937 rng;
     mt_seed(&rng, 5);
@@ -60,7 +58,6 @@ static void test_permutation(void **state) {
 }
 
 static void test_sampler(void **state) {
-    (void)state;
     uint64_t seed = 1337;
     for (int i = 0; i < 1000; i++) {
         float x = random_f32(&seed);
@@ -84,7 +81,6 @@ static void test_sampler(void **state) {
 // models
 
 static void test_descriptors(void **state) {
-    (void)state;
     static const struct {
         const char *descriptor;
         GPT2Config c;
@@ -193,7 +189,6 @@ static void assert_all_seen_once(const Model *m) {
 
 // Each value once, zeros in the padding. (Against torch's values: test_gradients.)
 static void test_init(void **state) {
-    (void)state;
     Model m;
     model_new(&m, "l2h4c132v2100t48");  // wte is longer than a piece and padded
     must(gpt2_init(&m.config, take, &m));
@@ -207,7 +202,6 @@ static void test_init(void **state) {
 // llm.c draws wte first and in one call. Here it comes in pieces, of which the last must not be shorter than
 // a block of normals.
 static void test_init_in_pieces(void **state) {
-    (void)state;
     static const char *const descriptors[] = { "l1h1c1v262144t1", "l1h1c1v262149t1", "l1h1c1v262160t1",
                                                "l1h1c3v200001t1" };
     for (size_t i = 0; i < COUNT(descriptors); i++) {
@@ -237,24 +231,20 @@ static int read_file(const char *path, gpt2_sink sink, void *ctx) {
 // What a sink gets may be too much for it.
 static int full(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
     int *left = ctx;
-    (void)tensor, (void)layer, (void)offset, (void)n, (void)values;
     return (*left)-- ? 0 : gpt2_fail("the sink is full");
 }
 
 // A value that bf16 has not: it is rounded.
 static int third(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
-    (void)ctx, (void)tensor, (void)layer, (void)offset;
     for (int64_t i = 0; i < n; i++) values[i] = 1.0f / 3;
     return 0;
 }
 static int is_third(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
-    (void)ctx, (void)tensor, (void)layer, (void)offset;
     for (int64_t i = 0; i < n; i++) assert_true(values[i] == bf16_to_f32(f32_to_bf16(1.0f / 3)));
     return 0;
 }
 
 static void test_model_file(void **state) {
-    (void)state;
     Made m = made("l3h2c96v4000t24");  // wte is longer than a piece
     const char *path = in_folder("model.bin");
     int pieces = 5;
@@ -271,7 +261,6 @@ static void test_model_file(void **state) {
 }
 
 static void test_bad_model_files(void **state) {
-    (void)state;
     static const struct {
         long offset;
         uint32_t value;
@@ -308,7 +297,6 @@ static void test_bad_model_files(void **state) {
 
 // exit() writes what is in a file's buffer, although another thread may be writing it at that moment.
 static void test_file_without_buffer(void **state) {
-    (void)state;
     disk_file d;
     assert_int_equal(disk_create(&d, in_folder("unbuffered")), 0);
     assert_int_equal(disk_write(&d, "12345", 5), 0);
@@ -317,7 +305,6 @@ static void test_file_without_buffer(void **state) {
 }
 
 static void test_failing_model_write(void **state) {
-    (void)state;
     Made m = made("l2h2c64v100t8");
     const char *path = in_folder("kept.bin");
     write_bytes(path, "old", 3, "", 0);
@@ -336,7 +323,6 @@ static void test_failing_model_write(void **state) {
 
 // Every byte of a small file, and its end, in both dtypes.
 static void test_compared_model_file(void **state) {
-    (void)state;
     Made m = made("l1h1c8v40t8");
     char path[256], expected[80];
     snprintf(path, sizeof path, "%s", in_folder("compared.bin"));
@@ -416,7 +402,6 @@ static const int in_order[ROWS] = {
 };
 
 static void test_rows_in_order(void **state) {
-    (void)state;
     int rows[2 * ROWS];
     write_three_shards();
     read_rows(1, 3, 0, 42, 0, rows, 2 * ROWS);
@@ -425,7 +410,6 @@ static void test_rows_in_order(void **state) {
 }
 
 static void test_shuffle(void **state) {
-    (void)state;
     enum { EPOCHS = 3 };
     int rows[EPOCHS * ROWS], other[ROWS];
     write_three_shards();
@@ -448,7 +432,6 @@ static void test_shuffle(void **state) {
 }
 
 static void test_ranks_see_one_stream(void **state) {
-    (void)state;
     static const struct {
         int ranks, B;
     } cases[] = {
@@ -469,7 +452,6 @@ static void test_ranks_see_one_stream(void **state) {
 }
 
 static void test_tell_and_seek(void **state) {
-    (void)state;
     DataLoader l;
     int first[4], later[4];
     write_three_shards();
@@ -496,7 +478,6 @@ static void test_tell_and_seek(void **state) {
 }
 
 static void test_bad_shards(void **state) {
-    (void)state;
     static const struct {
         long offset;
         uint32_t value;
@@ -553,7 +534,6 @@ static void write_tokenizer(uint32_t version, uint32_t vocab, uint32_t eot, cons
 }
 
 static void test_tokenizer(void **state) {
-    (void)state;
     static const char body[] = "\1a\2bc\4\xc3\xa9\7\n\5<eot>";
     Tokenizer t;
     int length;
@@ -576,7 +556,6 @@ static void test_tokenizer(void **state) {
 }
 
 static void test_bad_tokenizers(void **state) {
-    (void)state;
     static const struct {
         uint32_t version, vocab, eot;
         const char *body;
@@ -605,7 +584,6 @@ static void test_bad_tokenizers(void **state) {
 // schedules and outliers
 
 static void test_schedules(void **state) {
-    (void)state;
     static const struct {
         const char *kind;
         int step;
@@ -636,7 +614,6 @@ static void test_schedules(void **state) {
 }
 
 static void test_outliers(void **state) {
-    (void)state;
     OutlierDetector d;
     outlier_init(&d);
     for (int i = 0; i < OUTLIER_WINDOW; i++) assert_true(isnan(outlier_update(&d, i % 2 ? 1 : -1)));
@@ -649,7 +626,6 @@ static void test_outliers(void **state) {
 
 // A pipe has no writer here, and would be waited for without end; the alarm ends the program then.
 static void test_pipes(void **state) {
-    (void)state;
     const char *path = in_folder("pipe");
     GPT2Config config;
     gpt2_dtype dtype;
@@ -665,7 +641,6 @@ static void test_pipes(void **state) {
 
 // A text file is written whole or not at all, and leaves nothing beside it.
 static void test_text_files(void **state) {
-    (void)state;
     const char *path = in_folder("some.txt");
     char *text = text_file_read(path), *longer = malloc(100001);
     assert_string_equal(text, "");  // the file does not exist yet

@@ -7,7 +7,6 @@
 #include "../gpt2/transpose.h"
 
 static void test_round_trip(void **state) {
-    (void)state;
     // the second: wte is longer than a piece, and no side is a multiple of a square
     static const char *const descriptors[] = { "l2h2c8v257t5", "l1h3c303v1000t70", "l1h1c1v1t1" };
     for (size_t i = 0; i < COUNT(descriptors); i++)
@@ -24,15 +23,12 @@ static void test_round_trip(void **state) {
 // A panel has fewer rows than the transpose, and parts are asked for in any order.
 static int give_number(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
     int64_t *asked = ctx;
-    (void)tensor;
-    (void)layer;
     *asked += n;
     for (int64_t i = 0; i < n; i++) values[i] = (float)(offset + i);
     return 0;
 }
 
 static void test_transposer(void **state) {
-    (void)state;
     enum { ROWS = 5000, COLS = 1700, N = 3001 };  // two panels; numbers up to 2^24
     Transposer t;
     int64_t asked = 0;
@@ -208,7 +204,6 @@ static void write_foreign(const char *folder, const Foreign *how) {
 }
 
 static void test_foreign(void **state) {
-    (void)state;
     static const Foreign cases[] = {
         { "", "F32", 0, 0, 0 },  // as published
         { "transformer.", "F32", 0, 0, 0 },
@@ -366,14 +361,12 @@ static void check_bad(const Bad *cases, size_t n, const char *file, int shards) 
 }
 
 static void test_bad_texts(void **state) {
-    (void)state;
     check_bad(bad_headers, COUNT(bad_headers), "bad/" HF_WEIGHTS, 0);
     check_bad(bad_configs, COUNT(bad_configs), "bad/" HF_CONFIG, 0);
     check_bad(bad_indexes, COUNT(bad_indexes), "bad/" HF_INDEX, SHARDS);
 }
 
 static void test_bad_files(void **state) {
-    (void)state;
     static const struct {
         uint64_t length;  // in the first 8 bytes; 0: as it is
         long grow;
@@ -411,13 +404,11 @@ static void test_bad_files(void **state) {
 }
 
 static int ignore(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
-    (void)ctx, (void)tensor, (void)layer, (void)offset, (void)n, (void)values;
     return 0;
 }
 
 // Every bit of the header of a small file: the model is read or refused, whatever it says.
 static void test_flipped_bits(void **state) {
-    (void)state;
     size_t bytes;
     write_foreign(in_folder("flipped"), &(Foreign){ "", "F32", 0, 1, 1 });
     const char *path = in_folder("flipped/model.safetensors");
@@ -448,7 +439,6 @@ static void test_flipped_bits(void **state) {
 
 // What fails leaves nothing, and nothing is written over.
 static void test_failing_writes(void **state) {
-    (void)state;
     Made m = made("l2h2c64v257t64");
     const HfModel to = { m.config, GPT2_F32, give, &m, NULL };
     m.fails_after = 100000;
@@ -472,7 +462,6 @@ static void test_failing_writes(void **state) {
 
 // A hundred MiB of model, whose file has no blocks on the disk, in less than 64 MiB beyond what was held.
 static void test_memory(void **state) {
-    (void)state;
     struct rusage before, after;
     Made m = made("l4h8c720v2000t64");
     int32_t header[256] = { 20240326, 3, 64, 2000, 4, 8, 720, 2048 };
@@ -520,7 +509,6 @@ static int export_tokenizer(const char *extra, int n_extra) {
 }
 
 static void test_tokenizer(void **state) {
-    (void)state;
     must(export_tokenizer("th\0he\0the\0 the\0\xc3\xa9\0", 5));
     char *text = text_file_read(in_folder("merges.txt"));
     assert_string_equal(text, "#version: 0.2\nt h\nh e\nth e\n\xc4\xa0 the\n\xc3\x83 \xc2\xa9\n");

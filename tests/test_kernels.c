@@ -53,7 +53,6 @@ static uint16_t nearest(float f) {
 
 // Every upper half with lower halves about the ties, by the function and by the kernel.
 static void test_bf16_rounding(void **state) {
-    (void)state;
     static const uint32_t lower[] = { 0, 1, 0x1234, 0x7fff, 0x8000, 0x8001, 0xc000, 0xfffe, 0xffff };
     enum { LOWER = sizeof lower / sizeof *lower };
     for (uint32_t upper = 0; upper < 1 << 16; upper++) {
@@ -81,7 +80,6 @@ static double fp16_value(uint16_t x) {
 }
 
 static void test_fp16_widening(void **state) {
-    (void)state;
     for (int x = 0; x < 1 << 16; x++) {
         float f = fp16_widen((uint16_t)x);
         if ((x & 0x7c00) != 0x7c00)
@@ -133,7 +131,6 @@ static void check_fp16(float f) {
 // All fp16 numbers, the ties between them and what lies next to both; then floats of all sizes, subnormal,
 // infinite and NaN among them.
 static void test_fp16_rounding(void **state) {
-    (void)state;
     for (int x = 0; x <= 0x7c00; x++) {
         double here = x == 0x7c00 ? 65536 : fp16_value((uint16_t)x),
                next = x >= 0x7bff ? 65536 : fp16_value((uint16_t)(x + 1));
@@ -152,7 +149,6 @@ static void test_fp16_rounding(void **state) {
 
 // Among all 2^16 noises exactly as many round up as the rest is large: the mean is the number itself.
 static void test_noisy_rounding_exact(void **state) {
-    (void)state;
     static const uint32_t numbers[] = {
         0x3f800000, 0x3f800001, 0x3f80abcd, 0x3fffffff, 0xbf808000,
         0x00000001, 0x80007fff, 0x00800123, 0x7f7f0001,
@@ -174,7 +170,6 @@ static void test_noisy_rounding_exact(void **state) {
 }
 
 static void test_noisy_rounding_keeps(void **state) {
-    (void)state;
     // Numbers that bf16 holds, infinity included, do not change.
     for (uint32_t upper = 0; upper < 1 << 16; upper++) {
         uint16_t rounded = bf16_round_with(float_of(upper << 16), random_bits());
@@ -187,7 +182,6 @@ static void test_noisy_rounding_keeps(void **state) {
 // The noise that the update uses: over elements and over keys the mean of the roundings is within 5 standard
 // deviations of the number.
 static void test_noise_is_unbiased(void **state) {
-    (void)state;
     enum { MANY = 1 << 18 };
     static const float rests[] = { 0.01f, 0.25f, 0.5f, 0.9f };
     for (int by_key = 0; by_key < 2; by_key++)
@@ -205,7 +199,6 @@ static void test_noise_is_unbiased(void **state) {
 // Each of the 16 bits in use is 1 half of the time, whatever its neighbouring bit is, and the same bit of the
 // next element or key.
 static void test_noise_is_mixed(void **state) {
-    (void)state;
     enum { MANY = 1 << 16, BITS = 16 };
     for (uint32_t key = 0; key < 4; key++) {
         int ones[BITS] = { 0 }, like_next[BITS] = { 0 }, like_key[BITS] = { 0 }, like_bit[BITS] = { 0 };
@@ -231,7 +224,6 @@ static void test_noise_is_mixed(void **state) {
 // -------- copying
 
 static void test_convert(void **state) {
-    (void)state;
     enum { ALL = 1 << 16 };
     uint16_t *low = room(ALL * 2), *back = room(ALL * 2), *guarded = room((LONGEST + 1) * 2);
     float *wide = room(ALL * 4);
@@ -257,7 +249,6 @@ static void test_convert(void **state) {
 }
 
 static void test_fill_nan(void **state) {
-    (void)state;
     union {
         float f[4];
         uint16_t low[8];
@@ -301,7 +292,6 @@ static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64
 }
 
 static void test_sum_ranks(void **state) {
-    (void)state;
     for (int threads = 1; threads <= 3; threads++) {
         omp_set_num_threads(threads);
         for (int ranks = 1; ranks <= 5; ranks++)
@@ -316,7 +306,6 @@ static void test_sum_ranks(void **state) {
 }
 
 static void test_accumulate(void **state) {
-    (void)state;
     float *to = room((LONGEST + 1) * 4), *want = room((LONGEST + 1) * 4);
     void *from = room(LONGEST * 4);
     for (int threads = 1; threads <= 3; threads++)
@@ -339,7 +328,6 @@ static void test_accumulate(void **state) {
 }
 
 static void test_sum_squares(void **state) {
-    (void)state;
     static const int64_t long_lengths[] = {
         0, 1, 17, 1025, 65535, 65537, 200003, 64 * 65536 + 12345
     };  // over 64 blocks
@@ -365,7 +353,6 @@ static void test_sum_squares(void **state) {
 }
 
 static void test_sum_squares_finite(void **state) {
-    (void)state;
     enum { N = 70001 };
     float *x = room(N * 4);
     for (int i = 0; i < N; i++) x[i] = 3e38f;
@@ -481,7 +468,6 @@ static void adamw_case(zero_dtype g_type, low_kind low, int t, double scale, con
 }
 
 static void test_adamw(void **state) {
-    (void)state;
     static const adamw_segment several[] = {
         { .offset = 128, .inside = 77, .elems = 1, .tensor = 1, .layer = 0 },
         { .offset = 256, .elems = 3000, .tensor = 2, .layer = 1, .decay = 1 },
@@ -504,7 +490,6 @@ static void test_adamw(void **state) {
 }
 
 static void test_adamw_keeps_nan(void **state) {
-    (void)state;
     enum { N = 37, WHERE = 21 };
     const zero_hyper h = {
         .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .weight_decay = 0.1f, .t = 3

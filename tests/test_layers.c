@@ -19,59 +19,25 @@ static void device_free(void *p, size_t bytes) {
 }
 static void device_put(void *to, const void *from, size_t bytes) { memcpy(to, from, bytes); }
 static void device_fill(void *to, int byte, size_t bytes) { memset(to, byte, bytes); }
+static void device_reset(void) { layers->free(); }
 static void plan_rows(int rows, int C, int Vp) { plan(1, rows, C, 1, Vp, rows); }
 
 // --------
-// dtypes
+// dtypes: the plugin's conversions, which test_kernels checks, are the reference
 
-static void test_bf16_rounding(void **state) {
-    (void)state;
-    for (int i = 0; i < 200000; i++) {
-        uniform();
-        union {
-            uint32_t u;
-            float f;
-        } x = { i % 4 ? random_state : (random_state & 0xffff0000) | 0x8000 };  // every fourth is a tie
-        uint16_t got = f32_to_bf16(x.f);
-        if (isnan(x.f)) {
-            assert_true(isnan(bf16_to_f32(got)));
-            continue;
+static void test_conversions(void **state) {
+    static const uint32_t lower[] = { 0, 1, 0x7fff, 0x8000, 0x8001, 0xffff };  // ties, and NaN by low bits
+    for (uint32_t upper = 0; upper < 1 << 16; upper++) {
+        for (int i = 0; i < COUNT(lower); i++) {
+            const float x = float_of(upper << 16 | lower[i]);
+            assert_int_equal(f32_to_bf16(x), bf16_round(x));
         }
-        uint16_t down = (uint16_t)(x.u >> 16);  // towards zero
-        uint32_t cut = x.u & 0xffff;
-        uint16_t expected = cut > 0x8000 || (cut == 0x8000 && (down & 1)) ? down + 1 : down;
-        assert_int_equal(got, expected);
+        const uint16_t half = (uint16_t)upper;
+        assert_int_equal(bits_of(bf16_to_f32(half)), upper << 16);
+        assert_int_equal(bits_of(f16_to_f32(half)), bits_of(fp16_widen(half)));
+        assert_int_equal(bits_of(gpt2_value(GPT2_F16, &half, 0)), bits_of(fp16_widen(half)));
+        assert_int_equal(bits_of(gpt2_value(GPT2_BF16, &half, 0)), upper << 16);
     }
-    assert_true(isnan(bf16_to_f32(f32_to_bf16(NAN))));
-    union {
-        uint32_t u;
-        float f;
-    } low = { 0x7f800001 };  // a NaN only by its low bits
-    assert_true(isnan(bf16_to_f32(f32_to_bf16(low.f))));
-    assert_true(isinf(bf16_to_f32(f32_to_bf16(INFINITY))));
-    assert_int_equal(f32_to_bf16(-0.0f), 0x8000);
-}
-
-// --------
-// fp16: each of its values
-
-static void test_fp16_widening(void **state) {
-    (void)state;
-    for (uint32_t bits = 0; bits < 1 << 16; bits++) {
-        int exponent = bits >> 10 & 31, fraction = bits & 0x3ff;
-        double size = exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24);
-        float got = f16_to_f32((uint16_t)bits);
-        assert_int_equal(signbit(got) != 0, bits >> 15);
-        if (exponent == 31) {
-            assert_true(fraction ? isnan(got) : isinf(got));
-        } else {
-            assert_true(fabsf(got) == size);
-        }
-    }
-    uint16_t row[] = { 0x3c00, 0xc100, 0x0001 };
-    assert_true(gpt2_value(GPT2_F16, row, 0) == 1 && gpt2_value(GPT2_F16, row, 1) == -2.5f);
-    assert_true(gpt2_value(GPT2_F16, row, 2) == 0x1p-24f);
-    assert_true(gpt2_value(GPT2_BF16, row, 1) == -8.0f);
     float wide[] = { 1.5f, -3 };
     assert_true(gpt2_value(GPT2_F32, wide, 1) == -3);
 }
@@ -80,7 +46,6 @@ static void test_fp16_widening(void **state) {
 // plan
 
 static void test_plan_refuses(void **state) {
-    (void)state;
     size_t bytes;
     expect_error(layers->plan(GPT2_F32, 1, 4, 10, 3, 64, 4, &bytes), "NH 3");  // do not divide 10 channels
     expect_error(layers->plan(GPT2_F32, 0, 4, 9, 3, 64, 4, &bytes), "");
@@ -93,7 +58,6 @@ static void test_plan_refuses(void **state) {
 
 #ifndef GPT2_CUDA
 static void test_without_cuda(void **state) {
-    (void)state;
     assert_null(layers_cuda());
     expect_error(layers_cuda_options(1, 1, NULL), "built without CUDA");
     assert_string_equal(layers_cuda_attention(), "");
@@ -198,37 +162,23 @@ static void cached_cases(void) {
     for (int i = 0; i < COUNT(shapes); i++) cached_attention(shapes[i][0], shapes[i][1], shapes[i][2]);
 }
 
-#define TEST_OF(cases)                       \
-    static void test_##cases(void **state) { \
-        (void)state;                         \
-        on_all(THREADS, cases);              \
-    }
-TEST_OF(memory_cases)
-TEST_OF(rows_cases)
-TEST_OF(ends_cases)
-TEST_OF(matmul_cases)
-TEST_OF(many_matmuls)
-TEST_OF(rows_of_products)
-TEST_OF(attention_cases)
-TEST_OF(cached_cases)
-
-// what a failed test left behind must not fail the next one
-static int clean(void **state) {
-    (void)state;
-    release();
-    layers->free();
-    return 0;
-}
-#define TEST(f) cmocka_unit_test_teardown(f, clean)
+TEST_ON_ALL(THREADS, memory_cases)
+TEST_ON_ALL(THREADS, rows_cases)
+TEST_ON_ALL(THREADS, ends_cases)
+TEST_ON_ALL(THREADS, matmul_cases)
+TEST_ON_ALL(THREADS, many_matmuls)
+TEST_ON_ALL(THREADS, rows_of_products)
+TEST_ON_ALL(THREADS, attention_cases)
+TEST_ON_ALL(THREADS, cached_cases)
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_bf16_rounding),   TEST(test_fp16_widening), TEST(test_plan_refuses),
+        TEST(test_conversions),     TEST(test_plan_refuses),
 #ifndef GPT2_CUDA
         TEST(test_without_cuda),
 #endif
-        TEST(test_memory_cases),    TEST(test_rows_cases),    TEST(test_ends_cases),
-        TEST(test_matmul_cases),    TEST(test_many_matmuls),  TEST(test_rows_of_products),
+        TEST(test_memory_cases),    TEST(test_rows_cases),   TEST(test_ends_cases),
+        TEST(test_matmul_cases),    TEST(test_many_matmuls), TEST(test_rows_of_products),
         TEST(test_attention_cases), TEST(test_cached_cases),
     };
     layers = &layers_cpu;

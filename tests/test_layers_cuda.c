@@ -26,14 +26,25 @@ static void *device_take(size_t bytes) {
     cuda(cudaMalloc(&p, bytes));
     return p;
 }
-static void device_free(void *p, size_t bytes) {
-    (void)bytes;
-    cuda(cudaFree(p));
-}
+static void device_free(void *p, size_t bytes) { cuda(cudaFree(p)); }
 static void device_put(void *to, const void *from, size_t bytes) {
     cuda(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
 }
 static void device_fill(void *to, int byte, size_t bytes) { cuda(cudaMemset(to, byte, bytes)); }
+
+static void device_reset(void) {
+#ifdef CUDA_STAND_IN
+    static const char *const changed[] = { "FASTEST", "CUBLASLT", "REFUSED", "FAIL" };
+    for (int i = 0; i < COUNT(changed); i++) {
+        char name[40];
+        snprintf(name, sizeof name, "CUDA_STAND_IN_%s", changed[i]);
+        unsetenv(name);
+    }
+    cuda_stand_in_settings();
+#endif
+    ok(layers_cuda_tune(NULL, NULL, 0));
+    ok(layers_cuda_options(0, 0, NULL));
+}
 
 static void plan_rows(int rows, int C, int Vp) {
     size_t for_rows, for_ends;
@@ -46,10 +57,7 @@ static void plan_rows(int rows, int C, int Vp) {
 // --------
 // the layers
 
-static void memory(void **state) {
-    (void)state;
-    on_all(1, memory_cases);
-}
+TEST_ON_ALL(1, memory_cases)
 
 static void bias_backward(int BT, int C) {
     Tensor *dbias = tensor(C, 1), *dout = tensor((size_t)BT * C, 1);
@@ -76,10 +84,7 @@ static void rows_cases(void) {
     gelu_extremes();
 }
 
-static void rows(void **state) {
-    (void)state;
-    on_all(1, rows_cases);
-}
+TEST_ON_ALL(1, rows_cases)
 
 static void ends_cases(void) {
     for (int kind = 0; kind < 3; kind++) {
@@ -98,15 +103,11 @@ static void ends_cases(void) {
     if (dtype == GPT2_BF16) crossentropy(2, 50257, 50304, 1.0 / 64, 0);
 }
 
-static void ends(void **state) {
-    (void)state;
-    on_all(1, ends_cases);
-}
+TEST_ON_ALL(1, ends_cases)
 
 // Arrays on the host may be reused at once, so queued work must have its own copy, for more calls than there
 // are slots.
 static void staging(void **state) {
-    (void)state;
     enum { CALLS = 40, T = 12, C = 8, V = 64 };
     dtype = GPT2_F32;
     plan_rows(T, C, V);
@@ -132,7 +133,6 @@ static void staging(void **state) {
 }
 
 static void errors(void **state) {
-    (void)state;
     size_t bytes;
     int inp[8] = { 0, 1, 2, 3, 4, 5, 6, 8 };
     expect_error(layers->plan(GPT2_F32, 0, 1, 1, 1, 1, 1, &bytes), "B 0");
@@ -174,10 +174,7 @@ static void matmul_cases(void) {
         }
 }
 
-static void matmuls(void **state) {
-    (void)state;
-    on_all(1, matmul_cases);
-}
+TEST_ON_ALL(1, matmul_cases)
 
 // --------
 // what only the stand-in shows: waits, launches, and which algorithm is refused or the fastest
@@ -185,7 +182,6 @@ static void matmuls(void **state) {
 #ifdef CUDA_STAND_IN
 // No layer waits for the device or allocates. tests/cuda/ counts both.
 static void asynchronous(void **state) {
-    (void)state;
     enum { B = 2, T = 8, C = 16, V = 30, Vp = 32 };
     const gpt2_dtype dt = dtype = GPT2_BF16;
     ok(layers_cuda_options(0, 1, NULL));
@@ -245,7 +241,6 @@ static long launches_of_backward(gpt2_dtype dt, int gelu, int fused) {
 
 // Bias gradients come with the matmuls where cuBLASLt has the epilogues; a sum of columns is two kernels.
 static void epilogues(void **state) {
-    (void)state;
     enum { MATMULS = 2, GELU = 1, SUMS = 2 };
     assert_int_equal(launches_of_backward(GPT2_BF16, 2, 1), MATMULS);
     assert_int_equal(launches_of_backward(GPT2_BF16, 0, 0), MATMULS + GELU + SUMS);
@@ -271,7 +266,6 @@ static void matmul_bits(float bits[BITS]) {
 
 // If the library refuses an algorithm that its heuristic names, plan tries the next one.
 static void refused_algorithms(void **state) {
-    (void)state;
     static float first[BITS], second[BITS];
     size_t bytes;
     ok(layers_cuda_options(0, 2, "cublaslt"));
@@ -383,7 +377,6 @@ static void check_damaged(const char *text, int lines) {
 }
 
 static void tuning(void **state) {
-    (void)state;
     static float untuned[BITS], bits[BITS];
     ok(layers_cuda_options(0, 2, "cublaslt"));
     plan_small();
@@ -457,7 +450,6 @@ static void attention_cases(void) {
 }
 
 static void attentions(void **state) {
-    (void)state;
     on_all(1, attention_cases);
     const layers_span one = { .n = 1, .room = 32 };
     expect_error(layers->attention_cached(GPT2_F32, NULL, NULL, NULL, &one, 1, 514, 2),
@@ -466,7 +458,6 @@ static void attentions(void **state) {
 
 // The batch in groups of as many rows as the limit allows gives the bits of the whole batch at once.
 static void attention_limit(void **state) {
-    (void)state;
     enum { B = 6, T = 24, C = 64, NH = 8, N = B * T * C };
     const size_t row = 2 * (size_t)NH * T * T * (sizeof(float) + 2);
     const struct {
@@ -499,7 +490,6 @@ static void attention_limit(void **state) {
 
 // How cuDNN's backward chooses its groups. This needs no library.
 static void fewer_rows(void **state) {
-    (void)state;
     const size_t mib = 1 << 20;
     assert_int_equal(attention_cudnn_fewer_rows(64, 64, 1539 * mib, 512 * mib), 16);  // 21 fit, 16 divide 64
     assert_int_equal(attention_cudnn_fewer_rows(64, 16, 520 * mib, 512 * mib), 8);    // 15 fit
@@ -517,7 +507,6 @@ static void fewer_rows(void **state) {
 }
 
 static void attention_options(void **state) {
-    (void)state;
     size_t bytes;
     expect_error(layers_cuda_options(0, 0, "fast"), "cudnn, cudnn-fast or cublaslt");
     ok(layers_cuda_options(0, 0, NULL));
@@ -534,20 +523,6 @@ static void attention_options(void **state) {
 
 // --------
 
-// a failed test leaves nothing behind for the next one
-static int clean(void **state) {
-    (void)state;
-    release();
-#ifdef CUDA_STAND_IN
-    unsetenv("CUDA_STAND_IN_FASTEST");
-    unsetenv("CUDA_STAND_IN_CUBLASLT");
-    unsetenv("CUDA_STAND_IN_REFUSED");
-    set("CUDA_STAND_IN_FAIL", "");
-#endif
-    return layers_cuda_tune(NULL, NULL, 0) || layers_cuda_options(0, 0, NULL);
-}
-#define TEST(f) cmocka_unit_test_teardown(f, clean)
-
 int main(void) {
     // The stand-in then runs work as late as allowed, so that a buffer reused too early gives wrong results.
     setenv("CUDA_STAND_IN", "lazy", 0);
@@ -559,12 +534,12 @@ int main(void) {
         return 0;
     }
     const struct CMUnitTest tests[] = {
-        TEST(memory),
-        TEST(rows),
-        TEST(ends),
+        TEST(test_memory_cases),
+        TEST(test_rows_cases),
+        TEST(test_ends_cases),
         TEST(staging),
         TEST(errors),
-        TEST(matmuls),
+        TEST(test_matmul_cases),
         TEST(attentions),
         TEST(attention_limit),
         TEST(attention_options),
