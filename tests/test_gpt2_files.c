@@ -4,6 +4,7 @@
 #include "gpt2_files.h"
 #include "../gpt2/dataloader.h"
 #include "../gpt2/disk.h"
+#include "../gpt2/fingerprint.h"
 #include "../gpt2/rand.h"
 #include "../gpt2/learning_rate.h"
 
@@ -19,6 +20,19 @@ static off_t size_of(const char *path) {
     struct stat st;
     assert_return_code(stat(path, &st), errno);
     return st.st_size;
+}
+
+// A number to write at an offset of a file, bytes to add at its end, and the error that reading then gives.
+typedef struct {
+    long offset;
+    uint32_t value;
+    off_t grow;
+    const char *error;
+} Damage;
+
+static void apply(const Damage *d, const char *path) {
+    patch(path, d->offset, d->value);
+    assert_return_code(truncate(path, size_of(path) + d->grow), errno);
 }
 
 // --------
@@ -100,35 +114,33 @@ static void test_descriptors(void **state) {
     };
     static const struct {
         const char *descriptor, *error;
-    } bad[] = {
-        { "", "is unknown" },
-        { "x12", "is unknown" },
-        { "gpt2:12", "is unknown" },
-        { "gpt3:d12", "is unknown" },
-        { "d", "depth" },
-        { "d13", "depth 13" },
-        { "d12x", "12x" },
-        { "d-12", "-12" },
-        { "d 12", "depth" },
-        { "d012", "012" },
-        { "D12", "is unknown" },
-        { "d99999999999999999999", "99999" },
-        { "gpt2:d", "depth" },
-        { "gpt3:c5140", "heads" },
-        { "gpt3:c512", "512" },
-        { "gpt3:c", "channels" },
-        { "l4h4c128v512", "'t'" },
-        { "l4h4c128v512t", "'t'" },
-        { "l4h4c128v512t64x", "\"x\"" },
-        { "h4l4c128v512t64", "is unknown" },
-        { "l4c128h4v512t64", "'h'" },
-        { "l0h4c128v512t64", "'l'" },
-        { "l4h3c128v512t64", "3 heads" },
-        { "l4h4c-128v512t64", "'c'" },
-        { "l4h4c128v2147483647t64", "vocabulary" },
-        { "l4h4c128v2147483648t64", "'v'" },
-        { "l4 h4c128v512t64", "'h'" },
-    };
+    } bad[] = { { "", "is unknown" },
+                { "x12", "is unknown" },
+                { "gpt2:12", "is unknown" },
+                { "gpt3:d12", "is unknown" },
+                { "d", "depth" },
+                { "d13", "depth 13" },
+                { "d12x", "12x" },
+                { "d-12", "-12" },
+                { "d 12", "depth" },
+                { "d012", "012" },
+                { "D12", "is unknown" },
+                { "d99999999999999999999", "99999" },
+                { "gpt2:d", "depth" },
+                { "gpt3:c5140", "heads" },
+                { "gpt3:c512", "512" },
+                { "gpt3:c", "channels" },
+                { "l4h4c128v512", "'t'" },
+                { "l4h4c128v512t", "'t'" },
+                { "l4h4c128v512t64x", "\"x\"" },
+                { "h4l4c128v512t64", "is unknown" },
+                { "l4c128h4v512t64", "'h'" },
+                { "l0h4c128v512t64", "'l'" },
+                { "l4h3c128v512t64", "3 heads" },
+                { "l4h4c-128v512t64", "'c'" },
+                { "l4h4c128v2147483647t64", "vocabulary" },
+                { "l4h4c128v2147483648t64", "'v'" },
+                { "l4 h4c128v512t64", "'h'" } };
     GPT2Config c;
     for (size_t i = 0; i < COUNT(good); i++) {
         must(gpt2_config_from_descriptor(&c, good[i].descriptor));
@@ -261,12 +273,7 @@ static void test_model_file(void **state) {
 }
 
 static void test_bad_model_files(void **state) {
-    static const struct {
-        long offset;
-        uint32_t value;
-        off_t grow;
-        const char *error;
-    } cases[] = {
+    static const Damage cases[] = {
         { 0, 20240520, 0, "first number is 20240520" },
         { 4, 4, 0, "version 4" },
         { 8, 0, 0, "positions" },
@@ -284,8 +291,7 @@ static void test_bad_model_files(void **state) {
     snprintf(path, sizeof path, "%s", in_folder("bad.bin"));
     for (size_t i = 0; i < COUNT(cases); i++) {
         must(gpt2_file_write(path, &m.config, GPT2_F32, give, &m));
-        patch(path, cases[i].offset, cases[i].value);
-        assert_return_code(truncate(path, size_of(path) + cases[i].grow), errno);
+        apply(&cases[i], path);
         assert_error(read_file(path, compare, &m), cases[i].error);
         assert_non_null(strstr(gpt2_last_error(), path));
     }
@@ -477,13 +483,13 @@ static void test_tell_and_seek(void **state) {
     dataloader_free(&l);
 }
 
+static void refuse_shards(const char *pattern, int B, int length, int rank, int ranks, const char *error) {
+    DataLoader l;
+    assert_error(dataloader_init(&l, pattern, B, length, V, rank, ranks, 1, 42), error);
+}
+
 static void test_bad_shards(void **state) {
-    static const struct {
-        long offset;
-        uint32_t value;
-        off_t grow;
-        const char *error;
-    } cases[] = {
+    static const Damage cases[] = {
         { 0, 20240326, 0, "first number is 20240326" },
         { 4, 2, 0, "version 2" },
         { 8, 100, 0, "100 tokens" },
@@ -495,21 +501,19 @@ static void test_bad_shards(void **state) {
     DataLoader l;
     for (size_t i = 0; i < COUNT(cases); i++) {
         write_three_shards();
-        patch(in_folder("s_01.shard"), cases[i].offset, cases[i].value);
-        assert_return_code(
-            truncate(in_folder("s_01.shard"), size_of(in_folder("s_01.shard")) + cases[i].grow), errno);
-        assert_error(dataloader_init(&l, in_folder("*.shard"), 1, T, V, 0, 1, 1, 42), cases[i].error);
+        apply(&cases[i], in_folder("s_01.shard"));
+        refuse_shards(in_folder("*.shard"), 1, T, 0, 1, cases[i].error);
         assert_non_null(strstr(gpt2_last_error(), "s_01.shard"));
     }
     write_three_shards();
-    assert_error(dataloader_init(&l, in_folder("none*"), 1, T, V, 0, 1, 1, 42), "no file matches");
-    assert_error(dataloader_init(&l, folder, 1, T, V, 0, 1, 1, 42), "not a regular file");
-    assert_error(dataloader_init(&l, in_folder("*.shard"), 1, 60, V, 0, 1, 1, 42), "60 tokens");
-    assert_error(dataloader_init(&l, in_folder("*.shard"), 8, T, V, 0, 3, 1, 42), "22 rows");
-    assert_error(dataloader_init(&l, in_folder("*.shard"), 0, T, V, 0, 1, 1, 42), "positive");
-    assert_error(dataloader_init(&l, in_folder("*.shard"), 1, T, V, 2, 2, 1, 42), "rank 2");
+    refuse_shards(in_folder("none*"), 1, T, 0, 1, "no file matches");
+    refuse_shards(folder, 1, T, 0, 1, "not a regular file");
+    refuse_shards(in_folder("*.shard"), 1, 60, 0, 1, "60 tokens");
+    refuse_shards(in_folder("*.shard"), 8, T, 0, 3, "22 rows");
+    refuse_shards(in_folder("*.shard"), 0, T, 0, 1, "positive");
+    refuse_shards(in_folder("*.shard"), 1, T, 2, 2, "rank 2");
     assert_return_code(symlink("nowhere", in_folder("s_00.shard")), errno);
-    assert_error(dataloader_init(&l, in_folder("*.shard"), 1, T, V, 0, 1, 1, 42), "s_00.shard");
+    refuse_shards(in_folder("*.shard"), 1, T, 0, 1, "s_00.shard");
 
     // damage to the files after the loader has opened them
     write_three_shards();
@@ -624,21 +628,6 @@ static void test_outliers(void **state) {
     assert_float_equal(outlier_update(&d, 5), 0, 1e-3);  // no spread, no outlier
 }
 
-// A pipe has no writer here, and would be waited for without end; the alarm ends the program then.
-static void test_pipes(void **state) {
-    const char *path = in_folder("pipe");
-    GPT2Config config;
-    gpt2_dtype dtype;
-    Tokenizer t;
-    DataLoader l;
-    assert_return_code(mkfifo(path, 0600), errno);
-    alarm(20);
-    assert_error(gpt2_file_read_header(path, &config, &dtype), "not a regular file");
-    assert_error(tokenizer_init(&t, path), "not a regular file");
-    assert_error(dataloader_init(&l, path, 1, 8, 257, 0, 1, 1, 42), "not a regular file");
-    alarm(0);
-}
-
 // A text file is written whole or not at all, and leaves nothing beside it.
 static void test_text_files(void **state) {
     const char *path = in_folder("some.txt");
@@ -672,32 +661,120 @@ static void test_text_files(void **state) {
     free(longer);
 }
 
+// --------
+// fingerprints: the same for the same contents under any path, and different if a part that is read differs
+
+static const char *print_of(const char *name, const char *bytes, size_t n, int blocks) {
+    static char text[FINGERPRINT];
+    write_bytes(in_folder(name), bytes, n, "", 0);
+    must(fingerprint_of_file(in_folder(name), blocks, text));
+    return text;
+}
+
+static char *filled(size_t n) {
+    char *bytes = malloc(n + 1);
+    assert_non_null(bytes);
+    for (size_t i = 0; i < n; i++) bytes[i] = (char)(i * 2654435761u >> 13);
+    return bytes;
+}
+
+// Files of at most `blocks` blocks are read whole, larger ones only at their first and last block.
+static void test_fingerprints(void **state) {
+    static const struct {
+        size_t bytes;
+        int blocks;
+    } cases[] = { { 1, 1 },
+                  { 7, 1 },
+                  { 8, 64 },
+                  { 9, 64 },
+                  { FINGERPRINT_BLOCK, 1 },
+                  { FINGERPRINT_BLOCK + 1, 2 },
+                  { 3 * FINGERPRINT_BLOCK - 5, 3 },
+                  { 10 * FINGERPRINT_BLOCK + 100, 2 },
+                  { 10 * FINGERPRINT_BLOCK, 9 } };
+    for (size_t c = 0; c < COUNT(cases); c++) {
+        size_t n = cases[c].bytes;
+        char *bytes = filled(n), first[FINGERPRINT], size[32];
+        const size_t places[] = { 0, n / 2, n - 1 };
+        int whole = n <= (size_t)cases[c].blocks * FINGERPRINT_BLOCK;
+        snprintf(first, sizeof first, "%s", print_of("a", bytes, n, cases[c].blocks));
+        snprintf(size, sizeof size, "%zu bytes, ", n);
+        assert_int_equal(strncmp(first, size, strlen(size)), 0);
+        assert_string_equal(print_of("another_name", bytes, n, cases[c].blocks), first);
+        for (int i = 0; i < 3; i++) {
+            if (i == 1 && !whole) continue;
+            for (int bit = 0; bit < 8; bit++) {
+                bytes[places[i]] ^= (char)(1 << bit);
+                assert_string_not_equal(print_of("a", bytes, n, cases[c].blocks), first);
+                bytes[places[i]] ^= (char)(1 << bit);
+            }
+        }
+        free(bytes);
+    }
+}
+
+// The digest also tells zeros at the end from no bytes at all.
+static void test_fingerprint_lengths(void **state) {
+    char zeros[17] = { 0 }, seen[18][17];
+    for (size_t n = 0; n <= 17; n++) {
+        const char *text = strstr(print_of("a", zeros, n, 1), "digest ");
+        assert_non_null(text);
+        snprintf(seen[n], sizeof seen[n], "%s", text + 7);
+        for (size_t i = 0; i < n; i++) assert_string_not_equal(seen[i], seen[n]);
+    }
+}
+
+// Words that change places, and high bits of two words: a sum or a product alone would miss them.
+static void test_fingerprint_order(void **state) {
+    uint64_t a[] = { 1, 2, 3 }, b[] = { 2, 1, 3 }, c[] = { 1 | 1ull << 63, 2 | 1ull << 63, 3 };
+    char first[FINGERPRINT];
+    snprintf(first, sizeof first, "%s", print_of("a", (char *)a, sizeof a, 1));
+    assert_string_not_equal(print_of("a", (char *)b, sizeof b, 1), first);
+    assert_string_not_equal(print_of("a", (char *)c, sizeof c, 1), first);
+}
+
+static void test_fingerprint_errors(void **state) {
+    char text[FINGERPRINT];
+    assert_error(fingerprint_of_file(in_folder("none"), 1, text), "none: cannot open: No such file");
+    assert_error(fingerprint_of_file(folder, 1, text), folder);
+}
+
+static void test_fingerprint_of_processor(void **state) {
+    char text[FINGERPRINT] = "", again[FINGERPRINT] = "";
+    fingerprint_of_processor(text);
+    fingerprint_of_processor(again);
+    assert_non_null(strstr(text, "oneDNN"));
+    assert_string_equal(text, again);
+}
+
 #define TEST(f) cmocka_unit_test_teardown(f, empty_folder)
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        TEST(test_mt19937),
-        TEST(test_permutation),
-        TEST(test_sampler),
-        TEST(test_descriptors),
-        TEST(test_init),
-        TEST(test_init_in_pieces),
-        TEST(test_model_file),
-        TEST(test_bad_model_files),
-        TEST(test_rows_in_order),
-        TEST(test_failing_model_write),
-        TEST(test_file_without_buffer),
-        TEST(test_compared_model_file),
-        TEST(test_shuffle),
-        TEST(test_tell_and_seek),
-        TEST(test_ranks_see_one_stream),
-        TEST(test_bad_shards),
-        TEST(test_tokenizer),
-        TEST(test_bad_tokenizers),
-        TEST(test_schedules),
-        TEST(test_outliers),
-        TEST(test_pipes),
-        TEST(test_text_files),
-    };
+    const struct CMUnitTest tests[] = { TEST(test_mt19937),
+                                        TEST(test_permutation),
+                                        TEST(test_sampler),
+                                        TEST(test_descriptors),
+                                        TEST(test_init),
+                                        TEST(test_init_in_pieces),
+                                        TEST(test_model_file),
+                                        TEST(test_bad_model_files),
+                                        TEST(test_rows_in_order),
+                                        TEST(test_failing_model_write),
+                                        TEST(test_file_without_buffer),
+                                        TEST(test_compared_model_file),
+                                        TEST(test_shuffle),
+                                        TEST(test_tell_and_seek),
+                                        TEST(test_ranks_see_one_stream),
+                                        TEST(test_bad_shards),
+                                        TEST(test_tokenizer),
+                                        TEST(test_bad_tokenizers),
+                                        TEST(test_schedules),
+                                        TEST(test_outliers),
+                                        TEST(test_text_files),
+                                        TEST(test_fingerprints),
+                                        TEST(test_fingerprint_lengths),
+                                        TEST(test_fingerprint_order),
+                                        TEST(test_fingerprint_errors),
+                                        TEST(test_fingerprint_of_processor) };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }
