@@ -1,8 +1,8 @@
 // Causal attention: one head of one sequence at a time, in blocks of query rows against the keys up to the
 // block's end. A head's queries, keys and values are widened into fp32 scratch once; the matmuls are small
 // and stay in L2. Backward recomputes the probabilities from each row's lse. Rows and columns of scratch are
-// padded so that kernels have no tails; the padding affects no result. For bf16 at GPT-2's head sizes, CPUs
-// with bf16 dot products use other kernels for the same steps: see "products of pairs".
+// padded so that kernels have no tails; padding does not affect results. CPUs with bf16 dot products
+// use separate kernels for bf16 at GPT-2's head sizes: see "bf16 pairs".
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -174,7 +174,7 @@ VECTOR static void softmax_rows(float *p, float *lse, const Shape *s, int first,
     }
 }
 
-// The same rows in backward: turns the scores in p into probabilities, and dp from the gradient of the
+// Backward of the same rows: turns the scores in p into probabilities, and dp from the gradient of the
 // probabilities into that of the unscaled scores, p (dp - sum of p dp) scale. The sum over keys equals the
 // sum of dout * out, rows of hs.
 VECTOR static void softmax_backward_rows(float *p, float *dp, const float *lse, const float *dout,
@@ -206,8 +206,8 @@ typedef struct {
     size_t k_panel, v_row, v_panel;
 } Keys;
 
-// Queries of positions first..first+n-1, each against the keys up to its own. The first one is at qkv[q_at],
-// and its result goes to out[out_at]. The bits of a query do not depend on the others.
+// Attends from positions first..first+n-1, each to the keys up to its own position. The first query is at
+// qkv[q_at], and its output goes to out[out_at]. A query's bits do not depend on the other queries.
 static void attend(gpt2_dtype dt, void *out, size_t out_at, float *lse, const void *qkv, size_t q_at,
                    int first, int n, const Keys *keys, const Shape *s, const Buffers *f) {
     size_t stride = 3 * (size_t)s->C;
@@ -268,7 +268,7 @@ static void backward_head(gpt2_dtype dt, void *dqkv, const void *dout, const voi
 }
 
 // --------
-// products of pairs: vdpbf16ps adds the products of two adjacent bf16 to an fp32 sum, so depth is stored in
+// bf16 pairs: vdpbf16ps adds the products of two adjacent bf16 to an fp32 sum, so depth is stored in
 // pairs of 32 bits. Queries, keys, values and dout are multiplied as they are in memory. Backward rounds
 // probabilities and score gradients to bf16, as fused GPU kernels do. Forward multiplies values by fp32
 // probabilities, so that out is rounded once.
@@ -547,7 +547,7 @@ static size_t pair_scratch_floats(int T, int C, int NH) {
 // over a cache: keys are in the panels of multiply, (room/lanes, hs/depth, lanes, depth), where depth is 2
 // for pairs; values as rows, (room, hs). Each row's room is a multiple of LAYERS_CACHE_STEP.
 
-// Where element c of a key goes.
+// The index of a key's element c.
 INLINE size_t cached_at(int position, int c, int hs, int lanes, int depth) {
     size_t panel = (size_t)(position / lanes) * (hs / depth) + c / depth;
     return (panel * lanes + position % lanes) * depth + c % depth;

@@ -97,18 +97,12 @@ typedef struct {
 
 // scores (T, T) = x (T, hs) @ keys or values (T, hs)^T for each head; x_ld: token stride of x
 static Matmul scores_of(gpt2_dtype dt, const Shape *s, int x_ld) {
-    Matmul p = {};
-    p.in = dt;
+    Matmul p = matmul_of(dt, s->T, s->T, s->hs, 0, 1, 0);
     p.out = GPT2_F32;
-    p.rows = s->T;
-    p.cols = s->T;
-    p.depth = s->hs;
     p.batch = s->NH;
     p.left_ld = x_ld;
-    p.left_next = s->hs;
-    p.right_t = 1;
     p.right_ld = 3 * s->C;
-    p.right_next = s->hs;
+    p.left_next = p.right_next = s->hs;
     p.out_ld = s->ld;
     p.out_next = s->T * s->ld;
     return p;
@@ -116,20 +110,13 @@ static Matmul scores_of(gpt2_dtype dt, const Shape *s, int x_ld) {
 
 // (T, hs) of scores (T, T), or of their transpose, @ x (T, hs) for each head
 static Matmul sums_of(gpt2_dtype dt, const Shape *s, int transposed, int x_ld, int out_ld) {
-    Matmul p = {};
-    p.in = dt;
-    p.out = dt;
-    p.rows = s->T;
-    p.cols = s->hs;
-    p.depth = s->T;
+    Matmul p = matmul_of(dt, s->T, s->hs, s->T, transposed, 0, 0);
     p.batch = s->NH;
-    p.left_t = transposed;
     p.left_ld = s->ld;
     p.left_next = s->T * s->ld;
     p.right_ld = x_ld;
-    p.right_next = s->hs;
     p.out_ld = out_ld;
-    p.out_next = s->hs;
+    p.right_next = p.out_next = s->hs;
     return p;
 }
 

@@ -18,7 +18,7 @@ static inline int attention_cudnn_fewer_rows(int B, int rows, size_t bytes, size
 }
 
 #ifdef GPT2_CUDNN
-// Returns 0, or -1 with the sentence if cuDNN does not support the shape or dtype. fast: backward may be
+// Returns 0, or -1 with the message if cuDNN does not support the shape or dtype. fast: backward may be
 // nondeterministic. limit: the scratch that backward may take for several sequences; 0: 512 MiB.
 int attention_cudnn_plan(gpt2_dtype dt, int B, int T, int C, int NH, int fast, size_t limit,
                          size_t *scratch_bytes);

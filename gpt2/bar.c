@@ -17,8 +17,8 @@ static struct {
     Progress progress;
 } bar;
 
-// Open MPI gives each rank a separate terminal for stdout, even if mpirun's output goes to a file. It is no
-// process's controlling terminal. The user sees the stdout of mpirun, the parent.
+// Open MPI gives each rank a separate terminal for stdout, even if mpirun's output goes to a file. It is
+// not a controlling terminal. The user sees the stdout of mpirun, the parent.
 int bar_terminal(void) {
     struct stat own, parent;
     char path[64];

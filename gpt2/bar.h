@@ -1,5 +1,5 @@
-// The progress bar: the last line of a terminal, rewritten in place. One rank draws it. Before bar_start all
-// functions but bar_terminal do nothing.
+// The progress bar: the last line of a terminal, rewritten in place. One rank draws it. Before bar_start,
+// all functions except bar_terminal do nothing.
 #ifndef GPT2_BAR_H
 #define GPT2_BAR_H
 

@@ -2,10 +2,8 @@
 // tokens; and a heap of the pairs that can be joined, so that a long word of n bytes takes n log n steps.
 #include <stdlib.h>
 #include <string.h>
-// defines: gpt2_fail
 #include "gpt2_error.h"
 #include "bpe.h"
-// defines: Vocabulary, vocabulary_*, NO_TOKEN
 #include "vocabulary.h"
 #ifdef GPT2_PCRE2
 #define PCRE2_CODE_UNIT_WIDTH 8

@@ -8,7 +8,6 @@
 #define GPT2_BPE_H
 #include <stddef.h>
 #include <stdint.h>
-// defines: Tokenizer
 #include "tokenizer.h"
 
 enum {

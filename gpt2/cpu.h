@@ -6,9 +6,9 @@
 #include "layers.h"
 
 // VECTOR functions are compiled once per instruction set, and the loader picks one. Helpers that they call in
-// their inner loops must be INLINE, or they stay at the baseline. Sanitizers turn this off, because their
-// run-time libraries do not work yet when the loader picks, and so does clang, whose clones have symbols that
-// other files cannot find.
+// their inner loops must be INLINE, or they stay at the baseline. It is off with sanitizers, whose
+// runtime is not ready yet when the loader picks, and with clang, whose clones are not visible to other
+// files.
 #if !defined(__x86_64__) || !defined(__GLIBC__) || defined(__clang__) || defined(__SANITIZE_ADDRESS__) || \
     defined(__SANITIZE_THREAD__)
 #define VECTOR
@@ -24,7 +24,7 @@ enum { PIECE = 1024 };  // elements widened at a time
 #define MAX(a, b) ((a) > (b) ? (a) : (b))
 
 // rows_cpu.c: the threads of every parallel region and their scratch, fixed by plan. scratch_plan returns the
-// bytes of scratch that threads with so many floats each take.
+// bytes of scratch for `threads` threads with `floats` floats each.
 size_t scratch_plan(int threads, size_t floats);
 int cpu_use_scratch(void *memory);
 int layers_threads(void);

@@ -5,7 +5,7 @@
 #include <cublasLt.h>
 #include "layers.h"
 
-int cublaslt_load(void);  // 0, or -1 with the sentence; 0 at once if already loaded
+int cublaslt_load(void);  // 0, or -1 with the message; 0 at once if already loaded
 
 // The precision of matmuls. Call it before plan, because kept matmuls do not change precision.
 void matmul_set_tf32(int tf32);

@@ -9,7 +9,7 @@ extern "C" {
 #endif
 #include "gpt2_error.h"
 
-// Returns 0, or -1 with a sentence of `what` and CUDA's message.
+// Returns 0, or -1 with a message that has `what` and CUDA's error.
 int cuda_check(cudaError_t rc, const char *what);
 #define CUDA_TRY(call)                            \
     do {                                          \
@@ -70,7 +70,7 @@ DECLARE_LAYER(cuda, softmax_crossentropy);
 DECLARE_LAYER(cuda, sum);
 
 // staging_cuda.c: sends integers from the host to the scratch without waiting. staging_slot returns pinned
-// memory for `ints` of them, or NULL with gpt2_fail's sentence. Once the caller has filled it, staging_send
+// memory for `ints` of them, or NULL with gpt2_fail's message. Once the caller has filled it, staging_send
 // queues the copy to the start of the scratch.
 int staging_plan(size_t ints, size_t *scratch_bytes);  // ints: the most in one call
 void staging_free(void);
@@ -178,7 +178,7 @@ __device__ inline float warp_max(float x) {
 }
 
 // sum += the vectors at row(i), i = first, first + step, ... < n. N loads are in flight before the first is
-// used. After the last row they read it again and drop the values.
+// used. Loads past the end repeat the last row, and their values are dropped.
 template <int N, class Sum, int W, class Row>
 __device__ inline void add_vectors(Sum (&sum)[W], int first, int n, int step, Row row) {
     for (int i = first; i < n; i += N * step) {

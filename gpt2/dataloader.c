@@ -1,4 +1,4 @@
-// Serves rows of tokens from shards, in an order that each rank computes by itself.
+// Serves rows of tokens from shards. Each rank computes the order itself.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,7 +150,7 @@ static int fetch_row(DataLoader *l, int64_t epoch, int64_t row, int b) {
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 static int find_shards(DataLoader *l, const char *pattern) {
-    // sorted below, because the locale must not change the order
+    // sorted below, independently of the locale
     int status = glob(pattern, GLOB_NOSORT, NULL, &l->files);
     if (status == GLOB_NOMATCH) return gpt2_fail("%s: no file matches", pattern);
     if (status)

@@ -1,5 +1,5 @@
 // Files on disk: read by offset, and written atomically under their name. Each function returns 0, or -1 with
-// gpt2_fail's sentence, which begins with the path.
+// gpt2_fail's message, which begins with the path.
 #ifndef GPT2_DISK_H
 #define GPT2_DISK_H
 #include <limits.h>
@@ -27,7 +27,7 @@ int disk_finish(disk_file *d, int failed);
 
 // An unused name beside `path`: path.0123456789abcdef.tmp
 int disk_temporary(char name[PATH_MAX], const char *path);
-// Returns when the entries of path's folder are on disk.
+// Waits until the entries of path's folder are on disk.
 int disk_sync_parent(const char *path);
 
 #endif

@@ -1,6 +1,6 @@
 // GPT-2 in the format of Hugging Face's transformers: a folder with config.json, the weights in one or
 // several safetensors files, and the tokenizer. Its linear layers are (in, out) where llm.c's are (out, in),
-// and wte has no padding. Each function returns 0, or -1 with gpt2_fail's sentence.
+// and wte has no padding. Each function returns 0, or -1 with gpt2_fail's message.
 #ifndef GPT2_HF_H
 #define GPT2_HF_H
 #include <jansson.h>
@@ -23,7 +23,7 @@ typedef struct {
     void *ctx;
     const Tokenizer *tokenizer;  // NULL: none is written
 } HfModel;
-// Writes a folder that does not exist or is empty. It appears atomically.
+// Writes a new or empty folder. It appears atomically.
 int hf_write(const char *folder, const HfModel *m);
 
 // -------- for the other hf_*.c files
@@ -32,8 +32,8 @@ enum { HF_NAME = 64 };
 typedef enum { HF_TENSOR, HF_HEAD, HF_BUFFER, HF_UNKNOWN } HfKind;
 // The name of a tensor, without "transformer.".
 void hf_name(char name[HF_NAME], int tensor, int layer);
-// The kind of a name, with or without "transformer."; for a HF_TENSOR also its tensor and layer. layer may be
-// any number.
+// The kind of a name, with or without "transformer."; for HF_TENSOR also its tensor and layer. layer is not
+// checked against the model.
 HfKind hf_find(const char *name, int *tensor, int *layer);
 int hf_is_transposed(int tensor);
 // The tensor's shape in the folder.

@@ -24,7 +24,7 @@ static int get_count(const json_t *root, const char *path, const char *key, int 
     return gpt2_fail("%s: \"%s\" must be a whole number from 1 on", path, key);
 }
 
-// Settings that are fixed in this GPT-2. A missing member has these values in transformers.
+// Checks settings that this GPT-2 fixes. For a missing setting, transformers has the same default.
 static int check_text(const json_t *root, const char *path, const char *key, const char *a, const char *b) {
     const json_t *v = json_object_get(root, key);
     const char *text = json_string_value(v);

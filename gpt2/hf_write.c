@@ -15,7 +15,7 @@
 // --------
 // the weights
 
-// In the file's order: layer by layer.
+// Visits the tensors in the file's order: layer by layer.
 typedef int (*Visitor)(void *ctx, int tensor, int layer);
 static int each_tensor(const GPT2Config *config, Visitor visit, void *ctx) {
     if (visit(ctx, WTE, 0) || visit(ctx, WPE, 0)) return -1;
@@ -30,8 +30,7 @@ typedef struct {
     SafeHeader header;
     disk_file file;
     Transposer transposer;
-    float *values;     // (GPT2_PIECE)
-    uint16_t *halves;  // (GPT2_PIECE)
+    float *values;  // (GPT2_PIECE)
 } Weights;
 
 static int add_to_header(void *ctx, int tensor, int layer) {
@@ -56,12 +55,6 @@ static int write_header(Weights *w) {
     return failed;
 }
 
-static int write_piece(Weights *w, int64_t n) {
-    if (w->m->dtype == GPT2_F32) return disk_write(&w->file, w->values, (size_t)n * sizeof *w->values);
-    for (int64_t i = 0; i < n; i++) w->halves[i] = f32_to_bf16(w->values[i]);
-    return disk_write(&w->file, w->halves, (size_t)n * sizeof *w->halves);
-}
-
 static int write_tensor(void *ctx, int tensor, int layer) {
     Weights *w = ctx;
     int64_t dims[2] = { 1, 1 };
@@ -73,7 +66,7 @@ static int write_tensor(void *ctx, int tensor, int layer) {
         int failed = hf_is_transposed(tensor)
                          ? transposer_get(&w->transposer, tensor, layer, dims[1], dims[0], at, n, w->values)
                          : w->m->get(w->m->ctx, tensor, layer, at, n, w->values);
-        if (failed || write_piece(w, n)) return -1;
+        if (failed || disk_write(&w->file, w->values, gpt2_to_dtype(w->m->dtype, w->values, n))) return -1;
     }
     return 0;
 }
@@ -83,8 +76,7 @@ static int write_weights(const char *folder, const HfModel *m) {
     char path[PATH_MAX];
     if (hf_path(path, sizeof path, folder, HF_WEIGHTS)) return -1;
     w.values = malloc(GPT2_PIECE * sizeof *w.values);
-    w.halves = malloc(GPT2_PIECE * sizeof *w.halves);
-    int failed = w.values && w.halves ? 0 : gpt2_fail("%s: no memory for its pieces", path);
+    int failed = w.values ? 0 : gpt2_fail("%s: no memory for its pieces", path);
     if (transposer_begin(&w.transposer, m->get, m->ctx)) failed = -1;
     if (!failed) failed = disk_create(&w.file, path);
     if (!failed) failed = write_header(&w);
@@ -92,7 +84,6 @@ static int write_weights(const char *folder, const HfModel *m) {
     if (w.file.f) failed = disk_finish(&w.file, failed);
     transposer_end(&w.transposer);
     free(w.values);
-    free(w.halves);
     return failed;
 }
 
@@ -126,7 +117,7 @@ static void remove_folder(const char *folder) {
     rmdir(folder);
 }
 
-// Without a tokenizer the last token is assumed to be the end of text, as in GPT-2's vocabulary.
+// Without a tokenizer, the last token is taken for the end of text, as in GPT-2's vocabulary.
 static int write_files(const char *folder, const HfModel *m) {
     const int eot = m->tokenizer ? m->tokenizer->eot_token : m->config.vocab_size - 1;
     if (hf_config_write(folder, m, eot)) return -1;
@@ -146,7 +137,7 @@ static int make_folder(const char *folder, const HfModel *m) {
     return failed;
 }
 
-// Takes "out/" as "out".
+// "out/" means "out".
 int hf_write(const char *folder, const HfModel *m) {
     char plain[PATH_MAX];
     if (snprintf(plain, sizeof plain, "%s", folder) >= (int)sizeof plain)

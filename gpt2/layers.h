@@ -3,7 +3,7 @@
 // Vp padded vocabulary. Tensors of type `dtype` are fp32, bf16 or (CUDA only) fp16 in memory; arithmetic
 // inside a layer is fp32. A layer adds to weights' gradients (+=) and rounds them once per call; it
 // overwrites activations' gradients (=) unless marked +=. Every function returns 0, or -1 with gpt2_fail's
-// sentence. The same device and the same number of threads give the same bits.
+// message. The same device and the same number of threads give the same bits.
 //
 // Pointers are device memory, aligned to at least 16 bytes, unless marked as host memory. On CUDA the
 // functions only queue work on the default stream, and only `download` waits. Host memory passed to them may
@@ -54,7 +54,7 @@ static inline int layers_cache_positions(int T) {
     return (T + LAYERS_CACHE_STEP - 1) / LAYERS_CACHE_STEP * LAYERS_CACHE_STEP;
 }
 // Bytes of one layer's cache: (NH, 2, room, C/NH) keys and values of each row. The layout within a row is up
-// to the device. positions: of all rows.
+// to the device. positions: the sum over all rows.
 static inline size_t layers_cache_bytes(gpt2_dtype dt, int positions, int C) {
     return (size_t)positions * 2 * C * gpt2_dtype_size(dt);
 }
@@ -193,7 +193,7 @@ int layers_cuda_gelu_fused(int OC);
 // first algorithm that runs.
 int layers_cuda_tune(const char *name, const char *text, int may_time);
 char *layers_cuda_tuned(void);  // after plan: the text with the additions; the caller frees it
-// The device and the library, as named in the file's lines; NULL with gpt2_fail's sentence.
+// The device and the library, as named in the file's lines; NULL with gpt2_fail's message.
 const char *layers_cuda_card(void);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
-// The CPU's table of layers, their plan, and the layers that no other file needs: encoder, layernorm, softmax
-// with cross-entropy.
+// The CPU's table of layers, their plan, and the short layers: encoder, layernorm, softmax with
+// cross-entropy.
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -141,8 +141,8 @@ static int encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *d
 // --------
 // layernorm
 
-// One row; `rows` has room for 4 x C floats. With inp2, the sum of both goes to residual first, and the
-// rounded sum is normalised.
+// One row; `rows` has room for 4 x C floats. With inp2, writes inp1 + inp2 to residual first and
+// normalises the rounded sum.
 VECTOR static void layernorm_row(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd,
                                  const void *inp1, const void *inp2, const void *weight, const void *bias,
                                  size_t at, int C, float *rows) {

@@ -17,7 +17,7 @@ int schedule_init(Schedule *s, const char *kind, float lr, int warmup, int steps
     if (warmup < 0) return gpt2_fail("%d warm-up steps: must not be negative", warmup);
     if (steps < 1) return gpt2_fail("learning-rate schedule over %d steps: needs at least one", steps);
     if (!(final_fraction >= 0 && final_fraction <= 1))
-        return gpt2_fail("final learning-rate fraction %g: must lie between 0 and 1", final_fraction);
+        return gpt2_fail("final learning-rate fraction %g: must be between 0 and 1", final_fraction);
     *s =
         (Schedule){ .kind = k, .lr = lr, .warmup = warmup, .steps = steps, .final_fraction = final_fraction };
     return 0;

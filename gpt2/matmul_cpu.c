@@ -36,7 +36,7 @@ static struct {
 } matmul;
 
 // --------
-// oneDNN 2 and 3: version 3 describes memory through a pointer, and primitives with one call less
+// oneDNN 2 and 3: version 3 describes memory by a pointer, and creates primitives with one call fewer
 
 #if DNNL_VERSION_MAJOR >= 3
 typedef const_dnnl_memory_desc_t Shape;
@@ -223,7 +223,7 @@ static int start_engine(void) {
     return 0;
 }
 
-// The channels, in C, that a block's matmuls have before and after: qkv, attproj, fc, fcproj.
+// Input and output channels of a block's matmuls, in units of C: qkv, attproj, fc, fcproj.
 static const int block_matmuls[4][2] = { { 1, 3 }, { 1, 1 }, { 1, 4 }, { 4, 1 } };
 
 static int finish_plan(size_t *scratch_bytes) {
@@ -265,7 +265,7 @@ void matmul_free(void) {
 // --------
 // running them
 
-// The workspace is the layers' scratch. An unplanned shape that needs more has its own.
+// The workspace is the layers' scratch. An unplanned shape that needs more allocates its own.
 static void *workspace_of(Matmul *p) {
     if (p->workspace_bytes <= matmul.scratch_bytes) return shared_scratch();
     if (!p->own_workspace) p->own_workspace = aligned_alloc(64, (p->workspace_bytes + 63) / 64 * 64);

@@ -19,7 +19,7 @@ static cudaDataType type_of(gpt2_dtype dt) {
     return dt == GPT2_F32 ? CUDA_R_32F : dt == GPT2_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-// Returns 0, or -1 with a sentence of the call, the shape as cuBLASLt sees it, and its name for the error.
+// Returns 0, or -1 with a message that has cuBLASLt's status, the call, and the shape as cuBLASLt sees it.
 static int lt_check(const Matmul *p, cublasStatus_t status, const char *call) {
     if (status == CUBLAS_STATUS_SUCCESS) return 0;
     return gpt2_fail("cuBLASLt: %s: %s, for a matmul of m %d, n %d, k %d, batch %d in %s, epilogue %d",
@@ -55,7 +55,7 @@ int matmul_cuda_workspace(size_t *bytes) {
 int cublaslt_hopper(void) { return open_library() != 0 ? -1 : lt.hopper; }
 
 // --------
-// what is kept for a shape
+// the descriptions and algorithms of a shape
 
 Matmul matmul_of(gpt2_dtype dt, int rows, int cols, int depth, int left_t, int right_t, int epilogue) {
     return (Matmul){ .in = dt,

@@ -44,19 +44,19 @@ typedef struct {
 } Operands;
 
 int cublaslt_hopper(void);           // 1: the GPU is a Hopper or newer; -1: failure
-Kept *matmul_keep(const Matmul *p);  // finds or creates it; NULL with gpt2_fail's sentence
+Kept *matmul_keep(const Matmul *p);  // finds or creates it; NULL with gpt2_fail's message
 Kept *matmul_at(int i);              // in the order of creation; NULL at the end
 // out = left @ right with the epilogue. Returns 1 if no algorithm of cuBLASLt supports it. Until one has run,
 // a rejected one is followed by the next.
 int matmul_run(Kept *kept, const Operands *x);
 // The same with this candidate only; settles nothing.
 int matmul_run_candidate(Kept *kept, int candidate, const Operands *x);
-int matmul_unsupported(const Matmul *p);  // -1, with the sentence
+int matmul_unsupported(const Matmul *p);  // -1, with the message
 
 // tune_cuda.c: looks up a matmul in the tuning file. Returns 1 with *algorithm or *apart, 0 if not found, -1
 // on failure. line: for messages.
 int tune_find(const Matmul *p, cublasLtMatmulAlgo_t *algorithm, int *apart, int *line);
-int tune_refused(int line, const char *status);  // -1, with the sentence
+int tune_refused(int line, const char *status);  // -1, with the message
 // Adds a matmul; algorithm NULL: apart.
 int tune_add(const Matmul *p, const cublasLtMatmulAlgo_t *algorithm, double ms);
 

@@ -98,7 +98,7 @@ int gpt2_config_check(const GPT2Config *config, const char *name);
 enum { GPT2_PIECE = 1 << 18 };  // elements of the largest piece: 1 MiB of fp32
 
 // Receives values of a tensor, layer by layer, in pieces: elements [offset, offset + n) of `tensor` at
-// `layer`, in fp32. Returns 0, or -1 to stop (with gpt2_fail's sentence set).
+// `layer`, in fp32. Returns 0, or -1 to stop (with gpt2_fail's message set).
 typedef int (*gpt2_sink)(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values);
 // Fills in values, with the same coordinates.
 typedef int (*gpt2_source)(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values);
@@ -133,6 +133,9 @@ int gpt2_config_named(const char *name, const char *path, GPT2Config *config);
 int gpt2_stored_read(const GPT2Stored *stored, gpt2_sink sink, void *ctx);
 // Reads n values of a dtype from offset `at` of a file, as fp32.
 int gpt2_read_values(int fd, const char *path, int64_t at, gpt2_dtype dtype, int64_t n, float *values);
+
+// Converts values to the dtype in which a file stores them, F32 or BF16, in place. Returns their bytes.
+size_t gpt2_to_dtype(gpt2_dtype dtype, float *values, int64_t n);
 
 // llm.c's model files: a header of 256 int32 (magic 20240326; version 3 = fp32, 5 = bf16), then the tensors
 // in order, with all layers of each. Opening one checks magic, version, sizes and the exact length.

@@ -35,7 +35,11 @@ static int parse_header(const char *path, const int32_t *header, GPT2Config *con
     return gpt2_config_check(config, path);
 }
 
-// Checks everything but the values.
+static int64_t file_bytes(const GPT2Config *config, gpt2_dtype dtype) {
+    return HEADER + gpt2_num_parameters(config) * (int64_t)gpt2_dtype_size(dtype);
+}
+
+// Checks everything except the values.
 static int check_file(const char *path, int fd, int64_t bytes, GPT2Config *config, gpt2_dtype *dtype) {
     int32_t header[256];
     if (bytes < HEADER)
@@ -43,7 +47,7 @@ static int check_file(const char *path, int fd, int64_t bytes, GPT2Config *confi
                          (long long)bytes, (int)HEADER);
     if (disk_read(fd, path, 0, sizeof header, header)) return -1;
     if (parse_header(path, header, config, dtype)) return -1;
-    int64_t expected = HEADER + gpt2_num_parameters(config) * (int64_t)gpt2_dtype_size(*dtype);
+    int64_t expected = file_bytes(config, *dtype);
     if (bytes == expected) return 0;
     return gpt2_fail("%s: %lld bytes, but its header asks for %lld: the file is %s", path, (long long)bytes,
                      (long long)expected, bytes < expected ? "cut short" : "too long");
@@ -76,22 +80,15 @@ static void place_tensors(ModelFile *m, const GPT2Config *config) {
 int gpt2_file_open(const char *path, GPT2Stored *stored) {
     int64_t bytes;
     ModelFile *m = calloc(1, sizeof *m);
-    char *name = strdup(path);
     *stored = (GPT2Stored){ 0 };
-    if (!m || !name) {
-        free(m);
-        free(name);
-        return gpt2_fail("%s: no memory to open it", path);
-    }
-    *m = (ModelFile){ .path = name, .fd = -1 };
+    if (!m) return gpt2_fail("%s: no memory to open it", path);
+    *m = (ModelFile){ .path = strdup(path), .fd = -1 };
     *stored = (GPT2Stored){ .get = get_values, .close = close_file, .ctx = m };
-    int failed = disk_open(path, &m->fd, &bytes);
+    int failed = m->path ? disk_open(path, &m->fd, &bytes) : gpt2_fail("%s: no memory to open it", path);
     if (!failed) failed = check_file(path, m->fd, bytes, &stored->config, &m->dtype);
+    if (!failed) place_tensors(m, &stored->config);
     stored->dtype = m->dtype;
-    if (failed)
-        gpt2_stored_close(stored);
-    else
-        place_tensors(m, &stored->config);
+    if (failed) gpt2_stored_close(stored);
     return failed;
 }
 
@@ -105,7 +102,7 @@ int gpt2_file_read_header(const char *path, GPT2Config *config, gpt2_dtype *dtyp
 }
 
 // --------
-// writing, and comparing instead of writing
+// writing a file, or comparing it with what would be written
 
 typedef struct {
     const char *path;
@@ -115,9 +112,8 @@ typedef struct {
     gpt2_dtype dtype;
     gpt2_source source;
     void *ctx;
-    float *values;     // (GPT2_PIECE)
-    uint16_t *halves;  // (GPT2_PIECE), bf16 as in the file
-    char *there;       // (GPT2_PIECE) values of the file compared
+    float *values;  // (GPT2_PIECE)
+    char *there;    // (GPT2_PIECE) values of the file compared
 } Output;
 
 static int compare(Output *o, const char *bytes, size_t size) {
@@ -136,11 +132,8 @@ static int put(Output *o, const void *bytes, size_t size) {
 
 static int put_piece(void *ctx, int tensor, int layer, int64_t offset, int64_t n) {
     Output *o = ctx;
-    const int bf16 = o->dtype == GPT2_BF16;
     if (o->source(o->ctx, tensor, layer, offset, n, o->values)) return -1;
-    if (bf16)
-        for (int64_t i = 0; i < n; i++) o->halves[i] = f32_to_bf16(o->values[i]);
-    return put(o, bf16 ? (void *)o->halves : o->values, n * gpt2_dtype_size(o->dtype));
+    return put(o, o->values, gpt2_to_dtype(o->dtype, o->values, n));
 }
 
 static int put_all(Output *o, const GPT2Config *c) {
@@ -149,13 +142,11 @@ static int put_all(Output *o, const GPT2Config *c) {
                             c->num_layers,  c->num_heads,
                             c->channels,    c->padded_vocab_size };
     o->values = malloc(GPT2_PIECE * sizeof *o->values);
-    o->halves = malloc(GPT2_PIECE * sizeof *o->halves);
     o->there = malloc(GPT2_PIECE * sizeof *o->values);
-    int failed = o->values && o->halves && o->there ? 0 : gpt2_fail("%s: no memory for its pieces", o->path);
+    int failed = o->values && o->there ? 0 : gpt2_fail("%s: no memory for its pieces", o->path);
     if (!failed) failed = put(o, header, sizeof header);
     if (!failed) failed = gpt2_each_piece(c, put_piece, o);
     free(o->values);
-    free(o->halves);
     free(o->there);
     return failed;
 }
@@ -170,14 +161,14 @@ int gpt2_file_write(const char *path, const GPT2Config *config, gpt2_dtype dtype
 int gpt2_file_compare(const char *path, const GPT2Config *config, gpt2_dtype dtype, gpt2_source source,
                       void *ctx) {
     Output o = { .path = path, .dtype = dtype, .source = source, .ctx = ctx };
-    int64_t bytes, expected = HEADER + gpt2_num_parameters(config) * (int64_t)gpt2_dtype_size(dtype);
+    int64_t bytes, expected = file_bytes(config, dtype);
     if (disk_open(path, &o.fd, &bytes)) return -1;
-    int failed =
-        bytes == expected
-            ? put_all(&o, config)
-            : gpt2_fail(
-                  "%s: damaged, or not the file of its checkpoint: %lld bytes, but the checkpoint has %lld",
-                  path, (long long)bytes, (long long)expected);
+    int failed = 0;
+    if (bytes != expected)
+        failed = gpt2_fail("%s: damaged, or not the file of its checkpoint: %lld bytes, but the checkpoint "
+                           "has %lld",
+                           path, (long long)bytes, (long long)expected);
+    if (!failed) failed = put_all(&o, config);
     close(o.fd);  // nothing was written
     return failed;
 }

@@ -1,4 +1,4 @@
-// What a model is named by: a descriptor, or a model on disk in any format.
+// Opens models by name: a descriptor, or a file or folder on disk.
 #include <string.h>
 #include <sys/stat.h>
 #include "hf.h"

@@ -1,5 +1,6 @@
-// What the formats of models on disk share.
+// Shared by the formats of stored models.
 #include <stdlib.h>
+#include <string.h>
 #include "disk.h"
 #include "gpt2_error.h"
 #include "model.h"
@@ -55,4 +56,14 @@ int gpt2_read_values(int fd, const char *path, int64_t at, gpt2_dtype dtype, int
         for (int64_t i = 0; i < some; i++) values[done + i] = gpt2_value(dtype, halves, (size_t)i);
     }
     return 0;
+}
+
+size_t gpt2_to_dtype(gpt2_dtype dtype, float *values, int64_t n) {
+    char *to = (char *)values;
+    if (dtype == GPT2_F32) return (size_t)n * sizeof *values;
+    for (int64_t i = 0; i < n; i++) {
+        const uint16_t half = f32_to_bf16(values[i]);
+        memcpy(to + i * (int64_t)sizeof half, &half, sizeof half);
+    }
+    return (size_t)n * sizeof(uint16_t);
 }

@@ -1,5 +1,5 @@
-// mt19937 and the normal distribution as in PyTorch, and the sampler's xorshift*. To get llm.c's floats,
-// operations must have the same order and precision as there.
+// mt19937 and the normal distribution as in PyTorch, and the sampler's xorshift*. Operations have
+// llm.c's order and precision, to give its floats bit for bit.
 #include <math.h>
 #include "rand.h"
 

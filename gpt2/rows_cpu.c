@@ -1,9 +1,9 @@
-// What the other files of the CPU's layers need: threads and their scratch, sums of rows, gelu.
+// For the other CPU layers: threads and their scratch, and sums of rows. Also GELU.
 #include <string.h>
 #include "cpu.h"
 
 // --------
-// scratch: one piece for each thread, then one for the layer that runs
+// scratch: a private piece for each thread, then a shared one for the running layer
 
 static struct {
     int threads;
@@ -34,7 +34,7 @@ void *shared_scratch(void) { return thread_scratch(scratch.threads); }
 
 int cpu_has_dtype(gpt2_dtype dt) {
 #if defined(__x86_64__)
-    if (dt == GPT2_BF16) return __builtin_cpu_supports("avx512bf16") != 0;  // processors with AMX have it too
+    if (dt == GPT2_BF16) return __builtin_cpu_supports("avx512bf16") != 0;  // so do CPUs with AMX
 #endif
     return dt == GPT2_F32;
 }

@@ -161,7 +161,7 @@ int cuda_residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, fl
 
 static struct {
     int row_blocks, column_blocks;
-    size_t columns;  // the most of any layer, regardless of how much room the device's many blocks leave
+    size_t columns;  // of the widest layer, even if the scratch has room for more
     size_t floats;
 } planned;
 

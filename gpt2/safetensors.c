@@ -129,32 +129,26 @@ static int get_tensor(const SafeFile *f, const json_t *row, SafeTensor *t, int64
 }
 
 static int by_place(const void *a, const void *b) {
-    const SafeTensor *x = *(const SafeTensor *const *)a, *y = *(const SafeTensor *const *)b;
+    const SafeTensor *x = a, *y = b;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
     return (x->end > y->end) - (x->end < y->end);
 }
 
-// The values of all tensors must be contiguous and fill the file.
+// Sorts the tensors by place. Their values must be contiguous and fill the file.
 static int check_places(const SafeFile *f, int64_t room) {
-    const SafeTensor **order = malloc((size_t)(f->n + 1) * sizeof *order);
     int64_t at = 0;
-    int failed = order ? 0 : gpt2_fail("%s: no memory for %d tensors", f->path, f->n);
-    for (int i = 0; order && i < f->n; i++) order[i] = &f->tensors[i];
-    if (!failed) qsort(order, (size_t)f->n, sizeof *order, by_place);
-    for (int i = 0; i < f->n; i++) {
-        if (failed) break;
-        if (order[i]->begin != at)
-            failed = gpt2_fail("%s: tensor \"%.200s\" begins at byte %lld of the values, but the previous "
-                               "one ends at byte %lld: %s",
-                               f->path, order[i]->name, (long long)order[i]->begin, (long long)at,
-                               order[i]->begin < at ? "they overlap" : "there is a gap");
-        at = order[i]->end;
+    qsort(f->tensors, (size_t)f->n, sizeof *f->tensors, by_place);
+    for (const SafeTensor *t = f->tensors; t < f->tensors + f->n; t++) {
+        if (t->begin != at)
+            return gpt2_fail("%s: tensor \"%.200s\" begins at byte %lld of the values, but the previous one "
+                             "ends at byte %lld: %s",
+                             f->path, t->name, (long long)t->begin, (long long)at,
+                             t->begin < at ? "they overlap" : "there is a gap");
+        at = t->end;
     }
-    free(order);
-    if (!failed && at != room)
-        failed = gpt2_fail("%s: has %lld bytes of values, but its tensors have %lld", f->path,
-                           (long long)room, (long long)at);
-    return failed;
+    if (at == room) return 0;
+    return gpt2_fail("%s: has %lld bytes of values, but its tensors have %lld", f->path, (long long)room,
+                     (long long)at);
 }
 
 static int get_tensors(SafeFile *f, int64_t data, int64_t room) {

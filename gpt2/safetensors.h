@@ -1,17 +1,13 @@
 // Files in the safetensors format: 8 bytes with the length of the header, a JSON object with each tensor's
 // dtype, shape and offsets, then the values. Everything is little-endian. Each function returns 0, or -1 with
-// gpt2_fail's sentence, which begins with the path.
+// gpt2_fail's message, which begins with the path.
 #ifndef GPT2_SAFETENSORS_H
 #define GPT2_SAFETENSORS_H
 #include <jansson.h>
 #include <limits.h>
 #include "layers.h"
 
-enum {
-    SAFE_DIMS = 8,
-    SAFE_HEADER = 16 << 20
-};  // most dimensions of a shape, and bytes of the longest
-    // header
+enum { SAFE_DIMS = 8, SAFE_HEADER = 16 << 20 };  // the most dimensions of a shape, bytes of a header
 
 typedef struct {
     const char *name, *dtype_name;
@@ -27,7 +23,7 @@ typedef struct {
     int fd;          // -1: not open
     json_t *header;  // owns the names
     int n;
-    SafeTensor *tensors;  // (n) in header order
+    SafeTensor *tensors;  // (n) in the order of their values
 } SafeFile;
 
 // Checks the whole header: that all numbers are in range, that the values of all tensors are contiguous and

@@ -3,10 +3,10 @@
 #define GPT2_TEXT_FILE_H
 
 // Returns the file's text, which the caller frees; "" if there is no such file; NULL with gpt2_fail's
-// sentence on failure, which includes a zero byte in the file.
+// message on failure, including a zero byte in the file.
 char *text_file_read(const char *path);
-// Returns 0 once the text is on disk under this name, else -1 with gpt2_fail's sentence. At any time the old
-// or the new file exists.
+// Returns 0 once the text is on disk under this name, else -1 with gpt2_fail's message. At any time, either
+// the old or the new file exists.
 int text_file_write(const char *path, const char *text);
 
 #endif

@@ -9,7 +9,7 @@ typedef struct {
     void *ctx;
     float *panel;        // (to - begin, rows) of the transpose
     float *tile;         // (TILE) of the matrix
-    int tensor, layer;   // that it transposes
+    int tensor, layer;   // being transposed
     int64_t begin, end;  // rows of the transpose; begin == end: none
 } Transposer;
 

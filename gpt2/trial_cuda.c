@@ -93,7 +93,7 @@ static int time_choices(Kept *kept, int choices, const Operands *x, double ms[CH
 
 static int settle(Kept *kept, char *memory);
 
-// Chooses the fastest, of equal ones the first.
+// Chooses the fastest; of equals, the first.
 static int tune(Kept *kept, char *memory) {
     const Matmul *p = &kept->matmul;
     int apart = matmul_splits(p), choices = kept->found + apart, best = 0;
@@ -102,7 +102,7 @@ static int tune(Kept *kept, char *memory) {
     Kept *without = apart ? matmul_keep(&less) : NULL;
     if (apart && (!without || settle(without, memory) != 0)) return -1;
     Operands x = operands_in(memory, p);
-    // earlier matmuls left their results there
+    // earlier matmuls have left results there
     if (cuda_random_values(memory, sizes_of(p).all) != 0 || time_choices(kept, choices, &x, ms) != 0)
         return -1;
     for (int c = 1; c < choices; c++)

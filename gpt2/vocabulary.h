@@ -10,7 +10,7 @@ typedef struct {
     uint32_t *slots, mask;  // hash table, open addressing
 } Vocabulary;
 
-// Returns 0, or -1 with gpt2_fail's sentence. Call vocabulary_free in either case.
+// Returns 0, or -1 with gpt2_fail's message. Call vocabulary_free in either case.
 int vocabulary_init(Vocabulary *v, const Tokenizer *t);
 // Returns the first token with these bytes, or NO_TOKEN. Never the end of text.
 uint32_t vocabulary_find(const Vocabulary *v, const char *bytes, int n);
