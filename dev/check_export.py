@@ -6,7 +6,7 @@ with those of dev/reference_gpt2.py for the same model's llm.c file. Neither sha
     train_gpt2_zero --export MODEL --to model.bin
     dev/check_export.py folder model.bin
 
-Loading must print nothing: no warning, and no key that is missing, unused or of another shape. Exit status:
+Loading must print nothing: no warning, and no missing, unused or wrongly shaped key. Exit status:
 0: passed; 77: transformers or PyTorch is not installed; 1: anything else.
 """
 import os
@@ -27,8 +27,8 @@ import reference_gpt2
 ROWS = 3
 
 
-def die(sentence):
-    sys.exit("check_export: " + sentence)
+def die(message):
+    sys.exit("check_export: " + message)
 
 
 def printed_by(function):
@@ -46,11 +46,6 @@ def printed_by(function):
             os.close(before)
         f.seek(0)
         return result, f.read().decode()
-
-
-def load(folder):
-    model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
-    return model, info
 
 
 def read_bin(path):
@@ -76,7 +71,8 @@ def read_bin(path):
 
 
 def check_model(folder, path):
-    (model, info), printed = printed_by(lambda: load(folder))
+    (model, info), printed = printed_by(lambda: transformers.AutoModelForCausalLM.from_pretrained(
+        folder, output_loading_info=True))
     if printed or any(info.values()):
         die("loading %s is not silent: %s %s" % (folder, printed, {k: v for k, v in info.items() if v}))
     c, p = read_bin(path)

@@ -2,7 +2,7 @@
 """Reads a checkpoint of llmc_zero as docs/formats.md describes it, with only Python's standard library.
 
     dev/read_checkpoint.py FOLDER                         lists its tensors
-    dev/read_checkpoint.py FOLDER STATE [TENSOR [LAYER]]  its values, fp32, to stdout
+    dev/read_checkpoint.py FOLDER STATE [TENSOR [LAYER]]  writes values to stdout, fp32
 
 STATE: master, moment1 or moment2. Without TENSOR: all tensors in the order of the table, all layers of each.
 Checksums are verified if the module xxhash is installed.
@@ -18,8 +18,8 @@ except ImportError:
     xxhash = None
 
 
-def die(sentence):
-    sys.exit("read_checkpoint: " + sentence)
+def die(message):
+    sys.exit("read_checkpoint: " + message)
 
 
 def read_manifest(folder):

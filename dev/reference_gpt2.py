@@ -9,8 +9,8 @@ code. The file is little-endian: 16 int32 (magic, version, longest sequence, V, 
 5 x 0), 8 float32 (lr, beta1, beta2, eps, weight decay, clip, 0, 0), B*T+1 int32 tokens (row b is tokens
 b*T .. b*T+T, so rows overlap by one), then float32: parameters; logits (B, T, V); loss before each step and
 after the last; gradient norm of each step; gradients of step 1; parameters after the last step. Parameters
-and gradients are in llm.c's order, all layers of a tensor together. At the end is llm.c's initialisation of
-another model, computed by torch: 6 int32 (longest sequence, V, Vp, L, NH, C) and its parameters.
+and gradients are in llm.c's order, all layers of a tensor together. llm.c's initialisation of another model,
+computed by torch, ends the file: 6 int32 (longest sequence, V, Vp, L, NH, C) and its parameters.
 """
 import math
 import sys

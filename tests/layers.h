@@ -140,7 +140,7 @@ static const char *name_of(gpt2_dtype dt) {
 static void check_same(const char *what, const Tensor *a, int a_run, const Tensor *b, int b_run) {
     void *x = download(a, a_run), *y = download(b, b_run);
     if (memcmp(x, y, a->n * gpt2_dtype_size(a->dt)))
-        fail_msg("%s of %zu (%s): other bits", what, a->n, name_of(a->dt));
+        fail_msg("%s of %zu (%s): the bits differ", what, a->n, name_of(a->dt));
     free(x);
     free(y);
 }

@@ -211,8 +211,8 @@ static void test_init(void **state) {
     model_free(&m);
 }
 
-// llm.c draws wte first and in one call. Here it comes in pieces, of which the last must not be shorter than
-// a block of normals.
+// llm.c draws wte in one call. Here it is drawn in pieces, the last of which must not be shorter than a block
+// of normals.
 static void test_init_in_pieces(void **state) {
     static const char *const descriptors[] = { "l1h1c1v262144t1", "l1h1c1v262149t1", "l1h1c1v262160t1",
                                                "l1h1c3v200001t1" };
@@ -240,13 +240,13 @@ static int read_file(const char *path, gpt2_sink sink, void *ctx) {
     return failed;
 }
 
-// What a sink gets may be too much for it.
+// A sink that fails after some pieces.
 static int full(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
     int *left = ctx;
     return (*left)-- ? 0 : gpt2_fail("the sink is full");
 }
 
-// A value that bf16 has not: it is rounded.
+// A value that bf16 must round.
 static int third(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
     for (int64_t i = 0; i < n; i++) values[i] = 1.0f / 3;
     return 0;
@@ -301,7 +301,7 @@ static void test_bad_model_files(void **state) {
     assert_error(read_file(folder, compare, &m), "not a regular file");
 }
 
-// exit() writes what is in a file's buffer, although another thread may be writing it at that moment.
+// Files are unbuffered, because exit() would flush a buffer that another thread is just writing.
 static void test_file_without_buffer(void **state) {
     disk_file d;
     assert_int_equal(disk_create(&d, in_folder("unbuffered")), 0);
@@ -327,7 +327,7 @@ static void test_failing_model_write(void **state) {
                  "cannot create");
 }
 
-// Every byte of a small file, and its end, in both dtypes.
+// Flips every byte of a small file, and cuts its end off, in both dtypes.
 static void test_compared_model_file(void **state) {
     Made m = made("l1h1c8v40t8");
     char path[256], expected[80];
@@ -678,7 +678,8 @@ static char *filled(size_t n) {
     return bytes;
 }
 
-// Files of at most `blocks` blocks are read whole, larger ones only at their first and last block.
+// Files of at most `blocks` blocks are read whole. Of larger ones the test changes only the first and last
+// block.
 static void test_fingerprints(void **state) {
     static const struct {
         size_t bytes;
@@ -713,7 +714,7 @@ static void test_fingerprints(void **state) {
     }
 }
 
-// The digest also tells zeros at the end from no bytes at all.
+// The digest also distinguishes trailing zeros from no bytes.
 static void test_fingerprint_lengths(void **state) {
     char zeros[17] = { 0 }, seen[18][17];
     for (size_t n = 0; n <= 17; n++) {
@@ -724,7 +725,7 @@ static void test_fingerprint_lengths(void **state) {
     }
 }
 
-// Words that change places, and high bits of two words: a sum or a product alone would miss them.
+// Swapped words, and high bits of two words: a sum or a product alone would miss them.
 static void test_fingerprint_order(void **state) {
     uint64_t a[] = { 1, 2, 3 }, b[] = { 2, 1, 3 }, c[] = { 1 | 1ull << 63, 2 | 1ull << 63, 3 };
     char first[FINGERPRINT];

@@ -1,5 +1,5 @@
-// Folders of Hugging Face's: what is written is read back with the same bits, what others write is read, and
-// no damaged or crafted file is believed.
+// Hugging Face folders: written ones are read back bit for bit, those by other programs can be read, and
+// damaged or crafted files are rejected.
 #include "gpt2_files.h"
 #include "../gpt2/disk.h"
 #include "../gpt2/hf.h"
@@ -21,7 +21,7 @@ static void test_round_trip(void **state) {
         }
 }
 
-// A panel has fewer rows than the transpose, and parts are asked for in any order.
+// A panel has fewer rows than the transpose, and parts are requested in any order.
 static int give_number(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
     int64_t *asked = ctx;
     *asked += n;
@@ -50,7 +50,7 @@ static void test_transposer(void **state) {
 }
 
 // --------
-// folders as others write them
+// folders as other programs write them
 
 enum { SHARDS = 2 };
 typedef struct {
@@ -75,7 +75,7 @@ static void put_value(FILE *f, const char *dtype, float x) {
         fwrite(&half, sizeof half, 1, f);
 }
 
-// A file that is being made: its header as text, and its values.
+// A file being built: its header as text, and its values.
 typedef struct {
     FILE *header, *values;
     char *header_text, *value_bytes;
@@ -99,7 +99,7 @@ static void pieces_end(Pieces *p, const char *path) {
     free(p->value_bytes);
 }
 
-// What transformers calls them. Matrices of layers are stored as (in, out).
+// transformers' names. Matrices of layers are stored as (in, out).
 static const char *const theirs[NUM_PARAMETER_TENSORS] = { "wte.weight",
                                                            "wpe.weight",
                                                            "h.%d.ln_1.weight",
@@ -155,7 +155,7 @@ static void put_all(Pieces p[SHARDS], FILE *map, const Foreign *how, const Made 
         }
     if (how->buffers) {
         put_buffer(&p[0], how->prefix, "attn.bias", "BOOL", 9);
-        put_buffer(&p[0], how->prefix, "attn.masked_bias", "F8_E4M3", 4);  // a dtype that is not known here
+        put_buffer(&p[0], how->prefix, "attn.masked_bias", "F8_E4M3", 4);  // an unknown dtype
     }
     if (how->head) put_tensor(&p[0], how, m, "lm_head.weight", WTE, 0, how->head == 2);
 }
@@ -211,7 +211,7 @@ static void test_foreign(void **state) {
 }
 
 // --------
-// damage and lies
+// damaged and crafted files
 
 static char *slurp(const char *path, size_t *bytes) {
     FILE *f = fopen(path, "rb");
@@ -222,7 +222,7 @@ static char *slurp(const char *path, size_t *bytes) {
     return text;
 }
 
-// Writes a file with the first `from` in it replaced; its values stay as they are.
+// Replaces the first `from` in a file; the values stay unchanged.
 static void replace(const char *path, const char *from, const char *to, int is_safe) {
     size_t bytes;
     char *text = slurp(path, &bytes), *changed = calloc(1, 1 << 17);
@@ -258,7 +258,7 @@ static void assert_refused(const char *error) {
 #define WTE_WITH(shape, offsets) \
     "\"wte.weight\":{\"dtype\":\"F32\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
 
-// What a file has, what stands there instead, and what the error then says.
+// Text in a file, its replacement, and part of the resulting error.
 typedef struct {
     const char *from, *to, *error;
 } Bad;
@@ -395,7 +395,7 @@ static int ignore(void *ctx, int tensor, int layer, int64_t offset, int64_t n, c
     return 0;
 }
 
-// Every bit of the header of a small file: the model is read or refused, whatever it says.
+// Flips every bit of a small file's header: the model must be read or refused, without a crash.
 static void test_flipped_bits(void **state) {
     size_t bytes;
     write_foreign(in_folder("flipped"), &(Foreign){ "", "F32", 0, 1, 1 });
@@ -425,7 +425,7 @@ static void test_flipped_bits(void **state) {
 // --------
 // writing
 
-// What fails leaves nothing, and nothing is written over.
+// A failed write leaves nothing behind, and nothing is overwritten.
 static void test_failing_writes(void **state) {
     Made m = made("l2h2c64v257t64");
     const HfModel to = { m.config, GPT2_F32, give, &m, NULL };
@@ -448,7 +448,7 @@ static void test_failing_writes(void **state) {
     check_reads(in_folder("out"), &m, GPT2_F32);
 }
 
-// A hundred MiB of model, whose file has no blocks on the disk, in less than 64 MiB beyond what was held.
+// Exports and reads a model of 100 MiB, from a sparse file, with less than 64 MiB of additional memory.
 static void test_memory(void **state) {
     struct rusage before, after;
     Made m = made("l4h8c720v2000t64");
@@ -518,7 +518,7 @@ static void test_tokenizer(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_memory),  // first, since the peak before counts
+        TEST(test_memory),  // first, because it measures how much the peak of memory grows
         TEST(test_round_trip), TEST(test_transposer),   TEST(test_foreign),   TEST(test_bad_texts),
         TEST(test_bad_files),  TEST(test_flipped_bits), TEST(test_tokenizer), TEST(test_failing_writes),
     };

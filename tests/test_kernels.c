@@ -27,7 +27,7 @@ static void *room(size_t bytes) {
     return p;
 }
 
-// Random numbers over the range of sizes that all dtypes hold.
+// Random numbers in the range that all dtypes can hold.
 static void fill(zero_dtype type, void *p, int64_t n) {
     for (int64_t i = 0; i < n; i++) toy_store(type, p, i, ldexpf(uniform(), (int)(random_bits() >> 28) - 8));
 }
@@ -39,8 +39,8 @@ static const zero_dtype dtypes[DTYPES] = { ZERO_F32, ZERO_BF16, ZERO_F16 };
 
 // -------- bf16
 
-// The nearer of the two bf16 around f, found in double; a tie goes to the even one. Past the largest comes
-// 2^128, which is infinity.
+// The nearer of the two bf16 around f, found in double; a tie goes to the even one. Above the largest,
+// 2^128 counts as infinity.
 static uint16_t nearest(float f) {
     uint16_t below = (uint16_t)(bits_of(f) >> 16);  // towards 0
     if (isinf(f)) return below;
@@ -51,7 +51,7 @@ static uint16_t nearest(float f) {
     return below & 1 ? above : below;
 }
 
-// Every upper half with lower halves about the ties, by the function and by the kernel.
+// Every upper half with lower halves near the ties, by the function and by the kernel.
 static void test_bf16_rounding(void **state) {
     static const uint32_t lower[] = { 0, 1, 0x1234, 0x7fff, 0x8000, 0x8001, 0xc000, 0xfffe, 0xffff };
     enum { LOWER = sizeof lower / sizeof *lower };
@@ -72,7 +72,7 @@ static void test_bf16_rounding(void **state) {
 
 // -------- fp16
 
-// sign, 5 bits of exponent, 10 of mantissa, in double; infinity and NaN apart
+// sign, 5 bits of exponent, 10 of mantissa, in double; not for infinity and NaN
 static double fp16_value(uint16_t x) {
     int exponent = x >> 10 & 31, mantissa = x & 1023;
     double size = exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
@@ -122,8 +122,8 @@ static void check_fp16(float f) {
     if (got != nearest_fp16(f)) fail_msg("%a (%08x): %04x, not %04x", f, bits_of(f), got, nearest_fp16(f));
 }
 
-// All fp16 numbers, the ties between them and what lies next to both; then floats of all sizes, subnormal,
-// infinite and NaN among them.
+// All fp16 numbers, the ties between them, and the floats next to both; then floats of all sizes, including
+// subnormals, infinity and NaN.
 static void test_fp16_rounding(void **state) {
     for (int x = 0; x <= 0x7c00; x++) {
         double here = x == 0x7c00 ? 65536 : fp16_value((uint16_t)x),
@@ -141,7 +141,7 @@ static void test_fp16_rounding(void **state) {
 
 // -------- stochastic rounding
 
-// Among all 2^16 noises exactly as many round up as the rest is large: the mean is the number itself.
+// Of all 2^16 noises, exactly as many round up as the bits cut off count, so the mean is the number itself.
 static void test_noisy_rounding_exact(void **state) {
     static const uint32_t numbers[] = {
         0x3f800000, 0x3f800001, 0x3f80abcd, 0x3fffffff, 0xbf808000,
@@ -190,8 +190,8 @@ static void test_noise_is_unbiased(void **state) {
         }
 }
 
-// Each of the 16 bits in use is 1 half of the time, whatever its neighbouring bit is, and the same bit of the
-// next element or key.
+// Each of the 16 bits is 1 half of the time, independently of its neighbouring bit and of the same bit for
+// the next element or key.
 static void test_noise_is_mixed(void **state) {
     enum { MANY = 1 << 16, BITS = 16 };
     for (uint32_t key = 0; key < 4; key++) {
@@ -225,7 +225,7 @@ static void test_convert(void **state) {
     for (int t = 1; t < DTYPES; t++) {
         kernel_convert(ZERO_F32, wide, dtypes[t], low, ALL);
         kernel_convert(dtypes[t], back, ZERO_F32, wide, ALL);
-        for (int i = 0; i < ALL; i++) {  // exact, and so is the way back, but for a NaN's payload
+        for (int i = 0; i < ALL; i++) {  // exact both ways, except for a NaN's payload
             assert_int_equal(bits_of(wide[i]), bits_of(toy_load(dtypes[t], low, i)));
             assert_int_equal(back[i], !isnan(wide[i]) ? i : t == 1 ? i | 0x40 : 0x7e00 | (i & 0x8000));
         }
@@ -350,7 +350,7 @@ static void test_sum_squares_finite(void **state) {
     enum { N = 70001 };
     float *x = room(N * 4);
     for (int i = 0; i < N; i++) x[i] = 3e38f;
-    assert_true(isfinite(kernel_sum_squares(ZERO_F32, x, N)));  // no overflow where there is no infinity
+    assert_true(isfinite(kernel_sum_squares(ZERO_F32, x, N)));  // finite values must not overflow
     static const float odd[] = { INFINITY, -INFINITY, NAN };
     static const int where[] = { 0, 1023, 65536, N - 1 };
     for (int k = 0; k < 12; k++) {
@@ -393,7 +393,7 @@ static void one_element(const adamw_constants *c, float keep, float *p, float *m
 typedef enum { MASTER_ONLY, LOW_BF16, LOW_F16, NO_MASTER, LOWS } low_kind;
 
 // Updates the segments, and checks all places: one by one, bit for bit, and against the formula in zero.h.
-// What is beside the segments must not change.
+// Places outside the segments must not change.
 static void adamw_case(zero_dtype g_type, low_kind low, int t, double scale, const adamw_segment *segments,
                        int n) {
     const zero_hyper h = {

@@ -122,8 +122,8 @@ static void matmul_cases(void) {
     }
     plan(1, 1, 8, 1, 8, 1);
     matmul(3, 9, 1030);     // many columns of dbias, and more workspace than was planned
-    matmul(3, 1536, 4096);  // dinp by pieces of the columns
-    matmul(3500, 768, 4);   // dweight by pieces of the columns
+    matmul(3, 1536, 4096);  // dinp in pieces of columns
+    matmul(3500, 768, 4);   // dweight in pieces of columns
 }
 
 // More unplanned shapes than the table has room for: all of them still give the right result.
@@ -133,9 +133,9 @@ static void many_matmuls(void) {
     matmul(8, 8, 24);
 }
 
-// A row of a product must not depend on how many rows there are, or answers would depend on who asks with
-// them.
-static void rows_of_products(void) {
+// A row's result must not depend on the number of rows, or an answer would depend on the other prompts of its
+// batch.
+static void rows_of_matmuls(void) {
     static const int counts[] = { 1, 2, 3, 7, 8, 17, 33, 64 };
     enum { MOST = 100, C = 96, OC = 384 };
     plan(1, MOST, C, 3, 16, MOST);
@@ -167,7 +167,7 @@ TEST_ON_ALL(THREADS, rows_cases)
 TEST_ON_ALL(THREADS, ends_cases)
 TEST_ON_ALL(THREADS, matmul_cases)
 TEST_ON_ALL(THREADS, many_matmuls)
-TEST_ON_ALL(THREADS, rows_of_products)
+TEST_ON_ALL(THREADS, rows_of_matmuls)
 TEST_ON_ALL(THREADS, attention_cases)
 TEST_ON_ALL(THREADS, cached_cases)
 
@@ -178,7 +178,7 @@ int main(void) {
         TEST(test_without_cuda),
 #endif
         TEST(test_memory_cases),    TEST(test_rows_cases),   TEST(test_ends_cases),
-        TEST(test_matmul_cases),    TEST(test_many_matmuls), TEST(test_rows_of_products),
+        TEST(test_matmul_cases),    TEST(test_many_matmuls), TEST(test_rows_of_matmuls),
         TEST(test_attention_cases), TEST(test_cached_cases),
     };
     layers = &layers_cpu;

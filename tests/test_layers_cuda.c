@@ -1,6 +1,6 @@
-// The layers on a CUDA device (layers.h): fp32, bf16 and fp16, odd shapes; which work they queue and what
-// they refuse; which algorithms matmuls take. Runs on a GPU, or on the CPU with tests/cuda/ in the place of
-// CUDA; skips, with the reason, where there is neither.
+// The layers on a CUDA device (layers.h): fp32, bf16 and fp16, odd shapes; the work they queue, what they
+// refuse, and the algorithms of matmuls. Runs on a GPU, or on the CPU with tests/cuda/ instead of CUDA;
+// without either it skips and prints why.
 #ifndef GPT2_CUDA
 #include <stdio.h>
 int main(void) {
@@ -105,8 +105,7 @@ static void ends_cases(void) {
 
 TEST_ON_ALL(1, ends_cases)
 
-// Arrays on the host may be reused at once, so queued work must have its own copy, for more calls than there
-// are slots.
+// Host arrays may be reused at once, so queued work needs a private copy, also for more calls than slots.
 static void staging(void **state) {
     enum { CALLS = 40, T = 12, C = 8, V = 64 };
     dtype = GPT2_F32;
@@ -123,7 +122,7 @@ static void staging(void **state) {
             LAYER(encoder_forward(GPT2_F32, (float *)AT(out) + at, tokens, AT(wte), AT(wpe), 1, T, C));
             LAYER(encoder_backward(GPT2_F32, AT(dwte), AT(dwpe), AT(dout), tokens, 1, T, C));
             memset(tokens, 0, sizeof tokens);
-            cuda(cudaGetLastError());  // whoever looks next must not take "not ready" for an error
+            cuda(cudaGetLastError());  // a later check must not see "not ready" as an error
         }
     }
     check("encoder's out", out, SLACK);
@@ -255,7 +254,7 @@ static void plan_small(void) {
     plan(TB, TT, TC, 2, TV, TB * TT);
 }
 
-// The bits of a planned matmul tell which algorithm computed it: every other one adds in another order.
+// The bits of a planned matmul depend on its algorithm: every other algorithm adds in another order.
 static void matmul_bits(float bits[BITS]) {
     random_state = 7;
     void *out = floats(BITS)->mem[0], *inp = floats(TB * TT * TC)->mem[0], *w = floats(3 * TC * TC)->mem[0];
@@ -273,7 +272,7 @@ static void refused_algorithms(void **state) {
     matmul_bits(first);
     set("CUDA_STAND_IN_REFUSED", "1");
     plan_small();
-    set("CUDA_STAND_IN_REFUSED", "0");  // this comes too late: plan has chosen
+    set("CUDA_STAND_IN_REFUSED", "0");  // too late: plan has already chosen
     matmul_bits(second);
     assert_memory_not_equal(first, second, sizeof first);
     matmul(7, 8, 16);
@@ -298,7 +297,7 @@ static void plan_tuned(const char *text, int may_time) {
     plan_small();
 }
 
-// The text after a plan with this one; the fastest algorithm is this.
+// Returns the tuning file's text after a plan with `text`. `fastest` sets the stand-in's fastest algorithm.
 static char *tuned(const char *text, const char *fastest) {
     set("CUDA_STAND_IN_FASTEST", fastest);
     plan_tuned(text, 1);
@@ -316,8 +315,8 @@ static int count(const char *text, const char *word) {
     return n;
 }
 
-// `text` with the 3 that an algorithm begins with replaced by `to`, in line 2, a matmul with a bias; with
-// `mend` the check sum fits
+// Returns `text` with `to` instead of the 03 at the start of the algorithm in line 2, a matmul with a bias.
+// With `mend` the checksum fits. The caller frees it.
 static char *changed(const char *text, const char *to, int mend) {
     char *copy = strdup(text), *line = strchr(copy, '\n') + 1;
     char *at = strstr(line, " epilogue 4 = 03"), *check = strstr(line, ", check "), digits[16];
@@ -328,7 +327,7 @@ static char *changed(const char *text, const char *to, int mend) {
     return copy;
 }
 
-// `text` without the first line that has `word`; the caller frees it
+// Returns `text` without the first line that has `word`; the caller frees it.
 static char *without_line(const char *text, const char *word) {
     char *copy = strdup(text), *line = strstr(copy, word);
     assert_non_null(line);
@@ -346,8 +345,8 @@ static void expect_tune_error(const char *text, int may_time, const char *part) 
     ok(layers_cuda_tune(NULL, NULL, 0));
 }
 
-// With its file nothing is timed and no heuristic is called, and the choice stays, whichever algorithm is the
-// fastest now.
+// With its file, plan times nothing, calls no heuristic, and keeps the choice, even if another algorithm is
+// now the fastest.
 static void check_kept(const char *text, const float *bits) {
     static float again[BITS];
     long asked = cuda_stand_in_heuristics();
@@ -383,7 +382,7 @@ static void tuning(void **state) {
     matmul_bits(untuned);
     char *text = tuned("", "3");  // each matmul's algorithm 3, with its epilogue
     int lines = count(text, "\"CUDA stand-in (9.0, ");
-    // A bias comes only with the matmul, so GELU's with a bias is no faster apart.
+    // Only the matmul can add a bias, so GELU with a bias is not faster apart.
     int biases = count(text, " epilogue 4 = ") + count(text, " epilogue 164 = ");
     int split = lines - count(text, " epilogue 0 = ") - biases;
     assert_true(lines > 20 && biases > 3 && split > 4);
@@ -420,7 +419,7 @@ static void tuning(void **state) {
     set("CUDA_STAND_IN_REFUSED", "0");
     assert_int_equal(count(others, " = 01000000"), lines);
 
-    // another version of the library has lines of its own; they are added, or missing
+    // another version of the library needs separate lines, which are added or reported missing
     set("CUDA_STAND_IN_CUBLASLT", "130200");
     expect_tune_error(text, 0, "rank 0 has not timed");
     char *both = tuned(text, "5");
@@ -516,7 +515,7 @@ static void attention_options(void **state) {
     for (int i = 0; i < 2; i++) {
         ok(layers_cuda_options(0, 0, words[i]));
         expect_error(layers->plan(GPT2_F32, 1, 8, 16, 2, 8, 8, &bytes),
-                     "cublaslt");  // and nothing else
+                     "cublaslt");  // no other choice
     }
     ok(layers_cuda_options(0, 0, NULL));
 }
@@ -530,7 +529,7 @@ int main(void) {
     cudaError_t rc = cudaGetDeviceCount(&devices);
     if (rc != cudaSuccess || devices == 0) {
         printf("skip test_layers_cuda: no usable CUDA device: %s\n0 passed, 0 failed, 1 skipped\n",
-               rc != cudaSuccess ? cudaGetErrorString(rc) : "there is none");
+               rc != cudaSuccess ? cudaGetErrorString(rc) : "none found");
         return 0;
     }
     const struct CMUnitTest tests[] = {

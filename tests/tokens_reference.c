@@ -4,7 +4,7 @@
 //     tokens_reference tokenizer FILE [bytes] [tokens]    makes up a tokenizer: the first `bytes` single
 //                                                         bytes (256), `tokens` tokens in all
 //     tokens_reference text FILE                          writes a text of awkward pieces
-//     tokens_reference encode TOKENIZER TEXT...           prints the tokens of these files, a number a line,
+//     tokens_reference encode TOKENIZER TEXT...           prints the tokens of these files, one per line,
 //                                                         with end-of-text before each file
 #include <stdint.h>
 #include <stdio.h>
@@ -63,8 +63,9 @@ static void *check(void *p) {
 
 static void write_tokenizer(const char *path, int bytes, int tokens) {
     FILE *f = check(fopen(path, "wb"));
-    const uint32_t header[256] = { 20240328, 2, (uint32_t)tokens,
-                                   256 };  // end-of-text looks like text here: text must not become it
+    const uint32_t header[256] = {
+        20240328, 2, (uint32_t)tokens, 256
+    };  // end-of-text has the bytes of real text, which must not be encoded as it
     fwrite(header, sizeof header, 1, f);
     for (int i = 0; i < tokens; i++) {
         char byte = (char)(bytes == 256 ? i * 7 + 3 : i % bytes),
@@ -94,7 +95,7 @@ static void write_text(const char *path) {
             fputs(pieces[choose(COUNT(pieces))], f);
         else if (choose(2))
             for (int n = 4 + choose(3); n > 0; n--)
-                fputs(characters[choose(12)].text, f);  // so many words share a hash
+                fputs(characters[choose(12)].text, f);  // few characters, so that many words share a hash
         else
             for (int n = choose(4) ? 1 + choose(3) : choose(50), c = 0; n > 0; n--) {
                 if (!c || !choose(3)) c = choose(num_characters);
@@ -166,8 +167,8 @@ static int character(const unsigned char *p) {
 static Kind kind(const unsigned char *p) { return characters[character(p)].kind; }
 static int width(const unsigned char *p) { return (int)strlen(characters[character(p)].text); }
 
-// Bytes of the first word, by GPT-2's rules: 's and its like; a run of letters, numbers or other signs, with
-// the space before it; a run of white space, less its last character where something follows.
+// Bytes of the first word, by GPT-2's rules: 's and similar suffixes; a run of letters, numbers or other
+// signs, with the space before it; a run of white space, without its last character if something follows.
 static int word_length(const unsigned char *p, const unsigned char *end) {
     static const char *const suffixes[] = { "'s", "'d", "'m", "'t", "'ll", "'ve", "'re" };
     for (int i = 0; i < COUNT(suffixes); i++)

@@ -3,11 +3,11 @@
 //
 //     make_stories DIR [--bytes N]
 //
-// DIR/stories_train.bin about N bytes of text (4000000), as a token shard: one token per byte, end-of-text
-//                            (256) before each story
-// DIR/stories_val.bin about 100000 bytes more, the same for every N DIR/stories_tokenizer.bin the 257 tokens,
-// for decoding No story occurs twice, in one file or in both. The grammar is simple, with few forms and many
-// words, so that a tiny model learns to write readable sentences within a minute.
+// DIR/stories_train.bin has about N bytes of text (default 4000000) as a token shard: one token per byte, and
+// end-of-text (256) before each story. DIR/stories_val.bin has about 100000 bytes more, the same for every N.
+// DIR/stories_tokenizer.bin has the 257 tokens, for decoding. No story occurs twice, in one file or in both.
+// The grammar is simple, with few forms and many words, so that a tiny model learns to write readable
+// sentences within a minute.
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -1,10 +1,10 @@
-// A complete llmc_zero trainer of a network other than GPT-2: it learns to which of two spirals a point of
-// the plane belongs. It uses only zero.h, libc and libm, and computes in fp32; docs/porting.md explains it.
+// A complete llmc_zero trainer of a network other than GPT-2: it learns which of two spirals in the plane a
+// point belongs to. It uses only zero.h, libc and libm, and computes in fp32; docs/porting.md explains it.
 // Settings: ZERO_STAGE, ZERO_CONFIG, ZERO_POISON.
 //
 //     ZERO_STAGE=3 mpirun -np 2 mlp_zero [save | resume]
-//         save: saves the state after half of the steps to the folder mlp_zero.saved; resume: continues from
-//         there.
+//         save: saves the state to the folder mlp_zero.saved after half of the steps
+//         resume: continues from there
 //
 // x (n, 2) -> input (2, H), tanh -> hidden (H, H), tanh, L times -> output (H, 1) -> logits (n)
 // n: rows of a micro-batch
@@ -14,20 +14,11 @@
 #include <string.h>
 #include "llmc_zero/zero.h"
 
-enum {
-    H = 64,
-    L = 3,
-    BATCH = 192,
-    STEPS = 300,
-    NEW = 10 * BATCH
-};  // BATCH: rows of a step, over all ranks and micro-batches
-enum { INW, INB, HIDW, HIDB, OUTW, OUTB, TENSORS };  // rows of the tensor table: each bias follows its weight
-enum {
-    INPUT,
-    HIDDEN,
-    OUTPUT = HIDDEN + L,
-    UNITS
-};  // rows of the unit table; hidden layer l is unit HIDDEN + l
+enum { H = 64, L = 3, STEPS = 300 };
+// rows of a step, over all ranks and micro-batches; rows of the evaluation at the end
+enum { BATCH = 192, NEW = 10 * BATCH };
+enum { INW, INB, HIDW, HIDB, OUTW, OUTB, TENSORS };  // rows of the tensor table: a bias follows its weight
+enum { INPUT, HIDDEN, OUTPUT = HIDDEN + L, UNITS };  // rows of the unit table; hidden layer l is HIDDEN + l
 
 static const zero_tensor tensors[TENSORS] = {
     // name, shape, layers, unit of layer 0, decay, backward_overwrites
@@ -43,12 +34,12 @@ static const zero_unit units[UNITS] = {
 
 static zero *z;             // the plugin; NULL before zero_create
 static int n, side[BATCH];  // which spiral: -1 or 1
-static float *x, *act[L + 1], *logits, *dlogits,
-    *dact[2];  // act[l], dact[l % 2] (n, H): what enters layer l, and its gradient
+static float *x, *logits, *dlogits;
+static float *act[L + 1], *dact[2];  // act[l], dact[l % 2] (n, H): the input of layer l, and its gradient
 
-static void fail(const char *sentence) {
+static void fail(const char *message) {
     char line[1100];
-    snprintf(line, sizeof line, "mlp_zero: %s", sentence);
+    snprintf(line, sizeof line, "mlp_zero: %s", message);
     zero_end_job(z, 1, line);  // one rank writes it to stderr, and all ranks end
 }
 static void check(int rc) {
@@ -115,8 +106,8 @@ static void layer_backward(int unit, int weight, int l, float *din, const float 
     check(zero_post_backward(z, unit));
 }
 
-// Micro-batch `micro` of `of`, or with of 0 an evaluation; adds to sums the sum of its losses, and how many
-// of its rows are on the right side.
+// Runs micro-batch `micro` of `of`, or an evaluation if `of` is 0. Adds the sum of its losses and the number
+// of correctly classified rows to sums.
 static void run_pass(int pass, int micro, int of, double sums[2]) {
     load_rows(pass);
     check(of ? zero_begin_train(z, micro, of) : zero_begin_eval(z));
@@ -127,8 +118,8 @@ static void run_pass(int pass, int micro, int of, double sums[2]) {
         double margin = side[i] * logits[i];
         sums[0] += log1p(exp(-margin));
         sums[1] += margin > 0;
-        dlogits[i] = (float)(-side[i] / (1 + exp(margin)) /
-                             (n * of));  // of the mean over this rank's rows of the step
+        // of the mean over this rank's rows of the step
+        dlogits[i] = (float)(-side[i] / (1 + exp(margin)) / (n * of));
     }
     if (!of) return;
     layer_backward(OUTPUT, OUTW, 0, dact[L % 2], dlogits, act[L], H, 1);
@@ -193,8 +184,8 @@ int main(int argc, char **argv) {
         if (prints && step % 50 == 0)
             printf("step %3d | loss %.6f | norm %.4f\n", step + 1, sums[0] / BATCH, result.grad_norm);
     }
-    for (int i = 0; i < NEW / BATCH * A; i++)
-        run_pass(STEPS * A + i, 0, 0, seen);  // rows that were not used in training
+    // rows not used in training
+    for (int i = 0; i < NEW / BATCH * A; i++) run_pass(STEPS * A + i, 0, 0, seen);
     check(zero_sum(z, seen, 2));
     check(zero_hash(z, 0, hash));
     zero_plan_info(z, &plan);

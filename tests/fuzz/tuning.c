@@ -34,11 +34,11 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
 }
 
 static const Matmul matmul = { .in = GPT2_BF16,
-                                 .out = GPT2_BF16,
-                                 .rows = 64,
-                                 .cols = 32,
-                                 .depth = 16,
-                                 .epilogue = CUBLASLT_EPILOGUE_BGRADB };
+                               .out = GPT2_BF16,
+                               .rows = 64,
+                               .cols = 32,
+                               .depth = 16,
+                               .epilogue = CUBLASLT_EPILOGUE_BGRADB };
 
 static void give_seeds(void) {
     cublasLtMatmulAlgo_t algorithm;
