@@ -37,9 +37,9 @@ static int n, side[BATCH];  // which spiral: -1 or 1
 static float *x, *logits, *dlogits;
 static float *act[L + 1], *dact[2];  // act[l], dact[l % 2] (n, H): the input of layer l, and its gradient
 
-static void fail(const char *message) {
+static void fail(const char *sentence) {
     char line[1100];
-    snprintf(line, sizeof line, "mlp_zero: %s", message);
+    snprintf(line, sizeof line, "mlp_zero: %s", sentence);
     zero_end_job(z, 1, line);  // one rank writes it to stderr, and all ranks end
 }
 static void check(int rc) {
@@ -184,8 +184,8 @@ int main(int argc, char **argv) {
         if (prints && step % 50 == 0)
             printf("step %3d | loss %.6f | norm %.4f\n", step + 1, sums[0] / BATCH, result.grad_norm);
     }
-    // rows not used in training
-    for (int i = 0; i < NEW / BATCH * A; i++) run_pass(STEPS * A + i, 0, 0, seen);
+    for (int i = 0; i < NEW / BATCH * A; i++)
+        run_pass(STEPS * A + i, 0, 0, seen);  // rows that were not used in training
     check(zero_sum(z, seen, 2));
     check(zero_hash(z, 0, hash));
     zero_plan_info(z, &plan);
