@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# A model of one training step of train_gpt2_zero on NVIDIA GPUs, from shapes alone: for each operation the
-# number of launches, the bytes that it moves, its flops, the minimum time on the GPU, and the expected time.
-# Nothing is measured; docs/gpu_model.md explains the assumptions.
+# Models a training step of train_gpt2_zero on NVIDIA GPUs, from shapes alone: for each operation the
+# launches, bytes moved, flops, minimum time on the GPU, and expected time. Nothing is measured;
+# docs/gpu_model.md explains the assumptions.
 # Usage: dev/gpu_model.sh [option [value]]...
 #   --model d12        d12 (124M), d24 (350M), d36 (774M), d48 (1558M), or any other of the trainer's -e
 #   --batch N          rows on each GPU (default as in llm.c's recipes: 64 up to d24, 32 for d36, 16 above)
@@ -10,8 +10,7 @@
 #   --ranks 1          GPUs of one machine, connected by NVLink, one rank each: 1 to 8
 #   --stage 0          ZeRO stage, 0 to 3
 #   --recompute 0      the trainer's -r, 0 to 2
-#   --summary          instead of one model: the sums of several, and the effect of options and assumptions;
-#                      the only other option is --markdown
+#   --summary          several models, and the effect of options and assumptions; takes only --markdown
 #   --markdown         tables for a document
 #   --measured FILE    compares a profile of one step with the model: a line per kernel name, five columns
 #                      separated by tabs: name, launches, ms, bytes read, bytes written (device memory)
@@ -47,8 +46,7 @@ awk -v model="${is[model]}" -v batch="${is[batch]}" -v length_="${is[length]}" -
     -v ranks="${is[ranks]}" -v stage="${is[stage]}" -v recompute="${is[recompute]}" \
     -v summary=$summary -v markdown=$markdown -f <(cat <<'AWK'
 function fail(text) {
-    print "gpu_model.sh: " text | "cat >&2"
-    close("cat >&2")
+    print "gpu_model.sh: " text >"/dev/stderr"
     exit 2
 }
 function ceil(x) { return x == int(x) ? x : int(x) + 1 }
@@ -58,7 +56,7 @@ function min(a, b) { return a < b ? a : b }
 # ------------------------------------------------------------------------------------------------ assumptions
 
 # They are printed in this order. vary: a factor, to see the effect of an assumption. doubt: why the value may
-# be wrong; without a doubt it is only assumed.
+# be wrong.
 function assume(key, value, unit, text, doubt) {
     assumption[++assumptions] = key
     the[key] = value * (key in vary ? vary[key] : 1)
@@ -426,17 +424,15 @@ function heading(text, widths,    i, n, rule) {
     if (markdown) print rule "|"
 }
 function not_measured() { print "A model, not a measurement: no GPU has been measured yet.\n" }
-function beside() { print "A model; the last table compares it with the measurement.\n" }
 
-function fits() { return held < the["memory"] * 1e9 }
 function print_title() {
     printf "%s, %.0f parameters, B %d, T %d, bf16, on %s %s, stage %d, recompute %d\n", model, P, B, T,
         (N > 1) ? N : "one", toupper(gpu), stage, recompute
     if (markdown) print ""
     printf "about %.0f of %.0f GB of a GPU's memory%s; logits of %d of %d tokens at a time\n\n", held / 1e9,
-        the["memory"], fits() ? "" : ": it does not fit", chunk, BT
+        the["memory"], held < the["memory"] * 1e9 ? "" : ": it does not fit", chunk, BT
     if (measured == "") not_measured()
-    else beside()
+    else print "A model; the last table compares it with the measurement.\n"
 }
 function print_assumptions(    i, key) {
     heading("value\tunit\tassumption\tbasis", "8 -8 -62 -100")
@@ -469,6 +465,7 @@ function set_case(a_model, a_gpu, n, a_stage) {
     set_shape()
     build()
 }
+# The two columns of the tables below: 124M on one H200, and 1558M on eight H100.
 function set_column(column) {
     if (column == 1) set_case("d12", "h200", 1, 0)
     else set_case("d48", "h100", 8, 3)
@@ -498,79 +495,65 @@ function print_cases() {
     print "\nDoubted: 124M on eight H100, because llm.c's public run of 45 minutes takes 138 ms a step.\n"
 }
 
-function print_pair(text, i) { row(text "\t" sprintf("%.1f\t%.1f", pair[i, 1], pair[i, 2])) }
-function take_pair(i, column, ms) { pair[i, column] = ms }
-
 # How many ms longer a step takes with another option.
-function print_option(text, option,    column, before) {
+function print_option(text, option,    column, before, longer) {
     for (column = 1; column <= 2; column++) {
         set_column(column)
         before = expected
-        if (option == "untuned") untuned = 1
-        if (option == "recompute") recompute = 1
-        if (option == "fast") fast = 1
+        untuned = option == "untuned"; recompute = option == "recompute"; fast = option == "fast"
         build()
-        take_pair("option", column, expected - before)
+        longer = longer sprintf("\t%.1f", expected - before)
     }
-    print_pair(text, "option")
+    row(text longer)
 }
-function print_options() {
+
+# How many ms less a step takes if some assumptions are off by this factor.
+function print_worth(text, keys, factor,    column, i, key, before, less) {
+    split(keys, key, " ")
+    for (column = 1; column <= 2; column++) {
+        set_column(column)
+        before = expected
+        for (i in key) vary[key[i]] = factor
+        build()
+        less = less sprintf("\t%.1f", before - expected)
+        split("", vary)
+    }
+    row(text less)
+}
+function print_summary() {
+    not_measured()
+    print_cases()
     heading("additional ms per step\t124M, one H200\t1558M, eight H100", "-78 15 18")
     print_option("without --tune: each matmul with the heuristic's first algorithm", "untuned")
     print_option("-r 1: GELU recomputed", "recompute")
     print_option("--attention cudnn-fast", "fast")
     print ""
-}
-
-# How much less time a step takes if an assumption is off by this factor.
-function print_assumption_worth(text, keys, factor,    column, n, i, key, after) {
-    n = split(keys, key, " ")
-    for (column = 1; column <= 2; column++) {
-        set_column(column)
-        after = expected
-        for (i = 1; i <= n; i++) vary[key[i]] = factor
-        build()
-        take_pair("worth", column, after - expected)
-        for (i = 1; i <= n; i++) delete vary[key[i]]
-    }
-    print_pair(text, "worth")
-}
-function print_summary() {
-    not_measured()
-    print_cases()
-    print_options()
     heading("ms per step saved, if better than assumed\t124M, one H200\t1558M, eight H100", "-78 15 18")
-    print_assumption_worth("matmuls 5 % faster", "wide gelu weight head", 1.05)
-    print_assumption_worth("device memory 5 % faster", "copy", 1.05)
-    print_assumption_worth("attention 25 % faster, both ways", "attention attention_backward", 1.25)
-    print_assumption_worth("no gaps between kernels", "gap", 0)
-    print_assumption_worth("NCCL 25 % faster", "gathering exchanging", 1.25)
+    print_worth("matmuls 5 % faster", "wide gelu weight head", 1.05)
+    print_worth("device memory 5 % faster", "copy", 1.05)
+    print_worth("attention 25 % faster, both ways", "attention attention_backward", 1.25)
+    print_worth("no gaps between kernels", "gap", 0)
+    print_worth("NCCL 25 % faster", "gathering exchanging", 1.25)
 }
 
 # --------------------------------------------------------------------------------------------------- measured
 
 # Returns the model's group for a kernel's demangled name in a profile; "" if there is none. The first
 # pattern that matches counts.
-function group_of_kernel(name) {
-    if (name ~ /nccl.*AllGather/) return "gathers"
-    if (name ~ /nccl/) return name ~ /SendRecv|ReduceScatter/ ? "reductions" : ""
-    if (name ~ /sdpa|flash|fmha|cudnn/)
+function group_of_kernel(name,    i, n, rule) {
+    if (name !~ /nccl/ && name ~ /sdpa|flash|fmha|cudnn/)
         return name ~ /bprop|bwd|backward|dgrad|dot_do_o|convert_dq|dq_/ ? "attention_backward" : "attention"
-    if (name ~ /softmax_crossentropy/) return "softmax"
-    if (name ~ /softmax_backward/) return "attention_backward"
-    if (name ~ /softmax|cached_kernel|keep_kernel/) return "attention"
-    if (name ~ /encoder/) return name ~ /backward/ ? "encoder_backward" : "encoder"
-    if (name ~ /layernorm/) return name ~ /backward/ ? "layernorm_backward" : "layernorm"
-    if (name ~ /elementwise/) return "gelu"
-    if (name ~ /partial_sums|bias_from_sums/) return "partial"
-    if (name ~ /column_sums/) return "bias"
-    if (name ~ /sum_squares|add_up/) return "norm"
-    if (name ~ /adamw/) return "adamw"
-    if (name ~ /sum_ranks|accumulate/) return "sums"
-    if (name ~ /nvjet|gemm|cutlass|cublas|splitK|xmma/) return "matmuls"
-    if (name ~ /memset|Memset|clear/) return "clear"
-    if (name ~ /memcpy|Memcpy|convert/) return "copies"
-    return name ~ /sum_kernel/ ? "loss" : ""
+    n = split("nccl.*AllGather gathers  nccl.*(SendRecv|ReduceScatter) reductions  nccl -" \
+              "  softmax_crossentropy softmax" \
+              "  softmax_backward attention_backward  softmax|cached_kernel|keep_kernel attention" \
+              "  encoder.*backward encoder_backward  encoder encoder" \
+              "  layernorm.*backward layernorm_backward  layernorm layernorm  elementwise gelu" \
+              "  partial_sums|bias_from_sums partial  column_sums bias  sum_squares|add_up norm" \
+              "  adamw adamw  sum_ranks|accumulate sums  nvjet|gemm|cutlass|cublas|splitK|xmma matmuls" \
+              "  memset|Memset|clear clear  memcpy|Memcpy|convert copies  sum_kernel loss", rule, " +")
+    for (i = 1; i < n; i += 2)
+        if (name ~ rule[i]) return rule[i + 1] == "-" ? "" : rule[i + 1]
+    return ""
 }
 
 function is_number(x) { return x ~ /^[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?$/ }

@@ -302,16 +302,16 @@ void attention_cuda_free(void) {
     attention.scratch_bytes = attention.workspace_bytes = 0;
 }
 
-int cuda_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C,
+int cuda_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int length, int C,
                            int NH) {
-    if (attention.fused) return attention_cudnn_forward(dt, out, lse, qkv, B, T, C, NH);
-    Shape s = shape_of(dt, T, C, NH);
-    return BY_DTYPE(dt, forward, dt, out, lse, qkv, B, &s);
+    if (attention.fused) return attention_cudnn_forward(dt, out, lse, qkv, B, length, C, NH);
+    Shape s = shape_of(dt, length, C, NH);
+    return BY_DTYPE(dt, forward<T>(dt, out, lse, qkv, B, &s));
 }
 
 int cuda_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
-                            const float *lse, int B, int T, int C, int NH) {
-    if (attention.fused) return attention_cudnn_backward(dt, dqkv, dout, qkv, out, lse, B, T, C, NH);
-    Shape s = shape_of(dt, T, C, NH);
-    return BY_DTYPE(dt, backward, dt, dqkv, dout, qkv, out, lse, B, &s);
+                            const float *lse, int B, int length, int C, int NH) {
+    if (attention.fused) return attention_cudnn_backward(dt, dqkv, dout, qkv, out, lse, B, length, C, NH);
+    Shape s = shape_of(dt, length, C, NH);
+    return BY_DTYPE(dt, backward<T>(dt, dqkv, dout, qkv, out, lse, B, &s));
 }

@@ -85,22 +85,21 @@ static int send_slots(const Slot **slots, const layers_span *spans, int n_spans)
     return n;
 }
 
-template <class T> static int attend(void *out, void *cache, const void *qkv, const layers_span *spans,
-                                     int n_spans, int C, int NH) {
-    const Slot *slots;
-    int n = send_slots(&slots, spans, n_spans);
-    if (n < 0) return -1;
+template <class T>
+static int attend(void *out, void *cache, const void *qkv, const Slot *slots, int n, int C, int NH) {
     float scale = 1 / sqrtf((float)(C / NH));
-    if (launch("keep_kernel", keep_kernel<T>, dim3(blocks_for((size_t)n * C, THREADS)), dim3(THREADS),
-               (T *)cache, (const T *)qkv, slots, n, C, NH))
+    if (launch("keep_kernel", keep_kernel<T>, blocks_for((size_t)n * C, THREADS), THREADS, (T *)cache,
+               (const T *)qkv, slots, n, C, NH))
         return -1;
-    return launch("cached_kernel", cached_kernel<T>, dim3(blocks_for((size_t)n * NH, WARPS)), dim3(THREADS),
-                  (T *)out, (T *)cache, (const T *)qkv, slots, n, C, NH, scale);
+    return launch("cached_kernel", cached_kernel<T>, blocks_for((size_t)n * NH, WARPS), THREADS, (T *)out,
+                  (T *)cache, (const T *)qkv, slots, n, C, NH, scale);
 }
 
 int cuda_attention_cached(gpt2_dtype dt, void *out, void *cache, const void *qkv, const layers_span *spans,
                           int n_spans, int C, int NH) {
     if (C / NH > MOST_HS)
         return gpt2_fail("attention over a cache: heads of %d channels, at most %d", C / NH, MOST_HS);
-    return BY_DTYPE(dt, attend, out, cache, qkv, spans, n_spans, C, NH);
+    const Slot *slots;
+    int n = send_slots(&slots, spans, n_spans);
+    return n < 0 ? -1 : BY_DTYPE(dt, attend<T>(out, cache, qkv, slots, n, C, NH));
 }

@@ -161,11 +161,11 @@ template <> __device__ inline float to_float(const vec<bf16, 8> &x, int k) {
     return __uint_as_float(k & 1 ? pair & 0xffff0000u : pair << 16);
 }
 
-// f<T>(...) for the C++ type of dt
-#define BY_DTYPE(dt, f, ...)                     \
-    ((dt) == GPT2_F32    ? f<float>(__VA_ARGS__) \
-     : (dt) == GPT2_BF16 ? f<bf16>(__VA_ARGS__)  \
-                         : f<fp16>(__VA_ARGS__))
+// An expression in which T is the C++ type of dt
+#define BY_DTYPE(dt, ...) \
+    ((dt) == GPT2_F32    ? [&] { using T = float; return __VA_ARGS__; }() \
+     : (dt) == GPT2_BF16 ? [&] { using T = bf16; return __VA_ARGS__; }() \
+                         : [&] { using T = fp16; return __VA_ARGS__; }())
 
 enum { WARP = 32 };
 __device__ inline float warp_sum(float x) {

@@ -130,37 +130,32 @@ static int sort_by_token(int *out, const int *inp, int BT) {
     return n;
 }
 
-template <class T> static int encoder_forward(void *out, const int *inp, const void *wte, const void *wpe,
-                                              int B, int length, int C) {
-    const int *tokens;
-    if (send(&tokens, inp, (size_t)B * length)) return -1;
-    return launch("encoder_forward", encoder_forward_kernel<T>,
-                  dim3(blocks_for((size_t)B * length, WARPS), blocks_for(C, WARP * wide<T>)), THREADS,
-                  (T *)out, tokens, (const T *)wte, (const T *)wpe, B * length, length, C);
+int cuda_encoder_forward(gpt2_dtype dt, void *out, const int *inp, const void *wte, const void *wpe, int B,
+                         int length, int C) {
+    const int *tokens, rows = B * length;
+    if (send(&tokens, inp, (size_t)rows)) return -1;
+    return BY_DTYPE(dt, launch("encoder_forward", encoder_forward_kernel<T>,
+                               dim3(blocks_for(rows, WARPS), blocks_for(C, WARP * wide<T>)), THREADS,
+                               (T *)out, tokens, (const T *)wte, (const T *)wpe, rows, length, C));
 }
 
-template <class T> static int encoder_backward(void *dwte, void *dwpe, const void *dout, const int *inp,
-                                               int B, int length, int C) {
-    int strips = (int)blocks_for(C, WARP * wide<T>), BT = B * length;
-    int *slot = staging_slot(4 * (size_t)BT);
-    int tokens = slot ? sort_by_token(slot, inp, BT) : -1;
-    const int *positions;
-    if (tokens < 0 || staging_send((size_t)BT + 3 * (size_t)tokens, &positions)) return -1;
+template <class T> static int encoder_backward(void *dwte, void *dwpe, const void *dout, const int *positions,
+                                               int tokens, int B, int length, int C) {
+    int strips = (int)blocks_for(C, WARP * wide<T>);
     if (launch("encoder_backward", encoder_backward_wte_kernel<T>, tokens * strips, THREADS, (T *)dwte,
-               (const T *)dout, positions, positions + BT, strips, C))
+               (const T *)dout, positions, positions + B * length, strips, C))
         return -1;
     return launch("encoder_backward", encoder_backward_wpe_kernel<T>, dim3(blocks_for(length, WARPS), strips),
                   THREADS, (T *)dwpe, (const T *)dout, B, length, C);
 }
 
-int cuda_encoder_forward(gpt2_dtype dt, void *out, const int *inp, const void *wte, const void *wpe, int B,
-                         int T, int C) {
-    return BY_DTYPE(dt, encoder_forward, out, inp, wte, wpe, B, T, C);
-}
-
 int cuda_encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *dout, const int *inp, int B,
-                          int T, int C) {
-    return BY_DTYPE(dt, encoder_backward, dwte, dwpe, dout, inp, B, T, C);
+                          int length, int C) {
+    int BT = B * length, *slot = staging_slot(4 * (size_t)BT);
+    int tokens = slot ? sort_by_token(slot, inp, BT) : -1;
+    const int *positions;
+    if (tokens < 0 || staging_send((size_t)BT + 3 * (size_t)tokens, &positions)) return -1;
+    return BY_DTYPE(dt, encoder_backward<T>(dwte, dwpe, dout, positions, tokens, B, length, C));
 }
 
 // --------
@@ -247,17 +242,12 @@ template <class T> static __global__ void __launch_bounds__(SOFTMAX_THREADS, 2)
     }
 }
 
-template <class T> static int softmax_crossentropy(float *losses, void *logits, float dloss,
-                                                   const int *targets, int rows, int V, int Vp) {
-    const int *sent;
-    if (send(&sent, targets, rows)) return -1;
-    return launch("softmax_crossentropy", softmax_crossentropy_kernel<T>, rows, SOFTMAX_THREADS, losses,
-                  (T *)logits, dloss, sent, V, Vp);
-}
-
 int cuda_softmax_crossentropy(gpt2_dtype dt, float *losses, void *logits, float dloss, const int *targets,
                               int rows, int V, int Vp) {
-    return BY_DTYPE(dt, softmax_crossentropy, losses, logits, dloss, targets, rows, V, Vp);
+    const int *sent;
+    if (send(&sent, targets, rows)) return -1;
+    return BY_DTYPE(dt, launch("softmax_crossentropy", softmax_crossentropy_kernel<T>, rows, SOFTMAX_THREADS,
+                               losses, (T *)logits, dloss, sent, V, Vp));
 }
 
 // --------

@@ -44,18 +44,18 @@ static __global__ void elementwise_kernel(T *out, const T *a, const T *b, size_t
 }
 
 template <class T, class Op>
-static int elementwise(const char *what, Op, void *out, const void *a, const void *b, size_t n) {
+static int elementwise(const char *what, void *out, const void *a, const void *b, size_t n) {
     enum { THREADS = 256 };
     return launch(what, elementwise_kernel<T, Op>, blocks_for(n, THREADS * wide<T>), THREADS, (T *)out,
                   (const T *)a, (const T *)b, n);
 }
 
 int cuda_gelu_forward(gpt2_dtype dt, void *out, const void *inp, size_t n) {
-    return BY_DTYPE(dt, elementwise, "gelu_forward", Gelu(), out, inp, inp, n);
+    return BY_DTYPE(dt, elementwise<T, Gelu>("gelu_forward", out, inp, inp, n));
 }
 
 int cuda_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *dout, size_t n) {
-    return BY_DTYPE(dt, elementwise, "gelu_backward", GeluBackward(), dinp, inp, dout, n);
+    return BY_DTYPE(dt, elementwise<T, GeluBackward>("gelu_backward", dinp, inp, dout, n));
 }
 
 // --------
@@ -125,20 +125,15 @@ template <class T, int N, bool ADD> static __global__ void __launch_bounds__(ROW
     }
 }
 
-template <class T, bool ADD> static auto layernorm_kernel_for(int C) {
+template <class T, bool ADD> static int layernorm_rows(void *residual, void *out, float *mean, float *rstd,
+                                                       const void *inp1, const void *inp2, const void *weight,
+                                                       const void *bias, int rows, int C) {
     int n = vectors_a_lane<T>(C);
-    return n > 5   ? layernorm_forward_kernel<T, 8, ADD>
-           : n > 4 ? layernorm_forward_kernel<T, 5, ADD>
-           : n > 3 ? layernorm_forward_kernel<T, 4, ADD>
-           : n > 0 ? layernorm_forward_kernel<T, 3, ADD>
-                   : layernorm_forward_kernel<T, 0, ADD>;
-}
-
-// inp2 may be NULL.
-template <class T> static int layernorm_rows(void *residual, void *out, float *mean, float *rstd,
-                                             const void *inp1, const void *inp2, const void *weight,
-                                             const void *bias, int rows, int C) {
-    auto kernel = inp2 ? layernorm_kernel_for<T, true>(C) : layernorm_kernel_for<T, false>(C);
+    auto kernel = n > 5   ? layernorm_forward_kernel<T, 8, ADD>
+                  : n > 4 ? layernorm_forward_kernel<T, 5, ADD>
+                  : n > 3 ? layernorm_forward_kernel<T, 4, ADD>
+                  : n > 0 ? layernorm_forward_kernel<T, 3, ADD>
+                          : layernorm_forward_kernel<T, 0, ADD>;
     return launch("layernorm_forward", kernel, blocks_for(rows, ROW_WARPS), ROW_THREADS, (T *)residual,
                   (T *)out, mean, rstd, (const T *)inp1, (const T *)inp2, (const T *)weight, (const T *)bias,
                   rows, C);
@@ -146,13 +141,14 @@ template <class T> static int layernorm_rows(void *residual, void *out, float *m
 
 int cuda_layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd, const void *inp,
                            const void *weight, const void *bias, int BT, int C) {
-    return BY_DTYPE(dt, layernorm_rows, nullptr, out, mean, rstd, inp, nullptr, weight, bias, BT, C);
+    return BY_DTYPE(dt,
+                    layernorm_rows<T, false>(nullptr, out, mean, rstd, inp, nullptr, weight, bias, BT, C));
 }
 
 int cuda_residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd,
                                     const void *inp1, const void *inp2, const void *weight, const void *bias,
                                     int BT, int C) {
-    return BY_DTYPE(dt, layernorm_rows, residual, out, mean, rstd, inp1, inp2, weight, bias, BT, C);
+    return BY_DTYPE(dt, layernorm_rows<T, true>(residual, out, mean, rstd, inp1, inp2, weight, bias, BT, C));
 }
 
 // --------
@@ -247,12 +243,9 @@ static int column_sums(const char *what, Sum *a, Sum *b, const void *dout, const
     return add_partial_sums(what, a, b, NULL, partial, parts, columns, C);
 }
 
-template <class T> static int bias_backward(void *dbias, const void *dout, int BT, int OC) {
-    return column_sums<T, false>("bias_backward", (T *)dbias, (T *)NULL, dout, NULL, NULL, NULL, BT, OC);
-}
-
 int cuda_bias_backward(gpt2_dtype dt, void *dbias, const void *dout, int BT, int OC) {
-    return BY_DTYPE(dt, bias_backward, dbias, dout, BT, OC);
+    return BY_DTYPE(dt, column_sums<T, false>("bias_backward", (T *)dbias, (T *)nullptr, dout, nullptr,
+                                              nullptr, nullptr, BT, OC));
 }
 
 template <class T> static __global__ void bias_from_sums_kernel(T *dbias, const float *sums, int C) {
@@ -260,13 +253,9 @@ template <class T> static __global__ void bias_from_sums_kernel(T *dbias, const 
     if (c < C) dbias[c] = from_float<T>(to_float(dbias[c]) + sums[c]);
 }
 
-template <class T> static int bias_from_sums(void *dbias, const float *sums, int C) {
-    return launch("bias_from_sums", bias_from_sums_kernel<T>, blocks_for(C, ROW_THREADS), ROW_THREADS,
-                  (T *)dbias, sums, C);
-}
-
 int cuda_bias_from_sums(gpt2_dtype dt, void *dbias, const float *sums, int C) {
-    return BY_DTYPE(dt, bias_from_sums, dbias, sums, C);
+    return BY_DTYPE(dt, launch("bias_from_sums", bias_from_sums_kernel<T>, blocks_for(C, ROW_THREADS),
+                               ROW_THREADS, (T *)dbias, sums, C));
 }
 
 // --------
@@ -415,8 +404,8 @@ template <class T> static int layernorm_backward(void *dinp, void *dweight, void
 int cuda_layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, float *dinp_sums,
                             const void *dout, const void *inp, const void *weight, const float *mean,
                             const float *rstd, int BT, int C) {
-    return BY_DTYPE(dt, layernorm_backward, dinp, dweight, dbias, dinp_sums, dout, inp, weight, mean, rstd,
-                    BT, C);
+    return BY_DTYPE(dt, layernorm_backward<T>(dinp, dweight, dbias, dinp_sums, dout, inp, weight, mean, rstd,
+                                              BT, C));
 }
 
 // --------
@@ -439,7 +428,7 @@ template <class T> static int plan_blocks(int C) {
 }
 
 int rows_cuda_plan(gpt2_dtype dt, int C, size_t *scratch_bytes) {
-    if (BY_DTYPE(dt, plan_blocks, C)) return -1;
+    if (BY_DTYPE(dt, plan_blocks<T>(C))) return -1;
     size_t width = 3 * (size_t)C, strip = 2 * WARP * 16 / gpt2_dtype_size(dt);
     size_t rows = planned.row_blocks * width, columns = planned.column_blocks * strip;
     planned.columns = 4 * (size_t)C;  // FC's bias

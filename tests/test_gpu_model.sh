@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# dev/gpu_model.sh: its numbers against some that are worked out here by hand, its sums, a profile beside
-# it, its errors, and that docs/gpu_model.md has what it prints.
-# Usage: tests/test_gpu_model.sh [write]      write: makes the tables of the document anew
+# Tests dev/gpu_model.sh: its numbers against hand calculations, its sums, the comparison with a profile, its
+# errors, and that docs/gpu_model.md shows its output.
+# Usage: tests/test_gpu_model.sh [write]      write: rewrites the document's tables
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tests/cases.sh
 document=docs/gpu_model.md
 
-# The document with tables as they are now, each between <!-- dev/gpu_model.sh OPTIONS --> and <!-- end -->.
-with_tables_of_today() {
+# Prints the document with current tables, each between <!-- dev/gpu_model.sh OPTIONS --> and <!-- end -->.
+with_new_tables() {
     local line options inside=''
     while IFS= read -r line; do
         [ "$line" != '<!-- end -->' ] || inside=
@@ -20,25 +20,26 @@ with_tables_of_today() {
     done <"$document"
 }
 if [ "${1:-}" = write ]; then
-    with_tables_of_today >"$dir/new" && cat "$dir/new" >"$document"
+    with_new_tables >"$dir/new" && cat "$dir/new" >"$document"
     exit
 fi
 
 out=$dir/out err=$dir/err
 model() { dev/gpu_model.sh "$@" >"$out" 2>"$err"; }
 
-# column NAME N: of the operations whose names begin so, added up. Two blanks or more part the columns.
+# column NAME N: the sum of column N over the operations whose names start with NAME. Two or more blanks
+# separate columns.
 column() {
     awk -F '  +' -v name="$1" -v n="$2" 'index($1, name) == 1 { sum += $n } END { printf "%.3f", sum }' "$out"
 }
 LAUNCHES=2 READ=3 WRITTEN=4 TFLOP=5 IDEAL=6 EXPECTED=7
-# is NAME COLUMN N UNIT: N, a whole number that bash works out, in units of 10^UNIT, to the last digit printed
+# is NAME COLUMN N UNIT: the column is N, a whole number, in units of 10^UNIT, to the last printed digit
 is() {
     local got want
     got=$(column "$1" "$2") want=$(awk -v x="$3" -v unit="$4" 'BEGIN { printf "%.3f", x / 10 ^ unit }')
     number "($got - $want) ^ 2 <= 0.0011 ^ 2" || { echo "$1, column $2: $got, not $want"; return 1; }
 }
-# Every column ends in the sum of its rows, as far as their digits go. Nothing is faster than ideal.
+# Every column ends in the sum of its rows, up to rounding. Nothing is faster than ideal.
 sums_hold() {
     awk -F '  +' -v ideal=$IDEAL -v expected=$EXPECTED '
         $1 == "operation" { inside = 1; next }
@@ -51,13 +52,13 @@ sums_hold() {
 begin 'parameters, flops and bytes of 124M'
 model
 T=1024 BT=$((64 * 1024)) C=768 L=12 Vp=50304 P=124475904
-# of a product over the keys that a causal mask leaves: heads of 64, 64 rows, 12 heads
+# flops of a matmul over the keys that a causal mask leaves: heads of 64, 64 rows, 12 heads
 heads_flops=$((2 * 64 * 64 * 12 * T * (T + 1) / 2))
 need 'parameters' grep -q "^d12, $P parameters, B 64, T 1024" "$out"
-need 'it does not say that nothing is measured' grep -q 'no GPU has been measured' "$out"
+need 'no note that nothing is measured' grep -q 'no GPU has been measured' "$out"
 need 'each assumption has its basis' [ "$(grep -cE '  (assumed|doubted: .+)$' "$out")" = 24 ]
-need 'the doubted ones' [ "$(grep -c '  doubted: ' "$out")" = 4 ]
-need 'flops: six for each parameter of a product and token, and attention' \
+need 'doubted assumptions' [ "$(grep -c '  doubted: ' "$out")" = 4 ]
+need 'flops: six per matmul parameter and token, and attention' \
     is sum $TFLOP $((6 * BT * (12 * L * C * C + Vp * C) + 7 * L * heads_flops)) 12
 need 'flops of qkv' is 'forward: qkv' $TFLOP $((L * 2 * BT * C * 3 * C)) 12
 need 'flops of attention' is 'forward: attention' $TFLOP $((2 * L * heads_flops)) 12
@@ -78,24 +79,24 @@ P=1557686400 L=48
 model --model d48 --gpu h100 --ranks 8 --stage 3
 need 'parameters' grep -q "^d48, $P parameters, B 16, T 1024, bf16, on 8 H100, stage 3" "$out"
 need 'each unit is gathered twice' is 'plugin: gathers' $WRITTEN $((2 * 2 * P)) 9
-need 'and reduced once, seven eighths of it from others' is 'plugin: reductions' $READ $((2 * P / 8 * 7)) 9
+need 'and reduced once, 7/8 from other ranks' is 'plugin: reductions' $READ $((2 * P / 8 * 7)) 9
 need 'AdamW of an eighth' is 'plugin: AdamW' $READ $((14 * P / 8)) 9
 need 'a gather of each unit for forward and for backward' is 'plugin: gathers' $LAUNCHES $((2 * (L + 1))) 0
-need 'the first block is waited for' is 'plugin: gathers, exposed' $WRITTEN \
+need 'the step waits for the first block' is 'plugin: gathers, exposed' $WRITTEN \
     $((2 * (12 * 1600 * 1600 + 13 * 1600))) 9
 need 'a reduction is one group' is 'plugin: reductions' $LAUNCHES $((L + 1)) 0
 need 'sums' sums_hold
 model --model d48 --gpu h100 --ranks 8 --stage 1
 need 'stage 1: gathered once' is 'plugin: gathers' $WRITTEN $((2 * P)) 9
-need 'stage 1: no gather is waited for' not grep -q 'gathers, exposed' "$out"
+need 'stage 1: the step waits for no gather' not grep -q 'gathers, exposed' "$out"
 need 'sums, stage 1' sums_hold
 model --stage 3
 need 'one rank, stage 3: no collective' not grep -q NVLink "$out"
 need 'one rank, stage 3: two copies' is 'plugin: parameters into slots' $WRITTEN $((2 * 2 * 124475904)) 9
 end
 
-# Kernels of the sources, as a profiler would show them: each has its place in the model.
-begin 'every kernel of the sources has its place'
+# Kernels of the sources, as a profiler would show them: each belongs to a group of the model.
+begin 'every kernel of the sources has a group'
 cat gpt2/*.cu llmc_zero/*/*.cu | tr '\n' ' ' | grep -oE '__global__ [^{;]*' |
     sed 's/__launch_bounds__([^)]*)//; s/ *(.*//; s/.* //' | sort -u >"$dir/kernels"
 need 'the sources have kernels' [ "$(wc -l <"$dir/kernels")" -gt 12 ]
@@ -104,7 +105,7 @@ need 'the model takes them' model --measured "$dir/profile.tsv"
 need "$(grep -m 1 'not placed:' "$out")" not grep -q 'not placed' "$out"
 end
 
-# Row NAME of the table with what was measured: launches, measured; ms, measured, ratio; GB, measured; speed.
+# Row NAME of the measured table: launches, measured; ms, measured, ratio; GB, measured; speed.
 row() {
     awk -F '  +' -v name="$1" '
         /^kernels / { inside = 1 }
@@ -112,7 +113,7 @@ row() {
 }
 # shellcheck disable=SC2053
 shows() { [[ $(row "$1") == $2 ]] || { echo "$1: $(row "$1"), not $2"; return 1; }; }
-begin 'a profile beside the model'
+begin 'a profile next to the model'
 tr '|' '\t' >"$dir/profile.tsv" <<'END'
 kernel|launches|ms|read|written
 void layernorm_forward_kernel<bf16, 8, 3, true>(bf16 *, bf16 *, float *)|24|2.500|4.8e9|4.8e9
@@ -134,8 +135,8 @@ lines="$(column 'forward: layernorm' $EXPECTED) + $(column 'forward: residual' $
 need 'layernorm: not the sum of its lines' number "($layernorm - ($lines)) ^ 2 < 0.003 ^ 2"
 need 'layernorm' shows 'layernorm, with residual too' '25 24 * 2.500 0.9? * 9.600 3840 GB/s'
 need 'AdamW' shows 'AdamW' '13 13 0.9?? 1.000 1.0? 3.485 3.500 3500 GB/s'
-products=$(awk 'BEGIN { printf "%.0f", 6 * 65536 * (144 * 768 * 768 + 50304 * 768) / 0.060 / 1e12 }')
-need 'products' shows 'all matmuls' "* 75 * 60.000 * 12.000 $products TFLOP/s"
+matmuls=$(awk 'BEGIN { printf "%.0f", 6 * 65536 * (144 * 768 * 768 + 50304 * 768) / 0.060 / 1e12 }')
+need 'matmuls' shows 'all matmuls' "* 75 * 60.000 * 12.000 $matmuls TFLOP/s"
 need 'attention' shows 'attention' '12 12 * 4.250 * 4.800 291 TFLOP/s'
 need 'attention backward' shows 'attention backward' '* 24 * 15.000 * 3.000 * TFLOP/s'
 need 'NCCL, gathers' shows 'NCCL, gathers' '0 3 0.000 0.500 - 0.000 0.000 -'
@@ -143,8 +144,8 @@ need 'NCCL, reductions' shows 'NCCL, reductions' '0 4 0.000 0.750 - 0.000 0.000 
 need 'memset' shows 'memory cleared' '* 62 * 0.125 *'
 need 'memcpy' shows 'memcpy' '* 3 * 0.062 *'
 need 'not placed' shows 'not placed' '0 7 0.000 0.375 - 0.000 0.011 29 GB/s'
-need 'it is named' grep -qxF 'not placed: 7 launches, 0.375 ms: void strange_kernel<float>(float *)' "$out"
-need 'what was not seen' shows 'softmax, cross-entropy' '* 0 3.6?? 0.000 - 13.187 0.000 -'
+need 'its name' grep -qxF 'not placed: 7 launches, 0.375 ms: void strange_kernel<float>(float *)' "$out"
+need 'an unmeasured operation' shows 'softmax, cross-entropy' '* 0 3.6?? 0.000 - 13.187 0.000 -'
 need 'sum' shows 'sum' '* 227 * 84.562 0.8? *'
 end
 
@@ -156,9 +157,9 @@ refused() {
     need "$what: status $status" [ $status = 2 ]
     need "$what: $(cat "$err")" grep -qF -- "$words" "$err"
     need "$what: not one line" [ "$(wc -l <"$err")" = 1 ]
-    need "$what: prints on" [ ! -s "$out" ]
+    need "$what: prints to stdout" [ ! -s "$out" ]
 }
-begin 'what is wrong is said'
+begin 'errors'
 refused 'an option' '--nonsense is unknown' --nonsense
 refused 'no value' '--model needs a value' --model
 refused 'model' '--model d13' --model d13
@@ -182,9 +183,9 @@ printf 'name\tlaunches\tms\tread\twritten\n' >"$dir/empty.tsv"
 refused 'no kernel' 'it has no kernel' --measured "$dir/empty.tsv"
 end
 
-begin 'the document has what the script prints'
-need 'the script prints them' with_tables_of_today >"$dir/new"
-need 'tables differ; tests/test_gpu_model.sh write makes them anew' cmp -s "$dir/new" "$document"
+begin 'the document shows the output'
+need 'the script prints them' with_new_tables >"$dir/new"
+need 'tables differ; tests/test_gpu_model.sh write rewrites them' cmp -s "$dir/new" "$document"
 need 'there are tables' [ "$(grep -c '^<!-- dev/gpu_model.sh ' "$document")" -ge 3 ]
 end
 
