@@ -24,8 +24,8 @@ void bpe_free(Bpe *b);
 
 // Encodes the first word of `text`, which must be valid UTF-8 of whole characters. Returns the number of
 // tokens; they are in *tokens until the next call, and *length is the number of bytes they cover. Returns 0
-// if there is no complete word: the text is empty, or it is not the end of the document (`last` is 0) and
-// more text could make the word longer.
+// if the first word may be incomplete: the text is empty, or more text of the document could make the word
+// longer (`last` is 0).
 int bpe_next(Bpe *b, const uint8_t *text, size_t size, int last, int *length, const uint16_t **tokens);
 
 // Returns how many bytes at the start of the text are complete characters in valid UTF-8.

@@ -194,7 +194,7 @@ int dataloader_init(DataLoader *l, const char *pattern, int B, int T, int V, int
     if (B < 1 || T < 1 || V < 1)
         return gpt2_fail("%s: batch %d, rows of %d tokens, vocabulary %d: all must be positive", pattern, B,
                          T, V);
-    if (rank < 0 || rank >= ranks) return gpt2_fail("%s: there is no rank %d of %d", pattern, rank, ranks);
+    if (rank < 0 || rank >= ranks) return gpt2_fail("%s: rank %d of %d does not exist", pattern, rank, ranks);
     if (!find_shards(l, pattern) && !allocate_batch(l)) return 0;
     dataloader_free(l);
     return -1;
@@ -219,8 +219,8 @@ int dataloader_seek(DataLoader *l, DataPosition p) {
                          "same files and sequence length",
                          (long long)p.num_rows, (long long)l->num_rows);
     if (p.epoch < 0 || p.row < 0 || p.row >= l->num_rows)
-        return gpt2_fail("position in the data: there is no epoch %lld, row %lld of %lld", (long long)p.epoch,
-                         (long long)p.row, (long long)l->num_rows);
+        return gpt2_fail("position in the data: epoch %lld, row %lld of %lld is out of range",
+                         (long long)p.epoch, (long long)p.row, (long long)l->num_rows);
     l->epoch = p.epoch;
     l->row = p.row;
     return 0;

@@ -30,7 +30,7 @@ int disk_read(int fd, const char *path, int64_t at, size_t bytes, void *to) {
             return gpt2_fail("%s: cannot be read at offset %lld: %s", path, (long long)(at + (int64_t)done),
                              strerror(errno));
         if (n == 0)
-            return gpt2_fail("%s: ends at offset %lld: it was cut short meanwhile", path,
+            return gpt2_fail("%s: ends at offset %lld: it was cut short after it was opened", path,
                              (long long)(at + (int64_t)done));
         done += (size_t)n;
     }

@@ -134,7 +134,7 @@ int cuda_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC) {
 // before the first step
 
 // Plans forward and both matmuls of backward, without GELU. With a bias it plans dweight with and without the
-// bias gradient, which may come from elsewhere.
+// bias gradient, because another layer may compute it.
 static int plan_layer(gpt2_dtype dt, int BT, int C, int OC, int bias) {
     Matmul matmuls[] = { forward(dt, BT, C, OC, bias ? CUBLASLT_EPILOGUE_BIAS : 0),
                          backward_inp(dt, BT, C, OC, 0), backward_weight(dt, BT, C, OC, 0),

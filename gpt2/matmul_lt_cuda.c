@@ -107,7 +107,7 @@ static int make_operation(const Matmul *p, cublasLtMatmulDesc_t *operation) {
     cublasComputeType_t compute = round ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     cublasOperation_t a = p->right_t ? CUBLAS_OP_T : CUBLAS_OP_N, b = p->left_t ? CUBLAS_OP_T : CUBLAS_OP_N;
     int64_t aux_ld = p->out_ld;
-    // stands for pointers that are not known yet; only its alignment matters
+    // a placeholder for pointers that are not known yet; only its alignment matters
     const void *aligned = (const void *)(uintptr_t)ALIGNMENT;
     LT(p, cublasLtMatmulDescCreate(operation, compute, CUDA_R_32F));
     if (SET(p, *operation, TRANSA, a) || SET(p, *operation, TRANSB, b)) return -1;

@@ -112,7 +112,7 @@ int gpt2_init(const GPT2Config *config, gpt2_sink sink, void *ctx);
 typedef int (*gpt2_visitor)(void *ctx, int tensor, int layer, int64_t offset, int64_t n);
 int gpt2_each_piece(const GPT2Config *config, gpt2_visitor visit, void *ctx);
 
-// A model on disk, whose values can be read in any order.
+// A model on disk. Its values can be read in any order.
 typedef struct {
     GPT2Config config;
     gpt2_dtype dtype;          // in which it is stored

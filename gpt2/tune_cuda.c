@@ -24,25 +24,25 @@ static struct {
 // lines: key = algorithm ms ms, check sum
 
 const char *layers_cuda_card(void) {
-    static char card[384];
+    static char gpu[384];
     struct cudaDeviceProp p;
     int device;
     if (cublaslt_load() != 0 || cuda_check(cudaGetDevice(&device), "cudaGetDevice") != 0 ||
         cuda_check(cudaGetDeviceProperties(&p, device), "cudaGetDeviceProperties") != 0)
         return NULL;
-    snprintf(card, sizeof card, "\"%.200s (%d.%d, %d processors)\" cuBLASLt %zu", p.name, p.major, p.minor,
+    snprintf(gpu, sizeof gpu, "\"%.200s (%d.%d, %d processors)\" cuBLASLt %zu", p.name, p.major, p.minor,
              p.multiProcessorCount, cublasLtGetVersion());
-    return card;
+    return gpu;
 }
 
 // The key covers everything that an algorithm depends on.
 static int write_key(const Matmul *p, char key[KEY]) {
-    const char *card = layers_cuda_card();
-    if (!card) return -1;
+    const char *gpu = layers_cuda_card();
+    if (!gpu) return -1;
     snprintf(key, KEY,
              "%s %s to %s rows %d cols %d depth %d batch %d transposed %d %d steps %d %d %d "
              "matrices %d %d %d epilogue %d = ",
-             card, matmul_dtype(p->in), matmul_dtype(p->out), p->rows, p->cols, p->depth, p->batch, p->left_t,
+             gpu, matmul_dtype(p->in), matmul_dtype(p->out), p->rows, p->cols, p->depth, p->batch, p->left_t,
              p->right_t, p->left_ld, p->right_ld, p->out_ld, p->left_next, p->right_next, p->out_next,
              p->epilogue);
     return 0;

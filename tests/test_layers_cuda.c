@@ -238,7 +238,7 @@ static long launches_of_backward(gpt2_dtype dt, int gelu, int fused) {
     return after - before;
 }
 
-// Bias gradients come with the matmuls where cuBLASLt has the epilogues; a sum of columns is two kernels.
+// Matmuls compute bias gradients if cuBLASLt has the epilogue. A sum of columns is two kernels.
 static void epilogues(void **state) {
     enum { MATMULS = 2, GELU = 1, SUMS = 2 };
     assert_int_equal(launches_of_backward(GPT2_BF16, 2, 1), MATMULS);
@@ -455,7 +455,7 @@ static void attentions(void **state) {
                  "257 channels, at most 256");
 }
 
-// The batch in groups of as many rows as the limit allows gives the bits of the whole batch at once.
+// Groups of as many rows as the limit allows give the bits of the whole batch.
 static void attention_limit(void **state) {
     enum { B = 6, T = 24, C = 64, NH = 8, N = B * T * C };
     const size_t row = 2 * (size_t)NH * T * T * (sizeof(float) + 2);
