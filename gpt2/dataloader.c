@@ -16,13 +16,7 @@ enum { MAGIC = 20240520, VERSION = 1, HEADER = 256 * sizeof(int32_t) };
 // Returns the number of tokens in the shard, or -1.
 static int64_t check_shard(int fd, const char *path, int64_t bytes, int T) {
     int32_t header[256];
-    if (bytes < HEADER)
-        return gpt2_fail("%s: %lld bytes cannot be a shard of tokens, which has a header of %d", path,
-                         (long long)bytes, (int)HEADER);
-    if (disk_read(fd, path, 0, sizeof header, header)) return -1;
-    if (header[0] != MAGIC)
-        return gpt2_fail("%s: not a shard of tokens: its first number is %d, expected %d", path, header[0],
-                         MAGIC);
+    if (disk_read_header(fd, path, bytes, "shard of tokens", MAGIC, header)) return -1;
     if (header[1] != VERSION) return gpt2_fail("%s: shard version %d, expected %d", path, header[1], VERSION);
     int64_t num_tokens = header[2], expected = HEADER + num_tokens * (int64_t)sizeof(uint16_t);
     if (bytes != expected)

@@ -37,6 +37,17 @@ int disk_read(int fd, const char *path, int64_t at, size_t bytes, void *to) {
     return 0;
 }
 
+int disk_read_header(int fd, const char *path, int64_t bytes, const char *kind, int32_t magic,
+                     int32_t header[256]) {
+    const size_t size = 256 * sizeof *header;
+    if (bytes < (int64_t)size)
+        return gpt2_fail("%s: %lld bytes cannot be a %s, which has a header of %zu", path, (long long)bytes,
+                         kind, size);
+    if (disk_read(fd, path, 0, size, header)) return -1;
+    if (header[0] == magic) return 0;
+    return gpt2_fail("%s: not a %s: its first number is %d, expected %d", path, kind, header[0], magic);
+}
+
 int disk_temporary(char name[PATH_MAX], const char *path) {
     uint64_t number;
     if (getrandom(&number, sizeof number, 0) != sizeof number)

@@ -12,6 +12,10 @@ int disk_open(const char *path, int *fd, int64_t *bytes);
 // Fills `to`, or fails if the file ends earlier.
 int disk_read(int fd, const char *path, int64_t at, size_t bytes, void *to);
 
+// Reads the header of one of llm.c's files: 256 numbers, of which the first is `magic`. kind: for messages.
+int disk_read_header(int fd, const char *path, int64_t bytes, const char *kind, int32_t magic,
+                     int32_t header[256]);
+
 // A file being written under a temporary name.
 typedef struct {
     const char *path;  // its final name; the caller's

@@ -125,8 +125,11 @@ static int write_files(const char *folder, const HfModel *m) {
     return write_weights(folder, m);
 }
 
-static int make_folder(const char *folder, const HfModel *m) {
-    char temporary[PATH_MAX];
+int hf_write(const char *name, const HfModel *m) {
+    char folder[PATH_MAX], temporary[PATH_MAX];
+    if (snprintf(folder, sizeof folder, "%s", name) >= (int)sizeof folder)
+        return gpt2_fail("%.64s...: the name is too long", name);
+    for (size_t n = strlen(folder); n > 1 && folder[n - 1] == '/'; n--) folder[n - 1] = 0;  // "out/" is "out"
     if (check_free(folder) || disk_temporary(temporary, folder)) return -1;
     if (mkdir(temporary, 0777)) return gpt2_fail("%s: cannot be made: %s", temporary, strerror(errno));
     int failed = write_files(temporary, m);
@@ -135,13 +138,4 @@ static int make_folder(const char *folder, const HfModel *m) {
     if (!failed) return disk_sync_parent(folder);
     remove_folder(temporary);
     return failed;
-}
-
-// "out/" means "out".
-int hf_write(const char *folder, const HfModel *m) {
-    char plain[PATH_MAX];
-    if (snprintf(plain, sizeof plain, "%s", folder) >= (int)sizeof plain)
-        return gpt2_fail("%.64s...: the name is too long", folder);
-    for (size_t n = strlen(plain); n > 1 && plain[n - 1] == '/'; n--) plain[n - 1] = 0;
-    return make_folder(plain, m);
 }

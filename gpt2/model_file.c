@@ -20,8 +20,6 @@ typedef struct {
 } ModelFile;
 
 static int parse_header(const char *path, const int32_t *header, GPT2Config *config, gpt2_dtype *dtype) {
-    if (header[0] != MAGIC)
-        return gpt2_fail("%s: not a model file: its first number is %d, expected %d", path, header[0], MAGIC);
     if (header[1] != VERSION_F32 && header[1] != VERSION_BF16)
         return gpt2_fail("%s: model version %d, expected %d (fp32) or %d (bf16)", path, header[1],
                          VERSION_F32, VERSION_BF16);
@@ -42,10 +40,7 @@ static int64_t file_bytes(const GPT2Config *config, gpt2_dtype dtype) {
 // Checks everything except the values.
 static int check_file(const char *path, int fd, int64_t bytes, GPT2Config *config, gpt2_dtype *dtype) {
     int32_t header[256];
-    if (bytes < HEADER)
-        return gpt2_fail("%s: %lld bytes cannot be a model file, which has a header of %d", path,
-                         (long long)bytes, (int)HEADER);
-    if (disk_read(fd, path, 0, sizeof header, header)) return -1;
+    if (disk_read_header(fd, path, bytes, "model file", MAGIC, header)) return -1;
     if (parse_header(path, header, config, dtype)) return -1;
     int64_t expected = file_bytes(config, *dtype);
     if (bytes == expected) return 0;

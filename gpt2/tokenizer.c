@@ -8,9 +8,6 @@
 enum { HEADER = 256 * sizeof(uint32_t), MAGIC = 20240328, GPT2_VOCAB = 50257, GPT2_EOT = 50256 };
 
 static int check_header(Tokenizer *t, const char *path, const uint32_t *header) {
-    if (header[0] != MAGIC)
-        return gpt2_fail("%s: not a tokenizer file: its first number is %u, expected %d", path, header[0],
-                         MAGIC);
     if (header[1] != 1 && header[1] != 2)
         return gpt2_fail("%s: tokenizer version %u, expected 1 or 2", path, header[1]);
     t->vocab_size = header[2];
@@ -51,11 +48,11 @@ static int index_tokens(Tokenizer *t, const char *path, int64_t size) {
 }
 
 static int read_tokens(Tokenizer *t, const char *path, int fd, int64_t bytes) {
-    uint32_t header[256];
-    if (bytes < HEADER || bytes > INT32_MAX)
-        return gpt2_fail("%s: %lld bytes cannot be a tokenizer file, which has a header of %d", path,
-                         (long long)bytes, (int)HEADER);
-    if (disk_read(fd, path, 0, sizeof header, header) || check_header(t, path, header)) return -1;
+    int32_t header[256];
+    if (disk_read_header(fd, path, bytes, "tokenizer file", MAGIC, header)) return -1;
+    if (check_header(t, path, (const uint32_t *)header)) return -1;
+    if (bytes > INT32_MAX)
+        return gpt2_fail("%s: %lld bytes are too many for a tokenizer file", path, (long long)bytes);
     size_t size = (size_t)bytes - HEADER;
     t->bytes = malloc(size + 1);
     if (!t->bytes) return gpt2_fail("%s: no memory for %zu bytes", path, size);
