@@ -1,8 +1,8 @@
 // Causal attention: one head of one sequence at a time, in blocks of query rows against the keys up to the
 // block's end. A head's queries, keys and values are widened into fp32 scratch once; the matmuls are small
 // and stay in L2. Backward recomputes the probabilities from each row's lse. Rows and columns of scratch are
-// padded so that kernels have no tails; padding does not affect results. CPUs with bf16 dot products
-// use separate kernels for bf16 at GPT-2's head sizes: see "bf16 pairs".
+// padded so that kernels have no tails; padding does not affect results. CPUs with bf16 dot products use
+// separate kernels for bf16 at GPT-2's head sizes: see "bf16 pairs".
 #include <math.h>
 #include <omp.h>
 #include <string.h>

@@ -59,7 +59,7 @@ static int check_plan(int B, int T, int C, int NH, int Vp, int chunk) {
     return 0;
 }
 
-enum { ROWS, ENDS, MATMULS, ATTENTION, PARTS };  // of the layers; each has a wish for scratch
+enum { ROWS, ENDS, MATMULS, ATTENTION, PARTS };  // of the layers; each asks for scratch
 
 // Takes the largest wish, because layers run one after another. Then runs each matmul once. failed: a part's
 // plan has failed.

@@ -34,7 +34,7 @@ void *shared_scratch(void) { return thread_scratch(scratch.threads); }
 
 int cpu_has_dtype(gpt2_dtype dt) {
 #if defined(__x86_64__)
-    if (dt == GPT2_BF16) return __builtin_cpu_supports("avx512bf16") != 0;  // so do CPUs with AMX
+    if (dt == GPT2_BF16) return __builtin_cpu_supports("avx512bf16") != 0;  // CPUs with AMX have it too
 #endif
     return dt == GPT2_F32;
 }
