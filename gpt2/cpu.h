@@ -6,8 +6,9 @@
 #include "layers.h"
 
 // VECTOR functions are compiled once per instruction set, and the loader picks one. Helpers that they call in
-// their inner loops must be INLINE, or they stay at the baseline. VECTOR is off with sanitizers, because their
-// runtime is not ready yet when the loader picks, and with clang, because other files cannot see its clones.
+// their inner loops must be INLINE, or they stay at the baseline. VECTOR is off with sanitizers, because
+// their runtime is not ready yet when the loader picks, and with clang, because other files cannot see its
+// clones.
 #if !defined(__x86_64__) || !defined(__GLIBC__) || defined(__clang__) || defined(__SANITIZE_ADDRESS__) || \
     defined(__SANITIZE_THREAD__)
 #define VECTOR
