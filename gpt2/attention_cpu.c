@@ -77,8 +77,7 @@ static size_t buffers_at(Buffers *f, float *memory, const Shape *s) {
     return lay_out(parts, sizeof parts / sizeof *parts, memory);
 }
 
-// --------
-// kernels
+// -------- kernels
 
 // c (ROWS, LANES) = or += a (ROWS, K) @ b (K, LANES); element (i, k) of a is at a[i*a_row + k*a_col]
 INLINE void multiply_tile(float *restrict c, size_t c_row, const float *restrict a, size_t a_row,
@@ -197,8 +196,7 @@ VECTOR static void softmax_backward_rows(float *p, float *dp, const float *lse, 
     }
 }
 
-// --------
-// one head of one sequence
+// -------- one head of one sequence
 
 // A head's keys and values, in the layout of multiply.
 typedef struct {
@@ -267,11 +265,11 @@ static void backward_head(gpt2_dtype dt, void *dqkv, const void *dout, const voi
     store(dt, dqkv, at.v, at.stride, f->dv, s->T, s->hs, s->width);
 }
 
-// --------
-// bf16 pairs: vdpbf16ps adds the products of two adjacent bf16 to an fp32 sum, so depth is stored in
-// pairs of 32 bits. Queries, keys, values and dout are multiplied as they are in memory. Backward rounds
-// probabilities and score gradients to bf16, as fused GPU kernels do. Forward multiplies values by fp32
-// probabilities, so that out is rounded once.
+// -------- bf16 pairs
+// vdpbf16ps adds the products of two adjacent bf16 to an fp32 sum, so depth is stored in pairs of 32 bits.
+// Queries, keys, values and dout are multiplied as they are in memory. Backward rounds probabilities and
+// score gradients to bf16, as fused GPU kernels do. Forward multiplies values by fp32 probabilities, so that
+// out is rounded once.
 
 #if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
 #include <immintrin.h>
@@ -542,9 +540,8 @@ static size_t pair_scratch_floats(int T, int C, int NH) {
 #define backward_head_pairs backward_head
 #endif
 
-// --------
-
-// over a cache: keys are in the panels of multiply, (room/lanes, hs/depth, lanes, depth), where depth is 2
+// -------- over a cache
+// Keys are in the panels of multiply, (room/lanes, hs/depth, lanes, depth), where depth is 2
 // for pairs; values as rows, (room, hs). Each row's room is a multiple of LAYERS_CACHE_STEP.
 
 // The index of a key's element c.

@@ -14,8 +14,7 @@
 // scores there.
 static const size_t SCORES_BYTES = (size_t)64 << 20;
 
-// --------
-// kernels: one warp per row of scores, four contiguous elements per lane
+// -------- kernels: one warp per row of scores, four contiguous elements per lane
 
 enum { ROWS = 8, LANE = 4 };  // rows of a block, elements of a lane
 
@@ -82,8 +81,7 @@ template <class T> __global__ __launch_bounds__(ROWS *WARP) void softmax_backwar
     }
 }
 
-// --------
-// matmuls
+// -------- matmuls
 
 enum { SCORES, DSCORES, OUT, DQ, DK, DV, MATMULS };
 
@@ -138,8 +136,7 @@ static Shape shape_of(gpt2_dtype dt, int T, int C, int NH) {
     return s;
 }
 
-// --------
-// sequences, a group at a time
+// -------- sequences, a group at a time
 
 static struct {
     const char *wanted;  // "cudnn", "cudnn-fast", "cublaslt" or NULL
@@ -248,8 +245,7 @@ template <class T> static int backward(gpt2_dtype dt, void *dqkv, const void *do
     return 0;
 }
 
-// --------
-// the choice between cuDNN and these kernels
+// -------- the choice between cuDNN and these kernels
 
 int attention_cuda_options(const char *wanted) {
     static const char *const words[] = { "cudnn", "cudnn-fast", "cublaslt" };

@@ -39,8 +39,7 @@ struct Bpe {
     uint16_t *tokens;  // (BPE_MAX_WORD)
 };
 
-// --------
-// words
+// -------- words
 
 // Unicode's white space instead of \s, because PCRE2's \s has one character more.
 #define SPACE                                                                                                \
@@ -72,8 +71,7 @@ static int64_t word_length(Bpe *b, const uint8_t *text, size_t size) {
     return gpt2_fail("the splitting pattern finds no word: PCRE2 returns %d", found);
 }
 
-// --------
-// pairs that make a token
+// -------- pairs that make a token
 
 static Pair *pair_at(const Bpe *b, uint32_t pair) {
     uint32_t at = (uint32_t)(pair * 0x9e3779b97f4a7c15ull >> 32) & b->pair_mask;
@@ -115,8 +113,7 @@ static int index_pairs(Bpe *b, const Vocabulary *v) {
     return 0;
 }
 
-// --------
-// joining
+// -------- joining
 
 static void push(Bpe *b, uint64_t value) {
     int at = b->heap_size++;
@@ -194,8 +191,7 @@ int bpe_next(Bpe *b, const uint8_t *text, size_t size, int last, int *length, co
     return w->count;
 }
 
-// --------
-// creation and destruction
+// -------- creation and destruction
 
 static int fill(Bpe *b, const Tokenizer *t) {
     if (t->vocab_size > MAX_VOCAB)
@@ -249,8 +245,7 @@ int bpe_next(Bpe *b, const uint8_t *text, size_t size, int last, int *length, co
 }
 #endif
 
-// --------
-// UTF-8
+// -------- UTF-8
 
 // Returns the length of the first character, or 0 if it is invalid or incomplete. A valid one has the
 // shortest form, is not a surrogate, and is at most U+10FFFF.

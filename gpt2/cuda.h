@@ -90,8 +90,7 @@ void copy_cuda_free(void);
 #include <cuda_runtime.h>
 #include <string.h>
 
-// --------
-// element types: memory is T, arithmetic is float. Rounds to nearest even; NaN stays NaN.
+// -------- element types: memory is T, arithmetic is float. Rounds to nearest even; NaN stays NaN.
 
 struct bf16 {
     uint16_t bits;
@@ -206,8 +205,7 @@ template <int W> __device__ inline void add_by_turns(float *total, int at, const
     add_by_turns(total, at, x, threadIdx.x / WARP, blockDim.x / WARP);
 }
 
-// --------
-// launching, on the default stream
+// -------- launching, on the default stream
 
 template <class... P, class... A>
 int launch(const char *what, void (*kernel)(P...), dim3 grid, dim3 block, A... args) {

@@ -10,8 +10,7 @@
 
 enum { MAGIC = 20240520, VERSION = 1, HEADER = 256 * sizeof(int32_t) };
 
-// --------
-// one shard
+// -------- one shard
 
 // Returns the number of tokens in the shard, or -1.
 static int64_t check_shard(int fd, const char *path, int64_t bytes, int T) {
@@ -40,8 +39,7 @@ static int open_shard(const char *path, int T, int64_t *num_tokens) {
     return -1;
 }
 
-// --------
-// the order of shards and rows
+// -------- the order of shards and rows
 
 // Every (seed, epoch, shard) has its own generator; shard -1 is for the order of the shards. The three
 // numbers are mixed as in splitmix64.
@@ -138,8 +136,7 @@ static int fetch_row(DataLoader *l, int64_t epoch, int64_t row, int b) {
     return 0;
 }
 
-// --------
-// the loader
+// -------- the loader
 
 static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 

@@ -44,8 +44,7 @@ static int send(const int **device, const int *host, size_t n) {
     return staging_send(n, device);
 }
 
-// --------
-// encoder: each warp handles one row, or one token, and a strip of WARP * W channels
+// -------- encoder: each warp handles one row, or one token, and a strip of WARP * W channels
 
 template <class T> static __global__ void encoder_forward_kernel(T *out, const int *tokens, const T *wte,
                                                                  const T *wpe, int rows, int length, int C) {
@@ -158,8 +157,7 @@ int cuda_encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *dou
     return BY_DTYPE(dt, encoder_backward<T>(dwte, dwpe, dout, positions, tokens, B, length, C));
 }
 
-// --------
-// softmax and cross-entropy: loss = log(sum of e^logit) - logit[target]. One block per row.
+// -------- softmax and cross-entropy: loss = log(sum of e^logit) - logit[target]. One block per row.
 
 // A multiprocessor then works on two rows at a time. For GPT-2 in bf16 they fit into its L1.
 enum { SOFTMAX_THREADS = 768 };
@@ -250,8 +248,7 @@ int cuda_softmax_crossentropy(gpt2_dtype dt, float *losses, void *logits, float 
                                losses, (T *)logits, dloss, sent, V, Vp));
 }
 
-// --------
-// the sum of losses
+// -------- the sum of losses
 
 __device__ static inline double warp_sum(double x) {
     for (int i = WARP / 2; i > 0; i /= 2) x += __shfl_xor_sync(0xffffffffu, x, i);

@@ -13,8 +13,7 @@ int hf_path(char *path, size_t size, const char *folder, const char *name) {
     return gpt2_fail("%.64s...: the name is too long", folder);
 }
 
-// --------
-// reading
+// -------- reading
 
 static int get_count(const json_t *root, const char *path, const char *key, int *n) {
     const json_t *v = json_object_get(root, key);
@@ -81,8 +80,7 @@ int hf_config_read(const char *folder, GPT2Config *config) {
     return failed;
 }
 
-// --------
-// writing
+// -------- writing
 
 // Returns the text of an object, or NULL: out of memory. jansson 2.14 may then silently drop a part, so the
 // text is parsed again.

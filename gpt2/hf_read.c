@@ -36,8 +36,7 @@ int hf_is_folder(const char *path) {
     return 0;
 }
 
-// --------
-// the files
+// -------- the files
 
 static int add_file(Folder *f, const char *name) {
     char path[PATH_MAX];
@@ -111,8 +110,7 @@ static int open_files(Folder *f) {
                      HF_WEIGHTS, HF_INDEX);
 }
 
-// --------
-// the tensors
+// -------- the tensors
 
 static Place *place_of(const Folder *f, int tensor, int layer) {
     return &f->places[(size_t)tensor * (size_t)f->config.num_layers + (size_t)layer];
@@ -166,8 +164,7 @@ static int take_tensors(Folder *f) {
     return 0;
 }
 
-// --------
-// values
+// -------- values
 
 // Reads values in the file's layout.
 static int get_stored(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
@@ -210,8 +207,7 @@ static int get_values(void *ctx, int tensor, int layer, int64_t offset, int64_t 
     return transposer_get(&f->transposer, tensor, layer, dims[1], dims[0], offset, n, values);
 }
 
-// --------
-// opening and closing
+// -------- opening and closing
 
 static void close_folder(void *ctx) {
     Folder *f = ctx;

@@ -42,8 +42,7 @@ static const char *text_of_token(char text[TEXT], const Tokenizer *t, uint32_t t
     return text_of(text, bytes, n);
 }
 
-// --------
-// merges
+// -------- merges
 
 // A token's bytes in parts: part i is [ends[i-1], ends[i]).
 typedef struct {
@@ -127,8 +126,7 @@ static int write_merges(const char *path, const Tokenizer *t) {
     return failed;
 }
 
-// --------
-// the other files
+// -------- the other files
 
 // NULL: out of memory.
 static json_t *describe_vocabulary(const Tokenizer *t) {

@@ -12,8 +12,7 @@
 #include "safetensors.h"
 #include "transpose.h"
 
-// --------
-// the weights
+// -------- the weights
 
 // Visits the tensors in the file's order: layer by layer.
 typedef int (*Visitor)(void *ctx, int tensor, int layer);
@@ -87,8 +86,7 @@ static int write_weights(const char *folder, const HfModel *m) {
     return failed;
 }
 
-// --------
-// the folder
+// -------- the folder
 
 // Returns 0 if the folder does not exist or is empty.
 static int check_free(const char *folder) {

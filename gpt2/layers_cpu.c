@@ -54,8 +54,7 @@ static int plan_cached(gpt2_dtype dt, int tokens, int rows, int T, int C, int NH
     return 0;
 }
 
-// --------
-// memory
+// -------- memory
 
 static int download(void *host, const void *x, size_t bytes) {
     memcpy(host, x, bytes);
@@ -76,8 +75,7 @@ static int sum_floats(double *total, const float *x, int n, int add) {
     return 0;
 }
 
-// --------
-// encoder: out (B, T, C) = wte[token] + wpe[position]
+// -------- encoder: out (B, T, C) = wte[token] + wpe[position]
 
 VECTOR static void add(gpt2_dtype dt, void *out, size_t at, const void *a, size_t a_at, const void *b,
                        size_t b_at, size_t n) {
@@ -138,8 +136,7 @@ static int encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *d
     return 0;
 }
 
-// --------
-// layernorm
+// -------- layernorm
 
 // One row; `rows` has room for 4 x C floats. With inp2, writes inp1 + inp2 to residual first and
 // normalises the rounded sum.
@@ -252,8 +249,7 @@ static int bias_from_sums(gpt2_dtype dt, void *dbias, const float *sums, int C) 
     return 0;
 }
 
-// --------
-// softmax and cross-entropy: loss = log(sum of e^logit) - logit[target]
+// -------- softmax and cross-entropy: loss = log(sum of e^logit) - logit[target]
 
 // The maximum of a row's V logits, from x[at..). Skips NaN, which then shows in the sum.
 VECTOR static float largest(gpt2_dtype dt, const void *x, size_t at, size_t V) {

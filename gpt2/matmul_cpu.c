@@ -35,8 +35,8 @@ static struct {
     size_t scratch_bytes;
 } matmul;
 
-// --------
-// oneDNN 2 and 3: version 3 describes memory by a pointer, and creates primitives with one call fewer
+// -------- oneDNN 2 and 3
+// Version 3 describes memory by a pointer, and creates primitives with one call fewer.
 
 #if DNNL_VERSION_MAJOR >= 3
 typedef const_dnnl_memory_desc_t Shape;
@@ -91,8 +91,7 @@ static dnnl_status_t describe(dnnl_primitive_desc_t *pd, const Shape *shape,
 #endif
 }
 
-// --------
-// creating matmuls
+// -------- creating matmuls
 
 // Returns a failure from the calling function.
 #define TRY(call)                                    \
@@ -180,8 +179,7 @@ static int matmul_init(Matmul *p) {
     return -1;
 }
 
-// --------
-// the table
+// -------- the table
 
 static Matmul *free_slot(void) {
     if (matmul.used < MAX_MATMULS) return &matmul.table[matmul.used++];
@@ -262,8 +260,7 @@ void matmul_free(void) {
     memset(&matmul, 0, sizeof matmul);
 }
 
-// --------
-// running them
+// -------- running them
 
 // The workspace is the layers' scratch. An unplanned shape that needs more allocates its own.
 static void *workspace_of(Matmul *p) {

@@ -10,8 +10,7 @@ void matmul_cuda_options(int tf32, int gelu) {
     gelu_option = gelu;
 }
 
-// --------
-// a matmul with its epilogue, or with the epilogue's work done separately
+// -------- a matmul with its epilogue, or with the epilogue's work done separately
 
 // Returns whether the options allow this epilogue.
 static int allowed(int epilogue) {
@@ -77,8 +76,7 @@ int matmul_cuda_multiply(const Matmul *p, void *out, const void *left, const voi
     return multiply(p, &x);
 }
 
-// --------
-// the layers
+// -------- the layers
 
 static Matmul forward(gpt2_dtype dt, int BT, int C, int OC, int epilogue) {
     return matmul_of(dt, BT, OC, C, 0, 1, epilogue);
@@ -130,8 +128,7 @@ int cuda_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC) {
     return kept && kept->found > 0;
 }
 
-// --------
-// before the first step
+// -------- before the first step
 
 // Plans forward and both matmuls of backward, without GELU. With a bias it plans dweight with and without the
 // bias gradient, because another layer may compute it.

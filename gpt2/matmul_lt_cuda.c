@@ -54,8 +54,7 @@ int matmul_cuda_workspace(size_t *bytes) {
 
 int cublaslt_hopper(void) { return open_library() != 0 ? -1 : lt.hopper; }
 
-// --------
-// the descriptions and algorithms of a shape
+// -------- the descriptions and algorithms of a shape
 
 Matmul matmul_of(gpt2_dtype dt, int rows, int cols, int depth, int left_t, int right_t, int epilogue) {
     return (Matmul){ .in = dt,
@@ -243,8 +242,7 @@ void matmul_cuda_free(void) {
     lt.used = 0;
 }
 
-// --------
-// matmuls
+// -------- matmuls
 
 static int set_pointers(Kept *kept, const Operands *x) {
     const Matmul *p = &kept->matmul;

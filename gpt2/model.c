@@ -9,8 +9,7 @@
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 enum { GPT2_VOCAB = 50257, VOCAB_PADDING = 128 };
 
-// --------
-// sizes
+// -------- sizes
 
 int gpt2_config_check(const GPT2Config *config, const char *name) {
     // The upper bounds keep every product of sizes, up to the number of parameters, within its integer type.
@@ -131,8 +130,7 @@ void gpt2_activations(const GPT2Config *config, const GPT2Run *run, GPT2Activati
     if (run->inference) keep_for_inference(run, table);
 }
 
-// --------
-// descriptors
+// -------- descriptors
 
 // Reads a positive decimal number without leading zeros that fits an int, and advances the text past it.
 static int parse_number(const char **text, int *value) {

@@ -8,8 +8,7 @@
 
 enum { MAGIC = 20240326, VERSION_F32 = 3, VERSION_BF16 = 5, HEADER = 256 * sizeof(int32_t) };
 
-// --------
-// reading
+// -------- reading
 
 typedef struct {
     char *path;
@@ -96,8 +95,7 @@ int gpt2_file_read_header(const char *path, GPT2Config *config, gpt2_dtype *dtyp
     return 0;
 }
 
-// --------
-// writing a file, or comparing it with what would be written
+// -------- writing a file, or comparing it with what would be written
 
 typedef struct {
     const char *path;

@@ -2,8 +2,7 @@
 #include <string.h>
 #include "cpu.h"
 
-// --------
-// scratch: a private piece for each thread, then a shared one for the running layer
+// -------- scratch: a private piece for each thread, then a shared one for the running layer
 
 static struct {
     int threads;
@@ -29,8 +28,7 @@ float *thread_scratch(int thread) { return (float *)scratch.memory + (size_t)thr
 
 void *shared_scratch(void) { return thread_scratch(scratch.threads); }
 
-// --------
-// dtypes
+// -------- dtypes
 
 int cpu_has_dtype(gpt2_dtype dt) {
 #if defined(__x86_64__)
@@ -41,8 +39,7 @@ int cpu_has_dtype(gpt2_dtype dt) {
 
 uint16_t f32_to_bf16(float x) { return narrow(x); }
 
-// --------
-// sums of rows
+// -------- sums of rows
 
 VECTOR void accumulate(float *acc, gpt2_dtype dt, const void *x, size_t at, size_t n) {
     float buf[PIECE];
@@ -66,8 +63,7 @@ VECTOR void add_sums(gpt2_dtype dt, void *x, size_t at, const float *acc, size_t
     }
 }
 
-// --------
-// gelu: x/2 (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3)
+// -------- gelu: x/2 (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3)
 
 #define GELU_SCALE 0.7978845608f
 #define GELU_CUBE 0.044715f

@@ -5,8 +5,7 @@
 
 enum { ROW_THREADS = 128, ROW_WARPS = ROW_THREADS / WARP };
 
-// --------
-// element by element
+// -------- element by element
 
 // gelu(x) = x s(x) and its slope = s + x s', where s = 1 / (1 + e^-2u), u = sqrt(2/pi) (x + 0.044715 x^3):
 // the tanh form with half the work
@@ -58,9 +57,9 @@ int cuda_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *d
     return BY_DTYPE(dt, elementwise<T, GeluBackward>("gelu_backward", dinp, inp, dout, n));
 }
 
-// --------
-// rows: one warp each. N > 0: the row fits into N vectors of registers per lane; N == 0: each pass reads it
-// again, from L1 or L2.
+// -------- rows
+// One warp each. N > 0: the row fits into N vectors of registers per lane; N == 0: each pass reads it again,
+// from L1 or L2.
 
 enum { ROW_VECTORS = 8 };  // rows of up to 4 KiB; more would not fit into a thread's registers
 
@@ -151,9 +150,9 @@ int cuda_residual_layernorm_forward(gpt2_dtype dt, void *residual, void *out, fl
     return BY_DTYPE(dt, layernorm_rows<T, true>(residual, out, mean, rstd, inp1, inp2, weight, bias, BT, C));
 }
 
-// --------
-// gradients of weights and biases: sums over all rows, in two stages. Each block leaves its sums in the
-// scratch; a second kernel adds them in order and rounds once.
+// -------- gradients of weights and biases
+// Sums over all rows, in two stages. Each block leaves its sums in the scratch; a second kernel adds them in
+// order and rounds once.
 
 static struct {
     int row_blocks, column_blocks;
@@ -258,11 +257,10 @@ int cuda_bias_from_sums(gpt2_dtype dt, void *dbias, const float *sums, int C) {
                                ROW_THREADS, (T *)dbias, sums, C));
 }
 
-// --------
-// layernorm's backward, in one pass over dout, inp and dinp. A team of warps handles a row, one vector per
-// lane. So a thread holds one vector of the row and its channels' sums over all rows, in 64 registers for any
-// C. partial (blocks, kinds, C) gets the sums of each block: for dweight, for dbias and, with 3 kinds, of the
-// finished dinp.
+// -------- layernorm's backward, in one pass over dout, inp and dinp
+// A team of warps handles a row, one vector per lane. So a thread holds one vector of the row and its
+// channels' sums over all rows, in 64 registers for any C. partial (blocks, kinds, C) gets the sums of each
+// block: for dweight, for dbias and, with 3 kinds, of the finished dinp.
 
 enum { TEAMS_WARPS = 16, TEAMS_THREADS = TEAMS_WARPS * WARP };  // the most in a block
 

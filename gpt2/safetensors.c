@@ -18,8 +18,7 @@ static const struct {
 };
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
-// --------
-// JSON
+// -------- JSON
 
 // Parses `bytes` bytes of a file, from `at` on.
 static json_t *parse_object(int fd, const char *path, int64_t at, int64_t bytes) {
@@ -55,8 +54,7 @@ json_t *safe_json(const char *path, int64_t most) {
     return root;
 }
 
-// --------
-// reading a header
+// -------- reading a header
 
 const char *safe_shape(char text[SAFE_SHAPE], const int64_t *dims, int n_dims) {
     size_t used = (size_t)snprintf(text, SAFE_SHAPE, "[");
@@ -215,8 +213,7 @@ int safe_read(const SafeFile *f, const SafeTensor *t, int64_t at, int64_t n, flo
     return gpt2_read_values(f->fd, f->path, place, t->dtype, n, values);
 }
 
-// --------
-// building a header
+// -------- building a header
 
 static const char *name_of(gpt2_dtype dtype) {
     int i = 0;

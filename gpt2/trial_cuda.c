@@ -41,8 +41,7 @@ static Operands operands_in(char *memory, const Matmul *p) {
     };
 }
 
-// --------
-// timing
+// -------- timing
 
 typedef struct {
     Kept *kept;

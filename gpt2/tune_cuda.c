@@ -20,8 +20,7 @@ static struct {
     int may_time;
 } tuning;
 
-// --------
-// lines: key = algorithm ms ms, check sum
+// -------- lines: key = algorithm ms ms, check sum
 
 const char *layers_cuda_card(void) {
     static char gpu[384];
@@ -73,8 +72,7 @@ static int read_choice(const char *text, cublasLtMatmulAlgo_t *algorithm) {
     return text[2 * sizeof bytes] == ' ' ? 1 : -1;
 }
 
-// --------
-// the text
+// -------- the text
 
 static int damaged(int line) {
     return gpt2_fail("%s, line %d: damaged: delete the line, then its matmul is timed again", tuning.name,

@@ -32,8 +32,7 @@ static void assert_error(int result, const char *part) {
         fail_msg("the error \"%s\" does not contain \"%s\"", gpt2_last_error(), part);
 }
 
-// --------
-// the folder
+// -------- the folder
 
 static char folder[] = "/tmp/test_gpt2.XXXXXX";
 
@@ -95,8 +94,7 @@ static void limit_files(rlim_t bytes) {
     assert_return_code(setrlimit(RLIMIT_FSIZE, &limit), errno);
 }
 
-// --------
-// models
+// -------- models
 
 // Exact in every 16-bit format; neighbours in a row or a column differ.
 static float value_of(int tensor, int layer, int64_t i) {

@@ -46,8 +46,7 @@ static void expect_error(int rc, const char *part) {
 
 static int on_cpu(void) { return layers == &layers_cpu; }
 
-// --------
-// tensors
+// -------- tensors
 
 typedef struct {
     gpt2_dtype dt;
@@ -221,8 +220,7 @@ static int clean(void **state) {
 }
 #define TEST(f) cmocka_unit_test_teardown(f, clean)
 
-// --------
-// memory
+// -------- memory
 
 static void clear_case(size_t bytes) {
     unsigned char *x = room(bytes + 1), *host = malloc(bytes + 1);
@@ -270,8 +268,7 @@ static void memory_cases(void) {
     }
 }
 
-// --------
-// encoder
+// -------- encoder
 
 // kinds of tokens: 0 all different if V is large enough, 1 all the same, 2 a few frequent and many rare ones
 static int token(int kind, int i, int V) {
@@ -307,8 +304,7 @@ static void encoder(int B, int T, int C, int V, int kind) {
     release();
 }
 
-// --------
-// layernorm
+// -------- layernorm
 
 static void naive_layernorm(double *out, double *mean, double *rstd, const double *x, const double *w,
                             const double *b, int BT, int C) {
@@ -416,8 +412,7 @@ static void layernorm_backward(int BT, int C) {
     release();
 }
 
-// --------
-// gelu
+// -------- gelu
 
 static double naive_gelu(double x) {
     return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
@@ -473,8 +468,7 @@ static void gelu_extremes(void) {
     }
 }
 
-// --------
-// softmax and cross-entropy
+// -------- softmax and cross-entropy
 
 static void naive_crossentropy(double *losses, double *logits, double dloss, const int *targets, int rows,
                                int V, int Vp) {
@@ -513,8 +507,7 @@ static void crossentropy(int rows, int V, int Vp, double dloss, int extreme) {
     release();
 }
 
-// --------
-// matmul
+// -------- matmul
 
 // out (m, n) (+)= a (m, k) @ b (k, n). Strides: of a row, and from one element of a row to the next.
 static void naive_matmul(double *out, const double *a, int a_row, int a_next, const double *b, int b_row,
@@ -602,8 +595,7 @@ static void matmul(int BT, int C, int OC) {
     matmul_backward(BT, C, OC);
 }
 
-// --------
-// attention
+// -------- attention
 
 typedef struct {
     int B, T, C, NH;

@@ -35,8 +35,7 @@ static void apply(const Damage *d, const char *path) {
     assert_return_code(truncate(path, size_of(path) + d->grow), errno);
 }
 
-// --------
-// random numbers
+// -------- random numbers
 
 static void test_mt19937(void **state) {  // torch.manual_seed(137), as PyTorch prints it
     static const uint32_t first[] = { 4053805790u, 2173880614u, 380293709u, 1237255315u, 2986595568u };
@@ -91,8 +90,7 @@ static void test_sampler(void **state) {
     assert_int_equal(sample_softmax(large, 3, 0.9f), 2);
 }
 
-// --------
-// models
+// -------- models
 
 static void test_descriptors(void **state) {
     static const struct {
@@ -357,8 +355,7 @@ static void test_compared_model_file(void **state) {
     }
 }
 
-// --------
-// the data loader
+// -------- the data loader
 
 // Shards of n tokens that count up across all shards, so that a row's first token identifies it.
 static void write_shard(const char *name, uint32_t first, uint32_t n) {
@@ -527,8 +524,7 @@ static void test_bad_shards(void **state) {
     dataloader_free(&l);
 }
 
-// --------
-// the tokenizer
+// -------- the tokenizer
 
 static void write_tokenizer(uint32_t version, uint32_t vocab, uint32_t eot, const void *body, size_t size) {
     uint32_t header[256] = { 20240328, version, vocab, eot };
@@ -582,8 +578,7 @@ static void test_bad_tokenizers(void **state) {
     assert_error(tokenizer_init(&t, folder), "not a regular file");
 }
 
-// --------
-// schedules and outliers
+// -------- schedules and outliers
 
 static void test_schedules(void **state) {
     static const struct {
@@ -659,8 +654,7 @@ static void test_text_files(void **state) {
     free(longer);
 }
 
-// --------
-// fingerprints: the same for the same contents under any path, and different if a part that is read differs
+// -------- fingerprints: equal for equal contents under any path, different if a part that is read differs
 
 static const char *print_of(const char *name, const char *bytes, size_t n, int blocks) {
     static char text[FINGERPRINT];

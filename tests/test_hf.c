@@ -49,8 +49,7 @@ static void test_transposer(void **state) {
     free(values);
 }
 
-// --------
-// folders as other programs write them
+// -------- folders as other programs write them
 
 enum { SHARDS = 2 };
 typedef struct {
@@ -210,8 +209,7 @@ static void test_foreign(void **state) {
     gpt2_stored_close(&stored);
 }
 
-// --------
-// damaged and crafted files
+// -------- damaged and crafted files
 
 static char *slurp(const char *path, size_t *bytes) {
     FILE *f = fopen(path, "rb");
@@ -422,8 +420,7 @@ static void test_flipped_bits(void **state) {
     assert_true(refused > (int)(4 * header));
 }
 
-// --------
-// writing
+// -------- writing
 
 // A failed write leaves nothing behind, and nothing is overwritten.
 static void test_failing_writes(void **state) {
@@ -472,8 +469,7 @@ static void test_memory(void **state) {
         fail_msg("%ld KiB more than before", after.ru_maxrss - before.ru_maxrss);
 }
 
-// --------
-// the tokenizer
+// -------- the tokenizer
 
 static void write_tokenizer(const char *extra, int n_extra) {
     const uint32_t header[256] = { 20240328, 2, (uint32_t)(257 + n_extra), (uint32_t)(256 + n_extra) };

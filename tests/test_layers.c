@@ -22,8 +22,7 @@ static void device_fill(void *to, int byte, size_t bytes) { memset(to, byte, byt
 static void device_reset(void) { layers->free(); }
 static void plan_rows(int rows, int C, int Vp) { plan(1, rows, C, 1, Vp, rows); }
 
-// --------
-// dtypes: the plugin's conversions, which test_kernels checks, are the reference
+// -------- dtypes: the plugin's conversions, which test_kernels checks, are the reference
 
 static void test_conversions(void **state) {
     static const uint32_t lower[] = { 0, 1, 0x7fff, 0x8000, 0x8001, 0xffff };  // ties, and NaN by low bits
@@ -42,8 +41,7 @@ static void test_conversions(void **state) {
     assert_true(gpt2_value(GPT2_F32, wide, 1) == -3);
 }
 
-// --------
-// plan
+// -------- plan
 
 static void test_plan_refuses(void **state) {
     size_t bytes;
@@ -64,8 +62,7 @@ static void test_without_cuda(void **state) {
 }
 #endif
 
-// --------
-// the layers
+// -------- the layers
 
 static void rows_cases(void) {
     static const int shapes[][2] = { { 1, 24 }, { 5, 60 }, { 67, 131 }, { 3, 1100 } };

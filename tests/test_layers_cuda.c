@@ -54,8 +54,7 @@ static void plan_rows(int rows, int C, int Vp) {
     use_scratch(for_rows > for_ends ? for_rows : for_ends);
 }
 
-// --------
-// the layers
+// -------- the layers
 
 TEST_ON_ALL(1, memory_cases)
 
@@ -158,8 +157,7 @@ static void errors(void **state) {
     release();
 }
 
-// --------
-// matmuls
+// -------- matmuls
 
 static void matmul_cases(void) {
     static const int shapes[][3] = {
@@ -175,8 +173,7 @@ static void matmul_cases(void) {
 
 TEST_ON_ALL(1, matmul_cases)
 
-// --------
-// what only the stand-in shows: waits, launches, and which algorithm is refused or the fastest
+// -------- what only the stand-in shows: waits, launches, and which algorithm is refused or the fastest
 
 #ifdef CUDA_STAND_IN
 // No layer waits for the device or allocates. tests/cuda/ counts both.
@@ -289,8 +286,7 @@ static void refused_algorithms(void **state) {
     expect_error(layers->matmul_forward(GPT2_F32, x, x, x, x, TB * TT, TC, 3 * TC), "EXECUTION_FAILED");
 }
 
-// --------
-// the tuning file
+// -------- the tuning file
 
 static void plan_tuned(const char *text, int may_time) {
     ok(layers_cuda_tune("tuned.txt", text, may_time));
@@ -431,8 +427,7 @@ static void tuning(void **state) {
 }
 #endif
 
-// --------
-// attention
+// -------- attention
 
 static void attention_cases(void) {
     static const Heads shapes[] = {

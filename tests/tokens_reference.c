@@ -58,8 +58,7 @@ static void *check(void *p) {
     exit(EXIT_FAILURE);
 }
 
-// --------
-// making
+// -------- making
 
 static void write_tokenizer(const char *path, int bytes, int tokens) {
     FILE *f = check(fopen(path, "wb"));
@@ -106,8 +105,7 @@ static void write_text(const char *path) {
     if (fclose(f)) check(NULL);
 }
 
-// --------
-// encoding
+// -------- encoding
 
 static unsigned char *tokens[65536];  // length byte, then bytes
 static int num_tokens, eot;

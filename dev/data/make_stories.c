@@ -19,8 +19,7 @@
 enum { VAL_BYTES = 100000, TRAIN_BYTES = 4000000, MAX_BYTES = 1000000000, MAX_STORY = 4096 };
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 
-// --------
-// words
+// -------- words
 
 static const char *const girls[] = { "Anna",  "Bella", "Clara", "Daisy", "Ella",  "Fiona", "Grace", "Hazel",
                                      "Ivy",   "Julia", "Kate",  "Lily",  "Lucy",  "Mia",   "Molly", "Nora",
@@ -301,8 +300,7 @@ static void new_story(Story *s) {
     append(s, "\n", 1);
 }
 
-// --------
-// files
+// -------- files
 
 static void die(const char *what, const char *name) {
     fprintf(stderr, "make_stories: cannot %s %s: %s\n", what, name, strerror(errno));

@@ -72,8 +72,7 @@ static struct {
     int64_t used, total;     // bytes of text converted to tokens; bytes of all files, -1 if one is a pipe
 } in;
 
-// --------
-// shards
+// -------- shards
 
 static void shard_path(char path[PATH_MAX], int shard, const char *suffix) {
     const char *kind = shard ? "train" : "val";
@@ -194,8 +193,7 @@ static void write_tokenizer(void) {
     if (write_byte_tokenizer(path)) die("%s", gpt2_last_error());
 }
 
-// --------
-// text to tokens
+// -------- text to tokens
 
 // Returns the first tokens of bytes [at, end) of the buffer; `whole` if the document ends there. Returns
 // their number, or 0 if more text is needed.
@@ -331,8 +329,7 @@ static void encode_file(Bpe *bpe, uint16_t eot, const char *path, double start) 
     fclose(f);  // only read from
 }
 
-// --------
-// options
+// -------- options
 
 static long long number(const char *option, const char *text, long long min, long long max) {
     char *end;
