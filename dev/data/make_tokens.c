@@ -28,19 +28,18 @@
 enum { BUFFER = 1 << 16, MAX_TOKENS = INT32_MAX };
 
 static const char usage[] =
-    "usage: make_tokens -o DIR/NAME [option]... FILE...     text files to token shards DIR/NAME_train.bin "
-    "and DIR/NAME_val.bin\n"
-    "  --tokenizer FILE      GPT-2's byte-pair encoding with the tokens of this tokenizer.bin; the text must "
-    "be UTF-8 (default: one\n"
-    "                        token per byte; also writes DIR/NAME_tokenizer.bin)\n"
-    "  --documents KIND      end-of-text precedes each file (default), paragraph (ended by an empty line) or "
-    "mark (documents are\n"
-    "                        separated by <|endoftext|>; the mark and a line end after it are dropped)\n"
-    "  --val N | P%          the validation shard gets the first N tokens, or those of the first P % of the "
-    "bytes (default 10%; 0, 100%)\n"
-    "  --shard N             numbered shards of N tokens, at most one of them for validation (default: one "
-    "file for training)\n"
-    "  --piece N             bytes read at a time (default 1048576); the tokens do not depend on it\n"
+    "usage: make_tokens -o DIR/NAME [option]... FILE...\n"
+    "Converts text files to the token shards DIR/NAME_train.bin and DIR/NAME_val.bin.\n"
+    "  --tokenizer FILE  GPT-2's byte-pair encoding with the tokens of this tokenizer.bin; the text must be\n"
+    "                    UTF-8 (default: one token per byte; also writes DIR/NAME_tokenizer.bin)\n"
+    "  --documents KIND  end-of-text goes before each file (KIND file, the default), before each paragraph\n"
+    "                    (paragraph; an empty line ends it), or in place of each <|endoftext|> and a line\n"
+    "                    end after it (mark)\n"
+    "  --val N | P%      the validation shard gets the first N tokens, or those of the first P % of the\n"
+    "                    bytes (default 10%; 0, 100%)\n"
+    "  --shard N         numbered shards of N tokens, at most one of them for validation (default: one file\n"
+    "                    for training)\n"
+    "  --piece N         bytes read at a time (default 1048576); the tokens do not depend on it\n"
     "A FILE may be a pipe, such as /dev/stdin; then --val must be a number of tokens.\n";
 
 static struct {
