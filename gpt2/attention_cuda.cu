@@ -220,29 +220,30 @@ template <class T> static int backward_rows(const Shape *s, const Group<T> *g, T
     return 0;
 }
 
-template <class T>
-static int forward(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, const Shape *s) {
+// Calls rows(g, b, n) for each group: sequences b..b+n-1.
+template <class T, class Rows> static int each_group(gpt2_dtype dt, const Shape *s, int B, Rows rows) {
     Group<T> g = {};
-    size_t values = (size_t)s->T * s->C;
     if (group_of(&g, dt, s, B) != 0) return -1;
     for (int b = 0; b < B; b += g.size)
-        if (forward_rows(s, &g, (T *)out + b * values, lse + (size_t)b * s->NH * s->T,
-                         (const T *)qkv + 3 * b * values, B - b < g.size ? B - b : g.size) != 0)
-            return -1;
+        if (rows(&g, b, B - b < g.size ? B - b : g.size) != 0) return -1;
     return 0;
 }
 
-template <class T> static int backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv,
-                                       const void *out, const float *lse, int B, const Shape *s) {
-    Group<T> g = {};
+template <class T>
+static int forward(gpt2_dtype dt, T *out, float *lse, const T *qkv, int B, const Shape *s) {
     size_t values = (size_t)s->T * s->C;
-    if (group_of(&g, dt, s, B) != 0) return -1;
-    for (int b = 0; b < B; b += g.size)
-        if (backward_rows(s, &g, (T *)dqkv + 3 * b * values, (const T *)dout + b * values,
-                          (const T *)qkv + 3 * b * values, (const T *)out + b * values,
-                          lse + (size_t)b * s->NH * s->T, B - b < g.size ? B - b : g.size) != 0)
-            return -1;
-    return 0;
+    return each_group<T>(dt, s, B, [&](const Group<T> *g, int b, int n) {
+        return forward_rows(s, g, out + b * values, lse + (size_t)b * s->NH * s->T, qkv + 3 * b * values, n);
+    });
+}
+
+template <class T> static int backward(gpt2_dtype dt, T *dqkv, const T *dout, const T *qkv, const T *out,
+                                       const float *lse, int B, const Shape *s) {
+    size_t values = (size_t)s->T * s->C;
+    return each_group<T>(dt, s, B, [&](const Group<T> *g, int b, int n) {
+        return backward_rows(s, g, dqkv + 3 * b * values, dout + b * values, qkv + 3 * b * values,
+                             out + b * values, lse + (size_t)b * s->NH * s->T, n);
+    });
 }
 
 // -------- the choice between cuDNN and these kernels
@@ -302,12 +303,12 @@ int cuda_attention_forward(gpt2_dtype dt, void *out, float *lse, const void *qkv
                            int NH) {
     if (attention.fused) return attention_cudnn_forward(dt, out, lse, qkv, B, length, C, NH);
     Shape s = shape_of(dt, length, C, NH);
-    return BY_DTYPE(dt, forward<T>(dt, out, lse, qkv, B, &s));
+    return BY_DTYPE(dt, forward(dt, (T *)out, lse, (const T *)qkv, B, &s));
 }
 
 int cuda_attention_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
                             const float *lse, int B, int length, int C, int NH) {
     if (attention.fused) return attention_cudnn_backward(dt, dqkv, dout, qkv, out, lse, B, length, C, NH);
     Shape s = shape_of(dt, length, C, NH);
-    return BY_DTYPE(dt, backward<T>(dt, dqkv, dout, qkv, out, lse, B, &s));
+    return BY_DTYPE(dt, backward(dt, (T *)dqkv, (const T *)dout, (const T *)qkv, (const T *)out, lse, B, &s));
 }

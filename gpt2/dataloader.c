@@ -105,7 +105,7 @@ static int open_row(DataLoader *l, int64_t epoch, int64_t row) {
     if (l->fd < 0) return -1;
     int failed = 0;
     if ((num_tokens - 1) / l->T != l->rows[shard])
-        failed = gpt2_fail("%s: now has %lld tokens, not the same number as at the start",
+        failed = gpt2_fail("%s: now has %lld tokens, a different number than at the start",
                            l->files.gl_pathv[shard], (long long)num_tokens);
     else if (l->shuffle)
         failed = permute_rows(l, shard);

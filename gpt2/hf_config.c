@@ -20,7 +20,7 @@ static int get_count(const json_t *root, const char *path, const char *key, int 
     const json_int_t i = json_integer_value(v);
     *n = (int)i;
     if (json_is_integer(v) && i >= 1 && i <= INT32_MAX) return 0;
-    return gpt2_fail("%s: \"%s\" must be a whole number from 1 on", path, key);
+    return gpt2_fail("%s: \"%s\" must be a whole number of at least 1", path, key);
 }
 
 // Checks settings that this GPT-2 fixes. For a missing setting, transformers has the same default.
@@ -35,7 +35,7 @@ static int check_text(const json_t *root, const char *path, const char *key, con
 static int check_flag(const json_t *root, const char *path, const char *key, int must) {
     const json_t *v = json_object_get(root, key);
     if (!v || (json_is_boolean(v) && json_is_true(v) == must)) return 0;
-    return gpt2_fail("%s: \"%s\" must be %s: this model has no alternative", path, key,
+    return gpt2_fail("%s: \"%s\" must be %s: this model supports nothing else", path, key,
                      must ? "true" : "false");
 }
 

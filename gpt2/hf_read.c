@@ -106,7 +106,7 @@ static int open_files(Folder *f) {
         return -1;
     if (!access(path, F_OK)) return add_file(f, HF_WEIGHTS);
     if (!access(index, F_OK)) return open_sharded(f, index);
-    return gpt2_fail("%s: has neither %s nor %s; other formats of weights are not read", f->folder,
+    return gpt2_fail("%s: has neither %s nor %s; other formats of weights cannot be read", f->folder,
                      HF_WEIGHTS, HF_INDEX);
 }
 

@@ -129,7 +129,7 @@ int hf_write(const char *name, const HfModel *m) {
         return gpt2_fail("%.64s...: the name is too long", name);
     for (size_t n = strlen(folder); n > 1 && folder[n - 1] == '/'; n--) folder[n - 1] = 0;  // "out/" is "out"
     if (check_free(folder) || disk_temporary(temporary, folder)) return -1;
-    if (mkdir(temporary, 0777)) return gpt2_fail("%s: cannot be made: %s", temporary, strerror(errno));
+    if (mkdir(temporary, 0777)) return gpt2_fail("%s: cannot create: %s", temporary, strerror(errno));
     int failed = write_files(temporary, m);
     if (!failed && rename(temporary, folder))
         failed = gpt2_fail("%s: cannot rename %s to it: %s", folder, temporary, strerror(errno));

@@ -43,7 +43,7 @@ static int check_file(const char *path, int fd, int64_t bytes, GPT2Config *confi
     if (parse_header(path, header, config, dtype)) return -1;
     int64_t expected = file_bytes(config, *dtype);
     if (bytes == expected) return 0;
-    return gpt2_fail("%s: %lld bytes, but its header asks for %lld: the file is %s", path, (long long)bytes,
+    return gpt2_fail("%s: %lld bytes, but its header describes %lld: the file is %s", path, (long long)bytes,
                      (long long)expected, bytes < expected ? "cut short" : "too long");
 }
 

@@ -31,7 +31,7 @@ static double matmuls_per_second(gpt2_dtype dt, void *out, const void *left, con
 int cpu_peak_flops(gpt2_dtype dt, double *flops) {
     size_t bytes = (size_t)SIDE * SIDE * gpt2_dtype_size(dt);
     char *memory = aligned_alloc(64, 3 * bytes);
-    if (!memory) return gpt2_fail("no memory for %zu bytes to measure the peak with", 3 * bytes);
+    if (!memory) return gpt2_fail("no memory for %zu bytes to measure the peak speed", 3 * bytes);
     memset(memory, 0x3f, 3 * bytes);  // about 0.75 in either dtype
     double best = 0, rate = 1;
     for (int i = 0; i <= SLICES; i++) {

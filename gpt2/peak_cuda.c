@@ -11,7 +11,7 @@ static const double SLICE_S = 0.012, LONG_S = 0.001;  // a matmul of LONG_S keep
 int cuda_random_values(void *to, size_t bytes) {
     enum { VALUES = 1 << 19 };
     uint16_t *values = malloc(VALUES * sizeof *values);
-    if (!values) return gpt2_fail("no memory for %zu bytes to measure with", VALUES * sizeof *values);
+    if (!values) return gpt2_fail("no memory for %zu bytes to measure matmuls", VALUES * sizeof *values);
     uint32_t random = 1;
     for (int i = 0; i < VALUES; i++) {
         random = random * 1664525 + 1013904223;

@@ -172,8 +172,8 @@ static int read_header(SafeFile *f, int64_t bytes) {
     unsigned char raw[8];
     uint64_t length = 0;
     if (bytes < 8)
-        return gpt2_fail("%s: %lld bytes cannot be a safetensors file, which begins with 8 for the length of "
-                         "its header",
+        return gpt2_fail("%s: %lld bytes cannot be a safetensors file, which begins with the "
+                         "8-byte length of its header",
                          f->path, (long long)bytes);
     if (disk_read(f->fd, f->path, 0, sizeof raw, raw)) return -1;
     for (int i = 7; i >= 0; i--) length = length << 8 | raw[i];
