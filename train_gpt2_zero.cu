@@ -28,7 +28,7 @@
 #include "gpt2/tokenizer.h"
 // defines: zero_*
 #include "llmc_zero/zero.h"
-// defines: GPT2, free_tables, act, row_of, block_activations, allocate_activations, *_input
+// defines: GPT2, free_tables, act, row_of, block_input, allocate_activations, *_input
 #include "trainer/activations.h"
 // defines: print_config
 #include "trainer/config_table.h"
@@ -53,7 +53,7 @@
 // defines: TrainerState, checkpoint_to_resume, load_checkpoint, write_checkpoint, end_checkpoint,
 // checkpoint_*
 #include "trainer/saving.h"
-// defines: take_signals, signals_in_training, check_output, REQUESTS, requests_*, *_is_asked
+// defines: take_signals, signals_in_training, check_output, REQUESTS, requests_*, *_is_requested
 #include "trainer/signals.h"
 // defines: print_start, print_plan
 #include "trainer/start_table.h"
@@ -143,30 +143,32 @@ static void block_forward(const GPT2 *model, int l, int B, int T, const CachedPa
     const int C = model->config.channels, NH = model->config.num_heads;
     const int BT = B * T;
     const gpt2_dtype dt = model->dtype;
-    const BlockActivations a = block_activations(model, l);
+    void *residual = block_input(model, l), *residual2 = act(model, RESIDUAL2, l);
+    void *ln1 = act(model, LN1, l), *ln1_mean = act(model, LN1_MEAN, l), *ln1_rstd = act(model, LN1_RSTD, l);
+    void *ln2 = act(model, LN2, l), *ln2_mean = act(model, LN2_MEAN, l), *ln2_rstd = act(model, LN2_RSTD, l);
+    void *qkv = act(model, QKV, l), *atty = act(model, ATTY, l);
     void *branch = act(model, SCRATCH_BTC, 0);  // output of attention, then of the MLP
     if (l == 0 || again)
-        LAYER(layernorm_forward(dt, a.ln1, a.ln1_mean, a.ln1_rstd, a.residual, param(LN1W, l), param(LN1B, l),
-                                BT, C));
-    else
-        LAYER(residual_layernorm_forward(dt, a.residual, a.ln1, a.ln1_mean, a.ln1_rstd,
-                                         act(model, RESIDUAL2, l - 1), branch, param(LN1W, l), param(LN1B, l),
-                                         BT, C));
-    LAYER(matmul_forward(dt, a.qkv, a.ln1, param(QKVW, l), param(QKVB, l), BT, C, 3 * C));
-    if (cached)
         LAYER(
-            attention_cached(dt, a.atty, act(model, CACHE, l), a.qkv, cached->spans, cached->n_spans, C, NH));
+            layernorm_forward(dt, ln1, ln1_mean, ln1_rstd, residual, param(LN1W, l), param(LN1B, l), BT, C));
     else
-        LAYER(attention_forward(dt, a.atty, a.lse, a.qkv, B, T, C, NH));
-    LAYER(matmul_forward(dt, branch, a.atty, param(ATTPROJW, l), param(ATTPROJB, l), BT, C, C));
-    LAYER(residual_layernorm_forward(dt, a.residual2, a.ln2, a.ln2_mean, a.ln2_rstd, a.residual, branch,
-                                     param(LN2W, l), param(LN2B, l), BT, C));
-    LAYER(matmul_gelu_forward(dt, a.fch_gelu, a.fch, a.ln2, param(FCW, l), param(FCB, l), BT, C, 4 * C));
+        LAYER(residual_layernorm_forward(dt, residual, ln1, ln1_mean, ln1_rstd, act(model, RESIDUAL2, l - 1),
+                                         branch, param(LN1W, l), param(LN1B, l), BT, C));
+    LAYER(matmul_forward(dt, qkv, ln1, param(QKVW, l), param(QKVB, l), BT, C, 3 * C));
+    if (cached)
+        LAYER(attention_cached(dt, atty, act(model, CACHE, l), qkv, cached->spans, cached->n_spans, C, NH));
+    else
+        LAYER(attention_forward(dt, atty, act(model, LSE, l), qkv, B, T, C, NH));
+    LAYER(matmul_forward(dt, branch, atty, param(ATTPROJW, l), param(ATTPROJB, l), BT, C, C));
+    LAYER(residual_layernorm_forward(dt, residual2, ln2, ln2_mean, ln2_rstd, residual, branch, param(LN2W, l),
+                                     param(LN2B, l), BT, C));
+    LAYER(matmul_gelu_forward(dt, act(model, FCH_GELU, l), act(model, FCH, l), ln2, param(FCW, l),
+                              param(FCB, l), BT, C, 4 * C));
 }
 
 // inputs (B, T) -> the residual stream after the last block, as two summands (B, T, C): residual2 of block
 // L-1 and SCRATCH_BTC. The next layernorm adds the two and writes the sum to residual3. That needs no
-// parameter of the block, so the block is closed before. With `cached`, inputs are the tokens of that pass,
+// parameter of the block, so the block is closed first. With `cached`, inputs are the tokens of that pass,
 // and their keys and values are added to the cache. With `train`, backward follows.
 static void gpt2_forward(const GPT2 *model, const int *inputs, int B, int T, const CachedPass *cached,
                          int train) {
@@ -187,10 +189,9 @@ static void gpt2_forward(const GPT2 *model, const int *inputs, int B, int T, con
     }
 }
 
-// The final layernorm, the classifier and the loss. With dloss != 0 the backward pass of all three follows
-// chunk by chunk, so that the logits of the whole batch never exist. Meanwhile the unit is open for forward
-// and backward together. The sum of the losses goes to loss_sum: the first pass sets it, the others add to
-// it. Does not wait for it.
+// The final layernorm, the LM head and the loss. With dloss != 0 the backward pass of all three follows chunk
+// by chunk, so the logits of the whole batch never exist at once. Meanwhile the unit is open for forward and
+// backward together. The first pass sets loss_sum, and later ones add to it. Does not wait for the sum.
 static void gpt2_head(const GPT2 *model, const int *targets, int B, int T, float dloss, int first) {
     const int L = model->config.num_layers, C = model->config.channels;
     const int V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
@@ -227,13 +228,13 @@ static void gpt2_head(const GPT2 *model, const int *targets, int B, int T, float
 }
 
 // From the gradient of the residual stream after the last block (dresidual) back to the embeddings. Each
-// weight of a block has one matmul, which overwrites the gradient instead of adding to it, so describe_tensor
-// marks them `backward_overwrites`. dresidual is the gradient of attproj's and of fcproj's output. The
-// layernorm that adds to it before them also sums its columns, which gives the gradients of their biases.
+// weight matrix of a block has one matmul, which overwrites the gradient instead of adding to it, so
+// describe_tensor marks it `backward_overwrites`. dresidual is the gradient of attproj's and of fcproj's
+// output. The layernorm that adds to it before them also sums its columns: the gradients of their biases.
 //
-// At level 3 of recompute a block's forward runs again first. The last block's results are still there. GELU
-// is then computed from the rounded fch as at levels 1 and 2, so that all three levels give the same bits
-// even if the forward matmul computes it from unrounded values.
+// At recompute level 3 a block's forward runs again first, except for the last block, whose activations are
+// still in memory. GELU is then computed from the rounded fch as at levels 1 and 2, so that all three levels
+// give the same bits even if the forward matmul computes GELU from unrounded values.
 static void gpt2_backward(const GPT2 *model, const int *inputs, int B, int T) {
     const int L = model->config.num_layers, C = model->config.channels, NH = model->config.num_heads;
     const int BT = B * T;
@@ -243,33 +244,39 @@ static void gpt2_backward(const GPT2 *model, const int *inputs, int B, int T) {
     const int fused = run.layers->dinp_bias_fused(dt, BT, 4 * C, C);  // fcproj's matmul sums FCB's gradient
 
     for (int l = L - 1; l >= 0; l--) {
-        const BlockActivations a = block_activations(model, l);
+        void *residual = block_input(model, l), *residual2 = act(model, RESIDUAL2, l);
+        void *ln1 = act(model, LN1, l), *ln1_mean = act(model, LN1_MEAN, l),
+             *ln1_rstd = act(model, LN1_RSTD, l);
+        void *ln2 = act(model, LN2, l), *ln2_mean = act(model, LN2_MEAN, l),
+             *ln2_rstd = act(model, LN2_RSTD, l);
+        void *qkv = act(model, QKV, l), *atty = act(model, ATTY, l), *lse = act(model, LSE, l);
+        void *fch = act(model, FCH, l), *fch_gelu = act(model, FCH_GELU, l);
         zero_check(zero_pre_backward(run.z, block(l)));
         fetch_input(model, l - 1);
         await_input(model, l);
         if (model->recompute == 3 && l < L - 1) block_forward(model, l, B, T, NULL, 1);
-        if (model->recompute >= 1) LAYER(gelu_forward(dt, a.fch_gelu, a.fch, (size_t)BT * 4 * C));
+        if (model->recompute >= 1) LAYER(gelu_forward(dt, fch_gelu, fch, (size_t)BT * 4 * C));
         LAYER(bias_from_sums(dt, grad(FCPROJB, l), dresidual_sums, C));
         LAYER(matmul_backward(dt, dl_bt4c, fused ? grad(FCB, l) : NULL, grad(FCPROJW, l), NULL, dresidual,
-                              a.fch_gelu, param(FCPROJW, l), a.fch, BT, 4 * C, C, 0));
+                              fch_gelu, param(FCPROJW, l), fch, BT, 4 * C, C, 0));
         if (model->recompute == 2)
-            LAYER(layernorm_forward(dt, a.ln2, a.ln2_mean, a.ln2_rstd, a.residual2, param(LN2W, l),
-                                    param(LN2B, l), BT, C));
-        LAYER(matmul_backward(dt, dl_btc, NULL, grad(FCW, l), fused ? NULL : grad(FCB, l), dl_bt4c, a.ln2,
+            LAYER(layernorm_forward(dt, ln2, ln2_mean, ln2_rstd, residual2, param(LN2W, l), param(LN2B, l),
+                                    BT, C));
+        LAYER(matmul_backward(dt, dl_btc, NULL, grad(FCW, l), fused ? NULL : grad(FCB, l), dl_bt4c, ln2,
                               param(FCW, l), NULL, BT, C, 4 * C, 0));
         LAYER(layernorm_backward(dt, dresidual, grad(LN2W, l), grad(LN2B, l), dresidual_sums, dl_btc,
-                                 a.residual2, param(LN2W, l), a.ln2_mean, a.ln2_rstd, BT, C));
+                                 residual2, param(LN2W, l), ln2_mean, ln2_rstd, BT, C));
         LAYER(bias_from_sums(dt, grad(ATTPROJB, l), dresidual_sums, C));
-        LAYER(matmul_backward(dt, dl_btc, NULL, grad(ATTPROJW, l), NULL, dresidual, a.atty,
-                              param(ATTPROJW, l), NULL, BT, C, C, 0));
-        LAYER(attention_backward(dt, dl_bt4c, dl_btc, a.qkv, a.atty, a.lse, B, T, C, NH));
+        LAYER(matmul_backward(dt, dl_btc, NULL, grad(ATTPROJW, l), NULL, dresidual, atty, param(ATTPROJW, l),
+                              NULL, BT, C, C, 0));
+        LAYER(attention_backward(dt, dl_bt4c, dl_btc, qkv, atty, lse, B, T, C, NH));
         if (model->recompute == 2)
-            LAYER(layernorm_forward(dt, a.ln1, a.ln1_mean, a.ln1_rstd, a.residual, param(LN1W, l),
-                                    param(LN1B, l), BT, C));
-        LAYER(matmul_backward(dt, dl_btc, NULL, grad(QKVW, l), grad(QKVB, l), dl_bt4c, a.ln1, param(QKVW, l),
+            LAYER(layernorm_forward(dt, ln1, ln1_mean, ln1_rstd, residual, param(LN1W, l), param(LN1B, l), BT,
+                                    C));
+        LAYER(matmul_backward(dt, dl_btc, NULL, grad(QKVW, l), grad(QKVB, l), dl_bt4c, ln1, param(QKVW, l),
                               NULL, BT, C, 3 * C, 0));
         LAYER(layernorm_backward(dt, dresidual, grad(LN1W, l), grad(LN1B, l), l > 0 ? dresidual_sums : NULL,
-                                 dl_btc, a.residual, param(LN1W, l), a.ln1_mean, a.ln1_rstd, BT, C));
+                                 dl_btc, residual, param(LN1W, l), ln1_mean, ln1_rstd, BT, C));
         zero_check(zero_post_backward(run.z, block(l)));
     }
 
@@ -278,7 +285,7 @@ static void gpt2_backward(const GPT2 *model, const int *inputs, int B, int T) {
     zero_check(zero_post_backward(run.z, EMBEDDING));
 }
 
-// Waits for the head's loss sums, and adds up those of all ranks. Signals' requests are summed with them.
+// Waits for the head's loss sum and adds those of all ranks. The signals' requests are summed with it.
 static double sum_of_losses(const GPT2 *model) {
     double sums[1 + REQUESTS];
     LAYER(download(sums, act(model, LOSS_SUM, 0), sizeof *sums));
@@ -302,7 +309,7 @@ static double gpt2_gradients(const GPT2 *model, DataLoader *loader, int A) {
     }
     double loss = sum_of_losses(model);
     if (!isfinite(loss))
-        die("step %d: the loss is not finite (%f); %s", run.step + 1, loss, checkpoint_that_stands());
+        die("step %d: the loss is not finite (%f); %s", run.step + 1, loss, last_checkpoint());
     return loss / (tokens * run.ranks);
 }
 
@@ -386,7 +393,7 @@ typedef struct {
     TrainerState state;  // the trainer's part of a checkpoint
     int resume_step;     // step of the resumed checkpoint; -1: a new run
     Report report;
-    Answers answers;  // for --prompts, which needs only the model of the above
+    Answers answers;  // for --prompts, which otherwise uses only the model
     int argc;
     char **argv;
 } Trainer;
@@ -418,8 +425,8 @@ static zero_hyper hyper_of(float lr, int t) {
     };
 }
 
-// If the update does not depend on values known only at the end of backward, it may begin earlier.
-static int updates_for_certain(const GPT2 *model) {
+// An update that depends on no value known only after backward may begin earlier.
+static int always_updates(const GPT2 *model) {
     return !opt.clip && !opt.skip_loss_z && !opt.skip_grad_z && model->dtype != GPT2_F16;
 }
 
@@ -431,7 +438,7 @@ static StepResult train_step(Trainer *t) {
     StepResult r = { .lr = schedule_lr(&t->schedule, updates), .zloss = NAN, .znorm = NAN };
     const zero_hyper hyper = hyper_of(r.lr, updates + 1);
     zero_step_result result;
-    if (updates_for_certain(&t->model)) zero_check(zero_promise_update(run.z, &hyper));
+    if (always_updates(&t->model)) zero_check(zero_promise_update(run.z, &hyper));
     if (opt.overfit) gpt2_check(dataloader_reset(&t->data.train));
     r.loss = gpt2_gradients(&t->model, &t->data.train, t->data.micro_batches);
     zero_check(zero_finish_gradients(run.z, &result));
@@ -441,8 +448,7 @@ static StepResult train_step(Trainer *t) {
         return r;
     }
     if (!result.finite)
-        die("step %d: the gradient norm is not finite (%f); %s", run.step + 1, r.norm,
-            checkpoint_that_stands());
+        die("step %d: the gradient norm is not finite (%f); %s", run.step + 1, r.norm, last_checkpoint());
     r.zloss = outlier_update(&state->loss_outliers, r.loss);
     r.znorm = outlier_update(&state->norm_outliers, r.norm);
     if (is_outlier("loss", r.zloss, opt.skip_loss_z) || is_outlier("gradient norm", r.znorm, opt.skip_grad_z))
@@ -455,7 +461,8 @@ static StepResult train_step(Trainer *t) {
 // --------
 // set-up, the loop, the end
 
-// What needs no other rank comes first, so that most mistakes are found before the ranks wait for each other.
+// Runs everything that needs no other rank first, so that most mistakes are found before ranks wait for each
+// other.
 static void set_up_alone(Trainer *t) {
     take_zero_file();
     settle_options();
@@ -494,7 +501,7 @@ static void set_up_together(Trainer *t) {
     if (allocate_activations(&t->model)) out_of_memory(&t->model, &config);
 }
 
-// Returns 1 if a periodic action is due. It also is at the end.
+// Returns 1 if a periodic action is due at this step. At the last step it always is.
 static int is_due(const Trainer *t, int every) {
     if (!every) return 0;
     return run.step == t->data.steps || run.step % every == 0;
@@ -511,7 +518,7 @@ static void begin_or_resume(Trainer *t) {
         return;
     }
     load_checkpoint(&t->model, &t->data, &t->state);
-    t->resume_step = t->state.step;  // an older one, if the newest was damaged
+    t->resume_step = t->state.step;  // an earlier step if the newest checkpoint was damaged
     if (opt.resume_anyway && t->state.position.num_rows != t->data.train.num_rows)
         print0("other data: starting with its first row\n");
     else
@@ -520,10 +527,10 @@ static void begin_or_resume(Trainer *t) {
         die("option -x %d: the checkpoint is already at step %d", t->data.steps, t->state.step);
     print0("resuming at step %d\n", t->state.step);
     run.step = t->state.step;
-    if (checkpoint_was_set_aside())
+    if (checkpoint_was_abandoned())
         logs_begin();
     else
-        logs_continue(run.step, validates(t), checkpoint_leaves_a_course());
+        logs_continue(run.step, validates(t), checkpoint_leaves_branch());
 }
 
 static void save(Trainer *t) {
@@ -533,8 +540,8 @@ static void save(Trainer *t) {
     checkpoint_is_written();
 }
 
-// Validation, a sample, a checkpoint. The last two may take long, so afterwards the ranks share their
-// signals.
+// Validates, samples and saves. Sampling and saving may take long, so the ranks share their signals after
+// each.
 static void between_steps(Trainer *t) {
     const int last = run.step == t->data.steps, begun = run.step > 0 || last;
     if (validates(t))
@@ -545,7 +552,7 @@ static void between_steps(Trainer *t) {
     }
     const int fresh = run.step != t->resume_step;
     if (!begun || (!fresh && !checkpoint_is_named())) return;
-    if ((fresh && is_due(t, opt.checkpoint_every)) || checkpoint_is_asked(last)) {
+    if ((fresh && is_due(t, opt.checkpoint_every)) || checkpoint_is_requested(last)) {
         save(t);
         share_requests();
     }
@@ -558,7 +565,7 @@ static void train(Trainer *t) {
         const int last = run.step == t->data.steps;
         if (last) zero_check(zero_finish_update(run.z));
         between_steps(t);
-        const int ends = last || stop_is_asked();
+        const int ends = last || stop_is_requested();
         end_checkpoint(ends);
         bar_show();  // below the printed lines
         if (ends) return;
@@ -576,7 +583,7 @@ static void close_plugin(Trainer *t) {
 }
 
 // --------
-// what the program does, by the option that asks for it
+// what the program does, by option
 
 static int train_model(Trainer *t) {
     set_up_alone(t);
@@ -633,7 +640,7 @@ static int export_files(Trainer *t) {
 }
 
 static const struct {
-    const char *option;      // NULL: none of them
+    const char *option;      // NULL: any other command line
     int (*run)(Trainer *t);  // returns the exit status
 } modes[] = {
     { "--verify", verify_files },    { "--export", export_files }, { "--to", export_files },

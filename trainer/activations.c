@@ -1,10 +1,18 @@
 #include "activations.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include "run.h"
 
 void free_tables(GPT2 *model) {
     free(model->tables.units);
     free(model->tables.names);
+}
+
+const char *sizes_of(const GPT2Config *c) {
+    static char text[100];
+    snprintf(text, sizeof text, "L %d, NH %d, C %d, V %d, longest sequence %d", c->num_layers, c->num_heads,
+             c->channels, c->vocab_size, c->max_seq_len);
+    return text;
 }
 
 size_t logits_bytes(const GPT2 *model, size_t rows) {
@@ -27,19 +35,15 @@ void activation_table(const GPT2 *model, GPT2Activation table[NUM_ACTIVATIONS]) 
 
 static size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// Layers start at multiples of 256 bytes, as they require.
-static size_t stride_of(const GPT2Activation *a) { return a->layers > 1 ? round_up(a->bytes, 256) : 0; }
-
-static size_t bytes_of(const GPT2Activation *a) {
-    return a->layers > 1 ? a->layers * stride_of(a) : a->bytes;
+// Each layer's activation starts at a multiple of 256 bytes, as the layers require.
+static size_t stride_of(const GPT2Activation *a) {
+    return a->layers > 1 ? round_up(a->bytes, 256) : a->bytes;
 }
 
-enum { PAGE = 4096 };  // zero_alloc counts whole pages
+// zero_alloc counts whole pages, and at least one.
+static size_t whole_pages(size_t bytes) { return round_up(bytes ? bytes : 1, 4096); }
 
-// At least one page.
-static size_t whole_pages(size_t bytes) { return bytes ? round_up(bytes, PAGE) : PAGE; }
-
-size_t activation_pages(const GPT2Activation *a) { return whole_pages(bytes_of(a)); }
+size_t activation_pages(const GPT2Activation *a) { return whole_pages(a->layers * stride_of(a)); }
 
 size_t activation_bytes(const GPT2 *model, zero_tier tier) {
     GPT2Activation table[NUM_ACTIVATIONS];
@@ -50,16 +54,13 @@ size_t activation_bytes(const GPT2 *model, zero_tier tier) {
     return bytes;
 }
 
-static void *allocate_on_host(const GPT2Activation *a) {
-    void *memory = zero_alloc(run.z, ZERO_HOST, ZERO_ACTIVATIONS, INPUTS_OF_BLOCKS, bytes_of(a));
-    if (!memory) die_of_plugin(zero_last_failure(), "; leave out --cpu-checkpointing, or use a smaller -b");
-    return memory;
-}
-
 static void *allocate(int which, const GPT2Activation *a) {
-    if (a->on_host) return allocate_on_host(a);
-    const char *purpose = which == CACHE ? KEYS_AND_VALUES : "activations";
-    return zero_alloc(run.z, ZERO_DEVICE, ZERO_ACTIVATIONS, purpose, bytes_of(a));
+    const char *purpose = a->on_host ? INPUTS_OF_BLOCKS : which == CACHE ? KEYS_AND_VALUES : "activations";
+    void *memory = zero_alloc(run.z, a->on_host ? ZERO_HOST : ZERO_DEVICE, ZERO_ACTIVATIONS, purpose,
+                              a->layers * stride_of(a));
+    if (!memory && a->on_host)
+        die_of_plugin(zero_last_failure(), "; leave out --cpu-checkpointing, or use a smaller -b");
+    return memory;
 }
 
 int allocate_activations(GPT2 *model) {
@@ -79,28 +80,14 @@ int allocate_activations(GPT2 *model) {
     return 0;
 }
 
-BlockActivations block_activations(const GPT2 *model, int l) {
-    return (BlockActivations){
-        .residual = l == 0 ? act(model, ENCODED, 0) : act(model, RESIDUAL3, l - 1),
-        .ln1 = act(model, LN1, l),
-        .ln1_mean = act(model, LN1_MEAN, l),
-        .ln1_rstd = act(model, LN1_RSTD, l),
-        .qkv = act(model, QKV, l),
-        .lse = act(model, LSE, l),
-        .atty = act(model, ATTY, l),
-        .residual2 = act(model, RESIDUAL2, l),
-        .ln2 = act(model, LN2, l),
-        .ln2_mean = act(model, LN2_MEAN, l),
-        .ln2_rstd = act(model, LN2_RSTD, l),
-        .fch = act(model, FCH, l),
-        .fch_gelu = act(model, FCH_GELU, l),
-    };
+void *block_input(const GPT2 *model, int l) {
+    return l == 0 ? act(model, ENCODED, 0) : act(model, RESIDUAL3, l - 1);
 }
 
 // --------
-// inputs of blocks on the host. The input of block l > 0 is RESIDUAL3 of layer l-1.
+// inputs of blocks on the host
 
-enum { TURNS = 2 };  // buffers on the device, each with its own copies
+enum { TURNS = 2 };  // buffers on the device, each with separate copies
 static int turn_of(int l) { return (l - 1) % TURNS; }
 
 static int goes_to_host(const GPT2 *model, int l) {
@@ -108,7 +95,7 @@ static int goes_to_host(const GPT2 *model, int l) {
 }
 
 static void copy_input(const GPT2 *model, int l, int to_host) {
-    void *device = act(model, RESIDUAL3, l - 1), *host = act(model, HOST_RESIDUAL3, l - 1);
+    void *device = block_input(model, l), *host = act(model, HOST_RESIDUAL3, l - 1);
     size_t bytes = (size_t)model->B * model->T * model->config.channels * gpt2_dtype_size(model->dtype);
     LAYER(copy_beside(to_host ? host : device, to_host ? device : host, bytes, turn_of(l)));
 }

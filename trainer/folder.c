@@ -14,24 +14,20 @@
 #include "options.h"
 #include "run.h"
 
-static void write_path(char path[OUTPUT_PATH], const char *folder, const char *fmt, va_list args) {
-    int length = snprintf(path, OUTPUT_PATH, "%s/", folder);
-    if (length < OUTPUT_PATH) length += vsnprintf(path + length, OUTPUT_PATH - length, fmt, args);
-    if (length >= OUTPUT_PATH) die("%.64s...: the name is too long", folder);
-}
-
 void path_in(char path[OUTPUT_PATH], const char *folder, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
-    write_path(path, folder, fmt, args);
+    int length = snprintf(path, OUTPUT_PATH, "%s/", folder);
+    if (length < OUTPUT_PATH) length += vsnprintf(path + length, OUTPUT_PATH - length, fmt, args);
     va_end(args);
+    if (length >= OUTPUT_PATH) die("%.64s...: the name is too long", folder);
 }
 
-void output_path(char path[OUTPUT_PATH], const char *fmt, ...) {
-    va_list args;
-    va_start(args, fmt);
-    write_path(path, opt.output, fmt, args);
-    va_end(args);
+void random_digits(char digits[17]) {
+    uint64_t word;
+    if (getrandom(&word, sizeof word, 0) != sizeof word)
+        die("cannot get a random number: %s", strerror(errno));
+    snprintf(digits, 17, "%016llx", (unsigned long long)word);
 }
 
 static FILE *opened(int fd, const char *path, const char *mode) {
@@ -78,31 +74,31 @@ int file_is_there(const char *path) {
     return 0;
 }
 
-// the longest name that a save writes here, such as /abandoned_00000100.1/rank00000-0123456789abcdef.states,
-// with the final 0
+// Bytes for the longest name that a save writes here, with the final 0:
+// /abandoned_00000100.1/rank00000-0123456789abcdef.states
 enum { LONGEST_NAME = 80 };
 
 void make_folder(void) {
     struct stat st;
     if (!opt.output) return;
     if (strlen(opt.output) + LONGEST_NAME > PATH_MAX)
-        die("option -o: the name is too long: a path has at most %d bytes, and %d of them are for the names "
-            "of files in this folder",
+        die("option -o: the name is too long: a path has at most %d bytes, and files in this folder need %d "
+            "of them",
             PATH_MAX - 1, LONGEST_NAME - 1);
-    // a new folder and its contents are lost if the power fails before its name is on disk
+    // If the power fails before a new folder's name is on disk, the folder and its contents are lost.
     if (!mkdir(opt.output, 0777))
         gpt2_check(disk_sync_parent(opt.output));
     else if (errno != EEXIST)
-        die("option -o: %s cannot be made: %s", opt.output, strerror(errno));
+        die("option -o: %s cannot be created: %s", opt.output, strerror(errno));
     if (!stat(opt.output, &st) && !S_ISDIR(st.st_mode)) die("option -o: %s is not a folder", opt.output);
     if (access(opt.output, W_OK | X_OK))
         die("option -o: %s cannot be written to: %s", opt.output, strerror(errno));
 }
 
 // --------
-// one folder for all ranks: all see rank 0's files
+// one folder for all ranks
 
-// NFS shows a file with a delay. The other ranks wait meanwhile, so this polls for less than half of their
+// NFS may show a new file late. The other ranks wait meanwhile, so this polls for less than half of their
 // timeout.
 static int appears(const char *name) {
     enum { PAUSE_US = 20000 };
@@ -117,11 +113,11 @@ static int appears(const char *name) {
     return 1;
 }
 
-static const char *no_checkpoint;  // why a signal does not save a checkpoint; NULL: it does
+static const char *no_checkpoint;  // why signals save no checkpoint; NULL: they do
 
 const char *why_no_checkpoint(void) { return no_checkpoint; }
 
-// Ranks without -n may have different folders, where only a signal would save.
+// Without -n, ranks may have different folders, and only a signal would save there.
 static int note_own_folders(int same) {
     double with = same;
     int rc = zero_sum(run.z, &with, 1);
@@ -131,15 +127,14 @@ static int note_own_folders(int same) {
     return 0;
 }
 
-// Some ranks may have no folder, so all of them ask rank 0, which makes a file that cannot exist yet.
+// Rank 0 creates a file with a new random name, and the others look for it. Some ranks may have no folder, so
+// all of them take part.
 void check_one_folder(void) {
-    char name[64] = "", path[OUTPUT_PATH];
-    uint64_t word;
+    char name[64] = "", path[OUTPUT_PATH], digits[17];
     if (opt.prompts) return;
     if (run.rank == 0 && opt.output && run.ranks > 1) {
-        if (getrandom(&word, sizeof word, 0) != sizeof word)
-            die("cannot get a random number: %s", strerror(errno));
-        snprintf(name, sizeof name, ".one_folder_%016llx", (unsigned long long)word);
+        random_digits(digits);
+        snprintf(name, sizeof name, ".one_folder_%s", digits);
         output_path(path, "%s", name);
         if (fclose(create_file(path))) die("%s: %s", path, strerror(errno));
     }
@@ -162,25 +157,21 @@ void check_one_folder(void) {
 #define LOCK_FILE "run.lock"
 
 static char refusal[1024 + OUTPUT_PATH];  // "": none
-static int held = -1;                     // descriptor of the file that this run has locked; -1: none
+static int held = -1;                     // descriptor of the locked file; -1: none
 
 static void refuse(const char *path, const char *why) {
     snprintf(refusal, sizeof refusal, "option -o: %s: %s", path, why);
 }
 
-// The holder's text: "host a, process 123".
-static void name_holder(char *holder, size_t size, int fd) {
-    ssize_t n = pread(fd, holder, size - 1, 0);
+// The file has "host a, process 123", which the run that holds the lock wrote.
+static void refuse_second_run(int fd) {
+    char holder[300], why[600];
+    ssize_t n = pread(fd, holder, sizeof holder - 1, 0);
     holder[n > 0 ? n : 0] = 0;
     holder[strcspn(holder, "\n")] = 0;
     for (char *c = holder; *c; c++)
         if (*c < ' ' || *c > '~') *c = '?';
-    if (!*holder) snprintf(holder, size, "a process that has not written its name yet");
-}
-
-static void refuse_second_run(int fd) {
-    char holder[300], why[600];
-    name_holder(holder, sizeof holder, fd);
+    if (!*holder) strcpy(holder, "its process has not written its name yet");
     snprintf(why, sizeof why,
              "another run is using this folder (%s); wait until it ends, or give this run another folder",
              holder);
@@ -198,9 +189,8 @@ static int has_no_locks(int error) {
     return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
 }
 
-// The descriptor stays open until the process ends, and holds the lock until then. The file itself is never
-// removed, since another process may already have opened it, and would then wait for the lock of a file
-// without a name.
+// The descriptor stays open, and the lock held, until the process ends. The file itself is never removed:
+// another process may already have opened it, and would then lock a file that no longer has a name.
 void lock_folder(void) {
     char path[OUTPUT_PATH];
     struct stat st;
@@ -217,7 +207,8 @@ void lock_folder(void) {
     } else if (errno == EWOULDBLOCK) {
         refuse_second_run(fd);
     } else if (has_no_locks(errno)) {
-        print0("warning: %s: this file system has no locks (%s): nothing stops a second run in this folder\n",
+        print0("warning: %s: this file system has no locks (%s), so a second run in this folder is not "
+               "noticed\n",
                path, strerror(errno));
     } else {
         refuse(path, strerror(errno));
@@ -228,7 +219,7 @@ void check_folder_lock(void) {
     if (*refusal) die("%s", refusal);
 }
 
-// If the file is removed, another run locks a new one. If none has yet, this run does.
+// If the file was removed, another run may have created and locked a new one. If none has, this run does.
 void check_lock_is_held(void) {
     char path[OUTPUT_PATH];
     struct stat ours, st;
@@ -242,7 +233,7 @@ void check_lock_is_held(void) {
     held = -1;
     lock_folder();
     if (!removed && !*refusal)
-        refuse(path, "it was removed, and another run has used this folder since; -y 1 goes on from what it "
-                     "has now");
+        refuse(path, "it was removed, and another run has used this folder since; -y 1 resumes from that "
+                     "run's last checkpoint");
     check_folder_lock();
 }

@@ -226,7 +226,6 @@ static void describe_shards(FILE *f, const char *option, const DataLoader *l) {
 }
 
 char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, const DataLoader *val) {
-    const GPT2Config *c = &model->config;
     char *text = NULL;
     size_t bytes;
     FILE *f = open_memstream(&text, &bytes);
@@ -235,8 +234,7 @@ char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, 
     fprintf(f, "--device %s = %s\n", opt.device, run.layers->device);
     fprintf(f, "--dtype %s = %s\n", opt.dtype, dtype_name(model->dtype));
     describe_model_source(f, resume_step);
-    fprintf(f, "model = L %d, NH %d, C %d, V %d, longest sequence %d\n", c->num_layers, c->num_heads,
-            c->channels, c->vocab_size, c->max_seq_len);
+    fprintf(f, "model = %s\n", sizes_of(&model->config));
     fprintf(f, "--tune = %s\n", opt.tune ? "a file, of rank 0" : "not given");
     struct stat st;
     const int is_file = opt.prompts && !stat(opt.prompts, &st) && S_ISREG(st.st_mode);

@@ -23,7 +23,7 @@ const char *usual_tokenizer(int V);
 void open_tokenizer(Tokenizer *tokenizer, int V);
 
 // The data of a run, and how it is divided.
-typedef struct {
+typedef struct TrainingData {
     DataLoader train, val;
     Tokenizer tokenizer;       // for samples
     long long tokens_at_once;  // per micro-batch over all ranks

@@ -226,9 +226,8 @@ static int export_one(const char *path) {
     int failed = is_file_to_write() ? gpt2_file_write(opt.export_to, c, dtype, from.get, from.ctx)
                                     : write_folder(&from, dtype);
     if (!failed)
-        print0("%s: %s in %s, %lld parameters, L %d, NH %d, C %d, V %d, longest sequence %d\n", opt.export_to,
-               path, dtype_name(dtype), (long long)gpt2_num_parameters(c), c->num_layers, c->num_heads,
-               c->channels, c->vocab_size, c->max_seq_len);
+        print0("%s: %s in %s, %lld parameters, %s\n", opt.export_to, path, dtype_name(dtype),
+               (long long)gpt2_num_parameters(c), sizes_of(c));
     gpt2_stored_close(&from);
     return failed;
 }

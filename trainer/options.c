@@ -10,7 +10,7 @@
 Options opt;
 Options default_options;
 
-// A row of a plugin's setting gets its help text, range and choices from there (take_defaults).
+// The row of a plugin's setting gets its help text, range and choices from the plugin (take_defaults).
 #define CHOICES(...) ((const char *const[]){ __VA_ARGS__, NULL })
 #define KIND_OF(member) \
     _Generic(opt.zero.member, int : INT, int64_t : WIDE, double : REAL, const char * : TEXT, default : CHOICE)
@@ -28,9 +28,9 @@ Option option_table[] = {
 const int num_options = sizeof option_table / sizeof *option_table;
 
 // --------
-// the settings that options decide
+// options and settings
 
-// Whether the option decides this setting, the first `length` bytes of `name`.
+// Returns 1 if the option sets this setting, the first `length` bytes of `name`.
 static int decides(const Option *o, const char *name, size_t length) {
     for (const char *at = o->setting; at && *at; at += strspn(at, " ")) {
         const size_t n = strcspn(at, " ");
@@ -62,7 +62,7 @@ const Option *option_of_setting(const char *setting) {
 // --------
 // --help
 
-// "none, cpu, nvme (default none)", unless the help says it.
+// "none, cpu, nvme (default none)", unless the help text already has it.
 static void print_default(const Option *o) {
     const char *line = strrchr(o->help, '\n');
     char value[64];
@@ -75,7 +75,7 @@ static void print_default(const Option *o) {
            o->preset ? o->preset : value);
 }
 
-// Further lines of a help text begin below its first one. A long name has a line to itself.
+// Further lines of a help text are aligned with the first. A long name gets a separate line.
 static void print_help(const Option *o) {
     const char *line = o->help;
     print0(strlen(o->name) > 14 ? "  %s\n%17s" : "  %-14s %s", o->name, "");
@@ -94,28 +94,28 @@ static void usage(void) {
         "  ./train_gpt2_zero -x 200                        one rank, 200 steps of a small model on stories\n"
         "  mpirun -np 2 ./train_gpt2_zero -z 2             two ranks, ZeRO stage 2, one epoch\n"
         "  mpirun ./train_gpt2_zero -e d12 -i 'train_*.bin' -j 'val_*.bin' -o log124M -n 1000 -y 1\n"
-        "                                                  GPT-2 124M; started again, it resumes\n\n"
-        "llm.c's letters keep their meaning; if a default differs from llm.c's, both are given.\n");
+        "                                                  GPT-2 124M; run again, it resumes\n\n"
+        "llm.c's letters keep their meaning. Where a default differs from llm.c's, both are given.\n");
     for (const Option *o = option_table; o < option_table + num_options; o++) {
         if (o->kind == HEADING)
             print0("\n%s\n", o->name);
         else if (o->kind != NOTHING_HERE && *o->help)
             print_help(o);
     }
-    print0("  without effect, accepted:");
+    print0("  accepted without effect:");
     for (const Option *o = option_table; o < option_table + num_options; o++)
         if (o->kind == NOTHING_HERE) print0(" %s", o->name);
-    print0("\n\nThe bar's share of peak is (6 P + 12 L C T) x tokens/s, with P the parameters without those "
-           "of the\n"
-           "positions, over the speed of matmuls in the run's dtype, measured on all ranks at the "
-           "start.\n");
     print0(
+        "\n\n"
+        "The bar's share of peak is (6 P + 12 L C T) x tokens/s, where P excludes the position embeddings,\n"
+        "over the speed of matmuls in the run's dtype, measured on all ranks at the start.\n"
         "\n"
-        "SIGTERM, SIGINT, SIGHUP or SIGUSR2, sent to any rank, stops the run after the step: it saves if\n"
-        "there is -o, and prints the command that resumes it. A second one ends it at once. SIGUSR1 saves\n"
-        "and continues. mpirun forwards only SIGUSR1 and SIGUSR2: see docs/running.md.\n"
+        "SIGTERM, SIGINT, SIGHUP or SIGUSR2, sent to any rank, stops the run after the current step. With\n"
+        "-o it saves and prints the command that resumes it. A second signal ends the run at once. SIGUSR1\n"
+        "saves and continues. mpirun forwards only SIGUSR1 and SIGUSR2: see docs/running.md.\n"
         "Exit status: 0 done, or stopped by a signal (only a finished run has summary.json); 1 failed;\n"
-        "2 failed before the ranks connected, for example by a wrong option; 128 + N ended by signal N.\n");
+        "2 failed before the ranks connected, for example on an invalid option; 128 + N: ended by signal "
+        "N.\n");
 }
 
 // --------
@@ -169,7 +169,7 @@ void option_set(const Option *o, const char *text) {
 }
 
 // --------
-// what options are, for who takes values from elsewhere
+// values of options
 
 int option_is_given(const Option *o) {
     if (o->kind == TEXT && *(const char **)o->value && !strcmp(*(const char **)o->value, "auto")) return 0;
@@ -196,8 +196,7 @@ int option_can_be(const Option *o, const char *text) {
     return option_is_number(o) && x >= o->min && x <= o->max;
 }
 
-// Some options need others.
-static void check_combinations(void) {
+void settle_options(void) {
     if (!strcmp(opt.reduce, "nccl") && strcmp(opt.comm, "nccl")) die("option --reduce nccl: add --comm nccl");
     if (opt.zero.debug.naive && opt.zero.stage)
         die("option --naive 1: the naive path is plain data parallel; it needs -z 0, not -z %d",
@@ -207,20 +206,25 @@ static void check_combinations(void) {
             "-r %d",
             opt.recompute);
     if (opt.cpu_checkpointing && opt.prompts)
-        die("option --cpu-checkpointing: has no use with --prompts, which has no backward");
+        die("option --cpu-checkpointing: useless with --prompts, which runs no backward pass");
     if (opt.plan_ranks && !opt.plan) die("option --plan-ranks %d: add --plan", opt.plan_ranks);
     if (opt.prompts && (opt.checkpoint_every || opt.resume || opt.resume_path || opt.zero.debug.naive))
-        die("option --prompts %s: nothing is trained, so leave out -n, -y, --resume and --naive; -e takes a "
-            "folder of "
-            "checkpoints",
+        die("option --prompts %s: nothing is trained, so leave out -n, -y, --resume and --naive; -e can name "
+            "a "
+            "folder of checkpoints",
             opt.prompts);
     if (opt.async_save && !opt.checkpoint_every)
-        die("option --async-save: there are no checkpoints to write; -n N saves one every N steps");
+        die("option --async-save: no checkpoints are written; add -n N to save one every N steps");
     if ((opt.checkpoint_every || opt.resume) && !opt.output)
         die("options -n and -y need a folder: add -o FOLDER");
+    if (opt.cpu_checkpointing) opt.recompute = 3;
+    if (opt.overfit) {
+        opt.train_data = opt.val_data;
+        opt.shuffle = 0;
+    }
 }
 
-// The plugin has the rest of the row of an option that sets it. The default stage is the trainer's.
+// Completes the rows of the plugin's settings. The default stage is the trainer's.
 static void take_defaults(void) {
     const char *plugin = (const char *)&opt.zero;
     opt.zero = zero_defaults();
@@ -241,7 +245,7 @@ static void take_defaults(void) {
 void parse_options(int argc, char **argv) {
     take_defaults();
     run.name_options = options_of_settings;
-    // This comes first, since any option may be refused.
+    // Read first, since any option may be refused.
     for (int i = 1; i + 1 < argc; i++)
         if (!strcmp(argv[i], "-pr") && atoi(argv[i + 1]) > 0) run.silent = 1;
     for (int i = 1; i < argc; i++) {
@@ -260,15 +264,6 @@ void parse_options(int argc, char **argv) {
     }
 }
 
-void settle_options(void) {
-    check_combinations();
-    if (opt.cpu_checkpointing) opt.recompute = 3;
-    if (opt.overfit) {
-        opt.train_data = opt.val_data;
-        opt.shuffle = 0;
-    }
-}
-
 // --------
 // the command that resumes a stopped run
 
@@ -284,7 +279,7 @@ static size_t read_command(const char *process, char command[COMMAND]) {
     return n < COMMAND ? n : 0;
 }
 
-// Secrets must not get into a log.
+// Hides the job key, since logs get this output.
 static void print_word(const char *word) {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
     if (!strncmp(word, "ZERO_JOB_KEY=", 13)) word = "ZERO_JOB_KEY";  // mpirun -x copies its value
@@ -297,8 +292,8 @@ static void print_word(const char *word) {
     print0("' ");
 }
 
-// Prints the words before this process's own in its parent's command line. Where that is no launcher's, and
-// with several ranks, the command is that of one rank.
+// Prints the launcher's words: the parent's command line up to this process's own. If the parent is not a
+// launcher, the command is that of one rank.
 static void print_launcher(void) {
     static char own[COMMAND], launcher[COMMAND];
     char parent[24];
@@ -306,22 +301,18 @@ static void print_launcher(void) {
     const size_t n_own = read_command("self", own), n = read_command(parent, launcher), before = n - n_own;
     const int is_launcher = n_own && n > n_own && !launcher[before - 1] &&
                             !memcmp(launcher + before, own, n_own);
-    if (!is_launcher && run.ranks > 1) print0("(on every rank, started as before)\n  ");
+    if (!is_launcher && run.ranks > 1) print0("(on every rank, with the same launcher)\n  ");
     if (!is_launcher) return;
     for (const char *word = launcher; word < launcher + before; word += strlen(word) + 1) print_word(word);
 }
 
-static int says_what_to_resume(const char *option) {
-    return !strcmp(option, "-y") || !strcmp(option, "--resume");
-}
-
-void print_command_to_go_on(int argc, char **argv) {
+void print_resume_command(int argc, char **argv) {
     print0("  ");
     print_launcher();
     print_word(argv[0]);
     for (int i = 1, n; i < argc; i += n) {
         n = option_named(argv[i])->kind == FLAG ? 1 : 2;
-        if (says_what_to_resume(argv[i])) continue;
+        if (!strcmp(argv[i], "-y") || !strcmp(argv[i], "--resume")) continue;
         for (int k = i; k < i + n; k++) print_word(argv[k]);
     }
     print0("-y 1\n");

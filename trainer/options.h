@@ -4,8 +4,8 @@
 #include <stddef.h>
 #include "../llmc_zero/zero_settings.h"
 
-// A member for each option, which its row in options.def describes. What the file of --zero-config sets
-// is taken over as if it had been given here (take_zero_file).
+// One member per row of options.def. take_zero_file stores the settings of --zero-config's file here too, as
+// if they were on the command line.
 typedef const char *OptionTEXT;
 typedef int OptionINT, OptionFLAG;
 typedef double OptionREAL;
@@ -16,68 +16,70 @@ typedef struct {
 #define FLAG_SETTING(name, member)
 #define NO_VALUE(name, kind, text)
 #include "options.def"
-    zero_config zero;   // of options that only set a setting of the plugin
-    int rows_a_step;    // train_batch_size of the file of --zero-config; 0: not given
+    zero_config zero;   // for options that set one setting of the plugin
+    int rows_a_step;    // train_batch_size in --zero-config's file; 0: not given
     int micro_batches;  // its gradient_accumulation_steps; 0: not given
 } Options;
 
 extern Options opt;
-extern Options default_options;  // what opt was before the command line
+extern Options default_options;  // opt before the command line was read
 
-// Fills opt from the command line. --help prints the table and ends the program; a wrong option ends the run.
+// Fills opt from the command line. --help prints the table and ends the program. An invalid option ends the
+// run.
 void parse_options(int argc, char **argv);
-// Checks what options say together, once a DeepSpeed file has set some of them.
+// Checks combinations of options, after --zero-config's file has set some of them.
 void settle_options(void);
-// Prints, on rank 0 and quoted for a shell, the command with its resume options replaced by -y 1. If the
-// command line of the process that started this rank ends with it, as with mpirun, prints that one.
-void print_command_to_go_on(int argc, char **argv);
+// Prints, on rank 0 and quoted for a shell, the command with its resume options replaced by -y 1. If a
+// launcher such as mpirun started this process, prints the launcher's command.
+void print_resume_command(int argc, char **argv);
 
-// The table of options, for what goes through all of them.
+// The table of options, for code that goes through all of them.
 typedef enum {
     HEADING,
-    TEXT,          // value: const char *
-    FLAG,          // value: int, set to 1; it takes no value on the command line
-    INT,           // value: int
-    WIDE,          // value: int64_t
-    REAL,          // value: double
-    CHOICE,        // value: an enum of the plugin, one of whose words is given
-    NOTHING_HERE,  // accepted, without effect
-    NOT_BUILT      // only the value `min` is accepted; without help text none is
+    TEXT,          // const char *
+    FLAG,          // int, set to 1; takes no value on the command line
+    INT,           // int
+    WIDE,          // int64_t
+    REAL,          // double
+    CHOICE,        // an enum of the plugin, given as one of its words
+    NOTHING_HERE,  // accepted without effect
+    NOT_BUILT      // accepts only the value `min`
 } OptionKind;
 
 typedef struct {
     const char *name;
     OptionKind kind;
     void *value;         // in opt
-    const char *preset;  // the default; NULL: 0, or what the plugin has
+    const char *preset;  // the default; NULL: 0, or the plugin's
     const char *help;
-    double min, max;      // of a number
-    const char *setting;  // what it decides: of zero_config, "trainer.lr", or several with blanks between
-    const char *const *choices;  // the texts that it can be; NULL: any
-    const zero_setting *plugin;  // if value is in opt.zero; the setting has what the row leaves out
+    double min, max;             // of a number
+    const char *setting;         // of zero_config, "trainer.lr", or several separated by blanks
+    const char *const *choices;  // the accepted texts; NULL: any
+    const zero_setting *plugin;  // if value is in opt.zero; supplies what the row leaves out
     int own;                     // 1: ranks may have different values
-    int given;                   // the command line has it
+    int bits;                    // 1: it changes results, or their last bits; checkpoints store it
+    int given;                   // 1: on the command line
 } Option;
 
 extern Option option_table[];
 extern const int num_options;
 
-// Returns the first option that decides a setting, of the plugin's or "trainer.lr", or NULL if none does.
+// Returns the first option for a setting of the plugin, or of the trainer ("trainer.lr"); NULL: none.
 const Option *option_of_setting(const char *setting);
-// Writes the options for settings with blanks between them, as the plugin's errors name them: "-pr, -pn" for
+// Writes the options for settings separated by blanks, as the plugin's errors name them: "-pr, -pn" for
 // "start.rank start.ranks". Settings without an option are left out.
 void options_of_settings(const char *settings, char *options, size_t size);
-// Returns the row of an option that exists.
+// Returns the row of an option. An unknown one ends the run.
 const Option *option_named(const char *name);
-// Returns 1 if the command line has it, with another value than "auto".
+// Returns 1 if it is on the command line with a value other than "auto".
 int option_is_given(const Option *o);
-// Writes what it is set to in `options`, "" if nothing.
+// Writes its value in `options`; "" if it has none.
 void option_text(const Option *o, const Options *options, char *text, size_t size);
 // Returns 1 for INT, WIDE and REAL.
 int option_is_number(const Option *o);
-// Returns 1 if it can have this value.
+// Returns 1 if the value is in range.
 int option_can_be(const Option *o, const char *text);
-// Sets it to a value that it can have.
+// Sets it. An invalid value ends the run.
 void option_set(const Option *o, const char *text);
 
 #endif

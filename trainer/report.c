@@ -246,8 +246,7 @@ void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long 
 
 void report_validation(Report *r, double loss) {
     if (!isfinite(loss))
-        die("validation after step %d: the loss is not finite (%f); %s", run.step, loss,
-            checkpoint_that_stands());
+        die("validation after step %d: the loss is not finite (%f); %s", run.step, loss, last_checkpoint());
     r->val_loss = loss;
     print0("val loss %f\n", loss);
     log_line(MAIN_LOG, "s:%d tel:%.4f\n", run.step, loss);
@@ -412,7 +411,7 @@ void report_stop(const Report *r, int argc, char **argv) {
     snprintf(outcome, sizeof outcome, "stopped after step %d of %d; %s", run.step, r->steps, what);
     check_output(outcome);
     print0("%s%s\n", outcome, saved ? ", and this command resumes it:" : "");
-    if (saved) print_command_to_go_on(argc, argv);
+    if (saved) print_resume_command(argc, argv);
 }
 
 static void trace_path(char path[OUTPUT_PATH]) {

@@ -11,7 +11,7 @@
 #include "options.h"
 #include "run.h"
 
-// The file that records the newest save, and its contents; the folder name of checkpoints set aside.
+// The file that records the newest save, its contents, and the name of checkpoints set aside.
 #define NEWEST "has_checkpoints"
 #define NEWEST_TEXT "save %lld of step %d is the newest\n"
 #define ABANDONED "abandoned_"
@@ -19,7 +19,7 @@
 // --------
 // names
 
-// The number in PREFIX%08d, or -1 for every other name. end: the first character that is no part of the name.
+// Returns the number in PREFIX%08d, or -1 for any other name. end: a character that may follow the number.
 static int step_in(const char *name, const char *prefix, char end) {
     const size_t n = strlen(prefix);
     char again[64], *rest;
@@ -74,7 +74,7 @@ int is_checkpoint(const char *folder) {
 }
 
 // --------
-// what is in a folder
+// the contents of a folder
 
 static void add_found(Listing *l, const Found *f) {
     l->found = realloc(l->found, (l->n + 1) * sizeof *l->found);
@@ -82,8 +82,8 @@ static void add_found(Listing *l, const Found *f) {
     l->found[l->n++] = *f;
 }
 
-// The model file is written after the manifest and removed before it. Both may have appeared since the
-// manifest was looked for.
+// The model file is written after the manifest and removed before it, so a model file without a manifest
+// means damage. Both may have appeared since the first look, so this looks twice.
 static void look_at(Found *f) {
     char model[OUTPUT_PATH];
     f->complete = is_checkpoint(f->path);
@@ -114,7 +114,7 @@ static void sort(Listing *l) {
     if (l->n) qsort(l->found, l->n, sizeof *l->found, newest_first);
 }
 
-// Reads only names, so it sorts by step and treats all that were set aside as abandoned.
+// Reads only names: sorts by step, and treats every checkpoint set aside as abandoned.
 static Listing list_names(const char *option, const char *folder) {
     Listing l = { .n = 0 };
     if (snprintf(l.folder, sizeof l.folder, "%s", folder) >= OUTPUT_PATH)
@@ -155,10 +155,10 @@ static void read_as(Found *f) {
     saved_run_free(&saved);
 }
 
-// A checkpoint is set aside before or after its successor is saved. Until its successor is saved it counts.
+// A checkpoint may be set aside before its successor is saved. Until then it still counts.
 static void number(Listing *l) {
     int64_t last = 0;
-    for (int i = l->n - 1; i >= 0; i--) {  // in the order of steps
+    for (int i = l->n - 1; i >= 0; i--) {  // ordered by step
         Found *f = &l->found[i];
         if (f->complete) read_as(f);
         if (f->abandoned) f->abandoned = !l->noted_number || f->as.number < l->noted_number;
@@ -168,7 +168,7 @@ static void number(Listing *l) {
     }
 }
 
-// The recorded newest save was complete, so if all that remain are older, it is damaged or has vanished.
+// The recorded newest save was complete. If only older ones remain, it is damaged or has vanished.
 static void add_missing(Listing *l) {
     Found f = { .step = l->noted_step, .as.number = l->noted_number, .damaged = 1 }, *same = NULL;
     for (int i = 0; i < l->n; i++) {
@@ -192,8 +192,8 @@ static int has_damage(const Listing *l) {
     return 0;
 }
 
-// A run that saves here records that before it removes anything, so the listing is complete if the record did
-// not change meanwhile. It renames without a record, so what seems damaged is looked at twice.
+// A run that saves here updates the record before it removes anything, so the listing is complete if the
+// record did not change meanwhile. Renames are not recorded, so apparent damage is checked a second time.
 Listing checkpoints_in(const char *option, const char *folder) {
     for (int twice = 0;;) {
         int step = -1;
@@ -262,15 +262,15 @@ void checkpoint_remove_temporary(int step) {
     if (dir) closedir(dir);
 }
 
-// The folder goes last: after a kill in between, the rest is found by it, and it can be resumed without the
-// model file.
+// Removes the folder last: after a kill in between, it leads to the remaining files, and a run can resume
+// from it without the model file.
 static void remove_checkpoint(const Found *f) {
     char model[OUTPUT_PATH], inside[OUTPUT_PATH];
     output_path(model, "model_%08d.bin", f->step);
     path_in(inside, f->path, "model_%08d.bin", f->step);
     checkpoint_remove_temporary(f->step);
     remove_file(model);
-    remove_file(inside);  // it was about to be set aside
+    remove_file(inside);  // a run was killed while setting it aside
     if (zero_checkpoint_remove(f->path)) print0("warning: %s\n", zero_last_error());
 }
 
@@ -288,14 +288,14 @@ void checkpoints_prune(int step) {
 }
 
 // --------
-// another branch
+// abandoned branches
 
 static void move(const char *from, const char *to) {
     if (rename(from, to)) die("%s: cannot be renamed to %s: %s", from, to, strerror(errno));
 }
 
-// All its files are kept. Its model file is moved into its folder first, so that no model file is ever
-// without a checkpoint.
+// Keeps all files. The model file moves into the folder first, so that no model file is ever without a
+// checkpoint.
 static void set_aside(const Found *f) {
     char to[OUTPUT_PATH], model[OUTPUT_PATH], inside[OUTPUT_PATH];
     output_path(to, ABANDONED "%08d", f->step);
@@ -322,7 +322,7 @@ int checkpoint_set_back(const Found *f) {
     if (!strcmp(f->path, to)) return 1;
     if (is_checkpoint(to)) return 0;
     path_in(inside, f->path, "model_%08d.bin", f->step);
-    remove_file(inside);  // it is written again at its usual place
+    remove_file(inside);  // it is written again beside the folder
     if (zero_checkpoint_remove(to)) {
         print0("warning: %s\n", zero_last_error());
         return 0;

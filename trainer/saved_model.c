@@ -13,7 +13,7 @@
 #include "saved_list.h"
 
 // --------
-// its values
+// values
 
 typedef struct {
     zero_checkpoint *from;
@@ -63,7 +63,7 @@ int saved_model_open(const char *folder, zero_value what, GPT2Stored *stored) {
     return 0;
 }
 
-// The dtype of its model file, which llm.c must support.
+// The dtype of the model file, which llm.c must support.
 static gpt2_dtype file_dtype(const GPT2Stored *stored) {
     return stored->dtype == GPT2_BF16 ? GPT2_BF16 : GPT2_F32;
 }
@@ -79,9 +79,9 @@ int model_file_check(const char *path) {
 }
 
 // --------
-// the last one in a folder
+// the newest model file in a folder
 
-// Returns 1 with the model file open if it can be used; -1: it has been removed meanwhile.
+// Returns 1 with the model file open if it is good, 0 if not, -1 if it was removed meanwhile.
 static int take_model(const Found *f, char path[OUTPUT_PATH], int *fd) {
     int64_t bytes;
     if (!f->complete || f->abandoned || checkpoint_model_of(path, f->path)) return 0;
@@ -99,7 +99,7 @@ static int take_model(const Found *f, char path[OUTPUT_PATH], int *fd) {
     return 0;
 }
 
-// A run in this folder removes older ones only after the model file of a newer one exists.
+// A run in this folder removes an older file only after a newer one exists, so this ends.
 const char *model_file_in(const char *folder, int *fd) {
     static char path[OUTPUT_PATH];
     int taken;
@@ -116,16 +116,16 @@ const char *model_file_in(const char *folder, int *fd) {
 // writing the file
 
 static struct {
-    int begun;  // on all ranks: one may be being written
+    int begun;  // on all ranks: rank 0 may be writing
     int step;
     int runs;  // on rank 0: the thread has not been joined
     pthread_t thread;
     GPT2Stored from;
     char path[OUTPUT_PATH];
     atomic_llong pieces;  // read so far
-    long long seen;       // of these, seen by the waiting thread, and when the count last grew
-    double seen_s;
-    atomic_int ended;  // 1: the thread has set the next two
+    long long seen;       // pieces when the waiting thread last looked
+    double seen_s;        // when the count last grew
+    atomic_int ended;     // 1: the thread has set the next two
     int failed;
     char why[1024];
 } file;
@@ -194,7 +194,7 @@ static int writes_on(double seconds) {
     return file.runs;
 }
 
-// Rank 0 reports to the other ranks well before they consider it stalled.
+// Rank 0 contacts the other ranks well before their timeout.
 void model_file_wait(void) {
     const double pause_s = opt.zero.comm.timeout_s < 4 ? opt.zero.comm.timeout_s / 4 : 1;
     double writes = file.begun;

@@ -10,29 +10,21 @@
 #include "options.h"
 #include "run.h"
 
-// Options that change a run's results, or their last bits. The model, the data and the batch are compared
-// separately.
-static const char *const compared[] = {
-    "--shuffle",    "--seed", "-a",       "-b",          "-x",          "-l",
-    "-k",           "-u",     "-q",       "-c",          "--clip",      "--beta1",
-    "--beta2",      "--eps",  "-sl",      "-sg",         "-w",          "-f",
-    "--loss-scale", "-ge",    "--reduce", "--comm-type", "--attention", "--delayed-update",
-};
-enum { COMPARED = sizeof compared / sizeof *compared, VALUE = 300, SHARD_BLOCKS = 4 };
+enum { VALUE = 300, SHARD_BLOCKS = 4 };
 #define MOST_TOKENS (INT64_C(1) << 40)  // per step
 
 // --------
 // writing
 
-// Out of memory for a value, the checkpoint would be incomplete, so the run ends.
+// Without this value the checkpoint would be incomplete, so the run ends.
+static void out_of_text(void) { die("out of memory for the checkpoint's description of the run"); }
+
 static void append(json_t *values, json_t *value) {
-    if (json_array_append_new(values, value))
-        die("out of memory for the checkpoint's description of the run");
+    if (json_array_append_new(values, value)) out_of_text();
 }
 
 static void set_text(json_t *settings, const char *name, const char *value) {
-    if (json_object_set_new(settings, name, json_string(value)))
-        die("out of memory for the checkpoint's description of the run");
+    if (json_object_set_new(settings, name, json_string(value))) out_of_text();
 }
 
 static json_t *describe_config(const GPT2Config *c) {
@@ -53,7 +45,7 @@ static json_t *describe_position(const DataPosition *p) {
                      (json_int_t)p->num_rows);
 }
 
-// A fingerprint for each shard, in the order of their names, computed once and kept.
+// One fingerprint per shard, ordered by name. Computed once.
 static const json_t *describe_data(const DataLoader *l) {
     static json_t *shards;
     char print[FINGERPRINT];
@@ -66,12 +58,14 @@ static const json_t *describe_data(const DataLoader *l) {
     return shards;
 }
 
+// The options that change a run's results, or their last bits, and what "auto" became.
 static json_t *describe_settings(const GPT2 *model) {
     json_t *settings = json_object();
     char value[VALUE];
-    for (int i = 0; i < COMPARED; i++) {
-        option_text(option_named(compared[i]), &opt, value, sizeof value);
-        set_text(settings, compared[i], value);
+    for (const Option *o = option_table; o < option_table + num_options; o++) {
+        if (!o->bits) continue;
+        option_text(o, &opt, value, sizeof value);
+        set_text(settings, o->name, value);
     }
     set_text(settings, "--dtype", dtype_name(model->dtype));
     set_text(settings, "--device", run.layers->device);
@@ -96,7 +90,7 @@ char *saved_run_write(const GPT2 *model, const TrainingData *data, const Trainer
                              describe_outliers(&s->norm_outliers));
     char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
-    if (!text) die("out of memory for the checkpoint's description of the run");
+    if (!text) out_of_text();
     return text;
 }
 
@@ -172,7 +166,7 @@ static int get_as(const json_t *root, SavedAs *as) {
 static json_t *parse(const char *text) {
     json_error_t e;
     json_t *root = json_loads(text, 0, &e), *again = root ? json_loads(text, 0, &e) : NULL;
-    // jansson 2.14 silently loses a character if memory runs out within a string
+    // If memory runs out within a string, jansson 2.14 drops a character and reports no error.
     const int same = again && json_equal(root, again);
     json_decref(again);
     if (same) return root;
@@ -209,29 +203,27 @@ void saved_run_free(SavedRun *saved) {
 // --------
 // comparing
 
-// Differences that make a run meaningless. With --resume-anyway they are only printed.
+// Ends the run for a difference that makes resuming meaningless. With --resume-anyway it is only printed.
 static void refuse(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 static void refuse(const char *fmt, ...) {
-    char sentence[1000];
+    char what[1000];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(sentence, sizeof sentence, fmt, args);
+    vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
-    if (!opt.resume_anyway) die("%s; --resume-anyway resumes it nevertheless", sentence);
-    print0("resuming anyway: %s\n", sentence);
+    if (!opt.resume_anyway) die("%s; --resume-anyway resumes it nevertheless", what);
+    print0("resuming anyway: %s\n", what);
 }
 
 static void compare_model(const GPT2Config *saved, const char *where) {
     GPT2Config asked;
-    // The file that the run began with is no longer needed, so it may be gone.
+    // The run may have begun with a file that no longer exists; resuming does not need it.
     if (!option_is_given(option_named("-e")) || gpt2_config_named(opt.model, opt.model, &asked)) return;
     if (asked.num_layers == saved->num_layers && asked.num_heads == saved->num_heads &&
         asked.channels == saved->channels && asked.vocab_size == saved->vocab_size &&
         asked.max_seq_len == saved->max_seq_len)
         return;
-    refuse("option -e %s: %s is of another model, L %d, NH %d, C %d, V %d, longest sequence %d", opt.model,
-           where, saved->num_layers, saved->num_heads, saved->channels, saved->vocab_size,
-           saved->max_seq_len);
+    refuse("option -e %s: %s is of another model, %s", opt.model, where, sizes_of(saved));
 }
 
 static void compare_data(const json_t *root, const char *where, const TrainingData *data) {

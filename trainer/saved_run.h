@@ -1,4 +1,4 @@
-// What a checkpoint stores about the run that saved it: a JSON object that the plugin stores and returns. It
+// A checkpoint's description of the run that saved it: a JSON object that the plugin stores and returns. It
 // has the run's position, its model, its data, and every setting that changes results.
 #ifndef TRAINER_SAVED_RUN_H
 #define TRAINER_SAVED_RUN_H
@@ -6,7 +6,8 @@
 #include "../gpt2/dataloader.h"
 #include "../gpt2/learning_rate.h"
 #include "activations.h"
-#include "inputs.h"
+
+typedef struct TrainingData TrainingData;  // inputs.h
 
 // The position of a run.
 typedef struct {
@@ -16,8 +17,8 @@ typedef struct {
     OutlierDetector loss_outliers, norm_outliers;
 } TrainerState;
 
-// The run that saved it, and the number of the save: a folder's checkpoints are ordered by this, not by their
-// steps, since a run may go back.
+// The run that saved it, and the number of the save. Saves are ordered by this number and not by their steps,
+// since a run may resume from an earlier step.
 typedef struct {
     char run[17];    // 16 hexadecimal digits
     int64_t number;  // from 1, counting all saves in a folder
@@ -28,20 +29,20 @@ typedef struct {
     TrainerState state;
     SavedAs as;
     int64_t tokens_a_step;
-    struct json_t *root;  // all of it, for saved_run_compare
+    struct json_t *root;  // the whole object, for saved_run_compare
 } SavedRun;
 
 // Returns the object, to be freed.
 char *saved_run_write(const GPT2 *model, const TrainingData *data, const TrainerState *state,
                       const SavedAs *as);
-// Returns 0, or -1 with gpt2_last_error() beginning with `where`, the checkpoint: a member is missing, or its
-// values are impossible. Call saved_run_free in either case.
+// Returns 0, or -1 if a member is missing or out of range; gpt2_last_error() then begins with `where`, the
+// checkpoint. Call saved_run_free in either case.
 int saved_run_read(SavedRun *saved, const char *text, const char *where);
-// The same for the text of a checkpoint's folder.
+// The same for the text in a checkpoint's folder.
 int saved_run_of(SavedRun *saved, const char *folder);
 void saved_run_free(SavedRun *saved);
-// Prints a line for each setting that has changed. A different model, data or batch ends the run, unless
-// --resume-anyway is given. where: the checkpoint, for messages.
+// Prints a line for each setting that changed since the checkpoint. A different model, data or batch size
+// ends the run, unless --resume-anyway is given. where: the checkpoint, for messages.
 void saved_run_compare(const SavedRun *saved, const char *where, const GPT2 *model, const TrainingData *data);
 
 #endif

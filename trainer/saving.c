@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../gpt2/gpt2_error.h"
@@ -14,21 +13,20 @@
 #include "signals.h"
 
 // --------
-// which checkpoint a run resumes
+// the checkpoint that a run resumes from
 
 static struct {
     Listing in;
     int at;      // its index
-    int named;   // 1: the folder of --resume; no other one is tried
-    int inside;  // 1: it is one of -o, under whatever name
+    int named;   // 1: --resume's; no other one is tried
+    int inside;  // 1: it is in -o, under any name
     int aside;   // 1: it was set aside there
     int step;    // -1: none chosen
     char path[OUTPUT_PATH];
     SavedRun saved;
 } chosen = { .step = -1 };
 
-// Chooses a checkpoint's folder. Returns 0, or -1 with gpt2_last_error(). step: from its name; -1: the name
-// has none.
+// Chooses a checkpoint's folder. step: from its name; -1: any. Returns 0, or -1 with gpt2_last_error().
 static int choose_folder(const char *path, int step) {
     saved_run_free(&chosen.saved);
     chosen.step = -1;
@@ -41,8 +39,8 @@ static int choose_folder(const char *path, int step) {
     return 0;
 }
 
-// Chooses the newest complete checkpoint from number `from` on with a good manifest. Returns 0, or -1 with
-// gpt2_last_error() for the last one tried.
+// Chooses the newest complete checkpoint with a valid manifest, starting at index `from`. Returns 0, or -1
+// with gpt2_last_error() for the last one tried.
 static int choose_from(int from) {
     int tried = 0;
     for (chosen.at = from; chosen.at < chosen.in.n; chosen.at++) {
@@ -59,9 +57,9 @@ static int choose_from(int from) {
     return tried ? -1 : gpt2_fail("%s: there is no older checkpoint", chosen.in.folder);
 }
 
-// No checkpoint is complete. A killed save may have left the others; but if there ever was a complete one, a
-// run has been lost, and must not silently start over.
-static void begin_anew(const Listing *l) {
+// Checks that a run may start over because no checkpoint is complete. Killed saves leave incomplete ones, but
+// if the folder ever had a complete one, it was lost, and the run must not silently restart.
+static void start_over(const Listing *l) {
     if (l->had_some)
         die("option -y 1: %s had checkpoints, but none is complete now; move the folder away to start a new "
             "run",
@@ -80,7 +78,7 @@ static void refuse_other_runs(const Listing *l) {
     }
 }
 
-// Without -y 1, an -o that has checkpoints or logs is refused: a new run needs its own folder.
+// Without -y 1, an -o with checkpoints or logs is refused: a new run needs a separate folder.
 static void refuse_used_folder(const Found *newest, int has_logs) {
     if (!newest && !has_logs) return;
     check_folder_lock();
@@ -93,7 +91,7 @@ static void refuse_used_folder(const Found *newest, int has_logs) {
         opt.output);
 }
 
-static int lies_in_output(const char *path) {
+static int is_in_output(const char *path) {
     char parent[OUTPUT_PATH + 4];
     struct stat a, b;
     snprintf(parent, sizeof parent, "%s/..", path);
@@ -102,34 +100,33 @@ static int lies_in_output(const char *path) {
 }
 
 static int resume_named(const Found *newest, int has_logs) {
-    chosen.inside = lies_in_output(opt.resume_path);
+    chosen.inside = is_in_output(opt.resume_path);
     if (opt.output && !chosen.inside)
-        opt.resume ? begin_anew(&chosen.in) : refuse_used_folder(newest, has_logs);
+        opt.resume ? start_over(&chosen.in) : refuse_used_folder(newest, has_logs);
     if (!is_checkpoint(opt.resume_path))
         die("option --resume: %s/manifest.json: No such file, so this is not a checkpoint; name a folder "
             "step_NNNNNNNN, or resume the newest one of a run with -o and -y 1",
             opt.resume_path);
     if (choose_folder(opt.resume_path, -1)) die("option --resume: %s", gpt2_last_error());
     chosen.named = 1;
-    (void)checkpoint_step_of(opt.resume_path, &chosen.aside);
+    checkpoint_step_of(opt.resume_path, &chosen.aside);
     chosen.aside &= chosen.inside;
     return chosen.step;
 }
 
-// With -y 1 the checkpoint of --resume only starts the run: if -o has one, that one is newer.
+// With -y 1, --resume's checkpoint only starts the run: a checkpoint in -o is newer.
 int checkpoint_to_resume(int has_logs) {
     if (opt.output) chosen.in = checkpoints_in("-o", opt.output);
     const Found *newest = checkpoints_newest(&chosen.in);
-    const int goes_on = newest && opt.resume;
-    if (opt.resume_path && !goes_on) return resume_named(newest, has_logs);
+    if (opt.resume_path && !(newest && opt.resume)) return resume_named(newest, has_logs);
     if (!opt.output) return -1;
     if (!opt.resume) refuse_used_folder(newest, has_logs);
-    if (!newest && opt.resume) begin_anew(&chosen.in);
+    if (!newest && opt.resume) start_over(&chosen.in);
     if (!newest) return -1;
     refuse_other_runs(&chosen.in);
     chosen.inside = 1;
     if (choose_from(0)) {
-        check_folder_lock();  // checkpoints that another run removes meanwhile are not damage
+        check_folder_lock();  // another run may have removed checkpoints meanwhile
         die("option -y 1: %s; there is no other checkpoint in %s", gpt2_last_error(), opt.output);
     }
     return chosen.step;
@@ -148,23 +145,23 @@ const char *checkpoint_evidence(void) {
 // --------
 // the checkpoint that a failed run falls back to
 
-static int standing = -1;  // the step of the last one saved or resumed
+static int last_step = -1;  // of the last checkpoint saved or resumed
 
 static void die_after_failure(const zero_failure *failure) {
     char more[100];
-    snprintf(more, sizeof more, "; %s", checkpoint_that_stands());
+    snprintf(more, sizeof more, "; %s", last_checkpoint());
     die_of_plugin(failure, more);
 }
 
-const char *checkpoint_that_stands(void) {
-    static char sentence[80];
-    if (standing < 0) return "no checkpoint has been saved";
-    snprintf(sentence, sizeof sentence, "the checkpoint of step %d is unchanged", standing);
-    return sentence;
+const char *last_checkpoint(void) {
+    static char text[80];
+    if (last_step < 0) return "no checkpoint has been saved";
+    snprintf(text, sizeof text, "the checkpoint of step %d is unchanged", last_step);
+    return text;
 }
 
 void check_last_update(void) {
-    if (standing == run.step || !zero_check_finite(run.z)) return;
+    if (last_step == run.step || !zero_check_finite(run.z)) return;
     zero_failure failure = *zero_last_failure();
     run.step--;  // the step that wrote it
     die_after_failure(&failure);
@@ -173,7 +170,7 @@ void check_last_update(void) {
 // --------
 // reading
 
-// Takes the state that was loaded. The files may have been replaced since the checkpoint was chosen.
+// Takes the loaded state. The files may have been replaced since the checkpoint was chosen.
 static void take_state(char *text, TrainerState *state) {
     SavedRun loaded;
     gpt2_check(saved_run_read(&loaded, text, chosen.path));
@@ -181,10 +178,10 @@ static void take_state(char *text, TrainerState *state) {
     if (state->step != chosen.step) die("%s: is of step %d", chosen.path, state->step);
     saved_run_free(&loaded);
     free(text);
-    standing = chosen.step;
+    last_step = chosen.step;
 }
 
-// The tensors are compared when they are loaded, but no tensor's shape shows the number of heads.
+// Loading compares the tensors' shapes, but none of them depends on the number of heads.
 static void check_same_model(const GPT2 *model) {
     const int heads = chosen.saved.config.num_heads;
     if (heads != model->config.num_heads)
@@ -192,7 +189,7 @@ static void check_same_model(const GPT2 *model) {
             model->config.num_heads);
 }
 
-// The model file is made from step_%08d/, so a checkpoint that was set aside gets that name back first.
+// The model file is written from step_%08d/, so a checkpoint that was set aside gets that name back first.
 static void add_model_file(void) {
     if (chosen.named) return;
     const int has_name = run.rank != 0 || checkpoint_set_back(&chosen.in.found[chosen.at]);
@@ -207,7 +204,7 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
         const int rc = zero_load(run.z, chosen.path, &text);
         if (!rc) break;
         if (rc != ZERO_ERR_IO || chosen.named) zero_check(rc);
-        // One rank has printed which one is damaged; the states are unchanged.
+        // The error names the damaged one. The failed load has not changed the states.
         print0("%s; looking for an older checkpoint\n", zero_last_error());
         zero_failure failure = *zero_last_failure();
         if (choose_from(chosen.at + 1))
@@ -222,35 +219,28 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
 // --------
 // saving
 
-int checkpoint_was_set_aside(void) { return chosen.aside; }
+int checkpoint_was_abandoned(void) { return chosen.aside; }
 
-int checkpoint_leaves_a_course(void) {
+int checkpoint_leaves_branch(void) {
     const Found *newest = checkpoints_newest(&chosen.in);
     return newest && newest->as.number > chosen.saved.as.number;
 }
 
-// The first save sets the abandoned branch aside: first the checkpoint of its own step, which it would
-// replace, and afterwards those of later steps. Only this save's manifest makes -y 1 follow the new branch:
-// until then the old checkpoints are valid, whatever their names.
-static int has_left_courses;
-int checkpoint_is_named(void) { return chosen.named && !has_left_courses; }
-static int first_of_other_course(void) { return chosen.step + !chosen.aside; }
-static void leave_course_of(int step) {
-    if (run.rank == 0 && !has_left_courses && step >= first_of_other_course())
-        checkpoints_set_aside(step, step, -1);
-}
-static void leave_later_courses(int saved) {
-    if (run.rank == 0 && !has_left_courses) checkpoints_set_aside(first_of_other_course(), INT_MAX, saved);
-    has_left_courses = 1;
+// A run's first save sets the abandoned branch aside: first the checkpoint of the same step, which it would
+// replace, and once it is complete those of later steps. Its manifest makes -y 1 follow the new branch; until
+// then the old checkpoints are valid, whatever their names.
+static int has_left_branch;
+int checkpoint_is_named(void) { return chosen.named && !has_left_branch; }
+static void leave_branch(int from, int to, int but) {
+    const int first = chosen.step + !chosen.aside;
+    if (run.rank == 0 && !has_left_branch) checkpoints_set_aside(from > first ? from : first, to, but);
 }
 
 // Resuming from another folder starts another run.
 static SavedAs saved;
 static const SavedAs *next_save(void) {
-    uint64_t id;
     if (run.rank == 0 && !saved.number) {
-        if (getrandom(&id, sizeof id, 0) != sizeof id) die("cannot get a random number: %s", strerror(errno));
-        snprintf(saved.run, sizeof saved.run, "%016llx", (unsigned long long)id);
+        random_digits(saved.run);
         if (chosen.step >= 0 && chosen.inside) saved = chosen.saved.as;
         saved.number = checkpoints_last_number(&chosen.in);
     }
@@ -258,28 +248,29 @@ static const SavedAs *next_save(void) {
     return &saved;
 }
 
-// rc: of a saving function. A failed save leaves nothing behind: other ranks have removed their files by
-// then.
+// Ends the run if rc, which a saving function returned, is an error. After the barrier all ranks have removed
+// their files, so a failed save leaves nothing behind.
 static void check_saved(int rc, int step) {
     char path[OUTPUT_PATH];
     if (!rc) return;
     zero_failure failure = *zero_last_failure();
     output_path(path, "step_%08d", step);
     const int connected = rc != ZERO_ERR_COMM && rc != ZERO_ERR_DEVICE && !zero_barrier(run.z);
-    if (connected && run.rank == 0) rmdir(path);  // unless it has a checkpoint
+    if (connected && run.rank == 0) rmdir(path);  // fails if it has a checkpoint
     die_after_failure(&failure);
 }
 
-// The model file comes last, since resuming does not need it; older checkpoints are removed once it exists.
+// Resuming does not need the model file, so it comes last. Once it exists, older checkpoints are removed.
 static void note_complete(int step) {
-    standing = step;
+    last_step = step;
     if (run.rank == 0) checkpoints_note(saved.number, step);
-    leave_later_courses(step);
+    leave_branch(0, INT_MAX, step);
+    has_left_branch = 1;
     model_file_begin(step, 1, 0);
     if (!opt.async_save) model_file_wait();
 }
 
-static int beside = -1;  // the step of the checkpoint being written beside training; -1: none
+static int beside = -1;  // the step of the checkpoint being written while training continues; -1: none
 static double began;
 
 static void end_beside(void) {
@@ -306,9 +297,9 @@ void write_checkpoint(const GPT2 *model, const TrainingData *data, const Trainer
     began = now();
     run.saving = step;
     print0("writing checkpoint at step %d\n", step);
-    leave_course_of(step);
+    leave_branch(step, step, -1);
     output_path(path, "step_%08d", step);
-    // The folder is created first, so that a killed save can be found by it.
+    // Created first, so that the next run finds the leftovers of a killed save.
     if (run.rank == 0 && mkdir(path, 0777) && errno != EEXIST) die("%s: %s", path, strerror(errno));
     char *text = saved_run_write(model, data, state, next_save());
     check_saved(opt.async_save ? zero_save_begin(run.z, path, text) : zero_save(run.z, path, text), step);

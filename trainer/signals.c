@@ -117,16 +117,16 @@ void share_requests(void) {
     requests_of_all(requests);
 }
 
-int stop_is_asked(void) { return agreed[STOP] || agreed[OUTPUT_GONE]; }
+int stop_is_requested(void) { return agreed[STOP] || agreed[OUTPUT_GONE]; }
 int save_goes_on(void) { return agreed[WRITES]; }
 
-int checkpoint_is_asked(int last_step) {
+int checkpoint_is_requested(int last_step) {
     const char *why_not = why_no_checkpoint();
     if (why_not && agreed[SAVE]) {
         print0("SIGUSR1: no checkpoint is saved, because %s\n", why_not);
         agreed[SAVE] = 0;
     }
-    return !why_not && (agreed[SAVE] || (stop_is_asked() && !last_step));
+    return !why_not && (agreed[SAVE] || (stop_is_requested() && !last_step));
 }
 
 void checkpoint_is_written(void) { agreed[SAVE] = 0; }

@@ -25,8 +25,8 @@ void requests_of_all(const double requests[REQUESTS]);
 void share_requests(void);
 
 // Return the same on all ranks. A stop also requests a checkpoint, unless this was the last step.
-int stop_is_asked(void);
-int checkpoint_is_asked(int last_step);
+int stop_is_requested(void);
+int checkpoint_is_requested(int last_step);
 void checkpoint_is_written(void);  // the request is fulfilled
 // Returns 1, on all ranks, if one of them was still writing a checkpoint beside training at the last sum.
 int save_goes_on(void);

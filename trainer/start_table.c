@@ -13,10 +13,8 @@ static const char *plural(int n) { return n == 1 ? "" : "s"; }
 // lines of a run and of a plan
 
 static void print_model(const GPT2 *model, int resume_step) {
-    const GPT2Config *c = &model->config;
-    print0("model      %s: %lld parameters, L %d, NH %d, C %d, V %d, longest sequence %d\n",
-           resume_step >= 0 ? "checkpoint" : opt.model, (long long)gpt2_num_parameters(c), c->num_layers,
-           c->num_heads, c->channels, c->vocab_size, c->max_seq_len);
+    print0("model      %s: %lld parameters, %s\n", resume_step >= 0 ? "checkpoint" : opt.model,
+           (long long)gpt2_num_parameters(&model->config), sizes_of(&model->config));
 }
 
 // steps: -1: not known. A run that answers prompts has passes: how much they process at once.
