@@ -57,7 +57,7 @@ tiers_in_tables() {
     need 'the summary has no bytes on NVMe' number "$(value tabled nvme_bytes) > 1e6"
     all=$(sed -nE 's/^NVMe .* all ranks write ([0-9.]+)$/\1/p' "$dir/tabled.screen")
     screen tabled 'master weights +[0-9.]+  on NVMe' '^NVMe, per rank and step: [0-9.]+ MiB read' \
-        "^NVMe, all ranks: ${all:-none} MiB written a step, $float TB a day"
+        "^NVMe, all ranks: ${all:-none} MiB written per step, $float TB per day"
     written=$(value tabled written_by_all_ranks)
     need "both ranks write ${all:-?} MiB a step in the start table, ${written:-?} bytes in the summary" \
         number "${all:-0} > 0 && (${written:-0} / 1048576 - ${all:-0}) ^ 2 < 0.01 ^ 2"

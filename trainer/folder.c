@@ -52,6 +52,11 @@ void commit_file(FILE *f, const char *temporary, const char *path) {
     gpt2_check(disk_sync_parent(path));
 }
 
+void close_file(FILE *f, const char *path) {
+    int bad = ferror(f);
+    if (fclose(f) || bad) die("%s: not written: %s", path, strerror(errno));
+}
+
 FILE *append_to_file(const char *path) {
     const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     return opened(open(path, flags, 0666), path, "a");

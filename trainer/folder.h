@@ -21,6 +21,7 @@ FILE *append_to_file(const char *path);
 // Completes a file begun with create_file(temporary). Returns when it is on disk under its name, or ends the
 // run.
 void commit_file(FILE *f, const char *temporary, const char *path);
+void close_file(FILE *f, const char *path);  // ends the run if a write failed
 // Ends the run if a file that is written at the end of the run could not be created there.
 void try_file(const char *option, const char *path);
 // Writes a random number in hexadecimal.

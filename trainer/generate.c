@@ -1,5 +1,4 @@
 #include "generate.h"
-#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,8 +9,8 @@
 #include "../gpt2/text_file.h"
 #include "folder.h"
 #include "inputs.h"
-#include "machine.h"
 #include "options.h"
+#include "report.h"
 #include "run.h"
 
 // --------
@@ -46,7 +45,7 @@ void generation_end(Generation *g) {
 // --------
 // passes
 
-// Past T tokens all positions of the row shift, so the cache becomes useless.
+// A row longer than T drops its first tokens. That shifts all positions, so the cache must be rebuilt.
 static void slide(GenerationRow *row, int T) {
     if (row->length - row->first <= T) return;
     row->first = row->length - T;
@@ -70,7 +69,7 @@ int generation_next(Generation *g) {
 }
 
 // --------
-// the choice of a token
+// sampling
 
 static int likeliest(const float *logits, int V) {
     int best = 0;
@@ -123,8 +122,8 @@ static int read_numbers(const char *line, size_t bytes, int V, int number, int *
         char *after;
         long token = strtol(line, &after, 10);
         if (after == line || !strchr(" \t\r\n", *after))
-            die("option --prompts %s: line %d: \"%.*s\" is not a number; without a tokenizer (--tokenizer) "
-                "prompts are token numbers",
+            die("option --prompts %s: line %d: \"%.*s\" is not a token number; prompts as text need "
+                "--tokenizer",
                 opt.prompts, number, (int)strcspn(line, " \t\r\n"), line);
         if (token < 0 || token >= V)
             die("option --prompts %s: line %d: token %ld is outside the vocabulary, 0 to %d", opt.prompts,
@@ -144,7 +143,7 @@ static int count_lines(const char *text) {
 void prompts_read(Prompts *p, const char *text, Bpe *bpe, int eot_token, int V) {
     const int lines = count_lines(text);
     if (!lines) die("option --prompts %s: the file has no prompts", opt.prompts);
-    *p = (Prompts){ .tokens = malloc_check(strlen(text) * sizeof *p->tokens),  // each has at least one byte
+    *p = (Prompts){ .tokens = malloc_check(strlen(text) * sizeof *p->tokens),  // at most one per byte
                     .first = malloc_check((lines + 1) * sizeof *p->first) };
     p->first[0] = 0;
     while (p->n < lines) {
@@ -168,23 +167,23 @@ void prompts_free(Prompts *p) {
 static int length_of(const Prompts *p, int prompt) { return p->first[prompt + 1] - p->first[prompt]; }
 static const int *tokens_of(const Prompts *p, int prompt) { return p->tokens + p->first[prompt]; }
 
-// The last token of an answer is not read back.
+// The last token of an answer needs no position.
 static void check_lengths(const Prompts *p, int T) {
     for (int i = 0; i < p->n; i++)
         if (length_of(p, i) + opt.sample_tokens - 1 > T)
-            die("option --prompts %s: line %d: its %d tokens and an answer of %d (-g) do not fit into %d "
-                "positions (-t, at most the model's); shorten it or lower -g",
+            die("option --prompts %s: line %d: %d tokens and an answer of %d (-g) do not fit into %d "
+                "positions (-t, at most the model's); shorten the prompt or lower -g",
                 opt.prompts, i + 1, length_of(p, i), opt.sample_tokens, T);
 }
 
-// With a tokenizer the lines are text.
+// With a tokenizer, prompts are text.
 static void open_prompts(Prompts *p, const Tokenizer *tokenizer, int V, int T) {
     Bpe *bpe = NULL;
     if (access(opt.prompts, R_OK)) die("option --prompts %s: the file cannot be read", opt.prompts);
     char *text = text_file_read(opt.prompts);
     if (!text) die("option --prompts: %s", gpt2_last_error());
     if (tokenizer->vocab_size && bpe_create(&bpe, tokenizer))
-        die("option --prompts: prompts are text, because there is a tokenizer: %s", gpt2_last_error());
+        die("option --prompts: with a tokenizer, prompts are text: %s", gpt2_last_error());
     prompts_read(p, text, bpe, tokenizer->eot_token, V);
     bpe_free(bpe);
     free(text);
@@ -194,11 +193,8 @@ static void open_prompts(Prompts *p, const Tokenizer *tokenizer, int V, int T) {
 // --------
 // rows: prompt i is row i / ranks of rank i % ranks
 
-static int owner(int prompt) { return prompt % run.ranks; }
-static int row_at_owner(int prompt) { return prompt / run.ranks; }
-
-// Every rank goes through the layers in step with the others. One without a prompt answers the first one, and
-// its answer is dropped.
+// Every rank must take part in every pass. A rank without a prompt answers the first one and discards the
+// answer.
 static int rows_of_rank(const Prompts *p) {
     const int rows = (p->n + run.ranks - 1 - run.rank) / run.ranks;
     return rows ? rows : 1;
@@ -224,9 +220,9 @@ void answers_describe(Answers *a, GPT2 *model) {
         positions += layers_cache_positions(n + opt.sample_tokens - 1);
     }
     if (tokens > INT_MAX / 8)
-        die("option --prompts %s: %lld tokens in one pass are too many", opt.prompts, tokens);
+        die("option --prompts %s: %lld tokens are too many for one pass", opt.prompts, tokens);
     if (positions > INT_MAX)
-        die("option --prompts %s: keys and values of %lld positions are too many", opt.prompts, positions);
+        die("option --prompts %s: a cache of %lld positions is too large", opt.prompts, positions);
     model->B = (int)tokens;
     model->cache_positions = (int)positions;
     model->T = 1;
@@ -276,12 +272,7 @@ static void write_answer(FILE *f, const Prompts *p, int i, const int *answer) {
     fprintf(f, "}\n");
 }
 
-static void close_file(FILE *f, const char *path) {
-    int bad = ferror(f);
-    if (fclose(f) || bad) die("%s: not written: %s", path, strerror(errno));
-}
-
-// Sends every rank's answers to all ranks, rank by rank.
+// Broadcasts every answer from its rank; rank 0 prints it.
 static void show_answers(const Answers *a) {
     char path[OUTPUT_PATH];
     const Prompts *p = &a->prompts;
@@ -293,9 +284,9 @@ static void show_answers(const Answers *a) {
         f = create_file(path);
     }
     for (int i = 0; i < p->n; i++) {
-        if (owner(i) == run.rank)
-            memcpy(answer, a->generation.rows[row_at_owner(i)].tokens + length_of(p, i), bytes);
-        zero_check(zero_broadcast(run.z, owner(i), answer, bytes));
+        const int owner = i % run.ranks, row = i / run.ranks;
+        if (owner == run.rank) memcpy(answer, a->generation.rows[row].tokens + length_of(p, i), bytes);
+        zero_check(zero_broadcast(run.z, owner, answer, bytes));
         print_answer(a, i, answer);
         if (f) write_answer(f, p, i, answer);
     }
@@ -306,7 +297,7 @@ static void show_answers(const Answers *a) {
 // --------
 // speed
 
-// Passes of one kind, over all ranks.
+// Passes of one kind, on all ranks.
 typedef struct {
     int passes;
     long long tokens;
@@ -318,9 +309,9 @@ static double pass_ms(const Phase *p) { return p->passes ? 1e3 * p->seconds / p-
 
 typedef struct {
     Phase prefill, generation;
-    double parameters;  // bytes that a pass reads on each rank
-    double sent;        // bytes of them that a pass sends to the other ranks
-    double from_nvme;   // bytes that a pass reads on each rank; 0: none are on NVMe
+    // bytes per pass and rank
+    double parameters, sent;  // parameters used, and sent to the other ranks
+    double from_nvme;         // read from NVMe; 0: none are there
 } Speed;
 
 static Speed speed_of(const Answers *a, const GPT2 *model, double end_s) {
@@ -341,14 +332,15 @@ static Speed speed_of(const Answers *a, const GPT2 *model, double end_s) {
 static void print_phase(const char *name, const Phase *p, const Speed *s) {
     if (!p->passes) return;
     double tokens_a_pass = (double)p->tokens / p->passes;
-    print0("%-10s %lld tokens in %d pass%s of %.2f ms: %.1f tokens/s; a token reads %.2f MiB of parameters",
-           name, p->tokens, p->passes, p->passes == 1 ? "" : "es", pass_ms(p), rate(p),
-           mib(s->parameters * run.ranks / tokens_a_pass));
+    print0(
+        "%-10s %lld tokens in %d pass%s of %.2f ms: %.1f tokens/s; each token reads %.2f MiB of parameters",
+        name, p->tokens, p->passes, p->passes == 1 ? "" : "es", pass_ms(p), rate(p),
+        mib(s->parameters * run.ranks / tokens_a_pass));
     if (s->sent > 0)
-        print0(" and sends %.2f MiB, %.2f GB/s a rank", mib(s->sent * run.ranks / tokens_a_pass),
+        print0(" and sends %.2f MiB, %.2f GB/s per rank", mib(s->sent * run.ranks / tokens_a_pass),
                s->sent / pass_ms(p) * 1e-6);
     if (s->from_nvme > 0)
-        print0("; a pass reads %.2f MiB a rank from NVMe, %.2f GB/s together", mib(s->from_nvme),
+        print0("; per pass, each rank reads %.2f MiB from NVMe, %.2f GB/s in total", mib(s->from_nvme),
                s->from_nvme * run.ranks / pass_ms(p) * 1e-6);
     print0("\n");
 }
@@ -357,17 +349,16 @@ static void save_speed(const Answers *a, const GPT2 *model, const Speed *s) {
     char path[OUTPUT_PATH];
     output_path(path, "inference.json");
     FILE *f = create_file(path);
-    fprintf(f, "{\"prompts\": %d, \"ranks\": %d, \"stage\": %d, \"dtype\": \"%s\", \"device\": \"%s\",\n",
-            a->prompts.n, run.ranks, opt.zero.stage, dtype_name(model->dtype), run.layers->device);
+    fprintf(f, "{\"prompts\": %d, ", a->prompts.n);
+    write_run(f, model);
     fprintf(f, " \"prefill_tokens\": %lld, \"prefill_tokens_per_s\": %.2f, \"prefill_ms\": %.3f,\n",
             s->prefill.tokens, rate(&s->prefill), pass_ms(&s->prefill));
     fprintf(f, " \"tokens\": %lld, \"tokens_per_s\": %.2f, \"pass_ms\": %.3f,\n", s->generation.tokens,
             rate(&s->generation), pass_ms(&s->generation));
     fprintf(f, " \"parameter_bytes_a_pass\": %.0f, \"sent_bytes_a_pass\": %.0f, ", s->parameters, s->sent);
     fprintf(f, "\"nvme_bytes_a_pass\": %.0f,\n", s->from_nvme);
-    fprintf(f, " \"model_state_bytes\": %zu, \"working_bytes\": %zu, \"activation_bytes\": %zu}\n",
-            zero_memory_bytes(run.z, ZERO_STATES), zero_memory_bytes(run.z, ZERO_WORKING),
-            zero_memory_bytes(run.z, ZERO_ACTIVATIONS));
+    write_memory(f);
+    fprintf(f, "}\n");
     close_file(f, path);
 }
 

@@ -1,9 +1,9 @@
-// Text that grows token by token with a cache of keys and values: the sample of a training run, or the
-// answers to a file of prompts. A pass takes the tokens of each row that are not in the cache: first its
-// whole prompt, then the last chosen token.
+// Text generated token by token with a cache of keys and values: the sample of a training run, or the answers
+// to a file of prompts. A pass processes the tokens of each row that are not in the cache yet: first the
+// whole prompt, then one token at a time.
 //
 //     while (generation_next(&g)) {
-//         ... forward over g.pass; the logits of each row's last token go to g.logits ...
+//         ... forward over g.pass, which leaves the logits of each row's last token in g.logits ...
 //         generation_choose(&g);
 //     }
 #ifndef TRAINER_GENERATE_H
@@ -20,8 +20,8 @@ typedef struct {
     int *tokens;      // (total)
     int length;       // so far
     int total;        // at the end
-    int first;        // the token at position 0 of the cache
-    int cached;       // tokens from there on in the cache
+    int first;        // index of the token at position 0 of the cache
+    int cached;       // number of tokens in the cache
     int begin, room;  // its positions in the cache, as in a layers_span
     uint64_t random;
 } GenerationRow;
@@ -35,21 +35,21 @@ typedef struct {
 } CachedPass;
 
 typedef struct {
-    int V, T;  // past T tokens the model sees only the last T
+    int V, T;  // the model sees at most the last T tokens
     GenerationRow *rows;
     int n_rows;
     CachedPass pass;
     float *logits;  // (n_spans, V)
 } Generation;
 
-// Allocates rows for generation_add, as many as the model's cache has.
+// Allocates model->cache_rows rows for generation_add.
 void generation_begin(Generation *g, const GPT2 *model);
-// Adds a row that begins with n tokens and ends with `total`. Rows with the same seed choose alike.
+// Adds a row that begins with n tokens and grows to `total`. The same seed gives the same random numbers.
 void generation_add(Generation *g, const int *tokens, int n, int total, uint64_t seed);
 void generation_end(Generation *g);
 
-// Returns 1 with the next pass in g->pass, or 0 when all rows are complete. Rows with equally many tokens to
-// come need equally many passes.
+// Returns 1 with the next pass in g->pass, or 0 when all rows are complete. Every pass adds one token to each
+// incomplete row.
 int generation_next(Generation *g);
 // Appends a token to each row of the pass, sampled from its logits at --temperature.
 void generation_choose(Generation *g);
@@ -58,19 +58,19 @@ void generation_choose(Generation *g);
 void print_token(const Tokenizer *tokenizer, int token);
 
 // --------
-// a --prompts run: the model answers, without training. The prompts are divided among the ranks, and all rows
-// of a rank are one batch, so that gathering a layer once serves them all.
+// a --prompts run: the model answers prompts and is not trained. The prompts are divided among the ranks. All
+// rows of a rank form one batch, so each layer is gathered once per pass for all of them.
 
-// The prompts, one a line of the file. An empty line is the end-of-text token, which starts a new text.
+// The prompts, one per line of the file. An empty line is the end-of-text token, which starts a new text.
 typedef struct {
-    int n;        // prompts
+    int n;        // number of prompts
     int *tokens;  // of all prompts
-    int *first;   // (n + 1) where each one's begin, and where the last one's end
+    int *first;   // (n + 1) index of each prompt's first token, and the number of all tokens
     int longest;
 } Prompts;
 
-// Reads the prompts in a text for a vocabulary of V tokens; bpe NULL: they are token numbers with blanks
-// between them. A prompt that cannot be read ends the run with an error that names its line.
+// Reads the prompts in a text for a vocabulary of V tokens; bpe NULL: they are token numbers separated by
+// blanks. An invalid prompt ends the run with an error that names its line.
 void prompts_read(Prompts *p, const char *text, Bpe *bpe, int eot_token, int V);
 void prompts_free(Prompts *p);
 
@@ -84,13 +84,13 @@ typedef struct {
     zero_files files_at_start;
 } Answers;
 
-// Reads the prompts, and sizes the model for them: the passes, their rows and the cache.
+// Reads the prompts, and sizes the model's passes and cache for them.
 void answers_describe(Answers *a, GPT2 *model);
-// Returns this rank's rows, and starts the clock.
+// Starts the clock, and returns this rank's rows.
 Generation *answers_begin(Answers *a, const GPT2 *model);
-void answers_passed(Answers *a);  // after each pass
-// (collective) Prints the answers in the order of the prompts, and their speed. With -o, answers.jsonl has
-// them as token numbers, and inference.json the speed. Frees a.
+void answers_passed(Answers *a);  // call it after each pass
+// (collective) Prints the answers in the order of the prompts, and the speed. With -o, also writes the
+// answers as token numbers to answers.jsonl, and the speed to inference.json. Frees a.
 void answers_end(Answers *a, const GPT2 *model);
 
 #endif

@@ -40,8 +40,8 @@ static void measure_peak(gpt2_dtype dtype) {
            dtype_name(dtype));
 }
 
-// As in PaLM (arXiv 2204.02311, appendix B): 6 per parameter, without the positions', and attention's matmuls
-// over whole rows; recomputation does not count.
+// As in PaLM (arXiv 2204.02311, appendix B): 6 per parameter except position embeddings, plus attention's
+// matmuls over whole rows. Recomputation does not count.
 static double flops_per_token(const GPT2 *model) {
     double parameters = gpt2_num_parameters(&model->config) - model->tensors[WPE].elems;
     return 6 * parameters + 12.0 * model->config.num_layers * model->config.channels * model->T;
@@ -66,6 +66,8 @@ static void update_bar(const Report *r, const GPT2 *model, double loss) {
 
 #define MAIN_LOG "main.log"
 #define METRICS "metrics.jsonl"
+enum { LOGS = 2 };
+static const char *const logs[LOGS] = { MAIN_LOG, METRICS };
 
 static void log_line(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void log_line(const char *name, const char *fmt, ...) {
@@ -75,9 +77,9 @@ static void log_line(const char *name, const char *fmt, ...) {
     output_path(path, "%s", name);
     FILE *f = append_to_file(path);
     va_start(args, fmt);
-    int bad = vfprintf(f, fmt, args) < 0;
+    vfprintf(f, fmt, args);
     va_end(args);
-    if (fclose(f) || bad) die("%s: not written: %s", path, strerror(errno));
+    close_file(f, path);
 }
 
 // --------
@@ -94,47 +96,36 @@ static int has_lines(const char *name) {
 
 int logs_exist(void) { return opt.output && (has_lines(MAIN_LOG) || has_lines(METRICS)); }
 
-static void kept_path(char path[OUTPUT_PATH], const char *name, int number) {
-    output_path(path, "%s.%d", name, number);
-}
-
-// Returns a number that no kept log has.
-static int free_number(void) {
-    char a[OUTPUT_PATH], b[OUTPUT_PATH];
+// Fills in the first free pair of names, and prints them.
+static void choose_names(char kept[LOGS][OUTPUT_PATH], const char *whose) {
     int number = 0;
     do {
         number++;
-        kept_path(a, MAIN_LOG, number);
-        kept_path(b, METRICS, number);
-    } while (file_is_there(a) || file_is_there(b));
-    return number;
-}
-
-static void rename_log(const char *name, int number) {
-    char path[OUTPUT_PATH], kept[OUTPUT_PATH];
-    output_path(path, "%s", name);
-    kept_path(kept, name, number);
-    if (rename(path, kept) && errno != ENOENT)
-        die("%s: cannot be renamed to %s: %s", path, kept, strerror(errno));
+        for (int i = 0; i < LOGS; i++) output_path(kept[i], "%s.%d", logs[i], number);
+    } while (file_is_there(kept[0]) || file_is_there(kept[1]));
+    print0("the logs of %s in %s are kept as main.log.%d and metrics.jsonl.%d\n", whose, opt.output, number,
+           number);
 }
 
 void logs_begin(void) {
+    char path[OUTPUT_PATH], kept[LOGS][OUTPUT_PATH];
     if (run.rank != 0 || !logs_exist()) return;
-    const int number = free_number();
-    rename_log(MAIN_LOG, number);
-    rename_log(METRICS, number);
-    print0("the logs of an earlier run in %s are kept as main.log.%d and metrics.jsonl.%d\n", opt.output,
-           number, number);
+    choose_names(kept, "an earlier run");
+    for (int i = 0; i < LOGS; i++) {
+        output_path(path, "%s", logs[i]);
+        if (rename(path, kept[i]) && errno != ENOENT)
+            die("%s: cannot be renamed to %s: %s", path, kept[i], strerror(errno));
+    }
 }
 
 // --------
-// cutting
+// removing lines
 
 typedef struct {
     int step, validates;
 } Cut;
 
-// Whether the line stays. Of main.log "s:4 trl:.." belongs to the step after 4, "s:4 tel:.." to the
+// Returns 1 if the line stays. In main.log "s:4 trl:.." belongs to the step after 4, and "s:4 tel:.." to the
 // validation at step 4.
 static int keeps(const Cut *c, const char *line) {
     char kind[4];
@@ -144,7 +135,8 @@ static int keeps(const Cut *c, const char *line) {
     return n < c->step || (n == c->step && !strcmp(kind, "tel") && !c->validates);
 }
 
-// Copies the lines to keep; c NULL: all. A line without an end was being written by a process that died.
+// Copies the lines to keep; c NULL: all. Drops an incomplete last line, left by a process that died. Returns
+// the number of lines not copied.
 static int copy_lines(FILE *from, FILE *to, const Cut *c) {
     char *line = NULL;
     size_t room = 0;
@@ -159,8 +151,8 @@ static int copy_lines(FILE *from, FILE *to, const Cut *c) {
     return cut;
 }
 
-// Writes the lines to keep in place of a log, or with c NULL all of them to `to_path`. The new file is
-// complete on disk before it gets the name.
+// Replaces a log by the lines to keep, or with c NULL copies all of them to `to_path`. The new file is
+// complete on disk before it gets its name.
 static void copy_log(const char *name, const char *to_path, const Cut *c) {
     char path[OUTPUT_PATH], temporary[OUTPUT_PATH];
     output_path(path, "%s", name);
@@ -176,28 +168,18 @@ static void copy_log(const char *name, const char *to_path, const Cut *c) {
         commit_file(to, temporary, c ? path : to_path);
         return;
     }
-    fclose(to);  // the log stays as it is
+    fclose(to);  // nothing to remove
     unlink(temporary);
 }
 
-// Both copies exist before any line is cut, so that none is lost.
-static void keep_logs(void) {
-    static const char *const names[] = { MAIN_LOG, METRICS };
-    char kept[OUTPUT_PATH];
-    const int number = free_number();
-    for (int i = 0; i < 2; i++) {
-        kept_path(kept, names[i], number);
-        copy_log(names[i], kept, NULL);
-    }
-    print0("the logs of the other course are kept as main.log.%d and metrics.jsonl.%d\n", number, number);
-}
-
+// Both copies are complete before any line is removed, so none is lost.
 void logs_continue(int step, int validates, int keep) {
     const Cut c = { step, validates };
+    char kept[LOGS][OUTPUT_PATH];
     if (run.rank != 0 || !logs_exist()) return;
-    if (keep) keep_logs();
-    copy_log(MAIN_LOG, NULL, &c);
-    copy_log(METRICS, NULL, &c);
+    if (keep) choose_names(kept, "the abandoned branch");
+    for (int i = 0; keep && i < LOGS; i++) copy_log(logs[i], kept[i], NULL);
+    for (int i = 0; i < LOGS; i++) copy_log(logs[i], NULL, &c);
 }
 
 // --------
@@ -211,7 +193,7 @@ static const char *json_number(char text[32], double x) {
 }
 
 static void log_step(const StepResult *step, double seconds, double rate) {
-    char norm[32];  // not finite in a step that overflowed
+    char norm[32];  // null in a step that overflowed
     log_line(MAIN_LOG, "s:%d trl:%.4f lr:%.6f norm:%.2f\n", run.step, step->loss, step->lr, step->norm);
     log_line(METRICS,
              "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %s, \"lr\": %.9g, \"ms\": %.3f, "
@@ -219,8 +201,8 @@ static void log_step(const StepResult *step, double seconds, double rate) {
              run.step + 1, step->loss, json_number(norm, step->norm), step->lr, seconds * 1e3, rate);
 }
 
-// summary.json means that a run has reached its end, which this one has not.
-static void forget_summary(void) {
+// summary.json means that the run has finished, which this one has not.
+static void remove_summary(void) {
     char path[OUTPUT_PATH];
     if (run.rank != 0 || !opt.output) return;
     output_path(path, "summary.json");
@@ -232,7 +214,7 @@ static void forget_summary(void) {
 
 void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long long tokens_a_step) {
     int terminal;
-    forget_summary();
+    remove_summary();
     *r = (Report){ .first_step = first_step, .steps = steps, .tokens_a_step = tokens_a_step };
     r->loss = r->norm = r->val_loss = NAN;
     if (bar_wanted(&terminal)) {
@@ -276,7 +258,7 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Sorts x. Returns 0 if there is none.
+// Sorts x. Returns 0 if n is 0.
 static double median(double *x, int n) {
     if (n < 1) return 0;
     qsort(x, n, sizeof(double), compare_doubles);
@@ -291,29 +273,29 @@ static double typical_rate(Report *r) {
     return seconds > 0 ? r->tokens_a_step / seconds : 0;
 }
 
-// The contents of summary.json that `run` and the plugin do not know.
+// What summary.json needs besides `run` and the plugin's counters.
 typedef struct {
     const Report *report;
     const GPT2 *model;
     double tokens_per_s;
     char params_hash[17], state_hash[17];  // "" if not requested
-    zero_traffic traffic;                  // of the whole run, as files
-    zero_files files;
-    // per step on average: bytes that a rank sends, and moves from and to files on NVMe
+    zero_traffic traffic;                  // of the whole run
+    zero_files files;                      // of the whole run
+    // averages per step: bytes that a rank sends, reads and writes, and its wait for files
     double all_gather, reduce_scatter, all_reduce, read, written, waited_s;
     double written_by_all, written_tb_a_day;  // by all ranks: per step, and at the median speed
 } Summary;
 
 // Stage 0's all-reduce consists of gathers and reductions.
 static void add_averages(Summary *s) {
+    enum { STEP = ZERO_FOR_STEP };
     const Report *r = s->report;
     const zero_traffic *before = &r->traffic_at_start;
     const double n = r->steps_run ? r->steps_run : 1;
     zero_traffic_info(run.z, &s->traffic);
-    s->all_gather = (s->traffic.all_gather[ZERO_FOR_STEP] - before->all_gather[ZERO_FOR_STEP]) / n;
-    s->reduce_scatter = (s->traffic.reduce_scatter[ZERO_FOR_STEP] - before->reduce_scatter[ZERO_FOR_STEP]) /
-                        n;
-    s->all_reduce = (s->traffic.other[ZERO_FOR_STEP] - before->other[ZERO_FOR_STEP]) / n;
+    s->all_gather = (s->traffic.all_gather[STEP] - before->all_gather[STEP]) / n;
+    s->reduce_scatter = (s->traffic.reduce_scatter[STEP] - before->reduce_scatter[STEP]) / n;
+    s->all_reduce = (s->traffic.other[STEP] - before->other[STEP]) / n;
     if (opt.zero.stage == 0) {
         s->all_reduce += s->all_gather + s->reduce_scatter;
         s->all_gather = s->reduce_scatter = 0;
@@ -323,11 +305,22 @@ static void add_averages(Summary *s) {
     s->waited_s = (s->files.waited_s - r->files_at_start.waited_s) / n;
 }
 
-// By all ranks, and extrapolated at the median step's speed: drives are rated for so many terabytes.
+// Drives are rated for a total of terabytes written, so this gives the terabytes per day at the median speed.
 static void add_wear(Summary *s) {
     s->written_by_all = s->written;
     zero_check(zero_sum(run.z, &s->written_by_all, 1));
     s->written_tb_a_day = s->written_by_all * s->tokens_per_s / s->report->tokens_a_step * 24 * 3600 * 1e-12;
+}
+
+void write_run(FILE *f, const GPT2 *model) {
+    fprintf(f, "\"ranks\": %d, \"stage\": %d, \"dtype\": \"%s\", \"device\": \"%s\",\n", run.ranks,
+            opt.zero.stage, dtype_name(model->dtype), run.layers->device);
+}
+
+void write_memory(FILE *f) {
+    fprintf(f, " \"model_state_bytes\": %zu, \"working_bytes\": %zu, \"activation_bytes\": %zu",
+            zero_memory_bytes(run.z, ZERO_STATES), zero_memory_bytes(run.z, ZERO_WORKING),
+            zero_memory_bytes(run.z, ZERO_ACTIVATIONS));
 }
 
 static void write_traffic(FILE *f, const Summary *s) {
@@ -346,16 +339,15 @@ static void write_summary(FILE *f, const Summary *s) {
     const Report *r = s->report;
     const char *quote = *s->state_hash ? "\"" : "";
     char loss[32], val_loss[32], norm[32];
-    fprintf(f, "{\"steps\": %d, \"ranks\": %d, \"stage\": %d, \"dtype\": \"%s\", \"device\": \"%s\",\n",
-            run.step, run.ranks, opt.zero.stage, dtype_name(s->model->dtype), run.layers->device);
+    fprintf(f, "{\"steps\": %d, ", run.step);
+    write_run(f, s->model);
     fprintf(f, " \"loss\": %s, \"val_loss\": %s, \"grad_norm\": %s,", json_number(loss, r->loss),
             json_number(val_loss, r->val_loss), json_number(norm, r->norm));
     fprintf(f, " \"params_hash\": \"%s\", \"state_hash\": %s%s%s,\n", s->params_hash, quote,
             *s->state_hash ? s->state_hash : "null", quote);
-    fprintf(f, " \"tokens_per_s\": %.2f, \"model_state_bytes\": %zu,", s->tokens_per_s,
-            zero_memory_bytes(run.z, ZERO_STATES));
-    fprintf(f, " \"working_bytes\": %zu, \"activation_bytes\": %zu,\n",
-            zero_memory_bytes(run.z, ZERO_WORKING), zero_memory_bytes(run.z, ZERO_ACTIVATIONS));
+    fprintf(f, " \"tokens_per_s\": %.2f,", s->tokens_per_s);
+    write_memory(f);
+    fprintf(f, ",\n");
     write_traffic(f, s);
     fprintf(f, " \"host_bytes\": %zu, \"nvme_bytes\": %zu,\n", bytes_held_on(ZERO_HOST),
             bytes_held_on(ZERO_NVME));
@@ -391,20 +383,20 @@ void report_end(Report *r, const GPT2 *model) {
            s.tokens_per_s, mib(s.all_gather + s.reduce_scatter + s.all_reduce), s.params_hash,
            *s.state_hash ? " | state_hash " : "", s.state_hash);
     if (settings_use_nvme())
-        print0("NVMe, per rank and step: %.2f MiB read, %.2f MiB written, %.1f ms waited for; "
+        print0("NVMe, per rank and step: %.2f MiB read, %.2f MiB written, %.1f ms waiting; "
                "parameters: %lld gathers from memory, %lld from files\n"
-               "NVMe, all ranks: %.2f MiB written a step, %.3g TB a day at the median step\n",
+               "NVMe, all ranks: %.2f MiB written per step, %.3g TB per day at the median step\n",
                mib(s.read), mib(s.written), s.waited_s * 1e3, (long long)s.files.gathers_from_memory,
                (long long)s.files.gathers_from_files, mib(s.written_by_all), s.written_tb_a_day);
     if (run.rank == 0 && opt.output) save_summary(&s);
     check_output(NULL);
 }
 
-// A run without a step has the checkpoint that it began with.
+// Before its first step a run has nothing new to save.
 void report_stop(const Report *r, int argc, char **argv) {
     const char *why_not = why_no_checkpoint();
     const int saved = !why_not && run.step > 0;
-    char what[100] = "there is nothing to save yet", outcome[200];
+    char what[100] = "nothing to save yet", outcome[200];
     bar_end();
     if (saved) snprintf(what, sizeof what, "its checkpoint is saved");
     if (why_not) snprintf(what, sizeof what, "nothing is saved, because %s", why_not);
