@@ -20,16 +20,14 @@ size_t logits_bytes(const GPT2 *model, size_t rows) {
 }
 
 void activation_table(const GPT2 *model, GPT2Activation table[NUM_ACTIVATIONS]) {
-    GPT2Run shape = {
-        .dtype = model->dtype,
-        .B = model->B,
-        .T = model->T,
-        .recompute = model->recompute,
-        .inputs_on_host = model->inputs_on_host,
-        .chunk = model->chunk,
-        .inference = model->inference,
-        .cache_positions = model->cache_positions,
-    };
+    const GPT2Run shape = { .dtype = model->dtype,
+                            .B = model->B,
+                            .T = model->T,
+                            .chunk = model->chunk,
+                            .recompute = model->recompute,
+                            .inputs_on_host = model->inputs_on_host,
+                            .inference = model->inference,
+                            .cache_positions = model->cache_positions };
     gpt2_activations(&model->config, &shape, table);
 }
 

@@ -1,5 +1,4 @@
-// Options that would fit, for the message of a run that does not. They are found by their plans: nothing is
-// allocated.
+// Finds options for a run that does not fit into memory. It compares plans and allocates nothing.
 #include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -13,12 +12,12 @@
 #include "run.h"
 #include "start_table.h"
 
-// Changes that a user may make, the cheapest first. The first four do not change a step's results. A smaller
-// batch, and then shorter rows, keep the tokens per step, in more micro-batches. One micro-batch per step
-// does not, but needs no sum of gradients.
+// Changes that a user may make, cheapest first. The first four do not change a step's results. A smaller
+// batch, and then shorter rows, keep the tokens per step by adding micro-batches. A single micro-batch per
+// step does not, but needs no memory for gradient accumulation.
 enum { STAGES, RECOMPUTE, TIERS, SUB_GROUPS, BATCHES, ONE_MICRO_BATCH, CHANGES };
 
-// Where states are, by option; NULL: as requested.
+// Combinations of tiers to try, one value per option; NULL: as requested.
 enum { TIER_OPTIONS = 3 };
 static const char *const tier_options[TIER_OPTIONS] = { "--offload-optimizer", "--offload-param",
                                                         "--offload-gradients" };
@@ -39,24 +38,17 @@ typedef struct {
     const zero_config *config;
     Options now;       // with their effective values
     long long tokens;  // per step
-    Bytes room;        // what a rank can have
+    Bytes room;        // available to a rank
     int level[CHANGES], levels[CHANGES];
     GPT2 model;  // with the options of this level
     FILE *list;  // a line for each set of options
     int n_listed;
-    Bytes plans[2][SUB_GROUP_SIZES][MIXTURES]
-               [4];  // the plugin's, by accumulation and level; none on the device: not made yet
+    // the plugin's memory, by accumulation, three levels and stage; 0 on the device: not planned yet
+    Bytes plans[2][SUB_GROUP_SIZES][MIXTURES][4];
 } Search;
 
-// Known once the ranks are connected.
-static size_t taken_by_nccl(void) {
-    zero_plan plan = { .nccl_bytes = 0 };
-    if (run.z) zero_plan_info(run.z, &plan);
-    return plan.nccl_bytes;
-}
-
-// The space that each rank of this host may use in the folders of --nvme, in all. Blocks alternate between
-// them, so the one with the least space counts. A rank's file takes up to two blocks more than its states.
+// Returns the total space that each rank of this host may use in the folders of --nvme. Blocks alternate
+// between folders, so the fullest one limits all. A rank's file is up to two blocks larger than its states.
 static size_t disk_left(const zero_offload_config *o) {
     enum { MOST = 16 };
     struct statvfs disk[MOST];
@@ -76,7 +68,7 @@ static size_t disk_left(const zero_offload_config *o) {
     return least > beside ? n * (least - beside) : 0;
 }
 
-// Returns 0 with the memory that a rank can have, including what it holds.
+// Returns 0 with the memory available to a rank, including what it already holds.
 static int find_room(Bytes *room, const zero_config *config) {
     zero_config host = *config;
     host.device = ZERO_CPU;
@@ -87,7 +79,7 @@ static int find_room(Bytes *room, const zero_config *config) {
     return 0;
 }
 
-// Leaves a part free for memory that is not planned: the program itself, and other programs.
+// Leaves a 64th free for memory that is not planned: the program itself, and other programs.
 static int fits(const Bytes *bytes, const Bytes *room) {
     for (int i = 0; i < PLACES; i++)
         if (bytes->on[i] > room->on[i] - room->on[i] / 64) return 0;
@@ -97,8 +89,7 @@ static int fits(const Bytes *bytes, const Bytes *room) {
 // --------
 // one level of the changes
 
-// Returns the *down-th divisor of n below n, or 1 if there are not so many; *down is then how many are
-// missing.
+// Returns the *down-th divisor of n below n, or 1 if n has fewer; *down is then the number missing.
 static int divisor_below(int n, int *down) {
     int divisor = n;
     while (*down && divisor > 1) *down -= n % --divisor == 0;
@@ -135,7 +126,7 @@ static void set_options(const Search *s) {
     if (s->level[ONE_MICRO_BATCH]) opt.total_batch = opt.B * opt.T * run.ranks;
 }
 
-// The plugin's memory at this level, whatever the batch and the level of recompute.
+// The plugin's memory at this level. It does not depend on the batch or on recompute.
 static Bytes plugin_bytes_of_level(Search *s, const zero_config *config) {
     Bytes *b = &s->plans[config->micro_batches > 1][s->level[SUB_GROUPS]][s->level[TIERS]][opt.zero.stage];
     zero_plan plan;
@@ -143,11 +134,12 @@ static Bytes plugin_bytes_of_level(Search *s, const zero_config *config) {
     *b = nowhere;
     if (try_plan(&s->model, config, &plan)) return *b;
     for (int tier = 0; tier < PLACES; tier++) b->on[tier] = bytes_planned_on(&plan, tier);
-    b->on[ZERO_DEVICE] += taken_by_nccl();
+    if (run.z) zero_plan_info(run.z, &plan);
+    if (run.z) b->on[ZERO_DEVICE] += plan.nccl_bytes;  // unknown until the ranks are connected
     return *b;
 }
 
-// A rank's memory at this level. A smaller batch takes more micro-batches, which keeps the tokens per step.
+// A rank's memory at this level. A smaller batch needs more micro-batches for the same tokens per step.
 static Bytes bytes_of_level(Search *s) {
     GPT2 *m = &s->model;
     set_options(s);
@@ -195,10 +187,10 @@ static void list_level(Search *s, const Bytes *bytes) {
 // --------
 // the search
 
-// The options with their effective values. Those not settled yet are set as they would be when little fits.
+// Fills in the options with their effective values, or those for little memory where none is chosen yet.
 static void begin_search(Search *s, const GPT2 *model, const zero_config *config) {
     Options *now = &s->now;
-    const int resumes = checkpoint_batch() && !opt.resume_anyway;  // with its rows and steps
+    const int resumes = checkpoint_batch() && !opt.resume_anyway;  // -t and -d must not change
     s->config = config;
     s->model = *model;
     s->tokens = (long long)model->B * model->T * run.ranks * config->micro_batches;
@@ -213,11 +205,11 @@ static void begin_search(Search *s, const GPT2 *model, const zero_config *config
     s->levels[SUB_GROUPS] = SUB_GROUP_SIZES;
     s->levels[BATCHES] = 1 + divisors_below(now->B) + (resumes ? 0 : divisors_below(now->T));
     s->levels[ONE_MICRO_BATCH] = resumes ? 1 : 2;
-    if (model->inference) s->levels[RECOMPUTE] = 1;  // there is no backward, and the prompts set the batch
+    if (model->inference) s->levels[RECOMPUTE] = 1;  // no backward, and the prompts determine the batch
     if (model->inference || s->tokens > 1 << 30) s->levels[BATCHES] = s->levels[ONE_MICRO_BATCH] = 1;
 }
 
-// Goes on to the next level. Returns 0 after the last.
+// Advances to the next level. Returns 0 after the last.
 static int next_level(Search *s) {
     for (int i = 0; i < CHANGES; i++) {
         if (++s->level[i] < s->levels[i]) return 1;
@@ -226,8 +218,8 @@ static int next_level(Search *s) {
     return 0;
 }
 
-// Lists the first level that fits, and the first that needs less of its costliest change, not counting the
-// batch.
+// Lists the first level that fits, and then the first with less of that level's costliest change, the batch
+// aside.
 static void list_what_fits(Search *s) {
     int costliest = -1, less_than = 0;
     while (next_level(s)) {
@@ -249,7 +241,7 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     size_t size;
     zero_failure failure = *zero_last_failure();
     const char *more = on_cuda() ? "more ranks or larger devices" : "more ranks or more memory";
-    // Before the plugin exists rank 0 reports the failure, and its advice is for its own memory.
+    // Before the plugin exists, rank 0 reports the failure, and can advise only on its own memory.
     if (!run.z && (run.rank > 0 || failure.rank > 0)) die_of_plugin(&failure, "");
     if (run.z) print_memory();
     s.list = open_memstream(&text, &size);
@@ -258,7 +250,7 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     begin_search(&s, model, config);
     fprintf(s.list, "; a rank can have %.0f MiB. What would fit:", mib(s.room.on[ZERO_DEVICE]));
 
-    // a level that was refused does not fit, whatever its plan
+    // The current level was just refused, so it does not fit, whatever its plan.
     const Bytes now = bytes_of_level(&s);
     if (fits(&now, &s.room)) s.room.on[ZERO_DEVICE] = now.on[ZERO_DEVICE] - 1;
     list_what_fits(&s);

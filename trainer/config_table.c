@@ -10,11 +10,11 @@ enum { VALUE = ZERO_DEEPSPEED_VALUE, REASON = 400 };
 // --------
 // the reasons
 
-// What a value follows from where neither the file nor an option has it, or NULL.
+// Returns the source of a value that neither the file nor an option sets, or NULL for a default.
 static const char *derivation(const char *name) {
     const zero_config *c = effective_settings();
     const char *overlaps = on_cuda() ? "collectives have separate streams" : "there is a spare core";
-    if (c->offload.params == ZERO_NVME) overlaps = "its thread mostly waits for files";
+    if (c->offload.params == ZERO_NVME) overlaps = "the progress thread mostly waits for files";
     if (!strcmp(name, "overlap")) return run.overlap ? overlaps : "no spare core for a progress thread";
     if (!strcmp(name, "device")) return on_cuda() ? "there is a usable CUDA device" : "no usable CUDA device";
     if (!strcmp(name, "numbers.dtype"))
@@ -25,12 +25,12 @@ static const char *derivation(const char *name) {
     if (!strcmp(name, "offload.gradients") && c->offload.optimizer && c->stage >= 2)
         return "follows the optimizer states, but not to NVMe";
     if (!strcmp(name, "trainer.grad_clip") && zero_file() && !zero_file_key(name))
-        return "default; not in the file, where DeepSpeed's default is 1 since 2026, 0 before";
+        return "default; DeepSpeed's own default has been 1 since 2026, and was 0 before";
     return NULL;
 }
 
 static const char *default_of(const char *name) {
-    if (!strcmp(name, "reduce_bucket_size")) return "default: 0 means the largest unit used once";
+    if (!strcmp(name, "reduce_bucket_size")) return "default: 0 means the size of the largest block";
     if (!strcmp(name, "comm.window_bytes")) return "default: 0 means as needed";
     if (!strcmp(name, "comm.nccl")) return "default: -1 means NCCL if it can be used";
     return "default";
@@ -72,7 +72,7 @@ typedef struct {
     int is_special;  // 1: not the default, or derived
 } Setting;
 
-// plugin: NULL: of the trainer, and the value is that of the option.
+// plugin: NULL: a setting of the trainer, with the option's value.
 static void set_row(Setting *row, const char *name, const zero_setting *plugin) {
     const zero_config presets = settings_of(&default_options);
     const Option *o = option_of_setting(name);
@@ -89,7 +89,7 @@ static void set_row(Setting *row, const char *name, const zero_setting *plugin) 
     row->is_special = write_reason(name, o, row->reason) || strcmp(row->value, preset);
 }
 
-// Returns all settings. How ranks find each other is left out: each of them has its own.
+// Returns all settings except "start.", which differ between ranks.
 static const Setting *table(void) {
     static const char *const of_trainer[] = { "trainer.rows",      "trainer.lr",
                                               "trainer.beta1",     "trainer.beta2",
@@ -105,9 +105,9 @@ static const Setting *table(void) {
 }
 
 // --------
-// where they are printed
+// printing
 
-// Keys without effect, and what is to be known of keys that set nothing of the table.
+// Prints the keys without effect, and remarks on keys that set no row of the table.
 static void print_notes(void) {
     const zero_deepspeed *file = zero_file();
     const zero_config *c = effective_settings();
@@ -120,8 +120,7 @@ static void print_notes(void) {
         print0("%s  %s: %s: %s\n", no_effect ? "no effect" : "noted    ", place, k->key, k->remark);
     }
     if (!on_cuda() && (c->offload.params == ZERO_HOST || c->offload.optimizer == ZERO_HOST))
-        print0("noted      this run computes in host memory, which is the tier cpu: nothing moves "
-               "there\n");
+        print0("noted      this run computes in host memory, which is the cpu tier, so nothing moves\n");
 }
 
 void print_config(const GPT2 *model, int micro_batches) {

@@ -45,8 +45,7 @@ static size_t plugin_bytes(const GPT2 *model, const zero_config *config, int sta
     return bytes_planned_on(&plan, ZERO_DEVICE);
 }
 
-// Ranks that share a device share its memory evenly. Before the plugin exists, nothing is known of the
-// others.
+// Ranks on the same device share its memory evenly. Before the plugin exists, a rank knows only itself.
 static int ranks_on_device(void) {
     zero_job job = { .ranks_on_device = 1 };
     if (run.z) zero_job_info(run.z, &job);
@@ -66,10 +65,10 @@ static size_t device_bytes(void) {
     return total / ranks_on_device();
 }
 
-// What is left on a device without recomputation, at the stage that needs most. It depends only on the size
-// of the device, the model and the batch, not on the stage, the memory free at the moment or settings that
-// change no bits, so that bits may depend on it. An eighth of the device is for the CUDA context, NCCL and
-// the layers' scratch.
+// Returns the memory left on a device without recomputation, at the stage that needs most. Since bits depend
+// on it, it depends only on the device's size, the model, the batch and settings that change bits anyway, not
+// on the stage or on the memory free at the moment. An eighth of the device is reserved for the CUDA context,
+// NCCL and the layers' scratch.
 static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
     GPT2 kept = *model;
     zero_config plain = zero_defaults();
@@ -83,7 +82,7 @@ static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
         if (bytes > largest) largest = bytes;
     }
     kept.recompute = 0;
-    kept.chunk = 0;  // the rest is for the logits and the scratch
+    kept.chunk = 0;  // what is left is for the logits
     kept.scratch_bytes = 0;
     size_t taken = largest + activation_bytes(&kept, ZERO_DEVICE) + device / 8;
     return taken < device ? device - taken : 0;
@@ -92,11 +91,11 @@ static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
 // --------
 // the LM head's parts
 
-enum { MOST_PARTS = 8, TILE_ROWS = 256 };  // few: each part rounds the gradient once more
+enum { MOST_PARTS = 8, TILE_ROWS = 256 };  // few parts, since each rounds the gradient once more
 
-// How many bytes of logits may exist at once. The run's bits depend on it: the classifier's bf16 gradient is
-// rounded once a part. On CUDA it is what any stage leaves: at least 1 GiB, on a small device a sixteenth of
-// it; at most 4 GiB, since more gains little: each part reads and writes the gradient (V, C) once more, and
+// Returns the limit for the bytes of logits in memory. Bits depend on it, since the LM head's bf16 gradient
+// is rounded once per part. On CUDA it is what every stage leaves, but at least 1 GiB (a sixteenth of a small
+// device) and at most 4 GiB. More gains little: each part reads and writes the gradient (V, C) once more, and
 // by an H100's data sheet the matmuls of 4 GiB (42000 rows with GPT-2's vocabulary in bf16) take more than
 // 100 times as long.
 static size_t logits_at_once(const GPT2 *model, const zero_config *config) {
@@ -115,8 +114,8 @@ static int parts_of_head(const GPT2 *model, const zero_config *config) {
     return parts < MOST_PARTS ? (int)parts : MOST_PARTS;
 }
 
-// Rows of logits at a time. On CUDA they fill whole tiles of the matmuls; the last part takes the rest. In
-// inference each row of the cache gets the logits of its last token.
+// Returns the rows of logits per part. On CUDA they fill whole tiles of the matmuls, except in the last part.
+// In inference each row of the cache needs the logits of its last token.
 static int rows_of_part(const GPT2 *model, int parts) {
     size_t BT = (size_t)model->B * model->T, rows = (BT + parts - 1) / parts;
     if (model->inference) return model->cache_rows;
@@ -124,7 +123,7 @@ static int rows_of_part(const GPT2 *model, int parts) {
     return (int)(rows < BT ? rows : BT);
 }
 
-// Lets the layers plan their scratch for model->chunk.
+// The layers plan their scratch for model->chunk.
 static int plan_scratch(GPT2 *model) {
     const GPT2Config *c = &model->config;
     if (model->inference)
@@ -152,16 +151,16 @@ static char *text_of_rank_0(char *text) {
     return text;
 }
 
-// A file's choices are valid for one GPU and library.
+// A file's choices are valid for one GPU model and library version.
 static void require_one_gpu(void) {
-    const char *card = layers_cuda_card();
+    const char *gpu = layers_cuda_card();
     char line[512];
-    if (!card) die("%s", gpt2_last_error());
-    snprintf(line, sizeof line, "GPU and library of --tune = %s", card);
+    if (!gpu) die("%s", gpt2_last_error());
+    snprintf(line, sizeof line, "GPU and library of --tune = %s", gpu);
     zero_check(zero_require_same(run.z, line));
 }
 
-// Adds what rank 0 has just timed to the file.
+// Adds rank 0's new timings to the file.
 static void save_tuning(const char *read, const char *tuned) {
     if (!tuned) die("option --tune: %s", gpt2_last_error());
     const int changed = strcmp(tuned, read);
@@ -169,8 +168,8 @@ static void save_tuning(const char *read, const char *tuned) {
     print0("tuning     %s%s\n", opt.tune, changed ? ", with new timings" : "");
 }
 
-// Rank 0 plans first and times the matmuls missing in the file. All ranks use its choices, so that bits
-// depend on the file and not on which rank measured.
+// Rank 0 plans first and times the matmuls missing from the file. All ranks use its choices, so that bits
+// depend only on the file.
 static void plan_tuned(GPT2 *model) {
     require_one_gpu();
     char *text = run.rank == 0 ? text_file_read(opt.tune) : text_of_rank_0(NULL);
@@ -188,10 +187,9 @@ static void plan_tuned(GPT2 *model) {
 // --------
 // the level of recompute
 
-// The lowest level whose activations fit into the memory left by the plugin. A thirty-second of the device
-// stays free: kernels are loaded and NCCL connects later, and allocations leave gaps. If the forward matmul
-// computes GELU itself, level 0 has different bits from the others, so it is used only if it fits at every
-// stage.
+// Returns the lowest level whose activations fit into the memory that the plugin leaves. A thirty-second of
+// the device stays free: kernels load and NCCL connects later, and allocations leave gaps. If the forward
+// matmul computes GELU, level 0 gives different bits from the others, so it must fit at every stage.
 static int lowest_recompute(const GPT2 *model, const zero_config *config) {
     size_t left, reserve = device_bytes() / 32;
     GPT2 tried = *model;
@@ -209,7 +207,7 @@ static int lowest_recompute(const GPT2 *model, const zero_config *config) {
     return tried.recompute;
 }
 
-// On CUDA the largest number of any rank, each from 0 to `most`, which is at most 64. On CPUs all are alike.
+// Returns the largest number of any rank, each from 0 to `most` <= 64. On CPUs all ranks have the same.
 static int largest_of_ranks(int number, int most) {
     double ranks_above[64];
     int largest = 0;
@@ -227,7 +225,7 @@ void settle_memory(GPT2 *model, const zero_config *config) {
         plan_tuned(model);
     else if (run.z || !on_cuda())
         gpt2_check(plan_scratch(model));
-    // Waits until ranks that share a device have freed the memory of their trial matmuls
+    // Wait until ranks that share a device have freed the memory of their trial matmuls.
     if (run.z && on_cuda()) zero_check(zero_barrier(run.z));
     if (model->recompute >= 0) return;
     model->recompute = on_cuda() ? largest_of_ranks(lowest_recompute(model, config), MOST_RECOMPUTE) : 1;

@@ -122,8 +122,7 @@ static int read_numbers(const char *line, size_t bytes, int V, int number, int *
         char *after;
         long token = strtol(line, &after, 10);
         if (after == line || !strchr(" \t\r\n", *after))
-            die("option --prompts %s: line %d: \"%.*s\" is not a token number; prompts as text need "
-                "--tokenizer",
+            die("option --prompts %s: line %d: \"%.*s\" is not a number; prompts as text need --tokenizer",
                 opt.prompts, number, (int)strcspn(line, " \t\r\n"), line);
         if (token < 0 || token >= V)
             die("option --prompts %s: line %d: token %ld is outside the vocabulary, 0 to %d", opt.prompts,
@@ -171,7 +170,7 @@ static const int *tokens_of(const Prompts *p, int prompt) { return p->tokens + p
 static void check_lengths(const Prompts *p, int T) {
     for (int i = 0; i < p->n; i++)
         if (length_of(p, i) + opt.sample_tokens - 1 > T)
-            die("option --prompts %s: line %d: %d tokens and an answer of %d (-g) do not fit into %d "
+            die("option --prompts %s: line %d: its %d tokens and an answer of %d (-g) do not fit into %d "
                 "positions (-t, at most the model's); shorten the prompt or lower -g",
                 opt.prompts, i + 1, length_of(p, i), opt.sample_tokens, T);
 }

@@ -16,10 +16,11 @@
 #include "saving.h"
 #include "zero_file.h"
 
+// The path to open -e's model file. A file in a run's folder is held open, since the run may remove it.
 static char opened[40];  // "": opt.model
+static const char *model_path(void) { return *opened ? opened : opt.model; }
 
-// A folder that is neither a descriptor nor a Hugging Face folder stands for the model in its last
-// checkpoint.
+// Of any other folder, takes the model file of its newest checkpoint.
 static void find_model(void) {
     GPT2Config config;
     struct stat st;
@@ -28,14 +29,13 @@ static void find_model(void) {
     if (stat(opt.model, &st) || !S_ISDIR(st.st_mode)) return;
     const char *path = model_file_in(opt.model, &fd);
     if (!path)
-        die("option -e %s: there is no complete checkpoint in this folder, and no model.safetensors; of a "
-            "checkpoint itself --export makes a model for -e",
+        die("option -e %s: there is no complete checkpoint in this folder, and no model.safetensors; "
+            "--export "
+            "turns a checkpoint itself into a model for -e",
             opt.model);
     opt.model = path;
     snprintf(opened, sizeof opened, "/proc/self/fd/%d", fd);
 }
-
-const char *model_path(void) { return *opened ? opened : opt.model; }
 
 static void check_rows(const GPT2Config *c) {
     const int C = c->channels, Vp = c->padded_vocab_size, wanted = LAYERS_CUDA_ROWS;
@@ -83,7 +83,7 @@ static void load_stored(const GPT2 *model) {
     GPT2Stored stored;
     gpt2_check(gpt2_stored_open(model_path(), &stored));
     if (memcmp(&stored.config, &model->config, sizeof stored.config))
-        die("option -e %s: its sizes have changed since the start", opt.model);
+        die("option -e %s: the model's sizes have changed since the run started", opt.model);
     gpt2_check(gpt2_stored_read(&stored, receive_values, NULL));
     gpt2_stored_close(&stored);
 }
@@ -112,7 +112,8 @@ void open_tokenizer(Tokenizer *tokenizer, int V) {
     }
     gpt2_check(tokenizer_init(tokenizer, path));
     if ((int)tokenizer->vocab_size != V)
-        die("option --tokenizer: %s has %u tokens, the model %d; give the one that fits, or none to see "
+        die("option --tokenizer: %s has %u tokens, the model %d; name the model's tokenizer, or none to "
+            "print "
             "numbers",
             path, tokenizer->vocab_size, V);
 }
@@ -139,7 +140,7 @@ void data_divide(TrainingData *d, const GPT2 *m) {
     long long tokens_a_step = opt.total_batch > 0 ? opt.total_batch : saved ? saved : of_file;
     if (tokens_a_step % d->tokens_at_once) refuse_batch(m, tokens_a_step, opt.total_batch <= 0 && saved);
     if (tokens_a_step / d->tokens_at_once > INT32_MAX)
-        die("option -d %lld: that would be %lld micro-batches in a step", tokens_a_step,
+        die("option -d %lld: that would be %lld micro-batches per step", tokens_a_step,
             tokens_a_step / d->tokens_at_once);
     d->micro_batches = (int)(tokens_a_step / d->tokens_at_once);
     check_file_batch(d->micro_batches);
@@ -168,7 +169,7 @@ void data_close(TrainingData *d) {
 // --------
 // what must be the same on all ranks
 
-enum { FILE_BLOCKS = 64 };  // read of a file or of all shards: 1 MiB
+enum { FILE_BLOCKS = 64 };  // read of a file, or of all shards: 1 MiB
 
 static const char *print_of(const char *path, int blocks) {
     static char print[FINGERPRINT];
@@ -189,7 +190,7 @@ static void describe_option(FILE *f, const Option *o) {
     fprintf(f, "%s = %s\n", o->name, given ? value : "not given");
 }
 
-// A model file is compared by its contents, whatever its name; a folder by those of its files.
+// A model file is compared by contents, whatever its name, and a folder by its files' contents.
 static void describe_stored(FILE *f) {
     GPT2Stored stored;
     if (!hf_is_folder(opt.model)) {

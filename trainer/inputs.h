@@ -1,16 +1,12 @@
-// The inputs of a run: the model's sizes, its first values, its data, the tokenizer for its samples.
+// The inputs of a run: the model's sizes and initial values, the data, and the tokenizer for samples.
 #ifndef TRAINER_INPUTS_H
 #define TRAINER_INPUTS_H
 #include "../gpt2/dataloader.h"
 #include "../gpt2/tokenizer.h"
 #include "activations.h"
 
-// Returns a path to open -e's model file. A file found in a run's folder stays open, since the run may remove
-// it.
-const char *model_path(void);
-
-// Fills config, tensors, dtype, B, T and the -r of a model, from the checkpoint of this step, or from -e if
-// it is -1.
+// Fills in a model's config, tensors, dtype, B, T and recompute, from the chosen checkpoint, or from -e if
+// resume_step is -1.
 void describe_model(GPT2 *model, int resume_step);
 
 // Gives the plugin the parameters of a new run: those of -e, or llm.c's initialisation.
@@ -18,7 +14,7 @@ void load_values(const GPT2 *model);
 
 // Returns the path of the usual tokenizer for a vocabulary of V tokens.
 const char *usual_tokenizer(int V);
-// Opens the requested tokenizer, else the usual one for V tokens. If that does not exist, or with --tokenizer
+// Opens --tokenizer's file, else the usual one for V tokens. If that does not exist, or with --tokenizer
 // none, vocab_size stays 0 and tokens are printed as numbers, as in llm.c.
 void open_tokenizer(Tokenizer *tokenizer, int V);
 
@@ -32,14 +28,14 @@ typedef struct TrainingData {
     int val_batches;           // per validation
 } TrainingData;
 
-// Sets tokens_at_once and micro_batches from -d, or without it from the resumed checkpoint.
+// Sets tokens_at_once and micro_batches from -d, or without it from the checkpoint to resume.
 void data_divide(TrainingData *d, const GPT2 *model);
-// Opens the rest, after data_divide.
+// Opens the data, after data_divide.
 void data_open(TrainingData *d, const GPT2 *model);
 void data_close(TrainingData *d);
 
-// Returns, to be freed, the text that zero_create compares: every option but a few, the model, and the
-// contents of the data or the prompts. A --prompts run has no shards open.
+// Returns, to be freed, the text that zero_create compares between ranks: the options except `own` ones, the
+// model, and fingerprints of the data or the prompts. A --prompts run has no shards open.
 char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, const DataLoader *val);
 
 #endif

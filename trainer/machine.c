@@ -24,8 +24,8 @@ void take_launched_ranks(void) {
 void check_launched_ranks(void) {
     int rank = zero_rank(run.z), ranks = zero_ranks(run.z);
     if (run.rank != rank || run.ranks != ranks)
-        die("the launcher started rank %d of %d, but this is %d of %d: with MPI, start it with the mpirun of "
-            "the Open MPI it was built with",
+        die("the launcher started rank %d of %d, but this is %d of %d: with MPI, use the mpirun of the Open "
+            "MPI that this program was built with",
             run.rank, run.ranks, rank, ranks);
 }
 
@@ -40,12 +40,12 @@ static void check_start_options(zero_start start) {
     const zero_start_config *s = &opt.zero.start;
     if (s->server && start != ZERO_START_TCP) die("option -ps %s: needs -pi tcp", s->server);
     if (s->file && start != ZERO_START_FILE) die("option -pf %s: needs -pi fs", s->file);
-    if (start == ZERO_START_FILE && !s->file) die("option -pi fs: add -pf, a path that all hosts see");
+    if (start == ZERO_START_FILE && !s->file) die("option -pi fs: add -pf, a path that all hosts can access");
     if ((s->ranks > 0) != (s->rank >= 0))
         die("options -pn %d and -pr %d: give both, or neither under a launcher", s->ranks, s->rank);
 }
 
-// -pn and -pr may only repeat the launcher's values; without a launcher they set them.
+// Under a launcher, -pn and -pr may only repeat its values.
 static void take_process_numbers(zero_start start) {
     const zero_start_config *s = &opt.zero.start;
     int launcher_decides = start == ZERO_START_AUTO || start == ZERO_START_MPI;
@@ -60,7 +60,7 @@ static void take_process_numbers(zero_start start) {
     run.ranks_on_host = s->ranks;
 }
 
-// Before the ranks are connected: rank numbers come from the launcher's environment, or from -pn and -pr.
+// The ranks are not connected yet, so their numbers come from the launcher's environment or -pn and -pr.
 static void settle_ranks(void) {
     zero_start start = start_method();
     check_start_options(start);
@@ -116,7 +116,7 @@ static int cores_allowed(void) {
     return sched_getaffinity(0, sizeof set, &set) ? cores_of_host() : CPU_COUNT(&set);
 }
 
-// The host's cores are divided among its ranks. A launcher may bind a rank to fewer, which is reported.
+// Divides the host's cores among its ranks. Reports it if the launcher bound this rank to fewer.
 static int threads_of_rank(void) {
     int cores = cores_of_host(), bound = cores_allowed();
     int threads = cores / run.ranks_on_host > 1 ? cores / run.ranks_on_host : 1;
@@ -133,15 +133,8 @@ static int threads_of_rank(void) {
     return bound;
 }
 
-static void settle_threads(void) {
-    run.threads = threads_of_rank();
-#ifdef _OPENMP
-    omp_set_num_threads(run.threads);
-#endif
-}
-
-// On a CPU the progress thread needs its own core, unless it mostly waits for files. On CUDA the plugin has
-// separate streams, and a thread that waits for other ranks takes little of a core.
+// On a CPU the progress thread needs a spare core, unless it mostly waits for files. On CUDA the plugin has
+// separate streams, and a thread that waits for other ranks uses little CPU time.
 static void settle_overlap(void) {
     long threads_of_host = (long)(run.threads + 1) * run.ranks_on_host;
     int spare_core = threads_of_host <= cores_of_host() && run.threads < cores_allowed();
@@ -154,7 +147,10 @@ static void settle_overlap(void) {
 void settle_machine(void) {
     settle_ranks();
     settle_device();
-    settle_threads();
+    run.threads = threads_of_rank();
+#ifdef _OPENMP
+    omp_set_num_threads(run.threads);
+#endif
     settle_overlap();
 }
 
@@ -165,7 +161,7 @@ gpt2_dtype settle_dtype(void) {
     int bf16_in_hardware = on_cuda() || run.layers->has_dtype(GPT2_BF16);
     gpt2_dtype dtype = GPT2_F32;
     if (!strcmp(opt.dtype, "fp16")) {
-        if (!on_cuda()) die("option --dtype fp16: needs --device cuda, but this run is on the CPU");
+        if (!on_cuda()) refuse_on_cpu("--dtype");
         return GPT2_F16;
     }
     if (!strcmp(opt.dtype, "bf16")) dtype = GPT2_BF16;
@@ -181,14 +177,6 @@ const char *dtype_name(gpt2_dtype dtype) { return zero_setting_named("numbers.dt
 // --------
 // the plugin's settings
 
-// Gradients go where the optimizer's states are, but no further than host memory unless they are asked to.
-static void set_tier_of_gradients(zero_config *config, const char *asked) {
-    if (asked)
-        zero_setting_set(zero_setting_named("offload.gradients"), config, asked);
-    else
-        config->offload.gradients = config->offload.optimizer && config->stage >= 2 ? ZERO_HOST : ZERO_DEVICE;
-}
-
 zero_config settings_of(const Options *o) {
     zero_config config = o->zero;
     config.inference = o->prompts != NULL;
@@ -203,7 +191,10 @@ zero_config settings_of(const Options *o) {
     config.comm.reduce_fp32 = !strcmp(o->comm_type, "fp32");
     config.start.method = start_method();
     config.debug.trace_events = o->trace ? 1 << 16 : 0;
-    set_tier_of_gradients(&config, o->offload_gradients);
+    // By default gradients follow the optimizer states, but no further than to host memory.
+    config.offload.gradients = config.offload.optimizer && config.stage >= 2 ? ZERO_HOST : ZERO_DEVICE;
+    if (o->offload_gradients)
+        zero_setting_set(zero_setting_named("offload.gradients"), &config, o->offload_gradients);
     return config;
 }
 
@@ -229,15 +220,15 @@ zero_config settings_at_stage(const zero_config *config, int stage) {
     return c;
 }
 
-// The options have taken over the file. Now that the numbers and micro-batches are known, it is judged again;
-// the micro-batches, which follow from several options, must be the file's.
+// take_zero_file has copied the file to the options. Now that dtype and micro-batches are known, the file is
+// checked again: the micro-batches, which depend on several options, must match.
 static void check_zero_file(const zero_config *config) {
-    static zero_deepspeed said;
+    static zero_deepspeed file;
     zero_config asked = *config;
-    zero_check(zero_deepspeed_read(&asked, &said, opt.zero_config));
+    zero_check(zero_deepspeed_read(&asked, &file, opt.zero_config));
     if (asked.micro_batches != config->micro_batches)
-        die("option --zero-config %s: gradient_accumulation_steps is %d, but -d, -b, -t and the ranks make "
-            "%d micro-batches a step",
+        die("option --zero-config %s: gradient_accumulation_steps is %d, but -d, -b, -t and the ranks give "
+            "%d micro-batches per step",
             opt.zero_config, asked.micro_batches, config->micro_batches);
 }
 
@@ -260,9 +251,9 @@ int settings_use_nvme(void) {
 }
 
 // --------
-// what should be the same on all ranks
+// differences between ranks that change the last bits
 
-enum { PROGRAM_BLOCKS = 64 };  // of its file: 1 MiB
+enum { PROGRAM_BLOCKS = 64 };  // read of the executable: 1 MiB
 
 // Warns if this line differs between ranks.
 static void note_difference(const char *what, const char *value) {

@@ -18,32 +18,28 @@
 // --------
 // --verify: one file or checkpoint
 
-static void say_good(void *ctx, const char *file, int64_t bytes) {
+static void print_good(void *ctx, const char *file, int64_t bytes) {
     (void)ctx;
     print0("%s: good, %lld bytes\n", file, (long long)bytes);
 }
 
-static int say_bad(void) {
+static int print_bad(void) {
     print0("BAD %s\n", gpt2_last_error());
     return EXIT_FAILURE;
 }
 
-// Each of the next four returns 0, or -1 with gpt2_last_error().
-static int verify_states(const char *path) {
-    return zero_checkpoint_verify(path, say_good, NULL) ? gpt2_fail("%s", zero_last_error()) : 0;
-}
-
+// Each of the next three returns 0, or -1 with gpt2_last_error().
 static int verify_model(const char *path) {
     struct stat st;
     int rc = model_file_check(path);
     if (rc > 0) return gpt2_fail("%s: cannot be verified: there is no checkpoint to compare it with", path);
     if (rc < 0) return -1;
     if (stat(path, &st)) return gpt2_fail("%s: %s", path, strerror(errno));
-    say_good(NULL, path, st.st_size);
+    print_good(NULL, path, st.st_size);
     return 0;
 }
 
-// A run does not resume a checkpoint under another step's name. A name that the user chose has none.
+// A run does not resume from a checkpoint that has another step's name. A name without a step is accepted.
 static int verify_name(const char *states) {
     SavedRun saved;
     int aside;
@@ -56,20 +52,21 @@ static int verify_name(const char *states) {
 // A checkpoint is complete without its model file.
 static int verify_both(const char *states) {
     char model[OUTPUT_PATH];
-    if (verify_states(states) || verify_name(states)) return -1;
+    if (zero_checkpoint_verify(states, print_good, NULL)) return gpt2_fail("%s", zero_last_error());
+    if (verify_name(states)) return -1;
     return checkpoint_model_of(model, states) || !file_is_there(model) ? 0 : verify_model(model);
 }
 
 // --------
-// --verify: a folder in which a run may save and remove checkpoints meanwhile
+// --verify: a folder in which a run may save and remove checkpoints at the same time
 
 typedef struct {
     int bad;      // EXIT_FAILURE: at least one
     int checked;  // complete checkpoints verified, good or bad
-    int removed;
+    int removed;  // by a run, meanwhile
 } Tally;
 
-// A model file that vanished meanwhile is not damage: a run removes it, and then its checkpoint.
+// A model file that disappears is not damage: a run removes it before its checkpoint.
 static int verify_while_there(const char *path) {
     char model[OUTPUT_PATH];
     int bad, had_model;
@@ -92,7 +89,7 @@ static int check_complete(const Listing *l, const Found *f, Tally *t) {
     return bad || checkpoint_check_run(l, f);
 }
 
-// A killed save does no damage, but is worth a line.
+// A killed save is not damage, but gets a line.
 static void verify_found(const Listing *l, const Found *f, Tally *t) {
     int bad = 0;
     if (f->complete)
@@ -101,7 +98,7 @@ static void verify_found(const Listing *l, const Found *f, Tally *t) {
         bad = gpt2_fail("%s: damaged: it was complete, and manifest.json is missing", f->path);
     else
         print0("%s: the save did not finish, so it is not a checkpoint\n", f->path);
-    if (bad) t->bad = say_bad();
+    if (bad) t->bad = print_bad();
 }
 
 static int verify_all(const char *path) {
@@ -114,7 +111,7 @@ static int verify_all(const char *path) {
     } while (!t.bad && !t.checked && t.removed);
     if (t.bad || t.checked) return t.bad;
     gpt2_fail("%s: there is no complete checkpoint", path);
-    return say_bad();
+    return print_bad();
 }
 
 static int is_model(const char *path) {
@@ -135,7 +132,7 @@ int verify(const char *path) {
         bad = verify_both(path);
     else
         return verify_all(path);
-    return bad ? say_bad() : EXIT_SUCCESS;
+    return bad ? print_bad() : EXIT_SUCCESS;
 }
 
 // --------
@@ -153,7 +150,7 @@ static int is_folder(const char *path) {
 
 static int is_file_to_write(void) { return ends_with(opt.export_to, ".bin"); }
 
-// All other options would have no effect.
+// Refuses all other options, which would have no effect.
 static void check_options(void) {
     struct stat st;
     static const char *const used[] = { "--export", "--to", "--dtype", "--tokenizer" };
@@ -167,10 +164,10 @@ static void check_options(void) {
         die("option --export %s: add --to and a name: NAME.bin for llm.c, any other name for a folder",
             opt.export_from);
     if (run.ranks > 1)
-        die("option --export: one process writes, so start it without mpirun or srun (%d ranks)", run.ranks);
+        die("option --export: needs one process, so start it without mpirun or srun (%d ranks)", run.ranks);
     if (!strcmp(opt.dtype, "fp16")) die("option --dtype fp16: an export must be in fp32 or bf16");
     if (is_file_to_write() && opt.tokenizer)
-        die("option --tokenizer %s: %s is llm.c's file, which has no tokenizer; only a folder has one",
+        die("option --tokenizer %s: %s is an llm.c file, which holds no tokenizer; export to a folder",
             opt.tokenizer, opt.export_to);
     if (is_file_to_write() && (!lstat(opt.export_to, &st) || errno != ENOENT))
         die("option --to %s: exists already; nothing is overwritten", opt.export_to);
@@ -183,11 +180,10 @@ static const char *find_source(void) {
     static char path[OUTPUT_PATH];
     if (!is_run(opt.export_from)) return opt.export_from;
     Listing l = checkpoints_in("--export", opt.export_from);
-    const Found *newest = checkpoints_newest(&l);
-    if (!newest)
+    if (!l.newest)
         die("option --export %s: there is no complete checkpoint in this folder, and no model.safetensors",
             opt.export_from);
-    strcpy(path, newest->path);
+    strcpy(path, l.newest->path);
     free(l.found);
     return path;
 }
@@ -232,7 +228,7 @@ static int export_one(const char *path) {
     return failed;
 }
 
-// A run saving in this folder may remove the newest one meanwhile; then a newer one exists.
+// A run that saves in this folder may remove the checkpoint meanwhile, but only once a newer one exists.
 void export_model(void) {
     check_options();
     const char *path = find_source();

@@ -32,14 +32,6 @@ static int bar_wanted(int *terminal) {
     return wanted > 0;
 }
 
-// All ranks measure at once, as they will compute.
-static void measure_peak(gpt2_dtype dtype) {
-    LAYER(peak_flops(dtype, &run.peak_flops));
-    zero_check(zero_sum(run.z, &run.peak_flops, 1));
-    print0("peak       %.0f GFLOP/s in matmuls of %s, measured on all ranks at once\n", run.peak_flops * 1e-9,
-           dtype_name(dtype));
-}
-
 // As in PaLM (arXiv 2204.02311, appendix B): 6 per parameter except position embeddings, plus attention's
 // matmuls over whole rows. Recomputation does not count.
 static double flops_per_token(const GPT2 *model) {
@@ -218,7 +210,10 @@ void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long 
     *r = (Report){ .first_step = first_step, .steps = steps, .tokens_a_step = tokens_a_step };
     r->loss = r->norm = r->val_loss = NAN;
     if (bar_wanted(&terminal)) {
-        measure_peak(model->dtype);
+        LAYER(peak_flops(model->dtype, &run.peak_flops));  // on all ranks at once, as in training
+        zero_check(zero_sum(run.z, &run.peak_flops, 1));
+        print0("peak       %.0f GFLOP/s in matmuls of %s, measured on all ranks at once\n",
+               run.peak_flops * 1e-9, dtype_name(model->dtype));
         if (run.rank == 0) bar_start(terminal);
     }
     zero_traffic_info(run.z, &r->traffic_at_start);

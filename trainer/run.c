@@ -32,13 +32,12 @@ void print0(const char *fmt, ...) {
 // --------
 // the end of a run that fails
 
-// Exit status before the ranks are connected. It tells their launcher not to wait for the other ranks'
+// Exit status before the ranks are connected. Their launcher then does not wait for the other ranks'
 // messages.
 enum { ALONE = 2 };
-enum { SENTENCE = 12400 };  // room for a list of lines
+enum { MESSAGE = 12400 };  // bytes, enough for a list of lines
 
-// The start of a sentence: the rank, unless the sentence names ranks; then the step, or the checkpoint being
-// written.
+// The start of a message: the rank, or if the message names one, the step or the checkpoint being written.
 static void name_the_place(char *place, size_t size, int names_a_rank) {
     *place = 0;
     if (names_a_rank && run.saving >= 0)
@@ -48,32 +47,32 @@ static void name_the_place(char *place, size_t size, int names_a_rank) {
     if (!names_a_rank && run.ranks > 1 && (run.z || run.rank)) snprintf(place, size, "rank %d: ", run.rank);
 }
 
-static void end_job(const char *sentence, int names_a_rank) {
-    char line[SENTENCE + 100], place[48];
+static void end_job(const char *message, int names_a_rank) {
+    char line[MESSAGE + 100], place[48];
     int connecting = run.z || run.creating;
-    // Without a launcher, only -pr shows that another rank will report the same option error
+    // Without a launcher, only -pr shows that rank 0 reports the same invalid option.
     if (!connecting && run.silent) usleep(3000000 + 300000 * (run.rank < 20 ? run.rank : 20));
     name_the_place(place, sizeof place, names_a_rank);
-    // keeps the progress bar's line
-    snprintf(line, sizeof line, "%strain_gpt2_zero: %s%s", run.peak_flops > 0 ? "\n" : "", place, sentence);
+    // Keep the progress bar's line.
+    snprintf(line, sizeof line, "%strain_gpt2_zero: %s%s", run.peak_flops > 0 ? "\n" : "", place, message);
     zero_end_job(run.z, connecting ? EXIT_FAILURE : ALONE, line);
 }
 
 void die(const char *fmt, ...) {
-    char sentence[SENTENCE];
+    char message[MESSAGE];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(sentence, sizeof sentence, fmt, args);
+    vsnprintf(message, sizeof message, fmt, args);
     va_end(args);
-    end_job(sentence, 0);
+    end_job(message, 0);
     abort();
 }
 
 void die_of_plugin(const zero_failure *f, const char *more) {
-    char options[64] = "", sentence[SENTENCE];
+    char options[64] = "", message[MESSAGE];
     if (run.name_options) run.name_options(f->setting, options, sizeof options);
-    snprintf(sentence, sizeof sentence, *options ? "%s (%s)%s" : "%s%s%s", f->sentence, options, more);
-    end_job(sentence, f->rank >= 0);
+    snprintf(message, sizeof message, *options ? "%s (%s)%s" : "%s%s%s", f->sentence, options, more);
+    end_job(message, f->rank >= 0);
     abort();
 }
 
@@ -81,7 +80,7 @@ void zero_check(int rc) {
     if (rc) die_of_plugin(zero_last_failure(), "");
 }
 
-// A sentence that gpt2/ has passed on is still the plugin's.
+// gpt2/ may pass on an error of the plugin.
 void gpt2_check(int rc) {
     if (rc && !strcmp(gpt2_last_error(), zero_last_error())) zero_check(rc);
     if (rc) die("%s", gpt2_last_error());

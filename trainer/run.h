@@ -1,5 +1,5 @@
-// The run that this process takes part in: facts that every file of the trainer may need, and how it ends
-// when something fails. The function named beside a member sets it once; only the step changes.
+// The run that this process takes part in: values that any file of the trainer may need, and how a failure
+// ends it. The function named beside a member sets it once; only the step changes.
 #ifndef TRAINER_RUN_H
 #define TRAINER_RUN_H
 // defines: Layers, layers_cpu
@@ -12,11 +12,11 @@ struct GPT2;
 typedef struct {
     zero *z;            // the plugin, which holds the parameters; NULL before create_plugin
     int creating;       // 1: zero_create was called, so ranks learn of each other's failures (create_plugin)
-    int rank, ranks;    // this process, and how many there are (take_launched_ranks, settle_ranks)
-    int silent;         // 1: -pr shows that rank 0 will report the same wrong option (parse_options)
+    int rank, ranks;    // this process and the number of them (take_launched_ranks, settle_ranks)
+    int silent;         // 1: by -pr not rank 0, which reports the same invalid option (parse_options)
     int ranks_on_host;  // from the launcher or -pg (take_launched_ranks, settle_ranks)
     void (*describe)(struct GPT2 *model);  // fills model->tables, which free_tables frees (main)
-    // writes the options for settings, as the plugin's errors name them (parse_options)
+    // options_of_settings, for the plugin's errors (parse_options)
     void (*name_options)(const char *settings, char *options, size_t size);
     const Layers *layers;  // for the device in use (settle_device)
     int threads;           // OpenMP threads of this rank (settle_threads)
@@ -24,7 +24,7 @@ typedef struct {
     int step;           // the current step, from 0; -1 before the first
     int saving;         // the step whose checkpoint is being written; -1: none is (write_checkpoint)
     int output_error;   // errno of the first failed write to stdout; 0: none (print0)
-    double peak_flops;  // operations a second of all ranks; 0 unless rank 0 shows a bar (report_begin)
+    double peak_flops;  // operations per second of all ranks; 0 unless rank 0 shows a bar (report_begin)
 } Run;
 
 extern Run run;
@@ -34,21 +34,22 @@ static inline double mib(double bytes) { return bytes / (1 << 20); }
 
 double now(void);  // seconds, on a monotonic clock
 
-// Prints on rank 0 only, above the bar if there is one. A failed write is an error at the end of the run, see
-// check_output in signals.h.
+// Prints on rank 0 only, above the bar if there is one. check_output (signals.h) reports a failed write at
+// the end of the run.
 void print0(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 // --------
 // A failure ends the run: one message for the whole job, then all ranks end.
 
-// Prints "train_gpt2_zero: " and the sentence to stderr, on one rank of the job, and ends all ranks.
+// Prints "train_gpt2_zero: " and the message to stderr, on one rank of the job, and ends all ranks.
 void die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
-// The same with the plugin's sentence, the options concerned, and more.
+// The same with the plugin's error, the options concerned, and `more`.
 void die_of_plugin(const zero_failure *f, const char *more) __attribute__((noreturn));
 
-void zero_check(int rc);  // a call of the plugin must have returned 0
-void gpt2_check(int rc);  // the same for gpt2/
-void *not_null(void *p);  // the plugin must have returned a pointer
+// Each ends the run with the last error, unless rc is 0 or p is not NULL.
+void zero_check(int rc);  // of the plugin
+void gpt2_check(int rc);  // of gpt2/
+void *not_null(void *p);  // of the plugin
 void *malloc_check(size_t bytes);
 
 // Calls a layer on the run's device: LAYER(gelu_forward(...)).

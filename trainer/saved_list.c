@@ -148,19 +148,14 @@ static long long read_noted(const char *option, const char *folder, int *step) {
     return number;
 }
 
-// "run" stays empty if it cannot be read.
-static void read_as(Found *f) {
-    SavedRun saved;
-    if (!saved_run_of(&saved, f->path)) f->as = saved.as;
-    saved_run_free(&saved);
-}
-
 // A checkpoint may be set aside before its successor is saved. Until then it still counts.
 static void number(Listing *l) {
     int64_t last = 0;
     for (int i = l->n - 1; i >= 0; i--) {  // ordered by step
         Found *f = &l->found[i];
-        if (f->complete) read_as(f);
+        SavedRun saved = { .root = NULL };
+        if (f->complete && !saved_run_of(&saved, f->path)) f->as = saved.as;
+        saved_run_free(&saved);
         if (f->abandoned) f->abandoned = !l->noted_number || f->as.number < l->noted_number;
         if (f->abandoned) continue;
         if (!*f->as.run) f->as.number = last;
@@ -186,17 +181,11 @@ static void add_missing(Listing *l) {
     }
 }
 
-static int has_damage(const Listing *l) {
-    for (int i = 0; i < l->n; i++)
-        if (l->found[i].damaged) return 1;
-    return 0;
-}
-
 // A run that saves here updates the record before it removes anything, so the listing is complete if the
 // record did not change meanwhile. Renames are not recorded, so apparent damage is checked a second time.
 Listing checkpoints_in(const char *option, const char *folder) {
     for (int twice = 0;;) {
-        int step = -1;
+        int step = -1, damaged = 0;
         const long long noted = read_noted(option, folder, &step);
         Listing l = list_names(option, folder);
         l.noted_number = noted;
@@ -205,16 +194,14 @@ Listing checkpoints_in(const char *option, const char *folder) {
         if (read_noted(option, folder, &step) == noted) {
             if (noted) add_missing(&l);
             sort(&l);
-            if (twice++ || !has_damage(&l)) return l;
+            for (const Found *f = l.found + l.n; f-- > l.found;) {
+                damaged |= f->damaged;
+                if (f->complete && !f->abandoned) l.newest = f;
+            }
+            if (twice++ || !damaged) return l;
         }
         free(l.found);
     }
-}
-
-const Found *checkpoints_newest(const Listing *l) {
-    for (int i = 0; i < l->n; i++)
-        if (l->found[i].complete && !l->found[i].abandoned) return &l->found[i];
-    return NULL;
 }
 
 int64_t checkpoints_last_number(const Listing *l) {
@@ -225,7 +212,7 @@ int64_t checkpoints_last_number(const Listing *l) {
 }
 
 int checkpoint_check_run(const Listing *l, const Found *f) {
-    const Found *newest = checkpoints_newest(l);
+    const Found *newest = l->newest;
     if (f->abandoned || !*f->as.run || !newest || !*newest->as.run) return 0;
     if (!strcmp(f->as.run, newest->as.run)) return 0;
     return gpt2_fail("%s was saved by run %s, but %s, the newest, by run %s", f->path, f->as.run,

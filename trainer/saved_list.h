@@ -18,6 +18,7 @@ typedef struct {
     char folder[OUTPUT_PATH];
     Found *found;  // (n) newest first
     int n;
+    const Found *newest;     // complete and not abandoned; NULL: none
     int had_some;            // 1: the folder once had a complete one
     long long noted_number;  // of the newest save, as recorded in the folder; 0: no record
     int noted_step;
@@ -27,8 +28,6 @@ typedef struct {
 // folder ends the run with an error that names the option. If the recorded newest checkpoint has vanished, it
 // is listed as damaged.
 Listing checkpoints_in(const char *option, const char *folder);
-// Returns the newest complete one, or NULL.
-const Found *checkpoints_newest(const Listing *l);
 // Returns the highest number of any save; 0: none.
 int64_t checkpoints_last_number(const Listing *l);
 // Returns 0 if it was saved by the same run as the newest; else -1 with gpt2_last_error().

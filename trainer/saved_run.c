@@ -27,22 +27,11 @@ static void set_text(json_t *settings, const char *name, const char *value) {
     if (json_object_set_new(settings, name, json_string(value))) out_of_text();
 }
 
-static json_t *describe_config(const GPT2Config *c) {
-    return json_pack("{s:i, s:i, s:i, s:i, s:i, s:i}", "max_seq_len", c->max_seq_len, "vocab_size",
-                     c->vocab_size, "padded_vocab_size", c->padded_vocab_size, "num_layers", c->num_layers,
-                     "num_heads", c->num_heads, "channels", c->channels);
-}
-
 static json_t *describe_outliers(const OutlierDetector *d) {
     json_t *values = json_array();
     for (int i = 0; i < OUTLIER_WINDOW; i++) append(values, json_real(d->buffer[i]));
     return json_pack("{s:i, s:i, s:f, s:f, s:o}", "count", d->count, "index", d->index, "sum", d->sum,
                      "sum_sq", d->sum_sq, "values", values);
-}
-
-static json_t *describe_position(const DataPosition *p) {
-    return json_pack("{s:I, s:I, s:I}", "epoch", (json_int_t)p->epoch, "row", (json_int_t)p->row, "rows",
-                     (json_int_t)p->num_rows);
 }
 
 // One fingerprint per shard, ordered by name. Computed once.
@@ -80,14 +69,20 @@ static json_t *describe_settings(const GPT2 *model) {
 }
 
 char *saved_run_write(const GPT2 *model, const TrainingData *data, const TrainerState *s, const SavedAs *as) {
-    json_t *root = json_pack("{s:s, s:s, s:I, s:i, s:i, s:o, s:o, s:O, s:I, s:i, s:o, s:o, s:o}", "program",
-                             "train_gpt2_zero", "run", as->run, "save", (json_int_t)as->number, "step",
-                             s->step, "overflows", s->overflows, "position", describe_position(&s->position),
-                             "model", describe_config(&model->config), "data", describe_data(&data->train),
-                             "tokens_a_step", (json_int_t)(data->tokens_at_once * data->micro_batches),
-                             "row_tokens", model->T, "settings", describe_settings(model), "loss_outliers",
-                             describe_outliers(&s->loss_outliers), "norm_outliers",
-                             describe_outliers(&s->norm_outliers));
+    const GPT2Config *c = &model->config;
+    const DataPosition *p = &s->position;
+    json_t *root =
+        json_pack("{s:s, s:s, s:I, s:i, s:i, s:{s:I, s:I, s:I}, s:{s:i, s:i, s:i, s:i, s:i, s:i},"
+                  " s:O, s:I, s:i, s:o, s:o, s:o}",
+                  "program", "train_gpt2_zero", "run", as->run, "save", (json_int_t)as->number, "step",
+                  s->step, "overflows", s->overflows, "position", "epoch", (json_int_t)p->epoch, "row",
+                  (json_int_t)p->row, "rows", (json_int_t)p->num_rows, "model", "max_seq_len", c->max_seq_len,
+                  "vocab_size", c->vocab_size, "padded_vocab_size", c->padded_vocab_size, "num_layers",
+                  c->num_layers, "num_heads", c->num_heads, "channels", c->channels, "data",
+                  describe_data(&data->train), "tokens_a_step",
+                  (json_int_t)(data->tokens_at_once * data->micro_batches), "row_tokens", model->T,
+                  "settings", describe_settings(model), "loss_outliers", describe_outliers(&s->loss_outliers),
+                  "norm_outliers", describe_outliers(&s->norm_outliers));
     char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     if (!text) out_of_text();

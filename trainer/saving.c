@@ -117,7 +117,7 @@ static int resume_named(const Found *newest, int has_logs) {
 // With -y 1, --resume's checkpoint only starts the run: a checkpoint in -o is newer.
 int checkpoint_to_resume(int has_logs) {
     if (opt.output) chosen.in = checkpoints_in("-o", opt.output);
-    const Found *newest = checkpoints_newest(&chosen.in);
+    const Found *newest = chosen.in.newest;
     if (opt.resume_path && !(newest && opt.resume)) return resume_named(newest, has_logs);
     if (!opt.output) return -1;
     if (!opt.resume) refuse_used_folder(newest, has_logs);
@@ -181,14 +181,6 @@ static void take_state(char *text, TrainerState *state) {
     last_step = chosen.step;
 }
 
-// Loading compares the tensors' shapes, but none of them depends on the number of heads.
-static void check_same_model(const GPT2 *model) {
-    const int heads = chosen.saved.config.num_heads;
-    if (heads != model->config.num_heads)
-        die("%s: it has %d heads, but the damaged checkpoint has %d", chosen.path, heads,
-            model->config.num_heads);
-}
-
 // The model file is written from step_%08d/, so a checkpoint that was set aside gets that name back first.
 static void add_model_file(void) {
     if (chosen.named) return;
@@ -209,7 +201,10 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
         zero_failure failure = *zero_last_failure();
         if (choose_from(chosen.at + 1))
             die_of_plugin(&failure, "; there is no older checkpoint that is intact");
-        check_same_model(model);
+        // Loading compares the tensors' shapes, but none of them depends on the number of heads.
+        if (chosen.saved.config.num_heads != model->config.num_heads)
+            die("%s: it has %d heads, but the damaged checkpoint has %d", chosen.path,
+                chosen.saved.config.num_heads, model->config.num_heads);
         print0("using the checkpoint of step %d\n", chosen.step);
     }
     take_state(text, state);
@@ -222,7 +217,7 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
 int checkpoint_was_abandoned(void) { return chosen.aside; }
 
 int checkpoint_leaves_branch(void) {
-    const Found *newest = checkpoints_newest(&chosen.in);
+    const Found *newest = chosen.in.newest;
     return newest && newest->as.number > chosen.saved.as.number;
 }
 

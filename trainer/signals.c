@@ -9,7 +9,7 @@
 #include "folder.h"
 #include "run.h"
 
-// OUTPUT_GONE also requests a stop. WRITES is not a signal: a checkpoint is being written.
+// OUTPUT_GONE also requests a stop. WRITES: a checkpoint is being written.
 typedef enum { STOP, SAVE, OUTPUT_GONE, WRITES } Request;
 
 static const int taken[] = { SIGTERM, SIGINT, SIGHUP, SIGUSR2, SIGUSR1 };
@@ -25,15 +25,14 @@ static atomic_int in_training, stopping;  // stopping: a signal has requested a 
 // --------
 // the thread that receives them
 
-// Launchers report the signals they send, and may end a rank because another one failed, so those are not
-// printed.
-static void tell(const siginfo_t *signal, const char *what) {
+// Does not print signals from a launcher: it reports them itself, and may end a rank because another failed.
+static void report(const siginfo_t *signal, const char *what) {
     if (zero_launched().rank != 0 || signal->si_pid == getppid()) return;
     dprintf(STDERR_FILENO, "%strain_gpt2_zero: SIG%s %s\n", in_training && run.peak_flops > 0 ? "\n" : "",
             sigabbrev_np(signal->si_signo), what);
 }
 
-// As the signal would have without a handler.
+// Ends the rank as the signal would without a handler.
 static void end_at_once(int number) {
     sigset_t one;
     sigemptyset(&one);
@@ -43,8 +42,8 @@ static void end_at_once(int number) {
     _exit(128 + number);
 }
 
-// SIGHUP never counts as a second request: a terminal that closes sends it, and so does its shell, up to a
-// second later.
+// SIGHUP never counts as a second request: a terminal that closes sends it, and its shell sends another up to
+// a second later.
 static int is_second(int number, Request request, double first_s) {
     return request == STOP && stopping && number != SIGHUP && now() - first_s > same_signal_s;
 }
@@ -57,35 +56,33 @@ static void *wait_for_signals(void *waited_for) {
         if (number < 0) continue;
         Request request = number == SIGUSR1 ? SAVE : STOP;
         if (request == STOP && !in_training) {
-            tell(&signal, "before the first step ends the run");
+            report(&signal, "before the first step ends the run");
             end_at_once(number);
         }
         if (is_second(number, request, first_s)) end_at_once(number);
         if (request == STOP && !stopping) {
             first_s = now();
             stopping = 1;
-            tell(&signal, number == SIGHUP ? "stops the run after this step; SIGTERM then ends it at once"
-                                           : "stops the run after this step; a second one ends it at once");
+            report(&signal, number == SIGHUP ? "stops the run after this step; SIGTERM then ends it at once"
+                                             : "stops the run after this step; a second one ends it at once");
         }
         asked[request] = 1;
     }
     return NULL;
 }
 
-// A signal that was ignored when the program started stays ignored: nohup ignores SIGHUP.
-static void choose_signals(sigset_t *set) {
-    struct sigaction action;
-    sigemptyset(set);
-    for (int i = 0; i < TAKEN; i++)
-        if (sigaction(taken[i], NULL, &action) || action.sa_handler != SIG_IGN) sigaddset(set, taken[i]);
-}
-
 void take_signals(void) {
     static sigset_t waited_for;
+    struct sigaction action;
     pthread_t thread;
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
-    choose_signals(&waited_for);
+    sigemptyset(&waited_for);
+    for (int i = 0; i < TAKEN; i++) {
+        // A signal that was ignored at the start stays ignored: nohup ignores SIGHUP.
+        if (!sigaction(taken[i], NULL, &action) && action.sa_handler == SIG_IGN) continue;
+        sigaddset(&waited_for, taken[i]);
+    }
     int failed = pthread_sigmask(SIG_BLOCK, &waited_for, NULL);
     if (failed) die("signals cannot be blocked: %s", strerror(failed));
     failed = pthread_create(&thread, NULL, wait_for_signals, &waited_for);
@@ -96,9 +93,9 @@ void take_signals(void) {
 void signals_in_training(void) { in_training = 1; }
 
 // --------
-// what all ranks agree on
+// the requests of all ranks
 
-// If stdout has no reader any more the run ends too, but only after saving.
+// A run whose stdout has no reader stops as well, after saving.
 void requests_of_rank(double requests[REQUESTS]) {
     for (int i = 0; i < REQUESTS; i++) requests[i] = atomic_exchange(&asked[i], 0);
     requests[OUTPUT_GONE] = run.output_error != 0;

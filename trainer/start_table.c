@@ -17,7 +17,7 @@ static void print_model(const GPT2 *model, int resume_step) {
            (long long)gpt2_num_parameters(&model->config), sizes_of(&model->config));
 }
 
-// steps: -1: not known. A run that answers prompts has passes: how much they process at once.
+// steps: -1: not known. A run that answers prompts has passes, not steps.
 static void print_batch(const GPT2 *model, int micro_batches, int steps) {
     const int BT = model->B * model->T;
     if (model->inference) {
@@ -62,7 +62,7 @@ static const char *const places[] = {
     [ZERO_DEVICE] = "", [ZERO_HOST] = "  on the host", [ZERO_NVME] = "  on NVMe"
 };
 
-enum { MOST_LINES = ZERO_PLAN_LINES + 4 };  // the plugin's and the activations'
+enum { MOST_LINES = ZERO_PLAN_LINES + 4 };  // the plugin's, and four for activations
 typedef struct {
     zero_memory_line lines[MOST_LINES];
     int n;
@@ -74,7 +74,7 @@ static void add_activations(MemoryTable *t, const char *purpose, size_t bytes, z
         (zero_memory_line){ .purpose = purpose, .class_ = ZERO_ACTIVATIONS, .bytes = bytes, .tier = tier };
 }
 
-// The lines that a run with this plan would have: the plugin's, and those of the activations.
+// Returns the lines that a run with this plan would print.
 static MemoryTable table_of_plan(const GPT2 *model, const zero_plan *plan) {
     MemoryTable t = { .n = plan->n_lines };
     memcpy(t.lines, plan->lines, plan->n_lines * sizeof *t.lines);
@@ -90,7 +90,7 @@ static MemoryTable table_of_plan(const GPT2 *model, const zero_plan *plan) {
     return t;
 }
 
-// Prints the table, and the plan's formulas beside its sums.
+// Prints the table, with the plan's formula beside the sum of the model states.
 static void print_table(const MemoryTable *t, const zero_plan *plan) {
     static const char *const names[] = { "model states", "working", "activations" };
     const double everything_on_every_rank = plan->formulas[0].bytes;
@@ -108,7 +108,8 @@ static void print_table(const MemoryTable *t, const zero_plan *plan) {
            mib(of[ZERO_STATES]), mib(plan->formulas[opt.zero.stage].bytes), mib(of[ZERO_WORKING]),
            mib(of[ZERO_ACTIVATIONS]), mib(together));
     if (on_nvme)
-        print0("  %.1f MiB of it are on NVMe, %.1f MiB in memory\n", mib(on_nvme), mib(together - on_nvme));
+        print0("  of which %.1f MiB are on NVMe and %.1f MiB in memory\n", mib(on_nvme),
+               mib(together - on_nvme));
     print0("  plain data parallel would hold %.1f MiB of model states on every rank: stage %d holds %.0f %% "
            "of that\n",
            mib(everything_on_every_rank), opt.zero.stage, 100 * of[ZERO_STATES] / everything_on_every_rank);
@@ -145,10 +146,10 @@ static void print_hosts(const zero_job *job) {
     if (job->open_start)
         print0("start      without ZERO_JOB_KEY: any process that reached rank 0's port could have joined\n");
     if (job->ranks_on_host != run.ranks)
-        print0("hosts      %d of the %d ranks are on rank 0's\n", job->ranks_on_host, run.ranks);
+        print0("hosts      %d of the %d ranks are on rank 0's host\n", job->ranks_on_host, run.ranks);
     if (!opt.threads && job->ranks_on_host != run.ranks_on_host)
-        print0("threads    were chosen for %d rank%s on a host: set -pg %d, or --threads\n",
-               run.ranks_on_host, plural(run.ranks_on_host), job->ranks_on_host);
+        print0("threads    chosen for %d rank%s per host: set -pg %d, or --threads\n", run.ranks_on_host,
+               plural(run.ranks_on_host), job->ranks_on_host);
 }
 
 static void print_traffic(const zero_plan *plan) {
@@ -160,7 +161,7 @@ static void print_traffic(const zero_plan *plan) {
     if (run.ranks > 1 && !strcmp(opt.comm_type, "fp32")) print0("wire       gradients are sent as fp32\n");
 }
 
-// All ranks' writes together wear the disks.
+// Also prints the writes of all ranks, which wear the disks.
 static void print_files(const zero_plan *plan) {
     zero_files files;
     zero_files_info(run.z, &files);
@@ -168,7 +169,7 @@ static void print_files(const zero_plan *plan) {
     double written = plan->file_written;
     zero_check(zero_sum(run.z, &written, 1));
     print0("NVMe       %s", files.how ? files.how : "no files of rank 0");
-    if (written > 0)  // else the parameters are only read
+    if (written > 0)  // otherwise parameters are only read
         print0("; a rank reads %.2f MiB a step and writes %.2f, all ranks write %.2f", mib(plan->file_read),
                mib(plan->file_written), mib(written));
     print0("\n");
@@ -198,7 +199,7 @@ void print_start(const GPT2 *model, int micro_batches, int steps, int resume_ste
 }
 
 // --------
-// a plan: what only a run can determine, and the activations one by one
+// a plan: assumptions, and the activations one by one
 
 static void print_assumptions(const zero_plan *plan) {
     for (int i = 0; i < plan->n_lines; i++) {
@@ -233,7 +234,7 @@ static const char *formula_text(const zero_formula *f) {
     return text;
 }
 
-// One stage, with the total of a rank at each level of recompute, and a star if it fits into its memory.
+// One stage: a rank's total at each level of recompute, with a star if it fits into memory.
 static void print_stage(const GPT2 *model, const zero_config *config, int stage, size_t room) {
     const zero_config at_stage = settings_at_stage(config, stage);
     const zero_plan plan = plan_of(model, &at_stage);
@@ -251,7 +252,7 @@ static void print_stage(const GPT2 *model, const zero_config *config, int stage,
     print0("\n");
 }
 
-// The room is 0, and not printed, if it cannot be determined.
+// The room is 0 and not printed if it cannot be determined.
 static void print_stages(const GPT2 *model, const zero_config *config) {
     const int sharing = on_cuda() ? 1 : run.ranks_on_host;
     size_t room;
@@ -262,7 +263,7 @@ static void print_stages(const GPT2 *model, const zero_config *config) {
            model->inference ? "" : "           0          1          2          3");
     for (int stage = 0; stage <= 3; stage++) print_stage(model, config, stage, room);
     if (room)
-        print0("  * fits into the %.0f MiB that this %s has left for each of %d rank%s\n", mib(room),
+        print0("  * fits into the %.0f MiB left on this %s for each of %d rank%s\n", mib(room),
                on_cuda() ? "device" : "machine", sharing, plural(sharing));
 }
 
@@ -275,11 +276,11 @@ static void print_sent(const zero_plan *plan, int inference) {
     const struct {
         const char *what;
         int shown;
-        int64_t bytes, between;  // between: to other hosts; -1: it is not sent
+        int64_t bytes, between;  // between: to other hosts; -1: not sent
     } rows[] = {
         { "step: gathers", !inference, all->all_gather[STEP], between->all_gather[STEP] },
         { "step: reductions", !inference, all->reduce_scatter[STEP], between->reduce_scatter[STEP] },
-        { "step: gradients to everyone", all->other[STEP] > 0, all->other[STEP], between->other[STEP] },
+        { "step: gradients to all ranks", all->other[STEP] > 0, all->other[STEP], between->other[STEP] },
         { "step: scalars of the norm", !inference, all->other[SCALARS], between->other[SCALARS] },
         { "step: read from NVMe", plan->file_written > 0, plan->file_read, -1 },
         { "step: written to NVMe", plan->file_written > 0, plan->file_written, -1 },
@@ -304,7 +305,7 @@ void print_plan(GPT2 *model, int micro_batches) {
     settle_memory(model, &config);
     const zero_plan plan = plan_of(model, &config);
     const MemoryTable table = table_of_plan(model, &plan);
-    print0("plan       stage %d%s%s for %d rank%s, %d on a host; nothing is started or allocated\n",
+    print0("plan       stage %d%s%s for %d rank%s, %d per host; nothing is started or allocated\n",
            config.stage, config.debug.naive ? " (naive path)" : "", model->inference ? ", inference" : "",
            run.ranks, plural(run.ranks), run.ranks_on_host);
     print_model(model, -1);

@@ -6,14 +6,14 @@
 #include "options.h"
 #include "run.h"
 
-static zero_deepspeed said;
+static zero_deepspeed contents;
 static int is_read;
 
-const zero_deepspeed *zero_file(void) { return is_read ? &said : NULL; }
+const zero_deepspeed *zero_file(void) { return is_read ? &contents : NULL; }
 
 const zero_deepspeed_key *zero_file_key(const char *setting) {
-    for (int i = 0; is_read && i < said.n; i++) {
-        const zero_deepspeed_key *k = &said.keys[i];
+    for (int i = 0; is_read && i < contents.n; i++) {
+        const zero_deepspeed_key *k = &contents.keys[i];
         if (k->fate == ZERO_KEY_HONOURED && !strcmp(k->setting, setting)) return k;
     }
     return NULL;
@@ -42,14 +42,13 @@ static void refuse(Refusals *list, const zero_deepspeed_key *k, const char *rema
 // --------
 // from keys to options
 
-// Returns 1 if the key sets an option: "auto" does not, and neither does a wire dtype that gradients have
-// anyway.
+// Returns 1 if the key sets an option. "auto" does not, nor does a wire dtype other than fp32.
 static int sets_an_option(const zero_deepspeed_key *k) {
     if (k->fate != ZERO_KEY_HONOURED || !*k->setting || !strcmp(k->value, "auto")) return 0;
     return strcmp(k->setting, "comm.reduce_fp32") || !strcmp(k->value, "fp32");
 }
 
-// Settings without their own option, since -d counts tokens.
+// Settings that no option sets, since -d counts tokens.
 static int takes_batch(const zero_deepspeed_key *k) {
     if (!strcmp(k->setting, "trainer.rows_a_step")) opt.rows_a_step = atoi(k->value);
     if (!strcmp(k->setting, "micro_batches")) opt.micro_batches = atoi(k->value);
@@ -76,14 +75,14 @@ static void take_key(const zero_deepspeed_key *k, Refusals *list) {
         snprintf(remark, sizeof remark, "option %s is %s; remove one of them", o->name, now);
         refuse(list, k, remark, "");
     } else if (!option_can_be(o, k->value)) {
-        snprintf(remark, sizeof remark, "option %s, which it sets, takes %g to %g", o->name, o->min, o->max);
+        snprintf(remark, sizeof remark, "it sets option %s, which takes %g to %g", o->name, o->min, o->max);
         refuse(list, k, remark, "");
     } else {
         option_set(o, k->value);
     }
 }
 
-// Sending gradients in their own dtype contradicts --comm-type fp32.
+// A wire dtype other than fp32 contradicts --comm-type fp32.
 static void check_wire(Refusals *list) {
     const zero_deepspeed_key *k = zero_file_key("comm.reduce_fp32");
     if (!k || sets_an_option(k) || !strcmp(k->value, "auto") || strcmp(opt.comm_type, "fp32")) return;
@@ -96,10 +95,10 @@ void take_zero_file(void) {
     if (!opt.zero_config) return;
     zero_config config = settings_of(&opt);
     config.micro_batches = 0;  // not known yet
-    if (zero_deepspeed_read(&config, &said, opt.zero_config) && !said.n) zero_check(-1);
+    if (zero_deepspeed_read(&config, &contents, opt.zero_config) && !contents.n) zero_check(-1);
     is_read = 1;
-    for (int i = 0; i < said.n; i++) {
-        const zero_deepspeed_key *k = &said.keys[i];
+    for (int i = 0; i < contents.n; i++) {
+        const zero_deepspeed_key *k = &contents.keys[i];
         if (sets_an_option(k)) take_key(k, &list);
         if (k->fate != ZERO_KEY_REFUSED) continue;
         options_of_settings(k->setting, options, sizeof options);
@@ -114,15 +113,15 @@ void take_zero_file(void) {
 // the batch
 
 // DeepSpeed's rule: train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * ranks,
-// in rows. Any of the three may be left out.
+// in rows. Any of the first three may be omitted.
 void settle_file_batch(void) {
     const zero_deepspeed_key *rows = zero_file_key("trainer.rows");
-    const int rows_are_said = rows && strcmp(rows->value, "auto");
+    const int has_rows = rows && strcmp(rows->value, "auto");
     const long long parts = (long long)run.ranks * (opt.micro_batches ? opt.micro_batches : 1);
     if (!opt.rows_a_step) return;
-    if (!rows_are_said && !option_is_given(option_named("-b"))) {
+    if (!has_rows && !option_is_given(option_named("-b"))) {
         if (opt.rows_a_step % parts)
-            die("option --zero-config %s: train_batch_size %d does not divide by %d ranks x %lld "
+            die("option --zero-config %s: train_batch_size %d is not a multiple of %d ranks x %lld "
                 "micro-batches",
                 opt.zero_config, opt.rows_a_step, run.ranks, parts / run.ranks);
         opt.B = (int)(opt.rows_a_step / parts);
@@ -137,7 +136,6 @@ void settle_file_batch(void) {
 
 void check_file_batch(int micro_batches) {
     if (opt.rows_a_step && opt.rows_a_step != opt.B * run.ranks * micro_batches)
-        die("option --zero-config %s: train_batch_size is %d rows, but -d %d makes %d; remove one of them "
-            "out",
+        die("option --zero-config %s: train_batch_size is %d rows, but -d %d makes %d; remove one of them",
             opt.zero_config, opt.rows_a_step, opt.total_batch, opt.B * run.ranks * micro_batches);
 }
