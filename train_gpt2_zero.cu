@@ -627,13 +627,9 @@ static int show_plan(Trainer *t) {
     return EXIT_SUCCESS;
 }
 
-static int verify_files(Trainer *t) {
-    (void)t;
-    return run.rank == 0 ? verify(opt.verify) : EXIT_SUCCESS;
-}
+static int verify_files(Trainer *t) { return run.rank == 0 ? verify(opt.verify) : EXIT_SUCCESS; }
 
 static int export_files(Trainer *t) {
-    (void)t;
     export_model();
     check_output(NULL);
     return EXIT_SUCCESS;

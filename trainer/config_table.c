@@ -38,8 +38,7 @@ static const char *default_of(const char *name) {
 
 // The file's name and line.
 static void write_place(const zero_deepspeed_key *k, char *text, size_t size) {
-    const char *slash = strrchr(opt.zero_config, '/');
-    snprintf(text, size, "%s:%d", slash ? slash + 1 : opt.zero_config, k->line);
+    snprintf(text, size, "%s:%d", basename(opt.zero_config), k->line);
 }
 
 // Returns 1 if the value was derived from something else.

@@ -79,12 +79,20 @@ int file_is_there(const char *path) {
     return 0;
 }
 
+int is_folder(const char *path) {
+    struct stat st;
+    return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+void rename_file(const char *from, const char *to) {
+    if (rename(from, to)) die("%s: cannot be renamed to %s: %s", from, to, strerror(errno));
+}
+
 // Bytes for the longest name that a save writes here, with the final 0:
 // /abandoned_00000100.1/rank00000-0123456789abcdef.states
 enum { LONGEST_NAME = 80 };
 
 void make_folder(void) {
-    struct stat st;
     if (!opt.output) return;
     if (strlen(opt.output) + LONGEST_NAME > PATH_MAX)
         die("option -o: the name is too long: a path has at most %d bytes, and files in this folder need %d "
@@ -95,7 +103,7 @@ void make_folder(void) {
         gpt2_check(disk_sync_parent(opt.output));
     else if (errno != EEXIST)
         die("option -o: %s cannot be created: %s", opt.output, strerror(errno));
-    if (!stat(opt.output, &st) && !S_ISDIR(st.st_mode)) die("option -o: %s is not a folder", opt.output);
+    if (!access(opt.output, F_OK) && !is_folder(opt.output)) die("option -o: %s is not a folder", opt.output);
     if (access(opt.output, W_OK | X_OK))
         die("option -o: %s cannot be written to: %s", opt.output, strerror(errno));
 }

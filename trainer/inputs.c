@@ -20,13 +20,12 @@
 static char opened[40];  // "": opt.model
 static const char *model_path(void) { return *opened ? opened : opt.model; }
 
-// Of any other folder, takes the model file of its newest checkpoint.
+// If -e is a folder of checkpoints, uses the model file of the newest one.
 static void find_model(void) {
     GPT2Config config;
-    struct stat st;
     int fd;
     if (gpt2_is_stored(opt.model) || !gpt2_config_from_descriptor(&config, opt.model)) return;
-    if (stat(opt.model, &st) || !S_ISDIR(st.st_mode)) return;
+    if (!is_folder(opt.model)) return;
     const char *path = model_file_in(opt.model, &fd);
     if (!path)
         die("option -e %s: there is no complete checkpoint in this folder, and no model.safetensors; "
@@ -74,7 +73,6 @@ void describe_model(GPT2 *model, int resume_step) {
 }
 
 static int receive_values(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
-    (void)ctx;
     int rc = zero_set(run.z, ZERO_PARAM, tensor, layer, offset, n, values);
     return rc ? gpt2_fail("%s", zero_last_error()) : 0;
 }
@@ -177,11 +175,6 @@ static const char *print_of(const char *path, int blocks) {
     return print;
 }
 
-static const char *name_in(const char *path) {
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static void describe_option(FILE *f, const Option *o) {
     char value[PATH_MAX];
     if (o->own || o->kind == FLAG || !o->value) return;
@@ -199,7 +192,7 @@ static void describe_stored(FILE *f) {
     }
     gpt2_check(gpt2_stored_open(opt.model, &stored));
     for (char *const *path = stored.files; *path; path++)
-        fprintf(f, "-e, %s = a file of %s\n", name_in(*path), print_of(*path, FILE_BLOCKS));
+        fprintf(f, "-e, %s = a file of %s\n", basename(*path), print_of(*path, FILE_BLOCKS));
     gpt2_stored_close(&stored);
 }
 
@@ -207,7 +200,7 @@ static void describe_model_source(FILE *f, int resume_step) {
     if (resume_step >= 0) {
         const char *path = checkpoint_evidence();
         fprintf(f, "checkpoint to resume = step %d\n", resume_step);
-        fprintf(f, "its %s = a file of %s\n", name_in(path), print_of(path, FILE_BLOCKS));
+        fprintf(f, "its %s = a file of %s\n", basename(path), print_of(path, FILE_BLOCKS));
         return;
     }
     fprintf(f, "checkpoint to resume = %s\n", opt.resume ? "none" : "not requested");
@@ -222,7 +215,7 @@ static void describe_shards(FILE *f, const char *option, const DataLoader *l) {
     fprintf(f, "%s, number of shards = %d\n", option, n);
     for (int i = 0; i < n; i++) {
         const char *path = l->files.gl_pathv[i];
-        fprintf(f, "%s, shard %d = %s, %s\n", option, i, name_in(path), print_of(path, blocks));
+        fprintf(f, "%s, shard %d = %s, %s\n", option, i, basename(path), print_of(path, blocks));
     }
 }
 

@@ -1,5 +1,6 @@
 #include "offline.h"
 #include <errno.h>
+#include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,6 @@
 // --verify: one file or checkpoint
 
 static void print_good(void *ctx, const char *file, int64_t bytes) {
-    (void)ctx;
     print0("%s: good, %lld bytes\n", file, (long long)bytes);
 }
 
@@ -78,7 +78,7 @@ static int verify_while_there(const char *path) {
     return bad;
 }
 
-static int check_complete(const Listing *l, const Found *f, Tally *t) {
+static int verify_complete(const Listing *l, const Found *f, Tally *t) {
     const int bad = verify_while_there(f->path);
     if (bad && !is_checkpoint(f->path)) {
         print0("%s: removed meanwhile\n", f->path);
@@ -93,7 +93,7 @@ static int check_complete(const Listing *l, const Found *f, Tally *t) {
 static void verify_found(const Listing *l, const Found *f, Tally *t) {
     int bad = 0;
     if (f->complete)
-        bad = check_complete(l, f, t);
+        bad = verify_complete(l, f, t);
     else if (f->damaged)
         bad = gpt2_fail("%s: damaged: it was complete, and manifest.json is missing", f->path);
     else
@@ -114,17 +114,12 @@ static int verify_all(const char *path) {
     return print_bad();
 }
 
-static int is_model(const char *path) {
-    const char *dot = strrchr(path, '.'), *slash = strrchr(path, '/');
-    return dot && !strcmp(dot, ".bin") && !strncmp(slash ? slash + 1 : path, "model_", 6);
-}
-
 int verify(const char *path) {
     struct stat st;
     int bad;
     if (stat(path, &st))
         bad = gpt2_fail("%s: %s", path, strerror(errno));
-    else if (S_ISREG(st.st_mode) && is_model(path))
+    else if (S_ISREG(st.st_mode) && !fnmatch("model_*.bin", basename(path), 0))
         bad = verify_model(path);
     else if (!S_ISDIR(st.st_mode))
         bad = gpt2_fail("%s: neither a folder nor model_NNNNNNNN.bin", path);
@@ -141,11 +136,6 @@ int verify(const char *path) {
 static int ends_with(const char *text, const char *end) {
     const size_t n = strlen(text), m = strlen(end);
     return n >= m && !strcmp(text + n - m, end);
-}
-
-static int is_folder(const char *path) {
-    struct stat st;
-    return !stat(path, &st) && S_ISDIR(st.st_mode);
 }
 
 static int is_file_to_write(void) { return ends_with(opt.export_to, ".bin"); }

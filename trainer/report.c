@@ -105,8 +105,7 @@ void logs_begin(void) {
     choose_names(kept, "an earlier run");
     for (int i = 0; i < LOGS; i++) {
         output_path(path, "%s", logs[i]);
-        if (rename(path, kept[i]) && errno != ENOENT)
-            die("%s: cannot be renamed to %s: %s", path, kept[i], strerror(errno));
+        if (file_is_there(path)) rename_file(path, kept[i]);
     }
 }
 

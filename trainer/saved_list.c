@@ -216,7 +216,7 @@ int checkpoint_check_run(const Listing *l, const Found *f) {
     if (f->abandoned || !*f->as.run || !newest || !*newest->as.run) return 0;
     if (!strcmp(f->as.run, newest->as.run)) return 0;
     return gpt2_fail("%s was saved by run %s, but %s, the newest, by run %s", f->path, f->as.run,
-                     strrchr(newest->path, '/') + 1, newest->as.run);
+                     basename(newest->path), newest->as.run);
 }
 
 void checkpoints_note(int64_t number, int step) {
@@ -277,10 +277,6 @@ void checkpoints_prune(int step) {
 // --------
 // abandoned branches
 
-static void move(const char *from, const char *to) {
-    if (rename(from, to)) die("%s: cannot be renamed to %s: %s", from, to, strerror(errno));
-}
-
 // Keeps all files. The model file moves into the folder first, so that no model file is ever without a
 // checkpoint.
 static void set_aside(const Found *f) {
@@ -289,8 +285,8 @@ static void set_aside(const Found *f) {
     for (int number = 1; file_is_there(to); number++) output_path(to, ABANDONED "%08d.%d", f->step, number);
     output_path(model, "model_%08d.bin", f->step);
     path_in(inside, f->path, "model_%08d.bin", f->step);
-    if (file_is_there(model)) move(model, inside);
-    move(f->path, to);
+    if (file_is_there(model)) rename_file(model, inside);
+    rename_file(f->path, to);
     print0("the checkpoint of step %d belongs to an abandoned branch; its name is now %s\n", f->step, to);
 }
 
@@ -314,6 +310,6 @@ int checkpoint_set_back(const Found *f) {
         print0("warning: %s\n", zero_last_error());
         return 0;
     }
-    move(f->path, to);
+    rename_file(f->path, to);
     return 1;
 }
