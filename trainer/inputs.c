@@ -29,8 +29,7 @@ static void find_model(void) {
     const char *path = model_file_in(opt.model, &fd);
     if (!path)
         die("option -e %s: there is no complete checkpoint in this folder, and no model.safetensors; "
-            "--export "
-            "turns a checkpoint itself into a model for -e",
+            "--export turns a checkpoint itself into a model for -e",
             opt.model);
     opt.model = path;
     snprintf(opened, sizeof opened, "/proc/self/fd/%d", fd);
@@ -111,8 +110,7 @@ void open_tokenizer(Tokenizer *tokenizer, int V) {
     gpt2_check(tokenizer_init(tokenizer, path));
     if ((int)tokenizer->vocab_size != V)
         die("option --tokenizer: %s has %u tokens, the model %d; name the model's tokenizer, or none to "
-            "print "
-            "numbers",
+            "print numbers",
             path, tokenizer->vocab_size, V);
 }
 

@@ -167,7 +167,7 @@ gpt2_dtype settle_dtype(void) {
     if (!strcmp(opt.dtype, "bf16")) dtype = GPT2_BF16;
     if (!strcmp(opt.dtype, "auto") && bf16_in_hardware) dtype = GPT2_BF16;
     if (!opt.master && dtype != GPT2_BF16)
-        die("option -w 0: without master weights parameters are bf16; add --dtype bf16");
+        die("option -w 0: only bf16 parameters train without master weights; add --dtype bf16");
     return dtype;
 }
 

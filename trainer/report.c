@@ -252,19 +252,14 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Sorts x. Returns 0 if n is 0.
-static double median(double *x, int n) {
-    if (n < 1) return 0;
-    qsort(x, n, sizeof(double), compare_doubles);
-    return (x[(n - 1) / 2] + x[n / 2]) / 2;
-}
-
-// Tokens per second of the median step. The first two steps warm up.
+// Tokens per second of the median step; 0: no steps. The first two steps warm up.
 static double typical_rate(Report *r) {
-    int n = r->steps_run < MOST_TIMES ? r->steps_run : MOST_TIMES;
-    int skip = r->steps_run > 2 && r->steps_run <= MOST_TIMES ? 2 : 0;
-    double seconds = median(r->times + skip, n - skip);
-    return seconds > 0 ? r->tokens_a_step / seconds : 0;
+    const int all = r->steps_run < MOST_TIMES ? r->steps_run : MOST_TIMES;
+    const int skip = r->steps_run > 2 && r->steps_run <= MOST_TIMES ? 2 : 0, n = all - skip;
+    double *times = r->times + skip;
+    if (!n) return 0;
+    qsort(times, n, sizeof *times, compare_doubles);
+    return r->tokens_a_step / ((times[(n - 1) / 2] + times[n / 2]) / 2);
 }
 
 // What summary.json needs besides `run` and the plugin's counters.

@@ -96,7 +96,7 @@ static int get_count(const json_t *from, const char *key, int64_t least, int64_t
     const json_t *v = json_object_get(from, key);
     *n = json_integer_value(v);
     if (json_is_integer(v) && *n >= least && *n <= most) return 0;
-    return gpt2_fail("\"%s\" of the run must be a whole number of %lld to %lld", key, (long long)least,
+    return gpt2_fail("member \"%s\" must be a whole number of %lld to %lld", key, (long long)least,
                      (long long)most);
 }
 
@@ -109,7 +109,7 @@ static int get_int(const json_t *from, const char *key, int least, int most, int
 
 static int get_real(const json_t *v, const char *key, double *x) {
     *x = json_number_value(v);
-    return json_is_number(v) ? 0 : gpt2_fail("\"%s\" of the run must be numbers", key);
+    return json_is_number(v) ? 0 : gpt2_fail("member \"%s\" must be numbers", key);
 }
 
 static int get_config(const json_t *root, GPT2Config *c) {
@@ -132,7 +132,7 @@ static int get_outliers(const json_t *root, const char *key, OutlierDetector *d)
         get_real(json_object_get(o, "sum_sq"), key, &d->sum_sq))
         return -1;
     if (json_array_size(values) != OUTLIER_WINDOW)
-        return gpt2_fail("\"%s\" of the run must have %d values", key, OUTLIER_WINDOW);
+        return gpt2_fail("member \"%s\" must have %d values", key, OUTLIER_WINDOW);
     for (int i = 0; i < OUTLIER_WINDOW; i++)
         if (get_real(json_array_get(values, i), key, &d->buffer[i])) return -1;
     return 0;
@@ -153,7 +153,7 @@ static int get_as(const json_t *root, SavedAs *as) {
     const char *id = json_string_value(json_object_get(root, "run"));
     if (get_count(root, "save", 1, INT64_MAX / 2, &as->number)) return -1;
     if (!id || strlen(id) != 16 || id[strspn(id, "0123456789abcdef")])
-        return gpt2_fail("\"run\" of the run must be 16 hexadecimal digits");
+        return gpt2_fail("member \"run\" must be 16 hexadecimal digits");
     memcpy(as->run, id, sizeof as->run);
     return 0;
 }

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 #include "../../gpt2/gpt2_error.h"
+#include "../../trainer/inputs.h"
 #include "../../trainer/options.h"
 #include "../../trainer/run.h"
 #include "../../trainer/saved_run.h"
