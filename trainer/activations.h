@@ -1,4 +1,4 @@
-// The model being trained: its shape, and the table of its activations. The plugin has the parameters.
+// The model being trained: its shape and its activations. The plugin holds the parameters.
 #ifndef TRAINER_ACTIVATIONS_H
 #define TRAINER_ACTIVATIONS_H
 #include <stddef.h>
@@ -32,7 +32,7 @@ typedef struct GPT2 {
     struct {
         void *memory;   // from the plugin, on the device or on the host
         size_t stride;  // bytes from layer to layer
-        int layers;     // how many are stored; the model's layers take turns
+        int layers;     // number stored; the model's layers use them in turn
     } activations[NUM_ACTIVATIONS];
 } GPT2;
 void free_tables(GPT2 *model);
@@ -52,8 +52,8 @@ size_t activation_pages(const GPT2Activation *a);
 #define KEYS_AND_VALUES "keys and values"
 #define INPUTS_OF_BLOCKS "inputs of blocks"
 
-// Bytes of all activations on a tier, in whole pages as the plugin counts. Values not settled yet (chunk,
-// scratch_bytes) are 0 and add nothing.
+// Bytes of all activations on a tier, in whole pages as the plugin counts. chunk and scratch_bytes are 0, and
+// add nothing, until settle_memory has set them.
 size_t activation_bytes(const GPT2 *model, zero_tier tier);
 
 // Returns 0, or -1 with the plugin's error if the device is out of memory. zero_destroy frees the memory.

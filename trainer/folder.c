@@ -14,13 +14,14 @@
 #include "options.h"
 #include "run.h"
 
-void path_in(char path[OUTPUT_PATH], const char *folder, const char *fmt, ...) {
+char *path_in(char path[OUTPUT_PATH], const char *folder, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     int length = snprintf(path, OUTPUT_PATH, "%s/", folder);
     if (length < OUTPUT_PATH) length += vsnprintf(path + length, OUTPUT_PATH - length, fmt, args);
     va_end(args);
     if (length >= OUTPUT_PATH) die("%.64s...: the name is too long", folder);
+    return path;
 }
 
 void random_digits(char digits[17]) {
@@ -115,10 +116,9 @@ void make_folder(void) {
 // timeout.
 static int appears(const char *name) {
     enum { PAUSE_US = 20000 };
-    char path[OUTPUT_PATH];
+    const char *path = in_output("%s", name);
     const double seconds = opt.zero.comm.timeout_s < 6 ? opt.zero.comm.timeout_s / 2 : 3;
     int looks = (int)(seconds * 1e6 / PAUSE_US);
-    output_path(path, "%s", name);
     while (access(path, F_OK)) {
         if (looks-- <= 0) return 0;
         usleep(PAUSE_US);
@@ -148,7 +148,7 @@ void check_one_folder(void) {
     if (run.rank == 0 && opt.output && run.ranks > 1) {
         random_digits(digits);
         snprintf(name, sizeof name, ".one_folder_%s", digits);
-        output_path(path, "%s", name);
+        path_in(path, opt.output, "%s", name);
         if (fclose(create_file(path))) die("%s: %s", path, strerror(errno));
     }
     if (run.ranks > 1) zero_check(zero_broadcast(run.z, 0, name, sizeof name));
@@ -205,10 +205,9 @@ static int has_no_locks(int error) {
 // The descriptor stays open, and the lock held, until the process ends. The file itself is never removed:
 // another process may already have opened it, and would then lock a file that no longer has a name.
 void lock_folder(void) {
-    char path[OUTPUT_PATH];
     struct stat st;
     if (!opt.output || run.rank != 0) return;
-    output_path(path, "%s", LOCK_FILE);
+    const char *path = in_output(LOCK_FILE);
     int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     if (fd < 0 || fstat(fd, &st)) {
         refuse(path, strerror(errno));
@@ -234,10 +233,9 @@ void check_folder_lock(void) {
 
 // If the file was removed, another run may have created and locked a new one. If none has, this run does.
 void check_lock_is_held(void) {
-    char path[OUTPUT_PATH];
     struct stat ours, st;
     if (held < 0) return;
-    output_path(path, "%s", LOCK_FILE);
+    const char *path = in_output(LOCK_FILE);
     const int removed = lstat(path, &st) != 0;
     if (removed && errno != ENOENT) die("%s: %s", path, strerror(errno));
     if (fstat(held, &ours)) die("%s: %s", path, strerror(errno));

@@ -6,10 +6,12 @@
 
 enum { OUTPUT_PATH = 4200 };
 
-// Writes the path of a file in a folder, or in -o. Ends the run if the path is too long.
-void path_in(char path[OUTPUT_PATH], const char *folder, const char *fmt, ...)
+// Writes the path of a file in a folder, and returns it. Ends the run if the path is too long.
+char *path_in(char path[OUTPUT_PATH], const char *folder, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-#define output_path(path, ...) path_in(path, opt.output, __VA_ARGS__)
+// Both return such a path, in any folder or in -o, valid until the end of the enclosing block.
+#define in_folder(folder, ...) path_in((char[OUTPUT_PATH]){ 0 }, folder, __VA_ARGS__)
+#define in_output(...) in_folder(opt.output, __VA_ARGS__)
 
 int file_is_there(const char *path);  // ends the run if that cannot be determined
 int is_folder(const char *path);
@@ -24,13 +26,13 @@ FILE *append_to_file(const char *path);
 // run.
 void commit_file(FILE *f, const char *temporary, const char *path);
 void close_file(FILE *f, const char *path);  // ends the run if a write failed
-// Ends the run if a file that is written at the end of the run could not be created there.
+// Ends the run if this file, which is written at the end, could not be created.
 void try_file(const char *option, const char *path);
-// Writes a random number in hexadecimal.
+// Writes a random number as 16 hexadecimal digits.
 void random_digits(char digits[17]);
 
 // (collective) Checks that all ranks see the same folder, since each rank writes its part of a checkpoint
-// there. With -n a mismatch ends the run; without it, only signals save no checkpoint.
+// there. A mismatch ends a run with -n; without -n it only keeps signals from saving.
 void check_one_folder(void);
 // Returns why checkpoints cannot be saved, after check_one_folder; NULL: they can.
 const char *why_no_checkpoint(void);

@@ -273,15 +273,11 @@ static void write_answer(FILE *f, const Prompts *p, int i, const int *answer) {
 
 // Broadcasts every answer from its rank; rank 0 prints it.
 static void show_answers(const Answers *a) {
-    char path[OUTPUT_PATH];
     const Prompts *p = &a->prompts;
-    FILE *f = NULL;
+    const char *path = run.rank == 0 && opt.output ? in_output("answers.jsonl") : NULL;
+    FILE *f = path ? create_file(path) : NULL;
     const size_t bytes = opt.sample_tokens * sizeof(int);
     int *answer = malloc_check(bytes);
-    if (run.rank == 0 && opt.output) {
-        output_path(path, "answers.jsonl");
-        f = create_file(path);
-    }
     for (int i = 0; i < p->n; i++) {
         const int owner = i % run.ranks, row = i / run.ranks;
         if (owner == run.rank) memcpy(answer, a->generation.rows[row].tokens + length_of(p, i), bytes);
@@ -345,8 +341,7 @@ static void print_phase(const char *name, const Phase *p, const Speed *s) {
 }
 
 static void save_speed(const Answers *a, const GPT2 *model, const Speed *s) {
-    char path[OUTPUT_PATH];
-    output_path(path, "inference.json");
+    const char *path = in_output("inference.json");
     FILE *f = create_file(path);
     fprintf(f, "{\"prompts\": %d, ", a->prompts.n);
     write_run(f, model);

@@ -18,7 +18,7 @@ const char *usual_tokenizer(int V);
 // none, vocab_size stays 0 and tokens are printed as numbers, as in llm.c.
 void open_tokenizer(Tokenizer *tokenizer, int V);
 
-// The data of a run, and how it is divided.
+// The data of a run, and its division into batches.
 typedef struct TrainingData {
     DataLoader train, val;
     Tokenizer tokenizer;       // for samples

@@ -63,10 +63,9 @@ static const char *const logs[LOGS] = { MAIN_LOG, METRICS };
 
 static void log_line(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void log_line(const char *name, const char *fmt, ...) {
-    char path[OUTPUT_PATH];
     va_list args;
     if (run.rank != 0 || !opt.output) return;
-    output_path(path, "%s", name);
+    const char *path = in_output("%s", name);
     FILE *f = append_to_file(path);
     va_start(args, fmt);
     vfprintf(f, fmt, args);
@@ -78,9 +77,8 @@ static void log_line(const char *name, const char *fmt, ...) {
 // logs of an earlier run
 
 static int has_lines(const char *name) {
-    char path[OUTPUT_PATH];
+    const char *path = in_output("%s", name);
     struct stat st;
-    output_path(path, "%s", name);
     if (!stat(path, &st)) return st.st_size > 0;
     if (errno != ENOENT) die("%s: %s", path, strerror(errno));
     return 0;
@@ -93,18 +91,18 @@ static void choose_names(char kept[LOGS][OUTPUT_PATH], const char *whose) {
     int number = 0;
     do {
         number++;
-        for (int i = 0; i < LOGS; i++) output_path(kept[i], "%s.%d", logs[i], number);
+        for (int i = 0; i < LOGS; i++) path_in(kept[i], opt.output, "%s.%d", logs[i], number);
     } while (file_is_there(kept[0]) || file_is_there(kept[1]));
     print0("the logs of %s in %s are kept as main.log.%d and metrics.jsonl.%d\n", whose, opt.output, number,
            number);
 }
 
 void logs_begin(void) {
-    char path[OUTPUT_PATH], kept[LOGS][OUTPUT_PATH];
+    char kept[LOGS][OUTPUT_PATH];
     if (run.rank != 0 || !logs_exist()) return;
     choose_names(kept, "an earlier run");
     for (int i = 0; i < LOGS; i++) {
-        output_path(path, "%s", logs[i]);
+        const char *path = in_output("%s", logs[i]);
         if (file_is_there(path)) rename_file(path, kept[i]);
     }
 }
@@ -145,9 +143,7 @@ static int copy_lines(FILE *from, FILE *to, const Cut *c) {
 // Replaces a log by the lines to keep, or with c NULL copies all of them to `to_path`. The new file is
 // complete on disk before it gets its name.
 static void copy_log(const char *name, const char *to_path, const Cut *c) {
-    char path[OUTPUT_PATH], temporary[OUTPUT_PATH];
-    output_path(path, "%s", name);
-    output_path(temporary, "%s.tmp", name);
+    const char *path = in_output("%s", name), *temporary = in_output("%s.tmp", name);
     FILE *from = fopen(path, "r");
     if (!from && errno == ENOENT) return;
     if (!from) die("%s: %s", path, strerror(errno));
@@ -194,9 +190,8 @@ static void log_step(const StepResult *step, double seconds, double rate) {
 
 // summary.json means that the run has finished, which this one has not.
 static void remove_summary(void) {
-    char path[OUTPUT_PATH];
     if (run.rank != 0 || !opt.output) return;
-    output_path(path, "summary.json");
+    const char *path = in_output("summary.json");
     if (remove(path) && errno != ENOENT) die("%s: %s", path, strerror(errno));
 }
 
@@ -350,12 +345,10 @@ static void write_summary(FILE *f, const Summary *s) {
 
 // The file is complete or does not exist.
 static void save_summary(const Summary *s) {
-    char path[OUTPUT_PATH], temporary[OUTPUT_PATH];
-    output_path(path, "summary.json");
-    output_path(temporary, "summary.json.tmp");
+    const char *temporary = in_output("summary.json.tmp");
     FILE *f = create_file(temporary);
     write_summary(f, s);
-    commit_file(f, temporary, path);
+    commit_file(f, temporary, in_output("summary.json"));
 }
 
 void report_end(Report *r, const GPT2 *model) {
@@ -395,28 +388,20 @@ void report_stop(const Report *r, int argc, char **argv) {
     if (saved) print_resume_command(argc, argv);
 }
 
-static void trace_path(char path[OUTPUT_PATH]) {
+static const char *trace_path(void) {
+    static char path[OUTPUT_PATH];
     int length = run.rank ? snprintf(path, OUTPUT_PATH, "%s.%d", opt.trace, run.rank)
                           : snprintf(path, OUTPUT_PATH, "%s", opt.trace);
     if (length >= OUTPUT_PATH) die("option --trace: the name is too long");
+    return path;
 }
 
 void try_outputs(void) {
-    char path[OUTPUT_PATH];
-    if (opt.trace) {
-        trace_path(path);
-        try_file("option --trace", path);
-    }
-    static const char *const at_the_end[] = { "summary.json", "answers.jsonl", "inference.json" };
+    if (opt.trace) try_file("option --trace", trace_path());
     if (!opt.output || run.rank != 0) return;
-    for (int i = opt.prompts ? 1 : 0; i < (opt.prompts ? 3 : 1); i++) {
-        output_path(path, "%s", at_the_end[i]);
-        try_file("option -o", path);
-    }
+    if (!opt.prompts) try_file("option -o", in_output("summary.json"));
+    if (opt.prompts) try_file("option -o", in_output("answers.jsonl"));
+    if (opt.prompts) try_file("option -o", in_output("inference.json"));
 }
 
-void write_trace(void) {
-    char path[OUTPUT_PATH];
-    trace_path(path);
-    zero_check(zero_trace_write(run.z, path));
-}
+void write_trace(void) { zero_check(zero_trace_write(run.z, trace_path())); }

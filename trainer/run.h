@@ -13,13 +13,13 @@ typedef struct {
     zero *z;            // the plugin, which holds the parameters; NULL before create_plugin
     int creating;       // 1: zero_create was called, so ranks learn of each other's failures (create_plugin)
     int rank, ranks;    // this process and the number of them (take_launched_ranks, settle_ranks)
-    int silent;         // 1: by -pr not rank 0, which reports the same invalid option (parse_options)
+    int silent;         // 1: -pr is not 0, and rank 0 reports the same invalid option (parse_options)
     int ranks_on_host;  // from the launcher or -pg (take_launched_ranks, settle_ranks)
     void (*describe)(struct GPT2 *model);  // fills model->tables, which free_tables frees (main)
     // options_of_settings, for the plugin's errors (parse_options)
     void (*name_options)(const char *settings, char *options, size_t size);
     const Layers *layers;  // for the device in use (settle_device)
-    int threads;           // OpenMP threads of this rank (settle_threads)
+    int threads;           // OpenMP threads of this rank (settle_machine)
     int overlap;        // 1: collectives run concurrently with the layers (settle_overlap, plugin_settings)
     int step;           // the current step, from 0; -1 before the first
     int saving;         // the step whose checkpoint is being written; -1: none is (write_checkpoint)

@@ -67,11 +67,7 @@ int checkpoint_of_model(char folder[OUTPUT_PATH], const char *path) {
     return is_checkpoint(folder) ? 0 : -1;
 }
 
-int is_checkpoint(const char *folder) {
-    char path[OUTPUT_PATH];
-    path_in(path, folder, "manifest.json");
-    return file_is_there(path);
-}
+int is_checkpoint(const char *folder) { return file_is_there(in_folder(folder, "manifest.json")); }
 
 // --------
 // the contents of a folder
@@ -137,9 +133,8 @@ static Listing list_names(const char *option, const char *folder) {
 // the order of the saves
 
 static long long read_noted(const char *option, const char *folder, int *step) {
-    char path[OUTPUT_PATH];
+    const char *path = in_folder(folder, NEWEST);
     long long number = 0;
-    path_in(path, folder, NEWEST);
     FILE *f = fopen(path, "r");
     if (!f && (errno == ENOENT || errno == ENOTDIR)) return 0;
     if (f && fscanf(f, NEWEST_TEXT, &number, step) != 2) number = 0;
@@ -220,12 +215,10 @@ int checkpoint_check_run(const Listing *l, const Found *f) {
 }
 
 void checkpoints_note(int64_t number, int step) {
-    char path[OUTPUT_PATH], temporary[OUTPUT_PATH];
-    output_path(path, NEWEST);
-    output_path(temporary, NEWEST ".tmp");
+    const char *temporary = in_output(NEWEST ".tmp");
     FILE *f = create_file(temporary);
     fprintf(f, NEWEST_TEXT, (long long)number, step);
-    commit_file(f, temporary, path);
+    commit_file(f, temporary, in_output(NEWEST));
 }
 
 // --------
@@ -237,14 +230,13 @@ static void remove_file(const char *path) {
 }
 
 void checkpoint_remove_temporary(int step) {
-    char path[OUTPUT_PATH], pattern[64];
+    char pattern[64];
     snprintf(pattern, sizeof pattern, "model_%08d.bin.*.tmp", step);
     DIR *dir = opendir(opt.output);
     if (!dir) print0("warning: %s cannot be listed: %s\n", opt.output, strerror(errno));
     for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir)) {
         if (fnmatch(pattern, e->d_name, 0)) continue;
-        output_path(path, "%s", e->d_name);
-        remove_file(path);
+        remove_file(in_output("%s", e->d_name));
     }
     if (dir) closedir(dir);
 }
@@ -252,12 +244,9 @@ void checkpoint_remove_temporary(int step) {
 // Removes the folder last: after a kill in between, it leads to the remaining files, and a run can resume
 // from it without the model file.
 static void remove_checkpoint(const Found *f) {
-    char model[OUTPUT_PATH], inside[OUTPUT_PATH];
-    output_path(model, "model_%08d.bin", f->step);
-    path_in(inside, f->path, "model_%08d.bin", f->step);
     checkpoint_remove_temporary(f->step);
-    remove_file(model);
-    remove_file(inside);  // a run was killed while setting it aside
+    remove_file(in_output("model_%08d.bin", f->step));
+    remove_file(in_folder(f->path, "model_%08d.bin", f->step));  // a run was killed while setting it aside
     if (zero_checkpoint_remove(f->path)) print0("warning: %s\n", zero_last_error());
 }
 
@@ -280,12 +269,11 @@ void checkpoints_prune(int step) {
 // Keeps all files. The model file moves into the folder first, so that no model file is ever without a
 // checkpoint.
 static void set_aside(const Found *f) {
-    char to[OUTPUT_PATH], model[OUTPUT_PATH], inside[OUTPUT_PATH];
-    output_path(to, ABANDONED "%08d", f->step);
-    for (int number = 1; file_is_there(to); number++) output_path(to, ABANDONED "%08d.%d", f->step, number);
-    output_path(model, "model_%08d.bin", f->step);
-    path_in(inside, f->path, "model_%08d.bin", f->step);
-    if (file_is_there(model)) rename_file(model, inside);
+    const char *model = in_output("model_%08d.bin", f->step);
+    char *to = in_output(ABANDONED "%08d", f->step);
+    for (int number = 1; file_is_there(to); number++)
+        path_in(to, opt.output, ABANDONED "%08d.%d", f->step, number);
+    if (file_is_there(model)) rename_file(model, in_folder(f->path, "model_%08d.bin", f->step));
     rename_file(f->path, to);
     print0("the checkpoint of step %d belongs to an abandoned branch; its name is now %s\n", f->step, to);
 }
@@ -300,12 +288,10 @@ void checkpoints_set_aside(int from, int to, int but) {
 }
 
 int checkpoint_set_back(const Found *f) {
-    char to[OUTPUT_PATH], inside[OUTPUT_PATH];
-    output_path(to, "step_%08d", f->step);
+    const char *to = in_output("step_%08d", f->step);
     if (!strcmp(f->path, to)) return 1;
     if (is_checkpoint(to)) return 0;
-    path_in(inside, f->path, "model_%08d.bin", f->step);
-    remove_file(inside);  // it is written again beside the folder
+    remove_file(in_folder(f->path, "model_%08d.bin", f->step));  // it is written again beside the folder
     if (zero_checkpoint_remove(to)) {
         print0("warning: %s\n", zero_last_error());
         return 0;

@@ -150,10 +150,9 @@ static void die_without(const char *why) {
 }
 
 static void start_thread(void) {
-    char folder[OUTPUT_PATH];
-    output_path(folder, "step_%08d", file.step);
     checkpoint_remove_temporary(file.step);
-    if (saved_model_open(folder, ZERO_PARAM, &file.from)) die_without(gpt2_last_error());
+    if (saved_model_open(in_output("step_%08d", file.step), ZERO_PARAM, &file.from))
+        die_without(gpt2_last_error());
     file.pieces = 0;
     file.ended = 0;
     file.seen = -1;
@@ -168,7 +167,7 @@ void model_file_begin(int step, int can, int missing) {
     file.begun = 1;
     file.step = step;
     if (run.rank != 0 || !can) return;
-    output_path(file.path, "model_%08d.bin", step);
+    path_in(file.path, opt.output, "model_%08d.bin", step);
     if (!missing || !file_is_there(file.path)) start_thread();
 }
 

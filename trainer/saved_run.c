@@ -199,16 +199,9 @@ void saved_run_free(SavedRun *saved) {
 // comparing
 
 // Ends the run for a difference that makes resuming meaningless. With --resume-anyway it is only printed.
-static void refuse(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-static void refuse(const char *fmt, ...) {
-    char what[1000];
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(what, sizeof what, fmt, args);
-    va_end(args);
-    if (!opt.resume_anyway) die("%s; --resume-anyway resumes it nevertheless", what);
-    print0("resuming anyway: %s\n", what);
-}
+#define REFUSE(fmt, ...)                                                   \
+    (opt.resume_anyway ? print0("resuming anyway: " fmt "\n", __VA_ARGS__) \
+                       : die(fmt "; --resume-anyway resumes it nevertheless", __VA_ARGS__))
 
 static void compare_model(const GPT2Config *saved, const char *where) {
     GPT2Config asked;
@@ -218,20 +211,20 @@ static void compare_model(const GPT2Config *saved, const char *where) {
         asked.channels == saved->channels && asked.vocab_size == saved->vocab_size &&
         asked.max_seq_len == saved->max_seq_len)
         return;
-    refuse("option -e %s: %s is of another model, %s", opt.model, where, sizes_of(saved));
+    REFUSE("option -e %s: %s is of another model, %s", opt.model, where, sizes_of(saved));
 }
 
 static void compare_data(const json_t *root, const char *where, const TrainingData *data) {
     const json_t *saved = json_object_get(root, "data");
     const json_t *now = describe_data(&data->train);
     if (json_array_size(saved) != json_array_size(now))
-        refuse("option -i %s: it has %zu shards, but the run of %s had %zu", opt.train_data,
+        REFUSE("option -i %s: it has %zu shards, but the run of %s had %zu", opt.train_data,
                json_array_size(now), where, json_array_size(saved));
     for (size_t i = 0; i < json_array_size(now) && i < json_array_size(saved); i++) {
         const char *a = json_string_value(json_array_get(now, i)),
                    *b = json_string_value(json_array_get(saved, i));
         if (b && !strcmp(a, b)) continue;
-        refuse("option -i %s: shard %zu (%s) has %s, but that of %s had %s", opt.train_data, i,
+        REFUSE("option -i %s: shard %zu (%s) has %s, but that of %s had %s", opt.train_data, i,
                data->train.files.gl_pathv[i], a, where, b ? b : "nothing");
         break;
     }
@@ -243,9 +236,9 @@ static void compare_batch(const SavedRun *saved, const char *where, const GPT2 *
                      tokens = saved->tokens_a_step;
     const long long now = data->tokens_at_once * data->micro_batches;
     if (rows != model->T)
-        refuse("option -t %d: the rows of %s have %lld tokens", model->T, where, (long long)rows);
+        REFUSE("option -t %d: the rows of %s have %lld tokens", model->T, where, (long long)rows);
     if (tokens != now)
-        refuse("option -d %lld: the steps of %s have %lld tokens", now, where, (long long)tokens);
+        REFUSE("option -d %lld: the steps of %s have %lld tokens", now, where, (long long)tokens);
 }
 
 static void compare_settings(const json_t *root, const char *where, const GPT2 *model) {

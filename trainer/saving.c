@@ -138,8 +138,7 @@ long long checkpoint_batch(void) { return chosen.saved.tokens_a_step; }
 
 const char *checkpoint_evidence(void) {
     static char path[OUTPUT_PATH];
-    path_in(path, chosen.path, "manifest.json");
-    return path;
+    return path_in(path, chosen.path, "manifest.json");
 }
 
 // --------
@@ -246,12 +245,10 @@ static const SavedAs *next_save(void) {
 // Ends the run if rc, which a saving function returned, is an error. After the barrier all ranks have removed
 // their files, so a failed save leaves nothing behind.
 static void check_saved(int rc, int step) {
-    char path[OUTPUT_PATH];
     if (!rc) return;
     zero_failure failure = *zero_last_failure();
-    output_path(path, "step_%08d", step);
     const int connected = rc != ZERO_ERR_COMM && rc != ZERO_ERR_DEVICE && !zero_barrier(run.z);
-    if (connected && run.rank == 0) rmdir(path);  // fails if it has a checkpoint
+    if (connected && run.rank == 0) rmdir(in_output("step_%08d", step));  // fails if it has a checkpoint
     die_after_failure(&failure);
 }
 
@@ -286,14 +283,13 @@ void end_checkpoint(int wait) {
 
 void write_checkpoint(const GPT2 *model, const TrainingData *data, const TrainerState *state) {
     const int step = state->step;
-    char path[OUTPUT_PATH];
+    const char *path = in_output("step_%08d", step);
     end_checkpoint(1);
     check_lock_is_held();
     began = now();
     run.saving = step;
     print0("writing checkpoint at step %d\n", step);
     leave_branch(step, step, -1);
-    output_path(path, "step_%08d", step);
     // Created first, so that the next run finds the leftovers of a killed save.
     if (run.rank == 0 && mkdir(path, 0777) && errno != EEXIST) die("%s: %s", path, strerror(errno));
     char *text = saved_run_write(model, data, state, next_save());
