@@ -22,16 +22,15 @@ BUILD   := build$(if $(SAN),/$(SAN))$(if $(filter stand-in,$(CUDA)),/stand-in)
 SANFLAGS_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANFLAGS_thread := -fsanitize=thread
 SANFLAGS_fuzz := -fsanitize=fuzzer-no-link,address,undefined,float-cast-overflow -fno-sanitize-recover=all
-# TSan does not understand OpenMP's barriers, and clang may lack OpenMP, so there a rank has one thread
-# besides its tasks' threads.
+# TSan does not understand OpenMP's barriers, and clang may lack OpenMP, so those builds do without it.
 OPENMP  := $(if $(filter thread fuzz,$(SAN)),,-fopenmp)
 WARN    := -Wall -Wextra -Wno-unknown-pragmas $(if $(filter fuzz,$(SAN)),-Wno-missing-field-initializers)
 BASE    := -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(OPENMP) $(SANFLAGS_$(SAN)) -fno-math-errno \
            -fno-trapping-math -MMD -MP -I.
 
 # Make runs one job per core unless the user gave -j, and prints each job's output as a block. Goals that run
-# programs print immediately instead. If one of them, or clean, is given with other goals, they run one by
-# one.
+# programs print immediately instead. If one of them, or clean, is given with other goals, goals run one at a
+# time.
 #? -j N                runs N jobs at once; by default one per core
 ifeq ($(filter -j% --jobs% --jobserver%,$(MAKEFLAGS) $(shell printenv MAKEFLAGS)),)
 MAKEFLAGS += -j$(shell nproc)
@@ -43,9 +42,9 @@ endif
 ifneq ($(and $(filter $(RUN_PROGRAMS) clean,$(MAKECMDGOALS)),$(word 2,$(MAKECMDGOALS))),)
 .NOTPARALLEL:
 endif
-# Removes this make's flags, so that a program that runs make again chooses its own number of jobs.
+# Removes this make's flags, so that a program that runs make again chooses the number of jobs itself.
 WITHOUT_FLAGS := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
-# Call it with a + before it, or make gives it only one job.
+# Recipes call it with a leading +, without which make gives it only one job.
 SUBMAKE := $(MAKE) --no-print-directory
 
 # The plugin is built by zero.mk, as in any trainer.
@@ -67,7 +66,7 @@ include gpt2/cuda.mk
 endif
 include dev/dev.mk
 
-# ---- the trainer: plain C; the file with the layer loops is named .cu like llm.c's
+# ---- the trainer: plain C, although the file with the layer loops is named .cu, like llm.c's
 TRAINER     := $(if $(SAN)$(filter stand-in,$(CUDA)),$(BUILD)/,)train_gpt2_zero
 TRAINER_OBJ := $(BUILD)/train_gpt2_zero.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard trainer/*.c))
 $(BUILD)/train_gpt2_zero.o: train_gpt2_zero.cu $(BUILD)/flags

@@ -1,5 +1,5 @@
-# The model's layers on CUDA devices, or on the stand-in for one. cuDNN's attention is built if cuDNN and
-# its header-only frontend are installed.
+# The model's layers on CUDA devices, or on the stand-in for CUDA. cuDNN's attention is built if cuDNN and its
+# header-only frontend are installed.
 GPT2_CUDA += -DGPT2_CUDA $(ZERO_CUDA_CFLAGS)
 GPT2_OBJ  += $(patsubst %,$(BUILD)/%.o,$(basename $(wildcard gpt2/*_cuda.c gpt2/*.cu))) $(STAND_IN_OBJ)
 

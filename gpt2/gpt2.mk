@@ -16,11 +16,11 @@ probes: zero_needs
 	@echo "found: the plugin's libraries, oneDNN $(or $(HAVE_DNNL),no), PCRE2 $(or $(HAVE_PCRE),no)," \
 	      "io_uring $(ZERO_URING), cmocka $(or $(HAVE_CMOCKA),no); CUDA $(CUDA)$(FOUND_FOR_CUDA); compiler $(CC)"
 	@test -n "$(HAVE_DNNL)" || \
-	    { echo "something is missing: scripts/install_deps.sh installs it, or make demo"; exit 1; }
+	    { echo "oneDNN is missing: scripts/install_deps.sh installs it"; exit 1; }
 	@test -n "$(or $(filter-out yes,$(CUDA)),$(HAVE_CUBLASLT))" || \
 	    { echo "cublasLt.h is missing: install cuBLAS's headers, or build with CUDA=no"; exit 1; }
 
-# This file changes when the flags change; then the objects are rebuilt.
+# Objects are rebuilt when the flags in this file change.
 GPT2_FLAGS = $(GPT2_CFLAGS) $(GPT2_CUDA) $(CUDA_COMPILE)
 $(BUILD)/flags: probes
 	@mkdir -p $(@D)

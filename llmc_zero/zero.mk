@@ -26,7 +26,7 @@ ZERO_C     := $(wildcard $(ZERO_DIR)/*.c $(ZERO_DIR)/*/*.c)
 ZERO_CU    := $(if $(filter yes,$(ZERO_CUDA)),$(wildcard $(ZERO_DIR)/*/*.cu))
 ZERO_OBJ   := $(patsubst $(ZERO_DIR)/%,$(ZERO_BUILD)/llmc_zero/%.o,$(basename $(ZERO_C) $(ZERO_CU)))
 
-# Whether the compiler finds a header, as a shell command
+# A shell command that succeeds if the compiler finds a header
 ZERO_FINDS = printf '\#include <%s>\n' $(1) | $(CC) $(ZERO_MPI) $(ZERO_CUDA_CFLAGS) -x c -E - >/dev/null 2>&1
 ifeq ($(ZERO_CUDA),yes)
 ZERO_CUDA_CFLAGS ?= -DZERO_HAVE_CUDA -isystem $(ZERO_CUDA_HOME)/include
@@ -70,7 +70,7 @@ zero_needs:
 	    $(call ZERO_HAVE,nvtx3/nvToolsExt.h,the CUDA toolkit with NVTX or build without CUDA);) \
 	$(if $(filter yes,$(ZERO_NCCL)),$(call ZERO_HAVE,nccl.h,libnccl-dev or build with NCCL=no);) \
 	test "$$found"
-# This file changes when the flags change; then the objects are rebuilt.
+# Objects are rebuilt when the flags in this file change.
 ZERO_FLAGS := $(ZERO_CFLAGS) $(ZERO_MPI) $(ZERO_CUDA_COMPILE)
 $(ZERO_BUILD)/llmc_zero/flags: zero_needs
 	@mkdir -p $(@D)
@@ -82,7 +82,7 @@ $(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.c $(ZERO_BUILD)/llmc_zero/flags
 $(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.cu $(ZERO_BUILD)/llmc_zero/flags
 	@mkdir -p $(@D) && echo "  cuda $@"
 	$(ZERO_Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
-# One object in which only zero.h's names are visible, so that the plugin's internal names cannot clash with a
+# A single object in which only zero.h's names are visible, so that internal names cannot clash with a
 # trainer's.
 ZERO_ALL := $(ZERO_BUILD)/llmc_zero/all.o
 $(ZERO_LIB): $(ZERO_OBJ)

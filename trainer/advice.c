@@ -143,7 +143,10 @@ static Bytes plugin_bytes_of_level(Search *s, const zero_config *config) {
 static Bytes bytes_of_level(Search *s) {
     GPT2 *m = &s->model;
     set_options(s);
-    zero_config config = settings_with_options(s->config);
+    zero_config config = *s->config;
+    config.stage = opt.zero.stage;
+    config.debug.naive = opt.zero.debug.naive;
+    config.offload = settings_of(&opt).offload;
     config.micro_batches = (int)(s->tokens / ((long long)opt.B * opt.T * run.ranks));
     if (s->level[ONE_MICRO_BATCH]) config.micro_batches = 1;
     const int is_planned = m->chunk && m->B == opt.B && m->T == opt.T;

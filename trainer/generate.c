@@ -206,7 +206,7 @@ static int prompt_of_row(const Prompts *p, int row) {
 
 void answers_describe(Answers *a, GPT2 *model) {
     const Prompts *p = &a->prompts;
-    open_tokenizer(&a->tokenizer, model->config.vocab_size);
+    open_tokenizer(&a->tokenizer, model->config.vocab_size, AS_NUMBERS);
     open_prompts(&a->prompts, &a->tokenizer, model->config.vocab_size, model->T);
     long long tokens = 0, positions = 0;
     model->inference = 1;

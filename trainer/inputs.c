@@ -92,18 +92,18 @@ void load_values(const GPT2 *model) {
         gpt2_check(gpt2_init(&model->config, receive_values, NULL));
 }
 
-const char *usual_tokenizer(int V) {
+static const char *usual_tokenizer(int V) {
     const char *path = "gpt2_tokenizer.bin";
     if (V == 257) return "data/stories_tokenizer.bin";
     if (access(path, F_OK)) path = "data/gpt2_tokenizer.bin";  // scripts/download.sh puts it there
     return path;
 }
 
-void open_tokenizer(Tokenizer *tokenizer, int V) {
+void open_tokenizer(Tokenizer *tokenizer, int V, const char *consequence) {
     const char *path = opt.tokenizer ? opt.tokenizer : usual_tokenizer(V);
     int without = opt.tokenizer && !strcmp(opt.tokenizer, "none");
     if (without || (!opt.tokenizer && access(path, F_OK))) {
-        if (!without) print0("tokenizer  no %s: tokens are shown as numbers\n", path);
+        if (!without) print0("tokenizer  no %s: %s\n", path, consequence);
         tokenizer->eot_token = V - 1;  // as in GPT-2's vocabulary
         return;
     }
@@ -153,7 +153,7 @@ void data_open(TrainingData *d, const GPT2 *m) {
         d->val_batches = (int)((d->val.num_tokens - 1) / d->tokens_at_once);
         if (opt.val_batches >= 0) d->val_batches = opt.val_batches;
     }
-    if (opt.sample_every) open_tokenizer(&d->tokenizer, V);
+    if (opt.sample_every) open_tokenizer(&d->tokenizer, V, AS_NUMBERS);
 }
 
 void data_close(TrainingData *d) {

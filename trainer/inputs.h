@@ -12,11 +12,10 @@ void describe_model(GPT2 *model, int resume_step);
 // Gives the plugin the parameters of a new run: those of -e, or llm.c's initialisation.
 void load_values(const GPT2 *model);
 
-// Returns the path of the usual tokenizer for a vocabulary of V tokens.
-const char *usual_tokenizer(int V);
-// Opens --tokenizer's file, else the usual one for V tokens. If that does not exist, or with --tokenizer
-// none, vocab_size stays 0 and tokens are printed as numbers, as in llm.c.
-void open_tokenizer(Tokenizer *tokenizer, int V);
+// Opens --tokenizer's file, else the usual one for V tokens. If that does not exist, prints the consequence.
+// Then, and with --tokenizer none, vocab_size stays 0.
+void open_tokenizer(Tokenizer *tokenizer, int V, const char *consequence);
+#define AS_NUMBERS "tokens are shown as numbers"  // as in llm.c
 
 // The data of a run, and its division into batches.
 typedef struct TrainingData {

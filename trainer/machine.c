@@ -198,14 +198,6 @@ zero_config settings_of(const Options *o) {
     return config;
 }
 
-zero_config settings_with_options(const zero_config *config) {
-    zero_config c = *config;
-    c.stage = opt.zero.stage;
-    c.debug.naive = opt.zero.debug.naive;
-    c.offload = settings_of(&opt).offload;
-    return c;
-}
-
 zero_config settings_at_stage(const zero_config *config, int stage) {
     zero_config c = *config;
     zero_offload_config *o = &c.offload;

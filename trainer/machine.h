@@ -23,8 +23,6 @@ const char *dtype_name(gpt2_dtype dtype);
 zero_config settings_of(const Options *o);
 // Returns the settings for zero_create. Ends the run if the file of --zero-config contradicts them.
 zero_config plugin_settings(gpt2_dtype dtype, int micro_batches);
-// Returns the same settings with the stage and the tiers that `opt` has now.
-zero_config settings_with_options(const zero_config *config);
 // Returns the same settings at another stage. States that it does not shard stay on the device.
 zero_config settings_at_stage(const zero_config *config, int stage);
 // Returns the last result of plugin_settings.

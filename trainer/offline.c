@@ -157,7 +157,8 @@ static void check_options(void) {
         die("option --export: needs one process, so start it without mpirun or srun (%d ranks)", run.ranks);
     if (!strcmp(opt.dtype, "fp16")) die("option --dtype fp16: an export must be in fp32 or bf16");
     if (is_file_to_write() && opt.tokenizer)
-        die("option --tokenizer %s: %s is an llm.c file, which holds no tokenizer; export to a folder",
+        die("option --tokenizer %s: %s is in llm.c's file format, which holds no tokenizer; export to a "
+            "folder",
             opt.tokenizer, opt.export_to);
     if (is_file_to_write() && (!lstat(opt.export_to, &st) || errno != ENOENT))
         die("option --to %s: exists already; nothing is overwritten", opt.export_to);
@@ -184,21 +185,10 @@ static int open_source(const char *path, GPT2Stored *from) {
     return gpt2_stored_open(path, from);
 }
 
-static int has_tokenizer(Tokenizer *t, int V) {
-    const char *path = opt.tokenizer ? opt.tokenizer : usual_tokenizer(V);
-    if (!strcmp(path, "none")) return 0;
-    if (!opt.tokenizer && access(path, F_OK)) {
-        print0("no tokenizer is written: there is no %s; name one with --tokenizer\n", path);
-        return 0;
-    }
-    open_tokenizer(t, V);
-    return 1;
-}
-
 static int write_folder(const GPT2Stored *from, gpt2_dtype dtype) {
     Tokenizer tokenizer = { 0 };
-    HfModel m = { from->config, dtype, from->get, from->ctx, NULL };
-    if (has_tokenizer(&tokenizer, m.config.vocab_size)) m.tokenizer = &tokenizer;
+    open_tokenizer(&tokenizer, from->config.vocab_size, "none is exported; name one with --tokenizer");
+    HfModel m = { from->config, dtype, from->get, from->ctx, tokenizer.vocab_size ? &tokenizer : NULL };
     int failed = hf_write(opt.export_to, &m);
     tokenizer_free(&tokenizer);
     return failed;
