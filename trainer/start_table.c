@@ -108,8 +108,7 @@ static void print_table(const MemoryTable *t, const zero_plan *plan) {
            mib(of[ZERO_STATES]), mib(plan->formulas[opt.zero.stage].bytes), mib(of[ZERO_WORKING]),
            mib(of[ZERO_ACTIVATIONS]), mib(together));
     if (on_nvme)
-        print0("  of which %.1f MiB are on NVMe and %.1f MiB in memory\n", mib(on_nvme),
-               mib(together - on_nvme));
+        print0("  of which %.1f MiB on NVMe, %.1f MiB in memory\n", mib(on_nvme), mib(together - on_nvme));
     print0("  plain data parallel would hold %.1f MiB of model states on every rank: stage %d holds %.0f %% "
            "of that\n",
            mib(everything_on_every_rank), opt.zero.stage, 100 * of[ZERO_STATES] / everything_on_every_rank);
