@@ -22,21 +22,15 @@ const zero_deepspeed_key *zero_file_key(const char *setting) {
 // --------
 // the list of keys that end the run
 
-typedef struct {
-    char text[12000];
-    size_t used;
-    int n;
-} Refusals;
+static FILE *refusals;  // a line for each
+static int n_refused;
 
-static void refuse(Refusals *list, const zero_deepspeed_key *k, const char *remark, const char *options) {
+static void refuse(const zero_deepspeed_key *k, const char *remark, const char *options) {
     char value[70];
     snprintf(value, sizeof value, strlen(k->value) < 64 ? "%s" : "%.60s...", k->value);
-    int n = snprintf(list->text + list->used, sizeof list->text - list->used, "\n  %s:%d: %s: %s%s%s%s%s%s",
-                     opt.zero_config, k->line, k->key, value, *value ? ": " : "", remark,
-                     *options ? " (option " : "", options, *options ? ")" : "");
-    list->used += (size_t)n;
-    if (list->used >= sizeof list->text) list->used = sizeof list->text - 1;
-    list->n++;
+    fprintf(refusals, "\n  %s:%d: %s: %s%s%s%s%s%s", opt.zero_config, k->line, k->key, value,
+            *value ? ": " : "", remark, *options ? " (option " : "", options, *options ? ")" : "");
+    n_refused++;
 }
 
 // --------
@@ -55,7 +49,7 @@ static int takes_batch(const zero_deepspeed_key *k) {
     return !strcmp(k->setting, "trainer.rows_a_step") || !strcmp(k->setting, "micro_batches");
 }
 
-static void take_key(const zero_deepspeed_key *k, Refusals *list) {
+static void take_key(const zero_deepspeed_key *k) {
     char now[ZERO_DEEPSPEED_VALUE], remark[ZERO_DEEPSPEED_VALUE + 80];
     const Option *o = option_of_setting(k->setting);
     const zero_setting *of_plugin = zero_setting_named(k->setting);
@@ -64,7 +58,7 @@ static void take_key(const zero_deepspeed_key *k, Refusals *list) {
         if (of_plugin)
             zero_setting_set(of_plugin, &opt.zero, k->value);
         else if (strcmp(k->value, "0"))
-            refuse(list, k, "this trainer does not support it", "");
+            refuse(k, "this trainer does not support it", "");
         return;
     }
     option_text(o, &opt, now, sizeof now);
@@ -73,40 +67,42 @@ static void take_key(const zero_deepspeed_key *k, Refusals *list) {
     if (same) return;
     if (option_is_given(o)) {
         snprintf(remark, sizeof remark, "option %s is %s; remove one of them", o->name, now);
-        refuse(list, k, remark, "");
+        refuse(k, remark, "");
     } else if (!option_can_be(o, k->value)) {
         snprintf(remark, sizeof remark, "it sets option %s, which takes %g to %g", o->name, o->min, o->max);
-        refuse(list, k, remark, "");
+        refuse(k, remark, "");
     } else {
         option_set(o, k->value);
     }
 }
 
-// A wire dtype other than fp32 contradicts --comm-type fp32.
-static void check_wire(Refusals *list) {
-    const zero_deepspeed_key *k = zero_file_key("comm.reduce_fp32");
-    if (!k || sets_an_option(k) || !strcmp(k->value, "auto") || strcmp(opt.comm_type, "fp32")) return;
-    refuse(list, k, "option --comm-type is fp32; remove one of them", "");
-}
-
 void take_zero_file(void) {
-    static Refusals list;
-    char options[64];
+    char options[64], *text = NULL;
+    size_t bytes;
     if (!opt.zero_config) return;
     zero_config config = settings_of(&opt);
     config.micro_batches = 0;  // not known yet
     if (zero_deepspeed_read(&config, &contents, opt.zero_config) && !contents.n) zero_check(-1);
     is_read = 1;
+    n_refused = 0;
+    refusals = open_memstream(&text, &bytes);
+    if (!refusals) die("out of memory for the keys of %s", opt.zero_config);
     for (int i = 0; i < contents.n; i++) {
         const zero_deepspeed_key *k = &contents.keys[i];
-        if (sets_an_option(k)) take_key(k, &list);
+        if (sets_an_option(k)) take_key(k);
         if (k->fate != ZERO_KEY_REFUSED) continue;
         options_of_settings(k->setting, options, sizeof options);
-        refuse(&list, k, k->remark, options);
+        refuse(k, k->remark, options);
     }
-    check_wire(&list);
-    if (list.n == 1) die("option --zero-config: %s", list.text + strlen("\n  "));
-    if (list.n) die("option --zero-config: %d keys cannot be honoured:%s", list.n, list.text);
+    // A wire dtype other than fp32 contradicts --comm-type fp32.
+    const zero_deepspeed_key *wire = zero_file_key("comm.reduce_fp32");
+    if (wire && !sets_an_option(wire) && strcmp(wire->value, "auto") && !strcmp(opt.comm_type, "fp32"))
+        refuse(wire, "option --comm-type is fp32; remove one of them", "");
+
+    if (fclose(refusals)) die("out of memory for the keys of %s", opt.zero_config);
+    if (n_refused == 1) die("option --zero-config: %s", text + strlen("\n  "));
+    if (n_refused) die("option --zero-config: %d keys cannot be honoured:%s", n_refused, text);
+    free(text);
 }
 
 // --------
