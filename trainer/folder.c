@@ -85,10 +85,6 @@ int is_folder(const char *path) {
     return !stat(path, &st) && S_ISDIR(st.st_mode);
 }
 
-void rename_file(const char *from, const char *to) {
-    if (rename(from, to)) die("%s: cannot be renamed to %s: %s", from, to, strerror(errno));
-}
-
 // Bytes for the longest name that a save writes here, with the final 0:
 // /abandoned_00000100.1/rank00000-0123456789abcdef.states
 enum { LONGEST_NAME = 80 };

@@ -15,7 +15,6 @@ char *path_in(char path[OUTPUT_PATH], const char *folder, const char *fmt, ...)
 
 int file_is_there(const char *path);  // ends the run if that cannot be determined
 int is_folder(const char *path);
-void rename_file(const char *from, const char *to);  // or ends the run
 // Creates the folder of -o, if given.
 void make_folder(void);
 // Each returns a file to write, or ends the run. Neither follows a symlink. create_file replaces an existing

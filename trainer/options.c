@@ -102,7 +102,7 @@ static void usage(void) {
         else if (o->kind != NOTHING_HERE && *o->help)
             print_help(o);
     }
-    print0("  accepted without effect:");
+    print0("  without effect, but accepted:");
     for (const Option *o = option_table; o < option_table + num_options; o++)
         if (o->kind == NOTHING_HERE) print0(" %s", o->name);
     print0(

@@ -86,25 +86,27 @@ static int has_lines(const char *name) {
 
 int logs_exist(void) { return opt.output && (has_lines(MAIN_LOG) || has_lines(METRICS)); }
 
-// Fills in the first free pair of names, and prints them.
-static void choose_names(char kept[LOGS][OUTPUT_PATH], const char *whose) {
+// Fills in names that no kept logs have, and returns the number in them.
+static int choose_names(char kept[LOGS][OUTPUT_PATH]) {
     int number = 0;
     do {
         number++;
         for (int i = 0; i < LOGS; i++) path_in(kept[i], opt.output, "%s.%d", logs[i], number);
     } while (file_is_there(kept[0]) || file_is_there(kept[1]));
-    print0("the logs of %s in %s are kept as main.log.%d and metrics.jsonl.%d\n", whose, opt.output, number,
-           number);
+    return number;
 }
 
 void logs_begin(void) {
     char kept[LOGS][OUTPUT_PATH];
     if (run.rank != 0 || !logs_exist()) return;
-    choose_names(kept, "an earlier run");
+    const int number = choose_names(kept);
     for (int i = 0; i < LOGS; i++) {
         const char *path = in_output("%s", logs[i]);
-        if (file_is_there(path)) rename_file(path, kept[i]);
+        if (rename(path, kept[i]) && errno != ENOENT)
+            die("%s: cannot be renamed to %s: %s", path, kept[i], strerror(errno));
     }
+    print0("the logs of an earlier run in %s are kept as main.log.%d and metrics.jsonl.%d\n", opt.output,
+           number, number);
 }
 
 // --------
@@ -164,8 +166,12 @@ void logs_continue(int step, int validates, int keep) {
     const Cut c = { step, validates };
     char kept[LOGS][OUTPUT_PATH];
     if (run.rank != 0 || !logs_exist()) return;
-    if (keep) choose_names(kept, "the abandoned branch");
-    for (int i = 0; keep && i < LOGS; i++) copy_log(logs[i], kept[i], NULL);
+    if (keep) {
+        const int number = choose_names(kept);
+        for (int i = 0; i < LOGS; i++) copy_log(logs[i], kept[i], NULL);
+        print0("the logs of the abandoned branch are kept as main.log.%d and metrics.jsonl.%d\n", number,
+               number);
+    }
     for (int i = 0; i < LOGS; i++) copy_log(logs[i], NULL, &c);
 }
 

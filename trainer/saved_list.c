@@ -189,9 +189,9 @@ Listing checkpoints_in(const char *option, const char *folder) {
         if (read_noted(option, folder, &step) == noted) {
             if (noted) add_missing(&l);
             sort(&l);
-            for (const Found *f = l.found + l.n; f-- > l.found;) {
-                damaged |= f->damaged;
-                if (f->complete && !f->abandoned) l.newest = f;
+            for (int i = l.n - 1; i >= 0; i--) {
+                damaged |= l.found[i].damaged;
+                if (l.found[i].complete && !l.found[i].abandoned) l.newest = &l.found[i];
             }
             if (twice++ || !damaged) return l;
         }
@@ -265,6 +265,10 @@ void checkpoints_prune(int step) {
 
 // --------
 // abandoned branches
+
+static void rename_file(const char *from, const char *to) {
+    if (rename(from, to)) die("%s: cannot be renamed to %s: %s", from, to, strerror(errno));
+}
 
 // Keeps all files. The model file moves into the folder first, so that no model file is ever without a
 // checkpoint.
