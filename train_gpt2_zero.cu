@@ -77,7 +77,7 @@ static zero_tensor describe_tensor(const GPT2 *model, int i) {
         .layers = t->per_layer ? model->config.num_layers : 1,
         .unit = t->per_layer ? block(0) : EMBEDDING,
         .decay = t->n_dims == 2,
-        // The first matmul of backward overwrites a matrix's gradient. The encoder adds to wpe's.
+        // Backward's first matmul overwrites a matrix's gradient. wpe has no matmul: the encoder adds to it.
         .backward_overwrites = t->n_dims == 2 && i != WPE,
     };
 }
@@ -121,7 +121,7 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, const char *sam
 static void *param(int tensor, int layer) { return not_null(zero_param(run.z, tensor, layer)); }
 static void *grad(int tensor, int layer) { return not_null(zero_grad(run.z, tensor, layer)); }
 
-// With a cache, the tokens of a span have the positions after those in the cache.
+// With a cache, a span's tokens take the positions after those already cached.
 static void encode(const GPT2 *model, const int *inputs, int B, int T, const CachedPass *cached) {
     const int C = model->config.channels;
     const gpt2_dtype dt = model->dtype;
@@ -356,7 +356,7 @@ static void next_logits(const GPT2 *model, const CachedPass *pass, float *logits
     free(row);
 }
 
-// Prints text from the end-of-text token on. All ranks choose the same tokens.
+// Prints text generated from the end-of-text token. All ranks choose the same tokens.
 static void gpt2_sample(const GPT2 *model, const Tokenizer *tokenizer) {
     Generation g;
     generation_begin(&g, model);
@@ -382,7 +382,7 @@ static void gpt2_answer(const GPT2 *model, Answers *answers) {
     answers_end(answers, model);
 }
 
-#ifndef TESTING  // tests include this file and have their own main
+#ifndef TESTING  // tests include this file and define main
 // --------
 // a training step
 
@@ -603,7 +603,7 @@ static int train_model(Trainer *t) {
     return EXIT_SUCCESS;
 }
 
-// Only parameters, no training.
+// Holds only parameters and trains nothing.
 static int answer_prompts(Trainer *t) {
     set_up_alone(t);
     set_up_together(t);
