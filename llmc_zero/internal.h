@@ -8,7 +8,6 @@
 #include "grads.h"
 #include "layout.h"
 #include "base/memory.h"
-#include "net/exchange.h"
 #include "norm.h"
 #include "params.h"
 #include "pass.h"

@@ -178,7 +178,6 @@ static inline int copies_open_locked(state_part *p) {
 }
 
 static inline int copies_begin(state_part *p) {
-    (void)p;
     return 0;
 }
 

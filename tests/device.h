@@ -37,8 +37,8 @@ static inline void protect_device(int on) {
 }
 #else
 static const manner manners[] = { { "card", 0 }, { "card", 1 } };
-static inline void set_manner(const manner *m) { (void)m; }
-static inline void protect_device(int on) { (void)on; }
+static inline void set_manner(const manner *m) {}
+static inline void protect_device(int on) {}
 #endif
 
 static inline int device_toy_create(toy *t, const zero_config *c) {

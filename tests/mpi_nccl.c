@@ -54,7 +54,7 @@ static void on_rank(int rank, const char *name, const char *value) {
 }
 #else
 static const char *const modes[] = { "card" };
-static void set_mode(const char *mode) { (void)mode; }
+static void set_mode(const char *mode) {}
 static void counts(long *waits, long *allocations) { *waits = *allocations = 0; }
 #endif
 enum { MODES = sizeof modes / sizeof *modes };
@@ -269,13 +269,11 @@ static void check_many(void) {
 static int rehearse_both(void *ctx) {
     shape s = { MOST_PIECES, 1, ZERO_F32, ZERO_F32, 0 };
     set t = set_of(&s);
-    (void)ctx;
     MUST(gather(&s, &t, 1));
     return reduce(&s, &t, 1);
 }
 #ifdef CUDA_STAND_IN
 static int rehearse_nothing(void *ctx) {
-    (void)ctx;
     return 0;
 }
 #endif
@@ -347,7 +345,7 @@ static void check_groups(int rounds) {
 static size_t device_in_use(void) { return 0; }
 static size_t in_table(void) { return 0; }
 static void check_memory(size_t in_use_before) { (void)in_use_before; }
-static void check_groups(int rounds) { (void)rounds; }
+static void check_groups(int rounds) {}
 static long aborts_so_far(void) { return 0; }
 #endif
 

@@ -23,7 +23,6 @@ static plan plans[MOST_RANKS];
 static char folder[] = "/tmp/start.XXXXXX", path[64];
 
 static inline int fresh(void **state) {
-    (void)state;
     fresh_outcomes();
     snprintf(path, sizeof path, "%s/meet", folder);
     unlink(path);
@@ -102,8 +101,8 @@ static inline int own_address(net_address *at) {
 }
 
 // A start file whose rank 0 is on a host that is none, but at this port of this machine.
-static inline card card_of(int at_port, double written) {
-    card c = {
+static inline start_file start_file_of(int at_port, double written) {
+    start_file c = {
         .begins = "llmc_zero start file 3\n", .host = "ghost", .pid = EVIL_PID, .port = at_port, .n = 1
     };
     c.written = written;

@@ -16,7 +16,6 @@
 static toy t;
 
 static int end(void **state) {
-    (void)state;
     zero_destroy(t.z);
     t.z = NULL;
     return 0;
@@ -38,7 +37,6 @@ static void refused(const zero_config *c, int code, const char *names) {
 }
 
 static void test_processor(void **state) {
-    (void)state;
     zero_config c = config_on(ZERO_CPU, 0);
     zero_job e;
     assert_int_equal(toy_create(&t, &c, NULL), 0);
@@ -54,7 +52,6 @@ static void test_processor(void **state) {
 
 #ifndef ZERO_HAVE_CUDA
 static void test_built_without(void **state) {
-    (void)state;
     zero_config c = config_on(ZERO_CUDA, 0);
     refused(&c, ZERO_ERR_DEVICE, "built without CUDA");
     assert_int_equal(zero_cuda_devices(), ZERO_ERR_DEVICE);
@@ -90,7 +87,6 @@ static void set(const char *name, const char *value) {
 }
 
 static int begin_lazy(void **state) {
-    (void)state;
     set("CUDA_STAND_IN", "lazy");
     return 0;
 }
@@ -148,7 +144,6 @@ static array make_of(zero_dtype type, int64_t n, float (*value)(int64_t i)) {
 static array make(zero_dtype type, int64_t n) { return make_of(type, n, NULL); }
 static float finite_float(int64_t i) {
     float x = random_float();
-    (void)i;
     return isfinite(x) && fabsf(x) < 65504 ? x : 1;
 }
 static void *on_host(const array *a, int64_t offset) { return a->host + offset * dtype_bytes(a->type); }
@@ -277,7 +272,6 @@ static void check_sum_squares(int64_t n, int64_t offset) {
 // more blocks than are added up at a time.
 static void test_sum_squares_of_parts(void **state) {
     enum { PARTS = 77 };
-    (void)state;
     for (int k = 0; k < DTYPES; k++) {
         array x = make_of(dtypes[k], 4 * LARGEST, finite_float);
         stretch parts[PARTS];
@@ -368,7 +362,6 @@ static void check_segments(zero_dtype g_type, int low, int n) {
     check_update(&x, low, 0, 0.37, segments, n);
 }
 static void test_adamw_segments(void **state) {
-    (void)state;
     static const int numbers[] = { 2, 31, 32, 33, 580, 1025 };  // a warp looks at 32 at a time
     for (int i = 0; i < (int)(sizeof numbers / sizeof *numbers); i++)
         for (int low = 0; low < 4; low++) check_segments(dtypes[(i + low) % DTYPES], low, numbers[i]);
@@ -392,14 +385,12 @@ static void check_clear_stretches(zero_dtype type, int n) {
     CUDA_WORKS(cudaFree((void *)t.list));
 }
 static void test_clear_stretches(void **state) {
-    (void)state;
     for (int k = 0; k < DTYPES; k++)
         for (int n = 1; n <= 100; n += 33) check_clear_stretches(dtypes[k], n);
 }
 
 #define AT_ALL_PLACES(name)                 \
     static void test_##name(void **state) { \
-        (void)state;                        \
         at_all_places(check_##name);        \
     }
 AT_ALL_PLACES(convert)
@@ -427,7 +418,6 @@ static void sum_many_ranks(zero_dtype type, int ranks, int to_add) {
 }
 
 static void test_many_ranks(void **state) {
-    (void)state;
     for (int k = 0; k < DTYPES; k++) sum_many_ranks(dtypes[k], 300, k & 1);
 }
 
@@ -441,7 +431,6 @@ static int create(const zero_config *c) {
 }
 
 static void test_device_number(void **state) {
-    (void)state;
     zero_config c = config_on(ZERO_CUDA, 0);
     zero_job e;
     int devices = zero_cuda_devices();
@@ -459,7 +448,6 @@ static void test_device_number(void **state) {
 }
 
 static void test_memory(void **state) {
-    (void)state;
     zero_config c = config_on(ZERO_CUDA, 2);
     cudaStream_t stream;
     zero_memory_line line;
@@ -511,7 +499,6 @@ static size_t device_memory_left(void) {
 }
 
 static void test_out_of_memory(void **state) {
-    (void)state;
     zero_config c = config_on(ZERO_CUDA, 0);
     const zero_tensor huge = { "huge", 1, { 1LL << 38 }, 1, 0, 1, 0 };
     const zero_unit unit = { "all", 1, 1, 0 };
@@ -569,7 +556,6 @@ static void check_step(const zero_config *c) {
 }
 
 static void test_counts_of_a_step(void **state) {
-    (void)state;
     for (int i = 0; i < 16; i++) {
         zero_config c = config_on(ZERO_CUDA, i % 4);
         c.overlap = i / 4 % 2;
@@ -581,7 +567,6 @@ static void test_counts_of_a_step(void **state) {
 
 // The gradients that backward adds to lie in several places of a unit. One launch clears them all.
 static void test_launches_of_clearing(void **state) {
-    (void)state;
     for (int stage = 0; stage < 3; stage++) {
         zero_config c = config_on(ZERO_CUDA, stage);
         end(NULL);
@@ -597,7 +582,6 @@ static void test_launches_of_clearing(void **state) {
 }
 
 static void test_no_usable_device(void **state) {
-    (void)state;
     zero_config c = config_on(ZERO_CUDA, 0);
     set("CUDA_STAND_IN_DEVICES", "0");
     refused(&c, ZERO_ERR_DEVICE, "there is no CUDA device");
@@ -648,7 +632,6 @@ static void fail_each_call(const char *call, const zero_config *c, const char *p
 }
 
 static void test_failing_calls(void **state) {
-    (void)state;
     static const char *const calls[] = {
         "cudaGetDeviceCount",
         "cudaGetDeviceProperties",

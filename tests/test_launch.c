@@ -20,7 +20,7 @@ static void set_only(const char *const *pairs) {
 #define SRUN(r, n) "SLURM_PROCID", r, "SLURM_STEP_NUM_TASKS", n, "SLURM_JOB_ID", "7"
 #define PMI(r, n) "PMI_RANK", r, "PMI_SIZE", n
 #define BATCH(r, n) "SLURM_PROCID", r, "SLURM_NTASKS", n, "SLURM_JOB_ID", "9"
-#define NOWHERE "does not say where rank 0 is"
+#define NOWHERE "but gives no address of rank 0"
 
 static const struct {
     int mpi;           // MPI starts the ranks
@@ -92,7 +92,6 @@ static const struct {
       { RANK("0", "1"), SRUN("1", "2") } },
 };
 static void environments(void **state) {
-    (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         rendezvous_settings s = { .rank = 9 };
         set_only(rows[i].pairs);
@@ -111,7 +110,6 @@ static void environments(void **state) {
 }
 
 static void settings_of_the_user(void **state) {
-    (void)state;
     rendezvous_settings s = { .server = "here:1" };
     set_only((const char *const[]){ MPIRUN("1", "2"), NULL });
     assert_int_equal(launched_read(&s), 1);
@@ -146,7 +144,6 @@ static int port_of(const char *job, const char *step, const char *torchrun) {
     return port;
 }
 static void ports(void **state) {
-    (void)state;
     assert_int_equal(port_of("123", "0", NULL), port_of("123", "0", NULL));
     assert_int_not_equal(port_of("123", "0", NULL), port_of("123", "1", NULL));
     assert_int_not_equal(port_of("123", "0", NULL), port_of("124", "0", NULL));

@@ -8,7 +8,6 @@
 #include <cmocka.h>
 #include <pthread.h>
 #include <sys/time.h>
-#include "../llmc_zero/net/exchange.h"
 #include "../llmc_zero/net/failure.h"
 #include "ranks.h"
 
@@ -18,7 +17,6 @@ static double *ready, *event;  // shared: when rank 0 was under way, and when th
 static int said = -1;  // a file with the ranks' stderr
 
 static int fresh(void **state) {
-    (void)state;
     fresh_outcomes();
     ready = &outcomes[MOST_RANKS - 1].seconds;
     event = &outcomes[MOST_RANKS - 2].seconds;
@@ -159,7 +157,6 @@ static int all_sizes(here *h) {
     return rc;
 }
 static void contents(void **state) {
-    (void)state;
     for (int n = 1; n <= 5; n++) {
         fresh(NULL);
         plan p = { all_sizes, .ranks = n, .timeout_s = 20 };
@@ -180,7 +177,6 @@ static int slow_reader(here *h) {
     return h->rank && !rc ? barrier(h) : rc;  // one more call is an error
 }
 static void orderly_end(void **state) {
-    (void)state;
     plan p = { slow_reader, .ranks = 2, .timeout_s = 5 };
     run(&p, 10);
     all_well(1);
@@ -200,7 +196,6 @@ static int come_late(here *h) {
     return rc;
 }
 static void late_is_not_gone(void **state) {
-    (void)state;
     plan p = { come_late, .ranks = 2, .timeout_s = 20, .silence_s = 1 };
     run(&p, 10);
     all_well(2);
@@ -213,7 +208,6 @@ static int different_calls(here *h) {
     return rc;
 }
 static void disagreement(void **state) {
-    (void)state;
     for (int who = 0; who < 2; who++) {
         fresh(NULL);
         plan p = { different_calls, .ranks = 3, .who = who, .timeout_s = 5 };
@@ -245,7 +239,6 @@ static void wait_ready(void) {
 }
 
 static void killed_at_any_moment(void **state) {
-    (void)state;
     for (int round = 0; round < 30; round++) {
         char words[40];
         fresh(NULL);
@@ -353,7 +346,6 @@ static int fail_behind(here *h) {
 }
 // Time in which a rank does not run does not count as time in which it could report.
 static void pause_long(int signal) {
-    (void)signal;
     nap(1.3);
 }
 static int say_slowly(here *h) {
@@ -384,7 +376,6 @@ static int late_in_turn(here *h) {
 // One rank ends the job, and the others give its sentence or, where that is NULL, end silently with its
 // status.
 static void endings(void **state) {
-    (void)state;
     static const struct {
         int (*body)(here *h);
         int ranks, who, status;
@@ -421,7 +412,6 @@ static int one_speaks(here *h) {
     return 0;
 }
 static void stopped(void **state) {
-    (void)state;
     plan p = { one_speaks, .ranks = 4, .who = 3, .seed = 3, .timeout_s = 0.5 };
     start(&p);
     wait_ready();
@@ -471,7 +461,6 @@ static void create_with_one_gone(int rank, void *ctx) {
     zero_end_job(NULL, 1, sentence);
 }
 static void told_once_before_there_is_a_plugin(void **state) {
-    (void)state;
     for (int i = 0; i < 4; i++) {
         int who = i % 2 * 3;
         plan p = { .ranks = 4, .who = who, .seed = i < 2 ? SIGKILL : SIGSTOP };
@@ -500,7 +489,6 @@ static void create_by_itself(int rank, void *ctx) {
     zero_destroy(z);
 }
 static void started_by_its_settings(void **state) {
-    (void)state;
     for (int how = 0; how < 3; how++) {
         plan p = { .ranks = 2, .who = how };
         fresh(NULL);
@@ -514,7 +502,6 @@ static void started_by_its_settings(void **state) {
 }
 
 static void too_many(void **state) {
-    (void)state;
     net c = { .timeout_s = 1 };
     rendezvous_settings s = { .rank = 0, .ranks = 3000000, .server = server, .timeout_s = 1 };
     assert_int_equal(net_open_tcp(&c, &s), ZERO_ERR_ARGUMENT);
@@ -534,7 +521,6 @@ static int ask(here *h) {
     return lost < 0 ? 0 : ZERO_ERR_COMM;
 }
 static void asked(void **state) {
-    (void)state;
     plan p = { ask, .ranks = 3, .who = 1, .timeout_s = 5 };
     start(&p);
     wait_ready();

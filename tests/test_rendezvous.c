@@ -11,7 +11,6 @@
 // -------- what works
 
 static void meeting(void **state) {
-    (void)state;
     static const char *const hosts[] = { "127.0.0.1", "localhost", "[::1]", NULL };  // NULL: by file
     int v6 = socket(AF_INET6, SOCK_STREAM, 0);
     if (v6 >= 0) close(v6);
@@ -26,7 +25,6 @@ static void meeting(void **state) {
         }
 }
 static void in_any_order(void **state) {
-    (void)state;
     for (int i = 0; i < 6; i++) {
         int late = i / 2;  // rank 0, all others, or each in turn
         fresh(NULL);
@@ -38,7 +36,6 @@ static void in_any_order(void **state) {
 }
 // By a file a rank asks again after 5 s.
 static void rank_0_sleeps(void **state) {
-    (void)state;
     plan_ranks(3, NULL, path, 20);
     start(0, 1);
     for (double until = now() + 5; access(path, F_OK) && now() < until;) nap(5e-3);
@@ -54,7 +51,6 @@ static void rank_0_sleeps(void **state) {
 
 enum { ADDRESS, BY_FILE, NO_HOST };
 static void mistakes(void **state) {
-    (void)state;
     static const struct {
         int n, absent, how;  // absent: a bit for each process that does not start
         struct {             // of the last process
@@ -74,7 +70,7 @@ static void mistakes(void **state) {
           { 4, 5, "1" },
           0,
           0.6,
-          "ranks 2 and 3 of 5 did not come within 0.6 s: rank 0",
+          "ranks 2 and 3 of 5 did not connect within 0.6 s: rank 0",
           1.5 },
         { 5,
           12,
@@ -82,10 +78,10 @@ static void mistakes(void **state) {
           { 4, 5, "1" },
           0,
           0.6,
-          "ranks 2 and 3 of 5 did not come within 0.6 s: rank 0",
+          "ranks 2 and 3 of 5 did not connect within 0.6 s: rank 0",
           1.5 },
         // rank 1 learns within its own time which rank is missing
-        { 3, 4, ADDRESS, { 2, 3, "1" }, 0.8, 1.5, "rank 2 of 3 did not come within 1.5 s", 1.9 },
+        { 3, 4, ADDRESS, { 2, 3, "1" }, 0.8, 1.5, "rank 2 of 3 did not connect within 1.5 s", 1.9 },
         { 3, 1, ADDRESS, { 2, 3, "1" }, 0, 0.5, "rank 0 does not answer at 127.0.0.1:", 1.5 },
         { 3,
           1,
@@ -93,7 +89,7 @@ static void mistakes(void **state) {
           { 2, 3, "1" },
           0,
           0.5,
-          "there is none: rank 0, which writes it, has not started",
+          "it does not exist: rank 0, which writes it, has not started",
           1.5 },
         { 2, 0, NO_HOST, { 1, 2, "1" }, 0, 3, "host \"no..host\" does not resolve", 1 },
     };
@@ -119,7 +115,6 @@ static void mistakes(void **state) {
 // What is at rank 0's port is not rank 0. One of another protocol says so in its first words, which begin
 // alike in all of them.
 static void at_the_port(void **state) {
-    (void)state;
     static const uint32_t challenge[4] = { 0x4c5a5256, 2, 32, 77 };
     static const struct {
         const void *bytes;
@@ -149,7 +144,6 @@ static void at_the_port(void **state) {
 }
 
 static void a_rank_that_ends(void **state) {
-    (void)state;
     for (int victim = 0; victim < 3; victim += 2) {
         fresh(NULL);
         plan_ranks(4, server, NULL, 8);
@@ -157,13 +151,12 @@ static void a_rank_that_ends(void **state) {
         start(0, 3);  // rank 3 never comes
         assert_int_equal(end_children(3, 6), 0);
         for (int r = 0; r < 3; r++)
-            if (r != victim) all_say(r, r + 1, "has ended while the ranks were connecting", 3);
+            if (r != victim) all_say(r, r + 1, "ended while the ranks were connecting", 3);
         if (victim) says(0, "rank 2 (host");
     }
 }
 // The file of a rank 0 that was killed is left to a rank that comes later, but began earlier.
 static void rank_0_of_before(void **state) {
-    (void)state;
     plan_ranks(3, NULL, path, 12);
     plans[0].die = 0.3;
     plans[0].delay = 0.5;  // rank 2 is there before the file is written
@@ -174,7 +167,6 @@ static void rank_0_of_before(void **state) {
 }
 // Rank `victim` of three is stopped after it has come and before the last one comes.
 static void a_rank_that_is_stopped(void **state) {
-    (void)state;
     for (int victim = 1; victim < 3; victim++) {
         int last = 3 - victim;
         char words[160], host[NET_NAME];
@@ -188,7 +180,7 @@ static void a_rank_that_is_stopped(void **state) {
         for (double until = now() + 10; now() < until && !(o[0].reported && o[last].reported);) nap(5e-3);
         kill(children[victim], SIGKILL);
         assert_int_equal(end_children(3, 1), 0);
-        snprintf(words, sizeof words, "rank %d waited in vain for rank %d (host %s) to connect", last, victim,
+        snprintf(words, sizeof words, "rank %d timed out waiting for rank %d (host %s) to connect", last, victim,
                  host);
         all_say(0, 1, words, 8);
         all_say(last, last + 1, words, 8);
@@ -196,7 +188,6 @@ static void a_rank_that_is_stopped(void **state) {
 }
 
 static void settings_that_cannot_be(void **state) {
-    (void)state;
     static const struct {
         int rank, ranks;
         const char *server, *file, *key;
@@ -236,12 +227,11 @@ static void settings_that_cannot_be(void **state) {
 
 // Its rank 0 was a process of this machine and has ended before the ranks began.
 static void stale_file(void **state) {
-    (void)state;
     char host[NET_NAME];
     pid_t dead = fork();
     if (!dead) _exit(0);
     waitpid(dead, NULL, 0);
-    card c = card_of(port, (double)time(NULL) - 100);
+    start_file c = start_file_of(port, (double)time(NULL) - 100);
     c.pid = dead;
     c.node = net_machine(host);
     put_file(&c, sizeof c, 0600);
@@ -259,10 +249,9 @@ static void stale_file(void **state) {
 }
 // Rank 0 of another job, process 0, is at the address in the file.
 static void file_of_another_run(void **state) {
-    (void)state;
     for (int is_alone = 0; is_alone < 2; is_alone++) {
         fresh(NULL);
-        card c = card_of(port, (double)time(NULL));
+        start_file c = start_file_of(port, (double)time(NULL));
         put_file(&c, sizeof c, 0600);
         plan_ranks(4, NULL, path, is_alone ? 0.8 : 5);
         for (int i = 1; i < 4; i++) {
@@ -274,7 +263,7 @@ static void file_of_another_run(void **state) {
         plans[0].s.timeout_s = 1.5;
         plans[1].delay = is_alone ? 0 : 0.4;
         run(is_alone ? 3 : 4, 8);
-        says(0, "of 4 did not come");
+        says(0, "of 4 did not connect");
         if (is_alone)
             all_say(1, 3, "the process there has another key than this rank, or belongs to another job", 1.6);
         else
@@ -282,17 +271,15 @@ static void file_of_another_run(void **state) {
     }
 }
 static void no_folder(void **state) {
-    (void)state;
     char name[96];
     snprintf(name, sizeof name, "%s/no/meet", folder);
     plan_ranks(2, NULL, name, 0.5);
     run(2, 3);
     all_say(0, 1, "/no/meet: rank 0 cannot write it: No such file or directory", 0.5);
-    all_say(1, 2, "/no/meet within 0.5 s: there is none", 1.5);
+    all_say(1, 2, "/no/meet within 0.5 s: it does not exist", 1.5);
 }
 // In a folder, also one that appears when a rank has looked already.
 static void folders(void **state) {
-    (void)state;
     for (int late = 0; late < 2; late++) {
         fresh(NULL);
         plan_ranks(3, NULL, path, 5);
@@ -310,7 +297,6 @@ static void folders(void **state) {
 // What is at the start file's place and is not one of this user alone is refused by all ranks, and stays as
 // it is.
 static void files_of_others(void **state) {
-    (void)state;
     static const char foreign[] = "it is not a start file", shared[] = "other users may read or write it";
     enum { PLAIN, LINK, LINK_TO_NOTHING, PIPE, OTHER_OWNER };
     static const struct {
@@ -322,29 +308,29 @@ static void files_of_others(void **state) {
         const char *words;
     } rows[] = {
         { PLAIN, 0644, 0, 0, 0, 0, 0, foreign },
-        { LINK, 0600, 1, 9, 1, 1, sizeof(card), foreign },
+        { LINK, 0600, 1, 9, 1, 1, sizeof(start_file), foreign },
         { LINK_TO_NOTHING, 0600, 0, 0, 0, 0, 0, foreign },
         { PIPE, 0600, 0, 0, 0, 0, 0, foreign },
-        { PLAIN, 0600, 1, 9, 1, 1, sizeof(card) - 1, foreign },
-        { PLAIN, 0600, 1, 9, 1, 1, sizeof(card) + 1, foreign },
-        { PLAIN, 0600, -1, 9, 1, 1, sizeof(card), foreign },
-        { PLAIN, 0600, 1, 0, 1, 1, sizeof(card), foreign },
-        { PLAIN, 0600, 1, 65536, 1, 1, sizeof(card), foreign },
-        { PLAIN, 0600, 1, 9, -1, 1, sizeof(card), foreign },
-        { PLAIN, 0600, 1, 9, CARD_ADDRESSES + 1, 1, sizeof(card), foreign },
-        { PLAIN, 0600, 1, 9, 1, -1, sizeof(card), foreign },
-        { PLAIN, 0600, 1, 9, 1, NAN, sizeof(card), foreign },
-        { PLAIN, 0644, 1, 9, 1, 1, sizeof(card), shared },
-        { PLAIN, 0620, 1, 9, 1, 1, sizeof(card), shared },
-        { OTHER_OWNER, 0600, 1, 9, 1, 1, sizeof(card), shared },
+        { PLAIN, 0600, 1, 9, 1, 1, sizeof(start_file) - 1, foreign },
+        { PLAIN, 0600, 1, 9, 1, 1, sizeof(start_file) + 1, foreign },
+        { PLAIN, 0600, -1, 9, 1, 1, sizeof(start_file), foreign },
+        { PLAIN, 0600, 1, 0, 1, 1, sizeof(start_file), foreign },
+        { PLAIN, 0600, 1, 65536, 1, 1, sizeof(start_file), foreign },
+        { PLAIN, 0600, 1, 9, -1, 1, sizeof(start_file), foreign },
+        { PLAIN, 0600, 1, 9, START_FILE_ADDRESSES + 1, 1, sizeof(start_file), foreign },
+        { PLAIN, 0600, 1, 9, 1, -1, sizeof(start_file), foreign },
+        { PLAIN, 0600, 1, 9, 1, NAN, sizeof(start_file), foreign },
+        { PLAIN, 0644, 1, 9, 1, 1, sizeof(start_file), shared },
+        { PLAIN, 0620, 1, 9, 1, 1, sizeof(start_file), shared },
+        { OTHER_OWNER, 0600, 1, 9, 1, 1, sizeof(start_file), shared },
     };
     char other[96];
     snprintf(other, sizeof other, "%s/other", folder);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        char bytes[sizeof(card) + 1] = "precious", after[sizeof bytes] = "";
+        char bytes[sizeof(start_file) + 1] = "precious", after[sizeof bytes] = "";
         size_t n = rows[i].bytes ? rows[i].bytes : 8;
         struct stat was, is;
-        card c = card_of(rows[i].port, rows[i].written);
+        start_file c = start_file_of(rows[i].port, rows[i].written);
         c.pid = rows[i].pid;
         c.n = rows[i].n;
         if (rows[i].bytes) memcpy(bytes, &c, sizeof c);
@@ -368,29 +354,28 @@ static void files_of_others(void **state) {
         close(fd);
         unlink(other);
     }
-    card c = card_of(9, 1);
+    start_file c = start_file_of(9, 1);
     unlink(path);
     memset(c.host, '\33', sizeof c.host);  // without an end
     put_file(&c, sizeof c, 0600);
-    assert_int_equal(card_read(path, &c), 0);
+    assert_int_equal(start_file_read(path, &c), 0);
     assert_string_equal(c.host, "???????????????????????????????????????????????????????????????");
 }
 
 // Rank 0's own can be read by this user alone, has addresses and a new key each time, and is removed by
 // nobody else.
 static void own_file(void **state) {
-    (void)state;
     struct stat st;
     net_address at;
-    card first = { .pid = 1, .port = 1 }, again = { .pid = 1, .port = 1 };
-    assert_int_equal(card_write(path, &first), 0);
+    start_file first = { .pid = 1, .port = 1 }, again = { .pid = 1, .port = 1 };
+    assert_int_equal(start_file_write(path, &first), 0);
     assert_true(!stat(path, &st) && (st.st_mode & 0777) == 0600);
     assert_true(first.n > 0 || !own_address(&at));
-    assert_int_equal(card_write(path, &again), 0);
+    assert_int_equal(start_file_write(path, &again), 0);
     assert_memory_not_equal(&first.key, &again.key, sizeof first.key);
-    card_remove(path, &first);
+    start_file_remove(path, &first);
     assert_int_equal(access(path, F_OK), 0);
-    card_remove(path, &again);
+    start_file_remove(path, &again);
     assert_int_equal(access(path, F_OK), -1);
 }
 

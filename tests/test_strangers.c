@@ -7,7 +7,6 @@
 #include <cmocka.h>
 #include <math.h>
 #include <sys/prctl.h>
-#include "../llmc_zero/net/exchange.h"
 #include "../llmc_zero/net/failure.h"
 #include "start_ranks.h"
 
@@ -108,7 +107,6 @@ static void all_met(int n, double limit) {
 
 // Who speaks another language, and greetings in which all is right but the key, of any content.
 static void without_the_key(void **state) {
-    (void)state;
     static const uint32_t long_message[1024] = { 0x4c5a5256, 1, 1u << 30, 7 },
                           odd_kind[4] = { 0x4c5a5256, 77, 4, 7 }, odd_magic[44] = { 0x12345678, 3, 152, 7 };
     static const struct {
@@ -144,7 +142,6 @@ static void without_the_key(void **state) {
 
 // Without a key nobody else is kept out, but what is said is checked, and printed as plain characters.
 static void no_key(void **state) {
-    (void)state;
     seat s = seat_of(1, 80);
     plan_keyed(2, NULL, 10);
     start(0, 1);
@@ -167,7 +164,6 @@ static void no_key(void **state) {
 
 // A rank that has come, and then says nothing any more.
 static void silent_rank(void **state) {
-    (void)state;
     seat s = seat_of(1, 80);
     s.ranks = 2;
     plan_keyed(2, right_key, 0.5);
@@ -180,7 +176,6 @@ static void silent_rank(void **state) {
 
 // What one connection proved is of no use on another.
 static void replayed(void **state) {
-    (void)state;
     head challenge;
     seat s = seat_of(1, 80), welcome;
     plan_keyed(3, right_key, 0.5);
@@ -192,20 +187,19 @@ static void replayed(void **state) {
     is_dropped(second);
     assert_int_equal(end_children(1, 6), 0);
     close(first);
-    says(0, "rank 2 of 3 did not come");
+    says(0, "rank 2 of 3 did not connect");
     says(0, "; 1 connections did not know the key of the job");
 }
 
 // Rank 0 says who came without the key, and a rank with another key at once why it is not let in.
 static void ranks_with_other_keys(void **state) {
-    (void)state;
     plan_keyed(4, right_key, 0.8);
     plans[1].s.key = wrong_key;
     plans[2].s.key = NULL;
     plans[3].s.job = JOB + 1;
     start(0, 4);
     assert_int_equal(end_children(4, 5), 0);
-    says(0, "ranks 1, 2 and 3 of 4 did not come within 0.8 s");
+    says(0, "ranks 1, 2 and 3 of 4 did not connect within 0.8 s");
     says(0, "; 3 connections did not know the key of the job, the last from 127.0.0.1:");
     all_say(1, 4, "has another key than this rank, or belongs to another job: give all ranks", 0.7);
 }
@@ -244,7 +238,6 @@ static void end_flood(pid_t pid) {
     waitpid(pid, NULL, 0);
 }
 static void floods(void **state) {
-    (void)state;
     for (int kind = 0; kind < 4; kind++) {
         fresh(NULL);
         plan_keyed(3, right_key, 20);
@@ -263,7 +256,6 @@ static void floods(void **state) {
 
 // Rank 0's address is the machine's own, so other machines are not even spoken to.
 static void from_another_machine(void **state) {
-    (void)state;
     net_address at;
     if (!own_address(&at)) skip();
     plan_keyed(2, NULL, 10);
@@ -294,7 +286,6 @@ static int receive_rank(int listener, const char *key, int me, seat *hello, secr
 }
 
 static void rogue_rank_0(void **state) {
-    (void)state;
     static const char *const words[] = {
         "rank 0 (host ????????????",
         "it sent an invalid message",
@@ -377,7 +368,6 @@ static void are_connected(two_ranks *t) {
 // Between two other ranks: who comes to rank 1 as rank 2 must know the secret too, for this connection, these
 // two and this startup.
 static void at_another_ranks_port(void **state) {
-    (void)state;
     two_ranks t = start_two();
     tell_seats(&t, 1);
     for (int i = 0; i < 5; i++) {
@@ -397,7 +387,6 @@ static void at_another_ranks_port(void **state) {
 
 // Strangers are at rank 1's port before rank 2 comes.
 static void flood_at_another_rank(void **state) {
-    (void)state;
     for (int kind = 0; kind < 4; kind++) {
         fresh(NULL);
         two_ranks t = start_two();
@@ -413,7 +402,6 @@ static void flood_at_another_rank(void **state) {
 // Rank 1's part is played here too. First it drops rank 2 once, as a flood of strangers might; then another
 // program has taken its port.
 static void called_again(void **state) {
-    (void)state;
     for (int is_program = 0; is_program < 2; is_program++) {
         seat hello[2];
         secret c[2];
@@ -441,7 +429,7 @@ static void called_again(void **state) {
         assert_int_equal(end_children(3, 5), 0);
         if (is_program)
             says(2,
-                 "rank 1 (host evil pid 4711) has ended while the ranks were connecting (it sent an invalid");
+                 "rank 1 (host evil pid 4711) ended while the ranks were connecting (it sent an invalid");
         else if (o[2].rc)
             fail_msg("rank 2: %s", o[2].sentence);
         close(at_1);
@@ -460,7 +448,6 @@ typedef struct {
 } frame;
 
 static void least(int rank, void *ctx) {
-    (void)ctx;
     rendezvous_settings s = { .rank = rank, .ranks = 2, .server = server, .timeout_s = 10, .job = JOB };
     net c = { .timeout_s = 5 };
     o[rank].rc = net_open_tcp(&c, &s);
@@ -468,7 +455,6 @@ static void least(int rank, void *ctx) {
     net_close(&c, 0);
 }
 static void frames(void **state) {
-    (void)state;
     static const struct {
         uint32_t kind;
         uint64_t bytes;
@@ -516,12 +502,11 @@ static void frames(void **state) {
 // -------- the start file's key
 
 static void key_in_the_file(void **state) {
-    (void)state;
-    card c = { .pid = 0 };
+    start_file c = { .pid = 0 };
     seat s = seat_of(1, 80);
     plan_ranks(2, NULL, path, 10);
     start(0, 1);
-    for (double until = now() + 3; now() < until && card_read(path, &c);) nap(5e-3);
+    for (double until = now() + 3; now() < until && start_file_read(path, &c);) nap(5e-3);
     port = c.port;
     is_dropped(greet(&s, NULL));  // who has not read the file is not let in
     start(1, 2);
@@ -531,7 +516,6 @@ static void key_in_the_file(void **state) {
 // -------- plain characters
 
 static void plain(void **state) {
-    (void)state;
     static const char *const cases[][2] = {
         { "rank 1: /home/j\xc3\xbcrgen", "rank 1: /home/j\xc3\xbcrgen" },
         { "\33]0;x\a\r\b\177", "?]0;x????" },

@@ -76,7 +76,6 @@ static const char *difference(void) {
 }
 
 static int begin(void **state) {
-    (void)state;
     opt = usual;
     model.dtype = GPT2_F32;
     gpt2_check(gpt2_config_from_descriptor(&model.config, opt.model));
@@ -132,7 +131,6 @@ static void test_options(void **state) {
 }
 
 static void test_values(void **state) {
-    (void)state;
     opt.lr = 1e-4;
     assert_string_equal(difference(), "-l = 0.0001");
     opt.lr = usual.lr;
@@ -145,14 +143,12 @@ static void test_values(void **state) {
 
 // The values that "auto" became.
 static void test_settled(void **state) {
-    (void)state;
     model.dtype = GPT2_BF16;
     assert_string_equal(difference(), "--dtype auto = bf16");
     model.dtype = GPT2_F32;
 }
 
 static void test_model(void **state) {
-    (void)state;
     model.config.num_heads = 8;  // the plugin's tables do not have it
     assert_string_equal(difference(), "model = L 4, NH 8, C 128, V 257, longest sequence 64");
     begin(state);

@@ -14,7 +14,6 @@
 #include "bench.h"
 #include "llmc_zero/comm/host.h"
 #include "llmc_zero/base/error.h"
-#include "llmc_zero/net/exchange.h"
 #include "llmc_zero/net/failure.h"
 #include "llmc_zero/device/kernels.h"
 #include "llmc_zero/device/numbers.h"

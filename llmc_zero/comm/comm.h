@@ -66,7 +66,7 @@ struct comm {
     device_stream gather_stream;  // all_gather queues on it
     int only_queues;              // collectives only queue work on the device, so they need no thread
     char name[160];               // for the start table
-    struct card *cards;           // of comm/cards.c: (ranks) each rank's GPU; NULL: one rank, or no CUDA
+    struct rank_gpu *gpus;        // of comm/gpus.c: (ranks) each rank's GPU; NULL: one rank, or no CUDA
     int ranks_on_device;          // including this one; 1 on a CPU
     memory_request *planned;      // (COMM_MEMORIES): the allocations allowed
     zero_traffic traffic;

@@ -9,7 +9,6 @@
 // direct reads there sets kernel.yama.ptrace_scope=0, or gives a container CAP_SYS_PTRACE.
 #include "../device/kernels.h"
 #include "../base/error.h"
-#include "../net/exchange.h"
 #include "../base/clock.h"
 #include "host.h"
 #include <errno.h>

@@ -1,7 +1,6 @@
 // The collectives through host memory: chooses how their bytes are sent.
 #include "host.h"
 #include "../base/error.h"
-#include "../net/exchange.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 // The transport between nodes: packed bytes sent as messages. One half of the staging is for outgoing data,
 // the other for incoming.
-#include "../net/exchange.h"
 #include "../base/error.h"
 #include "host.h"
 #include <stdlib.h>

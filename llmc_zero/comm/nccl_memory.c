@@ -2,7 +2,6 @@
 // copying, and the device memory that it takes for itself.
 #ifdef ZERO_HAVE_NCCL
 #include "../base/clock.h"
-#include "../net/exchange.h"
 #include "host.h"
 #include "nccl_state.h"
 #include <stdio.h>

@@ -3,8 +3,7 @@
 // one of them.
 #ifdef ZERO_HAVE_NCCL
 #include "../base/clock.h"
-#include "../net/exchange.h"
-#include "cards.h"
+#include "gpus.h"
 #include "host.h"
 #include "nccl_state.h"
 #include <stdio.h>
@@ -57,12 +56,12 @@ static int look_at_self(nccl_state *n, const zero_config *config, introduction *
 // share.
 static int refuse_sharing(const nccl_state *n, int first, int r) {
     char version[32], tail[96], most[64] = "give each rank a separate GPU";
-    int old = n->version < MULTI_RANK_VERSION, room = cards_room(n->c, r);
+    int old = n->version < MULTI_RANK_VERSION, room = gpus_room(n->c, r);
     version_name(version, n->version);
     if (room) snprintf(most, sizeof most, "start at most %d rank%s there", room, room == 1 ? "" : "s");
     snprintf(tail, sizeof tail, ", and NCCL %s %s", version,
              old ? "needs one for each" : "was not told to share it");
-    cards_fail(n->c, first, r, tail);
+    gpus_fail(n->c, first, r, tail);
     zero_failed_advice("%s, or send the data through the host (comm.nccl 0), or %s", most,
                        old ? "use NCCL 2.30 or newer, with NCCL_MULTI_RANK_GPU_ENABLE=1"
                            : "set NCCL_MULTI_RANK_GPU_ENABLE=1");
@@ -82,7 +81,7 @@ static int compare(nccl_state *n, const introduction *all) {
     for (int r = 0; r < ranks; r++) shares &= all[r].shares != 0;
     for (int r = 0; r < ranks; r++) {
         if (all[r].version != all[0].version) return refuse_versions(n, all, r);
-        int first = cards_first_on_gpu(n->c, r);
+        int first = gpus_first_on(n->c, r);
         if (first == r) continue;
         if (!shares) return refuse_sharing(n, first, r);
         sharing = 1;

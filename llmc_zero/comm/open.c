@@ -1,7 +1,6 @@
 // Chooses the implementation that the ranks use.
-#include "cards.h"
+#include "gpus.h"
 #include "../base/error.h"
-#include "../net/exchange.h"
 #include "host.h"
 #include "nccl.h"
 #include <stdio.h>
@@ -32,7 +31,7 @@ int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory 
                  .device = d,
                  .gather_stream = COMM,
                  .planned = planned };
-    ZERO_TRY(cards_open(c, config));
+    ZERO_TRY(gpus_open(c, config));
     if (c->group.ranks == 1) return comm_open_self(c);
     ZERO_TRY(comm_open_host(c, config, m));
     return config->comm.nccl && config->device == ZERO_CUDA ? open_nccl(c, config, m) : 0;
@@ -54,5 +53,5 @@ int comm_stage(comm *c, memory *m) {
 void comm_close(comm *c, int clean) {
     if (c->f && c->f->close) c->f->close(c, clean);
     c->f = NULL;
-    cards_close(c);
+    gpus_close(c);
 }

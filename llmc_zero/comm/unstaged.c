@@ -1,7 +1,6 @@
 // Between nodes, large buffers are sent from the arrays and received into them: through staging, each byte
 // would be copied twice more. Only data to be summed is received into staging. Sums, their order and the
 // traffic are the same.
-#include "../net/exchange.h"
 #include "../device/kernels.h"
 #include "../base/error.h"
 #include "host.h"

@@ -2,7 +2,6 @@
 // exchange is one barrier: before it a rank writes its own window, after it the others read it. A half is
 // written again only after the next barrier, when all ranks have read it.
 #include "../base/error.h"
-#include "../net/exchange.h"
 #include "../net/failure.h"
 #include "host.h"
 #include <errno.h>

@@ -6,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x4c5a5256, PROTOCOL = 7 };  // the first four numbers of a head are alike in all protocols
-static const double most_left_s = 1e7;      // the most that a rank may claim to have left
+enum { MAGIC = 0x4c5a5256, PROTOCOL = 7 };  // every protocol starts a head with the same four numbers
+static const double most_left_s = 1e7;      // the most time that a rank may claim to have left
 
 // -------- the secret: libsodium's keyed BLAKE2b
 
@@ -25,7 +25,7 @@ secret secret_add(secret s, const void *bytes, size_t n) {
     return both;
 }
 
-// Key for messages from rank `from` to rank `to`.
+// Returns the key for messages from rank `from` to rank `to`.
 static secret key_of(const party *p, int from, int to, nonce of_from, nonce of_to) {
     const struct {
         int32_t from, to;
@@ -43,7 +43,7 @@ static int is_sealed(head *h, secret key) {
     secret given = h->tag;
     h->tag = (secret){ { 0 } };
     secret right = secret_add(key, h, sizeof *h + h->bytes);
-    return !crypto_verify_32(given.bytes, right.bytes);  // takes the same time wherever they differ
+    return !crypto_verify_32(given.bytes, right.bytes);  // in constant time
 }
 
 // -------- messages
@@ -64,7 +64,7 @@ int contact_report(const contact *c, const char *text) {
     return contact_say(c, REPORT, &w.h, 1, sizeof w);
 }
 
-// Another program may send less than a head.
+// Reads the head in pieces, because another program may send less than a head.
 static int receive(message *in, int fd, double until) {
     static const size_t sizes[] = { 0, sizeof(head), sizeof(head), sizeof(seat), sizeof(words) };
     head *h = &in->h;
@@ -143,7 +143,7 @@ int strangers_let_in(party *p) {
         if (fd < 0 && net_is_out_of_files(fd) && strangers_drop(p)) continue;
         if (fd < 0) return fd == -EAGAIN ? 0 : fd;
         for (int k = 0; k < p->most && p->strangers[p->came % (uint64_t)p->most].fd >= 0; k++) p->came++;
-        contact *c = &p->strangers[p->came++ % (uint64_t)p->most];  // a free place, or else the oldest
+        contact *c = &p->strangers[p->came++ % (uint64_t)p->most];  // free, or the oldest stranger's
         contact_close(c);
         *c = (contact){ .fd = fd, .state = CHALLENGED };
         if (challenge(p, c)) contact_close(c);

@@ -1,46 +1,45 @@
-// A connection during startup: its messages, the proof that the other side knows the job's secret, and the
+// A connection during startup: its messages, the proof that the other side knows the job's secret, and
 // strangers, who have not proved it yet.
 //
-//   CHALLENGE  from the listening side: a nonce
-//   NO_KEY     from the listening side: the HELLO does not prove that its sender knows the secret
-//   HELLO      from the connecting side: its seat and a nonce; then from the listening side: its seat. Now
-//              they have met. Rank 0 later sends all seats
-//   REPORT     from rank r to rank 0, then from rank 0 to all: all are connected; or, at any time, what went
-//              wrong
+//   CHALLENGE  listening side: a nonce
+//   NO_KEY     listening side: the HELLO does not prove that its sender knows the secret
+//   HELLO      connecting side: its seat and a nonce; then listening side: its seat. Now they have met.
+//              Rank 0 later sends all seats
+//   REPORT     from rank r to rank 0, then from rank 0 to all: all are connected, or an error message
 //
-// The key of a message's tag depends on the secret, on sender and receiver, and on both nonces. So a recorded
-// message cannot be replayed on another connection, nor reflected on its own. A stranger gets no information,
-// and nothing waits for it.
+// The key of a message's tag depends on the secret, on sender and receiver, and on both nonces, so a recorded
+// message cannot be replayed on another connection or reflected on its own. Strangers learn nothing, and no
+// rank waits for them.
 #ifndef LLMC_ZERO_NET_CONTACT_H
 #define LLMC_ZERO_NET_CONTACT_H
 #include "../base/error.h"
 #include "sockets.h"
 
-enum { CHALLENGE = 1, NO_KEY, HELLO, REPORT };  // messages from HELLO on carry a tag
-enum { ANSWER_S = 5 };                          // time limit for taking or answering a message
-enum { STRANGERS = 256 };                       // in addition to one per rank
+enum { CHALLENGE = 1, NO_KEY, HELLO, REPORT };  // HELLO and REPORT carry a tag
+enum { ANSWER_S = 5 };                          // time limit for receiving or answering a message
+enum { STRANGERS = 256 };                       // places for strangers, in addition to one per rank
 enum { SECRET_LEAST = 16 };                     // characters of a user's key
 
 typedef struct {
     unsigned char bytes[32];
 } secret;
-typedef struct {  // a random number that is used once
+typedef struct {  // a random number, used once
     unsigned char bytes[16];
 } nonce;
 
 typedef struct {
     uint32_t magic, kind, bytes, protocol;
     nonce nonce;  // the sender's, for this connection
-    secret tag;   // of the whole message with 0 here
+    secret tag;   // of the whole message, computed with 0 here
 } head;
-typedef struct {  // of a rank
+typedef struct {  // describes a rank
     head h;
     uint64_t node;
     nonce startup;                   // from rank 0: random, for the connections between the other ranks
-    double left_s;                   // until it gives up; rank 0's: left for the ranks to connect
-    int32_t rank, ranks, pid, port;  // port: where it listens. pid 0: not known yet
+    double left_s;                   // until it gives up; from rank 0: left for the ranks to connect
+    int32_t rank, ranks, pid, port;  // port: of its listener. pid 0: not known yet
     char host[NET_NAME], version[48];
-    net_address at;  // where it listens, as rank 0 sees it
+    net_address at;  // of its listener, as seen from rank 0
 } seat;
 typedef struct {
     head h;
@@ -56,7 +55,7 @@ typedef enum { CALLED, ANSWERED, CHALLENGED, MET, REPORTED } contact_state;
 typedef struct {
     int fd;  // -1: none
     contact_state state;
-    int rank;        // the rank that this one has called
+    int rank;        // the rank that this one connects to
     nonce nonce;     // this rank's
     secret in, out;  // keys of received and sent messages
 } contact;
@@ -68,11 +67,11 @@ typedef struct {
     message in;          // the last one received
     int listener;        // -1: none
     int is_local;        // other machines are refused
-    contact *strangers;  // (most) a ring: a new one takes a free place, or the place of the oldest
+    contact *strangers;  // (most) a ring: a new one takes a free place, or replaces the oldest
     int most;
-    uint64_t came;  // strangers so far
-    int refused;    // how many did not know the secret, and the last of them
-    char last[NET_NAME];
+    uint64_t came;        // strangers so far
+    int refused;          // how many did not know the secret
+    char last[NET_NAME];  // address of the last of those
 } party;
 
 // Fills `bytes` with random bytes. Returns 0, or a ZERO_ERR_*. Call it before the other functions.
@@ -81,23 +80,23 @@ int secret_draw(void *bytes, size_t n);
 // of a message.
 secret secret_add(secret s, const void *bytes, size_t n);
 
-// Each returns 0 or a negative errno. contact_say seals n messages of the same length and sends them
-// together.
+// Each returns 0 or a negative errno.
+// Seals n messages of the same length and sends them together.
 int contact_say(const contact *c, int kind, head *first, int n, size_t bytes);
 int contact_report(const contact *c, const char *text);
-// Receives a message into p->in, and draws the nonce that answers a CHALLENGE. Its texts are safe to print.
+// Receives a message into p->in and makes its texts safe to print. Draws the nonce that answers a CHALLENGE.
 // EPROTO: the other side is another program. EPROTONOSUPPORT: another version of this one. EACCES: one side
 // does not know the other's secret. EBADMSG: no rank sends this.
 int contact_hear(party *p, contact *c, double until);
-void contact_make_keys(const party *p, contact *c, int other, nonce theirs);  // both nonces are known
+void contact_make_keys(const party *p, contact *c, int other, nonce theirs);  // from both nonces
 void contact_close(contact *c);
 
 // Accepts waiting connections, at most a quarter of the places, so that earlier ones get their turn. With
-// fewer at a time the system's own queue stays full in a flood, and the system then drops ranks too, which
-// retry after one second, two, four, and so on. 0, or a negative errno.
+// fewer, a flood would keep the system's own queue full, and the system would drop ranks too. Returns 0, or a
+// negative errno.
 int strangers_let_in(party *p);
-int strangers_drop(party *p);  // the oldest, for its descriptor; 0: there is none
-// The stranger does not know the secret. The answer has no tag: with one the stranger could try out keys.
+int strangers_drop(party *p);  // drops the oldest, to free its descriptor; 0: there are none
+// Rejects a stranger without the secret. The answer has no tag, which would let the stranger test keys.
 void strangers_turn_away(party *p, contact *stranger);
 
 #endif

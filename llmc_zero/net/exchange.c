@@ -1,4 +1,3 @@
-#include "exchange.h"
 #include "../base/error.h"
 #include "failure.h"
 #include <string.h>
@@ -34,7 +33,7 @@ static int exchange(net *n, exchange_kind x, net_use use, int root, char *const 
     if (rc > 0) n->f->pending(n, missing);
     n->f->abandon(n);
     n->closed = 1;
-    if (!n->ending && rc < 0) failure_keep(n);  // else the thread that ends the job stores it
+    if (!n->ending && rc < 0) failure_keep(n);  // otherwise the thread that ends the job does
     return rc;
 }
 
@@ -89,7 +88,7 @@ int failure_agree(net *n, int rc) {
     if (!failed) return 0;
     ZERO_TRY(net_broadcast(n, lowest, &first, sizeof first));
     zero_plain(first.fields.sentence, sizeof first.fields.sentence);
-    net_least(n, 0);  // if this fails, the first failure is still the one to report
+    net_least(n, 0);  // even if this fails, the first failure is reported
     zero_fail_again(&first);
     if (failed < n->ranks) zero_failed_on(lowest, net_host(n, lowest));
     return zero_failed_after(n->rank);

@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 static const double hear_s = 0.5;    // for late ranks to hear of each other
-static const double farewell_s = 1;  // for a note to reach the other machines
-static const double claim_s = 1;     // for a lower rank to answer END
+static const double farewell_s = 1;  // for a note to arrive
+static const double claim_s = 1;     // for a lower rank to send END too
 static const double speaker_s = 3;   // for the reporting rank to print
 
 // -------- dead ranks, and ranks that have ended the job
@@ -30,16 +30,17 @@ void failure_take(net *n, int from, const net_note *note) {
     zero_plain(n->ended.words, sizeof n->ended.words);
 }
 
+static int has_one_ended(const net *n) { return n->ended.root >= 0; }
+
 static int lost_rank(const net *n) {
-    if (n->ended.root >= 0) return n->ended.root;
+    if (has_one_ended(n)) return n->ended.root;
     for (int r = 0; r < n->ranks; r++)
         if (n->peers[r].gone) return r;
     return -1;
 }
 
 static int fail_lost(const net *n, int r, const char *tail) {
-    if (n->ended.root >= 0)
-        return zero_fail_rank(ZERO_ERR_COMM, r, NULL, " ended the job: %s", n->ended.words);
+    if (has_one_ended(n)) return zero_fail_rank(ZERO_ERR_COMM, r, NULL, " ended the job: %s", n->ended.words);
     int error = n->peers[r].error, is_end = !error || error == ECONNRESET || error == EPIPE;
     const char *why = is_end ? "its connection ended" : strerror(error);
     if (error == ETIMEDOUT) why = "its host stopped responding";
@@ -58,8 +59,8 @@ int failure_seen(const net *n, net_use use, exchange_kind x) {
     return zero_failed_at_unit(use.units ? use.unit : -1);
 }
 
-// 1: the lock is taken, and all received notes are known. 0 if a launcher ends all ranks, or while another
-// thread is in an exchange: that thread notices failures itself.
+// 1: took the lock and received notes. 0 if a launcher ends all ranks, or while another thread is in an
+// exchange, where it notices failures itself.
 static int look_around(net *n) {
     if (!n->f || n->f->end || pthread_mutex_trylock(&n->lock)) return 0;
     n->f->look(n);
@@ -95,7 +96,6 @@ static int is_silent(const net *n, int r) {
 }
 
 static int is_off(const net *n, int r) { return n->peers[r].gone || n->peers[r].left; }
-static int has_one_ended(const net *n) { return n->ended.root >= 0; }
 static int has_lower_ended(const net *n) { return has_one_ended(n) && n->ended.root < n->rank; }
 static int has_speaker_ended(const net *n) { return is_off(n, n->ended.root); }
 static int is_told(const net *n) { return !n->f->telling || !n->f->telling(n); }
@@ -111,7 +111,6 @@ static int are_lower_heard(const net *n) {
     return all || n->speaks == 1 || has_lower_ended(n);
 }
 
-// Listens to the others until is_over, at most for so many seconds.
 static void listen(net *n, double seconds, int (*is_over)(const net *n)) {
     patience p = patience_start();
     do {
@@ -141,8 +140,8 @@ static void ask(net *n, int timed_out) {
 int failure_ask(net *n, int timed_out, char *silent) {
     int late = timed_out, any = 0;
     pthread_mutex_lock(&n->lock);
-    if (!n->failed && n->ended.root < 0) ask(n, timed_out);
-    int ended = n->ended.root >= 0;
+    if (!n->failed && !has_one_ended(n)) ask(n, timed_out);
+    int ended = has_one_ended(n);
     if (ended) fail_lost(n, n->ended.root, "");
     for (int r = 0; r < n->ranks; r++) {
         late |= n->peers[r].late && n->peers[r].timed_out;
@@ -150,7 +149,7 @@ int failure_ask(net *n, int timed_out, char *silent) {
     }
     pthread_mutex_unlock(&n->lock);
     if (ended) return ZERO_ERR_COMM;
-    return late && any;  // a rank that knows of a fault without having waited may be the first to know
+    return late && any;  // unless one waited too long, a rank that found a fault may only be the first
 }
 
 int failure_late(net *n, net_use use, exchange_kind x, const char *missing) {
@@ -170,7 +169,6 @@ int failure_late(net *n, net_use use, exchange_kind x, const char *missing) {
 
 // -------- states: ending, ended
 
-// Waits until the note has arrived, at most a second.
 static void tell_all(net *n, const net_note *note) {
     n->f->tell(n, note);
     listen(n, farewell_s, is_told);
@@ -181,10 +179,11 @@ static void tell_end(net *n, int status) {
     const char *why = n->failed ? n->failure.fields.sentence : zero_last_error();
     if (n->told++) return;
     snprintf(note.words, sizeof note.words, "%.639s", *why ? why : "it gave no reason");
-    tell_all(n, n->ended.root < 0 ? &note : &n->ended);
+    tell_all(n, has_one_ended(n) ? &n->ended : &note);
 }
 
-// Usually one of the first ranks fails too, and in a job of a thousand ranks none should wait for minutes.
+// How long this rank leaves reporting to lower ones. Usually one of the first ranks fails too, and in a job
+// of a thousand ranks none should wait for minutes.
 static double turn_s(const net *n) {
     int before = 0;
     if (n->speaks >= 0) return n->speaks ? 0 : speaker_s;
@@ -193,7 +192,7 @@ static double turn_s(const net *n) {
 }
 
 int failure_speaks(net *n, int status) {
-    n->ending = 1;  // another thread's exchange returns because of it
+    n->ending = 1;  // makes another thread's exchange return
     pthread_mutex_lock(&n->lock);
     n->f->abandon(n);
     n->closed = 1;
@@ -207,14 +206,14 @@ int failure_speaks(net *n, int status) {
     return speaks;
 }
 
-// In one write, so that other ranks' output does not come in between. Of the program's streams only stdout is
-// flushed: a thread blocked in a write to a hung disk may hold the lock of another one.
+// Writes everything at once, so that other ranks' output cannot split it. Flushes no stream but stdout: a
+// thread blocked in a write to a hung disk may hold another stream's lock.
 static void say(const char *sentence) {
     if (!sentence) return;
     fflush(stdout);
     struct iovec parts[] = { { (char *)sentence, strlen(sentence) }, { "\n", 1 } };
     ssize_t written = writev(STDERR_FILENO, parts, 2);
-    (void)written;  // there is no one left to report it to
+    (void)written;  // nobody is left to report an error to
 }
 
 void net_close(net *n, int clean) {

@@ -1,5 +1,4 @@
 // Ranks connected by MPI: start, messages, end. This is the only file that includes mpi.h.
-#include "exchange.h"
 #include "failure.h"
 #include "sockets.h"
 #include "../base/clock.h"
@@ -12,17 +11,16 @@
 #include <unistd.h>
 
 enum { EXCHANGED, NOTE };          // tags
-static const double start_s = 10;  // MPI's own startup may take this much longer than a collective
+static const double start_s = 10;  // MPI's startup may take this much longer than a collective
 
 typedef struct {
     MPI_Comm given, comm;
-    int overlap, finalize;  // finalize: MPI was started here
+    int overlap, finalize;  // finalize: this file has started MPI
     int rank, ranks;
     failure_record failure;  // of the startup
     net_note notes[NOTES];   // sent by this rank
     MPI_Request requests[];  // (2 * ranks) of the current exchange: from each rank, then to each
 } mpi_state;
-static mpi_state *state_of(const net *n) { return n->connection; }
 
 static int mpi_failed(const char *what, int rc) {
     char text[MPI_MAX_ERROR_STRING] = "";
@@ -47,7 +45,7 @@ static int is_over(void) {
 
 static int mpi_begin(net *n, exchange_kind x, int root, char *const *send, char *const *receive,
                      size_t bytes) {
-    mpi_state *s = state_of(n);
+    mpi_state *s = n->connection;
     int from_all = x != EXCHANGE_ROOT, to_all = from_all || n->rank == root;
     if (bytes > INT_MAX) return zero_fail(ZERO_ERR_COMM, "a message of %zu bytes is too long", bytes);
     for (int r = 0; r < n->ranks; r++) {
@@ -61,7 +59,7 @@ static int mpi_begin(net *n, exchange_kind x, int root, char *const *send, char 
 }
 
 static int mpi_step(net *n) {
-    mpi_state *s = state_of(n);
+    mpi_state *s = n->connection;
     int done = 0;
     MPI_TRY(MPI_Testall(2 * n->ranks, s->requests, &done, MPI_STATUSES_IGNORE));
     return done ? NET_DONE : NET_WAITING;
@@ -70,12 +68,11 @@ static int mpi_step(net *n) {
 // Spins for a millisecond, then sleeps between polls. It uses the clock, not a count of polls, because with
 // more ranks than cores a poll gives the core away for a time slice.
 static void mpi_rest(net *n, double idle_s) {
-    (void)n;
     if (idle_s > 1e-3) clock_nap(idle_s < 10e-3 ? 20e-6 : 200e-6);
 }
 
 static void mpi_pending(net *n, char *missing) {
-    mpi_state *s = state_of(n);
+    mpi_state *s = n->connection;
     memset(missing, 0, (size_t)n->ranks);
     for (int i = 0; i < 2 * n->ranks; i++) {
         int done = 0;
@@ -84,9 +81,9 @@ static void mpi_pending(net *n, char *missing) {
     }
 }
 
-// A late message must not be written into memory that may have been freed.
+// Cancels receives, because a late message must not be written into memory that may have been freed.
 static void mpi_abandon(net *n) {
-    mpi_state *s = state_of(n);
+    mpi_state *s = n->connection;
     for (int r = 0; r < n->ranks; r++)
         if (s->requests[r] != MPI_REQUEST_NULL && MPI_Cancel(&s->requests[r]) == MPI_SUCCESS)
             MPI_Request_free(&s->requests[r]);
@@ -99,9 +96,9 @@ static void mpi_abandon(net *n) {
 
 // -------- notes, and the end
 
-// MPI buffers messages as short as these, so there is nothing to wait for.
+// Does not wait: MPI buffers messages this short.
 static void mpi_tell(net *n, const net_note *note) {
-    mpi_state *s = state_of(n);
+    mpi_state *s = n->connection;
     net_note *kept = &s->notes[note->kind];
     *kept = *note;
     for (int r = 0; r < n->ranks; r++) {
@@ -113,7 +110,7 @@ static void mpi_tell(net *n, const net_note *note) {
 }
 
 static void mpi_look(net *n) {
-    mpi_state *s = state_of(n);
+    mpi_state *s = n->connection;
     while (!is_over()) {
         int there = 0;
         MPI_Status from;
@@ -125,7 +122,8 @@ static void mpi_look(net *n) {
 }
 
 static void mpi_end(net *n, int status) {
-    if (!is_over()) MPI_Abort(state_of(n)->comm, status);
+    mpi_state *s = n->connection;
+    if (!is_over()) MPI_Abort(s->comm, status);
 }
 
 // -------- start
@@ -162,14 +160,13 @@ static void *run_meet(void *state) {
 }
 
 static void *run_finalize(void *unused) {
-    (void)unused;
     MPI_Finalize();
     return NULL;
 }
 
-// MPI sets no time limit for its startup and finalize, so a thread does them. Returns 1 if it still runs
-// after `limit` seconds, because a rank is missing: then it is left behind. If the process ended inside
-// MPI_Finalize, the launcher would treat that as a failure and end the job.
+// MPI has no time limit for startup and finalize, so a thread runs them. Returns 1 if it still runs after
+// `limit` seconds, because a rank is missing, and leaves it behind: if the process ended inside MPI_Finalize,
+// the launcher would report a failure.
 static int outlasts(double limit, void *(*run)(void *), void *state) {
     pthread_t thread;
     patience p = patience_start();
@@ -181,10 +178,10 @@ static int outlasts(double limit, void *(*run)(void *), void *state) {
     return 0;
 }
 
-// An MPI that the caller has started may allow only one thread, so then this one continues. A thread left
-// behind still uses the state, so n drops its pointer to it.
+// If the caller has started MPI, it may allow only one thread, so this one continues. Otherwise a thread may
+// be left behind that still uses the state, so n drops its pointer to it.
 static int meet_within(double limit, net *n, zero_launch launched) {
-    mpi_state *m = state_of(n);
+    mpi_state *m = n->connection;
     int running = 0;
     char host[NET_NAME];
     MPI_TRY(MPI_Initialized(&running));
@@ -199,7 +196,7 @@ static int meet_within(double limit, net *n, zero_launch launched) {
 }
 
 static void mpi_close(net *n, int clean) {
-    mpi_state *s = state_of(n);
+    mpi_state *s = n->connection;
     if (clean && !is_over()) MPI_Comm_free(&s->comm);
     if (clean && !is_over() && s->finalize) outlasts(n->timeout_s, run_finalize, NULL);
 }
@@ -226,10 +223,10 @@ int net_open_mpi(net *n, const zero_config *config, zero_launch launched) {
         return zero_refuse("start.mpi_comm", " points to MPI_COMM_NULL: this process is in no communicator");
     ZERO_TRY(meet_within(n->timeout_s + start_s, n, launched));
     int rank = m->rank, ranks = m->ranks;
-    n->connection = realloc(m, sizeof *m + 2 * (size_t)ranks * sizeof *m->requests);
-    if (!n->connection) free(m);
+    mpi_state *s = n->connection = realloc(m, sizeof *m + 2 * (size_t)ranks * sizeof *m->requests);
+    if (!s) free(m);
     ZERO_TRY(net_prepare(n, "mpi", rank, ranks));
-    for (int i = 0; i < 2 * ranks; i++) state_of(n)->requests[i] = MPI_REQUEST_NULL;
+    for (int i = 0; i < 2 * ranks; i++) s->requests[i] = MPI_REQUEST_NULL;
     n->f = &mpi_functions;
     mine.node = net_machine(mine.host);
     ZERO_TRY(net_gather(n, &mine, n->who, sizeof mine));

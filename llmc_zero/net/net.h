@@ -7,53 +7,52 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-enum { NET_SENTENCE = 640 };  // bytes of a sentence that ranks exchange
+enum { NET_SENTENCE = 640 };  // bytes of an error message that ranks exchange
 typedef enum { EXCHANGE_SCATTER, EXCHANGE_GATHER, EXCHANGE_ROOT, EXCHANGE_BARRIER } exchange_kind;
 
-// The purpose of an exchange, for error sentences.
+// The purpose of an exchange, for error messages.
 typedef struct {
     const char *name;  // the collective, "a reduce-scatter"; NULL: named after the kind of the exchange
     int unit, units;   // its first unit, and how many; 0: it moves scalars
 } net_use;
 
-// Notes that ranks send each other about failures, outside the exchanges: see net/failure.h.
+// Notes about failures that ranks send each other outside the exchanges: see net/failure.h.
 typedef enum { NOTE_LATE, NOTE_END, NOTE_GOODBYE, NOTES } note_kind;
 typedef struct {
     int32_t kind;
     int32_t root, status;      // END: the rank that ended the job, and its exit status
     int32_t timed_out;         // LATE
-    uint32_t exchange;         // LATE: how many exchanges the sender has begun
-    char words[NET_SENTENCE];  // END: the sentence of rank `root`
+    uint32_t exchange;         // LATE: number of exchanges the sender has begun
+    char words[NET_SENTENCE];  // END: the error message of rank `root`
 } net_note;
 
 typedef struct {      // what this rank knows of another one
-    int gone, error;  // its connection ended; errno, 0, or ESHUTDOWN: it left after GOODBYE though we need it
+    int gone, error;  // its connection ended; errno, 0, or ESHUTDOWN: it left after GOODBYE although needed
     int left;         // it sent GOODBYE: it ended normally
     int ended;        // it sent END
     int late;         // it sent LATE, with:
     int timed_out;
     uint32_t exchange;
-    int ahead;  // a message of a later exchange has arrived, so it is running
+    int ahead;  // it has sent a message of a later exchange, so it is running
 } net_peer;
 
-enum { NET_WAITING, NET_MOVED, NET_DONE };  // of a step of an exchange
+enum { NET_WAITING, NET_MOVED, NET_DONE };  // results of a step of an exchange
 typedef struct net net;
 
-// MPI's and TCP's implementations. They are called with the lock held.
+// What MPI and TCP implement. Called with the lock held.
 typedef struct {
-    // An exchange: `bytes` from send[r] to each rank r, and from each into receive[r]; ROOT: only from root
-    // to the others. It begins, and then takes steps that do not wait, with pauses of up to 50 ms in between.
-    // A step returns one of NET_*, or an error.
+    // Begins an exchange: `bytes` from send[r] to each rank r, and from each into receive[r]; ROOT: only from
+    // root to the others. The steps that follow do not wait; each returns one of NET_*, or an error.
     int (*begin)(net *n, exchange_kind x, int root, char *const *send, char *const *receive, size_t bytes);
     int (*step)(net *n);
-    void (*rest)(net *n, double idle_s);         // idle_s: since the last progress
+    void (*rest)(net *n, double idle_s);         // pauses for up to 50 ms; idle_s: since the last progress
     void (*pending)(net *n, char *missing);      // missing[r]: the exchange still waits for rank r
     void (*abandon)(net *n);                     // does not access the caller's memory after this
     void (*tell)(net *n, const net_note *note);  // starts sending it to all connected ranks
-    int (*telling)(const net *n);                // a note is still being sent; NULL: it never is
+    int (*telling)(const net *n);                // a note is still being sent; NULL: never
     void (*look)(net *n);                        // receives notes, into peers
-    // Ends all ranks, as a launcher does when one dies. NULL: each rank ends by itself, and ranks watch each
-    // other, from any thread.
+    // Ends all ranks, as a launcher does when one dies. NULL: each rank ends by itself, and any thread may
+    // check for dead ranks.
     void (*end)(net *n, int status);
     void (*close)(net *n, int clean);
 } net_functions;
@@ -90,15 +89,29 @@ int net_start(net *n, const zero_config *config);
 int launched_read(rendezvous_settings *s);
 int launched_by_mpi(void);  // 1: this process was started by a launcher that MPI supports
 
-const char *net_host(const net *n, int rank);
+// -------- exchanges (net/exchange.c). If one rank fails, all ranks fail.
 
-// For mpi.c and tcp.c, which connect the ranks; n->timeout_s is set before. net_prepare allocates the table
-// of ranks; it also fails if n->connection is NULL. net_seat determines from `who` which ranks are on this
-// node.
+// (collective) From one thread at a time. After a failure every later exchange returns the same error.
+int net_exchange(net *n, exchange_kind x, net_use use, int root, char *const *send, char *const *receive,
+                 size_t bytes);
+int net_gather(net *n, const void *mine, void *all, size_t bytes);  // all (ranks * bytes): from each rank
+int net_least(net *n, int value);  // the smallest of the ranks' values (>= 0); negative: an error
+int net_broadcast(net *n, int root, void *data, size_t bytes);
+
+// (collective) If any rank has failed, all fail with the failure of the lowest one, which names that rank
+// unless all have failed. They leave together: a rank that ended before the others knew would look like the
+// cause.
+int failure_agree(net *n, int rc);
+
+// -------- for mpi.c and tcp.c, which connect the ranks; n->timeout_s is set before
+
+// Allocates the table of ranks; also fails if n->connection is NULL.
 int net_prepare(net *n, const char *name, int rank, int ranks);
-void net_seat(net *n);
+void net_seat(net *n);  // finds out from `who` which ranks are on this node
 int net_open_mpi(net *n, const zero_config *config, zero_launch launched);
 int net_open_tcp(net *n, const rendezvous_settings *s);
+
+// -------- waits
 
 // How long this rank has waited. Time in which the process itself was stopped does not count. Call
 // patience_waited before each poll, so that a last poll follows such a stop.
@@ -108,7 +121,10 @@ typedef struct {
 patience patience_start(void);
 double patience_waited(patience *p);  // adds the time since the last call, and returns the sum
 
+// -------- words
+
 enum { NET_UNITS = 32, NET_WHERE = 64 };
+const char *net_host(const net *n, int rank);
 const char *net_units(int unit, int units, char text[NET_UNITS]);              // "units 3 to 5"
 const char *net_where(net_use use, exchange_kind x, char text[NET_WHERE]);     // "a broadcast of unit 3"
 const char *net_list(const net *n, const char *chosen, char list[ZERO_LIST]);  // zero_list_ranks

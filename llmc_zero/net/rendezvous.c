@@ -1,4 +1,4 @@
-// The phases of startup. Rank 0 learns of every failure first and reports it to all.
+// The phases of startup. Rank 0 learns of every failure first, and reports it to all.
 #include "rendezvous.h"
 #include "../base/clock.h"
 #include "../base/error.h"
@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NAME = 160, ADDRESSES = CARD_ADDRESSES + 1, HEAR_S = 2, LINGER_S = 1, GRACE_S = 2 };
+enum { NAME = 160, ADDRESSES = START_FILE_ADDRESSES + 1, HEAR_S = 2, LINGER_S = 1, GRACE_S = 2 };
 static const double call_s = 0.5;  // time limit of one connection attempt
 
 typedef struct {
@@ -22,15 +22,15 @@ typedef struct {
     seat *seats;               // (ranks)
     int rc, told;              // the first failure, and whether rank 0 has reported it
     double deadline, meet_by;  // of the startup; of the connections between the ranks
-    card card;                 // as last read, or as rank 0 has written it
+    start_file start;          // as last read, or as rank 0 has written it
     char host[NET_HOST];       // of rank 0, from s->server
     int port;
-    char where[320];      // where rank 0 listens
-    char file[PATH_MAX];  // path of s->file, at the last look
+    char where[320];      // where rank 0 listens, for messages
+    char file[PATH_MAX];  // path of the start file, as last determined
     char why[640];        // why the last attempt to reach rank 0 failed
 } meeting;
 
-// Keeps the first failure, which is the one reported to all.
+// Keeps the first failure, the one to report.
 #define FAIL(m, ...) ((m)->rc = (m)->rc ? (m)->rc : zero_fail(ZERO_ERR_COMM, __VA_ARGS__))
 
 static double earlier(double a, double b) { return a < b ? a : b; }
@@ -73,8 +73,8 @@ static int say_hello(meeting *m, contact *to, int first, int n) {
     return contact_say(to, HELLO, &m->seats[first].h, n, sizeof *m->seats);
 }
 
-// Connects to rank r, which then has to send CHALLENGE. Returns 0 or a negative errno. An attempt is short:
-// in a flood the other side drops connections, and the system would retry at growing intervals.
+// Connects to rank r, which must then send CHALLENGE. Returns 0 or a negative errno. The attempt is short: in
+// a flood the other side drops connections, and the system would retry at growing intervals.
 static int call(meeting *m, int r, const net_address *to, double until) {
     const double enough = earlier(until, clock_now() + call_s);
     int fd;
@@ -86,7 +86,7 @@ static int call(meeting *m, int r, const net_address *to, double until) {
     return rc;
 }
 
-// In a flood from this machine, it too may be out of free ports for a moment.
+// Retries, because a flood from this machine may use up its free ports for a moment.
 static void call_lower(meeting *m, int r) {
     const seat *me = &m->seats[m->s->rank], *other = &m->seats[r];
     char text[NET_NAME];
@@ -100,7 +100,7 @@ static void call_lower(meeting *m, int r) {
              other->host, net_text(&other->at, text), strerror(-rc));
 }
 
-// Returns why the process at rank 0's address cannot be rank 0 of this job; NULL: it can.
+// Returns why the process at rank 0's address is not rank 0 of this job; NULL: it may be.
 static const char *why_not_0(int error) {
     if (error == -EPROTO) return "is another program, not rank 0 of this one: give another port";
     if (error == -EPROTONOSUPPORT) return "is of another version: install the same llmc_zero on all hosts";
@@ -110,8 +110,8 @@ static const char *why_not_0(int error) {
     return NULL;
 }
 
-// The connection to a rank has ended or is unusable, for example one to an old address from a file. A lower
-// rank may have dropped this one as a stranger before they met. error: a negative errno.
+// Handles a connection to a rank that has ended or is unusable, for example to an old address from a file.
+// Calls a lower rank again, which may have dropped this one as a stranger. error: a negative errno.
 static void lose(meeting *m, int r, int error) {
     char name[NAME];
     const char *why = why_not_0(error);
@@ -119,7 +119,7 @@ static void lose(meeting *m, int r, int error) {
     contact_close(&m->contacts[r]);
     if (r && !is_met && !is_wrong && clock_now() < m->meet_by) return call_lower(m, r);
     if (m->seats[0].pid)
-        FAIL(m, "%s has ended while the ranks were connecting (%s)", name_of(&m->seats[r], name),
+        FAIL(m, "%s ended while the ranks were connecting (%s)", name_of(&m->seats[r], name),
              is_wrong ? "it sent an invalid message" : strerror(-error));
     snprintf(m->why, sizeof m->why,
              why ? "the process there %s" : "it takes connections but does not answer: %s",
@@ -153,9 +153,9 @@ static void check_hello(meeting *m, const seat *h) {
              other->pid, h->host, h->pid);
 }
 
-// A rank that arrives after the startup has failed gets the failure now, since no rank would answer
-// afterwards. One whose wait timed out, because this one was stopped, connects again: its last connection
-// counts. Returns 1 for a rank to be welcomed. It can be reached at the address it came from.
+// Returns 1 if this rank welcomes the other. A rank that connects after the startup has failed gets the
+// failure now, since no rank would answer later. One that timed out while this rank was stopped connects
+// again, and its last connection counts.
 static int admit(meeting *m, const contact *c, seat *h) {
     int has_place = h->rank > m->s->rank && h->rank < m->s->ranks;
     const seat *s = &m->seats[has_place ? h->rank : 0];
@@ -170,7 +170,7 @@ static int admit(meeting *m, const contact *c, seat *h) {
     return !m->rc;
 }
 
-// A stranger has sent something, as long as a HELLO: reads what has arrived and does not wait.
+// Reads, without waiting, what a stranger has sent.
 static void meet_stranger(meeting *m, contact *stranger) {
     int rc = contact_hear(&m->self, stranger, 0);
     seat h = m->self.in.seat;
@@ -186,8 +186,8 @@ static void meet_stranger(meeting *m, contact *stranger) {
 
 // -------- messages of ranks
 
-// An address that is loopback for rank 0 is on rank 0's machine. From rank 0's first seat on, the secret is
-// that of this startup, so ranks of another one cannot connect.
+// An address that is loopback for rank 0 is on rank 0's machine. Rank 0's first seat completes the secret of
+// this startup, so ranks of another one cannot connect.
 static int take_seat(meeting *m) {
     seat *s = &m->self.in.seat;
     secret *known = &m->self.secret;
@@ -203,7 +203,7 @@ static int take_seat(meeting *m) {
     return 0;
 }
 
-// Rank 0 decides which failure is reported, because another rank's may follow from an earlier one.
+// Rank 0's failure replaces this rank's, which may be a consequence of an earlier one.
 static void take_report(meeting *m, int r) {
     const char *text = m->self.in.words.text;
     m->contacts[r].state = REPORTED;
@@ -212,7 +212,7 @@ static void take_report(meeting *m, int r) {
     m->told |= *text && !r;
 }
 
-// A message on the connection to a rank. An unexpected one means that the rank is faulty.
+// Handles a message from a rank. A rank that sends an unexpected one counts as lost.
 static void take(meeting *m, int r) {
     contact *c = &m->contacts[r];
     int me = m->s->rank, rc = contact_hear(&m->self, c, clock_now() + HEAR_S);
@@ -232,8 +232,8 @@ static void take(meeting *m, int r) {
 
 // -------- waiting
 
-// Rank 0 listens to all, another rank to rank 0 and to those it has not met. Messages from the rest are for
-// after the startup.
+// Rank 0 listens to all, another rank to rank 0 and to those it has not met. The rest may already send
+// messages for after the startup.
 static int is_heard(const meeting *m, int i) {
     int is_rank = i < m->s->ranks;
     return m->contacts[i].fd >= 0 && (!is_rank || !m->s->rank || !i || m->contacts[i].state < MET);
@@ -254,12 +254,12 @@ static void let_strangers_in(meeting *m) {
              net_is_out_of_files(rc) ? ": raise ulimit -n above twice the number of ranks" : "");
 }
 
-// Waits at most until `until` for events, and handles them. Before rank 0 has answered, this rank does not
-// know which ranks to accept. New strangers come last, because they may take another's place.
+// Waits at most until `until` for events, and handles them. Until rank 0 has answered, this rank does not
+// know which ranks to accept. Handles new strangers last, because they may take another's place.
 static void look(meeting *m, double until) {
     double left_s = until - clock_now();
     int all = m->s->ranks + m->self.most, n = 0, wait_ms = left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500;
-    struct pollfd polls[all + 1];  // poll takes at most as many entries as there may be open files
+    struct pollfd polls[all + 1];  // only open sockets, since RLIMIT_NOFILE limits the entries of poll too
     int owners[all + 1];
     for (int i = 0; i < all; i++) {
         if (!is_heard(m, i)) continue;
@@ -275,8 +275,8 @@ static void look(meeting *m, double until) {
     if (heard > 0 && polls[n].revents) let_strangers_in(m);
 }
 
-// Returns 1 if some are still absent at *until, 0 if none are, or if this rank fails meanwhile. An arriving
-// rank may bring m->deadline forward.
+// Returns 1 if some are still absent at *until; 0 if none are, or if this rank fails meanwhile. A new rank
+// may bring m->deadline forward.
 static int wait_for(meeting *m, absence *is_absent, const double *until) {
     int before = m->rc;
     while (m->rc == before && are_absent(m, is_absent)) {
@@ -301,34 +301,34 @@ static void tell_all(meeting *m, int kind) {
     }
 }
 
-// The secret combines the key from the user or the launcher, the job, and the key in the file.
+// Combines the key from the user or the launcher, the job, and the key in the start file.
 static void know_secret(meeting *m) {
     const rendezvous_settings *s = m->s;
     m->self.secret = secret_add((secret){ { 0 } }, s->key ? s->key : "", s->key ? strlen(s->key) : 0);
     m->self.secret = secret_add(m->self.secret, &s->job, sizeof s->job);
-    if (m->card.pid) m->self.secret = secret_add(m->self.secret, &m->card.key, sizeof m->card.key);
+    if (m->start.pid) m->self.secret = secret_add(m->self.secret, &m->start.key, sizeof m->start.key);
 }
 
-// Writes to the file, if there is one, rank 0's addresses and a key that only this user's ranks can read.
+// Writes the start file, if one is used.
 static void publish(meeting *m) {
     const seat *me = &m->seats[0];
     if (!m->s->file) return;
-    m->card = (card){ .pid = me->pid, .port = me->port, .node = me->node };
-    memcpy(m->card.host, me->host, sizeof m->card.host);
-    card_path(m->s->file, m->file);
-    m->rc = card_write(m->file, &m->card);
+    m->start = (start_file){ .pid = me->pid, .port = me->port, .node = me->node };
+    memcpy(m->start.host, me->host, sizeof m->start.host);
+    start_file_path(m->s->file, m->file);
+    m->rc = start_file_write(m->file, &m->start);
 }
 
-// Describes those that did not know the secret, for the sentence about missing ranks.
+// Describes strangers without the secret, for the message about missing ranks.
 static const char *refusals(const party *p, char text[NAME]) {
     snprintf(text, NAME, "; %d connections did not know the key of the job, the last from %s", p->refused,
              p->last);
     return p->refused ? text : "";
 }
 
-// The ranks have at least a second to connect to each other. Rank 0 waits a little longer, for their reports
-// of missing ranks. A rank that has not reported by then is the one that is stuck. For a second rank 0 also
-// reports a failure to ranks that arrive late, since no rank would answer them afterwards.
+// The ranks have at least a second to connect to each other. Rank 0 waits a little longer for their reports
+// of missing ranks; a rank that has not reported by then is stuck. For another second rank 0 reports a
+// failure to ranks that connect late, since no rank would answer them afterwards.
 static void be_rank_0(meeting *m) {
     const rendezvous_settings *s = m->s;
     seat *me = &m->seats[0];
@@ -337,7 +337,7 @@ static void be_rank_0(meeting *m) {
     know_secret(m);
     if (m->rc) return;
     if (wait_for(m, not_here, &m->deadline))
-        FAIL(m, "%s of %d did not come within %.3g s: rank 0 waited at %s (host %s)%s",
+        FAIL(m, "%s of %d did not connect within %.3g s: rank 0 waited at %s (host %s)%s",
              absent_ranks(m, not_here, list), s->ranks, s->timeout_s, m->where, me->host,
              refusals(&m->self, text));
     me->left_s = m->deadline - clock_now() > 1 ? m->deadline - clock_now() : 1;
@@ -345,8 +345,8 @@ static void be_rank_0(meeting *m) {
     tell_all(m, HELLO);
     if (!m->rc && wait_for(m, not_reported, &until))
         FAIL(m,
-             "%s did not report its connections within %.3g s, though all %d ranks had arrived: stopped, or "
-             "its host does not answer",
+             "%s did not report its connections within %.3g s, though all %d ranks had connected to rank 0: "
+             "stopped, or its host does not answer",
              absent_ranks(m, not_reported, list), s->timeout_s, s->ranks);
     tell_all(m, REPORT);
     if (m->rc) wait_for(m, not_here, &late);
@@ -365,9 +365,9 @@ static int resolve_server(meeting *m, net_address at[ADDRESSES]) {
     return 0;
 }
 
-// Returns for how many seconds this process has existed; 0 if the system does not tell.
+// Returns the age of this process in seconds; 0 if the system does not report it.
 static double process_age(void) {
-    long long ticks = 0;  // from the start of the system to that of the process: field 22, after its name
+    long long ticks = 0;  // from the system's start to the process's: field 22, after its name
     FILE *f = fopen("/proc/self/stat", "re");
     int found = f ? fscanf(f, "%*d (%*[^)]) %*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%*s%lld",
                            &ticks)
@@ -376,36 +376,36 @@ static double process_age(void) {
     return found == 1 ? clock_of(CLOCK_BOOTTIME) - (double)ticks / (double)sysconf(_SC_CLK_TCK) : 0;
 }
 
-// Fails if rank 0 of this startup has ended: it wrote the file after this process began. An older file may be
-// that of an earlier run, and rank 0 is still to come. Called after its addresses have failed: in a container
-// the number of a living process may mean nothing here.
-static void check_writer(meeting *m, const card *c) {
+// Fails if rank 0 of this startup, which wrote the file after this process began, has ended. An older file
+// may be left from an earlier run. Called after its addresses have failed, since the pid of a rank 0 in
+// another container means nothing here.
+static void check_writer(meeting *m, const start_file *c) {
     int is_here = c->node == m->seats[m->s->rank].node, is_gone = kill(c->pid, 0) && errno == ESRCH;
     if (is_here && is_gone && clock_of(CLOCK_REALTIME) - c->written < process_age())
         FAIL(m, "rank %d: rank 0 (host %s pid %d) has ended since it wrote %s", m->s->rank, c->host, c->pid,
              m->file);
 }
 
-// Finds the addresses of rank 0 known so far, and returns how many.
+// Collects the known addresses of rank 0, and returns how many.
 static int candidates(meeting *m, net_address *found) {
     const struct sockaddr_in loopback = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
     int n = 0;
-    card *c = &m->card;
+    start_file *c = &m->start;
     if (m->s->server) return resolve_server(m, found);
-    card_path(m->s->file, m->file);
-    int rc = card_read(m->file, c), is_here = c->node == m->seats[m->s->rank].node;
+    start_file_path(m->s->file, m->file);
+    int rc = start_file_read(m->file, c), is_here = c->node == m->seats[m->s->rank].node;
     if (rc)
         snprintf(m->why, sizeof m->why, "%s",
-                 rc == -ENOENT ? "there is none: rank 0, which writes it, has not started, or its host sees "
-                                 "another folder"
-                               : card_fault(-rc));
+                 rc == -ENOENT ? "it does not exist: rank 0, which writes it, has not started, or its host "
+                                 "sees another folder"
+                               : start_file_fault(-rc));
     if (!rc && is_here) found[n++] = net_from((const struct sockaddr *)&loopback, c->port);
     for (int i = 0; i < c->n; i++) found[n++] = c->at[i];
     return n;
 }
 
-// Waits ANSWER_S for an answer, because another program may have a file's address by now. If rank 0 was only
-// stopped, it takes the last of this rank's connections.
+// Waits only ANSWER_S for an answer, because another program may have the file's address by now. If rank 0
+// was merely stopped, it takes the last of this rank's connections.
 static void try_address(meeting *m, const net_address *to) {
     char text[NET_NAME];
     double until = earlier(m->deadline, clock_now() + ANSWER_S);
@@ -418,7 +418,7 @@ static void try_address(meeting *m, const net_address *to) {
 
 static void not_found(meeting *m) {
     const rendezvous_settings *s = m->s;
-    const card *c = &m->card;
+    const start_file *c = &m->start;
     if (s->server)
         FAIL(m,
              "rank %d: rank 0 does not answer at %s within %.3g s (%s): is it running there, and is the port "
@@ -433,7 +433,7 @@ static void not_found(meeting *m) {
              s->rank, m->file, c->host, c->pid, clock_of(CLOCK_REALTIME) - c->written, m->why);
 }
 
-// Tries until rank 0 welcomes this rank. Rank 0 may start later, and until then its file may be an old one.
+// Tries until rank 0 welcomes this rank. Rank 0 may start later, and until then the file may be an old one.
 static void find_rank_0(meeting *m) {
     for (double pause = 0.02; !m->rc; pause = pause < 0.3 ? pause * 1.5 : pause) {
         net_address at[ADDRESSES];
@@ -441,7 +441,7 @@ static void find_rank_0(meeting *m) {
         know_secret(m);
         for (int i = 0; i < n && !m->rc && !m->seats[0].pid; i++) try_address(m, &at[i]);
         if (m->seats[0].pid) return;
-        if (!m->rc && m->card.pid) check_writer(m, &m->card);
+        if (!m->rc && m->start.pid) check_writer(m, &m->start);
         if (clock_now() + pause > m->deadline)
             not_found(m);
         else
@@ -461,23 +461,23 @@ static void be_another(meeting *m) {
     until = m->meet_by + GRACE_S + 1;
     for (int r = 1; r < me && !m->rc; r++) call_lower(m, r);
     if (!m->rc && wait_for(m, not_met, &m->meet_by))
-        FAIL(m, "rank %d waited in vain for %s to connect: stopped, or its host does not answer", me,
+        FAIL(m, "rank %d timed out waiting for %s to connect: stopped, or its host does not answer", me,
              absent_ranks(m, not_met, list));
     if (m->contacts[0].fd >= 0 && !m->told) contact_report(&m->contacts[0], m->rc ? zero_last_error() : "");
     if (wait_for(m, not_reported, &until))
-        FAIL(m, "rank %d: rank 0 at %s does not report whether all ranks are connected", me, m->where);
+        FAIL(m, "rank %d: rank 0 at %s did not report whether all ranks are connected", me, m->where);
 }
 
 // -------- all ranks
 
-// Opens the port that this rank listens on: for rank 0 the given one, otherwise any free one.
+// Listens: rank 0 at the given port, others at any free one.
 static void open_door(meeting *m) {
     seat *me = &m->seats[m->s->rank];
     int server = m->s->server && !m->s->rank, port = server ? m->port : 0;
     net_address at[ADDRESSES];
     m->self.is_local = !strcmp(m->host, "localhost") || !strcmp(m->host, "::1") ||
                        !strncmp(m->host, "127.", 4);
-    if (server) resolve_server(m, at);  // the others could not resolve it either
+    if (server) resolve_server(m, at);  // fails early: the others could not resolve it either
     m->self.listener = net_listen(port, m->self.most);
     me->port = m->self.listener < 0 ? m->self.listener : net_port(m->self.listener);
     if (me->port >= 0) return;
@@ -539,7 +539,7 @@ static void part(meeting *m, int *sockets, rendezvous_peer *peers) {
         memcpy(peers[r].host, m->seats[r].host, sizeof peers[r].host);
     }
     if (m->self.listener >= 0) close(m->self.listener);
-    if (m->card.pid && !m->s->rank) card_remove(m->file, &m->card);
+    if (m->start.pid && !m->s->rank) start_file_remove(m->file, &m->start);
     free(m->contacts);
     free(m->seats);
 }

@@ -1,5 +1,5 @@
 // How the processes of a job find each other without MPI: rank 0 listens, at a given address or at one that
-// it writes to a shared file. The others connect to it, it sends each the addresses of all, and every rank
+// it writes to a shared file. The others connect to it, it sends all addresses to each, and every rank
 // connects to every other.
 //
 // A rank proves to the others that it knows the secret of the job: `key` and `job`, and with a file also a
@@ -12,28 +12,26 @@
 
 typedef struct {
     int rank, ranks;
-    const char *server;  // "host:port" of rank 0, "[address]:port" with IPv6, or NULL
-    const char *file;    // a path that all ranks see, in a folder llmc_zero.start; NULL: server is used
-    const char *key;     // the same on all ranks, at least 16 characters; NULL: none
-    double timeout_s;    // of every wait, the same on all ranks; at most 4 s later a rank knows the reason
-    int silence_s;       // a connected host that is silent for so long counts as dead; 0: 25
-    uint64_t job;        // the same on all ranks of a job, different between jobs if possible; 0: not known
-    const char
-        *version;  // of the program, at most 47 characters: must match on all ranks; NULL: not compared
+    const char *server;   // "host:port" of rank 0, "[address]:port" with IPv6, or NULL
+    const char *file;     // a path that all ranks see, in a folder llmc_zero.start; NULL: server is used
+    const char *key;      // the same on all ranks, at least 16 characters; NULL: none
+    double timeout_s;     // of every wait, the same on all ranks; at most 4 s later a rank knows the reason
+    int silence_s;        // a connected host that is silent for this long counts as dead; 0: 25
+    uint64_t job;         // the same on all ranks of a job, different between jobs if possible; 0: not known
+    const char *version;  // at most 47 characters, must match on all ranks; NULL: not compared
 } rendezvous_settings;
 
 enum { RENDEZVOUS_SILENCE_S = 25 };
 
 typedef struct {
     char host[64];  // name of its machine
-    uint64_t node;  // the same for ranks on one machine, different for two
+    uint64_t node;  // identifies its machine
     int pid;
 } rendezvous_peer;
 
-// (all ranks) Returns 0 with a connected, non-blocking socket to every other rank in sockets[ranks], -1 at
-// this rank's place, and who the ranks are in peers[ranks]; the sockets are the caller's. Or a ZERO_ERR_*,
-// with the same sentence on every rank that could be reached, and nothing left open. Connections that are not
-// from a rank of this job are ignored.
+// (all ranks) Fills sockets[ranks] with connected, non-blocking sockets, which the caller owns (-1 for this
+// rank itself), and peers[ranks]. Returns 0; or a ZERO_ERR_*, with the same message on every rank that could
+// be reached, and nothing left open. Ignores connections that are not from a rank of this job.
 int rendezvous(const rendezvous_settings *s, int *sockets, rendezvous_peer *peers);
 
 #endif

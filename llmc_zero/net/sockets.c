@@ -71,7 +71,7 @@ int net_resolve(const char *host, int port, net_address *found, int most, const 
     struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM }, *all = NULL;
     int rc = getaddrinfo(host, NULL, &hints, &all), n = 0;
     if (rc && !strcmp(host, "localhost"))
-        rc = getaddrinfo("127.0.0.1", NULL, &hints, &all);  // without /etc/hosts, as in small containers
+        rc = getaddrinfo("127.0.0.1", NULL, &hints, &all);  // small containers have no /etc/hosts
     *why = rc == EAI_SYSTEM ? strerror(errno) : gai_strerror(rc);
     if (rc) return rc == EAI_AGAIN || rc == EAI_SYSTEM ? 0 : -1;
     for (struct addrinfo *a = all; a && n < most; a = a->ai_next) {
@@ -107,7 +107,7 @@ static int listen_by(int family, int port, int backlog) {
     int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return -errno;
     *port_in(&all) = htons((uint16_t)port);
-    int rc = set(fd, SOL_SOCKET, SO_REUSEADDR, 1);  // an earlier run's lingering connections hold the port
+    int rc = set(fd, SOL_SOCKET, SO_REUSEADDR, 1);  // lingering connections of an earlier run hold the port
     if (!rc && family == AF_INET6) rc = set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
     if (!rc && (bind(fd, &all.any, sizeof all) || listen(fd, backlog))) rc = -errno;
     if (rc) close(fd);
@@ -132,7 +132,7 @@ int net_accept(int listener) {
     do fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     while (fd < 0 && errno == EINTR);
     if (fd >= 0) return fd;
-    // These concern one connection that failed before it was accepted; the listener continues.
+    // These errors concern one connection that failed before it was accepted; the listener still works.
     int theirs = errno == ECONNABORTED || errno == EPROTO || errno == ENETDOWN || errno == EHOSTUNREACH ||
                  errno == ENETUNREACH;
     return theirs ? -EAGAIN : -errno;
@@ -149,8 +149,8 @@ int net_wait(int fd, int events, double deadline) {
     }
 }
 
-// Repeated attempts to connect to a port without a listener may be assigned that port as their own, and then
-// connect to themselves.
+// When a socket tries a local port without a listener, the system may give it that same port, so that it
+// connects to itself.
 static int is_own_echo(int fd) {
     net_address here, there;
     if (end_of(fd, &here, getsockname) || net_other_end(fd, &there)) return 0;
@@ -203,9 +203,9 @@ int net_tune(int fd, int silence_s) {
     return rc ? rc : set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
 }
 
-// TCP_USER_TIMEOUT would do it, but Linux also ends a connection whose other side answers and only has no
-// room left, which is a late rank. Keepalive is off while data is in flight. So a host counts as silent when
-// segments, or window probes, have been retransmitted more than once without an answer.
+// With TCP_USER_TIMEOUT, Linux would also end a connection to a late rank, which answers but has no room
+// left. Keepalive is off while data is in flight. So a host counts as silent when segments, or window probes,
+// have been retransmitted more than once without an answer.
 int net_is_silent(int fd, int silence_s) {
     struct tcp_info i;
     socklen_t bytes = sizeof i;

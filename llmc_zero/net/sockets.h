@@ -1,5 +1,5 @@
-// Non-blocking TCP sockets. Every wait is a poll with a deadline. Functions return 0 or what their comment
-// states, or a negative errno.
+// Non-blocking TCP sockets. Every wait is a poll with a deadline. Unless a comment states otherwise,
+// functions return 0 or a negative errno.
 #ifndef LLMC_ZERO_NET_SOCKETS_H
 #define LLMC_ZERO_NET_SOCKETS_H
 #include <netinet/in.h>
@@ -13,39 +13,39 @@ typedef union {
     struct sockaddr_in6 v6;
 } net_address;
 
-enum { NET_NAME = 64 };     // longest name of a machine, text of an address with its port
-enum { NET_HOST = 256 };    // of a host, as given by the user
-enum { NET_PORT = 12345 };  // of rank 0 by default, as in llm.c
+enum { NET_NAME = 64 };     // bytes of a machine's name, and of an address with its port as text
+enum { NET_HOST = 256 };    // bytes of a host as given by the user
+enum { NET_PORT = 12345 };  // rank 0's default port, as in llm.c
 
 // Returns a number that identifies this machine until it reboots, and its name in host. Containers and
 // network namespaces count as separate machines if their names differ.
 uint64_t net_machine(char host[NET_NAME]);
 
-// Splits "host:port" or "[address]:port"; the port is optional. 0, or ZERO_ERR_ARGUMENT with the sentence.
+// Splits "host:port" or "[address]:port"; the port is optional. Returns 0 or ZERO_ERR_ARGUMENT.
 int net_split(const char *text, char host[NET_HOST], int *port);
-// Finds up to `most` addresses of a host, and returns how many. If there are none, *why has the resolver's
+// Finds up to `most` addresses of a host and returns how many. If it finds none, *why is the resolver's
 // message, and a negative result means that retrying is useless. The resolver has its own time limits
 // (/etc/resolv.conf).
 int net_resolve(const char *host, int port, net_address *found, int most, const char **why);
-net_address net_from(const struct sockaddr *from, int port);  // of either kind
-int net_other_end(int fd, net_address *a);                    // 0, or a negative errno
+net_address net_from(const struct sockaddr *from, int port);  // from: IPv4 or IPv6
+int net_other_end(int fd, net_address *a);
 int net_is_loopback(const net_address *a);
 const char *net_text(const net_address *a, char text[NET_NAME]);  // "10.0.0.1:4567"
 
 // Listens on all of this machine's addresses, at `port` (0: any free one). Returns the socket.
 int net_listen(int port, int backlog);
-int net_port(int fd);
+int net_port(int fd);                                     // returns the socket's port
 int net_is_out_of_files(int rc);                          // 1: no descriptor is left for a socket
-int net_accept(int listener);                             // -EAGAIN: none is waiting
+int net_accept(int listener);                             // returns the socket; -EAGAIN: none is waiting
 int net_connect(const net_address *to, double deadline);  // returns the socket
 int net_wait(int fd, int events, double deadline);        // 0, or -ETIMEDOUT
 int net_write(int fd, const void *data, size_t bytes, double deadline);
 int net_read(int fd, void *data, size_t bytes, double deadline);  // -ECONNRESET even after an orderly end
-int net_await(int fd, size_t bytes);  // poll ignores fewer bytes; net_tune resets that
-// Sends small messages at once; a host that is silent for silence_s while nothing is being sent counts as
-// dead.
+int net_await(int fd, size_t bytes);  // makes poll ignore fewer bytes; net_tune resets that
+// Makes small messages leave at once, and the connection end when its host is silent for silence_s while
+// nothing is being sent.
 int net_tune(int fd, int silence_s);
-// 1: for silence_s the host has not acknowledged sent data. A host that just does not read is not silent.
+// 1: for silence_s the host has not acknowledged sent data. A host that merely does not read is not silent.
 int net_is_silent(int fd, int silence_s);
 
 #endif

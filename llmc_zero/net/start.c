@@ -1,4 +1,4 @@
-// How this process learns its rank, and how it connects to the others: by MPI, by TCP, or not at all, as the
+// How this process learns its rank, and connects to the others by MPI, by TCP, or not at all, as the
 // configuration or the launcher requires. Also zero_launched of zero_job.h.
 #define XXH_INLINE_ALL
 #include "net.h"
@@ -13,14 +13,14 @@ enum { PORTS_FROM = 10000, PORTS = 20000 };  // below the ports that systems use
 
 // -------- the launcher
 
-// The variables in which each launcher gives a process its rank. The first ones are set by torchrun, which
-// starts processes on each host, or by a user's script.
+// The variables in which each launcher gives a process its rank. torchrun, which starts processes on each
+// host, and users' scripts set the first ones.
 typedef struct {
     const char *name, *rank, *ranks;
 } launcher;
 static const launcher own = { "RANK", "RANK", "WORLD_SIZE" };
 static const launcher mpirun = { "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" };
-// 128 random bits for each mpirun job, meant for networks that need a key. Slurm and torchrun have none.
+// 128 random bits per mpirun job, meant for networks that need a key. Slurm and torchrun set nothing similar.
 static const char mpirun_key[] = "OMPI_MCA_orte_precondition_transports";
 static const launcher srun = { "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS" };
 
@@ -45,13 +45,13 @@ static int number(const char *name, int least, int *n) {
     return 0;
 }
 
-// Reads rank and number of ranks from two variables that belong together. At least one of them is set.
+// Reads rank and number of ranks from a pair of variables, at least one of which is set.
 static int numbers(const char *rank_name, const char *ranks_name, int *rank, int *ranks) {
-    const char *there = value(rank_name) ? rank_name : ranks_name;
-    const char *other = there == rank_name ? ranks_name : rank_name;
+    const char *set = value(rank_name) ? rank_name : ranks_name;
+    const char *other = set == rank_name ? ranks_name : rank_name;
     if (!value(other))
-        return zero_fail(ZERO_ERR_ARGUMENT, "%s=%s, but no %s: set it in each process, or unset %s", there,
-                         value(there), other, there);
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s=%s, but no %s: set it in each process, or unset %s", set,
+                         value(set), other, set);
     ZERO_TRY(number(rank_name, 0, rank));
     ZERO_TRY(number(ranks_name, 1, ranks));
     if (*rank < *ranks) return 0;
@@ -59,8 +59,8 @@ static int numbers(const char *rank_name, const char *ranks_name, int *rank, int
                      ranks_name, *ranks, *ranks, *ranks - 1);
 }
 
-// If a batch script exports RANK and WORLD_SIZE, all tasks of srun or mpirun inherit the same values, and all
-// would take the same rank. torchrun, started once per host, sets its own for each process.
+// If a batch script exports RANK and WORLD_SIZE, all tasks of srun or mpirun inherit the same values and
+// would take the same rank. torchrun, started once per host, sets separate ones for each process.
 static int check_own(const rendezvous_settings *s, const launcher *by) {
     int task = 0, tasks = 1;
     if (!value(by->ranks) || !value(by->rank) || value("TORCHELASTIC_RUN_ID")) return 0;
@@ -73,7 +73,8 @@ static int check_own(const rendezvous_settings *s, const launcher *by) {
         s->rank, s->ranks, by->name, task, tasks, by->name);
 }
 
-// Returns a number for the job; 0: unknown.
+// Returns a number for the job; 0: unknown. Only srun's step counts: under mpirun it is the daemon's, and
+// each of torchrun's agents may be a separate step.
 static uint64_t job_number(const launcher *by) {
     const char *first = by == &own ? "TORCHELASTIC_RUN_ID" : "SLURM_JOB_ID", *step = value("SLURM_STEP_ID");
     const char *job = FIRST_OF(first, "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE",
@@ -104,7 +105,7 @@ static const char *first_host(const char *list, char *host, size_t bytes) {
 }
 
 // Rank 0 is on MASTER_ADDR, or on the first host of Slurm's step. torchrun's agent usually listens at
-// MASTER_PORT itself, so all ranks compute another port, a different one for each step of a Slurm job.
+// MASTER_PORT itself, so all ranks compute another port, which differs between steps of a Slurm job.
 static int find_server(const launcher *by, const rendezvous_settings *s, char *server, size_t bytes) {
     const char *host = value("MASTER_ADDR"), *given = value("MASTER_PORT");
     const char *agent = value("TORCHELASTIC_USE_AGENT_STORE");
@@ -123,9 +124,8 @@ static int find_server(const launcher *by, const rendezvous_settings *s, char *s
     if (!host || !*host)
         return zero_refuse(
             "start.server start.file",
-            " is missing: the launcher has started %d ranks, but does not say where rank 0 is: give its "
-            "address as host:port, or MASTER_ADDR and MASTER_PORT, or start.file, a file that all ranks "
-            "see",
+            " is missing: the launcher has started %d ranks, but gives no address of rank 0: set it as "
+            "host:port, or set MASTER_ADDR and MASTER_PORT, or start.file, a file that all ranks see",
             s->ranks);
     snprintf(server, bytes, strchr(host, ':') ? "[%.255s]:%s" : "%.255s:%s", host, port);
     return 0;
@@ -134,7 +134,8 @@ static int find_server(const launcher *by, const rendezvous_settings *s, char *s
 // Returns the launcher that started this process, or NULL.
 static const launcher *around(void) { return value(mpirun.rank) ? &mpirun : value(srun.rank) ? &srun : NULL; }
 
-// A batch script may export only WORLD_SIZE, and RANK without it may mean anything.
+// Under another launcher RANK and WORLD_SIZE count only together: a batch script may export only WORLD_SIZE,
+// and RANK alone may mean anything.
 static const launcher *launched_by(void) {
     const launcher *by = around();
     int has_rank = value(own.rank) != NULL, has_ranks = value(own.ranks) != NULL;
@@ -149,7 +150,6 @@ int launched_read(rendezvous_settings *s) {
     const char *ranks = by == &srun && !value(by->ranks) ? "SLURM_NTASKS" : by->ranks;
     ZERO_TRY(numbers(by->rank, ranks, &found.rank, &found.ranks));
     if (by == &own && around()) ZERO_TRY(check_own(&found, around()));
-    // Under mpirun the step is its daemon's, and each of torchrun's agents may be a separate step
     uint64_t job = job_number(by);
     if (job) found.job = job;
     if (by == &mpirun && !s->key) found.key = value(mpirun_key);
@@ -166,8 +166,8 @@ static int are_same(const char *one, const char *other) {
     return a && b && !strcmp(a, b);
 }
 
-// srun --mpi=pmi2 sets PMI_SIZE too, but Open MPI 5.0 and later cannot use that, and older versions only if
-// built for it, so its tasks connect by TCP. torchrun's processes inherit the variables of its parent.
+// srun --mpi=pmi2 sets PMI_SIZE too, but Open MPI 5.0 and later cannot use it, and older versions only if
+// built for it, so its tasks connect by TCP. torchrun's processes inherit their parent's variables.
 int launched_by_mpi(void) {
     int slurm = are_same("PMI_SIZE", "SLURM_STEP_NUM_TASKS") && are_same("PMI_RANK", "SLURM_PROCID");
     if (value("TORCHELASTIC_RUN_ID")) return 0;
@@ -188,12 +188,12 @@ zero_launch zero_launched(void) {
     static const zero_launch alone = { 0, 1, 1 }, wrong = { 0, 0, 1 };
     rendezvous_settings s = { .ranks = 1, .file = "" };  // rank 0's address does not matter here
     const launcher *by = launched_by();
-    int mpi = launched_by_mpi(), here;
+    int mpi = launched_by_mpi();
     if (!mpi && (!by || (by == &srun && !value(srun.ranks)))) return alone;
     if (mpi ? read_mpi(&s.rank, &s.ranks) : launched_read(&s) < 0) return wrong;
     const char *of_node = FIRST_OF("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "LOCAL_WORLD_SIZE",
                                    "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE");
-    here = of_node ? atoi(of_node) : s.ranks;
+    int here = of_node ? atoi(of_node) : s.ranks;
     return (zero_launch){ s.rank, s.ranks, here > 0 && here < s.ranks ? here : s.ranks };
 }
 
@@ -205,9 +205,9 @@ static int connect_by_mpi(net *n, const zero_config *config, zero_launch launche
     if ((launched_by_mpi() || launched.ranks > 1) && !s->mpi_comm && launched.ranks != n->ranks)
         return zero_fail_setting(
             ZERO_ERR_COMM, "start.method",
-            " MPI: the launcher has started %d ranks, but MPI knows of %d, so this MPI does "
-            "not work with this launcher. Start with its own mpirun, under Slurm with srun "
-            "--mpi=pmix, or let the ranks connect by TCP",
+            " MPI: the launcher has started %d ranks, but MPI sees %d, so this MPI does not work with this "
+            "launcher. Start with its own mpirun, under Slurm with srun --mpi=pmix, or let the ranks connect "
+            "by TCP",
             launched.ranks, n->ranks);
     if ((s->ranks > 0 && s->ranks != n->ranks) || (s->rank >= 0 && s->rank != n->rank))
         return zero_refuse("start.rank start.ranks", " %d of %d: this is rank %d of MPI's %d", s->rank,

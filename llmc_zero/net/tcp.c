@@ -1,9 +1,9 @@
 // Messages over one TCP connection between each pair of ranks. A frame has a head, its bytes, and a tail that
-// marks the bytes as good or void. So a rank that fails in the middle of a frame can still end it, as void,
-// and send a note after it.
+// marks the bytes as good or void. So a rank that fails in the middle of a frame can end it as void and send
+// a note after it.
 //
-// While a rank waits it listens to all others, so it notices at once when one of them ends. When another rank
-// is ahead, only the head of its next frame is read, and the bytes stay in the socket until they are due.
+// A waiting rank listens to all others, so it notices at once when one ends. When another rank is ahead, this
+// one reads only the head of its next frame and leaves the bytes in the socket until they are due.
 #include "failure.h"
 #include "../base/clock.h"
 #include "../base/error.h"
@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 enum { FRAME_MAGIC = 0x4c5a4652, GOOD = 0x600d600d, VOID = 0x0bad0bad, SINK = 1 << 16 };
-enum { MOST_RANKS = 1 << 16 };  // arrays with an entry per rank are on the stack
+enum { MOST_RANKS = 1 << 16 };  // the stack holds arrays with an entry per rank
 enum { DATA = NOTES };          // a frame's kind is DATA or a note's kind
 
 typedef struct {
@@ -39,7 +39,7 @@ typedef struct {
 
 typedef struct {
     int fd;         // -1: closed, or this rank
-    flow out, in;   // in.busy: its data belong to the exchange under way
+    flow out, in;   // in.busy: the current exchange waits for its data
     int tell;       // 1 + the kind of the note to be sent, or 0
     net_note note;  // being received
 } peer;
@@ -56,8 +56,7 @@ static mesh *mesh_of(const net *n) { return n->connection; }
 
 // -------- frames
 
-// Returns 1 if ranks send frames that begin like this.
-static int is_frame(const frame *f) {
+static int is_valid(const frame *f) {
     int is_note = f->kind < DATA && f->bytes == sizeof(net_note);
     int is_data = f->kind == DATA && f->bytes <= PTRDIFF_MAX;
     return f->magic == FRAME_MAGIC && (is_note || is_data);
@@ -66,8 +65,8 @@ static int is_frame(const frame *f) {
 static size_t frame_bytes(const flow *w) { return sizeof w->f + w->f.bytes + sizeof w->tail; }
 static int has_head(const flow *w) { return w->done >= sizeof w->f; }
 
-// The bytes of a frame that is not due stay in the socket. After this rank has given up it reads them too,
-// because an END may follow.
+// The bytes of a frame that is not due stay in the socket. After a failure this rank reads them too, because
+// an END may follow.
 static int is_ahead(const net *n, const peer *p) {
     return has_head(&p->in) && p->in.f.kind == DATA && !p->in.busy && !n->closed;
 }
@@ -80,7 +79,7 @@ static void lose(net *n, int r, int error) {
     n->peers[r].error = error;
 }
 
-// Returns the remaining parts of a frame: for an incoming one only the head until that is complete. Discarded
+// Returns how many parts of a frame remain; head_alone: an incoming one, whose head is read first. Discarded
 // bytes are read piece by piece.
 static int parts_left(flow *w, char *data, int head_alone, struct iovec parts[3]) {
     static char sink[SINK];
@@ -115,7 +114,7 @@ static void send_some(peer *p) {
     struct msghdr m = { .msg_iov = parts, .msg_iovlen = (size_t)parts_left(w, w->data, 0, parts) };
     ssize_t sent = sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (sent < 0) shutdown(p->fd, SHUT_WR);  // sending is over, but data that came before may be read
+    if (sent < 0) shutdown(p->fd, SHUT_WR);  // can send no more, but still read what has arrived
     w->done += sent < 0 ? 0 : (size_t)sent;
     w->busy = sent >= 0 && w->done < frame_bytes(w);
 }
@@ -128,14 +127,13 @@ static void finish_frame(net *n, int r) {
         lose(n, r, EBADMSG);
     } else if (w->f.kind != DATA) {
         failure_take(n, r, &p->note);
-    } else if (w->tail == GOOD) {  // else it is void, and the frame that is due is still to come
+    } else if (w->tail == GOOD) {  // otherwise it is void, and the due frame follows
         w->busy = 0;
-        w->data = NULL;  // the caller's memory is not accessed any more
+        w->data = NULL;  // the memory belongs to the caller again
     }
 }
 
-// Reads what has arrived, at most to the end of a frame, and no bytes of a frame that is not due. 1: read
-// something.
+// Reads what has arrived, at most to the end of a frame. 1: read something.
 static int receive_some(net *n, int r) {
     peer *p = &mesh_of(n)->peers[r];
     flow *w = &p->in;
@@ -150,7 +148,7 @@ static int receive_some(net *n, int r) {
     }
     w->done += (size_t)got;
     if (!has_head(w)) return 1;
-    if (!is_frame(&w->f))
+    if (!is_valid(&w->f))
         lose(n, r, EBADMSG);
     else if (w->done == frame_bytes(w))
         finish_frame(n, r);
@@ -172,7 +170,7 @@ static int progress(net *n) {
     return moved;
 }
 
-// When a host disappears its connections do not end, so this rank checks them once a second.
+// When a host disappears, its connections do not end, so this rank checks them once a second.
 static void lose_silent(net *n) {
     mesh *m = mesh_of(n);
     double now = clock_now();
@@ -201,7 +199,7 @@ static int tcp_begin(net *n, exchange_kind x, int root, char *const *send, char 
     return 0;
 }
 
-// Runs before any byte is read into the caller's memory.
+// Called before any byte is read into the caller's memory.
 static int check_heads(const net *n) {
     const mesh *m = mesh_of(n);
     for (int r = 0; r < n->ranks; r++) {
@@ -242,7 +240,7 @@ static void tcp_rest(net *n, double idle_s) {
         int events = (is_ahead(n, p) ? 0 : POLLIN) | (p->out.busy ? POLLOUT : 0);
         polls[r] = (struct pollfd){ events ? p->fd : -1, (short)events, 0 };
     }
-    poll(polls, (nfds_t)n->ranks, 50);  // whatever it returns, the next step checks again
+    poll(polls, (nfds_t)n->ranks, 50);  // the next step checks every connection, whatever poll returns
 }
 
 static void tcp_pending(net *n, char *missing) {
@@ -273,8 +271,7 @@ static void tcp_tell(net *n, const net_note *note) {
         if (m->peers[r].fd >= 0 && !n->peers[r].left) m->peers[r].tell = 1 + note->kind;
 }
 
-// A note is being sent until the other machine has acknowledged it. After that, closing the socket does not
-// lose it.
+// Sending a note ends when the other machine has acknowledged it: then closing the socket cannot lose it.
 static int tcp_telling(const net *n) {
     for (int r = 0; r < n->ranks; r++) {
         const peer *p = &mesh_of(n)->peers[r];
@@ -291,7 +288,6 @@ static void tcp_look(net *n) {
 }
 
 static void tcp_close(net *n, int clean) {
-    (void)clean;
     for (int r = 0; r < n->ranks; r++)
         if (mesh_of(n)->peers[r].fd >= 0) close(mesh_of(n)->peers[r].fd);
 }

@@ -1,7 +1,6 @@
 #define XXH_INLINE_ALL
-#include "cards.h"
+#include "gpus.h"
 #include "../base/error.h"
-#include "../net/exchange.h"
 #include "../net/sockets.h"
 #include <stdlib.h>
 #include <string.h>
@@ -9,29 +8,29 @@
 
 // Whether two ranks share a device, or a GPU, of which MIG makes several devices.
 typedef enum { ON_DEVICE, ON_GPU } sharing;
-static int share(const card *a, const card *b, sharing what) {
+static int share(const rank_gpu *a, const rank_gpu *b, sharing what) {
     if (what == ON_GPU) return a->gpu == b->gpu;
     return a->machine == b->machine && !memcmp(a->uuid, b->uuid, sizeof a->uuid);
 }
 
 static int first_with(const comm *c, int r, sharing what) {
     int first = 0;
-    while (!share(&c->cards[first], &c->cards[r], what)) first++;
+    while (!share(&c->gpus[first], &c->gpus[r], what)) first++;
     return first;
 }
 
-int cards_first_on_gpu(const comm *c, int r) { return first_with(c, r, ON_GPU); }
+int gpus_first_on(const comm *c, int r) { return first_with(c, r, ON_GPU); }
 
 // Counts on r's machine.
 typedef struct {
     int ranks, gpus, visible;
-} machine_cards;
+} machine_gpus;
 
-static machine_cards on_machine_of(const comm *c, int r, sharing what) {
-    machine_cards m = { 0 };
+static machine_gpus on_machine_of(const comm *c, int r, sharing what) {
+    machine_gpus m = { 0 };
     for (int i = 0; i < c->group.ranks; i++) {
-        const card *k = &c->cards[i];
-        if (k->machine != c->cards[r].machine) continue;
+        const rank_gpu *k = &c->gpus[i];
+        if (k->machine != c->gpus[r].machine) continue;
         m.ranks++;
         m.gpus += first_with(c, i, what) == i;
         if (k->visible > m.visible) m.visible = k->visible;
@@ -39,27 +38,27 @@ static machine_cards on_machine_of(const comm *c, int r, sharing what) {
     return m;
 }
 
-int cards_room(const comm *c, int r) {
-    machine_cards m = on_machine_of(c, r, ON_GPU);
+int gpus_room(const comm *c, int r) {
+    machine_gpus m = on_machine_of(c, r, ON_GPU);
     return m.visible < m.ranks ? m.visible : 0;
 }
 
 static int fail_shared(const comm *c, int code, int first, int other, sharing what, const char *tail) {
-    machine_cards m = on_machine_of(c, other, what);
+    machine_gpus m = on_machine_of(c, other, what);
     return zero_fail(code, "ranks %d and %d are on one GPU of host %s, where %d ranks have %d GPU%s%s", first,
                      other, net_host(c->net, other), m.ranks, m.gpus, m.gpus == 1 ? "" : "s", tail);
 }
 
-int cards_fail(const comm *c, int first, int other, const char *tail) {
+int gpus_fail(const comm *c, int first, int other, const char *tail) {
     return fail_shared(c, ZERO_ERR_COMM, first, other, ON_GPU, tail);
 }
 
 // NCCL identifies a machine by its name and boot, or by NCCL_HOSTID.
-static card own_card(const comm *c, const zero_config *config) {
+static rank_gpu own_gpu(const comm *c, const zero_config *config) {
     const char *shared = getenv("NCCL_MULTI_RANK_GPU_ENABLE"), *id = getenv("NCCL_HOSTID");
     const device *d = c->device;
     char host[NET_NAME];
-    card k = { .machine = net_machine(host), .visible = d->visible };
+    rank_gpu k = { .machine = net_machine(host), .visible = d->visible };
     uint64_t machine = id && *id ? XXH3_64bits(id, strlen(id)) : k.machine;
     k.gpu = XXH3_64bits_withSeed(d->bus_id, strlen(d->bus_id), machine);
     k.may_share = config->cuda_device >= 0 || (shared && atoi(shared));
@@ -70,7 +69,7 @@ static card own_card(const comm *c, const zero_config *config) {
 static int check_sharing(const comm *c) {
     for (int r = 0; r < c->group.ranks; r++) {
         int first = first_with(c, r, ON_DEVICE);
-        if (first == r || (c->cards[first].may_share && c->cards[r].may_share)) continue;
+        if (first == r || (c->gpus[first].may_share && c->gpus[r].may_share)) continue;
         fail_shared(c, ZERO_ERR_ARGUMENT, first, r, ON_DEVICE, "");
         zero_failed_advice("start no more ranks there than it has GPUs, let each see only one "
                            "(CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1), or let them share with comm.nccl "
@@ -80,19 +79,20 @@ static int check_sharing(const comm *c) {
     return 0;
 }
 
-int cards_open(comm *c, const zero_config *config) {
+int gpus_open(comm *c, const zero_config *config) {
     c->ranks_on_device = 1;
     if (c->group.ranks == 1 || config->device != ZERO_CUDA) return 0;
-    c->cards = calloc((size_t)c->group.ranks, sizeof *c->cards);
-    ZERO_TRY(failure_agree(c->net, c->cards ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the cards")));
-    card own = own_card(c, config);
-    ZERO_TRY(net_gather(c->net, &own, c->cards, sizeof own));
+    c->gpus = calloc((size_t)c->group.ranks, sizeof *c->gpus);
+    ZERO_TRY(failure_agree(
+        c->net, c->gpus ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the GPUs of the ranks")));
+    rank_gpu own = own_gpu(c, config);
+    ZERO_TRY(net_gather(c->net, &own, c->gpus, sizeof own));
     c->ranks_on_device = 0;
-    for (int r = 0; r < c->group.ranks; r++) c->ranks_on_device += share(&c->cards[r], &own, ON_DEVICE);
+    for (int r = 0; r < c->group.ranks; r++) c->ranks_on_device += share(&c->gpus[r], &own, ON_DEVICE);
     return config->comm.nccl < 0 ? failure_agree(c->net, check_sharing(c)) : 0;
 }
 
-void cards_close(comm *c) {
-    free(c->cards);
-    c->cards = NULL;
+void gpus_close(comm *c) {
+    free(c->gpus);
+    c->gpus = NULL;
 }
