@@ -129,7 +129,7 @@ int zero_create(zero **out, const zero_config *config, const zero_tensor *tensor
     if (!z) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the plugin's state");
     z->config = *config;
     int rc = create(z, tensors, n_tensors, units, n_units);
-    if (rc && z->net.f && zero_failed()->lower < 0) zero_failed_after(!failure_speaks(&z->net, 1));
+    if (rc && z->net.f && zero_failed()->lower < 0) zero_failed_after(!failure_reports(&z->net, 1));
     if (rc)
         destroy(z, 0);
     else

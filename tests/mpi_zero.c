@@ -581,7 +581,7 @@ static void check_timeout(void) {
                 CHECK(MPI_Wtime() - start < first + 0.5);
             }
             MPI_Barrier(MPI_COMM_WORLD);
-            int speaks = failure_speaks(&t.z->net, 1), all = 0;
+            int speaks = failure_reports(&t.z->net, 1), all = 0;
             MPI_Allreduce(&speaks, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
             CHECK(all == 1);
             zero_destroy(t.z);

@@ -1,4 +1,4 @@
-// Ranks as child processes of a test. Each reports into memory that it shares with the test.
+// Ranks as child processes of a test. Each writes its outcome to memory shared with the test.
 #ifndef TESTS_RANKS_H
 #define TESTS_RANKS_H
 #include <arpa/inet.h>
@@ -18,7 +18,7 @@ enum { MOST_RANKS = 16 };
 typedef struct {
     int rc, reported, value;  // value: the body's own
     int fds;                  // open at the end and not before
-    double seconds;           // from its start, or from the time that the body sets
+    double seconds;           // since its start, unless the body sets it
     char sentence[1024];
 } outcome;
 static outcome *outcomes;  // of the children
@@ -51,7 +51,7 @@ static inline void forget_outcomes(void) {
     memset(outcomes, 0, MOST_RANKS * sizeof *outcomes);
 }
 
-// The child runs body(i, ctx), which fills outcomes[i], and ends by exit, so that a leak is found.
+// The child runs body(i, ctx), which fills outcomes[i], and calls exit, so that sanitizers find leaks.
 static inline void start_child(int i, void (*body)(int i, void *ctx), void *ctx) {
     fflush(NULL);
     if ((children[i] = fork()) < 0) abort();
@@ -67,7 +67,7 @@ static inline void start_child(int i, void (*body)(int i, void *ctx), void *ctx)
     exit(0);
 }
 
-// Waits until the children end. Those that take longer than `limit` seconds are killed and counted.
+// Waits for the children to end. Kills those that take longer than `limit` seconds, and returns how many.
 static inline int end_children(int n, double limit) {
     double until = now() + limit;
     int hung = 0;
@@ -89,7 +89,7 @@ static inline int end_children(int n, double limit) {
     return hung;
 }
 
-// Returns a free port outside the range that the system assigns by itself.
+// Returns a free port outside the range that the system assigns.
 static inline int free_port(void) {
     static int next;
     for (;;) {
@@ -103,7 +103,7 @@ static inline int free_port(void) {
     }
 }
 
-// Returns a connection to this machine's port. Waits until someone listens, for 3 s at most.
+// Connects to a port of this machine. Waits up to 3 s for a listener.
 static inline int knock(int port) {
     struct sockaddr_in a = { .sin_family = AF_INET,
                              .sin_port = htons((uint16_t)port),
@@ -116,7 +116,7 @@ static inline int knock(int port) {
     return -1;
 }
 
-// Before each test: nobody has reported, and rank 0 is to be at a port that is free.
+// Set before each test: empty outcomes, and a free port for rank 0.
 static outcome *o;
 static int port;
 static char server[64];
@@ -132,8 +132,8 @@ static inline void ended_in_order(int i) {
     assert_int_equal(o[i].fds, 0);
     assert_int_equal(statuses[i], 0);
 }
-// Every process failed within this time, with these words in its sentence.
-static inline void all_say(int from, int n, const char *words, double limit) {
+// Checks that processes from to n - 1 failed within this time, with these words in their messages.
+static inline void all_fail_with(int from, int n, const char *words, double limit) {
     for (int i = from; i < n; i++) {
         if (!o[i].rc || !strstr(o[i].sentence, words))
             fail_msg("process %d: returned %d (status %d), \"%s\"; expected \"%s\"", i, o[i].rc, statuses[i],
@@ -142,6 +142,6 @@ static inline void all_say(int from, int n, const char *words, double limit) {
         ended_in_order(i);
     }
 }
-static inline void says(int rank, const char *words) { all_say(rank, rank + 1, words, 1e9); }
+static inline void fails_with(int rank, const char *words) { all_fail_with(rank, rank + 1, words, 1e9); }
 
 #endif

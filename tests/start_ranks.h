@@ -1,4 +1,4 @@
-// Ranks that start by an address or a file, each a child process of a test, and what they must end with.
+// Ranks that connect by an address or a file, each a child process of a test, and checks of their outcomes.
 #ifndef TESTS_START_RANKS_H
 #define TESTS_START_RANKS_H
 #include <errno.h>
@@ -13,11 +13,11 @@
 #include "../llmc_zero/net/start_file.h"
 #include "ranks.h"
 
-enum { JOB = 7, EVIL_PID = 4711 };  // EVIL_PID: of a rank that a test plays
+enum { JOB = 7, EVIL_PID = 4711 };  // EVIL_PID: of a rank that a test imitates
 typedef struct {
     rendezvous_settings s;
-    double delay, die;  // die: so many seconds after its start
-    int files;          // that it may have open; 0: as many as it likes
+    double delay, die;  // seconds until it connects, and from then until it dies; 0: never
+    int files;          // limit of open files; 0: the usual one
 } plan;
 static plan plans[MOST_RANKS];
 static char folder[] = "/tmp/start.XXXXXX", path[64];
@@ -29,7 +29,7 @@ static inline int fresh(void **state) {
     return 0;
 }
 
-// Every rank sends every other a number that both can compute.
+// Every rank sends every other a number that both can compute. Returns 1 if all are right.
 static inline int talk(int rank, int ranks, const int *sockets) {
     double until = now() + 5;
     for (int r = 0; r < ranks; r++) {
@@ -44,7 +44,7 @@ static inline int talk(int rank, int ranks, const int *sockets) {
     return sockets[rank] == -1;
 }
 
-// value: the ranks hear each other, all on one machine.
+// value: 1 if all ranks can talk to each other and are on one machine.
 static inline void one_rank(int i, void *ctx) {
     const plan *p = &((plan *)ctx)[i];
     int sockets[MOST_RANKS], right = 1;
@@ -76,17 +76,17 @@ static inline void run(int n, double limit) {
     assert_int_equal(end_children(n, limit), 0);
 }
 
-static inline void have_met(int from, int n, double limit) {
+static inline void have_connected(int from, int n, double limit) {
     for (int i = from; i < n; i++) {
         if (o[i].rc || !o[i].value)
-            fail_msg("process %d: %s", i, o[i].rc ? o[i].sentence : "the ranks do not hear each other");
+            fail_msg("process %d: %s", i, o[i].rc ? o[i].sentence : "the ranks cannot talk to each other");
         if (o[i].seconds > limit) fail_msg("process %d took %.2f s", i, o[i].seconds);
         ended_in_order(i);
     }
     assert_int_equal(access(path, F_OK), -1);
 }
 
-// Returns 1 and an address of this machine at which another one may reach it, if there is one.
+// Finds an address of this machine that others can reach. Returns 0 if it has none.
 static inline int own_address(net_address *at) {
     struct ifaddrs *all = NULL;
     int found = 0;
@@ -100,7 +100,7 @@ static inline int own_address(net_address *at) {
     return found;
 }
 
-// A start file whose rank 0 is on a host that is none, but at this port of this machine.
+// Returns a start file with the name of another host, but an address on this machine.
 static inline start_file start_file_of(int at_port, double written) {
     start_file c = {
         .begins = "llmc_zero start file 3\n", .host = "ghost", .pid = EVIL_PID, .port = at_port, .n = 1

@@ -1,4 +1,4 @@
-// The rank that a launcher gives a process in its environment, and where rank 0 is then.
+// The rank that a launcher gives a process in its environment, and the address of rank 0.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,17 +23,16 @@ static void set_only(const char *const *pairs) {
 #define NOWHERE "but gives no address of rank 0"
 
 static const struct {
-    int mpi;           // MPI starts the ranks
-    zero_launch here;  // ranks 0: refused
-    const char
-        *words;  // the beginning of rank 0's address, or words of the refusal; NULL: no launcher for TCP
+    int mpi;            // MPI starts the ranks
+    zero_launch here;   // ranks 0: refused
+    const char *words;  // start of rank 0's address, or part of the error; NULL: no launcher for TCP
     const char *pairs[22];
 } rows[] = {
     { 0, { 0, 1, 1 }, NULL, { NULL } },
     { 0, { 3, 8, 8 }, "big:29500", { RANK("3", "8"), MASTER("big") } },
     { 0, { 3, 8, 8 }, "[fe::1]:29500", { RANK("3", "8"), MASTER("fe::1") } },
     { 0, { 1, 2, 2 }, NOWHERE, { RANK("1", "2") } },
-    // mpirun; in an allocation, where its daemon is a task of srun's; MPI initialised without a launcher
+    // mpirun; in an allocation, where its daemon is a task of srun; MPI initialised without a launcher
     { 1, { 1, 4, 2 }, NOWHERE, { MPIRUN("1", "4"), "OMPI_COMM_WORLD_LOCAL_SIZE", "2" } },
     { 1, { 1, 8, 4 }, NOWHERE, { MPIRUN("1", "8"), "OMPI_COMM_WORLD_LOCAL_SIZE", "4", SRUN("0", "2") } },
     { 1, { 0, 1, 1 }, NULL, { "PMIX_RANK", "0" } },
@@ -54,7 +53,7 @@ static const struct {
       "a:29500",
       { RANK("3", "4"), MASTER("a"), "LOCAL_WORLD_SIZE", "2", "TORCHELASTIC_RUN_ID", "x", "PMIX_RANK", "1",
         "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2" } },
-    // a batch script is one process, whose tasks may be ranks; WORLD_SIZE alone says nothing there
+    // a batch script is one process, whose tasks may be ranks; WORLD_SIZE alone means nothing there
     { 0, { 0, 1, 1 }, "a:", { BATCH("5", "6"), "SLURM_JOB_NODELIST", "a", "SLURM_LAUNCH_NODE_IPADDR", "b" } },
     { 0, { 0, 1, 1 }, "b:", { BATCH("0", "2"), "SLURM_LAUNCH_NODE_IPADDR", "b" } },
     { 0, { 0, 1, 1 }, "b:", { "WORLD_SIZE", "2", BATCH("0", "2"), "SLURM_LAUNCH_NODE_IPADDR", "b" } },
@@ -66,7 +65,7 @@ static const struct {
     { 0, { 0, 1, 1 }, "n3-ib:", { BATCH("1", "2"), "SLURM_NODELIST", "n[3,5-9]-ib,m" } },
     { 0, { 0, 1, 1 }, "r01n10:", { BATCH("1", "2"), "SLURM_NODELIST", "r[01-02]n[10-20]" } },
     { 0, { 0, 1, 1 }, "a.b-c:", { BATCH("1", "2"), "SLURM_NODELIST", "a.b-c,d[1-2]" } },
-    // numbers that cannot be
+    // impossible numbers
     { 0, { 0 }, "RANK=5 and WORLD_SIZE=2: with 2 ranks the last one is 1", { RANK("5", "2") } },
     { 0, { 0 }, "RANK=1 and WORLD_SIZE=1: with 1 ranks the last one is 0", { RANK("1", "1") } },
     { 0, { 0 }, "RANK=-1 is not a number of at least 0", { RANK("-1", "2") } },
@@ -123,8 +122,8 @@ static void settings_of_the_user(void **state) {
     assert_string_equal(s.key, "the user's");
 }
 
-// Ranks of one job or step compute one port, others another. torchrun's agent listens at MASTER_PORT itself,
-// unless its settings say otherwise; one srun starts an agent on each host.
+// Ranks of one job or step compute the same port, those of another one a different port. torchrun's agent
+// listens at MASTER_PORT itself, unless its settings differ; one srun starts an agent on each host.
 static int port_of(const char *job, const char *step, const char *torchrun) {
     rendezvous_settings s = { 0 };
     set_only((const char *const[]){ "SLURM_JOB_ID", job, "SLURM_STEP_ID", step,

@@ -1,6 +1,6 @@
 // Messages between ranks over TCP, each rank a process: their contents, and every way in which a rank can end
-// while others wait for it. Called as `test_net host RANK RANKS SERVER_OR_FILE SECONDS` it is one rank
-// of tests/net_namespaces.sh.
+// while others wait for it. `test_net host RANK RANKS SERVER_OR_FILE SECONDS` is one rank for
+// tests/net_namespaces.sh.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -12,45 +12,45 @@
 #include "ranks.h"
 
 static const net_use unit_7 = { .unit = 7, .units = 1 };
-static double *ready, *event;  // shared: when rank 0 was under way, and when the test caused the failure
+static double *ready, *event;  // shared: when rank 0 was running, and when the test caused the failure
 
-static int said = -1;  // a file with the ranks' stderr
+static int output = -1;  // a file with the ranks' stderr
 
 static int fresh(void **state) {
     fresh_outcomes();
     ready = &outcomes[MOST_RANKS - 1].seconds;
     event = &outcomes[MOST_RANKS - 2].seconds;
-    if (said >= 0) close(said);
-    said = memfd_create("said", 0);
-    return said < 0;
+    if (output >= 0) close(output);
+    output = memfd_create("output", 0);
+    return output < 0;
 }
 
-// As a thread does that writes to a disk which does not answer.
+// Holds a stream's lock, like a thread blocked in a write to a hung disk.
 static void *hold_stream(void *none) {
     flockfile(stdin);
     pause();
     return none;
 }
 
-// This rank ends the job as a program does.
+// Ends the job as a program does.
 static void end_job(net *c, int status) {
     char sentence[32];
     pthread_t holder;
     assert_int_equal(pthread_create(&holder, NULL, hold_stream, NULL), 0);
     while (!ftrylockfile(stdin)) funlockfile(stdin);
-    snprintf(sentence, sizeof sentence, "rank %d speaks", c->rank);
-    dup2(said, STDERR_FILENO);
+    snprintf(sentence, sizeof sentence, "rank %d reports", c->rank);
+    dup2(output, STDERR_FILENO);
     failure_end(c, status, sentence);
 }
-// Returns the rank that has reported the failure; -1 unless exactly one has.
-static int speaker(void) {
+// Returns the rank that reported the failure; -1 unless exactly one did.
+static int reporter(void) {
     char text[512] = "", more;
     int rank = -1;
-    if (pread(said, text, sizeof text - 1, 0) < 0) return -1;
-    return sscanf(text, "rank %d speaks\n%c", &rank, &more) == 1 && strchr(text, '\n') ? rank : -1;
+    if (pread(output, text, sizeof text - 1, 0) < 0) return -1;
+    return sscanf(text, "rank %d reports\n%c", &rank, &more) == 1 && strchr(text, '\n') ? rank : -1;
 }
 
-static void all_well(int n) {
+static void all_succeeded(int n) {
     for (int i = 0; i < n; i++) {
         if (o[i].rc || o[i].value) fail_msg("rank %d: %d wrong: %s", i, o[i].value, o[i].sentence);
         ended_in_order(i);
@@ -96,7 +96,7 @@ typedef struct {
 } plan;
 struct here {
     net c;
-    int rank, in_order;  // in_order: the job does
+    int rank, in_order;  // in_order: the job ends normally
     const plan *p;
 };
 
@@ -117,7 +117,7 @@ static void run(plan *p, double limit) {
     start(p);
     assert_int_equal(end_children(p->ranks, limit), 0);
 }
-// Ends the one that is stopped after the others.
+// Kills the stopped rank after the others have ended.
 static void end_others(int ranks, int stopped, double limit) {
     pid_t last = children[stopped];
     children[stopped] = 0;
@@ -135,20 +135,20 @@ static int all_sizes(here *h) {
              !c->on_one_node;
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes && !rc; s++)
         for (int x = EXCHANGE_SCATTER; x <= EXCHANGE_BARRIER && !rc; x++) {
-            if ((rank + round) % 3 == 0) nap(1e-3 * (round % 4));  // the ranks are late in turn
+            if ((rank + round) % 3 == 0) nap(1e-3 * (round % 4));  // the ranks take turns being late
             size_t bytes = x == EXCHANGE_BARRIER ? 0 : sizes[s];
             wrong += try_exchange(c, (exchange_kind)x, round % n, bytes, round, &rc);
             round++;
         }
     char text[40] = "";
-    if (rank == 0) strcpy(text, "rank 0 says so");
+    if (rank == 0) strcpy(text, "from rank 0");
     if (!rc) rc = net_broadcast(c, 0, text, sizeof text);
-    wrong += strcmp(text, "rank 0 says so") != 0;
+    wrong += strcmp(text, "from rank 0") != 0;
     wrong += net_least(c, 1) != 1;
     wrong += net_least(c, rank != n - 1) != 0;
     wrong += net_least(c, (rank + 2) % n + 5) != 5;
     wrong += failure_lost(c, "") != -1;
-    if (rank % 2) {  // by then the others have ended in good order
+    if (rank % 2) {  // by then the others have ended normally
         nap(0.05);
         wrong += failure_lost(c, "") != -1;
     }
@@ -161,11 +161,11 @@ static void contents(void **state) {
         fresh(NULL);
         plan p = { all_sizes, .ranks = n, .timeout_s = 20 };
         run(&p, 30);
-        all_well(n);
+        all_succeeded(n);
     }
 }
 
-// Rank 0 sends and ends; rank 1 looks at it only later.
+// Rank 0 sends and ends; rank 1 reads later.
 static int slow_reader(here *h) {
     int rc = 0;
     for (int round = 0; round < 5 && !rc; round++) {
@@ -179,15 +179,15 @@ static int slow_reader(here *h) {
 static void orderly_end(void **state) {
     plan p = { slow_reader, .ranks = 2, .timeout_s = 5 };
     run(&p, 10);
-    all_well(1);
+    all_succeeded(1);
     assert_int_equal(o[1].value, 0);
-    says(1, "rank 0 (host");
-    says(1, "it ended normally, but all ranks must make the same calls, while rank 1 (host");
-    says(1, "waited for it in a barrier");
+    fails_with(1, "rank 0 (host");
+    fails_with(1, "it ended normally, but all ranks must make the same calls, while rank 1 (host");
+    fails_with(1, "waited for it in a barrier");
 }
 
-// Rank 1 comes after the time at which a silent host is given up, and its socket has no room for rank 0's
-// bytes: it counts as late, not as gone.
+// Rank 1 reads only after a silent host would count as dead, and its socket has no room for rank 0's bytes:
+// it counts as late, not as gone.
 static int come_late(here *h) {
     int rc = 0;
     if (h->rank) nap(3);
@@ -198,7 +198,7 @@ static int come_late(here *h) {
 static void late_is_not_gone(void **state) {
     plan p = { come_late, .ranks = 2, .timeout_s = 20, .silence_s = 1 };
     run(&p, 10);
-    all_well(2);
+    all_succeeded(2);
 }
 
 static int different_calls(here *h) {
@@ -212,7 +212,7 @@ static void disagreement(void **state) {
         fresh(NULL);
         plan p = { different_calls, .ranks = 3, .who = who, .timeout_s = 5 };
         run(&p, 10);
-        for (int r = 0; r < 3; r++) says(r, "are in different collectives");
+        for (int r = 0; r < 3; r++) fails_with(r, "are in different collectives");
     }
 }
 
@@ -253,18 +253,19 @@ static void killed_at_any_moment(void **state) {
         snprintf(words, sizeof words, "rank %d (host", p.who);
         for (int r = 0; r < p.ranks; r++) {
             if (r == p.who) continue;
-            all_say(r, r + 1, words, 2);
-            all_say(r, r + 1, "is gone: its connection ended while rank", 2);
-            int teller, seer;  // a rank that hears of the failure from another learns which rank failed
+            all_fail_with(r, r + 1, words, 2);
+            all_fail_with(r, r + 1, "is gone: its connection ended while rank", 2);
+            // a rank notified by another passes on what that one saw
+            int sender, seer;
             const char *seen = strstr(o[r].sentence, "while rank ");
-            if (sscanf(o[r].sentence, "rank %d ended the job", &teller) == 1 &&
+            if (sscanf(o[r].sentence, "rank %d ended the job", &sender) == 1 &&
                 strstr(o[r].sentence, "ended the job"))
-                assert_true(sscanf(seen, "while rank %d", &seer) == 1 && seer == teller);
+                assert_true(sscanf(seen, "while rank %d", &seer) == 1 && seer == sender);
         }
     }
 }
 
-// Rank 2 ends the job while rank 0 waits for it and rank 1 computes. Rank 1 hears of it from rank 0 first.
+// Rank 2 ends the job while rank 0 waits for it and rank 1 computes. Rank 0 notifies rank 1 first.
 static int end_it(here *h) {
     int rc = barrier(h);
     if (h->rank == 2 && !rc) {
@@ -279,8 +280,8 @@ static int end_it(here *h) {
                        now() - *event > 0.7 + 0.7 * h->rank;  // a turn is 0.4 s
     return rc;
 }
-// Rank 1 gives up in the middle of a message that rank 0 has not begun to read. Rank 0 must not take what
-// follows for data.
+// Rank 1 fails in the middle of a message that rank 0 has not begun to read. Rank 0 must not take the bytes
+// that follow for data.
 static int half_a_message(here *h) {
     enum { BIG = 24 << 20 };
     static char big[BIG], room[BIG];
@@ -294,7 +295,7 @@ static int half_a_message(here *h) {
     o[h->rank].value = !strstr(zero_last_error(), "waited 0.3 s in an all-gather of unit 7 for rank 0 (host");
     return rc;
 }
-// A rank ends the job while another of its threads waits for a rank that will not come.
+// A rank ends the job while another of its threads waits for a rank that takes no part.
 static void *wait_in_vain(void *net) {
     o[0].value = net_least(net, 1) >= 0;
     return NULL;
@@ -306,19 +307,18 @@ static int end_beside(here *h) {
         rc = pthread_create(&thread, NULL, wait_in_vain, &h->c);
         nap(0.3);  // by now it is in the exchange
         double begin = now();
-        if (!rc) rc = failure_speaks(&h->c, 1) != 1;
+        if (!rc) rc = failure_reports(&h->c, 1) != 1;
         double took = now() - begin;
         if (!rc) rc = pthread_join(thread, NULL);
         o[0].value |= rc || took > 1;
         return 0;
     }
     nap(1);
-    // What rank 0 sent before its end still arrives.
+    // Messages that rank 0 sent before its end still arrive.
     for (int i = 0; i < 2 && rc >= 0; i++) rc = net_least(&h->c, 1);
     return rc;
 }
-// The END of the job lies behind messages that no rank waits for. A rank that fails meanwhile reads it and
-// stays silent.
+// END follows messages that no rank waits for. A rank that fails meanwhile reads it and stays silent.
 static int end_behind(here *h) {
     int rc = 0;
     for (int i = 0; !rc && h->rank == 0 && i < 3; i++)
@@ -329,39 +329,37 @@ static int end_behind(here *h) {
     end_job(&h->c, 9);
     return 0;
 }
-// The receive buffer belongs to the caller again: a rank that fails by itself, while another is ahead, writes
-// nothing more into it.
+// A rank that fails while another is ahead writes nothing more into its receive buffer, which belongs to the
+// caller again.
 static int fail_behind(here *h) {
     enum { FEW = 64, MANY = 200000 };
     int rc = net_exchange(&h->c, EXCHANGE_GATHER, unit_7, 0, out, in, FEW);
     memset(in[!h->rank], 0x55, MANY);
     memset(out[!h->rank], 0x41, MANY);
     if (h->rank == 0) return net_exchange(&h->c, EXCHANGE_GATHER, unit_7, 0, out, in, MANY);
-    nap(0.3);  // by now rank 0's bytes are here
+    nap(0.3);  // until rank 0's bytes have arrived
     zero_fail(ZERO_ERR_MEMORY, "no memory for activations");
     o[1].value = rc;
-    if (!rc && failure_speaks(&h->c, 3))
+    if (!rc && failure_reports(&h->c, 3))
         for (int i = 0; i < MANY; i++) o[1].value += in[0][i] != 0x55;
     _exit(3);
 }
-// Time in which a rank does not run does not count as time in which it could report.
-static void pause_long(int signal) {
-    nap(1.3);
-}
-static int say_slowly(here *h) {
+// The time limit for reporting does not include time in which the rank was stopped.
+static void pause_long(int signal) { nap(1.3); }
+static int report_slowly(here *h) {
     int rc = net_least(&h->c, 5) == 5 ? 0 : -1;
     if (h->rank == 1) {
         struct itimerval timer = { .it_value = { 0, 100 } };
         signal(SIGALRM, pause_long);
         zero_fail(ZERO_ERR_IO, "the disk of rank 1 is full");
-        h->c.speaks = 1;  // as after a wait that took too long: it is this rank's turn to report
+        h->c.reports = 1;  // as after a timeout: this rank reports
         if (rc || setitimer(ITIMER_REAL, &timer, NULL)) exit(4);
         end_job(&h->c, 7);
     }
     return rc ? rc : net_least(&h->c, 5);
 }
-// Rank 2 hangs, and rank 0 is one exchange ahead when both find out: rank 1, the first to wait for it,
-// reports.
+// Rank 2 hangs, and rank 0 is one exchange ahead of rank 1 when both time out. Rank 1, whose wait began
+// first, reports.
 static int late_in_turn(here *h) {
     h->c.timeout_s = 0.3;
     if (h->rank == 2) {
@@ -373,7 +371,7 @@ static int late_in_turn(here *h) {
     end_job(&h->c, 9);
     return 0;
 }
-// One rank ends the job, and the others give its sentence or, where that is NULL, end silently with its
+// One rank ends the job. The others fail with its message or, where `words` is NULL, end silently with its
 // status.
 static void endings(void **state) {
     static const struct {
@@ -387,32 +385,32 @@ static void endings(void **state) {
         { end_behind, 2, 0, 7, NULL },
         { late_in_turn, 3, 1, 9, NULL },
         { fail_behind, 2, 1, 3, "rank 1 ended the job: no memory for activations" },
-        { say_slowly, 2, 1, 7, "rank 1 ended the job: the disk of rank 1 is full" },
+        { report_slowly, 2, 1, 7, "rank 1 ended the job: the disk of rank 1 is full" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         plan p = { rows[i].body, .ranks = rows[i].ranks, .timeout_s = 10 };
         fresh(NULL);
         run(&p, 10);
-        if (!rows[i].words) assert_int_equal(speaker(), rows[i].who);
+        if (!rows[i].words) assert_int_equal(reporter(), rows[i].who);
         for (int r = 0; r < p.ranks; r++) {
             if (o[r].value) fail_msg("row %zu: rank %d: %s", i, r, o[r].sentence);
             if (r == rows[i].who || !rows[i].words)
                 assert_int_equal(statuses[r], rows[i].status);
             else
-                says(r, rows[i].words);
+                fails_with(r, rows[i].words);
         }
     }
 }
 
 // All ranks fail at once because rank 3 is stopped, and one of them reports it.
-static int one_speaks(here *h) {
+static int one_reports(here *h) {
     o[h->rank].rc = train(h);
     snprintf(o[h->rank].sentence, sizeof o->sentence, "%s", zero_last_error());
     end_job(&h->c, 9);
     return 0;
 }
 static void stopped(void **state) {
-    plan p = { one_speaks, .ranks = 4, .who = 3, .seed = 3, .timeout_s = 0.5 };
+    plan p = { one_reports, .ranks = 4, .who = 3, .seed = 3, .timeout_s = 0.5 };
     start(&p);
     wait_ready();
     *event = now();
@@ -421,10 +419,10 @@ static void stopped(void **state) {
     for (int r = 0; r < 3; r++) {
         assert_int_equal(statuses[r], 9);
         statuses[r] = 0;
-        all_say(r, r + 1, "rank 3 (host", 2);
-        all_say(r, r + 1, "waited 0.5 s in ", 2);
+        all_fail_with(r, r + 1, "rank 3 (host", 2);
+        all_fail_with(r, r + 1, "waited 0.5 s in ", 2);
     }
-    assert_true(speaker() >= 0 && speaker() < 3);
+    assert_true(reporter() >= 0 && reporter() < 3);
 }
 
 static int create(zero **z, int rank, const plan *p, const char *at, const char *file, double timeout_s) {
@@ -439,8 +437,8 @@ static int create(zero **z, int rank, const plan *p, const char *at, const char 
     return zero_create(z, &config, &tensor, 1, &unit, 1);
 }
 
-// A rank dies in the middle of zero_create, when there is no plugin yet to choose who reports it. The lowest
-// remaining rank reports it, the others end.
+// A rank dies in the middle of zero_create, before there is a plugin that could choose who reports it. The
+// lowest remaining rank reports it, and the others end.
 static void create_with_one_gone(int rank, void *ctx) {
     const plan *p = ctx;
     rendezvous_settings s = {
@@ -456,11 +454,11 @@ static void create_with_one_gone(int rank, void *ctx) {
     snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
     if (!o[rank].rc) return;
     char sentence[32];
-    snprintf(sentence, sizeof sentence, "rank %d speaks", rank);
-    dup2(said, STDERR_FILENO);
+    snprintf(sentence, sizeof sentence, "rank %d reports", rank);
+    dup2(output, STDERR_FILENO);
     zero_end_job(NULL, 1, sentence);
 }
-static void told_once_before_there_is_a_plugin(void **state) {
+static void one_reports_during_create(void **state) {
     for (int i = 0; i < 4; i++) {
         int who = i % 2 * 3;
         plan p = { .ranks = 4, .who = who, .seed = i < 2 ? SIGKILL : SIGSTOP };
@@ -469,7 +467,7 @@ static void told_once_before_there_is_a_plugin(void **state) {
         fresh(NULL);
         for (int r = 0; r < p.ranks; r++) start_child(r, create_with_one_gone, &p);
         end_others(p.ranks, who, 6);
-        if (speaker() != !who) fail_msg("rank %d is gone: rank %d speaks", who, speaker());
+        if (reporter() != !who) fail_msg("rank %d is gone: rank %d reports", who, reporter());
         for (int r = 0; r < p.ranks; r++) {
             if (r == who) continue;
             assert_true(o[r].rc == ZERO_ERR_COMM && statuses[r] == 1);
@@ -478,7 +476,7 @@ static void told_once_before_there_is_a_plugin(void **state) {
     }
 }
 
-// A program that sets its rank, and leaves the start to the plugin.
+// A program sets its rank and lets the plugin connect.
 static void create_by_itself(int rank, void *ctx) {
     const plan *p = ctx;
     char file[96];
@@ -495,9 +493,9 @@ static void started_by_its_settings(void **state) {
         for (int i = 0; i < p.ranks; i++) start_child(i, create_by_itself, &p);
         assert_int_equal(end_children(p.ranks, 8), 0);
         if (how)
-            all_well(2);
+            all_succeeded(2);
         else
-            says(1, "start.ranks 2, but nothing defines how they find each other");
+            fails_with(1, "start.ranks 2, but nothing defines how they find each other");
     }
 }
 
@@ -508,7 +506,7 @@ static void too_many(void **state) {
     assert_non_null(strstr(zero_last_error(), "start.ranks 3000000: 1 to 65536"));
 }
 
-// A rank that waits for no message, as with NCCL, asks the others.
+// A rank that waits for no message, as with NCCL, polls for lost ranks.
 static int ask(here *h) {
     int rc = net_least(&h->c, 1) != 1, lost = -1;
     if (!rc && h->rank == 0) *ready = now();
@@ -528,17 +526,17 @@ static void asked(void **state) {
     *event = now();
     kill(children[p.who], SIGKILL);
     assert_int_equal(end_children(p.ranks, 6), 0);
-    int first = o[0].value == 1 || o[2].value == 1;  // the second may hear of it from the first
+    int first = o[0].value == 1 || o[2].value == 1;  // that rank may notify the other
     assert_true(first && o[0].value > -1 && o[2].value > -1);
     assert_true(o[0].seconds < 1 && o[2].seconds < 1);
-    says(o[0].value == 1 ? 0 : 2, "rank 1 (host");
-    says(o[0].value == 1 ? 0 : 2, "is gone: its connection ended");
+    fails_with(o[0].value == 1 ? 0 : 2, "rank 1 (host");
+    fails_with(o[0].value == 1 ? 0 : 2, "is gone: its connection ended");
 }
 
 // -------- a rank of a script
 
-// Exchanges for so many seconds; 0: until it fails; below 0: only asks who is lost, until one is. Prints
-// where it runs, and what became of it.
+// Exchanges for args[3] seconds; 0: until an exchange fails; below 0: only polls for lost ranks. Prints where
+// it runs, and the outcome.
 static int one_host(char **args) {
     net c = { .timeout_s = 60 };
     double seconds = atof(args[3]);
@@ -580,7 +578,7 @@ int main(int argc, char **argv) {
         TEST(killed_at_any_moment),
         TEST(stopped),
         TEST(endings),
-        TEST(told_once_before_there_is_a_plugin),
+        TEST(one_reports_during_create),
         TEST(asked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

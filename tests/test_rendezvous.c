@@ -1,4 +1,4 @@
-// How ranks find each other by an address or a file, each rank a process: what works, and the sentence of
+// Ranks that find each other by an address or a file, each rank a process: what works, and the message for
 // each mistake, within its time limit.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,7 +10,7 @@
 
 // -------- what works
 
-static void meeting(void **state) {
+static void all_connect(void **state) {
     static const char *const hosts[] = { "127.0.0.1", "localhost", "[::1]", NULL };  // NULL: by file
     int v6 = socket(AF_INET6, SOCK_STREAM, 0);
     if (v6 >= 0) close(v6);
@@ -21,9 +21,10 @@ static void meeting(void **state) {
             if (hosts[how]) snprintf(server, sizeof server, "%s:%d", hosts[how], port);
             plan_ranks(n, hosts[how] ? server : NULL, hosts[how] ? NULL : path, 10);
             run(n, 16);
-            have_met(0, n, 10);
+            have_connected(0, n, 10);
         }
 }
+
 static void in_any_order(void **state) {
     for (int i = 0; i < 6; i++) {
         int late = i / 2;  // rank 0, all others, or each in turn
@@ -31,11 +32,12 @@ static void in_any_order(void **state) {
         plan_ranks(4, i % 2 ? NULL : server, i % 2 ? path : NULL, 10);
         for (int r = 0; r < 4; r++) plans[r].delay = late == 2 ? 0.1 * (3 - r) : (r > 0) == late ? 0.3 : 0;
         run(4, 16);
-        have_met(0, 4, 10);
+        have_connected(0, 4, 10);
     }
 }
-// By a file a rank asks again after 5 s.
-static void rank_0_sleeps(void **state) {
+
+// With a file, a rank that gets no answer connects again after 5 s.
+static void rank_0_is_stopped(void **state) {
     plan_ranks(3, NULL, path, 20);
     start(0, 1);
     for (double until = now() + 5; access(path, F_OK) && now() < until;) nap(5e-3);
@@ -44,7 +46,7 @@ static void rank_0_sleeps(void **state) {
     nap(6.5);
     kill(children[0], SIGCONT);
     assert_int_equal(end_children(3, 10), 0);
-    have_met(0, 3, 20);
+    have_connected(0, 3, 20);
 }
 
 // -------- ranks in error
@@ -53,44 +55,23 @@ enum { ADDRESS, BY_FILE, NO_HOST };
 static void mistakes(void **state) {
     static const struct {
         int n, absent, how;  // absent: a bit for each process that does not start
-        struct {             // of the last process
+        struct {             // settings of the last process
             int rank, ranks;
             const char *version;
         } last;
         double first_delay, limit;
-        const char *words;  // of all of them
+        const char *words;  // in each message
         double within;
     } rows[] = {
         { 4, 0, ADDRESS, { 2, 4, "1" }, 0, 5, "two processes claim to be rank 2: host", 2 },
         { 3, 0, ADDRESS, { 2, 4, "1" }, 0, 5, "was started as one of 4 ranks, rank 0 (host", 2 },
         { 3, 0, BY_FILE, { 2, 3, "2" }, 0, 5, "runs version \"2\", rank 0 (host", 2 },
-        { 5,
-          12,
-          ADDRESS,
-          { 4, 5, "1" },
-          0,
-          0.6,
-          "ranks 2 and 3 of 5 did not connect within 0.6 s: rank 0",
-          1.5 },
-        { 5,
-          12,
-          BY_FILE,
-          { 4, 5, "1" },
-          0,
-          0.6,
-          "ranks 2 and 3 of 5 did not connect within 0.6 s: rank 0",
-          1.5 },
-        // rank 1 learns within its own time which rank is missing
+        { 5, 12, ADDRESS, { 4, 5, "1" }, 0, 0.6, "ranks 2 and 3 of 5 did not connect within 0.6 s", 1.5 },
+        { 5, 12, BY_FILE, { 4, 5, "1" }, 0, 0.6, "ranks 2 and 3 of 5 did not connect within 0.6 s", 1.5 },
+        // rank 1 learns within its own time limit which rank is missing
         { 3, 4, ADDRESS, { 2, 3, "1" }, 0.8, 1.5, "rank 2 of 3 did not connect within 1.5 s", 1.9 },
         { 3, 1, ADDRESS, { 2, 3, "1" }, 0, 0.5, "rank 0 does not answer at 127.0.0.1:", 1.5 },
-        { 3,
-          1,
-          BY_FILE,
-          { 2, 3, "1" },
-          0,
-          0.5,
-          "it does not exist: rank 0, which writes it, has not started",
-          1.5 },
+        { 3, 1, BY_FILE, { 2, 3, "1" }, 0, 0.5, "it does not exist: rank 0, which writes it, has", 1.5 },
         { 2, 0, NO_HOST, { 1, 2, "1" }, 0, 3, "host \"no..host\" does not resolve", 1 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -99,7 +80,7 @@ static void mistakes(void **state) {
         fresh(NULL);
         plan_ranks(n, at, at ? NULL : path, rows[i].limit);
         plans[0].delay = rows[i].first_delay;
-        plans[n - 1].delay = rows[i].within == 2 ? 0.2 : 0;  // the mistake comes last
+        plans[n - 1].delay = rows[i].within == 2 ? 0.2 : 0;  // the faulty process starts last
         plans[n - 1].s.rank = rows[i].last.rank;
         plans[n - 1].s.ranks = rows[i].last.ranks;
         plans[n - 1].s.version = rows[i].last.version;
@@ -107,14 +88,14 @@ static void mistakes(void **state) {
             if (!(rows[i].absent >> p & 1)) start_child(p, one_rank, plans);
         assert_int_equal(end_children(n, rows[i].limit + 3), 0);
         for (int p = 0; p < n; p++)
-            if (!(rows[i].absent >> p & 1)) all_say(p, p + 1, rows[i].words, rows[i].within);
+            if (!(rows[i].absent >> p & 1)) all_fail_with(p, p + 1, rows[i].words, rows[i].within);
         assert_int_equal(access(path, F_OK), -1);
     }
 }
 
-// What is at rank 0's port is not rank 0. One of another protocol says so in its first words, which begin
-// alike in all of them.
-static void at_the_port(void **state) {
+// Something other than rank 0 listens at its port. A rank of another version is recognised by its first
+// message, which has the same start in all protocols.
+static void not_rank_0_at_the_port(void **state) {
     static const uint32_t challenge[4] = { 0x4c5a5256, 2, 32, 77 };
     static const struct {
         const void *bytes;
@@ -138,35 +119,37 @@ static void at_the_port(void **state) {
         assert_int_equal(end_children(2, 4), 0);
         close(fd);
         close(listener);
-        all_say(0, 1, "which is in use, perhaps by another job", 0.5);
-        all_say(1, 2, others[i].words, others[i].within);
+        all_fail_with(0, 1, "which is in use, perhaps by another job", 0.5);
+        all_fail_with(1, 2, others[i].words, others[i].within);
     }
 }
 
-static void a_rank_that_ends(void **state) {
+static void a_rank_dies(void **state) {
     for (int victim = 0; victim < 3; victim += 2) {
         fresh(NULL);
         plan_ranks(4, server, NULL, 8);
         plans[victim].die = 0.3;
-        start(0, 3);  // rank 3 never comes
+        start(0, 3);  // without rank 3
         assert_int_equal(end_children(3, 6), 0);
         for (int r = 0; r < 3; r++)
-            if (r != victim) all_say(r, r + 1, "ended while the ranks were connecting", 3);
-        if (victim) says(0, "rank 2 (host");
+            if (r != victim) all_fail_with(r, r + 1, "ended while the ranks were connecting", 3);
+        if (victim) fails_with(0, "rank 2 (host");
     }
 }
-// The file of a rank 0 that was killed is left to a rank that comes later, but began earlier.
-static void rank_0_of_before(void **state) {
+
+// Rank 0 is killed and leaves its file to a rank that was started before but reads it later.
+static void file_of_a_killed_rank_0(void **state) {
     plan_ranks(3, NULL, path, 12);
     plans[0].die = 0.3;
-    plans[0].delay = 0.5;  // rank 2 is there before the file is written
+    plans[0].delay = 0.5;  // rank 2 exists before the file
     plans[2].delay = 2.5;
     start(0, 3);
     assert_int_equal(end_children(3, 6), 0);
-    all_say(2, 3, "has ended since it wrote", 0.5);
+    all_fail_with(2, 3, "has ended since it wrote", 0.5);
 }
-// Rank `victim` of three is stopped after it has come and before the last one comes.
-static void a_rank_that_is_stopped(void **state) {
+
+// Rank `victim` is stopped after it has connected and before the last one does.
+static void a_rank_is_stopped(void **state) {
     for (int victim = 1; victim < 3; victim++) {
         int last = 3 - victim;
         char words[160], host[NET_NAME];
@@ -180,14 +163,14 @@ static void a_rank_that_is_stopped(void **state) {
         for (double until = now() + 10; now() < until && !(o[0].reported && o[last].reported);) nap(5e-3);
         kill(children[victim], SIGKILL);
         assert_int_equal(end_children(3, 1), 0);
-        snprintf(words, sizeof words, "rank %d timed out waiting for rank %d (host %s) to connect", last, victim,
-                 host);
-        all_say(0, 1, words, 8);
-        all_say(last, last + 1, words, 8);
+        snprintf(words, sizeof words, "rank %d timed out waiting for rank %d (host %s) to connect", last,
+                 victim, host);
+        all_fail_with(0, 1, words, 8);
+        all_fail_with(last, last + 1, words, 8);
     }
 }
 
-static void settings_that_cannot_be(void **state) {
+static void invalid_settings(void **state) {
     static const struct {
         int rank, ranks;
         const char *server, *file, *key;
@@ -225,7 +208,7 @@ static void settings_that_cannot_be(void **state) {
 
 // -------- the start file
 
-// Its rank 0 was a process of this machine and has ended before the ranks began.
+// The file's rank 0 was a process of this machine that ended before the ranks started.
 static void stale_file(void **state) {
     char host[NET_NAME];
     pid_t dead = fork();
@@ -238,16 +221,17 @@ static void stale_file(void **state) {
     plan_ranks(3, NULL, path, 0.6);
     start(1, 3);
     assert_int_equal(end_children(3, 4), 0);
-    all_say(1, 3, "meet is stale: rank 0 on host ghost (pid", 1.6);
-    all_say(1, 3, "wrote it 10", 1.6);
-    all_say(1, 3, "Connection refused): remove the file", 1.6);
-    plan_ranks(3, NULL, path, 5);  // the same file, but now rank 0 comes after a while
+    all_fail_with(1, 3, "meet is stale: rank 0 on host ghost (pid", 1.6);
+    all_fail_with(1, 3, "wrote it 10", 1.6);
+    all_fail_with(1, 3, "Connection refused): remove the file", 1.6);
+    plan_ranks(3, NULL, path, 5);  // the same file, but now rank 0 starts a little later
     plans[0].delay = 0.3;
     forget_outcomes();
     run(3, 8);
-    have_met(0, 3, 5);
+    have_connected(0, 3, 5);
 }
-// Rank 0 of another job, process 0, is at the address in the file.
+
+// Rank 0 of another job, process 0, listens at the address in the file.
 static void file_of_another_run(void **state) {
     for (int is_alone = 0; is_alone < 2; is_alone++) {
         fresh(NULL);
@@ -263,22 +247,25 @@ static void file_of_another_run(void **state) {
         plans[0].s.timeout_s = 1.5;
         plans[1].delay = is_alone ? 0 : 0.4;
         run(is_alone ? 3 : 4, 8);
-        says(0, "of 4 did not connect");
+        fails_with(0, "of 4 did not connect");
         if (is_alone)
-            all_say(1, 3, "the process there has another key than this rank, or belongs to another job", 1.6);
+            all_fail_with(1, 3, "the process there has another key than this rank, or belongs to another job",
+                          1.6);
         else
-            have_met(1, 4, 5);
+            have_connected(1, 4, 5);
     }
 }
+
 static void no_folder(void **state) {
     char name[96];
     snprintf(name, sizeof name, "%s/no/meet", folder);
     plan_ranks(2, NULL, name, 0.5);
     run(2, 3);
-    all_say(0, 1, "/no/meet: rank 0 cannot write it: No such file or directory", 0.5);
-    all_say(1, 2, "/no/meet within 0.5 s: it does not exist", 1.5);
+    all_fail_with(0, 1, "/no/meet: rank 0 cannot write it: No such file or directory", 0.5);
+    all_fail_with(1, 2, "/no/meet within 0.5 s: it does not exist", 1.5);
 }
-// In a folder, also one that appears when a rank has looked already.
+
+// The path is a folder, in the second round one that appears after a rank has looked for it.
 static void folders(void **state) {
     for (int late = 0; late < 2; late++) {
         fresh(NULL);
@@ -290,21 +277,20 @@ static void folders(void **state) {
         start(0, 1);
         assert_int_equal(end_children(3, 8), 0);
         assert_int_equal(rmdir(path), 0);  // nothing is left in it
-        have_met(0, 3, 5);
+        have_connected(0, 3, 5);
     }
 }
 
-// What is at the start file's place and is not one of this user alone is refused by all ranks, and stays as
-// it is.
+// All ranks refuse a path that is no start file, or that others can access, and leave it unchanged.
 static void files_of_others(void **state) {
     static const char foreign[] = "it is not a start file", shared[] = "other users may read or write it";
     enum { PLAIN, LINK, LINK_TO_NOTHING, PIPE, OTHER_OWNER };
     static const struct {
         int kind;
         mode_t mode;
-        int pid, port, n;  // put into a card
+        int pid, port, n;  // in the start file
         double written;
-        size_t bytes;  // of it; 0: a note instead
+        size_t bytes;  // of the file; 0: "precious" instead
         const char *words;
     } rows[] = {
         { PLAIN, 0644, 0, 0, 0, 0, 0, foreign },
@@ -343,9 +329,10 @@ static void files_of_others(void **state) {
         assert_int_equal(lstat(path, &was), 0);
         plan_ranks(2, NULL, path, 0.2);
         run(2, 8);
-        all_say(0, 1, rows[i].words == shared ? shared : "exists, is not a start file, and stays unchanged",
-                6);
-        all_say(1, 2, rows[i].words, 1.5);
+        all_fail_with(0, 1,
+                      rows[i].words == shared ? shared : "exists, is not a start file, and stays unchanged",
+                      6);
+        all_fail_with(1, 2, rows[i].words, 1.5);
         assert_true(!lstat(path, &is) && was.st_ino == is.st_ino && was.st_mode == is.st_mode);
         if (rows[i].kind == LINK_TO_NOTHING || rows[i].kind == PIPE) continue;
         int fd = open(path, O_RDONLY);
@@ -356,14 +343,13 @@ static void files_of_others(void **state) {
     }
     start_file c = start_file_of(9, 1);
     unlink(path);
-    memset(c.host, '\33', sizeof c.host);  // without an end
+    memset(c.host, '\33', sizeof c.host);  // not terminated
     put_file(&c, sizeof c, 0600);
     assert_int_equal(start_file_read(path, &c), 0);
     assert_string_equal(c.host, "???????????????????????????????????????????????????????????????");
 }
 
-// Rank 0's own can be read by this user alone, has addresses and a new key each time, and is removed by
-// nobody else.
+// Rank 0's file is private, has addresses and a new key each time, and no other rank 0 removes it.
 static void own_file(void **state) {
     struct stat st;
     net_address at;
@@ -383,15 +369,15 @@ static void own_file(void **state) {
 int main(void) {
     if (!mkdtemp(folder)) return 1;
     const struct CMUnitTest tests[] = {
-        TEST(meeting),
+        TEST(all_connect),
         TEST(in_any_order),
-        TEST(rank_0_sleeps),
+        TEST(rank_0_is_stopped),
         TEST(mistakes),
-        TEST(at_the_port),
-        TEST(a_rank_that_ends),
-        TEST(rank_0_of_before),
-        TEST(a_rank_that_is_stopped),
-        TEST(settings_that_cannot_be),
+        TEST(not_rank_0_at_the_port),
+        TEST(a_rank_dies),
+        TEST(file_of_a_killed_rank_0),
+        TEST(a_rank_is_stopped),
+        TEST(invalid_settings),
         TEST(stale_file),
         TEST(file_of_another_run),
         TEST(no_folder),

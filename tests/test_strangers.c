@@ -1,5 +1,5 @@
-// Who reaches a port of a job without knowing its secret, or lies: dropped, without the job being disturbed,
-// delayed or made to print what it likes. The messages are sealed here by this file's own rules.
+// Connections to a job's port without its secret, and ranks that lie: they are dropped, and can neither
+// disturb nor delay the job nor choose what it prints. This file has its own code for sealing messages.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@ static const nonce startup = { { 5 } };
 
 // -------- the messages of the start
 
-// The key of what `from` says to `to`, after each has sent the other this head.
+// Returns the key for messages from `from` to `to`, after each has sent the other this head.
 static secret key_of(const char *key, int from, int to, const head *its, const head *others) {
     const uint64_t job = JOB;
     secret s = secret_add((secret){ { 0 } }, key ? key : "", key ? strlen(key) : 0);
@@ -33,16 +33,19 @@ static head head_of(int kind, size_t bytes) {
 static int send_all(int fd, const void *data, size_t bytes) {
     return send(fd, data, bytes, MSG_NOSIGNAL) == (ssize_t)bytes;
 }
-static void tell_sealed(int fd, const secret *c, head *h) {
+static void seal(head *h, secret key) {
     h->tag = (secret){ { 0 } };
-    h->tag = secret_add(*c, h, sizeof *h + h->bytes);
+    h->tag = secret_add(key, h, sizeof *h + h->bytes);
+}
+static void send_sealed(int fd, const secret *c, head *h) {
+    seal(h, *c);
     assert_true(send_all(fd, h, sizeof *h + h->bytes));
 }
-static void tell(int fd, const secret *c, seat s) { tell_sealed(fd, c, &s.h); }
+static void send_seat(int fd, const secret *c, seat s) { send_sealed(fd, c, &s.h); }
 static void report(int fd, const secret *c, const char *text) {
     words w = { .h = head_of(REPORT, sizeof w) };
     strcpy(w.text, text);
-    tell_sealed(fd, c, &w.h);
+    send_sealed(fd, c, &w.h);
 }
 static seat seat_of(int rank, int at_port) {
     seat s = { .h = head_of(HELLO, sizeof s), .startup = startup, .left_s = 5, .rank = rank, .ranks = 3 };
@@ -63,20 +66,19 @@ static int approach(int at_port, head *challenge) {
     assert_int_equal(challenge->kind, CHALLENGE);
     return fd;
 }
-// Greets rank 0 as one who knows this key, in two pieces.
+// Sends HELLO to rank 0, sealed with this key, in two pieces.
 static int greet(seat *s, const char *key) {
     head challenge;
     int fd = approach(port, &challenge);
     assert_int_equal(secret_draw(&s->h.nonce, sizeof s->h.nonce), 0);
-    secret c = key_of(key, s->rank, 0, &s->h, &challenge);
-    s->h.tag = (secret){ { 0 } };
-    s->h.tag = secret_add(c, s, sizeof s->h + s->h.bytes);
+    seal(&s->h, key_of(key, s->rank, 0, &s->h, &challenge));
     assert_true(send_all(fd, s, 100));
     nap(5e-3);
     assert_true(send_all(fd, (char *)s + 100, sizeof *s - 100));
     return fd;
 }
-// It is told nothing: at most CHALLENGE and NO_KEY come, with a nonce, and then the connection ends.
+// Checks that the other side reveals nothing: it sends at most CHALLENGE and NO_KEY, with a nonce, and
+// closes.
 static void is_dropped(int fd) {
     static const secret no_tag;
     head answer[3];
@@ -98,14 +100,14 @@ static void plan_keyed(int n, const char *key, double limit) {
     plan_ranks(n, server, NULL, limit);
     for (int i = 0; i < n; i++) plans[i].s.key = key;
 }
-static void all_met(int n, double limit) {
+static void end_connected(int n, double limit) {
     assert_int_equal(end_children(n, limit + 5), 0);
-    have_met(0, n, limit);
+    have_connected(0, n, limit);
 }
 
 // -------- at rank 0's port
 
-// Who speaks another language, and greetings in which all is right but the key, of any content.
+// Other programs, and greetings with any content in which only the key is wrong.
 static void without_the_key(void **state) {
     static const uint32_t long_message[1024] = { 0x4c5a5256, 1, 1u << 30, 7 },
                           odd_kind[4] = { 0x4c5a5256, 77, 4, 7 }, odd_magic[44] = { 0x12345678, 3, 152, 7 };
@@ -122,7 +124,7 @@ static void without_the_key(void **state) {
     int fd[OTHERS];
     plan_keyed(3, right_key, 10);
     start(0, 1);
-    for (int i = 0; i < OTHERS; i++) {  // they stay
+    for (int i = 0; i < OTHERS; i++) {  // they stay connected
         assert_true((fd[i] = knock(port)) >= 0);
         assert_true(send_all(fd[i], others[i].bytes, others[i].n));
     }
@@ -136,11 +138,11 @@ static void without_the_key(void **state) {
         is_dropped(greet(&s, i ? wrong_key : NULL));
     }
     start(1, 3);
-    all_met(3, 3);
+    end_connected(3, 3);
     for (int i = 0; i < OTHERS; i++) close(fd[i]);
 }
 
-// Without a key nobody else is kept out, but what is said is checked, and printed as plain characters.
+// Without a key anyone can connect, but messages are checked, and printed as plain characters.
 static void no_key(void **state) {
     seat s = seat_of(1, 80);
     plan_keyed(2, NULL, 10);
@@ -154,15 +156,15 @@ static void no_key(void **state) {
         if (i == 4) bad.h.bytes -= 8;
         is_dropped(greet(&bad, NULL));
     }
-    memset(s.host, 'A', sizeof s.host);  // and no end
+    memset(s.host, 'A', sizeof s.host);  // not terminated
     memcpy(s.host, "\33[2J\n\x9b", 6);
     close(greet(&s, NULL));
     assert_int_equal(end_children(1, 3), 0);
-    says(0, "rank 1 (host ?[2J ?AAAA");
-    says(0, "AA pid 4711) was started as one of 3 ranks");
+    fails_with(0, "rank 1 (host ?[2J ?AAAA");
+    fails_with(0, "AA pid 4711) was started as one of 3 ranks");
 }
 
-// A rank that has come, and then says nothing any more.
+// A rank that connects and then stays silent.
 static void silent_rank(void **state) {
     seat s = seat_of(1, 80);
     s.ranks = 2;
@@ -171,10 +173,10 @@ static void silent_rank(void **state) {
     int fd = greet(&s, right_key);
     assert_int_equal(end_children(1, 6), 0);
     close(fd);
-    says(0, "rank 1 (host evil) did not report its connections within 0.5 s, though all 2 ranks");
+    fails_with(0, "rank 1 (host evil) did not report its connections within 0.5 s, though all 2 ranks");
 }
 
-// What one connection proved is of no use on another.
+// A HELLO recorded on one connection is useless on another.
 static void replayed(void **state) {
     head challenge;
     seat s = seat_of(1, 80), welcome;
@@ -187,11 +189,11 @@ static void replayed(void **state) {
     is_dropped(second);
     assert_int_equal(end_children(1, 6), 0);
     close(first);
-    says(0, "rank 2 of 3 did not connect");
-    says(0, "; 1 connections did not know the key of the job");
+    fails_with(0, "rank 2 of 3 did not connect");
+    fails_with(0, "; 1 connections did not know the key of the job");
 }
 
-// Rank 0 says who came without the key, and a rank with another key at once why it is not let in.
+// Rank 0 reports connections without the key; a rank with another key reports at once why it cannot join.
 static void ranks_with_other_keys(void **state) {
     plan_keyed(4, right_key, 0.8);
     plans[1].s.key = wrong_key;
@@ -199,14 +201,14 @@ static void ranks_with_other_keys(void **state) {
     plans[3].s.job = JOB + 1;
     start(0, 4);
     assert_int_equal(end_children(4, 5), 0);
-    says(0, "ranks 1, 2 and 3 of 4 did not connect within 0.8 s");
-    says(0, "; 3 connections did not know the key of the job, the last from 127.0.0.1:");
-    all_say(1, 4, "has another key than this rank, or belongs to another job: give all ranks", 0.7);
+    fails_with(0, "ranks 1, 2 and 3 of 4 did not connect within 0.8 s");
+    fails_with(0, "; 3 connections did not know the key of the job, the last from 127.0.0.1:");
+    all_fail_with(1, 4, "has another key than this rank, or belongs to another job: give all ranks", 0.7);
 }
 
 // -------- strangers by the thousand
 
-// Disturbs until it is killed, or the test has ended.
+// Runs until it is killed, or the test has ended.
 static void disturb(int kind) {
     static int held[4096];
     struct sockaddr_in a = seat_of(1, port).at.v4;
@@ -218,10 +220,10 @@ static void disturb(int kind) {
         struct pollfd p = { fd, POLLOUT, 0 };
         if (fd < 0) nap(1e-3);
         if (kind > 1) poll(&p, 1, 10);
-        if (kind == 2) send_all(fd, &s, sizeof s);  // greets with a tag that is none
-        if (kind == 3) send_all(fd, &s, 100);       // begins to greet
-        if (kind == 1 && held[i]) close(held[i]);   // stays and is silent
-        if (kind == 0 || kind == 2) close(fd);      // comes and goes
+        if (kind == 2) send_all(fd, &s, sizeof s);  // a HELLO with an empty tag
+        if (kind == 3) send_all(fd, &s, 100);       // the start of a HELLO
+        if (kind == 1 && held[i]) close(held[i]);   // stays connected, silently
+        if (kind == 0 || kind == 2) close(fd);      // disconnects at once
         if (kind == 3 && i == 50) pause();
         held[i] = fd;
     }
@@ -241,7 +243,7 @@ static void floods(void **state) {
     for (int kind = 0; kind < 4; kind++) {
         fresh(NULL);
         plan_keyed(3, right_key, 20);
-        plans[0].files = kind == 1 ? 40 : 0;  // fewer than the strangers would take
+        plans[0].files = kind == 1 ? 40 : 0;  // fewer than the strangers need
         start(0, 1);
         close(knock(port));
         pid_t pid = start_flood(kind);
@@ -254,7 +256,7 @@ static void floods(void **state) {
     }
 }
 
-// Rank 0's address is the machine's own, so other machines are not even spoken to.
+// Rank 0's address is a loopback one, so it does not answer other machines at all.
 static void from_another_machine(void **state) {
     net_address at;
     if (!own_address(&at)) skip();
@@ -267,12 +269,12 @@ static void from_another_machine(void **state) {
     assert_true(net_read(fd, &any, 1, now() + 2) == -ECONNRESET);
     close(fd);
     start(1, 2);
-    all_met(2, 3);
+    end_connected(2, 3);
 }
 
 // -------- a rank 0 that lies
 
-// Plays rank `me` with this key, until a rank has said hello. Returns the connection.
+// Acts as rank `me` with this key, until a rank has sent HELLO. Returns the connection.
 static int receive_rank(int listener, const char *key, int me, seat *hello, secret *c) {
     head challenge = head_of(CHALLENGE, sizeof challenge);
     assert_int_equal(net_wait(listener, POLLIN, now() + 3), 0);
@@ -307,7 +309,7 @@ static void rogue_rank_0(void **state) {
         int fd = receive_rank(listener, i < 7 ? right_key : wrong_key, 0, &hello, &c);
         zero.left_s = 0;
         if (i == 0) memset(zero.host, '\33', sizeof zero.host);
-        if (i != 8) tell(fd, &c, zero);
+        if (i != 8) send_seat(fd, &c, zero);
         other.rank = i == 5 ? -1 : 2;
         zero.left_s = 5;
         if (i == 1) zero.left_s = NAN;
@@ -315,17 +317,17 @@ static void rogue_rank_0(void **state) {
         if (i == 3) other.port = 0;
         if (i == 4) other.at.any.sa_family = AF_UNIX;
         if (i >= 6) report(fd, &c, "an evil \33]0;owned\a text");
-        if (i > 2 && i < 6) tell(fd, &c, other);
-        if (i < 6) tell(fd, &c, zero);
+        if (i > 2 && i < 6) send_seat(fd, &c, other);
+        if (i < 6) send_seat(fd, &c, zero);
         if (!i) close(fd);
         assert_int_equal(end_children(2, 6), 0);
         if (i) close(fd);
         close(listener);
-        all_say(1, 2, words[i], 1);
+        all_fail_with(1, 2, words[i], 1);
     }
 }
 
-// Ranks 1 and 2, to whom the test plays rank 0.
+// Ranks 1 and 2, for which the test acts as rank 0.
 typedef struct {
     seat hello[3];
     secret c[3];
@@ -340,16 +342,16 @@ static two_ranks start_two(void) {
     }
     return t;
 }
-static void tell_seats(const two_ranks *t, int r) {
+static void send_seats(const two_ranks *t, int r) {
     int port_of_1 = t->hello[1].port;
     seat second = t->hello[2];
     second.at = seat_of(2, second.port).at;
-    tell(t->fd[r], &t->c[r], seat_of(0, 80));
-    tell(t->fd[r], &t->c[r], seat_of(1, port_of_1));
-    tell(t->fd[r], &t->c[r], second);
+    send_seat(t->fd[r], &t->c[r], seat_of(0, 80));
+    send_seat(t->fd[r], &t->c[r], seat_of(1, port_of_1));
+    send_seat(t->fd[r], &t->c[r], second);
 }
-// Both report that they are connected, and are told that all are.
-static void are_connected(two_ranks *t) {
+// Receives both ranks' reports that they are connected, and sends them that all are.
+static void end_two(two_ranks *t) {
     for (int r = 1; r < 3; r++) {
         words w;
         assert_int_equal(net_read(t->fd[r], &w, sizeof w, now() + 15), 0);
@@ -365,42 +367,42 @@ static void are_connected(two_ranks *t) {
     close(t->listener);
 }
 
-// Between two other ranks: who comes to rank 1 as rank 2 must know the secret too, for this connection, these
-// two and this startup.
+// To connect to rank 1 as rank 2 takes the secret too, and a key for this connection, these two ranks and
+// this startup.
 static void at_another_ranks_port(void **state) {
     two_ranks t = start_two();
-    tell_seats(&t, 1);
+    send_seats(&t, 1);
     for (int i = 0; i < 5; i++) {
         head challenge, other = { .kind = 0 };
         int stranger = approach(t.hello[1].port, &challenge);
         seat s = t.hello[2];
         secret c = key_of(i == 0 ? wrong_key : right_key, 2, 1, &s.h, i == 1 ? &other : &challenge);
-        if (i == 2) c = key_of(right_key, 2, 0, &s.h, &challenge);  // of no startup
-        if (i == 3) c = key_of(right_key, 1, 2, &challenge, &s.h);  // as rank 1 would say it
+        if (i == 2) c = key_of(right_key, 2, 0, &s.h, &challenge);  // without the startup's number
+        if (i == 3) c = key_of(right_key, 1, 2, &challenge, &s.h);  // for messages from rank 1
         if (i == 4) c = key_of(right_key, 3, 1, &s.h, &challenge);
-        tell(stranger, &c, s);
+        send_seat(stranger, &c, s);
         is_dropped(stranger);
     }
-    tell_seats(&t, 2);
-    are_connected(&t);
+    send_seats(&t, 2);
+    end_two(&t);
 }
 
-// Strangers are at rank 1's port before rank 2 comes.
+// Strangers occupy rank 1's port before rank 2 connects.
 static void flood_at_another_rank(void **state) {
     for (int kind = 0; kind < 4; kind++) {
         fresh(NULL);
         two_ranks t = start_two();
-        tell_seats(&t, 1);
+        send_seats(&t, 1);
         port = t.hello[1].port;
         pid_t pid = start_flood(kind);
-        tell_seats(&t, 2);
-        are_connected(&t);
+        send_seats(&t, 2);
+        end_two(&t);
         end_flood(pid);
     }
 }
 
-// Rank 1's part is played here too. First it drops rank 2 once, as a flood of strangers might; then another
-// program has taken its port.
+// The test acts as rank 1 too. First it drops rank 2 once, as a flood of strangers might; in the second round
+// another program has taken its port.
 static void called_again(void **state) {
     for (int is_program = 0; is_program < 2; is_program++) {
         seat hello[2];
@@ -411,8 +413,8 @@ static void called_again(void **state) {
         plan_keyed(3, right_key, 3);
         start(2, 3);
         int fd = receive_rank(listener, right_key, 0, &hello[0], &c[0]);
-        tell(fd, &c[0], seat_of(0, 80));
-        tell(fd, &c[0], one);
+        send_seat(fd, &c[0], seat_of(0, 80));
+        send_seat(fd, &c[0], one);
         assert_int_equal(net_wait(listener_1, POLLIN, now() + 3), 0);
         int at_1 = net_accept(listener_1);
         assert_true(at_1 >= 0);
@@ -421,15 +423,15 @@ static void called_again(void **state) {
         } else {
             close(at_1);
             at_1 = receive_rank(listener_1, right_key, 1, &hello[1], &c[1]);
-            tell(at_1, &c[1], one);
+            send_seat(at_1, &c[1], one);
             report(fd, &c[0], "");
         }
         assert_int_equal(net_read(fd, &hello[0], sizeof(head), now() + 2), 0);  // rank 2 reports
         close(fd);
         assert_int_equal(end_children(3, 5), 0);
         if (is_program)
-            says(2,
-                 "rank 1 (host evil pid 4711) ended while the ranks were connecting (it sent an invalid");
+            fails_with(
+                2, "rank 1 (host evil pid 4711) ended while the ranks were connecting (it sent an invalid");
         else if (o[2].rc)
             fail_msg("rank 2: %s", o[2].sentence);
         close(at_1);
@@ -438,7 +440,7 @@ static void called_again(void **state) {
     }
 }
 
-// -------- a rank that lies later
+// -------- a rank that lies after the startup
 
 typedef struct {
     uint32_t magic, kind;
@@ -482,7 +484,7 @@ static void frames(void **state) {
         int listener = net_listen(port, 4);
         start_child(1, least, NULL);
         int fd = receive_rank(listener, NULL, 0, &hello, &c);
-        tell(fd, &c, seat_of(0, 80));
+        send_seat(fd, &c, seat_of(0, 80));
         report(fd, &c, "");
         message.note.kind = NOTE_END;
         message.note.root = bad[i].root;
@@ -495,7 +497,7 @@ static void frames(void **state) {
         assert_int_equal(end_children(2, 6), 0);
         close(fd);
         close(listener);
-        all_say(1, 2, bad[i].words, 3);
+        all_fail_with(1, 2, bad[i].words, 3);
     }
 }
 
@@ -508,9 +510,9 @@ static void key_in_the_file(void **state) {
     start(0, 1);
     for (double until = now() + 3; now() < until && start_file_read(path, &c);) nap(5e-3);
     port = c.port;
-    is_dropped(greet(&s, NULL));  // who has not read the file is not let in
+    is_dropped(greet(&s, NULL));  // without the file's key
     start(1, 2);
-    all_met(2, 3);
+    end_connected(2, 3);
 }
 
 // -------- plain characters
@@ -523,11 +525,11 @@ static void plain(void **state) {
         { "\xc2\x9b"
           "2J \x9b"
           "2J",
-          "??2J ?2J" },                                   // a terminal's code of one byte, and in UTF-8
-        { "\xe0\x80\x9b \xf0\x80\x80\x9b", "??? ????" },  // longer than it need be
+          "??2J ?2J" },  // a terminal's control code in UTF-8, and as one byte
+        { "\xe0\x80\x9b \xf0\x80\x80\x9b", "??? ????" },  // overlong encodings
         { "\xe2\x82\xac \xf0\x9f\x98\x80 \xf5", "\xe2\x82\xac \xf0\x9f\x98\x80 ?" },
         { "\xe2\x82", "??" },
-        // what changes the order of characters, or is not seen: U+202E, U+2066, U+200B, U+061C, U+FEFF, a tag
+        // characters that reorder others or are invisible: U+202E, U+2066, U+200B, U+061C, U+FEFF, a tag
         { "a\xe2\x80\xaetxt.exe", "a???txt.exe" },
         { "\xe2\x81\xa6x\xe2\x81\xa9", "???x???" },
         { "a\xe2\x80\x8b"
@@ -536,8 +538,8 @@ static void plain(void **state) {
           "a???b??c???" },
         { "\xf3\xa0\x81\x81", "????" },
         { "\xe2\x80\x90\xe2\x80\xa7\xe2\x80\xaf",
-          "\xe2\x80\x90\xe2\x80\xa7\xe2\x80\xaf" },       // their neighbours
-        { "\xed\xa0\x80 \xf4\x90\x80\x80", "??? ????" },  // a surrogate, and a number that is too large
+          "\xe2\x80\x90\xe2\x80\xa7\xe2\x80\xaf" },       // their neighbours stay
+        { "\xed\xa0\x80 \xf4\x90\x80\x80", "??? ????" },  // a surrogate, and a code point that is too large
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[32] = "";
@@ -545,7 +547,7 @@ static void plain(void **state) {
         zero_plain(text, sizeof text);
         assert_string_equal(text, cases[i][1]);
     }
-    char *no_end = malloc(8);  // of a size that a sanitizer watches
+    char *no_end = malloc(8);  // on the heap, where a sanitizer checks its bounds
     assert_non_null(no_end);
     memset(no_end, 0xe2, 8);
     zero_plain(no_end, 8);

@@ -11,7 +11,7 @@
 static const double hear_s = 0.5;    // for late ranks to hear of each other
 static const double farewell_s = 1;  // for a note to arrive
 static const double claim_s = 1;     // for a lower rank to send END too
-static const double speaker_s = 3;   // for the reporting rank to print
+static const double reporter_s = 3;  // for the reporting rank to print
 
 // -------- dead ranks, and ranks that have ended the job
 
@@ -97,7 +97,7 @@ static int is_silent(const net *n, int r) {
 
 static int is_off(const net *n, int r) { return n->peers[r].gone || n->peers[r].left; }
 static int has_lower_ended(const net *n) { return has_one_ended(n) && n->ended.root < n->rank; }
-static int has_speaker_ended(const net *n) { return is_off(n, n->ended.root); }
+static int has_reporter_ended(const net *n) { return is_off(n, n->ended.root); }
 static int is_told(const net *n) { return !n->f->telling || !n->f->telling(n); }
 static int all_heard(const net *n) {
     int silent = 0;
@@ -108,7 +108,7 @@ static int all_heard(const net *n) {
 static int are_lower_heard(const net *n) {
     int all = 1;
     for (int r = 0; r < n->rank; r++) all &= n->peers[r].ended || is_off(n, r);
-    return all || n->speaks == 1 || has_lower_ended(n);
+    return all || n->reports == 1 || has_lower_ended(n);
 }
 
 static void listen(net *n, double seconds, int (*is_over)(const net *n)) {
@@ -134,7 +134,7 @@ static void ask(net *n, int timed_out) {
         earliest = p->exchange;
         first = r;
     }
-    n->speaks = first == n->rank;
+    n->reports = first == n->rank;
 }
 
 int failure_ask(net *n, int timed_out, char *silent) {
@@ -186,12 +186,12 @@ static void tell_end(net *n, int status) {
 // of a thousand ranks none should wait for minutes.
 static double turn_s(const net *n) {
     int before = 0;
-    if (n->speaks >= 0) return n->speaks ? 0 : speaker_s;
+    if (n->reports >= 0) return n->reports ? 0 : reporter_s;
     for (int r = 0; r < n->rank; r++) before += !is_off(n, r);
     return before < 15 ? before * 0.2 : 3 + (before - 15) * 5e-3;
 }
 
-int failure_speaks(net *n, int status) {
+int failure_reports(net *n, int status) {
     n->ending = 1;  // makes another thread's exchange return
     pthread_mutex_lock(&n->lock);
     n->f->abandon(n);
@@ -201,9 +201,9 @@ int failure_speaks(net *n, int status) {
     int heard = has_one_ended(n);
     tell_end(n, status);
     if (!heard) listen(n, claim_s, are_lower_heard);
-    int speaks = !heard && !has_lower_ended(n);
+    int reports = !heard && !has_lower_ended(n);
     pthread_mutex_unlock(&n->lock);
-    return speaks;
+    return reports;
 }
 
 // Writes everything at once, so that other ranks' output cannot split it. Flushes no stream but stdout: a
@@ -240,11 +240,11 @@ void failure_end(net *n, int status, const char *sentence) {
         say(sentence);
         exit(status);
     }
-    if (failure_speaks(n, status)) {
+    if (failure_reports(n, status)) {
         say(sentence);
     } else {  // launchers kill the other ranks when one ends, so the reporting rank ends first
         pthread_mutex_lock(&n->lock);
-        listen(n, speaker_s, has_speaker_ended);
+        listen(n, reporter_s, has_reporter_ended);
         pthread_mutex_unlock(&n->lock);
         status = n->ended.status;
     }

@@ -32,7 +32,7 @@ int failure_late(net *n, net_use use, exchange_kind x, const char *missing);
 int failure_ask(net *n, int timed_out, char *silent);
 
 // Call it when this rank has failed and cannot use the others any more. Sends END. 1: this rank reports.
-int failure_speaks(net *n, int status);
+int failure_reports(net *n, int status);
 // Ends the job. The reporting rank writes `sentence` (NULL: nothing) and a newline to stderr. The library
 // writes, and ends a process, only here. n NULL or alone: this rank alone.
 void failure_end(net *n, int status, const char *sentence) __attribute__((noreturn));

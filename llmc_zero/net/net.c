@@ -9,7 +9,7 @@ int net_prepare(net *n, const char *name, int rank, int ranks) {
     n->name = name;
     n->rank = rank;
     n->ranks = ranks;
-    n->ended.root = n->speaks = -1;
+    n->ended.root = n->reports = -1;
     n->peers = calloc((size_t)ranks, sizeof *n->peers);
     n->who = calloc((size_t)ranks, sizeof *n->who);
     if (n->connection && n->peers && n->who && !pthread_mutex_init(&n->lock, NULL)) return 0;

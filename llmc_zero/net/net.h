@@ -73,7 +73,7 @@ struct net {
     atomic_int ending;         // this rank ends the job: another thread's exchange returns
     int closed, failed, told;  // exchanges are over; `failure` is why; END was sent
     failure_record failure;    // this rank's; every later exchange returns it
-    int speaks;                // 1: this rank reports the failure, 0: another one does; -1: not known
+    int reports;               // 1: this rank reports the failure, 0: another one does; -1: not known
     net_note ended;            // END of the lowest rank that has ended the job; root -1: none
 };
 
