@@ -5,7 +5,7 @@
 //   host   comm/host.c   through host memory: for CPUs, and GPUs without NCCL
 //   nccl   comm/nccl.c   from GPU to GPU; data in host memory still goes through the host's functions
 //
-// Every collective is given its purpose. All ranks of the group call the same ones in the same order.
+// Every collective takes its purpose. All ranks call the same ones in the same order.
 #ifndef LLMC_ZERO_COMM_COMM_H
 #define LLMC_ZERO_COMM_COMM_H
 #include "../device/device.h"
@@ -24,70 +24,66 @@ typedef struct {
 // purpose.
 typedef struct {
     zero_purpose purpose;
-    int unit, units;   // its first unit, and how many; units 0: none (scalars)
-    int64_t *counter;  // counts the bytes sent instead of the traffic of this purpose; NULL: none
+    int unit, units;   // its first unit, and how many; units 0: scalars
+    int64_t *counter;  // counts the bytes sent; NULL: they count as traffic of this purpose
 } comm_use;
 static const comm_use comm_for_scalars = { .purpose = ZERO_FOR_SCALARS };
 
 typedef enum { COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_OTHER } comm_kind;  // how traffic is counted
 
-// The ranks of the group: their number, and this one.
-typedef struct {
-    int rank, ranks;
-} comm_group;
-
 typedef struct comm comm;
 
-// For device memory. Unless a comment states otherwise, these return 0, or a negative error with the sentence
-// set.
+// For device memory. Unless a comment states otherwise, these return 0, or a negative error.
 typedef struct {
-    // The next two are queued on the device: when they return, the host may not use the result yet. On
-    // comm.gather_stream: full = all ranks' shards, in rank order.
+    // The next two may only queue work on the device: the host cannot use the result yet when they return.
+    // On comm.gather_stream: full = all ranks' shards, in rank order.
     int (*all_gather)(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes);
     // On stream COMM: shard = mean over the ranks of this rank's part of full, summed in rank order in fp32,
     // times 1/ranks, rounded once. add: added to the shard instead, which is then fp32.
     int (*reduce_scatter)(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
                           zero_dtype shard_type, int add);
-    // (optional: 0) ZERO_ERR_COMM if a queued collective has failed. Call it after every wait for one of the
+    // (optional) ZERO_ERR_COMM if a queued collective has failed. Call it after every wait for one of the
     // device's streams, before trusting the device's memory.
     int (*failed)(comm *c);
-    // (optional: nothing) Call it when all memory is allocated and its contents do not matter yet: registers
-    // the blocks from the mover, and calls rehearse, which runs each kind of collective once.
+    // (optional) Call it when all memory is allocated and its contents do not matter yet: registers the
+    // mover's blocks, and calls rehearse, which runs each kind of collective once.
     int (*prepare)(comm *c, memory *m, int (*rehearse)(void *), void *ctx);
-    // (optional: nothing) Call it before the device and its memory are closed. clean: all ranks close.
+    // (optional) Call it before closing the device and its memory. clean: all ranks close.
     void (*close)(comm *c, int clean);
 } comm_functions;
 
 struct comm {
     const comm_functions *f;  // NULL: not opened
     net *net;                 // connects the ranks
-    comm_group group;
+    struct {
+        int rank, ranks;
+    } group;
     device *device;               // its memory holds the pieces
     device_stream gather_stream;  // all_gather queues on it
     int only_queues;              // collectives only queue work on the device, so they need no thread
     char name[160];               // for the start table
-    struct rank_gpu *gpus;        // of comm/gpus.c: (ranks) each rank's GPU; NULL: one rank, or no CUDA
+    struct rank_gpu *gpus;        // (ranks) each rank's GPU (comm/gpus.c); NULL: one rank, or no CUDA
     int ranks_on_device;          // including this one; 1 on a CPU
     memory_request *planned;      // (COMM_MEMORIES): the allocations allowed
     zero_traffic traffic;
-    char *incoming;  // (ranks, incoming_bytes) other ranks' data to be summed; NULL: summed where it arrives
+    char *incoming;  // (ranks, incoming_bytes) other ranks' data to sum; NULL: summed where it arrives
     size_t incoming_bytes;
     struct comm_host *host;  // of comm/host.c; NULL: one rank
-    struct comm_nccl *nccl;  // of comm/nccl.c; NULL: the host's functions are used
+    struct comm_nccl *nccl;  // of comm/nccl.c; NULL: not used
     device mover;            // with NCCL: the device with NCCL's allocator, as memory's mover
     device_functions mover_functions;
 };
 
-// -------- memory of the collectives, from the settings alone (comm/staging.c)
+// -------- memory of the collectives, computed from the settings alone (comm/staging.c)
 
 typedef enum {
-    COMM_WINDOW,    // shared memory that the window maps: only recorded
+    COMM_WINDOW,    // the mapped shared memory: only recorded
     COMM_MESSAGES,  // two blocks: outgoing, incoming
-    COMM_INCOMING,  // CUDA: data from the other ranks, to be summed
-    COMM_NCCL,      // NCCL's own memory: measured once it is connected, and only recorded
+    COMM_INCOMING,  // CUDA: data from the other ranks, to sum
+    COMM_NCCL,      // NCCL's own memory: measured after it has connected, and only recorded
     COMM_MEMORIES
 } comm_memory;
-// How the ranks are connected: known in a running job; a plan assumes what the settings ask for.
+// How bytes move. A running job knows this; a plan assumes what the settings request.
 typedef struct {
     int ranks;
     int window;  // 1: shared memory; 0: messages
@@ -99,11 +95,11 @@ int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const
 
 // -------- opening and closing (comm/open.c)
 
-// (collective) Opens the implementation that the configuration asks for between the ranks of `ranks`, with
-// the memory planned for that. Before comm_stage the plan must be made again for comm_way_of; `planned` is
-// read until comm_close. After an error: comm_close (clean 0).
+// (collective) Opens the requested implementation between the ranks of `ranks`, with the memory planned for
+// it. Before comm_stage, plan again for comm_way_of; `planned` is read until comm_close. After an error:
+// comm_close (clean 0).
 int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory *m, memory_request *planned);
-comm_way comm_way_of(const comm *c);  // the actual one
+comm_way comm_way_of(const comm *c);  // the way actually used
 int comm_stage(comm *c, memory *m);   // allocates the planned COMM_INCOMING
 void comm_close(comm *c, int clean);
 
@@ -137,14 +133,14 @@ typedef struct {
 } comm_run;
 typedef struct {
     comm_run *runs;                // set by the caller: room for a run of each piece
-    const comm_piece *next, *end;  // set by the caller: the pieces not done yet
-    int64_t inside;                // elements done of `next`
+    const comm_piece *next, *end;  // set by the caller: the remaining pieces
+    int64_t inside;                // elements of `next` that are done
     int n_runs;
     int64_t elems;  // of all runs
 } comm_round;
-// Finds the runs of the next `room` elements. Returns n_runs; 0: there are no more.
+// Finds the runs of the next `room` elements. Returns n_runs; 0: no elements are left.
 int comm_next_round(comm_round *r, int64_t room);
-// Sums this rank's part of a round in rank order. Rank r's data is at others + r * stride.
+// Sums this rank's part of a round in rank order. Rank r's data starts at others + r * stride.
 int comm_sum_round(comm *c, const comm_round *r, const char *others, size_t stride, zero_dtype full_type,
                    zero_dtype shard_type, int add);
 

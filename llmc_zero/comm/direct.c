@@ -1,12 +1,12 @@
 // Direct reads: ranks on one node copy large buffers from each other's memory (process_vm_readv), in one copy
 // instead of two through the window. Sums, their order and the traffic are the same. The kernel looks up each
-// page it reads, so this pays with pages of 2 MiB and from host_direct_least on; below that, and with 4 KiB
-// pages, the window is faster.
+// page it reads, so direct reads are faster than the window only with 2 MiB pages and from host_direct_least
+// on.
 //
 // Linux lets a process read another one of the same user, unless a security module or the container's
 // system-call filter forbids it; Yama does so between ranks if kernel.yama.ptrace_scope is not 0. A trial at
-// startup shows whether reads work. If not, everything goes through the window. An administrator who wants
-// direct reads there sets kernel.yama.ptrace_scope=0, or gives a container CAP_SYS_PTRACE.
+// startup shows whether reads work; if not, everything goes through the window. An administrator enables
+// direct reads with kernel.yama.ptrace_scope=0, or with CAP_SYS_PTRACE for a container.
 #include "../device/kernels.h"
 #include "../base/error.h"
 #include "../base/clock.h"
@@ -23,14 +23,14 @@
 
 size_t host_direct_least[COMM_OTHER] = { 4 << 20, 16 << 20 };
 
-// With 2 MiB pages, touching 2 MiB takes one fault (under AddressSanitizer 64 more, for its shadow); with 4
-// KiB pages, 512.
+// Touching 2 MiB takes one page fault with 2 MiB pages (under AddressSanitizer 64 more, for its shadow), and
+// 512 with 4 KiB pages.
 static int large_pages_granted(void) {
     enum { LARGE = 2 << 20 };
     struct rusage before, after;
     char *base = mmap(NULL, 2 * LARGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) return 0;
-    madvise(base, 2 * LARGE, MADV_HUGEPAGE);  // as device/cpu.c does
+    madvise(base, 2 * LARGE, MADV_HUGEPAGE);  // as device/device_cpu.c does
     volatile char *page = base + (LARGE - (uintptr_t)base % LARGE) % LARGE;
     int failed = getrusage(RUSAGE_THREAD, &before);
     for (int i = 0; i < LARGE; i += 4096) page[i] = 1;
@@ -58,8 +58,8 @@ static int read_from(const comm *c, const comm_call *call, int src, int64_t pid,
     return 0;
 }
 
-// Every rank reads the bytes that every other rank has announced. They also identify the process: in another
-// container the same process id may be another process.
+// Every rank reads the bytes that every other one has announced. They also identify the process, since its id
+// may mean another process in another container.
 static int others_readable(comm *c) {
     const comm_call call = { .use = comm_for_scalars, .kind = COMM_OTHER };
     int64_t mine[] = { getpid(), 0, (int64_t)(clock_now() * 1e9) }, theirs[3];
@@ -72,7 +72,7 @@ static int others_readable(comm *c) {
         readable = !read_from(c, &call, r, all[r][0], (char *)theirs, all[r][1], sizeof theirs) &&
                    !memcmp(theirs, all[r], sizeof theirs);
     }
-    return net_least(c->net, readable);  // after this no rank reads `mine`
+    return net_least(c->net, readable);  // also keeps `mine` alive until all have read it
 }
 
 int host_direct_open(comm *c) {
@@ -89,7 +89,7 @@ int host_goes_direct(const comm *c, const comm_call *call) {
            (1 + call->n) * sizeof(int64_t) <= c->host->gather_bytes - STAMP_BYTES;
 }
 
-// all[r] = rank r's process id, then the addresses in its pieces that the others read
+// all[r] = rank r's process id, then the addresses that the others read, one per piece
 static int announce_pieces(comm *c, const comm_call *call, const int64_t **all) {
     int64_t mine[1 + call->n];
     mine[0] = getpid();
@@ -100,7 +100,7 @@ static int announce_pieces(comm *c, const comm_call *call, const int64_t **all) 
     return host_announce(c, call, mine, 1 + call->n, all);
 }
 
-// Large copies bypass the caches (streaming stores), so that the lines written need not be read first.
+// Large copies bypass the caches (streaming stores), which saves reading the lines they write.
 static void copy_own(char *to, const char *from, size_t bytes) {
 #ifdef __SSE2__
     enum { STREAMED = 8 << 20, LINE = 64 };
@@ -135,8 +135,8 @@ int host_direct_gather(comm *c, const comm_call *call) {
     return host_barrier(c, call);  // after this shards may change
 }
 
-// Elements [pos, pos + len) of this rank's part of piece i: reads the others' into scratch, and sums them
-// while they are in the cache.
+// Sums elements [pos, pos + len) of this rank's part of piece i: reads the others' into scratch, and sums
+// them while they are in the cache.
 static int reduce_run(comm *c, const comm_call *call, int i, int64_t pos, int64_t len,
                       const int64_t *const *all, char *scratch) {
     const comm_piece *p = &call->pieces[i];

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-// Whether two ranks share a device, or a GPU, of which MIG makes several devices.
+// What two ranks may share: a device, or a GPU, which MIG divides into several devices.
 typedef enum { ON_DEVICE, ON_GPU } sharing;
 static int share(const rank_gpu *a, const rank_gpu *b, sharing what) {
     if (what == ON_GPU) return a->gpu == b->gpu;

@@ -1,4 +1,4 @@
-// Which GPU each rank is on, and the one decision about ranks that share one.
+// Which GPU each rank uses, and whether ranks may share one.
 #ifndef LLMC_ZERO_COMM_GPUS_H
 #define LLMC_ZERO_COMM_GPUS_H
 #include "comm.h"
@@ -7,21 +7,20 @@ typedef struct rank_gpu {
     uint64_t machine;
     uint64_t gpu;            // its bus address on its machine, by which NCCL tells GPUs apart
     unsigned char uuid[16];  // MIG instances of one GPU have different UUIDs
-    int visible;             // the number of devices that the rank sees
-    int may_share;           // its device was given by number, or NCCL was told that ranks share GPUs
+    int visible;             // number of devices that the rank sees
+    int may_share;           // the user chose its device by number, or allowed NCCL to share GPUs
 } rank_gpu;
 
-// (collective) Gathers every rank's card into c->gpus and counts c->ranks_on_device. Ranks that share a
-// device take turns on it, which is slow, so with comm.nccl -1 that is an error unless all of them have
-// requested it.
+// (collective) Fills c->gpus and counts c->ranks_on_device. Ranks that share a device take turns on it, which
+// is slow, so with comm.nccl -1 that is an error unless all of them have requested it.
 int gpus_open(comm *c, const zero_config *config);
 void gpus_close(comm *c);
-// Returns the lowest rank on the same GPU, or MIG instance of it, as rank r: r itself if it shares none.
+// Returns the lowest rank on the same GPU, or MIG instance of it, as rank r; r itself if r shares none.
 int gpus_first_on(const comm *c, int r);
-// Fails: "ranks 0 and 1 are on one GPU of host h, where 3 ranks have 2 GPUs", and then tail. first: what
-// gpus_first_on(c, other) returned.
+// Fails with "ranks 0 and 1 are on one GPU of host h, where 3 ranks have 2 GPUs", and then tail. first: from
+// gpus_first_on(c, other).
 int gpus_fail(const comm *c, int first, int other, const char *tail);
-// How many ranks can have a GPU each on the machine of rank r; 0: all ranks there.
+// Returns how many ranks can have a GPU each on the machine of rank r; 0: all ranks there can.
 int gpus_room(const comm *c, int r);
 
 #endif

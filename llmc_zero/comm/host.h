@@ -1,10 +1,10 @@
-// The collectives through host memory, and how their files work together. Bytes go one of three ways:
+// The collectives through host memory, and how their files work together. Bytes move in one of three ways:
 //
-//   comm/staged.c     packed into staging, exchanged, and unpacked or summed: the general way
+//   comm/staged.c     packed into staging, exchanged, and unpacked or summed: always possible
 //   comm/direct.c     ranks on one node read each other's memory
 //   comm/unstaged.c   between nodes, messages go from array to array
 //
-// A transport exchanges staging: shared memory on one node (comm/window.c) or messages (comm/messages.c).
+// A transport exchanges staging: by shared memory on one node (comm/window.c) or messages (comm/messages.c).
 #ifndef LLMC_ZERO_COMM_HOST_H
 #define LLMC_ZERO_COMM_HOST_H
 #include "comm.h"
@@ -18,20 +18,20 @@ typedef struct {
     int n;
     size_t elem_bytes;                 // of the pieces' full
     size_t total;                      // bytes, of all ranks
-    zero_dtype full_type, shard_type;  // the rest is of a reduction
-    int add;
+    zero_dtype full_type, shard_type;  // of a reduction
+    int add;                           // of a reduction
 } comm_call;
 static inline net_use host_net_use(const comm_call *call) {
     return (net_use){ call->name, call->use.unit, call->use.units };
 }
 
 typedef struct {
-    // Where to put the bytes for rank `dest` before an exchange, and where the bytes from `src` are after it:
-    // all ranks' at equal distances. half: 0 or 1, in turn.
+    // The places of the bytes for rank `dest` before an exchange, and of those from `src` after it, at equal
+    // distances. half: 0 or 1, in turn.
     char *(*out)(comm *c, exchange_kind x, int half, int dest);
     const char *(*in)(comm *c, exchange_kind x, int half, int src);
-    // Exchanges all ranks' `bytes` (per rank for SCATTER, otherwise in total). When it returns, the previous
-    // exchange's half is free.
+    // Exchanges `bytes` (per rank for SCATTER, otherwise in total). When it returns, the previous exchange's
+    // half is free.
     int (*exchange)(comm *c, const comm_call *call, exchange_kind x, int half, int root, size_t bytes);
     int is_window;
     void (*close)(comm *c);
@@ -43,9 +43,9 @@ struct comm_host {
     size_t scatter_bytes, gather_bytes;  // capacity of the staging: to each rank, to all
     int half;                            // for the next exchange
     uint32_t exchanges;                  // done so far
-    int queued;    // copies between staging and the device are queued and may not be done
-    int direct;    // all ranks can read each other's memory
-    int unstaged;  // large messages go from array to array
+    int queued;                          // copies between staging and the device may still be queued
+    int direct;                          // all ranks can read each other's memory
+    int unstaged;                        // large messages go from array to array
 };
 
 extern const comm_functions comm_host_functions;
@@ -54,18 +54,18 @@ extern const comm_functions comm_host_functions;
 int comm_open_host(comm *c, const zero_config *config, memory *m);
 void comm_close_host(comm *c, int clean);
 
-// -------- exchanges (exchange.c)
+// -------- exchanges (comm/host_exchange.c)
 
 // Every exchange starts with a stamp that identifies its collective.
 enum { STAMP_BYTES = 64 };
-// Where this rank's bytes for `dest` go, after the stamp. root: for EXCHANGE_ROOT.
+// Writes the stamp and returns the place of this rank's bytes for `dest`. root: for EXCHANGE_ROOT.
 char *host_out(comm *c, const comm_call *call, exchange_kind x, int dest, int root, size_t bytes);
-// Where the bytes of an exchange in that half are.
+// Returns the place of the bytes received in that half.
 const char *host_in(comm *c, exchange_kind x, int half, int src);
-// Exchanges and checks the stamps.
+// Exchanges, and checks the stamps.
 int host_exchange(comm *c, const comm_call *call, exchange_kind x, int root, size_t bytes);
-// Each rank announces n numbers, under a stamp with the collective and the number of bytes it moves. all[r] =
-// rank r's, in staging until the next exchange.
+// Gathers n numbers from each rank, under a stamp with the collective's size. all[r] = rank r's, in staging
+// until the next exchange.
 int host_announce(comm *c, const comm_call *call, const int64_t *mine, int n, const int64_t **all);
 int host_barrier(comm *c, const comm_call *call);
 
@@ -74,16 +74,16 @@ int host_barrier(comm *c, const comm_call *call);
 int host_staged_gather(comm *c, const comm_call *call, device *d);
 int host_staged_reduce(comm *c, const comm_call *call);
 
-int host_direct_open(comm *c);  // sets host->direct if all ranks can, and it is faster
+int host_direct_open(comm *c);  // sets host->direct if direct reads work on all ranks, and are faster
 int host_goes_direct(const comm *c, const comm_call *call);
 int host_direct_gather(comm *c, const comm_call *call);
 int host_direct_reduce(comm *c, const comm_call *call);
-extern size_t host_direct_least[COMM_OTHER];  // from this total on it goes direct, by kind; tests set it
+extern size_t host_direct_least[COMM_OTHER];  // by kind, the smallest total that goes direct; tests set it
 
 int host_goes_unstaged(const comm *c, const comm_call *call);
 int host_unstaged_gather(comm *c, const comm_call *call);
 int host_unstaged_reduce(comm *c, const comm_call *call);
-extern size_t host_unstaged_least;  // from this size of a piece, over all ranks' parts, it goes unstaged
+extern size_t host_unstaged_least;  // the smallest mean size of a piece, over all ranks, that goes unstaged
 
 // -------- transports
 
@@ -94,7 +94,7 @@ typedef struct {
 comm_room comm_window_room(const zero_config *c, int ranks);
 comm_room comm_messages_room(const zero_config *c, int ranks);
 
-// 1: opened; 0: a window is impossible, and why
+// 1: opened; 0: a window is impossible, with the reason in `why`
 int host_open_window(comm *c, const zero_config *config, memory *m, char *why, size_t why_bytes);
 int host_open_messages(comm *c, const zero_config *config, memory *m);
 

@@ -1,10 +1,10 @@
-// Exchanges of staging between the ranks, used by all three ways of a collective.
+// Exchanges of staging between the ranks, for all three ways of a collective.
 #include "host.h"
 #include "../base/error.h"
 #include <stdio.h>
 #include <string.h>
 
-// Without it, ranks that call collectives in different orders would mix up each other's data.
+// Shows whether ranks are in the same collective, before they use each other's data.
 typedef struct {
     uint32_t number, exchange;
     int32_t root, unit, units, purpose;
@@ -40,13 +40,12 @@ static int check_stamp(comm *c, exchange_kind x, int src, const stamp *mine) {
     if (mine->units && s.units && mine->unit != s.unit)
         snprintf(units, sizeof units, " (units %d and %d)", (int)mine->unit, (int)s.unit);
     return zero_fail(ZERO_ERR_COMM,
-                     "rank %d and rank %d are in different collectives%s: all "
-                     "ranks must call the same hooks "
+                     "rank %d and rank %d are in different collectives%s: all ranks must call the same hooks "
                      "in the same order, in validation and sampling too",
                      c->group.rank, src, units);
 }
 
-// Before it, the staging holds the outgoing data, and the device has read the data of the last exchange.
+// First waits until the device has filled the staging, and read the data of the last exchange.
 static int run_exchange(comm *c, const comm_call *call, exchange_kind x, int root, size_t bytes) {
     struct comm_host *h = c->host;
     if (h->queued) ZERO_TRY(c->device->f->wait(c->device, COMM));
@@ -57,7 +56,7 @@ static int run_exchange(comm *c, const comm_call *call, exchange_kind x, int roo
     return 0;
 }
 
-// bytes: for the stamp; carried: how many bytes follow it.
+// bytes: in the stamp; carried: the number of bytes that follow it.
 static int exchange_stamped(comm *c, const comm_call *call, exchange_kind x, int root, size_t bytes,
                             size_t carried) {
     stamp mine = stamp_of(c, call, x, root, bytes);

@@ -1,5 +1,4 @@
-// The transport between nodes: packed bytes sent as messages. One half of the staging is for outgoing data,
-// the other for incoming.
+// The transport between nodes: packed bytes sent as messages, from one buffer into another.
 #include "../base/error.h"
 #include "host.h"
 #include <stdlib.h>

@@ -1,17 +1,17 @@
 // Collectives by NCCL, for ranks with a GPU each: from device memory to device memory, queued on the device's
-// streams. A rank sends the same bytes as through the host's staging, and by default the shards have the same
+// streams. A rank sends as many bytes as through the host's staging, and by default the shards get the same
 // bits.
 //
 //   reductions  on stream COMM, by a separate communicator
 //   gathers     on stream GATHER, by another one, so that they need not wait for queued reductions
 //
-// Nothing here waits for the device. The caller orders work on different streams, with events. A thread
-// watches both communicators (comm/nccl_watch.c): when NCCL reports an error, or a collective does not end
-// within timeout_s after it could begin, the thread aborts them, so that the streams and all waits for them
-// go on (with wrong values), and from then on every call here fails with the same sentence.
+// Nothing here waits for the device; the caller orders streams with events. A thread watches both
+// communicators (comm/nccl_watch.c): when NCCL reports an error, or a collective does not end within
+// timeout_s of its possible start, the thread aborts them. Then the streams continue, with wrong values, and
+// every later call here returns the same error.
 //
 //   comm/nccl.c          the collectives, and the table
-//   comm/nccl_start.c    whether these ranks can use NCCL, and how they connect
+//   comm/nccl_start.c    checks whether these ranks can use NCCL, and connects them
 //   comm/nccl_watch.c    failures: limits, the thread, the abort
 //   comm/nccl_memory.c   NCCL's allocator, registered buffers, the rehearsal
 #ifndef LLMC_ZERO_COMM_NCCL_H
@@ -21,18 +21,17 @@
 #ifdef ZERO_HAVE_NCCL
 extern const comm_functions comm_nccl_functions;
 
-// (collective) Uses the host's functions, which have connected the ranks; sets c->f and c->nccl, and m's
-// mover to NCCL's allocator. Loads the library. Returns within timeout_s for each of the two communicators;
-// if one rank cannot connect, all fail as soon as it knows, with its sentence. After an error:
-// comm_close_nccl (clean 0).
+// (collective) Loads the library and connects the ranks, with the help of the host's functions. Sets c->f and
+// c->nccl, and m's mover to NCCL's allocator. Returns within timeout_s for each of the two communicators; if
+// one rank cannot connect, all fail with its error as soon as it knows. After an error: comm_close_nccl
+// (clean 0).
 int comm_open_nccl(comm *c, const zero_config *config, memory *m);
-// From then on the host's functions are used.
 void comm_close_nccl(comm *c, int clean);
 #else
 #include "../base/error.h"
 static inline int comm_open_nccl(comm *c, const zero_config *config, memory *m) {
-    return zero_fail(ZERO_ERR_ARGUMENT, "built without NCCL; install NVIDIA's "
-                                        "package libnccl-dev and build again");
+    return zero_fail(ZERO_ERR_ARGUMENT,
+                     "built without NCCL; install NVIDIA's package libnccl-dev and build again");
 }
 static inline void comm_close_nccl(comm *c, int clean) {}
 #endif

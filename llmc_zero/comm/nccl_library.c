@@ -15,8 +15,7 @@ int nccl_load(void) {
     if (!opened) {
         zero_fail(ZERO_ERR_COMM, LIBRARY " cannot be loaded: %s", dlerror());
         return zero_failed_advice(
-            "install NVIDIA's package libnccl2, or set LD_LIBRARY_PATH to the folder that "
-            "has it");
+            "install NVIDIA's package libnccl2, or set LD_LIBRARY_PATH to the folder that has it");
     }
 #define FIND(name)                                                                     \
     if (!(*(void **)&nccl.name = dlsym(opened, "nccl" #name))) {                       \

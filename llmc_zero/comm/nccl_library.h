@@ -1,12 +1,12 @@
-// NCCL, loaded when ranks first ask for it: a run on a CPU, or of one rank, needs neither its 200 MiB nor the
-// time to link them. After nccl_load its functions are nccl.AllGather and so on.
+// NCCL, loaded when ranks first need it, so that runs on CPUs or of one rank avoid its 200 MiB and the time
+// to link them. After nccl_load its functions are nccl.AllGather and so on.
 #ifndef LLMC_ZERO_COMM_NCCL_LIBRARY_H
 #define LLMC_ZERO_COMM_NCCL_LIBRARY_H
 #include <nccl.h>
 
-int nccl_load(void);  // 0, or ZERO_ERR_COMM with the name looked for. Call it from one thread.
+int nccl_load(void);  // returns 0 or ZERO_ERR_COMM; call it from one thread
 
-// required; each is in NCCL 2.26
+// required; NCCL 2.26 has all of them
 // clang-format off
 #define NCCL_FUNCTIONS(F) \
     F(AllGather) F(CommAbort) F(CommDestroy) F(CommFinalize) F(CommGetAsyncError) \

@@ -1,5 +1,5 @@
-// Memory that NCCL moves: its allocator, the buffers registered with it so that it moves them without
-// copying, and the device memory that it takes for itself.
+// Memory that NCCL moves: its allocator, buffers registered so that it moves them without copying, and the
+// device memory that it takes for itself.
 #ifdef ZERO_HAVE_NCCL
 #include "../base/clock.h"
 #include "host.h"
@@ -10,7 +10,7 @@
 
 // -------- the allocator
 
-// Like the device's own, but NCCL can reach it from other GPUs and from the network.
+// Allocates like the device, but memory that NCCL can reach from other GPUs and the network.
 static void *alloc_for_nccl(device *d, size_t bytes, const char **why) {
     static _Thread_local char text[160];
     void *p = NULL;
@@ -21,7 +21,7 @@ static void *alloc_for_nccl(device *d, size_t bytes, const char **why) {
         int known = last && *last;
         snprintf(text, sizeof text, "ncclMemAlloc: %s%s%.100s", nccl.GetErrorString(rc), known ? ": " : "",
                  known ? last : "");
-        cudaGetLastError();  // reported here, so the next launch must not report it again
+        cudaGetLastError();  // so that the next launch does not report it again
         return NULL;
     }
     if (!d->f->clear(d, COMPUTE, p, bytes) && !d->f->wait(d, COMPUTE)) return p;
@@ -50,8 +50,8 @@ int nccl_bytes_left(size_t *left) {
     return zero_fail(ZERO_ERR_DEVICE, "CUDA: cudaMemGetInfo: %s", cudaGetErrorString(rc));
 }
 
-// On a GPU that several ranks share, the driver reports memory for all of them, and each records an equal
-// share. No rank allocates meanwhile.
+// On a GPU that ranks share, the driver reports the memory of all of them, and each records an equal share.
+// No rank allocates meanwhile.
 int nccl_count_taken(nccl_state *n, size_t before) {
     size_t left;
     ZERO_TRY(nccl_bytes_left(&left));
@@ -61,7 +61,7 @@ int nccl_count_taken(nccl_state *n, size_t before) {
 
 // -------- registered buffers
 
-// A refusal does not matter: NCCL then copies through its own buffers.
+// A refusal is not an error: NCCL then copies through its own buffers.
 static int register_in(nccl_state *n, int i, const memory_block *b) {
     registration *r = &n->registered[n->n_registered];
     *r = (registration){ .lane = i };
@@ -101,8 +101,8 @@ int nccl_deregister_all(nccl_state *n) {
 
 // -------- the rehearsal
 
-// Returns 1 if this rank has failed: by rc, or because the watching thread has found a failure since. It is
-// kept in *why.
+// Returns 1 if this rank has failed, by rc or by a failure that the watching thread has found, with the
+// failure in *why.
 static int rehearsal_failed(nccl_state *n, int rc, failure_record *why) {
     pthread_mutex_lock(&n->lock);
     int failed = rc || n->failed;
@@ -120,15 +120,15 @@ static int are_lanes_done(const nccl_state *n) {
     return done;
 }
 
-// The last error came after the failure in *why, and names the rank that no longer answers.
+// Appends the last error, which names the rank that no longer answers, to the failure in *why.
 static int fail_after(failure_record *why) {
     size_t used = strlen(why->fields.sentence);
     snprintf(why->fields.sentence + used, sizeof why->fields.sentence - used, "; %s", zero_last_error());
     return zero_fail_again(why);
 }
 
-// Returns when the queued work is done on all ranks. A rank's failure is reported at once: until then no rank
-// waits for the device, where only NCCL's own limit would end the wait.
+// Waits until the queued work is done on all ranks, and reports a rank's failure at once: a wait for the
+// device would end only at NCCL's own limit.
 static int end_rehearsal(nccl_state *n, int rc) {
     double worst = BUSY;
     int who = 0;
@@ -143,12 +143,12 @@ static int end_rehearsal(nccl_state *n, int rc) {
     return failure_agree(n->c->net, who == n->c->group.rank ? zero_fail_again(&why) : 0);
 }
 
-// NCCL connects ranks at their first collective of each kind, so the rehearsal does that here.
+// NCCL connects ranks at the first collective of each kind, which the rehearsal runs.
 int nccl_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx) {
     nccl_state *n = c->nccl;
     size_t before = 0;
     ZERO_TRY(nccl_failed(c));
-    ZERO_TRY(comm_barrier(c));  // until it returns no rank allocates
+    ZERO_TRY(comm_barrier(c));  // no rank allocates before all are here
     ZERO_TRY(failure_agree(c->net, nccl_bytes_left(&before)));
     ZERO_TRY(failure_agree(c->net, register_moved(n, m)));
     ZERO_TRY(end_rehearsal(n, rehearse(ctx)));

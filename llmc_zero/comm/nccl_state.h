@@ -44,10 +44,10 @@ typedef struct comm_nccl {
     int failed;
     failure_cause cause;
     int unit;              // its unit; -1: none
-    int asked;             // the other ranks have been asked which one is dead
-    ncclResult_t aborted;  // what NCCL returned from the abort
+    int asked;             // this rank has asked the others which one is dead
+    ncclResult_t aborted;  // the result of the abort
     char sentence[1000];
-    size_t names_at;  // where NCCL's text begins in the sentence
+    size_t names_at;  // where NCCL's own message begins in the sentence
     // the watching thread
     pthread_t watchdog;
     int watching, stop;
@@ -64,8 +64,8 @@ typedef struct comm_nccl {
 
 // -------- calls of NCCL (nccl_watch.c)
 
-// The communicators are non-blocking: a call returns at once, perhaps with ncclInProgress while NCCL's own
-// threads go on. After a failure NCCL is not called any more.
+// The communicators are non-blocking: a call returns at once, perhaps with ncclInProgress while NCCL's
+// threads continue. After a failure NCCL is not called again.
 #define ASK(n, f, ...)                               \
     do {                                             \
         if (!(n)->rc || (n)->rc == ncclInProgress) { \
@@ -76,11 +76,11 @@ typedef struct comm_nccl {
 
 // Returns the state of the calls.
 ncclResult_t nccl_progress_of(nccl_state *n, const lane *l);
-// Returns when the calls are done, which for work on a stream means that it is on the stream.
+// Waits until the calls are done. A call that queues work is done when the work is on the stream.
 int nccl_settle(nccl_state *n, const lane *l);
 // Fails with rc, which is not success.
 int nccl_fail_to_settle(nccl_state *n, const lane *l, ncclResult_t rc);
-// Calls ncclGroupEnd, which must follow even if a call in between failed.
+// Calls ncclGroupEnd, even if a call since ncclGroupStart has failed.
 int nccl_end_group(nccl_state *n, lane *l);
 
 // -------- a collective from its first call to its last (nccl_watch.c)
@@ -93,11 +93,11 @@ int nccl_finish(nccl_state *n, lane *l, collective *w, int rc);  // unlocks
 
 int nccl_watch(nccl_state *n);  // starts the thread
 void nccl_stop_watching(nccl_state *n);
-// Aborts both communicators, so that the streams go on. If even the abort hangs, the job ends here.
+// Aborts both communicators, so that the streams continue. If even the abort hangs, ends the job.
 void nccl_abort(nccl_state *n);
-// The caller holds the lock. Keeps the first failure and aborts; w: its collective, said: NCCL's message.
-int nccl_fail(nccl_state *n, const collective *w, const char *what, const char *said);
-int nccl_relay(const nccl_state *n);  // fails with the first failure's sentence
+// Called with the lock held. Keeps the first failure and aborts; w: its collective, message: NCCL's own.
+int nccl_fail(nccl_state *n, const collective *w, const char *what, const char *message);
+int nccl_relay(const nccl_state *n);  // fails again with the first failure
 int nccl_failed(comm *c);
 
 // A rank's progress. nccl_worst_of: the worst of all ranks, and the first rank with it.
@@ -111,7 +111,7 @@ int nccl_connect(nccl_state *n, const zero_config *config);
 // -------- memory (nccl_memory.c)
 
 int nccl_bytes_left(size_t *left);  // on the device
-// Counts the memory that NCCL has taken since `before` bytes were free.
+// Adds the memory that NCCL has taken since `before` bytes were free.
 int nccl_count_taken(nccl_state *n, size_t before);
 void nccl_set_mover(comm *c, memory *m);
 int nccl_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx);

@@ -1,11 +1,11 @@
 // When NCCL stalls: the time limits of its calls and collectives, the thread that enforces them, and how all
 // ranks fail.
 //
-// Only an abort of its communicators ends NCCL's work. The call or watching thread that finds a failure keeps
-// one sentence and aborts both; from then on every call fails with that sentence. After a timeout or another
-// rank's fault, the first such call takes up to half a second longer: NCCL cannot say which rank stalled, so
-// the ranks ask each other (failure_ask). If NCCL does not abort within timeout_s or 10 s, a wait for a
-// stream would last for ever: then, and nowhere else, the library itself writes the sentence to stderr and
+// Only aborting its communicators ends NCCL's work. The call or watching thread that finds a failure keeps
+// its message and aborts both; from then on every call fails with that message. After a timeout or another
+// rank's fault, the first such call takes up to half a second longer: NCCL does not report which rank
+// stalled, so the ranks ask each other (failure_ask). If NCCL does not abort within timeout_s or 10 s, a wait
+// for a stream would never end: then, and nowhere else, the library itself writes the message to stderr and
 // ends the job.
 #ifdef ZERO_HAVE_NCCL
 #include "../base/clock.h"
@@ -21,10 +21,10 @@ enum { LOOK_MS = 50 };
 
 // -------- the abort
 
-// Both in one group: while NCCL aborts one it frees memory, and that waits for the other's work. Returns
-// NCCL's result.
+// Aborts both in one group: aborting one frees memory, which waits for the other's work. Returns NCCL's
+// result.
 static ncclResult_t abort_lanes(nccl_state *n) {
-    // without a communicator, the library may not even be loaded
+    // the library may not even be loaded
     if (!n->lanes[REDUCE].comm && !n->lanes[GATHERING].comm) return ncclSuccess;
     ncclResult_t rc = nccl.GroupStart();
     for (int i = 0; i < LANES; i++) {
@@ -58,7 +58,7 @@ static double abort_s(const nccl_state *n) {
     return timeout_s < 10 ? timeout_s : 10;
 }
 
-// The caller may be stuck in a wait for the device, so no other thread can end the job.
+// The job ends here because its other threads may be stuck in a wait for the device.
 static void end_job(nccl_state *n) {
     net *ranks = n->c->net;
     char sentence[1200];
@@ -86,7 +86,7 @@ void nccl_abort(nccl_state *n) {
 
 // -------- the sentence
 
-int nccl_fail(nccl_state *n, const collective *w, const char *what, const char *said) {
+int nccl_fail(nccl_state *n, const collective *w, const char *what, const char *message) {
     char about[96] = "", units[NET_UNITS], *text = n->sentence;
     const net *ranks = n->c->net;
     const size_t room = sizeof n->sentence;
@@ -98,7 +98,7 @@ int nccl_fail(nccl_state *n, const collective *w, const char *what, const char *
     snprintf(text, room, "rank %d on %s: %s%s", ranks->rank, net_host(ranks, ranks->rank), about, what);
     n->unit = w && w->use.units ? w->use.unit : -1;
     n->names_at = strlen(text);
-    if (*said) snprintf(text + n->names_at, room - n->names_at, "; NCCL reports: %.400s", said);
+    if (*message) snprintf(text + n->names_at, room - n->names_at, "; NCCL reports: %.400s", message);
     n->failed = 1;
     nccl_abort(n);
     size_t used = strlen(text);
@@ -107,7 +107,7 @@ int nccl_fail(nccl_state *n, const collective *w, const char *what, const char *
     return nccl_relay(n);
 }
 
-// NCCL cannot say which rank stalled, so the ranks ask each other. Their answer precedes NCCL's own message.
+// Inserts the silent ranks, or the rank that ended the job, before NCCL's own message.
 static void name_silent(nccl_state *n) {
     net *ranks = n->c->net;
     char silent[ranks->ranks], list[ZERO_LIST], words[sizeof n->sentence], *at = n->sentence + n->names_at;
@@ -121,7 +121,7 @@ static void name_silent(nccl_state *n) {
         snprintf(at, room, "; %s%s", zero_last_error(), words);
 }
 
-// Relays the failure to a caller, on the only thread that may exchange with the other ranks.
+// Returns the failure to a caller, whose thread may exchange with the other ranks.
 static int report(nccl_state *n) {
     if (n->cause != OWN_FAULT && !n->asked++) name_silent(n);
     return nccl_relay(n);
@@ -138,11 +138,12 @@ static const collective *oldest(const nccl_state *n) {
 
 static int fail_in_nccl(nccl_state *n, const lane *l, const collective *w, const char *what,
                         ncclResult_t rc) {
-    char said[400];
+    char message[400];
     const char *last = nccl.GetLastError(l->comm);
     int known = last && *last;
-    snprintf(said, sizeof said, "%s%s%s", nccl.GetErrorString(rc), known ? ": " : "", known ? last : "");
-    return nccl_fail(n, w, what, said);
+    snprintf(message, sizeof message, "%s%s%s", nccl.GetErrorString(rc), known ? ": " : "",
+             known ? last : "");
+    return nccl_fail(n, w, what, message);
 }
 
 static int fail_in_cuda(nccl_state *n, const collective *w, const char *call, cudaError_t rc) {
@@ -171,15 +172,14 @@ int nccl_fail_to_settle(nccl_state *n, const lane *l, ncclResult_t rc) {
     if (!n->failed) n->cause = cause_of(rc);
     if (rc == ncclInProgress)
         snprintf(what, sizeof what,
-                 "%s did not end within %g s: another rank died, hangs, or does "
-                 "something else",
-                 n->call, n->c->net->timeout_s);
+                 "%s did not end within %g s: another rank died, hangs, or does something else", n->call,
+                 n->c->net->timeout_s);
     else
         snprintf(what, sizeof what, "%s failed", n->call);
     return fail_in_nccl(n, l, n->current, what, rc);
 }
 
-// The ranks may notice a dead rank sooner than NCCL, if NCCL does at all.
+// The ranks may notice a dead rank earlier than NCCL, which may never notice.
 static int is_one_lost(const nccl_state *n) { return failure_lost(n->c->net, "") >= 0; }
 
 int nccl_settle(nccl_state *n, const lane *l) {
@@ -210,8 +210,8 @@ int nccl_end_group(nccl_state *n, lane *l) {
 
 // -------- the watching thread
 
-// A collective's time starts when its `begin` event is seen done: a long computation before it on its stream
-// does not count.
+// A collective's time starts when its `begin` event is seen done, so earlier work on its stream does not
+// count.
 static int look_at_queue(nccl_state *n, lane *l) {
     for (; l->first < l->next; l->first++) {
         collective *w = &l->queue[l->first % WATCHED];
@@ -285,7 +285,7 @@ void nccl_stop_watching(nccl_state *n) {
 
 // -------- a collective from its first call to its last
 
-// At most WATCHED collectives are queued on the device, which is about as many as CUDA itself queues.
+// Queues at most WATCHED collectives on the device, about as many as CUDA itself queues.
 int nccl_begin(nccl_state *n, lane *l, comm_kind kind, comm_use use, collective **out) {
     pthread_mutex_lock(&n->lock);
     while (!n->failed && l->next - l->first == WATCHED) {

@@ -21,7 +21,7 @@ comm_room comm_messages_room(const zero_config *c, int ranks) {
     return (comm_room){ half, part, part };
 }
 
-// A reduction that does not fit goes in rounds.
+// A larger reduction goes in rounds.
 static size_t nccl_slot_bytes(const zero_config *c, int ranks, size_t reduced_bytes) {
     size_t most = MOST_NCCL_STAGING / ranks, wanted = reduced_bytes < most ? reduced_bytes : most;
     if (c->comm.window_bytes) wanted = (size_t)c->comm.window_bytes;
@@ -42,7 +42,7 @@ int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const
     if (room.scatter_bytes < 2 * STAMP_BYTES)
         return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: too small for %d ranks",
                          (long long)staging_bytes(c), ranks);
-    // Both are planned: if a window is not possible, messages replace it.
+    // Plans both, because messages replace a window that is impossible.
     planned[COMM_WINDOW] = working("shared window", host, comm_window_room(c, ranks).bytes,
                                    way->window ? 1 : 0);
     planned[COMM_MESSAGES] = working("message staging", host, comm_messages_room(c, ranks).bytes,

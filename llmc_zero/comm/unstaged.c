@@ -1,6 +1,5 @@
-// Between nodes, large buffers are sent from the arrays and received into them: through staging, each byte
-// would be copied twice more. Only data to be summed is received into staging. Sums, their order and the
-// traffic are the same.
+// Between nodes, large messages go from array to array, which saves two copies through staging. Only data to
+// sum is received into staging. Sums, their order and the traffic are the same.
 #include "../device/kernels.h"
 #include "../base/error.h"
 #include "host.h"
@@ -12,13 +11,13 @@ int host_goes_unstaged(const comm *c, const comm_call *call) {
     return c->host->unstaged && call->total / call->n >= host_unstaged_least;
 }
 
-// The stamp that staged data would start with.
+// Exchanges only the stamp with which staged data would start.
 static int announce(comm *c, const comm_call *call) {
     const int64_t *all[c->group.ranks], none = 0;
     return host_announce(c, call, &none, 1, all);
 }
 
-// Messages are as long as those through staging, since the time limit of a wait is for that many bytes.
+// Sends messages no longer than staging allows, because the time limit of a wait is for that many bytes.
 static int gather_piece(comm *c, const comm_call *call, const comm_piece *p) {
     int ranks = c->group.ranks;
     size_t bytes = p->elems * call->elem_bytes, most = c->host->gather_bytes;
@@ -42,7 +41,7 @@ int host_unstaged_gather(comm *c, const comm_call *call) {
     return 0;
 }
 
-// Elements [pos, pos + n) of each rank's part.
+// Reduces elements [pos, pos + n) of each rank's part.
 static int reduce_run(comm *c, const comm_call *call, const comm_piece *p, int64_t pos, int64_t n) {
     int ranks = c->group.ranks;
     size_t size = call->elem_bytes;

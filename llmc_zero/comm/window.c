@@ -1,6 +1,6 @@
-// The transport on one node: every rank has a window of shared memory, with two halves used in turn. An
-// exchange is one barrier: before it a rank writes its own window, after it the others read it. A half is
-// written again only after the next barrier, when all ranks have read it.
+// The transport on one node: every rank has a window of shared memory, whose two halves take turns. An
+// exchange is one barrier: before it a rank writes to its window, after it the others read there. A rank
+// writes to the same half again only after the next barrier, when all ranks have read it.
 #include "../base/error.h"
 #include "../net/failure.h"
 #include "host.h"
@@ -20,7 +20,7 @@
 
 typedef struct {
     _Atomic uint32_t arrived, generation;
-    // (ranks) The generation that each rank last began to wait for: it shows which rank is missing.
+    // (ranks) The generation that each rank last began to wait for, which shows the missing ones.
     _Atomic uint32_t waits[];
 } control;
 
@@ -96,15 +96,15 @@ static const comm_transport window_transport = {
     .out = window_out, .in = window_in, .exchange = window_exchange, .is_window = 1, .close = window_close
 };
 
-// Rank 0's descriptor of the memory, as the others open it. The memory has no name in the file system, so
-// nothing is left behind when a rank dies.
+// How the others open rank 0's memory. It has no name in the file system, so nothing is left behind when a
+// rank dies.
 typedef struct {
     char path[48];
     uint64_t device, inode;
 } shared_file;
 
-// Reserves the space, so that a lack of memory is reported here and does not become a bus error later.
-// Returns the descriptor, or -1 and why.
+// Reserves the space, because a lack of memory would become a bus error later. Returns the descriptor, or -1
+// with the reason in `why`.
 static int make_shared(size_t bytes, shared_file *f, char *why, size_t why_bytes) {
     int fd = memfd_create("llmc_zero", MFD_CLOEXEC);
     struct stat s;
