@@ -1,6 +1,6 @@
-// The device that stores the large arrays and computes on them: the CPU (cpu.c) or a CUDA device (cuda.c).
-// Callers pass the operation and its stream. The CPU has done it when the call returns; CUDA queues it, and
-// `wait` waits for it. Every operation gives the same bits on both.
+// The device that stores the large arrays and computes on them: the CPU (device_cpu.c) or a CUDA device
+// (device_cuda.c). The CPU finishes an operation before the call returns; CUDA queues it on the given stream,
+// and `wait` waits for it. Every operation gives the same bits on both.
 #ifndef LLMC_ZERO_DEVICE_DEVICE_H
 #define LLMC_ZERO_DEVICE_DEVICE_H
 #include "kernels.h"
@@ -14,16 +14,16 @@ typedef enum {
     DOWN,     // the plugin's: copies of model states to the host, concurrent with all others
     UP,       // the plugin's: copies of model states to the device, and their updates there
     DEVICE_STREAMS,
-    PROCESSOR = DEVICE_STREAMS  // no stream: the host's own threads (state.h)
+    PROCESSOR = DEVICE_STREAMS  // no stream: the host's own threads (tiers/state.h)
 } device_stream;
 typedef struct device device;
 
-// Unless a comment states otherwise, each returns 0, or a negative error with the sentence set.
+// Unless a comment states otherwise, each returns 0 or a negative error.
 typedef struct {
     // Returns zeroed, page-aligned memory, or NULL and the reason.
     void *(*alloc)(device *d, size_t bytes, const char **why);
     void (*release)(device *d, void *p, size_t bytes);
-    // Copies to and from pinned host memory run while the host continues.
+    // Pins host memory, so that copies to and from it run while the host continues.
     int (*pin)(device *d, void *host, size_t bytes);
     void (*unpin)(device *d, void *host);
     int (*enter)(device *d);  // a thread calls this before it uses the device
@@ -68,16 +68,16 @@ struct device {
     void *state;             // of the implementation
 };
 
-// Opens the device that the configuration asks for; node_rank chooses among several.
+// Opens the requested device; node_rank chooses among several.
 int device_open(device *d, const zero_config *config, int node_rank);
 void device_close(device *d);
 // The CPU, for host memory whatever the device is.
 extern device device_host;
 
-// Returns device memory as the host can read it: the memory itself, or `staging` with a copy. NULL: the
-// sentence is set. The caller must have waited for the streams that write it.
+// Returns device memory for the host to read: the memory itself, or `staging` with a copy; NULL after an
+// error. The caller must have waited for the streams that write it.
 const void *device_view(device *d, const void *x, size_t bytes, void *staging);
-// Returns where the host writes the new contents of x: x itself, or `staging`, which device_commit then
+// Returns memory for the host to write the new contents of x: x itself, or `staging`, which device_commit
 // copies.
 static inline void *device_target(const device *d, void *x, void *staging) {
     return d->asynchronous ? staging : x;

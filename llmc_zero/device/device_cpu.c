@@ -45,7 +45,7 @@ static int cpu_copy(device *d, device_stream s, void *to, const void *from, size
 
 static int cpu_clear(device *d, device_stream s, void *x, size_t bytes) {
     char *p = x;
-    if (bytes <= 1 << 20) {  // a parallel region would cost more, even with a false `if` clause
+    if (bytes <= 1 << 20) {  // a parallel region would cost more
         memset(p, 0, bytes);
         return 0;
     }
@@ -119,7 +119,7 @@ device device_host = { .f = &cpu_functions, .number = -1, .name = "cpu" };
 int device_cuda_open(device *d, const zero_config *config, int node_rank) {
     return zero_fail(ZERO_ERR_DEVICE, "the plugin was built without CUDA: rebuild it with nvcc");
 }
-void device_cuda_close(device *d) { (void)d; }
+void device_cuda_close(device *d) {}
 int device_cuda_count(void) { return device_cuda_open(NULL, NULL, 0); }
 int device_cuda_left(size_t *left) { return device_cuda_count(); }
 #endif

@@ -20,7 +20,7 @@ typedef struct {
 
 static int result_of(cudaError_t rc, const char *what) {
     if (rc == cudaSuccess) return 0;
-    cudaGetLastError();  // this error is reported here, so the next launch must not report it again
+    cudaGetLastError();  // so that the next launch does not report it again
     return zero_fail(ZERO_ERR_DEVICE, "CUDA: %s: %s (%s)", what, cudaGetErrorString(rc),
                      cudaGetErrorName(rc));
 }
@@ -47,7 +47,7 @@ static void *cuda_alloc(device *d, size_t bytes, const char **why) {
     else
         snprintf(text, sizeof text, "%.1f of the %.1f MiB of %s are free", left / 1048576.0, all / 1048576.0,
                  d->name);
-    cudaGetLastError();  // this error is reported here, so the next launch must not see it
+    cudaGetLastError();  // so that the next launch does not report it again
     return NULL;
 }
 static void cuda_release(device *d, void *p, size_t bytes) { cudaFree(p); }
@@ -128,29 +128,31 @@ static int queue_adamw(device *d, device_stream s, const adamw_constants *c, con
     return CUDA(cuda_adamw(stream_of(d, s), c, a, t));
 }
 
-static const device_functions cuda_functions = { cuda_alloc,
-                                                 cuda_release,
-                                                 cuda_pin,
-                                                 cuda_unpin,
-                                                 cuda_enter,
-                                                 cuda_wait,
-                                                 cuda_create_event,
-                                                 cuda_destroy_event,
-                                                 cuda_record,
-                                                 cuda_order,
-                                                 cuda_wait_event,
-                                                 cuda_create_timer,
-                                                 cuda_seconds_between,
-                                                 cuda_mark,
-                                                 cuda_copy,
-                                                 cuda_clear,
-                                                 queue_clear_stretches,
-                                                 cuda_fill_nan,
-                                                 queue_convert,
-                                                 queue_sum_ranks,
-                                                 queue_accumulate,
-                                                 queue_sum_squares,
-                                                 queue_adamw };
+static const device_functions cuda_functions = {
+    cuda_alloc,
+    cuda_release,
+    cuda_pin,
+    cuda_unpin,
+    cuda_enter,
+    cuda_wait,
+    cuda_create_event,
+    cuda_destroy_event,
+    cuda_record,
+    cuda_order,
+    cuda_wait_event,
+    cuda_create_timer,
+    cuda_seconds_between,
+    cuda_mark,
+    cuda_copy,
+    cuda_clear,
+    queue_clear_stretches,
+    cuda_fill_nan,
+    queue_convert,
+    queue_sum_ranks,
+    queue_accumulate,
+    queue_sum_squares,
+    queue_adamw,
+};
 
 int device_cuda_count(void) {
     int n = 0, usable = 0, driver = 0;
@@ -183,7 +185,7 @@ int device_cuda_left(size_t *left) {
     return CUDA(cudaMemGetInfo(left, &all));
 }
 
-// The plugin's streams have priority, because the next layer waits for them.
+// Gives the plugin's streams priority, because the next layer waits for them.
 static int open_streams(cuda_state *s, const zero_config *config) {
     int least, greatest;
     const int copies_states = config->offload.params || config->offload.optimizer;

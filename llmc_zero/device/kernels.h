@@ -1,8 +1,10 @@
-// The plugin's arithmetic. The same bits on CPUs of any vector width and on CUDA: no contraction, no
-// reassociation, explicit fmaf. Each kernel_x runs on the CPU; kernels_cuda.h has the same for CUDA.
+// The plugin's arithmetic. It gives the same bits on CPUs of any vector width and on CUDA: no contraction, no
+// reassociation, explicit fmaf. Each kernel_x runs on the CPU; kernels_cuda.h declares the same for CUDA.
 #ifndef LLMC_ZERO_DEVICE_KERNELS_H
 #define LLMC_ZERO_DEVICE_KERNELS_H
 #include "../zero.h"
+#include "numbers.h"
+#include <math.h>
 
 // One binary runs everywhere: the loader picks the widest version that the CPU supports. Sanitizers turn this
 // off, because their run time is not ready when the loader picks.
@@ -11,7 +13,7 @@
 #define ZERO_CLONES
 #elif __GNUC__ >= 12
 #define ZERO_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#else  // This compiler has no x86-64 levels, and with avx2 alone fmaf would be a library call.
+#else  // An old compiler without x86-64 levels; with avx2 alone, fmaf would be a library call.
 #define ZERO_CLONES __attribute__((target_clones("avx512f", "fma", "default")))
 #endif
 
@@ -28,8 +30,7 @@ void kernel_convert(zero_dtype to_type, void *to, zero_dtype from_type, const vo
 void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks,
                       float scale, int64_t n, int add);
 
-// The same parts for a device: rank r's begins r * stride bytes after others, except that of `rank`, which is
-// at own.
+// The parts on a device: rank r's starts at others + r * stride bytes, except this rank's, which is at own.
 typedef struct {
     int ranks, rank;
     const char *own, *others;
@@ -39,21 +40,20 @@ typedef struct {
 // to[i] = from[i] (first) or += from[i], in fp32.
 void kernel_accumulate(float *to, zero_dtype type, const void *from, int64_t n, int first);
 
-// Returns the sum of squares in fp64, added in a fixed order, so that the bits are the same at any number of
-// threads. Blocks have SUM_BLOCK elements, pieces of a block SUM_PIECE, and each of a piece's SUM_LANES lanes
+// Returns the sum of squares in fp64, added in a fixed order, so that any number of threads gives the same
+// bits. A block has SUM_BLOCK elements, a piece of a block SUM_PIECE, and each of a piece's SUM_LANES lanes
 // sums every SUM_LANES-th element; then lanes, pieces and blocks are added in order. The result is finite if
 // all elements are, because squares of floats cannot overflow a double.
 enum { SUM_BLOCK = 65536, SUM_PIECE = 1024, SUM_LANES = 16 };
 double kernel_sum_squares(zero_dtype type, const void *x, int64_t n);
 static inline int64_t kernel_sum_squares_partials(int64_t n) { return (n + SUM_BLOCK - 1) / SUM_BLOCK; }
 
-// Elements [offset, offset + elems) of an array, one of a list that a device processes in one launch. The
-// work is split into pieces of a fixed number of elements; `first` is the number of pieces before this
-// stretch.
+// Elements [offset, offset + elems) of an array. A device processes a list of stretches in one launch, in
+// pieces of a fixed number of elements; `first` is the number of pieces before this stretch.
 typedef struct {
     int64_t offset, elems, first;
 } stretch;
-// list (n) is in device memory; pieces: of all stretches.
+// list (n) is in device memory; pieces: number of all stretches' pieces.
 typedef struct {
     const stretch *list;
     int n;
@@ -63,7 +63,7 @@ typedef struct {
 enum { CLEAR_CHUNK = 256 };  // elements of a piece when clearing stretches
 static inline int64_t clear_chunks(int64_t elems) { return (elems + CLEAR_CHUNK - 1) / CLEAR_CHUNK; }
 
-// The norm computes kernel_sum_squares of each part, in pieces of SUM_BLOCK. All pointers are device memory.
+// For kernel_sum_squares of each part, in pieces of SUM_BLOCK. All pointers are to device memory.
 typedef struct {
     stretches parts;
     double *sums;     // (parts) the result
@@ -81,10 +81,20 @@ typedef struct {
 } adamw_constants;
 adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, unsigned rounding_seed);
 
-// The arrays of an update; all hold the same elements of a unit. g is the mean gradient, which grad_scale
+// One element's update. Returns the new parameter. It is one expression on every CPU and GPU: explicit fmaf,
+// and correctly rounded square root and division.
+ZERO_INLINE float adamw_element(const adamw_constants *c, float keep, float p, float *m, float *v, float g) {
+    float grad = g * c->grad_scale;
+    *m = fmaf(c->one_minus_beta1, grad, c->beta1 * *m);
+    *v = fmaf(c->one_minus_beta2 * grad, grad, c->beta2 * *v);
+    float denominator = fmaf(sqrtf(*v), c->inv_sqrt_correction2, c->eps);
+    return fmaf(-c->step_size, *m / denominator, keep * p);
+}
+
+// The arrays of an update, all of the same elements of a unit. g is the mean gradient, which grad_scale
 // multiplies. p has the masters, and low gets the updated parameters in low_type. With low NULL the
-// parameters are fp32 and their own masters, at p. With p NULL there is no master: the parameters are bf16,
-// in low, and are rounded stochastically.
+// parameters are fp32, at p, and are their own masters. With p NULL they are bf16, in low, and are rounded
+// stochastically.
 typedef struct {
     float *p, *m, *v;
     const void *g;
@@ -92,7 +102,7 @@ typedef struct {
     zero_dtype g_type, low_type;
 } adamw_arrays;
 
-// Contiguous elements of one layer's tensor. They begin at `offset` in each array and at `inside` in the
+// Contiguous elements of one layer's tensor, from `offset` on in each array and from `inside` on in the
 // tensor, which indexes the noise. `first` is the number of chunks before this segment.
 enum { ADAMW_CHUNK = 256 };
 typedef struct {
@@ -101,7 +111,7 @@ typedef struct {
 } adamw_segment;
 static inline int64_t adamw_chunks(int64_t elems) { return (elems + ADAMW_CHUNK - 1) / ADAMW_CHUNK; }
 
-// segments (n) is in the memory of the device that updates.
+// segments (n) is in the memory of the device that computes the update.
 typedef struct {
     const adamw_segment *segments;
     int n;

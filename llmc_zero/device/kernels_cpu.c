@@ -1,14 +1,12 @@
 #include "kernels.h"
-#include "numbers.h"
-#include <math.h>
 
 // -------- loops over an array in blocks that stay in the first-level cache
 
 enum { BLOCK = 1024 };
 typedef void block_work(const void *ctx, int64_t b, int64_t len);  // elements [b, b + len)
 
-// Uses all threads, unless there is so little work that a parallel region would cost more. Even with a false
-// `if` clause the region has that cost, so it is not entered then.
+// Uses all threads, unless a parallel region would cost more than the work. An OpenMP `if` clause would not
+// avoid that cost.
 static void for_each_block(int64_t n, block_work *work, const void *ctx) {
     if (n <= 8 * BLOCK) {
         for (int64_t b = 0; b < n; b += BLOCK) work(ctx, b, n - b < BLOCK ? n - b : BLOCK);
@@ -23,8 +21,8 @@ _Static_assert((int)SUM_PIECE == (int)BLOCK, "a piece of a sum is a block");
 
 // -------- one pass over a block
 
-// One pass over the elements of each 16-bit dtype. add and pair read gradients to be summed, scale writes
-// their sum.
+// One pass over the elements of each 16-bit dtype. add and pair read gradients to sum, scale_to writes the
+// sum.
 #define PASSES(name)                                                                                   \
     ZERO_CLONES static void widen_##name(float *to, const uint16_t *from, int64_t n) {                 \
         for (int64_t i = 0; i < n; i++) to[i] = name##_widen(from[i]);                                 \
@@ -77,11 +75,10 @@ static void add(float *sum, zero_dtype type, const void *x, int64_t n) {
         add_fp16(sum, x, n);
 }
 
-// NULL stays NULL.
 static char *at(zero_dtype t, const void *p, int64_t i) { return p ? (char *)p + i * dtype_bytes(t) : NULL; }
 
-// Sums (x + y) + .. in rank order. A block stays in the first-level cache: the first two ranks are read
-// together, and the last pass scales.
+// Sums (x + y) + .. in rank order, one pass per rank, the first two ranks in one. The block stays in the
+// first-level cache.
 static void sum_block(float *sum, zero_dtype type, const void *const *parts, int ranks, int64_t b,
                       int64_t n) {
     if (ranks == 1)
@@ -190,8 +187,6 @@ double kernel_sum_squares(zero_dtype type, const void *x, int64_t n) {
 void kernel_fill_nan(void *x, size_t bytes) { memset(x, 0xff, bytes); }  // all ones is a NaN in every dtype
 
 // -------- AdamW
-//
-// One expression for every vector width: explicit fmaf, and correctly rounded square root and division.
 
 adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, unsigned rounding_seed) {
     double correction1 = 1 - pow(h->beta1, h->t), correction2 = 1 - pow(h->beta2, h->t);
@@ -211,18 +206,10 @@ ZERO_CLONES static void adamw_block(const adamw_constants *constants, float keep
                                     float *restrict m, float *restrict v, const float *restrict g,
                                     int64_t n) {
     const adamw_constants c = *constants;
-    for (int64_t i = 0; i < n; i++) {
-        float grad = g[i] * c.grad_scale;
-        float mi = fmaf(c.one_minus_beta1, grad, c.beta1 * m[i]);
-        float vi = fmaf(c.one_minus_beta2 * grad, grad, c.beta2 * v[i]);
-        float denominator = fmaf(sqrtf(vi), c.inv_sqrt_correction2, c.eps);
-        m[i] = mi;
-        v[i] = vi;
-        p[i] = fmaf(-c.step_size, mi / denominator, keep * p[i]);
-    }
+    for (int64_t i = 0; i < n; i++) p[i] = adamw_element(&c, keep, p[i], &m[i], &v[i], g[i]);
 }
 
-// The noise differs from element to element, so that small updates are not all lost at every step.
+// The noise differs between elements and steps, so that small updates are not always lost.
 ZERO_CLONES static void round_with_noise(uint16_t *low, const float *p, uint32_t key, uint32_t first,
                                          int64_t n) {
     for (int64_t i = 0; i < n; i++) low[i] = bf16_round_with(p[i], noise_at(key, first + (uint32_t)i));

@@ -3,7 +3,6 @@
 // explicit fmaf rounds once. They use only the subset of CUDA that tests/cuda/ can run on a CPU.
 #include <cuda_runtime.h>
 #include "kernels_cuda.h"
-#include "numbers.h"
 
 namespace {
 
@@ -59,7 +58,7 @@ template <class T> __device__ inline void store(T *p, const float x[EACH], int64
         put<false>(p, x, left);
 }
 
-// The thread's first element.
+// Returns the thread's first element.
 __device__ inline int64_t first() { return ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EACH; }
 
 template <class K, class... A> cudaError_t launch(cudaStream_t s, int64_t n, K kernel, A... args) {
@@ -147,8 +146,8 @@ template <class T> struct lanes_of {
     };
 };
 
-// Adds the squares of RUN elements to each of the thread's lanes; elements from `left` on count as 0. A
-// square is exact in fp64, so the fma rounds once, like the CPU's addition.
+// Adds the squares of RUN elements to each of the thread's lanes; elements from `left` on count as 0. Squares
+// are exact in fp64, so the fma rounds once, like the CPU's addition.
 template <class T> __device__ inline void add_run(double *sum, const T *x, int64_t left) {
     using lanes = lanes_of<T>;
     typename lanes::access v[RUN];
@@ -219,18 +218,9 @@ template <class T> __global__ void sum_squares(norm_table t, const T *x) {
     if (threadIdx.x == 0) t.sums[number] = all;
 }
 
-__device__ inline float adamw_element(const adamw_constants &c, float keep, float p, float *m, float *v,
-                                      float g) {
-    float grad = g * c.grad_scale;
-    *m = fmaf(c.one_minus_beta1, grad, c.beta1 * *m);
-    *v = fmaf(c.one_minus_beta2 * grad, grad, c.beta2 * *v);
-    float denominator = fmaf(sqrtf(*v), c.inv_sqrt_correction2, c.eps);
-    return fmaf(-c.step_size, *m / denominator, keep * p);
-}
-
-// A warp handles a chunk of a segment, so that a small tensor occupies warps and not whole blocks. A chunk
-// has two rows, and a thread has 4 contiguous elements in each: a warp reads and writes 512 contiguous bytes
-// of fp32, or 256 of a 16-bit dtype. All reads are issued before the first value is used.
+// A warp handles a chunk of a segment, so that a small tensor occupies warps, not whole blocks. A chunk has
+// two rows, and a thread has 4 contiguous elements in each: a warp reads and writes 512 contiguous bytes of
+// fp32, or 256 of a 16-bit dtype. A thread issues all reads before it uses the first value.
 enum { ROW = WARP * EACH, ROWS = ADAMW_CHUNK / ROW };
 template <class G, class Low> struct chunk {  // from a thread's first element on
     float *master, *m, *v;                    // master NULL: no masters
@@ -264,7 +254,7 @@ __device__ inline void update(const adamw_constants &c, const chunk<G, Low> &k) 
         for (int j = 0; j < EACH; j++) {
             float old = k.master ? master[r].e[j] : widen(low[r].e[j]);
             uint32_t noise = noise_at(k.noise_key, k.inside + (uint32_t)(r * ROW + j));
-            p[j] = adamw_element(c, k.keep, old, &m[r].e[j], &v[r].e[j], widen(g[r].e[j]));
+            p[j] = adamw_element(&c, k.keep, old, &m[r].e[j], &v[r].e[j], widen(g[r].e[j]));
             if (!k.master) p[j] = bf16_widen(bf16_round_with(p[j], noise));
         }
         put<WHOLE>(k.m + r * ROW, m[r].e, left);
@@ -274,7 +264,7 @@ __device__ inline void update(const adamw_constants &c, const chunk<G, Low> &k) 
     }
 }
 
-// All four elements of each row are present.
+// Returns true if all four elements of each row are present and aligned.
 template <class G, class Low> __device__ inline bool is_whole(const chunk<G, Low> &k) {
     int64_t left = k.left - (ROWS - 1) * ROW;
     return whole(k.m, left) && whole(k.v, left) && whole(k.master, left) && whole(k.low, left) &&

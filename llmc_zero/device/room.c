@@ -8,7 +8,7 @@
 
 static double mib(double bytes) { return bytes / 1048576; }
 
-// The number after `key` in a file of lines "key number", or at the start of the file if key is "". Returns 1
+// Reads the number after `key` from a file of lines "key number", or from its start if key is "". Returns 1
 // if found.
 static int number_in(const char *path, const char *key, unsigned long long *n) {
     char line[512];
@@ -58,8 +58,7 @@ static const cgroup_version version_2 = {
     "cgroup2", "", { "memory.max", "memory.high" }, "memory.current", "inactive_file ", "active_file "
 };
 
-// Where a hierarchy is mounted, and which of its groups is at the top of the mount: in a container it may be
-// the container's own.
+// Where a hierarchy is mounted, and its group at the top of the mount: in a container, maybe the container's.
 typedef struct {
     char point[PATH_MAX], top[PATH_MAX];
 } cgroup_mount;
@@ -89,16 +88,16 @@ static int find_mount(const cgroup_version *v, const char *root, cgroup_mount *m
     return found;
 }
 
-// The group's path below the mount. A group that is not below the mount's top is treated as the top itself:
-// in a container that is its own group.
+// Returns the group's path below the mount. A group that is not below the mount's top counts as the top,
+// which in a container is its own group.
 static const char *below(const cgroup_mount *m, const char *group) {
     const size_t length = strlen(m->top);
     if (!strcmp(m->top, "/")) return group;
     return !strncmp(group, m->top, length) && (group[length] == '/' || !group[length]) ? group + length : "";
 }
 
-// One folder's limit. "max", or version 1's huge number, means none. Page cache counts as free, since it is
-// reclaimed on demand.
+// Applies one folder's limit. "max", or version 1's huge number, means none. Page cache counts as free, since
+// the system reclaims it on demand.
 static void folder_room(host_room *room, int ranks, const char *folder, const cgroup_version *v,
                         const char *file, const char *group) {
     char path[3 * PATH_MAX + 64], sentence[sizeof room->limit];
@@ -118,7 +117,7 @@ static void folder_room(host_room *room, int ranks, const char *folder, const cg
     lower(room, used < limit ? (limit - used) / ranks : 0, sentence);
 }
 
-// The limits of a group's ancestors apply to it too.
+// Applies the limits of a group and its ancestors.
 static void group_room(host_room *room, int ranks, const char *root, const cgroup_version *v,
                        const char *name) {
     char folder[2 * PATH_MAX + 64], group[PATH_MAX];
