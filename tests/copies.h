@@ -1,7 +1,7 @@
-// A store for tests (llmc_zero/tiers/state.h) in which a state that is used against its rules gives other
-// bits or a breach: a sentence about what was done. No caller gets the memory in which a state is. Its bytes
-// are scrambled, and what is opened is a copy from a pool that has room for as few parts as the rules allow.
-// A closed copy is written back and becomes NaN.
+// A store for tests (llmc_zero/tiers/state.h) that exposes misuse of a state, by wrong bits or by a breach: a
+// message about the misuse. No caller gets the memory that holds a state. That memory is scrambled, and a
+// caller opens a copy, from a pool with room for as few parts as the rules allow. Closing writes the copy
+// back and fills it with NaN.
 #ifndef TESTS_COPIES_H
 #define TESTS_COPIES_H
 #include <pthread.h>
@@ -15,7 +15,7 @@ enum { COPIES_STATES = 5, COPIES_SLOTS = 8, COPIES_SCRAMBLED = 0x5a, COPIES_POIS
 
 typedef struct {
     char *memory;
-    state_part part;  // the part that is open in it; with `of` NULL it is free
+    state_part part;  // the part that is open in it; `of` NULL: free
 } copies_slot;
 
 typedef struct {
@@ -27,17 +27,17 @@ typedef struct {
 } copies_pool;
 
 static struct {
-    int params, grads;  // how many of their parts may be open at a time; the other states have one
+    int params, grads;  // how many of their parts may be open at a time; 1 for other states
     copies_pool pools[COPIES_STATES];
     int n_pools;
     long opened;
     char breach[256];   // the first one
-    char *view, *made;  // a copy's bytes on the host: as they are, and as they will be
+    char *view, *made;  // host memory for a copy's current and new bytes
     pthread_mutex_t lock;
 } copies = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-// This function and those that follow are called with the lock held. A part without elements: who wrote late
-// is not known.
+// Up to the store's functions, everything is called with the lock held. p without elements: the part is
+// unknown.
 static inline int copies_breach(const state_part *p, const char *what) {
     char place[64] = "";
     if (p->range.elems) snprintf(place, sizeof place, ", unit %d, part %d", p->range.unit, p->range.part);
@@ -64,7 +64,7 @@ static inline char *copies_home(const copies_pool *pool, const state_part *p) {
     return pool->home + (at + r->from) * dtype_bytes(p->of->dtype);
 }
 
-// These copy memory of the device to the host and back. They end the program if the device fails.
+// Copy device memory to the host and back, and end the program if the device fails.
 static inline const char *copies_seen(device *d, const char *x, size_t n) {
     const char *view = device_view(d, x, n, copies.view);
     if (!view) abort();
@@ -106,11 +106,11 @@ static inline int copies_most_open(const state *s) {
     return !strncmp(s->name, "gradients", 9) ? copies.grads : 1;
 }
 
-// Scrambles the whole state, which has just been cleared.
+// Scrambles the whole state, which is still zero.
 static inline void copies_scramble_home(const state *s, char *home) {
-    char *bytes = calloc(1, state_bytes(s));
+    char *bytes = malloc(state_bytes(s));
     if (!bytes) abort();
-    copies_scramble(bytes, bytes, state_bytes(s));
+    memset(bytes, COPIES_SCRAMBLED, state_bytes(s));
     copies_set(s->device, home, bytes, state_bytes(s));
     free(bytes);
 }
@@ -165,7 +165,7 @@ static inline int copies_open_locked(state_part *p) {
     const size_t n = copies_bytes(p);
     copies_slot *slot;
     if (p->of->sharded && p->range.part != p->of->rank)
-        return copies_breach(p, "opened on a rank that does not have it");
+        return copies_breach(p, "opened on a rank that does not own it");
     ZERO_TRY(copies_choose(pool, p, &slot));
     if (p->intent != STATE_WRITE) {
         copies_scramble(copies.made, copies_seen(d, copies_home(pool, p), n), n);
@@ -177,9 +177,7 @@ static inline int copies_open_locked(state_part *p) {
     return 0;
 }
 
-static inline int copies_begin(state_part *p) {
-    return 0;
-}
+static inline int copies_begin(state_part *p) { return 0; }
 
 static inline int copies_close_locked(state_part *p) {
     device *d = p->of->device;
@@ -192,7 +190,7 @@ static inline int copies_close_locked(state_part *p) {
     if (!slot || memcmp(&slot->part.range, &p->range, sizeof p->range))
         return copies_breach(p, "closed, but not open");
     if (!copies_is_poison(d, slot->memory + n, pool->slot_bytes - n))
-        return copies_breach(p, "written behind its end");
+        return copies_breach(p, "written past its end");
     copies_scramble(copies.made, copies_seen(d, slot->memory, n), n);
     if (p->intent != STATE_READ)
         copies_set(d, home, copies.made, n);
@@ -203,7 +201,7 @@ static inline int copies_close_locked(state_part *p) {
     return 0;
 }
 
-// After the stream has done what was queued on it.
+// Calls it after waiting for the part's stream.
 static inline int copies_locked(state_part *p, int (*call)(state_part *p)) {
     device *d = p->of->device;
     ZERO_TRY(d->f->wait(d, p->on));
@@ -224,7 +222,7 @@ static const state_store copies_store = {
 
 // -------- for the test
 
-// From this call on, states are copied. params, grads: how many of their parts may be open at a time.
+// Makes new plugins copy their states. params, grads: how many of their parts may be open at a time.
 static inline void copies_start(int params, int grads) {
     copies.params = params;
     copies.grads = grads;
@@ -234,7 +232,7 @@ static inline void copies_start(int params, int grads) {
     state_default_store = &copies_store;
 }
 
-// To be called before zero_destroy, which frees the memory. Returns how many parts are open. Does nothing if
+// Call it before zero_destroy, which frees the memory. Returns how many parts are open. Does nothing if
 // states are not copied.
 static inline int copies_stop(void) {
     int open = 0;

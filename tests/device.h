@@ -1,5 +1,5 @@
-// The toy on a CUDA device, and the manners in which its streams run: those of the stand-in (tests/cuda/), or
-// that of a card.
+// The toy on a CUDA device, and the orders in which its streams run: those of the stand-in (tests/cuda/), or
+// a GPU's.
 #ifndef TESTS_DEVICE_H
 #define TESTS_DEVICE_H
 #include <cuda_runtime_api.h>
@@ -30,13 +30,13 @@ static inline void set_manner(const manner *m) {
     setenv("CUDA_STAND_IN", m->mode, 1);
     cuda_stand_in_settings();
 }
-// Device memory that the host touches ends the program, unless it is not protected: that is twice as fast.
+// With protection, a host access to device memory ends the program; without, tests run twice as fast.
 static inline void protect_device(int on) {
     setenv("CUDA_STAND_IN_PROTECT", on ? "1" : "0", 1);
     cuda_stand_in_settings();
 }
 #else
-static const manner manners[] = { { "card", 0 }, { "card", 1 } };
+static const manner manners[] = { { "GPU", 0 }, { "GPU", 1 } };
 static inline void set_manner(const manner *m) {}
 static inline void protect_device(int on) {}
 #endif

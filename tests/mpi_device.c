@@ -1,8 +1,7 @@
-// The plugin on a CUDA device between ranks, against the same run on the processor: mpirun -np N mpi_device,
-// for any N. The toy's kernels are queued on the trainer's stream and not waited for, so that work without an
-// order gives other bits: perhaps on a card, certainly on the stand-in (tests/cuda/), whose streams run as
-// early or as late as their events allow.
-// It takes a choice of settings in which each value of each is met with every stage.
+// The plugin on CUDA devices, against the same run on the CPU: mpirun -np N mpi_device, for any N. Nothing
+// waits for the toy's kernels on the trainer's stream, so that a missing event gives other bits: perhaps on a
+// GPU, certainly on the stand-in (tests/cuda/), whose streams run as early or as late as their events allow.
+// Every value of every setting is combined with every stage.
 #include <stdint.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -32,13 +31,13 @@ typedef struct {
     float eval, gradient[33];
 } outcome;
 
-// A pass that the trainer abandons halfway, with gathers and reductions under way. Their results must not
-// reach the next pass.
+// Abandons passes halfway, with gathers and reductions in progress, whose results must not reach the next
+// pass.
 static void give_up_passes(toy *t, const zero_config *c) {
     MUST(zero_begin_eval(t->z));
     MUST(toy_forward(t, 0));
     if (c->prefetch) {
-        // Gathers that were started ahead give up their room.
+        // Prefetched units give up their slots.
         for (int u = TOY_UNITS - 1; u > TOY_UNITS - 3; u--) MUST(zero_pre_forward(t->z, u));
         for (int u = TOY_UNITS - 1; u > TOY_UNITS - 3; u--) MUST(zero_post_forward(t->z, u));
     }
@@ -48,7 +47,8 @@ static void give_up_passes(toy *t, const zero_config *c) {
     MUST(toy_pass(t, 0, c->micro_batches));
 }
 
-// The last step is zero_finish_gradients, a read of a gradient, and zero_update. The others are zero_step.
+// The last step calls zero_finish_gradients, reads a gradient, and calls zero_update. The others call
+// zero_step.
 static void last_step(toy *t, const zero_config *c, outcome *o) {
     zero_hyper h = { .lr = 1e-2f,
                      .beta1 = 0.9f,
@@ -65,7 +65,7 @@ static void last_step(toy *t, const zero_config *c, outcome *o) {
     MUST(zero_update(t->z, &h));
 }
 
-// The plan must equal the memory table line by line. Without NCCL the plan knows everything but the window.
+// The plan must equal the memory table line by line. Without NCCL, it assumes only the window.
 static void check_plan(const zero *z, const zero_config *c) {
     zero_plan planned;
     zero_job job;
@@ -89,7 +89,7 @@ static outcome train(const zero_config *c) {
     toy t;
     memset(&o, 0, sizeof o);
     device_create(&t, c);
-    if (state_default_store == &state_in_memory) check_plan(t.z, c);  // the store of copies takes more memory
+    if (state_default_store == &state_in_memory) check_plan(t.z, c);  // copies take more memory
     for (int step = 1; step < STEPS; step++) {
         zero_step_result result;
         MUST(toy_step(&t, c->micro_batches, step, &result));
@@ -109,13 +109,13 @@ static outcome train(const zero_config *c) {
 
 // -------- same bits
 
-// A setting by its choices.
+// A setting: an index into the values of each axis.
 typedef enum { STAGE, FORMAT, MICRO, OVERLAP, PREFETCH, POISON, SHARED, BUCKET, MANNER, WIDE, AXES } axis;
 typedef struct {
     int at[AXES];
 } point;
 
-static int by_nccl;  // the ranks have a device each, and NCCL moves the bytes
+static int by_nccl;  // each rank has a device, and NCCL moves the bytes
 
 static zero_config config_of(const point *p) {
     static const int prefetch[] = { 0, 1, 3 };
@@ -139,10 +139,10 @@ static zero_config config_of(const point *p) {
     return c;
 }
 
-// The run on the processor, made once for each stage, format and number of micro-batches.
-static const outcome *on_processor(const point *p) {
+// Runs on the CPU, once for each stage, format and number of micro-batches.
+static const outcome *on_cpu(const point *p) {
     typedef struct {
-        int there;
+        int done;
         outcome o;
     } run;
     static run runs[4][SETTINGS_COUNT(settings_formats)][2];
@@ -150,14 +150,14 @@ static const outcome *on_processor(const point *p) {
     zero_config c = config_of(p);
     c.device = ZERO_CPU;
     c.overlap = c.comm.reduce_fp32 = c.comm.nccl = 0;
-    if (!known->there) *known = (run){ 1, train(&c) };
+    if (!known->done) *known = (run){ 1, train(&c) };
     return &known->o;
 }
 
 static void check_point(const point *p) {
     zero_config c = config_of(p);
     const manner *m = &manners[p->at[MANNER]];
-    const outcome *want = on_processor(p);
+    const outcome *want = on_cpu(p);
     CHECK_SETTING("stage %d, %s, %d micro-batches, overlap %d, prefetch %d, poison %d, shared %d, "
                   "bucket %lld, fp32 on the wire %d, %s, %s stream%s",
                   c.stage, settings_formats[p->at[FORMAT]].name, c.micro_batches, c.overlap, c.prefetch,
@@ -172,18 +172,18 @@ static void check_point(const point *p) {
     CHECK(!memcmp(got.gradient, want->gradient, sizeof got.gradient));
 }
 
-// With the states copied in and out (copies.h): a part that is closed too early, or on another stream than
-// the one that uses it, gives other bits.
+// With states copied in and out (copies.h): a part that is closed too early, or on another stream than the
+// one that uses it, gives other bits.
 static void check_copied(const point *p) {
     zero_config c = config_of(p);
-    const outcome *want = on_processor(p);
+    const outcome *want = on_cpu(p);
     CHECK_SETTING("copied states, stage %d, %s, %d micro-batches, overlap %d, %s", c.stage,
                   settings_formats[p->at[FORMAT]].name, c.micro_batches, c.overlap,
                   manners[p->at[MANNER]].mode);
     int bucket_units = c.reduce_bucket_size > TOY_LARGEST ? TOY_BLOCKS : 1;
     set_manner(&manners[p->at[MANNER]]);
     copies_start(3, (c.stage < 2 ? 2 : 0) + bucket_units);
-    protect_device(0);  // check_point has run this setting with protected memory
+    protect_device(0);  // check_point runs this setting with protected memory
     outcome got = train(&c);
     protect_device(1);
     if (copies.breach[0]) fprintf(stderr, "rank %d: [%s] %s\n", checks.rank, checks.setting, copies.breach);
@@ -191,9 +191,9 @@ static void check_copied(const point *p) {
     CHECK(!memcmp(&got, want, sizeof got));
 }
 
-// Every two of stage, overlap and manner meet, and with SETTINGS=all every three. The other choices take
-// turns, each with a period of its own. Half of the points have copied states, the other half with NCCL, and
-// a quarter with both, which mpi_tiers_device has too.
+// Combines every two values of stage, overlap and manner, and with SETTINGS=all every three. The other
+// settings cycle with different periods. Half of the points have copied states, with NCCL a quarter, since
+// mpi_tiers_device tests that too.
 static void check_some(void) {
     int n = 0;
     for (int stage = 0; stage < 4; stage++)
@@ -245,7 +245,7 @@ static void load_at(zero_device device, int stage, int format, const char *path,
     MUST(zero_hash(t.z, 1, hex));
     CHECK(!strcmp(hex, saved));
     MUST(toy_step(&t, 1, 2, NULL));
-    MUST(zero_load(t.z, path, NULL));  // the kernels that follow must read it
+    MUST(zero_load(t.z, path, NULL));  // the next kernels must read the loaded values
     MUST(toy_step(&t, 1, 3, NULL));
     MUST(zero_hash(t.z, 1, hex));
     CHECK(!strcmp(hex, end));
@@ -262,7 +262,7 @@ static void check_files(void) {
             int format = (stage + m) % SETTINGS_COUNT(settings_formats);
             set_manner(&manners[m]);
             for (int from = 0; from < 2; from++) {
-                CHECK_SETTING("saved on %s at stage %d, %s, %s", from ? "CUDA" : "the processor", stage,
+                CHECK_SETTING("saved on the %s at stage %d, %s, %s", from ? "GPU" : "CPU", stage,
                               settings_formats[format].name, manners[m].mode);
                 save_at(from ? ZERO_CUDA : ZERO_CPU, stage, format, path, saved, end);
                 load_at(from ? ZERO_CPU : ZERO_CUDA, 3 - stage, format, path, saved, end);
@@ -280,11 +280,10 @@ static float value_of(int what, int tensor, int layer, int64_t i) {
     return (float)((i * 37 + tensor * 11 + layer * 5 + what * 3) % 1009) / 1009;
 }
 
-// A value that is set during a pass, while gathers are under way, is read back and is what the kernels read
-// next.
+// Sets values during a pass, with gathers in progress, reads them back, and checks that the kernels use them.
 static void check_values(const zero_config *c) {
     static float x[TOY_LARGEST], got[TOY_LARGEST];
-    // The last kind below whose setting also sets the parameter.
+    // The last of the kinds below that also sets the parameter.
     int last = c->numbers.dtype == ZERO_F32 || c->numbers.no_master ? ZERO_MASTER : ZERO_PARAM;
     float a = 0;
     toy t;
@@ -325,7 +324,7 @@ static void check_all_values(void) {
 
 // -------- one rank fails
 
-// A call fails on the last rank alone while the plugin is created: all ranks return its error at once.
+// A call fails on the last rank alone during zero_create: all ranks return its error at once.
 static void check_one_fails(void) {
 #ifdef CUDA_STAND_IN
     static const char *const calls[] = {
@@ -342,7 +341,7 @@ static void check_one_fails(void) {
     for (int shared = 0; shared < 2; shared++)
         for (int i = 0; i < SETTINGS_COUNT(calls); i++) {
             zero_config c = simple(ZERO_CUDA, 3, 1);
-            char said[256], last[256];
+            char own[256], last[256];
             zero *z;
             CHECK_SETTING("%s on the last rank, shared %d", calls[i], shared);
             if (checks.ranks == 1 && !strncmp(calls[i], "cudaHostRegister", 16)) continue;
@@ -355,10 +354,10 @@ static void check_one_fails(void) {
             cuda_stand_in_settings();
             CHECK(rc == ZERO_ERR_DEVICE || rc == ZERO_ERR_MEMORY);
             CHECK(MPI_Wtime() - start < c.comm.timeout_s / 2);
-            snprintf(said, sizeof said, "%d: %s", rc, zero_last_error());
-            memcpy(last, said, sizeof last);
+            snprintf(own, sizeof own, "%d: %s", rc, zero_last_error());
+            memcpy(last, own, sizeof last);
             MPI_Bcast(last, sizeof last, MPI_CHAR, checks.ranks - 1, MPI_COMM_WORLD);
-            CHECK(!strcmp(said, last));
+            CHECK(!strcmp(own, last));
             if (!rc) zero_destroy(z);
         }
 #endif
@@ -366,8 +365,7 @@ static void check_one_fails(void) {
 
 // -------- several devices
 
-// Ranks on several devices: each takes the device of its own number, or all take the one that the setting
-// names.
+// With several devices, each rank takes the one of its number, or all take the one in the settings.
 static void check_devices(void) {
 #ifdef CUDA_STAND_IN
     setenv("CUDA_STAND_IN_DEVICES", "2", 1);
@@ -394,7 +392,7 @@ static void check_devices(void) {
     CUDA_MUST(cudaSetDevice(0));
 }
 
-// NCCL moves the bytes. The host does not wait then: only events order the gathers.
+// With NCCL the host does not wait: only events order the gathers.
 static void check_nccl(void) {
 #ifdef ZERO_HAVE_NCCL
 #ifdef CUDA_STAND_IN
@@ -402,7 +400,7 @@ static void check_nccl(void) {
     snprintf(devices, sizeof devices, "%d", checks.ranks);
     setenv("CUDA_STAND_IN_DEVICES", devices, 1);
     set_manner(&manners[0]);
-    if (checks.ranks == 2) return;  // three ranks show what two do, in the time of make test
+    if (checks.ranks == 2) return;  // to save time: three ranks test this too
 #endif
     if (checks.ranks == 1 || zero_cuda_devices() < checks.ranks) return;
     cudaStream_t of_device_0 = own_stream;
@@ -472,15 +470,15 @@ static void check_small_units(void) {
         c.debug.poison = 1;
         c.cuda_device = i / 8 ? 0 : -1;
         CHECK_SETTING("small units, stage %d, %s, %s", c.stage, settings_formats[i % 2].name,
-                      i / 8 ? "CUDA" : "the processor");
+                      i / 8 ? "CUDA" : "CPU");
         train_small(&c, full);
         if (i < 2) strcpy(first[i], full);
         CHECK(!strcmp(full, first[i % 2]));
     }
 }
 
-// NCCL adds two ranks' gradients as the plugin does. In bf16, however, it rounds their sum before
-// micro-batches are added up at stages 2 and 3; in fp32 it does not.
+// NCCL sums the gradients of two ranks as the plugin does. At stages 2 and 3, however, it rounds a bf16 sum
+// before the micro-batches are added; an fp32 sum it does not round.
 static void check_sum_of_two(void) {
 #ifdef ZERO_HAVE_NCCL
     if (checks.ranks != 2 || zero_cuda_devices() < 2) return;

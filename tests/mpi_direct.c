@@ -1,9 +1,8 @@
-// Collectives past the staging, by direct reads between ranks and by messages from array to array: mpirun -np
-// N mpi_direct, for any N. What they give is what the definition and the staged ones give, bit by bit, and
-// counts the same; memory that was read may change as soon as the collective is over; what cannot be read is
-// an error that says whose it is. (That the engine gives the same bits with them, at every stage: mpi_zero.)
-//   mpi_direct killed      with mpirun --enable-recovery: a rank is killed in the middle, the others say so
-//   in time
+// Collectives without staging, by direct reads between ranks and by messages from array to array: mpirun -np
+// N mpi_direct, for any N. They give the same bits and traffic as the definition and as staged ones; memory
+// that was read may change right after the collective; an error about unreadable memory names its rank.
+// (mpi_zero checks the bits at every stage.)
+//   mpi_direct killed      with mpirun --enable-recovery: a rank is killed, and the others report it in time
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -17,7 +16,7 @@
 #include "../llmc_zero/net/failure.h"
 #include "toy.h"
 
-enum { PIECES = 4, LARGE = 8 << 20 };  // bytes of a part that is copied past the caches
+enum { PIECES = 4, LARGE = 8 << 20 };  // LARGE: bytes from which copies bypass the caches
 static const int64_t lengths[PIECES] = { 33333, 1, 5 * 128, 70007 };
 
 static net ranks;
@@ -64,9 +63,9 @@ static void *room(size_t bytes) {
     return p;
 }
 
-// -------- the same as by definition
+// -------- against the definition
 
-// Of magnitudes so different that another order of additions gives another sum.
+// Returns values of very different magnitudes, so that the order of summation matters.
 static float value(int rank, int piece, int64_t i) {
     uint32_t x = (uint32_t)(i * 2654435761u + (uint32_t)rank * 40503u + (uint32_t)piece * 7919u);
     x ^= x >> 15;
@@ -164,10 +163,10 @@ static void check_values(int n, const int64_t *elems, int64_t window_bytes, int 
         }
 }
 
-// -------- when memory may change
+// -------- memory that changes afterwards
 
-// Rank 0 is slow to read, since its memory must be made first. The others write over theirs as soon as they
-// are through, from the end.
+// Rank 0 reads slowly, because its target pages do not exist yet. The others overwrite their sources as soon
+// as they are done, from the end.
 static void check_sources_may_change(void) {
     CHECK_SETTING("sources change right after a collective");
     direct_from(0);
@@ -200,7 +199,7 @@ static void check_sources_may_change(void) {
     close_comm(1);
 }
 
-// -------- what cannot be read, mismatches
+// -------- unreadable memory, mismatches
 
 static pid_t ended_process(void) {
     pid_t child = fork();
@@ -209,14 +208,14 @@ static pid_t ended_process(void) {
     return child;
 }
 
-// The last rank announces what is not there, or stays away: the others fail at once, or in time, and say who.
+// The last rank announces unreadable memory, or stays away: the others fail at once, or in time, and name it.
 static void check_failures(void) {
     enum { GONE, UNMAPPED, AWAY, AWAY_REDUCE, OTHER_KIND, FAILURES };
-    static const char *const said[] = { "it is gone", "Bad address", "waited 1 s in an all-gather",
-                                        "waited 1 s in a reduce-scatter", "different collectives" };
+    static const char *const words[] = { "it is gone", "Bad address", "waited 1 s in an all-gather",
+                                         "waited 1 s in a reduce-scatter", "different collectives" };
     direct_from(0);
     for (int f = messages ? AWAY : GONE; f < FAILURES; f++) {
-        CHECK_SETTING("%s, %s", messages ? "messages" : "direct reads", said[f]);
+        CHECK_SETTING("%s, %s", messages ? "messages" : "direct reads", words[f]);
         open_comm(1, 4 << 20);
         int64_t elems = 5000;
         int last = checks.ranks - 1, rc = 0;
@@ -242,7 +241,7 @@ static void check_failures(void) {
         if (rc) {
             char pair[32];
             snprintf(pair, sizeof pair, "the memory of rank %d", last);
-            CHECK(strstr(zero_last_error(), said[f]));
+            CHECK(strstr(zero_last_error(), words[f]));
             if (f == GONE || f == UNMAPPED) CHECK(strstr(zero_last_error(), pair));
         }
         CHECK(MPI_Wtime() - start < 3);
@@ -251,8 +250,8 @@ static void check_failures(void) {
     }
 }
 
-// The middle rank is killed by a timer while all of them are at it, after the first few collectives. Nothing
-// is agreed on afterwards: MPI lacks a rank.
+// A timer kills the middle rank during collectives. Afterwards the ranks compare nothing, since MPI lacks a
+// rank.
 static int run_killed(void) {
     CHECK_SETTING("a rank is killed");
     direct_from(0);
@@ -271,7 +270,7 @@ static int run_killed(void) {
     }
     CHECK(direct && done > 2 && rc == ZERO_ERR_COMM);
     CHECK(strstr(zero_last_error(), "it is gone") || strstr(zero_last_error(), "waited 2 s"));
-    CHECK(zero_last_failure()->rank == checks.rank);  // so that a trainer puts the step before it
+    CHECK(zero_last_failure()->rank == checks.rank);  // so that a trainer prefixes the step
     CHECK(MPI_Wtime() - begun < 8);
     if (checks.rank == 0)
         printf("after %lld collectives: %s\nmpi_direct killed np=%d: settings: %d passed, %d failed\n",

@@ -1,6 +1,6 @@
-// Checkpoints whose files take many requests to the disk: mpirun -np N mpi_large, for any N. Each number of
-// ranks up to N saves and all N load, past the page cache and through it, with requests that do only a part;
-// each request to the disk that fails leaves the checkpoint before, or the plugin as it was.
+// Checkpoints whose files take many disk requests: mpirun -np N mpi_large, for any N. Each number of ranks up
+// to N saves and all N load, bypassing the page cache and through it, with partial requests. A failing
+// request leaves the previous checkpoint, or the plugin, unchanged.
 #include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -17,7 +17,7 @@ static const zero_tensor tensors[TENSORS] = {
     { "b", 1, { 33 }, LAYERS, 1, 0, 0 },
 };
 
-// The ranks that are not in `on` get none. nvme: where masters and moments lie; NULL: in memory.
+// on: the communicator; NULL: all ranks. nvme: the folder for masters and moments; NULL: they stay in memory.
 static zero *plugin_with(MPI_Comm *on, const char *nvme) {
     const zero_unit units[UNITS] = {
         { "emb", 2, 2, 1 }, { "a", 1, 1, 0 }, { "b", 1, 1, 0 }, { "c", 1, 1, 0 }, { "d", 1, 1, 0 }
@@ -53,10 +53,10 @@ static void fill(zero *z, int seed) {
 
 static struct {
     file_operation what;
-    int rank;      // on which it fails; -1: on none
-    long at;       // which one, from 0 on
-    int halves;    // reads and writes do only a half
-    int buffered;  // nothing goes past the page cache
+    int rank;      // on which it fails; -1: none
+    long at;       // which call, from 0
+    int halves;    // reads and writes do only half of the bytes
+    int buffered;  // O_DIRECT fails
     long seen;
     pthread_mutex_t lock;
 } fault = { .rank = -1, .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -104,10 +104,10 @@ static void check_ranks(void) {
             fault.buffered = way == 2;
             save_by(ranks, path, hash);
             zero *z = plugin(NULL);
-            MUST(zero_load(z, path, NULL));  // its states are still 0: read once
+            MUST(zero_load(z, path, NULL));  // into zeros: reads the files once
             CHECK(has_hash(z, hash));
             fill(z, 99);
-            MUST(zero_load(z, path, NULL));  // they are not any more: compared first
+            MUST(zero_load(z, path, NULL));  // into values: verifies the files first
             CHECK(has_hash(z, hash));
             zero_destroy(z);
         }
@@ -117,7 +117,7 @@ static void check_ranks(void) {
 // -------- failures
 
 static void must_not_save(zero *z, const char *path, file_operation what, long at) {
-    CHECK_SETTING("save, operation %d fails the time %ld", what, at);
+    CHECK_SETTING("save, call %ld of operation %d fails", at, what);
     set_fault(what, checks.ranks - 1, at);
     CHECK(zero_save(z, path, "{\"new\":1}") == ZERO_ERR_IO && strstr(zero_last_error(), ".states: "));
     must_have(path, "{}");  // each rank has removed its own file
@@ -142,7 +142,7 @@ static void check_failed_saves(void) {
     zero_destroy(z);
 }
 
-// A load that fails leaves the plugin as it was: all 0, or what was in it. Then a good one is taken.
+// A failed load leaves the plugin's values, or zeros, unchanged. A later good one works.
 static void must_leave(zero *z, const char *path, const char *hash, const char *words) {
     CHECK(zero_load(z, path, NULL) == ZERO_ERR_IO && strstr(zero_last_error(), words));
     CHECK(has_hash(z, hash));
@@ -176,18 +176,18 @@ static void check_failed_loads(void) {
     }
 }
 
-// The file of a rank's states fails while a checkpoint is saved, where states are only read, or loaded, where
-// they are only written. That is no fault of the checkpoint's.
+// The file of a rank's offloaded states fails in a save, which only reads states, or in a load, which only
+// writes them. The error must not blame the checkpoint.
 static void check_failed_states(void) {
     char path[PATH_BYTES], hex[17];
     path_of(path, "good");
     for (int saves = 0; saves < 2; saves++)
         for (int used = 0; used < 2; used++) {
-            CHECK_SETTING("the file of states fails in a %s, %s", saves ? "save" : "load",
+            CHECK_SETTING("the file of offloaded states fails in a %s, %s", saves ? "save" : "load",
                           used ? "with values" : "with zeros");
             zero *z = plugin_with(NULL, folder);
             if (used) fill(z, 5);
-            MUST(zero_hash(z, 1, hex));  // what is being written has been written
+            MUST(zero_hash(z, 1, hex));  // waits for pending writes
             set_fault(saves ? FILE_READ : FILE_WRITE, checks.ranks - 1, 0);
             CHECK((saves ? zero_save(z, path, NULL) : zero_load(z, path, NULL)) == ZERO_ERR_TIER);
             CHECK(strstr(zero_last_error(), "llmc_zero.rank") != NULL);
@@ -200,7 +200,7 @@ int main(int argc, char **argv) {
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
     checks_begin();
-    // on a disk, where /tmp may be memory
+    // not in /tmp, which may be in memory
     check_make_folder(folder, sizeof folder, argc == 2 ? argv[1] : "build");
     file_fault = decide;
     check_ranks();

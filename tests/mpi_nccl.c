@@ -1,11 +1,9 @@
-// The collectives on NCCL against the same through host memory, and what happens when a rank fails: mpirun
-// -np N mpi_nccl [what]. On the stand-ins (tests/cuda/) each rank has a GPU of its own; on cards N may be as
-// large as their number, from NCCL 2.30 on larger.
-//   mpi_nccl          the same bits, for every dtype, place of the shards, number of pieces, and manner of
-//   the
-//                     streams
+// The collectives by NCCL against those through host memory, and their failures: mpirun -np N mpi_nccl
+// [what]. On the stand-ins (tests/cuda/) each rank has its own GPU; on real ones N may exceed their number
+// with NCCL 2.30.
+//   mpi_nccl          the same bits, for every dtype, place of the shards, number of pieces, and stream order
 //   mpi_nccl trouble  a collective of rank 1 never ends, or fails
-//   mpi_nccl start    ranks that cannot begin together
+//   mpi_nccl start    ranks that cannot start together
 #include <dlfcn.h>
 #include <mpi.h>
 #include <stdint.h>
@@ -39,7 +37,7 @@ static device d;
 static memory m;
 static zero_config config;  // without overlap all streams are one
 
-// -------- manner of streams
+// -------- stream order
 
 #ifdef CUDA_STAND_IN
 #include "cuda/stand_in.h"
@@ -53,7 +51,7 @@ static void on_rank(int rank, const char *name, const char *value) {
     if (checks.rank == rank || rank < 0) setenv(name, value, 1);
 }
 #else
-static const char *const modes[] = { "card" };
+static const char *const modes[] = { "GPU" };
 static void set_mode(const char *mode) {}
 static void counts(long *waits, long *allocations) { *waits = *allocations = 0; }
 #endif
@@ -74,7 +72,7 @@ static void plan(int nccl, size_t reduced_bytes) {
     MUST(comm_plan(planned, &config, &way, reduced_bytes));
 }
 
-// The memory for sums of each; NCCL's replaces the host's, so it is taken over before a collective.
+// The incoming memory of the host's functions and of NCCL: by() installs one before a collective.
 static struct {
     char *at;
     size_t bytes;
@@ -86,7 +84,7 @@ static void stage(int nccl) {
     incoming[nccl].bytes = c.incoming_bytes;
 }
 
-// Up to what works without NCCL.
+// Opens everything but NCCL.
 static void begin(int cuda_device, double timeout_s) {
     config.device = ZERO_CUDA;
     config.cuda_device = cuda_device;
@@ -117,7 +115,7 @@ static void *device_bytes(size_t bytes) {
     return p;
 }
 
-// On a stream of its own: it does not wait for collectives.
+// Uses stream COMPUTE, so it does not wait for collectives.
 static void to_device(void *to, const void *from, size_t bytes) {
     MUST(d.f->copy(&d, COMPUTE, to, from, bytes));
     MUST(d.f->wait(&d, COMPUTE));
@@ -151,7 +149,7 @@ static set set_of(const shape *s) {
     return t;
 }
 
-// The numbers of rank `rank`: of very different size, so that the order in which they are summed shows.
+// Fills in the numbers of rank `rank`, of very different magnitudes, so that the order of summation matters.
 static void fill(const shape *s, int rank) {
     int64_t n = all_elems * c.group.ranks;
     for (int64_t i = 0; i < n; i++) {
@@ -180,7 +178,6 @@ static const comm_functions *by(int nccl) {
 static int reduce(const shape *s, const set *t, int by_nccl) {
     return by(by_nccl)->reduce_scatter(&c, for_unit, t->pieces, s->n, s->type, s->shard_type, s->add);
 }
-// and until it is done
 static void reduced(const shape *s, const set *t, int by_nccl) {
     MUST(reduce(s, t, by_nccl));
     MUST(d.f->wait(&d, COMM));
@@ -199,7 +196,7 @@ static int64_t sent(void) {
     return c.traffic.all_gather[ZERO_FOR_STEP] + c.traffic.reduce_scatter[ZERO_FOR_STEP];
 }
 
-// A reduction or a gather leaves its result in `to`. Returns what it sent.
+// Runs a reduction or a gather with its result in `to`. Returns the number of bytes sent.
 static int64_t collective(const shape *s, int gathers, int by_nccl, char *to) {
     set t = set_of(s);
     const int64_t before = sent();
@@ -223,8 +220,7 @@ static void check_same(const shape *s, int gathers, char *expected, char *got) {
     CHECK(!memcmp(expected, got, bytes));
 }
 
-// Both under way at once, and the ranks wait for them in different orders; nothing in between allocates or
-// waits.
+// Runs both at once, and ranks wait for them in different orders. Neither may allocate or wait.
 static void check_both(char *expected, char *got) {
     shape s = { 3, 1, ZERO_BF16, ZERO_BF16, 0 };
     set t = set_of(&s);
@@ -256,7 +252,7 @@ static void check_both(char *expected, char *got) {
     }
 }
 
-// More than the watchdog's list has room for.
+// Queues more gathers than the watchdog's list holds.
 static void check_many(void) {
     shape s = { 1, 0, ZERO_F32, ZERO_F32, 0 };
     comm_piece p = { fulls, fulls + c.group.rank * 512, 128 };
@@ -273,9 +269,7 @@ static int rehearse_both(void *ctx) {
     return reduce(&s, &t, 1);
 }
 #ifdef CUDA_STAND_IN
-static int rehearse_nothing(void *ctx) {
-    return 0;
-}
+static int rehearse_nothing(void *ctx) { return 0; }
 #endif
 
 // -------- memory, groups
@@ -287,7 +281,7 @@ static size_t device_in_use(void) {
     return all - left;
 }
 
-// The device's part of the table, with what the stand-in adds to each allocation.
+// The device's part of the memory table, with the bytes that the stand-in adds to each allocation.
 enum { RED_ZONE = 256 };
 static size_t in_table(void) {
     size_t sum = 0;
@@ -296,7 +290,7 @@ static size_t in_table(void) {
     return sum;
 }
 
-// A function of the library that is loaded.
+// Finds a function of the loaded library.
 static void *of_stand_in(const char *name) {
     void *library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_NOLOAD),
          *found = library ? dlsym(library, name) : NULL;
@@ -309,7 +303,7 @@ static void *of_stand_in(const char *name) {
 
 static size_t registered(void) { return ((size_t(*)(void))of_stand_in("nccl_stand_in_registered"))(); }
 
-// The table is what the device holds: what NCCL has taken too, for connections that the rehearsal made.
+// The table must equal what the device holds, including NCCL's connections, which the rehearsal made.
 static void check_memory(size_t in_use_before) {
     size_t moved = 0;
     const zero_memory_line *nccl = NULL;
@@ -317,10 +311,10 @@ static void check_memory(size_t in_use_before) {
         if (strstr(m.lines[i].purpose, "NCCL")) nccl = &m.lines[i];
     CHECK(device_in_use() - in_use_before == in_table());
     CHECK(nccl && nccl->tier == ZERO_DEVICE && nccl->class_ == ZERO_WORKING);
-    // two communicators, each connected with all the others
+    // two communicators, each connected with all other ranks
     CHECK(nccl &&
           nccl->bytes == 2 * ((64 << 10) + RED_ZONE + (c.group.ranks - 1) * ((256u << 10) + RED_ZONE)));
-    // and only what is moved is registered, with the communicator that moves it
+    // blocks are registered only with the communicators that move them
     for (const memory_block *b = m.blocks; b; b = b->next)
         moved += b->bytes *
                  (!!(b->moved_by & ZERO_MOVED_BY_GATHERS) + !!(b->moved_by & ZERO_MOVED_BY_REDUCTIONS));
@@ -330,7 +324,7 @@ static void check_memory(size_t in_use_before) {
 static long groups_so_far(void) { return ((long (*)(void))of_stand_in("nccl_stand_in_groups"))(); }
 static long aborts_so_far(void) { return ((long (*)(void))of_stand_in("nccl_stand_in_aborts"))(); }
 
-// Each costs NCCL a thread.
+// Groups must be few, since each costs NCCL a thread.
 static void check_groups(int rounds) {
     shape s = { MOST_PIECES, 1, ZERO_BF16, ZERO_BF16, 0 };
     set t = set_of(&s);
@@ -349,7 +343,7 @@ static void check_groups(int rounds) {}
 static long aborts_so_far(void) { return 0; }
 #endif
 
-// The work before a collective may take longer than the limit: here, because nobody waits for it.
+// Work before a collective may exceed the time limit: here, because nothing waits for it.
 static void check_work_ahead(void) {
 #ifdef CUDA_STAND_IN
     void *event;
@@ -374,8 +368,8 @@ static void check_work_ahead(void) {
 #endif
 }
 
-// NCCL's own sum: close, in another order, and rounded on the way; in fp32 it is rounded to a narrower shard
-// only after it.
+// NCCL's own sum is close, in another order, and rounded at each addition; an fp32 sum is rounded to a
+// narrower shard only at the end.
 static void check_ring(char *expected, char *got) {
     static const double unit[] = { [ZERO_F32] = 0x1p-23, [ZERO_BF16] = 0x1p-7, [ZERO_F16] = 0x1p-10 };
     static const struct {
@@ -423,7 +417,7 @@ static void check_all_shapes(char *expected, char *got) {
                     if (apart < 2) check_same(&s, 1, expected, got);
                 }
         for (zero_dtype narrow = ZERO_BF16; narrow <= ZERO_F16;
-             narrow++) {  // as gradients that travel as fp32 are
+             narrow++) {  // gradients with comm.reduce_fp32
             shape s = { MOST_PIECES, 1, ZERO_F32, narrow, 0 };
             CHECK_SETTING("%s, fp32 into dtype %d", modes[mode], (int)narrow);
             check_same(&s, 0, expected, got);
@@ -453,7 +447,7 @@ static void free_arrays(void) {
     all_elems = 0;
 }
 
-// one_round: staging as large as the bucket needs, else of ROUND bytes a rank
+// one_round: staging as large as the bucket needs, otherwise ROUND bytes per rank
 static void check_results(int reduce_nccl, int overlap, int one_round) {
     size_t in_use = 0;
     config.comm.reduce_nccl = reduce_nccl;
@@ -464,7 +458,7 @@ static void check_results(int reduce_nccl, int overlap, int one_round) {
     MUST(comm_open_nccl(&c, &config, &m));
     if (one_round) config.comm.window_bytes = 0;
     plan(1, (size_t)1 << 40);
-    if (MODES > 1 && one_round && !reduce_nccl)  // more than the device has
+    if (MODES > 1 && one_round && !reduce_nccl)  // the plan exceeds the device's memory
         CHECK(comm_stage(&c, &m) == ZERO_ERR_MEMORY &&
               strstr(zero_last_error(), "no memory for bytes of other ranks: 256.0 MiB"));
     alloc_arrays(rehearse_both);
@@ -483,14 +477,14 @@ static void check_results(int reduce_nccl, int overlap, int one_round) {
     free(got);
     free_arrays();
     end(1);
-    CHECK_SETTING("ends in order, and gives back what it held");
+    CHECK_SETTING("ends normally, and frees its memory");
     CHECK(device_in_use() == in_use && !aborts_so_far());
 }
 
 // -------- the plugin's memory
 
 #ifdef CUDA_STAND_IN
-// How many communicators move memory of that purpose. wide: 16-bit gradients travel from the wire buffer.
+// Returns how many communicators move memory of that purpose. wide: 16-bit gradients are sent as fp32.
 static int movers_of(const char *purpose, int stage, int wide) {
     if (!strcmp(purpose, "parameters")) return stage > 0;
     if (!strncmp(purpose, "gradients on the wire", 21)) return 1;
@@ -499,7 +493,7 @@ static int movers_of(const char *purpose, int stage, int wide) {
     return !strncmp(purpose, "slots", 5) || !strcmp(purpose, "bytes of other ranks");
 }
 
-// Creation registers what the stage moves, leaves no traffic behind, and has connected all ranks.
+// zero_create registers what the stage moves, counts no traffic, and connects all ranks.
 static void check_stage(int stage, int micro_batches, int reduce_fp32) {
     static const zero_tensor tensors[] = { { "shared", 1, { 700 }, 1, 0, 1, 0 },
                                            { "block", 1, { 5000 }, 3, 1, 1, 0 } };
@@ -548,7 +542,8 @@ static void check_stages(void) {}
 #ifdef CUDA_STAND_IN
 enum { FAILS_AT = 5, TRIES = 40, VICTIM = 1 };
 
-// Collectives in turn, with a wait after each, until one fails; returns how long the last one took.
+// Alternates gathers and reductions, with a wait after each, until one fails. Returns how long the last one
+// took.
 static double until_failure(void) {
     shape s = { 3, 1, ZERO_BF16, ZERO_BF16, 0 };
     set t = set_of(&s);
@@ -566,7 +561,7 @@ static double until_failure(void) {
     return clock_now() - start;
 }
 
-// The sentence has its rank and collective, and all later calls return the same one.
+// The message names rank and collective, and all later calls return the same one.
 static void check_sentence(const char *part) {
     char first[1024], who[32];
     set t = set_of(&(shape){ 1, 1, ZERO_BF16, ZERO_BF16, 0 });
@@ -584,7 +579,7 @@ static void check_sentence(const char *part) {
 
 // what: "hang" or "error"
 static void check_failure(const char *what, const char *mode) {
-    static const char asked_for[] = "unhandled system error: as CUDA_STAND_IN_NCCL asks";
+    static const char own_error[] = "unhandled system error: as CUDA_STAND_IN_NCCL asks";
     const int fails = !strcmp(what, "error"), own = fails && checks.rank == VICTIM;
     char asked[64];
     config.overlap = 1;
@@ -596,15 +591,15 @@ static void check_failure(const char *what, const char *mode) {
     MUST(comm_open_nccl(&c, &config, &m));
     alloc_arrays(rehearse_nothing);
     CHECK(until_failure() < (own ? 1.0 : 2.0 + 3.0));
-    check_sentence(own ? asked_for : "did not end within 2 s");
-    if (fails && !own)  // rank VICTIM has reported why it ended
-        CHECK(strstr(zero_last_error(), "; rank 1 ended the job: ") && strstr(zero_last_error(), asked_for));
+    check_sentence(own ? own_error : "did not end within 2 s");
+    if (fails && !own)  // rank VICTIM has reported its error
+        CHECK(strstr(zero_last_error(), "; rank 1 ended the job: ") && strstr(zero_last_error(), own_error));
     comm_close_nccl(&c, 0);
     free_arrays();
     end(0);
 }
 
-// With `name` set on the victim (-1: on all), all ranks fail with `part` in their sentence; NULL: they begin.
+// With `name` set on the victim (-1: on all), all ranks fail with `part` in their message; NULL: they start.
 static void check_start(const char *what, int victim, const char *name, const char *value, int cuda_device,
                         const char *part) {
     CHECK_SETTING("start: %s", what);
@@ -625,8 +620,8 @@ static void check_start(const char *what, int victim, const char *name, const ch
     device_close(&d);
 }
 
-// What the driver reports is of all ranks on the GPU: each books an even part. In the stand-in a rank sees
-// only what it took itself.
+// The driver reports the memory of all ranks on a GPU, so each records an equal part. In the stand-in a rank
+// sees only its own.
 static void check_shared_memory(void) {
     CHECK_SETTING("start: one GPU, memory");
     setenv("CUDA_STAND_IN_NCCL_VERSION", "23007", 1);
@@ -642,7 +637,7 @@ static void check_shared_memory(void) {
     unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
 }
 
-// Ranks with a GPU each or all on the first, with an NCCL that can share one or not.
+// Ranks with a GPU each, or all on one, with versions of NCCL that can share a GPU or not.
 static void check_sharing(void) {
     static const char needs[] = "1 GPU, and NCCL 2.28.9 needs one for each",
                       untold[] = "was not told to share";
@@ -667,7 +662,7 @@ static void check_sharing(void) {
         config.comm.nccl = rows[i].asked ? 1 : -1;
         check_start(rows[i].what, -1, "CUDA_STAND_IN_NCCL_VERSION", rows[i].version, rows[i].one_gpu ? 0 : -1,
                     rows[i].part);
-        // set by the plugin where it is needed, and there only
+        // the plugin sets it only if needed
         const char *want = multi                              ? multi
                            : rows[i].one_gpu && !rows[i].part ? "1"
                                                               : "",

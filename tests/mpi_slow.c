@@ -1,6 +1,6 @@
-// Ranks whose disks differ in speed by more than comm.timeout_s: mpirun -np N mpi_slow [TIMEOUT_S], for any N
-// from 2 to 4. The others wait for a rank that is still at work in a save or a load. A rank that is not is
-// late, and a disk that does not answer is named.
+// Ranks whose disks differ in speed by more than comm.timeout_s: mpirun -np N mpi_slow [TIMEOUT_S], for N
+// from 2 to 4. The others wait for a rank that makes progress in a save or a load. A rank without progress
+// counts as late, and a disk that does not answer is reported.
 #include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -20,11 +20,11 @@ static double timeout_s = 2;
 
 static struct {
     int is_slow;
-    file_operation what;  // is slow
-    int left;             // so many of them
-    double each_s;        // one after the other
-    double took_s;        // all of them together
-    int hangs;            // until told otherwise
+    file_operation what;  // the slow operation
+    int left;             // number of slow calls left
+    double each_s;        // time of each
+    double took_s;        // time of all so far
+    int hangs;            // calls wait until this is 0
     pthread_mutex_t lock;
     pthread_cond_t change;
 } disk = { .lock = PTHREAD_MUTEX_INITIALIZER, .change = PTHREAD_COND_INITIALIZER };
@@ -92,7 +92,7 @@ static int has_hash(zero *z, const char hash[17]) {
 
 // -------- a disk that is slow
 
-// The last rank's file takes longer than comm.timeout_s, and one request most of it.
+// The last rank's file takes longer than comm.timeout_s, most of it for one request.
 static void check_slow(void) {
     const double slow_s = 0.8 * timeout_s;
     char hash[17];
@@ -126,14 +126,15 @@ static void check_slow(void) {
     zero_destroy(z);
 }
 
-// -------- one that does not answer, and a rank that says nothing
+// -------- a disk that does not answer, and a silent rank
 
 static void let_go(void) {
     set_disk(FILE_WRITE, 0, 0);
-    nap(0.2);  // what hung goes on, and may use what it should not
+    nap(0.2);  // the hung request continues, and may touch memory or files that it should not
 }
 
-// What is allocated and opened next does not take the place of what a request that hangs still has.
+// A hung request keeps its memory and descriptor, so memory allocated and files opened later are safe from
+// it.
 static void check_hang(zero *z, file_operation what, int (*call)(zero *z)) {
     enum { BYTES = 8 << 20 };
     char name[] = "/tmp/llmc_zero_test.XXXXXX";
@@ -176,10 +177,10 @@ static void check_hangs(void) {
     zero_destroy(z);
 }
 
-// The room for a file is reserved by the rank itself, so nobody says anything meanwhile.
+// A rank reserves space for a file itself, and so sends no sign of life meanwhile.
 static void check_late(void) {
     zero *z = plugin(0);
-    CHECK_SETTING("a rank that says nothing");
+    CHECK_SETTING("a silent rank");
     set_disk(FILE_RESERVE, 2.5 * timeout_s, 0);
     const double begin = MPI_Wtime();
     CHECK(zero_save(z, path, NULL) == ZERO_ERR_COMM);
@@ -204,7 +205,7 @@ int main(int argc, char **argv) {
     check_late();
     MPI_Barrier(MPI_COMM_WORLD);
     if (!checks.rank) CHECK(!zero_checkpoint_remove(path));
-    if (!checks.rank) CHECK(!rmdir(folder));  // nothing else was left in it
+    if (!checks.rank) CHECK(!rmdir(folder));  // it must be empty
     int failed = checks_end("mpi_slow");
     MPI_Finalize();
     return failed;

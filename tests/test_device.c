@@ -1,6 +1,6 @@
-// The plugin's device, in one process: the CUDA kernels against those of the processor, bit for bit; what a
-// step must not do (wait, allocate); memory and where it is counted; what is missing or fails. Without CUDA:
-// the error that says so.
+// The plugin's device, in one process: the CUDA kernels against those of the CPU, bit for bit; a step's
+// waits, launches and allocations; memory and its table; missing devices and failing calls. Without CUDA: the
+// error.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -36,7 +36,7 @@ static void refused(const zero_config *c, int code, const char *names) {
     if (!strstr(zero_last_error(), names)) fail_msg("\"%s\" does not name \"%s\"", zero_last_error(), names);
 }
 
-static void test_processor(void **state) {
+static void test_cpu(void **state) {
     zero_config c = config_on(ZERO_CPU, 0);
     zero_job e;
     assert_int_equal(toy_create(&t, &c, NULL), 0);
@@ -59,7 +59,7 @@ static void test_built_without(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { TEST(test_processor), TEST(test_built_without) };
+    const struct CMUnitTest tests[] = { TEST(test_cpu), TEST(test_built_without) };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;
 }
 #else
@@ -106,7 +106,7 @@ static const int64_t sizes[] = { 1, 3, 127, 1000, 1023, LARGEST };
 enum { SIZES = sizeof sizes / sizeof *sizes };
 static const zero_dtype dtypes[DTYPES] = { ZERO_F32, ZERO_BF16, ZERO_F16 };
 
-// The same numbers on both sides, with a margin around them that no kernel may touch.
+// The same elements on both sides, with a margin around them that no kernel may touch.
 typedef struct {
     char *host, *device;
     zero_dtype type;
@@ -131,7 +131,7 @@ static void *on_cuda(const void *host, size_t bytes) {
 
 static size_t bytes_of(const array *a) { return (a->n + 2 * MARGIN) * dtype_bytes(a->type); }
 
-// value(i) or, NULL, random floats with a special one here and there
+// value NULL: random floats, with a few special ones
 static array make_of(zero_dtype type, int64_t n, float (*value)(int64_t i)) {
     array a = { NULL, NULL, type, n };
     a.host = malloc(bytes_of(&a));
@@ -149,7 +149,7 @@ static float finite_float(int64_t i) {
 static void *on_host(const array *a, int64_t offset) { return a->host + offset * dtype_bytes(a->type); }
 static void *on_device(const array *a, int64_t offset) { return a->device + offset * dtype_bytes(a->type); }
 
-// All bits must be equal. A NaN need only be a NaN, because a card has a NaN of its own.
+// All bits must be equal, except that any NaN equals any other, because a GPU has its own NaN.
 static void same_elements(const array *a, const char *got, const char *what) {
     for (int64_t i = 0; i < a->n + 2 * MARGIN; i++) {
         float x = toy_load(a->type, got, i), y = toy_load(a->type, a->host, i);
@@ -170,7 +170,7 @@ static void finish(array *a, const char *what) {
     CUDA_WORKS(cudaFree(a->device));
 }
 
-// Calls `check` with all sizes and with starts that are not aligned.
+// Calls `check` with all sizes, and with unaligned starts.
 static void at_all_places(void (*check)(int64_t n, int64_t offset)) {
     for (int k = 0; k < SIZES; k++)
         for (int offset = 0; offset < OFFSETS; offset++) check(sizes[k], offset);
@@ -189,7 +189,7 @@ static void check_convert(int64_t n, int64_t offset) {
         }
 }
 
-// Of `ranks` parts the middle one lies elsewhere, and no two begin alike in an access of 16 bytes.
+// The middle rank's part is in another array, and all parts have different alignments within 16 bytes.
 static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64_t n, int64_t offset,
                            int add) {
     const int64_t apart = n + 1;
@@ -228,7 +228,7 @@ static void check_accumulate(int64_t n, int64_t offset) {
         }
 }
 
-// The parts' sums of squares, twice: the second launch must find the counters as the first did.
+// Computes the sums of squares twice: the second launch must find the counters as the first did.
 static void check_norm(zero_dtype type, const char *host, const void *device, stretch *parts, int n) {
     int64_t blocks = 0;
     for (int i = 0; i < n; blocks += kernel_sum_squares_partials(parts[i++].elems)) parts[i].first = blocks;
@@ -268,8 +268,8 @@ static void check_sum_squares(int64_t n, int64_t offset) {
         }
 }
 
-// Many parts in one launch, some of one block and some of several, their places in no order. Then one part of
-// more blocks than are added up at a time.
+// Many parts in one launch, some of one block and some of several, in no particular order. Then one part with
+// more blocks than the kernel adds at a time.
 static void test_sum_squares_of_parts(void **state) {
     enum { PARTS = 77 };
     for (int k = 0; k < DTYPES; k++) {
@@ -295,7 +295,7 @@ static update_arrays make_arrays(zero_dtype g_type, int low, int64_t n) {
     return (update_arrays){ p, m, v, g, make(low == 2 ? ZERO_F16 : ZERO_BF16, n) };
 }
 
-// With an offset the arrays are not aligned, and not alike.
+// An offset makes the arrays unaligned, each in another way.
 static adamw_arrays arrays_at(const update_arrays *x, int64_t offset,
                               void *(*at)(const array *a, int64_t offset)) {
     return (adamw_arrays){
@@ -309,7 +309,7 @@ static adamw_arrays arrays_at(const update_arrays *x, int64_t offset,
     };
 }
 
-// low: 0: none, 1: bf16, 2: fp16, 3: bf16 alone, without a master.
+// low: 0: none, 1: bf16, 2: fp16, 3: bf16 without a master
 static void check_update(update_arrays *x, int low, int64_t offset, double scale, adamw_segment *segments,
                          int n) {
     const zero_hyper h = {
@@ -344,7 +344,7 @@ static void check_adamw(int64_t n, int64_t offset) {
     }
 }
 
-// Tensors of all sizes, cut where a rank's part ends. The elements between them must not change.
+// Tensors of many sizes, some cut where a rank's part ends. The elements between them must not change.
 static void check_segments(zero_dtype g_type, int low, int n) {
     adamw_segment segments[n];
     int64_t at = 0;
@@ -362,12 +362,12 @@ static void check_segments(zero_dtype g_type, int low, int n) {
     check_update(&x, low, 0, 0.37, segments, n);
 }
 static void test_adamw_segments(void **state) {
-    static const int numbers[] = { 2, 31, 32, 33, 580, 1025 };  // a warp looks at 32 at a time
+    static const int numbers[] = { 2, 31, 32, 33, 580, 1025 };  // a warp checks 32 at a time
     for (int i = 0; i < (int)(sizeof numbers / sizeof *numbers); i++)
         for (int low = 0; low < 4; low++) check_segments(dtypes[(i + low) % DTYPES], low, numbers[i]);
 }
 
-// Stretches of all sizes, some of them not aligned. The elements between them must not change.
+// Stretches of many sizes, some unaligned. The elements between them must not change.
 static void check_clear_stretches(zero_dtype type, int n) {
     stretch list[n];
     stretches t = { NULL, n, 0 };
@@ -389,17 +389,15 @@ static void test_clear_stretches(void **state) {
         for (int n = 1; n <= 100; n += 33) check_clear_stretches(dtypes[k], n);
 }
 
-#define AT_ALL_PLACES(name)                 \
-    static void test_##name(void **state) { \
-        at_all_places(check_##name);        \
-    }
+#define AT_ALL_PLACES(name) \
+    static void test_##name(void **state) { at_all_places(check_##name); }
 AT_ALL_PLACES(convert)
 AT_ALL_PLACES(sum_ranks)
 AT_ALL_PLACES(accumulate)
 AT_ALL_PLACES(sum_squares)
 AT_ALL_PLACES(adamw)
 
-// Each rank's part begins one element behind the one before, so that any other order of them gives other
+// Each rank's part begins one element after the previous one, so that any other order of ranks gives other
 // bits.
 static float of_many_sizes(int64_t i) {
     return ldexpf((float)(random_bits() >> 8) - (1 << 23), (int)(i % 9) - 23);
@@ -466,7 +464,7 @@ static void test_memory(void **state) {
                          cudaSuccess);  // it is pinned
     cudaGetLastError();
     CUDA_WORKS(cudaMemcpy(back, x, sizeof back, cudaMemcpyDeviceToHost));
-    for (int i = 0; i < 2500; i++) assert_true(back[i] == 0);  // also as the default stream reads them
+    for (int i = 0; i < 2500; i++) assert_true(back[i] == 0);  // also for reads by the default stream
     for (int i = 0; zero_memory(t.z, i, &line); i++) {
         by_tier[line.tier] += line.bytes;
         if (line.class_ == ZERO_STATES) {
@@ -503,14 +501,14 @@ static void test_out_of_memory(void **state) {
     const zero_tensor huge = { "huge", 1, { 1LL << 38 }, 1, 0, 1, 0 };
     const zero_unit unit = { "all", 1, 1, 0 };
     WORKS(create(&c));
-    WORKS(toy_step(&t, 1, 1, NULL));  // CUDA loads a kernel, which takes memory, when it first runs
+    WORKS(toy_step(&t, 1, 1, NULL));  // at its first launch CUDA loads a kernel, which takes memory
     size_t left = device_memory_left();
     assert_null(zero_alloc(t.z, ZERO_DEVICE, ZERO_ACTIVATIONS, "far too much", 1ULL << 40));
     assert_non_null(strstr(zero_last_error(), "no memory for far too much: 1048576.0 MiB more than"));
     assert_non_null(strstr(zero_last_error(), "MiB of "));
     assert_non_null(strstr(zero_last_error(), "are free"));
     assert_true(device_memory_left() == left);
-    WORKS(toy_step(&t, 1, 2, NULL));  // and training goes on
+    WORKS(toy_step(&t, 1, 2, NULL));  // training continues
     end(NULL);
     assert_int_equal(zero_create(&t.z, &c, &huge, 1, &unit, 1), ZERO_ERR_MEMORY);
     assert_non_null(strstr(zero_last_error(), "are free"));
@@ -528,9 +526,8 @@ static Counts counts(void) {
     return n;
 }
 
-// One rank's third step. The host waits for the device once, for the norm. There is one launch for the norm
-// and one for the update of each unit, whatever the number of tensors: a unit is gathered after its own
-// update.
+// One rank's third step. The host waits for the device once, for the norm. The norm takes one launch, and the
+// update one per unit, because a unit is gathered right after its update.
 static void check_step(const zero_config *c) {
     zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 3 };
     end(NULL);
@@ -546,7 +543,7 @@ static void check_step(const zero_config *c) {
     WORKS(toy_passes(&t, 1));
     const Counts last = counts();
     assert_int_equal(passed.waits, start.waits);
-    // the copy of the sums, to memory that is not pinned, waits too
+    // the copy of the sums to pageable memory waits too
     assert_in_range(finished.waits - passed.waits, 1, 2);
     assert_int_equal(last.waits, finished.waits);
     assert_int_equal(last.allocations, start.allocations);
@@ -565,7 +562,7 @@ static void test_counts_of_a_step(void **state) {
     }
 }
 
-// The gradients that backward adds to lie in several places of a unit. One launch clears them all.
+// Backward adds to gradients in several places of a unit. One launch clears them all.
 static void test_launches_of_clearing(void **state) {
     for (int stage = 0; stage < 3; stage++) {
         zero_config c = config_on(ZERO_CUDA, stage);
@@ -575,7 +572,7 @@ static void test_launches_of_clearing(void **state) {
         for (int u = TOY_UNITS - 1; u >= 0; u--) {
             long before = counts().launches;
             WORKS(zero_pre_backward(t.z, u));
-            assert_int_equal(counts().launches - before, u > 0);  // the embeddings' is one stretch: a memset
+            assert_int_equal(counts().launches - before, u > 0);  // the embeddings need only one memset
             WORKS(zero_post_backward(t.z, u));
         }
     }
@@ -608,7 +605,7 @@ static int whole_run(const zero_config *c, const char *path) {
     return zero_load(t.z, path, NULL);
 }
 
-// Any call may fail, at any of its times: the caller gets the error and its sentence, and zero_destroy frees
+// Lets one call after another fail: the caller gets the error and its message, and zero_destroy frees
 // everything.
 static void fail_each_call(const char *call, const zero_config *c, const char *path) {
     size_t left = device_memory_left();
@@ -618,16 +615,15 @@ static void fail_each_call(const char *call, const zero_config *c, const char *p
         set("CUDA_STAND_IN_FAIL", fail);
         rc = whole_run(c, path);
         set("CUDA_STAND_IN_FAIL", NULL);
-        if (rc < 0) {  // an error above 0 is the toy's own
-            if (rc != ZERO_ERR_DEVICE && rc != ZERO_ERR_MEMORY)
-                fail_msg("%s: %d (%s)", fail, rc, zero_last_error());
-            const char *said = zero_last_error();
-            if (!strstr(said, "CUDA: ") && !strstr(said, "no memory for ") && !strstr(said, "driver"))
-                fail_msg("%s: \"%s\"", fail, said);
-            if (cudaGetLastError() != cudaSuccess) fail_msg("%s: who looks next finds it again", fail);
+        if (rc < 0) {  // positive errors are the toy's
+            const char *why = zero_last_error();
+            if (rc != ZERO_ERR_DEVICE && rc != ZERO_ERR_MEMORY) fail_msg("%s: %d (%s)", fail, rc, why);
+            if (!strstr(why, "CUDA: ") && !strstr(why, "no memory for ") && !strstr(why, "driver"))
+                fail_msg("%s: \"%s\"", fail, why);
+            if (cudaGetLastError() != cudaSuccess) fail_msg("%s: the error is still pending", fail);
         }
         end(NULL);
-        if (device_memory_left() != left) fail_msg("%s: device memory is lost", fail);
+        if (device_memory_left() != left) fail_msg("%s: leaks device memory", fail);
     }
 }
 
@@ -666,7 +662,7 @@ int main(void) {
 #endif
     if (zero_cuda_devices() < 0) {
         printf("skip test_device: %s\n", zero_last_error());
-        const struct CMUnitTest without[] = { TEST(test_processor) };
+        const struct CMUnitTest without[] = { TEST(test_cpu) };
         return cmocka_run_group_tests(without, NULL, NULL) != 0;
     }
     const struct CMUnitTest kernels[] = {
@@ -681,11 +677,15 @@ int main(void) {
         TEST(test_many_ranks),
     };
     const struct CMUnitTest device[] = {
-        TEST(test_processor),        TEST(test_device_number),
-        TEST_LAZY(test_memory),      TEST(test_out_of_memory),
+        TEST(test_cpu),
+        TEST(test_device_number),
+        TEST_LAZY(test_memory),
+        TEST(test_out_of_memory),
 #ifdef CUDA_STAND_IN
-        TEST(test_counts_of_a_step), TEST(test_launches_of_clearing),
-        TEST(test_no_usable_device), TEST(test_failing_calls),
+        TEST(test_counts_of_a_step),
+        TEST(test_launches_of_clearing),
+        TEST(test_no_usable_device),
+        TEST(test_failing_calls),
 #endif
     };
     return cmocka_run_group_tests(kernels, NULL, NULL) + cmocka_run_group_tests(device, NULL, NULL) != 0;

@@ -1,6 +1,6 @@
-// What the trainer's ranks compare: every option but a few, the model and the data, by contents and not by
-// paths. One process makes two texts of must_be_same, as two ranks would. mpi_same and trainer.sh test that
-// ranks compare them, and the sentences that follow.
+// The trainer's ranks compare almost every option, the model and the data, by contents, not by paths. Here
+// one process calls must_be_same twice, as two ranks would. mpi_same and trainer.sh test the comparison
+// itself and its messages.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,7 +30,7 @@ static const char *path_of(const char *name) {
 
 enum { TOKENS = 1000 };
 
-// Writes a shard in which token `other` differs; -1: none.
+// Writes a shard in which token `other` differs from the usual one; -1: none does.
 static void write_shard(const char *name, int tokens, int other) {
     int32_t header[256] = { 20240520, 1, tokens };
     FILE *f = fopen(path_of(name), "wb");
@@ -53,8 +53,7 @@ static char *text_now(void) {
     return text;
 }
 
-// Returns the beginning of the first line in which the current settings differ from the usual ones; "" if
-// none does.
+// Returns the first line in which the current settings differ from the usual ones; "" if none does.
 static const char *difference(void) {
     static char line[512];
     Options now = opt;
@@ -90,6 +89,7 @@ static void named(const char *line) {
 
 // --------
 
+// Ranks may differ in these options.
 static int is_free(const char *name) {
     static const char *const names[] = {
         "-i",        "-j",        "-o",         "--tokenizer", "--trace",  "--zero-config",
@@ -101,8 +101,7 @@ static int is_free(const char *name) {
     return 0;
 }
 
-// Every option of the table, also one added later, has a line, unless ranks are known to be free to differ in
-// it.
+// Every option of the table, including future ones, has a line, unless is_free lists it.
 static void test_options(void **state) {
     int compared = 0;
     for (const Option *o = option_table; o < option_table + num_options; o++) {
@@ -141,7 +140,7 @@ static void test_values(void **state) {
     assert_string_equal(difference(), "-k = linear");
 }
 
-// The values that "auto" became.
+// The value chosen for "auto"
 static void test_settled(void **state) {
     model.dtype = GPT2_BF16;
     assert_string_equal(difference(), "--dtype auto = bf16");
@@ -149,7 +148,7 @@ static void test_settled(void **state) {
 }
 
 static void test_model(void **state) {
-    model.config.num_heads = 8;  // the plugin's tables do not have it
+    model.config.num_heads = 8;  // absent from the plugin's tables
     assert_string_equal(difference(), "model = L 4, NH 8, C 128, V 257, longest sequence 64");
     begin(state);
     opt.model = "l4h4c128v257t64 ";
@@ -201,7 +200,7 @@ static void test_data(void **state) {
     assert_int_equal(rename(path_of("same/train_2.bin"), path_of("same/train_2b.bin")), 0);
     opt.train_data = path_of("same/train_*.bin");
     named("-i, shard 2 = train_2b.bin, 3024 bytes");
-    opt.val_every = 0;  // then the validation data is not read
+    opt.val_every = 0;  // turns off reading the validation data
     opt.val_data = path_of("train_0.bin");
     named("-v = 0");
 }

@@ -1,6 +1,6 @@
-// Runs the blocks of a kernel one after another, for stand_in.cpp. Each thread that has to wait for others is
-// a fiber with a stack of its own; threads that never wait run one after another on the same fiber. Warps run
-// in turn, each until all its lanes have ended or are at a barrier.
+// Runs the blocks of a kernel one after another, for stand_in.cpp. Each thread that waits for others is a
+// fiber with its own stack; threads that never wait run one after another on the same fiber. Warps take
+// turns, each until all its lanes have ended or are at a barrier.
 #ifndef CUDA_STAND_IN_BLOCKS_H
 #define CUDA_STAND_IN_BLOCKS_H
 #include <dlfcn.h>
@@ -30,10 +30,10 @@ enum { LANES = 32, MAX_THREADS = 1024, STACK = 64 << 10, GUARD = 4 << 10 };
 }
 
 // --------
-// fibers: switch_to(&from, to) stores where this one is and goes on where the other was
+// fibers: switch_to(&from, to) stores this one's place and continues the other
 
 #if defined(__x86_64__)
-typedef void *Place;  // the stack pointer; all that a call keeps lies on the stack
+typedef void *Place;  // the stack pointer; the registers that a call preserves are on the stack
 extern "C" void cuda_stand_in_switch(Place *from, Place to);
 asm(R"(
     .text
@@ -100,7 +100,7 @@ static struct {
     Place scheduler;
     Fiber *idle[MAX_THREADS];
     int idle_count, fibers;
-    int first, lanes, started;     // the warp that runs: its first thread, how many, how many have begun
+    int first, lanes, started;     // the running warp: its first thread, number of lanes, and of started ones
     cuda_stand_in_lanes given[2];  // the lanes' values: one is read while the other is written
     int turn;
 } block;
@@ -126,7 +126,7 @@ static void fiber_main() {
             thread->fiber = self;
             (*block.body)();
             thread->state = DONE;
-            // There is none if this thread had to wait: all lanes begin before one goes on.
+            // None is left if this thread had to wait: all lanes start before one continues.
         } while (next_new_lane());
         block.idle[block.idle_count++] = self;
         switch_to(&self->place, &block.scheduler);
@@ -139,8 +139,8 @@ static Fiber *new_fiber() {
     if (memory == MAP_FAILED || mprotect(memory, GUARD, PROT_NONE))
         die("no memory for the stack of a thread", block.kernel);
     Fiber *fiber = new Fiber;
-    size_t unused = (size_t)block.fibers++ * 192 %
-                    4096;  // stacks at equal offsets would share a few lines of the cache
+    // stacks at equal offsets would compete for a few cache lines
+    size_t unused = (size_t)block.fibers++ * 192 % 4096;
     prepare(&fiber->place, memory + GUARD, STACK - unused, fiber_main);
     return fiber;
 }
@@ -153,7 +153,7 @@ static void wait_as(State state) {
     switch_to(&thread->fiber->place, &block.scheduler);
 }
 
-// Runs each lane of the warp that can run until it waits or ends.
+// Runs each ready lane of the warp until it waits or ends.
 static void run_lanes() {
     while (next_new_lane()) {
         Thread *thread = &block.threads[block.current];
@@ -169,7 +169,7 @@ static void run_lanes() {
     }
 }
 
-// Returns true if lanes of the warp met at a shuffle or the like and can go on.
+// Returns true if lanes of the warp have met at a shuffle or the like and can continue.
 static bool complete_warp_op() {
     Thread *warp = block.threads + block.first;
     unsigned alive = 0, at_barrier = 0;
@@ -250,7 +250,7 @@ unsigned cuda_stand_in_lane() { return (unsigned)blocks::block.current % blocks:
 
 const cuda_stand_in_lanes *cuda_stand_in_gather(cuda_stand_in_op op, unsigned mask, uint64_t value) {
     if (mask != 0xffffffff)
-        blocks::die("warp operations are covered for full masks only", blocks::block.kernel);
+        blocks::die("warp operations are supported for full masks only", blocks::block.kernel);
     cuda_stand_in_lanes *given = &blocks::block.given[blocks::block.turn];
     blocks::Thread *thread = &blocks::block.threads[blocks::block.current];
     given->value[cuda_stand_in_lane()] = value;

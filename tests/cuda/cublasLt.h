@@ -1,5 +1,4 @@
-// The stand-in's cuBLASLt: the names and values that matrix products of this project use. cublaslt.cpp
-// computes them.
+// The stand-in's cuBLASLt: the names and values that this project's matmuls use. cublaslt.cpp computes them.
 #ifndef CUDA_STAND_IN_CUBLASLT_H
 #define CUDA_STAND_IN_CUBLASLT_H
 #include <stddef.h>
@@ -19,18 +18,15 @@ typedef enum { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_FAST_TF32 = 77 } cubl
 typedef enum {
     CUBLAS_STATUS_SUCCESS = 0,
     CUBLAS_STATUS_NOT_INITIALIZED = 1,
-    CUBLAS_STATUS_ALLOC_FAILED = 3,
     CUBLAS_STATUS_INVALID_VALUE = 7,
-    CUBLAS_STATUS_ARCH_MISMATCH = 8,
     CUBLAS_STATUS_EXECUTION_FAILED = 13,
-    CUBLAS_STATUS_INTERNAL_ERROR = 14,
     CUBLAS_STATUS_NOT_SUPPORTED = 15
 } cublasStatus_t;
 
 typedef enum {
     CUBLASLT_EPILOGUE_DEFAULT = 1,
     CUBLASLT_EPILOGUE_BIAS = 4,             // + bias (rows of D)
-    CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,  // aux = what goes into the GELU, in its tanh form
+    CUBLASLT_EPILOGUE_GELU_AUX = 32 | 128,  // aux = input of the GELU, in its tanh form
     CUBLASLT_EPILOGUE_GELU_AUX_BIAS = CUBLASLT_EPILOGUE_GELU_AUX | CUBLASLT_EPILOGUE_BIAS,
     CUBLASLT_EPILOGUE_DGELU = 64 | 128,  // times GELU's derivative at aux
     // and bias (rows of D) = sums of D over its columns
@@ -54,7 +50,7 @@ typedef enum {
 
 typedef enum {
     CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1,    // uint64_t
-    CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,  // uint32_t; nothing to choose from here
+    CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,  // uint32_t; ignored
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5,  // uint32_t, default 256
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7,
@@ -104,7 +100,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
                                               cublasLtMatmulPreference_t pref, int requested,
                                               cublasLtMatmulHeuristicResult_t results[], int *returned);
-// Says whether a kept algorithm could compute a product. The result's algorithm does not change.
+// Checks whether a stored algorithm can compute a matmul. Leaves the result's algorithm unchanged.
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                        cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
                                        cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,

@@ -1,7 +1,7 @@
-// The stand-in's cuBLASLt: what it refuses, the algorithms that it offers, and the products themselves, in
-// fp32 and rounded once. It refuses what NVIDIA documents or cards are known to refuse, and sometimes more:
-// epilogues of 16-bit types need rows of multiples of 16 bytes, BGRADB needs a transposed B, and neither it
-// nor DGELU takes k = 1.
+// The stand-in's cuBLASLt: it checks calls, offers algorithms, and computes matmuls in fp32, rounded once. It
+// refuses calls that NVIDIA documents as invalid or GPUs are known to refuse, and sometimes more: epilogues
+// of 16-bit types need rows of multiples of 16 bytes, BGRADB needs a transposed B, and neither it nor DGELU
+// takes k = 1.
 #include <stdio.h>
 #include <stdlib.h>
 #include <algorithm>
@@ -46,24 +46,23 @@ namespace {
 using Layout = cublasLtMatrixLayoutOpaque;
 using Desc = cublasLtMatmulDescOpaque;
 
-enum { WORKSPACE = 4096 };   // bytes that an algorithm asks for if the preference allows it
-enum { ALGORITHMS = 8 };     // of each product
-enum { EPILOGUE_ROW = 16 };  // rows of 16-bit types with an epilogue are multiples of so many bytes
+enum { WORKSPACE = 4096 };   // bytes that an algorithm needs, or less if the preference limits it
+enum { ALGORITHMS = 8 };     // per matmul
+enum { EPILOGUE_ROW = 16 };  // rows of 16-bit types with an epilogue are multiples of this many bytes
 
 struct Problem {
     Desc desc;
     Layout a, b, c, d;
 };
 
-// An algorithm, and the product that it was found for. Odd ones add up from the last k to the first, and so
-// give other bits.
+// An algorithm, and the matmul for which it was found. Odd ones sum from the last k to the first, which gives
+// other bits.
 struct Algorithm {
     uint32_t id, bias_align;
     uint64_t key, workspace;
     uint32_t align[4], aux_align, unused;
 };
-static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t),
-              "an algorithm is kept in cuBLASLt's own type");
+static_assert(sizeof(Algorithm) <= sizeof(cublasLtMatmulAlgo_t), "cuBLASLt's type must hold an algorithm");
 
 std::atomic<long> heuristics{ 0 };
 
@@ -89,7 +88,7 @@ template <class T> cublasStatus_t set(T *to, const void *value, size_t size) {
 }
 
 // --------
-// what is refused
+// checks
 
 cublasStatus_t refuse(cublasStatus_t status, const char *why) {
     fprintf(stderr, "CUDA stand-in: cuBLASLt: %s\n", why);
@@ -128,7 +127,7 @@ cublasStatus_t check_epilogue(const Desc &desc, const Layout &d) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// NOT_SUPPORTED comes without a message, because programs call to learn it.
+// Returns NOT_SUPPORTED without a message, because programs call this to find out.
 cublasStatus_t check_support(const Problem &p) {
     const Desc &desc = p.desc;
     if (desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_SUCCESS;
@@ -159,7 +158,7 @@ cublasStatus_t check_problem(const Problem &p) {
     return rc ? rc : check_support(p);
 }
 
-// Checks that every element of the matrix lies in memory that the device reaches.
+// Returns true if the device can reach every element of the matrix.
 bool reaches(const void *p, int type, int64_t rows, int64_t cols, int64_t ld, int batches, int64_t stride) {
     return cuda_stand_in_reaches(p, ((batches - 1) * stride + (cols - 1) * ld + rows) * size_of(type));
 }
@@ -186,7 +185,7 @@ cublasStatus_t check_pointers(const Problem &p, const void *A, const void *B, co
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// A hash (FNV) that is equal for products that differ only in their pointers.
+// Returns a hash (FNV) of everything but the pointers.
 uint64_t key_of(const Problem &p) {
     const Desc &desc = p.desc;
     std::vector<int64_t> fields = { desc.compute, desc.trans_a, desc.trans_b, desc.epilogue, desc.aux_ld };
@@ -227,7 +226,7 @@ float gelu_slope(float x) {
 }
 
 // --------
-// the product
+// the matmul
 
 struct Call {
     Problem p;
@@ -253,8 +252,8 @@ void unpack(std::vector<float> &out, const Layout &x, const void *p, int64_t off
     }
 }
 
-// sums (COLUMNS, TILE) of columns of the product side by side: a (K, M padded) from the tile's first row on,
-// b (K, N padded) from the first column on
+// Computes sums (COLUMNS, TILE), adjacent columns of the result: a (K, M padded) from the tile's first row
+// on, b (K, N padded) from the first column on.
 VECTOR void multiply(float (*sums)[TILE], const float *a, int64_t a_step, const float *b, int64_t b_step,
                      int64_t K, bool backward) {
     float acc[COLUMNS][TILE] = {};
@@ -285,7 +284,7 @@ float finish(const Call &call, int batch, int64_t row, int64_t col, float produc
     return x;
 }
 
-// of op(B), over k
+// Sums op(B) over k.
 void sum_columns(const Call &call, const std::vector<float> &b, int64_t N, int64_t padded, int64_t K) {
     for (int64_t n = 0; n < N; n++) {
         float sum = 0.0f;
@@ -319,7 +318,7 @@ void compute(const Call &call) {
     }
 }
 
-// of a pointer that an algorithm is found for, as far as it matters; without one there is nothing to assume
+// Returns a pointer's alignment, at most 256; without a pointer, 1.
 uint32_t alignment_of(const void *p) {
     uintptr_t bits = (uintptr_t)p | 256;
     return p ? (uint32_t)(bits & -bits) : 1;
@@ -341,11 +340,11 @@ cublasStatus_t check_algorithm(const Problem &p, const Algorithm &algo) {
     cublasStatus_t rc = check_problem(p);
     if (rc != CUBLAS_STATUS_SUCCESS) return rc;
     REFUSE_IF(algo.id >= ALGORITHMS, INVALID_VALUE);
-    REFUSE_IF(algo.key != key_of(p), INVALID_VALUE);  // an algorithm for another product
+    REFUSE_IF(algo.key != key_of(p), INVALID_VALUE);  // an algorithm for another matmul
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// The time that events show for a product if CUDA_STAND_IN_FASTEST is set.
+// Returns the time that events show for a matmul if CUDA_STAND_IN_FASTEST is set.
 double pretended_ms(const Problem &p, const Algorithm &algo) {
     const char *text = getenv("CUDA_STAND_IN_FASTEST"), *colon = text ? strchr(text, ':') : nullptr;
     if (!text || !*text) return 0;
@@ -377,11 +376,8 @@ const char *cublasLtGetStatusName(cublasStatus_t status) {
         return #s
         NAME(CUBLAS_STATUS_SUCCESS);
         NAME(CUBLAS_STATUS_NOT_INITIALIZED);
-        NAME(CUBLAS_STATUS_ALLOC_FAILED);
         NAME(CUBLAS_STATUS_INVALID_VALUE);
-        NAME(CUBLAS_STATUS_ARCH_MISMATCH);
         NAME(CUBLAS_STATUS_EXECUTION_FAILED);
-        NAME(CUBLAS_STATUS_INTERNAL_ERROR);
         NAME(CUBLAS_STATUS_NOT_SUPPORTED);
 #undef NAME
     }
@@ -535,7 +531,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     double pretended = pretended_ms(call.p, algo);
     cudaError_t queued = cuda_stand_in_queue(stream, [=] {
         if (used)
-            memset(workspace, 0xff, used);  // so that a workspace that held other data gives wrong results
+            memset(workspace, 0xff, used);  // a workspace that holds other data then gives wrong results
         compute(call);
         cuda_stand_in_takes(pretended);
     });

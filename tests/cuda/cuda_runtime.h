@@ -34,8 +34,8 @@ struct cuda_stand_in_lanes {
     unsigned alive;  // lanes that took part
     unsigned exist;  // lanes that the warp has
 };
-// Waits for all lanes of the warp, and returns the values of all of them to each. The result is valid until
-// the lane's next call.
+// Waits for all lanes of the warp, and returns all their values. The result is valid until the lane's next
+// call.
 const cuda_stand_in_lanes *cuda_stand_in_gather(cuda_stand_in_op op, unsigned mask, uint64_t value);
 unsigned cuda_stand_in_lane();
 void __syncthreads();
@@ -63,7 +63,7 @@ template <class T> T cuda_stand_in_shuffle(unsigned mask, T x, int from) {
     }
     return x;
 }
-// width, a power of 2, cuts the warp into pieces that exchange nothing with each other
+// width, a power of 2, divides the warp into independent pieces
 template <class T> T __shfl_sync(unsigned mask, T x, int from, int width = 32) {
     int lane = (int)cuda_stand_in_lane(), first = lane & ~(width - 1);
     return cuda_stand_in_shuffle(mask, x, first + (from & (width - 1)));
@@ -74,7 +74,7 @@ template <class T> T __shfl_xor_sync(unsigned mask, T x, int bits, int width = 3
 }
 
 // --------
-// atomics: the value before
+// atomics: return the previous value
 
 inline unsigned atomicInc(unsigned *p, unsigned most) {
     unsigned old = *p;
@@ -84,7 +84,7 @@ inline unsigned atomicInc(unsigned *p, unsigned most) {
 inline void __threadfence() {}
 
 // --------
-// arithmetic; build with -ffp-contract=off, or the compiler may fuse what these keep apart
+// arithmetic; build with -ffp-contract=off, or the compiler may fuse these operations
 
 inline unsigned __float_as_uint(float x) {
     unsigned u;
@@ -101,7 +101,7 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 // --------
 // launching
 
-// A pointer handed to a kernel must be 0, or point into (or just behind) memory that a device can reach.
+// A pointer passed to a kernel must be NULL, or point into (or to the end of) memory that a device can reach.
 template <class T> bool cuda_stand_in_argument(const T &) { return true; }
 template <class T> bool cuda_stand_in_argument(T *const &p) {
     return p == nullptr || cuda_stand_in_reaches((const void *)p, 0);

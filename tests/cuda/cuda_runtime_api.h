@@ -1,5 +1,5 @@
 // A stand-in for the CUDA run time on a machine without a GPU: the names, types and values of the calls that
-// this project uses, for C and C++. stand_in.h says how it behaves and what tests can ask it.
+// this project uses, for C and C++. stand_in.h describes its behaviour and its interface for tests.
 #ifndef CUDA_STAND_IN_RUNTIME_API_H
 #define CUDA_STAND_IN_RUNTIME_API_H
 #include <stddef.h>
@@ -24,13 +24,10 @@ typedef struct dim3 {
     E(cudaSuccess, 0, "no error") \
     E(cudaErrorInvalidValue, 1, "invalid argument") \
     E(cudaErrorMemoryAllocation, 2, "out of memory") \
-    E(cudaErrorInitializationError, 3, "initialization error") \
-    E(cudaErrorInvalidConfiguration, 9, "invalid configuration argument") \
     E(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction") \
     E(cudaErrorInsufficientDriver, 35, "driver too old for the run time") \
     E(cudaErrorNoDevice, 100, "no CUDA device") \
     E(cudaErrorInvalidDevice, 101, "invalid device ordinal") \
-    E(cudaErrorNoKernelImageForDevice, 209, "no kernel image for the device") \
     E(cudaErrorInvalidResourceHandle, 400, "invalid resource handle") \
     E(cudaErrorNotReady, 600, "not ready") \
     E(cudaErrorIllegalAddress, 700, "illegal memory access") \
@@ -55,10 +52,7 @@ enum cudaMemcpyKind {
 };
 
 enum cudaDeviceAttr {
-    cudaDevAttrMaxThreadsPerBlock = 1,
     cudaDevAttrMultiProcessorCount = 16,
-    cudaDevAttrL2CacheSize = 38,
-    cudaDevAttrMaxThreadsPerMultiProcessor = 39,
     cudaDevAttrComputeCapabilityMajor = 75,
     cudaDevAttrComputeCapabilityMinor = 76
 };
@@ -67,12 +61,9 @@ enum {
     cudaStreamDefault = 0,
     cudaStreamNonBlocking = 1,
     cudaEventDefault = 0,
-    cudaEventBlockingSync = 1,
     cudaEventDisableTiming = 2,
     cudaHostAllocDefault = 0,
-    cudaHostAllocPortable = 1,
-    cudaHostRegisterDefault = 0,
-    cudaHostRegisterPortable = 1
+    cudaHostRegisterDefault = 0
 };
 
 typedef struct {
@@ -81,14 +72,8 @@ typedef struct {
 struct cudaDeviceProp {
     char name[256];
     cudaUUID_t uuid;
-    size_t totalGlobalMem;
-    size_t sharedMemPerBlock;
-    int warpSize;
-    int maxThreadsPerBlock;
     int major, minor;
     int multiProcessorCount;
-    int l2CacheSize;
-    int maxThreadsPerMultiProcessor;
 };
 
 typedef struct cudaLaunchAttribute_st cudaLaunchAttribute;  // none is understood
@@ -144,7 +129,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 
 #ifdef __cplusplus
 }
-// As in CUDA's own header, C++ callers may omit the usual arguments.
+// As in CUDA's header, C++ callers may pass pointers of any type.
 template <class T> cudaError_t cudaMalloc(T **p, size_t size) { return cudaMalloc((void **)p, size); }
 template <class T> cudaError_t cudaHostAlloc(T **p, size_t size, unsigned flags) {
     return cudaHostAlloc((void **)p, size, flags);

@@ -76,10 +76,10 @@ struct Communicator {
     cudaStream_t stream = nullptr;
     std::atomic<bool> aborted{ false };
     std::atomic<int> error{ 0 }, unfinished{ 0 };
-    OperationPtr group, unissued;  // the open group; an operation that is complete but not on the stream yet
+    OperationPtr group, unissued;  // the open group; a complete operation that is not on the stream yet
     std::map<void *, size_t> registered;
     bool connected[MAX_RANKS] = {};
-    std::vector<void *> memory;  // of the device, its own
+    std::vector<void *> memory;  // device memory that it has taken
     ~Communicator() {
         if (shared) munmap(shared, sizeof *shared);
     }
@@ -106,7 +106,7 @@ long setting(const char *name, long usual) {
     return text && *text ? atol(text) : usual;
 }
 
-// Returns whether CUDA_STAND_IN_NCCL asks for `what` in this operation.
+// Returns true if CUDA_STAND_IN_NCCL requests `what` in this operation.
 bool is_asked(const char *what, int rank, long number) {
     char expected[64];
     const char *text = getenv("CUDA_STAND_IN_NCCL");
@@ -197,8 +197,7 @@ bool move_messages(Communicator &c, Operation &op) {
         bool &is_busy = busy[m.is_send][m.peer];
         if (!m.done && !is_busy) {
             n += advance(c, m);
-            // the next send may begin before this one has been received; the next message in, only after this
-            // one
+            // the next send may begin before this one has been received, but not the next receive
             is_busy = m.moved < sizeof(Header) + m.header.bytes;
         }
         done &= m.done;
@@ -207,7 +206,7 @@ bool move_messages(Communicator &c, Operation &op) {
     return done;
 }
 
-// Called until it returns that the operation is over, or until an abort abandons it.
+// Returns true if the operation is over, or abandoned by an abort.
 bool look(Communicator &c, Operation &op) {
     if (c.aborted) return true;
     if (c.error || c.shared->error || is_asked("hang", c.rank, op.number)) return false;
@@ -218,11 +217,11 @@ bool look(Communicator &c, Operation &op) {
     }
     if (move_messages(c, op)) return true;
     if (Clock::now() - op.moved_at > std::chrono::seconds(setting("CUDA_STAND_IN_NCCL_SECONDS", 60)))
-        fail_later(c, ncclRemoteError, "nothing has come from the other ranks", false);
+        fail_later(c, ncclRemoteError, "no data from the other ranks", false);
     return false;
 }
 
-// Device memory of the communicator's own.
+// Takes device memory for the communicator.
 ncclResult_t take(Communicator &c, size_t bytes) {
     void *p;
     if (cudaMalloc(&p, bytes) != cudaSuccess) {
@@ -272,17 +271,17 @@ ncclResult_t usable(const CommunicatorPtr &c) {
     if (!c->ready || c->unissued || c->finalizing) {
         return refuse(
             ncclInvalidUsage,
-            "the communicator is still busy with the call before: ncclCommGetAsyncError was not asked");
+            "the communicator is still busy with the previous call: ncclCommGetAsyncError was not called");
     }
     return ncclSuccess;
 }
 
-// The part that all calls of an operation share; `describe` adds its messages.
+// The part that all operations share; `describe` adds the messages.
 template <class F> ncclResult_t operation(ncclComm_t handle, cudaStream_t stream, F describe) {
     CommunicatorPtr c = find(handle);
     if (ncclResult_t rc = usable(c)) return rc;
     if (c->has_stream && c->stream != stream)
-        return refuse(ncclInvalidUsage, "the stand-in takes one stream a communicator");
+        return refuse(ncclInvalidUsage, "the stand-in takes one stream per communicator");
     c->stream = stream;
     c->has_stream = true;
     if (!c->group) c->group = std::make_shared<Operation>();
@@ -327,7 +326,7 @@ void store(ncclDataType_t type, void *p, size_t i, float x) {
         ((uint16_t *)p)[i] = type == ncclBfloat16 ? bf16_round(x) : fp16_round(x);
 }
 
-// The parts are in the ranks' order. The ring begins with the rank after the one that gets the sum.
+// parts: in rank order. The ring begins with the rank after the one that gets the sum.
 void ring_sum(ncclDataType_t type, char *to, const char *own, const std::vector<char> &parts, int rank,
               int ranks, size_t count) {
     size_t bytes = count * size_of(type);
@@ -380,7 +379,7 @@ ncclResult_t check_gpus(const Communicator &c) {
     return ncclSuccess;
 }
 
-// Returns whether all ranks have come.
+// Returns true if all ranks have joined.
 bool joined(Communicator &c) {
     if (c.ready || (int)c.shared->joined.load() < c.ranks) return c.ready;
     unlink(c.path.c_str());
@@ -409,18 +408,17 @@ ncclResult_t join(ncclComm_t *handle, const std::string &path, int ranks, int ra
     c->shared = map_shared(path);
     if (!c->shared) return refuse(ncclSystemError, path + ": " + strerror(errno));
     if (c->shared->taken[rank].exchange(1))
-        return refuse(ncclInvalidUsage, "rank " + std::to_string(rank) + " is there already");
+        return refuse(ncclInvalidUsage, "rank " + std::to_string(rank) + " has already joined");
     if (cudaGetDevice(&c->device) != cudaSuccess ||
         cudaDeviceGetPCIBusId(c->shared->gpu[rank], sizeof c->shared->gpu[rank], c->device) != cudaSuccess)
         return refuse(ncclUnhandledCudaError, "no device");
     c->shared->joined++;
-    {
-        std::lock_guard<std::recursive_mutex> guard(lock);
-        static int registered = atexit(unlink_all);
-        (void)registered;
-        if (live.empty()) operations = 0;
-        live.push_back(c);
-    }
+    lock.lock();
+    static int registered = atexit(unlink_all);
+    (void)registered;
+    if (live.empty()) operations = 0;
+    live.push_back(c);
+    lock.unlock();
     *handle = (ncclComm_t)c.get();
     while (blocking && !joined(*c)) usleep(1000);
     return blocking ? (ncclResult_t)(int)c->error : ncclInProgress;
@@ -474,7 +472,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     CommunicatorPtr c = find(comm);
     if (!c) return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
     if (c->unfinished || c->unissued)
-        return refuse(ncclInvalidUsage, "operations are under way: a card would wait for them");
+        return refuse(ncclInvalidUsage, "operations are in progress: NCCL would wait for them");
     forget(c);
     for (void *p : c->memory) cudaFree(p);
     return ncclSuccess;
@@ -482,7 +480,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 static thread_local bool reclaims;
 
-// Freeing the memory waits for all that the device still runs.
+// Frees memory, which waits for all work on the device.
 static void reclaim() {
     while (setting("CUDA_STAND_IN_NCCL_STUCK", 0)) sleep(1);
     cudaDeviceSynchronize();
@@ -499,10 +497,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     c->aborted = true;
     unlink(c->path.c_str());
     forget(c);
-    {
-        std::lock_guard<std::recursive_mutex> guard(lock);
-        unused.insert(unused.end(), c->memory.begin(), c->memory.end());
-    }
+    lock.lock();
+    unused.insert(unused.end(), c->memory.begin(), c->memory.end());
+    lock.unlock();
     reclaims = true;
     if (!depth) reclaim();
     return ncclSuccess;
@@ -537,10 +534,10 @@ ncclResult_t ncclMemAlloc(void **p, size_t bytes) {
 ncclResult_t ncclMemFree(void *p) {
     std::lock_guard<std::recursive_mutex> guard(lock);
     if (!allocated.count(p))
-        return refuse(ncclInvalidArgument, "ncclMemFree of what ncclMemAlloc has not given");
+        return refuse(ncclInvalidArgument, "ncclMemFree of memory that is not from ncclMemAlloc");
     for (auto &c : live)
         if (c->registered.count(p))
-            return refuse(ncclInvalidUsage, "ncclMemFree of what is still registered");
+            return refuse(ncclInvalidUsage, "ncclMemFree of memory that is still registered");
     allocated.erase(p);
     return cudaFree(p) == cudaSuccess ? ncclSuccess : refuse(ncclUnhandledCudaError, "cudaFree");
 }

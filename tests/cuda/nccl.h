@@ -1,22 +1,22 @@
 // A stand-in for NCCL between processes of one machine, on the stand-in for CUDA: the names, types and values
-// that this project uses, and their rules. It is a library of NCCL's name, libnccl.so.2, and is loaded as
-// NCCL is. Ranks meet in a file in /dev/shm. Work stays on its stream until the other ranks' work has come,
-// while the calling threads go on.
+// that this project uses, and their rules. The library is called libnccl.so.2 and loaded like NCCL. Ranks
+// connect through a file in /dev/shm. Work stays on its stream until the other ranks' work has arrived, while
+// the calling threads continue.
 //
-// It is stricter than necessary, so that tests find what would fail on a cluster:
-// - Communicators do not block: a call's work is on its stream only after ncclCommGetAsyncError has been
-// called.
-//   Another call before that is ncclInvalidUsage.
+// It is stricter than NCCL, so that tests find mistakes that would fail only on a cluster:
+// - The work of a non-blocking communicator is on its stream only after a call of ncclCommGetAsyncError. Any
+//   other call before that returns ncclInvalidUsage.
 // - A send ends when it has been received.
-// - A rank that dies is not noticed.
-// - Memory must be the device's, and all work of a communicator is on one stream.
+// - Nothing detects a dead rank.
+// - Memory must be the device's, and all work of a communicator must use one stream.
 // - ncclReduceScatter adds in ring order and rounds each time.
-// - A difference between the ranks (kind, count, type) is an asynchronous ncclInvalidUsage on both.
+// - A difference between ranks (kind, count, type) is an asynchronous ncclInvalidUsage on both.
 // - Work that moves nothing for a time limit is an asynchronous ncclRemoteError.
-// - An abort, or the end of a group of them, waits for all that the device still runs.
-// - Only memory of ncclMemAlloc can be registered. It is freed after it has been deregistered, which comes
-//   before the communicator's end.
-// - A communicator takes device memory, and more for each rank that it first sends to or receives from.
+// - An abort, or the end of a group of aborts, waits for all work on the device.
+// - Only memory of ncclMemAlloc can be registered, and it must be deregistered before it is freed and before
+// the
+//   communicator ends.
+// - A communicator takes device memory, and more for each rank to which it connects.
 // Variables:
 //   CUDA_STAND_IN_NCCL=hang:rank:k       the k-th operation of that rank (over its communicators; a group is
 //                                        one) never moves
@@ -24,7 +24,7 @@
 //   CUDA_STAND_IN_NCCL=stop:rank:k       the process stops before it
 //   CUDA_STAND_IN_NCCL_SECONDS=n         the time limit, default 60
 //   CUDA_STAND_IN_NCCL_STUCK=1           an abort never returns
-//   CUDA_STAND_IN_NCCL_VERSION=n         the answer of ncclGetVersion: 23000 or more understands
+//   CUDA_STAND_IN_NCCL_VERSION=n         ncclGetVersion's result; from 23000 on the stand-in supports
 //                                        NCCL_MULTI_RANK_GPU_ENABLE
 #ifndef CUDA_STAND_IN_NCCL_H
 #define CUDA_STAND_IN_NCCL_H

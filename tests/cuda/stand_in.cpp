@@ -1,5 +1,5 @@
-// The stand-in for the CUDA run time: devices, memory, streams and events. See stand_in.h for how it behaves,
-// blocks.h for kernels.
+// The stand-in for the CUDA run time: devices, memory, streams and events. stand_in.h describes its
+// behaviour, blocks.h runs kernels.
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -18,7 +18,7 @@ enum { MAX_DEVICES = 8, ALIGNMENT = 256, RED_ZONE = 256, POISON = 0xff };
 using StreamPtr = std::shared_ptr<CUstream_st>;
 using EventPtr = std::shared_ptr<CUevent_st>;
 
-// One of: a wait for another stream's work, an event's mark, work, which may have to wait for another process
+// One of: a wait for another stream's work, an event's mark, or work, which may depend on another process
 struct Operation {
     StreamPtr wait_for;
     uint64_t wait_until = 0;
@@ -39,7 +39,7 @@ struct CUevent_st {
     int device = 0;
     bool timed = false;
     StreamPtr stream;       // none: never recorded
-    uint64_t position = 0;  // complete when the stream has done so many
+    uint64_t position = 0;  // complete when the stream has done this many
     double ms = 0;
 };
 
@@ -58,7 +58,7 @@ struct State {
     // settings
     Mode mode = EAGER;
     int devices = 1, capability = 90, multiprocessors = 4, blocks = 2;
-    int card[MAX_DEVICES] = {};  // each device's number before CUDA_VISIBLE_DEVICES chooses
+    int gpu[MAX_DEVICES] = {};  // each device's number before CUDA_VISIBLE_DEVICES
     bool mig = false;
     bool protect = true, backward = false, print_counts = false;
     std::string fail_call;
@@ -117,11 +117,11 @@ int choice(const char *name, std::initializer_list<const char *> words) {
 void choose_visible(State &s) {
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
     int there = s.devices, seen = 0;
-    for (int d = 0; d < MAX_DEVICES; d++) s.card[d] = d;
+    for (int d = 0; d < MAX_DEVICES; d++) s.gpu[d] = d;
     for (char *end; list && seen < there; list = end + 1) {
         long d = strtol(list, &end, 10);
         if (end == list || d < 0 || d >= there) break;
-        s.card[seen++] = (int)d;
+        s.gpu[seen++] = (int)d;
         if (*end != ',') break;
     }
     if (list) s.devices = seen;
@@ -198,8 +198,7 @@ State::State() {
         perror("CUDA stand-in: memory of the devices");
         abort();
     }
-    madvise(arena, MAX_DEVICES * capacity,
-            MADV_HUGEPAGE);  // mprotect then walks few pages; without it the stand-in is only slower
+    madvise(arena, MAX_DEVICES * capacity, MADV_HUGEPAGE);  // a hint, so that mprotect walks fewer pages
     for (int d = 0; d < MAX_DEVICES; d++) {
         device[d].free_pieces[0] = capacity;
         device[d].default_stream = std::make_shared<CUstream_st>();
@@ -211,26 +210,14 @@ State::State() {
 
 bool fails(State &s, const char *call) { return s.fail_call == call && --s.fail_at == 0; }
 
-// The error that a failing call would probably return on a card.
+// Returns the error that a failing call would probably return on a GPU.
 cudaError_t likely_error(const std::string &call) {
-    static const std::map<std::string, cudaError_t> errors = {
-        { "cudaGetDeviceCount", cudaErrorInsufficientDriver },
-        { "cudaSetDevice", cudaErrorInvalidDevice },
-        { "cudaMalloc", cudaErrorMemoryAllocation },
-        { "cudaHostAlloc", cudaErrorMemoryAllocation },
-        { "cudaHostRegister", cudaErrorMemoryAllocation },
-        { "cudaStreamCreateWithFlags", cudaErrorMemoryAllocation },
-        { "cudaStreamCreateWithPriority", cudaErrorMemoryAllocation },
-        { "cudaEventCreate", cudaErrorMemoryAllocation },
-        { "cudaEventCreateWithFlags", cudaErrorMemoryAllocation },
-        { "launch", cudaErrorLaunchFailure },
-        { "cudaStreamSynchronize", cudaErrorIllegalAddress },
-        { "cudaEventSynchronize", cudaErrorIllegalAddress },
-        { "cudaDeviceSynchronize", cudaErrorIllegalAddress },
-        { "cudaMemcpy", cudaErrorIllegalAddress },
-    };
-    auto found = errors.find(call);
-    return found == errors.end() ? cudaErrorUnknown : found->second;
+    auto has = [&](const char *part) { return call.find(part) != std::string::npos; };
+    if (call == "cudaGetDeviceCount") return cudaErrorInsufficientDriver;
+    if (call == "cudaSetDevice") return cudaErrorInvalidDevice;
+    if (call == "launch") return cudaErrorLaunchFailure;
+    if (has("lloc") || has("Create") || has("Register")) return cudaErrorMemoryAllocation;
+    return has("Synchronize") || call == "cudaMemcpy" ? cudaErrorIllegalAddress : cudaErrorUnknown;
 }
 
 // The part that all calls share; body gets the state, with the lock held.
@@ -276,7 +263,7 @@ double now_ms() {
     return std::chrono::duration<double, std::milli>(now).count();
 }
 
-// The first operation, which is ready.
+// Runs the first operation, which must be ready.
 void run_next(State &s, CUstream_st &stream) {
     Operation op = std::move(stream.queue.front());
     stream.queue.pop_front();
@@ -291,8 +278,8 @@ void run_next(State &s, CUstream_st &stream) {
 void progress(State &s);
 void step(State &s, CUstream_st &stream);
 
-// Lets other threads and processes go on, and finally runs all streams, because another process may wait for
-// work on any of them.
+// Lets other threads and processes continue, and eventually runs all streams, because another process may
+// wait for work on any of them.
 void pause(State &s, int pauses) {
     enum { PATIENCE = 300 };
     s.lock.unlock();
@@ -316,7 +303,7 @@ void advance(State &s, CUstream_st &stream, uint64_t until) {
     }
 }
 
-// Runs one operation of those that the stream needs next.
+// Runs one operation that the stream needs next.
 void step(State &s, CUstream_st &stream) {
     const Operation &next = stream.queue.front();
     if (is_ready(s, next))
@@ -381,7 +368,7 @@ bool in_arena(const State &s, const void *p) {
 
 enum Inside { OUTSIDE, INSIDE, PARTLY };
 
-// Returns whether [p, p + size) lies in one of the pieces; with size 0, p may be just behind it.
+// Finds out whether [p, p + size) is in one of the pieces; with size 0, p may be at its end.
 Inside inside(const std::map<const char *, size_t> &pieces, const void *p, size_t size) {
     const char *begin = (const char *)p;
     auto next = pieces.upper_bound(begin);
@@ -392,7 +379,7 @@ Inside inside(const std::map<const char *, size_t> &pieces, const void *p, size_
     return begin < piece + piece_size ? PARTLY : result;
 }
 
-// Returns the offset in the device's part of the arena, or its capacity if there is no room
+// Returns the offset in the device's part of the arena, or its capacity if there is no room.
 size_t take_piece(State &s, Device &device, size_t size) {
     for (auto [offset, piece] : device.free_pieces) {
         if (piece >= size) {
@@ -470,7 +457,8 @@ cudaError_t create_stream(State &s, cudaStream_t *handle, unsigned flags) {
 }
 
 cudaError_t create_event(State &s, cudaEvent_t *handle, unsigned flags) {
-    if (!handle || flags > (cudaEventBlockingSync | cudaEventDisableTiming)) return cudaErrorInvalidValue;
+    if (!handle || (flags != cudaEventDefault && flags != cudaEventDisableTiming))
+        return cudaErrorInvalidValue;
     auto event = std::make_shared<CUevent_st>();
     event->device = current_device;
     event->timed = !(flags & cudaEventDisableTiming);
@@ -514,16 +502,10 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device) {
         if (device < 0 || device >= s.devices) return cudaErrorInvalidDevice;
         *prop = cudaDeviceProp{};
         snprintf(prop->name, sizeof prop->name, "CUDA stand-in");
-        snprintf(prop->uuid.bytes, sizeof prop->uuid.bytes, "stand-in %d", s.card[device]);
-        prop->totalGlobalMem = s.capacity;
-        prop->sharedMemPerBlock = 48 << 10;
-        prop->warpSize = blocks::LANES;
-        prop->maxThreadsPerBlock = blocks::MAX_THREADS;
+        snprintf(prop->uuid.bytes, sizeof prop->uuid.bytes, "stand-in %d", s.gpu[device]);
         prop->major = s.capability / 10;
         prop->minor = s.capability % 10;
         prop->multiProcessorCount = s.multiprocessors;
-        prop->l2CacheSize = 4 << 20;
-        prop->maxThreadsPerMultiProcessor = 2048;
         return cudaSuccess;
     });
 }
@@ -532,18 +514,10 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, int device) 
     cudaDeviceProp prop;
     cudaError_t rc = cudaGetDeviceProperties(&prop, device);
     if (rc != cudaSuccess) return rc;
-    const std::map<cudaDeviceAttr, int> values = {
-        { cudaDevAttrMaxThreadsPerBlock, prop.maxThreadsPerBlock },
-        { cudaDevAttrMultiProcessorCount, prop.multiProcessorCount },
-        { cudaDevAttrL2CacheSize, prop.l2CacheSize },
-        { cudaDevAttrMaxThreadsPerMultiProcessor, prop.maxThreadsPerMultiProcessor },
-        { cudaDevAttrComputeCapabilityMajor, prop.major },
-        { cudaDevAttrComputeCapabilityMinor, prop.minor },
-    };
     return api(__func__, [&](State &) {
-        auto found = values.find(attr);
-        if (found == values.end()) return cudaErrorInvalidValue;
-        *value = found->second;
+        *value = attr == cudaDevAttrMultiProcessorCount      ? prop.multiProcessorCount
+                 : attr == cudaDevAttrComputeCapabilityMajor ? prop.major
+                                                             : prop.minor;
         return cudaSuccess;
     });
 }
@@ -559,7 +533,7 @@ cudaError_t cuda_stand_in_occupancy(int *blocks, int threads) {
 cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device) {
     return api(__func__, [&](State &s) {
         if (!id || size < 13 || device < 0 || device >= s.devices) return cudaErrorInvalidValue;
-        snprintf(id, (size_t)size, "0000:%02x:00.0", s.mig ? 1 : s.card[device] + 1);
+        snprintf(id, (size_t)size, "0000:%02x:00.0", s.mig ? 1 : s.gpu[device] + 1);
         return cudaSuccess;
     });
 }

@@ -1,36 +1,36 @@
-// How the stand-in for CUDA behaves, and what a test can ask it.
+// How the stand-in for CUDA behaves, and its interface for tests.
 //
-// Work on a stream is queued and runs later, as on a card. CUDA_STAND_IN in the environment chooses when:
+// Work on a stream is queued and runs later, as on a GPU. CUDA_STAND_IN in the environment chooses when:
 //   eager (default)  as soon as the stream's waits allow
-//   lazy             only when someone waits for it, and then only what that wait needs
+//   lazy             only when a call waits for it, and then only the work that the wait needs
 //   rival            the default stream lazily, all others eagerly: a side stream that does not wait for the
 //                    computation gives wrong results
 //   lag              the default stream eagerly, all others lazily: a computation that does not wait for a
 //                    side stream gives wrong results
-// A query that finds work unfinished runs one operation of it, so that repeated queries come to an end.
-// Streams wait for each other only through events: the default stream, too, is like one made with
-// cudaStreamNonBlocking.
+// A query that finds unfinished work runs one operation, so that repeated queries end. Streams wait for each
+// other only through events; the default stream, too, behaves as if created with cudaStreamNonBlocking.
 //
 // Device memory is 0xff bytes (NaN) when new, and the host cannot touch it (SIGSEGV). Other variables:
 //   CUDA_STAND_IN_DEVICES=n      number of devices, default 1; 0: cudaErrorNoDevice
-//   CUDA_VISIBLE_DEVICES=i,j     only these of them, in this order, as on cards: numbers; the list ends at
+//   CUDA_VISIBLE_DEVICES=i,j     only these of them, in this order, as on GPUs: numbers; the list ends at
 //                                the first that does not exist
-//   CUDA_STAND_IN_MIG=1          the devices are MIG instances of one card: they have one bus id
+//   CUDA_STAND_IN_MIG=1          the devices are MIG instances of one GPU, with the same bus id
 //   CUDA_STAND_IN_CAPABILITY=nn  compute capability, default 90
 //   STAND_IN_SMS=n               multiprocessors of a device, default 4; an H200 has 132
 //   STAND_IN_BLOCKS=n            blocks of up to 128 threads that one runs at once, default 2; larger blocks
-//                                have 64 registers a thread. For sm_90 ptxas reports 40 registers for the
+//                                have 64 registers per thread. For sm_90 ptxas reports 40 registers for the
 //                                sums over columns, so 12 blocks, and 48 in bf16, so 10; 64 for layernorm's
 //                                backward, so 2 blocks of 512
 //   CUDA_STAND_IN_MEMORY=bytes   memory of a device, default 2 GiB
 //   CUDA_STAND_IN_PROTECT=0      the host may touch device memory: faster
-//   CUDA_STAND_IN_ORDER=backward blocks, warps and lanes run from the last to the first: finds a missing
-//                                barrier that the usual order hides
+//   CUDA_STAND_IN_ORDER=backward blocks, warps and lanes run from the last to the first, which exposes a
+//                                missing barrier that the usual order hides
 //   CUDA_STAND_IN_FAIL=name:k    the k-th call of an API function fails; for kernels launch:k
-//   CUDA_STAND_IN_REFUSED=n      the first n of the 8 algorithms that cuBLASLt offers for a product are
-//                                refused when they should run
-//   CUDA_STAND_IN_FASTEST=k[:ms] work takes a time that only events show: products take 10 ms by algorithm k,
-//                                longer by the others, and ms more with an epilogue; kernels take 5 ms
+//   CUDA_STAND_IN_REFUSED=n      the first n of the 8 algorithms that cuBLASLt offers for a matmul fail when
+//                                called
+//   CUDA_STAND_IN_FASTEST=k[:ms] events show pretended times: matmuls take 10 ms with algorithm k, longer
+//   with
+//                                the others, and ms more with an epilogue; kernels take 5 ms
 //   CUDA_STAND_IN_CUBLASLT=n     cuBLASLt's version, default 130100
 //   CUDA_STAND_IN_COUNT=1        counts are printed to stderr at exit
 #ifndef CUDA_STAND_IN_H
@@ -40,13 +40,12 @@
 extern "C" {
 #endif
 
-// Counts since the start: kernels and products queued; calls in which the host waited for the device; calls
-// of cudaMalloc and cudaHostAlloc. Any pointer may be NULL.
+// Counts since the start: kernels and matmuls queued; calls in which the host waited for the device; calls of
+// cudaMalloc and cudaHostAlloc. Any pointer may be NULL.
 void cuda_stand_in_counts(long *launches, long *waits, long *allocations);
-// Counts calls of cublasLtMatmulAlgoGetHeuristic, and products without an algorithm, which call it
-// themselves.
+// Counts calls of cublasLtMatmulAlgoGetHeuristic, also those by matmuls without an algorithm.
 long cuda_stand_in_heuristics(void);
-// Reads the environment again (all but the memory's size) and counts calls for CUDA_STAND_IN_FAIL anew.
+// Reads the environment again, except the memory's size, and restarts the count of CUDA_STAND_IN_FAIL.
 void cuda_stand_in_settings(void);
 
 #ifdef __cplusplus
@@ -55,16 +54,16 @@ void cuda_stand_in_settings(void);
 
 // For the stand-in's own parts. ----------------------------------------------
 
-// Returns whether CUDA_STAND_IN_FAIL names this call.
+// Returns true if CUDA_STAND_IN_FAIL names this call.
 bool cuda_stand_in_fails(const char *call);
-// Returns whether [p, p + size) lies in one allocation of device memory, or in pinned host memory, which
-// kernels may read as well.
+// Returns true if [p, p + size) is in one allocation of device memory, or in pinned host memory, which
+// kernels may read too.
 bool cuda_stand_in_reaches(const void *p, size_t size);
-// Work calls this as it runs: events then show it to have taken so much longer.
+// Called by work as it runs: adds to the time that events show.
 void cuda_stand_in_takes(double ms);
-// Queues work that computes, with device memory accessible while it runs. Work that needs another process has
-// `ready`: its stream waits until that returns true. Calls that wait or query ask it now and then. The
-// threads that call CUDA functions go on meanwhile.
+// Queues work, with device memory accessible while it runs. Work that depends on another process has `ready`:
+// its stream waits until that returns true. Calls that wait or query check it; threads that call CUDA
+// functions continue meanwhile.
 cudaError_t cuda_stand_in_queue(cudaStream_t stream, std::function<void()> work,
                                 std::function<bool()> ready = nullptr);
 // Queues a kernel; body runs one thread. `kernel` is its address, for messages.

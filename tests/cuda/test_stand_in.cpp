@@ -1,6 +1,6 @@
-// Tests that the stand-in shows or refuses wrong CUDA and NCCL code. That it runs right code right is seen
-// where it is used: test_layers_cuda compares its kernels and matmuls with naive ones, mpi_nccl its
-// collectives with those through the host.
+// Tests that the stand-in exposes or refuses wrong CUDA and NCCL code. Other tests show that it runs correct
+// code correctly: test_layers_cuda compares its kernels and matmuls with naive ones, mpi_nccl its collectives
+// with those through the host.
 #include <algorithm>
 #include <signal.h>
 #include <stdio.h>
@@ -52,7 +52,7 @@ struct Side {
         OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
            cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     }
-    // Later work on the side stream waits for the work that is on the default stream now.
+    // Makes later work on the side stream wait for the work that is on the default stream now.
     void follows() { OK(cudaEventRecord(event, 0), cudaStreamWaitEvent(stream, event, 0)); }
     void leads() { OK(cudaEventRecord(event, stream), cudaStreamWaitEvent(0, event, 0)); }
 };
@@ -69,7 +69,7 @@ struct Rank {
         OK(ncclCommGetAsyncError(comm, &now));
         return now;
     }
-    // Waits until a call is done, and its work is on the stream.
+    // Waits until a call is done and its work is on the stream.
     ncclResult_t settled() const {
         while (state() == ncclInProgress) usleep(100);
         return state();
@@ -115,7 +115,7 @@ static int signal_of(const std::function<void()> &act) {
     return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
-// Each thread reads what the one before it wrote to shared memory.
+// Each thread reads the value that the previous one wrote to shared memory.
 __global__ void neighbours(int *out, int waits) {
     __shared__ int x[64];
     x[threadIdx.x] = -1;
@@ -145,7 +145,7 @@ __global__ void diverge(int how, char *) {
 }
 
 static void divergence(Rank &) {
-    for (int how = 0; how < 4; how++)  // a barrier, another operation, a part of the warp, none
+    for (int how = 0; how < 4; how++)  // wrong: a barrier, another operation, part of the warp; right
         EXPECT(how < 3 ? SIGABRT : 0, signal_of([=] { run(0, diverge, 1, 32, how, nullptr); }));
 }
 
@@ -165,7 +165,7 @@ static void launch_limits(Rank &) {
     EXPECT(cudaErrorInvalidResourceHandle, run(other.stream, diverge, 1, 1, 3, none));
 }
 
-// One stream copies x, which the other clears before (`leads`) or afterwards. Returns the copy of 1.
+// One stream copies x, a 1, which the other clears before (`leads`) or afterwards. Returns the copy.
 static int copied(bool leads, bool waits) {
     Side side;
     Buffer<int> x(std::vector<int>(1, 1)), y(1);
@@ -197,14 +197,14 @@ static void events_and_handles(Rank &) {
     OK(cudaEventRecord(start, 0));
     side.follows();
     OK(cudaEventRecord(side.event, 0), cudaEventRecord(end, 0), cudaMemsetAsync(x.p, 0, 4, 0));
-    OK(cudaStreamSynchronize(side.stream));  // needs the event's first record only
+    OK(cudaStreamSynchronize(side.stream));  // needs only the event's first record
     EXPECT(cudaErrorNotReady, cudaEventElapsedTime(&ms, start, end), cudaEventQuery(end));
     OK(cudaEventSynchronize(end), cudaEventQuery(end), cudaEventElapsedTime(&ms, start, end));
     OK(cudaEventRecord(start, 0));
     EXPECT(cudaErrorNotReady, cudaStreamQuery(0), cudaEventQuery(start));  // each runs one operation
     EXPECT(cudaErrorNotReady, cudaGetLastError());
     OK(cudaStreamQuery(0), cudaEventQuery(start));
-    EXPECT(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&ms, start, side.event));  // takes no times
+    EXPECT(cudaErrorInvalidResourceHandle, cudaEventElapsedTime(&ms, start, side.event));  // has no times
     OK(cudaMemsetAsync(x.p, 1, 4, side.stream), cudaStreamDestroy(side.stream), cudaEventDestroy(side.event));
     EXPECT(0x01010101, x.get()[0]);
     EXPECT(cudaErrorInvalidResourceHandle, cudaStreamSynchronize(side.stream), cudaEventDestroy(side.event));
@@ -258,11 +258,11 @@ static void guards(Rank &) {
     OK(cudaMemsetAsync(x.p, 1, 1, 0), cudaMemcpyAsync(copy.p, x.p, 1, cudaMemcpyDeviceToDevice, 0),
        cudaFree(x.p));
     setting("CUDA_STAND_IN_PROTECT", "0");
-    EXPECT(1, copy.get()[0]);  // cudaFree has waited,
-    EXPECT(-1, x.p[0]);        // and left nothing to read
+    EXPECT(1, copy.get()[0]);  // cudaFree waits,
+    EXPECT(-1, x.p[0]);        // and overwrites the memory
 }
 
-struct Product {  // a right call, which a test spoils
+struct Product {  // a correct call, in which a test changes something
     int m = 16, n = 8, k = 32, a_rows = 16, lda = 16, ldb = 32, ldd = 16, batches_a = 1, asked_lda = 16,
         aux_ld = 16;
     unsigned epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
@@ -305,7 +305,7 @@ static cublasStatus_t multiply(const Product &t) {
         rc = cublasLtMatmul(handle, desc, &one, a.p + t.a_offset, la, b.p, lb, &zero, d.p, ld, d.p, ld,
                             &found.algo, workspace.p + t.workspace_offset, t.workspace_bytes, 0);
     cuda_stand_in_counts(NULL, &after, NULL);
-    CHECK(after == before, workspace.get()[0] == (rc ? 0 : -1));  // does not wait, and uses its workspace
+    CHECK(after == before, workspace.get()[0] == (rc ? 0 : -1));  // did not wait, but used its workspace
     return rc;
 }
 
@@ -339,7 +339,7 @@ static void wrong_calls(Rank &r) {
            ncclSend(x.p, 8, ncclFloat32, 2, c, r.stream), ncclCommRegister(c, host, 32, &handle),
            ncclCommRegister(c, x.p, 32, &handle), ncclMemFree(x.p));
     EXPECT(ncclInProgress, r.gather(x.p + r.rank, x.p));
-    OK(cudaStreamQuery(r.stream));  // is on the stream only after ncclCommGetAsyncError
+    OK(cudaStreamQuery(r.stream));  // the gather is on the stream only after ncclCommGetAsyncError
     EXPECT(ncclInvalidUsage, r.gather(x.p, x.p), ncclCommFinalize(c), ncclCommDestroy(c), ncclGroupEnd());
     OK(r.settled());
     EXPECT(ncclInvalidUsage, ncclAllGather(x.p, x.p, 1, ncclFloat32, c, 0));  // on another stream
@@ -377,21 +377,21 @@ static void ranks_that_differ(Rank &r) {
         EXPECT(ncclInProgress,
                receives ? ncclRecv(x.p, n, type, 0, r.comm, r.stream) : r.gather(x.p + 32, x.p, n, type));
         EXPECT(ncclInvalidUsage, r.failure());
-        OK(ncclCommAbort(r.comm), cudaStreamSynchronize(r.stream));  // the stream goes on
+        OK(ncclCommAbort(r.comm), cudaStreamSynchronize(r.stream));  // the stream continues
     }
 }
 
-static void nobody_comes(Rank &r) {
+static void both_send_first(Rank &r) {
     Buffer<float> x(8);
     setenv("CUDA_STAND_IN_NCCL_SECONDS", "1", 1);
-    r.join();  // both send first, although the message is small enough for the ring
+    r.join();  // the message would fit into the ring
     EXPECT(ncclInProgress, ncclSend(x.p, 4, ncclFloat32, 1 - r.rank, r.comm, r.stream));
     OK(r.settled());
     EXPECT(ncclInProgress, ncclRecv(x.p + 4, 4, ncclFloat32, 1 - r.rank, r.comm, r.stream));
     EXPECT(ncclRemoteError, r.failure());
 }
 
-// Runs a behaviour on so many ranks, each with a GPU. Returns whether one failed.
+// Runs a behaviour on several ranks, each with a GPU. Returns true if one failed.
 static bool fails(const char *name, void (*behaviour)(Rank &), int ranks) {
     Rank r = { 0, ranks, {}, nullptr, nullptr };
     std::vector<pid_t> children;
@@ -419,7 +419,7 @@ int main() {
         RUN(missing_barrier, 1), RUN(divergence, 1), RUN(launch_limits, 1), RUN(missing_event, 1),
         RUN(events_and_handles, 1), RUN(pinned_and_pageable_copies, 1),
         RUN(wrong_copies_and_use_after_free, 1), RUN(guards, 1), RUN(wrong_products, 1), RUN(wrong_calls, 2),
-        RUN(registered_memory, 1), RUN(ranks_that_differ, 2), RUN(nobody_comes, 2),
+        RUN(registered_memory, 1), RUN(ranks_that_differ, 2), RUN(both_send_first, 2),
     };
     // clang-format on
     int all = sizeof failed, bad = std::count(failed, failed + all, true);
