@@ -9,7 +9,7 @@
 #define LLMC_ZERO_COMM_HOST_H
 #include "comm.h"
 
-// A collective under way.
+// A collective in progress.
 typedef struct {
     comm_use use;
     comm_kind kind;    // how its bytes are counted

@@ -84,7 +84,7 @@ void nccl_abort(nccl_state *n) {
     }
 }
 
-// -------- the sentence
+// -------- the error message
 
 int nccl_fail(nccl_state *n, const collective *w, const char *what, const char *message) {
     char about[96] = "", units[NET_UNITS], *text = n->sentence;

@@ -36,7 +36,7 @@ typedef struct {  // describes a rank
     head h;
     uint64_t node;
     nonce startup;                   // from rank 0: random, for the connections between the other ranks
-    double left_s;                   // until it gives up; from rank 0: left for the ranks to connect
+    double left_s;                   // until its time limit; from rank 0: left for the ranks to connect
     int32_t rank, ranks, pid, port;  // port: of its listener. pid 0: not known yet
     char host[NET_NAME], version[48];
     net_address at;  // of its listener, as seen from rank 0

@@ -262,8 +262,8 @@ int net_start(net *n, const zero_config *config) {
     if (method != ZERO_START_AUTO) return connect_by_tcp(n, config, method == ZERO_START_FILE);
     if (start->ranks > 1)
         return zero_refuse("start.ranks start.server start.file",
-                           " %d, but nothing defines how they find each other: there is no launcher, no "
-                           "start.server, no start.file",
+                           " %d, but nothing defines how they find each other: no launcher, start.server or "
+                           "start.file",
                            start->ranks);
     return 0;
 }

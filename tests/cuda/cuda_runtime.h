@@ -3,7 +3,7 @@
 // atomics are plain sums.
 #ifndef CUDA_STAND_IN_RUNTIME_H
 #define CUDA_STAND_IN_RUNTIME_H
-#include "../../llmc_zero/device/numbers.h"  // bf16 and fp16, as device code of gpt2/cuda.h asks for them
+#include "../../llmc_zero/device/numbers.h"  // bf16 and fp16, for device code of gpt2/cuda.h
 #include <math.h>
 #include <stdint.h>
 #include <string.h>

@@ -51,7 +51,7 @@ struct Message {
     bool is_send;
     Header header;
     char *p;
-    Header other{};    // what came in
+    Header other{};    // the received one
     size_t moved = 0;  // of header and bytes
     uint64_t end = 0;  // of a send: the ring's position when all is written
     bool done = false;
@@ -149,7 +149,7 @@ void copy_ring(Ring &ring, uint64_t at, char *p, size_t n, bool into) {
     }
 }
 
-// Moves the part [moved, ...) that lies in [start, start + size) of a message: header or bytes.
+// Moves the part [moved, ...) within [start, start + size) of a message: header or bytes.
 size_t move_part(Message &m, Ring &ring, char *part, size_t start, size_t size) {
     uint64_t at = m.is_send ? ring.written.load() : ring.read.load();
     size_t room = m.is_send ? RING - (size_t)(at - ring.read.load()) : (size_t)(ring.written.load() - at);
@@ -389,7 +389,7 @@ bool joined(Communicator &c) {
 
 ncclResult_t check_config(const ncclConfig_t *config) {
     if (!config || config->magic != 0xcafebeef || config->size != sizeof *config)
-        return refuse(ncclInvalidArgument, "the configuration does not come from NCCL_CONFIG_INITIALIZER");
+        return refuse(ncclInvalidArgument, "the configuration is not from NCCL_CONFIG_INITIALIZER");
     if (config->maxCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs <= 0)
         return refuse(ncclInvalidArgument, "maxCTAs " + std::to_string(config->maxCTAs));
     return ncclSuccess;

@@ -446,7 +446,7 @@ cudaError_t clear(State &s, void *p, int value, size_t count, cudaStream_t handl
 cudaError_t create_stream(State &s, cudaStream_t *handle, unsigned flags) {
     if (!handle || flags > cudaStreamNonBlocking) return cudaErrorInvalidValue;
     if (!(flags & cudaStreamNonBlocking)) {
-        fprintf(stderr, "CUDA stand-in: streams that wait for the default stream are not covered; pass "
+        fprintf(stderr, "CUDA stand-in: streams that wait for the default stream are not supported; pass "
                         "cudaStreamNonBlocking\n");
         return cudaErrorInvalidValue;
     }

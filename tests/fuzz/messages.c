@@ -1,5 +1,5 @@
-// What comes on a connection while ranks start, from a stranger, from who is called, and from a rank that
-// lies but knows the secret: then its tags are put right.
+// Messages on a connection during startup, from a stranger, from the rank called, and from a rank that lies
+// but knows the secret: the target corrects its tags.
 #include "../../llmc_zero/net/contact.h"
 #include <string.h>
 #include <sys/socket.h>
@@ -8,7 +8,7 @@
 
 enum { STATES = MET + 1 };
 
-// A whole message of rank 1 to rank 0, after the contact's state.
+// The contact's state, then a whole message from rank 1 to rank 0.
 typedef struct {
     uint64_t state;
     seat seat;
@@ -35,7 +35,7 @@ static void give_seeds(void) {
     fuzz_seed("report", report, sizeof report);
 }
 
-// Seals what is there as a rank that has these keys would.
+// Seals the bytes as a rank with these keys would.
 static void seal(const party *p, contact *c, uint8_t *bytes, size_t n) {
     contact other = { .nonce = { { 1 } } };
     head *h = (head *)bytes;

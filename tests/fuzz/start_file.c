@@ -1,4 +1,4 @@
-// The file in which rank 0 writes where it listens, and the address of rank 0 as a user gives it.
+// The start file, and the address of rank 0 as a user gives it.
 #include "../../llmc_zero/net/start_file.h"
 #include <string.h>
 #include "fuzz.h"
@@ -6,11 +6,11 @@
 static void give_seeds(void) {
     static const char address[] = "[::1]:99";
     static const start_file start = { .begins = "llmc_zero start file 3\n",
-                                .host = "a",
-                                .pid = 12,
-                                .port = 12345,
-                                .n = 1,
-                                .written = 1700000000 };
+                                      .host = "a",
+                                      .pid = 12,
+                                      .port = 12345,
+                                      .n = 1,
+                                      .written = 1700000000 };
     fuzz_seed("start file", &start, sizeof start);
     fuzz_seed("address", address, sizeof address - 1);
 }
