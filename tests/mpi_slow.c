@@ -4,16 +4,13 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <time.h>
-#include <unistd.h>
-#include "check.h"
+#include "saves.h"
 #include "../llmc_zero/tiers/file_folder.h"
 
-enum { PATH_BYTES = 200, ELEMS = 1500 * 1000, LAYERS = 2, SLOW = 2 };
-static char folder[100], path[PATH_BYTES];
+enum { ELEMS = 1500 * 1000, LAYERS = 2, SLOW = 2 };
+static char path[PATH_BYTES];
 static double timeout_s = 2;
 
 // -------- the last rank's disk
@@ -82,12 +79,6 @@ static void fill(zero *z) {
     for (int64_t i = 0; i < ELEMS; i++) values[i] = (float)(i * 7919 % 1000003) * 1e-6f;
     for (int l = 0; l < LAYERS; l++) MUST(zero_set(z, ZERO_PARAM, 0, l, 0, ELEMS, values));
     free(values);
-}
-
-static int has_hash(zero *z, const char hash[17]) {
-    char hex[17];
-    MUST(zero_hash(z, 1, hex));
-    return !strcmp(hex, hash);
 }
 
 // -------- a disk that is slow
@@ -198,15 +189,11 @@ int main(int argc, char **argv) {
     checks_begin();
     if (argc == 2) timeout_s = atof(argv[1]);
     check_make_folder(folder, sizeof folder, "/tmp");
-    snprintf(path, sizeof path, "%s/checkpoint", folder);
+    path_of(path, "checkpoint");
     file_fault = decide;
     check_slow();
     check_hangs();
     check_late();
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (!checks.rank) CHECK(!zero_checkpoint_remove(path));
-    if (!checks.rank) CHECK(!rmdir(folder));  // it must be empty
-    int failed = checks_end("mpi_slow");
-    MPI_Finalize();
-    return failed;
+    remove_checkpoint(path);
+    return saves_end("mpi_slow");
 }

@@ -207,7 +207,7 @@ test_refused() {
     need "$(find "$dir/b")" [ \
         -z "$(find "$dir/a" "$dir/b" -name '.*' ! -path "$dir/[ab]" -o -name '*state*' -o -name 'step_*')" ]
     end
-    refused 'start.refused a rank is missing' 10 'rank 1 of 3 did not connect within 3 s' "$tcp -pn 3 -pr 0" '' \
+    refused 'start.refused a rank is missing' 10 'rank 1 of 3 did not connect' "$tcp -pn 3 -pr 0" '' \
         "$tcp -pn 3 -pr 2"
     refused 'start.refused no address' 5 'start.server, the address of rank 0 .* is needed: .*\(-ps, -pf\)$' \
         '-pi tcp -pn 2 -pr 0'

@@ -103,9 +103,9 @@ static void not_rank_0_at_the_port(void **state) {
         const char *words;
         double within;
     } others[] = {
-        { "SSH-2.0-x\r\n", 11, "is another program, not rank 0 of this one: give another port", 1 },
+        { "SSH-2.0-x\r\n", 11, "is another program, not rank 0 of this job: give another port", 1 },
         { challenge, sizeof challenge, "is of another version: install the same llmc_zero on all hosts", 1 },
-        { "", 0, "it takes connections but does not answer", 2 },
+        { "", 0, "it accepts connections but does not answer", 2 },
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         fresh(NULL);

@@ -102,7 +102,7 @@ static void call_lower(meeting *m, int r) {
 
 // Returns why the process at rank 0's address is not rank 0 of this job; NULL: it may be.
 static const char *why_not_0(int error) {
-    if (error == -EPROTO) return "is another program, not rank 0 of this one: give another port";
+    if (error == -EPROTO) return "is another program, not rank 0 of this job: give another port";
     if (error == -EPROTONOSUPPORT) return "is of another version: install the same llmc_zero on all hosts";
     if (error == -EACCES)
         return "has another key than this rank, or belongs to another job: give all ranks of a job the same "
@@ -122,7 +122,7 @@ static void lose(meeting *m, int r, int error) {
         FAIL(m, "%s ended while the ranks were connecting (%s)", name_of(&m->seats[r], name),
              is_wrong ? "it sent an invalid message" : strerror(-error));
     snprintf(m->why, sizeof m->why,
-             why ? "the process there %s" : "it takes connections but does not answer: %s",
+             why ? "the process there %s" : "it accepts connections but does not answer: %s",
              why ? why : strerror(-error));
     if (why && m->s->server) FAIL(m, "rank %d cannot join rank 0 at %s: %s", m->s->rank, m->where, m->why);
 }
@@ -239,17 +239,10 @@ static int is_heard(const meeting *m, int i) {
     return m->contacts[i].fd >= 0 && (!is_rank || !m->s->rank || !i || m->contacts[i].state < MET);
 }
 
-static void handle(meeting *m, int i) {
-    if (i < m->s->ranks)
-        take(m, i);
-    else
-        meet_stranger(m, &m->contacts[i]);
-}
-
 static void let_strangers_in(meeting *m) {
     int rc = strangers_let_in(&m->self);
     if (rc)
-        FAIL(m, "rank %d (host %s) cannot take connections: %s%s", m->s->rank, m->seats[m->s->rank].host,
+        FAIL(m, "rank %d (host %s) cannot accept connections: %s%s", m->s->rank, m->seats[m->s->rank].host,
              strerror(-rc),
              net_is_out_of_files(rc) ? ": raise ulimit -n above twice the number of ranks" : "");
 }
@@ -270,8 +263,14 @@ static void look(meeting *m, double until) {
     int heard = poll(polls, (nfds_t)(n + (m->seats[0].pid != 0)), wait_ms < 0 ? 0 : wait_ms);
     if (heard < 0 && errno != EINTR)
         FAIL(m, "rank %d cannot wait for its connections: %s", m->s->rank, strerror(errno));
-    for (int i = 0; i < n && heard > 0; i++)
-        if (polls[i].revents && m->contacts[owners[i]].fd == polls[i].fd) handle(m, owners[i]);
+    for (int i = 0; i < n && heard > 0; i++) {
+        contact *c = &m->contacts[owners[i]];
+        if (!polls[i].revents || c->fd != polls[i].fd) continue;
+        if (owners[i] < m->s->ranks)
+            take(m, owners[i]);
+        else
+            meet_stranger(m, c);
+    }
     if (heard > 0 && polls[n].revents) let_strangers_in(m);
 }
 
@@ -319,29 +318,25 @@ static void publish(meeting *m) {
     m->rc = start_file_write(m->file, &m->start);
 }
 
-// Describes strangers without the secret, for the message about missing ranks.
-static const char *refusals(const party *p, char text[NAME]) {
-    snprintf(text, NAME, "; %d connections did not know the key of the job, the last from %s", p->refused,
-             p->last);
-    return p->refused ? text : "";
-}
-
 // The ranks have at least a second to connect to each other. Rank 0 waits a little longer for their reports
 // of missing ranks; a rank that has not reported by then is stuck. For another second rank 0 reports a
 // failure to ranks that connect late, since no rank would answer them afterwards.
 static void be_rank_0(meeting *m) {
     const rendezvous_settings *s = m->s;
     seat *me = &m->seats[0];
-    char list[ZERO_LIST], text[NAME];
+    char list[ZERO_LIST], strangers[NAME] = "";
     publish(m);
     know_secret(m);
     if (m->rc) return;
-    if (wait_for(m, not_here, &m->deadline))
+    int late = wait_for(m, not_here, &m->deadline);
+    if (m->self.refused)
+        snprintf(strangers, NAME, "; %d connections did not know the key of the job, the last from %s",
+                 m->self.refused, m->self.last);
+    if (late)
         FAIL(m, "%s of %d did not connect within %.3g s: rank 0 waited at %s (host %s)%s",
-             absent_ranks(m, not_here, list), s->ranks, s->timeout_s, m->where, me->host,
-             refusals(&m->self, text));
+             absent_ranks(m, not_here, list), s->ranks, s->timeout_s, m->where, me->host, strangers);
     me->left_s = m->deadline - clock_now() > 1 ? m->deadline - clock_now() : 1;
-    double until = clock_now() + me->left_s + GRACE_S, late = earlier(m->deadline, clock_now() + LINGER_S);
+    double until = clock_now() + me->left_s + GRACE_S, last = earlier(m->deadline, clock_now() + LINGER_S);
     tell_all(m, HELLO);
     if (!m->rc && wait_for(m, not_reported, &until))
         FAIL(m,
@@ -349,7 +344,7 @@ static void be_rank_0(meeting *m) {
              "stopped, or its host does not answer",
              absent_ranks(m, not_reported, list), s->timeout_s, s->ranks);
     tell_all(m, REPORT);
-    if (m->rc) wait_for(m, not_here, &late);
+    if (m->rc) wait_for(m, not_here, &last);
 }
 
 // -------- the other ranks
@@ -492,8 +487,7 @@ static void open_door(meeting *m) {
 static int check_settings(meeting *m) {
     const rendezvous_settings *s = m->s;
     if (s->rank < 0 || s->rank >= s->ranks)
-        return zero_refuse("", "rank %d of %d: the ranks are 0 to the number of ranks less 1", s->rank,
-                           s->ranks);
+        return zero_refuse("", "rank %d of %d: the last rank is %d", s->rank, s->ranks, s->ranks - 1);
     if (s->ranks > 1 && !s->server == !s->file)
         return zero_refuse(
             "start.server start.file",
