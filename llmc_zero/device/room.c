@@ -22,7 +22,7 @@ static int number_in(const char *path, const char *key, unsigned long long *n) {
     return found;
 }
 
-// Adopts a limit that leaves less than the previous ones.
+// Applies a limit if it leaves less than the previous ones.
 static void lower(host_room *room, size_t left, const char *sentence) {
     if (left >= room->left) return;
     room->left = left;

@@ -149,7 +149,7 @@ int failure_ask(net *n, int timed_out, char *silent) {
     }
     pthread_mutex_unlock(&n->lock);
     if (ended) return ZERO_ERR_COMM;
-    return late && any;  // unless one waited too long, a rank that found a fault may only be the first
+    return late && any;  // without a timeout, this rank may just be the first to notice a fault
 }
 
 int failure_late(net *n, net_use use, exchange_kind x, const char *missing) {

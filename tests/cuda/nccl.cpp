@@ -57,13 +57,10 @@ struct Message {
     bool done = false;
 };
 
-using Clock = std::chrono::steady_clock;
-
 struct Operation {
     std::vector<Message> messages;
     std::vector<std::function<void()>> then;  // local copies and sums
     long number = 0;
-    Clock::time_point moved_at{};  // first look, or last byte
 };
 using OperationPtr = std::shared_ptr<Operation>;
 
@@ -150,14 +147,13 @@ void copy_ring(Ring &ring, uint64_t at, char *p, size_t n, bool into) {
 }
 
 // Moves the part [moved, ...) within [start, start + size) of a message: header or bytes.
-size_t move_part(Message &m, Ring &ring, char *part, size_t start, size_t size) {
+void move_part(Message &m, Ring &ring, char *part, size_t start, size_t size) {
     uint64_t at = m.is_send ? ring.written.load() : ring.read.load();
     size_t room = m.is_send ? RING - (size_t)(at - ring.read.load()) : (size_t)(ring.written.load() - at);
     size_t inside = m.moved - start, n = std::min(size - inside, room);
     copy_ring(ring, at, part + inside, n, m.is_send);
     (m.is_send ? ring.written : ring.read).store(at + n);
     m.moved += n;
-    return n;
 }
 
 void check_header(Communicator &c, const Message &m) {
@@ -172,37 +168,33 @@ void check_header(Communicator &c, const Message &m) {
     }
 }
 
-// Returns how many bytes moved.
-size_t advance(Communicator &c, Message &m) {
+// Moves the bytes of a message that can move.
+void advance(Communicator &c, Message &m) {
     enum { HEAD = sizeof(Header) };
     Ring &ring = m.is_send ? c.shared->ring[c.rank][m.peer] : c.shared->ring[m.peer][c.rank];
-    size_t n = 0;
     if (m.moved < HEAD) {
-        n = move_part(m, ring, (char *)(m.is_send ? &m.header : &m.other), 0, HEAD);
+        move_part(m, ring, (char *)(m.is_send ? &m.header : &m.other), 0, HEAD);
         if (m.moved == HEAD && !m.is_send) check_header(c, m);
     }
-    if (m.moved >= HEAD && !c.error) n += move_part(m, ring, m.p, HEAD, m.header.bytes);
+    if (m.moved >= HEAD && !c.error) move_part(m, ring, m.p, HEAD, m.header.bytes);
     if (m.moved == HEAD + m.header.bytes) {
         m.end = m.end ? m.end : ring.written.load();
         m.done = !m.is_send || ring.read.load() >= m.end;
     }
-    return n;
 }
 
 // Messages move in order for each direction of each pair.
 bool move_messages(Communicator &c, Operation &op) {
     bool busy[2][MAX_RANKS] = {}, done = true;
-    size_t n = 0;
     for (Message &m : op.messages) {
         bool &is_busy = busy[m.is_send][m.peer];
         if (!m.done && !is_busy) {
-            n += advance(c, m);
+            advance(c, m);
             // the next send may begin before this one has been received, but not the next receive
             is_busy = m.moved < sizeof(Header) + m.header.bytes;
         }
         done &= m.done;
     }
-    if (n || op.moved_at == Clock::time_point{}) op.moved_at = Clock::now();
     return done;
 }
 
@@ -215,10 +207,7 @@ bool look(Communicator &c, Operation &op) {
         fail_later(c, ncclSystemError, "as CUDA_STAND_IN_NCCL asks", false);
         return false;
     }
-    if (move_messages(c, op)) return true;
-    if (Clock::now() - op.moved_at > std::chrono::seconds(setting("CUDA_STAND_IN_NCCL_SECONDS", 60)))
-        fail_later(c, ncclRemoteError, "no data from the other ranks", false);
-    return false;
+    return move_messages(c, op);
 }
 
 // Takes device memory for the communicator.
@@ -435,7 +424,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     static std::atomic<int> made{ 0 };
     memset(id, 0, sizeof *id);
     snprintf(id->internal, sizeof id->internal, "/dev/shm/nccl_stand_in.%d.%d.%llx", (int)getpid(), made++,
-             (unsigned long long)Clock::now().time_since_epoch().count());
+             (unsigned long long)std::chrono::steady_clock::now().time_since_epoch().count());
     return ncclSuccess;
 }
 

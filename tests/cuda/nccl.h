@@ -11,7 +11,6 @@
 // - Memory must be the device's, and all work of a communicator must use one stream.
 // - ncclReduceScatter adds in ring order and rounds each time.
 // - A difference between ranks (kind, count, type) is an asynchronous ncclInvalidUsage on both.
-// - Work that moves nothing for a time limit is an asynchronous ncclRemoteError.
 // - An abort, or the end of a group of aborts, waits for all work on the device.
 // - Only memory of ncclMemAlloc can be registered, and it must be deregistered before it is freed and before
 // the
@@ -22,7 +21,6 @@
 //                                        one) never moves
 //   CUDA_STAND_IN_NCCL=error:rank:k      it becomes an asynchronous ncclSystemError
 //   CUDA_STAND_IN_NCCL=stop:rank:k       the process stops before it
-//   CUDA_STAND_IN_NCCL_SECONDS=n         the time limit, default 60
 //   CUDA_STAND_IN_NCCL_STUCK=1           an abort never returns
 //   CUDA_STAND_IN_NCCL_VERSION=n         ncclGetVersion's result; from 23000 on the stand-in supports
 //                                        NCCL_MULTI_RANK_GPU_ENABLE
