@@ -6,33 +6,29 @@
 #include <string.h>
 #include <xxhash.h>
 
-// What two ranks may share: a device, or a GPU, which MIG divides into several devices.
-typedef enum { ON_DEVICE, ON_GPU } sharing;
-static int share(const rank_gpu *a, const rank_gpu *b, sharing what) {
+static int share(const rank_gpu *a, const rank_gpu *b, gpu_sharing what) {
     if (what == ON_GPU) return a->gpu == b->gpu;
     return a->machine == b->machine && !memcmp(a->uuid, b->uuid, sizeof a->uuid);
 }
 
-static int first_with(const comm *c, int r, sharing what) {
+int gpus_first(const comm *c, int r, gpu_sharing what) {
     int first = 0;
     while (!share(&c->gpus[first], &c->gpus[r], what)) first++;
     return first;
 }
-
-int gpus_first_on(const comm *c, int r) { return first_with(c, r, ON_GPU); }
 
 // Counts on r's machine.
 typedef struct {
     int ranks, gpus, visible;
 } machine_gpus;
 
-static machine_gpus on_machine_of(const comm *c, int r, sharing what) {
+static machine_gpus on_machine_of(const comm *c, int r, gpu_sharing what) {
     machine_gpus m = { 0 };
     for (int i = 0; i < c->group.ranks; i++) {
         const rank_gpu *k = &c->gpus[i];
         if (k->machine != c->gpus[r].machine) continue;
         m.ranks++;
-        m.gpus += first_with(c, i, what) == i;
+        m.gpus += gpus_first(c, i, what) == i;
         if (k->visible > m.visible) m.visible = k->visible;
     }
     return m;
@@ -43,14 +39,11 @@ int gpus_room(const comm *c, int r) {
     return m.visible < m.ranks ? m.visible : 0;
 }
 
-static int fail_shared(const comm *c, int code, int first, int other, sharing what, const char *tail) {
+int gpus_fail(const comm *c, int code, int other, gpu_sharing what, const char *tail) {
     machine_gpus m = on_machine_of(c, other, what);
-    return zero_fail(code, "ranks %d and %d are on one GPU of host %s, where %d ranks have %d GPU%s%s", first,
-                     other, net_host(c->net, other), m.ranks, m.gpus, m.gpus == 1 ? "" : "s", tail);
-}
-
-int gpus_fail(const comm *c, int first, int other, const char *tail) {
-    return fail_shared(c, ZERO_ERR_COMM, first, other, ON_GPU, tail);
+    return zero_fail(code, "ranks %d and %d are on one GPU of host %s, where %d ranks have %d GPU%s%s",
+                     gpus_first(c, other, what), other, net_host(c->net, other), m.ranks, m.gpus,
+                     m.gpus == 1 ? "" : "s", tail);
 }
 
 // NCCL identifies a machine by its name and boot, or by NCCL_HOSTID.
@@ -68,9 +61,9 @@ static rank_gpu own_gpu(const comm *c, const zero_config *config) {
 
 static int check_sharing(const comm *c) {
     for (int r = 0; r < c->group.ranks; r++) {
-        int first = first_with(c, r, ON_DEVICE);
+        int first = gpus_first(c, r, ON_DEVICE);
         if (first == r || (c->gpus[first].may_share && c->gpus[r].may_share)) continue;
-        fail_shared(c, ZERO_ERR_ARGUMENT, first, r, ON_DEVICE, "");
+        gpus_fail(c, ZERO_ERR_ARGUMENT, r, ON_DEVICE, "");
         zero_failed_advice("start no more ranks there than it has GPUs, let each see only one "
                            "(CUDA_VISIBLE_DEVICES, srun --gpus-per-task=1), or let them share with comm.nccl "
                            "0: their data then goes through host memory");

@@ -15,11 +15,13 @@ typedef struct rank_gpu {
 // is slow, so with comm.nccl -1 that is an error unless all of them have requested it.
 int gpus_open(comm *c, const zero_config *config);
 void gpus_close(comm *c);
-// Returns the lowest rank on the same GPU, or MIG instance of it, as rank r; r itself if r shares none.
-int gpus_first_on(const comm *c, int r);
-// Fails with "ranks 0 and 1 are on one GPU of host h, where 3 ranks have 2 GPUs", and then tail. first: from
-// gpus_first_on(c, other).
-int gpus_fail(const comm *c, int first, int other, const char *tail);
+// What ranks may share: a device, or a GPU, which MIG divides into several devices.
+typedef enum { ON_DEVICE, ON_GPU } gpu_sharing;
+// Returns the lowest rank that shares this with rank r; r itself if none does.
+int gpus_first(const comm *c, int r, gpu_sharing what);
+// Fails with "ranks 0 and 1 are on one GPU of host h, where 3 ranks have 2 GPUs", and then tail. other: the
+// higher rank.
+int gpus_fail(const comm *c, int code, int other, gpu_sharing what, const char *tail);
 // Returns how many ranks can have a GPU each on the machine of rank r; 0: all ranks there can.
 int gpus_room(const comm *c, int r);
 

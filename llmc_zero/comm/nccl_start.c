@@ -53,14 +53,14 @@ static int look_at_self(nccl_state *n, const zero_config *config, introduction *
 // -------- all ranks
 
 // Rank r uses a lower rank's GPU. NCCL before 2.30 refuses that, later versions only by default.
-static int refuse_sharing(const nccl_state *n, int first, int r) {
+static int refuse_sharing(const nccl_state *n, int r) {
     char version[32], tail[96], most[64] = "give each rank a separate GPU";
     int old = n->version < MULTI_RANK_VERSION, room = gpus_room(n->c, r);
     version_name(version, n->version);
     if (room) snprintf(most, sizeof most, "start at most %d rank%s there", room, room == 1 ? "" : "s");
     snprintf(tail, sizeof tail, ", and NCCL %s %s", version,
              old ? "needs one for each" : "was not told to share it");
-    gpus_fail(n->c, first, r, tail);
+    gpus_fail(n->c, ZERO_ERR_COMM, r, ON_GPU, tail);
     zero_failed_advice("%s, or send the data through the host (comm.nccl 0), or %s", most,
                        old ? "use NCCL 2.30 or newer, with NCCL_MULTI_RANK_GPU_ENABLE=1"
                            : "set NCCL_MULTI_RANK_GPU_ENABLE=1");
@@ -80,9 +80,8 @@ static int compare(nccl_state *n, const introduction *all) {
     for (int r = 0; r < ranks; r++) shares &= all[r].shares != 0;
     for (int r = 0; r < ranks; r++) {
         if (all[r].version != all[0].version) return refuse_versions(n, all, r);
-        int first = gpus_first_on(n->c, r);
-        if (first == r) continue;
-        if (!shares) return refuse_sharing(n, first, r);
+        if (gpus_first(n->c, r, ON_GPU) == r) continue;
+        if (!shares) return refuse_sharing(n, r);
         sharing = 1;
     }
     if (sharing) setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
