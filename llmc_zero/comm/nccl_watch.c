@@ -72,16 +72,7 @@ static void end_job(nccl_state *n) {
 }
 
 void nccl_abort(nccl_state *n) {
-    pthread_t thread;
-    double until = clock_now() + abort_s(n);
-    if (pthread_create(&thread, NULL, run_abort, n)) {
-        run_abort(n);
-        return;
-    }
-    while (pthread_tryjoin_np(thread, NULL)) {
-        if (clock_now() > until) end_job(n);
-        clock_nap(1e-3);
-    }
+    if (patience_outlasts(abort_s(n), run_abort, n)) end_job(n);
 }
 
 // -------- the error message
@@ -256,7 +247,7 @@ static void *watch(void *state) {
     nccl_state *n = state;
     int stop = n->c->device->f->enter(n->c->device);
     pthread_mutex_lock(&n->lock);
-    if (stop) nccl_fail(n, NULL, "the watchdog thread of NCCL cannot use the device: ", zero_last_error());
+    if (stop) nccl_fail(n, NULL, "the watchdog thread of NCCL cannot use the device", zero_last_error());
     pthread_mutex_unlock(&n->lock);
     while (!stop) {
         clock_nap(LOOK_MS * 1e-3);

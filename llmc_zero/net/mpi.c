@@ -164,29 +164,16 @@ static void *run_finalize(void *unused) {
     return NULL;
 }
 
-// MPI has no time limit for startup and finalize, so a thread runs them. Returns 1 if it still runs after
-// `limit` seconds, because a rank is missing, and leaves it behind: if the process ended inside MPI_Finalize,
-// the launcher would report a failure.
-static int outlasts(double limit, void *(*run)(void *), void *state) {
-    pthread_t thread;
-    patience p = patience_start();
-    if (pthread_create(&thread, NULL, run, state)) return run(state) != NULL;
-    while (pthread_tryjoin_np(thread, NULL)) {
-        if (patience_waited(&p) > limit) return !pthread_detach(thread);
-        clock_nap(1e-3);
-    }
-    return 0;
-}
-
-// If the caller has started MPI, it may allow only one thread, so this one continues. Otherwise a thread may
-// be left behind that still uses the state, so n drops its pointer to it.
+// MPI has no time limit for startup, so a thread runs it, unless the caller has started MPI, perhaps for only
+// one thread. A thread left behind still uses the state, so n drops its pointer to it.
 static int meet_within(double limit, net *n, zero_launch launched) {
     mpi_state *m = n->connection;
     int running = 0;
     char host[NET_NAME];
     MPI_TRY(MPI_Initialized(&running));
     if (running) return meet(m);
-    if (!outlasts(limit, run_meet, m)) return m->failure.fields.code ? zero_fail_again(&m->failure) : 0;
+    if (!patience_outlasts(limit, run_meet, m))
+        return m->failure.fields.code ? zero_fail_again(&m->failure) : 0;
     n->connection = NULL;
     net_machine(host);
     return zero_fail_rank(
@@ -195,10 +182,12 @@ static int meet_within(double limit, net *n, zero_launch launched) {
         launched.ranks);
 }
 
+// If a rank is missing, leaves a thread in MPI_Finalize: if the process ended inside it, the launcher would
+// report a failure.
 static void mpi_close(net *n, int clean) {
     mpi_state *s = n->connection;
     if (clean && !is_over()) MPI_Comm_free(&s->comm);
-    if (clean && !is_over() && s->finalize) outlasts(n->timeout_s, run_finalize, NULL);
+    if (clean && !is_over() && s->finalize) patience_outlasts(n->timeout_s, run_finalize, NULL);
 }
 
 static const net_functions mpi_functions = {

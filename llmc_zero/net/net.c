@@ -41,6 +41,17 @@ double patience_waited(patience *p) {
     return p->waited += since < most ? since : most;
 }
 
+int patience_outlasts(double limit, void *(*run)(void *), void *state) {
+    pthread_t thread;
+    patience p = patience_start();
+    if (pthread_create(&thread, NULL, run, state)) return run(state) != NULL;
+    while (pthread_tryjoin_np(thread, NULL)) {
+        if (patience_waited(&p) > limit) return !pthread_detach(thread);
+        clock_nap(1e-3);
+    }
+    return 0;
+}
+
 // -------- words
 
 const char *exchange_name(exchange_kind x) {

@@ -120,6 +120,8 @@ typedef struct {
 } patience;
 patience patience_start(void);
 double patience_waited(patience *p);  // adds the time since the last call, and returns the sum
+// Calls run in a thread. Returns 1 if it still runs after `limit` seconds, and leaves the thread behind.
+int patience_outlasts(double limit, void *(*run)(void *), void *state);
 
 // -------- words
 
