@@ -183,7 +183,7 @@ our @cuda_edits = (
         my ($f, $in) = @_;
         my @macros = qw(multi_gpu_config_init set_zero_configs multi_gpu_cpu_float_sum multi_gpu_barrier);
         find($f, whole($f), qr/\b$_\s*\(/, "a call of $_") for @macros;
-        before($f, find_code($f, $in, 'multi_gpu_config_free(...);'), 'z_finish();');
+        before($f, find_code($f, $in, 'multi_gpu_config_free(...);'), 'z_end();');
     } ],
     [ $CUDA, 'main', 'starts a training or evaluation pass', sub {
         my ($f, $in) = @_;
@@ -213,7 +213,7 @@ our @cuda_edits = (
         find($f, $in, qr/^train_gpt2cu:[^\n]*\btrain_gpt2\.cu\b[^\n]*\n\t$has[^\n]*\$\^/m,
              'the rule "train_gpt2cu: train_gpt2.cu" with $(NVCC_FLAGS), $^, $(NVCC_INCLUDES) and '
              . '$(NVCC_LDLIBS)');
-        insert($f, $f->{edits}[-1]{at}, cuda_make_rules());             # below those of the other trainer
+        insert($f, $f->{edits}[-1]{at}, cuda_make_rules(), $f->{what});    # below those of the other trainer
     } ],
 );
 

@@ -17,15 +17,10 @@ sub indented {
     return join '', map { $_ eq '' ? "\n" : "$indent$_\n" } map { split /\n/ } @lines;
 }
 
+# $what appears in the report; the second insertion of an edit has none.
 sub insert {
-    my ($f, $at, $code) = @_;
-    push @{ $f->{edits} }, { at => $at, code => $code, what => $f->{what} };
-}
-
-# The second insertion of an edit; the report names the edit only once.
-sub insert_second {
-    my ($f, $at, $code) = @_;
-    push @{ $f->{edits} }, { at => $at, code => $code };
+    my ($f, $at, $code, $what) = @_;
+    push @{ $f->{edits} }, { at => $at, code => $code, what => $what };
 }
 
 # Returns where the lines of a range start and end. They may hold nothing else, because lines are added
@@ -43,33 +38,32 @@ sub own_lines {
 sub before {
     my ($f, $range, @lines) = @_;
     my ($start) = own_lines($f, $range);
-    insert($f, $start, guarded(indented($f, $range, @lines)));
+    insert($f, $start, guarded(indented($f, $range, @lines)), $f->{what});
 }
 
 sub after {
     my ($f, $range, @lines) = @_;
     my (undef, $end) = own_lines($f, $range);
-    insert($f, $end, guarded(indented($f, $range, @lines)));
+    insert($f, $end, guarded(indented($f, $range, @lines)), $f->{what});
+}
+
+sub enclose {
+    my ($f, $range, $before) = @_;
+    my ($start, $end) = own_lines($f, $range);
+    insert($f, $start, $before, $f->{what});
+    insert($f, $end, "#endif\n");
+    understood($f, { from => $start, to => $end });
 }
 
 # The lines of the range stay unchanged, in the #else.
 sub instead {
     my ($f, $range, @lines) = @_;
     my $code = trimmed($f, $range);
-    my ($start, $end) = own_lines($f, $code);
-    insert($f, $start, "#ifdef LLMC_ZERO\n" . indented($f, $code, @lines) . "#else\n");
-    insert_second($f, $end, "#endif\n");
-    understood($f, { from => $start, to => $end });
+    enclose($f, $code, "#ifdef LLMC_ZERO\n" . indented($f, $code, @lines) . "#else\n");
 }
 
 # The lines of the range are compiled only in the original.
-sub without {
-    my ($f, $range) = @_;
-    my ($start, $end) = own_lines($f, $range);
-    insert($f, $start, "#ifndef LLMC_ZERO\n");
-    insert_second($f, $end, "#endif\n");
-    understood($f, { from => $start, to => $end });
-}
+sub without { enclose(@_, "#ifndef LLMC_ZERO\n") }
 
 # The same for several places, each with its {new} lines; neighbours share one #ifdef.
 sub instead_each {

@@ -80,20 +80,6 @@ sub called_nowhere_else {
     }
 }
 
-# train_gpt2.c: forward, zero_grad, backward and update, all directly in one block.
-sub plain_step {
-    my ($f, $main) = @_;
-    my $forward = training_pass($f, $main, 'gpt2_backward');
-    my $backward = only_call($f, $main, 'gpt2_backward');
-    my $clear = only_call($f, $main, 'gpt2_zero_grad');
-    my $update = only_call($f, $main, 'gpt2_update');
-    directly_in($f, start_of_block($f, $forward->{from}), $forward, $clear, $backward, $update);
-    in_order($f, $forward, $backward, $update);
-    in_order($f, $clear, $backward);
-    runs_through($f, between($forward, $update));
-    called_nowhere_else($f, [$main], qw(gpt2_forward gpt2_backward gpt2_update));
-}
-
 # train_gpt2.cu: a loop of micro-batches over forward and backward; the norm; conditions under which the step
 # is skipped; in their last else the clipped update.
 sub accumulated_step {
@@ -142,11 +128,9 @@ sub skipped_or_clipped {
     my $skip = qr/if\s*\([^{};]*>\s*skip_update_\w+\s*\)\s*\{[^{}]*\}\s*else\s*/;
     my $clips = "float grad_scale = ($result > grad_clip) ? grad_clip / $result : 1.0f;";
     my $scale = like($clips);
-    find_code($f, $between, 'float grad_clip = ...;');
-    find_code($f, $between, $clips);
     find($f, $between, qr/\A[^{}]*?(?<!\w)(?:$skip)+\{\s*float\s+grad_clip\s*=[^;{}]*;\s*$scale\s*\z/,
-         'between the norm and the update only: if (... > skip_update_...) {...} else {, grad_clip and '
-         . 'grad_scale');
+         'between the norm and the update only: if (... > skip_update_...) {...} else { '
+         . "float grad_clip = ...; $clips");
 }
 
 # The model, by any name, may only be passed to functions of this file, where check_nothing_else() checks its

@@ -14,31 +14,79 @@ sub wrapped {
 
 sub unit_of { my ($f, $name) = @_; return $f->{in_blocks}{$name} ? 'Z_BLOCKS' : 'Z_EMBEDDING' }
 
-# Code for both trainers.
-sub shared_check {
-    return <<'END';
+# Code for both trainers. $type is the C type of a parameter; the plugin gets $piece elements at once.
+sub shared {
+    my ($f, $type, $piece, $decayed) = @_;
+    my @tensors = @{ $f->{tensors} };
+    my $enum = wrapped(map { number($_) } @tensors);
+    my $rows = wrapped(map { "{ \"$_\", " . unit_of($f, $_) . ', ' . ($decayed->{$_} // 0) . ' }' } @tensors);
+    return <<"END";
+enum { // the tensors, as in ParameterTensors
+${enum}    Z_TENSORS
+};
+enum { Z_EMBEDDING, Z_BLOCKS }; // the units: all tensors outside the layers; layer l is unit Z_BLOCKS + l
+static const struct { const char *name; int unit, decay; } z_table[Z_TENSORS] = {
+${rows}};
+enum { Z_PIECE = $piece }; // elements passed to and from the plugin at once
+
 // All ranks end after an error, and one of them prints the message.
 static void z_refuse(const char *format, ...) {
-    char sentence[1200];
+    char message[1200];
     va_list args;
     va_start(args, format);
-    vsnprintf(sentence, sizeof(sentence), format, args);
+    vsnprintf(message, sizeof(message), format, args);
     va_end(args);
-    zero_end_job(z, 1, sentence);
+    zero_end_job(z, 1, message);
 }
 static void z_check(int rc) {
     if (rc != 0) z_refuse("%s", zero_last_error());
 }
-END
+
+static $type *z_param(int tensor, int layer) {
+    $type *param = ($type *)zero_param(z, tensor, layer);
+    z_check(param == NULL);
+    return param;
 }
-sub shared_layers {
-    return <<'END';
+static $type *z_grad(int tensor, int layer) {
+    $type *grad = ($type *)zero_grad(z, tensor, layer);
+    z_check(grad == NULL);
+    return grad;
+}
+
 static int z_layers(int tensor, int L) { return z_table[tensor].unit == Z_BLOCKS ? L : 1; }
-END
+
+static void z_print_memory(int stage) {
+    static const char *const classes[] = { "model states", "working", "activations" };
+    zero_memory_line line;
+    zero_job job;
+    double states = zero_memory_bytes(z, ZERO_STATES) / 1048576.0;
+    double working = zero_memory_bytes(z, ZERO_WORKING) / 1048576.0;
+    zero_job_info(z, &job);
+    printf("ZeRO stage %d on %d ranks by %s; memory of a rank without activations:\\n", stage, zero_ranks(z),
+           job.comm);
+    for (int i = 0; zero_memory(z, i, &line); i++) {
+        printf("  %-12s  %-28s %8.1f MiB\\n", classes[line.class_], line.purpose, line.bytes / 1048576.0);
+    }
+    printf("  model states %.1f, working %.1f, together %.1f MiB\\n", states, working, states + working);
 }
-# Comparison of the ranks' inputs.
-sub shared_same {
-    return <<'END';
+static void z_create_model(const zero_config *config, const size_t *sizes, int L) {
+    zero_tensor tensors[Z_TENSORS];
+    zero_unit *units = (zero_unit *)mallocCheck((Z_BLOCKS + L) * sizeof(zero_unit));
+    // used by encoder and LM head; the encoder's backward reads no parameters
+    zero_unit embedding = { "embedding", 2, 2, 1 }, block = { "block", 1, 1, 0 };
+    for (int t = 0; t < Z_TENSORS; t++) {
+        int layers = z_layers(t, L);
+        int64_t elems = (int64_t)sizes[t] / layers;
+        zero_tensor tensor = { z_table[t].name, 1, { elems }, layers, z_table[t].unit, z_table[t].decay, 0 };
+        tensors[t] = tensor;
+    }
+    units[Z_EMBEDDING] = embedding;
+    for (int l = 0; l < L; l++) { units[Z_BLOCKS + l] = block; }
+    z_check(zero_create(&z, config, tensors, Z_TENSORS, units, Z_BLOCKS + L));
+    free(units);
+    if (zero_rank(z) == 0) z_print_memory(config->stage);
+}
+
 // The ranks compare their inputs: all parameters, and of each data file the name and the first 64 KiB, which
 // include the header with the file's size.
 static uint64_t z_params_read; // a digest
@@ -54,7 +102,7 @@ static void z_same_data(const char *name, size_t B, size_t T, const char *patter
     char line[1024];
     glob_t files;
     if (glob(pattern, 0, NULL, &files) != 0) z_refuse("%s: the data file no longer exists", pattern);
-    snprintf(line, sizeof(line), "parameters = digest %016llx\n%s = B %zu, T %zu, %zu data files",
+    snprintf(line, sizeof(line), "parameters = digest %016llx\\n%s = B %zu, T %zu, %zu data files",
              (unsigned long long)z_params_read, name, B, T, (size_t)files.gl_pathc);
     z_check(zero_require_same(z, line));
     for (size_t i = 0; i < files.gl_pathc; i++) {
@@ -71,33 +119,47 @@ static void z_same_data(const char *name, size_t B, size_t T, const char *patter
     }
     globfree(&files);
 }
-END
-}
-sub shared_print_memory {
-    return <<'END';
-static void z_print_memory(int stage) {
-    static const char *const classes[] = { "model states", "working", "activations" };
-    zero_memory_line line;
-    zero_job job;
-    double states = zero_memory_bytes(z, ZERO_STATES) / 1048576.0;
-    double working = zero_memory_bytes(z, ZERO_WORKING) / 1048576.0;
-    zero_job_info(z, &job);
-    printf("ZeRO stage %d on %d ranks by %s; memory of a rank without activations:\n", stage, zero_ranks(z),
-           job.comm);
-    for (int i = 0; zero_memory(z, i, &line); i++) {
-        printf("  %-12s  %-28s %8.1f MiB\n", classes[line.class_], line.purpose, line.bytes / 1048576.0);
+
+// Visits all parameters in the order of llm.c's model files, in pieces, so that no rank ever holds the model.
+typedef void z_visit(void *with, int t, int l, int64_t at, int64_t n);
+static void z_each_piece(const size_t *sizes, int L, z_visit *visit, void *with) {
+    for (int t = 0; t < Z_TENSORS; t++) {
+        int64_t elems = (int64_t)sizes[t] / z_layers(t, L);
+        for (int l = 0; l < z_layers(t, L); l++) {
+            for (int64_t at = 0; at < elems; at += Z_PIECE) {
+                visit(with, t, l, at, elems - at < Z_PIECE ? elems - at : (int64_t)Z_PIECE);
+            }
+        }
     }
-    printf("  model states %.1f, working %.1f, together %.1f MiB\n", states, working, states + working);
+}
+static $type z_raw[Z_PIECE];
+static float z_values[Z_PIECE];
+static void z_set_piece(int t, int l, int64_t at, int64_t n, const $type *from) {
+    for (int64_t i = 0; i < n; i++) { z_values[i] = (float)from[i]; }
+    z_digest(&z_params_read, z_values, n);
+    z_check(zero_set(z, ZERO_PARAM, t, l, at, n, z_values));
+}
+static void z_read_piece(void *file, int t, int l, int64_t at, int64_t n) {
+    freadCheck(z_raw, sizeof($type), n, (FILE *)file);
+    z_set_piece(t, l, at, n, z_raw);
+}
+static void z_read_params(FILE *file, const size_t *sizes, int L) {
+    z_each_piece(sizes, L, z_read_piece, file);
+}
+
+static void z_finish(void) {
+    char hash[17];
+    z_check(zero_hash(z, 0, hash));
+    if (zero_rank(z) == 0) printf("params_hash %s\\n", hash);
+    zero_destroy(z);
+    z = NULL;
 }
 END
 }
 
 sub helpers {
     my ($f) = @_;
-    my $enum = wrapped(map { number($_) } @{ $f->{tensors} });
-    my $rows = wrapped(map { "{ \"$_\", " . unit_of($f, $_) . ' }' } @{ $f->{tensors} });
-    my ($check, $layers, $same) = (shared_check(), shared_layers(), shared_same());
-    my $print_memory = shared_print_memory();
+    my $shared = shared($f, 'float', '1 << 16', { map { $_ => 1 } @{ $f->{tensors} } });
     return <<"END";
 // ----------------------------------------------------------------------------
 // ZeRO: the plugin holds parameters, gradients and moments. Its settings are in the environment:
@@ -107,15 +169,8 @@ sub helpers {
 #include "llmc_zero/zero.h"
 
 static zero *z;
-enum { // the tensors, as in ParameterTensors
-${enum}    Z_TENSORS
-};
-enum { Z_EMBEDDING, Z_BLOCKS }; // the units: all tensors outside the layers; layer l is unit Z_BLOCKS + l
-static const struct { const char *name; int unit; } z_table[Z_TENSORS] = {
-${rows}};
 
-$check
-// Only rank 0 prints, but the last message of another rank that ends with an error is printed too.
+// Only rank 0 prints. If another rank ends with an error, the last message that it wanted to print follows.
 static int z_launch_rank(void) { return zero_launched().rank; }
 static char z_said[256];
 static void z_printf(const char *format, ...) {
@@ -126,79 +181,29 @@ static void z_printf(const char *format, ...) {
     va_end(args);
 }
 static void z_exit(int status) {
-    char sentence[300];
+    char message[300];
     if (status == 0) exit(0);
     z_said[strcspn(z_said, "\\n")] = 0;
-    snprintf(sentence, sizeof(sentence), "rank %d: %s", z_launch_rank(), z_said);
-    zero_end_job(z, status, z_launch_rank() > 0 ? sentence : NULL); // rank 0 has printed its own
+    snprintf(message, sizeof(message), "rank %d: %s", z_launch_rank(), z_said);
+    zero_end_job(z, status, z_launch_rank() > 0 ? message : NULL); // rank 0 has printed its own
 }
 #define printf(...) z_printf(__VA_ARGS__)
 #define exit(status) z_exit(status)
 
-static float *z_param(int tensor, int layer) {
-    float *param = (float *)zero_param(z, tensor, layer);
-    z_check(param == NULL);
-    return param;
-}
-static float *z_grad(int tensor, int layer) {
-    float *grad = (float *)zero_grad(z, tensor, layer);
-    z_check(grad == NULL);
-    return grad;
-}
-
-$layers
-$same
-$print_memory
+$shared
 static void z_create(const size_t *sizes, int L) {
     zero_config config = zero_defaults();
-    zero_tensor tensors[Z_TENSORS];
-    zero_unit *units = (zero_unit *)mallocCheck((Z_BLOCKS + L) * sizeof(zero_unit));
-    for (int t = 0; t < Z_TENSORS; t++) { // weight decay on all, as in gpt2_update
-        int layers = z_layers(t, L);
-        int64_t elems = (int64_t)sizes[t] / layers;
-        tensors[t] = (zero_tensor){ z_table[t].name, 1, { elems }, layers, z_table[t].unit, 1, 0 };
-    }
-    // used by encoder and head; the encoder's backward reads no parameters
-    units[Z_EMBEDDING] = (zero_unit){ "embedding", 2, 2, 1 };
-    for (int l = 0; l < L; l++) { units[Z_BLOCKS + l] = (zero_unit){ "block", 1, 1, 0 }; }
     config.stage = 3;
     z_check(zero_config_from_env(&config));
     if (config.numbers.dtype != ZERO_F32 || config.micro_batches != 1)
-        z_refuse("ZERO_CONFIG: this trainer computes in fp32, one micro-batch a step: no bf16, "
+        z_refuse("ZERO_CONFIG: this trainer computes in fp32, one micro-batch per step: no bf16, "
                  "gradient_accumulation_steps 1");
-    z_check(zero_create(&z, &config, tensors, Z_TENSORS, units, Z_BLOCKS + L));
-    free(units);
-    z_print_memory(config.stage);
+    z_create_model(&config, sizes, L);
 }
 
-// Reads the parameters from the file's position in pieces, so that no rank ever holds the whole model.
-static void z_load(FILE *file, const size_t *sizes, int L) {
-    static float piece[1 << 16];
-    for (int t = 0; t < Z_TENSORS; t++) {
-        int64_t elems = (int64_t)sizes[t] / z_layers(t, L), room = sizeof(piece) / sizeof(*piece);
-        for (int l = 0; l < z_layers(t, L); l++) {
-            for (int64_t at = 0, n; at < elems; at += n) {
-                n = elems - at < room ? elems - at : room;
-                freadCheck(piece, sizeof(float), n, file);
-                z_digest(&z_params_read, piece, n);
-                z_check(zero_set(z, ZERO_PARAM, t, l, at, n, piece));
-            }
-        }
-    }
-}
-
-static float z_mean(float value) {
-    double sum = value;
-    z_check(zero_sum(z, &sum, 1));
-    return (float)(sum / zero_ranks(z));
-}
-
-static void z_finish(void) {
-    char hash[17];
-    z_check(zero_hash(z, 0, hash));
-    printf("params_hash %s\\n", hash);
-    zero_destroy(z);
-    z = NULL;
+static float z_mean(double value) {
+    z_check(zero_sum(z, &value, 1));
+    return (float)(value / zero_ranks(z));
 }
 // ----------------------------------------------------------------------------
 END
@@ -220,12 +225,7 @@ END
 
 sub cuda_helpers {
     my ($f) = @_;
-    my $decayed = decayed($f);
-    my $enum = wrapped(map { number($_) } @{ $f->{tensors} });
-    my $row = sub { return "{ \"$_[0]\", " . unit_of($f, $_[0]) . ', ' . ($decayed->{$_[0]} // 0) . ' }' };
-    my $rows = wrapped(map { $row->($_) } @{ $f->{tensors} });
-    my ($check, $layers, $same) = (shared_check(), shared_layers(), shared_same());
-    my $print_memory = shared_print_memory();
+    my $shared = shared($f, 'floatX', '1 << 20', decayed($f));
     return <<"END";
 // ----------------------------------------------------------------------------
 // ZeRO: the plugin holds parameters, gradients, moments and masters, and connects the ranks. -z is its stage;
@@ -243,30 +243,9 @@ sub cuda_helpers {
 
 static zero *z;
 static zero_config z_config;
-enum { // the tensors, as in ParameterTensors
-${enum}    Z_TENSORS
-};
-enum { Z_EMBEDDING, Z_BLOCKS }; // the units: all tensors outside the layers; layer l is unit Z_BLOCKS + l
-static const struct { const char *name; int unit, decay; } z_table[Z_TENSORS] = {
-${rows}};
 enum { Z_STATE_VERSION = 1001 }; // of a state file whose moments and masters are in the plugin's checkpoint
-enum { Z_PIECE = 1 << 20 }; // elements passed to and from the plugin at once
 
-$check
-static floatX *z_param(int tensor, int layer) {
-    floatX *param = (floatX *)zero_param(z, tensor, layer);
-    z_check(param == NULL);
-    return param;
-}
-static floatX *z_grad(int tensor, int layer) {
-    floatX *grad = (floatX *)zero_grad(z, tensor, layer);
-    z_check(grad == NULL);
-    return grad;
-}
-
-$layers
-$same
-$print_memory
+$shared
 // Determines this rank and its GPU: with MPI by its number on its node, else by -pg. Ranks may share a GPU.
 static int z_rank_on_node(int ranks) {
     int provided, rank = 0, world = 0;
@@ -322,19 +301,14 @@ static MultiGpuConfig z_start(int num_processes, int process_rank, int gpus_per_
     cudaCheck(cudaSetDevice(config.local_device_idx));
     return config;
 }
-static void z_finish(void) {
-    char hash[17];
-    int mpi = z_config.start.method == ZERO_START_MPI; // which z_start() has initialised
-    z_check(zero_hash(z, 0, hash));
-    printf0("params_hash %s\\n", hash);
-    zero_destroy(z);
-    z = NULL;
-    if (mpi && MPI_Finalize() != MPI_SUCCESS) z_refuse("MPI_Finalize failed");
+static float z_sum(double value) {
+    z_check(zero_sum(z, &value, 1));
+    return (float)value;
 }
-static float z_sum(float value) {
-    double sum = value;
-    z_check(zero_sum(z, &sum, 1));
-    return (float)sum;
+static void z_end(void) {
+    z_finish();
+    if (z_config.start.method == ZERO_START_MPI && MPI_Finalize() != MPI_SUCCESS) // z_start() initialised it
+        z_refuse("MPI_Finalize failed");
 }
 #define multi_gpu_config_init(...) z_start(__VA_ARGS__)
 #define multi_gpu_cpu_float_sum(value, config) z_sum(value)
@@ -376,59 +350,23 @@ static void z_configure(int stage, int micro_batches, int use_master_weights) {
         z_refuse("ZERO_CONFIG: gradient_accumulation_steps %d, but -d, -b and -t make it %d",
                  z_config.micro_batches, micro_batches);
 }
-static void z_create(const size_t *sizes, int L) {
-    zero_tensor tensors[Z_TENSORS];
-    zero_unit *units = (zero_unit *)mallocCheck((Z_BLOCKS + L) * sizeof(zero_unit));
-    for (int t = 0; t < Z_TENSORS; t++) {
-        int layers = z_layers(t, L);
-        int64_t elems = (int64_t)sizes[t] / layers;
-        tensors[t] = { z_table[t].name, 1, { elems }, layers, z_table[t].unit, z_table[t].decay, 0 };
-    }
-    // used by encoder and head; the encoder's backward reads no parameters
-    units[Z_EMBEDDING] = { "embedding", 2, 2, 1 };
-    for (int l = 0; l < L; l++) { units[Z_BLOCKS + l] = { "block", 1, 1, 0 }; }
-    z_check(zero_create(&z, &z_config, tensors, Z_TENSORS, units, Z_BLOCKS + L));
-    free(units);
-    if (multi_gpu_config.process_rank == 0) { z_print_memory(z_config.stage); }
-}
+static void z_create(const size_t *sizes, int L) { z_create_model(&z_config, sizes, L); }
 
-// Visits all parameters in the order of llm.c's model files, in pieces, so that no rank ever holds the model.
-template<typename Piece>
-static void z_each_piece(const size_t *sizes, int L, Piece piece) {
-    for (int t = 0; t < Z_TENSORS; t++) {
-        int64_t elems = (int64_t)sizes[t] / z_layers(t, L);
-        for (int l = 0; l < z_layers(t, L); l++) {
-            for (int64_t at = 0; at < elems; at += Z_PIECE) {
-                piece(t, l, at, elems - at < Z_PIECE ? elems - at : (int64_t)Z_PIECE);
-            }
-        }
-    }
-}
-static floatX z_raw[Z_PIECE];
-static float z_values[Z_PIECE];
-static void z_set_piece(int t, int l, int64_t at, int64_t n, const floatX *from) {
-    for (int64_t i = 0; i < n; i++) { z_values[i] = (float)from[i]; }
-    z_digest(&z_params_read, z_values, n);
-    z_check(zero_set(z, ZERO_PARAM, t, l, at, n, z_values));
-}
-static void z_read_params(FILE *file, const size_t *sizes, int L) {
-    z_each_piece(sizes, L, [&](int t, int l, int64_t at, int64_t n) {
-        freadCheck(z_raw, sizeof(floatX), n, file);
-        z_set_piece(t, l, at, n, z_raw);
-    });
+static void z_copy_piece(void *from, int t, int l, int64_t at, int64_t n) {
+    const floatX **next = (const floatX **)from;
+    z_set_piece(t, l, at, n, *next);
+    *next += n;
 }
 static void z_set_params(const floatX *from, const size_t *sizes, int L) {
-    z_each_piece(sizes, L, [&](int t, int l, int64_t at, int64_t n) {
-        z_set_piece(t, l, at, n, from);
-        from += n;
-    });
+    z_each_piece(sizes, L, z_copy_piece, &from);
+}
+static void z_write_piece(void *file, int t, int l, int64_t at, int64_t n) {
+    z_check(zero_get(z, ZERO_PARAM, t, l, at, n, z_values));
+    for (int64_t i = 0; i < n; i++) { z_raw[i] = (floatX)z_values[i]; }
+    fwriteCheck(z_raw, sizeof(floatX), n, (FILE *)file);
 }
 static void z_write_params(FILE *file, const size_t *sizes, int L) {
-    z_each_piece(sizes, L, [&](int t, int l, int64_t at, int64_t n) {
-        z_check(zero_get(z, ZERO_PARAM, t, l, at, n, z_values));
-        for (int64_t i = 0; i < n; i++) { z_raw[i] = (floatX)z_values[i]; }
-        fwriteCheck(z_raw, sizeof(floatX), n, file);
-    });
+    z_each_piece(sizes, L, z_write_piece, file);
 }
 
 // The plugin's checkpoint, next to the state files: state_STEP.zero for all ranks' state_STEP_RANK.bin

@@ -20,10 +20,9 @@ our @edits = (
         my $allocate = find_code($f, $in, 'model->params_memory = malloc_and_point_parameters(...);');
         my $read = find_code($f, rest($allocate, $in), 'freadCheck(model->params_memory, ..., <file>);');
         my $both = within(span($allocate, $read), $in);
-        known($f, $both, 'plain.read_parameters', nothing_but('read all parameters'));
         instead($f, $both, "model->params_memory = NULL;",
                 "z_create(model->param_sizes, model->config.num_layers);",
-                "z_load($read->{1}, model->param_sizes, model->config.num_layers);");
+                "z_read_params($read->{1}, model->param_sizes, model->config.num_layers);");
     } ],
     [ $TRAINER, 'gpt2_forward', 'the plugin replaces the check for parameters', sub {
         my ($f, $in) = @_;
@@ -50,7 +49,6 @@ our @edits = (
         my $inside = rest($lazy, $in);
         my $allocate = find_code($f, $inside, 'model->grads_memory = malloc_and_point_parameters(...);');
         my $both = within(span($lazy, $allocate), $in);
-        known($f, $both, 'plain.allocate_gradients', nothing_but('allocate gradients'));
         instead($f, $both, 'if (model->grads_acts_memory == NULL) {');
     } ],
     [ $TRAINER, 'gpt2_backward', 'pointers to the embeddings while their unit is open', \&local_tensors ],
@@ -65,11 +63,7 @@ our @edits = (
     } ],
     [ $TRAINER, 'gpt2_zero_grad', '', sub {
         my ($f, $in) = @_;      # unchanged: grads_memory is NULL, and the plugin clears its gradients
-        my $if = find_code($f, $in, 'if (model->grads_memory != NULL) {');
-        my $clear = find_code($f, $in,
-                              'memset(model->grads_memory, 0, model->num_parameters * sizeof(float));');
-        mask_of($f, between($if, $clear)) =~ /^\s*$/ or missing($f, $in, 'the two next to each other');
-        understood($f, span($if, $clear));
+        understood($f, find_code($f, $in, 'if (model->grads_memory != NULL) { memset(model->grads_memory,'));
     } ],
     [ $TRAINER, 'gpt2_update', 'reduction and update by the plugin', sub {
         my ($f, $in) = @_;
@@ -109,7 +103,6 @@ our @edits = (
             my $begin = trains($f, $pass) ? 'zero_begin_train(z, 0, 1)' : 'zero_begin_eval(z)';
             before($f, statement($f, $pass), "z_check($begin);");
         }
-        plain_step($f, $in);
     } ],
     [ $LOADER, 'dataloader_init', 'the shuffle is the same on all ranks', sub {
         my ($f, $in) = @_;
@@ -122,7 +115,7 @@ our @edits = (
         my $has = join '', map { "[^\\n]*\\\$$_" } qw{\(CFLAGS\) \^ \(LDLIBS\)};
         my $rule = find($f, $in, qr/^train_gpt2:[ \t]*train_gpt2\.c[^\n]*\n\t$has[^\n]*/m,
                         'the rule "train_gpt2: train_gpt2.c" with $(CFLAGS), $^ and $(LDLIBS)');
-        insert($f, line_end($f, $rule->{to}), make_rules());
+        insert($f, line_end($f, $rule->{to}), make_rules(), $f->{what});
     } ],
 );
 
