@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Shows the overlap in a rank's work, from the trainer's --trace file: how long the disk, copies, collectives,
-# forward and backward, and AdamW were busy in a step, how much of the disk's time the others cover, and for
-# how much of a step several were busy at once. It counts whole steps, from one start of AdamW to the next.
+# forward and backward, and AdamW were busy in a step, how much of the disk's time the others overlap with,
+# and for how much of a step several were busy at once. A step is counted from one start of AdamW to the next.
 # With PICTURE (.svg or .png) it also draws the last step, which needs gnuplot.
 #   dev/trace_lanes.sh TRACE [PICTURE [TITLE]]
 set -eu
@@ -34,8 +34,7 @@ awk -F'"' '
 [ "$(grep -c step "$work/changes")" -ge 3 ] || fail "$trace has fewer than three steps, too few to count"
 
 # Goes through the changes and counts the running events of each kind. The trainer and AdamW do not compute
-# while they wait. Writes the last step's bars, "LANE FROM TO" in seconds since its start, to the file of
-# bars.
+# while they wait. Writes the last step's bars, "LANE FROM TO" in seconds since its start, to the file bars.
 awk -v bars="$work/bars" '
     function at_work(lane) {
         if (lane == 1) return open["read"] > 0
@@ -48,7 +47,7 @@ awk -v bars="$work/bars" '
     }
     function add_bar(lane, to) {
         if (!is_last || to <= since[lane]) return
-        # Invisible gaps are closed, which keeps the picture small.
+        # Close invisible gaps, which keeps the picture small.
         if (ends[lane] != "" && since[lane] - ends[lane] < 0.002 * step_s) { ends[lane] = to; return }
         if (ends[lane] != "") print lane, starts[lane] - begin, ends[lane] - begin >bars
         starts[lane] = since[lane]; ends[lane] = to

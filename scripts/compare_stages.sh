@@ -3,8 +3,8 @@
 # digest of the parameters.
 # Usage: scripts/compare_stages.sh [RANKS] [trainer options...]      default: 2 ranks, 20 steps of the
 # built-in small model. The runs stay in build/compare/stage0 .. stage3 (or OUT=folder), for make plots.
-# TRAINER=program runs another trainer. Status 1: digests differ that must be equal. With gradient
-# accumulation (-d) stages 0 and 1 must agree, and 2 and 3.
+# TRAINER=program runs another trainer. Exits with 1 if digests differ that must be equal: all four, or with
+# gradient accumulation (-d) those of stages 0 and 1, and of 2 and 3.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/mpi_env.sh
@@ -13,13 +13,13 @@ case ${1:-} in [0-9]*) ranks=$1; shift ;; esac
 fail() { echo "compare_stages.sh: $*" >&2; exit 1; }
 for option in "$@"; do case $option in
     --help) sed -n '2,7s/^# //p' scripts/compare_stages.sh; exit 0 ;;
-    -z | -o) fail "option $option: the stages and their folders are set here (OUT=folder)" ;;
+    -z | -o) fail "option $option: this script sets the stages and their folders (OUT=folder)" ;;
 esac; done
 [ -x "$trainer" ] || fail "$trainer does not exist: make train_gpt2_zero"
 
 # value of a key in the run's summary
 value() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$folder/summary.json"; }
-# a number from the line about the batch
+# a number from the line `batch`
 batch() { sed -nE "s/^batch .* $1.*/\1/p" "$folder.screen"; }
 
 mkdir -p "$out"
@@ -27,7 +27,7 @@ rows=() hashes=()
 for stage in 0 1 2 3; do
     folder=$out/stage$stage
     [ ! -t 2 ] || printf '\rstage %d ...' $stage >&2
-    rm -f "$folder"/{main.log,metrics.jsonl,summary.json}   # of an earlier comparison
+    rm -f "$folder"/{main.log,metrics.jsonl,summary.json}   # from an earlier comparison
     mpirun --oversubscribe -np "$ranks" "$trainer" -x 20 -v 0 -s 0 "$@" -z $stage -o "$folder" \
         >"$folder.screen" 2>&1 </dev/null || {
         grep -a '^train_gpt2_zero: ' "$folder.screen" >&2 || tail -n 3 "$folder.screen" >&2

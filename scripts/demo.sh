@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# make demo: trains a GPT-2 of 0.8 million parameters to write stories, with ZeRO-3 on two ranks, in about a
-# minute. make demo TEXT=my.txt: the same with your own text, byte by byte; its first tenth, at most 100000
-# bytes, is used for validation.
+# make demo trains a GPT-2 of 0.8 million parameters to write stories, with ZeRO-3 on two ranks, in about a
+# minute. make demo TEXT=my.txt trains it on the bytes of your own text and validates on its first tenth, at
+# most 100000 bytes.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/mpi_env.sh
@@ -25,7 +25,7 @@ mkdir -p build
 command="mpirun --oversubscribe -np 2 ./train_gpt2_zero -z 3 -v 500 --temperature 0.7 -x ${STEPS:-3000} -o "\
 "$out$data"
 echo "\$ $command"
-# On a terminal the trainer draws a progress bar. Elsewhere each step prints a line: show a screenful of them;
-# $out/main.log has all.
+# On a terminal the trainer draws a progress bar. Elsewhere each step prints a line; show only a screenful.
+# All of them are in $out/main.log.
 if [ -t 1 ]; then $command; else $command | awk '!/^step / || ++n % 250 == 1 { print; fflush() }'; fi
 echo "logs and figures: $out/main.log, $out/metrics.jsonl, $out/summary.json"

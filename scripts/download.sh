@@ -10,9 +10,9 @@
 # After an interruption the same command continues; it also checks existing files. Downloads from
 # https://huggingface.co, or from the URL LLMC_ZERO_MIRROR.
 #
-# Checksums in this script are of files that were compared. For other files the server's checksum is used if
-# it sends one (X-Linked-Etag, for large files); without it only size and header can be checked. Every file's
-# SHA-256 is stored next to it, in NAME.sha256, and later runs check against it.
+# For files without a checksum below, the script uses the server's if it sends one (X-Linked-Etag, for large
+# files), and otherwise checks only size and header. It stores every file's SHA-256 next to it, in
+# NAME.sha256, and later runs check against that.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mirror=${LLMC_ZERO_MIRROR:-https://huggingface.co}
@@ -36,7 +36,7 @@ expected_size() {
         *) echo "no header" ;;
     esac
 }
-# Prints the fault of the file with this name and SHA-256 (empty: unknown), or nothing.
+# fault FILE NAME SHA256: prints what is wrong with the file, or nothing. SHA256 may be empty (unknown).
 fault() {
     local file=$1 name=$2 sum=$3 size expected is
     size=$(stat -c %s "$file")
@@ -80,7 +80,7 @@ transfer() {
     [ "$status" = 0 ] || [ "$code" = 416 ] || die "$1: $(reason "$status")"
 }
 
-# fetch PATH [SHA256]: downloads a file of the mirror. It gets its final name only when complete and checked.
+# fetch PATH [SHA256]: downloads a file from the mirror and renames it once it is complete and checked
 fetch() {
     local url=$mirror/$1 name=${1##*/} sum=${2:-} file wrong
     file=$data/$name

@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
-# The first hour on a GPU: a numbered list of commands, and a recorder that runs each with a time limit and
-# immediately writes its results, with the GPU's clock, power and memory during the run.
+# The first hour on a GPU: runs a numbered list of commands, each with a time limit, and records every result
+# at once, with the GPU's clock, power and memory during the run.
 #
 # Usage: [SETTING=value]... scripts/gpu_check.sh [build | NUMBER...]
-#   build     builds programs, tokens and the CPU's gradients into OUT/bin. It needs no GPU: the folder can be
-#             made elsewhere and copied. It includes the libraries listed by ldd, except NVIDIA's
-#   NUMBER    repeats these steps. Without a number: runs all commands without a result. Commands that might
-#             not end within BUDGET_S are left to the next call
+#   build     builds programs, tokens and the CPU's gradients into OUT/bin, with the libraries that ldd lists,
+#             except NVIDIA's. This needs no GPU: the folder can be made elsewhere and copied
+#   NUMBER    repeats these steps. Without a number, runs all commands that have no result yet. The next call
+#             runs commands that might not end within BUDGET_S
 #    1 versions, peaks     2 GPU tests               3 fp32 against the CPU    4 bf16 against the CPU
 #    5 a run               6 --tune                  7 llm.c                   8 PyTorch
 #    9 kernels (ncu)      10 attention's workspace  11 stages 1 to 3          12 states off the GPU
 #   13 two ranks          14 larger models          15 compute-sanitizer
 # Settings, with their defaults:
-#   OUT=build/gpu_check     results.md, results.tsv, a log of each command, states on NVMe
-#   LLMC=  NCCL_LIB=        folders: a checkout of llm.c, for build; of a libnccl.so.2 from 2.30 on
+#   OUT=build/gpu_check     results.md, results.tsv, a log per command, states on NVMe
+#   LLMC=  NCCL_LIB=        folders: a checkout of llm.c, for build; a libnccl.so.2, 2.30 or newer
 #   MODEL=d12 B=64 T=1024   the model to time, STEPS=30;  CHECK_B=4: its batch for comparing gradients
-#   SHAPE=l2h12c768v50257t1024   compared with batch B, because libraries choose kernels by the shape
-#   NORM=5e-4               tolerance of loss and norm in bf16, compared with the CPU's in fp32
+#   SHAPE=l2h12c768v50257t1024   compared at batch B, because libraries choose kernels by shape
+#   NORM=5e-4               tolerance for loss and norm in bf16 against the CPU's in fp32
 #   PEAK='2 -e l1h32c4096v50257t1024 -b 8'   seconds per peak, model and batch
-#   SIZES='d24:32 d48:8'    MODEL:B of step 14;  LARGE=: one for step 12, off unless given
-#   ATTENTION='cudnn cublaslt'   without cudnn, a build without cuDNN or NCCL is accepted
+#   SIZES='d24:32 d48:8'    MODEL:B of step 14;  LARGE=: MODEL:B for step 12, default none
+#   ATTENTION='cudnn cublaslt'   leave out cudnn to accept a build without cuDNN or NCCL
 #   CUDA=yes                or stand-in, to try this script;  PYTHON=python3: with PyTorch
-#   BUDGET_S=580            seconds per call. Its status: 0 all done and passed, 1 a failure, 3 call again
+#   BUDGET_S=580            seconds per call. Exit status: 0 all passed, 1 a failure, 3 call again
 set -u
 export LC_ALL=C
 out=$(realpath -m "${OUT:-$(dirname "$0")/../build/gpu_check}")
@@ -38,8 +38,7 @@ SECONDS=0 number=0
 trap '[ -z "$sampler" ] || kill $sampler' EXIT
 trap 'exit 130' INT TERM
 
-# Prints the figures of a log: ms, the median step without the first two; digests; first loss and norm; the
-# rest
+# Prints the figures of a log: ms, the median step without the first two; digests; first loss and norm; others
 figures() {
     sed -E 's/[|,"{}:]+/ /g' "$1" | awk '
         function value(name,   i) { for (i = 1; i < NF; i++) if ($i == name) return $(i + 1) }
@@ -61,7 +60,7 @@ figures() {
             print (n ? n : "-") "\t" (hash ? hash : "-") "\t" (text ? text : "-")
         }'
 }
-# Prints from nvidia-smi's samples: MHz and W while the GPU was busy, and the additional MiB
+# Prints MHz and W while the GPU was busy, and the additional MiB, from nvidia-smi's samples
 conditions() {
     awk -F', *' '{ print ($4 >= 50), $1, $2, $3 }' "$1" | sort -k1,1nr -k2,2n | awk '
         NR == 1 { busy = $1; least = $4 }
@@ -74,7 +73,7 @@ forget() {          # COLUMN VALUE
     awk -F'\t' -v c="$1" -v value="$2" '$c != value' "$out/results.tsv" >"$out/new"
     mv "$out/new" "$out/results.tsv"
 }
-# put NAME RESULT SECONDS MS DIGESTS TEXT MHZ W MIB: writes a row of results.tsv, replacing an earlier one
+# put NAME RESULT SECONDS MS DIGESTS TEXT MHZ W MIB: writes or replaces a row of results.tsv
 put() {
     local line
     line=$number$'\t'$(IFS=$'\t'; echo "$*")
@@ -84,8 +83,8 @@ put() {
     echo "${line//$'\t'/ | }"
 }
 skip() { [ -n "$(row "$1" 3)" ] || put "$1" "skipped: $2" - - - - - - -; }      # NAME WHY
-# record NAME LIMIT-S COMMAND...: runs a command without a result. It must print $want; if it prints $cannot,
-# it may fail
+# record NAME LIMIT-S COMMAND...: runs a command that has no result yet. It must print $want, and may fail if
+# it prints $cannot
 record() {
     local name=$1 limit=$2 log=$out/$1.log began=$SECONDS status result=ok why ms hash text mhz watts mib
     [ -z "$(row "$name" 3)" ] || return 0
@@ -93,7 +92,7 @@ record() {
     nvidia-smi -i "${gpu%%,*}" --query-gpu=clocks.sm,power.draw,memory.used,utilization.gpu -lms 200 \
         --format=csv,noheader,nounits >"$out/$name.smi" 2>/dev/null &
     sampler=$!
-    sleep 0.3       # so that the first sample shows the memory in use before
+    sleep 0.3       # the first sample must show the memory in use before the run
     timeout -k 5 "$limit" "${@:3}" >"$log" 2>&1 </dev/null
     status=$?
     { kill $sampler; wait $sampler; } 2>/dev/null
@@ -196,7 +195,7 @@ profile() {         # STEPS; clocks and caches stay as they are
     cannot='ERR_NVGPUCTRPERM|Failed to initialize' run "ncu-$1" -x "$1"
     before=()
 }
-# The launches of a step are those of a run of one step minus those of a run of none. ncu's CSV quotes each
+# The launches of a step are those of a one-step run minus those of a run without steps. ncu's CSV quotes each
 # field; the model reads kernel, launches, ms, bytes read, bytes written.
 beside_model() {
     [ "$(row ncu-1 3)" = ok ] || return 0
@@ -253,8 +252,8 @@ list() { cat <<'END'
 END
 }
 
-# Builds a copy. cudaMemAdvise has another argument in CUDA 13; without a driver, NVML is replaced by empty
-# functions.
+# Builds a copy of llm.c. CUDA 13 changed an argument of cudaMemAdvise. Empty functions replace NVML, which
+# comes with the driver.
 build_llmc() {
     rm -rf "$out/llm.c" && cp -r "$llmc" "$out/llm.c" && chmod -R u+w "$out/llm.c" &&
         ln -s "$PWD/third_party/cudnn_frontend" "$out/llm.c/cudnn-frontend" && cd "$out/llm.c" || return

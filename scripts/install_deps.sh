@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Installs missing packages that the project needs. It uses apt on Debian and Ubuntu; elsewhere it prints the
-# packages and stops.
+# Installs missing packages with apt, on Debian and Ubuntu; elsewhere it prints them and stops.
 #   scripts/install_deps.sh           for make demo and make test
 #   scripts/install_deps.sh check     also for make check
 #   scripts/install_deps.sh bench     also for all of make bench
@@ -10,10 +9,10 @@ cd "$(dirname "$0")/.."
 
 # package | a command that succeeds if it is installed | purpose
 packages="gcc|command -v gcc|the compiler
-g++|command -v g++|the tests that run the CUDA kernels on the CPU
+g++|command -v g++|tests that run the CUDA kernels on the CPU
 libc6-dev|test -e /usr/include/stdio.h|the C library's headers
 make|command -v make|the build
-openmpi-bin|command -v mpirun|mpirun: the ranks
+openmpi-bin|command -v mpirun|mpirun: starts the ranks
 libopenmpi-dev|command -v mpicc|MPI between the ranks
 libdnnl-dev|test -e /usr/include/oneapi/dnnl/dnnl.h|oneDNN: matmuls
 libxxhash-dev|test -e /usr/include/xxhash.h|XXH3: digests and checksums
@@ -22,7 +21,7 @@ libjansson-dev|test -e /usr/include/jansson.h|configuration files in JSON
 libsodium-dev|test -e /usr/include/sodium.h|libsodium: authentication of the ranks
 liburing-dev|test -e /usr/include/liburing.h|io_uring: model states on NVMe
 libcmocka-dev|test -e /usr/include/cmocka.h|the unit tests
-procps|command -v pgrep|pgrep: the tests find ranks to send signals to"
+procps|command -v pgrep|pgrep: the tests look for ranks to send signals to"
 [ "${1:-}" != check ] || packages="$packages
 cppcheck|command -v cppcheck|static analysis"
 [ "${1:-}" != bench ] || packages="$packages
@@ -42,7 +41,7 @@ may_install() {
     command -v sudo >/dev/null 2>&1 || return 1
     sudo="sudo"
 }
-failed() {          # WHAT: with the end of apt-get's output
+failed() {          # WHAT; shows the end of apt-get's output
     echo "$1 failed:" >&2
     tail -n 5 "$log" >&2
     exit 1
@@ -85,15 +84,15 @@ optional() {
         echo "Continuing without it: $3."
 }
 if [ "${1:-}" = check ]; then
-    # Newer systems have only later versions, which format C differently.
+    # Newer systems have only later versions of clang-format, which format C differently.
     optional 'command -v clang-format-14' clang-format-14 'the format of C is not checked'
     optional "echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
         clang -fsanitize=fuzzer,address -x c - -o '$log'" 'clang libclang-rt-dev' \
         'the file readers are not fuzzed, because clang has no libFuzzer'
 fi
 
-# NVIDIA's CUDA toolkit, cuDNN and NCCL are not installed with apt: they are used if present. Only the headers
-# of cuDNN's frontend are needed.
+# NVIDIA's CUDA toolkit, cuDNN and NCCL are used if present, but not installed. cuDNN also needs the headers
+# of its frontend.
 command -v nvcc >/dev/null 2>&1 || exit 0
 scripts/fetch_cudnn_frontend.sh || echo "continuing without cuDNN's attention"
 home=$(realpath "$(command -v nvcc)")

@@ -1,5 +1,5 @@
-# Source this before mpirun: settings that Open MPI needs on one machine. Root, the usual user of a container,
-# is refused unless both of these are set.
+# Source this before mpirun: settings that Open MPI needs on one machine. Open MPI refuses to run as root, the
+# usual user of a container, unless both of these are set.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # hwloc looks for GPUs behind X displays on "localhost": if no name server answers, each start takes 5 s.
 export HWLOC_COMPONENTS=${HWLOC_COMPONENTS:--gl}

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Finds the block size and queue depth that read and write model states on NVMe fastest in the given folders.
-# Prints a DeepSpeed "aio" section for --zero-config to stdout, and a table of the measurements and the
-# options to stderr. Takes some minutes and MIB=1024 of disk space; ROUNDS=3.
+# Measures which block size and queue depth read and write model states fastest in the given NVMe folders.
+# Prints a DeepSpeed "aio" section for --zero-config to stdout, and a table of measurements and options to
+# stderr. Takes several minutes and MIB=1024 MiB of disk space; ROUNDS=3.
 # Usage: scripts/nvme_tune.sh FOLDER[,FOLDER..] > aio.json
 set -eu
 cd "$(dirname "$0")/.."
@@ -14,7 +14,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 # measure FOLDERS BLOCK DEPTH THREADS: adds a row of these and the medians of GB/s read, written, and both at
-# the same time. Threads 0: io_uring if available.
+# once. THREADS 0 uses io_uring if available.
 measure() {
     local how=(--no-uring --threads "$4") read write both
     [ "$4" != 0 ] || how=()
@@ -24,8 +24,8 @@ measure() {
     printf '%-30s %8d %6d %-10s %8s %8s %8s\n' "$1" $(($2 / 1024)) "$3" \
         "$([ "$4" = 0 ] && echo "$way" || echo "$4 threads")" "$read" "$write" "$both" >&2
 }
-# Prints the row that is fastest at reading and writing at the same time, as a step does. Among rows within
-# 3 % it takes the one with the least memory in flight. Then it removes all rows.
+# Prints the row that is fastest at reading and writing at once, as a step does; among rows within 3 %, the
+# one with the least memory in flight. Removes all rows.
 best() {
     awk '{ row[NR] = $0; rate[NR] = $7; room[NR] = $2 * ($4 ? $4 : $3); if ($7 > top) top = $7 }
         END { for (i = 1; i <= NR; i++) if (rate[i] >= 0.97 * top && (!b || room[i] < room[b])) b = i
@@ -41,7 +41,7 @@ echo "$way" >&2
 case $way in io_uring*) way=io_uring ;; *) way=threads ;; esac
 printf '%-30s %8s %6s %-10s %8s %8s %8s\n' 'GB/s' 'KiB' depth by read write both >&2
 
-# First choose the folders, because one that is much slower than the others slows down all of them.
+# Choose the folders first, because a slow one slows down all of them.
 if [ "$folders" != "${folders%,*}" ]; then
     for some in "$folders" ${folders//,/ }; do measure "$some" 1048576 32 0; done
     read -r folders _ < <(best)

@@ -4,13 +4,13 @@
 #
 #     scripts/until_done.sh mpirun -np 2 ./train_gpt2_zero -e d12 -o log124M -n 1000 -nk 2 -y 1
 #
-# Ctrl-C, SIGTERM, SIGHUP or SIGUSR2 stops the run after its step, with a checkpoint. This also works under
-# mpirun, which gets SIGUSR2, because it kills its ranks on the other signals. A second signal ends the run at
-# once. The script gives up after TRIES (3) failures in a row without a new checkpoint. It waits PAUSE seconds
-# (1) between two tries and returns the status of the last one. If a rank dies while starting, mpirun itself
-# can hang: it is killed once it has had no ranks for HANG seconds (30).
+# Ctrl-C, SIGTERM, SIGHUP or SIGUSR2 stops the run after the current step, with a checkpoint. The script sends
+# the run SIGUSR2 for all of them, because mpirun kills its ranks on the others. A second signal ends the run
+# at once. The script gives up after TRIES (3) failures in a row without a new checkpoint, waits PAUSE (1)
+# seconds between tries, and returns the status of the last one. mpirun can hang if a rank dies while
+# starting; the script kills it once it has had no ranks for HANG (30) seconds.
 set -u
-set -m      # jobs get separate process groups, so that Ctrl-C reaches only this script
+set -m      # puts jobs into separate process groups, so that Ctrl-C reaches only this script
 tries=${TRIES:-3} pause=${PAUSE:-1} hang=${HANG:-30}
 
 die() { echo "until_done.sh: $*" >&2; exit 2; }
@@ -28,15 +28,15 @@ folder=$(value_of -o "$@")
 [ "$(value_of -y "$@")" = 1 ] || die 'the command needs -y 1, to resume'
 
 newest() { ls -d "$folder"/step_*/manifest.json 2>/dev/null | tail -n 1; }
-# Prints the mpiruns in the process group JOB whose only children are zombies. For ranks on other hosts, ssh
-# is a child.
+# without_ranks JOB: prints the mpiruns in this process group whose only children are zombies. For ranks on
+# other hosts, ssh is a child.
 without_ranks() {
     ps -A -o pid=,ppid=,pgid=,stat=,comm= | awk -v job="$1" '
         $4 !~ /^Z/ { has_child[$2] = 1 }
         $3 == job && $5 ~ /^(mpirun|mpiexec|orterun|prterun)$/ { mpirun[$1] = 1 }
         END { for (p in mpirun) if (!has_child[p]) print p }'
 }
-# Kills a hanging mpirun of the process group JOB.
+# watch JOB: kills a hanging mpirun of this process group
 watch() {
     local since=0 now
     while sleep 1 && kill -0 -- "-$1" 2>/dev/null; do
@@ -60,7 +60,7 @@ run() {
     job=$!
     watch "$job" &
     watcher=$!
-    disown              # bash reports the end of a job
+    disown              # otherwise bash reports its end
     [ -z "$stopping" ] || kill -USR2 "$job" 2>/dev/null     # the signal came before the job started
     interrupted=1
     while [ -n "$interrupted" ]; do     # a signal ends `wait`, but not the job
@@ -86,7 +86,7 @@ while [ -z "$stopping" ]; do
     fi
     if [ $failures -ge "$tries" ]; then
         echo "until_done.sh: $failures tries without a new checkpoint, the last one with status $status" >&2
-        [ $status != 0 ] || status=1    # it ended well, but left no summary
+        [ $status != 0 ] || status=1    # it exited with 0, but without a summary
         exit $status
     fi
     echo "until_done.sh: the run ended with status $status before it was done; restarting it" >&2

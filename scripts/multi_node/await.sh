@@ -1,5 +1,5 @@
 # Source this file. await PID...: waits until one of these children fails or all have ended; sets status, and
-# failed to the PID that failed. It polls, so that signals are handled; wait -n would also return for other
+# failed to the PID that failed. It polls so that traps run, and because wait -n would also return for other
 # children.
 await() {
     local left=("$@") still pid

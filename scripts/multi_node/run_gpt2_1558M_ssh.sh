@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# GPT-2 1558M on several machines with plain ssh, without MPI and Slurm. Settings: settings.sh. It needs a
-# login without password on every machine. START=fs: rank 0 uses any free port and writes it to a file in
-# $SHARED. Each line of output starts with the name of its machine. When one machine fails, or at Ctrl-C, all
-# are ended.
+# GPT-2 1558M on several machines with plain ssh, without MPI and Slurm. Settings: settings.sh. It needs ssh
+# without a password to every machine. With START=fs rank 0 uses any free port and writes it to a file in
+# $SHARED. Each line of output starts with the name of its machine. If one machine fails, or at Ctrl-C, all
+# ranks end.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/settings.sh"
@@ -14,9 +14,9 @@ case ${START:-tcp} in
 esac
 environment=(); for name in "${passed_on[@]}"; do environment+=("$name=${!name}"); done
 
-# The ranks of a machine run until this pipe closes, which also happens if this process is killed, because
-# only it holds the writing end. First the pipe carries the job's key, which stays private there: every user
-# of a machine can read a command line and variables in it.
+# The ranks of a machine run until this pipe closes. Only this process holds the writing end, so the pipe
+# closes even if this process is killed. First the pipe carries the job's key, because every user of a machine
+# can read command lines and the variables in them.
 key=${ZERO_JOB_KEY:-$(new_key)}
 work=$(mktemp -d) || exit 1
 mkfifo "$work/alive" || exit 1
@@ -36,6 +36,6 @@ done
 exec 9>"$work/alive"
 
 await "${sessions[@]}"
-# the others end on their own after printing the reason; after status 2 they would only repeat it
+# The others print the reason and end by themselves; after status 2 they would only repeat it.
 [ $status = 0 ] || [ $status = 2 ] || await_all 150 "${sessions[@]}"
 exit $status

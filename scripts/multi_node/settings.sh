@@ -4,17 +4,17 @@
 
 # The machines by their ssh names, rank 0 on the first. With Slurm only their number matters.
 HOSTS=${HOSTS:-"node1 node2"}
-GPUS=${GPUS:-8}                     # GPUs of each machine: one rank for each
-# A folder that all machines see under this path. It holds data/ and the checkpoints.
+GPUS=${GPUS:-8}                     # GPUs per machine, with one rank each
+# A folder that all machines see at this path. It holds data/ and the checkpoints.
 SHARED=${SHARED:-/shared/gpt2}
 
-# Values of llm.c's run, or common values.
+# The defaults below are those of llm.c's run, or common ones.
 
-# 1 has the least traffic. 3 partitions all model states across the ranks, for GPUs with too little memory.
+# 1 has the least traffic. 3 partitions all model states, for GPUs with too little memory.
 STAGE=${STAGE:-1}
-# Rows of 1024 tokens per GPU and micro-batch, at most. llm.c's value for 80 GB, not tested here.
+# At most this many rows of 1024 tokens per GPU and micro-batch. llm.c's value for 80 GB, not tested here.
 BATCH=${BATCH:-16}
-PORT=${PORT:-12345}                 # of rank 0's machine, for the start by TCP
+PORT=${PORT:-12345}                 # where rank 0 listens for the start by TCP
 OUT=${OUT:-$SHARED/gpt2_1558M}      # logs and checkpoints; the same command resumes from the last one
 EVERY=${EVERY:-1000}                # steps between checkpoints
 # 1: three steps of a tiny model, with or without GPUs, to test the cluster. Writes nothing.
