@@ -81,7 +81,7 @@ sub check_not_patched {
         && $files{ $FILE{makefile} }{text} =~ /llmc_zero/ && -d "$dir/llmc_zero";
     return if !$patched;
     $cuda && $files{ $FILE{cuda} }{text} !~ /LLMC_ZERO/
-        and stop("$dir: is patched without --cuda; restore it (git checkout ., rm -r llmc_zero), then give "
+        and stop("$dir: is patched without --cuda; restore it (git checkout ., rm -r llmc_zero), then use "
                  . '--cuda');
     print "$dir is already patched; nothing was changed\n";
     exit 0;
@@ -117,7 +117,7 @@ sub copy_plugin {
     write_whole("$to/LICENSE", read_whole("$ROOT/LICENSE"), 0644);
 }
 
-# Writes everything under temporary names first, then renames. If anything fails, it restores the tree.
+# Writes everything under temporary names, then renames it. Restores the tree if anything fails.
 sub commit_edits {
     my @changed = map { $files{$_} } grep { $files{$_}{new} ne $files{$_}{text} } sort keys %files;
     my ($plugin, $new, @renamed) = ("$dir/llmc_zero", ".new.$$");

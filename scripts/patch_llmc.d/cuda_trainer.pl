@@ -1,12 +1,12 @@
-# The edits of train_gpt2.cu, for --cuda. Its blocks overlap: the end of one also computes the first layernorm
-# of the next. It also has collectives, gradient accumulation, clipping and checkpoints.
+# The edits of train_gpt2.cu, for --cuda. Its blocks overlap: the end of a block also computes the first
+# layernorm of the next. The trainer also has collectives, gradient accumulation, clipping and checkpoints.
 use strict;
 use warnings;
 
 our (%files, %FILE, $ONLY_ADAMW);
 my ($CUDA, $MAKEFILE) = @FILE{qw(cuda makefile)};
 
-# Code that is no longer called with the plugin must be llm.c's, because changes to it would be lost silently.
+# Code that the plugin makes unused must be llm.c's, because changes to it would be lost silently.
 my $OWN_NORM = 'The plugin would clip by the norm of all gradients';
 our @replaced = (
     [ 'llmc/adamw.cuh', '', 'adamw', $ONLY_ADAMW . 'llmc/adamw.cuh' ],
@@ -267,7 +267,7 @@ sub first_layernorm {
     use_of_unit($f, \@layernorm, 0, [$open], []);
 }
 
-# The backward loop: the plugin does the reduction after a layer's gradients.
+# The backward loop: the plugin reduces a layer's gradients.
 sub fused_backward {
     my ($f, $in) = @_;
     my $loop = layer_loop($f, $in);
@@ -344,8 +344,8 @@ sub decayed {
     return { map { $f->{tensors}[$_] => 1 } @numbers };
 }
 
-# Where the optimizer and the norm treat the tensors outside the layers differently, the numbers must match: i
-# < NUMBER || i > NUMBER
+# The optimizer and the norm treat tensors outside the layers differently. The numbers of that condition, i <
+# NUMBER || i > NUMBER, must match.
 sub outside_by_number {
     my ($f, $in) = @_;
     for my $test (find_any($f, $in, qr/\bi\s*<\s*(\d+)\s*\|\|\s*i\s*>\s*(\d+)/)) {

@@ -1,8 +1,8 @@
-# Records edits and applies them: whole lines are added between lines, by offset.
+# Records edits and applies them. An edit adds whole lines between lines, at an offset.
 use strict;
 use warnings;
 
-# Records code that uses the plugin's data and that an edit handles.
+# Records a range that uses the plugin's data and is handled by an edit.
 sub understood { my ($f, $range) = @_; push @{ $f->{understood} }, $range }
 sub is_understood {
     my ($f, $at) = @_;
@@ -23,8 +23,7 @@ sub insert {
     push @{ $f->{edits} }, { at => $at, code => $code, what => $what };
 }
 
-# Returns where the lines of a range start and end. They may hold nothing else, because lines are added
-# between lines.
+# Returns the start and end of a range's lines. They must hold nothing else, because edits add whole lines.
 sub own_lines {
     my ($f, $range) = @_;
     my ($start, $end) = (line_start($f, $range->{from}), line_end($f, $range->{to}));
@@ -65,7 +64,7 @@ sub instead {
 # The lines of the range are compiled only in the original.
 sub without { enclose(@_, "#ifndef LLMC_ZERO\n") }
 
-# The same for several places, each with its {new} lines; neighbours share one #ifdef.
+# The same as instead() for several places, each with its {new} lines; neighbours share one #ifdef.
 sub instead_each {
     my ($f, @places) = @_;
     while (my $first = shift @places) {
@@ -78,7 +77,8 @@ sub instead_each {
     }
 }
 
-# Returns the edited text; {report} gets file, line and purpose of each edit, by the lines of the edited file.
+# Returns the edited text, and stores file, line and purpose of each edit in {report}, by the new line
+# numbers.
 sub edited {
     my ($f) = @_;
     my ($result, $done) = ('', 0);

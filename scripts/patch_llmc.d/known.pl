@@ -1,7 +1,6 @@
-# Compares code that an edit replaces with llm.c's versions of it. llm.c's code itself is not stored here. For
-# each place and each of llm.c's versions of it, known_forms has a digest of every statement: of its tokens,
-# with the names of local variables replaced by numbers. So comments, white space and the names of locals may
-# differ; nothing else may.
+# Compares code that an edit replaces with llm.c's versions of it. known_forms does not hold llm.c's code, but
+# a digest of every statement of each version: of its tokens, with the names of local variables replaced by
+# numbers. So comments, white space and the names of locals may differ; nothing else may.
 use strict;
 use warnings;
 
@@ -54,8 +53,8 @@ sub declared {
     return \%names;
 }
 
-# Two conditions on the numbers of tensors may have other numbers than llm.c's: decayed() and
-# outside_by_number() read them.
+# The tensor numbers in two conditions may differ from llm.c's, because decayed() and outside_by_number() read
+# them.
 sub normal {
     my ($statement) = @_;
     $statement =~ s/\( (\S+) == \d+(?: \|\| \1 == \d+)* \) \? weight_decay/DECAYED ? weight_decay/;
@@ -85,7 +84,7 @@ sub normal_statements {
     return @result;
 }
 
-# Returns how many statements the fork has in common with a form, from the first one on.
+# Returns how many leading statements the fork has in common with a form.
 sub in_common {
     my ($statements, $digests) = @_;
     my $n = 0;
@@ -93,8 +92,8 @@ sub in_common {
     return $n;
 }
 
-# Returns the range if it equals one of llm.c's versions; otherwise the script ends and prints the first
-# statement that is in none of them. $effect describes what the patched trainer would do instead.
+# Returns the range if it equals one of llm.c's versions; otherwise ends the script with the first statement
+# that differs from the nearest one. $effect describes what the patched trainer would do instead.
 sub known {
     my ($f, $range, $place, $effect) = @_;
     my @statements = normal_statements($f, $range);

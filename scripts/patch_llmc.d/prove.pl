@@ -1,5 +1,5 @@
-# Proof by running: with the same small model and tokens, the original in one process and the patched trainer
-# on two ranks must print the same losses, and the patched trainer the same digest at stages 0 and 3.
+# The proof: with the same small model and tokens, the original in one process and the patched trainer on two
+# ranks must print the same losses, and the patched trainer the same digest at stages 0 and 3.
 use strict;
 use warnings;
 use File::Basename qw(dirname);
@@ -8,9 +8,9 @@ use File::Temp qw(tempdir);
 
 our (%files, %FILE, $dir, $no_git);
 
-# fp32 sums in another order change a loss by about 1e-6; the smallest silent error seen in a fork was 4e-3.
+# Another order of fp32 sums changes a loss by about 1e-6; the smallest silent error seen in a fork was 4e-3.
 my $MOST = 2e-5;
-my $SECONDS = 120;      # for one build or one run
+my $SECONDS = 120;      # limit of one build or run
 my %SHAPE = (positions => 1024, vocabulary => 512, layers => 2, heads => 2, channels => 64,
              tokens => 1 << 16);
 
@@ -26,7 +26,7 @@ sub make_file {
 # llm.c's header: 256 integers.
 sub header { return pack 'l<256', @_, (0) x (256 - @_) }
 
-# Twice as many parameters as llm.c's GPT-2 has, for forks with more tensors.
+# The model file has twice the parameters of llm.c's GPT-2, for forks with more tensors.
 sub model_bytes {
     my ($T, $V, $L, $C) = @SHAPE{qw(positions vocabulary layers channels)};
     my $n = 2 * ($V * $C + $T * $C + $L * (12 * $C * $C + 13 * $C) + 2 * $C);
@@ -46,7 +46,7 @@ sub data_bytes {
     return header(20240520, 1, scalar @tokens) . pack 'v*', @tokens;
 }
 
-# Writes the files that main() names: the first is the model, the others are the tokenizer and data.
+# Writes the files whose names are in main(): first the model, then the tokenizer and data.
 sub make_inputs {
     my ($folder) = @_;
     my $f = $files{ $FILE{trainer} };
@@ -59,7 +59,7 @@ sub make_inputs {
     }
 }
 
-# The original with twice the rows in a batch: the rows of two ranks.
+# Returns the original with twice the rows per batch: the rows of two ranks.
 sub twice_the_rows {
     my ($f) = @_;
     my $in = function($f, 'main');
@@ -71,7 +71,7 @@ sub twice_the_rows {
     return $text;
 }
 
-# The files of the tree that git tracks, or all, without large ones.
+# Returns the files of the tree that git tracks, or all with --no-git, except large ones.
 sub tree_files {
     my $list = $no_git ? `cd '$dir' && find . -type f -size -1024k -not -path './.git/*' -printf '%P\\0'`
                        : git('ls-files', '-z');
@@ -107,7 +107,7 @@ sub output_of {
     return ($text, join "\n    ", 'fails with status ' . ($? >> 8) . ':', @lines);
 }
 
-# Ends the proof; prove() returns the reason.
+# Ends the proof, so that prove() returns the reason.
 sub unproven { die { why => $_[0] } }
 
 sub built {
@@ -118,7 +118,7 @@ sub built {
 
 sub losses { return $_[0] =~ /\bloss:?\s+(-?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))/gi }
 
-# The losses of a run, and the digest if it prints one.
+# Runs a trainer; returns its losses, and its digest if it prints one.
 sub run_of {
     my ($folder, $which, @command) = @_;
     my ($text, $failed) = output_of($folder, 'env', 'OMP_NUM_THREADS=1', @command, './train_gpt2');
@@ -140,7 +140,7 @@ sub differ {
     return abs($a - $b) > $MOST * (abs($a) > 1 ? abs($a) : 1);
 }
 
-# The first loss at which a run differs from the original, or undef.
+# Returns the index of the first loss that differs from the original's, or undef.
 sub first_difference {
     my ($original, $run) = @_;
     my ($expected, $got) = ($original->{losses}, $run->{losses});

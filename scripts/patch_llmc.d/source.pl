@@ -1,20 +1,20 @@
-# Reads C by its structure. A range is { from, to }: offsets into the text of a file. Places are found in the
-# mask, a copy of the text with blanked comments and strings, so that only code can match.
+# Reads C by its structure. A range is { from, to }: offsets into the text of a file. Searches use the mask, a
+# copy of the text with blanked comments and strings, so that only code can match.
 use strict;
 use warnings;
 
 our $GUIDE = 'docs/porting.md shows how to make the edits by hand';
 
 sub stop {
-    my ($sentence) = @_;
-    print STDERR "patch_llmc: $sentence\n";
+    my ($message) = @_;
+    print STDERR "patch_llmc: $message\n";
     exit 1;
 }
 
 # Ends the script with file, line and a message, before anything is written.
 sub refuse {
-    my ($f, $at, $sentence) = @_;
-    stop("$f->{name}:" . line_of($f->{text}, $at) . ": $sentence. Nothing was changed; $GUIDE");
+    my ($f, $at, $message) = @_;
+    stop("$f->{name}:" . line_of($f->{text}, $at) . ": $message. Nothing was changed; $GUIDE");
 }
 
 sub missing {
@@ -24,7 +24,7 @@ sub missing {
     stop("$where: looked for $wanted, but did not find it. Nothing was changed; " . remedy($f));
 }
 
-# llm.c's trainers all have this function since then.
+# All trainers of llm.c since then have this function.
 sub remedy {
     my ($f) = @_;
     return $GUIDE if $f->{name} !~ /^train_gpt2/ || $f->{text} =~ /\bfill_in_activation_sizes\b/;
@@ -59,7 +59,7 @@ sub rest { my ($done, $in) = @_; return { %$in, from => $done->{to} } }
 sub within { my ($range, $in) = @_; return { %$range, function => $in->{function} } }
 sub contains { my ($range, $at) = @_; return $range->{from} <= $at && $at < $range->{to} }
 
-# Returns the range without the blanks at its ends, and without the rest of the line of its opening brace.
+# Returns the range without the blanks at its ends and without the rest of its opening brace's line.
 sub trimmed {
     my ($f, $range) = @_;
     my ($text, $mask) = (text_of($f, $range), mask_of($f, $range));
@@ -79,15 +79,15 @@ sub code_only {
 my $COMMENT = qr{//[^\n]*|/\*.*?\*/}s;
 my $STRING = qr{"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+'};
 
-# All offsets stay the same.
+# Offsets stay the same.
 sub masked {
     my ($text) = @_;
     $text =~ s{^(\#include[^\n]*)|($COMMENT|$STRING)}{ $1 // $2 =~ s/[^\n]/ /gr }gme;
     return $text;
 }
 
-# Returns all places in a range where the pattern matches, with its groups as {1}, {2}, ...; the script ends
-# if there are none.
+# Returns all places in a range where the pattern matches, with its groups as {1}, {2}, ...; ends the script
+# if it finds none.
 sub find_all {
     my ($f, $in, $pattern, $wanted) = @_;
     my @found = find_any($f, $in, $pattern);
@@ -115,7 +115,7 @@ sub find_any {
     return @found;
 }
 
-# The same for a piece of C. White space may differ; ... matches anything up to a semicolon, <name> captures a
+# The same for a piece of C. White space may differ. ... matches anything up to a semicolon, <name> captures a
 # word, and <...> captures anything. Messages quote the pattern unchanged.
 sub find_code {
     my ($f, $in, $code) = @_;
@@ -184,7 +184,7 @@ sub function {
     return { %{ braces($f, $head->{to}) }, function => $name };
 }
 
-# Returns a function with the head of its definition, whose parameters may contain parentheses.
+# Returns a function including its head; its parameters may contain parentheses.
 sub definition {
     my ($f, $name) = @_;
     my $head = find($f, whole($f), qr/^\w?[\w \t*]*\b$name\s*\([^{};]*\)\s*(?=\{)/m, "the function $name");

@@ -1,5 +1,6 @@
-# Recognizes a training step: one forward and one backward pass, or a loop of micro-batches over both, then
-# one update; and checks which other functions get the model.
+# Recognizes the training step of train_gpt2.cu, a loop of micro-batches over one forward and one backward
+# pass, then one update; and checks which other functions get the model. (Running train_gpt2.c proves its
+# step.)
 use strict;
 use warnings;
 
@@ -42,7 +43,7 @@ sub in_order {
     }
 }
 
-# If the code left a step before its update, the step would stay open in the plugin.
+# A step that is left before its update would stay open in the plugin.
 sub runs_through {
     my ($f, $range) = @_;
     my ($jump) = find_any($f, $range, qr/\b(continue|break|goto|return)\b/);
@@ -67,7 +68,7 @@ sub training_pass {
     return $passes[0];
 }
 
-# Only these functions, and code that an edit replaces, may run passes or updates.
+# Only these functions and code that an edit replaces may run passes or updates.
 sub called_nowhere_else {
     my ($f, $functions, @names) = @_;
     for my $name (@names) {
@@ -133,8 +134,8 @@ sub skipped_or_clipped {
          . "float grad_clip = ...; $clips");
 }
 
-# The model, by any name, may only be passed to functions of this file, where check_nothing_else() checks its
-# uses. Other functions would find null pointers in it.
+# The model, under any name, may only be passed to functions of this file, where check_nothing_else() checks
+# its uses. Other functions would find null pointers in it.
 sub model_stays_here {
     my ($f) = @_;
     my %names = map { $_->{1} => 1 } find_any($f, whole($f), qr/\bGPT2\s*[*&]?\s*(\w+)\s*[;,)=]/);

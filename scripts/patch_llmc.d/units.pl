@@ -56,8 +56,8 @@ sub factors {
     return join '', split ' ', $product;
 }
 
-# Pointers to a unit's tensors are requested in every use. So a function's copies of the model's
-# ParameterTensors start empty, and are filled where a unit is open.
+# Every use of a unit requests pointers to its tensors. So a function's copies of ParameterTensors start empty
+# and are filled where a unit is open.
 sub local_tensors {
     my ($f, $in) = @_;
     my @copies = find_all($f, $in, qr/ParameterTensors\s+(params|grads)\s*=\s*model->\g1\s*;/,
@@ -113,8 +113,8 @@ sub layer_use {
     after($f, trimmed($f, $loop), "z_check(zero_post_$way(z, Z_BLOCKS + $l));");
 }
 
-# Pointers of a layer: those in the range that the pattern $index matches; $layer is the expression for the
-# layer.
+# Replaces a layer's pointers: those in the range whose index matches the pattern $index. $layer is the
+# layer's expression.
 sub layer_pointers {
     my ($f, $in, $index, $layer, $hook) = @_;
     my $declaration = qr/((?:const\s+)?floatX?\s*\*)\s*(\w+)\s*=\s*/;
@@ -133,7 +133,7 @@ sub layer_pointers {
     instead_each($f, @pointers);
 }
 
-# The hooks are at both ends of the loop's body, so every layer must reach them.
+# The hooks are at both ends of the loop's body, so every layer must run through both.
 sub layer_loop {
     my ($f, $in) = @_;
     my $L = find_code($f, $in, '<L> = model->config.num_layers;')->{1};
@@ -163,8 +163,8 @@ sub loader_arguments {
     return ($rank, $ranks);
 }
 
-# Returns the statements that compare the ranks' inputs: the parameters, and the files of the data loaders
-# that these calls initialise.
+# Returns statements that compare the ranks' inputs: the parameters, and the files of these calls' data
+# loaders.
 sub compare_inputs {
     my ($f, @calls) = @_;
     my @lines;

@@ -21,7 +21,7 @@ int main(int argc, char **argv) {
         float value = (float)((uniform() - 0.5) * sqrt(8.0 / C));
         bad |= fwrite(&value, sizeof(value), 1, model) != 1;
     }
-    for (int64_t i = 0; i < n_tokens; i++) { // a pattern that can be learnt, and noise
+    for (int64_t i = 0; i < n_tokens; i++) { // a pattern to learn, and noise
         uint16_t token = (i * i / 3 + (uniform() < 0.1)) % 7;
         bad |= fwrite(&token, sizeof(token), 1, tokens) != 1;
     }

@@ -1,4 +1,4 @@
-// Three steps on fixed tokens, the bits of the losses.
+// Prints the bits of the losses of three steps on fixed tokens.
 #define TESTING
 #include "train_gpt2.c"
 

@@ -1,6 +1,6 @@
 /*
-A trainer in the shape of llm.c's train_gpt2.c, with a language model that fits a screen: every layer adds to the stream what a small
-network makes of a position and the one before it.
+A trainer in the shape of llm.c's train_gpt2.c, with a language model that fits on a screen: every layer adds a small network of a
+position and the previous one to the stream.
     make train_gpt2 make_files && ./make_files 16 64 3 8 && ./train_gpt2
 */
 #include <math.h>
@@ -329,7 +329,7 @@ void gpt2_free(GPT2* model) {
 
 #ifndef TESTING
 // ----------------------------------------------------------------------------
-// training, with a look at the validation loss and a sample now and then
+// training, with a validation loss and a sample now and then
 
 int sample(const float *probs, int n, unsigned int coin) {
     float sum = 0.0f;

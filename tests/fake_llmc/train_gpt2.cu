@@ -1,6 +1,6 @@
 /*
-A trainer in the shape of llm.c's CUDA one, with blocks that have no attention: normalise, up, gelu, down, add. The end of a block computes
-the layernorm that the next one begins with. Its kernels run on the processor.
+A trainer in the shape of llm.c's CUDA trainer. Its blocks have no attention: normalise, up, gelu, down, add. The end of a block computes
+the layernorm that the next one begins with. The kernels run on the CPU.
     make train_gpt2cu make_files && ./make_files 16 64 3 8 && ./train_gpt2cu -x 6
 */
 #include <assert.h>
@@ -209,7 +209,7 @@ void gpt_build_from_descriptor(GPT2 *model, const char* descriptor) {
         for (size_t j = 0; j < model->param_elements[i]; j++) { values[at + j] = norm + (randint32(&rng) / 2147483648.0f - 0.5f) / 3; }
     }
     size_t V = model->config.vocab_size, Vp = model->config.padded_vocab_size, C = model->config.channels;
-    memset(values + V * C, 0, (Vp - V) * C * sizeof(floatX)); // no token leads there
+    memset(values + V * C, 0, (Vp - V) * C * sizeof(floatX)); // padding without tokens
     cudaCheck(cudaMemcpy(model->params_memory, values, model->num_parameters * sizeof(floatX), cudaMemcpyHostToDevice));
     free(values);
 }
@@ -245,7 +245,7 @@ void gpt2_forward(GPT2 *model, const int* inputs, size_t B, size_t T) {
 
         matmul_forward_cublaslt(l_up_gelu, l_ln1, l_upw, l_upb, B, T, C, 2*C, main_stream, l_up);
         matmul_forward_cublaslt(acts.scratch, l_up_gelu, l_downw, l_downb, B, T, 2*C, C, main_stream);
-        // the sum, and what comes next
+        // the sum and the next layernorm
         if(l+1 != L) {
             floatX* l_ln1 = acts.ln1 + (l + 1) * B * T * C;
             float* l_ln1_mean = acts.ln1_mean + (l + 1) * B * T;
@@ -462,7 +462,7 @@ void delete_checkpoint(const char* dir, int step, MultiGpuConfig* multi_gpu_conf
 
 #ifndef TESTING
 // ----------------------------------------------------------------------------
-// training, with a look at the validation loss and a sample now and then
+// training, with a validation loss and a sample now and then
 
 void safe_printf(const char *piece) { printf("%s", piece); }
 
@@ -474,7 +474,7 @@ int main(int argc, char *argv[]) {
     int checkpoint_every = 0, resume_step = -1, max_steps = 6;
     int B = 4, T = 16;
     int total_batch_size = -1;
-    float skip_update_lossz = 0.0f; // skip an update if the loss is this far out
+    float skip_update_lossz = 0.0f; // skip an update if the loss is such an outlier
     float skip_update_gradz = 0.0f; // or the norm
     int use_master_weights = 0;
     int zero_stage = 0;

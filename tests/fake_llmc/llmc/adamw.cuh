@@ -1,4 +1,4 @@
-// AdamW on a tensor, of which the slices may lie apart.
+// AdamW on a tensor whose slices may be apart.
 #ifndef ADAMW_CUH
 #define ADAMW_CUH
 #include <math.h>

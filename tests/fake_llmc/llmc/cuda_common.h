@@ -1,4 +1,4 @@
-/* As much of CUDA as train_gpt2.cu calls, on the processor: what a stream would do later is done at once. */
+/* The parts of CUDA that train_gpt2.cu calls, on the CPU. Work on a stream runs at once. */
 #ifndef CUDA_COMMON_H
 #define CUDA_COMMON_H
 #include <stddef.h>

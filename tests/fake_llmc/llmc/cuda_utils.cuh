@@ -1,2 +1,2 @@
-/* In llm.c the types and reductions of the kernels: here there is nothing to add to cuda_common.h and kernels.cuh. */
+/* llm.c's types and reductions for kernels; the stand-in needs none. */
 #include "cuda_common.h"

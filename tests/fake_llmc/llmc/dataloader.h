@@ -1,11 +1,11 @@
-/* Batches of tokens from one file of uint16, the first that matches: each rank its own rows, the batches shuffled if asked for. */
+/* Batches of tokens from the first matching file of uint16. Each rank reads different rows; batches may be shuffled. */
 #ifndef DATALOADER_H
 #define DATALOADER_H
 #include <glob.h>
 #include <stdint.h>
 #include "utils.h"
 
-typedef struct { uint64_t state; } mt19937_state;           // any generator will do here
+typedef struct { uint64_t state; } mt19937_state;           // any generator will do
 
 static void manual_seed(mt19937_state *rng, unsigned int seed) { rng->state = seed * 2654435761u + 1; }
 static unsigned int randint32(mt19937_state *rng) {

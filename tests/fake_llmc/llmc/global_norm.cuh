@@ -1,4 +1,4 @@
-// The squared norm of a tensor, of which the slices may lie apart.
+// The squared norm of a tensor whose slices may be apart.
 #ifndef GLOBAL_NORM_CUH
 #define GLOBAL_NORM_CUH
 #include "cuda_common.h"

@@ -1,5 +1,4 @@
-// What a CUDA trainer's kernels compute, on the processor and in plain loops: sums in fp32, results rounded
-// to floatX.
+// The kernels of a CUDA trainer as plain loops on the CPU: sums in fp32, results rounded to floatX.
 #ifndef KERNELS_CUH
 #define KERNELS_CUH
 #include <math.h>

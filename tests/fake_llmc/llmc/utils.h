@@ -1,4 +1,4 @@
-/* Calls that end the program when they fail. */
+/* Calls that end the program if they fail. */
 #ifndef UTILS_H
 #define UTILS_H
 #include <stdio.h>

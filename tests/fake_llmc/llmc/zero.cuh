@@ -1,4 +1,4 @@
-/* One process. With MULTI_GPU it would be several, connected by NCCL, which a trainer with ZeRO must not come to need. */
+/* One process. MULTI_GPU would need NCCL, which a patched trainer must not. */
 #ifndef ZERO_CUH
 #define ZERO_CUH
 #include "cuda_common.h"
