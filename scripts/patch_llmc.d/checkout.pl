@@ -1,6 +1,8 @@
 # The checkout of llm.c: checks it, reads its files, and writes all edits or none.
 use strict;
 use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
 use File::Basename qw(basename);
 use File::Path qw(remove_tree);
 use File::Temp qw(tempdir);
@@ -17,8 +19,7 @@ sub git {
     return join '', @lines;
 }
 
-sub read_whole {
-    my ($path) = @_;
+sub read_whole ($path) {
     open my $in, '<:raw', $path or die "$path: $!\n";
     local $/;
     my $text = <$in>;
@@ -26,16 +27,14 @@ sub read_whole {
     return $text;
 }
 
-sub write_whole {
-    my ($path, $text, $mode) = @_;
+sub write_whole ($path, $text, $mode) {
     open my $out, '>:raw', $path or die "$path: $!\n";
     print $out $text or die "$path: $!\n";
     close $out or die "$path: $!\n";
     chmod $mode & 07777, $path or die "$path: $!\n";
 }
 
-sub load {
-    my ($name) = @_;
+sub load ($name) {
     my $path = "$dir/$name";
     -f $path or stop("$path: no such file: $dir must be a checkout of llm.c from June 2024 on");
     my $mode = (stat _)[2];
@@ -45,8 +44,7 @@ sub load {
     return $files{$name} = { name => $name, path => $path, mode => $mode, text => $text, mask => $mask };
 }
 
-sub load_to_edit {
-    my ($name) = @_;
+sub load_to_edit ($name) {
     my $f = load($name);
     $f->{mode} & 0200 or stop("$f->{path}: is read-only; nothing was changed");
 }
@@ -100,8 +98,7 @@ sub print_diff {
 }
 
 # Copies a folder with its subfolders.
-sub copy_folder {
-    my ($from, $to) = @_;
+sub copy_folder ($from, $to) {
     opendir my $folder, $from or die "$from: $!\n";
     my @names = grep { !/^\./ } readdir $folder;
     mkdir $to or die "$to: $!\n";
@@ -111,8 +108,7 @@ sub copy_folder {
     }
 }
 
-sub copy_plugin {
-    my ($to) = @_;
+sub copy_plugin ($to) {
     copy_folder("$ROOT/llmc_zero", $to);
     write_whole("$to/LICENSE", read_whole("$ROOT/LICENSE"), 0644);
 }

@@ -2,6 +2,8 @@
 # layernorm of the next. The trainer also has collectives, gradient accumulation, clipping and checkpoints.
 use strict;
 use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
 
 our (%files, %FILE, $ONLY_ADAMW);
 my ($CUDA, $MAKEFILE) = @FILE{qw(cuda makefile)};
@@ -24,36 +26,30 @@ sub check_replaced {
 }
 
 our @cuda_edits = (
-    [ $CUDA, '', 'CUDA 13 has another cudaMemAdvise', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, '', 'CUDA 13 has another cudaMemAdvise', sub ($f, $in) {
         my $include = find($f, $in, qr/^#include\s+"llmc\/cuda_utils\.cuh"/m,
                            '#include "llmc/cuda_utils.cuh"');
         before($f, $include, cuda_13());
     } ],
-    [ $CUDA, '', 'the ranks are connected by the plugin, not by NCCL', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, '', 'the ranks are connected by the plugin, not by NCCL', sub ($f, $in) {
         my $include = find($f, $in, qr/^#include\s+"llmc\/zero\.cuh"/m, '#include "llmc/zero.cuh"');
         before($f, $include, '#undef MULTI_GPU');
     } ],
-    [ $CUDA, '', 'the plugin, its tensor table, the ranks', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, '', 'the plugin, its tensor table, the ranks', sub ($f, $in) {
         after($f, find_code($f, $in, 'cudaStream_t main_stream;'), cuda_helpers($f));
     } ],
-    [ $CUDA, 'gpt2_allocate_weights', 'the plugin holds the parameters', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'gpt2_allocate_weights', 'the plugin holds the parameters', sub ($f, $in) {
         instead($f, find_code($f, $in, 'model->params_memory = malloc_and_point_parameters(...);'),
                 'z_create(model->param_elements, model->config.num_layers);');
     } ],
-    [ $CUDA, 'gpt2_allocate_state', 'and the gradients', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'gpt2_allocate_state', 'and the gradients', sub ($f, $in) {
         my $print = find_code($f, $in, 'printf0(');
         my $allocate = find_code($f, $in, 'model->grads_memory = malloc_and_point_parameters(...);');
         my $all = within(span($print, $allocate), $in);
         known($f, $all, 'cuda.allocate_gradients', nothing_but('allocate gradients'));
         without($f, $all);
     } ],
-    [ $CUDA, 'gpt2_allocate_state', 'and the moments and masters', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'gpt2_allocate_state', 'and the moments and masters', sub ($f, $in) {
         my $first = find($f, $in, qr/int\s+memory_status\s*=|size_t\s+shard_num_parameters\s*=/,
                          'size_t shard_num_parameters = ...;');
         my $next = find_code($f, rest($first, $in), 'size_t free, total;');
@@ -61,8 +57,7 @@ our @cuda_edits = (
         known($f, $all, 'cuda.allocate_states', nothing_but('allocate its own states'));
         without($f, $all);
     } ],
-    [ $CUDA, 'gpt2_write_to_checkpoint', 'all ranks provide their parts, rank 0 writes', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'gpt2_write_to_checkpoint', 'all ranks provide their parts, rank 0 writes', sub ($f, $in) {
         my $open = find_code($f, $in, 'FILE *<file> = fopenCheck(<path>, ...);');
         my ($file, $path) = @$open{1, 2};
         my $own = "multi_gpu_config.process_rank == 0 ? $path : \"/dev/null\"";
@@ -70,31 +65,26 @@ our @cuda_edits = (
         my $write = find_code($f, $in, "device_to_file($file, model->params_memory, ...);");
         instead($f, $write, "z_write_params($file, model->param_elements, model->config.num_layers);");
     } ],
-    [ $CUDA, 'gpt2_build_from_checkpoint', 'the parameters go to the plugin in pieces', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'gpt2_build_from_checkpoint', 'the parameters go to the plugin in pieces', sub ($f, $in) {
         my $assert = find_code($f, $in, 'assert(model->params_memory != NULL);');
         my $read = find_code($f, rest($assert, $in), 'file_to_device(model->params_memory, <file>, ...);');
         my $both = within(span($assert, $read), $in);
         known($f, $both, 'cuda.read_parameters', nothing_but('read all parameters'));
         instead($f, $both, "z_read_params($read->{1}, model->param_elements, model->config.num_layers);");
     } ],
-    [ $CUDA, 'gpt_build_from_descriptor', 'random parameters go to the plugin too', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'gpt_build_from_descriptor', 'random parameters go to the plugin too', sub ($f, $in) {
         my $copy = find_code($f, $in, 'cudaCheck(cudaMemcpy(model->params_memory, <memory>, ...));');
         instead($f, $copy, "z_set_params($copy->{1}, model->param_elements, model->config.num_layers);");
     } ],
-    [ $CUDA, 'gpt2_forward', 'the plugin replaces the check for parameters', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'gpt2_forward', 'the plugin replaces the check for parameters', sub ($f, $in) {
         instead($f, find_code($f, $in, 'if (model->params_memory == NULL) {'), 'if (z == NULL) {');
     } ],
     [ $CUDA, 'gpt2_forward', 'pointers outside the loop while their unit is open', \&local_tensors ],
     [ $CUDA, 'gpt2_forward', 'each layer is a unit, opened at the end of the one before', \&fused_forward ],
-    [ $CUDA, 'gpt2_validate', 'starts an evaluation on all ranks', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'gpt2_validate', 'starts an evaluation on all ranks', sub ($f, $in) {
         before($f, find_code($f, $in, 'gpt2_forward(...);'), 'z_check(zero_begin_eval(z));');
     } ],
-    [ $CUDA, 'gpt2_backward_and_reduce', 'the plugin replaces the check for gradients', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'gpt2_backward_and_reduce', 'the plugin replaces the check for gradients', sub ($f, $in) {
         instead($f, find_code($f, $in, 'if (model->grads_memory == nullptr) {'), 'if (z == NULL) {');
         my $clear = find_code($f, $in, 'cudaCheck(cudaMemsetAsync(model->grads_memory, ...));');
         cleared_at_first($f, $in, $clear);
@@ -102,22 +92,20 @@ our @cuda_edits = (
     } ],
     [ $CUDA, 'gpt2_backward_and_reduce', 'pointers to the embeddings while their unit is open',
       \&local_tensors ],
-    [ $CUDA, 'gpt2_backward_and_reduce', 'use of the embedding unit by the LM head', sub {
-        embedding_use($_[0], before_loop(@_), 'backward');
+    [ $CUDA, 'gpt2_backward_and_reduce', 'use of the embedding unit by the LM head', sub ($f, $in) {
+        embedding_use($f, before_loop($f, $in), 'backward');
     } ],
     [ $CUDA, 'gpt2_backward_and_reduce', 'each layer is a unit, whose end reduces its gradients',
       \&fused_backward ],
     [ $CUDA, 'gpt2_backward_and_reduce', 'its use by the encoder; the loss is the mean over the ranks',
       \&last_of_backward ],
-    [ $CUDA, 'gpt2_calculate_grad_norm', 'the reduction computes the norm', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'gpt2_calculate_grad_norm', 'the reduction computes the norm', sub ($f, $in) {
         outside_by_number($f, $in);
         known($f, $in, 'cuda.norm', $OWN_NORM);
         my $reduce = 'z_check(zero_finish_gradients(z, &result));';
         instead($f, $in, 'zero_step_result result;', $reduce, 'return (float)result.grad_norm;');
     } ],
-    [ $CUDA, 'gpt2_update', 'the plugin clips and updates', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'gpt2_update', 'the plugin clips and updates', sub ($f, $in) {
         require_parameters($f, $in, qw(learning_rate beta1 beta2 eps weight_decay grad_scale t));
         outside_by_number($f, $in);
         known($f, $in, 'cuda.update', $ONLY_ADAMW . 'gpt2_update');
@@ -126,8 +114,7 @@ our @cuda_edits = (
                 'z_check(zero_update(z, &hyper));',
                 'cudaCheck(cudaDeviceSynchronize()); // so that main() measures the update too');
     } ],
-    [ $CUDA, 'save_state', 'moments and masters go to the plugin\'s checkpoint', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'save_state', 'moments and masters go to the plugin\'s checkpoint', sub ($f, $in) {
         instead($f, find_code($f, $in, 'state_header[1] = ...;'), 'state_header[1] = Z_STATE_VERSION;');
         my $first = find_code($f, $in, 'size_t shard_num_parameters ...;');
         my $last = (find_all_code($f, $in, 'device_to_file(...);'))[-1];
@@ -137,8 +124,7 @@ our @cuda_edits = (
         known($f, $all, 'cuda.save_states', nothing_but('save its own states'));
         instead($f, $all, 'z_save(filename, step);');
     } ],
-    [ $CUDA, 'load_state', 'and are loaded from it', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'load_state', 'and are loaded from it', sub ($f, $in) {
         my $magic = find_code($f, $in, 'assert(state_header[0] ==');
         my $version = find_code($f, $in, 'assert(state_header[1] == ...);');
         my $checks = within(span($magic, $version), $in);
@@ -151,42 +137,36 @@ our @cuda_edits = (
         known($f, $all, 'cuda.load_states', nothing_but('load its own states'));
         instead($f, $all, 'z_load(filename, *step);');
     } ],
-    [ $CUDA, 'write_checkpoint', 'all ranks take part in writing the model file', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'write_checkpoint', 'all ranks take part in writing the model file', sub ($f, $in) {
         my $if = find($f, $in, qr/if\s*\(\s*rank\s*==\s*0\s*\)\s*\{(?=[^{}]*\bgpt2_write_to_checkpoint\b)/,
                       'if (rank == 0) { ... gpt2_write_to_checkpoint(...);');
         my $block = within(braces($f, $if->{to} - 1), $in);
         known($f, $block, 'cuda.write_model', 'All ranks would run this block');
         instead($f, $if, '{');
     } ],
-    [ $CUDA, 'delete_checkpoint', 'also removes the plugin\'s checkpoint', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'delete_checkpoint', 'also removes the plugin\'s checkpoint', sub ($f, $in) {
         my @removed = find_all_code($f, $in, 'remove(filename_buffer);');
         my $name = qr/"%s\/state_[^"\n]*"[^\n]*\s*\z/;
         my ($state) = grep { substr($f->{text}, 0, $_->{from}) =~ $name } @removed;
         $state or missing($f, $in, 'remove(filename_buffer); after the name of a state_ file');
         after($f, $state, 'z_remove_state(filename_buffer);');
     } ],
-    [ $CUDA, 'main', 'passes options to the plugin', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'main', 'passes options to the plugin', sub ($f, $in) {
         find_code($f, $in, "int $_") for qw(zero_stage use_master_weights);
         require_parameters($f, $in, qw(argc argv));
         after($f, find_code($f, $in, 'int grad_accum_steps = ...;'), 'z_same_options(argc, argv);',
               'z_configure(zero_stage, grad_accum_steps, use_master_weights);');
     } ],
-    [ $CUDA, 'main', 'checks that all ranks read the same data', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'main', 'checks that all ranks read the same data', sub ($f, $in) {
         my @calls = find_all_code($f, $in, 'dataloader_init(<...>);');
         after($f, $calls[-1], compare_inputs($f, @calls));
     } ],
-    [ $CUDA, 'main', 'the plugin provides start, sums, barrier and end of the ranks', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'main', 'the plugin provides start, sums, barrier and end of the ranks', sub ($f, $in) {
         my @macros = qw(multi_gpu_config_init set_zero_configs multi_gpu_cpu_float_sum multi_gpu_barrier);
         find($f, whole($f), qr/\b$_\s*\(/, "a call of $_") for @macros;
         before($f, find_code($f, $in, 'multi_gpu_config_free(...);'), 'z_end();');
     } ],
-    [ $CUDA, 'main', 'starts a training or evaluation pass', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'main', 'starts a training or evaluation pass', sub ($f, $in) {
         my $backward = find_code($f, $in, 'gpt2_backward_and_reduce(..., <steps>, <step>);');
         my ($steps, $step) = @$backward{1, 2};
         for my $pass (find_all_code($f, $in, 'gpt2_forward(...);')) {
@@ -195,20 +175,17 @@ our @cuda_edits = (
         }
     } ],
     [ $CUDA, 'main', 'all ranks sample, rank 0 prints', \&sampling ],
-    [ $CUDA, 'main', 'skipped steps are discarded', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'main', 'skipped steps are discarded', sub ($f, $in) {
         my @skips = find_all($f, $in, qr/\S[^\n]*>\s*skip_update_\w+\s*\)\s*\{/,
                              'if (... > skip_update_...) {');
         after($f, $_, '    z_check(zero_discard(z));') for @skips;
     } ],
-    [ $CUDA, 'main', 'the plugin gets the maximum norm, not the factor', sub {
-        my ($f, $in) = @_;
+    [ $CUDA, 'main', 'the plugin gets the maximum norm, not the factor', sub ($f, $in) {
         accumulated_step($f, $in);
         my $update = find_code($f, $in, 'gpt2_update(..., grad_scale, ...);');
         instead($f, $update, text_of($f, $update) =~ s/\bgrad_scale\b/grad_clip/r);
     } ],
-    [ $MAKEFILE, '', 'train_gpt2cu is built with the plugin', sub {
-        my ($f, $in) = @_;
+    [ $MAKEFILE, '', 'train_gpt2cu is built with the plugin', sub ($f, $in) {
         my $has = join '', map { "(?=[^\\n]*\\\$\\($_\\))" } qw(NVCC_FLAGS NVCC_INCLUDES NVCC_LDLIBS);
         find($f, $in, qr/^train_gpt2cu:[^\n]*\btrain_gpt2\.cu\b[^\n]*\n\t$has[^\n]*\$\^/m,
              'the rule "train_gpt2cu: train_gpt2.cu" with $(NVCC_FLAGS), $^, $(NVCC_INCLUDES) and '
@@ -218,8 +195,7 @@ our @cuda_edits = (
 );
 
 # The plugin's gradients are 0 in the first micro-batch of a step, so the trainer's must be too.
-sub cleared_at_first {
-    my ($f, $in, $clear) = @_;
+sub cleared_at_first ($f, $in, $clear) {
     my $before = { %$in, to => start_of_block($f, $clear->{from}) };
     find($f, $before, qr/if\s*\(\s*micro_step\s*==\s*0\s*\)\s*\z/,
          'if (micro_step == 0) { around cudaMemsetAsync(model->grads_memory, ...)');
@@ -228,8 +204,7 @@ sub cleared_at_first {
 # The forward pass. The encoder uses the embedding unit; the unit of layer 0 is opened for its first
 # layernorm; at the end of each layer the next unit is opened, which after the last layer is the embedding
 # unit with the last layernorm and the LM head.
-sub fused_forward {
-    my ($f, $in) = @_;
+sub fused_forward ($f, $in) {
     my $loop = layer_loop($f, $in);
     my ($l, $L) = @$loop{qw(layer layers)};
     first_layernorm($f, $in);
@@ -252,8 +227,7 @@ sub fused_forward {
     use_of_unit($f, \@head, 0, [], ['z_check(zero_post_forward(z, Z_EMBEDDING));']);
 }
 
-sub first_layernorm {
-    my ($f, $in) = @_;
+sub first_layernorm ($f, $in) {
     my @uses = uses_in($f, before_loop($f, $in));
     my @encoder = grep { !$f->{in_blocks}{$_->{2}} } @uses;
     my @layernorm = grep { $f->{in_blocks}{$_->{2}} } @uses;
@@ -268,8 +242,7 @@ sub first_layernorm {
 }
 
 # The backward loop: the plugin reduces a layer's gradients.
-sub fused_backward {
-    my ($f, $in) = @_;
+sub fused_backward ($f, $in) {
     my $loop = layer_loop($f, $in);
     my $l = $loop->{layer};
     my $reduce = reduction($f, $loop);
@@ -281,8 +254,7 @@ sub fused_backward {
 }
 
 # if(last_step) { ... multi_gpu_async_reduce_gradient(...); }
-sub reduction {
-    my ($f, $in) = @_;
+sub reduction ($f, $in) {
     my $if = find($f, $in, qr/if\s*\(\s*last_step\s*\)\s*(?=\{)/, 'if(last_step) {');
     my $inside = within(braces($f, $if->{to}), $in);
     find_code($f, $inside, 'multi_gpu_async_reduce_gradient(...);');
@@ -290,8 +262,7 @@ sub reduction {
 }
 
 # Checks that the range reduces these gradients, and does nothing else.
-sub reduces_all {
-    my ($f, $range, @gradients) = @_;
+sub reduces_all ($f, $range, @gradients) {
     my $list = find($f, $range, qr/\A\s*floatX\s*\*\s*const\s+(\w+)\[\]\s*=\s*\{([\w\s.,]*)\}\s*;/,
                     'floatX* const pointers[] = {...}; at its start');
     my $call = '\s*\(\s*' . $list->{1} . '\s*,\s*\g1\s*,\s*&multi_gpu_config\s*,\s*main_stream\s*\)\s*;';
@@ -303,8 +274,7 @@ sub reduces_all {
     $reduced eq $wanted or missing($f, $list, "all gradients, and each once, in $list->{1}: $wanted");
 }
 
-sub last_of_backward {
-    my ($f, $in) = @_;
+sub last_of_backward ($f, $in) {
     my $after = after_loop($f, $in);
     my $reduce = reduction($f, $after);
     embedding_use($f, { %$after, to => $reduce->{from} }, 'backward');
@@ -319,8 +289,7 @@ sub last_of_backward {
 }
 
 # With the plugin, code between #if MULTI_GPU and #endif is not compiled, so it must be llm.c's.
-sub check_nccl {
-    my ($f) = @_;
+sub check_nccl ($f) {
     for my $if (find_any($f, whole($f), qr/^[ \t]*#[ \t]*if[^\n]*\bMULTI_GPU\b/m)) {
         next if is_understood($f, $if->{from});
         my $rest = { from => $if->{from}, to => length $f->{mask} };
@@ -332,8 +301,7 @@ sub check_nccl {
 
 # Returns the tensors that the optimizer decays: those of "float wd = (i == 0 || i == 1 || ...) ? weight_decay
 # : 0.0f;"
-sub decayed {
-    my ($f) = @_;
+sub decayed ($f) {
     my $in = function($f, 'gpt2_update');
     my $wd = find($f, $in, qr/=\s*\(([^()?;]*)\)\s*\?\s*weight_decay\s*:\s*0\.0f\s*;/,
                   '(i == NUMBER || ...) ? weight_decay : 0.0f;');
@@ -346,8 +314,7 @@ sub decayed {
 
 # The optimizer and the norm treat tensors outside the layers differently. The numbers of that condition, i <
 # NUMBER || i > NUMBER, must match.
-sub outside_by_number {
-    my ($f, $in) = @_;
+sub outside_by_number ($f, $in) {
     for my $test (find_any($f, $in, qr/\bi\s*<\s*(\d+)\s*\|\|\s*i\s*>\s*(\d+)/)) {
         my $tensors = $f->{tensors};
         for my $i (0 .. $#$tensors) {
@@ -358,8 +325,7 @@ sub outside_by_number {
     }
 }
 
-sub sampling {
-    my ($f, $in) = @_;
+sub sampling ($f, $in) {
     my $condition = qr/multi_gpu_config\.process_rank\s*==\s*0\s*&&\s*(sample_every\b[^\n]*)/;
     my $if = find($f, $in, qr/if\s*\(\s*$condition/,
                   'if (multi_gpu_config.process_rank == 0 && sample_every ...');

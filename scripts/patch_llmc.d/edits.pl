@@ -1,31 +1,29 @@
 # Records edits and applies them. An edit adds whole lines between lines, at an offset.
 use strict;
 use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
 
 # Records a range that uses the plugin's data and is handled by an edit.
-sub understood { my ($f, $range) = @_; push @{ $f->{understood} }, $range }
-sub is_understood {
-    my ($f, $at) = @_;
+sub understood ($f, $range) { push @{ $f->{understood} }, $range }
+sub is_understood ($f, $at) {
     return scalar grep { contains($_, $at) } @{ $f->{understood} || [] };
 }
 
-sub guarded { my ($code) = @_; return "#ifdef LLMC_ZERO\n$code#endif\n" }
+sub guarded ($code) { return "#ifdef LLMC_ZERO\n$code#endif\n" }
 
-sub indented {
-    my ($f, $range, @lines) = @_;
+sub indented ($f, $range, @lines) {
     my ($indent) = substr($f->{text}, line_start($f, $range->{from})) =~ /^([ \t]*)/;
     return join '', map { $_ eq '' ? "\n" : "$indent$_\n" } map { split /\n/ } @lines;
 }
 
 # $what appears in the report; the second insertion of an edit has none.
-sub insert {
-    my ($f, $at, $code, $what) = @_;
+sub insert ($f, $at, $code, $what = undef) {
     push @{ $f->{edits} }, { at => $at, code => $code, what => $what };
 }
 
 # Returns the start and end of a range's lines. They must hold nothing else, because edits add whole lines.
-sub own_lines {
-    my ($f, $range) = @_;
+sub own_lines ($f, $range) {
     my ($start, $end) = (line_start($f, $range->{from}), line_end($f, $range->{to}));
     my $others = mask_of($f, { from => $start, to => $range->{from} })
         . mask_of($f, { from => $range->{to}, to => $end });
@@ -34,20 +32,17 @@ sub own_lines {
     return ($start, $end);
 }
 
-sub before {
-    my ($f, $range, @lines) = @_;
+sub before ($f, $range, @lines) {
     my ($start) = own_lines($f, $range);
     insert($f, $start, guarded(indented($f, $range, @lines)), $f->{what});
 }
 
-sub after {
-    my ($f, $range, @lines) = @_;
+sub after ($f, $range, @lines) {
     my (undef, $end) = own_lines($f, $range);
     insert($f, $end, guarded(indented($f, $range, @lines)), $f->{what});
 }
 
-sub enclose {
-    my ($f, $range, $before) = @_;
+sub enclose ($f, $range, $before) {
     my ($start, $end) = own_lines($f, $range);
     insert($f, $start, $before, $f->{what});
     insert($f, $end, "#endif\n");
@@ -55,18 +50,16 @@ sub enclose {
 }
 
 # The lines of the range stay unchanged, in the #else.
-sub instead {
-    my ($f, $range, @lines) = @_;
+sub instead ($f, $range, @lines) {
     my $code = trimmed($f, $range);
     enclose($f, $code, "#ifdef LLMC_ZERO\n" . indented($f, $code, @lines) . "#else\n");
 }
 
 # The lines of the range are compiled only in the original.
-sub without { enclose(@_, "#ifndef LLMC_ZERO\n") }
+sub without ($f, $range) { enclose($f, $range, "#ifndef LLMC_ZERO\n") }
 
 # The same as instead() for several places, each with its {new} lines; neighbours share one #ifdef.
-sub instead_each {
-    my ($f, @places) = @_;
+sub instead_each ($f, @places) {
     while (my $first = shift @places) {
         my ($last, @lines) = ($first, $first->{new});
         while (@places && mask_of($f, between($last, $places[0])) =~ /^[ \t]*\n[ \t]*$/) {
@@ -79,8 +72,7 @@ sub instead_each {
 
 # Returns the edited text, and stores file, line and purpose of each edit in {report}, by the new line
 # numbers.
-sub edited {
-    my ($f) = @_;
+sub edited ($f) {
     my ($result, $done) = ('', 0);
     my @edits = @{ $f->{edits} || [] };
     for my $i (sort { $edits[$a]{at} <=> $edits[$b]{at} || $a <=> $b } 0 .. $#edits) {

@@ -3,6 +3,8 @@
 # numbers. So comments, white space and the names of locals may differ; nothing else may.
 use strict;
 use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
 
 our ($HERE, $learn);
 my %forms;              # place -> [ { label, digests } ]
@@ -24,8 +26,7 @@ sub read_forms {
 }
 
 # FNV-1a of 64 bits, folded to 8 hexadecimal digits. (Digest::MD5 is not in perl-base.)
-sub digest {
-    my ($text) = @_;
+sub digest ($text) {
     use integer;
     my $hash = -3750763034362895579;
     for my $byte (unpack 'C*', $text) {
@@ -38,8 +39,7 @@ sub digest {
 my $TYPE = qr/^(?:float|floatX|double|int|unsigned|long|size_t|ptrdiff_t|bool|char|ShardInfo|u?int\d+_t)$/;
 
 # Returns the names that these tokens declare: TYPE, perhaps with * or const, followed by a name.
-sub declared {
-    my (@tokens) = @_;
+sub declared (@tokens) {
     my %names;
     for my $i (0 .. $#tokens) {
         next if $tokens[$i]{text} !~ $TYPE;
@@ -55,16 +55,14 @@ sub declared {
 
 # The tensor numbers in two conditions may differ from llm.c's, because decayed() and outside_by_number() read
 # them.
-sub normal {
-    my ($statement) = @_;
+sub normal ($statement) {
     $statement =~ s/\( (\S+) == \d+(?: \|\| \1 == \d+)* \) \? weight_decay/DECAYED ? weight_decay/;
     $statement =~ s/\( (\S+) < \d+ \|\| \1 > \d+ \)/OUTSIDE/;
     return $statement;
 }
 
 # Returns the statements of a range, as { at, text, digest }.
-sub normal_statements {
-    my ($f, $range) = @_;
+sub normal_statements ($f, $range) {
     my @statements = statements($f, $range);
     @$_ = grep { $_->{text} !~ /^#\s*pragma\b/ } @$_ for @statements;     # OpenMP's do not change the result
     @statements = grep { @$_ } @statements;
@@ -85,8 +83,7 @@ sub normal_statements {
 }
 
 # Returns how many leading statements the fork has in common with a form.
-sub in_common {
-    my ($statements, $digests) = @_;
+sub in_common ($statements, $digests) {
     my $n = 0;
     $n++ while $n < @$statements && $n < @$digests && $statements->[$n]{digest} eq $digests->[$n];
     return $n;
@@ -94,8 +91,7 @@ sub in_common {
 
 # Returns the range if it equals one of llm.c's versions; otherwise ends the script with the first statement
 # that differs from the nearest one. $effect describes what the patched trainer would do instead.
-sub known {
-    my ($f, $range, $place, $effect) = @_;
+sub known ($f, $range, $place, $effect) {
     my @statements = normal_statements($f, $range);
     if ($learn) {
         print join(' ', $place, map { $_->{digest} } @statements), "\n";
@@ -112,18 +108,16 @@ sub known {
     differs($f, $range, $effect, $nearest, $statements[$most]);
 }
 
-sub nothing_but { my ($work) = @_; return "The plugin would $work, and nothing else would be done" }
+sub nothing_but ($work) { return "The plugin would $work, and nothing else would be done" }
 
-sub differs {
-    my ($f, $range, $effect, $nearest, $first) = @_;
+sub differs ($f, $range, $effect, $nearest, $first) {
     my $where = $range->{function} ? "in $range->{function}(), " : '';
     my $found = $first ? '"' . shown($f, $first->{tokens}) . '"' : 'the end';
     refuse($f, $first ? $first->{at} : $range->{to},
            "${where}$found is not llm.c's code (nearest: $nearest->{label}). $effect");
 }
 
-sub shown {
-    my ($f, $tokens) = @_;
+sub shown ($f, $tokens) {
     my $last = $tokens->[-1];
     my $text = text_of($f, { from => $tokens->[0]{at}, to => $last->{at} + length $last->{text} });
     $text = join ' ', split ' ', $text;

@@ -2,6 +2,8 @@
 # ranks must print the same losses, and the patched trainer the same digest at stages 0 and 3.
 use strict;
 use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
 use File::Basename qw(dirname);
 use File::Path qw(make_path);
 use File::Temp qw(tempdir);
@@ -17,8 +19,7 @@ my %SHAPE = (positions => 1024, vocabulary => 512, layers => 2, heads => 2, chan
 my $random = 42;
 sub uniform { return ($random = ($random * 1103515245 + 12345) % 2147483648) / 2147483648 }
 
-sub make_file {
-    my ($path, @parts) = @_;
+sub make_file ($path, @parts) {
     make_path(dirname($path));
     write_whole($path, join('', @parts), 0644);
 }
@@ -47,8 +48,7 @@ sub data_bytes {
 }
 
 # Writes the files whose names are in main(): first the model, then the tokenizer and data.
-sub make_inputs {
-    my ($folder) = @_;
+sub make_inputs ($folder) {
     my $f = $files{ $FILE{trainer} };
     my @names = text_of($f, function($f, 'main')) =~ /"([^"\n]+\.bin)"/g;
     $random = 42;
@@ -60,8 +60,7 @@ sub make_inputs {
 }
 
 # Returns the original with twice the rows per batch: the rows of two ranks.
-sub twice_the_rows {
-    my ($f) = @_;
+sub twice_the_rows ($f) {
     my $in = function($f, 'main');
     my ($call) = find_all_code($f, $in, 'dataloader_init(<...>);');
     my $rows = (split /\s*,\s*/, $call->{1})[2];
@@ -78,8 +77,7 @@ sub tree_files {
     return grep { -f "$dir/$_" && !-l "$dir/$_" && -s _ < 1 << 20 } split /\0/, $list // '';
 }
 
-sub copy_tree {
-    my ($to) = @_;
+sub copy_tree ($to) {
     for my $name (tree_files()) {
         make_path(dirname("$to/$name"));
         write_whole("$to/$name", read_whole("$dir/$name"), (stat "$dir/$name")[2]);
@@ -88,8 +86,7 @@ sub copy_tree {
 }
 
 # Runs a command in a folder. Returns its output, and the reason if it failed.
-sub output_of {
-    my ($folder, @command) = @_;
+sub output_of ($folder, @command) {
     my $pid = open my $out, '-|';
     defined $pid or stop("fork: $!");
     if (!$pid) {
@@ -108,41 +105,36 @@ sub output_of {
 }
 
 # Ends the proof, so that prove() returns the reason.
-sub unproven { die { why => $_[0] } }
+sub unproven ($why) { die { why => $why } }
 
-sub built {
-    my ($folder, $which) = @_;
+sub built ($folder, $which) {
     my ($text, $failed) = output_of($folder, 'make', '-j2', 'train_gpt2', 'ZERO_OPT=-O1');
     unproven("make train_gpt2 in a copy of the $which: $failed") if $failed;
 }
 
-sub losses { return $_[0] =~ /\bloss:?\s+(-?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))/gi }
+sub losses ($text) { return $text =~ /\bloss:?\s+(-?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))/gi }
 
 # Runs a trainer; returns its losses, and its digest if it prints one.
-sub run_of {
-    my ($folder, $which, @command) = @_;
+sub run_of ($folder, $which, @command) {
     my ($text, $failed) = output_of($folder, 'env', 'OMP_NUM_THREADS=1', @command, './train_gpt2');
     unproven("$which: $failed") if $failed;
     my ($digest) = $text =~ /^params_hash (\w+)/m;
     return { which => $which, losses => [ losses($text) ], digest => $digest };
 }
 
-sub on_two_ranks {
-    my ($folder, $stage) = @_;
+sub on_two_ranks ($folder, $stage) {
     return run_of($folder, "stage $stage, 2 ranks", "ZERO_STAGE=$stage", 'ZERO_POISON=1',
                   'OMPI_ALLOW_RUN_AS_ROOT=1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1',
                   qw(mpirun --oversubscribe --bind-to none -np 2));
 }
 
-sub differ {
-    my ($a, $b) = @_;
+sub differ ($a, $b) {
     return lc $a ne lc $b if "$a$b" =~ /[a-z]{3}/i;
     return abs($a - $b) > $MOST * (abs($a) > 1 ? abs($a) : 1);
 }
 
 # Returns the index of the first loss that differs from the original's, or undef.
-sub first_difference {
-    my ($original, $run) = @_;
+sub first_difference ($original, $run) {
     my ($expected, $got) = ($original->{losses}, $run->{losses});
     for my $i (0 .. $#$expected) {
         return $i if $i > $#$got || differ($expected->[$i], $got->[$i]);
@@ -150,8 +142,7 @@ sub first_difference {
     return $#$got > $#$expected ? scalar @$expected : undef;
 }
 
-sub table {
-    my ($from, $to, @runs) = @_;
+sub table ($from, $to, @runs) {
     my $row = sub { join('', map { sprintf '%18s', $_ } @_) . "\n" };
     my $text = $row->('loss number', map { $_->{which} } @runs);
     for my $i ($from .. $to) {
@@ -160,8 +151,7 @@ sub table {
     return $text;
 }
 
-sub compared {
-    my ($original, @runs) = @_;
+sub compared ($original, @runs) {
     my $n = @{ $original->{losses} };
     $n >= 4 or unproven("the original prints $n losses (\"loss NUMBER\"); at least 4 are compared");
     for my $run (@runs) {

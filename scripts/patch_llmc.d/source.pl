@@ -2,66 +2,60 @@
 # copy of the text with blanked comments and strings, so that only code can match.
 use strict;
 use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
 
 our $GUIDE = 'docs/porting.md shows how to make the edits by hand';
 
-sub stop {
-    my ($message) = @_;
+sub stop ($message) {
     print STDERR "patch_llmc: $message\n";
     exit 1;
 }
 
 # Ends the script with file, line and a message, before anything is written.
-sub refuse {
-    my ($f, $at, $message) = @_;
+sub refuse ($f, $at, $message) {
     stop("$f->{name}:" . line_of($f->{text}, $at) . ": $message. Nothing was changed; $GUIDE");
 }
 
-sub missing {
-    my ($f, $in, $wanted) = @_;
+sub missing ($f, $in, $wanted) {
     my $where = "$f->{name}:" . line_of($f->{text}, $in->{from});
     $where .= ": in $in->{function}()" if $in->{function};
     stop("$where: looked for $wanted, but did not find it. Nothing was changed; " . remedy($f));
 }
 
 # All trainers of llm.c since then have this function.
-sub remedy {
-    my ($f) = @_;
+sub remedy ($f) {
     return $GUIDE if $f->{name} !~ /^train_gpt2/ || $f->{text} =~ /\bfill_in_activation_sizes\b/;
     return "$f->{name} is older than llm.c of 2024-07-30: merge upstream first, or make the edits by hand "
         . '(docs/porting.md)';
 }
 
-sub line_of {
-    my ($text, $at) = @_;
+sub line_of ($text, $at) {
     return 1 + (substr($text, 0, $at) =~ tr/\n//);
 }
 
-sub line_start {
-    my ($f, $at) = @_;
+sub line_start ($f, $at) {
     return 0 if $at == 0;
     return 1 + rindex($f->{text}, "\n", $at - 1);
 }
 
-sub line_end {
-    my ($f, $at) = @_;
+sub line_end ($f, $at) {
     my $end = index $f->{text}, "\n", $at;
     return $end < 0 ? length $f->{text} : $end + 1;
 }
 
-sub text_of { my ($f, $range) = @_; return substr $f->{text}, $range->{from}, $range->{to} - $range->{from} }
-sub mask_of { my ($f, $range) = @_; return substr $f->{mask}, $range->{from}, $range->{to} - $range->{from} }
+sub text_of ($f, $range) { return substr $f->{text}, $range->{from}, $range->{to} - $range->{from} }
+sub mask_of ($f, $range) { return substr $f->{mask}, $range->{from}, $range->{to} - $range->{from} }
 
-sub whole { my ($f) = @_; return { from => 0, to => length $f->{mask} } }
-sub span { my ($first, $last) = @_; return { from => $first->{from}, to => $last->{to} } }
-sub between { my ($first, $last) = @_; return { from => $first->{to}, to => $last->{from} } }
-sub rest { my ($done, $in) = @_; return { %$in, from => $done->{to} } }
-sub within { my ($range, $in) = @_; return { %$range, function => $in->{function} } }
-sub contains { my ($range, $at) = @_; return $range->{from} <= $at && $at < $range->{to} }
+sub whole ($f) { return { from => 0, to => length $f->{mask} } }
+sub span ($first, $last) { return { from => $first->{from}, to => $last->{to} } }
+sub between ($first, $last) { return { from => $first->{to}, to => $last->{from} } }
+sub rest ($done, $in) { return { %$in, from => $done->{to} } }
+sub within ($range, $in) { return { %$range, function => $in->{function} } }
+sub contains ($range, $at) { return $range->{from} <= $at && $at < $range->{to} }
 
 # Returns the range without the blanks at its ends and without the rest of its opening brace's line.
-sub trimmed {
-    my ($f, $range) = @_;
+sub trimmed ($f, $range) {
     my ($text, $mask) = (text_of($f, $range), mask_of($f, $range));
     my $before = $mask =~ /^([ \t]*\n)/ ? length $1 : 0;
     $before += length $1 if substr($text, $before) =~ /^(\s+)/;
@@ -70,8 +64,7 @@ sub trimmed {
 }
 
 # Returns the range without the comments and blanks at its end.
-sub code_only {
-    my ($f, $range) = @_;
+sub code_only ($f, $range) {
     my ($blank) = mask_of($f, $range) =~ /(\s*)\z/;
     return { %$range, to => $range->{to} - length $blank };
 }
@@ -80,28 +73,25 @@ my $COMMENT = qr{//[^\n]*|/\*.*?\*/}s;
 my $STRING = qr{"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+'};
 
 # Offsets stay the same.
-sub masked {
-    my ($text) = @_;
+sub masked ($text) {
     $text =~ s{^(\#include[^\n]*)|($COMMENT|$STRING)}{ $1 // $2 =~ s/[^\n]/ /gr }gme;
     return $text;
 }
 
 # Returns all places in a range where the pattern matches, with its groups as {1}, {2}, ...; ends the script
 # if it finds none.
-sub find_all {
-    my ($f, $in, $pattern, $wanted) = @_;
+sub find_all ($f, $in, $pattern, $wanted) {
     my @found = find_any($f, $in, $pattern);
     missing($f, $in, $wanted) unless @found;
     return @found;
 }
 
-sub find {
-    my ($first) = find_all(@_);
+sub find ($f, $in, $pattern, $wanted) {
+    my ($first) = find_all($f, $in, $pattern, $wanted);
     return $first;
 }
 
-sub find_any {
-    my ($f, $in, $pattern) = @_;
+sub find_any ($f, $in, $pattern) {
     my $part = mask_of($f, $in);
     my @found;
     while ($part =~ /$pattern/g) {
@@ -117,20 +107,17 @@ sub find_any {
 
 # The same for a piece of C. White space may differ. ... matches anything up to a semicolon, <name> captures a
 # word, and <...> captures anything. Messages quote the pattern unchanged.
-sub find_code {
-    my ($f, $in, $code) = @_;
+sub find_code ($f, $in, $code) {
     return find($f, $in, like($code), $code);
 }
 
-sub find_all_code {
-    my ($f, $in, $code) = @_;
+sub find_all_code ($f, $in, $code) {
     return find_all($f, $in, like($code), $code);
 }
 
 my %WILD = ('...' => '[^;]*?', '<...>' => '([^;]*?)');
 
-sub like {
-    my ($code) = @_;
+sub like ($code) {
     my ($pattern, $last) = ('', '');
     for my $token ($code =~ /<\w+>|<\.\.\.>|\.\.\.|\w+|\S/g) {
         my $is_word = $token =~ /^(?:\w|<\w)/;
@@ -143,16 +130,14 @@ sub like {
 }
 
 # Returns the inside of the braces that open at $at.
-sub braces {
-    my ($f, $at) = @_;
+sub braces ($f, $at) {
     my $end = end_of_block($f, $at);
     defined $end or stop("$f->{name}:" . line_of($f->{text}, $at) . ": this { is never closed");
     return { from => $at + 1, to => $end };
 }
 
 # Returns the end of the block that opens at $at or contains $at; undef if there is none.
-sub end_of_block {
-    my ($f, $at) = @_;
+sub end_of_block ($f, $at) {
     my $depth = substr($f->{mask}, $at, 1) eq '{' ? 0 : 1;
     pos($f->{mask}) = $at;
     while ($f->{mask} =~ /([{}])/g) {
@@ -163,8 +148,7 @@ sub end_of_block {
 }
 
 # Returns the start of the block that contains $at; -1 outside of all braces.
-sub start_of_block {
-    my ($f, $at) = @_;
+sub start_of_block ($f, $at) {
     my $depth = 0;
     for (my $i = $at - 1; $i >= 0; $i--) {
         my $c = substr $f->{mask}, $i, 1;
@@ -177,24 +161,21 @@ sub start_of_block {
 }
 
 # Returns the body of a function, and stores its parameters in {parameters}{NAME}.
-sub function {
-    my ($f, $name) = @_;
+sub function ($f, $name) {
     my $head = find($f, whole($f), qr/^\w[\w \t*]*\b$name\s*\(([^)]*)\)\s*(?=\{)/m, "the function $name");
     $f->{parameters}{$name} = $head->{1};
     return { %{ braces($f, $head->{to}) }, function => $name };
 }
 
 # Returns a function including its head; its parameters may contain parentheses.
-sub definition {
-    my ($f, $name) = @_;
+sub definition ($f, $name) {
     my $head = find($f, whole($f), qr/^\w?[\w \t*]*\b$name\s*\([^{};]*\)\s*(?=\{)/m, "the function $name");
     my $body = braces($f, $head->{to});
     return { from => $head->{from}, to => $body->{to} + 1, function => $name };
 }
 
 # Returns the statement around a place.
-sub statement {
-    my ($f, $place) = @_;
+sub statement ($f, $place) {
     # A regular expression that ends here would be tried at every earlier place.
     my $before = substr $f->{mask}, 0, $place->{from};
     my ($last) = sort { $b <=> $a } map { rindex $before, $_ } ';', '{', '}';
@@ -210,8 +191,7 @@ my $TOKEN = qr/$STRING|\w[\w.]*|$OPERATOR|./s;
 
 # Returns the tokens of a range, as { text, at }: no comments, no white space, and each preprocessor line as
 # one token.
-sub tokens {
-    my ($f, $range) = @_;
+sub tokens ($f, $range) {
     my $text = text_of($f, $range);
     my @found;
     while ($text =~ /\G(?:($LINE)|\s|$COMMENT|($TOKEN))/gm) {
@@ -226,8 +206,7 @@ sub tokens {
 }
 
 # Returns the tokens in groups: up to each brace, and up to each semicolon outside of parentheses.
-sub statements {
-    my ($f, $range) = @_;
+sub statements ($f, $range) {
     my ($depth, @all, @now) = (0);
     for my $token (tokens($f, $range)) {
         my $text = $token->{text};

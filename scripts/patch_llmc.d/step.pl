@@ -3,9 +3,10 @@
 # step.)
 use strict;
 use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
 
-sub calls {
-    my ($f, $in, $name) = @_;
+sub calls ($f, $in, $name) {
     return find_any($f, $in, qr/(?<![\w.>])$name\s*\(/);
 }
 
@@ -13,8 +14,7 @@ sub calls {
 my $KNOWN_STEPS = 'the plugin supports steps with one forward pass, one backward pass and one update';
 
 # Returns the only call of a function in a range.
-sub only_call {
-    my ($f, $in, $name) = @_;
+sub only_call ($f, $in, $name) {
     my @calls = calls($f, $in, $name);
     @calls or missing($f, $in, "a call of $name");
     @calls == 1
@@ -24,8 +24,7 @@ sub only_call {
 }
 
 # A call must be a separate statement, directly in the block.
-sub directly_in {
-    my ($f, $block, @calls) = @_;
+sub directly_in ($f, $block, @calls) {
     for my $call (@calls) {
         my $is_statement = statement($f, $call)->{from} == $call->{from};
         $is_statement && start_of_block($f, $call->{from}) == $block
@@ -34,8 +33,7 @@ sub directly_in {
     }
 }
 
-sub in_order {
-    my ($f, @calls) = @_;
+sub in_order ($f, @calls) {
     for my $i (1 .. $#calls) {
         my ($first, $second) = @calls[$i - 1, $i];
         $first->{from} < $second->{from}
@@ -44,21 +42,18 @@ sub in_order {
 }
 
 # A step that is left before its update would stay open in the plugin.
-sub runs_through {
-    my ($f, $range) = @_;
+sub runs_through ($f, $range) {
     my ($jump) = find_any($f, $range, qr/\b(continue|break|goto|return)\b/);
     $jump and refuse($f, $jump->{from}, "$jump->{1} leaves the step between its forward pass and its update");
 }
 
 # Returns whether the backward pass follows this call of gpt2_forward in the same block.
-sub trains {
-    my ($f, $call) = @_;
+sub trains ($f, $call) {
     my $end = end_of_block($f, $call->{to}) // length $f->{mask};
     return mask_of($f, { from => $call->{to}, to => $end }) =~ /\bgpt2_backward(?:_and_reduce)?\b/;
 }
 
-sub training_pass {
-    my ($f, $in, $backward) = @_;
+sub training_pass ($f, $in, $backward) {
     my @passes = grep { trains($f, $_) } calls($f, $in, 'gpt2_forward');
     @passes or missing($f, $in, "one block in which $backward follows gpt2_forward");
     @passes == 1
@@ -69,8 +64,7 @@ sub training_pass {
 }
 
 # Only these functions and code that an edit replaces may run passes or updates.
-sub called_nowhere_else {
-    my ($f, $functions, @names) = @_;
+sub called_nowhere_else ($f, $functions, @names) {
     for my $name (@names) {
         for my $call (calls($f, whole($f), $name)) {
             my $line = mask_of($f, { from => line_start($f, $call->{from}), to => $call->{from} });
@@ -83,8 +77,7 @@ sub called_nowhere_else {
 
 # train_gpt2.cu: a loop of micro-batches over forward and backward; the norm; conditions under which the step
 # is skipped; in their last else the clipped update.
-sub accumulated_step {
-    my ($f, $main) = @_;
+sub accumulated_step ($f, $main) {
     my $forward = training_pass($f, $main, 'gpt2_backward_and_reduce');
     my $backward = only_call($f, $main, 'gpt2_backward_and_reduce');
     my $norm = only_call($f, $main, 'gpt2_calculate_grad_norm');
@@ -103,8 +96,7 @@ sub accumulated_step {
 }
 
 # for (int micro_step = 0; micro_step < grad_accum_steps; micro_step++) {
-sub over_micro_batches {
-    my ($f, $main, $open, $backward) = @_;
+sub over_micro_batches ($f, $main, $open, $backward) {
     my $plus_1 = '(?:\g1\s*\+\+|\+\+\s*\g1)';
     my $for = find($f, { %$main, to => $open },
                    qr/(?<!\w)for\s*\(\s*int\s+(\w+)\s*=\s*0\s*;\s*\g1\s*<\s*(\w+)\s*;\s*$plus_1\s*\)\s*\z/,
@@ -117,8 +109,7 @@ sub over_micro_batches {
 
 # Between the norm and the update: if (... > skip_update_...) { ... } else if ... else { the clipping by the
 # norm; update }
-sub skipped_or_clipped {
-    my ($f, $main, $norm, $update) = @_;
+sub skipped_or_clipped ($f, $main, $norm, $update) {
     my $result = find_code($f, statement($f, $norm), 'float <norm> = gpt2_calculate_grad_norm(...);')->{1};
     my $between = within(between(statement($f, $norm), $update), $main);
     my ($changed) = find_any($f, $between, qr/&\s*$result\b|\b$result\s*(?:[-+*\/]?=(?!=)|\+\+|--)/);
@@ -136,8 +127,7 @@ sub skipped_or_clipped {
 
 # The model, under any name, may only be passed to functions of this file, where check_nothing_else() checks
 # its uses. Other functions would find null pointers in it.
-sub model_stays_here {
-    my ($f) = @_;
+sub model_stays_here ($f) {
     my %names = map { $_->{1} => 1 } find_any($f, whole($f), qr/\bGPT2\s*[*&]?\s*(\w+)\s*[;,)=]/);
     my $any = join '|', sort keys %names;
     my $library = qr/^(?:memset|memcpy|sizeof)$/;
@@ -152,8 +142,7 @@ sub model_stays_here {
 }
 
 # Returns the name of the function in whose arguments a place is; '' if in none.
-sub call_around {
-    my ($f, $at) = @_;
+sub call_around ($f, $at) {
     my $depth = 0;
     for (my $i = $at - 1; $i >= 0; $i--) {
         my $c = substr $f->{mask}, $i, 1;
@@ -166,8 +155,7 @@ sub call_around {
     return '';
 }
 
-sub defines {
-    my ($f, $name) = @_;
+sub defines ($f, $name) {
     my $head = qr/^\w[\w \t*&<>:]*\b$name\s*\([^;{}]*\)\s*\{/m;
     return $f->{defines}{$name} //= scalar find_any($f, whole($f), $head);
 }

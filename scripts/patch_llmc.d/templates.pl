@@ -2,20 +2,20 @@
 # must the lines that trainer.pl, cuda_trainer.pl and units.pl pass to before(), after() and instead().
 use strict;
 use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
 
 # Formats a list, six items per line.
-sub wrapped {
-    my @items = @_;
+sub wrapped (@items) {
     my $lines = '';
     $lines .= '    ' . join(', ', splice @items, 0, 6) . ",\n" while @items;
     return $lines;
 }
 
-sub unit_of { my ($f, $name) = @_; return $f->{in_blocks}{$name} ? 'Z_BLOCKS' : 'Z_EMBEDDING' }
+sub unit_of ($f, $name) { return $f->{in_blocks}{$name} ? 'Z_BLOCKS' : 'Z_EMBEDDING' }
 
 # Code for both trainers. $type is the C type of a parameter; the plugin gets $piece elements at once.
-sub shared {
-    my ($f, $type, $piece, $decayed) = @_;
+sub shared ($f, $type, $piece, $decayed) {
     my @tensors = @{ $f->{tensors} };
     my $enum = wrapped(map { number($_) } @tensors);
     my $rows = wrapped(map { "{ \"$_\", " . unit_of($f, $_) . ', ' . ($decayed->{$_} // 0) . ' }' } @tensors);
@@ -156,8 +156,7 @@ static void z_finish(void) {
 END
 }
 
-sub helpers {
-    my ($f) = @_;
+sub helpers ($f) {
     my $shared = shared($f, 'float', '1 << 16', { map { $_ => 1 } @{ $f->{tensors} } });
     return <<"END";
 // ----------------------------------------------------------------------------
@@ -222,8 +221,7 @@ static inline cudaError_t cudaMemAdvise(const void *memory, size_t bytes, cudaMe
 END
 }
 
-sub cuda_helpers {
-    my ($f) = @_;
+sub cuda_helpers ($f) {
     my $shared = shared($f, 'floatX', '1 << 20', decayed($f));
     return <<"END";
 // ----------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 # The edits of train_gpt2.c, llmc/dataloader.h and the Makefile.
 use strict;
 use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
 
 our %FILE;
 our $ONLY_ADAMW = 'The plugin has only llm.c\'s AdamW, so the losses would differ; restore llm.c\'s ';
@@ -10,13 +12,11 @@ my ($TRAINER, $LOADER, $MAKEFILE) = @FILE{qw(trainer loader makefile)};
 # find() ends the script if the place is missing; instead() puts the original into an #else, before() and
 # after() only add; known() compares the replaced code with llm.c's versions of it.
 our @edits = (
-    [ $TRAINER, '', 'the plugin, its tensor table, only rank 0 prints', sub {
-        my ($f, $in) = @_;
+    [ $TRAINER, '', 'the plugin, its tensor table, only rank 0 prints', sub ($f, $in) {
         my $include = find($f, $in, qr/^#include\s+"llmc\/utils\.h"/m, '#include "llmc/utils.h"');
         after($f, $include, helpers($f));
     } ],
-    [ $TRAINER, 'gpt2_build_from_checkpoint', 'the plugin reads the parameters in pieces', sub {
-        my ($f, $in) = @_;
+    [ $TRAINER, 'gpt2_build_from_checkpoint', 'the plugin reads the parameters in pieces', sub ($f, $in) {
         my $allocate = find_code($f, $in, 'model->params_memory = malloc_and_point_parameters(...);');
         my $read = find_code($f, rest($allocate, $in), 'freadCheck(model->params_memory, ..., <file>);');
         my $both = within(span($allocate, $read), $in);
@@ -24,27 +24,24 @@ our @edits = (
                 "z_create(model->param_sizes, model->config.num_layers);",
                 "z_read_params($read->{1}, model->param_sizes, model->config.num_layers);");
     } ],
-    [ $TRAINER, 'gpt2_forward', 'the plugin replaces the check for parameters', sub {
-        my ($f, $in) = @_;
+    [ $TRAINER, 'gpt2_forward', 'the plugin replaces the check for parameters', sub ($f, $in) {
         instead($f, find_code($f, $in, 'if (model->params_memory == NULL) {'), 'if (z == NULL) {');
     } ],
     [ $TRAINER, 'gpt2_forward', 'pointers to the embeddings while their unit is open', \&local_tensors ],
-    [ $TRAINER, 'gpt2_forward', 'use of the embedding unit by the encoder', sub {
-        embedding_use($_[0], before_loop(@_), 'forward');
+    [ $TRAINER, 'gpt2_forward', 'use of the embedding unit by the encoder', sub ($f, $in) {
+        embedding_use($f, before_loop($f, $in), 'forward');
     } ],
-    [ $TRAINER, 'gpt2_forward', 'each layer is a unit, which provides its pointers', sub {
-        layer_use(@_, 'forward');
+    [ $TRAINER, 'gpt2_forward', 'each layer is a unit, which provides its pointers', sub ($f, $in) {
+        layer_use($f, $in, 'forward');
     } ],
-    [ $TRAINER, 'gpt2_forward', 'use of the embedding unit by the LM head', sub {
-        embedding_use($_[0], after_loop(@_), 'forward');
+    [ $TRAINER, 'gpt2_forward', 'use of the embedding unit by the LM head', sub ($f, $in) {
+        embedding_use($f, after_loop($f, $in), 'forward');
     } ],
-    [ $TRAINER, 'gpt2_forward', 'the loss is the mean over the ranks', sub {
-        my ($f, $in) = @_;
+    [ $TRAINER, 'gpt2_forward', 'the loss is the mean over the ranks', sub ($f, $in) {
         my $loss = find_code($f, $in, 'model->mean_loss = <loss>;');
         instead($f, $loss, "model->mean_loss = z_mean($loss->{1});");
     } ],
-    [ $TRAINER, 'gpt2_backward', 'no gradients are allocated here', sub {
-        my ($f, $in) = @_;
+    [ $TRAINER, 'gpt2_backward', 'no gradients are allocated here', sub ($f, $in) {
         my $lazy = find_code($f, $in, 'if (model->grads_memory == NULL) {');
         my $inside = rest($lazy, $in);
         my $allocate = find_code($f, $inside, 'model->grads_memory = malloc_and_point_parameters(...);');
@@ -52,32 +49,29 @@ our @edits = (
         instead($f, $both, 'if (model->grads_acts_memory == NULL) {');
     } ],
     [ $TRAINER, 'gpt2_backward', 'pointers to the embeddings while their unit is open', \&local_tensors ],
-    [ $TRAINER, 'gpt2_backward', 'use of the embedding unit by the LM head', sub {
-        embedding_use($_[0], before_loop(@_), 'backward');
+    [ $TRAINER, 'gpt2_backward', 'use of the embedding unit by the LM head', sub ($f, $in) {
+        embedding_use($f, before_loop($f, $in), 'backward');
     } ],
-    [ $TRAINER, 'gpt2_backward', 'each layer is a unit, which provides its pointers', sub {
-        layer_use(@_, 'backward');
+    [ $TRAINER, 'gpt2_backward', 'each layer is a unit, which provides its pointers', sub ($f, $in) {
+        layer_use($f, $in, 'backward');
     } ],
-    [ $TRAINER, 'gpt2_backward', 'use of the embedding unit by the encoder', sub {
-        embedding_use($_[0], after_loop(@_), 'backward');
+    [ $TRAINER, 'gpt2_backward', 'use of the embedding unit by the encoder', sub ($f, $in) {
+        embedding_use($f, after_loop($f, $in), 'backward');
     } ],
-    [ $TRAINER, 'gpt2_zero_grad', '', sub {
-        my ($f, $in) = @_;      # unchanged: grads_memory is NULL, and the plugin clears its gradients
+    [ $TRAINER, 'gpt2_zero_grad', '', sub ($f, $in) {
+        # unchanged: grads_memory is NULL, and the plugin clears its gradients
         understood($f, find_code($f, $in, 'if (model->grads_memory != NULL) { memset(model->grads_memory,'));
     } ],
-    [ $TRAINER, 'gpt2_update', 'reduction and update by the plugin', sub {
-        my ($f, $in) = @_;
+    [ $TRAINER, 'gpt2_update', 'reduction and update by the plugin', sub ($f, $in) {
         require_parameters($f, $in, qw(learning_rate beta1 beta2 eps weight_decay t));
         known($f, $in, 'plain.update', $ONLY_ADAMW . 'gpt2_update');
         instead($f, $in, 'zero_hyper hyper = { learning_rate, beta1, beta2, eps, weight_decay, 0.0f, t };',
                 'z_check(zero_step(z, &hyper, NULL));');
     } ],
-    [ $TRAINER, 'gpt2_free', 'prints the digest of the parameters; ends the plugin', sub {
-        my ($f, $in) = @_;
+    [ $TRAINER, 'gpt2_free', 'prints the digest of the parameters; ends the plugin', sub ($f, $in) {
         before($f, find_code($f, $in, 'free(model->params_memory);'), 'z_finish();');
     } ],
-    [ $TRAINER, 'main', 'each rank reads its part of the data; all ranks use the same data', sub {
-        my ($f, $in) = @_;
+    [ $TRAINER, 'main', 'each rank reads its part of the data; all ranks use the same data', sub ($f, $in) {
         my ($rank, $ranks) = loader_arguments();
         my @calls = find_all_code($f, $in, 'dataloader_init(<...>);');
         for my $call (@calls) {
@@ -91,27 +85,24 @@ our @edits = (
         $calls[-1]{new} .= "\n" . compare_inputs($f, @calls);
         instead_each($f, @calls);
     } ],
-    [ $TRAINER, 'main', 'the batch counts all ranks', sub {
-        my ($f, $in) = @_;
+    [ $TRAINER, 'main', 'the batch counts all ranks', sub ($f, $in) {
         my @prints = find_all_code($f, $in, 'printf(... num_tokens / (B * T) ...);');
         $_->{new} = text_of($f, $_) =~ s/\(B\s*\*\s*T\)/(B*T*zero_ranks(z))/r for @prints;
         instead_each($f, @prints);
     } ],
-    [ $TRAINER, 'main', 'starts a training pass, or an evaluation or sampling pass on all ranks', sub {
-        my ($f, $in) = @_;
+    [ $TRAINER, 'main', 'starts a training pass, or an evaluation or sampling pass on all ranks',
+      sub ($f, $in) {
         for my $pass (find_all_code($f, $in, 'gpt2_forward(...);')) {
             my $begin = trains($f, $pass) ? 'zero_begin_train(z, 0, 1)' : 'zero_begin_eval(z)';
             before($f, statement($f, $pass), "z_check($begin);");
         }
     } ],
-    [ $LOADER, 'dataloader_init', 'the shuffle is the same on all ranks', sub {
-        my ($f, $in) = @_;
+    [ $LOADER, 'dataloader_init', 'the shuffle is the same on all ranks', sub ($f, $in) {
         return if $f->{parameters}{dataloader_init} !~ /shuffle/;       # an older loader without shuffling
         my $seed = find_code($f, $in, 'manual_seed(<...> + process_rank);');
         instead($f, $seed, "manual_seed($seed->{1});");
     } ],
-    [ $MAKEFILE, '', 'train_gpt2 is built with the plugin', sub {
-        my ($f, $in) = @_;
+    [ $MAKEFILE, '', 'train_gpt2 is built with the plugin', sub ($f, $in) {
         my $has = join '', map { "[^\\n]*\\\$$_" } qw{\(CFLAGS\) \^ \(LDLIBS\)};
         my $rule = find($f, $in, qr/^train_gpt2:[ \t]*train_gpt2\.c[^\n]*\n\t$has[^\n]*/m,
                         'the rule "train_gpt2: train_gpt2.c" with $(CFLAGS), $^ and $(LDLIBS)');
@@ -120,8 +111,7 @@ our @edits = (
 );
 
 # The edits use the parameters of a function by these names.
-sub require_parameters {
-    my ($f, $in, @names) = @_;
+sub require_parameters ($f, $in, @names) {
     my $function = $in->{function};
     $f->{parameters}{$function} =~ /\b$_\b/ or missing($f, $in, "a parameter $_ of $function") for @names;
 }

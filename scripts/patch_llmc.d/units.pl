@@ -1,20 +1,20 @@
 # Edits for both trainers: hooks around the uses of units, and pointers from the plugin between them.
 use strict;
 use warnings;
+use feature 'signatures';
+no warnings 'experimental::signatures';
 
 our (%files, %FILE);
 
-sub number { my ($name) = @_; return 'Z_' . uc $name }
+sub number ($name) { return 'Z_' . uc $name }
 
-sub pointer {
-    my ($struct, $name, $layer) = @_;
+sub pointer ($struct, $name, $layer) {
     return ($struct eq 'params' ? 'z_param(' : 'z_grad(') . number($name) . ", $layer)";
 }
 
 # Reads the fields of ParameterTensors in order. A tensor is in every layer if its size has the number of
 # layers as a factor; {of_layer} is the rest of its size.
-sub read_tensors {
-    my ($f) = @_;
+sub read_tensors ($f) {
     my $struct = find($f, whole($f), qr/typedef\s+struct\s*\{([^}]*)\}\s*ParameterTensors\s*;/,
                       'the struct ParameterTensors');
     my $tensors = $f->{tensors} = [];
@@ -49,8 +49,7 @@ sub read_tensors {
 }
 
 # Returns the factors of a product, sorted; for anything else the tokens as one factor.
-sub factors {
-    my ($product) = @_;
+sub factors ($product) {
     my @factors = $product =~ /\w+/g;
     return sort @factors if $product =~ /^[\w\s*()]*$/ && $product !~ /\w\s*\(|\)\s*\w|\w\s+\w/;
     return join '', split ' ', $product;
@@ -58,8 +57,7 @@ sub factors {
 
 # Every use of a unit requests pointers to its tensors. So a function's copies of ParameterTensors start empty
 # and are filled where a unit is open.
-sub local_tensors {
-    my ($f, $in) = @_;
+sub local_tensors ($f, $in) {
     my @copies = find_all($f, $in, qr/ParameterTensors\s+(params|grads)\s*=\s*model->\g1\s*;/,
                           'ParameterTensors params = model->params;');
     $_->{new} = "ParameterTensors $_->{1} = {0};" for @copies;
@@ -67,8 +65,7 @@ sub local_tensors {
 }
 
 # Adds lines around the statements that name tensors of one unit, and pointers to the tensors.
-sub use_of_unit {
-    my ($f, $uses, $layer, $before, $after) = @_;
+sub use_of_unit ($f, $uses, $layer, $before, $after) {
     my (%seen, @pointers);
     for my $use (@$uses) {
         my ($struct, $name) = @$use{1, 2};
@@ -81,22 +78,19 @@ sub use_of_unit {
     understood($f, $statements);
 }
 
-sub uses_in {
-    my ($f, $in) = @_;
+sub uses_in ($f, $in) {
     return find_all($f, $in, qr/\b(params|grads)\.(\w+)/,
                     'params.NAME or grads.NAME outside the loop over the layers');
 }
 
-sub outside_layers {
-    my ($f, $use) = @_;
+sub outside_layers ($f, $use) {
     exists $f->{in_blocks}{$use->{2}} && !$f->{in_blocks}{$use->{2}}
         or missing($f, $use, "$use->{1}.$use->{2} to be a tensor outside the layers");
 }
 
 # One use of the embedding unit: adds hooks around all statements of the range that name a tensor outside the
 # layers.
-sub embedding_use {
-    my ($f, $in, $way) = @_;
+sub embedding_use ($f, $in, $way) {
     my @uses = uses_in($f, $in);
     outside_layers($f, $_) for @uses;
     my @hooks = map { "z_check(zero_${_}_$way(z, Z_EMBEDDING));" } qw(pre post);
@@ -105,8 +99,7 @@ sub embedding_use {
 
 # The loop over the layers: adds hooks at its ends, and takes its pointers to a layer's parameters and
 # gradients from the plugin.
-sub layer_use {
-    my ($f, $in, $way) = @_;
+sub layer_use ($f, $in, $way) {
     my $loop = layer_loop($f, $in);
     my $l = $loop->{layer};
     layer_pointers($f, $loop, $l, $l, "z_check(zero_pre_$way(z, Z_BLOCKS + $l));\n");
@@ -115,8 +108,7 @@ sub layer_use {
 
 # Replaces a layer's pointers: those in the range whose index matches the pattern $index. $layer is the
 # layer's expression.
-sub layer_pointers {
-    my ($f, $in, $index, $layer, $hook) = @_;
+sub layer_pointers ($f, $in, $index, $layer, $hook = '') {
     my $declaration = qr/((?:const\s+)?floatX?\s*\*)\s*(\w+)\s*=\s*/;
     my @pointers = find_all($f, $in, qr/$declaration(params|grads)\.(\w+)\s*\+\s*$index(?!\w)([^;]*);/,
                             "float* NAME = params.TENSOR + $layer * ...;");
@@ -129,13 +121,12 @@ sub layer_pointers {
                        . 'the start of the layer');
         $p->{new} = "$type $name = " . pointer($struct, $tensor, $layer) . ';';
     }
-    $pointers[0]{new} = ($hook // '') . $pointers[0]{new};
+    $pointers[0]{new} = $hook . $pointers[0]{new};
     instead_each($f, @pointers);
 }
 
 # The hooks are at both ends of the loop's body, so every layer must run through both.
-sub layer_loop {
-    my ($f, $in) = @_;
+sub layer_loop ($f, $in) {
     my $L = find_code($f, $in, '<L> = model->config.num_layers;')->{1};
     my $up = '0\s*;\s*\g1\s*<\s*' . $L . '\s*;\s*(?:\g1\s*\+\+|\+\+\s*\g1)';
     my $down = $L . '\s*-\s*1\s*;\s*\g1\s*>=\s*0\s*;\s*(?:\g1\s*--|--\s*\g1)';
@@ -147,8 +138,8 @@ sub layer_loop {
     return { %$body, layer => $for->{1}, layers => $L, start => $for->{from} };
 }
 
-sub before_loop { my ($f, $in) = @_; return { %$in, to => layer_loop($f, $in)->{start} } }
-sub after_loop { my ($f, $in) = @_; return { %$in, from => layer_loop($f, $in)->{to} } }
+sub before_loop ($f, $in) { return { %$in, to => layer_loop($f, $in)->{start} } }
+sub after_loop ($f, $in) { return { %$in, from => layer_loop($f, $in)->{to} } }
 
 # Returns the positions of the rank and the number of ranks in dataloader_init's arguments.
 sub loader_arguments {
@@ -165,8 +156,7 @@ sub loader_arguments {
 
 # Returns statements that compare the ranks' inputs: the parameters, and the files of these calls' data
 # loaders.
-sub compare_inputs {
-    my ($f, @calls) = @_;
+sub compare_inputs ($f, @calls) {
     my @lines;
     for my $call (@calls) {
         $call->{1} =~ /^\s*&(\w+)\s*,\s*([^,]+?)\s*,/
@@ -178,8 +168,7 @@ sub compare_inputs {
 
 # No other code may use the memory that the plugin now holds. Freeing a NULL pointer and testing for NULL are
 # harmless.
-sub check_nothing_else {
-    my ($f) = @_;
+sub check_nothing_else ($f) {
     understood($f, $_) for find_any($f, whole($f), qr/typedef\s+struct\s*\{[^}]*\}\s*GPT2\s*;/),
         find_any($f, function($f, 'gpt2_free'),
                  qr/(?:free\s*\(|cudaFreeCheck\s*\(\s*&)\s*model->\w+\s*\)\s*;/);
