@@ -658,6 +658,15 @@ train_gpt2.cu|s/^            float grad_clip = /        }\n        if (step % 2)
     looked for between the norm and the update only
 train_gpt2.cu|s/^            gpt2_backward_and_reduce(.*/&\n&/|\
     gpt2_backward_and_reduce is called a second time in main
+train_gpt2.cu|s/^            gpt2_forward(&model, train_loader.*/&\n&/|\
+    gpt2_forward is called a second time before gpt2_backward_and_reduce
+train_gpt2.cu|/^        float grad_norm = /d;s/^        for (int micro_step/        \
+    float grad_norm = gpt2_calculate_grad_norm(\&model, \&multi_gpu_config);\n&/|\
+    gpt2_calculate_grad_norm comes before gpt2_backward_and_reduce
+train_gpt2.cu|s/^            gpt2_backward_and_reduce(/            if (gen_tokens[0]) { continue; }\n&/|\
+    continue leaves the step between its forward pass and its update
+train_gpt2.cu|s/^int main/void warm_up(GPT2* model) { gpt2_update(model, 0, 0, 0, 0, 0, 1, 1, 0); }\n&/|\
+    gpt2_update is called here too
 train_gpt2.cu|s/^            gpt2_backward_and_reduce(/            if (micro_step > 0) \
     gpt2_backward_and_reduce(/|\
     gpt2_backward_and_reduce is under a condition

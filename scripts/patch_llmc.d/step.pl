@@ -10,7 +10,6 @@ sub calls ($f, $in, $name) {
     return find_any($f, $in, qr/(?<![\w.>])$name\s*\(/);
 }
 
-
 my $KNOWN_STEPS = 'the plugin supports steps with one forward pass, one backward pass and one update';
 
 # Returns the only call of a function in a range.
