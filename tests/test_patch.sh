@@ -663,7 +663,8 @@ train_gpt2.cu|s/^            gpt2_forward(&model, train_loader.*/&\n&/|\
 train_gpt2.cu|/^        float grad_norm = /d;s/^        for (int micro_step/        \
     float grad_norm = gpt2_calculate_grad_norm(\&model, \&multi_gpu_config);\n&/|\
     gpt2_calculate_grad_norm comes before gpt2_backward_and_reduce
-train_gpt2.cu|s/^            gpt2_backward_and_reduce(/            if (gen_tokens[0]) { continue; }\n&/|\
+train_gpt2.cu|s/^            gpt2_backward_and_reduce(/            if (gen_tokens[0])\n                \
+    continue;\n&/|\
     continue leaves the step between its forward pass and its update
 train_gpt2.cu|s/^int main/void warm_up(GPT2* model) { gpt2_update(model, 0, 0, 0, 0, 0, 1, 1, 0); }\n&/|\
     gpt2_update is called here too
