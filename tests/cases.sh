@@ -1,12 +1,12 @@
-# To be sourced by the tests that are shell scripts: the project's root as the working folder, a folder of
-# their own, cases, and the closing line.
-#   begin 'what is tested'; need 'the sentence if it fails' COMMAND...; end
-#   is WHAT VALUE EXPECTED, has FILE PATTERN...     needs that make their sentence themselves
+# Sourced by the tests written as shell scripts: changes to the project's root, makes a temporary folder, and
+# defines cases and the closing line.
+#   begin 'what is tested'; need 'the message if it fails' COMMAND...; end
+#   is WHAT VALUE EXPECTED, has FILE PATTERN...     needs that write their own message
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 . scripts/mpi_env.sh
 dir=$(mktemp -d) || exit 1
-disk=$dir           # for model states, which must not be in memory, as /tmp may be
+disk=$dir           # for model states: on a disk, even if /tmp is in memory
 if [ "$(stat -f -c %T "$dir")" = tmpfs ]; then
     mkdir -p build && disk=$(mktemp -d "$PWD/build/tests.XXXXXX") || exit 1
 fi
@@ -17,7 +17,7 @@ passed=0 failed=0 skipped=0
 begin() { name=$1 why=; }
 need() { local what=$1; shift; "$@" || why="${why:+$why; }$what"; }
 is() { need "$1: '$2', not '$3'" [ "$2" = "$3" ]; }
-# Every pattern matches a line of the file.
+# Every pattern must match a line of the file.
 has() {
     local pattern
     for pattern in "${@:2}"; do
@@ -35,25 +35,52 @@ end() {
 }
 skip() { echo "skip $1: $2"; skipped=$((skipped + 1)); }       # NAME REASON
 not() { ! "$@"; }
-# a condition on numbers that need not be whole
+# a condition on fractional numbers
 number() { awk "BEGIN { exit !($1) }"; }
 finish() { echo "$1: $passed passed, $failed failed, $skipped skipped"; [ "$failed" = 0 ]; }
 
 # ---- programs and files
 
-# launch NP: sets launcher, which starts a program on so many ranks; one rank needs no mpirun.
+# launch NP: sets launcher, which starts a program on NP ranks. One rank starts faster without mpirun.
 launch() {
     launcher=()
     [ "$1" = 1 ] || launcher=(mpirun --oversubscribe -np "$1")
 }
-# await COMMAND...: until it succeeds, for 20 s at most
+# await COMMAND...: repeats it until it succeeds, for at most 20 s
 await() { local i; for ((i = 0; i < 2000; i++)); do "$@" && return; sleep 0.01; done; return 1; }
+any_runs() { kill -0 "$@" 2>/dev/null; }        # PID...
+# processes PID...: these and all their descendants
+processes() {
+    local pid
+    for pid; do
+        echo "$pid"
+        # shellcheck disable=SC2046
+        processes $(pgrep -P "$pid")
+    done
+}
+# ends_within SECONDS PID...: waits for background jobs, and sets status to the last one's and took to the
+# seconds. Jobs that exceed the limit are listed as a failure and killed.
+ends_within() {
+    local limit=$1 since=$EPOCHREALTIME until=$((SECONDS + $1)) pid left
+    shift
+    while any_runs "$@" && [ $SECONDS -lt $until ]; do sleep 0.02; done
+    if any_runs "$@"; then
+        mapfile -t left < <(processes "$@")
+        need "still running after $limit s: $(ps -ww -o pid,ppid,stat,etime,args -p "${left[*]}")" false
+        kill -KILL "${left[@]}" 2>/dev/null
+    fi
+    for pid; do
+        wait "$pid" 2>/dev/null
+        status=$?
+    done
+    took=$(awk "BEGIN { print $EPOCHREALTIME - $since }")
+} 2>/dev/null       # bash reports killed jobs
 free_port() {
     local port
     until port=$((20000 + RANDOM % 10000)); ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
     echo $port
 }
-# rank_pid PROGRAM RANK: by mpirun's variable, or by its last option
+# rank_pid PROGRAM RANK: finds the rank by mpirun's variable or by its last option
 rank_pid() {
     local p
     for p in $(pgrep -f "^$1 "); do
@@ -63,7 +90,7 @@ rank_pid() {
         fi
     done 2>/dev/null
 }
-# of a key of a JSON file with a pair on each line, as summary.json
+# json_value FILE KEY: from JSON with one pair per line, such as summary.json
 json_value() { sed -nE "s/.*\"$2\": \"?([^\",{}]+).*/\1/p" "$1"; }
 hashes() { grep -aoE 'params_hash .*' "$1"; }
 flip_byte() {   # FILE OFFSET
@@ -72,7 +99,7 @@ flip_byte() {   # FILE OFFSET
     # shellcheck disable=SC2059
     printf "\\$(printf %o $((byte ^ 64)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
 }
-# Sets shim to what LD_PRELOAD must have so that tests/shim/disk.c answers $trainer's calls about files. ASan
+# Sets shim to the value of LD_PRELOAD with which tests/shim/disk.c intercepts $trainer's file calls. ASan
 # must be the first library.
 make_shim() {
     "${CC:-cc}" -std=c11 -D_GNU_SOURCE -O1 -g -shared -fPIC tests/shim/disk.c -o "$dir/disk.so" -ldl || exit 1

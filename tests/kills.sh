@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
-# Ranks die (kill -9) or are stopped (SIGSTOP) at random instants. Each job ends in time, reports it once and
-# leaves nothing behind, every checkpoint in its folder is whole, and the run goes on from the newest; in the
-# end it has the bits of a run that nobody disturbed. So it does after signals of all kinds around a shell
-# loop, and where a rank is stopped for less than the limit. Takes minutes.
+# Kills (SIGKILL) or stops (SIGSTOP) ranks at random instants. Each job must end in time, report it once and
+# leave nothing behind; every checkpoint in its folder must be whole, and the run must resume from the newest
+# and end with the bits of an undisturbed run. The same holds after signals of all kinds around a shell loop,
+# and after a stop shorter than the limit. Takes minutes.
 # Usage: tests/kills.sh TRAINER [RUNS [SAVES [SEED]]]
-#   RUNS (30)     jobs by MPI of which a rank is killed, and as many of which one is stopped, in all settings
-#   SAVES (50)    kills in one folder, half of them while a checkpoint is saved; 0: the loop alone
+#   RUNS (30)     MPI jobs with a killed rank, and as many with a stopped one, in all settings
+#   SAVES (50)    kills in one folder, half of them during a save; 0: the loop alone
 . "$(dirname "$0")/cases.sh"
 trainer=$(realpath "${1:?Usage: tests/kills.sh TRAINER [RUNS [SAVES [SEED]]]}") || exit 1
 runs=${2:-30} kills=${3:-50} seed=${4:-1}
 RANDOM=$seed
-set -m      # what runs in the background does not ignore SIGINT
+set -m      # so that background jobs do not ignore SIGINT
 mkdir "$dir/tmp" "$dir/shm"
 export OMP_NUM_THREADS=1 TMPDIR=$dir/tmp OMPI_MCA_odls_base_sigkill_timeout=0 \
     OMPI_MCA_btl_vader_backing_directory=$dir/shm
 
-ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # a name that no other test's processes have
+ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # so that pgrep finds no other test's processes
 folder=$dir/run endless=100000000 host=$(hostname)
-limit=3 start_limit=13          # seconds of a collective; of MPI's own start
-small=(-e l2h2c32v257t32) large=(-e l1h4c640v257t32)    # large enough for direct reads
+limit=3 start_limit=13          # seconds: of a collective, and of MPI's own start
+small=(-e l2h2c32v257t32) large=(-e l1h4c640v257t32)    # the large one uses direct reads
 common=(-b 1 -u 0 -v 0 -s 0 -k constant --threads 1 --device cpu --dtype fp32 --hash full)
 
-# start WAY ARGUMENT...: a run in the background; sets jobs. WAY: how many ranks, and how they start.
+# start WAY ARGUMENT...: a run in the background; sets jobs. WAY: number of ranks, and how they start.
 start() {
     local way=$1 r
     jobs=()
@@ -36,15 +36,10 @@ start() {
     launch "${way%% *}"
     "${launcher[@]}" "$@" >"$dir/screen.0" 2>&1 </dev/null & jobs+=($!)
 }
-# They are bounded by the --comm-timeout of the ranks, and by what calls this test. Sets status and took.
-await_end() {
-    local job since=$EPOCHREALTIME
-    for job in "${jobs[@]}"; do wait "$job" 2>/dev/null; status=$?; done
-    took=$(awk "BEGIN { print $EPOCHREALTIME - $since }")
-}
+await_end() { ends_within 120 "${jobs[@]}"; }
 ranks() { pgrep -f "^$trainer "; }
 nothing_runs() { ! ranks >/dev/null; }
-nothing_left() { await nothing_runs || need "processes are left: $(ranks)" false; }     # of a disk, maybe
+nothing_left() { await nothing_runs || need "processes remain: $(ranks)" false; }
 step() { grep -aqs "^step *${1:-}" "$dir/screen.0"; }
 messages() { cat "$dir"/screen.* | grep -ac '^train_gpt2_zero: '; }
 message() { grep -am 1 '^train_gpt2_zero: ' "$dir/screen.0"; }
@@ -59,13 +54,13 @@ undisturbed() {     # WAY ARGUMENT...
 complete() { ls "$folder"/step_*/manifest.json 2>/dev/null | sed 's,.*/step_0*,,; s,/.*,,'; }
 last_begun() { ls -d "$folder"/step_* | tail -n 1 | sed 's/.*step_0*//'; }
 newest() { complete | tail -n 1; }
-# A rank's file, in whatever folder, that is not there in $1
+# new_save FILES: a checkpoint has a rank's file that is not in FILES
 new_save() {
     local f
     for f in "$folder"/step_*/rank*; do [[ ! -e $f || $1 = *"$f"* ]] || return 0; done
     return 1
 }
-# A folder or a model file without its manifest, or a temporary file
+# Whether there is a folder or model file without its manifest, or a temporary file
 half_saved() {
     local f
     [ -z "$(compgen -G "$folder/step_*/.manifest*")$(compgen -G "$folder/*model_*.bin?*")" ] || return 0
@@ -75,15 +70,15 @@ half_saved() {
     done
     return 1
 }
-# Complete checkpoints whose model files are not there: a model file may be written after its checkpoint.
+# Complete checkpoints without model files: a model file may be written after its checkpoint.
 without_models() {
     local step
     for step in $(complete); do
         [ -e "$folder/model_$(printf %08d "$step").bin" ] || echo "$step"
     done
 }
-# Whoever reads the format from its description alone finds every checkpoint whole. Where there is no Python,
-# the run that goes on has to.
+# Checks every checkpoint with a reader written from the description of the format alone. Without Python, only
+# the resumed run checks them.
 every_checkpoint_is_whole() {
     command -v python3 >/dev/null || return 0
     python3 - "$folder" <<'END' >"$dir/whole" 2>&1 || need "$(tail -n 1 "$dir/whole")" false
@@ -99,21 +94,11 @@ for name in glob.glob(os.path.join(sys.argv[1], "step_*", "manifest.json")):
 END
 }
 
-# ---- jobs by MPI, in every setting
+# ---- MPI jobs, in every setting
 
-# Every setting once, in random order: "RANKS MODE STAGE OVERLAP". Not in a subshell: there, random numbers
-# are others each time.
-shuffle() {
-    local np mode stage overlap i j setting
-    settings=()
-    for np in 2 3; do for mode in direct window messages; do for stage in 0 2 3; do for overlap in 0 1; do
-        settings+=("$np $mode $stage $overlap")
-    done; done; done; done
-    for ((i = ${#settings[@]} - 1; i > 0; i--)); do
-        j=$((RANDOM % (i + 1))); setting=${settings[i]}
-        settings[i]=${settings[j]} settings[j]=$setting
-    done
-}
+# shuffled DRAW: the lines of stdin in random order. DRAW is a $RANDOM of the caller, since bash seeds that of
+# a subshell differently each time.
+shuffled() { awk -v seed="$1" 'BEGIN { srand(seed) } { print rand() "\t" $0 }' | sort -n | cut -f 2-; }
 # arguments MODE STAGE OVERLAP: sets args
 arguments() {
     args=("${small[@]}" -z "$2" --overlap "$3" --comm-timeout $limit)
@@ -124,7 +109,7 @@ arguments() {
 }
 ranks_started() { [ "$(ranks | wc -l)" = "$1" ]; }
 
-# one SIGNAL NP MODE STAGE OVERLAP: at a random moment of the start, or of the steps
+# one SIGNAL NP MODE STAGE OVERLAP: at a random instant of the start or of the steps
 one() {
     local signal=$1 np=$2 rank=$((RANDOM % $2)) early=$((RANDOM % 3 == 0)) delay most=3 last args
     delay=$(awk "BEGIN { print $((RANDOM % 1200)) / 1000 }")
@@ -144,14 +129,14 @@ one() {
     nothing_left
     is "files in Open MPI's shared memory" "$(ls "$dir/shm")" ''
     every_checkpoint_is_whole
-    "says_$signal" "$rank" "$np"
+    "reports_$signal" "$rank" "$np"
     ! grep -qa 'direct reads' "$dir/screen.0" || direct=$((direct + 1))
     message | cut -c 1-150
     last=$(newest)
     if [ "$3" != direct ] && [ -n "$last" ]; then
         start "$np by MPI" "${args[@]}" -y 1 -x "$((10#$last))" -o "$folder"
         await_end
-        is 'status of the run that goes on' "$status" 0
+        is 'status of the resumed run' "$status" 0
         has "$dir/screen.0" "^resuming at step $((10#$last))$"
         checked=$((checked + 1))
     fi
@@ -159,28 +144,28 @@ one() {
 }
 collective='(a reduce-scatter|an all-gather|a broadcast) of (unit [0-9]+|scalars)|a barrier'
 when='(checkpoint of )?step [0-9]+'
-says_KILL() {   # mpirun's own notice names rank and host; unless a rank noticed it first, by a direct read
+reports_KILL() {    # mpirun names rank and host, unless a rank noticed it first, by a direct read
     case $(messages) in
         0) has "$dir/screen.0" "process rank $1 with PID [0-9]+ on node $host exited on signal 9" ;;
         *) is messages "$(messages)" 1
            has "$dir/screen.0" "^train_gpt2_zero: $when: .* rank $1 .*$host. in ($collective): it is gone" ;;
     esac
 }
-says_STOP() {
+reports_STOP() {
     local others="[$(seq -s '' 0 $(($2 - 1)) | tr -d "$1")]"
     is messages "$(messages)" 1
     if step; then
         has "$dir/screen.0" "^train_gpt2_zero: $when: rank $others \(host $host\) waited $limit s in \
 ($collective) for rank $1 \(host $host\): "
-    else        # MPI does not report who has not come to its start
+    else        # MPI does not report which rank is missing at its start
         has "$dir/screen.0" "^train_gpt2_zero: (step 1: )?rank $others \(host $host\) waited"
     fi
 }
 
-# A rank that is stopped for less than the limit
-goes_on() {     # NP MODE STAGE OVERLAP
+# A rank is stopped for less than the limit.
+continues() {   # NP MODE STAGE OVERLAP
     local expected rank=$((RANDOM % $1)) pid args
-    begin "kills.goes on: rank $rank of $1, $2, stage $3, overlap $4"
+    begin "kills.STOP and CONT: rank $rank of $1, $2, stage $3, overlap $4"
     arguments "${@:2}"
     args+=(-x "$([ "$2" = direct ] && echo 40 || echo 300)")
     expected=$(undisturbed "$1 by MPI" "${args[@]}")
@@ -196,22 +181,22 @@ goes_on() {     # NP MODE STAGE OVERLAP
 # ---- kills during saves, in one folder
 
 patient=("${small[@]}" --overlap 0 --comm-timeout 60)
-# Complete checkpoints that the run did not take. That a save did not end it may say.
+# Complete checkpoints that the run rejected; unfinished saves may be reported.
 passed_over() { grep 'looking for an older' "$dir/screen.0" | grep -v 'the save did not finish'; }
 
-# The saves of run number $1 are beside training, or not
+# how I: pairs of runs alternate between saving in place and beside training
 how() { [ $(($1 % 4 / 2)) = 0 ] || echo --async-save; }
 
-# strike WAY EVERY ARGUMENT...: a run goes on from the newest checkpoint until it is killed. It saves every so
-# many steps; every step, it does little else.
+# strike WAY EVERY ARGUMENT...: a run resumes from the newest checkpoint, saves every EVERY steps, and is
+# killed. With EVERY 1 the kill usually falls into a save.
 strike() {
-    local way=$1 every=$2 before files victims last
+    local way=$1 every=$2 before files victims last draw=$RANDOM
     before=$(newest)
     files=$(ls -d "$folder"/step_*/rank* 2>/dev/null)
     start "$way" "${patient[@]}" -x $endless -n "$every" -nk 2 -y 1 -o "$folder" "${@:3}"
     if [ $every = 1 ]; then await new_save "$files"; else await step; fi || need 'it did not start' false
     sleep "0.0$(printf %02d $((RANDOM % 60)))"
-    mapfile -t victims < <(ranks | shuf --random-source=<(yes $RANDOM))
+    mapfile -t victims < <(ranks | shuffled $draw)
     [ $((RANDOM % 3)) = 0 ] || victims=("${victims[0]}")    # all ranks at once, or one
     kill -KILL "${victims[@]}"
     await_end
@@ -219,10 +204,8 @@ strike() {
     nothing_left
     need "$(messages) messages" [ "$(messages)" -le 1 ]
     every_checkpoint_is_whole
-    if [ -n "$before" ]; then
-        has "$dir/screen.0" "^resuming at step $before$"
-    fi
-    is 'checkpoints passed over' "$(passed_over)" ''
+    [ -z "$before" ] || has "$dir/screen.0" "^resuming at step $before$"
+    is 'checkpoints rejected' "$(passed_over)" ''
     last=$(newest)
     need "step ${last:-none} after $before" [ "${last:-0}" -ge "${before:-0}" ]
     if half_saved || [ -n "$(without_models)" ]; then in_saves=$((in_saves + 1)); fi
@@ -237,13 +220,12 @@ series() {      # WAY KILLS
         strike "$way" $((i % 2 ? 40 : 1)) $(how $i)
         [ -z "$why" ] || break
     done
-    last=$(($(last_begun) + 3))     # beyond what dead saves have left
+    last=$(($(last_begun) + 3))     # beyond the leftovers of killed saves
     # shellcheck disable=SC2046
     start "$way" "${patient[@]}" -x $last -n 1 -nk 2 -y 1 -o "$folder" $(how 2)
     await_end
-    need "it does not come to its end: $(tail -n 1 "$dir/screen.0")" \
-        [ -e "$folder/summary.json" ]
-    need "what dead saves have left is still there: $(ls "$folder")" not half_saved
+    need "no summary: $(tail -n 1 "$dir/screen.0")" [ -e "$folder/summary.json" ]
+    need "killed saves have left files: $(ls "$folder")" not half_saved
     is checkpoints "$(complete | wc -l)" 2
     is 'checkpoints without model files' "$(without_models)" ''
     disturbed=$(hashes "$dir/screen.0")
@@ -254,15 +236,33 @@ series() {      # WAY KILLS
 
 # ---- the loop of llm.c's scripts, and signals
 
-# It starts the run again until it is done, which its summary says.
+# Restarts the run until there is a summary. While the file `steps` is empty, the loop waits before a run.
 run_until_done() {
-    local i
+    local i steps
     for ((i = 0;; i += 2)); do
+        until steps=$(<"$dir/steps") && [ -n "$steps" ]; do
+            : >"$dir/waits"
+            sleep 0.05
+        done
         # shellcheck disable=SC2046
-        mpirun --oversubscribe -np 2 "$trainer" "${common[@]}" "${patient[@]}" -x "$(cat "$dir/steps")" \
-            -n 50 -nk 2 -y 1 -o "$folder" $(how $i)
+        mpirun --oversubscribe -np 2 "$trainer" "${common[@]}" "${patient[@]}" -x "$steps" -n 50 -nk 2 -y 1 \
+            -o "$folder" $(how $i)
         [ ! -e "$folder/summary.json" ] || break
     done >"$dir/loop" 2>&1 </dev/null
+}
+# Ends each endless run with one SIGTERM, for at most 120 s, until the loop waits. More signals than one could
+# hide a run that hangs.
+end_endless_runs() {
+    local victim known='' until=$((SECONDS + 120))
+    while [ ! -e "$dir/waits" ] && [ $SECONDS -lt $until ]; do
+        victim=$(ranks | head -n 1)
+        if [ "$victim" != "$known" ]; then
+            known=$victim
+            kill -TERM "$victim" 2>/dev/null
+        fi
+        sleep 0.05
+    done
+    [ -e "$dir/waits" ]
 }
 steps_made() { [ "$(grep -cs '^step ' "$dir/loop")" -ge "$1" ]; }
 two_ranks() { [ "$(ranks | wc -l)" = 2 ]; }
@@ -275,48 +275,49 @@ strike_by() {
     sleep "0.0$(printf %02d $((RANDOM % 50)))"
     victim=$(ranks | sed -n "$((1 + RANDOM % 2))p")
     need "it has ended before SIG$1" kill -"$1" "$victim"
-    [ "$1" = USR1 ] || await gone "$victim" || need "SIG$1 did not end a rank" false
+    [ "$1" = USR1 ] || await not any_runs "$victim" || need "SIG$1 did not end a rank" false
 }
 
 around_a_loop() {
-    local signal last disturbed
+    local signal last='' disturbed loop draw=$RANDOM
     begin 'kills.a loop, and signals of all kinds'
     rm -rf "$folder"
     echo $endless >"$dir/steps"
     run_until_done & loop=$!
-    for signal in $(shuf -e KILL KILL KILL TERM HUP INT USR1 USR2 --random-source=<(yes $RANDOM)); do
+    for signal in $(printf '%s\n' KILL KILL KILL TERM HUP INT USR1 USR2 | shuffled $draw) TERM; do
         strike_by "$signal"
     done
-    strike_by TERM
-    last=$(($(last_begun) + 500))
-    echo $last >"$dir/steps"        # the next run, or the one after it, comes to its end
-    await two_ranks && kill -TERM "$(ranks | head -n 1)" 2>/dev/null
-    wait $loop
+    : >"$dir/steps"
+    if end_endless_runs; then
+        last=$(($(last_begun) + 100))
+        echo $last >"$dir/steps"
+    fi
+    ends_within $((last ? 120 : 0)) $loop
     disturbed=$(hashes "$dir/loop" | tail -n 1)
     is digests "${disturbed:-none}" "$(undisturbed '2 by MPI' "${patient[@]}" -x $last)"
     end
     echo "   resumed $(grep -c '^resuming' "$dir/loop") times," \
         "stopped $(grep -c '^stopped' "$dir/loop") times"
 }
-gone() { [ -z "$1" ] || ! kill -0 "$1" 2>/dev/null; }
 
 echo "seed $seed"
 direct=0 checked=0
 for signal in KILL STOP; do
-    shuffle
+    draw=$RANDOM
+    mapfile -t settings < <(printf '%s\n' {2,3}' '{direct,window,messages}' '{0,2,3}' '{0,1} | shuffled $draw)
     # shellcheck disable=SC2086
     for ((i = 0; i < runs; i++)); do one $signal ${settings[i % ${#settings[@]}]}; done
 done
 echo "   direct reads in $direct runs, $checked checkpoints loaded afterwards"
 for mode in direct window messages; do
-    [ "$runs" = 0 ] || goes_on $((2 + RANDOM % 2)) $mode $((RANDOM % 4)) $((RANDOM % 2))
+    [ "$runs" = 0 ] || continues $((2 + RANDOM % 2)) $mode $((RANDOM % 4)) $((RANDOM % 2))
 done
 third=$((kills / 3)) in_saves=0
 if [ "$kills" != 0 ]; then
     series 1 $third
     series '2 by TCP' $third
     series '2 by MPI' $((kills - 2 * third))
-    begin "kills.$in_saves of $kills kills fell into a save"
+    begin "kills.$in_saves of $kills kills interrupted a save"
     need 'fewer than a quarter' [ $((in_saves * 4)) -ge "$kills" ]
     end
 fi

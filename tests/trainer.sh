@@ -1,49 +1,16 @@
 #!/usr/bin/env bash
-# The trainer as a user meets it: bits, resume, files, traffic, memory, bad input, dying ranks. Usage:
-# tests/trainer.sh TRAINER [GROUP]... Small models, a few steps, all files in a folder of its own; every
-# command has a time limit, and one that reaches it has failed.
+# The trainer from a user's side: bits, resume, files, traffic, memory, bad input, dying ranks, with small
+# models and few steps. Every command has a time limit; exceeding it is a failure.
+# Usage: tests/trainer.sh TRAINER [GROUP]...
 . "$(dirname "$0")/cases.sh"
+. tests/runs.sh
 trainer=$(realpath "${1:-./train_gpt2_zero}") || exit 1
 shift
-
-# ---- runs
 
 small=(-e l2h2c32v257t32 -b 2 -x 3 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full)
 data=(--device cpu -i data/stories_train.bin -j data/stories_val.bin --tokenizer data/stories_tokenizer.bin)
 
-# run NP LIMIT ARGUMENT...: the trainer on NP ranks for LIMIT seconds at most; each rank notes its process id.
-# $wrap is shell code that a rank runs first; it may use $rank.
-wrap=''
-run() {
-    local limit=$2 launcher
-    launch "$1"
-    shift 2
-    # shellcheck disable=SC2016
-    timeout -k 2 "$limit" "${launcher[@]}" bash \
-        -c "rank=\${OMPI_COMM_WORLD_RANK:-0}; echo \$\$ >'$dir/pid.'\$rank; $wrap
-        exec \"\$0\" \"\$@\"" "$trainer" "${data[@]}" "$@" </dev/null
-}
-# train NP NAME ARGUMENT...: a short run that must succeed, with its output folder and its screen under NAME.
-train() {
-    local np=$1 out=$dir/$2 status
-    shift 2
-    # a run that does not resume wants a folder without checkpoints
-    case " $* " in *' -y 1 '*) ;; *) rm -rf "$out" ;; esac
-    run "$np" 30 "${small[@]}" -o "$out" "$@" >"$out.screen" 2>&1; status=$?
-    [ $status = 0 ] && return 0
-    echo "--- status $status of: $*"; tail -n 12 "$out.screen"
-    return 1
-}
-# trains NP NAME ARGUMENT...: the same as a need
-trains() { need "did not run: ${*:3}" train "$@"; }
-# of a key of a run's summary
-value() { json_value "$dir/$1/summary.json" "$2"; }
-result() {
-    echo "$(value "$1" params_hash) $(value "$1" state_hash) $(value "$1" loss) $(value "$1" grad_norm)"
-}
-same_result() { is "$1 and $2" "$(result "$1")" "$(result "$2")"; }
-screen() { has "$dir/$1.screen" "${@:2}"; }             # NAME PATTERN...
-# MiB in the line under the memory table
+# table NAME WORD: MiB in the line below the memory table
 table() { sed -nE "s/.*$2 ([0-9.]+)[, ].*/\1/p" "$dir/$1.screen" | tail -n 1; }
 close_to() { number "($1 - $2) ^ 2 <= ($3 * $2) ^ 2"; }
 close_losses() {        # RUN RUN TOLERANCE
@@ -51,56 +18,18 @@ close_losses() {        # RUN RUN TOLERANCE
         close_to "$(value "$1" loss)" "$(value "$2" loss)" "$3"
 }
 
-# refused NAME NP PATTERN ARGUMENT...: fails within seconds, with one message that matches. grep -a: where a
-# rank aborts, Open MPI 5 writes zero bytes between the lines. mpirun is told not to wait for a second before
-# it kills what ranks are left.
-refused() {
-    local status start=$SECONDS
-    begin "$1"
-    OMPI_MCA_odls_base_sigkill_timeout=0 run "$2" 20 "${small[@]}" "${@:4}" >"$dir/refused" 2>&1; status=$?
-    need "status $status" [ $status != 0 -a $status != 124 -a $status -lt 128 ]
-    need "took $((SECONDS - start)) s" [ $((SECONDS - start)) -le 6 ]
-    grep -a '^train_gpt2_zero: ' "$dir/refused" >"$dir/message"
-    is messages "$(wc -l <"$dir/message")" 1
-    has "$dir/message" "$3"
-    end
-}
-# From lines NAME|NP|PATTERN|ARGUMENTS
-refusals() {
-    local name np pattern arguments
-    while IFS='|' read -r name np pattern arguments; do
-        # shellcheck disable=SC2086
-        refused "$name" "$np" "$pattern" $arguments
-    done
-}
-
 # ---- bits
 
-# same NAME NP COMMON VARIANT...: every variant must end with the bits of the first.
-same() {
-    local np=$2 common=$3 first='' now variant
-    begin "$1"
-    shift 3
-    for variant in "$@"; do
-        # shellcheck disable=SC2086
-        trains "$np" bits $common $variant
-        now=$(result bits)
-        need "$variant: no digests" [ "${#now}" -gt 40 ]
-        first=${first:-$now}
-        is "$variant" "$now" "$first"
-    done
-    end
-}
-
-# That the options which must not change the bits reach the plugin; tests/mpi_zero.c has each in each dtype.
+# Checks that options that must not change the bits reach the plugin; tests/mpi_zero.c has each with each
+# dtype.
 test_bits() {
     local stages=('-z 0 --naive 1' '-z 0' '-z 1 --overlap 1' '-z 2' '-z 3 --overlap 1')
     same 'bits.fp32, 2 ranks' 2 '--dtype fp32' "${stages[@]}" '-z 2 --bucket 1' '-z 3 --prefetch 0' \
         '-z 1 --messages 1' '-z 3 --window 65536' '-z 3 --comm-type fp32 --overlap 1'
     same 'bits.bf16, 3 ranks' 3 '--dtype bf16' "${stages[@]}" '-z 2 --bucket 1e9' \
         '-z 3 --prefetch 3 --messages 1 --overlap 1' '-z 0 --comm-type fp32'
-    # Four blocks: level 3 runs three of them again, and two of the inputs would go to the host. Validation
-    # and samples change nothing.
+    # With four blocks, level 3 recomputes three, and two inputs would go to the host. Validation and samples
+    # change nothing.
     same 'bits.recompute' 2 '--dtype bf16 -e l4h2c32v257t32' '-z 0 --naive 1 -r 0' '-z 0 -r 3' '-z 1 -r 1' \
         '-z 2 -r 3 --overlap 1' '-z 3 -r 3 --prefetch 0' '-z 3 --cpu-checkpointing -v 1 -m 2 -s 1 -g 4' \
         '-z 3 -v 1 -m 1 --overlap 1'
@@ -108,11 +37,11 @@ test_bits() {
         '-z 2 --overlap 1 -r 2' '-z 1' '-z 3 -r 3'
     same 'bits.accumulation, stages 0 and 1' 2 '--dtype bf16 -d 256' '-z 0 --naive 1' '-z 0' \
         '-z 1 --overlap 1'
-    cp -r "$dir/bits" "$dir/low"
+    cp -r "$dir/same1" "$dir/low"
     same 'bits.accumulation, stages 2 and 3' 2 '--dtype bf16 -d 256' '-z 2' '-z 3 --overlap 1 --bucket 1' \
         '-z 3 -r 3'
-    begin 'bits.accumulation, across the pairs, and across ranks'
-    close_losses low bits 1e-3
+    begin 'bits.accumulation: losses across the pairs, and across ranks'
+    close_losses low same1 1e-3
     trains 2 two --dtype fp32 -x 1
     trains 1 one --dtype fp32 -x 1 -d 128
     close_losses two one 1e-6
@@ -121,10 +50,10 @@ test_bits() {
 
 # ---- resume
 
-# the complete ones
+# checkpoints RUN: its complete ones
 checkpoints() { (cd "$dir/$1" && echo step_*/manifest.json | sed 's,/manifest.json,,g'); }
 saved_files() { (cd "$dir/$1" && echo model_* step_*); }
-# states RUN STEP RANK: the file of a rank
+# states RUN STEP RANK: the rank's file
 states() { echo "$dir/$1/step_$(printf %08d "$2")/rank$(printf %05d "$3")"-*.states; }
 
 test_resume() {
@@ -134,7 +63,7 @@ test_resume() {
         trains 2 straight --dtype $dtype -z 2 -x 10
         trains 2 halves --dtype $dtype -z 2 -x 10 -n 5
         same_result halves straight
-        # as after a crash while step 10 was being saved: the one before counts
+        # like a crash while step 10 is saved: the run resumes from the checkpoint before
         rm -f "$dir"/halves/step_00000010/manifest.json
         trains 2 halves --dtype $dtype -z 3 -x 10 -n 5 -y 1
         screen halves 'resuming at step 5'
@@ -144,10 +73,10 @@ test_resume() {
     refused 'resume.checkpoints are not overwritten without -y' 2 'holds a checkpoint at step 10; -y 1' \
         -o "$dir/halves" -x 1
 
-    begin 'resume.old checkpoints go'
+    begin 'resume.old checkpoints are removed'
     trains 2 kept -x 8 -n 2 -nk 2
     is left "$(saved_files kept)" 'model_00000006.bin model_00000008.bin step_00000006 step_00000008'
-    # as a save that has died leaves it, and one of a later step, which is none of this run's business
+    # What a killed save leaves, and a folder of a later step, which this run must not touch
     rm "$dir"/kept/step_00000006/manifest.json
     cp -r "$dir/kept/step_00000006" "$dir/kept/step_00000099"
     trains 2 kept -x 10 -n 2 -nk 2 -y 1
@@ -159,7 +88,7 @@ test_resume() {
     is 'left with -nm 4' "$(checkpoints major)" 'step_00000004 step_00000008'
     end
 
-    begin 'resume.one checkpoint of another run, another dtype'
+    begin 'resume.--resume from another run, with another dtype'
     trains 2 straight --dtype fp32 -k constant -x 6
     trains 2 first --dtype fp32 -k constant -x 3 -n 3
     trains 2 branch --dtype fp32 -k constant -x 6 --resume "$dir/first/step_00000003"
@@ -168,26 +97,26 @@ test_resume() {
     screen branch 'resuming with --dtype bf16; .* was saved with fp32'
     close_losses branch straight 1e-2
     end
-    refused 'resume.no folder at --resume' 2 'nowhere/manifest.json: No such file' -x 6 \
+    refused 'resume.--resume names no folder' 2 'nowhere/manifest.json: No such file' -x 6 \
         --resume "$dir/nowhere"
     refused 'resume.a batch that does not divide' 3 'option -d 128, which the checkpoint was saved with' \
         --dtype fp32 -x 6 -y 1 -o "$dir/first"
 
     if command -v python3 >/dev/null; then
-        begin 'resume.a program that knows docs/formats.md reads it'
+        begin 'resume.a reader written from docs/formats.md reads it'
         need 'it is refused' dev/read_checkpoint.py "$dir/first/step_00000003" >/dev/null
         dev/read_checkpoint.py "$dir/first/step_00000003" master >"$dir/masters"
-        need 'other masters than parameters' cmp -s "$dir/masters" \
+        need 'masters and parameters differ' cmp -s "$dir/masters" \
             <(tail -c +1025 "$dir/first/model_00000003.bin")
         end
     else
-        skip 'resume.a program that knows docs/formats.md reads it' 'no python3'
+        skip 'resume.a reader written from docs/formats.md reads it' 'no python3'
     fi
 
     need 'did not run' train 2 good -x 4 -n 2
     restore() { rm -rf "$dir/saved" && cp -r "$dir/good" "$dir/saved"; }
     local four=$dir/saved/step_00000004
-    # Step 4 cannot be used: the run reports why and ends as one from step 2 does.
+    # Step 4 is unusable: the run reports why and ends with the bits of a run from step 2.
     while IFS='|' read -r name damage pattern; do
         restore
         rank0=$(states saved 4 0) rank1=$(states saved 4 1)
@@ -202,7 +131,7 @@ a file cut short|truncate -s -100 $rank1|4/rank00001-.*damaged; older
 one bit wrong|flip_byte $rank1 5000|rank00001-.*: damaged: the block of [0-9]+ bytes .*; older
 a file gone|rm $rank0|4/rank00000-.*: No such file.*; older
 one bit wrong in the manifest|flip_byte "$four/manifest.json" 300|4/manifest.json: damaged: .*; older
-a save that did not end|rm "$four/manifest.json"|older
+an unfinished save|rm "$four/manifest.json"|older
 END
     restore
     flip_byte "$four/manifest.json" 300
@@ -212,7 +141,7 @@ END
     flip_byte "$dir/saved/step_00000002/manifest.json" 300
     refused 'resume.no manifest is good' 2 'option -y 1: .*damaged.*no other checkpoint in .*/saved' \
         -x 6 -y 1 -o "$dir/saved"
-    begin 'resume.what cannot be used is still there'
+    begin 'resume.unusable checkpoints are kept'
     is checkpoints "$(checkpoints saved)" 'step_00000002 step_00000004'
     end
 
@@ -222,9 +151,9 @@ END
 resume.another model|2|option -e l1.*: .*step_00000004 is of another model, L 2|$on -e l1h2c32v257t32
 resume.other data|2|option -i .*_val.bin: shard 0 .*had [0-9]+|$on -i data/stories_val.bin
 resume.other steps|2|option -d 256: .*step_00000004 have 128 tokens|$on -d 256
-resume.other rows|2|option -t 16: .*step_00000004 have 32 tokens|$on -t 16 -b 4
+resume.another sequence length|2|option -t 16: .*step_00000004 have 32 tokens|$on -t 16 -b 4
 END
-    begin 'resume.changed settings are reported, and others taken anyway'
+    begin 'resume.changed settings are reported; --resume-anyway accepts the rest'
     trains 2 saved -x 5 -y 1 -l 1e-3 --clip 0.5 --seed 7 -z 1
     screen saved '^resuming with -x 5; .*/step_00000004 was saved with 4$' '-l 0.001; .* with 0.003$' \
         '--clip 0.5; .* was saved with 1$' '--seed 7; .* was saved with 42$'
@@ -234,10 +163,10 @@ END
     end
 }
 
-# ---- other numbers of ranks: a run takes the rows that the uninterrupted run took, over the end of an epoch
-# in the middle of a step, and every loss and gradient norm agrees within the rounding of sums
+# ---- other numbers of ranks: the resumed run reads the same sequences as the uninterrupted one, across an
+# epoch's end inside a step, and every loss and gradient norm agrees within the rounding of sums
 
-# part NAME FIRST TOKENS: a shard with a part of the stories
+# part NAME FIRST TOKENS: a shard with some of the stories
 part() {
     {
         head -c 8 data/stories_train.bin
@@ -246,13 +175,13 @@ part() {
         tail -c +$((1025 + 2 * $2)) data/stories_train.bin | head -c $((2 * $3))
     } >"$dir/$1"
 }
-# step, loss and norm of steps 6 and later, the last time that each was made
+# Step, loss and norm of steps 6 to 11, from the last run of each
 figures() {
     sed -nE 's/.*"step": ([0-9]+), "loss": ([^,]+), "grad_norm": ([^,]+),.*/\1 \2 \3/p' \
         "$dir/$1/metrics.jsonl" |
         awk '$1 > 5 { line[$1] = $0 } END { for (s = 6; s <= 11; s++) print line[s] }'
 }
-# The largest difference of a figure, as a part of it; 1 where a step is missing.
+# The largest relative difference of a figure; 1 if a step is missing.
 difference() {
     paste <(figures "$1") <(figures "$2") | awk '
         function far(a, b) { return a > b ? (a - b) / a : (b - a) / b }
@@ -265,7 +194,7 @@ test_elastic() {
     local ranks arguments dtype limit apart
     part rows_1.bin 0 $((50 * 32 + 1))
     part rows_2.bin 5000 $((41 * 32 + 1))
-    # 91 rows, of which a step takes 60: an epoch ends within every other step.
+    # 91 sequences, 60 per step: an epoch ends within every other step.
     local args=(-d 1920 -x 11 -k constant -i "$dir/rows_*.bin" --comm-timeout 20)
     for dtype in fp32 bf16; do
         trains 2 straight "${args[@]}" --dtype $dtype -b 6
@@ -273,7 +202,7 @@ test_elastic() {
         limit=$([ $dtype = fp32 ] && echo 1e-6 || echo 5e-3)
         while read -r ranks arguments; do
             [ $dtype = fp32 ] || [ $((ranks % 2)) = 1 ] || continue
-            begin "elastic.$dtype, goes on with $ranks ranks, $arguments"
+            begin "elastic.$dtype, resumed on $ranks ranks, $arguments"
             rm -rf "$dir/other" && cp -r "$dir/five" "$dir/other"
             # shellcheck disable=SC2086
             trains "$ranks" other "${args[@]}" --dtype $dtype $arguments -y 1
@@ -314,8 +243,8 @@ test_files() {
     end
 }
 
-# Strings, numbers and names become letters, complete objects one letter; what is left of valid JSON is that
-# one.
+# Reduces strings, numbers and names to letters, and each complete object to one letter: valid JSON ends as
+# that letter.
 valid_json() {
     [ "$(tr -d '\n' <"$1" | sed -E \
         's/"[^"\\]*"/S/g; s/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?/V/g; s/null|true|false/V/g; s/ //g
@@ -348,14 +277,14 @@ test_outputs() {
     done <"$dir/out/metrics.jsonl"
     need 'the last loss is not that of the summary' grep -qF "\"loss\": $(value out loss)," "$dir/line"
     end
-    begin 'outputs.main.log as llm.c writes it'
+    begin "outputs.main.log in llm.c's format"
     is lines "$(cut -d' ' -f1,2 "$dir/out/main.log" | cut -d: -f1,2 | xargs)" \
         's:0 tel s:0 trl s:1 trl s:2 tel s:2 trl s:3 trl s:4 tel'
     need 'format' not grep -qvE \
         '^s:[0-9]+ (tel:[0-9]+\.[0-9]{4}|trl:[0-9]+\.[0-9]{4} lr:0\.[0-9]{6} norm:[0-9]+\.[0-9]{2})$' \
         "$dir/out/main.log"
     end
-    begin 'outputs.validates and samples as often as asked; options without effect are reported once'
+    begin 'outputs.validation and samples at the requested steps; options without effect are reported once'
     trains 2 quiet -v 0 -s 0 -ge 1 -f 1 -lg 5 --cpu-checkpointing
     need 'it did' not grep -qE 'val loss|generating' "$dir/quiet.screen" "$dir/quiet/main.log"
     is 'its validation loss' "$(value quiet val_loss)" null
@@ -370,13 +299,13 @@ test_outputs() {
 
 # ---- traffic
 
-# Bytes that a rank has sent, the largest of the ranks
+# Bytes sent by the rank that sent most
 sent() { echo $(($(value sent all_gather) + $(value sent reduce_scatter) + $(value sent all_reduce))); }
 
-# That the summary has the formulas' proportions; tests/mpi_zero.c has their absolute values.
+# Checks the formulas' proportions in the summary; tests/mpi_zero.c checks the absolute values.
 test_traffic() {
     local np dtype A size sum stage factor elems=
-    # ranks, type, micro-batches; bytes an element, and of an element of a sum: of micro-batches it is fp32
+    # ranks, dtype, micro-batches, bytes per element, bytes per element of a sum over micro-batches (fp32)
     while read -r np dtype A size sum; do
         begin "traffic.$dtype, $np ranks, $A micro-batches"
         elems=
@@ -391,7 +320,7 @@ test_traffic() {
             elems=${elems:-$(($(sent) / factor))}
             is "stage $stage, bytes" "$(sent)" $((factor * elems))
         done
-        # all parameters, with padding: 384 x 32 and 32 x 32 embeddings, two blocks and two layernorms
+        # all parameters, with padding: embeddings of 384 x 32 and 32 x 32, two blocks and two layernorms
         need "$elems elements a rank" number "$elems * $np / ($np - 1) / 39488 - 1 > 0 &&
             $elems * $np / ($np - 1) / 39488 < 1.1"
         end
@@ -399,21 +328,19 @@ test_traffic() {
 2 fp32 1 4 4
 3 bf16 3 2 4
 END
-    begin 'traffic.one rank, and a block that runs again'
+    begin 'traffic.one rank, and recompute'
     trains 1 sent -x 2
     is 'bytes of one rank' "$(sent)" 0
-    trains 2 once -z 3 -x 2 -d 256 -r 0
-    trains 2 again -z 3 -x 2 -d 256 -r 3
-    is gathers "$(value again all_gather)" "$(value once all_gather)"
+    for r in 0 3; do trains 2 level$r -z 3 -x 2 -d 256 -r $r; done
+    is gathers "$(value level3 all_gather)" "$(value level0 all_gather)"
     end
 }
 
 # ---- memory
 
-# pss NP NAME ARGUMENT...: trains, and leaves in $peak the largest Pss of a rank in KiB, looked at from
-# outside. Of a page that ranks share each has its part of it only while all have it: a look counts if every
-# rank still has the window after it. At the end of a run the last rank to go has the others' windows and the
-# libraries all to itself.
+# pss NP NAME ARGUMENT...: trains, and sets peak to the largest Pss of a rank in KiB, sampled from outside. A
+# shared page counts in part only while all ranks map it, and the last rank to exit is charged for all of it.
+# So a sample counts only if every rank still maps the window afterwards.
 pss() {
     local np=$1 out=$2 job pid key kib r most
     shift 2
@@ -437,22 +364,20 @@ pss() {
     wait $job
 }
 
-# The program itself, its libraries, MPI and the products that oneDNN has compiled are no part of the table.
-# The smallest model, which has all of them, is their measure: what it takes beyond its own table is allowed
-# to the large one too. Its window is small because pages of it that are never touched would be in its table
-# and not in its Pss.
+# The table excludes the program, its libraries, MPI and oneDNN's compiled matmuls. The smallest model
+# measures those: the large models may exceed their tables by as much as it does. Its window is small, because
+# untouched pages would be in its table but not in its Pss.
 test_memory() {
     local setting baseline together limit most=0
     if ! grep -qs '^Pss:' /proc/self/smaps_rollup; then skip memory 'no /proc/PID/smaps_rollup'; return; fi
     begin 'memory.the smallest model'
-    for _ in 1 2; do            # short runs: one look in time may miss the moment
+    for _ in 1 2; do            # one short run may end between the samples
         need 'did not run' pss 4 least -e l1h4c64v257t32 -b 1 -x 200 --dtype fp32 -z 0 --hash params \
             --window 65536
         [ "$peak" -gt $most ] && most=$peak
     done
     baseline=$(awk "BEGIN { print int($most - 1024 * $(table least together)) }")
-    need "$baseline KiB beyond its table: more than a program with MPI and oneDNN needs" [ "$baseline" \
-        -le 16384 ]
+    need "$baseline KiB beyond its table: more than MPI and oneDNN need" [ "$baseline" -le 16384 ]
     end
     for setting in '0 -b 1 -x 8' '3 -b 16 -x 2 -r 0' '3 -b 16 -x 2 -r 3'; do
         begin "memory.stage $setting"
@@ -462,16 +387,15 @@ test_memory() {
         limit=$(awk "BEGIN { print int(1024 * $together * 1.1 + $baseline) }")
         need "a rank takes $peak KiB, the table has $together MiB, allowed are $limit KiB" [ "$peak" \
             -le "$limit" ]
-        need "$peak KiB are less than the model states" [ $((peak * 1024)) \
-            -ge "$(value large model_state_bytes)" ]
+        need "$peak KiB are less than the model states" \
+            [ $((peak * 1024)) -ge "$(value large model_state_bytes)" ]
         end
     done
 }
 
 # ---- plan
 
-# plan NAME ARGUMENT...: what --plan prints, under NAME. It may take no more memory than a small program does,
-# and it reads no data.
+# plan NAME ARGUMENT...: runs --plan, which must succeed in little memory and without data
 plan() {
     local name=$1
     shift
@@ -481,7 +405,7 @@ plan() {
     ) >"$dir/$name.screen" 2>&1
 }
 memory_table() { sed -n '/^memory of a rank/,/plain data parallel/p' "$dir/$1.screen"; }
-# same_tables RUN PLAN LINES: the memory tables are the same, and have at least so many lines
+# same_tables RUN PLAN LINES: the memory tables are equal and have at least LINES lines
 same_tables() {
     need 'no table' [ "$(memory_table "$2" | wc -l)" -ge "$3" ]
     need "tables differ: $(diff <(memory_table "$1") <(memory_table "$2") | head -n 4 | tr '\n' ' ')" \
@@ -490,7 +414,7 @@ same_tables() {
 
 test_plan() {
     local np options gathers larger=(-e l3h4c256v257t64 -b 8)
-    # The model is so large that every line shows in tenths of a MiB.
+    # The model is large enough for every line to be at least 0.1 MiB.
     while read -r np options; do
         begin "plan.of a run on $np ranks, $options"
         # shellcheck disable=SC2086
@@ -533,7 +457,7 @@ END
     need 'a folder was made' [ ! -e "$dir/not_made" ]
     end
 
-    begin 'plan.of a model file, for the ranks that were started'
+    begin 'plan.of a model file, and of the ranks that mpirun started'
     trains 1 planned -x 1 -n 1
     need 'no plan' plan file -e "$dir/planned/model_00000001.bin" --plan-ranks 2
     need 'no plan' plan descriptor --plan-ranks 2
@@ -549,20 +473,12 @@ END
 
 # ---- prompts
 
-# answer NP NAME ARGUMENT...: a run of --prompts that must succeed, with its output folder and its screen
-# under NAME.
-answer() {
-    local np=$1 out=$dir/$2 status
-    shift 2
-    rm -rf "$out"
-    run "$np" 30 "${small[@]}" --prompts "$dir/prompts" -g 12 -o "$out" "$@" >"$out.screen" 2>&1; status=$?
-    [ $status = 0 ] && return 0
-    need "status $status of: $* $(tail -n 3 "$out.screen")" false
-}
+# answer NP NAME ARGUMENT...: a run with --prompts, which must succeed
+answer() { trains "$1" "$2" --prompts "$dir/prompts" -g 12 "${@:3}"; }
 answers() { cat "$dir/$1/answers.jsonl"; }
 tokens() { sed -nE "$2s/.*\"tokens\": \[(.*)\]\}\$/\1/p" "$dir/$1/answers.jsonl"; }  # NAME LINE
 figure() { json_value "$dir/$1/inference.json" "$2"; }
-# the text between the last two lines of dashes
+# The text between the last two lines of dashes
 text() { sed -n '/^---$/,/^---$/p' "$dir/$1.screen" | tac | sed '1d; /^---$/,$d' | tac; }
 
 test_prompts() {
@@ -585,11 +501,11 @@ test_prompts() {
                 "$(answers answers | wc -l) $(tokens answers 4 | wc -w)" '5 12'
         done
         end
-        begin "prompts.$dtype.each row as alone"
+        begin "prompts.$dtype.a prompt's answer does not depend on the others"
         answer 2 all -e "$dir/model" --dtype $dtype
         for i in 1 3 5; do
             sed -n "${i}p" "$dir/all_prompts" >"$dir/prompts"
-            answer 1 alone -e "$dir/model" --dtype $dtype --seed $((41 + i))      # that of prompt i
+            answer 1 alone -e "$dir/model" --dtype $dtype --seed $((41 + i))      # prompt i's seed
             is "prompt $i" "$(tokens alone 1)" "$(tokens all "$i")"
         done
         end
@@ -622,16 +538,15 @@ test_prompts() {
         same_tables held plan 7
         screen plan '^  activations +keys and values'
         need 'more than parameters' not grep -qE 'gradients|master|moment|bucket|tables' "$dir/plan.screen"
-        # 2P, at stage 3 2P/N, with padding of a hundredth
+        # 2P, or 2P/N at stage 3, with up to 1 % of padding
         P=$(sed -nE 's/.* ([0-9]+) parameters,.*/\1/p' "$dir/plan.screen")
         i=$((2 * P / (stage == 3 ? np : 1)))
         need "$(figure held model_state_bytes) bytes, formula $i" number \
             "$(figure held model_state_bytes) >= $i && $(figure held model_state_bytes) <= 1.01 * $i + 4096"
-        # At stage 3 a pass sends this rank's part of each block to the others, and the first one that of the
-        # embeddings.
+        # At stage 3 a rank sends its shard of each block per pass; only the first pass sends the embeddings.
         line=$(figure held sent_bytes_a_pass)
         i=$((stage == 3 ? 2 * P * (np - 1) / np : 0))
-        need "sends $line bytes a pass, at most $i" number "$line >= 0.93 * $i && $line <= 1.01 * $i"
+        need "sends $line bytes per pass, expected $i" number "$line >= 0.93 * $i && $line <= 1.01 * $i"
         end
     done <<<$'1 0\n2 0\n3 3'
 
@@ -644,7 +559,7 @@ test_prompts() {
     need 'not valid JSON' valid_json "$dir/held/inference.json"
     is 'prompts and tokens' "$(figure held prompts) $(figure held tokens)" '5 55'
     need 'no speed' number "$(figure held tokens_per_s) > 0 && $(figure held prefill_tokens_per_s) > 0"
-    # rank 0 of 3 has two of the prompts: 16 and 27 tokens, and 11 of each answer
+    # rank 0 of 3 has two prompts, of 16 and 27 tokens, and 11 tokens of each answer
     screen held '^generation 55 tokens in 11 passes of ' ' keys and values of 96 positions$'
     while read -r line; do
         echo "$line" >"$dir/line"
@@ -660,9 +575,9 @@ test_prompts() {
     local p='-g 12 --prompts' numbers='-e l2h2c32v300t32 --tokenizer none'
     refusals <<END
 prompts.too long|2|line 4: its 27 tokens and an answer of 12 .*into 32|$p $dir/prompts
-prompts.not UTF-8|1|not_utf8: line 2 is not UTF-8|$p $dir/not_utf8
+prompts.invalid UTF-8|1|not_utf8: line 2 is not UTF-8|$p $dir/not_utf8
 prompts.not a number|2|line 2: "x" is not a number|$p $dir/no_number $numbers
-prompts.no such token|1|line 3: token 300.* 0 to 299|$p $dir/no_token $numbers
+prompts.token outside the vocabulary|1|line 3: token 300.* 0 to 299|$p $dir/no_token $numbers
 prompts.none|1|the file has no prompts|$p $dir/no_prompt
 prompts.no file|2|$dir/nowhere: the file cannot be read|$p $dir/nowhere
 prompts.and training|1|nothing is trained|$p $dir/prompts -y 1 -o $dir/model
@@ -694,20 +609,20 @@ bad.recompute out of range|1|option -r: 4.*-1 to 3|-r 4
 bad.ratio|1|--offload-ratio.*out of range, 0 to 1|--offload-ratio 2
 bad.row longer than the model|1|-t 33.*32|-t 33
 bad.batch that does not divide|2|-d 100.*multiple.*128|-d 100
-bad.neither of|1|--dtype.*'fp64'.*bf16|--dtype fp64
-bad.type on the wire|1|--comm-type.*'bf16'.*fp32|--comm-type bf16
+bad.unknown dtype|1|--dtype.*'fp64'.*bf16|--dtype fp64
+bad.communication dtype|1|--comm-type.*'bf16'.*fp32|--comm-type bf16
 bad.schedule|1|sawtooth.*cosine|-k sawtooth
-bad.no such attention|1|'fast'.*auto, cudnn, cudnn-fast, cublaslt|--attention fast
+bad.unknown attention|1|'fast'.*auto, cudnn, cudnn-fast, cublaslt|--attention fast
 bad.naive above stage 0|1|--naive.*-z 3|--naive 1 -z 3
 bad.checkpoints without a folder|1|-o|-n 5
-bad.saves beside training without checkpoints|1|option --async-save: .* -n N|--async-save
+bad.--async-save without checkpoints|1|option --async-save: .* -n N|--async-save
 bad.fp16 on a CPU|1|--dtype fp16.*--device cuda|--dtype fp16
 bad.attention on a CPU|1|--attention cudnn.*--device cuda|--attention cudnn
-bad.its workspace on a CPU|1|--attention-workspace 8.*--device cuda|--attention-workspace 8
-bad.tuning on a CPU|1|--tune products.txt.*--device cuda|--tune products.txt
-bad.inputs of blocks|1|--cpu-checkpointing.*needs -r 3, not -r 2|-r 2 --cpu-checkpointing
-bad.HellaSwag|1|-h 1.*not built yet|-h 1
-bad.no master weights|1|-w 0.*--dtype bf16|-w 0 --dtype fp32
+bad.workspace of attention on a CPU|1|--attention-workspace 8.*--device cuda|--attention-workspace 8
+bad.tuning file on a CPU|1|--tune products.txt.*--device cuda|--tune products.txt
+bad.block inputs on the host without -r 3|1|--cpu-checkpointing.*needs -r 3, not -r 2|-r 2 --cpu-checkpointing
+bad.HellaSwag is not built yet|1|-h 1.*not built yet|-h 1
+bad.no master weights in fp32|1|-w 0.*--dtype bf16|-w 0 --dtype fp32
 bad.heads|2|l2h3c32v257t32.*32 channels.*3 heads|-e l2h3c32v257t32
 bad.depth|1|d13|-e d13
 END
@@ -743,7 +658,7 @@ END
     has "$dir/config/summary.json" '"trainer.lr": \{"value": 0.001, "reason": "zero.json:5"\}' \
         '"stage": 3,' '"reduce_bucket_size": \{"value": 200000000, '
     end
-    begin 'zero config.rows of a micro-batch from train_batch_size'
+    begin 'zero config.micro-batch size from train_batch_size'
     json zero <<<'{ "train_batch_size": 12 }'
     need 'did not run' run 2 30 -e l2h2c32v257t32 -x 1 -v 0 -s 0 --zero-config "$j" >"$dir/rows.screen"
     screen rows '^batch .* B 6 x T 32 x 2 ranks x 1 micro'
@@ -769,17 +684,17 @@ END
 "train_micro_batch_size_per_gpu": 0 }
 END
     refusals <<END
-zero config.another stage than -z|2|stage.json:1: .*stage: 2: option -z .*3|-z 3 $z/stage.json
-zero config.another dtype|2|bf16: option --dtype .*fp32|--dtype fp32 $z/stage.json
-zero config.another type on the wire|2|communication_data_type.*--comm-type|--comm-type fp32 $z/wire.json
-zero config.a type on the wire that would round|2|"bf16".*are sent as fp32|-z 1 -d 256 $z/wire.json
-zero config.other micro-batches|2|gradient_accumulation_steps is 2.*1 micro|-d 128 $z/micro.json
+zero config.stage contradicts -z|2|stage.json:1: .*stage: 2: option -z .*3|-z 3 $z/stage.json
+zero config.dtype contradicts --dtype|2|bf16: option --dtype .*fp32|--dtype fp32 $z/stage.json
+zero config.dtype contradicts --comm-type|2|communication_data_type.*--comm-type|--comm-type fp32 $z/wire.json
+zero config.a communication dtype that would round|2|"bf16".*are sent as fp32|-z 1 -d 256 $z/wire.json
+zero config.accumulation contradicts -d|2|gradient_accumulation_steps is 2.*1 micro|-d 128 $z/micro.json
 zero config.unknown key|2|key.json:1.*nearest.*zero_optimization|$z/key.json
 zero config.no file|1|nowhere.json.*No such file|$z/nowhere.json
 zero config.a batch that does not divide|2|train_batch_size is 13.*2 ranks|$z/odd.json
-zero config.another batch than -d|2|train_batch_size is 12.*-d 128|-d 128 $z/zero.json
-zero config.another tier|1|offload_param.device: cpu: option --off|--offload-param nvme $z/tier.json
-zero config.another folder|1|nvme_path: /n: option --nvme |--nvme /m $z/tier.json
+zero config.batch contradicts -d|2|train_batch_size is 12.*-d 128|-d 128 $z/zero.json
+zero config.tier contradicts an option|1|offload_param.device: cpu: option --off|--offload-param nvme $z/tier.json
+zero config.folder contradicts --nvme|1|nvme_path: /n: option --nvme |--nvme /m $z/tier.json
 zero config.all refusals at once|2|7 keys cannot be honoured|--clip 1.5 -z 2 $z/list.json
 END
     begin 'zero config.the list of refusals'
@@ -798,7 +713,7 @@ END
         '^  offload.sub_group_size +4194304 +default$'
     need 'it trained' not grep -q '^step' "$dir/print.screen"
     need 'a folder was made' [ ! -e "$dir/no_config" ]
-    # Offload from a file and by options
+    # Offload by a file and by options
     run 1 20 "${small[@]}" --print-config --zero-config "$dir/tier.json" >"$dir/file.screen" 2>&1
     run 1 20 "${small[@]}" --print-config --offload-optimizer nvme --offload-param cpu --nvme /n \
         >"$dir/option.screen" 2>&1
@@ -808,11 +723,11 @@ END
     done
     screen file '^  offload.nvme_block_bytes +524288 +tier.json:2: instead of 262144' \
         '^no effect  tier.json:2: .*pin_memory: .*pinned'
-    screen option '^noted  .*nothing moves'      # the host tier of a CPU run
+    screen option '^noted  .*nothing moves'      # a CPU run's host tier
     end
 }
 
-# Four bytes, little-endian
+# int32 NUMBER...: four bytes each, little-endian
 int32() {
     local x i
     for x in "$@"; do
@@ -820,7 +735,7 @@ int32() {
         for i in 0 8 16 24; do printf "\\x$(printf %02x $((x >> i & 255)))"; done
     done
 }
-# shard FILE TOKENS_SAID TOKENS_THERE: all tokens are 1
+# shard FILE TOKENS_IN_HEADER TOKENS: all tokens are 1
 shard() {
     {
         int32 20240520 1 "$2"
@@ -829,7 +744,8 @@ shard() {
     } >"$1"
 }
 
-# test_gpt2_files has every damage; here, that each reader's sentence reaches the user with the file's name.
+# test_gpt2_files covers every kind of damage; this checks that each reader's message reaches the user with
+# the file's name.
 test_input_files() {
     shard "$dir/short" 1000 998
     shard "$dir/few" 1000 1000
@@ -855,13 +771,13 @@ bad.file as the folder|2|$dir/short|-o $dir/short
 END
 }
 
-# ---- ranks that are not started alike
+# ---- ranks that are started differently
 
-# What is compared is for test_unlike and mpi_same; here, what a user sees of it.
-# odd RANK CODE: what that rank does before it starts; CODE may change its arguments, $@, and its environment.
+# test_unlike and mpi_same cover every comparison; this covers the messages.
+# odd RANK CODE: that rank runs CODE first, which may change its arguments, $@, and its environment.
 odd() { wrap="[ \$rank != $1 ] || { $2; };"; }
-# unlike NAME NP RANK CODE THEIRS OURS ARGUMENT...: all ranks are told, once, that RANK has THEIRS and rank 0
-# has OURS.
+# unlike NAME NP RANK CODE THEIRS OURS ARGUMENT...: one message reports that RANK has THEIRS and rank 0 has
+# OURS
 unlike() {
     odd "$3" "$4"
     refused "unlike.$1" "$2" \
@@ -873,14 +789,14 @@ unlike() {
 test_unlike() {
     local add='set -- "$@"' file='a file of [0-9]+ bytes, digest [0-9a-f]{16}' \
         shard='shard 0 = one.bin, 3024 bytes, digest [0-9a-f]{16}' what
-    unlike 'learning rate of the last rank, by messages' 3 2 "$add -l 1e-4" '-l = 0.0001' '-l = 0.003' \
+    unlike 'learning rate on the last rank, by messages' 3 2 "$add -l 1e-4" '-l = 0.0001' '-l = 0.003' \
         --messages 1
     unlike 'stage, by TCP' 2 1 "$add -z 2" '-z = 2' '-z = 3' -pi tcp -ps "127.0.0.1:$(free_port)"
 
     mkdir -p "$dir/a" "$dir/b"
     shard "$dir/a/one.bin" 1000 1000
     cp "$dir/a/one.bin" "$dir/b"
-    begin 'unlike.what a rank may have to itself changes no bit'
+    begin 'unlike.settings that may differ between ranks change no bit'
     trains 2 saved -x 1 -n 1
     trains 2 second -l 1e-3 -x 1 -n 1
     cp "$dir/saved/model_00000001.bin" "$dir/a/first.bin"
@@ -906,7 +822,7 @@ test_unlike() {
     trains 2 noted --dtype fp32
     wrap=
     for what in program threads 'instruction set'; do
-        # the processor has only that one
+        # a CPU without AVX2 has no other set
         [ "$what" = 'instruction set' ] && ! grep -qs avx2 /proc/cpuinfo && continue
         is "warnings of $what" "$(grep -cE \
             "^warning: rank 1 .* has $what = .* and rank 0 .* has $what = .*bits" "$dir/noted.screen")" 1
@@ -916,9 +832,9 @@ test_unlike() {
 
 # ---- dying ranks
 
-at_step_20() { grep -aqs '^step   20/' "$1"; }      # SCREEN
-# one_stops NAME SIGNAL SECONDS ARGUMENT...: a rank of a long run gets the signal; the job must end with an
-# error within SECONDS.
+at_step_20() { grep -aqs '^step   20/' "$1"; }      # FILE
+# one_stops NAME SIGNAL SECONDS ARGUMENT...: sends the signal to a rank of a long run; the job must fail
+# within SECONDS.
 one_stops() {
     local signal=$2 limit=$3 job pid status start
     begin "dying.$1"
@@ -937,7 +853,7 @@ one_stops() {
     kill -KILL "$pid" 2>/dev/null
     wait $job; status=$?
     read -r pid <"$dir/pid.0"
-    need 'shared memory is left' not compgen -G "/dev/shm/llmc_zero.$pid.*" >/dev/null
+    need 'shared memory remains' not compgen -G "/dev/shm/llmc_zero.$pid.*" >/dev/null
     need "took $(awk "BEGIN { print $EPOCHREALTIME - $start }") s" number "$EPOCHREALTIME - $start < $limit"
     need "status $status" [ $status != 0 -a $status != 124 ]
     if [ "$signal" = STOP ]; then
@@ -965,13 +881,13 @@ test_launch() {
     end
     if [ "$(nproc)" -lt 2 ]; then skip 'launch.binding' 'one core'; return; fi
     begin 'launch.a bound rank is reported once'
-    # Open MPI 4 binds by itself, Open MPI 5 not with --oversubscribe
+    # Open MPI 5 does not bind with --oversubscribe.
     need 'did not run' mpirun --bind-to core -np 1 "$trainer" "${data[@]}" "${small[@]}" --threads 0 \
         >"$dir/bound.screen" 2>&1
     is reports "$(grep -c 'rank is bound to 1 of' "$dir/bound.screen")" 1
     screen bound ', 1 thread a rank'
     trains 1 unbound --threads 0
-    need 'reported although it is not' not grep -q 'rank is bound' "$dir/unbound.screen"
+    need 'reported without binding' not grep -q 'rank is bound' "$dir/unbound.screen"
     end
 }
 

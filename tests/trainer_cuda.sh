@@ -1,463 +1,345 @@
 #!/usr/bin/env bash
-# The trainer with --device cuda. Where there is no card: built with the CUDA run time's stand-in
-# (tests/cuda/), which runs the kernels on the processor and reorders what nothing orders. Usage:
-# tests/trainer_cuda.sh TRAINER
-set -u
-cd "$(dirname "$0")/.." || exit 1
+# The trainer with --device cuda. Without a GPU: built with the stand-in for the CUDA runtime (tests/cuda/),
+# which runs the kernels on the CPU and reorders operations that no event orders.
+# Usage: tests/trainer_cuda.sh TRAINER
+. "$(dirname "$0")/cases.sh"
+. tests/runs.sh
 trainer=$(realpath "${1:-build/stand-in/train_gpt2_zero}") || exit 1
-. scripts/mpi_env.sh
-. tests/cases.sh
 export OMP_NUM_THREADS=1
 
-model=(-e l2h2c64v257t16 -b 2 -x 2 -u 0 -v 2 -m 1 -s 0 -ge 0 -f 0 --threads 1 --hash full)
-
-# train NAME NP ARGUMENT...: a run under NAME; its screen in NAME.screen. $env: variables of the stand-in.
-# $through: what starts the trainer.
-env='' through=()
-train() {
-    local out=$dir/$1 np=$2 launcher=()
-    shift 2
-    # a run that does not resume wants a folder of its own
-    case " $* " in *' -y 1 '*) ;; *) rm -rf "$out" ;; esac
-    [ "$np" = 1 ] || launcher=(mpirun --oversubscribe -np "$np")        # alone it starts faster
-    # shellcheck disable=SC2086
-    env $env timeout -k 2 90 "${launcher[@]}" "${through[@]}" "$trainer" "${model[@]}" -o "$out" "$@" \
-        >"$out.screen" 2>&1 </dev/null && return 0
-    echo "--- failed: $*"; tail -n 5 "$out.screen"
-    return 1
-}
-value() { sed -nE "s/.*\"$2\": \"?([^\",{}]+).*/\1/p" "$dir/$1/summary.json"; }
-bits() {
-    echo "$(value "$1" params_hash) $(value "$1" state_hash) $(value "$1" loss) $(value "$1" \
-        val_loss) $(value "$1" grad_norm)"
-}
-losses() { sed -nE 's/.*"loss": ([0-9.]+).*/\1/p' "$dir/$1/metrics.jsonl" | tr '\n' ' '; }
-# The largest difference between two lists of numbers is below $3.
-within() { awk -v a="$1" -v b="$2" -v most="$3" 'BEGIN { n = split(a, x); if (!n || n != split(b, y)) exit 1
-    for (i = 1; i <= n; i++) { d = x[i] - y[i]; if (d < 0) d = -d; if (d > most) exit 1 } }'; }
-
-# same NAME NP VARIANT...: all variants end with the bits of the first. A variant: variables of the stand-in,
-# a colon, arguments.
-same() {
-    local np=$2 first='' now variant i=0
-    begin "$1"
-    shift 2
-    for variant in "$@"; do
-        env=${variant%%:*}; i=$((i + 1))
-        # shellcheck disable=SC2086
-        need "$variant: did not run" train "same$i" "$np" --device cuda ${variant#*:}
-        now=$(bits "same$i"); rm -rf "$dir/same$i"
-        first=${first:-$now}
-        need "$variant: $now, the first had $first" [ "${#now}" -gt 50 ] &&
-            need "$variant: $now, the first had $first" [ "$now" = "$first" ]
-    done
-    env=''
-    end
+small=(-e l2h2c64v257t16 -b 2 -x 2 -u 0 -v 2 -m 1 -s 0 -ge 0 -f 0 --threads 1 --hash full)
+seconds=90 refusal_seconds=60 compared+=' val_loss'
+losses() { sed -nE 's/.*"loss": ([0-9.]+).*/\1/p' "$dir/$1/metrics.jsonl" | paste -sd' '; }
+# agree NAME NAME MOST: the two runs' losses differ by at most MOST in each step
+agree() {
+    local a b
+    a=$(losses "$1") b=$(losses "$2")
+    need "losses of $1: $a, of $2: $b" awk -v a="$a" -v b="$b" -v most="$3" 'BEGIN {
+            n = split(a, x)
+            if (!n || n != split(b, y)) exit 1
+            for (i = 1; i <= n; i++) if ((x[i] - y[i]) ^ 2 > most ^ 2) exit 1
+        }'
 }
 
-same 'same bits on one rank: stages, modes of the device' 1 ':--dtype bf16 -z 0' \
-    'ZERO_POISON=1:--dtype bf16 -z 1' \
-    ':--dtype bf16 -z 2' ':--dtype bf16 -z 3' \
-    'CUDA_STAND_IN=lazy:--dtype bf16 -z 3' 'CUDA_STAND_IN=rival:--dtype bf16 -z 2' \
-    'CUDA_STAND_IN=lag:--dtype bf16 -z 3 --prefetch 2' \
-    'CUDA_STAND_IN_ORDER=backward:--dtype bf16 -z 3 --overlap 0' ':--dtype bf16 -z 3 -r 0' \
-    ':--dtype bf16 -z 3 -r 2' 'CUDA_STAND_IN=lazy:--dtype bf16 -z 3 -r 3'
-# Five blocks: three inputs go to the host and take turns on two buffers of the device.
-five='--dtype bf16 -e l5h2c64v257t16'
-same 'same bits with the inputs of blocks on the host' 1 ":$five -z 0 -r 0" ":$five -z 3 -r 3" \
-    ":$five -z 3 --cpu-checkpointing" "CUDA_STAND_IN=lazy:$five --cpu-checkpointing" \
-    "CUDA_STAND_IN=rival:$five --cpu-checkpointing" "CUDA_STAND_IN=lag:$five --cpu-checkpointing" \
-    "CUDA_STAND_IN=lag CUDA_STAND_IN_ORDER=backward:$five --cpu-checkpointing" \
-    "CUDA_STAND_IN=rival ZERO_POISON=1:$five --cpu-checkpointing"
-same 'same bits with them and accumulation' 2 ":$five -z 2 -d 192 -r 1 --comm host" \
-    "CUDA_STAND_IN=rival:$five -z 3 -d 192 --cpu-checkpointing --comm host"
-same 'same bits of the levels above 0 where the product computes GELU' 1 ":$five -ge 2 -r 1" \
-    ":$five -ge 2 -r 2" ":$five -ge 2 -r 3" ":$five -ge 2 --cpu-checkpointing"
+# ---- same bits
+
+cuda='--device cuda --dtype bf16' two='--device cuda --dtype bf16 --comm host'
+modes=CUDA_STAND_IN     # how the stand-in reorders
+same 'same bits on one rank: stages, modes of the device' 1 "$cuda" '-z 0' 'ZERO_POISON=1 -z 1' '-z 2' \
+    '-z 3' "$modes=lazy -z 3" "$modes=rival -z 2" "$modes=lag -z 3 --prefetch 2" \
+    "${modes}_ORDER=backward -z 3 --overlap 0" '-z 3 -r 0' '-z 3 -r 2' "$modes=lazy -z 3 -r 3"
+# Five blocks: three inputs go to the host and take turns in two device buffers.
+five='-e l5h2c64v257t16'
+same 'same bits with block inputs on the host' 1 "$cuda $five" '-z 0 -r 0' '-z 3 -r 3' \
+    '-z 3 --cpu-checkpointing' "$modes=lazy --cpu-checkpointing" \
+    "$modes=lag ${modes}_ORDER=backward --cpu-checkpointing" "$modes=rival ZERO_POISON=1 --cpu-checkpointing"
+same 'same bits with them and accumulation' 2 "$two $five -d 192" '-z 2 -r 1' \
+    "$modes=rival -z 3 --cpu-checkpointing"
+same 'same bits at each recompute level above 0 if the matmul computes GELU' 1 "$cuda $five -ge 2" '-r 1' \
+    '-r 2' '-r 3' '--cpu-checkpointing'
 mkdir "$disk/nvme"
-elsewhere='--dtype bf16 --comm host --clip 0.5'
-in_files="$elsewhere -z 3 --nvme $disk/nvme --offload-optimizer nvme --offload-param nvme"
-same 'same bits with states on the host and on NVMe' 2 ":$elsewhere -z 3" \
-    "CUDA_STAND_IN=rival:$elsewhere -z 1 --offload-optimizer cpu" \
-    "CUDA_STAND_IN=lag:$elsewhere -z 2 --offload-optimizer cpu --offload-ratio 0.5 --sub-group-size 2048" \
-    "CUDA_STAND_IN=lazy:$elsewhere -z 3 --offload-optimizer cpu --offload-param cpu --prefetch 2" \
-    ":$elsewhere -z 3 --offload-optimizer cpu --offload-param cpu --offload-gradients none --overlap 0" \
-    "CUDA_STAND_IN=rival:$in_files --max-in-cpu 20000" \
-    "CUDA_STAND_IN=lazy:$in_files --offload-gradients nvme --sub-group-size 4096"
-same 'same bits on two ranks: stages, modes of the device' 2 ':--dtype bf16 -z 0 --comm host' \
-    'CUDA_STAND_IN=rival:--dtype bf16 -z 1 --comm host' \
-    'CUDA_STAND_IN=lag:--dtype bf16 -z 2 --comm host' 'CUDA_STAND_IN=lazy:--dtype bf16 -z 3 --comm host' \
-    'CUDA_STAND_IN=rival ZERO_POISON=1:--dtype bf16 -z 3 --messages 1 --comm host' \
-    'CUDA_STAND_IN_DEVICES=2:--dtype bf16 -z 3 --overlap 0 --comm host' \
-    'CUDA_STAND_IN_DEVICES=2:--dtype bf16 -z 3 --comm nccl' \
-    'CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN=rival:--dtype bf16 -z 0 --comm nccl' \
-    'CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN=lag:--dtype bf16 -z 2' \
-    'CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN=lazy:--dtype bf16 -z 2 --comm nccl --comm-type fp32'
-begin 'NCCL is taken where it can be, and told'
-need 'not by itself' grep -aq '^ZeRO  .*nccl, summed in rank order' "$dir/same9.screen"
-env=CUDA_STAND_IN_DEVICES=2
-need 'did not run' train ring 2 --device cuda --dtype fp32 --comm nccl --reduce nccl
-need 'did not run' train ranked 2 --device cuda --dtype fp32 --comm nccl
-env=''
-need 'its own order is not told' grep -aq '^ZeRO  .*nccl, bits depend on it' "$dir/ring.screen"
-need "loss $(value ring loss), in rank order $(value ranked loss)" within "$(value ring loss)" \
-    "$(value ranked loss)" 1e-4
+nvme="-z 3 --nvme $disk/nvme --offload-optimizer nvme --offload-param nvme"
+same 'same bits with states on the host and on NVMe' 2 "$two --clip 0.5" '-z 3' \
+    "$modes=rival -z 1 --offload-optimizer cpu" \
+    "$modes=lag -z 2 --offload-optimizer cpu --offload-ratio 0.5 --sub-group-size 2048" \
+    "$modes=lazy -z 3 --offload-optimizer cpu --offload-param cpu --prefetch 2" \
+    '-z 3 --offload-optimizer cpu --offload-param cpu --offload-gradients none --overlap 0' \
+    "$modes=rival $nvme --max-in-cpu 20000" "$modes=lazy $nvme --offload-gradients nvme --sub-group-size 4096"
+gpus="--comm nccl ${modes}_DEVICES=2"
+same 'same bits on two ranks: stages, modes of the device' 2 "$cuda" '-z 0 --comm host' \
+    "$modes=rival -z 1 --comm host" "$modes=lag -z 2 --comm host" "$modes=lazy -z 3 --comm host" \
+    "$modes=rival ZERO_POISON=1 -z 3 --messages 1 --comm host" "$gpus -z 3" "$gpus $modes=rival -z 0" \
+    "${modes}_DEVICES=2 $modes=lag -z 2" "$gpus $modes=lazy -z 2 --comm-type fp32"
+begin 'NCCL is used by default where possible, and reported'
+screen same8 '^ZeRO  .*nccl, summed in rank order'
+# shellcheck disable=SC2086
+for reduce in nccl ranks; do trains 2 "$reduce" --device cuda --dtype fp32 $gpus --reduce "$reduce"; done
+screen nccl '^ZeRO  .*nccl, bits depend on it'
+agree nccl ranks 1e-4
 end
-same 'same bits with fp16 and accumulation' 1 ':--dtype fp16 -z 2 -d 64' \
-    'CUDA_STAND_IN=lag:--dtype fp16 -z 3 -d 64'
-same 'same bits without master weights' 2 ':--dtype bf16 -w 0 -z 0 --comm host' \
-    'CUDA_STAND_IN=lazy:--dtype bf16 -w 0 -z 3 --comm host'
+same 'same bits with fp16 and accumulation' 1 '--device cuda --dtype fp16 -d 64' '-z 2' "$modes=lag -z 3"
+same 'same bits without master weights' 2 "$two -w 0" '-z 0' "$modes=lazy -z 3"
+same 'same bits if GELU matmuls compute the bias gradients' 1 "$cuda -ge 2" '-z 0' "$modes=lag -z 3" \
+    "$modes=rival -z 2"
 
-# What follows the device's memory. Older devices have a smaller workspace for products; the stand-in's memory
-# is a multiple of 2 MiB.
-small='CUDA_STAND_IN_CAPABILITY=80' two_mib=$((2 << 20))
+# ---- what depends on the device's memory
+
+# Older devices have a smaller matmul workspace.
+old=CUDA_STAND_IN_CAPABILITY=80
 level() { sed -nE 's/^numbers .* recompute ([0-3]) \(the lowest that memory allows.*/\1/p' "$dir/$1.screen"; }
-head_of() { sed -n 's/^head  *//p' "$dir/$1.screen"; }
-# Bytes that a rank has on the device, with room for what its allocations are rounded up by.
+chooses() { is "level of $1" "$(level "$1")" "$2"; }
+# Bytes that a rank has on the device, with room for the rounding of its allocations
 on_device() {
     local sum=98304 what
     for what in model_state_bytes working_bytes activation_bytes; do sum=$((sum + $(value "$1" $what))); done
     echo $((sum - $(value "$1" host_bytes)))
 }
-device_of() { echo $((($1 + two_mib - 1) / two_mib * two_mib)); }
-roomy() { device_of $(($1 * 32 / 31)); }        # a thirty-second of it stays free
+memory() { echo "CUDA_STAND_IN_MEMORY=$1"; }
+device_of() { echo $((($1 + (2 << 20) - 1) >> 21 << 21)); }     # the stand-in's memory: a multiple of 2 MiB
+roomy() { device_of $(($1 * 32 / 31)); }        # 1/32 of it stays free
 # apart NAME VARIABLE VALUE VALUE ARGUMENT...: two ranks, each with its own value of a variable
 apart() {
-    local name=$1 status
+    local ended
     # shellcheck disable=SC2016
-    printf '#!/bin/bash\nvalues=(%s %s)\nexport %s=${values[OMPI_COMM_WORLD_RANK]}\nexec "$@"\n' \
-        "$3" "$4" "$2" >"$dir/apart"
-    chmod +x "$dir/apart"
-    through=("$dir/apart")
-    train "$name" 2 "${@:5}"; status=$?
-    through=()
-    return $status
+    wrap="values=($3 $4); export $2=\${values[rank]};"
+    train 2 "$1" "${@:5}"
+    ended=$?
+    wrap=
+    return $ended
 }
-# each_with NAME BYTES BYTES ARGUMENT...: two ranks, for whom a device has so many bytes
-each_with() { apart "$1" CUDA_STAND_IN_MEMORY "$2" "$3" --comm host "${@:4}"; }
 
 begin 'the lowest level of recompute that memory allows'
-deep=(--device cuda --dtype bf16 -e l24h1c16v257t32 -b 64 -x 0 -v 0)
+deep=("$old" --device cuda --dtype bf16 -e l24h1c16v257t32 -b 64 -x 0 -v 0)
 for r in 0 1 2 3; do
-    env=$small
-    need "-r $r: did not run" train "level$r" 1 "${deep[@]}" -r $r
-    need "-r $r: told as chosen" [ -z "$(level "level$r")" ]
-    bytes[r]=$(on_device "level$r")
-    env="$small CUDA_STAND_IN_MEMORY=$(roomy "${bytes[r]}")"
-    need "room for $r: did not run" train "room$r" 1 "${deep[@]}"
-    need "room for $r: chose '$(level "room$r")'" [ "$(level "room$r")" = $r ]
-    # the device of level 3 is so small that the logits come in two parts
+    trains 1 level$r "${deep[@]}" -r $r
+    chooses level$r ''
+    bytes[r]=$(on_device level$r)
+    trains 1 room$r "${deep[@]}" "$(memory "$(roomy "${bytes[r]}")")"
+    chooses room$r $r
+    # at level 3 the device is so small that the logits are split in two
     equal=$([ $r = 3 ] && echo -lt || echo -eq)
-    need "room for $r: other bytes than planned" [ "$(on_device "room$r")" $equal "${bytes[r]}" ]
+    need "room for $r: other bytes than planned" [ "$(on_device room$r)" $equal "${bytes[r]}" ]
 done
-env="$small CUDA_STAND_IN_MEMORY=$(device_of "${bytes[0]}")"
-need 'room for 0, and nothing else: did not run' train bare 1 "${deep[@]}"
-need "room for 0, and nothing else: chose '$(level bare)'" [ "$(level bare)" = 1 ]
-need 'room for 0, and nothing else, -r 0: did not run' train asked 1 "${deep[@]}" -r 0
-need '-r 0 is not taken' grep -aq '^numbers .* recompute 0, on ' "$dir/asked.screen"
-env=''
+bare=$(memory "$(device_of "${bytes[0]}")")     # no room beyond level 0
+trains 1 bare "${deep[@]}" "$bare"
+chooses bare 1
+trains 1 asked "${deep[@]}" "$bare" -r 0
+screen asked '^numbers .* recompute 0, on '
 end
 
-# Nothing recomputed fits at stage 3 and not at stage 0: with GELU in the product both must take the same
-# bits.
-begin 'the level of recompute leaves the bits alone where GELU is fused'
-wide=(--device cuda --dtype bf16 -e l2h2c128v257t32 -b 8 -x 1 -v 0 -ge 2 --comm host)
-env="$small CUDA_STAND_IN_DEVICES=2"
+# Without recompute, stage 3 fits and stage 0 does not. With GELU in the matmul both must have the same bits.
+begin 'the level of recompute does not change the bits if GELU is fused'
+wide=("$old" CUDA_STAND_IN_DEVICES=2 --device cuda --dtype bf16 -e l2h2c128v257t32 -b 8 -x 1 -v 0 -ge 2 \
+    --comm host)
 for z in 0 3; do
-    need "-z $z: did not run" train "fused$z" 2 "${wide[@]}" -z $z -r 0
-    bytes[z]=$(roomy "$(on_device "fused$z")")
+    trains 2 fused$z "${wide[@]}" -z $z -r 0
+    bytes[z]=$(roomy "$(on_device fused$z)")
 done
 need "stage 3 takes ${bytes[3]}, stage 0 ${bytes[0]}" [ "${bytes[3]}" -lt "${bytes[0]}" ]
-env="$small CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_MEMORY=${bytes[3]}"
 for z in 0 2 3; do
-    need "-z $z, little memory: did not run" train "little$z" 2 "${wide[@]}" -z $z
-    need "-z $z: $(bits little$z), not $(bits little0)" [ "$(bits little$z)" = "$(bits little0)" ]
+    trains 2 little$z "${wide[@]}" "$(memory "${bytes[3]}")" -z $z
+    same_result little$z little0
 done
-env=''
 end
 
-begin 'the inputs of blocks on the host: counted there, and not on the device'
-env=$small
-need 'they are not told' grep -aq ', inputs of blocks on the host, ' <(train hosted 1 "${deep[@]}" \
-    --cpu-checkpointing; cat "$dir/hosted.screen")
-need 'no line in the table' grep -aqE 'activations +inputs of blocks .* on the host' "$dir/hosted.screen"
-# of 24 blocks' outputs two stay: 22 x 64 x 32 tokens x 16 channels in bf16
-less=$(($(on_device level3) - $(on_device hosted)))
-need "$less bytes less on the device" [ $less = $((22 * 64 * 32 * 16 * 2)) ]
-need 'others in all' [ "$(value hosted activation_bytes)" = "$(value level3 activation_bytes)" ]
-need 'no plan' train planned 1 "${deep[@]}" --cpu-checkpointing --plan
-need 'not in the plan' [ "$(grep -a 'inputs of blocks .* on' "$dir/planned.screen")" \
-    = "$(grep -a 'inputs of blocks .* on' "$dir/hosted.screen" | tail -n 1)" ]
-env=''
+begin 'block inputs on the host are counted there, not on the device'
+trains 1 hosted "${deep[@]}" --cpu-checkpointing
+inputs='activations +inputs of blocks .* on the host'
+screen hosted ', inputs of blocks on the host, ' "$inputs"
+# 2 of 24 block outputs stay: 22 x 64 x 32 tokens x 16 channels in bf16
+is 'bytes less on the device' $(($(on_device level3) - $(on_device hosted))) $((22 * 64 * 32 * 16 * 2))
+is 'activations in all' "$(value hosted activation_bytes)" "$(value level3 activation_bytes)"
+trains 1 planned "${deep[@]}" --cpu-checkpointing --plan
+is 'the line in the plan' "$(grep -aE "$inputs" "$dir/planned.screen")" \
+    "$(grep -aE "$inputs" "$dir/hosted.screen" | tail -n 1)"
 end
 
 begin 'ranks agree on the level of recompute'
-env="$small CUDA_STAND_IN_DEVICES=2"
 for r in 0 1; do
-    need "-r $r: did not run" train "pair$r" 2 "${deep[@]}" --comm host -r $r
-    bytes[r]=$(roomy "$(on_device "pair$r")")
+    trains 2 pair$r "${deep[@]}" CUDA_STAND_IN_DEVICES=2 --comm host -r $r
+    bytes[r]=$(roomy "$(on_device pair$r)")
 done
-need 'rank 1 has less: did not run' each_with less1 "${bytes[0]}" "${bytes[1]}" "${deep[@]}"
-need "rank 1 has less: chose '$(level less1)'" [ "$(level less1)" = 1 ]
-need 'rank 0 has less: did not run' each_with less0 "${bytes[1]}" "${bytes[0]}" "${deep[@]}"
-need "rank 0 has less: chose '$(level less0)'" [ "$(level less0)" = 1 ]
-need 'both have enough: did not run' each_with both "${bytes[0]}" "${bytes[0]}" "${deep[@]}"
-need "both have enough: chose '$(level both)'" [ "$(level both)" = 0 ]
-env="$small CUDA_STAND_IN_DEVICES=1"
-need 'on one device: did not run' each_with shared "${bytes[0]}" "${bytes[0]}" "${deep[@]}"
-need "on one device, with room for one of them: chose '$(level shared)'" [ "$(level shared)" = 3 ]
-env=''
+# the level of each rank's memory, the number of devices, the level chosen
+while read -r first second devices chosen; do
+    both=both$first$second$devices
+    need "$both did not run" apart $both CUDA_STAND_IN_MEMORY "${bytes[first]}" "${bytes[second]}" \
+        CUDA_STAND_IN_DEVICES="$devices" --comm host "${deep[@]}"
+    chooses $both "$chosen"
+done <<<$'0 1 2 1\n1 0 2 1\n0 0 2 0\n0 0 1 3'
 end
 
-deep=(--device cuda --dtype bf16 -e l4h2c64v1024t32 -b 32 -x 1 -v 0)
-tight="$small CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_MEMORY=$((18 << 20)):${deep[*]} --comm host"
-same 'same bits where the device has no room for all logits' 2 "$tight -z 0" \
-    "$tight -z 3 --prefetch 3 -r 2 --comm-type fp32"
-begin 'the parts of the head follow the size of the device'
-for i in 1 2; do
-    need "variant $i: $(head_of same$i)" [ "$(head_of same$i)" = 'logits in 2 parts of 512 rows' ]
-done
-deep=(--device cuda --dtype bf16 -e l8h2c64v1024t32 -b 32 -x 0 -v 0)
-env="$small CUDA_STAND_IN_MEMORY=$((40 << 20))"
-need 'a larger device: did not run' train large 1 "${deep[@]}"
-need "a larger device: $(head_of large)" [ "$(head_of large)" = 'logits in 1 part of 1024 rows' ]
-env="$small CUDA_STAND_IN_MEMORY=$((28 << 20))"
-need 'a last part: did not run' train last 1 "${deep[@]}" -b 29 -r 2
-need "a last part: $(head_of last)" [ "$(head_of last)" = 'logits in 2 parts of 512 rows, the last of 416' ]
-env="$small CUDA_STAND_IN_DEVICES=2"
-need 'devices of two sizes: did not run' each_with sizes $((40 << 20)) $((28 << 20)) "${deep[@]}"
-need "devices of two sizes: $(head_of sizes)" [ "$(head_of sizes)" = 'logits in 2 parts of 512 rows' ]
-env=''
+logits=(--device cuda --dtype bf16 "$old" -v 0)
+tight="${logits[*]} --comm host -e l4h2c64v1024t32 -b 32 -x 1 CUDA_STAND_IN_DEVICES=2"
+same 'same bits if the device has no room for all logits' 2 "$tight $(memory $((18 << 20)))" '-z 0' \
+    '-z 3 --prefetch 3 -r 2 --comm-type fp32'
+begin 'the LM head is split by the size of the device'
+logits+=(-e l8h2c64v1024t32 -x 0)
+trains 1 large "${logits[@]}" "$(memory $((40 << 20)))" -b 32
+trains 1 last "${logits[@]}" "$(memory $((28 << 20)))" -b 29 -r 2
+need 'devices of two sizes: did not run' apart sizes CUDA_STAND_IN_MEMORY $((40 << 20)) $((28 << 20)) \
+    "${logits[@]}" CUDA_STAND_IN_DEVICES=2 --comm host -b 32
+for split in same1 same2 sizes; do screen $split '^head  *logits in 2 parts of 512 rows$'; done
+screen large '^head  *logits in 1 part of 1024 rows$'
+screen last '^head  *logits in 2 parts of 512 rows, the last of 416$'
 end
 
-begin 'the scratch of attention'
+begin 'the scratch memory of attention'
 wide=(--device cuda --dtype bf16 -e l1h8c64v257t128 -b 4 -x 1 -v 0 --attention cublaslt)
-told() { grep -a '^attention' "$dir/$1.screen" | sed 's/.*backward takes //'; }
-need 'did not run' train rows4 1 "${wide[@]}"
-need "$(told rows4)" [ "$(told rows4)" \
-    = '4 of 4 rows of the batch at a time: 6.0 MiB of scratch, limit 64 MiB' ]
-need 'less than a row: did not run' train rows1 1 "${wide[@]}" --attention-workspace 1
-need "$(told rows1)" [ "$(told rows1)" = \
-    '1 of 4 rows of the batch at a time: 1.5 MiB of scratch, limit 1 MiB, which one row exceeds' ]
-need 'other bits' [ "$(bits rows1)" = "$(bits rows4)" ]
+trains 1 rows4 "${wide[@]}"
+screen rows4 \
+    '^attention.* backward takes 4 of 4 rows of the batch at a time: 6.0 MiB of scratch, limit 64 MiB$'
+trains 1 rows1 "${wide[@]}" --attention-workspace 1
+screen rows1 'backward takes 1 of 4 rows .*: 1.5 MiB of scratch, limit 1 MiB, which one row exceeds$'
+same_result rows1 rows4
 end
-same 'same bits with bias gradients by the products of GELU' 1 ':--dtype bf16 -z 0 -ge 2' \
-    'CUDA_STAND_IN=lag:--dtype bf16 -z 3 -ge 2' \
-    'CUDA_STAND_IN=rival:--dtype bf16 -z 2 -ge 2'
 
-begin 'the losses of the processor'
-for dtype in fp32 bf16; do
-    need "$dtype, cpu" train "cpu_$dtype" 1 --device cpu --dtype $dtype -x 6
-    need "$dtype, cuda" train "cuda_$dtype" 1 --device cuda --dtype $dtype -x 6
-done
-need 'cuda, GELU in the products' train cuda_ge2 1 --device cuda --dtype bf16 -x 6 -ge 2
-need 'cuda, default -ge, fp16' train cuda_fp16 1 --device cuda --dtype fp16 -x 6 -ge -1
-need "fp32: $(losses cuda_fp32), on a processor $(losses cpu_fp32)" within "$(losses cuda_fp32)" \
-    "$(losses cpu_fp32)" 1e-4
-need "bf16: $(losses cuda_bf16), on a processor $(losses cpu_bf16)" within "$(losses cuda_bf16)" \
-    "$(losses cpu_bf16)" 0.02
-need "-ge 2: $(losses cuda_ge2), apart $(losses cuda_bf16)" within "$(losses cuda_ge2)" \
-    "$(losses cuda_bf16)" 0.01
-need "fp16: $(losses cuda_fp16), fp32 $(losses cuda_fp32)" within "$(losses cuda_fp16)" \
-    "$(losses cuda_fp32)" 0.01
-need 'device in summary.json' [ "$(value cuda_bf16 device) $(value cpu_bf16 device)" = 'cuda cpu' ]
+# ---- the same losses as on the CPU
+
+begin 'the losses of the CPU'
+# a run, the one that it agrees with, how closely, and its arguments
+while read -r this other most arguments; do
+    # shellcheck disable=SC2086
+    trains 1 "$this" -x 6 --device $arguments
+    agree "$this" "$other" "$most"
+done <<'TABLE'
+cpu_fp32 cpu_fp32 0 cpu --dtype fp32
+cpu_bf16 cpu_bf16 0 cpu --dtype bf16
+cuda_fp32 cpu_fp32 1e-4 cuda --dtype fp32
+cuda_bf16 cpu_bf16 0.02 cuda --dtype bf16
+cuda_ge2 cuda_bf16 0.01 cuda --dtype bf16 -ge 2
+cuda_fp16 cuda_fp32 0.01 cuda --dtype fp16 -ge -1
+TABLE
+is 'devices in summary.json' "$(value cuda_bf16 device) $(value cpu_bf16 device)" 'cuda cpu'
 end
 
 begin 'the host waits only at the end of a step, and nothing is allocated in one'
-env=CUDA_STAND_IN_COUNT=1
-# staging is a ring: all of it has been used then
-need 'did not run' train steps6 1 --device cuda --dtype bf16 -x 6 -v 0
-need 'did not run' train steps8 1 --device cuda --dtype bf16 -x 8 -v 0
-env=''
+# After 6 steps the whole staging ring has been used.
+for x in 6 8; do trains 1 steps$x CUDA_STAND_IN_COUNT=1 --device cuda --dtype bf16 -x $x -v 0; done
 count() { sed -nE "s/.*[^0-9]([0-9]+) $2.*/\1/p" "$dir/$1.screen" | tail -n 1; }
 need 'no counts' [ -n "$(count steps6 launches)" ]
-waits=$(($(count steps8 'host waits') - $(count steps6 'host waits')))
-need "$waits waits in two steps: two calls for the loss and one for the norm, each" [ "$waits" = 6 ]
-need 'allocations in a step' [ "$(count steps8 allocations)" = "$(count steps6 allocations)" ]
+# per step two calls for the loss and one for the norm
+is 'waits in two steps' $(($(count steps8 'host waits') - $(count steps6 'host waits'))) 6
+is allocations "$(count steps8 allocations)" "$(count steps6 allocations)"
 end
 
-# The stand-in's algorithms have other bits by turns, and CUDA_STAND_IN_FASTEST says which is the fastest.
-tuned=(--device cuda --dtype bf16 -x 1 -v 0)
+# ---- tuning
+
+# The stand-in's algorithms produce different bits; CUDA_STAND_IN_FASTEST picks the fastest.
+tuned=(--device cuda --dtype bf16 -x 1 -v 0 -ge 2)
 begin 'tuning: the fastest is chosen and kept, and all ranks take the choice of rank 0'
-env=CUDA_STAND_IN_FASTEST=3
-need 'timing: did not run' train timed 1 "${tuned[@]}" -ge 2 --tune "$dir/products.txt"
-need 'not algorithm 3' [ "$(grep -c ' = 03000000' "$dir/products.txt")" \
-    = "$(grep -vc '^#' "$dir/products.txt")" ]
+trains 1 timed "${tuned[@]}" CUDA_STAND_IN_FASTEST=3 --tune "$dir/products.txt"
+is 'choices of algorithm 3' "$(grep -c ' = 03000000' "$dir/products.txt")" \
+    "$(grep -vc '^#' "$dir/products.txt")"
 cp "$dir/products.txt" "$dir/kept.txt"
-env=CUDA_STAND_IN_FASTEST=4
-need 'with the file: did not run' train kept 1 "${tuned[@]}" -ge 2 --tune "$dir/kept.txt" -z 0
+trains 1 kept "${tuned[@]}" CUDA_STAND_IN_FASTEST=4 --tune "$dir/kept.txt" -z 0
 need 'the file has changed' cmp -s "$dir/products.txt" "$dir/kept.txt"
-need "bits $(bits kept), when they were timed $(bits timed)" [ "$(bits kept)" = "$(bits timed)" ]
-env=''
-need 'two ranks: did not run' apart two CUDA_STAND_IN_FASTEST 3 4 "${tuned[@]}" -ge 2 --comm host \
+same_result kept timed
+need 'two ranks: did not run' apart two CUDA_STAND_IN_FASTEST 3 4 "${tuned[@]}" --comm host \
     --tune "$dir/two.txt"
-env=CUDA_STAND_IN_FASTEST=3
-need 'two ranks: not the choices of rank 0' [ "$(sed 's/ [0-9.]* ms, .*//' "$dir/two.txt" | sort)" \
-    = "$(sed 's/ [0-9.]* ms, .*//' "$dir/products.txt" | sort)" ]
-need 'two ranks with the file: did not run' train two_kept 2 "${tuned[@]}" -ge 2 --comm host \
-    --tune "$dir/two.txt" -z 2
-need "two ranks: $(bits two), with the file $(bits two_kept)" [ "$(bits two)" = "$(bits two_kept)" ]
-env=CUDA_STAND_IN_REFUSED=3         # all ranks take algorithm 3 by themselves
-need 'algorithm 3: did not run' train two_third 2 "${tuned[@]}" -ge 2 --comm host
-need "two ranks: $(bits two), with algorithm 3 $(bits two_third)" [ "$(bits two)" = "$(bits two_third)" ]
-env=''
+choices() { sed 's/ [0-9.]* ms, .*//' "$1" | sort; }
+is "the ranks' choices" "$(choices "$dir/two.txt")" "$(choices "$dir/products.txt")"
+trains 2 two_kept "${tuned[@]}" CUDA_STAND_IN_FASTEST=3 --comm host --tune "$dir/two.txt" -z 2
+same_result two two_kept
+trains 2 two_third "${tuned[@]}" CUDA_STAND_IN_REFUSED=3 --comm host        # algorithm 3 without tuning
+same_result two two_third
 end
 begin 'tuning: a rank with another library, and one without the option'
 need 'another library: it runs' not apart unlike CUDA_STAND_IN_CUBLASLT 130100 130200 --device cuda \
     --dtype bf16 --comm host --tune "$dir/two.txt" >/dev/null
-need "$(tail -n 2 "$dir/unlike.screen")" grep \
-    -aq 'has GPU and library of --tune = "CUDA stand-in .* cuBLASLt 130200 and rank 0 ' "$dir/unlike.screen"
+screen unlike 'has GPU and library of --tune = "CUDA stand-in .* cuBLASLt 130200 and rank 0 '
 # shellcheck disable=SC2016
-printf '#!/bin/bash\nif [ $OMPI_COMM_WORLD_RANK = 1 ]; then exec "$@"; else exec "$@" --tune %s; fi\n' \
-    "$dir/two.txt" >"$dir/odd_one"
-chmod +x "$dir/odd_one"
-through=("$dir/odd_one")
-need 'one without the option: it runs' not train unlike 2 --device cuda --dtype bf16 --comm host >/dev/null
-need "$(tail -n 2 "$dir/unlike.screen")" grep -aq 'has --tune = not given and rank 0 .* has --tune = a file' \
-    "$dir/unlike.screen"
-through=()
+wrap='[ $rank = 1 ] || set -- "$@" --tune "'$dir/two.txt'";'
+fails 2 unlike --device cuda --dtype bf16 --comm host
+wrap=
+screen unlike 'has --tune = not given and rank 0 .* has --tune = a file'
 end
 
-begin 'a checkpoint of one device goes on on the other'
-need 'on cuda' train whole 2 --device cuda --comm host --dtype fp32 -x 4 -n 2 -k constant
-need 'on a processor' train other 2 --device cpu --dtype fp32 -x 2 -n 2 -k constant
-need 'the state of a processor, on cuda' train other 2 --device cuda --comm host --dtype fp32 -x 4 -y 1 \
-    -k constant
-need 'losses differ' within "$(value whole loss)" "$(value other loss)" 1e-4
+# ---- checkpoints, samples, answers
+
+begin 'a checkpoint of one device resumes on the other'
+steps=(--dtype fp32 -n 2 -k constant)
+trains 2 whole --device cuda --comm host "${steps[@]}" -x 4
+trains 2 other --device cpu "${steps[@]}" -x 2
+trains 2 other --device cuda --comm host "${steps[@]}" -x 4 -y 1
+agree whole other 1e-4
 end
 
-# The types differ too little in their logits for another token to be drawn.
+# The logits of the dtypes are so close that they draw the same tokens.
 sampled() { sed '1,/^generating:$/d' "$dir/$1.screen" | sed '1d; /^---$/,$d' | od -An -c; }
 begin 'samples'
 for dtype in fp32 bf16 fp16; do
-    need "$dtype: did not run" train "$dtype" 1 --device cuda --dtype $dtype -e l2h2c64v257t32 -x 3 \
-        -v 0 -s 3 -g 30 --temperature 0.7
+    trains 1 $dtype --device cuda --dtype $dtype -e l2h2c64v257t32 -x 3 -v 0 -s 3 -g 30 --temperature 0.7
     need "$dtype: no text" [ -n "$(sampled $dtype)" ]
-    need "$dtype: '$(sampled $dtype)', fp32 '$(sampled fp32)'" [ "$(sampled $dtype)" = "$(sampled fp32)" ]
+    is "$dtype" "$(sampled $dtype)" "$(sampled fp32)"
 done
 end
 
-# What attends over the cache is a kernel of its own, which gives other last bits than the CPU's layer.
+# Attention over the cache is a separate kernel, whose last bits differ from the CPU's layer.
 begin 'answers'
 printf 'Once upon a time\n\nThe dog\n' >"$dir/prompts"
 asked=(-e l2h2c64v257t32 --prompts "$dir/prompts" -g 9 --temperature 0.7)
-need 'fp32: did not run' train answered 1 --device cpu --dtype fp32 "${asked[@]}"
-need 'no answers' [ "$(wc -l <"$dir/answered/answers.jsonl")" = 3 ]
-for dtype in fp32 bf16 fp16; do
-    for np in 1 2; do
-        need "$dtype, $np ranks: did not run" train on_device $np --device cuda --comm host --dtype $dtype \
-            "${asked[@]}"
-        need "$dtype, $np ranks: other tokens" cmp -s "$dir/answered/answers.jsonl" \
-            "$dir/on_device/answers.jsonl"
-        need 'no cache in the table' grep -q '^  activations  keys and values ' "$dir/on_device.screen"
-    done
+trains 1 answered --device cpu --dtype fp32 "${asked[@]}"
+is answers "$(wc -l <"$dir/answered/answers.jsonl")" 3
+for how in '1 fp32' '2 bf16' '1 fp16'; do
+    trains "${how% *}" on_device --device cuda --comm host --dtype "${how#* }" "${asked[@]}"
+    need "$how: other tokens" cmp -s "$dir/answered/answers.jsonl" "$dir/on_device/answers.jsonl"
+    screen on_device '^  activations  keys and values '
 done
 end
 
-# seen NAME GPUS GPUS: two ranks, each with the GPUs that it sees
-seen() { apart "$1" CUDA_VISIBLE_DEVICES "$2" "$3" --device cuda; }
-begin 'each rank sees one GPU only, its own'
-env=CUDA_STAND_IN_DEVICES=8
-need 'did not run' seen own 5 2
-need 'not by NCCL' grep -aq '^ZeRO  .*nccl, summed in rank order' "$dir/own.screen"
-env='CUDA_STAND_IN_DEVICES=8 CUDA_STAND_IN_MIG=1'
-need 'MIG: did not run' seen mig 5 2
-need 'MIG: by NCCL, which refuses that' grep \
-    -aq '^ZeRO  .*shared window (no NCCL: ranks 0 and 1 are on one GPU of ' "$dir/mig.screen"
-need "through the host $(bits mig), by NCCL $(bits own)" [ "$(bits mig)" = "$(bits own)" ]
+# ---- which GPU a rank uses
+
+# sees NAME GPUS GPUS ARGUMENT...: two ranks, each with the GPUs that it sees
+sees() { apart "$1" CUDA_VISIBLE_DEVICES "$2" "$3" --device cuda CUDA_STAND_IN_DEVICES=8 "${@:4}"; }
+begin 'each rank sees only its own GPU'
+need 'did not run' sees own 5 2
+screen own '^ZeRO  .*nccl, summed in rank order'
+need 'MIG: did not run' sees mig 5 2 CUDA_STAND_IN_MIG=1        # NCCL refuses two parts of one GPU
+screen mig '^ZeRO  .*shared window \(no NCCL: ranks 0 and 1 are on one GPU of '
+same_result mig own
 end
-# shared NAME RANKS WORDS: the run under NAME ended with that
-shared() {
-    need "$(tail -n 3 "$dir/$1.screen")" grep \
-        -aqE "^train_gpt2_zero: ranks $2 are on one GPU of host [^ ]+, where $3[:;] start no more ranks "\
+# on_one_gpu NAME RANKS COUNTS: the run failed with that message
+on_one_gpu() {
+    screen "$1" "^train_gpt2_zero: ranks $2 are on one GPU of host [^ ]+, where $3[:;] start no more ranks "\
 'there than it has GPUs, let each see only one \(CUDA_VISIBLE_DEVICES, srun .*\), or let them share with '\
-'comm.nccl 0' "$dir/$1.screen"
-    need "$1: more than one message" [ "$(grep -ac '^train_gpt2_zero: ' "$dir/$1.screen")" = 1 ]
+'comm.nccl 0'
+    is "messages of $1" "$(grep -ac '^train_gpt2_zero: ' "$dir/$1.screen")" 1
 }
 begin 'ranks on one GPU'
-env=CUDA_STAND_IN_DEVICES=1
-need 'two on the only one: it runs' not train few 2 --device cuda >/dev/null
-shared few '0 and 1' '2 ranks have 1 GPU'
-env=CUDA_STAND_IN_DEVICES=2
-need 'three on two: it runs' not train few3 3 --device cuda >/dev/null
-shared few3 '0 and 2' '3 ranks have 2 GPUs'
-env=CUDA_STAND_IN_DEVICES=8
-need 'one number for it and the other: it runs' not seen turned 5,2 2,5 >/dev/null
-shared turned '0 and 1' '2 ranks have 1 GPU'
-env=''
+fails 2 few CUDA_STAND_IN_DEVICES=1 --device cuda
+on_one_gpu few '0 and 1' '2 ranks have 1 GPU'
+fails 3 few3 CUDA_STAND_IN_DEVICES=2 --device cuda
+on_one_gpu few3 '0 and 2' '3 ranks have 2 GPUs'
+need 'the same two in another order: it runs' not sees turned 5,2 2,5 >/dev/null
+on_one_gpu turned '0 and 1' '2 ranks have 1 GPU'
 end
 
-# refused NAME WORD... -- ARGUMENT...: ends with a status that is not 0 and one sentence that has the words.
-refused() {
-    local name=$1 words=() word status
-    shift
-    while [ "$1" != -- ]; do words+=("$1"); shift; done
-    shift
-    begin "$name"
-    # shellcheck disable=SC2086
-    env $env timeout -k 2 60 "$trainer" "${model[@]}" -e l2h2c64v257t32 --device cuda "$@" \
-        >"$dir/refused" 2>&1 </dev/null
-    status=$?
-    need "status $status" [ $status != 0 ] && need 'a crash or a time-out' [ $status -lt 124 ]
-    for word in "${words[@]}"; do
-        need "no '$word' in: $(tail -n 2 "$dir/refused")" grep -aqF -- "$word" "$dir/refused"
-    done
-    env=''
-    end
-}
-odd='option -e l2h3c33v257t16: 33 channels; CUDA needs a multiple of 8: take 48, or --device cpu'
-refused 'rows that are no multiple of 8' "$odd" -- -e l2h3c33v257t16
-refused 'nor are they planned' "$odd" -- -e l2h3c33v257t16 --plan
-env=CUDA_STAND_IN_DEVICES=0 refused 'no device' 'option --device cuda' 'no CUDA device' --
-env=CUDA_STAND_IN_CAPABILITY=75 refused 'an old device' '7.5' '8.0 or newer' --
-env=CUDA_STAND_IN_MEMORY=4000000 refused 'states too large for the device' 'no memory for' 'are free' \
-    'What would fit' -- --dtype bf16 -b 8
-env=CUDA_STAND_IN_FAIL=launch:40 refused 'a kernel that fails' 'rror' --
-env=CUDA_STAND_IN_FAIL=cudaHostRegister:2 refused 'no pinned memory for the inputs of blocks' \
-    'no pinned memory for inputs of blocks' 'leave out --cpu-checkpointing, or use a smaller -b' -- \
-    --dtype bf16 -e l5h2c64v257t32 --cpu-checkpointing
-# advised NAME MIB OPTIONS... -- ARGUMENT...: refused with so much memory and $env; these sets of options are
-# the advice, and each of them runs there.
-advised() {
-    local name=$1 memory="$env CUDA_STAND_IN_MEMORY=$(($2 << 20))" lines=() line
-    shift 2
-    while [ "$1" != -- ]; do lines+=("$1"); shift; done
-    shift
-    env=$memory refused "$name" 'activations' 'What would fit:' "${lines[@]/%/ (}" -- --dtype bf16 "$@"
-    begin "$name: what is advised fits"
-    need "more sets" [ "$(grep -c '^  -.*MiB' "$dir/refused")" = ${#lines[@]} ]
-    for line in "${lines[@]}"; do
-        env=$memory
-        # shellcheck disable=SC2086
-        need "$line: did not run" train advised 1 --device cuda --dtype bf16 "$@" -x 0 -v 0 $line
-    done
-    env=''
-    end
-}
-advised 'activations too large for the device' 42 '-b 32 -d 2048' -- -b 64
-advised 'the level that was asked for is too large' 64 '-r 1' '--offload-optimizer cpu' -- \
-    -e l6h2c64v257t32 -b 64 -r 0
-env=$small advised 'the inputs of blocks are too large' 10 --cpu-checkpointing \
-    '--offload-optimizer cpu' -- \
-    -e l24h1c16v257t32 -b 64 -r 3
-deep=(-e l24h2c64v257t32 -d 512 -z 0 -r 0)
-advised 'the batch is too large' 56 '-r 3 --cpu-checkpointing' '-z 1 --offload-optimizer cpu' -- \
-    "${deep[@]}" -b 8
-# Buckets as large as the model take the room of activations.
-advised 'buckets leave no room' 54 '-z 1 --offload-optimizer cpu -r 1' '-d 256 -r 3' -- "${deep[@]}" -b 8 \
-    --bucket 1e9
-sed 's/ epilogue 4 = 03/ epilogue 4 = 05/' "$dir/products.txt" >"$dir/damaged.txt"
-refused 'a tuning file that is damaged' 'damaged.txt, line 2: damaged: delete the line' -- \
-    --tune "$dir/damaged.txt"
-refused 'a tuning file where there is no folder' 'nowhere/products.txt' 'No such file' -- \
-    -e l1h1c16v257t16 -b 1 --tune "$dir/nowhere/products.txt" -x 0 -v 0
-env=CUDA_STAND_IN_REFUSED=8 refused 'no algorithm of cuBLASLt works' 'no algorithm, for a matmul of' --
-refused '--reduce nccl without --comm nccl' '--comm nccl' -- --reduce nccl
-refused 'cuDNN where it is not built in' 'cudnn' 'without cuDNN' -- --attention cudnn
+# ---- refusals
 
-begin 'auto takes the processor where there is no device'
-env=CUDA_STAND_IN_DEVICES=0
-need 'did not run' train auto 1 -x 1
-need "device $(value auto device)" [ "$(value auto device)" = cpu ]
-env=''
+odd='option -e l2h3c33v257t16: 33 channels; CUDA needs a multiple of 8: take 48, or --device cpu'
+sed 's/ epilogue 4 = 03/ epilogue 4 = 05/' "$dir/products.txt" >"$dir/damaged.txt"
+small+=(--device cuda -e l2h2c64v257t32)
+refusals <<TABLE
+channels not a multiple of 8|1|$odd|-e l2h3c33v257t16
+channels not a multiple of 8, planned|1|$odd|-e l2h3c33v257t16 --plan
+no device|1|option --device cuda.*no CUDA device|CUDA_STAND_IN_DEVICES=0
+an old device|1|7\\.5.*8\\.0 or newer|CUDA_STAND_IN_CAPABILITY=75
+states too large for the device|1|no memory for.*are free.*What would fit|$(memory 4000000) --dtype bf16 -b 8
+a kernel that fails|1|rror|CUDA_STAND_IN_FAIL=launch:40
+no pinned memory for block inputs|1|no pinned memory for inputs of blocks.*leave out --cpu-checkpointing, \
+or use a smaller -b|CUDA_STAND_IN_FAIL=cudaHostRegister:2 --dtype bf16 -e l5h2c64v257t32 --cpu-checkpointing
+a damaged tuning file|1|damaged.txt, line 2: damaged: delete the line|--tune $dir/damaged.txt
+a tuning file in a missing folder|1|nowhere/products.txt.*No such file|--tune $dir/nowhere/products.txt
+no algorithm of cuBLASLt works|1|no algorithm, for a matmul of|CUDA_STAND_IN_REFUSED=8
+--reduce nccl without --comm nccl|1|--comm nccl|--reduce nccl
+cuDNN in a build without it|1|cudnn.*without cuDNN|--attention cudnn
+TABLE
+# A run with so many MiB is refused with this advice, and fits with each set of options advised.
+while IFS='|' read -r what mib advice arguments; do
+    arguments="--dtype bf16 $(memory $((mib << 20))) $arguments"
+    # shellcheck disable=SC2086
+    refused "$what" 1 'no memory for .*What would fit:' $arguments
+    begin "$what: the advice fits"
+    has "$dir/refused" activations
+    sed -nE 's/^  (-.*) \(.*MiB.*/\1/p' "$dir/refused" >"$dir/advice"
+    is advice "$(paste -sd';' "$dir/advice")" "$advice"
+    while read -r options; do
+        # shellcheck disable=SC2086
+        trains 1 advised $arguments -x 0 -v 0 $options
+    done <"$dir/advice"
+    end
+done <<TABLE
+activations too large for the device|42|-b 32 -d 2048|-b 64
+the requested level is too large|64|-r 1;--offload-optimizer cpu|-e l6h2c64v257t32 -b 64 -r 0
+block inputs are too large|10|--cpu-checkpointing;--offload-optimizer cpu|$old -e l24h1c16v257t32 -b 64 -r 3
+the batch is too large|56|-r 3 --cpu-checkpointing;-z 1 --offload-optimizer cpu|-e l24h2c64v257t32 -d 512 \
+-z 0 -r 0 -b 8
+buckets of the model's size leave no room|54|-z 1 --offload-optimizer cpu -r 1;-d 256 -r 3|\
+-e l24h2c64v257t32 -d 512 -z 0 -r 0 -b 8 --bucket 1e9
+TABLE
+
+begin 'auto takes the CPU if there is no device'
+trains 1 auto -x 1 --device auto CUDA_STAND_IN_DEVICES=0
+is device "$(value auto device)" cpu
 end
 finish trainer_cuda

@@ -1,241 +1,159 @@
 #!/usr/bin/env bash
-# The trainer and NCCL: what loads the library, what is said where it cannot be used, and that a collective
-# that does not end ends the job with one sentence. Where there is no card: built with stand-ins for CUDA and
-# NCCL (tests/cuda/).
-# Usage: tests/trainer_nccl.sh TRAINER [OTHER]      OTHER: a trainer of the usual build, of which a run on the
-# processor is looked at
-set -u
-cd "$(dirname "$0")/.." || exit 1
+# The trainer and NCCL: when the library is loaded, what is reported if it cannot be used, and that a
+# collective that does not end terminates the job with one message. Without a GPU: built with the stand-ins
+# for CUDA and NCCL (tests/cuda/).
+# Usage: tests/trainer_nccl.sh TRAINER [OTHER]      OTHER: a trainer of the usual build, for a run on the CPU
+. "$(dirname "$0")/cases.sh"
+. tests/runs.sh
 trainer=$(realpath "${1:-build/stand-in/train_gpt2_zero}") || exit 1
 other=$(realpath "${2:-$trainer}") || exit 1
-. scripts/mpi_env.sh
-. tests/cases.sh
+stand_in=$(dirname "$trainer")/libnccl.so.2
+ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # so that pgrep finds no other test's processes
 export OMP_NUM_THREADS=1
-model=(-e l2h2c64v257t32 -b 2 -u 0 -v 0 -s 0 -f 0 -ge 0 --threads 1 --hash full --dtype fp32 -z 3 --progress \
-    lines)
+small=(-e l2h2c64v257t32 -b 2 -x 2 -u 0 -v 0 -s 0 -f 0 -ge 0 --threads 1 --hash full --dtype fp32 -z 3
+    --progress lines --device cuda)
+seconds=60 refusal_seconds=60
+gpus=CUDA_STAND_IN_DEVICES=2
 
-# train NAME TRAINER NP SETTING... -- ARGUMENT...: its screen in NAME.screen, its status in $status. SETTING:
-# of the environment.
-train() {
-    local name=$1 program=$2 np=$3 settings=()
-    shift 3
-    while [ "$1" != -- ]; do settings+=("$1"); shift; done
-    shift
-    env "${settings[@]}" timeout -k 2 60 mpirun --oversubscribe -np "$np" "$program" "${model[@]}" -x 2 "$@" \
-        >"$dir/$name.screen" 2>&1 </dev/null
-    status=$?
-}
-ran() { [ $status = 0 ] || { echo "--- status $status:"; tail -n 5 "$dir/$1.screen"; return 1; }; }
-hashes() { grep -ao 'params_hash .*' "$dir/$1.screen"; }
-says() {
-    grep -aqE -- "$2" "$dir/$1.screen" || {
-        echo "--- $1 does not say: $2"
-        tail -n 5 "$dir/$1.screen"
-        return 1
-    }
-}
-# The program's own sentence stands there once, and is this one.
-ended() {
-    [ $status != 0 ] && [ $status -lt 124 ] || { echo "--- $1: status $status"; return 1; }
-    [ "$(grep -ac 'train_gpt2_zero: ' "$dir/$1.screen")" = 1 ] || {
-        echo "--- $1: not one sentence"
-        tail -n 5 "$dir/$1.screen"
-        return 1
-    }
-    says "$1" "train_gpt2_zero: .*$2"
-}
+# ---- when it is loaded
 
-# ---- loaded
-
-# NAME TRAINER NP SETTING... -- ARGUMENT...: what of CUDA its processes load is in NAME.libraries
+# loads NP NAME ARGUMENT...: NAME.libraries lists the CUDA libraries that the run loads
 loads() {
-    train "$1" "$2" "$3" LD_DEBUG=libs LD_DEBUG_OUTPUT="$dir/$1.debug" "${@:4}"
-    ran "$1" || return
+    trains "$1" "$2" LD_DEBUG=libs LD_DEBUG_OUTPUT="$dir/$2.debug" "${@:3}"
     sed -nE 's/.*calling init: .*\/(lib(nccl|cuda|cudart|cublas|cublasLt|nvidia)[-.][^/]*)$/\1/p' \
-        "$dir/$1".debug.* |
-        sort -u >"$dir/$1.libraries"
-    rm -f "$dir/$1".debug.*
+        "$dir/$2".debug.* | sort -u >"$dir/$2.libraries"
+    rm -f "$dir/$2".debug.*
 }
-begin 'a run on the processor loads nothing of CUDA'
-need 'did not run' loads cpu "$other" 2 X= -- --device cpu
-need "loaded: $(paste -sd' ' "$dir/cpu.libraries")" not test -s "$dir/cpu.libraries"
+begin 'a run on the CPU loads nothing of CUDA'
+trainer=$other loads 2 cpu --device cpu
+is libraries "$(<"$dir/cpu.libraries")" ''
 end
-begin 'NCCL is loaded where ranks use it'
-need 'did not run' loads one "$trainer" 1 X= -- --device cuda
-need 'one rank loads it' not grep -q nccl "$dir/one.libraries"
-need 'did not run' loads host "$trainer" 2 CUDA_STAND_IN_DEVICES=2 -- --device cuda --comm host
-need 'ranks that do not use it load it' not grep -q nccl "$dir/host.libraries"
-need 'did not run' loads nccl "$trainer" 2 CUDA_STAND_IN_DEVICES=2 -- --device cuda --comm nccl
-need 'nobody loads it' grep -qx libnccl.so.2 "$dir/nccl.libraries"
-need "$(hashes nccl), through the host $(hashes host)" [ "$(hashes nccl)" = "$(hashes host)" ]
+begin 'only ranks that use NCCL load it'
+loads 1 one
+loads 2 host $gpus --comm host
+loads 2 nccl $gpus --comm nccl
+is 'runs that load it' "$(cd "$dir" && grep -lx libnccl.so.2 -- *.libraries)" nccl.libraries
+same_result nccl host
 end
 
-# ---- other libraries
+# ---- other libraries: the folder NAME precedes all others
 
-# with LIBRARY NAME NP ARGUMENT...: the folder LIBRARY goes before all others
-with() {
-    train "$2" "$trainer" "$3" CUDA_STAND_IN_DEVICES=2 LD_LIBRARY_PATH="$dir/$1:${LD_LIBRARY_PATH:-}" -- \
-        --device cuda "${@:4}"
-}
 mkdir "$dir"/{none,old,plain,own}
+with=("$gpus" LD_LIBRARY_PATH="$dir/NAME:${LD_LIBRARY_PATH:-}")
 echo nothing >"$dir/none/libnccl.so.2"
 begin 'a library that cannot be loaded'
-with none none_nccl 2 --comm nccl
-need '--comm nccl' ended none_nccl \
-    'rank 0 \(host [^ ]+\): libnccl.so.2 cannot be loaded: .*; install .*libnccl2.*LD_LIBRARY_PATH'
-with none none_auto 2
-need '--comm auto does not run' ran none_auto
-need 'no reason' says none_auto \
+refuses 2 'rank 0 \(host [^ ]+\): libnccl.so.2 cannot be loaded: .*; install .*libnccl2.*LD_LIBRARY_PATH' \
+    "${with[@]/NAME/none}" --comm nccl
+trains 2 auto "${with[@]/NAME/none}"
+screen auto \
     '^ZeRO .*shared window \(no NCCL: rank 0 \(host [^ ]+\): libnccl.so.2 cannot be loaded: [^;]*\), overlap'
 end
-begin 'a library without what is needed'
 echo 'int ncclGetVersion(int *v) { *v = 20400; return 0; }' |
     ${CC:-cc} -shared -fPIC -x c - -o "$dir/old/libnccl.so.2"
-with old old 2 --comm nccl
-need 'its sentence' ended old 'libnccl.so.2 has no ncclAllGather: it is too old'
-end
+refused 'a library that lacks a function' 2 'libnccl.so.2 has no ncclAllGather: it is too old' \
+    "${with[@]/NAME/old}" --comm nccl
 begin 'a library that registers no memory'
-sed 's/ncclCommRegister/ncclCommRegisteX/g' "$(dirname "$trainer")/libnccl.so.2" >"$dir/plain/libnccl.so.2"
-with plain plain 2 --comm nccl
-need 'did not run' ran plain
-need "$(hashes plain), with registration $(hashes nccl)" [ "$(hashes plain)" = "$(hashes nccl)" ]
+sed 's/ncclCommRegister/ncclCommRegisteX/g' "$stand_in" >"$dir/plain/libnccl.so.2"
+trains 2 registers_none "${with[@]/NAME/plain}" --comm nccl
+same_result registers_none nccl
 end
 
 own=$(ldconfig -p 2>/dev/null | sed -n 's/.*libnccl\.so\.2 .*=> //p' | head -n 1)
 if [ -z "$own" ]; then skip "NVIDIA's library" 'libnccl.so.2 is not on this machine'
 elif [ -e /dev/nvidiactl ]; then skip "NVIDIA's library" \
-    'here is a card, and the streams are those of the stand-in'
+    'this machine has a GPU, and the streams are those of the stand-in'
 else
-    begin "NVIDIA's library has what is needed, and its failure is told"
     ln -s "$own" "$dir/own/libnccl.so.2"
-    with own own 2 --comm nccl
-    need 'its sentence' ended own \
-        'rank [01] on [^ ]+: ncclCommInitRankConfig failed; NCCL reports: unhandled cuda error'
-    end
+    refused "NVIDIA's library has all functions, and its failure is reported" 2 \
+        'rank [01] on [^ ]+: ncclCommInitRankConfig failed; NCCL reports: unhandled cuda error' \
+        "${with[@]/NAME/own}" --comm nccl
 fi
 
 # ---- too few GPUs
 
-begin 'fewer GPUs than ranks'
-train few "$trainer" 3 CUDA_STAND_IN_DEVICES=2 -- --device cuda --comm nccl
-need '--comm nccl' ended few \
-    'ranks 0 and 2 are on one GPU of host [^ ]+, where 3 ranks have 2 GPUs, '\
-'and NCCL 2\.28\.9 needs one for each; '\
-'start at most 2 ranks there, or send the data through the host \(comm.nccl 0'\
-'.*NCCL_MULTI_RANK_GPU_ENABLE=1'
-end
-begin 'ranks of one GPU through NCCL 2.30'
-train many "$trainer" 2 CUDA_STAND_IN_NCCL_VERSION=23007 -- --device cuda --comm nccl
-need 'did not run' ran many
-need 'not through NCCL' says many '^ZeRO .*, nccl, summed in rank order,'
-need "$(hashes many), through the host $(hashes host)" [ "$(hashes many)" = "$(hashes host)" ]
+refused 'fewer GPUs than ranks' 3 \
+    'ranks 0 and 2 are on one GPU of host [^ ]+, where 3 ranks have 2 GPUs, and NCCL 2\.28\.9 needs one for '\
+'each; start at most 2 ranks there, or send the data through the host \(comm.nccl 0'\
+'.*NCCL_MULTI_RANK_GPU_ENABLE=1' $gpus --comm nccl
+begin 'two ranks share a GPU through NCCL 2.30'
+trains 2 many CUDA_STAND_IN_NCCL_VERSION=23007 --comm nccl
+screen many '^ZeRO .*, nccl, summed in rank order,'
+same_result many host
 end
 
-# ---- rank in trouble
+# ---- a rank in trouble
 
-# patient COMMAND...: checks with waits of 2 s at most. Where other work on the machine makes a rank late by
-# so much, the check runs again with longer waits. $limit is the limit, and stands for LIMIT in the sentences
-# that are wanted.
+# patiently NAME COMMAND...: a case with a limit of 2 s. Other work on the machine may delay a rank by more,
+# so the case is repeated with longer limits. $limit replaces LIMIT in the messages.
 limit=2
-patient() {
+patiently() {
+    begin "$1"
     for limit in 2 6 18; do
         why=
-        "$@"
+        "${@:2}"
         [ -n "$why" ] || break
     done
-}
-# ZERO_POISON: what a gather that was broken off has not written is NaN. The loss must not be what is
-# complained of.
-in_trouble() {  # NAME SETTING SENTENCE [OPTION]...
-    begin "$1"
-    patient trouble "${@:2}"
     end
 }
-trouble() {
-    train trouble "$trainer" 2 ZERO_POISON=1 CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_NCCL="$1" -- \
-        --device cuda --comm nccl --comm-timeout $limit "${@:3}"
-    need 'its end' ended trouble "rank [01] on $(hostname): the ${2//LIMIT/$limit}"
+# ZERO_POISON: an aborted gather leaves NaN where it has not written. The message must not be about the loss.
+trouble() {     # SETTING MESSAGE ARGUMENT...
+    refuses 2 "rank [01] on $(hostname): the ${2//LIMIT/$limit}" ZERO_POISON=1 $gpus CUDA_STAND_IN_NCCL="$1" \
+        --comm nccl --comm-timeout $limit "${@:3}"
 }
-# The start has run each unit's reduction and gather once: six collectives, or five with two units in one
-# bucket.
-in_trouble 'a gather that does not end' hang:1:9 \
-    'all-gather of unit 2 \(collective 9\): did not end within LIMIT s'
-in_trouble 'a gather that does not end at the start' hang:1:5 \
-    'all-gather of unit 1 \(collective 5\): did not end within LIMIT s'
-in_trouble 'a reduction that does not end, the last unit first' hang:1:7 \
-    'reduce-scatter of unit 2 \(collective 7\): did not end' -z 2
-in_trouble 'a reduction of several units' hang:1:6 \
-    'reduce-scatter of units 1 to 2 \(collective 6\): did not end' -z 2 --bucket 100000000
-in_trouble 'a collective that fails' error:1:13 \
-    '[a-z-]+ of unit [0-9]+ \(collective [0-9]+\): .*; NCCL reports: unhandled system error: as '
-# stuck NAME SETTING: a gather that does not end, and neither does the abort
+# At the start each unit is reduced and gathered once: six collectives, or five if a bucket has two units.
+while IFS='|' read -r what setting message arguments; do
+    # shellcheck disable=SC2086
+    patiently "$what" trouble "$setting" "$message" $arguments
+done <<'TABLE'
+a gather that does not end|hang:1:9|all-gather of unit 2 \(collective 9\): did not end within LIMIT s
+a hang in a gather of the start|hang:1:5|all-gather of unit 1 \(collective 5\): did not end within LIMIT s
+a hang in a reduction, last unit first|hang:1:7|reduce-scatter of unit 2 \(collective 7\): did not end|-z 2
+a hang of two units|hang:1:6|reduce-scatter of units 1 to 2 \(collective 6\): did not end|-z 2 --bucket 1e8
+a failure|error:1:13|[a-z-]+ of unit [0-9]+ \(collective [0-9]+\): .*; NCCL reports: unhandled system error
+TABLE
+
 stuck() {
-    begin "$1"
-    patient stays "$2"
-    end
+    fails 2 stuck $gpus CUDA_STAND_IN_NCCL=hang:1:9 CUDA_STAND_IN_NCCL_STUCK=1 --comm nccl \
+        --comm-timeout $limit
+    need "status $status" [ $status -lt 124 ]
+    screen stuck '^llmc_zero: rank [01] on [^ ]+: the all-gather of unit 2 \(collective 9\): did not end '\
+"within $limit s: .*; and NCCL did not abort within $limit s: the job ends"
+    is messages "$(grep -ac 'NCCL did not abort' "$dir/stuck.screen")" 1
 }
-stays() {
-    train stuck "$trainer" 2 CUDA_STAND_IN_DEVICES=2 CUDA_STAND_IN_NCCL=hang:1:9 "$1" -- --device cuda \
-        --comm nccl --comm-timeout $limit
-    need "status $status" [ $status != 0 ] && need 'a time-out' [ $status -lt 124 ]
-    need 'its sentence' says stuck \
-        '^llmc_zero: rank [01] on [^ ]+: the all-gather of unit 2 \(collective 9\): did not end within '\
-"$limit s: .*; and NCCL did not abort within $limit s: the job ends"
-    need 'not once' [ "$(grep -ac 'NCCL did not abort' "$dir/stuck.screen")" = 1 ]
-}
-stuck 'an abort that does not end' CUDA_STAND_IN_NCCL_STUCK=1
-# stopped NAME OPERATION SENTENCE COMMAND...: a run of three ranks as COMMAND starts them, of which rank 1,
-# whose number is then in the file `pid`, stops before its k-th operation: the others name it, in one
-# sentence, soon after their limit
-stopped() {
-    begin "$1"
-    patient stops "${@:2}"
-    end
-}
-stops() {
-    LIMIT=$limit CUDA_STAND_IN_DEVICES=3 CUDA_STAND_IN_NCCL=stop:1:$1 "${@:3}" >"$dir/stopped.screen" 2>&1 \
-        </dev/null
-    status=$?
-    { kill -KILL "$(cat "$dir/pid")"; wait; } 2>/dev/null
-    need 'the sentence' ended stopped "${2//LIMIT/$limit}\$"
-}
-in_step="rank [02] on $(hostname): the [a-z-]+ of unit [0-9]+ \(collective 20\): did not end within LIMIT "
-in_step+="s: .*; no word from rank 1 \(host $(hostname)\)"
-at_start="rank [02] \(host $(hostname)\) waited LIMIT s in an all-gather of scalars for rank 1 \(host "\
-"$(hostname)\): .*"
-cat >"$dir/rank" <<END
-#!/bin/bash
-[ \$1 != 1 ] || echo \$\$ >"$dir/pid"
-exec "$trainer" ${model[*]} --device cuda --comm nccl -x 1000000 --comm-timeout \$LIMIT "\${@:2}"
-END
-# shellcheck disable=SC2016
-printf '#!/bin/bash\nexec "%s/rank" $OMPI_COMM_WORLD_RANK\n' "$dir" >"$dir/mpi_rank"
-chmod +x "$dir/rank" "$dir/mpi_rank"
+patiently 'an abort that does not end' stuck
+
+# by_file NP LIMIT ARGUMENT...: like run, without mpirun. Returns the status of rank 0.
 by_file() {
-    local pids=() r
-    for r in 0 1 2; do timeout -k 2 60 "$dir/rank" $r -pi fs -pn 3 -pr $r -pf "$dir/start" & pids[r]=$!; done
-    wait "${pids[0]}"; local status=$?
-    wait "${pids[2]}"
-    return $status
+    local r pids=()
+    for ((r = 0; r < $1; r++)); do
+        run 1 "$2" "${@:3}" -pi fs -pf "$dir/start" -pn "$1" -pr $r & pids[r]=$!
+    done
+    wait "${pids[0]}" || return
 }
-stopped 'a rank that is stopped, under mpirun' 20 "$in_step" timeout -k 2 60 mpirun --oversubscribe -np 3 \
-    "$dir/mpi_rank"
-stopped 'a rank that is stopped, without a launcher' 20 "$in_step" by_file
-stopped 'a rank that is stopped at its first collective' 1 "$at_start" timeout -k 2 60 mpirun \
-    --oversubscribe -np 3 "$dir/mpi_rank"
-begin 'a rank that dies, without a launcher'
-for r in 0 1; do
-    CUDA_STAND_IN_DEVICES=2 timeout -k 2 60 "$trainer" "${model[@]}" -pi fs -pn 2 -pr $r -pf "$dir/start" \
-        --device cuda --comm nccl \
-        -x 1000000 --comm-timeout 60 >"$dir/dies$r.screen" 2>&1 </dev/null & pids[r]=$!
-done
-for ((i = 0; i < 300; i++)); do grep -aqs '^step ' "$dir/dies0.screen" && break; sleep 0.1; done
-began=$SECONDS
-read -r child <"/proc/${pids[1]}/task/${pids[1]}/children"
-{ kill -KILL "$child"; wait "${pids[1]}"; } 2>/dev/null
-wait "${pids[0]}"; status=$?
-need "only after $((SECONDS - began)) s" [ $((SECONDS - began)) -lt 20 ]
-# by NCCL's watchdog, or where a sum of losses waits
-need 'the sentence' ended dies0 ".*rank 1 \(host $(hostname)\) is gone: "
+# stopped OPERATION MESSAGE COMMAND: COMMAND starts three ranks, of which rank 1 stops before that operation;
+# one message names it.
+stopped() {
+    $3 3 60 "${small[@]}" CUDA_STAND_IN_DEVICES=3 CUDA_STAND_IN_NCCL=stop:1:$1 --comm nccl -x 1000000 \
+        --comm-timeout $limit >"$dir/refused" 2>&1
+    status=$?
+    kill -KILL "$(rank_pid "$trainer" 1)" 2>/dev/null
+    wait
+    one_message "${2//LIMIT/$limit}\$"
+}
+in_step="rank [02] on $(hostname): the [a-z-]+ of unit [0-9]+ \(collective 20\): did not end within LIMIT s: "
+in_step+=".*; no word from rank 1 \(host $(hostname)\)"
+at_start="rank [02] \(host $(hostname)\) waited LIMIT s in an all-gather of scalars for rank 1 \(host "
+at_start+="$(hostname)\): .*"
+patiently 'rank 1 is stopped, under mpirun' stopped 20 "$in_step" run
+patiently 'rank 1 is stopped, without a launcher' stopped 20 "$in_step" by_file
+patiently 'rank 1 is stopped at its first collective' stopped 1 "$at_start" run
+
+begin 'rank 1 is killed, without a launcher'
+by_file 2 60 "${small[@]}" $gpus --comm nccl -x 1000000 --comm-timeout 60 >"$dir/refused" 2>&1 & job=$!
+await grep -aqs '^step ' "$dir/refused" || need 'it did not start' false
+kill -KILL "$(rank_pid "$trainer" 1)"
+ends_within 20 $job
+# from NCCL's watchdog, or where a sum of losses waits
+one_message "rank 1 \(host $(hostname)\) is gone: "
 end
 finish trainer_nccl

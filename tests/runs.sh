@@ -1,0 +1,92 @@
+# Sourced after cases.sh: short runs of $trainer. Run NAME has its output folder at $dir/NAME and its output
+# in $dir/NAME.screen. A script sets small, the arguments of each run.
+data=() seconds=30 refusal_seconds=6
+compared='params_hash state_hash loss grad_norm'     # two runs with the same bits agree on these
+
+# run NP LIMIT ARGUMENT...: the trainer on NP ranks, for LIMIT seconds at most. An argument NAME=VALUE is an
+# environment variable. Each rank writes its process id to a file, then runs the shell code $wrap, which may
+# use $rank and change $@.
+wrap=''
+run() {
+    local limit=$2 launcher argument variables=() arguments=()
+    launch "$1"
+    for argument in "${data[@]}" "${@:3}"; do
+        case $argument in
+            [A-Z]*=*) variables+=("$argument") ;;
+            *) arguments+=("$argument") ;;
+        esac
+    done
+    # shellcheck disable=SC2016
+    timeout -k 2 "$limit" env "${variables[@]}" "${launcher[@]}" bash \
+        -c "rank=\${OMPI_COMM_WORLD_RANK:-0}; echo \$\$ >'$dir/pid.'\$rank; $wrap
+        exec \"\$0\" \"\$@\"" "$trainer" "${arguments[@]}" </dev/null
+}
+# train NP NAME ARGUMENT...: a run that must succeed; sets status
+train() {
+    local np=$1 out=$dir/$2
+    shift 2
+    # a run that does not resume needs a folder without checkpoints
+    case " $* " in *' -y 1 '*) ;; *) rm -rf "$out" ;; esac
+    run "$np" "$seconds" "${small[@]}" -o "$out" "$@" >"$out.screen" 2>&1
+    status=$?
+    [ $status = 0 ] && return 0
+    echo "--- status $status of: $*"
+    tail -n 12 "$out.screen"
+    return 1
+}
+# trains NP NAME ARGUMENT...: the same as a need
+trains() { need "did not run: ${*:3}" train "$@"; }
+fails() { need "it ran: ${*:3}" not train "$@" >/dev/null; }
+# value NAME KEY: from the run's summary
+value() { json_value "$dir/$1/summary.json" "$2"; }
+result() {
+    local key
+    for key in $compared; do value "$1" "$key"; done | xargs
+}
+same_result() { is "$1 and $2" "$(result "$1")" "$(result "$2")"; }
+screen() { has "$dir/$1.screen" "${@:2}"; }             # NAME PATTERN...
+
+# same NAME NP COMMON VARIANT...: all variants must end with the bits of the first. Variant I is run sameI.
+same() {
+    local np=$2 common=$3 variant i=0
+    begin "$1"
+    for variant in "${@:4}"; do
+        i=$((i + 1))
+        # shellcheck disable=SC2086
+        trains "$np" same$i $common $variant
+        is "$variant" "$(result same$i)" "$(result same1)"
+    done
+    need 'no digests' [ "$(result same1 | wc -c)" -gt 40 ]
+    end
+}
+
+# one_message PATTERN: the run whose output is $dir/refused failed with $status and one message, which
+# matches. grep -a: if a rank aborts, Open MPI 5 writes zero bytes between the lines.
+one_message() {
+    need "status $status" [ $status != 0 -a $status -lt 124 ]
+    grep -a '^train_gpt2_zero: ' "$dir/refused" >"$dir/message"
+    is messages "$(wc -l <"$dir/message")" 1
+    has "$dir/message" "$1"
+}
+# refuses NP PATTERN ARGUMENT...: a run that must fail within seconds, with one message, which matches.
+# Without the variable, mpirun waits for a second before it kills the remaining ranks.
+refuses() {
+    local start=$SECONDS
+    OMPI_MCA_odls_base_sigkill_timeout=0 run "$1" 60 "${small[@]}" "${@:3}" >"$dir/refused" 2>&1
+    status=$?
+    need "took $((SECONDS - start)) s" [ $((SECONDS - start)) -le $refusal_seconds ]
+    one_message "$2"
+}
+refused() {     # NAME NP PATTERN ARGUMENT...
+    begin "$1"
+    refuses "${@:2}"
+    end
+}
+# refusals: from lines NAME|NP|PATTERN|ARGUMENTS
+refusals() {
+    local name np pattern arguments
+    while IFS='|' read -r name np pattern arguments; do
+        # shellcheck disable=SC2086
+        refused "$name" "$np" "$pattern" $arguments
+    done
+}
