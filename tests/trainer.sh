@@ -693,7 +693,7 @@ zero config.unknown key|2|key.json:1.*nearest.*zero_optimization|$z/key.json
 zero config.no file|1|nowhere.json.*No such file|$z/nowhere.json
 zero config.a batch that does not divide|2|train_batch_size is 13.*2 ranks|$z/odd.json
 zero config.batch contradicts -d|2|train_batch_size is 12.*-d 128|-d 128 $z/zero.json
-zero config.tier contradicts an option|1|offload_param.device: cpu: option --off|--offload-param nvme $z/tier.json
+zero config.tier contradicts an option|1|offload_param.device: cpu: option|--offload-param nvme $z/tier.json
 zero config.folder contradicts --nvme|1|nvme_path: /n: option --nvme |--nvme /m $z/tier.json
 zero config.all refusals at once|2|7 keys cannot be honoured|--clip 1.5 -z 2 $z/list.json
 END
