@@ -1,40 +1,32 @@
 #!/usr/bin/env bash
-# The output folder: one run at a time, logs with each step once, branches that are left, what is saved as
-# good, and --verify. Usage: tests/folder.sh TRAINER [GROUP]...
+# The output folder: one run at a time, each step once in the logs, abandoned branches, refused checkpoints,
+# and --verify. Usage: tests/folder.sh TRAINER [GROUP]...
 . "$(dirname "$0")/cases.sh"
+. tests/runs.sh
 trainer=$(realpath "${1:-./train_gpt2_zero}") || exit 1
 shift
 export LC_ALL=C
 
 small=(-e l1h2c32v257t32 -b 2 -u 0 -v 0 -s 0 -k constant --threads 1 --overlap 0 --hash full --dtype fp32
        --device cpu -i data/stories_train.bin -j data/stories_val.bin --progress lines)
-out=$dir/out screen=$dir/screen
+out=$dir/out screen=$dir/refused
 
-# run NP ARGUMENT...: the trainer on so many ranks, started by $through; all that it prints is in $screen.
-through=()
-run() {
-    local launcher
-    launch "$1"
-    shift
-    timeout -k 2 40 "${launcher[@]}" "${through[@]}" "$trainer" "${small[@]}" "$@" >"$screen" 2>&1 </dev/null
-}
-# trains NP ARGUMENT...: steps in $out, which must succeed
+# try NP ARGUMENT...: a run with its output in $screen
+try() { run "$1" 40 "${small[@]}" "${@:2}" >"$screen" 2>&1; }
+runs() { try "$@" || need "failed: $*: $(tail -n 3 "$screen")" false; }
 trains() { runs "$1" -o "$out" "${@:2}"; }
-runs() { run "$@" || need "failed: $*: $(tail -n 3 "$screen")" false; }
-# resumes STEP NP ARGUMENT...: goes on at that step
+# resumes STEP NP ARGUMENT...: from that step
 resumes() { trains "${@:2}"; prints "^resuming at step $1\$"; }
-# refuses PATTERN NP ARGUMENT...: fails with a status that is no crash, and with one message, which matches
+# refuses PATTERN NP ARGUMENT...: fails with one message, which matches
 refuses() {
-    run "${@:2}"
-    local status=$?
-    need "status $status of: ${*:2}" [ $status != 0 -a $status -lt 124 ]
-    is "messages of ${*:2}" "$(grep -ac '^train_gpt2_zero: ' "$screen")" 1
-    prints "$1"
+    try "${@:2}"
+    status=$?
+    one_message "$1"
 }
 prints() { has "$screen" "$@"; }
-# finds_bad PATH PATTERN: --verify finds damage, and one line about it matches
+# finds_bad PATH PATTERN: --verify reports damage in a line that matches
 finds_bad() {
-    need "$1 is good" not run 1 --verify "$1"
+    need "$1 is good" not try 1 --verify "$1"
     prints "^BAD .*$2"
 }
 verifies() { runs 1 --verify "$1"; }
@@ -47,27 +39,21 @@ same_file() { need "$2 has changed" cmp -s "$1" "$2"; }
 
 # ---- the lock
 
-# begin_run NP ARGUMENT...: a long run in the background, once it has made a step.
+# begin_run NP ARGUMENT...: a long run in the background, whose first step it awaits
 begin_run() {
-    local launcher
-    launch "$1"
-    rm -f "$dir/first"      # what an earlier run has printed
-    # shellcheck disable=SC2016
-    timeout -k 2 60 "${launcher[@]}" \
-        bash -c 'echo $$ >"$0.${OMPI_COMM_WORLD_RANK:-0}"; exec "$@"' "$dir/pid" "$trainer" "${small[@]}" \
-        -o "$out" -x 1000000 "${@:2}" >"$dir/first" 2>&1 </dev/null &
+    rm -f "$dir"/{first,pid.*}
+    run "$1" 60 "${small[@]}" -o "$out" -x 1000000 "${@:2}" >"$dir/first" 2>&1 &
     job=$!
     await grep -aqs '^step    1/' "$dir/first" || need "the first does not begin: $(cat "$dir/first")" false
+    mapfile -t pids < <(cat "$dir"/pid.*)
 }
 end_run() {
-    local pid
-    for pid in "$dir"/pid.*; do kill -KILL "$(<"$pid")"; done 2>/dev/null
-    wait $job 2>/dev/null
-    rm -f "$dir"/pid.*
-}
-first_runs() { kill -0 "$(<"$dir/pid.0")" 2>/dev/null; }
+    kill -KILL "${pids[@]}"
+    ends_within 20 $job
+} 2>/dev/null
+first_runs() { any_runs "${pids[0]}"; }
 ended_or_saved() { [ "$(cat "$out/has_checkpoints" 2>&1)" != "$1" ] || ! first_runs; }
-# The run in the background saves, begins another save, and ends it.
+# The background run must complete a save and the next one.
 saves_twice() {
     local n
     for n in 1 2; do
@@ -78,28 +64,28 @@ saves_twice() {
 test_lock() {
     local np how
     for np in 1 2; do
-        begin "folder.lock, $np ranks: a second run is refused, and one that was killed leaves no lock"
+        begin "folder.lock, $np ranks: a second run is refused, and a killed one leaves no lock"
         fresh
         begin_run $np
         for how in '' '-y 1' '-n 1 -y 1'; do
             # shellcheck disable=SC2086
-            refuses "$out: another run is using this folder \(host $(hostname), process $(<"$dir/pid.0")\)" \
+            refuses "$out: another run is using this folder \(host $(hostname), process ${pids[0]}\)" \
                 $np -o "$out" -x 2 $how
         done
-        need 'the first has not gone on' first_runs
+        need 'the first has ended' first_runs
         end_run
         has_names '*' 'main.log metrics.jsonl run.lock'
         trains $np -x 2 -y 1
         end
     done
-    begin 'folder.lock, its file is removed: the run takes it again, unless another one has'
+    begin 'folder.lock, its file is removed: the run takes it again unless another run has'
     fresh
     begin_run 1 -n 100 -nk 1
     rm "$out/run.lock"
     need 'it does not save' saves_twice
     refuses 'another run is using this folder' 1 -o "$out" -x 2 -y 1
     : >"$out/of_another" && mv "$out/of_another" "$out/run.lock"
-    need 'it goes on saving' not saves_twice
+    need 'it still saves' not saves_twice
     has "$dir/first" 'run.lock: .*, and another run has used'
     end_run
     end
@@ -110,7 +96,7 @@ test_lock() {
     refuses 'another run is using this folder' 1 -o "$out" --prompts "$dir/prompts" -g 2 -e l1h2c32v257t32
     end_run
     end
-    begin 'folder.lock, a link in its place'
+    begin 'folder.lock, replaced by a symlink'
     fresh
     mkdir "$out"
     echo mine >"$dir/mine"
@@ -121,9 +107,9 @@ test_lock() {
     if command -v strace >/dev/null; then
         begin 'folder.lock, a file system without locks'
         fresh
-        through=(strace -qq -o /dev/null -e inject=flock:error=ENOLCK)
+        wrap='exec strace -qq -o /dev/null -e inject=flock:error=ENOLCK "$0" "$@";'
         trains 1 -x 1
-        through=()
+        wrap=
         is warnings "$(grep -c '^warning: .*run.lock: this file system has no locks' "$screen")" 1
         end
     fi
@@ -133,7 +119,7 @@ test_lock() {
 
 test_logs() {
     local how file
-    begin 'folder.logs of an earlier run are not cut'
+    begin 'folder.logs of an earlier run are not truncated'
     fresh
     trains 2 -x 3
     cp "$out/main.log" "$dir/main.log"
@@ -147,7 +133,7 @@ test_logs() {
     has_names 'm*' 'main.log main.log.1 main.log.2 metrics.jsonl metrics.jsonl.1 metrics.jsonl.2'
     end
 
-    # As a run that has gone on after its checkpoint of step 4 leaves them, killed while it wrote a line.
+    # The state after a run was killed in the middle of a line, some steps after its checkpoint of step 4
     for how in '-v 0' '-v 2 -m 1' '-v 3 -m 1'; do
         begin "folder.logs have each step once after a resume, $how"
         fresh
@@ -167,14 +153,14 @@ test_logs() {
         end
     done
 
-    begin 'folder.logs are whole if the checkpoint does not load'
+    begin 'folder.logs are unchanged if the checkpoint does not load'
     flip_byte "$(echo "$out"/step_00000004/rank00000-*)" 1000
     cp "$out/main.log" "$dir/main.log"
     refuses 'damaged' 2 -o "$out" -x 9 -y 1
     same_file "$dir/main.log" "$out/main.log"
     end
 
-    begin 'folder.links in the place of files are not followed'
+    begin 'folder.symlinks in place of files are not followed'
     for file in main.log metrics.jsonl; do
         fresh
         mkdir "$out"
@@ -198,7 +184,7 @@ test_logs() {
 
 test_branches() {
     local np=2 left logs
-    begin 'folder.branch: -y 1 goes on with what was saved last'
+    begin 'folder.branch: -y 1 resumes from the last save'
     fresh
     trains $np -x 6 -n 2 -l 1e-3
     rm -rf "$dir/straight" && cp -r "$out" "$dir/straight"
@@ -213,17 +199,17 @@ test_branches() {
     same_file "$dir/straight/step_00000006/manifest.json" "$out/abandoned_00000006/manifest.json"
     end
 
-    begin 'folder.branch: nothing is set aside before the new branch saves, nor if its first save fails'
+    begin 'folder.branch: nothing is set aside before the new branch has saved'
     left='step_00000002 step_00000003 step_00000004 step_00000006'
     trains $np -x 5 --resume "$out/step_00000002" -l 2e-3
     has_names 'step_*' "$left"
     refuses 'not finite' $np -o "$out" -x 7 -n 1 --resume "$out/step_00000004" --eps 0
     has_names 'step_*' "$left"
     resumes 6 $np -x 7 -y 1 -l 2e-3
-    resumes 6 $np -x 7 -y 1 --resume "$out/step_00000002" -l 2e-3       # with -y 1 it does not begin again
+    resumes 6 $np -x 7 -y 1 --resume "$out/step_00000002" -l 2e-3       # -y 1 takes the newest
     end
 
-    begin 'folder.branch: one that was set aside goes on, and a second one gets another name'
+    begin 'folder.branch: an abandoned one resumes, and a second one gets another name'
     left=$(steps_in "$out/metrics.jsonl") logs=$(($(names 'metrics.jsonl.*' | wc -w) + 1))
     resumes 6 $np -x 7 -n 7 --resume "$out/abandoned_00000006" -l 1e-3
     has_steps metrics.jsonl 7
@@ -241,7 +227,7 @@ abandoned_00000004.1 abandoned_00000006 abandoned_00000006.1 abandoned_00000007"
     has_names 'step_* abandoned_*' 'step_00000002 step_00000004 abandoned_00000004'
     end
 
-    begin 'folder.branch: one that was set aside in vain gets its name back, and stays of its run'
+    begin 'folder.branch: one set aside by a run that died before its save gets its name back'
     fresh
     trains $np -x 6 -n 2
     mv "$out/model_00000006.bin" "$out/step_00000006" && mv "$out/step_00000006" "$out/abandoned_00000006"
@@ -255,7 +241,7 @@ abandoned_00000004.1 abandoned_00000006 abandoned_00000006.1 abandoned_00000007"
     trains $np -x 5 -n 1 --resume "$dir/other/step_00000002"
     refuses '-o: .*/out holds a checkpoint at step 5' $np -o "$out" -x 5 -n 1 \
         --resume "$dir/other/step_00000004"
-    # as a death before the first save leaves it
+    # the state after a death before the first save
     find "$out" -mindepth 1 -maxdepth 1 ! -name metrics.jsonl -exec rm -r {} +
     resumes 2 $np -x 5 -n 1 -y 1 --resume "$dir/other/step_00000002"
     rm -r "$out"/step_00000005
@@ -264,7 +250,7 @@ abandoned_00000004.1 abandoned_00000006 abandoned_00000006.1 abandoned_00000007"
     end
 }
 
-# ---- what is reported or refused when a run goes on with other options
+# ---- resuming with other options
 
 test_options() {
     begin 'folder.options: threads, on which the last bits depend'
@@ -274,7 +260,7 @@ test_options() {
     prints '^resuming with --threads 2; .*/step_00000002 was saved with 1$'
     end
 
-    begin 'folder.options: -e names a file of another model'
+    begin "folder.options: -e names another model's file"
     runs 1 -o "$dir/wide" -x 1 -n 1 -e l1h2c64v257t32
     refuses 'option -e .*/model_00000001.bin: .*/step_00000002 is of another model, L 1, NH 2, C 32, V 257' \
         1 -o "$out" -x 3 -y 1 -e "$dir/wide/model_00000001.bin"
@@ -283,7 +269,7 @@ test_options() {
     rm -r "$dir/wide"
     end
 
-    begin 'folder.options: what to do where the steps of a checkpoint cannot be divided'
+    begin 'folder.options: advice if the batch cannot be divided among the ranks'
     refuses 'option -d 64, .* not .* = 4 x 32 x 1 = 128; -b 2 fits$' 1 -o "$out" -x 3 -y 1 -b 4
     refuses 'option -d 64, .*; no -b fits, so .* another -d with --resume-anyway, or other ranks$' \
         3 -o "$out" -x 3 -y 1
@@ -292,13 +278,13 @@ test_options() {
     end
 }
 
-# ---- values that are not finite
+# ---- NaN and Inf
 
-# Moments and parameters of elements without a gradient are 0 / 0 with --eps 0.
+# With --eps 0, elements without a gradient become 0 / 0.
 test_finite() {
     local np before steps
     for np in 1 2; do
-        begin "folder.finite, $np ranks: what is not is not saved, and looked at without a checkpoint too"
+        begin "folder.finite, $np ranks: NaN is refused, in a checkpoint and at the end"
         fresh
         trains $np -x 4 -n 2
         before=$(cd "$out" && sha256sum step_*/* model_*)
@@ -319,7 +305,7 @@ test_finite() {
         --eps 0 --delayed-update 1 --offload-optimizer cpu
     has_names 'step_* model_*' ''
     end
-    begin 'folder.finite: divergence leaves what -nk keeps'
+    begin 'folder.finite: after divergence the checkpoints that -nk keeps are good'
     fresh
     refuses 'rank [01]: step [0-9]+: .*not finite' 2 -o "$out" -x 60 -n 1 -nk 2 -l 1000 -c 1000 --clip 0
     steps=$(names 'step_*')
@@ -338,13 +324,13 @@ test_finite() {
 
 # ---- --verify
 
-# is_good PATH LINES: and so many of its files are named
+# is_good PATH FILES: --verify lists that many good files
 is_good() {
     verifies "$1"
     is "good files of $1" "$(grep -c ': good, ' "$screen")" "$2"
 }
-# finds_damage: from lines NAME|COMMAND|PATTERN, one damage each is found in $out, in one line, which matches.
-# Each begins with $out as it is in $dir/good.
+# finds_damage: from lines NAME|COMMAND|PATTERN. The command damages a copy of $dir/good, and --verify reports
+# it in one line, which matches.
 finds_damage() {
     local what command pattern
     while IFS='|' read -r what command pattern; do
@@ -370,7 +356,7 @@ test_verify() {
     is_good "$out/step_00000002" 4
     prints 'model_00000002.bin: good'
     verifies "$out/model_00000002.bin"
-    need 'something was written' diff -r "$out" "$dir/good"
+    need '--verify has changed the folder' diff -r "$out" "$dir/good"
     end
 
     states=$(cd "$out" && echo step_00000002/rank00001-*) model=model_00000004.bin
@@ -379,17 +365,17 @@ test_verify() {
 a bit of the states|flip_byte $states $((size - 7))|$states: damaged: the block of [0-9]+ bytes at offset 0
 states cut short|truncate -s -1 $states|$states: ends at offset $((size - 1)), .* $size
 an empty file|: >$states|$states: ends at offset 0
-a file that is missing|rm $states|$states: No such file
+a missing file|rm $states|$states: No such file
 the file of another save|cp step_00000004/rank00001-* $states|$states: damaged
 a bit of the manifest|flip_byte step_00000004/manifest.json 700|4/manifest.json: damaged: the checksum
 a bit of a model file's header|flip_byte $model 20|$model: damaged, .* offset 20 has
 a bit of a model file|flip_byte $model 50000|$model: damaged, .* offset 50000 has
 a model file cut short|truncate -s -1 $model|$model: damaged, or .* bytes, but the checkpoint has
-the name of another step|rm $model; mv step_00000004 step_00000005|step_00000005: is of step 4
-a manifest that is missing|rm step_00000004/manifest.json|step_00000004: damaged: it was complete
+a folder with another step's name|rm $model; mv step_00000004 step_00000005|step_00000005: is of step 4
+a missing manifest|rm step_00000004/manifest.json|step_00000004: damaged: it was complete
 END
     for at in 20 50000; do
-        begin "folder.verify: byte $at of a model file, when a run starts from it, or from the folder"
+        begin "folder.verify: a run starts from a model file with a bad byte $at, or from its folder"
         flip_byte "$out/$model" $at
         refuses "$model: " 1 -e "$out/$model" -x 1
         need 'it has trained' not grep -q '^step ' "$screen"
@@ -399,21 +385,21 @@ END
         end
         flip_byte "$out/$model" $at
     done
-    begin 'folder.verify: a model file is missing, when a run starts from the folder; one has no checkpoint'
+    begin 'folder.verify: a run starts from a folder without a model file; a model file without a checkpoint'
     mv "$out/$model" "$out/model_00000005.bin"
     runs 1 -e "$out" -x 1
     prints '^model .*/model_00000002.bin: ' "/$model: No such file, .*; looking for an older one\$"
     finds_bad "$out/model_00000005.bin" 'model_00000005.bin: cannot be verified: there is no checkpoint'
     mv "$out/model_00000005.bin" "$out/$model"
     end
-    begin 'folder.verify: a save that did not end'
+    begin 'folder.verify: an unfinished save'
     cp -r "$out/step_00000004" "$out/step_00000006" && rm "$out/step_00000006/manifest.json"
     verifies "$out"
     prints 'step_00000006: the save did not finish'
     rm -r "$out/step_00000006"
     end
 
-    begin 'folder.verify: what was set aside is verified like the rest'
+    begin 'folder.verify: abandoned checkpoints are verified too'
     mv "$out/step_00000004" "$aside" && mv "$out/$model" "$aside/"
     rm -rf "$dir/good" && cp -r "$out" "$dir/good"
     is_good "$out" 8
@@ -422,11 +408,11 @@ END
     end
     aside=${aside##*/}
     finds_damage <<END
-states that were set aside|flip_byte $aside/rank00001-* 100|$aside/rank00001-.*: damaged: the block
-a manifest that was set aside|rm $aside/manifest.json|$aside: damaged: it was complete, and
-a model file that was set aside|flip_byte $aside/$model 500|$aside/$model: damaged, or .* offset 500
+abandoned states|flip_byte $aside/rank00001-* 100|$aside/rank00001-.*: damaged: the block
+an abandoned manifest|rm $aside/manifest.json|$aside: damaged: it was complete, and
+an abandoned model file|flip_byte $aside/$model 500|$aside/$model: damaged, or .* offset 500
 END
-    begin 'folder.verify: a run starts from a damaged model file that was set aside; nothing there'
+    begin 'folder.verify: a run starts from a damaged abandoned model file; nothing to verify'
     flip_byte "$out/$aside/$model" 500
     refuses "$model: " 1 -e "$out/$aside/$model" -x 1
     rm -rf "$out" && mkdir "$out"
@@ -436,28 +422,28 @@ END
     end
 }
 
-# A run that saves and removes checkpoints all the time is no damage to those who read its folder.
+# A run that saves and removes checkpoints must not look like damage to readers of its folder.
 test_readers() {
     local i
-    begin 'folder.readers beside a run that removes what they have listed'
+    begin 'folder.readers beside a run that removes checkpoints'
     fresh
     begin_run 1 -n 1 -nk 1
-    until [ "$(names 'model_*')" ]; do sleep 0.01; done
+    await compgen -G "$out/model_*" >/dev/null
     for ((i = 0; i < 20; i++)); do
         rm -f "$dir/exported.bin"
         verifies "$out"
-        need 'there is nothing to export' \
+        need 'the export failed' \
             "$trainer" --export "$out" --to "$dir/exported.bin" >"$screen" 2>&1 </dev/null
         runs 1 -e "$out" -x 0
     done
-    need 'it has not gone on' first_runs
+    need 'the run has ended' first_runs
     end_run
     end
 }
 
 # ---- names, paths, listings
 
-# A program that gives a manifest without its last lines the checksum that it must have: docs/formats.md.
+# Builds a program that appends the checksum to a manifest without its last lines (docs/formats.md).
 sign_with_c() {
     "${CC:-cc}" -x c - -o "$dir/sign" <<'END'
 #define XXH_INLINE_ALL
@@ -476,7 +462,7 @@ END
 
 test_names() {
     local name file at long=$dir n
-    begin 'folder.names that are none'
+    begin 'folder.names that are not those of checkpoints'
     fresh
     trains 2 -x 4 -n 2
     for name in step_00000009.bak step_9 'step_ 0000009' step_000000009 step_99999999999; do
@@ -491,7 +477,7 @@ step_99999999999 model_00000005.bin model_00000009.bin"
     begin 'folder.names of nine digits'
     fresh
     trains 1 -x 2 -n 2
-    need 'no program that signs manifests' sign_with_c
+    need 'no compiler' sign_with_c
     for n in 9999999 99999999 100000000 123456789; do
         at=$out/$(printf 'step_%08d' $n)
         cp -r "$out/step_00000002" "$at"
@@ -502,9 +488,9 @@ step_99999999999 model_00000005.bin model_00000009.bin"
     has_names 'step_*' 'step_123456789 step_123456790'
     end
 
-    begin 'folder.paths of files at the end are tried at the start'
+    begin 'folder.paths of files written at the end are checked at the start'
     fresh
-    # a folder is where rank 1 writes, and where the summary goes
+    # folders with the names of the trace of rank 1 and of the summary
     mkdir -p "$dir/trace.1" "$out/summary.json"
     for file in "$dir/nowhere/trace.json" "$dir" /dev/null/x "$dir/trace"; do
         refuses 'option --trace: ' 2 -x 1000000 --trace "$file"
@@ -519,24 +505,24 @@ step_99999999999 model_00000005.bin model_00000009.bin"
 
     for ((n = 0; n < 15; n++)); do long+=/$(printf '%0250d' 0); done
     mkdir -p "$long"
-    begin 'folder.names: a path that is too long for what a save writes'
-    # PATH_MAX, with the 80 bytes of the longest name in the folder
+    begin 'folder.names: a path too long for the files of a save'
+    # PATH_MAX less 80 bytes for the longest name in the folder
     long+=/$(printf "%0$((4096 - 80 - ${#long} - 1))d" 0)
     runs 1 -o "$long" -x 1 -n 1
     refuses 'option -o: the name is too long: a path has at most 4095 bytes' 1 -o "${long}0" -x 1 -n 1
     end
 }
 
-# fails PATTERN CALLS ERROR PATH: a run is refused, which cannot make these calls about a path
-fails() {
-    through=(strace -f -qq -o /dev/null -P "$4" -e "inject=$2:error=$3")
+# refuses_without PATTERN CALLS ERROR PATH: a run is refused if these calls fail for the path
+refuses_without() {
+    wrap="exec strace -f -qq -o /dev/null -P '$4' -e 'inject=$2:error=$3' \"\$0\" \"\$@\";"
     refuses "$1" 1 -o "$out" -x 4 -n 2 -y 1
-    through=()
+    wrap=
 }
 
 test_listing() {
     local before error call
-    begin 'folder.signs of a checkpoint: a run does not begin again'
+    begin 'folder.signs of a checkpoint: a run does not restart from step 0'
     fresh
     trains 2 -x 4 -n 2
     cp "$out/main.log" "$dir/main.log"
@@ -547,7 +533,7 @@ test_listing() {
     same_file "$dir/main.log" "$out/main.log"
     end
 
-    begin 'folder.signs of a checkpoint: one lacks its manifest, or has vanished with its model file'
+    begin 'folder.signs of a checkpoint: without its manifest, or without any file'
     fresh
     trains 2 -x 4 -n 2
     cp -r "$out" "$dir/complete"
@@ -563,7 +549,7 @@ test_listing() {
     verifies "$out"
     end
 
-    begin 'folder.signs of a checkpoint: one of another run'
+    begin "folder.signs of a checkpoint: another run's"
     runs 1 -o "$dir/other" -x 6 -n 6
     cp -r "$dir/other/step_00000006" "$out"
     local names='step_00000006 was saved by run [0-9a-f]{16}, but step_00000004, the newest, by run '
@@ -572,7 +558,7 @@ test_listing() {
     rm -r "$dir/other"
     end
 
-    begin 'folder.signs of a checkpoint: the first save of a run may have died'
+    begin 'folder.signs of a checkpoint: none after an unfinished first save'
     fresh
     trains 2 -x 2 -n 2
     rm "$out"/step_*/manifest.json "$out/has_checkpoints"
@@ -585,15 +571,15 @@ test_listing() {
 
     if ! command -v strace >/dev/null; then skip 'folder.listing' 'no strace'; return; fi
     fresh
-    run 1 -o "$out" -x 4 -n 2
+    try 1 -o "$out" -x 4 -n 2
     before=$(cd "$out" && sha256sum m* step_*/*)
     for error in EIO EMFILE EACCES; do
-        begin "folder.listing that fails, $error: a run does not begin again"
+        begin "folder.listing fails with $error: a run does not restart from step 0"
         for call in openat getdents64; do
             [ $call$error = getdents64EMFILE ] ||
-                fails 'option -o: .* cannot be searched for checkpoints' $call $error "$out"
+                refuses_without 'option -o: .* cannot be searched for checkpoints' $call $error "$out"
         done
-        fails . access,faccessat,faccessat2 $error "$out/step_00000004/manifest.json"
+        refuses_without . access,faccessat,faccessat2 $error "$out/step_00000004/manifest.json"
         is files "$(cd "$out" && sha256sum m* step_*/*)" "$before"
         end
     done
