@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Every call by which a run with checkpoints reads or changes its output folder fails once, the n-th of each
-# kind for every n, and writes also from then on; so does memory, and reads and writes transfer less than was
-# asked. The run ends with the reference's bits, or with one error message, and what it leaves is not damaged
-# and resumes to the reference's bits. Likewise where a run keeps an earlier run's logs, and where it goes
-# back to an older step: -y 1 then goes on with the newest of either course. At each call that changes
-# something the run is also killed. tests/shim/disk.c makes calls fail.
-# Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]    (1 2) Without all: on one rank each call with one
-# error, but of allocations the first and the last of each place in the program, and few of jansson's; on two
-# ranks a few of each; with --async-save a third of that.
+# Each call by which a run with checkpoints reads or changes its output folder fails in turn: the n-th of each
+# kind for every n. Allocations fail too, writes also fail from the n-th on, and reads and writes are short.
+# The run must end with the reference's bits or with one error message, and its folder must be undamaged and
+# resume to the reference's bits. The same holds if a run keeps an earlier run's logs, and if it branches from
+# an older step: -y 1 then resumes from the newest checkpoint of either branch. The run is also killed at each
+# call that changes something. tests/shim/disk.c makes calls fail.
+# Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]    RANKS: 1 2
+# Without all: on one rank each call with one error, but only the first and last allocation of each place in
+# the program, and few of jansson's; on two ranks a few calls of each kind; with --async-save a third of
+# those.
 [ ! -w /dev/shm ] || export TMPDIR=/dev/shm         # a sync costs nothing there
 . "$(dirname "$0")/cases.sh"
 trainer=$(realpath "${1:?Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]}") || exit 1
 all=${2:-}
 if [ $# -gt 2 ]; then all_ranks=("${@:3}"); else all_ranks=(1 2); fi
-lanes=4                     # a run waits more than it computes
+lanes=4                     # because a run mostly waits
 export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0
 
 args=(-b 2 -k constant -n 2 -nk 1 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full
@@ -21,7 +22,7 @@ args=(-b 2 -k constant -n 2 -nk 1 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash 
     --tokenizer data/stories_tokenizer.bin --comm-timeout 10)
 make_shim
 
-# ---- the shim knows every call that the trainer makes
+# ---- the shim wraps every call that the trainer makes
 
 begin 'disk.the shim wraps every call that concerns files'
 calls='open openat creat read write pread pwrite readv writev preadv pwritev sendfile copy_file_range splice
@@ -41,7 +42,7 @@ end
 
 # ---- runs
 
-# run RANKS FOLDER VARIABLE=VALUE...: $steps steps with -o FOLDER/out. Sets status and writes FOLDER.screen.
+# run RANKS FOLDER VARIABLE=VALUE...: trains $steps steps in FOLDER/out, sets status and writes FOLDER.screen
 steps=4
 how=()      # more options
 run() {
@@ -57,9 +58,9 @@ with_disk() {
     run "$1" "$2" LD_PRELOAD="$shim" DISK_FOLDER="$2" DISK_CALLS="$2.calls" "${@:3}"
 }
 fresh() { rm -rf "$1" "$1.calls"; mkdir "$1"; }
-# begin_as PHASE RANKS FOLDER: what is in the folder before a run: nothing, a checkpoint, logs, a model, or
-# steps 4 and 6 of a course that the run leaves at step 2. If it saves at step 6 it sets the newest aside
-# before that, and step 4 afterwards; if at step 3, both afterwards. Then it removes step 2.
+# begin_as PHASE RANKS FOLDER: prepares the folder: empty, with a checkpoint, logs or a model, or with steps 4
+# and 6 of a branch that the run abandons at step 2. If the run then saves at step 6, it sets the old step 6
+# aside before and step 4 after that save; if it saves at step 3, both after it. Then it removes step 2.
 begin_as() {
     fresh "$3"
     how=() steps=4
@@ -74,7 +75,7 @@ begin_as() {
             how=(-y 0 --resume "$3/out/step_00000002" -n "$steps") ;;
     esac
 }
-# resume_as PHASE RANKS FOLDER: goes on with what was left. Prints what is wrong.
+# resume_as PHASE RANKS FOLDER: resumes, and prints what is wrong
 resume_as() {
     local expect=$reference
     how=()
@@ -84,13 +85,12 @@ resume_as() {
     if [[ $1 = back? ]]; then
         grep -q "^resuming at step [6${1#back}]\$" "$3.screen" ||
             echo "afterwards $(grep '^resuming at' "$3.screen")"
-        expect=$both_courses
+        expect=$both_branches
     fi
     [[ $expect = *"$(hashes "$3.screen")"* ]] || echo "afterwards $(hashes "$3.screen")"
     case $1 in back? | logs) lost_lines "$1" "$2" "$3" ;; esac
 }
-# Lines of the logs that were there are in some log still, and those of steps of both courses in the log
-# itself.
+# Prints the lines that are in no log any more. Steps of both branches must be in the log itself.
 lost_lines() {
     local log base=$dir/base$2/out
     [ "$1" = logs ] || base=$dir/other$2/out
@@ -104,8 +104,9 @@ lost_lines() {
 # ---- one case
 
 message() { grep -a '^train_gpt2_zero: ' "$1.screen" || tail -n 3 "$1.screen"; }
-# What the run says, if it is no error message of its own. Before they have met, each rank may have one.
-ended_well() {      # FOLDER RANKS
+# ended_well FOLDER RANKS: prints what is wrong with the run's end. Before the ranks are connected, each may
+# have a message.
+ended_well() {
     local messages
     [ $status = 137 ] && { echo 'no end'; return; }
     if [ $status = 0 ]; then
@@ -116,7 +117,7 @@ ended_well() {      # FOLDER RANKS
     messages=$(grep -ac '^train_gpt2_zero: ' "$1.screen")
     [ "$messages" -ge 1 ] && [ "$messages" -le "$2" ] || echo "$messages messages"
 }
-# one FOLDER PHASE RANKS RANK KIND N ERROR: a sentence if it is not well
+# one FOLDER PHASE RANKS RANK KIND N ERROR: one case; prints what is wrong
 one() {
     local folder=$1 ended bad
     begin_as "$2" "$3" "$folder"
@@ -127,28 +128,28 @@ one() {
     ended=$status
     bad=$("$trainer" --verify "$folder/out" | grep '^BAD' | grep -vE 'no complete checkpoint|out: No such')
     [ -z "$bad" ] || { echo "$bad"; return; }
-    # Ranks list a folder while others write in it, so the calls are not always as many.
+    # A rank may list a folder while others write in it, so the number of calls varies.
     [ -s "$folder.calls" ] || ended=missed
     bad=$(resume_as "$2" "$3" "$folder")
     [ -z "$bad" ] || { echo "$bad"; return; }
     echo "$ended" >>"$folder.ends"
 }
-lane() {            # NUMBER: every so many-th line of the cases
-    local n=0 line said
-    export TMPDIR=$dir/mpi$1                # mpirun removes there what others of that moment need
+lane() {            # NUMBER: every $lanes-th line of the cases
+    local n=0 line wrong
+    export TMPDIR=$dir/mpi$1                # mpirun removes files that a concurrent mpirun needs
     mkdir -p "$TMPDIR"
     while read -r line; do
         n=$((n + 1))
         [ $((n % lanes)) = "$1" ] || continue
         # shellcheck disable=SC2086
-        said=$(one "$dir/lane$1" $line)
-        [ -z "$said" ] || echo "$line ($(sed "s,$dir/lane$1/,,; q" "$dir/lane$1.calls")): $said"
+        wrong=$(one "$dir/lane$1" $line)
+        [ -z "$wrong" ] || echo "$line ($(sed "s,$dir/lane$1/,,; q" "$dir/lane$1.calls")): $wrong"
     done <"$dir/cases" >"$dir/lane$1.bad"
 }
 
 # ---- the cases
 
-# errors_of KIND N: what the n-th call fails with; with all each in turn, else one of them
+# errors_of KIND N: the errors of the n-th call: one of them, or with all each
 errors_of() {
     local errors
     case $1 in
@@ -162,7 +163,7 @@ errors_of() {
     if [ -n "$all" ]; then echo "${errors[@]}"; else echo "${errors[$2 % ${#errors[@]}]}"; fi
 }
 changes='create write truncate fsync rename unlink mkdir rmdir'
-# kinds PHASE CALLS: a run that begins from a model, keeps logs or goes back does nothing else that is new
+# kinds PHASE CALLS: the kinds of calls in which this phase differs from the phases before
 kinds() {
     case $1$all in
         model) echo open read stat close malloc ;;
@@ -172,7 +173,7 @@ kinds() {
         *) sed 's/ .*//' "$2" | sort -u ;;
     esac
 }
-# numbers PHASE KIND RANKS CALLS: which calls of a kind fail
+# numbers PHASE KIND RANKS CALLS: the calls of a kind to fail
 numbers() {
     sed -n "s/^$2 //p" "$4" | awk -v phase="$1" -v kind="$2" -v ranks="$3" -v all="$all" '
         { at[NR] = $1; if (!($1 in first)) first[$1] = NR; last[$1] = NR }
@@ -184,14 +185,14 @@ numbers() {
                 if (all || kind != "malloc" || n == first[at[n]] || n == last[at[n]]) print n
         }'
 }
-# cases PHASE RANKS RANK: a line for each case, from the calls of a run in which none fails
+# cases PHASE RANKS RANK: one line per case, from the calls of an undisturbed run
 cases() {
     local kind n error calls=$dir/count.calls
     begin_as "$1" "$2" "$dir/count"
     with_disk "$2" "$dir/count" DISK_RANK="$3"
     reference=$(hashes "$dir/count.screen")
     if [ $status != 0 ] || [ ${#reference} -lt 40 ]; then
-        echo "$1, $2 ranks: undisturbed it does not run: $(message "$dir/count")" >&2
+        echo "$1, $2 ranks: the undisturbed run fails: $(message "$dir/count")" >&2
         exit 1
     fi
     for kind in $(kinds "$1" "$calls"); do
@@ -213,7 +214,7 @@ faults() {
     wait
     bad=$(cat "$dir"/lane*.bad | wc -l)
     number=$(cat "$dir"/lane*.ends | grep -c missed)
-    need "$number of $all_cases calls did not come" [ $((10 * number)) -lt "$all_cases" ]
+    need "$number of $all_cases calls were not made" [ $((10 * number)) -lt "$all_cases" ]
     need "$bad of $all_cases: $(cat "$dir"/lane*.bad | head -n 40)" [ "$bad" = 0 ]
     end
     echo "   $all_cases calls failed: $(cat "$dir"/lane*.ends | sort | uniq -c |
@@ -231,16 +232,16 @@ for ranks in "${all_ranks[@]}"; do
     how=()
     cp -r "$dir/other$ranks" "$dir/both"
     steps=8 run "$ranks" "$dir/both"
-    both_courses=$(hashes "$dir/both.screen")
+    both_branches=$(hashes "$dir/both.screen")
     fresh "$dir/both"
     steps=8 run "$ranks" "$dir/both"
-    both_courses+=$(hashes "$dir/both.screen")
+    both_branches+=$(hashes "$dir/both.screen")
     rm -r "$dir/both"
     phases=(fresh resumed async back3 back6)
     [ "$ranks" != 1 ] || phases+=(logs model)
     for phase in "${phases[@]}"; do for ((rank = 0; rank < ranks; rank++)); do
         cases $phase "$ranks" $rank >"$dir/cases"
-        [ -s "$dir/cases" ] || continue     # only rank 0 sets aside
+        [ -s "$dir/cases" ] || continue     # only rank 0 sets checkpoints aside
         faults "disk.$phase, rank $rank of $ranks"
         [ "$phase" != fresh ] || whole=$reference
         [[ $phase != back? ]] || continue

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Signals stop a run or make it save, on all ranks at one step, and the command that it prints goes on to the
-# bits of a run without them. Usage: tests/signals.sh TRAINER
+# Signals stop a run or make it save, on all ranks at the same step, and the command that it prints resumes
+# with the bits of an undisturbed run. Usage: tests/signals.sh TRAINER
 . "$(dirname "$0")/cases.sh"
 trainer=$(realpath "${1:?Usage: tests/signals.sh TRAINER}") || exit 1
-ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # a name that no other test's processes have
-set -m      # what runs in the background does not ignore SIGINT
+ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # so that pgrep finds no other test's processes
+set -m      # so that background jobs do not ignore SIGINT
 export OMP_NUM_THREADS=1 OMPI_MCA_odls_base_sigkill_timeout=0
 
 folder="$dir/it's a run"        # its name needs quotes
@@ -12,21 +12,26 @@ screen=$dir/screen errors=$dir/errors endless=1000000
 args=(-e l1h2c32v257t32 -b 1 -u 0 -v 0 -s 0 -k constant --threads 1 --overlap 0 --device cpu --dtype fp32
     --hash full)
 
-# start NP ARGUMENT...: a run in the background, in a process group of its own; sets job
+# begin_case WHAT: without the files of the previous case
+begin_case() {
+    begin "signals.$1"
+    rm -rf "$folder" "$screen" "$errors"
+}
+# start NP ARGUMENT...: a run in the background, in a separate process group; sets job
 start() {
     launch "$1"
     background "${launcher[@]}" "$trainer" "${args[@]}" -x $endless "${@:2}" >"$screen" 2>"$errors"
 }
 background() { timeout --foreground -k 2 60 "$@" </dev/null & job=$!; }
-# begin_run WHAT NP ARGUMENT...: a case with a run that has begun, in a new folder
+starts() { await at_step 3 || need 'it did not start' false; }
+# begin_run WHAT NP ARGUMENT...: a case with a run that has started
 begin_run() {
-    begin "signals.$1"
-    rm -rf "$folder" "$screen" "$errors"
+    begin_case "$1"
     start "${@:2}"
-    await at_step 3 || need 'it did not start' false
+    starts
 }
 at_step() { grep -aqs "^step *$1/" "$screen"; }
-# the ranks, by what their command lines have in common: the first is rank 0
+# The ranks by their command lines; the first is rank 0
 ranks() { pgrep -f "^$trainer .*-x $endless"; }
 rank_0() { ranks | head -n 1; }
 rank_1() { ranks | tail -n 1; }
@@ -36,49 +41,47 @@ ends_with() {
     is status $status "$1"
 }
 prints() { grep -aqsE -- "$1" "$screen" "$errors"; }
-# waits for it, or after the end of the run looks for it once
 must_print() { await prints "$1" || need "no '$1'" false; }
-# steps with a complete checkpoint: what a killed save has left counts for nothing
+# Steps with a complete checkpoint
 saved() { ls -d "$folder"/step_*/manifest.json 2>/dev/null | sed -E 's,.*/step_0*([0-9]+)/.*,\1,'; }
 has_saved() { is "number of checkpoints" "$(saved | wc -l)" "$1"; }
 
-# goes_on NP: the printed command, up to five steps more, comes to the bits of a run that nobody stopped
-goes_on() {
+# resumes NP: five more steps by the printed command give the bits of an undisturbed run
+resumes() {
     local last
     last=$(saved | tail -n 1)
     tail -n 1 "$screen" | sed "s/-x $endless/-x $((last + 5))/" >"$dir/command"
-    timeout -k 2 60 bash "$dir/command" >"$dir/went_on" 2>&1 </dev/null || need 'its command fails' false
-    has "$dir/went_on" "^resuming at step ${last:-none}$"
+    timeout -k 2 60 bash "$dir/command" >"$dir/resumed" 2>&1 </dev/null || need 'its command fails' false
+    has "$dir/resumed" "^resuming at step ${last:-none}$"
     launch "$1"
     timeout -k 2 60 "${launcher[@]}" "$trainer" "${args[@]}" -x $((last + 5)) >"$dir/reference" 2>&1 \
         </dev/null
     need 'no digests' [ -n "$(hashes "$dir/reference")" ]
-    is digests "$(hashes "$dir/went_on")" "$(hashes "$dir/reference")"
+    is digests "$(hashes "$dir/resumed")" "$(hashes "$dir/reference")"
 }
-end_run() {         # with its output if it has failed
+end_run() {         # prints the output of a failed case
     [ -z "$why" ] || why="$why; $(tail -qn 5 "$errors" "$screen" 2>/dev/null | cut -c 1-200)"
     end
 }
 
 # ---- to stop
 
-# stops SIGNAL WHO NP ARGUMENT...: to a rank or to mpirun
+# stops SIGNAL WHO NP ARGUMENT...: sends it to a rank or to mpirun
 stops() {
     begin_run "$1 to $2 of $3 ${*:4}" "$3" -o "$folder" "${@:4}"
     kill -"$1" "$($2)"
     ends_with 0
     must_print '^stopped after step [0-9]+ of 1000000; its checkpoint is saved'
-    need 'it has the summary of a run that is done' [ ! -e "$folder/summary.json" ]
+    need 'it has the summary of a finished run' [ ! -e "$folder/summary.json" ]
     has_saved 1
-    goes_on "$3"
+    resumes "$3"
     end_run
 }
 
-# A run that goes on from elsewhere is stopped in the sample before its first step: its place is saved, since
-# the command that goes on does not know where it came from.
+# A run with --resume is stopped in the sample before its first step. It must save, because the printed
+# command does not name the other folder.
 elsewhere() {
-    begin 'signals.USR2 before the first step of a run that goes on from another folder'
-    rm -rf "$folder"
+    begin_case 'USR2 before the first step of a run resumed from another folder'
     need 'it did not run' \
         mpirun --oversubscribe -np 2 "$trainer" "${args[@]}" -x 3 -n 3 -o "$dir/other" >"$screen" 2>&1
     start 2 -o "$folder" --resume "$dir/other/step_00000003" -s 3 -g 2000
@@ -86,11 +89,11 @@ elsewhere() {
     kill -USR2 "$(rank_1)"
     ends_with 0
     must_print '^stopped after step 3 of'
-    goes_on 2
+    resumes 2
     end_run
 }
 
-# saves_nothing PATTERN PATTERN: why nothing is saved is printed on SIGUSR1, and at the end
+# saves_nothing REASON: printed on SIGUSR1 and at the end
 saves_nothing() {
     kill -USR1 "$(rank_1)"
     must_print "^SIGUSR1: no checkpoint .*$1"
@@ -102,30 +105,29 @@ saves_nothing() {
 no_folder() {
     begin_run 'without a folder' 1
     saves_nothing 'no folder'
-    begin 'signals.a folder that only rank 0 has'       # rank 1 would not take part in a save
-    rm -f "$screen"
+    begin_case 'a folder that only rank 0 has'          # rank 1 would not take part in a save
     background mpirun --oversubscribe -np 1 "$trainer" "${args[@]}" -x $endless -o "$folder" : \
         -np 1 "$trainer" "${args[@]}" -x $endless >"$screen" 2>"$errors"
-    need 'it did not start' await at_step 3
+    starts
     must_print "^option -o $folder: not a folder shared by all ranks, so"
     saves_nothing '-o is not a folder shared'
 }
 
-# Rank 0 waits for rank 1, which is stopped, so the first one cannot be followed.
+# Rank 0 waits for the stopped rank 1, so it cannot act on the first signal.
 second_one() {
-    begin_run 'a second one ends the run at once' 2
+    begin_run 'a second SIGTERM ends the run at once' 2
     kill -STOP "$(rank_1)"
     kill -TERM "$(rank_0)"
     must_print '^train_gpt2_zero: SIGTERM .* ends it at once$'
-    sleep 0.3       # what comes within 0.2 s counts as the same one
+    sleep 0.3       # a signal within 0.2 s counts as the same one
     kill -TERM "$(rank_0)"
     ends_with 143
     end_run
 }
 
-# A terminal that closes sends SIGHUP, and so does its shell, up to a second later.
+# A closing terminal sends SIGHUP, and so does its shell, up to a second later.
 hup_twice() {
-    begin_run 'a second SIGHUP is none' 2 -o "$folder"
+    begin_run 'a second SIGHUP is ignored' 2 -o "$folder"
     kill -STOP "$(rank_1)"
     kill -HUP "$(rank_0)"
     must_print '^train_gpt2_zero: SIGHUP stops .*; SIGTERM .* at once$'
@@ -138,18 +140,17 @@ hup_twice() {
     end_run
 }
 
-# The terminal of rank 0 is gone, and rank 1 gets the signal: that is no error on either.
+# Rank 0 has lost its terminal, and rank 1 gets the signal: neither fails.
 other_rank() {
     local rank reader
-    begin 'signals.TERM to rank 1 and no stdout for rank 0'
-    rm -rf "$folder" "$screen" "$errors"
+    begin_case 'TERM to rank 1 and no stdout for rank 0'
     mkfifo "$dir/stdout"
     cat "$dir/stdout" >"$screen" & reader=$!
     for rank in 1 0; do
         background "$trainer" "${args[@]}" -x $endless -o "$folder" -pi fs -pf "$dir/start" -pn 2 -pr $rank \
             >"$dir/stdout" 2>>"$errors"
     done
-    need 'it did not start' await at_step 3
+    starts
     kill -STOP "$(rank_pid "$trainer" 0)"
     kill -TERM "$(rank_pid "$trainer" 1)"
     need 'rank 1 did not take it' await taken "$(rank_pid "$trainer" 1)"
@@ -163,7 +164,7 @@ other_rank() {
 taken() { grep -q '^ShdPnd:[[:space:]]*0*$' "/proc/$1/status"; }
 
 during_set_up() {
-    begin 'signals.before the first step'
+    begin_case 'before the first step'
     start 1 -pi fs -pf "$dir/begin" -pn 2 -pr 0
     need 'it did not start' await test -s "$dir/begin"
     kill -TERM "$(rank_0)"
@@ -173,10 +174,9 @@ during_set_up() {
 }
 
 ignored() {
-    begin 'signals.SIGHUP is ignored where nohup is used'
-    rm -f "$screen"
+    begin_case 'SIGHUP is ignored under nohup'
     background nohup "$trainer" "${args[@]}" -x $endless >"$screen" 2>"$errors"
-    need 'it did not start' await at_step 3
+    starts
     kill -HUP "$(rank_0)"
     kill -USR1 "$(rank_0)"
     must_print '^SIGUSR1: no checkpoint'
@@ -186,12 +186,11 @@ ignored() {
     end_run
 }
 
-# ---- the loop that starts a run again until it is done
+# ---- the loop that restarts a run until it is done
 
-# A rank dies, and the loop starts the run again; a signal to the loop stops both, and mpirun's ranks save.
+# After a crash the loop restarts the run; a signal to the loop stops both, and the ranks save.
 until_done() {
-    begin 'signals.until_done.sh goes on after a crash, and stops when it gets a signal'
-    rm -rf "$folder" "$screen"
+    begin_case 'until_done.sh restarts after a crash, and stops on a signal'
     PAUSE=0 background scripts/until_done.sh mpirun --oversubscribe -np 2 "$trainer" "${args[@]}" -n 50 \
         -x $endless -o "$folder" -y 1 >"$screen" 2>"$errors"
     need 'no checkpoint' await has_manifest
@@ -200,10 +199,10 @@ until_done() {
     need 'it makes no steps' await grew
     kill -INT "$(pgrep -P "$job")"
     ends_with 0
-    goes_on 2
+    resumes 2
     end_run
 
-    begin 'signals.until_done.sh gives up with the status of the last try'
+    begin_case 'until_done.sh gives up with the status of the last try'
     TRIES=2 PAUSE=0 timeout 20 scripts/until_done.sh bash -c 'exit 7' -o "$folder" -y 1 2>"$errors"
     is status $? 7
     has "$errors" '^until_done.sh: 2 tries without .* the last .*status 7$'
@@ -212,10 +211,10 @@ until_done() {
 grew() { sed -n '/^resuming/,$p' "$screen" | grep -q '^step '; }
 has_manifest() { compgen -G "$folder/step_*/manifest.json" >/dev/null; }
 
-# A fake mpirun whose ranks are gone, and that waits for what never comes.
+# A fake mpirun without ranks, which waits forever
 hangs() {
     local seconds=$SECONDS
-    begin 'signals.until_done.sh ends an mpirun that hangs without ranks'
+    begin_case 'until_done.sh ends an mpirun that hangs without ranks'
     mkdir "$dir/fake"
     mkfifo "$dir/fake/never"
     printf '%s\n' '#!/bin/sh' true 'read -r x <"${0%/*}/never"' >"$dir/fake/mpirun"
@@ -231,22 +230,21 @@ hangs() {
 # ---- to save
 
 usr1() {
-    begin_run 'USR1 saves and goes on' 2 -o "$folder"
+    begin_run 'USR1 saves, and the run continues' 2 -o "$folder"
     kill -USR1 "$(rank_1)"
     need 'no checkpoint' await has_manifest
-    need 'it did not go on' await at_step $(($(saved | tail -n 1) + 10))
+    need 'it did not continue' await at_step $(($(saved | tail -n 1) + 10))
     kill -USR2 "$(mpirun_itself)"
     ends_with 0
     has_saved 2
-    goes_on 2
+    resumes 2
     end_run
 }
 
 # ---- writes that fail
 
 pipe() {
-    begin 'signals.a stdout that nobody reads is an error, after a checkpoint'
-    rm -rf "$folder"
+    begin_case 'a closed stdout is an error, after a checkpoint'
     background "$trainer" "${args[@]}" -x $endless -o "$folder" > >(head -n 5 >"$dir/read") 2>"$errors"
     ends_with 1
     must_print '^train_gpt2_zero: stdout: Broken pipe; stopped after .*its checkpoint is saved$'
@@ -254,10 +252,9 @@ pipe() {
     end_run
 }
 
-# file_size KIB FILE MESSAGE ARGUMENT...: no file may be larger; the run's FILE would be
+# file_size KIB FILE MESSAGE ARGUMENT...: FILE would exceed the limit
 file_size() {
-    begin "signals.file-size limit: $2"
-    rm -rf "$folder"
+    begin_case "file-size limit: $2"
     # shellcheck disable=SC2016
     timeout -k 2 60 bash -c 'ulimit -f "$1"; shift; exec "$@"' limited "$1" "$trainer" "${args[@]}" \
         -x $endless -o "$folder" "${@:4}" 2>&1 </dev/null | cat >"$screen"

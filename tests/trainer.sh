@@ -436,24 +436,13 @@ test_plan() {
 2 --dtype fp32 -z 2 -d 3072 --bucket 1e6 --messages 1 -r 2 --trace $dir/planned.json
 END
 
-    # 124475904 parameters with GPT-2's padded vocabulary: 7P = 831.0 MiB.
-    begin 'plan.formulas'
-    need 'no plan in bf16' plan formulas -e d12 -t 64 --dtype bf16 --plan-ranks 4 -z 1
-    screen formulas '^  0  16P +1899\.4 +1899\.4 ' '^  1  4P \+ 12P/N +831\.0 +831\.0 ' \
-        '^  2  2P \+ 14P/N +652\.9 +652\.9 ' '^  3  16P/N +474\.8 +474\.9 '
-    need 'no plan in fp32' plan formulas -e d12 -t 64 --dtype fp32 --plan-ranks 4
-    screen formulas '^  1  8P \+ 8P/N +1187\.1 '
-    need 'no plan without masters' plan formulas -e d12 -t 64 --dtype bf16 -w 0 -d 1024 --plan-ranks 4
-    screen formulas '^  1  6P \+ 8P/N +949\.7 '
-    end
-
     begin 'plan.131 billion parameters on 128 ranks'
     local start=$SECONDS
     need 'no plan' plan large -e l105h96c10176v50257t2048 -t 2048 -b 1 --dtype bf16 \
         --plan-ranks 128 -pg 8 -o "$dir/not_made"
     need "took $((SECONDS - start)) s" [ $((SECONDS - start)) -le 3 ]
     screen large ' 131020874304 parameters' '^  3  16P/N +15618\.9 +15619\.1 ' \
-        'step: reductions +247953\.14 +234286\.44$'     # the second to other hosts
+        'step: reductions +247953\.14 +234286\.44$'     # the second number: to other hosts
     need 'a folder was made' [ ! -e "$dir/not_made" ]
     end
 
@@ -594,8 +583,8 @@ END
 # ---- bad input
 
 test_options() {
-    local option
     refusals <<'END'
+bad.unknown tier|1|--offload-param.*'disk' is not one of none, cpu, nvme|--offload-param disk
 bad.unknown option|2|-Z|-Z 3
 bad.NCCL on the CPU|2|option --comm nccl: .*--device cuda|--comm nccl
 bad.option without a value|1|-b.*value|-b
@@ -604,7 +593,6 @@ bad.half a number|1|-l.*'1e'.*number|-l 1e
 bad.not a whole number|1|-x.*'1.5'.*whole|-x 1.5
 bad.not finite|1|-l.*'nan'|-l nan
 bad.out of range|1|-z.*4.*range|-z 4
-bad.batch 0|1|-b.*0.*range|-b 0
 bad.recompute out of range|1|option -r: 4.*-1 to 3|-r 4
 bad.ratio|1|--offload-ratio.*out of range, 0 to 1|--offload-ratio 2
 bad.row longer than the model|1|-t 33.*32|-t 33
@@ -628,9 +616,6 @@ bad.depth|1|d13|-e d13
 END
     if command -v nvidia-smi >/dev/null; then skip 'bad.device' 'there is a CUDA device'
     else refused 'bad.device' 2 '--device cuda' --device cuda; fi
-    for option in --offload-optimizer --offload-param --offload-gradients; do
-        refused "bad.$option" 1 "$option.*'disk' is not one of none, cpu, nvme" $option disk
-    done
 }
 
 # The settings of a DeepSpeed file are for test_deepspeed; here, how they meet the options.
@@ -667,7 +652,6 @@ END
     json stage <<<'{ "zero_optimization": { "stage": 2 }, "bf16": { "enabled": true } }'
     json wire <<<'{ "bf16": { "enabled": true }, "communication_data_type": "bf16" }'
     json micro <<<'{ "gradient_accumulation_steps": 2 }'
-    json key <<<'{ "zero_optimisation": { "stage": 2 } }'
     json odd <<<'{ "train_batch_size": 13, "optimizer": { "params": { "lr": "auto" } } }'
     json tier <<'END'
 { "zero_optimization": { "stage": 3, "offload_optimizer": { "device": "nvme", "nvme_path": "/n", },
@@ -689,7 +673,6 @@ zero config.dtype contradicts --dtype|2|bf16: option --dtype .*fp32|--dtype fp32
 zero config.dtype contradicts --comm-type|2|communication_data_type.*--comm-type|--comm-type fp32 $z/wire.json
 zero config.a communication dtype that would round|2|"bf16".*are sent as fp32|-z 1 -d 256 $z/wire.json
 zero config.accumulation contradicts -d|2|gradient_accumulation_steps is 2.*1 micro|-d 128 $z/micro.json
-zero config.unknown key|2|key.json:1.*nearest.*zero_optimization|$z/key.json
 zero config.no file|1|nowhere.json.*No such file|$z/nowhere.json
 zero config.a batch that does not divide|2|train_batch_size is 13.*2 ranks|$z/odd.json
 zero config.batch contradicts -d|2|train_batch_size is 12.*-d 128|-d 128 $z/zero.json
@@ -836,25 +819,18 @@ at_step_20() { grep -aqs '^step   20/' "$1"; }      # FILE
 # one_stops NAME SIGNAL SECONDS ARGUMENT...: sends the signal to a rank of a long run; the job must fail
 # within SECONDS.
 one_stops() {
-    local signal=$2 limit=$3 job pid status start
+    local signal=$2 limit=$3 job pid
     begin "dying.$1"
     shift 3
     rm -f "$dir"/pid.* "$dir/dying"
     run 3 40 "${small[@]}" -x 1000000 "$@" >"$dir/dying" 2>&1 & job=$!
     need 'it did not reach step 20' await at_step_20 "$dir/dying"
     read -r pid <"$dir/pid.1"
-    start=$EPOCHREALTIME
     kill -"$signal" "$pid"
-    if [ "$signal" = STOP ]; then
-        while kill -0 $job 2>/dev/null && number "$EPOCHREALTIME - $start < $limit + 2"; do
-            sleep 0.05
-        done
-    fi
+    ends_within "$limit" $job
     kill -KILL "$pid" 2>/dev/null
-    wait $job; status=$?
     read -r pid <"$dir/pid.0"
     need 'shared memory remains' not compgen -G "/dev/shm/llmc_zero.$pid.*" >/dev/null
-    need "took $(awk "BEGIN { print $EPOCHREALTIME - $start }") s" number "$EPOCHREALTIME - $start < $limit"
     need "status $status" [ $status != 0 -a $status != 124 ]
     if [ "$signal" = STOP ]; then
         is messages "$(grep -ac '^train_gpt2_zero: ' "$dir/dying")" 1
@@ -865,9 +841,9 @@ one_stops() {
 }
 
 test_dying() {
-    one_stops 'one rank is killed' KILL 10
-    one_stops 'one rank hangs' STOP 8 --comm-timeout 2 --overlap 1
-    one_stops 'one rank hangs, messages' STOP 8 --comm-timeout 2 --messages 1
+    one_stops 'a rank is killed' KILL 10
+    one_stops 'a rank hangs' STOP 8 --comm-timeout 2 --overlap 1
+    one_stops 'a rank hangs, messages' STOP 8 --comm-timeout 2 --messages 1
 }
 
 # ---- launching

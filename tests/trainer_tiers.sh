@@ -1,11 +1,11 @@
-# Model states in files, as a user meets them. Sourced by tests/trainer.sh, whose functions it uses.
+# Model states on NVMe, from a user's side. Sourced by tests/trainer.sh, whose functions it uses.
 
 tiers_folder=$disk/nvme
 files() { ls "$tiers_folder" 2>/dev/null; }
 on_nvme=(--nvme "$tiers_folder" --offload-optimizer nvme --offload-param nvme)
 in_memory_mib() { sed -nE 's/.*on NVMe, ([0-9.]+) MiB in memory.*/\1/p' "$dir/$1.screen"; }
 
-# tests/mpi_tiers.c has every mixture.
+# tests/mpi_tiers.c covers every mixture.
 tiers_same_bits() {
     local nvme="--nvme $tiers_folder" both="--offload-optimizer nvme --offload-param nvme"
     mkdir -p "$tiers_folder"
@@ -15,36 +15,35 @@ tiers_same_bits() {
     same 'tiers.bits, bf16, 2 ranks' 2 '--dtype bf16 -d 256 --clip 0.5 -z 3' '' "$nvme $both" \
         "$nvme --offload-optimizer nvme --offload-ratio 0.5 --sub-group-size 2048" \
         "$nvme $both --offload-gradients nvme --overlap 1 --sub-group-size 2048"
-    same 'tiers.bits, an update that begins during backward' 2 '-z 3 --dtype bf16 -d 256 --clip 0' '' \
+    same 'tiers.bits, an update during backward' 2 '-z 3 --dtype bf16 -d 256 --clip 0' '' \
         "$nvme $both --offload-gradients nvme --overlap 1 --sub-group-size 2048"
     same 'tiers.bits, a delayed update' 2 '-z 3 --dtype bf16 -x 6 --delayed-update 3' \
         '--offload-optimizer cpu' "$nvme $both --offload-gradients nvme --overlap 1 -sg 1e9"
-    same 'tiers.bits, a step that is skipped' 2 '-z 2 --dtype bf16 -x 6 -sg 0.1' '' \
+    same 'tiers.bits, a skipped step' 2 '-z 2 --dtype bf16 -x 6 -sg 0.1' '' \
         "$nvme --offload-optimizer nvme"
-    begin 'tiers.no file is left'
+    begin 'tiers.no file remains'
     is files "$(files)" ''
     end
 }
 
 tiers_checkpoints() {
     local common=(-z 3 -k constant) delayed=(-z 3 -k constant --delayed-update 2 --offload-optimizer cpu)
-    begin 'tiers.a checkpoint goes from files to memory and back'
+    begin 'tiers.a checkpoint moves from files to memory and back'
     trains 2 whole "${common[@]}" -x 6
     trains 2 moved "${common[@]}" -x 2 -n 2 "${on_nvme[@]}"
     trains 2 moved "${common[@]}" -x 4 -n 2 -y 1
-    screen moved 'resuming at step 2'
     trains 2 moved "${common[@]}" -x 6 -n 2 -y 1 "${on_nvme[@]}"
     screen moved 'resuming at step 4'
     same_result moved whole
     end
-    begin 'tiers.a run with delayed updates resumes with its bits'
+    begin 'tiers.a run with delayed updates resumes with the same bits'
     trains 2 whole "${delayed[@]}" -x 6 -n 2
     trains 2 moved "${delayed[@]}" -x 4 -n 2
     trains 2 moved "${delayed[@]}" -x 6 -n 2 -y 1
     screen moved 'resuming at step 4'
     same_result moved whole
     trains 2 prompt "${delayed[@]}" -x 6 --delayed-update 7
-    need 'a delay changes nothing' [ "$(result prompt)" != "$(result whole)" ]
+    need 'the delay has no effect' [ "$(result prompt)" != "$(result whole)" ]
     end
 }
 
@@ -70,7 +69,7 @@ tiers_in_tables() {
     end
 }
 
-# mount_small DEVICE: a disk in a file, or a tmpfs, at $dir/small; 1 where that cannot be had
+# mount_small disk|tmpfs: mounts it at $dir/small
 mount_small() {
     mkdir -p "$dir/small"
     case $1 in
@@ -84,11 +83,11 @@ tiers_refusals() {
     local on="--offload-optimizer nvme --nvme"
     refusals <<END
 tiers.no folder|1|offload.nvme: no folder.*--nvme|-z 3 --offload-optimizer nvme
-tiers.a folder that is not there|2|there is no folder .*nowhere.*--nvme|-z 3 $on $dir/nowhere
+tiers.a missing folder|2|there is no folder .*nowhere.*--nvme|-z 3 $on $dir/nowhere
 tiers.a stage without shards|1|offload.optimizer|-z 0 $on $tiers_folder
 END
     wrap='ulimit -v 400000;'
-    refused 'tiers.more memory than a limit leaves' 1 'MiB of host memory are .*RLIMIT_AS' -z 3 -e d12 \
+    refused 'tiers.more memory than RLIMIT_AS leaves' 1 'MiB of host memory are .*RLIMIT_AS' -z 3 -e d12 \
         --dtype fp32 -b 1 -t 64
     wrap=
     if ! mount_small tmpfs; then skip 'tiers.a folder in memory' 'a tmpfs cannot be mounted here'; return; fi
@@ -113,7 +112,7 @@ tiers_faults() {
     screen second "$tiers_folder.*${pids[0]}"
     is 'files of the first' "$(files | wc -l)" 2
     end
-    begin 'tiers.a killed run leaves nothing but locks, and the next one starts'
+    begin 'tiers.a killed run leaves only locks, and the next one starts'
     kill -KILL "${pids[@]}"; wait $job
     bytes=$(du -s --apparent-size -B 1 "$tiers_folder" | cut -f 1)
     need "it left $bytes bytes: $(files)" [ "$bytes" -lt 10000 ]
@@ -122,11 +121,11 @@ tiers_faults() {
     end
 }
 
-# The states are larger than what the run may take in memory.
+# The states exceed the memory that the run may take.
 tiers_memory() {
     local most table
     if ! grep -qs '^Pss:' /proc/self/smaps_rollup; then skip tiers.memory 'no smaps_rollup'; return; fi
-    begin 'tiers.the memory that the system reports is that of the table'
+    begin "tiers.the system's figure of memory agrees with the table"
     need 'did not run' pss 2 held -e l6h8c512v257t32 -b 1 -x 3 --dtype bf16 -z 3 --hash params \
         --sub-group-size 65536 "${on_nvme[@]}"
     most=$peak
@@ -137,8 +136,8 @@ tiers_memory() {
     end
 }
 
-# make_group MIB: a cgroup of version 1 or 2 that may take so much memory, and no swap beside it; sets cgroup.
-# The trainer's ranks join it by $wrap.
+# make_group MIB: a cgroup of version 1 or 2 limited to that much memory and no swap; sets cgroup. The
+# trainer's ranks join it by $wrap.
 make_group() {
     local bytes=$(($1 << 20)) top=/sys/fs/cgroup/memory limit=memory.limit_in_bytes
     local swap=memory.memsw.limit_in_bytes most=$bytes          # version 1 counts memory and swap together
@@ -154,17 +153,17 @@ make_group() {
 group_is_gone() { [ ! -d "$cgroup" ] || rmdir "$cgroup" 2>/dev/null; }
 remove_group() {
     wrap=
-    await group_is_gone         # what has just ended leaves a group a little later
+    await group_is_gone         # a process leaves its group a little after its end
 }
 
-# advice: the last refusal's sets of options, each behind its MiB, with a folder that is there.
+# advice: lines "MIB OPTIONS" from the last refusal, with an existing folder
 advice() { sed -nE "s,FOLDER,$tiers_folder,; s/^  (-.*) \(([0-9]+) of [0-9]+ MiB.*/\2 \1/p" "$dir/refused"; }
 
-# advised NP ARGUMENT...: the last refusal lists two sets of options, and the plan of each has its MiB.
+# advised NP ARGUMENT...: the last refusal lists two sets of options, and their plans have the MiB listed
 advised() {
     local np=$1 mib options planned
     shift
-    is "sets of options in $(cat "$dir/message")" "$(advice | wc -l)" 2
+    is "sets of options in $(<"$dir/message")" "$(advice | wc -l)" 2
     while read -r mib options; do
         # shellcheck disable=SC2086
         need "no plan with $options" plan advised "$@" --plan-ranks "$np" $options
@@ -174,23 +173,22 @@ advised() {
     done < <(advice)
 }
 
-# GPT-2 with 1.5 and 0.4 billion parameters, whose states take 24 and 5.5 GB.
+# GPT-2 with 1.5 and 0.4 billion parameters: the states take 24 and 5.5 GB.
 tiers_advice() {
     local model limit large
     while read -r model limit; do
         large=(-e "$model" -b 8 --dtype bf16)
         make_group "$limit"
         refused "tiers.$model in $limit MiB" 1 'What would fit:$' "${large[@]}"
-        begin "tiers.what is advised for $model in $limit MiB fits"
+        begin "tiers.the advice for $model in $limit MiB fits"
         advised 1 "${large[@]}"
         end
         remove_group
     done <<<$'d48 3000\nd24 2048'
 }
 
-# A model whose states need more than a cgroup allows. In memory it is refused; a run that does not see the
-# limit, in a cgroup namespace, is killed. On NVMe it trains there, with each of the sets of options that the
-# refusal advises.
+# The states exceed a cgroup's limit. In memory the run is refused; in a cgroup namespace it does not see the
+# limit, and is killed. On NVMe it trains, as it does with each set of options that the refusal advises.
 tiers_capped() {
     local limit=160 model=(-e l8h8c384v257t32 -b 1 -x 2 --dtype bf16 -z 3) table options joined
     if ! make_group $limit; then
@@ -199,7 +197,7 @@ tiers_capped() {
         return
     fi
     joined=$wrap wrap=
-    begin 'tiers.the run that has all the memory it needs'
+    begin 'tiers.a run without the limit'
     trains 2 uncapped "${model[@]}"
     table=$(table uncapped together)
     need "2 ranks of $table MiB would fit into $limit" number "2 * $table > $limit"
@@ -207,7 +205,7 @@ tiers_capped() {
     wrap=$joined
     refused 'tiers.a cgroup with too little memory' 2 \
         "the cgroup's limit \(memory.*llmc_zero_test_$$\) is $limit.0 MiB.*would fit:$" "${model[@]}"
-    begin 'tiers.what is advised runs'
+    begin 'tiers.the advice runs'
     advised 2 "${model[@]}"
     while read -r _ options; do
         # shellcheck disable=SC2086
@@ -215,7 +213,7 @@ tiers_capped() {
         case $options in *-t*) ;; *) same_result advised uncapped ;; esac
     done < <(advice)
     end
-    refused 'tiers.a model that no options make fit' 1 'would fit: nothing, at any stage' -e d48
+    refused 'tiers.a model that fits with no options' 1 'would fit: nothing, at any stage' -e d48
     if mount_small disk; then
         refused 'tiers.a disk with too little room' 2 'would fit:$' "${model[@]}" --nvme "$dir/small"
         begin 'tiers.another disk is advised'
@@ -228,14 +226,14 @@ tiers_capped() {
     if unshare --cgroup true 2>/dev/null; then
         begin 'tiers.the kernel kills a run in memory that does not see the limit'
         wrap="$joined exec unshare --cgroup \"\$0\" \"\$@\";"
-        need 'it ran' not train 2 killed "${model[@]}" >/dev/null
+        fails 2 killed "${model[@]}"
         screen killed 'signal 9|Killed'
         end
     else
         skip 'tiers.the kernel kills a run in memory' 'unshare --cgroup does not work here'
     fi
     wrap=$joined
-    begin 'tiers.states on NVMe train where the run in memory cannot'
+    begin 'tiers.with states on NVMe the run trains under the limit'
     trains 2 capped "${model[@]}" "${on_nvme[@]}" --sub-group-size 65536
     same_result capped uncapped
     is files "$(files)" ''
