@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # make check: dependencies, format, static analysis, the tests under ASan and UBSan, the threads under TSan.
-#   KILLS=30 make check      kills and stops more ranks
-#   KILL_SAVES=1000 make check    kills more ranks during a save
-#   FUZZ=600 make check      fuzzes each file reader for this many seconds
-#   LLMC=folder make check   builds this llm.c with the plugin (if nvcc is installed) instead of cloning it
+#   KILLS=30            kills and stops more ranks
+#   KILL_SAVES=1000     kills more ranks during a save
+#   FUZZ=600            fuzzes each file reader for this many seconds
+#   LLMC=FOLDER         builds this llm.c with the plugin (if nvcc is installed) instead of cloning it
 set -eu
 cd "$(dirname "$0")/.."
 scripts/install_deps.sh check
@@ -20,8 +20,8 @@ report() {          # STATUS WHAT
         failed=$((failed + 1))
     fi
 }
-# try LOG WHAT COMMAND...: runs the command with its output in build/LOG.log. Prints a line about it, with the
-# last line of a test. If it fails, prints the end of its output, without the cases that passed.
+# try LOG WHAT COMMAND...: runs the command with its output in build/LOG.log, and prints a line with its
+# result and a test's closing line. If it fails, prints the end of its output without the passed cases.
 try() {
     local log=build/$1.log what=$2 status=0 last
     shift 2
@@ -32,7 +32,7 @@ try() {
     report $status "$what"
 }
 build() { make --no-print-directory "$@"; }
-# beside FUNCTION: runs it in the background; join waits for it and prints its lines.
+# beside FUNCTION: runs it in the background; join waits for it and prints its lines
 beside() {
     (failed=0; "$1"; exit "$failed") >"build/$1.out" 2>&1 &
     lane=$1 lane_pid=$!
@@ -55,10 +55,9 @@ analysis() {
         $(find llmc_zero gpt2 trainer dev -name '*.c' 2>/dev/null | sort)
 }
 
-# llm.c's CUDA trainer with the plugin compiles and links, if nvcc and llm.c are available
 fetch_llmc() {
-    local url=https://github.com/karpathy/llm.c
-    timeout 60 git clone -q $url build/llm.c && git -C build/llm.c checkout -q f1e2ace
+    timeout 60 git clone -q https://github.com/karpathy/llm.c build/llm.c &&
+        git -C build/llm.c checkout -q f1e2ace
 }
 compile_llmc() {
     command -v nvcc >/dev/null || return 0
@@ -73,7 +72,7 @@ compile_llmc() {
     fi
 }
 
-# Ranks that hang, fail or cannot start in the stand-in's NCCL. Takes half a minute, so not in make test
+# Ranks that hang, fail or cannot start in the stand-in's NCCL: half a minute, so make test leaves it out
 trouble_in_nccl() {
     local how
     for how in trouble start; do
@@ -91,7 +90,7 @@ disks() {
     try power_loss 'the power fails at any instant' timeout 600 tests/power_loss.sh build/stand-in $trainer
 }
 
-# ---- libFuzzer, if clang has it, at the lowest priority next to the tests
+# ---- libFuzzer, if clang has it, at the lowest priority
 
 fuzzing() {
     local clang fuzzer=build/fuzz/tests/fuzz_readers
@@ -119,7 +118,7 @@ without_sanitizers() {
 try stand_in 'build of the CUDA code for the CPU' build CUDA=stand-in stand-in
 beside without_sanitizers
 
-# ---- ASan and UBSan. They do not look for leaks: Open MPI and its libraries keep memory until the end.
+# ---- ASan and UBSan, without leak detection: Open MPI and its libraries keep memory until the end
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
 trainer=build/address/train_gpt2_zero
 try asan 'build with ASan and UBSan' build SAN=address CFLAGS='-O1 -g' sanitized
@@ -136,7 +135,7 @@ try asan_folder 'the output folder under ASan and UBSan' \
     timeout 400 tests/folder.sh $trainer logs branches verify names listing
 try net 'ranks in network namespaces' timeout 60 tests/net_namespaces.sh build/address/tests/test_net
 join
-# These tests measure seconds, so they run one after the other. They mostly wait, and fuzzing yields.
+# These tests measure seconds, so they run in sequence. They mostly wait, and fuzzing yields to them.
 beside fuzzing
 try asan_start "ranks without MPI, killed and stopped $kills times, under ASan and UBSan" \
     env KILLS="$kills" timeout 400 tests/start.sh $trainer
@@ -149,7 +148,7 @@ join
 try slow_disks 'ranks whose disks differ in speed, under ASan and UBSan' \
     env OMP_NUM_THREADS=1 timeout 200 mpirun --oversubscribe -np 3 build/address/tests/mpi_slow
 cuda_under_asan() {
-    local t cuda_tests=(test_layers_cuda test_device mpi_tiers_device)  # the last one makes calls fail
+    local t cuda_tests=(test_layers_cuda test_device mpi_tiers_device)
     try asan_cuda 'build of the CUDA code, for the CPU, with ASan and UBSan' \
         build SAN=address CUDA=stand-in CFLAGS='-O1 -g' "${cuda_tests[@]/#/build/address/stand-in/tests/}"
     for t in "${cuda_tests[@]}"; do
@@ -162,7 +161,7 @@ beside cuda_under_asan
 try asan_flips 'every bit of a small checkpoint flipped, under ASan and UBSan' \
     timeout 400 build/address/tests/test_flips all
 
-# ---- TSan. One rank without MPI runs the same threads; Open MPI itself is not built for TSan.
+# ---- TSan, without MPI, which is not built for it: one rank runs the same threads
 trainer=build/thread/train_gpt2_zero
 model=(-e l3h2c32v257t32 -b 2 -x 6 -v 3 -m 2 -s 0)
 try tsan 'build with TSan' \

@@ -1,35 +1,27 @@
 #!/usr/bin/env bash
-# --export and --to: a checkpoint of any ranks, llm.c's file and a folder of Hugging Face's become each other
-# with the same bits, and a run starts from each of them alike. Usage: tests/export.sh TRAINER [GROUP]...
+# --export and --to convert between a checkpoint of any number of ranks, llm.c's file and a Hugging Face
+# folder without changing a bit, and a run starts from each. Usage: tests/export.sh TRAINER [GROUP]...
 #   trips, refused    make test
-#   transformers      make check: dev/check_export.py, where PYTHON (python3) has transformers and PyTorch
+#   transformers      make check: dev/check_export.py, if PYTHON (python3) has transformers and PyTorch
 . "$(dirname "$0")/cases.sh"
+. tests/runs.sh
 trainer=$(realpath "${1:?Usage: tests/export.sh TRAINER [GROUP]...}") || exit 1
 shift
 export OMP_NUM_THREADS=1
-data=(--device cpu -i data/stories_train.bin -j data/stories_val.bin -v 0 -s 0 --threads 1)
+small=(--device cpu -i data/stories_train.bin -j data/stories_val.bin -v 0 -s 0 --threads 1 -b 1 -u 0)
 screen=$dir/screen
 
-# trains NP NAME ARGUMENT...: a run with its output folder NAME
-trains() {
-    local launcher
-    launch "$1"
-    timeout -k 2 60 "${launcher[@]}" "$trainer" "${data[@]}" -b 1 -u 0 -o "$dir/$2" "${@:3}" >"$screen" 2>&1 \
-        </dev/null || need "$2 did not run: $(tail -n 3 "$screen")" false
-}
-# export_model FROM TO [ARGUMENT...], in the test's folder; exports: which must succeed
+# export_model FROM TO [ARGUMENT...]: in the test's folder; exports: the same, which must succeed
 export_model() {
     timeout -k 2 60 "$trainer" --export "$dir/$1" --to "$dir/$2" "${@:3}" >"$screen" 2>&1 </dev/null
 }
 exports() { export_model "$@" || need "$*: $(tail -n 3 "$screen")" false; }
 same() { cmp -s "$dir/$1" "$dir/$2"; }
-first_loss() { grep -o '"loss": [0-9.]*' "$dir/$1/metrics.jsonl" | head -n 1; }
-start_of() { echo "$(first_loss "$1") $(json_value "$dir/$1/summary.json" params_hash)"; }
 left() { find "$dir" -maxdepth 1 -name "$1"; }
 
 # --------
 
-# trip NAME RUN: its checkpoint -> .bin -> folder -> .bin, all the same; the folder from the checkpoint too
+# trip NAME RUN: checkpoint -> .bin -> folder -> .bin gives the same bits, and so does checkpoint -> folder
 trip() {
     local run=$2
     begin "export.$1"
@@ -56,20 +48,20 @@ test_trips() {
     trip 'three ranks, stage 3, fp32' fp32
     trip 'two ranks, stage 2, bf16' bf16
 
-    begin 'export.the masters are what is written'
-    need 'fp32: another model than llm.c gets' same fp32.bin fp32/model_00000002.bin
-    need 'bf16: another model than llm.c gets' same bf16.16.bin bf16/model_00000002.bin
+    begin 'export.the masters are exported'
+    need 'fp32: differs from the model file' same fp32.bin fp32/model_00000002.bin
+    need 'bf16: differs from the model file' same bf16.16.bin bf16/model_00000002.bin
     need 'bf16: the masters are rounded' not same bf16.bin bf16.16.bin
     exports fp32/step_00000001 first.bin
-    need 'an older checkpoint: another model' same first.bin fp32/model_00000001.bin
+    need 'an older checkpoint: differs from its model file' same first.bin fp32/model_00000001.bin
     end
 
-    begin 'export.a run starts from each alike'
+    begin 'export.a run starts from each with the same bits'
     for dtype in fp32 bf16; do
-        for model in bin hf; do trains 2 "from.$dtype.$model" -e "$dir/fp32.$model" -x 1 --dtype $dtype; done
-        is "$dtype, from the folder" "$(start_of from.$dtype.hf)" "$(start_of from.$dtype.bin)"
+        for model in bin hf; do trains 2 $model -e "$dir/fp32.$model" -x 1 --dtype $dtype --hash full; done
+        same_result hf bin
     done
-    need 'there is no loss or no digest' [ "$(start_of from.fp32.hf | wc -w)" = 3 ]
+    need 'no loss or no digest' [ "$(result hf | wc -w)" = 4 ]
     end
 
     begin 'export.the files of the folder'
@@ -83,38 +75,33 @@ test_trips() {
 
 # --------
 
-# refused NAME PATTERN FROM TO ARGUMENT...: it fails with such a message, and neither TO nor a temporary file
-# is left
+# refused: from lines NAME|PATTERN|FROM TO ARGUMENT...: the export fails with a message that matches, and
+# leaves neither TO nor a temporary file
 refused() {
-    begin "export.refused.$1"
-    need 'it is taken' not export_model "${@:3}"
-    has "$screen" "$2"
-    is left "$(left "$(basename "$4")*")" ''
-    end
-}
-# From lines NAME|PATTERN|FROM TO ARGUMENT...
-refusals() {
-    local name pattern arguments
-    while IFS='|' read -r name pattern arguments; do
+    local what pattern from to arguments
+    while IFS='|' read -r what pattern arguments; do
+        begin "export.refused.$what"
+        read -r from to arguments <<<"$arguments"
         # shellcheck disable=SC2086
-        refused "$name" "$pattern" $arguments
+        fails "$pattern" export_model "$from" "$to" $arguments
+        is 'files left' "$(left "$(basename "$to")*")" ''
+        end
     done
 }
-# fails PATTERN COMMAND...
-fails() {
-    need "$* is taken" not "${@:2}" >"$screen" 2>&1
+fails() {       # PATTERN COMMAND...
+    need "$* succeeds" not "${@:2}" >"$screen" 2>&1
     has "$screen" "$1"
 }
 
 test_refused() {
     local to states model=good/model_00000002.bin
     trains 2 good -e l1h2c32v257t32 -x 2 -n 2 --dtype fp32
-    refusals <<'END'
+    refused <<'END'
 another option|option -b: cannot be used with --export|good a.bin -b 4
 fp16|option --dtype fp16: an export must be in fp32 or bf16|good a.bin --dtype fp16
 no model|none.bin: cannot open: No such file|none.bin a.hf
 an empty folder|no complete checkpoint in this folder, and no model.safetensors|. a.hf
-no place|nowhere/a.hf.*No such file|good nowhere/a.hf
+a missing folder|nowhere/a.hf.*No such file|good nowhere/a.hf
 a tokenizer for llm.c|option --tokenizer .*: .*llm.c.s file|good a.bin --tokenizer data/stories_tokenizer.bin
 no tokenizer|stories_val.bin: not a tokenizer file|good a.hf --tokenizer data/stories_val.bin
 END
@@ -133,8 +120,8 @@ END
     fails 'exists already and is not empty' export_model good mine.hf
     fails 'link.hf: is a link; name the folder itself' export_model good link.hf/
     fails 'link.bin: exists already' export_model good link.bin
-    is written "$(ls -A "$dir/empty"; left 'link*.tmp')" ''
-    is 'what was there' "$(cat "$dir/mine.bin" "$dir/mine.hf"/*)" $'mine\nmine'
+    is 'files written' "$(ls -A "$dir/empty"; left 'link*.tmp')" ''
+    is 'the old files' "$(cat "$dir/mine.bin" "$dir/mine.hf"/*)" $'mine\nmine'
     end
 
     begin 'export.refused.a full disk'
@@ -142,20 +129,22 @@ END
         fails 'cannot write: File too large' bash -c "trap '' XFSZ; ulimit -f 16
             exec '$trainer' --export '$dir/good' --to '$dir/$to'"
     done
-    is left "$(left 'full*')" ''
+    is 'files left' "$(left 'full*')" ''
     end
 
     flip_byte "$dir/$model" 20000
-    refused 'a damaged model file' 'model_00000002.bin: damaged' $model a.hf
+    refused <<<"a damaged model file|model_00000002.bin: damaged|$model a.hf"
     flip_byte "$dir/$model" 20000
     states=$(echo "$dir"/good/step_00000002/rank00001-*.states)
     flip_byte "$states" 20000
-    refused 'a damaged checkpoint' "$(basename "$states"): damaged: the block .* at offset 0" good a.bin
-    refused 'a damaged checkpoint, to a folder' "$(basename "$states"): damaged: the block" good a.hf
+    refused <<END
+a damaged checkpoint|${states##*/}: damaged: the block .* at offset 0|good a.bin
+a damaged checkpoint, to a folder|${states##*/}: damaged: the block|good a.hf
+END
     truncate -s -4 "$states"
-    refused 'a checkpoint that is cut short' "$(basename "$states"): ends at offset" good a.bin
+    refused <<<"a truncated checkpoint|${states##*/}: ends at offset|good a.bin"
     rm "$states"
-    refused 'a checkpoint without a file' "$(basename "$states"): No such file" good a.bin
+    refused <<<"a checkpoint without a file|${states##*/}: No such file|good a.bin"
 }
 
 # --------

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Fuzzes the readers of files from their seeds, as many at a time as there are cores, and adds up. An input
-# that breaks a reader stays in build/fuzz/found; once mended, it belongs into tests/fuzz/found/TARGET.
+# Fuzzes the file readers from their seeds, one per core at a time, and adds up the results. An input that
+# breaks a reader stays in build/fuzz/found; after the fix it belongs in tests/fuzz/found/TARGET.
 #   tests/fuzz.sh PROGRAM SECONDS_EACH [TARGET...]      PROGRAM: make SAN=fuzz CC=clang build/fuzz/tests/..
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -16,9 +16,9 @@ trap 'rm -rf "$dir"' EXIT
 trap 'exit 1' INT TERM
 mkdir -p build/fuzz/found
 
-# A seed makes runs alike, though not equal, since they end by the clock.
+# The seed makes runs similar; they are not equal, because they end by the clock.
 limits=(-timeout=30 -rss_limit_mb=1024 -malloc_limit_mb=256 -max_len=16384)
-fuzz() {            # TARGET: the last line is "DONE" if nothing was found
+fuzz() {            # TARGET: the log ends with "DONE" if nothing was found
     local known=()
     mkdir -p "$dir/$1/seeds" "$dir/$1/tmp"
     [ ! -d "tests/fuzz/found/$1" ] || known=("tests/fuzz/found/$1")

@@ -1,17 +1,16 @@
-# To be sourced: hosts on one machine, network namespaces with names and addresses of their own, joined by a
-# bridge. Needs root.
-#   hosts_make N    hosts 0 to N-1: host I is hostI at 10.77.7.(I+1), its link to the others port I; 1, and
-#                   the reason in $hosts_why, if not
-#   hosts_run I COMMAND...    hosts_link I up|down    hosts_network I up|down (from inside)    hosts_end
-#   hosts_limit RATE    no host sends more bits a second than this, as tc writes them (2gbit), or unlimited
+# Sourced: hosts on one machine, as network namespaces with separate names and addresses, joined by a bridge.
+# Needs root.
+#   hosts_make N    makes hosts 0 to N-1; returns 1 with the reason in $hosts_why if it fails. Host I has the
+#                   name hostI, the address 10.77.7.(I+1) and port I of the bridge
+#   hosts_run I COMMAND...    hosts_link I up|down    hosts_network I up|down (inside the host)    hosts_end
+#   hosts_limit RATE    limits each host's sends to RATE bits per second in tc's form (2gbit), or unlimited
 hosts_tag=zn$$ hosts_bridge=zb$$ hosts_n=0 hosts_why=
 
 hosts_end() {
-    # its end of the pair goes with it
     for ((i = 0; i < hosts_n; i++)); do ip netns del $hosts_tag$i 2>/dev/null; done
     ip netns del ${hosts_tag}sw 2>/dev/null
 }
-# The bridge has a namespace too, so that nothing of the machine's own network is touched.
+# The bridge has a namespace too, so that the machine's own network is untouched.
 hosts_try() {
     ip netns add ${hosts_tag}sw && ip -n ${hosts_tag}sw link add $hosts_bridge type bridge &&
         ip -n ${hosts_tag}sw link set $hosts_bridge up || return 1
@@ -29,8 +28,10 @@ hosts_make() {
     if [ "$(id -u)" != 0 ]; then hosts_why="only root can make network namespaces"
     elif ! command -v ip >/dev/null ||
         ! command -v unshare >/dev/null; then hosts_why="needs ip (iproute2) and unshare (util-linux)"
-    elif ! hosts_try "$1" 2>"$log"; then hosts_why="cannot make network namespaces: $(head -n 1 "$log")"; \
-        hosts_end; fi
+    elif ! hosts_try "$1" 2>"$log"; then
+        hosts_why="cannot make network namespaces: $(head -n 1 "$log")"
+        hosts_end
+    fi
     rm -f "$log"
     [ -z "$hosts_why" ]
 }
@@ -44,7 +45,7 @@ hosts_link() { ip -n ${hosts_tag}sw link set port"$1" "$2"; }
 hosts_limit() {
     local i
     for ((i = 0; i < hosts_n; i++)); do
-        tc -n "$hosts_tag$i" qdisc del dev eth0 root 2>/dev/null || true        # where there is none
+        tc -n "$hosts_tag$i" qdisc del dev eth0 root 2>/dev/null || true        # there may be none
         [ "$1" = unlimited ] && continue
         tc -n "$hosts_tag$i" qdisc add dev eth0 root tbf rate "$1" burst 512kb latency 50ms || return 1
     done

@@ -1,12 +1,12 @@
 #!/usr/bin/env perl
 # Checks the directions of dependence in a tree: which file includes which header, and which object needs a
-# symbol that another one defines. Prints one sentence for each violation, with file, line and symbol, and
-# fails if there is one. tests/test_house.sh runs it, and holds the tables.
+# symbol that another one defines. Prints each violation with file, line and symbol, and fails if there is
+# one. tests/test_house.sh runs it, and has the tables.
 #   tests/house.pl LAYERS PLACES OWNERS ROOT [BUILD...]
-#     LAYERS  a file with the layers of llmc_zero/, the uppermost first: "name: files or folders/ without .c"
+#     LAYERS  a file with the layers of llmc_zero/, the top one first: "name: files or folders/ without .c"
 #     PLACES  a file with the places that may print or end the process: "file symbol reason"
 #     OWNERS  a file with the members of struct zero that only one file may touch: "member file"
-#     ROOT    the tree that holds llmc_zero/, gpt2/ and trainer/
+#     ROOT    the tree with llmc_zero/, gpt2/ and trainer/
 #     BUILD   folders with the objects of llmc_zero/, gpt2/ and trainer/
 use strict;
 use warnings;
@@ -15,8 +15,8 @@ my ($layers_file, $places_file, $owners_file, $root, @builds) = @ARGV;
 my $found = 0;
 
 sub violation {
-    my ($where, $sentence) = @_;
-    print "$where: $sentence\n";
+    my ($where, $message) = @_;
+    print "$where: $message\n";
     $found++;
 }
 
@@ -34,17 +34,19 @@ chdir($root) or die "$root: $!\n";
 my @files = split(/\n/, `find llmc_zero gpt2 trainer *.cu 2>/dev/null | sort`);
 my @sources = grep { /\.(c|h|cu|cuh|cpp)$/ } @files;
 my %text = map { $_ => [lines_of($_)] } @sources;
-die "$root: there is no llmc_zero/zero.h\n" if !$text{'llmc_zero/zero.h'};
+die "$root: no llmc_zero/zero.h\n" if !$text{'llmc_zero/zero.h'};
 
-# For each file, the line in which it first names a word outside of comments
+# Calls $check with the number of each line and the line without its comment.
+sub each_line {
+    my ($file, $check) = @_;
+    my $n = 0;
+    $check->(++$n, $_ =~ s{//.*}{}r) for @{ $text{$file} };
+}
+
+# $first{file}{word}: the line that first has the word
 my %first;
 for my $file (@sources) {
-    my $n = 0;
-    for my $line (@{ $text{$file} }) {
-        $n++;
-        (my $code = $line) =~ s{//.*}{};
-        $first{$file}{$_} //= $n for $code =~ /\w+/g;
-    }
+    each_line($file, sub { my ($n, $code) = @_; $first{$file}{$_} //= $n for $code =~ /\w+/g; });
 }
 sub line_of { my ($file, $symbol) = @_; return $first{$file}{$symbol} // 0; }
 
@@ -60,10 +62,9 @@ sub tidy {
 my (@includes, %includes_of);
 for my $file (@sources) {
     my ($folder) = $file =~ m{^(.*/)};
-    my $n = 0;
-    for my $line (@{ $text{$file} }) {
-        $n++;
-        next if $line !~ /^\s*#\s*include\s*([<"])([^>"]+)[>"]/;
+    each_line($file, sub {
+        my ($n, $code) = @_;
+        return if $code !~ /^\s*#\s*include\s*([<"])([^>"]+)[>"]/;
         my ($kind, $name, $target) = ($1, $2);
         if ($kind eq '"') {
             my $beside = tidy(($folder // '') . $name);
@@ -72,10 +73,11 @@ for my $file (@sources) {
         }
         push @includes, [$file, $n, $name, $target];
         push @{ $includes_of{$file} }, $includes[-1];
-    }
+    });
 }
 
-# Where a file's object gets a symbol from: "file:line", in the file itself or in a header that it includes.
+# The "file:line" from which a file's object gets a symbol: in the file itself or in a header that it
+# includes.
 sub place_of {
     my ($file, $symbol) = @_;
     my $line = line_of($file, $symbol);
@@ -116,27 +118,25 @@ for my $include (@includes) {
 }
 for my $file (grep { m{^llmc_zero/} } @sources) {
     my $n = 0;
-    for (@{ $text{$file} }) {
+    for (@{ $text{$file} }) {       # comments too
         $n++;
         violation("$file:$n", "names $1, but llmc_zero/ knows nothing of GPT-2.") if /\b(gpt2_\w*)/;
     }
 }
 
-# ---- who owns which member of struct zero: others name neither the member nor its types
+# ---- the owners of struct zero's members: other files name neither the member nor its types
 
 my %owner = map { /^\s*(\w+)\s+(\S+)/ ? ($1 => $2) : () } lines_of($owners_file);
 my $members = join('|', sort keys %owner) || '(?!)';
 for my $file (grep { m{^llmc_zero/} && $_ ne 'llmc_zero/internal.h' } @sources) {
-    my $n = 0;
-    for my $line (@{ $text{$file} }) {
-        $n++;
-        (my $code = $line) =~ s{//.*}{};
+    each_line($file, sub {
+        my ($n, $code) = @_;
         while ($code =~ /(?:\bz|\))\s*->\s*($members)\b|\bstruct ($members)(?:_\w+)?\b/g) {
             my $member = $1 // $2;
             next if $file =~ s{\.h$}{.c}r eq $owner{$member};
             violation("$file:$n", "touches $member of struct zero, but only $owner{$member} may.");
         }
-    }
+    });
 }
 
 # ---- the layers
@@ -148,17 +148,17 @@ for (lines_of($layers_file)) {
     $layer_of_pattern{$_} = $#layer_names for split(' ', $2);
 }
 
-# The number of a file's layer, 0 the uppermost. "zero.h" comes before "zero", which comes before its folder.
+# The number of a file's layer, 0 for the top one. "zero.h" takes precedence over "zero", and that over a
+# folder.
 sub layer_of {
     my ($file) = @_;
-    (my $name = $file) =~ s{^llmc_zero/}{};
-    (my $stem = $name) =~ s{\.\w+$}{};
-    return $layer_of_pattern{$name} if defined $layer_of_pattern{$name};
-    return $layer_of_pattern{$stem} if defined $layer_of_pattern{$stem};
-    return $stem =~ m{^(.*/)} ? $layer_of_pattern{$1} : undef;
+    my $name = $file =~ s{^llmc_zero/}{}r;
+    my $stem = $name =~ s{\.\w+$}{}r;
+    my ($folder) = $stem =~ m{^(.*/)};
+    return $layer_of_pattern{$name} // $layer_of_pattern{$stem} // $layer_of_pattern{ $folder // '' };
 }
 
-# The room of a file: the files of its folder that are in the same layer.
+# The room of a file: the files of its folder in the same layer.
 sub room_of {
     my ($file) = @_;
     my ($folder) = $file =~ m{^(.*/)};
@@ -173,7 +173,7 @@ for my $file (grep { m{^llmc_zero/} } @sources) {
 @sources = grep { $text{$_} } @sources;
 @includes = grep { $text{ $_->[0] } } @includes;
 
-# ---- arrows: $arrow{from}{to} = [where, what is used], by symbol, and for files of llmc_zero/ by include
+# ---- graphs: $graph{from}{to} = [[where, what is used]...], by symbol, and in llmc_zero/ by include
 
 my (%by_include, %by_symbol, %by_either);
 
@@ -193,7 +193,8 @@ for my $include (@includes) {
     arrow(\%by_include, $file, $target, "$file:$line", 'the declarations');
 }
 
-# From objects, as object => source: what each defines, as symbol => source, and needs, as source => symbols.
+# Takes object => source; returns symbol => the source that defines it, and source => the symbols that it
+# needs.
 sub symbols_of {
     my ($source_of) = @_;
     my (%defines, %needs);
@@ -212,11 +213,10 @@ for (lines_of($places_file)) {
     next if !/^\s*(\S+)\s+(\S+)\s+\S/;
     $may_print{"$1 $2"} = 1;
     next if $text{$1} && line_of($1, $2);
-    violation($1, "does not name $2: its entry in the table of places of tests/test_house.sh is of no use.");
+    violation($1, "does not name $2: its entry in the table of places of tests/test_house.sh is unused.");
 }
-my @speaking = qw(printf vprintf __printf_chk __vprintf_chk puts putchar perror stdout stderr);
-my @ending = qw(exit _exit _Exit quick_exit abort);
-my %speaks = map { $_ => 1 } @speaking, @ending;
+my %prints_or_ends = map { $_ => 1 } qw(printf vprintf __printf_chk __vprintf_chk puts putchar perror stdout
+    stderr exit _exit _Exit quick_exit abort);
 my %reported;
 
 for my $build (@builds) {
@@ -224,7 +224,7 @@ for my $build (@builds) {
     for my $source (grep { m{^(llmc_zero|gpt2|trainer)/.*\.(c|cu|cpp)$} } @sources) {
         (my $object = "$build/$source") =~ s{\.\w+$}{.o};
         if (-e $object) { $source_of{$object} = $source }
-        # the check would pass unseen
+        # without it the check would pass
         elsif ($source =~ m{^(?!gpt2/.*_cuda).*\.c$}) { violation($source, "has no object in $build/.") }
     }
     my ($defines, $needs) = symbols_of(\%source_of);
@@ -242,7 +242,7 @@ for my $build (@builds) {
                 violation($where, "needs $symbol, but gpt2/ knows nothing of MPI, NCCL and the plugin.");
                 next;
             }
-            if ($speaks{$symbol} && !$may_print{"$source $symbol"}) {
+            if ($prints_or_ends{$symbol} && !$may_print{"$source $symbol"}) {
                 violation($where, "needs $symbol, but the plugin never prints and never ends the process.");
             }
             next if !defined $target || $target eq $source;
@@ -257,7 +257,7 @@ for my $build (@builds) {
 
 # ---- cycles
 
-# The shortest way from one node to another as a list of nodes, or an empty list.
+# The shortest path between two nodes as a list of nodes, or an empty list.
 sub way {
     my ($graph, $from, $to) = @_;
     my (%before, @queue);
@@ -275,7 +275,7 @@ sub way {
     return @nodes;
 }
 
-# One violation for each pair of neighbours on a shortest cycle, each cycle once.
+# Reports each shortest cycle once, with all its edges.
 sub no_cycles {
     my ($graph, $kind) = @_;
     my %seen;
@@ -291,14 +291,14 @@ sub no_cycles {
     }
 }
 
-# A source and its header are one file in the graph of includes; a header that has a layer of its own is not.
+# A source and its header are one node in the graph of includes, unless the header has a separate layer.
 sub stem_of {
     my ($file) = @_;
     return $file if defined $layer_of_pattern{ $file =~ s{^llmc_zero/}{}r };
     return $file =~ s{\.\w+$}{}r;
 }
 
-# The graph with some of its nodes made one.
+# The graph with nodes of the same name merged.
 sub joined {
     my ($graph, $name_of) = @_;
     my %result;

@@ -1,5 +1,5 @@
-// What a run of the toy leaves behind, bit for bit: three steps, with an evaluation, values set from outside,
-// an abandoned pass, and a save and a load among them. Tests compare the outcomes of settings.
+// The outcome of a toy run, bit for bit: steps with an evaluation, values set from outside, an abandoned
+// pass, a save and a load. Tests compare the outcomes under different settings.
 #ifndef TESTS_OUTCOME_H
 #define TESTS_OUTCOME_H
 #include <stdio.h>
@@ -18,7 +18,7 @@ typedef struct {
 
 static char outcome_folder[64];
 
-// The processor's; a test of another device puts its own here.
+// For the CPU; a test of another device replaces these.
 static inline int outcome_toy(toy *t, const zero_config *c) { return toy_create(t, c, NULL); }
 static inline float outcome_activation_of(const toy *t) { return t->activation; }
 static int (*outcome_create)(toy *t, const zero_config *c) = outcome_toy;
@@ -44,7 +44,7 @@ static inline void outcome_set_values(toy *t, char hash[17]) {
     MUST(zero_hash(t->z, 1, hash));
 }
 
-// Changes nothing in the end.
+// Saves, clobbers and loads the states, which must not change them.
 static inline void outcome_reload(toy *t) {
     char path[128];
     snprintf(path, sizeof path, "%s/saved", outcome_folder);
@@ -83,7 +83,7 @@ static inline outcome outcome_of(const zero_config *c, int with_files, void (*be
     return o;
 }
 
-// A folder for the saved files and for states, which all ranks share, and which must not be in memory.
+// Makes the folder for checkpoints and states, which all ranks share. It must be on a disk.
 static inline void outcome_begin(const char *name) {
     snprintf(outcome_folder, sizeof outcome_folder, "build/%s.XXXXXX", name);
     if (!checks.rank) CHECK(mkdtemp(outcome_folder));

@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# Runs every test with a time limit and adds up. A test that hangs has failed. Usage: tests/run.sh
-# BUILD_FOLDER TRAINER [short]
-#   FIRST=1 make test    quick tests first, and the first failure ends the run
-#   test_*      one process, cmocka; test_*.sh and others: see their first lines
-#   mpi_*       several ranks; tables of settings run once for each number of ranks
+# Runs every test with a time limit, which a hanging test exceeds, and adds up the results.
+# Usage: tests/run.sh BUILD_FOLDER TRAINER [short]
+#   FIRST=1 make test    quick tests first; ends at the first failure
+#   test_*      one process, cmocka; *.sh: see their first lines
+#   mpi_*       several ranks; tables of settings run once per number of ranks
 #   cuda.*      the CUDA code, run on the CPU (tests/cuda/)
-#   short       leaves the shell scripts and stand-in/ out (for runs under sanitizers)
+#   short       without the shell scripts and stand-in/, for runs under sanitizers
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=$1 trainer=$2 short=${3:-}
 . scripts/mpi_env.sh
-# Ranks of several tests share the processor: none is bound to a core, and one that waits yields its core.
+# Ranks of several tests share the CPU: none is bound to a core, and a waiting rank yields its core.
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 logs=$build/logs; mkdir -p "$logs"
 rm -f "$logs"/*.sum "$logs"/*.pid
 names=() queue=()
 trap 'end_tests; exit 1' INT TERM
 
-# one NAME SECONDS COMMAND...: runs it. Prints a line about it, with the processor's time, which says how much
-# of the time it waited; and its output only if it failed.
+# one NAME SECONDS COMMAND...: runs it and prints a line with its results, wall time and CPU time. If it
+# failed, prints the end of its output.
 one() {
     local name=$1 limit=$2 log=$logs/$1.log start=$SECONDS p f s status used
     shift 2
@@ -47,18 +47,18 @@ one() {
         times >"$logs/$name.times"
         used=$(awk 'NR == 2 { split($1 $2, t, /[ms]/); printf "%.0f", 60 * (t[1] + t[3]) + t[2] + t[4] }' \
             "$logs/$name.times")
-        printf 'ok     %-22s %4d passed, %d skipped, %d s, of the processor %d s\n' "$name" "$p" "$s" \
+        printf 'ok     %-22s %4d passed, %d skipped, %d s, CPU %d s\n' "$name" "$p" "$s" \
             $((SECONDS - start)) "$used"
     fi
     grep -h '^skip ' "$log" | sed 's/^/       /'
     echo "$p $f $s" >"$logs/$name.sum"
 }
-# run NAME SECONDS COMMAND...: run_all will run it.
+# run NAME SECONDS COMMAND...: queues it for run_all
 run() {
     names+=("$1")
     queue+=("$(printf '%q ' "$@")")
 }
-# wait_until N: until at most N tests are running. With FIRST a test that has failed ends the run.
+# wait_until N: waits until at most N tests are running. With FIRST a failed test ends the run.
 wait_until() {
     while [ "$(jobs -rp | wc -l)" -gt "$1" ]; do
         wait -n
@@ -67,10 +67,10 @@ wait_until() {
 }
 not_failed() { ! grep -qsv ' 0 [0-9]*$' "$logs"/*.sum; }
 end_tests() { kill $(jobs -p) $(cat "$logs"/*.pid) 2>/dev/null; }
-# Runs what is queued, side by side. There are two places more than cores, because about a third of the tests'
-# time is waits.
+# Runs the queue in parallel. Tests wait for about a third of their time, so there are two more places than
+# cores.
 places=$(($(nproc) + 2))
-[ -z "$short" ] || places=$(($(nproc) + 1))         # make check runs something beside
+[ -z "$short" ] || places=$(($(nproc) + 1))         # make check runs something else in parallel
 run_all() {
     local command
     [ -z "${FIRST:-}" ] || mapfile -t queue < <(printf '%s\n' "${queue[@]}" | tac)
@@ -81,30 +81,27 @@ run_all() {
     wait_until 0
     queue=()
 }
-on_ranks() {        # NP COMMAND...
-    env OMP_NUM_THREADS=1 mpirun --oversubscribe -np "$@"
-}
+on_ranks() { OMP_NUM_THREADS=1 mpirun --oversubscribe -np "$@"; }       # NP COMMAND...
 export -f on_ranks
-# table PROGRAM SECONDS NP...: its table of settings on each number of ranks
+# table PROGRAM SECONDS NP...: queues it on each number of ranks
 table() {
     local np
     for np in "${@:3}"; do run "$1.$np" "$2" bash -c "on_ranks $np $build/tests/$1"; done
 }
 free_port() {
-    local port=20000
+    local port
     until port=$((20000 + RANDOM % 10000)); ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
     echo $port
 }
 programs() {
     for t in "$build"/tests/test_*; do
-        # half a minute of waits: make check runs them
+        # these wait for half a minute: only make check runs them
         case $t in *test_rendezvous | *test_net) [ -n "$short" ] || continue;; esac
         [ -x "$t" ] && [ -f "$t" ] && run "$(basename "$t")" 120 env OMP_NUM_THREADS=2 "$t"
     done
 }
 
-# The longest first, so that the places are in use to the end. The limits are for what hangs, on slow machines
-# too.
+# The longest tests start first, so that all places stay busy to the end. The limits allow for slow machines.
 stand_in=$build/stand-in
 if [ -z "$short" ]; then
     run start 400 tests/start.sh "$trainer"
@@ -115,7 +112,8 @@ if [ -z "$short" ]; then
     run trainer 600 tests/trainer.sh "$trainer" files outputs plan options zero_config \
         input_files unlike launch
     run trainer.tiers 400 tests/trainer.sh "$trainer" tiers dying
-    # The host may touch device memory, which takes a third of the time away: make check looks for that.
+    # Host access to device memory is not detected here, which saves a third of the time: make check detects
+    # it.
     run cuda.mpi_tiers_device.2 300 env CUDA_STAND_IN_PROTECT=0 \
         bash -c "on_ranks 2 $stand_in/tests/mpi_tiers_device"
     run checkpoints 300 tests/checkpoints.sh "$build" 1 2 3
@@ -136,7 +134,7 @@ if [ -z "$short" ]; then
     run bench 300 tests/test_bench.sh "$build/bench/comm" "$stand_in/bench/comm"
     run tokens 180 tests/test_tokens.sh "$build/make_tokens"
     run export 300 tests/export.sh "$trainer" trips refused
-    # As many blocks as an H200 runs at once; under sanitizers make check takes the stand-in's own few.
+    # An H200's number of concurrent blocks; under sanitizers make check uses the stand-in's few.
     for t in "$stand_in"/tests/cuda/test_* "$stand_in"/tests/test_*; do
         [ -x "$t" ] && [ -f "$t" ] &&
             run "cuda.$(basename "$t")" 120 env OMP_NUM_THREADS=1 STAND_IN_SMS=132 STAND_IN_BLOCKS=12 "$t"
@@ -161,7 +159,7 @@ for np in 3 2; do run "mpi_same.$np" 60 bash -c "on_ranks $np $build/tests/mpi_s
 run mpi_async.2 60 bash -c "on_ranks 2 $build/tests/mpi_async"
 programs
 run_all
-# alone, since it looks at what the system has
+# alone, because it measures the system's memory
 [ -n "$short" ] || run trainer.memory 120 tests/trainer.sh "$trainer" memory
 run_all
 

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# dev/bench/comm from outside: its table, that it finds what is wrong, its options. No time is held against
-# anything.
+# dev/bench/comm from outside: its table, wrong results that it must find, its options. Times are not checked.
 # Usage: tests/test_bench.sh COMM [STAND_IN_COMM]      STAND_IN_COMM: built with CUDA=stand-in
 # shellcheck disable=SC2086,SC2016
 . "$(dirname "$0")/cases.sh"
@@ -14,17 +13,16 @@ bench() { timeout -k 2 30 mpirun --oversubscribe -np "$1" "${@:2}" >out 2>err </
 benches() { bench "$@" || need "$*: $(tail -n 3 out err)" false; }
 # fails PATTERN RANKS PROGRAM OPTIONS...
 fails() {
-    need "$* ends well" not bench "${@:2}"
+    need "$* succeeds" not bench "${@:2}"
     has err "$1"
 }
 wrong() { awk '!/^#/ { print $9 }' out | xargs; }
 
-# RANKS TYPE ROWS: the rows of the table against what was asked for ("way+" or "way-" for each: with or
-# without a library's own collective beside it), and their numbers against each other, as far as their digits
-# go.
+# rows_hold RANKS TYPE ROWS: the table has these rows ("way+" or "way-" each: with or without the library's
+# own collective), and their numbers agree with each other within rounding
 rows_hold() {
     awk -v ranks="$1" -v type="$2" -v rows="$3" '
-        BEGIN { half = 0.0051 }                             # of the last digit
+        BEGIN { half = 0.0051 }                             # half of the last digit
         function ratio_is(r, over, over_half, under) {
             if (r < (over - over_half) / (under + half) - half) return 0
             return under <= half || r <= (over + over_half) / (under - half) + half
@@ -51,13 +49,13 @@ rows_hold() {
     return 1
 }
 
-# PROGRAM, then lines RANKS|OPTIONS|TYPE|ROWS
+# check_tables PROGRAM: from lines RANKS|OPTIONS|TYPE|ROWS
 check_tables() {
     local ranks options type rows
     while IFS='|' read -r ranks options type rows; do
         begin "table.$ranks ranks, $options"
         benches "$ranks" $1 $options
-        need 'the table does not hold' rows_hold "$ranks" "$type" "$rows"
+        need 'a wrong table' rows_hold "$ranks" "$type" "$rows"
         has out "# $(wc -w <<<"$rows") rows, 0 of them wrong"
         end
     done
@@ -72,18 +70,18 @@ check_tables "$comm" <<CASES
 1|$short|bf16|self+ self- self+
 3|--tcp 127.0.0.1:$(free_port) --dtype fp32 $short|fp32|messages+ messages+ messages+
 CASES
-begin 'table.the way in its first line, direct reads, sizes'
+begin 'table.first line, direct reads, sizes'
 has out '^# 3 ranks, tcp, messages'
 benches 2 "$comm" --dtype fp16 -c all-gather -b 4M -e 4M -n 1 -w 0
-if grep -q 'direct reads' out; then need 'the table does not hold' rows_hold 2 fp16 'direct+'
+if grep -q 'direct reads' out; then need 'a wrong table' rows_hold 2 fp16 'direct+'
 else skip "$name" "ranks cannot read each other's memory here"; fi
 benches 2 "$comm" -b 64K -e 1M -f 2 -c broadcast -n 1 -w 0
 is sizes "$(awk '!/^#/ { print $2 }' out | xargs)" '65536 131072 262144 524288 1048576'
 end
 
-# ---- wrong
+# ---- wrong results
 
-# Beneath the program: the last byte of each long message is not what was sent, and MPI's own all-gather moves
+# A library below the program changes the last byte of each long message, and makes MPI's all-gather move
 # nothing.
 cat >break.c <<'C'
 #include <mpi.h>
@@ -97,7 +95,7 @@ int MPI_Allgather(const void *x, int n, MPI_Datatype t, void *to, int m, MPI_Dat
 }
 C
 if mpicc -shared -fPIC break.c -o break.so 2>err; then
-    begin 'wrong.messages, and what the window is compared with'
+    begin 'wrong.messages, and the library that the window is compared with'
     fails '' 2 env LD_PRELOAD="$PWD/break.so" "$comm" --messages $short
     is counts "$(wrong)" '2 2 1'
     has out '# 3 rows, 3 of them wrong'
@@ -105,7 +103,7 @@ if mpicc -shared -fPIC break.c -o break.so 2>err; then
         --window -c all-gather $short
     is counts "$(wrong)" 0
     end
-else skip wrong 'there is no mpicc'; fi
+else skip wrong 'no mpicc'; fi
 
 # ---- options
 
@@ -116,10 +114,10 @@ for o in -b -e -f -n -w -m -c --dtype --window --messages --tcp --device --comm 
 done
 end
 
-begin 'options.what cannot be'
-while IFS='|' read -r options sentence; do
-    need "$options is taken" not eval 'timeout 10 "$comm" $options >out 2>err'
-    has err "$sentence"
+begin 'options.refused'
+while IFS='|' read -r options message; do
+    need "$options is accepted" not eval 'timeout 10 "$comm" $options >out 2>err'
+    has err "$message"
 done <<'CASES'
 -b 12x|option -b 12x: not a whole number from 1 to
 -b -4|option -b -4: not a whole number
@@ -139,7 +137,7 @@ done <<'CASES'
 --device cuda -c broadcast|leave --device cuda out
 CASES
 
-need 'too few ranks are taken' not eval 'RANK=0 WORLD_SIZE=2 timeout 10 "$comm" $short >out 2>err'
+need 'too few ranks are accepted' not eval 'RANK=0 WORLD_SIZE=2 timeout 10 "$comm" $short >out 2>err'
 has err 'comm: the launcher started 2 ranks, but MPI has 1: start with mpirun'
 fails 'comm: -b 64: less than 128 elements for each of 2 ranks' 2 "$comm" -b 64
 end
@@ -152,17 +150,13 @@ if [ -n "$stand_in" ]; then
 2|$short|bf16|window- window-
 3|$short --comm nccl|bf16|nccl+ nccl+
 CASES
-    export CUDA_STAND_IN_MEMORY=$((8 << 20))    # less than the staging in which the plugin sums
-    check_tables "$stand_in" <<CASES
-2|$short --comm nccl --reduce nccl --dtype fp16|fp16|nccl+ nccl+
-CASES
-    unset CUDA_STAND_IN_MEMORY
-    export CUDA_STAND_IN=lazy
-    check_tables "$stand_in" <<CASES
+    # less than the staging in which the plugin sums
+    CUDA_STAND_IN_MEMORY=$((8 << 20)) check_tables "$stand_in" \
+        <<<"2|$short --comm nccl --reduce nccl --dtype fp16|fp16|nccl+ nccl+"
+    CUDA_STAND_IN=lazy check_tables "$stand_in" <<CASES
 2|$short --messages --dtype fp32|fp32|messages- messages-
 2|$short --comm nccl --dtype fp32|fp32|nccl+ nccl+
 CASES
-    unset CUDA_STAND_IN
     begin 'errors.of NCCL'
     fails 'unhandled system error: as CUDA_STAND_IN_NCCL asks' 2 env CUDA_STAND_IN_NCCL=error:1:1 \
         "$stand_in" $short --comm nccl

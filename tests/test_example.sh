@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# dev/examples/mlp_zero.c as a porter meets it, and docs/ against the code. Usage:
-# tests/test_example.sh EXAMPLE
+# dev/examples/mlp_zero.c from a porter's side, and docs/ against the code. Usage: tests/test_example.sh
+# EXAMPLE
 . "$(dirname "$0")/cases.sh"
 example=$(realpath "${1:?Usage: tests/test_example.sh EXAMPLE}") || exit 1
 export OMP_NUM_THREADS=1
 unset ZERO_STAGE ZERO_CONFIG ZERO_POISON
 screen=$dir/screen
 
-# run NP [NAME=VALUE]... [ARGUMENT]: the example on NP ranks in $dir; what it prints is in $screen.
+# run NP [NAME=VALUE]... [ARGUMENT]: the example on NP ranks in $dir, with its output in $screen
 run() {
     local launcher settings=()
     launch "$1"
@@ -17,24 +17,21 @@ run() {
         </dev/null)
 }
 runs() { run "$@" || need "$*: did not run: $(head -n 3 "$screen")" false; }
-# the number or digest after these words
+# value WORDS: the number or digest after them
 value() { sed -nE "s/.*$1 ([0-9a-f.]+).*/\1/p" "$screen" | tail -n 1; }
 losses() { sed -nE 's/^step.*loss ([0-9.]+).*/\1/p' "$screen"; }
-# same_losses OTHER [LINES]: the first loss to its last printed digit; later ones as far as rounding lets
-# them part; at least so many.
+# same_losses OTHER [LINES]: at least LINES losses agree: the first to its last printed digit, later ones
+# within accumulated rounding
 same_losses() {
-    need "losses $(losses | tail -n 1), the other $(tail -n 1 "$1")" close_losses "$1" "${2:-6}"
-}
-close_losses() {
-    paste <(losses) "$1" | awk -v lines="$2" '
+    need "losses $(losses | tail -n 1), the other $(tail -n 1 "$1")" awk -v lines="${2:-6}" '
         { d = $1 - $2; most = NR == 1 ? 2e-6 : 0.02 * $2 + 1e-4; if (d > most || d < -most) bad = 1 }
-        END { exit bad || NR < lines }'
+        END { exit bad || NR < lines }' <(paste <(losses) "$1")
 }
 
 # ---- the numbers
 
-# same NP SETTING STAGE...: these stages end with the same parameters, and have learnt. ZERO_POISON is set for
-# all of them but the first, whose bits the others must have.
+# same NP SETTING STAGE...: these stages end with the same parameters, and have learnt. All but the first run
+# with ZERO_POISON.
 same() {
     local np=$1 setting=$2 first='' stage poison=0
     shift 2
@@ -48,9 +45,8 @@ same() {
     done
 }
 
-# mpirun's one rank is the one without it; two ranks show the stages between
 for setting in '1 0 3' '2 0 1 2 3' '3 3'; do
-    begin "example.same bits at every stage, and a loss that does not depend on the ranks: $setting"
+    begin "example.same bits at every stage, and the same loss on any ranks: $setting"
     # shellcheck disable=SC2086
     same ${setting%% *} ZERO_CONFIG= ${setting#* }
     [ -e "$dir/losses" ] || losses >"$dir/losses"
@@ -65,7 +61,7 @@ need "$(value 'model states') of $whole bytes" number "0$(value 'model states') 
 need "$(value 'model states') bytes, the formula has $(value formula)" number \
     "0$(value 'model states') < 1.2 * 0$(value formula)"
 end
-begin 'example.nor does the loss depend on micro-batches'
+begin 'example.the same loss with micro-batches'
 echo '{ "gradient_accumulation_steps": 2 }' >"$dir/two.json"
 same 2 ZERO_CONFIG=two.json 0 1
 same 2 ZERO_CONFIG=two.json 3
@@ -84,9 +80,9 @@ for np in 1 3; do
 done
 end
 
-# ---- what it must refuse
+# ---- errors
 
-# From lines PATTERN|NP [NAME=VALUE]... [ARGUMENT]: ends with an error that one rank reports and that matches.
+# refusals: from lines PATTERN|NP [NAME=VALUE]... [ARGUMENT]: fails with one message, which matches
 refusals() {
     local pattern arguments
     while IFS='|' read -r pattern arguments; do
@@ -116,14 +112,13 @@ end
 
 begin 'docs.api.md is made from zero.h'
 need 'dev/make_api.sh failed' dev/make_api.sh "$dir/api.md"
-need 'docs/api.md is not what dev/make_api.sh makes of zero.h: run it' cmp -s "$dir/api.md" docs/api.md
+need 'docs/api.md is out of date: run dev/make_api.sh' cmp -s "$dir/api.md" docs/api.md
 headers=(llmc_zero/zero{,_checkpoint,_job,_plan,_deepspeed}.h)
-for function in $(cat "${headers[@]}" | grep -oE '^[a-z].*\(' | grep -oE \
-    'zero_[a-z_]+\(' | tr -d '('); do
+for function in $(cat "${headers[@]}" | grep -oE '^[a-z].*\(' | grep -oE 'zero_[a-z_]+\(' | tr -d '('); do
     need "no entry for $function" grep -qE "^### .*\`$function\`" docs/api.md
 done
 end
-begin 'docs.porting.md quotes what is there'
+begin 'docs.porting.md quotes the example'
 awk '/^```/ { quote = $0 == "```c"; next } quote && NF && $0 != "..."' docs/porting.md >"$dir/quoted"
 need 'it quotes nothing' [ -s "$dir/quoted" ]
 strange=$(grep -vxFf dev/examples/mlp_zero.c "$dir/quoted" | head -n 1)
@@ -132,7 +127,7 @@ end
 public=("${headers[@]}" llmc_zero/zero.mk llmc_zero/settings/deepspeed.c)
 folder='(llmc_zero|trainer|gpt2|dev|docs|scripts|tests)/'
 for document in README.md docs/porting.md docs/details.md; do
-    begin "$document.names that are there"
+    begin "$document.names exist"
     for word in $(grep -oE '\b(zero|ZERO)_[A-Za-z0-9_]+' "$document" | sort -u); do
         [ -e "llmc_zero/$word.h" ] || need "no $word in zero.h" grep -qw "$word" "${public[@]}"
     done
@@ -141,10 +136,10 @@ for document in README.md docs/porting.md docs/details.md; do
     done
     end
 done
-begin 'README.md.the plugin it draws is the one there is'
+begin "README.md.the plugin's files exist, and no folder is missing"
 for file in $(sed -n '/^llmc_zero\//,/^gpt2\//p' README.md | grep -oE '\b[a-z_]+\.(c|h|mk)\b'); do
     need "no llmc_zero/$file" [ -e "llmc_zero/$file" ]
 done
-for folder in llmc_zero/*/; do need "no word of $folder" grep -q "^  $(basename "$folder")/" README.md; done
+for folder in llmc_zero/*/; do need "README.md lacks $folder" grep -q "^  ${folder#*/}" README.md; done
 end
 finish example

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The directions of dependence by include and by symbol, zero.h on its own, the format, and what make help
-# lists. tests/house.pl checks the dependence. The second half of this file shows it trees that break a rule.
-# Usage: tests/test_house.sh BUILD      (reads the objects of BUILD and BUILD/stand-in)
+# The directions of dependence by include and by symbol, zero.h on its own, the format, and make help.
+# tests/house.pl checks the dependence; the second half of this file runs it on trees that break a rule.
+# Usage: tests/test_house.sh BUILD      reads the objects of BUILD and BUILD/stand-in
 . "$(dirname "$0")/cases.sh"
 build=$(realpath "${1:?Usage: tests/test_house.sh BUILD}") || exit 1
 
-# The layers of llmc_zero/, the uppermost first. A file uses files of its own layer and of those below, and no
-# two files need each other; nor in gpt2/ or trainer/. "x" stands for x.c and x.h, "x/" for a room, "x.h" for
-# that header alone.
+# The layers of llmc_zero/, the top one first. A file uses files of its layer and of those below, and no two
+# files need each other, in gpt2/ and trainer/ too. "x" means x.c and x.h, "x/" a folder, "x.h" that header
+# alone.
 cat >"$dir/layers" <<'END'
 rules:    create hooks zero same
 updates:  params grads norm step update pass naive checkpoint/ values figures
@@ -21,15 +21,15 @@ places:   device/ net/
 common:   base/ zero.h zero_checkpoint.h zero_job.h zero_plan.h zero_deepspeed.h zero_settings.h
 END
 
-# The members of struct zero that have an owner: only that file and its header may touch them.
+# Members of struct zero with an owner: only that file and its header may touch them.
 printf '%s llmc_zero/%s.c\n' >"$dir/owners" pass{,} states{,} params{,} grads{,} norm{,} update{,} step{,} \
     saving checkpoint/save
 
-# The places of the plugin that write to the screen or end the process: file, symbol, reason.
+# The places of the plugin that may print or end the process: file, symbol, reason.
 cat >"$dir/places" <<'END'
-llmc_zero/net/failure.c  exit   zero_end_job ends the job for a program, as zero_job.h says
-llmc_zero/net/failure.c  _exit  the same where other ranks are connected: no handler may wait for them
-llmc_zero/net/failure.c  stdout  the same: flushed, not written, because nothing flushes it at _exit
+llmc_zero/net/failure.c  exit   zero_end_job ends the job for a program (zero_job.h)
+llmc_zero/net/failure.c  _exit  the same while other ranks are connected: no handler may wait for them
+llmc_zero/net/failure.c  stdout  flushed there, because _exit does not
 END
 
 # ---- the tree
@@ -53,7 +53,7 @@ for language in 'c -std=c11' 'c++ -std=c++17'; do
 done
 end
 
-begin 'house.make help lists each target and each variable that a user may set'
+begin 'house.make help lists each target and variable'
 make --no-print-directory CUDA=no help >"$dir/help" 2>&1
 makefiles=(Makefile gpt2/*.mk dev/*.mk tests/*.mk tests/cuda/*.mk)
 for target in $(sed -n 's/^\.PHONY: //p' "${makefiles[@]}"); do
@@ -70,9 +70,9 @@ end
 
 # ---- trees that break each rule
 
-# plant FILE TEXT: at the end of a file of a made-up tree
+# plant FILE TEXT: appends to a file of the made-up tree
 plant() { mkdir -p "$tree/$(dirname "$1")" && printf '%b\n' "$2" >>"$tree/$1"; }
-compile() {         # what is newer than its object
+compile() {         # sources newer than their objects
     local source
     for source in "$tree"/llmc_zero/*.c "$tree"/llmc_zero/*/*.c "$tree"/{gpt2,trainer}/*.c; do
         source=${source#"$tree/"}
@@ -84,7 +84,7 @@ compile() {         # what is newer than its object
 new_tree() { rm -rf "$tree" && cp -a "$dir/good" "$tree"; }
 keeps_rules() { house "$tree" "$tree/build" >"$dir/found"; }
 
-# A tree that keeps the rules; matmul is resolved at run time, as a VECTOR function of the CPU layers is.
+# A tree that keeps the rules. Like the CPU layers' VECTOR functions, matmul is resolved at run time.
 places=$dir/no_places
 : >"$places"
 tree=$dir/tree
@@ -119,16 +119,16 @@ keeps_rules || why=$(cat "$dir/found")
 end
 cp -a "$tree" "$dir/good"
 
-# With TEXT at the end of FILE the tree has a violation that matches, or without EXPECTED none. TEXT "calls x"
-# is a function that does.
-begin 'house.what breaks a rule is found'
+# Lines FILE|TEXT|EXPECTED: with TEXT appended to FILE, house.pl finds a violation that matches EXPECTED, or
+# none without EXPECTED. TEXT "calls x" stands for a function that calls x.
+begin 'house.violations are found'
 while IFS='|' read -r file text expected; do
     new_tree
     called=${text#calls }
     [ "$called" = "$text" ] || text="int $called(void);\nint more(void) { return $called(); }"
     plant "$file" "$text"
     compile
-    if [ -z "$expected" ]; then need "$file with $text is found" keeps_rules; continue; fi
+    if [ -z "$expected" ]; then need "a violation in $file with $text" keeps_rules; continue; fi
     need "$file with $text passes" not keeps_rules
     has "$dir/found" "$expected"
 done <<'END'
@@ -172,23 +172,23 @@ llmc_zero/params.c|void more(void) { perror("x"); }|params.c:5: needs perror, bu
 END
 end
 
-begin 'house.what a list lets print is not found, an entry of no use and a missing object are'
+begin 'house.a listed place may print; an unused entry and a missing object are violations'
 echo 'llmc_zero/params.c perror for this test' >"$places"
 new_tree
-need 'an entry of no use passes' not keeps_rules
+need 'an unused entry passes' not keeps_rules
 has "$dir/found" '^llmc_zero/params.c: does not name perror: its entry'
 plant llmc_zero/params.c 'void more(void) { perror("x"); }'
 compile
-need 'a place that is listed is found' keeps_rules
+need 'a listed place is a violation' keeps_rules
 rm "$tree/build/llmc_zero/base/memory.o"
 need 'a missing object passes' not keeps_rules
 has "$dir/found" '^llmc_zero/base/memory.c: has no object in '
 end
 
-begin 'house.format: a long line, a tab, a trailing blank and code that is not formatted are found'
+begin 'house.format: a long line, a tab, a trailing blank and unformatted code are found'
 tree=$dir/formatted
 while IFS='|' read -r file text expected; do
-    [ "$file" ] || continue         # the last line, without clang-format
+    [ "$file" ] || continue         # the last line is empty without clang-format
     rm -rf "$tree"
     plant "$file" "$text"
     cp .clang-format "$tree"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What a user sees: the bar on a terminal and lines without one, --help, compare_stages.sh, plots.sh,
+# Screen output: the bar on a terminal and lines without one, --help, compare_stages.sh, plots.sh,
 # trace_lanes.sh. Usage: tests/test_terminal.sh TRAINER
-# util-linux's `script` is the terminal: stdout of what it runs is one, and what is written there comes out.
+# util-linux's `script` provides the terminal: it runs a command on one and copies its output.
 . "$(dirname "$0")/cases.sh"
 TRAINER=$(realpath "${1:?Usage: tests/test_terminal.sh TRAINER}") || exit 1
 export TRAINER
@@ -16,8 +16,8 @@ bar='^step +[0-9]+/60 \[#*\.*\] loss [0-9.]+ \| +[0-9]+:[0-9]{2} left \| +[0-9]+
 line='^step +[0-9]+/60 \| loss [0-9.]+ \([-+.0-9a-z]+z\)\| norm [0-9.]+ \([-+.0-9a-z]+z\)\| lr [-0-9.e]+ \| '\
 '[0-9.]+ ms \| [0-9]+ tok/s$'
 
-# on_terminal COLUMNS COMMAND: what the terminal gets is in $dir/raw, and in $dir/screen with every rewriting
-# as a line of its own.
+# on_terminal COLUMNS COMMAND: writes the terminal's output to $dir/raw, and to $dir/screen with each redraw
+# on a separate line
 on_terminal() {
     timeout -k 2 30 script -qec "stty cols $1; $2" /dev/null </dev/null >"$dir/raw" || return 1
     tr '\r' '\n' <"$dir/raw" | sed '/^$/d' >"$screen"
@@ -37,9 +37,8 @@ bar_shown() {   # NAME COMMAND
     need "$(count "$bar") drawings" number "$(count "$bar") <= 5 + 10 * ($EPOCHREALTIME - $since)"
     need "$(widest) columns" [ "$(widest)" -le 99 ]
     counts '^val loss [0-9.]+$' 3       # above the bar
-    need 'the last drawing is not the full bar' grep -qE '^step +60/60 \[#+\] ' \
-        <(grep -aE '^step' "$screen" | tail -n 1)
-    need 'it does not stay' grep -qE '^step +60/60.*[^ ] *$' <(tail -n 2 "$screen")
+    need 'the bar does not end full' grep -qE '^step +60/60 \[#+\] ' <(grep -aE '^step' "$screen" | tail -n 1)
+    need 'it does not remain' grep -qE '^step +60/60.*[^ ] *$' <(tail -n 2 "$screen")
     has "$screen" '^peak +[1-9][0-9]* GFLOP/s'
     end
 }
@@ -48,7 +47,7 @@ lines_shown() {         # NAME COMMAND...
     need 'did not run' timeout -k 2 30 "${@:2}" >"$screen" 2>&1 </dev/null
     counts "$line" 60
     need 'carriage returns' not grep -q $'\r' "$screen"
-    counts '^peak' 0        # nobody asked for it
+    counts '^peak' 0        # not without a bar
     end
 }
 
@@ -70,7 +69,7 @@ test_terminal() {
         has "$screen" '^step +60/60'
     done
     end
-    begin 'bar.an error has a line of its own'
+    begin 'bar.an error is on a separate line'
     need 'it ran' not on_terminal 80 "$TRAINER $model -x 30 -v 0 -s 0 -l 1000 -c 1000 --clip 0 -k constant"
     tr '\r' '\n' <"$dir/raw" >"$screen"
     has "$screen" '^step .*of peak'
@@ -81,14 +80,14 @@ test_terminal() {
 test_lines() {
     # shellcheck disable=SC2086
     lines_shown 'two ranks' $two "$TRAINER" $small
-    begin 'bar.asked for without a terminal'
+    begin 'bar.requested without a terminal'
     # shellcheck disable=SC2086
     need 'did not run' env COLUMNS=60 timeout -k 2 30 "$TRAINER" $small --progress bar >"$dir/raw" 2>&1 \
         </dev/null
     tr '\r' '\n' <"$dir/raw" >"$screen"
     has "$screen" '^step +60/60'
     need "$(widest) columns" [ "$(widest)" -lt 60 ]
-    need 'a wrong choice is accepted' not "$TRAINER" --progress colour >"$screen" 2>&1
+    need 'an unknown choice is accepted' not "$TRAINER" --progress colour >"$screen" 2>&1
     counts "option --progress: 'colour' is not one of auto, bar, lines" 1
     end
 }
@@ -97,13 +96,11 @@ test_lines() {
 
 test_help() {
     local option
-    begin 'help.every option, grouped, readable'
-    need 'status' "$TRAINER" --help >"$screen"
+    begin 'help.every option, in groups'
+    need 'it fails' "$TRAINER" --help >"$screen"
     need "a line of $(wc -L <"$screen") columns" [ "$(wc -L <"$screen")" -le 100 ]
-    need 'groups' [ "$(grep -cE \
-        '^(Model and data|Batch and schedule|Optimizer|ZeRO|Output and checkpoints|Machine)$' \
-        "$screen")" = 6 ]
-    need 'no example' [ "$(grep -c '^  .*\./train_gpt2_zero ' "$screen")" = 3 ]
+    counts '^(Model and data|Batch and schedule|Optimizer|ZeRO|Output and checkpoints|Machine)$' 6
+    counts '^  .*\./train_gpt2_zero ' 3     # examples
     sed -nE 's/^[A-Z_]+\("(-[^"]+)".*/\1/p' trainer/options.def >"$dir/options"
     need "$(wc -l <"$dir/options") options in the table" [ "$(wc -l <"$dir/options")" -ge 55 ]
     while read -r option; do
@@ -133,15 +130,15 @@ test_compare() {
     is digests "$(digests)" 2
     has "$screen" '^With 3 micro-batches: stages 0 and 1'
     end
-    begin 'compare.other bits, a run that fails and -z are noticed'
+    begin 'compare.different bits, a failing run and -z are errors'
     # shellcheck disable=SC2016
     printf '#!/bin/sh\ncase "$*" in *"-z %s"*) set -- "$@" --seed 7 ;; esac\nexec "%s" "$@"\n' 3 "$TRAINER" \
         >"$dir/liar"
     chmod +x "$dir/liar"
     # shellcheck disable=SC2086
-    TRAINER=$dir/liar need 'other bits' not compare 2 $model -x 3
+    TRAINER=$dir/liar need 'different bits' not compare 2 $model -x 3
     has "$screen" 'digests differ.*bug'
-    need 'a run that fails' not compare 2 -l x
+    need 'a failing run' not compare 2 -l x
     counts "^train_gpt2_zero: option -l: 'x' is not a number" 1
     need '-z is accepted' not compare -z 3
     end
@@ -155,8 +152,8 @@ plots() {   # NAME FOLDER
     local picture
     begin "plots.$1"
     need 'failed' scripts/plots.sh "$2" >"$screen" 2>&1
-    need "it complains: $(head -n 1 "$screen")" [ "$(wc -l <"$screen")" = 1 ]
-    for picture in loss step_time memory; do need "$picture.png is no picture" png "$2/$picture.png"; done
+    is "lines, after $(head -n 1 "$screen")" "$(wc -l <"$screen")" 1
+    for picture in loss step_time memory; do need "no picture: $picture.png" png "$2/$picture.png"; done
     end
 }
 
@@ -183,16 +180,16 @@ test_plots() {
     end
 }
 
-# ---- trace_lanes.sh, on a trace whose sums are known
+# ---- trace_lanes.sh, on a trace with known sums
 
 # event NAME KIND THREAD FROM DURATION, in seconds
 event() {
     printf ',\n{"name":"%s","cat":"%s","ph":"X","pid":0,"tid":%d,"ts":%d.000,"dur":%d.000}' "$1" "$2" "$3" \
         "$4"000000 "$5"000000
 }
-# Steps of 10 s, from 0 to 20: AdamW 0 to 3, which waits until 1, reads 0 to 4, writes 2 to 4, gather 3 to 4,
-# copies to the host 4 to 6 and to the device 4 to 5, forward 5 to 9, in which the trainer waits from 6 to 7,
-# and a read from 8 to 10.
+# Steps of 10 s, starting at 0, 10 and 20. In each: AdamW 0 to 3, waiting until 1; reads 0 to 4 and 8 to 10;
+# writes 2 to 4; gather 3 to 4; copies to the host 4 to 6 and to the device 4 to 5; forward 5 to 9, waiting 6
+# to 7.
 make_trace() {
     local at
     printf '[\n{"name":"process_name","ph":"M","pid":0,"args":{"name":"rank 0"}}'
@@ -214,7 +211,7 @@ make_trace() {
 }
 
 test_trace_lanes() {
-    begin 'trace_lanes.what was at work together'
+    begin 'trace_lanes.which lanes were busy together'
     make_trace >"$dir/trace.json"
     need 'failed' dev/trace_lanes.sh "$dir/trace.json" >"$screen" 2>&1
     has "$screen" '^2 steps of 10.000 s' 'reads +6.000 s +60 %' 'writes +2.000 s +20 %' \
@@ -227,13 +224,13 @@ test_trace_lanes() {
     need 'failed' dev/trace_lanes.sh "$dir/no_copies.json" >"$screen" 2>&1
     counts copies 0         # a lane without work
     head -n 3 "$dir/trace.json" >"$dir/short.json"
-    need 'a short trace is taken' not dev/trace_lanes.sh "$dir/short.json" >"$screen" 2>&1
+    need 'a short trace is accepted' not dev/trace_lanes.sh "$dir/short.json" >"$screen" 2>&1
     has "$screen" 'has fewer than three steps'
     end
     if ! command -v gnuplot >/dev/null; then skip trace_lanes 'no gnuplot'; return; fi
     begin 'trace_lanes.the picture'
     need 'failed' dev/trace_lanes.sh "$dir/trace.json" "$dir/step.svg" >"$screen" 2>&1
-    # reads have two bars, the passes two, the others one
+    # two bars for reads, two for the passes, one for each other lane
     is bars "$(grep -c '<polygon' "$dir/step.svg")" 9
     end
 }

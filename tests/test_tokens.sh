@@ -256,7 +256,8 @@ CASES
 # ---- downloads
 
 get() {         # ARGUMENT...: a download into data/
-    LLMC_ZERO_MIRROR=file://$dir/mirror DATA=$dir/data MAKE_TOKENS=$tool timeout 30 "$download" "$@" >screen 2>&1
+    LLMC_ZERO_MIRROR=file://$dir/mirror DATA=$dir/data MAKE_TOKENS=$tool \
+        timeout 30 "$download" "$@" >screen 2>&1
 }
 gets() { get "$@" || need "failed: $*: $(<screen)" false; }
 # gets_none MESSAGE ARGUMENT...: fails with it

@@ -4,7 +4,7 @@ TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c test
 TEST_OBJ := $(if $(filter-out no,$(CUDA)),$(BUILD)/tests/toy_cuda.o)
 CMOCKA_HEADERS := stdarg.h stddef.h stdint.h setjmp.h cmocka.h
 HAVE_CMOCKA := $(call have,$(CMOCKA_HEADERS:%=\#include <%>\n))
-# The tests of the CUDA code that need no card
+# The tests of the CUDA code that need no GPU
 CUDA_TESTS     := $(wildcard tests/*_cuda.c tests/*_device.c tests/*_nccl.c)
 STAND_IN_TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CUDA_TESTS)) \
                   $(patsubst tests/cuda/%.cpp,$(BUILD)/tests/cuda/%,$(wildcard tests/cuda/test_*.cpp)) \
@@ -15,7 +15,7 @@ STAND_IN_TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CUDA_TESTS)) \
 $(BUILD)/tests/%.o: tests/%.cu
 	@mkdir -p $(@D) && echo "  cuda $@"
 	$(Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
-# A test itself computes little, and compiles in a third of the time at -O1.
+# A test computes little, and compiles three times as fast at -O1.
 $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) | $(NCCL_SO)
 	@mkdir -p $(@D) && echo "  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS:-O3=-O1) $(filter -D%,$(GPT2_CUDA)) $(ZERO_MPI) -I. $< $(filter %.o,$^) \
@@ -23,15 +23,15 @@ $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) | $(NCCL_SO)
 # These test the trainer itself.
 $(addprefix $(BUILD)/tests/,test_gradients test_unlike gpu_gate): $(filter $(BUILD)/trainer/%,$(TRAINER_OBJ))
 
-# The readers of files under libFuzzer (SAN=fuzz), and under any compiler with inputs that are known. The
-# trainer's readers end a run by what tests/fuzz/run.c has for it.
+# The file readers under libFuzzer (SAN=fuzz), and under any compiler with known inputs. tests/fuzz/run.c
+# replaces the functions by which the trainer's readers end a run.
 FUZZ_C   := $(filter-out %/libfuzzer.c %/test_readers.c,$(wildcard tests/fuzz/*.c))
 FUZZ_OBJ := $(FUZZ_C:%.c=$(BUILD)/%.o) $(GPT2_OBJ) $(ZERO_OBJ) \
             $(filter-out %/run.o,$(filter $(BUILD)/trainer/%,$(TRAINER_OBJ)))
 $(BUILD)/tests/fuzz/%.o: tests/fuzz/%.c $(BUILD)/flags
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. -c $< -o $@
-# Its own headers of CUDA, with or without CUDA
+# The stand-in's CUDA headers, with or without CUDA
 $(BUILD)/tests/fuzz/tuning.o: ZERO_MPI := -Itests/cuda
 $(BUILD)/tests/test_readers: $(BUILD)/tests/fuzz/test_readers.o $(FUZZ_OBJ) | $(NCCL_SO)
 	@echo "  link $@"
