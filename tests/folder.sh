@@ -39,15 +39,7 @@ same_file() { need "$2 has changed" cmp -s "$1" "$2"; }
 
 # ---- the lock
 
-# begin_run NP ARGUMENT...: a long run in the background, whose first step it awaits
-begin_run() {
-    rm -f "$dir"/{first,pid.*}
-    run "$1" 60 "${small[@]}" -o "$out" -x 1000000 "${@:2}" >"$dir/first" 2>&1 &
-    job=$!
-    await grep -aqs '^step    1/' "$dir/first" || need "the first does not begin: $(cat "$dir/first")" false
-    mapfile -t pids < <(cat "$dir"/pid.*)
-}
-end_run() {
+end_long() {
     kill -KILL "${pids[@]}"
     ends_within 20 $job
 } 2>/dev/null
@@ -66,35 +58,35 @@ test_lock() {
     for np in 1 2; do
         begin "folder.lock, $np ranks: a second run is refused, and a killed one leaves no lock"
         fresh
-        begin_run $np
+        begin_long $np -o "$out"
         for how in '' '-y 1' '-n 1 -y 1'; do
             # shellcheck disable=SC2086
             refuses "$out: another run is using this folder \(host $(hostname), process ${pids[0]}\)" \
                 $np -o "$out" -x 2 $how
         done
         need 'the first has ended' first_runs
-        end_run
+        end_long
         has_names '*' 'main.log metrics.jsonl run.lock'
         trains $np -x 2 -y 1
         end
     done
     begin 'folder.lock, its file is removed: the run takes it again unless another run has'
     fresh
-    begin_run 1 -n 100 -nk 1
+    begin_long 1 -o "$out" -n 100 -nk 1
     rm "$out/run.lock"
     need 'it does not save' saves_twice
     refuses 'another run is using this folder' 1 -o "$out" -x 2 -y 1
     : >"$out/of_another" && mv "$out/of_another" "$out/run.lock"
     need 'it still saves' not saves_twice
-    has "$dir/first" 'run.lock: .*, and another run has used'
-    end_run
+    has "$dir/long" 'run.lock: .*, and another run has used'
+    end_long
     end
     begin 'folder.lock, prompts'
     fresh
     echo Once >"$dir/prompts"
-    begin_run 1
+    begin_long 1 -o "$out"
     refuses 'another run is using this folder' 1 -o "$out" --prompts "$dir/prompts" -g 2 -e l1h2c32v257t32
-    end_run
+    end_long
     end
     begin 'folder.lock, replaced by a symlink'
     fresh
@@ -427,7 +419,7 @@ test_readers() {
     local i
     begin 'folder.readers beside a run that removes checkpoints'
     fresh
-    begin_run 1 -n 1 -nk 1
+    begin_long 1 -o "$out" -n 1 -nk 1
     await compgen -G "$out/model_*" >/dev/null
     for ((i = 0; i < 20; i++)); do
         rm -f "$dir/exported.bin"
@@ -437,7 +429,7 @@ test_readers() {
         runs 1 -e "$out" -x 0
     done
     need 'the run has ended' first_runs
-    end_run
+    end_long
     end
 }
 

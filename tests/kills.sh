@@ -36,7 +36,7 @@ start() {
     launch "${way%% *}"
     "${launcher[@]}" "$@" >"$dir/screen.0" 2>&1 </dev/null & jobs+=($!)
 }
-await_end() { ends_within 120 "${jobs[@]}"; }
+await_end() { ends_within 300 "${jobs[@]}"; }
 ranks() { pgrep -f "^$trainer "; }
 nothing_runs() { ! ranks >/dev/null; }
 nothing_left() { await nothing_runs || need "processes remain: $(ranks)" false; }
@@ -60,22 +60,14 @@ new_save() {
     for f in "$folder"/step_*/rank*; do [[ ! -e $f || $1 = *"$f"* ]] || return 0; done
     return 1
 }
-# Whether there is a folder or model file without its manifest, or a temporary file
+# Whether there is a temporary file, or a folder or model file without its manifest
 half_saved() {
-    local f
-    [ -z "$(compgen -G "$folder/step_*/.manifest*")$(compgen -G "$folder/*model_*.bin?*")" ] || return 0
-    for f in "$folder"/step_*; do [ ! -e "$f" ] || [ -e "$f/manifest.json" ] || return 0; done
-    for f in "$folder"/model_*; do
-        [ ! -e "$f" ] || { f=${f##*/model_}; [ -e "$folder/step_${f%.bin*}/manifest.json" ] || return 0; }
-    done
-    return 1
-}
+    compgen -G "$folder/step_*/.manifest*" || compgen -G "$folder/*model_*.bin?*" || comm -23 \
+        <(ls "$folder" | sed -nE 's/^(step|model)_0*([0-9]+).*/\2/p' | sort -u) <(complete | sort) | grep .
+} >/dev/null
 # Complete checkpoints without model files: a model file may be written after its checkpoint.
 without_models() {
-    local step
-    for step in $(complete); do
-        [ -e "$folder/model_$(printf %08d "$step").bin" ] || echo "$step"
-    done
+    comm -23 <(complete | sort) <(ls "$folder" | sed -nE 's/^model_0*([0-9]+)\.bin$/\1/p' | sort)
 }
 # Checks every checkpoint with a reader written from the description of the format alone. Without Python, only
 # the resumed run checks them.

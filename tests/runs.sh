@@ -60,6 +60,16 @@ same() {
     end
 }
 
+# begin_long NP ARGUMENT...: an endless run in the background, whose first step it awaits. Sets job, and pids
+# to the ranks' process ids; the output is in $dir/long.
+begin_long() {
+    rm -f "$dir"/{long,pid.*}
+    run "$1" 60 "${small[@]}" -x 1000000 "${@:2}" >"$dir/long" 2>&1 &
+    job=$!
+    await grep -aqs '^step *1/' "$dir/long" || need "it does not start: $(<"$dir/long")" false
+    mapfile -t pids < <(cat "$dir"/pid.*)
+}
+
 # one_message PATTERN: the run whose output is $dir/refused failed with $status and one message, which
 # matches. grep -a: if a rank aborts, Open MPI 5 writes zero bytes between the lines.
 one_message() {

@@ -102,18 +102,16 @@ END
 }
 
 tiers_faults() {
-    local pids job bytes
+    local bytes
     begin 'tiers.a second job in the same folder'
-    rm -f "$dir"/pid.*
-    run 2 60 "${small[@]}" -x 1000000 -z 3 "${on_nvme[@]}" >"$dir/first.screen" 2>&1 & job=$!
-    need 'the first did not start' await at_step_20 "$dir/first.screen"
-    pids=("$(cat "$dir/pid.0")" "$(cat "$dir/pid.1")")
-    need 'the second was not refused' not train 1 second -z 3 "${on_nvme[@]}" >/dev/null
+    begin_long 2 -z 3 "${on_nvme[@]}"
+    fails 1 second -z 3 "${on_nvme[@]}"
     screen second "$tiers_folder.*${pids[0]}"
     is 'files of the first' "$(files | wc -l)" 2
     end
     begin 'tiers.a killed run leaves only locks, and the next one starts'
-    kill -KILL "${pids[@]}"; wait $job
+    kill -KILL "${pids[@]}"
+    ends_within 20 $job
     bytes=$(du -s --apparent-size -B 1 "$tiers_folder" | cut -f 1)
     need "it left $bytes bytes: $(files)" [ "$bytes" -lt 10000 ]
     trains 2 second -z 3 "${on_nvme[@]}"
@@ -173,24 +171,10 @@ advised() {
     done < <(advice)
 }
 
-# GPT-2 with 1.5 and 0.4 billion parameters: the states take 24 and 5.5 GB.
-tiers_advice() {
-    local model limit large
-    while read -r model limit; do
-        large=(-e "$model" -b 8 --dtype bf16)
-        make_group "$limit"
-        refused "tiers.$model in $limit MiB" 1 'What would fit:$' "${large[@]}"
-        begin "tiers.the advice for $model in $limit MiB fits"
-        advised 1 "${large[@]}"
-        end
-        remove_group
-    done <<<$'d48 3000\nd24 2048'
-}
-
 # The states exceed a cgroup's limit. In memory the run is refused; in a cgroup namespace it does not see the
 # limit, and is killed. On NVMe it trains, as it does with each set of options that the refusal advises.
 tiers_capped() {
-    local limit=160 model=(-e l8h8c384v257t32 -b 1 -x 2 --dtype bf16 -z 3) table options joined
+    local limit=160 model=(-e l8h8c384v257t32 -b 1 -x 2 --dtype bf16 -z 3) large table options joined
     if ! make_group $limit; then
         skip 'tiers.a cgroup with too little memory' 'a cgroup with a memory limit cannot be made here'
         remove_group
@@ -239,7 +223,14 @@ tiers_capped() {
     is files "$(files)" ''
     need 'its cgroup is not empty' remove_group
     end
-    tiers_advice
+    # GPT-2 with 0.4 billion parameters: the states take 5.5 GB
+    large=(-e d24 -b 8 --dtype bf16)
+    make_group 2048
+    refused 'tiers.d24 in 2048 MiB' 1 'What would fit:$' "${large[@]}"
+    begin 'tiers.the advice for d24 in 2048 MiB fits'
+    advised 1 "${large[@]}"
+    end
+    remove_group
 }
 
 test_tiers() {
