@@ -27,9 +27,9 @@ facts_of() {
         "$1/step_00000008/manifest.json"
 }
 is_good() { "$trainer" --verify "$1" >"$screen" 2>&1 || need "$1 is not good: $(cat "$screen")" false; }
-# awaits PATTERN: in the log of the background run
+# awaits PATTERN: in the log of the background run, which has a time limit
 awaits() {
-    await grep -qE "$1" "$held.log"
+    until grep -qE "$1" "$held.log" || ! any_runs $job; do sleep 0.01; done
     has "$held.log" "$1"
 }
 without() { need "there is $1" [ ! -e "$1" ]; }

@@ -58,8 +58,8 @@ processes() {
         processes $(pgrep -P "$pid")
     done
 }
-# ends_within SECONDS PID...: waits for background jobs, and sets status to the last one's and took to the
-# seconds. Jobs that exceed the limit are listed as a failure and killed.
+# ends_within SECONDS PID...: waits for background jobs; sets statuses, status to the last of them, and took to
+# the seconds. Jobs that exceed the limit are listed as a failure and killed.
 ends_within() {
     local limit=$1 since=$EPOCHREALTIME until=$((SECONDS + $1)) pid left
     shift
@@ -69,9 +69,11 @@ ends_within() {
         need "still running after $limit s: $(ps -ww -o pid,ppid,stat,etime,args -p "${left[*]}")" false
         kill -KILL "${left[@]}" 2>/dev/null
     fi
+    statuses=()
     for pid; do
-        wait "$pid" 2>/dev/null
+        wait "$pid"
         status=$?
+        statuses+=($status)
     done
     took=$(awk "BEGIN { print $EPOCHREALTIME - $since }")
 } 2>/dev/null       # bash reports killed jobs

@@ -283,8 +283,11 @@ around_a_loop() {
     if end_endless_runs; then
         last=$(($(last_begun) + 100))
         echo $last >"$dir/steps"
+        ends_within 120 $loop
+    else
+        need 'a run does not end after SIGTERM' false
+        ends_within 0 $loop         # lists and kills it
     fi
-    ends_within $((last ? 120 : 0)) $loop
     disturbed=$(hashes "$dir/loop" | tail -n 1)
     is digests "${disturbed:-none}" "$(undisturbed '2 by MPI' "${patient[@]}" -x $last)"
     end

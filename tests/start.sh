@@ -15,12 +15,10 @@ small=(-e l2h2c32v257t32 -b 2 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full
 pids=()
 stop_all() { [ ${#pids[@]} = 0 ] || kill -9 "${pids[@]}" 2>/dev/null; wait 2>/dev/null; pids=(); }
 
-# fresh: before a group of ranks. The output of rank R goes to $dir/R, its exit status to status[R].
-status=()
+# fresh: before a group of ranks. The output of rank R goes to $dir/R.
 fresh() {
     stop_all
     rm -f "$dir"/[0-9] "$dir"/[0-9].*
-    status=()
     port=$(free_port)
 }
 # start R ARGUMENT...: rank R, in the background, with environment $variables. $launcher: a function that runs
@@ -38,29 +36,25 @@ start_ranks() {
     shift
     for ((r = n - 1; r >= 0; r--)); do start $r -pi tcp -ps 127.0.0.1:$port -pn "$n" -pr $r "$@"; done
 }
-# end_all SECONDS: waits for all ranks but the stopped one; kills those that exceed the limit
+# all_end SECONDS PATTERN: all ranks but the stopped one end in time, with statuses that match
 stopped=
-running() { jobs -rp | grep -vx "${stopped:-none}"; }
-end_all() {
-    local until=$((SECONDS + $1)) r
-    while [ -n "$(running)" ] && [ $SECONDS -lt $until ]; do sleep 0.05; done
-    [ -z "$(running)" ] || { stop_all; return 1; }
+all_end() {
+    local r ranks=()
     for r in "${!pids[@]}"; do
         [ "${pids[r]}" != "$stopped" ] || continue
-        wait "${pids[r]}" 2>/dev/null; status[r]=$?
+        ranks+=("${pids[r]}")
         unset "pids[r]"
     done
+    ends_within "$1" "${ranks[@]}"
+    need "statuses ${statuses[*]}: $(cat "$dir"/[0-9] | tail -n 3)" \
+        not grep -qvE "$2" <(printf '%s\n' "${statuses[@]}")
 }
 messages() { cat "$dir"/[0-9] 2>/dev/null | grep -a '^train_gpt2_zero: '; }
-all_fail() { for s in "${status[@]}"; do [ "$s" != 0 ] || return 1; done; }
-# all_succeed SECONDS, all_end SECONDS: all ranks end in time with status 0; with another, and one message
-all_succeed() {
-    need "no end after $1 s" end_all "$1"
-    need "status ${status[*]}: $(cat "$dir"/[0-9] | tail -n 3)" [ -z "$(tr -d '0 ' <<<"${status[*]}")" ]
-}
-all_end() {
-    need "no end after $1 s" end_all "$1"
-    need "status ${status[*]}" all_fail
+all_succeed() { all_end "$1" '^0$'; }       # SECONDS
+all_fail() { all_end "$1" '[1-9]'; }        # SECONDS
+# all_fail_once SECONDS: and one of them prints a message
+all_fail_once() {
+    all_fail "$1"
     need "$(messages | wc -l) messages: $(messages)" [ "$(messages | wc -l)" = 1 ]
 }
 # reports PATTERN: the ranks' message matches
@@ -122,7 +116,7 @@ test_launchers() {
     "$trainer" "${small[@]}" -x 4 -pi tcp -ps "127.0.0.1:$agent" --comm-timeout 60 -pn 2 -pr 0 >"$dir/agent" \
         2>&1 </dev/null &
     held=$!
-    disown                                              # end_all must not wait for it
+    disown                                              # stop_all must not wait for it
     same 'start.launchers torchrun, by srun --mpi=pmix' 2 RANK=%R WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 \
         MASTER_ADDR=localhost MASTER_PORT="$agent" TORCHELASTIC_RUN_ID=%P TORCHELASTIC_USE_AGENT_STORE=True \
         PMIX_RANK=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_JOB_ID=%P
@@ -155,8 +149,7 @@ test_key() {
             all_succeed 10
             is 'warnings about the key' "$(grep -c ZERO_JOB_KEY "$dir/0")" 0
         else
-            need 'no end' end_all 10
-            need "status ${status[*]}" all_fail
+            all_fail 10
             has "$dir/0" '; 1 connections did not know the key of the job'
             has "$dir/1" 'has another key than this rank'
         fi
@@ -184,7 +177,7 @@ refused() {
             # shellcheck disable=SC2086
             [ -z "${ranks[r]}" ] || start $r -x 4 ${ranks[r]}
         done
-        all_end "$seconds"
+        all_fail_once "$seconds"
         reports "$pattern"
         end
     done
@@ -244,7 +237,7 @@ END
             [ $r = 1 ] && launcher=with_little_memory || launcher=
             start $r -x 4 -z 0 -e l8h4c512v257t32 -pi tcp -ps 127.0.0.1:$port -pn 4 -pr $r
         done
-        all_end 10
+        all_fail_once 10
         reports 'rank 1 \(host .*\): .* of host memory are needed, but RLIMIT_AS'
         end
     else skip 'start.refused too little memory on one rank' \
@@ -258,7 +251,7 @@ on_full_disk() (set -o pipefail; bash -c 'ulimit -f 8; exec "$@"' full "$@" 2>&1
 reaches_step() {        # N
     local i
     for ((i = 0; i < 600; i++)); do
-        grep -aqE "^step *$1/" "$dir/0" && return
+        grep -aqsE "^step *$1/" "$dir/0" && return
         sleep 0.05
     done
     need "step $1 was not reached: $(messages)" false
@@ -278,11 +271,11 @@ lose() {
     # The others cannot end a stopped rank; it ends itself once it continues.
     if [ "$signal" = STOP ]; then
         stopped=${pids[victim]}
-        all_end 8
+        all_fail_once 8
         kill -CONT "$stopped" 2>/dev/null
         stopped=
     fi
-    all_end 8
+    all_fail_once 8
     [ "$signal" = STOP ] || in="($in|at unit [0-9]+, in no collective)"
     reports "rank $victim \(host $(hostname)\)"
     reports "step [0-9]+: .*$in"
@@ -312,7 +305,7 @@ test_lost() {
             start $r -x 1000000 -z 3 --overlap 1 $way -pi tcp -ps 127.0.0.1:$port -pn 2 -pr $r -o "$dir/full"
         done
         launcher=
-        all_end 15
+        all_fail_once 15
         reports 'File too large'
         end
     done
@@ -323,7 +316,7 @@ test_lost() {
         start_ranks 4 -x 1000000 -z 3 --comm-timeout 3
         sleep "$(printf '0.%03d' "$delay")"
         kill -KILL "${pids[victim]}"
-        all_end 10
+        all_fail_once 10
         reports "rank.* $victim"
         end
     done
@@ -332,7 +325,7 @@ test_lost() {
     start_ranks 2 -x 1000 -z 0 -d 256000         # 2000 micro-steps
     reaches_step 1
     kill -KILL "${pids[1]}"
-    all_end 10
+    all_fail_once 10
     reports 'step 2: rank 1 \(host .*\) is gone: .* at unit [0-9]*, in no collective'
     end
     begin 'start.lost stopped and continued in time'
@@ -408,8 +401,7 @@ test_hosts() {
         mpirun_on_hosts 3 -x 1000000 -z 3 --comm-timeout 3 >"$dir/0" 2>&1 & pids=($!)
         reaches_step 3
         kill -$signal "$(host_pid 2)"
-        need 'no end after 10 s' end_all 10
-        need "status ${status[*]}" all_fail
+        all_fail 10
         has "$dir/0" 'rank 2.*(host2|10\.77\.7\.3)|connect\(\) to 10\.77\.7\.3'
         # mpirun reports the killed rank.
         is 'messages of the trainer' "$(messages | wc -l)" $([ $signal = KILL ] && echo 0 || echo 1)
@@ -420,14 +412,14 @@ test_hosts() {
     on_hosts 3 -x 1000000 -z 3 -pi tcp -ps 10.77.7.1:21008 --comm-timeout 10
     reaches_step 3
     kill -9 "${pids[2]}"
-    all_end 5
+    all_fail_once 5
     reports 'rank 2 \(host host2\)'
     end
     begin 'start.hosts a link is cut'
     on_hosts 3 -x 1000000 -z 2 -pi tcp -ps 10.77.7.1:21010 --comm-timeout 3
     reaches_step 3
     hosts_link 2 down
-    need 'no end after 8 s' end_all 8
+    all_fail 8
     cat "$dir/0" "$dir/1" >"$dir/connected"
     has "$dir/connected" 'rank 2 \(host host2\)'
     is 'messages of the connected ranks' "$(grep -ac '^train_gpt2_zero: ' "$dir/connected")" 1
