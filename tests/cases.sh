@@ -58,15 +58,15 @@ processes() {
         processes $(pgrep -P "$pid")
     done
 }
-# ends_within SECONDS PID...: waits for background jobs; sets statuses, status to the last of them, and took to
-# the seconds. Jobs that exceed the limit are listed as a failure and killed.
+# ends_within SECONDS PID...: waits for background jobs; sets statuses, status to the last of them, and took
+# to the seconds. Jobs that exceed the limit are listed as a failure and killed.
 ends_within() {
     local limit=$1 since=$EPOCHREALTIME until=$((SECONDS + $1)) pid left
     shift
     while any_runs "$@" && [ $SECONDS -lt $until ]; do sleep 0.02; done
     if any_runs "$@"; then
         mapfile -t left < <(processes "$@")
-        need "still running after $limit s: $(ps -ww -o pid,ppid,stat,etime,args -p "${left[*]}")" false
+        need "still runs after $limit s: $(ps -ww -o pid,ppid,stat,etime,args -p "${left[*]}")" false
         kill -KILL "${left[@]}" 2>/dev/null
     fi
     statuses=()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# dev/examples/mlp_zero.c from a porter's side, and docs/ against the code. Usage: tests/test_example.sh
-# EXAMPLE
+# dev/examples/mlp_zero.c from a porter's side, and docs/ against the code.
+# Usage: tests/test_example.sh EXAMPLE
 . "$(dirname "$0")/cases.sh"
 example=$(realpath "${1:?Usage: tests/test_example.sh EXAMPLE}") || exit 1
 export OMP_NUM_THREADS=1

@@ -42,14 +42,6 @@ bar_shown() {   # NAME COMMAND
     has "$screen" '^peak +[1-9][0-9]* GFLOP/s'
     end
 }
-lines_shown() {         # NAME COMMAND...
-    begin "lines.$1"
-    need 'did not run' timeout -k 2 30 "${@:2}" >"$screen" 2>&1 </dev/null
-    counts "$line" 60
-    need 'carriage returns' not grep -q $'\r' "$screen"
-    counts '^peak' 0        # not without a bar
-    end
-}
 
 test_terminal() {
     local columns digest
@@ -78,8 +70,13 @@ test_terminal() {
 }
 
 test_lines() {
+    begin 'lines.two ranks'
     # shellcheck disable=SC2086
-    lines_shown 'two ranks' $two "$TRAINER" $small
+    need 'did not run' timeout -k 2 30 $two "$TRAINER" $small >"$screen" 2>&1 </dev/null
+    counts "$line" 60
+    need 'carriage returns' not grep -q $'\r' "$screen"
+    counts '^peak' 0        # not without a bar
+    end
     begin 'bar.requested without a terminal'
     # shellcheck disable=SC2086
     need 'did not run' env COLUMNS=60 timeout -k 2 30 "$TRAINER" $small --progress bar >"$dir/raw" 2>&1 \
@@ -187,9 +184,8 @@ event() {
     printf ',\n{"name":"%s","cat":"%s","ph":"X","pid":0,"tid":%d,"ts":%d.000,"dur":%d.000}' "$1" "$2" "$3" \
         "$4"000000 "$5"000000
 }
-# Steps of 10 s, starting at 0, 10 and 20. In each: AdamW 0 to 3, waiting until 1; reads 0 to 4 and 8 to 10;
-# writes 2 to 4; gather 3 to 4; copies to the host 4 to 6 and to the device 4 to 5; forward 5 to 9, waiting 6
-# to 7.
+# Steps of 10 s, starting at 0, 10 and 20. In each: AdamW 0 to 3 (waiting until 1), reads 0 to 4 and 8 to 10,
+# writes 2 to 4, gather 3 to 4, copies to the host 4 to 6, to the device 4 to 5, forward 5 to 9 (waiting 6 to 7)
 make_trace() {
     local at
     printf '[\n{"name":"process_name","ph":"M","pid":0,"args":{"name":"rank 0"}}'
