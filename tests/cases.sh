@@ -2,6 +2,7 @@
 # defines cases and the closing line.
 #   begin 'what is tested'; need 'the message if it fails' COMMAND...; end
 #   is WHAT VALUE EXPECTED, has FILE PATTERN...     needs that write their own message
+# shellcheck disable=SC2046,SC2059
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 . scripts/mpi_env.sh
@@ -54,7 +55,6 @@ processes() {
     local pid
     for pid; do
         echo "$pid"
-        # shellcheck disable=SC2046
         processes $(pgrep -P "$pid")
     done
 }
@@ -98,7 +98,6 @@ hashes() { grep -aoE 'params_hash .*' "$1"; }
 flip_byte() {   # FILE OFFSET
     local byte
     byte=$(od -An -tu1 -j "$2" -N 1 "$1")
-    # shellcheck disable=SC2059
     printf "\\$(printf %o $((byte ^ 64)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
 }
 # Sets shim to the value of LD_PRELOAD with which tests/shim/disk.c intercepts $trainer's file calls. ASan

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The output folder: one run at a time, each step once in the logs, abandoned branches, refused checkpoints,
 # and --verify. Usage: tests/folder.sh TRAINER [GROUP]...
+# shellcheck disable=SC2086
 . "$(dirname "$0")/cases.sh"
 . tests/runs.sh
 trainer=$(realpath "${1:-./train_gpt2_zero}") || exit 1
@@ -31,6 +32,7 @@ finds_bad() {
 }
 verifies() { runs 1 --verify "$1"; }
 fresh() { rm -rf "$out"; }
+begin_fresh() { begin "$1"; fresh; }      # NAME
 names() { (cd "$out" && shopt -s nullglob && echo $1); }
 has_names() { is "names $1" "$(names "$1")" "$2"; }
 steps_in() { sed -nE 's/^\{"step": ([0-9]+),.*/\1/p' "$1" | xargs; }
@@ -56,11 +58,9 @@ saves_twice() {
 test_lock() {
     local np how
     for np in 1 2; do
-        begin "folder.lock, $np ranks: a second run is refused, and a killed one leaves no lock"
-        fresh
+        begin_fresh "folder.lock, $np ranks: a second run is refused, and a killed one leaves no lock"
         begin_long $np -o "$out"
         for how in '' '-y 1' '-n 1 -y 1'; do
-            # shellcheck disable=SC2086
             refuses "$out: another run is using this folder \(host $(hostname), process ${pids[0]}\)" \
                 $np -o "$out" -x 2 $how
         done
@@ -70,8 +70,7 @@ test_lock() {
         trains $np -x 2 -y 1
         end
     done
-    begin 'folder.lock, its file is removed: the run takes it again unless another run has'
-    fresh
+    begin_fresh 'folder.lock, its file is removed: the run takes it again unless another run has'
     begin_long 1 -o "$out" -n 100 -nk 1
     rm "$out/run.lock"
     need 'it does not save' saves_twice
@@ -81,15 +80,13 @@ test_lock() {
     has "$dir/long" 'run.lock: .*, and another run has used'
     end_long
     end
-    begin 'folder.lock, prompts'
-    fresh
+    begin_fresh 'folder.lock, prompts'
     echo Once >"$dir/prompts"
     begin_long 1 -o "$out"
     refuses 'another run is using this folder' 1 -o "$out" --prompts "$dir/prompts" -g 2 -e l1h2c32v257t32
     end_long
     end
-    begin 'folder.lock, replaced by a symlink'
-    fresh
+    begin_fresh 'folder.lock, replaced by a symlink'
     mkdir "$out"
     echo mine >"$dir/mine"
     ln -s "$dir/mine" "$out/run.lock"
@@ -97,8 +94,7 @@ test_lock() {
     is 'the other file' "$(<"$dir/mine")" mine
     end
     if command -v strace >/dev/null; then
-        begin 'folder.lock, a file system without locks'
-        fresh
+        begin_fresh 'folder.lock, a file system without locks'
         wrap='exec strace -qq -o /dev/null -e inject=flock:error=ENOLCK "$0" "$@";'
         trains 1 -x 1
         wrap=
@@ -111,8 +107,7 @@ test_lock() {
 
 test_logs() {
     local how file
-    begin 'folder.logs of an earlier run are not truncated'
-    fresh
+    begin_fresh 'folder.logs of an earlier run are not truncated'
     trains 2 -x 3
     cp "$out/main.log" "$dir/main.log"
     refuses '-o: .*/out holds the logs of an earlier run .* -y 1, which keeps these' 2 -o "$out" -x 1
@@ -127,17 +122,13 @@ test_logs() {
 
     # The state after a run was killed in the middle of a line, some steps after its checkpoint of step 4
     for how in '-v 0' '-v 2 -m 1' '-v 3 -m 1'; do
-        begin "folder.logs have each step once after a resume, $how"
-        fresh
-        # shellcheck disable=SC2086
+        begin_fresh "folder.logs have each step once after a resume, $how"
         trains 2 -x 8 $how
         rm -rf "$dir/straight" && mv "$out" "$dir/straight"
-        # shellcheck disable=SC2086
         trains 2 -x 7 -n 4 $how
         rm -rf "$out/step_00000007" "$out/model_00000007.bin"
         printf 's:7 trl:5.1' >>"$out/main.log"
         printf '{"step": 8, "loss"' >>"$out/metrics.jsonl"
-        # shellcheck disable=SC2086
         resumes 4 2 -x 8 -y 1 $how
         is main.log "$(cat "$out/main.log")" "$(cat "$dir/straight/main.log")"
         has_steps metrics.jsonl '1 2 3 4 5 6 7 8'
@@ -176,8 +167,7 @@ test_logs() {
 
 test_branches() {
     local np=2 left logs
-    begin 'folder.branch: -y 1 resumes from the last save'
-    fresh
+    begin_fresh 'folder.branch: -y 1 resumes from the last save'
     trains $np -x 6 -n 2 -l 1e-3
     rm -rf "$dir/straight" && cp -r "$out" "$dir/straight"
     resumes 2 $np -x 3 -n 3 --resume "$out/step_00000002" -l 2e-3
@@ -211,16 +201,14 @@ test_branches() {
 abandoned_00000004.1 abandoned_00000006 abandoned_00000006.1 abandoned_00000007"
     end
 
-    begin 'folder.branch: a damaged checkpoint is set aside, not replaced'
-    fresh
+    begin_fresh 'folder.branch: a damaged checkpoint is set aside, not replaced'
     trains $np -x 4 -n 2
     flip_byte "$(echo "$out"/step_00000004/rank00001-*)" 1000
     trains $np -x 4 -n 2 -y 1
     has_names 'step_* abandoned_*' 'step_00000002 step_00000004 abandoned_00000004'
     end
 
-    begin 'folder.branch: one set aside by a run that died before its save gets its name back'
-    fresh
+    begin_fresh 'folder.branch: one set aside by a run that died before its save gets its name back'
     trains $np -x 6 -n 2
     mv "$out/model_00000006.bin" "$out/step_00000006" && mv "$out/step_00000006" "$out/abandoned_00000006"
     resumes 6 $np -x 8 -n 2 -y 1
@@ -245,8 +233,7 @@ abandoned_00000004.1 abandoned_00000006 abandoned_00000006.1 abandoned_00000007"
 # ---- resuming with other options
 
 test_options() {
-    begin 'folder.options: threads, on which the last bits depend'
-    fresh
+    begin_fresh 'folder.options: threads, on which the last bits depend'
     trains 1 -x 2 -n 2
     trains 1 -x 3 -y 1 --threads 2
     prints '^resuming with --threads 2; .*/step_00000002 was saved with 1$'
@@ -276,8 +263,7 @@ test_options() {
 test_finite() {
     local np before steps
     for np in 1 2; do
-        begin "folder.finite, $np ranks: NaN is refused, in a checkpoint and at the end"
-        fresh
+        begin_fresh "folder.finite, $np ranks: NaN is refused, in a checkpoint and at the end"
         trains $np -x 4 -n 2
         before=$(cd "$out" && sha256sum step_*/* model_*)
         refuses '^train_gpt2_zero: checkpoint of step 5: rank [0-9] \(host .*\) has parameters that are not '\
@@ -291,22 +277,19 @@ test_finite() {
         need 'there is a summary' [ ! -e "$out/summary.json" ]
         end
     done
-    begin 'folder.finite: a delayed update'
-    fresh
+    begin_fresh 'folder.finite: a delayed update'
     refuses 'checkpoint of step 1: rank [0-9] .* not finite: .*; no checkpoint' 2 -o "$out" -x 3 -n 1 \
         --eps 0 --delayed-update 1 --offload-optimizer cpu
     has_names 'step_* model_*' ''
     end
-    begin 'folder.finite: after divergence the checkpoints that -nk keeps are good'
-    fresh
+    begin_fresh 'folder.finite: after divergence the checkpoints that -nk keeps are good'
     refuses 'rank [01]: step [0-9]+: .*not finite' 2 -o "$out" -x 60 -n 1 -nk 2 -l 1000 -c 1000 --clip 0
     steps=$(names 'step_*')
     is 'checkpoints left' "$(wc -w <<<"$steps")" 2
     prints "the checkpoint of step $((10#${steps##*_})) is unchanged"
     verifies "$out"
     end
-    begin 'folder.finite: validation'
-    fresh
+    begin_fresh 'folder.finite: validation'
     refuses 'validation after step [0-9]+: the loss is not finite \(-?(nan|inf)\)' 2 -o "$out" -x 60 -n 1 \
         -nk 2 -l 1000 -c 1000 --clip 0 -v 1 -m 1
     steps=$(names 'step_*')
@@ -414,8 +397,7 @@ END
 # A run that saves and removes checkpoints must not look like damage to readers of its folder.
 test_readers() {
     local i
-    begin 'folder.readers beside a run that removes checkpoints'
-    fresh
+    begin_fresh 'folder.readers beside a run that removes checkpoints'
     begin_long 1 -o "$out" -n 1 -nk 1
     await compgen -G "$out/model_*" >/dev/null
     for ((i = 0; i < 20; i++)); do
@@ -451,8 +433,7 @@ END
 
 test_names() {
     local name file at long=$dir n
-    begin 'folder.names that are not those of checkpoints'
-    fresh
+    begin_fresh 'folder.names that are not those of checkpoints'
     trains 2 -x 4 -n 2
     for name in step_00000009.bak step_9 'step_ 0000009' step_000000009 step_99999999999; do
         cp -r "$out/step_00000002" "$out/$name"
@@ -463,8 +444,7 @@ test_names() {
 step_99999999999 model_00000005.bin model_00000009.bin"
     end
 
-    begin 'folder.names of nine digits'
-    fresh
+    begin_fresh 'folder.names of nine digits'
     trains 1 -x 2 -n 2
     need 'no compiler' sign_with_c
     for n in 9999999 99999999 100000000 123456789; do
@@ -477,8 +457,7 @@ step_99999999999 model_00000005.bin model_00000009.bin"
     has_names 'step_*' 'step_123456789 step_123456790'
     end
 
-    begin 'folder.paths of files written at the end are checked at the start'
-    fresh
+    begin_fresh 'folder.paths of files written at the end are checked at the start'
     # folders with the names of the trace of rank 1 and of the summary
     mkdir -p "$dir/trace.1" "$out/summary.json"
     for file in "$dir/nowhere/trace.json" "$dir" /dev/null/x "$dir/trace"; do
@@ -511,8 +490,7 @@ refuses_without() {
 
 test_listing() {
     local before error call
-    begin 'folder.signs of a checkpoint: a run does not restart from step 0'
-    fresh
+    begin_fresh 'folder.signs of a checkpoint: a run does not restart from step 0'
     trains 2 -x 4 -n 2
     cp "$out/main.log" "$dir/main.log"
     rm "$out"/step_*/manifest.json
@@ -522,8 +500,7 @@ test_listing() {
     same_file "$dir/main.log" "$out/main.log"
     end
 
-    begin 'folder.signs of a checkpoint: without its manifest, or without any file'
-    fresh
+    begin_fresh 'folder.signs of a checkpoint: without its manifest, or without any file'
     trains 2 -x 4 -n 2
     cp -r "$out" "$dir/complete"
     rm "$out"/step_00000004/manifest.json
@@ -547,8 +524,7 @@ test_listing() {
     rm -r "$dir/other"
     end
 
-    begin 'folder.signs of a checkpoint: none after an unfinished first save'
-    fresh
+    begin_fresh 'folder.signs of a checkpoint: none after an unfinished first save'
     trains 2 -x 2 -n 2
     rm "$out"/step_*/manifest.json "$out/has_checkpoints"
     refuses . 2 -o "$out" -x 2 -n 2 -y 1          # there is a model file

@@ -6,6 +6,7 @@
 # Usage: tests/kills.sh TRAINER [RUNS [SAVES [SEED]]]
 #   RUNS (30)     MPI jobs with a killed rank, and as many with a stopped one, in all settings
 #   SAVES (50)    kills in one folder, half of them during a save; 0: the loop alone
+# shellcheck disable=SC2046,SC2086
 . "$(dirname "$0")/cases.sh"
 trainer=$(realpath "${1:?Usage: tests/kills.sh TRAINER [RUNS [SAVES [SEED]]]}") || exit 1
 runs=${2:-30} kills=${3:-50} seed=${4:-1}
@@ -208,12 +209,10 @@ series() {      # WAY KILLS
     begin "kills.$2 kills of $way"
     rm -rf "$folder"
     for ((i = 0; i < $2; i++)); do
-        # shellcheck disable=SC2046
         strike "$way" $((i % 2 ? 40 : 1)) $(how $i)
         [ -z "$why" ] || break
     done
     last=$(($(last_begun) + 3))     # beyond the leftovers of killed saves
-    # shellcheck disable=SC2046
     start "$way" "${patient[@]}" -x $last -n 1 -nk 2 -y 1 -o "$folder" $(how 2)
     await_end
     need "no summary: $(tail -n 1 "$dir/screen.0")" [ -e "$folder/summary.json" ]
@@ -236,7 +235,6 @@ run_until_done() {
             : >"$dir/waits"
             sleep 0.05
         done
-        # shellcheck disable=SC2046
         mpirun --oversubscribe -np 2 "$trainer" "${common[@]}" "${patient[@]}" -x "$steps" -n 50 -nk 2 -y 1 \
             -o "$folder" $(how $i)
         [ ! -e "$folder/summary.json" ] || break
@@ -300,7 +298,6 @@ direct=0 checked=0
 for signal in KILL STOP; do
     draw=$RANDOM
     mapfile -t settings < <(printf '%s\n' {2,3}' '{direct,window,messages}' '{0,2,3}' '{0,1} | shuffled $draw)
-    # shellcheck disable=SC2086
     for ((i = 0; i < runs; i++)); do one $signal ${settings[i % ${#settings[@]}]}; done
 done
 echo "   direct reads in $direct runs, $checked checkpoints loaded afterwards"

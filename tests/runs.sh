@@ -1,5 +1,6 @@
 # Sourced after cases.sh: short runs of $trainer. Run NAME has its output folder at $dir/NAME and its output
 # in $dir/NAME.screen. A script sets small, the arguments of each run.
+# shellcheck disable=SC2016,SC2086
 data=() seconds=30 refusal_seconds=6
 compared='params_hash state_hash loss grad_norm'     # two runs with the same bits agree on these
 
@@ -16,7 +17,6 @@ run() {
             *) arguments+=("$argument") ;;
         esac
     done
-    # shellcheck disable=SC2016
     timeout -k 2 "$limit" env "${variables[@]}" "${launcher[@]}" bash \
         -c "rank=\${OMPI_COMM_WORLD_RANK:-0}; echo \$\$ >'$dir/pid.'\$rank; $wrap
         exec \"\$0\" \"\$@\"" "$trainer" "${arguments[@]}" </dev/null
@@ -52,7 +52,6 @@ same() {
     begin "$1"
     for variant in "${@:4}"; do
         i=$((i + 1))
-        # shellcheck disable=SC2086
         trains "$np" same$i $common $variant
         is "$variant" "$(result same$i)" "$(result same1)"
     done
@@ -96,7 +95,6 @@ refused() {     # NAME NP PATTERN ARGUMENT...
 refusals() {
     local name np pattern arguments
     while IFS='|' read -r name np pattern arguments; do
-        # shellcheck disable=SC2086
         refused "$name" "$np" "$pattern" $arguments
     done
 }

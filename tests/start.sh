@@ -2,6 +2,7 @@
 # Ranks that connect without MPI, from a user's side: same bits, launchers' variables, bad input, ranks that
 # die or stop, several hosts (network namespaces). Usage: tests/start.sh TRAINER [GROUP]...
 #   KILLS=30    number of ranks to kill and stop, at random instants
+# shellcheck disable=SC2016,SC2086
 . "$(dirname "$0")/cases.sh"
 . tests/hosts.sh
 trainer=$(realpath "${1:-./train_gpt2_zero}") || exit 1
@@ -21,6 +22,7 @@ fresh() {
     rm -f "$dir"/[0-9] "$dir"/[0-9].*
     port=$(free_port)
 }
+begin_fresh() { begin "$1"; fresh; }      # NAME
 # start R ARGUMENT...: rank R, in the background, with environment $variables. $launcher: a function that runs
 # it elsewhere
 launcher='' variables=()
@@ -79,9 +81,8 @@ same_bits() {       # NP
 # the rank, %P the port. Without variables, -pr and -pn give the rank and the number of ranks.
 same() {
     local ranks=$2 r given=() words
-    begin "$1"
+    begin_fresh "$1"
     shift 2
-    fresh
     while [[ ${1:-} = [A-Z]*=* ]]; do given+=("${1//%P/$port}"); shift; done
     [ ${#given[@]} != 0 ] || set -- -pn "$ranks" -pr %R "$@"
     for ((r = ranks - 1; r >= 0; r--)); do
@@ -123,8 +124,7 @@ test_launchers() {
     begin "start.launchers torchrun's port was in use"
     need "$(cat "$dir/agent")" kill -9 "$held"
     end
-    begin 'start.launchers mpirun, by TCP, with its own key'
-    fresh
+    begin_fresh 'start.launchers mpirun, by TCP, with its own key'
     timeout 30 mpirun --oversubscribe -np 2 "$trainer" "${small[@]}" -x 4 -z 3 -pi tcp -ps 127.0.0.1:$port \
         >"$dir/0" 2>&1 </dev/null
     has "$dir/0" 'tcp, shared window'
@@ -138,8 +138,7 @@ test_launchers() {
 test_key() {
     local key=0123456789abcdef r other
     for other in $key another-key-of-16 ''; do
-        begin "start.key rank 0 has $key, the other '$other'"
-        fresh
+        begin_fresh "start.key rank 0 has $key, the other '$other'"
         for r in 0 1; do
             variables=(ZERO_JOB_KEY="$([ $r = 0 ] && echo $key || echo "$other")")
             start $r -x 1 -pi tcp -ps 127.0.0.1:$port --comm-timeout 2 -pn 2 -pr $r
@@ -155,8 +154,7 @@ test_key() {
         fi
         end
     done
-    begin 'start.key none: the start table has a warning'
-    fresh
+    begin_fresh 'start.key none: the start table has a warning'
     start_ranks 2 -x 1
     all_succeed 20
     has "$dir/0" '^start .*without ZERO_JOB_KEY: any process that reached rank 0'
@@ -170,11 +168,9 @@ test_key() {
 refused() {
     local what seconds pattern ranks r
     while IFS='|' read -r what seconds pattern ranks; do
-        begin "start.refused $what"
-        fresh
+        begin_fresh "start.refused $what"
         mapfile -t ranks < <(tr '|' '\n' <<<"${ranks//TCP/-pi tcp -ps 127.0.0.1:$port --comm-timeout 3}")
         for r in "${!ranks[@]}"; do
-            # shellcheck disable=SC2086
             [ -z "${ranks[r]}" ] || start $r -x 4 ${ranks[r]}
         done
         all_fail_once "$seconds"
@@ -231,8 +227,7 @@ END
     refused <<<'no MASTER_ADDR|5|start.server is missing: the launcher has started 2 ranks, .* MASTER_P|-z 3'
     variables=()
     if with_little_memory "$trainer" --help >/dev/null 2>&1; then
-        begin 'start.refused too little memory on one rank'
-        fresh
+        begin_fresh 'start.refused too little memory on one rank'
         for r in 3 2 1 0; do
             [ $r = 1 ] && launcher=with_little_memory || launcher=
             start $r -x 4 -z 0 -e l8h4c512v257t32 -pi tcp -ps 127.0.0.1:$port -pn 4 -pr $r
@@ -291,17 +286,14 @@ test_lost() {
         begin \
             "start.lost $i: $signal to rank $victim of $ranks, stage $stage $way, after 0.$delay s "\
 "(SEED=$seed)"
-        # shellcheck disable=SC2086
         lose $signal $ranks $victim $delay -z $stage $way
         end
     done
     for way in '--messages 1' '' '--messages 0 -z 2'; do
-        begin "start.lost a rank fails between collectives of the collective thread, $way"
-        fresh
+        begin_fresh "start.lost a rank fails between collectives of the collective thread, $way"
         rm -rf "$dir/full"
         for r in 1 0; do
             [ $r = 0 ] && launcher=on_full_disk || launcher=
-            # shellcheck disable=SC2086
             start $r -x 1000000 -z 3 --overlap 1 $way -pi tcp -ps 127.0.0.1:$port -pn 2 -pr $r -o "$dir/full"
         done
         launcher=
@@ -311,8 +303,7 @@ test_lost() {
     done
     for ((i = 0; i < (n + 3) / 4 || i < 3; i++)); do
         victim=$((1 + RANDOM % 3)) delay=$((RANDOM % 80))
-        begin "start.lost killed during the start: rank $victim of 4, after $delay ms (SEED=$seed)"
-        fresh
+        begin_fresh "start.lost killed during the start: rank $victim of 4, after $delay ms (SEED=$seed)"
         start_ranks 4 -x 1000000 -z 3 --comm-timeout 3
         sleep "$(printf '0.%03d' "$delay")"
         kill -KILL "${pids[victim]}"
@@ -320,16 +311,14 @@ test_lost() {
         reports "rank.* $victim"
         end
     done
-    begin 'start.lost killed in a step without collectives'
-    fresh
+    begin_fresh 'start.lost killed in a step without collectives'
     start_ranks 2 -x 1000 -z 0 -d 256000         # 2000 micro-steps
     reaches_step 1
     kill -KILL "${pids[1]}"
     all_fail_once 10
     reports 'step 2: rank 1 \(host .*\) is gone: .* at unit [0-9]*, in no collective'
     end
-    begin 'start.lost stopped and continued in time'
-    fresh
+    begin_fresh 'start.lost stopped and continued in time'
     start_ranks 2 -x 2000 -z 3 --comm-timeout 8
     reaches_step 3
     kill -STOP "${pids[1]}"
@@ -352,7 +341,6 @@ on_hosts() {
     launcher=
 }
 # mpirun_on_hosts RANKS ARGUMENT...: mpirun on host 0, with a program that replaces ssh
-# shellcheck disable=SC2016
 mpirun_on_hosts() {
     local ranks=$1 list=10.77.7.1:1 i
     shift
@@ -377,15 +365,13 @@ test_hosts() {
     local way
     for way in '-pi tcp -ps 10.77.7.1:21007' "-pi fs -pf $dir/hosts.meet"; do
         begin "start.hosts 3 hosts, $way"
-        # shellcheck disable=SC2086
         on_hosts 3 -x 4 -z 3 $way
         all_succeed 30
         has "$dir/0" 'tcp, messages \(ranks on several nodes\)'
         same_bits 3
         end
     done
-    begin 'start.hosts mpirun, 3 hosts'
-    fresh
+    begin_fresh 'start.hosts mpirun, 3 hosts'
     local sent
     sent=$(sent_by_host 2)
     mpirun_on_hosts 3 -x 40 -z 3 >"$dir/0" 2>&1
@@ -396,8 +382,7 @@ test_hosts() {
     same_bits 3
     end
     for signal in KILL STOP; do
-        begin "start.hosts mpirun, a rank on another host gets $signal"
-        fresh
+        begin_fresh "start.hosts mpirun, a rank on another host gets $signal"
         mpirun_on_hosts 3 -x 1000000 -z 3 --comm-timeout 3 >"$dir/0" 2>&1 & pids=($!)
         reaches_step 3
         kill -$signal "$(host_pid 2)"
@@ -430,8 +415,7 @@ test_hosts() {
 test_threads() {
     local way r
     for way in 0 1; do
-        begin "start.threads messages $way"
-        fresh
+        begin_fresh "start.threads messages $way"
         start_ranks 2 -e l3h2c32v257t32 -x 6 -v 3 -m 2 -z 3 --overlap 1 --messages $way
         all_succeed 100
         need "$(grep -h -A12 WARNING "$dir/0" "$dir/1")" [ -z "$(grep -h WARNING "$dir/0" "$dir/1")" ]

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # dev/examples/mlp_zero.c from a porter's side, and docs/ against the code.
 # Usage: tests/test_example.sh EXAMPLE
+# shellcheck disable=SC2086
 . "$(dirname "$0")/cases.sh"
 example=$(realpath "${1:?Usage: tests/test_example.sh EXAMPLE}") || exit 1
 export OMP_NUM_THREADS=1
@@ -47,7 +48,6 @@ same() {
 
 for setting in '1 0 3' '2 0 1 2 3' '3 3'; do
     begin "example.same bits at every stage, and the same loss on any ranks: $setting"
-    # shellcheck disable=SC2086
     same ${setting%% *} ZERO_CONFIG= ${setting#* }
     [ -e "$dir/losses" ] || losses >"$dir/losses"
     same_losses "$dir/losses"
@@ -86,7 +86,6 @@ end
 refusals() {
     local pattern arguments
     while IFS='|' read -r pattern arguments; do
-        # shellcheck disable=SC2086
         need "$arguments: it ran" not run $arguments
         has "$screen" "^mlp_zero: .*$pattern"
         is "messages of $arguments" "$(grep -c '^mlp_zero:' "$screen")" 1

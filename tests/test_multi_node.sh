@@ -3,6 +3,7 @@
 # scripts in place of ssh and Slurm. The ssh recipe also runs on network namespaces as hosts, and its ends are
 # tested: an error, Ctrl-C, kill -9, a lost host.
 # Usage: tests/test_multi_node.sh TRAINER [GROUP]...      groups: same refused ends hosts
+# shellcheck disable=SC2016
 . "$(dirname "$0")/cases.sh"
 . tests/hosts.sh
 ln -s "$(realpath "$1")" "$dir/trainer"
@@ -157,7 +158,6 @@ begin_run() {
     screen=$dir/long
     rm -f "$dir/pid" "$screen"; : >"$SSH_PIDS"
     # A background shell ignores Ctrl-C, and so would its children.
-    # shellcheck disable=SC2016
     setsid env --default-signal=INT bash -c 'echo $$ >"$0"; exec "$@"' "$dir/pid" env PORT="$(free_port)" \
         GPUS=1 ARGUMENTS="$ARGUMENTS -x 1000000 ${*:2}" HOSTS="${two:-localhost 127.0.0.1}" "${run[@]}" \
         >"$screen" 2>&1 & job=$!
@@ -210,7 +210,6 @@ test_hosts() {
         prints 'several nodes'
         end_run
     done
-    # shellcheck disable=SC2016
     from_0=(bash -c '. tests/hosts.sh; hosts_tag=$HOSTS_TAG; hosts_run 0 "$@"' - \
         "$recipes/run_gpt2_1558M_mpi.sh")
     HOSTS=$two GPUS=1 trains hosts_mpi 'hosts.two, mpirun' "${from_0[@]}"

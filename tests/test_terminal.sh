@@ -2,6 +2,7 @@
 # Screen output: the bar on a terminal and lines without one, --help, compare_stages.sh, plots.sh,
 # trace_lanes.sh. Usage: tests/test_terminal.sh TRAINER
 # util-linux's `script` provides the terminal: it runs a command on one and copies its output.
+# shellcheck disable=SC2016,SC2086
 . "$(dirname "$0")/cases.sh"
 TRAINER=$(realpath "${1:?Usage: tests/test_terminal.sh TRAINER}") || exit 1
 export TRAINER
@@ -71,14 +72,12 @@ test_terminal() {
 
 test_lines() {
     begin 'lines.two ranks'
-    # shellcheck disable=SC2086
     need 'did not run' timeout -k 2 30 $two "$TRAINER" $small >"$screen" 2>&1 </dev/null
     counts "$line" 60
     need 'carriage returns' not grep -q $'\r' "$screen"
     counts '^peak' 0        # not without a bar
     end
     begin 'bar.requested without a terminal'
-    # shellcheck disable=SC2086
     need 'did not run' env COLUMNS=60 timeout -k 2 30 "$TRAINER" $small --progress bar >"$dir/raw" 2>&1 \
         </dev/null
     tr '\r' '\n' <"$dir/raw" >"$screen"
@@ -114,7 +113,6 @@ digests() { grep -oE '[0-9a-f]{16}$' "$screen" | sort -u | wc -l; }
 
 test_compare() {
     begin 'compare.four stages, the same bits'
-    # shellcheck disable=SC2086
     need 'failed' compare 2 $small
     counts "$row" 4
     is digests "$(digests)" 1
@@ -122,17 +120,14 @@ test_compare() {
     need 'a time of 0' number "$(awk '$1 == 3 && NF == 9 { print $7 }' "$screen") > 0"
     end
     begin 'compare.with gradient accumulation, in pairs'
-    # shellcheck disable=SC2086
     need 'failed' compare 3 $model -x 12 -d 576
     is digests "$(digests)" 2
     has "$screen" '^With 3 micro-batches: stages 0 and 1'
     end
     begin 'compare.different bits, a failing run and -z are errors'
-    # shellcheck disable=SC2016
     printf '#!/bin/sh\ncase "$*" in *"-z %s"*) set -- "$@" --seed 7 ;; esac\nexec "%s" "$@"\n' 3 "$TRAINER" \
         >"$dir/liar"
     chmod +x "$dir/liar"
-    # shellcheck disable=SC2086
     TRAINER=$dir/liar need 'different bits' not compare 2 $model -x 3
     has "$screen" 'digests differ.*bug'
     need 'a failing run' not compare 2 -l x
@@ -162,15 +157,12 @@ test_plots() {
     counts '^plots.sh: ' 2
     end
     if ! command -v gnuplot >/dev/null; then skip plots 'no gnuplot (apt-get install gnuplot-nox)'; return; fi
-    # shellcheck disable=SC2086
     compare 1 $small
     plots 'four stages' "$dir/compare"
     plots 'one run' "$dir/compare/stage2"
-    # shellcheck disable=SC2086
     compare 1 $model -x 7 && rm "$dir"/compare/*.png
     plots 'seven steps, no validation' "$dir/compare"
     begin 'plots.too few steps: an error'
-    # shellcheck disable=SC2086
     compare 1 $model -x 6
     need 'status 0' not scripts/plots.sh "$dir/compare" >"$screen" 2>&1
     counts '^plots.sh: .*stage0/metrics.jsonl has fewer than 7 steps' 1
@@ -185,7 +177,8 @@ event() {
         "$4"000000 "$5"000000
 }
 # Steps of 10 s, starting at 0, 10 and 20. In each: AdamW 0 to 3 (waiting until 1), reads 0 to 4 and 8 to 10,
-# writes 2 to 4, gather 3 to 4, copies to the host 4 to 6, to the device 4 to 5, forward 5 to 9 (waiting 6 to 7)
+# writes 2 to 4, gather 3 to 4, copies to the host 4 to 6, to the device 4 to 5, forward 5 to 9 (waiting 6 to
+# 7)
 make_trace() {
     local at
     printf '[\n{"name":"process_name","ph":"M","pid":0,"args":{"name":"rank 0"}}'

@@ -3,6 +3,7 @@
 # scripts/download.sh with a folder as the mirror.
 # Usage: tests/test_tokens.sh MAKE_TOKENS [GROUP]...
 #   TINY_SHAKESPEARE=FOLDER     with its text, shards and GPT-2's tokenizer: also compares with these
+# shellcheck disable=SC2059,SC2086
 . "$(dirname "$0")/cases.sh"
 tool=$(realpath "${1:-build/make_tokens}") || exit 1
 shift
@@ -32,7 +33,6 @@ test_tokens() {
     local kind text want piece
     while IFS='|' read -r kind text want; do
         begin "tokens.$kind: $text"
-        # shellcheck disable=SC2059
         printf "${text//<>/<|endoftext|>}" >in.txt
         makes -o out --documents "$kind" --val 0 in.txt
         is tokens "$(shown out_train.bin)" "$want"
@@ -196,7 +196,6 @@ test_errors() {
     printf '<|endoftext|>\n' >mark.txt
     while IFS='|' read -r args want; do
         begin "errors.$args"
-        # shellcheck disable=SC2086
         refuses timeout 20 "$tool" $args
         need "another message: $(head -n 1 screen)" shows "$want"
         leaves_nothing 'x_*'
@@ -336,7 +335,6 @@ test_downloads() {
 
     while IFS='|' read -r what want; do
         begin "downloads.$what"
-        # shellcheck disable=SC2086
         gets_none "$want" $what
         end
     done <<'CASES'

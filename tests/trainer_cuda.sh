@@ -2,6 +2,7 @@
 # The trainer with --device cuda. Without a GPU: built with the stand-in for the CUDA runtime (tests/cuda/),
 # which runs the kernels on the CPU and reorders operations that no event orders.
 # Usage: tests/trainer_cuda.sh TRAINER
+# shellcheck disable=SC2016,SC2086
 . "$(dirname "$0")/cases.sh"
 . tests/runs.sh
 trainer=$(realpath "${1:-build/stand-in/train_gpt2_zero}") || exit 1
@@ -52,7 +53,6 @@ same 'same bits on two ranks: stages, modes of the device' 2 "$cuda" '-z 0 --com
     "${modes}_DEVICES=2 $modes=lag -z 2" "$gpus $modes=lazy -z 2 --comm-type fp32"
 begin 'NCCL is used by default where possible, and reported'
 screen same8 '^ZeRO  .*nccl, summed in rank order'
-# shellcheck disable=SC2086
 for reduce in nccl ranks; do trains 2 "$reduce" --device cuda --dtype fp32 $gpus --reduce "$reduce"; done
 screen nccl '^ZeRO  .*nccl, bits depend on it'
 agree nccl ranks 1e-4
@@ -80,7 +80,6 @@ roomy() { device_of $(($1 * 32 / 31)); }        # 1/32 of it stays free
 # apart NAME VARIABLE VALUE VALUE ARGUMENT...: two ranks, each with its own value of a variable
 apart() {
     local ended
-    # shellcheck disable=SC2016
     wrap="values=($3 $4); export $2=\${values[rank]};"
     train 2 "$1" "${@:5}"
     ended=$?
@@ -178,7 +177,6 @@ end
 begin 'the losses of the CPU'
 # a run, the one that it agrees with, how closely, and its arguments
 while read -r this other most arguments; do
-    # shellcheck disable=SC2086
     trains 1 "$this" -x 6 --device $arguments
     agree "$this" "$other" "$most"
 done <<'TABLE'
@@ -227,7 +225,6 @@ begin 'tuning: a rank with another library, and one without the option'
 need 'another library: it runs' not apart unlike CUDA_STAND_IN_CUBLASLT 130100 130200 --device cuda \
     --dtype bf16 --comm host --tune "$dir/two.txt" >/dev/null
 screen unlike 'has GPU and library of --tune = "CUDA stand-in .* cuBLASLt 130200 and rank 0 '
-# shellcheck disable=SC2016
 wrap='[ $rank = 1 ] || set -- "$@" --tune "'$dir/two.txt'";'
 fails 2 unlike --device cuda --dtype bf16 --comm host
 wrap=
@@ -317,14 +314,12 @@ TABLE
 # A run with so many MiB is refused with this advice, and fits with each set of options advised.
 while IFS='|' read -r what mib advice arguments; do
     arguments="--dtype bf16 $(memory $((mib << 20))) $arguments"
-    # shellcheck disable=SC2086
     refused "$what" 1 'no memory for .*What would fit:' $arguments
     begin "$what: the advice fits"
     has "$dir/refused" activations
     sed -nE 's/^  (-.*) \(.*MiB.*/\1/p' "$dir/refused" >"$dir/advice"
     is advice "$(paste -sd';' "$dir/advice")" "$advice"
     while read -r options; do
-        # shellcheck disable=SC2086
         trains 1 advised $arguments -x 0 -v 0 $options
     done <"$dir/advice"
     end

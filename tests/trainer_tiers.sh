@@ -1,4 +1,5 @@
 # Model states on NVMe, from a user's side. Sourced by tests/trainer.sh, whose functions it uses.
+# shellcheck disable=SC2016,SC2086
 
 tiers_folder=$disk/nvme
 files() { ls "$tiers_folder" 2>/dev/null; }
@@ -91,12 +92,10 @@ END
         --dtype fp32 -b 1 -t 64
     wrap=
     if ! mount_small tmpfs; then skip 'tiers.a folder in memory' 'a tmpfs cannot be mounted here'; return; fi
-    # shellcheck disable=SC2086
     refused 'tiers.a folder in memory' 2 "$dir/small, where files are in memory \(tmpfs\).*--nvme" -z 3 \
         $on "$dir/small"
     umount "$dir/small"
     if ! mount_small disk; then skip 'tiers.a full disk' 'a file system cannot be made here'; return; fi
-    # shellcheck disable=SC2086
     refused 'tiers.a full disk' 2 "$dir/small.*No space left" -z 3 -e l4h4c256v257t32 $on "$dir/small"
     umount "$dir/small"
 }
@@ -145,7 +144,6 @@ make_group() {
     trap 'remove_group; rm -rf "$dir" "$disk"' EXIT
     { echo $bytes >"$cgroup/$limit"; } 2>/dev/null || return 1
     [ ! -e "$cgroup/$swap" ] || echo $most >"$cgroup/$swap"
-    # shellcheck disable=SC2016
     wrap="echo \$\$ >'$cgroup/cgroup.procs';"
 }
 group_is_gone() { [ ! -d "$cgroup" ] || rmdir "$cgroup" 2>/dev/null; }
@@ -163,7 +161,6 @@ advised() {
     shift
     is "sets of options in $(<"$dir/message")" "$(advice | wc -l)" 2
     while read -r mib options; do
-        # shellcheck disable=SC2086
         need "no plan with $options" plan advised "$@" --plan-ranks "$np" $options
         planned=$(in_memory_mib advised)
         planned=${planned:-$(table advised together)}
@@ -192,7 +189,6 @@ tiers_capped() {
     begin 'tiers.the advice runs'
     advised 2 "${model[@]}"
     while read -r _ options; do
-        # shellcheck disable=SC2086
         trains 2 advised "${model[@]}" $options
         case $options in *-t*) ;; *) same_result advised uncapped ;; esac
     done < <(advice)
