@@ -18,8 +18,7 @@ lanes=4                     # because a run mostly waits
 export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0
 
 args=(-b 2 -k constant -n 2 -nk 1 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full
-    --device cpu --dtype bf16 -i data/stories_train.bin -j data/stories_val.bin
-    --tokenizer data/stories_tokenizer.bin --comm-timeout 10)
+    --device cpu --dtype bf16 --comm-timeout 10)
 make_shim
 
 # ---- the shim wraps every call that the trainer makes

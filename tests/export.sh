@@ -8,7 +8,7 @@
 trainer=$(realpath "${1:?Usage: tests/export.sh TRAINER [GROUP]...}") || exit 1
 shift
 export OMP_NUM_THREADS=1
-small=(--device cpu -i data/stories_train.bin -j data/stories_val.bin -v 0 -s 0 --threads 1 -b 1 -u 0)
+small=(--device cpu -v 0 -s 0 --threads 1 -b 1 -u 0)
 screen=$dir/screen
 
 # export_model FROM TO [ARGUMENT...]: in the test's folder; exports: the same, which must succeed

@@ -9,7 +9,7 @@ shift
 export LC_ALL=C
 
 small=(-e l1h2c32v257t32 -b 2 -u 0 -v 0 -s 0 -k constant --threads 1 --overlap 0 --hash full --dtype fp32
-       --device cpu -i data/stories_train.bin -j data/stories_val.bin --progress lines)
+       --device cpu --progress lines)
 out=$dir/out screen=$dir/refused
 
 # try NP ARGUMENT...: a run with its output in $screen

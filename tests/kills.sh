@@ -268,30 +268,7 @@ strike_by() {
     [ "$1" = USR1 ] || await not any_runs "$victim" || need "SIG$1 did not end a rank" false
 }
 
-around_a_loop() {
-    local signal last='' disturbed loop draw=$RANDOM
-    begin 'kills.a loop, and signals of all kinds'
-    rm -rf "$folder"
-    echo $endless >"$dir/steps"
-    run_until_done & loop=$!
-    for signal in $(printf '%s\n' KILL KILL KILL TERM HUP INT USR1 USR2 | shuffled $draw) TERM; do
-        strike_by "$signal"
-    done
-    : >"$dir/steps"
-    if end_endless_runs; then
-        last=$(($(last_begun) + 100))
-        echo $last >"$dir/steps"
-        ends_within 120 $loop
-    else
-        need 'a run does not end after SIGTERM' false
-        ends_within 0 $loop         # lists and kills it
-    fi
-    disturbed=$(hashes "$dir/loop" | tail -n 1)
-    is digests "${disturbed:-none}" "$(undisturbed '2 by MPI' "${patient[@]}" -x $last)"
-    end
-    echo "   resumed $(grep -c '^resuming' "$dir/loop") times," \
-        "stopped $(grep -c '^stopped' "$dir/loop") times"
-}
+# ----
 
 echo "seed $seed"
 direct=0 checked=0
@@ -313,5 +290,26 @@ if [ "$kills" != 0 ]; then
     need 'fewer than a quarter' [ $((in_saves * 4)) -ge "$kills" ]
     end
 fi
-around_a_loop
+begin 'kills.a loop, and signals of all kinds'
+rm -rf "$folder"
+last='' draw=$RANDOM
+echo $endless >"$dir/steps"
+run_until_done & loop=$!
+for signal in $(printf '%s\n' KILL KILL KILL TERM HUP INT USR1 USR2 | shuffled $draw) TERM; do
+    strike_by "$signal"
+done
+: >"$dir/steps"
+if end_endless_runs; then
+    last=$(($(last_begun) + 100))
+    echo $last >"$dir/steps"
+    ends_within 120 $loop
+else
+    need 'a run does not end after SIGTERM' false
+    ends_within 0 $loop         # lists and kills it
+fi
+disturbed=$(hashes "$dir/loop" | tail -n 1)
+is digests "${disturbed:-none}" "$(undisturbed '2 by MPI' "${patient[@]}" -x $last)"
+end
+echo "   resumed $(grep -c '^resuming' "$dir/loop") times," \
+    "stopped $(grep -c '^stopped' "$dir/loop") times"
 finish kills

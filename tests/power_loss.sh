@@ -14,8 +14,7 @@ export OMP_NUM_THREADS=1
 echo "seed $seed"
 
 args=(-e l2h2c32v257t32 -b 2 -k constant -n 2 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full --device cpu
-    --dtype bf16 -i data/stories_train.bin -j data/stories_val.bin --tokenizer data/stories_tokenizer.bin
-    --comm-timeout 10)
+    --dtype bf16 --comm-timeout 10)
 make_shim
 
 # run RANKS SCREEN ARGUMENT...: with environment variables $with

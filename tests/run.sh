@@ -93,13 +93,6 @@ free_port() {
     until port=$((20000 + RANDOM % 10000)); ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
     echo $port
 }
-programs() {
-    for t in "$build"/tests/test_*; do
-        # these wait for half a minute: only make check runs them
-        case $t in *test_rendezvous | *test_net) [ -n "$short" ] || continue;; esac
-        [ -x "$t" ] && [ -f "$t" ] && run "$(basename "$t")" 120 env OMP_NUM_THREADS=2 "$t"
-    done
-}
 
 # The longest tests start first, so that all places stay busy to the end. The limits allow for slow machines.
 stand_in=$build/stand-in
@@ -157,7 +150,11 @@ run mpi_same.tcp 60 bash -c "TEST_SERVER=127.0.0.1:$(free_port) on_ranks 3 $buil
 run mpi_direct.killed 30 bash -c "on_ranks 3 --enable-recovery $build/tests/mpi_direct killed"
 for np in 3 2; do run "mpi_same.$np" 60 bash -c "on_ranks $np $build/tests/mpi_same"; done
 run mpi_async.2 60 bash -c "on_ranks 2 $build/tests/mpi_async"
-programs
+for t in "$build"/tests/test_*; do
+    # these wait for half a minute: only make check runs them
+    case $t in *test_rendezvous | *test_net) [ -n "$short" ] || continue;; esac
+    [ -x "$t" ] && [ -f "$t" ] && run "$(basename "$t")" 120 env OMP_NUM_THREADS=2 "$t"
+done
 run_all
 # alone, because it measures the system's memory
 [ -n "$short" ] || run trainer.memory 120 tests/trainer.sh "$trainer" memory

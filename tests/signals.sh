@@ -59,6 +59,10 @@ resumes() {
     need 'no digests' [ -n "$(hashes "$dir/reference")" ]
     is digests "$(hashes "$dir/resumed")" "$(hashes "$dir/reference")"
 }
+# taken PID: no signal is pending
+taken() { grep -q '^ShdPnd:[[:space:]]*0*$' "/proc/$1/status"; }
+grew() { sed -n '/^resuming/,$p' "$screen" | grep -q '^step '; }
+has_manifest() { compgen -G "$folder/step_*/manifest.json" >/dev/null; }
 end_run() {         # prints the output of a failed case
     [ -z "$why" ] || why="$why; $(tail -qn 5 "$errors" "$screen" 2>/dev/null | cut -c 1-200)"
     end
@@ -77,21 +81,25 @@ stops() {
     resumes "$3"
     end_run
 }
+stops TERM rank_0 1
+stops TERM rank_0 1 -v 1 -m 50 -s 1 -g 20       # mostly while it validates or samples
+stops INT rank_1 2
+stops HUP rank_0 2 -z 0
+stops USR2 rank_1 2 --async-save -n 1000000
+stops USR2 mpirun_itself 2
 
 # A run with --resume is stopped in the sample before its first step. It must save, because the printed
 # command does not name the other folder.
-elsewhere() {
-    begin_case 'USR2 before the first step of a run resumed from another folder'
-    need 'it did not run' \
-        mpirun --oversubscribe -np 2 "$trainer" "${args[@]}" -x 3 -n 3 -o "$dir/other" >"$screen" 2>&1
-    start 2 -o "$folder" --resume "$dir/other/step_00000003" -s 3 -g 2000
-    must_print '^generating'
-    kill -USR2 "$(rank_1)"
-    ends_with 0
-    must_print '^stopped after step 3 of'
-    resumes 2
-    end_run
-}
+begin_case 'USR2 before the first step of a run resumed from another folder'
+need 'it did not run' \
+    mpirun --oversubscribe -np 2 "$trainer" "${args[@]}" -x 3 -n 3 -o "$dir/other" >"$screen" 2>&1
+start 2 -o "$folder" --resume "$dir/other/step_00000003" -s 3 -g 2000
+must_print '^generating'
+kill -USR2 "$(rank_1)"
+ends_with 0
+must_print '^stopped after step 3 of'
+resumes 2
+end_run
 
 # saves_nothing REASON: printed on SIGUSR1 and at the end
 saves_nothing() {
@@ -102,155 +110,131 @@ saves_nothing() {
     must_print "^stopped after .*, because .*$1"
     end_run
 }
-no_folder() {
-    begin_run 'without a folder' 1
-    saves_nothing 'no folder'
-    begin_case 'a folder that only rank 0 has'          # rank 1 would not take part in a save
-    background mpirun --oversubscribe -np 1 "$trainer" "${args[@]}" -x $endless -o "$folder" : \
-        -np 1 "$trainer" "${args[@]}" -x $endless >"$screen" 2>"$errors"
-    starts
-    must_print "^option -o $folder: not a folder shared by all ranks, so"
-    saves_nothing '-o is not a folder shared'
-}
+begin_run 'without a folder' 1
+saves_nothing 'no folder'
+begin_case 'a folder that only rank 0 has'          # rank 1 would not take part in a save
+background mpirun --oversubscribe -np 1 "$trainer" "${args[@]}" -x $endless -o "$folder" : \
+    -np 1 "$trainer" "${args[@]}" -x $endless >"$screen" 2>"$errors"
+starts
+must_print "^option -o $folder: not a folder shared by all ranks, so"
+saves_nothing '-o is not a folder shared'
 
 # Rank 0 waits for the stopped rank 1, so it cannot act on the first signal.
-second_one() {
-    begin_run 'a second SIGTERM ends the run at once' 2
-    kill -STOP "$(rank_1)"
-    kill -TERM "$(rank_0)"
-    must_print '^train_gpt2_zero: SIGTERM .* ends it at once$'
-    sleep 0.3       # a signal within 0.2 s counts as the same one
-    kill -TERM "$(rank_0)"
-    ends_with 143
-    end_run
-}
+begin_run 'a second SIGTERM ends the run at once' 2
+kill -STOP "$(rank_1)"
+kill -TERM "$(rank_0)"
+must_print '^train_gpt2_zero: SIGTERM .* ends it at once$'
+sleep 0.3       # a signal within 0.2 s counts as the same one
+kill -TERM "$(rank_0)"
+ends_with 143
+end_run
 
 # A closing terminal sends SIGHUP, and so does its shell, up to a second later.
-hup_twice() {
-    begin_run 'a second SIGHUP is ignored' 2 -o "$folder"
-    kill -STOP "$(rank_1)"
-    kill -HUP "$(rank_0)"
-    must_print '^train_gpt2_zero: SIGHUP stops .*; SIGTERM .* at once$'
-    sleep 0.3
-    kill -HUP "$(rank_0)"
-    sleep 0.1
-    kill -CONT "$(rank_1)"
-    ends_with 0
-    has_saved 1
-    end_run
-}
+begin_run 'a second SIGHUP is ignored' 2 -o "$folder"
+kill -STOP "$(rank_1)"
+kill -HUP "$(rank_0)"
+must_print '^train_gpt2_zero: SIGHUP stops .*; SIGTERM .* at once$'
+sleep 0.3
+kill -HUP "$(rank_0)"
+sleep 0.1
+kill -CONT "$(rank_1)"
+ends_with 0
+has_saved 1
+end_run
 
 # Rank 0 has lost its terminal, and rank 1 gets the signal: neither fails.
-other_rank() {
-    local rank reader
-    begin_case 'TERM to rank 1 and no stdout for rank 0'
-    mkfifo "$dir/stdout"
-    cat "$dir/stdout" >"$screen" & reader=$!
-    for rank in 1 0; do
-        background "$trainer" "${args[@]}" -x $endless -o "$folder" -pi fs -pf "$dir/start" -pn 2 -pr $rank \
-            >"$dir/stdout" 2>>"$errors"
-    done
-    starts
-    kill -STOP "$(rank_pid "$trainer" 0)"
-    kill -TERM "$(rank_pid "$trainer" 1)"
-    need 'rank 1 did not take it' await taken "$(rank_pid "$trainer" 1)"
-    kill -KILL $reader
-    wait $reader 2>/dev/null
-    kill -CONT "$(rank_pid "$trainer" 0)"
-    ends_with 0
-    has_saved 1
-    end_run
-}
-taken() { grep -q '^ShdPnd:[[:space:]]*0*$' "/proc/$1/status"; }
+begin_case 'TERM to rank 1 and no stdout for rank 0'
+mkfifo "$dir/stdout"
+cat "$dir/stdout" >"$screen" & reader=$!
+for rank in 1 0; do
+    background "$trainer" "${args[@]}" -x $endless -o "$folder" -pi fs -pf "$dir/start" -pn 2 -pr $rank \
+        >"$dir/stdout" 2>>"$errors"
+done
+starts
+kill -STOP "$(rank_pid "$trainer" 0)"
+kill -TERM "$(rank_pid "$trainer" 1)"
+need 'rank 1 did not take it' await taken "$(rank_pid "$trainer" 1)"
+kill -KILL $reader
+wait $reader 2>/dev/null
+kill -CONT "$(rank_pid "$trainer" 0)"
+ends_with 0
+has_saved 1
+end_run
 
-during_set_up() {
-    begin_case 'before the first step'
-    start 1 -pi fs -pf "$dir/begin" -pn 2 -pr 0
-    need 'it did not start' await test -s "$dir/begin"
-    kill -TERM "$(rank_0)"
-    ends_with 143
-    must_print '^train_gpt2_zero: SIGTERM before the first step ends the run$'
-    end_run
-}
+begin_case 'before the first step'
+start 1 -pi fs -pf "$dir/begin" -pn 2 -pr 0
+need 'it did not start' await test -s "$dir/begin"
+kill -TERM "$(rank_0)"
+ends_with 143
+must_print '^train_gpt2_zero: SIGTERM before the first step ends the run$'
+end_run
 
-ignored() {
-    begin_case 'SIGHUP is ignored under nohup'
-    background nohup "$trainer" "${args[@]}" -x $endless >"$screen" 2>"$errors"
-    starts
-    kill -HUP "$(rank_0)"
-    kill -USR1 "$(rank_0)"
-    must_print '^SIGUSR1: no checkpoint'
-    need 'SIGHUP was taken' not prints 'SIGHUP'
-    kill -TERM "$(rank_0)"
-    ends_with 0
-    end_run
-}
+begin_case 'SIGHUP is ignored under nohup'
+background nohup "$trainer" "${args[@]}" -x $endless >"$screen" 2>"$errors"
+starts
+kill -HUP "$(rank_0)"
+kill -USR1 "$(rank_0)"
+must_print '^SIGUSR1: no checkpoint'
+need 'SIGHUP was taken' not prints 'SIGHUP'
+kill -TERM "$(rank_0)"
+ends_with 0
+end_run
 
 # ---- the loop that restarts a run until it is done
 
 # After a crash the loop restarts the run; a signal to the loop stops both, and the ranks save.
-until_done() {
-    begin_case 'until_done.sh restarts after a crash, and stops on a signal'
-    PAUSE=0 background scripts/until_done.sh mpirun --oversubscribe -np 2 "$trainer" "${args[@]}" -n 50 \
-        -x $endless -o "$folder" -y 1 >"$screen" 2>"$errors"
-    need 'no checkpoint' await has_manifest
-    kill -KILL "$(rank_1)"
-    must_print '^resuming at step'
-    need 'it makes no steps' await grew
-    kill -INT "$(pgrep -P "$job")"
-    ends_with 0
-    resumes 2
-    end_run
+begin_case 'until_done.sh restarts after a crash, and stops on a signal'
+PAUSE=0 background scripts/until_done.sh mpirun --oversubscribe -np 2 "$trainer" "${args[@]}" -n 50 \
+    -x $endless -o "$folder" -y 1 >"$screen" 2>"$errors"
+need 'no checkpoint' await has_manifest
+kill -KILL "$(rank_1)"
+must_print '^resuming at step'
+need 'it makes no steps' await grew
+kill -INT "$(pgrep -P "$job")"
+ends_with 0
+resumes 2
+end_run
 
-    begin_case 'until_done.sh gives up with the status of the last try'
-    TRIES=2 PAUSE=0 timeout 20 scripts/until_done.sh bash -c 'exit 7' -o "$folder" -y 1 2>"$errors"
-    is status $? 7
-    has "$errors" '^until_done.sh: 2 tries without .* the last .*status 7$'
-    end
-}
-grew() { sed -n '/^resuming/,$p' "$screen" | grep -q '^step '; }
-has_manifest() { compgen -G "$folder/step_*/manifest.json" >/dev/null; }
+begin_case 'until_done.sh gives up with the status of the last try'
+TRIES=2 PAUSE=0 timeout 20 scripts/until_done.sh bash -c 'exit 7' -o "$folder" -y 1 2>"$errors"
+is status $? 7
+has "$errors" '^until_done.sh: 2 tries without .* the last .*status 7$'
+end
 
 # A fake mpirun without ranks, which waits forever
-hangs() {
-    local seconds=$SECONDS
-    begin_case 'until_done.sh ends an mpirun that hangs without ranks'
-    mkdir "$dir/fake"
-    mkfifo "$dir/fake/never"
-    printf '%s\n' '#!/bin/sh' true 'read -r x <"${0%/*}/never"' >"$dir/fake/mpirun"
-    chmod +x "$dir/fake/mpirun"
-    PATH=$dir/fake:$PATH TRIES=2 PAUSE=0 HANG=1 timeout 20 scripts/until_done.sh mpirun -o "$folder" -y 1 \
-        2>"$errors"
-    is status $? 137
-    is reports "$(grep -c '^until_done.sh: mpirun hangs: .* 1 s' "$errors")" 2
-    need "it took $((SECONDS - seconds)) s" [ $((SECONDS - seconds)) -lt 15 ]
-    end
-}
+seconds=$SECONDS
+begin_case 'until_done.sh ends an mpirun that hangs without ranks'
+mkdir "$dir/fake"
+mkfifo "$dir/fake/never"
+printf '%s\n' '#!/bin/sh' true 'read -r x <"${0%/*}/never"' >"$dir/fake/mpirun"
+chmod +x "$dir/fake/mpirun"
+PATH=$dir/fake:$PATH TRIES=2 PAUSE=0 HANG=1 timeout 20 scripts/until_done.sh mpirun -o "$folder" -y 1 \
+    2>"$errors"
+is status $? 137
+is reports "$(grep -c '^until_done.sh: mpirun hangs: .* 1 s' "$errors")" 2
+need "it took $((SECONDS - seconds)) s" [ $((SECONDS - seconds)) -lt 15 ]
+end
 
 # ---- to save
 
-usr1() {
-    begin_run 'USR1 saves, and the run continues' 2 -o "$folder"
-    kill -USR1 "$(rank_1)"
-    need 'no checkpoint' await has_manifest
-    need 'it did not continue' await at_step $(($(saved | tail -n 1) + 10))
-    kill -USR2 "$(mpirun_itself)"
-    ends_with 0
-    has_saved 2
-    resumes 2
-    end_run
-}
+begin_run 'USR1 saves, and the run continues' 2 -o "$folder"
+kill -USR1 "$(rank_1)"
+need 'no checkpoint' await has_manifest
+need 'it did not continue' await at_step $(($(saved | tail -n 1) + 10))
+kill -USR2 "$(mpirun_itself)"
+ends_with 0
+has_saved 2
+resumes 2
+end_run
 
 # ---- writes that fail
 
-pipe() {
-    begin_case 'a closed stdout is an error, after a checkpoint'
-    background "$trainer" "${args[@]}" -x $endless -o "$folder" > >(head -n 5 >"$dir/read") 2>"$errors"
-    ends_with 1
-    must_print '^train_gpt2_zero: stdout: Broken pipe; stopped after .*its checkpoint is saved$'
-    has_saved 1
-    end_run
-}
+begin_case 'a closed stdout is an error, after a checkpoint'
+background "$trainer" "${args[@]}" -x $endless -o "$folder" > >(head -n 5 >"$dir/read") 2>"$errors"
+ends_with 1
+must_print '^train_gpt2_zero: stdout: Broken pipe; stopped after .*its checkpoint is saved$'
+has_saved 1
+end_run
 
 # file_size KIB FILE MESSAGE ARGUMENT...: FILE would exceed the limit
 file_size() {
@@ -262,24 +246,6 @@ file_size() {
     must_print "^train_gpt2_zero: .*/$2.*: .*$3"
     end_run
 }
-
-stops TERM rank_0 1
-stops TERM rank_0 1 -v 1 -m 50 -s 1 -g 20       # mostly while it validates or samples
-stops INT rank_1 2
-stops HUP rank_0 2 -z 0
-stops USR2 rank_1 2 --async-save -n 1000000
-stops USR2 mpirun_itself 2
-until_done
-hangs
-elsewhere
-no_folder
-second_one
-hup_twice
-other_rank
-during_set_up
-ignored
-usr1
-pipe
 file_size 64 metrics.jsonl 'File too large'
 file_size 8 rank00000 'raise the limit \(ulimit -f\)' -n 1
 finish signals

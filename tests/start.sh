@@ -11,8 +11,7 @@ hosts=
 trap 'stop_all; [ -z "$hosts" ] || hosts_end; rm -rf "$dir" "$disk"' EXIT
 
 export OMP_NUM_THREADS=1
-small=(-e l2h2c32v257t32 -b 2 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full --device cpu
-       -i data/stories_train.bin -j data/stories_val.bin --tokenizer data/stories_tokenizer.bin)
+small=(-e l2h2c32v257t32 -b 2 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full --device cpu)
 pids=()
 stop_all() { [ ${#pids[@]} = 0 ] || kill -9 "${pids[@]}" 2>/dev/null; wait 2>/dev/null; pids=(); }
 

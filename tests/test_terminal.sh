@@ -70,40 +70,35 @@ test_terminal() {
     end
 }
 
-test_lines() {
-    begin 'lines.two ranks'
-    need 'did not run' timeout -k 2 30 $two "$TRAINER" $small >"$screen" 2>&1 </dev/null
-    counts "$line" 60
-    need 'carriage returns' not grep -q $'\r' "$screen"
-    counts '^peak' 0        # not without a bar
-    end
-    begin 'bar.requested without a terminal'
-    need 'did not run' env COLUMNS=60 timeout -k 2 30 "$TRAINER" $small --progress bar >"$dir/raw" 2>&1 \
-        </dev/null
-    tr '\r' '\n' <"$dir/raw" >"$screen"
-    has "$screen" '^step +60/60'
-    need "$(widest) columns" [ "$(widest)" -lt 60 ]
-    need 'an unknown choice is accepted' not "$TRAINER" --progress colour >"$screen" 2>&1
-    counts "option --progress: 'colour' is not one of auto, bar, lines" 1
-    end
-}
+begin 'lines.two ranks'
+need 'did not run' timeout -k 2 30 $two "$TRAINER" $small >"$screen" 2>&1 </dev/null
+counts "$line" 60
+need 'carriage returns' not grep -q $'\r' "$screen"
+counts '^peak' 0        # not without a bar
+end
+begin 'bar.requested without a terminal'
+need 'did not run' env COLUMNS=60 timeout -k 2 30 "$TRAINER" $small --progress bar >"$dir/raw" 2>&1 \
+    </dev/null
+tr '\r' '\n' <"$dir/raw" >"$screen"
+has "$screen" '^step +60/60'
+need "$(widest) columns" [ "$(widest)" -lt 60 ]
+need 'an unknown choice is accepted' not "$TRAINER" --progress colour >"$screen" 2>&1
+counts "option --progress: 'colour' is not one of auto, bar, lines" 1
+end
 
 # ---- help
 
-test_help() {
-    local option
-    begin 'help.every option, in groups'
-    need 'it fails' "$TRAINER" --help >"$screen"
-    need "a line of $(wc -L <"$screen") columns" [ "$(wc -L <"$screen")" -le 100 ]
-    counts '^(Model and data|Batch and schedule|Optimizer|ZeRO|Output and checkpoints|Machine)$' 6
-    counts '^  .*\./train_gpt2_zero ' 3     # examples
-    sed -nE 's/^[A-Z_]+\("(-[^"]+)".*/\1/p' trainer/options.def >"$dir/options"
-    need "$(wc -l <"$dir/options") options in the table" [ "$(wc -l <"$dir/options")" -ge 55 ]
-    while read -r option; do
-        need "no $option" grep -qE -- "^  $option( |\$)|accepted:.* $option( |\$)" "$screen"
-    done <"$dir/options"
-    end
-}
+begin 'help.every option, in groups'
+need 'it fails' "$TRAINER" --help >"$screen"
+need "a line of $(wc -L <"$screen") columns" [ "$(wc -L <"$screen")" -le 100 ]
+counts '^(Model and data|Batch and schedule|Optimizer|ZeRO|Output and checkpoints|Machine)$' 6
+counts '^  .*\./train_gpt2_zero ' 3     # examples
+sed -nE 's/^[A-Z_]+\("(-[^"]+)".*/\1/p' trainer/options.def >"$dir/options"
+need "$(wc -l <"$dir/options") options in the table" [ "$(wc -l <"$dir/options")" -ge 55 ]
+while read -r option; do
+    need "no $option" grep -qE -- "^  $option( |\$)|accepted:.* $option( |\$)" "$screen"
+done <"$dir/options"
+end
 
 # ---- compare_stages.sh, plots.sh
 
@@ -111,30 +106,28 @@ compare() { OUT=$dir/compare timeout -k 2 60 scripts/compare_stages.sh "$@" >"$s
 row='^ +[0-3]( +[0-9]+\.[0-9]+){7}  [0-9a-f]{16}$'
 digests() { grep -oE '[0-9a-f]{16}$' "$screen" | sort -u | wc -l; }
 
-test_compare() {
-    begin 'compare.four stages, the same bits'
-    need 'failed' compare 2 $small
-    counts "$row" 4
-    is digests "$(digests)" 1
-    has "$screen" '^All four stages .*the same bits'
-    need 'a time of 0' number "$(awk '$1 == 3 && NF == 9 { print $7 }' "$screen") > 0"
-    end
-    begin 'compare.with gradient accumulation, in pairs'
-    need 'failed' compare 3 $model -x 12 -d 576
-    is digests "$(digests)" 2
-    has "$screen" '^With 3 micro-batches: stages 0 and 1'
-    end
-    begin 'compare.different bits, a failing run and -z are errors'
-    printf '#!/bin/sh\ncase "$*" in *"-z %s"*) set -- "$@" --seed 7 ;; esac\nexec "%s" "$@"\n' 3 "$TRAINER" \
-        >"$dir/liar"
-    chmod +x "$dir/liar"
-    TRAINER=$dir/liar need 'different bits' not compare 2 $model -x 3
-    has "$screen" 'digests differ.*bug'
-    need 'a failing run' not compare 2 -l x
-    counts "^train_gpt2_zero: option -l: 'x' is not a number" 1
-    need '-z is accepted' not compare -z 3
-    end
-}
+begin 'compare.four stages, the same bits'
+need 'failed' compare 2 $small
+counts "$row" 4
+is digests "$(digests)" 1
+has "$screen" '^All four stages .*the same bits'
+need 'a time of 0' number "$(awk '$1 == 3 && NF == 9 { print $7 }' "$screen") > 0"
+end
+begin 'compare.with gradient accumulation, in pairs'
+need 'failed' compare 3 $model -x 12 -d 576
+is digests "$(digests)" 2
+has "$screen" '^With 3 micro-batches: stages 0 and 1'
+end
+begin 'compare.different bits, a failing run and -z are errors'
+printf '#!/bin/sh\ncase "$*" in *"-z %s"*) set -- "$@" --seed 7 ;; esac\nexec "%s" "$@"\n' 3 "$TRAINER" \
+    >"$dir/liar"
+chmod +x "$dir/liar"
+TRAINER=$dir/liar need 'different bits' not compare 2 $model -x 3
+has "$screen" 'digests differ.*bug'
+need 'a failing run' not compare 2 -l x
+counts "^train_gpt2_zero: option -l: 'x' is not a number" 1
+need '-z is accepted' not compare -z 3
+end
 
 png() {
     [ "$(head -c 8 "$1" 2>/dev/null | od -An -tx1 | tr -d ' ')" = 89504e470d0a1a0a ] &&
@@ -227,9 +220,6 @@ test_trace_lanes() {
 # ----
 
 if command -v script >/dev/null; then test_terminal; else skip terminal 'no script (util-linux)'; fi
-test_lines
-test_help
-test_compare
 test_plots
 test_trace_lanes
 finish terminal

@@ -9,7 +9,7 @@ trainer=$(realpath "${1:-./train_gpt2_zero}") || exit 1
 shift
 
 small=(-e l2h2c32v257t32 -b 2 -x 3 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full)
-data=(--device cpu -i data/stories_train.bin -j data/stories_val.bin --tokenizer data/stories_tokenizer.bin)
+data=(--device cpu)
 
 # table NAME WORD: MiB in the line below the memory table
 table() { sed -nE "s/.*$2 ([0-9.]+)[, ].*/\1/p" "$dir/$1.screen" | tail -n 1; }
