@@ -1,19 +1,14 @@
 #!/usr/bin/env bash
-# Fuzzes the file readers from their seeds, one per core at a time, and adds up the results. An input that
-# breaks a reader stays in build/fuzz/found; after the fix it belongs in tests/fuzz/found/TARGET.
+# Fuzzes the file readers from their seeds, one per core at a time. An input that breaks a reader stays in
+# build/fuzz/found; after the fix it belongs in tests/fuzz/found/TARGET.
 #   tests/fuzz.sh PROGRAM SECONDS_EACH [TARGET...]      PROGRAM: make SAN=fuzz CC=clang build/fuzz/tests/..
-set -u
-cd "$(dirname "$0")/.." || exit 1
+[ ! -w /dev/shm ] || export TMPDIR=/dev/shm         # a file is written for each input
+. "$(dirname "$0")/cases.sh"
 program=$(realpath "${1:?Usage: tests/fuzz.sh PROGRAM SECONDS_EACH [TARGET...]}") || exit 1
 seconds=${2:?Usage: tests/fuzz.sh PROGRAM SECONDS_EACH [TARGET...]}
 shift 2
 targets=("$@")
 [ $# != 0 ] || mapfile -t targets < <(FUZZ_TARGET='' "$program")
-parent=/tmp
-[ ! -w /dev/shm ] || parent=/dev/shm            # a file is written for each input
-dir=$(mktemp -d "$parent/llmc_zero_fuzz.XXXXXX")
-trap 'rm -rf "$dir"' EXIT
-trap 'exit 1' INT TERM
 mkdir -p build/fuzz/found
 
 # The seed makes runs similar; they are not equal, because they end by the clock.
@@ -28,26 +23,18 @@ fuzz() {            # TARGET: the log ends with "DONE" if nothing was found
         -print_final_stats=1 "$dir/$1/seeds" "${known[@]}" >"$dir/$1/log" 2>&1 && echo DONE >>"$dir/$1/log"
 }
 
-passed=0 failed=0
-report() {          # TARGET
-    local runs covered log=$dir/$1/log
-    runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
-    covered=$(sed -nE 's/.* cov: ([0-9]+) .*/\1/p' "$log" | tail -n 1)
-    if [ "$(tail -n 1 "$log")" = DONE ]; then
-        passed=$((passed + 1))
-        echo "ok     $1: ${runs:-no} inputs, ${covered:-no} places reached"
-    else
-        failed=$((failed + 1))
-        echo "FAILED $1:"
-        grep -vE '^#|NEW_FUNC|^INFO' "$log" | tail -n 40 | sed 's/^/    /'
-    fi
-}
-
 for t in "${targets[@]}"; do
     while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
     fuzz "$t" &
 done
 wait
-for t in "${targets[@]}"; do report "$t"; done
-echo "fuzz: $passed passed, $failed failed"
-[ $failed = 0 ] && [ $passed != 0 ]
+for t in "${targets[@]}"; do
+    log=$dir/$t/log
+    inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
+    covered=$(sed -nE 's/.* cov: ([0-9]+) .*/\1/p' "$log" | tail -n 1)
+    begin "fuzz.$t: ${inputs:-no} inputs, ${covered:-no} places reached"
+    [ "$(tail -n 1 "$log")" = DONE ] || why=$(grep -vE '^#|NEW_FUNC|^INFO' "$log" | tail -n 40)
+    end
+done
+[ $passed != 0 ] || failed=1
+finish fuzz
