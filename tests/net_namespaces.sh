@@ -35,7 +35,7 @@ must_print ': done, 0 bytes wrong'
 has "$dir/1" 'node_rank 1 of 2'
 end
 # The ranks are not told that host 2 is cut off: by its link while they exchange, or by the host itself while
-# the connections are idle, like beside NCCL. They allow a host 3 s of silence.
+# the connections are idle, as with NCCL. They allow a host 3 s of silence.
 for way in 'hosts_link 0' 'hosts_network -1'; do
     begin "net_namespaces.host 2 is cut off: ${way% *}"
     start 10.77.7.1:21002 "${way#* }" 0 1 2

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
 # Tokenizing one's own text: build/make_tokens against tests/tokens_reference.c, its files and errors, and
 # scripts/download.sh with a folder as the mirror.
-# Usage: tests/test_tokens.sh MAKE_TOKENS [GROUP]...
+# Usage: tests/test_tokens.sh MAKE_TOKENS
 #   TINY_SHAKESPEARE=FOLDER     with its text, shards and GPT-2's tokenizer: also compares with these
 # shellcheck disable=SC2059,SC2086
 . "$(dirname "$0")/cases.sh"
 tool=$(realpath "${1:-build/make_tokens}") || exit 1
-shift
 download=$PWD/scripts/download.sh demo=$PWD/scripts/demo.sh
 "${CC:-cc}" -std=c11 -O1 -g tests/tokens_reference.c -o "$dir/reference" || exit 1
 cd "$dir" || exit 1
@@ -29,17 +28,15 @@ bpe=(--tokenizer tokenizer.bin)
 
 # ---- tokens
 
-test_tokens() {
-    local kind text want piece
-    while IFS='|' read -r kind text want; do
-        begin "tokens.$kind: $text"
-        printf "${text//<>/<|endoftext|>}" >in.txt
-        makes -o out --documents "$kind" --val 0 in.txt
-        is tokens "$(shown out_train.bin)" "$want"
-        makes -o small --documents "$kind" --val 0 --piece 1 in.txt
-        same_file out_train.bin small_train.bin
-        end
-    done <<'CASES'
+while IFS='|' read -r kind text want; do
+    begin "tokens.$kind: $text"
+    printf "${text//<>/<|endoftext|>}" >in.txt
+    makes -o out --documents "$kind" --val 0 in.txt
+    is tokens "$(shown out_train.bin)" "$want"
+    makes -o small --documents "$kind" --val 0 --piece 1 in.txt
+    same_file out_train.bin small_train.bin
+    end
+done <<'CASES'
 file|ab\nc|#ab/c
 file|a\n\n<>b|#a//<|endoftext|>b
 paragraph|a\n\nb\n|#a//#b/
@@ -52,124 +49,120 @@ mark|<><>\n\na<>\n|#/a
 mark|<<>e<<>|#<#e<
 CASES
 
-    begin 'tokens.any bytes, byte by byte'
-    printf '\377\0\200\r' >in.txt
-    makes -o out --val 0 in.txt
-    is tokens "$(tokens out_train.bin | xargs)" '256 255 0 128 13'
-    is header "$(header out_train.bin)" '20240520 1 5'
-    is "the tokenizer's header" "$(header out_tokenizer.bin)" '20240328 2 257'
-    is "the tokenizer's size" "$(stat -c %s out_tokenizer.bin)" $((1024 + 512 + 14))
-    end
+begin 'tokens.any bytes, byte by byte'
+printf '\377\0\200\r' >in.txt
+makes -o out --val 0 in.txt
+is tokens "$(tokens out_train.bin | xargs)" '256 255 0 128 13'
+is header "$(header out_train.bin)" '20240520 1 5'
+is "the tokenizer's header" "$(header out_tokenizer.bin)" '20240328 2 257'
+is "the tokenizer's size" "$(stat -c %s out_tokenizer.bin)" $((1024 + 512 + 14))
+end
 
-    begin 'tokens.bpe, two files'
-    ./reference encode tokenizer.bin text.txt other.txt >want
-    makes -o bpe "${bpe[@]}" --val 0 text.txt other.txt
-    is 'first differences' "$(diff want <(tokens bpe_train.bin) | head -n 4)" ''
-    need 'too few' [ "$(wc -l <want)" -gt 10000 ]
-    for piece in 1 2 3 5 64 1000; do
-        makes -o piece "${bpe[@]}" --val 0 --piece $piece text.txt other.txt
-        same_file bpe_train.bin piece_train.bin
-    done
-    end
+begin 'tokens.bpe, two files'
+./reference encode tokenizer.bin text.txt other.txt >want
+makes -o bpe "${bpe[@]}" --val 0 text.txt other.txt
+is 'first differences' "$(diff want <(tokens bpe_train.bin) | head -n 4)" ''
+need 'too few' [ "$(wc -l <want)" -gt 10000 ]
+for piece in 1 2 3 5 64 1000; do
+    makes -o piece "${bpe[@]}" --val 0 --piece $piece text.txt other.txt
+    same_file bpe_train.bin piece_train.bin
+done
+end
 
-    begin 'tokens.bpe by paragraphs and marks, in small pieces'
-    for kind in paragraph mark; do
-        makes -o bpe "${bpe[@]}" --val 0 --documents $kind text.txt
-        makes -o piece "${bpe[@]}" --val 0 --documents $kind --piece 3 text.txt
-        same_file bpe_train.bin piece_train.bin
-        need "$kind: too few documents" [ "$(tokens bpe_train.bin | grep -c '^256$')" -gt 20 ]
-    done
-    end
+begin 'tokens.bpe by paragraphs and marks, in small pieces'
+for kind in paragraph mark; do
+    makes -o bpe "${bpe[@]}" --val 0 --documents $kind text.txt
+    makes -o piece "${bpe[@]}" --val 0 --documents $kind --piece 3 text.txt
+    same_file bpe_train.bin piece_train.bin
+    need "$kind: too few documents" [ "$(tokens bpe_train.bin | grep -c '^256$')" -gt 20 ]
+done
+end
 
-    begin 'tokens.a word of a million bytes'
-    head -c 1000003 /dev/zero | tr '\0' a >in.txt
-    makes -o out "${bpe[@]}" --val 0 in.txt
-    is tokens "$(tokens out_train.bin | uniq -c | xargs)" '1 256 250000 263 1 279'
-    end
+begin 'tokens.a word of a million bytes'
+head -c 1000003 /dev/zero | tr '\0' a >in.txt
+makes -o out "${bpe[@]}" --val 0 in.txt
+is tokens "$(tokens out_train.bin | uniq -c | xargs)" '1 256 250000 263 1 279'
+end
 
-    # 120 MB of text in 100 MB of address space
-    begin 'tokens.more text than memory, from a pipe'
-    yes "there is the hehehe, n! 1212 'll" | head -c 120000000 |
-        (ulimit -v 100000; timeout 60 "$tool" -o out "${bpe[@]}" --val 7 /dev/stdin) >screen 2>&1
-    has screen '^out: 120000000 bytes'
-    end
+# 120 MB of text in 100 MB of address space
+begin 'tokens.more text than memory, from a pipe'
+yes "there is the hehehe, n! 1212 'll" | head -c 120000000 |
+    (ulimit -v 100000; timeout 60 "$tool" -o out "${bpe[@]}" --val 7 /dev/stdin) >screen 2>&1
+has screen '^out: 120000000 bytes'
+end
 
-    if [ -z "${TINY_SHAKESPEARE:-}" ]; then
-        skip 'tokens.tinyshakespeare' 'TINY_SHAKESPEARE is not set'
-        return
-    fi
+if [ -n "${TINY_SHAKESPEARE:-}" ]; then
     begin 'tokens.tinyshakespeare'
     makes -o tiny --tokenizer "$TINY_SHAKESPEARE/gpt2_tokenizer.bin" --documents paragraph --val 32768 \
         "$TINY_SHAKESPEARE/tiny_shakespeare.txt"
     same_file "$TINY_SHAKESPEARE/tiny_shakespeare_val.bin" tiny_val.bin
     same_file "$TINY_SHAKESPEARE/tiny_shakespeare_train.bin" tiny_train.bin
     end
-}
+else
+    skip 'tokens.tinyshakespeare' 'TINY_SHAKESPEARE is not set'
+fi
 
 # ---- shards
 
-test_shards() {
-    local job i
-    make_tokens -o all --val 0 text.txt
+make_tokens -o all --val 0 text.txt
 
-    begin 'shards.validation in tokens'
-    makes -o out --val 1000 text.txt
-    is 'tokens of validation' "$(count out_val.bin)" 1000
-    together all_train.bin out_val.bin out_train.bin
-    end
+begin 'shards.validation in tokens'
+makes -o out --val 1000 text.txt
+is 'tokens of validation' "$(count out_val.bin)" 1000
+together all_train.bin out_val.bin out_train.bin
+end
 
-    begin 'shards.validation in %'
-    makes -o out --val 25% text.txt
-    # rounded up, and end-of-text
-    is 'tokens of validation' "$(count out_val.bin)" $((1 + 1 + $(stat -c %s text.txt) / 4))
-    together all_train.bin out_val.bin out_train.bin
-    makes -o out "${bpe[@]}" text.txt
-    makes -o piece --piece 5 "${bpe[@]}" text.txt
-    same_file out_val.bin piece_val.bin
-    rm -f out_train.bin
-    makes -o out --val 100% text.txt
-    same_file all_train.bin out_val.bin
-    need 'there is a training shard' [ ! -e out_train.bin ]
-    end
+begin 'shards.validation in %'
+makes -o out --val 25% text.txt
+# rounded up, and end-of-text
+is 'tokens of validation' "$(count out_val.bin)" $((1 + 1 + $(stat -c %s text.txt) / 4))
+together all_train.bin out_val.bin out_train.bin
+makes -o out "${bpe[@]}" text.txt
+makes -o piece --piece 5 "${bpe[@]}" text.txt
+same_file out_val.bin piece_val.bin
+rm -f out_train.bin
+makes -o out --val 100% text.txt
+same_file all_train.bin out_val.bin
+need 'there is a training shard' [ ! -e out_train.bin ]
+end
 
-    begin 'shards.a validation shard of an earlier run'
-    makes -o out --val 0 text.txt
-    has screen 'out_val.bin is from an earlier run'
-    end
+begin 'shards.a validation shard of an earlier run'
+makes -o out --val 0 text.txt
+has screen 'out_val.bin is from an earlier run'
+end
 
-    begin 'shards.a stopped run leaves nothing'
-    mkfifo slow
-    "$tool" -o stopped --val 10 slow >screen 2>&1 & job=$!
-    exec 3>slow                             # opens once the tool reads
-    head -c 4096 text.txt >&3
-    await test -e stopped_val.bin.tmp
-    # several signals: the first may precede the tool's read
-    for i in 1 2 3 4; do
-        kill -INT $job 2>/dev/null
-        sleep 0.05
-    done
-    ends_within 20 $job
-    exec 3>&-
-    is status $status 1
-    has screen 'slow: stopped by signal'
-    is files "$(echo stopped*)" 'stopped*'
-    end
+begin 'shards.a stopped run leaves nothing'
+mkfifo slow
+"$tool" -o stopped --val 10 slow >screen 2>&1 & job=$!
+exec 3>slow                             # opens once the tool reads
+head -c 4096 text.txt >&3
+await test -e stopped_val.bin.tmp
+# several signals: the first may precede the tool's read
+for i in 1 2 3 4; do
+    kill -INT $job 2>/dev/null
+    sleep 0.05
+done
+ends_within 20 $job
+exec 3>&-
+is status $status 1
+has screen 'slow: stopped by signal'
+is files "$(echo stopped*)" 'stopped*'
+end
 
-    begin 'shards.numbered'
-    makes -o n --shard 5000 --val 3000 text.txt
-    together all_train.bin n_val_000000.bin n_train_*.bin
-    is 'header of the first' "$(header n_train_000001.bin)" '20240520 1 5000'
-    is 'tokens of validation' "$(count n_val_000000.bin)" 3000
-    is files "$(echo n_* | wc -w)" $((1 + 1 + ($(count all_train.bin) - 3000 + 4999) / 5000))
-    refuses "$tool" -o n --shard 9000 text.txt
-    has screen 'n_train_000001.bin exists from another run; remove'
-    rm n_train_000001.bin
-    refuses "$tool" -o n --shard 9000 text.txt
-    has screen 'n_train_000002.bin exists from another run; remove'
-    makes -o v --shard 5000 --val 50% text.txt
-    is 'tokens of validation' "$(count v_val_000000.bin)" 5000
-    end
-}
+begin 'shards.numbered'
+makes -o n --shard 5000 --val 3000 text.txt
+together all_train.bin n_val_000000.bin n_train_*.bin
+is 'header of the first' "$(header n_train_000001.bin)" '20240520 1 5000'
+is 'tokens of validation' "$(count n_val_000000.bin)" 3000
+is files "$(echo n_* | wc -w)" $((1 + 1 + ($(count all_train.bin) - 3000 + 4999) / 5000))
+refuses "$tool" -o n --shard 9000 text.txt
+has screen 'n_train_000001.bin exists from another run; remove'
+rm n_train_000001.bin
+refuses "$tool" -o n --shard 9000 text.txt
+has screen 'n_train_000002.bin exists from another run; remove'
+makes -o v --shard 5000 --val 50% text.txt
+is 'tokens of validation' "$(count v_val_000000.bin)" 5000
+end
 
 # ---- errors
 
@@ -177,31 +170,30 @@ shows() { grep -qF -- "$1" screen; }
 # leaves_nothing GLOB: no file matches
 leaves_nothing() { need "left: $(compgen -G "$1")" not compgen -G "$1" >/dev/null; }
 
-test_errors() {
-    local args want r=../reference
-    mkdir bad
-    cd bad || exit 1
-    $r tokenizer nobyte.bin 255 && $r tokenizer large.bin 256 65537 && $r tokenizer good.bin
-    printf 'not a tokenizer' | cat - /dev/zero | head -c 2000 >magic.bin
-    { head -c 4 good.bin; printf '\003'; tail -c +6 good.bin; } >version.bin
-    head -c -5 good.bin >short.bin
-    : >empty.txt
-    printf 'abc\n' >abc.txt
-    printf '0123456789\377 and more' >latin.txt
-    printf 'abc\303' >cut.txt
-    printf 'ab\300\200 overlong' >overlong.txt
-    printf '\355\240\200 surrogate' >surrogate.txt
-    printf 'a\364\220\200\200 too far' >far.txt
-    head -c 1100000 /dev/zero | tr '\0' a >word.txt
-    printf '<|endoftext|>\n' >mark.txt
-    while IFS='|' read -r args want; do
-        begin "errors.$args"
-        refuses timeout 20 "$tool" $args
-        need "another message: $(head -n 1 screen)" shows "$want"
-        leaves_nothing 'x_*'
-        rm -f x_*
-        end
-    done <<'CASES'
+mkdir bad
+cd bad || exit 1
+r=../reference
+$r tokenizer nobyte.bin 255 && $r tokenizer large.bin 256 65537 && $r tokenizer good.bin
+printf 'not a tokenizer' | cat - /dev/zero | head -c 2000 >magic.bin
+{ head -c 4 good.bin; printf '\003'; tail -c +6 good.bin; } >version.bin
+head -c -5 good.bin >short.bin
+: >empty.txt
+printf 'abc\n' >abc.txt
+printf '0123456789\377 and more' >latin.txt
+printf 'abc\303' >cut.txt
+printf 'ab\300\200 overlong' >overlong.txt
+printf '\355\240\200 surrogate' >surrogate.txt
+printf 'a\364\220\200\200 too far' >far.txt
+head -c 1100000 /dev/zero | tr '\0' a >word.txt
+printf '<|endoftext|>\n' >mark.txt
+while IFS='|' read -r args want; do
+    begin "errors.$args"
+    refuses timeout 20 "$tool" $args
+    need "another message: $(head -n 1 screen)" shows "$want"
+    leaves_nothing 'x_*'
+    rm -f x_*
+    end
+done <<'CASES'
 -o x|usage: make_tokens
 abc.txt|usage: make_tokens
 -o x --nothing abc.txt|unrecognized option '--nothing'
@@ -237,20 +229,19 @@ abc.txt|usage: make_tokens
 -o x /dev/stdin|make_tokens: --val in % needs the size of the text
 CASES
 
-    begin 'errors.disk full'
-    refuses bash -c 'trap "" XFSZ; ulimit -f 100; "$@"' full "$tool" -o x word.txt
-    has screen '^make_tokens: x_(val|train).bin.tmp: cannot write: File too large'
-    leaves_nothing 'x_*'
-    end
-    cd ..
+begin 'errors.disk full'
+refuses bash -c 'trap "" XFSZ; ulimit -f 100; "$@"' full "$tool" -o x word.txt
+has screen '^make_tokens: x_(val|train).bin.tmp: cannot write: File too large'
+leaves_nothing 'x_*'
+end
+cd ..
 
-    begin 'errors.make demo with a missing or short text'
-    refuses env TEXT="$dir/no such.txt" "$demo"
-    has screen '^TEXT=.*/no such.txt: no such file$'
-    refuses env TEXT="$dir/other.txt" "$demo"
-    has screen '^TEXT=.*/other.txt: 11 bytes of text'
-    end
-}
+begin 'errors.make demo with a missing or short text'
+refuses env TEXT="$dir/no such.txt" "$demo"
+has screen '^TEXT=.*/no such.txt: no such file$'
+refuses env TEXT="$dir/other.txt" "$demo"
+has screen '^TEXT=.*/other.txt: 11 bytes of text'
+end
 
 # ---- downloads
 
@@ -265,79 +256,78 @@ gets_none() {
     need "another message: $(<screen)" shows "$1"
 }
 
-test_downloads() {
-    if ! command -v curl >/dev/null; then skip downloads 'there is no curl'; return; fi
-    local shards=mirror/datasets/kjj0/fineweb10B-gpt2/resolve/main \
-        pack=mirror/datasets/karpathy/llmc-starter-pack/resolve/main file
-    mkdir -p $shards $pack
-    make_tokens -o $shards/fineweb --shard 5000 --val 4000 text.txt
-    make_tokens -o out --val 0 text.txt
+if ! command -v curl >/dev/null; then skip downloads 'no curl'; finish tokens; exit; fi
+shards=mirror/datasets/kjj0/fineweb10B-gpt2/resolve/main
+pack=mirror/datasets/karpathy/llmc-starter-pack/resolve/main
+mkdir -p $shards $pack
+make_tokens -o $shards/fineweb --shard 5000 --val 4000 text.txt
+make_tokens -o out --val 0 text.txt
 
-    begin 'downloads.shards, and again'
-    gets fineweb:2
-    is files "$(echo data/* | wc -w)" 6
-    for file in val_000000 train_000001 train_000002; do
-        same_file $shards/fineweb_$file.bin data/fineweb_$file.bin
-    done
-    rm -r mirror/datasets/kjj0
-    gets fineweb:2
-    has screen 'fineweb_train_000002.bin: exists'
+begin 'downloads.shards, and again'
+gets fineweb:2
+is files "$(echo data/* | wc -w)" 6
+for file in val_000000 train_000001 train_000002; do
+    same_file $shards/fineweb_$file.bin data/fineweb_$file.bin
+done
+rm -r mirror/datasets/kjj0
+gets fineweb:2
+has screen 'fineweb_train_000002.bin: exists'
+end
+
+begin 'downloads.a file that changed afterwards'
+printf x | dd of=data/fineweb_train_000002.bin bs=1 seek=2000 conv=notrunc status=none
+gets_none 'data/fineweb_train_000002.bin: its SHA-256 is' fineweb:2
+end
+
+begin 'downloads.missing'
+gets_none 'fineweb_train_000002.bin: its SHA-256' fineweb:3
+rm data/fineweb_train_000002.bin*
+gets_none 'fineweb_train_000002.bin: no such file' fineweb:3
+leaves_nothing data/fineweb_train_000002.bin
+end
+
+begin 'downloads.resumed'
+cp out_train.bin $pack/gpt2_124M.bin
+rm -rf data && mkdir data
+# other bytes than the mirror's, to see that they are kept
+{
+    head -c 1024 out_train.bin
+    tail -c +1025 out_train.bin | head -c 1976 | tr e E
+} >data/gpt2_124M.bin.part
+cp data/gpt2_124M.bin.part first
+tail -c +3001 out_train.bin | cat first - >joined
+get gpt2:124M
+same_file joined data/gpt2_124M.bin
+end
+
+begin "downloads.cut short, not in llm.c's format"
+rm -rf data
+head -c 20000 out_train.bin >$pack/gpt2_124M.bin
+gets_none 'it has 20000 bytes, but according to its header' gpt2:124M
+printf '<html>%2000s' '' >$pack/gpt2_124M.bin
+gets_none "not in one of llm.c's formats" gpt2:124M
+leaves_nothing 'data/*'
+end
+
+begin 'downloads.wrong checksum'
+cp tokenizer.bin $pack/gpt2_tokenizer.bin
+gets_none 'expected 6f3abc21e444e4e8300e225f4e03da48ea121cf17e30f67009b8dad7a66c2f13' tokenizer
+leaves_nothing 'data/*'
+end
+
+begin 'downloads.no network'
+no_proxy='*' LLMC_ZERO_MIRROR=http://127.0.0.1:9 DATA=$dir/data timeout 30 "$download" fineweb >screen \
+    2>&1 </dev/null
+is status $? 1
+has screen 'no network, or http://127.0.0.1:9 does not answer'
+is lines "$(wc -l <screen)" 1
+end
+
+while IFS='|' read -r what want; do
+    begin "downloads.$what"
+    gets_none "$want" $what
     end
-
-    begin 'downloads.a file that changed afterwards'
-    printf x | dd of=data/fineweb_train_000002.bin bs=1 seek=2000 conv=notrunc status=none
-    gets_none 'data/fineweb_train_000002.bin: its SHA-256 is' fineweb:2
-    end
-
-    begin 'downloads.missing'
-    gets_none 'fineweb_train_000002.bin: its SHA-256' fineweb:3
-    rm data/fineweb_train_000002.bin*
-    gets_none 'fineweb_train_000002.bin: no such file' fineweb:3
-    leaves_nothing data/fineweb_train_000002.bin
-    end
-
-    begin 'downloads.resumed'
-    cp out_train.bin $pack/gpt2_124M.bin
-    rm -rf data && mkdir data
-    # other bytes than the mirror's, to see that they are kept
-    {
-        head -c 1024 out_train.bin
-        tail -c +1025 out_train.bin | head -c 1976 | tr e E
-    } >data/gpt2_124M.bin.part
-    cp data/gpt2_124M.bin.part first
-    tail -c +3001 out_train.bin | cat first - >joined
-    get gpt2:124M
-    same_file joined data/gpt2_124M.bin
-    end
-
-    begin "downloads.cut short, not in llm.c's format"
-    rm -rf data
-    head -c 20000 out_train.bin >$pack/gpt2_124M.bin
-    gets_none 'it has 20000 bytes, but according to its header' gpt2:124M
-    printf '<html>%2000s' '' >$pack/gpt2_124M.bin
-    gets_none "not in one of llm.c's formats" gpt2:124M
-    leaves_nothing 'data/*'
-    end
-
-    begin 'downloads.wrong checksum'
-    cp tokenizer.bin $pack/gpt2_tokenizer.bin
-    gets_none 'expected 6f3abc21e444e4e8300e225f4e03da48ea121cf17e30f67009b8dad7a66c2f13' tokenizer
-    leaves_nothing 'data/*'
-    end
-
-    begin 'downloads.no network'
-    no_proxy='*' LLMC_ZERO_MIRROR=http://127.0.0.1:9 DATA=$dir/data timeout 30 "$download" fineweb >screen \
-        2>&1 </dev/null
-    is status $? 1
-    has screen 'no network, or http://127.0.0.1:9 does not answer'
-    is lines "$(wc -l <screen)" 1
-    end
-
-    while IFS='|' read -r what want; do
-        begin "downloads.$what"
-        gets_none "$want" $what
-        end
-    done <<'CASES'
+done <<'CASES'
 |Usage: scripts/download.sh WHAT
 everything|everything: unknown; expected
 fineweb:0|0 shards: expected a number from 1 to 103
@@ -345,23 +335,22 @@ fineweb-edu:1002|1002 shards: expected a number from 1 to 1001
 gpt2:1558M|not published in llm.c's format
 CASES
 
-    if [ -z "${TINY_SHAKESPEARE:-}" ]; then
-        skip downloads.tinystories 'TINY_SHAKESPEARE is not set'
-        return
-    fi
-    begin 'downloads.tinystories'
-    local stories=mirror/datasets/roneneldan/TinyStories/resolve/main
-    mkdir -p $stories
-    cp "$TINY_SHAKESPEARE/gpt2_tokenizer.bin" $pack
-    printf 'One day.\n<|endoftext|>\nOne more.\n' |
-        tee $stories/TinyStoriesV2-GPT4-train.txt >$stories/TinyStoriesV2-GPT4-valid.txt
-    gets tinystories
-    for file in train val; do
-        is "tokens of $file" "$(tokens data/tinystories_$file.bin | xargs)" \
-            '50256 3198 1110 13 198 50256 3198 517 13 198'
-    done
-    end
-}
+if [ -z "${TINY_SHAKESPEARE:-}" ]; then
+    skip downloads.tinystories 'TINY_SHAKESPEARE is not set'
+    finish tokens
+    exit
+fi
+begin 'downloads.tinystories'
+stories=mirror/datasets/roneneldan/TinyStories/resolve/main
+mkdir -p $stories
+cp "$TINY_SHAKESPEARE/gpt2_tokenizer.bin" $pack
+printf 'One day.\n<|endoftext|>\nOne more.\n' |
+    tee $stories/TinyStoriesV2-GPT4-train.txt >$stories/TinyStoriesV2-GPT4-valid.txt
+gets tinystories
+for file in train val; do
+    is "tokens of $file" "$(tokens data/tinystories_$file.bin | xargs)" \
+        '50256 3198 1110 13 198 50256 3198 517 13 198'
+done
+end
 
-for group in "${@:-tokens shards errors downloads}"; do for g in $group; do "test_$g"; done; done
 finish tokens
