@@ -230,11 +230,6 @@ tiers_capped() {
 }
 
 test_tiers() {
-    tiers_same_bits
-    tiers_checkpoints
-    tiers_in_tables
-    tiers_refusals
-    tiers_faults
-    tiers_memory
-    tiers_capped
+    local part
+    for part in same_bits checkpoints in_tables refusals faults memory capped; do tiers_$part; done
 }
