@@ -188,7 +188,7 @@ ranks that differ|10|rank 2 .* has -b = 4 and rank 0 .* has -b = 2|TCP -pn 4 -pr
 TCP -pn 4 -pr 2 -b 4|TCP -pn 4 -pr 3
 checkpoints in two folders|10|rank 1 .* has -o = another folder and rank 0 .* has -o = the folder that rank \
 0 writes to|TCP -pn 2 -pr 0 $save/a|TCP -pn 2 -pr 1 $save/b
-a rank is missing|10|rank 1 of 3 did not come within 3 s|TCP -pn 3 -pr 0||TCP -pn 3 -pr 2
+a rank is missing|10|rank 1 of 3 did not connect|TCP -pn 3 -pr 0||TCP -pn 3 -pr 2
 no address|5|start.server, the address of rank 0 .* is needed: .*\(-ps, -pf\)$|-pi tcp -pn 2 -pr 0
 -ps without -pi|5|option -ps 127.0.0.1: needs -pi tcp|-ps 127.0.0.1
 -pf with tcp|5|option -pf /tmp: needs -pi fs|-pi tcp -pf /tmp -pn 2 -pr 0
@@ -203,25 +203,6 @@ END
     begin 'start.refused checkpoints in two folders leave nothing'
     is files "$(find "$dir"/{a,b} -name '.*' ! -path "$dir/[ab]" -o -name '*state*' -o -name 'step_*')" ''
     end
-    refused 'start.refused a rank is missing' 10 'rank 1 of 3 did not connect' "$tcp -pn 3 -pr 0" '' \
-        "$tcp -pn 3 -pr 2"
-    refused 'start.refused no address' 5 'start.server, the address of rank 0 .* is needed: .*\(-ps, -pf\)$' \
-        '-pi tcp -pn 2 -pr 0'
-    refused 'start.refused -ps without -pi' 5 'option -ps 127.0.0.1: needs -pi tcp' '-ps 127.0.0.1'
-    refused 'start.refused -pf with tcp' 5 'option -pf /tmp: needs -pi fs' \
-        '-pi tcp -pf /tmp -pn 2 -pr 0'
-    refused 'start.refused no file' 5 'option -pi fs: add -pf' '-pi fs -pn 2 -pr 0'
-    refused 'start.refused -pn without -pr' 5 'options -pn 2 and -pr -1: give both' \
-        '-pi tcp -ps 127.0.0.1 -pn 2'
-    refused 'start.refused rank beyond the last' 5 'option -pr 2: with 2 ranks \(-pn\) the last one is 1' \
-        '-pi tcp -ps 127.0.0.1 -pn 2 -pr 2'
-    refused 'start.refused no launcher' 5 \
-        'start.rank and start.ranks are missing: no launcher says which rank this is .*\(-pr, -pn\)$' \
-        '-pi tcp -ps 127.0.0.1'
-    refused 'start.refused -pn for one rank alone' 5 'options -pn 2 -pr 0: the launcher started rank 0 of 1' \
-        '-pn 2 -pr 0'
-    refused 'start.refused a word that is none' 5 "option -pi: 'nccl' is not one of auto, mpi, tcp, fs" \
-        '-pi nccl'
     variables=(RANK=0 WORLD_SIZE=2)
     refused <<<'no MASTER_ADDR|5|start.server is missing: the launcher has started 2 ranks, .* MASTER_P|-z 3'
     variables=()
