@@ -136,11 +136,11 @@ static void check_breaches(void) {
         [NO_BREACH] = "",
         [LEFT_OPEN] = "",  // only copies_stop's result
         [WRITES_WHAT_IT_READS] = "first moment, unit 0, part 1: written, but opened for reading",
-        [WRITES_PAST_END] = "first moment, unit 0, part 1: written behind its end",
+        [WRITES_PAST_END] = "first moment, unit 0, part 1: written past its end",
         [WRITES_AFTER_CLOSE] = "first moment: a copy was written after it was closed",
         [OPENS_TOO_MANY] = "first moment, unit 1, part 1: too many parts are open",
         [OPENS_TWICE] = "first moment, unit 0, part 1: opened while it is open, one of the two for writing",
-        [OPENS_ANOTHERS] = "first moment, unit 0, part 0: opened on a rank that does not have it",
+        [OPENS_ANOTHERS] = "first moment, unit 0, part 0: opened on a rank that does not own it",
         [CLOSES_TWICE] = "first moment, unit 0, part 1: closed, but not open",
     };
     for (breach what = NO_BREACH; what < BREACHES; what++) check_breach(what, messages[what]);
