@@ -5,8 +5,10 @@
 #include <string.h>
 
 zero_memory_line *memory_find_line(zero_memory_line *lines, int n, const memory_request *r) {
-    for (zero_memory_line *l = lines; l < lines + n; l++)
+    for (int i = 0; i < n; i++) {
+        zero_memory_line *l = &lines[i];
         if (l->class_ == r->class_ && l->tier == r->tier && !strcmp(l->purpose, r->purpose)) return l;
+    }
     return NULL;
 }
 
