@@ -63,8 +63,8 @@
 // --------
 // the model for the plugin: a table of tensors, and the units in which they are gathered and released
 
-// Unit 0 has the embeddings and the final layernorm: wte is used at both ends of the model. Unit 1 + l is
-// block l.
+// Unit 0 holds the embeddings and the final layernorm, since wte is used at both ends of the model. Unit 1 +
+// l is block l.
 enum { EMBEDDING = 0 };
 static int block(int l) { return 1 + l; }
 
@@ -82,8 +82,8 @@ static zero_tensor describe_tensor(const GPT2 *model, int i) {
     };
 }
 
-// Forward uses the embeddings in the encoder and in the LM head, backward in the LM head and in the encoder,
-// where it only adds to gradients.
+// Forward uses the embedding unit twice, in the encoder and in the LM head. Backward uses it in reverse
+// order, and in the encoder only adds to gradients.
 static void describe_to_plugin(GPT2 *model) {
     const int L = model->config.num_layers;
     PluginTables *t = &model->tables;
@@ -100,7 +100,7 @@ static void describe_to_plugin(GPT2 *model) {
     }
 }
 
-// Creates run.z. If the ranks' settings or inputs differ, the run ends here.
+// Creates run.z. Ends the run if the ranks' settings or inputs differ.
 static zero_config create_plugin(GPT2 *model, int micro_batches, const char *same) {
     describe_to_plugin(model);
     const PluginTables *t = &model->tables;
@@ -121,7 +121,7 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, const char *sam
 static void *param(int tensor, int layer) { return not_null(zero_param(run.z, tensor, layer)); }
 static void *grad(int tensor, int layer) { return not_null(zero_grad(run.z, tensor, layer)); }
 
-// With a cache, a span's tokens take the positions after those already cached.
+// With a cache, each span's tokens continue at the positions after those already cached.
 static void encode(const GPT2 *model, const int *inputs, int B, int T, const CachedPass *cached) {
     const int C = model->config.channels;
     const gpt2_dtype dt = model->dtype;
@@ -135,10 +135,10 @@ static void encode(const GPT2 *model, const int *inputs, int B, int T, const Cac
                               row_of(model, wpe, s->first, C), 1, s->n, C));
 }
 
-// Block l up to GELU. The block's input (B, T, C) is the encoder's output, or the sum of the previous block's
-// residual2 and SCRATCH_BTC, which the first layernorm computes in its own pass. With `again` the input is
-// already there, and the block is recomputed for backward: the same layers on the same input give the same
-// bits. Backward does not need the block's last matmul, which is in gpt2_forward.
+// Runs block l up to and including GELU. The block's input (B, T, C) is the encoder's output, or the sum of
+// the previous block's residual2 and SCRATCH_BTC, which the first layernorm computes in its own pass. `again`
+// recomputes the block for backward: its input is still in memory, and the same layers on the same input give
+// the same bits. Backward does not need the block's last matmul, so that one is in gpt2_forward.
 static void block_forward(const GPT2 *model, int l, int B, int T, const CachedPass *cached, int again) {
     const int C = model->config.channels, NH = model->config.num_heads;
     const int BT = B * T;
@@ -166,10 +166,10 @@ static void block_forward(const GPT2 *model, int l, int B, int T, const CachedPa
                               param(FCB, l), BT, C, 4 * C));
 }
 
-// inputs (B, T) -> the residual stream after the last block, as two summands (B, T, C): residual2 of block
-// L-1 and SCRATCH_BTC. The next layernorm adds the two and writes the sum to residual3. That needs no
-// parameter of the block, so the block is closed first. With `cached`, inputs are the tokens of that pass,
-// and their keys and values are added to the cache. With `train`, backward follows.
+// Computes the residual stream after the last block from the inputs (B, T), as two summands (B, T, C):
+// residual2 of block L-1, and SCRATCH_BTC. The next layernorm adds the two and writes the sum to residual3.
+// It needs no parameter of the block, so the block is released first. With `cached`, inputs are the tokens of
+// that pass, and their keys and values are added to the cache. With `train`, backward follows.
 static void gpt2_forward(const GPT2 *model, const int *inputs, int B, int T, const CachedPass *cached,
                          int train) {
     const int L = model->config.num_layers, C = model->config.channels;
@@ -189,9 +189,10 @@ static void gpt2_forward(const GPT2 *model, const int *inputs, int B, int T, con
     }
 }
 
-// The final layernorm, the LM head and the loss. With dloss != 0 the backward pass of all three follows chunk
-// by chunk, so the logits of the whole batch never exist at once. Meanwhile the unit is open for forward and
-// backward together. The first pass sets loss_sum, and later ones add to it. Does not wait for the sum.
+// Runs the final layernorm, the LM head and the loss. With dloss != 0 it also runs their backward pass. The
+// head's backward alternates with its forward chunk by chunk, so the logits of the whole batch never exist at
+// once, and the unit is open for forward and backward at the same time. The first pass sets loss_sum, and
+// later ones add to it. Does not wait for the sum.
 static void gpt2_head(const GPT2 *model, const int *targets, int B, int T, float dloss, int first) {
     const int L = model->config.num_layers, C = model->config.channels;
     const int V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
@@ -227,10 +228,11 @@ static void gpt2_head(const GPT2 *model, const int *targets, int B, int T, float
     }
 }
 
-// From the gradient of the residual stream after the last block (dresidual) back to the embeddings. Each
-// weight matrix of a block has one matmul, which overwrites the gradient instead of adding to it, so
-// describe_tensor marks it `backward_overwrites`. dresidual is the gradient of attproj's and of fcproj's
-// output. The layernorm that adds to it before them also sums its columns: the gradients of their biases.
+// Propagates the gradient of the residual stream after the last block (dresidual) back to the embeddings.
+// Each weight matrix of a block has only one matmul, which overwrites the gradient instead of adding to it,
+// so describe_tensor marks it `backward_overwrites`. dresidual is the gradient of both attproj's and fcproj's
+// output. The layernorm backward that adds to it before each of them also sums its columns, which are the
+// gradients of their biases.
 //
 // At recompute level 3 a block's forward runs again first, except for the last block, whose activations are
 // still in memory. GELU is then computed from the rounded fch as at levels 1 and 2, so that all three levels
@@ -285,7 +287,8 @@ static void gpt2_backward(const GPT2 *model, const int *inputs, int B, int T) {
     zero_check(zero_post_backward(run.z, EMBEDDING));
 }
 
-// Waits for the head's loss sum and adds those of all ranks. The signals' requests are summed with it.
+// Waits for the LM head's loss sum and adds it up over all ranks. The same collective sums the requests made
+// by signals.
 static double sum_of_losses(const GPT2 *model) {
     double sums[1 + REQUESTS];
     LAYER(download(sums, act(model, LOSS_SUM, 0), sizeof *sums));
@@ -327,7 +330,8 @@ static double gpt2_validate(const GPT2 *model, DataLoader *loader, int batches) 
     return sum_of_losses(model) / ((double)batches * model->B * model->T * run.ranks);
 }
 
-// Computes the logits (n_spans, V), in fp32, of the token after each span of a pass over the cache.
+// Runs a pass over the cache, and computes in fp32 the logits (n_spans, V) of the token that follows each
+// span.
 static void next_logits(const GPT2 *model, const CachedPass *pass, float *logits) {
     const int L = model->config.num_layers, C = model->config.channels;
     const int V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
@@ -371,7 +375,7 @@ static void gpt2_sample(const GPT2 *model, const Tokenizer *tokenizer) {
     generation_end(&g);
 }
 
-// Answers the prompts. A layer is gathered once per pass, for all rows.
+// Answers the prompts. Each pass gathers a layer once for all rows.
 static void gpt2_answer(const GPT2 *model, Answers *answers) {
     Generation *g = answers_begin(answers, model);
     while (generation_next(g)) {
@@ -393,7 +397,7 @@ typedef struct {
     TrainerState state;  // the trainer's part of a checkpoint
     int resume_step;     // step of the resumed checkpoint; -1: a new run
     Report report;
-    Answers answers;  // for --prompts, which otherwise uses only the model
+    Answers answers;  // with --prompts, which uses only this and the model
     int argc;
     char **argv;
 } Trainer;
@@ -412,7 +416,7 @@ static void skip_overflow(TrainerState *state, const zero_step_result *result) {
            result->loss_scale, zero_loss_scale(run.z));
 }
 
-// AdamW's update number t, counted from 1.
+// The hyperparameters of AdamW's update t, counted from 1.
 static zero_hyper hyper_of(float lr, int t) {
     return (zero_hyper){
         .lr = lr,
@@ -425,13 +429,13 @@ static zero_hyper hyper_of(float lr, int t) {
     };
 }
 
-// An update that depends on no value known only after backward may begin earlier.
+// Returns 1 if the update depends on no value that is known only after backward, so it may begin earlier.
 static int always_updates(const GPT2 *model) {
     return !opt.clip && !opt.skip_loss_z && !opt.skip_grad_z && model->dtype != GPT2_F16;
 }
 
-// Gradients of A micro-batches, their norm, and the update. If -sl or -sg flags the loss or the norm as an
-// outlier, the update is skipped.
+// Computes the gradients of all micro-batches and their norm, and updates the parameters. Skips the update if
+// -sl or -sg flags the loss or the norm as an outlier.
 static StepResult train_step(Trainer *t) {
     TrainerState *state = &t->state;
     const int updates = run.step - state->overflows;  // so far
@@ -461,8 +465,7 @@ static StepResult train_step(Trainer *t) {
 // --------
 // set-up, the loop, the end
 
-// Runs everything that needs no other rank first, so that most mistakes are found before ranks wait for each
-// other.
+// Does everything that needs no other rank, so that most mistakes are found before ranks wait for each other.
 static void set_up_alone(Trainer *t) {
     take_zero_file();
     settle_options();
@@ -501,7 +504,7 @@ static void set_up_together(Trainer *t) {
     if (allocate_activations(&t->model)) out_of_memory(&t->model, &config);
 }
 
-// Returns 1 if a periodic action is due at this step. At the last step it always is.
+// Returns 1 if a periodic action is due at this step. At the last step, it always is.
 static int is_due(const Trainer *t, int every) {
     if (!every) return 0;
     return run.step == t->data.steps || run.step % every == 0;
@@ -540,8 +543,8 @@ static void save(Trainer *t) {
     checkpoint_is_written();
 }
 
-// Validates, samples and saves. Sampling and saving may take long, so the ranks share their signals after
-// each.
+// Validates, samples and saves if due. Sampling and saving may take long, so the ranks exchange their
+// signals' requests after each.
 static void between_steps(Trainer *t) {
     const int last = run.step == t->data.steps, begun = run.step > 0 || last;
     if (validates(t))
@@ -567,7 +570,7 @@ static void train(Trainer *t) {
         between_steps(t);
         const int ends = last || stop_is_requested();
         end_checkpoint(ends);
-        bar_show();  // below the printed lines
+        bar_show();  // redrawn below the printed lines
         if (ends) return;
         double start = now();
         StepResult r = train_step(t);
@@ -583,7 +586,7 @@ static void close_plugin(Trainer *t) {
 }
 
 // --------
-// what the program does, by option
+// modes of the program, chosen by option
 
 static int train_model(Trainer *t) {
     set_up_alone(t);
@@ -603,7 +606,7 @@ static int train_model(Trainer *t) {
     return EXIT_SUCCESS;
 }
 
-// Holds only parameters and trains nothing.
+// Holds only parameters, since nothing is trained.
 static int answer_prompts(Trainer *t) {
     set_up_alone(t);
     set_up_together(t);

@@ -1,8 +1,8 @@
-// Causal attention: one head of one sequence at a time, in blocks of query rows against the keys up to the
-// block's end. A head's queries, keys and values are widened into fp32 scratch once; the matmuls are small
-// and stay in L2. Backward recomputes the probabilities from each row's lse. Rows and columns of scratch are
-// padded so that kernels have no tails; padding does not affect results. CPUs with bf16 dot products use
-// separate kernels for bf16 at GPT-2's head sizes: see "bf16 pairs".
+// Causal attention, one head of one sequence at a time: each block of query rows attends to the keys up to
+// the block's end. A head's queries, keys and values are widened into fp32 scratch once; the matmuls are
+// small and stay in L2. Backward recomputes the probabilities from each row's lse. Rows and columns of
+// scratch are padded so that kernels have no tails; padding does not affect results. CPUs with bf16 dot
+// products use separate kernels for bf16 at GPT-2's head sizes: see "bf16 pairs".
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -33,7 +33,7 @@ static Shape shape_of(int T, int C, int NH, int pairs) {
     return s;
 }
 
-// Where a head of a sequence begins in qkv and in out, and the distance of its rows in qkv.
+// The offsets of one head of one sequence in qkv and in out, and the distance between its rows in qkv.
 typedef struct {
     size_t q, k, v, out, stride;
 } Head;
@@ -44,13 +44,13 @@ static Head head_at(const Shape *s, int bh) {
     return (Head){ q, q + s->C, q + 2 * (size_t)s->C, row * s->C + at, stride };
 }
 
-// Buffers that follow each other in a thread's scratch.
+// One of several buffers laid out consecutively in a thread's scratch.
 typedef struct {
-    void *pointer;  // of the buffer's pointer
+    void *pointer;  // to the variable that holds the buffer's address
     size_t floats;
 } Part;
 
-// Sets the buffers' pointers and returns the floats in all.
+// Sets the buffers' pointers and returns the total number of floats.
 static size_t lay_out(const Part *parts, size_t n, float *memory) {
     size_t used = 0;
     for (const Part *p = parts; p < parts + n; p++) {
@@ -100,7 +100,8 @@ INLINE void multiply_tile(float *restrict c, size_t c_row, const float *restrict
 }
 
 // c (M, N) = or += a (M, K) @ b (K, N); M is rounded up to ROWS and N to LANES. Columns j*LANES.. of b start
-// at b + j*b_panel. Long sums go in steps of DEPTH, so that their part of a panel stays in L1 for all rows.
+// at b + j*b_panel. Long sums are split into steps of DEPTH, so that each step's part of a panel stays in L1
+// for all rows.
 VECTOR static void multiply(float *c, size_t c_row, const float *a, size_t a_row, size_t a_col,
                             const float *b, size_t b_row, size_t b_panel, int M, int N, int K, int add) {
     for (int k = 0; k < K; k += DEPTH) {
@@ -159,7 +160,7 @@ VECTOR static void softmax_rows(float *p, float *lse, const Shape *s, int first,
         int seen = first + r + 1;
 #pragma omp simd reduction(max : top)
         for (int i = 0; i < seen; i++) top = row[i] > top ? row[i] : top;
-        int whole = padded(seen);  // whole vectors: the tail would cost as much
+        int whole = padded(seen);  // whole vectors: a partial one costs as much
 #pragma omp simd
         for (int i = 0; i < whole; i++) row[i] = exp_f32(scale * (row[i] - top));
 #pragma omp simd reduction(+ : sum)
@@ -185,7 +186,7 @@ VECTOR static void softmax_backward_rows(float *p, float *dp, const float *lse, 
         int seen = first + r + 1;
 #pragma omp simd reduction(+ : dot)
         for (int c = 0; c < s->hs; c++) dot += dy[c] * y[c];
-        int whole = padded(seen);  // whole vectors: the tail would cost as much
+        int whole = padded(seen);  // whole vectors: a partial one costs as much
 #pragma omp simd
         for (int i = 0; i < whole; i++) {
             row[i] = exp_f32(scale * row[i] - l);
@@ -198,7 +199,7 @@ VECTOR static void softmax_backward_rows(float *p, float *dp, const float *lse, 
 
 // -------- one head of one sequence
 
-// A head's keys and values, in the layout of multiply.
+// A head's keys and values, in the layout that multiply expects.
 typedef struct {
     const float *k_t, *v;
     size_t k_panel, v_row, v_panel;
@@ -361,7 +362,7 @@ PAIRS static void multiply_pairs(int pairs, float *c, size_t c_row, const void *
         for (int i = 0; i < M; i += PAIR_ROWS) {
             float *out = c + i * c_row + j;
             const pair *rows = (const pair *)a + i * a_row;
-            if (pairs)  // constant for the tile
+            if (pairs)  // a constant, so that the compiler specialises the tile
                 multiply_pairs_tile(1, out, c_row, rows, a_row, a_col, panel, b_row, K, add);
             else
                 multiply_pairs_tile(0, out, c_row, rows, a_row, a_col, panel, b_row, K, add);

@@ -10,13 +10,13 @@
 #include "cuda.h"
 #include "matmul_lt_cuda.h"
 
-// Default memory for scores: about the size of a large GPU's second-level cache, so that the matmuls find the
-// scores there.
+// Default memory for scores: about the size of a large GPU's L2 cache, so that the matmuls find the scores
+// there.
 static const size_t SCORES_BYTES = (size_t)64 << 20;
 
 // -------- kernels: one warp per row of scores, four contiguous elements per lane
 
-enum { ROWS = 8, LANE = 4 };  // rows of a block, elements of a lane
+enum { ROWS = 8, LANE = 4 };  // rows per block, elements per lane
 
 // p (rows, ld) = softmax of scale * scores (rows, ld) over keys 0..t of query t = row % T, and 0 after that.
 // Writes lse (rows).

@@ -1,7 +1,7 @@
-// Causal attention by cuDNN 9's fused kernels, through its header-only C++ frontend. A graph of each
-// direction is built once per shape and kept; a step only executes it. The tensors have the strides of qkv
-// (B, T, 3, NH, HS) and out (B, T, NH, HS), so nothing is permuted. cuDNN's statistics of a row, max +
-// log(sum of exp) of its scaled scores in fp32, (B, NH, T, 1), are the layers' lse.
+// Causal attention using cuDNN 9's fused kernels, through its header-only C++ frontend. Each direction's
+// graph is built once per shape and kept; a step only executes it. The tensors have the strides of qkv (B, T,
+// 3, NH, HS) and out (B, T, NH, HS), so nothing is permuted. cuDNN's statistics of a row, max + log(sum of
+// exp) of its scaled scores in fp32, (B, NH, T, 1), are the layers' lse.
 #define CUDNN_FRONTEND_SKIP_JSON_LIB
 #include <cudnn_frontend.h>
 #include <algorithm>
@@ -16,12 +16,12 @@ namespace fe = cudnn_frontend;
 using Tensor = fe::graph::Tensor_attributes;
 using Pointers = std::unordered_map<int64_t, void *>;
 
-// Default limit of backward's scratch. Sequences that do not fit go into another group. Deterministic
-// backward keeps a 16-bit (sequences, NH, T, T): by cuDNN 9.19's own count, for an H100, 12 heads of 64 and T
-// 1024, it takes 24 MiB a sequence, against 3 MiB if it may be nondeterministic.
+// Default limit on backward's scratch. Sequences that do not fit are processed in further groups.
+// Deterministic backward keeps a 16-bit tensor (sequences, NH, T, T): by cuDNN 9.19's own count, for an H100,
+// 12 heads of 64 and T 1024, it takes 24 MiB per sequence, compared with 3 MiB if it may be nondeterministic.
 static const size_t BACKWARD_BYTES = (size_t)512 << 20;
-// Scratch that always exists, because cuBLASLt's workspace needs it. Forward uses it for shapes that were not
-// planned, as in sampling.
+// The least scratch, which exists in any case because cuBLASLt's workspace needs it. Forward uses it for
+// shapes that were not planned, as in sampling.
 static const int64_t SMALLEST_BYTES = (int64_t)4 << 20;
 
 enum { Q = 1, K, V, OUT, LSE, DOUT, DQ, DK, DV };  // names of a graph's tensors
@@ -75,7 +75,7 @@ static Tensor stats(const Shape &s, int64_t rows) {
         .set_data_type(fe::DataType_t::FLOAT);
 }
 
-// The output of a node becomes the tensor `as`.
+// Makes a node's output the tensor `as`.
 static void output(std::shared_ptr<Tensor> tensor, const Tensor &as) {
     tensor->set_output(true).set_uid(as.get_uid()).set_dim(as.get_dim()).set_stride(as.get_stride());
 }
@@ -138,8 +138,8 @@ static int build_backward(Kept &kept, int64_t n) {
     return 0;
 }
 
-// Builds backward for the whole batch, or for groups of as many sequences as the limit allows by cuDNN's own
-// count.
+// Builds backward for the whole batch or, if that exceeds the limit by cuDNN's own count, for groups of as
+// many sequences as fit.
 static int build_backward_groups(Kept &kept) {
     int B = (int)kept.shape.B, rows = B;
     while (build_backward(kept, rows) == 0) {
@@ -158,7 +158,7 @@ static int open_library() {
     return gpt2_fail("cuDNN does not start: %s", cudnnGetErrorString(status));
 }
 
-// Returns the graphs of a shape; backward's is built once it is needed. NULL on failure.
+// Returns the graphs of a shape, or NULL on failure. Backward's graph is built when it is first needed.
 static Kept *find_or_build(const Shape &s, bool backward) {
     auto at = std::find_if(table.begin(), table.end(), [&](const Kept &k) { return k.shape == s; });
     if (at == table.end()) {

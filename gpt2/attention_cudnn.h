@@ -1,4 +1,4 @@
-// Causal attention by cuDNN's fused kernels, for attention_cuda.cu.
+// Causal attention using cuDNN's fused kernels, for attention_cuda.cu.
 #ifndef GPT2_ATTENTION_CUDNN_H
 #define GPT2_ATTENTION_CUDNN_H
 #include "layers.h"
@@ -7,8 +7,9 @@ extern "C" {
 #endif
 #include "gpt2_error.h"
 
-// Backward of `rows` sequences takes `bytes` of scratch, which is more than the limit. Returns how many to
-// try next: a divisor of B, fewer than before (1 after 1), which fits if scratch grows with the sequences.
+// Backward of `rows` sequences takes `bytes` of scratch, which is more than the limit. Returns the number of
+// sequences to try next: a divisor of B, smaller than `rows` (1 after 1), that fits if scratch grows
+// linearly.
 static inline int attention_cudnn_fewer_rows(int B, int rows, size_t bytes, size_t limit) {
     size_t one = (bytes + rows - 1) / rows;
     int next = limit / one < (size_t)rows ? (int)(limit / one) : rows - 1;

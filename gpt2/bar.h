@@ -4,7 +4,7 @@
 #define GPT2_BAR_H
 
 typedef struct {
-    int step, steps;      // steps done, steps in all
+    int step, steps;      // steps done, total steps
     double at_s, left_s;  // the time now, on a monotonic clock; the time to the end
     double loss, tokens_per_s;
     double share;  // of peak, 0 to 1

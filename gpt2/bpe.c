@@ -1,5 +1,6 @@
-// See bpe.h. Three tables make it fast: pairs of tokens -> the token they join to; recent words -> their
-// tokens; and a heap of the pairs that can be joined, so that a long word of n bytes takes n log n steps.
+// See bpe.h. Three structures make it fast: a table from pairs of tokens to the token that they join into, a
+// cache from recent words to their tokens, and a heap of the pairs that can be joined, so that a long word of
+// n bytes takes n log n steps.
 #include <stdlib.h>
 #include <string.h>
 #include "gpt2_error.h"
@@ -41,7 +42,7 @@ struct Bpe {
 
 // -------- words
 
-// Unicode's white space instead of \s, because PCRE2's \s has one character more.
+// Unicode's white space instead of \s, because PCRE2's \s includes one more character.
 #define SPACE                                                                                                \
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{" \
     "3000}"
@@ -160,7 +161,7 @@ static int encode_word(Bpe *b, const uint8_t *word, int n) {
     while (b->heap_size) {
         uint64_t best = pop(b);
         int i = (int)(uint32_t)best;
-        if (b->parts[i].joined == best >> 32) join(b, i);  // else one of the two was joined in the meantime
+        if (b->parts[i].joined == best >> 32) join(b, i);  // else one of the two parts was joined in the meantime
     }
     int count = 0;
     for (int i = 0; i >= 0; i = b->parts[i].next) b->tokens[count++] = (uint16_t)b->parts[i].token;

@@ -2,7 +2,7 @@
 //
 // A regular expression splits the text into words (a space belongs to the word after it). Each word starts as
 // its bytes. Of all adjacent pairs whose bytes together are a token, the one with the smallest token number
-// is joined first (the leftmost of equals), until none is left: token numbers are the order in which a
+// is joined first (on a tie, the leftmost), until none is left: token numbers give the order in which a
 // tokenizer learned its pairs. On failure functions return a negative number and set gpt2_last_error().
 #ifndef GPT2_BPE_H
 #define GPT2_BPE_H
@@ -17,8 +17,9 @@ enum {
 
 typedef struct Bpe Bpe;
 
-// Returns 0 and *b, which the caller frees, or -1: a byte without a token, more tokens than uint16 can
-// number, or a build without PCRE2, which splits text into words. t may be freed afterwards.
+// Returns 0 with *b, which the caller frees with bpe_free. Returns -1 if a byte has no token, if there are
+// more tokens than uint16 can number, or in a build without PCRE2, which splits text into words. t may be
+// freed afterwards.
 int bpe_create(Bpe **b, const Tokenizer *t);
 void bpe_free(Bpe *b);
 

@@ -1,18 +1,18 @@
-// Attention over a cache of keys and values on CUDA, for text that grows token by token. In a layer's cache
-// each row has (NH, 2, room, hs): a head's keys, then its values. One warp handles one head of one token:
-// each lane takes a key, then the lanes share the sums of the values, with an online softmax (arXiv
-// 1805.02867). A token's bits do not depend on the other rows.
+// Attention over a cache of keys and values on CUDA, for text that grows token by token. A layer's cache
+// stores each row as (NH, 2, room, hs): each head's keys, then its values. One warp handles one head of one
+// token: each lane scores one key, then the lanes share the weighted sums of the values, with an online
+// softmax (arXiv 1805.02867). A token's bits do not depend on the other rows.
 #include <cmath>
 #include "cuda.h"
 
 enum { THREADS = 128, WARPS = THREADS / WARP, MOST_HS = 256 };
 
-// Of a token: its span's begin and room, and its position in the row.
+// A token's place in the cache: its span's begin and room, and its position in the row.
 struct Slot {
     int begin, room, position;
 };
 
-// The token that a warp or a thread works on: where its head begins in the cache, and its position.
+// The token that a warp or thread works on: the cached keys and values of one head, and the token's position.
 template <class T> struct Place {
     T *keys, *values;
     int position;

@@ -31,7 +31,7 @@ int layers_threads(void);
 float *thread_scratch(int thread);  // belongs to one thread
 void *shared_scratch(void);         // belongs to the running layer
 
-// floats a thread needs for attention
+// number of floats that a thread needs for attention
 size_t attention_scratch_floats(int T, int C, int NH);
 
 int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes);
@@ -93,7 +93,7 @@ INLINE void commit(gpt2_dtype dt, void *x, size_t at, size_t n, const float *buf
 // e^x to about 2 ulp: 0 below -87, where fp32 becomes subnormal; infinity above 88.72; NaN stays NaN. It is a
 // polynomial in r times 2^n, where x = n ln 2 + r and |r| <= ln 2 / 2.
 INLINE float exp_f32(float x) {
-    x = x < -87.3f ? -87.3f : x;  // these comparisons let NaN pass
+    x = x < -87.3f ? -87.3f : x;  // NaN passes both comparisons unchanged
     x = x > 88.8f ? 88.8f : x;
     union {
         float f;

@@ -1,4 +1,4 @@
-// Finds cuBLASLt's functions at run time, and keeps the precision of its matmuls.
+// Finds cuBLASLt's functions at run time, and stores the precision of its matmuls.
 #include <dlfcn.h>
 #include "cublaslt_cuda.h"
 #include "gpt2_error.h"

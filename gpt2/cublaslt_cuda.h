@@ -1,5 +1,5 @@
-// cuBLASLt, loaded when the first matmul on a device is planned. Loading takes 0.15 s and 200 MiB, which a
-// run on the CPU should not pay. After cublaslt_load its functions are called by their own names.
+// cuBLASLt, loaded when the first matmul on a device is planned. Loading takes 0.15 s and 200 MiB, which runs
+// on the CPU should not pay. After cublaslt_load its functions can be called by their usual names.
 #ifndef GPT2_CUBLASLT_CUDA_H
 #define GPT2_CUBLASLT_CUDA_H
 #include <cublasLt.h>
@@ -7,13 +7,13 @@
 
 int cublaslt_load(void);  // 0, or -1 with the message; 0 at once if already loaded
 
-// The precision of matmuls. Call it before plan, because kept matmuls do not change precision.
+// Sets the precision of fp32 matmuls. Call it before plan, because prepared matmuls keep their precision.
 void matmul_set_tf32(int tf32);
 int matmul_rounds(gpt2_dtype dt);  // 1: to TF32
 // "fp32", "tf32", "bf16", "fp16"
 const char *matmul_dtype(gpt2_dtype dt);
 
-#ifndef CUDA_STAND_IN  // the tests link their own
+#ifndef CUDA_STAND_IN  // the tests link their own implementation
 // clang-format off
 #define CUBLASLT_FUNCTIONS(F)                                                            \
     F(Create) F(Destroy) F(GetStatusName) F(GetVersion)                                  \

@@ -9,24 +9,24 @@ extern "C" {
 #endif
 #include "gpt2_error.h"
 
-// Returns 0, or -1 with a message that has `what` and CUDA's error.
+// Returns 0, or -1 with a message that contains `what` and CUDA's error.
 int cuda_check(cudaError_t rc, const char *what);
 #define CUDA_TRY(call)                            \
     do {                                          \
         if (cuda_check((call), #call)) return -1; \
     } while (0)
 
-// Device memory for the running layer, of the size that its part of plan asked for. Layers run one after
+// Device memory for the running layer, of the size that its part of plan requested. Layers run one after
 // another, so all use the same memory.
 void *cuda_scratch(void);
 int cuda_use_scratch(void *memory);
 // The parts of plan: each returns the scratch it needs, and the largest is used.
 int matmul_cuda_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes);
 void matmul_cuda_free(void);
-// trial_cuda.c: runs or times the planned matmuls, in memory of trial_cuda_bytes.
+// trial_cuda.c: runs or times the planned matmuls in `memory`, which has trial_cuda_bytes.
 size_t trial_cuda_bytes(void);
 int trial_cuda(void *memory);
-int tune_wanted(void);  // 1: time the matmuls missing in the tuning file; 0: none is missing; -1: no file
+int tune_wanted(void);  // 1: time the matmuls missing from the tuning file; 0: none is missing; -1: no file
 int attention_cuda_plan(gpt2_dtype dt, int B, int T, int C, int NH, size_t *scratch_bytes);
 void attention_cuda_free(void);
 
@@ -45,7 +45,7 @@ int cuda_random_values(void *to, size_t bytes);
 int cuda_time(int (*run)(const void *ctx), const void *ctx, int runs, double *ms);
 
 // attention_cuda.cu, cache_cuda.cu
-int attention_cuda_options(const char *attention);  // -1: layers_cuda_options does not accept this word
+int attention_cuda_options(const char *attention);  // -1: not a word that layers_cuda_options accepts
 DECLARE_LAYER(cuda, attention_forward);
 DECLARE_LAYER(cuda, attention_backward);
 DECLARE_LAYER(cuda, attention_cached);
@@ -61,7 +61,7 @@ DECLARE_LAYER(cuda, bias_from_sums);
 // dbias (OC) += column sums of dout (BT, OC)
 int cuda_bias_backward(gpt2_dtype dt, void *dbias, const void *dout, int BT, int OC);
 
-// ends_cuda.cu; rows: the most positions, or rows of logits, in one call
+// ends_cuda.cu; rows: the maximum number of positions, or of rows of logits, in one call
 int ends_cuda_plan(int rows, int Vp, size_t *scratch_bytes);
 void ends_cuda_free(void);
 DECLARE_LAYER(cuda, encoder_forward);
@@ -72,7 +72,7 @@ DECLARE_LAYER(cuda, sum);
 // staging_cuda.c: sends integers from the host to the scratch without waiting. staging_slot returns pinned
 // memory for `ints` of them, or NULL with gpt2_fail's message. Once the caller has filled it, staging_send
 // queues the copy to the start of the scratch.
-int staging_plan(size_t ints, size_t *scratch_bytes);  // ints: the most in one call
+int staging_plan(size_t ints, size_t *scratch_bytes);  // ints: the maximum per call
 void staging_free(void);
 int *staging_slot(size_t ints);
 int staging_send(size_t ints, const int **device);
@@ -145,7 +145,7 @@ __device__ inline float fast_exp(float x) { return expf(x); }
 __device__ inline float fast_reciprocal(float x) { return 1.0f / x; }
 #endif
 
-// W elements are accessed at once: 16 bytes, which divide every row (LAYERS_CUDA_ROWS).
+// W elements are accessed at once: 16 bytes, which divide the length of every row (LAYERS_CUDA_ROWS).
 template <class T, int W> struct alignas(W * sizeof(T)) vec { T e[W]; };
 template <class T> constexpr int wide = 16 / sizeof(T);
 template <int W, class T> __device__ inline vec<T, W> load(const T *p) { return *(const vec<T, W> *)p; }
@@ -153,7 +153,7 @@ template <class T, int W> __device__ inline void store(T *p, vec<T, W> x) { *(ve
 template <class T, int W> __device__ inline float to_float(const vec<T, W> &x, int k) {
     return to_float(x.e[k]);
 }
-// Word by word, which takes half the instructions.
+// Converting whole 32-bit words takes half the instructions.
 template <> __device__ inline float to_float(const vec<bf16, 8> &x, int k) {
     unsigned pair;
     memcpy(&pair, &x.e[k & ~1], sizeof pair);
@@ -191,8 +191,8 @@ __device__ inline void add_vectors(Sum (&sum)[W], int first, int n, int step, Ro
     }
 }
 
-// The warps of a block, or teams of them, add x, W values of each lane, to total[at..at+W) one after another,
-// so that the order and the bits are always the same.
+// The warps of a block, or teams of warps, take turns adding x, W values per lane, to total[at..at+W), so
+// that the order and the bits are always the same.
 template <int W>
 __device__ inline void add_by_turns(float *total, int at, const float (&x)[W], int team, int teams) {
     for (int turn = 0; turn < teams; turn++) {

@@ -14,7 +14,7 @@ CUDNN_H      := $(or $(wildcard $(CUDNN_HOME)/include/cudnn.h),$(call have,\#inc
 HAVE_CUDNN   := $(and $(CUDNN_H),$(wildcard $(FRONTEND)/cudnn_frontend.h))
 FOUND_FOR_CUDA := , with$(if $(HAVE_CUDNN),,out) cuDNN and with$(if $(filter yes,$(ZERO_NCCL)),,out) NCCL
 ifneq ($(HAVE_CUDNN),)
-# pip's wheel installs cuDNN without the file name that -lcudnn needs.
+# pip's cuDNN wheel lacks the file name that -lcudnn needs.
 CUDNN_FILES  := $(wildcard $(CUDNN_HOME)/lib64/libcudnn.so* $(CUDNN_HOME)/lib/libcudnn.so*)
 CUDNN_ONLY_9 := $(and $(filter %.so.9,$(CUDNN_FILES)),$(if $(filter %.so,$(CUDNN_FILES)),,yes))
 LINK_CUDNN   := $(if $(CUDNN_ONLY_9),-l:libcudnn.so.9,-lcudnn)

@@ -41,7 +41,7 @@ static int open_shard(const char *path, int T, int64_t *num_tokens) {
 
 // -------- the order of shards and rows
 
-// Every (seed, epoch, shard) has its own generator; shard -1 is for the order of the shards. The three
+// Every (seed, epoch, shard) has its own generator; shard -1 stands for the order of the shards. The three
 // numbers are mixed as in splitmix64.
 static void seed_order(mt19937 *rng, uint32_t seed, int64_t epoch, int64_t shard) {
     uint64_t x = seed;

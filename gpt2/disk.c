@@ -62,7 +62,7 @@ int disk_create(disk_file *d, const char *path) {
     if (disk_temporary(d->temporary, path)) return -1;
     int fd = open(d->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (fd >= 0) d->f = fdopen(fd, "wb");
-    // exit() flushes file buffers, so bytes that another thread is just writing could reach the file twice.
+    // exit() flushes file buffers, so bytes that another thread is still writing could reach the file twice.
     // An unbuffered file has no such bytes.
     if (d->f) return setvbuf(d->f, NULL, _IONBF, 0);
     gpt2_fail("%s: cannot create: %s", d->temporary, strerror(errno));

@@ -12,24 +12,24 @@ int disk_open(const char *path, int *fd, int64_t *bytes);
 // Fills `to`, or fails if the file ends earlier.
 int disk_read(int fd, const char *path, int64_t at, size_t bytes, void *to);
 
-// Reads the header of one of llm.c's files: 256 numbers, of which the first is `magic`. kind: for messages.
+// Reads the header of one of llm.c's files: 256 numbers, the first of which is `magic`. kind: for messages.
 int disk_read_header(int fd, const char *path, int64_t bytes, const char *kind, int32_t magic,
                      int32_t header[256]);
 
 // A file being written under a temporary name.
 typedef struct {
-    const char *path;  // its final name; the caller's
+    const char *path;  // its final name, owned by the caller
     char temporary[PATH_MAX];
     FILE *f;  // NULL: disk_create has failed
 } disk_file;
-// Does not follow an existing file or symlink at the temporary name.
+// Neither opens an existing file nor follows a symlink at the temporary name.
 int disk_create(disk_file *d, const char *path);
 int disk_write(disk_file *d, const void *data, size_t bytes);
-// Syncs the file and its folder and gives it its name. With `failed`, or if that fails, removes it and
-// returns -1. Call it after disk_create in either case.
+// Syncs the file, gives it its final name and syncs its folder. With `failed`, or if it cannot be renamed,
+// removes the file and returns -1. Call it after disk_create in either case.
 int disk_finish(disk_file *d, int failed);
 
-// An unused name beside `path`: path.0123456789abcdef.tmp
+// Fills in a random name next to `path`: path.0123456789abcdef.tmp
 int disk_temporary(char name[PATH_MAX], const char *path);
 // Waits until the entries of path's folder are on disk.
 int disk_sync_parent(const char *path);

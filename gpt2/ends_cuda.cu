@@ -70,8 +70,8 @@ static __global__ void encoder_backward_wpe_kernel(T *dwpe, const T *dout, int B
     store(dwpe + (size_t)t * C + c, x);
 }
 
-// One block per token and strip; its warps share the token's positions. A token's strips follow each other,
-// so that the most frequent tokens start first.
+// One block per token and strip; its warps share the token's positions. A token's strips are consecutive
+// blocks, so that the most frequent tokens start first.
 template <class T> static __global__ void encoder_backward_wte_kernel(T *dwte, const T *dout,
                                                                       const int *positions,
                                                                       const int *entries, int strips, int C) {
@@ -93,9 +93,9 @@ template <class T> static __global__ void encoder_backward_wte_kernel(T *dwte, c
     store(at, x);
 }
 
-// Writes to out the positions (BT), by token and in order, and then (token, first, count) for each token that
-// occurs, the most frequent first. Returns how many occur, or -1 on failure. A counting sort, which takes the
-// time of a few passes over BT.
+// Writes the positions (BT) to out, grouped by token and in order, followed by (token, first, count) for each
+// token that occurs, the most frequent first. Returns the number of these tokens, or -1 on failure. It is a
+// counting sort, which takes the time of a few passes over BT.
 static int sort_by_token(int *out, const int *inp, int BT) {
     int *count = sorting.count, *tokens = sorting.tokens, *bucket = sorting.bucket, *entries = out + BT;
     int n = 0;
@@ -159,7 +159,7 @@ int cuda_encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *dou
 
 // -------- softmax and cross-entropy: loss = log(sum of e^logit) - logit[target]. One block per row.
 
-// A multiprocessor then works on two rows at a time. For GPT-2 in bf16 they fit into its L1.
+// With these threads a multiprocessor works on two rows at a time. For GPT-2 in bf16 they fit into its L1.
 enum { SOFTMAX_THREADS = 768 };
 
 // The maximum of some logits, and the sum of their e^(logit - top).

@@ -9,7 +9,7 @@ enum { FINGERPRINT = 80, FINGERPRINT_BLOCK = 16 << 10 };
 // evenly from the first to the last; or the whole file, if it is smaller. Files of different sizes have
 // different digests. Returns 0, or -1 with file and reason in gpt2_last_error().
 int fingerprint_of_file(const char *path, int blocks, char text[FINGERPRINT]);
-// The instruction sets that the CPU's layers, and oneDNN below them, use.
+// Names the instruction sets that the CPU's layers and oneDNN use.
 void fingerprint_of_processor(char text[FINGERPRINT]);
 
 #endif

@@ -1,6 +1,6 @@
-// GPT-2 in the format of Hugging Face's transformers: a folder with config.json, the weights in one or
-// several safetensors files, and the tokenizer. Its linear layers are (in, out) where llm.c's are (out, in),
-// and wte has no padding. Each function returns 0, or -1 with gpt2_fail's message.
+// GPT-2 in the format of Hugging Face's transformers: a folder with config.json, the weights in one or more
+// safetensors files, and the tokenizer. Its linear layers are (in, out) where llm.c's are (out, in), and its
+// wte has no padding. Each function returns 0, or -1 with gpt2_fail's message.
 #ifndef GPT2_HF_H
 #define GPT2_HF_H
 #include <jansson.h>
@@ -13,7 +13,7 @@
 
 // Returns 1 if the folder has weights of this kind.
 int hf_is_folder(const char *path);
-// Opens one for gpt2_stored_open. Checks every name, shape and dtype.
+// Opens such a folder for gpt2_stored_open. Checks every name, shape and dtype.
 int hf_open(const char *folder, GPT2Stored *stored);
 
 typedef struct {
@@ -23,7 +23,7 @@ typedef struct {
     void *ctx;
     const Tokenizer *tokenizer;  // NULL: none is written
 } HfModel;
-// Writes a new or empty folder. It appears atomically.
+// Writes a folder, which must not exist yet or be empty. It appears atomically.
 int hf_write(const char *folder, const HfModel *m);
 
 // -------- for the other hf_*.c files

@@ -23,7 +23,8 @@ static int get_count(const json_t *root, const char *path, const char *key, int 
     return gpt2_fail("%s: \"%s\" must be a whole number of at least 1", path, key);
 }
 
-// Checks settings that this GPT-2 fixes. For a missing setting, transformers has the same default.
+// Checks a setting that is fixed in this GPT-2. If it is missing, transformers uses the same value by
+// default.
 static int check_text(const json_t *root, const char *path, const char *key, const char *a, const char *b) {
     const json_t *v = json_object_get(root, key);
     const char *text = json_string_value(v);

@@ -8,7 +8,7 @@
 static const struct { const char *name; int transposed; } table[NUM_PARAMETER_TENSORS] = {
     [WTE]      = { "wte.weight", 0 },
     [WPE]      = { "wpe.weight", 0 },
-    [LN1W]     = { "ln_1.weight", 0 },        // from here on with h.0, h.1, ..
+    [LN1W]     = { "ln_1.weight", 0 },        // from here on prefixed with h.0., h.1., ..
     [LN1B]     = { "ln_1.bias", 0 },
     [QKVW]     = { "attn.c_attn.weight", 1 },
     [QKVB]     = { "attn.c_attn.bias", 0 },
@@ -20,7 +20,7 @@ static const struct { const char *name; int transposed; } table[NUM_PARAMETER_TE
     [FCB]      = { "mlp.c_fc.bias", 0 },
     [FCPROJW]  = { "mlp.c_proj.weight", 1 },
     [FCPROJB]  = { "mlp.c_proj.bias", 0 },
-    [LNFW]     = { "ln_f.weight", 0 },        // without a layer
+    [LNFW]     = { "ln_f.weight", 0 },        // no prefix
     [LNFB]     = { "ln_f.bias", 0 },
 };
 // clang-format on

@@ -173,7 +173,7 @@ static int get_stored(void *ctx, int tensor, int layer, int64_t offset, int64_t 
     return safe_read(p->file, p->t, offset, n, values);
 }
 
-// An LM head stored beside wte must have the same values.
+// An LM head stored in addition to wte must have the same values.
 static int compare_head(const Folder *f, int64_t offset, int64_t n, const float *values) {
     if (!f->head.t) return 0;
     if (safe_read(f->head.file, f->head.t, offset, n, f->compared)) return -1;

@@ -1,8 +1,9 @@
 // The tokenizer's files in transformers' format: vocab.json, merges.txt, tokenizer_config.json.
 //
-// They write a byte as a character: printable ones of Latin-1 as themselves, the others as U+0100 and up.
-// llm.c's tokenizer file has no merges. The merge that made a token is found by joining its bytes with only
-// the merges of smaller numbers: if the vocabulary is in the order of its merges, two parts remain.
+// These files write each byte as a character: bytes that are printable in Latin-1 as themselves, the others
+// as U+0100 and up. llm.c's tokenizer file has no merges. The merge that made a token is found by joining its
+// bytes with only the merges of smaller numbers: if the vocabulary is in the order of its merges, two parts
+// remain.
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -57,7 +58,7 @@ static void join(Parts *p, int i) {
     p->n--;
 }
 
-// Finds the pair that makes the token with the smallest number below `limit`, the leftmost of equals; 0:
+// Finds the pair that makes the token with the smallest number below `limit` (on a tie, the leftmost); 0:
 // none.
 static int best_pair(const Parts *p, const Vocabulary *v, uint32_t limit) {
     int best = 0;

@@ -59,18 +59,18 @@ static inline size_t layers_cache_bytes(gpt2_dtype dt, int positions, int C) {
     return (size_t)positions * 2 * C * gpt2_dtype_size(dt);
 }
 
-enum { LAYERS_COPIES = 2 };  // at a time, concurrent with the layers
+enum { LAYERS_COPIES = 2 };  // copies at a time, concurrent with the layers
 
 enum { LAYERS_CUDA_ROWS = 8 };  // on CUDA C and Vp are multiples of this: every row is 16-byte aligned
 
 typedef struct {
     const char *device;  // "cpu", "cuda"
 
-    // Prepares every matmul that the shape needs, so that nothing is allocated inside a step, and returns how
-    // many bytes of scratch the layers need. The caller allocates them (device memory, 256-byte aligned) and
-    // passes them to use_scratch before the first layer runs. On CUDA plan runs each matmul once, in memory
-    // that it frees again, so call it before allocating the activations. chunk: the most rows of logits at a
-    // time.
+    // Prepares every matmul that the shape needs, so that nothing is allocated inside a step, and returns the
+    // number of bytes of scratch that the layers need. The caller allocates them (device memory, 256-byte
+    // aligned) and passes them to use_scratch before the first layer runs. On CUDA plan runs each matmul
+    // once, in memory that it frees again, so call it before allocating the activations. chunk: the maximum
+    // number of rows of logits at a time.
     int (*plan)(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes);
     // The same for forward-only passes, over a cache of `rows` rows of at most T positions: at most `tokens`
     // tokens at a time, logits for `rows` of them.
@@ -87,7 +87,7 @@ typedef struct {
     int (*clear)(void *x, size_t bytes);                       // sets to 0
     // Copies between device and pinned host memory (at most LAYERS_COPIES at a time), on a stream concurrent
     // with the layers. The copy starts when all work queued before it is done. await_copy: work queued after
-    // it runs when copy number `which` is done. Both are NULL on the CPU.
+    // it starts only when copy number `which` is done. Both are NULL on the CPU.
     int (*copy_beside)(void *to, const void *from, size_t bytes, int which);
     int (*await_copy)(int which);
     // *total (one double, device memory) = sum of x[0..n) in a fixed order; += with `add`
@@ -126,8 +126,8 @@ typedef struct {
     int (*matmul_backward)(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweight, void *dbias,
                            const void *dout, const void *inp, const void *weight, const void *pre, int BT,
                            int C, int OC, int add);
-    // 1: with pre and without add, the matmul computes dinp_bias as well. 0: it needs a separate pass, and
-    // the layer below may be cheaper.
+    // 1: with pre and without add, the matmul computes dinp_bias as well. 0: dinp_bias needs a separate pass,
+    // so the layer below may compute it more cheaply.
     int (*dinp_bias_fused)(gpt2_dtype dt, int BT, int C, int OC);
 
     // qkv (B, T, 3C): queries, keys, values; out (B, T, C); lse (B, NH, T): logarithm of each row's softmax
@@ -171,12 +171,12 @@ const Layers *layers_cuda(void);
 //              adds in the order in which blocks finish, so that bits may differ from run to run
 int layers_cuda_options(int tf32, int gelu, const char *attention);
 // Limits the scratch of attention's backward, which processes the batch in groups of as many sequences as
-// fit; a single sequence takes what it needs. Call it before plan. 0: the default, 512 MiB for cuDNN and 64
+// fit; a single sequence may exceed the limit. Call it before plan. 0: the default, 512 MiB for cuDNN and 64
 // MiB for cuBLASLt.
 void layers_cuda_attention_limit(size_t bytes);
-// The choice of plan: "cuDNN 9.10.0", followed by a warning for cudnn-fast, or "cuBLASLt".
+// Returns plan's choice: "cuDNN 9.10.0", followed by a warning for cudnn-fast, or "cuBLASLt".
 const char *layers_cuda_attention(void);
-// The groups of attention's backward: sequences, the scratch that they take, and its limit.
+// The groups of attention's backward: sequences per group, the scratch that a group takes, and its limit.
 typedef struct {
     int rows;
     size_t bytes, limit;
@@ -188,7 +188,7 @@ layers_attention_backward layers_cuda_attention_backward(void);
 int layers_cuda_gelu_fused(int OC);
 
 // Tuning: matmuls use the algorithms that a tuning file's text names for this GPU and library. Call it before
-// plan, which times the planned matmuls missing in the text and adds them, or fails with may_time 0. name:
+// plan, which times the planned matmuls missing from the text and adds them, or fails if may_time is 0. name:
 // the file's, for messages. An empty text is a new file. text NULL: no tuning, so plan takes the heuristic's
 // first algorithm that runs.
 int layers_cuda_tune(const char *name, const char *text, int may_time);

@@ -99,8 +99,7 @@ static int encoder_forward(gpt2_dtype dt, void *out, const int *inp, const void 
     return 0;
 }
 
-// The positions of each token are chained in order, so that one thread computes a row of dwte and rounds it
-// once.
+// Chains the positions of each token in order, so that one thread computes a row of dwte and rounds it once.
 static void chain_tokens(int *first, int *next, const int *inp, int BT) {
     for (int bt = 0; bt < BT; bt++) first[inp[bt]] = -1;
     for (int bt = BT - 1; bt >= 0; bt--) {
@@ -138,7 +137,7 @@ static int encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *d
 
 // -------- layernorm
 
-// One row; `rows` has room for 4 x C floats. With inp2, writes inp1 + inp2 to residual first and
+// Normalises one row; `rows` has room for 4 x C floats. With inp2, writes inp1 + inp2 to residual first and
 // normalises the rounded sum.
 VECTOR static void layernorm_row(gpt2_dtype dt, void *residual, void *out, float *mean, float *rstd,
                                  const void *inp1, const void *inp2, const void *weight, const void *bias,
@@ -185,8 +184,8 @@ static int layernorm_forward(gpt2_dtype dt, void *out, float *mean, float *rstd,
     return residual_layernorm_forward(dt, NULL, out, mean, rstd, inp, NULL, weight, bias, BT, C);
 }
 
-// One row. dw and db (C) accumulate the gradients of weight and bias, w is the weight, `rows` has room for 3
-// x C floats.
+// Handles one row. dw and db (C) accumulate the gradients of weight and bias, w is the weight, `rows` has
+// room for 3 x C floats.
 VECTOR static void layernorm_backward_row(gpt2_dtype dt, void *dinp, float *dw, float *db, const void *dout,
                                           const void *inp, const float *w, float mean, float rstd, size_t at,
                                           int C, float *rows) {
@@ -251,7 +250,7 @@ static int bias_from_sums(gpt2_dtype dt, void *dbias, const float *sums, int C) 
 
 // -------- softmax and cross-entropy: loss = log(sum of e^logit) - logit[target]
 
-// The maximum of a row's V logits, from x[at..). Skips NaN, which then shows in the sum.
+// Returns the maximum of a row's V logits, from x[at..). Skips NaN, which then shows in the sum.
 VECTOR static float largest(gpt2_dtype dt, const void *x, size_t at, size_t V) {
     float buf[PIECE], top = -INFINITY;
     for (size_t i = 0; i < V; i += PIECE) {

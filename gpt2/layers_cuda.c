@@ -27,8 +27,8 @@ static int device_bytes(size_t *total) {
     return 0;
 }
 
-// Tries nothing if memory is short. The activations need more than the operands of one matmul and will not
-// fit either, and that failure can suggest options that would.
+// Skips the trials if memory is short. The activations need more than the operands of one matmul, so they
+// will not fit either, and that failure can suggest options that would.
 static int try_matmuls(size_t scratch_bytes) {
     void *memory;
     size_t own = (scratch_bytes + 255) / 256 * 256, bytes = own + trial_cuda_bytes();
@@ -59,10 +59,10 @@ static int check_plan(int B, int T, int C, int NH, int Vp, int chunk) {
     return 0;
 }
 
-enum { ROWS, ENDS, MATMULS, ATTENTION, PARTS };  // of the layers; each asks for scratch
+enum { ROWS, ENDS, MATMULS, ATTENTION, PARTS };  // groups of layers; each requests scratch
 
-// Takes the largest wish, because layers run one after another. Then runs each matmul once. failed: a part's
-// plan has failed.
+// Uses the largest request, because layers run one after another. Then runs each matmul once. failed: 1: a
+// part's plan has failed.
 static int finish_plan(int failed, const size_t wishes[PARTS], size_t *scratch_bytes) {
     *scratch_bytes = 0;
     for (int i = 0; i < PARTS; i++) *scratch_bytes = wishes[i] > *scratch_bytes ? wishes[i] : *scratch_bytes;
@@ -71,8 +71,8 @@ static int finish_plan(int failed, const size_t wishes[PARTS], size_t *scratch_b
     return -1;
 }
 
-// Plans the matmuls of a pass of so many tokens, and backward's. Those of later passes, with one token per
-// row, are prepared when first used.
+// Plans the matmuls of a pass of `tokens` tokens, including backward's. Those of later passes, with one token
+// per row, are prepared when first used.
 static int plan_cached(gpt2_dtype dt, int tokens, int rows, int T, int C, int NH, int Vp,
                        size_t *scratch_bytes) {
     if (check_plan(tokens, T, C, NH, Vp, rows)) return -1;

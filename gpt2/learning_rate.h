@@ -5,7 +5,7 @@
 typedef struct {
     enum { LR_COSINE, LR_LINEAR, LR_CONSTANT, LR_WSD } kind;
     float lr;              // the highest rate
-    int warmup, steps;     // steps of linear warm-up; steps in all
+    int warmup, steps;     // steps of linear warm-up; total steps
     float final_fraction;  // the rate at the end, divided by lr
 } Schedule;
 // Returns 0 or -1.

@@ -85,7 +85,7 @@ void *block_input(const GPT2 *model, int l) {
 // --------
 // inputs of blocks on the host
 
-enum { TURNS = 2 };  // buffers on the device, which the blocks use in turn
+enum { TURNS = 2 };  // buffers on the device; the blocks alternate between them
 static int turn_of(int l) { return (l - 1) % TURNS; }
 
 static int goes_to_host(const GPT2 *model, int l) {

@@ -22,17 +22,17 @@ typedef struct GPT2 {
     PluginTables tables;  // (describe_to_plugin)
     int B, T;
     int recompute;         // in backward: 0 nothing, 1 GELU, 2 layernorms too, 3 all except a block's input
-    int inputs_on_host;    // 1: level 3 keeps the blocks' inputs in host memory, and two on the device
+    int inputs_on_host;    // 1: level 3 keeps the blocks' inputs in host memory, with two buffers on the device
     int chunk;             // rows of logits computed at a time
     int inference;         // 1: B*T is the number of tokens in the largest pass (answers_describe)
     int cache_rows;        // rows of text that grow token by token; 0: none
-    int cache_T;           // the most positions of a row
-    int cache_positions;   // of all rows together, rounded up by the cache
-    size_t scratch_bytes;  // of the layers
+    int cache_T;           // maximum number of positions per row
+    int cache_positions;   // total over all rows, after the cache's rounding
+    size_t scratch_bytes;  // that the layers need
     struct {
         void *memory;   // from the plugin, on the device or on the host
         size_t stride;  // bytes from layer to layer
-        int layers;     // number stored; the model's layers use them in turn
+        int layers;     // number stored; layer l uses number l % layers
     } activations[NUM_ACTIVATIONS];
 } GPT2;
 void free_tables(GPT2 *model);
@@ -45,15 +45,15 @@ size_t logits_bytes(const GPT2 *model, size_t rows);
 
 // Fills in the activations to allocate.
 void activation_table(const GPT2 *model, GPT2Activation table[NUM_ACTIVATIONS]);
-// Bytes of one activation, all its layers together, in whole pages as the plugin counts.
+// Bytes of one activation over all its layers, in whole pages as the plugin counts them.
 size_t activation_pages(const GPT2Activation *a);
-// Lines of the memory table besides "activations".
+// Further lines of the memory table that hold activations, besides the one named "activations".
 #define SCRATCH_OF_LAYERS "scratch of the layers"
 #define KEYS_AND_VALUES "keys and values"
 #define INPUTS_OF_BLOCKS "inputs of blocks"
 
-// Bytes of all activations on a tier, in whole pages as the plugin counts. chunk and scratch_bytes are 0, and
-// add nothing, until settle_memory has set them.
+// Bytes of all activations on a tier, in whole pages as the plugin counts them. chunk and scratch_bytes are
+// 0, and add nothing, until settle_memory has set them.
 size_t activation_bytes(const GPT2 *model, zero_tier tier);
 
 // Returns 0, or -1 with the plugin's error if the device is out of memory. zero_destroy frees the memory.
@@ -77,11 +77,12 @@ void *block_input(const GPT2 *model, int l);
 // head (l = L) alternate between two buffers on the device; block 0's input stays there. Without
 // inputs_on_host these functions do nothing.
 //
-// Makes the device wait until block l's input may be written or, if it was fetched, read.
+// Makes the device wait until the buffer of block l's input may be written or, if the input was fetched,
+// read.
 void await_input(const GPT2 *model, int l);
 // Queues a copy of block l's input to the host, after the work that writes it.
 void offload_input(const GPT2 *model, int l);
-// Queues the copy back, after the work that still needs the buffer.
+// Queues the copy of block l's input back to the device, after the work that still needs the buffer.
 void fetch_input(const GPT2 *model, int l);
 
 #endif

@@ -29,21 +29,21 @@ static const char *const tiers[][TIER_OPTIONS] = {
 enum { MIXTURES = sizeof tiers / sizeof *tiers, SUB_GROUP_SIZES = 5, PLACES = ZERO_NVME + 1 };
 
 typedef struct {
-    size_t on[PLACES];  // by zero_tier
+    size_t on[PLACES];  // indexed by zero_tier
 } Bytes;
 static const Bytes nowhere = { { SIZE_MAX / 2 } };  // fits nowhere
 
 // The search for options that fit.
 typedef struct {
     const zero_config *config;
-    Options now;       // with their effective values
+    Options now;       // the requested options, with their effective values
     long long tokens;  // per step
     Bytes room;        // available to a rank
     int level[CHANGES], levels[CHANGES];
     GPT2 model;  // with the options of this level
     FILE *list;  // a line for each set of options
     int n_listed;
-    // the plugin's memory, by accumulation, three levels and stage; 0 on the device: not planned yet
+    // the plugin's memory by accumulation, sub-group size, tiers and stage; 0 on the device: not planned yet
     Bytes plans[2][SUB_GROUP_SIZES][MIXTURES][4];
 } Search;
 
@@ -68,7 +68,8 @@ static size_t disk_left(const zero_offload_config *o) {
     return least > beside ? n * (least - beside) : 0;
 }
 
-// Returns 0 with the memory available to a rank, including what it already holds.
+// Fills in the memory available to a rank, including what it already holds. Returns 0, or -1 with the
+// plugin's error.
 static int find_room(Bytes *room, const zero_config *config) {
     zero_config host = *config;
     host.device = ZERO_CPU;
@@ -79,7 +80,7 @@ static int find_room(Bytes *room, const zero_config *config) {
     return 0;
 }
 
-// Leaves a 64th free for memory that is not planned: the program itself, and other programs.
+// Leaves 1/64 free for memory outside the plan: the program itself, and other programs.
 static int fits(const Bytes *bytes, const Bytes *room) {
     for (int i = 0; i < PLACES; i++)
         if (bytes->on[i] > room->on[i] - room->on[i] / 64) return 0;
@@ -87,7 +88,7 @@ static int fits(const Bytes *bytes, const Bytes *room) {
 }
 
 // --------
-// one level of the changes
+// one combination of changes
 
 // Returns the *down-th divisor of n below n, or 1 if n has fewer; *down is then the number missing.
 static int divisor_below(int n, int *down) {
@@ -164,8 +165,8 @@ static Bytes bytes_of_level(Search *s) {
     return bytes;
 }
 
-// "-r 3 --offload-optimizer nvme (2893 of 2996 MiB, 23912 MiB on NVMe)": every option that this level
-// changes.
+// Appends "-r 3 --offload-optimizer nvme (2893 of 2996 MiB, 23912 MiB on NVMe)": every option that this level
+// changes, and the memory it needs.
 static void list_level(Search *s, const Bytes *bytes) {
     static const char *const places[] = { "", " on the host", " on NVMe" };
     char before[PATH_MAX], now[PATH_MAX];
@@ -190,7 +191,8 @@ static void list_level(Search *s, const Bytes *bytes) {
 // --------
 // the search
 
-// Fills in the options with their effective values, or those for little memory where none is chosen yet.
+// Fills in the options with their effective values. If the level of recompute is not chosen yet, uses the
+// default's memory-saving value.
 static void begin_search(Search *s, const GPT2 *model, const zero_config *config) {
     Options *now = &s->now;
     const int resumes = checkpoint_batch() && !opt.resume_anyway;  // -t and -d must not change
@@ -221,8 +223,8 @@ static int next_level(Search *s) {
     return 0;
 }
 
-// Lists the first level that fits, and then the first with less of that level's costliest change, the batch
-// aside.
+// Lists the first level that fits, and then the first that needs less of that level's costliest change.
+// Changes of the batch do not count as costly.
 static void list_what_fits(Search *s) {
     int costliest = -1, less_than = 0;
     while (next_level(s)) {
@@ -249,15 +251,15 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     if (run.z) print_memory();
     s.list = open_memstream(&text, &size);
     if (!s.list || find_room(&s.room, config)) die_of_plugin(&failure, "");
-    if (on_cuda()) gpt2_check(layers_cuda_tune(NULL, NULL, 0));  // only its memory matters
+    if (on_cuda()) gpt2_check(layers_cuda_tune(NULL, NULL, 0));  // no tuning: only the memory matters
     begin_search(&s, model, config);
     fprintf(s.list, "; a rank can have %.0f MiB. What would fit:", mib(s.room.on[ZERO_DEVICE]));
 
-    // The current level was just refused, so it does not fit, whatever its plan.
+    // The current options have just failed, so they do not fit, whatever their plan.
     const Bytes now = bytes_of_level(&s);
     if (fits(&now, &s.room)) s.room.on[ZERO_DEVICE] = now.on[ZERO_DEVICE] - 1;
     list_what_fits(&s);
-    if (!s.n_listed && s.now.zero.offload.nvme) {  // on other disks
+    if (!s.n_listed && s.now.zero.offload.nvme) {  // try again without the limits of these disks
         s.now.zero.offload.nvme = NULL;
         s.room.on[ZERO_NVME] = SIZE_MAX;
         list_what_fits(&s);

@@ -36,7 +36,7 @@ static const char *default_of(const char *name) {
     return "default";
 }
 
-// The file's name and line.
+// Writes the file's name and the key's line.
 static void write_place(const zero_deepspeed_key *k, char *text, size_t size) {
     snprintf(text, size, "%s:%d", basename(opt.zero_config), k->line);
 }
@@ -71,7 +71,7 @@ typedef struct {
     int is_special;  // 1: not the default, or derived
 } Setting;
 
-// plugin: NULL: a setting of the trainer, with the option's value.
+// plugin: the plugin's setting; NULL: a setting of the trainer, whose value is the option's.
 static void set_row(Setting *row, const char *name, const zero_setting *plugin) {
     const zero_config presets = settings_of(&default_options);
     const Option *o = option_of_setting(name);

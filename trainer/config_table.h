@@ -4,11 +4,11 @@
 #include <stdio.h>
 #include "activations.h"
 
-// Prints every setting, and the keys of the DeepSpeed file that have no effect. Conflicting settings end the
-// run.
+// Prints every setting, and the keys of the DeepSpeed file that have no effect. Ends the run if settings
+// conflict.
 void print_config(const GPT2 *model, int micro_batches);
-// Prints the settings that differ from their defaults or were derived, and the same keys. Call it after
-// plugin_settings.
+// Prints the settings that differ from their defaults or were derived, and the keys without effect. Call it
+// after plugin_settings.
 void print_config_lines(void);
 // Prints a plan's bucket size and number of slots.
 void print_buckets(const zero_plan *plan);

@@ -45,7 +45,7 @@ static size_t plugin_bytes(const GPT2 *model, const zero_config *config, int sta
     return bytes_planned_on(&plan, ZERO_DEVICE);
 }
 
-// Ranks on the same device share its memory evenly. Before the plugin exists, a rank knows only itself.
+// Ranks on the same device share its memory evenly. Before the plugin exists, a rank counts only itself.
 static int ranks_on_device(void) {
     zero_job job = { .ranks_on_device = 1 };
     if (run.z) zero_job_info(run.z, &job);
@@ -58,17 +58,17 @@ int memory_left(const zero_config *config, size_t *left) {
     return rc;
 }
 
-// The rank's share of its device, used or not.
+// Returns the rank's share of its device's memory, used or free.
 static size_t device_bytes(void) {
     size_t total;
     LAYER(device_bytes(&total));
     return total / ranks_on_device();
 }
 
-// Returns the memory left on a device without recomputation, at the stage that needs most. Since bits depend
-// on it, it depends only on the device's size, the model, the batch and settings that change bits anyway, not
-// on the stage or on the memory free at the moment. An eighth of the device is reserved for the CUDA context,
-// NCCL and the layers' scratch.
+// Returns the memory left on a device without recomputation, at the stage that needs most. Bits depend on the
+// result, so it is computed only from the device's size, the model, the batch and settings that change bits
+// anyway, not from the stage or the memory free at the moment. An eighth of the device is reserved for the
+// CUDA context, NCCL and the layers' scratch.
 static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
     GPT2 kept = *model;
     zero_config plain = zero_defaults();
@@ -82,7 +82,7 @@ static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
         if (bytes > largest) largest = bytes;
     }
     kept.recompute = 0;
-    kept.chunk = 0;  // what is left is for the logits
+    kept.chunk = 0;  // the rest is for the logits
     kept.scratch_bytes = 0;
     size_t taken = largest + activation_bytes(&kept, ZERO_DEVICE) + device / 8;
     return taken < device ? device - taken : 0;
@@ -93,11 +93,11 @@ static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
 
 enum { MOST_PARTS = 8, TILE_ROWS = 256 };  // few parts, since each rounds the gradient once more
 
-// Returns the limit for the bytes of logits in memory. Bits depend on it, since the LM head's bf16 gradient
-// is rounded once per part. On CUDA it is what every stage leaves, but at least 1 GiB (a sixteenth of a small
-// device) and at most 4 GiB. More gains little: each part reads and writes the gradient (V, C) once more, and
-// by an H100's data sheet the matmuls of 4 GiB (42000 rows with GPT-2's vocabulary in bf16) take more than
-// 100 times as long.
+// Returns the limit on the bytes of logits in memory. Bits depend on it, since the LM head's bf16 gradient is
+// rounded once per part. On CUDA the limit is the memory that every stage leaves, but at least 1 GiB (a
+// sixteenth of a small device) and at most 4 GiB. Larger parts gain little: each part reads and writes the
+// gradient (V, C) once more, but by an H100's data sheet the matmuls of 4 GiB (42000 rows with GPT-2's
+// vocabulary in bf16) take more than 100 times as long as that.
 static size_t logits_at_once(const GPT2 *model, const zero_config *config) {
     const size_t most = (size_t)4 << 30;
     if (!on_cuda()) return 128 << 20;
@@ -142,7 +142,7 @@ int plan_layers(GPT2 *model, const zero_config *config) {
 // --------
 // --tune: a file of the fastest matmul algorithms
 
-// Returns rank 0's text on all ranks, to be freed. Only rank 0 has one.
+// Broadcasts rank 0's text; the other ranks pass NULL. The caller frees the result.
 static char *text_of_rank_0(char *text) {
     uint64_t bytes = text ? strlen(text) + 1 : 0;
     zero_check(zero_broadcast(run.z, 0, &bytes, sizeof bytes));
@@ -187,8 +187,8 @@ static void plan_tuned(GPT2 *model) {
 // --------
 // the level of recompute
 
-// Returns the lowest level whose activations fit into the memory that the plugin leaves. A thirty-second of
-// the device stays free: kernels load and NCCL connects later, and allocations leave gaps. If the forward
+// Returns the lowest level whose activations fit into the memory that the plugin leaves. 1/32 of
+// the device stays free, since kernels load and NCCL connects later, and allocations leave gaps. If the forward
 // matmul computes GELU, level 0 gives different bits from the others, so it must fit at every stage.
 static int lowest_recompute(const GPT2 *model, const zero_config *config) {
     size_t left, reserve = device_bytes() / 32;
@@ -207,7 +207,8 @@ static int lowest_recompute(const GPT2 *model, const zero_config *config) {
     return tried.recompute;
 }
 
-// Returns the largest number of any rank, each from 0 to `most` <= 64. On CPUs all ranks have the same.
+// Returns the maximum of the ranks' numbers, each from 0 to `most` <= 64. On CPUs all ranks have the same
+// number.
 static int largest_of_ranks(int number, int most) {
     double ranks_above[64];
     int largest = 0;

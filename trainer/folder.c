@@ -37,7 +37,7 @@ static FILE *opened(int fd, const char *path, const char *mode) {
     return f;
 }
 
-// O_EXCL does not follow a symlink, so an existing file is removed, not written to.
+// O_EXCL does not follow a symlink, so an existing file is removed first instead of being written to.
 FILE *create_file(const char *path) {
     if (unlink(path) && errno != ENOENT) die("%s: cannot be replaced: %s", path, strerror(errno));
     return opened(open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666), path, "w");
@@ -85,7 +85,7 @@ int is_folder(const char *path) {
     return !stat(path, &st) && S_ISDIR(st.st_mode);
 }
 
-// Bytes for the longest name that a save writes here, with the final 0:
+// Bytes for the longest name that a save writes here, including the final 0:
 // /abandoned_00000100.1/rank00000-0123456789abcdef.states
 enum { LONGEST_NAME = 80 };
 
@@ -108,7 +108,7 @@ void make_folder(void) {
 // --------
 // one folder for all ranks
 
-// NFS may show a new file late. The other ranks wait meanwhile, so this polls for less than half of their
+// NFS may show a new file late. The other ranks wait meanwhile, so this polls for at most half of their
 // timeout.
 static int appears(const char *name) {
     enum { PAUSE_US = 20000 };
@@ -137,7 +137,7 @@ static int note_own_folders(int same) {
 }
 
 // Rank 0 creates a file with a new random name, and the others look for it. Some ranks may have no folder, so
-// all of them take part.
+// all ranks take part in the collectives.
 void check_one_folder(void) {
     char name[64] = "", path[OUTPUT_PATH], digits[17];
     if (opt.prompts) return;
@@ -172,7 +172,7 @@ static void refuse(const char *path, const char *why) {
     snprintf(refusal, sizeof refusal, "option -o: %s: %s", path, why);
 }
 
-// The file has "host a, process 123", which the run that holds the lock wrote.
+// The run that holds the lock has written "host a, process 123" to the file.
 static void refuse_second_run(int fd) {
     char holder[300], why[600];
     ssize_t n = pread(fd, holder, sizeof holder - 1, 0);

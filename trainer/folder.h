@@ -9,7 +9,7 @@ enum { OUTPUT_PATH = 4200 };
 // Writes the path of a file in a folder, and returns it. Ends the run if the path is too long.
 char *path_in(char path[OUTPUT_PATH], const char *folder, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-// Both return such a path, in any folder or in -o, valid until the end of the enclosing block.
+// Both return a path in the same way, in any folder or in -o, valid until the end of the enclosing block.
 #define in_folder(folder, ...) path_in((char[OUTPUT_PATH]){ 0 }, folder, __VA_ARGS__)
 #define in_output(...) in_folder(opt.output, __VA_ARGS__)
 
@@ -17,15 +17,15 @@ int file_is_there(const char *path);  // ends the run if that cannot be determin
 int is_folder(const char *path);
 // Creates the folder of -o, if given.
 void make_folder(void);
-// Each returns a file to write, or ends the run. Neither follows a symlink. create_file replaces an existing
+// Each opens a file for writing, or ends the run. Neither follows a symlink. create_file replaces an existing
 // file.
 FILE *create_file(const char *path);
 FILE *append_to_file(const char *path);
-// Completes a file begun with create_file(temporary). Returns when it is on disk under its name, or ends the
-// run.
+// Completes a file begun with create_file(temporary). Returns when it is on disk under its final name, or
+// ends the run.
 void commit_file(FILE *f, const char *temporary, const char *path);
 void close_file(FILE *f, const char *path);  // ends the run if a write failed
-// Ends the run if this file, which is written at the end, could not be created.
+// Ends the run now if this file, which is written only at the end, could not be created.
 void try_file(const char *option, const char *path);
 // Writes a random number as 16 hexadecimal digits.
 void random_digits(char digits[17]);
@@ -40,8 +40,8 @@ const char *why_no_checkpoint(void);
 //
 // Rank 0 holds it, and the kernel releases it however the process ends.
 
-// Rank 0 locks -o before anything there is read or changed. check_folder_lock reports a failure, so that it
-// ends all ranks once they are connected.
+// Rank 0 locks -o before anything there is read or changed. A failure is reported only by check_folder_lock,
+// so that it ends all ranks once they are connected.
 void lock_folder(void);
 // Ends the run if rank 0 did not get the lock. The message names the run that holds it.
 void check_folder_lock(void);

@@ -306,7 +306,7 @@ typedef struct {
     Phase prefill, generation;
     // bytes per pass and rank
     double parameters, sent;  // parameters used, and sent to the other ranks
-    double from_nvme;         // read from NVMe; 0: none are there
+    double from_nvme;         // read from NVMe; 0: no parameters are on NVMe
 } Speed;
 
 static Speed speed_of(const Answers *a, const GPT2 *model, double end_s) {

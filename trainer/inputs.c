@@ -165,7 +165,7 @@ void data_close(TrainingData *d) {
 // --------
 // what must be the same on all ranks
 
-enum { FILE_BLOCKS = 64 };  // read of a file, or of all shards: 1 MiB
+enum { FILE_BLOCKS = 64 };  // blocks read per file, or in total for all shards: 1 MiB
 
 static const char *print_of(const char *path, int blocks) {
     static char print[FINGERPRINT];

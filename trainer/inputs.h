@@ -9,11 +9,11 @@
 // resume_step is -1.
 void describe_model(GPT2 *model, int resume_step);
 
-// Gives the plugin the parameters of a new run: those of -e, or llm.c's initialisation.
+// Passes the parameters of a new run to the plugin: those of -e, or llm.c's initialisation.
 void load_values(const GPT2 *model);
 
-// Opens --tokenizer's file, else the usual one for V tokens. If that does not exist, prints the consequence.
-// Then, and with --tokenizer none, vocab_size stays 0.
+// Opens --tokenizer's file, or by default the usual one for V tokens. If the default file does not exist,
+// prints the consequence. In that case, and with --tokenizer none, vocab_size stays 0.
 void open_tokenizer(Tokenizer *tokenizer, int V, const char *consequence);
 #define AS_NUMBERS "tokens are shown as numbers"  // as in llm.c
 
@@ -27,14 +27,14 @@ typedef struct TrainingData {
     int val_batches;           // per validation
 } TrainingData;
 
-// Sets tokens_at_once and micro_batches from -d, or without it from the checkpoint to resume.
+// Sets tokens_at_once and micro_batches from -d or, without it, from the checkpoint to resume.
 void data_divide(TrainingData *d, const GPT2 *model);
 // Opens the data, after data_divide.
 void data_open(TrainingData *d, const GPT2 *model);
 void data_close(TrainingData *d);
 
-// Returns, to be freed, the text that zero_create compares between ranks: the options except `own` ones, the
-// model, and fingerprints of the data or the prompts. A --prompts run has no shards open.
+// Returns the text that zero_create compares between ranks: the options except those marked `own`, the model,
+// and fingerprints of the data or the prompts. The caller frees it. A --prompts run has no shards open.
 char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, const DataLoader *val);
 
 #endif

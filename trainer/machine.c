@@ -116,7 +116,7 @@ static int cores_allowed(void) {
     return sched_getaffinity(0, sizeof set, &set) ? cores_of_host() : CPU_COUNT(&set);
 }
 
-// Divides the host's cores among its ranks. Reports it if the launcher bound this rank to fewer.
+// Divides the host's cores among its ranks. Prints a line if the launcher bound this rank to fewer.
 static int threads_of_rank(void) {
     int cores = cores_of_host(), bound = cores_allowed();
     int threads = cores / run.ranks_on_host > 1 ? cores / run.ranks_on_host : 1;
@@ -212,8 +212,8 @@ zero_config settings_at_stage(const zero_config *config, int stage) {
     return c;
 }
 
-// take_zero_file has copied the file to the options. Now that dtype and micro-batches are known, the file is
-// checked again: the micro-batches, which depend on several options, must match.
+// take_zero_file has copied the file's settings to the options. Now that the dtype and the micro-batches are
+// known, checks the file again: the micro-batches depend on several options and must match.
 static void check_zero_file(const zero_config *config) {
     static zero_deepspeed file;
     zero_config asked = *config;
@@ -245,7 +245,7 @@ int settings_use_nvme(void) {
 // --------
 // differences between ranks that change the last bits
 
-enum { PROGRAM_BLOCKS = 64 };  // read of the executable: 1 MiB
+enum { PROGRAM_BLOCKS = 64 };  // blocks read of the executable: 1 MiB
 
 // Warns if this line differs between ranks.
 static void note_difference(const char *what, const char *value) {

@@ -10,8 +10,8 @@
 void take_launched_ranks(void);
 // Checks that the plugin found the same rank. Call it once the plugin exists.
 void check_launched_ranks(void);
-// (collective) Warns if program, device, instruction set or threads differ between ranks: results are still
-// correct, but their last bits depend on these.
+// (collective) Warns if the program, device, instruction set or threads differ between ranks: results are
+// still correct, but their last bits depend on these.
 void note_differences(void);
 
 // Sets the ranks, the device, threads and overlap in `run`. A request that cannot be met ends the run.
@@ -23,11 +23,12 @@ const char *dtype_name(gpt2_dtype dtype);
 zero_config settings_of(const Options *o);
 // Returns the settings for zero_create. Ends the run if the file of --zero-config contradicts them.
 zero_config plugin_settings(gpt2_dtype dtype, int micro_batches);
-// Returns the same settings at another stage. States that it does not shard stay on the device.
+// Returns the same settings at another stage. States that this stage does not shard stay on the device.
 zero_config settings_at_stage(const zero_config *config, int stage);
 // Returns the last result of plugin_settings.
 const zero_config *effective_settings(void);
-// Returns 1 if they put some states on NVMe. Alike on all ranks, even on one whose states all fit elsewhere.
+// Returns 1 if they put some states on NVMe. The result is the same on all ranks, even on one that puts none
+// there.
 int settings_use_nvme(void);
 
 #endif

@@ -39,7 +39,7 @@ static int verify_model(const char *path) {
     return 0;
 }
 
-// A run does not resume from a checkpoint that has another step's name. A name without a step is accepted.
+// A run does not resume from a checkpoint whose name has a different step. A name without a step is accepted.
 static int verify_name(const char *states) {
     SavedRun saved;
     int aside;
@@ -63,7 +63,7 @@ static int verify_both(const char *states) {
 typedef struct {
     int bad;      // EXIT_FAILURE: at least one
     int checked;  // complete checkpoints verified, good or bad
-    int removed;  // by a run, meanwhile
+    int removed;  // by a run during the check
 } Tally;
 
 // A model file that disappears is not damage: a run removes it before its checkpoint.
@@ -89,7 +89,7 @@ static int verify_complete(const Listing *l, const Found *f, Tally *t) {
     return bad || checkpoint_check_run(l, f);
 }
 
-// A killed save is not damage, but gets a line.
+// A save that was killed is not damage, but is reported.
 static void verify_found(const Listing *l, const Found *f, Tally *t) {
     int bad = 0;
     if (f->complete)
@@ -140,7 +140,7 @@ static int ends_with(const char *text, const char *end) {
 
 static int is_file_to_write(void) { return ends_with(opt.export_to, ".bin"); }
 
-// Refuses all other options, which would have no effect.
+// Refuses all other options, since they would have no effect.
 static void check_options(void) {
     struct stat st;
     static const char *const used[] = { "--export", "--to", "--dtype", "--tokenizer" };
@@ -166,7 +166,7 @@ static void check_options(void) {
 
 static int is_run(const char *path) { return is_folder(path) && !is_checkpoint(path) && !hf_is_folder(path); }
 
-// The path of --export, or the newest checkpoint in it; valid until the next call.
+// Returns the path of --export, or of the newest checkpoint in it; valid until the next call.
 static const char *find_source(void) {
     static char path[OUTPUT_PATH];
     if (!is_run(opt.export_from)) return opt.export_from;

@@ -10,7 +10,7 @@
 Options opt;
 Options default_options;
 
-// The row of a plugin's setting gets its help text, range and choices from the plugin (take_defaults).
+// A row that sets a plugin setting gets its help text, range and choices from the plugin (take_defaults).
 #define CHOICES(...) ((const char *const[]){ __VA_ARGS__, NULL })
 #define KIND_OF(member) \
     _Generic(opt.zero.member, int : INT, int64_t : WIDE, double : REAL, const char * : TEXT, default : CHOICE)
@@ -62,7 +62,7 @@ const Option *option_of_setting(const char *setting) {
 // --------
 // --help
 
-// "none, cpu, nvme (default none)", unless the help text already has it.
+// Prints "none, cpu, nvme (default none)", unless the help text already has it.
 static void print_default(const Option *o) {
     const char *line = strrchr(o->help, '\n');
     char value[64];
@@ -224,7 +224,7 @@ void settle_options(void) {
     }
 }
 
-// Completes the rows of the plugin's settings. The default stage is the trainer's.
+// Completes the rows of the plugin's settings. The default stage is the trainer's, not the plugin's.
 static void take_defaults(void) {
     const char *plugin = (const char *)&opt.zero;
     opt.zero = zero_defaults();
@@ -269,7 +269,8 @@ void parse_options(int argc, char **argv) {
 
 enum { COMMAND = 128 << 10 };
 
-// Returns the bytes of a process's command line, whose words each end with a zero; 0: unreadable or too long.
+// Returns the bytes of a process's command line, in which each word ends with a zero; 0: unreadable or too
+// long.
 static size_t read_command(const char *process, char command[COMMAND]) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%s/cmdline", process);
@@ -279,7 +280,7 @@ static size_t read_command(const char *process, char command[COMMAND]) {
     return n < COMMAND ? n : 0;
 }
 
-// Hides the job key, since logs get this output.
+// Hides the job key, since this output ends up in logs.
 static void print_word(const char *word) {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
     if (!strncmp(word, "ZERO_JOB_KEY=", 13)) word = "ZERO_JOB_KEY";  // mpirun -x copies its value
@@ -292,8 +293,8 @@ static void print_word(const char *word) {
     print0("' ");
 }
 
-// Prints the launcher's words: the parent's command line up to this process's own. If the parent is not a
-// launcher, the command is that of one rank.
+// Prints the launcher's part of the command: the parent's command line up to this process's own. If the
+// parent is not a launcher, the command printed is that of one rank.
 static void print_launcher(void) {
     static char own[COMMAND], launcher[COMMAND];
     char parent[24];

@@ -86,7 +86,7 @@ static int has_lines(const char *name) {
 
 int logs_exist(void) { return opt.output && (has_lines(MAIN_LOG) || has_lines(METRICS)); }
 
-// Fills in names that no kept logs have, and returns the number in them.
+// Fills in names that no kept logs have yet, and returns the number in them.
 static int choose_names(char kept[LOGS][OUTPUT_PATH]) {
     int number = 0;
     do {
@@ -142,7 +142,7 @@ static int copy_lines(FILE *from, FILE *to, const Cut *c) {
     return cut;
 }
 
-// Replaces a log by the lines to keep, or with c NULL copies all of them to `to_path`. The new file is
+// Replaces a log by the lines to keep or, with c NULL, copies all of them to `to_path`. The new file is
 // complete on disk before it gets its name.
 static void copy_log(const char *name, const char *to_path, const Cut *c) {
     const char *path = in_output("%s", name), *temporary = in_output("%s.tmp", name);
@@ -175,7 +175,7 @@ void logs_continue(int step, int validates, int keep) {
     for (int i = 0; i < LOGS; i++) copy_log(logs[i], NULL, &c);
 }
 
-// --------
+// lines printed for each step
 // lines of a step
 
 // A number in JSON, which has no NaN: values not measured are null.
@@ -194,7 +194,7 @@ static void log_step(const StepResult *step, double seconds, double rate) {
              run.step + 1, step->loss, json_number(norm, step->norm), step->lr, seconds * 1e3, rate);
 }
 
-// summary.json means that the run has finished, which this one has not.
+// summary.json marks a finished run, so one left by an earlier run must go.
 static void remove_summary(void) {
     if (run.rank != 0 || !opt.output) return;
     const char *path = in_output("summary.json");
@@ -253,7 +253,7 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Tokens per second of the median step; 0: no steps. The first two steps warm up.
+// Returns the tokens per second of the median step; 0: no steps. Skips the first two steps, which warm up.
 static double typical_rate(Report *r) {
     const int all = r->steps_run < MOST_TIMES ? r->steps_run : MOST_TIMES;
     const int skip = r->steps_run > 2 && r->steps_run <= MOST_TIMES ? 2 : 0, n = all - skip;
@@ -349,7 +349,7 @@ static void write_summary(FILE *f, const Summary *s) {
     fprintf(f, "}\n");
 }
 
-// The file is complete or does not exist.
+// Writes to a temporary file first, so summary.json is either complete or absent.
 static void save_summary(const Summary *s) {
     const char *temporary = in_output("summary.json.tmp");
     FILE *f = create_file(temporary);

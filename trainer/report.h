@@ -12,14 +12,15 @@ typedef struct {
     float lr;             // learning rate
 } StepResult;
 
-// The logs in the output folder: main.log, in llm.c's format, and metrics.jsonl. Each has every step once.
+// The logs in the output folder: main.log, in llm.c's format, and metrics.jsonl. Each contains every step
+// once.
 //
 // Returns 1 if -o has logs of an earlier run.
 int logs_exist(void);
-// Both do nothing on ranks other than 0. A new run renames existing logs.
+// The next two do nothing on ranks other than 0. A new run renames existing logs.
 void logs_begin(void);
 // A run that resumes at `step` removes the lines of later steps, which it writes again. validates: 1: also
-// that of the validation at `step`. keep: 1: copies the old logs to other names first.
+// removes the line of the validation at `step`. keep: 1: copies the old logs to other names first.
 void logs_continue(int step, int validates, int keep);
 
 enum { MOST_TIMES = 4096 };  // number of steps that the median covers

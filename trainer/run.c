@@ -37,7 +37,8 @@ void print0(const char *fmt, ...) {
 enum { ALONE = 2 };
 enum { MESSAGE = 12400 };  // bytes, enough for a list of lines
 
-// The start of a message: the rank, or if the message names one, the step or the checkpoint being written.
+// Writes the start of a message: the rank or, if the message already names one, the step or the checkpoint
+// being written.
 static void name_the_place(char *place, size_t size, int names_a_rank) {
     *place = 0;
     if (names_a_rank && run.saving >= 0)
@@ -53,7 +54,7 @@ static void end_job(const char *message, int names_a_rank) {
     // Without a launcher, only -pr shows that rank 0 reports the same invalid option.
     if (!connecting && run.silent) usleep(3000000 + 300000 * (run.rank < 20 ? run.rank : 20));
     name_the_place(place, sizeof place, names_a_rank);
-    // Keep the progress bar's line.
+    // Do not write over the progress bar.
     snprintf(line, sizeof line, "%strain_gpt2_zero: %s%s", run.peak_flops > 0 ? "\n" : "", place, message);
     zero_end_job(run.z, connecting ? EXIT_FAILURE : ALONE, line);
 }
@@ -80,7 +81,7 @@ void zero_check(int rc) {
     if (rc) die_of_plugin(zero_last_failure(), "");
 }
 
-// gpt2/ may pass on an error of the plugin.
+// An error from gpt2/ may be the plugin's, passed on.
 void gpt2_check(int rc) {
     if (rc && !strcmp(gpt2_last_error(), zero_last_error())) zero_check(rc);
     if (rc) die("%s", gpt2_last_error());

@@ -1,5 +1,5 @@
 // The run that this process takes part in: values that any file of the trainer may need, and how a failure
-// ends it. The function named beside a member sets it once; only the step changes.
+// ends it. The function in parentheses sets the member.
 #ifndef TRAINER_RUN_H
 #define TRAINER_RUN_H
 // defines: Layers, layers_cpu
@@ -12,7 +12,7 @@ struct GPT2;
 typedef struct {
     zero *z;            // the plugin, which holds the parameters; NULL before create_plugin
     int creating;       // 1: zero_create was called, so ranks learn of each other's failures (create_plugin)
-    int rank, ranks;    // this process and the number of them (take_launched_ranks, settle_ranks)
+    int rank, ranks;    // this process's rank, and the number of ranks (take_launched_ranks, settle_ranks)
     int silent;         // 1: -pr is not 0, and rank 0 reports the same invalid option (parse_options)
     int ranks_on_host;  // from the launcher or -pg (take_launched_ranks, settle_ranks)
     void (*describe)(struct GPT2 *model);  // fills model->tables, which free_tables frees (main)
@@ -22,7 +22,7 @@ typedef struct {
     int threads;           // OpenMP threads of this rank (settle_machine)
     int overlap;        // 1: collectives run concurrently with the layers (settle_overlap, plugin_settings)
     int step;           // the current step, from 0; -1 before the first
-    int saving;         // the step whose checkpoint is being written; -1: none is (write_checkpoint)
+    int saving;         // the step whose checkpoint is being written; -1: none (write_checkpoint)
     int output_error;   // errno of the first failed write to stdout; 0: none (print0)
     double peak_flops;  // operations per second of all ranks; 0 unless rank 0 shows a bar (report_begin)
 } Run;

@@ -246,7 +246,7 @@ void checkpoint_remove_temporary(int step) {
 static void remove_checkpoint(const Found *f) {
     checkpoint_remove_temporary(f->step);
     remove_file(in_output("model_%08d.bin", f->step));
-    remove_file(in_folder(f->path, "model_%08d.bin", f->step));  // a run was killed while setting it aside
+    remove_file(in_folder(f->path, "model_%08d.bin", f->step));  // left if a run was killed while setting it aside
     if (zero_checkpoint_remove(f->path)) print0("warning: %s\n", zero_last_error());
 }
 
@@ -295,7 +295,7 @@ int checkpoint_set_back(const Found *f) {
     const char *to = in_output("step_%08d", f->step);
     if (!strcmp(f->path, to)) return 1;
     if (is_checkpoint(to)) return 0;
-    remove_file(in_folder(f->path, "model_%08d.bin", f->step));  // it is written again beside the folder
+    remove_file(in_folder(f->path, "model_%08d.bin", f->step));  // it is written again, next to the folder
     if (zero_checkpoint_remove(to)) {
         print0("warning: %s\n", zero_last_error());
         return 0;

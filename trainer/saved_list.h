@@ -37,11 +37,11 @@ int checkpoint_check_run(const Listing *l, const Found *f);
 int is_checkpoint(const char *folder);
 // Returns the step in the name of a checkpoint's folder; -1: none. *aside: 1: it was set aside.
 int checkpoint_step_of(const char *folder, int *aside);
-// Writes the path of a checkpoint's model file: beside step_%08d, or inside a folder that was set aside.
+// Writes the path of a checkpoint's model file: next to step_%08d, or inside a folder that was set aside.
 // Returns 0, or -1 if the folder has another name.
 int checkpoint_model_of(char path[OUTPUT_PATH], const char *folder);
-// Writes the path of a model file's checkpoint: the folder beside it or, if set aside, the one that contains
-// it. Returns 0, or -1 if neither is a checkpoint.
+// Writes the path of a model file's checkpoint: the folder next to it or, if that was set aside, the folder
+// that contains it. Returns 0, or -1 if neither is a checkpoint.
 int checkpoint_of_model(char folder[OUTPUT_PATH], const char *path);
 
 // -------- the checkpoints of -o; only rank 0 calls these
@@ -51,10 +51,10 @@ void checkpoints_note(int64_t number, int step);
 // Removes leftovers of killed saves, and complete checkpoints except the newest -nk and those that -nm keeps.
 // Ignores checkpoints after `step`, which are not part of this branch.
 void checkpoints_prune(int step);
-// Renames complete ones of steps `from` to `to`, except step `but`, to abandoned_%08d/: they belong to an
+// Renames the complete checkpoints of steps `from` to `to`, except step `but`, to abandoned_%08d/: they belong to an
 // abandoned branch. -y 1 ignores them once a newer one is recorded.
 void checkpoints_set_aside(int from, int to, int but);
-// Renames one that was set aside back to step_%08d/, since the save that should have replaced it did not
+// Renames a checkpoint that was set aside back to step_%08d/, since the save that should have replaced it did not
 // complete. Returns 1 if it has that name now, 0 if another save of its step has it.
 int checkpoint_set_back(const Found *f);
 // Removes the temporary model files that killed saves of this step left.

@@ -99,7 +99,7 @@ static int take_model(const Found *f, char path[OUTPUT_PATH], int *fd) {
     return 0;
 }
 
-// A run in this folder removes an older file only after a newer one exists, so this ends.
+// A run in this folder removes an older file only after a newer one exists, so the loop ends.
 const char *model_file_in(const char *folder, int *fd) {
     static char path[OUTPUT_PATH];
     int taken;
@@ -179,7 +179,7 @@ void model_file_look(void) {
     if (opt.checkpoints_keep) checkpoints_prune(file.step);
 }
 
-// Returns 1 if the thread is still writing after some time. A hung disk ends the run.
+// Waits for at most `seconds`. Returns 1 if the thread is still writing. A hung disk ends the run.
 static int writes_on(double seconds) {
     const double until = now() + seconds;
     while (file.runs && !file.ended && now() < until) usleep(1000);
@@ -193,7 +193,7 @@ static int writes_on(double seconds) {
     return file.runs;
 }
 
-// Rank 0 contacts the other ranks well before their timeout.
+// Rank 0 contacts the other ranks at intervals well below their timeout.
 void model_file_wait(void) {
     const double pause_s = opt.zero.comm.timeout_s < 4 ? opt.zero.comm.timeout_s / 4 : 1;
     double writes = file.begun;

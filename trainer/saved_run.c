@@ -16,7 +16,7 @@ enum { VALUE = 300, SHARD_BLOCKS = 4 };
 // --------
 // writing
 
-// Without this value the checkpoint would be incomplete, so the run ends.
+// Without this value the checkpoint would be incomplete, so ends the run.
 static void out_of_text(void) { die("out of memory for the checkpoint's description of the run"); }
 
 static void append(json_t *values, json_t *value) {
@@ -47,7 +47,7 @@ static const json_t *describe_data(const DataLoader *l) {
     return shards;
 }
 
-// The options that change a run's results, or their last bits, and what "auto" became.
+// The options that change a run's results, or their last bits, and the values chosen for "auto".
 static json_t *describe_settings(const GPT2 *model) {
     json_t *settings = json_object();
     char value[VALUE];

@@ -17,8 +17,8 @@
 
 static struct {
     Listing in;
-    int at;      // its index
-    int named;   // 1: --resume's; no other one is tried
+    int at;      // index of the checkpoint in it
+    int named;   // 1: it is --resume's, so no other is tried
     int inside;  // 1: it is in -o, under any name
     int aside;   // 1: it was set aside there
     int step;    // -1: none chosen
@@ -26,7 +26,7 @@ static struct {
     SavedRun saved;
 } chosen = { .step = -1 };
 
-// Chooses a checkpoint's folder. step: from its name; -1: any. Returns 0, or -1 with gpt2_last_error().
+// Chooses a checkpoint's folder. step: the one in its name; -1: any. Returns 0, or -1 with gpt2_last_error().
 static int choose_folder(const char *path, int step) {
     saved_run_free(&chosen.saved);
     chosen.step = -1;
@@ -114,7 +114,7 @@ static int resume_named(const Found *newest, int has_logs) {
     return chosen.step;
 }
 
-// With -y 1, --resume's checkpoint only starts the run: a checkpoint in -o is newer.
+// With -y 1, --resume's checkpoint only starts the run: any checkpoint in -o is newer.
 int checkpoint_to_resume(int has_logs) {
     if (opt.output) chosen.in = checkpoints_in("-o", opt.output);
     const Found *newest = chosen.in.newest;
@@ -169,7 +169,7 @@ void check_last_update(void) {
 // --------
 // reading
 
-// Takes the loaded state. The files may have been replaced since the checkpoint was chosen.
+// Takes over the loaded state. The files may have been replaced since the checkpoint was chosen.
 static void take_state(char *text, TrainerState *state) {
     SavedRun loaded;
     gpt2_check(saved_run_read(&loaded, text, chosen.path));
@@ -195,7 +195,7 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
         const int rc = zero_load(run.z, chosen.path, &text);
         if (!rc) break;
         if (rc != ZERO_ERR_IO || chosen.named) zero_check(rc);
-        // The error names the damaged one. The failed load has not changed the states.
+        // The error names the damaged checkpoint. The failed load has not changed the states.
         print0("%s; looking for an older checkpoint\n", zero_last_error());
         zero_failure failure = *zero_last_failure();
         if (choose_from(chosen.at + 1))
@@ -220,9 +220,9 @@ int checkpoint_leaves_branch(void) {
     return newest && newest->as.number > chosen.saved.as.number;
 }
 
-// A run's first save sets the abandoned branch aside: first the checkpoint of the same step, which it would
-// replace, and once it is complete those of later steps. Its manifest makes -y 1 follow the new branch; until
-// then the old checkpoints are valid, whatever their names.
+// A run's first save sets the abandoned branch aside: first the checkpoint of the same step, which the save
+// would replace, then those of later steps once the save is complete. The new manifest makes -y 1 follow the
+// new branch; until it exists the old checkpoints are valid, whatever their names.
 static int has_left_branch;
 int checkpoint_is_named(void) { return chosen.named && !has_left_branch; }
 static void leave_branch(int from, int to, int but) {
@@ -230,7 +230,7 @@ static void leave_branch(int from, int to, int but) {
     if (run.rank == 0 && !has_left_branch) checkpoints_set_aside(from > first ? from : first, to, but);
 }
 
-// Resuming from another folder starts another run.
+// A run resumed from another folder is a new run.
 static SavedAs saved;
 static const SavedAs *next_save(void) {
     if (run.rank == 0 && !saved.number) {

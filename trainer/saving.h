@@ -32,7 +32,8 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
 // Returns 1 if the run resumed from --resume and has not saved since, so -y 1 would not find its position.
 int checkpoint_is_named(void);
 
-// Returns 1 if a newer complete checkpoint existed when the run began, so the run leaves that one's branch.
+// Returns 1 if a newer complete checkpoint existed when the run began, so the run leaves that checkpoint's
+// branch.
 int checkpoint_leaves_branch(void);
 
 // Returns 1 if the run resumes from a checkpoint that was set aside, so the logs in -o are another branch's.
@@ -41,8 +42,8 @@ int checkpoint_was_abandoned(void);
 // Returns "the checkpoint of step 4 is unchanged", for the last one saved or resumed; valid until the next
 // call.
 const char *last_checkpoint(void);
-// (collective) At the end of a run: fails if the last update's result is not finite. No step has used it, and
-// perhaps no save has checked it.
+// (collective) Fails at the end of a run if the last update's result is not finite: no step has used that
+// result, and perhaps no save has checked it.
 void check_last_update(void);
 
 #endif

@@ -25,7 +25,8 @@ static atomic_int in_training, stopping;  // stopping: a signal has requested a 
 // --------
 // the thread that receives them
 
-// Does not print signals from a launcher: it reports them itself, and may end a rank because another failed.
+// Signals from a launcher are not printed: the launcher reports them itself, and may end a rank because
+// another failed.
 static void report(const siginfo_t *signal, const char *what) {
     if (zero_launched().rank != 0 || signal->si_pid == getppid()) return;
     dprintf(STDERR_FILENO, "%strain_gpt2_zero: SIG%s %s\n", in_training && run.peak_flops > 0 ? "\n" : "",

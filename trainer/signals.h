@@ -16,22 +16,22 @@ void take_signals(void);
 // From here on a stop takes effect at the end of the step.
 void signals_in_training(void);
 
-// This rank's requests since the last call, to be summed over the ranks.
+// Returns this rank's requests since the last call, to be summed over the ranks.
 void requests_of_rank(double requests[REQUESTS]);
 // Stores the sum, on all ranks.
 void requests_of_all(const double requests[REQUESTS]);
-// (collective) Does both, where no other sum includes the requests.
+// (collective) Does both, for places where no other sum carries the requests.
 void share_requests(void);
 
 // Return the same on all ranks. A stop also requests a checkpoint, unless this was the last step.
 int stop_is_requested(void);
 int checkpoint_is_requested(int last_step);
-void checkpoint_is_written(void);  // the request is fulfilled
+void checkpoint_is_written(void);  // clears the request
 // Returns 1, on all ranks, if at the last sum one of them was still writing a checkpoint.
 int save_goes_on(void);
 
-// Ends the run with an error, which includes the outcome if not NULL, if a write to stdout failed. After a
-// signal to stop, on any rank, that is not an error, since a terminal that closes sends SIGHUP.
+// Ends the run with an error if a write to stdout failed. The message includes the outcome, if not NULL.
+// After a stop signal on any rank a failed write is not an error, since a terminal that closes sends SIGHUP.
 void check_output(const char *outcome);
 
 #endif

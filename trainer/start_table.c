@@ -90,7 +90,7 @@ static MemoryTable table_of_plan(const GPT2 *model, const zero_plan *plan) {
     return t;
 }
 
-// Prints the table, with the plan's formula beside the sum of the model states.
+// Prints the table, with the plan's formula next to the sum of the model states.
 static void print_table(const MemoryTable *t, const zero_plan *plan) {
     static const char *const names[] = { "model states", "working", "activations" };
     const double everything_on_every_rank = plan->formulas[0].bytes;
@@ -233,7 +233,7 @@ static const char *formula_text(const zero_formula *f) {
     return text;
 }
 
-// One stage: a rank's total at each level of recompute, with a star if it fits into memory.
+// Prints one stage: a rank's total at each level of recompute, with a star if it fits into memory.
 static void print_stage(const GPT2 *model, const zero_config *config, int stage, size_t room) {
     const zero_config at_stage = settings_at_stage(config, stage);
     const zero_plan plan = plan_of(model, &at_stage);
@@ -251,7 +251,7 @@ static void print_stage(const GPT2 *model, const zero_config *config, int stage,
     print0("\n");
 }
 
-// The room is 0 and not printed if it cannot be determined.
+// If the room cannot be determined, it is 0 and not printed.
 static void print_stages(const GPT2 *model, const zero_config *config) {
     const int sharing = on_cuda() ? 1 : run.ranks_on_host;
     size_t room;

@@ -42,7 +42,7 @@ static int sets_an_option(const zero_deepspeed_key *k) {
     return strcmp(k->setting, "comm.reduce_fp32") || !strcmp(k->value, "fp32");
 }
 
-// Settings that no option sets, since -d counts tokens.
+// Takes a batch setting, which no option sets, since -d counts tokens. Returns 0 for any other setting.
 static int takes_batch(const zero_deepspeed_key *k) {
     if (!strcmp(k->setting, "trainer.rows_a_step")) opt.rows_a_step = atoi(k->value);
     if (!strcmp(k->setting, "micro_batches")) opt.micro_batches = atoi(k->value);
