@@ -543,8 +543,8 @@ static void save(Trainer *t) {
     checkpoint_is_written();
 }
 
-// Validates, samples and saves if due. Sampling and saving may take long, so the ranks exchange their
-// signals' requests after each.
+// Validates, samples and saves if due. Sampling and saving may take long, so the ranks share
+// pending signal requests after each.
 static void between_steps(Trainer *t) {
     const int last = run.step == t->data.steps, begun = run.step > 0 || last;
     if (validates(t))

@@ -46,7 +46,7 @@ static Head head_at(const Shape *s, int bh) {
 
 // One of several buffers laid out consecutively in a thread's scratch.
 typedef struct {
-    void *pointer;  // to the variable that holds the buffer's address
+    void *pointer;  // address of the buffer's pointer
     size_t floats;
 } Part;
 
@@ -176,7 +176,7 @@ VECTOR static void softmax_rows(float *p, float *lse, const Shape *s, int first,
 
 // Backward of the same rows: turns the scores in p into probabilities, and dp from the gradient of the
 // probabilities into that of the unscaled scores, p (dp - sum of p dp) scale. The sum over keys equals the
-// sum of dout * out, rows of hs.
+// sum of dout * out over the hs columns.
 VECTOR static void softmax_backward_rows(float *p, float *dp, const float *lse, const float *dout,
                                          const float *out, const Shape *s, int first, int rows, int n) {
     float scale = s->scale;
@@ -362,7 +362,7 @@ PAIRS static void multiply_pairs(int pairs, float *c, size_t c_row, const void *
         for (int i = 0; i < M; i += PAIR_ROWS) {
             float *out = c + i * c_row + j;
             const pair *rows = (const pair *)a + i * a_row;
-            if (pairs)  // a constant, so that the compiler specialises the tile
+            if (pairs)  // passes a constant, so that the compiler specialises the tile
                 multiply_pairs_tile(1, out, c_row, rows, a_row, a_col, panel, b_row, K, add);
             else
                 multiply_pairs_tile(0, out, c_row, rows, a_row, a_col, panel, b_row, K, add);
@@ -542,16 +542,16 @@ static size_t pair_scratch_floats(int T, int C, int NH) {
 #endif
 
 // -------- over a cache
-// Keys are in the panels of multiply, (room/lanes, hs/depth, lanes, depth), where depth is 2
-// for pairs; values as rows, (room, hs). Each row's room is a multiple of LAYERS_CACHE_STEP.
+// Keys are stored in the panels that multiply expects, (room/lanes, hs/depth, lanes, depth), where depth is
+// 2 for pairs; values are stored as rows, (room, hs). Each row's room is a multiple of LAYERS_CACHE_STEP.
 
-// The index of a key's element c.
+// Returns the index of a key's element c.
 INLINE size_t cached_at(int position, int c, int hs, int lanes, int depth) {
     size_t panel = (size_t)(position / lanes) * (hs / depth) + c / depth;
     return (panel * lanes + position % lanes) * depth + c % depth;
 }
 
-// Puts n keys and values into the cache of their row and head.
+// Stores a span's keys and values in the cache of its row and head.
 static void keep(gpt2_dtype dt, void *k, void *v, const void *qkv, size_t k_at, const layers_span *span,
                  const Shape *s) {
     int lanes = s->pairs ? PAIR_LANES : LANES, depth = s->pairs ? 2 : 1;
@@ -569,7 +569,7 @@ static void keep(gpt2_dtype dt, void *k, void *v, const void *qkv, size_t k_at, 
     }
 }
 
-// n elements of the cache in fp32: the cache itself, or widened into buf.
+// Returns n elements of the cache in fp32: the cache itself, or buf with the widened values.
 VECTOR static const float *widened(gpt2_dtype dt, const void *x, size_t n, float *buf) {
     return view(dt, x, 0, n, buf);
 }

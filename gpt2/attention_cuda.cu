@@ -106,7 +106,7 @@ static Matmul scores_of(gpt2_dtype dt, const Shape *s, int x_ld) {
     return p;
 }
 
-// (T, hs) of scores (T, T), or of their transpose, @ x (T, hs) for each head
+// out (T, hs) = scores (T, T), or their transpose, @ x (T, hs) for each head
 static Matmul sums_of(gpt2_dtype dt, const Shape *s, int transposed, int x_ld, int out_ld) {
     Matmul p = matmul_of(dt, s->T, s->hs, s->T, transposed, 0, 0);
     p.batch = s->NH;

@@ -31,9 +31,9 @@ int attention_cudnn_forward(gpt2_dtype dt, void *out, float *lse, const void *qk
 int attention_cudnn_backward(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
                              const float *lse, int B, int T, int C, int NH);
 #else
-#define attention_cudnn_plan(dt, B, T, C, NH, fast, limit, scratch_bytes)                                  \
-    gpt2_fail("attention %s: this program was built without cuDNN; take cublaslt, or build where cudnn.h " \
-              "is found",                                                                                  \
+#define attention_cudnn_plan(dt, B, T, C, NH, fast, limit, scratch_bytes)                                 \
+    gpt2_fail("attention %s: this program was built without cuDNN; use cublaslt, or build where cudnn.h " \
+              "is found",                                                                                 \
               (fast) ? "cudnn-fast" : "cudnn")
 static inline void attention_cudnn_free(void) {}
 // These never run, because plan fails.

@@ -12,7 +12,7 @@ enum { WIDEST = 200, WIDEST_BAR = 40, LEAST_BAR = 5, FIELDS = 4 };
 
 static struct {
     int on, terminal;  // its file descriptor, -1: none
-    int drawn;         // characters now in the line
+    int drawn;         // characters now on the line
     double drawn_at_s;
     Progress progress;
 } bar;

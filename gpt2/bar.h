@@ -5,7 +5,7 @@
 
 typedef struct {
     int step, steps;      // steps done, total steps
-    double at_s, left_s;  // the time now, on a monotonic clock; the time to the end
+    double at_s, left_s;  // current time on a monotonic clock; time left
     double loss, tokens_per_s;
     double share;  // of peak, 0 to 1
 } Progress;
@@ -15,7 +15,7 @@ int bar_terminal(void);
 void bar_start(int terminal);               // -1: the width is COLUMNS, or 80
 void bar_update(const Progress *progress);  // draws at most ten times a second, and the last step
 void bar_clear(void);                       // makes room for text
-void bar_show(void);                        // draws it again below text that ended its line
+void bar_show(void);                        // redraws the bar below text that ended its line
 void bar_end(void);                         // leaves the bar on the screen and goes to the next line
 
 #endif

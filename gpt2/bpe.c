@@ -134,7 +134,7 @@ static uint64_t pop(Bpe *b) {
     return top;
 }
 
-// Part i or the next one is new. Looks up the token that they make.
+// Looks up the token that part i and the next one make, after either has changed.
 static void look_up(Bpe *b, int i) {
     Part *p = b->parts + i;
     p->joined = p->next < 0 ? NONE : pair_at(b, p->token << 16 | b->parts[p->next].token)->joined;
@@ -161,7 +161,7 @@ static int encode_word(Bpe *b, const uint8_t *word, int n) {
     while (b->heap_size) {
         uint64_t best = pop(b);
         int i = (int)(uint32_t)best;
-        if (b->parts[i].joined == best >> 32) join(b, i);  // else one of the two parts was joined in the meantime
+        if (b->parts[i].joined == best >> 32) join(b, i);  // else one of the two was joined meanwhile
     }
     int count = 0;
     for (int i = 0; i >= 0; i = b->parts[i].next) b->tokens[count++] = (uint16_t)b->parts[i].token;

@@ -33,7 +33,7 @@ int cuda_await_copy(int which) {
 
 void copy_cuda_free(void) {
     if (!beside.stream) return;
-    cuda_check(cudaStreamSynchronize(beside.stream), "wait for copies beside the layers");
+    cuda_check(cudaStreamSynchronize(beside.stream), "wait for copies concurrent with the layers");
     for (int i = 0; i < LAYERS_COPIES; i++)
         if (beside.done[i]) cuda_check(cudaEventDestroy(beside.done[i]), "cudaEventDestroy");
     if (beside.queued) cuda_check(cudaEventDestroy(beside.queued), "cudaEventDestroy");

@@ -1,5 +1,5 @@
-// cuBLASLt, loaded when the first matmul on a device is planned. Loading takes 0.15 s and 200 MiB, which runs
-// on the CPU should not pay. After cublaslt_load its functions can be called by their usual names.
+// cuBLASLt, loaded when the first matmul on a device is planned. Loading takes 0.15 s and 200 MiB, which CPU
+// runs should not pay for. After cublaslt_load its functions can be called by their usual names.
 #ifndef GPT2_CUBLASLT_CUDA_H
 #define GPT2_CUBLASLT_CUDA_H
 #include <cublasLt.h>

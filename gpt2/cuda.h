@@ -23,7 +23,7 @@ int cuda_use_scratch(void *memory);
 // The parts of plan: each returns the scratch it needs, and the largest is used.
 int matmul_cuda_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes);
 void matmul_cuda_free(void);
-// trial_cuda.c: runs or times the planned matmuls in `memory`, which has trial_cuda_bytes.
+// trial_cuda.c: runs or times the planned matmuls, using trial_cuda_bytes() bytes of memory.
 size_t trial_cuda_bytes(void);
 int trial_cuda(void *memory);
 int tune_wanted(void);  // 1: time the matmuls missing from the tuning file; 0: none is missing; -1: no file
@@ -41,7 +41,7 @@ DECLARE_LAYER(cuda, dinp_bias_fused);
 DECLARE_LAYER(cuda, peak_flops);
 // Fills memory with values like those in training, in any dtype.
 int cuda_random_values(void *to, size_t bytes);
-// Measures the milliseconds of one run, out of `runs` of them.
+// Measures the milliseconds per run, averaged over `runs` runs.
 int cuda_time(int (*run)(const void *ctx), const void *ctx, int runs, double *ms);
 
 // attention_cuda.cu, cache_cuda.cu

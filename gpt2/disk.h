@@ -25,8 +25,8 @@ typedef struct {
 // Neither opens an existing file nor follows a symlink at the temporary name.
 int disk_create(disk_file *d, const char *path);
 int disk_write(disk_file *d, const void *data, size_t bytes);
-// Syncs the file, gives it its final name and syncs its folder. With `failed`, or if it cannot be renamed,
-// removes the file and returns -1. Call it after disk_create in either case.
+// Syncs the file, gives it its final name and syncs its folder. With `failed`, or on an error before the
+// rename, removes the file. Returns 0 or -1. Call it after disk_create in either case.
 int disk_finish(disk_file *d, int failed);
 
 // Fills in a random name next to `path`: path.0123456789abcdef.tmp

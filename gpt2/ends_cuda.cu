@@ -159,7 +159,7 @@ int cuda_encoder_backward(gpt2_dtype dt, void *dwte, void *dwpe, const void *dou
 
 // -------- softmax and cross-entropy: loss = log(sum of e^logit) - logit[target]. One block per row.
 
-// With these threads a multiprocessor works on two rows at a time. For GPT-2 in bf16 they fit into its L1.
+// At this block size a multiprocessor works on two rows at a time. For GPT-2 in bf16 they fit into its L1.
 enum { SOFTMAX_THREADS = 768 };
 
 // The maximum of some logits, and the sum of their e^(logit - top).

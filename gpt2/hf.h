@@ -30,20 +30,20 @@ int hf_write(const char *folder, const HfModel *m);
 
 enum { HF_NAME = 64 };
 typedef enum { HF_TENSOR, HF_HEAD, HF_BUFFER, HF_UNKNOWN } HfKind;
-// The name of a tensor, without "transformer.".
+// Writes the name of a tensor, without "transformer.".
 void hf_name(char name[HF_NAME], int tensor, int layer);
-// The kind of a name, with or without "transformer."; for HF_TENSOR also its tensor and layer. layer is not
-// checked against the model.
+// Returns the kind of a name, with or without "transformer."; for HF_TENSOR also its tensor and layer. layer
+// is not checked against the model.
 HfKind hf_find(const char *name, int *tensor, int *layer);
 int hf_is_transposed(int tensor);
-// The tensor's shape in the folder.
+// Writes the tensor's shape in the folder.
 void hf_shape(const GPT2Config *config, int tensor, int64_t dims[2], int *n_dims);
 
 int hf_config_read(const char *folder, GPT2Config *config);
 // Writes config.json and generation_config.json. eot: the end-of-text token.
 int hf_config_write(const char *folder, const HfModel *m, int eot);
 int hf_tokenizer_write(const char *folder, const Tokenizer *t, const GPT2Config *config);
-// The path of a file in a folder.
+// Writes the path of a file in a folder.
 int hf_path(char *path, size_t size, const char *folder, const char *name);
 // Writes indented JSON.
 int hf_json_write(const char *folder, const char *name, json_t *root);

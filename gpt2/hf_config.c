@@ -83,8 +83,8 @@ int hf_config_read(const char *folder, GPT2Config *config) {
 
 // -------- writing
 
-// Returns the text of an object, or NULL: out of memory. jansson 2.14 may then silently drop a part, so the
-// text is parsed again.
+// Returns the text of an object, or NULL if out of memory. jansson 2.14 may then silently drop a part instead
+// of failing, so the text is parsed again.
 static char *print_json(const json_t *root) {
     char *text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)), *line = NULL;
     if (!text) return NULL;

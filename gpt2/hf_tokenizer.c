@@ -18,7 +18,7 @@ static int is_itself(int byte) {
     return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xac) || byte >= 0xae;
 }
 
-// The character of a byte, from U+0021 to U+0143.
+// Returns the character of a byte, from U+0021 to U+0143.
 static int character_of(int byte) {
     int others = 0;
     if (is_itself(byte)) return byte;
@@ -129,7 +129,7 @@ static int write_merges(const char *path, const Tokenizer *t) {
 
 // -------- the other files
 
-// NULL: out of memory.
+// Returns NULL if out of memory.
 static json_t *describe_vocabulary(const Tokenizer *t) {
     char text[TEXT];
     json_t *root = json_object();

@@ -138,9 +138,9 @@ typedef struct {
     int (*attention_backward)(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
                               const float *lse, int B, int T, int C, int NH);
 
-    // qkv (tokens, 3C), out (tokens, C) of the spans (on the host), each of a different row. Puts the keys
-    // and values of the tokens into the cache of one layer, and attends from each token to the positions of
-    // its row up to its own. On a CPU a token's bits equal attention_forward's, regardless of the other rows.
+    // qkv (tokens, 3C), out (tokens, C) of the spans (on the host), each of a different row. Adds the keys
+    // and values of the tokens to the cache of one layer, and attends from each token to the positions of its
+    // row up to its own. On a CPU a token's bits equal attention_forward's, regardless of the other rows.
     int (*attention_cached)(gpt2_dtype dt, void *out, void *cache, const void *qkv, const layers_span *spans,
                             int n_spans, int C, int NH);
 
@@ -159,7 +159,7 @@ typedef struct {
 #define DECLARE_LAYER(device, name) extern __typeof__(*((const Layers *)0)->name) device##_##name
 
 extern const Layers layers_cpu;
-// NULL if built without CUDA. The caller must have chosen a device before plan.
+// Returns NULL if built without CUDA. The caller must have chosen a device before plan.
 const Layers *layers_cuda(void);
 
 // Options of the CUDA layers. Call it before plan.
@@ -183,8 +183,8 @@ typedef struct {
 } layers_attention_backward;
 layers_attention_backward layers_cuda_attention_backward(void);
 
-// 1: the forward matmul to OC columns may compute GELU itself, from unrounded values. GELU recomputed from
-// the rounded values then has different bits.
+// Returns 1 if the forward matmul to OC columns may compute GELU itself, from unrounded values. GELU
+// recomputed from the rounded values then has different bits.
 int layers_cuda_gelu_fused(int OC);
 
 // Tuning: matmuls use the algorithms that a tuning file's text names for this GPU and library. Call it before
@@ -193,7 +193,7 @@ int layers_cuda_gelu_fused(int OC);
 // first algorithm that runs.
 int layers_cuda_tune(const char *name, const char *text, int may_time);
 char *layers_cuda_tuned(void);  // after plan: the text with the additions; the caller frees it
-// The device and the library, as named in the file's lines; NULL with gpt2_fail's message.
+// Returns the device and the library as named in the file's lines, or NULL with gpt2_fail's message.
 const char *layers_cuda_card(void);
 
 #ifdef __cplusplus

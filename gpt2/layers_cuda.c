@@ -36,8 +36,8 @@ static int try_matmuls(size_t scratch_bytes) {
     if (rc == cudaErrorMemoryAllocation) {
         cudaGetLastError();
         if (tune_wanted() < 1) return 0;
-        return gpt2_fail("no memory for %zu bytes to time matmuls in: activations need more, use a smaller "
-                         "batch",
+        return gpt2_fail("no memory for %zu bytes to time matmuls in; activations need more, so use a "
+                         "smaller batch",
                          bytes);
     }
     if (cuda_check(rc, "memory to try matmuls in")) return -1;

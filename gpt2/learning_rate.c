@@ -23,7 +23,7 @@ int schedule_init(Schedule *s, const char *kind, float lr, int warmup, int steps
     return 0;
 }
 
-// The progress of `step` between two steps: 0 to 1.
+// Returns how far `step` is between two steps, from 0 to 1.
 static float progress(int step, int from, int to) {
     if (step >= to) return 1;
     return (float)(step - from) / (to - from);

@@ -1,7 +1,7 @@
-// Matmuls by oneDNN. Each kind and shape of matmul is created once and kept in a table; plan creates those of
-// training. Their scratch is the layers', so a step allocates nothing. Operands stay in the model's layout,
-// because transposing or blocking them first gains at most 5 % over oneDNN's own packing (measured on
-// AVX-512).
+// Matmuls using oneDNN. Each kind and shape of matmul is created once and kept in a table; plan creates those
+// that training needs. They use the layers' scratch, so a step allocates nothing. Operands stay in the
+// model's layout, because transposing or blocking them first gains at most 5 % over oneDNN's own packing
+// (measured on AVX-512).
 #include <oneapi/dnnl/dnnl.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ typedef struct {
     gpt2_dtype dt;
     int BT, C, OC;
     dnnl_primitive_t primitive;
-    int pieces;  // how many column pieces, of equal width, right and result have
+    int pieces;  // number of column pieces, of equal width, in right and result
     dnnl_memory_t memory[NUM_SLOTS];
     size_t workspace_bytes;
     void *own_workspace;  // NULL: the layers' scratch is large enough
@@ -30,13 +30,13 @@ static struct {
     dnnl_stream_t stream;
     Matmul table[MAX_MATMULS];
     int used;
-    int planned;  // these stay; later ones, of other shapes (sampling), are replaced in turn
+    int planned;  // number that stays; later ones, of other shapes (sampling), are replaced in rotation
     int turn;
     size_t scratch_bytes;
 } matmul;
 
 // -------- oneDNN 2 and 3
-// Version 3 describes memory by a pointer, and creates primitives with one call fewer.
+// Version 3 describes memory by a pointer, and needs one call fewer to create a primitive.
 
 #if DNNL_VERSION_MAJOR >= 3
 typedef const_dnnl_memory_desc_t Shape;
@@ -48,7 +48,8 @@ typedef struct {
     int made;
 } Matrix;
 
-// (rows, cols); transposed: stored as (cols, rows). Otherwise it may be one of `pieces` pieces of columns.
+// Describes a matrix (rows, cols); transposed: stored as (cols, rows). Otherwise it may be one of `pieces`
+// pieces of columns.
 static dnnl_status_t matrix_init(Matrix *m, gpt2_dtype dt, int rows, int cols, int transposed, int pieces) {
     dnnl_dims_t dims = { rows, cols / pieces };
     dnnl_dims_t strides = { transposed ? 1 : cols, transposed ? rows : 1 };
@@ -77,7 +78,7 @@ static void matrix_free(Matrix *m) {
     m->made = 0;
 }
 
-// shape: of the slots up to RESULT
+// shape: one for each slot up to RESULT
 static dnnl_status_t describe(dnnl_primitive_desc_t *pd, const Shape *shape,
                               const_dnnl_primitive_attr_t attr) {
 #if DNNL_VERSION_MAJOR >= 3
@@ -146,7 +147,7 @@ static dnnl_status_t make_matrices(Matmul *p, Matrix matrix[]) {
     return p->kind == FORWARD_BIAS ? matrix_init(&matrix[BIAS], p->dt, 1, cols, 0, 1) : dnnl_success;
 }
 
-// The memories have no address yet, because each call passes its operands' addresses.
+// The memory objects have no address yet, because each call passes its operands' addresses.
 static dnnl_status_t make_primitive(Matmul *p, const_dnnl_primitive_desc_t pd, Shape shape[NUM_SLOTS]) {
     TRY(dnnl_primitive_create(&p->primitive, pd));
     shape[WORKSPACE] = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
@@ -260,9 +261,9 @@ void matmul_free(void) {
     memset(&matmul, 0, sizeof matmul);
 }
 
-// -------- running them
+// -------- running matmuls
 
-// The workspace is the layers' scratch. An unplanned shape that needs more allocates its own.
+// The workspace is the layers' scratch. An unplanned shape that needs more allocates a private workspace.
 static void *workspace_of(Matmul *p) {
     if (p->workspace_bytes <= matmul.scratch_bytes) return shared_scratch();
     if (!p->own_workspace) p->own_workspace = aligned_alloc(64, (p->workspace_bytes + 63) / 64 * 64);

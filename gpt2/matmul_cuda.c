@@ -1,5 +1,4 @@
-// The layers' matmuls on CUDA: which cuBLASLt epilogue each uses, and what replaces an epilogue that is
-// missing.
+// The layers' matmuls on CUDA: which cuBLASLt epilogue each one uses, and what replaces a missing epilogue.
 #include "cuda.h"
 #include "matmul_lt_cuda.h"
 
@@ -29,7 +28,7 @@ static int multiply(const Matmul *p, const Operands *x) {
     return rc > 0 ? matmul_cuda_apart(p, x) : rc;
 }
 
-// The same matmul with one task of its epilogue left out.
+// Returns the same matmul without one task of its epilogue.
 Matmul matmul_cuda_less(const Matmul *p) {
     Matmul less = *p;
     less.epilogue = p->epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS ? CUBLASLT_EPILOGUE_BIAS

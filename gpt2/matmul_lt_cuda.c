@@ -1,11 +1,11 @@
-// Matmuls by cuBLASLt: shapes, algorithms, calls. Without a tuning file a matmul uses the heuristic's first
-// algorithm that runs, the same in every run on the same GPU with the same library.
+// Matmuls using cuBLASLt: shapes, algorithms, calls. Without a tuning file a matmul uses the heuristic's
+// first algorithm that runs, which is the same in every run on the same GPU with the same library.
 #include <stdlib.h>
 #include <string.h>
 #include "cuda.h"
 #include "matmul_lt_cuda.h"
 
-enum { ALIGNMENT = 16 };  // bytes of a pointer
+enum { ALIGNMENT = 16 };  // of pointers, in bytes
 
 static struct {
     int hopper;  // Hopper or newer
@@ -19,7 +19,8 @@ static cudaDataType type_of(gpt2_dtype dt) {
     return dt == GPT2_F32 ? CUDA_R_32F : dt == GPT2_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-// Returns 0, or -1 with a message that has cuBLASLt's status, the call, and the shape as cuBLASLt sees it.
+// Returns 0, or -1 with a message that contains cuBLASLt's status, the call, and the shape as cuBLASLt sees
+// it.
 static int lt_check(const Matmul *p, cublasStatus_t status, const char *call) {
     if (status == CUBLAS_STATUS_SUCCESS) return 0;
     return gpt2_fail("cuBLASLt: %s: %s, for a matmul of m %d, n %d, k %d, batch %d in %s, epilogue %d",
@@ -119,7 +120,8 @@ static int make_operation(const Matmul *p, cublasLtMatmulDesc_t *operation) {
                : 0;
 }
 
-// The alignment of pointers to rows and matrices of the batch: the largest power of two in their strides.
+// Returns the alignment of rows and of matrices of the batch: the largest power of two that divides their
+// strides.
 static uint32_t alignment(gpt2_dtype dt, int ld, int next) {
     size_t bytes = ((size_t)ld | (size_t)next) * gpt2_dtype_size(dt) | ALIGNMENT;
     return (uint32_t)(bytes & -bytes);
@@ -149,7 +151,7 @@ static int set_preference(const Matmul *p, cublasLtMatmulPreference_t preference
     return 0;
 }
 
-// Keeps the heuristic's results. An epilogue that it refuses is not a failure.
+// Stores the heuristic's results. An epilogue that it refuses is not a failure.
 static int ask_heuristic(Kept *kept, cublasLtMatmulPreference_t preference) {
     const Matmul *p = &kept->matmul;
     cublasLtMatmulHeuristicResult_t results[CANDIDATES];
@@ -218,7 +220,7 @@ Kept *matmul_keep(const Matmul *p) {
     Kept **table = kept ? realloc(lt.table, (lt.used + 1) * sizeof *table) : NULL;
     if (!table) {
         free(kept);
-        gpt2_fail("matmul: no memory on the host for one more shape after %d", lt.used);
+        gpt2_fail("matmul: no host memory for another shape after %d", lt.used);
         return NULL;
     }
     lt.table = table;

@@ -204,7 +204,7 @@ static int free_form(GPT2Config *config, const char *descriptor) {
                              "like l4h4c128v512t64",
                              descriptor, parts[i].letter, parts[i].what, part);
     }
-    return *p ? gpt2_fail("model \"%s\": \"%s\" follows the last part", descriptor, p) : 0;
+    return *p ? gpt2_fail("model \"%s\": unexpected \"%s\" after the last part", descriptor, p) : 0;
 }
 
 int gpt2_config_from_descriptor(GPT2Config *config, const char *descriptor) {

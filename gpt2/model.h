@@ -26,7 +26,7 @@ enum {
 typedef struct {
     const char *name;  // "wte", "qkvw", ...
     int64_t elems;     // elements of one layer's tensor
-    int per_layer;     // 1: one for each of the L layers; 0: one in all
+    int per_layer;     // 1: one for each of the L layers; 0: only one
     int n_dims;        // 1 or 2: a vector, or a matrix (weight decay applies to matrices only)
     int64_t dims[2];   // its shape
 } GPT2Tensor;
@@ -36,8 +36,8 @@ int64_t gpt2_num_parameters(const GPT2Config *config);
 int gpt2_padded_vocab(int vocab_size);
 
 // Activations that forward keeps for backward, and buffers that both use. They have the model's dtype, except
-// the float ones. B batch, T sequence length, C channels, NH heads, Vp padded vocabulary. If backward
-// recomputes an activation, all L layers share the memory of one.
+// those marked float or double. B batch, T sequence length, C channels, NH heads, Vp padded vocabulary. If
+// backward recomputes an activation, all L layers share the memory of one.
 enum {
     ENCODED,         // (B, T, C)
     LN1,             // (L, B, T, C)
@@ -47,7 +47,7 @@ enum {
     LN2,             // (L, B, T, C)
     FCH,             // (L, B, T, 4C)
     FCH_GELU,        // (L, B, T, 4C)
-    RESIDUAL3,       // (L, B, T, C); with inputs_on_host (2, B, T, C), which layers use in turn
+    RESIDUAL3,       // (L, B, T, C); with inputs_on_host (2, B, T, C), which layers alternate between
     LN1_MEAN,        // (L, B, T) float
     LN1_RSTD,        // (L, B, T) float
     LN2_MEAN,        // (L, B, T) float
@@ -82,17 +82,17 @@ typedef struct {
     int inputs_on_host;   // 1, with recompute 3: keeps the blocks' inputs in host memory
     int chunk;            // rows of logits that exist at a time
     int inference;        // 1: forward over a cache only; B*T tokens in a pass, chunk of which get logits
-    int cache_positions;  // of text that grows token by token, all rows together
+    int cache_positions;  // of text that grows token by token, total over all rows
 } GPT2Run;
-// The table from which activations are counted and allocated. Allocates nothing itself.
+// Fills in the table from which activations are counted and allocated. Allocates nothing itself.
 void gpt2_activations(const GPT2Config *config, const GPT2Run *run, GPT2Activation table[NUM_ACTIVATIONS]);
 
-// "d12", "gpt2:d12", "gpt3:c768" as in llm.c (V 50257), or free: "l4h4c128v512t64" = layers, heads, channels,
-// vocabulary, longest sequence. Returns 0 or -1. Errors name the descriptor and the wrong part (heads that do
-// not divide the channels, zero, unknown depth).
+// Parses "d12", "gpt2:d12", "gpt3:c768" as in llm.c (V 50257), or the free form "l4h4c128v512t64" = layers,
+// heads, channels, vocabulary, longest sequence. Returns 0 or -1. Errors name the descriptor and the wrong
+// part (heads that do not divide the channels, zero, unknown depth).
 int gpt2_config_from_descriptor(GPT2Config *config, const char *descriptor);
-// Checks that a GPT-2 can have these sizes and that their products fit their types. Returns 0 or -1. `name`
-// (a file or a descriptor) begins the error.
+// Checks that a GPT-2 can have these sizes and that their products fit their types. Returns 0 or -1. The
+// error begins with `name`, a file or a descriptor.
 int gpt2_config_check(const GPT2Config *config, const char *name);
 
 enum { GPT2_PIECE = 1 << 18 };  // elements of the largest piece: 1 MiB of fp32
@@ -103,9 +103,10 @@ typedef int (*gpt2_sink)(void *ctx, int tensor, int layer, int64_t offset, int64
 // Fills in values, with the same coordinates.
 typedef int (*gpt2_source)(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values);
 
-// llm.c's own initialisation, bit for bit: mt19937 with seed 42, llm.c's order of tensors and layers,
-// normal(0, 0.02), residual projections scaled by 1/sqrt(2L), layernorm weights 1, all else 0, including
-// wte's rows V..Vp-1. The sink sees every element exactly once, in pieces of at most GPT2_PIECE.
+// Initialises a model as llm.c does, bit for bit: mt19937 with seed 42, llm.c's order of tensors and layers,
+// normal(0, 0.02), residual projections scaled by 1/sqrt(2L), layernorm weights 1, everything else 0,
+// including wte's rows V..Vp-1. The sink receives every element exactly once, in pieces of at most
+// GPT2_PIECE.
 int gpt2_init(const GPT2Config *config, gpt2_sink sink, void *ctx);
 
 // Calls visit for each piece of a model, in llm.c's order: tensor by tensor, all layers of each.
@@ -115,7 +116,7 @@ int gpt2_each_piece(const GPT2Config *config, gpt2_visitor visit, void *ctx);
 // A model on disk. Its values can be read in any order.
 typedef struct {
     GPT2Config config;
-    gpt2_dtype dtype;          // in which it is stored
+    gpt2_dtype dtype;          // of the stored values
     gpt2_source get;           // call it with ctx
     void (*close)(void *ctx);  // NULL: nothing is open
     void *ctx;
@@ -125,7 +126,8 @@ typedef struct {
 // values. Returns 0, or -1 with nothing open.
 int gpt2_stored_open(const char *path, GPT2Stored *stored);
 void gpt2_stored_close(GPT2Stored *stored);
-// 1: the name of a model file or of a Hugging Face folder; 0: of anything else, such as a descriptor.
+// Returns 1 for the name of a model file or of a Hugging Face folder, 0 for anything else, such as a
+// descriptor.
 int gpt2_is_stored(const char *name);
 // Takes the sizes from a descriptor, or from the stored model at `path`. Returns 0 or -1.
 int gpt2_config_named(const char *name, const char *path, GPT2Config *config);
@@ -134,7 +136,8 @@ int gpt2_stored_read(const GPT2Stored *stored, gpt2_sink sink, void *ctx);
 // Reads n values of a dtype from offset `at` of a file, as fp32.
 int gpt2_read_values(int fd, const char *path, int64_t at, gpt2_dtype dtype, int64_t n, float *values);
 
-// Converts values to the dtype in which a file stores them, F32 or BF16, in place. Returns their bytes.
+// Converts values in place to the dtype in which a file stores them, F32 or BF16. Returns their size in
+// bytes.
 size_t gpt2_to_dtype(gpt2_dtype dtype, float *values, int64_t n);
 
 // llm.c's model files: a header of 256 int32 (magic 20240326; version 3 = fp32, 5 = bf16), then the tensors
@@ -144,8 +147,8 @@ int gpt2_file_read_header(const char *path, GPT2Config *config, gpt2_dtype *dtyp
 // Writes path atomically: temporary name, fsync, rename; removes the temporary file on failure.
 int gpt2_file_write(const char *path, const GPT2Config *config, gpt2_dtype dtype, gpt2_source source,
                     void *ctx);
-// Returns 0 if the file has the bytes that gpt2_file_write would write, else -1 with the first different
-// offset.
+// Returns 0 if the file has the bytes that gpt2_file_write would write, else -1 with a message that gives the
+// first different offset.
 int gpt2_file_compare(const char *path, const GPT2Config *config, gpt2_dtype dtype, gpt2_source source,
                       void *ctx);
 

@@ -42,7 +42,7 @@ static int init_tensor(Init *in, const GPT2Config *config, const GPT2Tensor *t, 
     return init_range(in, tensor, layer, drawn, t->elems, 0, 0);
 }
 
-// Layer by layer, as llm.c draws them; tensors outside the layers are drawn with the first.
+// Draws values layer by layer, as llm.c does; tensors outside the layers are drawn with the first layer.
 static int init_tensors(Init *in, const GPT2Config *config, const GPT2Tensor *tensors) {
     for (int l = 0; l < config->num_layers; l++) {
         for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) {

@@ -1,4 +1,4 @@
-// The reference speed for a step: oneDNN's on this machine, with a matmul that fits into the caches.
+// Measures the reference speed for a step: oneDNN's on this machine, for a matmul that fits into the caches.
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -26,7 +26,7 @@ static double matmuls_per_second(gpt2_dtype dt, void *out, const void *left, con
     return matmuls / seconds;
 }
 
-// Takes the best slice, because other programs may disturb one. A slice is longer than a scheduler's time
+// Takes the best slice, because other programs may slow one down. A slice is longer than a scheduler's time
 // slice, so that ranks sharing a core each get a turn.
 int cpu_peak_flops(gpt2_dtype dt, double *flops) {
     size_t bytes = (size_t)SIDE * SIDE * gpt2_dtype_size(dt);

@@ -1,4 +1,4 @@
-// The reference speed for a step: cuBLASLt's on this GPU, with a large square matmul.
+// Measures the reference speed for a step: cuBLASLt's on this GPU, for a large square matmul.
 #include <stdlib.h>
 #include "cuda.h"
 #include "matmul_lt_cuda.h"
@@ -56,8 +56,8 @@ static int multiply(const void *ctx) {
                                 s->memory + 3 * s->bytes);
 }
 
-// Measures the seconds of one matmul. Takes the best slice, because other programs may disturb one. Slice -1
-// warms up, and slice 0 is one matmul.
+// Measures the seconds of one matmul. Takes the best slice, because other programs may slow one down. Slice
+// -1 warms up, and slice 0 is one matmul.
 static int measure(const Square *s, int slices, double *seconds) {
     double best = 1, ms;
     if (cuda_random_values(s->memory, 2 * s->bytes) != 0) return -1;
@@ -78,7 +78,7 @@ static int measure_side(gpt2_dtype dt, int side, size_t workspace, int slices, d
     return cuda_check(cudaFree(s.memory), "cudaFree") != 0 ? -1 : rc;
 }
 
-// Doubles the side until a matmul takes long enough, or memory gets short.
+// Doubles the side until a matmul takes long enough or memory runs short.
 int cuda_peak_flops(gpt2_dtype dt, double *flops) {
     size_t workspace, available, total;
     int side = SMALLEST / 2;

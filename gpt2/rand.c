@@ -1,5 +1,5 @@
-// mt19937 and the normal distribution as in PyTorch, and the sampler's xorshift*. Operations have
-// llm.c's order and precision, to give its floats bit for bit.
+// mt19937 and the normal distribution as in PyTorch, and the sampler's xorshift*. Operations follow llm.c's
+// order and precision, to reproduce its floats bit for bit.
 #include <math.h>
 #include "rand.h"
 
@@ -49,7 +49,7 @@ static void normal_block(mt19937 *rng, float data[16], float mean, float std) {
     }
 }
 
-// Fewer than a block are drawn in pairs, from doubles.
+// Draws fewer values than a block, in pairs, from doubles.
 static void normal_few(mt19937 *rng, float *data, int64_t n, float mean, float std) {
     for (int64_t i = 0; i < n; i += 2) {
         float angle = (float)mt_f64(rng), u = (float)mt_f64(rng);
@@ -100,5 +100,5 @@ int sample_softmax(const float *logits, int n, float coin) {
         cdf += expf(logits[i] - largest);
         if (target < cdf) return i;
     }
-    return n - 1;  // the sum was rounded below the coin
+    return n - 1;  // rounding left the sum below the target
 }

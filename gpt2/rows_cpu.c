@@ -1,4 +1,4 @@
-// For the other CPU layers: threads and their scratch, and sums of rows. Also GELU.
+// Shared by the CPU layers: threads and their scratch, and sums of rows. Also GELU.
 #include <string.h>
 #include "cpu.h"
 
@@ -32,7 +32,7 @@ void *shared_scratch(void) { return thread_scratch(scratch.threads); }
 
 int cpu_has_dtype(gpt2_dtype dt) {
 #if defined(__x86_64__)
-    if (dt == GPT2_BF16) return __builtin_cpu_supports("avx512bf16") != 0;  // CPUs with AMX have it too
+    if (dt == GPT2_BF16) return __builtin_cpu_supports("avx512bf16") != 0;  // CPUs with AMX also have it
 #endif
     return dt == GPT2_F32;
 }

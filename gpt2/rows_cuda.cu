@@ -58,12 +58,12 @@ int cuda_gelu_backward(gpt2_dtype dt, void *dinp, const void *inp, const void *d
 }
 
 // -------- rows
-// One warp each. N > 0: the row fits into N vectors of registers per lane; N == 0: each pass reads it again,
-// from L1 or L2.
+// Each row has one warp. N > 0: the row fits into N vectors of registers per lane; N == 0: each pass reads it
+// again, from L1 or L2.
 
 enum { ROW_VECTORS = 8 };  // rows of up to 4 KiB; more would not fit into a thread's registers
 
-// N for rows of C elements
+// Returns N for rows of C elements.
 template <class T> static int vectors_a_lane(int C) {
     int n = (int)blocks_for(C, WARP * wide<T>);
     return n > ROW_VECTORS ? 0 : n;
@@ -160,7 +160,7 @@ static struct {
     size_t floats;
 } planned;
 
-// Memory for the sums of `parts` blocks.
+// Returns memory for the sums of `parts` blocks.
 static float *partial_sums(size_t parts, size_t columns) {
     if (columns <= planned.columns && parts * columns <= planned.floats) return (float *)cuda_scratch();
     gpt2_fail("gradients of %zu columns, but the layers were planned for %zu: plan for this shape", columns,
@@ -168,8 +168,8 @@ static float *partial_sums(size_t parts, size_t columns) {
     return NULL;
 }
 
-// partial (parts, columns), columns in kinds of C: sums of the first kind are added to a (C), of the second
-// to b (C), and those of the third are written to c (C).
+// partial (parts, columns); each kind of sum has C columns. Sums of the first kind are added to a (C) and
+// those of the second to b (C); those of the third are written to c (C).
 template <class T> static __global__ void add_partial_sums_kernel(T *a, T *b, float *c, const float *partial,
                                                                   int parts, int columns, int C) {
     __shared__ float slices[WARP][WARP];
@@ -258,13 +258,13 @@ int cuda_bias_from_sums(gpt2_dtype dt, void *dbias, const float *sums, int C) {
 }
 
 // -------- layernorm's backward, in one pass over dout, inp and dinp
-// A team of warps handles a row, one vector per lane. So a thread holds one vector of the row and its
-// channels' sums over all rows, in 64 registers for any C. partial (blocks, kinds, C) gets the sums of each
+// A team of warps handles a row, one vector per lane. So a thread holds one vector of the row and the sums of
+// its channels over all rows, in 64 registers for any C. partial (blocks, kinds, C) receives the sums of each
 // block: for dweight, for dbias and, with 3 kinds, of the finished dinp.
 
-enum { TEAMS_WARPS = 16, TEAMS_THREADS = TEAMS_WARPS * WARP };  // the most in a block
+enum { TEAMS_WARPS = 16, TEAMS_THREADS = TEAMS_WARPS * WARP };  // maximum per block
 
-// Warps that share a row; 0: too many.
+// Returns the number of warps that share a row; 0: too many.
 template <class T> static int warps_a_row(int C) {
     int warps = (int)blocks_for(C, WARP * wide<T>);
     return warps > TEAMS_WARPS ? 0 : warps;
@@ -275,7 +275,8 @@ template <class T> static __global__ void __launch_bounds__(TEAMS_THREADS, 2)
                               const T *weight, const float *mean, const float *rstd, int rows, int C,
                               int row_warps) {
     constexpr int W = wide<T>;
-    // of each warp, for its team. Rows use the halves in turn, so one barrier per row is enough.
+    // The sums of each warp, for its team. Rows alternate between the halves, so one barrier per row is
+    // enough.
     __shared__ float sums[2][TEAMS_WARPS], dots[2][TEAMS_WARPS];
     int warp = threadIdx.x / WARP, teams = blockDim.x / WARP / row_warps, team = warp / row_warps;
     int c = (threadIdx.x - team * row_warps * WARP) * W;
@@ -336,7 +337,7 @@ template <class T> static __global__ void __launch_bounds__(TEAMS_THREADS, 2)
     }
 }
 
-// Wider rows, dinp only: each warp handles a row, which it reads again for the second pass.
+// Computes only dinp, for wider rows: each warp handles a row, which it reads again for the second pass.
 template <class T> static __global__ void __launch_bounds__(ROW_THREADS)
     layernorm_backward_dinp_kernel(T *dinp, const T *dout, const T *inp, const T *weight, const float *mean,
                                    const float *rstd, int rows, int C) {
@@ -366,7 +367,7 @@ template <class T> static __global__ void __launch_bounds__(ROW_THREADS)
     });
 }
 
-// The same for rows of any width, in three passes.
+// The whole backward for rows of any width, in three passes.
 template <class T>
 static int layernorm_backward_in_passes(void *dinp, void *dweight, void *dbias, float *dinp_sums,
                                         const void *dout, const void *inp, const void *weight,
@@ -408,7 +409,8 @@ int cuda_layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbia
 
 // --------
 
-// The number of blocks that run at once: of layernorm's backward for this C, and of the sums of columns.
+// Sets the numbers of blocks that run at once: for layernorm's backward with this C, and for the sums of
+// columns.
 template <class T> static int plan_blocks(int C) {
     int device, processors, rows = 0, columns, row_warps = warps_a_row<T>(C);
     CUDA_TRY(cudaGetDevice(&device));

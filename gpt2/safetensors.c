@@ -120,7 +120,7 @@ static int get_tensor(const SafeFile *f, const json_t *row, SafeTensor *t, int64
     if (!json_is_object(row)) return wrong(f, t, "must be an object");
     if (get_dtype(f, row, t, &size) || get_shape(f, row, t, &elems) || get_offsets(f, row, t, room))
         return -1;
-    // An unknown dtype's size is unknown too.
+    // The size of an unknown dtype cannot be checked.
     if (!size || (!__builtin_mul_overflow(elems, size, &bytes) && bytes == t->end - t->begin)) return 0;
     return gpt2_fail("%s: tensor \"%.200s\": %s of shape %s does not fill its %lld bytes", f->path, t->name,
                      t->dtype_name, safe_shape(shape, t->dims, t->n_dims), (long long)(t->end - t->begin));
@@ -132,7 +132,7 @@ static int by_place(const void *a, const void *b) {
     return (x->end > y->end) - (x->end < y->end);
 }
 
-// Sorts the tensors by place. Their values must be contiguous and fill the file.
+// Sorts the tensors by position. Their values must be contiguous and fill the file.
 static int check_places(const SafeFile *f, int64_t room) {
     int64_t at = 0;
     qsort(f->tensors, (size_t)f->n, sizeof *f->tensors, by_place);

@@ -7,7 +7,7 @@
 #include <limits.h>
 #include "layers.h"
 
-enum { SAFE_DIMS = 8, SAFE_HEADER = 16 << 20 };  // the most dimensions of a shape, bytes of a header
+enum { SAFE_DIMS = 8, SAFE_HEADER = 16 << 20 };  // maximum dimensions of a shape, maximum bytes of a header
 
 typedef struct {
     const char *name, *dtype_name;
@@ -30,7 +30,7 @@ typedef struct {
 // fill the file, and that names are unique. Call safe_close in either case.
 int safe_open(SafeFile *f, const char *path);
 void safe_close(SafeFile *f);
-// Elements [at, at + n) of a readable tensor, in fp32.
+// Reads elements [at, at + n) of a readable tensor, as fp32.
 int safe_read(const SafeFile *f, const SafeTensor *t, int64_t at, int64_t n, float *values);
 
 // "[768, 2304]"
@@ -44,10 +44,10 @@ typedef struct {
 } SafeHeader;
 int safe_header_begin(SafeHeader *h);
 int safe_header_add(SafeHeader *h, const char *name, gpt2_dtype dtype, const int64_t *dims, int n_dims);
-// *text: the start of the file, up to the values, which the caller frees. h is freed in either case.
+// *text: the start of the file, up to the values; the caller frees it. h is freed in either case.
 int safe_header_end(SafeHeader *h, char **text, size_t *bytes);
 
-// Returns an object from a file of at most `most` bytes, or NULL. Duplicate names are an error.
+// Returns the JSON object in a file of at most `most` bytes, or NULL. Duplicate names are an error.
 json_t *safe_json(const char *path, int64_t most);
 
 #endif

@@ -3,7 +3,7 @@
 #define GPT2_TEXT_FILE_H
 
 // Returns the file's text, which the caller frees; "" if there is no such file; NULL with gpt2_fail's
-// message on failure, including a zero byte in the file.
+// message on failure, or if the file has a zero byte.
 char *text_file_read(const char *path);
 // Returns 0 once the text is on disk under this name, else -1 with gpt2_fail's message. At any time, either
 // the old or the new file exists.

@@ -1,4 +1,4 @@
-// Decodes tokens. The file is read and checked completely; tokens then point into it.
+// Decodes tokens. The whole file is read and checked first; tokens then point into it.
 #include <stdlib.h>
 #include <unistd.h>
 #include "disk.h"
@@ -84,7 +84,7 @@ void tokenizer_print(const Tokenizer *t, FILE *out, uint32_t token) {
     for (int i = 0; i < length; i++) {
         unsigned char c = text[i];
         int control = c < 32 || c == 127, white = c >= '\t' && c <= '\r';
-        if (!control || white) fputc(c, out);  // the caller may look at ferror(out)
+        if (!control || white) fputc(c, out);  // the caller may check ferror(out)
     }
 }
 

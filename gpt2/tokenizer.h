@@ -16,7 +16,7 @@ typedef struct {
 int tokenizer_init(Tokenizer *t, const char *path);  // 0 or -1
 // Returns the token's bytes, not zero-terminated, or NULL if there is no such token.
 const char *tokenizer_decode(const Tokenizer *t, uint32_t token, int *length);
-// Leaves out control bytes except white space.
+// Prints a token without its control bytes, except white space.
 void tokenizer_print(const Tokenizer *t, FILE *out, uint32_t token);
 void tokenizer_free(Tokenizer *t);
 

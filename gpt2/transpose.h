@@ -1,5 +1,5 @@
-// A source of transposes: llm.c stores a weight as (out, in), Hugging Face as (in, out). It holds a panel,
-// some rows of one transpose at a time, and fills it tile by tile from runs of the matrix's rows.
+// Provides transposed weights: llm.c stores a weight as (out, in), Hugging Face as (in, out). It holds one
+// panel at a time, some rows of one transpose, and fills it tile by tile from runs of the matrix's rows.
 #ifndef GPT2_TRANSPOSE_H
 #define GPT2_TRANSPOSE_H
 #include "model.h"
@@ -7,7 +7,7 @@
 typedef struct {
     gpt2_source from;  // of the matrices
     void *ctx;
-    float *panel;        // (to - begin, rows) of the transpose
+    float *panel;        // (end - begin, rows) of the transpose
     float *tile;         // (TILE) of the matrix
     int tensor, layer;   // being transposed
     int64_t begin, end;  // rows of the transpose; begin == end: none

@@ -1,13 +1,13 @@
 // Before the first step each planned matmul runs once, in memory that is freed again, to find algorithms that
 // the heuristic names but the library rejects, and kernels that fail. With a tuning file, the matmuls missing
-// in it are timed: the heuristic's candidates, and the matmul without its epilogue plus kernels of our own.
+// from it are timed: the heuristic's candidates, and the matmul without its epilogue plus our own kernels.
 #include <math.h>
 #include <stdlib.h>
 #include "cuda.h"
 #include "matmul_lt_cuda.h"
 
 enum { ROUNDS = 9, MOST_RUNS = 50, CHOICES = CANDIDATES + 1 };
-static const double ROUND_MS = 1;  // the least time of a choice's runs in one round
+static const double ROUND_MS = 1;  // minimum total time of a choice's runs in one round
 
 static size_t padded(size_t bytes) { return (bytes + 255) / 256 * 256; }
 
@@ -16,7 +16,7 @@ static size_t matrix_bytes(const Matmul *p, gpt2_dtype dt, int rows, int ld, int
     return padded((before + (size_t)rows * ld) * gpt2_dtype_size(dt));
 }
 
-// The sizes of a matmul's operands, which follow each other in the trial's memory.
+// The sizes of a matmul's operands, which are laid out consecutively in the trial's memory.
 typedef struct {
     size_t left, right, out, aux, bias, all;
 } Sizes;
@@ -45,7 +45,7 @@ static Operands operands_in(char *memory, const Matmul *p) {
 
 typedef struct {
     Kept *kept;
-    int choice;  // a candidate, or after them apart
+    int choice;  // a candidate's index, or kept->found: apart
     const Operands *x;
 } Run;
 
@@ -92,7 +92,7 @@ static int time_choices(Kept *kept, int choices, const Operands *x, double ms[CH
 
 static int settle(Kept *kept, char *memory);
 
-// Chooses the fastest; of equals, the first.
+// Chooses the fastest or, on a tie, the first.
 static int tune(Kept *kept, char *memory) {
     const Matmul *p = &kept->matmul;
     int apart = matmul_splits(p), choices = kept->found + apart, best = 0;
@@ -101,7 +101,7 @@ static int tune(Kept *kept, char *memory) {
     Kept *without = apart ? matmul_keep(&less) : NULL;
     if (apart && (!without || settle(without, memory) != 0)) return -1;
     Operands x = operands_in(memory, p);
-    // earlier matmuls have left results there
+    // new values, since earlier matmuls have left results there
     if (cuda_random_values(memory, sizes_of(p).all) != 0 || time_choices(kept, choices, &x, ms) != 0)
         return -1;
     for (int c = 1; c < choices; c++)
@@ -137,7 +137,7 @@ static int settle(Kept *kept, char *memory) {
     Operands x = operands_in(memory, p);
     int rc = matmul_run(kept, &x);
     if (rc > 0 && !matmul_splits(p)) return matmul_unsupported(p);
-    if (rc > 0) {  // computed apart, by a matmul that is tried as well
+    if (rc > 0) {  // computed apart, using a matmul that is tried as well
         Matmul less = matmul_cuda_less(p);
         return matmul_cuda_prepare(&less);
     }

@@ -1,6 +1,6 @@
-// The tuning file: a line with the fastest algorithm for each GPU, cuBLASLt version and matmul. cuBLASLt's
-// algorithms are 64 bytes that stay valid for the same version of the library. This file handles only the
-// text; the caller reads and writes the file.
+// The tuning file: one line with the fastest algorithm for each GPU, cuBLASLt version and matmul. An
+// algorithm of cuBLASLt is 64 bytes that stay valid for the same version of the library. This file handles
+// only the text; the caller reads and writes the file.
 #define XXH_INLINE_ALL
 #include <stdint.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ static struct {
     int may_time;
 } tuning;
 
-// -------- lines: key = algorithm ms ms, check sum
+// -------- lines: key = algorithm, time in ms, checksum
 
 const char *layers_cuda_card(void) {
     static char gpu[384];
@@ -93,7 +93,7 @@ int layers_cuda_tune(const char *name, const char *text, int may_time) {
     tuning.may_time = may_time;
     if (!tuning.name || !tuning.text) {
         forget();
-        return gpt2_fail("no memory on the host for %s", name);
+        return gpt2_fail("no host memory for %s", name);
     }
     const char *at = tuning.text;
     for (int line = 1; *at; line++) {
@@ -147,7 +147,7 @@ int tune_add(const Matmul *p, const cublasLtMatmulAlgo_t *algorithm, double ms) 
     n += snprintf(line + n, LINE - n, " %.4f ms", ms);
     n += snprintf(line + n, LINE - n, ", check %08x\n", (unsigned)XXH32(line, n, 0));
     char *text = realloc(tuning.text, bytes + n + 1);
-    if (!text) return gpt2_fail("no memory on the host for one more line of %s", tuning.name);
+    if (!text) return gpt2_fail("no host memory for another line of %s", tuning.name);
     memcpy(text + bytes, line, n + 1);
     tuning.text = text;
     return 0;

@@ -12,7 +12,7 @@ typedef struct {
 
 // Returns 0, or -1 with gpt2_fail's message. Call vocabulary_free in either case.
 int vocabulary_init(Vocabulary *v, const Tokenizer *t);
-// Returns the first token with these bytes, or NO_TOKEN. Never the end of text.
+// Returns the first token with these bytes, or NO_TOKEN. Never returns the end-of-text token.
 uint32_t vocabulary_find(const Vocabulary *v, const char *bytes, int n);
 void vocabulary_free(Vocabulary *v);
 

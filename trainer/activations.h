@@ -7,7 +7,7 @@
 // defines: zero_tensor, zero_unit
 #include "../llmc_zero/zero.h"
 
-// The model's tables for the plugin.
+// The tables that describe the model to the plugin.
 typedef struct {
     zero_tensor tensors[NUM_PARAMETER_TENSORS];
     int n_units;
@@ -21,17 +21,17 @@ typedef struct GPT2 {
     GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
     PluginTables tables;  // (describe_to_plugin)
     int B, T;
-    int recompute;         // in backward: 0 nothing, 1 GELU, 2 layernorms too, 3 all except a block's input
-    int inputs_on_host;    // 1: level 3 keeps the blocks' inputs in host memory, with two buffers on the device
-    int chunk;             // rows of logits computed at a time
-    int inference;         // 1: B*T is the number of tokens in the largest pass (answers_describe)
-    int cache_rows;        // rows of text that grow token by token; 0: none
-    int cache_T;           // maximum number of positions per row
+    int recompute;       // in backward: 0 nothing, 1 GELU, 2 layernorms too, 3 all except a block's input
+    int inputs_on_host;  // 1: level 3 keeps the blocks' inputs in host memory, with two buffers on the device
+    int chunk;           // rows of logits computed at a time
+    int inference;       // 1: B*T is the number of tokens in the largest pass (answers_describe)
+    int cache_rows;      // rows of text that grow token by token; 0: none
+    int cache_T;         // maximum number of positions per row
     int cache_positions;   // total over all rows, after the cache's rounding
     size_t scratch_bytes;  // that the layers need
     struct {
         void *memory;   // from the plugin, on the device or on the host
-        size_t stride;  // bytes from layer to layer
+        size_t stride;  // bytes from one layer to the next
         int layers;     // number stored; layer l uses number l % layers
     } activations[NUM_ACTIVATIONS];
 } GPT2;
@@ -64,7 +64,7 @@ static inline void *act(const GPT2 *model, int which, int layer) {
     const size_t at = layer % model->activations[which].layers;
     return (char *)model->activations[which].memory + at * model->activations[which].stride;
 }
-// Row `row` of a matrix with `width` columns in the model's dtype.
+// Returns row `row` of a matrix with `width` columns in the model's dtype.
 static inline void *row_of(const GPT2 *model, void *base, size_t row, size_t width) {
     return (char *)base + row * width * gpt2_dtype_size(model->dtype);
 }

@@ -41,14 +41,14 @@ typedef struct {
     Bytes room;        // available to a rank
     int level[CHANGES], levels[CHANGES];
     GPT2 model;  // with the options of this level
-    FILE *list;  // a line for each set of options
+    FILE *list;  // one line per set of options
     int n_listed;
     // the plugin's memory by accumulation, sub-group size, tiers and stage; 0 on the device: not planned yet
     Bytes plans[2][SUB_GROUP_SIZES][MIXTURES][4];
 } Search;
 
 // Returns the total space that each rank of this host may use in the folders of --nvme. Blocks alternate
-// between folders, so the fullest one limits all. A rank's file is up to two blocks larger than its states.
+// between folders, so the fullest limits the total. A rank's file is up to two blocks larger than its states.
 static size_t disk_left(const zero_offload_config *o) {
     enum { MOST = 16 };
     struct statvfs disk[MOST];
@@ -127,7 +127,7 @@ static void set_options(const Search *s) {
     if (s->level[ONE_MICRO_BATCH]) opt.total_batch = opt.B * opt.T * run.ranks;
 }
 
-// The plugin's memory at this level. It does not depend on the batch or on recompute.
+// Returns the plugin's memory at this level. It does not depend on the batch or on recompute.
 static Bytes plugin_bytes_of_level(Search *s, const zero_config *config) {
     Bytes *b = &s->plans[config->micro_batches > 1][s->level[SUB_GROUPS]][s->level[TIERS]][opt.zero.stage];
     zero_plan plan;
@@ -140,7 +140,8 @@ static Bytes plugin_bytes_of_level(Search *s, const zero_config *config) {
     return *b;
 }
 
-// A rank's memory at this level. A smaller batch needs more micro-batches for the same tokens per step.
+// Returns a rank's memory at this level. A smaller batch needs more micro-batches for the same tokens per
+// step.
 static Bytes bytes_of_level(Search *s) {
     GPT2 *m = &s->model;
     set_options(s);
@@ -191,8 +192,8 @@ static void list_level(Search *s, const Bytes *bytes) {
 // --------
 // the search
 
-// Fills in the options with their effective values. If the level of recompute is not chosen yet, uses the
-// default's memory-saving value.
+// Fills in the options with their effective values. If the level of recompute is not chosen yet, uses one
+// that saves memory.
 static void begin_search(Search *s, const GPT2 *model, const zero_config *config) {
     Options *now = &s->now;
     const int resumes = checkpoint_batch() && !opt.resume_anyway;  // -t and -d must not change
@@ -271,7 +272,7 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
         fprintf(s.list,
                 " nothing, at any stage, tier, --sub-group-size, -r, -b, -t or -d: the model needs %s", more);
     else if (opt.zero_config)
-        fprintf(s.list, "\n  (%s sets some of these: change them there)", opt.zero_config);
+        fprintf(s.list, "\n  (%s sets some of these; change them there)", opt.zero_config);
     opt = s.now;
     die_of_plugin(&failure, fclose(s.list) ? "" : text);
 }

@@ -65,10 +65,10 @@ static size_t device_bytes(void) {
     return total / ranks_on_device();
 }
 
-// Returns the memory left on a device without recomputation, at the stage that needs most. Bits depend on the
-// result, so it is computed only from the device's size, the model, the batch and settings that change bits
-// anyway, not from the stage or the memory free at the moment. An eighth of the device is reserved for the
-// CUDA context, NCCL and the layers' scratch.
+// Returns the memory left on a device without recomputation, at the stage that needs most of it. Bits depend
+// on the result, so it is computed only from the device's size, the model, the batch and settings that change
+// bits anyway, not from the stage or the memory free at the moment. An eighth of the device is reserved for
+// the CUDA context, NCCL and the layers' scratch.
 static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
     GPT2 kept = *model;
     zero_config plain = zero_defaults();
@@ -187,9 +187,9 @@ static void plan_tuned(GPT2 *model) {
 // --------
 // the level of recompute
 
-// Returns the lowest level whose activations fit into the memory that the plugin leaves. 1/32 of
-// the device stays free, since kernels load and NCCL connects later, and allocations leave gaps. If the forward
-// matmul computes GELU, level 0 gives different bits from the others, so it must fit at every stage.
+// Returns the lowest level whose activations fit into the memory that the plugin leaves. 1/32 of the device
+// stays free, since kernels load and NCCL connects later, and allocations leave gaps. If the forward matmul
+// computes GELU, level 0 gives different bits from the others, so it must fit at every stage.
 static int lowest_recompute(const GPT2 *model, const zero_config *config) {
     size_t left, reserve = device_bytes() / 32;
     GPT2 tried = *model;

@@ -13,7 +13,7 @@ enum { MOST_RECOMPUTE = 3 };  // levels of recompute are 0 to 3
 // values of the rank with the least memory. Before that, on CUDA, it does not plan the layers, since planning
 // runs matmuls.
 void settle_memory(GPT2 *model, const zero_config *config);
-// Bytes of host memory that activations will take on a CPU; 0 on CUDA.
+// Returns the bytes of host memory that activations will take on a CPU; 0 on CUDA.
 size_t activations_to_come(GPT2 model, const zero_config *config);
 // Sets model->chunk for these settings and plans the layers. Returns 0, or the layers' error.
 int plan_layers(GPT2 *model, const zero_config *config);

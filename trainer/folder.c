@@ -148,7 +148,7 @@ void check_one_folder(void) {
         if (fclose(create_file(path))) die("%s: %s", path, strerror(errno));
     }
     if (run.ranks > 1) zero_check(zero_broadcast(run.z, 0, name, sizeof name));
-    if (run.ranks > 1 ? !*name : !opt.output) no_checkpoint = "there is no folder (-o)";
+    if (run.ranks > 1 ? !*name : !opt.output) no_checkpoint = "no folder was given (-o)";
     if (!*name) return;
     const int same = opt.output && appears(name);
     int rc;
@@ -215,8 +215,8 @@ void lock_folder(void) {
     } else if (errno == EWOULDBLOCK) {
         refuse_second_run(fd);
     } else if (has_no_locks(errno)) {
-        print0("warning: %s: this file system has no locks (%s), so a second run in this folder is not "
-               "noticed\n",
+        print0("warning: %s: this file system has no locks (%s), so a second run in this folder will "
+               "not be detected\n",
                path, strerror(errno));
     } else {
         refuse(path, strerror(errno));

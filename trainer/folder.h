@@ -9,7 +9,7 @@ enum { OUTPUT_PATH = 4200 };
 // Writes the path of a file in a folder, and returns it. Ends the run if the path is too long.
 char *path_in(char path[OUTPUT_PATH], const char *folder, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-// Both return a path in the same way, in any folder or in -o, valid until the end of the enclosing block.
+// Like path_in, for any folder or for -o. The path is valid until the end of the enclosing block.
 #define in_folder(folder, ...) path_in((char[OUTPUT_PATH]){ 0 }, folder, __VA_ARGS__)
 #define in_output(...) in_folder(opt.output, __VA_ARGS__)
 

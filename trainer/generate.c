@@ -142,7 +142,7 @@ static int count_lines(const char *text) {
 void prompts_read(Prompts *p, const char *text, Bpe *bpe, int eot_token, int V) {
     const int lines = count_lines(text);
     if (!lines) die("option --prompts %s: the file has no prompts", opt.prompts);
-    *p = (Prompts){ .tokens = malloc_check(strlen(text) * sizeof *p->tokens),  // at most one per byte
+    *p = (Prompts){ .tokens = malloc_check(strlen(text) * sizeof *p->tokens),  // at most one token per byte
                     .first = malloc_check((lines + 1) * sizeof *p->first) };
     p->first[0] = 0;
     while (p->n < lines) {

@@ -57,9 +57,9 @@ void generation_choose(Generation *g);
 // Prints a token as text, or its number without a tokenizer.
 void print_token(const Tokenizer *tokenizer, int token);
 
-// a --prompts run
-// The model answers prompts and is not trained. The prompts are divided among the ranks. All rows of a rank
-// form one batch, so each layer is gathered once per pass for all of them.
+// --------
+// a --prompts run: the model answers prompts and is not trained. The prompts are divided among the ranks. All
+// rows of a rank form one batch, so each layer is gathered once per pass for all of them.
 
 // The prompts, one per line of the file. An empty line is the end-of-text token, which starts a new text.
 typedef struct {

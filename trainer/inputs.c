@@ -29,7 +29,7 @@ static void find_model(void) {
     const char *path = model_file_in(opt.model, &fd);
     if (!path)
         die("option -e %s: there is no complete checkpoint in this folder, and no model.safetensors; "
-            "--export turns a checkpoint itself into a model for -e",
+            "if it is itself a checkpoint, --export converts it to a model for -e",
             opt.model);
     opt.model = path;
     snprintf(opened, sizeof opened, "/proc/self/fd/%d", fd);
@@ -43,7 +43,7 @@ static void check_rows(const GPT2Config *c) {
         die("option -e %s: %d channels; CUDA needs a multiple of %d: take %d, or --device cpu", opt.model, C,
             wanted, next);
     if (Vp % wanted)
-        die("option -e %s: a padded vocabulary of %d; CUDA needs a multiple of %d: pad it to %d, or take "
+        die("option -e %s: a padded vocabulary of %d; CUDA needs a multiple of %d: pad it to %d, or use "
             "--device cpu",
             opt.model, Vp, wanted, gpt2_padded_vocab(Vp));
 }
@@ -123,7 +123,7 @@ static void refuse_batch(const GPT2 *m, long long tokens_a_step, int of_checkpoi
         snprintf(advice, sizeof advice, "; -b %d fits", B);
     else if (of_checkpoint)
         snprintf(advice, sizeof advice,
-                 "; no -b fits, so give another -d with --resume-anyway, or other ranks");
+                 "; no -b fits, so use another -d with --resume-anyway, or other ranks");
     die("option -d %lld%s: not a multiple of B x T x ranks = %d x %d x %d = %lld%s", tokens_a_step,
         of_checkpoint ? ", which the checkpoint was saved with" : "", m->B, m->T, run.ranks, m->B * row,
         advice);

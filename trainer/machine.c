@@ -24,7 +24,8 @@ void take_launched_ranks(void) {
 void check_launched_ranks(void) {
     int rank = zero_rank(run.z), ranks = zero_ranks(run.z);
     if (run.rank != rank || run.ranks != ranks)
-        die("the launcher started rank %d of %d, but this is %d of %d: with MPI, use the mpirun of the Open "
+        die("the launcher started rank %d of %d, but this process is rank %d of %d: with MPI, use the mpirun "
+            "of the Open "
             "MPI that this program was built with",
             run.rank, run.ranks, rank, ranks);
 }
@@ -171,7 +172,7 @@ gpt2_dtype settle_dtype(void) {
     return dtype;
 }
 
-// Both types have the same order.
+// Both enums have the same order.
 const char *dtype_name(gpt2_dtype dtype) { return zero_setting_named("numbers.dtype")->words[dtype]; }
 
 // --------

@@ -175,10 +175,10 @@ void logs_continue(int step, int validates, int keep) {
     for (int i = 0; i < LOGS; i++) copy_log(logs[i], NULL, &c);
 }
 
+// --------
 // lines printed for each step
-// lines of a step
 
-// A number in JSON, which has no NaN: values not measured are null.
+// Formats a number for JSON. JSON has no NaN, so values that were not measured are null.
 static const char *json_number(char text[32], double x) {
     if (!isfinite(x)) return "null";
     snprintf(text, 32, "%.9g", x);
@@ -263,7 +263,7 @@ static double typical_rate(Report *r) {
     return r->tokens_a_step / ((times[(n - 1) / 2] + times[n / 2]) / 2);
 }
 
-// What summary.json needs besides `run` and the plugin's counters.
+// The contents of summary.json, besides those of `run` and the plugin's counters.
 typedef struct {
     const Report *report;
     const GPT2 *model;

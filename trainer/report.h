@@ -8,7 +8,7 @@
 typedef struct {
     double loss;          // mean over the global batch
     double norm;          // of the gradients
-    double zloss, znorm;  // their deviations in standard deviations; NaN at first
+    double zloss, znorm;  // their z-scores; NaN until the window is full
     float lr;             // learning rate
 } StepResult;
 

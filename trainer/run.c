@@ -32,8 +32,8 @@ void print0(const char *fmt, ...) {
 // --------
 // the end of a run that fails
 
-// Exit status before the ranks are connected. Their launcher then does not wait for the other ranks'
-// messages.
+// Exit status of a failure before the ranks are connected. Scripts that start the ranks then do not wait for
+// the messages of the other ranks.
 enum { ALONE = 2 };
 enum { MESSAGE = 12400 };  // bytes, enough for a list of lines
 
@@ -51,7 +51,8 @@ static void name_the_place(char *place, size_t size, int names_a_rank) {
 static void end_job(const char *message, int names_a_rank) {
     char line[MESSAGE + 100], place[48];
     int connecting = run.z || run.creating;
-    // Without a launcher, only -pr shows that rank 0 reports the same invalid option.
+    // Without a launcher, ranks whose -pr is not 0 wait, so that rank 0 reports the same invalid option
+    // first.
     if (!connecting && run.silent) usleep(3000000 + 300000 * (run.rank < 20 ? run.rank : 20));
     name_the_place(place, sizeof place, names_a_rank);
     // Do not write over the progress bar.

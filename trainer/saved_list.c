@@ -246,7 +246,8 @@ void checkpoint_remove_temporary(int step) {
 static void remove_checkpoint(const Found *f) {
     checkpoint_remove_temporary(f->step);
     remove_file(in_output("model_%08d.bin", f->step));
-    remove_file(in_folder(f->path, "model_%08d.bin", f->step));  // left if a run was killed while setting it aside
+    // This one exists if a run was killed while setting the checkpoint aside.
+    remove_file(in_folder(f->path, "model_%08d.bin", f->step));
     if (zero_checkpoint_remove(f->path)) print0("warning: %s\n", zero_last_error());
 }
 

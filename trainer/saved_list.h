@@ -51,11 +51,11 @@ void checkpoints_note(int64_t number, int step);
 // Removes leftovers of killed saves, and complete checkpoints except the newest -nk and those that -nm keeps.
 // Ignores checkpoints after `step`, which are not part of this branch.
 void checkpoints_prune(int step);
-// Renames the complete checkpoints of steps `from` to `to`, except step `but`, to abandoned_%08d/: they belong to an
-// abandoned branch. -y 1 ignores them once a newer one is recorded.
+// Renames the complete checkpoints of steps `from` to `to`, except step `but`, to abandoned_%08d/: they
+// belong to an abandoned branch. -y 1 ignores them once a newer checkpoint is recorded.
 void checkpoints_set_aside(int from, int to, int but);
-// Renames a checkpoint that was set aside back to step_%08d/, since the save that should have replaced it did not
-// complete. Returns 1 if it has that name now, 0 if another save of its step has it.
+// Renames a checkpoint that was set aside back to step_%08d/, since the save that should have replaced it did
+// not complete. Returns 1 if it has that name now, 0 if another save of its step has it.
 int checkpoint_set_back(const Found *f);
 // Removes the temporary model files that killed saves of this step left.
 void checkpoint_remove_temporary(int step);

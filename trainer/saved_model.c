@@ -63,7 +63,7 @@ int saved_model_open(const char *folder, zero_value what, GPT2Stored *stored) {
     return 0;
 }
 
-// The dtype of the model file, which llm.c must support.
+// Returns the dtype of the model file, which llm.c must support.
 static gpt2_dtype file_dtype(const GPT2Stored *stored) {
     return stored->dtype == GPT2_BF16 ? GPT2_BF16 : GPT2_F32;
 }

@@ -34,7 +34,7 @@ static json_t *describe_outliers(const OutlierDetector *d) {
                      "sum_sq", d->sum_sq, "values", values);
 }
 
-// One fingerprint per shard, ordered by name. Computed once.
+// Returns one fingerprint per shard, ordered by name. They are computed only once.
 static const json_t *describe_data(const DataLoader *l) {
     static json_t *shards;
     char print[FINGERPRINT];
@@ -47,7 +47,7 @@ static const json_t *describe_data(const DataLoader *l) {
     return shards;
 }
 
-// The options that change a run's results, or their last bits, and the values chosen for "auto".
+// Returns the options that change a run's results or their last bits, and the values chosen for "auto".
 static json_t *describe_settings(const GPT2 *model) {
     json_t *settings = json_object();
     char value[VALUE];
@@ -201,7 +201,7 @@ void saved_run_free(SavedRun *saved) {
 // Ends the run for a difference that makes resuming meaningless. With --resume-anyway it is only printed.
 #define REFUSE(fmt, ...)                                                   \
     (opt.resume_anyway ? print0("resuming anyway: " fmt "\n", __VA_ARGS__) \
-                       : die(fmt "; --resume-anyway resumes it nevertheless", __VA_ARGS__))
+                       : die(fmt "; --resume-anyway resumes regardless", __VA_ARGS__))
 
 static void compare_model(const GPT2Config *saved, const char *where) {
     GPT2Config asked;

@@ -96,7 +96,7 @@ void signals_in_training(void) { in_training = 1; }
 // --------
 // the requests of all ranks
 
-// A run whose stdout has no reader stops as well, after saving.
+// If stdout has no reader, the run stops as well, after saving.
 void requests_of_rank(double requests[REQUESTS]) {
     for (int i = 0; i < REQUESTS; i++) requests[i] = atomic_exchange(&asked[i], 0);
     requests[OUTPUT_GONE] = run.output_error != 0;

@@ -31,7 +31,7 @@ static void print_batch(const GPT2 *model, int micro_batches, int steps) {
     print0("\n");
 }
 
-// job: NULL: a plan.
+// job: NULL for a plan.
 static void print_numbers(const GPT2 *model, const zero_job *job) {
     const char *weights = opt.master ? " with fp32 master weights" : " without master weights";
     if (model->dtype == GPT2_F32 || model->inference) weights = "";
@@ -46,7 +46,7 @@ static void print_numbers(const GPT2 *model, const zero_job *job) {
     print0("\n");
 }
 
-// How the LM head divides the batch.
+// Prints how the LM head divides the batch.
 static void print_head(const GPT2 *model) {
     int BT = model->B * model->T, parts = (BT + model->chunk - 1) / model->chunk;
     int last = BT - (parts - 1) * model->chunk;
@@ -125,7 +125,7 @@ void print_memory(void) {
 // --------
 // a run
 
-// How attention's backward divides the batch.
+// Prints how attention's backward divides the batch.
 static void print_attention(const GPT2 *model) {
     layers_attention_backward backward = layers_cuda_attention_backward();
     print0("attention  backward takes %d of %d rows of the batch at a time: %.1f MiB of scratch, "
@@ -224,7 +224,7 @@ static void print_activations(const GPT2 *model) {
 // --------
 // a plan: the four stages side by side
 
-// "4P + 12P/N", as in the papers.
+// Returns "4P + 12P/N", as in the papers.
 static const char *formula_text(const zero_formula *f) {
     static char text[48];
     int n = 0;
