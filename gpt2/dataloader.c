@@ -161,7 +161,7 @@ static int find_shards(DataLoader *l, const char *pattern) {
         l->num_rows += l->rows[i];
     }
     if (l->num_rows < (int64_t)l->ranks * l->B)
-        return gpt2_fail("%s: %lld rows of %d tokens, fewer than %d ranks with batch %d take at once; use a "
+        return gpt2_fail("%s: %lld rows of %d tokens, fewer than %d ranks with batch %d need at once; use a "
                          "smaller batch or more data",
                          pattern, (long long)l->num_rows, l->T, l->ranks, l->B);
     return 0;

@@ -82,7 +82,7 @@ int disk_sync_parent(const char *path) {
     snprintf(copy, sizeof copy, "%s", path);
     int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int failed = fd < 0 || fsync(fd);
-    if (failed) gpt2_fail("%s: written, but its folder cannot be synchronised: %s", path, strerror(errno));
+    if (failed) gpt2_fail("%s: written, but its folder cannot be synced: %s", path, strerror(errno));
     if (fd >= 0) close(fd);  // nothing was written through it
     return failed ? -1 : 0;
 }

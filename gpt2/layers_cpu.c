@@ -15,7 +15,7 @@ static int check_plan(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int ch
     if (dt == GPT2_F16) return gpt2_fail("fp16 needs --device cuda");
     if (B < 1 || T < 1 || C < 1 || NH < 1 || C % NH != 0 || Vp < 1 || chunk < 1) {
         return gpt2_fail("layers: B %d, T %d, C %d, NH %d, Vp %d, rows of logits at a time %d: all must be "
-                         "positive and NH divide C",
+                         "positive, and NH must divide C",
                          B, T, C, NH, Vp, chunk);
     }
     return 0;

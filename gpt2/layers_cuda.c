@@ -51,7 +51,7 @@ static int try_matmuls(size_t scratch_bytes) {
 static int check_plan(int B, int T, int C, int NH, int Vp, int chunk) {
     if (B < 1 || T < 1 || C < 1 || NH < 1 || C % NH != 0 || Vp < 1 || chunk < 1 || B > INT_MAX / T)
         return gpt2_fail("layers: B %d, T %d, C %d, NH %d, Vp %d, rows of logits at a time %d: all must be "
-                         "positive, NH divide C, and B*T fit an int",
+                         "positive, NH must divide C, and B*T must fit an int",
                          B, T, C, NH, Vp, chunk);
     if (C % LAYERS_CUDA_ROWS != 0 || Vp % LAYERS_CUDA_ROWS != 0)
         return gpt2_fail("layers: C %d, Vp %d: on CUDA both must be multiples of %d", C, Vp,

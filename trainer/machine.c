@@ -25,8 +25,7 @@ void check_launched_ranks(void) {
     int rank = zero_rank(run.z), ranks = zero_ranks(run.z);
     if (run.rank != rank || run.ranks != ranks)
         die("the launcher started rank %d of %d, but this process is rank %d of %d: with MPI, use the mpirun "
-            "of the Open "
-            "MPI that this program was built with",
+            "of the Open MPI that this program was built with",
             run.rank, run.ranks, rank, ranks);
 }
 

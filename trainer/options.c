@@ -210,8 +210,7 @@ void settle_options(void) {
     if (opt.plan_ranks && !opt.plan) die("option --plan-ranks %d: add --plan", opt.plan_ranks);
     if (opt.prompts && (opt.checkpoint_every || opt.resume || opt.resume_path || opt.zero.debug.naive))
         die("option --prompts %s: nothing is trained, so leave out -n, -y, --resume and --naive; -e can name "
-            "a "
-            "folder of checkpoints",
+            "a folder of checkpoints",
             opt.prompts);
     if (opt.async_save && !opt.checkpoint_every)
         die("option --async-save: no checkpoints are written; add -n N to save one every N steps");
