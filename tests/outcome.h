@@ -1,5 +1,5 @@
-// The outcome of a toy run, bit for bit: steps with an evaluation, values set from outside, an abandoned
-// pass, a save and a load. Tests compare the outcomes under different settings.
+// Runs the toy for a few steps, with an evaluation, values set from outside, an abandoned pass, a save and a
+// load, and returns everything it computed. Tests compare the results of different settings bit for bit.
 #ifndef TESTS_OUTCOME_H
 #define TESTS_OUTCOME_H
 #include <stdio.h>
@@ -18,13 +18,13 @@ typedef struct {
 
 static char outcome_folder[64];
 
-// For the CPU; a test of another device replaces these.
+// These run on the CPU; a test for another device replaces them.
 static inline int outcome_toy(toy *t, const zero_config *c) { return toy_create(t, c, NULL); }
 static inline float outcome_activation_of(const toy *t) { return t->activation; }
 static int (*outcome_create)(toy *t, const zero_config *c) = outcome_toy;
 static float (*outcome_activation)(const toy *t) = outcome_activation_of;
 
-// A pass that the trainer abandons halfway leaves gradients open.
+// Abandons a training pass in the middle of backward, so that gradients are incomplete.
 static inline void outcome_give_up(toy *t) {
     MUST(zero_begin_train(t->z, 0, 1));
     MUST(toy_start(t, 0.1f));
@@ -83,7 +83,7 @@ static inline outcome outcome_of(const zero_config *c, int with_files, void (*be
     return o;
 }
 
-// Makes the folder for checkpoints and states, which all ranks share. It must be on a disk.
+// Creates the folder for checkpoints and states, shared by all ranks. It must be on a disk.
 static inline void outcome_begin(const char *name) {
     snprintf(outcome_folder, sizeof outcome_folder, "build/%s.XXXXXX", name);
     if (!checks.rank) CHECK(mkdtemp(outcome_folder));

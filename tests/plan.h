@@ -1,11 +1,11 @@
-// Compares a plan with the memory table of a plugin.
+// Compares a plan with the memory that a plugin has allocated.
 #ifndef TESTS_PLAN_H
 #define TESTS_PLAN_H
 #include <stdio.h>
 #include <string.h>
 #include "../llmc_zero/zero.h"
 
-// NCCL's memory is known only after it has been measured.
+// NCCL's memory has 0 bytes in a plan, because only a measurement can find its size.
 static inline int plan_line_differs(const zero_memory_line *planned, const zero_memory_line *held) {
     int measured = planned->assumed && planned->bytes == 0;
     return strcmp(planned->purpose, held->purpose) || planned->class_ != held->class_ ||
@@ -13,8 +13,8 @@ static inline int plan_line_differs(const zero_memory_line *planned, const zero_
            (planned->bytes != held->bytes && !measured);
 }
 
-// Returns "" if plan and table have the same lines, else how they differ. The table has them in the order of
-// allocation, the plan in that of tiers. Activations are the trainer's.
+// Returns "" if the plan and the memory table have the same lines, else the difference. The table is in order
+// of allocation and the plan in order of tiers. Skips activations, which belong to the trainer.
 static inline const char *plan_differs(const zero_plan *p, const zero *z) {
     static char text[256];
     zero_memory_line held;
@@ -25,12 +25,12 @@ static inline const char *plan_differs(const zero_plan *p, const zero *z) {
         while (at < p->n_lines && plan_line_differs(&p->lines[at], &held)) at++;
         n++;
         if (at < p->n_lines) continue;
-        snprintf(text, sizeof text, "held and not planned: %s, %zu bytes in tier %d, moved by %d",
+        snprintf(text, sizeof text, "allocated but not planned: %s, %zu bytes in tier %d, moved by %d",
                  held.purpose, held.bytes, held.tier, held.moved_by);
         return text;
     }
     if (n == p->n_lines) return "";
-    snprintf(text, sizeof text, "%d lines are held, %d are planned", n, p->n_lines);
+    snprintf(text, sizeof text, "%d lines are allocated, %d are planned", n, p->n_lines);
     return text;
 }
 

@@ -1,23 +1,24 @@
-// Builds what a power loss may leave of a folder, at every instant of a run that tests/shim/disk.c has
-// recorded, and checks that each result holds a checkpoint as new as promised.
+// Builds the folders that a power loss could leave, at every instant of a run that tests/shim/disk.c has
+// recorded, and checks that each of them contains a checkpoint as new as promised.
 //   power_loss RECORD ROOT SEED [--async 1] [--base FOLDER] [--without SYNC]... [--keep FOLDER COUNT]
 //     ROOT       the recorded folder; the run's -o is ROOT/out
-//     --async    1: the run had --async-save, so steps continue before a model file is complete
-//     --base     the contents of ROOT before the run, which are all on disk
-//     --without  as if the program had not made these syncs (see syncs[] below). Then violations are
-//                expected, and the first ends the search.
-//     --keep     keeps COUNT of the results as FOLDER/0, 1, .., each with a file `expect`: the step from
-//                which a run resumes, or -1
+//     --async    1: the run used --async-save, so steps continue before a model file is complete
+//     --base     the contents of ROOT before the run, all of which are on disk
+//     --without  ignores these syncs of the program (see syncs[] below). Violations are then expected, and
+//                the first one ends the search.
+//     --keep     keeps COUNT of the built folders as FOLDER/0, 1, .., each with a file `expect` that contains
+//                the step from which a run resumes, or -1
 //
-// The model is what POSIX promises, and no more. At an instant the disk holds
-//   - of a file: its contents at its last sync, and any number of the first writes since then. The last of
-//     these may be cut at a page of 4096 bytes, and any page that they touched may have its old contents, or
-//     zeros if the file ended before it;
-//   - of names: all changes in a folder before its last sync. Of later changes, any number of the first
-//     (journals keep an order), any subset, or all but one, with the changes of one name in their order. A
-//     rename is done or not, never half. Syncing a file does not sync its name, and syncing a folder does not
-//     sync the folder's own name.
-// Eight results are built for each instant: only what is synced; everything; and six random ones.
+// The disk model assumes only what POSIX promises. At any instant the disk has
+//   - for a file: its contents at its last sync, plus the first k writes since then, for any k. The last of
+//     these writes may be cut at a page of 4096 bytes, and any page that they touched may have its old
+//     contents, or zeros if the file ended before it;
+//   - for names: all changes in a folder before its last sync. Of the later changes, it has the first k
+//     (journals preserve the order), any subset, or all but one; changes of one name keep their order. A
+//     rename happens completely or not at all. Syncing a file does not sync its name, and syncing a folder
+//     does not sync the folder's own name.
+// Eight folders are built for each instant: one with only the synced state, one with everything, and six
+// random ones.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -51,7 +52,7 @@ static void *must(void *p) {
     return p;
 }
 
-// Returns one of 0 to n - 1, the same in each run.
+// Returns a random number from 0 to n - 1; the sequence depends only on SEED.
 static uint64_t random_state;
 static int64_t draw(int64_t n) {
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
@@ -62,10 +63,10 @@ static int64_t draw(int64_t n) {
 
 typedef struct {
     record r;
-    char *path, *other;  // below ROOT, without it and its slash
+    char *path, *other;  // relative to ROOT
     const char *bytes;
     int node;  // the file or folder
-    int sync;  // of a RECORD_SYNC: index in syncs; -1: not listed
+    int sync;  // for RECORD_SYNC: index in syncs; -1: not listed
 } operation;
 
 static operation *operations;
@@ -117,14 +118,14 @@ static void read_record(const char *path, const char *root) {
 
 // -------- files and folders as the run saw them
 
-// A file or folder, whose number does not depend on its name.
+// A file or folder. Its index in `nodes` survives renames, like an inode number.
 typedef struct {
     int folder;
     char *base;  // its contents in --base
     int64_t base_bytes;
     char *whole;  // its contents after the run
     int64_t whole_bytes;
-    char *bytes;  // (size) after a power loss
+    char *bytes;  // (size) its contents after a power loss
     int64_t size;
 } node;
 
@@ -132,7 +133,7 @@ static node nodes[MOST_NODES];
 static int n_nodes;
 
 typedef struct {
-    int folder, node;  // the folder that holds the name, and what it names; node 0 is ROOT
+    int folder, node;  // the folder that contains the name, and the node that it names; node 0 is ROOT
     char name[NAME];
 } entry;
 
@@ -168,7 +169,7 @@ static int new_node(int folder) {
     return n_nodes++;
 }
 
-// Returns the folder of a path. *name: the last part.
+// Returns the folder of a path, and its last component in *name.
 static int folder_of(const names *all, const char *path, const char **name) {
     int folder = 0;
     for (const char *slash; (slash = strchr(path, '/')); path = slash + 1) {
@@ -208,18 +209,18 @@ static void read_base(names *all, const char *path, int folder) {
     }
 }
 
-// What an operation does to one or two names.
+// A change of one name, or of two by a rename.
 typedef struct {
     int at;             // the operation
-    int folder, other;  // of `name`, and of a rename's `to`; -1: not a rename
+    int folder, other;  // the folders of `name` and of a rename's `to`; other -1: not a rename
     char name[NAME], to[NAME];
-    int node;    // what has the new name afterwards; -1: the name is removed
-    int synced;  // the operation after which it is on disk; n_operations: none
+    int node;    // the node that has the new name afterwards; -1: the name is removed
+    int synced;  // the operation that puts the change on disk; n_operations: none
 } change;
 
 static names base;
 static int async;
-static unsigned without;  // bit i: syncs[i] is left out
+static unsigned without;  // bit i: syncs[i] is ignored
 static change *changes;
 static int n_changes;
 
@@ -272,22 +273,22 @@ static names copy_of(const names *all) {
     return copy;
 }
 
-// -------- which sync is which
+// -------- the purpose of each sync
 
 static const struct {
-    const char *name, *file;  // of a file: a part of its path
+    const char *name, *file;  // file: part of the path of a synced file; NULL: a folder is synced
 } syncs[] = {
     { "states", ".states" },             // a rank's file, before its digests are shared
     { "manifest", "/.manifest.json." },  // the manifest, before its rename
-    { "before-rename", NULL },           // the checkpoint's folder, before that
-    { "after-rename", NULL },            // the checkpoint's folder, after that
-    { "parent", NULL },                  // the output folder, with the checkpoint's name
+    { "before-rename", NULL },           // the checkpoint's folder, before that rename
+    { "after-rename", NULL },            // the checkpoint's folder, after that rename
+    { "parent", NULL },                  // the output folder, which has the checkpoint's name
     { "removal", NULL },                 // the checkpoint's folder, after its manifest is removed
     { "model", "/model_" },              // llm.c's file, before its rename
-    { "model-name", NULL },              // the output folder, after that
-    { "noted", "/" NOTED },              // the note of the newest save, before its rename
-    { "noted-name", NULL },              // the output folder, after that
-    { "output", NULL },                  // the folder that holds the output folder
+    { "model-name", NULL },              // the output folder, after that rename
+    { "noted", "/" NOTED },              // the note about the newest save, before its rename
+    { "noted-name", NULL },              // the output folder, after that rename
+    { "output", NULL },                  // the parent of the output folder
     { "summary", "/summary" },           // summary.json, before its rename
 };
 enum { SYNCS = sizeof syncs / sizeof *syncs };
@@ -305,7 +306,7 @@ static int named(const char *name) {
 
 static int is_manifest(const char *path) { return path && ends_with(path, "/manifest.json"); }
 
-// A folder's sync is known by the last change of names before it.
+// Returns a sync's index in syncs. The last change of names before a folder's sync reveals its purpose.
 static int sync_of(const char *path, int at) {
     const operation *o = &operations[at];
     for (int i = 0; i < SYNCS; i++)
@@ -329,7 +330,7 @@ static int is_left_out(const operation *o) { return o->sync >= 0 && without >> o
 
 // -------- the whole run
 
-// Fills nodes and changes, and finds when each change is on disk. *now: the names after the run.
+// Fills nodes and changes, and finds the sync that puts each change on disk. *now: the names after the run.
 static void follow_run(names *now) {
     *now = copy_of(&base);
     for (int i = 0; i < n_operations; i++) {
@@ -374,7 +375,7 @@ static int touches(const operation *o, int number) {
 
 typedef enum { SYNCED, EVERYTHING, ORDERED, UNORDERED, ALL_BUT_ONE } how;
 
-// Sets the bytes of a file.
+// Builds the contents of a file after a power loss before operation `cut`.
 static void build_file(int number, int cut, how style) {
     node *f = &nodes[number];
     int synced = -1, pending = 0;
@@ -424,7 +425,7 @@ static int same_name(const change *a, const change *b) {
     return concerns(a, b->folder, b->name) || (b->other >= 0 && concerns(a, b->other, b->to));
 }
 
-// *left: how many changes that are not synced are still to be drawn.
+// Returns 1 if the disk has the change. *left counts down over the unsynced changes.
 static int is_drawn(const change *c, int cut, how style, int64_t *left) {
     if (c->synced < cut) return 1;
     if (style == UNORDERED) return (int)draw(2);
@@ -432,7 +433,8 @@ static int is_drawn(const change *c, int cut, how style, int64_t *left) {
     return (*left)-- > 0;
 }
 
-// Draws the changes that are on disk. Those of one name keep their order.
+// Chooses the changes that the disk has, and returns the resulting names. A change is left out if an earlier
+// one of the same name is.
 static names build_names(int cut, how style) {
     names all = copy_of(&base);
     char *done = must(calloc(n_changes + 1, 1));
@@ -501,7 +503,7 @@ static void violation(int cut, how style, const char *fmt, ...) {
     va_end(args);
 }
 
-// Returns the step in a checkpoint folder's name; -1: not such a name.
+// Returns the step in a checkpoint folder's name; -1: not a checkpoint's name.
 static int step_in(const char *name) {
     int step = -1;
     return sscanf(name, "step_%8d", &step) == 1 || sscanf(name, "abandoned_%8d", &step) == 1 ? step : -1;
@@ -527,7 +529,7 @@ static long long last_in_base(void) {
     return last;
 }
 
-// Returns the newest save that was over for the trainer, which has written to its logs since.
+// Returns the newest save that had ended. The trainer writes to its logs only after a save.
 static long long ended_before(int cut) {
     long long saved = last_in_base(), ended = saved;
     for (int i = 0; i < cut; i++) {
@@ -540,7 +542,8 @@ static long long ended_before(int cut) {
     return ended;
 }
 
-// A model file must be there before the run continues, or with --async-save before the next save and the end.
+// Returns 1 if the model file of a save must exist: always, but with --async-save only once the next save or
+// the end of the run has begun.
 static int model_is_promised(int cut, int saved_step) {
     int saved = 0;
     for (int i = 0; async && i < n_operations; i++) {
@@ -548,15 +551,15 @@ static int model_is_promised(int cut, int saved_step) {
         if (o->r.kind == RECORD_RENAME && is_manifest(o->other) &&
             step_in(strstr(o->other, "step_")) == saved_step)
             saved = 1;
-        const int goes_on = o->r.kind == RECORD_MKDIR ||
-                            (o->r.kind == RECORD_OPEN && strstr(o->path, "/summary"));
-        if (saved && goes_on) return i < cut;
+        const int next_begins = o->r.kind == RECORD_MKDIR ||
+                                (o->r.kind == RECORD_OPEN && strstr(o->path, "/summary"));
+        if (saved && next_begins) return i < cut;
     }
     return !saved;
 }
 
-// Counts model files written while steps were logged.
-static int beside_steps(void) {
+// Counts the model files that were completed after further steps had been logged.
+static int model_files_during_steps(void) {
     int waiting = 0, logged = 0, found = 0;
     for (const operation *o = operations; o < operations + n_operations; o++) {
         if (o->r.kind == RECORD_RENAME && is_manifest(o->other)) {
@@ -572,7 +575,8 @@ static int beside_steps(void) {
     return found;
 }
 
-// Returns 1 if the manifest is of this step, and every byte of its files is as saved.
+// Returns 1 if the checkpoint is of this step and all its files pass verification. *number: its save's
+// number.
 static int is_good(const char *folder, int step, long long *number) {
     char *text = NULL;
     if (zero_checkpoint_verify(folder, NULL, NULL) || zero_checkpoint_text(folder, &text)) return 0;
@@ -584,7 +588,7 @@ static int is_good(const char *folder, int step, long long *number) {
     return good;
 }
 
-// Returns the noted number of the newest save; 0: the note is missing or incomplete.
+// Returns the save number in the note; 0: the note is missing or incomplete.
 static long long noted_in(const names *all, int out) {
     long long number = 0;
     char text[NAME] = "";
@@ -604,8 +608,8 @@ static void check_whole(const entry *e, int cut, how style) {
         violation(cut, style, "%s is incomplete", e->name);
 }
 
-// Returns the step of the newest save that can be resumed, or -1. One that was set aside counts, unless the
-// note has a newer number.
+// Returns the step of the newest save that can be resumed, or -1. An abandoned checkpoint counts only if
+// there is a note and it does not name a newer save.
 static int check(const char *root, const names *all, int cut, how style) {
     long long newest = 0, number, ended = ended_before(cut);
     const entry *taken = NULL;
@@ -628,7 +632,7 @@ static int check(const char *root, const names *all, int cut, how style) {
         }
     }
     if (newest < ended)
-        violation(cut, style, "save %lld was over, but the newest found is %lld", ended, newest);
+        violation(cut, style, "save %lld had ended, but the newest one found is %lld", ended, newest);
     if (!taken) return -1;
     const int step = step_in(taken->name);
     snprintf(model, sizeof model, "model_%08d.bin", step);
@@ -670,7 +674,7 @@ static void build_and_check(const char *scratch, int cut, int number) {
     free(all.entries);
 }
 
-// The record must end with the real folder's contents, so nothing bypassed the shim.
+// Checks that the record ends with the real folder's contents, so that no call has bypassed the shim.
 static void check_record(const char *root, const names *end) {
     names real = { NULL, 0 };
     int first = n_nodes;
@@ -726,7 +730,7 @@ int main(int argc, char **argv) {
     for (int cut = 0; cut <= n_operations; cut++)
         for (int number = 0; number < DRAWS && !(without && violations); number++)
             build_and_check(scratch, cut, number);
-    if (async) printf("%d model files were written during steps\n", beside_steps());
+    if (async) printf("%d model files were written during steps\n", model_files_during_steps());
     printf("%d instants, %d folders, %d violations\n", n_operations + 1, built, violations);
     return violations ? 1 : 0;
 }

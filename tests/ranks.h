@@ -1,4 +1,4 @@
-// Ranks as child processes of a test. Each writes its outcome to memory shared with the test.
+// Runs ranks as child processes of a test. Each writes its outcome to memory shared with the test.
 #ifndef TESTS_RANKS_H
 #define TESTS_RANKS_H
 #include <arpa/inet.h>
@@ -16,12 +16,12 @@
 
 enum { MOST_RANKS = 16 };
 typedef struct {
-    int rc, reported, value;  // value: the body's own
-    int fds;                  // open at the end and not before
-    double seconds;           // since its start, unless the body sets it
-    char sentence[1024];
+    int rc, reported, value;  // value: any result of the body
+    int fds;                  // descriptors that the body opened and did not close
+    double seconds;           // the body's duration, unless the body sets it
+    char message[1024];       // the error, if rc is not 0
 } outcome;
-static outcome *outcomes;  // of the children
+static outcome *outcomes;  // one for each child
 static pid_t children[MOST_RANKS];
 static int statuses[MOST_RANKS];  // exit status, or 128 + signal
 
@@ -51,7 +51,8 @@ static inline void forget_outcomes(void) {
     memset(outcomes, 0, MOST_RANKS * sizeof *outcomes);
 }
 
-// The child runs body(i, ctx), which fills outcomes[i], and calls exit, so that sanitizers find leaks.
+// Starts a child that runs body(i, ctx), which fills outcomes[i]. It ends with exit, so that sanitizers find
+// leaks.
 static inline void start_child(int i, void (*body)(int i, void *ctx), void *ctx) {
     fflush(NULL);
     if ((children[i] = fork()) < 0) abort();
@@ -60,14 +61,14 @@ static inline void start_child(int i, void (*body)(int i, void *ctx), void *ctx)
     double start = now();
     outcome *o = &outcomes[i];
     body(i, ctx);
-    if (o->rc) snprintf(o->sentence, sizeof o->sentence, "%s", zero_last_error());
+    if (o->rc) snprintf(o->message, sizeof o->message, "%s", zero_last_error());
     if (!o->seconds) o->seconds = now() - start;
     o->fds = open_fds() - before;
     o->reported = 1;
     exit(0);
 }
 
-// Waits for the children to end. Kills those that take longer than `limit` seconds, and returns how many.
+// Waits for the children to end. Kills those still running after `limit` seconds, and returns their number.
 static inline int end_children(int n, double limit) {
     double until = now() + limit;
     int hung = 0;
@@ -116,7 +117,7 @@ static inline int knock(int port) {
     return -1;
 }
 
-// Set before each test: empty outcomes, and a free port for rank 0.
+// fresh_outcomes sets these before each test: empty outcomes, and a free port for rank 0.
 static outcome *o;
 static int port;
 static char server[64];
@@ -128,17 +129,17 @@ static inline void fresh_outcomes(void) {
 }
 
 static inline void ended_in_order(int i) {
-    for (const char *c = o[i].sentence; *c; c++) assert_in_range(*c, ' ', '~');
+    for (const char *c = o[i].message; *c; c++) assert_in_range(*c, ' ', '~');
     assert_int_equal(o[i].fds, 0);
     assert_int_equal(statuses[i], 0);
 }
-// Checks that processes from to n - 1 failed within this time, with these words in their messages.
+// Checks that processes `from` to n - 1 failed within `limit` seconds, with these words in their messages.
 static inline void all_fail_with(int from, int n, const char *words, double limit) {
     for (int i = from; i < n; i++) {
-        if (!o[i].rc || !strstr(o[i].sentence, words))
+        if (!o[i].rc || !strstr(o[i].message, words))
             fail_msg("process %d: returned %d (status %d), \"%s\"; expected \"%s\"", i, o[i].rc, statuses[i],
-                     o[i].sentence, words);
-        if (o[i].seconds > limit) fail_msg("process %d took %.2f s: \"%s\"", i, o[i].seconds, o[i].sentence);
+                     o[i].message, words);
+        if (o[i].seconds > limit) fail_msg("process %d took %.2f s: \"%s\"", i, o[i].seconds, o[i].message);
         ended_in_order(i);
     }
 }

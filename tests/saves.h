@@ -1,4 +1,4 @@
-// Shared by the tests of checkpoints.
+// Helpers for the tests of checkpoints.
 #ifndef TESTS_SAVES_H
 #define TESTS_SAVES_H
 #include <dirent.h>
@@ -11,7 +11,7 @@
 #include "toy.h"
 
 enum { PATH_BYTES = 200 };
-static char folder[100];  // of all that is saved
+static char folder[100];  // holds everything that a test saves
 
 static inline void path_of(char path[PATH_BYTES], const char *name) {
     snprintf(path, PATH_BYTES, "%s/%.95s", folder, name);
@@ -61,7 +61,7 @@ static inline int has_text(const char *path, const char *text) {
     return same;
 }
 
-// (collective) Between barriers, since a rank may be writing.
+// (collective) Checks between barriers, since another rank may be writing.
 static inline void must_have(const char *path, const char *text) {
     MPI_Barrier(MPI_COMM_WORLD);
     CHECK(has_text(path, text));
@@ -69,7 +69,7 @@ static inline void must_have(const char *path, const char *text) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-// Writes the path of a rank's states.
+// Finds a rank's file of states in a checkpoint.
 static inline void file_in(char path[2 * PATH_BYTES], const char *checkpoint, int rank) {
     char prefix[16];
     snprintf(prefix, sizeof prefix, "rank%05d", rank);

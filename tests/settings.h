@@ -1,6 +1,6 @@
-// The settings under which every ZeRO path must give the same bits: paths x formats x micro-batches x
-// variations. The first two variations are overlap off and on; the others each change further settings.
-// Programs run a sample that contains every pair of values; with SETTINGS=all they run all combinations.
+// Settings under which every ZeRO path must give the same bits: paths x formats x micro-batches x variations.
+// The first two variations are overlap off and on; each of the others changes further settings. Programs run
+// a sample that contains every pair of values, or with SETTINGS=all every combination.
 #ifndef TESTS_SETTINGS_H
 #define TESTS_SETTINGS_H
 #include <stdio.h>
@@ -17,19 +17,19 @@ typedef struct {
     const char *name;
     zero_dtype dtype;
     int no_master;
-    int every;  // 3: only with every third variation
+    int every;  // 3: run only with every third variation
 } settings_format;
 typedef struct {
     const char *name;
     int64_t bucket;
     int prefetch, max_open, overlap, poison, shared_window;
     int64_t window_bytes;
-    int direct;  // 1: without staging, at any size
+    int direct;  // 1: collectives of any size bypass staging
     int wire;    // 1: 16-bit gradients are sent as fp32
 } settings_variation;
 
 static const settings_path settings_paths[] = {
-    // The naive path is first, because the others are compared with it.
+    // The naive path comes first, because the others are compared with it.
     { "naive", 0, 1 }, { "stage 0", 0, 0 }, { "stage 1", 1, 0 }, { "stage 2", 2, 0 }, { "stage 3", 3, 0 },
 };
 static const settings_format settings_formats[] = {
@@ -64,8 +64,8 @@ static const settings_variation settings_variations[] = {
 
 #define SETTINGS_COUNT(table) ((int)(sizeof(table) / sizeof *(table)))
 
-// Returns 1 if a combination is in the sample of one in `of`. With the sum of the indices of three tables or
-// more, the sample contains every pair of values, since a third index can complete the sum.
+// Returns 1 if a combination is in the sample, which takes one in `of`. If the sum covers the indices of at
+// least three tables, the sample contains every pair of values, since the third index can be anything.
 static inline int settings_chosen(int sum_of_indices, int of) {
     const char *asked = getenv("SETTINGS");
     return (asked && !strcmp(asked, "all")) || sum_of_indices % of == 0;
@@ -79,7 +79,7 @@ static inline zero_config settings_config(const settings_path *p, const settings
     c.numbers.dtype = f->dtype;
     c.numbers.no_master = f->no_master;
     c.numbers.rounding_seed = 1234;
-    c.numbers.initial_scale_power = 8;  // so that the toy's fp16 gradients neither overflow nor vanish
+    c.numbers.initial_scale_power = 8;  // with it the toy's fp16 gradients neither overflow nor vanish
     c.micro_batches = micro_batches;
     c.reduce_bucket_size = v->bucket;
     c.prefetch = v->prefetch;
@@ -97,7 +97,7 @@ static inline zero_config settings_config(const settings_path *p, const settings
     return c;
 }
 
-// Uses direct reads instead of staging for collectives of any size (all 1), or for none.
+// all 1: collectives of any size read directly, without staging. all 0: none do.
 static inline void settings_direct(int all) {
     host_unstaged_least = all ? 0 : SIZE_MAX;
     for (int kind = 0; kind < COMM_OTHER; kind++) host_direct_least[kind] = all ? 0 : SIZE_MAX;

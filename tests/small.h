@@ -1,4 +1,4 @@
-// A plugin with so few parameters that every byte of its checkpoint can be tried.
+// A plugin with so few parameters that a test can damage every byte of its checkpoint.
 #ifndef TESTS_SMALL_H
 #define TESTS_SMALL_H
 #include "../llmc_zero/zero.h"
@@ -14,7 +14,7 @@ static const zero_unit small_units[] = {
     { "block 1", 1, 1, 0 },
 };
 
-// Gives masters and moments values that depend on `base`. Returns 0 or an error.
+// Sets masters and moments to values that depend on `base`. Returns 0 or an error.
 static inline int small_fill(zero *z, float base) {
     static const zero_value filled[] = { ZERO_PARAM, ZERO_MOMENT1, ZERO_MOMENT2 };
     float values[SMALL_LARGEST];
@@ -28,7 +28,7 @@ static inline int small_fill(zero *z, float base) {
     return rc;
 }
 
-// In fp16 it has a loss scale as well, which checkpoints set.
+// Uses fp16, which adds a loss scale to the checkpoint.
 static inline int small_create(zero **z) {
     zero_config c = zero_defaults();
     c.stage = 3;

@@ -1,4 +1,5 @@
-// Ranks that connect by an address or a file, each a child process of a test, and checks of their outcomes.
+// Ranks that connect through an address or a start file, each a child process of a test, and checks of their
+// outcomes.
 #ifndef TESTS_START_RANKS_H
 #define TESTS_START_RANKS_H
 #include <errno.h>
@@ -13,11 +14,11 @@
 #include "../llmc_zero/net/start_file.h"
 #include "ranks.h"
 
-enum { JOB = 7, EVIL_PID = 4711 };  // EVIL_PID: of a rank that a test imitates
+enum { JOB = 7, EVIL_PID = 4711 };  // EVIL_PID: the process ID that an imitated rank claims
 typedef struct {
     rendezvous_settings s;
-    double delay, die;  // seconds until it connects, and from then until it dies; 0: never
-    int files;          // limit of open files; 0: the usual one
+    double delay, die;  // seconds until it connects, and from then until it dies (0: it does not)
+    int files;          // limit on open files; 0: unchanged
 } plan;
 static plan plans[MOST_RANKS];
 static char folder[] = "/tmp/start.XXXXXX", path[64];
@@ -29,7 +30,7 @@ static inline int fresh(void **state) {
     return 0;
 }
 
-// Every rank sends every other a number that both can compute. Returns 1 if all are right.
+// Exchanges a number that both sides can compute with every other rank. Returns 1 if all are right.
 static inline int talk(int rank, int ranks, const int *sockets) {
     double until = now() + 5;
     for (int r = 0; r < ranks; r++) {
@@ -44,7 +45,7 @@ static inline int talk(int rank, int ranks, const int *sockets) {
     return sockets[rank] == -1;
 }
 
-// value: 1 if all ranks can talk to each other and are on one machine.
+// Sets value to 1 if this rank can exchange messages with all others, and all are on one machine.
 static inline void one_rank(int i, void *ctx) {
     const plan *p = &((plan *)ctx)[i];
     int sockets[MOST_RANKS], right = 1;
@@ -79,7 +80,7 @@ static inline void run(int n, double limit) {
 static inline void have_connected(int from, int n, double limit) {
     for (int i = from; i < n; i++) {
         if (o[i].rc || !o[i].value)
-            fail_msg("process %d: %s", i, o[i].rc ? o[i].sentence : "the ranks cannot talk to each other");
+            fail_msg("process %d: %s", i, o[i].rc ? o[i].message : "the ranks cannot exchange messages");
         if (o[i].seconds > limit) fail_msg("process %d took %.2f s", i, o[i].seconds);
         ended_in_order(i);
     }
@@ -100,7 +101,7 @@ static inline int own_address(net_address *at) {
     return found;
 }
 
-// Returns a start file with the name of another host, but an address on this machine.
+// Returns a start file that names another host but has an address on this machine.
 static inline start_file start_file_of(int at_port, double written) {
     start_file c = {
         .begins = "llmc_zero start file 3\n", .host = "ghost", .pid = EVIL_PID, .port = at_port, .n = 1

@@ -1,5 +1,5 @@
-// DeepSpeed's configuration file and the environment: what each text sets, what is reported about a key, and
-// what the error of a refused text contains.
+// DeepSpeed's configuration file and the environment: the settings that each text gives, the remark about a
+// key, and the error for a text that is refused.
 #include "unit.h"
 #include "../llmc_zero/settings/settings.h"
 
@@ -14,7 +14,7 @@ static void write_bytes(const char *bytes, size_t n) {
     assert_int_equal(fclose(f), 0);
 }
 
-// The texts in this file have ' for ".
+// Replaces ' with ", because the texts in this file use ' for readability.
 static char *quoted(const char *text) {
     static char with_quotes[1 << 16];
     snprintf(with_quotes, sizeof with_quotes, "%s", text);
@@ -28,7 +28,8 @@ static void write_file(const char *text) {
     write_bytes(with_quotes, strlen(with_quotes));
 }
 
-// Values that few texts ask for, two of them outside their range, so that a missing change is found too.
+// Values that hardly any text sets, two of them out of range, so that a setting that was not changed is
+// noticed.
 static zero_config start(void) {
     zero_config c = zero_defaults();
     c.stage = 2;
@@ -53,14 +54,14 @@ static const zero_deepspeed_key *key_of(const char *text, const char *key, size_
     return NULL;
 }
 
-// about: "=key remark" for a key that is honoured, "-key remark" for one without effect, "!key remark" for
-// one that is refused.
+// about: "=key remark" for a key that is honoured, "-key remark" for a key without effect, "!key remark" for
+// a key that is refused.
 static void check_key(const char *text, const char *about) {
     static const char fates[] = "=-!";
     const size_t n = strcspn(about + 1, " ");
     const zero_deepspeed_key *k = key_of(text, about + 1, n);
     if (*about != fates[k->fate] || !strstr(k->remark, about + 1 + n + (about[1 + n] == ' ')))
-        fail_msg("%s: not '%s', but fate %c and '%s'", text, about, fates[k->fate], k->remark);
+        fail_msg("%s: expected '%s', got fate %c and '%s'", text, about, fates[k->fate], k->remark);
 }
 
 static void check_trainer(const char *text, const char *setting, const char *value) {
@@ -69,8 +70,8 @@ static void check_trainer(const char *text, const char *setting, const char *val
     fail_msg("%s: %s is not reported as %s", text, setting, value);
 }
 
-// wanted: "stage=3 trainer.rows=2": the settings of the plugin that changed since start(), and settings of
-// the trainer that the file asks for. No other setting of the plugin has changed.
+// wanted, for example "stage=3 trainer.rows=2", lists all the plugin's settings that the file changes from
+// start(), and the trainer's settings that it requests.
 static void check_settings(const char *text, const zero_config *c, const char *wanted) {
     char name[64], values[16][64], value[64];
     zero_config want = start();
@@ -89,7 +90,7 @@ static void check_settings(const char *text, const zero_config *c, const char *w
     }
 }
 
-// words: parts of the error, separated by |
+// words: parts that the error must contain, separated by |
 static void check_error(const char *text, int rc, int want, const char *words) {
     if (rc != want) fail_msg("%s returns %d, not %d", text, rc, want);
     for (char *word = strtok(quoted(words), "|"); word; word = strtok(NULL, "|"))
@@ -97,7 +98,7 @@ static void check_error(const char *text, int rc, int want, const char *words) {
             fail_msg("%s: the error '%s' does not contain '%s'", text, zero_last_error(), word);
 }
 
-// -------- what is honoured: the settings, and the report about one key
+// -------- accepted texts: the settings, and the remark about one key
 
 #define Z(inner) "{'zero_optimization': {" inner "}}"
 #define Z3(inner) Z("'stage': 3, " inner)
@@ -113,7 +114,7 @@ static void check_error(const char *text, int rc, int want, const char *words) {
 
 static const struct {
     const char *text, *settings, *about;
-} taken[] = {
+} accepted[] = {
     { "{}", "", "" },
     { Z(""), "", "" },
     { Z("'stage': 0"), "stage=0", "" },
@@ -139,7 +140,7 @@ static const struct {
     { Z("'stage': 'auto', 'reduce_bucket_size': 'auto', 'offload_param': null, 'zenflow': null"), "", "" },
     { "{'optimizer': {'type': 'adamw', 'params': {'lr': 'auto', 'betas': 'auto', 'adam_w_mode': true}}}", "",
       "" },
-    // features that the plugin always has, and disabled features
+    // features that the plugin always provides, and disabled features
     { Z("'contiguous_gradients': true, 'reduce_scatter': true, 'allgather_partitions': false, "
         "'sub_group_size': 1e9"),
       "", "" },
@@ -155,7 +156,7 @@ static const struct {
     { "{'steps_per_print': 2000, 'wall_clock_breakdown': false, 'aio': {'queue_depth': 8}, 'timers': 0}",
       "offload.nvme_depth=8", "" },
     { "{'data_types': {'grad_accum_dtype': 'fp32'}, 'checkpoint': {'tag_validation': 'Warn'}}", "", "" },
-    // fp16 before and after bf16
+    // fp16 and bf16 in either order
     { "{'fp16': {'enabled': true}, 'bf16': {'enabled': false}}", "numbers.dtype=fp16", "" },
     { "{'bf16': {'enabled': true}, 'fp16': {'enabled': false}}", "numbers.dtype=bf16", "" },
     { "{'fp16': true}", "numbers.dtype=fp16", "" },
@@ -199,12 +200,12 @@ static const struct {
          "'nvme_path': '/b'}"),
       "stage=3 offload.params=cpu offload.optimizer=nvme offload.gradients=cpu offload.nvme=/b",
       "-zero_optimization.offload_param.nvme_path not nvme" },
-    // aio's threads have three names; DeepSpeed reads one of them.
+    // The number of threads has three names, of which DeepSpeed reads only one.
     { AIO("'thread_count': 6"), "offload.nvme_threads=6",
       "=aio.thread_count DeepSpeed itself does not read" },
-    // aio inside zero_optimization, where DeepSpeed refuses it
+    // aio inside zero_optimization is accepted here, but DeepSpeed refuses it
     { Z("'aio': {'queue_depth': 9}"), "offload.nvme_depth=9", "=zero_optimization.aio top level" },
-    // blocks smaller than the paper's minimum, as in most files
+    // blocks below the minimum size, which most files have
     { AIO("'block_size': 262144"), "offload.nvme_block_bytes=524288", "=aio.block_size instead of 262144" },
     { AIO("'block_size': 1000000"), "offload.nvme_block_bytes=1003520", "" },
     // keys without effect
@@ -218,11 +219,11 @@ static const struct {
     { "{'disable_allgather': true}", "", "-disable_allgather does not read" },
     { Z("'allgather_partitions': false"), "", "-zero_optimization.allgather_partitions does not read" },
     { Z("'allgather_bucket_size': 2e8"), "", "-zero_optimization.allgather_bucket_size ignore" },
-    // NVMe below stage 3 is NVMe, not host memory.
+    // Below stage 3 NVMe means NVMe here, while DeepSpeed uses host memory.
     { Z("'stage': 2, 'offload_optimizer': {'device': 'nvme', 'nvme_path': '/n'}"),
       "offload.optimizer=nvme offload.gradients=cpu offload.nvme=/n",
       "=zero_optimization.offload_optimizer.device DeepSpeed keeps it in host" },
-    // ratio is exact with any sub_group_size; 1e9 is only DeepSpeed's default.
+    // ratio is exact with any sub_group_size; 1e9 has no effect, because it is DeepSpeed's default.
     { Z("'sub_group_size': 1e9, 'offload_optimizer': {'device': 'cpu', 'ratio': 0.3}"),
       "offload.optimizer=cpu offload.gradients=cpu offload.optimizer_ratio=0.3",
       "=zero_optimization.offload_optimizer.ratio exactly" },
@@ -233,7 +234,7 @@ static const struct {
       "trainer.beta2=0.99 trainer.eps=1e-07 trainer.weight_decay=0.01 trainer.grad_clip=0.5 "
       "trainer.offload_activations=1",
       "=optimizer.params.weight_decay DeepSpeed decays every parameter" },
-    // NVMe for parameters and optimizer, as in DeepSpeed's tutorial of ZeRO-Infinity, with comments
+    // NVMe for parameters and optimizer, as in DeepSpeed's ZeRO-Infinity tutorial, with comments
     { "{ // ZeRO-Infinity\n"
       " 'train_batch_size': 16, /* rows */ 'gradient_clipping': 1.0, 'steps_per_print': 1,\n"
       " 'zero_optimization': { 'stage': 3, 'contiguous_gradients': true, 'stage3_max_live_parameters': 1e9,\n"
@@ -252,7 +253,7 @@ static const struct {
       "offload.nvme_threads=1 reduce_bucket_size=10000000 numbers.dtype=fp16 trainer.rows_a_step=16 "
       "trainer.grad_clip=1",
       "" },
-    // Hugging Face's, with "auto"
+    // Hugging Face's example, with "auto"
     { "{'bf16': {'enabled': 'auto'}, 'zero_optimization': {'stage': 3, 'offload_optimizer': {'device': "
       "'cpu', 'pin_memory': true}, 'offload_param': {'device': 'cpu', 'pin_memory': true}, 'overlap_comm': "
       "true, 'contiguous_gradients': true, 'sub_group_size': 1e9, 'reduce_bucket_size': 'auto', "
@@ -264,32 +265,33 @@ static const struct {
       "stage=3 offload.params=cpu offload.optimizer=cpu offload.gradients=cpu overlap=1 "
       "trainer.rows_a_step=auto",
       "=zero_optimization.reduce_bucket_size the largest unit" },
-    // printed by ds_nvme_tune: booleans as strings, and the name that DeepSpeed does not read
+    // as printed by ds_nvme_tune: booleans are strings, and num_threads is a name that DeepSpeed does not
+    // read
     { AIO("'single_submit': 'false', 'overlap_events': 'true', 'num_threads': 8, 'queue_depth': 32, "
           "'block_size': 1048576"),
       "offload.nvme_threads=8 offload.nvme_depth=32 offload.nvme_block_bytes=1048576",
       "=aio.num_threads DeepSpeed itself does not read" },
 };
 
-// zero_config_from_file must set the same, except for files with keys for the trainer.
-static void test_taken(void **state) {
-    for (size_t i = 0; i < ROWS(taken); i++) {
-        const char *text = taken[i].text;
+// zero_config_from_file must give the same settings, but it refuses files with keys for the trainer.
+static void test_accepted(void **state) {
+    for (size_t i = 0; i < ROWS(accepted); i++) {
+        const char *text = accepted[i].text;
         zero_config alone = start();
         int rc = read_text(text);
         if (rc) fail_msg("%s: %d, %s", text, rc, zero_last_error());
-        check_settings(text, &config, taken[i].settings);
-        if (*taken[i].about) check_key(text, taken[i].about);
+        check_settings(text, &config, accepted[i].settings);
+        if (*accepted[i].about) check_key(text, accepted[i].about);
         config.overlap &= 1;
         config.comm.reduce_fp32 &= 1;
         WORKS(settings_check(&config));
-        if (strstr(taken[i].settings, "trainer.")) continue;
+        if (strstr(accepted[i].settings, "trainer.")) continue;
         WORKS(zero_config_from_file(&alone, file));
-        check_settings(text, &alone, taken[i].settings);
+        check_settings(text, &alone, accepted[i].settings);
     }
 }
 
-// Each value, between `before` and `after`, gives the same settings.
+// Checks that each value, placed between `before` and `after`, gives the wanted settings.
 static void all_mean(const char *before, const char *const values[], const char *after, const char *wanted) {
     char text[200];
     for (; *values; values++) {
@@ -310,7 +312,7 @@ static void test_lenient_values(void **state) {
     all_mean("{'zero_optimization': {'cpu_offload': ", no, "}}", "offload.optimizer=none");
 }
 
-// A prefetch in elements means at least one unit if the program had disabled prefetching.
+// A nonzero prefetch size in elements enables prefetching of one unit if the program had disabled it.
 static void test_prefetch_at_least_one(void **state) {
     zero_config c = zero_defaults();
     c.prefetch = 0;
@@ -319,7 +321,7 @@ static void test_prefetch_at_least_one(void **state) {
     assert_int_equal(c.prefetch, 1);
 }
 
-// -------- what is refused
+// -------- refused texts
 
 static const struct {
     const char *text, *words;
@@ -345,7 +347,7 @@ static const struct {
     { "{'optimizer': {'type': 'Lion'}}", "optimizer.type: 'Lion'|AdamW" },
     { "{'optimizer': {'params': {'adam_w_mode': false}}}", "adam_w_mode: false" },
     { "{'scheduler': {'type': 'WarmupLR'}}", "scheduler: {'type':'WarmupLR'}|the trainer" },
-    // features that the plugin does not have
+    // features that the plugin lacks
     { "{'fp16': {'enabled': true}, 'bf16': {'enabled': true}}", "bf16.enabled: true|exclude each other" },
     { "{'bf16': {'enabled': true}, 'fp16': {'enabled': true}}", "fp16.enabled: true|exclude each other" },
     { "{'fp16': {'enable': false}}", "fp16.enable: unknown key|fp16.enabled" },
@@ -368,7 +370,7 @@ static const struct {
     { "{'wall_clock_breakdown': true}", "wall_clock_breakdown: true|not built" },
     { "{'elasticity': {'enabled': true}}", "elasticity.enabled: true|not built" },
     { "{'data_types': {'grad_accum_dtype': 'bf16'}}", "data_types.grad_accum_dtype: 'bf16'|fp32" },
-    // unknown keys: the nearest known one, in the right block
+    // unknown keys: the error suggests the nearest known key, with its block
     { Z("'stge': 3"), "zero_optimization.stge: unknown key|zero_optimization.stage" },
     { Z("'overlap_com': true"), "nearest known one is zero_optimization.overlap_comm" },
     { "{'zero_optimisation': {'stage': 3}}", "zero_optimisation: unknown key|is zero_optimization" },
@@ -379,7 +381,7 @@ static const struct {
     { "{'': 3}", "unknown key; remove it" },
     { Z("'max_live_parameters': 1e9, 'stage3_max_live_parameters': 1e9"),
       ".max_live_parameters: is also here as stage3_max_live" },
-    // the line of the key, after any text before it
+    // the error has the line of the key, whatever text precedes it
     { "{\n/* a\n b */ 'comet': {'enabled': false,\n 'stage': 1},\n # 'stage': "
       "1\n'zero_optimization':\n{\n'stage'\n: 9}}",
       ":8: zero_optimization.stage: 9" },
@@ -432,7 +434,7 @@ static const struct {
     { Z("'stage': 0, 'offload_optimizer': {'device': 'cpu'}"),
       "offload_optimizer.device: 'cpu': needs stage 1, 2 or 3" },
     { "{'gradient_clipping': -1}", "gradient_clipping: -1: must be a number from 0" },
-    // The settings before the mistake are not taken either.
+    // Settings before the mistake must not be applied either.
     { "{'gradient_accumulation_steps': 8, 'bf16': {'enabled': true}, 'zero_optimization': {'stage': 3, "
       "'stge': 3}}",
       "stge" },
@@ -467,7 +469,7 @@ static void test_all_at_once(void **state) {
     assert_string_equal(key_of(text, "scheduler", strlen("scheduler"))->setting, "trainer.schedule");
     assert_string_equal(key_of(text, "zero_optimization.stage", strlen("zero_optimization.stage"))->setting,
                         "stage");
-    // The error counts the keys for which it has no room.
+    // The error also counts the keys that do not fit into it.
     char many[4096] = "{'a0': 1";
     for (int i = 1; i < 60; i++) sprintf(many + strlen(many), ", 'unknown_%d': 1", i);
     strcat(many, "}");
@@ -475,7 +477,7 @@ static void test_all_at_once(void **state) {
     assert_int_equal(report.n, 60);
     assert_ptr_equal(strstr(zero_last_error(), "60 keys cannot be honoured:\n"), zero_last_error());
     assert_non_null(strstr(zero_last_error(), "\n  and "));
-    // A file with too many keys fills the report once.
+    // A file with too many keys must fill the report without overflowing it.
     char *endless = malloc(1 << 16);
     assert_non_null(endless);
     strcpy(endless, "{'a': 1");
@@ -486,7 +488,7 @@ static void test_all_at_once(void **state) {
     free(endless);
 }
 
-// Without a trainer, its keys are refused, all at once.
+// Without a trainer its keys are refused, all in one error.
 static void test_trainers_keys(void **state) {
     WORKS(read_text(TRAINERS));
     REFUSED(zero_config_from_file(&config, file), ZERO_ERR_ARGUMENT, "9 keys cannot be honoured");
@@ -494,7 +496,7 @@ static void test_trainers_keys(void **state) {
 
 // -------- the dtype in which gradients are sent
 
-// Gradients have the parameters' dtype. Sums over micro-batches, which stages 0 and 1 send, are fp32.
+// Gradients have the parameters' dtype, but stages 0 and 1 send sums over micro-batches, which are fp32.
 static void check_wire(zero_dtype dtype, int stage, int micro_batches, zero_dtype wanted, int first) {
     static const char *const names[] = { "fp32", "bf16", "fp16" }, *const is[] = { "false", "true" };
     char key[64], others[200], text[2 * sizeof others + 5], words[120];
@@ -537,7 +539,7 @@ static void test_files(void **state) {
     check_error("size", zero_config_from_env(&c), ZERO_ERR_ARGUMENT, "zero_defaults()");
     c = start();
     write_bytes("{}\0{}", 5);
-    check_error("a byte 0", zero_config_from_file(&c, file), ZERO_ERR_ARGUMENT, "not JSON");
+    check_error("a zero byte", zero_config_from_file(&c, file), ZERO_ERR_ARGUMENT, "not JSON");
     size_t mib = 1 << 20;
     char *large = malloc(mib + 1);
     assert_non_null(large);
@@ -547,7 +549,7 @@ static void test_files(void **state) {
     write_bytes(large, mib);
     assert_int_equal(zero_config_from_file(&c, file), 0);
     write_bytes(large, mib + 1);
-    check_error("1 MiB and a byte", zero_config_from_file(&c, file), ZERO_ERR_ARGUMENT, "1 MiB");
+    check_error("1 MiB plus one byte", zero_config_from_file(&c, file), ZERO_ERR_ARGUMENT, "1 MiB");
     free(large);
     check_settings("files", &c, "");
 }
@@ -601,7 +603,7 @@ static int remove_file(void **state) { return unlink(file); }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_taken),
+        cmocka_unit_test(test_accepted),
         cmocka_unit_test(test_lenient_values),
         cmocka_unit_test(test_prefetch_at_least_one),
         cmocka_unit_test(test_refused),

@@ -1,6 +1,6 @@
-// The plugin's device, in one process: the CUDA kernels against those of the CPU, bit for bit; a step's
-// waits, launches and allocations; memory and its table; missing devices and failing calls. Without CUDA: the
-// error.
+// The plugin's device, in one process: the CUDA kernels, compared bit for bit with the CPU's; the waits,
+// launches and allocations of a step; memory and its table; missing devices and failing calls. A build
+// without CUDA tests only the error.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -32,8 +32,9 @@ static zero_config config_on(zero_device device, int stage) {
 static void refused(const zero_config *c, int code, const char *names) {
     int rc = zero_create(&t.z, c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS);
     assert_null(t.z);
-    if (rc != code) fail_msg("returned %d, not %d (last sentence: %s)", rc, code, zero_last_error());
-    if (!strstr(zero_last_error(), names)) fail_msg("\"%s\" does not name \"%s\"", zero_last_error(), names);
+    if (rc != code) fail_msg("returned %d, not %d (last error: %s)", rc, code, zero_last_error());
+    if (!strstr(zero_last_error(), names))
+        fail_msg("\"%s\" does not contain \"%s\"", zero_last_error(), names);
 }
 
 static void test_cpu(void **state) {
@@ -106,7 +107,7 @@ static const int64_t sizes[] = { 1, 3, 127, 1000, 1023, LARGEST };
 enum { SIZES = sizeof sizes / sizeof *sizes };
 static const zero_dtype dtypes[DTYPES] = { ZERO_F32, ZERO_BF16, ZERO_F16 };
 
-// The same elements on both sides, with a margin around them that no kernel may touch.
+// The same elements on the host and the device, with a margin around them that no kernel may touch.
 typedef struct {
     char *host, *device;
     zero_dtype type;
@@ -131,7 +132,7 @@ static void *on_cuda(const void *host, size_t bytes) {
 
 static size_t bytes_of(const array *a) { return (a->n + 2 * MARGIN) * dtype_bytes(a->type); }
 
-// value NULL: random floats, with a few special ones
+// value NULL: fills it with random floats, including a few special ones.
 static array make_of(zero_dtype type, int64_t n, float (*value)(int64_t i)) {
     array a = { NULL, NULL, type, n };
     a.host = malloc(bytes_of(&a));
@@ -149,7 +150,7 @@ static float finite_float(int64_t i) {
 static void *on_host(const array *a, int64_t offset) { return a->host + offset * dtype_bytes(a->type); }
 static void *on_device(const array *a, int64_t offset) { return a->device + offset * dtype_bytes(a->type); }
 
-// All bits must be equal, except that any NaN equals any other, because a GPU has its own NaN.
+// All bits must be equal, except that any NaN equals any other, because GPUs produce a different one.
 static void same_elements(const array *a, const char *got, const char *what) {
     for (int64_t i = 0; i < a->n + 2 * MARGIN; i++) {
         float x = toy_load(a->type, got, i), y = toy_load(a->type, a->host, i);
@@ -159,7 +160,7 @@ static void same_elements(const array *a, const char *got, const char *what) {
     }
 }
 
-// Compares the device's array with the host's, and frees both.
+// Compares the copies on the device and the host, and frees both.
 static void finish(array *a, const char *what) {
     char *got = malloc(bytes_of(a));
     assert_non_null(got);
@@ -170,7 +171,7 @@ static void finish(array *a, const char *what) {
     CUDA_WORKS(cudaFree(a->device));
 }
 
-// Calls `check` with all sizes, and with unaligned starts.
+// Calls `check` with all sizes and several offsets, most of them unaligned.
 static void at_all_places(void (*check)(int64_t n, int64_t offset)) {
     for (int k = 0; k < SIZES; k++)
         for (int offset = 0; offset < OFFSETS; offset++) check(sizes[k], offset);
@@ -179,7 +180,7 @@ static void at_all_places(void (*check)(int64_t n, int64_t offset)) {
 static void check_convert(int64_t n, int64_t offset) {
     for (int from = 0; from < DTYPES; from++)
         for (int to = 0; to < DTYPES; to++) {
-            if (from && to && from != to) continue;  // the plugin never needs it
+            if (from && to && from != to) continue;  // the plugin never converts bf16 to fp16 or back
             array x = make(dtypes[from], n), y = make(dtypes[to], n);
             kernel_convert(dtypes[to], on_host(&y, offset), dtypes[from], on_host(&x, offset + 1), n);
             CUDA_WORKS(cuda_convert(NULL, dtypes[to], on_device(&y, offset), dtypes[from],
@@ -189,7 +190,7 @@ static void check_convert(int64_t n, int64_t offset) {
         }
 }
 
-// The middle rank's part is in another array, and all parts have different alignments within 16 bytes.
+// This rank, the middle one, has its part in a separate array. The parts differ in alignment within 16 bytes.
 static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64_t n, int64_t offset,
                            int add) {
     const int64_t apart = n + 1;
@@ -228,7 +229,7 @@ static void check_accumulate(int64_t n, int64_t offset) {
         }
 }
 
-// Computes the sums of squares twice: the second launch must find the counters as the first did.
+// Computes the sums of squares twice, since the first launch must leave the counters ready for the second.
 static void check_norm(zero_dtype type, const char *host, const void *device, stretch *parts, int n) {
     int64_t blocks = 0;
     for (int i = 0; i < n; blocks += kernel_sum_squares_partials(parts[i++].elems)) parts[i].first = blocks;
@@ -268,8 +269,8 @@ static void check_sum_squares(int64_t n, int64_t offset) {
         }
 }
 
-// Many parts in one launch, some of one block and some of several, in no particular order. Then one part with
-// more blocks than the kernel adds at a time.
+// Sums many parts in one launch, some of one block and some of several, in mixed order. Then sums one part
+// that has more blocks than the kernel adds at a time.
 static void test_sum_squares_of_parts(void **state) {
     enum { PARTS = 77 };
     for (int k = 0; k < DTYPES; k++) {
@@ -295,7 +296,7 @@ static update_arrays make_arrays(zero_dtype g_type, int low, int64_t n) {
     return (update_arrays){ p, m, v, g, make(low == 2 ? ZERO_F16 : ZERO_BF16, n) };
 }
 
-// An offset makes the arrays unaligned, each in another way.
+// A nonzero offset misaligns the arrays, each by a different amount.
 static adamw_arrays arrays_at(const update_arrays *x, int64_t offset,
                               void *(*at)(const array *a, int64_t offset)) {
     return (adamw_arrays){
@@ -309,7 +310,7 @@ static adamw_arrays arrays_at(const update_arrays *x, int64_t offset,
     };
 }
 
-// low: 0: none, 1: bf16, 2: fp16, 3: bf16 without a master
+// low: the 16-bit parameters; 0: none, 1: bf16, 2: fp16, 3: bf16 without a master
 static void check_update(update_arrays *x, int low, int64_t offset, double scale, adamw_segment *segments,
                          int n) {
     const zero_hyper h = {
@@ -344,7 +345,8 @@ static void check_adamw(int64_t n, int64_t offset) {
     }
 }
 
-// Tensors of many sizes, some cut where a rank's part ends. The elements between them must not change.
+// Updates tensors of many sizes, some of which begin in an earlier rank's part. The elements between them
+// must not change.
 static void check_segments(zero_dtype g_type, int low, int n) {
     adamw_segment segments[n];
     int64_t at = 0;
@@ -367,7 +369,7 @@ static void test_adamw_segments(void **state) {
         for (int low = 0; low < 4; low++) check_segments(dtypes[(i + low) % DTYPES], low, numbers[i]);
 }
 
-// Stretches of many sizes, some unaligned. The elements between them must not change.
+// Clears stretches of many sizes, some unaligned. The elements between them must not change.
 static void check_clear_stretches(zero_dtype type, int n) {
     stretch list[n];
     stretches t = { NULL, n, 0 };
@@ -397,11 +399,11 @@ AT_ALL_PLACES(accumulate)
 AT_ALL_PLACES(sum_squares)
 AT_ALL_PLACES(adamw)
 
-// Each rank's part begins one element after the previous one, so that any other order of ranks gives other
-// bits.
+// Values whose sum depends on the order of addition.
 static float of_many_sizes(int64_t i) {
     return ldexpf((float)(random_bits() >> 8) - (1 << 23), (int)(i % 9) - 23);
 }
+// Each rank's part begins one element after the previous rank's, so a wrong order of ranks changes the bits.
 static void sum_many_ranks(zero_dtype type, int ranks, int to_add) {
     enum { N = 1000 };
     array x = make_of(type, N + ranks, of_many_sizes), to = make_of(ZERO_F32, N, of_many_sizes);
@@ -435,7 +437,7 @@ static void test_device_number(void **state) {
     assert_true(devices >= 1);
     WORKS(create(&c));
     zero_job_info(t.z, &e);
-    assert_int_equal(e.cuda_device, 0);  // of the first rank on its node
+    assert_int_equal(e.cuda_device, 0);  // the first rank on a node uses the first device
     assert_true(e.device[0] && strcmp(e.device, "cpu"));
     end(NULL);
     c.cuda_device = devices;
@@ -461,10 +463,10 @@ static void test_memory(void **state) {
     assert_non_null(on_host);
     for (int i = 0; i < 2500; i++) assert_true(on_host[i] == 0);
     assert_int_not_equal(cudaHostRegister(on_host, 4096, cudaHostRegisterDefault),
-                         cudaSuccess);  // it is pinned
+                         cudaSuccess);  // because the memory is already pinned
     cudaGetLastError();
     CUDA_WORKS(cudaMemcpy(back, x, sizeof back, cudaMemcpyDeviceToHost));
-    for (int i = 0; i < 2500; i++) assert_true(back[i] == 0);  // also for reads by the default stream
+    for (int i = 0; i < 2500; i++) assert_true(back[i] == 0);  // the default stream sees zeros too
     for (int i = 0; zero_memory(t.z, i, &line); i++) {
         by_tier[line.tier] += line.bytes;
         if (line.class_ == ZERO_STATES) {
@@ -501,7 +503,7 @@ static void test_out_of_memory(void **state) {
     const zero_tensor huge = { "huge", 1, { 1LL << 38 }, 1, 0, 1, 0 };
     const zero_unit unit = { "all", 1, 1, 0 };
     WORKS(create(&c));
-    WORKS(toy_step(&t, 1, 1, NULL));  // at its first launch CUDA loads a kernel, which takes memory
+    WORKS(toy_step(&t, 1, 1, NULL));  // CUDA loads each kernel at its first launch, which takes memory
     size_t left = device_memory_left();
     assert_null(zero_alloc(t.z, ZERO_DEVICE, ZERO_ACTIVATIONS, "far too much", 1ULL << 40));
     assert_non_null(strstr(zero_last_error(), "no memory for far too much: 1048576.0 MiB more than"));
@@ -526,8 +528,8 @@ static Counts counts(void) {
     return n;
 }
 
-// One rank's third step. The host waits for the device once, for the norm. The norm takes one launch, and the
-// update one per unit, because a unit is gathered right after its update.
+// Checks one rank's third step. The host waits for the device once, for the norm. The norm takes one launch.
+// The update takes one per unit, because each unit is gathered right after its update.
 static void check_step(const zero_config *c) {
     zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 3 };
     end(NULL);
@@ -543,7 +545,7 @@ static void check_step(const zero_config *c) {
     WORKS(toy_passes(&t, 1));
     const Counts last = counts();
     assert_int_equal(passed.waits, start.waits);
-    // the copy of the sums to pageable memory waits too
+    // The copy of the sums to pageable memory may be a second wait.
     assert_in_range(finished.waits - passed.waits, 1, 2);
     assert_int_equal(last.waits, finished.waits);
     assert_int_equal(last.allocations, start.allocations);
@@ -562,7 +564,7 @@ static void test_counts_of_a_step(void **state) {
     }
 }
 
-// Backward adds to gradients in several places of a unit. One launch clears them all.
+// Backward adds to the gradients in several places of a unit. One launch must clear them all.
 static void test_launches_of_clearing(void **state) {
     for (int stage = 0; stage < 3; stage++) {
         zero_config c = config_on(ZERO_CUDA, stage);
@@ -572,7 +574,7 @@ static void test_launches_of_clearing(void **state) {
         for (int u = TOY_UNITS - 1; u >= 0; u--) {
             long before = counts().launches;
             WORKS(zero_pre_backward(t.z, u));
-            assert_int_equal(counts().launches - before, u > 0);  // the embeddings need only one memset
+            assert_int_equal(counts().launches - before, u > 0);  // the embedding needs only a memset
             WORKS(zero_post_backward(t.z, u));
         }
     }
@@ -605,8 +607,8 @@ static int whole_run(const zero_config *c, const char *path) {
     return zero_load(t.z, path, NULL);
 }
 
-// Lets one call after another fail: the caller gets the error and its message, and zero_destroy frees
-// everything.
+// Makes the k-th call fail, for growing k. Each time the caller must get the error and its message, and
+// zero_destroy must free everything.
 static void fail_each_call(const char *call, const zero_config *c, const char *path) {
     size_t left = device_memory_left();
     for (int k = 1, rc = 1; rc; k += 1 + k / 6) {
@@ -615,7 +617,7 @@ static void fail_each_call(const char *call, const zero_config *c, const char *p
         set("CUDA_STAND_IN_FAIL", fail);
         rc = whole_run(c, path);
         set("CUDA_STAND_IN_FAIL", NULL);
-        if (rc < 0) {  // positive errors are the toy's
+        if (rc < 0) {  // the toy returns positive errors
             const char *why = zero_last_error();
             if (rc != ZERO_ERR_DEVICE && rc != ZERO_ERR_MEMORY) fail_msg("%s: %d (%s)", fail, rc, why);
             if (!strstr(why, "CUDA: ") && !strstr(why, "no memory for ") && !strstr(why, "driver"))

@@ -1,5 +1,5 @@
-// Files on NVMe: reads return what was written, in order, with io_uring and with threads; every disk fault is
-// an error that names the file and the offset, and nothing succeeds after it; locks keep other processes out.
+// Files on NVMe. Reads return what was written, in order, with io_uring and with threads. Every disk fault is
+// an error that names the file and the offset, and no later call succeeds. Locks keep other processes out.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -33,7 +33,7 @@ static file_settings settings(int n_folders, size_t block_bytes) {
     };
 }
 
-// With io_uring and with threads; without liburing, both are threads.
+// Runs the body with io_uring and with threads. Without liburing both rounds use threads.
 #define FOR_BOTH_ENGINES(s) for ((s).no_uring = 0; (s).no_uring < 2; (s).no_uring++)
 
 static file_engine *opened(const file_settings *s, int64_t bytes) {
@@ -67,7 +67,7 @@ static const char *lock_of(int folder, int rank) {
     return path;
 }
 
-// Opens the unnamed file with rank 0's states in the folder, by way of /proc.
+// Opens the unlinked file of rank 0's states in the folder, through /proc.
 static int open_states(int folder) {
     char part[60], link[32], path[PATH_MAX] = "";
     snprintf(part, sizeof part, "/disk%d/llmc_zero.rank00000.", folder);
@@ -77,7 +77,7 @@ static int open_states(int folder) {
         path[n > 0 ? n : 0] = 0;
         if (strstr(path, part) && strstr(path, " (deleted)")) return open(link, O_RDWR);
     }
-    fail_msg("no states are open in %s", folders[folder]);
+    fail_msg("no file of states is open in %s", folders[folder]);
     return -1;
 }
 
@@ -109,8 +109,8 @@ static int no_fault(void **state) {
 
 enum { SLOTS = 24, MOST = 96 * KIB };
 
-// Random transfers over a range of the file, several in flight and overlapping, behave like the same reads
-// and writes of memory, one after another.
+// Random transfers within a range of the file, several in flight and overlapping, must behave like the same
+// reads and writes of memory, one after another.
 typedef struct {
     file_engine *e;
     int64_t first, bytes;
@@ -155,7 +155,7 @@ static void *run_walk(void *arg) {
     return NULL;
 }
 
-// Two threads, each on its half of a new file, which reads as zeros, with checksums too.
+// Runs two threads, each on one half of a new file, with and without checksums. A new file reads as zeros.
 static void round_trips(void **state) {
     enum { HALF = 256 * KIB };
     static const size_t blocks[] = { 4 * KIB, 12 * KIB, 64 * KIB };
@@ -196,9 +196,9 @@ static void counts(void **state) {
         assert_int_equal(fstat(fd, &st), 0);
         close(fd);
         on_disk += st.st_size;
-        assert_true(st.st_blocks * 512 >= st.st_size);  // reserved
+        assert_true(st.st_blocks * 512 >= st.st_size);  // the space is reserved
     }
-    assert_int_equal(on_disk, 2 * 3 * 8 * KIB);  // five blocks, so three in each folder
+    assert_int_equal(on_disk, 2 * 3 * 8 * KIB);  // five blocks over two folders: up to three in each
     free(data);
     file_close(e);
     assert_int_equal(files_in(0) + files_in(1), 0);
@@ -206,8 +206,8 @@ static void counts(void **state) {
 
 // -------- disk faults
 
-// Writes and reads several blocks, two transfers at a time. Returns 1 after a failure, which every later call
-// must return again.
+// Writes and reads several blocks, two transfers at a time. Returns 1 if a call failed; every later call must
+// then return the same error.
 static int write_and_read(const file_settings *s, char *out, char *in) {
     enum { BYTES = 5 * 8 * KIB };
     file_engine *e = opened(s, 2 * BYTES);
@@ -232,13 +232,13 @@ static int write_and_read(const file_settings *s, char *out, char *in) {
     if (failures) {
         error_has("/llmc_zero.rank00000");
         error_has("offset ");
-        error_has("; ");  // and advice
+        error_has("; ");  // introduces the advice
     }
     return failures > 0;
 }
 
-// The n-th operation fails, for every n. Short or interrupted operations continue where they stopped, unless
-// every try is interrupted.
+// Makes the n-th operation fail, for every n. A short or interrupted operation must continue where it
+// stopped, and fail only if every retry is interrupted too.
 static void every_fault(void **state) {
     enum { MANY = 1 << 20 };
     static const struct {
@@ -280,7 +280,7 @@ static void every_fault(void **state) {
                 if (failed && cases[c].what == FILE_READ) error_has("the read ");
                 if (failed && cases[c].what == FILE_WRITE) error_has("the write ");
             }
-            // Ten blocks; how many are submitted at once depends on timing.
+            // There are ten blocks, but the number of submissions depends on timing.
             if (cases[c].times == 1) assert_true(cases[c].what == FILE_SUBMIT ? n < 100 : n == 12);
             if (cases[c].times > 1) assert_true(fault_seen > 5);
         }
@@ -294,8 +294,8 @@ static void disk_hangs(void) {
     set_fault(FILE_WRITE, 0, 0, 0);
 }
 
-// One request at a time. While the first one hangs, a long read, a write and two urgent reads are queued. The
-// urgent reads overtake the long one, but not the write of the same bytes.
+// The engine handles one request at a time. While the first one hangs, a long read, a write and two urgent
+// reads are queued. Urgent reads must overtake the long read, but not a write of the same bytes.
 static void urgent_transfers(void **state) {
     enum { LONG = 64 * KIB, SHORT = 8 * KIB };
     file_settings s = settings(1, SHORT);
@@ -323,7 +323,7 @@ static void urgent_transfers(void **state) {
     }
 }
 
-// A wait ends though the disk does not answer. Here it answers later, so everything can be freed.
+// A wait must time out if the disk does not answer. Here it answers later, so everything can be freed.
 static void a_disk_that_hangs(void **state) {
     file_settings s = settings(1, 8 * KIB);
     s.timeout_s = 0.2;
@@ -354,8 +354,8 @@ static int closes_in_time(const file_settings *s) {
     return !file_start(e, &t) && file_close(e) == 1 && files_in(0) == 1;
 }
 
-// Memory and threads that the disk may still use stay for ever, so this needs a separate process.
-static void a_disk_that_hangs_for_ever(void **state) {
+// The engine never frees memory and threads that the disk may still use, so this needs a separate process.
+static void a_disk_that_never_answers(void **state) {
     file_settings s = settings(1, 8 * KIB);
     s.timeout_s = 0.2;
     FOR_BOTH_ENGINES(s) {
@@ -367,7 +367,7 @@ static void a_disk_that_hangs_for_ever(void **state) {
     }
 }
 
-// The caller's file: the engine's own has no name, so nobody can remove it.
+// Uses a file that the caller opened. The engine's own files have no names, so nobody could remove them.
 static void a_file_that_vanishes(void **state) {
     file_settings s = settings(1, 8 * KIB);
     char name[120], *data = buffer(64 * KIB);
@@ -424,7 +424,7 @@ static void damaged_blocks(void **state) {
             assert_int_equal(fsync(fd), 0);
             close(fd);
             int rc = move(e, 0, data, 32 * KIB, 0);
-            if (what == 3) {  // no checksums: not detected
+            if (what == 3) {  // without checksums, damage is not detected
                 assert_int_equal(rc, 0);
             } else {
                 assert_int_equal(rc, ZERO_ERR_IO);
@@ -479,7 +479,7 @@ static void missing_features(void **state) {
     free(in);
 }
 
-// An error that leaves no file behind.
+// Checks that opening fails and leaves no file behind.
 static void refused(const file_settings *s, int64_t bytes, int code, const char *words) {
     file_engine *e;
     const int files = files_in(0);
@@ -491,7 +491,7 @@ static void refused(const file_settings *s, int64_t bytes, int code, const char 
 
 static void wrong_arguments(void **state) {
     static const struct {
-        const char *folders;  // NULL: one that exists
+        const char *folders;  // NULL: an existing folder
         size_t block_bytes;
         int code;
         const char *words;
@@ -526,7 +526,7 @@ static void put_letters(const char *path, const char *letters) {
     fclose(f);
 }
 
-static void files_of_others(void **state) {
+static void lock_names_in_use(void **state) {
     static const char *const reasons[] = { "stays unchanged", "stays unchanged", "Is a directory",
                                            "symbolic" };
     file_settings s = settings(2, 8 * KIB);
@@ -550,7 +550,7 @@ static void files_of_others(void **state) {
     refused(&s, 64 * KIB, ZERO_ERR_IO, "once");
 }
 
-// Uses the folders until it is killed.
+// Uses the folders until this process is killed.
 static void hold(int ready) {
     const file_settings s = settings(2, 8 * KIB);
     file_engine *e;
@@ -574,7 +574,7 @@ static pid_t start_holder(void) {
     return pid;
 }
 
-// A killed process leaves only locks, which the next run takes over.
+// A killed process leaves only lock files, which the next run reuses.
 static void other_processes(void **state) {
     file_settings s = settings(2, 8 * KIB);
     char expected[100], data[PAGE] __attribute__((aligned(PAGE))), zeros[PAGE] = "";
@@ -593,7 +593,7 @@ static void other_processes(void **state) {
     file_engine *e = opened(&s, 100 * KIB);
     assert_int_equal(move(e, 0, data, PAGE, 0), 0);
     assert_memory_equal(data, zeros, PAGE);  // not the killed process's values
-    // The engine must not remove another file of that name.
+    // The engine must not remove a different file with the lock's name.
     assert_int_equal(unlink(lock_of(1, 0)), 0);
     close(open(lock_of(1, 0), O_CREAT | O_WRONLY, 0600));
     file_close(e);
@@ -601,7 +601,7 @@ static void other_processes(void **state) {
     assert_int_equal(unlink(lock_of(1, 0)), 0);
 }
 
-// Files in these would be in memory.
+// The engine refuses tmpfs, where files would be in memory.
 static void folders_in_memory(void **state) {
     file_settings s = settings(1, PAGE);
     struct statfs fs;
@@ -623,7 +623,7 @@ static void limited_file_size(void **state) {
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
 }
 
-// A small file system in a private mount namespace; skipped where that cannot be created.
+// Uses a small file system in a private mount namespace, and skips if that cannot be created.
 static void full_disk(void **state) {
     file_settings s = settings(1, 8 * KIB);
     char name[120], *data = buffer(512 * KIB);
@@ -631,11 +631,11 @@ static void full_disk(void **state) {
     if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
         mount("tmpfs", folders[0], "tmpfs", 0, "size=768k")) {
         free(data);
-        print_message("skip: no file system can be mounted here: %s\n", strerror(errno));
+        print_message("skip: cannot mount a file system here: %s\n", strerror(errno));
         skip();
     }
     snprintf(name, sizeof name, "%s/filler", folders[0]);
-    set_fault(FILE_OPERATIONS, 1, 1, 0);  // accepts a folder in memory
+    set_fault(FILE_OPERATIONS, 1, 1, 0);  // any fault makes the engine accept a folder in memory
     refused(&s, 1024 * KIB, ZERO_ERR_IO, "0.7 MiB free");
     FOR_BOTH_ENGINES(s) {
         // Without reserved space, another file fills the disk.
@@ -686,12 +686,12 @@ int main(void) {
         TEST(every_fault),
         TEST(urgent_transfers),
         TEST(a_disk_that_hangs),
-        TEST(a_disk_that_hangs_for_ever),
+        TEST(a_disk_that_never_answers),
         TEST(a_file_that_vanishes),
         TEST(damaged_blocks),
         TEST(missing_features),
         TEST(wrong_arguments),
-        TEST(files_of_others),
+        TEST(lock_names_in_use),
         TEST(other_processes),
         TEST(folders_in_memory),
         TEST(limited_file_size),

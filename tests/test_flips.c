@@ -1,5 +1,6 @@
-// Damage to a small checkpoint: every byte flipped, every length, other things in place of files, files of
-// two saves, false manifests. Loading fails, names the file, and for states the offset, and changes nothing.
+// Damage to a small checkpoint: every byte flipped, every shorter length, folders or pipes where files should
+// be, files of two saves mixed, and false manifests. Loading must fail and change nothing. The error must
+// name the file, and for states the offset.
 //   test_flips        one bit of every byte
 //   test_flips all    every bit of every byte
 #define XXH_INLINE_ALL
@@ -19,7 +20,7 @@ enum { MOST = 1 << 16, PATH = 300 };
 
 static zero *z;
 static char folder[] = "/tmp/test_flips.XXXXXX";
-static char hash[17];  // of the plugin, which no failed load may change
+static char hash[17];  // the plugin's states, which no failed load may change
 static int all_bits;
 
 static void in_folder(char path[PATH], const char *name) { snprintf(path, PATH, "%s/%s", folder, name); }
@@ -56,7 +57,7 @@ static void put_byte(const char *path, long at, int byte) {
     assert_int_equal(close(fd), 0);
 }
 
-// Reads the file of the only rank's states.
+// Reads the file of states; the checkpoint has only one rank.
 static void read_states_of(file *f, const char *checkpoint) {
     char path[2 * PATH] = "";
     DIR *dir = opendir(checkpoint);
@@ -75,7 +76,7 @@ static int must_not_load(const char *path, const char *file_name, const char *wo
     if (!rc) fail_msg("%s was loaded, though %s is damaged", path, file_name);
     assert_true(rc == ZERO_ERR_IO || rc == ZERO_ERR_ARGUMENT);
     if (!strstr(zero_last_error(), file_name) || !strstr(zero_last_error(), words))
-        fail_msg("not '%s' with '%s': %s", words, file_name, zero_last_error());
+        fail_msg("expected '%s' and '%s': %s", words, file_name, zero_last_error());
     assert_null(text);
     assert_int_equal(zero_hash(z, 1, after), 0);
     assert_string_equal(after, hash);
@@ -100,7 +101,7 @@ static void must_load(const char *path) {
     assert_int_equal(zero_checkpoint_verify(path, count_file, &files), 0);
     assert_int_equal(files, 2);
     assert_int_equal(zero_load(z, path, NULL), 0);
-    assert_int_equal(small_fill(z, -1), 0);  // differs from the checkpoint again
+    assert_int_equal(small_fill(z, -1), 0);  // so that the states differ from the checkpoint again
     assert_int_equal(zero_hash(z, 1, hash), 0);
 }
 
@@ -161,9 +162,9 @@ static void test_manifest(void **state) {
     cut_at_every_byte(&manifest, saved, "");
 }
 
-// -------- false manifests with the right checksum
+// -------- false manifests with a correct checksum
 
-// Replaces the value after the n-th key, from 0, and corrects the checksum.
+// Replaces the value after occurrence n (from 0) of the key, and corrects the checksum.
 static void put_value(char *text, const char *key, int n, const char *value) {
     char *at = text;
     for (; n >= 0; n--) {
@@ -243,7 +244,7 @@ static void test_false_manifests(void **state) {
     must_load(saved);
 }
 
-// -------- other things in place of files
+// -------- paths that are not regular files
 
 typedef enum { GONE, A_FOLDER, A_PIPE, A_LINK_TO_NOTHING, A_LINK_TO_ZEROS, KINDS } kind;
 
@@ -255,8 +256,8 @@ static void put_in_place(const char *path, kind what) {
     if (what == A_LINK_TO_ZEROS) assert_return_code(symlink("/dev/zero", path), errno);
 }
 
-// Opening a pipe without a writer must not wait for ever: the alarm would end the program.
-static void test_something_else(void **state) {
+// Opening a pipe without a writer must not wait for ever; if it does, the alarm ends the program.
+static void test_not_a_file(void **state) {
     const file *files[] = { &states, &manifest };
     alarm(60);
     for (int i = 0; i < 2; i++)
@@ -270,7 +271,7 @@ static void test_something_else(void **state) {
     alarm(0);
 }
 
-// A symlink even to the right states: what it names may change at any time.
+// A symlink is refused even if it leads to the right states, because its target may change at any time.
 static void test_link(void **state) {
     char aside[PATH];
     in_folder(aside, "aside");
@@ -281,7 +282,7 @@ static void test_link(void **state) {
     must_load(saved);
 }
 
-// Each file of the other save is valid by itself.
+// Mixes the files of two saves. Each file is valid by itself.
 static void test_two_saves(void **state) {
     char other[PATH];
     file others;
@@ -302,9 +303,9 @@ static void test_two_saves(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_states),         cmocka_unit_test(test_manifest),
-        cmocka_unit_test(test_something_else), cmocka_unit_test(test_link),
-        cmocka_unit_test(test_two_saves),      cmocka_unit_test(test_false_manifests),
+        cmocka_unit_test(test_states),     cmocka_unit_test(test_manifest),
+        cmocka_unit_test(test_not_a_file), cmocka_unit_test(test_link),
+        cmocka_unit_test(test_two_saves),  cmocka_unit_test(test_false_manifests),
     };
     all_bits = argc > 1 && !strcmp(argv[1], "all");
     return cmocka_run_group_tests_name("flips", tests, begin, end);

@@ -1,5 +1,5 @@
-// gpt2/ without its layers: random numbers, descriptors, initialisation, model files, data loader, tokenizer,
-// schedules, outliers.
+// Everything in gpt2/ except the layers: random numbers, descriptors, initialisation, model files, the data
+// loader, the tokenizer, schedules, outliers, text files and fingerprints.
 #include <math.h>
 #include "gpt2_files.h"
 #include "../gpt2/dataloader.h"
@@ -22,7 +22,8 @@ static off_t size_of(const char *path) {
     return st.st_size;
 }
 
-// A number to write at an offset of a file, bytes to add at its end, and the error that reading then gives.
+// A value written at an offset of a file, the number of bytes by which the file grows, and the error that
+// reading then gives.
 typedef struct {
     long offset;
     uint32_t value;
@@ -151,7 +152,7 @@ static void test_descriptors(void **state) {
     }
 }
 
-// A small model in memory, tensor by tensor. Elements are NaN until they are written.
+// A small model in memory, with one array per tensor. Elements are NaN until they are written.
 typedef struct {
     GPT2Config config;
     GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
@@ -193,7 +194,7 @@ static void assert_all_written(const Model *m) {
             assert_false(isnan(m->values[i][j]));
 }
 
-// Each value once, zeros in the padding. (Against torch's values: test_gradients.)
+// Each element is written once, and the padding is zero. test_gradients compares the values with torch's.
 static void test_init(void **state) {
     Model m;
     model_new(&m, "l2h4c132v2100t48");  // wte is longer than a piece and padded
@@ -207,8 +208,8 @@ static void test_init(void **state) {
     model_free(&m);
 }
 
-// llm.c draws wte in one call. Here it is drawn in pieces, the last of which must not be shorter than a block
-// of normals.
+// llm.c draws wte in one call. gpt2_init draws it in pieces, the last of which must not be shorter than one
+// block of normally distributed numbers.
 static void test_init_in_pieces(void **state) {
     static const char *const descriptors[] = { "l1h1c1v262144t1", "l1h1c1v262149t1", "l1h1c1v262160t1",
                                                "l1h1c3v200001t1" };
@@ -236,13 +237,13 @@ static int read_file(const char *path, gpt2_sink sink, void *ctx) {
     return failed;
 }
 
-// A sink that fails after some pieces.
+// A sink that fails after *ctx pieces.
 static int full(void *ctx, int tensor, int layer, int64_t offset, int64_t n, const float *values) {
     int *left = ctx;
     return (*left)-- ? 0 : gpt2_fail("the sink is full");
 }
 
-// A value that bf16 must round.
+// Gives every element a value that bf16 must round.
 static int third(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
     for (int64_t i = 0; i < n; i++) values[i] = 1.0f / 3;
     return 0;
@@ -297,7 +298,7 @@ static void test_bad_model_files(void **state) {
     assert_error(read_file(folder, compare, &m), "not a regular file");
 }
 
-// Files are unbuffered, because exit() would flush a buffer that another thread is just writing.
+// Files are unbuffered, because exit() would flush a buffer that another thread may be writing.
 static void test_file_without_buffer(void **state) {
     disk_file d;
     assert_int_equal(disk_create(&d, in_folder("unbuffered")), 0);
@@ -323,7 +324,7 @@ static void test_failing_model_write(void **state) {
                  "cannot create");
 }
 
-// Flips every byte of a small file, and cuts its end off, in both dtypes.
+// Damages the bytes of a small file one after another, and cuts its last byte off, in both dtypes.
 static void test_compared_model_file(void **state) {
     Made m = made("l1h1c8v40t8");
     char path[256], expected[80];
@@ -357,7 +358,7 @@ static void test_compared_model_file(void **state) {
 
 // -------- the data loader
 
-// Shards of n tokens that count up across all shards, so that a row's first token identifies it.
+// Writes a shard of n tokens, which count up from `first`, so that a row's first token identifies it.
 static void write_shard(const char *name, uint32_t first, uint32_t n) {
     uint32_t header[256] = { 20240520, 1, n };
     uint16_t tokens[2000];
@@ -368,15 +369,15 @@ static void write_shard(const char *name, uint32_t first, uint32_t n) {
 
 static void write_three_shards(void) {
     remove_entries(folder);
-    write_shard("s_02.shard", 101, 72);  // rows of 10 begin at 101 111 ... 161: 7, and one token is over
-    write_shard("s_01.shard", 0, 101);   // 0 10 ... 90: 10
-    write_shard("s_03.shard", 200,
-                60);  // 200 210 ... 240: 5, for the last token of a sixth would have no target
+    write_shard("s_02.shard", 101, 72);  // 7 rows of 10, at 101 111 ... 161, and one unused token
+    write_shard("s_01.shard", 0, 101);   // 10 rows, at 0 10 ... 90
+    // 5 rows, at 200 210 ... 240: the last token of a sixth would have no target
+    write_shard("s_03.shard", 200, 60);
 }
 
 enum { T = 10, V = 2000, ROWS = 22 };
 
-// reads the first tokens of the rows that `ranks` ranks get with batch B, in their global order
+// Reads the first tokens of the rows that `ranks` ranks with batch size B get, in global order.
 static void read_rows(int ranks, int B, int shuffle, uint32_t seed, int skip, int *rows, int n) {
     for (int rank = 0; rank < ranks; rank++) {
         DataLoader l;
@@ -423,7 +424,7 @@ static void test_shuffle(void **state) {
         }
     assert_memory_not_equal(rows, in_order, sizeof in_order);
     assert_memory_not_equal(rows, rows + ROWS, sizeof in_order);
-    int order[2][10];  // of the ten rows of one shard, in two epochs
+    int order[2][10];  // the order of one shard's ten rows in two epochs
     for (int e = 0; e < 2; e++)
         for (int i = 0, n = 0; i < ROWS; i++)
             if (rows[e * ROWS + i] < 100) order[e][n++] = rows[e * ROWS + i];
@@ -446,7 +447,7 @@ static void test_ranks_see_one_stream(void **state) {
         for (size_t i = 0; i < COUNT(cases); i++) {
             read_rows(cases[i].ranks, cases[i].B, shuffle, 42, 0, many, N);
             assert_memory_equal(one, many, sizeof one);
-            read_rows(cases[i].ranks, cases[i].B, shuffle, 42, 7, many, N - 7);  // and from the middle
+            read_rows(cases[i].ranks, cases[i].B, shuffle, 42, 7, many, N - 7);  // starts in the middle
             assert_memory_equal(one + 7, many, sizeof one - 7 * sizeof *one);
         }
     }
@@ -510,7 +511,7 @@ static void test_bad_shards(void **state) {
     assert_return_code(symlink("nowhere", in_folder("s_00.shard")), errno);
     refuse_shards(in_folder("*.shard"), 1, T, 0, 1, "s_00.shard");
 
-    // damage to the files after the loader has opened them
+    // files that are damaged after the loader has opened them
     write_three_shards();
     must(dataloader_init(&l, in_folder("*.shard"), 10, T, 200, 0, 1, 0, 42));
     must(dataloader_next(&l));
@@ -546,7 +547,7 @@ static void test_tokenizer(void **state) {
     char text[32] = { 0 };
     FILE *f = fmemopen(text, sizeof text, "w");
     assert_non_null(f);
-    for (uint32_t i = 0; i < 6; i++) tokenizer_print(&t, f, i);  // the bell is left out, the new line is not
+    for (uint32_t i = 0; i < 6; i++) tokenizer_print(&t, f, i);  // omits the bell, but not the newline
     assert_int_equal(fclose(f), 0);
     assert_string_equal(text, "abc\xc3\xa9\n<eot>");
     tokenizer_free(&t);
@@ -586,7 +587,7 @@ static void test_schedules(void **state) {
         int step;
         float lr;
     } cases[] = {
-        // warm-up 10 of 110, from 1 to 0.1
+        // 10 of 110 steps are warm-up; then the rate falls from 1 to 0.1
         { "cosine", 0, 0.1f },   { "cosine", 9, 1 },      { "cosine", 10, 1 },   { "cosine", 60, 0.55f },
         { "cosine", 110, 0.1f }, { "cosine", 200, 0.1f }, { "linear", 0, 0.1f }, { "linear", 9, 1 },
         { "linear", 60, 0.55f }, { "linear", 110, 0.1f }, { "constant", 0, 1 },  { "constant", 110, 1 },
@@ -621,7 +622,7 @@ static void test_outliers(void **state) {
     assert_float_equal(outlier_update(&d, 5), 0, 1e-3);  // no spread, no outlier
 }
 
-// A text file is written whole or not at all, and leaves nothing beside it.
+// A text file is written completely or not at all, and no temporary file remains.
 static void test_text_files(void **state) {
     const char *path = in_folder("some.txt");
     char *text = text_file_read(path), *longer = malloc(100001);
@@ -654,7 +655,7 @@ static void test_text_files(void **state) {
     free(longer);
 }
 
-// -------- fingerprints: equal for equal contents under any path, different if a part that is read differs
+// -------- fingerprints: equal for equal contents at any path, different if any part that is read differs
 
 static const char *print_of(const char *name, const char *bytes, size_t n, int blocks) {
     static char text[FINGERPRINT];
@@ -670,8 +671,8 @@ static char *filled(size_t n) {
     return bytes;
 }
 
-// Files of at most `blocks` blocks are read whole. Of larger ones the test changes only the first and last
-// block.
+// Files of at most `blocks` blocks are read completely. In larger files the test changes only the first and
+// last block, which are read.
 static void test_fingerprints(void **state) {
     static const struct {
         size_t bytes;
@@ -706,7 +707,7 @@ static void test_fingerprints(void **state) {
     }
 }
 
-// The digest also distinguishes trailing zeros from no bytes.
+// The digest alone distinguishes numbers of zeros.
 static void test_fingerprint_lengths(void **state) {
     char zeros[17] = { 0 }, seen[18][17];
     for (size_t n = 0; n <= 17; n++) {
@@ -717,7 +718,7 @@ static void test_fingerprint_lengths(void **state) {
     }
 }
 
-// Swapped words, and high bits of two words: a sum or a product alone would miss them.
+// A sum of the words alone would miss swapped words, and two changed high bits.
 static void test_fingerprint_order(void **state) {
     uint64_t a[] = { 1, 2, 3 }, b[] = { 2, 1, 3 }, c[] = { 1 | 1ull << 63, 2 | 1ull << 63, 3 };
     char first[FINGERPRINT];

@@ -1,17 +1,17 @@
 // The trainer's forward and backward passes, hooks and AdamW, compared with finite differences of its loss
-// and with tests/reference_gpt2.bin, which an independent implementation wrote (dev/reference_gpt2.py). Runs
-// in one process, without mpirun.
+// and with tests/reference_gpt2.bin, which comes from an independent implementation (dev/reference_gpt2.py).
+// Runs in one process, without mpirun.
 #include <float.h>
 #include <errno.h>
 #include "unit.h"
 
-// A gradient can be read until its unit's last post_backward, so this file intercepts the trainer's calls of
-// that hook.
+// A gradient can be read only until its unit's last post_backward, so this file intercepts the trainer's
+// calls of that hook.
 static int capture_post_backward(zero *z, int unit);
 #define zero_post_backward capture_post_backward
 #define TESTING
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"  // e.g. of samples, which the tests do not print
+#pragma GCC diagnostic ignored "-Wunused-function"  // for example, the tests print no samples
 #include "../train_gpt2_zero.cu"
 #pragma GCC diagnostic pop
 #undef zero_post_backward
@@ -26,8 +26,8 @@ typedef struct {
     int B, T, steps;
     zero_hyper hyper;
     int32_t *tokens;  // (B * T + 1)
-    float *params, *logits, *losses, *norms, *grads,
-        *updated;    // (P), (B, T, V), (steps + 1), (steps), (P), (P)
+    // (P), (B, T, V), (steps + 1), (steps), (P), (P)
+    float *params, *logits, *losses, *norms, *grads, *updated;
     float *initial;  // (P of small)
 } Reference;
 
@@ -91,7 +91,7 @@ typedef struct {
 static GPT2 model;
 static DataLoader loader;
 static int micro_batches;
-static float *captured[NUM_PARAMETER_TENSORS][MAX_LAYERS];  // sums over the micro-batches of a step
+static float *captured[NUM_PARAMETER_TENSORS][MAX_LAYERS];  // gradients, summed over a step's micro-batches
 static int embedding_uses;                                  // backward uses of the embedding in this step
 
 static int layers_of(int i) { return model.tensors[i].per_layer ? model.config.num_layers : 1; }
@@ -101,7 +101,7 @@ static int layers_of(int i) { return model.tensors[i].per_layer ? model.config.n
         for (int l = 0; l < layers_of(i); l++)
 
 static int capture_post_backward(zero *zp, int unit) {
-    // The LM head's use comes first, and the encoder's adds to its gradient.
+    // The LM head's use comes first; the encoder's then adds to the same gradient and completes it.
     int complete = unit != EMBEDDING || embedding_uses++ % 2;
     if (complete) FOR_EACH_TENSOR(i, l) {
             if ((model.tensors[i].per_layer ? block(l) : EMBEDDING) != unit) continue;
@@ -149,7 +149,7 @@ static void start(Setting s) {
     FOR_EACH_TENSOR(i, l) captured[i][l] = malloc_check(model.tensors[i].elems * sizeof(float));
     write_shard(shard);
     gpt2_check(dataloader_init(&loader, shard, model.B, model.T, model.config.vocab_size, 0, 1, 0, 0));
-    gpt2_check(dataloader_next(&loader));  // this opens the shard, so its name is no longer needed
+    gpt2_check(dataloader_next(&loader));  // opens the shard, so its name is no longer needed
     assert_int_equal(unlink(shard), 0);
     gpt2_check(dataloader_reset(&loader));
     zero_config config = create_plugin(&model, s.micro_batches, NULL);
@@ -189,8 +189,8 @@ static double uniform(void) {  // in [-1, 1)
     return (double)(random_state >> 8) / (1 << 23) - 1;
 }
 
-// The loss's derivative along a direction, from central differences at x and 2x, so that its third derivative
-// cancels.
+// Returns the loss's derivative along a direction, from central differences at x and 2x, in which the third
+// derivative cancels.
 static double difference(int i, int l, const double *direction, double x) {
     size_t n = model.tensors[i].elems;
     const float *at = ref.params + place(model.tensors, model.config.num_layers, i, l);
@@ -207,8 +207,9 @@ static double difference(int i, int l, const double *direction, double x) {
     return (8 * (loss[0] - loss[1]) - (loss[2] - loss[3])) / (12 * x);
 }
 
-// Directions of norm 1: the gradient, which detects a wrong size; two random directions, which detect a wrong
-// element; and the largest and a random element alone. Vocabulary padding is not a parameter.
+// Chooses a direction of norm 1: the gradient, which reveals a wrong magnitude; one of two random directions,
+// which reveal a wrong element; the largest element alone, or a random one. Vocabulary padding is left out,
+// because it is not a parameter.
 enum { DIRECTIONS = 5 };
 static void direction(double *d, const float *g, size_t n, size_t live, int which) {
     double norm = 0;
@@ -223,7 +224,8 @@ static void direction(double *d, const float *g, size_t n, size_t live, int whic
     for (size_t j = 0; j < n; j++) d[j] /= sqrt(norm);
 }
 
-// worst: the largest error, relative to the derivative or, if that is almost 0, to a typical derivative.
+// worst: the largest error so far, relative to the derivative or, if that is almost 0, to a typical
+// derivative.
 static void check_tensor(int i, int l, double *worst) {
     size_t n = model.tensors[i].elems,
            live = i == WTE ? (size_t)model.config.vocab_size * model.config.channels : n;
@@ -262,7 +264,7 @@ static void test_finite_differences(void **state) {
 }
 
 // --------
-// settings compared with each other
+// different settings compared with each other
 
 static void test_same_bits(void **state) {
     static const Setting settings[] = { { GPT2_F32, 0, 0, 1, 0 }, { GPT2_F32, 0, 1, 1, 0 },
@@ -290,8 +292,8 @@ static void test_same_bits(void **state) {
 }
 
 // --------
-// compared with the reference. Tolerances in fp32: 1e-5 of the loss, 1e-3 of a tensor's gradient. In bf16,
-// which has 8 bits per value and rounds each layer's output and gradients: 1e-2 and 5e-2.
+// comparison with the reference. Tolerances in fp32: 1e-5 of the loss, 1e-3 of a tensor's gradient. In bf16,
+// whose values have 8 significant bits and which rounds each layer's output and gradients: 1e-2 and 5e-2.
 
 typedef struct {
     double loss, logit, norm_wise, element, param;
@@ -307,7 +309,8 @@ static void check_close(const char *what, int step, double found, double expecte
         fail_msg("%s of step %d: %.8f, expected %.8f", what, step, found, expected);
 }
 
-// norm_wise: the norm of the difference, relative to the tensor's; element: the largest absolute difference
+// norm_wise: bounds the norm of the difference, relative to the tensor's norm. element: bounds the absolute
+// difference of each element.
 static void check_values(const char *what, int i, int l, const float *found, const float *expected,
                          double norm_wise, double element) {
     double norm = 0, off = 0, largest = 0;
@@ -322,7 +325,7 @@ static void check_values(const char *what, int i, int l, const float *found, con
                  l, sqrt(off / norm), largest);
 }
 
-// Passes the reference's tokens from..to-1 in one row of the cache.
+// Computes logits from the reference's tokens from..to-1, as part of one row of the cache.
 static void pass_over_cache(int row, int from, int to, float *logits) {
     const int room = layers_cache_positions(model.cache_T);
     layers_span span = { row, from, to - from, 0, row * room, room };
@@ -335,7 +338,8 @@ static void pass_over_cache(int row, int from, int to, float *logits) {
     next_logits(&model, &pass, logits);
 }
 
-// The logits after t tokens without a cache: a pass over the whole row, and the LM head at its last position.
+// Computes the logits after t tokens without a cache: a pass over the whole row, with the LM head only at its
+// last position.
 static void logits_without_cache(const int *tokens, int t, float *logits) {
     const int L = model.config.num_layers, C = model.config.channels, V = model.config.vocab_size;
     const gpt2_dtype dt = model.dtype;
@@ -359,8 +363,8 @@ static void same_logits(const char *what, int t, const float *logits, const floa
                      want[v]);
 }
 
-// Like the trainer's sampling: one row of the cache grows by one token at a time, and the other starts over
-// each time. Both give the same bits as passes without a cache.
+// Follows the trainer's sampling: one row of the cache grows by one token at a time, and another row starts
+// from scratch each time. Both must give the same bits as passes without a cache.
 static void check_next_logits(const Tolerance *tolerance) {
     const int V = model.config.vocab_size;
     float *logits = malloc_check(V * sizeof(float)), *want = malloc_check(V * sizeof(float));
@@ -380,8 +384,8 @@ static void check_next_logits(const Tolerance *tolerance) {
     free(want);
 }
 
-// A batch of two rows of different lengths, longer than the model's context: every token's logits equal those
-// of a pass over the last T tokens of its row alone, without a cache.
+// Generates a batch of two rows, of which one grows longer than the model's context. Each token's logits must
+// equal those of a pass without a cache over the last T tokens of its row alone.
 static void check_generation(void) {
     enum { PROMPT = 3, MORE = 4 };
     const int T = model.T, totals[] = { T + MORE, T + MORE - PROMPT };
@@ -416,7 +420,7 @@ static void check_against_reference(Setting s) {
     int L = ref.config.num_layers;
     start(s);
     check_next_logits(tolerance);
-    if (s.micro_batches == 1) check_generation();  // the activations have room for two rows
+    if (s.micro_batches == 1) check_generation();  // needs activations for two rows
     check_close("validation loss", 0, gpt2_validate(&model, &loader, s.micro_batches), ref.losses[0],
                 tolerance->loss);
     for (int step_ = 0; step_ < ref.steps; step_++) {
@@ -475,7 +479,7 @@ static void test_initialisation(void **state) {
     gpt2_check(gpt2_init(&ref.small, receive, &r));
     for (size_t k = 0; k < P; k++) {
         assert_int_equal(r.seen[k], 1);
-        // torch's vectorised logarithm and cosine differ in the last bits
+        // torch's vectorised logarithm and cosine differ from libm's in the last bits.
         if (!(fabsf(r.values[k] - ref.initial[k]) <= 2e-7f))
             fail_msg("initial value %zu: %.9g, torch %.9g", k, r.values[k], ref.initial[k]);
     }

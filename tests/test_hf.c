@@ -1,5 +1,5 @@
-// Hugging Face folders: written ones are read back bit for bit, those by other programs can be read, and
-// damaged or crafted files are rejected.
+// Hugging Face folders: folders that gpt2/ writes are read back bit for bit, folders by other programs can be
+// read, and damaged or crafted files are rejected.
 #include "gpt2_files.h"
 #include "../gpt2/disk.h"
 #include "../gpt2/hf.h"
@@ -8,7 +8,7 @@
 #include "../llmc_zero/device/numbers.h"
 
 static void test_round_trip(void **state) {
-    // the second: wte is longer than a piece, and no side is a multiple of a square
+    // In the second, wte is longer than a piece, and no dimension is a multiple of SQUARE in transpose.c.
     static const char *const descriptors[] = { "l2h2c8v257t5", "l1h3c303v1000t70", "l1h1c1v1t1" };
     for (size_t i = 0; i < COUNT(descriptors); i++)
         for (gpt2_dtype dtype = GPT2_F32; dtype <= GPT2_BF16; dtype++) {
@@ -21,7 +21,7 @@ static void test_round_trip(void **state) {
         }
 }
 
-// A panel has fewer rows than the transpose, and parts are requested in any order.
+// Gives each element its own index, and counts the elements requested.
 static int give_number(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
     int64_t *asked = ctx;
     *asked += n;
@@ -29,8 +29,9 @@ static int give_number(void *ctx, int tensor, int layer, int64_t offset, int64_t
     return 0;
 }
 
+// The matrix needs two panels, and parts are requested from the middle too.
 static void test_transposer(void **state) {
-    enum { ROWS = 5000, COLS = 1700, N = 3001 };  // two panels; numbers up to 2^24
+    enum { ROWS = 5000, COLS = 1700, N = 3001 };  // indices below 2^24, so fp32 holds them exactly
     Transposer t;
     int64_t asked = 0;
     float *values = malloc(N * sizeof *values);
@@ -41,10 +42,10 @@ static void test_transposer(void **state) {
         for (int64_t i = 0; i < n; i++)
             assert_true(values[i] == (float)((at + i) % ROWS * COLS + (at + i) / ROWS));
     }
-    assert_int_equal(asked, (int64_t)ROWS * COLS);  // each element once
+    assert_int_equal(asked, (int64_t)ROWS * COLS);  // it read each element once
     must(transposer_get(&t, 0, 0, ROWS, COLS, 3, 1, values));
     assert_true(values[0] == 3 * COLS);
-    must(transposer_get(&t, 0, 0, 3, 2, 1, 4, values));  // another shape of the same tensor: still its rows
+    must(transposer_get(&t, 0, 0, 3, 2, 1, 4, values));  // the same tensor with another shape
     transposer_end(&t);
     free(values);
 }
@@ -53,11 +54,11 @@ static void test_transposer(void **state) {
 
 enum { SHARDS = 2 };
 typedef struct {
-    const char *prefix;  // of names
+    const char *prefix;  // of the tensors' names
     const char *dtype;
     int shards;   // 0: one file
-    int buffers;  // 1: with attn.bias and attn.masked_bias
-    int head;     // 1: with lm_head.weight; 2: with another value in it
+    int buffers;  // 1: has attn.bias and attn.masked_bias
+    int head;     // 1: has lm_head.weight; 2: and it differs from wte.weight in one value
 } Foreign;
 static const Foreign published = { "", "F32", 0, 0, 0 };
 
@@ -98,7 +99,7 @@ static void pieces_end(Pieces *p, const char *path) {
     free(p->value_bytes);
 }
 
-// transformers' names. Matrices of layers are stored as (in, out).
+// The tensors' names in transformers, which stores the layers' matrices as (in, out).
 static const char *const theirs[NUM_PARAMETER_TENSORS] = { "wte.weight",
                                                            "wpe.weight",
                                                            "h.%d.ln_1.weight",
@@ -220,13 +221,14 @@ static char *slurp(const char *path, size_t *bytes) {
     return text;
 }
 
-// Replaces the first `from` in a file; the values stay unchanged.
+// Replaces the first occurrence of `from` in a file. is_safe: corrects the header length of a safetensors
+// file.
 static void replace(const char *path, const char *from, const char *to, int is_safe) {
     size_t bytes;
     char *text = slurp(path, &bytes), *changed = calloc(1, 1 << 17);
     const size_t begin = is_safe ? 8 : 0;
     const char *at = memmem(text + begin, bytes - begin, from, strlen(from));
-    if (!at) fail_msg("%s: has no %s", path, from);
+    if (!at) fail_msg("%s does not contain %s", path, from);
     const size_t before = (size_t)(at - text), after = bytes - before - strlen(from);
     memcpy(changed, text, before);
     memcpy(changed + before, to, strlen(to));
@@ -245,7 +247,7 @@ static void replace(const char *path, const char *from, const char *to, int is_s
 static void assert_refused(const char *error) {
     GPT2Stored stored;
     const int rc = gpt2_stored_open(in_folder("bad"), &stored);
-    if (!rc) fail_msg("opened, expected: %s", error);
+    if (!rc) fail_msg("opened, but expected this error: %s", error);
     assert_error(rc, error);
     if (strncmp(gpt2_last_error(), folder, strlen(folder)))
         fail_msg("\"%s\" names no file", gpt2_last_error());
@@ -347,7 +349,7 @@ static void test_bad_texts(void **state) {
 
 static void test_bad_files(void **state) {
     static const struct {
-        uint64_t length;  // in the first 8 bytes; 0: as it is
+        uint64_t length;  // the header length in the first 8 bytes; 0: unchanged
         long grow;
         const char *error;
     } cases[] = {
@@ -372,7 +374,7 @@ static void test_bad_files(void **state) {
     }
     static const struct {
         const char *file;
-        int pipe;  // 1: a pipe takes its place
+        int pipe;  // 1: a pipe replaces the file
         const char *error;
     } missing[] = {
         { "bad/model.safetensors", 0, "neither model.safetensors nor model.safetensors.index.json" },
@@ -393,7 +395,7 @@ static int ignore(void *ctx, int tensor, int layer, int64_t offset, int64_t n, c
     return 0;
 }
 
-// Flips every bit of a small file's header: the model must be read or refused, without a crash.
+// Flips every bit of a small file's header, one at a time. The model must be read or refused without a crash.
 static void test_flipped_bits(void **state) {
     size_t bytes;
     write_foreign(in_folder("flipped"), &(Foreign){ "", "F32", 0, 1, 1 });
@@ -422,7 +424,7 @@ static void test_flipped_bits(void **state) {
 
 // -------- writing
 
-// A failed write leaves nothing behind, and nothing is overwritten.
+// A failed write leaves no files behind, and existing files are not overwritten.
 static void test_failing_writes(void **state) {
     Made m = made("l2h2c64v257t64");
     const HfModel to = { m.config, GPT2_F32, give, &m, NULL };
@@ -445,7 +447,8 @@ static void test_failing_writes(void **state) {
     check_reads(in_folder("out"), &m, GPT2_F32);
 }
 
-// Exports and reads a model of 100 MiB, from a sparse file, with less than 64 MiB of additional memory.
+// Exports a model of 100 MiB from a sparse file, and reads it back, using at most 64 MiB of additional
+// memory.
 static void test_memory(void **state) {
     struct rusage before, after;
     Made m = made("l4h8c720v2000t64");
@@ -466,7 +469,7 @@ static void test_memory(void **state) {
     getrusage(RUSAGE_SELF, &after);
     remove_entries(folder);
     if (after.ru_maxrss - before.ru_maxrss > 64 << 10)
-        fail_msg("%ld KiB more than before", after.ru_maxrss - before.ru_maxrss);
+        fail_msg("used %ld KiB more than before", after.ru_maxrss - before.ru_maxrss);
 }
 
 // -------- the tokenizer
@@ -514,7 +517,7 @@ static void test_tokenizer(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(test_memory),  // first, because it measures how much the peak of memory grows
+        TEST(test_memory),  // first, because it measures the growth of peak memory
         TEST(test_round_trip), TEST(test_transposer),   TEST(test_foreign),   TEST(test_bad_texts),
         TEST(test_bad_files),  TEST(test_flipped_bits), TEST(test_tokenizer), TEST(test_failing_writes),
     };

@@ -1,12 +1,13 @@
-// The rules of the hooks, in one process: each misuse fails with its code, the error names what was misused,
-// and the plugin remains usable. Also settings, poison, and the recorded order of units.
+// The rules for the hooks, in one process: each misuse fails with its code and an error that names the
+// misused function, tensor or unit, and the plugin remains usable. Also tests settings, poison, and the
+// recorded order of units.
 #include <limits.h>
 #include "unit.h"
 #include "../llmc_zero/internal.h"
 #include "../llmc_zero/settings/settings.h"
 #include "toy.h"
 
-enum { WTE, LNW, W, B, PROJ, LNFW };  // toy_tensors
+enum { WTE, LNW, W, B, PROJ, LNFW };  // indices in toy_tensors
 
 static toy t;
 
@@ -101,7 +102,7 @@ static void grad_outside(void) {
 
 static void evaluation(void) {
     WORKS(zero_begin_eval(t.z));
-    for (int i = 0; i < 3; i++) open_and_close(1);  // any number of uses
+    for (int i = 0; i < 3; i++) open_and_close(1);  // an evaluation may use a unit any number of times
     MISUSE(zero_pre_backward(t.z, 1), "unit 1 (block 0): this pass is not a training pass");
     WORKS(zero_pre_forward(t.z, 1));
     assert_non_null(zero_param(t.z, W, 0));
@@ -113,7 +114,7 @@ static void evaluation(void) {
     MISUSE(zero_begin_eval(t.z), "zero_begin_eval: inside a training step");
 }
 
-// A plugin created for inference evaluates, and refuses calls that train.
+// A plugin created for inference can evaluate, and refuses all calls for training.
 static void test_inference(void **state) {
     const zero_hyper hyper = { .lr = 1e-3f, .t = 1 };
     for (int stage = 0; stage <= 3; stage++) {
@@ -143,7 +144,7 @@ static void test_inference(void **state) {
         assert_true(value == toy_initial(W, 1, 5));
         WORKS(toy_eval(&t));
         assert_true(t.activation == activation);
-        value = 7;  // the next pass uses it, although inference keeps gathered units
+        value = 7;  // the next pass must use it, although inference keeps gathered units
         WORKS(zero_set(t.z, ZERO_PARAM, LNFW, 0, toy_elems(LNFW) - 1, 1, &value));
         WORKS(toy_eval(&t));
         assert_true(t.activation != activation);
@@ -237,7 +238,7 @@ static void values_range(void) {
     WORKS(zero_get(t.z, ZERO_PARAM, B, 3, 33, 0, x));
 }
 
-// Functions that read or set values require that every unit is closed, during an evaluation too.
+// Functions that read or set values require all units to be closed, also during an evaluation.
 static void inside_step(void) {
     float x;
     char hex[17];
@@ -266,7 +267,7 @@ static void inside_step(void) {
     REFUSED(zero_load(t.z, "/nonexistent", NULL), ZERO_ERR_IO, "/nonexistent");
 }
 
-// A promised step must end as promised; the next one is free again.
+// A step with a promised update must end with that update. The promise does not bind the next step.
 static void promised_update(void) {
     zero_hyper h = toy_hyper(1);
     h.grad_clip = 1;
@@ -327,7 +328,8 @@ static void not_finite(void) {
     WORKS(zero_discard(t.z));
 }
 
-// Each rule is tested at every stage, without and with overlap. The plugin still trains afterwards.
+// Tests each rule at every stage, without and with overlap. The plugin must still be able to train
+// afterwards.
 static void (*const rules[])(void) = {
     before_begin, param_outside, grad_outside, evaluation,      order_of_hooks,          unit_range,
     begin_rules,
@@ -363,9 +365,9 @@ static void put(int tensor, int layer, float value) {
     for (int i = 0; i < toy_elems(tensor); i++) g[i] = value;
 }
 
-// At the first pre_backward of a micro-batch a gradient that backward adds to is 0, and with poison a
-// gradient that backward overwrites is NaN. Both keep their contents until the last post_backward. At stages
-// 2 and 3 poison then fills the bucket, so a pointer kept from earlier reads NaN.
+// At a unit's first pre_backward in a micro-batch, gradients that backward adds to are 0, and with poison the
+// gradients that it overwrites are NaN. Both keep their contents until the unit's last post_backward. At
+// stages 2 and 3 poison then fills the bucket, so a stale pointer reads NaN.
 static void gradients_of_a_step(int stage, int overlap) {
     zero_config c = config_of(stage);
     const float *kept = NULL;
@@ -401,8 +403,8 @@ static void test_gradients(void **state) {
         for (int overlap = 0; overlap < 2; overlap++) gradients_of_a_step(stage, overlap);
 }
 
-// One micro-batch that writes 1 to each element of the tensors that backward overwrites, except tensor
-// `forgotten`, and adds nothing to the others.
+// Runs one micro-batch that writes 1 to each element of the tensors that backward overwrites, except tensor
+// `forgotten`, and adds nothing to the other tensors. Returns the norm of the gradients.
 static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_units, int forgotten,
                            int *finite) {
     zero_step_result result;
@@ -424,9 +426,9 @@ static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_unit
     return result.grad_norm;
 }
 
-// Units of different shapes alternate in the two buffers: an overwritten tensor of one unit is at the place
-// of padding, or of a tensor that backward adds to, in another. With poison, a tensor that backward should
-// have overwritten but did not makes the norm NaN.
+// Units of different shapes take turns in the two buffers, so an overwritten tensor of one unit has the same
+// place as padding, or as a tensor that backward adds to, in another. With poison, a tensor that backward
+// should have overwritten but did not makes the norm NaN.
 static void test_written_gradients(void **state) {
     enum { TENSORS = 7, UNITS = 5 };
     static const zero_tensor tensors[TENSORS] = {
@@ -466,7 +468,8 @@ static int create(const zero_config *c) {
     return zero_create(&t.z, c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS);
 }
 
-// `change` changes c, a copy of a good configuration, or its offload o.
+// Checks that a good configuration is refused after `change`, which modifies its copy c or the offload part
+// o.
 #define BAD(good, change, names)                       \
     do {                                               \
         zero_config c = good;                          \
@@ -518,8 +521,7 @@ static void must_be_refused(const zero_setting *s, double x) {
     assert_string_equal(zero_last_failure()->setting, s->name);
 }
 
-// For each setting the default and both ends of its range are accepted, and the values next to them are
-// refused.
+// Each setting accepts its default and both ends of its range, and refuses the values just outside the range.
 static void test_ranges(void **state) {
     zero_config c = zero_defaults();
     int n;
@@ -554,15 +556,15 @@ static void test_scalars_refused(void **state) {
     REFUSED(zero_broadcast(t.z, 1, x, 8), ZERO_ERR_ARGUMENT, "root 1");
     REFUSED(zero_broadcast(t.z, -1, x, 8), ZERO_ERR_ARGUMENT, "root -1");
     REFUSED(zero_trace_write(t.z, "/nonexistent/trace.json"), ZERO_ERR_IO, "/nonexistent/trace.json");
-    assert_int_equal(zero_memory(t.z, 1000, &line), 0);  // the end of an iteration is not a failure
+    assert_int_equal(zero_memory(t.z, 1000, &line), 0);  // an index past the end is not a failure
     assert_int_equal(trace_at(&t.z->trace, 0, &event), 0);
     assert_non_null(strstr(zero_last_error(), "/nonexistent/trace.json"));
 }
 
 // -------- slots
 
-// Buckets alternate between two buffers, so the third unit from the end cannot begin while the last one still
-// fills the first buffer. A refused unit gathers nothing: at stage 3 another unit can still open.
+// Buckets alternate between two buffers, so the third-last unit cannot begin while the last one still uses
+// the first buffer. A refused unit takes no slot, so at stage 3 another unit can still open.
 static void test_backward_order(void **state) {
     zero_config c = config_of(2);
     c.reduce_bucket_size = 1;
@@ -596,12 +598,12 @@ static void test_slots(void **state) {
         zero_plan_info(t.z, &plan);
         assert_int_equal(plan.slots, c.max_open);
         WORKS(zero_begin_eval(t.z));
-        WORKS(zero_pre_forward(t.z, 0));  // takes no slot: it has private memory
+        WORKS(zero_pre_forward(t.z, 0));  // takes no slot, because a unit used twice has private memory
         for (int u = 1; u <= c.max_open; u++) WORKS(zero_pre_forward(t.z, u));
         char names[64];
         snprintf(names, sizeof names, "unit %d (block %d)", c.max_open + 1, c.max_open);
         MISUSE(zero_pre_forward(t.z, c.max_open + 1), names);
-        for (int u = 1; u <= c.max_open; u++)  // each open unit shows its own values
+        for (int u = 1; u <= c.max_open; u++)  // each open unit has its own values
             for (int i = 0; i < 33; i++)
                 assert_true(((float *)zero_param(t.z, B, u - 1))[i] == toy_initial(B, u - 1, i));
         WORKS(zero_post_forward(t.z, 1));
@@ -611,8 +613,8 @@ static void test_slots(void **state) {
 
 // -------- poison
 
-// Keeps pointers after the post hook on purpose: with poison their memory must be NaN. With -1 the
-// environment decides.
+// Keeps pointers after the post hook on purpose. With poison they must point to NaN. With -1 the environment
+// decides whether poison is on.
 static void test_poisoned_parameters(void **state) {
     static const struct {
         int set;
@@ -652,7 +654,7 @@ static void happened_at(int line, const char *expected) {
 }
 #define HAPPENED(expected) happened_at(__LINE__, expected)
 
-// A pass that uses the units in this order and checks the values at each use.
+// Runs a pass that uses the units in this order, and checks the values at each use.
 static void forward_in_order(const char *units) {
     for (; *units; units++) {
         const int unit = *units - '0', layer = unit ? unit - 1 : 0, tensor = unit ? W : WTE;
@@ -674,8 +676,8 @@ static void make_traced(int prefetch) {
     HAPPENED("");
 }
 
-// A pass in a new order gathers each unit at its use. The same order again gathers `prefetch` units ahead, as
-// soon as a slot is free. Unit 0 is used twice, so it has private memory and waits for no slot.
+// A pass in a new order gathers each unit at its use. A pass that repeats the order gathers `prefetch` units
+// ahead, as soon as a slot is free. Unit 0 is used twice, so it has private memory and needs no slot.
 static void test_order_of_evaluations(void **state) {
     static const char new_order[] = "G0 F0 G1 F1 G2 F2 G3 F3 G4 F4";
     static const struct {
@@ -686,7 +688,7 @@ static void test_order_of_evaluations(void **state) {
         { 0, "01234", new_order },
         { 1, "01234", new_order },
         { 1, "01234", "G0 G1 G2 F0 F1 G3 F2 G4 F3 F4" },
-        { 1, "24103", "G2 F2 G4 F4 G1 F1 G0 F0 G3 F3" },  // another order is detected and recorded
+        { 1, "24103", "G2 F2 G4 F4 G1 F1 G0 F0 G3 F3" },  // a different order is detected and recorded
         { 1, "24103", "G2 G4 F2 G1 G0 F4 G3 F1 F0 F3" },
         { 1, "01234", new_order },
         { 1, "012340", "G0 G1 G2 F0 F1 G3 F2 G4 F3 F4 G0 F0" },
@@ -704,7 +706,8 @@ static void test_order_of_evaluations(void **state) {
     }
 }
 
-// Each block is opened before the previous one is closed, whose slot then takes the next block at once.
+// Opens each block before it closes the previous one. Closing a block must gather the next one into its slot
+// at once.
 static void test_release_gathers_the_next(void **state) {
     make_traced(1);
     for (int pass = 0; pass < 2; pass++) {
@@ -721,10 +724,10 @@ static void test_release_gathers_the_next(void **state) {
     }
 }
 
-// A micro-batch whose order is new, one whose order is known, one after an evaluation, whose order is
-// recorded separately, and the update. Backward starts gathering the next unit before it reduces the unit it
-// has finished. The update follows the order of first use in forward, then unused units, and gathers the
-// first unit for the next step before it updates the second one.
+// Runs a micro-batch in a new order, one in a known order, one after an evaluation, whose order is recorded
+// separately, and the update. Backward must start gathering the next unit before it reduces the unit that it
+// has finished. The update must follow the order of first use in forward, and gather the next step's first
+// unit before it updates the second one.
 static void test_order_of_a_step(void **state) {
     static const char plain[] =
         "G0 F0 G1 F1 G2 F2 G3 F3 G4 F4 G0 F0 B0 G4 B4 R4 G3 B3 R3 G2 B2 R2 G1 B1 R1 B0 R0";
@@ -776,7 +779,7 @@ static void test_trace_file(void **state) {
     char path[] = "/tmp/llmc_zero_trace.XXXXXX", text[4096] = "";
     zero_config c = config_of(3);
     c.overlap = 0;
-    c.debug.trace_events = 8;  // too few: later events are dropped
+    c.debug.trace_events = 8;  // too few, so later events are dropped
     close(mkstemp(path));
     make(&c);
     WORKS(toy_step(&t, 1, 1, NULL));

@@ -1,5 +1,5 @@
-// The plugin's arithmetic: every kernel against a plain reference, bit for bit where the kernel promises it,
-// with 1 to 3 threads.
+// The plugin's arithmetic: every kernel compared with a plain reference, bit for bit if the kernel promises
+// that, with 1 to 3 threads.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -27,7 +27,7 @@ static void *room(size_t bytes) {
     return p;
 }
 
-// Random numbers in the range that all dtypes can hold.
+// Fills p with random numbers that are in the range of all dtypes.
 static void fill(zero_dtype type, void *p, int64_t n) {
     for (int64_t i = 0; i < n; i++) toy_store(type, p, i, ldexpf(uniform(), (int)(random_bits() >> 28) - 8));
 }
@@ -39,8 +39,8 @@ static const zero_dtype dtypes[DTYPES] = { ZERO_F32, ZERO_BF16, ZERO_F16 };
 
 // -------- bf16
 
-// The nearer of the two bf16 around f, found in double; a tie goes to the even one. Above the largest,
-// 2^128 counts as infinity.
+// Returns the nearer of the two bf16 values around f, found in double; a tie goes to the even one. The value
+// after the largest finite one is taken as 2^128, and stands for infinity.
 static uint16_t nearest(float f) {
     uint16_t below = (uint16_t)(bits_of(f) >> 16);  // towards 0
     if (isinf(f)) return below;
@@ -51,7 +51,7 @@ static uint16_t nearest(float f) {
     return below & 1 ? above : below;
 }
 
-// Every upper half with lower halves near the ties, by the function and by the kernel.
+// Rounds every upper half with lower halves near the ties, with the function and with the kernel.
 static void test_bf16_rounding(void **state) {
     static const uint32_t lower[] = { 0, 1, 0x1234, 0x7fff, 0x8000, 0x8001, 0xc000, 0xfffe, 0xffff };
     enum { LOWER = sizeof lower / sizeof *lower };
@@ -64,7 +64,7 @@ static void test_bf16_rounding(void **state) {
             const uint16_t rounded = bf16_round(f[i]);
             const uint16_t want = isnan(f[i]) ? (uint16_t)(upper | 0x40) : nearest(f[i]);
             if (rounded != want || by_kernel[i] != want)
-                fail_msg("%a (%08x): %04x, by the kernel %04x, not %04x", f[i], bits_of(f[i]), rounded,
+                fail_msg("%a (%08x): %04x, in the kernel %04x, not %04x", f[i], bits_of(f[i]), rounded,
                          by_kernel[i], want);
         }
     }
@@ -72,7 +72,7 @@ static void test_bf16_rounding(void **state) {
 
 // -------- fp16
 
-// sign, 5 bits of exponent, 10 of mantissa, in double; not for infinity and NaN
+// Decodes 1 sign bit, 5 exponent bits and 10 mantissa bits into a double. Not for infinity or NaN.
 static double fp16_value(uint16_t x) {
     int exponent = x >> 10 & 31, mantissa = x & 1023;
     double size = exponent ? ldexp(1024 + mantissa, exponent - 25) : ldexp(mantissa, -24);
@@ -92,10 +92,10 @@ static void test_fp16_widening(void **state) {
     }
 }
 
-// The nearest of all fp16 numbers, found between two neighbours in double; the next after the largest is
-// 65536, which is infinity.
+// Returns the nearest fp16 number, found by bisection in double. The number after the largest finite one is
+// taken as 65536, and stands for infinity.
 static uint16_t nearest_fp16(float f) {
-    uint16_t low = 0, high = 0x7c00;  // their values: low <= |f| < high
+    uint16_t low = 0, high = 0x7c00;  // the value of low is <= |f|, and that of high is > |f|
     double x = fabs(f);
     if (x >= 65536) return (uint16_t)(0x7c00 | (signbit(f) ? 0x8000 : 0));
     while (high - low > 1) {
@@ -122,8 +122,8 @@ static void check_fp16(float f) {
     if (got != nearest_fp16(f)) fail_msg("%a (%08x): %04x, not %04x", f, bits_of(f), got, nearest_fp16(f));
 }
 
-// All fp16 numbers, the ties between them, and the floats next to both; then floats of all sizes, including
-// subnormals, infinity and NaN.
+// Rounds all fp16 numbers, the ties between them, and the floats next to both; then floats of all magnitudes,
+// including subnormals, infinity and NaN.
 static void test_fp16_rounding(void **state) {
     for (int x = 0; x <= 0x7c00; x++) {
         double here = x == 0x7c00 ? 65536 : fp16_value((uint16_t)x),
@@ -141,7 +141,8 @@ static void test_fp16_rounding(void **state) {
 
 // -------- stochastic rounding
 
-// Of all 2^16 noises, exactly as many round up as the bits cut off count, so the mean is the number itself.
+// Of the 2^16 noise values, the number that round up must equal the value of the 16 bits that are cut off.
+// The mean of the roundings is then the number itself.
 static void test_noisy_rounding_exact(void **state) {
     static const uint32_t numbers[] = {
         0x3f800000, 0x3f800001, 0x3f80abcd, 0x3fffffff, 0xbf808000,
@@ -154,7 +155,7 @@ static void test_noisy_rounding_exact(void **state) {
             uint16_t rounded = bf16_round_with(f, noise | noise << 16);
             int is_up = rounded != numbers[k] >> 16;
             if (is_up)
-                assert_int_equal(rounded, (numbers[k] >> 16) + 1);  // away from 0, one step
+                assert_int_equal(rounded, (numbers[k] >> 16) + 1);  // the next bf16 away from 0
             else
                 assert_true(bf16_widen(rounded) == down);
             up += is_up;
@@ -164,7 +165,7 @@ static void test_noisy_rounding_exact(void **state) {
 }
 
 static void test_noisy_rounding_keeps(void **state) {
-    // Numbers that bf16 holds, infinity included, do not change.
+    // Numbers that bf16 can represent, including infinity, must not change.
     for (uint32_t upper = 0; upper < 1 << 16; upper++) {
         uint16_t rounded = bf16_round_with(float_of(upper << 16), random_bits());
         assert_int_equal(rounded, isnan(float_of(upper << 16)) ? upper | 0x40 : upper);
@@ -173,7 +174,7 @@ static void test_noisy_rounding_keeps(void **state) {
         assert_true(isnan(bf16_widen(bf16_round_with(float_of(0x7f800001 + i * 8000), random_bits()))));
 }
 
-// The noise that the update uses: over elements and over keys the mean of the roundings is within 5 standard
+// With the update's noise, the mean of the roundings over elements, and over keys, must be within 5 standard
 // deviations of the number.
 static void test_noise_is_unbiased(void **state) {
     enum { MANY = 1 << 18 };
@@ -190,8 +191,8 @@ static void test_noise_is_unbiased(void **state) {
         }
 }
 
-// Each of the 16 bits is 1 half of the time, independently of its neighbouring bit and of the same bit for
-// the next element or key.
+// Each of the 16 bits must be 1 half of the time, independently of its neighbouring bit and of the same bit
+// for the next element or key.
 static void test_noise_is_mixed(void **state) {
     enum { MANY = 1 << 16, BITS = 16 };
     for (uint32_t key = 0; key < 4; key++) {
@@ -225,7 +226,7 @@ static void test_convert(void **state) {
     for (int t = 1; t < DTYPES; t++) {
         kernel_convert(ZERO_F32, wide, dtypes[t], low, ALL);
         kernel_convert(dtypes[t], back, ZERO_F32, wide, ALL);
-        for (int i = 0; i < ALL; i++) {  // exact both ways, except for a NaN's payload
+        for (int i = 0; i < ALL; i++) {  // exact in both directions, except for a NaN's payload
             assert_int_equal(bits_of(wide[i]), bits_of(toy_load(dtypes[t], low, i)));
             assert_int_equal(back[i], !isnan(wide[i]) ? i : t == 1 ? i | 0x40 : 0x7e00 | (i & 0x8000));
         }
@@ -269,7 +270,7 @@ static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64
         fill(type, parts[r], n);
     }
     float scale = 1.0f / ranks;
-    for (int64_t i = 0; i < n; i++) {  // rank after rank, in fp32, times 1/N, rounded once
+    for (int64_t i = 0; i < n; i++) {  // adds rank after rank in fp32, multiplies by 1/N, and rounds once
         float sum = toy_load(type, parts[0], i);
         for (int r = 1; r < ranks; r++) sum = sum + toy_load(type, parts[r], i);
         sum = sum * scale;
@@ -279,7 +280,7 @@ static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64
             toy_store(to_type, want, i, sum);
     }
     kernel_sum_ranks(to_type, to, type, inputs, ranks, scale, n, add);
-    assert_memory_equal(to, want, (n + 1) * to_size);  // the element after the last is untouched
+    assert_memory_equal(to, want, (n + 1) * to_size);  // includes one element past the end
     for (int r = 0; r < ranks; r++) free(parts[r]);
     free(to);
     free(want);
@@ -324,7 +325,7 @@ static void test_accumulate(void **state) {
 static void test_sum_squares(void **state) {
     static const int64_t long_lengths[] = {
         0, 1, 17, 1025, 65535, 65537, 200003, 64 * 65536 + 12345
-    };  // over 64 blocks
+    };  // the longest exceeds 64 blocks
     int64_t longest = 64 * 65536 + 12345;
     void *x = room(longest * 4);
     for (int t = 0; t < DTYPES; t++) {
@@ -392,8 +393,8 @@ static void one_element(const adamw_constants *c, float keep, float *p, float *m
 
 typedef enum { MASTER_ONLY, LOW_BF16, LOW_F16, NO_MASTER, LOWS } low_kind;
 
-// Updates the segments, and checks all places: one by one, bit for bit, and against the formula in zero.h.
-// Places outside the segments must not change.
+// Updates the segments. Compares each element bit for bit with one_element, and within a tolerance with the
+// formula in zero.h. Elements outside the segments must not change.
 static void adamw_case(zero_dtype g_type, low_kind low, int t, double scale, const adamw_segment *segments,
                        int n) {
     const zero_hyper h = {
@@ -417,8 +418,8 @@ static void adamw_case(zero_dtype g_type, low_kind low, int t, double scale, con
         for (int64_t i = s->offset; i < s->offset + s->elems; i++) {
             const double grad = toy_load(g_type, g, i);
             double p = a.p[i], m = a.m[i], v = a.v[i];
-            const double m_size = fabs(m) +
-                                  fabs(grad * scale);  // m may cancel: its error is that of its terms
+            // The terms of m may cancel, so its error is relative to their magnitude.
+            const double m_size = fabs(m) + fabs(grad * scale);
             one_element(&c, c.keep[s->decay], &want.p[i], &want.m[i], &want.v[i], (float)grad);
             reference_adamw(&h, scale, s->decay, &p, &m, &v, grad);
             const double step = h.lr * m_size / (1 - pow(h.beta1, t)) / sqrt(v / (1 - pow(h.beta2, t)));

@@ -1,5 +1,5 @@
-// Messages about late ranks, and the fields of a failure. Time while the process itself is stopped does not
-// count as waiting.
+// Messages about late ranks, and the fields of a failure. Time during which the process itself is stopped
+// does not count as waiting.
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -10,7 +10,7 @@
 enum { RANKS = 200 };
 static rendezvous_peer who[RANKS];
 
-// Silent ranks.
+// The functions of a network in which no other rank ever answers.
 static void do_nothing(net *n) { (void)n; }
 static void tell_nobody(net *n, const net_note *note) {}
 static const net_functions silence = { .abandon = do_nothing, .tell = tell_nobody, .look = do_nothing };
@@ -19,7 +19,7 @@ static net some_ranks(int ranks) {
     static net_peer peers[RANKS];
     for (int r = 0; r < ranks; r++) {
         snprintf(who[r].host, sizeof who[r].host, "node%d", r);
-        peers[r] = (net_peer){ .gone = 1 };  // no rank waits for it
+        peers[r] = (net_peer){ .gone = 1 };  // so that this rank does not wait for an answer
     }
     return (net){ .rank = 1,
                   .ranks = ranks,
@@ -40,7 +40,7 @@ static void says(net *n, net_use use, exchange_kind x, const char *missing, cons
 static void ranks_and_collectives(void **state) {
     net n = some_ranks(3);
     net_use one = { .unit = 7, .units = 1 }, three = { .unit = 7, .units = 3 }, scalars = { .units = 0 };
-    net_use direct = { .name = "an all-gather", .unit = 7, .units = 1 };  // ends with a barrier
+    net_use direct = { .name = "an all-gather", .unit = 7, .units = 1 };  // waits in its final barrier
     static const char first[] = { 1, 0, 0 }, both[] = { 1, 0, 1 };
     says(&n, one, EXCHANGE_SCATTER, first,
          "rank 1 (host node1) waited 2.5 s in a reduce-scatter of unit 7 for rank 0 (host node0): " END);
@@ -53,18 +53,18 @@ static void ranks_and_collectives(void **state) {
          "rank 1 (host node1) waited 2.5 s in an all-gather of unit 7 for rank 0 (host node0): " END);
     says(&n, scalars, EXCHANGE_GATHER, first,
          "rank 1 (host node1) waited 2.5 s in an all-gather of scalars for rank 0 (host node0): " END);
-    for (int i = 0; i < 2; i++) {  // rank 0 has answered or is in a later exchange
+    for (int i = 0; i < 2; i++) {  // rank 0 has reported that it waits too, or is in a later exchange
         n = some_ranks(3);
         n.peers[0] = i ? (net_peer){ .ahead = 1 } : (net_peer){ .late = 1 };
         says(&n, one, EXCHANGE_SCATTER, both,
              "rank 1 (host node1) waited 2.5 s in a reduce-scatter of unit 7 for rank 2 (host node2): " END);
     }
-    n.who = NULL;  // as in the exchange that sends the hosts' names
+    n.who = NULL;  // as in the exchange that distributes the hosts' names
     says(&n, scalars, EXCHANGE_GATHER, first,
          "rank 1 (host unknown) waited 2.5 s in an all-gather of scalars for rank 0 (host unknown): " END);
 }
 
-// A long list ends with the number of further ranks, and the message is complete.
+// A long list of ranks ends with the number of those left out, and the message is not cut.
 static void many_ranks(void **state) {
     net n = some_ranks(RANKS);
     char missing[RANKS];
@@ -104,7 +104,7 @@ static void stopped(void **state) {
     assert_int_equal(status, 0);
 }
 
-// A failure has fields, and details added later do not change the reason.
+// A failure sets its fields. Details added later do not change the reason.
 static void fields(void **state) {
     const zero_failure *f = zero_last_failure();
     const failure_record *kept = zero_failed();
@@ -115,13 +115,13 @@ static void fields(void **state) {
     assert_string_equal(f->sentence, "rank 2 (host node2): the disk is full; remove 3 files");
     assert_int_equal(kept->reason, strlen("rank 2 (host node2): the disk is full"));
     assert_int_equal(f->rank, 2);
-    zero_failed_on(1, "node1");  // a message that names a rank keeps it
+    zero_failed_on(1, "node1");  // has no effect, because the message already names a rank
     assert_string_equal(f->sentence, "rank 2 (host node2): the disk is full; remove 3 files");
     assert_int_equal(zero_fail_setting(ZERO_ERR_ARGUMENT, "start.rank start.ranks", " %d: below %d", -3, 0),
                      ZERO_ERR_ARGUMENT);
     assert_string_equal(f->sentence, "start.rank -3: below 0");
     assert_string_equal(f->setting, "start.rank start.ranks");
-    zero_fail(ZERO_ERR_IO, "%s, again", zero_last_error());  // contains the last message
+    zero_fail(ZERO_ERR_IO, "%s, again", zero_last_error());  // the new message may contain the old one
     assert_string_equal(f->sentence, "start.rank -3: below 0, again");
     assert_string_equal(f->setting, "");
 }

@@ -1,4 +1,4 @@
-// The rank that a launcher gives a process in its environment, and the address of rank 0.
+// The rank that a launcher assigns to a process through its environment, and the address of rank 0.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -23,23 +23,24 @@ static void set_only(const char *const *pairs) {
 #define NOWHERE "but gives no address of rank 0"
 
 static const struct {
-    int mpi;            // MPI starts the ranks
-    zero_launch here;   // ranks 0: refused
-    const char *words;  // start of rank 0's address, or part of the error; NULL: no launcher for TCP
+    int mpi;           // MPI starts the ranks
+    zero_launch here;  // ranks 0: the environment is refused
+    const char
+        *words;  // start of rank 0's address, or part of the error; NULL: launched_read finds no launcher
     const char *pairs[22];
 } rows[] = {
     { 0, { 0, 1, 1 }, NULL, { NULL } },
     { 0, { 3, 8, 8 }, "big:29500", { RANK("3", "8"), MASTER("big") } },
     { 0, { 3, 8, 8 }, "[fe::1]:29500", { RANK("3", "8"), MASTER("fe::1") } },
     { 0, { 1, 2, 2 }, NOWHERE, { RANK("1", "2") } },
-    // mpirun; in an allocation, where its daemon is a task of srun; MPI initialised without a launcher
+    // mpirun; mpirun in an allocation, where its daemon is a task of srun; MPI without a launcher
     { 1, { 1, 4, 2 }, NOWHERE, { MPIRUN("1", "4"), "OMPI_COMM_WORLD_LOCAL_SIZE", "2" } },
     { 1, { 1, 8, 4 }, NOWHERE, { MPIRUN("1", "8"), "OMPI_COMM_WORLD_LOCAL_SIZE", "4", SRUN("0", "2") } },
     { 1, { 0, 1, 1 }, NULL, { "PMIX_RANK", "0" } },
-    // another MPI's mpiexec, alone and in an allocation
+    // mpiexec of another MPI, without and within an allocation
     { 1, { 1, 2, 2 }, NULL, { PMI("1", "2") } },
     { 1, { 5, 8, 4 }, NOWHERE, { PMI("5", "8"), "MPI_LOCALNRANKS", "4", SRUN("1", "2") } },
-    // srun --mpi=pmix, =pmi2, =none; one task
+    // srun with --mpi=pmix, =pmi2 and =none; srun with one task
     { 1,
       { 3, 4, 2 },
       NOWHERE,
@@ -47,13 +48,14 @@ static const struct {
     { 0, { 3, 4, 2 }, NOWHERE, { PMI("3", "4"), SRUN("3", "4"), "SLURM_STEP_TASKS_PER_NODE", "2(x2)" } },
     { 0, { 3, 4, 4 }, NOWHERE, { SRUN("3", "4"), "SLURM_STEP_TASKS_PER_NODE", "4" } },
     { 0, { 0, 1, 1 }, "", { PMI("0", "1"), SRUN("0", "1") } },
-    // torchrun by srun --mpi=pmix
+    // torchrun started by srun --mpi=pmix
     { 0,
       { 3, 4, 2 },
       "a:29500",
       { RANK("3", "4"), MASTER("a"), "LOCAL_WORLD_SIZE", "2", "TORCHELASTIC_RUN_ID", "x", "PMIX_RANK", "1",
         "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2" } },
-    // a batch script is one process, whose tasks may be ranks; WORLD_SIZE alone means nothing there
+    // a batch script, which may be one process although SLURM_NTASKS is set; WORLD_SIZE alone is ignored
+    // there
     { 0, { 0, 1, 1 }, "a:", { BATCH("5", "6"), "SLURM_JOB_NODELIST", "a", "SLURM_LAUNCH_NODE_IPADDR", "b" } },
     { 0, { 0, 1, 1 }, "b:", { BATCH("0", "2"), "SLURM_LAUNCH_NODE_IPADDR", "b" } },
     { 0, { 0, 1, 1 }, "b:", { "WORLD_SIZE", "2", BATCH("0", "2"), "SLURM_LAUNCH_NODE_IPADDR", "b" } },
@@ -79,7 +81,7 @@ static const struct {
     { 0, { 0 }, "OMPI_COMM_WORLD_RANK=1, but no OMPI_COMM_WORLD_SIZE", { "OMPI_COMM_WORLD_RANK", "1" } },
     { 1, { 0 }, "PMI_RANK=2 and PMI_SIZE=2: with 2", { PMI("2", "2") } },
     { 0, { 0 }, "SLURM_PROCID=2 and SLURM_STEP_NUM_TASKS=2: with 2", { SRUN("2", "2") } },
-    // exported by a script to all tasks
+    // RANK and WORLD_SIZE that a script exported to all tasks
     { 1,
       { 1, 2, 2 },
       "RANK=0 and WORLD_SIZE=1, but mpirun started this as task 1 of 2: unset both",
@@ -122,8 +124,9 @@ static void settings_of_the_user(void **state) {
     assert_string_equal(s.key, "the user's");
 }
 
-// Ranks of one job or step compute the same port, those of another one a different port. torchrun's agent
-// listens at MASTER_PORT itself, unless its settings differ; one srun starts an agent on each host.
+// Ranks of one job step compute the same port, and ranks of another step or job a different one. With
+// torchrun the port depends only on the run, since srun may start an agent on each host, and it is not
+// MASTER_PORT, at which the agent itself listens.
 static int port_of(const char *job, const char *step, const char *torchrun) {
     rendezvous_settings s = { 0 };
     set_only((const char *const[]){ "SLURM_JOB_ID", job, "SLURM_STEP_ID", step,

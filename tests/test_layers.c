@@ -1,5 +1,5 @@
-// The layers on the CPU (layers.h): fp32 and bf16, 1 and 2 threads, odd shapes. Every tensor and the scratch
-// end in a guard that must survive.
+// The layers on the CPU (layers.h): fp32 and bf16, 1 and 2 threads, odd shapes. A guard after every tensor,
+// and after the scratch, must not change.
 #include "layers.h"
 
 enum { GUARD = 64, THREADS = 2 };
@@ -22,10 +22,11 @@ static void device_fill(void *to, int byte, size_t bytes) { memset(to, byte, byt
 static void device_reset(void) { layers->free(); }
 static void plan_rows(int rows, int C, int Vp) { plan(1, rows, C, 1, Vp, rows); }
 
-// -------- dtypes: the plugin's conversions, which test_kernels checks, are the reference
+// -------- dtypes, compared with the plugin's conversions, which test_kernels tests
 
 static void test_conversions(void **state) {
-    static const uint32_t lower[] = { 0, 1, 0x7fff, 0x8000, 0x8001, 0xffff };  // ties, and NaN by low bits
+    // lower halves at and near ties, some of which make NaN of an infinity
+    static const uint32_t lower[] = { 0, 1, 0x7fff, 0x8000, 0x8001, 0xffff };
     for (uint32_t upper = 0; upper < 1 << 16; upper++) {
         for (int i = 0; i < COUNT(lower); i++) {
             const float x = float_of(upper << 16 | lower[i]);
@@ -45,7 +46,7 @@ static void test_conversions(void **state) {
 
 static void test_plan_refuses(void **state) {
     size_t bytes;
-    expect_error(layers->plan(GPT2_F32, 1, 4, 10, 3, 64, 4, &bytes), "NH 3");  // do not divide 10 channels
+    expect_error(layers->plan(GPT2_F32, 1, 4, 10, 3, 64, 4, &bytes), "NH 3");  // 10 is not a multiple of 3
     expect_error(layers->plan(GPT2_F32, 0, 4, 9, 3, 64, 4, &bytes), "");
     expect_error(layers->plan(GPT2_F32, 1, 4, 9, 3, 64, 0, &bytes), "");
     expect_error(layers->plan(GPT2_F16, 1, 4, 9, 3, 64, 4, &bytes), "fp16 needs --device cuda");
@@ -87,7 +88,7 @@ static void ends_cases(void) {
     crossentropy(4, 20, 24, 1, 1);
 }
 
-// The column sums of dinp are the bits of the bias gradient of the matmul below.
+// A matmul's column sums of dinp must have the same bits as the bias gradient of the preceding matmul.
 static void bias_below(int BT, int C, int OC) {
     Tensor *inp = tensor((size_t)BT * C, 1), *w = tensor((size_t)OC * C, 1),
            *dout = tensor((size_t)BT * OC, 1);
@@ -118,20 +119,20 @@ static void matmul_cases(void) {
         bias_below(BT, 4 * C, C);
     }
     plan(1, 1, 8, 1, 8, 1);
-    matmul(3, 9, 1030);     // many columns of dbias, and more workspace than was planned
-    matmul(3, 1536, 4096);  // dinp in pieces of columns
-    matmul(3500, 768, 4);   // dweight in pieces of columns
+    matmul(3, 9, 1030);     // dbias has many columns, and the workspace exceeds the planned one
+    matmul(3, 1536, 4096);  // computes dinp in pieces of columns
+    matmul(3500, 768, 4);   // computes dweight in pieces of columns
 }
 
-// More unplanned shapes than the table has room for: all of them still give the right result.
+// Uses more unplanned shapes than the table has room for. All of them must still give the right result.
 static void many_matmuls(void) {
     plan(1, 8, 8, 1, 16, 8);
     for (int rows = 1; rows <= 40; rows++) matmul_forward(rows, 8, 3);
     matmul(8, 8, 24);
 }
 
-// A row's result must not depend on the number of rows, or an answer would depend on the other prompts of its
-// batch.
+// A row's result must not depend on the number of rows. Otherwise an answer would depend on the other prompts
+// in its batch.
 static void rows_of_matmuls(void) {
     static const int counts[] = { 1, 2, 3, 7, 8, 17, 33, 64 };
     enum { MOST = 100, C = 96, OC = 384 };

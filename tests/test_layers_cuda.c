@@ -1,6 +1,6 @@
-// The layers on a CUDA device (layers.h): fp32, bf16 and fp16, odd shapes; the work they queue, what they
-// refuse, and the algorithms of matmuls. Runs on a GPU, or on the CPU with tests/cuda/ instead of CUDA;
-// without either it skips and prints why.
+// The layers on a CUDA device (layers.h): fp32, bf16 and fp16, odd shapes; the work that they queue, the
+// calls that they refuse, and the choice of algorithms for matmuls. Runs on a GPU, or on the CPU with the
+// stand-in for CUDA in tests/cuda/. Without either it skips and prints the reason.
 #ifndef GPT2_CUDA
 #include <stdio.h>
 int main(void) {
@@ -104,7 +104,8 @@ static void ends_cases(void) {
 
 TEST_ON_ALL(1, ends_cases)
 
-// Host arrays may be reused at once, so queued work needs a private copy, also for more calls than slots.
+// The caller may reuse host arrays at once, so queued work needs private copies. Makes more calls than there
+// are slots for such copies.
 static void staging(void **state) {
     enum { CALLS = 40, T = 12, C = 8, V = 64 };
     dtype = GPT2_F32;
@@ -121,7 +122,7 @@ static void staging(void **state) {
             LAYER(encoder_forward(GPT2_F32, (float *)AT(out) + at, tokens, AT(wte), AT(wpe), 1, T, C));
             LAYER(encoder_backward(GPT2_F32, AT(dwte), AT(dwpe), AT(dout), tokens, 1, T, C));
             memset(tokens, 0, sizeof tokens);
-            cuda(cudaGetLastError());  // a later check must not see "not ready" as an error
+            cuda(cudaGetLastError());  // no call may leave a pending "not ready"
         }
     }
     check("encoder's out", out, SLACK);
@@ -173,16 +174,16 @@ static void matmul_cases(void) {
 
 TEST_ON_ALL(1, matmul_cases)
 
-// -------- what only the stand-in shows: waits, launches, and which algorithm is refused or the fastest
+// -------- tests that need the stand-in: it counts waits and launches, and can refuse or speed up algorithms
 
 #ifdef CUDA_STAND_IN
-// No layer waits for the device or allocates. tests/cuda/ counts both.
+// No layer may wait for the device or allocate memory.
 static void asynchronous(void **state) {
     enum { B = 2, T = 8, C = 16, V = 30, Vp = 32 };
     const gpt2_dtype dt = dtype = GPT2_BF16;
     ok(layers_cuda_options(0, 1, NULL));
     plan(B, T, C, 2, Vp, B * T);
-    size_t n = B * T * 4 * C;  // as large as any tensor here
+    size_t n = B * T * 4 * C;  // large enough for any tensor here
     void *x = tensor(n, 1)->mem[0], *y = tensor(n, 1)->mem[0], *z = tensor(n, 1)->mem[0];
     void *w = tensor(n, 1)->mem[0], *dw = tensor(n, 1)->mem[0], *db = tensor(n, 1)->mem[0];
     float *mean = floats(n)->mem[0], *rstd = floats(n)->mem[0];
@@ -217,7 +218,7 @@ static void set(const char *name, const char *value) {
     cuda_stand_in_settings();
 }
 
-// Kernels and matmuls queued by a backward matmul with pre and both bias gradients.
+// Returns how many kernels and matmuls matmul_backward queues with pre and both bias gradients.
 static long launches_of_backward(gpt2_dtype dt, int gelu, int fused) {
     enum { BT = 24, C = 64, OC = 32 };
     long before, after;
@@ -235,7 +236,7 @@ static long launches_of_backward(gpt2_dtype dt, int gelu, int fused) {
     return after - before;
 }
 
-// Matmuls compute bias gradients if cuBLASLt has the epilogue. A sum of columns is two kernels.
+// Matmuls compute bias gradients if cuBLASLt has the epilogue. Otherwise a sum of columns takes two kernels.
 static void epilogues(void **state) {
     enum { MATMULS = 2, GELU = 1, SUMS = 2 };
     assert_int_equal(launches_of_backward(GPT2_BF16, 2, 1), MATMULS);
@@ -244,14 +245,15 @@ static void epilogues(void **state) {
     assert_int_equal(launches_of_backward(GPT2_F16, 1, 0), MATMULS + GELU + SUMS);
 }
 
-enum { TB = 2, TT = 8, TC = 16, TV = 32, BITS = TB * TT * 3 * TC };  // of the planned matmuls
+enum { TB = 2, TT = 8, TC = 16, TV = 32, BITS = TB * TT * 3 * TC };  // the shape that plan_small plans
 
 static void plan_small(void) {
     dtype = GPT2_F32;
     plan(TB, TT, TC, 2, TV, TB * TT);
 }
 
-// The bits of a planned matmul depend on its algorithm: every other algorithm adds in another order.
+// Returns the result of a planned matmul. Its bits reveal the algorithm, since each adds in a different
+// order.
 static void matmul_bits(float bits[BITS]) {
     random_state = 7;
     void *out = floats(BITS)->mem[0], *inp = floats(TB * TT * TC)->mem[0], *w = floats(3 * TC * TC)->mem[0];
@@ -260,7 +262,7 @@ static void matmul_bits(float bits[BITS]) {
     release();
 }
 
-// If the library refuses an algorithm that its heuristic names, plan tries the next one.
+// If the library refuses an algorithm that its heuristic suggested, plan must try the next one.
 static void refused_algorithms(void **state) {
     static float first[BITS], second[BITS];
     size_t bytes;
@@ -280,7 +282,7 @@ static void refused_algorithms(void **state) {
     expect_error(layers->plan(GPT2_F32, TB, TT, TC, 2, TV, TB * TT, &bytes), "no algorithm");
     set("CUDA_STAND_IN_REFUSED", "0");
     plan_small();
-    // an algorithm that has run is not replaced, because the bits would change silently
+    // an algorithm that has already run must not be replaced, since the bits would change silently
     set("CUDA_STAND_IN_FAIL", "cublasLtMatmul:1");
     void *x = floats(BITS)->mem[0];
     expect_error(layers->matmul_forward(GPT2_F32, x, x, x, x, TB * TT, TC, 3 * TC), "EXECUTION_FAILED");
@@ -293,7 +295,8 @@ static void plan_tuned(const char *text, int may_time) {
     plan_small();
 }
 
-// Returns the tuning file's text after a plan with `text`. `fastest` sets the stand-in's fastest algorithm.
+// Plans with the tuning file `text`, and returns the file's new text. `fastest`: which algorithm the stand-in
+// makes the fastest.
 static char *tuned(const char *text, const char *fastest) {
     set("CUDA_STAND_IN_FASTEST", fastest);
     plan_tuned(text, 1);
@@ -311,8 +314,8 @@ static int count(const char *text, const char *word) {
     return n;
 }
 
-// Returns `text` with `to` instead of the 03 at the start of the algorithm in line 2, a matmul with a bias.
-// With `mend` the checksum fits. The caller frees it.
+// Returns a copy of `text` in which line 2, a matmul with a bias, has `to` instead of 03 at the start of its
+// algorithm. mend: corrects the line's checksum. The caller frees the copy.
 static char *changed(const char *text, const char *to, int mend) {
     char *copy = strdup(text), *line = strchr(copy, '\n') + 1;
     char *at = strstr(line, " epilogue 4 = 03"), *check = strstr(line, ", check "), digits[16];
@@ -323,7 +326,7 @@ static char *changed(const char *text, const char *to, int mend) {
     return copy;
 }
 
-// Returns `text` without the first line that has `word`; the caller frees it.
+// Returns a copy of `text` without the first line that contains `word`. The caller frees it.
 static char *without_line(const char *text, const char *word) {
     char *copy = strdup(text), *line = strstr(copy, word);
     assert_non_null(line);
@@ -341,8 +344,8 @@ static void expect_tune_error(const char *text, int may_time, const char *part) 
     ok(layers_cuda_tune(NULL, NULL, 0));
 }
 
-// With its file, plan times nothing, calls no heuristic, and keeps the choice, even if another algorithm is
-// now the fastest.
+// With a complete tuning file, plan must time nothing, call no heuristic, and keep the choices, even if
+// another algorithm is now faster.
 static void check_kept(const char *text, const float *bits) {
     static float again[BITS];
     long asked = cuda_stand_in_heuristics();
@@ -376,9 +379,9 @@ static void tuning(void **state) {
     ok(layers_cuda_options(0, 2, "cublaslt"));
     plan_small();
     matmul_bits(untuned);
-    char *text = tuned("", "3");  // each matmul's algorithm 3, with its epilogue
+    char *text = tuned("", "3");  // each matmul chooses algorithm 3, with its epilogue
     int lines = count(text, "\"CUDA stand-in (9.0, ");
-    // Only the matmul can add a bias, so GELU with a bias is not faster apart.
+    // Only the matmul can add a bias, so its epilogues are never replaced by separate kernels.
     int biases = count(text, " epilogue 4 = ") + count(text, " epilogue 164 = ");
     int split = lines - count(text, " epilogue 0 = ") - biases;
     assert_true(lines > 20 && biases > 3 && split > 4);
@@ -390,32 +393,32 @@ static void tuning(void **state) {
     set("CUDA_STAND_IN_FASTEST", "4");
     check_kept(text, bits);
 
-    // epilogues that are slower than separate kernels
+    // epilogues that are slower than separate kernels ("apart")
     char *apart = tuned("", "2:30");
     assert_int_equal(count(apart, " = apart "), split);
     assert_int_equal(count(apart, " = 02000000"), lines - split);
     plan_tuned(apart, 0);
     assert_int_equal(layers->dinp_bias_fused(GPT2_F32, TB * TT, 4 * TC, TC), 0);
     ok(layers_cuda_tune("tuned.txt", apart, 1));
-    plan(TB * TT, 1, TC, 1, 8, 1);  // this times other logits
+    plan(TB * TT, 1, TC, 1, 8, 1);  // times the matmul for logits of another shape
     matmul(TB * TT, TC, 4 * TC);
 
-    // a matmul without its epilogue, here DGELU, is timed if its line is missing
+    // if a line is missing, here that of a matmul with the DGELU epilogue, only it is timed
     char *less = without_line(apart, " epilogue 192 = "), *whole = tuned(less, "2:30");
     assert_int_equal(count(less, " epilogue 192 = "), 0);
     assert_int_equal(count(whole, " epilogue 192 = "), 1);
 
-    // an algorithm in the file that passes the library's check and then does not run
+    // an algorithm in the file that passes the library's check but does not run
     set("CUDA_STAND_IN_REFUSED", "4");
     expect_tune_error(text, 0,
                       "line 2: cuBLASLt rejects this algorithm (cuBLASLt: CUBLAS_STATUS_NOT_SUPPORTED");
-    // a candidate that is refused is not the fastest
+    // a candidate that the library refuses must not win
     set("CUDA_STAND_IN_REFUSED", "1");
     char *others = tuned("", "0");
     set("CUDA_STAND_IN_REFUSED", "0");
     assert_int_equal(count(others, " = 01000000"), lines);
 
-    // another version of the library needs separate lines, which are added or reported missing
+    // another version of the library needs lines of its own, which are added or reported missing
     set("CUDA_STAND_IN_CUBLASLT", "130200");
     expect_tune_error(text, 0, "rank 0 has not timed");
     char *both = tuned(text, "5");
@@ -450,7 +453,7 @@ static void attentions(void **state) {
                  "257 channels, at most 256");
 }
 
-// Groups of as many rows as the limit allows give the bits of the whole batch.
+// A limit on scratch splits the batch into groups of rows, which must give the bits of the whole batch.
 static void attention_limit(void **state) {
     enum { B = 6, T = 24, C = 64, NH = 8, N = B * T * C };
     const size_t row = 2 * (size_t)NH * T * T * (sizeof(float) + 2);
@@ -482,7 +485,7 @@ static void attention_limit(void **state) {
     layers_cuda_attention_limit(0);
 }
 
-// How cuDNN's backward chooses its groups. This needs no library.
+// Tests how cuDNN's backward chooses the size of its groups, which does not need the library.
 static void fewer_rows(void **state) {
     const size_t mib = 1 << 20;
     assert_int_equal(attention_cudnn_fewer_rows(64, 64, 1539 * mib, 512 * mib), 16);  // 21 fit, 16 divide 64
@@ -510,7 +513,7 @@ static void attention_options(void **state) {
     for (int i = 0; i < 2; i++) {
         ok(layers_cuda_options(0, 0, words[i]));
         expect_error(layers->plan(GPT2_F32, 1, 8, 16, 2, 8, 8, &bytes),
-                     "cublaslt");  // no other choice
+                     "cublaslt");  // the error suggests it
     }
     ok(layers_cuda_options(0, 0, NULL));
 }
@@ -518,7 +521,7 @@ static void attention_options(void **state) {
 // --------
 
 int main(void) {
-    // The stand-in then runs work as late as allowed, so that a buffer reused too early gives wrong results.
+    // Makes the stand-in run work as late as allowed, so that a buffer reused too early gives wrong results.
     setenv("CUDA_STAND_IN", "lazy", 0);
     int devices = 0;
     cudaError_t rc = cudaGetDeviceCount(&devices);

@@ -1,5 +1,5 @@
-// Geometry: alignment, places, shards and buckets, for several tables, 1 to 9 ranks and several bucket sizes.
-// Also invalid tables.
+// Tests the layout: alignment, places, shards and buckets, for several models, 1 to 9 ranks and several
+// bucket sizes. Also tests that invalid tables are refused.
 #include "unit.h"
 #include "../llmc_zero/layout.h"
 
@@ -22,8 +22,8 @@ static const zero_unit tied_units[] = {
     { "emb", 2, 2, 1 }, { "b0", 1, 1, 0 }, { "b1", 1, 1, 0 }, { "b2", 1, 1, 0 }, { "b3", 1, 1, 0 }
 };
 
-// units of very different sizes, a shared one in the middle, one that is shared only by its backward uses,
-// and tensors that start at a later unit
+// Units of very different sizes, a shared one in the middle, one that is shared only because of its backward
+// uses, and tensors that start at a later unit.
 static const zero_tensor mixed_tensors[] = {
     { "a", 1, { 70001 }, 1, 0, 1, 1 }, { "late", 1, { 5 }, 2, 4, 0, 0 }, { "b", 1, { 256 }, 6, 0, 0, 1 },
     { "c", 1, { 3 }, 1, 2, 1, 0 },     { "d", 1, { 9999 }, 1, 5, 1, 1 },
@@ -45,8 +45,8 @@ static const model models[] = { MODEL(one), MODEL(tied), MODEL(mixed), MODEL(sha
 static const int64_t bucket_sizes[] = { 0, 1, 5000, 10000, INT64_MAX };
 enum { MODELS = ROWS(models), SIZES = ROWS(bucket_sizes), MAX_RANKS = 9 };
 
-// Each element of a unit belongs to at most one tensor. It is either cleared or overwritten by backward,
-// never both. Adjacent elements are cleared together.
+// Each element of a unit must belong to at most one tensor, and be either cleared or overwritten by backward,
+// never both. Adjacent cleared elements must be in one range.
 static void check_elements(const model *m, const layout *l) {
     int next = 0;
     for (const layout_unit *u = l->units; u < l->units + l->n_units; u++) {
@@ -135,7 +135,7 @@ static void check_ranges(const layout_unit *u, int ranks, int64_t begin, int64_t
         layout_intersect(u, r, begin, count, &from, &n);
         assert_true(n >= 0);
         if (!n) continue;
-        assert_int_equal(from, at);  // the ranks' parts follow one another without a gap
+        assert_int_equal(from, at);  // no gap after the previous rank's part
         assert_true(from >= r * u->shard && from + n <= (r + 1) * u->shard);
         at += n;
     }
@@ -171,7 +171,7 @@ static void check_buckets(const layout *l, int64_t size) {
             continue;
         }
         assert_false(b->shared);
-        if (u->bucket != bucket) {  // the previous bucket is full, and its last unit filled it
+        if (u->bucket != bucket) {  // the last unit of the previous bucket must have filled it
             assert_true(bucket < 0 || (filled >= wanted && filled == l->buckets[bucket].elems));
             assert_int_equal(b->buffer, single++ % 2);
             bucket = u->bucket;
@@ -210,7 +210,7 @@ static void test_layouts(void **state) {
 
 // -------- invalid tables
 
-// Tables of a valid tensor w and unit u with a second tensor or unit, or of one tensor alone
+// Tables with a valid tensor w, a valid unit u, and an invalid second one, or with a single invalid tensor.
 #define W(layers) \
     { "w", 1, { 8 }, layers, 0, 0, 0 }
 #define U \

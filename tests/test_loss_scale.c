@@ -1,5 +1,5 @@
-// fp16's loss scale: the rule, compared with a second implementation of DeepSpeed's description, and its use
-// in a step.
+// The loss scale of fp16: its rule, compared with a second implementation written from DeepSpeed's
+// description, and its use in a step.
 #include <math.h>
 #include "unit.h"
 #include "../llmc_zero/internal.h"
@@ -100,8 +100,8 @@ static int end(void **state) {
 // Exact in fp16 at every scale used here.
 static float true_gradient(int step, int i) { return (float)((i * 7 + step * 3) % 17 - 8) / 64; }
 
-// A trainer multiplies its loss, and so its gradients, by the scale. In an overflow one gradient is infinite
-// or NaN. ALL_NAN: all of them are, in any dtype.
+// Runs a micro-batch. Like a trainer, it multiplies the gradients by the scale. On an overflow one gradient
+// is infinite or NaN. ALL_NAN: all are NaN, in any dtype.
 typedef enum { FINITE, ONE_INFINITE, ONE_NAN, ALL_NAN } contents;
 static void passes(int step, contents what) {
     WORKS(zero_begin_train(z, 0, 1));
@@ -124,8 +124,7 @@ static double true_norm(int step) {
     return sqrt(sum);
 }
 
-// The three ways to end a step. UPDATE differs from STEP only in that the trainer sees the overflow in
-// between.
+// The three ways to end a step. With UPDATE, unlike STEP, the trainer sees the overflow before the update.
 typedef enum { STEP, UPDATE, DISCARD, WAYS } way;
 static int end_step(way w, int t, zero_step_result *result) {
     zero_hyper h = plain;
@@ -179,12 +178,12 @@ static void test_smallest_scale_is_an_error(void **state) {
         passes(1, ONE_INFINITE);
         assert_int_equal(end_step(w, 1, &result), ZERO_ERR_ARGUMENT);
         assert_non_null(strstr(zero_last_error(), "min_loss_scale 8"));
-        passes(1, FINITE);  // the step is over; a trainer may continue
+        passes(1, FINITE);  // the failed step has ended, and training may continue
         WORKS(end_step(STEP, 1, &result));
     }
 }
 
-// A discarded step without overflow still counts as one.
+// A discarded step counts toward the window if it did not overflow.
 static void test_window_through_steps(void **state) {
     zero_config c = fp16_config();
     c.numbers.initial_scale_power = 4;
@@ -271,7 +270,7 @@ static void test_fixed_scale(void **state) {
     assert_string_equal(before, after);  // the steps were skipped
 }
 
-static void test_other_types_have_none(void **state) {
+static void test_only_fp16_has_a_scale(void **state) {
     for (zero_dtype t = ZERO_F32; t <= ZERO_BF16; t++) {
         zero_config c = fp16_config();
         zero_step_result result;
@@ -284,11 +283,11 @@ static void test_other_types_have_none(void **state) {
         assert_true(!result.finite && result.loss_scale == 1 && zero_loss_scale(z) == 1);
         float m;
         WORKS(zero_get(z, ZERO_MOMENT1, 0, 0, 0, 1, &m));
-        assert_true(isnan(m));  // zero_step updates with any gradients
+        assert_true(isnan(m));  // without a scale, zero_step updates even with NaN gradients
     }
 }
 
-// The scales of the following steps, some of which overflow.
+// Runs more steps, some of which overflow, and returns the scale after each.
 enum { LATER = 10 };
 static void later_scales(double scales[LATER]) {
     static const contents overflows[LATER] = { [0] = ONE_INFINITE, [5] = ONE_INFINITE, [6] = ONE_INFINITE };
@@ -299,7 +298,7 @@ static void later_scales(double scales[LATER]) {
     }
 }
 
-// The file has the whole state of the scale: after a load the same steps give the same scales.
+// A checkpoint contains the complete state of the scale: after a load, the same steps give the same scales.
 static void test_saved_and_restored(void **state) {
     char path[] = "/tmp/llmc_zero_scale.XXXXXX";
     double want[LATER], got[LATER];
@@ -336,7 +335,7 @@ int main(void) {
         TEST(test_scale_leaves_no_trace),
         TEST(test_clips_the_unscaled_norm),
         TEST(test_fixed_scale),
-        TEST(test_other_types_have_none),
+        TEST(test_only_fp16_has_a_scale),
         TEST(test_saved_and_restored),
     };
     return cmocka_run_group_tests(tests, NULL, NULL) != 0;

@@ -1,5 +1,5 @@
 // Messages between ranks over TCP, each rank a process: their contents, and every way in which a rank can end
-// while others wait for it. `test_net host RANK RANKS SERVER_OR_FILE SECONDS` is one rank for
+// while others wait for it. `test_net host RANK RANKS SERVER_OR_FILE SECONDS` runs a single rank for
 // tests/net_namespaces.sh.
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,9 +12,10 @@
 #include "ranks.h"
 
 static const net_use unit_7 = { .unit = 7, .units = 1 };
-static double *ready, *event;  // shared: when rank 0 was running, and when the test caused the failure
+static double *ready,
+    *event;  // shared: the times when rank 0 was running, and when the test caused a failure
 
-static int output = -1;  // a file with the ranks' stderr
+static int output = -1;  // a file that receives the ranks' stderr
 
 static int fresh(void **state) {
     fresh_outcomes();
@@ -32,15 +33,15 @@ static void *hold_stream(void *none) {
     return none;
 }
 
-// Ends the job as a program does.
+// Reports the failure and ends the job, like a program, but with a hung stream.
 static void end_job(net *c, int status) {
-    char sentence[32];
+    char message[32];
     pthread_t holder;
     assert_int_equal(pthread_create(&holder, NULL, hold_stream, NULL), 0);
     while (!ftrylockfile(stdin)) funlockfile(stdin);
-    snprintf(sentence, sizeof sentence, "rank %d reports", c->rank);
+    snprintf(message, sizeof message, "rank %d reports", c->rank);
     dup2(output, STDERR_FILENO);
-    failure_end(c, status, sentence);
+    failure_end(c, status, message);
 }
 // Returns the rank that reported the failure; -1 unless exactly one did.
 static int reporter(void) {
@@ -52,7 +53,7 @@ static int reporter(void) {
 
 static void all_succeeded(int n) {
     for (int i = 0; i < n; i++) {
-        if (o[i].rc || o[i].value) fail_msg("rank %d: %d wrong: %s", i, o[i].value, o[i].sentence);
+        if (o[i].rc || o[i].value) fail_msg("rank %d: %d wrong: %s", i, o[i].value, o[i].message);
         ended_in_order(i);
     }
 }
@@ -67,8 +68,8 @@ static char bytes_out[5][MOST_BYTES + 1], bytes_in[5][MOST_BYTES + 1];
 static char *const out[] = { bytes_out[0], bytes_out[1], bytes_out[2], bytes_out[3], bytes_out[4] };
 static char *const in[] = { bytes_in[0], bytes_in[1], bytes_in[2], bytes_in[3], bytes_in[4] };
 
-// Runs one exchange. Returns how many bytes, inside and outside the message, differ from those that MPI's
-// point-to-point messages would leave.
+// Runs one exchange. Returns how many bytes, inside and after the message, differ from what point-to-point
+// messages would have left there.
 static int try_exchange(net *c, exchange_kind x, int root, size_t bytes, int round, int *rc) {
     int wrong = 0;
     for (int r = 0; r < c->ranks; r++) {
@@ -87,7 +88,7 @@ static int try_exchange(net *c, exchange_kind x, int root, size_t bytes, int rou
     return wrong;
 }
 
-// A rank's connections
+// A rank, with its connections.
 typedef struct here here;
 typedef struct {
     int (*body)(here *h);  // returns the rank's rc
@@ -135,7 +136,7 @@ static int all_sizes(here *h) {
              !c->on_one_node;
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes && !rc; s++)
         for (int x = EXCHANGE_SCATTER; x <= EXCHANGE_BARRIER && !rc; x++) {
-            if ((rank + round) % 3 == 0) nap(1e-3 * (round % 4));  // the ranks take turns being late
+            if ((rank + round) % 3 == 0) nap(1e-3 * (round % 4));  // in each round different ranks are late
             size_t bytes = x == EXCHANGE_BARRIER ? 0 : sizes[s];
             wrong += try_exchange(c, (exchange_kind)x, round % n, bytes, round, &rc);
             round++;
@@ -148,8 +149,8 @@ static int all_sizes(here *h) {
     wrong += net_least(c, rank != n - 1) != 0;
     wrong += net_least(c, (rank + 2) % n + 5) != 5;
     wrong += failure_lost(c, "") != -1;
-    if (rank % 2) {  // by then the others have ended normally
-        nap(0.05);
+    if (rank % 2) {
+        nap(0.05);  // meanwhile the even ranks end normally
         wrong += failure_lost(c, "") != -1;
     }
     h->in_order = 1;
@@ -174,7 +175,7 @@ static int slow_reader(here *h) {
     }
     h->in_order = !h->rank;
     if (h->rank) nap(0.05);
-    return h->rank && !rc ? barrier(h) : rc;  // one more call is an error
+    return h->rank && !rc ? barrier(h) : rc;  // rank 0 has ended, so another exchange must fail
 }
 static void orderly_end(void **state) {
     plan p = { slow_reader, .ranks = 2, .timeout_s = 5 };
@@ -186,9 +187,9 @@ static void orderly_end(void **state) {
     fails_with(1, "waited for it in a barrier");
 }
 
-// Rank 1 reads only after a silent host would count as dead, and its socket has no room for rank 0's bytes:
-// it counts as late, not as gone.
-static int come_late(here *h) {
+// Rank 1 starts to read later than silence_s, the time after which a silent host counts as dead. Rank 0's
+// bytes do not fit into its socket. Nevertheless rank 1 must count as late, not as gone.
+static int read_late(here *h) {
     int rc = 0;
     if (h->rank) nap(3);
     o[h->rank].value = try_exchange(&h->c, EXCHANGE_GATHER, 0, MOST_BYTES, 1, &rc);
@@ -196,7 +197,7 @@ static int come_late(here *h) {
     return rc;
 }
 static void late_is_not_gone(void **state) {
-    plan p = { come_late, .ranks = 2, .timeout_s = 20, .silence_s = 1 };
+    plan p = { read_late, .ranks = 2, .timeout_s = 20, .silence_s = 1 };
     run(&p, 10);
     all_succeeded(2);
 }
@@ -218,7 +219,7 @@ static void disagreement(void **state) {
 
 // -------- failures
 
-// Exchanges of any size until one fails, as a training run does.
+// Runs random exchanges until one fails, like a training run.
 static int train(here *h) {
     int rc = 0;
     unsigned seed = (unsigned)h->p->seed;
@@ -255,11 +256,11 @@ static void killed_at_any_moment(void **state) {
             if (r == p.who) continue;
             all_fail_with(r, r + 1, words, 2);
             all_fail_with(r, r + 1, "is gone: its connection ended while rank", 2);
-            // a rank notified by another passes on what that one saw
+            // A rank that was notified by another must repeat what that rank saw.
             int sender, seer;
-            const char *seen = strstr(o[r].sentence, "while rank ");
-            if (sscanf(o[r].sentence, "rank %d ended the job", &sender) == 1 &&
-                strstr(o[r].sentence, "ended the job"))
+            const char *seen = strstr(o[r].message, "while rank ");
+            if (sscanf(o[r].message, "rank %d ended the job", &sender) == 1 &&
+                strstr(o[r].message, "ended the job"))
                 assert_true(sscanf(seen, "while rank %d", &seer) == 1 && seer == sender);
         }
     }
@@ -277,11 +278,12 @@ static int end_it(here *h) {
     if (h->rank == 1) nap(0.5);
     if (!rc) rc = net_exchange(&h->c, EXCHANGE_ROOT, unit_7, 2, out, in, MOST_BYTES);
     o[h->rank].value = failure_lost(&h->c, "") != 2 ||
-                       now() - *event > 0.7 + 0.7 * h->rank;  // a turn is 0.4 s
+                       now() - *event >
+                           0.7 + 0.7 * h->rank;  // rank 2 first leaves reporting to lower ranks for 0.4 s
     return rc;
 }
-// Rank 1 fails in the middle of a message that rank 0 has not begun to read. Rank 0 must not take the bytes
-// that follow for data.
+// Rank 1 fails in the middle of a message that rank 0 has not begun to read. Rank 0 must not mistake the
+// bytes that follow for data.
 static int half_a_message(here *h) {
     enum { BIG = 24 << 20 };
     static char big[BIG], room[BIG];
@@ -295,17 +297,17 @@ static int half_a_message(here *h) {
     o[h->rank].value = !strstr(zero_last_error(), "waited 0.3 s in an all-gather of unit 7 for rank 0 (host");
     return rc;
 }
-// A rank ends the job while another of its threads waits for a rank that takes no part.
+// Rank 0 ends the job while another of its threads waits in an exchange that rank 1 has not joined.
 static void *wait_in_vain(void *net) {
     o[0].value = net_least(net, 1) >= 0;
     return NULL;
 }
-static int end_beside(here *h) {
+static int end_during_exchange(here *h) {
     int rc = 0;
     if (h->rank == 0) {
         pthread_t thread;
         rc = pthread_create(&thread, NULL, wait_in_vain, &h->c);
-        nap(0.3);  // by now it is in the exchange
+        nap(0.3);  // until the thread is in the exchange
         double begin = now();
         if (!rc) rc = failure_reports(&h->c, 1) != 1;
         double took = now() - begin;
@@ -318,8 +320,9 @@ static int end_beside(here *h) {
     for (int i = 0; i < 2 && rc >= 0; i++) rc = net_least(&h->c, 1);
     return rc;
 }
-// END follows messages that no rank waits for. A rank that fails meanwhile reads it and stays silent.
-static int end_behind(here *h) {
+// Rank 0 ends the job after messages that rank 1 has not read. Rank 1, which then fails too, must find END
+// after them and not report anything.
+static int end_after_messages(here *h) {
     int rc = 0;
     for (int i = 0; !rc && h->rank == 0 && i < 3; i++)
         rc = net_exchange(&h->c, EXCHANGE_ROOT, unit_7, 0, out, in, 1000);
@@ -329,9 +332,9 @@ static int end_behind(here *h) {
     end_job(&h->c, 9);
     return 0;
 }
-// A rank that fails while another is ahead writes nothing more into its receive buffer, which belongs to the
-// caller again.
-static int fail_behind(here *h) {
+// Rank 1 fails while rank 0 is one exchange ahead. It must no longer write into its receive buffer, which
+// belongs to the caller again.
+static int fail_one_exchange_late(here *h) {
     enum { FEW = 64, MANY = 200000 };
     int rc = net_exchange(&h->c, EXCHANGE_GATHER, unit_7, 0, out, in, FEW);
     memset(in[!h->rank], 0x55, MANY);
@@ -344,7 +347,7 @@ static int fail_behind(here *h) {
         for (int i = 0; i < MANY; i++) o[1].value += in[0][i] != 0x55;
     _exit(3);
 }
-// The time limit for reporting does not include time in which the rank was stopped.
+// The time limit for reporting must not include time during which the rank was stopped.
 static void pause_long(int signal) { nap(1.3); }
 static int report_slowly(here *h) {
     int rc = net_least(&h->c, 5) == 5 ? 0 : -1;
@@ -352,7 +355,7 @@ static int report_slowly(here *h) {
         struct itimerval timer = { .it_value = { 0, 100 } };
         signal(SIGALRM, pause_long);
         zero_fail(ZERO_ERR_IO, "the disk of rank 1 is full");
-        h->c.reports = 1;  // as after a timeout: this rank reports
+        h->c.reports = 1;  // this rank reports, as after a timeout
         if (rc || setitimer(ITIMER_REAL, &timer, NULL)) exit(4);
         end_job(&h->c, 7);
     }
@@ -360,7 +363,7 @@ static int report_slowly(here *h) {
 }
 // Rank 2 hangs, and rank 0 is one exchange ahead of rank 1 when both time out. Rank 1, whose wait began
 // first, reports.
-static int late_in_turn(here *h) {
+static int first_wait_reports(here *h) {
     h->c.timeout_s = 0.3;
     if (h->rank == 2) {
         nap(1.5);
@@ -371,7 +374,7 @@ static int late_in_turn(here *h) {
     end_job(&h->c, 9);
     return 0;
 }
-// One rank ends the job. The others fail with its message or, where `words` is NULL, end silently with its
+// One rank ends the job. The others fail with its message or, if `words` is NULL, end silently with its
 // status.
 static void endings(void **state) {
     static const struct {
@@ -381,10 +384,10 @@ static void endings(void **state) {
     } rows[] = {
         { end_it, 3, 2, 7, "rank 2 ended the job: the disk of rank 2 is full" },
         { half_a_message, 2, 1, 0, "rank 1 ended the job: rank 1 (host" },
-        { end_beside, 2, 0, 0, "rank 0 ended the job" },
-        { end_behind, 2, 0, 7, NULL },
-        { late_in_turn, 3, 1, 9, NULL },
-        { fail_behind, 2, 1, 3, "rank 1 ended the job: no memory for activations" },
+        { end_during_exchange, 2, 0, 0, "rank 0 ended the job" },
+        { end_after_messages, 2, 0, 7, NULL },
+        { first_wait_reports, 3, 1, 9, NULL },
+        { fail_one_exchange_late, 2, 1, 3, "rank 1 ended the job: no memory for activations" },
         { report_slowly, 2, 1, 7, "rank 1 ended the job: the disk of rank 1 is full" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -393,7 +396,7 @@ static void endings(void **state) {
         run(&p, 10);
         if (!rows[i].words) assert_int_equal(reporter(), rows[i].who);
         for (int r = 0; r < p.ranks; r++) {
-            if (o[r].value) fail_msg("row %zu: rank %d: %s", i, r, o[r].sentence);
+            if (o[r].value) fail_msg("row %zu: rank %d: %s", i, r, o[r].message);
             if (r == rows[i].who || !rows[i].words)
                 assert_int_equal(statuses[r], rows[i].status);
             else
@@ -402,10 +405,10 @@ static void endings(void **state) {
     }
 }
 
-// All ranks fail at once because rank 3 is stopped, and one of them reports it.
+// All other ranks fail because rank 3 is stopped. Exactly one of them must report it.
 static int one_reports(here *h) {
     o[h->rank].rc = train(h);
-    snprintf(o[h->rank].sentence, sizeof o->sentence, "%s", zero_last_error());
+    snprintf(o[h->rank].message, sizeof o->message, "%s", zero_last_error());
     end_job(&h->c, 9);
     return 0;
 }
@@ -437,8 +440,8 @@ static int create(zero **z, int rank, const plan *p, const char *at, const char 
     return zero_create(z, &config, &tensor, 1, &unit, 1);
 }
 
-// A rank dies in the middle of zero_create, before there is a plugin that could choose who reports it. The
-// lowest remaining rank reports it, and the others end.
+// A rank dies or hangs during zero_create. No plugin exists yet to choose the rank that reports this, so the
+// lowest remaining rank must report it, and the others end.
 static void create_with_one_gone(int rank, void *ctx) {
     const plan *p = ctx;
     rendezvous_settings s = {
@@ -451,12 +454,12 @@ static void create_with_one_gone(int rank, void *ctx) {
         kill(getpid(), p->seed);
     }
     o[rank].rc = create(&z, rank, p, server, NULL, p->seed == SIGSTOP ? 1.5 : 10);
-    snprintf(o[rank].sentence, sizeof o[rank].sentence, "%s", zero_last_error());
+    snprintf(o[rank].message, sizeof o[rank].message, "%s", zero_last_error());
     if (!o[rank].rc) return;
-    char sentence[32];
-    snprintf(sentence, sizeof sentence, "rank %d reports", rank);
+    char message[32];
+    snprintf(message, sizeof message, "rank %d reports", rank);
     dup2(output, STDERR_FILENO);
-    zero_end_job(NULL, 1, sentence);
+    zero_end_job(NULL, 1, message);
 }
 static void one_reports_during_create(void **state) {
     for (int i = 0; i < 4; i++) {
@@ -471,7 +474,7 @@ static void one_reports_during_create(void **state) {
         for (int r = 0; r < p.ranks; r++) {
             if (r == who) continue;
             assert_true(o[r].rc == ZERO_ERR_COMM && statuses[r] == 1);
-            assert_non_null(strstr(o[r].sentence, name));
+            assert_non_null(strstr(o[r].message, name));
         }
     }
 }
@@ -518,7 +521,7 @@ static int ask(here *h) {
     o[h->rank].seconds = now() - *event;
     return lost < 0 ? 0 : ZERO_ERR_COMM;
 }
-static void asked(void **state) {
+static void polling_finds_lost_ranks(void **state) {
     plan p = { ask, .ranks = 3, .who = 1, .timeout_s = 5 };
     start(&p);
     wait_ready();
@@ -526,17 +529,17 @@ static void asked(void **state) {
     *event = now();
     kill(children[p.who], SIGKILL);
     assert_int_equal(end_children(p.ranks, 6), 0);
-    int first = o[0].value == 1 || o[2].value == 1;  // that rank may notify the other
+    int first = o[0].value == 1 || o[2].value == 1;  // the other rank may learn it from this one
     assert_true(first && o[0].value > -1 && o[2].value > -1);
     assert_true(o[0].seconds < 1 && o[2].seconds < 1);
     fails_with(o[0].value == 1 ? 0 : 2, "rank 1 (host");
     fails_with(o[0].value == 1 ? 0 : 2, "is gone: its connection ended");
 }
 
-// -------- a rank of a script
+// -------- a single rank for a script
 
-// Exchanges for args[3] seconds; 0: until an exchange fails; below 0: only polls for lost ranks. Prints where
-// it runs, and the outcome.
+// Runs exchanges for args[3] seconds; 0: until one fails; negative: only polls for lost ranks. Prints the
+// rank's place on its node, and the outcome.
 static int one_host(char **args) {
     net c = { .timeout_s = 60 };
     double seconds = atof(args[3]);
@@ -579,7 +582,7 @@ int main(int argc, char **argv) {
         TEST(stopped),
         TEST(endings),
         TEST(one_reports_during_create),
-        TEST(asked),
+        TEST(polling_finds_lost_ranks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,13 +1,13 @@
-// The plan of a rank: lines, traffic and formulas compared with values computed by hand, the time to plan for
-// many ranks, and refusals. tests/mpi_zero.c and mpi_device.c compare plans with the memory and traffic of
-// plugins.
+// The plan of a rank: lines, traffic and formulas compared with values computed by hand, the cost of planning
+// for many ranks, and refusals. tests/mpi_zero.c and mpi_device.c compare plans with the actual memory and
+// traffic of plugins.
 #include <sys/resource.h>
 #include <time.h>
 #include "unit.h"
 #include "../llmc_zero/plan.h"
 
-// An embedding of 1000 elements, used at both ends, and three blocks of 5000: 1024 and 5120 with padding, at
-// 1, 2 and 4 ranks.
+// The model: an embedding of 1000 elements, used at both ends, and three blocks of 5000. Padding for 1, 2 or
+// 4 ranks makes them 1024 and 5120.
 enum { BLOCKS = 3, UNITS = 1 + BLOCKS, PSI = 1000 + BLOCKS * 5000, PADDED = 1024 + BLOCKS * 5120 };
 static const zero_tensor tensors[] = { { "wte", 1, { 1000 }, 1, 0, 1, 0 },
                                        { "w", 1, { 5000 }, BLOCKS, 1, 1, 0 } };
@@ -40,7 +40,7 @@ typedef struct {
 
 enum { G = ZERO_MOVED_BY_GATHERS, R = ZERO_MOVED_BY_REDUCTIONS };
 
-// The list ends with a line without purpose. Lines of 0 bytes are skipped, except NCCL's.
+// `want` ends with a line without a purpose. Its lines of 0 bytes are skipped, except NCCL's.
 static void check_lines(const zero_plan *p, const line *want) {
     int n = 0;
     size_t sum[ZERO_MEMORY_CLASSES] = { 0 };
@@ -63,14 +63,14 @@ static void check_lines(const zero_plan *p, const line *want) {
 enum { PAGE = 4096, W = ZERO_WORKING, S = ZERO_STATES, D = ZERO_DEVICE, H = ZERO_HOST };
 enum { WINDOW = 4 << 20, VALUES = (1 << 16) * (4 + 2) + PAGE };  // the page is for the norm's scalars
 
-// The last lines of each plan of bf16 with masters.
+// The last lines of every plan for bf16 with masters.
 #define OPTIMIZER(bytes)                                                                     \
     { "tables of the step", W, D, 3 * PAGE, 0, 0 }, { "master weights", S, D, bytes, 0, 0 }, \
         { "first moment", S, D, bytes, 0, 0 }, {                                             \
         "second moment", S, D, bytes, 0, 0                                                   \
     }
 
-// bf16 with masters on two ranks: shards of 8192 elements.
+// bf16 with masters on two ranks, whose shards have 8192 elements.
 static void test_lines(void **state) {
     for (int stage = 0; stage <= 3; stage++) {
         const zero_config c = config_of(stage, ZERO_BF16, 1);
@@ -98,7 +98,7 @@ static void test_lines(void **state) {
     }
 }
 
-// Lines that only some settings have: fp32 on the wire, sums of micro-batches, messages, a trace.
+// Lines that exist only with certain settings: fp32 on the wire, sums over micro-batches, messages, a trace.
 static void test_other_lines(void **state) {
     zero_config c = config_of(2, ZERO_BF16, 4);
     c.comm.reduce_fp32 = 1;
@@ -118,7 +118,7 @@ static void test_other_lines(void **state) {
     };
     zero_plan p = plan_of(&c, 2, 2);
     check_lines(&p, want);
-    c.comm.shared_window = 1;  // has no effect across nodes
+    c.comm.shared_window = 1;  // has no effect when each rank is on its own node
     p = plan_of(&c, 2, 1);
     check_lines(&p, want);
 }
@@ -155,7 +155,8 @@ static void test_inference(void **state) {
         }
 }
 
-// Below stage 2 the sum over micro-batches is separate from this micro-batch's gradients, and already fp32.
+// Below stage 2 the sum over micro-batches is stored apart from the current micro-batch's gradients. It is
+// fp32 already, so the wire needs no buffer of its own.
 static void test_lines_with_sums(void **state) {
     zero_config c = config_of(1, ZERO_BF16, 2);
     c.comm.reduce_fp32 = 1;
@@ -179,7 +180,8 @@ static void test_cuda_lines(void **state) {
     c.device = ZERO_CUDA;
     for (int nccl = -1; nccl <= 1; nccl++) {
         c.comm.nccl = nccl;
-        const size_t incoming = nccl ? 3 * PAGE : 2 << 20;  // a bucket's part from each rank; half a window
+        // NCCL: a bucket's part from each rank; else half a window.
+        const size_t incoming = nccl ? 3 * PAGE : 2 << 20;
         const line want[] = {
             { "shared window", W, H, WINDOW, 0, 1 },
             { "bytes of other ranks", W, D, incoming, nccl ? R : 0, nccl != 1 },
@@ -195,7 +197,7 @@ static void test_cuda_lines(void **state) {
     }
 }
 
-// A state that is partly on a GPU and partly on the host has a line for each.
+// A state that is partly on the GPU and partly on the host has a line for each tier.
 static void test_line_per_tier(void **state) {
     zero_config c = config_of(1, ZERO_BF16, 1);
     c.device = ZERO_CUDA;
@@ -270,7 +272,7 @@ static void test_traffic(void **state) {
                 c.numbers.dtype = ZERO_F32;
                 check_traffic(&c, 4, 4);
             }
-    // On the naive path each rank sends all its gradients to all others.
+    // On the naive path each rank sends all its gradients to all other ranks.
     static const struct {
         zero_dtype dtype;
         int micro_batches, wire, bytes;
@@ -301,8 +303,8 @@ static long peak_kib(void) {
     return u.ru_maxrss;
 }
 
-// 130 billion parameters on 128 ranks, and a model with far more units and ranks: planning needs little
-// memory, and no work per pair of units or per rank.
+// Plans 130 billion parameters on 128 ranks, and a model with far more units and ranks. Planning must need
+// little memory, and no work for each pair of units or each rank.
 static void test_large(void **state) {
     static const struct {
         int blocks, ranks;
@@ -337,8 +339,8 @@ static void test_large(void **state) {
 
 // -------- pieces of tensors
 
-// A rank has a segment of each tensor with elements in its part: with 9 ranks a block of 5000 has parts of
-// 640.
+// A rank has a segment of each tensor that overlaps its part. With 9 ranks, a block of 5000 elements has
+// parts of 640, and the embedding has parts of 128.
 static void test_pieces(void **state) {
     layout l;
     WORKS(layout_init(&l, 9, 0, tensors, 2, units, UNITS));

@@ -1,5 +1,5 @@
-// Ranks that find each other by an address or a file, each rank a process: what works, and the message for
-// each mistake, within its time limit.
+// Ranks, each a process, find each other through an address or a file: the cases that work, and the message
+// for each mistake, which must come within the time limit.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,10 +8,10 @@
 #include <math.h>
 #include "start_ranks.h"
 
-// -------- what works
+// -------- cases that work
 
 static void all_connect(void **state) {
-    static const char *const hosts[] = { "127.0.0.1", "localhost", "[::1]", NULL };  // NULL: by file
+    static const char *const hosts[] = { "127.0.0.1", "localhost", "[::1]", NULL };  // NULL: a file
     int v6 = socket(AF_INET6, SOCK_STREAM, 0);
     if (v6 >= 0) close(v6);
     for (int how = 0; how < 4; how++)
@@ -27,7 +27,7 @@ static void all_connect(void **state) {
 
 static void in_any_order(void **state) {
     for (int i = 0; i < 6; i++) {
-        int late = i / 2;  // rank 0, all others, or each in turn
+        int late = i / 2;  // who is late: 0: rank 0; 1: all others; 2: each rank, the lowest one most
         fresh(NULL);
         plan_ranks(4, i % 2 ? NULL : server, i % 2 ? path : NULL, 10);
         for (int r = 0; r < 4; r++) plans[r].delay = late == 2 ? 0.1 * (3 - r) : (r > 0) == late ? 0.3 : 0;
@@ -36,7 +36,7 @@ static void in_any_order(void **state) {
     }
 }
 
-// With a file, a rank that gets no answer connects again after 5 s.
+// If a rank that uses a file gets no answer, it connects again after 5 s.
 static void rank_0_is_stopped(void **state) {
     plan_ranks(3, NULL, path, 20);
     start(0, 1);
@@ -49,12 +49,12 @@ static void rank_0_is_stopped(void **state) {
     have_connected(0, 3, 20);
 }
 
-// -------- ranks in error
+// -------- mistakes and failures
 
 enum { ADDRESS, BY_FILE, NO_HOST };
 static void mistakes(void **state) {
     static const struct {
-        int n, absent, how;  // absent: a bit for each process that does not start
+        int n, absent, how;  // absent: bit i: process i does not start
         struct {             // settings of the last process
             int rank, ranks;
             const char *version;
@@ -68,7 +68,7 @@ static void mistakes(void **state) {
         { 3, 0, BY_FILE, { 2, 3, "2" }, 0, 5, "runs version \"2\", rank 0 (host", 2 },
         { 5, 12, ADDRESS, { 4, 5, "1" }, 0, 0.6, "ranks 2 and 3 of 5 did not connect within 0.6 s", 1.5 },
         { 5, 12, BY_FILE, { 4, 5, "1" }, 0, 0.6, "ranks 2 and 3 of 5 did not connect within 0.6 s", 1.5 },
-        // rank 1 learns within its own time limit which rank is missing
+        // rank 0 starts late; rank 1 must still learn within its own time limit which rank is missing
         { 3, 4, ADDRESS, { 2, 3, "1" }, 0.8, 1.5, "rank 2 of 3 did not connect within 1.5 s", 1.9 },
         { 3, 1, ADDRESS, { 2, 3, "1" }, 0, 0.5, "rank 0 does not answer at 127.0.0.1:", 1.5 },
         { 3, 1, BY_FILE, { 2, 3, "1" }, 0, 0.5, "it does not exist: rank 0, which writes it, has", 1.5 },
@@ -93,8 +93,8 @@ static void mistakes(void **state) {
     }
 }
 
-// Something other than rank 0 listens at its port. A rank of another version is recognised by its first
-// message, which has the same start in all protocols.
+// Something other than rank 0 listens at rank 0's port. A rank of another version is recognised by its first
+// message, which begins the same way in all versions of the protocol.
 static void not_rank_0_at_the_port(void **state) {
     static const uint32_t challenge[4] = { 0x4c5a5256, 2, 32, 77 };
     static const struct {
@@ -137,7 +137,7 @@ static void a_rank_dies(void **state) {
     }
 }
 
-// Rank 0 is killed and leaves its file to a rank that was started before but reads it later.
+// Rank 0 is killed and leaves its file behind. A rank that started before rank 0 reads the file afterwards.
 static void file_of_a_killed_rank_0(void **state) {
     plan_ranks(3, NULL, path, 12);
     plans[0].die = 0.3;
@@ -148,7 +148,7 @@ static void file_of_a_killed_rank_0(void **state) {
     all_fail_with(2, 3, "has ended since it wrote", 0.5);
 }
 
-// Rank `victim` is stopped after it has connected and before the last one does.
+// Rank `victim` is stopped after it has connected, but before the last rank connects.
 static void a_rank_is_stopped(void **state) {
     for (int victim = 1; victim < 3; victim++) {
         int last = 3 - victim;
@@ -224,14 +224,14 @@ static void stale_file(void **state) {
     all_fail_with(1, 3, "meet is stale: rank 0 on host ghost (pid", 1.6);
     all_fail_with(1, 3, "wrote it 10", 1.6);
     all_fail_with(1, 3, "Connection refused): remove the file", 1.6);
-    plan_ranks(3, NULL, path, 5);  // the same file, but now rank 0 starts a little later
+    plan_ranks(3, NULL, path, 5);  // the same stale file, but now rank 0 starts a little later
     plans[0].delay = 0.3;
     forget_outcomes();
     run(3, 8);
     have_connected(0, 3, 5);
 }
 
-// Rank 0 of another job, process 0, listens at the address in the file.
+// The address in the file belongs to rank 0 of another job, which process 0 plays.
 static void file_of_another_run(void **state) {
     for (int is_alone = 0; is_alone < 2; is_alone++) {
         fresh(NULL);
@@ -265,7 +265,7 @@ static void no_folder(void **state) {
     all_fail_with(1, 2, "/no/meet within 0.5 s: it does not exist", 1.5);
 }
 
-// The path is a folder, in the second round one that appears after a rank has looked for it.
+// The path is a folder. In the second round it appears only after the other ranks have looked for it.
 static void folders(void **state) {
     for (int late = 0; late < 2; late++) {
         fresh(NULL);
@@ -281,8 +281,8 @@ static void folders(void **state) {
     }
 }
 
-// All ranks refuse a path that is no start file, or that others can access, and leave it unchanged.
-static void files_of_others(void **state) {
+// All ranks refuse a path that is not a start file, or that other users can access, and leave it unchanged.
+static void foreign_files(void **state) {
     static const char foreign[] = "it is not a start file", shared[] = "other users may read or write it";
     enum { PLAIN, LINK, LINK_TO_NOTHING, PIPE, OTHER_OWNER };
     static const struct {
@@ -290,7 +290,7 @@ static void files_of_others(void **state) {
         mode_t mode;
         int pid, port, n;  // in the start file
         double written;
-        size_t bytes;  // of the file; 0: "precious" instead
+        size_t bytes;  // the file's size; 0: it contains "precious" instead
         const char *words;
     } rows[] = {
         { PLAIN, 0644, 0, 0, 0, 0, 0, foreign },
@@ -343,14 +343,15 @@ static void files_of_others(void **state) {
     }
     start_file c = start_file_of(9, 1);
     unlink(path);
-    memset(c.host, '\33', sizeof c.host);  // not terminated
+    memset(c.host, '\33', sizeof c.host);  // has no terminating zero
     put_file(&c, sizeof c, 0600);
     assert_int_equal(start_file_read(path, &c), 0);
     assert_string_equal(c.host, "???????????????????????????????????????????????????????????????");
 }
 
-// Rank 0's file is private, has addresses and a new key each time, and no other rank 0 removes it.
-static void own_file(void **state) {
+// Rank 0's file is private, contains addresses, and has a new key each time. Another rank 0 must not remove
+// it.
+static void file_of_rank_0(void **state) {
     struct stat st;
     net_address at;
     start_file first = { .pid = 1, .port = 1 }, again = { .pid = 1, .port = 1 };
@@ -382,8 +383,8 @@ int main(void) {
         TEST(file_of_another_run),
         TEST(no_folder),
         TEST(folders),
-        TEST(files_of_others),
-        TEST(own_file),
+        TEST(foreign_files),
+        TEST(file_of_rank_0),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);

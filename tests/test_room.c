@@ -1,4 +1,4 @@
-// How much host memory a rank may use: with made-up system files, like those of various machines and
+// The host memory that a rank may use, tested with made-up system files like those of various machines and
 // containers, and with real limits on a child process.
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 enum { MIB = 1 << 20 };
 static char root[64];
 
-// Writes root/path and the folders above it.
+// Writes the file root/path, and creates the folders that it needs.
 static void put(const char *path, const char *text) {
     char full[512];
     snprintf(full, sizeof full, "%s/%s", root, path);
@@ -58,8 +58,8 @@ static void the_machine(void **state) {
     assert_int_equal(host_room_find(&room, 1, root), ZERO_ERR_IO);
 }
 
-// As on a machine with systemd: version 2 alone, with nested groups. Limits of outer groups count too;
-// reclaimable file pages do not.
+// Like a machine with systemd: only version 2, with nested groups. Limits of outer groups count too.
+// Reclaimable file pages do not count as used.
 static const char version_2[] =
     "22 26 0:20 / /sys rw,nosuid shared:2 - sysfs sysfs rw\n"
     "35 22 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";
@@ -68,7 +68,7 @@ static void cgroups_of_version_2(void **state) {
     put("proc/self/cgroup", "0::/jobs/one\n");
     put("sys/fs/cgroup/jobs/one/memory.max", "max\n");
     put("sys/fs/cgroup/jobs/one/memory.current", "104857600\n");
-    put("sys/fs/cgroup/jobs/one/memory.swap.max", "0\n");  // not about memory
+    put("sys/fs/cgroup/jobs/one/memory.swap.max", "0\n");  // limits only swap, so it must be ignored
     put("sys/fs/cgroup/jobs/memory.max", "1073741824\n");
     put("sys/fs/cgroup/jobs/memory.current", "629145600\n");
     put("sys/fs/cgroup/jobs/memory.stat", "anon 1\ninactive_file 84857600\nactive_file 20000000\n");
@@ -121,7 +121,7 @@ static void container_in_the_host_namespace(void **state) {
     expect(1, 412, "(memory.max/jobs) is 512.0 MiB");
     put("sys/fs/cgroup/jobs/memory.max", "max\n");
     expect(1, 1024, "(memory.max) is 2048.0 MiB");
-    // another group, whose name begins like the mount's
+    // a different group whose name begins with that of the mount's group
     put("proc/self/cgroup", "0::/docker/4f5e77/jobs\n");
     put("sys/fs/cgroup/jobs/memory.max", "209715200\n");
     expect(1, 1024, "(memory.max) is 2048.0 MiB");
@@ -171,7 +171,7 @@ static void both_versions(void **state) {
     expect(1, 4096, "the machine");
 }
 
-// No cgroups, or no information where they are.
+// No cgroups are mounted, or the mounts cannot be parsed.
 static void no_cgroups(void **state) {
     put("proc/self/cgroup", "0::/job\nnonsense\n3:memory\n");
     put("sys/fs/cgroup/job/memory.max", "1048576\n");
@@ -181,7 +181,7 @@ static void no_cgroups(void **state) {
     expect(1, 4096, "the machine");
 }
 
-// -------- a real group, where one can be created
+// -------- a real group, if one can be created
 
 static int write_line(const char *folder, const char *name, long long n) {
     char path[256];

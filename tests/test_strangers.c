@@ -1,5 +1,6 @@
-// Connections to a job's port without its secret, and ranks that lie: they are dropped, and can neither
-// disturb nor delay the job nor choose what it prints. This file has its own code for sealing messages.
+// Connections to a job's port without its key, and ranks that lie. They are dropped, and cannot disturb or
+// delay the job or send terminal control codes to its output. This file has its own code for sealing
+// messages.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,9 +14,9 @@
 static const char right_key[] = "the key of this job", wrong_key[] = "the key of another job";
 static const nonce startup = { { 5 } };
 
-// -------- the messages of the start
+// -------- the startup messages
 
-// Returns the key for messages from `from` to `to`, after each has sent the other this head.
+// Returns the key for messages from rank `from` to rank `to`, which have sent each other these heads.
 static secret key_of(const char *key, int from, int to, const head *its, const head *others) {
     const uint64_t job = JOB;
     secret s = secret_add((secret){ { 0 } }, key ? key : "", key ? strlen(key) : 0);
@@ -77,8 +78,8 @@ static int greet(seat *s, const char *key) {
     assert_true(send_all(fd, (char *)s + 100, sizeof *s - 100));
     return fd;
 }
-// Checks that the other side reveals nothing: it sends at most CHALLENGE and NO_KEY, with a nonce, and
-// closes.
+// Checks that the other side reveals nothing: it sends at most CHALLENGE and NO_KEY, without a tag, and
+// closes the connection.
 static void is_dropped(int fd) {
     static const secret no_tag;
     head answer[3];
@@ -107,7 +108,7 @@ static void end_connected(int n, double limit) {
 
 // -------- at rank 0's port
 
-// Other programs, and greetings with any content in which only the key is wrong.
+// Other programs connect, and ranks with the wrong key, whose greetings have various contents.
 static void without_the_key(void **state) {
     static const uint32_t long_message[1024] = { 0x4c5a5256, 1, 1u << 30, 7 },
                           odd_kind[4] = { 0x4c5a5256, 77, 4, 7 }, odd_magic[44] = { 0x12345678, 3, 152, 7 };
@@ -124,7 +125,7 @@ static void without_the_key(void **state) {
     int fd[OTHERS];
     plan_keyed(3, right_key, 10);
     start(0, 1);
-    for (int i = 0; i < OTHERS; i++) {  // they stay connected
+    for (int i = 0; i < OTHERS; i++) {  // these stay connected
         assert_true((fd[i] = knock(port)) >= 0);
         assert_true(send_all(fd[i], others[i].bytes, others[i].n));
     }
@@ -142,7 +143,7 @@ static void without_the_key(void **state) {
     for (int i = 0; i < OTHERS; i++) close(fd[i]);
 }
 
-// Without a key anyone can connect, but messages are checked, and printed as plain characters.
+// Without a key anyone can connect, but messages are still checked, and printed without control codes.
 static void no_key(void **state) {
     seat s = seat_of(1, 80);
     plan_keyed(2, NULL, 10);
@@ -156,7 +157,7 @@ static void no_key(void **state) {
         if (i == 4) bad.h.bytes -= 8;
         is_dropped(greet(&bad, NULL));
     }
-    memset(s.host, 'A', sizeof s.host);  // not terminated
+    memset(s.host, 'A', sizeof s.host);  // has no terminating zero
     memcpy(s.host, "\33[2J\n\x9b", 6);
     close(greet(&s, NULL));
     assert_int_equal(end_children(1, 3), 0);
@@ -193,7 +194,7 @@ static void replayed(void **state) {
     fails_with(0, "; 1 connections did not know the key of the job");
 }
 
-// Rank 0 reports connections without the key; a rank with another key reports at once why it cannot join.
+// Rank 0 reports connections without its key. A rank with another key reports at once why it cannot join.
 static void ranks_with_other_keys(void **state) {
     plan_keyed(4, right_key, 0.8);
     plans[1].s.key = wrong_key;
@@ -206,9 +207,9 @@ static void ranks_with_other_keys(void **state) {
     all_fail_with(1, 4, "has another key than this rank, or belongs to another job: give all ranks", 0.7);
 }
 
-// -------- strangers by the thousand
+// -------- floods of connections
 
-// Runs until it is killed, or the test has ended.
+// Floods the port with connections until it is killed, or the test ends.
 static void disturb(int kind) {
     static int held[4096];
     struct sockaddr_in a = seat_of(1, port).at.v4;
@@ -220,9 +221,9 @@ static void disturb(int kind) {
         struct pollfd p = { fd, POLLOUT, 0 };
         if (fd < 0) nap(1e-3);
         if (kind > 1) poll(&p, 1, 10);
-        if (kind == 2) send_all(fd, &s, sizeof s);  // a HELLO with an empty tag
-        if (kind == 3) send_all(fd, &s, 100);       // the start of a HELLO
-        if (kind == 1 && held[i]) close(held[i]);   // stays connected, silently
+        if (kind == 2) send_all(fd, &s, sizeof s);  // sends a HELLO with an empty tag
+        if (kind == 3) send_all(fd, &s, 100);       // sends only the start of a HELLO
+        if (kind == 1 && held[i]) close(held[i]);   // stays connected for 600 rounds and sends nothing
         if (kind == 0 || kind == 2) close(fd);      // disconnects at once
         if (kind == 3 && i == 50) pause();
         held[i] = fd;
@@ -243,7 +244,7 @@ static void floods(void **state) {
     for (int kind = 0; kind < 4; kind++) {
         fresh(NULL);
         plan_keyed(3, right_key, 20);
-        plans[0].files = kind == 1 ? 40 : 0;  // fewer than the strangers need
+        plans[0].files = kind == 1 ? 40 : 0;  // fewer than there are strangers
         start(0, 1);
         close(knock(port));
         pid_t pid = start_flood(kind);
@@ -252,11 +253,11 @@ static void floods(void **state) {
         end_flood(pid);
         for (int i = 0; i < 3; i++)
             if (hung || o[i].rc)
-                fail_msg("strangers of kind %d, %d hang, rank %d: %s", kind, hung, i, o[i].sentence);
+                fail_msg("strangers of kind %d, %d hang, rank %d: %s", kind, hung, i, o[i].message);
     }
 }
 
-// Rank 0's address is a loopback one, so it does not answer other machines at all.
+// Rank 0 has a loopback address, so it does not answer other machines at all.
 static void from_another_machine(void **state) {
     net_address at;
     if (!own_address(&at)) skip();
@@ -272,9 +273,10 @@ static void from_another_machine(void **state) {
     end_connected(2, 3);
 }
 
-// -------- a rank 0 that lies
+// -------- a dishonest rank 0
 
-// Acts as rank `me` with this key, until a rank has sent HELLO. Returns the connection.
+// Acts as rank `me` with this key until another rank has sent HELLO. Returns the connection, and the key *c
+// for messages on it.
 static int receive_rank(int listener, const char *key, int me, seat *hello, secret *c) {
     head challenge = head_of(CHALLENGE, sizeof challenge);
     assert_int_equal(net_wait(listener, POLLIN, now() + 3), 0);
@@ -327,7 +329,7 @@ static void rogue_rank_0(void **state) {
     }
 }
 
-// Ranks 1 and 2, for which the test acts as rank 0.
+// Two real ranks, 1 and 2. The test acts as their rank 0.
 typedef struct {
     seat hello[3];
     secret c[3];
@@ -350,7 +352,7 @@ static void send_seats(const two_ranks *t, int r) {
     send_seat(t->fd[r], &t->c[r], seat_of(1, port_of_1));
     send_seat(t->fd[r], &t->c[r], second);
 }
-// Receives both ranks' reports that they are connected, and sends them that all are.
+// Receives both ranks' reports that they are connected, and answers that all ranks are.
 static void end_two(two_ranks *t) {
     for (int r = 1; r < 3; r++) {
         words w;
@@ -362,13 +364,13 @@ static void end_two(two_ranks *t) {
     assert_int_equal(end_children(3, 10), 0);
     for (int r = 1; r < 3; r++) {
         close(t->fd[r]);
-        if (o[r].rc) fail_msg("rank %d: %s", r, o[r].sentence);
+        if (o[r].rc) fail_msg("rank %d: %s", r, o[r].message);
     }
     close(t->listener);
 }
 
-// To connect to rank 1 as rank 2 takes the secret too, and a key for this connection, these two ranks and
-// this startup.
+// Connecting to rank 1 as rank 2 also takes the secret. The key must be made for this connection, these two
+// ranks and this startup.
 static void at_another_ranks_port(void **state) {
     two_ranks t = start_two();
     send_seats(&t, 1);
@@ -377,7 +379,7 @@ static void at_another_ranks_port(void **state) {
         int stranger = approach(t.hello[1].port, &challenge);
         seat s = t.hello[2];
         secret c = key_of(i == 0 ? wrong_key : right_key, 2, 1, &s.h, i == 1 ? &other : &challenge);
-        if (i == 2) c = key_of(right_key, 2, 0, &s.h, &challenge);  // without the startup's number
+        if (i == 2) c = key_of(right_key, 2, 0, &s.h, &challenge);  // for rank 0, without the startup's nonce
         if (i == 3) c = key_of(right_key, 1, 2, &challenge, &s.h);  // for messages from rank 1
         if (i == 4) c = key_of(right_key, 3, 1, &s.h, &challenge);
         send_seat(stranger, &c, s);
@@ -387,7 +389,7 @@ static void at_another_ranks_port(void **state) {
     end_two(&t);
 }
 
-// Strangers occupy rank 1's port before rank 2 connects.
+// Strangers flood rank 1's port before rank 2 connects to it.
 static void flood_at_another_rank(void **state) {
     for (int kind = 0; kind < 4; kind++) {
         fresh(NULL);
@@ -401,9 +403,9 @@ static void flood_at_another_rank(void **state) {
     }
 }
 
-// The test acts as rank 1 too. First it drops rank 2 once, as a flood of strangers might; in the second round
-// another program has taken its port.
-static void called_again(void **state) {
+// The test acts as rank 1 too. In the first round it drops rank 2 once, as could happen in a flood of
+// strangers, and rank 2 must connect again. In the second round another program has taken rank 1's port.
+static void connects_again(void **state) {
     for (int is_program = 0; is_program < 2; is_program++) {
         seat hello[2];
         secret c[2];
@@ -433,14 +435,14 @@ static void called_again(void **state) {
             fails_with(
                 2, "rank 1 (host evil pid 4711) ended while the ranks were connecting (it sent an invalid");
         else if (o[2].rc)
-            fail_msg("rank 2: %s", o[2].sentence);
+            fail_msg("rank 2: %s", o[2].message);
         close(at_1);
         close(listener);
         close(listener_1);
     }
 }
 
-// -------- a rank that lies after the startup
+// -------- a rank that lies after startup
 
 typedef struct {
     uint32_t magic, kind;
@@ -469,7 +471,7 @@ static void frames(void **state) {
         { NOTES + 1, 8, 0, "it sent an invalid message" },
         { NOTE_END, sizeof(net_note), -7, "it sent an invalid message" },
         { NOTE_END, sizeof(net_note), 2, "it sent an invalid message" },
-        { NOTE_LATE, sizeof(net_note), 2, "it sent an invalid message" },  // an END inside
+        { NOTE_LATE, sizeof(net_note), 2, "it sent an invalid message" },  // but it contains an END
         { NOTE_END, sizeof(net_note), 0, "rank 0 ended the job: ?]0;owned?AAAAAAA" },
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -515,7 +517,7 @@ static void key_in_the_file(void **state) {
     end_connected(2, 3);
 }
 
-// -------- plain characters
+// -------- text that is safe to print
 
 static void plain(void **state) {
     static const char *const cases[][2] = {
@@ -529,7 +531,8 @@ static void plain(void **state) {
         { "\xe0\x80\x9b \xf0\x80\x80\x9b", "??? ????" },  // overlong encodings
         { "\xe2\x82\xac \xf0\x9f\x98\x80 \xf5", "\xe2\x82\xac \xf0\x9f\x98\x80 ?" },
         { "\xe2\x82", "??" },
-        // characters that reorder others or are invisible: U+202E, U+2066, U+200B, U+061C, U+FEFF, a tag
+        // characters that are invisible or change the order of others: U+202E, U+2066, U+200B, U+061C, U+FEFF
+        // and a tag
         { "a\xe2\x80\xaetxt.exe", "a???txt.exe" },
         { "\xe2\x81\xa6x\xe2\x81\xa9", "???x???" },
         { "a\xe2\x80\x8b"
@@ -538,7 +541,7 @@ static void plain(void **state) {
           "a???b??c???" },
         { "\xf3\xa0\x81\x81", "????" },
         { "\xe2\x80\x90\xe2\x80\xa7\xe2\x80\xaf",
-          "\xe2\x80\x90\xe2\x80\xa7\xe2\x80\xaf" },       // their neighbours stay
+          "\xe2\x80\x90\xe2\x80\xa7\xe2\x80\xaf" },       // neighbouring code points are kept
         { "\xed\xa0\x80 \xf4\x90\x80\x80", "??? ????" },  // a surrogate, and a code point that is too large
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -547,7 +550,7 @@ static void plain(void **state) {
         zero_plain(text, sizeof text);
         assert_string_equal(text, cases[i][1]);
     }
-    char *no_end = malloc(8);  // on the heap, where a sanitizer checks its bounds
+    char *no_end = malloc(8);  // on the heap, so that a sanitizer checks its bounds
     assert_non_null(no_end);
     memset(no_end, 0xe2, 8);
     zero_plain(no_end, 8);
@@ -566,7 +569,7 @@ int main(void) {
         TEST(ranks_with_other_keys), TEST(floods),
         TEST(from_another_machine),  TEST(rogue_rank_0),
         TEST(at_another_ranks_port), TEST(flood_at_another_rank),
-        TEST(called_again),          TEST(frames),
+        TEST(connects_again),        TEST(frames),
         TEST(key_in_the_file),       TEST(plain),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

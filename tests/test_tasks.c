@@ -1,4 +1,4 @@
-// Tasks on lanes: order, dependencies across lanes, threads, failures, and the calls to a device with
+// Tasks on lanes: their order, dependencies across lanes, threads, failures, and the calls to a device with
 // streams.
 #include <dirent.h>
 #include <time.h>
@@ -18,7 +18,7 @@ static void open_lanes(unsigned threads) {
 
 static void nap_ms(long ms) { nanosleep(&(struct timespec){ 0, ms * 1000000 }, NULL); }
 
-// Some tasks end only when the gate is open.
+// Held tasks wait until the gate is open.
 static int gate;
 static void shut(void) { __atomic_store_n(&gate, 0, __ATOMIC_SEQ_CST); }
 static void let_go(void) { __atomic_store_n(&gate, 1, __ATOMIC_SEQ_CST); }
@@ -46,8 +46,8 @@ static task held(task_lane lane, int index) {
     return k;
 }
 
-// Slow tasks on two lanes, a third task that needs both, and so on. Tasks without needs do not wait for other
-// lanes.
+// Slow tasks on two lanes, a task on a third lane that needs both, and so on. A task without needs must not
+// wait for other lanes.
 static void across_lanes(void **state) {
     open_lanes(ALL);
     shut();
@@ -67,9 +67,9 @@ static void across_lanes(void **state) {
     tasks_close(&t);
 }
 
-// Many tasks on random lanes, each of which needs up to three earlier ones and mixes their results. Every
-// choice of threads gives the same results. Each lane runs all its tasks in the order of submission, although
-// nothing waits for them before the lanes are closed.
+// Submits many tasks on random lanes, each of which needs up to three earlier tasks and mixes their results.
+// Every choice of lanes with threads must give the same results. Each lane must run all its tasks in order of
+// submission, although nothing waits for them before the lanes are closed.
 static uint64_t result[MOST];
 static int needs_of[MOST][3], last_on[LANES], out_of_order;
 static int run_mix(void *ctx, task *k) {
@@ -110,8 +110,8 @@ static void same_results(void **state) {
     assert_int_equal(out_of_order, 0);
 }
 
-// A task waits for the submission that it was given. Here the needed task is submitted again before the task
-// that needs it begins.
+// A task waits for the submission that was current when it was submitted itself. Here the needed task is
+// submitted again before the task that needs it begins.
 static void submitted_again(void **state) {
     open_lanes(ALL);
     shut();
@@ -145,10 +145,10 @@ static int threads_now(void) {
     return n;
 }
 
-static void threads_where_there_is_work(void **state) {
+static void threads_only_for_lanes_with_tasks(void **state) {
     task io = note(LANE_IO, 0), copy = note(LANE_COPIES, 1), update = note(LANE_TRAINER, 2);
     open_lanes(ALL);
-    WORKS(tasks_submit(&t, &io, AFTER_NOTHING));  // a sanitizer adds a thread with the first one
+    WORKS(tasks_submit(&t, &io, AFTER_NOTHING));  // a sanitizer starts a thread along with the first one
     tasks_close(&t);
     nap_ms(100);  // an ended thread stays visible for a moment
     int before = threads_now();
@@ -186,8 +186,8 @@ static void gives(int rc, const char *message) {
     assert_string_equal(zero_last_error(), message);
 }
 
-// A failure while two lanes work: tasks that have run remain valid, a running task finishes, and no other
-// task begins on any lane.
+// A task fails while two lanes work. Tasks that have run remain valid, a running task finishes, and no other
+// task may begin on any lane.
 static void failure(void **state) {
     open_lanes(ALL);
     shut();
@@ -219,7 +219,8 @@ static void failure(void **state) {
     tasks_close(&t);
 }
 
-// Two lanes fail: the message is the first failure's. Queued tasks do not run when the lanes close.
+// Two lanes fail. The error must be that of the first failure, and queued tasks must not run when the lanes
+// close.
 static void first_failure(void **state) {
     task k[20];
     open_lanes(ALL);
@@ -250,7 +251,7 @@ static void failure_without_threads(void **state) {
     tasks_close(&t);
 }
 
-// A long message is complete, at the wait for the task and at every later call.
+// A long message must be returned in full, both by the wait for the task and by every later call.
 static void whole_message(void **state) {
     char text[900];
     memset(text, 'x', sizeof text - 1);
@@ -279,8 +280,8 @@ static int run_nap_and_note(void *ctx, task *k) {
     return run_note(ctx, k);
 }
 
-// The trace shows which lane waited for which task. A task on the trainer's lane runs inside its submission,
-// which therefore waits for the tasks that it needs.
+// The trace shows which lane waited for which task. A task on the trainer's lane runs during its submission,
+// so the submission waits for the tasks that it needs.
 static void traced_waits(void **state) {
     alarm(HANGS_AFTER_S);
     WORKS(
@@ -292,7 +293,7 @@ static void traced_waits(void **state) {
     WORKS(tasks_submit(&t, &read, AFTER_NOTHING));
     WORKS(tasks_submit(&t, &copy, AFTER(&read)));
     WORKS(tasks_wait(&t, &copy));
-    WORKS(tasks_wait(&t, &copy));  // this time there is nothing to wait for
+    WORKS(tasks_wait(&t, &copy));  // the task has ended, so this is not a wait
     assert_int_equal(tr.used, 2);
     assert_int_equal(waits(LANE_COPIES, 7), 1);
     assert_int_equal(waits(LANE_TRAINER, 8), 1);
@@ -304,7 +305,7 @@ static void traced_waits(void **state) {
     memory_free_all(&m);
 }
 
-// -------- a device with streams that only records calls
+// -------- a device with streams, which only logs the calls
 
 static char calls[256];
 static int events;
@@ -338,8 +339,8 @@ static void called(const char *expected) {
     calls[0] = 0;
 }
 
-// C, M and G are the streams COMPUTE, COMM and GATHER. Events: 1 and 2 are the reduction's, 3 and 4 the
-// gather's, the first of each for the trainer's stream and the second for its own.
+// In the log C, M and G are the streams COMPUTE, COMM and GATHER. Events 1 and 2 belong to the reduction, 3
+// and 4 to the gather. The first of each pair is recorded on the trainer's stream, the second on the task's.
 static void device_with_streams(void **state) {
     for (unsigned threads = 0; threads <= ALL; threads += ALL) {
         device_functions f = *device_host.f;
@@ -358,17 +359,18 @@ static void device_with_streams(void **state) {
         WORKS(tasks_prepare(&t, &reduce, COMM));
         WORKS(tasks_prepare(&t, &gather, GATHER));
         calls[0] = 0;
-        // the host waits for neither task, and the gather does not wait for the trainer
+        // The host must wait for neither task, and the gather must not wait for the trainer's stream.
         WORKS(tasks_submit(&t, &reduce, AFTER(&t.trainer)));
         WORKS(tasks_submit(&t, &gather, AFTER(&reduce)));
         WORKS(tasks_wait(&t, &gather));
         called("record1C order1M run1M record2M order2G run2G record4G order4C");
-        // a task on the trainer's lane has no event: the next task waits for all work queued by the trainer
+        // A task on the trainer's lane has no event, so the next task waits for all work that the trainer
+        // queued.
         WORKS(tasks_submit(&t, &adamw, AFTER(&reduce)));
         WORKS(tasks_submit(&t, &gather, AFTER(&adamw)));
         WORKS(tasks_wait(&t, &gather));
         called("order2C run3C record3C order3G run2G record4G order4C");
-        // the host waits for the stream if the task runs on the host
+        // If a task runs on the host, the host waits for the streams that the task needs.
         WORKS(tasks_submit(&t, &save, AFTER(&gather)));
         WORKS(tasks_wait(&t, &save));
         called("wait0G run4C");
@@ -382,7 +384,7 @@ static void device_with_streams(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_where_there_is_work),
+        cmocka_unit_test(threads_only_for_lanes_with_tasks),
         cmocka_unit_test(across_lanes),
         cmocka_unit_test(same_results),
         cmocka_unit_test(submitted_again),

@@ -1,6 +1,6 @@
-// The trainer's ranks compare almost every option, the model and the data, by contents, not by paths. Here
-// one process calls must_be_same twice, as two ranks would. mpi_same and trainer.sh test the comparison
-// itself and its messages.
+// The trainer's ranks compare almost all options, the model and the data; files are compared by their
+// contents, not their paths. This test calls must_be_same twice in one process, as two ranks would. mpi_same
+// and trainer.sh test the comparison itself and its messages.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -30,7 +30,7 @@ static const char *path_of(const char *name) {
 
 enum { TOKENS = 1000 };
 
-// Writes a shard in which token `other` differs from the usual one; -1: none does.
+// Writes a shard of the usual tokens, except that token number `other` differs; -1: none differs.
 static void write_shard(const char *name, int tokens, int other) {
     int32_t header[256] = { 20240520, 1, tokens };
     FILE *f = fopen(path_of(name), "wb");
@@ -53,7 +53,7 @@ static char *text_now(void) {
     return text;
 }
 
-// Returns the first line in which the current settings differ from the usual ones; "" if none does.
+// Returns the first line in which the current settings differ from the usual ones, or "".
 static const char *difference(void) {
     static char line[512];
     Options now = opt;
@@ -101,7 +101,7 @@ static int is_free(const char *name) {
     return 0;
 }
 
-// Every option of the table, including future ones, has a line, unless is_free lists it.
+// Every option in the table, including future ones, must be compared, unless is_free lists it.
 static void test_options(void **state) {
     int compared = 0;
     for (const Option *o = option_table; o < option_table + num_options; o++) {
@@ -115,7 +115,7 @@ static void test_options(void **state) {
         else if (o->kind == INT || o->kind == CHOICE)
             *(int *)o->value += 1;
         else if (o->kind == REAL)
-            // Below the minimum the option counts as not given.
+            // A value below the minimum means that the option was not given.
             *(double *)o->value = fmax(*(double *)o->value, o->min) + 1e-3;
         else
             continue;
@@ -140,15 +140,15 @@ static void test_values(void **state) {
     assert_string_equal(difference(), "-k = linear");
 }
 
-// The value chosen for "auto"
-static void test_settled(void **state) {
+// The ranks compare the dtype that they chose for "auto".
+static void test_chosen_dtype(void **state) {
     model.dtype = GPT2_BF16;
     assert_string_equal(difference(), "--dtype auto = bf16");
     model.dtype = GPT2_F32;
 }
 
 static void test_model(void **state) {
-    model.config.num_heads = 8;  // absent from the plugin's tables
+    model.config.num_heads = 8;  // the plugin's tables do not depend on it
     assert_string_equal(difference(), "model = L 4, NH 8, C 128, V 257, longest sequence 64");
     begin(state);
     opt.model = "l4h4c128v257t64 ";
@@ -200,7 +200,7 @@ static void test_data(void **state) {
     assert_int_equal(rename(path_of("same/train_2.bin"), path_of("same/train_2b.bin")), 0);
     opt.train_data = path_of("same/train_*.bin");
     named("-i, shard 2 = train_2b.bin, 3024 bytes");
-    opt.val_every = 0;  // turns off reading the validation data
+    opt.val_every = 0;  // the validation data is then not read
     opt.val_data = path_of("train_0.bin");
     named("-v = 0");
 }
@@ -208,8 +208,8 @@ static void test_data(void **state) {
 int main(void) {
     char command[64];
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup(test_options, begin), cmocka_unit_test_setup(test_values, begin),
-        cmocka_unit_test_setup(test_settled, begin), cmocka_unit_test_setup(test_model, begin),
+        cmocka_unit_test_setup(test_options, begin),      cmocka_unit_test_setup(test_values, begin),
+        cmocka_unit_test_setup(test_chosen_dtype, begin), cmocka_unit_test_setup(test_model, begin),
         cmocka_unit_test_setup(test_data, begin),
     };
     if (!mkdtemp(folder)) return 1;

@@ -1,6 +1,7 @@
-// Shared by mpi_tiers.c and mpi_tiers_device.c: every mixture of tiers gives the bits of the run in memory,
+// Shared by mpi_tiers.c and mpi_tiers_device.c. Every mixture of tiers must give the bits of a run in memory,
 // with updates at the end of a step, during backward (zero_promise_update) and during the next step
-// (offload.delayed_update); a step moves the bytes in the plan; every disk fault is an error.
+// (offload.delayed_update). A step must move exactly the planned bytes, and every disk fault must be an
+// error.
 #ifndef TESTS_TIERS_H
 #define TESTS_TIERS_H
 #include <errno.h>
@@ -18,13 +19,13 @@ typedef struct {
     int64_t in_host, piece;  // elements
     int verify;
 } mixture;
-enum { ALL = 1 << 30 };  // of the parameters in memory
+enum { ALL = 1 << 30 };  // in_host: keeps all parameters in memory
 
 // Set by main.
 static struct {
     const mixture *mixtures;
     int n_mixtures, n_manners;
-    // Puts the run on a device, in one of the manners. Returns the manner's name. NULL: on the CPU.
+    // Puts the run on a device, in one of n_manners ways, and returns the way's name. NULL: stays on the CPU.
     const char *(*place)(zero_config *c, int turn);
 } tiers;
 
@@ -130,14 +131,14 @@ static inline outcome delayed_in_tiers(zero_config *c, int turn) {
     t.compute_s = 1e-4 * (turn % 3);
     for (int step = 1; step <= DELAYED_STEPS; step++) run_delayed_step(&t, c->micro_batches, step, &o);
     MUST(zero_hash(t.z, 0, o.set));
-    MUST(toy_eval(&t));  // with the old parameters, which a device may still be reading
+    MUST(toy_eval(&t));  // uses the old parameters; a device may still be reading them
     MUST(zero_finish_update(t.z));
     o.eval = outcome_activation(&t);
     end_delayed(&t, &o);
     return o;
 }
 
-// Masters of all tensors into `values`, or from there into masters or parameters.
+// Copies the masters of all tensors into `values`, or with `set` copies `values` into masters or parameters.
 static inline void copy_masters(toy *t, zero_value what, int set, float *values) {
     for (int k = 0; k < TOY_TENSORS; k++)
         for (int l = 0; l < toy_tensors[k].layers; l++, values += toy_elems(k))
@@ -145,9 +146,9 @@ static inline void copy_masters(toy *t, zero_value what, int set, float *values)
                      : zero_get(t->z, what, k, l, 0, toy_elems(k), values));
 }
 
-// The same without a delay in the plugin: sets the parameters of the previous step before each step, and the
-// current masters before its update. fp32 parameters are their own masters, which rules this out, so others
-// are then compared with a delayed run in memory.
+// Imitates the delay without the plugin's help: sets the previous step's parameters before each step, and the
+// current masters before its update. This needs masters that are separate from the parameters. With fp32 they
+// are not, so the reference is then a delayed run in memory.
 static inline outcome delayed_by_hand(zero_config c) {
     static float kept[2][TOY_ELEMS];
     outcome o;
@@ -182,14 +183,14 @@ typedef struct {
     const char *name;
     outcome (*in_memory)(zero_config c);
     outcome (*in_tiers)(zero_config *c, int turn);
-    int one_in;  // of the combinations
+    int one_in;  // runs one in this many combinations
     int no_fp16, needs_master, needs_offload;
 } kind_of_run;
 static const kind_of_run plain_runs = { "bits", plain_in_memory, plain_in_tiers, 3, 0, 0, 0 };
 static const kind_of_run early_runs = { "early", not_promised, promised_in_tiers, 4, 1, 0, 0 };
 static const kind_of_run delayed_runs = { "delayed", delayed_by_hand, delayed_in_tiers, 3, 0, 1, 1 };
 
-// Manners and variations alternate such that all pairs occur.
+// Cycles through the ways to place a run and the variations so that all pairs occur.
 static inline void check_in_tiers(const kind_of_run *k, const mixture *m, int stage,
                                   const settings_format *format, int micro_batches, int turn,
                                   const outcome *want) {
@@ -229,7 +230,7 @@ static inline void check_all_bits(void) {
 
 // -------- traffic
 
-// Sums of the trace so far, and the number of events with a wrong lane or time.
+// Totals of the trace so far, and the number of events with a wrong lane or time.
 typedef struct {
     int64_t bytes[EVENT_KINDS];
     int events[EVENT_KINDS], misplaced;
@@ -249,7 +250,7 @@ static inline trace_totals totals_of(const zero *z) {
     return totals;
 }
 
-// The trace of a step has the planned bytes on each link.
+// Checks that a step's trace has the planned bytes for each kind of event.
 static inline void check_trace(const trace_totals *before, const trace_totals *after, const zero_plan *plan) {
     const int64_t planned_bytes[EVENT_KINDS] = {
         [EVENT_READ] = plan->file_read,
@@ -271,7 +272,7 @@ static inline void check_trace(const trace_totals *before, const trace_totals *a
     CHECK(after->events[EVENT_SQUARES] > before->events[EVENT_SQUARES] && !after->misplaced);
 }
 
-// A step copies, reads and writes the planned bytes, once the order of uses is known.
+// Checks that a step copies, reads and writes the planned bytes once the order of uses is known.
 static inline void check_traffic(const mixture *m, int stage, const settings_format *format,
                                  int micro_batches, int delayed) {
     zero_config c = tiers_config(m, stage, format, micro_batches, &settings_variations[1]);
@@ -324,12 +325,12 @@ static inline void check_all_traffic(void) {
 
 // -------- faults
 
-// Returns the first error of three steps and a digest. A disk error must name the folder, and make later
+// Runs three steps and a hash, and returns the first error. A disk error must name the folder and make later
 // calls fail too.
 static inline int run_with_fault(const zero_config *c, int of_disk) {
     char hex[17] = "";
     toy t = { .z = NULL };
-    int rc = outcome_create(&t, c);  // if it fails in setting values, the plugin remains
+    int rc = outcome_create(&t, c);  // if setting the values fails, the plugin still exists
     for (int step = 1; step <= 3 && !rc; step++) rc = toy_step(&t, c->micro_batches, step, NULL);
     if (!rc) rc = zero_hash(t.z, 1, hex);
     if (!rc) CHECK(strlen(hex) == 16);
@@ -339,13 +340,13 @@ static inline int run_with_fault(const zero_config *c, int of_disk) {
     return rc;
 }
 
-// The n-th read, write or submission fails, for every n until a run has fewer.
+// Makes the n-th read, write or submission fail, for growing n until a run has fewer than n.
 static inline void check_files_that_fail(const zero_config *c) {
     static const file_operation kinds[] = { FILE_READ, FILE_WRITE, FILE_SUBMIT };
     for (int k = 0; k < SETTINGS_COUNT(kinds); k++) {
         int rc = -1;
         long n = 1;
-        CHECK_SETTING("the n-th operation %d fails, for every n", (int)kinds[k]);
+        CHECK_SETTING("the n-th operation of kind %d fails", (int)kinds[k]);
         for (; rc; n += 1 + n / 8) {
             set_fault(kinds[k], n, 1, -EIO);
             rc = run_with_fault(c, 1);

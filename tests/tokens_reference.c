@@ -1,8 +1,10 @@
-// The reference for tests/test_tokens.sh: computes the tokens that make_tokens should write, in the slowest
-// and simplest way.
+// The reference for tests/test_tokens.sh: computes the tokens that make_tokens should write, in the simplest
+// way, however slow.
 //
-//     tokens_reference tokenizer FILE [bytes] [tokens]    makes up a tokenizer: the first `bytes` single
-//                                                         bytes (256), `tokens` tokens in all
+//     tokens_reference tokenizer FILE [bytes] [tokens]    writes a made-up tokenizer of `tokens` tokens,
+//     whose
+//                                                         single-byte tokens use `bytes` different bytes
+//                                                         (256)
 //     tokens_reference text FILE                          writes a text of awkward pieces
 //     tokens_reference encode TOKENIZER TEXT...           prints the tokens of these files, one per line,
 //                                                         with end-of-text before each file
@@ -14,8 +16,8 @@
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 typedef enum { LETTER, NUMBER, SPACE, OTHER } Kind;
 
-// All characters of the text, by their kinds. The separator U+180E and the controls are not white space, and
-// the accent is not a letter.
+// All characters of the text, by kind. Neither the separator U+180E nor the control characters are white
+// space, and the combining accent is not a letter.
 static const char *const of_kind[] = {
     [LETTER] = "aehlnrstvdmSéßжςא漢かʰ\xf0\x90\x90\x80",
     [NUMBER] = "012²½Ⅷ٣",
@@ -44,8 +46,7 @@ static const char *const pieces[] = { " ",    " ",     "  ",     "\n",     "\n\n
                                       "   a", " \n a", "1212",   " 12",    "<|endoftext|>", "!._",
                                       "日本" };
 
-// The merged tokens, in the order in which they were "found". Some overlap, some cannot be reached, and one
-// occurs twice.
+// The merged tokens, in order of rank. Some overlap, some cannot be reached, and one occurs twice.
 static const char *const merged[] = { "he",       " t",       "th",           " the", "the",  "aa",
                                       "aaaa",     "hehe",     "re",           "ere",  "'l",   "'ll",
                                       "\xc3\xa9", "\xe6\xbc", "\xe6\xbc\xa2", "12",   "1212", "  ",
@@ -58,17 +59,17 @@ static void *check(void *p) {
     exit(EXIT_FAILURE);
 }
 
-// -------- making
+// -------- writing the inputs
 
 static void write_tokenizer(const char *path, int bytes, int tokens) {
     FILE *f = check(fopen(path, "wb"));
     const uint32_t header[256] = {
         20240328, 2, (uint32_t)tokens, 256
-    };  // end-of-text has the bytes of real text, which must not be encoded as it
+    };  // the end-of-text token has the bytes "!._", but that text must not be encoded as end-of-text
     fwrite(header, sizeof header, 1, f);
     for (int i = 0; i < tokens; i++) {
         char byte = (char)(bytes == 256 ? i * 7 + 3 : i % bytes),
-             number[16];  // a token's number is not its byte
+             number[16];  // token i is not byte i
         const char *text = i == 256                  ? "!._"
                            : i < 256                 ? &byte
                            : i - 257 < COUNT(merged) ? merged[i - 257]
@@ -133,7 +134,8 @@ static int token_of(const unsigned char *bytes, int n) {
     return -1;
 }
 
-// Joins the pair with the smallest token while there is one, and prints the remaining tokens.
+// Joins the pair of neighbours that forms the lowest-numbered token until no pair forms one, and prints the
+// tokens.
 static void encode_word(const unsigned char *word, int n) {
     int *start = check(malloc((size_t)(n + 1) * sizeof *start)),
         parts = n;  // part i: bytes [start[i], start[i + 1])
@@ -154,19 +156,20 @@ static void encode_word(const unsigned char *word, int n) {
     free(start);
 }
 
-// The character at p, as its number in the table.
+// Returns the index in `characters` of the character at p.
 static int character(const unsigned char *p) {
     for (int i = 0; i < num_characters; i++)
         if (!strncmp((const char *)p, characters[i].text, strlen(characters[i].text))) return i;
-    // the pieces have a few more letters and signs
+    // The pieces contain a few characters that are not in the table; a character of the same kind stands in.
     return *p >= 0x80 ? character((const unsigned char *)"漢")
                       : character((const unsigned char *)(strchr("<>", *p) ? "!" : "a"));
 }
 static Kind kind(const unsigned char *p) { return characters[character(p)].kind; }
 static int width(const unsigned char *p) { return (int)strlen(characters[character(p)].text); }
 
-// Bytes of the first word, by GPT-2's rules: 's and similar suffixes; a run of letters, numbers or other
-// signs, with the space before it; a run of white space, without its last character if something follows.
+// Returns the length in bytes of the first word, by GPT-2's rules. A word is 's or a similar suffix; a run of
+// letters, of numbers or of other characters, with the space before it; or a run of white space, without its
+// last character if something else follows.
 static int word_length(const unsigned char *p, const unsigned char *end) {
     static const char *const suffixes[] = { "'s", "'d", "'m", "'t", "'ll", "'ve", "'re" };
     for (int i = 0; i < COUNT(suffixes); i++)

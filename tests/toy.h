@@ -1,7 +1,7 @@
 // A toy network that drives the plugin's hooks: one unit used at both ends, like GPT-2's embeddings, and
-// blocks of tensors with odd sizes. The activation depends on every parameter read, in order. Gradients are
-// nonlinear in the parameters, the activation, the rank, the micro-batch and the position, so any mix-up of
-// values changes the result.
+// blocks of tensors with odd sizes. The activation depends on every parameter read and on their order.
+// Gradients are nonlinear in the parameters, the activation, the rank, the micro-batch and the position, so
+// any mix-up of values changes the result.
 #ifndef TESTS_TOY_H
 #define TESTS_TOY_H
 #include <math.h>
@@ -34,10 +34,11 @@ typedef struct {
     zero_dtype dtype;
     zero_unit units[TOY_UNITS];
     int rank, ranks, micro;
-    int integers;      // gradients are small integers instead (toy_integer)
-    double compute_s;  // artificial time of each use of a block
+    int integers;      // 1: gradients are small integers instead (toy_integer)
+    double compute_s;  // how long each use of a block sleeps, to imitate computation
     float activation;
-    const toy_device *on;  // computes on `stream`, with the activation in *device_activation; NULL: the CPU
+    const toy_device
+        *on;  // computes on `stream`, with the activation in *device_activation; NULL: on the CPU
     void *stream;
     float *device_activation;
 } toy;
@@ -140,7 +141,7 @@ static inline int toy_backward_pass(toy *t) {
     return toy_backward(t, 0, 1);
 }
 
-// Micro-batch `micro` of `of`: forward and backward; of 0: an evaluation.
+// Runs forward and backward of micro-batch `micro` of `of`; with of = 0, an evaluation.
 static inline int toy_pass(toy *t, int micro, int of) {
     TOY_TRY(toy_forward_pass(t, micro, of));
     return of ? toy_backward_pass(t) : 0;
@@ -174,7 +175,7 @@ static inline int toy_set_initial(toy *t) {
     return 0;
 }
 
-// units NULL: toy_units. The states are 0.
+// Leaves all states 0. units NULL: toy_units.
 static inline int toy_create_empty(toy *t, const zero_config *config, const zero_unit *units) {
     *t = (toy){ .dtype = config->numbers.dtype };
     memcpy(t->units, units ? units : toy_units, sizeof t->units);
@@ -189,8 +190,8 @@ static inline int toy_create(toy *t, const zero_config *config, const zero_unit 
     return toy_set_initial(t);
 }
 
-// Lists the units' events from *next on, without overlap in the order of their starts: G gather, R reduction,
-// U update, F forward, B backward. Valid until the next call.
+// Lists the units' events from *next on: G gather, R reduction, U update, F forward, B backward. Without
+// overlap they are in order of their starts. Valid until the next call.
 static inline const char *toy_events(const trace *happened, int *next) {
     static const char letters[] = { [EVENT_GATHER] = 'G',
                                     [EVENT_REDUCE] = 'R',

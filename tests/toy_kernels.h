@@ -1,4 +1,5 @@
-// The toy's arithmetic, one element at a time: the same bits on the CPU (toy.h) and on CUDA (toy_cuda.cu).
+// The toy's arithmetic, one element at a time. It gives the same bits on the CPU (toy.h) and on CUDA
+// (toy_cuda.cu).
 #ifndef TESTS_TOY_KERNELS_H
 #define TESTS_TOY_KERNELS_H
 #include "../llmc_zero/device/numbers.h"
@@ -16,8 +17,8 @@ ZERO_INLINE void toy_store(zero_dtype dtype, void *p, int64_t i, float x) {
         ((uint16_t *)p)[i] = dtype == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
 }
 
-// Returns the activation after reading parameter x, element i of its tensor. It depends on all parameters
-// read before, so a stale one anywhere changes the gradients.
+// Returns the activation after reading parameter x, which is element i of its tensor. The activation depends
+// on all parameters read so far, so a single stale one changes the gradients.
 ZERO_INLINE float toy_add_parameter(float activation, float x, int64_t i) {
     return activation + x * ((float)(i % 13 - 6) / 64);
 }
@@ -28,16 +29,16 @@ typedef struct {
     int ranks, rank, micro, tensor, layer, use;
     int integers;  // gradients are small integers (toy_integer)
     float loss_scale;
-    int writes;  // 1: g = instead of g +=, with the same bits if g is 0
+    int writes;  // 1: overwrites g instead of adding to it; the same bits if g was 0
 } toy_use;
 
-// The mean over any number of ranks is an integer.
+// Multiplies by the number of ranks, so that the mean over the ranks is an integer too.
 ZERO_INLINE int toy_integer(const toy_use *u, int64_t i) {
     return u->ranks *
            ((int)((i * 7 + u->tensor * 3 + u->layer + u->use * 2) % 5) - 2 + 2 * u->rank - u->micro);
 }
 
-// p: the parameters, or NULL if the use reads none.
+// p: the parameters, or NULL if this use reads none.
 ZERO_INLINE void toy_add_gradient(const toy_use *u, float activation, const void *p, void *g, int64_t i) {
     float x = (p ? 3 * toy_load(u->dtype, p, i) : 0.5f) + activation + 0.01f * (float)(i % 11);
     x += 0.3f * u->rank + 0.17f * u->micro + 0.2f * u->use;

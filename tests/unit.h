@@ -1,4 +1,4 @@
-// For programs of unit tests: cmocka's headers, and calls of the plugin that must succeed or fail.
+// For unit tests: cmocka's headers, and checks that a call of the plugin succeeds or fails.
 #ifndef TESTS_UNIT_H
 #define TESTS_UNIT_H
 #include <setjmp.h>
@@ -19,7 +19,7 @@
         if (call) fail_msg("%s: %s", #call, zero_last_error()); \
     } while (0)
 
-// The call has failed with this code, and the message contains `part`.
+// Checks that the call failed with this code and a message that contains `part`.
 static inline void refused_at(int line, int rc, int code, const char *part) {
     if (rc != code)
         fail_msg("line %d: returned %d, not %d (last error: %s)", line, rc, code, zero_last_error());

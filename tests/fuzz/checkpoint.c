@@ -1,5 +1,5 @@
-// A checkpoint's manifest, with its file of states. The digest in the last lines is corrected before each
-// read, so that the reader gets past it.
+// A checkpoint's manifest, with a valid file of states. The target corrects the manifest's digest before each
+// read, so that the reader gets past that check.
 #define XXH_INLINE_ALL
 #include <dirent.h>
 #include <jansson.h>
@@ -13,8 +13,8 @@
 
 enum { BLOCK = 4096, BLOCKS = 6 };
 static zero *z;
-static char hash[17];       // of its states
-static char *good, *brief;  // manifests; the brief one does not describe the run
+static char hash[17];       // of the plugin's states
+static char *good, *brief;  // manifests; the brief one has no description of the run
 
 static json_t *digests_of(const unsigned char *bytes) {
     char hex[BLOCKS * 16 + 1];
@@ -28,7 +28,7 @@ static void move_state(json_t *part, const char *name, int block) {
     json_object_set_new(part, name, json_integer(at + block * BLOCK));
 }
 
-// Gives the file of states a fixed name, and each state separate blocks.
+// Gives the file of states a fixed name, and each kind of state its own blocks.
 static void move_states(json_t *root, const char *folder) {
     unsigned char bytes[BLOCKS * BLOCK] = "";
     char path[4096];
@@ -77,7 +77,7 @@ static void give_seeds(void) {
 
 // -------- reading
 
-// Training must be able to continue for ever with this scale.
+// Checks that training can continue indefinitely with this scale.
 static void check_scale(const loss_scale *s) {
     FUZZ_MUST(s->value > 0 && isfinite(s->value));
     FUZZ_MUST(s->steps >= 0 && s->steps <= INT64_MAX / 2);
@@ -112,7 +112,7 @@ static const uint8_t *last_of(const uint8_t *bytes, size_t n, const char *words)
     return NULL;
 }
 
-// Replaces the digest, or else what follows the last brace, by the correct digest.
+// Replaces the digest, or without one the text from the last brace on, by the correct digest.
 static int read_manifest(const uint8_t *bytes, size_t n) {
     const uint8_t *end = last_of(bytes, n, ",\n\"xxh3\": \"");
     if (!end) end = last_of(bytes, n, "}");

@@ -1,4 +1,4 @@
-// DeepSpeed's configuration files, as read by the plugin and by the trainer.
+// DeepSpeed configuration files, read by the plugin and by the trainer.
 #include <math.h>
 #include <string.h>
 #include "../../llmc_zero/settings/settings.h"
@@ -35,9 +35,9 @@ static void give_seeds(void) {
     fuzz_seed("fp16.json", seeds[1], strlen(seeds[1]));
 }
 
-static void check_keys(const zero_deepspeed *said) {
-    FUZZ_MUST(said->n >= 0 && said->n <= ZERO_DEEPSPEED_KEYS);
-    for (const zero_deepspeed_key *k = said->keys; k < said->keys + said->n; k++) {
+static void check_keys(const zero_deepspeed *report) {
+    FUZZ_MUST(report->n >= 0 && report->n <= ZERO_DEEPSPEED_KEYS);
+    for (const zero_deepspeed_key *k = report->keys; k < report->keys + report->n; k++) {
         FUZZ_MUST(k->line > 0);
         FUZZ_MUST(memchr(k->key, 0, sizeof k->key) && memchr(k->setting, 0, sizeof k->setting));
         FUZZ_MUST(memchr(k->value, 0, sizeof k->value) && memchr(k->remark, 0, sizeof k->remark));
@@ -54,12 +54,12 @@ static void take_options(void *path) {
 }
 
 static int read_file(const uint8_t *bytes, size_t n) {
-    static zero_deepspeed said;
+    static zero_deepspeed report;
     zero_config config = zero_defaults(), other = zero_defaults();
     const char *path = fuzz_file("config.json", bytes, n);
-    int failed = zero_deepspeed_read(&config, &said, path);
-    if (!failed || said.n) check_keys(&said);
-    // This one also refuses the trainer's keys.
+    int failed = zero_deepspeed_read(&config, &report, path);
+    if (!failed || report.n) check_keys(&report);
+    // zero_config_from_file also refuses the trainer's keys.
     if (!zero_config_from_file(&other, path)) FUZZ_MUST(!failed);
     if (!failed) settings_check(&config);
     fuzz_survives(take_options, (void *)path);

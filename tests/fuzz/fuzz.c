@@ -14,7 +14,7 @@ const fuzz_target *fuzz_find(const char *name) {
 }
 
 void fuzz_failed(const char *condition, const char *file, int line) {
-    fprintf(stderr, "%s:%d: does not hold: %s\n", file, line, condition);
+    fprintf(stderr, "%s:%d: check failed: %s\n", file, line, condition);
     abort();
 }
 

@@ -1,4 +1,5 @@
-// Hugging Face's folders: the weights with a valid config.json, and a config.json with valid weights.
+// Hugging Face folders. One target varies the weights, the other config.json; the rest of the folder is
+// valid.
 #include "../../gpt2/hf.h"
 #include <string.h>
 #include "fuzz.h"

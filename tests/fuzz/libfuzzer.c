@@ -1,5 +1,5 @@
-// Connects libFuzzer to the target named by FUZZ_TARGET. Without a name the program lists the targets. With
-// FUZZ_SEEDS=FOLDER it first writes the target's seeds there.
+// Connects libFuzzer to the target that FUZZ_TARGET names. Without FUZZ_TARGET the program lists the targets.
+// With FUZZ_SEEDS=FOLDER it first writes the target's seeds to the folder.
 #include <limits.h>
 #include <string.h>
 #include "fuzz.h"
@@ -34,7 +34,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
     return 0;
 }
 
-// -------- crafted numbers
+// -------- a mutator that replaces numbers in a text
 
 static const char *const numbers[] = {
     "0",     "1",    "-1",   "4",         "7",          "127",        "128",
@@ -46,7 +46,8 @@ enum { NUMBERS = sizeof numbers / sizeof *numbers };
 
 static int is_of_number(uint8_t c) { return c && strchr("0123456789+-.eE", c); }
 
-// Finds the first number after `at`; *from: its start. Returns its length; 0: none was found.
+// Finds the number at `at`, or else the first one after it. Sets *from to its start, and returns its length;
+// 0: there is none.
 static size_t find_number(const uint8_t *text, size_t n, size_t at, size_t *from) {
     while (at < n && (text[at] < '0' || text[at] > '9')) at++;
     size_t end = at;
@@ -61,7 +62,7 @@ static void copy_number(char number[32], const uint8_t *from, size_t length) {
     memcpy(number, from, length < 31 ? length : 31);
 }
 
-// Chooses a number from the list above, near the old number, or elsewhere in the text.
+// Replaces `number` by one from the list above, one close to it, or one from elsewhere in the text.
 static void craft_number(char number[32], const uint8_t *text, size_t n, unsigned seed) {
     size_t other;
     const uint64_t x = (uint64_t)strtoll(number, NULL, 10);
@@ -78,7 +79,7 @@ static void craft_number(char number[32], const uint8_t *text, size_t n, unsigne
     }
 }
 
-// Replaces a number in the text. Returns the new length.
+// Replaces a number in the text, and returns the text's new length.
 static size_t change_number(uint8_t *text, size_t n, size_t most, unsigned seed) {
     char number[32];
     size_t from;

@@ -1,5 +1,5 @@
-// Messages on a connection during startup, from a stranger, from the rank called, and from a rank that lies
-// but knows the secret: the target corrects its tags.
+// Messages on a connection during startup: from a stranger, from the rank to which this one connects, and
+// from a rank that lies but knows the secret. For the last, the target corrects the tags.
 #include "../../llmc_zero/net/contact.h"
 #include <string.h>
 #include <sys/socket.h>
@@ -8,7 +8,7 @@
 
 enum { STATES = MET + 1 };
 
-// The contact's state, then a whole message from rank 1 to rank 0.
+// An input: the contact's state, then a complete message from rank 1 to rank 0.
 typedef struct {
     uint64_t state;
     seat seat;
@@ -35,7 +35,7 @@ static void give_seeds(void) {
     fuzz_seed("report", report, sizeof report);
 }
 
-// Seals the bytes as a rank with these keys would.
+// Seals the bytes as a rank that knows the secret would.
 static void seal(const party *p, contact *c, uint8_t *bytes, size_t n) {
     contact other = { .nonce = { { 1 } } };
     head *h = (head *)bytes;

@@ -35,7 +35,7 @@ static void parse(void *ctx) {
     settle_options();
 }
 
-// Numbers that an accepted command line has changed are in their ranges.
+// Checks that all numbers that an accepted command line changed are in range.
 static void check_ranges(void) {
     char now[200], before[200];
     for (const Option *o = option_table; o < option_table + num_options; o++) {
@@ -46,7 +46,7 @@ static void check_ranges(void) {
     }
 }
 
-// Without --help, which ends the program.
+// Leaves out --help, which would end the program.
 static int read_line(const uint8_t *bytes, size_t n) {
     char *text = fuzz_text(bytes, n), *rest = text;
     GPT2Config model;

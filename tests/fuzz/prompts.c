@@ -1,4 +1,5 @@
-// Files of prompts: token numbers, or text if the first byte is a T. All inputs share one encoder, of 50 MiB.
+// Files of prompts: token numbers, or text if the first byte is T. All inputs share one encoder, since it
+// takes 50 MiB.
 #include "../../gpt2/bpe.h"
 #include <string.h>
 #include "../../trainer/generate.h"
@@ -8,7 +9,7 @@
 enum { BYTES = 256 };
 static Bpe *bytes_only;
 
-// Every byte is a token, and the last one ends a text.
+// Creates an encoder with one token for each byte value, and a last one for the end of a text.
 static void open_encoder_of_bytes(void) {
     uint32_t header[256] = { 20240328, 2, BYTES + 1, BYTES };
     uint8_t file[sizeof header + 2 * (BYTES + 1)];

@@ -1,14 +1,14 @@
-// The trainer's run.c, except that what would end the run returns to the target.
+// The trainer's run.c, except that ending the run returns to the target.
 #include <setjmp.h>
 #include <unistd.h>
 #define zero_end_job fuzz_end_job
-#define usleep(us) ((void)0)  // a rank may wait before it ends
+#define usleep(us) ((void)0)  // ranks wait before they end; a fuzzer need not
 #include "../../trainer/run.c"
 #include "fuzz.h"
 
 static jmp_buf end;
 
-// What an ended run leaves allocated is not a leak. Without ASan, these are NULL.
+// Memory that an ended run leaves allocated is not a leak. Without ASan, these functions are NULL.
 void __lsan_disable(void) __attribute__((weak));
 void __lsan_enable(void) __attribute__((weak));
 

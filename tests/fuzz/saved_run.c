@@ -1,4 +1,4 @@
-// The run's description in a checkpoint, compared with the data and the model of another run.
+// A checkpoint's description of its run, compared with the data and the model of another run.
 #include <math.h>
 #include <string.h>
 #include "../../gpt2/gpt2_error.h"
@@ -40,7 +40,8 @@ static void give_seeds(void) {
 
 static void compare(void *saved) { saved_run_compare(saved, "a checkpoint", &model, &data); }
 
-// A detector and a position in the data that were accepted must work.
+// Uses an accepted state: its outlier detectors and its position in the data must work. Returns 1 if the data
+// loader accepts the position too.
 static int use_state(TrainerState *s) {
     for (int i = 0; i < 3; i++) {
         outlier_update(&s->loss_outliers, 3);
@@ -59,7 +60,7 @@ int fuzz_read_run(const char *text) {
     if (!saved_run_read(&saved, text, "a checkpoint")) {
         FUZZ_MUST(gpt2_num_parameters(&saved.config) > 0 && saved.tokens_a_step > 0);
         FUZZ_MUST(saved.as.number > 0 && strlen(saved.as.run) == 16);
-        opt.resume_anyway = 1;  // so that all is compared
+        opt.resume_anyway = 1;  // so that a difference does not end the comparison
         fuzz_survives(compare, &saved);
         accepted = use_state(&saved.state);
     }

@@ -1,4 +1,4 @@
-// Shards of tokens. The last byte chooses the order of the rows.
+// Shards of tokens. The lowest bit of the last byte chooses whether the rows are shuffled.
 #include <string.h>
 #include "../../gpt2/dataloader.h"
 #include "fuzz.h"

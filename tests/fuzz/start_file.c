@@ -1,4 +1,4 @@
-// The start file, and the address of rank 0 as a user gives it.
+// The start file, and rank 0's address as users specify it.
 #include "../../llmc_zero/net/start_file.h"
 #include <string.h>
 #include "fuzz.h"

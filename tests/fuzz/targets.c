@@ -1,4 +1,4 @@
-// To add a reader, write a file with its target, and name the target in both lists.
+// To add a target, write a file that defines it, and add its name to both lists.
 #include "fuzz.h"
 
 extern const fuzz_target fuzz_checkpoint, fuzz_saved_run, fuzz_model_file, fuzz_tokenizer, fuzz_word_pieces,

@@ -1,7 +1,7 @@
-// Every target reads its seeds, which it must accept, and the inputs in tests/fuzz/found, which once broke a
-// reader. Needs no libFuzzer.
-//   test_readers                  in the folder that holds tests/
-//   test_readers TARGET FILE...   reads these files only
+// Passes each target its seeds, which it must accept, and the inputs in tests/fuzz/found, which once broke a
+// reader. Does not need libFuzzer.
+//   test_readers                  all targets; run it in the folder that contains tests/
+//   test_readers TARGET FILE...   passes only these files to one target
 #include <errno.h>
 #include <glob.h>
 #include <string.h>
@@ -11,7 +11,7 @@ static const fuzz_target *target;
 static int passed, failed;
 
 static int read_exactly(const void *bytes, size_t n) {
-    uint8_t *own = malloc(n + 1);  // of this length, so that ASan sees a read past the end
+    uint8_t *own = malloc(n + 1);  // shrunk to n bytes below, so that ASan sees a read past the end
     FUZZ_MUST(own);
     memcpy(own, bytes, n);
     own = realloc(own, n ? n : 1);
@@ -24,7 +24,7 @@ static void must_accept(const char *name, const void *bytes, size_t n) {
     int accepted = read_exactly(bytes, n);
     passed += accepted;
     failed += !accepted;
-    if (!accepted) printf("FAILED %s: its seed %s is refused\n", target->name, name);
+    if (!accepted) printf("FAILED %s: rejects its seed %s\n", target->name, name);
 }
 
 static void replay(const char *path) {

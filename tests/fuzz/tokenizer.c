@@ -1,4 +1,4 @@
-// Tokenizer files: decodes and prints every token, and encodes a text if all bytes are tokens.
+// Tokenizer files: decodes and prints every token, and encodes a text if every byte is a token.
 #include <string.h>
 #include "../../gpt2/bpe.h"
 #include "fuzz.h"
@@ -7,7 +7,7 @@ static FILE *nowhere;
 
 static void open_nowhere(void) { FUZZ_MUST(nowhere = fopen("/dev/null", "w")); }
 
-// Writes a file of the 256 bytes, some pairs, and the end of text. Returns its length.
+// Fills `file` with a tokenizer of the 256 bytes, some merged tokens, and end-of-text. Returns its length.
 static size_t byte_pairs(uint8_t *file) {
     static const char *const pairs[] = { "th", "the", " t", " the", "he", "<|endoftext|>" };
     const uint32_t header[256] = { 20240328, 2, 256 + 6, 256 + 5 };
@@ -67,7 +67,7 @@ const fuzz_target fuzz_tokenizer = {
     .name = "tokenizer", .begin = open_nowhere, .seeds = give_seeds, .read = read_tokenizer
 };
 
-// -------- text, with the pairs above
+// -------- text, encoded with the tokenizer above
 
 static Tokenizer with_pairs;
 static Bpe *bpe;

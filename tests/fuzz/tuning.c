@@ -1,5 +1,5 @@
-// The tuning file: lines with corrected checksums, and the choice for one matmul. This file includes the
-// source of the reader, which a build without CUDA omits, with a fixed GPU and library version.
+// The tuning file: reads lines with corrected checksums, and looks up the choice for one matmul. A build
+// without CUDA omits the reader, so this file includes its source, with a made-up GPU and library version.
 #define CUDA_STAND_IN
 #define cuda_check tuned_cuda_check
 #define cublaslt_load tuned_cublaslt_load
@@ -65,7 +65,7 @@ static void put_checksums(char *text) {
     }
 }
 
-// An entry added to an accepted text can be found, and the new text is accepted.
+// Adds an entry to an accepted text. It must then be found, and the new text must be accepted.
 static void add_matmul(void) {
     cublasLtMatmulAlgo_t algorithm;
     int apart = 0, line = 0;

@@ -1,15 +1,16 @@
-// For LD_PRELOAD: makes calls on $DISK_FOLDER, or on anything in it, fail, and records them.
-//   DISK_FAIL=KIND:N:ERRNO    the n-th call of this kind fails; N+: all later ones too
-//   DISK_FAIL=KIND:N:short    the n-th read or write transfers half of its bytes
-//   DISK_FAIL=KIND:N:kill     the process is killed (SIGKILL) instead of the n-th call
-//   DISK_FAIL=KIND:N:ERRNO:TEXT    counts only calls on paths with this text
-//   DISK_RANK=1               only in this rank
-//   DISK_CALLS=FILE           appends a line for each call, KIND PATH; with DISK_FAIL only for those that
-//   fail DISK_RECORD=FILE          appends the record described in record.h DISK_HOLD=TEXT:FILE       a write
-//   to a path with this text waits until FILE exists
-// The kinds are the names below, with stat for all calls that only query, malloc and getrandom for calls by
-// the program itself, and json for libjansson's allocations. fopen returns a stream over this file's calls,
-// because the C library's own streams would bypass them. io_uring is not covered.
+// For LD_PRELOAD: can make calls on $DISK_FOLDER, and on anything in it, fail, and can record them.
+//   DISK_FAIL=KIND:N:ERRNO       the N-th call of this kind fails; with N+, all later ones too
+//   DISK_FAIL=KIND:N:short       the N-th read or write transfers half of its bytes
+//   DISK_FAIL=KIND:N:kill        SIGKILL ends the process instead of the N-th call
+//   DISK_FAIL=KIND:N:ERRNO:TEXT  counts only calls on paths that contain TEXT
+//   DISK_RANK=1                  all this happens only in rank 1
+//   DISK_CALLS=FILE              appends a line KIND PATH for each call, or with DISK_FAIL each failed call
+//   DISK_RECORD=FILE             appends the record that record.h describes
+//   DISK_HOLD=TEXT:FILE          writes to paths that contain TEXT wait until FILE exists
+// The kinds are the names passed to FAIL and fault below: stat is any call that only queries, malloc and
+// getrandom are calls by the program itself, and json is an allocation by libjansson. fopen returns a stream
+// that uses this file's calls, because the C library's own streams would bypass them. io_uring is not
+// intercepted.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -34,7 +35,7 @@ enum { MOST_FDS = 1024, MOST_RANGES = 2, MOST_PATH = 2 * PATH_MAX, SHORT = -1, K
 
 static struct {
     const char *folder, *calls;
-    char held[64], until[PATH_MAX];  // of DISK_HOLD
+    char held[64], until[PATH_MAX];  // from DISK_HOLD
     char kind[16], text[64];
     long nth, seen;
     int error;    // errno; SHORT; KILL
@@ -45,7 +46,7 @@ static struct {
 } disk = { .record = -1 };
 
 static struct {
-    char path[PATH_MAX];  // "": not in the folder
+    char path[PATH_MAX];  // "": not in DISK_FOLDER
     int handle;
     FILE *stream;
 } fds[MOST_FDS];
@@ -98,14 +99,14 @@ __attribute__((constructor)) static void begin(void) {
     disk.folder = getenv("DISK_FOLDER");
 }
 
-// 0: the program, 1: libjansson, -1: another library
+// Returns the origin of a call: 0: the program, 1: libjansson, -1: another library.
 static int code_of(const void *caller) {
     for (int i = 0; i < MOST_RANGES; i++)
         if ((uintptr_t)caller >= disk.code[i][0] && (uintptr_t)caller < disk.code[i][1]) return i;
     return -1;
 }
 
-// -------- which calls count, and which fail
+// -------- the calls that count, and those that fail
 
 static int is_ours(const char *path) {
     if (!disk.folder || !path) return 0;
@@ -123,7 +124,7 @@ static void note_call(const char *kind, const char *path) {
     syscall(SYS_close, fd);
 }
 
-// Returns 0 to let the call happen, or its failure: errno or SHORT.
+// Returns 0 if the call may happen, else its failure: an errno or SHORT.
 static int fault(const char *kind, const char *path) {
     int kept = errno, failed = 0;
     pthread_mutex_lock(&lock);
@@ -138,7 +139,7 @@ static int fault(const char *kind, const char *path) {
     return failed ? disk.error : 0;
 }
 
-// Sets errno and leaves the function if the call fails.
+// If the call is to fail, sets errno and returns RESULT from the enclosing function.
 #define FAIL(KIND, PATH, RESULT)       \
     do {                               \
         int error = fault(KIND, PATH); \
@@ -150,14 +151,14 @@ static int fault(const char *kind, const char *path) {
 
 // -------- the record
 
-// From begin to end no other rank or thread changes the folder.
+// No other rank or thread can change the folder between record_begin and record_end.
 static void record_begin(void) {
     if (disk.record < 0) return;
     pthread_mutex_lock(&lock);
     if (syscall(SYS_flock, disk.record, LOCK_EX)) abort();
 }
 
-// Records the call if it was done.
+// Records the call if it succeeded.
 static void record_end(int done, record r, const char *path, const char *other, const void *data) {
     int kept = errno;
     if (disk.record < 0) return;
@@ -206,7 +207,7 @@ int open(const char *path, int flags, ...) {
                          : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
-// Closes even if it fails, as Linux does.
+// Like Linux, closes the descriptor even if the call fails.
 int close(int fd) {
     if (!fd_is_ours(fd)) return (int)syscall(SYS_close, fd);
     char path[PATH_MAX];
@@ -218,7 +219,7 @@ int close(int fd) {
     return rc;
 }
 
-// Notes a second descriptor of the same file.
+// Remembers a duplicate of a descriptor.
 static int keep_copy(int fd, int copy) {
     if (copy >= MOST_FDS) abort();
     if (copy < 0) return -1;
@@ -231,7 +232,7 @@ static int keep_copy(int fd, int copy) {
 int fcntl(int fd, int command, ...) {
     va_list args;
     va_start(args, command);
-    long value = va_arg(args, long);  // a number or a pointer
+    long value = va_arg(args, long);  // an integer or a pointer
     va_end(args);
     if (fd_is_ours(fd)) FAIL("fcntl", fds[fd].path, -1);
     int rc = (int)syscall(SYS_fcntl, fd, command, value);
@@ -241,7 +242,7 @@ int fcntl(int fd, int command, ...) {
 
 // -------- read, write
 
-// Returns the bytes that a call on this descriptor may transfer; -1: it fails.
+// Returns how many bytes a call on this descriptor may transfer; -1: it must fail.
 static ssize_t allowed(const char *kind, int fd, size_t bytes) {
     const int error = fd_is_ours(fd) ? fault(kind, fds[fd].path) : 0;
     if (error > 0) return errno = error, -1;
@@ -258,7 +259,7 @@ ssize_t pread(int fd, void *to, size_t bytes, off_t at) {
     return n < 0 ? -1 : syscall(SYS_pread64, fd, to, n, at);
 }
 
-// at < 0: at the file's position.
+// at < 0: writes at the current file position.
 static ssize_t write_ours(int fd, const void *from, size_t bytes, off_t at) {
     while (*disk.held && strstr(fds[fd].path, disk.held) && syscall(SYS_access, disk.until, F_OK))
         usleep(1000);
@@ -280,13 +281,13 @@ ssize_t pwrite(int fd, const void *from, size_t bytes, off_t at) {
     return fd_is_ours(fd) ? write_ours(fd, from, bytes, at) : syscall(SYS_pwrite64, fd, from, bytes, at);
 }
 
-// Writes only the first part, as a short write.
+// Writes only the first part, which to the caller is a short write.
 ssize_t writev(int fd, const struct iovec *parts, int n) {
     if (!fd_is_ours(fd)) return syscall(SYS_writev, fd, parts, n);
     return n ? write_ours(fd, parts[0].iov_base, parts[0].iov_len, -1) : 0;
 }
 
-// One of the calls that change a file.
+// Makes a call that changes a file.
 static int change_file(const char *kind, record_kind recorded, long number, int fd, off_t bytes) {
     FAIL(kind, fds[fd].path, -1);
     record_begin();
@@ -300,7 +301,7 @@ int ftruncate(int fd, off_t bytes) {
     return change_file("truncate", RECORD_TRUNCATE, SYS_ftruncate, fd, bytes);
 }
 
-// Recorded only if the file gets longer.
+// Recorded only if the file becomes longer.
 int fallocate(int fd, int mode, off_t at, off_t bytes) {
     struct stat st;
     if (!fd_is_ours(fd)) return (int)syscall(SYS_fallocate, fd, mode, at, bytes);
@@ -332,7 +333,7 @@ int rename(const char *from, const char *to) {
     return rc;
 }
 
-// One of the calls that change a name.
+// Makes a call that changes a name.
 static int change_name(const char *kind, record_kind recorded, long number, const char *path, long mode) {
     FAIL(kind, path, -1);
     record_begin();
@@ -425,7 +426,7 @@ int closedir(DIR *dir) {
 static ssize_t stream_read(void *fd, char *to, size_t bytes) { return read((int)(intptr_t)fd, to, bytes); }
 static ssize_t stream_write(void *fd, const char *from, size_t bytes) {
     ssize_t n = write((int)(intptr_t)fd, from, bytes);
-    return n < 0 ? 0 : n;  // how a stream returns an error, with errno
+    return n < 0 ? 0 : n;  // a stream returns 0 for an error, with errno set
 }
 static int stream_seek(void *fd, off64_t *at, int from) {
     *at = syscall(SYS_lseek, (int)(intptr_t)fd, *at, from);
@@ -465,7 +466,8 @@ int fileno(FILE *f) {
 
 // -------- memory, random numbers
 
-// Instead of the path, it has the address of the call.
+// Returns an errno if an allocation must fail. In DISK_CALLS it has the address of the call instead of a
+// path.
 static int refused(const void *caller) {
     static const char *const kinds[MOST_RANGES] = { "malloc", "json" };
     char where[32];

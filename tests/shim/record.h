@@ -1,15 +1,16 @@
-// The record of what a program does to a folder, from disk.c to tests/power_loss.c: a sequence of these, each
-// followed by its texts and bytes. All ranks append to one file under a lock, so the order is total.
+// The record of a program's operations on a folder, which disk.c writes and tests/power_loss.c reads. It is a
+// sequence of `record`, each followed by its paths and bytes. All ranks append to one file under a lock, so
+// the operations have a total order.
 #ifndef TESTS_SHIM_RECORD_H
 #define TESTS_SHIM_RECORD_H
 #include <stdint.h>
 
 typedef enum {
-    RECORD_OPEN,      // path; at: 1: it was created
+    RECORD_OPEN,      // path; at 1: created it
     RECORD_WRITE,     // bytes at offset `at`
-    RECORD_TRUNCATE,  // to `at` bytes
-    RECORD_SYNC,      // a file or a folder
-    RECORD_RENAME,    // path, other
+    RECORD_TRUNCATE,  // to `at` bytes, or extended to them
+    RECORD_SYNC,      // of a file or a folder
+    RECORD_RENAME,    // from `path` to `other`
     RECORD_UNLINK,    // path
     RECORD_MKDIR,     // path
     RECORD_RMDIR,     // path
@@ -17,10 +18,10 @@ typedef enum {
 
 typedef struct {
     int32_t kind;
-    int32_t handle;  // of an open file: unique among all ranks' opens
+    int32_t handle;  // identifies the open file, uniquely among all ranks
     int64_t at;
-    int64_t bytes;                // written
-    int32_t path_len, other_len;  // texts, without a 0 at the end
+    int64_t bytes;                // number of bytes written
+    int32_t path_len, other_len;  // of the paths, which have no terminating zero
 } record;
 
 #endif
