@@ -575,8 +575,7 @@ static int model_files_during_steps(void) {
     return found;
 }
 
-// Returns 1 if the checkpoint is of this step and all its files pass verification. *number: its save's
-// number.
+// Returns 1 if the checkpoint is of this step and its files pass verification. *number: the save's number.
 static int is_good(const char *folder, int step, long long *number) {
     char *text = NULL;
     if (zero_checkpoint_verify(folder, NULL, NULL) || zero_checkpoint_text(folder, &text)) return 0;

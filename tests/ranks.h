@@ -51,8 +51,7 @@ static inline void forget_outcomes(void) {
     memset(outcomes, 0, MOST_RANKS * sizeof *outcomes);
 }
 
-// Starts a child that runs body(i, ctx), which fills outcomes[i]. It ends with exit, so that sanitizers find
-// leaks.
+// Starts a child that runs body(i, ctx), which fills outcomes[i]. It calls exit, so sanitizers report leaks.
 static inline void start_child(int i, void (*body)(int i, void *ctx), void *ctx) {
     fflush(NULL);
     if ((children[i] = fork()) < 0) abort();

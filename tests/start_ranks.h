@@ -1,5 +1,4 @@
-// Ranks that connect through an address or a start file, each a child process of a test, and checks of their
-// outcomes.
+// Ranks that connect through an address or a start file, each a child process, and checks of their outcomes.
 #ifndef TESTS_START_RANKS_H
 #define TESTS_START_RANKS_H
 #include <errno.h>

@@ -28,8 +28,7 @@ static void write_file(const char *text) {
     write_bytes(with_quotes, strlen(with_quotes));
 }
 
-// Values that hardly any text sets, two of them out of range, so that a setting that was not changed is
-// noticed.
+// Unusual values, two of them out of range, so that a setting that the text failed to change is noticed.
 static zero_config start(void) {
     zero_config c = zero_defaults();
     c.stage = 2;
@@ -265,8 +264,7 @@ static const struct {
       "stage=3 offload.params=cpu offload.optimizer=cpu offload.gradients=cpu overlap=1 "
       "trainer.rows_a_step=auto",
       "=zero_optimization.reduce_bucket_size the largest unit" },
-    // as printed by ds_nvme_tune: booleans are strings, and num_threads is a name that DeepSpeed does not
-    // read
+    // as printed by ds_nvme_tune: booleans are strings, and DeepSpeed itself does not read num_threads
     { AIO("'single_submit': 'false', 'overlap_events': 'true', 'num_threads': 8, 'queue_depth': 32, "
           "'block_size': 1048576"),
       "offload.nvme_threads=8 offload.nvme_depth=32 offload.nvme_block_bytes=1048576",

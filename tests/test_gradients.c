@@ -224,8 +224,7 @@ static void direction(double *d, const float *g, size_t n, size_t live, int whic
     for (size_t j = 0; j < n; j++) d[j] /= sqrt(norm);
 }
 
-// worst: the largest error so far, relative to the derivative or, if that is almost 0, to a typical
-// derivative.
+// worst: the largest error so far, relative to the derivative or, if that is almost 0, to a typical one.
 static void check_tensor(int i, int l, double *worst) {
     size_t n = model.tensors[i].elems,
            live = i == WTE ? (size_t)model.config.vocab_size * model.config.channels : n;
@@ -338,7 +337,7 @@ static void pass_over_cache(int row, int from, int to, float *logits) {
     next_logits(&model, &pass, logits);
 }
 
-// Computes the logits after t tokens without a cache: a pass over the whole row, with the LM head only at its
+// Computes the logits after t tokens without a cache: passes over the whole row, with the LM head only at the
 // last position.
 static void logits_without_cache(const int *tokens, int t, float *logits) {
     const int L = model.config.num_layers, C = model.config.channels, V = model.config.vocab_size;

@@ -221,8 +221,7 @@ static char *slurp(const char *path, size_t *bytes) {
     return text;
 }
 
-// Replaces the first occurrence of `from` in a file. is_safe: corrects the header length of a safetensors
-// file.
+// Replaces the first `from` in a file by `to`. is_safe: also corrects a safetensors file's header length.
 static void replace(const char *path, const char *from, const char *to, int is_safe) {
     size_t bytes;
     char *text = slurp(path, &bytes), *changed = calloc(1, 1 << 17);
@@ -447,8 +446,7 @@ static void test_failing_writes(void **state) {
     check_reads(in_folder("out"), &m, GPT2_F32);
 }
 
-// Exports a model of 100 MiB from a sparse file, and reads it back, using at most 64 MiB of additional
-// memory.
+// Exports a model of 100 MiB from a sparse file, and reads it back, with at most 64 MiB of extra memory.
 static void test_memory(void **state) {
     struct rusage before, after;
     Made m = made("l4h8c720v2000t64");

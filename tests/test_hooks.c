@@ -328,8 +328,7 @@ static void not_finite(void) {
     WORKS(zero_discard(t.z));
 }
 
-// Tests each rule at every stage, without and with overlap. The plugin must still be able to train
-// afterwards.
+// Tests each rule at every stage, without and with overlap. The plugin must be able to train afterwards.
 static void (*const rules[])(void) = {
     before_begin, param_outside, grad_outside, evaluation,      order_of_hooks,          unit_range,
     begin_rules,
@@ -468,8 +467,8 @@ static int create(const zero_config *c) {
     return zero_create(&t.z, c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS);
 }
 
-// Checks that a good configuration is refused after `change`, which modifies its copy c or the offload part
-// o.
+// Checks that a good configuration is refused after `change`, which modifies its copy c, or o, its offload
+// part.
 #define BAD(good, change, names)                       \
     do {                                               \
         zero_config c = good;                          \

@@ -54,8 +54,7 @@ static const struct {
       "a:29500",
       { RANK("3", "4"), MASTER("a"), "LOCAL_WORLD_SIZE", "2", "TORCHELASTIC_RUN_ID", "x", "PMIX_RANK", "1",
         "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2" } },
-    // a batch script, which may be one process although SLURM_NTASKS is set; WORLD_SIZE alone is ignored
-    // there
+    // a batch script, perhaps one process although SLURM_NTASKS is set; there WORLD_SIZE alone is ignored
     { 0, { 0, 1, 1 }, "a:", { BATCH("5", "6"), "SLURM_JOB_NODELIST", "a", "SLURM_LAUNCH_NODE_IPADDR", "b" } },
     { 0, { 0, 1, 1 }, "b:", { BATCH("0", "2"), "SLURM_LAUNCH_NODE_IPADDR", "b" } },
     { 0, { 0, 1, 1 }, "b:", { "WORLD_SIZE", "2", BATCH("0", "2"), "SLURM_LAUNCH_NODE_IPADDR", "b" } },

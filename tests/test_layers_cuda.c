@@ -252,8 +252,7 @@ static void plan_small(void) {
     plan(TB, TT, TC, 2, TV, TB * TT);
 }
 
-// Returns the result of a planned matmul. Its bits reveal the algorithm, since each adds in a different
-// order.
+// Returns the result of a planned matmul. Its bits reveal the algorithm, since each adds in its own order.
 static void matmul_bits(float bits[BITS]) {
     random_state = 7;
     void *out = floats(BITS)->mem[0], *inp = floats(TB * TT * TC)->mem[0], *w = floats(3 * TC * TC)->mem[0];

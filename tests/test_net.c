@@ -374,8 +374,7 @@ static int first_wait_reports(here *h) {
     end_job(&h->c, 9);
     return 0;
 }
-// One rank ends the job. The others fail with its message or, if `words` is NULL, end silently with its
-// status.
+// One rank ends the job. The others fail with its message, or without `words` end silently with its status.
 static void endings(void **state) {
     static const struct {
         int (*body)(here *h);

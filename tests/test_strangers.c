@@ -1,6 +1,5 @@
 // Connections to a job's port without its key, and ranks that lie. They are dropped, and cannot disturb or
-// delay the job or send terminal control codes to its output. This file has its own code for sealing
-// messages.
+// delay the job or put control codes into its output. This file has its own code for sealing messages.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

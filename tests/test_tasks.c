@@ -1,5 +1,4 @@
-// Tasks on lanes: their order, dependencies across lanes, threads, failures, and the calls to a device with
-// streams.
+// Tasks on lanes: order, dependencies across lanes, threads, failures, and calls to a device with streams.
 #include <dirent.h>
 #include <time.h>
 #include "unit.h"
@@ -219,8 +218,7 @@ static void failure(void **state) {
     tasks_close(&t);
 }
 
-// Two lanes fail. The error must be that of the first failure, and queued tasks must not run when the lanes
-// close.
+// Two lanes fail. The error must be that of the first, and queued tasks must not run when the lanes close.
 static void first_failure(void **state) {
     task k[20];
     open_lanes(ALL);
@@ -364,8 +362,7 @@ static void device_with_streams(void **state) {
         WORKS(tasks_submit(&t, &gather, AFTER(&reduce)));
         WORKS(tasks_wait(&t, &gather));
         called("record1C order1M run1M record2M order2G run2G record4G order4C");
-        // A task on the trainer's lane has no event, so the next task waits for all work that the trainer
-        // queued.
+        // A task on the trainer's lane has no event, so the next task waits for the whole trainer's stream.
         WORKS(tasks_submit(&t, &adamw, AFTER(&reduce)));
         WORKS(tasks_submit(&t, &gather, AFTER(&adamw)));
         WORKS(tasks_wait(&t, &gather));

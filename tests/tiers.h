@@ -1,7 +1,6 @@
 // Shared by mpi_tiers.c and mpi_tiers_device.c. Every mixture of tiers must give the bits of a run in memory,
 // with updates at the end of a step, during backward (zero_promise_update) and during the next step
-// (offload.delayed_update). A step must move exactly the planned bytes, and every disk fault must be an
-// error.
+// (offload.delayed_update). A step must move the planned bytes, and every disk fault must be an error.
 #ifndef TESTS_TIERS_H
 #define TESTS_TIERS_H
 #include <errno.h>

@@ -1,10 +1,8 @@
 // The reference for tests/test_tokens.sh: computes the tokens that make_tokens should write, in the simplest
 // way, however slow.
 //
-//     tokens_reference tokenizer FILE [bytes] [tokens]    writes a made-up tokenizer of `tokens` tokens,
-//     whose
-//                                                         single-byte tokens use `bytes` different bytes
-//                                                         (256)
+//     tokens_reference tokenizer FILE [bytes] [tokens]    writes a made-up tokenizer of `tokens` tokens; its
+//                                                         first 256 use `bytes` different bytes (256)
 //     tokens_reference text FILE                          writes a text of awkward pieces
 //     tokens_reference encode TOKENIZER TEXT...           prints the tokens of these files, one per line,
 //                                                         with end-of-text before each file
@@ -134,8 +132,7 @@ static int token_of(const unsigned char *bytes, int n) {
     return -1;
 }
 
-// Joins the pair of neighbours that forms the lowest-numbered token until no pair forms one, and prints the
-// tokens.
+// Joins the neighbours that form the lowest-numbered token until none form a token, and prints the result.
 static void encode_word(const unsigned char *word, int n) {
     int *start = check(malloc((size_t)(n + 1) * sizeof *start)),
         parts = n;  // part i: bytes [start[i], start[i + 1])

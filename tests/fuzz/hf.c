@@ -1,5 +1,4 @@
-// Hugging Face folders. One target varies the weights, the other config.json; the rest of the folder is
-// valid.
+// Hugging Face folders. One target varies the weights, the other config.json; the other files are valid.
 #include "../../gpt2/hf.h"
 #include <string.h>
 #include "fuzz.h"

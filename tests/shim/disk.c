@@ -9,8 +9,7 @@
 //   DISK_HOLD=TEXT:FILE          writes to paths that contain TEXT wait until FILE exists
 // The kinds are the names passed to FAIL and fault below: stat is any call that only queries, malloc and
 // getrandom are calls by the program itself, and json is an allocation by libjansson. fopen returns a stream
-// that uses this file's calls, because the C library's own streams would bypass them. io_uring is not
-// intercepted.
+// that uses this file's calls, because the C library's streams would bypass them. io_uring bypasses them.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -466,8 +465,7 @@ int fileno(FILE *f) {
 
 // -------- memory, random numbers
 
-// Returns an errno if an allocation must fail. In DISK_CALLS it has the address of the call instead of a
-// path.
+// Returns an errno if an allocation must fail. DISK_CALLS gets the address of the call instead of a path.
 static int refused(const void *caller) {
     static const char *const kinds[MOST_RANGES] = { "malloc", "json" };
     char where[32];
