@@ -282,7 +282,7 @@ static const struct {
     { "manifest", "/.manifest.json." },  // the manifest, before its rename
     { "before-rename", NULL },           // the checkpoint's folder, before that rename
     { "after-rename", NULL },            // the checkpoint's folder, after that rename
-    { "parent", NULL },                  // the output folder, which has the checkpoint's name
+    { "parent", NULL },                  // the output folder, which contains the checkpoint's name
     { "removal", NULL },                 // the checkpoint's folder, after its manifest is removed
     { "model", "/model_" },              // llm.c's file, before its rename
     { "model-name", NULL },              // the output folder, after that rename
@@ -433,8 +433,8 @@ static int is_drawn(const change *c, int cut, how style, int64_t *left) {
     return (*left)-- > 0;
 }
 
-// Chooses the changes that the disk has, and returns the resulting names. A change is left out if an earlier
-// one of the same name is.
+// Chooses the changes that the disk has, and returns the resulting names. Leaves out a change if it has left
+// out an earlier change of the same name.
 static names build_names(int cut, how style) {
     names all = copy_of(&base);
     char *done = must(calloc(n_changes + 1, 1));
@@ -529,7 +529,7 @@ static long long last_in_base(void) {
     return last;
 }
 
-// Returns the newest save that had ended. The trainer writes to its logs only after a save.
+// Returns the newest save that had ended. A save has ended once the trainer writes to its logs again.
 static long long ended_before(int cut) {
     long long saved = last_in_base(), ended = saved;
     for (int i = 0; i < cut; i++) {
@@ -542,8 +542,8 @@ static long long ended_before(int cut) {
     return ended;
 }
 
-// Returns 1 if the model file of a save must exist: always, but with --async-save only once the next save or
-// the end of the run has begun.
+// Returns 1 if the model file of a save must exist. With --async-save it need not exist before the next save
+// or the end of the run begins.
 static int model_is_promised(int cut, int saved_step) {
     int saved = 0;
     for (int i = 0; async && i < n_operations; i++) {

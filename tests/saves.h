@@ -100,7 +100,7 @@ static inline void remove_checkpoint(const char *path) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-// Fails if anything is left in the folder.
+// Ends the program's checks, which fail if anything is left in the folder.
 static inline int saves_end(const char *program) {
     MPI_Barrier(MPI_COMM_WORLD);
     if (!checks.rank) CHECK(!rmdir(folder));

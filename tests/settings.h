@@ -64,8 +64,9 @@ static const settings_variation settings_variations[] = {
 
 #define SETTINGS_COUNT(table) ((int)(sizeof(table) / sizeof *(table)))
 
-// Returns 1 if a combination is in the sample, which takes one in `of`. If the sum covers the indices of at
-// least three tables, the sample contains every pair of values, since the third index can be anything.
+// Returns 1 if a combination belongs to the sample, which is one in `of` combinations. If the sum is over the
+// indices of at least three tables, the sample contains every pair of values, since for each pair some value
+// of a third table completes the sum.
 static inline int settings_chosen(int sum_of_indices, int of) {
     const char *asked = getenv("SETTINGS");
     return (asked && !strcmp(asked, "all")) || sum_of_indices % of == 0;
@@ -79,7 +80,7 @@ static inline zero_config settings_config(const settings_path *p, const settings
     c.numbers.dtype = f->dtype;
     c.numbers.no_master = f->no_master;
     c.numbers.rounding_seed = 1234;
-    c.numbers.initial_scale_power = 8;  // with it the toy's fp16 gradients neither overflow nor vanish
+    c.numbers.initial_scale_power = 8;  // keeps the toy's fp16 gradients from overflowing or vanishing
     c.micro_batches = micro_batches;
     c.reduce_bucket_size = v->bucket;
     c.prefetch = v->prefetch;
@@ -97,7 +98,7 @@ static inline zero_config settings_config(const settings_path *p, const settings
     return c;
 }
 
-// all 1: collectives of any size read directly, without staging. all 0: none do.
+// Makes collectives of any size read directly, without staging (all 1), or none of them (all 0).
 static inline void settings_direct(int all) {
     host_unstaged_least = all ? 0 : SIZE_MAX;
     for (int kind = 0; kind < COMM_OTHER; kind++) host_direct_least[kind] = all ? 0 : SIZE_MAX;

@@ -29,7 +29,7 @@ static inline int fresh(void **state) {
     return 0;
 }
 
-// Exchanges a number that both sides can compute with every other rank. Returns 1 if all are right.
+// Sends every other rank a number that it can check, and receives one from it. Returns 1 if all are right.
 static inline int talk(int rank, int ranks, const int *sockets) {
     double until = now() + 5;
     for (int r = 0; r < ranks; r++) {

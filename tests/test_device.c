@@ -617,7 +617,7 @@ static void fail_each_call(const char *call, const zero_config *c, const char *p
         set("CUDA_STAND_IN_FAIL", fail);
         rc = whole_run(c, path);
         set("CUDA_STAND_IN_FAIL", NULL);
-        if (rc < 0) {  // the toy returns positive errors
+        if (rc < 0) {  // the toy's own errors are positive
             const char *why = zero_last_error();
             if (rc != ZERO_ERR_DEVICE && rc != ZERO_ERR_MEMORY) fail_msg("%s: %d (%s)", fail, rc, why);
             if (!strstr(why, "CUDA: ") && !strstr(why, "no memory for ") && !strstr(why, "driver"))

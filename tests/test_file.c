@@ -354,7 +354,7 @@ static int closes_in_time(const file_settings *s) {
     return !file_start(e, &t) && file_close(e) == 1 && files_in(0) == 1;
 }
 
-// The engine never frees memory and threads that the disk may still use, so this needs a separate process.
+// The engine must leak memory and threads that the disk may still use, so this runs in a separate process.
 static void a_disk_that_never_answers(void **state) {
     file_settings s = settings(1, 8 * KIB);
     s.timeout_s = 0.2;

@@ -157,7 +157,7 @@ typedef struct {
     GPT2Config config;
     GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
     float *values[NUM_PARAMETER_TENSORS];
-    int64_t pieces_left;  // the sink fails when it reaches 0
+    int64_t pieces_left;  // when this reaches 0, the sink fails
 } Model;
 
 static void model_new(Model *m, const char *descriptor) {
@@ -417,7 +417,7 @@ static void test_shuffle(void **state) {
     write_three_shards();
     read_rows(1, 1, 1, 42, 0, rows, EPOCHS * ROWS);
     for (int e = 0; e < EPOCHS; e++)
-        for (int i = 0; i < ROWS; i++) {  // each row once an epoch
+        for (int i = 0; i < ROWS; i++) {  // each row occurs once per epoch
             int times = 0;
             for (int j = 0; j < ROWS; j++) times += rows[e * ROWS + j] == in_order[i];
             assert_int_equal(times, 1);
@@ -601,7 +601,7 @@ static void test_schedules(void **state) {
     }
     must(schedule_init(&s, "cosine", 3e-4f, 0, 1, 0));
     assert_float_equal(schedule_lr(&s, 0), 3e-4f, 0);
-    must(schedule_init(&s, "cosine", 1, 100, 50, 0));  // ends within its warm-up
+    must(schedule_init(&s, "cosine", 1, 100, 50, 0));  // the run ends during warm-up
     assert_float_equal(schedule_lr(&s, 49), 0.5, 1e-6);
     assert_error(schedule_init(&s, "cosin", 1, 0, 10, 0), "cosin");
     assert_error(schedule_init(&s, "cosine", -1, 0, 10, 0), "-1");
@@ -619,7 +619,7 @@ static void test_outliers(void **state) {
     double z = outlier_update(&d, 100);  // the window includes the value itself, so z is at most sqrt(n - 1)
     assert_true(z > 11 && z < 11.3);
     for (int i = 0; i < OUTLIER_WINDOW; i++) outlier_update(&d, 5);
-    assert_float_equal(outlier_update(&d, 5), 0, 1e-3);  // no spread, no outlier
+    assert_float_equal(outlier_update(&d, 5), 0, 1e-3);  // without variance nothing is an outlier
 }
 
 // A text file is written completely or not at all, and no temporary file remains.
@@ -707,7 +707,7 @@ static void test_fingerprints(void **state) {
     }
 }
 
-// The digest alone distinguishes numbers of zeros.
+// Files of zeros with different lengths have different digests.
 static void test_fingerprint_lengths(void **state) {
     char zeros[17] = { 0 }, seen[18][17];
     for (size_t n = 0; n <= 17; n++) {

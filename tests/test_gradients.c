@@ -92,7 +92,7 @@ static GPT2 model;
 static DataLoader loader;
 static int micro_batches;
 static float *captured[NUM_PARAMETER_TENSORS][MAX_LAYERS];  // gradients, summed over a step's micro-batches
-static int embedding_uses;                                  // backward uses of the embedding in this step
+static int embedding_uses;  // the embedding's backward uses so far in this step
 
 static int layers_of(int i) { return model.tensors[i].per_layer ? model.config.num_layers : 1; }
 
@@ -101,7 +101,7 @@ static int layers_of(int i) { return model.tensors[i].per_layer ? model.config.n
         for (int l = 0; l < layers_of(i); l++)
 
 static int capture_post_backward(zero *zp, int unit) {
-    // The LM head's use comes first; the encoder's then adds to the same gradient and completes it.
+    // The LM head uses it first. The encoder then adds to the same gradient, which completes it.
     int complete = unit != EMBEDDING || embedding_uses++ % 2;
     if (complete) FOR_EACH_TENSOR(i, l) {
             if ((model.tensors[i].per_layer ? block(l) : EMBEDDING) != unit) continue;
@@ -446,8 +446,8 @@ static void check_against_reference(Setting s) {
 
 static void test_reference(void **state) {
     static const Setting settings[] = {
-        { GPT2_F32, 0, 1, 1, 0 },  { GPT2_F32, 3, 2, 1, 0 },  { GPT2_F32, 3, 1, 2, 0 },  // accumulated
-        { GPT2_F32, 1, 0, 1, 5 },                                                        // logits in parts
+        { GPT2_F32, 0, 1, 1, 0 },  { GPT2_F32, 3, 2, 1, 0 },  { GPT2_F32, 3, 1, 2, 0 },  // accumulates
+        { GPT2_F32, 1, 0, 1, 5 },                                                        // splits the logits
         { GPT2_BF16, 0, 1, 1, 0 }, { GPT2_BF16, 2, 2, 2, 0 },
     };
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) check_against_reference(settings[i]);

@@ -42,7 +42,7 @@ static void test_transposer(void **state) {
         for (int64_t i = 0; i < n; i++)
             assert_true(values[i] == (float)((at + i) % ROWS * COLS + (at + i) / ROWS));
     }
-    assert_int_equal(asked, (int64_t)ROWS * COLS);  // it read each element once
+    assert_int_equal(asked, (int64_t)ROWS * COLS);  // it requested each element once
     must(transposer_get(&t, 0, 0, ROWS, COLS, 3, 1, values));
     assert_true(values[0] == 3 * COLS);
     must(transposer_get(&t, 0, 0, 3, 2, 1, 4, values));  // the same tensor with another shape
@@ -58,7 +58,7 @@ typedef struct {
     const char *dtype;
     int shards;   // 0: one file
     int buffers;  // 1: has attn.bias and attn.masked_bias
-    int head;     // 1: has lm_head.weight; 2: and it differs from wte.weight in one value
+    int head;     // 1: has lm_head.weight; 2: has one that differs from wte.weight in one value
 } Foreign;
 static const Foreign published = { "", "F32", 0, 0, 0 };
 

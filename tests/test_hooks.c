@@ -467,8 +467,7 @@ static int create(const zero_config *c) {
     return zero_create(&t.z, c, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS);
 }
 
-// Checks that a good configuration is refused after `change`, which modifies its copy c, or o, its offload
-// part.
+// Checks that a good configuration is refused after `change` has modified its copy c, or o (c's offload).
 #define BAD(good, change, names)                       \
     do {                                               \
         zero_config c = good;                          \

@@ -141,8 +141,8 @@ static void test_fp16_rounding(void **state) {
 
 // -------- stochastic rounding
 
-// Of the 2^16 noise values, the number that round up must equal the value of the 16 bits that are cut off.
-// The mean of the roundings is then the number itself.
+// If the 16 bits that are cut off have the value k, exactly k of the 2^16 noise values must round up. The
+// mean of the roundings is then the number itself.
 static void test_noisy_rounding_exact(void **state) {
     static const uint32_t numbers[] = {
         0x3f800000, 0x3f800001, 0x3f80abcd, 0x3fffffff, 0xbf808000,
@@ -280,7 +280,7 @@ static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64
             toy_store(to_type, want, i, sum);
     }
     kernel_sum_ranks(to_type, to, type, inputs, ranks, scale, n, add);
-    assert_memory_equal(to, want, (n + 1) * to_size);  // includes one element past the end
+    assert_memory_equal(to, want, (n + 1) * to_size);  // also checks the element past the end
     for (int r = 0; r < ranks; r++) free(parts[r]);
     free(to);
     free(want);

@@ -23,10 +23,9 @@ static void set_only(const char *const *pairs) {
 #define NOWHERE "but gives no address of rank 0"
 
 static const struct {
-    int mpi;           // MPI starts the ranks
-    zero_launch here;  // ranks 0: the environment is refused
-    const char
-        *words;  // start of rank 0's address, or part of the error; NULL: launched_read finds no launcher
+    int mpi;            // MPI starts the ranks
+    zero_launch here;   // ranks 0: the environment is refused
+    const char *words;  // start of rank 0's address, or part of the error; NULL: there is no address
     const char *pairs[22];
 } rows[] = {
     { 0, { 0, 1, 1 }, NULL, { NULL } },

@@ -25,7 +25,7 @@ static void plan_rows(int rows, int C, int Vp) { plan(1, rows, C, 1, Vp, rows); 
 // -------- dtypes, compared with the plugin's conversions, which test_kernels tests
 
 static void test_conversions(void **state) {
-    // lower halves at and near ties, some of which make NaN of an infinity
+    // at and near ties; together with the upper half of an infinity, the nonzero ones make NaNs
     static const uint32_t lower[] = { 0, 1, 0x7fff, 0x8000, 0x8001, 0xffff };
     for (uint32_t upper = 0; upper < 1 << 16; upper++) {
         for (int i = 0; i < COUNT(lower); i++) {
@@ -88,7 +88,8 @@ static void ends_cases(void) {
     crossentropy(4, 20, 24, 1, 1);
 }
 
-// A matmul's column sums of dinp must have the same bits as the bias gradient of the preceding matmul.
+// The column sums of a matmul's dinp must have the same bits as the bias gradient that the matmul of the
+// layer before it computes.
 static void bias_below(int BT, int C, int OC) {
     Tensor *inp = tensor((size_t)BT * C, 1), *w = tensor((size_t)OC * C, 1),
            *dout = tensor((size_t)BT * OC, 1);

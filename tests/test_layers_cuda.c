@@ -380,7 +380,7 @@ static void tuning(void **state) {
     matmul_bits(untuned);
     char *text = tuned("", "3");  // each matmul chooses algorithm 3, with its epilogue
     int lines = count(text, "\"CUDA stand-in (9.0, ");
-    // Only the matmul can add a bias, so its epilogues are never replaced by separate kernels.
+    // Only a matmul can add a bias, so an epilogue with a bias is never replaced by separate kernels.
     int biases = count(text, " epilogue 4 = ") + count(text, " epilogue 164 = ");
     int split = lines - count(text, " epilogue 0 = ") - biases;
     assert_true(lines > 20 && biases > 3 && split > 4);

@@ -12,8 +12,8 @@
 #include "ranks.h"
 
 static const net_use unit_7 = { .unit = 7, .units = 1 };
-static double *ready,
-    *event;  // shared: the times when rank 0 was running, and when the test caused a failure
+// Times, shared with the children: when rank 0 began to run, and when the test caused a failure.
+static double *ready, *event;
 
 static int output = -1;  // a file that receives the ranks' stderr
 
@@ -266,7 +266,8 @@ static void killed_at_any_moment(void **state) {
     }
 }
 
-// Rank 2 ends the job while rank 0 waits for it and rank 1 computes. Rank 0 notifies rank 1 first.
+// Rank 2 ends the job while rank 0 waits for it and rank 1 computes. Both must learn it from rank 2's
+// message. Rank 2 first leaves reporting to lower ranks for 0.4 s.
 static int end_it(here *h) {
     int rc = barrier(h);
     if (h->rank == 2 && !rc) {
@@ -277,9 +278,7 @@ static int end_it(here *h) {
     }
     if (h->rank == 1) nap(0.5);
     if (!rc) rc = net_exchange(&h->c, EXCHANGE_ROOT, unit_7, 2, out, in, MOST_BYTES);
-    o[h->rank].value = failure_lost(&h->c, "") != 2 ||
-                       now() - *event >
-                           0.7 + 0.7 * h->rank;  // rank 2 first leaves reporting to lower ranks for 0.4 s
+    o[h->rank].value = failure_lost(&h->c, "") != 2 || now() - *event > 0.7 + 0.7 * h->rank;
     return rc;
 }
 // Rank 1 fails in the middle of a message that rank 0 has not begun to read. Rank 0 must not mistake the

@@ -304,7 +304,7 @@ static long peak_kib(void) {
 }
 
 // Plans 130 billion parameters on 128 ranks, and a model with far more units and ranks. Planning must need
-// little memory, and no work for each pair of units or each rank.
+// little memory, and do no work per rank or per pair of units.
 static void test_large(void **state) {
     static const struct {
         int blocks, ranks;

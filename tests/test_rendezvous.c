@@ -27,7 +27,7 @@ static void all_connect(void **state) {
 
 static void in_any_order(void **state) {
     for (int i = 0; i < 6; i++) {
-        int late = i / 2;  // who is late: 0: rank 0; 1: all others; 2: each rank, the lowest one most
+        int late = i / 2;  // 0: rank 0 is late; 1: all others are; 2: they start one by one, rank 3 first
         fresh(NULL);
         plan_ranks(4, i % 2 ? NULL : server, i % 2 ? path : NULL, 10);
         for (int r = 0; r < 4; r++) plans[r].delay = late == 2 ? 0.1 * (3 - r) : (r > 0) == late ? 0.3 : 0;

@@ -107,7 +107,7 @@ static void end_connected(int n, double limit) {
 
 // -------- at rank 0's port
 
-// Other programs connect, and ranks with the wrong key, whose greetings have various contents.
+// Other programs connect, and so do ranks without the right key, whose greetings have various contents.
 static void without_the_key(void **state) {
     static const uint32_t long_message[1024] = { 0x4c5a5256, 1, 1u << 30, 7 },
                           odd_kind[4] = { 0x4c5a5256, 77, 4, 7 }, odd_magic[44] = { 0x12345678, 3, 152, 7 };
@@ -368,7 +368,7 @@ static void end_two(two_ranks *t) {
     close(t->listener);
 }
 
-// Connecting to rank 1 as rank 2 also takes the secret. The key must be made for this connection, these two
+// Connecting to rank 1 as rank 2 also requires the secret, and a key derived for this connection, these two
 // ranks and this startup.
 static void at_another_ranks_port(void **state) {
     two_ranks t = start_two();

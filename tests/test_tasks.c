@@ -109,8 +109,8 @@ static void same_results(void **state) {
     assert_int_equal(out_of_order, 0);
 }
 
-// A task waits for the submission that was current when it was submitted itself. Here the needed task is
-// submitted again before the task that needs it begins.
+// A task waits for the submissions before its own. Here the task that it needs is submitted again before it
+// begins. It must not wait for that later submission.
 static void submitted_again(void **state) {
     open_lanes(ALL);
     shut();
@@ -291,7 +291,7 @@ static void traced_waits(void **state) {
     WORKS(tasks_submit(&t, &read, AFTER_NOTHING));
     WORKS(tasks_submit(&t, &copy, AFTER(&read)));
     WORKS(tasks_wait(&t, &copy));
-    WORKS(tasks_wait(&t, &copy));  // the task has ended, so this is not a wait
+    WORKS(tasks_wait(&t, &copy));  // has ended, so this records no wait
     assert_int_equal(tr.used, 2);
     assert_int_equal(waits(LANE_COPIES, 7), 1);
     assert_int_equal(waits(LANE_TRAINER, 8), 1);

@@ -145,9 +145,9 @@ static inline void copy_masters(toy *t, zero_value what, int set, float *values)
                      : zero_get(t->z, what, k, l, 0, toy_elems(k), values));
 }
 
-// Imitates the delay without the plugin's help: sets the previous step's parameters before each step, and the
-// current masters before its update. This needs masters that are separate from the parameters. With fp32 they
-// are not, so the reference is then a delayed run in memory.
+// Imitates the delay without the plugin's help: sets the previous step's parameters before each step, and
+// then the current masters for its update. This needs masters that are separate from the parameters. With
+// fp32 they are not, so the reference is then a delayed run in memory.
 static inline outcome delayed_by_hand(zero_config c) {
     static float kept[2][TOY_ELEMS];
     outcome o;

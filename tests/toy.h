@@ -37,8 +37,7 @@ typedef struct {
     int integers;      // 1: gradients are small integers instead (toy_integer)
     double compute_s;  // how long each use of a block sleeps, to imitate computation
     float activation;
-    const toy_device
-        *on;  // computes on `stream`, with the activation in *device_activation; NULL: on the CPU
+    const toy_device *on;  // computes on `stream`, with the activation in *device_activation; NULL: CPU
     void *stream;
     float *device_activation;
 } toy;
