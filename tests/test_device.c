@@ -607,8 +607,8 @@ static int whole_run(const zero_config *c, const char *path) {
     return zero_load(t.z, path, NULL);
 }
 
-// Makes the k-th call fail, for growing k. Each time the caller must get the error and its message, and
-// zero_destroy must free everything.
+// Makes the k-th such call fail, for growing k until a run succeeds. The caller must get an error with a
+// message, and zero_destroy must free everything.
 static void fail_each_call(const char *call, const zero_config *c, const char *path) {
     size_t left = device_memory_left();
     for (int k = 1, rc = 1; rc; k += 1 + k / 6) {

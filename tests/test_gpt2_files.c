@@ -358,7 +358,7 @@ static void test_compared_model_file(void **state) {
 
 // -------- the data loader
 
-// Writes a shard of n tokens, which count up from `first`, so that a row's first token identifies it.
+// Writes a shard of the n tokens from `first` on, so that a row's first token identifies the row.
 static void write_shard(const char *name, uint32_t first, uint32_t n) {
     uint32_t header[256] = { 20240520, 1, n };
     uint16_t tokens[2000];

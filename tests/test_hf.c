@@ -249,7 +249,7 @@ static void assert_refused(const char *error) {
     if (!rc) fail_msg("opened, but expected this error: %s", error);
     assert_error(rc, error);
     if (strncmp(gpt2_last_error(), folder, strlen(folder)))
-        fail_msg("\"%s\" names no file", gpt2_last_error());
+        fail_msg("\"%s\" does not name a file", gpt2_last_error());
     remove_entries(folder);
 }
 

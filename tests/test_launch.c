@@ -101,7 +101,7 @@ static void environments(void **state) {
             found.ranks_on_node != (here.ranks ? here.ranks_on_node : 1))
             fail_msg("row %zu: MPI %d, rank %d of %d, %d on the node", i, mpi, found.rank, found.ranks,
                      found.ranks_on_node);
-        if (!rows[i].words && (rc || s.rank != 9)) fail_msg("row %zu: a launcher, rank %d", i, s.rank);
+        if (!rows[i].words && (rc || s.rank != 9)) fail_msg("row %zu: found a launcher, rank %d", i, s.rank);
         int is_known = rc == 1 || rc == ZERO_ERR_ARGUMENT || (mpi && !rc);
         if (rows[i].words && (!is_known || !strstr(is, rows[i].words)))
             fail_msg("row %zu: %d, \"%s\"", i, rc, is);

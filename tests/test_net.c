@@ -507,7 +507,7 @@ static void too_many(void **state) {
     assert_non_null(strstr(zero_last_error(), "start.ranks 3000000: 1 to 65536"));
 }
 
-// A rank that waits for no message, as with NCCL, polls for lost ranks.
+// With NCCL a rank does not wait for messages, so it polls for lost ranks, like these.
 static int ask(here *h) {
     int rc = net_least(&h->c, 1) != 1, lost = -1;
     if (!rc && h->rank == 0) *ready = now();

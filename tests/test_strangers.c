@@ -252,7 +252,7 @@ static void floods(void **state) {
         end_flood(pid);
         for (int i = 0; i < 3; i++)
             if (hung || o[i].rc)
-                fail_msg("strangers of kind %d, %d hang, rank %d: %s", kind, hung, i, o[i].message);
+                fail_msg("strangers of kind %d, %d ranks hang, rank %d: %s", kind, hung, i, o[i].message);
     }
 }
 

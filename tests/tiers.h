@@ -71,7 +71,7 @@ static inline outcome plain_in_tiers(zero_config *c, int turn) {
     return outcome_of(c, turn % 3 == 0, compare_with_plan);
 }
 
-// Without clipping, so that the update need not wait for the norm.
+// Runs steps without clipping, so that the update need not wait for the norm. early: promises each update.
 static inline outcome promised(const zero_config *c, int early, double compute_s) {
     outcome o;
     toy t;
