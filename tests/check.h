@@ -14,7 +14,7 @@ static struct {
     char setting[160];
 } checks;
 
-enum { CHECK_PRINTED = 20 };  // a rank prints so many failures and only counts the rest
+enum { CHECK_PRINTED = 20 };  // failures that a rank prints; it only counts the rest
 
 static inline void check_that(int ok, const char *expression, const char *file, int line) {
     checks.checks++;
@@ -27,7 +27,7 @@ static inline void check_that(int ok, const char *expression, const char *file, 
 }
 #define CHECK(condition) check_that((condition) != 0, #condition, __FILE__, __LINE__)
 
-// A call that must succeed for the test to continue: if it fails, all ranks end.
+// Checks a call without which the test cannot continue: a failure ends all ranks.
 static inline void check_must(int rc, const char *expression, const char *file, int line) {
     checks.checks++;
     if (!rc) return;
@@ -65,12 +65,12 @@ static inline void check_make_folder(char *folder, int room, const char *parent)
 static inline int checks_end(const char *program) {
     int failed = check_any(checks.failed);
     if (!checks.rank)
-        printf("%s np=%d: %ld checks a rank in settings: %d passed, %d failed\n", program, checks.ranks,
+        printf("%s np=%d: %ld checks per rank; settings: %d passed, %d failed\n", program, checks.ranks,
                checks.checks, checks.settings - failed, failed);
     return failed || !checks.settings;
 }
 
-// A program's main. asked: its first argument, or "".
+// Implements main: starts MPI and runs body with the first command-line argument, or "".
 static inline int checks_main(int argc, char **argv, const char *program, void (*body)(const char *asked)) {
     int provided;
     if (MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided) != MPI_SUCCESS) return 1;

@@ -1,7 +1,7 @@
-// A store for tests (llmc_zero/tiers/state.h) that exposes misuse of a state, by wrong bits or by a breach: a
-// message about the misuse. No caller gets the memory that holds a state. That memory is scrambled, and a
-// caller opens a copy, from a pool with room for as few parts as the rules allow. Closing writes the copy
-// back and fills it with NaN.
+// A store for tests that exposes violations of the rules in llmc_zero/tiers/state.h, either through wrong
+// results or by recording a breach, a message that describes the violation. The memory that holds a state is
+// scrambled, and callers never access it. Opening a part returns a copy in a slot, and a pool has only as
+// many slots as the rules require. Closing writes the copy back and fills the slot with NaN.
 #ifndef TESTS_COPIES_H
 #define TESTS_COPIES_H
 #include <pthread.h>
@@ -15,7 +15,7 @@ enum { COPIES_STATES = 5, COPIES_SLOTS = 8, COPIES_SCRAMBLED = 0x5a, COPIES_POIS
 
 typedef struct {
     char *memory;
-    state_part part;  // the part that is open in it; `of` NULL: free
+    state_part part;  // the part that is open in the slot; part.of is NULL if the slot is free
 } copies_slot;
 
 typedef struct {
@@ -27,17 +27,17 @@ typedef struct {
 } copies_pool;
 
 static struct {
-    int params, grads;  // how many of their parts may be open at a time; 1 for other states
+    int params, grads;  // how many parts of these states may be open at once; 1 for other states
     copies_pool pools[COPIES_STATES];
     int n_pools;
     long opened;
-    char breach[256];   // the first one
-    char *view, *made;  // host memory for a copy's current and new bytes
+    char breach[256];   // the first breach; empty: none
+    char *view, *made;  // host buffers for a copy's current and new bytes
     pthread_mutex_t lock;
 } copies = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-// Up to the store's functions, everything is called with the lock held. p without elements: the part is
-// unknown.
+// Records the first breach and returns an error. A p without elements means that the part is unknown. Except
+// in copies_create, the functions in this section run with copies.lock held.
 static inline int copies_breach(const state_part *p, const char *what) {
     char place[64] = "";
     if (p->range.elems) snprintf(place, sizeof place, ", unit %d, part %d", p->range.unit, p->range.part);
@@ -64,7 +64,7 @@ static inline char *copies_home(const copies_pool *pool, const state_part *p) {
     return pool->home + (at + r->from) * dtype_bytes(p->of->dtype);
 }
 
-// Copy device memory to the host and back, and end the program if the device fails.
+// Copy from the device to the host, and back. A device failure ends the program.
 static inline const char *copies_seen(device *d, const char *x, size_t n) {
     const char *view = device_view(d, x, n, copies.view);
     if (!view) abort();
@@ -106,7 +106,7 @@ static inline int copies_most_open(const state *s) {
     return !strncmp(s->name, "gradients", 9) ? copies.grads : 1;
 }
 
-// Scrambles the whole state, which is still zero.
+// Stores the scrambled form of a state that is all zeros.
 static inline void copies_scramble_home(const state *s, char *home) {
     char *bytes = malloc(state_bytes(s));
     if (!bytes) abort();
@@ -151,7 +151,7 @@ static inline int copies_choose(copies_pool *pool, const state_part *p, copies_s
         }
         int reading = p->intent == STATE_READ && s->part.intent == STATE_READ;
         if (!reading && copies_overlap(p, &s->part))
-            return copies_breach(p, "opened while it is open, one of the two for writing");
+            return copies_breach(p, "opened while already open, and one of the two is for writing");
     }
     if (!*chosen) return copies_breach(p, "too many parts are open");
     if (!copies_is_poison(p->of->device, (*chosen)->memory, pool->slot_bytes))
@@ -201,7 +201,7 @@ static inline int copies_close_locked(state_part *p) {
     return 0;
 }
 
-// Calls it after waiting for the part's stream.
+// Waits for the part's stream, then runs `call` with the lock held.
 static inline int copies_locked(state_part *p, int (*call)(state_part *p)) {
     device *d = p->of->device;
     ZERO_TRY(d->f->wait(d, p->on));
@@ -222,7 +222,8 @@ static const state_store copies_store = {
 
 // -------- for the test
 
-// Makes new plugins copy their states. params, grads: how many of their parts may be open at a time.
+// Makes plugins that are created from now on copy their states. params, grads: how many parts of these states
+// may be open at once.
 static inline void copies_start(int params, int grads) {
     copies.params = params;
     copies.grads = grads;
@@ -232,8 +233,8 @@ static inline void copies_start(int params, int grads) {
     state_default_store = &copies_store;
 }
 
-// Call it before zero_destroy, which frees the memory. Returns how many parts are open. Does nothing if
-// states are not copied.
+// Ends copying, and checks the pools. Call it before zero_destroy, which frees them. Returns the number of
+// parts still open, or 0 if states are not copied.
 static inline int copies_stop(void) {
     int open = 0;
     if (state_default_store != &copies_store) return 0;

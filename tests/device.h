@@ -1,5 +1,5 @@
-// The toy on a CUDA device, and the orders in which its streams run: those of the stand-in (tests/cuda/), or
-// a GPU's.
+// Runs the toy (toy.h) on a CUDA device. A manner sets the order in which streams run, which only the
+// stand-in can choose (cuda/stand_in.h), and whether the trainer creates its own stream.
 #ifndef TESTS_DEVICE_H
 #define TESTS_DEVICE_H
 #include <cuda_runtime_api.h>
@@ -30,7 +30,7 @@ static inline void set_manner(const manner *m) {
     setenv("CUDA_STAND_IN", m->mode, 1);
     cuda_stand_in_settings();
 }
-// With protection, a host access to device memory ends the program; without, tests run twice as fast.
+// With protection, a host access to device memory ends the program. Without it, tests run twice as fast.
 static inline void protect_device(int on) {
     setenv("CUDA_STAND_IN_PROTECT", on ? "1" : "0", 1);
     cuda_stand_in_settings();

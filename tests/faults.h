@@ -1,4 +1,4 @@
-// A disk that fails, or waits: injects faults by file_fault (llmc_zero/tiers/file_folder.h).
+// Simulates a disk that fails or hangs: injects faults through file_fault (llmc_zero/tiers/file_folder.h).
 #ifndef TESTS_FAULTS_H
 #define TESTS_FAULTS_H
 #include <stdatomic.h>
@@ -6,15 +6,15 @@
 #include <time.h>
 #include "../llmc_zero/tiers/file_folder.h"
 
-// Set it only while no thread uses the disk.
+// The fault to inject. Change it only while no thread uses the disk.
 static struct {
     file_operation what;
-    int64_t at, times;  // the first operation of that kind to fail, from 1, and how many fail
-    long outcome;       // the result of those that fail
-    int64_t most;       // if not 0, they move at most this many bytes instead
+    int64_t at, times;  // which operation of that kind fails first, counted from 1, and how many fail
+    long outcome;       // what failing operations return
+    int64_t most;       // if not 0, they transfer at most this many bytes instead of failing
 } fault;
 static _Atomic int64_t fault_seen;  // operations of that kind so far
-static atomic_int fault_waits;      // 1: they begin only when this is 0 again, or after 20 s
+static atomic_int fault_waits;      // 1: they begin only after this has returned to 0, or after 20 s
 
 static inline long fault_outcome(file_operation what, size_t bytes) {
     if (what == FILE_IN_MEMORY) return 0;

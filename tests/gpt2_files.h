@@ -1,4 +1,4 @@
-// A folder for the files of gpt2/'s tests, and models with computed values.
+// Shared by the tests of gpt2/: a temporary folder for files, and models with computed values.
 #ifndef TESTS_GPT2_FILES_H
 #define TESTS_GPT2_FILES_H
 #include <dirent.h>
@@ -83,7 +83,7 @@ static void write_bytes(const char *path, const void *header, size_t header_size
     assert_int_equal(fclose(f), 0);
 }
 
-// Limits the size of files from now on; 0: removes the limit.
+// Limits the size of files that the process writes from now on; 0 removes the limit.
 static void limit_files(rlim_t bytes) {
     static rlim_t usual;
     struct rlimit limit;
@@ -96,7 +96,7 @@ static void limit_files(rlim_t bytes) {
 
 // -------- models
 
-// Exact in every 16-bit format; neighbours in a row or a column differ.
+// Returns a value that is exact in every 16-bit format. Neighbours in a row or a column differ.
 static float value_of(int tensor, int layer, int64_t i) {
     return (float)((int64_t)((uint64_t)(i + 1) * (uint64_t)(2654435761u + 97 * tensor + layer) >> 7 & 127) -
                    64) /
@@ -106,7 +106,7 @@ static float value_of(int tensor, int layer, int64_t i) {
 typedef struct {
     GPT2Config config;
     GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
-    int64_t fails_after;  // values until `give` fails; 0: never
+    int64_t fails_after;  // values that `give` returns before it fails; 0: it never fails
     int64_t compared;     // values compared so far
 } Made;
 
@@ -142,7 +142,7 @@ static int compare(void *ctx, int tensor, int layer, int64_t offset, int64_t n, 
     return 0;
 }
 
-// Checks that the file or folder has this model, each value once.
+// Checks that the file or folder contains this model, and that reading it returns each value once.
 static void check_reads(const char *path, Made *m, gpt2_dtype dtype) {
     GPT2Stored stored;
     must(gpt2_stored_open(path, &stored));

@@ -1,20 +1,19 @@
-// Compares a GPU's gradients of the first training step with a CPU's, and measures the GPU's speed. Takes any
-// model, batch and dtype of the trainer's options; one rank.
+// Compares the gradients of the first training step on a GPU with those on a CPU, and measures the GPU's
+// speed. Accepts the trainer's options for any model, batch and dtype. Runs on one rank.
 //     gpu_gate write FILE OPTION...               stores loss, norm, and a sketch of each tensor's gradient
-//     gpu_gate compare FILE LIMIT NORM OPTION...  fails if a part of a tensor has a relative error above
-//     LIMIT,
-//                                                 or the loss or the norm above NORM
-//     gpu_gate peak SECONDS OPTION...             the speed of the first block's QKV matmul, and of copies
-// Each layer's tensor has up to 64 parts, of 256 values or more. A part's sketch is its norm and 32 sums of
-// its values with random signs. The sketch of a difference has the difference's norm, to within a third, so
-// it covers all values. On CUDA, scratch and activations are NaN before the step, and with ZERO_POISON=1
-// gradients too.
+//     gpu_gate compare FILE LIMIT NORM OPTION...  fails if the relative error of any part of a tensor exceeds
+//                                                 LIMIT, or that of the loss or the norm exceeds NORM
+//     gpu_gate peak SECONDS OPTION...             measures the first block's QKV matmul, and copies
+// Each layer's tensor is divided into up to 64 parts of 256 values or more; a smaller tensor is one part. A
+// part's sketch is its norm and 32 sums of its values with random signs. The difference of two sketches gives
+// the norm of the parts' difference to within a third, so an error in any value counts. On CUDA, scratch and
+// activations are filled with NaN before the step, and with ZERO_POISON=1 gradients too.
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 #include <string.h>
 #include "../llmc_zero/zero.h"
 
-// Gradients can be read until their unit's last post_backward.
+// Gradients are readable only until their unit's last post_backward, so each call makes the unit's sketches.
 static int sketch_unit(zero *z, int unit);
 #define zero_post_backward sketch_unit
 #define main trainer_main
@@ -69,7 +68,8 @@ static void sketch_tensor(int i, int l) {
     free(g);
 }
 
-// The embedding's unit ends twice. The encoder adds to the LM head's gradient, so the last sketch counts.
+// The embedding's unit gets here twice, because the encoder's backward adds to the LM head's gradient. The
+// second sketch replaces the first.
 static int sketch_unit(zero *z, int unit) {
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
         if (!t.model.tensors[i].per_layer == (unit == EMBEDDING))
@@ -85,7 +85,7 @@ static void poison(void) {
     for (int i = 0; i < NUM_ACTIVATIONS; i++)
         if (!table[i].on_host && table[i].bytes)
             bad |= cudaMemset(act(&t.model, i, 0), 0xff, table[i].bytes) != cudaSuccess;
-    if (bad) die("no memory for scratch, or it cannot be set");
+    if (bad) die("cannot allocate scratch memory, or cannot fill it and the activations with NaN");
     LAYER(use_scratch(scratch));
 }
 
@@ -122,14 +122,14 @@ static Gradients read_file(const char *path) {
     FILE *f = fopen(path, "rb");
     if (!f || fread(&g, sizeof g, 1, f) != 1 || g.n != got.n ||
         fread(parts, sizeof *parts, g.n, f) != (size_t)g.n)
-        die("%s: no gradients of this model", path);
+        die("%s does not contain gradients of this model", path);
     fclose(f);
     g.parts = parts;
     return g;
 }
 
-// Returns the largest error of a part, relative to the part, or to a hundredth of the tensor's usual part if
-// that is larger: the gradient of the keys' bias is 0 except for rounding.
+// Returns the largest relative error of the tensor's parts. The divisor is the part's norm, but at least a
+// hundredth of the parts' root mean square, because the gradient of the keys' bias is 0 except for rounding.
 static double worst_of(const Sketch *g, const Sketch *want) {
     double usual = 0, worst = 0, n = 0;
     for (int p = 0; p < PARTS; p++) usual += (double)want[p].norm * want[p].norm, n += want[p].norm > 0;
@@ -161,7 +161,8 @@ static int compare(const Gradients want, double limit, double limit_of_norm) {
     return bad != 0;
 }
 
-// The peaks use the values of a step, which draw the power of training.
+// The peak measurements use the values of a training step, so that the GPU draws as much power as in
+// training.
 static void matmul(void) {
     const int C = t.model.config.channels;
     LAYER(matmul_forward(t.model.dtype, act(&t.model, QKV, 0), act(&t.model, LN1, 0), param(QKVW, 0),
@@ -173,13 +174,13 @@ static void copy(void) {
     cudaMemcpyAsync(act(&t.model, FCH_GELU, 0), act(&t.model, FCH, 0), copied, cudaMemcpyDeviceToDevice, 0);
 }
 
-// Returns the runs per second. The first round warms up.
+// Returns the calls per second. The first round is a warm-up.
 static double rate(void (*what)(void), double seconds) {
     enum { ROUND = 100 };
     double sum, start = 0;
     for (long n = 0;; n += ROUND) {
         for (int i = 0; i < ROUND; i++) what();
-        LAYER(download(&sum, act(&t.model, LOSS_SUM, 0), sizeof sum));  // waits
+        LAYER(download(&sum, act(&t.model, LOSS_SUM, 0), sizeof sum));  // waits for the GPU
         if (n == 0) start = now();
         if (n > 0 && now() - start >= seconds) return n / (now() - start);
     }

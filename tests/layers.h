@@ -1,6 +1,7 @@
-// Each layer, forward and backward, compared with a naive version in double precision: test_layers.c runs
-// these cases on the CPU, test_layers_cuda.c on a CUDA device. A layer runs twice on the same values, with
-// scratch memory full of NaN and then of zeros, and must give the same bits. Gradients are not zero before.
+// Compares each layer, forward and backward, with a naive version in double precision. test_layers.c runs
+// these cases on the CPU, test_layers_cuda.c on a CUDA device. Each layer runs twice on the same values,
+// first with scratch memory full of NaN, then with zeros, and must give the same bits. Gradients start with
+// random values, because a layer must either add to them or overwrite them.
 #ifndef TESTS_LAYERS_H
 #define TESTS_LAYERS_H
 #include <math.h>
@@ -21,7 +22,7 @@
 enum { RUNS = 2, MAX_TENSORS = 64, MAX_BLOCKS = 512 };
 
 static const Layers *layers;  // the device under test
-static gpt2_dtype dtype;      // of the running case
+static gpt2_dtype dtype;      // the dtype of the running case
 static void *scratch;
 static size_t scratch_bytes;
 
@@ -32,7 +33,7 @@ static void device_put(void *to, const void *from, size_t bytes);
 static void device_fill(void *to, int byte, size_t bytes);
 // Restores the device's defaults after a test.
 static void device_reset(void);
-// plans layers without matmuls: rows of C elements or of Vp logits
+// Plans for layers without matmuls, with rows of C elements or of Vp logits.
 static void plan_rows(int rows, int C, int Vp);
 
 static void ok(int rc) {
@@ -145,7 +146,8 @@ static void check_same(const char *what, const Tensor *a, int a_run, const Tenso
 }
 static void same(const char *what, const Tensor *a, const Tensor *b) { check_same(what, a, 0, b, 0); }
 
-// Allows one rounding to t's dtype, plus slack relative to the largest value.
+// Compares the device's values with t->x, and the two runs bit for bit. Allows an error of one rounding to
+// t's dtype, plus slack relative to the largest value.
 static void check(const char *what, const Tensor *t, double slack) {
     static const double unit[] = { 0, 1.0 / 250, 1.0 / 2000 };
     double top = 0;
@@ -168,9 +170,9 @@ static void check_finite(const Tensor *t) {
     free(got);
 }
 
-// Sums of fp32 in another order, and e^x by another formula
+// The slack for fp32 sums in a different order, and for a different formula of e^x.
 #define SLACK 1e-5
-// slack of values that, or whose terms, are rounded twice
+// The slack for values that are rounded twice, or whose terms are.
 static double twice(void) { return dtype == GPT2_F32 ? SLACK : dtype == GPT2_BF16 ? 1e-2 : 2e-3; }
 
 static int begin(int run) {
@@ -194,7 +196,7 @@ static void plan(int B, int T, int C, int NH, int Vp, int chunk) {
     use_scratch(bytes);
 }
 
-// Runs the cases in every dtype of the device, with 1 to `threads` threads.
+// Runs the cases in every dtype that the device supports, with 1 to `threads` threads.
 static void on_all(int threads, void (*cases)(void)) {
     for (int n = 1; n <= threads; n++) {
         omp_set_num_threads(n);
@@ -208,11 +210,11 @@ static void on_all(int threads, void (*cases)(void)) {
     }
 }
 
-// A test of the cases, on_all
+// Defines a test that runs the cases through on_all.
 #define TEST_ON_ALL(threads, cases) \
     static void test_##cases(void **state) { on_all(threads, cases); }
 
-// A failed test leaves nothing behind for the next one.
+// Cleans up after a test, so that a failed one does not affect the next.
 static int clean(void **state) {
     release();
     device_reset();
@@ -233,12 +235,12 @@ static void clear_case(size_t bytes) {
     release();
 }
 
-// On the CPU the sum is in the order of the elements, exact to the bit.
+// The CPU adds in the order of the elements, so its sum must match bit for bit.
 static void sum_case(int n) {
     const double error = on_cpu() ? 0 : 1e-12 * n;
     double expected = 0, first[RUNS], second[RUNS];
     plan_rows(1, 8, 8);
-    Tensor *x = floats(n), *total = floats(2);  // two floats: room for a double
+    Tensor *x = floats(n), *total = floats(2);  // two floats hold one double
     if (on_cpu())
         for (int i = 0; i < n; i += 7) x->x[i] *= 1e10;
     upload(x);
@@ -270,7 +272,8 @@ static void memory_cases(void) {
 
 // -------- encoder
 
-// kinds of tokens: 0 all different if V is large enough, 1 all the same, 2 a few frequent and many rare ones
+// Returns token i. Kind 0: tokens all differ if V is large enough; 1: all are the same; 2: a few are frequent
+// and many are rare.
 static int token(int kind, int i, int V) {
     double u = (uniform() + 1) / 2;
     return kind == 0 ? i % V : kind == 1 ? V - 1 : (int)(V * u * u * u * u);
@@ -335,7 +338,7 @@ static void naive_layernorm_backward(double *dx, double *dw, double *db, const d
     }
 }
 
-// The fused sum of two inputs and its layernorm have the same bits as the rounded sum and its layernorm.
+// The fused residual and layernorm must give the same bits as the rounded sum and a separate layernorm.
 static void layernorm_forward(int BT, int C) {
     size_t n = (size_t)BT * C;
     plan_rows(BT, C, 8);
@@ -369,7 +372,7 @@ static void layernorm_forward(int BT, int C) {
     check("residual", sum, 0);
     same("residual in place", in_place, sum);
     for (int i = 1; i < 3; i++) {
-        same("layernorm of the sum in one pass", outs[i], outs[0]);
+        same("layernorm of the sum, fused", outs[i], outs[0]);
         same("its mean", means[i], means[0]);
         same("its rstd", rstds[i], rstds[0]);
     }
@@ -482,8 +485,8 @@ static void naive_crossentropy(double *losses, double *logits, double dloss, con
     }
 }
 
-// extreme: of the first four rows one is certain and right, one certain and wrong, one has -inf in most
-// columns, and one has a NaN
+// extreme: among the first four rows, one predicts its target with certainty, one predicts a wrong token with
+// certainty, one has -inf in most columns, and one contains a NaN.
 static void crossentropy(int rows, int V, int Vp, double dloss, int extreme) {
     int targets[16];
     plan_rows(rows, 8, Vp);
@@ -503,13 +506,14 @@ static void crossentropy(int rows, int V, int Vp, double dloss, int extreme) {
         LAYER(softmax_crossentropy(dtype, AT(losses), AT(logits), (float)dloss, targets, rows, V, Vp));
     }
     check("losses", losses, SLACK);
-    check(dloss ? "gradients of logits" : "untouched logits", logits, dloss ? SLACK : 0);
+    check(dloss ? "gradients of logits" : "unchanged logits", logits, dloss ? SLACK : 0);
     release();
 }
 
 // -------- matmul
 
-// out (m, n) (+)= a (m, k) @ b (k, n). Strides: of a row, and from one element of a row to the next.
+// out (m, n) (+)= a (m, k) @ b (k, n). a_row and b_row are the distances between rows, a_next and b_next
+// those between elements of a row.
 static void naive_matmul(double *out, const double *a, int a_row, int a_next, const double *b, int b_row,
                          int b_next, int m, int k, int n, int add) {
     for (int i = 0; i < m; i++)
@@ -529,7 +533,7 @@ static void add_columns(double *sums, const double *x, int rows, int C, int add)
 static void matmul_forward(int BT, int C, int OC) {
     Tensor *inp = tensor((size_t)BT * C, 1), *w = tensor((size_t)OC * C, 1), *b = tensor(OC, 1);
     Tensor *out = tensor((size_t)BT * OC, 1), *plain = copy(out), *pre = copy(out), *act = copy(out);
-    Tensor *apart = copy(out);
+    Tensor *unfused = copy(out);
     naive_matmul(plain->x, inp->x, C, 1, w->x, 1, C, BT, C, OC, 0);
     for (size_t i = 0; i < out->n; i++) {
         pre->x[i] = out->x[i] = plain->x[i] + b->x[i % OC];
@@ -539,24 +543,25 @@ static void matmul_forward(int BT, int C, int OC) {
         LAYER(matmul_forward(dtype, AT(out), AT(inp), AT(w), AT(b), BT, C, OC));
         LAYER(matmul_forward(dtype, AT(plain), AT(inp), AT(w), NULL, BT, C, OC));
         LAYER(matmul_gelu_forward(dtype, AT(act), AT(pre), AT(inp), AT(w), AT(b), BT, C, OC));
-        LAYER(gelu_forward(dtype, AT(apart), AT(pre), pre->n));
+        LAYER(gelu_forward(dtype, AT(unfused), AT(pre), pre->n));
     }
     check("matmul's out", out, SLACK);
     check("out without bias", plain, SLACK);
     check("input of gelu", pre, SLACK);
     check("gelu of the matmul", act, twice());
-    if (on_cpu()) same("gelu of the matmul, apart", act, apart);
+    if (on_cpu()) same("gelu of the matmul, fused and not", act, unfused);
     release();
 }
 
-// With and without GELU's slope, the bias of the layer below, and accumulation.
+// Runs with and without GELU's slope, the bias gradient of the layer below, and
+// accumulation.
 static void matmul_backward(int BT, int C, int OC) {
     Tensor *inp = tensor((size_t)BT * C, 1), *w = tensor((size_t)OC * C, 1),
            *dout = tensor((size_t)BT * OC, 1);
     Tensor *dinp = tensor(inp->n, 1), *dw = tensor(w->n, 1), *db = tensor(OC, 4);
     Tensor *pre = tensor(inp->n, 2), *sloped = tensor(inp->n, 1), *below = tensor(C, 1);
     Tensor *added_dw = tensor(w->n, 4), *added_db = tensor(OC, 4), *added_below = tensor(C, 1);
-    Tensor *apart = copy(dinp), *added = copy(dinp);
+    Tensor *unfused = copy(dinp), *added = copy(dinp);
     naive_matmul(dinp->x, dout->x, OC, 1, w->x, C, 1, BT, OC, C, 0);
     for (size_t i = 0; i < inp->n; i++) added->x[i] = sloped->x[i] = dinp->x[i] * gelu_slope(pre->x[i]);
     naive_matmul(dw->x, dout->x, 1, OC, inp->x, C, 1, OC, BT, C, 0);
@@ -572,7 +577,7 @@ static void matmul_backward(int BT, int C, int OC) {
                               AT(inp), AT(w), AT(pre), BT, C, OC, 1));
         LAYER(matmul_backward(dtype, AT(dinp), NULL, AT(dw), AT(db), AT(dout), AT(inp), AT(w), NULL, BT, C,
                               OC, 0));
-        LAYER(gelu_backward(dtype, AT(apart), AT(pre), AT(dinp), dinp->n));
+        LAYER(gelu_backward(dtype, AT(unfused), AT(pre), AT(dinp), dinp->n));
     }
     check("matmul's dinp", dinp, SLACK);
     check("dinp times gelu's slope", sloped, twice());
@@ -585,7 +590,7 @@ static void matmul_backward(int BT, int C, int OC) {
     check("dinp with `add`", added, twice());
     if (on_cpu()) {
         same("dinp with `add`", added, sloped);
-        same("dinp times gelu's slope, apart", sloped, apart);
+        same("dinp times gelu's slope, fused and not", sloped, unfused);
     }
     release();
 }
@@ -611,7 +616,7 @@ static double score(const double *qkv, Heads s, int b, int h, int t, int t2) {
     return sum / sqrt(hs);
 }
 
-// Computes a query's probabilities p (t + 1) and output, and returns the logarithm of the sum.
+// Computes a query's probabilities p (t + 1) and its output. Returns the log-sum-exp of its scores.
 static double naive_query(double *p, double *out, const double *qkv, Heads s, int b, int h, int t) {
     int hs = s.C / s.NH;
     double top = -INFINITY, sum = 0;
@@ -650,7 +655,7 @@ static void naive_query_backward(double *dqkv, const double *dout, const double 
     }
 }
 
-// dqkv NULL: only forward
+// dqkv may be NULL to run only forward.
 static void naive_attention(double *out, double *lse, double *dqkv, const double *dout, const double *qkv,
                             Heads s) {
     double p[512];
@@ -664,7 +669,7 @@ static void naive_attention(double *out, double *lse, double *dqkv, const double
             }
 }
 
-// A NaN in the last query makes only its row NaN.
+// A NaN in the last query must make only its own row NaN.
 static void attention_nan(Tensor *qkv, Tensor *out, Tensor *lse, Heads s, double slack) {
     qkv->x[qkv->n - 3 * s.C] = NAN;
     upload(qkv);
@@ -674,7 +679,7 @@ static void attention_nan(Tensor *qkv, Tensor *out, Tensor *lse, Heads s, double
     check("lse with a NaN", lse, slack);
 }
 
-// With inputs of 30 the scores are +-1000: the softmax must not overflow or give a row of zeros.
+// With inputs of up to 30, scores reach +-1000. The softmax must not overflow or give a row of zeros.
 static void attention(Heads s, double scale) {
     const double extreme = scale > 1 ? 30 : 1;
     const double slack = extreme * (on_cpu() ? SLACK : twice());  // a GPU rounds the softmax
@@ -699,8 +704,9 @@ static void attention(Heads s, double scale) {
     release();
 }
 
-// Rows of different lengths grow in a cache, by one token or by many. The cache beyond a row's tokens, here
-// NaN, must be ignored. On the CPU each token has the same bits as in attention over its row alone.
+// Rows of different lengths grow in a cache by one or more tokens at a time. Cache entries beyond a row's
+// tokens are NaN here and must be ignored. On the CPU each token must have the same bits as in attention over
+// its row alone.
 enum { CACHE_ROWS = 3 };
 typedef struct {
     Tensor *qkv, *out;  // (length, 3C), (length, C)
@@ -742,7 +748,7 @@ static void check_span(const CachedRow *row, const layers_span *s, const char *o
     for (int i = 0; i < s->n * C; i++) {
         double got = gpt2_value(dtype, out + s->at * width, i);
         if (!(fabs(got - want[i]) <= slack))
-            fail_msg("position %d of a cached row of %d (%s, C %d): %g, not %g", s->first + i / C,
+            fail_msg("position %d of a cached row of %d (%s, C %d): %g, expected %g", s->first + i / C,
                      row->length, name_of(dtype), C, got, want[i]);
     }
     if (!on_cpu()) return;

@@ -1,6 +1,6 @@
-// Saves during training: mpirun -np N mpi_async, for any N. A save has the states of its begin; training
-// meanwhile has the bits of a run that does not save; until the end, and after a failure, the folder holds
-// the previous checkpoint.
+// Saves during training: mpirun -np N mpi_async, for any N. A save contains the states at the time of
+// zero_save_begin. Training gives the same bits as a run without saves. The folder holds the previous
+// checkpoint until the save ends, and after a failure.
 #include <errno.h>
 #include <stdint.h>
 #include "faults.h"
@@ -11,7 +11,7 @@ static const char *path;
 
 // -------- saved states
 
-// holds: 1: nothing is written until training has continued.
+// holds: 1 blocks all writes until training has continued.
 static void check_saved(const zero_config *c, int holds) {
     toy t;
     char begun[17], end[17];
@@ -64,21 +64,21 @@ static void check_ends(void) {
     zero_config c = config_at(3, 1);
     toy t;
     c.async_save = 1;
-    CHECK_SETTING("each end");
+    CHECK_SETTING("every way to end a save");
     MUST(toy_create(&t, &c, NULL));
     CHECK(zero_save_written(t.z));
     MUST(zero_save_end(t.z));  // no save has begun
     MUST(zero_save(t.z, path, "{\"step\":0}"));
     MUST(zero_save_begin(t.z, path, "{\"step\":1}"));
-    MUST(zero_save_begin(t.z, path, "{\"step\":2}"));  // ends the previous one
+    MUST(zero_save_begin(t.z, path, "{\"step\":2}"));  // ends the previous save
     CHECK(has_text(path, "{\"step\":1}"));
     MUST(zero_save(t.z, path, "{\"step\":3}"));
     must_have(path, "{\"step\":3}");
     MUST(zero_begin_train(t.z, 0, 1));
-    MUST(zero_save_end(t.z));  // no save has begun, so the open step is no error
+    MUST(zero_save_end(t.z));  // no save is in progress, so the open step is not an error
     zero_destroy(t.z);
 
-    CHECK_SETTING("dropped with the plugin");
+    CHECK_SETTING("zero_destroy drops the save");
     MUST(toy_create(&t, &c, NULL));
     MUST(zero_save_begin(t.z, path, "{\"step\":4}"));
     zero_destroy(t.z);
@@ -92,7 +92,7 @@ static void check_ends(void) {
     zero_destroy(t.z);
 }
 
-// The last rank's disk fills up after the begin.
+// The last rank's disk fills up after zero_save_begin.
 static void check_failure(void) {
     zero_config c = config_at(2, 1);
     toy t;

@@ -1,9 +1,10 @@
-// Checkpoints: mpirun -np N mpi_checkpoint, for any N. A checkpoint loads at every stage and dtype, and
-// training continues with the same bits; all ranks refuse a damaged one before any state changes; a failed
-// save, or one of NaN or Inf, leaves the previous checkpoint. test_flips.c damages every byte, and has false
-// manifests.
-//   mpi_checkpoint save FOLDER [all]    saves under many settings, with the digests
-//   mpi_checkpoint load FOLDER [all]    loads every checkpoint there, at other settings and numbers of ranks
+// Checkpoints: mpirun -np N mpi_checkpoint, for any N. A checkpoint loads at every stage and dtype, and at
+// the saved dtype training continues bit for bit. All ranks refuse a damaged checkpoint before any state
+// changes. A save that fails, or is refused because of NaN or Inf, leaves the previous checkpoint intact.
+// test_flips.c damages every byte and forges manifests.
+//   mpi_checkpoint save FOLDER [all]    saves with many settings, and records the hashes
+//   mpi_checkpoint load FOLDER [all]    loads every checkpoint in FOLDER with other settings and numbers of
+//   ranks
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -54,8 +55,8 @@ static void check_same_ranks(void) {
 
 // -------- checkpoints read without a plugin
 
-// Returns all elements of a state of a plugin, or if z is NULL of a checkpoint, to be freed. Reads the
-// checkpoint in pieces, some of which span the files of several ranks.
+// Returns all elements of a state of the plugin, or of the checkpoint if z is NULL. The caller frees them.
+// Reads the checkpoint in pieces, some of which span the files of several ranks.
 static float *values_of(zero *z, zero_checkpoint *c, zero_value what) {
     enum { PIECE = 777 };
     float *all = malloc(sizeof *all * TOY_ELEMS), *next = all;
@@ -70,7 +71,7 @@ static float *values_of(zero *z, zero_checkpoint *c, zero_value what) {
     return all;
 }
 
-// The plugin's state has the checkpoint's values, rounded to dtype.
+// Checks that the plugin's state has the checkpoint's values, rounded to dtype.
 static void compare(zero *z, zero_value what, zero_checkpoint *c, zero_value saved, zero_dtype dtype) {
     float *now = values_of(z, NULL, what), *values = values_of(NULL, c, saved);
     int64_t wrong = 0;
@@ -118,8 +119,9 @@ static void check_alone(const char *path, zero_dtype dtype, zero *z) {
 
 // -------- other dtypes
 
-// Loads in another format. Masters are fp32 in the file; a plugin without masters rounds them to its
-// parameters. untouched: into a plugin whose states are still 0. hash: of the states; NULL: unknown.
+// Loads into a plugin of config c, possibly in a different format. Masters are fp32 in the file; a plugin
+// without masters rounds them to its parameters. untouched: the plugin's states are still 0. hash: the
+// expected hash of the loaded states; NULL: unknown.
 static void load_as(const zero_config *c, const char *path, int untouched, const char *hash) {
     toy t;
     const zero_dtype dtype = c->numbers.dtype;
@@ -158,7 +160,7 @@ static void check_dtypes(void) {
 
 // -------- damage
 
-// Loading fails on all ranks with these words, and changes nothing.
+// Checks that loading fails on all ranks, with `words` and `more` in the message, and changes nothing.
 static void must_refuse(toy *t, const char *path, int code, const char *words, const char *more) {
     char before[17], *text = NULL;
     MUST(zero_hash(t->z, 1, before));
@@ -177,7 +179,7 @@ static void flip_on_rank_0(const char *file, long at, int bits) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-// One byte of each block of each file.
+// Flips one bit in each block of each file.
 static void check_blocks(toy *t, const char *path) {
     enum { BLOCK = VALUES_CHUNK * sizeof(float) };
     char file[2 * PATH_BYTES], offset[64];
@@ -202,7 +204,7 @@ static void check_damage(void) {
         toy t;
         create_and_train(&t, &c, 1);
         MUST(zero_save(t.z, path, NULL));
-        steps(&t, 2, 2);  // a load would now change something
+        steps(&t, 2, 2);  // now a load that is not refused would change the states
         check_blocks(&t, path);
         steps(&t, 2, 2);  // training continues
         zero_destroy(t.z);
@@ -212,10 +214,10 @@ static void check_damage(void) {
 
 // -------- saves that fail
 
-// The previous checkpoint stays, and nothing is left beside it.
+// A save that fails keeps the previous checkpoint, and leaves no other files.
 static void check_failed_save(toy *t, const char *path, const char *saved) {
     char other[2 * PATH_BYTES];
-    CHECK_SETTING("texts that are not objects");
+    CHECK_SETTING("texts that are not JSON objects");
     for (int i = 0; i < 2; i++)
         CHECK(zero_save(t->z, path, i ? "{" : "[1]") == ZERO_ERR_ARGUMENT &&
               strstr(zero_last_error(), "not a JSON object"));
@@ -240,7 +242,7 @@ static void touch(const char *folder, const char *name) {
     CHECK(f && !fclose(f));
 }
 
-// Saves over another checkpoint and over the remains of a killed save. Files not from a save stay.
+// Saves over another checkpoint and over the remains of a killed save. Unrelated files must survive.
 static void check_save_again(void) {
     const char *path = in_folder("again");
     char notes[2 * PATH_BYTES], saved[17];
@@ -271,15 +273,15 @@ static void check_save_again(void) {
     check_failed_save(&t, path, saved);
     zero_destroy(t.z);
     remove_checkpoint(path);
-    CHECK(zero_checkpoint_remove(path) == 0);  // succeeds on a missing one
+    CHECK(zero_checkpoint_remove(path) == 0);  // removing a missing checkpoint succeeds
 }
 
 // -------- NaN and Inf
 
-// In the first or the last tensor, and so on the first or the last rank.
+// A value to put into the first or the last tensor, and therefore on the first or the last rank.
 typedef struct {
     zero_value what;
-    int last;  // 1: of the last tensor
+    int last;  // 1: in the last tensor
     float value;
     const char *words;
 } bad_value;
@@ -333,7 +335,7 @@ static void check_not_finite(const char *path, int stage, int format) {
         CHECK_SETTING("not finite, %s, stage %d, value %zu", settings_formats[format].name, stage, i);
         check_refused(&t, path, &values[i], before);
     }
-    CHECK_SETTING("loads after, %s, stage %d", settings_formats[format].name, stage);
+    CHECK_SETTING("a load afterwards, %s, stage %d", settings_formats[format].name, stage);
     steps(&t, 3, 3);
     MUST(zero_load(t.z, path, NULL));
     CHECK(has_hash(t.z, before));
@@ -369,7 +371,7 @@ static void check_finite(void) {
 
 // -------- other numbers of ranks
 
-// Stages, and where states are stored.
+// Combinations of a stage and the tiers that store the states.
 // clang-format off
 static const struct {
     const char *name;
@@ -400,7 +402,7 @@ static zero_config matrix_config(int kind, int format) {
     return c;
 }
 
-// all: every kind in every format, else every other one.
+// all: saves every kind in every format; otherwise every other combination.
 static void save_all(int all) {
     for (int format = 0; format < SETTINGS_COUNT(settings_formats); format++)
         for (int kind = 0; kind < KINDS; kind++) {
@@ -418,7 +420,7 @@ static void save_all(int all) {
         }
 }
 
-// Loads as `format`; -1: the saved one.
+// Loads in `format`; -1: in the format of the checkpoint.
 static void load_one(const char *path, int kind, int format, int untouched) {
     char *text = NULL, hash[17] = "";
     int saved = -1;
@@ -429,8 +431,8 @@ static void load_one(const char *path, int kind, int format, int untouched) {
     load_as(&c, path, untouched, format < 0 || format == saved ? hash : NULL);
 }
 
-// all: as each kind, alternating between the saved format and another; else as one kind, chosen such that all
-// pairs of ranks, kinds and formats occur.
+// all: loads each checkpoint as every kind, alternating between the saved format and another. Otherwise loads
+// it as one kind, chosen such that all pairs of ranks, kinds and formats occur.
 static void load_all(int all) {
     struct dirent **list;
     int n = scandir(folder, &list, NULL, alphasort), loaded = 0;

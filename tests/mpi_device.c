@@ -1,7 +1,7 @@
-// The plugin on CUDA devices, against the same run on the CPU: mpirun -np N mpi_device, for any N. Nothing
-// waits for the toy's kernels on the trainer's stream, so that a missing event gives other bits: perhaps on a
-// GPU, certainly on the stand-in (tests/cuda/), whose streams run as early or as late as their events allow.
-// Every value of every setting is combined with every stage.
+// Compares the plugin on CUDA devices with the same run on the CPU: mpirun -np N mpi_device, for any N. The
+// host does not wait for the toy's kernels on the trainer's stream, so a missing event gives different bits:
+// perhaps on a GPU, certainly on the stand-in (tests/cuda/), whose streams run as early or as late as their
+// events allow. Every value of every setting is combined with every stage.
 #include <stdint.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -31,13 +31,13 @@ typedef struct {
     float eval, gradient[33];
 } outcome;
 
-// Abandons passes halfway, with gathers and reductions in progress, whose results must not reach the next
-// pass.
+// Abandons passes halfway, while gathers and reductions are in progress. Their results must not reach the
+// next pass.
 static void give_up_passes(toy *t, const zero_config *c) {
     MUST(zero_begin_eval(t->z));
     MUST(toy_forward(t, 0));
     if (c->prefetch) {
-        // Prefetched units give up their slots.
+        // These units take the slots of prefetched ones.
         for (int u = TOY_UNITS - 1; u > TOY_UNITS - 3; u--) MUST(zero_pre_forward(t->z, u));
         for (int u = TOY_UNITS - 1; u > TOY_UNITS - 3; u--) MUST(zero_post_forward(t->z, u));
     }
@@ -65,7 +65,8 @@ static void last_step(toy *t, const zero_config *c, outcome *o) {
     MUST(zero_update(t->z, &h));
 }
 
-// The plan must equal the memory table line by line. Without NCCL, it assumes only the window.
+// The plan must equal the memory table line by line, and mark as assumed only the lines that zero_create may
+// still change.
 static void check_plan(const zero *z, const zero_config *c) {
     zero_plan planned;
     zero_job job;
@@ -115,7 +116,7 @@ typedef struct {
     int at[AXES];
 } point;
 
-static int by_nccl;  // each rank has a device, and NCCL moves the bytes
+static int by_nccl;  // 1: each rank has its own device, and NCCL transfers the data
 
 static zero_config config_of(const point *p) {
     static const int prefetch[] = { 0, 1, 3 };
@@ -139,7 +140,7 @@ static zero_config config_of(const point *p) {
     return c;
 }
 
-// Runs on the CPU, once for each stage, format and number of micro-batches.
+// Returns the outcome on the CPU, which is computed once for each stage, format and number of micro-batches.
 static const outcome *on_cpu(const point *p) {
     typedef struct {
         int done;
@@ -172,8 +173,8 @@ static void check_point(const point *p) {
     CHECK(!memcmp(got.gradient, want->gradient, sizeof got.gradient));
 }
 
-// With states copied in and out (copies.h): a part that is closed too early, or on another stream than the
-// one that uses it, gives other bits.
+// Runs with copied states (copies.h): a part that is closed too early, or on a stream other than the one that
+// uses it, gives different bits.
 static void check_copied(const point *p) {
     zero_config c = config_of(p);
     const outcome *want = on_cpu(p);
@@ -191,9 +192,9 @@ static void check_copied(const point *p) {
     CHECK(!memcmp(&got, want, sizeof got));
 }
 
-// Combines every two values of stage, overlap and manner, and with SETTINGS=all every three. The other
-// settings cycle with different periods. Half of the points have copied states, with NCCL a quarter, since
-// mpi_tiers_device tests that too.
+// Combines every two values of stage, overlap and manner, or every three with SETTINGS=all. The other
+// settings cycle with different periods. Copied states are tested at half of the points, or with NCCL at a
+// quarter, because mpi_tiers_device tests that too.
 static void check_some(void) {
     int n = 0;
     for (int stage = 0; stage < 4; stage++)
@@ -252,7 +253,7 @@ static void load_at(zero_device device, int stage, int format, const char *path,
     zero_destroy(t.z);
 }
 
-// Saved on one device, loaded on the other, at another stage.
+// Saves on the CPU and loads on the GPU, and vice versa, at a different stage.
 static void check_files(void) {
     char path[160], saved[17], end[17];
     check_make_folder(folder, sizeof folder, "/tmp");
@@ -280,10 +281,11 @@ static float value_of(int what, int tensor, int layer, int64_t i) {
     return (float)((i * 37 + tensor * 11 + layer * 5 + what * 3) % 1009) / 1009;
 }
 
-// Sets values during a pass, with gathers in progress, reads them back, and checks that the kernels use them.
+// Sets values during a pass, while gathers are in progress, reads them back, and checks that the kernels use
+// them.
 static void check_values(const zero_config *c) {
     static float x[TOY_LARGEST], got[TOY_LARGEST];
-    // The last of the kinds below that also sets the parameter.
+    // The last of the kinds set below that also changes the parameter.
     int last = c->numbers.dtype == ZERO_F32 || c->numbers.no_master ? ZERO_MASTER : ZERO_PARAM;
     float a = 0;
     toy t;
@@ -324,7 +326,7 @@ static void check_all_values(void) {
 
 // -------- one rank fails
 
-// A call fails on the last rank alone during zero_create: all ranks return its error at once.
+// During zero_create a call fails, on the last rank only. All ranks must return its error at once.
 static void check_one_fails(void) {
 #ifdef CUDA_STAND_IN
     static const char *const calls[] = {
@@ -365,7 +367,7 @@ static void check_one_fails(void) {
 
 // -------- several devices
 
-// With several devices, each rank takes the one of its number, or all take the one in the settings.
+// With several devices, each rank uses the device of its number, or all ranks use the one in the settings.
 static void check_devices(void) {
 #ifdef CUDA_STAND_IN
     setenv("CUDA_STAND_IN_DEVICES", "2", 1);
@@ -392,7 +394,7 @@ static void check_devices(void) {
     CUDA_MUST(cudaSetDevice(0));
 }
 
-// With NCCL the host does not wait: only events order the gathers.
+// With NCCL the host does not wait, so only events order the gathers.
 static void check_nccl(void) {
 #ifdef ZERO_HAVE_NCCL
 #ifdef CUDA_STAND_IN
@@ -477,8 +479,9 @@ static void check_small_units(void) {
     }
 }
 
-// NCCL sums the gradients of two ranks as the plugin does. At stages 2 and 3, however, it rounds a bf16 sum
-// before the micro-batches are added; an fp32 sum it does not round.
+// For two ranks, NCCL's sum of the gradients has the same bits as the plugin's. The exception is bf16 at
+// stages 2 and 3, because NCCL rounds the sum before the micro-batches are added. It does not round fp32
+// sums.
 static void check_sum_of_two(void) {
 #ifdef ZERO_HAVE_NCCL
     if (checks.ranks != 2 || zero_cuda_devices() < 2) return;

@@ -1,7 +1,7 @@
-// Collectives without staging, by direct reads between ranks and by messages from array to array: mpirun -np
-// N mpi_direct, for any N. They give the same bits and traffic as the definition and as staged ones; memory
-// that was read may change right after the collective; an error about unreadable memory names its rank.
-// (mpi_zero checks the bits at every stage.)
+// Collectives without staging, through direct reads between ranks or messages from array to array: mpirun -np
+// N mpi_direct, for any N. They must give the same bits and traffic as the definition and as staged
+// collectives. A rank may change its memory right after a collective that read it. An error about unreadable
+// memory names the rank. (mpi_zero checks the bits at every stage.)
 //   mpi_direct killed      with mpirun --enable-recovery: a rank is killed, and the others report it in time
 #include <math.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 #include "../llmc_zero/net/failure.h"
 #include "toy.h"
 
-enum { PIECES = 4, LARGE = 8 << 20 };  // LARGE: bytes from which copies bypass the caches
+enum { PIECES = 4, LARGE = 8 << 20 };  // LARGE: copies of this many bytes bypass the caches
 static const int64_t lengths[PIECES] = { 33333, 1, 5 * 128, 70007 };
 
 static net ranks;
@@ -24,7 +24,7 @@ static comm c;
 static const comm_use for_unit = { .purpose = ZERO_FOR_STEP, .unit = 0, .units = 1 };
 static memory m = { .device = &device_host }, staging = { .device = &device_host };
 
-static int messages;  // instead of the window
+static int messages;  // 1: ranks exchange messages instead of using the shared window
 
 static void direct_from(size_t least) {
     host_direct_least[COMM_ALL_GATHER] = host_direct_least[COMM_REDUCE_SCATTER] = host_unstaged_least = least;
@@ -165,8 +165,8 @@ static void check_values(int n, const int64_t *elems, int64_t window_bytes, int 
 
 // -------- memory that changes afterwards
 
-// Rank 0 reads slowly, because its target pages do not exist yet. The others overwrite their sources as soon
-// as they are done, from the end.
+// Rank 0 reads slowly, because its target pages are not allocated yet. The other ranks overwrite their
+// sources, last element first, as soon as they return from the collective.
 static void check_sources_may_change(void) {
     CHECK_SETTING("sources change right after a collective");
     direct_from(0);
@@ -208,7 +208,8 @@ static pid_t ended_process(void) {
     return child;
 }
 
-// The last rank announces unreadable memory, or stays away: the others fail at once, or in time, and name it.
+// The last rank announces unreadable memory, misses the collective, or calls a different one. The others must
+// fail within the time limit, and name the rank whose memory they could not read.
 static void check_failures(void) {
     enum { GONE, UNMAPPED, AWAY, AWAY_REDUCE, OTHER_KIND, FAILURES };
     static const char *const words[] = { "it is gone", "Bad address", "waited 1 s in an all-gather",
@@ -250,8 +251,8 @@ static void check_failures(void) {
     }
 }
 
-// A timer kills the middle rank during collectives. Afterwards the ranks compare nothing, since MPI lacks a
-// rank.
+// A timer kills the middle rank during collectives. Without that rank MPI cannot combine the results, so each
+// rank checks only its own.
 static int run_killed(void) {
     CHECK_SETTING("a rank is killed");
     direct_from(0);
@@ -270,7 +271,7 @@ static int run_killed(void) {
     }
     CHECK(direct && done > 2 && rc == ZERO_ERR_COMM);
     CHECK(strstr(zero_last_error(), "it is gone") || strstr(zero_last_error(), "waited 2 s"));
-    CHECK(zero_last_failure()->rank == checks.rank);  // so that a trainer prefixes the step
+    CHECK(zero_last_failure()->rank == checks.rank);  // so that a trainer prefixes the message with the step
     CHECK(MPI_Wtime() - begun < 8);
     if (checks.rank == 0)
         printf("after %lld collectives: %s\nmpi_direct killed np=%d: settings: %d passed, %d failed\n",
@@ -286,7 +287,8 @@ int main(int argc, char **argv) {
     int can = reads_directly() || checks.ranks == 1;
     close_comm(1);
     if (!can && !checks.rank)
-        printf("skip mpi_direct: ranks may not read each other's memory here, or there are no large pages\n");
+        printf(
+            "skip mpi_direct: ranks cannot read each other's memory here, or large pages are unavailable\n");
     if (argc > 1 && !strcmp(argv[1], "killed")) return can ? run_killed() : MPI_Finalize();
     static const int64_t large = LARGE / sizeof(uint16_t);
     for (messages = !can; messages < 2; messages++) {

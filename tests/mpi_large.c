@@ -1,6 +1,6 @@
-// Checkpoints whose files take many disk requests: mpirun -np N mpi_large, for any N. Each number of ranks up
-// to N saves and all N load, bypassing the page cache and through it, with partial requests. A failing
-// request leaves the previous checkpoint, or the plugin, unchanged.
+// Checkpoints whose files need many disk requests: mpirun -np N mpi_large, for any N. Every number of ranks
+// up to N saves, and all N ranks load, with and without the page cache, and with requests that complete only
+// partly. If a request fails, a save leaves the previous checkpoint unchanged, and a load the plugin.
 #include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -53,10 +53,10 @@ static void fill(zero *z, int seed) {
 
 static struct {
     file_operation what;
-    int rank;      // on which it fails; -1: none
-    long at;       // which call, from 0
-    int halves;    // reads and writes do only half of the bytes
-    int buffered;  // O_DIRECT fails
+    int rank;      // the rank on which the operation fails; -1: none
+    long at;       // which call fails, counted from 0
+    int halves;    // 1: reads and writes transfer only half of the bytes
+    int buffered;  // 1: O_DIRECT fails
     long seen;
     pthread_mutex_t lock;
 } fault = { .rank = -1, .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -142,7 +142,7 @@ static void check_failed_saves(void) {
     zero_destroy(z);
 }
 
-// A failed load leaves the plugin's values, or zeros, unchanged. A later good one works.
+// Checks that a load fails and leaves the plugin's values, or zeros, unchanged.
 static void must_leave(zero *z, const char *path, const char *hash, const char *words) {
     CHECK(zero_load(z, path, NULL) == ZERO_ERR_IO && strstr(zero_last_error(), words));
     CHECK(has_hash(z, hash));
@@ -176,8 +176,8 @@ static void check_failed_loads(void) {
     }
 }
 
-// The file of a rank's offloaded states fails in a save, which only reads states, or in a load, which only
-// writes them. The error must not blame the checkpoint.
+// An operation on the file of a rank's offloaded states fails during a save, which only reads states, or a
+// load, which only writes them. The error must not blame the checkpoint.
 static void check_failed_states(void) {
     char path[PATH_BYTES], hex[17];
     path_of(path, "good");

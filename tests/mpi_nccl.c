@@ -1,9 +1,9 @@
-// The collectives by NCCL against those through host memory, and their failures: mpirun -np N mpi_nccl
-// [what]. On the stand-ins (tests/cuda/) each rank has its own GPU; on real ones N may exceed their number
-// with NCCL 2.30.
-//   mpi_nccl          the same bits, for every dtype, place of the shards, number of pieces, and stream order
+// Compares collectives through NCCL with those through host memory, and tests failures: mpirun -np N mpi_nccl
+// [what]. With the stand-ins (tests/cuda/) each rank has its own GPU. With real GPUs, N may exceed their
+// number if NCCL is 2.30 or newer.
+//   mpi_nccl          the same bits, for every dtype, location of shards, number of pieces, and stream order
 //   mpi_nccl trouble  a collective of rank 1 never ends, or fails
-//   mpi_nccl start    ranks that cannot start together
+//   mpi_nccl start    ranks that can or cannot start NCCL together
 #include <dlfcn.h>
 #include <mpi.h>
 #include <stdint.h>
@@ -27,7 +27,7 @@ int main(void) {
 #include "toy_kernels.h"
 #include <cuda_runtime_api.h>
 
-enum { MOST_PIECES = 3, ROUND = 64 << 10 };  // bytes of a round: less than the pieces hold
+enum { MOST_PIECES = 3, ROUND = 64 << 10 };  // ROUND: bytes per round, fewer than the pieces have
 static const int64_t piece_elems[MOST_PIECES] = { 128 * 301, 128, 128 * 37 };
 
 static net ranks;
@@ -35,7 +35,7 @@ static comm c;
 static const comm_use for_unit = { .purpose = ZERO_FOR_STEP, .unit = 0, .units = 1 };
 static device d;
 static memory m;
-static zero_config config;  // without overlap all streams are one
+static zero_config config;  // without overlap, all device streams are one stream
 
 // -------- stream order
 
@@ -72,7 +72,8 @@ static void plan(int nccl, size_t reduced_bytes) {
     MUST(comm_plan(planned, &config, &way, reduced_bytes));
 }
 
-// The incoming memory of the host's functions and of NCCL: by() installs one before a collective.
+// Memory for incoming data: [0] for the host's collectives, [1] for NCCL's. by() selects one before a
+// collective.
 static struct {
     char *at;
     size_t bytes;
@@ -84,7 +85,7 @@ static void stage(int nccl) {
     incoming[nccl].bytes = c.incoming_bytes;
 }
 
-// Opens everything but NCCL.
+// Opens everything except NCCL.
 static void begin(int cuda_device, double timeout_s) {
     config.device = ZERO_CUDA;
     config.cuda_device = cuda_device;
@@ -125,7 +126,7 @@ static void to_host(void *to, const void *from, size_t bytes) { to_device(to, fr
 // -------- a set of pieces
 
 typedef struct {
-    int n, apart;
+    int n, separate;  // separate: 1: the shards are not in the full arrays
     zero_dtype type, shard_type;
     int add;
 } shape;
@@ -143,13 +144,14 @@ static set set_of(const shape *s) {
     for (int i = 0; i < s->n; i++) {
         char *full = fulls + t.elems * c.group.ranks * size;
         char *own = full + c.group.rank * piece_elems[i] * size;
-        t.pieces[i] = (comm_piece){ full, s->apart ? shards + t.elems * shard_size : own, piece_elems[i] };
+        t.pieces[i] = (comm_piece){ full, s->separate ? shards + t.elems * shard_size : own, piece_elems[i] };
         t.elems += piece_elems[i];
     }
     return t;
 }
 
-// Fills in the numbers of rank `rank`, of very different magnitudes, so that the order of summation matters.
+// Fills the arrays with values of rank `rank`. Their magnitudes differ so much that the order of summation
+// matters.
 static void fill(const shape *s, int rank) {
     int64_t n = all_elems * c.group.ranks;
     for (int64_t i = 0; i < n; i++) {
@@ -196,7 +198,7 @@ static int64_t sent(void) {
     return c.traffic.all_gather[ZERO_FOR_STEP] + c.traffic.reduce_scatter[ZERO_FOR_STEP];
 }
 
-// Runs a reduction or a gather with its result in `to`. Returns the number of bytes sent.
+// Runs a reduction or a gather, and copies its result to `to`. Returns the number of bytes sent.
 static int64_t collective(const shape *s, int gathers, int by_nccl, char *to) {
     set t = set_of(s);
     const int64_t before = sent();
@@ -220,12 +222,13 @@ static void check_same(const shape *s, int gathers, char *expected, char *got) {
     CHECK(!memcmp(expected, got, bytes));
 }
 
-// Runs both at once, and ranks wait for them in different orders. Neither may allocate or wait.
+// Runs a gather and a reduction at the same time; ranks wait for them in different orders. Queuing them must
+// not allocate memory or make the host wait.
 static void check_both(char *expected, char *got) {
     shape s = { 3, 1, ZERO_BF16, ZERO_BF16, 0 };
     set t = set_of(&s);
     size_t size = t.elems * 2, full = size * c.group.ranks;
-    char *other = fulls + full;  // fulls has room for fp32
+    char *other = fulls + full;  // fulls has space for fp32, so bf16 uses only half
     set u = t;
     for (int i = 0; i < s.n; i++) u.pieces[i].full += full;
     fill(&s, c.group.rank);
@@ -237,7 +240,7 @@ static void check_both(char *expected, char *got) {
         long waits[2], allocations[2];
         fill(&s, c.group.rank);
         counts(&waits[0], &allocations[0]);
-        // the gather reads the shards, so the sums go into full
+        // the gather reads the shards meanwhile, so the sums go into `full`
         for (int i = 0; i < s.n; i++)
             t.pieces[i].shard = t.pieces[i].full + c.group.rank * t.pieces[i].elems * 2;
         MUST(reduce(&s, &t, 1));
@@ -281,7 +284,7 @@ static size_t device_in_use(void) {
     return all - left;
 }
 
-// The device's part of the memory table, with the bytes that the stand-in adds to each allocation.
+// Returns the device bytes in the memory table, including what the stand-in adds to each allocation.
 enum { RED_ZONE = 256 };
 static size_t in_table(void) {
     size_t sum = 0;
@@ -303,7 +306,8 @@ static void *of_stand_in(const char *name) {
 
 static size_t registered(void) { return ((size_t(*)(void))of_stand_in("nccl_stand_in_registered"))(); }
 
-// The table must equal what the device holds, including NCCL's connections, which the rehearsal made.
+// The table must account for all memory in use on the device, including that of NCCL's connections, which the
+// rehearsal opened.
 static void check_memory(size_t in_use_before) {
     size_t moved = 0;
     const zero_memory_line *nccl = NULL;
@@ -324,7 +328,7 @@ static void check_memory(size_t in_use_before) {
 static long groups_so_far(void) { return ((long (*)(void))of_stand_in("nccl_stand_in_groups"))(); }
 static long aborts_so_far(void) { return ((long (*)(void))of_stand_in("nccl_stand_in_aborts"))(); }
 
-// Groups must be few, since each costs NCCL a thread.
+// A collective must use few groups, because NCCL starts a thread for each.
 static void check_groups(int rounds) {
     shape s = { MOST_PIECES, 1, ZERO_BF16, ZERO_BF16, 0 };
     set t = set_of(&s);
@@ -343,7 +347,8 @@ static void check_groups(int rounds) {}
 static long aborts_so_far(void) { return 0; }
 #endif
 
-// Work before a collective may exceed the time limit: here, because nothing waits for it.
+// Work that is queued before a collective may take longer than the time limit; here it does, because no call
+// waits for it.
 static void check_work_ahead(void) {
 #ifdef CUDA_STAND_IN
     void *event;
@@ -368,13 +373,13 @@ static void check_work_ahead(void) {
 #endif
 }
 
-// NCCL's own sum is close, in another order, and rounded at each addition; an fp32 sum is rounded to a
-// narrower shard only at the end.
+// NCCL's own sum must be close. NCCL adds in a different order and rounds after each addition; it rounds an
+// fp32 sum to a narrower shard only at the end.
 static void check_ring(char *expected, char *got) {
     static const double unit[] = { [ZERO_F32] = 0x1p-23, [ZERO_BF16] = 0x1p-7, [ZERO_F16] = 0x1p-10 };
     static const struct {
         zero_dtype type, shard_type;
-        int apart, add;
+        int separate, add;
     } rows[] = {
         { ZERO_F32, ZERO_F32, 0, 0 },   { ZERO_F32, ZERO_F32, 1, 0 },   { ZERO_F32, ZERO_F32, 1, 1 },
         { ZERO_BF16, ZERO_BF16, 0, 0 }, { ZERO_BF16, ZERO_BF16, 1, 0 }, { ZERO_BF16, ZERO_F32, 1, 1 },
@@ -383,9 +388,9 @@ static void check_ring(char *expected, char *got) {
     };
     int64_t different = 0;
     for (int k = 0; k < (int)(sizeof rows / sizeof *rows); k++) {
-        shape s = { 3, rows[k].apart, rows[k].type, rows[k].shard_type, rows[k].add };
-        CHECK_SETTING("NCCL sums, dtype %d, shards of dtype %d, apart %d, added %d", (int)s.type,
-                      (int)s.shard_type, s.apart, s.add);
+        shape s = { 3, rows[k].separate, rows[k].type, rows[k].shard_type, rows[k].add };
+        CHECK_SETTING("NCCL sums, dtype %d, shards of dtype %d, separate %d, added %d", (int)s.type,
+                      (int)s.shard_type, s.separate, s.add);
         collective(&s, 0, 0, expected);
         collective(&s, 0, 1, got);
         int64_t far = 0;
@@ -410,11 +415,12 @@ static void check_all_shapes(char *expected, char *got) {
         set_mode(modes[mode]);
         for (zero_dtype type = ZERO_F32; type <= ZERO_F16; type++)
             for (int n = 1; n <= MOST_PIECES; n += 2)
-                for (int apart = 0; apart < 4; apart++) {  // in full; apart; in fp32; added in fp32
-                    shape s = { n, apart > 0, type, apart > 1 ? ZERO_F32 : type, apart == 3 };
-                    CHECK_SETTING("%s, dtype %d, %d pieces, shards %d", modes[mode], (int)type, n, apart);
+                for (int kind = 0; kind < 4; kind++) {
+                    // Shards are 0: in the full arrays, 1: separate, 2: also in fp32, 3: also added to.
+                    shape s = { n, kind > 0, type, kind > 1 ? ZERO_F32 : type, kind == 3 };
+                    CHECK_SETTING("%s, dtype %d, %d pieces, shards %d", modes[mode], (int)type, n, kind);
                     check_same(&s, 0, expected, got);
-                    if (apart < 2) check_same(&s, 1, expected, got);
+                    if (kind < 2) check_same(&s, 1, expected, got);
                 }
         for (zero_dtype narrow = ZERO_BF16; narrow <= ZERO_F16;
              narrow++) {  // gradients with comm.reduce_fp32
@@ -447,7 +453,7 @@ static void free_arrays(void) {
     all_elems = 0;
 }
 
-// one_round: staging as large as the bucket needs, otherwise ROUND bytes per rank
+// one_round: 1: staging is as large as the bucket needs; 0: it has ROUND bytes per rank.
 static void check_results(int reduce_nccl, int overlap, int one_round) {
     size_t in_use = 0;
     config.comm.reduce_nccl = reduce_nccl;
@@ -484,7 +490,7 @@ static void check_results(int reduce_nccl, int overlap, int one_round) {
 // -------- the plugin's memory
 
 #ifdef CUDA_STAND_IN
-// Returns how many communicators move memory of that purpose. wide: 16-bit gradients are sent as fp32.
+// Returns how many communicators transfer memory of that purpose. wide: 16-bit gradients are sent as fp32.
 static int movers_of(const char *purpose, int stage, int wide) {
     if (!strcmp(purpose, "parameters")) return stage > 0;
     if (!strncmp(purpose, "gradients on the wire", 21)) return 1;
@@ -493,7 +499,7 @@ static int movers_of(const char *purpose, int stage, int wide) {
     return !strncmp(purpose, "slots", 5) || !strcmp(purpose, "bytes of other ranks");
 }
 
-// zero_create registers what the stage moves, counts no traffic, and connects all ranks.
+// zero_create must register the memory that the stage transfers, count no traffic, and connect all ranks.
 static void check_stage(int stage, int micro_batches, int reduce_fp32) {
     static const zero_tensor tensors[] = { { "shared", 1, { 700 }, 1, 0, 1, 0 },
                                            { "block", 1, { 5000 }, 3, 1, 1, 0 } };
@@ -542,8 +548,8 @@ static void check_stages(void) {}
 #ifdef CUDA_STAND_IN
 enum { FAILS_AT = 5, TRIES = 40, VICTIM = 1 };
 
-// Alternates gathers and reductions, with a wait after each, until one fails. Returns how long the last one
-// took.
+// Alternates gathers and reductions, and waits for each, until one fails. Returns how long that one took, in
+// seconds.
 static double until_failure(void) {
     shape s = { 3, 1, ZERO_BF16, ZERO_BF16, 0 };
     set t = set_of(&s);
@@ -561,8 +567,8 @@ static double until_failure(void) {
     return clock_now() - start;
 }
 
-// The message names rank and collective, and all later calls return the same one.
-static void check_sentence(const char *part) {
+// The message must name the rank and the collective, and all later calls must return the same message.
+static void check_message(const char *part) {
     char first[1024], who[32];
     set t = set_of(&(shape){ 1, 1, ZERO_BF16, ZERO_BF16, 0 });
     snprintf(first, sizeof first, "%s", zero_last_error());
@@ -591,7 +597,7 @@ static void check_failure(const char *what, const char *mode) {
     MUST(comm_open_nccl(&c, &config, &m));
     alloc_arrays(rehearse_nothing);
     CHECK(until_failure() < (own ? 1.0 : 2.0 + 3.0));
-    check_sentence(own ? own_error : "did not end within 2 s");
+    check_message(own ? own_error : "did not end within 2 s");
     if (fails && !own)  // rank VICTIM has reported its error
         CHECK(strstr(zero_last_error(), "; rank 1 ended the job: ") && strstr(zero_last_error(), own_error));
     comm_close_nccl(&c, 0);
@@ -599,7 +605,8 @@ static void check_failure(const char *what, const char *mode) {
     end(0);
 }
 
-// With `name` set on the victim (-1: on all), all ranks fail with `part` in their message; NULL: they start.
+// Starts NCCL with the variable `name` set on the victim (-1: on all ranks). All ranks must fail with `part`
+// in their message; if it is NULL, they must succeed.
 static void check_start(const char *what, int victim, const char *name, const char *value, int cuda_device,
                         const char *part) {
     CHECK_SETTING("start: %s", what);
@@ -620,8 +627,8 @@ static void check_start(const char *what, int victim, const char *name, const ch
     device_close(&d);
 }
 
-// The driver reports the memory of all ranks on a GPU, so each records an equal part. In the stand-in a rank
-// sees only its own.
+// The driver reports the memory that all ranks use on a GPU, so each rank records an equal share. In the
+// stand-in a rank sees only its own memory.
 static void check_shared_memory(void) {
     CHECK_SETTING("start: one GPU, memory");
     setenv("CUDA_STAND_IN_NCCL_VERSION", "23007", 1);
@@ -637,21 +644,21 @@ static void check_shared_memory(void) {
     unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
 }
 
-// Ranks with a GPU each, or all on one, with versions of NCCL that can share a GPU or not.
+// Tests ranks that each have a GPU or all share one, with versions of NCCL that do or do not support sharing.
 static void check_sharing(void) {
     static const char needs[] = "1 GPU, and NCCL 2.28.9 needs one for each",
                       untold[] = "was not told to share";
     static const char variable[] = "NCCL_MULTI_RANK_GPU_ENABLE";
     static const struct {
         const char *what, *version;
-        int asked, one_gpu;  // asked: --comm nccl, else auto
-        const char *multi;   // of the variable in the environment; NULL: not set
+        int asked, one_gpu;  // asked: 1: --comm nccl, 0: auto
+        const char *multi;   // the variable's value in the environment; NULL: not set
         const char *part;
     } rows[] = {
         { "one GPU", "22809", 1, 1, NULL, needs },
         { "one GPU, with the variable", "22809", 1, 1, "1", needs },
         { "one GPU from 2.30 on", "23007", 1, 1, NULL, NULL },
-        { "one GPU from 2.30 on, if it can be", "23007", 0, 1, NULL, untold },
+        { "one GPU from 2.30 on, auto", "23007", 0, 1, NULL, untold },
         { "one GPU from 2.30 on, with the variable", "23007", 0, 1, "1", NULL },
         { "one GPU from 2.30 on, forbidden", "23007", 1, 1, "0", untold },
         { "2.30, a GPU each", "23007", 1, 0, NULL, NULL },
@@ -681,7 +688,7 @@ static void check_starts(void) {
     check_start("too old", 1, version, "22501", -1, "NCCL 2.25.1 is too old; 2.26 or newer is needed");
     CHECK(!strncmp(zero_last_error(), "rank 1 (host ", 13));
     check_start("older than built for", -1, version, "22602", -1, NULL);
-    check_start("a rank that cannot", 1, "CUDA_STAND_IN_FAIL", "cudaGetDevice:1", -1,
+    check_start("no device on one rank", 1, "CUDA_STAND_IN_FAIL", "cudaGetDevice:1", -1,
                 ": ncclCommInitRankConfig failed; NCCL reports: unhandled cuda error: no device");
     CHECK(!strncmp(zero_last_error(), "rank 1 on ", 10));
     setenv("CUDA_STAND_IN_DEVICES", "1", 1);
@@ -702,7 +709,7 @@ int main(int argc, char **argv) {
     int gpus = zero_cuda_devices(), version = 0;
     config.comm.nccl = 1;
     if (gpus < checks.ranks && (gpus < 1 || nccl_load() || nccl.GetVersion(&version) || version < 23000)) {
-        const char *why = gpus < 0 ? zero_last_error() : "not a GPU for each rank";
+        const char *why = gpus < 0 ? zero_last_error() : "fewer GPUs than ranks";
         if (!checks.rank) printf("skip mpi_nccl: %s\n0 passed, 0 failed, 1 skipped\n", why);
         MPI_Finalize();
         return 0;
