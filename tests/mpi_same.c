@@ -1,7 +1,7 @@
-// Ranks with different settings, tables or lines: mpirun -np N mpi_same, N at least 2. Each rank in turn is
-// the odd one. Every case must fail with the same message on all ranks, which names two ranks, the
-// difference, and both values. Settings that may differ must not change a bit. With TEST_SERVER=host:port the
-// ranks connect by TCP.
+// Ranks with different settings, tables or lines: mpirun -np N mpi_same, for N from 2. One rank after another
+// is the odd one. Every case must fail on all ranks with the same message, which names two ranks, the
+// difference, and both values. Settings that may differ must not change a bit of the results. With
+// TEST_SERVER=host:port the ranks connect over TCP.
 #include <stddef.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -9,9 +9,9 @@
 #include "check.h"
 #include "toy.h"
 
-static int odd;  // the rank with another setting, table or line
+static int odd;  // the rank whose setting, table or line differs
 static char host[64];
-static const char *tcp;  // where rank 0 listens; NULL: the ranks are connected by MPI
+static const char *tcp;  // the address where rank 0 listens; NULL: the ranks connect through MPI
 static const char *const hint = "; it must be the same on all ranks";
 
 typedef struct {
@@ -74,7 +74,7 @@ static void refused(const given *g, const char *theirs, const char *ours) {
 #define SETTING(field, value, theirs, ours) \
     DIFFERS(g.config.field = value, #field " = " theirs, #field " = " ours)
 
-// Another value in the range of the setting.
+// Returns a different value within the setting's range.
 static double other_value(const zero_setting *s, const zero_config *config) {
     char now[64];
     zero_setting_text(s, config, now, sizeof now);
@@ -93,7 +93,7 @@ static void prepare(const zero_setting *s, zero_config *c) {
         c->offload.optimizer = ZERO_HOST;
 }
 
-// Each setting that must be the same on all ranks.
+// Tests each setting that must be the same on all ranks.
 static void check_settings(void) {
     int n;
     for (const zero_setting *s = zero_settings(&n), *end = s + n; s < end; s++) {
@@ -111,7 +111,7 @@ static void check_settings(void) {
         if (checks.rank == odd) g.config = other;
         refused(&g, they_have, we_have);
     }
-    // How values are printed.
+    // Checks how messages print the values.
     SETTING(numbers.dtype, ZERO_F16, "fp16", "bf16");
     SETTING(numbers.rounding_seed, 4000000000u, "4000000000", "0");
     SETTING(numbers.loss_scale, 0.1, "0.1", "0");
@@ -197,16 +197,16 @@ static void train(const given *g, char hash[17]) {
     zero_destroy(t.z);
 }
 
-// `change` changes the config of the odd rank, which is allowed and changes no result.
-#define FREE(change, name)                                                                               \
-    do {                                                                                                 \
-        given g = usual();                                                                               \
-        char hash[17];                                                                                   \
-        CHECK_SETTING("odd rank %d may have another %s, %s", odd, name, shared ? "window" : "messages"); \
-        g.config.comm.shared_window = shared;                                                            \
-        if (checks.rank == odd) change;                                                                  \
-        train(&g, hash);                                                                                 \
-        CHECK(!strcmp(hash, expected));                                                                  \
+// Applies `change` to the config of the odd rank, which is allowed and must not change the results.
+#define FREE(change, name)                                                                                   \
+    do {                                                                                                     \
+        given g = usual();                                                                                   \
+        char hash[17];                                                                                       \
+        CHECK_SETTING("odd rank %d may have a different %s, %s", odd, name, shared ? "window" : "messages"); \
+        g.config.comm.shared_window = shared;                                                                \
+        if (checks.rank == odd) change;                                                                      \
+        train(&g, hash);                                                                                     \
+        CHECK(!strcmp(hash, expected));                                                                      \
     } while (0)
 
 static void put_other(const zero_setting *s, zero_config *config) {
@@ -238,8 +238,8 @@ static void check_free(void) {
     }
 }
 
-// Counts the fields of zero.h's structs of settings: lines that end a declaration, except those of the
-// groups.
+// Counts the fields of the config structs in zero.h: lines with a declaration, except those that declare a
+// group of settings.
 static int settings_in_header(void) {
     static const char *const groups[] = { "zero_numbers_config", "zero_comm_config",  "zero_start_config",
                                           "zero_offload_config", "zero_debug_config", "zero_config" };
@@ -259,7 +259,7 @@ static int settings_in_header(void) {
     return all;
 }
 
-// Every field has a row in settings.def, so no new setting is forgotten.
+// Every field must have a row in settings.def, so that new settings are not forgotten.
 static void check_all_decided(void) {
     enum { OBJECTS = 5 };  // size, cuda_stream, memory_beside, start.mpi_comm, start.same
     int n;
@@ -308,7 +308,7 @@ static void check_lines(int shared, int overlap) {
 static void check_lowest(void) {
     given g = usual();
     char lines[32], theirs[32];
-    CHECK_SETTING("every rank has another value");
+    CHECK_SETTING("every rank has a different value");
     odd = 1;
     g.config.prefetch = 5 + checks.rank;
     refused(&g, "prefetch = 6", "prefetch = 5");
@@ -322,7 +322,7 @@ static void check_lowest(void) {
 
 static void run(const char *asked) {
     if (checks.ranks < 2) {
-        fprintf(stderr, "mpi_same: at least 2 ranks\n");
+        fprintf(stderr, "mpi_same needs at least 2 ranks\n");
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
     gethostname(host, sizeof host - 1);

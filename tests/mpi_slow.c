@@ -1,6 +1,6 @@
-// Ranks whose disks differ in speed by more than comm.timeout_s: mpirun -np N mpi_slow [TIMEOUT_S], for N
-// from 2 to 4. The others wait for a rank that makes progress in a save or a load. A rank without progress
-// counts as late, and a disk that does not answer is reported.
+// One rank's disk needs longer than comm.timeout_s for a save or a load: mpirun -np N mpi_slow [TIMEOUT_S],
+// for N from 2 to 4. The other ranks wait for it as long as it makes progress. A rank without progress counts
+// as late, and a disk that does not answer is reported.
 #include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -19,9 +19,9 @@ static struct {
     int is_slow;
     file_operation what;  // the slow operation
     int left;             // number of slow calls left
-    double each_s;        // time of each
-    double took_s;        // time of all so far
-    int hangs;            // calls wait until this is 0
+    double each_s;        // duration of each slow call
+    double took_s;        // duration of all slow calls so far
+    int hangs;            // 1: calls hang until this is 0
     pthread_mutex_t lock;
     pthread_cond_t change;
 } disk = { .lock = PTHREAD_MUTEX_INITIALIZER, .change = PTHREAD_COND_INITIALIZER };
@@ -83,7 +83,8 @@ static void fill(zero *z) {
 
 // -------- a disk that is slow
 
-// The last rank's file takes longer than comm.timeout_s, most of it for one request.
+// The last rank's file takes longer than comm.timeout_s, because of two slow requests that each take most of
+// that time.
 static void check_slow(void) {
     const double slow_s = 0.8 * timeout_s;
     char hash[17];
@@ -95,7 +96,7 @@ static void check_slow(void) {
     MUST(zero_save(z, path, NULL));
     check_was_slow();
 
-    CHECK_SETTING("a slow save beside training");
+    CHECK_SETTING("a slow asynchronous save");
     set_disk(FILE_WRITE, slow_s, 0);
     MUST(zero_save_begin(z, path, NULL));
     MUST(zero_save_end(z));
@@ -121,11 +122,11 @@ static void check_slow(void) {
 
 static void let_go(void) {
     set_disk(FILE_WRITE, 0, 0);
-    nap(0.2);  // the hung request continues, and may touch memory or files that it should not
+    nap(0.2);  // the hung request continues, and must not write to other memory or files
 }
 
-// A hung request keeps its memory and descriptor, so memory allocated and files opened later are safe from
-// it.
+// A hung request keeps its memory and descriptor, so it cannot write to memory or files that are allocated or
+// opened later.
 static void check_hang(zero *z, file_operation what, int (*call)(zero *z)) {
     enum { BYTES = 8 << 20 };
     char name[] = "/tmp/llmc_zero_test.XXXXXX";
@@ -147,7 +148,7 @@ static void check_hang(zero *z, file_operation what, int (*call)(zero *z)) {
 
 static int save_at_once(zero *z) { return zero_save(z, path, NULL); }
 static int load(zero *z) { return zero_load(z, path, NULL); }
-static int save_beside(zero *z) {
+static int save_async(zero *z) {
     int rc = zero_save_begin(z, path, NULL);
     return rc ? rc : zero_save_end(z);
 }
@@ -161,14 +162,14 @@ static void check_hangs(void) {
     CHECK_SETTING("a disk that does not answer a load");
     check_hang(z, FILE_READ, load);
     MUST(zero_load(z, path, NULL));
-    CHECK_SETTING("a disk that does not answer a save beside training");
-    check_hang(z, FILE_WRITE, save_beside);
+    CHECK_SETTING("a disk that does not answer an asynchronous save");
+    check_hang(z, FILE_WRITE, save_async);
     CHECK(zero_save_begin(z, path, NULL) == ZERO_ERR_IO && strstr(zero_last_error(), "memory for copies"));
     MUST(zero_save(z, path, NULL));
     zero_destroy(z);
 }
 
-// A rank reserves space for a file itself, and so sends no sign of life meanwhile.
+// A rank that is blocked while it reserves space for a file does not report progress.
 static void check_late(void) {
     zero *z = plugin(0);
     CHECK_SETTING("a silent rank");

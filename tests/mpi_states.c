@@ -1,6 +1,6 @@
-// The rules for opening and closing model states (llmc_zero/tiers/state.h): mpirun -np N mpi_states, for any
-// N. With a store that hands out copies and detects every breach (copies.h), every path and setting gives the
-// same bits as with the store in memory.
+// Tests the rules for opening and closing model states (llmc_zero/tiers/state.h): mpirun -np N mpi_states,
+// for any N. Every path and setting must give the same bits with the store in memory and with one that hands
+// out copies and detects every breach of the rules (copies.h).
 #include <stdint.h>
 #include <stdio.h>
 #include "check.h"
@@ -12,9 +12,9 @@
 
 static int bucket_units(const settings_variation *v) { return v->bucket > TOY_LARGEST ? TOY_BLOCKS : 1; }
 
-// The pool has room for as few parts as the rules allow: one unit of the parameters is in use while another
-// is gathered; the gradients of the embeddings are open throughout backward, together with those of a block,
-// while one bucket is reduced.
+// Each pool has only as many slots as the rules require. One unit's parameters are in use while another unit
+// is gathered. The gradients of the embeddings are open throughout backward, as are those of the current
+// block and of the bucket that is being reduced.
 static void start_copies(const zero_config *c, const settings_variation *v) {
     copies_start(2, (c->stage < 2 ? 2 : 0) + bucket_units(v));
 }
@@ -32,7 +32,7 @@ static void check_setting(const settings_path *path, const settings_format *form
     CHECK(!memcmp(&o, want, sizeof o));
 }
 
-// The variations alternate, so that each occurs with every path.
+// The variations rotate, so that each occurs with every path.
 static void check_same_bits(void) {
     enum { EACH = 2 };
     for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
@@ -53,7 +53,7 @@ static void check_same_bits(void) {
             }
 }
 
-// Squares of sharded gradients are summed in the reduction, so the norm does not open them again.
+// The reduction sums the squares of sharded gradients, so the norm does not open them again.
 static void check_norm(void) {
     for (int stage = 1; stage <= 3; stage++) {
         toy t;
@@ -91,7 +91,7 @@ static int refused(state *s, int unit, int part, state_intent intent) {
     return state_open(&p, s, COMPUTE, unit, part, intent) == ZERO_ERR_MISUSE;
 }
 
-// Opens this rank's part of unit 0 and closes it, with one breach in between.
+// Opens this rank's part of unit 0 and closes it, and commits one breach on the way.
 static void commit(state *s, breach what) {
     state_part p;
     MUST(state_open(&p, s, COMPUTE, 0, 1, STATE_READ));
@@ -109,7 +109,7 @@ static void commit(state *s, breach what) {
     if (what == CLOSES_TWICE) CHECK(state_close(&again) == ZERO_ERR_MISUSE);
 }
 
-// One state of three units and two ranks.
+// Commits the breach on a state of three units and two ranks, and checks its message.
 static void check_breach(breach what, const char *message) {
     static const zero_tensor tensor = { "w", 1, { 1000 }, 3, 0, 0, 0 };
     static const zero_unit units[] = { { "a", 1, 1, 0 }, { "b", 1, 1, 0 }, { "c", 1, 1, 0 } };
@@ -134,12 +134,13 @@ static void check_breach(breach what, const char *message) {
 static void check_breaches(void) {
     static const char *const messages[BREACHES] = {
         [NO_BREACH] = "",
-        [LEFT_OPEN] = "",  // only copies_stop's result
+        [LEFT_OPEN] = "",  // only copies_stop's result shows it
         [WRITES_WHAT_IT_READS] = "first moment, unit 0, part 1: written, but opened for reading",
         [WRITES_PAST_END] = "first moment, unit 0, part 1: written past its end",
         [WRITES_AFTER_CLOSE] = "first moment: a copy was written after it was closed",
         [OPENS_TOO_MANY] = "first moment, unit 1, part 1: too many parts are open",
-        [OPENS_TWICE] = "first moment, unit 0, part 1: opened while it is open, one of the two for writing",
+        [OPENS_TWICE] =
+            "first moment, unit 0, part 1: opened while already open, and one of the two is for writing",
         [OPENS_ANOTHERS] = "first moment, unit 0, part 0: opened on a rank that does not own it",
         [CLOSES_TWICE] = "first moment, unit 0, part 1: closed, but not open",
     };

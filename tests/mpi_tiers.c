@@ -1,5 +1,5 @@
-// States in files: mpirun -np N mpi_tiers, for any N. Every mixture of tiers gives the bits of the run in
-// memory, with tiny pieces, so that every wrap-around happens; memory and traffic are as planned (tiers.h).
+// States in files: mpirun -np N mpi_tiers, for any N. Every mixture of tiers gives the same bits as the run
+// in memory. Pieces are tiny, so that every wrap-around occurs. Memory and traffic equal the plan (tiers.h).
 // This file adds tests of overlap.
 #include <stdint.h>
 #include <stdio.h>
@@ -11,32 +11,32 @@ static const mixture mixtures[] = {
     // name                       params       optimizer    gradients    ratio  in_host  piece  verify
     { "optimizer",                ZERO_DEVICE, ZERO_NVME,   ZERO_DEVICE, 1,     0,       0,     0 },
     { "optimizer, small pieces",  ZERO_DEVICE, ZERO_NVME,   ZERO_DEVICE, 1,     0,       2048,  1 },
-    { "optimizer, 0.4 of it",     ZERO_DEVICE, ZERO_NVME,   ZERO_HOST,   0.4,   0,       4096,  0 },
-    { "optimizer, none of it",    ZERO_DEVICE, ZERO_NVME,   ZERO_DEVICE, 0,     0,       4096,  0 },
+    { "0.4 of the optimizer",     ZERO_DEVICE, ZERO_NVME,   ZERO_HOST,   0.4,   0,       4096,  0 },
+    { "none of the optimizer",    ZERO_DEVICE, ZERO_NVME,   ZERO_DEVICE, 0,     0,       4096,  0 },
     { "parameters",               ZERO_NVME,   ZERO_DEVICE, ZERO_DEVICE, 1,     0,       2048,  1 },
     { "both",                     ZERO_NVME,   ZERO_NVME,   ZERO_DEVICE, 1,     0,       0,     0 },
     { "both, small pieces",       ZERO_NVME,   ZERO_NVME,   ZERO_DEVICE, 1,     0,       2048,  1 },
     { "both, some in memory",     ZERO_NVME,   ZERO_NVME,   ZERO_DEVICE, 0.6,   15000,   2048,  0 },
     { "host",                     ZERO_HOST,   ZERO_HOST,   ZERO_DEVICE, 1,     0,       0,     0 },
     { "gradients",                ZERO_DEVICE, ZERO_NVME,   ZERO_NVME,   1,     0,       2048,  1 },
-    { "gradients, 0.4 of others", ZERO_HOST,   ZERO_NVME,   ZERO_NVME,   0.4,   0,       4096,  0 },
-    { "gradients, none of them",  ZERO_DEVICE, ZERO_NVME,   ZERO_NVME,   0,     0,       0,     0 },
+    { "gradients, 0.4 optimizer", ZERO_HOST,   ZERO_NVME,   ZERO_NVME,   0.4,   0,       4096,  0 },
+    { "gradients, no optimizer",  ZERO_DEVICE, ZERO_NVME,   ZERO_NVME,   0,     0,       0,     0 },
     { "all",                      ZERO_NVME,   ZERO_NVME,   ZERO_NVME,   1,     0,       0,     0 },
     { "all, small pieces",        ZERO_NVME,   ZERO_NVME,   ZERO_NVME,   1,     0,       2048,  1 },
     { "all, some in memory",      ZERO_NVME,   ZERO_NVME,   ZERO_NVME,   0.6,   15000,   2048,  0 },
     { "optimizer on the host",    ZERO_NVME,   ZERO_HOST,   ZERO_DEVICE, 1,     0,       2048,  0 },
-    { "some parameters there",    ZERO_NVME,   ZERO_HOST,   ZERO_DEVICE, 1,     15000,   2048,  0 },
-    { "all parameters there",     ZERO_NVME,   ZERO_HOST,   ZERO_DEVICE, 1,     ALL,     2048,  0 },
+    { "some parameters on host",  ZERO_NVME,   ZERO_HOST,   ZERO_DEVICE, 1,     15000,   2048,  0 },
+    { "all parameters on host",   ZERO_NVME,   ZERO_HOST,   ZERO_DEVICE, 1,     ALL,     2048,  0 },
     { "both, none in files",      ZERO_NVME,   ZERO_NVME,   ZERO_DEVICE, 0,     ALL,     0,     0 },
-    { "both, no parameters",      ZERO_NVME,   ZERO_NVME,   ZERO_DEVICE, 1,     ALL,     0,     0 },
+    { "both, params in memory",   ZERO_NVME,   ZERO_NVME,   ZERO_DEVICE, 1,     ALL,     0,     0 },
 };
 // clang-format on
 
 // -------- reading states during backward
 
-// Two steps, a skipped one, new values, another step, and one with an abandoned pass: the next pass uses the
-// units in another order, so the pieces read ahead are not updated first. early: the first two pieces of the
-// update are read during backward.
+// Runs two steps, a skipped step, a step with newly set values, and a step with an abandoned pass. The pass
+// after the abandoned one uses the units in a different order, so the pieces that were read ahead are not the
+// first to be updated. early: 1 if the first two pieces of the update must be read during backward.
 static void hash_with_read_ahead(const zero_config *c, int early, char hash[17]) {
     static const int order[] = { 1, 0, 4, 2, 3, 0 };
     toy t;
@@ -80,7 +80,7 @@ static void check_read_ahead(void) {
 
 // -------- an update during backward
 
-// Returns 1 if a unit was updated before the end of backward.
+// Returns 1 if the update of a unit began before backward ended.
 static int updated_in_backward(const zero *z) {
     trace_event e;
     double backward_s = 0;
@@ -109,9 +109,10 @@ static void check_early_overlaps(void) {
     for (int early = 0; early <= 1; early++) {
         int overlap = -1;
         zero_config c = tiers_config(&mixtures[13], 3, &settings_formats[1], 3, &settings_variations[0]);
-        CHECK_SETTING("an update %s begins during backward", early ? "promised early" : "not promised");
+        CHECK_SETTING("an update that is %s during backward",
+                      early ? "promised begins" : "not promised does not begin");
         c.debug.trace_events = 4096;
-        // On a busy machine the update may start late, so backward gets longer until they overlap.
+        // On a busy machine the update may start late, so the loop makes backward longer until they overlap.
         for (double compute_s = 1e-3; overlap != early && compute_s < 0.1; compute_s *= 4)
             overlap = step_updates_in_backward(&c, early, compute_s);
         CHECK(overlap == early);
@@ -120,7 +121,7 @@ static void check_early_overlaps(void) {
 
 // -------- a delayed update
 
-// Returns 1 if a forward pass used a unit after zero_update, but before the unit's update had ended.
+// Returns 1 if a forward pass used a unit after zero_update returned, but before the unit's update ended.
 static int used_before_updated(const zero *z) {
     trace_event update, use;
     double ended_s = 0;
@@ -134,7 +135,7 @@ static int used_before_updated(const zero *z) {
     return 0;
 }
 
-// With only the optimizer in files, forward can run while the disk waits, unless it waits for the update.
+// With only the optimizer in files, forward can run while the disk hangs, unless it waits for the update.
 static void check_delayed_overlaps(void) {
     for (int delayed = 0; delayed <= 1; delayed++) {
         toy t;

@@ -1,7 +1,7 @@
-// Model states beside a CUDA device: mpirun -np N mpi_tiers_device, for any N. Every mixture of device, host
-// memory and files gives the bits of the CPU run in memory, with tiny pieces, so that every wrap-around
-// happens. The stand-in (tests/cuda/) runs streams as early or as late as their events allow, so a missing
-// event gives different bits.
+// Model states offloaded from a CUDA device: mpirun -np N mpi_tiers_device, for any N. Every mixture of
+// device, host memory and files gives the same bits as the CPU run in memory. Pieces are tiny, so that every
+// wrap-around occurs. The stand-in (tests/cuda/) runs streams as early or as late as their events allow, so a
+// missing event gives different bits.
 #include <stdint.h>
 #include <stdio.h>
 #include "tiers.h"
@@ -21,7 +21,7 @@ static const mixture mixtures[] = {
     // name                         params       optimizer    gradients    ratio  in_host  piece  verify
     { "optimizer",                  ZERO_DEVICE, ZERO_HOST,   ZERO_DEVICE, 1,     0,       0,     0 },
     { "optimizer, small pieces",    ZERO_DEVICE, ZERO_HOST,   ZERO_DEVICE, 1,     0,       2048,  0 },
-    { "and gradients",              ZERO_DEVICE, ZERO_HOST,   ZERO_HOST,   1,     0,       0,     0 },
+    { "optimizer and gradients",    ZERO_DEVICE, ZERO_HOST,   ZERO_HOST,   1,     0,       0,     0 },
     { "parameters",                 ZERO_HOST,   ZERO_DEVICE, ZERO_DEVICE, 1,     0,       2048,  0 },
     { "parameters and optimizer",   ZERO_HOST,   ZERO_HOST,   ZERO_DEVICE, 1,     0,       4096,  0 },
     { "all",                        ZERO_HOST,   ZERO_HOST,   ZERO_HOST,   1,     0,       0,     0 },
@@ -30,8 +30,8 @@ static const mixture mixtures[] = {
     { "0.4 of the optimizer",       ZERO_DEVICE, ZERO_HOST,   ZERO_HOST,   0.4,   0,       4096,  0 },
     { "none of the optimizer",      ZERO_DEVICE, ZERO_HOST,   ZERO_HOST,   0,     0,       4096,  0 },
     { "optimizer in files",         ZERO_DEVICE, ZERO_NVME,   ZERO_HOST,   1,     0,       2048,  0 },
-    { "parameters on the host too", ZERO_HOST,   ZERO_NVME,   ZERO_HOST,   1,     0,       2048,  0 },
-    { "0.6 of the optimizer there", ZERO_DEVICE, ZERO_NVME,   ZERO_HOST,   0.6,   0,       4096,  0 },
+    { "and parameters on the host", ZERO_HOST,   ZERO_NVME,   ZERO_HOST,   1,     0,       2048,  0 },
+    { "0.6 of optimizer in files",  ZERO_DEVICE, ZERO_NVME,   ZERO_HOST,   0.6,   0,       4096,  0 },
     { "parameters in files",        ZERO_NVME,   ZERO_DEVICE, ZERO_DEVICE, 1,     0,       2048,  0 },
     { "some parameters in files",   ZERO_NVME,   ZERO_HOST,   ZERO_HOST,   0.6,   15000,   2048,  0 },
     { "both in files",              ZERO_NVME,   ZERO_NVME,   ZERO_HOST,   1,     0,       0,     0 },
@@ -39,12 +39,12 @@ static const mixture mixtures[] = {
     { "all in files",               ZERO_NVME,   ZERO_NVME,   ZERO_NVME,   1,     0,       2048,  0 },
     { "all in files, 0.6 of the optimizer", ZERO_NVME, ZERO_NVME, ZERO_NVME, 0.6, 0,       2048,  0 },
     { "gradients in files",         ZERO_DEVICE, ZERO_NVME,   ZERO_NVME,   1,     0,       0,     0 },
-    { "and gradients, small pieces", ZERO_DEVICE, ZERO_HOST,   ZERO_HOST,   1,     0,       2048,  0 },
+    { "with gradients, small pieces", ZERO_DEVICE, ZERO_HOST,  ZERO_HOST,   1,     0,       2048,  0 },
 };
 // clang-format on
 
 static cudaStream_t own_stream;
-static int by_nccl;  // 1: NCCL moves the bytes, and each rank has a device; 0: the ranks share one
+static int by_nccl;  // 1: NCCL transfers the data, and each rank has a device; 0: the ranks share one
 
 static const char *on_the_device(zero_config *c, int turn) {
     static char name[64];
@@ -58,7 +58,7 @@ static const char *on_the_device(zero_config *c, int turn) {
     return name;
 }
 
-// With NCCL the host waits for no collective, so only events order collectives and copies.
+// With NCCL the host does not wait for collectives, so only events order collectives and copies.
 static void check_nccl(void) {
 #if defined(ZERO_HAVE_NCCL) && defined(CUDA_STAND_IN)
     char devices[16];
@@ -85,7 +85,7 @@ static void check_nccl(void) {
 // -------- both directions of the bus
 
 #ifdef CUDA_STAND_IN
-// Lazy streams run only what something waits for.
+// Creates the toy with lazy streams, which run only work that a call waits for.
 static zero *create_lazy(toy *t, const char *mixture) {
     zero_config c = tiers_config(mixture_called(mixture), 3, &settings_formats[0], 1,
                                  &settings_variations[0]);
@@ -109,7 +109,7 @@ static void spoil(zero *z, zero_value what, device_stream on, state_range r, sta
     MUST(state_close(&p));
 }
 
-// Queues a copy of the range to the device, and of its first element to the room for values.
+// Queues a copy of the range to the device, and from there a copy of its first element to states_room(z).
 static void look_at(zero *z, zero_value what, state_range r) {
     state_part p;
     states_room(z)[0] = NAN;
@@ -118,8 +118,8 @@ static void look_at(zero *z, zero_value what, state_range r) {
     MUST(state_close(&p));
 }
 
-// If a piece's copy to the host has run when the next piece's copy to the device has, the second waited for
-// the first.
+// Waiting for the copy of the second piece to the device must not run the copy of the first piece to the
+// host. On lazy streams it would run only if the one waited for the other.
 static void check_independent_copies(void) {
     toy t;
     CHECK_SETTING("one piece is copied to the device while another is copied to the host");
@@ -134,7 +134,7 @@ static void check_independent_copies(void) {
     spoil(z, ZERO_PARAM, UP, two, STATE_CHANGE);
     MUST(d->f->wait(d, UP));
     CHECK(!isnan(home[one.from]) && !isnan(home[two.from]));
-    // The same piece: the device gets what was copied to the host.
+    // For the same piece, the copy to the device must wait, and reads what was copied to the host.
     look_at(z, ZERO_PARAM, one);
     MUST(d->f->wait(d, UP));
     CHECK(isnan(home[one.from]) && !isnan(home[two.from]) && isnan(states_room(z)[0]));
@@ -143,7 +143,7 @@ static void check_independent_copies(void) {
     destroy_lazy(z);
 }
 
-// Neither the CPU nor a copy overwrites on the host what is being copied to the device.
+// Neither the CPU nor a copy to the host may overwrite host memory that is still being copied to the device.
 static void check_copies_before_writes(void) {
     toy t;
     state_part p;
@@ -172,12 +172,12 @@ static void check_copies_before_writes(void) {
 
 // -------- faults
 
-// The n-th call of a CUDA runtime function fails, for every n up to `most` or until a run has fewer calls:
-// while the plugin is created, or later.
+// Makes the n-th call of a CUDA runtime function fail, during creation or later, for increasing n up to
+// `most` or until a run makes fewer calls.
 #ifdef CUDA_STAND_IN
 static void check_calls(const zero_config *c, const char *call, long most) {
     int rc = -1;
-    CHECK_SETTING("the n-th %s fails, for every n", call);
+    CHECK_SETTING("the n-th %s fails, for increasing n", call);
     for (long n = 1; rc && n < most; n += 1 + n / 3) {
         char fail[64];
         snprintf(fail, sizeof fail, "%s:%ld", call, n);
@@ -191,7 +191,7 @@ static void check_calls(const zero_config *c, const char *call, long most) {
 }
 #endif
 
-// On one rank, since others would wait for it.
+// Runs only with one rank, because other ranks would wait for the one that fails.
 static void check_faults(void) {
     zero_config c = tiers_config(mixture_called("all in files, 0.6 of the optimizer"), 3,
                                  &settings_formats[1], 3, &settings_variations[6]);

@@ -1,7 +1,7 @@
 // The plugin on several ranks: mpirun -np N mpi_zero, for any N. Every path and setting gives the same bits,
 // memory and traffic equal the plan (tests/test_plan.c checks its formulas), and collectives overlap with
 // computation.
-//   mpi_zero NAME         one check: "same bits", "no memory" ..
+//   mpi_zero NAME         runs one check, such as "same bits" or "no memory"
 //   mpi_zero timeout      ranks that miss a collective, or call different ones, fail with an error
 #include <stdint.h>
 #include <stdio.h>
@@ -26,12 +26,12 @@ static int same_on_all_ranks(const void *data, int bytes) {
 
 // -------- the plan
 
-// The bytes that a unit's gather sends from a rank.
+// Returns the bytes that each rank sends when a unit is gathered.
 static int64_t gather_bytes(const zero *z, int unit) {
     return z->layout.units[unit].shard * (checks.ranks - 1) * (int64_t)dtype_bytes(z->config.numbers.dtype);
 }
 
-// The plan for this rank, made without a plugin or other ranks.
+// Returns the plan for this rank, which needs no plugin and no other ranks.
 static zero_plan plan_for(const zero_config *c, const zero_unit *units, int ranks_on_node) {
     zero_plan plan;
     zero_config own = *c;
@@ -41,15 +41,15 @@ static zero_plan plan_for(const zero_config *c, const zero_unit *units, int rank
     return plan;
 }
 
-// fp32, one micro-batch, otherwise the defaults.
+// Returns a config with fp32, one micro-batch, and otherwise the defaults.
 static zero_config simple(int stage, int overlap) {
     return settings_config(&settings_paths[stage + 1], &settings_formats[0], 1,
                            &settings_variations[overlap]);
 }
 
-static int64_t scalars_at_start;  // bytes sent by creation
+static int64_t scalars_at_start;  // bytes that zero_create sent
 
-// The counted traffic of so many steps equals the plan's.
+// Checks that the traffic counted over all steps so far equals the plan's.
 static void check_traffic(zero *z, const zero_traffic *planned, int steps) {
     const int p = ZERO_FOR_STEP, s = ZERO_FOR_SCALARS;
     zero_traffic counted;
@@ -67,8 +67,8 @@ static void check_eval_traffic(zero *z, const zero_traffic *planned) {
     CHECK(t.reduce_scatter[ZERO_FOR_EVAL] == 0 && t.other[ZERO_FOR_EVAL] == 0);
 }
 
-// Before the first step and after the last one the memory held equals the plan, so no step allocates. Model
-// states are as large as the formula gives, up to padding.
+// Runs before the first step and after the last: if the memory in use equals the plan both times, no step
+// allocates. Model states are as large as the formula predicts, plus padding.
 static void check_memory(const zero *z, const zero_plan *planned) {
     zero_plan own;
     const char *difference = plan_differs(planned, z);
@@ -134,12 +134,12 @@ static outcome train(const zero_config *c) {
     check_eval_traffic(t.z, &planned.traffic);
     check_memory(t.z, &planned);
     zero_destroy(t.z);
-    CHECK(same_on_all_ranks(&o, offsetof(outcome, eval)));  // each rank starts its eval differently
+    CHECK(same_on_all_ranks(&o, offsetof(outcome, eval)));  // `eval` differs between ranks
     return o;
 }
 
-// Without accumulation all paths agree bit for bit. With accumulation naive = 0 = 1 and 2 = 3, and the two
-// groups differ only by rounding.
+// Without gradient accumulation, all paths agree bit for bit. With it, naive agrees with stages 0 and 1,
+// stage 2 agrees with stage 3, and the two groups differ only by rounding.
 static void check_format(const settings_format *format, int micro_batches, int at) {
     outcome naive = { 0 }, reference = { 0 };
     for (int p = 0; p < SETTINGS_COUNT(settings_paths); p++)
@@ -270,8 +270,8 @@ static void check_extra_gathers(void) {
     }
 }
 
-// Steps with fewer micro-batches than the maximum: stage 2 reduces once per micro-batch, and stage 3 also
-// gathers.
+// Runs steps with fewer micro-batches than the maximum: stage 2 reduces once per micro-batch, and stage 3
+// also gathers.
 static void check_fewer_micro_batches(void) {
     for (int p = 1; p < SETTINGS_COUNT(settings_paths); p++) {
         zero_config c = settings_config(&settings_paths[p], &settings_formats[1], 3, &settings_variations[1]);
@@ -342,7 +342,7 @@ static passes_outcome train_with_other_passes(const zero_config *c) {
     MUST(zero_update(t.z, &h));
     if (c->stage == 3) check_gathered(t.z, &planned, 4, 2, wasted);
     MUST(zero_hash(t.z, 1, o.full));
-    zero_destroy(t.z);  // with a gather under way
+    zero_destroy(t.z);  // while a gather is in progress
     return o;
 }
 
@@ -365,8 +365,9 @@ static void check_other_passes(void) {
         }
 }
 
-// Forward uses the blocks in a different order in every step. Below stage 3, where forward is not collective,
-// each rank has a different order too, and the update still gathers in the same order on all ranks.
+// Forward uses the blocks in a different order in every step. Below stage 3, where forward runs no
+// collectives, the order also differs between ranks, and the update must still gather in the same order on
+// all of them.
 static void train_in_any_order(const zero_config *c, char full[17]) {
     toy t;
     MUST(toy_create(&t, c, NULL));
@@ -389,7 +390,7 @@ static void check_any_order(void) {
         char without[17], full[17];
         for (int stage = 0; stage < 3; stage++) {
             zero_config c = simple(stage, overlap);
-            CHECK_SETTING("forward in another order on each rank, stage %d, overlap %d", stage, overlap);
+            CHECK_SETTING("forward in a different order on each rank, stage %d, overlap %d", stage, overlap);
             train_in_any_order(&c, stage ? full : without);
             if (stage) CHECK(!strcmp(full, without));
         }
@@ -397,7 +398,7 @@ static void check_any_order(void) {
             zero_config c = simple(3, overlap);
             c.prefetch = prefetch;
             c.debug.poison = prefetch > 0;
-            CHECK_SETTING("forward in another order in each step, prefetch %d, overlap %d", prefetch,
+            CHECK_SETTING("forward in a different order in each step, prefetch %d, overlap %d", prefetch,
                           overlap);
             train_in_any_order(&c, prefetch ? full : without);
             if (prefetch) CHECK(!strcmp(full, without));
@@ -411,11 +412,11 @@ static float value_of(int what, int tensor, int layer, int64_t i) {
     return (float)((i * 37 + tensor * 11 + layer * 5 + what * 3) % 1009) / 1009;
 }
 
-// Sets all values of one kind, or counts those that differ. PARAM sets the master too, so it comes first.
+// Sets all values of one kind, or counts those that differ. ZERO_PARAM also sets the master, so it is first.
 static int64_t each_value(toy *t, const zero_config *c, int w, int set) {
     static const zero_value order[] = { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };
     static float x[TOY_LARGEST], got[TOY_LARGEST];
-    const int shared = own_master(c) && order[w] == ZERO_MASTER;  // the parameter itself
+    const int shared = own_master(c) && order[w] == ZERO_MASTER;  // the master is the parameter
     int64_t wrong = 0;
     if (set && shared) return 0;
     for (int k = 0; k < TOY_TENSORS; k++)
@@ -491,7 +492,7 @@ static void check_values_and_scalars(void) {
 
 // -------- overlap
 
-// Counts pairs of overlapping events, of kind `a` of one unit and kind `b` of another.
+// Counts the pairs of overlapping events: one of kind `a` and one of kind `b`, on different units.
 static int meetings(const zero *z, trace_kind a, trace_kind b) {
     int n = 0;
     trace_event x, y;
@@ -531,8 +532,8 @@ static int has_event(const zero *z, trace_kind kind) {
     return 0;
 }
 
-// The blocks compute for some milliseconds, and for different times on each rank, so that a collective takes
-// long enough to overlap.
+// Each block computes for a few milliseconds, longer on higher ranks, so that collectives take long enough to
+// overlap.
 static void check_overlap(void) {
     for (int overlap = 0; overlap < 2; overlap++)
         for (int stage = 2; stage <= 3; stage++) {
@@ -581,8 +582,8 @@ static void check_timeout(void) {
                 CHECK(MPI_Wtime() - start < first + 0.5);
             }
             MPI_Barrier(MPI_COMM_WORLD);
-            int speaks = failure_reports(&t.z->net, 1), all = 0;
-            MPI_Allreduce(&speaks, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
+            int reports = failure_reports(&t.z->net, 1), all = 0;
+            MPI_Allreduce(&reports, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
             CHECK(all == 1);
             zero_destroy(t.z);
         }
@@ -613,7 +614,7 @@ static void check_units_named(void) {
     }
 }
 
-// A process that MPI_Comm_split has excluded.
+// A process that MPI_Comm_split left out of a communicator has MPI_COMM_NULL.
 static void check_no_communicator(void) {
     MPI_Comm none = MPI_COMM_NULL;
     zero_config c = simple(3, 0);
@@ -644,8 +645,8 @@ static void check_disorder(void) {
 
 // -------- inference
 
-// Parameters and activations equal those of a plugin that trains. It holds the planned memory and nothing
-// else, and it sends the embedding once.
+// With c.inference, parameters and activations equal those of a plugin that trains. The plugin uses only the
+// planned memory. At stage 3 it gathers the embedding only once.
 static void check_inference_at(zero_config c) {
     toy t;
     char want[17], got[17];
@@ -696,7 +697,8 @@ static size_t address_space(void) {
     return pages * sysconf(_SC_PAGESIZE);
 }
 
-// Only the last rank's memory is limited, to `more` further bytes. All ranks fail in time with its message.
+// Limits the last rank to `more` bytes beyond what it uses now. All ranks must fail in time with that rank's
+// message.
 static void refuse_memory(const zero_config *c, const zero_tensor *tensor, size_t more, const char *names) {
     static const zero_unit unit = { "all", 1, 1, 0 };
     struct rlimit free_, limit;
@@ -724,7 +726,7 @@ static void check_no_memory(void) {
             CHECK_SETTING("no memory for states, stage %d, overlap %d", stage, overlap);
             refuse_memory(&c, &large, 100 << 20, "RLIMIT_AS");
             if (stage != 3 || checks.ranks == 1) continue;
-            CHECK_SETTING("no memory for the messages' staging, overlap %d", overlap);
+            CHECK_SETTING("no memory to stage messages, overlap %d", overlap);
             c.comm.shared_window = 0;
             c.comm.window_bytes = 16 << 20;
             refuse_memory(&c, &small, 12 << 20, "RLIMIT_AS");
@@ -737,7 +739,7 @@ static const struct {
     const char *group, *name;
     void (*check)(void);
 } all_checks[] = {
-    { "timeout", "a rank that stays away", check_timeout },
+    { "timeout", "a rank misses a collective", check_timeout },
     { "timeout", "units named", check_units_named },
     { "timeout", "disorder", check_disorder },
     { "timeout", "no communicator", check_no_communicator },
