@@ -1,6 +1,6 @@
 // Runs the blocks of a kernel one after another, for stand_in.cpp. Each thread that waits for others is a
 // fiber with its own stack; threads that never wait run one after another on the same fiber. Warps take
-// turns, each until all its lanes have ended or are at a barrier.
+// turns; each runs until all its lanes have ended or wait at a barrier.
 #ifndef CUDA_STAND_IN_BLOCKS_H
 #define CUDA_STAND_IN_BLOCKS_H
 #include <dlfcn.h>
@@ -30,10 +30,10 @@ enum { LANES = 32, MAX_THREADS = 1024, STACK = 64 << 10, GUARD = 4 << 10 };
 }
 
 // --------
-// fibers: switch_to(&from, to) stores this one's place and continues the other
+// fibers: switch_to(&from, &to) stores where the running fiber is, and resumes the other
 
 #if defined(__x86_64__)
-typedef void *Place;  // the stack pointer; the registers that a call preserves are on the stack
+typedef void *Place;  // the stack pointer; the callee-saved registers are on the stack
 extern "C" void cuda_stand_in_switch(Place *from, Place to);
 asm(R"(
     .text
@@ -61,7 +61,7 @@ inline void switch_to(Place *from, Place *to) { cuda_stand_in_switch(from, *to);
 inline void prepare(Place *place, char *stack, size_t size, void (*start)()) {
     void **top = (void **)(stack + size);
     memset(top - 8, 0, 8 * sizeof *top);
-    top[-2] = (void *)start;  // the switch returns to it, with six registers below
+    top[-2] = (void *)start;  // where the switch returns, after popping the six registers below
     *place = top - 8;
 }
 #else
@@ -100,8 +100,8 @@ static struct {
     Place scheduler;
     Fiber *idle[MAX_THREADS];
     int idle_count, fibers;
-    int first, lanes, started;     // the running warp: its first thread, number of lanes, and of started ones
-    cuda_stand_in_lanes given[2];  // the lanes' values: one is read while the other is written
+    int first, lanes, started;     // the running warp: its first thread, its lanes, and the lanes started
+    cuda_stand_in_lanes given[2];  // the lanes' values: lanes may read one while others write the other
     int turn;
 } block;
 
@@ -126,7 +126,7 @@ static void fiber_main() {
             thread->fiber = self;
             (*block.body)();
             thread->state = DONE;
-            // None is left if this thread had to wait: all lanes start before one continues.
+            // If this thread had to wait, no new lane is left: all lanes start before any continues.
         } while (next_new_lane());
         block.idle[block.idle_count++] = self;
         switch_to(&self->place, &block.scheduler);
@@ -169,7 +169,7 @@ static void run_lanes() {
     }
 }
 
-// Returns true if lanes of the warp have met at a shuffle or the like and can continue.
+// Returns true if lanes of the warp were waiting at a warp operation, such as a shuffle, and can continue.
 static bool complete_warp_op() {
     Thread *warp = block.threads + block.first;
     unsigned alive = 0, at_barrier = 0;
@@ -184,7 +184,7 @@ static bool complete_warp_op() {
         warp[i].state = READY;
     }
     if (alive && at_barrier)
-        die("deadlock: lanes of one warp wait at a barrier, others at a shuffle or the like", block.kernel);
+        die("deadlock: some lanes of a warp wait at a barrier, others at a warp operation", block.kernel);
     block.given[block.turn].alive = alive;
     block.given[block.turn].exist = block.lanes == LANES ? ~0u : (1u << block.lanes) - 1;
     block.turn ^= 1;
@@ -244,7 +244,7 @@ static void run_grid(dim3 grid, dim3 threads, const void *kernel, const std::fun
 }  // namespace blocks
 
 // --------
-// what kernels call
+// functions that kernels call
 
 unsigned cuda_stand_in_lane() { return (unsigned)blocks::block.current % blocks::LANES; }
 

@@ -1,4 +1,4 @@
-// The stand-in's cuBLASLt: the names and values that this project's matmuls use. cublaslt.cpp computes them.
+// The stand-in's cuBLASLt: the names and values that this project's matmuls use. cublaslt.cpp implements it.
 #ifndef CUDA_STAND_IN_CUBLASLT_H
 #define CUDA_STAND_IN_CUBLASLT_H
 #include <stddef.h>
@@ -100,7 +100,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
                                               cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,
                                               cublasLtMatmulPreference_t pref, int requested,
                                               cublasLtMatmulHeuristicResult_t results[], int *returned);
-// Checks whether a stored algorithm can compute a matmul. Leaves the result's algorithm unchanged.
+// Checks whether a stored algorithm can compute a matmul. Does not set result->algo.
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                        cublasLtMatrixLayout_t A, cublasLtMatrixLayout_t B,
                                        cublasLtMatrixLayout_t C, cublasLtMatrixLayout_t D,

@@ -1,7 +1,7 @@
-// The stand-in's cuBLASLt: it checks calls, offers algorithms, and computes matmuls in fp32, rounded once. It
-// refuses calls that NVIDIA documents as invalid or GPUs are known to refuse, and sometimes more: epilogues
-// of 16-bit types need rows of multiples of 16 bytes, BGRADB needs a transposed B, and neither it nor DGELU
-// takes k = 1.
+// The stand-in's cuBLASLt: it checks calls, offers algorithms, and computes matmuls in fp32, rounding only
+// the result. It refuses calls that NVIDIA documents as invalid or that GPUs are known to refuse, and is
+// sometimes stricter: with an epilogue, rows of 16-bit types must be a multiple of 16 bytes; BGRADB needs a
+// transposed B; BGRADB and DGELU do not support k = 1.
 #include <stdio.h>
 #include <stdlib.h>
 #include <algorithm>
@@ -46,17 +46,17 @@ namespace {
 using Layout = cublasLtMatrixLayoutOpaque;
 using Desc = cublasLtMatmulDescOpaque;
 
-enum { WORKSPACE = 4096 };   // bytes that an algorithm needs, or less if the preference limits it
+enum { WORKSPACE = 4096 };   // bytes that an algorithm needs; fewer if the preference allows fewer
 enum { ALGORITHMS = 8 };     // per matmul
-enum { EPILOGUE_ROW = 16 };  // rows of 16-bit types with an epilogue are multiples of this many bytes
+enum { EPILOGUE_ROW = 16 };  // with an epilogue, rows of 16-bit types must be a multiple of this many bytes
 
 struct Problem {
     Desc desc;
     Layout a, b, c, d;
 };
 
-// An algorithm, and the matmul for which it was found. Odd ones sum from the last k to the first, which gives
-// other bits.
+// An algorithm, and the matmul for which it was found. Algorithms with an odd id sum from the last k to the
+// first, which gives different bits.
 struct Algorithm {
     uint32_t id, bias_align;
     uint64_t key, workspace;
@@ -127,7 +127,7 @@ cublasStatus_t check_epilogue(const Desc &desc, const Layout &d) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// Returns NOT_SUPPORTED without a message, because programs call this to find out.
+// Returns NOT_SUPPORTED without a message, because programs use this call to probe for support.
 cublasStatus_t check_support(const Problem &p) {
     const Desc &desc = p.desc;
     if (desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_SUCCESS;
@@ -150,7 +150,7 @@ cublasStatus_t check_problem(const Problem &p) {
     REFUSE_IF(a.ld < a.rows || b.ld < b.rows || c.ld < c.rows || d.ld < d.rows, INVALID_VALUE);
     REFUSE_IF(a.batches != d.batches || b.batches != d.batches || c.batches != d.batches, INVALID_VALUE);
     REFUSE_IF(d.batches > 1 && d.stride < (d.cols - 1) * d.ld + d.rows && d.stride + d.rows > d.ld,
-              INVALID_VALUE);  // results overlap
+              INVALID_VALUE);  // the batches' results overlap
     REFUSE_IF(a.type != b.type || c.type != d.type || (d.type != a.type && d.type != CUDA_R_32F),
               NOT_SUPPORTED);
     REFUSE_IF(desc.compute == CUBLAS_COMPUTE_32F_FAST_TF32 && a.type != CUDA_R_32F, NOT_SUPPORTED);
@@ -172,7 +172,7 @@ cublasStatus_t check_pointers(const Problem &p, const void *A, const void *B, co
                               const Algorithm &algo) {
     const Desc &desc = p.desc;
     REFUSE_IF(!is_aligned(A, algo.align[0]) || !is_aligned(B, algo.align[1]),
-              INVALID_VALUE);  // smaller than the preference promised
+              INVALID_VALUE);  // less aligned than the preference promised
     REFUSE_IF(!is_aligned(C, algo.align[2]) || !is_aligned(D, algo.align[3]), INVALID_VALUE);
     REFUSE_IF(!reaches(A, p.a) || !reaches(B, p.b) || !reaches(C, p.c) || !reaches(D, p.d), EXECUTION_FAILED);
     REFUSE_IF(C == D && !same_layout(p.c, p.d), INVALID_VALUE);
@@ -238,8 +238,8 @@ struct Call {
 
 enum { TILE = 32, COLUMNS = 4 };
 
-// out (rows of `inner`, padded to TILE) from op(x): out[o * inner_padded + i] = x[i, o], or x[o, i] with
-// `flip`
+// Unpacks op(x) into rows of `inner` elements, padded to a multiple of TILE: out[o * padded + i] = x[i, o],
+// or x[o, i] with `flip`.
 void unpack(std::vector<float> &out, const Layout &x, const void *p, int64_t offset, bool flip, bool tf32) {
     int64_t inner = flip ? x.cols : x.rows, outer = flip ? x.rows : x.cols,
             padded = (inner + TILE - 1) / TILE * TILE;
@@ -252,8 +252,8 @@ void unpack(std::vector<float> &out, const Layout &x, const void *p, int64_t off
     }
 }
 
-// Computes sums (COLUMNS, TILE), adjacent columns of the result: a (K, M padded) from the tile's first row
-// on, b (K, N padded) from the first column on.
+// Computes `sums` (COLUMNS, TILE), adjacent columns of the result. a (K, M padded) begins at the tile's first
+// row, b (K, N padded) at the first column.
 VECTOR void multiply(float (*sums)[TILE], const float *a, int64_t a_step, const float *b, int64_t b_step,
                      int64_t K, bool backward) {
     float acc[COLUMNS][TILE] = {};
@@ -303,7 +303,7 @@ void compute(const Call &call) {
         unpack(a, p.a, call.A, batch * p.a.stride, p.desc.trans_a, tf32);
         unpack(b, p.b, call.B, batch * p.b.stride, !p.desc.trans_b, tf32);
         for (int64_t m = 0; m < M; m += TILE) {
-            float rows[TILE] = { 0 };  // of D, added up over n
+            float rows[TILE] = { 0 };  // sums of D's rows over n
             int64_t here = std::min<int64_t>(TILE, M - m);
             float sums[COLUMNS][TILE];
             for (int64_t n = 0; n < N; n++) {
@@ -318,7 +318,7 @@ void compute(const Call &call) {
     }
 }
 
-// Returns a pointer's alignment, at most 256; without a pointer, 1.
+// Returns a pointer's alignment, at most 256, or 1 for NULL.
 uint32_t alignment_of(const void *p) {
     uintptr_t bits = (uintptr_t)p | 256;
     return p ? (uint32_t)(bits & -bits) : 1;
@@ -344,7 +344,7 @@ cublasStatus_t check_algorithm(const Problem &p, const Algorithm &algo) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-// Returns the time that events show for a matmul if CUDA_STAND_IN_FASTEST is set.
+// Returns the time that events show for a matmul if CUDA_STAND_IN_FASTEST is set; otherwise 0.
 double pretended_ms(const Problem &p, const Algorithm &algo) {
     const char *text = getenv("CUDA_STAND_IN_FASTEST"), *colon = text ? strchr(text, ':') : nullptr;
     if (!text || !*text) return 0;
@@ -530,8 +530,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     size_t used = algo.workspace;
     double pretended = pretended_ms(call.p, algo);
     cudaError_t queued = cuda_stand_in_queue(stream, [=] {
-        if (used)
-            memset(workspace, 0xff, used);  // a workspace that holds other data then gives wrong results
+        if (used) memset(workspace, 0xff, used);  // exposes a workspace that also holds other data
         compute(call);
         cuda_stand_in_takes(pretended);
     });

@@ -1,6 +1,6 @@
-// The stand-in's device code: the part of CUDA that the kernels of this project may use, in plain C++.
-// Threads of a block are fibers (blocks.h) of which one runs at a time, so shared memory is static and
-// atomics are plain sums.
+// The stand-in's device code: the part of CUDA that the kernels of this project may use, in plain C++. The
+// threads of a block are fibers (blocks.h), and only one runs at a time, so shared memory is static and
+// atomics are plain operations.
 #ifndef CUDA_STAND_IN_RUNTIME_H
 #define CUDA_STAND_IN_RUNTIME_H
 #include "../../llmc_zero/device/numbers.h"  // bf16 and fp16, for device code of gpt2/cuda.h
@@ -32,7 +32,7 @@ enum cuda_stand_in_op { CUDA_STAND_IN_SHUFFLE, CUDA_STAND_IN_BALLOT };
 struct cuda_stand_in_lanes {
     uint64_t value[32];
     unsigned alive;  // lanes that took part
-    unsigned exist;  // lanes that the warp has
+    unsigned exist;  // lanes that exist in the warp
 };
 // Waits for all lanes of the warp, and returns all their values. The result is valid until the lane's next
 // call.
@@ -53,7 +53,7 @@ inline int __popc(unsigned x) { return __builtin_popcount(x); }
 // Returns the value of lane `from`: this lane's own value if the warp has no such lane, 0xff bytes if that
 // lane has left the kernel.
 template <class T> T cuda_stand_in_shuffle(unsigned mask, T x, int from) {
-    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles are of 4 or 8 bytes");
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "a shuffle needs a type of 4 or 8 bytes");
     uint64_t bits = 0;
     memcpy(&bits, &x, sizeof x);
     const cuda_stand_in_lanes *lanes = cuda_stand_in_gather(CUDA_STAND_IN_SHUFFLE, mask, bits);
@@ -110,7 +110,7 @@ cudaError_t cuda_stand_in_refuse(const void *kernel);
 
 template <class... P, class... A>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t *config, void (*kernel)(P...), A &&...args) {
-    static_assert(sizeof...(P) == sizeof...(A), "as many arguments as the kernel has parameters");
+    static_assert(sizeof...(P) == sizeof...(A), "the kernel has a different number of parameters");
     std::tuple<P...> values(static_cast<P>(args)...);
     bool reached = std::apply([](const P &...p) { return (cuda_stand_in_argument(p) && ...); }, values);
     if (!reached) {

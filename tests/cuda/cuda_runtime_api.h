@@ -1,4 +1,4 @@
-// A stand-in for the CUDA run time on a machine without a GPU: the names, types and values of the calls that
+// A stand-in for the CUDA runtime on a machine without a GPU: the names, types and values of the calls that
 // this project uses, for C and C++. stand_in.h describes its behaviour and its interface for tests.
 #ifndef CUDA_STAND_IN_RUNTIME_API_H
 #define CUDA_STAND_IN_RUNTIME_API_H
@@ -76,7 +76,7 @@ struct cudaDeviceProp {
     int multiProcessorCount;
 };
 
-typedef struct cudaLaunchAttribute_st cudaLaunchAttribute;  // none is understood
+typedef struct cudaLaunchAttribute_st cudaLaunchAttribute;  // no attribute is supported
 typedef struct cudaLaunchConfig_st {
     dim3 gridDim;
     dim3 blockDim;

@@ -1,6 +1,6 @@
-// The stand-in for NCCL; see nccl.h. Each operation is a list of messages between pairs of ranks, which go
-// through rings of bytes in a file that all ranks have mapped. Any call that looks at a stream's progress
-// moves the bytes that can move.
+// The stand-in for NCCL; see nccl.h. Each operation is a list of messages between pairs of ranks. Messages
+// pass through ring buffers in a file that all ranks map. Any call that checks a stream's progress transfers
+// what it can.
 #include "stand_in.h"
 #include <algorithm>
 #include <atomic>
@@ -36,12 +36,12 @@ struct Ring {
 struct Shared {
     std::atomic<uint32_t> joined, finalized;
     std::atomic<int> error;                  // ncclResult_t, for all ranks
-    std::atomic<uint32_t> taken[MAX_RANKS];  // whether the rank is there
+    std::atomic<uint32_t> taken[MAX_RANKS];  // 1: the rank has joined
     char gpu[MAX_RANKS][64];
     Ring ring[MAX_RANKS][MAX_RANKS];  // from, to
 };
 
-// Precedes the bytes of a message.
+// Precedes the data of a message.
 struct Header {
     uint64_t kind, type, bytes;
 };
@@ -51,15 +51,15 @@ struct Message {
     bool is_send;
     Header header;
     char *p;
-    Header other{};    // the received one
-    size_t moved = 0;  // of header and bytes
-    uint64_t end = 0;  // of a send: the ring's position when all is written
+    Header other{};    // the header received
+    size_t moved = 0;  // bytes transferred so far, of header and data
+    uint64_t end = 0;  // for a send: the ring's position after its last byte
     bool done = false;
 };
 
 struct Operation {
     std::vector<Message> messages;
-    std::vector<std::function<void()>> then;  // local copies and sums
+    std::vector<std::function<void()>> then;  // local copies and sums, after all messages
     long number = 0;
 };
 using OperationPtr = std::shared_ptr<Operation>;
@@ -73,10 +73,10 @@ struct Communicator {
     cudaStream_t stream = nullptr;
     std::atomic<bool> aborted{ false };
     std::atomic<int> error{ 0 }, unfinished{ 0 };
-    OperationPtr group, unissued;  // the open group; a complete operation that is not on the stream yet
+    OperationPtr group, unissued;  // the open group; an operation that is complete but not yet on the stream
     std::map<void *, size_t> registered;
     bool connected[MAX_RANKS] = {};
-    std::vector<void *> memory;  // device memory that it has taken
+    std::vector<void *> memory;  // its device memory
     ~Communicator() {
         if (shared) munmap(shared, sizeof *shared);
     }
@@ -87,8 +87,8 @@ std::recursive_mutex lock;
 std::vector<CommunicatorPtr> live;
 std::string last_error;
 std::atomic<long> operations{ 0 }, groups{ 0 }, aborts{ 0 };
-std::map<void *, size_t> allocated;  // by ncclMemAlloc
-std::vector<void *> unused;          // device memory of communicators that have ended
+std::map<void *, size_t> allocated;  // memory from ncclMemAlloc
+std::vector<void *> unused;          // device memory of aborted communicators
 thread_local int depth = 0;
 thread_local std::vector<CommunicatorPtr> grouped;
 
@@ -126,7 +126,7 @@ void forget(const CommunicatorPtr &c) {
 size_t size_of(ncclDataType_t type) { return type == ncclFloat32 ? 4 : type == ncclInt8 ? 1 : 2; }
 
 // --------
-// moving bytes
+// transferring data
 
 void fail_later(Communicator &c, ncclResult_t rc, const std::string &why, bool for_all) {
     int none = 0;
@@ -134,7 +134,7 @@ void fail_later(Communicator &c, ncclResult_t rc, const std::string &why, bool f
     if (for_all) c.shared->error = rc;
 }
 
-// Copies between a ring, from its position `at` on, and p.
+// Copies n bytes from p into a ring at position `at`, or out of the ring to p.
 void copy_ring(Ring &ring, uint64_t at, char *p, size_t n, bool into) {
     for (size_t done = 0; done < n;) {
         size_t place = (at + done) % RING, len = std::min<size_t>(n - done, RING - place);
@@ -146,7 +146,7 @@ void copy_ring(Ring &ring, uint64_t at, char *p, size_t n, bool into) {
     }
 }
 
-// Moves the part [moved, ...) within [start, start + size) of a message: header or bytes.
+// Transfers what remains of a message's header or data, which occupies [start, start + size) of the message.
 void move_part(Message &m, Ring &ring, char *part, size_t start, size_t size) {
     uint64_t at = m.is_send ? ring.written.load() : ring.read.load();
     size_t room = m.is_send ? RING - (size_t)(at - ring.read.load()) : (size_t)(ring.written.load() - at);
@@ -168,7 +168,7 @@ void check_header(Communicator &c, const Message &m) {
     }
 }
 
-// Moves the bytes of a message that can move.
+// Transfers as much of a message as its ring allows.
 void advance(Communicator &c, Message &m) {
     enum { HEAD = sizeof(Header) };
     Ring &ring = m.is_send ? c.shared->ring[c.rank][m.peer] : c.shared->ring[m.peer][c.rank];
@@ -183,14 +183,15 @@ void advance(Communicator &c, Message &m) {
     }
 }
 
-// Messages move in order for each direction of each pair.
+// Transfers what it can, in order for each pair of ranks and direction. Returns true if all messages are
+// done.
 bool move_messages(Communicator &c, Operation &op) {
     bool busy[2][MAX_RANKS] = {}, done = true;
     for (Message &m : op.messages) {
         bool &is_busy = busy[m.is_send][m.peer];
         if (!m.done && !is_busy) {
             advance(c, m);
-            // the next send may begin before this one has been received, but not the next receive
+            // A send may begin before the previous one has been received.
             is_busy = m.moved < sizeof(Header) + m.header.bytes;
         }
         done &= m.done;
@@ -198,7 +199,7 @@ bool move_messages(Communicator &c, Operation &op) {
     return done;
 }
 
-// Returns true if the operation is over, or abandoned by an abort.
+// Advances an operation. Returns true if it is complete, or abandoned because of an abort.
 bool look(Communicator &c, Operation &op) {
     if (c.aborted) return true;
     if (c.error || c.shared->error || is_asked("hang", c.rank, op.number)) return false;
@@ -210,7 +211,7 @@ bool look(Communicator &c, Operation &op) {
     return move_messages(c, op);
 }
 
-// Takes device memory for the communicator.
+// Allocates device memory for the communicator.
 ncclResult_t take(Communicator &c, size_t bytes) {
     void *p;
     if (cudaMalloc(&p, bytes) != cudaSuccess) {
@@ -265,12 +266,12 @@ ncclResult_t usable(const CommunicatorPtr &c) {
     return ncclSuccess;
 }
 
-// The part that all operations share; `describe` adds the messages.
+// Begins an operation of any kind; `describe` adds its messages.
 template <class F> ncclResult_t operation(ncclComm_t handle, cudaStream_t stream, F describe) {
     CommunicatorPtr c = find(handle);
     if (ncclResult_t rc = usable(c)) return rc;
     if (c->has_stream && c->stream != stream)
-        return refuse(ncclInvalidUsage, "the stand-in takes one stream per communicator");
+        return refuse(ncclInvalidUsage, "the stand-in supports only one stream per communicator");
     c->stream = stream;
     c->has_stream = true;
     if (!c->group) c->group = std::make_shared<Operation>();
@@ -315,7 +316,8 @@ void store(ncclDataType_t type, void *p, size_t i, float x) {
         ((uint16_t *)p)[i] = type == ncclBfloat16 ? bf16_round(x) : fp16_round(x);
 }
 
-// parts: in rank order. The ring begins with the rank after the one that gets the sum.
+// Adds in the order of a ring that begins with the rank after the one that gets the sum. parts: in rank
+// order.
 void ring_sum(ncclDataType_t type, char *to, const char *own, const std::vector<char> &parts, int rank,
               int ranks, size_t count) {
     size_t bytes = count * size_of(type);
@@ -469,7 +471,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 
 static thread_local bool reclaims;
 
-// Frees memory, which waits for all work on the device.
+// Frees the memory of aborted communicators after waiting for all work on the device.
 static void reclaim() {
     while (setting("CUDA_STAND_IN_NCCL_STUCK", 0)) sleep(1);
     cudaDeviceSynchronize();
@@ -536,8 +538,8 @@ static ncclResult_t check_registered(const Communicator &c, void *base, size_t b
     auto block = allocated.upper_bound(base);
     if (block == allocated.begin() ||
         (char *)base + bytes > (char *)std::prev(block)->first + std::prev(block)->second)
-        return refuse(ncclInvalidArgument, "only memory of ncclMemAlloc can be registered");
-    if (c.registered.count(base)) return refuse(ncclInvalidUsage, "registered already");
+        return refuse(ncclInvalidArgument, "only memory from ncclMemAlloc can be registered");
+    if (c.registered.count(base)) return refuse(ncclInvalidUsage, "already registered");
     return ncclSuccess;
 }
 
@@ -602,7 +604,7 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataTyp
         char *own = (char *)to + c.rank * bytes;
         if (rc) return rc;
         if (from != own && (char *)from < (char *)to + c.ranks * bytes && (char *)to < (char *)from + bytes)
-            return refuse(ncclInvalidArgument, "in place at the wrong place");
+            return refuse(ncclInvalidArgument, "the buffers overlap, but not as in-place buffers must");
         for (int r = 0; r < c.ranks; r++) {
             if (r != c.rank) {
                 add(op, true, r, ALL_GATHER, type, from, bytes);
@@ -622,7 +624,7 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDat
         if (rc) return rc;
         const char *own = (const char *)from + c.rank * bytes;
         if (to != own && (char *)to < (char *)from + c.ranks * bytes && (char *)from < (char *)to + bytes)
-            return refuse(ncclInvalidArgument, "in place at the wrong place");
+            return refuse(ncclInvalidArgument, "the buffers overlap, but not as in-place buffers must");
         auto parts = std::make_shared<std::vector<char>>(c.ranks * bytes);
         for (int r = 0; r < c.ranks; r++) {
             if (r != c.rank) {

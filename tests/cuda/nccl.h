@@ -1,26 +1,25 @@
-// A stand-in for NCCL between processes of one machine, on the stand-in for CUDA: the names, types and values
-// that this project uses, and their rules. The library is called libnccl.so.2 and loaded like NCCL. Ranks
-// connect through a file in /dev/shm. Work stays on its stream until the other ranks' work has arrived, while
-// the calling threads continue.
+// A stand-in for NCCL between processes on one machine, based on the stand-in for CUDA. It has the names,
+// types and values that this project uses, and enforces NCCL's rules. The library is called libnccl.so.2 and
+// loaded like NCCL. Ranks connect through a file in /dev/shm. Work waits on its stream until the other ranks'
+// work has arrived, while the calling threads continue.
 //
-// It is stricter than NCCL, so that tests find mistakes that would fail only on a cluster:
+// It is stricter than NCCL, so that tests find mistakes that might otherwise appear only on a cluster:
 // - The work of a non-blocking communicator is on its stream only after a call of ncclCommGetAsyncError. Any
 //   other call before that returns ncclInvalidUsage.
-// - A send ends when it has been received.
+// - A send completes only when it has been received.
 // - Nothing detects a dead rank.
-// - Memory must be the device's, and all work of a communicator must use one stream.
-// - ncclReduceScatter adds in ring order and rounds each time.
-// - A difference between ranks (kind, count, type) is an asynchronous ncclInvalidUsage on both.
+// - Buffers must be in device memory, and all work of a communicator must use one stream.
+// - ncclReduceScatter adds in ring order and rounds after each addition.
+// - If two ranks differ in operation, count or type, both get an asynchronous ncclInvalidUsage.
 // - An abort, or the end of a group of aborts, waits for all work on the device.
-// - Only memory of ncclMemAlloc can be registered, and it must be deregistered before it is freed and before
-// the
-//   communicator ends.
-// - A communicator takes device memory, and more for each rank to which it connects.
+// - Only memory from ncclMemAlloc can be registered. It must be deregistered before it is freed, and before
+//   the communicator ends.
+// - A communicator uses device memory, and more for each rank to which it connects.
 // Variables:
-//   CUDA_STAND_IN_NCCL=hang:rank:k       the k-th operation of that rank (over its communicators; a group is
-//                                        one) never moves
-//   CUDA_STAND_IN_NCCL=error:rank:k      it becomes an asynchronous ncclSystemError
-//   CUDA_STAND_IN_NCCL=stop:rank:k       the process stops before it
+//   CUDA_STAND_IN_NCCL=hang:rank:k       the k-th operation of that rank (counted over its communicators; a
+//                                        group counts as one) never progresses
+//   CUDA_STAND_IN_NCCL=error:rank:k      that operation fails with an asynchronous ncclSystemError
+//   CUDA_STAND_IN_NCCL=stop:rank:k       the process stops (SIGSTOP) before that operation
 //   CUDA_STAND_IN_NCCL_STUCK=1           an abort never returns
 //   CUDA_STAND_IN_NCCL_VERSION=n         ncclGetVersion's result; from 23000 on the stand-in supports
 //                                        NCCL_MULTI_RANK_GPU_ENABLE
@@ -97,8 +96,8 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataTyp
 ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                ncclComm_t comm, cudaStream_t stream);
 
-// For tests: groups so far, lone calls included (NCCL starts a thread for each one of a non-blocking
-// communicator); aborts; bytes that are registered now.
+// For tests: the number of groups so far, where a call outside a group counts as one (NCCL starts a thread
+// for each group of a non-blocking communicator); the number of aborts; the bytes that are now registered.
 long nccl_stand_in_groups(void);
 long nccl_stand_in_aborts(void);
 size_t nccl_stand_in_registered(void);

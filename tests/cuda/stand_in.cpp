@@ -1,5 +1,5 @@
-// The stand-in for the CUDA run time: devices, memory, streams and events. stand_in.h describes its
-// behaviour, blocks.h runs kernels.
+// The stand-in for the CUDA runtime: devices, memory, streams and events. stand_in.h describes its behaviour,
+// and blocks.h runs kernels.
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -18,7 +18,8 @@ enum { MAX_DEVICES = 8, ALIGNMENT = 256, RED_ZONE = 256, POISON = 0xff };
 using StreamPtr = std::shared_ptr<CUstream_st>;
 using EventPtr = std::shared_ptr<CUevent_st>;
 
-// One of: a wait for another stream's work, an event's mark, or work, which may depend on another process
+// One of three: a wait for another stream's work, an event's mark, or work, which may depend on another
+// process.
 struct Operation {
     StreamPtr wait_for;
     uint64_t wait_until = 0;
@@ -38,15 +39,15 @@ struct CUstream_st {
 struct CUevent_st {
     int device = 0;
     bool timed = false;
-    StreamPtr stream;       // none: never recorded
-    uint64_t position = 0;  // complete when the stream has done this many
+    StreamPtr stream;       // nullptr: never recorded
+    uint64_t position = 0;  // complete when the stream has done this many operations
     double ms = 0;
 };
 
 namespace {
 
 struct Device {
-    std::map<size_t, size_t> free_pieces;  // offset in the device's part of the arena: size
+    std::map<size_t, size_t> free_pieces;  // offset in the device's part of the arena -> size
     size_t used = 0;
     StreamPtr default_stream;
 };
@@ -58,17 +59,17 @@ struct State {
     // settings
     Mode mode = EAGER;
     int devices = 1, capability = 90, multiprocessors = 4, blocks = 2;
-    int gpu[MAX_DEVICES] = {};  // each device's number before CUDA_VISIBLE_DEVICES
+    int gpu[MAX_DEVICES] = {};  // each device's number without CUDA_VISIBLE_DEVICES
     bool mig = false;
     bool protect = true, backward = false, print_counts = false;
     std::string fail_call;
     long fail_at = 0;
     // memory
     size_t capacity = 2ul << 30;
-    char *arena = nullptr;  // MAX_DEVICES parts
+    char *arena = nullptr;  // one part for each of MAX_DEVICES
     bool accessible = false;
-    std::map<const char *, size_t> live;    // device allocations: size
-    std::map<const char *, size_t> pinned;  // host memory
+    std::map<const char *, size_t> live;    // device allocation -> size
+    std::map<const char *, size_t> pinned;  // host memory -> size
     Device device[MAX_DEVICES];
     std::map<cudaStream_t, StreamPtr> streams;
     std::map<cudaEvent_t, EventPtr> events;
@@ -79,14 +80,14 @@ struct State {
 };
 
 State &state() {
-    static State *s = new State;  // never deleted: threads may call until the end
+    static State *s = new State;  // never deleted, because threads may use it until exit
     return *s;
 }
 
 thread_local cudaError_t last_error = cudaSuccess;
 thread_local int current_device = 0;
-std::atomic<double> pretended_ms{ 0 };  // by cuda_stand_in_takes
-const double KERNEL_MS = 5;             // a kernel's part of it if CUDA_STAND_IN_FASTEST is set
+std::atomic<double> pretended_ms{ 0 };  // the time that cuda_stand_in_takes added
+const double KERNEL_MS = 5;             // a kernel's simulated time if CUDA_STAND_IN_FASTEST is set
 
 // --------
 // settings
@@ -116,11 +117,11 @@ int choice(const char *name, std::initializer_list<const char *> words) {
 
 void choose_visible(State &s) {
     const char *list = getenv("CUDA_VISIBLE_DEVICES");
-    int there = s.devices, seen = 0;
+    int all = s.devices, seen = 0;
     for (int d = 0; d < MAX_DEVICES; d++) s.gpu[d] = d;
-    for (char *end; list && seen < there; list = end + 1) {
+    for (char *end; list && seen < all; list = end + 1) {
         long d = strtol(list, &end, 10);
-        if (end == list || d < 0 || d >= there) break;
+        if (end == list || d < 0 || d >= all) break;
         s.gpu[seen++] = (int)d;
         if (*end != ',') break;
     }
@@ -165,8 +166,8 @@ void check_red_zones(State &s) {
         for (size_t i = size; i < padded(size); i++) {
             if ((unsigned char)p[i] != POISON) {
                 fprintf(stderr,
-                        "CUDA stand-in: something wrote byte %zu of an allocation of %zu bytes of device "
-                        "memory\n",
+                        "CUDA stand-in: byte %zu was overwritten, past the end of an allocation of %zu bytes "
+                        "of device memory\n",
                         i, size);
                 abort();
             }
@@ -220,7 +221,7 @@ cudaError_t likely_error(const std::string &call) {
     return has("Synchronize") || call == "cudaMemcpy" ? cudaErrorIllegalAddress : cudaErrorUnknown;
 }
 
-// The part that all calls share; body gets the state, with the lock held.
+// Runs an API call. body gets the state, with the lock held.
 template <class F> cudaError_t api(const char *name, F body, bool needs_device = true) {
     State &s = state();
     std::lock_guard<std::mutex> guard(s.lock);
@@ -278,15 +279,15 @@ void run_next(State &s, CUstream_st &stream) {
 void progress(State &s);
 void step(State &s, CUstream_st &stream);
 
-// Lets other threads and processes continue, and eventually runs all streams, because another process may
-// wait for work on any of them.
+// Lets other threads and processes continue. After many pauses it runs all streams, because another process
+// may wait for work on any of them.
 void pause(State &s, int pauses) {
     enum { PATIENCE = 300 };
     s.lock.unlock();
     usleep(100);
     s.lock.lock();
     progress(s);
-    auto streams = s.streams;  // a copy: others may open and close some in the next pause
+    auto streams = s.streams;  // a copy: other threads may create or destroy streams in a pause
     for (auto &[handle, stream] : streams)
         if (pauses > PATIENCE && !stream->queue.empty()) step(s, *stream);
 }
@@ -303,7 +304,7 @@ void advance(State &s, CUstream_st &stream, uint64_t until) {
     }
 }
 
-// Runs one operation that the stream needs next.
+// Runs one operation: the stream's next one, or one on a stream that it waits for.
 void step(State &s, CUstream_st &stream) {
     const Operation &next = stream.queue.front();
     if (is_ready(s, next))
@@ -321,7 +322,7 @@ bool run_ready(State &s, CUstream_st &stream) {
     return any;
 }
 
-// Runs the operations of eager streams that are ready.
+// Runs all operations of eager streams that are ready.
 void progress(State &s) {
     bool any;
     do {
@@ -353,7 +354,7 @@ void wait_device(State &s) {
     s.waits++;
     CUstream_st &first = *s.device[current_device].default_stream;
     advance(s, first, first.queued);
-    auto streams = s.streams;  // a copy: others may open and close some meanwhile
+    auto streams = s.streams;  // a copy: other threads may create or destroy streams meanwhile
     for (auto &[handle, stream] : streams)
         if (stream->device == current_device) advance(s, *stream, stream->queued);
     progress(s);
@@ -368,7 +369,7 @@ bool in_arena(const State &s, const void *p) {
 
 enum Inside { OUTSIDE, INSIDE, PARTLY };
 
-// Finds out whether [p, p + size) is in one of the pieces; with size 0, p may be at its end.
+// Returns whether [p, p + size) is in one of the pieces. If size is 0, p may be the end of a piece.
 Inside inside(const std::map<const char *, size_t> &pieces, const void *p, size_t size) {
     const char *begin = (const char *)p;
     auto next = pieces.upper_bound(begin);
@@ -379,7 +380,8 @@ Inside inside(const std::map<const char *, size_t> &pieces, const void *p, size_
     return begin < piece + piece_size ? PARTLY : result;
 }
 
-// Returns the offset in the device's part of the arena, or its capacity if there is no room.
+// Allocates a piece. Returns its offset in the device's part of the arena, or the capacity if none is large
+// enough.
 size_t take_piece(State &s, Device &device, size_t size) {
     for (auto [offset, piece] : device.free_pieces) {
         if (piece >= size) {
@@ -523,7 +525,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, int device) 
 }
 
 cudaError_t cuda_stand_in_occupancy(int *blocks, int threads) {
-    enum { SMALL = 128, FIT = 65536 / 64 };  // threads whose 64 registers each fit into a multiprocessor
+    enum { SMALL = 128, FIT = 65536 / 64 };  // FIT: how many threads of 64 registers fit on a multiprocessor
     return api(__func__, [&](State &s) {
         *blocks = threads <= SMALL || s.blocks < FIT / threads ? s.blocks : FIT / threads;
         return cudaSuccess;
@@ -859,7 +861,7 @@ cudaError_t cuda_stand_in_launch(const cudaLaunchConfig_t *config, const void *k
 // for tests
 
 void cuda_stand_in_takes(double ms) {
-    pretended_ms = pretended_ms + ms;  // work runs one at a time
+    pretended_ms = pretended_ms + ms;  // no race, because only one operation runs at a time
 }
 
 bool cuda_stand_in_fails(const char *call) {
@@ -891,7 +893,7 @@ int nvtxRangePushA(const char *) { return nvtx_depth++; }
 
 int nvtxRangePop(void) {
     if (!nvtx_depth) {
-        fprintf(stderr, "CUDA stand-in: nvtxRangePop without its nvtxRangePushA\n");
+        fprintf(stderr, "CUDA stand-in: nvtxRangePop without nvtxRangePushA\n");
         abort();
     }
     return --nvtx_depth;

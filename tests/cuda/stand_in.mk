@@ -6,8 +6,9 @@ STAND_IN          := $(CXX) -x c++ -std=c++17 -fno-strict-aliasing $(ZERO_OPT) $
                      $(ZERO_CUDA_CFLAGS) -I. -MMD -MP
 ZERO_CUDA_COMPILE := $(STAND_IN) -ffp-contract=off
 CUDA_COMPILE      := $(STAND_IN) -Wno-uninitialized -Wno-maybe-uninitialized
-# The program finds the stand-in for NCCL in the build folder, unless LD_LIBRARY_PATH names another.
-# Sanitizers open libraries for the program, and only the older kind of path (RPATH) applies to them.
+# The program finds the stand-in for NCCL in the build folder, unless LD_LIBRARY_PATH names another folder.
+# A sanitizer opens libraries on behalf of the program, and of the two kinds of path only the older RPATH
+# applies to that.
 RPATH             := $(if $(SAN),--disable-new-dtags,--enable-new-dtags)
 ZERO_CUDA_LIBS    := -lstdc++ -ldl -Wl,-rpath,$(abspath $(BUILD)) -Wl,$(RPATH) \
                      -Wl,--export-dynamic-symbol=cuda* -Wl,--export-dynamic-symbol=_Z*cuda_stand_in*
@@ -18,7 +19,7 @@ NCCL_SO           := $(BUILD)/libnccl.so.2
 $(BUILD)/tests/cuda/%.o: tests/cuda/%.cpp $(BUILD)/flags
 	@mkdir -p $(@D) && echo "  c++  $@"
 	$(Q)$(STAND_IN) -c $< -o $@
-# The plugin loads this library in place of NVIDIA's.
+# The plugin loads this library instead of NVIDIA's.
 $(BUILD)/tests/cuda/nccl.o: STAND_IN += -fPIC
 $(NCCL_SO): $(BUILD)/tests/cuda/nccl.o
 	@echo "  link $@"

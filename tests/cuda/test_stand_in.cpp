@@ -1,6 +1,6 @@
-// Tests that the stand-in exposes or refuses wrong CUDA and NCCL code. Other tests show that it runs correct
-// code correctly: test_layers_cuda compares its kernels and matmuls with naive ones, mpi_nccl its collectives
-// with those through the host.
+// Tests that the stand-ins expose or refuse wrong CUDA and NCCL code. Other tests show that correct code runs
+// correctly: test_layers_cuda compares kernels and matmuls with naive ones, and mpi_nccl compares collectives
+// with those through host memory.
 #include <algorithm>
 #include <signal.h>
 #include <stdio.h>
@@ -16,11 +16,12 @@
 static void expect(int line, long expected, std::initializer_list<long> got) {
     for (const long *value = got.begin(); value != got.end(); value++) {
         if (*value == expected) continue;
-        fprintf(stderr, "line %d, call %td: %ld, not %ld\n", line, value - got.begin(), *value, expected);
+        fprintf(stderr, "line %d, call %td: %ld, expected %ld\n", line, value - got.begin(), *value,
+                expected);
         _exit(1);
     }
 }
-// Ends the process unless each of the calls returns this.
+// Ends the process unless each of the calls returns the expected value.
 #define EXPECT(expected, ...) expect(__LINE__, expected, { __VA_ARGS__ })
 #define OK(...) EXPECT(0, __VA_ARGS__)
 #define CHECK(...) EXPECT(true, __VA_ARGS__)
@@ -52,7 +53,7 @@ struct Side {
         OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
            cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     }
-    // Makes later work on the side stream wait for the work that is on the default stream now.
+    // Makes later work on the side stream wait for what is now queued on the default stream.
     void follows() { OK(cudaEventRecord(event, 0), cudaStreamWaitEvent(stream, event, 0)); }
     void leads() { OK(cudaEventRecord(event, stream), cudaStreamWaitEvent(0, event, 0)); }
 };
@@ -102,7 +103,7 @@ cudaError_t run(cudaStream_t stream, void (*kernel)(P...), dim3 grid, dim3 block
     return cudaLaunchKernelEx(&config, kernel, args...);
 }
 
-// Returns the signal that ends a process that does this.
+// Runs `act` in a child process. Returns the signal that ended it, or 0.
 static int signal_of(const std::function<void()> &act) {
     int status = 0;
     pid_t child = fork();
@@ -115,7 +116,7 @@ static int signal_of(const std::function<void()> &act) {
     return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
 }
 
-// Each thread reads the value that the previous one wrote to shared memory.
+// Each thread reads the value that the previous thread wrote to shared memory.
 __global__ void neighbours(int *out, int waits) {
     __shared__ int x[64];
     x[threadIdx.x] = -1;
@@ -145,7 +146,9 @@ __global__ void diverge(int how, char *) {
 }
 
 static void divergence(Rank &) {
-    for (int how = 0; how < 4; how++)  // wrong: a barrier, another operation, part of the warp; right
+    // Wrong: half of the lanes at a barrier, half at a different operation, a partial mask. The last is
+    // right.
+    for (int how = 0; how < 4; how++)
         EXPECT(how < 3 ? SIGABRT : 0, signal_of([=] { run(0, diverge, 1, 32, how, nullptr); }));
 }
 
@@ -165,7 +168,8 @@ static void launch_limits(Rank &) {
     EXPECT(cudaErrorInvalidResourceHandle, run(other.stream, diverge, 1, 1, 3, none));
 }
 
-// One stream copies x, a 1, which the other clears before (`leads`) or afterwards. Returns the copy.
+// The default stream copies x, which is 1. The side stream clears x, before the copy if it `leads`, otherwise
+// after it. waits: with the event that ensures this order. Returns the copy.
 static int copied(bool leads, bool waits) {
     Side side;
     Buffer<int> x(std::vector<int>(1, 1)), y(1);
@@ -221,7 +225,7 @@ static void pinned_and_pageable_copies(Rank &) {
     OK(cudaMemcpyAsync(x.p, &pageable, 4, cudaMemcpyHostToDevice, 0),
        cudaMemcpyAsync(x.p + 1, pinned, 4, cudaMemcpyHostToDevice, 0),
        cudaMemcpyAsync(x.p + 2, registered + 3, 4, cudaMemcpyHostToDevice, 0));
-    pageable = *pinned = registered[3] = 2;  // too early, except for the pageable one
+    pageable = *pinned = registered[3] = 2;  // too early, except for pageable memory
     OK(cudaMemcpyAsync(pinned, x.p + 3, 4, cudaMemcpyDeviceToHost, 0));
     EXPECT(2, *pinned);  // not done yet
     OK(cudaMemcpyAsync(back, x.p, sizeof back, cudaMemcpyDeviceToHost, 0));
@@ -262,7 +266,7 @@ static void guards(Rank &) {
     EXPECT(-1, x.p[0]);        // and overwrites the memory
 }
 
-struct Product {  // a correct call, in which a test changes something
+struct Matmul {  // a correct call; each test changes some of its values
     int m = 16, n = 8, k = 32, a_rows = 16, lda = 16, ldb = 32, ldd = 16, batches_a = 1, asked_lda = 16,
         aux_ld = 16;
     unsigned epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
@@ -271,7 +275,7 @@ struct Product {  // a correct call, in which a test changes something
     size_t a_offset = 0, bias_offset = 0, workspace_offset = 0, workspace_bytes = 4096, d_bytes = 256;
 };
 
-static cublasStatus_t multiply(const Product &t) {
+static cublasStatus_t multiply(const Matmul &t) {
     Buffer<char> a(8192), b(8192), bias(64), aux(256), d(t.d_bytes), workspace(std::vector<char>(8192));
     cublasLtHandle_t handle;
     cublasLtMatmulDesc_t desc;
@@ -309,21 +313,21 @@ static cublasStatus_t multiply(const Product &t) {
     return rc;
 }
 
-static void wrong_products(Rank &) {
+static void wrong_matmuls(Rank &) {
     // clang-format off
-    const Product invalid[] = {
+    const Matmul invalid[] = {
         { .a_rows = 12 }, { .ldd = 15 }, { .batches_a = 2 }, { .asked_lda = 15 }, { .asked_lda = 24 },
         { .aux_ld = 17 }, { .aux_ld = 8 }, { .a_offset = 16 }, { .bias_offset = 8 },
         { .workspace_offset = 16 }, { .workspace_bytes = 1024 }, { .workspace_bytes = 8193 } };
-    const Product unsupported[] = {
+    const Matmul unsupported[] = {
         { .m = 9, .a_rows = 9, .ldd = 9, .asked_lda = 9 }, { .epilogue = CUBLASLT_EPILOGUE_BGRADB },
         { .k = 1, .ldb = 8, .epilogue = CUBLASLT_EPILOGUE_DGELU_BGRAD }, { .epilogue = 2 },
         { .type_d = CUDA_R_16F }, { .compute = CUBLAS_COMPUTE_32F_FAST_TF32 } };
-    const Product beyond_their_memory[] = { { .aux_ld = 24 }, { .d_bytes = 254 } };
+    const Matmul beyond_their_memory[] = { { .aux_ld = 24 }, { .d_bytes = 254 } };
     // clang-format on
-    for (const Product &p : invalid) EXPECT(CUBLAS_STATUS_INVALID_VALUE, multiply(p));
-    for (const Product &p : unsupported) EXPECT(CUBLAS_STATUS_NOT_SUPPORTED, multiply(p));
-    for (const Product &p : beyond_their_memory) EXPECT(CUBLAS_STATUS_EXECUTION_FAILED, multiply(p));
+    for (const Matmul &p : invalid) EXPECT(CUBLAS_STATUS_INVALID_VALUE, multiply(p));
+    for (const Matmul &p : unsupported) EXPECT(CUBLAS_STATUS_NOT_SUPPORTED, multiply(p));
+    for (const Matmul &p : beyond_their_memory) EXPECT(CUBLAS_STATUS_EXECUTION_FAILED, multiply(p));
     OK(multiply({}));
 }
 
@@ -342,7 +346,7 @@ static void wrong_calls(Rank &r) {
     OK(cudaStreamQuery(r.stream));  // the gather is on the stream only after ncclCommGetAsyncError
     EXPECT(ncclInvalidUsage, r.gather(x.p, x.p), ncclCommFinalize(c), ncclCommDestroy(c), ncclGroupEnd());
     OK(r.settled());
-    EXPECT(ncclInvalidUsage, ncclAllGather(x.p, x.p, 1, ncclFloat32, c, 0));  // on another stream
+    EXPECT(ncclInvalidUsage, ncclAllGather(x.p, x.p, 1, ncclFloat32, c, 0));  // on a different stream
     r.leave();
     EXPECT(ncclInvalidArgument, ncclCommAbort(c));
     config.maxCTAs = 0;
@@ -369,7 +373,7 @@ static void registered_memory(Rank &r) {
 
 static void ranks_that_differ(Rank &r) {
     Buffer<float> x(64);
-    for (int kind = 0; kind < 3; kind++) {  // in their counts, types, operations
+    for (int kind = 0; kind < 3; kind++) {  // different counts, types, operations
         int n = kind == 0 && r.rank ? 4 : 8;
         ncclDataType_t type = kind == 1 && r.rank ? ncclInt8 : ncclFloat32;
         r.join(kind);
@@ -381,7 +385,7 @@ static void ranks_that_differ(Rank &r) {
     }
 }
 
-// Both ranks send first, although the message would fit into the ring: neither send ends.
+// Both ranks send first. Neither send completes, although the messages would fit into the ring buffers.
 static void both_send_first(Rank &r) {
     Buffer<float> x(8);
     r.join();
@@ -392,7 +396,7 @@ static void both_send_first(Rank &r) {
     for (int i = 0; i < 100; i++, usleep(1000)) EXPECT(cudaErrorNotReady, cudaStreamQuery(r.stream));
 }
 
-// Runs a behaviour on several ranks, each with a GPU. Returns true if one failed.
+// Runs a test on several ranks, each with its own GPU. Returns true if a rank failed.
 static bool fails(const char *name, void (*behaviour)(Rank &), int ranks) {
     Rank r = { 0, ranks, {}, nullptr, nullptr };
     std::vector<pid_t> children;
@@ -419,7 +423,7 @@ int main() {
     const bool failed[] = {
         RUN(missing_barrier, 1), RUN(divergence, 1), RUN(launch_limits, 1), RUN(missing_event, 1),
         RUN(events_and_handles, 1), RUN(pinned_and_pageable_copies, 1),
-        RUN(wrong_copies_and_use_after_free, 1), RUN(guards, 1), RUN(wrong_products, 1), RUN(wrong_calls, 2),
+        RUN(wrong_copies_and_use_after_free, 1), RUN(guards, 1), RUN(wrong_matmuls, 1), RUN(wrong_calls, 2),
         RUN(registered_memory, 1), RUN(ranks_that_differ, 2), RUN(both_send_first, 2),
     };
     // clang-format on
