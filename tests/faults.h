@@ -14,7 +14,7 @@ static struct {
     int64_t most;       // if not 0, they transfer at most this many bytes instead of failing
 } fault;
 static _Atomic int64_t fault_seen;  // operations of that kind so far
-static atomic_int fault_waits;      // 1: they begin only after this has returned to 0, or after 20 s
+static atomic_int fault_waits;      // 1: these operations wait until this is 0, for at most 20 s
 
 static inline long fault_outcome(file_operation what, size_t bytes) {
     if (what == FILE_IN_MEMORY) return 0;

@@ -68,7 +68,7 @@ static void sketch_tensor(int i, int l) {
     free(g);
 }
 
-// The embedding's unit gets here twice, because the encoder's backward adds to the LM head's gradient. The
+// The embedding's unit is sketched twice, because the encoder's backward adds to the LM head's gradient. The
 // second sketch replaces the first.
 static int sketch_unit(zero *z, int unit) {
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
@@ -112,7 +112,7 @@ static int write_file(const char *path) {
     FILE *f = fopen(path, "wb");
     if (!f || fwrite(&got, sizeof got, 1, f) != 1 ||
         fwrite(got.parts, sizeof(Sketch), got.n, f) != (size_t)got.n || fclose(f))
-        die("%s cannot be written", path);
+        die("cannot write %s", path);
     return 0;
 }
 

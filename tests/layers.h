@@ -1,7 +1,7 @@
 // Compares each layer, forward and backward, with a naive version in double precision. test_layers.c runs
 // these cases on the CPU, test_layers_cuda.c on a CUDA device. Each layer runs twice on the same values,
 // first with scratch memory full of NaN, then with zeros, and must give the same bits. Gradients start with
-// random values, because a layer must either add to them or overwrite them.
+// random values, so that the tests show whether a layer adds to them or overwrites them.
 #ifndef TESTS_LAYERS_H
 #define TESTS_LAYERS_H
 #include <math.h>
@@ -42,7 +42,7 @@ static void ok(int rc) {
 
 static void expect_error(int rc, const char *part) {
     assert_int_equal(rc, -1);
-    if (!strstr(gpt2_last_error(), part)) fail_msg("\"%s\" lacks \"%s\"", gpt2_last_error(), part);
+    if (!strstr(gpt2_last_error(), part)) fail_msg("\"%s\" does not contain \"%s\"", gpt2_last_error(), part);
 }
 
 static int on_cpu(void) { return layers == &layers_cpu; }
@@ -553,8 +553,7 @@ static void matmul_forward(int BT, int C, int OC) {
     release();
 }
 
-// Runs with and without GELU's slope, the bias gradient of the layer below, and
-// accumulation.
+// Runs with and without GELU's slope, the bias gradient of the layer below, and accumulation.
 static void matmul_backward(int BT, int C, int OC) {
     Tensor *inp = tensor((size_t)BT * C, 1), *w = tensor((size_t)OC * C, 1),
            *dout = tensor((size_t)BT * OC, 1);

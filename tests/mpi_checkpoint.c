@@ -3,8 +3,7 @@
 // changes. A save that fails, or is refused because of NaN or Inf, leaves the previous checkpoint intact.
 // test_flips.c damages every byte and forges manifests.
 //   mpi_checkpoint save FOLDER [all]    saves with many settings, and records the hashes
-//   mpi_checkpoint load FOLDER [all]    loads every checkpoint in FOLDER with other settings and numbers of
-//   ranks
+//   mpi_checkpoint load FOLDER [all]    loads all checkpoints in FOLDER, with other settings and rank counts
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>

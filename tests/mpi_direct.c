@@ -142,7 +142,7 @@ static void check_values(int n, const int64_t *elems, int64_t window_bytes, int 
         for (int direct = 0; direct < 2; direct++) {
             zero_dtype full = cases[k].full, shard = cases[k].shard;
             int64_t sent = 0;
-            CHECK_SETTING("%d pieces from %lld on, case %d, %s of %lld KiB, direct %d", n,
+            CHECK_SETTING("%d pieces, the first of %lld, case %d, %s of %lld KiB, direct %d", n,
                           (long long)elems[0], k, messages ? "messages" : "window",
                           (long long)window_bytes >> 10, direct);
             direct_from(direct ? 0 : SIZE_MAX);

@@ -1,6 +1,7 @@
 // Checkpoints whose files need many disk requests: mpirun -np N mpi_large, for any N. Every number of ranks
 // up to N saves, and all N ranks load, with and without the page cache, and with requests that complete only
-// partly. If a request fails, a save leaves the previous checkpoint unchanged, and a load the plugin.
+// partly. If a request fails, a save leaves the previous checkpoint unchanged, and a load leaves the plugin
+// unchanged.
 #include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -99,7 +100,7 @@ static void check_ranks(void) {
     path_of(path, "any");
     for (int ranks = 1; ranks <= checks.ranks; ranks++)
         for (int way = 0; way < 3; way++) {
-            CHECK_SETTING("saved by %d, way %d", ranks, way);
+            CHECK_SETTING("saved by %d ranks, way %d", ranks, way);
             fault.halves = way == 1;
             fault.buffered = way == 2;
             save_by(ranks, path, hash);

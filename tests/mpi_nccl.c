@@ -318,7 +318,7 @@ static void check_memory(size_t in_use_before) {
     // two communicators, each connected with all other ranks
     CHECK(nccl &&
           nccl->bytes == 2 * ((64 << 10) + RED_ZONE + (c.group.ranks - 1) * ((256u << 10) + RED_ZONE)));
-    // blocks are registered only with the communicators that move them
+    // blocks are registered only with the communicators that transfer them
     for (const memory_block *b = m.blocks; b; b = b->next)
         moved += b->bytes *
                  (!!(b->moved_by & ZERO_MOVED_BY_GATHERS) + !!(b->moved_by & ZERO_MOVED_BY_REDUCTIONS));
@@ -416,7 +416,8 @@ static void check_all_shapes(char *expected, char *got) {
         for (zero_dtype type = ZERO_F32; type <= ZERO_F16; type++)
             for (int n = 1; n <= MOST_PIECES; n += 2)
                 for (int kind = 0; kind < 4; kind++) {
-                    // Shards are 0: in the full arrays, 1: separate, 2: also in fp32, 3: also added to.
+                    // Shards are 0: in the full arrays; 1: separate; 2: separate, in fp32; 3: separate, in
+                    // fp32, added to.
                     shape s = { n, kind > 0, type, kind > 1 ? ZERO_F32 : type, kind == 3 };
                     CHECK_SETTING("%s, dtype %d, %d pieces, shards %d", modes[mode], (int)type, n, kind);
                     check_same(&s, 0, expected, got);

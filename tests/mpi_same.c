@@ -1,5 +1,5 @@
-// Ranks with different settings, tables or lines: mpirun -np N mpi_same, for N from 2. One rank after another
-// is the odd one. Every case must fail on all ranks with the same message, which names two ranks, the
+// Ranks with different settings, tables or lines: mpirun -np N mpi_same, for at least 2 ranks. The ranks take
+// turns as the odd one. Every case must fail on all ranks with the same message, which names two ranks, the
 // difference, and both values. Settings that may differ must not change a bit of the results. With
 // TEST_SERVER=host:port the ranks connect over TCP.
 #include <stddef.h>
@@ -36,8 +36,8 @@ static given usual(void) {
     return g;
 }
 
-// Expects the message about a rank that has `theirs` where the others have `ours`; either may begin with "no
-// ".
+// Expects the message about a rank that has `theirs` where the others have `ours`. Either may begin with
+// "no", for a line that is missing.
 static void expect(int rc, const char *theirs, const char *ours, const char *end) {
     char message[1024], first[1024];
     snprintf(message, sizeof message, "rank %d (host %s) has %s and rank 0 (host %s) has %s%s", odd ? odd : 1,

@@ -91,7 +91,7 @@ static int refused(state *s, int unit, int part, state_intent intent) {
     return state_open(&p, s, COMPUTE, unit, part, intent) == ZERO_ERR_MISUSE;
 }
 
-// Opens this rank's part of unit 0 and closes it, and commits one breach on the way.
+// Opens and closes this rank's part of unit 0, and commits the breach `what`.
 static void commit(state *s, breach what) {
     state_part p;
     MUST(state_open(&p, s, COMPUTE, 0, 1, STATE_READ));

@@ -119,7 +119,7 @@ static void look_at(zero *z, zero_value what, state_range r) {
 }
 
 // Waiting for the copy of the second piece to the device must not run the copy of the first piece to the
-// host. On lazy streams it would run only if the one waited for the other.
+// host. Streams are lazy, so it runs only if the copy to the device wrongly waits for it.
 static void check_independent_copies(void) {
     toy t;
     CHECK_SETTING("one piece is copied to the device while another is copied to the host");

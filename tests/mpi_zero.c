@@ -31,7 +31,7 @@ static int64_t gather_bytes(const zero *z, int unit) {
     return z->layout.units[unit].shard * (checks.ranks - 1) * (int64_t)dtype_bytes(z->config.numbers.dtype);
 }
 
-// Returns the plan for this rank, which needs no plugin and no other ranks.
+// Makes the plan for this rank, without a plugin or other ranks.
 static zero_plan plan_for(const zero_config *c, const zero_unit *units, int ranks_on_node) {
     zero_plan plan;
     zero_config own = *c;
@@ -245,7 +245,7 @@ static void check_exact_gradients(void) {
 
 // -------- traffic
 
-// Gathers are counted exactly: another use of a block in forward adds a gather, and so does a backward use
+// Gathers are counted exactly: a second use of a block in forward adds a gather, and so does a backward use
 // that is not declared as gradient-only. The plan includes both.
 static void check_extra_gathers(void) {
     zero_config c = simple(3, 1);
@@ -603,7 +603,7 @@ static void check_units_named(void) {
         toy t;
         c.reduce_bucket_size = cases[i].bucket;
         c.comm.timeout_s = 1;
-        CHECK_SETTING("the units named, bucket %lld", (long long)c.reduce_bucket_size);
+        CHECK_SETTING("units in the message, bucket %lld", (long long)c.reduce_bucket_size);
         MUST(toy_create(&t, &c, NULL));
         if (checks.rank < checks.ranks - 1) {
             CHECK(toy_step(&t, 1, 1, NULL) == ZERO_ERR_COMM);
@@ -633,7 +633,8 @@ static void check_disorder(void) {
             toy t;
             c.comm.shared_window = shared;
             c.comm.timeout_s = 1;
-            CHECK_SETTING("disorder, %s, overlap %d", shared ? "window" : "messages", overlap);
+            CHECK_SETTING("ranks open different units, %s, overlap %d", shared ? "window" : "messages",
+                          overlap);
             MUST(toy_create(&t, &c, NULL));
             MUST(zero_begin_eval(t.z));
             int rc = zero_pre_forward(t.z, checks.rank == 0 ? 1 : 2);
@@ -740,8 +741,8 @@ static const struct {
     void (*check)(void);
 } all_checks[] = {
     { "timeout", "a rank misses a collective", check_timeout },
-    { "timeout", "units named", check_units_named },
-    { "timeout", "disorder", check_disorder },
+    { "timeout", "units in the message", check_units_named },
+    { "timeout", "different units", check_disorder },
     { "timeout", "no communicator", check_no_communicator },
     { "", "same bits", check_same_bits },
     { "", "exact gradients", check_exact_gradients },

@@ -95,7 +95,7 @@ static struct {
     const void *kernel;
     bool backward;
     Thread threads[MAX_THREADS];
-    int count;    // of threads
+    int count;    // number of threads
     int current;  // the thread that runs
     Place scheduler;
     Fiber *idle[MAX_THREADS];
@@ -249,8 +249,7 @@ static void run_grid(dim3 grid, dim3 threads, const void *kernel, const std::fun
 unsigned cuda_stand_in_lane() { return (unsigned)blocks::block.current % blocks::LANES; }
 
 const cuda_stand_in_lanes *cuda_stand_in_gather(cuda_stand_in_op op, unsigned mask, uint64_t value) {
-    if (mask != 0xffffffff)
-        blocks::die("warp operations are supported for full masks only", blocks::block.kernel);
+    if (mask != 0xffffffff) blocks::die("a warp operation needs a full mask", blocks::block.kernel);
     cuda_stand_in_lanes *given = &blocks::block.given[blocks::block.turn];
     blocks::Thread *thread = &blocks::block.threads[blocks::block.current];
     given->value[cuda_stand_in_lane()] = value;

@@ -233,7 +233,7 @@ struct Call {
     const void *A, *B, *C;
     void *D;
     float alpha, beta;
-    bool backward = false;  // over k
+    bool backward = false;  // sums from the last k to the first
 };
 
 enum { TILE = 32, COLUMNS = 4 };

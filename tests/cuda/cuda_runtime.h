@@ -63,7 +63,7 @@ template <class T> T cuda_stand_in_shuffle(unsigned mask, T x, int from) {
     }
     return x;
 }
-// width, a power of 2, divides the warp into independent pieces
+// The warp is divided into independent pieces of `width` lanes, a power of 2.
 template <class T> T __shfl_sync(unsigned mask, T x, int from, int width = 32) {
     int lane = (int)cuda_stand_in_lane(), first = lane & ~(width - 1);
     return cuda_stand_in_shuffle(mask, x, first + (from & (width - 1)));

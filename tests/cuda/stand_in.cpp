@@ -111,7 +111,7 @@ int choice(const char *name, std::initializer_list<const char *> words) {
         if (!text || !*text || !strcmp(text, word)) return text && *text ? i : 0;
         i++;
     }
-    fprintf(stderr, "CUDA stand-in: %s=%s: unknown\n", name, text);
+    fprintf(stderr, "CUDA stand-in: %s=%s: unknown value\n", name, text);
     abort();
 }
 

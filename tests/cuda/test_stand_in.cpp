@@ -146,7 +146,7 @@ __global__ void diverge(int how, char *) {
 }
 
 static void divergence(Rank &) {
-    // Wrong: half of the lanes at a barrier, half at a different operation, a partial mask. The last is
+    // Wrong: half of the lanes at a barrier or at a different operation, or a partial mask. The last is
     // right.
     for (int how = 0; how < 4; how++)
         EXPECT(how < 3 ? SIGABRT : 0, signal_of([=] { run(0, diverge, 1, 32, how, nullptr); }));
