@@ -272,8 +272,7 @@ static void memory_cases(void) {
 
 // -------- encoder
 
-// Returns token i. Kind 0: tokens all differ if V is large enough; 1: all are the same; 2: a few are frequent
-// and many are rare.
+// Returns token i. Kind 0: all differ if V is large enough; 1: all are the same; 2: few frequent, many rare.
 static int token(int kind, int i, int V) {
     double u = (uniform() + 1) / 2;
     return kind == 0 ? i % V : kind == 1 ? V - 1 : (int)(V * u * u * u * u);

@@ -31,9 +31,8 @@ typedef struct {
     float eval, gradient[33];
 } outcome;
 
-// Abandons passes halfway, while gathers and reductions are in progress. Their results must not reach the
-// next pass.
-static void give_up_passes(toy *t, const zero_config *c) {
+// Abandons passes while gathers and reductions are in progress. Their results must not reach the next pass.
+static void abandon_passes(toy *t, const zero_config *c) {
     MUST(zero_begin_eval(t->z));
     MUST(toy_forward(t, 0));
     if (c->prefetch) {
@@ -47,8 +46,7 @@ static void give_up_passes(toy *t, const zero_config *c) {
     MUST(toy_pass(t, 0, c->micro_batches));
 }
 
-// The last step calls zero_finish_gradients, reads a gradient, and calls zero_update. The others call
-// zero_step.
+// The last step calls zero_finish_gradients, reads a gradient, and calls zero_update; others call zero_step.
 static void last_step(toy *t, const zero_config *c, outcome *o) {
     zero_hyper h = { .lr = 1e-2f,
                      .beta1 = 0.9f,
@@ -65,8 +63,7 @@ static void last_step(toy *t, const zero_config *c, outcome *o) {
     MUST(zero_update(t->z, &h));
 }
 
-// The plan must equal the memory table line by line, and mark as assumed only the lines that zero_create may
-// still change.
+// The plan must equal the memory table line by line, and mark as assumed only what zero_create may change.
 static void check_plan(const zero *z, const zero_config *c) {
     zero_plan planned;
     zero_job job;
@@ -98,7 +95,7 @@ static outcome train(const zero_config *c) {
         if (step != EVAL_AFTER) continue;
         MUST(toy_eval(&t));
         o.eval = device_activation_of(&t);
-        give_up_passes(&t, c);
+        abandon_passes(&t, c);
     }
     last_step(&t, c, &o);
     MUST(zero_hash(t.z, 1, o.full));
@@ -281,8 +278,7 @@ static float value_of(int what, int tensor, int layer, int64_t i) {
     return (float)((i * 37 + tensor * 11 + layer * 5 + what * 3) % 1009) / 1009;
 }
 
-// Sets values during a pass, while gathers are in progress, reads them back, and checks that the kernels use
-// them.
+// Sets values while gathers are in progress, reads them back, and checks that the kernels use them.
 static void check_values(const zero_config *c) {
     static float x[TOY_LARGEST], got[TOY_LARGEST];
     // The last of the kinds set below that also changes the parameter.

@@ -147,11 +147,11 @@ static void check_values(int n, const int64_t *elems, int64_t window_bytes, int 
                           (long long)window_bytes >> 10, direct);
             direct_from(direct ? 0 : SIZE_MAX);
             open_comm(20, window_bytes);
-            int past = direct && c.host;
+            int unstaged = direct && c.host;
             for (comm_kind kind = 0; c.host && kind < COMM_OTHER; kind++) {
                 const comm_call call = { .kind = kind, .n = n, .total = 1 };
-                CHECK(host_goes_direct(&c, &call) == (past && !messages));
-                CHECK(host_goes_unstaged(&c, &call) == (past && messages));
+                CHECK(host_goes_direct(&c, &call) == (unstaged && !messages));
+                CHECK(host_goes_unstaged(&c, &call) == (unstaged && messages));
             }
             for (int i = 0; i < n; i++) sent += elems[i] * (c.group.ranks - 1) * (int64_t)dtype_bytes(full);
             buffers b = new_buffers(n, elems, full, shard, cases[k].in_place);
@@ -284,14 +284,14 @@ int main(int argc, char **argv) {
     if (MPI_Init(&argc, &argv) != MPI_SUCCESS) return 1;
     checks_begin();
     open_comm(20, 4 << 20);
-    int can = reads_directly() || checks.ranks == 1;
+    int can_read = reads_directly() || checks.ranks == 1;
     close_comm(1);
-    if (!can && !checks.rank)
+    if (!can_read && !checks.rank)
         printf(
             "skip mpi_direct: ranks cannot read each other's memory here, or large pages are unavailable\n");
-    if (argc > 1 && !strcmp(argv[1], "killed")) return can ? run_killed() : MPI_Finalize();
+    if (argc > 1 && !strcmp(argv[1], "killed")) return can_read ? run_killed() : MPI_Finalize();
     static const int64_t large = LARGE / sizeof(uint16_t);
-    for (messages = !can; messages < 2; messages++) {
+    for (messages = !can_read; messages < 2; messages++) {
         check_values(PIECES, lengths, 4 << 20, 4);
         check_values(PIECES, lengths, 64 << 10, 4);
         check_values(1, &large, 4 << 20, 1);

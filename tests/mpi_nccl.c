@@ -72,8 +72,7 @@ static void plan(int nccl, size_t reduced_bytes) {
     MUST(comm_plan(planned, &config, &way, reduced_bytes));
 }
 
-// Memory for incoming data: [0] for the host's collectives, [1] for NCCL's. by() selects one before a
-// collective.
+// Memory for incoming data: [0] for the host's collectives, [1] for NCCL's. by() selects one.
 static struct {
     char *at;
     size_t bytes;
@@ -150,7 +149,7 @@ static set set_of(const shape *s) {
     return t;
 }
 
-// Fills the arrays with values of rank `rank`. Their magnitudes differ so much that the order of summation
+// Fills the arrays with rank `rank`'s values, of very different magnitudes, so that the order of sums
 // matters.
 static void fill(const shape *s, int rank) {
     int64_t n = all_elems * c.group.ranks;
@@ -347,8 +346,7 @@ static void check_groups(int rounds) {}
 static long aborts_so_far(void) { return 0; }
 #endif
 
-// Work that is queued before a collective may take longer than the time limit; here it does, because no call
-// waits for it.
+// Work queued before a collective may exceed the time limit; here it does, because no call waits for it.
 static void check_work_ahead(void) {
 #ifdef CUDA_STAND_IN
     void *event;
@@ -549,8 +547,7 @@ static void check_stages(void) {}
 #ifdef CUDA_STAND_IN
 enum { FAILS_AT = 5, TRIES = 40, VICTIM = 1 };
 
-// Alternates gathers and reductions, and waits for each, until one fails. Returns how long that one took, in
-// seconds.
+// Alternates gathers and reductions and waits for each, until one fails. Returns its duration in seconds.
 static double until_failure(void) {
     shape s = { 3, 1, ZERO_BF16, ZERO_BF16, 0 };
     set t = set_of(&s);
@@ -688,7 +685,7 @@ static void check_starts(void) {
     CHECK(strstr(zero_last_error(), " 2.29.7: they must be the same"));
     check_start("too old", 1, version, "22501", -1, "NCCL 2.25.1 is too old; 2.26 or newer is needed");
     CHECK(!strncmp(zero_last_error(), "rank 1 (host ", 13));
-    check_start("older than built for", -1, version, "22602", -1, NULL);
+    check_start("older than at compile time", -1, version, "22602", -1, NULL);
     check_start("no device on one rank", 1, "CUDA_STAND_IN_FAIL", "cudaGetDevice:1", -1,
                 ": ncclCommInitRankConfig failed; NCCL reports: unhandled cuda error: no device");
     CHECK(!strncmp(zero_last_error(), "rank 1 on ", 10));

@@ -83,8 +83,7 @@ static void fill(zero *z) {
 
 // -------- a disk that is slow
 
-// The last rank's file takes longer than comm.timeout_s, because of two slow requests that each take most of
-// that time.
+// The last rank's file takes longer than comm.timeout_s: each of two slow requests takes most of that time.
 static void check_slow(void) {
     const double slow_s = 0.8 * timeout_s;
     char hash[17];

@@ -270,8 +270,7 @@ static void check_extra_gathers(void) {
     }
 }
 
-// Runs steps with fewer micro-batches than the maximum: stage 2 reduces once per micro-batch, and stage 3
-// also gathers.
+// Runs steps with fewer micro-batches than the maximum: stage 2 reduces for each, stage 3 also gathers.
 static void check_fewer_micro_batches(void) {
     for (int p = 1; p < SETTINGS_COUNT(settings_paths); p++) {
         zero_config c = settings_config(&settings_paths[p], &settings_formats[1], 3, &settings_variations[1]);
@@ -295,9 +294,9 @@ static void check_fewer_micro_batches(void) {
     }
 }
 
-// An update starts a gather for the next pass. Each pass counts the gathers that it uses, whatever its kind,
-// and a unit that zero_set makes stale is gathered again. The bits equal those of prefetch 0, which never
-// gathers early.
+// An update starts a gather for the next pass. Each pass, of whatever kind, counts the gathers that it uses.
+// A unit that zero_set makes stale is gathered again. The bits equal those of prefetch 0, which never gathers
+// early.
 typedef struct {
     char full[17];
     float evals[2];
@@ -356,7 +355,7 @@ static void check_other_passes(void) {
                                                 &settings_variations[i % 2]);
                 c.prefetch = i / 2;
                 c.debug.poison = i % 2;
-                CHECK_SETTING("other passes after an update, %s, %d micro-batches, prefetch %d, overlap %d",
+                CHECK_SETTING("passes after an update, %s, %d micro-batches, prefetch %d, overlap %d",
                               settings_paths[p].name, c.micro_batches, c.prefetch, c.overlap);
                 passes_outcome o = train_with_other_passes(&c);
                 if (i == 0) without = o;
@@ -532,7 +531,7 @@ static int has_event(const zero *z, trace_kind kind) {
     return 0;
 }
 
-// Each block computes for a few milliseconds, longer on higher ranks, so that collectives take long enough to
+// Blocks compute for a few milliseconds, longer on higher ranks, so that collectives last long enough to
 // overlap.
 static void check_overlap(void) {
     for (int overlap = 0; overlap < 2; overlap++)
@@ -698,8 +697,7 @@ static size_t address_space(void) {
     return pages * sysconf(_SC_PAGESIZE);
 }
 
-// Limits the last rank to `more` bytes beyond what it uses now. All ranks must fail in time with that rank's
-// message.
+// Limits the last rank to `more` bytes beyond what it uses now. All ranks must fail in time with its message.
 static void refuse_memory(const zero_config *c, const zero_tensor *tensor, size_t more, const char *names) {
     static const zero_unit unit = { "all", 1, 1, 0 };
     struct rlimit free_, limit;
@@ -748,9 +746,9 @@ static const struct {
     { "", "exact gradients", check_exact_gradients },
     { "", "extra gathers", check_extra_gathers },
     { "", "fewer micro-batches", check_fewer_micro_batches },
-    { "", "other passes", check_other_passes },
-    { "", "any order", check_any_order },
-    { "", "order in update", check_order_in_update },
+    { "", "passes after an update", check_other_passes },
+    { "", "blocks in any order", check_any_order },
+    { "", "order in the update", check_order_in_update },
     { "", "values and scalars", check_values_and_scalars },
     { "", "overlap", check_overlap },
     { "", "inference", check_inference },

@@ -132,12 +132,12 @@ cublasStatus_t check_support(const Problem &p) {
     const Desc &desc = p.desc;
     if (desc.epilogue == CUBLASLT_EPILOGUE_DEFAULT) return CUBLAS_STATUS_SUCCESS;
     int64_t k = desc.trans_a ? p.a.rows : p.a.cols;
-    bool whole = true;
+    bool aligned = true;
     for (const Layout *x : { &p.a, &p.b, &p.d })
-        whole = whole && (size_of(x->type) != 2 || x->ld * 2 % EPILOGUE_ROW == 0);
-    bool straight = has_bgradb(desc) && desc.trans_b == CUBLAS_OP_N;
-    bool one = k == 1 && (has_bgradb(desc) || has_dgelu(desc));
-    return whole && !straight && !one ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+        aligned = aligned && (size_of(x->type) != 2 || x->ld * 2 % EPILOGUE_ROW == 0);
+    bool untransposed = has_bgradb(desc) && desc.trans_b == CUBLAS_OP_N;
+    bool single_k = k == 1 && (has_bgradb(desc) || has_dgelu(desc));
+    return aligned && !untransposed && !single_k ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
 cublasStatus_t check_problem(const Problem &p) {

@@ -25,7 +25,7 @@ typedef struct dim3 {
     E(cudaErrorInvalidValue, 1, "invalid argument") \
     E(cudaErrorMemoryAllocation, 2, "out of memory") \
     E(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction") \
-    E(cudaErrorInsufficientDriver, 35, "driver too old for the run time") \
+    E(cudaErrorInsufficientDriver, 35, "driver too old for the runtime") \
     E(cudaErrorNoDevice, 100, "no CUDA device") \
     E(cudaErrorInvalidDevice, 101, "invalid device ordinal") \
     E(cudaErrorInvalidResourceHandle, 400, "invalid resource handle") \

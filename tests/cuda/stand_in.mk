@@ -7,7 +7,7 @@ STAND_IN          := $(CXX) -x c++ -std=c++17 -fno-strict-aliasing $(ZERO_OPT) $
 ZERO_CUDA_COMPILE := $(STAND_IN) -ffp-contract=off
 CUDA_COMPILE      := $(STAND_IN) -Wno-uninitialized -Wno-maybe-uninitialized
 # The program finds the stand-in for NCCL in the build folder, unless LD_LIBRARY_PATH names another folder.
-# A sanitizer opens libraries on behalf of the program, and of the two kinds of path only the older RPATH
+# A sanitizer's runtime opens libraries on behalf of the program, and only a path of the older kind (RPATH)
 # applies to that.
 RPATH             := $(if $(SAN),--disable-new-dtags,--enable-new-dtags)
 ZERO_CUDA_LIBS    := -lstdc++ -ldl -Wl,-rpath,$(abspath $(BUILD)) -Wl,$(RPATH) \
