@@ -62,17 +62,18 @@ static int sum_rest(zero *z) {
 }
 
 // Each (unit, rank) part has a sum of squares in fp64. All ranks add these sums in the same order, so the
-// norm has the same bits at every stage.
+// norm has the same bits at every stage. The values of the last update travel with the sums.
 int norm_sum_all(zero *z, double *squares) {
-    int n = z->layout.n_units;
-    double *mine = states_scalars(z), *all = mine + n, sum = 0;
+    const int n = z->layout.n_units, shared = n + HYPER_VALUES;
+    double *mine = states_scalars(z), *all = mine + shared, sum = 0;
     device *d = &z->device;
     ZERO_TRY(sum_rest(z));
     ZERO_TRY(d->f->copy(d, COMPUTE, mine, z->norm.table.sums, n * sizeof(double)));
     ZERO_TRY(wait_for_device(z, COMPUTE));
-    ZERO_TRY(share_values(z, mine, all, n));
+    step_last_update(z, mine + n);
+    ZERO_TRY(share_values(z, mine, all, shared));
     for (int u = 0; u < n; u++)
-        for (int r = 0; r < z->comm.group.ranks; r++) sum += all[r * n + u];
+        for (int r = 0; r < z->comm.group.ranks; r++) sum += all[r * shared + u];
     *squares = sum;
-    return 0;
+    return step_compare_updates(z, all + n, shared);
 }

@@ -15,7 +15,8 @@ int norm_create(zero *z);
 int norm_goes_along(const zero *z);
 // Queues the sum of the unit's part, at `grads`, on stream `on`.
 int norm_sum_unit(zero *z, device_stream on, int unit, const void *grads);
-// Sums the squares of all ranks' reduced gradients.
+// Sums the squares of all ranks' reduced gradients. Fails if the ranks passed different values to their last
+// update.
 int norm_sum_all(zero *z, double *squares);
 
 #endif

@@ -39,7 +39,7 @@ static int units_used_twice(const layout *l) {
 static void plan_host_memory(plan *p, const zero_config *c, const layout *l) {
     size_t values = VALUES_CHUNK * sizeof(float), low = VALUES_CHUNK * sizeof(uint16_t);
     size_t staging = c->device == ZERO_CUDA ? values : 0;
-    size_t norms = c->inference ? 0 : (size_t)(l->ranks + 1) * l->n_units * sizeof(double);
+    size_t norms = c->inference ? 0 : (size_t)(l->ranks + 1) * (l->n_units + HYPER_VALUES) * sizeof(double);
     p->own[PLAN_VALUES] = on_host(c, "values in and out", values + low + staging + norms);
     if (c->debug.trace_events)
         p->own[PLAN_TRACE] = on_host(c, "trace", c->debug.trace_events * sizeof(trace_event));
@@ -228,7 +228,7 @@ static void plan_step_traffic(zero_traffic *t, const zero_config *c, const layou
     const int64_t low = dtype_bytes(c->numbers.dtype), sum = dtype_bytes(plan_reduced_type(c)),
                   wire = dtype_bytes(plan_wire_type(c)), A = c->micro_batches;
     const int ends_forward = unit_that_ends_forward(l);
-    t->other[ZERO_FOR_SCALARS] = l->n_units * (int64_t)sizeof(double);  // the norm
+    t->other[ZERO_FOR_SCALARS] = (l->n_units + HYPER_VALUES) * (int64_t)sizeof(double);  // with the norm
     if (c->debug.naive) {
         t->other[ZERO_FOR_STEP] = l->flat_elems * wire;
         return;

@@ -10,6 +10,9 @@
 #include "tiers/state_file.h"
 #include "zero.h"
 
+// A zero_hyper as fp64 values, which the ranks share with the norm.
+enum { HYPER_VALUES = 7 };
+
 // The allocations, in the order of creation. Those of the collectives (comm_memory) come first, except
 // NCCL's, which is last.
 typedef enum {

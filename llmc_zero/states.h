@@ -13,7 +13,7 @@ struct states {
     float *values;                // (VALUES_CHUNK) zero_hash, zero_save and zero_load stream through it
     uint16_t *low;                // (VALUES_CHUNK) the same in 16 bits
     float *staging;               // (VALUES_CHUNK) copies of device memory
-    double *scalars;              // ((ranks + 1) n_units) for the norm
+    double *scalars;              // (ranks + 1, n_units + HYPER_VALUES) for the norm
     int pinned;                   // 1: the allocation that starts at `values` is pinned
 };
 
@@ -30,8 +30,8 @@ state *states_with(const zero *z, zero_value what);
 // Read elements of a value as fp32 to the host, and write them: see state_read.
 int states_read(zero *z, zero_value what, state_range r, float *values);
 int states_write(zero *z, zero_value what, state_range r, state_intent intent, const float *values);
-// Host buffers: for the norm, (ranks + 1, n_units); for VALUES_CHUNK values; and the first n of these values
-// in another dtype, valid until the next call.
+// Host buffers: for the norm, (ranks + 1, n_units + HYPER_VALUES); for VALUES_CHUNK values; and the first n
+// of these values in another dtype, valid until the next call.
 double *states_scalars(zero *z);
 float *states_room(zero *z);
 const void *states_room_as(zero *z, zero_dtype dtype, int64_t n);

@@ -13,6 +13,40 @@ int step_create(zero *z) {
     return update_create(z);
 }
 
+// -------- the last update was the same on all ranks
+
+void step_last_update(const zero *z, double *values) {
+    const zero_hyper *h = &z->step.last;
+    const double last[HYPER_VALUES] = {
+        h->lr, h->beta1, h->beta2, h->eps, h->weight_decay, h->grad_clip, h->t,
+    };
+    memcpy(values, last, sizeof last);
+}
+
+int step_compare_updates(const zero *z, const double *all, int stride) {
+    static const char *const names[HYPER_VALUES] = {
+        "lr", "beta1", "beta2", "eps", "weight_decay", "grad_clip", "t",
+    };
+    for (int r = 1; r < z->comm.group.ranks; r++)
+        for (int i = 0; i < HYPER_VALUES; i++) {
+            const double *first = &all[i], *other = &all[r * stride + i];
+            if (memcmp(first, other, sizeof *first))
+                return zero_fail_rank(
+                    ZERO_ERR_MISUSE, r, net_host(&z->net, r),
+                    " passed %s = %.9g to its last zero_update, and rank 0 (host %s) passed "
+                    "%.9g: zero_hyper must be the same on all ranks",
+                    names[i], *other, net_host(&z->net, 0), *first);
+        }
+    return 0;
+}
+
+int step_same_updates(zero *z) {
+    double mine[HYPER_VALUES], all[z->comm.group.ranks * HYPER_VALUES];
+    step_last_update(z, mine);
+    ZERO_TRY(share_values(z, mine, all, HYPER_VALUES));
+    return step_compare_updates(z, all, HYPER_VALUES);
+}
+
 // -------- step
 
 int zero_finish_gradients(zero *z, zero_step_result *result) {
@@ -70,6 +104,7 @@ int zero_update(zero *z, const zero_hyper *h) {
         return zero_fail(ZERO_ERR_ARGUMENT, "zero_update: zero_promise_update was given other values");
     ZERO_TRY(check_hyper("zero_update", h));
     if (z->step.overflow) return zero_discard(z);
+    z->step.last = *h;
     double start = trace_now(&z->trace);
     int clips = h->grad_clip > 0 && z->step.grad_norm > h->grad_clip;
     double scale = (clips ? h->grad_clip / z->step.grad_norm : 1) / z->step.scale.value;

@@ -9,10 +9,17 @@ struct step {
     double grad_norm;
     int overflow;  // ZERO_F16: this step's gradients are not finite
     loss_scale scale;
+    zero_hyper last;  // of the last update; t 0: none
 };
 
 // Allocates masters, moments and the tables of the step. Call it after grads_create.
 int step_create(zero *z);
+// The last update's zero_hyper as HYPER_VALUES values, and those of all ranks compared: rank r's start at
+// all[r * stride]. zero_update itself does not communicate, so the ranks compare them in the next step and in
+// zero_save.
+void step_last_update(const zero *z, double *values);
+int step_compare_updates(const zero *z, const double *all, int stride);
+int step_same_updates(zero *z);
 loss_scale step_scale(const zero *z);
 // saved: the scale of a run in this dtype.
 void step_restore_scale(zero *z, zero_dtype dtype, const loss_scale *saved);

@@ -242,7 +242,7 @@ typedef struct {        // the same on all ranks and at every stage
     double loss_scale;  // of this step's gradients; always 1 unless ZERO_F16
 } zero_step_result;
 
-typedef struct {  // must be the same on all ranks
+typedef struct {  // must be the same on all ranks: the next step and zero_save fail if it was not
     float lr, beta1, beta2, eps, weight_decay;
     float grad_clip;  // the norm is clipped to this (Pascanu et al., arXiv 1211.5063); 0: never
     int t;            // number of this update, from 1, for the bias correction

@@ -689,6 +689,39 @@ static void check_inference(void) {
 
 // -------- no memory
 
+// The last rank passes another value to one update. Nothing can be saved after it, and the next step fails.
+static void check_unequal_updates(void) {
+    static const struct {
+        const char *name;
+        zero_hyper add;
+    } values[] = { { "lr", { .lr = 1e-9f } }, { "beta2", { .beta2 = 0.01f } }, { "t", { .t = 1 } } };
+    const int last = checks.ranks - 1, code = last ? ZERO_ERR_MISUSE : 0;
+    char message[80];
+    for (int i = 0; i < SETTINGS_COUNT(values); i++)
+        for (int p = 0; p < SETTINGS_COUNT(settings_paths); p++) {
+            zero_config c = settings_config(&settings_paths[p], &settings_formats[1], 1,
+                                            &settings_variations[1]);
+            zero_hyper h = toy_hyper(2);
+            toy t;
+            CHECK_SETTING("another %s on one rank, %s", values[i].name, settings_paths[p].name);
+            snprintf(message, sizeof message, " passed %s = ", values[i].name);
+            MUST(toy_create(&t, &c, NULL));
+            MUST(toy_step(&t, 1, 1, NULL));
+            if (checks.rank == last) {
+                h.lr += values[i].add.lr;
+                h.beta2 += values[i].add.beta2;
+                h.t += values[i].add.t;
+            }
+            MUST(toy_passes(&t, 1));
+            MUST(zero_step(t.z, &h, NULL));
+            CHECK(zero_save(t.z, "/proc/no/folder", NULL) == (code ? code : ZERO_ERR_IO));
+            MUST(toy_passes(&t, 1));
+            CHECK(zero_finish_gradients(t.z, NULL) == code);
+            CHECK(!code || (zero_last_failure()->rank == last && strstr(zero_last_error(), message)));
+            zero_destroy(t.z);
+        }
+}
+
 static size_t address_space(void) {
     size_t pages = 0;
     FILE *f = fopen("/proc/self/statm", "r");
@@ -751,6 +784,7 @@ static const struct {
     { "", "order in the update", check_order_in_update },
     { "", "values and scalars", check_values_and_scalars },
     { "", "overlap", check_overlap },
+    { "", "unequal updates", check_unequal_updates },
     { "", "inference", check_inference },
     { "", "no memory", check_no_memory },
 };

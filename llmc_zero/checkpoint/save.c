@@ -271,6 +271,7 @@ static int begin(zero *z, const char *caller, const char *path, const char *text
     // Completes a delayed update, since a run that resumes takes its parameters from the masters.
     rc = zero_finish_update(z);
     if (!rc) rc = update_settle(z);
+    if (!rc) rc = step_same_updates(z);
     if (!rc) rc = prepare(s, caller, path, text);
     if (!rc) rc = write_file(s, copy);
     if (rc)
