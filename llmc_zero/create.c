@@ -1,4 +1,4 @@
-// zero_create and zero_destroy: checks the settings, connects the ranks, opens the device, allocates.
+// zero_create and zero_destroy: check the settings, connect the ranks, open the device, allocate.
 #include "checkpoint/save.h"
 #include "internal.h"
 #include "net/failure.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Called twice: with the connection that the settings ask for, then with the one that was made, since shared
+// Called twice: with the connection that the settings request, then with the actual one, because shared
 // memory or NCCL may be unavailable.
 static int make_plan(zero *z, comm_way way) {
     plan_rank of = { z->net.rank, z->net.ranks_on_node, way };
@@ -25,7 +25,7 @@ static int reading_uses(const layout *l) {
 static int create_states(zero *z) {
     ZERO_TRY(trace_open(&z->trace, z->config.debug.trace_events, &z->device, &z->memory,
                         &z->plan.own[PLAN_TRACE]));
-    // only stage 3 has collectives at each use, so only there all ranks use the units in the same order
+    // only stage 3 has collectives at each use, so only there do all ranks use the units in the same order
     ZERO_TRY(schedule_create(&z->schedule, &z->memory, z->layout.n_units, reading_uses(&z->layout),
                              z->config.stage == 3));
     ZERO_TRY(pass_create(z));
@@ -50,7 +50,7 @@ static int open_lanes(zero *z) {
     return end_collectives(z);
 }
 
-// Runs each collective of a step once, on zeros. Its bytes are not reported.
+// Runs each collective of a step once, on zeros. These bytes are not reported as traffic.
 static int rehearse(void *ctx) {
     zero *z = ctx;
     int64_t not_reported = 0;
@@ -61,8 +61,8 @@ static int rehearse(void *ctx) {
     return 0;
 }
 
-// Linux commits pages only when they are touched, and then kills a process that finds none, without a
-// message. So zero_create compares the plan with the available memory before it allocates anything.
+// Linux commits pages only when they are touched and, if none are left, kills a process without a message. So
+// zero_create compares the plan with the available memory before it allocates anything.
 static int check_room(const zero *z) {
     host_room room;
     zero_plan info;

@@ -16,7 +16,7 @@ int zero_memory(const zero *z, int i, zero_memory_line *line) {
 size_t zero_memory_bytes(const zero *z, zero_memory_class class_) { return memory_bytes(&z->memory, class_); }
 
 void zero_traffic_info(zero *z, zero_traffic *t) {
-    end_collectives(z);  // the next call that uses them reports a failure
+    end_collectives(z);  // a failure is reported by the next call that uses collectives
     *t = z->comm.traffic;
     params_count(z, t);
 }
@@ -33,7 +33,7 @@ void zero_job_info(const zero *z, zero_job *job) {
 void zero_files_info(zero *z, zero_files *f) {
     *f = (zero_files){ .how = NULL };
     if (!states_are_away(z)) return;
-    // The next call that uses the states reports a failure.
+    // A failure is reported by the next call that uses the states.
     grads_wait(z);
     update_wait(z);
     states_count(z, f);

@@ -1,13 +1,13 @@
-// Gradients: opened at a unit's first pre_backward, final at its last post_backward. When all units of a
-// bucket are final, its reduction starts while backward fills the other buffer. Reduced gradients go to every
-// rank at stage 0, to this rank's part of the whole buffer at stage 1, and to the shard at stages 2 and 3,
-// where they are added to the sum of earlier micro-batches.
+// Gradients: opened at a unit's first pre_backward, complete at its last post_backward. When all units of a
+// bucket are complete, its reduction starts while backward fills the other buffer. Stage 0 sends the reduced
+// gradients to every rank, stage 1 keeps them in this rank's part of the whole buffer, and stages 2 and 3
+// keep them in this rank's shard, added to the sum of earlier micro-batches.
 #include "grads.h"
 #include "internal.h"
 #include <stdlib.h>
 #include <string.h>
 
-// -------- the reduction of a bucket: one task, two at stage 0
+// -------- the reduction of a bucket: one task, or two at stage 0
 
 // Stages 2 and 3 put the sum into this rank's shard, or add it to the shard. Stages 0 and 1 reduce in place.
 static int open_sums(zero *z, struct grads_bucket *b, device_stream stream, state_part *parts) {
@@ -25,7 +25,7 @@ static int open_sums(zero *z, struct grads_bucket *b, device_stream stream, stat
     return 0;
 }
 
-// Widens to fp32 in the wire buffer. One buffer is enough, since reductions run one after another on their
+// Widens to fp32 in the wire buffer. One buffer is enough, because reductions run one after another on their
 // stream.
 static int widen(zero *z, const struct grads_bucket *b, comm_piece *wide) {
     device *d = &z->device;
@@ -67,7 +67,7 @@ static int reduce_opened(zero *z, const struct grads_bucket *b) {
     return z->config.debug.poison ? poison_reduced(z, b) : 0;
 }
 
-// Sums the squares of the step's gradients while they are open.
+// Sums the squares of the step's gradients for the norm, while they are open.
 static int sum_squares(zero *z, const struct grads_bucket *b, device_stream stream) {
     if (!b->is_last || !norm_goes_along(z)) return 0;
     for (int i = 0; i < b->n_pieces; i++) {
@@ -121,7 +121,7 @@ static int run_gather_sums(void *ctx, task *k) {
     return rc;
 }
 
-// The task that reads these sums in the last update; if there are several, the last one in their lane.
+// Returns the last task of the last update that reads these sums.
 static const task *last_reader(const zero *z, const struct grads_bucket *b) {
     const task *last = z->grads.units[b->units[0]].read_by;
     for (int i = 1; i < b->n_pieces; i++) {
@@ -148,7 +148,7 @@ int grads_wait(zero *z) {
     return 0;
 }
 
-// -------- in backward: opened, and finished into a bucket
+// -------- during backward: opening a unit, and finishing it into its bucket
 
 static char *bucket_memory(const zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
@@ -173,8 +173,8 @@ int grads_check(const zero *z, int unit) {
         unit, z->layout.units[unit].name);
 }
 
-// Gives the buffer to the unit's bucket, once the bucket that had it is reduced. A shared unit has a private
-// buffer.
+// Gives the buffer to the unit's bucket as soon as its previous bucket is reduced. A shared unit has a
+// private buffer.
 static int claim_buffer(zero *z, int unit) {
     int bucket = z->layout.units[unit].bucket;
     int *holder = &z->grads.holder[z->layout.buckets[bucket].buffer];
@@ -188,7 +188,7 @@ static int claim_buffer(zero *z, int unit) {
     return 0;
 }
 
-// With poison, a gradient that the trainer promised to overwrite is NaN until it does.
+// With poison, a gradient that the trainer promised to overwrite is NaN until it has done so.
 static int clear_gradient(zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
     const layout_range *only = &z->layout.cleared[u->first_cleared];
@@ -233,7 +233,7 @@ static int add_to_sum(zero *z, int unit) {
 int grads_finish(zero *z, int unit) {
     int bucket = z->layout.units[unit].bucket;
     struct grads_bucket *b = &z->grads.buckets[bucket];
-    // stages 0 and 1 reduce once a step, stages 2 and 3 every micro-batch
+    // stages 0 and 1 reduce once per step, stages 2 and 3 once per micro-batch
     int is_last = pass_is_last(z), reduces = z->config.stage >= 2 || is_last;
     if (z->config.stage < 2 && plan_sums(&z->config)) ZERO_TRY(add_to_sum(z, unit));
     ZERO_TRY(state_close(&z->grads.units[unit].opened));
@@ -272,7 +272,7 @@ static int create_buffers(zero *z) {
     return 0;
 }
 
-// The table of stretches to clear, for units with several of them.
+// Builds the table of stretches to clear, for units with more than one.
 static int create_cleared(zero *z) {
     const layout *l = &z->layout;
     const layout_unit *last = &l->units[l->n_units - 1];

@@ -71,7 +71,7 @@ static int copy_tables(layout *l, const zero_tensor *tensors, const zero_unit *u
     return done ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
 }
 
-// Tensors into units, units into flat buffers.
+// Places tensors in units, and units in flat buffers.
 static int place_tensors(layout *l) {
     int next = 0;
     for (int i = 0; i < l->n_units; i++) {
@@ -101,8 +101,8 @@ static int place_tensors(layout *l) {
     return 0;
 }
 
-// Everything is cleared except tensors that backward overwrites. Padding too, since a unit of another shape
-// may have used the memory before.
+// Everything is cleared except tensors that backward overwrites. Padding is cleared too, because a unit of
+// another shape may have used the memory before.
 static void place_cleared(layout *l) {
     int next = 0;
     for (layout_unit *u = l->units; u < l->units + l->n_units; u++) {
@@ -120,7 +120,7 @@ static void place_cleared(layout *l) {
 }
 
 // Puts units into buckets in backward's order: the fewest consecutive units that reach the size. A shared
-// unit gets a separate bucket, since its gradient lives through most of backward.
+// unit gets a separate bucket, because its gradient is in use for most of backward.
 static void fill_buckets(layout *l, int64_t size) {
     int single = 0, open = -1;
     for (int i = l->n_units - 1; i >= 0; i--) {

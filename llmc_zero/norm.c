@@ -3,9 +3,9 @@
 #include "norm.h"
 #include "internal.h"
 
-// One stretch per unit, for this rank's part of its gradients, and memory for the sums. If the gradients are
-// one array, the stretches have offsets into it and one launch processes them all. Otherwise each unit has a
-// launch.
+// Allocates one stretch per unit, for this rank's part of its gradients, and memory for the sums. If the
+// gradients are one array, the stretches have offsets into it and one launch processes them all. Otherwise
+// each unit needs its own launch.
 int norm_create(zero *z) {
     const state *grads = states_get(z, ZERO_GRADIENT);
     const layout *l = &z->layout;

@@ -1,6 +1,6 @@
-// Parameters: gather, get, release. At stage 3 a unit's parameters are in a slot from its pre hook to its
-// post hook. Prefetching follows the schedule, also across micro-batches and across the update. At stages 1
-// and 2 parameters are always whole, and each unit is gathered in place as soon as it is updated.
+// Parameters: gather, get, release. At stage 3 a slot holds a unit's parameters from its pre hook to its post
+// hook. Prefetching follows the schedule, across micro-batches and across the update. At stages 1 and 2
+// parameters are always whole, and each unit is gathered in place as soon as it is updated.
 #include "params.h"
 #include "internal.h"
 #include <stdlib.h>
@@ -34,11 +34,11 @@ static int begin_source(zero *z, int unit, int64_t elems) {
     return state_begin(&u->source, params, z->comm.gather_stream, r, STATE_READ, own_place(z, unit));
 }
 
-// -------- new parameters pass from the update to a gather
+// -------- passing new parameters from the update to a gather
 //
-// Forward starts right after the update, so a gather should not read back from a file parameters that AdamW
-// still has in memory. Once the gather is submitted, the update also copies this rank's new parameters into
-// the gathered unit; the gather runs after the update and reads only pieces updated before.
+// Forward starts right after the update, so a gather should not reread from a file what AdamW still has in
+// memory. Once the gather is submitted, the update also copies this rank's new parameters into the gathered
+// unit; the gather runs after the update and reads only pieces updated before.
 
 static void put_to(struct params_unit *u, char *to) { __atomic_store_n(&u->put_to, to, __ATOMIC_RELEASE); }
 
@@ -59,7 +59,7 @@ void params_change_with(zero *z, int unit, task *by, int puts) {
 
 void params_before_update(zero *z, int unit) {
     struct params_unit *u = &z->params.units[unit];
-    // gather_for_next_pass gathers it as soon as it is updated.
+    // gather_for_next_pass gathers the first unit as soon as it is updated.
     const int is_gathered_next = unit == schedule_first_use(&z->schedule) && z->config.prefetch && !u->whole;
     if (!is_gathered_next || !u->own) return;
     u->gather_to = u->own;
@@ -75,13 +75,14 @@ void params_put(zero *z, const state_part *p) {
     if (p->range.from < u->put_from) u->put_from = p->range.from;
 }
 
-// After the unit's update: how many elements, at the start of this rank's part, the update did not copy.
+// After the unit's update: returns how many elements, at the start of this rank's part, the update did not
+// copy.
 static int64_t elems_left(const zero *z, int unit) {
     const struct params_unit *u = &z->params.units[unit];
     return u->put_to ? u->put_from : z->layout.units[unit].shard;
 }
 
-// Begins reading them.
+// Begins reading these elements.
 static int begin_rest(zero *z, int unit) {
     const int64_t left = elems_left(z, unit);
     return left ? begin_source(z, unit, left) : 0;
@@ -93,7 +94,7 @@ static int is_fetched(const zero *z, int unit) {
     return params->sharded && state_on_host(params, state_all(params, unit, params->rank));
 }
 
-// If the update has copied the whole part, there is no source.
+// Without a source, the update has already copied the whole part.
 static int use_source(zero *z, int unit, comm_piece *piece) {
     struct params_unit *u = &z->params.units[unit];
     if (!u->source.of) {
@@ -133,7 +134,7 @@ static int run_gather(void *ctx, task *k) {
     return rc;
 }
 
-// Begins copying the next span of this rank's part: as much as can be opened at once.
+// Begins copying the next span of this rank's part, as much as can be opened at once.
 static int begin_fetch(zero *z, state_part *p, device_stream on, state_range *left) {
     state *params = states_get(z, ZERO_PARAM);
     if (!left->elems) return 0;
@@ -146,8 +147,8 @@ static int begin_fetch(zero *z, state_part *p, device_stream on, state_range *le
     return 0;
 }
 
-// Copies this rank's part from the host into the gathered unit. With files, one piece is read while the
-// previous one is copied.
+// Copies this rank's part from the host into the gathered unit. If it is in files, one piece is read while
+// the previous one is copied.
 static int run_fetch(void *ctx, task *k) {
     zero *z = ctx;
     state_part parts[2] = { 0 };
@@ -162,8 +163,8 @@ static int run_fetch(void *ctx, task *k) {
     return state_close_after(rc, parts, 2);
 }
 
-// The gather runs after the unit's update, and after all work queued by the trainer, which may still read the
-// slot.
+// The gather runs after the unit's update, and after all work that the trainer has queued, which may still
+// read the slot.
 static int submit_gather(zero *z, int unit, comm_use use) {
     struct params_unit *u = &z->params.units[unit];
     u->gather_use = use;
@@ -171,7 +172,7 @@ static int submit_gather(zero *z, int unit, comm_use use) {
         ZERO_TRY(tasks_submit(&z->tasks, &u->fetch, AFTER(u->changed_by, &z->tasks.trainer)));
         return tasks_submit(&z->tasks, &u->gather, AFTER(&u->fetch));
     }
-    // If this fails, the task fails too when it retries, so all ranks learn of the failure in the lane's
+    // A failure is ignored here: the task retries, fails too, and so reports it to all ranks in the lane's
     // order.
     if (tasks_have_run(&z->tasks, u->changed_by))
         (void)begin_rest(z, unit);
@@ -180,7 +181,7 @@ static int submit_gather(zero *z, int unit, comm_use use) {
     return tasks_submit(&z->tasks, &u->gather, AFTER(u->changed_by, &z->tasks.trainer));
 }
 
-// The unit's gather has ended. If it was for a later pass, its bytes count for this purpose.
+// Call it when the unit's gather has ended. If it was gathered ahead, its bytes count for this purpose.
 static void count_gather(zero *z, struct params_unit *u, zero_purpose purpose) {
     z->params.gathered_ahead[purpose] += u->gathered_ahead;
     u->gathered_ahead = 0;
@@ -206,7 +207,7 @@ static int slots_are_open(const zero *z) {
     return 0;
 }
 
-// No slot is free: drops a unit that was prefetched but not opened.
+// Call it when no slot is free: drops a unit that was prefetched but not opened.
 static int free_idle_slot(zero *z, int for_unit, int *slot) {
     for (int i = 0; i < z->params.n_slots; i++) {
         const int holder = z->params.slots[i].unit;
@@ -221,7 +222,7 @@ static int free_idle_slot(zero *z, int for_unit, int *slot) {
                      for_unit, z->layout.units[for_unit].name, z->params.n_slots, z->config.max_open);
 }
 
-// Sets u->whole to the unit's private memory or to a slot. Without `must` it stays NULL if no slot is free.
+// Sets u->whole to the unit's private memory or to a slot. If no slot is free and `must` is 0, it stays NULL.
 static int find_room(zero *z, int unit, int must) {
     struct params_unit *u = &z->params.units[unit];
     int slot = 0;
@@ -238,7 +239,7 @@ static int find_room(zero *z, int unit, int must) {
 
 // -------- gathering ahead: stage 3
 
-// Starts the unit's gather if it needs one. Without `must` a lack of slots is not an error: the unit is not
+// Starts the unit's gather if it needs one. If `must` is 0, a lack of slots is not an error: the unit is not
 // prefetched.
 static int start_gather(zero *z, int unit, comm_use use, int must) {
     struct params_unit *u = &z->params.units[unit];
@@ -249,8 +250,8 @@ static int start_gather(zero *z, int unit, comm_use use, int must) {
     return submit_gather(z, unit, use);
 }
 
-// Gathers the first unit of the next training pass. Its bytes are counted separately, since the next pass may
-// be of another kind.
+// Gathers the first unit of the next training pass. Its bytes are counted separately, because the next pass
+// may be an evaluation.
 static int gather_for_next_pass(zero *z, int unit) {
     struct params_unit *u = &z->params.units[unit];
     if (u->whole || !z->config.prefetch) return 0;
@@ -261,9 +262,9 @@ static int gather_for_next_pass(zero *z, int unit) {
     return 0;
 }
 
-// Gathers the next units: `prefetch` units after the one that is using its slot or, if there is none, after
-// the next one that will. Units with private memory take no slot, so they do not count. When all uses of this
-// micro-batch have begun, the first unit of the next one is gathered too.
+// Gathers the next units: `prefetch` units after the one that is using its slot or, if none is, after the
+// next one that will use a slot. Units with private memory need no slot, so they do not count. When all uses
+// of this micro-batch have begun, the first unit of the next one is gathered too.
 static int look_ahead(zero *z, int slot_in_use) {
     int left = z->config.prefetch + !slot_in_use;
     if (!z->config.prefetch) return 0;
@@ -300,7 +301,7 @@ int params_acquire(zero *z, int unit) {
     return sharded ? 0 : open_whole(z, unit);
 }
 
-// Backward starts with the unit whose forward ends last, so that unit stays gathered.
+// Backward starts with the unit that forward used last, so that unit stays gathered.
 static int kept_for_backward(const zero *z, int unit) {
     return pass_mode(z) == ZERO_TRAIN && pass_forward_is_over(z) && !pass_done(z, unit, PASS_BACKWARD) &&
            z->layout.units[unit].reading_uses > 0;
@@ -391,7 +392,7 @@ int params_create(zero *z) {
     for (int i = 0; i < z->layout.n_units; i++) {
         struct params_unit *u = &z->params.units[i];
         u->slot = -1;
-        u->changed_by = &z->tasks.trainer;  // no other task does yet
+        u->changed_by = &z->tasks.trainer;  // no task changes it yet
         u->gather = (task){ .run = run_gather, .ctx = z, .lane = LANE_COLLECTIVES, .index = i, .unit = i };
         u->fetch = (task){ .run = run_fetch, .ctx = z, .lane = LANE_COPIES, .index = i, .unit = i };
         ZERO_TRY(tasks_prepare(&z->tasks, &u->gather, z->comm.gather_stream));

@@ -124,7 +124,7 @@ void pass_end_step(zero *z) {
 
 // -------- a use
 
-// Also checks for dead ranks, since a step of many micro-batches may have no collective for minutes.
+// Also checks for dead ranks, because a step of many micro-batches may run for minutes without a collective.
 static int check_hook(zero *z, int unit) {
     if (unit < 0 || unit >= z->layout.n_units)
         return zero_fail(ZERO_ERR_MISUSE, "unit %d: there are units 0 to %d", unit, z->layout.n_units - 1);

@@ -16,7 +16,7 @@ static memory_request request(zero_memory_class class_, const char *purpose, siz
     return (memory_request){ class_, purpose, ZERO_DEVICE, bytes, 1, moved_by };
 }
 
-// Host memory, which without a GPU is the device's memory.
+// A request for host memory, which without a GPU is the device's memory.
 static memory_request on_host(const zero_config *c, const char *purpose, size_t bytes) {
     memory_request r = request(ZERO_WORKING, purpose, bytes, ZERO_MOVED_BY_NONE);
     if (c->device == ZERO_CUDA) r.tier = ZERO_HOST;
@@ -69,7 +69,7 @@ static void plan_state(plan *p, const zero_config *c, const layout *l, zero_valu
         p->away[what] = (memory_request){ ZERO_STATES, s.name, ZERO_HOST, away, 1, ZERO_MOVED_BY_NONE };
 }
 
-// Stages 1 and 2 gather parameters in place, stage 3 sends its shards.
+// Stages 1 and 2 gather parameters in place; stage 3 sends its shards.
 static void plan_parameters(plan *p, const zero_config *c, const layout *l) {
     const size_t size = dtype_bytes(c->numbers.dtype);
     const int gathered = ZERO_MOVED_BY_GATHERS, twice = units_used_twice(l), once = l->n_units - twice;
@@ -93,8 +93,8 @@ static void plan_buckets(plan *p, const zero_config *c, const layout *l, int mov
     p->own[PLAN_SHARED_BUCKETS].blocks = units_used_twice(l);
 }
 
-// Collectives send gradients from where they are stored, or widened to fp32 from the wire buffer, which is as
-// large as the largest bucket, shared ones included.
+// Collectives send gradients from where they are stored or, if they are widened to fp32, from the wire
+// buffer, which is as large as the largest bucket, shared ones included.
 static void plan_gradients(plan *p, const zero_config *c, const layout *l) {
     const int whole = c->stage < 2, sent_as_they_are = plan_wire_type(c) == plan_reduced_type(c);
     const int reduced = sent_as_they_are ? ZERO_MOVED_BY_REDUCTIONS : ZERO_MOVED_BY_NONE;
@@ -107,8 +107,8 @@ static void plan_gradients(plan *p, const zero_config *c, const layout *l) {
                                 largest_reduction(l) * sizeof(float), ZERO_MOVED_BY_REDUCTIONS);
 }
 
-// Tables for single kernel launches: the stretches to clear, this rank's part of every unit with memory for
-// the sums, and the segments of tensors that it updates.
+// Tables for kernels that process many parts in one launch: the stretches to clear, this rank's part of every
+// unit with memory for the sums, and the segments of tensors that this rank updates.
 static void plan_tables(plan *p, const zero_config *c, const layout *l) {
     const char *purpose = "tables of the step";
     const layout_unit *last = &l->units[l->n_units - 1];
@@ -124,7 +124,7 @@ static void plan_tables(plan *p, const zero_config *c, const layout *l) {
     p->own[PLAN_UPDATE_HOST].tier = ZERO_HOST;
 }
 
-// The states in files, and the host memory that they need.
+// Plans the states in files, and the host memory that they need.
 static void plan_files(plan *p, const zero_config *c, const layout *l) {
     const state_files_plan files = state_plan_files(c, l, p->of.rank);
     const file_settings settings = state_file_settings(c, p->of.rank);
@@ -148,7 +148,7 @@ plan_item plan_item_of_ring(across_ring_name ring) {
     return items[ring];
 }
 
-// With a GPU: copies of states from the other side of the bus.
+// With a GPU: plans the copies of states from the other side of the bus.
 static void plan_copies(plan *p, const zero_config *c, const layout *l) {
     p->across = state_plan_across(c, l);
     for (int i = 0; i < RINGS; i++) {
@@ -167,7 +167,7 @@ memory_request plan_for_unit(const plan *p, plan_item item, const zero_config *c
 
 static int is_by_unit(plan_item item) { return item == PLAN_SHARED_SLOTS || item == PLAN_SHARED_BUCKETS; }
 
-// The bytes that the allocator takes for an item.
+// The bytes that the allocator uses for an item.
 static size_t bytes_of(const plan *p, plan_item item, const zero_config *c, const layout *l) {
     const memory_request *r = &p->own[item];
     if (!is_by_unit(item)) return r->blocks * memory_whole_pages(r->bytes);
@@ -209,14 +209,14 @@ plan_pieces plan_count_pieces(const zero_config *c, const layout *l, int rank) {
 
 // -------- traffic
 
-// How often stage 3 gathers a unit per micro-batch: at each use that reads it, except that the last forward
-// use and the backward use after it share one gather.
+// Returns how often stage 3 gathers a unit per micro-batch: at each use that reads it, but if forward ends
+// with this unit, its last forward use and its first backward use share one gather.
 static int gathers_per_pass(const layout_unit *u, int ends_forward) {
     return u->forward_uses + u->reading_uses - (ends_forward && u->reading_uses > 0);
 }
 
-// The tables do not give the order of a unit's further uses. We assume that forward ends with the unit used
-// again (tied weights), if there is one, otherwise with the last unit.
+// The tables do not define the order of uses. We assume that forward ends with the unit that is used twice
+// (tied weights) if there is one, otherwise with the last unit.
 static int unit_that_ends_forward(const layout *l) {
     for (int i = 0; i < l->n_units; i++)
         if (l->units[i].forward_uses > 1) return i;
@@ -254,10 +254,10 @@ static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
         if (!c->inference || !u->shared) t->all_gather[ZERO_FOR_EVAL] += u->shard * low * u->forward_uses;
 }
 
-// Bytes of one state of a unit that the update moves: to and from files, and to the side of the bus where
+// Adds the bytes of one state of a unit that the update moves: to and from files, and across the bus to where
 // AdamW runs and back. The update reads and writes each piece, but only writes parameters that have masters,
-// and only reads gradients. A delayed update reads masters in files again to publish them, if parameters are
-// in memory.
+// and only reads gradients. If parameters are in memory, publishing a delayed update reads masters that are
+// in files once more.
 static void add_update_of(plan *p, const zero_config *c, const layout *l, const state *s, int unit) {
     const int rank = p->of.rank, in_files = state_goes_to_files(s->what, c), crosses = state_goes_across(c);
     const int64_t away = state_away(s->what, c, l, rank, unit), size = dtype_bytes(s->dtype);
@@ -277,8 +277,8 @@ static void add_update_of(plan *p, const zero_config *c, const layout *l, const 
     }
 }
 
-// Gathers read this rank's part of the parameters. Each micro-batch's reduction writes its part of the
-// gradients, and all but the first also read it.
+// Gathers read this rank's part of the parameters. Each micro-batch's reduction writes this rank's part of
+// the gradients, and every reduction after the first also reads it.
 static void plan_moved_states(plan *p, const zero_config *c, const layout *l) {
     const int rank = p->of.rank, ends_forward = unit_that_ends_forward(l), A = c->micro_batches;
     for (int what = 0; what < STATES; what++) {
@@ -348,7 +348,7 @@ static void add_line(zero_plan *info, const memory_request *r, size_t bytes, int
     info->bytes[r->class_] += bytes;
 }
 
-// NCCL's memory is a measured value, not rounded to pages.
+// NCCL's memory is measured, so it is not rounded to pages.
 static void describe_memory(const plan *p, const zero_config *c, const layout *l, int assumed,
                             zero_plan *info) {
     const int incoming_is_assumed = assumed && c->comm.nccl != 1;

@@ -1,5 +1,5 @@
-// Checks that all ranks were given the same settings. Rank 0 broadcasts its text, lines of "name = value". A
-// rank with another text names the first line that differs, and all ranks fail with the message of the lowest
+// Checks that all ranks have the same settings. Rank 0 broadcasts its text, lines of "name = value". A rank
+// whose text differs names the first line that differs, and all ranks fail with the message of the lowest
 // such rank.
 #include "internal.h"
 #include "zero_settings.h"
@@ -48,7 +48,7 @@ static int compare(const net *c, const char *mine, const char *first, const char
                           quote(other, there ? first : mine, there), hint);
 }
 
-// -------- through the ranks
+// -------- across the ranks
 
 // mine NULL: out of memory. hint: the end of the message.
 static int same(net *n, const char *mine, const char *hint) {
@@ -76,10 +76,10 @@ int zero_require_same(zero *z, const char *lines) {
     return same(&z->net, lines, "");
 }
 
-// -------- what zero_create is given
+// -------- the arguments of zero_create
 
-// Returns text that the caller frees, or NULL if out of memory. The version comes first, since other versions
-// may write the rest differently.
+// Returns text that the caller frees, or NULL if out of memory. The version comes first, because other
+// versions may format the rest differently.
 static char *describe(const zero_config *c, const zero_tensor *tensors, int n_tensors, const zero_unit *units,
                       int n_units) {
     char *text = NULL;

@@ -14,7 +14,7 @@ static int create_room(zero *z) {
     return 0;
 }
 
-// Opens the files of states that are not only in memory.
+// Opens the files, if some states are in files.
 static int open_files(zero *z) {
     const memory_request *pool = &z->plan.own[PLAN_FILE_BUFFERS];
     if (!pool->blocks) return 0;
@@ -33,7 +33,7 @@ static int open_files(zero *z) {
     return 0;
 }
 
-// With a GPU: states that are stored on one side of the bus and used on the other.
+// With a GPU: prepares copies of states that are stored on one side of the bus and used on the other.
 static int open_across(zero *z) {
     struct states *all = &z->states;
     char *memory[RINGS] = { NULL };

@@ -1,7 +1,7 @@
-// AdamW on the parts that this rank owns, unit by unit, piece by piece. With all states in memory a unit is
-// one piece. With states in files a piece fills one of the files' buffers, and reading the next piece,
-// updating this one and writing the previous one overlap (ZeRO-Infinity, Rajbhandari et al. 2021,
-// section 5.2.2).
+// AdamW on the parts that this rank owns, unit by unit, piece by piece. If all states are in memory, a unit
+// is one piece. If states are in files, a piece fills one of the file buffers, and reading the next piece,
+// updating this one and writing the previous one overlap (ZeRO-Infinity, Rajbhandari et al. 2021, section
+// 5.2.2).
 #include "update.h"
 #include "internal.h"
 #include "tiers/state_file.h"
@@ -82,8 +82,8 @@ static int create_pieces(zero *z) {
     return rc;
 }
 
-// With states off the device the update runs in a separate lane while the trainer continues with the next
-// step: forward waits for each unit's update, or backward if the update is delayed.
+// If states are off the device, the update runs on a separate lane while the trainer continues with the next
+// step. Forward waits for each unit's update; if the update is delayed, backward does.
 static int create_tasks(zero *z, int unit) {
     const int has_lane = z->update.is_ahead || z->config.offload.delayed_update;
     const task_lane lane = has_lane ? LANE_CPU : LANE_TRAINER;
@@ -124,10 +124,10 @@ static int begin_state(zero *z, zero_value what, const struct update_piece *piec
 }
 
 // A unit's task runs after its bucket's reduction. The previous task, which begins the unit's first piece,
-// does not, so it has to check.
+// may run before that reduction, so it must check.
 static int is_reduced(zero *z, int unit) { return tasks_have_run(&z->tasks, grads_reduction(z, unit)); }
 
-// If pieces are begun ahead, the trace shows how long AdamW waits for one: for reads, copies, and buffers
+// If pieces are begun ahead, the trace shows how long AdamW waits for each: for reads, copies, and buffers
 // that are still being written.
 static void trace_wait(zero *z, const struct update_piece *piece, double start) {
     const int lane = traced_lane(z, z->update.units[piece->range.unit].adamw.lane);
@@ -135,7 +135,7 @@ static void trace_wait(zero *z, const struct update_piece *piece, double start) 
         trace_add(&z->trace, EVENT_WAIT, piece->range.unit, lane, start);
 }
 
-// Begins opening the piece's states that were not begun yet; gradients only if they are reduced.
+// Begins opening those of the piece's states that are not begun yet; gradients only if they are reduced.
 static int begin_piece(zero *z, const struct update_piece *piece, state_part parts[STATES]) {
     const double start = trace_now(&z->trace);
     for (int what = 0; what < STATES; what++)
@@ -172,7 +172,7 @@ static int update_opened(zero *z, const struct update_piece *piece, state_part p
     return 0;
 }
 
-// The piece to begin while piece i of unit order[at] is updated; NULL: none, or not known yet.
+// Returns the piece to begin while piece i of unit order[at] is updated; NULL: none, or not known yet.
 static const struct update_piece *piece_after(const zero *z, int i) {
     const struct update_unit *u = &z->update.units[z->update.order[z->update.at]];
     if (i + 1 < u->n_pieces) return &z->update.pieces[u->first_piece + i + 1];
@@ -195,8 +195,8 @@ static int update_piece(zero *z, const struct update_piece *piece, const struct 
     return rc ? state_close_after(rc, z->update.opened[z->update.window], STATES) : 0;
 }
 
-// The unit's AdamW. Backward or the previous task may have begun its first piece. The task's stream is
-// ordered after the tasks it needs; here the stream of copies to the host is, too.
+// Runs a unit's AdamW. Backward or the previous task may have begun its first piece. The task's own stream
+// already waits for the tasks it needs; the stream of copies to the host must wait for the reduction too.
 static int run_adamw(void *ctx, task *k) {
     zero *z = ctx;
     device *d = &z->device;
@@ -215,7 +215,7 @@ static int run_adamw(void *ctx, task *k) {
 //
 // A step's update changes masters and moments during the next step, whose passes read the old parameters. At
 // the end of that step the masters become the parameters, and the next update may begin. So masters and
-// parameters are two versions; parameters in files have both versions there, and publishing swaps them.
+// parameters are two versions. Parameters in files keep both versions there, and publishing swaps them.
 // Gradients need only one version: units are updated in backward's order, so the update reads a unit's
 // gradients before the next step overwrites them.
 
@@ -232,7 +232,7 @@ static int run_publish(void *ctx, task *k) {
     return 0;
 }
 
-// Publishes in forward's order, like every change of parameters.
+// Publishes units in forward's order, in which gathers need them.
 int update_publish(zero *z) {
     if (!z->update.unpublished) return 0;
     ZERO_TRY(update_wait(z));
@@ -247,10 +247,10 @@ int update_publish(zero *z) {
     return 0;
 }
 
-// -------- the first pieces of the update are read during backward
+// -------- reading the first pieces of the update during backward
 //
-// No unit may be updated before the norm is known, but the buffers are free and the disk only reads
-// parameters. So all states except gradients are read early; gradients follow when the update begins.
+// No unit may be updated before the norm is known, but during backward the buffers are free and the disk only
+// reads parameters. So all states except gradients are read early; gradients follow when the update begins.
 
 void update_discard(zero *z) {
     for (int i = 0; i < 2; i++) {
@@ -263,7 +263,7 @@ int update_pieces_read_ahead(const zero *z) {
     return (z->update.read_ahead[0] != NULL) + (z->update.read_ahead[1] != NULL);
 }
 
-// The first two pieces of an update in this order; NULL if there are fewer.
+// Finds the first two pieces of an update in this order; NULL if it has fewer.
 static void first_pieces(const zero *z, const int *order, const struct update_piece *first[2]) {
     int n = 0;
     first[0] = first[1] = NULL;
@@ -273,7 +273,7 @@ static void first_pieces(const zero *z, const int *order, const struct update_pi
     }
 }
 
-// Reads one piece at a time, since backward's parameter reads queue up behind it.
+// Reads one piece at a time, because backward's reads of parameters queue up behind it.
 static int read_ahead(zero *z) {
     struct update *s = &z->update;
     const struct update_piece *first[2];
@@ -281,7 +281,7 @@ static int read_ahead(zero *z) {
     const int last = s->order[z->layout.n_units - 1];
     if (!z->plan.own[PLAN_FILE_BUFFERS].blocks || z->config.debug.naive) return 0;
     if (s->read_ahead[at] || !pass_is_last(z)) return 0;
-    // Not before the last update has ended, including its writes.
+    // The last update must have ended, including its writes.
     if (!tasks_have_run(&z->tasks, &s->units[last].adamw) || !states_are_written(z)) return 0;
     first_pieces(z, schedule_update_order(&z->schedule), first);
     const struct update_piece *piece = s->read_ahead[at] = first[at != s->window];
@@ -290,7 +290,8 @@ static int read_ahead(zero *z) {
     return 0;
 }
 
-// The update's order is final now: drops pieces read for another order.
+// Takes over the pieces read ahead. The update's order is final now, so pieces read for a different order are
+// dropped.
 static void take_read_ahead(zero *z) {
     struct update *s = &z->update;
     const struct update_piece *first[2], *one = s->read_ahead[s->window], *two = s->read_ahead[!s->window];
@@ -318,8 +319,8 @@ static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
     return 0;
 }
 
-// Backward reaches units in reverse table order. After all forward uses, and the unit's last backward use,
-// which completes its bucket, no hook needs the unit's parameters before the next step.
+// Backward reaches units in reverse table order. After all forward uses and the unit's last backward use, no
+// hook needs the unit's parameters before the next step.
 int update_during_backward(zero *z) {
     struct update *s = &z->update;
     const int has_own_lane = s->units[0].adamw.lane != LANE_TRAINER;
@@ -328,8 +329,8 @@ int update_during_backward(zero *z) {
     if (!pass_promised(z)) return read_ahead(z);
     while (s->n_early < z->layout.n_units) {
         const int n = s->n_early, unit = z->layout.n_units - 1 - n;
-        // At most two units are submitted: one is updated while the states of the other are read. The rest
-        // wait, so that those left when backward ends are updated in forward's order.
+        // At most two units are submitted: one is updated while the states of the other are read. The others
+        // wait, so that units not yet updated when backward ends are updated in forward's order.
         if (n > 1 && !tasks_have_run(&z->tasks, &s->units[s->order[n - 2]].adamw)) return 0;
         if (!grads_are_last(z, unit)) return 0;
         if (!n) ZERO_TRY(begin_update(z, pass_promised(z), 1));
@@ -341,8 +342,8 @@ int update_during_backward(zero *z) {
     return 0;
 }
 
-// Updates in reverse table order, as backward completes the units. Shared units come first if backward adds
-// to the gradients in place, since their first backward use overwrites them.
+// Updates units in reverse table order, the order in which backward will overwrite their gradients. Shared
+// units come first if backward adds to the gradients in place, because their first backward use clears them.
 static int update_delayed(zero *z) {
     int n = 0;
     for (int shared = 1; shared >= 0; shared--)
@@ -361,7 +362,7 @@ void update_forget(zero *z) { z->update.unpublished = 0; }
 
 // -------- the update
 
-// Submits each unit that was not updated during backward, in forward's order, so that the units that forward
+// Submits the units that were not updated during backward, in forward's order, so that units that forward
 // needs first are gathered while the others are updated.
 static int update_now(zero *z) {
     const int n = z->layout.n_units;

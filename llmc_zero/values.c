@@ -1,5 +1,5 @@
-// Reads, writes and hashes values. They stream piece by piece from the rank that owns them, so nothing is
-// gathered whole.
+// Reads, writes and hashes values, which are streamed piece by piece from the rank that owns them. No tensor
+// is ever gathered whole.
 #include "internal.h"
 #define XXH_INLINE_ALL
 #include <stdio.h>
@@ -46,8 +46,8 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     return has_master ? set_stored(z, ZERO_MASTER, p, offset, n, values) : 0;
 }
 
-// A request for n elements of a place, from `offset` on, made on every rank. They go to `values`, or through
-// the values buffer into `digest`.
+// A request, on every rank, for n elements of a place from `offset` on. They are copied to `values`, or
+// hashed into `digest` through the values buffer.
 typedef struct {
     zero *z;
     zero_value what;
@@ -59,16 +59,17 @@ typedef struct {
     zero_purpose purpose;
 } get_request;
 
-// The digest covers the bytes as stored.
+// Adds n values to the digest, which covers the bytes as they are stored.
 static int update_digest(const get_request *g, int64_t n) {
     zero_dtype stored = g->state->dtype;
-    const void *bytes = states_room_as(g->z, stored, n);  // exact: widened from this dtype
+    const void *bytes = states_room_as(g->z, stored,
+                                       n);  // exact, because the values were widened from this dtype
     if (XXH3_64bits_update(g->digest, bytes, n * dtype_bytes(stored)) != XXH_OK)
         return zero_fail(ZERO_ERR_MEMORY, "xxhash failed");
     return 0;
 }
 
-// Gets the requested elements of a part, or of the whole unit, from rank `from`; -1: every rank reads its own
+// Gets the requested elements of a part or of the whole unit from rank `from`; -1: every rank reads its own
 // copy.
 static int get_part(const get_request *g, int unit, int part, int from) {
     zero *z = g->z;

@@ -1,4 +1,4 @@
-// llmc_zero: ZeRO stages 0 to 3 for any trainer in C. MIT licence, see LICENSE.
+// llmc_zero: ZeRO stages 0 to 3 for any trainer in C. MIT licence; see LICENSE.
 //
 // ZeRO (Rajbhandari et al. 2020, arXiv 1910.02054) removes the redundant copies that data-parallel ranks
 // keep: of the optimizer state (stage 1), then of the gradients (stage 2), then of the parameters (stage 3).
@@ -18,12 +18,12 @@
 //
 // Unless its comment says otherwise, every function follows these rules:
 // - It returns 0 or a negative ZERO_ERR_*, which zero_last_error() explains. Functions that communicate can
-//   fail with ZERO_ERR_COMM, and functions that allocate with ZERO_ERR_MEMORY. On CUDA any function can fail
-//   with ZERO_ERR_DEVICE, and with states on NVMe any can fail with ZERO_ERR_TIER.
-// - A call that fails with ZERO_ERR_ARGUMENT or ZERO_ERR_MISUSE changes nothing, and the plugin remains
-//   usable. After ZERO_ERR_COMM, ZERO_ERR_DEVICE or ZERO_ERR_TIER it is not: end the job (zero_job.h).
+// fail with ZERO_ERR_COMM, functions that allocate with ZERO_ERR_MEMORY. On CUDA any function can fail
+//   with ZERO_ERR_DEVICE, and if states are on NVMe, with ZERO_ERR_TIER.
+// - A call that fails with ZERO_ERR_ARGUMENT or ZERO_ERR_MISUSE has no effect, and the plugin remains
+//   usable. After ZERO_ERR_COMM, ZERO_ERR_DEVICE or ZERO_ERR_TIER, end the job (zero_job.h).
 // - (collective): all ranks must make the same calls in the same order, or they fail with ZERO_ERR_COMM.
-// - z comes from zero_create. Arrays and strings belong to the caller and are used only during the call.
+// - z was returned by zero_create. The caller owns all arrays and strings; calls keep no pointers to them.
 // - Only one thread per rank may call the library. The library never prints.
 // - Names with elems count elements; names with bytes count bytes.
 //
@@ -38,16 +38,16 @@ extern "C" {
 
 #define ZERO_VERSION "0.2.0"  // ranks with different versions of the plugin refuse to start together
 
-typedef struct zero zero;  // the plugin of one rank
+typedef struct zero zero;  // one rank's instance of the plugin
 
 enum {
-    ZERO_ERR_ARGUMENT = -1,  // a value that is not allowed
+    ZERO_ERR_ARGUMENT = -1,  // an invalid argument or setting
     ZERO_ERR_MISUSE = -2,    // hooks or accessors in the wrong order
     ZERO_ERR_MEMORY = -3,    // out of memory; the message names the purpose of the allocation
     ZERO_ERR_COMM = -4,      // a collective failed, or took longer than comm.timeout_s
     ZERO_ERR_IO = -5,        // a file cannot be read or written, is damaged, or belongs to another run
     ZERO_ERR_DEVICE = -6,    // no usable CUDA device, or an operation on it failed
-    ZERO_ERR_TIER = -7       // a file of model states (offload.nvme) failed, and its contents are lost
+    ZERO_ERR_TIER = -7       // I/O on a file of model states (offload.nvme) failed; the states are lost
 };
 // Returns the message of the calling thread's last failure, "" before the first; valid until the next one.
 const char *zero_last_error(void);
@@ -55,19 +55,19 @@ const char *zero_last_error(void);
 typedef struct {
     int code;             // ZERO_ERR_*; 0: nothing has failed yet
     int rank, unit;       // the first rank in the message, and the unit where the call failed; -1: none
-    char setting[48];     // of zero_config, "comm.nccl", or several separated by blanks; "": none
+    char setting[48];     // fields of zero_config at fault, "comm.nccl", separated by spaces; "": none
     char sentence[1024];  // zero_last_error()
 } zero_failure;
 const zero_failure *zero_last_failure(void);
 
 // -------- tensors and units
 
-typedef enum { ZERO_F32, ZERO_BF16, ZERO_F16 } zero_dtype;  // float; 16-bit types as uint16_t
-typedef enum { ZERO_CPU, ZERO_CUDA } zero_device;           // same bits on both; docs/details.md: streams
+typedef enum { ZERO_F32, ZERO_BF16, ZERO_F16 } zero_dtype;  // stored as float, and as uint16_t
+typedef enum { ZERO_CPU, ZERO_CUDA } zero_device;           // results are bit-identical on both
 enum { ZERO_MAX_DIMS = 4 };
 
-// One row of the tensor table. Its index is the `tensor` argument of zero_param and others. Checkpoints and
-// digests follow the order of the rows.
+// One row of the tensor table. Functions such as zero_param identify a tensor by its index in the table.
+// Checkpoints and digests follow the order of the rows.
 typedef struct {
     const char *name;             // used in messages and checkpoints
     int n_dims;                   // 1 to ZERO_MAX_DIMS
@@ -75,13 +75,13 @@ typedef struct {
     int layers;               // number of layers that have this tensor; layer l belongs to unit `unit + l`
     int unit;                 // the unit of layer 0
     int decay;                // 1: weight decay applies
-    int backward_overwrites;  // 1: backward's first use writes the whole gradient (=), so it is not cleared
+    int backward_overwrites;  // 1: backward's first use assigns (=) the whole gradient, so it is not cleared
 } zero_tensor;
 // Returns the number of elements in one layer, or -1 if the shape is invalid.
 int64_t zero_tensor_elems(const zero_tensor *t);
 
 // Tensors that are gathered and released together: a layer or a block. The table lists units in forward
-// order. A unit with several uses (tied weights) has separate working memory. GPT-2's encoder and LM head use
+// order. A unit with several uses (tied weights) has its own working memory. GPT-2's encoder and LM head use
 // the same embeddings, and the encoder's backward only adds to gradients: { "embedding", 2, 2, 1 }.
 typedef struct {
     const char *name;
@@ -94,14 +94,14 @@ typedef struct {
 
 // Precision, and the loss scale of ZERO_F16.
 typedef struct {
-    zero_dtype dtype;        // of parameters and gradients; 16-bit types have sharded fp32 master weights
-    int no_master;           // 1, with ZERO_BF16: no masters; the update rounds stochastically instead
-    unsigned rounding_seed;  // of that rounding; the noise depends on this seed, t, tensor, layer and element
-    double loss_scale;       // above 0: constant; 0: dynamic, controlled by the next five
+    zero_dtype dtype;            // of parameters and gradients; 16-bit types keep sharded fp32 master weights
+    int no_master;               // 1: no masters; the update rounds stochastically. Needs ZERO_BF16
+    unsigned rounding_seed;      // the rounding noise depends on this seed, t, tensor, layer and element
+    double loss_scale;           // above 0: constant; 0: dynamic, set by the next five
     int initial_scale_power;     // the scale starts at 2 to this power, 0 to 126
     int loss_scale_window;       // steps without overflow before it doubles, at least 1
     int hysteresis;              // overflows before it halves, at least 1
-    int consecutive_hysteresis;  // 1: a step without overflow resets that count; 0: only doubling does
+    int consecutive_hysteresis;  // 1: a step without overflow resets the count; 0: only doubling does
     double min_loss_scale;       // an overflow at this scale is an error, at least 2^-126
 } zero_numbers_config;
 
@@ -110,73 +110,73 @@ typedef struct {
     int64_t window_bytes;  // staging per rank, 64 KiB to 16 MiB, shared between the ranks of a node; 0: up
                            // to 4 MiB as needed, with NCCL at most 256 MiB for all ranks together
     int shared_window;     // 1: shared memory if all ranks are on one node; 0: messages
-    int nccl;          // ZERO_CUDA: 1: NCCL; 0: through the host; -1: NCCL if it works, else zero_job.comm
-                       // has the reason. docs/nccl.md: versions, limits, failures
-    int reduce_nccl;   // needs nccl 1. 1: NCCL sums, and the bits depend on its order; 0: rank order
-    int reduce_fp32;   // 1: 16-bit gradients are sent as fp32, in twice the bytes. The bits stay the same,
-                       // except with reduce_nccl, where NCCL then sums in fp32
+    int nccl;  // with ZERO_CUDA, 1: NCCL; 0: through the host; -1: NCCL if it works (if not, zero_job.comm
+               // has the reason). See docs/nccl.md
+    int reduce_nccl;  // 1: NCCL sums, in an order of its choice, which needs nccl 1; 0: in rank order
+    int reduce_fp32;  // 1: send 16-bit gradients as fp32, twice the bytes. The sums stay bit-identical unless
+                      // reduce_nccl is set; NCCL then sums in fp32
     double timeout_s;  // 0.001 to 1e6; a collective that takes longer is an error
 } zero_comm_config;
 
 // How the ranks find each other (docs/details.md); by default the launcher decides. With ZERO_START_TCP and
-// ZERO_START_FILE, ZERO_JOB_KEY (16 characters or more) in the environment keeps other programs out.
+// ZERO_START_FILE, ZERO_JOB_KEY (16 characters or more) in the environment keeps other programs from joining.
 typedef enum { ZERO_START_AUTO, ZERO_START_MPI, ZERO_START_TCP, ZERO_START_FILE } zero_start;
 typedef struct {
     zero_start method;
-    int rank;            // of this process; -1: from the launcher
+    int rank;            // number of this rank; -1: from the launcher
     int ranks;           // number of ranks; 0: from the launcher
     const char *server;  // ZERO_START_TCP: "host:port" of rank 0, for IPv6 "[address]:port"; default port
                          // 12345; NULL: from the launcher
     const char *file;  // ZERO_START_FILE: a path that all ranks see, in a folder named llmc_zero.start. Rank
-                       // 0 writes the file and removes it when all are connected; it replaces no other file
+                       // 0 writes it, never over another file, and removes it when all are connected
     void *mpi_comm;    // MPI_Comm *, duplicated by zero_create; NULL: MPI_COMM_WORLD
-    const char *same;  // further lines that must be equal on all ranks, see zero_require_same; NULL: none
+    const char *same;  // more lines that must be the same on all ranks, see zero_require_same; NULL: none
 } zero_start_config;
 
-// Where a state resides: on the configured device (ZERO_CPU: host memory), in host memory, in files on NVMe.
+// Where a state resides: on the configured device (host memory if ZERO_CPU), in host memory, or on NVMe.
 typedef enum { ZERO_DEVICE, ZERO_HOST, ZERO_NVME } zero_tier;
 
 // Home tiers of the model states. States off the device are copied to it when they are needed. The bits are
 // the same on every tier.
 typedef struct {
     zero_tier params;        // stage 3: each rank's shards of the parameters
-    zero_tier optimizer;     // stage 1 and above: masters and moments; the update runs where they are
-    zero_tier gradients;     // stage 2 and above: the reduced shards; no farther away than `optimizer`
-    double optimizer_ratio;  // the fraction of the optimizer's states that leaves the device, 0 to 1
-    int64_t params_in_host;  // with params on NVMe: elements of a rank's parameters kept in host memory
+    zero_tier optimizer;     // stage 1 and above: masters and moments; the update runs where they reside
+    zero_tier gradients;     // stage 2 and above: reduced shards; no farther from the device than `optimizer`
+    double optimizer_ratio;  // the fraction of the optimizer states moved off the device, 0 to 1
+    int64_t params_in_host;  // with params on NVMe: elements per rank kept in host memory
     int64_t sub_group_size;  // maximum number of elements read, updated and written at once
     int delayed_update;  // from this update (zero_hyper.t) on, each update runs during the next step, which
-                         // still uses the old parameters; 0: never
+                         // still uses the old parameters; 0: no delay
     const char *nvme;    // folders on the disks, separated by commas; blocks alternate between them
     int64_t nvme_block_bytes;  // size of a request, a multiple of 4096, at least 512 KiB
     int nvme_depth;            // requests in flight
-    int nvme_threads;          // that read and write if the kernel has no io_uring
+    int nvme_threads;          // for reads and writes if the kernel has no io_uring
     int nvme_verify;           // 1: verify the checksum of every block read
 } zero_offload_config;
 
 // For debugging and measuring.
 typedef struct {
-    int naive;   // 1: the naive path, stage 0 only: all-reduce everything at the end, then update everything
-    int poison;  // 1: fill memory that must not be read with NaN; -1: as ZERO_POISON in the environment
+    int naive;         // 1: the naive path, stage 0 only: all-reduce everything, then update everything
+    int poison;        // 1: fill memory that must not be read with NaN; -1: only if ZERO_POISON is set
     int trace_events;  // maximum number of events for zero_trace_write; 0: no trace
 } zero_debug_config;
 
 // The settings of zero_create, with the defaults and ranges of settings.def; zero_defaults() fills them in.
 typedef struct {
-    size_t size;         // sizeof(zero_config), set by zero_defaults; any other value is refused
-    int stage;           // 0 plain data parallel, 1, 2, 3
-    int inference;       // 1: parameters only, for zero_begin_eval; cannot train
+    size_t size;         // sizeof(zero_config), set by zero_defaults; zero_create refuses any other value
+    int stage;           // 0 (plain data parallel) to 3
+    int inference;       // 1: parameters only, for zero_begin_eval; no training
     int micro_batches;   // maximum per step; above 1, gradients are summed in fp32
     zero_device device;  // ZERO_CPU or ZERO_CUDA
-    int cuda_device;     // its number; -1: the rank's number on its node, modulo the number of devices
+    int cuda_device;     // device number; -1: the rank's number on its node, modulo the number of devices
     void *cuda_stream;   // cudaStream_t of the trainer's kernels; NULL: the default stream
-    int64_t reduce_bucket_size;  // elements that a bucket must reach; 0: the largest single-use unit
+    int64_t reduce_bucket_size;  // minimum elements per bucket; 0: the largest single-use unit
     int prefetch;                // stage 3: units gathered ahead in the recorded order, 0 to 1024
     int max_open;                // stage 3: how many single-use units may be open at once, 1 to 1024
-    size_t memory_beside;        // ZERO_CPU: bytes that the trainer allocates; zero_create includes them
-                                 // when it checks that everything fits in memory
-    int async_save;  // 1: reserve host memory where zero_save_begin copies this rank's masters and moments
-    int overlap;     // 1: collectives run while the trainer computes; 0: inside the call that starts them
+    size_t memory_beside;  // ZERO_CPU: bytes that the trainer allocates itself; zero_create counts them when
+                           // it checks whether everything fits in memory
+    int async_save;        // 1: reserve host memory for zero_save_begin's copy of masters and moments
+    int overlap;  // 1: collectives run while the trainer computes; 0: within the call that starts them
     zero_numbers_config numbers;
     zero_comm_config comm;
     zero_start_config start;
@@ -186,7 +186,7 @@ typedef struct {
 
 // Returns the defaults: stage 0, fp32, CPU, one micro-batch, prefetch 1, no overlap.
 zero_config zero_defaults(void);
-// Returns how many CUDA devices the plugin can use, at least 1, or an error that names what is missing.
+// Returns the number of usable CUDA devices, at least 1, or an error that names what is missing.
 int zero_cuda_devices(void);
 
 // -------- life
@@ -204,13 +204,14 @@ void zero_destroy(zero *z);
 // -------- hooks
 
 // A pre hook opens a unit for a use, and its post hook closes it. Several units may be open at once
-// (max_open), and one unit may be open for forward and backward together. A hook out of order is
-// ZERO_ERR_MISUSE. All ranks must open the same units in the same order, in evaluation and sampling too.
+// (max_open), and one unit may be open for forward and backward at once. A hook called out of order fails
+// with ZERO_ERR_MISUSE. All ranks must open the same units in the same order, in evaluation and sampling too.
 
 // Begins micro-batch `micro` of `of`, counted from 0; of is at most micro_batches. micro 0 begins a new step
-// and discards an unfinished one; a later micro-batch requires all backward uses of the previous one.
+// and discards an unfinished one; a later micro-batch may begin only when all backward uses of the previous
+// one are closed.
 int zero_begin_train(zero *z, int micro, int of);
-// Begins a pass of forward uses only, outside of a step.
+// Begins a forward-only pass, outside of a step.
 int zero_begin_eval(zero *z);
 // (collective at stage 3) Returns 0 when the unit's parameters are available, until zero_post_forward. Also
 // starts gathering the next units of the recorded order.
@@ -222,15 +223,15 @@ int zero_post_forward(zero *z, int unit);
 // available. May wait for the reduction of an earlier bucket.
 int zero_pre_backward(zero *z, int unit);
 // (collective at stage 3, and at the unit's last use) Closes the use. The last use completes the unit's
-// gradients, and a full bucket starts its reduction (at stages 0 and 1 only in the last micro-batch).
+// gradients, and a full bucket starts its reduction (stages 0 and 1: only in the last micro-batch).
 int zero_post_backward(zero *z, int unit);
 
 // Returns one layer of the tensor in numbers.dtype, contiguous, 256-byte aligned and read-only, or NULL and
 // an error if the unit is not open for reading. Valid until the use's post hook: call it again in each use.
 void *zero_param(zero *z, int tensor, int layer);
-// Returns the gradient of the same values in the same way. The trainer adds the gradient of this rank's loss,
-// scaled by 1/A with A micro-batches and by zero_loss_scale. At the unit's first pre_backward of a
-// micro-batch it is 0 (undefined with zero_tensor.backward_overwrites, NaN with debug.poison), and it keeps
+// Returns the gradient of the same values, under the same rules. The trainer adds the gradient of this rank's
+// loss, multiplied by zero_loss_scale and, with A micro-batches, by 1/A. At the unit's first pre_backward of
+// a micro-batch it is 0 (undefined with zero_tensor.backward_overwrites, NaN with debug.poison), and it keeps
 // its contents until the last post_backward.
 void *zero_grad(zero *z, int tensor, int layer);
 
@@ -244,47 +245,48 @@ typedef struct {        // the same on all ranks and at every stage
 
 typedef struct {  // must be the same on all ranks: the next step and zero_save fail if it was not
     float lr, beta1, beta2, eps, weight_decay;
-    float grad_clip;  // the norm is clipped to this (Pascanu et al., arXiv 1211.5063); 0: never
-    int t;            // number of this update, from 1, for the bias correction
+    float grad_clip;  // maximum norm (Pascanu et al., arXiv 1211.5063); 0: no clipping
+    int t;            // number of this update, counted from 1, for the bias correction
 } zero_hyper;
 
-// Returns the factor by which the trainer scales its loss in this step: always 1 unless ZERO_F16. A dynamic
-// scale follows Micikevicius et al. (arXiv 1710.03740, section 3.2) with DeepSpeed's rules.
+// Returns the factor by which the trainer must multiply its loss in this step: always 1 unless ZERO_F16. A
+// dynamic scale follows Micikevicius et al. (arXiv 1710.03740, section 3.2) with DeepSpeed's rules.
 double zero_loss_scale(const zero *z);
 // (collective) Returns 0 when all gradients are reduced, with the norm in *result (NULL is allowed). Call it
-// once in a step, after the last micro-batch; zero_update or zero_discard comes next.
+// once per step, after the last micro-batch, and then zero_update or zero_discard.
 int zero_finish_gradients(zero *z, zero_step_result *result);
 // (collective) Ends the step with AdamW (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2) on this rank's
-// part, with the clipped gradients: m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr (m / (1-b1^t)) /
-// (sqrt(v / (1-b2^t)) + eps) + lr wd p. With ZERO_F16, gradients with Inf or NaN update nothing.
+// shard, with the clipped gradients: m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr (m / (1-b1^t)) /
+// (sqrt(v / (1-b2^t)) + eps) + lr wd p. With ZERO_F16, gradients that contain Inf or NaN update nothing.
 int zero_update(zero *z, const zero_hyper *hyper);
-// Promises that the next step ends with zero_update of the same values, and is neither discarded nor
-// restarted. With states in files, the update then starts during the last micro-batch's backward pass;
-// otherwise this changes nothing. Outside of a step; not with ZERO_F16; grad_clip must be 0.
+// Promises that the next step ends with zero_update and these values, and is neither discarded nor restarted.
+// If states are on NVMe or, on CUDA, in host memory, the update can then start during the last micro-batch's
+// backward pass; otherwise the call has no effect. Call it outside of a step, with grad_clip 0, and not with
+// ZERO_F16.
 int zero_promise_update(zero *z, const zero_hyper *hyper);
-// Ends the step without an update; only the loss scale changes. ZERO_ERR_ARGUMENT, from zero_update too: the
-// gradients overflowed at min_loss_scale.
+// Ends the step without an update; only the loss scale changes. Like zero_update, it fails with
+// ZERO_ERR_ARGUMENT if the gradients overflowed at min_loss_scale.
 int zero_discard(zero *z);
 // (collective) With offload.delayed_update: waits until the parameters contain the last update, so that the
-// next step uses them. Outside of a step. zero_save calls it first.
+// next step uses it. Call it outside of a step. zero_save calls it first.
 int zero_finish_update(zero *z);
-// (collective) zero_finish_gradients, then zero_update. To stop at NaN or Inf, call the two separately.
+// (collective) Calls zero_finish_gradients, then zero_update. To stop at NaN or Inf, call the two separately.
 int zero_step(zero *z, const zero_hyper *hyper, zero_step_result *result);
 
 // -------- values in and out
 
-// If parameters have no separate masters (fp32, no_master), ZERO_MASTER is ZERO_PARAM. ZERO_GRADIENT is the
-// mean over the ranks, summed over the micro-batches, before clipping, times the loss scale.
+// If parameters have no separate masters (fp32, no_master), ZERO_MASTER means ZERO_PARAM. ZERO_GRADIENT is
+// the mean over the ranks, summed over the micro-batches, before clipping, times the loss scale.
 typedef enum { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2, ZERO_GRADIENT } zero_value;
 
 // Sets elements [offset, offset + n) of a tensor's layer to values[0..n), rounded to the stored type, outside
 // of a step. Every rank passes the same values and keeps its part. ZERO_PARAM also sets the master.
 int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, const float *values);
-// (collective) Gets the same elements as fp32 on every rank. They are streamed; no tensor is gathered whole.
-// Outside of a step; ZERO_GRADIENT between zero_finish_gradients and zero_update.
+// (collective) Gets the same elements as fp32 on every rank. They are streamed, so no whole tensor is
+// gathered. Call it outside of a step; for ZERO_GRADIENT, between zero_finish_gradients and zero_update.
 int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, float *values);
-// (collective) Returns 0 and 16 hex digits: XXH3-64 over the digests of all tensors in the table's order, of
-// the parameters (full 0) or of masters and moments (full 1). The same at any stage and number of ranks.
+// (collective) Writes 16 hex digits: the XXH3-64 digest of all tensors' digests in the table's order, of the
+// parameters (full 0) or of masters and moments (full 1). It is the same at any stage and number of ranks.
 int zero_hash(zero *z, int full, char hex[17]);
 
 #ifdef __cplusplus

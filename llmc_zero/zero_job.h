@@ -1,5 +1,5 @@
-// The ranks of a job: their numbers, sums and broadcasts over them, and how they end together after a
-// failure. Part of zero.h, which includes it last.
+// The ranks of a job: their numbers, sums and broadcasts over them, and how all of them end after a failure.
+// Part of zero.h, which includes this file.
 #ifndef LLMC_ZERO_JOB_H
 #define LLMC_ZERO_JOB_H
 #include <stddef.h>
@@ -10,7 +10,8 @@ extern "C" {
 typedef struct zero zero;  // of zero.h, which includes this file
 
 // Returns the launcher's values from the environment (Open MPI, PMIx, Slurm, RANK and WORLD_SIZE); without a
-// launcher, rank 0 of 1. ranks is 0 if the variables contradict each other: see zero_last_error().
+// launcher, rank 0 of 1. If the variables contradict each other, ranks is 0 and zero_last_error() explains
+// it.
 typedef struct {
     int rank, ranks, ranks_on_node;
 } zero_launch;
@@ -21,8 +22,8 @@ int zero_ranks(const zero *z);
 // (collective) Returns 0 when all ranks have called it.
 int zero_barrier(zero *z);
 // (collective) Replaces values[0..n), n from 1 to 64, by their sums over the ranks, added in rank order, so
-// all ranks get the same bits. For losses, counts, and decisions that all ranks must take together. Allowed
-// at any time, between hooks too.
+// all ranks get the same bits. For losses, counts, and decisions that must be the same on all ranks. Allowed
+// at any time, also between hooks.
 int zero_sum(zero *z, double *values, int n);
 // (collective) Copies `bytes` bytes at data from rank `root` to all ranks. Allowed at any time.
 int zero_broadcast(zero *z, int root, void *data, size_t bytes);
@@ -32,10 +33,10 @@ int zero_broadcast(zero *z, int root, void *data, size_t bytes);
 // time. To compare lines before zero_create allocates, pass them in config.start.same.
 int zero_require_same(zero *z, const char *lines);
 // Ends all ranks of the job after a failure, within seconds and with this exit status, with or without a
-// launcher. Does not return. One rank writes the message (NULL: nothing) and a newline to stderr: the lowest
-// rank that failed, or the rank that knows which one hangs. It flushes only stdout, since any other stream
-// may be on a disk that no longer responds. z is NULL before zero_create and after it failed. To check a
-// call: if (rc) zero_end_job(z, 1, zero_last_error());
+// launcher. Does not return. Only one rank writes its message (NULL: nothing) and a newline to stderr: the
+// lowest rank that failed, or the rank that knows which one hangs. Only stdout is flushed, because any other
+// stream may be on a disk that no longer responds. Pass z NULL before zero_create or after it failed. To
+// check a call: if (rc) zero_end_job(z, 1, zero_last_error());
 #ifdef __GNUC__
 __attribute__((noreturn))
 #endif

@@ -1,5 +1,5 @@
 // Memory and traffic, planned before a run and counted during it, and traces. Part of zero.h, which includes
-// it last.
+// this file.
 #ifndef LLMC_ZERO_PLAN_INFO_H
 #define LLMC_ZERO_PLAN_INFO_H
 #ifdef __cplusplus
@@ -8,13 +8,13 @@ extern "C" {
 
 // -------- memory and traffic
 
-// Model states (parameters, gradients, optimizer state), the plugin's working buffers, the trainer's
-// activations, and the number of classes.
+// Classes of memory: model states (parameters, gradients, optimizer state), the plugin's working buffers, and
+// the trainer's activations.
 typedef enum { ZERO_STATES, ZERO_WORKING, ZERO_ACTIVATIONS, ZERO_MEMORY_CLASSES } zero_memory_class;
 
 // Returns zeroed memory that zero_destroy frees, or NULL and an error. ZERO_DEVICE: memory of the configured
 // device, 4096-byte aligned (256 on CUDA). ZERO_HOST: host memory, pinned if the device is a GPU, so that
-// copies overlap with its work. The memory table lists it under its class and purpose.
+// copies can overlap with kernels. The memory table lists it under this class and purpose.
 void *zero_alloc(zero *z, zero_tier tier, zero_memory_class class_, const char *purpose, size_t bytes);
 // Bits: which collectives read or write a buffer in place.
 typedef enum { ZERO_MOVED_BY_NONE = 0, ZERO_MOVED_BY_GATHERS = 1, ZERO_MOVED_BY_REDUCTIONS = 2 } zero_movers;
@@ -23,20 +23,21 @@ typedef struct {
     zero_memory_class class_;
     size_t bytes;
     zero_tier tier;
-    int moved_by;  // of zero_movers
-    int assumed;   // in a plan: 1: zero_create may decide otherwise, see zero_make_plan
+    int moved_by;  // bits of zero_movers
+    int assumed;   // 1: only in a plan: zero_create may still change it, see zero_make_plan
 } zero_memory_line;
-// Returns 1 and line i, from 0, of the memory table, or 0 (not a failure) after the last. Allocations with
-// the same class, purpose and tier are one line. Its string is valid until zero_destroy.
+// Sets *line to line i of the memory table, counted from 0, and returns 1; returns 0 (not a failure) after
+// the last. Allocations with the same class, purpose and tier share a line. The string is valid until
+// zero_destroy.
 int zero_memory(const zero *z, int i, zero_memory_line *line);
 // Returns the bytes of a class that this rank holds now, in all tiers.
 size_t zero_memory_bytes(const zero *z, zero_memory_class class_);
-// Sets *left to the bytes that this rank can still allocate on the configured device: on the current CUDA
-// device, or in host memory, which ranks_on_host ranks share evenly within the limits of cgroups and of the
+// Sets *left to the bytes that this rank can still allocate on the configured device: the current CUDA
+// device, or host memory, shared evenly by ranks_on_host ranks within the limits of cgroups and of the
 // process. Can fail with ZERO_ERR_DEVICE or ZERO_ERR_IO.
 int zero_memory_left(const zero_config *config, int ranks_on_host, size_t *left);
 
-// Why a rank sends bytes, and the number of reasons.
+// Why a rank sends bytes.
 typedef enum {
     ZERO_FOR_STEP,
     ZERO_FOR_EVAL,
@@ -50,15 +51,15 @@ typedef struct {
         other[ZERO_TRAFFIC_PURPOSES];
 } zero_traffic;
 // Sets *traffic to the bytes that this rank has sent since zero_create, counted where they are copied or
-// sent. Waits for pending collectives. docs/details.md: which purpose a prefetched gather counts for.
+// sent. Waits for pending collectives. docs/details.md explains which purpose a prefetched gather counts for.
 void zero_traffic_info(zero *z, zero_traffic *traffic);
 typedef struct {
     const char *comm;     // "one rank", "mpi, shared window", "tcp, messages (why no window)", "nccl, ..", ..
     const char *device;   // "cpu", or the name of the CUDA device
-    int cuda_device;      // its number; -1 on a CPU
-    int ranks_on_host;    // on the host of this rank
+    int cuda_device;      // device number; -1 on a CPU
+    int ranks_on_host;    // ranks on this rank's host
     int open_start;       // 1: TCP without a key, so any program that reaches rank 0's port can join
-    int ranks_on_device;  // on this rank's CUDA device; 1 on a CPU
+    int ranks_on_device;  // ranks that share this rank's CUDA device; 1 on a CPU
 } zero_job;
 // Sets *job to how the ranks are connected and where they run. Its strings are valid until zero_destroy.
 void zero_job_info(const zero *z, zero_job *job);
@@ -66,28 +67,27 @@ void zero_job_info(const zero *z, zero_job *job);
 typedef struct {
     const char *how;        // "io_uring, direct, 2 folders"; valid until zero_destroy; NULL: no files
     int64_t read, written;  // bytes, since zero_create
-    double waited_s;        // by all threads together
-    // Gathers that found this rank's part of the unit in memory (offload.params_in_host), and gathers that
+    double waited_s;        // summed over all threads
+    // Gathers that found this rank's shard of the unit in memory (offload.params_in_host), and those that
     // read a file.
     int64_t gathers_from_memory, gathers_from_files;
     int64_t not_read;  // bytes that gathers took from the update's buffers instead of reading them back
     int64_t copied_down, copied_up;  // bytes of states copied from a CUDA device to the host, and back
 } zero_files;
-// Sets *files to what this rank has moved to and from files on NVMe and, on CUDA, host memory. Waits for
-// pending writes.
+// Sets *files to the bytes that this rank has moved to and from files on NVMe and, on CUDA, host memory.
+// Waits for pending writes.
 void zero_files_info(zero *z, zero_files *files);
 
 // -------- plan
 
 // Bytes of model states by the paper's formula (ZeRO, arXiv 1910.02054, section 5), without padding: bytes
-// per parameter that every rank holds whole, bytes per parameter sharded among the ranks, and the total per
-// rank.
+// per parameter that every rank keeps, bytes per parameter sharded among the ranks, and the total per rank.
 typedef struct {
     int whole, sharded;
     size_t bytes;
 } zero_formula;
 
-// The memory and traffic of a rank.
+// The planned memory and traffic of one rank.
 enum { ZERO_PLAN_LINES = 32 };
 typedef struct {
     zero_memory_line lines[ZERO_PLAN_LINES];  // the memory table without the trainer's allocations
@@ -98,31 +98,31 @@ typedef struct {
     int64_t bucket_elems;               // of the largest bucket of single-use units
     int64_t bucket_bytes;               // of all bucket buffers
     int slots;                          // stage 3: single-use units that can be gathered at once
-    size_t nccl_bytes;                  // allocated by NCCL: measured at creation, 0 before
-    // Bytes that the rank sends, in all and to other nodes, with padding: ZERO_FOR_STEP and ZERO_FOR_SCALARS
-    // (the norm) in one training step of config.micro_batches, ZERO_FOR_EVAL in one forward pass. With
-    // inference, units with several uses are sent only in the first pass and not counted.
+    size_t nccl_bytes;                  // allocated by NCCL: measured by zero_create, 0 before
+    // Bytes that the rank sends, in total and to other nodes, including padding: ZERO_FOR_STEP and
+    // ZERO_FOR_SCALARS (the norm) in one training step of config.micro_batches, ZERO_FOR_EVAL in one forward
+    // pass. With inference, units with several uses are sent only in the first pass, which is not counted.
     zero_traffic traffic, traffic_between_nodes;
-    int64_t file_read, file_written;  // bytes that a training step moves from and to files on NVMe; it may
-                                      // read less, see zero_files.not_read
+    int64_t file_read, file_written;  // bytes per training step from and to files on NVMe; it may read less,
+                                      // see zero_files.not_read
     int64_t copied_down,
-        copied_up;  // bytes of states that it copies from a CUDA device to the host, and back
+        copied_up;  // bytes of states per training step, copied from a CUDA device to the host, and back
 } zero_plan;
 
-// Sets *plan to the plan by which zero_create would allocate with these settings and tables, for rank
-// config.start.rank (-1: rank 0) of `ranks`, of which `ranks_on_node` are on its node; or fails with
-// ZERO_ERR_ARGUMENT. Starts nothing and allocates only small tables. Lines that zero_create may still change
-// are marked as assumed: a shared window, NCCL, and NCCL's memory, which is planned as 0 bytes.
+// Sets *plan to what zero_create would allocate with these settings and tables on rank config.start.rank (-1:
+// rank 0) of `ranks`, with `ranks_on_node` ranks on its node; or fails with ZERO_ERR_ARGUMENT. Connects to no
+// other rank and allocates only small tables. Lines that zero_create may still change are marked as assumed:
+// a shared window, NCCL, and NCCL's memory, which is planned as 0 bytes.
 int zero_make_plan(zero_plan *plan, const zero_config *config, const zero_tensor *tensors, int n_tensors,
                    const zero_unit *units, int n_units, int ranks, int ranks_on_node);
-// Sets *plan to the plan of z, including the memory that NCCL took.
+// Sets *plan to the plan of z, including the memory that NCCL has allocated.
 void zero_plan_info(const zero *z, zero_plan *plan);
 
 // -------- trace
 
 // Writes this rank's events (debug.trace_events) to the file `path`, as JSON for chrome://tracing or
-// Perfetto. Each rank needs a different path. Waits for collectives. ZERO_ERR_IO leaves no half-written
-// file.
+// Perfetto. Each rank needs a different path. Waits for pending collectives. If it fails with ZERO_ERR_IO, it
+// leaves no partial file.
 int zero_trace_write(zero *z, const char *path);
 
 #ifdef __cplusplus

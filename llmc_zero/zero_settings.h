@@ -27,20 +27,20 @@ typedef struct {
     const char *name;  // "offload.nvme_depth"
     zero_kind kind;
     size_t offset;             // in zero_config
-    double preset, min, max;   // of a number or an enum; the default may be outside of min to max
+    double preset, min, max;   // for numbers and enums; the default may lie outside of min to max
     int same;                  // 1: all ranks must have the same value
     const char *help;          // one line
-    const char *const *words;  // of an enum: the names of its values, then NULL; otherwise only NULL
+    const char *const *words;  // for enums: the names of the values, then NULL; otherwise only NULL
 } zero_setting;
 
 // Returns all settings except pointers, memory_beside and start.same.
 const zero_setting *zero_settings(int *n);
-// Returns one of them, or NULL.
+// Returns the setting with this name, or NULL.
 const zero_setting *zero_setting_named(const char *name);
 // Writes the setting's value in *config as text; "" for NULL.
 void zero_setting_text(const zero_setting *s, const zero_config *config, char *text, size_t size);
-// Sets the setting in *config from `text`, or returns ZERO_ERR_ARGUMENT. A setting of kind TEXT points to
-// `text`.
+// Sets the setting in *config from `text`, or returns ZERO_ERR_ARGUMENT. A setting of kind TEXT keeps the
+// pointer.
 int zero_setting_set(const zero_setting *s, zero_config *config, const char *text);
 
 #ifdef __cplusplus

@@ -88,8 +88,8 @@ const char *zero_list_ranks(char list[ZERO_LIST], int ranks, const char *chosen,
     return list;
 }
 
-// Invisible characters that change how other text is displayed: its direction, its line breaks, or which
-// characters are joined or hidden. Also code points that are not characters.
+// Invisible characters that change how other text is displayed (its direction, its line breaks, or which
+// characters are joined or hidden), and code points that are not characters.
 static int is_hidden(uint32_t c) {
     static const struct {
         uint32_t first, last;
@@ -105,7 +105,7 @@ static int is_hidden(uint32_t c) {
 }
 
 // Returns the length in bytes of the UTF-8 character at `text`, or 0 if it is invalid, overlong, hidden, or
-// below U+00C0, where terminal control codes are.
+// below U+00C0, which includes the terminal control codes.
 static size_t utf8_length(const unsigned char *text) {
     size_t n = *text < 0xc3 ? 0 : *text < 0xe0 ? 2 : *text < 0xf0 ? 3 : *text < 0xf5 ? 4 : 0;
     uint32_t c = *text & (0xffu >> (n + 1));

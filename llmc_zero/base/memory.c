@@ -12,7 +12,7 @@ zero_memory_line *memory_find_line(zero_memory_line *lines, int n, const memory_
     return NULL;
 }
 
-// Appends an empty line; NULL: out of memory.
+// Appends an empty line. Returns NULL if out of memory.
 static zero_memory_line *add_line(memory *m, const memory_request *r) {
     zero_memory_line *lines = realloc(m->lines, (m->n_lines + 1) * sizeof *lines);
     char *name = lines ? strdup(r->purpose) : NULL;
