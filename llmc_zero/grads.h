@@ -9,21 +9,21 @@
 #include "base/trace.h"
 
 struct grads_unit {
-    char *at;  // this micro-batch's gradient, from the first pre_backward to the last post_backward; NULL
-               // outside
+    char *at;           // this micro-batch's gradient, from the first pre_backward to the last post_backward;
+                        // otherwise NULL
     state_part opened;  // if backward adds to the state itself: `at` points into it
-    char *own;          // memory of a unit used more than once; NULL: it uses its bucket's buffer
-    stretches cleared;  // what is cleared before backward
+    char *own;          // private memory of a unit used more than once; NULL: it uses its bucket's buffer
+    stretches cleared;  // the parts to clear before backward
     task *read_by;      // see grads_read_with
 };
 
 struct grads_bucket {
     int n_pieces;
     int *units;          // (n_pieces) in backward's order
-    comm_piece *pieces;  // (n_pieces) what is reduced of each unit
+    comm_piece *pieces;  // (n_pieces) the part of each unit that is reduced
     trace_span *spans;   // (n_pieces) of the reduction, for the trace
-    int filled;          // units whose gradients are final
-    int add;             // stages 2, 3: adds this micro-batch to the sum of the earlier ones
+    int filled;          // units whose gradients are complete
+    int add;             // stages 2 and 3: adds this micro-batch to the sum of the earlier ones
     int is_last;         // 1: the step's last micro-batch, so this reduction completes the sum
     comm_use use;
     task reduce;
@@ -39,10 +39,10 @@ struct grads {
 };
 
 int grads_create(zero *z);
-// At creation: reduces the bucket once, on zeros, and adds the bytes to *counter.
+// At creation, reduces the bucket once, on zeros, and adds the bytes to *counter.
 int grads_rehearse(zero *z, int bucket, int64_t *counter);
-// From now on this task, which must stay at its address, reads the unit's sums: they are overwritten only
-// after it has run.
+// Sets the task that reads the unit's sums; it must stay at its address. They are overwritten only after it
+// has run.
 void grads_read_with(zero *z, int unit, task *by);
 
 // Discards the gradients of an unfinished step.
@@ -52,7 +52,7 @@ int grads_check(const zero *z, int unit);
 // Clears the parts of the unit's gradient that backward adds to.
 int grads_open(zero *z, int unit);
 char *grads_at(const zero *z, int unit);  // of an open unit
-// The unit's gradient is final. Starts the bucket's reduction if that completes the bucket.
+// Call it when the unit's gradient is complete. Starts the bucket's reduction if that completes the bucket.
 int grads_finish(zero *z, int unit);
 // Returns 1 if the reduction that completes the unit's sum over micro-batches has been submitted.
 int grads_are_last(const zero *z, int unit);

@@ -32,7 +32,7 @@ struct zero {
     tasks tasks;
     trace trace;
     schedule schedule;  // of the uses that read parameters
-    // each owned by the file of its name; other files call its functions (tests/test_house.sh)
+    // each is owned by the file of that name; other files call its functions (tests/test_house.sh)
     struct pass pass;
     struct states states;
     struct params params;
@@ -41,12 +41,12 @@ struct zero {
     struct update update;
     struct step step;
     struct {                 // checkpoint/save.c
-        char *copy;          // memory for this rank's file of a checkpoint; NULL: without async_save
-        struct save *begun;  // a save under way; NULL: none
+        char *copy;          // memory for this rank's file of a checkpoint; NULL: async_save is off
+        struct save *begun;  // the save in progress; NULL: none
     } saving;
 };
 
-// n zeroed elements: see memory_array.
+// Returns n zeroed elements: see memory_array.
 static inline void *allocate_array(zero *z, size_t n, size_t elem_bytes) {
     return memory_array(&z->memory, n, elem_bytes);
 }
@@ -63,14 +63,15 @@ static inline int traced_lane(const zero *z, task_lane lane) {
 
 // -------- ranks.c
 
-// Waits for the stream. Also fails if a collective has failed, so that after 0 the device's memory is valid.
+// Waits for the stream. Also fails if a collective has failed; so if it returns 0, the device's memory is
+// valid.
 int wait_for_device(zero *z, device_stream s);
 // (collective) Gathers every rank's `mine` (n) into `all` (ranks, n).
 int share_values(zero *z, const double *mine, double *all, int n);
-// Waits for pending collectives, so that this thread may use the net or run a collective itself. Pass the
-// failure of such a collective to tasks_fail.
+// Waits for pending collectives, so that this thread may use the net or run a collective itself. If that
+// collective fails, pass the error to tasks_fail.
 int end_collectives(zero *z);
-// (collective) If any rank failed, all fail with the failure of the lowest one.
+// (collective) If any rank has failed (rc), all fail with the failure of the lowest such rank.
 int agree(zero *z, int rc);
 
 // same.c: fails on all ranks unless all have rank 0's settings and tables

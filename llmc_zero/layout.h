@@ -24,14 +24,14 @@ typedef struct {
 typedef struct {
     char *name;
     int forward_uses, backward_uses;
-    int reading_uses;              // how many backward uses, the first ones, read parameters
-    int shared;                    // used more than once: has private memory for its parameters and gradients
+    int reading_uses;  // the number of backward uses that read parameters; they come first
+    int shared;        // used more than once, so it has private memory for parameters and gradients
     int64_t elems, padded, shard;  // without padding; N * shard; elements of one rank's part
     int64_t base, shard_base;      // offset of the unit in a flat buffer of units, of shards
     int first_place, n_places;
     int first_cleared, n_cleared;
-    int bucket;             // that its gradients go into
-    int64_t bucket_offset;  // of its gradients in the bucket, in elements
+    int bucket;             // the bucket of its gradients
+    int64_t bucket_offset;  // offset of its gradients in the bucket, in elements
 } layout_unit;
 
 typedef struct {
@@ -46,7 +46,7 @@ typedef struct {
     zero_tensor *tensors;
     layout_unit *units;
     layout_place *places;             // unit by unit
-    layout_range *cleared;            // unit by unit: its gradient except tensors that backward overwrites
+    layout_range *cleared;            // unit by unit: its gradient, except tensors that backward overwrites
     int *first_place_of_tensor;       // (n_tensors + 1) into place_of: tensor-major
     int *place_of;                    // (n_places) tensor-major index -> index into places
     layout_bucket *buckets;           // in the order in which backward fills them
@@ -60,29 +60,29 @@ int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *te
                 const zero_unit *units, int n_units);
 void layout_free(layout *l);
 
-// The place of a tensor's layer; NULL and ZERO_ERR_MISUSE if it does not exist.
+// Returns the place of a tensor's layer, or NULL with ZERO_ERR_MISUSE if it does not exist.
 const layout_place *layout_find(const layout *l, int tensor, int layer);
 static inline int layout_unit_of(const layout *l, const layout_place *p) {
     return l->tensors[p->tensor].unit + p->layer;
 }
 
-// The elements of a unit up to the end of its last tensor: the same at any number of ranks.
+// Returns the number of elements up to the end of the unit's last tensor: the same at any number of ranks.
 static inline int64_t layout_extent(const layout *l, int unit) {
     const layout_unit *u = &l->units[unit];
     const layout_place *last = &l->places[u->first_place + u->n_places - 1];
     return last->offset + last->elems;
 }
-// The elements of a unit before part `part`.
+// Returns the number of elements before part `part` of a unit.
 static inline int64_t layout_before(const layout_unit *u, int part) { return part * u->shard; }
-// The offset of part `part` of a unit in a flat buffer of units; sharded: in that rank's flat buffer of
-// shards.
+// Returns the offset of part `part` of a unit in a flat buffer of units; sharded: in that rank's flat buffer
+// of shards.
 static inline int64_t layout_offset(const layout *l, int unit, int part, int sharded) {
     const layout_unit *u = &l->units[unit];
     return sharded ? u->shard_base : u->base + layout_before(u, part);
 }
 
-// Sets [*from, *from + *n) to those of the unit's elements [begin, begin + count) that are in rank's shard;
-// *n = 0: none. All offsets are in the unit.
+// Sets [*from, *from + *n) to those of the unit's elements [begin, begin + count) that are in the rank's
+// shard; *n = 0: none. All offsets count from the start of the unit.
 void layout_intersect(const layout_unit *u, int rank, int64_t begin, int64_t count, int64_t *from,
                       int64_t *n);
 

@@ -10,8 +10,8 @@ struct norm {
 };
 
 int norm_create(zero *z);
-// Returns 1 if gradients are stored off the device: they are summed during their reduction, while on the
-// device.
+// Returns 1 if gradients are stored off the device. They are then summed during their reduction, while they
+// are on the device.
 int norm_goes_along(const zero *z);
 // Queues the sum of the unit's part, at `grads`, on stream `on`.
 int norm_sum_unit(zero *z, device_stream on, int unit, const void *grads);

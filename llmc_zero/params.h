@@ -1,6 +1,6 @@
 // Parameters: gathered before the layers use them and released afterwards. Owns the slots, the gathers, and
-// for each unit the task that last changes its parameters, after which every gather runs. Functions that
-// return an int return 0, or a negative error with the error set.
+// for each unit the task that changes its parameters last; gathers run after that task. Functions that return
+// an int return 0, or a negative error with the error set.
 #ifndef LLMC_ZERO_PARAMS_H
 #define LLMC_ZERO_PARAMS_H
 #include "comm/comm.h"
@@ -13,15 +13,15 @@ struct params_unit {
     char *own;               // stage 3: private memory of a unit used more than once; NULL: it uses a slot
     int slot;                // the slot that holds it; -1: none
     int for_next_pass;       // stage 3: gathered before its pass began
-    int64_t gathered_ahead;  // bytes of that gather; the kind of pass that will use them is not known yet
+    int64_t gathered_ahead;  // bytes of that gather; counted when the kind of pass that uses them is known
     task gather;
     comm_use gather_use;
     char *gather_to;    // stage 3: destination of the whole unit; NULL: gathered in place
-    task fetch;         // with a GPU: copies this rank's part from the host
+    task fetch;         // with a GPU: the task that copies this rank's part from the host
     state_part source;  // the part that this rank sends
     // for the update
     task *changed_by;
-    int may_put;       // that task passes its new parameters to params_put
+    int may_put;       // 1: that task passes its new parameters to params_put
     char *put_to;      // stage 3: destination of this rank's new parameters; NULL: none
     int64_t put_from;  // elements of the part from this one on have been copied
 };
@@ -30,45 +30,45 @@ struct params {
     struct params_unit *units;  // (n_units)
     struct params_slot {
         char *memory;
-        int unit;  // the unit in it; -1: empty
+        int unit;  // the unit in the slot; -1: empty
     } * slots;     // (n_slots) stage 3
     int n_slots;
-    int64_t gathered_ahead[ZERO_TRAFFIC_PURPOSES];  // by the kind of pass that used them
+    int64_t gathered_ahead[ZERO_TRAFFIC_PURPOSES];  // bytes, by the kind of pass that used them
 };
 
 int params_create(zero *z);
-// Stages 1 to 3, at creation: gathers the unit once, on zeros, and adds the bytes to *counter.
+// Stages 1 to 3: at creation, gathers the unit once, on zeros, and adds the bytes to *counter.
 int params_rehearse(zero *z, int unit, int64_t *counter);
 
 // -------- around a use
 
-// Returns when the unit is gathered, with gathers of the next units under way.
+// Returns when the unit is gathered. Also starts gathering the next units.
 int params_acquire(zero *z, int unit);
-// Closes the unit unless another of its uses is open, and prefetches units that now fit.
+// Closes the unit unless another use of it is open, and prefetches units that now fit.
 int params_release(zero *z, int unit);
 char *params_whole(const zero *z, int unit);  // of an open unit
 // Stage 3: drops units left over from the last pass.
 int params_begin_pass(zero *z);
-// Returns when no gather is under way and the device has done its work.
+// Returns when no gather is in progress and the device has finished its work.
 int params_complete(zero *z);
-// Returns when no gather is under way; at stage 3 all slots are empty.
+// Returns when no gather is in progress and, at stage 3, all slots are empty.
 int params_drop_all(zero *z);
 // Adds the bytes gathered ahead, by the purpose of the pass that used them.
 void params_count(const zero *z, zero_traffic *t);
 
 // -------- around the update
 
-// From now on this task, which must stay at its address, changes the unit's parameters. puts: it passes them
-// to params_put.
+// Sets the task that changes the unit's parameters from now on; it must stay at its address. puts: the task
+// passes new parameters to params_put.
 void params_change_with(zero *z, int unit, task *by, int puts);
-// Call it just before that task is submitted, when no use of the unit precedes it.
+// Call it just before submitting that task, if no use of the unit precedes it.
 void params_before_update(zero *z, int unit);
-// A piece's new parameters, opened for the CPU, are complete: copies them for the gather, which then need not
-// read them.
+// Call it when a piece's new parameters, opened for the CPU, are complete. Copies them for the gather, which
+// then need not read them.
 void params_put(zero *z, const state_part *p);
-// Call it after that task is submitted: the unit may be gathered.
+// Call it after submitting that task: the unit may be gathered.
 int params_updated(zero *z, int unit);
-// Rounds the masters in the range to the parameters' dtype. d: the device on which both are opened for `on`.
+// Rounds the masters in the range to the parameters' dtype. d: the device that rounds them, on stream `on`.
 int params_round(zero *z, device *d, device_stream on, state_range r);
 
 #endif

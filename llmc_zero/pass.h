@@ -1,6 +1,6 @@
-// Where the trainer is in the step and what it may do next: the micro-batch, the open and finished uses of
-// each unit, and the promise of zero_promise_update. Functions that check a rule return 0, or ZERO_ERR_MISUSE
-// with a message that begins with `caller`.
+// Tracks the trainer's position in the step and what it may do next: the micro-batch, the open and finished
+// uses of each unit, and the promise of zero_promise_update. Functions that check a rule return 0, or
+// ZERO_ERR_MISUSE with a message that begins with `caller`.
 #ifndef LLMC_ZERO_PASS_H
 #define LLMC_ZERO_PASS_H
 #include "schedule.h"
@@ -11,7 +11,7 @@ typedef enum { PASS_FORWARD, PASS_BACKWARD } pass_direction;
 
 struct pass_uses {  // of a unit in one direction
     int done;       // finished in this micro-batch
-    int is_open;    // 1 between a pre hook and its post hook
+    int is_open;    // 1: between a pre hook and its post hook
     trace_span span;
 };
 
@@ -23,13 +23,13 @@ struct pass {
     zero_mode mode;
     int micro, micro_of;
     int forward_left;     // forward uses left in this micro-batch
-    zero_hyper promised;  // for the current or the next step; t 0: none
+    zero_hyper promised;  // the update promised for the current or the next step; t 0: none
     double looked_s;      // when a hook last checked for dead ranks
 };
 
 int pass_create(zero *z);
 
-// -------- what the trainer may do
+// -------- checks: 0 if the statement is true, else ZERO_ERR_MISUSE
 
 // The plugin has gradients and an optimizer: it was not created for inference.
 int pass_may_train(const zero *z, const char *caller);
@@ -44,7 +44,7 @@ int pass_gradients_are_finished(const zero *z, const char *caller);
 // A use of the unit may be opened. Also checks for dead ranks.
 int pass_may_open(zero *z, int unit, pass_direction d);
 
-// -------- what the trainer does
+// -------- changes
 
 void pass_begin(zero *z, zero_mode mode, int micro, int of);  // an evaluation is micro-batch 0 of 1
 void pass_open(zero *z, int unit, pass_direction d);
@@ -53,15 +53,15 @@ void pass_promise(zero *z, const zero_hyper *h);
 void pass_finish_gradients(zero *z);
 void pass_end_step(zero *z);
 
-// -------- where it is
+// -------- the current position
 
-// The update promised for the current or the next step; NULL: none yet.
+// Returns the update promised for the current or the next step; NULL: none.
 const zero_hyper *pass_promised(const zero *z);
 zero_mode pass_mode(const zero *z);
 int pass_is_first(const zero *z);  // of the step's micro-batches
 int pass_is_last(const zero *z);
 int pass_forward_is_over(const zero *z);  // of this micro-batch
-// Uses of the unit that are done in this micro-batch.
+// Returns how many uses of the unit are finished in this micro-batch.
 int pass_done(const zero *z, int unit, pass_direction d);
 int pass_is_open(const zero *z, int unit, pass_direction d);
 int pass_has_open(const zero *z, int unit);  // in either direction

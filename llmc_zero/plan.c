@@ -312,7 +312,7 @@ static zero_traffic times(const zero_traffic *t, int ranks) {
     return all;
 }
 
-// -------- the whole
+// -------- the whole plan
 
 int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *of) {
     *p = (plan){ .of = *of };
@@ -321,7 +321,7 @@ int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *o
     plan_host_memory(p, c, l);
     plan_parameters(p, c, l);
     if (!c->inference) {
-        if (c->async_save)  // the image of this rank's file: masters and moments in fp32
+        if (c->async_save)  // the contents of this rank's file: masters and moments in fp32
             p->own[PLAN_SAVE_COPY] = on_host(c, "copy for checkpoints", 3 * sizeof(float) * l->shard_elems);
         plan_gradients(p, c, l);
         for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++)

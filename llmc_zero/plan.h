@@ -1,5 +1,5 @@
 // Every allocation of a rank and every byte that it sends, computed from the settings and the layout alone,
-// for any number of ranks. zero_create allocates from its plan, so the two cannot differ.
+// for any number of ranks. zero_create allocates from this plan, so plan and memory cannot differ.
 #ifndef LLMC_ZERO_PLAN_H
 #define LLMC_ZERO_PLAN_H
 #include "comm/comm.h"
@@ -13,7 +13,7 @@
 // A zero_hyper as fp64 values, which the ranks share with the norm.
 enum { HYPER_VALUES = 7 };
 
-// The allocations, in the order of creation. Those of the collectives (comm_memory) come first, except
+// The allocations, in order of creation. Those of the collectives (comm_memory) are made before them, except
 // NCCL's, which is last.
 typedef enum {
     PLAN_TRACE,
@@ -26,7 +26,7 @@ typedef enum {
     PLAN_PARAMETERS,
     PLAN_SHARED_SLOTS,  // stage 3: a block for each unit used more than once; see plan_for_unit
     PLAN_SLOTS,
-    PLAN_SAVE_COPY,  // async_save: the image of this rank's file of a checkpoint
+    PLAN_SAVE_COPY,  // async_save: the contents of this rank's checkpoint file
     PLAN_GRADIENTS,
     PLAN_BUCKETS,
     PLAN_SHARED_BUCKETS,  // see PLAN_SHARED_SLOTS
@@ -37,7 +37,7 @@ typedef enum {
     PLAN_MOMENT2,
     PLAN_NORM,
     PLAN_UPDATE,
-    PLAN_UPDATE_HOST,  // the same tables for AdamW on the CPU beside a GPU
+    PLAN_UPDATE_HOST,  // the same tables for AdamW on the CPU when the device is a GPU
     PLAN_ITEMS
 } plan_item;
 plan_item plan_item_of_state(zero_value what);
@@ -58,10 +58,10 @@ typedef struct {
     across_plan across;               // how PLAN_PINNED, PLAN_COPIES and PLAN_COPIES_UPDATE are used
     int64_t file_read, file_written;  // by a training step
     int64_t copied_down, copied_up;   // across the bus
-    zero_traffic to_each;             // bytes that a training step and an evaluation send to each other rank
+    zero_traffic to_each;  // bytes sent to each other rank, by a training step and by an evaluation
 } plan;
 
-// -------- what follows from the settings alone
+// -------- facts that depend only on the settings
 
 static inline int plan_sums(const zero_config *c) { return c->micro_batches > 1; }
 // Stages 2 and 3 keep only shards of gradients, and a sum over micro-batches is separate from this
@@ -79,26 +79,27 @@ static inline zero_dtype plan_wire_type(const zero_config *c) {
 // -------- the pieces of the update
 
 // Return the first piece of this rank's part of a unit, and the piece after `r`; elems 0: none. At stage 0 a
-// rank updates whole units. With all states in memory a piece is a whole part.
+// rank updates whole units. If all states are in memory, a piece is a whole part.
 state_range plan_first_piece(const zero_config *c, const layout *l, int rank, int unit);
 state_range plan_next_piece(const zero_config *c, const layout *l, int rank, state_range r);
 typedef struct {
-    int64_t pieces, segments;  // of all units; a segment is the part of a tensor in a piece
+    int64_t pieces, segments;  // of all units; a segment is the part of one tensor in one piece
 } plan_pieces;
 plan_pieces plan_count_pieces(const zero_config *c, const layout *l, int rank);
 
 // -------- the plan
 
-// The connection that the settings ask for: shared memory between ranks of one node, NCCL on CUDA.
+// Returns the connection that the settings request: shared memory between ranks of one node, NCCL on CUDA.
 comm_way plan_way(const zero_config *c, int ranks, int ranks_on_node);
 
 // Returns 0, or ZERO_ERR_ARGUMENT if the staging is too small for the ranks.
 int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *of);
 
-// The request of one block of PLAN_SHARED_SLOTS or PLAN_SHARED_BUCKETS, for a unit used more than once.
+// Returns the request for one block of PLAN_SHARED_SLOTS or PLAN_SHARED_BUCKETS, for a unit used more than
+// once.
 memory_request plan_for_unit(const plan *p, plan_item item, const zero_config *c, const layout *l, int unit);
 
-// assumed: nothing of the plan is allocated yet (zero_memory_line.assumed).
+// assumed: 1 if nothing in the plan is allocated yet (zero_memory_line.assumed).
 void plan_describe(const plan *p, const zero_config *c, const layout *l, int assumed, zero_plan *info);
 
 #endif

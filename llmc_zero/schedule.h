@@ -1,5 +1,5 @@
-// The order in which a pass uses the units, recorded by the last pass of the same mode, and the order of the
-// update. A training step is
+// The order in which a pass uses the units, as recorded in the last pass of the same mode, and the order of
+// the update. A training step is
 //
 //   uses of micro-batch 0 | uses of micro-batch 1 | .. | update | uses of the next step's micro-batch 0 | ..
 //
@@ -25,46 +25,47 @@ typedef struct {
 
 typedef struct {
     int n_units, most_uses;
-    int uses_agree;              // all ranks use the units in the same order
+    int uses_agree;              // 1: all ranks use the units in the same order
     schedule_order recorded[2];  // by mode
     int *update;                 // (n_units) the order of the update, unless it is stale
     int update_is_stale;
-    // the pass under way, then the update
+    // the pass in progress, then the update
     zero_mode mode;
     int left;     // uses left in it
-    int is_last;  // of the step's micro-batches: the update follows
+    int is_last;  // 1: the step's last micro-batch, so the update follows
     int updating, updated;
 } schedule;
 
-// most_uses: the uses of a pass that are recorded at most. Returns 0, or ZERO_ERR_MEMORY.
+// most_uses: the maximum number of recorded uses per pass. Returns 0, or ZERO_ERR_MEMORY.
 int schedule_create(schedule *s, memory *m, int n_units, int most_uses, int uses_agree);
 
-// A pass of `uses` uses begins. is_last: the update follows it, not another micro-batch.
+// Call it when a pass of `uses` uses begins. is_last: the update follows it, not another micro-batch.
 void schedule_begin_pass(schedule *s, zero_mode mode, int uses, int is_last);
-void schedule_use(schedule *s, int unit);  // the unit is used now
+void schedule_use(schedule *s, int unit);  // records a use
 
-// The update begins. Returns its order (n_units), the same on all ranks: the order of the last training pass
-// if all ranks have used that order, otherwise the table's. Valid until the next pass begins.
+// Begins the update and returns its order (n_units), the same on all ranks: the order of the last training
+// pass if all ranks use the same order, otherwise the table's. Valid until the next pass begins.
 const int *schedule_begin_update(schedule *s);
-// The same before the update begins. It is preliminary: the rest of this pass may differ from the last one.
+// Returns the same order before the update begins. It is preliminary: the rest of this pass may differ from
+// the last one.
 const int *schedule_update_order(schedule *s);
-void schedule_updated(schedule *s);  // the next unit in that order is done
+void schedule_updated(schedule *s);  // the next unit in that order is updated
 
-// The first unit of the next training pass by the recorded order; -1 before the first pass.
+// Returns the first unit of the next training pass, by the recorded order; -1 before the first pass.
 int schedule_first_use(const schedule *s);
 
 typedef enum { SCHEDULED_USE, SCHEDULED_UPDATE } scheduled;
 typedef struct {
     scheduled what;
     int unit;
-    int next_pass;  // a use by the next training pass
+    int next_pass;  // 1: a use in the next training pass
     schedule *of;
     enum { WALK_PASS, WALK_UPDATE, WALK_NEXT_PASS } part;
     int at;
 } schedule_walk;
 
 // Walks from the next use or update, nearest first, to the end of the following training pass. Ends earlier
-// where the order is unknown, as it always is after an evaluation.
+// if the order beyond is unknown, as it always is after an evaluation.
 schedule_walk schedule_ahead(schedule *s);
 int schedule_next(schedule_walk *w);  // 1: w has the next use; 0: nothing more is known
 

@@ -21,7 +21,7 @@ void step_last_update(const zero *z, double *values);
 int step_compare_updates(const zero *z, const double *all, int stride);
 int step_same_updates(zero *z);
 loss_scale step_scale(const zero *z);
-// saved: the scale of a run in this dtype.
+// Restores the loss scale that a run in this dtype has saved.
 void step_restore_scale(zero *z, zero_dtype dtype, const loss_scale *saved);
 
 #endif

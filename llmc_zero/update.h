@@ -1,6 +1,6 @@
-// AdamW on the parts that this rank owns, piece by piece. Owns the order of the units, the pieces and which
-// of them are open, and the result of a delayed update until it is published. Functions that return an int
-// return 0, or a negative error with the error set.
+// AdamW on the parts that this rank owns, piece by piece. Owns the order of the units, the pieces, the open
+// pieces, and the result of a delayed update until it is published. Functions that return an int return 0, or
+// a negative error with the error set.
 #ifndef LLMC_ZERO_UPDATE_H
 #define LLMC_ZERO_UPDATE_H
 #include "device/kernels.h"
@@ -8,7 +8,7 @@
 #include "base/tasks.h"
 
 struct update_unit {
-    int first_piece, n_pieces;  // the unit's pieces on this rank, in update.pieces
+    int first_piece, n_pieces;  // this rank's pieces of the unit, in update.pieces
     int is_early;               // 1: its task was submitted during this step's backward
     task adamw;
     task publish;  // of a delayed update: makes its result the parameters
@@ -27,14 +27,14 @@ struct update {
     struct update_piece *pieces;  // (n_pieces) unit by unit
     int64_t n_pieces;
     adamw_constants constants;
-    int *order;         // (n_units) units in the order of their update
-    int n_known;        // how many entries of it are known; the update's lane reads it
-    int n_early;        // how many were submitted during backward: the last units of the table
-    int at;             // the entry being updated
-    int is_ahead;       // 1: a piece is opened while the previous one is updated
+    int *order;         // (n_units) units in update order
+    int n_known;        // number of valid entries in `order`; the update's lane reads it
+    int n_early;        // units submitted during backward: the last ones of the table
+    int at;             // index in `order` of the unit being updated
+    int is_ahead;       // 1: each piece is opened while the previous one is updated
     int is_delayed;     // 1: the last update is delayed, so it does not change the parameters
-    int unpublished;    // 1: its masters are not the parameters yet
-    state next_params;  // parameters in files that a delayed update writes: see state_has_next
+    int unpublished;    // 1: its result is not in the parameters yet
+    state next_params;  // in files, the parameters that a delayed update writes: see state_has_next
     state_part opened[2][STATES];
     int window;                                // index of `opened` for the next piece
     const struct update_piece *read_ahead[2];  // the two pieces begun during backward; NULL: none
@@ -45,12 +45,12 @@ int update_create(zero *z);
 // Call it after each backward use. If the update is promised, submits units that can already be updated;
 // otherwise begins reading the first pieces of the update.
 int update_during_backward(zero *z);
-// Lanes with a thread may still be updating when it returns.
+// Starts the update. Lanes with a thread may still be updating when it returns.
 int update_units(zero *z, const zero_hyper *h, double grad_scale);
-// The step ends without an update.
+// Call it when the step ends without an update.
 void update_discard(zero *z);
 
-// Makes the result of a delayed last update the parameters.
+// If the last update was delayed, makes its result the parameters.
 int update_publish(zero *z);
 // Call it after loading the states: they replace the result of a delayed update.
 void update_forget(zero *z);

@@ -2,9 +2,9 @@
 #   include llmc_zero/zero.mk
 #   my_trainer: LDLIBS += $(ZERO_LIBS)
 #   my_trainer: $(ZERO_LIB)
-# The plugin does not use the trainer's flags. It computes the same bits everywhere, which contraction would
-# change, and it checks for NaN and infinity, which -Ofast and -ffast-math would optimize away. A Makefile may
-# set the variables with ?= before the include:
+# The plugin does not use the trainer's flags. It must compute the same bits everywhere, which contraction
+# would change, and check for NaN and infinity, which -Ofast and -ffast-math would optimize away. A Makefile
+# may set the variables with ?= before the include:
 ZERO_BUILD  ?= build
 ZERO_OPT    ?= -O3 -g
 ZERO_OPENMP ?= -fopenmp
@@ -26,7 +26,7 @@ ZERO_C     := $(wildcard $(ZERO_DIR)/*.c $(ZERO_DIR)/*/*.c)
 ZERO_CU    := $(if $(filter yes,$(ZERO_CUDA)),$(wildcard $(ZERO_DIR)/*/*.cu))
 ZERO_OBJ   := $(patsubst $(ZERO_DIR)/%,$(ZERO_BUILD)/llmc_zero/%.o,$(basename $(ZERO_C) $(ZERO_CU)))
 
-# A shell command that succeeds if the compiler finds a header
+# A shell command that succeeds if the compiler finds a header.
 ZERO_FINDS = printf '\#include <%s>\n' $(1) | $(CC) $(ZERO_MPI) $(ZERO_CUDA_CFLAGS) -x c -E - >/dev/null 2>&1
 ifeq ($(ZERO_CUDA),yes)
 ZERO_CUDA_CFLAGS ?= -DZERO_HAVE_CUDA -isystem $(ZERO_CUDA_HOME)/include

@@ -6,9 +6,9 @@
 #include <stddef.h>
 
 // Each returns `code`: return zero_fail(ZERO_ERR_..., ...). The arguments may point into the last failure.
-// The message is fmt, preceded by "rank R (host H)" if a rank is given ("rank R" if host is NULL), or by the
-// setting's name as in zero_config. With several settings ("start.rank start.ranks") the field lists them
-// all, and the message names the first.
+// The message is fmt, after "rank R (host H)" if a rank is given ("rank R" if host is NULL), or after the
+// setting's name as in zero_config. If `setting` lists several ("start.rank start.ranks"), the message begins
+// with the first.
 #define zero_fail(code, ...) zero_fail_of(code, -1, NULL, "", __VA_ARGS__)
 #define zero_fail_rank(code, rank, host, ...) zero_fail_of(code, rank, host, "", __VA_ARGS__)
 #define zero_fail_setting(code, setting, ...) zero_fail_of(code, -1, NULL, setting, __VA_ARGS__)
@@ -19,17 +19,17 @@ int zero_fail_of(int code, int rank, const char *host, const char *setting, cons
 // A failure as threads and ranks pass it to each other.
 typedef struct {
     zero_failure fields;  // zero_last_failure()
-    int lower;            // how many lower ranks failed with the same message; -1: unknown
+    int lower;            // number of lower ranks that failed with the same message; -1: unknown
     int reason;           // bytes of the message before any advice
 } failure_record;
 const failure_record *zero_failed(void);       // the calling thread's last failure
-int zero_fail_again(const failure_record *f);  // of another rank or thread, or an earlier one
+int zero_fail_again(const failure_record *f);  // fails with another rank's, thread's or an earlier failure
 
 // Add details to the last failure; each returns its code.
 int zero_failed_at_unit(int unit);
 int zero_failed_by_setting(const char *setting);  // of zero_config; the message does not change
 int zero_failed_advice(const char *fmt, ...)
-    __attribute__((format(printf, 1, 2)));       // appends "; " and the remedy
+    __attribute__((format(printf, 1, 2)));       // appends "; " and the advice
 int zero_failed_on(int rank, const char *host);  // prepends "rank R (host H): " unless a rank is named
 int zero_failed_after(int lower);                // lower: see failure_record
 
@@ -50,7 +50,7 @@ void zero_plain(char *text, size_t bytes);
         int try_rc_ = (call);        \
         if (try_rc_) return try_rc_; \
     } while (0)
-// The same for an allocation, whose failure is NULL with the error set.
+// The same for an allocation, which returns NULL with the error set if it fails.
 #define ZERO_TRY_ALLOC(pointer) ZERO_TRY((pointer) ? 0 : ZERO_ERR_MEMORY)
 
 #endif

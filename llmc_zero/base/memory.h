@@ -8,16 +8,16 @@
 typedef struct {
     zero_memory_class class_;
     const char *purpose;
-    zero_tier tier;  // ZERO_HOST: host memory beside a GPU
+    zero_tier tier;  // ZERO_HOST: host memory when the device is a GPU
     size_t bytes;
-    int blocks;    // in a plan: how many allocations of this size; 0: none
+    int blocks;    // in a plan: number of allocations of this size; 0: none
     int moved_by;  // of zero_movers
 } memory_request;
 
 typedef struct memory_block {
     void *base;
     size_t bytes;
-    int line;  // of the memory's lines
+    int line;  // index in memory.lines
     device *owner;
     int moved_by;  // of zero_movers
     int pinned;    // 1: pinned for the memory's device
@@ -25,28 +25,28 @@ typedef struct memory_block {
 } memory_block;
 typedef struct {
     device *device;  // where memory_alloc allocates
-    device *mover;   // the same device with the allocator of NCCL, for memory that NCCL moves; NULL: none
+    device *mover;  // the same device with NCCL's allocator, for memory that NCCL reads or writes; NULL: none
     memory_block *blocks;
     zero_memory_line *lines;  // one per class, tier and purpose, in the order of first use
     int n_lines;
     struct memory_array *tables;
-    int disk_hangs;  // 1: a hung disk may still access host memory, which therefore stays allocated
+    int disk_hangs;  // 1: a hung disk may still access host memory, so it is never released
 } memory;
 
 // Rounds a request up to whole pages, at least one.
 size_t memory_whole_pages(size_t bytes);
-// Returns zeroed, page-aligned memory, or NULL with ZERO_ERR_MEMORY and a message with the request and the
-// memory in use. Memory that collectives move comes from the mover, if there is one.
+// Returns zeroed, page-aligned memory, or NULL with ZERO_ERR_MEMORY and a message that names the request and
+// the memory in use. Memory that collectives read or write is allocated by the mover, if one is set.
 void *memory_alloc(memory *m, const memory_request *r);
 // Returns host memory that is pinned for the device.
 void *memory_alloc_pinned(memory *m, const memory_request *r);
-// Records memory that others allocated: the shared window, NCCL.
+// Records memory allocated elsewhere: the shared window, NCCL's memory, files and their tables.
 int memory_note(memory *m, const memory_request *r);
-// Returns a small table in host memory, n zeroed elements, that no line counts and memory_free_all frees, or
-// NULL with the error set.
+// Returns a small table of n zeroed elements in host memory, or NULL with the error set. No line counts it;
+// memory_free_all frees it.
 void *memory_array(memory *m, size_t n, size_t elem_bytes);
 void memory_free_all(memory *m);
-// The line of the request's class, purpose and tier, or NULL.
+// Returns the line with the request's class, purpose and tier, or NULL.
 zero_memory_line *memory_find_line(zero_memory_line *lines, int n, const memory_request *r);
 size_t memory_bytes(const memory *m, zero_memory_class class_);
 

@@ -8,8 +8,8 @@
 
 // -------- one task
 
-// Waits until submission `number` of k has run. The caller holds the lock. who: the waiting lane, for the
-// trace.
+// Waits until submission `number` of k has run. The caller holds the lock. who: the waiting lane, shown in
+// the trace.
 static void wait_until_run(tasks *t, const task *k, uint64_t number, task_lane who) {
     const lane *l = &t->lanes[k->lane];
     if (l->finished >= number) return;
@@ -76,7 +76,7 @@ static void *lane_loop(void *arg) {
         if (!k) break;
         run_task(t, k, k->lane);
         l->first = k->next;
-        l->finished++;  // from here on the owner may reuse k
+        l->finished++;  // from now on the owner of k may reuse it
         pthread_cond_broadcast(&t->done);
     }
     pthread_mutex_unlock(&t->lock);
@@ -95,7 +95,7 @@ static int start_thread(tasks *t, task_lane number) {
     return 0;
 }
 
-// On the CPU the trainer's layers use all cores but one. With a GPU all cores are free.
+// On the CPU the trainer's layers use all cores except one. With a GPU all cores are free.
 static int free_cores(const device *d) {
 #ifdef _OPENMP
     if (d->asynchronous) return omp_get_max_threads();
@@ -147,7 +147,7 @@ int tasks_prepare(tasks *t, task *k, device_stream s) {
     return t->device->f->create_event(t->device, &k->done);
 }
 
-// A task on the trainer's lane does or queues its work as the trainer.
+// Needing a task of the trainer's lane means needing all work that the trainer has done or queued so far.
 static int note_needs(tasks *t, task *k, const task *const *needs) {
     k->n_needs = k->needs_trainer = 0;
     for (; *needs; needs++) {

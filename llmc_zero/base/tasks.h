@@ -1,15 +1,14 @@
 // Tasks on lanes. A task runs after the earlier tasks of its lane, and after the tasks that it needs on any
-// lane. Only the trainer's thread submits, and all ranks submit the same tasks to LANE_COLLECTIVES in the
-// same order.
+// lane. Only the trainer's thread submits tasks, and all ranks submit the same ones to LANE_COLLECTIVES in
+// the same order.
 //
 // A lane that may have a thread starts it with its first task. On other lanes the submitting call runs the
-// task, once the tasks it needs have run. On a device with streams a task only queues work and records an
-// event when that work is done; its stream waits for the events of the tasks it needs, and the host waits for
-// none.
+// task, as soon as the tasks it needs have run. On a device with streams, a task only queues work, followed
+// by an event. Its stream waits for the events of the tasks it needs; the host does not wait.
 //
-// The first task that fails ends all lanes. Tasks that have not begun never run, since the ranks no longer
-// agree on what comes next, and waiting for one of them returns that first failure. Every task has a time
-// limit, so a wait ends too.
+// The first task that fails ends all lanes. Tasks that have not begun never run, because the ranks no longer
+// agree on what comes next; waiting for one of them returns that first failure. Every task has a time limit,
+// so every wait ends.
 #ifndef LLMC_ZERO_BASE_TASKS_H
 #define LLMC_ZERO_BASE_TASKS_H
 #include "../device/device.h"
@@ -20,8 +19,8 @@
 // A lane's number is also its thread number in traces.
 typedef enum {
     LANE_TRAINER,      // the trainer's thread and its stream, COMPUTE
-    LANE_COLLECTIVES,  // exchanges with the other ranks, one after another
-    LANE_COPIES,       // to and from the host
+    LANE_COLLECTIVES,  // collectives, one after another
+    LANE_COPIES,       // copies to and from the host
     LANE_IO,           // reads and writes files
     LANE_CPU,          // AdamW on states in host memory
     LANES
@@ -29,20 +28,21 @@ typedef enum {
 
 enum { TASK_NEEDS = 4 };
 
-// The caller sets the first five fields. A zeroed task counts as run.
+// The caller sets the first five fields. A task that is all zeros counts as run.
 typedef struct task {
     int (*run)(void *ctx, struct task *self);
     void *ctx;
     task_lane lane;
     int index;  // of its unit or bucket
-    int unit;   // for the trace: its unit, or the first unit of its bucket; -1: none
+    int unit;   // shown in the trace: its unit, or the first unit of its bucket; -1: none
     // set by tasks_prepare
-    device_stream stream;  // where it queues its work
+    device_stream stream;  // the stream on which it queues work
     void *ready,
-        *done;  // events: the trainer's stream has reached its submission; its stream has finished it
+        *done;  // events: the trainer's stream has reached the submission; the task's stream has finished its
+                // work
     struct task *prepared_before;
     // set by tasks_submit
-    uint64_t number;  // of this submission in its lane
+    uint64_t number;  // of this submission, counted within its lane
     struct {
         const struct task *task;
         uint64_t number;
@@ -57,7 +57,7 @@ typedef struct {
     int may_have_thread, started;
     pthread_t thread;
     pthread_cond_t work;
-    task *first, *last;            // the running one, if any, is first
+    task *first, *last;            // pending; the running task, if any, is first
     uint64_t submitted, finished;  // numbers of tasks
 } lane;
 
@@ -65,25 +65,25 @@ typedef struct tasks {
     device *device;
     trace *trace;    // records the waits; NULL: no trace
     int cores;       // threads that AdamW on the CPU may use
-    task trainer;    // represents all work that the trainer has done or queued when a task that needs it is
-                     // submitted
+    task trainer;    // a task that needs this one runs after all work that the trainer has done or queued
+                     // before the submission
     task *prepared;  // the last prepared task
     int opened, closing;
     pthread_mutex_t lock;
     pthread_cond_t done;  // a lane has finished a task
     lane lanes[LANES];
-    int failed;  // the first failure's code, and the failure itself
+    int failed;  // code of the first failure, 0: none; and the failure itself
     failure_record failure;
 } tasks;
 
 #define LANE_BIT(lane) (1u << (lane))
-// threads: LANE_BITs of the lanes that may have a thread.
+// threads: the LANE_BITs of lanes that may have a thread.
 int tasks_open(tasks *t, device *d, trace *tr, unsigned threads);
 // Waits for the submitted tasks and destroys the events of prepared ones.
 void tasks_close(tasks *t);
 
-// Gives a task that uses the device a stream and events, before its first submission. k must stay at its
-// address until tasks_close.
+// Call it before the first submission of a task that uses the device: gives it a stream and events. k must
+// stay at its address until tasks_close.
 int tasks_prepare(tasks *t, task *k, device_stream s);
 
 // Submits k, whose last submission must have finished. k and the tasks it needs must stay at their addresses
@@ -98,7 +98,7 @@ int tasks_submit(tasks *t, task *k, const task *const *needs);
 int tasks_wait(tasks *t, task *k);
 // Returns 1 if the last submission of k has run, or if k was never submitted.
 int tasks_have_run(tasks *t, const task *k);
-// Ends all lanes if rc is a failure outside of a task; returns rc.
+// Reports a failure outside of a task: if rc is not 0, ends all lanes. Returns rc.
 int tasks_fail(tasks *t, int rc);
 // Runs a host task on LANE_COLLECTIVES and waits for it.
 int tasks_run(tasks *t, int (*run)(void *, task *), void *ctx);

@@ -1,18 +1,18 @@
-// The trace: a fixed array of events, to which the trainer's thread and the lanes' threads append.
+// The trace: an array of fixed size, to which the trainer's thread and the lanes' threads append events.
 //
 //     trace_span span = trace_begin(&t, stream);
 //     ... work, or work queued on the stream ...
 //     trace_end(&t, &span, &(trace_event){ .kind = .., .unit = .., .thread = .., .bytes = .. });
 //
-// For a device that queues its work, the trace shows when the stream ran it: the span records two timers on
-// the stream, which are read later.
+// If the device queues its work, the trace shows when the stream ran it: the span records two timers on the
+// stream, which are read later.
 #ifndef LLMC_ZERO_BASE_TRACE_H
 #define LLMC_ZERO_BASE_TRACE_H
 #include <pthread.h>
 #include "memory.h"
 #include "../zero.h"
 
-// Lanes without a thread; tasks.h has the others, from 0 on. Reads are shown on LANE_IO.
+// Lanes that exist only in the trace; tasks.h has the others, from 0 on. Reads are shown on LANE_IO.
 enum { TRACE_WRITES = 5, TRACE_TO_HOST, TRACE_TO_DEVICE, TRACE_SQUARES, TRACE_LANES };
 
 // docs/details.md defines what each kind covers, and its begin and end on CUDA.
@@ -25,7 +25,7 @@ typedef enum {
     EVENT_WAIT,
     EVENT_READ,  // from files on NVMe
     EVENT_WRITE,
-    EVENT_TO_HOST,    // a copy of states from a CUDA device
+    EVENT_TO_HOST,    // a copy of states from a CUDA device to the host
     EVENT_TO_DEVICE,  // and back
     EVENT_SQUARES,    // of gradients, for the norm
     EVENT_KINDS
@@ -33,7 +33,7 @@ typedef enum {
 typedef struct {
     trace_kind kind;
     int unit;
-    int thread;             // a lane: of tasks.h or TRACE_WRITES to TRACE_SQUARES
+    int thread;             // a lane of tasks.h, or TRACE_WRITES to TRACE_SQUARES
     int64_t bytes;          // read, written or copied, or sent to other ranks by a collective; 0: none
     double start_s, end_s;  // since zero_create
 } trace_event;
@@ -42,11 +42,11 @@ typedef struct trace_timer trace_timer;
 typedef struct {
     trace_event *events;
     int capacity;
-    int used;        // incremented atomically, also beyond capacity, where events are dropped
+    int used;        // incremented atomically; events beyond capacity are dropped but counted
     double start_s;  // when zero_create began; times are seconds since then
-    // for a device that queues its work
+    // if the device queues its work
     device *device;  // NULL: none
-    void *start;     // a timer that the device reached at start_s
+    void *start;     // a timer recorded on the device at start_s
     trace_timer *timers;
     int next_timer;
     pthread_mutex_t lock;
@@ -64,15 +64,15 @@ void trace_close(trace *t);  // after the device has finished its work
 double trace_now(const trace *t);
 // Adds an event that began at start_s (from trace_now) and ends now.
 void trace_add(trace *t, trace_kind kind, int unit, int thread, double start_s);
-// Adds an event whose times are given by clock_now.
+// Adds an event whose times are those of clock_now.
 void trace_add_past(trace *t, const trace_event *what);
-// on: PROCESSOR for work of the host.
+// on: PROCESSOR for work on the CPU.
 trace_span trace_begin(trace *t, device_stream on);
 void trace_end(trace *t, const trace_span *span, const trace_event *what);  // `what` has no times
 // Waits until the device has finished its work, and completes the array.
 void trace_complete(trace *t);
-// Returns 1 and event i, from 0, in the order of their ends; 0 after the last. With overlap, call it only
-// between steps and after a zero_barrier.
+// Sets *e to event i, counted from 0 in the order of their ends, and returns 1; returns 0 after the last.
+// With overlap, call it only between steps and after a zero_barrier.
 int trace_at(const trace *t, int i, trace_event *e);
 int trace_write(trace *t, const char *path, int rank, const char *const *unit_names, int units);
 

@@ -1,11 +1,11 @@
-// Collectives between the ranks of a group: a table of functions with three implementations, one of which
+// Collectives between the ranks of a group: a table of functions with three implementations, from which
 // comm_open chooses.
 //
 //   self   comm/self.c   one rank: at most copies
 //   host   comm/host.c   through host memory: for CPUs, and GPUs without NCCL
 //   nccl   comm/nccl.c   from GPU to GPU; data in host memory still goes through the host's functions
 //
-// Every collective takes its purpose. All ranks call the same ones in the same order.
+// Every collective has a purpose (comm_use). All ranks call the same collectives in the same order.
 #ifndef LLMC_ZERO_COMM_COMM_H
 #define LLMC_ZERO_COMM_COMM_H
 #include "../device/device.h"
@@ -20,12 +20,12 @@ typedef struct {
     int64_t elems;
 } comm_piece;
 
-// The purpose of a collective: the same on all ranks. Errors name the units, and traffic is counted by
+// The purpose of a collective, the same on all ranks. Errors name the units, and traffic is counted by
 // purpose.
 typedef struct {
     zero_purpose purpose;
-    int unit, units;   // its first unit, and how many; units 0: scalars
-    int64_t *counter;  // counts the bytes sent; NULL: they count as traffic of this purpose
+    int unit, units;   // its first unit, and their number; units 0: scalars
+    int64_t *counter;  // where to add the bytes sent; NULL: to the traffic of this purpose
 } comm_use;
 static const comm_use comm_for_scalars = { .purpose = ZERO_FOR_SCALARS };
 
@@ -33,22 +33,22 @@ typedef enum { COMM_ALL_GATHER, COMM_REDUCE_SCATTER, COMM_OTHER } comm_kind;  //
 
 typedef struct comm comm;
 
-// For device memory. Unless a comment states otherwise, these return 0, or a negative error.
+// For device memory. Unless a comment states otherwise, each returns 0 or a negative error.
 typedef struct {
-    // The next two may only queue work on the device: the host cannot use the result yet when they return.
+    // The next two may only queue work on the device, so the host cannot use the result yet when they return.
     // On comm.gather_stream: full = all ranks' shards, in rank order.
     int (*all_gather)(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes);
     // On stream COMM: shard = mean over the ranks of this rank's part of full, summed in rank order in fp32,
-    // times 1/ranks, rounded once. add: added to the shard instead, which is then fp32.
+    // times 1/ranks, rounded once. add: adds the mean to the shard, which is then fp32.
     int (*reduce_scatter)(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
                           zero_dtype shard_type, int add);
     // (optional) ZERO_ERR_COMM if a queued collective has failed. Call it after every wait for one of the
     // device's streams, before trusting the device's memory.
     int (*failed)(comm *c);
-    // (optional) Call it when all memory is allocated and its contents do not matter yet: registers the
+    // (optional) Call it when all memory is allocated and its contents do not matter yet. Registers the
     // mover's blocks, and calls rehearse, which runs each kind of collective once.
     int (*prepare)(comm *c, memory *m, int (*rehearse)(void *), void *ctx);
-    // (optional) Call it before closing the device and its memory. clean: all ranks close.
+    // (optional) Call it before closing the device and its memory. clean: 1 if all ranks close normally.
     void (*close)(comm *c, int clean);
 } comm_functions;
 
@@ -59,14 +59,15 @@ struct comm {
         int rank, ranks;
     } group;
     device *device;               // its memory holds the pieces
-    device_stream gather_stream;  // all_gather queues on it
+    device_stream gather_stream;  // the stream of all_gather
     int only_queues;              // collectives only queue work on the device, so they need no thread
     char name[160];               // for the start table
     struct rank_gpu *gpus;        // (ranks) each rank's GPU (comm/gpus.c); NULL: one rank, or no CUDA
-    int ranks_on_device;          // including this one; 1 on a CPU
-    memory_request *planned;      // (COMM_MEMORIES): the allocations allowed
+    int ranks_on_device;          // ranks that share this rank's device, itself included; 1 on a CPU
+    memory_request *planned;      // (COMM_MEMORIES)
     zero_traffic traffic;
-    char *incoming;  // (ranks, incoming_bytes) other ranks' data to sum; NULL: summed where it arrives
+    char *incoming;  // (ranks, incoming_bytes) other ranks' data to be summed; NULL: it is summed where it
+                     // arrives
     size_t incoming_bytes;
     struct comm_host *host;  // of comm/host.c; NULL: one rank
     struct comm_nccl *nccl;  // of comm/nccl.c; NULL: not used
@@ -74,16 +75,16 @@ struct comm {
     device_functions mover_functions;
 };
 
-// -------- memory of the collectives, computed from the settings alone (comm/staging.c)
+// -------- the memory of the collectives, computed only from the settings (comm/staging.c)
 
 typedef enum {
-    COMM_WINDOW,    // the mapped shared memory: only recorded
+    COMM_WINDOW,    // mapped shared memory: only recorded
     COMM_MESSAGES,  // two blocks: outgoing, incoming
-    COMM_INCOMING,  // CUDA: data from the other ranks, to sum
-    COMM_NCCL,      // NCCL's own memory: measured after it has connected, and only recorded
+    COMM_INCOMING,  // CUDA: data from the other ranks, to be summed
+    COMM_NCCL,      // NCCL's own memory: measured after it has connected; only recorded
     COMM_MEMORIES
 } comm_memory;
-// How bytes move. A running job knows this; a plan assumes what the settings request.
+// How bytes move. In a running job this is known; a plan assumes what the settings request.
 typedef struct {
     int ranks;
     int window;  // 1: shared memory; 0: messages
@@ -96,10 +97,10 @@ int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const
 // -------- opening and closing (comm/open.c)
 
 // (collective) Opens the requested implementation between the ranks of `ranks`, with the memory planned for
-// it. Before comm_stage, plan again for comm_way_of; `planned` is read until comm_close. After an error:
-// comm_close (clean 0).
+// it. Before comm_stage, plan again for the result of comm_way_of; `planned` must live until comm_close.
+// After an error, call comm_close (clean 0).
 int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory *m, memory_request *planned);
-comm_way comm_way_of(const comm *c);  // the way actually used
+comm_way comm_way_of(const comm *c);  // how bytes actually move
 int comm_stage(comm *c, memory *m);   // allocates the planned COMM_INCOMING
 void comm_close(comm *c, int clean);
 
@@ -144,7 +145,7 @@ int comm_next_round(comm_round *r, int64_t room);
 int comm_sum_round(comm *c, const comm_round *r, const char *others, size_t stride, zero_dtype full_type,
                    zero_dtype shard_type, int add);
 
-// -------- for host memory, done when they return (comm/host.c)
+// -------- for host memory, complete when they return (comm/host.c)
 
 int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes);
 // all[r * n + i] = rank r's mine[i]

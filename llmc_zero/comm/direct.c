@@ -1,12 +1,12 @@
 // Direct reads: ranks on one node copy large buffers from each other's memory (process_vm_readv), in one copy
 // instead of two through the window. Sums, their order and the traffic are the same. The kernel looks up each
-// page it reads, so direct reads are faster than the window only with 2 MiB pages and from host_direct_least
-// on.
+// page it reads, so direct reads are faster than the window only with 2 MiB pages and for totals of at least
+// host_direct_least.
 //
-// Linux lets a process read another one of the same user, unless a security module or the container's
-// system-call filter forbids it; Yama does so between ranks if kernel.yama.ptrace_scope is not 0. A trial at
-// startup shows whether reads work; if not, everything goes through the window. An administrator enables
-// direct reads with kernel.yama.ptrace_scope=0, or with CAP_SYS_PTRACE for a container.
+// Linux lets a process read another process of the same user, unless a security module or the container's
+// system-call filter forbids it; Yama forbids it between ranks if kernel.yama.ptrace_scope is not 0. A trial
+// at startup shows whether reads work; if not, everything goes through the window. An administrator can
+// enable direct reads with kernel.yama.ptrace_scope=0, or with CAP_SYS_PTRACE for a container.
 #include "../device/kernels.h"
 #include "../base/error.h"
 #include "../base/clock.h"
@@ -58,8 +58,8 @@ static int read_from(const comm *c, const comm_call *call, int src, int64_t pid,
     return 0;
 }
 
-// Every rank reads the bytes that every other one has announced. They also identify the process, since its id
-// may mean another process in another container.
+// Every rank reads the bytes that every other rank has announced. They also identify the process, because its
+// id may belong to a different process in this rank's container.
 static int others_readable(comm *c) {
     const comm_call call = { .use = comm_for_scalars, .kind = COMM_OTHER };
     int64_t mine[] = { getpid(), 0, (int64_t)(clock_now() * 1e9) }, theirs[3];
@@ -89,7 +89,7 @@ int host_goes_direct(const comm *c, const comm_call *call) {
            (1 + call->n) * sizeof(int64_t) <= c->host->gather_bytes - STAMP_BYTES;
 }
 
-// all[r] = rank r's process id, then the addresses that the others read, one per piece
+// Sets all[r] to rank r's process id, followed by the addresses from which the others read, one per piece.
 static int announce_pieces(comm *c, const comm_call *call, const int64_t **all) {
     int64_t mine[1 + call->n];
     mine[0] = getpid();
@@ -100,7 +100,7 @@ static int announce_pieces(comm *c, const comm_call *call, const int64_t **all) 
     return host_announce(c, call, mine, 1 + call->n, all);
 }
 
-// Large copies bypass the caches (streaming stores), which saves reading the lines they write.
+// Large copies bypass the caches (streaming stores), so that the lines they write need not be read first.
 static void copy_own(char *to, const char *from, size_t bytes) {
 #ifdef __SSE2__
     enum { STREAMED = 8 << 20, LINE = 64 };
@@ -123,7 +123,7 @@ int host_direct_gather(comm *c, const comm_call *call) {
             size_t bytes = call->pieces[i].elems * call->elem_bytes;
             char *to = call->pieces[i].full + r * bytes;
             ZERO_TRY(read_from(c, call, r, all[r][0], to, all[r][1 + i], bytes));
-            // r reads as much from us as we read from r
+            // rank r reads the same number of bytes from this rank
             comm_count(c, call->use, call->kind, bytes);
         }
     }
@@ -132,7 +132,7 @@ int host_direct_gather(comm *c, const comm_call *call) {
         char *own = p->full + c->group.rank * bytes;
         if (own != p->shard) copy_own(own, p->shard, bytes);
     }
-    return host_barrier(c, call);  // after this shards may change
+    return host_barrier(c, call);  // from now on shards may change
 }
 
 // Sums elements [pos, pos + len) of this rank's part of piece i: reads the others' into scratch, and sums
@@ -160,7 +160,7 @@ int host_direct_reduce(comm *c, const comm_call *call) {
     struct comm_host *h = c->host;
     const int64_t *all[c->group.ranks];
     ZERO_TRY(announce_pieces(c, call, all));
-    // this rank's own staging, free until the next exchange with data
+    // this rank's staging, which is free until the next exchange with data
     char *scratch = h->transport->out(c, EXCHANGE_GATHER, h->half, 0);
     size_t room = h->gather_bytes < CACHED ? h->gather_bytes : CACHED;
     int64_t most = room / (c->group.ranks - 1) / 64 * 64 / call->elem_bytes;
@@ -169,5 +169,5 @@ int host_direct_reduce(comm *c, const comm_call *call) {
             int64_t left = call->pieces[i].elems - pos, len = left < most ? left : most;
             ZERO_TRY(reduce_run(c, call, i, pos, len, all, scratch));
         }
-    return host_barrier(c, call);  // after this full may change
+    return host_barrier(c, call);  // from now on full may change
 }

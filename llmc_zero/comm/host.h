@@ -1,10 +1,12 @@
-// The collectives through host memory, and how their files work together. Bytes move in one of three ways:
+// The collectives through host memory, and the interfaces between their files. Bytes move in one of three
+// ways:
 //
 //   comm/staged.c     packed into staging, exchanged, and unpacked or summed: always possible
 //   comm/direct.c     ranks on one node read each other's memory
 //   comm/unstaged.c   between nodes, messages go from array to array
 //
-// A transport exchanges staging: by shared memory on one node (comm/window.c) or messages (comm/messages.c).
+// A transport exchanges staging, through shared memory on one node (comm/window.c) or messages
+// (comm/messages.c).
 #ifndef LLMC_ZERO_COMM_HOST_H
 #define LLMC_ZERO_COMM_HOST_H
 #include "comm.h"
@@ -26,12 +28,12 @@ static inline net_use host_net_use(const comm_call *call) {
 }
 
 typedef struct {
-    // The places of the bytes for rank `dest` before an exchange, and of those from `src` after it, at equal
-    // distances. half: 0 or 1, in turn.
+    // Return the place of the bytes for rank `dest` before an exchange, and of those from `src` after it.
+    // Places of consecutive ranks are equally far apart. half: alternates between 0 and 1.
     char *(*out)(comm *c, exchange_kind x, int half, int dest);
     const char *(*in)(comm *c, exchange_kind x, int half, int src);
-    // Exchanges `bytes` (per rank for SCATTER, otherwise in total). When it returns, the previous exchange's
-    // half is free.
+    // Exchanges `bytes` bytes (for SCATTER, per rank; otherwise in total). When it returns, the half used by
+    // the previous exchange is free.
     int (*exchange)(comm *c, const comm_call *call, exchange_kind x, int half, int root, size_t bytes);
     int is_window;
     void (*close)(comm *c);
@@ -42,10 +44,10 @@ struct comm_host {
     void *state;                         // of the transport
     size_t scatter_bytes, gather_bytes;  // capacity of the staging: to each rank, to all
     int half;                            // for the next exchange
-    uint32_t exchanges;                  // done so far
-    int queued;                          // copies between staging and the device may still be queued
-    int direct;                          // all ranks can read each other's memory
-    int unstaged;                        // large messages go from array to array
+    uint32_t exchanges;                  // number of exchanges so far
+    int queued;                          // 1: copies between staging and the device may still be queued
+    int direct;                          // 1: all ranks can read each other's memory
+    int unstaged;                        // 1: large messages go from array to array
 };
 
 extern const comm_functions comm_host_functions;
@@ -62,10 +64,10 @@ enum { STAMP_BYTES = 64 };
 char *host_out(comm *c, const comm_call *call, exchange_kind x, int dest, int root, size_t bytes);
 // Returns the place of the bytes received in that half.
 const char *host_in(comm *c, exchange_kind x, int half, int src);
-// Exchanges, and checks the stamps.
+// Runs the exchange and checks the stamps.
 int host_exchange(comm *c, const comm_call *call, exchange_kind x, int root, size_t bytes);
-// Gathers n numbers from each rank, under a stamp with the collective's size. all[r] = rank r's, in staging
-// until the next exchange.
+// Gathers n numbers from each rank, under a stamp with the collective's size. Sets all[r] to rank r's
+// numbers, which stay in staging until the next exchange.
 int host_announce(comm *c, const comm_call *call, const int64_t *mine, int n, const int64_t **all);
 int host_barrier(comm *c, const comm_call *call);
 
@@ -74,27 +76,28 @@ int host_barrier(comm *c, const comm_call *call);
 int host_staged_gather(comm *c, const comm_call *call, device *d);
 int host_staged_reduce(comm *c, const comm_call *call);
 
-int host_direct_open(comm *c);  // sets host->direct if direct reads work on all ranks, and are faster
+int host_direct_open(comm *c);  // sets host->direct if direct reads work on all ranks and are faster
 int host_goes_direct(const comm *c, const comm_call *call);
 int host_direct_gather(comm *c, const comm_call *call);
 int host_direct_reduce(comm *c, const comm_call *call);
-extern size_t host_direct_least[COMM_OTHER];  // by kind, the smallest total that goes direct; tests set it
+extern size_t host_direct_least[COMM_OTHER];  // by kind, the smallest total for direct reads; tests set it
 
 int host_goes_unstaged(const comm *c, const comm_call *call);
 int host_unstaged_gather(comm *c, const comm_call *call);
 int host_unstaged_reduce(comm *c, const comm_call *call);
-extern size_t host_unstaged_least;  // the smallest mean size of a piece, over all ranks, that goes unstaged
+extern size_t host_unstaged_least;  // the smallest mean size of a piece, over all ranks, sent unstaged
 
 // -------- transports
 
 typedef struct {
     size_t bytes;                        // of the window, or of each of the two buffers of messages
-    size_t scatter_bytes, gather_bytes;  // capacity in it: to each rank, to all
+    size_t scatter_bytes, gather_bytes;  // its capacity: to each rank, to all
 } comm_room;
 comm_room comm_window_room(const zero_config *c, int ranks);
 comm_room comm_messages_room(const zero_config *c, int ranks);
 
-// 1: opened; 0: a window is impossible, with the reason in `why`
+// Returns 1 if the window is open; 0 if a window is impossible, with the reason in `why`; or a negative
+// error.
 int host_open_window(comm *c, const zero_config *config, memory *m, char *why, size_t why_bytes);
 int host_open_messages(comm *c, const zero_config *config, memory *m);
 

@@ -1,4 +1,4 @@
-// Exchanges of staging between the ranks, for all three ways of a collective.
+// Exchanges of staging between the ranks, used by all three ways to move bytes.
 #include "host.h"
 #include "../base/error.h"
 #include <stdio.h>
@@ -45,7 +45,7 @@ static int check_stamp(comm *c, exchange_kind x, int src, const stamp *mine) {
                      c->group.rank, src, units);
 }
 
-// First waits until the device has filled the staging, and read the data of the last exchange.
+// First waits until the device has filled the staging and has read the data of the last exchange.
 static int run_exchange(comm *c, const comm_call *call, exchange_kind x, int root, size_t bytes) {
     struct comm_host *h = c->host;
     if (h->queued) ZERO_TRY(c->device->f->wait(c->device, COMM));
@@ -56,7 +56,7 @@ static int run_exchange(comm *c, const comm_call *call, exchange_kind x, int roo
     return 0;
 }
 
-// bytes: in the stamp; carried: the number of bytes that follow it.
+// bytes: written into the stamp; carried: the number of bytes that follow the stamp.
 static int exchange_stamped(comm *c, const comm_call *call, exchange_kind x, int root, size_t bytes,
                             size_t carried) {
     stamp mine = stamp_of(c, call, x, root, bytes);

@@ -1,10 +1,10 @@
-// The collectives on NCCL, and their table; see comm/nccl.h.
+// The collectives through NCCL, and their table; see comm/nccl.h.
 //
 // For each group of a non-blocking communicator, NCCL starts a thread to queue the work; a call outside a
-// group counts as one (group.cc, groupLaunchNonBlocking, NCCL 2.26 to 2.30). Blocking communicators need no
-// thread, but their calls cannot be aborted: NCCL's guide allows ncclCommAbort only on non-blocking ones, and
-// it frees memory that a call in another thread still uses. So groups are few: one per collective, or one per
-// round if comm.incoming has no room for the largest bucket's shards.
+// group counts as a group (group.cc, groupLaunchNonBlocking, NCCL 2.26 to 2.30). Blocking communicators need
+// no thread, but their calls cannot be aborted: NCCL's guide allows ncclCommAbort only on non-blocking ones,
+// and it frees memory that a call in another thread still uses. So this file uses few groups: one per
+// collective, or one per round if comm.incoming has no room for the largest bucket's shards.
 #ifdef ZERO_HAVE_NCCL
 #include "host.h"
 #include "nccl.h"
@@ -49,7 +49,7 @@ static int reduce_in_order(nccl_state *n, comm_use use, const comm_piece *pieces
     return 0;
 }
 
-// NCCL sums, with its own order and rounding, into this rank's part of each full.
+// NCCL sums into this rank's part of each full, with its own order and rounding.
 static int reduce_by_nccl(nccl_state *n, comm_use use, const comm_piece *pieces, int n_pieces,
                           zero_dtype full_type, zero_dtype shard_type, int add) {
     comm *c = n->c;
@@ -136,7 +136,7 @@ int comm_open_nccl(comm *c, const zero_config *config, memory *m) {
     n->c = c;
     n->unit = -1;
     n->nccl_sums = config->comm.reduce_nccl;
-    ZERO_TRY(comm_barrier(c));  // no rank allocates before all are here
+    ZERO_TRY(comm_barrier(c));  // no rank allocates before all have arrived
     ZERO_TRY(nccl_connect(n, config));
     ZERO_TRY(comm_barrier(c));
     ZERO_TRY(nccl_count_taken(n, n->left));
@@ -162,7 +162,7 @@ static int finalize(nccl_state *n) {
     return 0;
 }
 
-// The watching thread must still run, since only it can end a wait for a stalled stream.
+// The watching thread must still be running, because only it can end a wait for a stalled stream.
 static int wait_for_streams(nccl_state *n) {
     device *d = n->c->device;
     ZERO_TRY(d->f->wait(d, COMM));

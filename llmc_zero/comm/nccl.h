@@ -1,14 +1,14 @@
-// Collectives by NCCL, for ranks with a GPU each: from device memory to device memory, queued on the device's
-// streams. A rank sends as many bytes as through the host's staging, and by default the shards get the same
-// bits.
+// Collectives through NCCL, for ranks with one GPU each: from device memory to device memory, queued on the
+// device's streams. A rank sends as many bytes as through the host's staging, and by default the shards get
+// the same bits.
 //
-//   reductions  on stream COMM, by a separate communicator
-//   gathers     on stream GATHER, by another one, so that they need not wait for queued reductions
+//   reductions  on stream COMM, with one communicator
+//   gathers     on stream GATHER, with another one, so that they need not wait for queued reductions
 //
 // Nothing here waits for the device; the caller orders streams with events. A thread watches both
-// communicators (comm/nccl_watch.c): when NCCL reports an error, or a collective does not end within
-// timeout_s of its possible start, the thread aborts them. Then the streams continue, with wrong values, and
-// every later call here returns the same error.
+// communicators (comm/nccl_watch.c): when NCCL reports an error, or a collective has not ended timeout_s
+// after it could start, the thread aborts them. The streams then continue with wrong values, and every later
+// call here returns the same error.
 //
 //   comm/nccl.c          the collectives, and the table
 //   comm/nccl_start.c    checks whether these ranks can use NCCL, and connects them
@@ -23,7 +23,7 @@ extern const comm_functions comm_nccl_functions;
 
 // (collective) Loads the library and connects the ranks, with the help of the host's functions. Sets c->f and
 // c->nccl, and m's mover to NCCL's allocator. Returns within timeout_s for each of the two communicators; if
-// one rank cannot connect, all fail with its error as soon as it knows. After an error: comm_close_nccl
+// one rank cannot connect, all fail with its error as soon as it does. After an error, call comm_close_nccl
 // (clean 0).
 int comm_open_nccl(comm *c, const zero_config *config, memory *m);
 void comm_close_nccl(comm *c, int clean);

@@ -4,7 +4,7 @@
 #include "../base/error.h"
 #include <dlfcn.h>
 
-#define LIBRARY "libnccl.so.2"  // of every version since 2.0
+#define LIBRARY "libnccl.so.2"  // the same name since version 2.0
 
 nccl_functions nccl;
 

@@ -1,5 +1,5 @@
-// NCCL, loaded when ranks first need it, so that runs on CPUs or of one rank avoid its 200 MiB and the time
-// to link them. After nccl_load its functions are nccl.AllGather and so on.
+// NCCL, loaded when it is first needed, so that runs on CPUs or with one rank avoid its 200 MiB and the time
+// to link them. After nccl_load its functions are available as nccl.AllGather and so on.
 #ifndef LLMC_ZERO_COMM_NCCL_LIBRARY_H
 #define LLMC_ZERO_COMM_NCCL_LIBRARY_H
 #include <nccl.h>
@@ -17,7 +17,7 @@ int nccl_load(void);  // returns 0 or ZERO_ERR_COMM; call it from one thread
 #define NCCL_POINTER(name) __typeof__(nccl##name) *name;
 typedef struct {
     NCCL_FUNCTIONS(NCCL_POINTER)
-    // NULL if the library lacks them: then no buffer is registered
+    // NULL if the library lacks them; then no buffer is registered
     NCCL_POINTER(CommRegister)
     NCCL_POINTER(CommDeregister)
 } nccl_functions;

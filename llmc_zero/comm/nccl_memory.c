@@ -1,5 +1,5 @@
-// Memory that NCCL moves: its allocator, buffers registered so that it moves them without copying, and the
-// device memory that it takes for itself.
+// NCCL and memory: its allocator, the buffers registered with it so that it can send them without a copy, and
+// the device memory that it uses itself.
 #ifdef ZERO_HAVE_NCCL
 #include "../base/clock.h"
 #include "host.h"
@@ -10,7 +10,7 @@
 
 // -------- the allocator
 
-// Allocates like the device, but memory that NCCL can reach from other GPUs and the network.
+// Allocates device memory that NCCL can access from other GPUs and from the network.
 static void *alloc_for_nccl(device *d, size_t bytes, const char **why) {
     static _Thread_local char text[160];
     void *p = NULL;
@@ -21,7 +21,7 @@ static void *alloc_for_nccl(device *d, size_t bytes, const char **why) {
         int known = last && *last;
         snprintf(text, sizeof text, "ncclMemAlloc: %s%s%.100s", nccl.GetErrorString(rc), known ? ": " : "",
                  known ? last : "");
-        cudaGetLastError();  // so that the next launch does not report it again
+        cudaGetLastError();  // so that the next launch does not report this error again
         return NULL;
     }
     if (!d->f->clear(d, COMPUTE, p, bytes) && !d->f->wait(d, COMPUTE)) return p;
@@ -50,8 +50,8 @@ int nccl_bytes_left(size_t *left) {
     return zero_fail(ZERO_ERR_DEVICE, "CUDA: cudaMemGetInfo: %s", cudaGetErrorString(rc));
 }
 
-// On a GPU that ranks share, the driver reports the memory of all of them, and each records an equal share.
-// No rank allocates meanwhile.
+// If ranks share a GPU, the driver reports the memory of all of them, and each records an equal share. No
+// rank allocates meanwhile.
 int nccl_count_taken(nccl_state *n, size_t before) {
     size_t left;
     ZERO_TRY(nccl_bytes_left(&left));
@@ -61,7 +61,7 @@ int nccl_count_taken(nccl_state *n, size_t before) {
 
 // -------- registered buffers
 
-// A refusal is not an error: NCCL then copies through its own buffers.
+// If NCCL refuses, that is not an error: it then copies through its own buffers.
 static int register_in(nccl_state *n, int i, const memory_block *b) {
     registration *r = &n->registered[n->n_registered];
     *r = (registration){ .lane = i };
@@ -72,7 +72,8 @@ static int register_in(nccl_state *n, int i, const memory_block *b) {
     return 0;
 }
 
-// Registers each block with the communicators that move it. All ranks have the same blocks in the same order.
+// Registers each block with the communicators that read or write it. All ranks have the same blocks in the
+// same order.
 static int register_moved(nccl_state *n, memory *m) {
     int rc = 0, blocks = 0;
     for (const memory_block *b = m->blocks; b; b = b->next) blocks++;
@@ -101,8 +102,8 @@ int nccl_deregister_all(nccl_state *n) {
 
 // -------- the rehearsal
 
-// Returns 1 if this rank has failed, by rc or by a failure that the watching thread has found, with the
-// failure in *why.
+// Returns 1 with the failure in *why if this rank has failed: if rc is not 0, or the watching thread has
+// found a failure.
 static int rehearsal_failed(nccl_state *n, int rc, failure_record *why) {
     pthread_mutex_lock(&n->lock);
     int failed = rc || n->failed;
@@ -127,8 +128,8 @@ static int fail_after(failure_record *why) {
     return zero_fail_again(why);
 }
 
-// Waits until the queued work is done on all ranks, and reports a rank's failure at once: a wait for the
-// device would end only at NCCL's own limit.
+// Waits until the queued work is done on all ranks. If a rank fails, all fail at once; a wait for the device
+// would end only at NCCL's own limit.
 static int end_rehearsal(nccl_state *n, int rc) {
     double worst = BUSY;
     int who = 0;
@@ -143,7 +144,7 @@ static int end_rehearsal(nccl_state *n, int rc) {
     return failure_agree(n->c->net, who == n->c->group.rank ? zero_fail_again(&why) : 0);
 }
 
-// NCCL connects ranks at the first collective of each kind, which the rehearsal runs.
+// NCCL connects ranks during the first collective of each kind, so the rehearsal runs each kind once.
 int nccl_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx) {
     nccl_state *n = c->nccl;
     size_t before = 0;

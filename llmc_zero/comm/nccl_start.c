@@ -1,6 +1,6 @@
 // Checks whether these ranks can use NCCL, and connects their communicators. Ranks may have different
-// libraries and GPUs, so they compare before the first call that needs all ranks; then all fail at once, with
-// the error of one.
+// libraries and GPUs, so they compare them before the first call that needs all ranks; if one fails, all fail
+// at once with its error.
 #ifdef ZERO_HAVE_NCCL
 #include "../base/clock.h"
 #include "gpus.h"
@@ -15,14 +15,14 @@ cudaStream_t device_cuda_stream(device *d, device_stream s);
 enum {
     // 2.26 introduced NCCL_LAUNCH_ORDER_IMPLICIT, and 2.22 aborting two communicators in one group
     LEAST_VERSION = 22600,
-    MULTI_RANK_VERSION = 23000,  // introduced NCCL_MULTI_RANK_GPU_ENABLE
+    MULTI_RANK_VERSION = 23000,  // the first with NCCL_MULTI_RANK_GPU_ENABLE
     MOST_CTAS = 16,
     LEAST_CTAS = 4
 };
 
 // -------- one rank
 
-// A rank's message to the others.
+// Sent by each rank to all others.
 typedef struct {
     double version;
     double shares;  // 1: it lets NCCL put several ranks on one GPU
@@ -44,7 +44,7 @@ static int look_at_self(nccl_state *n, const zero_config *config, introduction *
     version_name(name, n->version);
     if (n->version < LEAST_VERSION)
         return zero_fail(ZERO_ERR_COMM, "NCCL %s is too old; 2.26 or newer is needed", name);
-    // Ranks that share a GPU wait for each other on it, so they must request it.
+    // Ranks that share a GPU wait for each other on it, so sharing must be requested.
     const char *v = getenv("NCCL_MULTI_RANK_GPU_ENABLE");
     own->shares = n->version >= MULTI_RANK_VERSION && (v && *v ? atoi(v) != 0 : config->comm.nccl > 0);
     return nccl_bytes_left(&n->left);
@@ -52,7 +52,8 @@ static int look_at_self(nccl_state *n, const zero_config *config, introduction *
 
 // -------- all ranks
 
-// Rank r uses a lower rank's GPU. NCCL before 2.30 refuses that, later versions only by default.
+// Fails because rank r uses a lower rank's GPU. NCCL before 2.30 always refuses that, later versions by
+// default.
 static int refuse_sharing(const nccl_state *n, int r) {
     char version[32], tail[96], most[64] = "give each rank a separate GPU";
     int old = n->version < MULTI_RANK_VERSION, room = gpus_room(n->c, r);
@@ -101,7 +102,7 @@ static int introduce(nccl_state *n, const zero_config *config) {
 
 // -------- the communicators
 
-// Rank 0 creates the ids with which the ranks find each other.
+// Rank 0 creates the ids by which NCCL's ranks find each other.
 static int make_ids(ncclUniqueId ids[LANES]) {
     ncclResult_t rc = ncclSuccess;
     for (int i = 0; i < LANES && !rc; i++) rc = nccl.GetUniqueId(&ids[i]);
@@ -126,12 +127,12 @@ static int connect_together(nccl_state *n, const lane *l) {
     return failure_agree(c->net, who == c->group.rank ? nccl_fail_to_settle(n, l, n->rc) : 0);
 }
 
-// Limits NCCL's channels. Each is a CTA and takes an SM from the trainer's kernels while a collective runs.
-// Sends and receives connect every channel with every peer, and a connection over NVLink or PCIe has buffers
-// of 0.5 + 4.7 MiB + NCCL_BUFFSIZE: 2.2 GiB for 8 GPUs with NCCL's defaults of up to 32 channels and 4 MiB.
-// With 2 MiB (8 MiB per connection after the driver's rounding) and these limits it is 0.9 GiB for 8 ranks of
-// one NVLink domain, and 2 GiB for 64. Over a network the peers share a channel's buffers. NCCL_MAX_CTAS and
-// NCCL_BUFFSIZE in the environment take precedence.
+// Limits NCCL's channels. Each is a CTA, which takes an SM from the trainer's kernels while a collective
+// runs. Sends and receives connect every channel with every peer, and a connection over NVLink or PCIe has
+// buffers of 0.5 + 4.7 MiB + NCCL_BUFFSIZE: 2.2 GiB for 8 GPUs with NCCL's defaults of up to 32 channels and
+// 4 MiB. With 2 MiB (8 MiB per connection after the driver's rounding) and these limits it is 0.9 GiB for 8
+// ranks of one NVLink domain, and 2 GiB for 64. Over a network the peers share a channel's buffers.
+// NCCL_MAX_CTAS and NCCL_BUFFSIZE in the environment take precedence.
 static int most_ctas(const nccl_state *n, int lane) {
     int most = MOST_CTAS;
     if (lane != REDUCE || n->nccl_sums) return most;  // only neighbours in rings and trees are connected
@@ -144,8 +145,8 @@ int nccl_connect(nccl_state *n, const zero_config *config) {
     comm *c = n->c;
     ncclUniqueId ids[LANES];
     ZERO_TRY(introduce(n, config));
-    // Makes kernels of two communicators run in the order in which the host queues them, which is the same on
-    // all ranks.
+    // Makes the kernels of both communicators run in the order in which the host queues them, which is the
+    // same on all ranks.
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     setenv("NCCL_BUFFSIZE", "2097152", 0);
     ZERO_TRY(failure_agree(c->net, c->group.rank ? 0 : make_ids(ids)));

@@ -7,17 +7,17 @@
 #include "nccl_library.h"
 #include <pthread.h>
 
-enum { WATCHED = 256 };  // collectives of a lane that may be queued on the device
+enum { WATCHED = 256 };  // maximum number of collectives queued on the device, per lane
 
 typedef struct {
-    cudaEvent_t begin, end;  // recorded before and after it on its stream
+    cudaEvent_t begin, end;  // recorded on its stream before and after it
     comm_kind kind;
     comm_use use;
     uint64_t number;
-    double began;  // when it was first seen ready to begin; 0: not yet
+    double began;  // when the device was first seen to have reached it; 0: not yet
 } collective;
 
-// A communicator, its stream, and its queued collectives: first to next, in a ring.
+// A communicator, its stream, and a ring of its queued collectives, from first to next.
 typedef struct {
     ncclComm_t comm;  // NULL: not opened, or aborted
     cudaStream_t stream;
@@ -36,33 +36,33 @@ typedef enum { OWN_FAULT, REMOTE_FAULT, TIME_OUT } failure_cause;
 typedef struct comm_nccl {
     comm *c;
     lane lanes[LANES];
-    pthread_mutex_t lock;  // for all fields below and every call of NCCL
-    // calls of NCCL since the last nccl_settle
+    pthread_mutex_t lock;  // for all fields below and every call to NCCL
+    // calls to NCCL since the last nccl_settle
     ncclResult_t rc;
     const char *call;  // the call that returned rc
     // the first failure
     int failed;
     failure_cause cause;
     int unit;              // its unit; -1: none
-    int asked;             // this rank has asked the others which one is dead
+    int asked;             // 1: this rank has asked the others which ranks are silent
     ncclResult_t aborted;  // the result of the abort
     char sentence[1000];
-    size_t names_at;  // where NCCL's own message begins in the sentence
+    size_t names_at;  // where NCCL's own message begins in `sentence`
     // the watching thread
     pthread_t watchdog;
     int watching, stop;
-    const collective *current;  // being queued
+    const collective *current;  // the one being queued
     uint64_t collectives;       // so far
     int nccl_sums;
     // memory
-    size_t left;   // free bytes of the device before NCCL takes any
-    size_t taken;  // by NCCL since
+    size_t left;   // free bytes of the device before NCCL allocates any
+    size_t taken;  // bytes allocated by NCCL since
     registration *registered;
     int n_registered;
     int version;  // of the library
 } nccl_state;
 
-// -------- calls of NCCL (nccl_watch.c)
+// -------- calls to NCCL (nccl_watch.c)
 
 // The communicators are non-blocking: a call returns at once, perhaps with ncclInProgress while NCCL's
 // threads continue. After a failure NCCL is not called again.
@@ -74,9 +74,9 @@ typedef struct comm_nccl {
         }                                            \
     } while (0)
 
-// Returns the state of the calls.
+// Returns the result of the calls so far, ncclInProgress if they are not done.
 ncclResult_t nccl_progress_of(nccl_state *n, const lane *l);
-// Waits until the calls are done. A call that queues work is done when the work is on the stream.
+// Waits until the calls are done. A call that queues work is done when the work is queued on the stream.
 int nccl_settle(nccl_state *n, const lane *l);
 // Fails with rc, which is not success.
 int nccl_fail_to_settle(nccl_state *n, const lane *l, ncclResult_t rc);
@@ -91,16 +91,17 @@ int nccl_finish(nccl_state *n, lane *l, collective *w, int rc);  // unlocks
 
 // -------- failures (nccl_watch.c)
 
-int nccl_watch(nccl_state *n);  // starts the thread
+int nccl_watch(nccl_state *n);  // starts the watching thread
 void nccl_stop_watching(nccl_state *n);
 // Aborts both communicators, so that the streams continue. If even the abort hangs, ends the job.
 void nccl_abort(nccl_state *n);
-// Called with the lock held. Keeps the first failure and aborts; w: its collective, message: NCCL's own.
+// The caller holds the lock. Keeps the first failure and aborts. w: its collective; message: NCCL's own.
 int nccl_fail(nccl_state *n, const collective *w, const char *what, const char *message);
 int nccl_relay(const nccl_state *n);  // fails again with the first failure
 int nccl_failed(comm *c);
 
-// A rank's progress. nccl_worst_of: the worst of all ranks, and the first rank with it.
+// A rank's progress, best first. nccl_worst_of sets *worst to the worst of all ranks', and *who to the first
+// rank with it.
 enum { DONE, BUSY, LATE, FAILED };
 int nccl_worst_of(comm *c, double mine, double *worst, int *who);
 

@@ -1,12 +1,12 @@
-// When NCCL stalls: the time limits of its calls and collectives, the thread that enforces them, and how all
-// ranks fail.
+// What happens when NCCL stalls: the time limits of its calls and collectives, the thread that enforces them,
+// and how all ranks fail.
 //
-// Only aborting its communicators ends NCCL's work. The call or watching thread that finds a failure keeps
-// its message and aborts both; from then on every call fails with that message. After a timeout or another
-// rank's fault, the first such call takes up to half a second longer: NCCL does not report which rank
-// stalled, so the ranks ask each other (failure_ask). If NCCL does not abort within timeout_s or 10 s, a wait
-// for a stream would never end: then, and nowhere else, the library itself writes the message to stderr and
-// ends the job.
+// Work queued by NCCL ends only if its communicators are aborted. The call or watching thread that finds a
+// failure keeps its message and aborts both; from then on every call fails with that message. After a timeout
+// or another rank's fault, the first such call takes up to half a second longer: NCCL does not report which
+// rank stalled, so the ranks ask each other (failure_ask). If NCCL does not abort within the smaller of
+// timeout_s and 10 s, a wait for a stream would never end. Only in this case, the library itself writes the
+// message to stderr and ends the job.
 #ifdef ZERO_HAVE_NCCL
 #include "../base/clock.h"
 #include "../net/failure.h"
@@ -21,8 +21,8 @@ enum { LOOK_MS = 50 };
 
 // -------- the abort
 
-// Aborts both in one group: aborting one frees memory, which waits for the other's work. Returns NCCL's
-// result.
+// Aborts both communicators in one group, because aborting one frees memory, which waits for the other's
+// work. Returns NCCL's result.
 static ncclResult_t abort_lanes(nccl_state *n) {
     // the library may not even be loaded
     if (!n->lanes[REDUCE].comm && !n->lanes[GATHERING].comm) return ncclSuccess;
@@ -39,7 +39,7 @@ static ncclResult_t abort_lanes(nccl_state *n) {
 static void *run_abort(void *state) {
     nccl_state *n = state;
     device *d = n->c->device;
-    d->f->enter(d);  // may fail after a CUDA error; NCCL is called anyway
+    d->f->enter(d);  // may fail after a CUDA error, but NCCL must be called anyway
     n->aborted = abort_lanes(n);
     return NULL;
 }
@@ -58,7 +58,7 @@ static double abort_s(const nccl_state *n) {
     return timeout_s < 10 ? timeout_s : 10;
 }
 
-// The job ends here because its other threads may be stuck in a wait for the device.
+// Ends the job here, because other threads may be stuck in a wait for the device.
 static void end_job(nccl_state *n) {
     net *ranks = n->c->net;
     char sentence[1200];
@@ -143,7 +143,7 @@ static int fail_in_cuda(nccl_state *n, const collective *w, const char *call, cu
     return nccl_fail(n, w, what, "");
 }
 
-// -------- calls of NCCL
+// -------- calls to NCCL
 
 ncclResult_t nccl_progress_of(nccl_state *n, const lane *l) {
     ncclResult_t asked = ncclSuccess;
@@ -170,7 +170,7 @@ int nccl_fail_to_settle(nccl_state *n, const lane *l, ncclResult_t rc) {
     return fail_in_nccl(n, l, n->current, what, rc);
 }
 
-// The ranks may notice a dead rank earlier than NCCL, which may never notice.
+// Ranks may notice a dead rank earlier than NCCL, which may never notice it.
 static int is_one_lost(const nccl_state *n) { return failure_lost(n->c->net, "") >= 0; }
 
 int nccl_settle(nccl_state *n, const lane *l) {
@@ -201,8 +201,8 @@ int nccl_end_group(nccl_state *n, lane *l) {
 
 // -------- the watching thread
 
-// A collective's time starts when its `begin` event is seen done, so earlier work on its stream does not
-// count.
+// A collective's time limit starts when its `begin` event is seen to be done, so earlier work on its stream
+// does not count.
 static int look_at_queue(nccl_state *n, lane *l) {
     for (; l->first < l->next; l->first++) {
         collective *w = &l->queue[l->first % WATCHED];
@@ -276,7 +276,7 @@ void nccl_stop_watching(nccl_state *n) {
 
 // -------- a collective from its first call to its last
 
-// Queues at most WATCHED collectives on the device, about as many as CUDA itself queues.
+// Waits while WATCHED collectives are queued on the device, which is about CUDA's own limit.
 int nccl_begin(nccl_state *n, lane *l, comm_kind kind, comm_use use, collective **out) {
     pthread_mutex_lock(&n->lock);
     while (!n->failed && l->next - l->first == WATCHED) {

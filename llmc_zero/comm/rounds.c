@@ -1,4 +1,4 @@
-// Collectives whose data does not fit into their staging go in rounds.
+// Splits a collective into rounds if its data does not fit into the staging.
 #include "../base/error.h"
 #include "comm.h"
 

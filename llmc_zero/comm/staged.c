@@ -1,5 +1,5 @@
-// Collectives through staging, in rounds of as many elements as fit: each rank packs what it sends, all
-// exchange, and each unpacks gathered data, or sums its part in rank order.
+// Collectives through staging, in rounds of as many elements as fit. Each rank packs the data it sends, all
+// ranks exchange it, and each rank unpacks gathered data or sums its part in rank order.
 #include "../base/error.h"
 #include "host.h"
 
@@ -56,8 +56,8 @@ int host_staged_reduce(comm *c, const comm_call *call) {
 
 // -------- gathers
 
-// Copies into staging and into this rank's part of full; own may equal from. On a CPU, works in pieces that
-// stay in the cache for the second copy.
+// Copies into staging and into this rank's part of full; own may equal from. On a CPU it copies in pieces,
+// which stay in the cache for the second copy.
 static int copy_twice(comm *c, device *d, char *out, char *own, const char *from, size_t bytes) {
     size_t piece = d->asynchronous ? bytes : 16 << 10;
     for (size_t at = 0; at < bytes; at += piece) {
@@ -85,7 +85,7 @@ static int gather_round(comm *c, const comm_call *call, device *d, const comm_ro
             char *to = u->piece->full + (r * u->piece->elems + u->from) * size;
             ZERO_TRY(move(c, d, to, in + u->at * size, u->n * size));
         }
-        // r copies as much from this rank
+        // rank r receives the same number of bytes from this rank
         comm_count(c, call->use, call->kind, round->elems * size);
     }
     return 0;

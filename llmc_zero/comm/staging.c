@@ -1,8 +1,8 @@
-// The memory that the collectives need, from the settings alone.
+// The memory that the collectives need, computed only from the settings.
 #include "host.h"
 #include "../base/error.h"
 
-enum { MOST_NCCL_STAGING = 256 << 20 };  // bytes for all ranks together, unless window_bytes is set
+enum { MOST_NCCL_STAGING = 256 << 20 };  // total for all ranks, unless window_bytes is set
 
 static size_t staging_bytes(const zero_config *c) {
     return c->comm.window_bytes ? (size_t)c->comm.window_bytes : 4 << 20;
@@ -21,7 +21,7 @@ comm_room comm_messages_room(const zero_config *c, int ranks) {
     return (comm_room){ half, part, part };
 }
 
-// A larger reduction goes in rounds.
+// A reduction that exceeds this is done in rounds.
 static size_t nccl_slot_bytes(const zero_config *c, int ranks, size_t reduced_bytes) {
     size_t most = MOST_NCCL_STAGING / ranks, wanted = reduced_bytes < most ? reduced_bytes : most;
     if (c->comm.window_bytes) wanted = (size_t)c->comm.window_bytes;
@@ -42,7 +42,7 @@ int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const
     if (room.scatter_bytes < 2 * STAMP_BYTES)
         return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: too small for %d ranks",
                          (long long)staging_bytes(c), ranks);
-    // Plans both, because messages replace a window that is impossible.
+    // Plans both, because messages replace the window if it cannot be created.
     planned[COMM_WINDOW] = working("shared window", host, comm_window_room(c, ranks).bytes,
                                    way->window ? 1 : 0);
     planned[COMM_MESSAGES] = working("message staging", host, comm_messages_room(c, ranks).bytes,

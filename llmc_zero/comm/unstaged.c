@@ -1,5 +1,5 @@
 // Between nodes, large messages go from array to array, which saves two copies through staging. Only data to
-// sum is received into staging. Sums, their order and the traffic are the same.
+// be summed is received into staging. Sums, their order and the traffic are the same as with staging.
 #include "../device/kernels.h"
 #include "../base/error.h"
 #include "host.h"
@@ -17,7 +17,7 @@ static int announce(comm *c, const comm_call *call) {
     return host_announce(c, call, &none, 1, all);
 }
 
-// Sends messages no longer than staging allows, because the time limit of a wait is for that many bytes.
+// Sends no message larger than the staging, because the time limit of a wait is chosen for that size.
 static int gather_piece(comm *c, const comm_call *call, const comm_piece *p) {
     int ranks = c->group.ranks;
     size_t bytes = p->elems * call->elem_bytes, most = c->host->gather_bytes;

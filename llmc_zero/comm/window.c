@@ -1,6 +1,6 @@
-// The transport on one node: every rank has a window of shared memory, whose two halves take turns. An
-// exchange is one barrier: before it a rank writes to its window, after it the others read there. A rank
-// writes to the same half again only after the next barrier, when all ranks have read it.
+// The transport on one node: every rank has a window of shared memory, whose two halves alternate. An
+// exchange is one barrier: a rank writes to its window before it, and the others read from there after it. A
+// rank writes to the same half again only after the next barrier, when all ranks have read it.
 #include "../base/error.h"
 #include "../net/failure.h"
 #include "host.h"
@@ -20,7 +20,7 @@
 
 typedef struct {
     _Atomic uint32_t arrived, generation;
-    // (ranks) The generation that each rank last began to wait for, which shows the missing ones.
+    // (ranks) The generation for which each rank last began to wait; it shows which ranks are missing.
     _Atomic uint32_t waits[];
 } control;
 
@@ -28,7 +28,7 @@ typedef struct {
     control *ctl;
     char *base;  // (ranks, window)
     size_t window, mapped;
-    int spins;  // before a wait sleeps
+    int spins;  // number of polls before a wait sleeps
 } window;
 
 static char *slot(comm *c, exchange_kind x, int half, int owner, int reader) {
@@ -96,15 +96,15 @@ static const comm_transport window_transport = {
     .out = window_out, .in = window_in, .exchange = window_exchange, .is_window = 1, .close = window_close
 };
 
-// How the others open rank 0's memory. It has no name in the file system, so nothing is left behind when a
-// rank dies.
+// How the other ranks open rank 0's memory, which has no name in the file system, so nothing is left behind
+// when a rank dies.
 typedef struct {
     char path[48];
     uint64_t device, inode;
 } shared_file;
 
-// Reserves the space, because a lack of memory would become a bus error later. Returns the descriptor, or -1
-// with the reason in `why`.
+// Creates the shared memory. Reserves its space now, because a lack of memory would become a bus error later.
+// Returns the descriptor, or -1 with the reason in `why`.
 static int make_shared(size_t bytes, shared_file *f, char *why, size_t why_bytes) {
     int fd = memfd_create("llmc_zero", MFD_CLOEXEC);
     struct stat s;

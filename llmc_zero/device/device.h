@@ -1,5 +1,5 @@
 // The device that stores the large arrays and computes on them: the CPU (device_cpu.c) or a CUDA device
-// (device_cuda.c). The CPU finishes an operation before the call returns; CUDA queues it on the given stream,
+// (device_cuda.c). On the CPU an operation is done when the call returns; CUDA queues it on the given stream,
 // and `wait` waits for it. Every operation gives the same bits on both.
 #ifndef LLMC_ZERO_DEVICE_DEVICE_H
 #define LLMC_ZERO_DEVICE_DEVICE_H
@@ -8,13 +8,13 @@
 
 // Streams. Events order them; see tasks.h.
 typedef enum {
-    COMPUTE,  // the trainer's: work that hooks queue is in order with the trainer's own kernels
+    COMPUTE,  // the trainer's: what hooks queue runs in order with the trainer's kernels
     COMM,     // the plugin's: copies and sums of the collectives, concurrent with the trainer's kernels
     GATHER,   // the plugin's: gathers by NCCL, concurrent with reductions
     DOWN,     // the plugin's: copies of model states to the host, concurrent with all others
     UP,       // the plugin's: copies of model states to the device, and their updates there
     DEVICE_STREAMS,
-    PROCESSOR = DEVICE_STREAMS  // no stream: the host's own threads (tiers/state.h)
+    PROCESSOR = DEVICE_STREAMS  // no stream: CPU threads of the host (tiers/state.h)
 } device_stream;
 typedef struct device device;
 
@@ -26,22 +26,22 @@ typedef struct {
     // Pins host memory, so that copies to and from it run while the host continues.
     int (*pin)(device *d, void *host, size_t bytes);
     void (*unpin)(device *d, void *host);
-    int (*enter)(device *d);  // a thread calls this before it uses the device
+    int (*enter)(device *d);  // each thread calls it before it uses the device
 
-    int (*wait)(device *d, device_stream s);  // the host waits until everything queued on s is done
+    int (*wait)(device *d, device_stream s);  // returns when everything queued on s is done
     int (*create_event)(device *d, void **event);
     void (*destroy_event)(device *d, void *event);
     int (*record)(device *d, void *event, device_stream s);
-    // Work queued on s from here on runs after the event's last record.
+    // Work queued on s from now on runs after the event's last record.
     int (*order)(device *d, device_stream s, void *event);
-    int (*wait_event)(device *d, void *event);     // the host waits until the event's last record is done
-    int (*create_timer)(device *d, void **timer);  // an event that records the time
-    // The seconds between the last records of two timers, both done.
+    int (*wait_event)(device *d, void *event);     // returns when the event's last record is done
+    int (*create_timer)(device *d, void **timer);  // an event that also records the time
+    // Sets *seconds to the time between the last records of two timers, both done.
     int (*seconds_between)(device *d, void *from, void *to, double *seconds);
-    // Begins a named range for a profiler; what NULL: ends the last one.
+    // Begins a named range for profilers; what NULL: ends the last range.
     void (*mark)(device *d, const char *what, const char *name);
 
-    // Either end may be host memory. It must be pinned if it can change before the copy is done.
+    // to and from may be host memory, which must be pinned if it can change before the copy is done.
     int (*copy)(device *d, device_stream s, void *to, const void *from, size_t bytes);
     int (*clear)(device *d, device_stream s, void *x, size_t bytes);
     int (*clear_stretches)(device *d, device_stream s, zero_dtype type, void *x, const stretches *of_x);
@@ -59,26 +59,26 @@ typedef struct {
 
 struct device {
     const device_functions *f;
-    int asynchronous;        // operations are queued, and the host cannot read the memory
-    int number;              // of the CUDA device; -1: the CPU
-    int visible;             // CUDA devices that this process sees
+    int asynchronous;        // 1: operations are queued, and the host cannot access the memory
+    int number;              // CUDA device number; -1: the CPU
+    int visible;             // number of CUDA devices that this process sees
     char bus_id[32];         // the bus address of the CUDA device, "0000:01:00.0"
     unsigned char uuid[16];  // of the CUDA device
     char name[128];          // "cpu", "NVIDIA H100 80GB HBM3"
     void *state;             // of the implementation
 };
 
-// Opens the requested device; node_rank chooses among several.
+// Opens the configured device; node_rank selects one if config->cuda_device is -1.
 int device_open(device *d, const zero_config *config, int node_rank);
 void device_close(device *d);
-// The CPU, for host memory whatever the device is.
+// The CPU, for operations on host memory with any configured device.
 extern device device_host;
 
-// Returns device memory for the host to read: the memory itself, or `staging` with a copy; NULL after an
-// error. The caller must have waited for the streams that write it.
+// Returns x in a form that the host can read: x itself, or `staging` with a copy; NULL after an error. The
+// caller must have waited for the streams that write x.
 const void *device_view(device *d, const void *x, size_t bytes, void *staging);
-// Returns memory for the host to write the new contents of x: x itself, or `staging`, which device_commit
-// copies.
+// Returns memory where the host writes the new contents of x: x itself, or `staging`, which device_commit
+// copies to x.
 static inline void *device_target(const device *d, void *x, void *staging) {
     return d->asynchronous ? staging : x;
 }
@@ -86,7 +86,7 @@ int device_commit(device *d, void *x, size_t bytes, const void *staging);
 // Copies from host memory and waits for it.
 int device_set(device *d, void *to, const void *from, size_t bytes);
 
-// cuda.c
+// device_cuda.c
 int device_cuda_open(device *d, const zero_config *config, int node_rank);
 void device_cuda_close(device *d);
 int device_cuda_count(void);  // see zero_cuda_devices

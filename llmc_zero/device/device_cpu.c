@@ -19,7 +19,7 @@ static void *cpu_alloc(device *d, size_t bytes, const char **why) {
 }
 static void cpu_release(device *d, void *p, size_t bytes) { munmap(p, bytes); }
 
-// Nothing is queued, so there is nothing to wait for, order or mark.
+// Nothing is queued, so waiting, ordering and marking do nothing.
 static int cpu_pin(device *d, void *host, size_t bytes) { return 0; }
 static void cpu_unpin(device *d, void *host) {}
 static int cpu_enter(device *d) { return 0; }
@@ -113,7 +113,7 @@ static const device_functions cpu_functions = {
 
 device device_host = { .f = &cpu_functions, .number = -1, .name = "cpu" };
 
-// -------- the choice
+// -------- choosing the device
 
 #ifndef ZERO_HAVE_CUDA
 int device_cuda_open(device *d, const zero_config *config, int node_rank) {

@@ -1,4 +1,4 @@
-// A CUDA device: memory, streams, events. Plain C over the CUDA run time; the kernels are in
+// A CUDA device: memory, streams, events. Plain C on the CUDA runtime; the kernels are in
 // device/kernels_cuda.cu.
 #ifdef ZERO_HAVE_CUDA
 #include "device.h"
@@ -9,18 +9,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST_MAJOR = 8 };  // compute capability 8.0; the kernels are compiled for it and newer ones
+enum { LEAST_MAJOR = 8 };  // compute capability 8.0; the kernels are compiled for 8.0 and newer
 
 typedef struct {
     int number;
     cudaStream_t streams[DEVICE_STREAMS];
-    cudaStream_t created[DEVICE_STREAMS];  // the plugin's own; without overlap all are the trainer's
+    cudaStream_t created[DEVICE_STREAMS];  // those created by the plugin; without overlap, all work is on the
+                                           // trainer's stream
     int n_created;
 } cuda_state;
 
 static int result_of(cudaError_t rc, const char *what) {
     if (rc == cudaSuccess) return 0;
-    cudaGetLastError();  // so that the next launch does not report it again
+    cudaGetLastError();  // so that the next launch does not report this error again
     return zero_fail(ZERO_ERR_DEVICE, "CUDA: %s: %s (%s)", what, cudaGetErrorString(rc),
                      cudaGetErrorName(rc));
 }
@@ -47,7 +48,7 @@ static void *cuda_alloc(device *d, size_t bytes, const char **why) {
     else
         snprintf(text, sizeof text, "%.1f of the %.1f MiB of %s are free", left / 1048576.0, all / 1048576.0,
                  d->name);
-    cudaGetLastError();  // so that the next launch does not report it again
+    cudaGetLastError();  // so that the next launch does not report this error again
     return NULL;
 }
 static void cuda_release(device *d, void *p, size_t bytes) { cudaFree(p); }
@@ -104,7 +105,7 @@ static int queue_clear_stretches(device *d, device_stream s, zero_dtype type, vo
     return CUDA(cuda_clear_stretches(stream_of(d, s), type, x, of_x));
 }
 static int cuda_fill_nan(device *d, device_stream s, void *x, size_t bytes) {
-    return CUDA(cudaMemsetAsync(x, 0xff, bytes, stream_of(d, s)));  // all ones is a NaN in each dtype
+    return CUDA(cudaMemsetAsync(x, 0xff, bytes, stream_of(d, s)));  // all ones is a NaN in every dtype
 }
 
 static int queue_convert(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype from_type,

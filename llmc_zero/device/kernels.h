@@ -6,8 +6,8 @@
 #include "numbers.h"
 #include <math.h>
 
-// One binary runs everywhere: the loader picks the widest version that the CPU supports. Sanitizers turn this
-// off, because their run time is not ready when the loader picks.
+// One binary runs everywhere: the loader picks the widest version that the CPU supports. This is off with
+// sanitizers, because their run time is not initialised yet when the loader picks.
 #if !defined(__x86_64__) || !defined(__GLIBC__) || defined(__clang__) || defined(__SANITIZE_THREAD__) || \
     defined(__SANITIZE_ADDRESS__)
 #define ZERO_CLONES
@@ -26,11 +26,11 @@ static inline const char *dtype_name(zero_dtype t) {
 void kernel_convert(zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n);
 
 // Sums a gradient over the ranks: ((p0 + p1) + p2 ..) in fp32 in rank order, times scale, rounded once to
-// `to`. add: adds the result to `to` instead, which is fp32.
+// `to`. add: adds the result to `to`, which is then fp32.
 void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks,
                       float scale, int64_t n, int add);
 
-// The parts on a device: rank r's starts at others + r * stride bytes, except this rank's, which is at own.
+// The parts on a device: rank r's part is at others + r * stride bytes; this rank's is at own.
 typedef struct {
     int ranks, rank;
     const char *own, *others;
@@ -41,9 +41,9 @@ typedef struct {
 void kernel_accumulate(float *to, zero_dtype type, const void *from, int64_t n, int first);
 
 // Returns the sum of squares in fp64, added in a fixed order, so that any number of threads gives the same
-// bits. A block has SUM_BLOCK elements, a piece of a block SUM_PIECE, and each of a piece's SUM_LANES lanes
-// sums every SUM_LANES-th element; then lanes, pieces and blocks are added in order. The result is finite if
-// all elements are, because squares of floats cannot overflow a double.
+// bits. A block has SUM_BLOCK elements, and a piece of a block has SUM_PIECE. Each of a piece's SUM_LANES
+// lanes sums every SUM_LANES-th element; then lanes, pieces and blocks are added in order. The result is
+// finite if all elements are, because squares of floats cannot overflow a double.
 enum { SUM_BLOCK = 65536, SUM_PIECE = 1024, SUM_LANES = 16 };
 double kernel_sum_squares(zero_dtype type, const void *x, int64_t n);
 static inline int64_t kernel_sum_squares_partials(int64_t n) { return (n + SUM_BLOCK - 1) / SUM_BLOCK; }
@@ -53,27 +53,27 @@ static inline int64_t kernel_sum_squares_partials(int64_t n) { return (n + SUM_B
 typedef struct {
     int64_t offset, elems, first;
 } stretch;
-// list (n) is in device memory; pieces: number of all stretches' pieces.
+// list (n) is in device memory; pieces: total number of pieces.
 typedef struct {
     const stretch *list;
     int n;
     int64_t pieces;
 } stretches;
 
-enum { CLEAR_CHUNK = 256 };  // elements of a piece when clearing stretches
+enum { CLEAR_CHUNK = 256 };  // elements per piece when clearing stretches
 static inline int64_t clear_chunks(int64_t elems) { return (elems + CLEAR_CHUNK - 1) / CLEAR_CHUNK; }
 
-// For kernel_sum_squares of each part, in pieces of SUM_BLOCK. All pointers are to device memory.
+// The table for kernel_sum_squares of each part, in pieces of SUM_BLOCK. All pointers are to device memory.
 typedef struct {
     stretches parts;
-    double *sums;     // (parts) the result
+    double *sums;     // (parts) the results
     double *partial;  // (pieces)
-    unsigned *done;   // (parts) finished pieces; 0 between launches
+    unsigned *done;   // (parts) number of finished pieces; 0 between launches
 } norm_table;
 
 void kernel_fill_nan(void *x, size_t bytes);
 
-// The constants of an update. keep[decay] is the factor of the old parameter; noise seeds noise_key.
+// The constants of an update. keep[decay] multiplies the old parameter; noise is the seed for noise_key.
 typedef struct {
     float beta1, one_minus_beta1, beta2, one_minus_beta2;
     float step_size, inv_sqrt_correction2, eps, grad_scale, keep[2];
@@ -81,8 +81,8 @@ typedef struct {
 } adamw_constants;
 adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, unsigned rounding_seed);
 
-// One element's update. Returns the new parameter. It is one expression on every CPU and GPU: explicit fmaf,
-// and correctly rounded square root and division.
+// Updates one element and returns the new parameter. It is the same expression on every CPU and GPU, with
+// explicit fmaf and correctly rounded square root and division.
 ZERO_INLINE float adamw_element(const adamw_constants *c, float keep, float p, float *m, float *v, float g) {
     float grad = g * c->grad_scale;
     *m = fmaf(c->one_minus_beta1, grad, c->beta1 * *m);
@@ -91,9 +91,9 @@ ZERO_INLINE float adamw_element(const adamw_constants *c, float keep, float p, f
     return fmaf(-c->step_size, *m / denominator, keep * p);
 }
 
-// The arrays of an update, all of the same elements of a unit. g is the mean gradient, which grad_scale
-// multiplies. p has the masters, and low gets the updated parameters in low_type. With low NULL the
-// parameters are fp32, at p, and are their own masters. With p NULL they are bf16, in low, and are rounded
+// The arrays of an update, all for the same elements of a unit. g is the mean gradient, to be multiplied by
+// grad_scale. p has the masters, and low receives the updated parameters in low_type. If low is NULL, the
+// parameters are fp32, at p, and are their own masters. If p is NULL, they are bf16, in low, and are rounded
 // stochastically.
 typedef struct {
     float *p, *m, *v;

@@ -5,8 +5,8 @@
 enum { BLOCK = 1024 };
 typedef void block_work(const void *ctx, int64_t b, int64_t len);  // elements [b, b + len)
 
-// Uses all threads, unless a parallel region would cost more than the work. An OpenMP `if` clause would not
-// avoid that cost.
+// Uses all threads, unless starting a parallel region would cost more than the work. An OpenMP `if` clause
+// would not avoid that cost.
 static void for_each_block(int64_t n, block_work *work, const void *ctx) {
     if (n <= 8 * BLOCK) {
         for (int64_t b = 0; b < n; b += BLOCK) work(ctx, b, n - b < BLOCK ? n - b : BLOCK);
@@ -21,7 +21,7 @@ _Static_assert((int)SUM_PIECE == (int)BLOCK, "a piece of a sum is a block");
 
 // -------- one pass over a block
 
-// One pass over the elements of each 16-bit dtype. add and pair read gradients to sum, scale_to writes the
+// One pass over a block, for each 16-bit dtype. add and pair read gradients and sum them, scale_to writes the
 // sum.
 #define PASSES(name)                                                                                   \
     ZERO_CLONES static void widen_##name(float *to, const uint16_t *from, int64_t n) {                 \
@@ -42,7 +42,7 @@ _Static_assert((int)SUM_PIECE == (int)BLOCK, "a piece of a sum is a block");
 PASSES(bf16)
 PASSES(fp16)
 
-// The same in fp32.
+// The same for fp32.
 ZERO_CLONES static void add_f32(float *sum, const float *x, int64_t n) {
     for (int64_t i = 0; i < n; i++) sum[i] += x[i];
 }
@@ -77,8 +77,8 @@ static void add(float *sum, zero_dtype type, const void *x, int64_t n) {
 
 static char *at(zero_dtype t, const void *p, int64_t i) { return p ? (char *)p + i * dtype_bytes(t) : NULL; }
 
-// Sums (x + y) + .. in rank order, one pass per rank, the first two ranks in one. The block stays in the
-// first-level cache.
+// Sums (x + y) + .. in rank order, with one pass for the first two ranks and one for each other rank. The
+// block stays in the first-level cache.
 static void sum_block(float *sum, zero_dtype type, const void *const *parts, int ranks, int64_t b,
                       int64_t n) {
     if (ranks == 1)
@@ -209,7 +209,7 @@ ZERO_CLONES static void adamw_block(const adamw_constants *constants, float keep
     for (int64_t i = 0; i < n; i++) p[i] = adamw_element(&c, keep, p[i], &m[i], &v[i], g[i]);
 }
 
-// The noise differs between elements and steps, so that small updates are not always lost.
+// The noise differs between elements and steps, so that small updates are not always rounded away.
 ZERO_CLONES static void round_with_noise(uint16_t *low, const float *p, uint32_t key, uint32_t first,
                                          int64_t n) {
     for (int64_t i = 0; i < n; i++) low[i] = bf16_round_with(p[i], noise_at(key, first + (uint32_t)i));

@@ -1,6 +1,6 @@
-// The kernels of kernels_cuda.h. They are memory-bound: a thread handles 4 contiguous elements (16 bytes for
-// the norm) in one access if all are present and aligned. They are compiled with -fmad=false, so that only an
-// explicit fmaf rounds once. They use only the subset of CUDA that tests/cuda/ can run on a CPU.
+// The kernels of kernels_cuda.h. They are memory-bound, so a thread handles 4 contiguous elements (16 bytes
+// for the norm) in one access if all exist and are aligned. They are compiled with -fmad=false, so that only
+// an explicit fmaf fuses. They use only the subset of CUDA that tests/cuda/ can run on a CPU.
 #include <cuda_runtime.h>
 #include "kernels_cuda.h"
 
@@ -111,7 +111,7 @@ template <class T> __global__ void accumulate(float *to, const T *from, int64_t 
     store(to + i, sum, n - i);
 }
 
-// Returns the last of n elements whose `first` is at most x. The warp's lanes check 32 entries of the list at
+// Returns the index of the last of n entries whose `first` is at most x. The warp's lanes check 32 entries at
 // a time.
 template <class E> __device__ inline int find(const E *list, int n, int64_t x) {
     int lane = threadIdx.x % WARP, from = 0;
@@ -124,21 +124,22 @@ template <class E> __device__ inline int find(const E *list, int n, int64_t x) {
     return from;
 }
 
-// A warp clears a chunk.
+// Each warp clears one chunk.
 template <class T> __global__ void clear(T *x, stretches of_x) {
     int64_t number = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP;
     const float none[EACH] = { 0 };
-    if (number >= of_x.pieces) return;  // true for whole warps
+    if (number >= of_x.pieces) return;  // the same for a whole warp
     stretch s = of_x.list[find(of_x.list, of_x.n, number)];
     int64_t begin = (number - s.first) * CLEAR_CHUNK + threadIdx.x % WARP * EACH;
     for (int64_t i = begin; i < begin + CLEAR_CHUNK; i += WARP * EACH)
         store(x + s.offset + i, none, s.elems - i);
 }
 
-// Sums the squares of each part. A block of threads handles SUM_BLOCK elements, a few adjacent threads one
-// piece of them, and a thread as many of the piece's lanes as fit into 16 bytes. Lanes and pieces are added
-// in order through shared memory. The block that finishes last adds the part's blocks in order.
-enum { PIECES = SUM_BLOCK / SUM_PIECE, RUN = 4 };  // RUN: a thread's accesses in flight
+// Sums the squares of each part. A block of threads handles SUM_BLOCK elements, a few adjacent threads handle
+// one piece of them, and each thread as many of the piece's lanes as fit into 16 bytes. Lanes and pieces are
+// added in order through shared memory. The block that finishes last adds the sums of the part's blocks in
+// order.
+enum { PIECES = SUM_BLOCK / SUM_PIECE, RUN = 4 };  // RUN: accesses in flight per thread
 template <class T> struct lanes_of {
     enum { N = 16 / sizeof(T), SHARE = SUM_LANES / N, THREADS = PIECES * SHARE };  // SHARE: threads per piece
     struct alignas(16) access {
@@ -147,7 +148,7 @@ template <class T> struct lanes_of {
 };
 
 // Adds the squares of RUN elements to each of the thread's lanes; elements from `left` on count as 0. Squares
-// are exact in fp64, so the fma rounds once, like the CPU's addition.
+// are exact in fp64, so the fma rounds like the CPU's addition.
 template <class T> __device__ inline void add_run(double *sum, const T *x, int64_t left) {
     using lanes = lanes_of<T>;
     typename lanes::access v[RUN];
@@ -164,8 +165,8 @@ template <class T> __device__ inline void add_run(double *sum, const T *x, int64
         }
 }
 
-// Adds lanes[piece][0..SUM_LANES) to the block's sum, in thread 0. Lanes after the part's end are +0, which
-// changes nothing. Each piece has one lane of padding, so that pieces are in different banks.
+// Adds lanes[piece][0..SUM_LANES) to the block's sum, in thread 0. Lanes after the part's end are +0, so
+// adding them changes nothing. Each piece has one lane of padding, so that pieces are in different banks.
 typedef double piece_lanes[SUM_LANES + 1];
 __device__ inline double sum_pieces(piece_lanes *lanes) {
     double sum = 0, all = 0;
@@ -218,15 +219,16 @@ template <class T> __global__ void sum_squares(norm_table t, const T *x) {
     if (threadIdx.x == 0) t.sums[number] = all;
 }
 
-// A warp handles a chunk of a segment, so that a small tensor occupies warps, not whole blocks. A chunk has
-// two rows, and a thread has 4 contiguous elements in each: a warp reads and writes 512 contiguous bytes of
-// fp32, or 256 of a 16-bit dtype. A thread issues all reads before it uses the first value.
+// A warp handles a chunk of a segment, so that a small tensor occupies only a few warps, not a whole block. A
+// chunk has two rows, and a thread has 4 contiguous elements in each, so a warp reads and writes 512
+// contiguous bytes of fp32, or 256 of a 16-bit dtype. A thread issues all reads before it uses the first
+// value.
 enum { ROW = WARP * EACH, ROWS = ADAMW_CHUNK / ROW };
-template <class G, class Low> struct chunk {  // from a thread's first element on
+template <class G, class Low> struct chunk {  // pointers to a thread's first element
     float *master, *m, *v;                    // master NULL: no masters
     Low *low;                                 // or NULL
     const G *g;
-    int64_t left;  // elements to the segment's end
+    int64_t left;  // elements up to the segment's end
     float keep;
     uint32_t noise_key, inside;  // without masters
 };
@@ -264,7 +266,7 @@ __device__ inline void update(const adamw_constants &c, const chunk<G, Low> &k) 
     }
 }
 
-// Returns true if all four elements of each row are present and aligned.
+// Returns true if all four elements of each row exist and are aligned.
 template <class G, class Low> __device__ inline bool is_whole(const chunk<G, Low> &k) {
     int64_t left = k.left - (ROWS - 1) * ROW;
     return whole(k.m, left) && whole(k.v, left) && whole(k.master, left) && whole(k.low, left) &&
@@ -273,7 +275,7 @@ template <class G, class Low> __device__ inline bool is_whole(const chunk<G, Low
 
 template <class G, class Low> __global__ void adamw(adamw_constants c, adamw_arrays a, adamw_table t) {
     int64_t number = ((int64_t)blockIdx.x * THREADS + threadIdx.x) / WARP;
-    if (number >= t.chunks) return;  // true for whole warps
+    if (number >= t.chunks) return;  // the same for a whole warp
     const adamw_segment s = t.segments[find(t.segments, t.n, number)];
     int64_t at = (number - s.first) * ADAMW_CHUNK + threadIdx.x % WARP * EACH;
     int64_t first = s.offset + at;

@@ -1,5 +1,5 @@
-// The arithmetic of kernels.h on CUDA, queued on a stream, with device memory. Each function returns the
-// launch's result.
+// The arithmetic of kernels.h on CUDA. Each function queues its kernel on a stream, takes pointers to device
+// memory, and returns the result of the launch.
 #ifndef LLMC_ZERO_DEVICE_KERNELS_CUDA_H
 #define LLMC_ZERO_DEVICE_KERNELS_CUDA_H
 #include <cuda_runtime_api.h>

@@ -1,5 +1,5 @@
-// bf16, the upper half of a float, and fp16, IEEE's binary16. Conversions use integer arithmetic, so every
-// CPU and compiler gives the same bits.
+// bf16 (the upper half of a float) and fp16 (IEEE binary16). Conversions use integer arithmetic, so every CPU
+// and compiler gives the same bits.
 #ifndef LLMC_ZERO_DEVICE_NUMBERS_H
 #define LLMC_ZERO_DEVICE_NUMBERS_H
 #include <stdint.h>
@@ -27,7 +27,7 @@ ZERO_INLINE uint16_t bf16_round(float f) {  // to nearest even; NaN stays NaN
     return (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? nan : rounded);
 }
 
-// A normal value's exponent moves by 112; a subnormal is its bits times 2^-24, exactly.
+// A normal value's exponent increases by 112; a subnormal is its bits times 2^-24, exactly.
 ZERO_INLINE float fp16_widen(uint16_t x) {
     uint32_t sign = (uint32_t)(x & 0x8000) << 16, rest = x & 0x7fff;
     float normal = float_of((rest << 13) + (112u << 23));
@@ -35,8 +35,8 @@ ZERO_INLINE float fp16_widen(uint16_t x) {
     float special = float_of(rest << 13 | 0x7f800000);
     return float_of(bits_of(rest >= 0x7c00 ? special : rest >= 0x400 ? normal : subnormal) | sign);
 }
-// Rounds to nearest even, from 65520 on to infinity. Below 2^-14 the last place is 2^-24, and adding 0.5
-// makes the float addition round there.
+// Rounds to nearest even; values from 65520 on become infinity. Below 2^-14 the last place is 2^-24, and
+// adding 0.5 makes the float addition round there.
 ZERO_INLINE uint16_t fp16_round(float f) {
     uint32_t u = bits_of(f), sign = u >> 16 & 0x8000, rest = u & 0x7fffffff;
     uint32_t normal = (rest - (112u << 23) + 0xfff + (rest >> 13 & 1)) >> 13;
@@ -46,18 +46,18 @@ ZERO_INLINE uint16_t fp16_round(float f) {
 }
 
 // Stochastic rounding: adds 16 random bits below the last kept place, so that the mean of many roundings is
-// the value itself (Gupta et al., arXiv 1502.02551). Infinity and NaN stay.
+// the value itself (Gupta et al., arXiv 1502.02551). Infinity and NaN stay as they are.
 ZERO_INLINE uint16_t bf16_round_with(float f, uint32_t noise) {
     uint32_t u = bits_of(f);
     return (u & 0x7f800000) == 0x7f800000 ? bf16_round(f) : (uint16_t)((u + (noise & 0xffff)) >> 16);
 }
-// A well-mixed number for each (key, i): the last step of MurmurHash3, twice.
+// The last step of MurmurHash3. noise_at applies it twice, which gives a well-mixed number per (key, i).
 ZERO_INLINE uint32_t noise_mix(uint32_t h) {
     h = (h ^ h >> 16) * 0x85ebca6bu;
     h = (h ^ h >> 13) * 0xc2b2ae35u;
     return h ^ h >> 16;
 }
-// The key of a layer's tensor in one update; i below is the element's index in it.
+// The key of a layer's tensor in one update. In noise_at, i is the element's index in the tensor.
 ZERO_INLINE uint32_t noise_of_update(uint32_t seed, int t) {
     return noise_mix(seed + 0x9e3779b9u * (uint32_t)t);
 }

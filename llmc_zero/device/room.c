@@ -44,8 +44,8 @@ static int machine_room(host_room *room, int ranks, const char *root) {
 // -------- cgroups
 
 typedef struct {
-    const char *type, *controller;  // its file system's; version 2 has all controllers in one hierarchy
-    const char *limits[2];          // a group that exceeds them is killed, or slowed to a crawl
+    const char *type, *controller;  // of its mount; version 2 has all controllers in one hierarchy
+    const char *limits[2];          // a group that exceeds them is killed or slowed down
     const char *used, *inactive, *active;
 } cgroup_version;
 static const cgroup_version version_1 = { "cgroup",
@@ -58,7 +58,8 @@ static const cgroup_version version_2 = {
     "cgroup2", "", { "memory.max", "memory.high" }, "memory.current", "inactive_file ", "active_file "
 };
 
-// Where a hierarchy is mounted, and its group at the top of the mount: in a container, maybe the container's.
+// Where a hierarchy is mounted, and the group at the top of the mount: in a container, it may be the
+// container's.
 typedef struct {
     char point[PATH_MAX], top[PATH_MAX];
 } cgroup_mount;
@@ -96,8 +97,8 @@ static const char *below(const cgroup_mount *m, const char *group) {
     return !strncmp(group, m->top, length) && (group[length] == '/' || !group[length]) ? group + length : "";
 }
 
-// Applies one folder's limit. "max", or version 1's huge number, means none. Page cache counts as free, since
-// the system reclaims it on demand.
+// Applies one folder's limit. "max", or a huge number in version 1, means none. Page cache counts as free,
+// because the system reclaims it on demand.
 static void folder_room(host_room *room, int ranks, const char *folder, const cgroup_version *v,
                         const char *file, const char *group) {
     char path[3 * PATH_MAX + 64], sentence[sizeof room->limit];
@@ -134,7 +135,7 @@ static void group_room(host_room *room, int ranks, const char *root, const cgrou
 }
 
 // Lines of /proc/self/cgroup are "4:memory:/group", in version 2 "0::/group". If both versions are mounted,
-// the one with the memory controller sets the limit, and the other has no such files.
+// the one with the memory controller sets the limit; the other has no limit files.
 static void cgroup_room(host_room *room, int ranks, const char *root) {
     char path[PATH_MAX], line[PATH_MAX];
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);

@@ -1,4 +1,4 @@
-// How much host memory a rank may still take, and which limit decides that.
+// How much host memory a rank may still allocate, and which limit determines it.
 #ifndef LLMC_ZERO_DEVICE_ROOM_H
 #define LLMC_ZERO_DEVICE_ROOM_H
 #include <stddef.h>
@@ -10,7 +10,7 @@ typedef struct {
 } host_room;
 
 // Finds the smallest of: this rank's share of the available memory and of the memory limits of this process's
-// cgroups (versions 1 and 2, wherever they are mounted), RLIMIT_AS and RLIMIT_DATA. root: "", or for tests a
+// cgroups (versions 1 and 2, wherever they are mounted), RLIMIT_AS and RLIMIT_DATA. root: "", or, in tests, a
 // folder with proc/ and sys/. Returns 0, or ZERO_ERR_IO if the system does not report available memory.
 int host_room_find(host_room *room, int ranks_on_host, const char *root);
 

@@ -6,8 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MAGIC = 0x4c5a5256, PROTOCOL = 7 };  // every protocol starts a head with the same four numbers
-static const double most_left_s = 1e7;      // the most time that a rank may claim to have left
+// A head starts with the same four numbers in every version of the protocol.
+enum { MAGIC = 0x4c5a5256, PROTOCOL = 7 };
+static const double most_left_s = 1e7;  // maximum of seat.left_s
 
 // -------- the secret: libsodium's keyed BLAKE2b
 
@@ -20,7 +21,7 @@ int secret_draw(void *bytes, size_t n) {
 
 secret secret_add(secret s, const void *bytes, size_t n) {
     secret both = { { 0 } };
-    // fails only for lengths out of range, which these are not
+    // fails only for lengths out of range
     (void)!crypto_generichash(both.bytes, sizeof both.bytes, bytes, n, s.bytes, sizeof s.bytes);
     return both;
 }
@@ -89,7 +90,7 @@ static int answer(party *p, contact *c) {
 static int is_sound(seat *s) {
     zero_plain(s->host, sizeof s->host);
     zero_plain(s->version, sizeof s->version);
-    int has_time = s->left_s > -most_left_s && s->left_s < most_left_s;  // false for NaN
+    int has_time = s->left_s > -most_left_s && s->left_s < most_left_s;  // also rejects NaN
     return has_time && s->pid > 0 && s->port > 0 && s->port <= UINT16_MAX;
 }
 

@@ -2,7 +2,7 @@
 #include "failure.h"
 #include <string.h>
 
-// Waits until the exchange is done or has failed. 1: timeout_s is over.
+// Waits until the exchange is done or has failed. Returns 1 if timeout_s is over.
 static int wait_for_all(net *n, net_use use, exchange_kind x) {
     enum { LOOK_MS = 50 };
     patience p = patience_start();
@@ -33,7 +33,7 @@ static int exchange(net *n, exchange_kind x, net_use use, int root, char *const 
     if (rc > 0) n->f->pending(n, missing);
     n->f->abandon(n);
     n->closed = 1;
-    if (!n->ending && rc < 0) failure_keep(n);  // otherwise the thread that ends the job does
+    if (!n->ending && rc < 0) failure_keep(n);  // otherwise the thread that ends the job keeps its failure
     return rc;
 }
 

@@ -1,47 +1,48 @@
 // How a job ends when one of its ranks fails, dies or hangs: one rank prints one error message, and every
 // rank ends within a known time. A rank goes through these states:
 //
-//   running   It notices a failure: its own call fails; a connection ends, which with TCP means that the
-//             other rank is dead (with MPI the launcher then ends all ranks); a wait has taken timeout_s; or
-//             another rank has sent END.
-//   late      Only after a timeout. Ranks that wait for a hung one make others wait in turn, so each sends
+//   running   Until it notices a failure: its own call fails; a connection ends, which with TCP means that
+//             the other rank is dead (with MPI the launcher then ends all ranks); a wait has taken
+//             timeout_s; or another rank has sent END.
+//   late      Only after a timeout. A rank that waits for a hung one makes others wait too, so each sends
 //             LATE to all, with the number of its exchange, and listens for half a second. The silent ranks
 //             are the hung ones, and the message names them. Of the ranks in the earliest exchange, the
 //             lowest reports.
 //   failed    The current exchange is abandoned, and every later one returns the same failure.
-//   ending    The program calls zero_end_job. Unless the ranks were late and so know who reports, a rank
-//             listens for END for 0.2 s per connected lower rank. Then it sends END to all, with its message.
-//             Two ranks may do so at the same moment, so a rank gives the lower ones another second to send
-//             END, and stays silent if one does. A rank that receives END forwards it; otherwise a third
-//             rank could see this rank's connection end first and take that for the cause.
-//   ended     The reporting rank prints its message and ends; with MPI that ends all. The others end with
-//             its status when its connection has ended, at most three seconds later.
+//   ending    The program calls zero_end_job. Unless the ranks were late, and so know which one reports, a
+//             rank first listens for END, 0.2 s per connected lower rank. Then it sends END to all, with its
+//             message. Two ranks may do so at the same moment, so it gives the lower ones another second to
+//             send END, and does not report if one does. A rank that receives END forwards it; otherwise a
+//             third rank could see this rank's connection end first and take that for the cause.
+//   ended     The reporting rank prints its message and ends; with MPI this ends all ranks. The others end
+//             with its status when its connection has ended, or after three seconds.
 #ifndef LLMC_ZERO_NET_FAILURE_H
 #define LLMC_ZERO_NET_FAILURE_H
 #include "net.h"
 
-// Returns a rank that is dead or has ended the job, and sets that failure; -1: none. Does not wait; any
-// thread may call it. tail: appended to the message about a dead rank.
+// Returns a rank that is dead or has ended the job, and sets the failure; -1: none. Does not wait; any thread
+// may call it. tail: appended to the message about a dead rank.
 int failure_lost(net *n, const char *tail);
-int failure_lost_in(net *n, net_use use, exchange_kind x);  // the same in a wait: 0, or the failure
-// Fails: timeout_s is over, and this rank still waits for those in missing[ranks].
+int failure_lost_in(net *n, net_use use, exchange_kind x);  // the same for a wait: 0, or the failure
+// Call it when timeout_s is over and this rank still waits for those in missing[ranks]. Returns the failure.
 int failure_late(net *n, net_use use, exchange_kind x, const char *missing);
 // For waits outside exchanges: asks the other ranks whether they are alive. Returns 1 if a rank has timed out
-// and others are silent, which it sets in silent[ranks]; a negative number if a rank has ended the job, with
-// its message in zero_last_error(); else 0. No exchange is possible afterwards.
+// and others are silent, marked in silent[ranks]; a negative error if a rank has ended the job, with its
+// message in zero_last_error(); else 0. No exchange is possible afterwards.
 int failure_ask(net *n, int timed_out, char *silent);
 
-// Call it when this rank has failed and cannot use the others any more. Sends END. 1: this rank reports.
+// Call it when this rank has failed and can no longer use the others. Sends END. Returns 1 if this rank
+// reports.
 int failure_reports(net *n, int status);
 // Ends the job. The reporting rank writes `sentence` (NULL: nothing) and a newline to stderr. The library
-// writes, and ends a process, only here. n NULL or alone: this rank alone.
+// writes messages and ends the process only here. n NULL, or not connected: ends only this process.
 void failure_end(net *n, int status, const char *sentence) __attribute__((noreturn));
 
-// Closes the connections. clean 0: after a failure, of which the others are notified.
+// Closes the connections. clean 0: after a failure; the other ranks are notified.
 void net_close(net *n, int clean);
 
-// For net/*.c, with the lock held
-int failure_seen(const net *n, net_use use, exchange_kind x);  // failure_lost_in without receiving notes
+// For net/*.c. The caller holds the lock.
+int failure_seen(const net *n, net_use use, exchange_kind x);  // as failure_lost_in, without receiving notes
 void failure_take(net *n, int from, const net_note *note);     // handles a note
 int failure_keep(net *n);                                      // stores the last failure in n->failure
 

@@ -11,11 +11,11 @@
 #include <unistd.h>
 
 enum { EXCHANGED, NOTE };          // tags
-static const double start_s = 10;  // MPI's startup may take this much longer than a collective
+static const double start_s = 10;  // MPI's startup may take this many seconds longer than a collective
 
 typedef struct {
     MPI_Comm given, comm;
-    int overlap, finalize;  // finalize: this file has started MPI
+    int overlap, finalize;  // finalize: this file has initialised MPI
     int rank, ranks;
     failure_record failure;  // of the startup
     net_note notes[NOTES];   // sent by this rank
@@ -34,7 +34,7 @@ static int mpi_failed(const char *what, int rc) {
         if (rc_ != MPI_SUCCESS) return mpi_failed(#call, rc_); \
     } while (0)
 
-// The program may have finalised MPI before zero_destroy.
+// Returns 1 if the program has finalised MPI before zero_destroy.
 static int is_over(void) {
     int over = 0;
     MPI_Finalized(&over);
@@ -65,8 +65,8 @@ static int mpi_step(net *n) {
     return done ? NET_DONE : NET_WAITING;
 }
 
-// Spins for a millisecond, then sleeps between polls. It uses the clock, not a count of polls, because with
-// more ranks than cores a poll gives the core away for a time slice.
+// Spins for a millisecond, then sleeps between polls. It uses the clock instead of counting polls, because
+// with more ranks than cores a poll yields the core for a time slice.
 static void mpi_rest(net *n, double idle_s) {
     if (idle_s > 1e-3) clock_nap(idle_s < 10e-3 ? 20e-6 : 200e-6);
 }
@@ -164,8 +164,8 @@ static void *run_finalize(void *unused) {
     return NULL;
 }
 
-// MPI has no time limit for startup, so a thread runs it, unless the caller has started MPI, perhaps for only
-// one thread. A thread left behind still uses the state, so n drops its pointer to it.
+// MPI has no time limit for startup, so it runs in a thread; but not if the caller has already initialised
+// MPI, perhaps for only one thread. A thread left behind still uses the state, so n drops its pointer to it.
 static int meet_within(double limit, net *n, zero_launch launched) {
     mpi_state *m = n->connection;
     int running = 0;
@@ -182,8 +182,8 @@ static int meet_within(double limit, net *n, zero_launch launched) {
         launched.ranks);
 }
 
-// If a rank is missing, leaves a thread in MPI_Finalize: if the process ended inside it, the launcher would
-// report a failure.
+// If a rank is missing, a thread is left behind in MPI_Finalize: if the process ended inside that call, the
+// launcher would report a failure.
 static void mpi_close(net *n, int clean) {
     mpi_state *s = n->connection;
     if (clean && !is_over()) MPI_Comm_free(&s->comm);

@@ -35,7 +35,7 @@ const char *net_host(const net *n, int rank) {
 patience patience_start(void) { return (patience){ 0, clock_now() }; }
 
 double patience_waited(patience *p) {
-    const double most = 0.2;  // between two polls of a process that is not stopped
+    const double most = 0.2;  // a longer time between two polls means that the process was stopped
     double now = clock_now(), since = now - p->last;
     p->last = now;
     return p->waited += since < most ? since : most;
@@ -52,7 +52,7 @@ int patience_outlasts(double limit, void *(*run)(void *), void *state) {
     return 0;
 }
 
-// -------- words
+// -------- names for messages
 
 const char *exchange_name(exchange_kind x) {
     static const char *const names[] = { [EXCHANGE_SCATTER] = "a reduce-scatter",

@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-enum { NET_SENTENCE = 640 };  // bytes of an error message that ranks exchange
+enum { NET_SENTENCE = 640 };  // size of an error message that ranks exchange
 typedef enum { EXCHANGE_SCATTER, EXCHANGE_GATHER, EXCHANGE_ROOT, EXCHANGE_BARRIER } exchange_kind;
 
 // The purpose of an exchange, for error messages.
@@ -22,12 +22,12 @@ typedef struct {
     int32_t kind;
     int32_t root, status;      // END: the rank that ended the job, and its exit status
     int32_t timed_out;         // LATE
-    uint32_t exchange;         // LATE: number of exchanges the sender has begun
+    uint32_t exchange;         // LATE: number of exchanges that the sender has begun
     char words[NET_SENTENCE];  // END: the error message of rank `root`
 } net_note;
 
-typedef struct {      // what this rank knows of another one
-    int gone, error;  // its connection ended; errno, 0, or ESHUTDOWN: it left after GOODBYE although needed
+typedef struct {      // what this rank knows about another one
+    int gone, error;  // its connection ended; errno, 0, or ESHUTDOWN: it left while it was still needed
     int left;         // it sent GOODBYE: it ended normally
     int ended;        // it sent END
     int late;         // it sent LATE, with:
@@ -36,21 +36,22 @@ typedef struct {      // what this rank knows of another one
     int ahead;  // it has sent a message of a later exchange, so it is running
 } net_peer;
 
-enum { NET_WAITING, NET_MOVED, NET_DONE };  // results of a step of an exchange
+enum { NET_WAITING, NET_MOVED, NET_DONE };  // results of one step of an exchange
 typedef struct net net;
 
-// What MPI and TCP implement. Called with the lock held.
+// Implemented by MPI and TCP. Called with the lock held.
 typedef struct {
-    // Begins an exchange: `bytes` from send[r] to each rank r, and from each into receive[r]; ROOT: only from
-    // root to the others. The steps that follow do not wait; each returns one of NET_*, or an error.
+    // Begins an exchange: sends `bytes` bytes from send[r] to each rank r and receives as many into
+    // receive[r]; ROOT: only from root to the others. The steps that follow do not wait; each returns one of
+    // NET_*, or an error.
     int (*begin)(net *n, exchange_kind x, int root, char *const *send, char *const *receive, size_t bytes);
     int (*step)(net *n);
     void (*rest)(net *n, double idle_s);         // pauses for up to 50 ms; idle_s: since the last progress
     void (*pending)(net *n, char *missing);      // missing[r]: the exchange still waits for rank r
-    void (*abandon)(net *n);                     // does not access the caller's memory after this
+    void (*abandon)(net *n);                     // from now on the caller's memory is not accessed
     void (*tell)(net *n, const net_note *note);  // starts sending it to all connected ranks
-    int (*telling)(const net *n);                // a note is still being sent; NULL: never
-    void (*look)(net *n);                        // receives notes, into peers
+    int (*telling)(const net *n);                // 1: a note is still being sent; NULL: never
+    void (*look)(net *n);                        // receives notes (failure_take)
     // Ends all ranks, as a launcher does when one dies. NULL: each rank ends by itself, and any thread may
     // check for dead ranks.
     void (*end)(net *n, int status);
@@ -70,8 +71,8 @@ struct net {
     // failures (net/failure.c)
     pthread_mutex_t lock;      // held by the thread that communicates
     net_peer *peers;           // (ranks)
-    atomic_int ending;         // this rank ends the job: another thread's exchange returns
-    int closed, failed, told;  // exchanges are over; `failure` is why; END was sent
+    atomic_int ending;         // 1: this rank ends the job, so another thread's exchange returns
+    int closed, failed, told;  // 1: no more exchanges; `failure` is set; END was sent
     failure_record failure;    // this rank's; every later exchange returns it
     int reports;               // 1: this rank reports the failure, 0: another one does; -1: not known
     net_note ended;            // END of the lowest rank that has ended the job; root -1: none
@@ -94,36 +95,37 @@ int launched_by_mpi(void);  // 1: this process was started by a launcher that MP
 // (collective) From one thread at a time. After a failure every later exchange returns the same error.
 int net_exchange(net *n, exchange_kind x, net_use use, int root, char *const *send, char *const *receive,
                  size_t bytes);
-int net_gather(net *n, const void *mine, void *all, size_t bytes);  // all (ranks * bytes): from each rank
-int net_least(net *n, int value);  // the smallest of the ranks' values (>= 0); negative: an error
+int net_gather(net *n, const void *mine, void *all, size_t bytes);  // all (ranks, bytes): from each rank
+int net_least(net *n, int value);  // returns the smallest of the ranks' values (>= 0); negative: an error
 int net_broadcast(net *n, int root, void *data, size_t bytes);
 
-// (collective) If any rank has failed, all fail with the failure of the lowest one, which names that rank
-// unless all have failed. They leave together: a rank that ended before the others knew would look like the
-// cause.
+// (collective) If any rank has failed, all fail with the failure of the lowest such rank, and the message
+// names it unless all have failed. All ranks return together: a rank that ended before the others knew would
+// look like the cause.
 int failure_agree(net *n, int rc);
 
 // -------- for mpi.c and tcp.c, which connect the ranks; n->timeout_s is set before
 
 // Allocates the table of ranks; also fails if n->connection is NULL.
 int net_prepare(net *n, const char *name, int rank, int ranks);
-void net_seat(net *n);  // finds out from `who` which ranks are on this node
+void net_seat(net *n);  // finds the ranks on this node, from `who`
 int net_open_mpi(net *n, const zero_config *config, zero_launch launched);
 int net_open_tcp(net *n, const rendezvous_settings *s);
 
 // -------- waits
 
-// How long this rank has waited. Time in which the process itself was stopped does not count. Call
-// patience_waited before each poll, so that a last poll follows such a stop.
+// How long this rank has waited, not counting time in which the process itself was stopped. Call
+// patience_waited before each poll, so that after a stop it polls once more before giving up.
 typedef struct {
     double waited, last;  // seconds; clock_now at the last call
 } patience;
 patience patience_start(void);
 double patience_waited(patience *p);  // adds the time since the last call, and returns the sum
-// Calls run in a thread. Returns 1 if it still runs after `limit` seconds, and leaves the thread behind.
+// Calls run(state) in a thread. If it has not returned after `limit` seconds, leaves the thread behind and
+// returns 1.
 int patience_outlasts(double limit, void *(*run)(void *), void *state);
 
-// -------- words
+// -------- names for messages
 
 enum { NET_UNITS = 32, NET_WHERE = 64 };
 const char *net_host(const net *n, int rank);

@@ -1,4 +1,4 @@
-// The phases of startup. Rank 0 learns of every failure first, and reports it to all.
+// The phases of startup. Every failure is first reported to rank 0, which reports it to all.
 #include "rendezvous.h"
 #include "../base/clock.h"
 #include "../base/error.h"
@@ -22,20 +22,20 @@ typedef struct {
     seat *seats;               // (ranks)
     int rc, told;              // the first failure, and whether rank 0 has reported it
     double deadline, meet_by;  // of the startup; of the connections between the ranks
-    start_file start;          // as last read, or as rank 0 has written it
+    start_file start;          // the file's contents, as last read or as written by rank 0
     char host[NET_HOST];       // of rank 0, from s->server
     int port;
-    char where[320];      // where rank 0 listens, for messages
+    char where[320];      // rank 0's address or file, for messages
     char file[PATH_MAX];  // path of the start file, as last determined
     char why[640];        // why the last attempt to reach rank 0 failed
 } meeting;
 
-// Keeps the first failure, the one to report.
+// Keeps only the first failure, which is the one to report.
 #define FAIL(m, ...) ((m)->rc = (m)->rc ? (m)->rc : zero_fail(ZERO_ERR_COMM, __VA_ARGS__))
 
 static double earlier(double a, double b) { return a < b ? a : b; }
 
-// -------- the ranks that this one waits for
+// -------- the ranks for which this one waits
 
 typedef int absence(const meeting *m, int r);
 static int not_welcome(const meeting *m, int r) {
@@ -73,8 +73,8 @@ static int say_hello(meeting *m, contact *to, int first, int n) {
     return contact_say(to, HELLO, &m->seats[first].h, n, sizeof *m->seats);
 }
 
-// Connects to rank r, which must then send CHALLENGE. Returns 0 or a negative errno. The attempt is short: in
-// a flood the other side drops connections, and the system would retry at growing intervals.
+// Connects to rank r, which must then send CHALLENGE. Returns 0 or a negative errno. The attempt has a short
+// limit: in a flood the other side drops connections, and the system would retry at growing intervals.
 static int call(meeting *m, int r, const net_address *to, double until) {
     const double enough = earlier(until, clock_now() + call_s);
     int fd;
@@ -86,7 +86,8 @@ static int call(meeting *m, int r, const net_address *to, double until) {
     return rc;
 }
 
-// Retries, because a flood from this machine may use up its free ports for a moment.
+// Connects to a lower rank. Retries, because a flood from this machine may use up its free ports for a
+// moment.
 static void call_lower(meeting *m, int r) {
     const seat *me = &m->seats[m->s->rank], *other = &m->seats[r];
     char text[NET_NAME];
@@ -100,7 +101,7 @@ static void call_lower(meeting *m, int r) {
              other->host, net_text(&other->at, text), strerror(-rc));
 }
 
-// Returns why the process at rank 0's address is not rank 0 of this job; NULL: it may be.
+// Returns the reason why the process at rank 0's address is not rank 0 of this job; NULL: it may be rank 0.
 static const char *why_not_0(int error) {
     if (error == -EPROTO) return "is another program, not rank 0 of this job: give another port";
     if (error == -EPROTONOSUPPORT) return "is of another version: install the same llmc_zero on all hosts";
@@ -110,8 +111,8 @@ static const char *why_not_0(int error) {
     return NULL;
 }
 
-// Handles a connection to a rank that has ended or is unusable, for example to an old address from a file.
-// Calls a lower rank again, which may have dropped this one as a stranger. error: a negative errno.
+// Handles a connection that has ended or is unusable, for example one to an old address from a file. Connects
+// to a lower rank again, since that rank may have dropped this one as a stranger. error: a negative errno.
 static void lose(meeting *m, int r, int error) {
     char name[NAME];
     const char *why = why_not_0(error);
@@ -127,7 +128,7 @@ static void lose(meeting *m, int r, int error) {
     if (why && m->s->server) FAIL(m, "rank %d cannot join rank 0 at %s: %s", m->s->rank, m->where, m->why);
 }
 
-// -------- strangers who know the secret
+// -------- strangers that know the secret
 
 // Fails if the sender of this HELLO cannot be a rank of this job.
 static void check_hello(meeting *m, const seat *h) {
@@ -153,8 +154,8 @@ static void check_hello(meeting *m, const seat *h) {
              other->pid, h->host, h->pid);
 }
 
-// Returns 1 if this rank welcomes the other. A rank that connects after the startup has failed gets the
-// failure now, since no rank would answer later. One that timed out while this rank was stopped connects
+// Returns 1 if this rank accepts the other. A rank that connects after the startup has failed is sent the
+// failure now, because no rank would answer later. A rank that timed out while this one was stopped connects
 // again, and its last connection counts.
 static int admit(meeting *m, const contact *c, seat *h) {
     int has_place = h->rank > m->s->rank && h->rank < m->s->ranks;
@@ -184,10 +185,10 @@ static void meet_stranger(meeting *m, contact *stranger) {
     if (rc) lose(m, h.rank, rc);
 }
 
-// -------- messages of ranks
+// -------- messages from ranks
 
-// An address that is loopback for rank 0 is on rank 0's machine. Rank 0's first seat completes the secret of
-// this startup, so ranks of another one cannot connect.
+// Records a seat. An address that is loopback for rank 0 is on rank 0's machine. Rank 0's first seat
+// completes the secret of this startup, so ranks of another startup cannot connect.
 static int take_seat(meeting *m) {
     seat *s = &m->self.in.seat;
     secret *known = &m->self.secret;
@@ -203,7 +204,7 @@ static int take_seat(meeting *m) {
     return 0;
 }
 
-// Rank 0's failure replaces this rank's, which may be a consequence of an earlier one.
+// A failure reported by rank 0 replaces this rank's, which may only be a consequence of it.
 static void take_report(meeting *m, int r) {
     const char *text = m->self.in.words.text;
     m->contacts[r].state = REPORTED;
@@ -212,7 +213,7 @@ static void take_report(meeting *m, int r) {
     m->told |= *text && !r;
 }
 
-// Handles a message from a rank. A rank that sends an unexpected one counts as lost.
+// Handles a message from a rank. A rank that sends an unexpected message counts as lost.
 static void take(meeting *m, int r) {
     contact *c = &m->contacts[r];
     int me = m->s->rank, rc = contact_hear(&m->self, c, clock_now() + HEAR_S);
@@ -232,8 +233,8 @@ static void take(meeting *m, int r) {
 
 // -------- waiting
 
-// Rank 0 listens to all, another rank to rank 0 and to those it has not met. The rest may already send
-// messages for after the startup.
+// Rank 0 listens to all ranks; the others listen to rank 0 and to ranks they have not met. A rank that was
+// met may already be sending data that belongs after the startup.
 static int is_heard(const meeting *m, int i) {
     int is_rank = i < m->s->ranks;
     return m->contacts[i].fd >= 0 && (!is_rank || !m->s->rank || !i || m->contacts[i].state < MET);
@@ -247,12 +248,13 @@ static void let_strangers_in(meeting *m) {
              net_is_out_of_files(rc) ? ": raise ulimit -n above twice the number of ranks" : "");
 }
 
-// Waits at most until `until` for events, and handles them. Until rank 0 has answered, this rank does not
-// know which ranks to accept. Handles new strangers last, because they may take another's place.
+// Waits for events, at most until `until`, and handles them. Accepts no connections before rank 0 has
+// answered, because this rank does not know yet which ones to accept. Handles new strangers last, because
+// they may replace others.
 static void look(meeting *m, double until) {
     double left_s = until - clock_now();
     int all = m->s->ranks + m->self.most, n = 0, wait_ms = left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500;
-    struct pollfd polls[all + 1];  // only open sockets, since RLIMIT_NOFILE limits the entries of poll too
+    struct pollfd polls[all + 1];  // only open sockets, because RLIMIT_NOFILE also limits the entries of poll
     int owners[all + 1];
     for (int i = 0; i < all; i++) {
         if (!is_heard(m, i)) continue;
@@ -274,8 +276,8 @@ static void look(meeting *m, double until) {
     if (heard > 0 && polls[n].revents) let_strangers_in(m);
 }
 
-// Returns 1 if some are still absent at *until; 0 if none are, or if this rank fails meanwhile. A new rank
-// may bring m->deadline forward.
+// Returns 1 if some ranks are still absent at *until; 0 if none are, or if this rank fails meanwhile. A new
+// rank may bring m->deadline forward.
 static int wait_for(meeting *m, absence *is_absent, const double *until) {
     int before = m->rc;
     while (m->rc == before && are_absent(m, is_absent)) {
@@ -287,7 +289,7 @@ static int wait_for(meeting *m, absence *is_absent, const double *until) {
 
 // -------- rank 0
 
-// Sends all the seats (HELLO), or the report that all are connected, or the failure.
+// Sends every rank all seats (HELLO), or the report that all are connected, or the failure (REPORT).
 static void tell_all(meeting *m, int kind) {
     char name[NAME];
     for (int r = 1; r < m->s->ranks; r++) {
@@ -318,9 +320,9 @@ static void publish(meeting *m) {
     m->rc = start_file_write(m->file, &m->start);
 }
 
-// The ranks have at least a second to connect to each other. Rank 0 waits a little longer for their reports
-// of missing ranks; a rank that has not reported by then is stuck. For another second rank 0 reports a
-// failure to ranks that connect late, since no rank would answer them afterwards.
+// The ranks get at least a second to connect to each other. Rank 0 waits a little longer for their reports,
+// which may name missing ranks; a rank that has not reported by then is stuck. After a failure, rank 0
+// reports it for another second to ranks that connect late, because no rank would answer them afterwards.
 static void be_rank_0(meeting *m) {
     const rendezvous_settings *s = m->s;
     seat *me = &m->seats[0];
@@ -372,8 +374,8 @@ static double process_age(void) {
 }
 
 // Fails if rank 0 of this startup, which wrote the file after this process began, has ended. An older file
-// may be left from an earlier run. Called after its addresses have failed, since the pid of a rank 0 in
-// another container means nothing here.
+// may be left from an earlier run. Called only after the file's addresses have failed, because the pid of a
+// rank 0 in another container means nothing here.
 static void check_writer(meeting *m, const start_file *c) {
     int is_here = c->node == m->seats[m->s->rank].node, is_gone = kill(c->pid, 0) && errno == ESRCH;
     if (is_here && is_gone && clock_of(CLOCK_REALTIME) - c->written < process_age())
@@ -399,8 +401,8 @@ static int candidates(meeting *m, net_address *found) {
     return n;
 }
 
-// Waits only ANSWER_S for an answer, because another program may have the file's address by now. If rank 0
-// was merely stopped, it takes the last of this rank's connections.
+// Waits only ANSWER_S for an answer, because another program may use the file's address now. If rank 0 was
+// only stopped, it accepts the last of this rank's connections.
 static void try_address(meeting *m, const net_address *to) {
     char text[NET_NAME];
     double until = earlier(m->deadline, clock_now() + ANSWER_S);
@@ -428,7 +430,7 @@ static void not_found(meeting *m) {
              s->rank, m->file, c->host, c->pid, clock_of(CLOCK_REALTIME) - c->written, m->why);
 }
 
-// Tries until rank 0 welcomes this rank. Rank 0 may start later, and until then the file may be an old one.
+// Retries until rank 0 accepts this rank. Rank 0 may start later, and until then the file may be an old one.
 static void find_rank_0(meeting *m) {
     for (double pause = 0.02; !m->rc; pause = pause < 0.3 ? pause * 1.5 : pause) {
         net_address at[ADDRESSES];
@@ -465,14 +467,14 @@ static void be_another(meeting *m) {
 
 // -------- all ranks
 
-// Listens: rank 0 at the given port, others at any free one.
+// Starts to listen: rank 0 at the given port, the others at any free port.
 static void open_door(meeting *m) {
     seat *me = &m->seats[m->s->rank];
     int server = m->s->server && !m->s->rank, port = server ? m->port : 0;
     net_address at[ADDRESSES];
     m->self.is_local = !strcmp(m->host, "localhost") || !strcmp(m->host, "::1") ||
                        !strncmp(m->host, "127.", 4);
-    if (server) resolve_server(m, at);  // fails early: the others could not resolve it either
+    if (server) resolve_server(m, at);  // to fail early: the others could not resolve it either
     m->self.listener = net_listen(port, m->self.most);
     me->port = m->self.listener < 0 ? m->self.listener : net_port(m->self.listener);
     if (me->port >= 0) return;

@@ -45,7 +45,7 @@ static in_port_t *port_in(net_address *a) {
     return a->any.sa_family == AF_INET ? &a->v4.sin_port : &a->v6.sin6_port;
 }
 
-// An IPv4-mapped IPv6 address, ::ffff:a.b.c.d, becomes IPv4: the host may have no IPv6.
+// An IPv4-mapped IPv6 address, ::ffff:a.b.c.d, becomes IPv4, because the host may have no IPv6.
 net_address net_from(const struct sockaddr *from, int port) {
     net_address a = { .v6 = { 0 } };
     memcpy(&a, from, from->sa_family == AF_INET ? sizeof a.v4 : sizeof a.v6);
@@ -107,7 +107,7 @@ static int listen_by(int family, int port, int backlog) {
     int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return -errno;
     *port_in(&all) = htons((uint16_t)port);
-    int rc = set(fd, SOL_SOCKET, SO_REUSEADDR, 1);  // lingering connections of an earlier run hold the port
+    int rc = set(fd, SOL_SOCKET, SO_REUSEADDR, 1);  // an earlier run's connections may linger on the port
     if (!rc && family == AF_INET6) rc = set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
     if (!rc && (bind(fd, &all.any, sizeof all) || listen(fd, backlog))) rc = -errno;
     if (rc) close(fd);
@@ -132,7 +132,7 @@ int net_accept(int listener) {
     do fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     while (fd < 0 && errno == EINTR);
     if (fd >= 0) return fd;
-    // These errors concern one connection that failed before it was accepted; the listener still works.
+    // These errors belong to a connection that failed before it was accepted; the listener still works.
     int theirs = errno == ECONNABORTED || errno == EPROTO || errno == ENETDOWN || errno == EHOSTUNREACH ||
                  errno == ENETUNREACH;
     return theirs ? -EAGAIN : -errno;
@@ -149,8 +149,8 @@ int net_wait(int fd, int events, double deadline) {
     }
 }
 
-// When a socket tries a local port without a listener, the system may give it that same port, so that it
-// connects to itself.
+// When a socket connects to a local port without a listener, the system may assign it that same port, so that
+// it connects to itself.
 static int is_own_echo(int fd) {
     net_address here, there;
     if (end_of(fd, &here, getsockname) || net_other_end(fd, &there)) return 0;
@@ -163,7 +163,7 @@ int net_connect(const net_address *to, double deadline) {
     int rc = connect(fd, &to->any, sizeof *to) ? -errno : 0;
     if (rc == -EINPROGRESS || rc == -EINTR) {
         rc = net_wait(fd, POLLOUT, deadline);
-        if (!rc && connect(fd, &to->any, sizeof *to) && errno != EISCONN) rc = -errno;  // its result
+        if (!rc && connect(fd, &to->any, sizeof *to) && errno != EISCONN) rc = -errno;  // the result
     }
     if (!rc && is_own_echo(fd)) rc = -ECONNREFUSED;
     if (rc) close(fd);
@@ -203,9 +203,9 @@ int net_tune(int fd, int silence_s) {
     return rc ? rc : set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
 }
 
-// With TCP_USER_TIMEOUT, Linux would also end a connection to a late rank, which answers but has no room
-// left. Keepalive is off while data is in flight. So a host counts as silent when segments, or window probes,
-// have been retransmitted more than once without an answer.
+// TCP_USER_TIMEOUT would not do: with it, Linux would also end a connection to a late rank, which answers but
+// whose buffers are full. Keepalive is off while data is in flight. So a host counts as silent when segments,
+// or window probes, have been retransmitted more than once without an answer.
 int net_is_silent(int fd, int silence_s) {
     struct tcp_info i;
     socklen_t bytes = sizeof i;

@@ -6,25 +6,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
-// An address with its port. Unused bytes are 0, so that memcmp compares two.
+// An address with its port. Unused bytes are 0, so that memcmp can compare two addresses.
 typedef union {
     struct sockaddr any;
     struct sockaddr_in v4;
     struct sockaddr_in6 v6;
 } net_address;
 
-enum { NET_NAME = 64 };     // bytes of a machine's name, and of an address with its port as text
-enum { NET_HOST = 256 };    // bytes of a host as given by the user
+enum { NET_NAME = 64 };     // size of a machine's name, and of an address with its port as text
+enum { NET_HOST = 256 };    // size of a host as given by the user
 enum { NET_PORT = 12345 };  // rank 0's default port, as in llm.c
 
-// Returns a number that identifies this machine until it reboots, and its name in host. Containers and
+// Returns a number that identifies this machine until it reboots, and sets host to its name. Containers and
 // network namespaces count as separate machines if their names differ.
 uint64_t net_machine(char host[NET_NAME]);
 
 // Splits "host:port" or "[address]:port"; the port is optional. Returns 0 or ZERO_ERR_ARGUMENT.
 int net_split(const char *text, char host[NET_HOST], int *port);
-// Finds up to `most` addresses of a host and returns how many. If it finds none, *why is the resolver's
-// message, and a negative result means that retrying is useless. The resolver has its own time limits
+// Finds up to `most` addresses of a host and returns their number. If it finds none, sets *why to the
+// resolver's message; a negative result means that retrying is useless. The resolver has its own time limits
 // (/etc/resolv.conf).
 int net_resolve(const char *host, int port, net_address *found, int most, const char **why);
 net_address net_from(const struct sockaddr *from, int port);  // from: IPv4 or IPv6
@@ -42,10 +42,11 @@ int net_wait(int fd, int events, double deadline);        // 0, or -ETIMEDOUT
 int net_write(int fd, const void *data, size_t bytes, double deadline);
 int net_read(int fd, void *data, size_t bytes, double deadline);  // -ECONNRESET even after an orderly end
 int net_await(int fd, size_t bytes);  // makes poll ignore fewer bytes; net_tune resets that
-// Makes small messages leave at once, and the connection end when its host is silent for silence_s while
-// nothing is being sent.
+// Sends small messages at once, and ends the connection if its host is silent for silence_s while nothing is
+// being sent.
 int net_tune(int fd, int silence_s);
-// 1: for silence_s the host has not acknowledged sent data. A host that merely does not read is not silent.
+// Returns 1 if the host has not acknowledged sent data for silence_s. A host that only does not read is not
+// silent.
 int net_is_silent(int fd, int silence_s);
 
 #endif

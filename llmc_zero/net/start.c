@@ -1,4 +1,4 @@
-// How this process learns its rank, and connects to the others by MPI, by TCP, or not at all, as the
+// Finds this process's rank, and connects it to the others over MPI, over TCP, or not at all, as the
 // configuration or the launcher requires. Also zero_launched of zero_job.h.
 #define XXH_INLINE_ALL
 #include "net.h"
@@ -9,18 +9,19 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { PORTS_FROM = 10000, PORTS = 20000 };  // below the ports that systems use for outgoing connections
+enum { PORTS_FROM = 10000, PORTS = 20000 };  // below the ports that systems assign to outgoing connections
 
 // -------- the launcher
 
-// The variables in which each launcher gives a process its rank. torchrun, which starts processes on each
-// host, and users' scripts set the first ones.
+// The environment variables in which each launcher passes a process its rank. The first pair is set by
+// torchrun, which starts processes on each host, and by users' scripts.
 typedef struct {
     const char *name, *rank, *ranks;
 } launcher;
 static const launcher own = { "RANK", "RANK", "WORLD_SIZE" };
 static const launcher mpirun = { "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" };
-// 128 random bits per mpirun job, meant for networks that need a key. Slurm and torchrun set nothing similar.
+// 128 random bits per mpirun job, meant for networks that need a key. Slurm and torchrun set no such
+// variable.
 static const char mpirun_key[] = "OMPI_MCA_orte_precondition_transports";
 static const launcher srun = { "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS" };
 
@@ -73,8 +74,8 @@ static int check_own(const rendezvous_settings *s, const launcher *by) {
         s->rank, s->ranks, by->name, task, tasks, by->name);
 }
 
-// Returns a number for the job; 0: unknown. Only srun's step counts: under mpirun it is the daemon's, and
-// each of torchrun's agents may be a separate step.
+// Returns a number for the job; 0: unknown. The step is used only under srun: under mpirun it is the
+// daemon's, and each of torchrun's agents may be a separate step.
 static uint64_t job_number(const launcher *by) {
     const char *first = by == &own ? "TORCHELASTIC_RUN_ID" : "SLURM_JOB_ID", *step = value("SLURM_STEP_ID");
     const char *job = FIRST_OF(first, "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE",
@@ -134,8 +135,8 @@ static int find_server(const launcher *by, const rendezvous_settings *s, char *s
 // Returns the launcher that started this process, or NULL.
 static const launcher *around(void) { return value(mpirun.rank) ? &mpirun : value(srun.rank) ? &srun : NULL; }
 
-// Under another launcher RANK and WORLD_SIZE count only together: a batch script may export only WORLD_SIZE,
-// and RANK alone may mean anything.
+// Under another launcher, RANK and WORLD_SIZE count only if both are set: a batch script may export only
+// WORLD_SIZE, and RANK alone may mean anything.
 static const launcher *launched_by(void) {
     const launcher *by = around();
     int has_rank = value(own.rank) != NULL, has_ranks = value(own.ranks) != NULL;
@@ -174,7 +175,7 @@ int launched_by_mpi(void) {
     return FIRST_OF(mpirun.ranks, "PMIX_RANK") || (value("PMI_SIZE") && !slurm);
 }
 
-// Without a launcher MPI itself sets PMIX_RANK=0, but no number of ranks.
+// Without a launcher, MPI itself sets PMIX_RANK=0 but not the number of ranks.
 static int read_mpi(int *rank, int *ranks) {
     const char *rank_name = FIRST_NAME(mpirun.rank, "PMIX_RANK", "PMI_RANK");
     const char *ranks_name = FIRST_NAME(mpirun.ranks, "PMI_SIZE", srun.ranks, "SLURM_NTASKS");
@@ -182,8 +183,8 @@ static int read_mpi(int *rank, int *ranks) {
     return numbers(rank_name ? rank_name : mpirun.rank, ranks_name ? ranks_name : mpirun.ranks, rank, ranks);
 }
 
-// SLURM_STEP_NUM_TASKS is set by srun only. SLURM_NTASKS is also set in a batch script and in salloc's shell,
-// where one process may be meant.
+// Only srun sets SLURM_STEP_NUM_TASKS. SLURM_NTASKS is also set in batch scripts and in salloc's shell, where
+// the user may want one process.
 zero_launch zero_launched(void) {
     static const zero_launch alone = { 0, 1, 1 }, wrong = { 0, 0, 1 };
     rendezvous_settings s = { .ranks = 1, .file = "" };  // rank 0's address does not matter here

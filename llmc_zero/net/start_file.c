@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 static const char beginning[sizeof((start_file *)NULL)->begins] = "llmc_zero start file 3\n";
-static const double most_written = 1e12;  // no clock is this far ahead
+static const double most_written = 1e12;  // a later time is invalid
 
 // Collects the addresses at which another host may reach this one.
 static void find_addresses(start_file *f) {
@@ -34,11 +34,11 @@ static int is_valid(start_file *f) {
     return has_time && has_place && f->pid > 0;
 }
 
-// Whoever reads the key can join the job; whoever writes the file can lead ranks elsewhere.
+// Anyone who can read the key can join the job; anyone who can write the file can redirect ranks.
 static int is_private(const struct stat *st) { return st->st_uid == geteuid() && !(st->st_mode & 077); }
 
-// Opens and reads a start file, without waiting for a pipe's writer. Returns the descriptor, or an errno as
-// start_file_read does.
+// Opens and reads a start file. O_NONBLOCK: does not wait for the writer of a pipe. Returns the descriptor,
+// or an errno as start_file_read does.
 static int open_start_file(const char *path, int flags, start_file *f) {
     struct stat st;
     int error = EBADMSG, fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
@@ -67,8 +67,8 @@ int start_file_read(const char *path, start_file *f) {
     return fd < 0 ? fd : 0;
 }
 
-// Writes through the descriptor, so a file that takes the name meanwhile is not touched. Refuses a file
-// system that cannot keep a file private. Returns an errno.
+// Writes through the descriptor, so another file that is given this name meanwhile stays unchanged. Refuses a
+// file system that cannot keep a file private. Returns an errno.
 static int overwrite(const char *path, const start_file *f) {
     start_file old;
     struct stat st;
@@ -109,7 +109,7 @@ static int is_same(const char *path, const start_file *f) {
     return !start_file_read(path, &now) && !memcmp(&now.key, &f->key, sizeof now.key);
 }
 
-// Another run may overwrite the file after the check. So the file is moved aside, checked again, and put back
+// Another run may overwrite the file after the check, so the file is moved aside, checked again, and put back
 // if it is not ours.
 void start_file_remove(const char *path, const start_file *f) {
     char aside[PATH_MAX];

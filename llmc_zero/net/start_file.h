@@ -1,5 +1,5 @@
 // The file in which rank 0 publishes its addresses and a random key, for ranks of the same user. A partly
-// written one does not count as a start file.
+// written file does not count as a start file.
 #ifndef LLMC_ZERO_NET_START_FILE_H
 #define LLMC_ZERO_NET_START_FILE_H
 #include "contact.h"
@@ -16,15 +16,15 @@ typedef struct {  // the file's bytes
     net_address at[START_FILE_ADDRESSES];  // (n) of that machine, with port
 } start_file;
 
-// Returns the path of the file: in a folder, llmc_zero.start. A folder may appear later, so callers call this
-// before each use.
+// Sets path to the file: `given`, or llmc_zero.start in it if it is a folder. The folder may appear later, so
+// call this before each use.
 void start_file_path(const char *given, char path[PATH_MAX]);
 // Overwrites the start file of an earlier run; any other file is an error and stays unchanged. Fills in the
 // key, the addresses and the time. Returns 0 or a ZERO_ERR_*.
 int start_file_write(const char *path, start_file *f);
 // Returns 0 or a negative errno: -EBADMSG if it is not a start file, -EPERM if other users can access it.
 int start_file_read(const char *path, start_file *f);
-const char *start_file_fault(int error);                        // describes such an errno
-void start_file_remove(const char *path, const start_file *f);  // keeps the file of another run
+const char *start_file_fault(int error);                        // describes that errno
+void start_file_remove(const char *path, const start_file *f);  // does not remove another run's file
 
 #endif

@@ -1,9 +1,9 @@
-// Messages over one TCP connection between each pair of ranks. A frame has a head, its bytes, and a tail that
-// marks the bytes as good or void. So a rank that fails in the middle of a frame can end it as void and send
-// a note after it.
+// Messages over one TCP connection between each pair of ranks. A frame has a head, data, and a tail that
+// marks the data as good or void. So a rank that fails in the middle of a frame can end it as void and send a
+// note after it.
 //
-// A waiting rank listens to all others, so it notices at once when one ends. When another rank is ahead, this
-// one reads only the head of its next frame and leaves the bytes in the socket until they are due.
+// A waiting rank listens to all others, so it notices at once when one ends. If another rank is ahead, this
+// one reads only the head of its next frame and leaves the data in the socket until the frame is due.
 #include "failure.h"
 #include "../base/clock.h"
 #include "../base/error.h"
@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 enum { FRAME_MAGIC = 0x4c5a4652, GOOD = 0x600d600d, VOID = 0x0bad0bad, SINK = 1 << 16 };
-enum { MOST_RANKS = 1 << 16 };  // the stack holds arrays with an entry per rank
+enum { MOST_RANKS = 1 << 16 };  // because arrays with an entry per rank are on the stack
 enum { DATA = NOTES };          // a frame's kind is DATA or a note's kind
 
 typedef struct {
@@ -39,15 +39,15 @@ typedef struct {
 
 typedef struct {
     int fd;         // -1: closed, or this rank
-    flow out, in;   // in.busy: the current exchange waits for its data
-    int tell;       // 1 + the kind of the note to be sent, or 0
+    flow out, in;   // in.busy: the current exchange still needs data from it
+    int tell;       // 1 + the kind of the next note to send; 0: none
     net_note note;  // being received
 } peer;
 
 typedef struct {
     int silence_s;
     double looked;  // last check for silent hosts
-    frame due;      // the current exchange, as every rank should be sending it
+    frame due;      // the head that every rank should send in the current exchange
     net_note notes[NOTES];
     peer peers[];  // (ranks)
 } mesh;
@@ -65,8 +65,8 @@ static int is_valid(const frame *f) {
 static size_t frame_bytes(const flow *w) { return sizeof w->f + w->f.bytes + sizeof w->tail; }
 static int has_head(const flow *w) { return w->done >= sizeof w->f; }
 
-// The bytes of a frame that is not due stay in the socket. After a failure this rank reads them too, because
-// an END may follow.
+// The data of a frame that is not due stays in the socket. After a failure this rank reads it too, because an
+// END may follow.
 static int is_ahead(const net *n, const peer *p) {
     return has_head(&p->in) && p->in.f.kind == DATA && !p->in.busy && !n->closed;
 }
@@ -79,8 +79,8 @@ static void lose(net *n, int r, int error) {
     n->peers[r].error = error;
 }
 
-// Returns how many parts of a frame remain; head_alone: an incoming one, whose head is read first. Discarded
-// bytes are read piece by piece.
+// Sets parts to the rest of a frame and returns their number. head_alone: for an incoming frame, whose head
+// is read first. Discarded data is read piece by piece.
 static int parts_left(flow *w, char *data, int head_alone, struct iovec parts[3]) {
     static char sink[SINK];
     int count = 0;
@@ -114,7 +114,7 @@ static void send_some(peer *p) {
     struct msghdr m = { .msg_iov = parts, .msg_iovlen = (size_t)parts_left(w, w->data, 0, parts) };
     ssize_t sent = sendmsg(p->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (sent < 0) shutdown(p->fd, SHUT_WR);  // can send no more, but still read what has arrived
+    if (sent < 0) shutdown(p->fd, SHUT_WR);  // cannot send any more, but can read what has arrived
     w->done += sent < 0 ? 0 : (size_t)sent;
     w->busy = sent >= 0 && w->done < frame_bytes(w);
 }
@@ -127,13 +127,13 @@ static void finish_frame(net *n, int r) {
         lose(n, r, EBADMSG);
     } else if (w->f.kind != DATA) {
         failure_take(n, r, &p->note);
-    } else if (w->tail == GOOD) {  // otherwise it is void, and the due frame follows
+    } else if (w->tail == GOOD) {  // otherwise the frame is void
         w->busy = 0;
         w->data = NULL;  // the memory belongs to the caller again
     }
 }
 
-// Reads what has arrived, at most to the end of a frame. 1: read something.
+// Reads what has arrived, at most to the end of a frame. Returns 1 if anything changed.
 static int receive_some(net *n, int r) {
     peer *p = &mesh_of(n)->peers[r];
     flow *w = &p->in;
@@ -155,7 +155,7 @@ static int receive_some(net *n, int r) {
     return 1;
 }
 
-// Takes one step on every connection. 1: there was progress.
+// Sends and receives what is possible on every connection. Returns 1 if anything moved.
 static int progress(net *n) {
     int moved = 0;
     for (int r = 0; r < n->ranks; r++) {
@@ -170,7 +170,7 @@ static int progress(net *n) {
     return moved;
 }
 
-// When a host disappears, its connections do not end, so this rank checks them once a second.
+// When a host disappears, its connections do not end, so this rank checks for silent hosts once a second.
 static void lose_silent(net *n) {
     mesh *m = mesh_of(n);
     double now = clock_now();
@@ -199,7 +199,7 @@ static int tcp_begin(net *n, exchange_kind x, int root, char *const *send, char 
     return 0;
 }
 
-// Called before any byte is read into the caller's memory.
+// Checks the heads received for this exchange, before any data is read into the caller's memory.
 static int check_heads(const net *n) {
     const mesh *m = mesh_of(n);
     for (int r = 0; r < n->ranks; r++) {
@@ -247,7 +247,7 @@ static void tcp_pending(net *n, char *missing) {
     for (int r = 0; r < n->ranks; r++) missing[r] = (char)is_under_way(&mesh_of(n)->peers[r]);
 }
 
-// Releases the caller's buffers. A frame that has begun ends as void.
+// Releases the caller's buffers. A frame that was begun is ended as void.
 static void tcp_abandon(net *n) {
     for (int r = 0; r < n->ranks; r++) {
         peer *p = &mesh_of(n)->peers[r];
@@ -271,7 +271,8 @@ static void tcp_tell(net *n, const net_note *note) {
         if (m->peers[r].fd >= 0 && !n->peers[r].left) m->peers[r].tell = 1 + note->kind;
 }
 
-// Sending a note ends when the other machine has acknowledged it: then closing the socket cannot lose it.
+// A note counts as sent when the other machine has acknowledged it, so that closing the socket cannot lose
+// it.
 static int tcp_telling(const net *n) {
     for (int r = 0; r < n->ranks; r++) {
         const peer *p = &mesh_of(n)->peers[r];

@@ -9,7 +9,7 @@
 //     file_close(e);
 //
 // Order: if two transfers overlap in the file and one of them writes, they finish in the order of their
-// start. The first failure is final: every later start and wait returns it, and no request begins any more.
+// start. The first failure is final: every later start and wait returns it, and no more requests begin.
 #ifndef LLMC_ZERO_TIERS_FILE_H
 #define LLMC_ZERO_TIERS_FILE_H
 #include "../base/error.h"
@@ -21,8 +21,8 @@ enum {
 
 typedef struct {
     const char *folders;  // existing ones, separated by commas; blocks alternate between them
-    // Instead of folders, a file that the caller has opened for reading, or also for writing if needed. It
-    // holds the states from byte 0 on, and remains when the engine closes.
+    // Instead of folders: a file that the caller has opened for reading and, if needed, writing. It has the
+    // states from byte 0 on, and remains when the engine closes.
     const char *path;
     int fd;
     int reserve;         // 1: the given file is extended to the length of the states
@@ -30,55 +30,55 @@ typedef struct {
     int depth;           // requests in flight
     int threads;         // for pread and pwrite without io_uring
     int no_uring;        // 1: threads, even with io_uring
-    int verify;          // 1: checks what is read against checksums of what was written
-    double timeout_s;    // an error if no request ends for so long; also how long a close waits
-    int rank;            // for the names of the locks
+    int verify;          // 1: compares checksums of data read with those of data written
+    double timeout_s;    // it is an error if no request ends for this long; a close waits as long
+    int rank;            // for the names of the lock files
 } file_settings;
 
 typedef struct file_engine file_engine;
 
 // Returns 0 and an engine for `bytes` of states, all 0, or an error that leaves nothing behind. In each
-// folder it reserves space for an unnamed file, which disappears with the process however that ends, and
-// locks the small file llmc_zero.rankRRRRR.lock, which a killed run may have left. Fails if the folder is in
-// memory (tmpfs, ramfs), or if that file is not ours or another process has locked it; then the file stays
-// unchanged.
+// folder it reserves space for an unnamed file, which disappears when the process ends in any way, and locks
+// the small file llmc_zero.rankRRRRR.lock, which a killed run may have left. Fails if the folder is in memory
+// (tmpfs, ramfs), if another process has locked the lock file, or if a different file has that name; that
+// file stays unchanged.
 int file_open(file_engine **e, const file_settings *s, int64_t bytes);
 // Waits for pending transfers and removes the locks. e may be NULL. Returns 0; or 1 if the disk hangs, after
 // at most timeout_s and a few seconds. A hung disk may still use the buffers and the given file, so the
 // caller must keep them; the locks and the engine's memory are kept too.
 int file_close(file_engine *e);
 
-// Describes the engine for the start table: "io_uring, direct, 2 folders", with the reason in brackets if a
-// faster way is refused.
+// Describes the engine for the start table: "io_uring, direct, 2 folders", with the reason in parentheses if
+// a faster way is unavailable.
 const char *file_name(const file_engine *e);
 
 // Returns the host memory of an engine for states of this size, mostly for checksums.
 int64_t file_memory_bytes(const file_settings *s, int64_t bytes);
 
-// Registers the memory of most transfers, so that the kernel need not pin it for each request. Call it once,
-// before the first transfer; the memory must stay until file_close. It is optional: if the system refuses
-// (RLIMIT_MEMLOCK), file_name reports that. Buffers in pages of 2 MiB (MADV_HUGEPAGE) reach the disk in fewer
-// pieces, which can be twice as fast.
+// Registers the memory that most transfers use, so that the kernel need not pin it for each request. Call it
+// once, before the first transfer; the memory must stay until file_close. It is optional: if the system
+// refuses (RLIMIT_MEMLOCK), file_name includes the reason. Buffers in pages of 2 MiB (MADV_HUGEPAGE) reach
+// the disk in fewer pieces, which can be twice as fast.
 void file_buffers(file_engine *e, void *memory, size_t bytes);
 
 // One transfer of any length; zero all but the first five fields. With n folders, regions that begin at
 // multiples of block_bytes take the fewest requests.
 typedef struct file_transfer {
     int64_t offset;  // in the states, a multiple of FILE_ALIGN
-    char *data;      // aligned to FILE_ALIGN; bytes up to the next multiple of it are transferred too
+    char *data;      // aligned to FILE_ALIGN; `bytes` is rounded up to a multiple of it, too
     size_t bytes;
     int write;
-    int urgent;  // 1: overtakes others, except those that it must follow
+    int urgent;  // 1: overtakes other transfers, except those that it must follow
     // used by the engine
     int queued;                 // from file_start until its last request has ended
     double started_s, ended_s;  // by clock_now
     size_t cut;                 // bytes already in requests
     int underway;               // requests in flight
-    int earlier;                // transfers it waits for
+    int earlier;                // number of transfers for which it waits
     struct file_transfer *next, *prev;
 } file_transfer;
 
-// Returns 0: the transfer begins as soon as the depth allows. t and its buffer must stay in place until
+// Queues the transfer, which begins as soon as the depth allows. t and its buffer must stay in place until
 // file_wait.
 int file_start(file_engine *e, file_transfer *t);
 // Returns 0 when the transfer has finished, or ZERO_ERR_IO with path, offset, cause and remedy. In either

@@ -12,7 +12,7 @@ struct file_engine {
     const file_driver *driver;
     void *own;      // the driver's state
     int started;    // its threads are started
-    int uring_why;  // the errno if io_uring was refused; 0: it was not tried
+    int uring_why;  // the errno if io_uring cannot be used; 0: it works, or was not tried
     int pin_why;    // the errno if registering buffers was refused
     char name[512];
 };
@@ -29,7 +29,7 @@ static void close_folders(file_queue *q) {
     for (int i = 0; i < q->n_folders; i++) folder_close(&q->folders[i]);
 }
 
-// Each file has room for the largest share of the blocks.
+// Opens all folders. Each file has room for the largest share of the blocks.
 static int open_folders(file_queue *q) {
     const file_settings *s = &q->s;
     if (s->path) {
@@ -123,7 +123,7 @@ int file_open(file_engine **out, const file_settings *s, int64_t bytes) {
     return 0;
 }
 
-// If the disk hangs, everything it may still use stays allocated.
+// If the disk hangs, everything that it may still use stays allocated.
 int file_close(file_engine *e) {
     if (!e) return 0;
     file_queue *q = &e->q;
@@ -166,7 +166,7 @@ static int check_transfer(const file_queue *q, const file_transfer *t) {
     return 0;
 }
 
-// The caller holds the lock. Threads start with the first transfer, once buffers are registered.
+// The caller holds the lock. Threads start with the first transfer, after buffers are registered.
 static int start(file_engine *e, file_transfer *t) {
     file_queue *q = &e->q;
     ZERO_TRY(check_transfer(q, t));
@@ -176,7 +176,7 @@ static int start(file_engine *e, file_transfer *t) {
     if (rc) return zero_fail(ZERO_ERR_MEMORY, "cannot start the threads for files: %s", strerror(rc));
     e->started = 1;
     queue_append(q, t);
-    // If all requests are in use, the driver looks for work when the next one ends.
+    // If all requests are in use, the driver takes this transfer when one of them ends.
     if (q->idle) e->driver->wake(e->own);
     return 0;
 }

@@ -60,7 +60,7 @@ static int fail_at_open(const char *name, int error) {
                      strerror(error));
 }
 
-// Returns 1 if the name still belongs to the open file, since a run that ends removes its own.
+// Returns 1 if the name still belongs to the open file: a run that ends removes its lock file.
 static int has_name(const char *name, int fd) {
     struct stat named, opened;
     if (lstat(name, &named) || fstat(fd, &opened)) return 0;
@@ -69,14 +69,14 @@ static int has_name(const char *name, int fd) {
 
 static void name_lock(const file_folder *f, char name[NAME]) { snprintf(name, NAME, "%s.lock", f->path); }
 
-// An existing lock file that no process holds was left by a killed run.
+// Writes this process into the lock file. An existing one that no process holds was left by a killed run.
 static int sign_lock(file_folder *f, const char *name, int fd) {
     struct stat st;
     file_owner before;
     if (fstat(fd, &st) || !S_ISREG(st.st_mode) || (st.st_size && !read_owner(fd, &before)))
         return FILE_FAIL("remove it, or name another folder",
                          "%s: this file was not left by a run, so it stays unchanged", name);
-    f->lock = fd;  // from here on it is ours to remove
+    f->lock = fd;  // from now on this process must remove it
     int error = write_owner(fd);
     return error ? fail_at_open(name, error) : 0;
 }
@@ -114,7 +114,8 @@ static int check_folder(const char *folder) {
                        folder, s.f_type == TMPFS_MAGIC ? "tmpfs" : "ramfs");
 }
 
-// Removes the name before the file has any states, so nothing stays on the disk however the process ends.
+// Removes the name before the file has any states, so that nothing stays on the disk, no matter how the
+// process ends.
 static int make_nameless(file_folder *f) {
     char name[NAME];
     snprintf(name, sizeof name, "%s.XXXXXX", f->path);
@@ -155,7 +156,7 @@ static int reserve(const file_folder *f, int64_t bytes) {
     return error ? fail_without_room(f, bytes, error) : 0;
 }
 
-// Some file systems accept the flag and refuse the first read, so the first block is read.
+// Some file systems accept O_DIRECT but refuse the first read, so this reads the first block.
 static int try_direct(file_folder *f) {
     long allowed = file_allowed(FILE_DIRECT, 1);
     if (allowed < 0) return (int)-allowed;

@@ -1,5 +1,5 @@
-// A rank's file of states in one folder, with its space reserved. It has no name, so it disappears with the
-// process, however that ends. A small lock file names the process that uses the folder.
+// A rank's file of states in one folder, with its space reserved. It has no name, so it disappears when the
+// process ends in any way. A small lock file names the process that uses the folder.
 #ifndef LLMC_ZERO_TIERS_FILE_FOLDER_H
 #define LLMC_ZERO_TIERS_FILE_FOLDER_H
 #include <limits.h>
@@ -8,14 +8,14 @@
 
 typedef struct {
     int fd;
-    int lock;             // -1: the file is the caller's, who closes it
+    int lock;             // -1: the caller owns and closes the file
     int refused;          // 0: O_DIRECT is on; else the errno
-    char path[PATH_MAX];  // of the caller's file; else FOLDER/llmc_zero.rankRRRRR, for the lock with .lock
+    char path[PATH_MAX];  // of the caller's file; else FOLDER/llmc_zero.rankRRRRR (the lock file adds .lock)
 } file_folder;
 
 // Returns 0, or an error that leaves nothing open and no file behind.
 int folder_open(file_folder *f, const char *folder, int rank, int64_t bytes);
-// For the caller's file, which remains. bytes: to reserve; 0: none.
+// The same for the caller's file, which remains. bytes: the space to reserve; 0: none.
 int folder_take(file_folder *f, int fd, const char *path, int64_t bytes);
 void folder_close(file_folder *f);
 // Returns 1 if the caller's file has been removed.
@@ -38,8 +38,8 @@ typedef enum {
     FILE_OPERATIONS
 } file_operation;
 
-// Called before each operation, on any thread, if not NULL. Returns `bytes` to let it happen, less for a
-// short read or write, or a negative errno.
+// If not NULL, called before each operation, on any thread. Returns `bytes` to allow it, less for a short
+// read or write, or a negative errno.
 extern long (*file_fault)(file_operation what, size_t bytes);
 
 static inline long file_allowed(file_operation what, size_t bytes) {

@@ -30,7 +30,7 @@ static void take_out(file_queue *q, file_transfer *t) {
 
 // -------- failures
 
-// The caller holds the lock. The first failure is kept, and requests that have not begun are dropped.
+// The caller holds the lock. Keeps the first failure, and drops requests that have not begun.
 static void fail_all(file_queue *q) {
     if (q->failed) return;
     q->failure = *zero_failed();
@@ -64,7 +64,7 @@ static uint64_t sum_of(const char *data) {
     return sum ? sum : 1;
 }
 
-// Overlapping transfers wait for each other, so no other thread uses these sums now.
+// Overlapping transfers wait for each other, so no other thread can use these sums now.
 static void note_sums(file_queue *q, const file_request *r) {
     for (size_t i = 0; i < r->bytes; i += FILE_ALIGN) {
         file_sums *s = &q->sums[(r->offset + (int64_t)i) / FILE_ALIGN];
@@ -73,7 +73,7 @@ static void note_sums(file_queue *q, const file_request *r) {
     }
 }
 
-// Data that was never written is 0.
+// Data that was never written is all zeros.
 static uint64_t or_of_zeros(uint64_t sum) {
     static const char zeros[FILE_ALIGN];
     return sum ? sum : sum_of(zeros);
@@ -142,8 +142,8 @@ static void end_transfer(file_queue *q, file_transfer *t) {
 
 static int may_be_cut(const file_transfer *t) { return !t->earlier && t->cut < padded(t->bytes); }
 
-// The oldest transfer that can begin a request: an urgent one, else preferably a read after a write and the
-// other way round, since disks do both at once.
+// Returns the oldest transfer that can begin a request: an urgent one if possible, else preferably a read
+// after a write or a write after a read, because disks do both at once.
 static file_transfer *next_transfer(const file_queue *q) {
     file_transfer *other = NULL;
     for (file_transfer *t = q->urgent ? q->first : NULL; t; t = t->next)
@@ -157,8 +157,8 @@ static file_transfer *next_transfer(const file_queue *q) {
     return other;
 }
 
-// Block i of the states is in folder i % n. In a single folder all blocks are contiguous, so a request may
-// begin anywhere.
+// Cuts the next request from a transfer. Block i of the states is in folder i % n. In a single folder all
+// blocks are contiguous, so a request may begin anywhere.
 static void cut_request(file_queue *q, file_transfer *t, file_request *r) {
     const int64_t block = (int64_t)q->s.block_bytes, offset = t->offset + (int64_t)t->cut, i = offset / block;
     const size_t bytes = padded(t->bytes) - t->cut;
@@ -207,8 +207,8 @@ long request_bytes(file_request *r) {
 
 // -------- the end of a request
 
-// Returns how many bytes were moved, or an error code. Only multiples of FILE_ALIGN count: direct requests
-// cannot continue at another offset.
+// Returns the number of bytes moved, or an error code. Only multiples of FILE_ALIGN count, because direct
+// requests cannot continue at other offsets.
 static long judge(const file_queue *q, file_request *r, long moved) {
     char what[80];
     if ((moved == -EINTR || moved == -EAGAIN) && r->tries++ < MAX_TRIES) return 0;
@@ -245,8 +245,8 @@ int queue_end(file_queue *q, file_request *r, long moved) {
 
 // -------- waiting
 
-// The caller holds the lock. No request has ended for too long. Those in flight may end at any time or never.
-// Nothing waits for them any more, and their owners get the transfers back.
+// Fails because no request has ended for too long. The caller holds the lock. Requests in flight may end at
+// any time or never. Nothing waits for them any more, and the transfers are returned to their owners.
 static int fail_late(file_queue *q) {
     const file_request *oldest = NULL;
     for (file_request *r = q->requests; r < q->requests + q->s.depth; r++) {

@@ -13,21 +13,21 @@ typedef struct file_request {
     int write, lost;
     char *data;
     size_t bytes;
-    size_t done;     // of these bytes, before a short read or write continues
+    size_t done;     // bytes already moved by short reads or writes
     int64_t offset;  // in the states
     int folder;      // on disk: the folder,
     int64_t at;      // and the offset in its file
-    int tries;       // after interruptions
-    long asked;      // bytes; more are not counted
+    int tries;       // retries after interruptions
+    long asked;      // bytes requested; more are not counted
     struct file_request *next;
 } file_request;
 
 typedef struct {
-    uint64_t now, before;  // checksums of FILE_ALIGN bytes: of the last write, and the one before; 0: none
+    uint64_t now, before;  // checksums of FILE_ALIGN bytes, of the last write and of the one before; 0: none
 } file_sums;
 
 typedef struct {
-    file_settings s;  // its texts may no longer exist
+    file_settings s;  // its strings may no longer exist
     file_folder folders[FILE_FOLDERS];
     int n_folders;
     int64_t bytes;    // of the states
@@ -35,16 +35,16 @@ typedef struct {
 
     pthread_mutex_t lock;  // for the fields below
     pthread_cond_t ended;  // a transfer has ended
-    pthread_cond_t work;   // a request may be available, for drivers that wait here
-    // Unfinished transfers, in the order of their start. There may be a hundred thousand, so the cost of each
-    // must not grow with their number unless they overlap.
+    pthread_cond_t work;   // a request may be available; drivers may wait for it
+    // Unfinished transfers, in the order of their start. A hundred thousand are possible, so the cost per
+    // transfer must not grow with their number unless they overlap.
     file_transfer *first, *last;
-    int64_t end;       // the largest offset at which one ends
+    int64_t end;       // the largest offset at which a transfer ends
     int64_t waits;     // the sum of their `earlier`
-    int64_t uncut[2];  // reads and writes not completely in requests
-    int64_t urgent;    // the urgent ones of these
+    int64_t uncut[2];  // number of reads, and of writes, not completely cut into requests
+    int64_t urgent;    // number of urgent ones among them
     file_request *requests, *idle;
-    int lost;            // requests to a hung disk, for which nothing waits any more
+    int lost;            // number of requests to a hung disk, which nothing waits for any more
     int last_kind;       // kind of the last request taken: reads and writes take turns
     atomic_int closing;  // also read without the lock
     double progress;     // when the last request ended, or the first transfer was added
@@ -53,7 +53,7 @@ typedef struct {
     file_counters counters;
 } file_queue;
 
-// Before this, file_engine.c sets the fields above the sums.
+// file_engine.c must have set the fields above the sums.
 int queue_open(file_queue *q);
 void queue_close(file_queue *q);
 
@@ -67,10 +67,10 @@ int queue_wait(file_queue *q, const file_transfer *t, double seconds);
 int queue_wait_lost(file_queue *q);
 
 // For drivers, which must not hold the lock. Returns a request to perform, or NULL if none can begin; with
-// `wait`, only if the queue is closing.
+// `wait`, waits for one and returns NULL only if the queue is closing.
 file_request *queue_take(file_queue *q, int wait);
-// Records the bytes that a request has moved, or a negative errno. Returns 1 if the driver must perform the
-// rest.
+// Records the number of bytes that a request has moved, or a negative errno. Returns 1 if the driver must
+// perform the rest.
 int queue_end(file_queue *q, file_request *r, long moved);
 static inline char *request_data(const file_request *r) { return r->data + r->done; }
 static inline int64_t request_at(const file_request *r) { return r->at + (int64_t)r->done; }
@@ -82,8 +82,8 @@ typedef struct {
     int (*open)(void **driver, file_queue *q);             // fails if the driver cannot be used here
     int (*pin)(void *driver, void *memory, size_t bytes);  // (optional) registers a buffer
     int (*start)(void *driver);                            // its threads start taking requests
-    void (*wake)(void *driver);                            // under the lock: a request is available
-    void (*close)(void *driver);                           // the queue is closing and idle
+    void (*wake)(void *driver);   // called with the lock held: a request is available
+    void (*close)(void *driver);  // the queue is closing and idle
 } file_driver;
 extern const file_driver file_threads;
 extern const file_driver *const file_uring;  // NULL: built without it

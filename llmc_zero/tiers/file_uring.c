@@ -12,7 +12,7 @@ const file_driver *const file_uring = NULL;
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-enum { PIN_BYTES = 1 << 30, PIN_PARTS = 64 };  // the kernel takes at most 1 GiB as one buffer
+enum { PIN_BYTES = 1 << 30, PIN_PARTS = 64 };  // the kernel accepts at most 1 GiB per buffer
 
 typedef struct {
     file_queue *q;
@@ -66,10 +66,10 @@ static void submit(uring *u) {
         int n = allowed < 0 ? (int)allowed : io_uring_submit(&u->ring);
         if (n == -EINTR) continue;
         int is_later = n == -EAGAIN || n == -EBUSY;
-        if (is_later && u->in_kernel) return;  // until one of these ends
+        if (is_later && u->in_kernel) return;  // retries when one of these ends
         if (n <= 0) {
             const int error = is_later ? ENOMEM : n < 0 ? -n : EIO;
-            // Their entries stay in the ring: after a failure nothing more is submitted.
+            // Their entries stay in the ring, but after a failure nothing more is submitted.
             while (u->n_ready) queue_end(u->q, u->ready[--u->n_ready], -error);
             return;
         }

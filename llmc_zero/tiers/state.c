@@ -1,7 +1,7 @@
 #include "state.h"
 #include "../base/error.h"
 
-// -------- the store in memory: the memory itself
+// -------- the store in memory
 
 char *state_kept_at(const state *s, state_range r) {
     const int first = r.part == STATE_WHOLE ? 0 : r.part;
@@ -31,7 +31,7 @@ const state_store *state_default_store = &state_in_memory;
 // -------- states
 
 // sharded_from: the first stage at which a rank keeps only its own part. own_from: the first stage at which
-// only that part is up to date; stage 1 reduces gradients into it and leaves the rest stale.
+// only that part is up to date; stage 1 reduces gradients into this part and leaves the rest stale.
 static const struct {
     const char *name;
     int sharded_from, own_from;

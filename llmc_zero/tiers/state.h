@@ -1,16 +1,16 @@
 // A model state: the parameters, the gradients, the master weights, the first or the second moment. Each has
-// one dtype, resides in a store, and is opened and closed in parts. A part is one rank's part of a unit, or
-// the whole unit if every rank keeps all of it, or a range of its elements.
+// one dtype, resides in a store, and is opened and closed in parts. A part is one rank's part of a unit, the
+// whole unit if every rank keeps all of it, or a range of elements of either.
 //
 //     state_part p;
 //     ZERO_TRY(state_open(&p, s, COMPUTE, unit, part, STATE_READ));
 //     ... work queued on COMPUTE reads p.at ...
 //     ZERO_TRY(state_close(&p));
 //
-// The store in memory hands out the memory itself, so opening is pointer arithmetic and closing does nothing.
-// Other stores hand out copies, from files (state_file.c) or across the bus (state_across.c), so callers
-// begin early: state_begin starts the copy, state_ready waits for it. tests/mpi_states.c enforces four rules
-// with a store that fails on every breach:
+// The store in memory returns pointers into it, so opening is pointer arithmetic and closing does nothing.
+// Other stores return copies, from files (state_file.c) or across the bus (state_across.c), so callers begin
+// early: state_begin starts the copy, state_ready waits for it. tests/mpi_states.c enforces four rules with a
+// store that fails on every breach:
 //   - a part is opened in the task that accesses it, before the first access, and closed after the last;
 //   - only parts opened for writing are written;
 //   - no part is opened for writing while it is open elsewhere;
@@ -42,8 +42,8 @@ typedef struct {
     device_stream on;  // the stream that uses it; PROCESSOR: the CPU
     state_range range;
     state_intent intent;
-    char *into;                  // where a read-only copy goes: see state_begin
-    char *at;                    // the first open element, in device memory; for PROCESSOR, in host memory
+    char *into;                  // destination of a read-only copy: see state_begin
+    char *at;                    // the first open element, in device memory or, for PROCESSOR, in host memory
     struct across_block *block;  // for states copied across the bus
     struct file_buffer *buffer;  // for states in files
     file_transfer transfer;
@@ -55,16 +55,16 @@ typedef struct {
     int (*begin)(state_part *p);
     int (*ready)(state_part *p);  // sets p->at
     int (*close)(state_part *p);
-    void (*abandon)(state_part *p);  // after a failure, ready or not: writes are lost
-    int reuses;                      // 1: the memory of a closed part is soon reused for another
+    void (*abandon)(state_part *p);  // after a failure, whether ready or not: writes are lost
+    int reuses;                      // 1: the memory of a closed part is soon reused for another part
 } state_store;
 
-// The first elements of the rank's part of a unit may be away: in files or, beside a GPU, in host memory
+// The first elements of the rank's part of a unit may be away: in files or, with a GPU, in host memory
 // (ZeRO-Offload, Ren et al. 2021, arXiv 2101.06840). The rest is in the state's own array.
 typedef struct {
     int64_t away;    // elements
     int64_t region;  // their offset in the files or in state.away, in bytes
-    int64_t gone;    // elements away in this and all previous units
+    int64_t gone;    // number of elements away in this and all previous units
 } state_split;
 
 struct state {
@@ -72,8 +72,8 @@ struct state {
     zero_value what;
     zero_dtype dtype;
     int kept;      // 0: this configuration has no such state
-    int sharded;   // each rank keeps only its own part of every unit
-    int own_only;  // only each rank's own part is up to date
+    int sharded;   // 1: each rank keeps only its own part of every unit
+    int own_only;  // 1: on each rank, only its own part is up to date
     int rank;
     const layout *layout;
     device *device;   // parts are opened in its memory, except for PROCESSOR
@@ -82,26 +82,26 @@ struct state {
     char *array;                    // on the device, each part at its offset; NULL: the store has none
     state_split *units;             // (n_units) NULL: nothing is away
     char *away;                     // in host memory, pinned; NULL: nothing is away, or it is in files
-    int kept_on_host;               // 1: beside a GPU, `array` is in host memory too (offload.params_in_host)
+    int kept_on_host;               // 1: with a GPU, `array` is in host memory too (offload.params_in_host)
     struct state_crossed *crossed;  // how it is copied across the bus (state_across.h); NULL: it is not
     struct state_files *files;      // with the elements that are away (state_file.h); NULL: none are in files
     int64_t piece;                  // pieces end at multiples of this, counted in the unit
 };
 
-// The state as a configuration defines it. The layout and the device must outlive it.
+// Returns the state that a configuration defines. The layout and the device must outlive it.
 state state_of(zero_value what, const zero_config *c, const layout *l, int rank, device *d);
 size_t state_bytes(const state *s);
 // Returns 0 with the planned memory allocated, or at once if the state is not kept.
 int state_create(state *s, memory *m, const memory_request *planned);
-// Allocates s->array, if it is planned.
+// Allocates s->array if it is planned.
 int state_create_kept(state *s, memory *m, const memory_request *planned);
 char *state_kept_at(const state *s, state_range r);  // in s->array
 
 // Starts opening the range; state_ready(p) completes it. Any thread may call it. p must stay at its address
-// until it is closed. r.part: a rank (of a sharded state, only the own one), or STATE_WHOLE. on: for
-// PROCESSOR, the host must have waited for the device's work on the part. into: the store may copy a
-// read-only range to this memory instead of its own, if `on` may write there; up to a page before and after
-// is overwritten too. NULL: it may not.
+// until it is closed. r.part: a rank (for a sharded state, only this rank), or STATE_WHOLE. on: for
+// PROCESSOR, the host must have waited for the device's work on the part. into: memory that `on` may write,
+// to which the store may copy a read-only range instead of its own memory; up to a page before and after is
+// overwritten too. NULL: not allowed.
 int state_begin(state_part *p, state *s, device_stream on, state_range r, state_intent intent, char *into);
 // Returns 0 with p->at valid until state_close(p).
 int state_ready(state_part *p);
@@ -111,22 +111,22 @@ int state_open(state_part *p, state *s, device_stream on, int unit, int part, st
 state_range state_all(const state *s, int unit, int part);
 // Returns how many elements from the start of the range can be opened together.
 int64_t state_span(const state *s, state_range r);
-// Returns 1 if the range is on the host's side of the bus, so that PROCESSOR opens it without a copy.
+// Returns 1 if the range is on the host's side of the bus, so that PROCESSOR can open it without a copy.
 int state_on_host(const state *s, state_range r);
-// Returns 0. Work queued on p->on before this call may still use the part. Does nothing if p is not open.
+// Closes the part; work queued on p->on before this call may still use it. Does nothing if p is not open.
 int state_close(state_part *p);
 // Closes n parts, or abandons them after a failure. Returns rc unless it is 0, else the first error of
 // closing.
 int state_close_after(int rc, state_part *parts, int n);
 
-// The part of each unit that this rank holds: STATE_WHOLE or its rank.
+// Returns the part of each unit that this rank holds: STATE_WHOLE or its rank.
 static inline int state_held(const state *s) { return s->sharded ? s->rank : STATE_WHOLE; }
-// Returns this rank's part of an open part, which is either the same or the whole unit.
+// Returns the address of this rank's part in an open part, which is either that part or the whole unit.
 char *state_own(const state_part *p);
-// The elements of the unit before the part; 0 for STATE_WHOLE.
+// Returns the number of elements of the unit before the part; 0 for STATE_WHOLE.
 int64_t state_before(const state *s, int unit, int part);
-// The elements of [begin, begin + count) of the unit that are in `part`: *n of them, from *from on, relative
-// to the part.
+// Finds those of the unit's elements [begin, begin + count) that are in `part`: *n of them, from *from on,
+// relative to the part.
 void state_intersect(const state *s, int unit, int part, int64_t begin, int64_t count, int64_t *from,
                      int64_t *n);
 

@@ -19,7 +19,7 @@ static void plan_ring(across_plan *p, across_ring_name ring, int blocks, size_t 
     p->bytes[ring] = blocks * block_bytes;
 }
 
-// Room for two reductions: one is copied to the host while the next is computed.
+// Plans room for two reductions: one is copied to the host while the next is computed.
 static void plan_reductions(across_plan *p, const zero_config *c, const layout *l) {
     const size_t size = dtype_bytes(state_of(ZERO_GRADIENT, c, l, 0, NULL).dtype);
     size_t bytes[l->n_buckets];
@@ -57,7 +57,7 @@ typedef struct across_block {
     size_t from, bytes;
     int taken;
     void *used;       // event: the last work on the memory
-    state_part home;  // the part, opened where it is stored
+    state_part home;  // the same part, opened where it is stored
     int lingers;      // 1: home is still open, because a copy may still read it
 } across_block;
 
@@ -118,7 +118,7 @@ static ring *ring_of(const state_part *p) {
     return &p->of->crossed->of->rings[name];
 }
 
-// The first to access the memory, the copy or the part's own stream, waits for the previous user.
+// Makes the first access to the memory, by the copy or by the part's own stream, wait for the previous user.
 static int reuse(const state_part *p, const across_block *b) {
     device *d = p->of->device;
     if (b->taken)
@@ -155,7 +155,7 @@ static int take_block(state_part *p) {
 
 // -------- copies
 
-// The events of the pieces in the range.
+// Returns the events of the pieces in the range.
 static void **copied_events(const state_part *p, int *n) {
     const struct state_crossed *x = p->of->crossed;
     const state_range *r = &p->range;
@@ -165,8 +165,8 @@ static void **copied_events(const state_part *p, int *n) {
     return x->copied + x->first[r->unit] + (first - before / piece);
 }
 
-// What to do about the last copies of a part: later work on s runs after them; the copy just queued on s is
-// the last; or the host waits for them.
+// ORDER_AFTER: later work on s runs after the last copies of the part. NOTE: the copy just queued on s is now
+// the last. WAIT_FOR: the host waits for them.
 typedef enum { ORDER_AFTER, NOTE, WAIT_FOR } copies_act;
 static int last_copies(const state_part *p, copies_act act, device_stream s) {
     device *d = p->of->device;
@@ -180,7 +180,7 @@ static int last_copies(const state_part *p, copies_act act, device_stream s) {
     return rc;
 }
 
-// To the host on DOWN, to the device on any other stream.
+// Copies to the host on DOWN, to the device on any other stream.
 static int copy(const state_part *p, device_stream on, void *to, const void *from) {
     struct state_across *a = p->of->crossed->of;
     const int is_down = on == DOWN;
@@ -214,7 +214,7 @@ static int close_on_host(state_part *p) {
 
 // -------- a part on the host, opened by a stream
 
-// A copy `into` memory runs on the stream that asked for it.
+// A copy to the caller's memory (`into`) runs on the caller's stream.
 static int ready_on_device(state_part *p) {
     device *d = p->of->device;
     const device_stream by = p->into ? p->on : UP;
@@ -236,8 +236,8 @@ static int write_back(state_part *p) {
     return last_copies(p, NOTE, DOWN);
 }
 
-// A file's buffer is soon reused, so this waits for the copy from it. A part fetched for a gather instead
-// keeps its buffer until its block is reused, so that the next read starts during the copy.
+// A file's buffer is soon reused, so this waits for the copy from it. A part fetched for a gather keeps its
+// buffer until its block is reused instead, so that the next read can start during the copy.
 static int close_on_device(state_part *p) {
     device *d = p->of->device;
     ZERO_TRY(d->f->record(d, p->block->used, p->on));
@@ -294,7 +294,7 @@ static const state_store across = {
     .abandon = across_abandon,
 };
 
-// The events of all units, one after another.
+// Creates the events of all units, one after another.
 static int create_events(struct state_crossed *x, const state *s, memory *m, device *d) {
     int n = 0;
     x->first = memory_array(m, s->layout->n_units, sizeof *x->first);

@@ -1,11 +1,11 @@
-// Beside a CUDA device: model states that are used across the bus from where they are stored. A stream opens
-// states in host memory or in files, the CPU opens states on the device. Each gets a copy, in a ring's memory
-// or where it asks for it (state_begin's `into`).
+// With a CUDA device: model states that are used across the bus from where they are stored. A stream opens
+// states in host memory or in files; the CPU opens states on the device. Each gets a copy, in a ring's memory
+// or in the memory that it passes (state_begin's `into`).
 //
-// Copies to the host are queued on stream DOWN and copies to the device on UP, beside the trainer's kernels
-// and the collectives. Events order them: a copy waits for earlier work on the part, and later work waits for
-// the copy. Each piece on the host has its own event, so its next user, a copy or the CPU, waits only for the
-// last copy of that piece.
+// Copies to the host are queued on stream DOWN and copies to the device on UP, so they overlap with the
+// trainer's kernels and the collectives. Events order them: a copy waits for earlier work on the part, and
+// later work waits for the copy. Each piece on the host has its own event, so its next user, a copy or the
+// CPU, waits only for the last copy of that piece.
 #ifndef LLMC_ZERO_TIERS_STATE_ACROSS_H
 #define LLMC_ZERO_TIERS_STATE_ACROSS_H
 #include "state.h"
@@ -24,20 +24,20 @@ typedef struct {
     size_t bytes[RINGS], block_bytes[RINGS];  // block_bytes: the smallest size of a block
     int blocks[RINGS];
 } across_plan;
-// All 0 if no state crosses. The CPU's ring is pinned host memory, the others are on the device.
+// All 0 if no state crosses the bus. The CPU's ring is pinned host memory; the others are on the device.
 across_plan state_plan_across(const zero_config *c, const layout *l);
-int state_goes_across(const zero_config *c);  // 1: some state crosses
+int state_goes_across(const zero_config *c);  // 1: some state crosses the bus
 
 struct state_across;
-// Returns 0, or a negative error; call state_across_close in either case. m: for tables.
-// memory: each ring's, of the planned size. tr: records the copies.
+// Returns 0, or a negative error; call state_across_close in either case. m: for tables. memory: of each
+// ring, in the planned size. tr: records the copies.
 int state_across_open(struct state_across **a, const across_plan *plan, memory *m, char *const memory[RINGS],
                       device *d, trace *tr);
-// After the device has finished its work.
+// Call it after the device has finished its work.
 void state_across_close(struct state_across *a);
 
-// From now on the state may be opened on both sides. Call it before state_create, after state_keep_in_files.
-// away: the plan of its host memory, if any. a must outlive the state.
+// Lets the state be opened on both sides. Call it before state_create and after state_keep_in_files. away:
+// the plan of its host memory, if any. a must outlive the state.
 int state_go_across(state *s, const zero_config *c, struct state_across *a, memory *m,
                     const memory_request *away);
 void state_stay(const state *s, device *d);  // destroys its events

@@ -20,8 +20,8 @@ zero_tier state_tier(zero_value what, const zero_config *c) {
 
 int state_goes_to_files(zero_value what, const zero_config *c) { return state_tier(what, c) == ZERO_NVME; }
 
-// The first units that fit into params_in_host stay in memory. Which ones hardly matters, since a step reads
-// nearly all units equally often.
+// The first units that fit into params_in_host stay in memory. The choice hardly matters, because a step
+// reads nearly all units equally often.
 static int stays_in_host(const zero_config *c, const layout *l, int unit) {
     int64_t left = c->offload.params_in_host;
     for (int u = 0; u < unit; u++)
@@ -85,7 +85,7 @@ struct state_files {
     file_buffer *sums;                // (n_units) memory in which a unit's gradients are reduced
     int halves;                       // of that memory
     int64_t from_memory, from_files;  // gathered parts of parameters
-    int64_t not_read;                 // bytes of them that needed no read
+    int64_t not_read;                 // bytes of these parts that were not read
 };
 
 // A part begins at the same offset within a page in its file and in the gathered unit, so that O_DIRECT can
@@ -114,13 +114,13 @@ file_settings state_file_settings(const zero_config *c, int rank) {
                             .rank = rank };
 }
 
-// Blocks alternate between the folders, so a region larger than a block starts at a block.
+// Blocks alternate between the folders, so if regions can be larger than a block, they start at blocks.
 static size_t region_align(const zero_config *c, const layout *l) {
     const size_t block = c->offload.nvme_block_bytes;
     return largest_shard(l) * sizeof(float) > block ? block : FILE_ALIGN;
 }
 
-// A bucket's sums are adjacent in its half, each on a page boundary.
+// A bucket's sums are adjacent in its half, and each starts at a page boundary.
 static void plan_sums(state_files_plan *p, const layout *l, int rank, size_t size) {
     p->halves = l->n_buckets < 2 ? l->n_buckets : 2;
     for (int i = 0; i < l->n_buckets; i++) {
@@ -199,8 +199,8 @@ int state_files_close(struct state_files *f) {
     return hangs;
 }
 
-// An I/O error in these files loses the states themselves, so it must not look like a checkpoint's, after
-// which an older checkpoint may help.
+// An I/O error in these files loses the states themselves, so it must not look like an error in a checkpoint,
+// after which an older checkpoint may work.
 static int lost_states(int rc) {
     failure_record failure = *zero_failed();
     if (rc != ZERO_ERR_IO) return rc;
@@ -222,7 +222,7 @@ static int finish(struct state_files *f, file_transfer *t, int unit) {
     return rc;
 }
 
-// Failures are reported to the next user of the files.
+// A failure is reported to the next user of the files.
 void state_files_describe(struct state_files *f, zero_files *info) {
     for (int i = 0; i < f->n_buffers; i++) finish(f, &f->buffers[i].write, f->buffers[i].unit);
     for (int i = 0; f->sums && i < f->n_units; i++) finish(f, &f->sums[i].write, i);
@@ -240,7 +240,7 @@ void state_files_describe(struct state_files *f, zero_files *info) {
 
 // -------- the pool
 
-// A buffer that is not being written, else the first that is. NULL: all are open.
+// Returns a free buffer, preferably one that is not being written. NULL: all are in use.
 static file_buffer *best_buffer(struct state_files *f) {
     file_buffer *writing = NULL;
     for (file_buffer *b = f->buffers; b < f->buffers + f->n_buffers; b++) {
@@ -270,8 +270,8 @@ static int take_buffer(struct state_files *f, file_buffer **out) {
     return finish(f, &b->write, b->unit);
 }
 
-// The unit's memory, once the other bucket's sums in its half have been written. Only reductions call this,
-// one after another.
+// Returns the unit's memory when sums of other buckets in its half have been written. Only reductions call
+// this, one after another.
 static int take_sums(struct state_files *f, const layout *l, int unit, file_buffer **out) {
     const int half = l->units[unit].bucket % f->halves;
     *out = &f->sums[unit];
@@ -291,7 +291,7 @@ static void give_buffer(struct state_files *f, file_buffer *b) {
 
 // -------- the store
 
-// Finds the range's whole pages in the files. Returns the number of bytes before the range in the first.
+// Finds the range's whole pages in the files. Returns the number of bytes before the range in the first page.
 static size_t locate(const state_part *p, int64_t *offset, size_t *bytes) {
     const state *s = p->of;
     size_t size = dtype_bytes(s->dtype);
@@ -302,7 +302,7 @@ static size_t locate(const state_part *p, int64_t *offset, size_t *bytes) {
     return inside % FILE_ALIGN;
 }
 
-// Pages that hold nothing but this range need not be read before they are written.
+// Returns 1 if its pages contain only this range, so that they need not be read before they are written.
 static int owns_its_pages(const state_part *p) {
     const state *s = p->of;
     const int64_t before = layout_before(&s->layout->units[p->range.unit], s->rank);

@@ -1,14 +1,14 @@
 // Model states that are partly in files (ZeRO-Infinity, Rajbhandari et al. 2021, arXiv 2104.07857): each rank
-// stores exactly its own part of every unit. Opening reads into a buffer of a small pool; closing writes it
-// back asynchronously. Read-only data may go directly to where it is needed (state_begin's `into`). A
-// bucket's gradients are opened together, as whole parts in separate memory, which has two halves: one bucket
-// is reduced in one half while the previous bucket is written from the other.
+// stores exactly its own part of every unit. Opening reads into a buffer of a small pool; closing writes the
+// buffer back asynchronously. Read-only data may be read directly into the memory that needs it
+// (state_begin's `into`). A bucket's gradients are opened together, as whole parts in separate memory, which
+// has two halves: one bucket is reduced in one half while the previous bucket is written from the other.
 #ifndef LLMC_ZERO_TIERS_STATE_FILE_H
 #define LLMC_ZERO_TIERS_STATE_FILE_H
 #include "state.h"
 #include "../base/trace.h"
 
-// Returns how many leading elements of a rank's part of a unit are in files or, beside a CUDA device, in host
+// Returns how many leading elements of a rank's part of a unit are in files or, with a CUDA device, in host
 // memory.
 int64_t state_away(zero_value what, const zero_config *c, const layout *l, int rank, int unit);
 // 1: some are in files.
@@ -16,28 +16,29 @@ int state_goes_to_files(zero_value what, const zero_config *c);
 // 1: a delayed update writes this rank's parameters of the unit to a second region of the files, so that
 // publishing them needs no copy.
 int state_has_next(const zero_config *c, const layout *l, int rank, int unit);
-// ZERO_NVME; ZERO_HOST, if the device is a GPU; else ZERO_DEVICE, which on a CPU is host memory.
+// Returns ZERO_NVME; ZERO_HOST, only if the device is a GPU; or ZERO_DEVICE, which on a CPU is host memory.
 zero_tier state_tier(zero_value what, const zero_config *c);
 
-// Parts are read, updated and written in pieces, which end at multiples of this within the unit, so that
+// Parts are read, updated and written in pieces. They end at multiples of this within the unit, so that
 // pieces of all states are whole pages of their files.
 int64_t state_piece_elems(const zero_config *c, const layout *l);
-// The end of a piece that begins at `from`: the next multiple, or the end of what is in files.
+// Returns the end of a piece that begins at `from`: the next multiple, or the end of the elements that are
+// away.
 int64_t state_piece_end(const zero_config *c, const layout *l, int rank, int unit, int64_t from);
 
-// Beside a GPU: how many parts of the parameters can be read or copied at a time.
+// With a GPU: how many parts of the parameters can be read or copied at a time.
 enum { STATE_FETCHES = 4 };
 
 typedef struct {
     int64_t file_bytes[STATES];  // of each state
-    int buffers;                 // in the pool, each of buffer_bytes
+    int buffers;                 // number of buffers in the pool, of buffer_bytes each
     size_t buffer_bytes;
-    int halves;  // for reducing gradients, each of half_bytes, after the buffers
+    int halves;  // for reducing gradients, of half_bytes each, after the buffers
     size_t half_bytes;
     size_t pool_bytes;  // buffers and halves
 } state_files_plan;
 state_files_plan state_plan_files(const zero_config *c, const layout *l, int rank);
-// The bytes read or written to open a range: whole pages. size: of an element.
+// Returns the number of bytes read or written to open a range: whole pages. size: bytes per element.
 size_t state_file_bytes(const layout *l, int rank, size_t size, state_range r);
 file_settings state_file_settings(const zero_config *c, int rank);
 
@@ -53,16 +54,17 @@ void state_files_describe(struct state_files *f, zero_files *info);
 // Returns 1 if no buffer of the pool is being written.
 int state_files_written(struct state_files *f);
 
-// Counts a gathered part of the parameters. read: what was read from the files; the rest was still in memory.
+// Counts a gathered part of the parameters. read: the range read from the files; the rest was still in
+// memory.
 void state_files_count_gather(const state *s, state_range read);
 
 // Fills state.units, placing the elements that are away from *region on; *region moves to their end.
 int state_place(state *s, const zero_config *c, memory *m, int64_t *region);
-// From now on the state is opened through these files. Call it before state_create.
+// Makes the state open through these files. Call it before state_create.
 int state_keep_in_files(state *s, struct state_files *f, const zero_config *c, memory *m);
 
-// After that. *next: the state that a delayed update writes, for the units of state_has_next. state_publish
-// makes its elements of a unit the parameters, while no part of the unit is open in either.
+// Call it after that. Sets *next to the state that a delayed update writes, for the units of state_has_next.
+// state_publish makes its elements of a unit the parameters; no part of the unit may be open in either state.
 int state_keep_next(state *next, const state *params, const zero_config *c, memory *m);
 void state_publish(const state *params, const state *next, int unit);
 
