@@ -10,9 +10,9 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-enum { RING_BYTES = 1 << 20, RING_BUFFERS = 8 };  // bytes of a disk request; requests in flight
+enum { RING_BYTES = 1 << 20, RING_BUFFERS = 8 };  // bytes per disk request; requests in flight
 enum { THREADS = 4 };                             // for reads and writes
-static const double alone_s = 300;                // the disk's time limit if no rank waits
+static const double alone_s = 300;                // the disk's time limit if no other rank waits
 _Static_assert(RING_BYTES % BLOCK_BYTES == 0, "a buffer holds whole blocks");
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -20,7 +20,7 @@ static int64_t whole_pages(int64_t bytes) { return bytes / FILE_ALIGN * FILE_ALI
 
 // -------- buffers
 
-// Returns the place of the byte at this offset of the file.
+// Returns the address of the byte at this offset of the file.
 static char *ring_at(const ring *r, int64_t offset) {
     return r->memory + offset / r->each % r->n * r->each + offset % r->each;
 }
@@ -36,7 +36,7 @@ static int take_memory(ring *r, const char *path) {
     return 0;
 }
 
-// memory: for all buffers; NULL: allocated here.
+// memory: for all buffers; NULL: allocates it.
 static int ring_make(ring *r, const char *path, int n, int64_t each, char *memory, at_work *work) {
     *r = (ring){ .n = n, .each = each, .memory = memory, .given = memory != NULL, .work = work };
     r->transfers = calloc(n, sizeof *r->transfers);
@@ -44,9 +44,9 @@ static int ring_make(ring *r, const char *path, int n, int64_t each, char *memor
     return memory ? 0 : take_memory(r, path);
 }
 
-// reserve: 1: the file is new. If the disk of an earlier file hung, the ring needs new memory. Threads serve
-// even where io_uring is available: requests are few and large, and every system then writes and reads
-// checkpoints the same way.
+// reserve: 1: the file is new. If the disk of an earlier file hung, the ring needs new memory. Uses threads
+// even if io_uring is available: requests are few and large, and so every system writes and reads checkpoints
+// in the same way.
 static int ring_open(ring *r, int fd, const char *path, int64_t bytes, int reserve) {
     const file_settings settings = { .path = path,
                                      .fd = fd,
@@ -88,7 +88,8 @@ static int ring_wait_all(ring *r) {
     return 0;
 }
 
-// Reports while it waits, even for read-ahead that nobody needs, since other ranks wait too.
+// Reports while it waits, even if it waits for unused read-ahead, because other ranks are waiting for this
+// one.
 static void ring_close(ring *r) {
     if (r->engine) (void)ring_wait_all(r);
     r->hangs |= file_close(r->engine);
@@ -137,7 +138,7 @@ int writer_filled(file_writer *w, int64_t bytes) {
     return ring_start(&w->ring, (end - 1) / RING_BYTES, w->bytes, 1);
 }
 
-// The last bytes, less than a page, go through the page cache.
+// Writes the last bytes, less than a page, through the page cache.
 static int write_rest(file_writer *w) {
     const int64_t at = whole_pages(w->bytes);
     if (at == w->bytes) return 0;
@@ -146,7 +147,7 @@ static int write_rest(file_writer *w) {
     return folder_write(w->fd, w->path, ring_at(&w->ring, at), w->bytes - at);
 }
 
-// A failed file is not synced, since its disk may hang.
+// A failed file is not synced, because its disk may hang.
 static int close_file(const file_writer *w, int rc) {
     if (!rc)
         rc = folder_close_written(w->fd, w->path);
@@ -168,7 +169,7 @@ int writer_end(file_writer *w, int rc) {
 
 // -------- files being read
 
-// At least two buffers, which the largest blocks, of 64 MiB, need.
+// Uses at least two buffers, even for the largest blocks, of 64 MiB.
 int blocks_begin(block_reader *b, const manifest *m, at_work *work) {
     const int64_t block = m->block_bytes, each = block < RING_BYTES ? RING_BYTES / block * block : block;
     const int64_t n = RING_BUFFERS * (int64_t)RING_BYTES / each;
@@ -209,8 +210,8 @@ static int open_file(block_reader *b, int file) {
     return rc;
 }
 
-// Reads what follows the last whole page. O_DIRECT reads only whole pages, so this asks for one that goes
-// past the end.
+// Reads the bytes after the last whole page. O_DIRECT reads only whole pages, so this requests a page that
+// extends past the end of the file.
 static int read_rest(const block_reader *b, int64_t bytes) {
     const int64_t at = whole_pages(bytes);
     for (ssize_t n = -1; n < 0;) {
@@ -224,7 +225,7 @@ static int read_rest(const block_reader *b, int64_t bytes) {
     return 0;
 }
 
-// Starts reading buffer i, and the following ones while there is room.
+// Starts reading buffer i, and the following ones as far as there is room.
 static int ask_for(block_reader *b, int64_t i) {
     const int64_t bytes = b->m->files[b->file].bytes, each = b->ring.each;
     if (i < b->first || i > b->next) {
@@ -235,7 +236,7 @@ static int ask_for(block_reader *b, int64_t i) {
     b->first = i;
     while (b->next < i + b->ring.n && b->next * each < bytes) {
         if (b->next > i && b->next * each >= b->until) break;
-        ZERO_TRY(ring_wait(&b->ring, b->next));  // for skipped buffers
+        ZERO_TRY(ring_wait(&b->ring, b->next));  // if buffers were skipped
         ZERO_TRY(ring_start(&b->ring, b->next, bytes, 0));
         b->next++;
     }
@@ -279,7 +280,8 @@ static int read_bytes(block_reader *b, int file, int64_t at, int64_t bytes, void
     return 0;
 }
 
-// The part's next saved state follows in the file, so it is read ahead if the whole part is needed.
+// Sets how far to read ahead. The part's next saved state follows in the file, so it is read ahead if the
+// whole part is needed.
 static void read_ahead_in(block_reader *b, const saved_part *p, int saved) {
     const int64_t last = p->from + p->elems, needed = smaller(last, b->needs_until) - p->from;
     const int is_all = b->needs_from <= p->from && last <= b->needs_until;
@@ -308,7 +310,7 @@ int blocks_read_unit(block_reader *b, int unit, int saved, int64_t from, int64_t
 
 int blocks_check_file(block_reader *b, int file) {
     const char *data;
-    ZERO_TRY(open_file(b, file));  // an empty file has no block, but must be there
+    ZERO_TRY(open_file(b, file));  // an empty file has no blocks, but must exist
     for (int64_t i = 0; i < b->m->files[file].n_blocks; i++) ZERO_TRY(read_block(b, file, i, &data));
     return 0;
 }

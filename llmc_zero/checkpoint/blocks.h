@@ -1,5 +1,5 @@
 // A checkpoint's files, written and read in blocks with O_DIRECT: the disk transfers some buffers while the
-// CPU fills or uses another. When reading, a block's digest is compared before any of its bytes is returned.
+// CPU fills or uses another. When reading, a block's digest is checked before any of its bytes are returned.
 #ifndef LLMC_ZERO_CHECKPOINT_BLOCKS_H
 #define LLMC_ZERO_CHECKPOINT_BLOCKS_H
 #include "../tiers/file.h"
@@ -7,7 +7,7 @@
 #include "manifest.h"
 #include <stdatomic.h>
 
-// Buffers shared by the CPU and the disk. Buffer i % n holds the file's bytes from i x each on.
+// Buffers shared by the CPU and the disk. Buffer i % n holds `each` bytes of the file, from i * each on.
 typedef struct {
     int n;
     int64_t each;              // bytes of a buffer: whole blocks
@@ -15,8 +15,8 @@ typedef struct {
     file_transfer *transfers;  // (n)
     file_engine *engine;       // NULL: no file is open
     int given;                 // 1: the memory is the caller's
-    int hangs;      // 1: a hung disk may still use the memory and the file, so neither is ever released
-    at_work *work;  // of the rank, which reports while it waits; NULL: no rank waits for it
+    int hangs;                 // 1: a hung disk may still use the memory and the file, so neither is released
+    at_work *work;  // of this rank, which reports while it waits; NULL: the other ranks do not wait
 } ring;
 
 // -------- a file being written
@@ -29,31 +29,31 @@ typedef struct {
 typedef struct {
     char path[PATH_MAX];
     int fd;             // -1: not open
-    int64_t bytes;      // of the whole file
-    int64_t filled;     // so far
+    int64_t bytes;      // size of the whole file
+    int64_t filled;     // bytes so far
     uint64_t *digests;  // of the blocks
     atomic_int syncs;   // 1: all requests have ended, and the file is being synced
-    ring ring;          // for whole pages; the rest is written separately
+    ring ring;          // for the whole pages; the rest is written separately
 } file_writer;
 
-// Returns 0 with a new file created and its space reserved. Call writer_end in either case. digests: receives
-// those of all blocks. copy: memory for all bytes in whole pages, so that only writer_end waits for the disk;
-// NULL: a few buffers. work: as for ring.
+// Creates the file and reserves its space. Call writer_end even after an error. digests: receives those of
+// all blocks. copy: memory for all bytes in whole pages, so that only writer_end waits for the disk; NULL: a
+// few buffers. work: see ring.
 int writer_begin(file_writer *w, const char *path, int64_t bytes, uint64_t *digests, char *copy,
                  at_work *work);
 // Returns 0 and memory for the next bytes: *room is a multiple of 4, except at the end of the file. Waits for
 // the disk if all buffers are full.
 int writer_room(file_writer *w, void **to, int64_t *room);
-// Call it with the number of bytes put there. Returns 0 or an error.
+// Call it with the number of bytes stored there. Returns 0 or an error.
 int writer_filled(file_writer *w, int64_t bytes);
-// Returns 0 when the file is on disk, or the first failure (rc, or its own) with the file removed.
+// Returns 0 when the file is on disk. Otherwise removes it and returns the first failure (rc, or its own).
 int writer_end(file_writer *w, int rc);
 
 // -------- reading the files of a manifest
 
 typedef struct {
     const manifest *m;
-    // Set by the caller: which elements of each unit it needs, so that no others are read ahead. Default:
+    // Set by the caller: the elements of each unit that it needs, so that no others are read ahead. Default:
     // all.
     int64_t needs_from, needs_until;
     int64_t until;  // of the open file: read-ahead stops here
@@ -65,12 +65,13 @@ typedef struct {
     int64_t block;        // the last block checked; -1: none
 } block_reader;
 
-// Returns 0, or ZERO_ERR_MEMORY. Call blocks_end in either case. m must outlive b. work: as for ring.
+// Returns 0, or ZERO_ERR_MEMORY. Call blocks_end in either case. m must outlive b. work: see ring.
 int blocks_begin(block_reader *b, const manifest *m, at_work *work);
-// Reads elements [from, from + n) of a unit of a saved state, from whichever files have them. Elements in no
-// file are padding, and set to 0. Returns 0, or ZERO_ERR_IO naming the file and the offset.
+// Reads elements [from, from + n) of a unit of a saved state, from the files that have them. Elements in no
+// file are padding and are set to 0. Returns 0, or ZERO_ERR_IO with a message that names the file and the
+// offset.
 int blocks_read_unit(block_reader *b, int unit, int saved, int64_t from, int64_t n, float *to);
-// Reads and checks a whole file. Returns as blocks_read_unit does.
+// Reads and checks a whole file. Returns the same as blocks_read_unit.
 int blocks_check_file(block_reader *b, int file);
 void blocks_end(block_reader *b);
 

@@ -1,4 +1,4 @@
-// Checkpoints without a plugin: reads the trainer's text and the tensors, verifies every byte, removes.
+// Checkpoints without a plugin: reading the trainer's text and the tensors, verifying every byte, removal.
 #include "../device/numbers.h"
 #include "../layout.h"
 #include "blocks.h"
@@ -65,8 +65,8 @@ int zero_checkpoint_get(zero_checkpoint *c, zero_value what, int tensor, int lay
     const layout_place *p = layout_find(&c->layout, tensor, layer);
     if (!p) return ZERO_ERR_MISUSE;
     if (saved < 0)
-        return zero_fail(ZERO_ERR_MISUSE, "zero_checkpoint_get: a checkpoint has only masters, which give "
-                                          "the parameters, and both moments");
+        return zero_fail(ZERO_ERR_MISUSE, "zero_checkpoint_get: a checkpoint has only masters, from which "
+                                          "parameters are computed, and both moments");
     if (offset < 0 || n < 0 || n > p->elems || offset > p->elems - n)
         return zero_fail(ZERO_ERR_MISUSE,
                          "zero_checkpoint_get: %s has %lld elements, not [%lld, %lld + %lld)",
@@ -117,7 +117,7 @@ int zero_checkpoint_remove(const char *path) {
     ZERO_TRY(folder_path(manifest, path, MANIFEST));
     if (unlink(manifest) && errno != ENOENT)
         return zero_fail(ZERO_ERR_IO, "%s: cannot be removed: %s", manifest, strerror(errno));
-    ZERO_TRY(folder_sync(path));  // from here on it is not a checkpoint, whatever happens
+    ZERO_TRY(folder_sync(path));  // from now on it is not a checkpoint, whatever happens
     ZERO_TRY(folder_clean(path, NULL));
     if (rmdir(path)) return zero_fail(ZERO_ERR_IO, "%s: cannot be removed: %s", path, strerror(errno));
     return 0;

@@ -1,7 +1,7 @@
-// Every rank reads its own parts from the files that have them, however many ranks wrote them, in whole
-// blocks that it checks against the manifest's digests. If states could be lost, each rank first reads and
-// checks all its parts, and uses them in a second read after all ranks have succeeded. A plugin whose states
-// are all still 0 reads once, and clears its states after a failure.
+// Each rank reads its own parts from the files that have them, whatever the number of ranks that wrote them,
+// in whole blocks that it checks against the manifest's digests. If a failure could destroy states, each rank
+// first reads and checks all its parts, and uses them only in a second read, after all ranks have succeeded.
+// If all states are still 0, it reads once, and clears the states after a failure.
 #include "blocks.h"
 #include <stdlib.h>
 #include <string.h>
@@ -19,12 +19,12 @@ static int read_manifest(zero *z, manifest *m, const char *folder) {
     if (first != m->digest)
         rc = zero_fail_rank(
             ZERO_ERR_IO, n->rank, net_host(n, n->rank),
-            " has another checkpoint than rank 0 (host %s) in %s: all ranks must see one folder",
+            " does not see the same checkpoint as rank 0 (host %s) in %s: all ranks must see one folder",
             net_host(n, 0), folder);
     return agree(z, rc);
 }
 
-// from NULL: the values are 0. uses: 0: they are only checked. Parameters are rounded from their masters.
+// from NULL: the values are 0. uses 0: they are only checked. Parameters are rounded from their masters.
 static int read_piece(zero *z, block_reader *from, const saved_piece *p, int uses) {
     const layout_unit *u = &z->layout.units[p->at.unit];
     const int64_t shard = layout_before(u, p->at.part);
@@ -42,7 +42,7 @@ static int read_piece(zero *z, block_reader *from, const saved_piece *p, int use
     return states_write(z, saved_values[p->saved], p->at, STATE_WRITE, room);
 }
 
-// Returns when all ranks have read their parts, or one has failed. from, uses: as above.
+// Returns when all ranks have read their parts, or one has failed. from, uses: see read_piece.
 static int read_all(zero *z, block_reader *from, const manifest *m, int uses) {
     at_work work = at_work_begin(z);
     int rc = from ? blocks_begin(from, m, &work) : 0;
@@ -75,7 +75,7 @@ static int load_folder(zero *z, const char *path, char **text) {
     return rc;
 }
 
-// Gathers a unit on all ranks, and waits.
+// Gathers a unit on all ranks, and waits for it.
 static int gather_now(zero *z, state *s, int unit) {
     const comm_use use = { .purpose = ZERO_FOR_CHECKPOINT, .unit = unit, .units = 1 };
     state_part p;
@@ -87,7 +87,7 @@ static int gather_now(zero *z, state *s, int unit) {
     return wait_for_device(z, z->comm.gather_stream);
 }
 
-// Gathers the units that this stage keeps whole, of which every rank has read its own parts.
+// Gathers the states that this stage keeps whole: each rank has read only its own parts of them.
 static int run_complete(void *ctx, task *k) {
     zero *z = ctx;
     for (int u = 0; u < z->layout.n_units; u++) {

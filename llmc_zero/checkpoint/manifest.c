@@ -12,7 +12,8 @@
 
 // -------- writing
 
-// If a row cannot be allocated, drops the whole array, which would describe another model without it.
+// If a row cannot be allocated, drops the whole array, because without the row it would describe another
+// model.
 static json_t *append(json_t *rows, json_t *row) {
     if (!json_array_append_new(rows, row)) return rows;
     json_decref(rows);
@@ -61,7 +62,7 @@ static json_t *all_parts(const manifest_file *f) {
     return rows;
 }
 
-// The digests of the blocks, 16 hex digits each, in one string. NULL: out of memory.
+// Returns the digests of the blocks, 16 hex digits each, in one string. NULL: out of memory.
 static json_t *all_digests(const manifest_file *f) {
     char *hex = malloc(16 * f->n_blocks + 1);
     if (!hex) return NULL;
@@ -96,7 +97,7 @@ static json_t *describe(const zero *z, const manifest *m) {
                      m->root);
 }
 
-// Prints each member on a line, and each element of a non-empty array on another.
+// Prints each member on a line, and each element of a non-empty array on its own line.
 static int print_member(FILE *f, const char *key, const json_t *value) {
     const size_t flags = JSON_COMPACT | JSON_ENCODE_ANY;
     const size_t n = json_array_size(value);
@@ -143,7 +144,8 @@ static int read_open(FILE *f, const char *path, char **text, int64_t *bytes) {
     struct stat st;
     if (fstat(fileno(f), &st)) return zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode) || st.st_size > LARGEST_MANIFEST)
-        return zero_fail(ZERO_ERR_IO, "%s: not a file, or larger than %d MiB, so not a manifest", path,
+        return zero_fail(ZERO_ERR_IO,
+                         "%s: not a regular file, or larger than %d MiB, so it is not a manifest", path,
                          LARGEST_MANIFEST >> 20);
     *text = malloc(st.st_size + 1);
     if (!*text)
@@ -154,7 +156,7 @@ static int read_open(FILE *f, const char *path, char **text, int64_t *bytes) {
     return ferror(f) ? zero_fail(ZERO_ERR_IO, "%s: cannot be read: %s", path, strerror(errno)) : 0;
 }
 
-// *text is the caller's to free. O_NONBLOCK: opening a pipe must not wait for its writer.
+// The caller frees *text. O_NONBLOCK: opening a pipe must not wait for its writer.
 static int read_text(const char *path, char **text, int64_t *bytes) {
     int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     FILE *f = fd < 0 ? NULL : fdopen(fd, "rb");
@@ -166,7 +168,7 @@ static int read_text(const char *path, char **text, int64_t *bytes) {
     return rc;
 }
 
-// The last lines have the digest of everything above them.
+// Checks the digest in the last lines, which covers everything above them.
 static int check_text(manifest *m, const char *text) {
     char end[48];
     const int64_t bytes = m->bytes;
@@ -216,7 +218,7 @@ static int get_count(const manifest *m, const json_t *from, const char *where, c
     return wrong(m, where, key, must);
 }
 
-// A manifest has less than INT32_MAX bytes, and so fewer rows.
+// The number of rows fits an int, because a manifest has less than INT32_MAX bytes.
 static int get_array(const manifest *m, const json_t *from, const char *where, const char *key,
                      const json_t **array) {
     *array = json_object_get(from, key);
@@ -278,7 +280,7 @@ static int get_digests(const manifest *m, const json_t *row, const char *where, 
     const json_t *v = json_object_get(row, "xxh3");
     const char *hex = json_string_value(v);
     f->n_blocks = manifest_blocks(f->bytes, m->block_bytes);
-    // `bytes` may be wrong, so the string's length bounds the allocation
+    // `bytes` may be wrong, so the string's length must limit the allocation
     if (!hex || json_string_length(v) / 16 != (uint64_t)f->n_blocks || json_string_length(v) % 16 ||
         strspn(hex, "0123456789abcdef") != json_string_length(v))
         return wrong(m, where, "xxh3", "16 hexadecimal digits for each block of the file");
@@ -414,15 +416,15 @@ static int same(const manifest *m, const char *where, const json_t *here, const 
     if (json_is_array(here)) return same_rows(m, where, here, there);
     if (!json_is_object(here)) return json_equal(here, there) ? 0 : differs(m, where, here, there);
     json_object_foreach((json_t *)here, key, value) {
-        if (!strcmp(key, "decay")) continue;  // which tensors decay may change
+        if (!strcmp(key, "decay")) continue;  // a run may change which tensors decay
         snprintf(what, sizeof what, "%.150s%s%s", where, *where ? ": " : "", key);
         ZERO_TRY(same(m, what, value, json_object_get(there, key)));
     }
     return 0;
 }
 
-// The parts of a unit follow each other in the order of the files, without gaps. have (n_units): counts the
-// elements found.
+// Checks that the parts of a unit follow each other in the order of the files, without gaps. have (n_units):
+// counts the elements found.
 static int count_parts(const manifest *m, const layout *l, int64_t *have) {
     for (const manifest_file *f = m->files; f < m->files + m->n_files; f++)
         for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++) {

@@ -1,5 +1,5 @@
-// The manifest of a checkpoint: what was saved, where each part is in which file, and the digest of every
-// block of every file. Its last line is the digest of everything above it. docs/formats.md describes every
+// The manifest of a checkpoint: the model's tables, the file and offset of each part, and the digest of every
+// block of every file. Its last member is the digest of everything above it. docs/formats.md describes every
 // member.
 #ifndef LLMC_ZERO_CHECKPOINT_MANIFEST_H
 #define LLMC_ZERO_CHECKPOINT_MANIFEST_H
@@ -34,23 +34,23 @@ typedef struct {
     int n_files;
     manifest_file *files;
     loss_scale scale;  // at the time the states were read
-    json_t *root;      // of the manifest; before it is written, only the trainer's object
-    // only after reading:
-    int64_t bytes;  // of the text
+    json_t *root;      // the manifest's JSON; before it is written, only the trainer's object
+    // only after manifest_read:
+    int64_t bytes;  // size of the text
     uint64_t digest;
     int64_t block_bytes;
-    zero_dtype dtype;  // of the run that saved
+    zero_dtype dtype;  // of the run that saved it
 } manifest;
-// Returns the text, to be freed, for files that this plugin has written; NULL: out of memory.
+// Returns the text for files that this plugin has written, which the caller frees; NULL: out of memory.
 char *manifest_write(const zero *z, const manifest *m);
-// Returns 0 with *m checked, except against a model. Call manifest_free in either case.
+// Reads and checks *m, but does not compare it with a model. Call manifest_free even after an error.
 // ZERO_ERR_IO: missing or damaged; ZERO_ERR_ARGUMENT: another format or version.
 int manifest_read(manifest *m, const char *folder);
 void manifest_free(manifest *m);
-// Returns 0 and the text of the trainer's object, to be freed.
+// Sets *text to the trainer's object, which the caller frees.
 int manifest_text(const manifest *m, char **text);
-// Returns 0 if the model has these tables, and the files have each of its elements once; else
-// ZERO_ERR_ARGUMENT naming the first difference, or ZERO_ERR_IO naming the file.
+// Returns 0 if the model has these tables and the files have each of its elements once; else
+// ZERO_ERR_ARGUMENT with the first difference, or ZERO_ERR_IO with the file.
 int manifest_check_model(const manifest *m, const layout *l);
 
 #endif

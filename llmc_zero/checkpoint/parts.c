@@ -5,7 +5,7 @@
 const zero_value saved_values[SAVED] = { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };
 const char *const saved_names[SAVED] = { "master", "moment1", "moment2" };
 
-// The number of elements of a unit that a rank saves.
+// Returns the number of elements of a unit that a rank saves.
 static int64_t elems_of(const layout *l, int unit, int rank) {
     int64_t from, n;
     layout_intersect(&l->units[unit], rank, 0, layout_extent(l, unit), &from, &n);
@@ -42,7 +42,7 @@ int pieces_next(saved_piece *p) {
 
 // -------- NaN and Inf
 
-// The smallest magnitude, as bits, that is not finite in a dtype or rounds to infinity.
+// Returns the bits of the smallest magnitude that is not finite in a dtype or rounds to infinity.
 static uint32_t limit_of(zero_dtype dtype) {
     if (dtype == ZERO_BF16) return 0x7f7f8000;
     return dtype == ZERO_F16 ? 0x477ff000 : 0x7f800000;

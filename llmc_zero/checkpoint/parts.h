@@ -1,8 +1,8 @@
-// Which states a checkpoint holds, and which part of them is in which rank's file.
+// The states in a checkpoint, and the part of them in each rank's file.
 //
 //   rank r's file    unit 0: masters, first moment, second moment | unit 1: ..      all fp32
 //
-// A rank saves its shard, except the padding at the end of a unit, which depends on the number of ranks. So
+// A rank saves its shard without the padding at the end of a unit, which depends on the number of ranks. So
 // an element's index in its unit is the same at any number of ranks.
 #ifndef LLMC_ZERO_CHECKPOINT_PARTS_H
 #define LLMC_ZERO_CHECKPOINT_PARTS_H
@@ -10,7 +10,7 @@
 
 enum { SAVED = 3 };
 extern const zero_value saved_values[SAVED];
-extern const char *const saved_names[SAVED];  // in the manifest
+extern const char *const saved_names[SAVED];  // their names in the manifest
 
 // A rank's part of a unit, and its place in the file.
 typedef struct {
@@ -19,7 +19,7 @@ typedef struct {
     int64_t at[SAVED];    // offset of each saved state, in bytes
 } saved_part;
 
-// Fills parts (n_units) with the rank's parts that are not empty. Returns their number. *bytes: its file's
+// Fills parts (n_units) with the rank's non-empty parts and returns their number. Sets *bytes to its file's
 // size.
 int parts_of_rank(const layout *l, int rank, saved_part *parts, int64_t *bytes);
 
@@ -31,7 +31,7 @@ typedef struct {
     state_range at;
 } saved_piece;
 
-// Iterates over all that this rank saves, in file order:
+// Iterates over everything that this rank saves, in file order:
 //
 //     for (saved_piece p = pieces_of(z, 0); pieces_next(&p);)
 static inline saved_piece pieces_of(const zero *z, int padded) {
@@ -39,8 +39,8 @@ static inline saved_piece pieces_of(const zero *z, int padded) {
 }
 int pieces_next(saved_piece *p);  // returns 0 after the last
 
-// values: a range of a saved state of this rank. Returns 0, or ZERO_ERR_ARGUMENT naming the first NaN, Inf,
-// or master that overflows in the parameters' dtype.
+// values: a range of a saved state of this rank. Returns 0, or ZERO_ERR_ARGUMENT with the first NaN, Inf, or
+// master that overflows in the parameters' dtype.
 int finite_values(const zero *z, int saved, state_range r, const float *values);
 
 #endif

@@ -1,9 +1,9 @@
 // A checkpoint is a folder with a file for each rank and a manifest. Each save uses new file names, and its
-// manifest atomically replaces the old one. So after a crash at any point, the folder holds the old
+// manifest atomically replaces the old one. So after a crash at any point, the folder has either the old
 // checkpoint or the new one.
 //
 // zero_save_begin copies this rank's states into an image of its file, which a thread writes to the disk.
-// zero_save writes them at once. zero_save_end commits once all ranks have written their files.
+// zero_save writes them itself. zero_save_end commits when all ranks have written their files.
 #include "save.h"
 #include "../base/clock.h"
 #include "blocks.h"
@@ -17,19 +17,19 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-// A save that has begun.
+// A save in progress.
 struct save {
     zero *z;
     char folder[PATH_MAX];
-    char number[20];      // at the end of its files' names
-    manifest to;          // with the digests of this rank's file until all are shared
+    char number[20];      // at the end of its files' names, in hex
+    manifest to;          // before share_digests, only with the digests of this rank's file
     char path[PATH_MAX];  // of this rank's file
     file_writer own;
     pthread_t thread;
     int started;
     atomic_int written;      // 1: this rank's file is written, and the next two are set
-    int rc;                  // of writer_end
-    failure_record failure;  // kept, because failures belong to a thread
+    int rc;                  // result of writer_end
+    failure_record failure;  // kept here, because failures are stored per thread
 };
 typedef struct save save;
 
@@ -54,7 +54,7 @@ static int describe_files(save *s) {
     return folder_path(m->path, s->folder, MANIFEST);
 }
 
-// What rank 0 decides for all ranks.
+// Chosen by rank 0 for all ranks.
 typedef struct {
     char number[20];
     char folder[PATH_MAX];
@@ -145,7 +145,7 @@ static void *write_copy(void *arg) {
 }
 
 static int start_thread(save *s) {
-    s->own.ring.work = NULL;  // from here on the thread waits for the disk, and does not report
+    s->own.ring.work = NULL;  // from now on the thread waits for the disk, and it does not report
     int error = pthread_create(&s->thread, NULL, write_copy, s);
     s->started = !error;
     if (!error) return 0;
@@ -164,7 +164,7 @@ static int write_file(save *s, char *copy) {
 
 // -------- the manifest
 
-// Rank 0 needs the digests of all blocks.
+// Sends all digests to rank 0, which writes them into the manifest.
 static int share_digests(save *s) {
     for (int r = 0; r < s->to.n_files; r++) {
         manifest_file *f = &s->to.files[r];
@@ -173,7 +173,8 @@ static int share_digests(save *s) {
     return 0;
 }
 
-// Otherwise, a rank that writes to another disk would be noticed only in a load, which is too late.
+// Checks that rank 0 can see a rank's file. Otherwise a rank that writes to a different disk would be noticed
+// only by a load, which is too late.
 static int check_file(const save *s, const manifest_file *f) {
     char path[PATH_MAX];
     struct stat st;
@@ -198,7 +199,7 @@ static int write_manifest(const save *s, const char *temporary, const char *text
     int rc = folder_write(fd, temporary, text, strlen(text));
     int closed = folder_close_written(fd, temporary);
     if (!rc) rc = closed;
-    if (!rc) rc = folder_sync(s->folder);  // the rank's files must be on disk before the manifest
+    if (!rc) rc = folder_sync(s->folder);  // the ranks' files must be on disk before the manifest
     return rc;
 }
 
@@ -209,7 +210,7 @@ static void withdraw(const save *s, const char *temporary) {
         if (!folder_path(path, s->folder, s->to.files[r].name)) unlink(path);
 }
 
-// From the rename on the new checkpoint is valid, so its files stay even if the rename cannot be synced.
+// After the rename the new checkpoint is valid, so its files stay even if the rename cannot be synced.
 static int commit(const save *s) {
     const char *path = s->to.path;
     char temporary[PATH_MAX], name[FILE_NAME];
@@ -233,7 +234,7 @@ static int commit(const save *s) {
     return 0;
 }
 
-// -------- the begin
+// -------- beginning a save
 
 static void join(save *s) {
     if (s->started) pthread_join(s->thread, NULL);
@@ -242,12 +243,12 @@ static void join(save *s) {
 
 static void drop(save *s) {
     join(s);
-    s->z->memory.disk_hangs |= s->own.ring.hangs && s->own.ring.given;  // of the memory for the copy
+    s->z->memory.disk_hangs |= s->own.ring.hangs && s->own.ring.given;  // the disk may still use the copy
     manifest_free(&s->to);
     free(s);
 }
 
-// Drops a save that will not be completed, with this rank's file.
+// Drops a save that will not be completed, and removes this rank's file.
 static void abandon(save *s) {
     join(s);
     if (*s->path) unlink(s->path);
@@ -268,7 +269,7 @@ static int begin(zero *z, const char *caller, const char *path, const char *text
     s->z = z;
     s->to.scale = step_scale(z);
     s->own.fd = -1;
-    // Completes a delayed update, since a run that resumes takes its parameters from the masters.
+    // Completes a delayed update, because a run that resumes takes its parameters from the masters.
     rc = zero_finish_update(z);
     if (!rc) rc = update_settle(z);
     if (!rc) rc = step_same_updates(z);
@@ -281,13 +282,13 @@ static int begin(zero *z, const char *caller, const char *path, const char *text
     return rc;
 }
 
-// -------- the end
+// -------- ending a save
 
 int zero_save_written(const zero *z) { return !z->saving.begun || atomic_load(&z->saving.begun->written); }
 
-// Waits until the thread has finished, or it is time to report that this rank still writes. Disk requests
-// have a time limit, but a sync has none, so the rank does not report during a sync: if that takes too long,
-// the rank counts as stalled.
+// Waits until the thread has finished, or until it is time to report that this rank is still writing. Disk
+// requests have a time limit, but a sync has none, so the rank does not report during a sync: if the sync
+// takes too long, the rank counts as stalled.
 static void wait_a_turn(const save *s) {
     const double until = clock_now() + at_work_turn_s(s->z);
     while (!atomic_load(&s->written)) {

@@ -1,6 +1,6 @@
 // The kernels of kernels_cuda.h. They are memory-bound, so a thread handles 4 contiguous elements (16 bytes
 // for the norm) in one access if all exist and are aligned. They are compiled with -fmad=false, so that only
-// an explicit fmaf fuses. They use only the subset of CUDA that tests/cuda/ can run on a CPU.
+// an explicit fmaf rounds once. They use only the subset of CUDA that tests/cuda/ can run on a CPU.
 #include <cuda_runtime.h>
 #include "kernels_cuda.h"
 

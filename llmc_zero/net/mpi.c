@@ -143,7 +143,7 @@ static int meet(mpi_state *m) {
     m->finalize = !running;
     if (m->overlap && provided < MPI_THREAD_SERIALIZED)
         return zero_fail_setting(ZERO_ERR_COMM, "overlap",
-                                 " needs an MPI with MPI_THREAD_SERIALIZED; this one gives level %d: set "
+                                 " needs an MPI with MPI_THREAD_SERIALIZED; this one provides level %d: set "
                                  "overlap 0",
                                  provided);
     MPI_TRY(MPI_Comm_dup(m->given, &m->comm));

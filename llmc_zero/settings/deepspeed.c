@@ -1,5 +1,5 @@
-// Reads the configuration from a DeepSpeed JSON file and from the environment: takes the file's keys one by
-// one, then checks what depends on several of them, and reports all refused keys at once.
+// Reads the configuration from a DeepSpeed JSON file and from the environment: applies the file's keys one by
+// one, then the rules that involve several keys, and reports all refused keys at once.
 #include "../device/kernels.h"
 #include "../base/error.h"
 #include "settings.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 #include <strings.h>
 
-// -------- a value, checked against its row
+// -------- checking a value against its row
 
 static int is_number_of(const key_row *w, const json_t *v, double *x) {
     int64_t n = 0;
@@ -19,7 +19,7 @@ static int is_number_of(const key_row *w, const json_t *v, double *x) {
     return right && *x >= w->min && *x <= w->max;
 }
 
-// all: gets the words, for a message.
+// all: receives the list of words, for a message.
 static int is_word_of(const zero_setting *s, const json_t *v, double *x, char *all, size_t size) {
     size_t used = 0;
     for (int i = 0; s->words[i]; i++) {
@@ -30,7 +30,7 @@ static int is_word_of(const zero_setting *s, const json_t *v, double *x, char *a
     return 0;
 }
 
-// {"enabled": false, ...} means false. The rest of such a block has no effect then.
+// {"enabled": false, ...} means false; the rest of the block then has no effect.
 static const json_t *enabled_of(reader *r, const json_t *v) {
     const json_t *enabled = json_object_get(v, "enabled");
     const size_t used = strlen(r->path);
@@ -67,7 +67,7 @@ static int check_value(reader *r, const key_row *w, const json_t *v, double *x) 
         else
             key_refuse(r, v, w->setting, "%s", w->why);
         return 0;
-    default:  // BOOL, and a block for which older files have true or false
+    default:  // BOOL, and blocks that are true or false in older files
         if (json_as_bool(v, &on)) {
             *x = on;
             return 1;
@@ -77,7 +77,7 @@ static int check_value(reader *r, const key_row *w, const json_t *v, double *x) 
     }
 }
 
-// null or "auto" leave the setting as it is.
+// Reports a key that is null or "auto", which leaves the setting as it is.
 static void leave_out(reader *r, const key_row *w, const json_t *v) {
     zero_deepspeed_key *k = key_note(r, ZERO_KEY_HONOURED, v, w->automatic ? w->automatic : "");
     if (!json_is_string(v)) return;
@@ -122,15 +122,15 @@ static int has_no_row(reader *r, const json_t *block, const char *table, const c
     return 1;
 }
 
-// A block under an older name, or in a common wrong place, has the keys of the top-level block `w->only`.
-// Returns 1 if the file has both.
+// A block with an older name, or in a common wrong place, has the keys of the top-level block `w->only`.
+// Refuses it and returns 1 if the file has both.
 static int stands_twice(reader *r, const key_row *w) {
     if (!w->only || !json_object_get(r->root, w->only)) return 0;
     key_refuse(r, NULL, NULL, "is also at the top level as %s; keep that one", w->only);
     return 1;
 }
 
-// path: of the block in the file; table: the block's name in the table of keys.
+// path: the block's path in the file; table: its name in the table of keys.
 static void read_block(reader *r, json_t *block, const char *path, const char *table) {
     char full[sizeof r->path];
     const char *name;
@@ -151,9 +151,9 @@ static void read_block(reader *r, json_t *block, const char *path, const char *t
     }
 }
 
-// -------- what depends on several keys
+// -------- rules that involve several keys
 
-// Refuses a key, whose value is a word, that was honoured so far; setting: what to set instead.
+// Refuses a key that was honoured so far and has a word as its value. setting: what to set instead.
 static void __attribute__((format(printf, 3, 4)))
 refuse_later(zero_deepspeed_key *k, const char *setting, const char *fmt, ...) {
     char quoted[64];
@@ -174,7 +174,7 @@ static void judge_type(reader *r) {
     strcpy(r->no_type->value, "fp32");
 }
 
-// DeepSpeed ignores offload that the stage does not support. The plugin refuses it.
+// DeepSpeed ignores offload settings that the stage does not support. The plugin refuses them.
 static void judge_stage(reader *r) {
     const zero_config *c = &r->config;
     zero_deepspeed_key *params = key_that_sets(r, "offload.params"),
@@ -192,8 +192,8 @@ static void judge_stage(reader *r) {
         strcpy(states->remark, "on NVMe as requested; DeepSpeed keeps it in host memory below stage 3");
 }
 
-// As in DeepSpeed, gradients go where the optimizer's states are, but no further than host memory. If the
-// caller had already moved the states, gradients stay where the caller put them.
+// As in DeepSpeed, gradients are offloaded with the optimizer states, but no farther than to host memory. If
+// the caller has already moved the states, gradients stay where the caller has put them.
 static void place_gradients(reader *r, const zero_config *before) {
     zero_offload_config *o = &r->config.offload;
     if (o->optimizer && !before->offload.optimizer && !o->gradients && r->config.stage >= 2)
@@ -214,7 +214,8 @@ static int use_folder(zero_deepspeed_key *folder, zero_tier tier) {
 
 static _Thread_local char nvme[2 * ZERO_DEEPSPEED_VALUE];  // the folders of the last file read
 
-// DeepSpeed has one folder for parameters and one for optimizer states; the plugin has one list for both.
+// DeepSpeed has one folder for parameters and one for optimizer states; the plugin has one list of folders
+// for both.
 static void join_folders(reader *r) {
     zero_deepspeed_key *params = r->params_folder, *states = r->states_folder;
     const int of_params = use_folder(params, r->config.offload.params);
@@ -235,8 +236,8 @@ static void join_folders(reader *r) {
     r->config.offload.nvme = nvme;
 }
 
-// Gradients are sent in their dtype, which follows from the other settings, or as fp32. A dtype that would
-// round them is refused.
+// Gradients are sent in their own dtype, which the other settings determine, or as fp32. A communication
+// dtype that would round them is refused.
 static void judge_wire(reader *r) {
     const zero_config *c = &r->config;
     zero_deepspeed_key *wire = key_that_sets(r, "comm.reduce_fp32");
@@ -253,7 +254,7 @@ static void judge_wire(reader *r) {
 
 // -------- the report of refused keys
 
-// Returns 0 if no key is refused. The message is one line per key, as many as it has room for.
+// Returns 0 if no key is refused. The message has one line per key, as many as fit.
 static int fail_refused(const char *file, const zero_deepspeed *report) {
     char text[900] = "", line[560];
     size_t used = 0;
@@ -276,7 +277,7 @@ static int fail_refused(const char *file, const zero_deepspeed *report) {
 
 // -------- the file
 
-// Without a trainer that reads its keys, they are refused.
+// Without a trainer that reads its keys, these keys are refused.
 static void refuse_trainers_keys(zero_deepspeed *report) {
     for (int i = 0; i < report->n; i++) {
         zero_deepspeed_key *k = &report->keys[i];
@@ -314,7 +315,7 @@ static int read_file(zero_config *config, zero_deepspeed *report, const char *fi
 
 int zero_deepspeed_read(zero_config *config, zero_deepspeed *report, const char *path) {
     ZERO_TRY(settings_check_size(config));
-    if (!path || !report) return zero_fail(ZERO_ERR_ARGUMENT, "zero_deepspeed_read: no path, or no list");
+    if (!path || !report) return zero_fail(ZERO_ERR_ARGUMENT, "zero_deepspeed_read: path or report is NULL");
     return read_file(config, report, path, -1, 0);
 }
 
@@ -329,7 +330,7 @@ static int read_for_plugin(zero_config *config, const char *file, int env_stage)
 int zero_config_from_file(zero_config *config, const char *path) {
     ZERO_TRY(settings_check_size(config));
     return path ? read_for_plugin(config, path, -1)
-                : zero_fail(ZERO_ERR_ARGUMENT, "zero_config_from_file: no path");
+                : zero_fail(ZERO_ERR_ARGUMENT, "zero_config_from_file: path is NULL");
 }
 
 int zero_config_from_env(zero_config *config) {

@@ -47,9 +47,9 @@ static void blank(char *s, const char *end) {
         if (*s != '\n') *s = ' ';
 }
 
-// Replaces comments and trailing commas by blanks, so that the parser's lines and columns are the file's. A
-// comment that is never closed stays, and the parser reports it. lines: gets the line of each string before a
-// colon.
+// Replaces comments and trailing commas with blanks, so that lines and columns stay the same for the parser.
+// A comment that is never closed stays, and the parser reports it. lines: receives the line of each string
+// before a colon.
 static void prepare(char *text, int *lines) {
     char *comma = NULL;  // the last character before s, ignoring blanks and comments, if it is a comma
     int line = 1, string_line = 1;

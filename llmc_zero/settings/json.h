@@ -1,5 +1,5 @@
-// A JSON file as DeepSpeed's users write it: with comments, trailing commas, and numbers as 5e8 or "5e8". The
-// line of every key is known.
+// A JSON file as DeepSpeed's users write it: with comments, trailing commas, and numbers such as 5e8 or
+// "5e8". The line of every key is recorded.
 #ifndef LLMC_ZERO_SETTINGS_JSON_H
 #define LLMC_ZERO_SETTINGS_JSON_H
 #include <jansson.h>
@@ -7,20 +7,20 @@
 
 typedef struct {
     json_t *root;  // an object
-    int *lines;    // of all its keys at any depth, in the file's order, in which Jansson also visits them
+    int *lines;    // of all keys at any depth, in the file's order, which is also Jansson's
 } json_file;
-// Returns 0, ZERO_ERR_IO, or ZERO_ERR_ARGUMENT with file, line and column if the text is not JSON. The caller
-// calls json_close, also after a failure.
+// Returns 0, ZERO_ERR_IO, or ZERO_ERR_ARGUMENT with file, line and column if the text is not JSON. Call
+// json_close even after a failure.
 int json_open(json_file *j, const char *file);
 void json_close(json_file *j);
-int json_count_keys(json_t *v);  // inside a value, at any depth
+int json_count_keys(json_t *v);  // within a value, at any depth
 
 // Values, read as leniently as DeepSpeed does. Each returns 1 if v is such a value.
-int json_is_left_out(const json_t *v);               // null or "auto", a placeholder of Hugging Face
-int json_as_number(const json_t *v, double *x);      // "5e8" too
-int json_as_count(const json_t *v, int64_t *n);      // a whole number; 5e8 and "500000000" too
-int json_as_bool(const json_t *v, int *on);          // 0, 1, "on", "off", "yes", "no", .. too
-int json_equals(const json_t *v, const char *json);  // one of the values in `json`, separated by |
+int json_is_left_out(const json_t *v);               // null or "auto", Hugging Face's placeholder
+int json_as_number(const json_t *v, double *x);      // also "5e8"
+int json_as_count(const json_t *v, int64_t *n);      // a whole number; also 5e8 and "500000000"
+int json_as_bool(const json_t *v, int *on);          // also 0, 1, "on", "off", "yes", "no", ..
+int json_equals(const json_t *v, const char *json);  // v is one of the values in `json`, separated by |
 // Writes v as JSON, cut to `size` bytes.
 void json_quote(const json_t *v, char *text, size_t size);
 

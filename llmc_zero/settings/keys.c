@@ -15,7 +15,7 @@ zero_deepspeed_key *key_note(reader *r, zero_key_fate fate, const json_t *v, con
     *k = (zero_deepspeed_key){ .fate = full ? ZERO_KEY_REFUSED : fate, .line = r->line };
     snprintf(k->key, sizeof k->key, "%s", r->path);
     if (v) json_quote(v, k->value, sizeof k->value);
-    snprintf(k->remark, sizeof k->remark, "%s", full ? "more keys than any DeepSpeed file has" : remark);
+    snprintf(k->remark, sizeof k->remark, "%s", full ? "the file has too many keys" : remark);
     return k;
 }
 
@@ -29,7 +29,7 @@ void key_refuse(reader *r, const json_t *v, const char *setting, const char *fmt
     va_end(args);
 }
 
-// Notes that the key sets a text.
+// Reports that the key sets a text.
 static zero_deepspeed_key *sets_text(reader *r, const char *setting, const char *value, const char *remark) {
     zero_deepspeed_key *k = key_note(r, ZERO_KEY_HONOURED, NULL, remark);
     snprintf(k->setting, sizeof k->setting, "%s", setting);
@@ -55,7 +55,7 @@ void key_sets(reader *r, const char *setting, double value, const char *remark) 
     sets_text(r, setting, text, remark);
 }
 
-// -------- what keys set
+// -------- setters of the table
 
 static void set_stage(reader *r, const json_t *v, double x) {
     if (r->env_stage >= 0 && x != r->env_stage) {
@@ -67,7 +67,7 @@ static void set_stage(reader *r, const json_t *v, double x) {
     key_sets(r, "stage", x, "");
 }
 
-// bf16.enabled and fp16.enabled: at most one is true. With both false the dtype is fp32.
+// bf16.enabled and fp16.enabled: at most one may be true. If both are false, the dtype is fp32.
 static void set_dtype(reader *r, const json_t *v, zero_dtype type, int on) {
     if (on && r->type_chosen) {
         key_refuse(r, v, "numbers.dtype", "bf16 and fp16 exclude each other; keep one of them");
@@ -99,12 +99,12 @@ static void set_wire(reader *r, const json_t *v, double x) {
     sets_text(r, "comm.reduce_fp32", json_string_value(v), "");
 }
 
-// 0 means the largest unit in the plugin, and no bucket in DeepSpeed: every unit alone.
+// 0 means the largest unit in the plugin, but no buckets in DeepSpeed, so every unit is reduced alone.
 static void set_bucket(reader *r, const json_t *v, double x) {
     key_sets(r, "reduce_bucket_size", x ? x : 1, x ? "" : "0 in DeepSpeed: every unit is a bucket");
 }
 
-// The plugin looks ahead by units, DeepSpeed by elements, so the value only switches prefetching on or off.
+// The plugin counts prefetched units, DeepSpeed elements, so the value only switches prefetching on or off.
 static void set_prefetch(reader *r, const json_t *v, double x) {
     key_sets(r, "prefetch", x && r->config.prefetch > 1 ? r->config.prefetch : x != 0,
              x ? "counted in units, not in elements" : "");
@@ -121,9 +121,9 @@ static void set_betas(reader *r, const json_t *v, double x) {
     key_sets(r, "trainer.beta2", beta[1], "");
 }
 
-// -------- what the offload keys set
+// -------- setters of the offload keys
 
-// The older names of offload_param and offload_optimizer.
+// Older names of offload_param and offload_optimizer.
 static void set_cpu_offload(reader *r, const json_t *v, double x) {
     const int of_params = strstr(r->path, "param") != NULL;
     const char *block = of_params ? "offload_param" : "offload_optimizer";
@@ -147,7 +147,7 @@ static void set_folder(reader *r, const json_t *v, double x) {
 }
 
 // Most files contain DeepSpeed's default of 1e9, which would make a model's whole shard one sub-group:
-// nothing would overlap, and the buffers would be as large as the shard.
+// nothing would overlap, and buffers would be as large as the shard.
 static void set_sub_group(reader *r, const json_t *v, double x) {
     if (x >= 1e9) {
         char remark[160];
@@ -160,7 +160,7 @@ static void set_sub_group(reader *r, const json_t *v, double x) {
     key_sets(r, "offload.sub_group_size", x, "");
 }
 
-// -------- what the aio keys set
+// -------- setters of the aio keys
 
 enum { PAGE_BYTES = 4096, LEAST_BLOCK = 512 << 10 };
 
@@ -198,7 +198,7 @@ static void set_threads(reader *r, const json_t *v, double x) {
 #define NO_LIMIT 1e18  // fits an int64_t
 #define NOT_BUILT "not built"
 
-// null and "auto" (a placeholder that Hugging Face fills in) count as absent.
+// null and "auto" (a placeholder that Hugging Face fills in) mean that the key is absent.
 #define SETTING(member, kind, preset, min, max, same, block, key, help) \
     { block, key, BY_SETTING, .setting = #member },
 static const key_row rows[] = {
@@ -254,7 +254,7 @@ static const key_row rows[] = {
       .why = "the trainer's schedules and warm-up differ; remove it" },
     { "", "dataloader_drop_last", .only = "false", .why = "the trainer decides this" },
 
-    // ---- The plugin does this anyway; another value is refused.
+    // ---- The plugin always uses these values; others are refused.
     { "", "managed_gradient_accumulation", .only = "true", .why = NOT_BUILT },
     { "", "prescale_gradients", .only = "false", .why = "gradients are divided once, after the sum" },
     { "", "gradient_predivide_factor", .only = "1", .why = "gradients are divided once, after the sum" },
@@ -277,8 +277,8 @@ static const key_row rows[] = {
       .why = "the trainer's table defines what is gathered together" },
     { ZERO, "leaf_module", .why = "the trainer's table defines what is gathered together; remove it" },
 
-    // ---- Without effect: the plugin does it anyway, or the key selects one of DeepSpeed's equivalent
-    // implementations, or the plugin has no such feature.
+    // ---- Without effect: the plugin always does it, or does not have the feature, or the key selects one of
+    // DeepSpeed's equivalent implementations.
     { PARAM, "pin_memory", BOOL, .why = "memory that a device copies from is always pinned" },
     { OPTIMIZER, "pin_memory", BOOL, .why = "memory that a device copies from is always pinned" },
     { ZERO, "cpu_offload_use_pin_memory", BOOL, .why = "memory that a device copies from is always pinned" },
@@ -361,7 +361,7 @@ enum { ROWS = sizeof rows / sizeof *rows };
 
 // -------- keys by name
 
-enum { NAME = 64 };  // longer than any key, end included
+enum { NAME = 64 };  // longer than any key, including its end
 
 // Returns the next word of a list and its length in *n, or NULL after the last.
 static const char *next_word(const char **list, size_t *n) {
@@ -420,7 +420,7 @@ static int is_in_block(const reader *r, const char *block) {
     return n ? !strncmp(r->path, block, n) && r->path[n] == '.' : !strchr(r->path, '.');
 }
 
-// The key may be misspelt or in the wrong block, so it compares keys of all blocks.
+// Compares keys of all blocks, because the key may be misspelt or in the wrong block.
 void key_nearest(const reader *r, const char *name, char *nearest, size_t size) {
     int best = (int)strlen(name) / 2 + 1;
     *nearest = '\0';

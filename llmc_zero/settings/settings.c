@@ -132,7 +132,7 @@ static int check_ranges(const zero_config *c) {
     return 0;
 }
 
-// -------- settings that exclude each other
+// -------- combinations of settings
 
 static int check_rules(const zero_config *c) {
     const zero_offload_config *o = &c->offload;
@@ -151,7 +151,7 @@ static int check_rules(const zero_config *c) {
         { c->device == ZERO_CPU && (c->comm.nccl > 0 || c->comm.reduce_nccl), "comm.nccl device",
           ": NCCL is for CUDA devices: use device ZERO_CUDA" },
         { c->comm.reduce_nccl && c->comm.nccl != 1, "comm.reduce_nccl", " needs comm.nccl 1" },
-        // Only states that the stage shards can leave the device.
+        // Only states that are sharded at this stage can leave the device.
         { o->params && c->stage < 3, "offload.params stage",
           ": parameters are whole on every device below stage 3; use stage 3" },
         { o->optimizer && c->stage < 1, "offload.optimizer stage",

@@ -3,10 +3,10 @@
 #define LLMC_ZERO_SETTINGS_SETTINGS_H
 #include "../zero_settings.h"
 
-// Returns 0, or ZERO_ERR_ARGUMENT with the invalid setting.
+// Returns 0, or ZERO_ERR_ARGUMENT with a message that names the invalid setting.
 int settings_check(const zero_config *c);
-int settings_check_size(const zero_config *c);  // only zero_config.size
-// Sets a number or an enum to a value in its range.
+int settings_check_size(const zero_config *c);  // checks only zero_config.size
+// Sets a number or an enum; x must be in its range.
 void setting_put(const zero_setting *s, zero_config *config, double x);
 
 #endif

@@ -38,7 +38,7 @@ static int write_owner(int fd) {
     return pwrite(fd, text, (size_t)n, 0) == n && !ftruncate(fd, n) ? 0 : errno;
 }
 
-// Returns 1 if the file is one of ours.
+// Returns 1 if the file is a lock file of this library.
 static int read_owner(int fd, file_owner *o) {
     char text[OWNER] = "";
     if (pread(fd, text, sizeof text - 1, 0) < 0) return 0;
@@ -97,7 +97,7 @@ static int take_lock(file_folder *f) {
         if (rc <= 0) return rc;
     }
     return FILE_FAIL("give each run a separate folder",
-                     "%s: other processes remove and create the file again", name);
+                     "%s: other processes keep removing and creating this file", name);
 }
 
 // -------- the states
@@ -134,7 +134,7 @@ static int fail_without_room(const file_folder *f, int64_t bytes, int error) {
                      (double)bytes / 1048576, room / 1048576, strerror(error));
 }
 
-// If the file system cannot reserve space, at least its free space is checked.
+// For file systems that cannot reserve space: at least checks the free space.
 static int reserve_unreserved(const file_folder *f, int64_t bytes) {
     struct statvfs s;
     if (fstatvfs(f->fd, &s)) return errno;
@@ -142,13 +142,13 @@ static int reserve_unreserved(const file_folder *f, int64_t bytes) {
     return ftruncate(f->fd, bytes) ? errno : 0;
 }
 
-// Writing beyond the process's file size limit would kill it with a signal.
+// Checks the process's file size limit first: a write beyond it would kill the process with a signal.
 static int reserve(const file_folder *f, int64_t bytes) {
     struct rlimit limit;
     if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur < (rlim_t)bytes)
         return FILE_FAIL(f->lock < 0 ? "raise the limit (ulimit -f)"
                                      : "raise the limit (ulimit -f), or name more folders",
-                         "%s: the file needs %.1f MiB, and this process may write %.1f MiB to a file",
+                         "%s: the file needs %.1f MiB, but this process may write at most %.1f MiB per file",
                          f->path, (double)bytes / 1048576, (double)limit.rlim_cur / 1048576);
     long allowed = file_allowed(FILE_RESERVE, 1);
     int error = allowed < 0 ? (int)-allowed : fallocate(f->fd, 0, 0, bytes) ? errno : 0;

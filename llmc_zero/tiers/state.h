@@ -27,7 +27,8 @@
 enum { STATES = ZERO_GRADIENT + 1 };  // one for each zero_value
 enum { STATE_WHOLE = -1 };            // instead of a part number: the unit with all its parts
 
-// STATE_WRITE: the caller writes every element of the tensors. The old contents are lost, padding included.
+// STATE_WRITE: the caller writes every element of the tensors. The old contents are lost, including the
+// padding.
 typedef enum { STATE_READ, STATE_WRITE, STATE_CHANGE } state_intent;
 
 // Elements [from, from + elems) of a part.
