@@ -106,7 +106,7 @@ static int run_reduce(void *ctx, task *k) {
     return rc;
 }
 
-// Stage 0: every rank gets all sums.
+// Stage 0: sends all sums to every rank.
 static int run_gather_sums(void *ctx, task *k) {
     zero *z = ctx;
     struct grads_bucket *b = &z->grads.buckets[k->index];

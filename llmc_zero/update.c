@@ -232,7 +232,7 @@ static int run_publish(void *ctx, task *k) {
     return 0;
 }
 
-// Publishes units in forward's order, in which gathers need them.
+// Publishes the units in the order in which forward uses them.
 int update_publish(zero *z) {
     if (!z->update.unpublished) return 0;
     ZERO_TRY(update_wait(z));

@@ -112,7 +112,7 @@ typedef struct {
     int shared_window;     // 1: shared memory if all ranks are on one node; 0: messages
     int nccl;  // with ZERO_CUDA, 1: NCCL; 0: through the host; -1: NCCL if it works (if not, zero_job.comm
                // has the reason). See docs/nccl.md
-    int reduce_nccl;  // 1: NCCL sums, in an order of its choice, which needs nccl 1; 0: in rank order
+    int reduce_nccl;  // needs nccl 1. 1: NCCL sums, in an order of its choice; 0: rank order
     int reduce_fp32;  // 1: send 16-bit gradients as fp32, twice the bytes. The sums stay bit-identical unless
                       // reduce_nccl is set; NCCL then sums in fp32
     double timeout_s;  // 0.001 to 1e6; a collective that takes longer is an error
@@ -127,10 +127,10 @@ typedef struct {
     int ranks;           // number of ranks; 0: from the launcher
     const char *server;  // ZERO_START_TCP: "host:port" of rank 0, for IPv6 "[address]:port"; default port
                          // 12345; NULL: from the launcher
-    const char *file;  // ZERO_START_FILE: a path that all ranks see, in a folder named llmc_zero.start. Rank
-                       // 0 writes it, never over another file, and removes it when all are connected
-    void *mpi_comm;    // MPI_Comm *, duplicated by zero_create; NULL: MPI_COMM_WORLD
-    const char *same;  // more lines that must be the same on all ranks, see zero_require_same; NULL: none
+    const char *file;    // ZERO_START_FILE: a path that all ranks see; in a folder, llmc_zero.start is used.
+                         // Rank 0 writes it, never over another file, and removes it when all are connected
+    void *mpi_comm;      // MPI_Comm *, duplicated by zero_create; NULL: MPI_COMM_WORLD
+    const char *same;    // more lines that must be the same on all ranks, see zero_require_same; NULL: none
 } zero_start_config;
 
 // Where a state resides: on the configured device (host memory if ZERO_CPU), in host memory, or on NVMe.
@@ -189,13 +189,13 @@ zero_config zero_defaults(void);
 // Returns the number of usable CUDA devices, at least 1, or an error that names what is missing.
 int zero_cuda_devices(void);
 
-// -------- life
+// -------- creation
 
-// (collective) Connects the ranks and allocates the model states, all 0. Returns 0 and a plugin that the
-// caller destroys, or an error and NULL. All ranks must pass the same settings and tables, or all fail before
-// anything is allocated; only device numbers, streams, overlap, debug.poison, debug.trace_events and start
-// may differ. Tables are copied. If MPI is already initialised, it is used as it is; otherwise zero_create
-// initialises it and zero_destroy finalises it.
+// (collective) Connects the ranks and allocates the model states, all 0. Sets *z to an instance that the
+// caller destroys; after an error, to NULL. All ranks must pass the same settings and tables, or all fail
+// before anything is allocated; only device numbers, streams, overlap, debug.poison, debug.trace_events and
+// start may differ. Tables are copied. If MPI is already initialised, it is used as it is; otherwise
+// zero_create initialises it and zero_destroy finalises it.
 int zero_create(zero **z, const zero_config *config, const zero_tensor *tensors, int n_tensors,
                 const zero_unit *units, int n_units);
 // (collective, except after a failure) Waits for pending work and frees everything. NULL is allowed.
@@ -213,8 +213,8 @@ void zero_destroy(zero *z);
 int zero_begin_train(zero *z, int micro, int of);
 // Begins a forward-only pass, outside of a step.
 int zero_begin_eval(zero *z);
-// (collective at stage 3) Returns 0 when the unit's parameters are available, until zero_post_forward. Also
-// starts gathering the next units of the recorded order.
+// (collective at stage 3) Returns 0 when the unit's parameters are available; they stay so until
+// zero_post_forward. Also starts gathering the next units of the recorded order.
 int zero_pre_forward(zero *z, int unit);
 // (collective at stage 3) Closes the use; its pointers become invalid. Stage 3 releases the parameters,
 // unless backward begins with this unit.
@@ -267,7 +267,7 @@ int zero_promise_update(zero *z, const zero_hyper *hyper);
 // Ends the step without an update; only the loss scale changes. Like zero_update, it fails with
 // ZERO_ERR_ARGUMENT if the gradients overflowed at min_loss_scale.
 int zero_discard(zero *z);
-// (collective) With offload.delayed_update: waits until the parameters contain the last update, so that the
+// (collective) With offload.delayed_update, waits until the parameters contain the last update, so that the
 // next step uses it. Call it outside of a step. zero_save calls it first.
 int zero_finish_update(zero *z);
 // (collective) Calls zero_finish_gradients, then zero_update. To stop at NaN or Inf, call the two separately.

@@ -24,7 +24,7 @@ typedef struct {
     size_t bytes;
     zero_tier tier;
     int moved_by;  // bits of zero_movers
-    int assumed;   // 1: only in a plan: zero_create may still change it, see zero_make_plan
+    int assumed;   // 1: only in a plan; zero_create may still change it, see zero_make_plan
 } zero_memory_line;
 // Sets *line to line i of the memory table, counted from 0, and returns 1; returns 0 (not a failure) after
 // the last. Allocations with the same class, purpose and tier share a line. The string is valid until
@@ -105,8 +105,7 @@ typedef struct {
     zero_traffic traffic, traffic_between_nodes;
     int64_t file_read, file_written;  // bytes per training step from and to files on NVMe; it may read less,
                                       // see zero_files.not_read
-    int64_t copied_down,
-        copied_up;  // bytes of states per training step, copied from a CUDA device to the host, and back
+    int64_t copied_down, copied_up;   // bytes of states per step, from a CUDA device to the host, and back
 } zero_plan;
 
 // Sets *plan to what zero_create would allocate with these settings and tables on rank config.start.rank (-1:

@@ -236,7 +236,7 @@ static int ask_for(block_reader *b, int64_t i) {
     b->first = i;
     while (b->next < i + b->ring.n && b->next * each < bytes) {
         if (b->next > i && b->next * each >= b->until) break;
-        ZERO_TRY(ring_wait(&b->ring, b->next));  // if buffers were skipped
+        ZERO_TRY(ring_wait(&b->ring, b->next));  // its buffer's previous request, if that was skipped
         ZERO_TRY(ring_start(&b->ring, b->next, bytes, 0));
         b->next++;
     }

@@ -58,7 +58,7 @@ int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes) {
     return 0;
 }
 
-// Counts its bytes as COMM_OTHER, since this is no gather of parameters.
+// Counts its bytes as COMM_OTHER, because it does not gather parameters.
 int comm_share(comm *c, comm_use use, const double *mine, double *all, int n) {
     comm_piece p = { (char *)all, (char *)mine, n };
     comm_call call = call_of(c, use, &p, 1, sizeof *mine);

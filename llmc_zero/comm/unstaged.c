@@ -11,7 +11,7 @@ int host_goes_unstaged(const comm *c, const comm_call *call) {
     return c->host->unstaged && call->total / call->n >= host_unstaged_least;
 }
 
-// Exchanges only the stamp with which staged data would start.
+// Exchanges only the stamp that would precede staged data.
 static int announce(comm *c, const comm_call *call) {
     const int64_t *all[c->group.ranks], none = 0;
     return host_announce(c, call, &none, 1, all);

@@ -96,8 +96,8 @@ static const comm_transport window_transport = {
     .out = window_out, .in = window_in, .exchange = window_exchange, .is_window = 1, .close = window_close
 };
 
-// How the other ranks open rank 0's memory, which has no name in the file system, so nothing is left behind
-// when a rank dies.
+// Lets the other ranks open rank 0's memory, which has no name in the file system, so that nothing is left
+// behind when a rank dies.
 typedef struct {
     char path[48];
     uint64_t device, inode;

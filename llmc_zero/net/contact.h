@@ -55,7 +55,7 @@ typedef enum { CALLED, ANSWERED, CHALLENGED, MET, REPORTED } contact_state;
 typedef struct {
     int fd;  // -1: none
     contact_state state;
-    int rank;        // the rank that this one connects to
+    int rank;        // the rank to which this one connects
     nonce nonce;     // this rank's
     secret in, out;  // keys of received and sent messages
 } contact;

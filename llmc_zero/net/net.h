@@ -67,7 +67,7 @@ struct net {
     rendezvous_peer *who;    // (ranks)
     double timeout_s;        // of a wait for the other ranks
     void *connection;        // of f; freed by net_close
-    uint32_t exchanges;      // begun
+    uint32_t exchanges;      // number of exchanges begun
     // failures (net/failure.c)
     pthread_mutex_t lock;      // held by the thread that communicates
     net_peer *peers;           // (ranks)
@@ -84,9 +84,9 @@ int net_start(net *n, const zero_config *config);
 
 // Reads RANK and WORLD_SIZE (MASTER_ADDR, MASTER_PORT), Open MPI's variables, or Slurm's, whichever is found
 // first. Sets rank, ranks and job; Open MPI's key if s has none; and server if s has neither server nor file:
-// rank 0 is on MASTER_ADDR, or on Slurm's first host, at a port that all compute if MASTER_PORT is torchrun's
-// own. Returns 1; 0 without a launcher, leaving *s unchanged; or a ZERO_ERR_*. The text of s->server is valid
-// until the next call.
+// rank 0 is on MASTER_ADDR, or on Slurm's first host, at MASTER_PORT or, if torchrun itself uses that or it
+// is not set, at a port that all ranks compute. Returns 1; 0 without a launcher, leaving *s unchanged; or a
+// ZERO_ERR_*. The text of s->server is valid until the next call.
 int launched_read(rendezvous_settings *s);
 int launched_by_mpi(void);  // 1: this process was started by a launcher that MPI supports
 
@@ -104,7 +104,7 @@ int net_broadcast(net *n, int root, void *data, size_t bytes);
 // look like the cause.
 int failure_agree(net *n, int rc);
 
-// -------- for mpi.c and tcp.c, which connect the ranks; n->timeout_s is set before
+// -------- for mpi.c and tcp.c, which connect the ranks; n->timeout_s is already set
 
 // Allocates the table of ranks; also fails if n->connection is NULL.
 int net_prepare(net *n, const char *name, int rank, int ranks);

@@ -13,7 +13,7 @@
 typedef struct {
     int rank, ranks;
     const char *server;  // "host:port" of rank 0, "[address]:port" with IPv6, or NULL
-    const char *file;    // a path that all ranks see, in a folder llmc_zero.start; NULL: server is used
+    const char *file;    // a path that all ranks see (see start_file_path); NULL: server is used
     const char *key;     // the same on all ranks, at least 16 characters; NULL: none
     double timeout_s;    // of every wait, the same on all ranks; each has the error at most 4 s later
     int silence_s;       // a connected host that is silent for this many seconds counts as dead; 0: 25

@@ -203,9 +203,9 @@ int net_tune(int fd, int silence_s) {
     return rc ? rc : set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
 }
 
-// TCP_USER_TIMEOUT would not do: with it, Linux would also end a connection to a late rank, which answers but
-// whose buffers are full. Keepalive is off while data is in flight. So a host counts as silent when segments,
-// or window probes, have been retransmitted more than once without an answer.
+// TCP_USER_TIMEOUT is not used, because with it Linux would also end a connection to a late rank, which
+// answers but has full buffers. Keepalive is off while data is in flight. So a host counts as silent when
+// segments, or window probes, have been retransmitted more than once without an answer.
 int net_is_silent(int fd, int silence_s) {
     struct tcp_info i;
     socklen_t bytes = sizeof i;

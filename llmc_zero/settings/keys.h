@@ -15,7 +15,7 @@ typedef struct {
     int type_chosen;   // 1: bf16.enabled or fp16.enabled was true
     // Keys that can only be judged when all others are known; NULL: absent.
     zero_deepspeed_key *params_folder, *states_folder;  // nvme_path of offload_param and offload_optimizer
-    zero_deepspeed_key *no_type;                        // bf16.enabled or fp16.enabled, which is false
+    zero_deepspeed_key *no_type;                        // bf16.enabled or fp16.enabled, if false
 } reader;
 
 // WORD: one of the setting's words. BY_SETTING: WORD, or COUNT, REAL or BOOL with the setting's range.

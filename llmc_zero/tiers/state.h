@@ -82,17 +82,17 @@ struct state {
     const state_store *store;
     char *array;                    // on the device, each part at its offset; NULL: the store has none
     state_split *units;             // (n_units) NULL: nothing is away
-    char *away;                     // in host memory, pinned; NULL: nothing is away, or it is in files
+    char *away;                     // pinned host memory; NULL: nothing is away, or it is in files
     int kept_on_host;               // 1: with a GPU, `array` is in host memory too (offload.params_in_host)
     struct state_crossed *crossed;  // how it is copied across the bus (state_across.h); NULL: it is not
-    struct state_files *files;      // with the elements that are away (state_file.h); NULL: none are in files
+    struct state_files *files;      // of the elements that are away (state_file.h); NULL: none are in files
     int64_t piece;                  // pieces end at multiples of this, counted in the unit
 };
 
 // Returns the state that a configuration defines. The layout and the device must outlive it.
 state state_of(zero_value what, const zero_config *c, const layout *l, int rank, device *d);
 size_t state_bytes(const state *s);
-// Returns 0 with the planned memory allocated, or at once if the state is not kept.
+// Allocates the planned memory. Does nothing if the state is not kept.
 int state_create(state *s, memory *m, const memory_request *planned);
 // Allocates s->array if it is planned.
 int state_create_kept(state *s, memory *m, const memory_request *planned);

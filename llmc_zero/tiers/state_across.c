@@ -33,7 +33,7 @@ static void plan_reductions(across_plan *p, const zero_config *c, const layout *
     p->block_bytes[RING_REDUCTIONS] = BLOCK_ALIGN;
 }
 
-// Three blocks per state: the update opens one piece, uses another, and copies back a third.
+// Plans three blocks per state: the update opens one piece, uses another, and copies back a third.
 across_plan state_plan_across(const zero_config *c, const layout *l) {
     across_plan p = { .blocks = { 0 } };
     if (!state_goes_across(c)) return p;
@@ -64,7 +64,7 @@ typedef struct across_block {
 typedef struct {
     char *memory;
     size_t bytes, block_bytes, head;
-    across_block *blocks;  // (n) used in turn
+    across_block *blocks;  // (n) used one after another
     int n, next;
 } ring;
 
