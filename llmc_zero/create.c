@@ -15,7 +15,7 @@ static int make_plan(zero *z, comm_way way) {
     return plan_make(&z->plan, &z->config, &z->layout, &of);
 }
 
-// The uses of a training pass that read parameters.
+// Returns the number of uses in a training pass that read parameters.
 static int reading_uses(const layout *l) {
     int n = 0;
     for (int i = 0; i < l->n_units; i++) n += l->units[i].forward_uses + l->units[i].reading_uses;

@@ -35,7 +35,7 @@ typedef struct {
 } layout_unit;
 
 typedef struct {
-    int shared;  // a shared unit's bucket has a private buffer
+    int shared;  // 1: the bucket of a shared unit, which has a private buffer
     int buffer;  // which of the two buffers, unless shared
     int n_units;
     int64_t elems;

@@ -61,7 +61,7 @@ static int run_naive(void *ctx, task *k) {
 int naive_reduce(zero *z) { return tasks_run(&z->tasks, run_naive, z); }
 
 typedef struct {
-    uint32_t update;  // for noise_key
+    uint32_t update;  // the first argument of noise_key
     float step_size, correction, grad_scale;
     const zero_hyper *hyper;
 } constants;

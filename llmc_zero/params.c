@@ -16,7 +16,7 @@ static comm_use use_in_pass(const zero *z, int unit) {
     return use_for(pass_mode(z) == ZERO_TRAIN ? ZERO_FOR_STEP : ZERO_FOR_EVAL, unit);
 }
 
-// The address of this rank's part in the gathered unit.
+// Returns the address of this rank's part in the gathered unit.
 static char *own_place(const zero *z, int unit) {
     size_t before = layout_before(&z->layout.units[unit], z->net.rank);
     return z->params.units[unit].gather_to + before * dtype_bytes(z->config.numbers.dtype);

@@ -19,7 +19,7 @@ int pass_create(zero *z) {
     return 0;
 }
 
-// -------- what the trainer may do
+// -------- checks
 
 int pass_may_train(const zero *z, const char *caller) {
     if (!z->config.inference) return 0;
@@ -174,7 +174,7 @@ int pass_close(zero *z, int unit, pass_direction d) {
     return 0;
 }
 
-// -------- where it is
+// -------- the current position
 
 const zero_hyper *pass_promised(const zero *z) { return z->pass.promised.t ? &z->pass.promised : NULL; }
 zero_mode pass_mode(const zero *z) { return z->pass.mode; }

@@ -33,11 +33,11 @@ int pass_create(zero *z);
 
 // The plugin has gradients and an optimizer: it was not created for inference.
 int pass_may_train(const zero *z, const char *caller);
-// No training step is under way, and no unit is open.
+// No training step is in progress, and no unit is open.
 int pass_outside_step(const zero *z, const char *caller);
 // This micro-batch is the next one, and the previous one is complete.
 int pass_may_begin(const zero *z, int micro, int of);
-// All micro-batches are complete, but not reduced yet.
+// All micro-batches are complete, but zero_finish_gradients has not run yet.
 int pass_may_finish_gradients(const zero *z);
 // zero_finish_gradients has run.
 int pass_gradients_are_finished(const zero *z, const char *caller);

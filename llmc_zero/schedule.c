@@ -45,7 +45,7 @@ void schedule_use(schedule *s, int unit) {
 
 // -------- the update
 
-// Each unit once: in the order of first use, then unused units in the table's order.
+// Lists each unit once: in the order of first use, then unused units in the table's order.
 static void order_update(schedule *s) {
     const schedule_order *o = &s->recorded[ZERO_TRAIN];
     int uses = s->uses_agree ? o->n : 0, n = 0;

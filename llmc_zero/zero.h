@@ -24,7 +24,7 @@
 //   usable. After ZERO_ERR_COMM, ZERO_ERR_DEVICE or ZERO_ERR_TIER, end the job (zero_job.h).
 // - (collective): all ranks must make the same calls in the same order, or they fail with ZERO_ERR_COMM.
 // - z was returned by zero_create. The caller owns all arrays and strings; calls keep no pointers to them.
-// - Only one thread per rank may call the library. The library never prints.
+// - Only one thread per rank may call the library. The library prints only when it ends the job.
 // - Names with elems count elements; names with bytes count bytes.
 //
 // dev/examples/mlp_zero.c is a complete trainer; docs/porting.md and docs/details.md explain the rules.

@@ -26,7 +26,7 @@ typedef enum {
     EVENT_READ,  // from files on NVMe
     EVENT_WRITE,
     EVENT_TO_HOST,    // a copy of states from a CUDA device to the host
-    EVENT_TO_DEVICE,  // and back
+    EVENT_TO_DEVICE,  // a copy of states from the host
     EVENT_SQUARES,    // of gradients, for the norm
     EVENT_KINDS
 } trace_kind;

@@ -14,7 +14,7 @@ typedef struct {
     char *memory;              // (n, each)
     file_transfer *transfers;  // (n)
     file_engine *engine;       // NULL: no file is open
-    int given;                 // 1: the memory is the caller's
+    int given;                 // 1: the caller owns the memory
     int hangs;                 // 1: a hung disk may still use the memory and the file, so neither is released
     at_work *work;  // of this rank, which reports while it waits; NULL: the other ranks do not wait
 } ring;

@@ -1,13 +1,13 @@
-// A checkpoint's folder on disk. Each function returns 0, or ZERO_ERR_IO naming the path.
+// A checkpoint's folder on disk. Each function returns 0, or ZERO_ERR_IO with a message that names the path.
 #ifndef LLMC_ZERO_CHECKPOINT_FILES_H
 #define LLMC_ZERO_CHECKPOINT_FILES_H
 #include <limits.h>
 #include <stddef.h>
 
 #define MANIFEST "manifest.json"
-#define FILE_END ".states"  // the end of the name of a rank's file
+#define FILE_END ".states"  // suffix of the name of a rank's file
 
-enum { FILE_NAME = 64 };  // room for the name of a file in the folder
+enum { FILE_NAME = 64 };  // size of the name of a file in the folder
 
 // Sets path to folder/name. Fails if that is too long.
 int folder_path(char path[PATH_MAX], const char *folder, const char *name);

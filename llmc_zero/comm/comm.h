@@ -60,7 +60,7 @@ struct comm {
     } group;
     device *device;               // its memory holds the pieces
     device_stream gather_stream;  // the stream of all_gather
-    int only_queues;              // collectives only queue work on the device, so they need no thread
+    int only_queues;              // 1: collectives only queue work on the device and need no thread
     char name[160];               // for the start table
     struct rank_gpu *gpus;        // (ranks) each rank's GPU (comm/gpus.c); NULL: one rank, or no CUDA
     int ranks_on_device;          // ranks that share this rank's device, itself included; 1 on a CPU

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-// Shows whether ranks are in the same collective, before they use each other's data.
+// Lets ranks check that they are in the same collective before they use each other's data.
 typedef struct {
     uint32_t number, exchange;
     int32_t root, unit, units, purpose;

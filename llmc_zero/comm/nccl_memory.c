@@ -149,7 +149,7 @@ int nccl_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx) {
     nccl_state *n = c->nccl;
     size_t before = 0;
     ZERO_TRY(nccl_failed(c));
-    ZERO_TRY(comm_barrier(c));  // no rank allocates before all are here
+    ZERO_TRY(comm_barrier(c));  // no rank allocates before all have arrived
     ZERO_TRY(failure_agree(c->net, nccl_bytes_left(&before)));
     ZERO_TRY(failure_agree(c->net, register_moved(n, m)));
     ZERO_TRY(end_rehearsal(n, rehearse(ctx)));

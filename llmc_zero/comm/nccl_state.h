@@ -112,7 +112,7 @@ int nccl_connect(nccl_state *n, const zero_config *config);
 // -------- memory (nccl_memory.c)
 
 int nccl_bytes_left(size_t *left);  // on the device
-// Adds the memory that NCCL has taken since `before` bytes were free.
+// Adds the memory that NCCL has allocated since `before` bytes were free.
 int nccl_count_taken(nccl_state *n, size_t before);
 void nccl_set_mover(comm *c, memory *m);
 int nccl_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx);

@@ -1,5 +1,5 @@
-// The CPU as a device: every operation is done when it returns, and the host can read all memory. The choice
-// between devices is at the end.
+// The CPU as a device: every operation is done when it returns, and the host can read all memory. The
+// functions that choose between devices are at the end.
 #include "device.h"
 #include "room.h"
 #include "../base/error.h"

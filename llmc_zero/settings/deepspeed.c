@@ -167,7 +167,7 @@ refuse_later(zero_deepspeed_key *k, const char *setting, const char *fmt, ...) {
     va_end(args);
 }
 
-// Without bf16 and fp16 the dtype is fp32.
+// If neither bf16 nor fp16 is enabled, the dtype is fp32.
 static void judge_type(reader *r) {
     if (!r->no_type || r->type_chosen) return;
     strcpy(r->no_type->setting, "numbers.dtype");
@@ -288,7 +288,7 @@ static void refuse_trainers_keys(zero_deepspeed *report) {
     }
 }
 
-// alone: without a trainer that reads its keys.
+// alone: 1 if no trainer reads its own keys.
 static int read_file(zero_config *config, zero_deepspeed *report, const char *file, int env_stage,
                      int alone) {
     reader r = { .config = *config, .report = report, .env_stage = env_stage };

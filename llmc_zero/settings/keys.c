@@ -205,7 +205,7 @@ static const key_row rows[] = {
 #include "settings.def"  // a setting without a key adds a row that matches nothing
 
     { "", ZERO, BLOCK, .set = set_stage },   // old files: true is stage 1, false stage 0
-    { "", "fp16", BLOCK, .set = set_fp16 },  // true and false as well
+    { "", "fp16", BLOCK, .set = set_fp16 },  // also true or false
     { "", "bf16 optimizer data_types activation_checkpointing checkpoint aio", .kind = BLOCK },
     { "", "bfloat16", BLOCK, .only = "bf16", .why = "the old name of bf16" },
     { "optimizer", "params", .kind = BLOCK },
@@ -238,7 +238,7 @@ static const key_row rows[] = {
     { "aio", "intra_op_parallelism thread_count num_threads", BY_SETTING, .set = set_threads,
       .setting = "offload.nvme_threads" },
 
-    // ---- for the trainer
+    // ---- keys for the trainer
     { "", "train_batch_size", COUNT, .min = 1, .max = INT_MAX, .setting = "trainer.rows_a_step" },
     { "", "train_micro_batch_size_per_gpu", COUNT, .min = 1, .max = INT_MAX, .setting = "trainer.rows" },
     { "", "gradient_clipping", REAL, .max = NO_LIMIT, .setting = "trainer.grad_clip" },
@@ -328,7 +328,7 @@ static const key_row rows[] = {
     { CHECKPOINTING, "synchronize_checkpoint_boundary", BOOL, .why = "only affects measurements" },
     { CHECKPOINTING, "profile", .only = "false", .why = NOT_BUILT, .setting = "debug.trace_events" },
 
-    // ---- not built
+    // ---- features that are not built
     { ZERO, "zero_hpz_partition_size", .only = "1|0", .why = "hpZ of ZeRO++ is not built" },
     { ZERO, "zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients",
       .only = "false", .why = "quantized communication of ZeRO++ is not built" },

@@ -37,11 +37,11 @@ typedef struct {
 
 typedef struct file_engine file_engine;
 
-// Returns 0 and an engine for `bytes` of states, all 0, or an error that leaves nothing behind. In each
-// folder it reserves space for an unnamed file, which disappears when the process ends in any way, and locks
-// the small file llmc_zero.rankRRRRR.lock, which a killed run may have left. Fails if the folder is in memory
-// (tmpfs, ramfs), if another process has locked the lock file, or if a different file has that name; that
-// file stays unchanged.
+// Opens an engine for `bytes` bytes of states, all 0. An error leaves nothing behind. In each folder it
+// reserves space for an unnamed file, which disappears when the process ends in any way, and locks the small
+// file llmc_zero.rankRRRRR.lock, which a killed run may have left. Fails if the folder is in memory (tmpfs,
+// ramfs), if another process has locked the lock file, or if a different file has that name; that file stays
+// unchanged.
 int file_open(file_engine **e, const file_settings *s, int64_t bytes);
 // Waits for pending transfers and removes the locks. e may be NULL. Returns 0; or 1 if the disk hangs, after
 // at most timeout_s and a few seconds. A hung disk may still use the buffers and the given file, so the

@@ -11,7 +11,7 @@
 #include "state.h"
 #include "../base/trace.h"
 
-// The users of copies, one thread each.
+// The users of copies. Each is one thread.
 typedef enum {
     RING_PROCESSOR,   // AdamW on the CPU: gradients and parameters on the device
     RING_REDUCTIONS,  // gradients leaving the device

@@ -11,10 +11,10 @@
 // Returns how many leading elements of a rank's part of a unit are in files or, with a CUDA device, in host
 // memory.
 int64_t state_away(zero_value what, const zero_config *c, const layout *l, int rank, int unit);
-// 1: some are in files.
+// Returns 1 if some of the state's elements are in files.
 int state_goes_to_files(zero_value what, const zero_config *c);
-// 1: a delayed update writes this rank's parameters of the unit to a second region of the files, so that
-// publishing them needs no copy.
+// Returns 1 if a delayed update writes this rank's parameters of the unit to a second region of the files, so
+// that publishing them needs no copy.
 int state_has_next(const zero_config *c, const layout *l, int rank, int unit);
 // Returns ZERO_NVME; ZERO_HOST, only if the device is a GPU; or ZERO_DEVICE, which on a CPU is host memory.
 zero_tier state_tier(zero_value what, const zero_config *c);
@@ -42,13 +42,12 @@ state_files_plan state_plan_files(const zero_config *c, const layout *l, int ran
 size_t state_file_bytes(const layout *l, int rank, size_t size, state_range r);
 file_settings state_file_settings(const zero_config *c, int rank);
 
-// Returns 0 with the files created, all zeros. m: for tables. pool: of the planned size. tr: records the
-// reads and writes.
+// Creates the files, all zeros. m: for tables. pool: of the planned size. tr: records the reads and writes.
 int state_files_open(struct state_files **f, const zero_config *c, const layout *l, int rank, memory *m,
                      char *pool, trace *tr);
 // Removes the files. Returns as file_close does, for the pool and the buffers of direct reads. f may be NULL.
 int state_files_close(struct state_files *f);
-// Waits for pending writes.
+// Sets the members of *info that concern files. Waits for pending writes.
 void state_files_describe(struct state_files *f, zero_files *info);
 
 // Returns 1 if no buffer of the pool is being written.
