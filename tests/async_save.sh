@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# --async-save from outside: the same bits, checkpoints and model files as without it, its memory in the
-# table, steps during the write of a model file, and after a kill in that write a resume.
+# Tests that --async-save gives the same bits, checkpoints and model files as a run without it, lists its
+# memory in the table, trains while a model file is written, and resumes after a kill during that write.
 # Usage: tests/async_save.sh TRAINER
 . "$(dirname "$0")/cases.sh"
 trainer=$(realpath "$1") || exit 1
@@ -8,7 +8,7 @@ export OMP_NUM_THREADS=1
 make_shim
 held=$dir/held screen=$dir/screen
 
-# train FOLDER ARGUMENT...: with its output in FOLDER.log, and environment variables $with
+# train FOLDER ARGUMENT...: writes its output to FOLDER.log; $with holds its environment variables
 with=()
 train() {
     timeout -k 2 60 mpirun --oversubscribe -np 2 env ${with[@]+"${with[@]}"} "$trainer" \
@@ -21,29 +21,29 @@ kill_ranks() {
 }
 hash_of() { json_value "$1/summary.json" state_hash; }
 same_bits() { is "state_hash of $1" "$(hash_of "$1")" "$(hash_of "$dir/plain")"; }
-# The manifest without the names of the files and the run, and so without its checksum
+# The manifest without what differs between runs: the file names, the run's id and the checksum
 facts_of() {
     sed -E 's/rank([0-9]{5})-[0-9a-f]{16}/rank\1/g; s/"run": ?"[0-9a-f]{16}"//; /^"xxh3"/d' \
         "$1/step_00000008/manifest.json"
 }
-is_good() { "$trainer" --verify "$1" >"$screen" 2>&1 || need "$1 is not good: $(cat "$screen")" false; }
-# awaits PATTERN: in the log of the background run, which has a time limit
+is_good() { "$trainer" --verify "$1" >"$screen" 2>&1 || need "$1 is damaged: $(cat "$screen")" false; }
+# awaits PATTERN: waits for it in the log of the background run, which has a time limit
 awaits() {
     until grep -qE "$1" "$held.log" || ! any_runs $job; do sleep 0.01; done
     has "$held.log" "$1"
 }
-without() { need "there is $1" [ ! -e "$1" ]; }
+without() { need "$1 exists" [ ! -e "$1" ]; }
 
 begin 'async_save.the same bits and the same checkpoints'
-need 'a run without it fails' train "$dir/plain"
-need 'a run with it fails' train "$dir/async" --async-save
+need 'the run without --async-save failed' train "$dir/plain"
+need 'the run with --async-save failed' train "$dir/async" --async-save
 same_bits "$dir/async"
 is manifest "$(facts_of "$dir/async")" "$(facts_of "$dir/plain")"
 is 'complete checkpoints' "$(grep -c 'is complete, ' "$dir/async.log")" 4
-is 'checkpoints that -nk keeps' "$(cd "$dir/async" && echo step_*)" 'step_00000006 step_00000008'
-need 'other model files' cmp -s "$dir/plain/model_00000008.bin" "$dir/async/model_00000008.bin"
+is 'checkpoints kept by -nk' "$(cd "$dir/async" && echo step_*)" 'step_00000006 step_00000008'
+need 'the model files differ' cmp -s "$dir/plain/model_00000008.bin" "$dir/async/model_00000008.bin"
 has "$dir/async.log" 'copy for checkpoints'     # in the memory table
-need 'the table without --async-save has a copy' not grep -q 'copy for checkpoints' "$dir/plain.log"
+need 'the table lists a copy without --async-save' not grep -q 'copy for checkpoints' "$dir/plain.log"
 end
 
 # holds CASE FILE: starts a run whose writes to paths with FILE in them block until $dir/go exists
@@ -55,7 +55,7 @@ holds() {
     job=$!
     with=()
 }
-# ends: once the writes continue, the run ends with the same bits
+# ends: lets the writes continue; the run must then end with the same bits
 ends() {
     : >"$dir/go"
     ends_within 60 $job
@@ -67,7 +67,7 @@ holds 'steps while the states are written' step_00000004/rank
 awaits '^step  *6/8'
 without "$held/step_00000004/manifest.json"
 ends
-is 'order: step 4 is complete, the next save begins' "$(grep -nE 'step 4 is complete|at step 6' "$held.log" |
+is 'order: step 4 completes, then the next save begins' "$(grep -nE 'step 4 is complete|at step 6' "$held.log" |
     sed 's/.*checkpoint.*step 4.*/4/; s/.*at step 6/6/' | xargs)" '4 6'
 end
 
@@ -83,37 +83,37 @@ end
 
 holds 'the end waits for the model file' model_00000008.bin
 awaits '^the checkpoint of step 8 is complete'
-need 'it has ended' any_runs $job
+need 'the run ended without waiting' any_runs $job
 without "$held/summary.json"
 ends
-need 'other model files' cmp -s "$dir/plain/model_00000008.bin" "$held/model_00000008.bin"
+need 'the model files differ' cmp -s "$dir/plain/model_00000008.bin" "$held/model_00000008.bin"
 end
 
 for how in '' --async-save; do
     begin "async_save.the disk is full when the model file is written${how:+, $how}"
     rm -rf "$dir/full" && mkdir "$dir/full"
     with=("LD_PRELOAD=$shim" "DISK_FOLDER=$dir/full" DISK_FAIL=write:1+:28:model_00000004.bin)
-    need 'it ran' not train "$dir/full" $how
+    need 'the run succeeded' not train "$dir/full" $how
     with=()
     has "$dir/full.log" '^train_gpt2_zero: .*model_00000004.bin: .*No space left.* step 4 is complete'
     is_good "$dir/full"
     is 'model files' "$(cd "$dir/full" && echo model*)" model_00000002.bin
-    need 'it does not resume' train "$dir/full" $how -y 1
+    need 'the run did not resume' train "$dir/full" $how -y 1
     same_bits "$dir/full"
     end
 done
 
 holds 'killed while a model file is written' model_00000004.bin
 awaits '^the checkpoint of step 4 is complete'
-need 'the write has not begun' await compgen -G "$held/model_00000004.bin.*.tmp" >/dev/null
+need 'the write did not begin' await compgen -G "$held/model_00000004.bin.*.tmp" >/dev/null
 kill_ranks
 without "$held/model_00000004.bin"
 is_good "$held"
-need 'it does not resume' train "$held" --async-save -y 1 -x 5
+need 'the run did not resume' train "$held" --async-save -y 1 -x 5
 has "$held.log" '^resuming at step 4$'
 is_good "$held/model_00000004.bin"
 has "$screen" 'model_00000004.bin: good'
-need 'a temporary file is left' not compgen -G "$held/*.tmp" >/dev/null
+need 'a temporary file remains' not compgen -G "$held/*.tmp" >/dev/null
 end
 
 finish async_save

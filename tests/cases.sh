@@ -1,13 +1,13 @@
-# Sourced by the tests written as shell scripts: changes to the project's root, makes a temporary folder, and
-# defines cases and the closing line.
-#   begin 'what is tested'; need 'the message if it fails' COMMAND...; end
-#   is WHAT VALUE EXPECTED, has FILE PATTERN...     needs that write their own message
+# Sourced by the shell tests: changes to the project's root, makes a temporary folder, and defines functions
+# for cases and the closing line.
+#   begin 'the case'; need 'the message on failure' COMMAND...; end
+#   is WHAT VALUE EXPECTED, has FILE PATTERN...     like need, with a message built from the arguments
 # shellcheck disable=SC2046,SC2059
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
 . scripts/mpi_env.sh
 dir=$(mktemp -d) || exit 1
-disk=$dir           # for model states: on a disk, even if /tmp is in memory
+disk=$dir           # for model states: always on a disk, even if /tmp is a tmpfs
 if [ "$(stat -f -c %T "$dir")" = tmpfs ]; then
     mkdir -p build && disk=$(mktemp -d "$PWD/build/tests.XXXXXX") || exit 1
 fi
@@ -36,7 +36,7 @@ end() {
 }
 skip() { echo "skip $1: $2"; skipped=$((skipped + 1)); }       # NAME REASON
 not() { ! "$@"; }
-# a condition on fractional numbers
+# number CONDITION: compares numbers that may be fractions
 number() { awk "BEGIN { exit !($1) }"; }
 finish() { echo "$1: $passed passed, $failed failed, $skipped skipped"; [ "$failed" = 0 ]; }
 
@@ -58,15 +58,15 @@ processes() {
         processes $(pgrep -P "$pid")
     done
 }
-# ends_within SECONDS PID...: waits for background jobs; sets statuses, status to the last of them, and took
-# to the seconds. Jobs that exceed the limit are listed as a failure and killed.
+# ends_within SECONDS PID...: waits for background jobs; sets statuses to their exit statuses, status to the
+# last one, and took to the seconds waited. Jobs that exceed the limit are reported as a failure and killed.
 ends_within() {
     local limit=$1 since=$EPOCHREALTIME until=$((SECONDS + $1)) pid left
     shift
     while any_runs "$@" && [ $SECONDS -lt $until ]; do sleep 0.02; done
     if any_runs "$@"; then
         mapfile -t left < <(processes "$@")
-        need "still runs after $limit s: $(ps -ww -o pid,ppid,stat,etime,args -p "${left[*]}")" false
+        need "still running after $limit s: $(ps -ww -o pid,ppid,stat,etime,args -p "${left[*]}")" false
         kill -KILL "${left[@]}" 2>/dev/null
     fi
     statuses=()
@@ -76,13 +76,13 @@ ends_within() {
         statuses+=($status)
     done
     took=$(awk "BEGIN { print $EPOCHREALTIME - $since }")
-} 2>/dev/null       # bash reports killed jobs
+} 2>/dev/null       # hides bash's reports of killed jobs
 free_port() {
     local port
     until port=$((20000 + RANDOM % 10000)); ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
     echo $port
 }
-# rank_pid PROGRAM RANK: finds the rank by mpirun's variable or by its last option
+# rank_pid PROGRAM RANK: finds the process through mpirun's environment variable or a final option -pr RANK
 rank_pid() {
     local p
     for p in $(pgrep -f "^$1 "); do
@@ -92,7 +92,7 @@ rank_pid() {
         fi
     done 2>/dev/null
 }
-# json_value FILE KEY: from JSON with one pair per line, such as summary.json
+# json_value FILE KEY: prints the value; FILE is JSON with one pair per line, such as summary.json
 json_value() { sed -nE "s/.*\"$2\": \"?([^\",{}]+).*/\1/p" "$1"; }
 hashes() { grep -aoE 'params_hash .*' "$1"; }
 flip_byte() {   # FILE OFFSET
@@ -100,8 +100,8 @@ flip_byte() {   # FILE OFFSET
     byte=$(od -An -tu1 -j "$2" -N 1 "$1")
     printf "\\$(printf %o $((byte ^ 64)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
 }
-# Sets shim to the value of LD_PRELOAD with which tests/shim/disk.c intercepts $trainer's file calls. ASan
-# must be the first library.
+# Builds tests/shim/disk.c and sets shim to the LD_PRELOAD value that makes it intercept $trainer's file
+# calls. ASan must be the first library.
 make_shim() {
     "${CC:-cc}" -std=c11 -D_GNU_SOURCE -O1 -g -shared -fPIC tests/shim/disk.c -o "$dir/disk.so" -ldl || exit 1
     shim="$(ldd "$trainer" | awk '/libasan/ { print $3 }') $dir/disk.so"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Checkpoints saved by each number of ranks, under many settings, load on each number, under others.
-# Usage: tests/checkpoints.sh BUILD [all] NP...    all: every setting loads under every other
+# Tests that checkpoints saved by each number of ranks, under many settings, load on every number of ranks,
+# under other settings.
+# Usage: tests/checkpoints.sh BUILD [all] NP...    all: loads every setting's checkpoint under every other
 . "$(dirname "$0")/cases.sh"
 program=$(realpath "${1:?Usage: tests/checkpoints.sh BUILD [all] NP...}/tests/mpi_checkpoint") || exit 1
 shift
@@ -8,7 +9,7 @@ all=() limit=100
 [ "$1" != all ] || { all=(all) limit=3000; shift; }
 export OMP_NUM_THREADS=1
 
-# ranks NP save|load: must succeed. A failure prints the ranks' messages, without mpirun's.
+# ranks NP save|load: one case. If it fails, it prints the ranks' messages without those of mpirun.
 ranks() {
     begin "checkpoints.$2 on $1"
     timeout -k 2 $limit mpirun --oversubscribe -np "$1" "$program" "$2" "$disk/saved" "${all[@]}" \
@@ -19,7 +20,7 @@ ranks() {
 }
 mkdir "$disk/saved"
 for np; do ranks "$np" save; done
-# A number of ranks that has saved nothing loads too.
+# Also load on a number of ranks that saved nothing.
 [ ${#all[@]} != 0 ] || set -- "$@" $((${*: -1} + 1))
 for np; do ranks "$np" load; done
 finish checkpoints

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Each call by which a run with checkpoints reads or changes its output folder fails in turn: the n-th of each
-# kind for every n. Allocations fail too, writes also fail from the n-th on, and reads and writes are short.
-# The run must end with the reference's bits or with one error message, and its folder must be undamaged and
-# resume to the reference's bits. The same holds if a run keeps an earlier run's logs, and if it branches from
-# an older step: -y 1 then resumes from the newest checkpoint of either branch. The run is also killed at each
-# call that changes something. tests/shim/disk.c makes calls fail.
+# Injects a failure into each call with which a run reads or changes its output folder: the n-th call of each
+# kind, for every n. Allocations fail too, some writes keep failing from the n-th on, and reads and writes can
+# be short. The run must end with the reference's bits or with one error message, and its folder must be
+# undamaged and resume to the reference's bits. The same is tested for a run that keeps an earlier run's logs,
+# and for one that branches from an older step: -y 1 then resumes from the newest checkpoint of either branch.
+# The run is also killed at each call that changes the folder. tests/shim/disk.c makes the calls fail.
 # Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]    RANKS: 1 2
-# Without all: on one rank each call with one error, but only the first and last allocation of each place in
-# the program, and few of jansson's; on two ranks a few calls of each kind; with --async-save a third of
-# those.
-[ ! -w /dev/shm ] || export TMPDIR=/dev/shm         # a sync costs nothing there
+# Without all: on one rank, each call fails with one error, but only the first and last allocation of each
+# call site, and a few of jansson's; on two ranks, every sixth call of each kind; with --async-save, a third
+# of these.
+[ ! -w /dev/shm ] || export TMPDIR=/dev/shm         # where a sync is free
 . "$(dirname "$0")/cases.sh"
 trainer=$(realpath "${1:?Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]}") || exit 1
 all=${2:-}
 if [ $# -gt 2 ]; then all_ranks=("${@:3}"); else all_ranks=(1 2); fi
-lanes=4                     # because a run mostly waits
+lanes=4                     # even on fewer cores, because a run mostly waits
 export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0
 
 args=(-b 2 -k constant -n 2 -nk 1 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full
@@ -23,7 +23,7 @@ make_shim
 
 # ---- the shim wraps every call that the trainer makes
 
-begin 'disk.the shim wraps every call that concerns files'
+begin 'disk.the shim wraps every file call'
 calls='open openat creat read write pread pwrite readv writev preadv pwritev sendfile copy_file_range splice
     mkstemp mkdtemp truncate ftruncate fallocate posix_fallocate fsync fdatasync sync_file_range sync syncfs
     rename renameat renameat2 remove unlink unlinkat rmdir mkdir mkdirat linkat symlink opendir fdopendir
@@ -36,14 +36,15 @@ nm -D --undefined-only "$trainer" | sed -nE 's/^ +U ([a-z_0-9]+).*/\1/p' | awk -
 nm -D --defined-only "$dir/disk.so" | sed -nE 's/.* [TW] //p' | sort >"$dir/calls_wrapped"
 need "not wrapped: $(comm -23 "$dir/calls_made" "$dir/calls_wrapped" | tr '\n' ' ')" \
     [ -z "$(comm -23 "$dir/calls_made" "$dir/calls_wrapped")" ]
-need 'no call was found' [ "$(wc -l <"$dir/calls_made")" -gt 20 ]
+need 'too few calls found' [ "$(wc -l <"$dir/calls_made")" -gt 20 ]
 end
 
 # ---- runs
 
-# run RANKS FOLDER VARIABLE=VALUE...: trains $steps steps in FOLDER/out, sets status and writes FOLDER.screen
+# run RANKS FOLDER VARIABLE=VALUE...: trains $steps steps with output folder FOLDER/out; sets status and
+# writes FOLDER.screen
 steps=4
-how=()      # more options
+how=()      # extra options
 run() {
     local launcher folder=$2 model=l2h2c32v257t32
     [ ! -e "$folder/model.bin" ] || model=$folder/model.bin
@@ -57,9 +58,10 @@ with_disk() {
     run "$1" "$2" LD_PRELOAD="$shim" DISK_FOLDER="$2" DISK_CALLS="$2.calls" "${@:3}"
 }
 fresh() { rm -rf "$1" "$1.calls"; mkdir "$1"; }
-# begin_as PHASE RANKS FOLDER: prepares the folder: empty, with a checkpoint, logs or a model, or with steps 4
-# and 6 of a branch that the run abandons at step 2. If the run then saves at step 6, it sets the old step 6
-# aside before and step 4 after that save; if it saves at step 3, both after it. Then it removes step 2.
+# begin_as PHASE RANKS FOLDER: makes the folder empty, or with a checkpoint, logs or a model, or with steps 4
+# and 6 of a branch that the run abandons at step 2. A run that then saves at step 6 sets aside the old step 6
+# before that save and step 4 after it; a run that saves at step 3 sets both aside afterwards. Then it removes
+# step 2.
 begin_as() {
     fresh "$3"
     how=() steps=4
@@ -74,40 +76,40 @@ begin_as() {
             how=(-y 0 --resume "$3/out/step_00000002" -n "$steps") ;;
     esac
 }
-# resume_as PHASE RANKS FOLDER: resumes, and prints what is wrong
+# resume_as PHASE RANKS FOLDER: resumes the run, and prints any errors
 resume_as() {
     local expect=$reference
     how=()
     [[ $1 != back? ]] || steps=8
     run "$2" "$3"
-    [ $status = 0 ] || { echo "afterwards status $status: $(message "$3")"; return; }
+    [ $status = 0 ] || { echo "resume: status $status: $(message "$3")"; return; }
     if [[ $1 = back? ]]; then
         grep -q "^resuming at step [6${1#back}]\$" "$3.screen" ||
-            echo "afterwards $(grep '^resuming at' "$3.screen")"
+            echo "resume: $(grep '^resuming at' "$3.screen")"
         expect=$both_branches
     fi
-    [[ $expect = *"$(hashes "$3.screen")"* ]] || echo "afterwards $(hashes "$3.screen")"
+    [[ $expect = *"$(hashes "$3.screen")"* ]] || echo "resume: $(hashes "$3.screen")"
     case $1 in back? | logs) lost_lines "$1" "$2" "$3" ;; esac
 }
-# Prints the lines that are in no log any more. Steps of both branches must be in the log itself.
+# Prints the lines that no log contains any more. Steps that both branches share must be in the current log.
 lost_lines() {
     local log base=$dir/base$2/out
     [ "$1" = logs ] || base=$dir/other$2/out
     for log in main.log metrics.jsonl; do
         [ "$1" = logs ] || cmp -s <(head -n 2 "$base/$log") <(head -n 2 "$3/out/$log") ||
-            echo "afterwards $log begins with $(head -n 1 "$3/out/$log")"
-        comm -23 <(sort -u "$base/$log") <(sort -u "$3/out/$log"*) | sed "s/^/lost of $log: /"
+            echo "resume: $log begins with $(head -n 1 "$3/out/$log")"
+        comm -23 <(sort -u "$base/$log") <(sort -u "$3/out/$log"*) | sed "s/^/lost from $log: /"
     done
 }
 
 # ---- one case
 
 message() { grep -a '^train_gpt2_zero: ' "$1.screen" || tail -n 3 "$1.screen"; }
-# ended_well FOLDER RANKS: prints what is wrong with the run's end. Before the ranks are connected, each may
-# have a message.
+# ended_well FOLDER RANKS: prints any errors in how the run ended. Until the ranks are connected, each may
+# print a message.
 ended_well() {
     local messages
-    [ $status = 137 ] && { echo 'no end'; return; }
+    [ $status = 137 ] && { echo 'the run hung'; return; }
     if [ $status = 0 ]; then
         [ "$(hashes "$1.screen")" = "$reference" ] || echo "status 0 and $(hashes "$1.screen")"
         return
@@ -116,7 +118,7 @@ ended_well() {
     messages=$(grep -ac '^train_gpt2_zero: ' "$1.screen")
     [ "$messages" -ge 1 ] && [ "$messages" -le "$2" ] || echo "$messages messages"
 }
-# one FOLDER PHASE RANKS RANK KIND N ERROR: one case; prints what is wrong
+# one FOLDER PHASE RANKS RANK KIND N ERROR: runs one case; prints any errors
 one() {
     local folder=$1 ended bad
     begin_as "$2" "$3" "$folder"
@@ -127,15 +129,15 @@ one() {
     ended=$status
     bad=$("$trainer" --verify "$folder/out" | grep '^BAD' | grep -vE 'no complete checkpoint|out: No such')
     [ -z "$bad" ] || { echo "$bad"; return; }
-    # A rank may list a folder while others write in it, so the number of calls varies.
+    # The number of calls varies, because a rank may list a folder while others write to it.
     [ -s "$folder.calls" ] || ended=missed
     bad=$(resume_as "$2" "$3" "$folder")
     [ -z "$bad" ] || { echo "$bad"; return; }
     echo "$ended" >>"$folder.ends"
 }
-lane() {            # NUMBER: every $lanes-th line of the cases
+lane() {            # NUMBER: runs every $lanes-th line of the cases
     local n=0 line wrong
-    export TMPDIR=$dir/mpi$1                # mpirun removes files that a concurrent mpirun needs
+    export TMPDIR=$dir/mpi$1        # separate, because mpirun removes files that a concurrent mpirun needs
     mkdir -p "$TMPDIR"
     while read -r line; do
         n=$((n + 1))
@@ -148,7 +150,7 @@ lane() {            # NUMBER: every $lanes-th line of the cases
 
 # ---- the cases
 
-# errors_of KIND N: the errors of the n-th call: one of them, or with all each
+# errors_of KIND N: the errors to inject into the n-th call: one of the kind's errors, or with "all" each
 errors_of() {
     local errors
     case $1 in
@@ -162,7 +164,7 @@ errors_of() {
     if [ -n "$all" ]; then echo "${errors[@]}"; else echo "${errors[$2 % ${#errors[@]}]}"; fi
 }
 changes='create write truncate fsync rename unlink mkdir rmdir'
-# kinds PHASE CALLS: the kinds of calls in which this phase differs from the phases before
+# kinds PHASE CALLS: the kinds of calls to test: those in which this phase differs from the previous phases
 kinds() {
     case $1$all in
         model) echo open read stat close malloc ;;
@@ -172,7 +174,7 @@ kinds() {
         *) sed 's/ .*//' "$2" | sort -u ;;
     esac
 }
-# numbers PHASE KIND RANKS CALLS: the calls of a kind to fail
+# numbers PHASE KIND RANKS CALLS: which calls of a kind fail
 numbers() {
     sed -n "s/^$2 //p" "$4" | awk -v phase="$1" -v kind="$2" -v ranks="$3" -v all="$all" '
         { at[NR] = $1; if (!($1 in first)) first[$1] = NR; last[$1] = NR }
@@ -191,7 +193,7 @@ cases() {
     with_disk "$2" "$dir/count" DISK_RANK="$3"
     reference=$(hashes "$dir/count.screen")
     if [ $status != 0 ] || [ ${#reference} -lt 40 ]; then
-        echo "$1, $2 ranks: the undisturbed run fails: $(message "$dir/count")" >&2
+        echo "$1, $2 ranks: the undisturbed run failed: $(message "$dir/count")" >&2
         exit 1
     fi
     for kind in $(kinds "$1" "$calls"); do
@@ -203,7 +205,7 @@ cases() {
         done
     done
 }
-# faults NAME: all lines of $dir/cases
+# faults NAME: runs all lines of $dir/cases as one case
 faults() {
     local number bad all_cases
     all_cases=$(wc -l <"$dir/cases")
@@ -214,7 +216,7 @@ faults() {
     bad=$(cat "$dir"/lane*.bad | wc -l)
     number=$(cat "$dir"/lane*.ends | grep -c missed)
     need "$number of $all_cases calls were not made" [ $((10 * number)) -lt "$all_cases" ]
-    need "$bad of $all_cases: $(cat "$dir"/lane*.bad | head -n 40)" [ "$bad" = 0 ]
+    need "$bad of $all_cases failed: $(cat "$dir"/lane*.bad | head -n 40)" [ "$bad" = 0 ]
     end
     echo "   $all_cases calls failed: $(cat "$dir"/lane*.ends | sort | uniq -c |
         awk '{ printf "%s%d runs ended with status %s", sep, $1, $2; sep = ", " }'); all resumed"
@@ -245,7 +247,7 @@ for ranks in "${all_ranks[@]}"; do
         [ "$phase" != fresh ] || whole=$reference
         [[ $phase != back? ]] || continue
         begin "disk.$phase, rank $rank of $ranks: resuming changes nothing"
-        need "$reference, fresh $whole" [ "$phase" = model -o "$reference" = "$whole" ]
+        need "$reference, but a fresh run has $whole" [ "$phase" = model -o "$reference" = "$whole" ]
         end
     done; done
 done

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# --export and --to convert between a checkpoint of any number of ranks, llm.c's file and a Hugging Face
-# folder without changing a bit, and a run starts from each. Usage: tests/export.sh TRAINER [GROUP]...
+# Tests that --export and --to convert between checkpoints of any number of ranks, llm.c's file and a Hugging
+# Face folder without changing a bit, and that a run can start from each. Usage: tests/export.sh TRAINER
+# [GROUP]...
 #   trips, refused    make test
 #   transformers      make check: dev/check_export.py, if PYTHON (python3) has transformers and PyTorch
 . "$(dirname "$0")/cases.sh"
@@ -11,7 +12,7 @@ export OMP_NUM_THREADS=1
 small=(--device cpu -v 0 -s 0 --threads 1 -b 1 -u 0)
 screen=$dir/screen
 
-# export_model FROM TO [ARGUMENT...]: in the test's folder; exports: the same, which must succeed
+# export_model FROM TO [ARGUMENT...]: both paths are in the test's folder. exports: the same, must succeed.
 export_model() {
     timeout -k 2 60 "$trainer" --export "$dir/$1" --to "$dir/$2" "${@:3}" >"$screen" 2>&1 </dev/null
 }
@@ -21,7 +22,7 @@ left() { find "$dir" -maxdepth 1 -name "$1"; }
 
 # --------
 
-# trip NAME RUN: checkpoint -> .bin -> folder -> .bin gives the same bits, and so does checkpoint -> folder
+# trip NAME RUN: checkpoint -> .bin -> folder -> .bin keeps every bit, and so does checkpoint -> folder
 trip() {
     local run=$2
     begin "export.$1"
@@ -41,7 +42,7 @@ trip() {
 
 test_trips() {
     local dtype model
-    begin 'export.runs to export'
+    begin 'export.training the runs to export'
     trains 3 fp32 -e l2h2c40v257t32 -x 2 -n 1 -z 3 --dtype fp32
     trains 2 bf16 -e l2h2c40v257t32 -x 2 -n 1 -z 2 --dtype bf16
     end
@@ -49,14 +50,14 @@ test_trips() {
     trip 'two ranks, stage 2, bf16' bf16
 
     begin 'export.the masters are exported'
-    need 'fp32: differs from the model file' same fp32.bin fp32/model_00000002.bin
-    need 'bf16: differs from the model file' same bf16.16.bin bf16/model_00000002.bin
-    need 'bf16: the masters are rounded' not same bf16.bin bf16.16.bin
+    need 'fp32: the export differs from the model file' same fp32.bin fp32/model_00000002.bin
+    need 'bf16: the export differs from the model file' same bf16.16.bin bf16/model_00000002.bin
+    need 'bf16: the masters were rounded' not same bf16.bin bf16.16.bin
     exports fp32/step_00000001 first.bin
-    need 'an older checkpoint: differs from its model file' same first.bin fp32/model_00000001.bin
+    need 'an older checkpoint: the export differs from its model file' same first.bin fp32/model_00000001.bin
     end
 
-    begin 'export.a run starts from each with the same bits'
+    begin 'export.runs that start from each format end with the same bits'
     for dtype in fp32 bf16; do
         for model in bin hf; do trains 2 $model -e "$dir/fp32.$model" -x 1 --dtype $dtype --hash full; done
         same_result hf bin
@@ -64,7 +65,7 @@ test_trips() {
     need 'no loss or no digest' [ "$(result hf | wc -w)" = 4 ]
     end
 
-    begin 'export.the files of the folder'
+    begin 'export.the files in the Hugging Face folder'
     is files "$(cd "$dir/fp32.hf" && echo *)" \
         'config.json generation_config.json merges.txt model.safetensors tokenizer_config.json vocab.json'
     exports fp32 plain --tokenizer none
@@ -75,8 +76,8 @@ test_trips() {
 
 # --------
 
-# refused: from lines NAME|PATTERN|FROM TO ARGUMENT...: the export fails with a message that matches, and
-# leaves neither TO nor a temporary file
+# refused: reads lines NAME|PATTERN|FROM TO ARGUMENT...: each export must fail with a message that matches
+# PATTERN, and leave neither TO nor a temporary file.
 refused() {
     local what pattern from to arguments
     while IFS='|' read -r what pattern arguments; do

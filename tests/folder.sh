@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The output folder: one run at a time, each step once in the logs, abandoned branches, refused checkpoints,
-# and --verify. Usage: tests/folder.sh TRAINER [GROUP]...
+# The output folder: its lock, logs with each step once, abandoned branches, refused checkpoints, and
+# --verify. Usage: tests/folder.sh TRAINER [GROUP]...
 # shellcheck disable=SC2086
 . "$(dirname "$0")/cases.sh"
 . tests/runs.sh
@@ -12,22 +12,22 @@ small=(-e l1h2c32v257t32 -b 2 -u 0 -v 0 -s 0 -k constant --threads 1 --overlap 0
        --device cpu --progress lines)
 out=$dir/out screen=$dir/refused
 
-# try NP ARGUMENT...: a run with its output in $screen
+# try NP ARGUMENT...: runs the trainer, with its output in $screen
 try() { run "$1" 40 "${small[@]}" "${@:2}" >"$screen" 2>&1; }
 runs() { try "$@" || need "failed: $*: $(tail -n 3 "$screen")" false; }
 trains() { runs "$1" -o "$out" "${@:2}"; }
-# resumes STEP NP ARGUMENT...: from that step
+# resumes STEP NP ARGUMENT...: trains, and must resume at STEP
 resumes() { trains "${@:2}"; prints "^resuming at step $1\$"; }
-# refuses PATTERN NP ARGUMENT...: fails with one message, which matches
+# refuses PATTERN NP ARGUMENT...: the run must fail with one message, which matches
 refuses() {
     try "${@:2}"
     status=$?
     one_message "$1"
 }
 prints() { has "$screen" "$@"; }
-# finds_bad PATH PATTERN: --verify reports damage in a line that matches
+# finds_bad PATH PATTERN: --verify must report damage in a line that matches
 finds_bad() {
-    need "$1 is good" not try 1 --verify "$1"
+    need "$1 was reported good" not try 1 --verify "$1"
     prints "^BAD .*$2"
 }
 verifies() { runs 1 --verify "$1"; }
@@ -47,7 +47,7 @@ end_long() {
 } 2>/dev/null
 first_runs() { any_runs "${pids[0]}"; }
 ended_or_saved() { [ "$(cat "$out/has_checkpoints" 2>&1)" != "$1" ] || ! first_runs; }
-# The background run must complete a save and the next one.
+# The background run must complete two more saves.
 saves_twice() {
     local n
     for n in 1 2; do
@@ -64,19 +64,19 @@ test_lock() {
             refuses "$out: another run is using this folder \(host $(hostname), process ${pids[0]}\)" \
                 $np -o "$out" -x 2 $how
         done
-        need 'the first has ended' first_runs
+        need 'the first run ended' first_runs
         end_long
         has_names '*' 'main.log metrics.jsonl run.lock'
         trains $np -x 2 -y 1
         end
     done
-    begin_fresh 'folder.lock, its file is removed: the run takes it again unless another run has'
+    begin_fresh 'folder.lock, its file is removed: the run takes the lock again unless another run holds it'
     begin_long 1 -o "$out" -n 100 -nk 1
     rm "$out/run.lock"
-    need 'it does not save' saves_twice
+    need 'the run stopped saving' saves_twice
     refuses 'another run is using this folder' 1 -o "$out" -x 2 -y 1
-    : >"$out/of_another" && mv "$out/of_another" "$out/run.lock"
-    need 'it still saves' not saves_twice
+    : >"$out/other_lock" && mv "$out/other_lock" "$out/run.lock"
+    need 'the run still saves' not saves_twice
     has "$dir/long" 'run.lock: .*, and another run has used'
     end_long
     end
@@ -91,7 +91,7 @@ test_lock() {
     echo mine >"$dir/mine"
     ln -s "$dir/mine" "$out/run.lock"
     refuses 'run.lock: Too many levels' 2 -o "$out" -x 1
-    is 'the other file' "$(<"$dir/mine")" mine
+    is "the link's target" "$(<"$dir/mine")" mine
     end
     if command -v strace >/dev/null; then
         begin_fresh 'folder.lock, a file system without locks'
@@ -120,7 +120,7 @@ test_logs() {
     has_names 'm*' 'main.log main.log.1 main.log.2 metrics.jsonl metrics.jsonl.1 metrics.jsonl.2'
     end
 
-    # The state after a run was killed in the middle of a line, some steps after its checkpoint of step 4
+    # Imitates a run killed in the middle of a log line, some steps after its checkpoint of step 4.
     for how in '-v 0' '-v 2 -m 1' '-v 3 -m 1'; do
         begin_fresh "folder.logs have each step once after a resume, $how"
         trains 2 -x 8 $how
@@ -150,7 +150,7 @@ test_logs() {
         : >"$dir/empty"
         ln -s "$dir/empty" "$out/$file"
         refuses "$file: Too many levels" 1 -o "$out" -x 1 -n 1 -y 1
-        need "$file: the other file was written to" [ ! -s "$dir/empty" ]
+        need "$file: the link's target was written to" [ ! -s "$dir/empty" ]
     done
     echo mine >"$dir/mine"
     for file in summary.json.tmp summary.json model_00000001.bin model_00000001.bin.tmp has_checkpoints; do
@@ -158,7 +158,7 @@ test_logs() {
         mkdir "$out"
         ln -s "$dir/mine" "$out/$file"
         trains 1 -x 1 -n 1
-        is "$file: the other file" "$(<"$dir/mine")" mine
+        is "$file: the link's target" "$(<"$dir/mine")" mine
     done
     end
 }
@@ -191,7 +191,7 @@ test_branches() {
     resumes 6 $np -x 7 -y 1 --resume "$out/step_00000002" -l 2e-3       # -y 1 takes the newest
     end
 
-    begin 'folder.branch: an abandoned one resumes, and a second one gets another name'
+    begin 'folder.branch: an abandoned checkpoint resumes, and a second one of the same step gets a new name'
     left=$(steps_in "$out/metrics.jsonl") logs=$(($(names 'metrics.jsonl.*' | wc -w) + 1))
     resumes 6 $np -x 7 -n 7 --resume "$out/abandoned_00000006" -l 1e-3
     has_steps metrics.jsonl 7
@@ -208,20 +208,20 @@ abandoned_00000004.1 abandoned_00000006 abandoned_00000006.1 abandoned_00000007"
     has_names 'step_* abandoned_*' 'step_00000002 step_00000004 abandoned_00000004'
     end
 
-    begin_fresh 'folder.branch: one set aside by a run that died before its save gets its name back'
+    begin_fresh 'folder.branch: a checkpoint set aside by a run that died before its save gets its name back'
     trains $np -x 6 -n 2
     mv "$out/model_00000006.bin" "$out/step_00000006" && mv "$out/step_00000006" "$out/abandoned_00000006"
     resumes 6 $np -x 8 -n 2 -y 1
     resumes 8 $np -x 10 -n 2 -y 1
-    need 'without the model file of step 6' [ -e "$out/model_00000006.bin" ]
+    need 'the model file of step 6 is missing' [ -e "$out/model_00000006.bin" ]
     end
 
-    begin 'folder.branch: a checkpoint of another folder'
+    begin 'folder.branch: resuming from a checkpoint in another folder'
     mv "$out" "$dir/other"
     trains $np -x 5 -n 1 --resume "$dir/other/step_00000002"
     refuses '-o: .*/out holds a checkpoint at step 5' $np -o "$out" -x 5 -n 1 \
         --resume "$dir/other/step_00000004"
-    # the state after a death before the first save
+    # imitates a death before the first save
     find "$out" -mindepth 1 -maxdepth 1 ! -name metrics.jsonl -exec rm -r {} +
     resumes 2 $np -x 5 -n 1 -y 1 --resume "$dir/other/step_00000002"
     rm -r "$out"/step_00000005
@@ -233,7 +233,7 @@ abandoned_00000004.1 abandoned_00000006 abandoned_00000006.1 abandoned_00000007"
 # ---- resuming with other options
 
 test_options() {
-    begin_fresh 'folder.options: threads, on which the last bits depend'
+    begin_fresh 'folder.options: a different number of threads, which can change the last bits, is reported'
     trains 1 -x 2 -n 2
     trains 1 -x 3 -y 1 --threads 2
     prints '^resuming with --threads 2; .*/step_00000002 was saved with 1$'
@@ -259,7 +259,7 @@ test_options() {
 
 # ---- NaN and Inf
 
-# With --eps 0, elements without a gradient become 0 / 0.
+# With --eps 0, AdamW divides 0 by 0 for elements without a gradient.
 test_finite() {
     local np before steps
     for np in 1 2; do
@@ -274,7 +274,7 @@ test_finite() {
         resumes 4 $np -x 5 -n 5 -nk 1 -y 1
         fresh
         refuses 'step 1: rank [0-9] .* not finite: .*; no checkpoint has been' $np -o "$out" -x 1 --eps 0
-        need 'there is a summary' [ ! -e "$out/summary.json" ]
+        need 'a summary was written' [ ! -e "$out/summary.json" ]
         end
     done
     begin_fresh 'folder.finite: a delayed update'
@@ -282,7 +282,7 @@ test_finite() {
         --eps 0 --delayed-update 1 --offload-optimizer cpu
     has_names 'step_* model_*' ''
     end
-    begin_fresh 'folder.finite: after divergence the checkpoints that -nk keeps are good'
+    begin_fresh 'folder.finite: after divergence, the checkpoints kept by -nk are good'
     refuses 'rank [01]: step [0-9]+: .*not finite' 2 -o "$out" -x 60 -n 1 -nk 2 -l 1000 -c 1000 --clip 0
     steps=$(names 'step_*')
     is 'checkpoints left' "$(wc -w <<<"$steps")" 2
@@ -299,13 +299,13 @@ test_finite() {
 
 # ---- --verify
 
-# is_good PATH FILES: --verify lists that many good files
+# is_good PATH FILES: --verify must list FILES good files
 is_good() {
     verifies "$1"
     is "good files of $1" "$(grep -c ': good, ' "$screen")" "$2"
 }
-# finds_damage: from lines NAME|COMMAND|PATTERN. The command damages a copy of $dir/good, and --verify reports
-# it in one line, which matches.
+# finds_damage: reads lines NAME|COMMAND|PATTERN. COMMAND damages a copy of $dir/good, and --verify must
+# report it in one line, which matches PATTERN.
 finds_damage() {
     local what command pattern
     while IFS='|' read -r what command pattern; do
@@ -337,27 +337,27 @@ test_verify() {
     states=$(cd "$out" && echo step_00000002/rank00001-*) model=model_00000004.bin
     size=$(stat -c %s "$out/$states")
     finds_damage <<END
-a bit of the states|flip_byte $states $((size - 7))|$states: damaged: the block of [0-9]+ bytes at offset 0
-states cut short|truncate -s -1 $states|$states: ends at offset $((size - 1)), .* $size
+a flipped bit in the states|flip_byte $states $((size - 7))|$states: damaged: the block of [0-9]+ bytes at offset 0
+truncated states|truncate -s -1 $states|$states: ends at offset $((size - 1)), .* $size
 an empty file|: >$states|$states: ends at offset 0
 a missing file|rm $states|$states: No such file
-the file of another save|cp step_00000004/rank00001-* $states|$states: damaged
-a bit of the manifest|flip_byte step_00000004/manifest.json 700|4/manifest.json: damaged: the checksum
-a model file cut short|truncate -s -1 $model|$model: damaged, or .* bytes, but the checkpoint has
-a folder with another step's name|rm $model; mv step_00000004 step_00000005|step_00000005: is of step 4
+a file from another save|cp step_00000004/rank00001-* $states|$states: damaged
+a flipped bit in the manifest|flip_byte step_00000004/manifest.json 700|4/manifest.json: damaged: the checksum
+a truncated model file|truncate -s -1 $model|$model: damaged, or .* bytes, but the checkpoint has
+a folder with the name of another step|rm $model; mv step_00000004 step_00000005|step_00000005: is of step 4
 END
     for at in 20 50000; do
-        begin "folder.verify: a run starts from a model file with a bad byte $at, or from its folder"
+        begin "folder.verify: -e names a model file with a bad byte $at, or its folder"
         flip_byte "$out/$model" $at
         refuses "$model: " 1 -e "$out/$model" -x 1
-        need 'it has trained' not grep -q '^step ' "$screen"
+        need 'the run has trained' not grep -q '^step ' "$screen"
         runs 1 -e "$out" -x 1
         prints "$model: damaged, .*; looking for an older checkpoint"
         finds_bad "$out/step_00000004/" "$model: damaged, .*: offset $at has"
         end
         flip_byte "$out/$model" $at
     done
-    begin 'folder.verify: a run starts from a folder without a model file; a model file without a checkpoint'
+    begin 'folder.verify: -e names a folder without its newest model file; a model file without a checkpoint'
     mv "$out/$model" "$out/model_00000005.bin"
     runs 1 -e "$out" -x 1
     prints '^model .*/model_00000002.bin: ' "/$model: No such file, .*; looking for an older one\$"
@@ -384,7 +384,7 @@ abandoned states|flip_byte $aside/rank00001-* 100|$aside/rank00001-.*: damaged: 
 an abandoned manifest|rm $aside/manifest.json|$aside: damaged: it was complete, and
 an abandoned model file|flip_byte $aside/$model 500|$aside/$model: damaged, or .* offset 500
 END
-    begin 'folder.verify: a run starts from a damaged abandoned model file; nothing to verify'
+    begin 'folder.verify: -e names a damaged abandoned model file; nothing to verify'
     flip_byte "$out/$aside/$model" 500
     refuses "$model: " 1 -e "$out/$aside/$model" -x 1
     rm -rf "$out" && mkdir "$out"
@@ -397,7 +397,7 @@ END
 # A run that saves and removes checkpoints must not look like damage to readers of its folder.
 test_readers() {
     local i
-    begin_fresh 'folder.readers beside a run that removes checkpoints'
+    begin_fresh 'folder.readers while a run removes checkpoints'
     begin_long 1 -o "$out" -n 1 -nk 1
     await compgen -G "$out/model_*" >/dev/null
     for ((i = 0; i < 20; i++)); do
@@ -407,14 +407,14 @@ test_readers() {
             "$trainer" --export "$out" --to "$dir/exported.bin" >"$screen" 2>&1 </dev/null
         runs 1 -e "$out" -x 0
     done
-    need 'the run has ended' first_runs
+    need 'the run ended' first_runs
     end_long
     end
 }
 
 # ---- names, paths, listings
 
-# Builds a program that appends the checksum to a manifest without its last lines (docs/formats.md).
+# Builds a program that restores the end of a manifest, with a new checksum (docs/formats.md).
 sign_with_c() {
     "${CC:-cc}" -x c - -o "$dir/sign" <<'END'
 #define XXH_INLINE_ALL
@@ -433,7 +433,7 @@ END
 
 test_names() {
     local name file at long=$dir n
-    begin_fresh 'folder.names that are not those of checkpoints'
+    begin_fresh 'folder.names that only resemble those of checkpoints'
     trains 2 -x 4 -n 2
     for name in step_00000009.bak step_9 'step_ 0000009' step_000000009 step_99999999999; do
         cp -r "$out/step_00000002" "$out/$name"
@@ -444,25 +444,25 @@ test_names() {
 step_99999999999 model_00000005.bin model_00000009.bin"
     end
 
-    begin_fresh 'folder.names of nine digits'
+    begin_fresh 'folder.names with nine digits'
     trains 1 -x 2 -n 2
-    need 'no compiler' sign_with_c
+    need 'the program does not compile' sign_with_c
     for n in 9999999 99999999 100000000 123456789; do
         at=$out/$(printf 'step_%08d' $n)
         cp -r "$out/step_00000002" "$at"
         sed -i "s/\"step\":2,/\"step\":$n,/; /^\"xxh3\": /,\$d" "$at/manifest.json"
-        need "$n is not signed" "$dir/sign" "$at/manifest.json"
+        need "step $n: no checksum" "$dir/sign" "$at/manifest.json"
     done
     resumes 123456789 1 -x 123456790 -n 5 -nk 2 -y 1
     has_names 'step_*' 'step_123456789 step_123456790'
     end
 
-    begin_fresh 'folder.paths of files written at the end are checked at the start'
-    # folders with the names of the trace of rank 1 and of the summary
+    begin_fresh 'folder.paths of files that are written at the end are checked at the start'
+    # folders in the way of rank 1's trace and of the summary
     mkdir -p "$dir/trace.1" "$out/summary.json"
     for file in "$dir/nowhere/trace.json" "$dir" /dev/null/x "$dir/trace"; do
         refuses 'option --trace: ' 2 -x 1000000 --trace "$file"
-        need 'it has trained' not grep -q '^step ' "$screen"
+        need 'the run has trained' not grep -q '^step ' "$screen"
     done
     prints "$dir/trace.1 exists and is not a regular file"
     refuses 'option -o: .*summary.json exists and is not a regular file' 2 -x 1000000 -o "$out"
@@ -473,15 +473,15 @@ step_99999999999 model_00000005.bin model_00000009.bin"
 
     for ((n = 0; n < 15; n++)); do long+=/$(printf '%0250d' 0); done
     mkdir -p "$long"
-    begin 'folder.names: a path too long for the files of a save'
-    # PATH_MAX less 80 bytes for the longest name in the folder
+    begin 'folder.names: a path that is too long for the files of a save'
+    # PATH_MAX minus 80 bytes for the longest name in the folder
     long+=/$(printf "%0$((4096 - 80 - ${#long} - 1))d" 0)
     runs 1 -o "$long" -x 1 -n 1
     refuses 'option -o: the name is too long: a path has at most 4095 bytes' 1 -o "${long}0" -x 1 -n 1
     end
 }
 
-# refuses_without PATTERN CALLS ERROR PATH: a run is refused if these calls fail for the path
+# refuses_without PATTERN CALLS ERROR PATH: a run must be refused if CALLS fail with ERROR on PATH
 refuses_without() {
     wrap="exec strace -f -qq -o /dev/null -P '$4' -e 'inject=$2:error=$3' \"\$0\" \"\$@\";"
     refuses "$1" 1 -o "$out" -x 4 -n 2 -y 1
@@ -490,7 +490,7 @@ refuses_without() {
 
 test_listing() {
     local before error call
-    begin_fresh 'folder.signs of a checkpoint: a run does not restart from step 0'
+    begin_fresh 'folder.traces of checkpoints: a run does not restart from step 0'
     trains 2 -x 4 -n 2
     cp "$out/main.log" "$dir/main.log"
     rm "$out"/step_*/manifest.json
@@ -500,7 +500,7 @@ test_listing() {
     same_file "$dir/main.log" "$out/main.log"
     end
 
-    begin_fresh 'folder.signs of a checkpoint: without its manifest, or without any file'
+    begin_fresh 'folder.traces of checkpoints: one without its manifest, or without any file'
     trains 2 -x 4 -n 2
     cp -r "$out" "$dir/complete"
     rm "$out"/step_00000004/manifest.json
@@ -515,7 +515,7 @@ test_listing() {
     verifies "$out"
     end
 
-    begin "folder.signs of a checkpoint: another run's"
+    begin 'folder.traces of checkpoints: one from another run'
     runs 1 -o "$dir/other" -x 6 -n 6
     cp -r "$dir/other/step_00000006" "$out"
     local names='step_00000006 was saved by run [0-9a-f]{16}, but step_00000004, the newest, by run '
@@ -524,10 +524,10 @@ test_listing() {
     rm -r "$dir/other"
     end
 
-    begin_fresh 'folder.signs of a checkpoint: none after an unfinished first save'
+    begin_fresh 'folder.traces of checkpoints: none after an unfinished first save'
     trains 2 -x 2 -n 2
     rm "$out"/step_*/manifest.json "$out/has_checkpoints"
-    refuses . 2 -o "$out" -x 2 -n 2 -y 1          # there is a model file
+    refuses . 2 -o "$out" -x 2 -n 2 -y 1          # a model file exists
     rm "$out"/model_*
     trains 2 -x 2 -n 2 -y 1
     prints 'the save of step 2 did not finish; '

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fuzzes the file readers from their seeds, one per core at a time. An input that breaks a reader stays in
-# build/fuzz/found; after the fix it belongs in tests/fuzz/found/TARGET.
+# Fuzzes the file readers from their seeds, one reader per core at a time. Inputs that break a reader are
+# stored in build/fuzz/found; once the bug is fixed, move them to tests/fuzz/found/TARGET.
 #   tests/fuzz.sh PROGRAM SECONDS_EACH [TARGET...]      PROGRAM: make SAN=fuzz CC=clang build/fuzz/tests/..
-[ ! -w /dev/shm ] || export TMPDIR=/dev/shm         # a file is written for each input
+[ ! -w /dev/shm ] || export TMPDIR=/dev/shm         # each input is written to a file
 . "$(dirname "$0")/cases.sh"
 program=$(realpath "${1:?Usage: tests/fuzz.sh PROGRAM SECONDS_EACH [TARGET...]}") || exit 1
 seconds=${2:?Usage: tests/fuzz.sh PROGRAM SECONDS_EACH [TARGET...]}
@@ -11,7 +11,7 @@ targets=("$@")
 [ $# != 0 ] || mapfile -t targets < <(FUZZ_TARGET='' "$program")
 mkdir -p build/fuzz/found
 
-# The seed makes runs similar; they are not equal, because they end by the clock.
+# The seed makes runs similar but not identical, because they end after a fixed time.
 limits=(-timeout=30 -rss_limit_mb=1024 -malloc_limit_mb=256 -max_len=16384)
 fuzz() {            # TARGET: the log ends with "DONE" if nothing was found
     local known=()
@@ -32,7 +32,7 @@ for t in "${targets[@]}"; do
     log=$dir/$t/log
     inputs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
     covered=$(sed -nE 's/.* cov: ([0-9]+) .*/\1/p' "$log" | tail -n 1)
-    begin "fuzz.$t: ${inputs:-no} inputs, ${covered:-no} places reached"
+    begin "fuzz.$t: ${inputs:-no} inputs, ${covered:-no} edges covered"
     [ "$(tail -n 1 "$log")" = DONE ] || why=$(grep -vE '^#|NEW_FUNC|^INFO' "$log" | tail -n 40)
     end
 done

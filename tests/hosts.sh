@@ -1,16 +1,16 @@
-# Sourced: hosts on one machine, as network namespaces with separate names and addresses, joined by a bridge.
-# Needs root.
-#   hosts_make N    makes hosts 0 to N-1; returns 1 with the reason in $hosts_why if it fails. Host I has the
-#                   name hostI, the address 10.77.7.(I+1) and port I of the bridge
+# Sourced. Simulates hosts on one machine: network namespaces with separate names and addresses, joined by a
+# bridge. Needs root.
+#   hosts_make N    makes hosts 0 to N-1; on failure returns 1 and sets $hosts_why. Host I has the name hostI,
+#                   the address 10.77.7.(I+1) and port I of the bridge
 #   hosts_run I COMMAND...    hosts_link I up|down    hosts_network I up|down (inside the host)    hosts_end
-#   hosts_limit RATE    limits each host's sends to RATE bits per second in tc's form (2gbit), or unlimited
+#   hosts_limit RATE    limits what each host sends to RATE in tc's syntax (2gbit), or "unlimited"
 hosts_tag=zn$$ hosts_bridge=zb$$ hosts_n=0 hosts_why=
 
 hosts_end() {
     for ((i = 0; i < hosts_n; i++)); do ip netns del $hosts_tag$i 2>/dev/null; done
     ip netns del ${hosts_tag}sw 2>/dev/null
 }
-# The bridge has a namespace too, so that the machine's own network is untouched.
+# The bridge has a namespace too, which leaves the machine's own network untouched.
 hosts_try() {
     ip netns add ${hosts_tag}sw && ip -n ${hosts_tag}sw link add $hosts_bridge type bridge &&
         ip -n ${hosts_tag}sw link set $hosts_bridge up || return 1
@@ -45,7 +45,7 @@ hosts_link() { ip -n ${hosts_tag}sw link set port"$1" "$2"; }
 hosts_limit() {
     local i
     for ((i = 0; i < hosts_n; i++)); do
-        tc -n "$hosts_tag$i" qdisc del dev eth0 root 2>/dev/null || true        # there may be none
+        tc -n "$hosts_tag$i" qdisc del dev eth0 root 2>/dev/null || true        # if one is set
         [ "$1" = unlimited ] && continue
         tc -n "$hosts_tag$i" qdisc add dev eth0 root tbf rate "$1" burst 512kb latency 50ms || return 1
     done

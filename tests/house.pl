@@ -1,11 +1,11 @@
 #!/usr/bin/env perl
-# Checks the directions of dependence in a tree: which file includes which header, and which object needs a
-# symbol that another one defines. Prints each violation with file, line and symbol, and fails if there is
-# one. tests/test_house.sh runs it, and has the tables.
+# Checks the directions of dependence in a source tree: which file includes which header, and which object
+# needs a symbol that another one defines. Prints each violation with file, line and symbol; the exit status
+# is 1 if it found any. tests/test_house.sh runs it and contains the tables.
 #   tests/house.pl LAYERS PLACES OWNERS ROOT [BUILD...]
-#     LAYERS  a file with the layers of llmc_zero/, the top one first: "name: files or folders/ without .c"
-#     PLACES  a file with the places that may print or end the process: "file symbol reason"
-#     OWNERS  a file with the members of struct zero that only one file may touch: "member file"
+#     LAYERS  a file that lists the layers of llmc_zero/ from the top: "name: files without .c, or folders/"
+#     PLACES  a file that lists the places that may print or end the process: "file symbol reason"
+#     OWNERS  a file that lists the members of struct zero that only one file may touch: "member file"
 #     ROOT    the tree with llmc_zero/, gpt2/ and trainer/
 #     BUILD   folders with the objects of llmc_zero/, gpt2/ and trainer/
 use strict;
@@ -36,14 +36,14 @@ my @sources = grep { /\.(c|h|cu|cuh|cpp)$/ } @files;
 my %text = map { $_ => [lines_of($_)] } @sources;
 die "$root: no llmc_zero/zero.h\n" if !$text{'llmc_zero/zero.h'};
 
-# Calls $check with the number of each line and the line without its comment.
+# Calls $check(line number, line without its comment) for each line of a file.
 sub each_line {
     my ($file, $check) = @_;
     my $n = 0;
     $check->(++$n, $_ =~ s{//.*}{}r) for @{ $text{$file} };
 }
 
-# $first{file}{word}: the line that first has the word
+# $first{file}{word}: the first line with that word
 my %first;
 for my $file (@sources) {
     each_line($file, sub { my ($n, $code) = @_; $first{$file}{$_} //= $n for $code =~ /\w+/g; });
@@ -58,7 +58,7 @@ sub tidy {
     return $path;
 }
 
-# Each include as [file, line, name, the project's file or undef].
+# Each include as [file, line, name, path in the project or undef].
 my (@includes, %includes_of);
 for my $file (@sources) {
     my ($folder) = $file =~ m{^(.*/)};
@@ -76,8 +76,7 @@ for my $file (@sources) {
     });
 }
 
-# The "file:line" from which a file's object gets a symbol: in the file itself or in a header that it
-# includes.
+# The "file:line" that makes a file's object need a symbol: in the file itself or in a header it includes.
 sub place_of {
     my ($file, $symbol) = @_;
     my $line = line_of($file, $symbol);
@@ -85,25 +84,25 @@ sub place_of {
     for my $include (@{ $includes_of{$file} }) {
         my $header = $include->[3] // '';
         my $inner = $text{$header} ? line_of($header, $symbol) : 0;
-        return "$file:$include->[1] (by $header:$inner)" if $inner;
+        return "$file:$include->[1] (through $header:$inner)" if $inner;
     }
     return $file;
 }
 
-# ---- who may include what
+# ---- which files may include which headers
 
 my $public = '^llmc_zero/zero(_checkpoint|_job|_plan|_deepspeed|_settings)?\.h$';
 my @banned = (
-    # files | what they may not include | why
-    ['^gpt2/', '^mpi\.h$|nccl', 'gpt2/ knows nothing of MPI and NCCL'],
-    ['^gpt2/', '^llmc_zero/|/llmc_zero/|^zero(_job)?\.h$', 'gpt2/ knows nothing of the plugin'],
-    ['^gpt2/', '^trainer/', 'gpt2/ knows nothing of the trainer'],
-    ['^llmc_zero/', '^gpt2/', 'llmc_zero/ knows nothing of GPT-2'],
-    ['^llmc_zero/', '^trainer/', 'llmc_zero/ knows nothing of the trainer'],
-    ['.', '^(dev|tests)/', 'nothing that is shipped includes dev/ or tests/'],
+    # files | headers that they may not include | reason
+    ['^gpt2/', '^mpi\.h$|nccl', 'gpt2/ must not depend on MPI or NCCL'],
+    ['^gpt2/', '^llmc_zero/|/llmc_zero/|^zero(_job)?\.h$', 'gpt2/ must not depend on the plugin'],
+    ['^gpt2/', '^trainer/', 'gpt2/ must not depend on the trainer'],
+    ['^llmc_zero/', '^gpt2/', 'llmc_zero/ must not depend on GPT-2'],
+    ['^llmc_zero/', '^trainer/', 'llmc_zero/ must not depend on the trainer'],
+    ['.', '^(dev|tests)/', 'shipped code must not include dev/ or tests/'],
     ['^(?!llmc_zero/net/mpi\.c$)', '^mpi\.h$', 'only llmc_zero/net/mpi.c includes mpi.h'],
     ['^(?!.*nccl)', '^nccl\.h$', 'only files with nccl in their names include nccl.h'],
-    ['^(?!.*(cuda|cudnn))', '^(cuda|cublas|cudnn|nvtx)', 'only files with cuda in their names include that'],
+    ['^(?!.*(cuda|cudnn))', '^(cuda|cublas|cudnn|nvtx)', 'only files with cuda in their names include it'],
 );
 for my $include (@includes) {
     my ($file, $line, $name, $target) = @$include;
@@ -114,17 +113,17 @@ for my $include (@includes) {
     }
     next if $file !~ /$public/;
     next if defined $target ? $target =~ /$public/ : $name =~ /^std\w+\.h$/;
-    violation("$file:$line", "includes $name, but a public header includes only the C library's headers.");
+    violation("$file:$line", "includes $name, but public headers include only headers of the C library.");
 }
 for my $file (grep { m{^llmc_zero/} } @sources) {
     my $n = 0;
     for (@{ $text{$file} }) {       # comments too
         $n++;
-        violation("$file:$n", "names $1, but llmc_zero/ knows nothing of GPT-2.") if /\b(gpt2_\w*)/;
+        violation("$file:$n", "names $1, but llmc_zero/ must not depend on GPT-2.") if /\b(gpt2_\w*)/;
     }
 }
 
-# ---- the owners of struct zero's members: other files name neither the member nor its types
+# ---- owners of struct zero's members: other files may name neither the member nor its types
 
 my %owner = map { /^\s*(\w+)\s+(\S+)/ ? ($1 => $2) : () } lines_of($owners_file);
 my $members = join('|', sort keys %owner) || '(?!)';
@@ -148,8 +147,8 @@ for (lines_of($layers_file)) {
     $layer_of_pattern{$_} = $#layer_names for split(' ', $2);
 }
 
-# The number of a file's layer, 0 for the top one. "zero.h" takes precedence over "zero", and that over a
-# folder.
+# The number of a file's layer; the top one is 0. An entry "zero.h" takes precedence over "zero", and "zero"
+# over a folder.
 sub layer_of {
     my ($file) = @_;
     my $name = $file =~ s{^llmc_zero/}{}r;
@@ -158,8 +157,8 @@ sub layer_of {
     return $layer_of_pattern{$name} // $layer_of_pattern{$stem} // $layer_of_pattern{ $folder // '' };
 }
 
-# The room of a file: the files of its folder in the same layer.
-sub room_of {
+# A file's module: the files of its folder in the same layer.
+sub module_of {
     my ($file) = @_;
     my ($folder) = $file =~ m{^(.*/)};
     return "$folder ($layer_names[layer_of($file)])";
@@ -167,13 +166,13 @@ sub room_of {
 
 for my $file (grep { m{^llmc_zero/} } @sources) {
     next if defined layer_of($file);
-    violation($file, 'has no place in the table of layers of tests/test_house.sh.');
+    violation($file, 'is missing from the table of layers in tests/test_house.sh.');
     delete $text{$file};
 }
 @sources = grep { $text{$_} } @sources;
 @includes = grep { $text{ $_->[0] } } @includes;
 
-# ---- graphs: $graph{from}{to} = [[where, what is used]...], by symbol, and in llmc_zero/ by include
+# ---- graphs: $graph{from}{to} = [[where, what it uses]...], by symbol, and in llmc_zero/ also by include
 
 my (%by_include, %by_symbol, %by_either);
 
@@ -182,7 +181,7 @@ sub arrow {
     push @{ $graph->{$from}{$to} }, [$where, $what];
     push @{ $by_either{$from}{$to} }, [$where, $what];
     return if layer_of($from) <= layer_of($to);
-    violation($where, "uses $what of $to, which is above it ($layer_names[layer_of($to)] over "
+    violation($where, "uses $what of $to, which is in a higher layer ($layer_names[layer_of($to)] above "
         . "$layer_names[layer_of($from)]).");
 }
 
@@ -193,8 +192,8 @@ for my $include (@includes) {
     arrow(\%by_include, $file, $target, "$file:$line", 'the declarations');
 }
 
-# Takes object => source; returns symbol => the source that defines it, and source => the symbols that it
-# needs.
+# Takes a map object => source. Returns two maps: symbol => the source that defines it, and source => the
+# symbols that it needs.
 sub symbols_of {
     my ($source_of) = @_;
     my (%defines, %needs);
@@ -213,7 +212,7 @@ for (lines_of($places_file)) {
     next if !/^\s*(\S+)\s+(\S+)\s+\S/;
     $may_print{"$1 $2"} = 1;
     next if $text{$1} && line_of($1, $2);
-    violation($1, "does not name $2: its entry in the table of places of tests/test_house.sh is unused.");
+    violation($1, "does not name $2: its entry in the table of places in tests/test_house.sh is unused.");
 }
 my %prints_or_ends = map { $_ => 1 } qw(printf vprintf __printf_chk __vprintf_chk puts putchar perror stdout
     stderr exit _exit _Exit quick_exit abort);
@@ -224,7 +223,7 @@ for my $build (@builds) {
     for my $source (grep { m{^(llmc_zero|gpt2|trainer)/.*\.(c|cu|cpp)$} } @sources) {
         (my $object = "$build/$source") =~ s{\.\w+$}{.o};
         if (-e $object) { $source_of{$object} = $source }
-        # without it the check would pass
+        # Without its object the source would pass unchecked.
         elsif ($source =~ m{^(?!gpt2/.*_cuda).*\.c$}) { violation($source, "has no object in $build/.") }
     }
     my ($defines, $needs) = symbols_of(\%source_of);
@@ -239,15 +238,15 @@ for my $build (@builds) {
             if ($source =~ m{^gpt2/}) {
                 my $foreign = $symbol =~ /^(MPI_|ompi_|nccl[A-Z]|zero_)/ || ($target // '') =~ m{^llmc_zero/};
                 next if !$foreign;
-                violation($where, "needs $symbol, but gpt2/ knows nothing of MPI, NCCL and the plugin.");
+                violation($where, "needs $symbol, but gpt2/ must not depend on MPI, NCCL or the plugin.");
                 next;
             }
             if ($prints_or_ends{$symbol} && !$may_print{"$source $symbol"}) {
-                violation($where, "needs $symbol, but the plugin never prints and never ends the process.");
+                violation($where, "needs $symbol, but the plugin must not print or end the process.");
             }
             next if !defined $target || $target eq $source;
             if ($target =~ m{^gpt2/}) {
-                violation($where, "needs $symbol of $target, but llmc_zero/ knows nothing of GPT-2.");
+                violation($where, "needs $symbol of $target, but llmc_zero/ must not depend on GPT-2.");
                 next;
             }
             arrow(\%by_symbol, $source, $target, $where, $symbol);
@@ -291,7 +290,7 @@ sub no_cycles {
     }
 }
 
-# A source and its header are one node in the graph of includes, unless the header has a separate layer.
+# A source and its header are one node in the graph of includes, unless the header has its own layer entry.
 sub stem_of {
     my ($file) = @_;
     return $file if defined $layer_of_pattern{ $file =~ s{^llmc_zero/}{}r };
@@ -313,5 +312,5 @@ sub joined {
 
 no_cycles(\%by_symbol, 'files');
 no_cycles(joined(\%by_include, \&stem_of), 'headers');
-no_cycles(joined(\%by_either, \&room_of), 'rooms');
+no_cycles(joined(\%by_either, \&module_of), 'modules');
 exit($found ? 1 : 0);

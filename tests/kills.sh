@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Kills (SIGKILL) or stops (SIGSTOP) ranks at random instants. Each job must end in time, report it once and
-# leave nothing behind; every checkpoint in its folder must be whole, and the run must resume from the newest
-# and end with the bits of an undisturbed run. The same holds after signals of all kinds around a shell loop,
-# and after a stop shorter than the limit. Takes minutes.
+# Kills (SIGKILL) or stops (SIGSTOP) ranks at random instants. Each job must end in time, report the failure
+# once and leave no processes or shared memory behind. Every checkpoint in its folder must be whole, and the
+# run must resume from the newest and end with the bits of an undisturbed run. The script also tests a shell
+# loop under signals of all kinds, and a stop shorter than the limit. Takes minutes.
 # Usage: tests/kills.sh TRAINER [RUNS [SAVES [SEED]]]
-#   RUNS (30)     MPI jobs with a killed rank, and as many with a stopped one, in all settings
-#   SAVES (50)    kills in one folder, half of them during a save; 0: the loop alone
+#   RUNS (30)     MPI jobs with a killed rank, and the same number with a stopped one, in all settings
+#   SAVES (50)    kills in one folder, half of them during a save; 0: only the loop
 # shellcheck disable=SC2046,SC2086
 . "$(dirname "$0")/cases.sh"
 trainer=$(realpath "${1:?Usage: tests/kills.sh TRAINER [RUNS [SAVES [SEED]]]}") || exit 1
@@ -16,13 +16,13 @@ mkdir "$dir/tmp" "$dir/shm"
 export OMP_NUM_THREADS=1 TMPDIR=$dir/tmp OMPI_MCA_odls_base_sigkill_timeout=0 \
     OMPI_MCA_btl_vader_backing_directory=$dir/shm
 
-ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # so that pgrep finds no other test's processes
+ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # keeps pgrep from finding other tests' processes
 folder=$dir/run endless=100000000 host=$(hostname)
-limit=3 start_limit=13          # seconds: of a collective, and of MPI's own start
+limit=3 start_limit=13          # seconds for a collective, and for MPI's own start
 small=(-e l2h2c32v257t32) large=(-e l1h4c640v257t32)    # the large one uses direct reads
 common=(-b 1 -u 0 -v 0 -s 0 -k constant --threads 1 --device cpu --dtype fp32 --hash full)
 
-# start WAY ARGUMENT...: a run in the background; sets jobs. WAY: number of ranks, and how they start.
+# start WAY ARGUMENT...: starts a run in the background; sets jobs. WAY: '1', '2 by MPI' or '2 by TCP'.
 start() {
     local way=$1 r
     jobs=()
@@ -50,18 +50,18 @@ undisturbed() {     # WAY ARGUMENT...
     hashes "$dir/screen.0"
 }
 
-# ---- what is in the folder
+# ---- contents of the folder
 
 complete() { ls "$folder"/step_*/manifest.json 2>/dev/null | sed 's,.*/step_0*,,; s,/.*,,'; }
 last_begun() { ls -d "$folder"/step_* | tail -n 1 | sed 's/.*step_0*//'; }
 newest() { complete | tail -n 1; }
-# new_save FILES: a checkpoint has a rank's file that is not in FILES
+# new_save FILES: succeeds if a checkpoint has a rank's file that is not in FILES
 new_save() {
     local f
     for f in "$folder"/step_*/rank*; do [[ ! -e $f || $1 = *"$f"* ]] || return 0; done
     return 1
 }
-# Whether there is a temporary file, or a folder or model file without its manifest
+# Succeeds if the folder has a temporary file, or a checkpoint folder or model file without a manifest.
 half_saved() {
     compgen -G "$folder/step_*/.manifest*" || compgen -G "$folder/*model_*.bin?*" || comm -23 \
         <(ls "$folder" | sed -nE 's/^(step|model)_0*([0-9]+).*/\2/p' | sort -u) <(complete | sort) | grep .
@@ -70,8 +70,8 @@ half_saved() {
 without_models() {
     comm -23 <(complete | sort) <(ls "$folder" | sed -nE 's/^model_0*([0-9]+)\.bin$/\1/p' | sort)
 }
-# Checks every checkpoint with a reader written from the description of the format alone. Without Python, only
-# the resumed run checks them.
+# Checks every checkpoint with an independent reader, written only from the description of the format. Without
+# Python, only the resumed run checks them.
 every_checkpoint_is_whole() {
     command -v python3 >/dev/null || return 0
     python3 - "$folder" <<'END' >"$dir/whole" 2>&1 || need "$(tail -n 1 "$dir/whole")" false
@@ -89,8 +89,8 @@ END
 
 # ---- MPI jobs, in every setting
 
-# shuffled DRAW: the lines of stdin in random order. DRAW is a $RANDOM of the caller, since bash seeds that of
-# a subshell differently each time.
+# shuffled DRAW: prints the lines of stdin in random order. The caller passes its $RANDOM as DRAW, because
+# bash reseeds RANDOM in each subshell.
 shuffled() { awk -v seed="$1" 'BEGIN { srand(seed) } { print rand() "\t" $0 }' | sort -n | cut -f 2-; }
 # arguments MODE STAGE OVERLAP: sets args
 arguments() {
@@ -102,12 +102,12 @@ arguments() {
 }
 ranks_started() { [ "$(ranks | wc -l)" = "$1" ]; }
 
-# one SIGNAL NP MODE STAGE OVERLAP: at a random instant of the start or of the steps
+# one SIGNAL NP MODE STAGE OVERLAP: signals a random rank at a random instant, during the start or the steps
 one() {
     local signal=$1 np=$2 rank=$((RANDOM % $2)) early=$((RANDOM % 3 == 0)) delay most=3 last args
     delay=$(awk "BEGIN { print $((RANDOM % 1200)) / 1000 }")
-    begin "kills.$signal rank $rank of $np, $3, stage $4, overlap $5, $delay s after $([ $early = 1 ] &&
-        echo its start || echo step 5)"
+    begin "kills.SIG$signal to rank $rank of $np, $3, stage $4, overlap $5, $delay s after $([ $early = 1 ] &&
+        echo the start || echo step 5)"
     rm -rf "$folder"
     arguments "$3" "$4" "$5"
     start "$np by MPI" "${args[@]}" -x $endless -n 20 -nk 3 -o "$folder"
@@ -137,7 +137,7 @@ one() {
 }
 collective='(a reduce-scatter|an all-gather|a broadcast) of (unit [0-9]+|scalars)|a barrier'
 when='(checkpoint of )?step [0-9]+'
-reports_KILL() {    # mpirun names rank and host, unless a rank noticed it first, by a direct read
+reports_KILL() {    # mpirun names rank and host, unless another rank's direct read failed first
     case $(messages) in
         0) has "$dir/screen.0" "process rank $1 with PID [0-9]+ on node $host exited on signal 9" ;;
         *) is messages "$(messages)" 1
@@ -150,15 +150,15 @@ reports_STOP() {
     if step; then
         has "$dir/screen.0" "^train_gpt2_zero: $when: rank $others \(host $host\) waited $limit s in \
 ($collective) for rank $1 \(host $host\): "
-    else        # MPI does not report which rank is missing at its start
+    else        # during its own start, MPI does not report which rank is missing
         has "$dir/screen.0" "^train_gpt2_zero: (step 1: )?rank $others \(host $host\) waited"
     fi
 }
 
-# A rank is stopped for less than the limit.
-continues() {   # NP MODE STAGE OVERLAP
+# continues NP MODE STAGE OVERLAP: stops a rank for less than the limit; the run must continue
+continues() {
     local expected rank=$((RANDOM % $1)) pid args
-    begin "kills.STOP and CONT: rank $rank of $1, $2, stage $3, overlap $4"
+    begin "kills.SIGSTOP and SIGCONT to rank $rank of $1, $2, stage $3, overlap $4"
     arguments "${@:2}"
     args+=(-x "$([ "$2" = direct ] && echo 40 || echo 300)")
     expected=$(undisturbed "$1 by MPI" "${args[@]}")
@@ -174,14 +174,14 @@ continues() {   # NP MODE STAGE OVERLAP
 # ---- kills during saves, in one folder
 
 patient=("${small[@]}" --overlap 0 --comm-timeout 60)
-# Complete checkpoints that the run rejected; unfinished saves may be reported.
+# Lists complete checkpoints that the run rejected. It may pass over unfinished saves.
 passed_over() { grep 'looking for an older' "$dir/screen.0" | grep -v 'the save did not finish'; }
 
-# how I: pairs of runs alternate between saving in place and beside training
+# how I: the save option of run I; pairs of runs alternate between saving synchronously and with --async-save
 how() { [ $(($1 % 4 / 2)) = 0 ] || echo --async-save; }
 
-# strike WAY EVERY ARGUMENT...: a run resumes from the newest checkpoint, saves every EVERY steps, and is
-# killed. With EVERY 1 the kill usually falls into a save.
+# strike WAY EVERY ARGUMENT...: starts a run that resumes from the newest checkpoint and saves every EVERY
+# steps, and kills it. If EVERY is 1, the kill usually interrupts a save.
 strike() {
     local way=$1 every=$2 before files victims last draw=$RANDOM
     before=$(newest)
@@ -190,7 +190,7 @@ strike() {
     if [ $every = 1 ]; then await new_save "$files"; else await step; fi || need 'it did not start' false
     sleep "0.0$(printf %02d $((RANDOM % 60)))"
     mapfile -t victims < <(ranks | shuffled $draw)
-    [ $((RANDOM % 3)) = 0 ] || victims=("${victims[0]}")    # all ranks at once, or one
+    [ $((RANDOM % 3)) = 0 ] || victims=("${victims[0]}")    # one time in three all ranks, otherwise one
     kill -KILL "${victims[@]}"
     await_end
     need "the others took $took s" number "$took < 5"
@@ -216,7 +216,7 @@ series() {      # WAY KILLS
     start "$way" "${patient[@]}" -x $last -n 1 -nk 2 -y 1 -o "$folder" $(how 2)
     await_end
     need "no summary: $(tail -n 1 "$dir/screen.0")" [ -e "$folder/summary.json" ]
-    need "killed saves have left files: $(ls "$folder")" not half_saved
+    need "killed saves left files behind: $(ls "$folder")" not half_saved
     is checkpoints "$(complete | wc -l)" 2
     is 'checkpoints without model files' "$(without_models)" ''
     disturbed=$(hashes "$dir/screen.0")
@@ -227,7 +227,7 @@ series() {      # WAY KILLS
 
 # ---- the loop of llm.c's scripts, and signals
 
-# Restarts the run until there is a summary. While the file `steps` is empty, the loop waits before a run.
+# Restarts the run until it has written a summary. Waits before each run while the file `steps` is empty.
 run_until_done() {
     local i steps
     for ((i = 0;; i += 2)); do
@@ -240,8 +240,8 @@ run_until_done() {
         [ ! -e "$folder/summary.json" ] || break
     done >"$dir/loop" 2>&1 </dev/null
 }
-# Ends each endless run with one SIGTERM, for at most 120 s, until the loop waits. More signals than one could
-# hide a run that hangs.
+# Ends each endless run with one SIGTERM until the loop waits, for at most 120 s. A second signal would end a
+# run at once and so could hide a hang.
 end_endless_runs() {
     local victim known='' until=$((SECONDS + 120))
     while [ ! -e "$dir/waits" ] && [ $SECONDS -lt $until ]; do
@@ -257,14 +257,14 @@ end_endless_runs() {
 steps_made() { [ "$(grep -cs '^step ' "$dir/loop")" -ge "$1" ]; }
 two_ranks() { [ "$(ranks | wc -l)" = 2 ]; }
 
-# strike_by SIGNAL: at a random instant
+# strike_by SIGNAL: signals a rank at a random instant
 strike_by() {
     local victim
     await two_ranks || need 'the ranks did not start' false
     await steps_made $(($(grep -cs '^step ' "$dir/loop") + 1 + RANDOM % 80)) || need 'no steps' false
     sleep "0.0$(printf %02d $((RANDOM % 50)))"
     victim=$(ranks | sed -n "$((1 + RANDOM % 2))p")
-    need "it has ended before SIG$1" kill -"$1" "$victim"
+    need "the rank ended before SIG$1" kill -"$1" "$victim"
     [ "$1" = USR1 ] || await not any_runs "$victim" || need "SIG$1 did not end a rank" false
 }
 
@@ -287,10 +287,10 @@ if [ "$kills" != 0 ]; then
     series '2 by TCP' $third
     series '2 by MPI' $((kills - 2 * third))
     begin "kills.$in_saves of $kills kills interrupted a save"
-    need 'fewer than a quarter' [ $((in_saves * 4)) -ge "$kills" ]
+    need 'that is less than a quarter' [ $((in_saves * 4)) -ge "$kills" ]
     end
 fi
-begin 'kills.a loop, and signals of all kinds'
+begin 'kills.a loop that restarts the run, under signals of all kinds'
 rm -rf "$folder"
 last='' draw=$RANDOM
 echo $endless >"$dir/steps"
@@ -304,7 +304,7 @@ if end_endless_runs; then
     echo $last >"$dir/steps"
     ends_within 120 $loop
 else
-    need 'a run does not end after SIGTERM' false
+    need 'a run did not end after SIGTERM' false
     ends_within 0 $loop         # lists and kills it
 fi
 disturbed=$(hashes "$dir/loop" | tail -n 1)

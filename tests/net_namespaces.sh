@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Ranks on three hosts (tests/hosts.sh) connect and exchange, and end if a host is cut off. Needs root.
+# Ranks on three hosts (tests/hosts.sh) connect and exchange data, and end if a host is cut off. Needs root.
 # Usage: tests/net_namespaces.sh TEST_NET
 . "$(dirname "$0")/cases.sh"
 . tests/hosts.sh
@@ -7,7 +7,7 @@ program=$(realpath "$1")
 trap 'hosts_end; rm -rf "$dir" "$disk"' EXIT
 hosts_make 3 || { skip net_namespaces "$hosts_why"; finish net_namespaces; exit; }
 
-# start SERVER_OR_FILE SECONDS HOST...: a rank on each of the hosts, with its output in $dir/RANK
+# start SERVER_OR_FILE SECONDS HOST...: starts a rank on each host; its output is in $dir/RANK
 start() {
     local r=0 i
     pids=()
@@ -27,20 +27,20 @@ ends_within 20 "${pids[@]}"
 must_print ': done, 0 bytes wrong'
 must_print 'node_rank 0 of 1, all here 0'
 end
-# Rank 1 reaches rank 0 on the same host by the loopback address, which rank 2 cannot use to reach rank 1.
-begin 'net_namespaces.by file, two ranks on a host'
+# Rank 1 reaches rank 0 on the same host by the loopback address. Rank 2 cannot reach rank 1 by that address.
+begin 'net_namespaces.start file, two ranks on one host'
 start "$dir/meet" 1 0 0 1
 ends_within 20 "${pids[@]}"
 must_print ': done, 0 bytes wrong'
 has "$dir/1" 'node_rank 1 of 2'
 end
-# The ranks are not told that host 2 is cut off: by its link while they exchange, or by the host itself while
-# the connections are idle, as with NCCL. They allow a host 3 s of silence.
+# Host 2 is cut off without notice to the ranks: at its link while they exchange data, or inside the host
+# while the connections are idle, as with NCCL. They allow a host 3 s of silence.
 for way in 'hosts_link 0' 'hosts_network -1'; do
     begin "net_namespaces.host 2 is cut off: ${way% *}"
     start 10.77.7.1:21002 "${way#* }" 0 1 2
     need 'the ranks are not connected' await all_print node_rank
-    sleep 0.5                           # until they exchange
+    sleep 0.5                           # until they exchange data
     ${way% *} 2 down
     ends_within 10 "${pids[@]}"
     for r in 0 1; do has "$dir/$r" 'rank 2 \(host host2\)( is gone|.*ended)'; done

@@ -44,7 +44,7 @@ static inline void outcome_set_values(toy *t, char hash[17]) {
     MUST(zero_hash(t->z, 1, hash));
 }
 
-// Saves, clobbers and loads the states, which must not change them.
+// Saves the states, overwrites them and loads them back, which must restore every bit.
 static inline void outcome_reload(toy *t) {
     char path[128];
     snprintf(path, sizeof path, "%s/saved", outcome_folder);

@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Power loss at any instant of a run that saves checkpoints: every possible state of the disk has the newest
-# completed checkpoint, and a run resumed from it ends with the bits of the undisturbed run. tests/shim/disk.c
-# records the changes to the folder, tests/power_loss.c builds and checks the folders that a power loss may
-# leave, and some of these are resumed.
-# Usage: tests/power_loss.sh BUILD TRAINER [RESUMED [SEED]]    resumes 12 folders per record, with seed 1
+# Simulates power loss at every instant of a run that saves checkpoints: each state that the disk may be left
+# in must contain the newest completed checkpoint, and a run resumed from it must end with the bits of the
+# undisturbed run. tests/shim/disk.c records the changes to the folder, tests/power_loss.c builds and checks
+# the folders that a power loss may leave, and this script resumes a run from some of them.
+# Usage: tests/power_loss.sh BUILD TRAINER [RESUMED [SEED]]
+#   RESUMED (12)    folders to resume from, per recorded run
+#   SEED (1)        selects the states of the disk that are tried
 [ ! -w /dev/shm ] || export TMPDIR=/dev/shm
 . "$(dirname "$0")/cases.sh"
 usage='Usage: tests/power_loss.sh BUILD TRAINER [RESUMED [SEED]]'
@@ -17,7 +19,7 @@ args=(-e l2h2c32v257t32 -b 2 -k constant -n 2 -u 0 -v 0 -s 0 --threads 1 --overl
     --dtype bf16 --comm-timeout 10)
 make_shim
 
-# run RANKS SCREEN ARGUMENT...: with environment variables $with
+# run RANKS SCREEN ARGUMENT...: $with holds its environment variables
 with=()
 run() {
     local launcher screen=$2
@@ -25,8 +27,8 @@ run() {
     timeout -s KILL 60 "${launcher[@]}" env ${with[@]+"${with[@]}"} "$trainer" "${args[@]}" "${@:3}" \
         >"$screen" 2>&1 </dev/null
 }
-# record NAME RANKS ARGUMENT...: six steps in $dir/NAME/out. With --async-save the model file of step 2 is
-# written after step 3 is logged.
+# record NAME RANKS ARGUMENT...: records a run of six steps in $dir/NAME/out. With --async-save, the write of
+# step 2's model file is held until step 3 is logged.
 record() {
     local root=$dir/$1 job
     mkdir -p "$root"
@@ -45,7 +47,7 @@ record() {
 # instants NAME ARGUMENT...: builds and checks all folders, with output in $dir/found
 instants() { "$program" "$dir/$1.record" "$dir/$1" "$seed" "${@:2}" >"$dir/found" 2>&1; }
 
-# resume NAME RANKS: from each kept folder; prints what is wrong
+# resume NAME RANKS: resumes a run from each kept folder; prints any errors
 resume() {
     local kept expect screen
     for kept in "$dir/kept.$1"/*; do
@@ -55,7 +57,7 @@ resume() {
         elif [ "$expect" = -1 ]; then
             grep -q '^resuming' "$screen" && echo "$kept: $(grep '^resuming' "$screen")"
         else
-            grep -q "^resuming at step $expect\$" "$screen" || echo "$kept: no step $expect"
+            grep -q "^resuming at step $expect\$" "$screen" || echo "$kept: did not resume at step $expect"
         fi
         [ "$(hashes "$screen")" = "$reference" ] || echo "$kept: $(hashes "$screen")"
     done
@@ -84,13 +86,13 @@ power_loss() {
     begin "power loss.$record, resumed from $resumed of the folders"
     bad=$(resume "$1" "$2")
     need "$bad" [ -z "$bad" ]
-    need 'too few were kept' [ "$(ls "$dir/kept.$record" | wc -l)" = "$resumed" ]
+    need 'the wrong number of folders was kept' [ "$(ls "$dir/kept.$record" | wc -l)" = "$resumed" ]
     end
     rm -rf "$dir/kept.$record"
 }
 
 power_loss fresh 1 -nk 1
-for number in 1 2; do               # number of ranks; both saves are removed later
+for number in 1 2; do               # of ranks
     before=$dir/resumed.$number.base
     mkdir "$before"
     run $number "$dir/screen" -x 2 -nk 1 -o "$before/out" || echo "no base: $(tail -n 1 "$dir/screen")"
@@ -107,10 +109,10 @@ run 1 "$dir/screen" -x 6 -o "$before/out" || echo "no base: $(tail -n 1 "$dir/sc
 cp -r "$before" "$dir/again"
 power_loss again 1 --resume "$dir/again/out/step_00000002" -nk 1
 
-# ---- each sync is needed: without it a folder breaks the promise
+# ---- each sync is needed: leaving it out must lead to a folder that breaks the promise
 
 try_seeds() { instants "$@" && seed=$((seed + 1)) instants "$@"; }
-# noticed RECORD SYNCS ARGUMENT...
+# noticed RECORD SYNCS ARGUMENT...: without these syncs, the check must find a violation
 noticed() {
     local record=$1 syncs=$2 sync left_out=()
     begin "power loss.$record without $syncs: noticed"
@@ -123,7 +125,7 @@ noticed() {
 for syncs in states manifest before-rename after-rename removal model model-name output summary noted; do
     noticed fresh "$syncs"
 done
-# A sync of the output folder writes the name of the checkpoint's folder too: after the note of the newest
-# save, and without --async-save after its model file.
+# Later syncs of the output folder also persist the name of the checkpoint's folder: the one after the note of
+# the newest save, and without --async-save the one after its model file.
 for syncs in 'parent noted-name' model model-name; do noticed async "$syncs" --async 1; done
 finish power_loss

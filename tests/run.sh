@@ -1,24 +1,24 @@
 #!/usr/bin/env bash
-# Runs every test with a time limit, which a hanging test exceeds, and adds up the results.
+# Runs every test with a time limit, and adds up the results.
 # Usage: tests/run.sh BUILD_FOLDER TRAINER [short]
-#   FIRST=1 make test    quick tests first; ends at the first failure
-#   test_*      one process, cmocka; *.sh: see their first lines
+#   FIRST=1 make test    runs quick tests first and stops at the first failure
+#   test_*      one process, with cmocka; *.sh: see their first lines
 #   mpi_*       several ranks; tables of settings run once per number of ranks
 #   cuda.*      the CUDA code, run on the CPU (tests/cuda/)
-#   short       without the shell scripts and stand-in/, for runs under sanitizers
+#   short       skips the shell scripts and stand-in/; used under sanitizers
 set -u
 cd "$(dirname "$0")/.." || exit 1
 build=$1 trainer=$2 short=${3:-}
 . scripts/mpi_env.sh
-# Ranks of several tests share the CPU: none is bound to a core, and a waiting rank yields its core.
+# Several tests share the CPU, so ranks are not bound to cores, and a waiting rank yields its core.
 export OMPI_MCA_hwloc_base_binding_policy=none OMPI_MCA_mpi_yield_when_idle=1
 logs=$build/logs; mkdir -p "$logs"
 rm -f "$logs"/*.sum "$logs"/*.pid
 names=() queue=()
 trap 'end_tests; exit 1' INT TERM
 
-# one NAME SECONDS COMMAND...: runs it and prints a line with its results, wall time and CPU time. If it
-# failed, prints the end of its output.
+# one NAME SECONDS COMMAND...: runs the test and prints a line with its results, wall time and CPU time. If
+# the test failed, prints the end of its output.
 one() {
     local name=$1 limit=$2 log=$logs/$1.log start=$SECONDS p f s status used
     shift 2
@@ -58,7 +58,7 @@ run() {
     names+=("$1")
     queue+=("$(printf '%q ' "$@")")
 }
-# wait_until N: waits until at most N tests are running. With FIRST a failed test ends the run.
+# wait_until N: waits until at most N tests are running. With FIRST set, a failed test ends the run.
 wait_until() {
     while [ "$(jobs -rp | wc -l)" -gt "$1" ]; do
         wait -n
@@ -67,7 +67,7 @@ wait_until() {
 }
 not_failed() { ! grep -qsv ' 0 [0-9]*$' "$logs"/*.sum; }
 end_tests() { kill $(jobs -p) $(cat "$logs"/*.pid) 2>/dev/null; }
-# Runs the queue in parallel. Tests wait for about a third of their time, so there are two more places than
+# Runs the queue in parallel. Tests spend about a third of their time waiting, so two more run than there are
 # cores.
 places=$(($(nproc) + 2))
 [ -z "$short" ] || places=$(($(nproc) + 1))         # make check runs something else in parallel
@@ -94,7 +94,7 @@ free_port() {
     echo $port
 }
 
-# The longest tests start first, so that all places stay busy to the end. The limits allow for slow machines.
+# The longest tests start first, which keeps all cores busy to the end. The limits allow for slow machines.
 stand_in=$build/stand-in
 if [ -z "$short" ]; then
     run start 400 tests/start.sh "$trainer"
@@ -105,7 +105,7 @@ if [ -z "$short" ]; then
     run trainer 600 tests/trainer.sh "$trainer" files outputs plan options zero_config \
         input_files unlike launch
     run trainer.tiers 400 tests/trainer.sh "$trainer" tiers dying
-    # Host access to device memory is not detected here, which saves a third of the time: make check detects
+    # Skips the detection of host access to device memory, which saves a third of the time. make check detects
     # it.
     run cuda.mpi_tiers_device.2 300 env CUDA_STAND_IN_PROTECT=0 \
         bash -c "on_ranks 2 $stand_in/tests/mpi_tiers_device"
@@ -127,7 +127,7 @@ if [ -z "$short" ]; then
     run bench 300 tests/test_bench.sh "$build/bench/comm" "$stand_in/bench/comm"
     run tokens 180 tests/test_tokens.sh "$build/make_tokens"
     run export 300 tests/export.sh "$trainer" trips refused
-    # An H200's number of concurrent blocks; under sanitizers make check uses the stand-in's few.
+    # As many concurrent blocks as on an H200; under sanitizers, make check uses the stand-in's small default.
     for t in "$stand_in"/tests/cuda/test_* "$stand_in"/tests/test_*; do
         [ -x "$t" ] && [ -f "$t" ] &&
             run "cuda.$(basename "$t")" 120 env OMP_NUM_THREADS=1 STAND_IN_SMS=132 STAND_IN_BLOCKS=12 "$t"
@@ -151,12 +151,12 @@ run mpi_direct.killed 30 bash -c "on_ranks 3 --enable-recovery $build/tests/mpi_
 for np in 3 2; do run "mpi_same.$np" 60 bash -c "on_ranks $np $build/tests/mpi_same"; done
 run mpi_async.2 60 bash -c "on_ranks 2 $build/tests/mpi_async"
 for t in "$build"/tests/test_*; do
-    # these wait for half a minute: only make check runs them
+    # These wait for half a minute, so only make check runs them.
     case $t in *test_rendezvous | *test_net) [ -n "$short" ] || continue;; esac
     [ -x "$t" ] && [ -f "$t" ] && run "$(basename "$t")" 120 env OMP_NUM_THREADS=2 "$t"
 done
 run_all
-# alone, because it measures the system's memory
+# Runs alone, because it measures the system's memory.
 [ -n "$short" ] || run trainer.memory 120 tests/trainer.sh "$trainer" memory
 run_all
 

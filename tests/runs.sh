@@ -1,11 +1,11 @@
-# Sourced after cases.sh: short runs of $trainer. Run NAME has its output folder at $dir/NAME and its output
-# in $dir/NAME.screen. A script sets small, the arguments of each run.
+# Sourced after cases.sh: short runs of $trainer. Run NAME has the output folder $dir/NAME and its screen
+# output in $dir/NAME.screen. Each script sets small, the arguments of every run.
 # shellcheck disable=SC2016,SC2086
 data=() seconds=30 refusal_seconds=6
-compared='params_hash state_hash loss grad_norm'     # two runs with the same bits agree on these
+compared='params_hash state_hash loss grad_norm'     # runs with the same bits agree on these
 
-# run NP LIMIT ARGUMENT...: the trainer on NP ranks, for LIMIT seconds at most. An argument NAME=VALUE is an
-# environment variable. Each rank writes its process id to a file, then runs the shell code $wrap, which may
+# run NP LIMIT ARGUMENT...: runs the trainer on NP ranks, for LIMIT seconds at most. Arguments NAME=VALUE are
+# environment variables. Each rank writes its process id to a file, then runs the shell code $wrap, which may
 # use $rank and change $@.
 wrap=''
 run() {
@@ -21,7 +21,7 @@ run() {
         -c "rank=\${OMPI_COMM_WORLD_RANK:-0}; echo \$\$ >'$dir/pid.'\$rank; $wrap
         exec \"\$0\" \"\$@\"" "$trainer" "${arguments[@]}" </dev/null
 }
-# train NP NAME ARGUMENT...: a run that must succeed; sets status
+# train NP NAME ARGUMENT...: a run that should succeed; sets status, and shows the output of a failed run
 train() {
     local np=$1 out=$dir/$2
     shift 2
@@ -34,9 +34,9 @@ train() {
     tail -n 12 "$out.screen"
     return 1
 }
-# trains NP NAME ARGUMENT...: the same as a need
-trains() { need "did not run: ${*:3}" train "$@"; }
-fails() { need "it ran: ${*:3}" not train "$@" >/dev/null; }
+# trains NP NAME ARGUMENT...: train, as a need of the case; fails: the run must fail
+trains() { need "failed: ${*:3}" train "$@"; }
+fails() { need "succeeded: ${*:3}" not train "$@" >/dev/null; }
 # value NAME KEY: from the run's summary
 value() { json_value "$dir/$1/summary.json" "$2"; }
 result() {
@@ -46,7 +46,7 @@ result() {
 same_result() { is "$1 and $2" "$(result "$1")" "$(result "$2")"; }
 screen() { has "$dir/$1.screen" "${@:2}"; }             # NAME PATTERN...
 
-# same NAME NP COMMON VARIANT...: all variants must end with the bits of the first. Variant I is run sameI.
+# same NAME NP COMMON VARIANT...: all variants must end with the bits of the first. Variant I is run "sameI".
 same() {
     local np=$2 common=$3 variant i=0
     begin "$1"
@@ -59,8 +59,8 @@ same() {
     end
 }
 
-# begin_long NP ARGUMENT...: an endless run in the background, whose first step it awaits. Sets job, and pids
-# to the ranks' process ids; the output is in $dir/long.
+# begin_long NP ARGUMENT...: starts an endless run in the background and waits for its first step. Sets job,
+# and pids to the ranks' process ids; the output is in $dir/long.
 begin_long() {
     rm -f "$dir"/{long,pid.*}
     run "$1" 60 "${small[@]}" -x 1000000 "${@:2}" >"$dir/long" 2>&1 &
@@ -69,8 +69,8 @@ begin_long() {
     mapfile -t pids < <(cat "$dir"/pid.*)
 }
 
-# one_message PATTERN: the run whose output is $dir/refused failed with $status and one message, which
-# matches. grep -a: if a rank aborts, Open MPI 5 writes zero bytes between the lines.
+# one_message PATTERN: the run with output $dir/refused must have failed with $status and one message, which
+# matches. grep -a, because Open MPI 5 writes zero bytes between the lines when a rank aborts.
 one_message() {
     need "status $status" [ $status != 0 -a $status -lt 124 ]
     grep -a '^train_gpt2_zero: ' "$dir/refused" >"$dir/message"
@@ -78,7 +78,7 @@ one_message() {
     has "$dir/message" "$1"
 }
 # refuses NP PATTERN ARGUMENT...: a run that must fail within seconds, with one message, which matches.
-# Without the variable, mpirun waits for a second before it kills the remaining ranks.
+# Without the environment variable, mpirun waits for a second before it kills the remaining ranks.
 refuses() {
     local start=$SECONDS
     OMPI_MCA_odls_base_sigkill_timeout=0 run "$1" 60 "${small[@]}" "${@:3}" >"$dir/refused" 2>&1
@@ -91,7 +91,7 @@ refused() {     # NAME NP PATTERN ARGUMENT...
     refuses "${@:2}"
     end
 }
-# refusals: from lines NAME|NP|PATTERN|ARGUMENTS
+# refusals: runs refused for each line NAME|NP|PATTERN|ARGUMENTS
 refusals() {
     local name np pattern arguments
     while IFS='|' read -r name np pattern arguments; do

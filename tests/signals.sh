@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Signals stop a run or make it save, on all ranks at the same step, and the command that it prints resumes
-# with the bits of an undisturbed run. Usage: tests/signals.sh TRAINER
+# Tests that signals stop a run or make it save, on all ranks at the same step, and that the command which it
+# prints resumes with the bits of an undisturbed run. Usage: tests/signals.sh TRAINER
 . "$(dirname "$0")/cases.sh"
 trainer=$(realpath "${1:?Usage: tests/signals.sh TRAINER}") || exit 1
-ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # so that pgrep finds no other test's processes
+ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # keeps pgrep from finding other tests' processes
 set -m      # so that background jobs do not ignore SIGINT
 export OMP_NUM_THREADS=1 OMPI_MCA_odls_base_sigkill_timeout=0
 
@@ -12,26 +12,26 @@ screen=$dir/screen errors=$dir/errors endless=1000000
 args=(-e l1h2c32v257t32 -b 1 -u 0 -v 0 -s 0 -k constant --threads 1 --overlap 0 --device cpu --dtype fp32
     --hash full)
 
-# begin_case WHAT: without the files of the previous case
+# begin_case NAME: begins a case and removes the files of the previous one
 begin_case() {
     begin "signals.$1"
     rm -rf "$folder" "$screen" "$errors"
 }
-# start NP ARGUMENT...: a run in the background, in a separate process group; sets job
+# start NP ARGUMENT...: starts a run in the background, in a separate process group; sets job
 start() {
     launch "$1"
     background "${launcher[@]}" "$trainer" "${args[@]}" -x $endless "${@:2}" >"$screen" 2>"$errors"
 }
 background() { timeout --foreground -k 2 60 "$@" </dev/null & job=$!; }
 starts() { await at_step 3 || need 'it did not start' false; }
-# begin_run WHAT NP ARGUMENT...: a case with a run that has started
+# begin_run NAME NP ARGUMENT...: begins a case, and starts a run and waits for its steps
 begin_run() {
     begin_case "$1"
     start "${@:2}"
     starts
 }
 at_step() { grep -aqs "^step *$1/" "$screen"; }
-# The ranks by their command lines; the first is rank 0
+# Finds the ranks by their command lines; rank 0 comes first.
 ranks() { pgrep -f "^$trainer .*-x $endless"; }
 rank_0() { ranks | head -n 1; }
 rank_1() { ranks | tail -n 1; }
@@ -42,16 +42,16 @@ ends_with() {
 }
 prints() { grep -aqsE -- "$1" "$screen" "$errors"; }
 must_print() { await prints "$1" || need "no '$1'" false; }
-# Steps with a complete checkpoint
+# Prints the steps with a complete checkpoint.
 saved() { ls -d "$folder"/step_*/manifest.json 2>/dev/null | sed -E 's,.*/step_0*([0-9]+)/.*,\1,'; }
 has_saved() { is "number of checkpoints" "$(saved | wc -l)" "$1"; }
 
-# resumes NP: five more steps by the printed command give the bits of an undisturbed run
+# resumes NP: five more steps with the printed command must give the bits of an undisturbed run
 resumes() {
     local last
     last=$(saved | tail -n 1)
     tail -n 1 "$screen" | sed "s/-x $endless/-x $((last + 5))/" >"$dir/command"
-    timeout -k 2 60 bash "$dir/command" >"$dir/resumed" 2>&1 </dev/null || need 'its command fails' false
+    timeout -k 2 60 bash "$dir/command" >"$dir/resumed" 2>&1 </dev/null || need 'the printed command failed' false
     has "$dir/resumed" "^resuming at step ${last:-none}$"
     launch "$1"
     timeout -k 2 60 "${launcher[@]}" "$trainer" "${args[@]}" -x $((last + 5)) >"$dir/reference" 2>&1 \
@@ -59,7 +59,7 @@ resumes() {
     need 'no digests' [ -n "$(hashes "$dir/reference")" ]
     is digests "$(hashes "$dir/resumed")" "$(hashes "$dir/reference")"
 }
-# taken PID: no signal is pending
+# taken PID: succeeds if no signal is pending
 taken() { grep -q '^ShdPnd:[[:space:]]*0*$' "/proc/$1/status"; }
 grew() { sed -n '/^resuming/,$p' "$screen" | grep -q '^step '; }
 has_manifest() { compgen -G "$folder/step_*/manifest.json" >/dev/null; }
@@ -68,27 +68,27 @@ end_run() {         # prints the output of a failed case
     end
 }
 
-# ---- to stop
+# ---- signals that stop the run
 
-# stops SIGNAL WHO NP ARGUMENT...: sends it to a rank or to mpirun
+# stops SIGNAL TARGET NP ARGUMENT...: sends the signal to a rank or to mpirun
 stops() {
     begin_run "$1 to $2 of $3 ${*:4}" "$3" -o "$folder" "${@:4}"
     kill -"$1" "$($2)"
     ends_with 0
     must_print '^stopped after step [0-9]+ of 1000000; its checkpoint is saved'
-    need 'it has the summary of a finished run' [ ! -e "$folder/summary.json" ]
+    need 'it wrote the summary of a finished run' [ ! -e "$folder/summary.json" ]
     has_saved 1
     resumes "$3"
     end_run
 }
 stops TERM rank_0 1
-stops TERM rank_0 1 -v 1 -m 50 -s 1 -g 20       # mostly while it validates or samples
+stops TERM rank_0 1 -v 1 -m 50 -s 1 -g 20       # usually during validation or sampling
 stops INT rank_1 2
 stops HUP rank_0 2 -z 0
 stops USR2 rank_1 2 --async-save -n 1000000
 stops USR2 mpirun_itself 2
 
-# A run with --resume is stopped in the sample before its first step. It must save, because the printed
+# A run with --resume is stopped while it samples, before its first step. It must save, because the printed
 # command does not name the other folder.
 begin_case 'USR2 before the first step of a run resumed from another folder'
 need 'it did not run' \
@@ -101,7 +101,7 @@ must_print '^stopped after step 3 of'
 resumes 2
 end_run
 
-# saves_nothing REASON: printed on SIGUSR1 and at the end
+# saves_nothing REASON: the run prints the reason on SIGUSR1 and when it stops
 saves_nothing() {
     kill -USR1 "$(rank_1)"
     must_print "^SIGUSR1: no checkpoint .*$1"
@@ -129,7 +129,7 @@ kill -TERM "$(rank_0)"
 ends_with 143
 end_run
 
-# A closing terminal sends SIGHUP, and so does its shell, up to a second later.
+# When a terminal closes, it sends SIGHUP, and its shell sends another up to a second later.
 begin_run 'a second SIGHUP is ignored' 2 -o "$folder"
 kill -STOP "$(rank_1)"
 kill -HUP "$(rank_0)"
@@ -142,8 +142,8 @@ ends_with 0
 has_saved 1
 end_run
 
-# Rank 0 has lost its terminal, and rank 1 gets the signal: neither fails.
-begin_case 'TERM to rank 1 and no stdout for rank 0'
+# Rank 0 has lost its terminal when rank 1 gets the signal; neither may fail.
+begin_case 'TERM to rank 1 while rank 0 has no stdout'
 mkfifo "$dir/stdout"
 cat "$dir/stdout" >"$screen" & reader=$!
 for rank in 1 0; do
@@ -153,7 +153,7 @@ done
 starts
 kill -STOP "$(rank_pid "$trainer" 0)"
 kill -TERM "$(rank_pid "$trainer" 1)"
-need 'rank 1 did not take it' await taken "$(rank_pid "$trainer" 1)"
+need 'rank 1 did not receive the signal' await taken "$(rank_pid "$trainer" 1)"
 kill -KILL $reader
 wait $reader 2>/dev/null
 kill -CONT "$(rank_pid "$trainer" 0)"
@@ -175,7 +175,7 @@ starts
 kill -HUP "$(rank_0)"
 kill -USR1 "$(rank_0)"
 must_print '^SIGUSR1: no checkpoint'
-need 'SIGHUP was taken' not prints 'SIGHUP'
+need 'SIGHUP was not ignored' not prints 'SIGHUP'
 kill -TERM "$(rank_0)"
 ends_with 0
 end_run
@@ -189,19 +189,19 @@ PAUSE=0 background scripts/until_done.sh mpirun --oversubscribe -np 2 "$trainer"
 need 'no checkpoint' await has_manifest
 kill -KILL "$(rank_1)"
 must_print '^resuming at step'
-need 'it makes no steps' await grew
+need 'the resumed run made no steps' await grew
 kill -INT "$(pgrep -P "$job")"
 ends_with 0
 resumes 2
 end_run
 
-begin_case 'until_done.sh gives up with the status of the last try'
+begin_case 'until_done.sh gives up and returns the status of the last try'
 TRIES=2 PAUSE=0 timeout 20 scripts/until_done.sh bash -c 'exit 7' -o "$folder" -y 1 2>"$errors"
 is status $? 7
 has "$errors" '^until_done.sh: 2 tries without .* the last .*status 7$'
 end
 
-# A fake mpirun without ranks, which waits forever
+# A fake mpirun that starts no ranks and waits forever
 seconds=$SECONDS
 begin_case 'until_done.sh ends an mpirun that hangs without ranks'
 mkdir "$dir/fake"
@@ -215,7 +215,7 @@ is reports "$(grep -c '^until_done.sh: mpirun hangs: .* 1 s' "$errors")" 2
 need "it took $((SECONDS - seconds)) s" [ $((SECONDS - seconds)) -lt 15 ]
 end
 
-# ---- to save
+# ---- signals that make it save
 
 begin_run 'USR1 saves, and the run continues' 2 -o "$folder"
 kill -USR1 "$(rank_1)"
@@ -236,7 +236,7 @@ must_print '^train_gpt2_zero: stdout: Broken pipe; stopped after .*its checkpoin
 has_saved 1
 end_run
 
-# file_size KIB FILE MESSAGE ARGUMENT...: FILE would exceed the limit
+# file_size KIB FILE MESSAGE ARGUMENT...: a file-size limit that FILE would exceed ends the run with MESSAGE
 file_size() {
     begin_case "file-size limit: $2"
     # shellcheck disable=SC2016

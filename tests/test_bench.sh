@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# dev/bench/comm from outside: its table, wrong results that it must find, its options. Times are not checked.
+# Tests dev/bench/comm: its table, wrong results that it must find, and its options. Times are not checked.
 # Usage: tests/test_bench.sh COMM [STAND_IN_COMM]      STAND_IN_COMM: built with CUDA=stand-in
 # shellcheck disable=SC2086,SC2016
 . "$(dirname "$0")/cases.sh"
@@ -18,8 +18,8 @@ fails() {
 }
 wrong() { awk '!/^#/ { print $9 }' out | xargs; }
 
-# rows_hold RANKS TYPE ROWS: the table has these rows ("way+" or "way-" each: with or without the library's
-# own collective), and their numbers agree with each other within rounding
+# rows_hold RANKS TYPE ROWS: the table must have these rows, and the numbers in each row must agree within
+# rounding. A row is "way+" or "way-": with or without the library's own collective.
 rows_hold() {
     awk -v ranks="$1" -v type="$2" -v rows="$3" '
         BEGIN { half = 0.0051 }                             # half of the last digit
@@ -49,13 +49,13 @@ rows_hold() {
     return 1
 }
 
-# check_tables PROGRAM: from lines RANKS|OPTIONS|TYPE|ROWS
+# check_tables PROGRAM: checks the table for each line RANKS|OPTIONS|TYPE|ROWS
 check_tables() {
     local ranks options type rows
     while IFS='|' read -r ranks options type rows; do
         begin "table.$ranks ranks, $options"
         benches "$ranks" $1 $options
-        need 'a wrong table' rows_hold "$ranks" "$type" "$rows"
+        need 'the table is wrong' rows_hold "$ranks" "$type" "$rows"
         has out "# $(wc -w <<<"$rows") rows, 0 of them wrong"
         end
     done
@@ -73,7 +73,7 @@ CASES
 begin 'table.first line, direct reads, sizes'
 has out '^# 3 ranks, tcp, messages'
 benches 2 "$comm" --dtype fp16 -c all-gather -b 4M -e 4M -n 1 -w 0
-if grep -q 'direct reads' out; then need 'a wrong table' rows_hold 2 fp16 'direct+'
+if grep -q 'direct reads' out; then need 'the table is wrong' rows_hold 2 fp16 'direct+'
 else skip "$name" "ranks cannot read each other's memory here"; fi
 benches 2 "$comm" -b 64K -e 1M -f 2 -c broadcast -n 1 -w 0
 is sizes "$(awk '!/^#/ { print $2 }' out | xargs)" '65536 131072 262144 524288 1048576'
@@ -81,8 +81,8 @@ end
 
 # ---- wrong results
 
-# A library below the program changes the last byte of each long message, and makes MPI's all-gather move
-# nothing.
+# A preloaded library changes the last byte of each long message, and turns long all-gathers of MPI into
+# no-ops.
 cat >break.c <<'C'
 #include <mpi.h>
 enum { LONG = 4096 };
@@ -95,7 +95,7 @@ int MPI_Allgather(const void *x, int n, MPI_Datatype t, void *to, int m, MPI_Dat
 }
 C
 if mpicc -shared -fPIC break.c -o break.so 2>err; then
-    begin 'wrong.messages, and the library that the window is compared with'
+    begin "wrong.messages, and MPI's all-gather, to which the window is compared"
     fails '' 2 env LD_PRELOAD="$PWD/break.so" "$comm" --messages $short
     is counts "$(wrong)" '2 2 1'
     has out '# 3 rows, 3 of them wrong'
@@ -108,7 +108,7 @@ else skip wrong 'no mpicc'; fi
 # ---- options
 
 begin 'options.--help'
-need 'fails' eval '"$comm" --help >out'
+need '--help failed' eval '"$comm" --help >out'
 for o in -b -e -f -n -w -m -c --dtype --window --messages --tcp --device --comm --reduce; do
     has out "  $o "
 done
@@ -150,14 +150,14 @@ if [ -n "$stand_in" ]; then
 2|$short|bf16|window- window-
 3|$short --comm nccl|bf16|nccl+ nccl+
 CASES
-    # less than the staging in which the plugin sums
+    # The devices have too little memory for the staging buffer of the plugin's own sums.
     CUDA_STAND_IN_MEMORY=$((8 << 20)) check_tables "$stand_in" \
         <<<"2|$short --comm nccl --reduce nccl --dtype fp16|fp16|nccl+ nccl+"
     CUDA_STAND_IN=lazy check_tables "$stand_in" <<CASES
 2|$short --messages --dtype fp32|fp32|messages- messages-
 2|$short --comm nccl --dtype fp32|fp32|nccl+ nccl+
 CASES
-    begin 'errors.of NCCL'
+    begin 'errors.from NCCL'
     fails 'unhandled system error: as CUDA_STAND_IN_NCCL asks' 2 env CUDA_STAND_IN_NCCL=error:1:1 \
         "$stand_in" $short --comm nccl
     fails 'NCCL 2.28.9 needs one' 2 env CUDA_STAND_IN_DEVICES=1 "$stand_in" $short --comm nccl

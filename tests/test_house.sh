@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# The directions of dependence by include and by symbol, zero.h on its own, the format, and make help.
-# tests/house.pl checks the dependence; the second half of this file runs it on trees that break a rule.
-# Usage: tests/test_house.sh BUILD      reads the objects of BUILD and BUILD/stand-in
+# House rules: directions of dependence by include and by symbol, a self-contained zero.h, the format, and
+# make help. tests/house.pl checks the dependences; the second half of this file runs it on trees that break a
+# rule.
+# Usage: tests/test_house.sh BUILD      reads the objects in BUILD and BUILD/stand-in
 . "$(dirname "$0")/cases.sh"
 build=$(realpath "${1:?Usage: tests/test_house.sh BUILD}") || exit 1
 
-# The layers of llmc_zero/, the top one first. A file uses files of its layer and of those below, and no two
-# files need each other, in gpt2/ and trainer/ too. "x" means x.c and x.h, "x/" a folder, "x.h" that header
-# alone.
+# The layers of llmc_zero/ from the top. A file may use files of its layer and of lower ones, and no files may
+# depend on each other in a cycle, in gpt2/ and trainer/ either. "x" means x.c and x.h, "x/" a folder, "x.h"
+# only that header.
 cat >"$dir/layers" <<'END'
 rules:    create hooks zero same
 updates:  params grads norm step update pass naive checkpoint/ values figures
@@ -21,15 +22,15 @@ places:   device/ net/
 common:   base/ zero.h zero_checkpoint.h zero_job.h zero_plan.h zero_deepspeed.h zero_settings.h
 END
 
-# Members of struct zero with an owner: only that file and its header may touch them.
+# Owners of struct zero's members: only that file and its header may touch them.
 printf '%s llmc_zero/%s.c\n' >"$dir/owners" pass{,} states{,} params{,} grads{,} norm{,} update{,} step{,} \
     saving checkpoint/save
 
-# The places of the plugin that may print or end the process: file, symbol, reason.
+# Where the plugin may print or end the process: file, symbol, reason.
 cat >"$dir/places" <<'END'
 llmc_zero/net/failure.c  exit   zero_end_job ends the job for a program (zero_job.h)
-llmc_zero/net/failure.c  _exit  the same while other ranks are connected: no handler may wait for them
-llmc_zero/net/failure.c  stdout  flushed there, because _exit does not
+llmc_zero/net/failure.c  _exit  the same while other ranks are connected: exit handlers could wait for them
+llmc_zero/net/failure.c  stdout  flushed explicitly, because _exit does not flush it
 END
 
 # ---- the tree
@@ -44,11 +45,11 @@ house . "${builds[@]}" >"$dir/found" || why="$(wc -l <"$dir/found") violations:
 $(cat "$dir/found")"
 end
 
-begin 'house.zero.h compiles on its own, as C11 and as C++17'
+begin 'house.zero.h is self-contained, in C11 and in C++17'
 echo '#include "llmc_zero/zero.h"' >"$dir/alone.c"
 for language in 'c -std=c11' 'c++ -std=c++17'; do
     # shellcheck disable=SC2086
-    need "as $language" "${CC:-cc}" -x $language -Wall -Wextra -pedantic -Werror -I. -fsyntax-only \
+    need "$language failed" "${CC:-cc}" -x $language -Wall -Wextra -pedantic -Werror -I. -fsyntax-only \
         "$dir/alone.c"
 done
 end
@@ -57,10 +58,10 @@ begin 'house.make help lists each target and variable'
 make --no-print-directory CUDA=no help >"$dir/help" 2>&1
 makefiles=(Makefile gpt2/*.mk dev/*.mk tests/*.mk tests/cuda/*.mk)
 for target in $(sed -n 's/^\.PHONY: //p' "${makefiles[@]}"); do
-    [ "$target" = all ] || need "target $target" grep -q "^  $target  " "$dir/help"
+    [ "$target" = all ] || need "target $target is not listed" grep -q "^  $target  " "$dir/help"
 done
 for variable in $(sed -nE 's/^([A-Z_]+) +\?=.*/\1/p' "${makefiles[@]}"); do
-    need "variable $variable" grep -q "\b$variable=" "$dir/help"
+    need "variable $variable is not listed" grep -q "\b$variable=" "$dir/help"
 done
 end
 
@@ -68,11 +69,11 @@ begin 'house.format'
 scripts/format.sh >"$dir/found" || why="$(cat "$dir/found")"
 end
 
-# ---- trees that break each rule
+# ---- trees that each break a rule
 
 # plant FILE TEXT: appends to a file of the made-up tree
 plant() { mkdir -p "$tree/$(dirname "$1")" && printf '%b\n' "$2" >>"$tree/$1"; }
-compile() {         # sources newer than their objects
+compile() {         # compiles the sources that are newer than their objects
     local source
     for source in "$tree"/llmc_zero/*.c "$tree"/llmc_zero/*/*.c "$tree"/{gpt2,trainer}/*.c; do
         source=${source#"$tree/"}
@@ -119,8 +120,8 @@ keeps_rules || why=$(cat "$dir/found")
 end
 cp -a "$tree" "$dir/good"
 
-# Lines FILE|TEXT|EXPECTED: with TEXT appended to FILE, house.pl finds a violation that matches EXPECTED, or
-# none without EXPECTED. TEXT "calls x" stands for a function that calls x.
+# Lines FILE|TEXT|EXPECTED: with TEXT appended to FILE, house.pl must find a violation that matches EXPECTED,
+# or none if EXPECTED is empty. TEXT "calls x" stands for a function that calls x.
 begin 'house.violations are found'
 while IFS='|' read -r file text expected; do
     new_tree
@@ -132,43 +133,43 @@ while IFS='|' read -r file text expected; do
     need "$file with $text passes" not keeps_rules
     has "$dir/found" "$expected"
 done <<'END'
-gpt2/model.c|#include <mpi.h>|gpt2/model.c:3: includes .*gpt2/ knows nothing of MPI and NCCL
-gpt2/model.c|#include <nccl.h>|gpt2/model.c:3: includes .*gpt2/ knows nothing of MPI and NCCL
-gpt2/model.c|#include "../llmc_zero/zero.h"|includes .*gpt2/ knows nothing of the plugin
-gpt2/model.c|#include "trainer/options.h"|includes .*gpt2/ knows nothing of the trainer
-llmc_zero/params.c|#include "../gpt2/model.h"|includes .*llmc_zero/ knows nothing of GPT-2
-llmc_zero/net/mpi.c|#include "../../trainer/options.h"|includes .*llmc_zero/ knows nothing of the trainer
-trainer/options.c|#include "../dev/bench.h"|includes .*nothing that is shipped includes dev/ or tests/
+gpt2/model.c|#include <mpi.h>|gpt2/model.c:3: includes .*gpt2/ must not depend on MPI or NCCL
+gpt2/model.c|#include <nccl.h>|gpt2/model.c:3: includes .*gpt2/ must not depend on MPI or NCCL
+gpt2/model.c|#include "../llmc_zero/zero.h"|includes .*gpt2/ must not depend on the plugin
+gpt2/model.c|#include "trainer/options.h"|includes .*gpt2/ must not depend on the trainer
+llmc_zero/params.c|#include "../gpt2/model.h"|includes .*llmc_zero/ must not depend on GPT-2
+llmc_zero/net/mpi.c|#include "../../trainer/options.h"|includes .*llmc_zero/ must not depend on the trainer
+trainer/options.c|#include "../dev/bench.h"|includes .*shipped code must not include dev/ or tests/
 llmc_zero/params.c|#include <mpi.h>|params.c:5: includes .*only llmc_zero/net/mpi.c includes mpi.h
 trainer/options.c|#include <mpi.h>|options.c:3: includes .*only llmc_zero/net/mpi.c includes mpi.h
 llmc_zero/params.c|#include <nccl.h>|includes .*only files with nccl in their names
 gpt2/model.c|#include <cublasLt.h>|includes .*only files with cuda in their names
 llmc_zero/params.c|#include <cuda_runtime.h>|includes .*only files with cuda in their names
-llmc_zero/zero.h|#include <unistd.h>|includes .*a public header includes only
-llmc_zero/zero.h|#include "memory.h"|includes .*a public header includes only
+llmc_zero/zero.h|#include <unistd.h>|includes .*public headers include only
+llmc_zero/zero.h|#include "memory.h"|includes .*public headers include only
 llmc_zero/params.c|#include "absent.h"|includes .*does not exist
-llmc_zero/net/mpi.c|#include "../params.h"|mpi.c:4: uses the declarations of .*params.h, which is above
-llmc_zero/base/memory.c|calls params_open|memory.c:3: uses params_open of .*params.c, which is above
+llmc_zero/net/mpi.c|#include "../params.h"|mpi.c:4: uses the declarations of .*params.h, which is in a higher layer
+llmc_zero/base/memory.c|calls params_open|memory.c:3: uses params_open of .*params.c, which is in a higher layer
 llmc_zero/params.c|calls grads_open|grads.c: files need each other
 trainer/options.c|calls run_open|files need .* run_open of trainer
 gpt2/matmul.c|calls model_open|files need .* matmul .* model_open .* layers of
 llmc_zero/params.h|#include "grads.h"|^llmc_zero/grads.h: headers need each other
-llmc_zero/net/late.c|calls device_open|rooms need each other
+llmc_zero/net/late.c|calls device_open|modules need each other
 gpt2/model.c|calls memory_alloc|model.c:3: needs memory_alloc, but gpt2/
-gpt2/model.c|calls MPI_Init|model.c:3: needs MPI_Init, but gpt2/ knows nothing
+gpt2/model.c|calls MPI_Init|model.c:3: needs MPI_Init, but gpt2/ must not depend
 llmc_zero/params.c|calls model_open|params.c:5: needs model_open of gpt2/model.c, but
 llmc_zero/params.c|// like gpt2_forward|params.c:5: names gpt2_forward
-llmc_zero/params.c|void more(void) { puts("x"); }|params.c:5: needs puts, but the plugin never
-llmc_zero/params.c|void more(void) { exit(1); }|params.c:5: needs exit, but the plugin never
-llmc_zero/params.c|void more(void) { abort(); }|params.c:5: needs abort, but the plugin never
+llmc_zero/params.c|void more(void) { puts("x"); }|params.c:5: needs puts, but the plugin must not
+llmc_zero/params.c|void more(void) { exit(1); }|params.c:5: needs exit, but the plugin must not
+llmc_zero/params.c|void more(void) { abort(); }|params.c:5: needs abort, but the plugin must not
 llmc_zero/base/memory.c|int look(zero *z) { return z->params.n; }|memory.c:3: touches params of
 llmc_zero/base/memory.c|int look(void *ctx) { return ((zero *)ctx)->params.n; }|memory.c:3: touches params of
 llmc_zero/base/memory.c|int look(struct params_unit *u) { return u->n; }|memory.c:3: touches params of
 llmc_zero/net/mpi.c|int look(zero *z) { return z->saving.copy; }|mpi.c:4: touches saving of struct zero, but
 llmc_zero/params.c|int look(zero *z) { return z->params.n; }|
 llmc_zero/params.h|struct params { int n; };|
-llmc_zero/novel.c|int novel;|^llmc_zero/novel.c: has no place in the table
-llmc_zero/params.c|void more(void) { perror("x"); }|params.c:5: needs perror, but the plugin never
+llmc_zero/novel.c|int novel;|^llmc_zero/novel.c: is missing from the table
+llmc_zero/params.c|void more(void) { perror("x"); }|params.c:5: needs perror, but the plugin must not
 END
 end
 

@@ -1,10 +1,10 @@
-# The tests: one program each, which tests/run.sh runs.
+# The tests: each is one program, run by tests/run.sh.
 TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/mpi_*.c)) \
             $(BUILD)/tests/power_loss $(BUILD)/tests/test_readers
 TEST_OBJ := $(if $(filter-out no,$(CUDA)),$(BUILD)/tests/toy_cuda.o)
 CMOCKA_HEADERS := stdarg.h stddef.h stdint.h setjmp.h cmocka.h
 HAVE_CMOCKA := $(call have,$(CMOCKA_HEADERS:%=\#include <%>\n))
-# The tests of the CUDA code that need no GPU
+# Tests of the CUDA code that can run without a GPU
 CUDA_TESTS     := $(wildcard tests/*_cuda.c tests/*_device.c tests/*_nccl.c)
 STAND_IN_TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CUDA_TESTS)) \
                   $(patsubst tests/cuda/%.cpp,$(BUILD)/tests/cuda/%,$(wildcard tests/cuda/test_*.cpp)) \
@@ -15,23 +15,23 @@ STAND_IN_TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CUDA_TESTS)) \
 $(BUILD)/tests/%.o: tests/%.cu
 	@mkdir -p $(@D) && echo "  cuda $@"
 	$(Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
-# A test computes little, and compiles three times as fast at -O1.
+# Tests compute little, and compile three times as fast at -O1.
 $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) | $(NCCL_SO)
 	@mkdir -p $(@D) && echo "  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS:-O3=-O1) $(filter -D%,$(GPT2_CUDA)) $(ZERO_MPI) -I. $< $(filter %.o,$^) \
 	    -o $@ -lcmocka $(LIBS)
-# These test the trainer itself.
+# These tests link the trainer's objects.
 $(addprefix $(BUILD)/tests/,test_gradients test_unlike gpu_gate): $(filter $(BUILD)/trainer/%,$(TRAINER_OBJ))
 
-# The file readers under libFuzzer (SAN=fuzz), and under any compiler with known inputs. tests/fuzz/run.c
-# replaces the functions by which the trainer's readers end a run.
+# The file readers under libFuzzer (SAN=fuzz), and with known inputs under any compiler. tests/fuzz/run.c
+# replaces the functions with which the trainer's readers end a run.
 FUZZ_C   := $(filter-out %/libfuzzer.c %/test_readers.c,$(wildcard tests/fuzz/*.c))
 FUZZ_OBJ := $(FUZZ_C:%.c=$(BUILD)/%.o) $(GPT2_OBJ) $(ZERO_OBJ) \
             $(filter-out %/run.o,$(filter $(BUILD)/trainer/%,$(TRAINER_OBJ)))
 $(BUILD)/tests/fuzz/%.o: tests/fuzz/%.c $(BUILD)/flags
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. -c $< -o $@
-# The stand-in's CUDA headers, with or without CUDA
+# Always uses the stand-in's CUDA headers, even with CUDA=no.
 $(BUILD)/tests/fuzz/tuning.o: ZERO_MPI := -Itests/cuda
 $(BUILD)/tests/test_readers: $(BUILD)/tests/fuzz/test_readers.o $(FUZZ_OBJ) | $(NCCL_SO)
 	@echo "  link $@"
@@ -45,22 +45,22 @@ $(BUILD)/tests/cuda/test_%: $(BUILD)/tests/cuda/test_%.o $(GPT2_OBJ) $(ZERO_OBJ)
 	$(Q)$(CXX) $(SANFLAGS_$(SAN)) $^ -o $@ $(LIBS)
 
 #? test                runs every test
-#? FIRST=1             make test: runs quick tests first and ends after the first failure
-#? SETTINGS=all        make test, make check: every combination of the settings tables, not a sample
+#? FIRST=1             make test: runs quick tests first and stops at the first failure
+#? SETTINGS=all        make test, make check: tests every combination of settings instead of a sample
 test: deps
 	+@$(SUBMAKE) test-programs
 	+@$(SUBMAKE) CUDA=stand-in stand-in
 	@$(WITHOUT_FLAGS) tests/run.sh $(BUILD) $(TRAINER)
 #? test-programs       builds the programs for make test
 test-programs: $(TRAINER) $(TESTS) $(EXAMPLE) $(TOKENS) $(BUILD)/bench/comm
-#? stand-in            builds the trainer and the tests of the CUDA code; with CUDA=stand-in
+#? stand-in            builds the trainer and the tests of the CUDA code; needs CUDA=stand-in
 stand-in: $(TRAINER) stand-in-tests $(BUILD)/bench/comm
 #? stand-in-tests      builds only those tests
 stand-in-tests: $(STAND_IN_TESTS)
-#? sanitized           builds the trainer and the tests; with SAN=address or SAN=thread
+#? sanitized           builds the trainer and the tests; needs SAN=address or SAN=thread
 sanitized: $(TRAINER) $(TESTS)
 #? check               checks dependencies, format and static analysis, and runs the tests under sanitizers
-#? LLMC=folder         make check: a clone of llm.c to build with the plugin; by default it clones one
+#? LLMC=folder         make check: an existing clone of llm.c to build with the plugin (default: a new clone)
 #? KILLS=10            make check: number of ranks to kill and stop
 #? KILL_SAVES=50       make check: number of ranks to kill, half of them during a save
 #? FUZZ=60             make check: seconds of fuzzing for each file reader

@@ -1,14 +1,13 @@
-# CUDA=stand-in: the CUDA code runs on the CPU, for tests (see stand_in.h). Included before the plugin's
-# makefile, whose settings it overrides.
+# CUDA=stand-in: runs the CUDA code on the CPU, for tests (see stand_in.h). Included before the plugin's
+# makefile to override its settings.
 ZERO_CUDA         := yes
 ZERO_CUDA_CFLAGS  := -DZERO_HAVE_CUDA -DCUDA_STAND_IN -Itests/cuda
 STAND_IN          := $(CXX) -x c++ -std=c++17 -fno-strict-aliasing $(ZERO_OPT) $(WARN) $(OPENMP) \
                      $(ZERO_CUDA_CFLAGS) -I. -MMD -MP
 ZERO_CUDA_COMPILE := $(STAND_IN) -ffp-contract=off
 CUDA_COMPILE      := $(STAND_IN) -Wno-uninitialized -Wno-maybe-uninitialized
-# The program finds the stand-in for NCCL in the build folder, unless LD_LIBRARY_PATH names another folder.
-# A sanitizer's runtime opens libraries on behalf of the program, and only a path of the older kind (RPATH)
-# applies to that.
+# The program finds the stand-in for NCCL in the build folder, unless LD_LIBRARY_PATH points to another one.
+# Sanitizers call dlopen on the program's behalf, where RPATH applies but RUNPATH does not.
 RPATH             := $(if $(SAN),--disable-new-dtags,--enable-new-dtags)
 ZERO_CUDA_LIBS    := -lstdc++ -ldl -Wl,-rpath,$(abspath $(BUILD)) -Wl,$(RPATH) \
                      -Wl,--export-dynamic-symbol=cuda* -Wl,--export-dynamic-symbol=_Z*cuda_stand_in*
