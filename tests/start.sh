@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Ranks that connect without MPI, from a user's side: same bits, launchers' variables, bad input, ranks that
-# die or stop, several hosts (network namespaces). Usage: tests/start.sh TRAINER [GROUP]...
-#   KILLS=30    number of ranks to kill and stop, at random instants
+# Trainers whose ranks connect without MPI: same bits, launchers' variables, bad input, ranks that die or
+# stop, several hosts (network namespaces). Usage: tests/start.sh TRAINER [GROUP]...
+#   KILLS=30    kills or stops 30 ranks, at random instants
 # shellcheck disable=SC2016,SC2086
 . "$(dirname "$0")/cases.sh"
 . tests/hosts.sh
@@ -15,15 +15,15 @@ small=(-e l2h2c32v257t32 -b 2 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full
 pids=()
 stop_all() { [ ${#pids[@]} = 0 ] || kill -9 "${pids[@]}" 2>/dev/null; wait 2>/dev/null; pids=(); }
 
-# fresh: before a group of ranks. The output of rank R goes to $dir/R.
+# fresh: resets everything before a group of ranks starts. The output of rank R goes to $dir/R.
 fresh() {
     stop_all
     rm -f "$dir"/[0-9] "$dir"/[0-9].*
     port=$(free_port)
 }
 begin_fresh() { begin "$1"; fresh; }      # NAME
-# start R ARGUMENT...: rank R, in the background, with environment $variables. $launcher: a function that runs
-# it elsewhere
+# start R ARGUMENT...: starts rank R in the background, with environment $variables. $launcher may name a
+# function that runs it elsewhere.
 launcher='' variables=()
 start() {
     local r=$1
@@ -31,13 +31,13 @@ start() {
     $launcher env "${variables[@]}" "$trainer" "${small[@]}" "$@" >"$dir/$r" 2>&1 </dev/null &
     pids[r]=$!
 }
-# start_ranks N ARGUMENT...: ranks 0 to N - 1, by TCP
+# start_ranks N ARGUMENT...: starts ranks 0 to N - 1, which connect by TCP
 start_ranks() {
     local n=$1 r
     shift
     for ((r = n - 1; r >= 0; r--)); do start $r -pi tcp -ps 127.0.0.1:$port -pn "$n" -pr $r "$@"; done
 }
-# all_end SECONDS PATTERN: all ranks but the stopped one end in time, with statuses that match
+# all_end SECONDS PATTERN: all ranks except the stopped one must end in time, with statuses that match
 stopped=
 all_end() {
     local r ranks=()
@@ -53,18 +53,18 @@ all_end() {
 messages() { cat "$dir"/[0-9] 2>/dev/null | grep -a '^train_gpt2_zero: '; }
 all_succeed() { all_end "$1" '^0$'; }       # SECONDS
 all_fail() { all_end "$1" '[1-9]'; }        # SECONDS
-# all_fail_once SECONDS: and one of them prints a message
+# all_fail_once SECONDS: all ranks must fail, and only one may print a message
 all_fail_once() {
     all_fail "$1"
     need "$(messages | wc -l) messages: $(messages)" [ "$(messages | wc -l)" = 1 ]
 }
-# reports PATTERN: the ranks' message matches
-reports() { need "another message: $(messages)" grep -qE "$1" <(messages); }
+# reports PATTERN: the ranks' message must match
+reports() { need "wrong message: $(messages)" grep -qE "$1" <(messages); }
 hash_of() { hashes "$1" | tail -n 1; }
 
 # ---- bits
 
-# reference NP: the digests of the same run under mpirun, which runs once per NP
+# reference NP: prints the digests of the same run under mpirun, which runs only once per NP
 reference() {
     grep -qs params_hash "$dir/mpi.$1" ||
         timeout 60 mpirun --oversubscribe -np "$1" "$trainer" "${small[@]}" -x 4 -z 3 >"$dir/mpi.$1" 2>&1 \
@@ -76,8 +76,8 @@ same_bits() {       # NP
     expected=$(reference "$1")
     is digests "$(hash_of "$dir/0")" "${expected:-none}"
 }
-# same NAME RANKS VARIABLE=VALUE... ARGUMENT...: ranks started with these end with the bits of mpirun's. %R is
-# the rank, %P the port. Without variables, -pr and -pn give the rank and the number of ranks.
+# same NAME RANKS VARIABLE=VALUE... ARGUMENT...: ranks started this way must end with the same bits as under
+# mpirun. %R is the rank, %P the port. Without variables, -pr and -pn give the rank and the number of ranks.
 same() {
     local ranks=$2 r given=() words
     begin_fresh "$1"
@@ -110,20 +110,20 @@ test_launchers() {
     same 'start.launchers RANK and WORLD_SIZE' 2 RANK=%R WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%P
     same 'start.launchers srun' 2 "${srun[@]}" "${nodes[@]}"
     same 'start.launchers srun --mpi=pmi2' 2 PMI_RANK=%R PMI_SIZE=2 "${srun[@]}" "${nodes[@]}"
-    same 'start.launchers srun, by file' 2 "${srun[@]}" -pi fs -pf "$dir/slurm.%P"
-    local agent held                                    # torchrun itself listens at MASTER_PORT
+    same 'start.launchers srun, with a start file' 2 "${srun[@]}" -pi fs -pf "$dir/slurm.%P"
+    local agent held                                    # torchrun itself listens on MASTER_PORT
     agent=$(free_port)
     "$trainer" "${small[@]}" -x 4 -pi tcp -ps "127.0.0.1:$agent" --comm-timeout 60 -pn 2 -pr 0 >"$dir/agent" \
         2>&1 </dev/null &
     held=$!
     disown                                              # stop_all must not wait for it
-    same 'start.launchers torchrun, by srun --mpi=pmix' 2 RANK=%R WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 \
+    same 'start.launchers torchrun, under srun --mpi=pmix' 2 RANK=%R WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 \
         MASTER_ADDR=localhost MASTER_PORT="$agent" TORCHELASTIC_RUN_ID=%P TORCHELASTIC_USE_AGENT_STORE=True \
         PMIX_RANK=0 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1 SLURM_JOB_ID=%P
-    begin "start.launchers torchrun's port was in use"
+    begin "start.launchers torchrun's port stayed in use"
     need "$(cat "$dir/agent")" kill -9 "$held"
     end
-    begin_fresh 'start.launchers mpirun, by TCP, with its own key'
+    begin_fresh 'start.launchers mpirun, over TCP, with a generated key'
     timeout 30 mpirun --oversubscribe -np 2 "$trainer" "${small[@]}" -x 4 -z 3 -pi tcp -ps 127.0.0.1:$port \
         >"$dir/0" 2>&1 </dev/null
     has "$dir/0" 'tcp, shared window'
@@ -137,7 +137,7 @@ test_launchers() {
 test_key() {
     local key=0123456789abcdef r other
     for other in $key another-key-of-16 ''; do
-        begin_fresh "start.key rank 0 has $key, the other '$other'"
+        begin_fresh "start.key rank 0 has $key, rank 1 has '$other'"
         for r in 0 1; do
             variables=(ZERO_JOB_KEY="$([ $r = 0 ] && echo $key || echo "$other")")
             start $r -x 1 -pi tcp -ps 127.0.0.1:$port --comm-timeout 2 -pn 2 -pr $r
@@ -153,7 +153,7 @@ test_key() {
         fi
         end
     done
-    begin_fresh 'start.key none: the start table has a warning'
+    begin_fresh 'start.key no key: the start table has a warning'
     start_ranks 2 -x 1
     all_succeed 20
     has "$dir/0" '^start .*without ZERO_JOB_KEY: any process that reached rank 0'
@@ -162,8 +162,8 @@ test_key() {
 
 # ---- bad input
 
-# refused: from lines NAME|SECONDS|PATTERN|ARGUMENTS OF RANK 0[|ARGUMENTS OF RANK 1...]: all ranks fail in
-# time, with one message, which matches. TCP stands for the arguments of ranks that connect.
+# refused: reads lines NAME|SECONDS|PATTERN|ARGUMENTS OF RANK 0[|ARGUMENTS OF RANK 1...]. All ranks must fail
+# in time, with one message, which matches. TCP stands for the arguments with which ranks connect.
 refused() {
     local what seconds pattern ranks r
     while IFS='|' read -r what seconds pattern ranks; do
@@ -184,7 +184,7 @@ test_refused() {
     refused <<END
 different numbers of ranks|10|rank 1 .*was started as one of 3 ranks, rank 0 .* as one of 2|TCP -pn 2 -pr 0|\
 TCP -pn 3 -pr 1
-ranks that differ|10|rank 2 .* has -b = 4 and rank 0 .* has -b = 2|TCP -pn 4 -pr 0|TCP -pn 4 -pr 1|\
+ranks with different arguments|10|rank 2 .* has -b = 4 and rank 0 .* has -b = 2|TCP -pn 4 -pr 0|TCP -pn 4 -pr 1|\
 TCP -pn 4 -pr 2 -b 4|TCP -pn 4 -pr 3
 checkpoints in two folders|10|rank 1 .* has -o = another folder and rank 0 .* has -o = the folder that rank \
 0 writes to|TCP -pn 2 -pr 0 $save/a|TCP -pn 2 -pr 1 $save/b
@@ -197,10 +197,10 @@ no file|5|option -pi fs: add -pf|-pi fs -pn 2 -pr 0
 rank beyond the last|5|option -pr 2: with 2 ranks \(-pn\) the last one is 1|-pi tcp -ps 127.0.0.1 -pn 2 -pr 2
 no launcher|5|start.rank and start.ranks are missing: no launcher says which rank this is .*\(-pr, -pn\)$|\
 -pi tcp -ps 127.0.0.1
--pn for one rank alone|5|options -pn 2 -pr 0: the launcher started rank 0 of 1|-pn 2 -pr 0
+-pn for a single rank|5|options -pn 2 -pr 0: the launcher started rank 0 of 1|-pn 2 -pr 0
 an unknown word|5|option -pi: 'nccl' is not one of auto, mpi, tcp, fs|-pi nccl
 END
-    begin 'start.refused checkpoints in two folders leave nothing'
+    begin 'start.refused checkpoints in two folders leave no files'
     is files "$(find "$dir"/{a,b} -name '.*' ! -path "$dir/[ab]" -o -name '*state*' -o -name 'step_*')" ''
     end
     variables=(RANK=0 WORLD_SIZE=2)
@@ -221,7 +221,7 @@ END
 
 # ---- ranks that die or stop
 
-# Limits files to 8 KiB; cat keeps the output out of the limit.
+# Limits files to 8 KiB. The output goes through cat to escape the limit.
 on_full_disk() (set -o pipefail; bash -c 'ulimit -f 8; exec "$@"' full "$@" 2>&1 | cat)
 reaches_step() {        # N
     local i
@@ -232,9 +232,9 @@ reaches_step() {        # N
     need "step $1 was not reached: $(messages)" false
 }
 # lose SIGNAL RANKS VICTIM DELAY ARGUMENT...: sends the signal to a rank, DELAY hundredths of a second after
-# step 3. All ranks end, with one message.
+# step 3. All ranks must end, with one message.
 lose() {
-    # A death is noticed well before the limit.
+    # After SIGKILL the limit is long, because the others must notice the death well before it.
     local signal=$1 ranks=$2 victim=$3 delay=$4 limit=60
     local in=' in (an? [-a-z]+ of (unit [0-9]+|scalars)|a barrier)'
     [ "$signal" = KILL ] || limit=2
@@ -243,7 +243,7 @@ lose() {
     reaches_step 3
     sleep "$(printf '0.%02d' "$delay")"
     kill -"$signal" "${pids[victim]}" 2>/dev/null
-    # The others cannot end a stopped rank; it ends itself once it continues.
+    # The others cannot end a stopped rank; it exits once it continues.
     if [ "$signal" = STOP ]; then
         stopped=${pids[victim]}
         all_fail_once 8
@@ -311,7 +311,7 @@ test_lost() {
 # ---- several hosts
 
 on_host() { hosts_run "$host" "$@"; }
-# on_hosts RANKS ARGUMENT...: rank R on host R
+# on_hosts RANKS ARGUMENT...: starts rank R on host R
 on_hosts() {
     local ranks=$1 r
     shift
@@ -320,7 +320,7 @@ on_hosts() {
     for ((r = ranks - 1; r >= 0; r--)); do host=$r; start $r -pn "$ranks" -pr $r -pg 1 "$@"; done
     launcher=
 }
-# mpirun_on_hosts RANKS ARGUMENT...: mpirun on host 0, with a program that replaces ssh
+# mpirun_on_hosts RANKS ARGUMENT...: runs mpirun on host 0, with a script instead of ssh
 mpirun_on_hosts() {
     local ranks=$1 list=10.77.7.1:1 i
     shift
@@ -333,7 +333,7 @@ mpirun_on_hosts() {
         "$trainer" "${small[@]}" "$@" </dev/null)
 }
 sent_by_host() { (hosts_run "$1" cat /sys/class/net/eth0/statistics/tx_bytes); }
-host_pid() {        # HOST: the trainer's process there, if any
+host_pid() {        # HOST: the trainer's process on it, if any
     local p
     for p in $(ip netns pids "$hosts_tag$1"); do
         [ "$(readlink "/proc/$p/exe")" = "$trainer" ] && echo "$p"
@@ -356,7 +356,7 @@ test_hosts() {
     sent=$(sent_by_host 2)
     mpirun_on_hosts 3 -x 40 -z 3 >"$dir/0" 2>&1
     sent=$(($(sent_by_host 2) - sent))
-    need "host 2 has sent $sent bytes" [ $sent -gt 6400000 ]        # 0.16 MiB per step
+    need "host 2 sent only $sent bytes" [ $sent -gt 6400000 ]       # 0.16 MB per step
     mpirun_on_hosts 3 -x 4 -z 3 >"$dir/0" 2>&1
     has "$dir/0" 'mpi, messages \(ranks on several nodes\)'
     same_bits 3
@@ -368,7 +368,7 @@ test_hosts() {
         kill -$signal "$(host_pid 2)"
         all_fail 10
         has "$dir/0" 'rank 2.*(host2|10\.77\.7\.3)|connect\(\) to 10\.77\.7\.3'
-        # mpirun reports the killed rank.
+        # mpirun itself reports a killed rank.
         is 'messages of the trainer' "$(messages | wc -l)" $([ $signal = KILL ] && echo 0 || echo 1)
         is 'remaining ranks' "$(host_pid 0)$(host_pid 1)$(host_pid 2)" ''
         end
@@ -391,7 +391,7 @@ test_hosts() {
     end
 }
 
-# The collective thread on several ranks under ThreadSanitizer, for which Open MPI is not built
+# The collective thread on several ranks under ThreadSanitizer, which Open MPI is not instrumented for
 test_threads() {
     local way r
     for way in 0 1; do

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# dev/examples/mlp_zero.c from a porter's side, and docs/ against the code.
+# Tests dev/examples/mlp_zero.c as a porter would run it, and checks docs/ against the code.
 # Usage: tests/test_example.sh EXAMPLE
 # shellcheck disable=SC2086
 . "$(dirname "$0")/cases.sh"
@@ -8,7 +8,7 @@ export OMP_NUM_THREADS=1
 unset ZERO_STAGE ZERO_CONFIG ZERO_POISON
 screen=$dir/screen
 
-# run NP [NAME=VALUE]... [ARGUMENT]: the example on NP ranks in $dir, with its output in $screen
+# run NP [NAME=VALUE]... [ARGUMENT]: runs the example on NP ranks in $dir, with its output in $screen
 run() {
     local launcher settings=()
     launch "$1"
@@ -17,22 +17,22 @@ run() {
     (cd "$dir" && env "${settings[@]}" timeout -k 2 60 "${launcher[@]}" "$example" "$@" >screen 2>&1 \
         </dev/null)
 }
-runs() { run "$@" || need "$*: did not run: $(head -n 3 "$screen")" false; }
-# value WORDS: the number or digest after them
+runs() { run "$@" || need "$*: failed: $(head -n 3 "$screen")" false; }
+# value WORDS: prints the number or digest after WORDS
 value() { sed -nE "s/.*$1 ([0-9a-f.]+).*/\1/p" "$screen" | tail -n 1; }
 losses() { sed -nE 's/^step.*loss ([0-9.]+).*/\1/p' "$screen"; }
-# same_losses OTHER [LINES]: at least LINES losses agree: the first to its last printed digit, later ones
+# same_losses OTHER [LINES]: at least LINES losses must agree: the first to its last printed digit, later ones
 # within accumulated rounding
 same_losses() {
-    need "losses $(losses | tail -n 1), the other $(tail -n 1 "$1")" awk -v lines="${2:-6}" '
+    need "last loss $(losses | tail -n 1), not $(tail -n 1 "$1")" awk -v lines="${2:-6}" '
         { d = $1 - $2; most = NR == 1 ? 2e-6 : 0.02 * $2 + 1e-4; if (d > most || d < -most) bad = 1 }
         END { exit bad || NR < lines }' <(paste <(losses) "$1")
 }
 
 # ---- the numbers
 
-# same NP SETTING STAGE...: these stages end with the same parameters, and have learnt. All but the first run
-# with ZERO_POISON.
+# same NP SETTING STAGE...: all stages must end with the same parameters, and must have learned. All except
+# the first run with ZERO_POISON.
 same() {
     local np=$1 setting=$2 first='' stage poison=0
     shift 2
@@ -47,13 +47,13 @@ same() {
 }
 
 for setting in '1 0 3' '2 0 1 2 3' '3 3'; do
-    begin "example.same bits at every stage, and the same loss on any ranks: $setting"
+    begin "example.same bits at every stage, and the same loss on any number of ranks: $setting"
     same ${setting%% *} ZERO_CONFIG= ${setting#* }
     [ -e "$dir/losses" ] || losses >"$dir/losses"
     same_losses "$dir/losses"
     end
 done
-begin 'example.memory falls with the stage'
+begin 'example.memory falls as the stage rises'
 cp "$dir/screen.2.0" "$screen"
 whole=$(value 'model states')
 cp "$dir/screen.2.3" "$screen"
@@ -72,7 +72,7 @@ runs 2 ZERO_STAGE=1 save
 straight=$(value params_hash)
 runs 2 ZERO_STAGE=3 resume
 is params_hash "$(value params_hash)" "${straight:-none}"
-is 'steps from the middle' "$(losses | wc -l)" 3
+is 'steps after the resume' "$(losses | wc -l)" 3
 losses >"$dir/losses.saved"
 for np in 1 3; do
     runs $np ZERO_STAGE=2 resume
@@ -82,11 +82,12 @@ end
 
 # ---- errors
 
-# refusals: from lines PATTERN|NP [NAME=VALUE]... [ARGUMENT]: fails with one message, which matches
+# refusals: reads lines PATTERN|NP [NAME=VALUE]... [ARGUMENT]. Each run must fail with one message, which
+# matches.
 refusals() {
     local pattern arguments
     while IFS='|' read -r pattern arguments; do
-        need "$arguments: it ran" not run $arguments
+        need "$arguments: succeeded" not run $arguments
         has "$screen" "^mlp_zero: .*$pattern"
         is "messages of $arguments" "$(grep -c '^mlp_zero:' "$screen")" 1
     done
@@ -109,7 +110,7 @@ end
 
 # ---- zero.h and docs/
 
-begin 'docs.api.md is made from zero.h'
+begin 'docs.api.md is generated from zero.h'
 need 'dev/make_api.sh failed' dev/make_api.sh "$dir/api.md"
 need 'docs/api.md is out of date: run dev/make_api.sh' cmp -s "$dir/api.md" docs/api.md
 headers=(llmc_zero/zero{,_checkpoint,_job,_plan,_deepspeed}.h)
@@ -119,7 +120,7 @@ done
 end
 begin 'docs.porting.md quotes the example'
 awk '/^```/ { quote = $0 == "```c"; next } quote && NF && $0 != "..."' docs/porting.md >"$dir/quoted"
-need 'it quotes nothing' [ -s "$dir/quoted" ]
+need 'no quoted code found' [ -s "$dir/quoted" ]
 strange=$(grep -vxFf dev/examples/mlp_zero.c "$dir/quoted" | head -n 1)
 need "not in mlp_zero.c: $strange" [ -z "$strange" ]
 end

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests scripts/gpu_check.sh on the stand-in for CUDA: the whole list, with scripts in place of nvidia-smi,
-# ncu, llm.c and PyTorch, and that its gate detects errors.
-# Usage: tests/test_gpu_check.sh [STAND_IN]      the folder of make CUDA=stand-in, default build/stand-in
+# Tests scripts/gpu_check.sh on the stand-in for CUDA: runs the whole list, with fake scripts for nvidia-smi,
+# ncu, llm.c and PyTorch, and tests that its gate detects errors.
+# Usage: tests/test_gpu_check.sh [STAND_IN]      STAND_IN: build folder of CUDA=stand-in (build/stand-in)
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tests/cases.sh
@@ -25,7 +25,8 @@ ms=2.3
 [ "${!#}" != cudnn ] || ms=2.1
 [ "$1" = -c ] || echo "{\"torch\": \"2.9.0\", \"step_ms\": $ms, \"loss\": 9.5}"
 END_OF_FAKE
-# The format of ncu --csv --page raw --print-units base: launches at the start of a run, and in each step
+# Prints the format of ncu --csv --page raw --print-units base: a launch at the start of a run, and two in its
+# steps.
 fake ncu <<'END_OF_FAKE'
 kernel() { echo "\"7\",\"$1\",\"$3\",\"$4\",\"$2\""; }       # NAME NS READ WRITTEN
 echo '==PROF== Connected to process 77'
@@ -55,20 +56,20 @@ is() { [[ $(cell "$1" "$2") = $3 ]] || { echo "--- $1, $2: '$(cell "$1" "$2")', 
 
 begin 'gpu_check.build'
 mkdir -p "$out/bin" && cp -a "$stand_in/." "$out/build" && cp "$dir/fake/train_gpt2cu" "$out/bin"
-need 'no error without a program' check 1 5
+need 'a missing program is no error' check 1 5
 need 'failed' check 0 build
-need 'no libraries' ls "$out"/bin/lib/libdnnl.so.* >/dev/null
+need 'the libraries were not copied' ls "$out"/bin/lib/libdnnl.so.* >/dev/null
 cp "$dir/fake/passing" "$out/bin/test_device" && cp "$dir/fake/passing" "$out/bin/test_layers_cuda"
 end
 
 begin 'gpu_check.a build without cuDNN'
-ATTENTION='cudnn cublaslt' need 'is accepted' check 1 1
+ATTENTION='cudnn cublaslt' need 'it was accepted' check 1 1
 need 'the row cudnn is wrong' is cudnn 3 'FAILED: status 1'
-need 'a step ran' [ -z "$(cell peaks 3)" ]
+need 'a later command ran' [ -z "$(cell peaks 3)" ]
 end
 
 begin 'gpu_check.the whole list'
-BUDGET_S=50 need 'starts commands that may exceed the budget' check 3
+BUDGET_S=50 need 'it started commands that may exceed the budget' check 3
 need 'failed' check 0
 while IFS=: read -r command column value; do
     need "the row $command is wrong" is "$command" "$column" "$value"
@@ -89,8 +90,8 @@ same-tiers:3:ok
 nccl-3:3:ok
 same-ranks:3:ok
 END_OF_ROWS
-need 'no best run of PyTorch in results.md' grep -q '^Best of PyTorch: 2.10 ms per step' "$out/results.md"
-need 'no comparison with the model' grep -qE '^ +all matmuls +[0-9]+ +2 +[0-9.]+ +4\.000 ' \
+need 'results.md lacks the best run of PyTorch' grep -q '^Best of PyTorch: 2.10 ms per step' "$out/results.md"
+need 'results.md lacks the comparison with the model' grep -qE '^ +all matmuls +[0-9]+ +2 +[0-9.]+ +4\.000 ' \
     "$out/results.md"
 need 'a rank is still running' not pgrep -f "$out/bin/train_gpt2_zero"
 end
@@ -98,21 +99,21 @@ end
 begin 'gpu_check.only named steps are repeated'
 touch "$dir/before"
 need 'failed' check 0 3
-need 'the next call failed' check 0
+need 'the next run failed' check 0
 need 'other steps ran' [ "$(cd "$out" && find *.log -newer "$dir/before" | sort | paste -sd' ')" = \
     'fp32-shape.log fp32.log' ]
-need 'step 16 is accepted' check 1 16
+need 'step 16 was accepted' check 1 16
 end
 
-begin 'gpu_check.the gate detects a wrong part of a tensor, and runs with other digests'
+begin 'gpu_check.the gate detects a wrong part of a tensor, and runs with different digests'
 # fcproj's bias in layer 1: tensor 13 of 2 layers with 64 parts of 33 floats, after a header of 32 bytes
 dd if=/dev/zero of="$out/bin/model.gradients" bs=4 seek=$((8 + (13 * 2 + 1) * 64 * 33)) count=33 \
     conv=notrunc 2>/dev/null
 sed -i -E '/\tstage-3\t/s/\t[0-9a-f]{8} /\t00000000 /; /\tsame-stages\t/d' "$out/results.tsv"
-need 'passed' check 1 3
+need 'a wrong gradient passed' check 1 3
 need 'the tensor is not named' is fp32 7 '* WRONG  fcprojb; '
 need 'the other comparison failed' is fp32-shape 3 ok
-need 'passed with other digests' check 1
+need 'different digests passed' check 1
 need 'the row same-stages is wrong' is same-stages 3 'FAILED: other digests'
 end
 finish gpu_check

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Tests dev/gpu_model.sh: its numbers against hand calculations, its sums, the comparison with a profile, its
-# errors, and that docs/gpu_model.md shows its output.
-# Usage: tests/test_gpu_model.sh [write]      write: rewrites the document's tables
+# errors, and that docs/gpu_model.md contains its current output.
+# Usage: tests/test_gpu_model.sh [write]      write: updates the tables in the document
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tests/cases.sh
 document=docs/gpu_model.md
 
-# Prints the document with current tables, each between <!-- dev/gpu_model.sh OPTIONS --> and <!-- end -->.
+# Prints the document with updated tables, each between <!-- dev/gpu_model.sh OPTIONS --> and <!-- end -->.
 with_new_tables() {
     local line options inside=''
     while IFS= read -r line; do
@@ -27,19 +27,19 @@ fi
 out=$dir/out err=$dir/err
 model() { dev/gpu_model.sh "$@" >"$out" 2>"$err"; }
 
-# column NAME N: the sum of column N over the operations whose names start with NAME. Two or more blanks
-# separate columns.
+# column NAME N: sums column N over the operations whose names start with NAME. Two or more spaces separate
+# columns.
 column() {
     awk -F '  +' -v name="$1" -v n="$2" 'index($1, name) == 1 { sum += $n } END { printf "%.3f", sum }' "$out"
 }
 LAUNCHES=2 READ=3 WRITTEN=4 TFLOP=5 IDEAL=6 EXPECTED=7
-# is NAME COLUMN N UNIT: the column is N, a whole number, in units of 10^UNIT, to the last printed digit
+# is NAME COLUMN N UNIT: the column, in units of 10^UNIT, must equal the integer N to the last printed digit
 is() {
     local got want
     got=$(column "$1" "$2") want=$(awk -v x="$3" -v unit="$4" 'BEGIN { printf "%.3f", x / 10 ^ unit }')
     number "($got - $want) ^ 2 <= 0.0011 ^ 2" || { echo "$1, column $2: $got, not $want"; return 1; }
 }
-# Every column ends in the sum of its rows, up to rounding. Nothing is faster than ideal.
+# Every column must end with the sum of its rows, up to rounding, and no operation may be faster than ideal.
 sums_hold() {
     awk -F '  +' -v ideal=$IDEAL -v expected=$EXPECTED '
         $1 == "operation" { inside = 1; next }
@@ -52,11 +52,11 @@ sums_hold() {
 begin 'parameters, flops and bytes of 124M'
 model
 T=1024 BT=$((64 * 1024)) C=768 L=12 Vp=50304 P=124475904
-# flops of a matmul over the keys that a causal mask leaves: heads of 64, 64 rows, 12 heads
+# flops of a matmul over the keys that a causal mask leaves: heads of 64 channels, B 64, 12 heads
 heads_flops=$((2 * 64 * 64 * 12 * T * (T + 1) / 2))
 need 'parameters' grep -q "^d12, $P parameters, B 64, T 1024" "$out"
 need 'no note that nothing is measured' grep -q 'no GPU has been measured' "$out"
-need 'each assumption has its basis' [ "$(grep -cE '  (assumed|doubted: .+)$' "$out")" = 24 ]
+need 'an assumption lacks its basis' [ "$(grep -cE '  (assumed|doubted: .+)$' "$out")" = 24 ]
 need 'doubted assumptions' [ "$(grep -c '  doubted: ' "$out")" = 4 ]
 need 'flops: six per matmul parameter and token, and attention' \
     is sum $TFLOP $((6 * BT * (12 * L * C * C + Vp * C) + 7 * L * heads_flops)) 12
@@ -78,34 +78,35 @@ begin 'several GPUs'
 P=1557686400 L=48
 model --model d48 --gpu h100 --ranks 8 --stage 3
 need 'parameters' grep -q "^d48, $P parameters, B 16, T 1024, bf16, on 8 H100, stage 3" "$out"
-need 'each unit is gathered twice' is 'plugin: gathers' $WRITTEN $((2 * 2 * P)) 9
-need 'and reduced once, 7/8 from other ranks' is 'plugin: reductions' $READ $((2 * P / 8 * 7)) 9
-need 'AdamW of an eighth' is 'plugin: AdamW' $READ $((14 * P / 8)) 9
-need 'a gather of each unit for forward and for backward' is 'plugin: gathers' $LAUNCHES $((2 * (L + 1))) 0
-need 'the step waits for the first block' is 'plugin: gathers, exposed' $WRITTEN \
+need 'gathers: each unit twice' is 'plugin: gathers' $WRITTEN $((2 * 2 * P)) 9
+need 'reductions: each unit once, 7/8 from other ranks' is 'plugin: reductions' $READ $((2 * P / 8 * 7)) 9
+need 'AdamW: an eighth per rank' is 'plugin: AdamW' $READ $((14 * P / 8)) 9
+need 'gathers: one per unit for forward and one for backward' is 'plugin: gathers' $LAUNCHES $((2 * (L + 1))) 0
+need 'exposed gathers: only the first block' is 'plugin: gathers, exposed' $WRITTEN \
     $((2 * (12 * 1600 * 1600 + 13 * 1600))) 9
-need 'a reduction is one group' is 'plugin: reductions' $LAUNCHES $((L + 1)) 0
+need 'reductions: one group per unit' is 'plugin: reductions' $LAUNCHES $((L + 1)) 0
 need 'sums' sums_hold
 model --model d48 --gpu h100 --ranks 8 --stage 1
-need 'stage 1: gathered once' is 'plugin: gathers' $WRITTEN $((2 * P)) 9
-need 'stage 1: the step waits for no gather' not grep -q 'gathers, exposed' "$out"
+need 'stage 1 gathers: each unit once' is 'plugin: gathers' $WRITTEN $((2 * P)) 9
+need 'stage 1: has an exposed gather' not grep -q 'gathers, exposed' "$out"
 need 'sums, stage 1' sums_hold
 model --stage 3
-need 'one rank, stage 3: no collective' not grep -q NVLink "$out"
+need 'one rank, stage 3: has a collective' not grep -q NVLink "$out"
 need 'one rank, stage 3: two copies' is 'plugin: parameters into slots' $WRITTEN $((2 * 2 * 124475904)) 9
 end
 
-# Kernels of the sources, as a profiler would show them: each belongs to a group of the model.
-begin 'every kernel of the sources has a group'
+# Every kernel in the sources, named as in a profile, must belong to a group of the model.
+begin 'every kernel in the sources has a group'
 cat gpt2/*.cu llmc_zero/*/*.cu | tr '\n' ' ' | grep -oE '__global__ [^{;]*' |
     sed 's/__launch_bounds__([^)]*)//; s/ *(.*//; s/.* //' | sort -u >"$dir/kernels"
-need 'the sources have kernels' [ "$(wc -l <"$dir/kernels")" -gt 12 ]
+need 'too few kernels found' [ "$(wc -l <"$dir/kernels")" -gt 12 ]
 awk '{ print "void " $1 "<bf16, 8>(bf16 *)\t1\t0.5\t1000\t1000" }' "$dir/kernels" >"$dir/profile.tsv"
-need 'the model takes them' model --measured "$dir/profile.tsv"
+need 'the profile was refused' model --measured "$dir/profile.tsv"
 need "$(grep -m 1 'not placed:' "$out")" not grep -q 'not placed' "$out"
 end
 
-# Row NAME of the measured table: launches, measured; ms, measured, ratio; GB, measured; speed.
+# row NAME: its values in the table of measurements: launches, measured; ms, measured, ratio; GB, measured;
+# speed
 row() {
     awk -F '  +' -v name="$1" '
         /^kernels / { inside = 1 }
@@ -129,7 +130,7 @@ ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)|4|0.75|0|0
 [CUDA memcpy Host-to-Device]|3|0.0625|0|1e6
 void strange_kernel<float>(float *)|7|0.375|5e6|6e6
 END
-need 'the model takes it' model --measured "$dir/profile.tsv"
+need 'the profile was refused' model --measured "$dir/profile.tsv"
 read -r _ _ layernorm _ <<<"$(row 'layernorm, with residual too')"
 lines="$(column 'forward: layernorm' $EXPECTED) + $(column 'forward: residual' $EXPECTED)"
 need 'layernorm: not the sum of its lines' number "($layernorm - ($lines)) ^ 2 < 0.003 ^ 2"
@@ -144,12 +145,12 @@ need 'NCCL, reductions' shows 'NCCL, reductions' '0 4 0.000 0.750 - 0.000 0.000 
 need 'memset' shows 'memory cleared' '* 62 * 0.125 *'
 need 'memcpy' shows 'memcpy' '* 3 * 0.062 *'
 need 'not placed' shows 'not placed' '0 7 0.000 0.375 - 0.000 0.011 29 GB/s'
-need 'its name' grep -qxF 'not placed: 7 launches, 0.375 ms: void strange_kernel<float>(float *)' "$out"
+need 'the name of the unplaced kernel' grep -qxF 'not placed: 7 launches, 0.375 ms: void strange_kernel<float>(float *)' "$out"
 need 'an unmeasured operation' shows 'softmax, cross-entropy' '* 0 3.6?? 0.000 - 13.187 0.000 -'
 need 'sum' shows 'sum' '* 227 * 84.562 0.8? *'
 end
 
-# refused WHAT WORDS OPTION...: one line, and status 2
+# refused WHAT WORDS OPTION...: the script must exit with status 2 and print one line that contains WORDS
 refused() {
     local what=$1 words=$2 status
     shift 2
@@ -160,10 +161,10 @@ refused() {
     need "$what: prints to stdout" [ ! -s "$out" ]
 }
 begin 'errors'
-refused 'an option' '--nonsense is unknown' --nonsense
+refused 'an unknown option' '--nonsense is unknown' --nonsense
 refused 'no value' '--model needs a value' --model
 refused 'model' '--model d13' --model d13
-refused 'a model that is a file' '--model gpt2_124M.bin' --model gpt2_124M.bin
+refused 'a file as model' '--model gpt2_124M.bin' --model gpt2_124M.bin
 refused 'heads' '64 channels cannot be divided among 3 heads' --model l2h3c64v257t64
 refused 'channels' 'C must be a multiple of 8 up to 2048' --model l2h2c4096v257t64
 refused 'gpu' '--gpu a100: must be h200 or h100' --gpu a100
@@ -178,15 +179,15 @@ refused 'file' "$dir/none: no such readable file" --measured "$dir/none"
 printf 'a kernel\t1\t2\t3\n' >"$dir/short.tsv"
 refused 'columns' 'line 1: needs name, launches' --measured "$dir/short.tsv"
 printf 'a kernel\t1\t2\t3\t4\nanother\tone\t2\t3\t4\n' >"$dir/word.tsv"
-refused 'a word for a number' 'line 2: needs name, launches' --measured "$dir/word.tsv"
+refused 'a word instead of a number' 'line 2: needs name, launches' --measured "$dir/word.tsv"
 printf 'name\tlaunches\tms\tread\twritten\n' >"$dir/empty.tsv"
 refused 'no kernel' 'it has no kernel' --measured "$dir/empty.tsv"
 end
 
-begin 'the document shows the output'
-need 'the script prints them' with_new_tables >"$dir/new"
-need 'tables differ; tests/test_gpu_model.sh write rewrites them' cmp -s "$dir/new" "$document"
-need 'there are tables' [ "$(grep -c '^<!-- dev/gpu_model.sh ' "$document")" -ge 3 ]
+begin "the document contains the script's output"
+need 'the script failed' with_new_tables >"$dir/new"
+need 'tables differ; run tests/test_gpu_model.sh write to update them' cmp -s "$dir/new" "$document"
+need 'too few tables' [ "$(grep -c '^<!-- dev/gpu_model.sh ' "$document")" -ge 3 ]
 end
 
 finish test_gpu_model.sh

@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
-# scripts/multi_node/ on one machine: three steps by each recipe, which must end with the same bits, with
-# scripts in place of ssh and Slurm. The ssh recipe also runs on network namespaces as hosts, and its ends are
-# tested: an error, Ctrl-C, kill -9, a lost host.
+# Tests scripts/multi_node/ on one machine, with scripts that imitate ssh and Slurm: each recipe runs three
+# steps, and all must end with the same bits. The ssh recipe also runs on network namespaces as hosts, and
+# must end cleanly after an error, Ctrl-C, kill -9 or the loss of a host.
 # Usage: tests/test_multi_node.sh TRAINER [GROUP]...      groups: same refused ends hosts
 # shellcheck disable=SC2016
 . "$(dirname "$0")/cases.sh"
 . tests/hosts.sh
 ln -s "$(realpath "$1")" "$dir/trainer"
-export TRAINER=$dir/trainer             # so that pgrep finds no other test's processes
+export TRAINER=$dir/trainer             # keeps pgrep from finding other tests' processes
 shift
 recipes=$PWD/scripts/multi_node
 export TRY=1 ARGUMENTS='--device cpu --dtype fp32 --threads 1 --overlap 0' OMP_NUM_THREADS=1 TMPDIR=$dir/tmp
 mkdir "$dir/bin" "$dir/tmp"
 trap 'hosts_end; rm -rf "$dir" "$disk"' EXIT
 
-# ssh [OPTION]... HOST COMMAND: on this machine, or on a host of tests/hosts.sh. Like sshd, it runs the
-# command in a shell, whose input ends when its own does or when it dies.
+# ssh [OPTION]... HOST COMMAND: runs the command on this machine, or on a host of tests/hosts.sh. Like sshd,
+# it uses a shell, whose input ends when ssh's own input does or when ssh dies.
 cat >"$dir/bin/ssh" <<'END'
 #!/usr/bin/env bash
 while [ "${1#-}" != "$1" ]; do [ "$1" != -o ] || shift; shift; done
@@ -41,8 +41,8 @@ while kill -0 $session 2>/dev/null; do
 done
 wait $session
 END
-# sbatch [OPTION]... SCRIPT [ARGUMENT]...: runs a copy of the script, like Slurm, but at once. srun
-# COMMAND...: runs the tasks.
+# sbatch [OPTION]... SCRIPT [ARGUMENT]...: runs a copy of the script, as Slurm does, but immediately.
+# srun COMMAND...: runs the command once per task.
 cat >"$dir/bin/sbatch" <<'END'
 #!/usr/bin/env bash
 while [ "${1#-}" != "$1" ]; do
@@ -70,7 +70,7 @@ export SSH_PIDS=$dir/ssh_pids SPOOL=$dir TESTS=$PWD/tests PATH=$dir/bin:$PATH
 
 nothing_runs() { not pgrep -f "$TRAINER" >/dev/null; }
 nothing_left() { await nothing_runs || need "processes remain: $(pgrep -fa "$TRAINER")" false; }
-# recipe SECONDS NAME COMMAND...: writes its output to $dir/NAME; sets screen, status and took
+# recipe SECONDS NAME COMMAND...: runs a recipe, with its output in $dir/NAME; sets screen, status and took
 recipe() {
     local since=$EPOCHREALTIME
     screen=$dir/$2
@@ -86,7 +86,7 @@ end_run() {
 
 # ---- the same bits
 
-# trains NAME CASE COMMAND...: three steps of a recipe, with the bits of the first recipe
+# trains NAME CASE COMMAND...: three steps of a recipe must end with the bits of the first recipe
 hash=
 trains() {
     begin "$2"
@@ -102,17 +102,17 @@ test_same() {
     trains mpi 'mpirun.two ranks' "$recipes/run_gpt2_1558M_mpi.sh"; end_run
     for start in tcp fs; do
         SHARED=$dir START=$start trains ssh_$start "ssh.two ranks on one host, $start" "$ssh"
-        need 'a line lacks the host' not grep -qvE '^localhost: ' "$screen"
+        need 'a line lacks the host name' not grep -qvE '^localhost: ' "$screen"
         end_run
     done
     GPUS=1 HOSTS='localhost me@localhost' trains ssh_two 'ssh.one rank on each of two hosts' "$ssh"; end_run
     trains slurm 'sbatch.two tasks' "$recipes/run_gpt2_1558M.sbatch" --partition=none; end_run
 
-    # The recipe's own run, with a smaller model, other data and fewer steps; then it resumes.
+    # The recipe's real settings (TRY=0), but a smaller model, other data and fewer steps; then it resumes.
     mkdir -p "$dir/shared/data"
     ln -s "$PWD/data/stories_train.bin" "$dir/shared/data/edu_fineweb_train_000001.bin"
     ln -s "$PWD/data/stories_val.bin" "$dir/shared/data/edu_fineweb_val_000000.bin"
-    begin 'whole.starts and resumes'
+    begin 'whole.a run starts, and resumes'
     for steps in 2 3; do
         TRY=0 SHARED=$dir/shared ARGUMENTS+=" -e l1h1c32v257t1024 -b 1 -d 2048 -m 1 -s 0 -x $steps" EVERY=2 \
             recipe 40 whole "$ssh"
@@ -149,21 +149,21 @@ test_refused() {
     end
 }
 
-# ---- how it ends
+# ---- how a run ends
 
-# begin_run CASE ARGUMENT...: a long run on two hosts in the background, whose third step it awaits
+# begin_run CASE ARGUMENT...: starts a long run on two hosts in the background and waits for its third step
 run=("$recipes/run_gpt2_1558M_ssh.sh")
 begin_run() {
     begin "$1"
     screen=$dir/long
     rm -f "$dir/pid" "$screen"; : >"$SSH_PIDS"
-    # A background shell ignores Ctrl-C, and so would its children.
+    # Background shells ignore SIGINT, and their children would inherit that.
     setsid env --default-signal=INT bash -c 'echo $$ >"$0"; exec "$@"' "$dir/pid" env PORT="$(free_port)" \
         GPUS=1 ARGUMENTS="$ARGUMENTS -x 1000000 ${*:2}" HOSTS="${two:-localhost 127.0.0.1}" "${run[@]}" \
         >"$screen" 2>&1 & job=$!
     need 'it did not start' await grep -qs 'step    3/' "$screen"
 }
-# ends_in SECONDS [STATUS]: from now, with this status, or with any but 0
+# ends_in SECONDS [STATUS]: the run must end within SECONDS from now, with STATUS or any nonzero status
 ends_in() {
     ends_within "$1" $job
     need "status $status" [ "$status" = "${2:-$status}" -a "$status" != 0 ]
@@ -171,7 +171,7 @@ ends_in() {
 }
 messages() { grep -acE '^([^ ]+: )?train_gpt2_zero: ' "$screen"; }
 test_ends() {
-    begin_run 'end.a rank is killed: one message, all end'
+    begin_run 'end.a rank is killed: all end, with one message'
     kill -9 "$(rank_pid "$TRAINER" 1)"
     ends_in 12
     is messages "$(messages)" 1
@@ -216,7 +216,7 @@ test_hosts() {
     prints 'mpi, messages \(ranks on several nodes\)'
     end_run
     run=("${from_0[@]}")
-    begin_run 'hosts.mpirun, a rank hangs: one message, all end' --comm-timeout 2
+    begin_run 'hosts.mpirun, a rank hangs: all end, with one message' --comm-timeout 2
     kill -STOP "$(rank_pid "$TRAINER" 1)"
     ends_in 12
     is messages "$(messages)" 1
@@ -229,7 +229,7 @@ test_hosts() {
     prints 'process rank 1 .* on node 10.77.7.2 exited on signal 9|rank 1 \(host host1\)'
     end_run
     run=("$recipes/run_gpt2_1558M_ssh.sh")
-    begin_run 'hosts.a host is cut off: all end, and it is named' --comm-timeout 4
+    begin_run 'hosts.a host is cut off: all end, and the message names it' --comm-timeout 4
     hosts_link 1 down
     ends_in 15 1
     prints '^10.77.7.1: train_gpt2_zero: .*rank 1 \(host host1\)'

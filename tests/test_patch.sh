@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Tests scripts/patch_llmc on a stand-in for llm.c (tests/fake_llmc): the edits, the patched trainers, and
-# what is refused. Usage: tests/test_patch.sh [PART]...      a part is a function test_PART below
+# Tests scripts/patch_llmc on a stand-in for llm.c (tests/fake_llmc): the edits, the patched trainers, and the
+# refusals. Usage: tests/test_patch.sh [PART]...      each PART is a function test_PART below
 set -u
 cd "$(dirname "$0")/.." || exit 1
 patch=$PWD/scripts/patch_llmc fake=$PWD/tests/fake_llmc
 . scripts/mpi_env.sh
 export OMP_NUM_THREADS=1
-# The user's git settings, for example signing, must not reach the tests.
+# Keeps the user's git settings, for example commit signing, out of the tests.
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
 unset ZERO_STAGE ZERO_CONFIG ZERO_POISON MAKEFLAGS MAKELEVEL
-export ZERO_OPT=-O0             # for the plugin: compiles in a third of the time, and trains little
+export ZERO_OPT=-O0             # the plugin compiles in a third of the time, and the tests train little
 
 . tests/cases.sh
 
@@ -30,7 +30,7 @@ checkout() {
     fi
     cp -a "$dir/committed" "$dir/$1"
 }
-# Modes and contents of all files and folders except .git
+# Prints the modes and checksums of all files and folders except .git.
 state() { (cd "$1" && find . -path ./.git -prune -o -printf '%p %m\n' -type f -exec sha256sum {} + | sort); }
 unchanged() { need 'the tree changed' cmp -s "$dir/before" <(state "$dir/$1"); }      # since $dir/before
 build() {
@@ -41,10 +41,11 @@ build() {
 
 # ---- the edits
 
-# preprocessed FOLDER FILE [FLAG]...: without line numbers, which assert() contains
+# preprocessed FOLDER FILE [FLAG]...: prints the preprocessed file, without the line numbers that assert()
+# would insert
 preprocessed() { (cd "$dir/$1" && c++ -w -D__LINE__=0 -E -P "${@:3}" -x c++ "$2"); }
-# edits LABEL ORIGINAL FOLDER PLACES FILES [OPTION]: ORIGINAL stays as it is, FOLDER is patched with OPTION;
-# FILES are edited in at least PLACES places.
+# edits LABEL ORIGINAL FOLDER PLACES FILES [OPTION]: patches a checkout FOLDER with OPTION, and compares it
+# with an unpatched checkout ORIGINAL. FILES must be edited in at least PLACES places.
 edits() {
     local label=$1 original=$2 folder=$3 places=$4 files=$5 options=("${@:6}") file line flags
     begin "$label.dry run prints a diff and changes nothing"
@@ -54,32 +55,32 @@ edits() {
     need 'git cannot apply the diff' git -C "$dir/$original" apply "$dir/diff"
     end
 
-    begin "$label.edits equal the dry run, and the report has file and line of each"
+    begin "$label.the edits equal the dry run, and the report has the file and line of each"
     checkout "$folder"
     need 'failed' "$patch" --no-run "${options[@]}" "$dir/$folder" >"$dir/report"
     for file in $files; do
         need "$file differs from the dry run" cmp -s "$dir/$original/$file" "$dir/$folder/$file"
     done
     sed -i '/^llmc_zero\/: /d' "$dir/places" "$dir/report"
-    need 'the report differs from that of the dry run' cmp -s "$dir/places" "$dir/report"
+    need "the report differs from the dry run's" cmp -s "$dir/places" "$dir/report"
     while IFS=: read -r file line _; do
         need "$file:$line is not an edit" grep -qE '^#(ifn?def LLMC_ZERO| ZeRO)' \
             <(sed -n "$line{/./p};$((line + 1))p" "$dir/$folder/$file")
     done <"$dir/places"
-    need "only $(wc -l <"$dir/places") places" [ "$(wc -l <"$dir/places")" -ge "$places" ]
+    need "only $(wc -l <"$dir/places") edits" [ "$(wc -l <"$dir/places")" -ge "$places" ]
     need 'the plugin is incomplete' diff -rq --exclude=LICENSE llmc_zero "$dir/$folder/llmc_zero"
-    need 'no licence' cmp -s LICENSE "$dir/$folder/llmc_zero/LICENSE"
+    need 'the licence is missing' cmp -s LICENSE "$dir/$folder/llmc_zero/LICENSE"
     end
 
-    begin "$label.without LLMC_ZERO it equals the original"
+    begin "$label.without LLMC_ZERO the code equals the original"
     git -C "$dir/$original" checkout -q .
     for file in $files test_gpt2.c; do
         [ "$file" = Makefile ] ||
-            need "$file" cmp -s <(preprocessed "$original" "$file") <(preprocessed "$folder" "$file")
+            need "$file differs" cmp -s <(preprocessed "$original" "$file") <(preprocessed "$folder" "$file")
     done
     file=${files%% *}
     read -ra flags <<<"-DLLMC_ZERO -isystem $PWD $(mpicc --showme:compile)"
-    need 'and with it too' not cmp -s <(preprocessed "$original" "$file") \
+    need 'it equals the original with LLMC_ZERO too' not cmp -s <(preprocessed "$original" "$file") \
         <(preprocessed "$folder" "$file" "${flags[@]}")
     end
 
@@ -93,16 +94,16 @@ edits() {
 
 test_patch() {
     edits patch plain patched 25 'train_gpt2.c llmc/dataloader.h Makefile'
-    begin 'patch.starts of passes; no edit of train_gpt2.cu without --cuda'
+    begin 'patch.calls that begin passes; train_gpt2.cu is not edited without --cuda'
     need 'not one training pass' [ "$(grep -c 'zero_begin_train(z, 0, 1)' "$dir/patched/train_gpt2.c")" = 1 ]
-    need 'not two others' [ "$(grep -c 'zero_begin_eval(z)' "$dir/patched/train_gpt2.c")" = 2 ]
+    need 'not two evaluation passes' [ "$(grep -c 'zero_begin_eval(z)' "$dir/patched/train_gpt2.c")" = 2 ]
     need 'train_gpt2.cu changed' cmp -s "$fake/train_gpt2.cu" "$dir/patched/train_gpt2.cu"
     end
 
     begin 'patch.make all, and the other programs are unchanged'
     need 'the original does not build' build plain all make_files
     need 'does not build' build patched all make_files
-    need 'CFLAGS on the command line lose ZeRO' grep -q -- '-O2 -DLLMC_ZERO' \
+    need 'CFLAGS on the command line remove -DLLMC_ZERO' grep -q -- '-O2 -DLLMC_ZERO' \
         <(make -C "$dir/patched" -nB train_gpt2 CFLAGS=-O2)
     (cd "$dir/plain" && ./make_files 16 64 3 8 && ./test_gpt2) >"$dir/plain.test"
     (cd "$dir/patched" && ./make_files 16 64 3 8 && ./test_gpt2) >"$dir/patched.test"
@@ -113,7 +114,7 @@ test_patch() {
 
 # ---- the proof
 
-# proof NAME FILE|EDIT|STATUS|PATTERN [OPTION]: the script's result after this edit of the fake llm.c
+# proof NAME FILE|EDIT|STATUS|PATTERN [OPTION]: tests the script's result after EDIT of the fake llm.c
 proof() {
     local file edit expected pattern status
     IFS='|' read -r file edit expected pattern <<<"$2"
@@ -137,11 +138,11 @@ test_proof() {
     begin 'proof.the table of losses'
     has "$dir/proof" '^ +8( +[0-9.]+){3}$'
     end
-    # Both compile and train.
+    # These edits compile and train.
     proof 'a loader that gives all ranks the same rows' \
         'llmc/dataloader.h|s/ + loader->process_rank) \* BT/) * BT/|1|differ from number 1 on'
     proof 'a second update per step' 'train_gpt2.c|s/^        gpt2_update(.*/&\n&/|1|stage 0, 2 ranks: fails'
-    proof 'an update in every second step only' \
+    proof 'an update only in every second step' \
         'train_gpt2.c|s/^        gpt2_update(/        if (step % 2) &/|1|stage 0, 2 ranks: fails'
     local fails='train_gpt2.c|s/^    GPT2 model;/    exit(7);\n&/'
     proof 'an original that fails' "$fails|1|original: fails with status 7"
@@ -150,11 +151,11 @@ test_proof() {
 
 # ---- the patched trainers
 
-# Numbers and tokens that a run prints, one per line: losses, norms, sample
+# Prints a run's losses, norms and sampled tokens, one per line.
 numbers() {
     sed -nE 's/ norm/ /; s/^(val loss|step [0-9]+: train loss|sample:) *//p' "$dir/$1" | tr -s ' ' '\n'
 }
-# same NAME NAME LIMIT: losses, norms and samples of two runs agree.
+# same NAME NAME LIMIT: losses, norms and samples of two runs must agree within LIMIT
 same() {
     local most
     most=$(paste <(numbers "$1") <(numbers "$2") |
@@ -164,8 +165,8 @@ same() {
     need "$1 and $2 differ by $most" number "$most < $3"
 }
 # run TRAINER NP NAME [VARIABLE=VALUE]... [OPTION VALUE]...: runs a patched trainer, plain or cuda, on NP
-# ranks (0: without mpirun), with its output in NAME. LOOK=yes samples the Pss of its ranks to NAME.pss.RANK.
-# Rank 1 runs in the folder astray if ASTRAY=yes, and gets the further options MORE.
+# ranks (0: without mpirun), with its output in NAME. LOOK=yes records the Pss of its ranks in NAME.pss.RANK.
+# With ASTRAY=yes rank 1 runs in the folder astray. MORE holds extra options for rank 1.
 run() {
     local np=$2 out=$3 launcher=() set=() folder=patched program=train_gpt2
     [ "$1" = plain ] || folder=cuda program=train_gpt2cu
@@ -186,10 +187,10 @@ cuda() { run cuda "$1" "$2" ZERO_POISON=1 "${@:3}"; }
 digest() { sed -n 's/^params_hash //p' "$dir/$1"; }
 same_digest() { is "digest of $1" "$(digest "$1")" "${2:-none}"; }                      # NAME DIGEST
 
-# The file told has PATTERN at least once and in at most TIMES lines (default 1).
+# said PATTERN [TIMES]: the file told must have PATTERN at least once and in at most TIMES lines (default 1)
 said() {
     has "$dir/told" "$1"
-    need "$(grep -cE -- "$1" "$dir/told") times" [ "$(grep -cE -- "$1" "$dir/told")" -le "${2:-1}" ]
+    need "printed $(grep -cE -- "$1" "$dir/told") times" [ "$(grep -cE -- "$1" "$dir/told")" -le "${2:-1}" ]
 }
 # fails TRAINER NAME PATTERN NP [VARIABLE=VALUE]... [OPTION VALUE]...: the trainer must fail in time and print
 # the message, once or at most TIMES times.
@@ -201,7 +202,8 @@ fails() {
     said "$3" "${TIMES:-1}"
     end
 }
-# differs TRAINER NAME LINE OTHER [VARIABLE=VALUE]... [OPTION VALUE]...: rank 1 of 3 has LINE, rank 0 OTHER.
+# differs TRAINER NAME LINE OTHER [VARIABLE=VALUE]... [OPTION VALUE]...: the trainer must report that, of 3
+# ranks, rank 1 has LINE and rank 0 has OTHER
 differs() {
     fails "$1" "on rank 1, $2" "^rank 1 .host [^)]*. has $3 and rank 0 .host [^)]*. has $4" 3 "${@:5}"
 }
@@ -213,22 +215,22 @@ on_the_cpu() {
 }
 test_cuda_patch() {
     edits cuda original cuda 80 'train_gpt2.cu train_gpt2.c llmc/dataloader.h Makefile' --cuda
-    begin 'cuda.edits of the other trainer, checkpoint, weight decay'
+    begin 'cuda.edits: the other trainer, checkpoints, weight decay'
     need 'train_gpt2.c is edited differently' cmp -s "$dir/patched/train_gpt2.c" "$dir/cuda/train_gpt2.c"
     need 'every rank writes the model file' \
         grep -q 'process_rank == 0 ? path : "/dev/null"' "$dir/cuda/train_gpt2.cu"
-    need 'weight decay differs from that of the update' [ "$(echo $(
+    need "weight decay differs from the update's" [ "$(echo $(
         sed -nE 's/"([a-z0-9]+)", Z_[A-Z]+, 1/\n:\1\n/gp' "$dir/cuda/train_gpt2.cu" | grep '^:'
     ))" = ':wte :wpe :upw :downw' ]
     end
-    begin 'cuda.after a patch without it'
-    need 'no error' not "$patch" --no-run --cuda "$dir/patched" 2>"$dir/twice"
+    begin 'cuda.--cuda after a patch without it'
+    need 'it was accepted' not "$patch" --no-run --cuda "$dir/patched" 2>"$dir/twice"
     has "$dir/twice" 'is patched without --cuda; restore it'
     end
 
     begin 'cuda.make, with the flags of a build for NCCL'
     on_the_cpu
-    # without CUDA its plugin equals that of the other trainer, which has been built
+    # Without CUDA its plugin equals that of the other trainer, so the objects can be reused.
     mkdir -p "$dir/cuda/build" && cp -R "$dir/patched/build" "$dir/cuda/build/cuda"
     need 'the original does not build' build original train_gpt2cu make_files
     need 'fp16 builds' not build cuda train_gpt2cu PFLAGS=-DENABLE_FP16 >/dev/null
@@ -244,7 +246,7 @@ test_cuda_training() {
     begin 'cuda.train.one rank without mpirun'
     need 'failed' cuda 0 cuda.1 -d 128
     same cuda.plain cuda.1 1e-4
-    need 'a note about shared GPUs' not grep -q '^note: ' "$dir/cuda.1"
+    need 'it prints a note about shared GPUs' not grep -q '^note: ' "$dir/cuda.1"
     end
     for stage in 0 1 2 3; do
         begin "cuda.train.stage $stage, half the rows on each of 2 ranks, 2 micro-batches"
@@ -264,7 +266,7 @@ test_cuda_training() {
     need 'failed' cuda 2 cuda.bare ZERO_CONFIG="$dir/config.json" -b 2 -d 128 -z 3
     same_digest cuda.bare "$first"
     end
-    begin 'cuda.train.ranks connected by TCP, and by a file'
+    begin 'cuda.train.ranks connected by TCP, and through a start file'
     port=$(free_port)
     for how in "tcp -ps 127.0.0.1:$port" "fs -pf $dir"; do
         read -ra options <<<"-b 2 -d 128 -z 3 -pi $how -pn 2 -pg 1"
@@ -285,7 +287,7 @@ test_cuda_training() {
         # shellcheck disable=SC2086
         need "failed with $option" cuda 2 cuda.skip -b 2 -d 128 -z 3 $option
         same cuda.plain cuda.skip 1e-4
-        need "$option: not one step is skipped" [ "$(grep -c '^skipping' "$dir/cuda.skip")" = 1 ]
+        need "$option: not exactly one skipped step" [ "$(grep -c '^skipping' "$dir/cuda.skip")" = 1 ]
     done
     end
 }
@@ -300,9 +302,9 @@ test_cuda_checkpoints() {
         state_00000006_0000{0,1}.bin state_00000008.zero state_00000008_0000{0,1}.bin)"
     need 'failed to resume' cuda 2 cuda.resumed -b 2 -d 128 -z 3 -x 9 -y 6 -o log
     same_digest cuda.resumed "$(digest cuda.whole)"
-    need 'does not begin at step 6' [ "$(grep -c '^step' "$dir/cuda.resumed")" = 3 ]
+    need 'it did not resume at step 6' [ "$(grep -c '^step' "$dir/cuda.resumed")" = 3 ]
     end
-    begin 'cuda.checkpoint.the original reads the model file, and so does the patched trainer'
+    begin 'cuda.checkpoint.the original and the patched trainer read the model file'
     (cd "$dir/original" && ./train_gpt2cu -e "$dir/cuda/log/model_00000006.bin" -x 0) >"$dir/cuda.read" 2>&1
     need 'failed' cuda 0 cuda.own -e log/model_00000006.bin -x 0
     values=$(for file in whole:3 read:1 own:1; do
@@ -323,21 +325,21 @@ test_cuda_checkpoints() {
     fails cuda 'a missing file' 'state_00000006.zero/rank00001' 2 -b 2 -x 9 -y 6 -o log
 }
 
-# LLMC=folder of a clone of llm.c: its own CUDA trainer is patched and, with nvcc, compiled and linked.
+# With LLMC=folder of a clone of llm.c and nvcc: patches, compiles and links its real CUDA trainer.
 test_llmc() {
     if [ -z "${LLMC:-}" ] || ! command -v nvcc >/dev/null; then
         skip cuda.llmc 'no nvcc, or no LLMC=folder of a clone of llm.c'
         return
     fi
-    begin 'cuda.llmc.without LLMC_ZERO it equals the original'
-    need 'no clone' git clone -q "$LLMC" "$dir/original_llmc"
-    need 'no clone' git clone -q "$LLMC" "$dir/llmc"
+    begin 'cuda.llmc.without LLMC_ZERO the code equals the original'
+    need 'cannot clone' git clone -q "$LLMC" "$dir/original_llmc"
+    need 'cannot clone' git clone -q "$LLMC" "$dir/llmc"
     need 'not patched' "$patch" --no-run --cuda "$dir/llmc" >"$dir/report"
     need 'differs' cmp -s <(preprocessed_cuda original_llmc) <(preprocessed_cuda llmc)
     need 'almost empty' [ "$(preprocessed_cuda llmc | wc -l)" -gt 1000 ]
     end
     begin 'cuda.llmc.compiles and links'
-    echo 'int none;' | cc -shared -fPIC -x c - -o "$dir/libnvidia-ml.so"       # which the driver would have
+    echo 'int none;' | cc -shared -fPIC -x c - -o "$dir/libnvidia-ml.so"       # otherwise part of the driver
     LIBRARY_PATH=$dir need 'failed' build llmc train_gpt2cu CI=true GPU_COMPUTE_CAPABILITY=90 FORCE_NVCC_O=1
     need 'no program' [ -x "$dir/llmc/train_gpt2cu" ]
     end
@@ -353,15 +355,15 @@ test_cuda_failures() {
         'server.*, the address of rank 0 as host:port, .*is needed' 0 -pi tcp -pn 2 -pr 0
     fails cuda 'more GPUs per machine than it has' '-pg 8: rank 7 would use GPU 7, but this machine has' \
         0 -pi tcp -ps 127.0.0.1 -pn 8 -pr 7 -pg 8
-    fails cuda 'another number of ranks than started' \
+    fails cuda 'a number of ranks that was not started' \
         '-pn 3: this is one of 2 ranks; start with mpirun -np 3' 2 -pn 3
     fails cuda 'an unknown stage' 'stage 4: 0 to 3' 0 -z 4
     fails cuda 'two stages' '-z 1, but ZERO_STAGE or ZERO_CONFIG asks for stage 2' 0 ZERO_STAGE=2 -z 1
     echo '{ "bf16": { "enabled": true } }' >"$dir/config.json"
-    fails cuda 'another precision' 'this program was built with another precision' \
+    fails cuda 'a different precision' 'this program was built with another precision' \
         0 ZERO_CONFIG="$dir/config.json"
     echo '{ "gradient_accumulation_steps": 3 }' >"$dir/config.json"
-    fails cuda 'another number of micro-batches' 'steps 3, but -d, -b and -t make it 2' \
+    fails cuda 'a different number of micro-batches' 'steps 3, but -d, -b and -t make it 2' \
         0 ZERO_CONFIG="$dir/config.json" -d 128
 }
 
@@ -372,7 +374,7 @@ test_cuda_same() {
     done
     differs cuda 'the batch' '-b = 4' '-b = 2' MORE='-b 4' -b 2
     differs cuda 'one more option' '-sl = 4' 'no -sl' MORE='-sl 4'
-    begin 'cuda.same.order of options, and paths'
+    begin 'cuda.same.the order of options and different paths do not matter'
     need 'failed' cuda 2 cuda.own MORE='-d 128 -b 2 -i copy/tiny_tokens.bin -pg 2' -b 2 -z 3 -d 128
     same_digest cuda.own "$(digest cuda.3)"
     end
@@ -383,17 +385,17 @@ test_cuda_same() {
         'train_loader = .* 1 data files' MORE='-i [oc]*/tiny_tokens.bin'
     differs cuda 'the model file' 'parameters = digest .*' 'parameters = digest .*' \
         MORE='-e log/model_00000008.bin' -e log/model_00000006.bin
-    begin 'cuda.same.printed once by TCP ranks'
+    begin 'cuda.same.ranks connected by TCP print one message'
     port=$(free_port)
     cuda 0 told.1 -z 2 -pi tcp -ps "127.0.0.1:$port" -pn 2 -pr 1 -pg 1 & rank1=$!
-    need 'rank 0 does not fail' not cuda 0 told.0 -z 3 -pi tcp -ps "127.0.0.1:$port" -pn 2 -pr 0 -pg 1
-    need 'rank 1 does not fail' not wait $rank1
+    need 'rank 0 did not fail' not cuda 0 told.0 -z 3 -pi tcp -ps "127.0.0.1:$port" -pn 2 -pr 0 -pg 1
+    need 'rank 1 did not fail' not wait $rank1
     cat "$dir"/told.[01] >"$dir/told"
     said 'rank 1 .* has -z = 2 and rank 0 .* has -z = 3'
     end
 }
 
-# The stand-in shuffles: its order must not depend on the number of ranks.
+# The stand-in's loader shuffles, and its order must not depend on the number of ranks.
 test_training() {
     local stage first=
     (cd "$dir/plain" && ./train_gpt2) >"$dir/one" 2>&1
@@ -413,7 +415,7 @@ test_training() {
         same_digest "zero.$stage" "$first"
         end
     done
-    begin 'train.default stage 3, and the stage in a file'
+    begin 'train.the default is stage 3, and a settings file can set another'
     need 'failed' plain 2 default ZERO_POISON=1
     has "$dir/default" '^ZeRO stage 3'
     echo '{ "zero_optimization": { "stage": 1 } }' >"$dir/config.json"
@@ -429,32 +431,32 @@ test_failures() {
     echo '{ "bf16": { "enabled": true } }' >"$dir/config.json"
     fails plain 'bf16, which the trainer lacks' 'fp32' 2 ZERO_CONFIG="$dir/config.json"
     echo '{ "gradient_accumulation_steps": 2 }' >"$dir/config.json"
-    fails plain 'accumulation, which it lacks' 'gradient_accumulation_steps 1' \
+    fails plain 'accumulation, which the trainer lacks' 'gradient_accumulation_steps 1' \
         2 ZERO_CONFIG="$dir/config.json"
     cp "$model" "$dir/model"
     truncate -s 3000 "$model"
     TIMES=2 fails plain 'a truncated model file' 'cannot read' 2        # llm.c's check prints on every rank
     head -c 2000 /dev/zero >"$model"
-    fails plain 'no model file' 'Error: tiny_model.bin is no model file' 2
+    fails plain 'a file that is not a model' 'Error: tiny_model.bin is no model file' 2
     mkdir "$dir/astray" && cp "$model" "$dir/astray" && cp "$dir/model" "$model"
     cp "$dir/patched/"{train_gpt2,tiny_tokens.bin} "$dir/astray"
-    fails plain 'no model file on rank 1 alone' 'rank 1: Error: tiny_model.bin is no model file' 2 ASTRAY=yes
-    # With the same model, rank 1 has another stage or other data.
+    fails plain 'a file that is not a model, only on rank 1' 'rank 1: Error: tiny_model.bin is no model file' 2 ASTRAY=yes
+    # With the same model, rank 1 has a different stage or different data.
     cp "$model" "$dir/astray"
     echo '{ "zero_optimization": { "stage": 1 } }' >"$dir/astray/config.json"
     echo '{ "zero_optimization": { "stage": 2 } }' >"$dir/patched/config.json"
-    differs plain 'another stage' 'stage = 1' 'stage = 2' ASTRAY=yes ZERO_CONFIG=config.json
+    differs plain 'a different stage' 'stage = 1' 'stage = 2' ASTRAY=yes ZERO_CONFIG=config.json
     for file in tokens model; do
         printf x | dd of="$dir/astray/tiny_$file.bin" bs=1 seek=2999 conv=notrunc status=none
     done
-    differs plain 'another model' 'parameters = digest .*' 'parameters = digest .*' ASTRAY=yes
+    differs plain 'a different model' 'parameters = digest .*' 'parameters = digest .*' ASTRAY=yes
     cp "$model" "$dir/astray"
-    differs plain 'other data' 'train, file 0 = tiny_tokens.bin, .*' 'train, file 0 = tiny_tokens.bin, .*' \
+    differs plain 'different data' 'train, file 0 = tiny_tokens.bin, .*' 'train, file 0 = tiny_tokens.bin, .*' \
         ASTRAY=yes
 }
 
-# The Pss of a rank against the memory table. With 16 layers of 256 channels the layers dominate; two steps
-# reach the peak.
+# Compares a rank's Pss with the memory table. With 16 layers of 256 channels the layers dominate, and two
+# steps reach the peak.
 test_memory() {
     local stage seen=() table=()
     if ! grep -qs '^Pss:' /proc/self/smaps_rollup; then skip memory 'no /proc/PID/smaps_rollup'; return; fi
@@ -466,12 +468,12 @@ test_memory() {
         seen[stage]=$(cat "$dir/memory.$stage".pss.* |
             awk '$2 > most { most = $2 } END { print most / 1024 }')
         table[stage]=$(sed -nE 's/.*together ([0-9.]+) MiB/\1/p' "$dir/memory.$stage")
-        need "stage $stage: outside the table, more than activations, MPI and the program" \
+        need "stage $stage: more memory outside the table than activations, MPI and the program need" \
             number "${seen[stage]} - ${table[stage]} < 12"
     done
     echo "   a rank takes ${seen[0]} and ${seen[3]} MiB at stages 0 and 3;" \
         "the tables have ${table[0]} and ${table[3]}"
-    need 'the difference is not that of the tables' number \
+    need "the difference does not match the tables'" number \
         "(${seen[0]} - ${seen[3]}) / (${table[0]} - ${table[3]}) > 0.9 &&
         (${seen[0]} - ${seen[3]}) / (${table[0]} - ${table[3]}) < 1.1"
     end
@@ -479,7 +481,7 @@ test_memory() {
 
 # ---- refusals
 
-# refused NAME PATTERN FOLDER [OPTION]...: an error that matches PATTERN, and no byte of tree changed
+# refused NAME PATTERN FOLDER [OPTION]...: must fail with an error that matches, without changing the tree
 refused() {
     local pattern=$2 folder=$3 status
     begin "refused.$1"
@@ -499,7 +501,7 @@ test_trees() {
     refused 'a missing folder' 'no such folder' "$dir/tree/nothing"
     refused 'no argument' usage ''
     begin 'patch.--help'
-    need 'fails' eval '"$patch" --help >"$dir/help"'
+    need '--help failed' eval '"$patch" --help >"$dir/help"'
     has "$dir/help" '--cuda  *also edits train_gpt2.cu'
     end
     refused 'an unknown option' usage "$dir/tree" --dry
@@ -515,10 +517,11 @@ test_trees() {
         refused "$file read-only" "$file: is read-only" "$dir/tree"
         chmod u+w "$dir/tree/$file"
     done
-    # A rename that fails after two others, in a copy of the script; its path must not matter.
+    # A copy of the script whose third rename fails. The copy's path has special characters, which must not
+    # matter.
     copy_patch "it's [a] {b} folder"
     sed -i 's/push @renamed, \$f;/& die "the disk is gone\\n" if @renamed == 2;/' "$patch.d/checkout.pl"
-    refused 'a disk that fails half way' 'the disk is gone; nothing was changed' "$dir/tree"
+    refused 'a disk that fails halfway' 'the disk is gone; nothing was changed' "$dir/tree"
     git -C "$dir/tree" rm -q --cached llmc/dataloader.h && mv "$dir/tree/llmc/dataloader.h" "$dir/tree"
     refused 'an old llm.c without llmc/' 'llmc/dataloader.h: no such file' "$dir/tree"
     rm -rf "$dir/tree/.git"
@@ -526,22 +529,22 @@ test_trees() {
     GIT_CEILING_DIRECTORIES=$dir refused 'no checkout' 'not a git checkout' "$dir/tree"
 }
 
-# Joins lines of standard input that end in \ with the next one, without its indentation.
+# Joins each line of standard input that ends in \ with the next line, without its indentation.
 joined() { sed -e ':more' -e '/\\$/ { N; s/\\\n *//; b more' -e '}'; }
-# changed FILE EDIT: a fresh tree with this edit, committed
+# changed FILE EDIT: makes a fresh tree with this edit committed
 changed() {
     "${tree:-checkout}" "${version:-tree}"
     sed -i "$2" "$dir/tree/$1"
     if git -C "$dir/tree" diff --quiet; then
         begin "fork.$2"
-        need 'the edit changes nothing' false
+        need 'the edit changed nothing' false
         end
         return 1
     fi
     commit "$dir/tree"
 }
-# Forks in which a place is no longer as expected. Standard input: FILE|EDIT|the message, where $ADAMW stands
-# for that variable
+# Forks in which a place no longer looks as expected must be refused. Reads lines FILE|EDIT|MESSAGE; $ADAMW in
+# a message stands for that variable.
 forks() {
     local file edit pattern
     while IFS='|' read -r file edit pattern; do
@@ -616,7 +619,8 @@ Makefile|s/^train_gpt2cu: train_gpt2.cu/trainer: train_gpt2.cu/|\
 FORKS
 }
 
-# Forks with another optimizer or other steps. Patched, they would compile and run, with other losses.
+# Forks with a different optimizer or different steps. If they were patched, they would compile and run, but
+# with different losses.
 ADAMW='is not llm.c.s code .nearest: tests/fake_llmc.. The plugin has only llm.c.s AdamW'
 test_other_training() {
     forks <<'FORKS'
@@ -695,7 +699,7 @@ train_gpt2.cu|s/^        float grad_norm = /        clip_gradients(\&model);\n&/
 FORKS
 }
 
-# Forks that train as llm.c does
+# Forks that train as llm.c does must be patched.
 test_same_training() {
     local file edit status
     while IFS='|' read -r file edit; do
@@ -721,8 +725,8 @@ FORKS
     )
 }
 
-# LLMC=folder of a clone of llm.c: its trainers of several versions are patched; with a changed update they
-# are refused.
+# With LLMC=folder of a clone of llm.c: several versions of its trainers must be patched, and refused if their
+# update is changed.
 test_llmc_versions() {
     local commit status
     if ! git -C "${LLMC:-/none}" rev-parse -q --verify f1e2ace >/dev/null 2>&1; then
@@ -755,7 +759,7 @@ train_gpt2.cu|s/^        if (init_from_master_only) {/        if (i == 0) { cont
 train_gpt2.cu|s/i > 13))/i > 12))/|looked for the numbers of the tensors outside the layers
 FORKS
 }
-# A fresh clone at a commit, instead of the stand-in
+# Makes a fresh clone at a commit, instead of the stand-in.
 llmc_version() {
     rm -rf "${dir:?}/tree"
     git clone -q "$LLMC" "$dir/tree" && git -C "$dir/tree" checkout -q "$1"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Screen output: the bar on a terminal and lines without one, --help, compare_stages.sh, plots.sh,
 # trace_lanes.sh. Usage: tests/test_terminal.sh TRAINER
-# util-linux's `script` provides the terminal: it runs a command on one and copies its output.
+# util-linux's `script` provides the terminal: it runs a command on a pseudo-terminal and copies its output.
 # shellcheck disable=SC2016,SC2086
 . "$(dirname "$0")/cases.sh"
 TRAINER=$(realpath "${1:?Usage: tests/test_terminal.sh TRAINER}") || exit 1
@@ -32,14 +32,14 @@ widest() { grep -aE '^step' "$screen" | wc -L; }
 bar_shown() {   # NAME COMMAND
     local since=$EPOCHREALTIME
     begin "bar.$1"
-    need 'did not run' on_terminal 100 "$2"
+    need 'failed' on_terminal 100 "$2"
     need 'no bar' [ "$(count "$bar")" -ge 2 ]
     counts "$line" 0
-    need "$(count "$bar") drawings" number "$(count "$bar") <= 5 + 10 * ($EPOCHREALTIME - $since)"
+    need "drawn $(count "$bar") times" number "$(count "$bar") <= 5 + 10 * ($EPOCHREALTIME - $since)"
     need "$(widest) columns" [ "$(widest)" -le 99 ]
     counts '^val loss [0-9.]+$' 3       # above the bar
-    need 'the bar does not end full' grep -qE '^step +60/60 \[#+\] ' <(grep -aE '^step' "$screen" | tail -n 1)
-    need 'it does not remain' grep -qE '^step +60/60.*[^ ] *$' <(tail -n 2 "$screen")
+    need 'the last bar is not full' grep -qE '^step +60/60 \[#+\] ' <(grep -aE '^step' "$screen" | tail -n 1)
+    need 'the last bar was erased' grep -qE '^step +60/60.*[^ ] *$' <(tail -n 2 "$screen")
     has "$screen" '^peak +[1-9][0-9]* GFLOP/s'
     end
 }
@@ -48,22 +48,22 @@ test_terminal() {
     local columns digest
     bar_shown 'without mpirun' "$TRAINER $small"
     bar_shown 'two ranks' "$two $TRAINER $small"
-    begin 'bar.same bits as with lines'
+    begin 'bar.the same bits as with lines'
     digest=$(hashes "$screen")
-    need 'did not run with --progress lines' on_terminal 100 "$two $TRAINER $small --progress lines"
+    need 'failed with --progress lines' on_terminal 100 "$two $TRAINER $small --progress lines"
     counts "$line" 60
     counts '\[#' 0
     is digest "$(hashes "$screen" | cut -c 1-28)" "${digest:0:28}"
     end
     begin 'bar.fits the width'
     for columns in 20 60 120; do
-        need "$columns columns: did not run" on_terminal $columns "$TRAINER $small -v 0"
+        need "$columns columns: failed" on_terminal $columns "$TRAINER $small -v 0"
         need "$columns columns: $(widest) used" [ "$(widest)" -lt $columns ]
         has "$screen" '^step +60/60'
     done
     end
     begin 'bar.an error is on a separate line'
-    need 'it ran' not on_terminal 80 "$TRAINER $model -x 30 -v 0 -s 0 -l 1000 -c 1000 --clip 0 -k constant"
+    need 'the run succeeded' not on_terminal 80 "$TRAINER $model -x 30 -v 0 -s 0 -l 1000 -c 1000 --clip 0 -k constant"
     tr '\r' '\n' <"$dir/raw" >"$screen"
     has "$screen" '^step .*of peak'
     counts '^train_gpt2_zero: step [0-9]+: .*not finite' 1
@@ -71,25 +71,25 @@ test_terminal() {
 }
 
 begin 'lines.two ranks'
-need 'did not run' timeout -k 2 30 $two "$TRAINER" $small >"$screen" 2>&1 </dev/null
+need 'failed' timeout -k 2 30 $two "$TRAINER" $small >"$screen" 2>&1 </dev/null
 counts "$line" 60
 need 'carriage returns' not grep -q $'\r' "$screen"
-counts '^peak' 0        # not without a bar
+counts '^peak' 0        # printed only with a bar
 end
 begin 'bar.requested without a terminal'
-need 'did not run' env COLUMNS=60 timeout -k 2 30 "$TRAINER" $small --progress bar >"$dir/raw" 2>&1 \
+need 'failed' env COLUMNS=60 timeout -k 2 30 "$TRAINER" $small --progress bar >"$dir/raw" 2>&1 \
     </dev/null
 tr '\r' '\n' <"$dir/raw" >"$screen"
 has "$screen" '^step +60/60'
 need "$(widest) columns" [ "$(widest)" -lt 60 ]
-need 'an unknown choice is accepted' not "$TRAINER" --progress colour >"$screen" 2>&1
+need 'an unknown choice was accepted' not "$TRAINER" --progress colour >"$screen" 2>&1
 counts "option --progress: 'colour' is not one of auto, bar, lines" 1
 end
 
 # ---- help
 
 begin 'help.every option, in groups'
-need 'it fails' "$TRAINER" --help >"$screen"
+need '--help failed' "$TRAINER" --help >"$screen"
 need "a line of $(wc -L <"$screen") columns" [ "$(wc -L <"$screen")" -le 100 ]
 counts '^(Model and data|Batch and schedule|Optimizer|ZeRO|Output and checkpoints|Machine)$' 6
 counts '^  .*\./train_gpt2_zero ' 3     # examples
@@ -122,11 +122,11 @@ begin 'compare.different bits, a failing run and -z are errors'
 printf '#!/bin/sh\ncase "$*" in *"-z %s"*) set -- "$@" --seed 7 ;; esac\nexec "%s" "$@"\n' 3 "$TRAINER" \
     >"$dir/liar"
 chmod +x "$dir/liar"
-TRAINER=$dir/liar need 'different bits' not compare 2 $model -x 3
+TRAINER=$dir/liar need 'different bits were accepted' not compare 2 $model -x 3
 has "$screen" 'digests differ.*bug'
-need 'a failing run' not compare 2 -l x
+need 'a failing run was accepted' not compare 2 -l x
 counts "^train_gpt2_zero: option -l: 'x' is not a number" 1
-need '-z is accepted' not compare -z 3
+need '-z was accepted' not compare -z 3
 end
 
 png() {
@@ -164,7 +164,7 @@ test_plots() {
 
 # ---- trace_lanes.sh, on a trace with known sums
 
-# event NAME KIND THREAD FROM DURATION, in seconds
+# event NAME KIND THREAD START DURATION: prints an event; times are in seconds
 event() {
     printf ',\n{"name":"%s","cat":"%s","ph":"X","pid":0,"tid":%d,"ts":%d.000,"dur":%d.000}' "$1" "$2" "$3" \
         "$4"000000 "$5"000000
@@ -206,13 +206,13 @@ test_trace_lanes() {
     need 'failed' dev/trace_lanes.sh "$dir/no_copies.json" >"$screen" 2>&1
     counts copies 0         # a lane without work
     head -n 3 "$dir/trace.json" >"$dir/short.json"
-    need 'a short trace is accepted' not dev/trace_lanes.sh "$dir/short.json" >"$screen" 2>&1
+    need 'a short trace was accepted' not dev/trace_lanes.sh "$dir/short.json" >"$screen" 2>&1
     has "$screen" 'has fewer than three steps'
     end
     if ! command -v gnuplot >/dev/null; then skip trace_lanes 'no gnuplot'; return; fi
     begin 'trace_lanes.the picture'
     need 'failed' dev/trace_lanes.sh "$dir/trace.json" "$dir/step.svg" >"$screen" 2>&1
-    # two bars for reads, two for the passes, one for each other lane
+    # two bars each for reads and for the passes, and one for each of the other lanes
     is bars "$(grep -c '<polygon' "$dir/step.svg")" 9
     end
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Tokenizing one's own text: build/make_tokens against tests/tokens_reference.c, its files and errors, and
-# scripts/download.sh with a folder as the mirror.
+# Tests build/make_tokens against tests/tokens_reference.c, its files and its errors, and scripts/download.sh
+# with a local folder as the mirror.
 # Usage: tests/test_tokens.sh MAKE_TOKENS
-#   TINY_SHAKESPEARE=FOLDER     with its text, shards and GPT-2's tokenizer: also compares with these
+#   TINY_SHAKESPEARE=FOLDER     also compares with the text, shards and GPT-2 tokenizer in this folder
 # shellcheck disable=SC2059,SC2086
 . "$(dirname "$0")/cases.sh"
 tool=$(realpath "${1:-build/make_tokens}") || exit 1
@@ -12,14 +12,14 @@ cd "$dir" || exit 1
 
 make_tokens() { timeout -k 2 60 "$tool" "$@" >screen 2>&1 </dev/null || { cat screen; return 1; }; }
 makes() { need "failed: $*" make_tokens "$@"; }
-refuses() { need "accepted: $*" not "$@" >screen 2>&1 </dev/null; }
+refuses() { need "succeeded: $*" not "$@" >screen 2>&1 </dev/null; }
 tokens() { local f; for f; do od -An -v -tu2 -w2 -j1024 "$f"; done | tr -d ' '; }
 header() { od -An -tu4 -N12 -w12 "$1" | xargs; }
 count() { tokens "$1" | wc -l; }
-# Byte-level tokens as text; # is end-of-text, and / a line feed.
+# Prints byte-level tokens as text, with # for end-of-text and / for a line feed.
 shown() { tokens "$@" | awk '{ printf "%s", $1 == 256 ? "#" : $1 == 10 ? "/" : sprintf("%c", $1) }'; }
 same_file() { need "$1 and $2 differ" cmp -s "$1" "$2"; }
-# together ALL PART...: the parts' tokens are those of ALL
+# together ALL PART...: the parts' tokens must add up to those of ALL
 together() { need "${*:2} differ from $1" cmp -s <(tokens "$1") <(tokens "${@:2}"); }
 
 bpe=(--tokenizer tokenizer.bin)
@@ -49,7 +49,7 @@ mark|<><>\n\na<>\n|#/a
 mark|<<>e<<>|#<#e<
 CASES
 
-begin 'tokens.any bytes, byte by byte'
+begin 'tokens.arbitrary bytes, without a tokenizer'
 printf '\377\0\200\r' >in.txt
 makes -o out --val 0 in.txt
 is tokens "$(tokens out_train.bin | xargs)" '256 255 0 128 13'
@@ -62,7 +62,7 @@ begin 'tokens.bpe, two files'
 ./reference encode tokenizer.bin text.txt other.txt >want
 makes -o bpe "${bpe[@]}" --val 0 text.txt other.txt
 is 'first differences' "$(diff want <(tokens bpe_train.bin) | head -n 4)" ''
-need 'too few' [ "$(wc -l <want)" -gt 10000 ]
+need 'too few tokens' [ "$(wc -l <want)" -gt 10000 ]
 for piece in 1 2 3 5 64 1000; do
     makes -o piece "${bpe[@]}" --val 0 --piece $piece text.txt other.txt
     same_file bpe_train.bin piece_train.bin
@@ -85,7 +85,7 @@ is tokens "$(tokens out_train.bin | uniq -c | xargs)" '1 256 250000 263 1 279'
 end
 
 # 120 MB of text in 100 MB of address space
-begin 'tokens.more text than memory, from a pipe'
+begin 'tokens.text larger than memory, from a pipe'
 yes "there is the hehehe, n! 1212 'll" | head -c 120000000 |
     (ulimit -v 100000; timeout 60 "$tool" -o out "${bpe[@]}" --val 7 /dev/stdin) >screen 2>&1
 has screen '^out: 120000000 bytes'
@@ -106,15 +106,15 @@ fi
 
 make_tokens -o all --val 0 text.txt
 
-begin 'shards.validation in tokens'
+begin 'shards.validation size in tokens'
 makes -o out --val 1000 text.txt
 is 'tokens of validation' "$(count out_val.bin)" 1000
 together all_train.bin out_val.bin out_train.bin
 end
 
-begin 'shards.validation in %'
+begin 'shards.validation size in %'
 makes -o out --val 25% text.txt
-# rounded up, and end-of-text
+# a quarter, rounded up, and end-of-text
 is 'tokens of validation' "$(count out_val.bin)" $((1 + 1 + $(stat -c %s text.txt) / 4))
 together all_train.bin out_val.bin out_train.bin
 makes -o out "${bpe[@]}" text.txt
@@ -123,21 +123,21 @@ same_file out_val.bin piece_val.bin
 rm -f out_train.bin
 makes -o out --val 100% text.txt
 same_file all_train.bin out_val.bin
-need 'there is a training shard' [ ! -e out_train.bin ]
+need 'a training shard was written' [ ! -e out_train.bin ]
 end
 
-begin 'shards.a validation shard of an earlier run'
+begin 'shards.a validation shard from an earlier run'
 makes -o out --val 0 text.txt
 has screen 'out_val.bin is from an earlier run'
 end
 
-begin 'shards.a stopped run leaves nothing'
+begin 'shards.a stopped run leaves no files'
 mkfifo slow
 "$tool" -o stopped --val 10 slow >screen 2>&1 & job=$!
-exec 3>slow                             # opens once the tool reads
+exec 3>slow                             # returns once the tool has opened the FIFO
 head -c 4096 text.txt >&3
 await test -e stopped_val.bin.tmp
-# several signals: the first may precede the tool's read
+# Sends several signals, because the first may arrive before the tool's read.
 for i in 1 2 3 4; do
     kill -INT $job 2>/dev/null
     sleep 0.05
@@ -167,7 +167,7 @@ end
 # ---- errors
 
 shows() { grep -qF -- "$1" screen; }
-# leaves_nothing GLOB: no file matches
+# leaves_nothing GLOB: no file may match
 leaves_nothing() { need "left: $(compgen -G "$1")" not compgen -G "$1" >/dev/null; }
 
 mkdir bad
@@ -189,7 +189,7 @@ printf '<|endoftext|>\n' >mark.txt
 while IFS='|' read -r args want; do
     begin "errors.$args"
     refuses timeout 20 "$tool" $args
-    need "another message: $(head -n 1 screen)" shows "$want"
+    need "wrong message: $(head -n 1 screen)" shows "$want"
     leaves_nothing 'x_*'
     rm -f x_*
     end
@@ -245,15 +245,15 @@ end
 
 # ---- downloads
 
-get() {         # ARGUMENT...: a download into data/
+get() {         # ARGUMENT...: downloads into data/
     LLMC_ZERO_MIRROR=file://$dir/mirror DATA=$dir/data MAKE_TOKENS=$tool \
         timeout 30 "$download" "$@" >screen 2>&1
 }
 gets() { get "$@" || need "failed: $*: $(<screen)" false; }
-# gets_none MESSAGE ARGUMENT...: fails with it
+# gets_none MESSAGE ARGUMENT...: the download must fail with MESSAGE
 gets_none() {
-    need "accepted: ${*:2}" not get "${@:2}"
-    need "another message: $(<screen)" shows "$1"
+    need "succeeded: ${*:2}" not get "${@:2}"
+    need "wrong message: $(<screen)" shows "$1"
 }
 
 if ! command -v curl >/dev/null; then skip downloads 'no curl'; finish tokens; exit; fi
@@ -263,7 +263,7 @@ mkdir -p $shards $pack
 make_tokens -o $shards/fineweb --shard 5000 --val 4000 text.txt
 make_tokens -o out --val 0 text.txt
 
-begin 'downloads.shards, and again'
+begin 'downloads.shards; a second download skips them'
 gets fineweb:2
 is files "$(echo data/* | wc -w)" 6
 for file in val_000000 train_000001 train_000002; do
@@ -274,12 +274,12 @@ gets fineweb:2
 has screen 'fineweb_train_000002.bin: exists'
 end
 
-begin 'downloads.a file that changed afterwards'
+begin 'downloads.a file that has changed since its download'
 printf x | dd of=data/fineweb_train_000002.bin bs=1 seek=2000 conv=notrunc status=none
 gets_none 'data/fineweb_train_000002.bin: its SHA-256 is' fineweb:2
 end
 
-begin 'downloads.missing'
+begin 'downloads.a missing file'
 gets_none 'fineweb_train_000002.bin: its SHA-256' fineweb:3
 rm data/fineweb_train_000002.bin*
 gets_none 'fineweb_train_000002.bin: no such file' fineweb:3
@@ -289,7 +289,7 @@ end
 begin 'downloads.resumed'
 cp out_train.bin $pack/gpt2_124M.bin
 rm -rf data && mkdir data
-# other bytes than the mirror's, to see that they are kept
+# The partial file differs from the mirror's, which shows that its bytes are kept.
 {
     head -c 1024 out_train.bin
     tail -c +1025 out_train.bin | head -c 1976 | tr e E
@@ -300,7 +300,7 @@ get gpt2:124M
 same_file joined data/gpt2_124M.bin
 end
 
-begin "downloads.cut short, not in llm.c's format"
+begin "downloads.a truncated file, and one not in llm.c's format"
 rm -rf data
 head -c 20000 out_train.bin >$pack/gpt2_124M.bin
 gets_none 'it has 20000 bytes, but according to its header' gpt2:124M
@@ -309,7 +309,7 @@ gets_none "not in one of llm.c's formats" gpt2:124M
 leaves_nothing 'data/*'
 end
 
-begin 'downloads.wrong checksum'
+begin 'downloads.a wrong checksum'
 cp tokenizer.bin $pack/gpt2_tokenizer.bin
 gets_none 'expected 6f3abc21e444e4e8300e225f4e03da48ea121cf17e30f67009b8dad7a66c2f13' tokenizer
 leaves_nothing 'data/*'

@@ -1,4 +1,4 @@
-# Model states on NVMe, from a user's side. Sourced by tests/trainer.sh, whose functions it uses.
+# Tests runs with model states on NVMe. Sourced by tests/trainer.sh, whose functions it uses.
 # shellcheck disable=SC2016,SC2086
 
 tiers_folder=$disk/nvme
@@ -6,7 +6,7 @@ files() { ls "$tiers_folder" 2>/dev/null; }
 on_nvme=(--nvme "$tiers_folder" --offload-optimizer nvme --offload-param nvme)
 in_memory_mib() { sed -nE 's/.*on NVMe, ([0-9.]+) MiB in memory.*/\1/p' "$dir/$1.screen"; }
 
-# tests/mpi_tiers.c covers every mixture.
+# Only a few combinations; tests/mpi_tiers.c covers all of them.
 tiers_same_bits() {
     local nvme="--nvme $tiers_folder" both="--offload-optimizer nvme --offload-param nvme"
     mkdir -p "$tiers_folder"
@@ -22,14 +22,14 @@ tiers_same_bits() {
         '--offload-optimizer cpu' "$nvme $both --offload-gradients nvme --overlap 1 -sg 1e9"
     same 'tiers.bits, a skipped step' 2 '-z 2 --dtype bf16 -x 6 -sg 0.1' '' \
         "$nvme --offload-optimizer nvme"
-    begin 'tiers.no file remains'
+    begin 'tiers.the runs leave no files'
     is files "$(files)" ''
     end
 }
 
 tiers_checkpoints() {
     local common=(-z 3 -k constant) delayed=(-z 3 -k constant --delayed-update 2 --offload-optimizer cpu)
-    begin 'tiers.a checkpoint moves from files to memory and back'
+    begin 'tiers.a run resumes with its states in memory, then on NVMe again'
     trains 2 whole "${common[@]}" -x 6
     trains 2 moved "${common[@]}" -x 2 -n 2 "${on_nvme[@]}"
     trains 2 moved "${common[@]}" -x 4 -n 2 -y 1
@@ -59,10 +59,10 @@ tiers_in_tables() {
     screen tabled 'master weights +[0-9.]+  on NVMe' '^NVMe, per rank and step: [0-9.]+ MiB read' \
         "^NVMe, all ranks: ${all:-none} MiB written per step, $float TB per day"
     written=$(value tabled written_by_all_ranks)
-    need "both ranks write ${all:-?} MiB a step in the start table, ${written:-?} bytes in the summary" \
+    need "written per step: ${all:-?} MiB in the start table, ${written:-?} bytes in the summary" \
         number "${all:-0} > 0 && (${written:-0} / 1048576 - ${all:-0}) ^ 2 < 0.01 ^ 2"
     day=$(value tabled written_tb_a_day)
-    need "that is ${day:-?} TB a day" number "(${day:-0} / (${written:-1} * 864e-10 * \
+    need "written per day: ${day:-?} TB" number "(${day:-0} / (${written:-1} * 864e-10 * \
         $(value tabled tokens_per_s) / 128) - 1) ^ 2 < 1e-6"
     trains 2 tabled -e l4h4c128v257t64 -z 2 --offload-optimizer nvme --nvme "$tiers_folder" \
         --offload-ratio 0.015
@@ -70,7 +70,7 @@ tiers_in_tables() {
     end
 }
 
-# mount_small disk|tmpfs: mounts it at $dir/small
+# mount_small disk|tmpfs: mounts a small one at $dir/small
 mount_small() {
     mkdir -p "$dir/small"
     case $1 in
@@ -106,9 +106,9 @@ tiers_faults() {
     begin_long 2 -z 3 "${on_nvme[@]}"
     fails 1 second -z 3 "${on_nvme[@]}"
     screen second "$tiers_folder.*${pids[0]}"
-    is 'files of the first' "$(files | wc -l)" 2
+    is 'files of the first job' "$(files | wc -l)" 2
     end
-    begin 'tiers.a killed run leaves only locks, and the next one starts'
+    begin 'tiers.a killed run leaves only locks, and the next run starts'
     kill -KILL "${pids[@]}"
     ends_within 20 $job
     bytes=$(du -s --apparent-size -B 1 "$tiers_folder" | cut -f 1)
@@ -118,12 +118,12 @@ tiers_faults() {
     end
 }
 
-# The states exceed the memory that the run may take.
+# The states are larger than the memory that the run may use.
 tiers_memory() {
     local most table
     if ! grep -qs '^Pss:' /proc/self/smaps_rollup; then skip tiers.memory 'no smaps_rollup'; return; fi
-    begin "tiers.the system's figure of memory agrees with the table"
-    need 'did not run' pss 2 held -e l6h8c512v257t32 -b 1 -x 3 --dtype bf16 -z 3 --hash params \
+    begin 'tiers.the memory measured by the system agrees with the table'
+    need 'failed' pss 2 held -e l6h8c512v257t32 -b 1 -x 3 --dtype bf16 -z 3 --hash params \
         --sub-group-size 65536 "${on_nvme[@]}"
     most=$peak
     table=$(in_memory_mib held)
@@ -133,11 +133,11 @@ tiers_memory() {
     end
 }
 
-# make_group MIB: a cgroup of version 1 or 2 limited to that much memory and no swap; sets cgroup. The
-# trainer's ranks join it by $wrap.
+# make_group MIB: makes a cgroup (version 1 or 2) limited to MIB of memory and no swap, and sets cgroup. Sets
+# wrap, with which the trainer's ranks join it.
 make_group() {
     local bytes=$(($1 << 20)) top=/sys/fs/cgroup/memory limit=memory.limit_in_bytes
-    local swap=memory.memsw.limit_in_bytes most=$bytes          # version 1 counts memory and swap together
+    local swap=memory.memsw.limit_in_bytes most=$bytes          # version 1 limits the sum of memory and swap
     if [ ! -e $top/$limit ]; then top=/sys/fs/cgroup limit=memory.max swap=memory.swap.max most=0; fi
     cgroup=$top/llmc_zero_test_$$
     mkdir "$cgroup" 2>/dev/null || return 1
@@ -149,13 +149,13 @@ make_group() {
 group_is_gone() { [ ! -d "$cgroup" ] || rmdir "$cgroup" 2>/dev/null; }
 remove_group() {
     wrap=
-    await group_is_gone         # a process leaves its group a little after its end
+    await group_is_gone         # processes leave their group only shortly after they end
 }
 
-# advice: lines "MIB OPTIONS" from the last refusal, with an existing folder
+# advice: prints lines "MIB OPTIONS" from the last refusal, with an existing folder for FOLDER
 advice() { sed -nE "s,FOLDER,$tiers_folder,; s/^  (-.*) \(([0-9]+) of [0-9]+ MiB.*/\2 \1/p" "$dir/refused"; }
 
-# advised NP ARGUMENT...: the last refusal lists two sets of options, and their plans have the MiB listed
+# advised NP ARGUMENT...: the last refusal must list two sets of options, with the MiB that their plans have
 advised() {
     local np=$1 mib options planned
     shift
@@ -168,8 +168,8 @@ advised() {
     done < <(advice)
 }
 
-# The states exceed a cgroup's limit. In memory the run is refused; in a cgroup namespace it does not see the
-# limit, and is killed. On NVMe it trains, as it does with each set of options that the refusal advises.
+# The states exceed a cgroup's limit. With states in memory the run is refused, or killed if a cgroup namespace
+# hides the limit from it. With states on NVMe it trains, and so it does with each advised set of options.
 tiers_capped() {
     local limit=160 model=(-e l8h8c384v257t32 -b 1 -x 2 --dtype bf16 -z 3) large table options joined
     if ! make_group $limit; then
@@ -193,33 +193,33 @@ tiers_capped() {
         case $options in *-t*) ;; *) same_result advised uncapped ;; esac
     done < <(advice)
     end
-    refused 'tiers.a model that fits with no options' 1 'would fit: nothing, at any stage' -e d48
+    refused 'tiers.a model that does not fit with any options' 1 'would fit: nothing, at any stage' -e d48
     if mount_small disk; then
-        refused 'tiers.a disk with too little room' 2 'would fit:$' "${model[@]}" --nvme "$dir/small"
-        begin 'tiers.another disk is advised'
+        refused 'tiers.a disk with too little space' 2 'would fit:$' "${model[@]}" --nvme "$dir/small"
+        begin 'tiers.the message advises another disk'
         has "$dir/refused" '^  .*--nvme FOLDER.* MiB on NVMe\)$'
         end
         umount "$dir/small"
     else
-        skip 'tiers.a disk with too little room' 'a file system cannot be made here'
+        skip 'tiers.a disk with too little space' 'a file system cannot be made here'
     fi
     if unshare --cgroup true 2>/dev/null; then
-        begin 'tiers.the kernel kills a run in memory that does not see the limit'
+        begin 'tiers.the kernel kills a run with states in memory that cannot see the limit'
         wrap="$joined exec unshare --cgroup \"\$0\" \"\$@\";"
         fails 2 killed "${model[@]}"
         screen killed 'signal 9|Killed'
         end
     else
-        skip 'tiers.the kernel kills a run in memory' 'unshare --cgroup does not work here'
+        skip 'tiers.the kernel kills a run with states in memory' 'unshare --cgroup does not work here'
     fi
     wrap=$joined
-    begin 'tiers.with states on NVMe the run trains under the limit'
+    begin 'tiers.with states on NVMe, the run trains under the limit'
     trains 2 capped "${model[@]}" "${on_nvme[@]}" --sub-group-size 65536
     same_result capped uncapped
     is files "$(files)" ''
     need 'its cgroup is not empty' remove_group
     end
-    # GPT-2 with 0.4 billion parameters: the states take 5.5 GB
+    # GPT-2 with 0.4 billion parameters, whose states take 5.5 GB
     large=(-e d24 -b 8 --dtype bf16)
     make_group 2048
     refused 'tiers.d24 in 2048 MiB' 1 'What would fit:$' "${large[@]}"
