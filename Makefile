@@ -1,23 +1,23 @@
 # llmc_zero: the plugin (build/libllmc_zero.a), the trainer (train_gpt2_zero) and their tests. `make help`
-# lists every target and variable: it prints the lines that begin with #? here and in the included files. A
-# build needs no network once scripts/install_deps.sh has installed the missing packages.
+# lists every target and variable: it prints the lines that begin with #? here and in the included files.
+# Builds need no network once scripts/install_deps.sh has installed the missing packages.
 
-#? train_gpt2_zero     builds the trainer; this is what make does without a target
+#? train_gpt2_zero     builds the trainer; the default target
 .DEFAULT_GOAL := all
 
 #? CC=cc CXX=g++       the compilers
 CC      ?= cc
 #? V=1                 shows the commands
 Q       := $(if $(V),,@)
-#? SAN=address|thread|fuzz  builds with sanitizers, in build/address/ ..; fuzz: for libFuzzer, with CC=clang
+#? SAN=address|thread|fuzz  builds with sanitizers, in build/address/ etc.; fuzz: for libFuzzer, with CC=clang
 SAN     ?=
-#? CUDA=yes|no|stand-in  with CUDA, without it, or emulated on the CPU (tests); yes with nvcc 12 or newer
+#? CUDA=yes|no|stand-in  with CUDA, without, or emulated on the CPU (tests); default yes with nvcc 12 or newer
 NVCC_12 := $(shell nvcc --version 2>/dev/null | grep -E 'release (1[2-9]|[2-9][0-9])\.')
 CUDA    ?= $(if $(SAN),no,$(if $(NVCC_12),yes,no))
-# With the stand-in for CUDA, -O1 compiles in half the time, and the tests take no longer.
-#? CFLAGS='-O3 -g'     optimization and debugging of all C; with CUDA=stand-in '-O1 -g'
+# With the stand-in for CUDA, -O1 halves the compile time, and the tests take no longer.
+#? CFLAGS='-O3 -g'     optimization and debug flags for all C code; with CUDA=stand-in '-O1 -g'
 CFLAGS  ?= $(if $(filter stand-in,$(CUDA)),-O1,-O3) -g
-#? BUILD=folder        the folder for objects and test programs; build/ by default
+#? BUILD=folder        where objects and test programs go; build/ by default
 BUILD   := build$(if $(SAN),/$(SAN))$(if $(filter stand-in,$(CUDA)),/stand-in)
 SANFLAGS_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANFLAGS_thread := -fsanitize=thread
@@ -29,8 +29,8 @@ BASE    := -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(OPENMP) $(SANFLAGS_$(SAN))
            -fno-trapping-math -MMD -MP -I.
 
 # Make runs one job per core unless the user gave -j, and prints each job's output as a block. Goals that run
-# programs print immediately instead. If one of them, or clean, is given with other goals, goals run one at a
-# time.
+# programs print immediately instead. If one of these, or clean, is given with other goals, make runs the
+# goals one at a time.
 #? -j N                runs N jobs at once; by default one per core
 ifeq ($(filter -j% --jobs% --jobserver%,$(MAKEFLAGS) $(shell printenv MAKEFLAGS)),)
 MAKEFLAGS += -j$(shell nproc)
@@ -44,7 +44,7 @@ ifneq ($(and $(filter $(RUN_PROGRAMS) clean,$(MAKECMDGOALS)),$(word 2,$(MAKECMDG
 endif
 # Removes this make's flags, so that a program that runs make again chooses the number of jobs itself.
 WITHOUT_FLAGS := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
-# Recipes call it with a leading +, without which make gives it only one job.
+# Recipes must call it with a leading +; otherwise make gives it only one job.
 SUBMAKE := $(MAKE) --no-print-directory
 
 # The plugin is built by zero.mk, as in any trainer.
@@ -66,7 +66,7 @@ include gpt2/cuda.mk
 endif
 include dev/dev.mk
 
-# ---- the trainer: plain C, although the file with the layer loops is named .cu, like llm.c's
+# ---- the trainer: plain C, although the file with the layer loops is named .cu, as in llm.c
 TRAINER     := $(if $(SAN)$(filter stand-in,$(CUDA)),$(BUILD)/,)train_gpt2_zero
 TRAINER_OBJ := $(BUILD)/train_gpt2_zero.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard trainer/*.c))
 $(BUILD)/train_gpt2_zero.o: train_gpt2_zero.cu $(BUILD)/flags
@@ -82,7 +82,7 @@ include tests/tests.mk
 
 .PHONY: all help deps demo plots clean
 all: train_gpt2_zero
-#? help                prints this
+#? help                prints this list
 HELP_FILES := Makefile $(wildcard gpt2/*.mk dev/*.mk tests/*.mk tests/cuda/*.mk)
 help:
 	@sed -n 's/^#? //p' $(HELP_FILES) | awk -F '  +' ' \
@@ -92,14 +92,14 @@ help:
 #? deps                installs missing packages (scripts/install_deps.sh)
 deps:
 	@$(WITHOUT_FLAGS) scripts/install_deps.sh
-#? demo                builds all, trains a small GPT-2 with ZeRO-3 on two ranks and writes a story
+#? demo                builds everything, trains a small GPT-2 with ZeRO-3 on two ranks and writes a story
 #? TEXT=my.txt         make demo: trains on your own text
-#? STEPS=3000          make demo: number of steps
+#? STEPS=3000          make demo: the number of steps
 demo: deps
 	+@$(SUBMAKE) train_gpt2_zero $(if $(TEXT),$(TOKENS))
 	@$(WITHOUT_FLAGS) scripts/demo.sh
-#? plots               draws pictures of the run in RUN
-#? RUN=folder          make plots: the folder of a run, or of the runs of scripts/compare_stages.sh
+#? plots               draws plots of the run in RUN
+#? RUN=folder          make plots: the folder of a run, or of several runs from scripts/compare_stages.sh
 plots:
 	@$(WITHOUT_FLAGS) scripts/install_deps.sh plots
 	@$(WITHOUT_FLAGS) scripts/plots.sh $(RUN)

@@ -1,4 +1,4 @@
-# Data preparation, the example, and the benchmarks.
+# Data preparation, the example, and the benchmarks
 EXAMPLE  := $(BUILD)/mlp_zero
 TOKENS   := $(BUILD)/make_tokens
 STORIES  := data/stories_train.bin data/stories_val.bin data/stories_tokenizer.bin
@@ -29,9 +29,9 @@ $(BUILD)/bench/%: dev/bench/%.c $(wildcard dev/bench/*.h) $(ZERO_OBJ) $(STAND_IN
 	@mkdir -p $(@D) && echo "  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. $(filter %.c %.o,$^) -o $@ $(LIBS)
 #? bench               measures speed and memory of a training step and of its parts
-#? PEERS=python        make bench: a Python with torch and optionally DeepSpeed, for comparison
-#? ROUNDS=1            make bench: runs of each program; medians are printed
+#? PEERS=python        make bench: a Python with torch and optionally DeepSpeed, to compare with
+#? ROUNDS=1            make bench: runs of each program, of which it prints the median
 #? STEPS=8             make bench: steps per run
-#? NVME=folder         make bench: a folder on the disk to measure, compared with fio
+#? NVME=folder         make bench: a folder on the disk to measure and to compare with fio
 bench: train_gpt2_zero $(patsubst dev/bench/%.c,$(BUILD)/bench/%,$(wildcard dev/bench/*.c))
 	@$(WITHOUT_FLAGS) dev/bench/bench.sh

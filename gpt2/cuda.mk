@@ -1,5 +1,5 @@
-# The model's layers on CUDA devices, or on the stand-in for CUDA. cuDNN's attention is built if cuDNN and its
-# header-only frontend are installed.
+# The model's layers for CUDA devices, or for the stand-in for CUDA. cuDNN's attention is built if cuDNN and
+# its header-only frontend are installed.
 GPT2_CUDA += -DGPT2_CUDA $(ZERO_CUDA_CFLAGS)
 GPT2_OBJ  += $(patsubst %,$(BUILD)/%.o,$(basename $(wildcard gpt2/*_cuda.c gpt2/*.cu))) $(STAND_IN_OBJ)
 
@@ -8,7 +8,7 @@ CUDA_COMPILE = $(ZERO_NVCC) -std=c++17 -O3 -lineinfo $(ZERO_CUDA_ARCH) -Xcompile
 HAVE_CUBLASLT := $(call have,\#include <cublasLt.h>\n)
 LIBS         += -lstdc++
 FRONTEND     := third_party/cudnn_frontend/include
-#? CUDNN_HOME=folder   the folder with cuDNN's include/ and lib/; the CUDA toolkit's by default
+#? CUDNN_HOME=folder   the folder with cuDNN's include/ and lib/; by default the CUDA toolkit's folder
 CUDNN_HOME   ?= $(ZERO_CUDA_HOME)
 CUDNN_H      := $(or $(wildcard $(CUDNN_HOME)/include/cudnn.h),$(call have,\#include <cudnn.h>\n))
 HAVE_CUDNN   := $(and $(CUDNN_H),$(wildcard $(FRONTEND)/cudnn_frontend.h))

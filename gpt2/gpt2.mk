@@ -1,4 +1,4 @@
-# The model's layers on the CPU. They may use fused multiply-add; the plugin's flags do not allow it.
+# The model's layers for the CPU. They may use fused multiply-add, which the plugin's flags forbid.
 GPT2_CFLAGS := $(BASE) -Wno-unused-parameter -ffp-contract=fast
 GPT2_CUDA   :=
 GPT2_OBJ    := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %_cuda.c,$(wildcard gpt2/*.c)))

@@ -2,15 +2,15 @@
 #   include llmc_zero/zero.mk
 #   my_trainer: LDLIBS += $(ZERO_LIBS)
 #   my_trainer: $(ZERO_LIB)
-# The plugin does not use the trainer's flags. It must compute the same bits everywhere, which contraction
-# would change, and check for NaN and infinity, which -Ofast and -ffast-math would optimize away. A Makefile
-# may set the variables with ?= before the include:
+# The plugin does not use the trainer's flags: contraction would change its bits, which must be the same on
+# every machine, and -Ofast and -ffast-math would optimize away its checks for NaN and infinity. A Makefile
+# may set the variables below that use ?= before the include.
 ZERO_BUILD  ?= build
 ZERO_OPT    ?= -O3 -g
 ZERO_OPENMP ?= -fopenmp
 # With ZERO_CUDA=yes the plugin also runs on CUDA devices: nvcc compiles its kernels, and programs link with
-# the static CUDA runtime, so that a CPU run loads no CUDA library. NCCL support is built if its header is
-# found, unless ZERO_NCCL=no; only runs that use NCCL load it.
+# the static CUDA runtime, so that CPU runs load no CUDA library. NCCL support is built if its header is
+# found, unless ZERO_NCCL=no; only runs that use NCCL load the library.
 ZERO_CUDA   ?= no
 ZERO_NVCC   ?= nvcc
 ZERO_CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(ZERO_NVCC))))
@@ -21,7 +21,7 @@ ZERO_Q     := $(if $(V),,@)
 ZERO_DIR   := $(patsubst %/,%,$(dir $(lastword $(MAKEFILE_LIST))))
 ZERO_LIB   := $(ZERO_BUILD)/libllmc_zero.a
 ZERO_MPI   := $(shell mpicc --showme:compile 2>/dev/null)
-# Objects are in the same folders as their sources.
+# Objects are in the same subfolders as their sources.
 ZERO_C     := $(wildcard $(ZERO_DIR)/*.c $(ZERO_DIR)/*/*.c)
 ZERO_CU    := $(if $(filter yes,$(ZERO_CUDA)),$(wildcard $(ZERO_DIR)/*/*.cu))
 ZERO_OBJ   := $(patsubst $(ZERO_DIR)/%,$(ZERO_BUILD)/llmc_zero/%.o,$(basename $(ZERO_C) $(ZERO_CU)))
@@ -37,12 +37,12 @@ endif
 ifeq ($(ZERO_NCCL),yes)
 ZERO_CUDA_CFLAGS += -DZERO_HAVE_NCCL
 endif
-# -fmad=false: the code calls fmaf where an operation must round once. The kernels do not use the C++ library,
-# so a C program can link them.
+# -fmad=false, because the code calls fmaf where an operation must round once. The kernels do not use the C++
+# library, so C programs can link them.
 ZERO_CUDA_COMPILE ?= $(ZERO_NVCC) -std=c++17 -O3 -lineinfo -fmad=false $(ZERO_CUDA_ARCH) \
                      -Xcompiler -Wall,-fno-exceptions,-fno-threadsafe-statics -MMD -MP
 endif
-# io_uring is used if liburing is installed; otherwise threads read and write the files on NVMe.
+# The plugin uses io_uring if liburing is installed; otherwise threads read and write the files on NVMe.
 ifndef ZERO_URING
 ZERO_URING := $(shell $(call ZERO_FINDS,liburing.h) && echo yes || echo no)
 endif
@@ -52,7 +52,7 @@ ZERO_URING_LIBS   := -luring
 endif
 ZERO_LIBS   := $(ZERO_OPENMP) $(shell mpicc --showme:link 2>/dev/null) -ljansson -lsodium -lm -lpthread \
                $(ZERO_URING_LIBS) $(ZERO_CUDA_LIBS)
-# Functions in a table share a signature, so unused parameters are allowed.
+# Unused parameters are allowed, because functions in a table share a signature.
 ZERO_CFLAGS := -std=c11 -D_GNU_SOURCE $(ZERO_OPT) -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-parameter \
                $(ZERO_OPENMP) -fno-math-errno -fno-trapping-math -ffp-contract=off -MMD -MP \
                $(ZERO_URING_CFLAGS) $(ZERO_CUDA_CFLAGS)
@@ -82,8 +82,8 @@ $(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.c $(ZERO_BUILD)/llmc_zero/flags
 $(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.cu $(ZERO_BUILD)/llmc_zero/flags
 	@mkdir -p $(@D) && echo "  cuda $@"
 	$(ZERO_Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
-# A single object in which only zero.h's names are visible, so that internal names cannot clash with a
-# trainer's.
+# Links a single object that exports only zero.h's names, so that internal names cannot clash with those of a
+# trainer.
 ZERO_ALL := $(ZERO_BUILD)/llmc_zero/all.o
 $(ZERO_LIB): $(ZERO_OBJ)
 	$(ZERO_Q)$(LD) -r --force-group-allocation $^ -o $(ZERO_ALL)

@@ -123,7 +123,7 @@ test_launchers() {
     begin "start.launchers torchrun's port stayed in use"
     need "$(cat "$dir/agent")" kill -9 "$held"
     end
-    begin_fresh 'start.launchers mpirun, over TCP, with a generated key'
+    begin_fresh 'start.launchers mpirun, over TCP, with the key that mpirun makes'
     timeout 30 mpirun --oversubscribe -np 2 "$trainer" "${small[@]}" -x 4 -z 3 -pi tcp -ps 127.0.0.1:$port \
         >"$dir/0" 2>&1 </dev/null
     has "$dir/0" 'tcp, shared window'

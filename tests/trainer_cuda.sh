@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The trainer with --device cuda. Without a GPU: built with the stand-in for the CUDA runtime (tests/cuda/),
-# which runs the kernels on the CPU and reorders operations that no event orders.
+# Tests the trainer with --device cuda. Needs no GPU: the build with the stand-in for the CUDA runtime
+# (tests/cuda/) runs the kernels on the CPU and reorders operations that no event orders.
 # Usage: tests/trainer_cuda.sh TRAINER
 # shellcheck disable=SC2016,SC2086
 . "$(dirname "$0")/cases.sh"
@@ -11,7 +11,7 @@ export OMP_NUM_THREADS=1
 small=(-e l2h2c64v257t16 -b 2 -x 2 -u 0 -v 2 -m 1 -s 0 -ge 0 -f 0 --threads 1 --hash full)
 seconds=90 refusal_seconds=60 compared+=' val_loss'
 losses() { sed -nE 's/.*"loss": ([0-9.]+).*/\1/p' "$dir/$1/metrics.jsonl" | paste -sd' '; }
-# agree NAME NAME MOST: the two runs' losses differ by at most MOST in each step
+# agree NAME NAME MOST: the two runs' losses may differ by at most MOST in each step
 agree() {
     local a b
     a=$(losses "$1") b=$(losses "$2")
@@ -29,12 +29,12 @@ modes=CUDA_STAND_IN     # how the stand-in reorders
 same 'same bits on one rank: stages, modes of the device' 1 "$cuda" '-z 0' 'ZERO_POISON=1 -z 1' '-z 2' \
     '-z 3' "$modes=lazy -z 3" "$modes=rival -z 2" "$modes=lag -z 3 --prefetch 2" \
     "${modes}_ORDER=backward -z 3 --overlap 0" '-z 3 -r 0' '-z 3 -r 2' "$modes=lazy -z 3 -r 3"
-# Five blocks: three inputs go to the host and take turns in two device buffers.
+# With five blocks, three inputs go to the host and share two device buffers.
 five='-e l5h2c64v257t16'
 same 'same bits with block inputs on the host' 1 "$cuda $five" '-z 0 -r 0' '-z 3 -r 3' \
     '-z 3 --cpu-checkpointing' "$modes=lazy --cpu-checkpointing" \
     "$modes=lag ${modes}_ORDER=backward --cpu-checkpointing" "$modes=rival ZERO_POISON=1 --cpu-checkpointing"
-same 'same bits with them and accumulation' 2 "$two $five -d 192" '-z 2 -r 1' \
+same 'same bits with block inputs on the host and accumulation' 2 "$two $five -d 192" '-z 2 -r 1' \
     "$modes=rival -z 3 --cpu-checkpointing"
 same 'same bits at each recompute level above 0 if the matmul computes GELU' 1 "$cuda $five -ge 2" '-r 1' \
     '-r 2' '-r 3' '--cpu-checkpointing'
@@ -51,7 +51,7 @@ same 'same bits on two ranks: stages, modes of the device' 2 "$cuda" '-z 0 --com
     "$modes=rival -z 1 --comm host" "$modes=lag -z 2 --comm host" "$modes=lazy -z 3 --comm host" \
     "$modes=rival ZERO_POISON=1 -z 3 --messages 1 --comm host" "$gpus -z 3" "$gpus $modes=rival -z 0" \
     "${modes}_DEVICES=2 $modes=lag -z 2" "$gpus $modes=lazy -z 2 --comm-type fp32"
-begin 'NCCL is used by default where possible, and reported'
+begin 'NCCL is the default where possible, and is reported'
 screen same8 '^ZeRO  .*nccl, summed in rank order'
 for reduce in nccl ranks; do trains 2 "$reduce" --device cuda --dtype fp32 $gpus --reduce "$reduce"; done
 screen nccl '^ZeRO  .*nccl, bits depend on it'
@@ -68,16 +68,16 @@ same 'same bits if GELU matmuls compute the bias gradients' 1 "$cuda -ge 2" '-z 
 old=CUDA_STAND_IN_CAPABILITY=80
 level() { sed -nE 's/^numbers .* recompute ([0-3]) \(the lowest that memory allows.*/\1/p' "$dir/$1.screen"; }
 chooses() { is "level of $1" "$(level "$1")" "$2"; }
-# Bytes that a rank has on the device, with room for the rounding of its allocations
+# Prints the bytes that a rank has on the device, with a margin for the rounding of its allocations.
 on_device() {
     local sum=98304 what
     for what in model_state_bytes working_bytes activation_bytes; do sum=$((sum + $(value "$1" $what))); done
     echo $((sum - $(value "$1" host_bytes)))
 }
 memory() { echo "CUDA_STAND_IN_MEMORY=$1"; }
-device_of() { echo $((($1 + (2 << 20) - 1) >> 21 << 21)); }     # the stand-in's memory: a multiple of 2 MiB
+device_of() { echo $((($1 + (2 << 20) - 1) >> 21 << 21)); }     # rounds up to 2 MiB, as the stand-in requires
 roomy() { device_of $(($1 * 32 / 31)); }        # 1/32 of it stays free
-# apart NAME VARIABLE VALUE VALUE ARGUMENT...: two ranks, each with its own value of a variable
+# apart NAME VARIABLE VALUE VALUE ARGUMENT...: trains two ranks, each with a different value of VARIABLE
 apart() {
     local ended
     wrap="values=($3 $4); export $2=\${values[rank]};"
@@ -95,9 +95,9 @@ for r in 0 1 2 3; do
     bytes[r]=$(on_device level$r)
     trains 1 room$r "${deep[@]}" "$(memory "$(roomy "${bytes[r]}")")"
     chooses room$r $r
-    # at level 3 the device is so small that the logits are split in two
+    # At level 3 the device is so small that the logits are split in two.
     equal=$([ $r = 3 ] && echo -lt || echo -eq)
-    need "room for $r: other bytes than planned" [ "$(on_device room$r)" $equal "${bytes[r]}" ]
+    need "room for level $r: unexpected bytes on the device" [ "$(on_device room$r)" $equal "${bytes[r]}" ]
 done
 bare=$(memory "$(device_of "${bytes[0]}")")     # no room beyond level 0
 trains 1 bare "${deep[@]}" "$bare"
@@ -106,7 +106,8 @@ trains 1 asked "${deep[@]}" "$bare" -r 0
 screen asked '^numbers .* recompute 0, on '
 end
 
-# Without recompute, stage 3 fits and stage 0 does not. With GELU in the matmul both must have the same bits.
+# Without recompute, stage 3 fits and stage 0 does not. With GELU in the matmul, both must end with the same
+# bits.
 begin 'the level of recompute does not change the bits if GELU is fused'
 wide=("$old" CUDA_STAND_IN_DEVICES=2 --device cuda --dtype bf16 -e l2h2c128v257t32 -b 8 -x 1 -v 0 -ge 2 \
     --comm host)
@@ -125,8 +126,8 @@ begin 'block inputs on the host are counted there, not on the device'
 trains 1 hosted "${deep[@]}" --cpu-checkpointing
 inputs='activations +inputs of blocks .* on the host'
 screen hosted ', inputs of blocks on the host, ' "$inputs"
-# 2 of 24 block outputs stay: 22 x 64 x 32 tokens x 16 channels in bf16
-is 'bytes less on the device' $(($(on_device level3) - $(on_device hosted))) $((22 * 64 * 32 * 16 * 2))
+# 2 of 24 block outputs stay on the device: 22 x 64 x 32 tokens x 16 channels in bf16 do not.
+is 'bytes saved on the device' $(($(on_device level3) - $(on_device hosted))) $((22 * 64 * 32 * 16 * 2))
 is 'activations in all' "$(value hosted activation_bytes)" "$(value level3 activation_bytes)"
 trains 1 planned "${deep[@]}" --cpu-checkpointing --plan
 is 'the line in the plan' "$(grep -aE "$inputs" "$dir/planned.screen")" \
@@ -138,10 +139,10 @@ for r in 0 1; do
     trains 2 pair$r "${deep[@]}" CUDA_STAND_IN_DEVICES=2 --comm host -r $r
     bytes[r]=$(roomy "$(on_device pair$r)")
 done
-# the level of each rank's memory, the number of devices, the level chosen
+# columns: the levels that fit the memory of ranks 0 and 1, the number of devices, the level chosen
 while read -r first second devices chosen; do
     both=both$first$second$devices
-    need "$both did not run" apart $both CUDA_STAND_IN_MEMORY "${bytes[first]}" "${bytes[second]}" \
+    need "$both failed" apart $both CUDA_STAND_IN_MEMORY "${bytes[first]}" "${bytes[second]}" \
         CUDA_STAND_IN_DEVICES="$devices" --comm host "${deep[@]}"
     chooses $both "$chosen"
 done <<<$'0 1 2 1\n1 0 2 1\n0 0 2 0\n0 0 1 3'
@@ -149,13 +150,13 @@ end
 
 logits=(--device cuda --dtype bf16 "$old" -v 0)
 tight="${logits[*]} --comm host -e l4h2c64v1024t32 -b 32 -x 1 CUDA_STAND_IN_DEVICES=2"
-same 'same bits if the device has no room for all logits' 2 "$tight $(memory $((18 << 20)))" '-z 0' \
+same 'same bits if the device has too little memory for all logits' 2 "$tight $(memory $((18 << 20)))" '-z 0' \
     '-z 3 --prefetch 3 -r 2 --comm-type fp32'
-begin 'the LM head is split by the size of the device'
+begin "the LM head is split to fit the device's memory"
 logits+=(-e l8h2c64v1024t32 -x 0)
 trains 1 large "${logits[@]}" "$(memory $((40 << 20)))" -b 32
 trains 1 last "${logits[@]}" "$(memory $((28 << 20)))" -b 29 -r 2
-need 'devices of two sizes: did not run' apart sizes CUDA_STAND_IN_MEMORY $((40 << 20)) $((28 << 20)) \
+need 'devices of two sizes: failed' apart sizes CUDA_STAND_IN_MEMORY $((40 << 20)) $((28 << 20)) \
     "${logits[@]}" CUDA_STAND_IN_DEVICES=2 --comm host -b 32
 for split in same1 same2 sizes; do screen $split '^head  *logits in 2 parts of 512 rows$'; done
 screen large '^head  *logits in 1 part of 1024 rows$'
@@ -174,8 +175,8 @@ end
 
 # ---- the same losses as on the CPU
 
-begin 'the losses of the CPU'
-# a run, the one that it agrees with, how closely, and its arguments
+begin 'the losses agree with those of the CPU'
+# columns: a run, the run to compare with, the largest difference, and its arguments
 while read -r this other most arguments; do
     trains 1 "$this" -x 6 --device $arguments
     agree "$this" "$other" "$most"
@@ -190,8 +191,8 @@ TABLE
 is 'devices in summary.json' "$(value cuda_bf16 device) $(value cpu_bf16 device)" 'cuda cpu'
 end
 
-begin 'the host waits only at the end of a step, and nothing is allocated in one'
-# After 6 steps the whole staging ring has been used.
+begin 'the host waits only at the end of a step, and a step allocates nothing'
+# After 6 steps all of the staging ring has been used.
 for x in 6 8; do trains 1 steps$x CUDA_STAND_IN_COUNT=1 --device cuda --dtype bf16 -x $x -v 0; done
 count() { sed -nE "s/.*[^0-9]([0-9]+) $2.*/\1/p" "$dir/$1.screen" | tail -n 1; }
 need 'no counts' [ -n "$(count steps6 launches)" ]
@@ -204,7 +205,7 @@ end
 
 # The stand-in's algorithms produce different bits; CUDA_STAND_IN_FASTEST picks the fastest.
 tuned=(--device cuda --dtype bf16 -x 1 -v 0 -ge 2)
-begin 'tuning: the fastest is chosen and kept, and all ranks take the choice of rank 0'
+begin 'tuning: the fastest algorithm is chosen and stored, and all ranks use the choices of rank 0'
 trains 1 timed "${tuned[@]}" CUDA_STAND_IN_FASTEST=3 --tune "$dir/products.txt"
 is 'choices of algorithm 3' "$(grep -c ' = 03000000' "$dir/products.txt")" \
     "$(grep -vc '^#' "$dir/products.txt")"
@@ -212,7 +213,7 @@ cp "$dir/products.txt" "$dir/kept.txt"
 trains 1 kept "${tuned[@]}" CUDA_STAND_IN_FASTEST=4 --tune "$dir/kept.txt" -z 0
 need 'the file has changed' cmp -s "$dir/products.txt" "$dir/kept.txt"
 same_result kept timed
-need 'two ranks: did not run' apart two CUDA_STAND_IN_FASTEST 3 4 "${tuned[@]}" --comm host \
+need 'two ranks: failed' apart two CUDA_STAND_IN_FASTEST 3 4 "${tuned[@]}" --comm host \
     --tune "$dir/two.txt"
 choices() { sed 's/ [0-9.]* ms, .*//' "$1" | sort; }
 is "the ranks' choices" "$(choices "$dir/two.txt")" "$(choices "$dir/products.txt")"
@@ -221,8 +222,8 @@ same_result two two_kept
 trains 2 two_third "${tuned[@]}" CUDA_STAND_IN_REFUSED=3 --comm host        # algorithm 3 without tuning
 same_result two two_third
 end
-begin 'tuning: a rank with another library, and one without the option'
-need 'another library: it runs' not apart unlike CUDA_STAND_IN_CUBLASLT 130100 130200 --device cuda \
+begin 'tuning: a rank with a different library, and one without the option'
+need 'a different library was accepted' not apart unlike CUDA_STAND_IN_CUBLASLT 130100 130200 --device cuda \
     --dtype bf16 --comm host --tune "$dir/two.txt" >/dev/null
 screen unlike 'has GPU and library of --tune = "CUDA stand-in .* cuBLASLt 130200 and rank 0 '
 wrap='[ $rank = 1 ] || set -- "$@" --tune "'$dir/two.txt'";'
@@ -233,7 +234,7 @@ end
 
 # ---- checkpoints, samples, answers
 
-begin 'a checkpoint of one device resumes on the other'
+begin 'a checkpoint from the CPU resumes on the GPU'
 steps=(--dtype fp32 -n 2 -k constant)
 trains 2 whole --device cuda --comm host "${steps[@]}" -x 4
 trains 2 other --device cpu "${steps[@]}" -x 2
@@ -241,7 +242,7 @@ trains 2 other --device cuda --comm host "${steps[@]}" -x 4 -y 1
 agree whole other 1e-4
 end
 
-# The logits of the dtypes are so close that they draw the same tokens.
+# The logits of all dtypes are so close that sampling draws the same tokens.
 sampled() { sed '1,/^generating:$/d' "$dir/$1.screen" | sed '1d; /^---$/,$d' | od -An -c; }
 begin 'samples'
 for dtype in fp32 bf16 fp16; do
@@ -251,7 +252,7 @@ for dtype in fp32 bf16 fp16; do
 done
 end
 
-# Attention over the cache is a separate kernel, whose last bits differ from the CPU's layer.
+# Attention over the cache is a separate kernel, whose last bits differ from those of the CPU's layer.
 begin 'answers'
 printf 'Once upon a time\n\nThe dog\n' >"$dir/prompts"
 asked=(-e l2h2c64v257t32 --prompts "$dir/prompts" -g 9 --temperature 0.7)
@@ -259,23 +260,23 @@ trains 1 answered --device cpu --dtype fp32 "${asked[@]}"
 is answers "$(wc -l <"$dir/answered/answers.jsonl")" 3
 for how in '1 fp32' '2 bf16' '1 fp16'; do
     trains "${how% *}" on_device --device cuda --comm host --dtype "${how#* }" "${asked[@]}"
-    need "$how: other tokens" cmp -s "$dir/answered/answers.jsonl" "$dir/on_device/answers.jsonl"
+    need "$how: different tokens" cmp -s "$dir/answered/answers.jsonl" "$dir/on_device/answers.jsonl"
     screen on_device '^  activations  keys and values '
 done
 end
 
 # ---- which GPU a rank uses
 
-# sees NAME GPUS GPUS ARGUMENT...: two ranks, each with the GPUs that it sees
+# sees NAME GPUS GPUS ARGUMENT...: trains two ranks, each with the GPUs that it may see
 sees() { apart "$1" CUDA_VISIBLE_DEVICES "$2" "$3" --device cuda CUDA_STAND_IN_DEVICES=8 "${@:4}"; }
 begin 'each rank sees only its own GPU'
-need 'did not run' sees own 5 2
+need 'failed' sees own 5 2
 screen own '^ZeRO  .*nccl, summed in rank order'
-need 'MIG: did not run' sees mig 5 2 CUDA_STAND_IN_MIG=1        # NCCL refuses two parts of one GPU
+need 'MIG: failed' sees mig 5 2 CUDA_STAND_IN_MIG=1        # NCCL refuses two parts of one GPU
 screen mig '^ZeRO  .*shared window \(no NCCL: ranks 0 and 1 are on one GPU of '
 same_result mig own
 end
-# on_one_gpu NAME RANKS COUNTS: the run failed with that message
+# on_one_gpu NAME RANKS COUNTS: the run must have failed with this message
 on_one_gpu() {
     screen "$1" "^train_gpt2_zero: ranks $2 are on one GPU of host [^ ]+, where $3[:;] start no more ranks "\
 'there than it has GPUs, let each see only one \(CUDA_VISIBLE_DEVICES, srun .*\), or let them share with '\
@@ -287,7 +288,7 @@ fails 2 few CUDA_STAND_IN_DEVICES=1 --device cuda
 on_one_gpu few '0 and 1' '2 ranks have 1 GPU'
 fails 3 few3 CUDA_STAND_IN_DEVICES=2 --device cuda
 on_one_gpu few3 '0 and 2' '3 ranks have 2 GPUs'
-need 'the same two in another order: it runs' not sees turned 5,2 2,5 >/dev/null
+need 'the same two GPUs in another order were accepted' not sees turned 5,2 2,5 >/dev/null
 on_one_gpu turned '0 and 1' '2 ranks have 1 GPU'
 end
 
@@ -301,7 +302,7 @@ channels not a multiple of 8|1|$odd|-e l2h3c33v257t16
 channels not a multiple of 8, planned|1|$odd|-e l2h3c33v257t16 --plan
 no device|1|option --device cuda.*no CUDA device|CUDA_STAND_IN_DEVICES=0
 an old device|1|7\\.5.*8\\.0 or newer|CUDA_STAND_IN_CAPABILITY=75
-states too large for the device|1|no memory for.*are free.*What would fit|$(memory 4000000) --dtype bf16 -b 8
+model states too large for the device|1|no memory for.*are free.*What would fit|$(memory 4000000) --dtype bf16 -b 8
 a kernel that fails|1|rror|CUDA_STAND_IN_FAIL=launch:40
 no pinned memory for block inputs|1|no pinned memory for inputs of blocks.*leave out --cpu-checkpointing, \
 or use a smaller -b|CUDA_STAND_IN_FAIL=cudaHostRegister:2 --dtype bf16 -e l5h2c64v257t32 --cpu-checkpointing
@@ -311,11 +312,12 @@ no algorithm of cuBLASLt works|1|no algorithm, for a matmul of|CUDA_STAND_IN_REF
 --reduce nccl without --comm nccl|1|--comm nccl|--reduce nccl
 cuDNN in a build without it|1|cudnn.*without cuDNN|--attention cudnn
 TABLE
-# A run with so many MiB is refused with this advice, and fits with each set of options advised.
+# A run on a device with this many MiB must be refused with this advice, and fit with each advised set of
+# options.
 while IFS='|' read -r what mib advice arguments; do
     arguments="--dtype bf16 $(memory $((mib << 20))) $arguments"
     refused "$what" 1 'no memory for .*What would fit:' $arguments
-    begin "$what: the advice fits"
+    begin "$what: the advised options fit"
     has "$dir/refused" activations
     sed -nE 's/^  (-.*) \(.*MiB.*/\1/p' "$dir/refused" >"$dir/advice"
     is advice "$(paste -sd';' "$dir/advice")" "$advice"
@@ -333,7 +335,7 @@ buckets of the model's size leave no room|54|-z 1 --offload-optimizer cpu -r 1;-
 -e l24h2c64v257t32 -d 512 -z 0 -r 0 -b 8 --bucket 1e9
 TABLE
 
-begin 'auto takes the CPU if there is no device'
+begin '--device auto uses the CPU if no GPU is found'
 trains 1 auto -x 1 --device auto CUDA_STAND_IN_DEVICES=0
 is device "$(value auto device)" cpu
 end

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# The trainer and NCCL: when the library is loaded, what is reported if it cannot be used, and that a
-# collective that does not end terminates the job with one message. Without a GPU: built with the stand-ins
-# for CUDA and NCCL (tests/cuda/).
-# Usage: tests/trainer_nccl.sh TRAINER [OTHER]      OTHER: a trainer of the usual build, for a run on the CPU
+# Tests the trainer with NCCL: when it loads the library, what it reports if it cannot use it, and that a
+# collective that does not end terminates the job with one message. Needs no GPU: uses the stand-ins for CUDA
+# and NCCL (tests/cuda/).
+# Usage: tests/trainer_nccl.sh TRAINER [OTHER]      OTHER: a trainer from the normal build, for a CPU run
 . "$(dirname "$0")/cases.sh"
 . tests/runs.sh
 trainer=$(realpath "${1:-build/stand-in/train_gpt2_zero}") || exit 1
 other=$(realpath "${2:-$trainer}") || exit 1
 stand_in=$(dirname "$trainer")/libnccl.so.2
-ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # so that pgrep finds no other test's processes
+ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # keeps pgrep from finding other tests' processes
 export OMP_NUM_THREADS=1
 small=(-e l2h2c64v257t32 -b 2 -x 2 -u 0 -v 0 -s 0 -f 0 -ge 0 --threads 1 --hash full --dtype fp32 -z 3
     --progress lines --device cuda)
@@ -17,14 +17,14 @@ gpus=CUDA_STAND_IN_DEVICES=2
 
 # ---- when it is loaded
 
-# loads NP NAME ARGUMENT...: NAME.libraries lists the CUDA libraries that the run loads
+# loads NP NAME ARGUMENT...: trains, and lists the CUDA libraries that the run loads in NAME.libraries
 loads() {
     trains "$1" "$2" LD_DEBUG=libs LD_DEBUG_OUTPUT="$dir/$2.debug" "${@:3}"
     sed -nE 's/.*calling init: .*\/(lib(nccl|cuda|cudart|cublas|cublasLt|nvidia)[-.][^/]*)$/\1/p' \
         "$dir/$2".debug.* | sort -u >"$dir/$2.libraries"
     rm -f "$dir/$2".debug.*
 }
-begin 'a run on the CPU loads nothing of CUDA'
+begin 'a run on the CPU loads no CUDA library'
 trainer=$other loads 2 cpu --device cpu
 is libraries "$(<"$dir/cpu.libraries")" ''
 end
@@ -36,7 +36,7 @@ is 'runs that load it' "$(cd "$dir" && grep -lx libnccl.so.2 -- *.libraries)" nc
 same_result nccl host
 end
 
-# ---- other libraries: the folder NAME precedes all others
+# ---- other libraries: the folder NAME is searched first
 
 mkdir "$dir"/{none,old,plain,own}
 with=("$gpus" LD_LIBRARY_PATH="$dir/NAME:${LD_LIBRARY_PATH:-}")
@@ -52,7 +52,7 @@ echo 'int ncclGetVersion(int *v) { *v = 20400; return 0; }' |
     ${CC:-cc} -shared -fPIC -x c - -o "$dir/old/libnccl.so.2"
 refused 'a library that lacks a function' 2 'libnccl.so.2 has no ncclAllGather: it is too old' \
     "${with[@]/NAME/old}" --comm nccl
-begin 'a library that registers no memory'
+begin 'a library that cannot register memory'
 sed 's/ncclCommRegister/ncclCommRegisteX/g' "$stand_in" >"$dir/plain/libnccl.so.2"
 trains 2 registers_none "${with[@]/NAME/plain}" --comm nccl
 same_result registers_none nccl
@@ -83,8 +83,8 @@ end
 
 # ---- a rank in trouble
 
-# patiently NAME COMMAND...: a case with a limit of 2 s. Other work on the machine may delay a rank by more,
-# so the case is repeated with longer limits. $limit replaces LIMIT in the messages.
+# patiently NAME COMMAND...: runs a case with a limit of 2 s. Other work on the machine may delay a rank by
+# more, so a failed case is repeated with longer limits. $limit replaces LIMIT in the messages.
 limit=2
 patiently() {
     begin "$1"
@@ -100,13 +100,13 @@ trouble() {     # SETTING MESSAGE ARGUMENT...
     refuses 2 "rank [01] on $(hostname): the ${2//LIMIT/$limit}" ZERO_POISON=1 $gpus CUDA_STAND_IN_NCCL="$1" \
         --comm nccl --comm-timeout $limit "${@:3}"
 }
-# At the start each unit is reduced and gathered once: six collectives, or five if a bucket has two units.
+# The start reduces and gathers each unit once: six collectives, or five if a bucket has two units.
 while IFS='|' read -r what setting message arguments; do
     # shellcheck disable=SC2086
     patiently "$what" trouble "$setting" "$message" $arguments
 done <<'TABLE'
 a gather that does not end|hang:1:9|all-gather of unit 2 \(collective 9\): did not end within LIMIT s
-a hang in a gather of the start|hang:1:5|all-gather of unit 1 \(collective 5\): did not end within LIMIT s
+a hang in a gather during the start|hang:1:5|all-gather of unit 1 \(collective 5\): did not end within LIMIT s
 a hang in a reduction, last unit first|hang:1:7|reduce-scatter of unit 2 \(collective 7\): did not end|-z 2
 a hang of two units|hang:1:6|reduce-scatter of units 1 to 2 \(collective 6\): did not end|-z 2 --bucket 1e8
 a failure|error:1:13|[a-z-]+ of unit [0-9]+ \(collective [0-9]+\): .*; NCCL reports: unhandled system error
@@ -122,7 +122,8 @@ stuck() {
 }
 patiently 'an abort that does not end' stuck
 
-# by_file NP LIMIT ARGUMENT...: like run, without mpirun. Returns the status of rank 0.
+# by_file NP LIMIT ARGUMENT...: like run, but with a start file instead of mpirun. Returns the status of rank
+# 0.
 by_file() {
     local r pids=()
     for ((r = 0; r < $1; r++)); do
@@ -130,8 +131,8 @@ by_file() {
     done
     wait "${pids[0]}" || return
 }
-# stopped OPERATION MESSAGE COMMAND: COMMAND starts three ranks, of which rank 1 stops before that operation;
-# one message names it.
+# stopped OPERATION MESSAGE COMMAND: COMMAND starts three ranks, and rank 1 stops before that operation. One
+# message must name it.
 stopped() {
     $3 3 60 "${small[@]}" CUDA_STAND_IN_DEVICES=3 CUDA_STAND_IN_NCCL=stop:1:$1 --comm nccl -x 1000000 \
         --comm-timeout $limit >"$dir/refused" 2>&1
@@ -153,7 +154,7 @@ by_file 2 60 "${small[@]}" $gpus --comm nccl -x 1000000 --comm-timeout 60 >"$dir
 await grep -aqs '^step ' "$dir/refused" || need 'it did not start' false
 kill -KILL "$(rank_pid "$trainer" 1)"
 ends_within 20 $job
-# from NCCL's watchdog, or where a sum of losses waits
+# The message is from NCCL's watchdog, or from a rank that waits in a sum of losses.
 one_message "rank 1 \(host $(hostname)\) is gone: "
 end
 finish trainer_nccl

@@ -168,8 +168,9 @@ advised() {
     done < <(advice)
 }
 
-# The states exceed a cgroup's limit. With states in memory the run is refused, or killed if a cgroup namespace
-# hides the limit from it. With states on NVMe it trains, and so it does with each advised set of options.
+# The states exceed a cgroup's limit. With states in memory the run is refused, or killed if a cgroup
+# namespace hides the limit from it. With states on NVMe it trains, and so it does with each advised set of
+# options.
 tiers_capped() {
     local limit=160 model=(-e l8h8c384v257t32 -b 1 -x 2 --dtype bf16 -z 3) large table options joined
     if ! make_group $limit; then
