@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# make check: dependencies, format, static analysis, the tests under ASan and UBSan, the threads under TSan.
+# make check: checks dependencies and format, runs static analysis, the tests under ASan and UBSan, and the
+# threads under TSan.
 #   KILLS=30            kills and stops more ranks
 #   KILL_SAVES=1000     kills more ranks during a save
 #   FUZZ=600            fuzzes each file reader for this many seconds
-#   LLMC=FOLDER         builds this llm.c with the plugin (if nvcc is installed) instead of cloning it
+#   LLMC=FOLDER         builds this llm.c with the plugin (if nvcc is installed) instead of cloning one
 set -eu
 cd "$(dirname "$0")/.."
 scripts/install_deps.sh check
@@ -32,7 +33,7 @@ try() {
     report $status "$what"
 }
 build() { make --no-print-directory "$@"; }
-# beside FUNCTION: runs it in the background; join waits for it and prints its lines
+# beside FUNCTION: runs it in the background. join: waits for it and prints its output
 beside() {
     (failed=0; "$1"; exit "$failed") >"build/$1.out" 2>&1 &
     lane=$1 lane_pid=$!
@@ -44,7 +45,7 @@ join() {
     failed=$((failed + failed_there))
 }
 
-# ---- dependence, format and static analysis
+# ---- dependencies, format and static analysis
 
 analysis() {
     try house 'dependencies and format' tests/test_house.sh build/stand-in
@@ -64,7 +65,7 @@ compile_llmc() {
     local llmc=${LLMC:-build/llm.c}
     if [ ! -e "$llmc/.git" ] && ! fetch_llmc >build/clone.log 2>&1; then
         rm -rf build/llm.c
-        echo "skip   llm.c's train_gpt2.cu with the plugin: LLMC=folder is not given, and cloning fails:" \
+        echo "skip   llm.c's train_gpt2.cu with the plugin: LLMC=folder is not given, and cloning failed:" \
             "$(tail -n 1 build/clone.log)"
     else
         try llmc "llm.c's train_gpt2.cu with the plugin compiles and links" \
@@ -72,7 +73,7 @@ compile_llmc() {
     fi
 }
 
-# Ranks that hang, fail or cannot start in the stand-in's NCCL: half a minute, so make test leaves it out
+# Ranks that hang, fail or cannot start in the stand-in's NCCL. Takes half a minute, so make test skips it.
 trouble_in_nccl() {
     local how
     for how in trouble start; do
@@ -84,13 +85,13 @@ trouble_in_nccl() {
 # Disks that fail or lose power
 disks() {
     local trainer=build/stand-in/train_gpt2_zero
-    try disk_faults 'every call on the output folder fails once' \
+    try disk_faults 'injected failures of every call on the output folder' \
         timeout 600 tests/disk_faults.sh $trainer
     try power_loss_build 'build of tests/power_loss' build CUDA=stand-in build/stand-in/tests/power_loss
-    try power_loss 'the power fails at any instant' timeout 600 tests/power_loss.sh build/stand-in $trainer
+    try power_loss 'power loss at every instant' timeout 600 tests/power_loss.sh build/stand-in $trainer
 }
 
-# ---- libFuzzer, if clang has it, at the lowest priority
+# ---- fuzzing, if clang has libFuzzer, at the lowest priority
 
 fuzzing() {
     local clang fuzzer=build/fuzz/tests/fuzz_readers
@@ -101,8 +102,8 @@ fuzzing() {
         try fuzz_build 'build of the readers for libFuzzer' build SAN=fuzz CC="$clang" $fuzzer
         try fuzz "every reader fuzzed for $fuzz_seconds s" tests/fuzz.sh $fuzzer "$fuzz_seconds"
     else
-        echo "skip   fuzzing the readers: clang with libFuzzer is missing, on Debian the packages clang and" \
-            "libclang-rt-dev"
+        echo "skip   fuzzing the readers: clang with libFuzzer is missing (on Debian, install clang and" \
+            "libclang-rt-dev)"
     fi
 }
 
@@ -118,7 +119,7 @@ without_sanitizers() {
 try stand_in 'build of the CUDA code for the CPU' build CUDA=stand-in stand-in
 beside without_sanitizers
 
-# ---- ASan and UBSan, without leak detection: Open MPI and its libraries keep memory until the end
+# ---- ASan and UBSan, without leak detection, because Open MPI and its libraries keep memory until exit
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
 trainer=build/address/train_gpt2_zero
 try asan 'build with ASan and UBSan' build SAN=address CFLAGS='-O1 -g' sanitized
@@ -139,12 +140,12 @@ join
 beside fuzzing
 try asan_start "ranks without MPI, killed and stopped $kills times, under ASan and UBSan" \
     env KILLS="$kills" timeout 400 tests/start.sh $trainer
-try multi_node 'the recipes for several machines, on hosts' \
+try multi_node 'the recipes for several machines, on network namespaces' \
     timeout 200 tests/test_multi_node.sh $trainer hosts
 try kills "ranks killed and stopped, $kills jobs each and $kill_saves in one folder, under ASan and UBSan" \
     timeout $((kill_saves * 8 + 1100)) tests/kills.sh $trainer "$kills" "$kill_saves"
 join
-# Alone, because a rank does not report while it syncs, and other tests would keep the disk busy.
+# Runs alone, because a rank does not report while it syncs, and other tests would keep the disk busy.
 try slow_disks 'ranks whose disks differ in speed, under ASan and UBSan' \
     env OMP_NUM_THREADS=1 timeout 200 mpirun --oversubscribe -np 3 build/address/tests/mpi_slow
 cuda_under_asan() {
@@ -161,7 +162,7 @@ beside cuda_under_asan
 try asan_flips 'every bit of a small checkpoint flipped, under ASan and UBSan' \
     timeout 400 build/address/tests/test_flips all
 
-# ---- TSan, without MPI, which is not built for it: one rank runs the same threads
+# ---- TSan, without MPI, which is not instrumented for it; one rank runs the same threads
 trainer=build/thread/train_gpt2_zero
 model=(-e l3h2c32v257t32 -b 2 -x 6 -v 3 -m 2 -s 0)
 try tsan 'build with TSan' \
@@ -170,10 +171,10 @@ try tsan_hooks 'hooks under TSan, with and without a thread for collectives' \
     timeout 120 build/thread/tests/test_hooks
 export TSAN_OPTIONS=halt_on_error=1
 try tsan_tasks 'tasks on all lanes under TSan' timeout 60 build/thread/tests/test_tasks
-try tsan_file 'files on NVMe, by io_uring and by threads, under TSan' timeout 100 build/thread/tests/test_file
+try tsan_file 'files on NVMe, with io_uring and with threads, under TSan' timeout 100 build/thread/tests/test_file
 try tsan_run 'the thread for collectives under TSan' timeout 300 $trainer "${model[@]}" --overlap 1 -z 3
 join
-try tsan_start 'several ranks by TCP under TSan, two of them killed and two stopped' \
+try tsan_start 'several ranks over TCP under TSan, two killed and two stopped' \
     env KILLS=4 timeout 300 tests/start.sh $trainer threads lost
 
 if [ $failed != 0 ]; then

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Trains the same few steps at ZeRO stages 0 to 3 and prints one table: memory, bytes sent, step time, loss,
-# digest of the parameters.
+# and a digest of the parameters.
 # Usage: scripts/compare_stages.sh [RANKS] [trainer options...]      default: 2 ranks, 20 steps of the
 # built-in small model. The runs stay in build/compare/stage0 .. stage3 (or OUT=folder), for make plots.
-# TRAINER=program runs another trainer. Exits with 1 if digests differ that must be equal: all four, or with
-# gradient accumulation (-d) those of stages 0 and 1, and of 2 and 3.
+# TRAINER=program runs another trainer. Exits with 1 if digests differ that must be equal: all four, or, with
+# gradient accumulation (-d), those of stages 0 and 1 and those of 2 and 3.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/mpi_env.sh
@@ -17,9 +17,9 @@ for option in "$@"; do case $option in
 esac; done
 [ -x "$trainer" ] || fail "$trainer does not exist: make train_gpt2_zero"
 
-# value of a key in the run's summary
+# value KEY: from the run's summary
 value() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$folder/summary.json"; }
-# a number from the line `batch`
+# batch PATTERN: a number from the line `batch`
 batch() { sed -nE "s/^batch .* $1.*/\1/p" "$folder.screen"; }
 
 mkdir -p "$out"
@@ -50,7 +50,7 @@ printf '%s\n' "${rows[@]}" | awk '{ M = 1048576
 echo
 micro=$(batch '([0-9]+) micro-batches')
 if [ "${hashes[0]}" != "${hashes[1]}" ] || [ "${hashes[2]}" != "${hashes[3]}" ]; then
-    fail 'the digests differ within stages 0 and 1 or within 2 and 3: this is a bug'
+    fail 'the digests differ between stages 0 and 1 or between 2 and 3: this is a bug'
 elif [ "${hashes[0]}" = "${hashes[2]}" ]; then
     echo 'All four stages computed the same bits.'
 elif [ "${micro:-1}" -gt 1 ]; then

@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 out=build/demo
 data=""
 if [ -n "${TEXT:-}" ]; then
-    least=10500 # validation takes a tenth, and two ranks take 1024 tokens at once
+    least=10500 # validation gets a tenth, and needs a batch of 1024 tokens for two ranks
     [ -f "$TEXT" ] || { echo "TEXT=$TEXT: no such file" >&2; exit 1; }
     size=$(stat -L -c %s "$TEXT")
     [ "$size" -ge $least ] || {
@@ -25,7 +25,7 @@ mkdir -p build
 command="mpirun --oversubscribe -np 2 ./train_gpt2_zero -z 3 -v 500 --temperature 0.7 -x ${STEPS:-3000} -o "\
 "$out$data"
 echo "\$ $command"
-# On a terminal the trainer draws a progress bar. Elsewhere each step prints a line; show only a screenful.
-# All of them are in $out/main.log.
+# On a terminal the trainer draws a progress bar. Elsewhere it prints a line per step; show only a screenful.
+# $out/main.log has all steps.
 if [ -t 1 ]; then $command; else $command | awk '!/^step / || ++n % 250 == 1 { print; fflush() }'; fi
 echo "logs and figures: $out/main.log, $out/metrics.jsonl, $out/summary.json"

@@ -2,17 +2,17 @@
 # Downloads data and models in llm.c's formats into data/. Usage: scripts/download.sh WHAT...
 #   tokenizer           GPT-2's tokenizer, data/gpt2_tokenizer.bin
 #   tinyshakespeare     data/tiny_shakespeare_train.bin, _val.bin: 338028 tokens
-#   tinystories         data/tinystories_train.bin, _val.bin: 2.2 GB of text, converted to tokens here
+#   tinystories         data/tinystories_train.bin, _val.bin: 2.2 GB of text, converted to tokens locally
 #   fineweb[:N]         data/fineweb_val_000000.bin and the first N of 103 training shards (1), 200 MB each
 #   fineweb-edu[:N]     data/edu_fineweb_val_000000.bin and the first N of 1001 training shards (1), 200 MB
 #                       each
 #   gpt2:124M           data/gpt2_124M.bin, 498 MB; gpt2:124M_bf16: data/gpt2_124M_bf16.bin, 249 MB
-# After an interruption the same command continues; it also checks existing files. Downloads from
-# https://huggingface.co, or from the URL LLMC_ZERO_MIRROR.
+# After an interruption, the same command continues; it also checks existing files. Downloads from
+# https://huggingface.co, or from the URL in LLMC_ZERO_MIRROR.
 #
-# For files without a checksum below, the script uses the server's if it sends one (X-Linked-Etag, for large
-# files), and otherwise checks only size and header. It stores every file's SHA-256 next to it, in
-# NAME.sha256, and later runs check against that.
+# For files whose checksum is not listed below, the script uses the server's if it sends one (X-Linked-Etag,
+# for large files), and otherwise checks only size and header. It stores every file's SHA-256 next to it, in
+# NAME.sha256, and later runs check the file against that.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mirror=${LLMC_ZERO_MIRROR:-https://huggingface.co}
@@ -23,7 +23,7 @@ meter=$([ -t 2 ] && echo --progress-bar || echo --silent)
 die() { echo "download.sh: $*" >&2; exit 1; }
 checksum() { sha256sum "$1" | cut -d ' ' -f 1; }
 
-# The size that the file must have according to its header; empty: any.
+# Prints the size that the file must have according to its header, or nothing if any size is right.
 expected_size() {
     local h
     read -ra h < <(od -An -tu4 -N 32 -w32 "$1")
@@ -36,7 +36,7 @@ expected_size() {
         *) echo "no header" ;;
     esac
 }
-# fault FILE NAME SHA256: prints what is wrong with the file, or nothing. SHA256 may be empty (unknown).
+# fault FILE NAME SHA256: prints the error if the file is damaged. SHA256 may be empty (unknown).
 fault() {
     local file=$1 name=$2 sum=$3 size expected is
     size=$(stat -c %s "$file")
@@ -55,12 +55,12 @@ fault() {
     [ "$is" = "$sum" ] || echo "its SHA-256 is $is, expected $sum"
 }
 
-# The SHA-256 that the server sends for a file, or nothing.
+# Prints the SHA-256 that the server sends for a file, or nothing.
 server_sum() {
     curl -sI --max-time 30 "$1" | tr -d '\r' | sed -nE 's/^x-linked-etag: *"?([0-9a-f]{64})"?$/\1/Ip' || true
 }
 
-# The meaning of curl's exit status.
+# Prints the meaning of curl's exit status.
 reason() {
     case $1 in
         5|6|7|28|35) echo \
@@ -95,7 +95,7 @@ fetch() {
         wrong=$(fault "$file.part" "$name" "$sum")
         [ -z "$wrong" ] || {
             rm -f "$file.part"
-            die "$url: $wrong; the download was removed, run this again"
+            die "$url: $wrong; the download was removed; run this again"
         }
         mv "$file.part" "$file"
         echo "$file: $(stat -c %s "$file") bytes, $([ -n "$sum" ] && echo 'SHA-256 as expected' || echo \
@@ -110,7 +110,7 @@ tokenizer() {
     fetch $pack/gpt2_tokenizer.bin 6f3abc21e444e4e8300e225f4e03da48ea121cf17e30f67009b8dad7a66c2f13
 }
 
-# shards NAME REPOSITORY COUNT MOST: the validation shard and COUNT training shards.
+# shards NAME REPOSITORY COUNT MOST: downloads the validation shard and COUNT training shards
 shards() {
     local i
     if ! [[ $3 =~ ^[1-9][0-9]{0,3}$ ]] || [ "$3" -gt "$4" ]; then

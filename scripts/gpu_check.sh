@@ -1,27 +1,27 @@
 #!/usr/bin/env bash
-# The first hour on a GPU: runs a numbered list of commands, each with a time limit, and records every result
-# at once, with the GPU's clock, power and memory during the run.
+# For the first hour on a GPU: runs a numbered list of commands, each with a time limit, and records every
+# result immediately, with the GPU's clock, power and memory during the run.
 #
 # Usage: [SETTING=value]... scripts/gpu_check.sh [build | NUMBER...]
-#   build     builds programs, tokens and the CPU's gradients into OUT/bin, with the libraries that ldd lists,
-#             except NVIDIA's. This needs no GPU: the folder can be made elsewhere and copied
-#   NUMBER    repeats these steps. Without a number, runs all commands that have no result yet. The next call
-#             runs commands that might not end within BUDGET_S
+#   build     puts programs, tokens and the CPU's gradients into OUT/bin, with the libraries that ldd lists,
+#             except NVIDIA's. This needs no GPU: you can make the folder elsewhere and copy it
+#   NUMBER    repeats these steps. Without a number, runs all commands that have no result yet. Commands that
+#             might not end within BUDGET_S are left to the next call
 #    1 versions, peaks     2 GPU tests               3 fp32 against the CPU    4 bf16 against the CPU
 #    5 a run               6 --tune                  7 llm.c                   8 PyTorch
 #    9 kernels (ncu)      10 attention's workspace  11 stages 1 to 3          12 states off the GPU
 #   13 two ranks          14 larger models          15 compute-sanitizer
 # Settings, with their defaults:
-#   OUT=build/gpu_check     results.md, results.tsv, a log per command, states on NVMe
-#   LLMC=  NCCL_LIB=        folders: a checkout of llm.c, for build; a libnccl.so.2, 2.30 or newer
-#   MODEL=d12 B=64 T=1024   the model to time, STEPS=30;  CHECK_B=4: its batch for comparing gradients
-#   SHAPE=l2h12c768v50257t1024   compared at batch B, because libraries choose kernels by shape
-#   NORM=5e-4               tolerance for loss and norm in bf16 against the CPU's in fp32
+#   OUT=build/gpu_check     for results.md, results.tsv, a log per command, and states on NVMe
+#   LLMC=  NCCL_LIB=        folders with a checkout of llm.c (for build), and with libnccl.so.2, 2.30 or newer
+#   MODEL=d12 B=64 T=1024   the model to time, for STEPS=30;  CHECK_B=4: the batch for comparing its gradients
+#   SHAPE=l2h12c768v50257t1024   also compared, at batch B, because libraries choose kernels by shape
+#   NORM=5e-4               tolerance for loss and norm in bf16, compared with the CPU's in fp32
 #   PEAK='2 -e l1h32c4096v50257t1024 -b 8'   seconds per peak, model and batch
 #   SIZES='d24:32 d48:8'    MODEL:B of step 14;  LARGE=: MODEL:B for step 12, default none
 #   ATTENTION='cudnn cublaslt'   leave out cudnn to accept a build without cuDNN or NCCL
-#   CUDA=yes                or stand-in, to try this script;  PYTHON=python3: with PyTorch
-#   BUDGET_S=580            seconds per call. Exit status: 0 all passed, 1 a failure, 3 call again
+#   CUDA=yes                or stand-in, to try this script;  PYTHON=python3: a Python with PyTorch
+#   BUDGET_S=580            seconds per call. Exit status: 0 all passed, 1 failure, 3 call again
 set -u
 export LC_ALL=C
 out=$(realpath -m "${OUT:-$(dirname "$0")/../build/gpu_check}")
@@ -38,7 +38,7 @@ SECONDS=0 number=0
 trap '[ -z "$sampler" ] || kill $sampler' EXIT
 trap 'exit 130' INT TERM
 
-# Prints the figures of a log: ms, the median step without the first two; digests; first loss and norm; others
+# Prints the figures in a log: ms (median step without the first two); digests; first loss and norm; others
 figures() {
     sed -E 's/[|,"{}:]+/ /g' "$1" | awk '
         function value(name,   i) { for (i = 1; i < NF; i++) if ($i == name) return $(i + 1) }
@@ -60,7 +60,7 @@ figures() {
             print (n ? n : "-") "\t" (hash ? hash : "-") "\t" (text ? text : "-")
         }'
 }
-# Prints MHz and W while the GPU was busy, and the additional MiB, from nvidia-smi's samples
+# From nvidia-smi's samples, prints MHz and W while the GPU was busy, and the MiB that the run added.
 conditions() {
     awk -F', *' '{ print ($4 >= 50), $1, $2, $3 }' "$1" | sort -k1,1nr -k2,2n | awk '
         NR == 1 { busy = $1; least = $4 }
@@ -82,9 +82,9 @@ put() {
     publish
     echo "${line//$'\t'/ | }"
 }
-skip() { [ -n "$(row "$1" 3)" ] || put "$1" "skipped: $2" - - - - - - -; }      # NAME WHY
-# record NAME LIMIT-S COMMAND...: runs a command that has no result yet. It must print $want, and may fail if
-# it prints $cannot
+skip() { [ -n "$(row "$1" 3)" ] || put "$1" "skipped: $2" - - - - - - -; }      # NAME REASON
+# record NAME LIMIT-S COMMAND...: runs the command if it has no result yet. It must print $want, and may fail
+# if it prints $cannot
 record() {
     local name=$1 limit=$2 log=$out/$1.log began=$SECONDS status result=ok why ms hash text mhz watts mib
     [ -z "$(row "$name" 3)" ] || return 0
@@ -92,7 +92,7 @@ record() {
     nvidia-smi -i "${gpu%%,*}" --query-gpu=clocks.sm,power.draw,memory.used,utilization.gpu -lms 200 \
         --format=csv,noheader,nounits >"$out/$name.smi" 2>/dev/null &
     sampler=$!
-    sleep 0.3       # the first sample must show the memory in use before the run
+    sleep 0.3       # so that the first sample shows the memory in use before the run
     timeout -k 5 "$limit" "${@:3}" >"$log" 2>&1 </dev/null
     status=$?
     { kill $sampler; wait $sampler; } 2>/dev/null
@@ -104,7 +104,7 @@ record() {
     IFS=$'\t' read -r mhz watts mib < <(conditions "$out/$name.smi")
     put "$name" "$result" $((SECONDS - began)) "$ms" "$hash" "$text" "$mhz" "$watts" "$mib"
 }
-# same NAME ROW...: checks that the runs ended with the same parameters and states
+# same NAME ROW...: checks that these runs ended with the same parameters and states
 same() {
     local name hashes result=ok
     hashes=$(for name in "${@:2}"; do [[ $(row "$name" 3) = skipped* ]] || row "$name" 6; done | sort -u)
@@ -114,7 +114,7 @@ same() {
 publish() {
     {
         sed 's/^/    /' "$out/versions.log" 2>/dev/null
-        printf '\n%s, B %s, T %s, bf16, nothing recomputed, attention by %s, unless the row differs\n' \
+        printf '\n%s, B %s, T %s, bf16, no recompute, attention by %s, unless the name of a row shows otherwise\n' \
             "$model" "$B" "$T" "${attentions[0]}"
         awk -F'\t' '
             NR == FNR { if ($2 == "run") run = $5; next }
@@ -142,8 +142,8 @@ ours() {            # NAME MODEL B OPTION...
         "${data[@]}" "${plain[@]}" -e "$2" -b "$3" --attention "${attentions[0]}" "${@:4}"
 }
 run() { ours "$1" "$model" "$B" "${@:2}"; }
-# The ranks' communicators wait for each other on one GPU, so NCCL is limited to a few SMs.
-two_ranks() {       # NAME OPTION...; what rank 1 prints is in NAME.rank1
+# The ranks' communicators wait for each other on one GPU, so NCCL may use only a few SMs.
+two_ranks() {       # NAME OPTION...; the output of rank 1 goes to NAME.rank1
     rm -f "$out/ranks"
     # shellcheck disable=SC2016
     before=(env NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=8 NCCL_ALGO="${NCCL_ALGO:-RING}"
@@ -153,7 +153,7 @@ two_ranks() {       # NAME OPTION...; what rank 1 prints is in NAME.rank1
         ours "$1" "$model" $((B / 2)) -pi fs -pf "$out/ranks" -pn 2 "${@:2}"
     before=()
 }
-run_llmc() {        # NAME MODEL B GE; with -v 0 it divides by zero
+run_llmc() {        # NAME MODEL B GE; not -v 0, with which llm.c divides by zero
     [ -x "$bin/train_gpt2cu" ] || { skip "$1" 'llm.c was not built: LLMC=folder'; return; }
     cannot='out of memory' record "$1" 240 "$bin/train_gpt2cu" "${data[@]}" "${plain[@]}" -e "$2" -b "$3" \
         -d $(($3 * T)) -ge "$4" -v 1000000 -m 1 -h 0
@@ -184,19 +184,19 @@ insist_on_cudnn() {
     record cudnn 60 "$trainer" --device cuda --dtype bf16 -e l1h1c64v257t64 -v 0 -s 0 -x 0 --attention cudnn
     [ "$(row cudnn 3)" = ok ] || { tail -n 1 "$out/cudnn.log"; echo 'or ATTENTION=cublaslt'; finish 1; }
 }
-torch() {           # ATTENTION; 124M
+torch() {           # ATTENTION; always trains 124M
     "$python" -c 'import torch' 2>/dev/null || { skip "torch-$1" 'no PyTorch'; return; }
     record "torch-$1" 280 "$python" dev/bench/torch_gpt2_gpu.py "$tokens" "$B" "$T" "$steps" --attention "$1"
 }
-profile() {         # STEPS; clocks and caches stay as they are
+profile() {         # STEPS; leaves clocks and caches as they are
     command -v ncu >/dev/null || { skip "ncu-$1" 'ncu not found'; return; }
     before=(ncu --clock-control none --cache-control none --csv --page raw --print-units base --metrics
         gpu__time_duration.sum,dram__bytes_read.sum,dram__bytes_write.sum)
     cannot='ERR_NVGPUCTRPERM|Failed to initialize' run "ncu-$1" -x "$1"
     before=()
 }
-# The launches of a step are those of a one-step run minus those of a run without steps. ncu's CSV quotes each
-# field; the model reads kernel, launches, ms, bytes read, bytes written.
+# Subtracts the launches of a run without steps from those of a one-step run, which leaves those of a step.
+# ncu's CSV quotes each field; the model reads kernel, launches, ms, bytes read, bytes written.
 beside_model() {
     [ "$(row ncu-1 3)" = ok ] || return 0
     awk '
@@ -252,8 +252,8 @@ list() { cat <<'END'
 END
 }
 
-# Builds a copy of llm.c. CUDA 13 changed an argument of cudaMemAdvise. Empty functions replace NVML, which
-# comes with the driver.
+# Builds a copy of llm.c, adapted to CUDA 13, which changed an argument of cudaMemAdvise. Empty functions
+# replace NVML, which is part of the driver.
 build_llmc() {
     rm -rf "$out/llm.c" && cp -r "$llmc" "$out/llm.c" && chmod -R u+w "$out/llm.c" &&
         ln -s "$PWD/third_party/cudnn_frontend" "$out/llm.c/cudnn-frontend" && cd "$out/llm.c" || return
@@ -290,7 +290,7 @@ for number; do
 done
 [ "${1:-}" != build ] || { budget=1000000 build; finish 0; }
 [ -x "$trainer" ] || { echo "gpu_check.sh: no $trainer: run scripts/gpu_check.sh build first" >&2; exit 1; }
-# Use the copied libraries if this machine lacks some.
+# Uses the copied libraries if this machine lacks some.
 ! ldd "$trainer" | grep -q 'not found' || export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$bin/lib
 while read -r number commands <&3; do
     [[ $# = 0 || " $* " = *" $number "* ]] && eval "$commands"

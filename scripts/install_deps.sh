@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs missing packages with apt, on Debian and Ubuntu; elsewhere it prints them and stops.
+# Installs missing packages with apt on Debian and Ubuntu; on other systems it lists them and stops.
 #   scripts/install_deps.sh           for make demo and make test
 #   scripts/install_deps.sh check     also for make check
 #   scripts/install_deps.sh bench     also for all of make bench
@@ -7,7 +7,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-# package | a command that succeeds if it is installed | purpose
+# package | command that succeeds if it is installed | purpose
 packages="gcc|command -v gcc|the compiler
 g++|command -v g++|tests that run the CUDA kernels on the CPU
 libc6-dev|test -e /usr/include/stdio.h|the C library's headers
@@ -41,7 +41,7 @@ may_install() {
     command -v sudo >/dev/null 2>&1 || return 1
     sudo="sudo"
 }
-failed() {          # WHAT; shows the end of apt-get's output
+failed() {          # COMMAND; shows the end of apt-get's output
     echo "$1 failed:" >&2
     tail -n 5 "$log" >&2
     exit 1
@@ -50,7 +50,7 @@ failed() {          # WHAT; shows the end of apt-get's output
 install() {         # PACKAGE...
     printf 'Installing missing packages with apt-get:\n%s' "$why"
     if ! may_install; then
-        echo "This needs root, and sudo is not available: run as root: apt-get install $*" >&2
+        echo "This needs root, and sudo is not available. Run as root: apt-get install $*" >&2
         exit 1
     fi
     apt_install "$@" && return 0
@@ -75,7 +75,8 @@ if [ "${#missing[@]}" != 0 ]; then
     install "${missing[@]}"
 fi
 
-# optional PROBE PACKAGES WITHOUT: installs PACKAGES unless PROBE succeeds, and prints WITHOUT if that fails
+# optional PROBE PACKAGES EFFECT: installs PACKAGES unless PROBE succeeds. If that fails, prints EFFECT, the
+# effect of doing without them.
 optional() {
     sh -c "$1" >/dev/null 2>&1 && return
     echo "Installing with apt-get: $2"
@@ -84,15 +85,15 @@ optional() {
         echo "Continuing without it: $3."
 }
 if [ "${1:-}" = check ]; then
-    # Newer systems have only later versions of clang-format, which format C differently.
+    # Exactly version 14, because later versions of clang-format format C differently.
     optional 'command -v clang-format-14' clang-format-14 'the format of C is not checked'
     optional "echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
         clang -fsanitize=fuzzer,address -x c - -o '$log'" 'clang libclang-rt-dev' \
         'the file readers are not fuzzed, because clang has no libFuzzer'
 fi
 
-# NVIDIA's CUDA toolkit, cuDNN and NCCL are used if present, but not installed. cuDNN also needs the headers
-# of its frontend.
+# The build uses NVIDIA's CUDA toolkit, cuDNN and NCCL if present; this script does not install them. cuDNN
+# also needs the headers of its frontend.
 command -v nvcc >/dev/null 2>&1 || exit 0
 scripts/fetch_cudnn_frontend.sh || echo "continuing without cuDNN's attention"
 home=$(realpath "$(command -v nvcc)")

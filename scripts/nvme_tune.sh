@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures which block size and queue depth read and write model states fastest in the given NVMe folders.
 # Prints a DeepSpeed "aio" section for --zero-config to stdout, and a table of measurements and options to
-# stderr. Takes several minutes and MIB=1024 MiB of disk space; ROUNDS=3.
+# stderr. Takes several minutes and MIB=1024 MiB of disk space, for ROUNDS=3 per setting.
 # Usage: scripts/nvme_tune.sh FOLDER[,FOLDER..] > aio.json
 set -eu
 cd "$(dirname "$0")/.."
@@ -13,8 +13,8 @@ program=build/bench/nvme mib=${MIB:-1024} rounds=${ROUNDS:-3} most=$((64 << 20))
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# measure FOLDERS BLOCK DEPTH THREADS: adds a row of these and the medians of GB/s read, written, and both at
-# once. THREADS 0 uses io_uring if available.
+# measure FOLDERS BLOCK DEPTH THREADS: adds a row with its arguments and the median GB/s of reads, writes, and
+# both at once. THREADS 0 uses io_uring if available.
 measure() {
     local how=(--no-uring --threads "$4") read write both
     [ "$4" != 0 ] || how=()
@@ -24,7 +24,7 @@ measure() {
     printf '%-30s %8d %6d %-10s %8s %8s %8s\n' "$1" $(($2 / 1024)) "$3" \
         "$([ "$4" = 0 ] && echo "$way" || echo "$4 threads")" "$read" "$write" "$both" >&2
 }
-# Prints the row that is fastest at reading and writing at once, as a step does; among rows within 3 %, the
+# Prints the row that is fastest at reading and writing at once, as a step does; of rows within 3 % of it, the
 # one with the least memory in flight. Removes all rows.
 best() {
     awk '{ row[NR] = $0; rate[NR] = $7; room[NR] = $2 * ($4 ? $4 : $3); if ($7 > top) top = $7 }
@@ -41,7 +41,7 @@ echo "$way" >&2
 case $way in io_uring*) way=io_uring ;; *) way=threads ;; esac
 printf '%-30s %8s %6s %-10s %8s %8s %8s\n' 'GB/s' 'KiB' depth by read write both >&2
 
-# Choose the folders first, because a slow one slows down all of them.
+# Chooses the folders first, because a slow one slows down all of them.
 if [ "$folders" != "${folders%,*}" ]; then
     for some in "$folders" ${folders//,/ }; do measure "$some" 1048576 32 0; done
     read -r folders _ < <(best)
@@ -57,7 +57,7 @@ read -r _ _ _ threads _ _ by_threads < <(best)
 
 cat >&2 <<END
 best: $folders, blocks of $((block / 1024)) KiB, depth $depth
-with these: $read GB/s read, $write written, $both both at once
+with these settings: $read GB/s read, $write written, $both both at once
 without io_uring: $threads threads, $by_threads GB/s both at once
 options: --zero-config aio.json --nvme $folders --offload-optimizer nvme (and --offload-param nvme)
 END

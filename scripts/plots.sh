@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Draws loss.png, step_time.png and memory.png of one run, or of all runs in a folder. Needs gnuplot.
-# Usage: scripts/plots.sh [FOLDER] the trainer's -o, or a folder of several; the pictures are written there.
-#                                       Default: build/compare, from scripts/compare_stages.sh
+# Usage: scripts/plots.sh [FOLDER]      FOLDER: a run's folder (the trainer's -o), or a folder that contains
+# several; the pictures are written to it. Default: build/compare, from scripts/compare_stages.sh
 set -eu
 cd "$(dirname "$0")/.."
 folder=${1:-build/compare}
@@ -14,8 +14,8 @@ if [ -f "$folder/summary.json" ]; then runs=("$folder"); else runs=("$folder"/*/
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 value() { sed -nE "s/.*\"$2\": ([0-9]+).*/\1/p" "$1/summary.json"; }
-# Run N (from 0) has a file N.steps (step, loss, ms), lines in the file validation (step, loss, N), and a line
-# in the file memory (label, bytes by class).
+# Run N (from 0) has a file N.steps (step, loss, ms), lines in the file validation (step, loss, N), and one
+# line in the file memory (label, bytes by class).
 n=0
 for run in "${runs[@]}"; do
     run=${run%/}
@@ -39,8 +39,8 @@ if [ -s "$work/validation" ]; then
 "lc variable notitle"
     dots="$dots, keyentry with points pt 7 ps 1.2 lc rgb '#555555' title 'dots: validation'"
 fi
-# To keep identical curves visible, such as those of stages 0 to 3, the first is drawn widest, the last
-# thinnest.
+# The first curve is drawn widest, the last thinnest, to keep identical curves visible, such as those of
+# stages 0 to 3.
 gnuplot - <<END || fail "gnuplot could not draw $folder"
 set terminal pngcairo noenhanced size 900,540 font "DejaVu Sans,12" background "white"
 set linetype 1 lc rgb "#0072b2"; set linetype 2 lc rgb "#e69f00"

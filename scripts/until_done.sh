@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Repeats a train_gpt2_zero command until its run is done, whatever interrupts it: a crash, a lost node, kill
-# -9. The command must resume (-y 1) and name its folder (-o):
+# Repeats a train_gpt2_zero command until its run is done, even if a crash, a lost node or kill -9 interrupts
+# it. The command must resume (-y 1) and name its folder (-o):
 #
 #     scripts/until_done.sh mpirun -np 2 ./train_gpt2_zero -e d12 -o log124M -n 1000 -nk 2 -y 1
 #
 # Ctrl-C, SIGTERM, SIGHUP or SIGUSR2 stops the run after the current step, with a checkpoint. The script sends
 # the run SIGUSR2 for all of them, because mpirun kills its ranks on the others. A second signal ends the run
-# at once. The script gives up after TRIES (3) failures in a row without a new checkpoint, waits PAUSE (1)
-# seconds between tries, and returns the status of the last one. mpirun can hang if a rank dies while
-# starting; the script kills it once it has had no ranks for HANG (30) seconds.
+# immediately. The script waits PAUSE (1) seconds between tries, gives up after TRIES (3) consecutive failures
+# without a new checkpoint, and returns the status of the last one. mpirun can hang if a rank dies during the
+# start; the script kills it once it has had no ranks for HANG (30) seconds.
 set -u
 set -m      # puts jobs into separate process groups, so that Ctrl-C reaches only this script
 tries=${TRIES:-3} pause=${PAUSE:-1} hang=${HANG:-30}
 
 die() { echo "until_done.sh: $*" >&2; exit 2; }
-value_of() {        # OPTION WORD...: the word after it
+value_of() {        # OPTION WORD...: prints the word after OPTION
     local option=$1 value=
     shift
     while [ $# -gt 1 ]; do
@@ -36,7 +36,7 @@ without_ranks() {
         $3 == job && $5 ~ /^(mpirun|mpiexec|orterun|prterun)$/ { mpirun[$1] = 1 }
         END { for (p in mpirun) if (!has_child[p]) print p }'
 }
-# watch JOB: kills a hanging mpirun of this process group
+# watch JOB: kills an mpirun of this process group if it hangs
 watch() {
     local since=0 now
     while sleep 1 && kill -0 -- "-$1" 2>/dev/null; do
@@ -60,8 +60,8 @@ run() {
     job=$!
     watch "$job" &
     watcher=$!
-    disown              # otherwise bash reports its end
-    [ -z "$stopping" ] || kill -USR2 "$job" 2>/dev/null     # the signal came before the job started
+    disown              # keeps bash from reporting its end
+    [ -z "$stopping" ] || kill -USR2 "$job" 2>/dev/null     # for a signal that arrived before the job started
     interrupted=1
     while [ -n "$interrupted" ]; do     # a signal ends `wait`, but not the job
         interrupted=

@@ -145,7 +145,7 @@ test_refused() {
     done
     begin 'refused.sbatch without the numbers of nodes and tasks'
     SLURM_JOB_ID=1 SLURM_SUBMIT_DIR=$PWD SLURM_NTASKS=1 recipe 5 bare bash "$recipes/run_gpt2_1558M.sbatch"
-    prints 'Slurm gave 1 tasks, settings.sh sets 2'
+    prints 'Slurm started 1 tasks, but settings.sh sets 2'
     end
 }
 

@@ -350,7 +350,7 @@ preprocessed_cuda() {
 }
 
 test_cuda_failures() {
-    fails cuda 'an unknown start method' '-pi nccl: mpi, tcp or fs' 0 -pi nccl
+    fails cuda 'an unknown start method' '-pi nccl: must be mpi, tcp or fs' 0 -pi nccl
     fails cuda 'a start by TCP without an address' \
         'server.*, the address of rank 0 as host:port, .*is needed' 0 -pi tcp -pn 2 -pr 0
     fails cuda 'more GPUs per machine than it has' '-pg 8: rank 7 would use GPU 7, but this machine has' \
@@ -360,7 +360,7 @@ test_cuda_failures() {
     fails cuda 'an unknown stage' 'stage 4: 0 to 3' 0 -z 4
     fails cuda 'two stages' '-z 1, but ZERO_STAGE or ZERO_CONFIG asks for stage 2' 0 ZERO_STAGE=2 -z 1
     echo '{ "bf16": { "enabled": true } }' >"$dir/config.json"
-    fails cuda 'a different precision' 'this program was built with another precision' \
+    fails cuda 'a different precision' 'this program was built with another PRECISION' \
         0 ZERO_CONFIG="$dir/config.json"
     echo '{ "gradient_accumulation_steps": 3 }' >"$dir/config.json"
     fails cuda 'a different number of micro-batches' 'steps 3, but -d, -b and -t make it 2' \

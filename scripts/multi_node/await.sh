@@ -1,6 +1,6 @@
 # Source this file. await PID...: waits until one of these children fails or all have ended; sets status, and
-# failed to the PID that failed. It polls so that traps run, and because wait -n would also return for other
-# children.
+# failed to the PID of the failed child. It polls so that traps run, and because wait -n would also return
+# when other children end.
 await() {
     local left=("$@") still pid
     status=0
@@ -20,7 +20,7 @@ await() {
         sleep 0.2
     done
 }
-# await_all TENTHS PID...: waits until all have ended, at most this many tenths of a second
+# await_all TENTHS PID...: waits until all have ended, for at most TENTHS tenths of a second
 await_all() {
     local tenths=$1 pid i
     shift

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ranks_here.sh FIRST COUNT COMMAND...: starts COUNT ranks of a job on this machine, each with -pr and its
 # number, counted from FIRST. The first line of stdin is their ZERO_JOB_KEY. Ends all ranks when one of them
-# fails, and when stdin closes, because then the process that started this is gone. Used by
+# fails, or when stdin closes, which means that the process that started this one is gone. Used by
 # run_gpt2_1558M_ssh.sh.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
@@ -13,7 +13,7 @@ end_all() {
     trap '' INT TERM HUP
     local running
     kill -9 "$watch" 2>/dev/null
-    # only running ones, because the PID of an ended rank may have been reused
+    # Signals only running ranks, because the PID of an ended one may have been reused.
     mapfile -t running < <(jobs -rp)
     [ ${#running[@]} = 0 ] || kill "${running[@]}"
     await_all 30 "${running[@]}"
@@ -26,7 +26,7 @@ read -r ZERO_JOB_KEY || exit 1
 export ZERO_JOB_KEY
 exec 8<&0
 (while read -r _ <&8; do :; done; kill $$) & watch=$!
-disown $watch                                           # otherwise bash reports its end
+disown $watch                                           # keeps bash from reporting its end
 exec 8<&-
 for ((rank = first; rank < first + count; rank++)); do
     "$@" -pr "$rank" </dev/null &
@@ -35,9 +35,9 @@ done
 await "${pids[@]}"
 for i in "${!pids[@]}"; do
     [ $status -le 128 ] || [ "${pids[i]}" != "$failed" ] ||
-        echo "rank $((first + i)) was ended by signal $((status - 128))" >&2
+        echo "rank $((first + i)) was killed by signal $((status - 128))" >&2
 done
-# The others print the reason and end by themselves; after status 2 they would only repeat it.
+# Gives the other ranks time to print the reason and end; after status 2 they would only repeat it.
 [ $status = 0 ] || [ $status = 2 ] || await_all 100 "${pids[@]}"
 end_all
 exit $status

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# GPT-2 1558M on several machines with Open MPI's mpirun, which connects by ssh. Settings: settings.sh.
+# Trains GPT-2 1558M on several machines with Open MPI's mpirun, which uses ssh. Settings: settings.sh.
 set -eu
 . "$(dirname "${BASH_SOURCE[0]}")/settings.sh"
 hostfile=$(mktemp)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# GPT-2 1558M on several machines with plain ssh, without MPI and Slurm. Settings: settings.sh. It needs ssh
-# without a password to every machine. With START=fs rank 0 uses any free port and writes it to a file in
-# $SHARED. Each line of output starts with the name of its machine. If one machine fails, or at Ctrl-C, all
+# Trains GPT-2 1558M on several machines with plain ssh, without MPI or Slurm. Settings: settings.sh. It needs
+# ssh without a password to every machine. With START=fs, rank 0 uses any free port and writes it to a file in
+# $SHARED. Each line of output starts with the name of its machine. If one machine fails, or on Ctrl-C, all
 # ranks end.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -10,13 +10,13 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 case ${START:-tcp} in
     tcp) start=(-pi tcp -ps "${hosts[0]##*@}:$PORT") ;;
     fs) start=(-pi fs -pf "$SHARED/start") ;;
-    *) stop "START=$START: tcp or fs" ;;
+    *) stop "START=$START: must be tcp or fs" ;;
 esac
 environment=(); for name in "${passed_on[@]}"; do environment+=("$name=${!name}"); done
 
-# The ranks of a machine run until this pipe closes. Only this process holds the writing end, so the pipe
-# closes even if this process is killed. First the pipe carries the job's key, because every user of a machine
-# can read command lines and the variables in them.
+# The ranks of a machine run until this pipe closes. Only this process holds the write end, so the pipe closes
+# even if this process is killed. The job's key goes through it first, not on the command line, which every
+# user of a machine can read.
 key=${ZERO_JOB_KEY:-$(new_key)}
 work=$(mktemp -d) || exit 1
 mkfifo "$work/alive" || exit 1
@@ -36,6 +36,6 @@ done
 exec 9>"$work/alive"
 
 await "${sessions[@]}"
-# The others print the reason and end by themselves; after status 2 they would only repeat it.
+# Gives the other machines time to print the reason and end; after status 2 they would only repeat it.
 [ $status = 0 ] || [ $status = 2 ] || await_all 150 "${sessions[@]}"
 exit $status

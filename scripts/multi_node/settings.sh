@@ -1,25 +1,25 @@
-# Shared settings, sourced by the recipes. Change HOSTS, GPUS and SHARED. Each setting may also come from the
-# environment:
+# Settings of all recipes, which source this file. Change HOSTS, GPUS and SHARED. You can also set each one in
+# the environment:
 #   HOSTS="a b" GPUS=4 scripts/multi_node/run_gpt2_1558M_mpi.sh
 
-# The machines by their ssh names, rank 0 on the first. With Slurm only their number matters.
+# The machines' ssh names; rank 0 runs on the first. With Slurm only the number of names matters.
 HOSTS=${HOSTS:-"node1 node2"}
-GPUS=${GPUS:-8}                     # GPUs per machine, with one rank each
-# A folder that all machines see at this path. It holds data/ and the checkpoints.
+GPUS=${GPUS:-8}                     # GPUs per machine; each gets one rank
+# A folder that all machines see at this path, for data/ and the checkpoints
 SHARED=${SHARED:-/shared/gpt2}
 
-# The defaults below are those of llm.c's run, or common ones.
+# The defaults below are those of llm.c's run, or common values.
 
-# 1 has the least traffic. 3 partitions all model states, for GPUs with too little memory.
+# Stage 1 has the least traffic. Stage 3 partitions all model states, for GPUs with too little memory.
 STAGE=${STAGE:-1}
-# At most this many rows of 1024 tokens per GPU and micro-batch. llm.c's value for 80 GB, not tested here.
+# The most sequences of 1024 tokens per GPU and micro-batch. llm.c's value for 80 GB, which is untested here.
 BATCH=${BATCH:-16}
-PORT=${PORT:-12345}                 # where rank 0 listens for the start by TCP
+PORT=${PORT:-12345}                 # rank 0 listens on it with START=tcp
 OUT=${OUT:-$SHARED/gpt2_1558M}      # logs and checkpoints; the same command resumes from the last one
 EVERY=${EVERY:-1000}                # steps between checkpoints
-# 1: three steps of a tiny model, with or without GPUs, to test the cluster. Writes nothing.
+# 1: tests the cluster with three steps of a tiny model, with or without GPUs. Writes nothing.
 TRY=${TRY:-0}
-ARGUMENTS=${ARGUMENTS:-}            # further options of the trainer
+ARGUMENTS=${ARGUMENTS:-}            # more options for the trainer
 
 root=${root:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
 trainer=${TRAINER:-$root/train_gpt2_zero}       # at the same path on all machines
@@ -38,7 +38,7 @@ ranks=$((${#hosts[@]} * GPUS))
 [ -x "$trainer" ] || stop "$trainer does not exist: make train_gpt2_zero"
 
 if [ "$TRY" = 1 ]; then
-    # The final bits are the same on all machines with the same kind of CPUs or GPUs: compare params_hash.
+    # The final bits are the same on all machines with the same kind of CPUs or GPUs; params_hash shows it.
     arguments=(-e l4h4c128v257t64 -b 4 -x 3 -u 0 -v 0 -s 0 -z "$STAGE" --comm-timeout 60 --threads 1
                --progress lines -i "$root/data/stories_train.bin" -j "$root/data/stories_val.bin")
 else

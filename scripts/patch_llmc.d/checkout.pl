@@ -8,7 +8,7 @@ use File::Path qw(remove_tree);
 use File::Temp qw(tempdir);
 
 our ($ROOT, %FILE);
-our %files;             # name -> the file as read, its mask, its edits, and facts about it
+our %files;             # name -> the file as read, its mask, its edits, and what the script has learned of it
 our ($dir, $cuda, $no_git);
 
 # Returns git's output, or undef if it fails.
@@ -53,7 +53,7 @@ sub check_top {
     my $prefix = git('rev-parse', '--show-prefix');
     defined $prefix
         or stop("$dir: not a git checkout; give a clone of llm.c, or a copy and --no-git");
-    $prefix =~ /^\s*$/ or stop("$dir: a folder inside a checkout; give the checkout's top folder");
+    $prefix =~ /^\s*$/ or stop("$dir: is inside a checkout; give the checkout's top folder");
 }
 
 sub check_unchanged {
@@ -79,7 +79,7 @@ sub check_not_patched {
         && $files{ $FILE{makefile} }{text} =~ /llmc_zero/ && -d "$dir/llmc_zero";
     return if !$patched;
     $cuda && $files{ $FILE{cuda} }{text} !~ /LLMC_ZERO/
-        and stop("$dir: is patched without --cuda; restore it (git checkout ., rm -r llmc_zero), then use "
+        and stop("$dir: is patched without --cuda; restore it (git checkout ., rm -r llmc_zero), then give "
                  . '--cuda');
     print "$dir is already patched; nothing was changed\n";
     exit 0;
@@ -113,7 +113,7 @@ sub copy_plugin ($to) {
     write_whole("$to/LICENSE", read_whole("$ROOT/LICENSE"), 0644);
 }
 
-# Writes everything under temporary names, then renames it. Restores the tree if anything fails.
+# Writes all files under temporary names, then renames them. Restores the tree if anything fails.
 sub commit_edits {
     my @changed = map { $files{$_} } grep { $files{$_}{new} ne $files{$_}{text} } sort keys %files;
     my ($plugin, $new, @renamed) = ("$dir/llmc_zero", ".new.$$");

@@ -1,5 +1,5 @@
 # The edits of train_gpt2.cu, for --cuda. Its blocks overlap: the end of a block also computes the first
-# layernorm of the next. The trainer also has collectives, gradient accumulation, clipping and checkpoints.
+# layernorm of the next. This trainer also has collectives, gradient accumulation, clipping and checkpoints.
 use strict;
 use warnings;
 use feature 'signatures';
@@ -8,7 +8,7 @@ no warnings 'experimental::signatures';
 our (%files, %FILE, $ONLY_ADAMW);
 my ($CUDA, $MAKEFILE) = @FILE{qw(cuda makefile)};
 
-# Code that the plugin makes unused must be llm.c's, because changes to it would be lost silently.
+# The plugin makes this code unused. It must be llm.c's, because changes to it would be lost silently.
 my $OWN_NORM = 'The plugin would clip by the norm of all gradients';
 our @replaced = (
     [ 'llmc/adamw.cuh', '', 'adamw', $ONLY_ADAMW . 'llmc/adamw.cuh' ],
@@ -26,12 +26,12 @@ sub check_replaced {
 }
 
 our @cuda_edits = (
-    [ $CUDA, '', 'CUDA 13 has another cudaMemAdvise', sub ($f, $in) {
+    [ $CUDA, '', 'CUDA 13 changed cudaMemAdvise', sub ($f, $in) {
         my $include = find($f, $in, qr/^#include\s+"llmc\/cuda_utils\.cuh"/m,
                            '#include "llmc/cuda_utils.cuh"');
         before($f, $include, cuda_13());
     } ],
-    [ $CUDA, '', 'the ranks are connected by the plugin, not by NCCL', sub ($f, $in) {
+    [ $CUDA, '', 'the plugin connects the ranks; the NCCL code is not compiled', sub ($f, $in) {
         my $include = find($f, $in, qr/^#include\s+"llmc\/zero\.cuh"/m, '#include "llmc/zero.cuh"');
         before($f, $include, '#undef MULTI_GPU');
     } ],
@@ -42,14 +42,14 @@ our @cuda_edits = (
         instead($f, find_code($f, $in, 'model->params_memory = malloc_and_point_parameters(...);'),
                 'z_create(model->param_elements, model->config.num_layers);');
     } ],
-    [ $CUDA, 'gpt2_allocate_state', 'and the gradients', sub ($f, $in) {
+    [ $CUDA, 'gpt2_allocate_state', 'the plugin holds the gradients', sub ($f, $in) {
         my $print = find_code($f, $in, 'printf0(');
         my $allocate = find_code($f, $in, 'model->grads_memory = malloc_and_point_parameters(...);');
         my $all = within(span($print, $allocate), $in);
         known($f, $all, 'cuda.allocate_gradients', nothing_but('allocate gradients'));
         without($f, $all);
     } ],
-    [ $CUDA, 'gpt2_allocate_state', 'and the moments and masters', sub ($f, $in) {
+    [ $CUDA, 'gpt2_allocate_state', 'the plugin holds the moments and masters', sub ($f, $in) {
         my $first = find($f, $in, qr/int\s+memory_status\s*=|size_t\s+shard_num_parameters\s*=/,
                          'size_t shard_num_parameters = ...;');
         my $next = find_code($f, rest($first, $in), 'size_t free, total;');
@@ -80,7 +80,7 @@ our @cuda_edits = (
         instead($f, find_code($f, $in, 'if (model->params_memory == NULL) {'), 'if (z == NULL) {');
     } ],
     [ $CUDA, 'gpt2_forward', 'pointers outside the loop while their unit is open', \&local_tensors ],
-    [ $CUDA, 'gpt2_forward', 'each layer is a unit, opened at the end of the one before', \&fused_forward ],
+    [ $CUDA, 'gpt2_forward', 'each layer is a unit, opened at the end of the previous one', \&fused_forward ],
     [ $CUDA, 'gpt2_validate', 'starts an evaluation on all ranks', sub ($f, $in) {
         before($f, find_code($f, $in, 'gpt2_forward(...);'), 'z_check(zero_begin_eval(z));');
     } ],
@@ -95,9 +95,10 @@ our @cuda_edits = (
     [ $CUDA, 'gpt2_backward_and_reduce', 'use of the embedding unit by the LM head', sub ($f, $in) {
         embedding_use($f, before_loop($f, $in), 'backward');
     } ],
-    [ $CUDA, 'gpt2_backward_and_reduce', 'each layer is a unit, whose end reduces its gradients',
+    [ $CUDA, 'gpt2_backward_and_reduce', 'each layer is a unit; its post hook reduces its gradients',
       \&fused_backward ],
-    [ $CUDA, 'gpt2_backward_and_reduce', 'its use by the encoder; the loss is the mean over the ranks',
+    [ $CUDA, 'gpt2_backward_and_reduce',
+      'use of the embedding unit by the encoder; the loss is the mean over the ranks',
       \&last_of_backward ],
     [ $CUDA, 'gpt2_calculate_grad_norm', 'the reduction computes the norm', sub ($f, $in) {
         outside_by_number($f, $in);
@@ -109,7 +110,7 @@ our @cuda_edits = (
         require_parameters($f, $in, qw(learning_rate beta1 beta2 eps weight_decay grad_scale t));
         outside_by_number($f, $in);
         known($f, $in, 'cuda.update', $ONLY_ADAMW . 'gpt2_update');
-        instead($f, $in, 'NVTX_RANGE_FN();', 'float grad_clip = grad_scale; // as main() calls it, below',
+        instead($f, $in, 'NVTX_RANGE_FN();', 'float grad_clip = grad_scale; // main() passes grad_clip',
                 'zero_hyper hyper = { learning_rate, beta1, beta2, eps, weight_decay, grad_clip, t };',
                 'z_check(zero_update(z, &hyper));',
                 'cudaCheck(cudaDeviceSynchronize()); // so that main() measures the update too');
@@ -124,7 +125,7 @@ our @cuda_edits = (
         known($f, $all, 'cuda.save_states', nothing_but('save its own states'));
         instead($f, $all, 'z_save(filename, step);');
     } ],
-    [ $CUDA, 'load_state', 'and are loaded from it', sub ($f, $in) {
+    [ $CUDA, 'load_state', 'moments and masters are loaded from the plugin\'s checkpoint', sub ($f, $in) {
         my $magic = find_code($f, $in, 'assert(state_header[0] ==');
         my $version = find_code($f, $in, 'assert(state_header[1] == ...);');
         my $checks = within(span($magic, $version), $in);
@@ -161,7 +162,7 @@ our @cuda_edits = (
         my @calls = find_all_code($f, $in, 'dataloader_init(<...>);');
         after($f, $calls[-1], compare_inputs($f, @calls));
     } ],
-    [ $CUDA, 'main', 'the plugin provides start, sums, barrier and end of the ranks', sub ($f, $in) {
+    [ $CUDA, 'main', 'the plugin starts and ends the ranks, and provides sums and the barrier', sub ($f, $in) {
         my @macros = qw(multi_gpu_config_init set_zero_configs multi_gpu_cpu_float_sum multi_gpu_barrier);
         find($f, whole($f), qr/\b$_\s*\(/, "a call of $_") for @macros;
         before($f, find_code($f, $in, 'multi_gpu_config_free(...);'), 'z_end();');
@@ -190,20 +191,20 @@ our @cuda_edits = (
         find($f, $in, qr/^train_gpt2cu:[^\n]*\btrain_gpt2\.cu\b[^\n]*\n\t$has[^\n]*\$\^/m,
              'the rule "train_gpt2cu: train_gpt2.cu" with $(NVCC_FLAGS), $^, $(NVCC_INCLUDES) and '
              . '$(NVCC_LDLIBS)');
-        insert($f, $f->{edits}[-1]{at}, cuda_make_rules(), $f->{what});    # below those of the other trainer
+        insert($f, $f->{edits}[-1]{at}, cuda_make_rules(), $f->{what});    # below the other trainer's rules
     } ],
 );
 
-# The plugin's gradients are 0 in the first micro-batch of a step, so the trainer's must be too.
+# The plugin clears its gradients before the first micro-batch of a step, so the trainer must do the same.
 sub cleared_at_first ($f, $in, $clear) {
     my $before = { %$in, to => start_of_block($f, $clear->{from}) };
     find($f, $before, qr/if\s*\(\s*micro_step\s*==\s*0\s*\)\s*\z/,
          'if (micro_step == 0) { around cudaMemsetAsync(model->grads_memory, ...)');
 }
 
-# The forward pass. The encoder uses the embedding unit; the unit of layer 0 is opened for its first
-# layernorm; at the end of each layer the next unit is opened, which after the last layer is the embedding
-# unit with the last layernorm and the LM head.
+# The forward pass. The encoder uses the embedding unit. The unit of layer 0 opens for its first layernorm. At
+# the end of each layer the next unit opens; after the last layer that is the embedding unit, with the last
+# layernorm and the LM head.
 sub fused_forward ($f, $in) {
     my $loop = layer_loop($f, $in);
     my ($l, $L) = @$loop{qw(layer layers)};
@@ -233,7 +234,7 @@ sub first_layernorm ($f, $in) {
     my @layernorm = grep { $f->{in_blocks}{$_->{2}} } @uses;
     @encoder && @layernorm && $encoder[-1]{to} < $layernorm[0]{from}
         or missing($f, $in, 'before the loop over the layers a use of the embeddings, then one of the first '
-                   . 'layernorm');
+                   . 'layernorm\'s parameters');
     outside_layers($f, $_) for @encoder;
     use_of_unit($f, \@encoder, 0, ['z_check(zero_pre_forward(z, Z_EMBEDDING));'],
                 ['z_check(zero_post_forward(z, Z_EMBEDDING));']);
@@ -261,7 +262,7 @@ sub reduction ($f, $in) {
     return { from => $if->{from}, to => $inside->{to} + 1, inside => $inside };
 }
 
-# Checks that the range reduces these gradients, and does nothing else.
+# Checks that the range only reduces these gradients.
 sub reduces_all ($f, $range, @gradients) {
     my $list = find($f, $range, qr/\A\s*floatX\s*\*\s*const\s+(\w+)\[\]\s*=\s*\{([\w\s.,]*)\}\s*;/,
                     'floatX* const pointers[] = {...}; at its start');
@@ -299,8 +300,8 @@ sub check_nccl ($f) {
     }
 }
 
-# Returns the tensors that the optimizer decays: those of "float wd = (i == 0 || i == 1 || ...) ? weight_decay
-# : 0.0f;"
+# Returns the tensors that the optimizer decays, by their numbers in "float wd = (i == 0 || i == 1 || ...) ?
+# weight_decay : 0.0f;"
 sub decayed ($f) {
     my $in = function($f, 'gpt2_update');
     my $wd = find($f, $in, qr/=\s*\(([^()?;]*)\)\s*\?\s*weight_decay\s*:\s*0\.0f\s*;/,
@@ -312,8 +313,8 @@ sub decayed ($f) {
     return { map { $f->{tensors}[$_] => 1 } @numbers };
 }
 
-# The optimizer and the norm treat tensors outside the layers differently. The numbers of that condition, i <
-# NUMBER || i > NUMBER, must match.
+# The optimizer and the norm treat tensors outside the layers differently. The numbers in their condition, i <
+# NUMBER || i > NUMBER, must match the fields of ParameterTensors.
 sub outside_by_number ($f, $in) {
     for my $test (find_any($f, $in, qr/\bi\s*<\s*(\d+)\s*\|\|\s*i\s*>\s*(\d+)/)) {
         my $tensors = $f->{tensors};

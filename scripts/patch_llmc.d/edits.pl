@@ -1,10 +1,10 @@
-# Records edits and applies them. An edit adds whole lines between lines, at an offset.
+# Records edits and applies them. An edit inserts whole lines at an offset, which must be the start of a line.
 use strict;
 use warnings;
 use feature 'signatures';
 no warnings 'experimental::signatures';
 
-# Records a range that uses the plugin's data and is handled by an edit.
+# Records a range that uses memory which the plugin now holds, but that an edit takes care of.
 sub understood ($f, $range) { push @{ $f->{understood} }, $range }
 sub is_understood ($f, $at) {
     return scalar grep { contains($_, $at) } @{ $f->{understood} || [] };
@@ -17,12 +17,12 @@ sub indented ($f, $range, @lines) {
     return join '', map { $_ eq '' ? "\n" : "$indent$_\n" } map { split /\n/ } @lines;
 }
 
-# $what appears in the report; the second insertion of an edit has none.
+# $what is the purpose in the report; only the first insertion of an edit has one.
 sub insert ($f, $at, $code, $what = undef) {
     push @{ $f->{edits} }, { at => $at, code => $code, what => $what };
 }
 
-# Returns the start and end of a range's lines. They must hold nothing else, because edits add whole lines.
+# Returns the start and end of a range's lines. They may contain no other code, because edits add whole lines.
 sub own_lines ($f, $range) {
     my ($start, $end) = (line_start($f, $range->{from}), line_end($f, $range->{to}));
     my $others = mask_of($f, { from => $start, to => $range->{from} })
@@ -49,16 +49,16 @@ sub enclose ($f, $range, $before) {
     understood($f, { from => $start, to => $end });
 }
 
-# The lines of the range stay unchanged, in the #else.
+# Adds @lines, and keeps the lines of the range in the #else.
 sub instead ($f, $range, @lines) {
     my $code = trimmed($f, $range);
     enclose($f, $code, "#ifdef LLMC_ZERO\n" . indented($f, $code, @lines) . "#else\n");
 }
 
-# The lines of the range are compiled only in the original.
+# Excludes the lines of the range from a build with the plugin.
 sub without ($f, $range) { enclose($f, $range, "#ifndef LLMC_ZERO\n") }
 
-# The same as instead() for several places, each with its {new} lines; neighbours share one #ifdef.
+# Like instead(), for several places, each with its {new} lines; adjacent places share one #ifdef.
 sub instead_each ($f, @places) {
     while (my $first = shift @places) {
         my ($last, @lines) = ($first, $first->{new});
@@ -70,8 +70,7 @@ sub instead_each ($f, @places) {
     }
 }
 
-# Returns the edited text, and stores file, line and purpose of each edit in {report}, by the new line
-# numbers.
+# Returns the edited text, and stores file, new line number and purpose of each edit in {report}.
 sub edited ($f) {
     my ($result, $done) = ('', 0);
     my @edits = @{ $f->{edits} || [] };

@@ -1,6 +1,6 @@
-# Compares code that an edit replaces with llm.c's versions of it. known_forms does not hold llm.c's code, but
-# a digest of every statement of each version: of its tokens, with the names of local variables replaced by
-# numbers. So comments, white space and the names of locals may differ; nothing else may.
+# Compares code that an edit replaces with llm.c's versions of that code. known_forms has a digest of every
+# statement of each version: of its tokens, with numbers instead of the names of local variables. So comments,
+# white space and the names of locals may differ, but nothing else.
 use strict;
 use warnings;
 use feature 'signatures';
@@ -38,7 +38,7 @@ sub digest ($text) {
 
 my $TYPE = qr/^(?:float|floatX|double|int|unsigned|long|size_t|ptrdiff_t|bool|char|ShardInfo|u?int\d+_t)$/;
 
-# Returns the names that these tokens declare: TYPE, perhaps with * or const, followed by a name.
+# Returns the names that these tokens declare: a TYPE, optionally * or const, then a name.
 sub declared (@tokens) {
     my %names;
     for my $i (0 .. $#tokens) {
@@ -53,7 +53,7 @@ sub declared (@tokens) {
     return \%names;
 }
 
-# The tensor numbers in two conditions may differ from llm.c's, because decayed() and outside_by_number() read
+# Two conditions may have other tensor numbers than in llm.c, because decayed() and outside_by_number() check
 # them.
 sub normal ($statement) {
     $statement =~ s/\( (\S+) == \d+(?: \|\| \1 == \d+)* \) \? weight_decay/DECAYED ? weight_decay/;
@@ -61,10 +61,10 @@ sub normal ($statement) {
     return $statement;
 }
 
-# Returns the statements of a range, as { at, text, digest }.
+# Returns the statements of a range, as { at, digest, tokens }.
 sub normal_statements ($f, $range) {
     my @statements = statements($f, $range);
-    @$_ = grep { $_->{text} !~ /^#\s*pragma\b/ } @$_ for @statements;     # OpenMP's do not change the result
+    @$_ = grep { $_->{text} !~ /^#\s*pragma\b/ } @$_ for @statements;     # OpenMP does not change the result
     @statements = grep { @$_ } @statements;
     my $locals = declared(map { @$_ } @statements);
     my ($last, %number) = (0);
@@ -82,15 +82,15 @@ sub normal_statements ($f, $range) {
     return @result;
 }
 
-# Returns how many leading statements the fork has in common with a form.
+# Returns how many leading statements equal those of a form.
 sub in_common ($statements, $digests) {
     my $n = 0;
     $n++ while $n < @$statements && $n < @$digests && $statements->[$n]{digest} eq $digests->[$n];
     return $n;
 }
 
-# Returns the range if it equals one of llm.c's versions; otherwise ends the script with the first statement
-# that differs from the nearest one. $effect describes what the patched trainer would do instead.
+# Returns the range if it equals one of llm.c's versions. Otherwise prints the first statement that differs
+# from the nearest version and ends the script. $effect describes what the patched trainer would do instead.
 sub known ($f, $range, $place, $effect) {
     my @statements = normal_statements($f, $range);
     if ($learn) {

@@ -1,5 +1,5 @@
 # The proof: with the same small model and tokens, the original in one process and the patched trainer on two
-# ranks must print the same losses, and the patched trainer the same digest at stages 0 and 3.
+# ranks must print the same losses, and the patched trainer must print the same digest at stages 0 and 3.
 use strict;
 use warnings;
 use feature 'signatures';
@@ -10,9 +10,9 @@ use File::Temp qw(tempdir);
 
 our (%files, %FILE, $dir, $no_git);
 
-# Another order of fp32 sums changes a loss by about 1e-6; the smallest silent error seen in a fork was 4e-3.
+# A different order of fp32 sums changes a loss by about 1e-6; the smallest silent error seen was 4e-3.
 my $MOST = 2e-5;
-my $SECONDS = 120;      # limit of one build or run
+my $SECONDS = 120;      # limit for each build or run
 my %SHAPE = (positions => 1024, vocabulary => 512, layers => 2, heads => 2, channels => 64,
              tokens => 1 << 16);
 
@@ -24,10 +24,10 @@ sub make_file ($path, @parts) {
     write_whole($path, join('', @parts), 0644);
 }
 
-# llm.c's header: 256 integers.
+# Returns a header in llm.c's format: 256 integers.
 sub header { return pack 'l<256', @_, (0) x (256 - @_) }
 
-# The model file has twice the parameters of llm.c's GPT-2, for forks with more tensors.
+# Returns a model file, with twice the parameters of llm.c's GPT-2, for forks with more tensors.
 sub model_bytes {
     my ($T, $V, $L, $C) = @SHAPE{qw(positions vocabulary layers channels)};
     my $n = 2 * ($V * $C + $T * $C + $L * (12 * $C * $C + 13 * $C) + 2 * $C);
@@ -40,14 +40,14 @@ sub tokenizer_bytes {
     return header(20240328, 2, $V, $V - 1) . join '', map { pack 'C/a', chr(97 + $_ % 26) } 1 .. $V;
 }
 
-# A pattern to learn, and noise.
+# Returns a token file: a pattern to learn, and noise.
 sub data_bytes {
     my $V = $SHAPE{vocabulary};
     my @tokens = map { int(uniform() < 0.2 ? uniform() * $V : $_ * $_ / 3 % 50) } 1 .. $SHAPE{tokens};
     return header(20240520, 1, scalar @tokens) . pack 'v*', @tokens;
 }
 
-# Writes the files whose names are in main(): first the model, then the tokenizer and data.
+# Writes the .bin files that main() names: the first is the model, the others are tokenizers or data.
 sub make_inputs ($folder) {
     my $f = $files{ $FILE{trainer} };
     my @names = text_of($f, function($f, 'main')) =~ /"([^"\n]+\.bin)"/g;
@@ -59,7 +59,7 @@ sub make_inputs ($folder) {
     }
 }
 
-# Returns the original with twice the rows per batch: the rows of two ranks.
+# Returns the original with twice the rows per batch, as many as two ranks read.
 sub twice_the_rows ($f) {
     my $in = function($f, 'main');
     my ($call) = find_all_code($f, $in, 'dataloader_init(<...>);');
@@ -70,7 +70,7 @@ sub twice_the_rows ($f) {
     return $text;
 }
 
-# Returns the files of the tree that git tracks, or all with --no-git, except large ones.
+# Returns the files that git tracks, or with --no-git all files, except large ones.
 sub tree_files {
     my $list = $no_git ? `cd '$dir' && find . -type f -size -1024k -not -path './.git/*' -printf '%P\\0'`
                        : git('ls-files', '-z');
@@ -85,7 +85,7 @@ sub copy_tree ($to) {
     make_inputs($to);
 }
 
-# Runs a command in a folder. Returns its output, and the reason if it failed.
+# Runs a command in a folder. Returns its output, and the reason if it failed or undef.
 sub output_of ($folder, @command) {
     my $pid = open my $out, '-|';
     defined $pid or stop("fork: $!");
@@ -98,13 +98,13 @@ sub output_of ($folder, @command) {
     local $/;
     my $text = <$out> // '';
     return ($text, undef) if close $out;
-    return ($text, "no end after $SECONDS seconds") if $? >> 8 == 124;
+    return ($text, "still running after $SECONDS seconds") if $? >> 8 == 124;
     my @lines = grep { /\S/ } split /\n/, $text;
     splice @lines, 0, -6 if @lines > 6;
     return ($text, join "\n    ", 'fails with status ' . ($? >> 8) . ':', @lines);
 }
 
-# Ends the proof, so that prove() returns the reason.
+# Ends the proof; prove() then returns the reason.
 sub unproven ($why) { die { why => $why } }
 
 sub built ($folder, $which) {
@@ -153,7 +153,7 @@ sub table ($from, $to, @runs) {
 
 sub compared ($original, @runs) {
     my $n = @{ $original->{losses} };
-    $n >= 4 or unproven("the original prints $n losses (\"loss NUMBER\"); at least 4 are compared");
+    $n >= 4 or unproven("the original prints $n losses (\"loss NUMBER\"); the proof needs at least 4");
     for my $run (@runs) {
         my $i = first_difference($original, $run) // next;
         my $from = $i > 2 ? $i - 2 : 0;

@@ -1,5 +1,5 @@
-# Reads C by its structure. A range is { from, to }: offsets into the text of a file. Searches use the mask, a
-# copy of the text with blanked comments and strings, so that only code can match.
+# Finds places in C code by its structure. A range { from, to } has offsets into the text of a file. Searches
+# use the mask, a copy of the text with blanked comments and strings, so that only code can match.
 use strict;
 use warnings;
 use feature 'signatures';
@@ -23,7 +23,7 @@ sub missing ($f, $in, $wanted) {
     stop("$where: looked for $wanted, but did not find it. Nothing was changed; " . remedy($f));
 }
 
-# All trainers of llm.c since then have this function.
+# All of llm.c's trainers since 2024-07-30 have the function fill_in_activation_sizes.
 sub remedy ($f) {
     return $GUIDE if $f->{name} !~ /^train_gpt2/ || $f->{text} =~ /\bfill_in_activation_sizes\b/;
     return "$f->{name} is older than llm.c of 2024-07-30: merge upstream first, or make the edits by hand "
@@ -54,7 +54,7 @@ sub rest ($done, $in) { return { %$in, from => $done->{to} } }
 sub within ($range, $in) { return { %$range, function => $in->{function} } }
 sub contains ($range, $at) { return $range->{from} <= $at && $at < $range->{to} }
 
-# Returns the range without the blanks at its ends and without the rest of its opening brace's line.
+# Returns the range without white space at its ends, and without the rest of the line of its opening brace.
 sub trimmed ($f, $range) {
     my ($text, $mask) = (text_of($f, $range), mask_of($f, $range));
     my $before = $mask =~ /^([ \t]*\n)/ ? length $1 : 0;
@@ -63,7 +63,7 @@ sub trimmed ($f, $range) {
     return { %$range, from => $range->{from} + $before, to => $range->{to} - $after };
 }
 
-# Returns the range without the comments and blanks at its end.
+# Returns the range without comments and white space at its end.
 sub code_only ($f, $range) {
     my ($blank) = mask_of($f, $range) =~ /(\s*)\z/;
     return { %$range, to => $range->{to} - length $blank };
@@ -72,7 +72,7 @@ sub code_only ($f, $range) {
 my $COMMENT = qr{//[^\n]*|/\*.*?\*/}s;
 my $STRING = qr{"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+'};
 
-# Offsets stay the same.
+# Replaces comments and strings by blanks, which keeps all offsets.
 sub masked ($text) {
     $text =~ s{^(\#include[^\n]*)|($COMMENT|$STRING)}{ $1 // $2 =~ s/[^\n]/ /gr }gme;
     return $text;
@@ -105,8 +105,8 @@ sub find_any ($f, $in, $pattern) {
     return @found;
 }
 
-# The same for a piece of C. White space may differ. ... matches anything up to a semicolon, <name> captures a
-# word, and <...> captures anything. Messages quote the pattern unchanged.
+# Like find() and find_all(), for a piece of C in which white space may differ. ... matches anything without a
+# semicolon, <...> captures that, and <name> captures a word. Messages quote the code as it is.
 sub find_code ($f, $in, $code) {
     return find($f, $in, like($code), $code);
 }
@@ -129,14 +129,14 @@ sub like ($code) {
     return $code =~ /^[\w<]/ ? qr/(?<!\w)$pattern/ : qr/$pattern/;
 }
 
-# Returns the inside of the braces that open at $at.
+# Returns the range inside the braces that open at $at.
 sub braces ($f, $at) {
     my $end = end_of_block($f, $at);
     defined $end or stop("$f->{name}:" . line_of($f->{text}, $at) . ": this { is never closed");
     return { from => $at + 1, to => $end };
 }
 
-# Returns the end of the block that opens at $at or contains $at; undef if there is none.
+# Returns the end of the block that opens at $at or contains $at, or undef.
 sub end_of_block ($f, $at) {
     my $depth = substr($f->{mask}, $at, 1) eq '{' ? 0 : 1;
     pos($f->{mask}) = $at;
@@ -167,7 +167,7 @@ sub function ($f, $name) {
     return { %{ braces($f, $head->{to}) }, function => $name };
 }
 
-# Returns a function including its head; its parameters may contain parentheses.
+# Returns a function with its head; unlike in function(), its parameters may contain parentheses.
 sub definition ($f, $name) {
     my $head = find($f, whole($f), qr/^\w?[\w \t*]*\b$name\s*\([^{};]*\)\s*(?=\{)/m, "the function $name");
     my $body = braces($f, $head->{to});
@@ -176,7 +176,7 @@ sub definition ($f, $name) {
 
 # Returns the statement around a place.
 sub statement ($f, $place) {
-    # A regular expression that ends here would be tried at every earlier place.
+    # Not a regular expression anchored here, because perl would try it at every earlier offset.
     my $before = substr $f->{mask}, 0, $place->{from};
     my ($last) = sort { $b <=> $a } map { rindex $before, $_ } ';', '{', '}';
     $before = substr $before, $last + 1;
@@ -189,8 +189,8 @@ my $LINE = qr/^[ \t]*#(?:\\\n|[^\n])*/m;
 my $OPERATOR = qr{<<<|>>>|<<=|>>=|\.\.\.|->|\+\+|--|<<|>>|&&|\|\||::|[-+*/%&|^!=<>]=};
 my $TOKEN = qr/$STRING|\w[\w.]*|$OPERATOR|./s;
 
-# Returns the tokens of a range, as { text, at }: no comments, no white space, and each preprocessor line as
-# one token.
+# Returns the tokens of a range, as { text, at }, without comments and white space. A preprocessor line is one
+# token.
 sub tokens ($f, $range) {
     my $text = text_of($f, $range);
     my @found;
@@ -205,7 +205,8 @@ sub tokens ($f, $range) {
     return @found;
 }
 
-# Returns the tokens in groups: up to each brace, and up to each semicolon outside of parentheses.
+# Returns the tokens in groups, each of which ends at a brace, a preprocessor line or a semicolon outside
+# parentheses.
 sub statements ($f, $range) {
     my ($depth, @all, @now) = (0);
     for my $token (tokens($f, $range)) {

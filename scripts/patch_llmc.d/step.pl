@@ -1,6 +1,6 @@
-# Recognizes the training step of train_gpt2.cu, a loop of micro-batches over one forward and one backward
-# pass, then one update; and checks which other functions get the model. (Running train_gpt2.c proves its
-# step.)
+# Recognizes the training step of train_gpt2.cu: a loop over micro-batches with one forward and one backward
+# pass each, then one update. Also checks which functions receive the model. (The proof covers the step of
+# train_gpt2.c by running it.)
 use strict;
 use warnings;
 use feature 'signatures';
@@ -12,7 +12,7 @@ sub calls ($f, $in, $name) {
 
 my $KNOWN_STEPS = 'the plugin supports steps with one forward pass, one backward pass and one update';
 
-# Returns the only call of a function in a range.
+# Returns the call of a function in a range, and refuses a second call.
 sub only_call ($f, $in, $name) {
     my @calls = calls($f, $in, $name);
     @calls or missing($f, $in, "a call of $name");
@@ -40,7 +40,7 @@ sub in_order ($f, @calls) {
     }
 }
 
-# A step that is left before its update would stay open in the plugin.
+# Refuses jumps out of a step before its update, which would leave the step open in the plugin.
 sub runs_through ($f, $range) {
     my ($jump) = find_any($f, $range, qr/\b(continue|break|goto|return)\b/);
     $jump and refuse($f, $jump->{from}, "$jump->{1} leaves the step between its forward pass and its update");
@@ -62,7 +62,7 @@ sub training_pass ($f, $in, $backward) {
     return $passes[0];
 }
 
-# Only these functions and code that an edit replaces may run passes or updates.
+# Only these functions, and code that an edit replaces, may run passes or updates.
 sub called_nowhere_else ($f, $functions, @names) {
     for my $name (@names) {
         for my $call (calls($f, whole($f), $name)) {
@@ -74,8 +74,8 @@ sub called_nowhere_else ($f, $functions, @names) {
     }
 }
 
-# train_gpt2.cu: a loop of micro-batches over forward and backward; the norm; conditions under which the step
-# is skipped; in their last else the clipped update.
+# The step of train_gpt2.cu: a loop over micro-batches with forward and backward; the norm; conditions that
+# skip the step; in their last else the clipped update.
 sub accumulated_step ($f, $main) {
     my $forward = training_pass($f, $main, 'gpt2_backward_and_reduce');
     my $backward = only_call($f, $main, 'gpt2_backward_and_reduce');
@@ -106,8 +106,8 @@ sub over_micro_batches ($f, $main, $open, $backward) {
          "$backward->{name}(..., $steps, $step), with the loop's numbers");
 }
 
-# Between the norm and the update: if (... > skip_update_...) { ... } else if ... else { the clipping by the
-# norm; update }
+# Between the norm and the update only this may happen: if (... > skip_update_...) { ... } else if ... else {
+# clipping by the norm; the update }
 sub skipped_or_clipped ($f, $main, $norm, $update) {
     my $result = find_code($f, statement($f, $norm), 'float <norm> = gpt2_calculate_grad_norm(...);')->{1};
     my $between = within(between(statement($f, $norm), $update), $main);
@@ -124,8 +124,8 @@ sub skipped_or_clipped ($f, $main, $norm, $update) {
          . "float grad_clip = ...; $clips");
 }
 
-# The model, under any name, may only be passed to functions of this file, where check_nothing_else() checks
-# its uses. Other functions would find null pointers in it.
+# The model, under any name, may only be passed to functions of this file, whose uses of it
+# check_nothing_else() checks. Other functions would find null pointers in it.
 sub model_stays_here ($f) {
     my %names = map { $_->{1} => 1 } find_any($f, whole($f), qr/\bGPT2\s*[*&]?\s*(\w+)\s*[;,)=]/);
     my $any = join '|', sort keys %names;
@@ -140,7 +140,7 @@ sub model_stays_here ($f) {
     }
 }
 
-# Returns the name of the function in whose arguments a place is; '' if in none.
+# Returns the name of the function whose arguments contain this place, or ''.
 sub call_around ($f, $at) {
     my $depth = 0;
     for (my $i = $at - 1; $i >= 0; $i--) {

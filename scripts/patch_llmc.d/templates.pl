@@ -1,5 +1,6 @@
-# The added code: C for the two trainers, and rules for the Makefile. It must follow changes of zero.h, and so
-# must the lines that trainer.pl, cuda_trainer.pl and units.pl pass to before(), after() and instead().
+# The added code: C for the two trainers, and rules for the Makefile. When zero.h changes, this code must
+# follow, as must the lines that trainer.pl, cuda_trainer.pl and units.pl pass to before(), after() and
+# instead().
 use strict;
 use warnings;
 use feature 'signatures';
@@ -14,7 +15,7 @@ sub wrapped (@items) {
 
 sub unit_of ($f, $name) { return $f->{in_blocks}{$name} ? 'Z_BLOCKS' : 'Z_EMBEDDING' }
 
-# Code for both trainers. $type is the C type of a parameter; the plugin gets $piece elements at once.
+# Code for both trainers. $type is the C type of a parameter, $piece the number of elements passed at once.
 sub shared ($f, $type, $piece, $decayed) {
     my @tensors = @{ $f->{tensors} };
     my $enum = wrapped(map { number($_) } @tensors);
@@ -28,7 +29,7 @@ static const struct { const char *name; int unit, decay; } z_table[Z_TENSORS] = 
 ${rows}};
 enum { Z_PIECE = $piece }; // elements passed to and from the plugin at once
 
-// All ranks end after an error, and one of them prints the message.
+// Ends all ranks after an error; one of them prints the message.
 static void z_refuse(const char *format, ...) {
     char message[1200];
     va_list args;
@@ -71,7 +72,7 @@ static void z_print_memory(int stage) {
 static void z_create_model(const zero_config *config, const size_t *sizes, int L) {
     zero_tensor tensors[Z_TENSORS];
     zero_unit *units = (zero_unit *)mallocCheck((Z_BLOCKS + L) * sizeof(zero_unit));
-    // used by encoder and LM head; the encoder's backward reads no parameters
+    // two uses, by the encoder and the LM head; the encoder's backward reads no parameters
     zero_unit embedding = { "embedding", 2, 2, 1 }, block = { "block", 1, 1, 0 };
     for (int t = 0; t < Z_TENSORS; t++) {
         int layers = z_layers(t, L);
@@ -86,7 +87,7 @@ static void z_create_model(const zero_config *config, const size_t *sizes, int L
     if (zero_rank(z) == 0) z_print_memory(config->stage);
 }
 
-// The ranks compare their inputs: all parameters, and of each data file the name and the first 64 KiB, which
+// The ranks compare their inputs: all parameters, and the name and first 64 KiB of each data file, which
 // include the header with the file's size.
 static uint64_t z_params_read; // a digest
 static void z_digest(uint64_t *digest, const void *data, size_t words) { // FNV-1a, 4 bytes at a time
@@ -160,15 +161,15 @@ sub helpers ($f) {
     my $shared = shared($f, 'float', '1 << 16', { map { $_ => 1 } @{ $f->{tensors} } });
     return <<"END";
 // ----------------------------------------------------------------------------
-// ZeRO: the plugin holds parameters, gradients and moments. Its settings are in the environment:
-// ZERO_STAGE=0..3, by default 3, and ZERO_CONFIG=file, a DeepSpeed JSON. Run as mpirun -np 2 ./train_gpt2
+// ZeRO: the plugin holds parameters, gradients and moments. It reads its settings from the environment:
+// ZERO_STAGE=0..3 (default 3) and ZERO_CONFIG=file, a DeepSpeed JSON. Run it with mpirun -np 2 ./train_gpt2
 #include <glob.h>
 #include <stdarg.h>
 #include "llmc_zero/zero.h"
 
 static zero *z;
 
-// Only rank 0 prints. If another rank ends with an error, the last message that it wanted to print follows.
+// Only rank 0 prints. If another rank ends with an error, its last message is printed too.
 static int z_launch_rank(void) { return zero_launched().rank; }
 static char z_said[256];
 static void z_printf(const char *format, ...) {
@@ -209,7 +210,7 @@ END
 
 sub cuda_13 {
     return <<'END';
-#if CUDART_VERSION >= 13000 // takes a cudaMemLocation; this is the older form
+#if CUDART_VERSION >= 13000 // its cudaMemAdvise takes a cudaMemLocation; this is the older form
 static inline cudaError_t cudaMemAdvise(const void *memory, size_t bytes, cudaMemoryAdvise advice,
                                         int device) {
     cudaMemLocation location = {};
@@ -225,10 +226,10 @@ sub cuda_helpers ($f) {
     my $shared = shared($f, 'floatX', '1 << 20', decayed($f));
     return <<"END";
 // ----------------------------------------------------------------------------
-// ZeRO: the plugin holds parameters, gradients, moments and masters, and connects the ranks. -z is its stage;
-// ZERO_CONFIG=file, a DeepSpeed JSON, has further settings. Run it with mpirun -np 2 ./train_gpt2cu -z 3, or
-// with -pi, -pn and -pr as without ZeRO.
-#define OMPI_SKIP_MPICXX 1 // no C++ bindings, which the C library does not have
+// ZeRO: the plugin holds parameters, gradients, moments and masters, and connects the ranks. -z sets its
+// stage; ZERO_CONFIG=file, a DeepSpeed JSON, has more settings. Run it with mpirun -np 2 ./train_gpt2cu
+// -z 3, or with -pi, -pn and -pr as without ZeRO.
+#define OMPI_SKIP_MPICXX 1 // no C++ bindings, which MPI's C library lacks
 #define MPICH_SKIP_MPICXX 1
 #include <glob.h>
 #include <map>
@@ -240,10 +241,10 @@ sub cuda_helpers ($f) {
 
 static zero *z;
 static zero_config z_config;
-enum { Z_STATE_VERSION = 1001 }; // of a state file whose moments and masters are in the plugin's checkpoint
+enum { Z_STATE_VERSION = 1001 }; // for state files whose moments and masters are in the plugin's checkpoint
 
 $shared
-// Determines this rank and its GPU: with MPI by its number on its node, else by -pg. Ranks may share a GPU.
+// Returns this rank's number on its node, which selects its GPU.
 static int z_rank_on_node(int ranks) {
     int provided, rank = 0, world = 0;
     MPI_Comm node;
@@ -258,6 +259,7 @@ static int z_rank_on_node(int ranks) {
         z_refuse("MPI does not report the ranks on this node");
     return rank;
 }
+// Determines this rank and its GPU: with MPI by its number on its node, else by -pg. Ranks may share a GPU.
 static MultiGpuConfig z_start(int num_processes, int process_rank, int gpus_per_node, char *server_ip,
                               char *fs_path, char *init_method) {
     MultiGpuConfig config = {};
@@ -268,17 +270,18 @@ static MultiGpuConfig z_start(int num_processes, int process_rank, int gpus_per_
     int tcp = strcmp(init_method, "tcp") == 0, fs = strcmp(init_method, "fs") == 0;
     config.process_rank = launched.rank;
     config.num_processes = launched.ranks;
-    if (!tcp && !fs && strcmp(init_method, "mpi") != 0) z_refuse("-pi %s: mpi, tcp or fs", init_method);
+    if (!tcp && !fs && strcmp(init_method, "mpi") != 0)
+        z_refuse("-pi %s: must be mpi, tcp or fs", init_method);
     cudaCheck(cudaGetDeviceCount(&devices));
     if (tcp || fs) {
         z_config.start.method = tcp ? ZERO_START_TCP : ZERO_START_FILE;
         z_config.start.server = *server_ip ? server_ip : NULL;
         z_config.start.file = *fs_path ? fs_path : NULL;
-        if (num_processes > 1 || config.num_processes == 1) { // else a launcher sets them
+        if (num_processes > 1 || config.num_processes == 1) { // otherwise the launcher sets them
             z_config.start.rank = config.process_rank = process_rank;
             z_config.start.ranks = config.num_processes = num_processes;
         }
-        if (gpus_per_node < 1) z_refuse("-pg %d: at least 1", gpus_per_node);
+        if (gpus_per_node < 1) z_refuse("-pg %d: must be at least 1", gpus_per_node);
         config.local_device_idx = config.process_rank % gpus_per_node;
         if (config.local_device_idx >= devices)
             z_refuse("-pg %d: rank %d would use GPU %d, but this machine has %d: give -pg %d to share "
@@ -312,8 +315,8 @@ static void z_end(void) {
 #define multi_gpu_barrier(config) z_check(zero_barrier(z))
 #define set_zero_configs(config, stage, parameters) ((config)->zero_stage = (stage))
 
-// The given options, sorted; the last value of an option counts. -p* and paths may differ between ranks: the
-// data read there is compared later.
+// Passes the sorted options to the plugin, which compares them between ranks; the last value of an option
+// counts. -p* and paths may differ; the data read there is compared later.
 static void z_same_options(int argc, char **argv) {
     static std::string lines;
     std::map<std::string, std::string> given;
@@ -341,8 +344,7 @@ static void z_configure(int stage, int micro_batches, int use_master_weights) {
         z_refuse("-z %d, but ZERO_STAGE or ZERO_CONFIG asks for stage %d: give the same stage, or only -z",
                  stage, z_config.stage);
     if (z_config.numbers.dtype != dtype)
-        z_refuse("ZERO_CONFIG: this program was built with another precision; rebuild it with that "
-                 "PRECISION");
+        z_refuse("ZERO_CONFIG: this program was built with another PRECISION; rebuild it to match");
     if (z_config.micro_batches != micro_batches)
         z_refuse("ZERO_CONFIG: gradient_accumulation_steps %d, but -d, -b and -t make it %d",
                  z_config.micro_batches, micro_batches);
@@ -366,7 +368,7 @@ static void z_write_params(FILE *file, const size_t *sizes, int L) {
     z_each_piece(sizes, L, z_write_piece, file);
 }
 
-// The plugin's checkpoint, next to the state files: state_STEP.zero for all ranks' state_STEP_RANK.bin
+// The plugin's checkpoint is next to the state files: state_STEP.zero for all ranks' state_STEP_RANK.bin.
 static std::string z_state_path(const char *filename) {
     std::string name(filename);
     return name.substr(0, name.rfind('_')) + ".zero";
@@ -403,7 +405,7 @@ END
 sub make_rules {
     return <<'END';
 
-# ZeRO: the plugin in llmc_zero/, for train_gpt2 only; also with CFLAGS on the command line
+# ZeRO: builds only train_gpt2 with the plugin in llmc_zero/, even with CFLAGS on the command line.
 include llmc_zero/zero.mk
 train_gpt2: override CFLAGS += -DLLMC_ZERO
 train_gpt2: override LDLIBS += $(ZERO_LIBS)
@@ -416,8 +418,8 @@ END
 sub cuda_make_rules {
     my $rules = <<'END';
 
-# ZeRO for train_gpt2cu: the plugin with its CUDA kernels, in a separate folder. nvcc gets the host's flags in
-# its syntax.
+# ZeRO for train_gpt2cu: builds the plugin with its CUDA kernels in a separate folder. The host's flags are
+# converted to nvcc's syntax.
 ZERO_FOR_CUDA := $(ZERO_BUILD)/cuda/libllmc_zero.a
 ZERO_COMMA := ,
 .PHONY: $(ZERO_FOR_CUDA)

@@ -8,11 +8,12 @@ our %FILE;
 our $ONLY_ADAMW = 'The plugin has only llm.c\'s AdamW, so the losses would differ; restore llm.c\'s ';
 my ($TRAINER, $LOADER, $MAKEFILE) = @FILE{qw(trainer loader makefile)};
 
-# A row: file, function ('' for the whole file), purpose, how. `how` gets the file and the range to search.
-# find() ends the script if the place is missing; instead() puts the original into an #else, before() and
-# after() only add; known() compares the replaced code with llm.c's versions of it.
+# Each row has the file, the function ('' for the whole file), the purpose, and a sub that makes the edit in
+# the file and the range to search. find() ends the script if the place is missing; instead() moves the
+# original into an #else; before() and after() only add lines; known() compares the replaced code with llm.c's
+# versions of it.
 our @edits = (
-    [ $TRAINER, '', 'the plugin, its tensor table, only rank 0 prints', sub ($f, $in) {
+    [ $TRAINER, '', 'the plugin, its tensor table; only rank 0 prints', sub ($f, $in) {
         my $include = find($f, $in, qr/^#include\s+"llmc\/utils\.h"/m, '#include "llmc/utils.h"');
         after($f, $include, helpers($f));
     } ],
@@ -62,7 +63,7 @@ our @edits = (
         # unchanged: grads_memory is NULL, and the plugin clears its gradients
         understood($f, find_code($f, $in, 'if (model->grads_memory != NULL) { memset(model->grads_memory,'));
     } ],
-    [ $TRAINER, 'gpt2_update', 'reduction and update by the plugin', sub ($f, $in) {
+    [ $TRAINER, 'gpt2_update', 'the plugin reduces and updates', sub ($f, $in) {
         require_parameters($f, $in, qw(learning_rate beta1 beta2 eps weight_decay t));
         known($f, $in, 'plain.update', $ONLY_ADAMW . 'gpt2_update');
         instead($f, $in, 'zero_hyper hyper = { learning_rate, beta1, beta2, eps, weight_decay, 0.0f, t };',
@@ -85,7 +86,7 @@ our @edits = (
         $calls[-1]{new} .= "\n" . compare_inputs($f, @calls);
         instead_each($f, @calls);
     } ],
-    [ $TRAINER, 'main', 'the batch counts all ranks', sub ($f, $in) {
+    [ $TRAINER, 'main', 'the printed number of batches counts all ranks', sub ($f, $in) {
         my @prints = find_all_code($f, $in, 'printf(... num_tokens / (B * T) ...);');
         $_->{new} = text_of($f, $_) =~ s/\(B\s*\*\s*T\)/(B*T*zero_ranks(z))/r for @prints;
         instead_each($f, @prints);
@@ -110,7 +111,7 @@ our @edits = (
     } ],
 );
 
-# The edits use the parameters of a function by these names.
+# Checks that a function has parameters with these names, which the edits use.
 sub require_parameters ($f, $in, @names) {
     my $function = $in->{function};
     $f->{parameters}{$function} =~ /\b$_\b/ or missing($f, $in, "a parameter $_ of $function") for @names;

@@ -12,8 +12,8 @@ sub pointer ($struct, $name, $layer) {
     return ($struct eq 'params' ? 'z_param(' : 'z_grad(') . number($name) . ", $layer)";
 }
 
-# Reads the fields of ParameterTensors in order. A tensor is in every layer if its size has the number of
-# layers as a factor; {of_layer} is the rest of its size.
+# Reads the fields of ParameterTensors in order. A tensor is in every layer if the number of layers is a
+# factor of its size; {of_layer} has the other factors.
 sub read_tensors ($f) {
     my $struct = find($f, whole($f), qr/typedef\s+struct\s*\{([^}]*)\}\s*ParameterTensors\s*;/,
                       'the struct ParameterTensors');
@@ -23,8 +23,8 @@ sub read_tensors ($f) {
         my ($type, $name) = @$field{1, 2};
         next if !contains($struct, $field->{from}) || $field->{to} >= $struct->{to};
         $type =~ /^floatX?\s*\*$/
-            or refuse($f, $field->{from}, "$name of ParameterTensors is a $type; the plugin has tensors of "
-                      . 'the type of the model only');
+            or refuse($f, $field->{from}, "$name of ParameterTensors is a $type; the plugin supports only "
+                      . 'tensors of the type of the model');
         push @$tensors, $name;
     }
     understood($f, $struct);
@@ -48,15 +48,15 @@ sub read_tensors ($f) {
     understood($f, $body);
 }
 
-# Returns the factors of a product, sorted; for anything else the tokens as one factor.
+# Returns the sorted factors of a product. Any other expression is one factor.
 sub factors ($product) {
     my @factors = $product =~ /\w+/g;
     return sort @factors if $product =~ /^[\w\s*()]*$/ && $product !~ /\w\s*\(|\)\s*\w|\w\s+\w/;
     return join '', split ' ', $product;
 }
 
-# Every use of a unit requests pointers to its tensors. So a function's copies of ParameterTensors start empty
-# and are filled where a unit is open.
+# A function's copies of ParameterTensors start empty; each use of a unit fills in the pointers to its
+# tensors, which are valid only while the unit is open.
 sub local_tensors ($f, $in) {
     my @copies = find_all($f, $in, qr/ParameterTensors\s+(params|grads)\s*=\s*model->\g1\s*;/,
                           'ParameterTensors params = model->params;');
@@ -88,7 +88,7 @@ sub outside_layers ($f, $use) {
         or missing($f, $use, "$use->{1}.$use->{2} to be a tensor outside the layers");
 }
 
-# One use of the embedding unit: adds hooks around all statements of the range that name a tensor outside the
+# Makes a range one use of the embedding unit: adds hooks around all statements that name a tensor outside the
 # layers.
 sub embedding_use ($f, $in, $way) {
     my @uses = uses_in($f, $in);
@@ -97,8 +97,8 @@ sub embedding_use ($f, $in, $way) {
     use_of_unit($f, \@uses, 0, [$hooks[0]], [$hooks[1]]);
 }
 
-# The loop over the layers: adds hooks at its ends, and takes its pointers to a layer's parameters and
-# gradients from the plugin.
+# In the loop over the layers: adds hooks at both ends of the body, and takes the pointers to a layer's
+# parameters and gradients from the plugin.
 sub layer_use ($f, $in, $way) {
     my $loop = layer_loop($f, $in);
     my $l = $loop->{layer};
@@ -107,7 +107,7 @@ sub layer_use ($f, $in, $way) {
 }
 
 # Replaces a layer's pointers: those in the range whose index matches the pattern $index. $layer is the
-# layer's expression.
+# expression for the layer.
 sub layer_pointers ($f, $in, $index, $layer, $hook = '') {
     my $declaration = qr/((?:const\s+)?floatX?\s*\*)\s*(\w+)\s*=\s*/;
     my @pointers = find_all($f, $in, qr/$declaration(params|grads)\.(\w+)\s*\+\s*$index(?!\w)([^;]*);/,
@@ -125,7 +125,7 @@ sub layer_pointers ($f, $in, $index, $layer, $hook = '') {
     instead_each($f, @pointers);
 }
 
-# The hooks are at both ends of the loop's body, so every layer must run through both.
+# Returns the body of the loop over the layers. Every layer must run through both ends, which get the hooks.
 sub layer_loop ($f, $in) {
     my $L = find_code($f, $in, '<L> = model->config.num_layers;')->{1};
     my $up = '0\s*;\s*\g1\s*<\s*' . $L . '\s*;\s*(?:\g1\s*\+\+|\+\+\s*\g1)';
@@ -166,7 +166,7 @@ sub compare_inputs ($f, @calls) {
     return join "\n", @lines;
 }
 
-# No other code may use the memory that the plugin now holds. Freeing a NULL pointer and testing for NULL are
+# No other code may use memory that the plugin now holds. Freeing NULL pointers and comparing with NULL are
 # harmless.
 sub check_nothing_else ($f) {
     understood($f, $_) for find_any($f, whole($f), qr/typedef\s+struct\s*\{[^}]*\}\s*GPT2\s*;/),
