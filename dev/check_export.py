@@ -6,8 +6,8 @@ with those of dev/reference_gpt2.py for the same model's llm.c file. Neither sha
     train_gpt2_zero --export MODEL --to model.bin
     dev/check_export.py folder model.bin
 
-Loading must print nothing: no warning, and no missing, unused or wrongly shaped key. Exit status:
-0: passed; 77: transformers or PyTorch is not installed; 1: anything else.
+Loading must print nothing: no warning, and no missing, unused or wrongly shaped key. The exit status is 0 if
+the test passed, 77 if transformers or PyTorch is not installed, and 1 otherwise.
 """
 import os
 import sys
@@ -49,7 +49,7 @@ def printed_by(function):
 
 
 def read_bin(path):
-    """llm.c's file -> configuration and parameters for dev/reference_gpt2.py"""
+    """Reads llm.c's file; returns the configuration and parameters for dev/reference_gpt2.py."""
     raw = open(path, "rb").read()
     magic, version, longest, vocab, layers, heads, channels, padded = np.frombuffer(raw, "<i4", 8)
     if magic != 20240326 or version not in (3, 5):

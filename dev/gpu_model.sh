@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Models a training step of train_gpt2_zero on NVIDIA GPUs, from shapes alone: for each operation the
-# launches, bytes moved, flops, minimum time on the GPU, and expected time. Nothing is measured;
+# Models a training step of train_gpt2_zero on NVIDIA GPUs, only from shapes: prints the launches, bytes
+# moved, flops, minimum time on the GPU and expected time of each operation. It measures nothing;
 # docs/gpu_model.md explains the assumptions.
 # Usage: dev/gpu_model.sh [option [value]]...
 #   --model d12        d12 (124M), d24 (350M), d36 (774M), d48 (1558M), or any other of the trainer's -e
-#   --batch N          rows on each GPU (default as in llm.c's recipes: 64 up to d24, 32 for d36, 16 above)
-#   --length 1024      tokens of a row
+#   --batch N          sequences on each GPU (default as in llm.c's recipes: 64 to d24, 32 for d36, else 16))
+#   --length 1024      tokens per sequence
 #   --gpu h200         h200 or h100 (SXM)
-#   --ranks 1          GPUs of one machine, connected by NVLink, one rank each: 1 to 8
+#   --ranks 1          GPUs in one machine, connected by NVLink, with one rank each: 1 to 8
 #   --stage 0          ZeRO stage, 0 to 3
 #   --recompute 0      the trainer's -r, 0 to 2
-#   --summary          several models, and the effect of options and assumptions; takes only --markdown
-#   --markdown         tables for a document
+#   --summary          prints several models and the effect of options and assumptions; allows only --markdown
+#   --markdown         prints tables for a document
 #   --measured FILE    compares a profile of one step with the model: a line per kernel name, five columns
 #                      separated by tabs: name, launches, ms, bytes read, bytes written (device memory)
-# Status: 0; or 2, with one line about the wrong option or file.
+# Status: 0, or 2 with one line about the wrong option or file.
 set -eu
 declare -A is=([model]=d12 [batch]='' [length]=1024 [gpu]=h200 [ranks]=1 [stage]=0 [recompute]=0)
 is[measured]=''
@@ -55,8 +55,8 @@ function min(a, b) { return a < b ? a : b }
 
 # ------------------------------------------------------------------------------------------------ assumptions
 
-# They are printed in this order. vary: a factor, to see the effect of an assumption. doubt: why the value may
-# be wrong.
+# They are printed in this order. vary: a factor that shows the effect of an assumption. doubt: why the value
+# may be wrong.
 function assume(key, value, unit, text, doubt) {
     assumption[++assumptions] = key
     the[key] = value * (key in vary ? vary[key] : 1)
@@ -85,7 +85,7 @@ function assume_gpu(    h200) {
            "the share is not linear: 132 CTAs take two waves on 116 SMs, unless SM_COUNT_TARGET is set")
 }
 
-# Fractions of the copy speed.
+# As fractions of the copy speed.
 function assume_streams() {
     assume("elementwise", 92, "%", "of copy: residual, GELU, rounding of dQ")
     assume("layernorm", 90, "%", "of copy: layernorm, with residual too")
@@ -98,7 +98,7 @@ function assume_streams() {
     assume("bulk", 90, "%", "of copy: memset, memcpy")
 }
 
-# Fractions of the peak, by shape.
+# As fractions of the peak, by shape.
 function assume_matmuls() {
     assume("operands", 85, "%", "of copy: memory-bound matmuls")
     assume("wide", untuned ? 89 : 92, "%", "of peak: matmuls with B*T rows")
@@ -118,7 +118,7 @@ function shape(layers, channels, heads, vocabulary, longest) {
     L = layers + 0; C = channels + 0; NH = heads + 0; V = vocabulary + 0; maxT = longest + 0
 }
 
-# As gpt2/model.c names them.
+# The model names of gpt2/model.c.
 function parse_model(    i, part) {
     split("d6 6 384 6 d12 12 768 12 d24 24 1024 16 d36 36 1280 20 d48 48 1600 25 d60 60 1920 30", part, " ")
     for (i = 1; i in part; i += 4) {
@@ -157,11 +157,11 @@ function set_shape() {
     BT = B * T
     BTC = 2 * BT * C                        # bytes of activations (B, T, C)
     in_block = 12 * C * C + 13 * C
-    embeddings = Vp * C + maxT * C + 2 * C  # with the final layernorm: they are one unit
+    embeddings = Vp * C + maxT * C + 2 * C  # with the final layernorm, which is in the same unit
     P = embeddings + L * in_block
 }
 
-# States as the ZeRO paper counts them (parameter 2, gradient 2, master and moments 12), buckets and slots.
+# States as counted in the ZeRO paper (parameter 2, gradient 2, master and moments 12), buckets and slots.
 function states_bytes(of_stage,    buckets) {
     buckets = 2 * (2 * in_block + embeddings)
     if (of_stage == 0) return 16 * P
@@ -174,14 +174,14 @@ function activation_bytes(level,    a_layer) {
     return BTC * (a_layer * L + 9) + 4 * BT * (4 + NH) * L
 }
 
-# Bytes of logits at a time, 1 to 4 GiB: the memory left at the largest stage without recomputation, with an
-# eighth of the device free, so that the stage does not change the bits.
+# Bytes of logits at a time, 1 to 4 GiB: the memory left at the largest stage without recompute, with an
+# eighth of the device free. It must not depend on the stage, which may not change the bits.
 function logits_bytes(    i, states, left) {
     for (i = 0; i <= 3; i++) states = max(states, states_bytes(i))
     left = the["memory"] * 1e9 * 7 / 8 - states - activation_bytes(0)
     return max(GIB, min(4 * GIB, left))
 }
-# There are at most eight parts, of whole tiles.
+# At most eight parts, each of whole tiles.
 function head_parts() {
     parts = min(8, ceil(2 * BT * Vp / logits_bytes()))
     chunk = min(BT, ceil(ceil(BT / parts) / TILE) * TILE)
@@ -192,7 +192,7 @@ function head_parts() {
 
 # ------------------------------------------------------------------------------------------------- operations
 
-# A line of the model. busy: ms that its kernels run; expected: ms that the step takes longer for them.
+# Adds a line to the model. busy: ms that its kernels run; expected: ms that they add to the step.
 function line(group, name, runs, read, written, flops, ideal, busy, expected, bound) {
     lines++
     group_of[lines] = group
@@ -207,7 +207,8 @@ function line(group, name, runs, read, written, flops, ideal, busy, expected, bo
     bound_of[lines] = bound
 }
 
-# A kernel and its runs; bytes and flops are those of one run. group: as a profiler can distinguish.
+# Adds a kernel and its runs; bytes and flops are those of one run. group: kernels that a profiler cannot tell
+# apart.
 function op(group, name, runs, read, written, flops, kind, waste,    memory, compute, expected) {
     if (!runs) return
     memory = (read + written) / the["copy"] * 1e-6                 # ms
@@ -220,25 +221,25 @@ function op(group, name, runs, read, written, flops, kind, waste,    memory, com
 }
 function stream(group, name, runs, read, written, kind) { op(group, name, runs, read, written, 0, kind, 1) }
 
-# out (m, n) = (m, k) @ (k, n), each matrix through memory once, plus the epilogue's reads and writes
+# out (m, n) = (m, k) @ (k, n): moves each matrix through memory once, plus the epilogue's reads and writes
 function matmul(name, runs, m, n, k, more_read, more_written, kind) {
     op("matmuls", name, runs, 2 * (m * k + k * n) + more_read, 2 * m * n + more_written, 2 * m * n * k, kind,
        kind == "head" ? tile_waste : 1)
 }
 function weight(name, OC, K, kind) { matmul(name ", weight", L, OC, K, BT, 0, 0, kind) }
 
-# Sums over rows end in two stages: each block's, then their sum.
+# Sums over rows take two stages: one sum per block, then the sum of these.
 function partial_sums(name, runs, bytes) {
     stream("partial", name " partial sums", runs, bytes, 0, "columns")
 }
 
-# Of n matmuls over the queries and keys that a causal mask leaves.
+# The flops of n matmuls over the queries and keys that a causal mask leaves.
 function attention_flops(n) { return n * 2 * hs * B * NH * T * (T + 1) / 2 }
 
 function forward(    stats) {
     section = "forward"
     stats = 8 * BT
-    stream("encoder", "encoder", 1, 2 * C * (min(BT, V) + T), BTC, "ends")      # a token's row of wte once
+    stream("encoder", "encoder", 1, 2 * C * (min(BT, V) + T), BTC, "ends")     # reads a row of wte once
     stream("layernorm", "layernorm 1, first block", 1, BTC, BTC + stats, "layernorm")
     matmul("qkv", L, BT, 3 * C, C, 0, 0, "wide")
     op("attention", "attention", L, 3 * BTC, BTC + 4 * BT * NH, attention_flops(2), "attention", 1)
@@ -249,7 +250,7 @@ function forward(    stats) {
     stream("layernorm", "residual, next layernorm", L, 2 * BTC, 2 * BTC + stats, "layernorm")
 }
 
-# sums: of dweight, dbias and dinp's columns, of two blocks an SM
+# sums: of dweight, dbias and dinp's columns, with two blocks per SM
 function layernorm_backward(name, runs,    sums) {
     sums = 3 * 4 * C * the["processors"] * 2
     stream("layernorm_backward", name, runs, 3 * BTC + 8 * BT, BTC + sums, "layernorm_backward")
@@ -289,11 +290,11 @@ function backward(    wte) {
     stream("encoder_backward", "encoder backward, wpe", 1, BTC + 2 * C * T, 2 * C * T, "ends")
 }
 
-# cuDNN's kernels: sums of dout * out for each row; the main kernel; then dQ, rounded from sums in fp32 or, if
-# deterministic, a matmul of the scores' gradients that the main kernel kept: those on and below the
-# diagonal, in blocks of 128.
+# cuDNN's kernels: sums of dout * out for each row; the main kernel; then dQ, which is rounded from sums in
+# fp32 or, if deterministic, a matmul of the scores' gradients that the main kernel stored: those on and below
+# the diagonal, in blocks of 128.
 function attention_backward(    rows, runs, part, sums, kept) {
-    rows = fast ? B : min(B, max(1, int(GIB / 2 / (2 * NH * T * T))))      # 512 MiB of kept scores at a time
+    rows = fast ? B : min(B, max(1, int(GIB / 2 / (2 * NH * T * T))))    # 512 MiB of stored scores at a time
     while (B % rows) rows--
     runs = L * B / rows
     part = rows / B
@@ -319,17 +320,17 @@ function plugin() {
     host()
 }
 
-# One launch a unit, only for the tensors that backward adds to.
+# One launch per unit, only for the tensors that backward adds to.
 function clear_gradients(    bytes) {
     bytes = 2 * (13 * C * L + 2 * C + maxT * C)
     stream("clear", "gradients cleared", L + 1, 0, bytes / (L + 1), "bulk")
 }
 
-# A rank sums the squares of its part.
+# Each rank sums the squares of its part.
 function norm() { stream("norm", "gradient norm", 1, 2 * P / N, 8 * (L + 1), "norm") }
 
-# For each element 14 bytes are read: gradient, master, moments; and 14 written: parameter, master, moments.
-# shards: of a unit. One launch a unit.
+# Per element, reads 14 bytes (gradient, master, moments) and writes 14 (parameter, master, moments). shards:
+# shards of a unit. One launch per unit.
 function adamw(shards,    all) {
     all = 14 * P / shards
     stream("adamw", "AdamW", L + 1, all / (L + 1), all / (L + 1), "adamw")
@@ -342,7 +343,7 @@ function host(    bytes, ms) {
     line("copies", "the host waits for loss, norm", 2, 8 * (L + 2), 0, 0, 0, 0, the["wait"] / 500, "latency")
 }
 
-# One rank has the same hooks: its shards are copied into slots, and buckets into the shard.
+# A single rank has the same hooks, which copy its shards into slots, and buckets into the shard.
 function copy_alone(    unit) {
     unit = 2 * P / (L + 1)                  # on average
     if (stage == 3) stream("copies", "parameters into slots", 2 * (L + 1), unit, unit, "bulk")
@@ -351,14 +352,14 @@ function copy_alone(    unit) {
 
 # ms for a rank to receive, or to send, its part of these elements at `speed` GB/s
 function link_ms(elems, speed) { return 2 * elems * (N - 1) / N / speed * 1e-6 }
-# A reduction goes in rounds of the size of its staging, 256 MiB for all ranks together.
+# A reduction runs in rounds of the size of its staging, 256 MiB for all ranks in total.
 function rounds(elems) { return ceil(2 * elems / N / (GIB / 4 / N)) }
 
 # times: gathers per unit. Stage 3 gathers for forward and for backward, stages 1 and 2 after the update, and
-# stage 0 gathers the reduced gradients. elems: of the units at the ends, for which the step waits: the
-# embeddings and the first block. From stage 1 on, however, the AdamW of other units hides a gather that
-# follows its unit's AdamW: every gather at stages 1 and 2, that of the embeddings at stage 3. The first block
-# is gathered when the next step begins.
+# stage 0 gathers the reduced gradients. elems: the elements of the units for which the step waits, the
+# embeddings and the first block. From stage 1 on, however, the AdamW of other units hides gathers that follow
+# their unit's AdamW: every gather at stages 1 and 2, and that of the embeddings at stage 3. The gather of the
+# first block starts when the next step begins.
 function communicate(    times, units, elems, bytes, hidden, exposed) {
     times = stage == 3 ? 2 : 1
     units = stage == 0 ? 2 : stage == 3 ? 1 : 0
@@ -374,14 +375,14 @@ function collectives(group, how, runs, bytes, ideal, busy, expected) {
     if (!runs) return
     line(group, group ", " how, runs, bytes, bytes, 0, ideal, busy, expected, ideal ? "NVLink" : "SMs")
 }
-# The time that computation loses to a concurrent collective: its share of the SMs.
+# The time that computation loses to a concurrent collective, by the collective's share of the SMs.
 function slowdown(hidden) { return hidden * the["channels"] / the["processors"] }
 
-# An exchange of shards among all ranks, and a sum in rank order, round by round.
+# In each round, the ranks exchange shards, then sum them in rank order.
 function reduce(ends,    runs, last_runs, sent, hidden, exposed) {
     runs = (L - 1) * rounds(in_block)
     last_runs = rounds(embeddings) + rounds(in_block)
-    sent = 2 * (N - 1) / N                  # bytes of an element
+    sent = 2 * (N - 1) / N                  # bytes per element
     hidden = link_ms(P - ends, the["exchanging"]) + runs * the["collective"] / 1e3
     exposed = link_ms(ends, the["exchanging"]) + last_runs * the["collective"] / 1e3
     collectives("reductions", "hidden", runs, sent * (P - ends), 0, hidden, slowdown(hidden))
@@ -407,7 +408,7 @@ function build(    i) {
 }
 
 function width_of(w) { return w < 0 ? "-" (-w) : w }
-# A row of a table, cells separated by tabs; the widths are heading()'s, negative for text.
+# Prints a row of a table, given with tabs between cells; the widths are heading()'s, negative for text.
 function row(text,    i, n, cell, out) {
     n = split(text, cell, "\t")
     for (i = 1; i <= n; i++) {
@@ -465,7 +466,7 @@ function set_case(a_model, a_gpu, n, a_stage) {
     set_shape()
     build()
 }
-# The two columns of the tables below: 124M on one H200, and 1558M on eight H100.
+# The two columns in the tables below: 124M on one H200, and 1558M on eight H100.
 function set_column(column) {
     if (column == 1) set_case("d12", "h200", 1, 0)
     else set_case("d48", "h100", 8, 3)
@@ -476,7 +477,7 @@ function print_case(name, a_model, a_gpu, n, a_stage) {
     row(sprintf("%s\t%d\t%.1f\t%.1f\t%.0f\t%.0f\t%.0f", name, B, ideal, expected, tokens_a_s, tflops,
                 held / 1e9))
 }
-# Made by hand, for the previous case.
+# An estimate made by hand for the previous case.
 function print_second_estimate(least, most) {
     row(sprintf("the same, second estimate\t%d\t\t%d to %d\t%.0f to %.0f\t%.0f to %.0f\t", B, least, most,
                 tokens_a_s * expected / most, tokens_a_s * expected / least, tflops * expected / most,
@@ -495,7 +496,7 @@ function print_cases() {
     print "\nDoubted: 124M on eight H100, because llm.c's public run of 45 minutes takes 138 ms a step.\n"
 }
 
-# How many ms longer a step takes with another option.
+# Prints how many ms longer a step takes with another option.
 function print_option(text, option,    column, before, longer) {
     for (column = 1; column <= 2; column++) {
         set_column(column)
@@ -507,7 +508,7 @@ function print_option(text, option,    column, before, longer) {
     row(text longer)
 }
 
-# How many ms less a step takes if some assumptions are off by this factor.
+# Prints how many ms less a step takes if some assumptions are off by this factor.
 function print_worth(text, keys, factor,    column, i, key, before, less) {
     split(keys, key, " ")
     for (column = 1; column <= 2; column++) {
@@ -538,8 +539,8 @@ function print_summary() {
 
 # --------------------------------------------------------------------------------------------------- measured
 
-# Returns the model's group for a kernel's demangled name in a profile; "" if there is none. The first
-# pattern that matches counts.
+# Returns the model's group for a kernel's demangled name in a profile, or "". The first pattern that matches
+# counts.
 function group_of_kernel(name,    i, n, rule) {
     if (name !~ /nccl/ && name ~ /sdpa|flash|fmha|cudnn/)
         return name ~ /bprop|bwd|backward|dgrad|dot_do_o|convert_dq|dq_/ ? "attention_backward" : "attention"

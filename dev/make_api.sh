@@ -2,8 +2,8 @@
 # Writes docs/api.md, the reference, from the comments and declarations of zero.h, zero_checkpoint.h,
 # zero_job.h, zero_plan.h, zero_settings.h and zero_deepspeed.h.
 # Usage: dev/make_api.sh [FILE]
-# A line `// -------- title` becomes a heading, a comment with the declarations below it an entry, and a
-# separate comment a paragraph.
+# A line `// -------- title` becomes a heading; a comment with declarations below it becomes an entry; any
+# other comment becomes a paragraph.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 to=${1:-docs/api.md}
@@ -17,7 +17,7 @@ BEGIN {
     print "trainer uses it; [details.md](details.md) explains each rule.\n"
 }
 
-# Escapes characters with a meaning in Markdown, and formats names of the plugin as code.
+# Escapes characters that are special in Markdown, and formats names of the plugin as code.
 function markdown(s,    out, name) {
     gsub(/&/, "\\&amp;", s); gsub(/</, "\\&lt;", s); gsub(/\*/, "\\*", s)
     while (match(s, /(zero|ZERO|MPI)_[A-Za-z0-9_]*[A-Za-z0-9](_\\\*|\.[a-z0-9_]+|\(\))?/)) {
@@ -28,8 +28,7 @@ function markdown(s,    out, name) {
     return out s
 }
 
-# Returns the name that a line declares: a type, a function, or the prefix of the names of an enum; "" if
-# none.
+# Returns the name that a line declares: a type, a function, or the common prefix of the names in an enum; or "".
 function declared(line) {
     sub(/ *\/\/.*/, "", line)
     if (line ~ /^enum /) in_enum = 1
@@ -43,7 +42,7 @@ function declared(line) {
     return ""
 }
 
-# Adds a line of a comment. Further indented lines, examples or formulas, stay unchanged.
+# Adds a line of a comment. Lines with extra indentation, which are examples or formulas, stay unchanged.
 function add_text(line,    indented) {
     sub(/^\/\/ ?/, "", line)
     indented = line ~ /^    /

@@ -4,8 +4,8 @@
     dev/read_checkpoint.py FOLDER                         lists its tensors
     dev/read_checkpoint.py FOLDER STATE [TENSOR [LAYER]]  writes values to stdout, fp32
 
-STATE: master, moment1 or moment2. Without TENSOR: all tensors in the order of the table, all layers of each.
-Checksums are verified if the module xxhash is installed.
+STATE is master, moment1 or moment2. Without TENSOR, the output has all tensors in the order of the table, all
+layers of each. Verifies checksums if the module xxhash is installed.
 """
 import json
 import math

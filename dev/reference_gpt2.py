@@ -9,8 +9,9 @@ code. The file is little-endian: 16 int32 (magic, version, longest sequence, V, 
 5 x 0), 8 float32 (lr, beta1, beta2, eps, weight decay, clip, 0, 0), B*T+1 int32 tokens (row b is tokens
 b*T .. b*T+T, so rows overlap by one), then float32: parameters; logits (B, T, V); loss before each step and
 after the last; gradient norm of each step; gradients of step 1; parameters after the last step. Parameters
-and gradients are in llm.c's order, all layers of a tensor together. llm.c's initialisation of another model,
-computed by torch, ends the file: 6 int32 (longest sequence, V, Vp, L, NH, C) and its parameters.
+and gradients are in llm.c's order, with all layers of a tensor adjacent. The file ends with llm.c's
+initialisation of another model, computed by torch: 6 int32 (longest sequence, V, Vp, L, NH, C) and its
+parameters.
 """
 import math
 import sys
@@ -20,7 +21,7 @@ import torch
 
 MAGIC, VERSION = 20251121, 1
 B, T, STEPS = 2, 9, 3
-# eps is large, so that rounding errors of gradients near 0 do not cause a step.
+# eps is large, so that rounding errors in gradients near 0 do not move a parameter.
 LR, BETA1, BETA2, EPS, DECAY, CLIP = 1e-2, 0.9, 0.95, 1e-4, 0.1, 1.0
 
 
@@ -32,7 +33,7 @@ class Config:
 
 
 def shapes(c):
-    """name -> (shape of one layer's tensor, True if every layer has one), in llm.c's order"""
+    """Returns name -> (shape of one layer's tensor, True if every layer has one), in llm.c's order."""
     n = c.channels
     return {
         "wte": ((c.padded, n), False), "wpe": ((c.longest, n), False),
@@ -73,7 +74,7 @@ def logits_of(p, inputs, c):
 
 
 def random_parameters(c):
-    """float32 values to compute with in float64. None is 0 or 1, so every term of every gradient matters."""
+    """Returns float32 values as float64. None is 0 or 1, so every term of every gradient matters."""
     generator = torch.Generator().manual_seed(1)
     p = {}
     for name, (shape, per_layer) in shapes(c).items():

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Shows the overlap in a rank's work, from the trainer's --trace file: how long the disk, copies, collectives,
-# forward and backward, and AdamW were busy in a step, how much of the disk's time the others overlap with,
-# and for how much of a step several were busy at once. A step is counted from one start of AdamW to the next.
-# With PICTURE (.svg or .png) it also draws the last step, which needs gnuplot.
+# Shows from the trainer's --trace file how a rank's work overlaps: how long the disk, copies, collectives,
+# forward and backward, and AdamW were busy in a step, how much of the disk's time the others overlapped, and
+# for how much of a step several were busy at once. A step lasts from one start of AdamW to the next. With
+# PICTURE (.svg or .png) it also draws the last step, which needs gnuplot.
 #   dev/trace_lanes.sh TRACE [PICTURE [TITLE]]
 set -eu
 trace=${1:?usage: dev/trace_lanes.sh TRACE [PICTURE [TITLE]]} picture=${2:-} title=${3:-}
@@ -11,8 +11,8 @@ fail() { echo "trace_lanes.sh: $*" >&2; exit 1; }
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# Lines "SECONDS WHAT +1|-1", in chronological order. WHAT is the event's kind, or "step" where the trainer
-# starts AdamW; gathers and reductions are both "collective", forward and backward both "pass".
+# Writes lines "SECONDS WHAT +1|-1" in chronological order. WHAT is the event's kind, or "step" when the
+# trainer starts AdamW; gathers and reductions are both "collective", forward and backward are both "pass".
 awk -F'"' '
     function number(key,    after) {
         after = length(key) + 3
@@ -33,8 +33,9 @@ awk -F'"' '
     }' "$trace" | sort -n >"$work/changes"
 [ "$(grep -c step "$work/changes")" -ge 3 ] || fail "$trace has fewer than three steps, too few to count"
 
-# Goes through the changes and counts the running events of each kind. The trainer and AdamW do not compute
-# while they wait. Writes the last step's bars, "LANE FROM TO" in seconds since its start, to the file bars.
+# Goes through the changes and counts the running events of each kind. Time in which the trainer or AdamW
+# waits does not count as computation. Writes the last step's bars to the file bars, as "LANE FROM TO" in
+# seconds since its start.
 awk -v bars="$work/bars" '
     function at_work(lane) {
         if (lane == 1) return open["read"] > 0
@@ -47,7 +48,7 @@ awk -v bars="$work/bars" '
     }
     function add_bar(lane, to) {
         if (!is_last || to <= since[lane]) return
-        # Close invisible gaps, which keeps the picture small.
+        # Closes invisible gaps to keep the picture small.
         if (ends[lane] != "" && since[lane] - ends[lane] < 0.002 * step_s) { ends[lane] = to; return }
         if (ends[lane] != "") print lane, starts[lane] - begin, ends[lane] - begin >bars
         starts[lane] = since[lane]; ends[lane] = to
@@ -115,7 +116,7 @@ case $picture in
     *.png) terminal='pngcairo noenhanced size 900,260 font "DejaVu Sans,12" background "white"' ;;
     *) fail "$picture must end in .svg or .png" ;;
 esac
-# Unused lanes have no row. Lines "ROW LANE FROM TO", the first lane on top.
+# Writes lines "ROW LANE FROM TO", the first lane on top; unused lanes get no row.
 lanes=$(cut -d' ' -f1 "$work/bars" | sort -u | wc -l)
 sort -n -k1,1 -s "$work/bars" | awk -v lanes="$lanes" '
     $1 != lane { row++; lane = $1 }

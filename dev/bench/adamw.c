@@ -1,4 +1,4 @@
-// Compares the AdamW kernel with memory speed: build/bench/adamw [million elements]. It alternates with a
+// Compares the AdamW kernel with memory speed: build/bench/adamw [million elements]. Runs alternate with a
 // kernel that only moves the same 28 bytes per element (reads and writes p, m and v; reads g in bf16 and
 // writes the bf16 parameter, or reads g in fp32). ratio: that kernel's time / AdamW's.
 #include "bench.h"
@@ -74,7 +74,7 @@ static void row(int threads, int low_precision, int64_t n, float *p, float *m, f
 }
 
 int main(int argc, char **argv) {
-    const double gpt2_124m = 124475904;  // with its padded vocabulary
+    const double gpt2_124m = 124475904;  // with the padded vocabulary
     int64_t n = (int64_t)(argc > 1 ? atof(argv[1]) * 1e6 : gpt2_124m);
     float *p = room(n * 4), *m = room(n * 4), *v = room(n * 4);
     void *g = room(n * 4);

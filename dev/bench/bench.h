@@ -1,4 +1,4 @@
-// Shared by the benchmarks: medians, arguments, and fio, which measures the disk.
+// Shared by the benchmarks: medians, arguments, and runs of fio, which measures the disk.
 #ifndef BENCH_H
 #define BENCH_H
 #include "llmc_zero/base/clock.h"
@@ -14,14 +14,14 @@ static inline double bench_median(double *x, int n) {
     return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
 }
 
-// An option with a whole number; most 0: a flag, which sets *to to 1.
+// An option whose value is a whole number from least to most, or, if most is 0, a flag, which sets *to to 1.
 typedef struct {
     const char *name;
     int *to, least, most;
 } bench_option;
 
-// Sets the options; the last one has a NULL name. Returns the argument that is not an option; NULL: it is
-// missing, or an option is wrong.
+// Sets the options; the list ends with a NULL name. Returns the argument that is not an option, or NULL if it
+// is missing or an option is wrong.
 static inline const char *bench_arguments(int argc, char **argv, const bench_option *options) {
     const char *folder = NULL;
     for (int i = 1; i < argc; i++) {
@@ -38,8 +38,8 @@ static inline const char *bench_arguments(int argc, char **argv, const bench_opt
     return folder;
 }
 
-// Returns the GB/s of one job that bypasses the page cache, reads and writes together; 0 or less: it failed.
-// `options` for io_uring should have --fixedbufs, which saves work in the kernel, like huge pages.
+// Returns the GB/s of one job that bypasses the page cache, reads plus writes; 0 or less if it failed.
+// `options` for io_uring should have --fixedbufs, which saves work in the kernel, as huge pages do.
 static inline double fio_run(const char *options, int small_pages) {
     enum { READ_FIELD = 7, WRITE_FIELD = 48 };  // KiB/s in fio's terse output, version 3
     char command[10000], line[65536] = "";
@@ -61,7 +61,7 @@ static inline double fio_run(const char *options, int small_pages) {
     return pclose(f) ? -1 : sum;
 }
 
-// Prints the medians of ours and of fio's rates, and their ratio.
+// Prints the medians of our rates and of fio's, and their ratio.
 static inline void bench_print(double *ours, double *fios, int rounds, int no_fio) {
     const double x = bench_median(ours, rounds), y = bench_median(fios, rounds);
     if (no_fio)

@@ -2,17 +2,17 @@
 # make bench: measures speed and memory of a training step of GPT-2 124M, with AdamW and clipping, on 2 ranks
 # of 1 thread with batches of 2 x 256 tokens. Prints a table with ratios and writes JSON lines to
 # build/bench.jsonl.
-#   PEERS=/path/to/python   a Python with torch (and deepspeed): FSDP2, DeepSpeed ZeRO-3, DDP and PyTorch in
-#                           one process then alternate with ours, and ratios to the fastest are printed
-#   ROUNDS=3                alternating runs of each program; medians are printed
+#   PEERS=/path/to/python   a Python with torch (and deepspeed): runs of FSDP2, DeepSpeed ZeRO-3, DDP and
+#                           PyTorch in one process then alternate with ours; prints ratios to the fastest
+#   ROUNDS=1                alternating runs of each program; prints medians
 #   STEPS=8                 steps per run
-#   NVME=folder[,folder]    folders for measuring files on NVMe, compared with fio; build/ by default
+#   NVME=folder[,folder]    folders on the disks to measure and to compare with fio; build/ by default
 # Then it measures AdamW and the collectives relative to memory copies, the hooks alone, files on NVMe and
-# checkpoints relative to fio, how much time overlap hides between two hosts (as root), and how a step scales
-# with layers, sequence length and ranks.
+# checkpoints relative to fio, how much network time overlap hides between two hosts (as root), and how a step
+# scales with layers, sequence length and ranks.
 . "$(dirname "$0")/common.sh"
 rounds=${ROUNDS:-1} steps=${STEPS:-8}
-model=(-e d12 -b 2 -t 256 -r 0)         # no recomputation, like the peers
+model=(-e d12 -b 2 -t 256 -r 0)         # no recompute, like the peers
 : >"$out"
 print_machine
 
@@ -21,7 +21,7 @@ ours() {  # stage dtype
     record "{\"name\": \"zero-$1\", \"dtype\": \"$2\", \"tokens_per_s\": $(field tokens_per_s), "\
 "\"params_hash\": \"$(field params_hash)\"}"
 }
-step_peer() {   # framework dtype; single: one process with both ranks' threads and batch
+step_peer() {   # framework dtype; single: one process with the threads and batch of both ranks
     local ranks=2
     [ "$1" != single ] || ranks=1
     OMP_NUM_THREADS=$((2 / ranks)) peer "$1 $2" 300 $ranks peers.py "$1" "$2" $((4 / ranks)) 256 "$steps"
@@ -48,7 +48,7 @@ for name in zero-0 zero-1 zero-2 zero-3 fsdp2 deepspeed ddp single; do
 done
 ratios=
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.2f", a / b; else printf "-" }'; }
-# best DTYPE PEER...: the speed of the fastest peer. over DTYPE PEER...: stage 3 relative to it.
+# best DTYPE PEER...: prints the speed of the fastest peer. over DTYPE PEER...: that of stage 3 relative to it
 best() {
     dtype=$1
     shift
@@ -72,7 +72,7 @@ if [ -n "$peers" ]; then
         "${to_all[bf16]}" "${to_all[fp32]}"
 fi
 
-# ---- memory as the system sees it: a rank's peak Pss compared with its printed table, in a separate run,
+# ---- memory as the system measures it: a rank's peak Pss compared with its printed table, in separate runs,
 # because sampling costs time
 printf '\n%-28s %12s %12s %8s\n' "memory of a rank, MiB" "peak Pss" table ratio
 for run in "0 bf16" "3 bf16" "0 fp32" "3 fp32"; do
@@ -85,7 +85,7 @@ for run in "0 bf16" "3 bf16" "0 fp32" "3 fp32"; do
 "\"table_mib\": $table}"
 done
 
-# ---- more ranks than cores: the batch per rank is constant, so twice the ranks do twice the work
+# ---- more ranks than cores: the batch per rank is fixed, so twice the ranks do twice the work
 train 2 -x 60
 two=$(field tokens_per_s)
 train 4 -x 60
@@ -107,7 +107,7 @@ echo
 echo "from the command to the first loss, small model: ${first:?no loss was printed} s (aim: under 1)"
 record "{\"name\": \"first_loss\", \"seconds\": $first}"
 
-# ---- the plugin's kernels and collectives relative to memory copies, and its hooks alone
+# ---- the plugin's kernels and collectives, relative to memory copies, and its hooks alone
 echo
 build/bench/adamw
 if [ -n "$peers" ]; then

@@ -1,11 +1,11 @@
-// Measures zero_save and zero_load, alternating with fio in the same folder with as many processes, the same
-// sizes and the same request sizes:
+// Measures zero_save and zero_load, alternating with fio in the same folder, with the same number of
+// processes, file sizes and request sizes:
 //   mpirun -np RANKS build/bench/checkpoint FOLDER [--layers 12] [--channels 768] [--rounds 5] [--no-fio]
 //                                                  [--no-head]
 // The states are those of a GPT-2 in bf16: fp32 masters and two moments. Each round saves to a new folder,
-// drops it from the page cache, and loads it into a new plugin. fio writes and syncs new files, and reads
-// them, without the page cache. Prints medians in GB/s over all ranks, their ratio to fio's, and the peak
-// increase of a rank's resident memory during save and load.
+// drops it from the page cache, and loads it into a new instance of the plugin. fio writes and syncs new
+// files, and reads them, without the page cache. Prints medians in GB/s over all ranks, their ratio to fio's,
+// and the peak increase of a rank's resident memory during save and load.
 #include "llmc_zero/zero.h"
 #include "bench.h"
 #include <dirent.h>
@@ -86,7 +86,7 @@ static void fill_tensor(zero *z, zero_value what, int tensor, int layer, int64_t
     }
 }
 
-// Sets random values, which no disk can compress. Returns their bytes in a checkpoint.
+// Sets random values, which no disk can compress. Returns the bytes that they take in a checkpoint.
 static int64_t fill(zero *z) {
     static const zero_value saved[] = { ZERO_PARAM, ZERO_MOMENT1, ZERO_MOMENT2 };
     int64_t all = 0;
@@ -117,7 +117,7 @@ static void forget_peak(void) {
     if (!f || fputs("5", f) < 0 || fclose(f)) die("/proc/self/clear_refs cannot be written");
 }
 
-// Records the largest increase of any rank's peak over `before`.
+// Raises *most to the largest increase of any rank's peak over `before`.
 static void note_peak(double *most, double before) {
     double mib = resident_mib("VmHWM:") - before;
     MPI_Allreduce(MPI_IN_PLACE, &mib, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
@@ -154,7 +154,7 @@ static void save_and_load(zero **z, const options *o, int round, int64_t bytes, 
     begin = now();
     must(zero_load(*z, path, NULL));
     f->load[round] = (double)bytes / (now() - begin) * 1e-9;
-    // The states count as resident only once they have been written.
+    // Measured from the end, because the states become resident only when zero_load writes them.
     note_peak(&f->load_mib, resident_mib("VmRSS:"));
     if (!rank) must(zero_checkpoint_remove(path));
 }
@@ -183,7 +183,7 @@ static void measure_fio(const options *o, int round, int64_t bytes, figures *f) 
             unlink(path);
         }
     }
-    // A rank that waits in MPI would use the CPU time that fio needs.
+    // Polls with naps, because a rank that waits in MPI would take CPU time from fio.
     MPI_Request all;
     int done = 0;
     MPI_Ibarrier(MPI_COMM_WORLD, &all);

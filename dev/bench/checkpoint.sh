@@ -2,8 +2,8 @@
 # Compares saving and loading checkpoints with fio in the same folder, without the page cache, on 1 and 2
 # ranks, for GPT-2 124M and a model a tenth as large. Prints medians and appends JSON lines to
 # build/bench.jsonl.
-#   PEERS=/path/to/python   a Python with torch (and deepspeed): torch.distributed.checkpoint and DeepSpeed's
-#                           save_checkpoint then alternate with ours, on the same states
+#   PEERS=/path/to/python   a Python with torch (and deepspeed): also measures torch.distributed.checkpoint
+#                           and DeepSpeed's save_checkpoint, on the same states
 # Needs fio and make build/bench/checkpoint.
 #   dev/bench/checkpoint.sh [FOLDER [ROUNDS]]       build/, 5 rounds
 . "$(dirname "$0")/common.sh"
@@ -22,7 +22,7 @@ ours() {  # RANKS OPTIONS...
         printf "\"save_to_fio\": %s, \"save_mib\": %s, \"load_gb_per_s\": %s, ", $5, $6, $7
         printf "\"load_to_fio\": %s, \"load_mib\": %s}\n", $9, $10 }' "$work/ours" >>"$out"
 }
-beside() {  # FRAMEWORK RANKS MIB SAVE LOAD: our GB/s for this many MiB
+beside() {  # FRAMEWORK RANKS MIB SAVE LOAD: MIB of states, which we SAVE and LOAD at these GB/s
     peer "$1" 900 "$2" peers_checkpoint.py "$1" "$folder" "$rounds"
     sed "s/{\"name\": \"/{\"ranks\": $2, \"name\": \"checkpoint-/" "$work/peer" >>"$out"
     tr -d '{}",:' <"$work/peer" | awk -v ranks="$2" -v mib="$3" -v save="$4" -v load="$5" '{

@@ -4,13 +4,14 @@
 // of the other ranks' memory, messages, or NCCL. time: of one collective on the slowest rank, the median of
 // the rounds. A round runs -m collectives and then waits for the device's streams; rounds of the plugin and
 // its peers alternate. algbw, algorithm bandwidth: size / time. busbw, bus bandwidth: the bytes that a rank's
-// link must carry one way with any algorithm, / time, to be compared with the link's speed. In an all-gather
-// a rank already has 1/N of the result, and in a reduce-scatter or an all-to-all it keeps 1/N of the input:
-// algbw (N-1)/N. (With --reduce ranks NCCL runs an all-to-all, and the plugin sums.) A broadcast transfers
-// the whole buffer: algbw. #wrong: elements on all ranks that differ in any bit from the defined result, in a
-// collective after the timed ones. copy: copies as many bytes between two buffers, on all ranks at once. mpi,
-// nccl: that library's collective on as many bytes; it sums where the plugin averages, and MPI cannot sum
-// bf16 and fp16. ratio: that time / the plugin's, so above 1 the plugin is faster.
+// link must carry one way with any algorithm, divided by the time; compare it with the link's speed. It is
+// algbw (N-1)/N for an all-gather, where a rank already has 1/N of the result, and for a reduce-scatter or an
+// all-to-all, where it keeps 1/N of the input. (With --reduce ranks, NCCL runs an all-to-all, and the plugin
+// sums.) It is algbw for a broadcast, which transfers the whole buffer. #wrong: elements on all ranks that
+// differ in any bit from the defined result, in a collective after the timed ones. copy: a copy of the same
+// number of bytes between two buffers, on all ranks at once. mpi, nccl: that library's collective on the same
+// number of bytes; it sums where the plugin averages, and MPI cannot sum bf16 and fp16. ratio: that time /
+// the plugin's, so above 1 the plugin is faster.
 #include "bench.h"
 #include "llmc_zero/comm/host.h"
 #include "llmc_zero/base/error.h"
@@ -38,19 +39,19 @@ static const char usage[] =
     "usage: mpirun -np N comm [options]\n"
     "  -b BYTES             smallest buffer, with K, M or G (64K)\n"
     "  -e BYTES             largest buffer (64M)\n"
-    "  -f FACTOR            from one size to the next (4)\n"
-    "  -n ROUNDS            timed rounds, whose median is printed (15)\n"
+    "  -f FACTOR            factor from one size to the next (4)\n"
+    "  -n ROUNDS            timed rounds; the median is printed (15)\n"
     "  -w ROUNDS            warm-up rounds (2)\n"
-    "  -m COLLECTIVES       per round, which ends with a wait for the device (1; with cuda 8)\n"
+    "  -m COLLECTIVES       collectives per round, which ends with a wait for the device (1; with cuda 8)\n"
     "  -c COLLECTIVE        all, all-gather, reduce-scatter, broadcast (all; broadcast only with cpu)\n"
     "  --dtype TYPE         bf16, fp32, fp16 (bf16)\n"
     "  --window             no direct reads of other ranks' memory\n"
-    "  --messages           no window either, only messages\n"
-    "  --tcp HOST:PORT      messages over TCP instead of MPI; rank 0 listens there\n"
+    "  --messages           only messages, no window either\n"
+    "  --tcp HOST:PORT      messages over TCP instead of MPI; rank 0 listens on this address\n"
     "  --device DEVICE      cpu, cuda (cpu)\n"
     "  --comm WAY           with cuda: host, nccl (host)\n"
-    "  --reduce WHO         with nccl: ranks: the plugin sums in rank order; nccl: NCCL sums (ranks)\n"
-    "Exits with status 1 if an element is wrong.\n";
+    "  --reduce HOW         with nccl: ranks (the plugin sums in rank order), nccl (NCCL sums) (ranks)\n"
+    "Exits with status 1 if any element is wrong.\n";
 
 enum { LARGEST = 1 << 30, OFTEN = 100000, VALUES = 4 };
 typedef struct {
@@ -72,7 +73,7 @@ static const option options[] = {
     { "--reduce", &opt.reduce_nccl, 0, 0, { "ranks", "nccl" } },
 };
 
-// Called on every rank before MPI starts: one rank prints, and the launcher ends the others while they sleep.
+// Called on every rank before MPI starts: rank 0 prints, and the launcher ends the others while they sleep.
 static void refuse(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 static void refuse(const char *format, ...) {
     va_list args;
@@ -152,9 +153,9 @@ static device d;
 static memory m = { .device = &d };
 static zero_config config;
 static memory_request planned[COMM_MEMORIES];
-static int64_t elems, part;         // of the whole buffer, of a rank's part
+static int64_t elems, part;         // elements of the whole buffer, and of a rank's part
 static char *full, *shard, *other;  // (elems), (part), (elems) on the device
-static char *host;                  // (elems) NULL: the host can use the device's memory
+static char *host;                  // (elems), or NULL if the host can access the device's memory
 
 static void must(int rc) {
     if (!rc) return;
@@ -169,7 +170,7 @@ static char *room(size_t bytes) {
     return p;
 }
 
-// As in the trainer, since a sum waits for threads that have no core.
+// Sets the number of threads as the trainer does, because a sum would wait for threads without a core.
 static void share_cores(void) {
 #ifdef _OPENMP
     int bound = omp_get_num_procs(), each = (int)sysconf(_SC_NPROCESSORS_ONLN) / ranks.ranks_on_node;
@@ -224,12 +225,12 @@ static void close_ranks(void) {
 
 // -------- numbers
 
-// 1: sums of the numbers are the same in any order and type; 0: the order affects the sums
+// 1: values whose sums are the same in any order and dtype; 0: the order affects the sums
 static int exact;
 
 static float value(int rank, int64_t i) {
     uint32_t u = noise_at(rank, (uint32_t)i);
-    int span = 256 / c.group.ranks;  // bf16 holds every whole number up to 256
+    int span = 256 / c.group.ranks;  // bf16 represents every whole number up to 256
     span = span > 15 ? 15 : span < 1 ? 1 : span;
     return exact ? ((int)(u % (2 * span + 1)) - span) / 8.0f
                  : ((int)(u & 0xffff) - 0x8000) * (u >> 16 & 1 ? 0x1p-20f : 0x1p-4f);
@@ -268,7 +269,7 @@ static int reduce_scatter(void) {
 }
 static int broadcast(void) { return comm_broadcast(&c, for_unit, 0, full, bytes_of(elems)); }
 
-// Makes NCCL connect for all sizes.
+// Runs the largest collectives once, so that NCCL connects for all sizes.
 static int rehearse(void *ctx) {
     part = (int64_t)(opt.most / bytes_of(1)) / c.group.ranks;
     ZERO_TRY(all_gather());
@@ -277,7 +278,7 @@ static int rehearse(void *ctx) {
 
 static int copy(void) { return d.f->copy(&d, COMM, other, full, bytes_of(elems)); }
 
-// An error of MPI ends the program.
+// These need no checks: an error in MPI ends the program.
 static int mpi_all_gather(void) {
     int n = (int)bytes_of(part);
     return MPI_Allgather(shard, n, MPI_BYTE, other, n, MPI_BYTE, MPI_COMM_WORLD);
@@ -352,7 +353,7 @@ static const collective collectives[COLLECTIVES] = {
     [BROADCAST] = { "broadcast", COMM_OTHER, 1, 1, broadcast, mpi_broadcast, NULL },
 };
 
-// Returns the compared library's collective; NULL: it has none.
+// Returns the peer library's collective, or NULL if it has none.
 static operation peer_of(const collective *k) {
     if (c.nccl) return k->nccl;
     return opt.cuda || (k->kind == COMM_REDUCE_SCATTER && opt.dtype != ZERO_F32) ? NULL : k->mpi;
@@ -387,7 +388,7 @@ static uint32_t expected(const collective *k, int64_t i, float scale) {
     return stored(sum * scale);
 }
 
-// Returns the number of wrong elements on all ranks. scale: factor of the sums.
+// Runs a collective and returns the number of wrong elements on all ranks. Sums are expected times scale.
 static long long wrong_after(const collective *k, operation run, char *to, float scale) {
     int64_t n = k->to_whole ? elems : part;
     long long mine = 0, all;
@@ -406,7 +407,7 @@ static long long wrong_of_ours(const collective *k) {
     return wrong_after(k, k->run, k->to_whole ? full : shard, 1.0f / c.group.ranks);
 }
 
-// Returns 1 if the peer computes something else, and the comparison means nothing.
+// Returns 1 if the peer computes something else, which makes the comparison meaningless.
 static int peer_differs(const collective *k) {
     if (!peer_of(k)) return 0;
     exact = 1;
@@ -432,7 +433,7 @@ static double round_of(operation run) {
 
 enum { OURS, COPY, PEER, CONTENDERS };
 
-// Alternates the order of the contenders. medians: 0 for those that do not run.
+// Alternates the order of the contenders. The median is 0 for a contender that does not run.
 static void measure(const collective *k, double *medians) {
     const operation run[CONTENDERS] = { [OURS] = k->run, [COPY] = copy, [PEER] = peer_of(k) };
     static double times[CONTENDERS][OFTEN];

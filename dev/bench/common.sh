@@ -1,4 +1,5 @@
-# Sourced by the benchmarks: changes to the project's root, creates $work for a run's files; runs and medians.
+# Sourced by the benchmarks: changes to the project's root, creates $work for a run's files, and defines runs
+# and medians.
 set -eu
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . scripts/mpi_env.sh
@@ -15,15 +16,15 @@ machine="$(sed -n 's/^model name.*: //p' /proc/cpuinfo | sed 1q), $(nproc --all)
 print_machine() { echo "machine: $machine; $(date +%F); load $(cut -d' ' -f1 /proc/loadavg)"; }
 # or FILE: after a failed command, prints the file and exits
 or() { cat "$1"; exit 1; }
-# begin_train NP OPTION...: starts the trainer in the background, with -o $work/run; sets job. field KEY
-# prints a value of its summary.
+# begin_train NP OPTION...: starts the trainer in the background, with -o $work/run; sets job. field KEY:
+# prints a value from its summary
 begin_train() {
     rm -rf "$work/run"   # a new run needs an empty folder
     mpirun --oversubscribe -np "$1" ./train_gpt2_zero "${@:2}" -v 0 -s 0 -o "$work/run" >"$work/log" & job=$!
 }
 train() { begin_train "$@"; wait $job || or "$work/log"; }
 field() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$work/run/summary.json" | head -n 1; }
-# most KEY FILE: samples a key in the ranks' /proc/PID/FILE until the job ends; sets peak, the maximum, in KiB
+# most KEY FILE: samples a key in the ranks' /proc/PID/FILE until the job ends; sets peak to the maximum, KiB
 most() {
     local pid kib
     peak=0

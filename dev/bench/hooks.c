@@ -1,5 +1,5 @@
-// Measures the cost of the hooks alone: a step through all hooks and accessors of a GPT-2-like table, 1 +
-// LAYERS units with 16 tensors, all so small that transfers and computation take no time. build/bench/hooks
+// Measures the cost of the hooks alone: a step calls all hooks and accessors of a GPT-2-like table with 1 +
+// LAYERS units and 16 tensors, all so small that transfers and computation take no time. build/bench/hooks
 // [layers] runs one rank at stages 0 to 3.
 #include "llmc_zero/base/clock.h"
 #include "llmc_zero/zero.h"

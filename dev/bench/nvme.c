@@ -3,9 +3,10 @@
 //   build/bench/nvme FOLDER[,FOLDER..] [--mib 1024] [--block 1048576] [--depth 32] [--threads 4] [--rounds 5]
 //                    [--no-uring] [--verify] [--small-pages] [--no-fio] [--no-head]
 // Each round reads the whole file, writes the whole file, and reads one half while it writes the other.
-// Prints medians in GB/s, and their ratio to fio's. Both have written their files once before, and bypass the
-// page cache. As in a training step, a few buffers are each written or read as a whole. Both use buffers in
-// pages of 2 MiB, which need fewer segments per transfer; with --small-pages, of 4 KiB.
+// Prints medians in GB/s, and their ratio to fio's. Both programs write their files once before the first
+// round, and bypass the page cache. As in a training step, the plugin reads or writes a few buffers, each as
+// a whole. Both use buffers in pages of 2 MiB, which need fewer segments per transfer, or of 4 KiB with
+// --small-pages.
 #include "bench.h"
 #include "llmc_zero/tiers/file.h"
 #include <sys/mman.h>
@@ -58,7 +59,7 @@ static double pass(bench *b, int kind) {
 
 static bench open_bench(const options *o) {
     bench b = { .buffer_bytes = (size_t)o->block * (size_t)o->depth };
-    // All passes move the same bytes: an even number of whole buffers.
+    // All passes move the same number of bytes: an even number of whole buffers.
     int64_t pair = 2 * (int64_t)b.buffer_bytes;
     b.bytes = ((int64_t)o->mib << 20) / pair * pair;
     if (!b.bytes) die("--mib is less than two buffers of depth x block");

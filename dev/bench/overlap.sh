@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Measures how much network time overlap hides, on CPUs: a training step on two hosts with a slow network,
-# without overlap, with overlap, and with overlap on an unlimited network. The hosts are network namespaces on
-# this machine, with one rank of one thread each, which use TCP. Prints the median step; the hidden share of
+# Measures how much network time overlap hides, on CPUs: runs training steps on two hosts with a slow network,
+# without and with overlap, and with overlap on an unlimited network. The hosts are network namespaces on this
+# machine, each with one rank of one thread; the ranks use TCP. Prints the median step; the hidden share of
 # the network's time, (without - with) / (without - unlimited); and, from the trace, the collectives for which
 # rank 0's trainer waits. Appends JSON lines to build/bench.jsonl. Needs root, and ip and tc (iproute2).
-#   dev/bench/overlap.sh [PROGRAM...]     default ./train_gpt2_zero; several builds take turns
+#   dev/bench/overlap.sh [PROGRAM...]     default ./train_gpt2_zero; runs of several builds alternate
 #   RATE=2gbit    sending rate of a host  STAGE=3    OPTIONS="--prefetch 2"    for all runs
 #   ROUNDS=1      runs of each kind       STEPS=8    per run; the first two do not count
 . "$(dirname "$0")/common.sh"
@@ -39,9 +39,9 @@ run() {
 # times NAME: appends the steps that count to $work/NAME
 times() { sed -n 's/.*"ms": \([0-9.]*\).*/\1/p' "$work/out/metrics.jsonl" | tail -n +3 >>"$work/$1"; }
 
-# exposed NAME: attributes the trainer's waits to the collectives running then, and appends lines
-# "UNIT:WHAT:MS PER STEP" to $work/NAME; WHAT is "gather 1" for the unit's first gather in a step, "gather 2"
-# for its second. A step lasts from update to update, because the first gather starts there.
+# exposed NAME: attributes the trainer's waits to the collectives that run at the same time, and appends lines
+# "UNIT:WHAT:MS PER STEP" to $work/NAME. WHAT is "gather 1" for the unit's first gather in a step, "gather 2"
+# for its second. A step lasts from update to update, because the first gather starts at the update.
 exposed() {
     awk -F'"' '
         function number(key,    after) {
@@ -87,7 +87,7 @@ for _ in $(seq "$rounds"); do
     done
 done
 
-# summary N PROGRAM
+# summary N PROGRAM: prints a program's row and appends it to the JSON lines
 summary() {
     awk -v off="$(median <"$work/without.$1")" -v on="$(median <"$work/with.$1")" \
         -v free="$(median <"$work/unlimited.$1")" \
@@ -100,7 +100,7 @@ summary() {
             printf "\"unlimited_ms\": %.1f, \"hidden_percent\": %.1f}\n", free, hidden >>json
         }'
 }
-# waits N: prints means over the rounds, of units with at least 1 ms of waits
+# waits N: prints a program's waits, as means over the rounds, for units with at least 1 ms
 waits() {
     sort -t: -k1,1 "$work/waits.$1" | awk -F: -v rounds="$rounds" '
         $1 != units[n] { units[++n] = $1 }

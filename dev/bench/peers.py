@@ -1,16 +1,16 @@
-"""The peers in bench.sh and offload.sh: the training step of a GPT-2 in PyTorch on CPUs, with one framework.
+"""The peers in bench.sh and offload.sh: trains a GPT-2 in PyTorch on CPUs, with one framework.
 
     torchrun --nproc-per-node 2 dev/bench/peers.py FRAMEWORK DTYPE B T STEPS [FOLDER]
     FRAMEWORK  fsdp2 | deepspeed (ZeRO-3) | ddp | single (no framework: one process with all threads and the
                whole batch)
-               deepspeed-optimizer | deepspeed-both: ZeRO-3 with the optimizer states on NVMe, in FOLDER,
-               and with the parameters there too
+               deepspeed-optimizer | deepspeed-both: ZeRO-3 with the optimizer states, or with these and the
+               parameters, on NVMe in FOLDER
     DTYPE  fp32 | bf16 (ddp and single: fp32 parameters under autocast)
 
-The step is forward, backward, clipping of the global norm at 1.0 and AdamW, as in our trainer. Prints one
-JSON line: the median step in seconds without the first two, tokens/s of all ranks, the first and the last
-loss, the seconds from the start of the process to the first loss, and the peak resident memory of a rank in
-MiB. Needs torch, deepspeed for its frameworks, and ninja and libaio's header for those with NVMe.
+A step is forward, backward, clipping of the global norm at 1.0 and AdamW, as in our trainer. Prints one
+JSON line: the median step in seconds without the first two steps, tokens/s of all ranks, the first and the
+last loss, the seconds from the start of the process to the first loss, and the peak resident memory of a rank
+in MiB. Needs torch; the DeepSpeed frameworks need deepspeed, and with NVMe ninja and libaio's header.
 """
 import json
 import os
@@ -104,8 +104,8 @@ def make_step():
 
 def on_nvme():
     """Returns the sections of a DeepSpeed configuration that put states on NVMe, with our trainer's block
-    size, depth and sub-groups. DeepSpeed reads ahead one parameter per buffer, here two blocks of four
-    matrices. Each buffer has the size of a rank's part of the largest parameter."""
+    size, depth and sub-groups. DeepSpeed reads ahead one parameter per buffer, here the four matrices of two
+    blocks. Each buffer has the size of a rank's part of the largest parameter."""
     optimizer = {"device": "nvme", "nvme_path": folder, "buffer_count": 12, "pipeline_read": True,
                  "pipeline_write": True}
     zero = {"offload_optimizer": optimizer, "sub_group_size": 4 << 20}

@@ -1,4 +1,4 @@
-"""The peers of build/bench/adamw: AdamW of PyTorch and DeepSpeed on as many fp32 elements, on CPUs.
+"""The peers of build/bench/adamw: AdamW of PyTorch and DeepSpeed on fp32 elements, on CPUs.
 
     DS_ACCELERATOR=cpu python dev/bench/peers_adamw.py [million elements]
 

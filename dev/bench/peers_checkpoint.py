@@ -2,7 +2,7 @@
 PyTorch on CPUs.
 
     torchrun --nproc-per-node N dev/bench/peers_checkpoint.py FRAMEWORK FOLDER ROUNDS
-    FRAMEWORK  dcp (torch.distributed.checkpoint, the states split evenly over the ranks)
+    FRAMEWORK  dcp (torch.distributed.checkpoint, with the states split evenly over the ranks)
                deepspeed (ZeRO-3: save_checkpoint, load_checkpoint)
 
 The states are fp32 masters and two moments. Each round saves to a new folder, syncs it to the disk, drops it
@@ -42,7 +42,7 @@ def resident_mib(field):
 
 
 def sync_and_drop():
-    """Syncs the files, which frameworks leave in the page cache, and drops them from it."""
+    """Syncs the files, which the frameworks only write to the page cache, and drops them from it."""
     for parent, _, names in os.walk(folder):
         for name in names:
             fd = os.open(os.path.join(parent, name), os.O_RDONLY)
@@ -70,7 +70,7 @@ def deepspeed():
     config = {"train_micro_batch_size_per_gpu": 1, "steps_per_print": 10**9, "bf16": {"enabled": True},
               "optimizer": {"type": "AdamW", "params": {"lr": 3e-4}}, "zero_optimization": {"stage": 3}}
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=config)
-    # states as after a step
+    # the states that a step would create
     for group in engine.optimizer.fp32_partitioned_groups_flat:
         engine.optimizer.optimizer.state[group] = {"step": torch.tensor(1.0),
                                                    "exp_avg": torch.randn_like(group),

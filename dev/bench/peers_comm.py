@@ -2,8 +2,8 @@
 
     torchrun --nproc-per-node 2 dev/bench/peers_comm.py [BYTES]...
 
-As in build/bench/comm, the size is that of the whole buffer, of which each rank owns a part, and the time is
-that of the slowest rank, the median of the rounds after the warm-up. Needs torch.
+As in build/bench/comm, the size is that of the whole buffer, of which each rank owns a part. The time is the
+slowest rank's, as the median of the rounds after the warm-up. Needs torch.
 """
 import statistics
 import sys

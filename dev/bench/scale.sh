@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures how the time and memory of a step scale with layers, sequence length and ranks. GPT-2 with 768
-# channels, stage 3. work: the flops of matmuls and attention, relative to the first row of a table; time /
-# work should stay level or fall. Prints tables and appends JSON lines to build/bench.jsonl.
+# Measures how the time and memory of a step scale with layers, sequence length and ranks, for GPT-2 with 768
+# channels at stage 3. The column work has the flops of matmuls and attention relative to the first row of its
+# table; time / work should stay constant or fall. Prints tables and appends JSON lines to build/bench.jsonl.
 #   DTYPE=bf16|fp32   default: the trainer's choice
 #   STEPS=6           steps per run
 . "$(dirname "$0")/common.sh"
@@ -17,7 +17,7 @@ row() {
         -v first="$work/first" -v json="$out" '
         BEGIN {
             C = 768; ms = tokens / rate * 1e3; MiB = 1048576
-            # The matmuls, and attention, which is causal: half of 12 L C T.
+            # The matmuls, and causal attention, which takes half of 12 L C T.
             flops = tokens * (6 * (12 * L * C * C + 50304 * C) + 6 * L * C * T)
             if ((getline line <first) > 0) split(line, f, " ")
             else { f[1] = flops; f[2] = ms; print flops, ms >first }

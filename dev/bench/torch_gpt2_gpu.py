@@ -1,11 +1,11 @@
-"""The PyTorch runs of scripts/gpu_check.sh: the compiled training step of GPT-2 on one GPU, with bf16
-autocast and fp32 weights.
+"""The PyTorch runs of scripts/gpu_check.sh: trains GPT-2 with a compiled model on one GPU, with bf16 autocast
+and fp32 weights.
 
     torch_gpt2_gpu.py TOKENS B T STEPS [--layers 12] [--heads 12] [--channels 768] [--vocabulary 50304]
                       [--attention default|cudnn] [--device cuda]
 
-TOKENS is a pattern of llm.c's token shards. A step is forward, backward, clipping of the gradient norm at
-1.0, fused AdamW and reading the loss, as in the other trainers. Attention is scaled_dot_product_attention,
+TOKENS is a glob pattern for llm.c's token shards. A step is forward, backward, clipping of the gradient norm
+at 1.0, fused AdamW and reading the loss, as in the other trainers. Attention is scaled_dot_product_attention,
 with PyTorch's choice of kernel or cuDNN's. Prints one JSON line: the median of STEPS steps after the warm-up,
 tokens/s, the last loss, and the peak memory reserved by PyTorch's allocator. Needs torch 2.1, and 2.5 for
 --attention cudnn.
@@ -68,7 +68,7 @@ class GPT2(nn.Module):
 
 
 def batches():
-    """Yields (inputs, targets) in the order of the files, for ever."""
+    """Yields (inputs, targets) in the order of the files, forever."""
     header = 1024
     shards = [open(path, "rb").read() for path in sorted(glob.glob(args.tokens))]
     if not shards:
@@ -107,7 +107,7 @@ for step in range(WARM_UP + args.steps):
     optimizer.zero_grad(set_to_none=True)
     last = loss.item()
     if on_cuda:
-        torch.cuda.synchronize()        # the loss is ready before the update has ended
+        torch.cuda.synchronize()        # the loss is ready before the update ends
     times.append(time.perf_counter() - start)
 median = statistics.median(times[WARM_UP:])
 reserved = torch.cuda.max_memory_reserved() if on_cuda else 0

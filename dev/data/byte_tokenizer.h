@@ -1,4 +1,4 @@
-// The tokenizer.bin of byte-level tokens: the 256 bytes, then end-of-text.
+// Writes the tokenizer.bin for byte-level tokens: the 256 bytes, then end-of-text.
 #ifndef BYTE_TOKENIZER_H
 #define BYTE_TOKENIZER_H
 #include <stdint.h>
@@ -17,7 +17,7 @@ static inline int write_whole(const char *path, const uint32_t header[256], cons
     return disk_finish(&d, failed);
 }
 
-// Each token is stored as its length and its bytes.
+// The file stores each token as its length and its bytes.
 static inline int write_byte_tokenizer(const char *path) {
     static const uint32_t header[256] = { 20240328, 2, BYTE_VOCAB, BYTE_EOT };
     char tokens[2 * 256 + sizeof END_OF_TEXT];

@@ -4,7 +4,7 @@
 //     make_stories DIR [--bytes N]
 //
 // DIR/stories_train.bin has about N bytes of text (default 4000000) as a token shard: one token per byte, and
-// end-of-text (256) before each story. DIR/stories_val.bin has about 100000 bytes more, the same for every N.
+// end-of-text (256) before each story. DIR/stories_val.bin has about 100000 more bytes, the same for every N.
 // DIR/stories_tokenizer.bin has the 257 tokens, for decoding. No story occurs twice, in one file or in both.
 // The grammar is simple, with few forms and many words, so that a tiny model learns to write readable
 // sentences within a minute.
@@ -65,10 +65,10 @@ static const char *const plants[] = { "sunflower", "pumpkin",    "rose",  "tomat
 static const char *const songs[] = { "the moon",    "the stars",   "the spring",    "the sea",
                                      "a happy bee", "the morning", "a brave knight" };
 
-// -------- stories: {a|b} is replaced by one of the choices; hero $N (he or she $s, his or her $h, him or her
-// $m), a $K; friend $F, a $k; $L color, $O thing, $Q thing that breaks, $P place, $W spot, $D food, $G
-// grown-up, $A young animal, $B building, $I skill, $E fear, $Y plant, $M song. The first letter of a
-// sentence is capitalised automatically; after a quotation use $H.
+// -------- stories: {a|b} becomes one of the choices; hero $N (he or she $s, his or her $h, him or her $m),
+// a $K; friend $F, a $k; $L color, $O thing, $Q thing that breaks, $P place, $W spot, $D food, $G grown-up,
+// $A young animal, $B building, $I skill, $E fear, $Y plant, $M song. Sentences get a capital letter
+// automatically; after a quotation use $H.
 
 #define OPEN                                                                                               \
     "{Once upon a time, there was|There once was|Long ago, there was|In a small village, there lived|Not " \
@@ -97,7 +97,7 @@ static const char *const songs[] = { "the moon",    "the stars",   "the spring",
     "sang a song about $M.|Everyone was happy.}\n"
 
 static const char *const stories[] = {
-    // something is lost and found
+    // something gets lost and is found
     OPEN LIVED
     "$s had a $L $O and took it everywhere.\n" DAY
     "$N went to the $P to play. {When it was time to go home|Then|After a while}, the $L $O was gone! {$N "
@@ -226,7 +226,7 @@ typedef struct {
 
 static void append(Story *s, const char *text, int n) {
     if (s->length + n > MAX_STORY) {
-        fprintf(stderr, "make_stories: a story is longer than %d bytes\n", MAX_STORY);
+        fprintf(stderr, "make_stories: a story has more than %d bytes\n", MAX_STORY);
         exit(EXIT_FAILURE);
     }
     for (int i = 0; i < n; i++) {
@@ -313,7 +313,7 @@ static void *allocate(size_t count, size_t size) {
     return p;
 }
 
-// Returns DIR/NAME, until the next call.
+// Returns DIR/NAME, in a buffer that is valid until the next call.
 static const char *path_in(const char *dir, const char *name) {
     static char path[PATH_MAX];
     if ((size_t)snprintf(path, sizeof path, "%s/%s", dir, name) < sizeof path) return path;
@@ -328,7 +328,7 @@ static void must(int failed) {
     exit(EXIT_FAILURE);
 }
 
-// The stories written so far, as a hash table of their hashes (FNV-1a).
+// A table of the hashes (FNV-1a) of all stories written so far.
 typedef struct {
     uint64_t *hashes, mask;
 } Told;

@@ -7,8 +7,8 @@
 //
 // data/my_val.bin has the first tokens (--val), data/my_train.bin the others; with --shard they are
 // data/my_val_000000.bin and data/my_train_000001.bin and so on. The end-of-text token precedes each
-// document. The text is read in pieces and may be larger than memory. The files get their final names when
-// all of them are written.
+// document. The program reads the text in pieces, so it may be larger than memory. The files get their final
+// names once all of them are complete.
 #include <errno.h>
 #include <getopt.h>
 #include <glob.h>
@@ -32,43 +32,42 @@ static const char usage[] =
     "Converts text files to the token shards DIR/NAME_train.bin and DIR/NAME_val.bin.\n"
     "  --tokenizer FILE  GPT-2's byte-pair encoding with the tokens of this tokenizer.bin; the text must be\n"
     "                    UTF-8 (default: one token per byte; also writes DIR/NAME_tokenizer.bin)\n"
-    "  --documents KIND  end-of-text goes before each file (KIND file, the default), before each paragraph\n"
-    "                    (paragraph; an empty line ends it), or in place of each <|endoftext|> and a line\n"
-    "                    end after it (mark)\n"
-    "  --val N | P%      the validation shard gets the first N tokens, or those of the first P % of the\n"
-    "                    bytes (default 10%; 0, 100%)\n"
-    "  --shard N         numbered shards of N tokens, at most one of them for validation (default: one file\n"
-    "                    for training)\n"
+    "  --documents KIND  where end-of-text goes: before each file (file, the default), before each\n"
+    "                    paragraph (paragraph; an empty line ends one), or instead of each <|endoftext|>\n"
+    "                    and a line feed after it (mark)\n"
+    "  --val N | P%      puts the first N tokens, or those of the first P % of the bytes, into the\n"
+    "                    validation shard (default 10%; may be 0 or 100%)\n"
+    "  --shard N         writes numbered shards of N tokens, at most one of them for validation (default:\n"
+    "                    one file for training)\n"
     "  --piece N         bytes read at a time (default 1048576); the tokens do not depend on it\n"
     "A FILE may be a pipe, such as /dev/stdin; then --val must be a number of tokens.\n";
 
 static struct {
     const char *output, *tokenizer, *mark;  // mark: ends a document, or NULL
-    int keep_mark;                          // the mark belongs to the text
+    int keep_mark;                          // the mark is part of the text
     double val_percent;                     // -1: val_tokens applies
     long long val_tokens, shard, piece;
 } opt = { .val_percent = 10, .piece = 1 << 20 };
 
-// The output. Shard 0 is for validation, the others for training; all have temporary names until the end.
+// The output. Shard 0 is for validation, the others for training. All have temporary names until the end.
 static struct {
     FILE *file;
-    int shard, first;      // the open one, the first one
-    int64_t count, limit;  // tokens in the open shard, and at most
+    int shard, first;      // number of the open shard, and of the first one
+    int64_t count, limit;  // number of tokens in the open shard, and the most it may have
     uint16_t buffer[BUFFER];
     int filled;
-    int64_t tokens[2];  // for validation, for training
+    int64_t tokens[2];  // in closed shards, for validation and for training
 } out;
 
 // The input.
 static struct {
     const char *path;
-    uint8_t *bytes;  // of the file, from `offset` on: `fill` bytes are present, the first `checked` are whole
-                     // characters
+    uint8_t *bytes;  // `fill` bytes of the file, from `offset` on; the first `checked` are whole characters
     size_t fill, checked;
     int64_t offset;
     int eof;
-    int begins, after_mark;  // at the start of a document; after a mark
-    int64_t used, total;     // bytes of text converted to tokens; bytes of all files, -1 if one is a pipe
+    int begins, after_mark;  // whether the next byte starts a document, or follows a mark
+    int64_t used, total;     // bytes of text converted to tokens; bytes of all files, or -1 if one is a pipe
 } in;
 
 // -------- shards
@@ -162,7 +161,7 @@ static void name_shards(void) {
     }
 }
 
-// Numbered shards of an earlier run are refused, because they would be read together with the new ones.
+// Refuses to mix with numbered shards of an earlier run, because a trainer would read both.
 static void refuse_leftovers(void) {
     char pattern[2 * PATH_MAX];
     size_t n = 0;
@@ -177,7 +176,7 @@ static void refuse_leftovers(void) {
             found.gl_pathv[0], opt.output);
 }
 
-// A validation shard of an earlier run is kept; the line warns that its text may be in this run's training
+// Warns about a validation shard of an earlier run, which is kept: its text may be in this run's training
 // shards.
 static void report_leftover(void) {
     char path[PATH_MAX];
@@ -194,8 +193,8 @@ static void write_tokenizer(void) {
 
 // -------- text to tokens
 
-// Returns the first tokens of bytes [at, end) of the buffer; `whole` if the document ends there. Returns
-// their number, or 0 if more text is needed.
+// Finds the first tokens of bytes [at, end) of the buffer; `whole` means that the document ends at `end`.
+// Returns their number, or 0 if it needs more text.
 static int next_tokens(Bpe *bpe, size_t at, size_t end, int whole, int *length, const uint16_t **tokens) {
     static uint16_t byte;
     if (!bpe) {
@@ -209,7 +208,7 @@ static int next_tokens(Bpe *bpe, size_t at, size_t end, int whole, int *length, 
     return n;
 }
 
-// Returns the position where it stopped: `end` if the document is whole.
+// Returns the position where it stopped, which is `end` if the document is whole.
 static size_t encode(Bpe *bpe, uint16_t eot, size_t at, size_t end, int whole) {
     const uint16_t *tokens;
     int64_t val_bytes = opt.val_percent < 0 ? INT64_MAX
@@ -225,7 +224,7 @@ static size_t encode(Bpe *bpe, uint16_t eot, size_t at, size_t end, int whole) {
     return at;
 }
 
-// Encodes the part of the buffer whose tokens do not depend on further text. Returns its length in bytes.
+// Encodes the part of the buffer whose tokens do not depend on later text. Returns its length in bytes.
 static size_t encode_documents(Bpe *bpe, uint16_t eot) {
     size_t at = 0, mark = opt.mark ? strlen(opt.mark) : 0;
     for (;;) {
@@ -240,7 +239,7 @@ static size_t encode_documents(Bpe *bpe, uint16_t eot) {
         const uint8_t *found = mark ? memmem(in.bytes + at, left, opt.mark, mark) : NULL;
         if (!found) {  // the last bytes may be the start of a mark
             size_t held = in.eof || !mark ? 0 : left < mark - 1 ? left : mark - 1, end = in.checked - held;
-            // Do not split a character.
+            // never splits a character
             while (bpe && held && end > at && (in.bytes[end] & 0xc0) == 0x80) end--;
             return encode(bpe, eot, at, end, in.eof);
         }
@@ -254,8 +253,8 @@ static size_t encode_documents(Bpe *bpe, uint16_t eot) {
 static volatile sig_atomic_t interrupted;
 static void interrupt(int signal) { interrupted = signal; }
 
-// Signals only set a flag, so that the temporary files are removed. Without SA_RESTART a read that waits for
-// a pipe returns.
+// Signals only set a flag, so that the program can remove its temporary files. Without SA_RESTART, a signal
+// interrupts a read from a pipe.
 static void catch_signals(void) {
     const struct sigaction action = { .sa_handler = interrupt };
     const int signals[] = { SIGINT, SIGTERM, SIGHUP };
@@ -287,7 +286,7 @@ static double now(void) {
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-// Shows progress in one changing line on a terminal, and in a line every ten seconds elsewhere.
+// Shows progress: on a terminal in one line that changes, elsewhere in a new line every ten seconds.
 static void show_progress(double start) {
     static double last;
     int terminal = isatty(STDERR_FILENO);
@@ -325,7 +324,7 @@ static void encode_file(Bpe *bpe, uint16_t eot, const char *path, double start) 
         in.offset += (int64_t)used;
         show_progress(start);
     }
-    fclose(f);  // only read from
+    fclose(f);  // no check, because it was only read
 }
 
 // -------- options
@@ -425,7 +424,7 @@ int main(int argc, char **argv) {
     measure_files(argv + optind);
     if (opt.tokenizer) load_bpe(&bpe, &eot);
     refuse_leftovers();
-    // 64: room for a mark, a character, and the bytes that bpe_next needs after a word.
+    // The 64 bytes hold a mark, a character, and the bytes that bpe_next needs after a word.
     in.bytes = malloc((size_t)opt.piece + BPE_MAX_WORD + 64);
     if (!in.bytes) die("out of memory for reading %lld bytes at a time; give a smaller --piece", opt.piece);
     out.first = opt.val_percent < 0 && !opt.val_tokens;

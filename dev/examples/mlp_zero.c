@@ -1,10 +1,10 @@
-// A complete llmc_zero trainer of a network other than GPT-2: it learns which of two spirals in the plane a
-// point belongs to. It uses only zero.h, libc and libm, and computes in fp32; docs/porting.md explains it.
+// A complete llmc_zero trainer for a network other than GPT-2, which learns to tell two spirals in the plane
+// apart. It uses only zero.h, libc and libm, and computes in fp32; docs/porting.md explains it.
 // Settings: ZERO_STAGE, ZERO_CONFIG, ZERO_POISON.
 //
 //     ZERO_STAGE=3 mpirun -np 2 mlp_zero [save | resume]
 //         save: saves the state to the folder mlp_zero.saved after half of the steps
-//         resume: continues from there
+//         resume: continues from that state
 //
 // x (n, 2) -> input (2, H), tanh -> hidden (H, H), tanh, L times -> output (H, 1) -> logits (n)
 // n: rows of a micro-batch
@@ -15,7 +15,7 @@
 #include "llmc_zero/zero.h"
 
 enum { H = 64, L = 3, STEPS = 300 };
-// rows of a step, over all ranks and micro-batches; rows of the evaluation at the end
+// rows per step, over all ranks and micro-batches; rows of the evaluation at the end
 enum { BATCH = 192, NEW = 10 * BATCH };
 enum { INW, INB, HIDW, HIDB, OUTW, OUTB, TENSORS };  // rows of the tensor table: a bias follows its weight
 enum { INPUT, HIDDEN, OUTPUT = HIDDEN + L, UNITS };  // rows of the unit table; hidden layer l is HIDDEN + l
@@ -33,7 +33,7 @@ static const zero_unit units[UNITS] = {
 };
 
 static zero *z;             // the plugin; NULL before zero_create
-static int n, side[BATCH];  // which spiral: -1 or 1
+static int n, side[BATCH];  // side: the row's spiral, -1 or 1
 static float *x, *logits, *dlogits;
 static float *act[L + 1], *dact[2];  // act[l], dact[l % 2] (n, H): the input of layer l, and its gradient
 
@@ -56,14 +56,14 @@ static float *activation(int width) {
         zero_alloc(z, ZERO_DEVICE, ZERO_ACTIVATIONS, "activations", (size_t)n * width * sizeof(float)));
 }
 
-// Returns the i-th number of a fixed sequence in [0, 1), the same on every rank: multiplicative hashing by
+// Returns the i-th number in [0, 1) of a fixed sequence, the same on every rank: multiplicative hashing with
 // 2^32 / the golden ratio.
 static float number(unsigned i) {
     unsigned h = i * 0x9e3779b1U;
     return (float)((h ^ h >> 15) * 0x9e3779b1U >> 8) / (1 << 24);
 }
 
-// Loads this rank's rows of a pass. Rows are numbered over all ranks, so a step uses the same rows at any
+// Loads this rank's rows of a pass. Rows are numbered over all ranks, so a step uses the same rows on any
 // number of ranks.
 static void load_rows(int pass) {
     unsigned row = (unsigned)(pass * zero_ranks(z) + zero_rank(z)) * n;
@@ -87,7 +87,7 @@ static void layer_forward(int unit, int weight, int l, float *out, const float *
     check(zero_post_forward(z, unit));
 }
 
-// Adds to the gradients of w and b. din, unless NULL, becomes the gradient before the tanh that computed
+// Adds to the gradients of w and b. Unless din is NULL, sets it to the gradient before the tanh that computed
 // `in`.
 static void layer_backward(int unit, int weight, int l, float *din, const float *dout, const float *in,
                            int n_in, int n_out) {
@@ -118,7 +118,7 @@ static void run_pass(int pass, int micro, int of, double sums[2]) {
         double margin = side[i] * logits[i];
         sums[0] += log1p(exp(-margin));
         sums[1] += margin > 0;
-        // of the mean over this rank's rows of the step
+        // the gradient of the mean over this rank's rows of the step
         dlogits[i] = (float)(-side[i] / (1 + exp(margin)) / (n * of));
     }
     if (!of) return;

@@ -110,7 +110,7 @@ our @cuda_edits = (
         require_parameters($f, $in, qw(learning_rate beta1 beta2 eps weight_decay grad_scale t));
         outside_by_number($f, $in);
         known($f, $in, 'cuda.update', $ONLY_ADAMW . 'gpt2_update');
-        instead($f, $in, 'NVTX_RANGE_FN();', 'float grad_clip = grad_scale; // main() passes grad_clip',
+        instead($f, $in, 'NVTX_RANGE_FN();', 'float grad_clip = grad_scale; // what main() passes',
                 'zero_hyper hyper = { learning_rate, beta1, beta2, eps, weight_decay, grad_clip, t };',
                 'z_check(zero_update(z, &hyper));',
                 'cudaCheck(cudaDeviceSynchronize()); // so that main() measures the update too');
@@ -162,7 +162,7 @@ our @cuda_edits = (
         my @calls = find_all_code($f, $in, 'dataloader_init(<...>);');
         after($f, $calls[-1], compare_inputs($f, @calls));
     } ],
-    [ $CUDA, 'main', 'the plugin starts and ends the ranks, and provides sums and the barrier', sub ($f, $in) {
+    [ $CUDA, 'main', 'the plugin provides start, end, sums and barrier of the ranks', sub ($f, $in) {
         my @macros = qw(multi_gpu_config_init set_zero_configs multi_gpu_cpu_float_sum multi_gpu_barrier);
         find($f, whole($f), qr/\b$_\s*\(/, "a call of $_") for @macros;
         before($f, find_code($f, $in, 'multi_gpu_config_free(...);'), 'z_end();');
