@@ -4,7 +4,7 @@
 # docs/gpu_model.md explains the assumptions.
 # Usage: dev/gpu_model.sh [option [value]]...
 #   --model d12        d12 (124M), d24 (350M), d36 (774M), d48 (1558M), or any other of the trainer's -e
-#   --batch N          sequences on each GPU (default as in llm.c's recipes: 64 to d24, 32 for d36, else 16))
+#   --batch N          sequences on each GPU (default as in llm.c's recipes: 64 to d24, 32 for d36, else 16)
 #   --length 1024      tokens per sequence
 #   --gpu h200         h200 or h100 (SXM)
 #   --ranks 1          GPUs in one machine, connected by NVLink, with one rank each: 1 to 8

@@ -28,7 +28,7 @@ function markdown(s,    out, name) {
     return out s
 }
 
-# Returns the name that a line declares: a type, a function, or the common prefix of the names in an enum; or "".
+# Returns the name that a line declares: a type, a function, or the common prefix of an enum; or "".
 function declared(line) {
     sub(/ *\/\/.*/, "", line)
     if (line ~ /^enum /) in_enum = 1

@@ -171,7 +171,8 @@ try tsan_hooks 'hooks under TSan, with and without a thread for collectives' \
     timeout 120 build/thread/tests/test_hooks
 export TSAN_OPTIONS=halt_on_error=1
 try tsan_tasks 'tasks on all lanes under TSan' timeout 60 build/thread/tests/test_tasks
-try tsan_file 'files on NVMe, with io_uring and with threads, under TSan' timeout 100 build/thread/tests/test_file
+try tsan_file 'files on NVMe, with io_uring and with threads, under TSan' \
+    timeout 100 build/thread/tests/test_file
 try tsan_run 'the thread for collectives under TSan' timeout 300 $trainer "${model[@]}" --overlap 1 -z 3
 join
 try tsan_start 'several ranks over TCP under TSan, two killed and two stopped' \

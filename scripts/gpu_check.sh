@@ -114,7 +114,7 @@ same() {
 publish() {
     {
         sed 's/^/    /' "$out/versions.log" 2>/dev/null
-        printf '\n%s, B %s, T %s, bf16, no recompute, attention by %s, unless the name of a row shows otherwise\n' \
+        printf '\n%s, B %s, T %s, bf16, no recompute, attention by %s, unless a row differs\n' \
             "$model" "$B" "$T" "${attentions[0]}"
         awk -F'\t' '
             NR == FNR { if ($2 == "run") run = $5; next }

@@ -67,7 +67,7 @@ holds 'steps while the states are written' step_00000004/rank
 awaits '^step  *6/8'
 without "$held/step_00000004/manifest.json"
 ends
-is 'order: step 4 completes, then the next save begins' "$(grep -nE 'step 4 is complete|at step 6' "$held.log" |
+is 'order: step 4 completes before the next save' "$(grep -nE 'step 4 is complete|at step 6' "$held.log" |
     sed 's/.*checkpoint.*step 4.*/4/; s/.*at step 6/6/' | xargs)" '4 6'
 end
 

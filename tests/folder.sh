@@ -337,7 +337,7 @@ test_verify() {
     states=$(cd "$out" && echo step_00000002/rank00001-*) model=model_00000004.bin
     size=$(stat -c %s "$out/$states")
     finds_damage <<END
-a flipped bit in the states|flip_byte $states $((size - 7))|$states: damaged: the block of [0-9]+ bytes at offset 0
+states: a flipped bit|flip_byte $states $((size - 7))|$states: damaged: the block of [0-9]+ bytes at offset 0
 truncated states|truncate -s -1 $states|$states: ends at offset $((size - 1)), .* $size
 an empty file|: >$states|$states: ends at offset 0
 a missing file|rm $states|$states: No such file

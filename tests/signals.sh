@@ -51,7 +51,8 @@ resumes() {
     local last
     last=$(saved | tail -n 1)
     tail -n 1 "$screen" | sed "s/-x $endless/-x $((last + 5))/" >"$dir/command"
-    timeout -k 2 60 bash "$dir/command" >"$dir/resumed" 2>&1 </dev/null || need 'the printed command failed' false
+    timeout -k 2 60 bash "$dir/command" >"$dir/resumed" 2>&1 </dev/null ||
+        need 'the printed command failed' false
     has "$dir/resumed" "^resuming at step ${last:-none}$"
     launch "$1"
     timeout -k 2 60 "${launcher[@]}" "$trainer" "${args[@]}" -x $((last + 5)) >"$dir/reference" 2>&1 \

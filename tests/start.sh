@@ -184,8 +184,8 @@ test_refused() {
     refused <<END
 different numbers of ranks|10|rank 1 .*was started as one of 3 ranks, rank 0 .* as one of 2|TCP -pn 2 -pr 0|\
 TCP -pn 3 -pr 1
-ranks with different arguments|10|rank 2 .* has -b = 4 and rank 0 .* has -b = 2|TCP -pn 4 -pr 0|TCP -pn 4 -pr 1|\
-TCP -pn 4 -pr 2 -b 4|TCP -pn 4 -pr 3
+ranks with different arguments|10|rank 2 .* has -b = 4 and rank 0 .* has -b = 2|TCP -pn 4 -pr 0|\
+TCP -pn 4 -pr 1|TCP -pn 4 -pr 2 -b 4|TCP -pn 4 -pr 3
 checkpoints in two folders|10|rank 1 .* has -o = another folder and rank 0 .* has -o = the folder that rank \
 0 writes to|TCP -pn 2 -pr 0 $save/a|TCP -pn 2 -pr 1 $save/b
 a rank is missing|10|rank 1 of 3 did not connect|TCP -pn 3 -pr 0||TCP -pn 3 -pr 2

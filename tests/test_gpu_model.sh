@@ -81,7 +81,7 @@ need 'parameters' grep -q "^d48, $P parameters, B 16, T 1024, bf16, on 8 H100, s
 need 'gathers: each unit twice' is 'plugin: gathers' $WRITTEN $((2 * 2 * P)) 9
 need 'reductions: each unit once, 7/8 from other ranks' is 'plugin: reductions' $READ $((2 * P / 8 * 7)) 9
 need 'AdamW: an eighth per rank' is 'plugin: AdamW' $READ $((14 * P / 8)) 9
-need 'gathers: one per unit for forward and one for backward' is 'plugin: gathers' $LAUNCHES $((2 * (L + 1))) 0
+need 'gathers: one per unit in forward and in backward' is 'plugin: gathers' $LAUNCHES $((2 * (L + 1))) 0
 need 'exposed gathers: only the first block' is 'plugin: gathers, exposed' $WRITTEN \
     $((2 * (12 * 1600 * 1600 + 13 * 1600))) 9
 need 'reductions: one group per unit' is 'plugin: reductions' $LAUNCHES $((L + 1)) 0
@@ -145,7 +145,8 @@ need 'NCCL, reductions' shows 'NCCL, reductions' '0 4 0.000 0.750 - 0.000 0.000 
 need 'memset' shows 'memory cleared' '* 62 * 0.125 *'
 need 'memcpy' shows 'memcpy' '* 3 * 0.062 *'
 need 'not placed' shows 'not placed' '0 7 0.000 0.375 - 0.000 0.011 29 GB/s'
-need 'the name of the unplaced kernel' grep -qxF 'not placed: 7 launches, 0.375 ms: void strange_kernel<float>(float *)' "$out"
+need 'the name of the unplaced kernel' \
+    grep -qxF 'not placed: 7 launches, 0.375 ms: void strange_kernel<float>(float *)' "$out"
 need 'an unmeasured operation' shows 'softmax, cross-entropy' '* 0 3.6?? 0.000 - 13.187 0.000 -'
 need 'sum' shows 'sum' '* 227 * 84.562 0.8? *'
 end

@@ -148,8 +148,8 @@ llmc_zero/params.c|#include <cuda_runtime.h>|includes .*only files with cuda in 
 llmc_zero/zero.h|#include <unistd.h>|includes .*public headers include only
 llmc_zero/zero.h|#include "memory.h"|includes .*public headers include only
 llmc_zero/params.c|#include "absent.h"|includes .*does not exist
-llmc_zero/net/mpi.c|#include "../params.h"|mpi.c:4: uses the declarations of .*params.h, which is in a higher layer
-llmc_zero/base/memory.c|calls params_open|memory.c:3: uses params_open of .*params.c, which is in a higher layer
+llmc_zero/net/mpi.c|#include "../params.h"|mpi.c:4: uses the declarations of .*params.h, which is in a higher
+llmc_zero/base/memory.c|calls params_open|memory.c:3: uses params_open of .*params.c, which is in a higher
 llmc_zero/params.c|calls grads_open|grads.c: files need each other
 trainer/options.c|calls run_open|files need .* run_open of trainer
 gpt2/matmul.c|calls model_open|files need .* matmul .* model_open .* layers of

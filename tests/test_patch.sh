@@ -440,7 +440,8 @@ test_failures() {
     fails plain 'a file that is not a model' 'Error: tiny_model.bin is no model file' 2
     mkdir "$dir/astray" && cp "$model" "$dir/astray" && cp "$dir/model" "$model"
     cp "$dir/patched/"{train_gpt2,tiny_tokens.bin} "$dir/astray"
-    fails plain 'a file that is not a model, only on rank 1' 'rank 1: Error: tiny_model.bin is no model file' 2 ASTRAY=yes
+    fails plain 'a file that is not a model, only on rank 1' \
+        'rank 1: Error: tiny_model.bin is no model file' 2 ASTRAY=yes
     # With the same model, rank 1 has a different stage or different data.
     cp "$model" "$dir/astray"
     echo '{ "zero_optimization": { "stage": 1 } }' >"$dir/astray/config.json"
@@ -451,7 +452,8 @@ test_failures() {
     done
     differs plain 'a different model' 'parameters = digest .*' 'parameters = digest .*' ASTRAY=yes
     cp "$model" "$dir/astray"
-    differs plain 'different data' 'train, file 0 = tiny_tokens.bin, .*' 'train, file 0 = tiny_tokens.bin, .*' \
+    differs plain 'different data' 'train, file 0 = tiny_tokens.bin, .*' \
+        'train, file 0 = tiny_tokens.bin, .*' \
         ASTRAY=yes
 }
 

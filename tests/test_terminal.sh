@@ -63,7 +63,8 @@ test_terminal() {
     done
     end
     begin 'bar.an error is on a separate line'
-    need 'the run succeeded' not on_terminal 80 "$TRAINER $model -x 30 -v 0 -s 0 -l 1000 -c 1000 --clip 0 -k constant"
+    need 'the run succeeded' not on_terminal 80 \
+        "$TRAINER $model -x 30 -v 0 -s 0 -l 1000 -c 1000 --clip 0 -k constant"
     tr '\r' '\n' <"$dir/raw" >"$screen"
     has "$screen" '^step .*of peak'
     counts '^train_gpt2_zero: step [0-9]+: .*not finite' 1

@@ -282,7 +282,8 @@ test_outputs() {
     end
     begin 'outputs.validation and samples at the requested steps; options without effect are reported once'
     trains 2 quiet -v 0 -s 0 -ge 1 -f 1 -lg 5 --cpu-checkpointing
-    need 'it validated or sampled' not grep -qE 'val loss|generating' "$dir/quiet.screen" "$dir/quiet/main.log"
+    need 'it validated or sampled' \
+        not grep -qE 'val loss|generating' "$dir/quiet.screen" "$dir/quiet/main.log"
     is 'its validation loss' "$(value quiet val_loss)" null
     for key in '-ge 1' '-f 1' '-lg 5' '--cpu-checkpointing'; do
         is "reports of $key" "$(grep -c -- "option $key: no effect" "$dir/quiet.screen")" 1
@@ -517,7 +518,8 @@ test_prompts() {
         need 'no plan' plan plan --prompts "$dir/prompts" -g 12 --plan-ranks "$np" "${line[@]}"
         same_tables held plan 7
         screen plan '^  activations +keys and values'
-        need 'the plan has more than parameters' not grep -qE 'gradients|master|moment|bucket|tables' "$dir/plan.screen"
+        need 'the plan has more than parameters' \
+            not grep -qE 'gradients|master|moment|bucket|tables' "$dir/plan.screen"
         # 2P, or 2P/N at stage 3, with up to 1 % of padding
         P=$(sed -nE 's/.* ([0-9]+) parameters,.*/\1/p' "$dir/plan.screen")
         i=$((2 * P / (stage == 3 ? np : 1)))

@@ -150,7 +150,7 @@ end
 
 logits=(--device cuda --dtype bf16 "$old" -v 0)
 tight="${logits[*]} --comm host -e l4h2c64v1024t32 -b 32 -x 1 CUDA_STAND_IN_DEVICES=2"
-same 'same bits if the device has too little memory for all logits' 2 "$tight $(memory $((18 << 20)))" '-z 0' \
+same 'same bits if all logits do not fit on the device' 2 "$tight $(memory $((18 << 20)))" '-z 0' \
     '-z 3 --prefetch 3 -r 2 --comm-type fp32'
 begin "the LM head is split to fit the device's memory"
 logits+=(-e l8h2c64v1024t32 -x 0)
@@ -302,7 +302,7 @@ channels not a multiple of 8|1|$odd|-e l2h3c33v257t16
 channels not a multiple of 8, planned|1|$odd|-e l2h3c33v257t16 --plan
 no device|1|option --device cuda.*no CUDA device|CUDA_STAND_IN_DEVICES=0
 an old device|1|7\\.5.*8\\.0 or newer|CUDA_STAND_IN_CAPABILITY=75
-model states too large for the device|1|no memory for.*are free.*What would fit|$(memory 4000000) --dtype bf16 -b 8
+states too large for the device|1|no memory for.*are free.*What would fit|$(memory 4000000) --dtype bf16 -b 8
 a kernel that fails|1|rror|CUDA_STAND_IN_FAIL=launch:40
 no pinned memory for block inputs|1|no pinned memory for inputs of blocks.*leave out --cpu-checkpointing, \
 or use a smaller -b|CUDA_STAND_IN_FAIL=cudaHostRegister:2 --dtype bf16 -e l5h2c64v257t32 --cpu-checkpointing
