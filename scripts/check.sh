@@ -33,8 +33,8 @@ try() {
     report $status "$what"
 }
 build() { make --no-print-directory "$@"; }
-# beside FUNCTION: runs it in the background. join: waits for it and prints its output
-beside() {
+# in_background FUNCTION: runs it in the background. join: waits for it and prints its output
+in_background() {
     (failed=0; "$1"; exit "$failed") >"build/$1.out" 2>&1 &
     lane=$1 lane_pid=$!
 }
@@ -117,7 +117,7 @@ without_sanitizers() {
     trouble_in_nccl
 }
 try stand_in 'build of the CUDA code for the CPU' build CUDA=stand-in stand-in
-beside without_sanitizers
+in_background without_sanitizers
 
 # ---- ASan and UBSan, without leak detection, because Open MPI and its libraries keep memory until exit
 export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
@@ -137,7 +137,7 @@ try asan_folder 'the output folder under ASan and UBSan' \
 try net 'ranks in network namespaces' timeout 60 tests/net_namespaces.sh build/address/tests/test_net
 join
 # These tests measure seconds, so they run in sequence. They mostly wait, and fuzzing yields to them.
-beside fuzzing
+in_background fuzzing
 try asan_start "ranks without MPI, killed and stopped $kills times, under ASan and UBSan" \
     env KILLS="$kills" timeout 400 tests/start.sh $trainer
 try multi_node 'the recipes for several machines, on network namespaces' \
@@ -157,7 +157,7 @@ cuda_under_asan() {
             env OMP_NUM_THREADS=1 timeout 400 build/address/stand-in/tests/$t
     done
 }
-beside cuda_under_asan
+in_background cuda_under_asan
 
 try asan_flips 'every bit of a small checkpoint flipped, under ASan and UBSan' \
     timeout 400 build/address/tests/test_flips all

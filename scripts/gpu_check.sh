@@ -197,7 +197,7 @@ profile() {         # STEPS; leaves clocks and caches as they are
 }
 # Subtracts the launches of a run without steps from those of a one-step run, which leaves those of a step.
 # ncu's CSV quotes each field; the model reads kernel, launches, ms, bytes read, bytes written.
-beside_model() {
+compare_with_model() {
     [ "$(row ncu-1 3)" = ok ] || return 0
     awk '
         function number(name,   x) { x = f[at[name]]; gsub(/,/, "", x); return sign * x }
@@ -236,7 +236,7 @@ list() { cat <<'END'
 7 run_llmc llm.c-ge0-2 "$model" "$B" 0; run_llmc llm.c-ge2-2 "$model" "$B" 2
 7 run tuned-4 --tune "$out/tuned.txt"
 8 torch default; torch cudnn
-9 profile 0; profile 1; beside_model
+9 profile 0; profile 1; compare_with_model
 10 cannot='without cuDNN' run cudnn-fast --attention cudnn-fast
 10 for mib in 48 96 192 1536; do run workspace-$mib --attention-workspace $mib; done
 11 for z in 1 2 3; do run stage-$z -z $z; done

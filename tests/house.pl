@@ -67,8 +67,8 @@ for my $file (@sources) {
         return if $code !~ /^\s*#\s*include\s*([<"])([^>"]+)[>"]/;
         my ($kind, $name, $target) = ($1, $2);
         if ($kind eq '"') {
-            my $beside = tidy(($folder // '') . $name);
-            $target = -e $beside ? $beside : tidy($name);
+            my $relative = tidy(($folder // '') . $name);
+            $target = -e $relative ? $relative : tidy($name);
             violation("$file:$n", "includes $name, which does not exist.") if !-e $target;
         }
         push @includes, [$file, $n, $name, $target];

@@ -22,7 +22,7 @@ ours() {  # RANKS OPTIONS...
         printf "\"save_to_fio\": %s, \"save_mib\": %s, \"load_gb_per_s\": %s, ", $5, $6, $7
         printf "\"load_to_fio\": %s, \"load_mib\": %s}\n", $9, $10 }' "$work/ours" >>"$out"
 }
-beside() {  # FRAMEWORK RANKS MIB SAVE LOAD: MIB of states, which we SAVE and LOAD at these GB/s
+peer_row() {  # FRAMEWORK RANKS MIB SAVE LOAD: MIB of states, which we SAVE and LOAD at these GB/s
     peer "$1" 900 "$2" peers_checkpoint.py "$1" "$folder" "$rounds"
     sed "s/{\"name\": \"/{\"ranks\": $2, \"name\": \"checkpoint-/" "$work/peer" >>"$out"
     tr -d '{}",:' <"$work/peer" | awk -v ranks="$2" -v mib="$3" -v save="$4" -v load="$5" '{
@@ -42,5 +42,5 @@ for ranks in 1 2; do
     ours $ranks $head
     [ -n "$peers" ] || continue
     read -r mib _ save _ _ _ load _ < <(tail -n 1 "$work/ours")
-    for framework in dcp deepspeed; do beside $framework $ranks "$mib" "$save" "$load"; done
+    for framework in dcp deepspeed; do peer_row $framework $ranks "$mib" "$save" "$load"; done
 done
