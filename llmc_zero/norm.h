@@ -3,6 +3,7 @@
 #ifndef LLMC_ZERO_NORM_H
 #define LLMC_ZERO_NORM_H
 #include "device/device.h"
+#include "plan.h"
 #include "zero.h"
 
 struct norm {
@@ -15,8 +16,8 @@ int norm_create(zero *z);
 int norm_goes_along(const zero *z);
 // Queues the sum of the unit's part, at `grads`, on stream `on`.
 int norm_sum_unit(zero *z, device_stream on, int unit, const void *grads);
-// Sums the squares of all ranks' reduced gradients. Fails if the ranks passed different values to their last
-// update.
-int norm_sum_all(zero *z, double *squares);
+// Sums the squares of all ranks' reduced gradients, and shares `last`: rank r's values are at
+// of_all[r * (n_units + HYPER_VALUES)] until the next call.
+int norm_sum_all(zero *z, const double last[HYPER_VALUES], const double **of_all, double *squares);
 
 #endif

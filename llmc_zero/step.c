@@ -14,8 +14,10 @@ int step_create(zero *z) {
 }
 
 // -------- the last update was the same on all ranks
+//
+// zero_update does not communicate, so the ranks compare its values in the next step, and before a save.
 
-void step_last_update(const zero *z, double *values) {
+static void last_update(const zero *z, double *values) {
     const zero_hyper *h = &z->step.last;
     const double last[HYPER_VALUES] = {
         h->lr, h->beta1, h->beta2, h->eps, h->weight_decay, h->grad_clip, h->t,
@@ -23,7 +25,7 @@ void step_last_update(const zero *z, double *values) {
     memcpy(values, last, sizeof last);
 }
 
-int step_compare_updates(const zero *z, const double *all, int stride) {
+static int compare_updates(const zero *z, const double *all, int stride) {
     static const char *const names[HYPER_VALUES] = {
         "lr", "beta1", "beta2", "eps", "weight_decay", "grad_clip", "t",
     };
@@ -42,19 +44,22 @@ int step_compare_updates(const zero *z, const double *all, int stride) {
 
 int step_same_updates(zero *z) {
     double mine[HYPER_VALUES], all[z->comm.group.ranks * HYPER_VALUES];
-    step_last_update(z, mine);
+    last_update(z, mine);
     ZERO_TRY(share_values(z, mine, all, HYPER_VALUES));
-    return step_compare_updates(z, all, HYPER_VALUES);
+    return compare_updates(z, all, HYPER_VALUES);
 }
 
 // -------- step
 
 int zero_finish_gradients(zero *z, zero_step_result *result) {
     struct step *s = &z->step;
-    double squares;
+    double squares, last[HYPER_VALUES];
+    const double *of_all;
     ZERO_TRY(pass_may_finish_gradients(z));
     ZERO_TRY(z->config.debug.naive ? naive_reduce(z) : grads_wait(z));
-    ZERO_TRY(norm_sum_all(z, &squares));
+    last_update(z, last);
+    ZERO_TRY(norm_sum_all(z, last, &of_all, &squares));
+    ZERO_TRY(compare_updates(z, of_all, z->layout.n_units + HYPER_VALUES));
     s->grad_norm = sqrt(squares) / s->scale.value;
     s->overflow = z->config.numbers.dtype == ZERO_F16 && !isfinite(squares);
     pass_finish_gradients(z);

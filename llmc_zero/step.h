@@ -14,11 +14,7 @@ struct step {
 
 // Allocates masters, moments and the tables of the step. Call it after grads_create.
 int step_create(zero *z);
-// The last update's zero_hyper as HYPER_VALUES values, and those of all ranks compared: rank r's start at
-// all[r * stride]. zero_update itself does not communicate, so the ranks compare them in the next step and in
-// zero_save.
-void step_last_update(const zero *z, double *values);
-int step_compare_updates(const zero *z, const double *all, int stride);
+// Fails if the ranks passed different values to their last zero_update. All ranks call it.
 int step_same_updates(zero *z);
 loss_scale step_scale(const zero *z);
 // Restores the loss scale that a run in this dtype has saved.
