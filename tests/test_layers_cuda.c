@@ -136,7 +136,7 @@ static void errors(void **state) {
     int inp[8] = { 0, 1, 2, 3, 4, 5, 6, 8 };
     expect_error(layers->plan(GPT2_F32, 0, 1, 1, 1, 1, 1, &bytes), "B 0");
     expect_error(layers->plan(GPT2_F32, 1, 1, 3, 2, 1, 1, &bytes), "NH must divide C");
-    expect_error(layers->plan(GPT2_F32, 65536, 65536, 8, 1, 1, 1, &bytes), "B*T fit");
+    expect_error(layers->plan(GPT2_F32, 65536, 65536, 8, 1, 1, 1, &bytes), "B*T must fit");
     expect_error(layers->plan(GPT2_F32, 1, 1, 12, 1, 8, 1, &bytes),
                  "C 12, Vp 8: on CUDA both must be multiples of 8");
     expect_error(layers->plan_cached(GPT2_BF16, 1, 1, 1, 8, 1, 257, &bytes), "C 8, Vp 257: on CUDA both");
