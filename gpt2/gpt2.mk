@@ -16,7 +16,7 @@ probes: zero_needs
 	@echo "found: the plugin's libraries, oneDNN $(or $(HAVE_DNNL),no), PCRE2 $(or $(HAVE_PCRE),no)," \
 	      "io_uring $(ZERO_URING), cmocka $(or $(HAVE_CMOCKA),no); CUDA $(CUDA)$(FOUND_FOR_CUDA); compiler $(CC)"
 	@test -n "$(HAVE_DNNL)" || \
-	    { echo "oneDNN is missing: scripts/install_deps.sh installs it"; exit 1; }
+	    { echo "oneDNN is missing: scripts/install_deps.sh installs it, or make demo"; exit 1; }
 	@test -n "$(or $(filter-out yes,$(CUDA)),$(HAVE_CUBLASLT))" || \
 	    { echo "cublasLt.h is missing: install cuBLAS's headers, or build with CUDA=no"; exit 1; }
 

@@ -260,7 +260,8 @@ static double typical_rate(Report *r) {
     double *times = r->times + skip;
     if (!n) return 0;
     qsort(times, n, sizeof *times, compare_doubles);
-    return r->tokens_a_step / ((times[(n - 1) / 2] + times[n / 2]) / 2);
+    const double median = (times[(n - 1) / 2] + times[n / 2]) / 2;
+    return median > 0 ? r->tokens_a_step / median : 0;
 }
 
 // The contents of summary.json, besides those of `run` and the plugin's counters.

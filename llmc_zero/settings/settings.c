@@ -134,6 +134,18 @@ static int check_ranges(const zero_config *c) {
 
 // -------- combinations of settings
 
+// names: the settings at fault, separated by spaces. Their values end the message.
+static int refuse_combination(const zero_config *c, const char *names, const char *why) {
+    char given[160] = "", name[48], value[64];
+    for (const char *at = names; *at; at += strcspn(at, " "), at += *at == ' ') {
+        const size_t used = strlen(given);
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at, " "), at);
+        zero_setting_text(zero_setting_named(name), c, value, sizeof value);
+        snprintf(given + used, sizeof given - used, "%s%s %s", used ? ", " : "", name, value);
+    }
+    return zero_refuse(names, "%s (%s)", why, given);
+}
+
 static int check_rules(const zero_config *c) {
     const zero_offload_config *o = &c->offload;
     const struct {
@@ -146,7 +158,7 @@ static int check_rules(const zero_config *c) {
           ": the naive path computes on the CPU: use device ZERO_CPU" },
         { c->debug.naive && c->inference, "debug.naive inference",
           ": the naive path only trains: use inference 0" },
-        { c->numbers.no_master && c->numbers.dtype != ZERO_BF16, "numbers.no_master",
+        { c->numbers.no_master && c->numbers.dtype != ZERO_BF16, "numbers.no_master numbers.dtype",
           ": only bf16 parameters can be rounded stochastically" },
         { c->device == ZERO_CPU && (c->comm.nccl > 0 || c->comm.reduce_nccl), "comm.nccl device",
           ": NCCL is for CUDA devices: use device ZERO_CUDA" },
@@ -167,7 +179,7 @@ static int check_rules(const zero_config *c) {
           ": an update on the device cannot be delayed; move offload.optimizer to ZERO_HOST or ZERO_NVME" },
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
-        if (rules[i].broken) return zero_refuse(rules[i].settings, "%s", rules[i].why);
+        if (rules[i].broken) return refuse_combination(c, rules[i].settings, rules[i].why);
     return 0;
 }
 

@@ -303,7 +303,8 @@ int queue_open(file_queue *q) {
     if (!q->requests || (q->s.verify && !q->sums)) {
         free(q->requests);
         free(q->sums);
-        return zero_fail(ZERO_ERR_MEMORY, "no memory for %zu checksums of blocks on NVMe", n_sums);
+        return zero_fail(ZERO_ERR_MEMORY, "no memory for %d requests and %zu checksums of files on NVMe",
+                         q->s.depth, q->s.verify ? n_sums : 0);
     }
     for (int i = 0; i < q->s.depth; i++) {
         q->requests[i].next = q->idle;
