@@ -175,7 +175,7 @@ function activation_bytes(level,    a_layer) {
 }
 
 # Bytes of logits at a time, 1 to 4 GiB: the memory left at the largest stage without recompute, with an
-# eighth of the device free. It must not depend on the stage, which may not change the bits.
+# eighth of the device free. It must not depend on the stage, because stages must give the same bits.
 function logits_bytes(    i, states, left) {
     for (i = 0; i <= 3; i++) states = max(states, states_bytes(i))
     left = the["memory"] * 1e9 * 7 / 8 - states - activation_bytes(0)

@@ -2,8 +2,8 @@
 # Writes docs/api.md, the reference, from the comments and declarations of zero.h, zero_checkpoint.h,
 # zero_job.h, zero_plan.h, zero_settings.h and zero_deepspeed.h.
 # Usage: dev/make_api.sh [FILE]
-# A line `// -------- title` becomes a heading; a comment with declarations below it becomes an entry; any
-# other comment becomes a paragraph.
+# A `// -------- title` line becomes a heading. A comment followed by declarations becomes an entry. A
+# free-standing comment becomes a paragraph.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
 to=${1:-docs/api.md}
@@ -14,10 +14,10 @@ BEGIN {
     print "# API of llmc_zero\n"
     print "Generated from `zero.h`, `zero_checkpoint.h`, `zero_job.h`, `zero_plan.h`, `zero_settings.h`"
     print "and `zero_deepspeed.h` in `llmc_zero/` by `dev/make_api.sh`. [porting.md](porting.md) shows how a"
-    print "trainer uses it; [details.md](details.md) explains each rule.\n"
+    print "trainer uses the API; [details.md](details.md) explains the reasons for its rules.\n"
 }
 
-# Escapes characters that are special in Markdown, and formats names of the plugin as code.
+# Escapes special characters of Markdown and formats names of the plugin as code.
 function markdown(s,    out, name) {
     gsub(/&/, "\\&amp;", s); gsub(/</, "\\&lt;", s); gsub(/\*/, "\\*", s)
     while (match(s, /(zero|ZERO|MPI)_[A-Za-z0-9_]*[A-Za-z0-9](_\\\*|\.[a-z0-9_]+|\(\))?/)) {
@@ -42,7 +42,7 @@ function declared(line) {
     return ""
 }
 
-# Adds a line of a comment. Lines with extra indentation, which are examples or formulas, stay unchanged.
+# Adds a line of a comment. More deeply indented lines (examples and formulas) are left unchanged.
 function add_text(line,    indented) {
     sub(/^\/\/ ?/, "", line)
     indented = line ~ /^    /

@@ -5,12 +5,14 @@
 #include <cublasLt.h>
 #include "layers.h"
 
-int cublaslt_load(void);  // 0, or -1 with the message; 0 at once if already loaded
+// Returns 0, or -1 and sets gpt2_last_error. Once it is loaded, calls return 0 at once.
+int cublaslt_load(void);
 
 // Sets the precision of fp32 matmuls. Call it before plan, because prepared matmuls keep their precision.
 void matmul_set_tf32(int tf32);
-int matmul_rounds(gpt2_dtype dt);  // 1: to TF32
-// "fp32", "tf32", "bf16", "fp16"
+// Returns 1 if matmuls of this dtype round their inputs to TF32.
+int matmul_rounds(gpt2_dtype dt);
+// Returns "fp32", "tf32", "bf16" or "fp16".
 const char *matmul_dtype(gpt2_dtype dt);
 
 #ifndef CUDA_STAND_IN  // the tests link their own implementation

@@ -23,7 +23,7 @@ typedef struct {
     void *ctx;
     const Tokenizer *tokenizer;  // NULL: none is written
 } HfModel;
-// Writes a folder, which must not exist yet or be empty. It appears atomically.
+// Writes to a folder that does not exist yet or is empty. It appears atomically.
 int hf_write(const char *folder, const HfModel *m);
 
 // -------- for the other hf_*.c files

@@ -101,7 +101,7 @@ static int check_free(const char *folder) {
         entries += strcmp(e->d_name, ".") && strcmp(e->d_name, "..");
     closedir(dir);
     if (!entries) return 0;
-    return gpt2_fail("%s: exists already and is not empty; nothing is overwritten", folder);
+    return gpt2_fail("%s: already exists and is not empty; nothing is overwritten", folder);
 }
 
 static void remove_folder(const char *folder) {

@@ -20,7 +20,7 @@ typedef struct {
     int left_next, right_next, out_next;  // strides from one matrix of the batch to the next
     int epilogue;                         // cublasLtEpilogue_t; 0: none, as in attention
 } Matmul;
-// Returns a matmul without a batch, whose rows have no gaps between them.
+// Returns a matmul without a batch. Its matrices have no gaps between their rows.
 Matmul matmul_of(gpt2_dtype dt, int rows, int cols, int depth, int left_t, int right_t, int epilogue);
 
 enum { CANDIDATES = 8 };  // maximum number of algorithms to request per matmul

@@ -17,9 +17,9 @@ for option in "$@"; do case $option in
 esac; done
 [ -x "$trainer" ] || fail "$trainer does not exist: make train_gpt2_zero"
 
-# value KEY: from the run's summary
+# value KEY: prints a value from the run's summary
 value() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$folder/summary.json"; }
-# batch PATTERN: a number from the line `batch`
+# batch PATTERN: prints a number from the line `batch`
 batch() { sed -nE "s/^batch .* $1.*/\1/p" "$folder.screen"; }
 
 mkdir -p "$out"

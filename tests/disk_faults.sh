@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Injects a failure into each call with which a run reads or changes its output folder: the n-th call of each
-# kind, for every n. Allocations fail too, some writes keep failing from the n-th on, and reads and writes can
-# be short. The run must end with the reference's bits or with one error message, and its folder must be
-# undamaged and resume to the reference's bits. The same is tested for a run that keeps an earlier run's logs,
-# and for one that branches from an older step: -y 1 then resumes from the newest checkpoint of either branch.
+# Injects one failure per run into a checkpointing run: for each kind of call on the output folder, first the
+# 1st call fails, then the 2nd, and so on. Allocations fail too, some writes keep failing from the n-th on,
+# and reads and writes can be short. The run must end with the reference's bits or with one error message, and
+# its folder must be undamaged and resume to the reference's bits. The same is tested for a run that keeps an
+# earlier run's logs, and for one that branches from an older step: -y 1 then resumes from the newest
+# checkpoint of either branch.
 # The run is also killed at each call that changes the folder. tests/shim/disk.c makes the calls fail.
 # Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]    RANKS: 1 2
-# Without all: on one rank, each call fails with one error, but only the first and last allocation of each
-# call site, and a few of jansson's; on two ranks, every sixth call of each kind; with --async-save, a third
-# of these.
+# Without `all`, each call fails with one error. On one rank every call fails, but only the first and last
+# allocation per call site and a few of jansson's. On two ranks, every sixth call of each kind fails. With
+# --async-save, a third as many.
 [ ! -w /dev/shm ] || export TMPDIR=/dev/shm         # where a sync is free
 . "$(dirname "$0")/cases.sh"
 trainer=$(realpath "${1:?Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]}") || exit 1
@@ -36,7 +37,7 @@ nm -D --undefined-only "$trainer" | sed -nE 's/^ +U ([a-z_0-9]+).*/\1/p' | awk -
 nm -D --defined-only "$dir/disk.so" | sed -nE 's/.* [TW] //p' | sort >"$dir/calls_wrapped"
 need "not wrapped: $(comm -23 "$dir/calls_made" "$dir/calls_wrapped" | tr '\n' ' ')" \
     [ -z "$(comm -23 "$dir/calls_made" "$dir/calls_wrapped")" ]
-need 'too few calls found' [ "$(wc -l <"$dir/calls_made")" -gt 20 ]
+need 'found 20 calls or fewer' [ "$(wc -l <"$dir/calls_made")" -gt 20 ]
 end
 
 # ---- runs
@@ -59,9 +60,9 @@ with_disk() {
 }
 fresh() { rm -rf "$1" "$1.calls"; mkdir "$1"; }
 # begin_as PHASE RANKS FOLDER: makes the folder empty, or with a checkpoint, logs or a model, or with steps 4
-# and 6 of a branch that the run abandons at step 2. A run that then saves at step 6 sets aside the old step 6
-# before that save and step 4 after it; a run that saves at step 3 sets both aside afterwards. Then it removes
-# step 2.
+# and 6 of a branch that the run abandons at step 2. A run that saves at step 6 sets the old step 6 aside
+# before that save and step 4 after it. A run that saves at step 3 sets both aside after the save. Either run
+# then removes step 2.
 begin_as() {
     fresh "$3"
     how=() steps=4
@@ -82,22 +83,23 @@ resume_as() {
     how=()
     [[ $1 != back? ]] || steps=8
     run "$2" "$3"
-    [ $status = 0 ] || { echo "resume: status $status: $(message "$3")"; return; }
+    [ $status = 0 ] || { echo "after resuming: status $status: $(message "$3")"; return; }
     if [[ $1 = back? ]]; then
         grep -q "^resuming at step [6${1#back}]\$" "$3.screen" ||
-            echo "resume: $(grep '^resuming at' "$3.screen")"
+            echo "after resuming: $(grep '^resuming at' "$3.screen")"
         expect=$both_branches
     fi
-    [[ $expect = *"$(hashes "$3.screen")"* ]] || echo "resume: $(hashes "$3.screen")"
+    [[ $expect = *"$(hashes "$3.screen")"* ]] || echo "after resuming: $(hashes "$3.screen")"
     case $1 in back? | logs) lost_lines "$1" "$2" "$3" ;; esac
 }
-# Prints the lines that no log contains any more. Steps that both branches share must be in the current log.
+# Prints lines that are missing from every log. Steps that both branches share must still be in the current
+# log.
 lost_lines() {
     local log base=$dir/base$2/out
     [ "$1" = logs ] || base=$dir/other$2/out
     for log in main.log metrics.jsonl; do
         [ "$1" = logs ] || cmp -s <(head -n 2 "$base/$log") <(head -n 2 "$3/out/$log") ||
-            echo "resume: $log begins with $(head -n 1 "$3/out/$log")"
+            echo "after resuming: $log begins with $(head -n 1 "$3/out/$log")"
         comm -23 <(sort -u "$base/$log") <(sort -u "$3/out/$log"*) | sed "s/^/lost from $log: /"
     done
 }
@@ -109,9 +111,10 @@ message() { grep -a '^train_gpt2_zero: ' "$1.screen" || tail -n 3 "$1.screen"; }
 # print a message.
 ended_well() {
     local messages
-    [ $status = 137 ] && { echo 'the run hung'; return; }
+    [ $status = 137 ] && { echo 'did not end within 30 s'; return; }
     if [ $status = 0 ]; then
-        [ "$(hashes "$1.screen")" = "$reference" ] || echo "status 0 and $(hashes "$1.screen")"
+        [ "$(hashes "$1.screen")" = "$reference" ] ||
+            echo "status 0, but the hashes differ: $(hashes "$1.screen")"
         return
     fi
     [ $status -le 2 ] || echo "status $status: $(message "$1")"
@@ -150,7 +153,7 @@ lane() {            # NUMBER: runs every $lanes-th line of the cases
 
 # ---- the cases
 
-# errors_of KIND N: the errors to inject into the n-th call: one of the kind's errors, or with "all" each
+# errors_of KIND N: prints the errors to inject into the n-th call: one of the kind's, or with `all` every one
 errors_of() {
     local errors
     case $1 in
@@ -164,7 +167,7 @@ errors_of() {
     if [ -n "$all" ]; then echo "${errors[@]}"; else echo "${errors[$2 % ${#errors[@]}]}"; fi
 }
 changes='create write truncate fsync rename unlink mkdir rmdir'
-# kinds PHASE CALLS: the kinds of calls to test: those in which this phase differs from the previous phases
+# kinds PHASE CALLS: prints the kinds of calls that this phase makes differently from earlier phases
 kinds() {
     case $1$all in
         model) echo open read stat close malloc ;;
@@ -174,7 +177,7 @@ kinds() {
         *) sed 's/ .*//' "$2" | sort -u ;;
     esac
 }
-# numbers PHASE KIND RANKS CALLS: which calls of a kind fail
+# numbers PHASE KIND RANKS CALLS: prints the numbers of the calls of a kind that fail
 numbers() {
     sed -n "s/^$2 //p" "$4" | awk -v phase="$1" -v kind="$2" -v ranks="$3" -v all="$all" '
         { at[NR] = $1; if (!($1 in first)) first[$1] = NR; last[$1] = NR }
@@ -186,7 +189,7 @@ numbers() {
                 if (all || kind != "malloc" || n == first[at[n]] || n == last[at[n]]) print n
         }'
 }
-# cases PHASE RANKS RANK: one line per case, from the calls of an undisturbed run
+# cases PHASE RANKS RANK: prints one line per case, from the calls of an undisturbed run
 cases() {
     local kind n error calls=$dir/count.calls
     begin_as "$1" "$2" "$dir/count"
@@ -205,7 +208,7 @@ cases() {
         done
     done
 }
-# faults NAME: runs all lines of $dir/cases as one case
+# faults NAME: runs every case in $dir/cases
 faults() {
     local number bad all_cases
     all_cases=$(wc -l <"$dir/cases")
@@ -218,7 +221,7 @@ faults() {
     need "$number of $all_cases calls were not made" [ $((10 * number)) -lt "$all_cases" ]
     need "$bad of $all_cases failed: $(cat "$dir"/lane*.bad | head -n 40)" [ "$bad" = 0 ]
     end
-    echo "   $all_cases calls failed: $(cat "$dir"/lane*.ends | sort | uniq -c |
+    echo "   injected $((all_cases - number)) failures: $(cat "$dir"/lane*.ends | sort | uniq -c |
         awk '{ printf "%s%d runs ended with status %s", sep, $1, $2; sep = ", " }'); all resumed"
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests that --export and --to convert between checkpoints of any number of ranks, llm.c's file and a Hugging
-# Face folder without changing a bit, and that a run can start from each. Usage: tests/export.sh TRAINER
-# [GROUP]...
+# Face folder without changing a bit, and that a run can start from any of them.
+# Usage: tests/export.sh TRAINER [GROUP]...
 #   trips, refused    make test
 #   transformers      make check: dev/check_export.py, if PYTHON (python3) has transformers and PyTorch
 . "$(dirname "$0")/cases.sh"
@@ -12,7 +12,8 @@ export OMP_NUM_THREADS=1
 small=(--device cpu -v 0 -s 0 --threads 1 -b 1 -u 0)
 screen=$dir/screen
 
-# export_model FROM TO [ARGUMENT...]: both paths are in the test's folder. exports: the same, must succeed.
+# export_model FROM TO [ARGUMENT...]: exports within the test's folder. exports: does the same, but fails the
+# test on an error.
 export_model() {
     timeout -k 2 60 "$trainer" --export "$dir/$1" --to "$dir/$2" "${@:3}" >"$screen" 2>&1 </dev/null
 }
@@ -57,12 +58,12 @@ test_trips() {
     need 'an older checkpoint: the export differs from its model file' same first.bin fp32/model_00000001.bin
     end
 
-    begin 'export.runs that start from each format end with the same bits'
+    begin 'export.runs started from either format give the same bits'
     for dtype in fp32 bf16; do
         for model in bin hf; do trains 2 $model -e "$dir/fp32.$model" -x 1 --dtype $dtype --hash full; done
         same_result hf bin
     done
-    need 'no loss or no digest' [ "$(result hf | wc -w)" = 4 ]
+    need 'the loss or the digest is missing' [ "$(result hf | wc -w)" = 4 ]
     end
 
     begin 'export.the files in the Hugging Face folder'
@@ -76,8 +77,8 @@ test_trips() {
 
 # --------
 
-# refused: reads lines NAME|PATTERN|FROM TO ARGUMENT...: each export must fail with a message that matches
-# PATTERN, and leave neither TO nor a temporary file.
+# refused: reads lines NAME|PATTERN|FROM TO ARGUMENT... For each, checks that the export fails with a matching
+# message and leaves neither TO nor a temporary file.
 refused() {
     local what pattern from to arguments
     while IFS='|' read -r what pattern arguments; do
@@ -104,7 +105,7 @@ no model|none.bin: cannot open: No such file|none.bin a.hf
 an empty folder|no complete checkpoint in this folder, and no model.safetensors|. a.hf
 a missing folder|nowhere/a.hf.*No such file|good nowhere/a.hf
 a tokenizer for llm.c|option --tokenizer .*: .*llm.c.s file|good a.bin --tokenizer data/stories_tokenizer.bin
-no tokenizer|stories_val.bin: not a tokenizer file|good a.hf --tokenizer data/stories_val.bin
+not a tokenizer file|stories_val.bin: not a tokenizer file|good a.hf --tokenizer data/stories_val.bin
 END
     begin 'export.refused.options'
     fails 'option --export .*: add --to' "$trainer" --export "$dir/good"
@@ -117,10 +118,10 @@ END
     echo mine >"$dir/mine.bin"
     mkdir "$dir/mine.hf" "$dir/empty" && echo mine >"$dir/mine.hf/file"
     ln -s empty "$dir/link.hf" && ln -s nowhere "$dir/link.bin"
-    fails 'exists already' export_model good mine.bin
-    fails 'exists already and is not empty' export_model good mine.hf
+    fails 'already exists' export_model good mine.bin
+    fails 'already exists and is not empty' export_model good mine.hf
     fails 'link.hf: is a link; name the folder itself' export_model good link.hf/
-    fails 'link.bin: exists already' export_model good link.bin
+    fails 'link.bin: already exists' export_model good link.bin
     is 'files written' "$(ls -A "$dir/empty"; left 'link*.tmp')" ''
     is 'the old files' "$(cat "$dir/mine.bin" "$dir/mine.hf"/*)" $'mine\nmine'
     end
@@ -145,7 +146,7 @@ END
     truncate -s -4 "$states"
     refused <<<"a truncated checkpoint|${states##*/}: ends at offset|good a.bin"
     rm "$states"
-    refused <<<"a checkpoint without a file|${states##*/}: No such file|good a.bin"
+    refused <<<"a checkpoint with a missing file|${states##*/}: No such file|good a.bin"
 }
 
 # --------

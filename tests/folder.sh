@@ -18,7 +18,7 @@ runs() { try "$@" || need "failed: $*: $(tail -n 3 "$screen")" false; }
 trains() { runs "$1" -o "$out" "${@:2}"; }
 # resumes STEP NP ARGUMENT...: trains, and must resume at STEP
 resumes() { trains "${@:2}"; prints "^resuming at step $1\$"; }
-# refuses PATTERN NP ARGUMENT...: the run must fail with one message, which matches
+# refuses PATTERN NP ARGUMENT...: starts a run, which must fail with one matching message
 refuses() {
     try "${@:2}"
     status=$?
@@ -305,7 +305,7 @@ is_good() {
     is "good files of $1" "$(grep -c ': good, ' "$screen")" "$2"
 }
 # finds_damage: reads lines NAME|COMMAND|PATTERN. COMMAND damages a copy of $dir/good, and --verify must
-# report it in one line, which matches PATTERN.
+# report it in one line that matches PATTERN.
 finds_damage() {
     local what command pattern
     while IFS='|' read -r what command pattern; do
@@ -518,7 +518,8 @@ test_listing() {
     begin 'folder.traces of checkpoints: one from another run'
     runs 1 -o "$dir/other" -x 6 -n 6
     cp -r "$dir/other/step_00000006" "$out"
-    local names='step_00000006 was saved by run [0-9a-f]{16}, but step_00000004, the newest, by run '
+    local names='step_00000006 was saved by run [0-9a-f]{16}, but the newest checkpoint, step_00000004, '
+    names+='was saved by run '
     refuses "option -y 1: .*/$names.*; move those of the other run out of this folder\$" 2 -o "$out" -x 8 -y 1
     finds_bad "$out" "/$names"
     rm -r "$dir/other"

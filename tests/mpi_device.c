@@ -1,7 +1,7 @@
 // Compares the plugin on CUDA devices with the same run on the CPU: mpirun -np N mpi_device, for any N. The
 // host does not wait for the toy's kernels on the trainer's stream, so a missing event gives different bits:
-// perhaps on a GPU, certainly on the stand-in (tests/cuda/), whose streams run as early or as late as their
-// events allow. Every value of every setting is combined with every stage.
+// perhaps on a GPU, certainly on the stand-in (tests/cuda/), because its streams run as early or as late as
+// their events allow. Every value of every setting is combined with every stage.
 #include <stdint.h>
 #include <stdio.h>
 #include <unistd.h>

@@ -583,7 +583,7 @@ static void check_message(const char *part) {
 
 // what: "hang" or "error"
 static void check_failure(const char *what, const char *mode) {
-    static const char own_error[] = "unhandled system error: as CUDA_STAND_IN_NCCL asks";
+    static const char own_error[] = "unhandled system error: error requested by CUDA_STAND_IN_NCCL";
     const int fails = !strcmp(what, "error"), own = fails && checks.rank == VICTIM;
     char asked[64];
     config.overlap = 1;

@@ -197,7 +197,7 @@ static void train(const given *g, char hash[17]) {
     zero_destroy(t.z);
 }
 
-// Applies `change` to the config of the odd rank, which is allowed and must not change the results.
+// Applies `change` to the odd rank's config. This difference is allowed and must not change the results.
 #define FREE(change, name)                                                                                   \
     do {                                                                                                     \
         given g = usual();                                                                                   \

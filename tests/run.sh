@@ -37,7 +37,9 @@ one() {
         /\[  FAILED  \] [0-9]+ test/ { f += $4 }
         /\[  SKIPPED \] [0-9]+ test/ { s += $4 }
         END { print p + 0, (seen ? f + 0 : 0), s + 0 }' "$log")
-    if [ $status = 124 ] || [ $status = 137 ]; then f=$((f + 1)); echo "HANG   $name: no end after $limit s"
+    if [ $status = 124 ] || [ $status = 137 ]; then
+        f=$((f + 1))
+        echo "HANG   $name: did not end within $limit s"
     elif [ $status != 0 ] && [ "$f" = 0 ]; then f=1; fi
     if [ $status = 0 ] && [ "$p" = 0 ] && [ "$s" = 0 ]; then f=1; echo "$name: ran no test" >>"$log"; fi
     if [ "$f" != 0 ] || [ $status != 0 ]; then

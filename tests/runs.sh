@@ -21,7 +21,7 @@ run() {
         -c "rank=\${OMPI_COMM_WORLD_RANK:-0}; echo \$\$ >'$dir/pid.'\$rank; $wrap
         exec \"\$0\" \"\$@\"" "$trainer" "${arguments[@]}" </dev/null
 }
-# train NP NAME ARGUMENT...: a run that should succeed; sets status, and shows the output of a failed run
+# train NP NAME ARGUMENT...: trains; sets status, and shows the output of a failed run
 train() {
     local np=$1 out=$dir/$2
     shift 2
@@ -34,10 +34,10 @@ train() {
     tail -n 12 "$out.screen"
     return 1
 }
-# trains NP NAME ARGUMENT...: train, as a need of the case; fails: the run must fail
+# trains NP NAME ARGUMENT...: trains, and fails the case if the run fails. fails: the run must fail.
 trains() { need "failed: ${*:3}" train "$@"; }
 fails() { need "succeeded: ${*:3}" not train "$@" >/dev/null; }
-# value NAME KEY: from the run's summary
+# value NAME KEY: prints a value from the run's summary
 value() { json_value "$dir/$1/summary.json" "$2"; }
 result() {
     local key
@@ -69,15 +69,15 @@ begin_long() {
     mapfile -t pids < <(cat "$dir"/pid.*)
 }
 
-# one_message PATTERN: the run with output $dir/refused must have failed with $status and one message, which
-# matches. grep -a, because Open MPI 5 writes zero bytes between the lines when a rank aborts.
+# one_message PATTERN: the run with output $dir/refused must have failed with $status and one matching
+# message. grep -a, because Open MPI 5 writes zero bytes between the lines when a rank aborts.
 one_message() {
     need "status $status" [ $status != 0 -a $status -lt 124 ]
     grep -a '^train_gpt2_zero: ' "$dir/refused" >"$dir/message"
     is messages "$(wc -l <"$dir/message")" 1
     has "$dir/message" "$1"
 }
-# refuses NP PATTERN ARGUMENT...: a run that must fail within seconds, with one message, which matches.
+# refuses NP PATTERN ARGUMENT...: starts a run, which must fail within seconds with one matching message.
 # Without the environment variable, mpirun waits for a second before it kills the remaining ranks.
 refuses() {
     local start=$SECONDS
@@ -91,7 +91,7 @@ refused() {     # NAME NP PATTERN ARGUMENT...
     refuses "${@:2}"
     end
 }
-# refusals: runs refused for each line NAME|NP|PATTERN|ARGUMENTS
+# refusals: runs `refused` for each line NAME|NP|PATTERN|ARGUMENTS
 refusals() {
     local name np pattern arguments
     while IFS='|' read -r name np pattern arguments; do

@@ -102,7 +102,7 @@ must_print '^stopped after step 3 of'
 resumes 2
 end_run
 
-# saves_nothing REASON: the run prints the reason on SIGUSR1 and when it stops
+# saves_nothing REASON: checks that the run prints the reason on SIGUSR1 and when it stops
 saves_nothing() {
     kill -USR1 "$(rank_1)"
     must_print "^SIGUSR1: no checkpoint .*$1"

@@ -64,7 +64,7 @@ hash_of() { hashes "$1" | tail -n 1; }
 
 # ---- bits
 
-# reference NP: prints the digests of the same run under mpirun, which runs only once per NP
+# reference NP: prints the digests of the same run under mpirun; starts that run only once per NP
 reference() {
     grep -qs params_hash "$dir/mpi.$1" ||
         timeout 60 mpirun --oversubscribe -np "$1" "$trainer" "${small[@]}" -x 4 -z 3 >"$dir/mpi.$1" 2>&1 \
@@ -148,8 +148,8 @@ test_key() {
             is 'warnings about the key' "$(grep -c ZERO_JOB_KEY "$dir/0")" 0
         else
             all_fail 10
-            has "$dir/0" '; 1 connections did not know the key of the job'
-            has "$dir/1" 'has another key than this rank'
+            has "$dir/0" "; 1 connection\(s\) rejected for lack of the job's key"
+            has "$dir/1" 'has a different key from this rank'
         fi
         end
     done
@@ -163,7 +163,7 @@ test_key() {
 # ---- bad input
 
 # refused: reads lines NAME|SECONDS|PATTERN|ARGUMENTS OF RANK 0[|ARGUMENTS OF RANK 1...]. All ranks must fail
-# in time, with one message, which matches. TCP stands for the arguments with which ranks connect.
+# in time, with one matching message. TCP stands for the arguments with which ranks connect.
 refused() {
     local what seconds pattern ranks r
     while IFS='|' read -r what seconds pattern ranks; do

@@ -158,7 +158,7 @@ CASES
 2|$short --comm nccl --dtype fp32|fp32|nccl+ nccl+
 CASES
     begin 'errors.from NCCL'
-    fails 'unhandled system error: as CUDA_STAND_IN_NCCL asks' 2 env CUDA_STAND_IN_NCCL=error:1:1 \
+    fails 'unhandled system error: error requested by CUDA_STAND_IN_NCCL' 2 env CUDA_STAND_IN_NCCL=error:1:1 \
         "$stand_in" $short --comm nccl
     fails 'NCCL 2.28.9 needs one' 2 env CUDA_STAND_IN_DEVICES=1 "$stand_in" $short --comm nccl
     end

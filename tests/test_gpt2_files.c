@@ -672,7 +672,7 @@ static char *filled(size_t n) {
 }
 
 // Files of at most `blocks` blocks are read completely. In larger files the test changes only the first and
-// last block, which are read.
+// last block, because these are read in any case.
 static void test_fingerprints(void **state) {
     static const struct {
         size_t bytes;

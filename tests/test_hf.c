@@ -439,7 +439,7 @@ static void test_failing_writes(void **state) {
     assert_int_equal(count_entries(folder), 0);
 
     must(hf_write(in_folder("out"), &to));
-    assert_error(hf_write(in_folder("out"), &to), "exists already and is not empty");
+    assert_error(hf_write(in_folder("out"), &to), "already exists and is not empty");
     assert_error(hf_write(in_folder("out/config.json"), &to), "cannot be a new folder");
     assert_error(hf_write(in_folder("none/out"), &to), "No such file");
     assert_int_equal(count_entries(folder), 1);

@@ -722,10 +722,10 @@ static void test_release_gathers_the_next(void **state) {
     }
 }
 
-// Runs a micro-batch in a new order, one in a known order, one after an evaluation, whose order is recorded
-// separately, and the update. Backward must start gathering the next unit before it reduces the unit that it
-// has finished. The update must follow the order of first use in forward, and gather the next step's first
-// unit before it updates the second one.
+// Runs a micro-batch in a new order, one in a known order, one after an evaluation (an evaluation's order is
+// recorded separately), and the update. Backward must start gathering the next unit before it reduces the
+// unit that it has finished. The update must follow the order of first use in forward, and gather the next
+// step's first unit before it updates the second one.
 static void test_order_of_a_step(void **state) {
     static const char plain[] =
         "G0 F0 G1 F1 G2 F2 G3 F3 G4 F4 G0 F0 B0 G4 B4 R4 G3 B3 R3 G2 B2 R2 G1 B1 R1 B0 R0";

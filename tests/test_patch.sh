@@ -20,7 +20,7 @@ copy_patch() {
     patch=$dir/$1/scripts/patch_llmc
 }
 commit() { git -C "$1" -c user.name=test -c user.email=test@localhost commit -qam test; }
-# checkout NAME: a fresh, committed stand-in in $dir/NAME
+# checkout NAME: makes a fresh, committed stand-in in $dir/NAME
 checkout() {
     rm -rf "${dir:?}/$1"
     if [ ! -d "$dir/committed" ]; then
@@ -512,7 +512,7 @@ test_trees() {
     refused 'a dirty tree' 'uncommitted' "$dir/tree"
     git -C "$dir/tree" checkout -q .
     mkdir "$dir/tree/llmc_zero"
-    refused 'a folder llmc_zero' 'llmc_zero: exists already' "$dir/tree"
+    refused 'a folder llmc_zero' 'llmc_zero: already exists' "$dir/tree"
     rmdir "$dir/tree/llmc_zero"
     for file in train_gpt2.c llmc/dataloader.h Makefile; do
         chmod a-w "$dir/tree/$file"

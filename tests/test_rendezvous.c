@@ -249,7 +249,8 @@ static void file_of_another_run(void **state) {
         run(is_alone ? 3 : 4, 8);
         fails_with(0, "of 4 did not connect");
         if (is_alone)
-            all_fail_with(1, 3, "the process there has another key than this rank, or belongs to another job",
+            all_fail_with(1, 3,
+                          "the process there has a different key from this rank, or belongs to another job",
                           1.6);
         else
             have_connected(1, 4, 5);

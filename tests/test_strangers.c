@@ -15,7 +15,7 @@ static const nonce startup = { { 5 } };
 
 // -------- the startup messages
 
-// Returns the key for messages from rank `from` to rank `to`, which have sent each other these heads.
+// Returns the key for messages from rank `from` to rank `to`, given the heads they exchanged.
 static secret key_of(const char *key, int from, int to, const head *its, const head *others) {
     const uint64_t job = JOB;
     secret s = secret_add((secret){ { 0 } }, key ? key : "", key ? strlen(key) : 0);
@@ -107,7 +107,7 @@ static void end_connected(int n, double limit) {
 
 // -------- at rank 0's port
 
-// Other programs connect, and so do ranks without the right key, whose greetings have various contents.
+// Other programs connect, and so do ranks with no key or the wrong key, sending a variety of greetings.
 static void without_the_key(void **state) {
     static const uint32_t long_message[1024] = { 0x4c5a5256, 1, 1u << 30, 7 },
                           odd_kind[4] = { 0x4c5a5256, 77, 4, 7 }, odd_magic[44] = { 0x12345678, 3, 152, 7 };
@@ -190,7 +190,7 @@ static void replayed(void **state) {
     assert_int_equal(end_children(1, 6), 0);
     close(first);
     fails_with(0, "rank 2 of 3 did not connect");
-    fails_with(0, "; 1 connections did not know the key of the job");
+    fails_with(0, "; 1 connection(s) rejected for lack of the job's key");
 }
 
 // Rank 0 reports connections without its key. A rank with another key reports at once why it cannot join.
@@ -202,8 +202,8 @@ static void ranks_with_other_keys(void **state) {
     start(0, 4);
     assert_int_equal(end_children(4, 5), 0);
     fails_with(0, "ranks 1, 2 and 3 of 4 did not connect within 0.8 s");
-    fails_with(0, "; 3 connections did not know the key of the job, the last from 127.0.0.1:");
-    all_fail_with(1, 4, "has another key than this rank, or belongs to another job: give all ranks", 0.7);
+    fails_with(0, "; 3 connection(s) rejected for lack of the job's key, the last from 127.0.0.1:");
+    all_fail_with(1, 4, "has a different key from this rank, or belongs to another job: give all ranks", 0.7);
 }
 
 // -------- floods of connections
@@ -243,7 +243,8 @@ static void floods(void **state) {
     for (int kind = 0; kind < 4; kind++) {
         fresh(NULL);
         plan_keyed(3, right_key, 20);
-        plans[0].files = kind == 1 ? 40 : 0;  // fewer than there are strangers
+        // open-file limit, lower than the number of flooding connections
+        plans[0].files = kind == 1 ? 40 : 0;
         start(0, 1);
         close(knock(port));
         pid_t pid = start_flood(kind);
@@ -252,7 +253,7 @@ static void floods(void **state) {
         end_flood(pid);
         for (int i = 0; i < 3; i++)
             if (hung || o[i].rc)
-                fail_msg("strangers of kind %d, %d ranks hang, rank %d: %s", kind, hung, i, o[i].message);
+                fail_msg("flood kind %d: %d ranks hung; rank %d: %s", kind, hung, i, o[i].message);
     }
 }
 
@@ -274,8 +275,8 @@ static void from_another_machine(void **state) {
 
 // -------- a dishonest rank 0
 
-// Acts as rank `me` with this key until another rank has sent HELLO. Returns the connection, and the key *c
-// for messages on it.
+// Acts as rank `me` with this key until another rank has sent HELLO. Returns the connection, and sets *c to
+// the key for messages on it.
 static int receive_rank(int listener, const char *key, int me, seat *hello, secret *c) {
     head challenge = head_of(CHALLENGE, sizeof challenge);
     assert_int_equal(net_wait(listener, POLLIN, now() + 3), 0);
@@ -290,15 +291,9 @@ static int receive_rank(int listener, const char *key, int me, seat *hello, secr
 
 static void rogue_rank_0(void **state) {
     static const char *const words[] = {
-        "rank 0 (host ????????????",
-        "it sent an invalid message",
-        "it sent an invalid message",
-        "it sent an invalid message",
-        "it sent an invalid message",
-        "it sent an invalid message",
-        "an evil ?]0;owned? text",
-        "has another key",
-        "has another key",
+        "rank 0 (host ????????????",  "it sent an invalid message", "it sent an invalid message",
+        "it sent an invalid message", "it sent an invalid message", "it sent an invalid message",
+        "an evil ?]0;owned? text",    "has a different key",        "has a different key",
     };
     for (int i = 0; i < (int)(sizeof words / sizeof *words); i++) {
         seat hello, zero = seat_of(0, 80), other = seat_of(1, 80);

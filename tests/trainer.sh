@@ -454,7 +454,7 @@ END
 
 # ---- prompts
 
-# answer NP NAME ARGUMENT...: a run with --prompts must succeed
+# answer NP NAME ARGUMENT...: runs --prompts, which must succeed
 answer() { trains "$1" "$2" --prompts "$dir/prompts" -g 12 "${@:3}"; }
 answers() { cat "$dir/$1/answers.jsonl"; }
 tokens() { sed -nE "$2s/.*\"tokens\": \[(.*)\]\}\$/\1/p" "$dir/$1/answers.jsonl"; }  # NAME LINE

@@ -252,7 +252,7 @@ for dtype in fp32 bf16 fp16; do
 done
 end
 
-# Attention over the cache is a separate kernel, whose last bits differ from those of the CPU's layer.
+# Attention over the cache is a separate kernel. Its last bits differ from those of the CPU's layer.
 begin 'answers'
 printf 'Once upon a time\n\nThe dog\n' >"$dir/prompts"
 asked=(-e l2h2c64v257t32 --prompts "$dir/prompts" -g 9 --temperature 0.7)

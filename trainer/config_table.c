@@ -71,7 +71,7 @@ typedef struct {
     int is_special;  // 1: not the default, or derived
 } Setting;
 
-// plugin: the plugin's setting; NULL: a setting of the trainer, whose value is the option's.
+// plugin: the plugin's setting; NULL: a setting of the trainer; the option gives its value.
 static void set_row(Setting *row, const char *name, const zero_setting *plugin) {
     const zero_config presets = settings_of(&default_options);
     const Option *o = option_of_setting(name);

@@ -161,7 +161,7 @@ static void check_options(void) {
             "folder",
             opt.tokenizer, opt.export_to);
     if (is_file_to_write() && (!lstat(opt.export_to, &st) || errno != ENOENT))
-        die("option --to %s: exists already; nothing is overwritten", opt.export_to);
+        die("option --to %s: already exists; nothing is overwritten", opt.export_to);
 }
 
 static int is_run(const char *path) { return is_folder(path) && !is_checkpoint(path) && !hf_is_folder(path); }

@@ -32,10 +32,10 @@ void print0(const char *fmt, ...) {
 // --------
 // the end of a run that fails
 
-// Exit status of a failure before the ranks are connected. Scripts that start the ranks then do not wait for
-// the messages of the other ranks.
+// Exit status of a failure before the ranks are connected. It tells launch scripts not to wait for messages
+// from the other ranks.
 enum { ALONE = 2 };
-enum { MESSAGE = 12400 };  // bytes, enough for a list of lines
+enum { MESSAGE = 12400 };  // bytes; long enough for a message that lists many lines
 
 // Writes the start of a message: the rank or, if the message already names one, the step or the checkpoint
 // being written.
@@ -51,8 +51,8 @@ static void name_the_place(char *place, size_t size, int names_a_rank) {
 static void end_job(const char *message, int names_a_rank) {
     char line[MESSAGE + 100], place[48];
     int connecting = run.z || run.creating;
-    // Without a launcher, ranks whose -pr is not 0 wait, so that rank 0 reports the same invalid option
-    // first.
+    // Without a launcher, an invalid option fails every rank. Ranks other than 0 (-pr) wait, so that rank 0
+    // reports it first.
     if (!connecting && run.silent) usleep(3000000 + 300000 * (run.rank < 20 ? run.rank : 20));
     name_the_place(place, sizeof place, names_a_rank);
     // Do not write over the progress bar.
@@ -82,7 +82,7 @@ void zero_check(int rc) {
     if (rc) die_of_plugin(zero_last_failure(), "");
 }
 
-// An error from gpt2/ may be the plugin's, passed on.
+// gpt2/ may be passing on an error from the plugin.
 void gpt2_check(int rc) {
     if (rc && !strcmp(gpt2_last_error(), zero_last_error())) zero_check(rc);
     if (rc) die("%s", gpt2_last_error());

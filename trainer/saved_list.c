@@ -30,7 +30,7 @@ static int step_in(const char *name, const char *prefix, char end) {
     return rest - name == length && !strncmp(name, again, (size_t)length) ? (int)step : -1;
 }
 
-// Splits a path; ignores slashes at its end.
+// Splits a path, ignoring trailing slashes.
 static void split(const char *path, char folder[OUTPUT_PATH], char name[64]) {
     size_t end = strlen(path);
     while (end > 1 && path[end - 1] == '/') end--;
@@ -139,7 +139,7 @@ static long long read_noted(const char *option, const char *folder, int *step) {
     if (!f && (errno == ENOENT || errno == ENOTDIR)) return 0;
     if (f && fscanf(f, NEWEST_TEXT, &number, step) != 2) number = 0;
     if (!f || ferror(f)) die("option %s: %s: %s", option, path, strerror(errno));
-    fclose(f);  // nothing was written
+    fclose(f);  // opened for reading only, so fclose cannot lose data
     return number;
 }
 
@@ -210,8 +210,8 @@ int checkpoint_check_run(const Listing *l, const Found *f) {
     const Found *newest = l->newest;
     if (f->abandoned || !*f->as.run || !newest || !*newest->as.run) return 0;
     if (!strcmp(f->as.run, newest->as.run)) return 0;
-    return gpt2_fail("%s was saved by run %s, but %s, the newest, by run %s", f->path, f->as.run,
-                     basename(newest->path), newest->as.run);
+    return gpt2_fail("%s was saved by run %s, but the newest checkpoint, %s, was saved by run %s", f->path,
+                     f->as.run, basename(newest->path), newest->as.run);
 }
 
 void checkpoints_note(int64_t number, int step) {
@@ -241,8 +241,8 @@ void checkpoint_remove_temporary(int step) {
     if (dir) closedir(dir);
 }
 
-// Removes the folder last: after a kill in between, it leads to the remaining files, and a run can resume
-// from it without the model file.
+// Removes the folder last. If the run is killed in between, the folder still identifies the files left to
+// remove, and a run can resume from it without the model file.
 static void remove_checkpoint(const Found *f) {
     checkpoint_remove_temporary(f->step);
     remove_file(in_output("model_%08d.bin", f->step));

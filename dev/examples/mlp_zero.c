@@ -1,5 +1,6 @@
-// A complete llmc_zero trainer for a network other than GPT-2, which learns to tell two spirals in the plane
-// apart. It uses only zero.h, libc and libm, and computes in fp32; docs/porting.md explains it.
+// A complete llmc_zero trainer for a network other than GPT-2. The network learns to tell two spirals in the
+// plane apart. The program uses only zero.h, libc and libm, and computes in fp32. docs/porting.md explains
+// it.
 // Settings: ZERO_STAGE, ZERO_CONFIG, ZERO_POISON.
 //
 //     ZERO_STAGE=3 mpirun -np 2 mlp_zero [save | resume]

@@ -86,8 +86,8 @@ void tasks_close(tasks *t);
 // stay at its address until tasks_close.
 int tasks_prepare(tasks *t, task *k, device_stream s);
 
-// Submits k, whose last submission must have finished. k and the tasks it needs must stay at their addresses
-// until k has run.
+// Submits k. Its previous submission must have finished. k and the tasks it needs must stay at their
+// addresses until k has run.
 //   tasks_submit(&t, &gather, AFTER(&read, &t.trainer));
 int tasks_submit(tasks *t, task *k, const task *const *needs);
 #define AFTER(...) ((const task *const[]){ __VA_ARGS__, NULL })

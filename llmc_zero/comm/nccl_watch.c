@@ -112,7 +112,7 @@ static void name_silent(nccl_state *n) {
         snprintf(at, room, "; %s%s", zero_last_error(), words);
 }
 
-// Returns the failure to a caller, whose thread may exchange with the other ranks.
+// Returns the failure to a caller on a thread that may exchange with the other ranks.
 static int report(nccl_state *n) {
     if (n->cause != OWN_FAULT && !n->asked++) name_silent(n);
     return nccl_relay(n);

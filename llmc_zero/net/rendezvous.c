@@ -106,8 +106,8 @@ static const char *why_not_0(int error) {
     if (error == -EPROTO) return "is another program, not rank 0 of this job: give another port";
     if (error == -EPROTONOSUPPORT) return "is of another version: install the same llmc_zero on all hosts";
     if (error == -EACCES)
-        return "has another key than this rank, or belongs to another job: give all ranks of a job the same "
-               "ZERO_JOB_KEY, or none, and each job a separate port or file";
+        return "has a different key from this rank, or belongs to another job: give all ranks of a job the "
+               "same ZERO_JOB_KEY, or none, and each job a separate port or file";
     return NULL;
 }
 
@@ -332,7 +332,7 @@ static void be_rank_0(meeting *m) {
     if (m->rc) return;
     int late = wait_for(m, not_here, &m->deadline);
     if (m->self.refused)
-        snprintf(strangers, NAME, "; %d connections did not know the key of the job, the last from %s",
+        snprintf(strangers, NAME, "; %d connection(s) rejected for lack of the job's key, the last from %s",
                  m->self.refused, m->self.last);
     if (late)
         FAIL(m, "%s of %d did not connect within %.3g s: rank 0 waited at %s (host %s)%s",

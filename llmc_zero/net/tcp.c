@@ -79,7 +79,7 @@ static void lose(net *n, int r, int error) {
     n->peers[r].error = error;
 }
 
-// Sets parts to the rest of a frame and returns their number. head_alone: for an incoming frame, whose head
+// Sets parts to the rest of a frame and returns their number. head_alone: the frame is incoming, so its head
 // is read first. Discarded data is read piece by piece.
 static int parts_left(flow *w, char *data, int head_alone, struct iovec parts[3]) {
     static char sink[SINK];

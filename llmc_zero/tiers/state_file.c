@@ -84,8 +84,8 @@ struct state_files {
     int n_buffers;
     file_buffer *sums;                // (n_units) memory in which a unit's gradients are reduced
     int halves;                       // of that memory
-    int64_t from_memory, from_files;  // gathered parts of parameters
-    int64_t not_read;                 // bytes of these parts that were not read
+    int64_t from_memory, from_files;  // gathers of a parameter shard served from each
+    int64_t not_read;                 // bytes of these shards that were not read
 };
 
 // A part begins at the same offset within a page in its file and in the gathered unit, so that O_DIRECT can
@@ -114,7 +114,7 @@ file_settings state_file_settings(const zero_config *c, int rank) {
                             .rank = rank };
 }
 
-// Blocks alternate between the folders, so if regions can be larger than a block, they start at blocks.
+// Blocks alternate between the folders, so if regions can exceed a block, they start on block boundaries.
 static size_t region_align(const zero_config *c, const layout *l) {
     const size_t block = c->offload.nvme_block_bytes;
     return largest_shard(l) * sizeof(float) > block ? block : FILE_ALIGN;
@@ -199,8 +199,8 @@ int state_files_close(struct state_files *f) {
     return hangs;
 }
 
-// An I/O error in these files loses the states themselves, so it must not look like an error in a checkpoint,
-// after which an older checkpoint may work.
+// An I/O error here loses the states themselves. It must not look like a checkpoint error, which callers
+// handle by trying an older checkpoint.
 static int lost_states(int rc) {
     failure_record failure = *zero_failed();
     if (rc != ZERO_ERR_IO) return rc;
@@ -222,7 +222,7 @@ static int finish(struct state_files *f, file_transfer *t, int unit) {
     return rc;
 }
 
-// A failure is reported to the next user of the files.
+// Errors are ignored here: the engine keeps the first one and returns it to later callers.
 void state_files_describe(struct state_files *f, zero_files *info) {
     for (int i = 0; i < f->n_buffers; i++) finish(f, &f->buffers[i].write, f->buffers[i].unit);
     for (int i = 0; f->sums && i < f->n_units; i++) finish(f, &f->sums[i].write, i);
@@ -270,8 +270,8 @@ static int take_buffer(struct state_files *f, file_buffer **out) {
     return finish(f, &b->write, b->unit);
 }
 
-// Returns the unit's memory when sums of other buckets in its half have been written. Only reductions call
-// this, one after another.
+// Waits until the sums of the unit and of other buckets in its half have been written, then returns the
+// unit's memory. Only reductions call this, one at a time.
 static int take_sums(struct state_files *f, const layout *l, int unit, file_buffer **out) {
     const int half = l->units[unit].bucket % f->halves;
     *out = &f->sums[unit];
@@ -302,7 +302,7 @@ static size_t locate(const state_part *p, int64_t *offset, size_t *bytes) {
     return inside % FILE_ALIGN;
 }
 
-// Returns 1 if its pages contain only this range, so that they need not be read before they are written.
+// Returns 1 if the part's pages contain nothing outside its range, so writing them needs no prior read.
 static int owns_its_pages(const state_part *p) {
     const state *s = p->of;
     const int64_t before = layout_before(&s->layout->units[p->range.unit], s->rank);

@@ -71,7 +71,7 @@ sub check_checkout {
     load_to_edit($_) for @FILE{qw(trainer loader makefile)}, $cuda ? $FILE{cuda} : ();
     check_not_patched();
     check_unchanged() if !$no_git;
-    -e "$dir/llmc_zero" and stop("$dir/llmc_zero: exists already; remove it first");
+    -e "$dir/llmc_zero" and stop("$dir/llmc_zero: already exists; remove it first");
 }
 
 sub check_not_patched {

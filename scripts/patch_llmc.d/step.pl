@@ -124,8 +124,8 @@ sub skipped_or_clipped ($f, $main, $norm, $update) {
          . "float grad_clip = ...; $clips");
 }
 
-# The model, under any name, may only be passed to functions of this file, whose uses of it
-# check_nothing_else() checks. Other functions would find null pointers in it.
+# The model, under any name, may only be passed to functions of this file: check_nothing_else() checks how
+# they use it. Other functions would find null pointers in it.
 sub model_stays_here ($f) {
     my %names = map { $_->{1} => 1 } find_any($f, whole($f), qr/\bGPT2\s*[*&]?\s*(\w+)\s*[;,)=]/);
     my $any = join '|', sort keys %names;

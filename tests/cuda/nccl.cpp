@@ -205,7 +205,7 @@ bool look(Communicator &c, Operation &op) {
     if (c.error || c.shared->error || is_asked("hang", c.rank, op.number)) return false;
     if (is_asked("stop", c.rank, op.number)) raise(SIGSTOP);
     if (is_asked("error", c.rank, op.number)) {
-        fail_later(c, ncclSystemError, "as CUDA_STAND_IN_NCCL asks", false);
+        fail_later(c, ncclSystemError, "error requested by CUDA_STAND_IN_NCCL", false);
         return false;
     }
     return move_messages(c, op);
@@ -259,9 +259,8 @@ ncclResult_t usable(const CommunicatorPtr &c) {
     if (!c) return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
     if (c->error) return (ncclResult_t)(int)c->error;
     if (!c->ready || c->unissued || c->finalizing) {
-        return refuse(
-            ncclInvalidUsage,
-            "the communicator is still busy with the previous call: ncclCommGetAsyncError was not called");
+        return refuse(ncclInvalidUsage,
+                      "the previous call is still in progress: poll ncclCommGetAsyncError first");
     }
     return ncclSuccess;
 }
@@ -291,7 +290,7 @@ ncclResult_t check(const Communicator &c, int peer,
     if (peer < 0 || peer >= c.ranks) return refuse(ncclInvalidArgument, "no rank " + std::to_string(peer));
     for (auto &[p, bytes] : buffers)
         if (!reaches(p, bytes))
-            return refuse(ncclInvalidArgument, "a buffer is not in one allocation of device memory");
+            return refuse(ncclInvalidArgument, "a buffer is not contained in a single device allocation");
     return ncclSuccess;
 }
 
@@ -316,8 +315,7 @@ void store(ncclDataType_t type, void *p, size_t i, float x) {
         ((uint16_t *)p)[i] = type == ncclBfloat16 ? bf16_round(x) : fp16_round(x);
 }
 
-// Adds in the order of a ring that begins with the rank after the one that gets the sum. parts: in rank
-// order.
+// Sums in ring order, starting at the rank after the receiver. parts: in rank order.
 void ring_sum(ncclDataType_t type, char *to, const char *own, const std::vector<char> &parts, int rank,
               int ranks, size_t count) {
     size_t bytes = count * size_of(type);
@@ -380,7 +378,8 @@ bool joined(Communicator &c) {
 
 ncclResult_t check_config(const ncclConfig_t *config) {
     if (!config || config->magic != 0xcafebeef || config->size != sizeof *config)
-        return refuse(ncclInvalidArgument, "the configuration is not from NCCL_CONFIG_INITIALIZER");
+        return refuse(ncclInvalidArgument,
+                      "the configuration was not initialized with NCCL_CONFIG_INITIALIZER");
     if (config->maxCTAs != NCCL_CONFIG_UNDEF_INT && config->maxCTAs <= 0)
         return refuse(ncclInvalidArgument, "maxCTAs " + std::to_string(config->maxCTAs));
     return ncclSuccess;
@@ -604,7 +603,7 @@ ncclResult_t ncclAllGather(const void *from, void *to, size_t count, ncclDataTyp
         char *own = (char *)to + c.rank * bytes;
         if (rc) return rc;
         if (from != own && (char *)from < (char *)to + c.ranks * bytes && (char *)to < (char *)from + bytes)
-            return refuse(ncclInvalidArgument, "the buffers overlap, but not as in-place buffers must");
+            return refuse(ncclInvalidArgument, "overlapping buffers must use NCCL's in-place layout");
         for (int r = 0; r < c.ranks; r++) {
             if (r != c.rank) {
                 add(op, true, r, ALL_GATHER, type, from, bytes);
@@ -624,7 +623,7 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDat
         if (rc) return rc;
         const char *own = (const char *)from + c.rank * bytes;
         if (to != own && (char *)to < (char *)from + c.ranks * bytes && (char *)from < (char *)to + bytes)
-            return refuse(ncclInvalidArgument, "the buffers overlap, but not as in-place buffers must");
+            return refuse(ncclInvalidArgument, "overlapping buffers must use NCCL's in-place layout");
         auto parts = std::make_shared<std::vector<char>>(c.ranks * bytes);
         for (int r = 0; r < c.ranks; r++) {
             if (r != c.rank) {
