@@ -243,7 +243,7 @@ typedef struct {        // the same on all ranks and at every stage
     double loss_scale;  // of this step's gradients; always 1 unless ZERO_F16
 } zero_step_result;
 
-typedef struct {  // must be the same on all ranks: the next step and zero_save fail if it was not
+typedef struct {  // the same on all ranks, or the next step or zero_save fails with ZERO_ERR_COMM
     float lr, beta1, beta2, eps, weight_decay;
     float grad_clip;  // maximum norm (Pascanu et al., arXiv 1211.5063); 0: no clipping
     int t;            // number of this update, counted from 1, for the bias correction
