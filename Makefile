@@ -1,6 +1,6 @@
-# llmc_zero: the plugin (build/libllmc_zero.a), the trainer (train_gpt2_zero) and their tests. `make help`
-# lists every target and variable: it prints the lines that begin with #? here and in the included files.
-# Builds need no network once scripts/install_deps.sh has installed the missing packages.
+# Builds the plugin (build/libllmc_zero.a), the trainer (train_gpt2_zero) and their tests. `make help` lists
+# all targets and variables, from the lines that begin with #? here and in the included files. Builds need no
+# network once scripts/install_deps.sh has installed the missing packages.
 
 #? train_gpt2_zero     builds the trainer; the default target
 .DEFAULT_GOAL := all
@@ -14,7 +14,7 @@ SAN     ?=
 #? CUDA=yes|no|stand-in  with CUDA, without, or emulated on the CPU (tests); default yes with nvcc 12 or newer
 NVCC_12 := $(shell nvcc --version 2>/dev/null | grep -E 'release (1[2-9]|[2-9][0-9])\.')
 CUDA    ?= $(if $(SAN),no,$(if $(NVCC_12),yes,no))
-# With the stand-in for CUDA, -O1 halves the compile time, and the tests take no longer.
+# For the CUDA stand-in, -O1 halves the compile time, and its tests run no slower.
 #? CFLAGS='-O3 -g'     optimization and debug flags for all C code; with CUDA=stand-in '-O1 -g'
 CFLAGS  ?= $(if $(filter stand-in,$(CUDA)),-O1,-O3) -g
 #? BUILD=folder        where objects and test programs go; build/ by default
@@ -22,15 +22,15 @@ BUILD   := build$(if $(SAN),/$(SAN))$(if $(filter stand-in,$(CUDA)),/stand-in)
 SANFLAGS_address := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 SANFLAGS_thread := -fsanitize=thread
 SANFLAGS_fuzz := -fsanitize=fuzzer-no-link,address,undefined,float-cast-overflow -fno-sanitize-recover=all
-# TSan does not understand OpenMP's barriers, and clang may lack OpenMP, so those builds do without it.
+# TSan does not understand OpenMP's barriers, and clang may lack OpenMP, so those builds omit it.
 OPENMP  := $(if $(filter thread fuzz,$(SAN)),,-fopenmp)
 WARN    := -Wall -Wextra -Wno-unknown-pragmas $(if $(filter fuzz,$(SAN)),-Wno-missing-field-initializers)
 BASE    := -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(OPENMP) $(SANFLAGS_$(SAN)) -fno-math-errno \
            -fno-trapping-math -MMD -MP -I.
 
 # Make runs one job per core unless the user gave -j, and prints each job's output as a block. Goals that run
-# programs print immediately instead. If one of these, or clean, is given with other goals, make runs the
-# goals one at a time.
+# programs print immediately instead. Make runs the goals one at a time if one of them runs programs or is
+# clean.
 #? -j N                runs N jobs at once; by default one per core
 ifeq ($(filter -j% --jobs% --jobserver%,$(MAKEFLAGS) $(shell printenv MAKEFLAGS)),)
 MAKEFLAGS += -j$(shell nproc)
@@ -42,12 +42,12 @@ endif
 ifneq ($(and $(filter $(RUN_PROGRAMS) clean,$(MAKECMDGOALS)),$(word 2,$(MAKECMDGOALS))),)
 .NOTPARALLEL:
 endif
-# Removes this make's flags, so that a program that runs make again chooses the number of jobs itself.
+# Drops this make's flags, so that a program that runs make chooses its own number of jobs.
 WITHOUT_FLAGS := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
-# Recipes must call it with a leading +; otherwise make gives it only one job.
+# Recipes must prefix it with +; otherwise make gives it only one job.
 SUBMAKE := $(MAKE) --no-print-directory
 
-# The plugin is built by zero.mk, as in any trainer.
+# zero.mk builds the plugin, as in any trainer.
 ZERO_BUILD  := $(BUILD)
 ZERO_OPT    := $(CFLAGS) $(SANFLAGS_$(SAN))
 ZERO_OPENMP := $(OPENMP)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# make check: checks dependencies and format, runs static analysis, the tests under ASan and UBSan, and the
-# threads under TSan.
+# make check: checks dependencies and format, and runs static analysis, the tests under ASan and UBSan, and
+# the threaded code under TSan.
 #   KILLS=30            kills and stops more ranks
 #   KILL_SAVES=1000     kills more ranks during a save
 #   FUZZ=600            fuzzes each file reader for this many seconds
@@ -21,8 +21,9 @@ report() {          # STATUS WHAT
         failed=$((failed + 1))
     fi
 }
-# try LOG WHAT COMMAND...: runs the command with its output in build/LOG.log, and prints a line with its
-# result and a test's closing line. If it fails, prints the end of its output without the passed cases.
+# try LOG WHAT COMMAND...: runs the command, with its output in build/LOG.log, and prints one line: its result
+# and, for a test, the closing line. If the command fails, first prints the end of its output, without passed
+# cases.
 try() {
     local log=build/$1.log what=$2 status=0 last
     shift 2
@@ -33,7 +34,7 @@ try() {
     report $status "$what"
 }
 build() { make --no-print-directory "$@"; }
-# in_background FUNCTION: runs it in the background. join: waits for it and prints its output
+# in_background FUNCTION: starts it in the background. join: waits for it and prints its output
 in_background() {
     (failed=0; "$1"; exit "$failed") >"build/$1.out" 2>&1 &
     lane=$1 lane_pid=$!
@@ -136,7 +137,7 @@ try asan_folder 'the output folder under ASan and UBSan' \
     timeout 400 tests/folder.sh $trainer logs branches verify names listing
 try net 'ranks in network namespaces' timeout 60 tests/net_namespaces.sh build/address/tests/test_net
 join
-# These tests measure seconds, so they run in sequence. They mostly wait, and fuzzing yields to them.
+# These tests have limits of seconds, so they run one at a time, next to low-priority fuzzing only.
 in_background fuzzing
 try asan_start "ranks without MPI, killed and stopped $kills times, under ASan and UBSan" \
     env KILLS="$kills" timeout 400 tests/start.sh $trainer
@@ -145,7 +146,7 @@ try multi_node 'the recipes for several machines, on network namespaces' \
 try kills "ranks killed and stopped, $kills jobs each and $kill_saves in one folder, under ASan and UBSan" \
     timeout $((kill_saves * 8 + 1100)) tests/kills.sh $trainer "$kills" "$kill_saves"
 join
-# Runs alone, because a rank does not report while it syncs, and other tests would keep the disk busy.
+# Runs alone: a rank cannot report while it syncs, and a sync takes longer if other tests use the disk.
 try slow_disks 'ranks whose disks differ in speed, under ASan and UBSan' \
     env OMP_NUM_THREADS=1 timeout 200 mpirun --oversubscribe -np 3 build/address/tests/mpi_slow
 cuda_under_asan() {
@@ -162,7 +163,7 @@ in_background cuda_under_asan
 try asan_flips 'every bit of a small checkpoint flipped, under ASan and UBSan' \
     timeout 400 build/address/tests/test_flips all
 
-# ---- TSan, without MPI, which is not instrumented for it; one rank runs the same threads
+# ---- TSan, on one rank without MPI, which is not instrumented; one rank runs the same threads
 trainer=build/thread/train_gpt2_zero
 model=(-e l3h2c32v257t32 -b 2 -x 6 -v 3 -m 2 -s 0)
 try tsan 'build with TSan' \

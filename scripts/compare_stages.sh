@@ -3,8 +3,8 @@
 # and a digest of the parameters.
 # Usage: scripts/compare_stages.sh [RANKS] [trainer options...]      default: 2 ranks, 20 steps of the
 # built-in small model. The runs stay in build/compare/stage0 .. stage3 (or OUT=folder), for make plots.
-# TRAINER=program runs another trainer. Exits with 1 if digests differ that must be equal: all four, or, with
-# gradient accumulation (-d), those of stages 0 and 1 and those of 2 and 3.
+# TRAINER=program runs another trainer. All four digests must be equal; with gradient accumulation (-d), stage
+# 0 must equal stage 1, and 2 must equal 3. Exits with 1 if they do not.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/mpi_env.sh
@@ -19,7 +19,7 @@ esac; done
 
 # value KEY: prints a value from the run's summary
 value() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$folder/summary.json"; }
-# batch PATTERN: prints a number from the line `batch`
+# batch PATTERN: prints the number that PATTERN captures from the `batch` line
 batch() { sed -nE "s/^batch .* $1.*/\1/p" "$folder.screen"; }
 
 mkdir -p "$out"

@@ -25,7 +25,7 @@ mkdir -p build
 command="mpirun --oversubscribe -np 2 ./train_gpt2_zero -z 3 -v 500 --temperature 0.7 -x ${STEPS:-3000} -o "\
 "$out$data"
 echo "\$ $command"
-# On a terminal the trainer draws a progress bar. Elsewhere it prints a line per step; show only a screenful.
-# $out/main.log has all steps.
+# On a terminal the trainer draws a progress bar. Elsewhere it prints one line per step, of which this shows
+# every 250th. $out/main.log has all steps.
 if [ -t 1 ]; then $command; else $command | awk '!/^step / || ++n % 250 == 1 { print; fflush() }'; fi
 echo "logs and figures: $out/main.log, $out/metrics.jsonl, $out/summary.json"

@@ -7,12 +7,12 @@
 #   fineweb-edu[:N]     data/edu_fineweb_val_000000.bin and the first N of 1001 training shards (1), 200 MB
 #                       each
 #   gpt2:124M           data/gpt2_124M.bin, 498 MB; gpt2:124M_bf16: data/gpt2_124M_bf16.bin, 249 MB
-# After an interruption, the same command continues; it also checks existing files. Downloads from
+# Run the same command again to continue after an interruption; it also checks existing files. Downloads from
 # https://huggingface.co, or from the URL in LLMC_ZERO_MIRROR.
 #
-# For files whose checksum is not listed below, the script uses the server's if it sends one (X-Linked-Etag,
-# for large files), and otherwise checks only size and header. It stores every file's SHA-256 next to it, in
-# NAME.sha256, and later runs check the file against that.
+# If a file's checksum is not listed below, the script uses the one that the server sends (X-Linked-Etag, for
+# large files), or else checks only size and header. It stores every file's SHA-256 in NAME.sha256, and later
+# runs check the file against that.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mirror=${LLMC_ZERO_MIRROR:-https://huggingface.co}
@@ -23,7 +23,7 @@ meter=$([ -t 2 ] && echo --progress-bar || echo --silent)
 die() { echo "download.sh: $*" >&2; exit 1; }
 checksum() { sha256sum "$1" | cut -d ' ' -f 1; }
 
-# Prints the size that the file must have according to its header, or nothing if any size is right.
+# Prints the size that the file's header implies, or nothing if the header does not determine it.
 expected_size() {
     local h
     read -ra h < <(od -An -tu4 -N 32 -w32 "$1")
@@ -72,7 +72,7 @@ reason() {
         *) echo "curl ended with status $1" ;;
     esac
 }
-# transfer URL PART: continues or starts PART. The server answers 416 if PART is already complete.
+# transfer URL PART: downloads URL to PART, resuming where PART ends. Status 416 means that PART is complete.
 transfer() {
     local status=0 code
     code=$(curl -fL "$meter" --connect-timeout 20 --speed-time 60 -C - -o "$2" -w '%{http_code}' "$1") ||

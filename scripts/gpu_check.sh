@@ -4,9 +4,9 @@
 #
 # Usage: [SETTING=value]... scripts/gpu_check.sh [build | NUMBER...]
 #   build     puts programs, tokens and the CPU's gradients into OUT/bin, with the libraries that ldd lists,
-#             except NVIDIA's. This needs no GPU: you can make the folder elsewhere and copy it
-#   NUMBER    repeats these steps. Without a number, runs all commands that have no result yet. Commands that
-#             might not end within BUDGET_S are left to the next call
+#             except NVIDIA's. It needs no GPU, so you can run it elsewhere and copy the folder
+#   NUMBER    repeats these steps. Without a number, runs all commands that have no result yet, but leaves
+#             those that might not end within BUDGET_S to the next call
 #    1 versions, peaks     2 GPU tests               3 fp32 against the CPU    4 bf16 against the CPU
 #    5 a run               6 --tune                  7 llm.c                   8 PyTorch
 #    9 kernels (ncu)      10 attention's workspace  11 stages 1 to 3          12 states off the GPU
@@ -83,8 +83,8 @@ put() {
     echo "${line//$'\t'/ | }"
 }
 skip() { [ -n "$(row "$1" 3)" ] || put "$1" "skipped: $2" - - - - - - -; }      # NAME REASON
-# record NAME LIMIT-S COMMAND...: runs the command if it has no result yet. It must print $want, and may fail
-# if it prints $cannot
+# record NAME LIMIT-S COMMAND...: runs the command unless it has a result. The command must print $want; it
+# may fail if it prints $cannot
 record() {
     local name=$1 limit=$2 log=$out/$1.log began=$SECONDS status result=ok why ms hash text mhz watts mib
     [ -z "$(row "$name" 3)" ] || return 0
@@ -142,7 +142,7 @@ ours() {            # NAME MODEL B OPTION...
         "${data[@]}" "${plain[@]}" -e "$2" -b "$3" --attention "${attentions[0]}" "${@:4}"
 }
 run() { ours "$1" "$model" "$B" "${@:2}"; }
-# The ranks' communicators wait for each other on one GPU, so NCCL may use only a few SMs.
+# Both ranks' NCCL kernels must fit on the GPU at once, because they wait for each other; so limit their SMs.
 two_ranks() {       # NAME OPTION...; the output of rank 1 goes to NAME.rank1
     rm -f "$out/ranks"
     # shellcheck disable=SC2016
@@ -153,7 +153,7 @@ two_ranks() {       # NAME OPTION...; the output of rank 1 goes to NAME.rank1
         ours "$1" "$model" $((B / 2)) -pi fs -pf "$out/ranks" -pn 2 "${@:2}"
     before=()
 }
-run_llmc() {        # NAME MODEL B GE; not -v 0, with which llm.c divides by zero
+run_llmc() {        # NAME MODEL B GE; no -v 0, because llm.c would divide by zero
     [ -x "$bin/train_gpt2cu" ] || { skip "$1" 'llm.c was not built: LLMC=folder'; return; }
     cannot='out of memory' record "$1" 240 "$bin/train_gpt2cu" "${data[@]}" "${plain[@]}" -e "$2" -b "$3" \
         -d $(($3 * T)) -ge "$4" -v 1000000 -m 1 -h 0
@@ -195,8 +195,8 @@ profile() {         # STEPS; leaves clocks and caches as they are
     cannot='ERR_NVGPUCTRPERM|Failed to initialize' run "ncu-$1" -x "$1"
     before=()
 }
-# Subtracts the launches of a run without steps from those of a one-step run, which leaves those of a step.
-# ncu's CSV quotes each field; the model reads kernel, launches, ms, bytes read, bytes written.
+# Subtracts the launches of a run without steps from those of a one-step run, to get those of one step. ncu's
+# CSV quotes each field; the model reads kernel, launches, ms, bytes read, bytes written.
 compare_with_model() {
     [ "$(row ncu-1 3)" = ok ] || return 0
     awk '
@@ -252,8 +252,8 @@ list() { cat <<'END'
 END
 }
 
-# Builds a copy of llm.c, adapted to CUDA 13, which changed an argument of cudaMemAdvise. Empty functions
-# replace NVML, which is part of the driver.
+# Builds a copy of llm.c, adapted to CUDA 13's changed argument of cudaMemAdvise. Empty functions replace
+# NVML, because only the driver provides it.
 build_llmc() {
     rm -rf "$out/llm.c" && cp -r "$llmc" "$out/llm.c" && chmod -R u+w "$out/llm.c" &&
         ln -s "$PWD/third_party/cudnn_frontend" "$out/llm.c/cudnn-frontend" && cd "$out/llm.c" || return

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Measures which block size and queue depth read and write model states fastest in the given NVMe folders.
+# Finds the block size and queue depth that read and write model states fastest in the given NVMe folders.
 # Prints a DeepSpeed "aio" section for --zero-config to stdout, and a table of measurements and options to
-# stderr. Takes several minutes and MIB=1024 MiB of disk space, for ROUNDS=3 per setting.
+# stderr. Takes several minutes and MIB (1024) MiB of disk space, and measures each setting ROUNDS (3) times.
 # Usage: scripts/nvme_tune.sh FOLDER[,FOLDER..] > aio.json
 set -eu
 cd "$(dirname "$0")/.."
@@ -24,8 +24,8 @@ measure() {
     printf '%-30s %8d %6d %-10s %8s %8s %8s\n' "$1" $(($2 / 1024)) "$3" \
         "$([ "$4" = 0 ] && echo "$way" || echo "$4 threads")" "$read" "$write" "$both" >&2
 }
-# Prints the row that is fastest at reading and writing at once, as a step does; of rows within 3 % of it, the
-# one with the least memory in flight. Removes all rows.
+# A step reads and writes at once. Prints the row that is fastest at this or, of the rows within 3 % of it,
+# the one with the least memory in flight. Removes all rows.
 best() {
     awk '{ row[NR] = $0; rate[NR] = $7; room[NR] = $2 * ($4 ? $4 : $3); if ($7 > top) top = $7 }
         END { for (i = 1; i <= NR; i++) if (rate[i] >= 0.97 * top && (!b || room[i] < room[b])) b = i

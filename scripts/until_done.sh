@@ -4,11 +4,11 @@
 #
 #     scripts/until_done.sh mpirun -np 2 ./train_gpt2_zero -e d12 -o log124M -n 1000 -nk 2 -y 1
 #
-# Ctrl-C, SIGTERM, SIGHUP or SIGUSR2 stops the run after the current step, with a checkpoint. The script sends
-# the run SIGUSR2 for all of them, because mpirun kills its ranks on the others. A second signal ends the run
-# immediately. The script waits PAUSE (1) seconds between tries, gives up after TRIES (3) consecutive failures
-# without a new checkpoint, and returns the status of the last one. mpirun can hang if a rank dies during the
-# start; the script kills it once it has had no ranks for HANG (30) seconds.
+# Ctrl-C, SIGTERM, SIGHUP or SIGUSR2 stops the run after the current step, with a checkpoint. The script
+# passes each of them on as SIGUSR2, because mpirun kills its ranks on the others. A second signal ends the
+# run immediately. The script waits PAUSE (1) seconds between tries, gives up after TRIES (3) consecutive
+# failures without a new checkpoint, and returns the status of the last one. If a rank dies during the start,
+# mpirun can hang; the script kills an mpirun that has had no ranks for HANG (30) seconds.
 set -u
 set -m      # puts jobs into separate process groups, so that Ctrl-C reaches only this script
 tries=${TRIES:-3} pause=${PAUSE:-1} hang=${HANG:-30}
@@ -28,8 +28,8 @@ folder=$(value_of -o "$@")
 [ "$(value_of -y "$@")" = 1 ] || die 'the command needs -y 1, to resume'
 
 newest() { ls -d "$folder"/step_*/manifest.json 2>/dev/null | tail -n 1; }
-# without_ranks JOB: prints the mpiruns in this process group whose only children are zombies. For ranks on
-# other hosts, ssh is a child.
+# without_ranks JOB: prints the mpiruns in this process group whose only children are zombies. If ranks run on
+# other hosts, mpirun has a live ssh as a child.
 without_ranks() {
     ps -A -o pid=,ppid=,pgid=,stat=,comm= | awk -v job="$1" '
         $4 !~ /^Z/ { has_child[$2] = 1 }

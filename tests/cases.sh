@@ -50,7 +50,7 @@ launch() {
 # await COMMAND...: repeats it until it succeeds, for at most 20 s
 await() { local i; for ((i = 0; i < 2000; i++)); do "$@" && return; sleep 0.01; done; return 1; }
 any_runs() { kill -0 "$@" 2>/dev/null; }        # PID...
-# processes PID...: these and all their descendants
+# processes PID...: prints these and all their descendants
 processes() {
     local pid
     for pid; do
@@ -82,7 +82,7 @@ free_port() {
     until port=$((20000 + RANDOM % 10000)); ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
     echo $port
 }
-# rank_pid PROGRAM RANK: finds the process through mpirun's environment variable or a final option -pr RANK
+# rank_pid PROGRAM RANK: prints the rank's PID, found by mpirun's environment variable or a final -pr RANK
 rank_pid() {
     local p
     for p in $(pgrep -f "^$1 "); do

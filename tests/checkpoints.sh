@@ -20,7 +20,7 @@ ranks() {
 }
 mkdir "$disk/saved"
 for np; do ranks "$np" save; done
-# Also load on a number of ranks that saved nothing.
+# Also load on a number of ranks that did not save.
 [ ${#all[@]} != 0 ] || set -- "$@" $((${*: -1} + 1))
 for np; do ranks "$np" load; done
 finish checkpoints

@@ -414,7 +414,7 @@ test_readers() {
 
 # ---- names, paths, listings
 
-# Builds a program that restores the end of a manifest, with a new checksum (docs/formats.md).
+# Builds a program that rewrites the end of a manifest, with a new checksum (docs/formats.md).
 sign_with_c() {
     "${CC:-cc}" -x c - -o "$dir/sign" <<'END'
 #define XXH_INLINE_ALL
@@ -458,7 +458,7 @@ step_99999999999 model_00000005.bin model_00000009.bin"
     end
 
     begin_fresh 'folder.paths of files that are written at the end are checked at the start'
-    # folders in the way of rank 1's trace and of the summary
+    # folders with the names of rank 1's trace and of the summary
     mkdir -p "$dir/trace.1" "$out/summary.json"
     for file in "$dir/nowhere/trace.json" "$dir" /dev/null/x "$dir/trace"; do
         refuses 'option --trace: ' 2 -x 1000000 --trace "$file"

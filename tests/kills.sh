@@ -4,7 +4,7 @@
 # run must resume from the newest and end with the bits of an undisturbed run. The script also tests a shell
 # loop under signals of all kinds, and a stop shorter than the limit. Takes minutes.
 # Usage: tests/kills.sh TRAINER [RUNS [SAVES [SEED]]]
-#   RUNS (30)     MPI jobs with a killed rank, and the same number with a stopped one, in all settings
+#   RUNS (30)     MPI jobs with a killed rank, and as many with a stopped one, across all settings
 #   SAVES (50)    kills in one folder, half of them during a save; 0: only the loop
 # shellcheck disable=SC2046,SC2086
 . "$(dirname "$0")/cases.sh"
@@ -66,12 +66,12 @@ half_saved() {
     compgen -G "$folder/step_*/.manifest*" || compgen -G "$folder/*model_*.bin?*" || comm -23 \
         <(ls "$folder" | sed -nE 's/^(step|model)_0*([0-9]+).*/\2/p' | sort -u) <(complete | sort) | grep .
 } >/dev/null
-# Complete checkpoints without model files: a model file may be written after its checkpoint.
+# Prints complete checkpoints without a model file, which the run may write after the checkpoint.
 without_models() {
     comm -23 <(complete | sort) <(ls "$folder" | sed -nE 's/^model_0*([0-9]+)\.bin$/\1/p' | sort)
 }
-# Checks every checkpoint with an independent reader, written only from the description of the format. Without
-# Python, only the resumed run checks them.
+# Checks every checkpoint with an independent reader, written from the description of the format alone.
+# Without Python, only the resumed run checks them.
 every_checkpoint_is_whole() {
     command -v python3 >/dev/null || return 0
     python3 - "$folder" <<'END' >"$dir/whole" 2>&1 || need "$(tail -n 1 "$dir/whole")" false
@@ -174,7 +174,7 @@ continues() {
 # ---- kills during saves, in one folder
 
 patient=("${small[@]}" --overlap 0 --comm-timeout 60)
-# Lists complete checkpoints that the run rejected. It may pass over unfinished saves.
+# Lists the complete checkpoints that the run rejected. It may skip unfinished saves.
 passed_over() { grep 'looking for an older' "$dir/screen.0" | grep -v 'the save did not finish'; }
 
 # how I: the save option of run I; pairs of runs alternate between saving synchronously and with --async-save
@@ -240,8 +240,8 @@ run_until_done() {
         [ ! -e "$folder/summary.json" ] || break
     done >"$dir/loop" 2>&1 </dev/null
 }
-# Ends each endless run with one SIGTERM until the loop waits, for at most 120 s. A second signal would end a
-# run at once and so could hide a hang.
+# Sends each endless run one SIGTERM, until the loop waits or 120 s have passed. A second signal would end the
+# run at once, which could hide a hang.
 end_endless_runs() {
     local victim known='' until=$((SECONDS + 120))
     while [ ! -e "$dir/waits" ] && [ $SECONDS -lt $until ]; do

@@ -85,7 +85,7 @@ run_all() {
 }
 on_ranks() { OMP_NUM_THREADS=1 mpirun --oversubscribe -np "$@"; }       # NP COMMAND...
 export -f on_ranks
-# table PROGRAM SECONDS NP...: queues it on each number of ranks
+# table PROGRAM SECONDS NP...: queues the program once per number of ranks
 table() {
     local np
     for np in "${@:3}"; do run "$1.$np" "$2" bash -c "on_ranks $np $build/tests/$1"; done
@@ -96,7 +96,7 @@ free_port() {
     echo $port
 }
 
-# The longest tests start first, which keeps all cores busy to the end. The limits allow for slow machines.
+# The longest tests start first, to keep all cores busy to the end. The limits allow for slow machines.
 stand_in=$build/stand-in
 if [ -z "$short" ]; then
     run start 400 tests/start.sh "$trainer"
@@ -107,8 +107,7 @@ if [ -z "$short" ]; then
     run trainer 600 tests/trainer.sh "$trainer" files outputs plan options zero_config \
         input_files unlike launch
     run trainer.tiers 400 tests/trainer.sh "$trainer" tiers dying
-    # Skips the detection of host access to device memory, which saves a third of the time. make check detects
-    # it.
+    # Does not detect host access to device memory, which saves a third of the time; make check does.
     run cuda.mpi_tiers_device.2 300 env CUDA_STAND_IN_PROTECT=0 \
         bash -c "on_ranks 2 $stand_in/tests/mpi_tiers_device"
     run checkpoints 300 tests/checkpoints.sh "$build" 1 2 3
@@ -129,7 +128,8 @@ if [ -z "$short" ]; then
     run bench 300 tests/test_bench.sh "$build/bench/comm" "$stand_in/bench/comm"
     run tokens 180 tests/test_tokens.sh "$build/make_tokens"
     run export 300 tests/export.sh "$trainer" trips refused
-    # As many concurrent blocks as on an H200; under sanitizers, make check uses the stand-in's small default.
+    # Runs as many concurrent blocks as an H200; under sanitizers, make check uses the stand-in's small
+    # default.
     for t in "$stand_in"/tests/cuda/test_* "$stand_in"/tests/test_*; do
         [ -x "$t" ] && [ -f "$t" ] &&
             run "cuda.$(basename "$t")" 120 env OMP_NUM_THREADS=1 STAND_IN_SMS=132 STAND_IN_BLOCKS=12 "$t"

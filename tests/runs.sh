@@ -2,7 +2,7 @@
 # output in $dir/NAME.screen. Each script sets small, the arguments of every run.
 # shellcheck disable=SC2016,SC2086
 data=() seconds=30 refusal_seconds=6
-compared='params_hash state_hash loss grad_norm'     # runs with the same bits agree on these
+compared='params_hash state_hash loss grad_norm'     # equal in runs with the same bits
 
 # run NP LIMIT ARGUMENT...: runs the trainer on NP ranks, for LIMIT seconds at most. Arguments NAME=VALUE are
 # environment variables. Each rank writes its process id to a file, then runs the shell code $wrap, which may
@@ -60,7 +60,7 @@ same() {
 }
 
 # begin_long NP ARGUMENT...: starts an endless run in the background and waits for its first step. Sets job,
-# and pids to the ranks' process ids; the output is in $dir/long.
+# and sets pids to the ranks' process ids; the output goes to $dir/long.
 begin_long() {
     rm -f "$dir"/{long,pid.*}
     run "$1" 60 "${small[@]}" -x 1000000 "${@:2}" >"$dir/long" 2>&1 &
@@ -69,8 +69,8 @@ begin_long() {
     mapfile -t pids < <(cat "$dir"/pid.*)
 }
 
-# one_message PATTERN: the run with output $dir/refused must have failed with $status and one matching
-# message. grep -a, because Open MPI 5 writes zero bytes between the lines when a rank aborts.
+# one_message PATTERN: the run with output $dir/refused must have failed with one matching message. Uses grep
+# -a, because Open MPI 5 writes zero bytes between the lines when a rank aborts.
 one_message() {
     need "status $status" [ $status != 0 -a $status -lt 124 ]
     grep -a '^train_gpt2_zero: ' "$dir/refused" >"$dir/message"
@@ -78,7 +78,7 @@ one_message() {
     has "$dir/message" "$1"
 }
 # refuses NP PATTERN ARGUMENT...: starts a run, which must fail within seconds with one matching message.
-# Without the environment variable, mpirun waits for a second before it kills the remaining ranks.
+# Without the MCA variable, mpirun waits one second before it kills the remaining ranks.
 refuses() {
     local start=$SECONDS
     OMPI_MCA_odls_base_sigkill_timeout=0 run "$1" 60 "${small[@]}" "${@:3}" >"$dir/refused" 2>&1
@@ -91,7 +91,7 @@ refused() {     # NAME NP PATTERN ARGUMENT...
     refuses "${@:2}"
     end
 }
-# refusals: runs `refused` for each line NAME|NP|PATTERN|ARGUMENTS
+# refusals: runs `refused` for each input line NAME|NP|PATTERN|ARGUMENTS
 refusals() {
     local name np pattern arguments
     while IFS='|' read -r name np pattern arguments; do

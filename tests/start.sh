@@ -234,7 +234,7 @@ reaches_step() {        # N
 # lose SIGNAL RANKS VICTIM DELAY ARGUMENT...: sends the signal to a rank, DELAY hundredths of a second after
 # step 3. All ranks must end, with one message.
 lose() {
-    # After SIGKILL the limit is long, because the others must notice the death well before it.
+    # After SIGKILL the limit is long, because the others must detect the death well before it expires.
     local signal=$1 ranks=$2 victim=$3 delay=$4 limit=60
     local in=' in (an? [-a-z]+ of (unit [0-9]+|scalars)|a barrier)'
     [ "$signal" = KILL ] || limit=2
@@ -391,7 +391,7 @@ test_hosts() {
     end
 }
 
-# The collective thread on several ranks under ThreadSanitizer, which Open MPI is not instrumented for
+# Runs the collective thread on several ranks without MPI under ThreadSanitizer: Open MPI is not instrumented.
 test_threads() {
     local way r
     for way in 0 1; do

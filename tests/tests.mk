@@ -1,4 +1,4 @@
-# The tests: each is one program, run by tests/run.sh.
+# Each test is one program; tests/run.sh runs them.
 TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/mpi_*.c)) \
             $(BUILD)/tests/power_loss $(BUILD)/tests/test_readers
 TEST_OBJ := $(if $(filter-out no,$(CUDA)),$(BUILD)/tests/toy_cuda.o)
@@ -23,8 +23,8 @@ $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) | $(NCCL_SO)
 # These tests link the trainer's objects.
 $(addprefix $(BUILD)/tests/,test_gradients test_unlike gpu_gate): $(filter $(BUILD)/trainer/%,$(TRAINER_OBJ))
 
-# The file readers under libFuzzer (SAN=fuzz), and with known inputs under any compiler. tests/fuzz/run.c
-# replaces the functions with which the trainer's readers end a run.
+# The file readers, fuzzed with libFuzzer (SAN=fuzz), or tested on known inputs with any compiler.
+# tests/fuzz/run.c replaces the functions that the trainer's readers call to end a run.
 FUZZ_C   := $(filter-out %/libfuzzer.c %/test_readers.c,$(wildcard tests/fuzz/*.c))
 FUZZ_OBJ := $(FUZZ_C:%.c=$(BUILD)/%.o) $(GPT2_OBJ) $(ZERO_OBJ) \
             $(filter-out %/run.o,$(filter $(BUILD)/trainer/%,$(TRAINER_OBJ)))

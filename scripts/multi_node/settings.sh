@@ -38,7 +38,7 @@ ranks=$((${#hosts[@]} * GPUS))
 [ -x "$trainer" ] || stop "$trainer does not exist: make train_gpt2_zero"
 
 if [ "$TRY" = 1 ]; then
-    # The final bits are the same on all machines with the same kind of CPUs or GPUs; params_hash shows it.
+    # Machines with the same kind of CPUs or GPUs must end with the same params_hash.
     arguments=(-e l4h4c128v257t64 -b 4 -x 3 -u 0 -v 0 -s 0 -z "$STAGE" --comm-timeout 60 --threads 1
                --progress lines -i "$root/data/stories_train.bin" -j "$root/data/stories_val.bin")
 else

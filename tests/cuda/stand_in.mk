@@ -7,7 +7,7 @@ STAND_IN          := $(CXX) -x c++ -std=c++17 -fno-strict-aliasing $(ZERO_OPT) $
 ZERO_CUDA_COMPILE := $(STAND_IN) -ffp-contract=off
 CUDA_COMPILE      := $(STAND_IN) -Wno-uninitialized -Wno-maybe-uninitialized
 # The program finds the stand-in for NCCL in the build folder, unless LD_LIBRARY_PATH points to another one.
-# Sanitizers call dlopen on the program's behalf, where RPATH applies but RUNPATH does not.
+# Sanitizers intercept dlopen; calls from their library ignore the program's RUNPATH, but not its RPATH.
 RPATH             := $(if $(SAN),--disable-new-dtags,--enable-new-dtags)
 ZERO_CUDA_LIBS    := -lstdc++ -ldl -Wl,-rpath,$(abspath $(BUILD)) -Wl,$(RPATH) \
                      -Wl,--export-dynamic-symbol=cuda* -Wl,--export-dynamic-symbol=_Z*cuda_stand_in*
