@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Models a training step of train_gpt2_zero on NVIDIA GPUs, only from shapes: prints the launches, bytes
-# moved, flops, minimum time on the GPU and expected time of each operation. It measures nothing;
+# Models a training step of train_gpt2_zero on NVIDIA GPUs from shapes alone: prints each operation's
+# launches, bytes moved, flops, minimum time on the GPU and expected time. It measures nothing;
 # docs/gpu_model.md explains the assumptions.
 # Usage: dev/gpu_model.sh [option [value]]...
 #   --model d12        d12 (124M), d24 (350M), d36 (774M), d48 (1558M), or any other of the trainer's -e
@@ -55,8 +55,8 @@ function min(a, b) { return a < b ? a : b }
 
 # ------------------------------------------------------------------------------------------------ assumptions
 
-# They are printed in this order. vary: a factor that shows the effect of an assumption. doubt: why the value
-# may be wrong.
+# Assumptions are printed in this order. vary: a factor that shows the effect of an assumption. doubt: why the
+# value may be wrong.
 function assume(key, value, unit, text, doubt) {
     assumption[++assumptions] = key
     the[key] = value * (key in vary ? vary[key] : 1)
@@ -174,8 +174,8 @@ function activation_bytes(level,    a_layer) {
     return BTC * (a_layer * L + 9) + 4 * BT * (4 + NH) * L
 }
 
-# Bytes of logits at a time, 1 to 4 GiB: the memory left at the largest stage without recompute, with an
-# eighth of the device free. It must not depend on the stage, because stages must give the same bits.
+# Bytes of logits held at once, 1 to 4 GiB: the memory left at the largest stage without recompute, with an
+# eighth of the device free. The size must not depend on the stage, because stages must give the same bits.
 function logits_bytes(    i, states, left) {
     for (i = 0; i <= 3; i++) states = max(states, states_bytes(i))
     left = the["memory"] * 1e9 * 7 / 8 - states - activation_bytes(0)
@@ -228,7 +228,7 @@ function matmul(name, runs, m, n, k, more_read, more_written, kind) {
 }
 function weight(name, OC, K, kind) { matmul(name ", weight", L, OC, K, BT, 0, 0, kind) }
 
-# Sums over rows take two stages: one sum per block, then the sum of these.
+# Sums over rows take two stages: one sum per block, then the sum of those sums.
 function partial_sums(name, runs, bytes) {
     stream("partial", name " partial sums", runs, bytes, 0, "columns")
 }
@@ -337,7 +337,7 @@ function adamw(shards,    all) {
 }
 
 function host(    bytes, ms) {
-    bytes = 4 * (3 * BT + 3 * min(BT, V))   # tokens, targets, positions by token, three numbers a token
+    bytes = 4 * (3 * BT + 3 * min(BT, V))   # tokens, targets, positions by token, three numbers per token
     ms = bytes / the["pcie"] * 1e-6
     line("copies", "tokens from the host", 2 + parts, 0, bytes, 0, ms, ms, ms + (2 + parts) / 200, "PCIe")
     line("copies", "the host waits for loss, norm", 2, 8 * (L + 2), 0, 0, 0, 0, the["wait"] / 500, "latency")
@@ -404,11 +404,11 @@ function build(    i) {
         read += read_of[i]; written += written_of[i]; flops += flops_of[i]
     }
     tokens_a_s = BT * N / expected * 1e3
-    tflops = (6 * (P - maxT * C) + 12 * L * C * T) * BT / expected * 1e-9       # as the trainer's bar counts
+    tflops = (6 * (P - maxT * C) + 12 * L * C * T) * BT / expected * 1e-9       # as in the trainer's bar
 }
 
 function width_of(w) { return w < 0 ? "-" (-w) : w }
-# Prints a row of a table, given with tabs between cells; the widths are heading()'s, negative for text.
+# Prints a table row, whose cells are separated by tabs, with heading()'s widths, which are negative for text.
 function row(text,    i, n, cell, out) {
     n = split(text, cell, "\t")
     for (i = 1; i <= n; i++) {

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Shows from the trainer's --trace file how a rank's work overlaps: how long the disk, copies, collectives,
+# Shows how a rank's work overlaps, from the trainer's --trace file: how long the disk, copies, collectives,
 # forward and backward, and AdamW were busy in a step, how much of the disk's time the others overlapped, and
 # for how much of a step several were busy at once. A step lasts from one start of AdamW to the next. With
 # PICTURE (.svg or .png) it also draws the last step, which needs gnuplot.

@@ -137,7 +137,7 @@ try asan_folder 'the output folder under ASan and UBSan' \
     timeout 400 tests/folder.sh $trainer logs branches verify names listing
 try net 'ranks in network namespaces' timeout 60 tests/net_namespaces.sh build/address/tests/test_net
 join
-# These tests have limits of seconds, so they run one at a time, next to low-priority fuzzing only.
+# These tests depend on elapsed time, so they run one at a time, with only low-priority fuzzing concurrently.
 in_background fuzzing
 try asan_start "ranks without MPI, killed and stopped $kills times, under ASan and UBSan" \
     env KILLS="$kills" timeout 400 tests/start.sh $trainer
@@ -163,7 +163,7 @@ in_background cuda_under_asan
 try asan_flips 'every bit of a small checkpoint flipped, under ASan and UBSan' \
     timeout 400 build/address/tests/test_flips all
 
-# ---- TSan, on one rank without MPI, which is not instrumented; one rank runs the same threads
+# ---- TSan, without MPI, which is not instrumented; one rank runs the same threads
 trainer=build/thread/train_gpt2_zero
 model=(-e l3h2c32v257t32 -b 2 -x 6 -v 3 -m 2 -s 0)
 try tsan 'build with TSan' \

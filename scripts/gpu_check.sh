@@ -159,7 +159,7 @@ run_llmc() {        # NAME MODEL B GE; no -v 0, because llm.c would divide by ze
         -d $(($3 * T)) -ge "$4" -v 1000000 -m 1 -h 0
 }
 of_model=(-e "$model" -b "$check_b" -x 1) of_shape=(-e "$shape" -b "$B" -x 1)
-against() {         # NAME model|shape LIMIT NORM OPTION...: compares a first step's gradients with the CPU's
+against() {         # NAME model|shape LIMIT NORM OPTION...: compares first-step gradients with the CPU's
     local -n of=of_$2
     record "$1" 240 env ZERO_POISON=1 "$bin/gpu_gate" compare "$bin/$2.gradients" "$3" "$4" "${data[@]}" \
         "${of[@]}" --device cuda "${@:5}"

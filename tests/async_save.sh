@@ -8,7 +8,7 @@ export OMP_NUM_THREADS=1
 make_shim
 held=$dir/held screen=$dir/screen
 
-# train FOLDER ARGUMENT...: writes its output to FOLDER.log; $with holds its environment variables
+# train FOLDER ARGUMENT...: runs the trainer, with its output in FOLDER.log; $with holds environment variables
 with=()
 train() {
     timeout -k 2 60 mpirun --oversubscribe -np 2 env ${with[@]+"${with[@]}"} "$trainer" \
@@ -21,13 +21,13 @@ kill_ranks() {
 }
 hash_of() { json_value "$1/summary.json" state_hash; }
 same_bits() { is "state_hash of $1" "$(hash_of "$1")" "$(hash_of "$dir/plain")"; }
-# The manifest without what differs between runs: the file names, the run's id and the checksum
+# Prints the manifest without the parts that differ between runs: file names, the run's id and the checksum.
 facts_of() {
     sed -E 's/rank([0-9]{5})-[0-9a-f]{16}/rank\1/g; s/"run": ?"[0-9a-f]{16}"//; /^"xxh3"/d' \
         "$1/step_00000008/manifest.json"
 }
 is_good() { "$trainer" --verify "$1" >"$screen" 2>&1 || need "$1 is damaged: $(cat "$screen")" false; }
-# awaits PATTERN: waits for it in the log of the background run, which has a time limit
+# awaits PATTERN: waits until it appears in the log of the background run, which has a time limit
 awaits() {
     until grep -qE "$1" "$held.log" || ! any_runs $job; do sleep 0.01; done
     has "$held.log" "$1"
@@ -46,7 +46,7 @@ has "$dir/async.log" 'copy for checkpoints'     # in the memory table
 need 'the table lists a copy without --async-save' not grep -q 'copy for checkpoints' "$dir/plain.log"
 end
 
-# holds CASE FILE: starts a run whose writes to paths with FILE in them block until $dir/go exists
+# holds CASE FILE: starts a run whose writes to paths that contain FILE block until $dir/go exists
 holds() {
     begin "async_save.$1"
     rm -rf "$held" "$dir/go" && mkdir "$held" && : >"$held.log"

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Injects one failure per run into a checkpointing run: for each kind of call on the output folder, first the
-# 1st call fails, then the 2nd, and so on. Allocations fail too, some writes keep failing from the n-th on,
-# and reads and writes can be short. The run must end with the reference's bits or with one error message, and
-# its folder must be undamaged and resume to the reference's bits. The same is tested for a run that keeps an
-# earlier run's logs, and for one that branches from an older step: -y 1 then resumes from the newest
-# checkpoint of either branch.
-# The run is also killed at each call that changes the folder. tests/shim/disk.c makes the calls fail.
-# Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]    RANKS: 1 2
+# Injects one failure into each of many checkpointing runs: for each kind of call on the output folder, the
+# 1st call fails in one run, the 2nd in the next, and so on. In other runs an allocation fails, all writes
+# from the n-th on fail, or a read or write is short. Each run must end with the reference's bits or with one
+# error message, and its folder must be undamaged and resume to the reference's bits. The test also covers a
+# run that keeps an earlier run's logs, and one that branches from an older step: -y 1 then resumes from the
+# newest checkpoint of either branch.
+# It also kills the run at each call that changes the folder. tests/shim/disk.c makes the calls fail. Usage:
+# tests/disk_faults.sh TRAINER [all [RANKS...]]    RANKS: 1 2
 # Without `all`, each call fails with one error. On one rank every call fails, but only the first and last
 # allocation per call site and a few of jansson's. On two ranks, every sixth call of each kind fails. With
-# --async-save, a third as many.
+# --async-save, a third as many calls fail.
 [ ! -w /dev/shm ] || export TMPDIR=/dev/shm         # where a sync is free
 . "$(dirname "$0")/cases.sh"
 trainer=$(realpath "${1:?Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]}") || exit 1
@@ -59,10 +59,10 @@ with_disk() {
     run "$1" "$2" LD_PRELOAD="$shim" DISK_FOLDER="$2" DISK_CALLS="$2.calls" "${@:3}"
 }
 fresh() { rm -rf "$1" "$1.calls"; mkdir "$1"; }
-# begin_as PHASE RANKS FOLDER: makes the folder empty, or with a checkpoint, logs or a model, or with steps 4
-# and 6 of a branch that the run abandons at step 2. A run that saves at step 6 sets the old step 6 aside
-# before that save and step 4 after it. A run that saves at step 3 sets both aside after the save. Either run
-# then removes step 2.
+# begin_as PHASE RANKS FOLDER: prepares the folder: empty, or with a checkpoint, logs or a model, or with
+# steps 4 and 6 of a branch that the run abandons at step 2. A run that saves at step 6 sets the old step 6
+# aside before that save and step 4 after it. A run that saves at step 3 sets both aside after the save.
+# Either run then removes step 2.
 begin_as() {
     fresh "$3"
     how=() steps=4
@@ -153,7 +153,8 @@ lane() {            # NUMBER: runs every $lanes-th line of the cases
 
 # ---- the cases
 
-# errors_of KIND N: prints the errors to inject into the n-th call: one of the kind's, or with `all` every one
+# errors_of KIND N: prints the errors to inject into the n-th call: one of the kind's errors, or with `all`
+# each of them
 errors_of() {
     local errors
     case $1 in

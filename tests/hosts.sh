@@ -10,7 +10,7 @@ hosts_end() {
     for ((i = 0; i < hosts_n; i++)); do ip netns del $hosts_tag$i 2>/dev/null; done
     ip netns del ${hosts_tag}sw 2>/dev/null
 }
-# The bridge has a namespace too, which leaves the machine's own network untouched.
+# The bridge has a separate namespace, so the machine's network stays untouched.
 hosts_try() {
     ip netns add ${hosts_tag}sw && ip -n ${hosts_tag}sw link add $hosts_bridge type bridge &&
         ip -n ${hosts_tag}sw link set $hosts_bridge up || return 1

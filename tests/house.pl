@@ -76,7 +76,7 @@ for my $file (@sources) {
     });
 }
 
-# The "file:line" that makes a file's object need a symbol: in the file itself or in a header it includes.
+# Returns the "file:line" that makes a file's object need a symbol: in the file or in a header it includes.
 sub place_of {
     my ($file, $symbol) = @_;
     my $line = line_of($file, $symbol);
@@ -147,8 +147,8 @@ for (lines_of($layers_file)) {
     $layer_of_pattern{$_} = $#layer_names for split(' ', $2);
 }
 
-# The number of a file's layer; the top one is 0. An entry "zero.h" takes precedence over "zero", and "zero"
-# over a folder.
+# Returns the number of a file's layer; the top layer is 0. An entry "zero.h" takes precedence over "zero",
+# and "zero" over a folder.
 sub layer_of {
     my ($file) = @_;
     my $name = $file =~ s{^llmc_zero/}{}r;
@@ -256,7 +256,7 @@ for my $build (@builds) {
 
 # ---- cycles
 
-# The shortest path between two nodes as a list of nodes, or an empty list.
+# Returns the shortest path between two nodes as a list of nodes, or an empty list.
 sub way {
     my ($graph, $from, $to) = @_;
     my (%before, @queue);
@@ -297,7 +297,7 @@ sub stem_of {
     return $file =~ s{\.\w+$}{}r;
 }
 
-# The graph with nodes of the same name merged.
+# Returns the graph with nodes of the same name merged.
 sub joined {
     my ($graph, $name_of) = @_;
     my %result;

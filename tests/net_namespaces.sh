@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Ranks on three hosts (tests/hosts.sh) connect and exchange data, and end if a host is cut off. Needs root.
-# Usage: tests/net_namespaces.sh TEST_NET
+# Tests that ranks on three hosts (tests/hosts.sh) connect, exchange data, and end if a host is cut off. Needs
+# root. Usage: tests/net_namespaces.sh TEST_NET
 . "$(dirname "$0")/cases.sh"
 . tests/hosts.sh
 program=$(realpath "$1")
@@ -34,8 +34,8 @@ ends_within 20 "${pids[@]}"
 must_print ': done, 0 bytes wrong'
 has "$dir/1" 'node_rank 1 of 2'
 end
-# Host 2 is cut off without notice to the ranks: at its link while they exchange data, or inside the host
-# while the connections are idle, as with NCCL. They allow a host 3 s of silence.
+# Cuts off host 2 without notice to the ranks: at its link while they exchange data, or inside the host while
+# the connections are idle, as with NCCL. Ranks tolerate 3 s of silence from a host.
 for way in 'hosts_link 0' 'hosts_network -1'; do
     begin "net_namespaces.host 2 is cut off: ${way% *}"
     start 10.77.7.1:21002 "${way#* }" 0 1 2

@@ -62,7 +62,7 @@ resume() {
         [ "$(hashes "$screen")" = "$reference" ] || echo "$kept: $(hashes "$screen")"
     done
 }
-# power_loss NAME RANKS ARGUMENT...: records a run, and loses power at every instant of it
+# power_loss NAME RANKS ARGUMENT...: records a run, and simulates power loss at every instant of it
 power_loss() {
     local record=$1 base=() bad tries=0
     [ ! -d "$dir/$record.base" ] || base=(--base "$dir/$record.base")

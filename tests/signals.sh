@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests that signals stop a run or make it save, on all ranks at the same step, and that the command which it
-# prints resumes with the bits of an undisturbed run. Usage: tests/signals.sh TRAINER
+# Tests that signals stop a run or make it save, on all ranks at the same step, and that the printed command
+# resumes with the bits of an undisturbed run. Usage: tests/signals.sh TRAINER
 . "$(dirname "$0")/cases.sh"
 trainer=$(realpath "${1:?Usage: tests/signals.sh TRAINER}") || exit 1
 ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # keeps pgrep from finding other tests' processes

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests dev/bench/comm: its table, wrong results that it must find, and its options. Times are not checked.
-# Usage: tests/test_bench.sh COMM [STAND_IN_COMM]      STAND_IN_COMM: built with CUDA=stand-in
+# Tests dev/bench/comm: its table, its detection of wrong results, and its options, but not its times. Usage:
+# tests/test_bench.sh COMM [STAND_IN_COMM]      STAND_IN_COMM: built with CUDA=stand-in
 # shellcheck disable=SC2086,SC2016
 . "$(dirname "$0")/cases.sh"
 comm=$(realpath "${1:-build/bench/comm}") || exit 1
@@ -81,7 +81,7 @@ end
 
 # ---- wrong results
 
-# A preloaded library changes the last byte of each long message, and turns long all-gathers of MPI into
+# A preloaded library changes the last byte of each long message, and turns MPI's long all-gathers into
 # no-ops.
 cat >break.c <<'C'
 #include <mpi.h>

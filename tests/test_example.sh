@@ -31,8 +31,8 @@ same_losses() {
 
 # ---- the numbers
 
-# same NP SETTING STAGE...: all stages must end with the same parameters, and must have learned. All except
-# the first run with ZERO_POISON.
+# same NP SETTING STAGE...: all stages must end with the same parameters, and must have learned. All runs
+# except the first use ZERO_POISON.
 same() {
     local np=$1 setting=$2 first='' stage poison=0
     shift 2
@@ -82,7 +82,7 @@ end
 
 # ---- errors
 
-# refusals: reads lines PATTERN|NP [NAME=VALUE]... [ARGUMENT]. Each run must fail with one message, which
+# refusals: reads lines PATTERN|NP [NAME=VALUE]... [ARGUMENT]. Each run must fail with one message that
 # matches.
 refusals() {
     local pattern arguments

@@ -25,8 +25,8 @@ ms=2.3
 [ "${!#}" != cudnn ] || ms=2.1
 [ "$1" = -c ] || echo "{\"torch\": \"2.9.0\", \"step_ms\": $ms, \"loss\": 9.5}"
 END_OF_FAKE
-# Prints the format of ncu --csv --page raw --print-units base: a launch at the start of a run, and two in its
-# steps.
+# Prints rows in the format of ncu --csv --page raw --print-units base: one launch at the start of a run, and
+# two in its steps.
 fake ncu <<'END_OF_FAKE'
 kernel() { echo "\"7\",\"$1\",\"$3\",\"$4\",\"$2\""; }       # NAME NS READ WRITTEN
 echo '==PROF== Connected to process 77'

@@ -6,8 +6,8 @@
 . "$(dirname "$0")/cases.sh"
 build=$(realpath "${1:?Usage: tests/test_house.sh BUILD}") || exit 1
 
-# The layers of llmc_zero/ from the top. A file may use files of its layer and of lower ones, and no files may
-# depend on each other in a cycle, in gpt2/ and trainer/ either. "x" means x.c and x.h, "x/" a folder, "x.h"
+# The layers of llmc_zero/ from the top. A file may use files of its own and lower layers. No files may depend
+# on each other in a cycle, including those of gpt2/ and trainer/. "x" means x.c and x.h, "x/" a folder, "x.h"
 # only that header.
 cat >"$dir/layers" <<'END'
 rules:    create hooks zero same
@@ -85,7 +85,7 @@ compile() {         # compiles the sources that are newer than their objects
 new_tree() { rm -rf "$tree" && cp -a "$dir/good" "$tree"; }
 keeps_rules() { house "$tree" "$tree/build" >"$dir/found"; }
 
-# A tree that keeps the rules. Like the CPU layers' VECTOR functions, matmul is resolved at run time.
+# A tree that follows the rules. Like the CPU layers' VECTOR functions, matmul is resolved at run time.
 places=$dir/no_places
 : >"$places"
 tree=$dir/tree

@@ -15,7 +15,7 @@ mkdir "$dir/bin" "$dir/tmp"
 trap 'hosts_end; rm -rf "$dir" "$disk"' EXIT
 
 # ssh [OPTION]... HOST COMMAND: runs the command on this machine, or on a host of tests/hosts.sh. Like sshd,
-# it uses a shell, whose input ends when ssh's own input does or when ssh dies.
+# it runs a shell, and the shell's input ends when ssh's input ends or ssh dies.
 cat >"$dir/bin/ssh" <<'END'
 #!/usr/bin/env bash
 while [ "${1#-}" != "$1" ]; do [ "$1" != -o ] || shift; shift; done

@@ -13,7 +13,8 @@ export ZERO_OPT=-O0             # the plugin compiles in a third of the time, an
 
 . tests/cases.sh
 
-# copy_patch FOLDER: copies the script and what it copies to $dir/FOLDER, and sets patch to the copy.
+# copy_patch FOLDER: copies the script and the files that it installs to $dir/FOLDER, and sets patch to the
+# copy.
 copy_patch() {
     mkdir -p "$dir/$1/scripts"
     cp -R llmc_zero LICENSE "$dir/$1" && cp -R "$patch" "$patch.d" "$dir/$1/scripts"
@@ -325,7 +326,7 @@ test_cuda_checkpoints() {
     fails cuda 'a missing file' 'state_00000006.zero/rank00001' 2 -b 2 -x 9 -y 6 -o log
 }
 
-# With LLMC=folder of a clone of llm.c and nvcc: patches, compiles and links its real CUDA trainer.
+# If LLMC names a clone of llm.c and nvcc is installed: patches, compiles and links its real CUDA trainer.
 test_llmc() {
     if [ -z "${LLMC:-}" ] || ! command -v nvcc >/dev/null; then
         skip cuda.llmc 'no nvcc, or no LLMC=folder of a clone of llm.c'
@@ -727,8 +728,8 @@ FORKS
     )
 }
 
-# With LLMC=folder of a clone of llm.c: several versions of its trainers must be patched, and refused if their
-# update is changed.
+# If LLMC names a clone of llm.c: the script must patch several versions of its trainers, and refuse them if
+# their update is changed.
 test_llmc_versions() {
     local commit status
     if ! git -C "${LLMC:-/none}" rev-parse -q --verify f1e2ace >/dev/null 2>&1; then

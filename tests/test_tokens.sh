@@ -19,7 +19,7 @@ count() { tokens "$1" | wc -l; }
 # Prints byte-level tokens as text, with # for end-of-text and / for a line feed.
 shown() { tokens "$@" | awk '{ printf "%s", $1 == 256 ? "#" : $1 == 10 ? "/" : sprintf("%c", $1) }'; }
 same_file() { need "$1 and $2 differ" cmp -s "$1" "$2"; }
-# together ALL PART...: the parts' tokens must add up to those of ALL
+# together ALL PART...: the parts' tokens in sequence must equal those of ALL
 together() { need "${*:2} differ from $1" cmp -s <(tokens "$1") <(tokens "${@:2}"); }
 
 bpe=(--tokenizer tokenizer.bin)
@@ -289,7 +289,7 @@ end
 begin 'downloads.resumed'
 cp out_train.bin $pack/gpt2_124M.bin
 rm -rf data && mkdir data
-# The partial file differs from the mirror's, which shows that its bytes are kept.
+# The partial file differs from the mirror's, to show that a download keeps its bytes.
 {
     head -c 1024 out_train.bin
     tail -c +1025 out_train.bin | head -c 1976 | tr e E

@@ -182,7 +182,7 @@ figures() {
         "$dir/$1/metrics.jsonl" |
         awk '$1 > 5 { line[$1] = $0 } END { for (s = 6; s <= 11; s++) print line[s] }'
 }
-# Prints the largest relative difference of a loss or norm; 1 if a step is missing.
+# Prints the largest relative difference of a loss or norm, or 1 if a step is missing.
 difference() {
     paste <(figures "$1") <(figures "$2") | awk '
         function far(a, b) { return a > b ? (a - b) / a : (b - a) / b }
@@ -525,7 +525,8 @@ test_prompts() {
         i=$((2 * P / (stage == 3 ? np : 1)))
         need "$(figure held model_state_bytes) bytes, formula: $i" number \
             "$(figure held model_state_bytes) >= $i && $(figure held model_state_bytes) <= 1.01 * $i + 4096"
-        # At stage 3 a rank sends its shard of each block per pass; only the first pass sends the embeddings.
+        # At stage 3 a rank sends its shard of each block in every pass, but of the embeddings only in the
+        # first.
         line=$(figure held sent_bytes_a_pass)
         i=$((stage == 3 ? 2 * P * (np - 1) / np : 0))
         need "sends $line bytes per pass, expected $i" number "$line >= 0.93 * $i && $line <= 1.01 * $i"

@@ -68,7 +68,7 @@ same 'same bits if GELU matmuls compute the bias gradients' 1 "$cuda -ge 2" '-z 
 old=CUDA_STAND_IN_CAPABILITY=80
 level() { sed -nE 's/^numbers .* recompute ([0-3]) \(the lowest that memory allows.*/\1/p' "$dir/$1.screen"; }
 chooses() { is "level of $1" "$(level "$1")" "$2"; }
-# Prints the bytes that a rank has on the device, with a margin for the rounding of its allocations.
+# Prints the bytes that a rank uses on the device, with a margin for the rounding of its allocations.
 on_device() {
     local sum=98304 what
     for what in model_state_bytes working_bytes activation_bytes; do sum=$((sum + $(value "$1" $what))); done
@@ -267,7 +267,7 @@ end
 
 # ---- which GPU a rank uses
 
-# sees NAME GPUS GPUS ARGUMENT...: trains two ranks, each with the GPUs that it may see
+# sees NAME GPUS GPUS ARGUMENT...: trains two ranks; each sees only its list of GPUs
 sees() { apart "$1" CUDA_VISIBLE_DEVICES "$2" "$3" --device cuda CUDA_STAND_IN_DEVICES=8 "${@:4}"; }
 begin 'each rank sees only its own GPU'
 need 'failed' sees own 5 2

@@ -95,7 +95,8 @@ patiently() {
     done
     end
 }
-# ZERO_POISON: an aborted gather leaves NaN where it has not written. The message must not be about the loss.
+# With ZERO_POISON, memory that an aborted gather did not write holds NaN. The message must not be about the
+# loss.
 trouble() {     # SETTING MESSAGE ARGUMENT...
     refuses 2 "rank [01] on $(hostname): the ${2//LIMIT/$limit}" ZERO_POISON=1 $gpus CUDA_STAND_IN_NCCL="$1" \
         --comm nccl --comm-timeout $limit "${@:3}"
@@ -132,7 +133,7 @@ by_file() {
     wait "${pids[0]}" || return
 }
 # stopped OPERATION MESSAGE COMMAND: COMMAND starts three ranks, and rank 1 stops before that operation. One
-# message must name it.
+# message must name rank 1.
 stopped() {
     $3 3 60 "${small[@]}" CUDA_STAND_IN_DEVICES=3 CUDA_STAND_IN_NCCL=stop:1:$1 --comm nccl -x 1000000 \
         --comm-timeout $limit >"$dir/refused" 2>&1

@@ -70,7 +70,7 @@ tiers_in_tables() {
     end
 }
 
-# mount_small disk|tmpfs: mounts a small one at $dir/small
+# mount_small disk|tmpfs: mounts a small file system of that kind at $dir/small
 mount_small() {
     mkdir -p "$dir/small"
     case $1 in
@@ -134,7 +134,7 @@ tiers_memory() {
 }
 
 # make_group MIB: makes a cgroup (version 1 or 2) limited to MIB of memory and no swap, and sets cgroup. Sets
-# wrap, with which the trainer's ranks join it.
+# wrap so that the trainer's ranks join the cgroup.
 make_group() {
     local bytes=$(($1 << 20)) top=/sys/fs/cgroup/memory limit=memory.limit_in_bytes
     local swap=memory.memsw.limit_in_bytes most=$bytes          # version 1 limits the sum of memory and swap
@@ -155,7 +155,7 @@ remove_group() {
 # advice: prints lines "MIB OPTIONS" from the last refusal, with an existing folder for FOLDER
 advice() { sed -nE "s,FOLDER,$tiers_folder,; s/^  (-.*) \(([0-9]+) of [0-9]+ MiB.*/\2 \1/p" "$dir/refused"; }
 
-# advised NP ARGUMENT...: the last refusal must list two sets of options, with the MiB that their plans have
+# advised NP ARGUMENT...: the last refusal must list two sets of options, with the MiB of their plans
 advised() {
     local np=$1 mib options planned
     shift
@@ -169,8 +169,7 @@ advised() {
 }
 
 # The states exceed a cgroup's limit. With states in memory the run is refused, or killed if a cgroup
-# namespace hides the limit from it. With states on NVMe it trains, and so it does with each advised set of
-# options.
+# namespace hides the limit from it. With states on NVMe, or with any advised set of options, it trains.
 tiers_capped() {
     local limit=160 model=(-e l8h8c384v257t32 -b 1 -x 2 --dtype bf16 -z 3) large table options joined
     if ! make_group $limit; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make bench: measures speed and memory of a training step of GPT-2 124M, with AdamW and clipping, on 2 ranks
+# make bench: measures the speed and memory of a GPT-2 124M training step, with AdamW and clipping, on 2 ranks
 # of 1 thread with batches of 2 x 256 tokens. Prints a table with ratios and writes JSON lines to
 # build/bench.jsonl.
 #   PEERS=/path/to/python   a Python with torch (and deepspeed): runs of FSDP2, DeepSpeed ZeRO-3, DDP and
@@ -7,7 +7,7 @@
 #   ROUNDS=1                alternating runs of each program; prints medians
 #   STEPS=8                 steps per run
 #   NVME=folder[,folder]    folders on the disks to measure and to compare with fio; build/ by default
-# Then it measures AdamW and the collectives relative to memory copies, the hooks alone, files on NVMe and
+# Then it measures AdamW and the collectives relative to memory copies, the hooks alone, NVMe files and
 # checkpoints relative to fio, how much network time overlap hides between two hosts (as root), and how a step
 # scales with layers, sequence length and ranks.
 . "$(dirname "$0")/common.sh"
@@ -48,7 +48,8 @@ for name in zero-0 zero-1 zero-2 zero-3 fsdp2 deepspeed ddp single; do
 done
 ratios=
 ratio() { awk -v a="$1" -v b="$2" 'BEGIN { if (a > 0 && b > 0) printf "%.2f", a / b; else printf "-" }'; }
-# best DTYPE PEER...: prints the speed of the fastest peer. over DTYPE PEER...: that of stage 3 relative to it
+# best DTYPE PEER...: prints the speed of the fastest peer. over DTYPE PEER...: prints stage 3's speed
+# relative to that
 best() {
     dtype=$1
     shift

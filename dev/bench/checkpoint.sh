@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares saving and loading checkpoints with fio in the same folder, without the page cache, on 1 and 2
-# ranks, for GPT-2 124M and a model a tenth as large. Prints medians and appends JSON lines to
+# Compares the speed of checkpoint saves and loads with fio's in the same folder, bypassing the page cache, on
+# 1 and 2 ranks, for GPT-2 124M and a model one tenth its size. Prints medians and appends JSON lines to
 # build/bench.jsonl.
 #   PEERS=/path/to/python   a Python with torch (and deepspeed): also measures torch.distributed.checkpoint
 #                           and DeepSpeed's save_checkpoint, on the same states
@@ -22,7 +22,7 @@ ours() {  # RANKS OPTIONS...
         printf "\"save_to_fio\": %s, \"save_mib\": %s, \"load_gb_per_s\": %s, ", $5, $6, $7
         printf "\"load_to_fio\": %s, \"load_mib\": %s}\n", $9, $10 }' "$work/ours" >>"$out"
 }
-peer_row() {  # FRAMEWORK RANKS MIB SAVE LOAD: MIB of states, which we SAVE and LOAD at these GB/s
+peer_row() {  # FRAMEWORK RANKS MIB SAVE LOAD: SAVE and LOAD are our GB/s for MIB of states
     peer "$1" 900 "$2" peers_checkpoint.py "$1" "$folder" "$rounds"
     sed "s/{\"name\": \"/{\"ranks\": $2, \"name\": \"checkpoint-/" "$work/peer" >>"$out"
     tr -d '{}",:' <"$work/peer" | awk -v ranks="$2" -v mib="$3" -v save="$4" -v load="$5" '{

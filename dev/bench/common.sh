@@ -1,5 +1,5 @@
-# Sourced by the benchmarks: changes to the project's root, creates $work for a run's files, and defines runs
-# and medians.
+# Sourced by the benchmarks: changes to the project's root, creates $work for a run's files, and defines
+# functions for runs and medians.
 set -eu
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 . scripts/mpi_env.sh
@@ -24,7 +24,8 @@ begin_train() {
 }
 train() { begin_train "$@"; wait $job || or "$work/log"; }
 field() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$work/run/summary.json" | head -n 1; }
-# most KEY FILE: samples a key in the ranks' /proc/PID/FILE until the job ends; sets peak to the maximum, KiB
+# most KEY FILE: samples a key in the ranks' /proc/PID/FILE until the job ends; sets peak to the maximum, in
+# KiB
 most() {
     local pid kib
     peak=0
@@ -41,7 +42,7 @@ most() {
 median() {
     sort -n | awk '{ x[NR] = $1 } END { if (NR) print (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'
 }
-# peer NAME SECONDS RANKS PROGRAM ARGUMENT...: runs a PyTorch program; writes its lines of JSON to $work/peer.
+# peer NAME SECONDS RANKS PROGRAM ARGUMENT...: runs a PyTorch program; writes its JSON lines to $work/peer.
 # DeepSpeed's first run takes minutes, because it compiles its kernels.
 peer() {
     PATH="$(dirname "$peers"):$PATH" timeout "$2" "$peers" -m torch.distributed.run --nproc-per-node "$3" \

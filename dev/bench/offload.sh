@@ -2,11 +2,11 @@
 # Measures the cost of keeping model states on NVMe: GPT-2 124M, bf16, 2 ranks of 1 thread, batch 2 x 256
 # (BATCH=N: N x 256), stage 3, with clipping. These runs alternate: all states in memory, the optimizer states
 # on NVMe, the parameters too, and the same with checksums. Two more settings each run with all states in
-# memory and with all on NVMe: without clipping, where the update begins during backward, and with a delayed
-# update, which runs during the next step. Compares each step with the longer of its two parts: computation,
-# which takes as long as the step in memory, and disk transfers at fio's rate in the same folders. Prints
-# medians, and writes JSON lines to build/bench.jsonl.
-#   MODES="behind delayed"  runs only these modes; each row needs the run in memory to which it is compared:
+# memory and with all on NVMe: no clipping, so that the update begins during backward, and a delayed update,
+# which runs during the next step. Compares each NVMe step with the longer of its two parts: computation,
+# timed as the step in memory, and disk transfers at fio's rate in the same folders. Prints medians, and
+# writes JSON lines to build/bench.jsonl.
+#   MODES="behind delayed"  runs only these modes; include the run in memory that each is compared with:
 #                           memory, unclipped or behind
 #   PEERS=/path/to/python   a Python with torch and deepspeed: DeepSpeed ZeRO-3 then alternates with ours,
 #                           in the first three modes, in the first folder

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Measures how much network time overlap hides, on CPUs: runs training steps on two hosts with a slow network,
 # without and with overlap, and with overlap on an unlimited network. The hosts are network namespaces on this
-# machine, each with one rank of one thread; the ranks use TCP. Prints the median step; the hidden share of
-# the network's time, (without - with) / (without - unlimited); and, from the trace, the collectives for which
-# rank 0's trainer waits. Appends JSON lines to build/bench.jsonl. Needs root, and ip and tc (iproute2).
+# machine, each with one rank of one thread; the ranks use TCP. Prints the median step time; the hidden share
+# of the network time, (without - with) / (without - unlimited); and, from the trace, the collectives that
+# rank 0's trainer waits for. Appends JSON lines to build/bench.jsonl. Needs root, and ip and tc (iproute2).
 #   dev/bench/overlap.sh [PROGRAM...]     default ./train_gpt2_zero; runs of several builds alternate
 #   RATE=2gbit    sending rate of a host  STAGE=3    OPTIONS="--prefetch 2"    for all runs
 #   ROUNDS=1      runs of each kind       STEPS=8    per run; the first two do not count
@@ -100,7 +100,7 @@ summary() {
             printf "\"unlimited_ms\": %.1f, \"hidden_percent\": %.1f}\n", free, hidden >>json
         }'
 }
-# waits N: prints a program's waits, as means over the rounds, for units with at least 1 ms
+# waits N: prints a program's waits, averaged over the rounds, for units with at least 1 ms
 waits() {
     sort -t: -k1,1 "$work/waits.$1" | awk -F: -v rounds="$rounds" '
         $1 != units[n] { units[++n] = $1 }

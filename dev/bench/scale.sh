@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Measures how the time and memory of a step scale with layers, sequence length and ranks, for GPT-2 with 768
-# channels at stage 3. The column work has the flops of matmuls and attention relative to the first row of its
-# table; time / work should stay constant or fall. Prints tables and appends JSON lines to build/bench.jsonl.
+# channels at stage 3. The work column gives the flops of matmuls and attention relative to the table's first
+# row; time / work should stay constant or fall. Prints tables and appends JSON lines to build/bench.jsonl.
 #   DTYPE=bf16|fp32   default: the trainer's choice
 #   STEPS=6           steps per run
 . "$(dirname "$0")/common.sh"

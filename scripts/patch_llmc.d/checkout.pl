@@ -1,4 +1,4 @@
-# The checkout of llm.c: checks it, reads its files, and writes all edits or none.
+# Checks the checkout of llm.c, reads its files, and writes all edits or none.
 use strict;
 use warnings;
 use feature 'signatures';
@@ -8,7 +8,7 @@ use File::Path qw(remove_tree);
 use File::Temp qw(tempdir);
 
 our ($ROOT, %FILE);
-our %files;             # name -> the file as read, its mask, its edits, and what the script has learned of it
+our %files;             # name -> the file as read, its mask, its edits, and what the script has found in it
 our ($dir, $cuda, $no_git);
 
 # Returns git's output, or undef if it fails.

@@ -1,5 +1,6 @@
-# The edits of train_gpt2.cu, for --cuda. Its blocks overlap: the end of a block also computes the first
-# layernorm of the next. This trainer also has collectives, gradient accumulation, clipping and checkpoints.
+# The edits of train_gpt2.cu, for --cuda. Its transformer blocks overlap: the end of a block also computes the
+# first layernorm of the next. This trainer also has collectives, gradient accumulation, clipping and
+# checkpoints.
 use strict;
 use warnings;
 use feature 'signatures';
@@ -8,7 +9,7 @@ no warnings 'experimental::signatures';
 our (%files, %FILE, $ONLY_ADAMW);
 my ($CUDA, $MAKEFILE) = @FILE{qw(cuda makefile)};
 
-# The plugin makes this code unused. It must be llm.c's, because changes to it would be lost silently.
+# This code is unused with the plugin, so it must be llm.c's: the fork's changes to it would silently be lost.
 my $OWN_NORM = 'The plugin would clip by the norm of all gradients';
 our @replaced = (
     [ 'llmc/adamw.cuh', '', 'adamw', $ONLY_ADAMW . 'llmc/adamw.cuh' ],

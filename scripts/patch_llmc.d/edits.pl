@@ -4,7 +4,7 @@ use warnings;
 use feature 'signatures';
 no warnings 'experimental::signatures';
 
-# Records a range that uses memory which the plugin now holds, but that an edit takes care of.
+# Records a range that uses memory that the plugin now holds, but that an edit handles.
 sub understood ($f, $range) { push @{ $f->{understood} }, $range }
 sub is_understood ($f, $at) {
     return scalar grep { contains($_, $at) } @{ $f->{understood} || [] };
@@ -17,7 +17,7 @@ sub indented ($f, $range, @lines) {
     return join '', map { $_ eq '' ? "\n" : "$indent$_\n" } map { split /\n/ } @lines;
 }
 
-# $what is the purpose in the report; only the first insertion of an edit has one.
+# $what is the purpose printed in the report; only an edit's first insertion has one.
 sub insert ($f, $at, $code, $what = undef) {
     push @{ $f->{edits} }, { at => $at, code => $code, what => $what };
 }

@@ -1,6 +1,6 @@
 # Compares code that an edit replaces with llm.c's versions of that code. known_forms has a digest of every
-# statement of each version: of its tokens, with numbers instead of the names of local variables. So comments,
-# white space and the names of locals may differ, but nothing else.
+# statement of each version. A digest covers the statement's tokens, with numbers instead of the names of
+# locals, so only comments, white space and these names may differ.
 use strict;
 use warnings;
 use feature 'signatures';
@@ -53,7 +53,7 @@ sub declared (@tokens) {
     return \%names;
 }
 
-# Two conditions may have other tensor numbers than in llm.c, because decayed() and outside_by_number() check
+# Two conditions may use other tensor numbers than llm.c, because decayed() and outside_by_number() check
 # them.
 sub normal ($statement) {
     $statement =~ s/\( (\S+) == \d+(?: \|\| \1 == \d+)* \) \? weight_decay/DECAYED ? weight_decay/;

@@ -59,7 +59,7 @@ sub make_inputs ($folder) {
     }
 }
 
-# Returns the original with twice the rows per batch, as many as two ranks read.
+# Returns the original with twice the rows per batch, so that it reads as many as two ranks.
 sub twice_the_rows ($f) {
     my $in = function($f, 'main');
     my ($call) = find_all_code($f, $in, 'dataloader_init(<...>);');
@@ -85,7 +85,7 @@ sub copy_tree ($to) {
     make_inputs($to);
 }
 
-# Runs a command in a folder. Returns its output, and the reason if it failed or undef.
+# Runs a command in a folder. Returns its output, and undef or the reason why it failed.
 sub output_of ($folder, @command) {
     my $pid = open my $out, '-|';
     defined $pid or stop("fork: $!");

@@ -75,7 +75,7 @@ sub called_nowhere_else ($f, $functions, @names) {
 }
 
 # The step of train_gpt2.cu: a loop over micro-batches with forward and backward; the norm; conditions that
-# skip the step; in their last else the clipped update.
+# skip the step; and, in their last else, the clipped update.
 sub accumulated_step ($f, $main) {
     my $forward = training_pass($f, $main, 'gpt2_backward_and_reduce');
     my $backward = only_call($f, $main, 'gpt2_backward_and_reduce');
@@ -106,7 +106,7 @@ sub over_micro_batches ($f, $main, $open, $backward) {
          "$backward->{name}(..., $steps, $step), with the loop's numbers");
 }
 
-# Between the norm and the update only this may happen: if (... > skip_update_...) { ... } else if ... else {
+# Only this may come between the norm and the update: if (... > skip_update_...) { ... } else if ... else {
 # clipping by the norm; the update }
 sub skipped_or_clipped ($f, $main, $norm, $update) {
     my $result = find_code($f, statement($f, $norm), 'float <norm> = gpt2_calculate_grad_norm(...);')->{1};

@@ -1,6 +1,5 @@
-# The added code: C for the two trainers, and rules for the Makefile. When zero.h changes, this code must
-# follow, as must the lines that trainer.pl, cuda_trainer.pl and units.pl pass to before(), after() and
-# instead().
+# The added code: C for the two trainers, and rules for the Makefile. When zero.h changes, update this code,
+# and the lines that trainer.pl, cuda_trainer.pl and units.pl pass to before(), after() and instead().
 use strict;
 use warnings;
 use feature 'signatures';

@@ -1,4 +1,5 @@
-# Edits for both trainers: hooks around the uses of units, and pointers from the plugin between them.
+# Edits for both trainers: hooks around each use of a unit, and between them the plugin's pointers to its
+# tensors.
 use strict;
 use warnings;
 use feature 'signatures';
@@ -88,8 +89,8 @@ sub outside_layers ($f, $use) {
         or missing($f, $use, "$use->{1}.$use->{2} to be a tensor outside the layers");
 }
 
-# Makes a range one use of the embedding unit: adds hooks around all statements that name a tensor outside the
-# layers.
+# Treats a range as one use of the embedding unit: adds hooks around all statements that name a tensor outside
+# the layers.
 sub embedding_use ($f, $in, $way) {
     my @uses = uses_in($f, $in);
     outside_layers($f, $_) for @uses;
@@ -125,7 +126,8 @@ sub layer_pointers ($f, $in, $index, $layer, $hook = '') {
     instead_each($f, @pointers);
 }
 
-# Returns the body of the loop over the layers. Every layer must run through both ends, which get the hooks.
+# Returns the body of the loop over the layers. Every layer must run both ends of the body, where the hooks
+# go.
 sub layer_loop ($f, $in) {
     my $L = find_code($f, $in, '<L> = model->config.num_layers;')->{1};
     my $up = '0\s*;\s*\g1\s*<\s*' . $L . '\s*;\s*(?:\g1\s*\+\+|\+\+\s*\g1)';
