@@ -55,7 +55,7 @@ holds() {
     job=$!
     with=()
 }
-# ends: lets the writes continue; the run must then end with the same bits
+# ends: lets the writes continue, and checks that the run ends with the same bits
 ends() {
     : >"$dir/go"
     ends_within 60 $job

@@ -18,7 +18,7 @@ passed=0 failed=0 skipped=0
 begin() { name=$1 why=; }
 need() { local what=$1; shift; "$@" || why="${why:+$why; }$what"; }
 is() { need "$1: '$2', not '$3'" [ "$2" = "$3" ]; }
-# Every pattern must match a line of the file.
+# Checks that every pattern matches a line of the file.
 has() {
     local pattern
     for pattern in "${@:2}"; do

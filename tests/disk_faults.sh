@@ -5,8 +5,8 @@
 # error message, and its folder must be undamaged and resume to the reference's bits. The test also covers a
 # run that keeps an earlier run's logs, and one that branches from an older step: -y 1 then resumes from the
 # newest checkpoint of either branch.
-# It also kills the run at each call that changes the folder. tests/shim/disk.c makes the calls fail. Usage:
-# tests/disk_faults.sh TRAINER [all [RANKS...]]    RANKS: 1 2
+# It also kills the run at each call that changes the folder. tests/shim/disk.c makes the calls fail.
+# Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]    RANKS: 1 2
 # Without `all`, each call fails with one error. On one rank every call fails, but only the first and last
 # allocation per call site and a few of jansson's. On two ranks, every sixth call of each kind fails. With
 # --async-save, a third as many calls fail.

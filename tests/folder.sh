@@ -16,16 +16,16 @@ out=$dir/out screen=$dir/refused
 try() { run "$1" 40 "${small[@]}" "${@:2}" >"$screen" 2>&1; }
 runs() { try "$@" || need "failed: $*: $(tail -n 3 "$screen")" false; }
 trains() { runs "$1" -o "$out" "${@:2}"; }
-# resumes STEP NP ARGUMENT...: trains, and must resume at STEP
+# resumes STEP NP ARGUMENT...: trains, and checks that the run resumes at STEP
 resumes() { trains "${@:2}"; prints "^resuming at step $1\$"; }
-# refuses PATTERN NP ARGUMENT...: starts a run, which must fail with one matching message
+# refuses PATTERN NP ARGUMENT...: starts a run and checks that it fails with one matching message
 refuses() {
     try "${@:2}"
     status=$?
     one_message "$1"
 }
 prints() { has "$screen" "$@"; }
-# finds_bad PATH PATTERN: --verify must report damage in a line that matches
+# finds_bad PATH PATTERN: checks that --verify reports damage in a line that matches
 finds_bad() {
     need "$1 was reported good" not try 1 --verify "$1"
     prints "^BAD .*$2"
@@ -47,7 +47,7 @@ end_long() {
 } 2>/dev/null
 first_runs() { any_runs "${pids[0]}"; }
 ended_or_saved() { [ "$(cat "$out/has_checkpoints" 2>&1)" != "$1" ] || ! first_runs; }
-# The background run must complete two more saves.
+# Waits until the background run completes two more saves.
 saves_twice() {
     local n
     for n in 1 2; do
@@ -299,13 +299,13 @@ test_finite() {
 
 # ---- --verify
 
-# is_good PATH FILES: --verify must list FILES good files
+# is_good PATH FILES: checks that --verify lists FILES good files
 is_good() {
     verifies "$1"
     is "good files of $1" "$(grep -c ': good, ' "$screen")" "$2"
 }
-# finds_damage: reads lines NAME|COMMAND|PATTERN. COMMAND damages a copy of $dir/good, and --verify must
-# report it in one line that matches PATTERN.
+# finds_damage: reads lines NAME|COMMAND|PATTERN. Checks that --verify reports damage by COMMAND to a copy of
+# $dir/good, in one line that matches PATTERN.
 finds_damage() {
     local what command pattern
     while IFS='|' read -r what command pattern; do
@@ -481,7 +481,7 @@ step_99999999999 model_00000005.bin model_00000009.bin"
     end
 }
 
-# refuses_without PATTERN CALLS ERROR PATH: a run must be refused if CALLS fail with ERROR on PATH
+# refuses_without PATTERN CALLS ERROR PATH: checks that a run is refused if CALLS fail with ERROR on PATH
 refuses_without() {
     wrap="exec strace -f -qq -o /dev/null -P '$4' -e 'inject=$2:error=$3' \"\$0\" \"\$@\";"
     refuses "$1" 1 -o "$out" -x 4 -n 2 -y 1

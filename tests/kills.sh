@@ -155,7 +155,7 @@ reports_STOP() {
     fi
 }
 
-# continues NP MODE STAGE OVERLAP: stops a rank for less than the limit; the run must continue
+# continues NP MODE STAGE OVERLAP: stops a rank for less than the limit, and checks that the run continues
 continues() {
     local expected rank=$((RANDOM % $1)) pid args
     begin "kills.SIGSTOP and SIGCONT to rank $rank of $1, $2, stage $3, overlap $4"

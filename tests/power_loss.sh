@@ -112,7 +112,7 @@ power_loss again 1 --resume "$dir/again/out/step_00000002" -nk 1
 # ---- each sync is needed: leaving it out must lead to a folder that breaks the promise
 
 try_seeds() { instants "$@" && seed=$((seed + 1)) instants "$@"; }
-# noticed RECORD SYNCS ARGUMENT...: without these syncs, the check must find a violation
+# noticed RECORD SYNCS ARGUMENT...: checks that a violation is found without these syncs
 noticed() {
     local record=$1 syncs=$2 sync left_out=()
     begin "power loss.$record without $syncs: noticed"

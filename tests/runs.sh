@@ -34,7 +34,8 @@ train() {
     tail -n 12 "$out.screen"
     return 1
 }
-# trains NP NAME ARGUMENT...: trains, and fails the case if the run fails. fails: the run must fail.
+# trains NP NAME ARGUMENT...: trains, and fails the case if the run fails. fails: trains, and fails the case
+# if the run succeeds.
 trains() { need "failed: ${*:3}" train "$@"; }
 fails() { need "succeeded: ${*:3}" not train "$@" >/dev/null; }
 # value NAME KEY: prints a value from the run's summary
@@ -46,7 +47,8 @@ result() {
 same_result() { is "$1 and $2" "$(result "$1")" "$(result "$2")"; }
 screen() { has "$dir/$1.screen" "${@:2}"; }             # NAME PATTERN...
 
-# same NAME NP COMMON VARIANT...: all variants must end with the bits of the first. Variant I is run "sameI".
+# same NAME NP COMMON VARIANT...: checks that all variants end with the bits of the first. Variant I is run
+# "sameI".
 same() {
     local np=$2 common=$3 variant i=0
     begin "$1"
@@ -69,16 +71,16 @@ begin_long() {
     mapfile -t pids < <(cat "$dir"/pid.*)
 }
 
-# one_message PATTERN: the run with output $dir/refused must have failed with one matching message. Uses grep
-# -a, because Open MPI 5 writes zero bytes between the lines when a rank aborts.
+# one_message PATTERN: checks that the run with output $dir/refused failed with one matching message. Uses
+# grep -a, because Open MPI 5 writes zero bytes between the lines when a rank aborts.
 one_message() {
     need "status $status" [ $status != 0 -a $status -lt 124 ]
     grep -a '^train_gpt2_zero: ' "$dir/refused" >"$dir/message"
     is messages "$(wc -l <"$dir/message")" 1
     has "$dir/message" "$1"
 }
-# refuses NP PATTERN ARGUMENT...: starts a run, which must fail within seconds with one matching message.
-# Without the MCA variable, mpirun waits one second before it kills the remaining ranks.
+# refuses NP PATTERN ARGUMENT...: starts a run and checks that it fails within seconds, with one matching
+# message. Without the MCA variable, mpirun waits one second before it kills the remaining ranks.
 refuses() {
     local start=$SECONDS
     OMPI_MCA_odls_base_sigkill_timeout=0 run "$1" 60 "${small[@]}" "${@:3}" >"$dir/refused" 2>&1

@@ -46,7 +46,7 @@ must_print() { await prints "$1" || need "no '$1'" false; }
 saved() { ls -d "$folder"/step_*/manifest.json 2>/dev/null | sed -E 's,.*/step_0*([0-9]+)/.*,\1,'; }
 has_saved() { is "number of checkpoints" "$(saved | wc -l)" "$1"; }
 
-# resumes NP: five more steps with the printed command must give the bits of an undisturbed run
+# resumes NP: checks that five more steps with the printed command give the bits of an undisturbed run
 resumes() {
     local last
     last=$(saved | tail -n 1)
@@ -237,7 +237,8 @@ must_print '^train_gpt2_zero: stdout: Broken pipe; stopped after .*its checkpoin
 has_saved 1
 end_run
 
-# file_size KIB FILE MESSAGE ARGUMENT...: a file-size limit that FILE would exceed ends the run with MESSAGE
+# file_size KIB FILE MESSAGE ARGUMENT...: checks that a file-size limit that FILE would exceed ends the run
+# with MESSAGE
 file_size() {
     begin_case "file-size limit: $2"
     # shellcheck disable=SC2016

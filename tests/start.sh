@@ -37,7 +37,7 @@ start_ranks() {
     shift
     for ((r = n - 1; r >= 0; r--)); do start $r -pi tcp -ps 127.0.0.1:$port -pn "$n" -pr $r "$@"; done
 }
-# all_end SECONDS PATTERN: all ranks except the stopped one must end in time, with statuses that match
+# all_end SECONDS PATTERN: checks that all ranks except the stopped one end in time, with statuses that match
 stopped=
 all_end() {
     local r ranks=()
@@ -53,12 +53,12 @@ all_end() {
 messages() { cat "$dir"/[0-9] 2>/dev/null | grep -a '^train_gpt2_zero: '; }
 all_succeed() { all_end "$1" '^0$'; }       # SECONDS
 all_fail() { all_end "$1" '[1-9]'; }        # SECONDS
-# all_fail_once SECONDS: all ranks must fail, and only one may print a message
+# all_fail_once SECONDS: checks that all ranks fail and that only one prints a message
 all_fail_once() {
     all_fail "$1"
     need "$(messages | wc -l) messages: $(messages)" [ "$(messages | wc -l)" = 1 ]
 }
-# reports PATTERN: the ranks' message must match
+# reports PATTERN: checks that the ranks' message matches
 reports() { need "wrong message: $(messages)" grep -qE "$1" <(messages); }
 hash_of() { hashes "$1" | tail -n 1; }
 
@@ -76,8 +76,9 @@ same_bits() {       # NP
     expected=$(reference "$1")
     is digests "$(hash_of "$dir/0")" "${expected:-none}"
 }
-# same NAME RANKS VARIABLE=VALUE... ARGUMENT...: ranks started this way must end with the same bits as under
-# mpirun. %R is the rank, %P the port. Without variables, -pr and -pn give the rank and the number of ranks.
+# same NAME RANKS VARIABLE=VALUE... ARGUMENT...: checks that ranks started this way end with the same bits as
+# under mpirun. %R is the rank, %P the port. Without variables, -pr and -pn give the rank and the number of
+# ranks.
 same() {
     local ranks=$2 r given=() words
     begin_fresh "$1"
@@ -162,8 +163,8 @@ test_key() {
 
 # ---- bad input
 
-# refused: reads lines NAME|SECONDS|PATTERN|ARGUMENTS OF RANK 0[|ARGUMENTS OF RANK 1...]. All ranks must fail
-# in time, with one matching message. TCP stands for the arguments with which ranks connect.
+# refused: reads lines NAME|SECONDS|PATTERN|ARGUMENTS OF RANK 0[|ARGUMENTS OF RANK 1...]. Checks that all
+# ranks fail in time, with one matching message. TCP stands for the options that connect the ranks.
 refused() {
     local what seconds pattern ranks r
     while IFS='|' read -r what seconds pattern ranks; do
@@ -232,7 +233,7 @@ reaches_step() {        # N
     need "step $1 was not reached: $(messages)" false
 }
 # lose SIGNAL RANKS VICTIM DELAY ARGUMENT...: sends the signal to a rank, DELAY hundredths of a second after
-# step 3. All ranks must end, with one message.
+# step 3, and checks that all ranks end with one message.
 lose() {
     # After SIGKILL the limit is long, because the others must detect the death well before it expires.
     local signal=$1 ranks=$2 victim=$3 delay=$4 limit=60

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests dev/bench/comm: its table, its detection of wrong results, and its options, but not its times. Usage:
-# tests/test_bench.sh COMM [STAND_IN_COMM]      STAND_IN_COMM: built with CUDA=stand-in
+# Tests dev/bench/comm: its table, its detection of wrong results, and its options, but not its times.
+# Usage: tests/test_bench.sh COMM [STAND_IN_COMM]      STAND_IN_COMM: built with CUDA=stand-in
 # shellcheck disable=SC2086,SC2016
 . "$(dirname "$0")/cases.sh"
 comm=$(realpath "${1:-build/bench/comm}") || exit 1
@@ -18,8 +18,8 @@ fails() {
 }
 wrong() { awk '!/^#/ { print $9 }' out | xargs; }
 
-# rows_hold RANKS TYPE ROWS: the table must have these rows, and the numbers in each row must agree within
-# rounding. A row is "way+" or "way-": with or without the library's own collective.
+# rows_hold RANKS TYPE ROWS: checks that the table has these rows, and that the numbers in each row agree
+# within rounding. A row is "way+" or "way-": with or without the library's own collective.
 rows_hold() {
     awk -v ranks="$1" -v type="$2" -v rows="$3" '
         BEGIN { half = 0.0051 }                             # half of the last digit

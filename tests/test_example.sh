@@ -21,8 +21,8 @@ runs() { run "$@" || need "$*: failed: $(head -n 3 "$screen")" false; }
 # value WORDS: prints the number or digest after WORDS
 value() { sed -nE "s/.*$1 ([0-9a-f.]+).*/\1/p" "$screen" | tail -n 1; }
 losses() { sed -nE 's/^step.*loss ([0-9.]+).*/\1/p' "$screen"; }
-# same_losses OTHER [LINES]: at least LINES losses must agree: the first to its last printed digit, later ones
-# within accumulated rounding
+# same_losses OTHER [LINES]: checks that at least LINES losses agree: the first to its last printed digit,
+# later ones within accumulated rounding
 same_losses() {
     need "last loss $(losses | tail -n 1), not $(tail -n 1 "$1")" awk -v lines="${2:-6}" '
         { d = $1 - $2; most = NR == 1 ? 2e-6 : 0.02 * $2 + 1e-4; if (d > most || d < -most) bad = 1 }
@@ -31,8 +31,8 @@ same_losses() {
 
 # ---- the numbers
 
-# same NP SETTING STAGE...: all stages must end with the same parameters, and must have learned. All runs
-# except the first use ZERO_POISON.
+# same NP SETTING STAGE...: checks that all stages learn, and end with the same parameters. All runs except
+# the first use ZERO_POISON.
 same() {
     local np=$1 setting=$2 first='' stage poison=0
     shift 2
@@ -82,8 +82,8 @@ end
 
 # ---- errors
 
-# refusals: reads lines PATTERN|NP [NAME=VALUE]... [ARGUMENT]. Each run must fail with one message that
-# matches.
+# refusals: reads lines PATTERN|NP [NAME=VALUE]... [ARGUMENT]. Checks that each run fails with one message
+# that matches.
 refusals() {
     local pattern arguments
     while IFS='|' read -r pattern arguments; do

@@ -33,7 +33,8 @@ column() {
     awk -F '  +' -v name="$1" -v n="$2" 'index($1, name) == 1 { sum += $n } END { printf "%.3f", sum }' "$out"
 }
 LAUNCHES=2 READ=3 WRITTEN=4 TFLOP=5 IDEAL=6 EXPECTED=7
-# is NAME COLUMN N UNIT: the column, in units of 10^UNIT, must equal the integer N to the last printed digit
+# is NAME COLUMN N UNIT: checks that the column, in units of 10^UNIT, equals the integer N to the last printed
+# digit
 is() {
     local got want
     got=$(column "$1" "$2") want=$(awk -v x="$3" -v unit="$4" 'BEGIN { printf "%.3f", x / 10 ^ unit }')

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# House rules: directions of dependence by include and by symbol, a self-contained zero.h, the format, and
-# make help. tests/house.pl checks the dependences; the second half of this file runs it on trees that break a
-# rule.
+# Tests the house rules: directions of dependence by include and by symbol, a self-contained zero.h, the
+# format, and make help. tests/house.pl checks the dependences; the second half of this file runs it on trees
+# that break a rule.
 # Usage: tests/test_house.sh BUILD      reads the objects in BUILD and BUILD/stand-in
 . "$(dirname "$0")/cases.sh"
 build=$(realpath "${1:?Usage: tests/test_house.sh BUILD}") || exit 1
@@ -120,8 +120,8 @@ keeps_rules || why=$(cat "$dir/found")
 end
 cp -a "$tree" "$dir/good"
 
-# Lines FILE|TEXT|EXPECTED: with TEXT appended to FILE, house.pl must find a violation that matches EXPECTED,
-# or none if EXPECTED is empty. TEXT "calls x" stands for a function that calls x.
+# Lines FILE|TEXT|EXPECTED: after TEXT is appended to FILE, house.pl must find a violation that matches
+# EXPECTED, or none if EXPECTED is empty. TEXT "calls x" stands for a function that calls x.
 begin 'house.violations are found'
 while IFS='|' read -r file text expected; do
     new_tree

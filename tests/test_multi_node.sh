@@ -86,7 +86,7 @@ end_run() {
 
 # ---- the same bits
 
-# trains NAME CASE COMMAND...: three steps of a recipe must end with the bits of the first recipe
+# trains NAME CASE COMMAND...: checks that three steps of a recipe end with the bits of the first recipe
 hash=
 trains() {
     begin "$2"
@@ -163,7 +163,8 @@ begin_run() {
         >"$screen" 2>&1 & job=$!
     need 'it did not start' await grep -qs 'step    3/' "$screen"
 }
-# ends_in SECONDS [STATUS]: the run must end within SECONDS from now, with STATUS or any nonzero status
+# ends_in SECONDS [STATUS]: checks that the run ends within SECONDS from now, with STATUS or any nonzero
+# status
 ends_in() {
     ends_within "$1" $job
     need "status $status" [ "$status" = "${2:-$status}" -a "$status" != 0 ]

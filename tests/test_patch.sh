@@ -156,7 +156,7 @@ test_proof() {
 numbers() {
     sed -nE 's/ norm/ /; s/^(val loss|step [0-9]+: train loss|sample:) *//p' "$dir/$1" | tr -s ' ' '\n'
 }
-# same NAME NAME LIMIT: losses, norms and samples of two runs must agree within LIMIT
+# same NAME NAME LIMIT: checks that losses, norms and samples of two runs agree within LIMIT
 same() {
     local most
     most=$(paste <(numbers "$1") <(numbers "$2") |
@@ -188,13 +188,13 @@ cuda() { run cuda "$1" "$2" ZERO_POISON=1 "${@:3}"; }
 digest() { sed -n 's/^params_hash //p' "$dir/$1"; }
 same_digest() { is "digest of $1" "$(digest "$1")" "${2:-none}"; }                      # NAME DIGEST
 
-# said PATTERN [TIMES]: the file told must have PATTERN at least once and in at most TIMES lines (default 1)
+# said PATTERN [TIMES]: checks that the file told has PATTERN in at least one and at most TIMES (1) lines
 said() {
     has "$dir/told" "$1"
     need "printed $(grep -cE -- "$1" "$dir/told") times" [ "$(grep -cE -- "$1" "$dir/told")" -le "${2:-1}" ]
 }
-# fails TRAINER NAME PATTERN NP [VARIABLE=VALUE]... [OPTION VALUE]...: the trainer must fail in time and print
-# the message, once or at most TIMES times.
+# fails TRAINER NAME PATTERN NP [VARIABLE=VALUE]... [OPTION VALUE]...: checks that the trainer fails in time
+# and prints the message, at most TIMES (1) times.
 fails() {
     local status
     begin "$1.fails.$2"
@@ -203,8 +203,8 @@ fails() {
     said "$3" "${TIMES:-1}"
     end
 }
-# differs TRAINER NAME LINE OTHER [VARIABLE=VALUE]... [OPTION VALUE]...: the trainer must report that, of 3
-# ranks, rank 1 has LINE and rank 0 has OTHER
+# differs TRAINER NAME LINE OTHER [VARIABLE=VALUE]... [OPTION VALUE]...: checks that the trainer, on 3 ranks,
+# reports that rank 1 has LINE and rank 0 has OTHER
 differs() {
     fails "$1" "on rank 1, $2" "^rank 1 .host [^)]*. has $3 and rank 0 .host [^)]*. has $4" 3 "${@:5}"
 }
@@ -484,7 +484,8 @@ test_memory() {
 
 # ---- refusals
 
-# refused NAME PATTERN FOLDER [OPTION]...: must fail with an error that matches, without changing the tree
+# refused NAME PATTERN FOLDER [OPTION]...: checks that the script fails with an error that matches, without
+# changing the tree
 refused() {
     local pattern=$2 folder=$3 status
     begin "refused.$1"
@@ -546,8 +547,8 @@ changed() {
     fi
     commit "$dir/tree"
 }
-# Forks in which a place no longer looks as expected must be refused. Reads lines FILE|EDIT|MESSAGE; $ADAMW in
-# a message stands for that variable.
+# Checks that forks in which a place no longer looks as expected are refused. Reads lines FILE|EDIT|MESSAGE;
+# $ADAMW in a message stands for that variable.
 forks() {
     local file edit pattern
     while IFS='|' read -r file edit pattern; do

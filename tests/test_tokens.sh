@@ -19,7 +19,7 @@ count() { tokens "$1" | wc -l; }
 # Prints byte-level tokens as text, with # for end-of-text and / for a line feed.
 shown() { tokens "$@" | awk '{ printf "%s", $1 == 256 ? "#" : $1 == 10 ? "/" : sprintf("%c", $1) }'; }
 same_file() { need "$1 and $2 differ" cmp -s "$1" "$2"; }
-# together ALL PART...: the parts' tokens in sequence must equal those of ALL
+# together ALL PART...: checks that the parts' tokens, in sequence, equal those of ALL
 together() { need "${*:2} differ from $1" cmp -s <(tokens "$1") <(tokens "${@:2}"); }
 
 bpe=(--tokenizer tokenizer.bin)
@@ -167,7 +167,7 @@ end
 # ---- errors
 
 shows() { grep -qF -- "$1" screen; }
-# leaves_nothing GLOB: no file may match
+# leaves_nothing GLOB: checks that no file matches
 leaves_nothing() { need "left: $(compgen -G "$1")" not compgen -G "$1" >/dev/null; }
 
 mkdir bad
@@ -250,7 +250,7 @@ get() {         # ARGUMENT...: downloads into data/
         timeout 30 "$download" "$@" >screen 2>&1
 }
 gets() { get "$@" || need "failed: $*: $(<screen)" false; }
-# gets_none MESSAGE ARGUMENT...: the download must fail with MESSAGE
+# gets_none MESSAGE ARGUMENT...: checks that the download fails with MESSAGE
 gets_none() {
     need "succeeded: ${*:2}" not get "${@:2}"
     need "wrong message: $(<screen)" shows "$1"

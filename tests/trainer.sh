@@ -389,7 +389,7 @@ test_memory() {
 
 # ---- plan
 
-# plan NAME ARGUMENT...: runs --plan, which must succeed in little memory and without data
+# plan NAME ARGUMENT...: runs --plan, with little memory and without data
 plan() {
     local name=$1
     shift
@@ -399,7 +399,7 @@ plan() {
     ) >"$dir/$name.screen" 2>&1
 }
 memory_table() { sed -n '/^memory of a rank/,/plain data parallel/p' "$dir/$1.screen"; }
-# same_tables RUN PLAN LINES: the memory tables must be equal and have at least LINES lines
+# same_tables RUN PLAN LINES: checks that the memory tables are equal and have at least LINES lines
 same_tables() {
     need 'no table' [ "$(memory_table "$2" | wc -l)" -ge "$3" ]
     need "tables differ: $(diff <(memory_table "$1") <(memory_table "$2") | head -n 4 | tr '\n' ' ')" \
@@ -454,7 +454,7 @@ END
 
 # ---- prompts
 
-# answer NP NAME ARGUMENT...: runs --prompts, which must succeed
+# answer NP NAME ARGUMENT...: runs --prompts, and fails the case if the run fails
 answer() { trains "$1" "$2" --prompts "$dir/prompts" -g 12 "${@:3}"; }
 answers() { cat "$dir/$1/answers.jsonl"; }
 tokens() { sed -nE "$2s/.*\"tokens\": \[(.*)\]\}\$/\1/p" "$dir/$1/answers.jsonl"; }  # NAME LINE
@@ -525,8 +525,8 @@ test_prompts() {
         i=$((2 * P / (stage == 3 ? np : 1)))
         need "$(figure held model_state_bytes) bytes, formula: $i" number \
             "$(figure held model_state_bytes) >= $i && $(figure held model_state_bytes) <= 1.01 * $i + 4096"
-        # At stage 3 a rank sends its shard of each block in every pass, but of the embeddings only in the
-        # first.
+        # At stage 3 a rank sends its shard of each block in every pass, and its shard of the embeddings only
+        # in the first.
         line=$(figure held sent_bytes_a_pass)
         i=$((stage == 3 ? 2 * P * (np - 1) / np : 0))
         need "sends $line bytes per pass, expected $i" number "$line >= 0.93 * $i && $line <= 1.01 * $i"
@@ -745,8 +745,8 @@ END
 # test_unlike and mpi_same cover every comparison; this covers the messages.
 # odd RANK CODE: makes RANK run CODE first, which may change its arguments, $@, and its environment
 odd() { wrap="[ \$rank != $1 ] || { $2; };"; }
-# unlike NAME NP RANK CODE THEIRS OURS ARGUMENT...: one message must report that RANK has THEIRS and rank 0
-# has OURS
+# unlike NAME NP RANK CODE THEIRS OURS ARGUMENT...: checks that one message reports that RANK has THEIRS and
+# rank 0 has OURS
 unlike() {
     odd "$3" "$4"
     refused "unlike.$1" "$2" \
@@ -801,8 +801,8 @@ test_unlike() {
 
 # ---- dying ranks
 
-# dies NAME SIGNAL SECONDS ARGUMENT...: sends the signal to a rank of a long run, which must fail within
-# SECONDS
+# dies NAME SIGNAL SECONDS ARGUMENT...: sends the signal to a rank of a long run, and checks that the run
+# fails within SECONDS
 dies() {
     begin "dying.$1"
     begin_long 3 "${@:4}"

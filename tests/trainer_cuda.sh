@@ -11,7 +11,7 @@ export OMP_NUM_THREADS=1
 small=(-e l2h2c64v257t16 -b 2 -x 2 -u 0 -v 2 -m 1 -s 0 -ge 0 -f 0 --threads 1 --hash full)
 seconds=90 refusal_seconds=60 compared+=' val_loss'
 losses() { sed -nE 's/.*"loss": ([0-9.]+).*/\1/p' "$dir/$1/metrics.jsonl" | paste -sd' '; }
-# agree NAME NAME MOST: the two runs' losses may differ by at most MOST in each step
+# agree NAME NAME MOST: checks that the two runs' losses differ by at most MOST in each step
 agree() {
     local a b
     a=$(losses "$1") b=$(losses "$2")
@@ -276,7 +276,7 @@ need 'MIG: failed' sees mig 5 2 CUDA_STAND_IN_MIG=1        # NCCL refuses two pa
 screen mig '^ZeRO  .*shared window \(no NCCL: ranks 0 and 1 are on one GPU of '
 same_result mig own
 end
-# on_one_gpu NAME RANKS COUNTS: the run must have failed with this message
+# on_one_gpu NAME RANKS COUNTS: checks that the run failed with this message
 on_one_gpu() {
     screen "$1" "^train_gpt2_zero: ranks $2 are on one GPU of host [^ ]+, where $3[:;] start no more ranks "\
 'there than it has GPUs, let each see only one \(CUDA_VISIBLE_DEVICES, srun .*\), or let them share with '\

@@ -132,8 +132,8 @@ by_file() {
     done
     wait "${pids[0]}" || return
 }
-# stopped OPERATION MESSAGE COMMAND: COMMAND starts three ranks, and rank 1 stops before that operation. One
-# message must name rank 1.
+# stopped OPERATION MESSAGE COMMAND: COMMAND starts three ranks, of which rank 1 stops before OPERATION.
+# Checks that one message names rank 1.
 stopped() {
     $3 3 60 "${small[@]}" CUDA_STAND_IN_DEVICES=3 CUDA_STAND_IN_NCCL=stop:1:$1 --comm nccl -x 1000000 \
         --comm-timeout $limit >"$dir/refused" 2>&1

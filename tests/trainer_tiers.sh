@@ -155,7 +155,7 @@ remove_group() {
 # advice: prints lines "MIB OPTIONS" from the last refusal, with an existing folder for FOLDER
 advice() { sed -nE "s,FOLDER,$tiers_folder,; s/^  (-.*) \(([0-9]+) of [0-9]+ MiB.*/\2 \1/p" "$dir/refused"; }
 
-# advised NP ARGUMENT...: the last refusal must list two sets of options, with the MiB of their plans
+# advised NP ARGUMENT...: checks that the last refusal lists two sets of options, with the MiB of their plans
 advised() {
     local np=$1 mib options planned
     shift
