@@ -118,7 +118,7 @@ function shape(layers, channels, heads, vocabulary, longest) {
     L = layers + 0; C = channels + 0; NH = heads + 0; V = vocabulary + 0; maxT = longest + 0
 }
 
-# The model names of gpt2/model.c.
+# Parses the model names of gpt2/model.c.
 function parse_model(    i, part) {
     split("d6 6 384 6 d12 12 768 12 d24 24 1024 16 d36 36 1280 20 d48 48 1600 25 d60 60 1920 30", part, " ")
     for (i = 1; i in part; i += 4) {
@@ -181,7 +181,7 @@ function logits_bytes(    i, states, left) {
     left = the["memory"] * 1e9 * 7 / 8 - states - activation_bytes(0)
     return max(GIB, min(4 * GIB, left))
 }
-# At most eight parts, each of whole tiles.
+# Splits the batch for the LM head into at most eight parts of whole tiles.
 function head_parts() {
     parts = min(8, ceil(2 * BT * Vp / logits_bytes()))
     chunk = min(BT, ceil(ceil(BT / parts) / TILE) * TILE)
@@ -343,7 +343,7 @@ function host(    bytes, ms) {
     line("copies", "the host waits for loss, norm", 2, 8 * (L + 2), 0, 0, 0, 0, the["wait"] / 500, "latency")
 }
 
-# A single rank has the same hooks, which copy its shards into slots, and buckets into the shard.
+# A single rank runs the same hooks; they copy its shards into slots, and buckets into the shard.
 function copy_alone(    unit) {
     unit = 2 * P / (L + 1)                  # on average
     if (stage == 3) stream("copies", "parameters into slots", 2 * (L + 1), unit, unit, "bulk")
@@ -352,7 +352,7 @@ function copy_alone(    unit) {
 
 # ms for a rank to receive, or to send, its part of these elements at `speed` GB/s
 function link_ms(elems, speed) { return 2 * elems * (N - 1) / N / speed * 1e-6 }
-# A reduction runs in rounds of the size of its staging, 256 MiB for all ranks in total.
+# A reduction runs in rounds as large as its staging buffers, 256 MiB over all ranks.
 function rounds(elems) { return ceil(2 * elems / N / (GIB / 4 / N)) }
 
 # times: gathers per unit. Stage 3 gathers for forward and for backward, stages 1 and 2 after the update, and
@@ -477,7 +477,7 @@ function print_case(name, a_model, a_gpu, n, a_stage) {
     row(sprintf("%s\t%d\t%.1f\t%.1f\t%.0f\t%.0f\t%.0f", name, B, ideal, expected, tokens_a_s, tflops,
                 held / 1e9))
 }
-# An estimate made by hand for the previous case.
+# Prints an estimate made by hand for the previous case.
 function print_second_estimate(least, most) {
     row(sprintf("the same, second estimate\t%d\t\t%d to %d\t%.0f to %.0f\t%.0f to %.0f\t", B, least, most,
                 tokens_a_s * expected / most, tokens_a_s * expected / least, tflops * expected / most,

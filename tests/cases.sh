@@ -1,5 +1,5 @@
 # Sourced by the shell tests: changes to the project's root, makes a temporary folder, and defines functions
-# for cases and the closing line.
+# that run cases and print the closing line.
 #   begin 'the case'; need 'the message on failure' COMMAND...; end
 #   is WHAT VALUE EXPECTED, has FILE PATTERN...     like need, with a message built from the arguments
 # shellcheck disable=SC2046,SC2059
@@ -47,7 +47,7 @@ launch() {
     launcher=()
     [ "$1" = 1 ] || launcher=(mpirun --oversubscribe -np "$1")
 }
-# await COMMAND...: repeats it until it succeeds, for at most 20 s
+# await COMMAND...: repeats the command until it succeeds, for at most 20 s
 await() { local i; for ((i = 0; i < 2000; i++)); do "$@" && return; sleep 0.01; done; return 1; }
 any_runs() { kill -0 "$@" 2>/dev/null; }        # PID...
 # processes PID...: prints these and all their descendants

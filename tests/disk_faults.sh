@@ -168,7 +168,7 @@ errors_of() {
     if [ -n "$all" ]; then echo "${errors[@]}"; else echo "${errors[$2 % ${#errors[@]}]}"; fi
 }
 changes='create write truncate fsync rename unlink mkdir rmdir'
-# kinds PHASE CALLS: prints the kinds of calls that this phase makes differently from earlier phases
+# kinds PHASE CALLS: prints the kinds of calls to test in this phase; CALLS lists those that the run made
 kinds() {
     case $1$all in
         model) echo open read stat close malloc ;;

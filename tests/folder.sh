@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The output folder: its lock, logs with each step once, abandoned branches, refused checkpoints, and
+# Tests the output folder: its lock, logs with each step once, abandoned branches, refused checkpoints, and
 # --verify. Usage: tests/folder.sh TRAINER [GROUP]...
 # shellcheck disable=SC2086
 . "$(dirname "$0")/cases.sh"
@@ -394,7 +394,7 @@ END
     end
 }
 
-# A run that saves and removes checkpoints must not look like damage to readers of its folder.
+# Readers of the folder must not report damage while a run saves and removes checkpoints.
 test_readers() {
     local i
     begin_fresh 'folder.readers while a run removes checkpoints'

@@ -11,7 +11,7 @@ targets=("$@")
 [ $# != 0 ] || mapfile -t targets < <(FUZZ_TARGET='' "$program")
 mkdir -p build/fuzz/found
 
-# The seed makes runs similar but not identical, because they end after a fixed time.
+# Even with a fixed seed, runs are not identical, because each ends after a fixed time.
 limits=(-timeout=30 -rss_limit_mb=1024 -malloc_limit_mb=256 -max_len=16384)
 fuzz() {            # TARGET: the log ends with "DONE" if nothing was found
     local known=()

@@ -157,7 +157,7 @@ sub layer_of {
     return $layer_of_pattern{$name} // $layer_of_pattern{$stem} // $layer_of_pattern{ $folder // '' };
 }
 
-# A file's module: the files of its folder in the same layer.
+# Returns a file's module: the files of its folder in the same layer.
 sub module_of {
     my ($file) = @_;
     my ($folder) = $file =~ m{^(.*/)};

@@ -5,7 +5,7 @@
 # the folders that a power loss may leave, and this script resumes a run from some of them.
 # Usage: tests/power_loss.sh BUILD TRAINER [RESUMED [SEED]]
 #   RESUMED (12)    folders to resume from, per recorded run
-#   SEED (1)        selects the states of the disk that are tried
+#   SEED (1)        selects which states of the disk to try
 [ ! -w /dev/shm ] || export TMPDIR=/dev/shm
 . "$(dirname "$0")/cases.sh"
 usage='Usage: tests/power_loss.sh BUILD TRAINER [RESUMED [SEED]]'

@@ -26,7 +26,7 @@ one() {
     echo $! >"$logs/$name.pid"
     wait $!; status=$?
     rm "$logs/$name.pid"
-    # our own closing line, or cmocka's
+    # the closing line of our tests, or cmocka's
     read -r p f s < <(awk '
         match($0, /[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$/) {
             split(substr($0, RSTART), w, /[ ,]+/)
@@ -55,7 +55,7 @@ one() {
     grep -h '^skip ' "$log" | sed 's/^/       /'
     echo "$p $f $s" >"$logs/$name.sum"
 }
-# run NAME SECONDS COMMAND...: queues it for run_all
+# run NAME SECONDS COMMAND...: queues the test for run_all
 run() {
     names+=("$1")
     queue+=("$(printf '%q ' "$@")")

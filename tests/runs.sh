@@ -5,8 +5,8 @@ data=() seconds=30 refusal_seconds=6
 compared='params_hash state_hash loss grad_norm'     # equal in runs with the same bits
 
 # run NP LIMIT ARGUMENT...: runs the trainer on NP ranks, for LIMIT seconds at most. Arguments NAME=VALUE are
-# environment variables. Each rank writes its process id to a file, then runs the shell code $wrap, which may
-# use $rank and change $@.
+# environment variables. Each rank writes its process id to a file, then runs the shell code $wrap; the code
+# may use $rank and change $@.
 wrap=''
 run() {
     local limit=$2 launcher argument variables=() arguments=()

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Trainers whose ranks connect without MPI: same bits, launchers' variables, bad input, ranks that die or
-# stop, several hosts (network namespaces). Usage: tests/start.sh TRAINER [GROUP]...
+# Tests trainers whose ranks connect without MPI: same bits, launchers' variables, bad input, ranks that die
+# or stop, several hosts (network namespaces). Usage: tests/start.sh TRAINER [GROUP]...
 #   KILLS=30    kills or stops 30 ranks, at random instants
 # shellcheck disable=SC2016,SC2086
 . "$(dirname "$0")/cases.sh"
@@ -23,7 +23,7 @@ fresh() {
 }
 begin_fresh() { begin "$1"; fresh; }      # NAME
 # start R ARGUMENT...: starts rank R in the background, with environment $variables. $launcher may name a
-# function that runs it elsewhere.
+# function that runs the rank elsewhere.
 launcher='' variables=()
 start() {
     local r=$1
@@ -53,7 +53,7 @@ all_end() {
 messages() { cat "$dir"/[0-9] 2>/dev/null | grep -a '^train_gpt2_zero: '; }
 all_succeed() { all_end "$1" '^0$'; }       # SECONDS
 all_fail() { all_end "$1" '[1-9]'; }        # SECONDS
-# all_fail_once SECONDS: checks that all ranks fail and that only one prints a message
+# all_fail_once SECONDS: checks that all ranks fail, and that only one prints a message
 all_fail_once() {
     all_fail "$1"
     need "$(messages | wc -l) messages: $(messages)" [ "$(messages | wc -l)" = 1 ]

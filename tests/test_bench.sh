@@ -49,7 +49,7 @@ rows_hold() {
     return 1
 }
 
-# check_tables PROGRAM: checks the table for each line RANKS|OPTIONS|TYPE|ROWS
+# check_tables PROGRAM: checks the table for each input line RANKS|OPTIONS|TYPE|ROWS
 check_tables() {
     local ranks options type rows
     while IFS='|' read -r ranks options type rows; do
@@ -150,7 +150,7 @@ if [ -n "$stand_in" ]; then
 2|$short|bf16|window- window-
 3|$short --comm nccl|bf16|nccl+ nccl+
 CASES
-    # The devices have too little memory for the staging buffer of the plugin's own sums.
+    # The devices have too little memory for the staging buffer of sums that the plugin computes itself.
     CUDA_STAND_IN_MEMORY=$((8 << 20)) check_tables "$stand_in" \
         <<<"2|$short --comm nccl --reduce nccl --dtype fp16|fp16|nccl+ nccl+"
     CUDA_STAND_IN=lazy check_tables "$stand_in" <<CASES

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests dev/examples/mlp_zero.c as a porter would run it, and checks docs/ against the code.
+# Runs dev/examples/mlp_zero.c as a new user of the plugin would, and checks docs/ against the code.
 # Usage: tests/test_example.sh EXAMPLE
 # shellcheck disable=SC2086
 . "$(dirname "$0")/cases.sh"

@@ -71,7 +71,7 @@ end
 
 # ---- trees that each break a rule
 
-# plant FILE TEXT: appends to a file of the made-up tree
+# plant FILE TEXT: appends TEXT to FILE in the made-up tree
 plant() { mkdir -p "$tree/$(dirname "$1")" && printf '%b\n' "$2" >>"$tree/$1"; }
 compile() {         # compiles the sources that are newer than their objects
     local source

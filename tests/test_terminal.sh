@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Screen output: the bar on a terminal and lines without one, --help, compare_stages.sh, plots.sh,
+# Tests screen output: the bar on a terminal, lines elsewhere, --help, compare_stages.sh, plots.sh,
 # trace_lanes.sh. Usage: tests/test_terminal.sh TRAINER
 # util-linux's `script` provides the terminal: it runs a command on a pseudo-terminal and copies its output.
 # shellcheck disable=SC2016,SC2086

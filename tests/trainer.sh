@@ -21,8 +21,8 @@ close_losses() {        # RUN RUN TOLERANCE
 
 # ---- bits
 
-# Options that must not change the bits. This only tests that they reach the plugin; tests/mpi_zero.c tests
-# each one with each dtype.
+# Tests that options that must not change the bits reach the plugin; tests/mpi_zero.c tests each one with each
+# dtype.
 test_bits() {
     local stages=('-z 0 --naive 1' '-z 0' '-z 1 --overlap 1' '-z 2' '-z 3 --overlap 1')
     same 'bits.fp32, 2 ranks' 2 '--dtype fp32' "${stages[@]}" 'ZERO_POISON=1 -z 2 --bucket 1' \
@@ -743,7 +743,7 @@ END
 # ---- ranks that are started with different settings
 
 # test_unlike and mpi_same cover every comparison; this covers the messages.
-# odd RANK CODE: makes RANK run CODE first, which may change its arguments, $@, and its environment
+# odd RANK CODE: makes RANK run CODE first; CODE may change the rank's arguments, $@, and environment
 odd() { wrap="[ \$rank != $1 ] || { $2; };"; }
 # unlike NAME NP RANK CODE THEIRS OURS ARGUMENT...: checks that one message reports that RANK has THEIRS and
 # rank 0 has OURS

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Tests the trainer with NCCL: when it loads the library, what it reports if it cannot use it, and that a
-# collective that does not end terminates the job with one message. Needs no GPU: uses the stand-ins for CUDA
-# and NCCL (tests/cuda/).
+# Tests the trainer with NCCL: when it loads the library, what it reports if it cannot use it, and that a hung
+# collective ends the job with one message. Needs no GPU: uses the stand-ins for CUDA and NCCL (tests/cuda/).
 # Usage: tests/trainer_nccl.sh TRAINER [OTHER]      OTHER: a trainer from the normal build, for a CPU run
 . "$(dirname "$0")/cases.sh"
 . tests/runs.sh

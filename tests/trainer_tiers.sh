@@ -6,7 +6,7 @@ files() { ls "$tiers_folder" 2>/dev/null; }
 on_nvme=(--nvme "$tiers_folder" --offload-optimizer nvme --offload-param nvme)
 in_memory_mib() { sed -nE 's/.*on NVMe, ([0-9.]+) MiB in memory.*/\1/p' "$dir/$1.screen"; }
 
-# Only a few combinations; tests/mpi_tiers.c covers all of them.
+# Tests only a few combinations; tests/mpi_tiers.c covers all of them.
 tiers_same_bits() {
     local nvme="--nvme $tiers_folder" both="--offload-optimizer nvme --offload-param nvme"
     mkdir -p "$tiers_folder"
@@ -149,7 +149,7 @@ make_group() {
 group_is_gone() { [ ! -d "$cgroup" ] || rmdir "$cgroup" 2>/dev/null; }
 remove_group() {
     wrap=
-    await group_is_gone         # processes leave their group only shortly after they end
+    await group_is_gone         # processes leave their group shortly after they end
 }
 
 # advice: prints lines "MIB OPTIONS" from the last refusal, with an existing folder for FOLDER

@@ -38,7 +38,7 @@ most() {
     done
     wait $job || or "$work/log"
 }
-# Prints the median of its input, one number per line.
+# Prints the median of the input's numbers, one per line.
 median() {
     sort -n | awk '{ x[NR] = $1 } END { if (NR) print (x[int((NR + 1) / 2)] + x[int(NR / 2) + 1]) / 2 }'
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # ranks_here.sh FIRST COUNT COMMAND...: starts COUNT ranks of a job on this machine, each with -pr and its
 # number, counted from FIRST. The first line of stdin is their ZERO_JOB_KEY. Ends all ranks when one of them
-# fails, or when stdin closes, which means that the process that started this one is gone. Used by
+# fails, or when stdin closes because the process that started this one is gone. Used by
 # run_gpt2_1558M_ssh.sh.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1

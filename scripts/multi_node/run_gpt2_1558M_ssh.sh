@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains GPT-2 1558M on several machines with plain ssh, without MPI or Slurm. Settings: settings.sh. It needs
 # ssh without a password to every machine. With START=fs, rank 0 uses any free port and writes it to a file in
-# $SHARED. Each line of output starts with the name of its machine. If one machine fails, or on Ctrl-C, all
-# ranks end.
+# $SHARED. Each line of output starts with the name of its machine. All ranks end if one machine fails, or on
+# Ctrl-C.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/settings.sh"
@@ -15,8 +15,8 @@ esac
 environment=(); for name in "${passed_on[@]}"; do environment+=("$name=${!name}"); done
 
 # The ranks of a machine run until this pipe closes. Only this process holds the write end, so the pipe closes
-# even if this process is killed. The job's key goes through it first, not on the command line, which every
-# user of a machine can read.
+# even if this process is killed. The job's key goes through the pipe first, because every user of a machine
+# can read command lines.
 key=${ZERO_JOB_KEY:-$(new_key)}
 work=$(mktemp -d) || exit 1
 mkfifo "$work/alive" || exit 1

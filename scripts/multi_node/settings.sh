@@ -12,7 +12,7 @@ SHARED=${SHARED:-/shared/gpt2}
 
 # Stage 1 has the least traffic. Stage 3 partitions all model states, for GPUs with too little memory.
 STAGE=${STAGE:-1}
-# The most sequences of 1024 tokens per GPU and micro-batch. llm.c's value for 80 GB, which is untested here.
+# Upper limit on sequences of 1024 tokens per GPU and micro-batch: llm.c's value for 80 GB, untested here.
 BATCH=${BATCH:-16}
 PORT=${PORT:-12345}                 # rank 0 listens on it with START=tcp
 OUT=${OUT:-$SHARED/gpt2_1558M}      # logs and checkpoints; the same command resumes from the last one
@@ -38,7 +38,7 @@ ranks=$((${#hosts[@]} * GPUS))
 [ -x "$trainer" ] || stop "$trainer does not exist: make train_gpt2_zero"
 
 if [ "$TRY" = 1 ]; then
-    # Machines with the same kind of CPUs or GPUs must end with the same params_hash.
+    # Runs on machines with the same kind of CPUs or GPUs end with the same params_hash.
     arguments=(-e l4h4c128v257t64 -b 4 -x 3 -u 0 -v 0 -s 0 -z "$STAGE" --comm-timeout 60 --threads 1
                --progress lines -i "$root/data/stories_train.bin" -j "$root/data/stories_val.bin")
 else

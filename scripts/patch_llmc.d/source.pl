@@ -72,7 +72,7 @@ sub code_only ($f, $range) {
 my $COMMENT = qr{//[^\n]*|/\*.*?\*/}s;
 my $STRING = qr{"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+'};
 
-# Replaces comments and strings by blanks, which keeps all offsets.
+# Replaces comments and strings with the same number of blanks, to keep all offsets.
 sub masked ($text) {
     $text =~ s{^(\#include[^\n]*)|($COMMENT|$STRING)}{ $1 // $2 =~ s/[^\n]/ /gr }gme;
     return $text;
@@ -105,8 +105,9 @@ sub find_any ($f, $in, $pattern) {
     return @found;
 }
 
-# Like find() and find_all(), for a piece of C in which white space may differ. ... matches anything without a
-# semicolon, <...> captures that, and <name> captures a word. Messages quote the code as it is.
+# Like find() and find_all(), for a piece of C in which white space may differ. In this pattern, ... matches
+# anything without a semicolon, <...> also captures it, and <name> captures a word. Messages quote the code as
+# it is.
 sub find_code ($f, $in, $code) {
     return find($f, $in, like($code), $code);
 }

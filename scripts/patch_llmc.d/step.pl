@@ -40,7 +40,7 @@ sub in_order ($f, @calls) {
     }
 }
 
-# Refuses jumps out of a step before its update, which would leave the step open in the plugin.
+# Refuses jumps out of a step before its update; they would leave the step open in the plugin.
 sub runs_through ($f, $range) {
     my ($jump) = find_any($f, $range, qr/\b(continue|break|goto|return)\b/);
     $jump and refuse($f, $jump->{from}, "$jump->{1} leaves the step between its forward pass and its update");

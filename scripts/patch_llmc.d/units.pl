@@ -14,7 +14,7 @@ sub pointer ($struct, $name, $layer) {
 }
 
 # Reads the fields of ParameterTensors in order. A tensor is in every layer if the number of layers is a
-# factor of its size; {of_layer} has the other factors.
+# factor of its size; {of_layer} holds the remaining factors.
 sub read_tensors ($f) {
     my $struct = find($f, whole($f), qr/typedef\s+struct\s*\{([^}]*)\}\s*ParameterTensors\s*;/,
                       'the struct ParameterTensors');
