@@ -7,7 +7,7 @@
 #   fineweb-edu[:N]     data/edu_fineweb_val_000000.bin and the first N of 1001 training shards (1), 200 MB
 #                       each
 #   gpt2:124M           data/gpt2_124M.bin, 498 MB; gpt2:124M_bf16: data/gpt2_124M_bf16.bin, 249 MB
-# Run the same command again to continue after an interruption; it also checks existing files. Downloads from
+# After an interruption, the same command continues; it also checks existing files. Downloads from
 # https://huggingface.co, or from the URL in LLMC_ZERO_MIRROR.
 #
 # If a file's checksum is not listed below, the script uses the one that the server sends (X-Linked-Etag, for

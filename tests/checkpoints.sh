@@ -9,7 +9,7 @@ all=() limit=100
 [ "$1" != all ] || { all=(all) limit=3000; shift; }
 export OMP_NUM_THREADS=1
 
-# ranks NP save|load: one case. If it fails, it prints the ranks' messages without those of mpirun.
+# ranks NP save|load: runs one case. If it fails, prints the ranks' messages without those of mpirun.
 ranks() {
     begin "checkpoints.$2 on $1"
     timeout -k 2 $limit mpirun --oversubscribe -np "$1" "$program" "$2" "$disk/saved" "${all[@]}" \

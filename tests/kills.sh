@@ -177,7 +177,7 @@ patient=("${small[@]}" --overlap 0 --comm-timeout 60)
 # Lists the complete checkpoints that the run rejected. It may skip unfinished saves.
 passed_over() { grep 'looking for an older' "$dir/screen.0" | grep -v 'the save did not finish'; }
 
-# how I: the save option of run I; pairs of runs alternate between saving synchronously and with --async-save
+# how I: prints the save option of run I; every second pair of runs uses --async-save
 how() { [ $(($1 % 4 / 2)) = 0 ] || echo --async-save; }
 
 # strike WAY EVERY ARGUMENT...: starts a run that resumes from the newest checkpoint and saves every EVERY

@@ -106,8 +106,8 @@ need 'the profile was refused' model --measured "$dir/profile.tsv"
 need "$(grep -m 1 'not placed:' "$out")" not grep -q 'not placed' "$out"
 end
 
-# row NAME: its values in the table of measurements: launches, measured; ms, measured, ratio; GB, measured;
-# speed
+# row NAME: prints its values in the table of measurements: launches, measured; ms, measured, ratio; GB,
+# measured; speed
 row() {
     awk -F '  +' -v name="$1" '
         /^kernels / { inside = 1 }
@@ -152,7 +152,8 @@ need 'an unmeasured operation' shows 'softmax, cross-entropy' '* 0 3.6?? 0.000 -
 need 'sum' shows 'sum' '* 227 * 84.562 0.8? *'
 end
 
-# refused WHAT WORDS OPTION...: the script must exit with status 2 and print one line that contains WORDS
+# refused WHAT WORDS OPTION...: checks that the script exits with status 2 and prints one line that contains
+# WORDS
 refused() {
     local what=$1 words=$2 status
     shift 2

@@ -46,7 +46,7 @@ build() {
 # would insert
 preprocessed() { (cd "$dir/$1" && c++ -w -D__LINE__=0 -E -P "${@:3}" -x c++ "$2"); }
 # edits LABEL ORIGINAL FOLDER PLACES FILES [OPTION]: patches a checkout FOLDER with OPTION, and compares it
-# with an unpatched checkout ORIGINAL. FILES must be edited in at least PLACES places.
+# with an unpatched checkout ORIGINAL. Checks that FILES are edited in at least PLACES places.
 edits() {
     local label=$1 original=$2 folder=$3 places=$4 files=$5 options=("${@:6}") file line flags
     begin "$label.dry run prints a diff and changes nothing"
@@ -521,7 +521,7 @@ test_trees() {
         refused "$file read-only" "$file: is read-only" "$dir/tree"
         chmod u+w "$dir/tree/$file"
     done
-    # A copy of the script whose third rename fails. The copy's path has special characters, which must not
+    # Makes a copy of the script whose third rename fails. Special characters in the copy's path must not
     # matter.
     copy_patch "it's [a] {b} folder"
     sed -i 's/push @renamed, \$f;/& die "the disk is gone\\n" if @renamed == 2;/' "$patch.d/checkout.pl"

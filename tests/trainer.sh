@@ -77,7 +77,7 @@ test_resume() {
     begin 'resume.old checkpoints are removed'
     trains 2 kept -x 8 -n 2 -nk 2
     is 'files left' "$(saved_files kept)" 'model_00000006.bin model_00000008.bin step_00000006 step_00000008'
-    # Imitates a killed save, and adds a folder of a later step, which this run must not touch.
+    # Imitates a killed save, and adds a folder of a later step; the run must not touch that folder.
     rm "$dir"/kept/step_00000006/manifest.json
     cp -r "$dir/kept/step_00000006" "$dir/kept/step_00000099"
     trains 2 kept -x 10 -n 2 -nk 2 -y 1
@@ -167,7 +167,7 @@ END
 # ---- resuming on other numbers of ranks: the run must read the same sequences as an uninterrupted one, even
 # if an epoch ends within a step, and every loss and gradient norm must agree within the rounding of sums
 
-# part NAME FIRST TOKENS: writes a shard with some of the stories
+# part NAME FIRST TOKENS: writes a shard with TOKENS tokens of the stories, from token FIRST on
 part() {
     {
         head -c 8 data/stories_train.bin

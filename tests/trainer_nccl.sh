@@ -122,8 +122,8 @@ stuck() {
 }
 patiently 'an abort that does not end' stuck
 
-# by_file NP LIMIT ARGUMENT...: like run, but with a start file instead of mpirun. Returns the status of rank
-# 0.
+# by_file NP LIMIT ARGUMENT...: does what run does, but with a start file instead of mpirun. Returns the
+# status of rank 0.
 by_file() {
     local r pids=()
     for ((r = 0; r < $1; r++)); do
