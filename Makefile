@@ -29,8 +29,8 @@ BASE    := -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(OPENMP) $(SANFLAGS_$(SAN))
            -fno-trapping-math -MMD -MP -I.
 
 # Make runs one job per core unless the user gave -j, and prints each job's output as a block. Goals that run
-# programs print immediately instead. Make runs the goals one at a time if one of them runs programs or is
-# clean.
+# programs print immediately instead. If clean or such a goal is given with others, make runs all goals in
+# order, one at a time.
 #? -j N                runs N jobs at once; by default one per core
 ifeq ($(filter -j% --jobs% --jobserver%,$(MAKEFLAGS) $(shell printenv MAKEFLAGS)),)
 MAKEFLAGS += -j$(shell nproc)

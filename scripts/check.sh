@@ -21,9 +21,8 @@ report() {          # STATUS WHAT
         failed=$((failed + 1))
     fi
 }
-# try LOG WHAT COMMAND...: runs the command, with its output in build/LOG.log, and prints one line: its result
-# and, for a test, the closing line. If the command fails, first prints the end of its output, without passed
-# cases.
+# try LOG WHAT COMMAND...: runs the command with its output in build/LOG.log, and prints its result, with a
+# test's closing line. If the command failed, first prints the end of its output, without passed cases.
 try() {
     local log=build/$1.log what=$2 status=0 last
     shift 2

@@ -75,8 +75,7 @@ if [ "${#missing[@]}" != 0 ]; then
     install "${missing[@]}"
 fi
 
-# optional PROBE PACKAGES EFFECT: installs PACKAGES unless PROBE succeeds. If it cannot install them, prints
-# EFFECT, the consequence.
+# optional PROBE PACKAGES EFFECT: installs PACKAGES unless PROBE succeeds. On failure, prints EFFECT.
 optional() {
     sh -c "$1" >/dev/null 2>&1 && return
     echo "Installing with apt-get: $2"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests that ranks on three hosts (tests/hosts.sh) connect, exchange data, and end if a host is cut off. Needs
-# root.
+# Needs root. Tests that ranks on three hosts (tests/hosts.sh) connect, exchange data, and end if one is cut
+# off.
 # Usage: tests/net_namespaces.sh TEST_NET
 . "$(dirname "$0")/cases.sh"
 . tests/hosts.sh

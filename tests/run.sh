@@ -128,8 +128,7 @@ if [ -z "$short" ]; then
     run bench 300 tests/test_bench.sh "$build/bench/comm" "$stand_in/bench/comm"
     run tokens 180 tests/test_tokens.sh "$build/make_tokens"
     run export 300 tests/export.sh "$trainer" trips refused
-    # Runs as many concurrent blocks as an H200; under sanitizers, make check uses the stand-in's small
-    # default.
+    # Runs as many blocks at once as an H200; under sanitizers, make check uses the stand-in's small default.
     for t in "$stand_in"/tests/cuda/test_* "$stand_in"/tests/test_*; do
         [ -x "$t" ] && [ -f "$t" ] &&
             run "cuda.$(basename "$t")" 120 env OMP_NUM_THREADS=1 STAND_IN_SMS=132 STAND_IN_BLOCKS=12 "$t"

@@ -47,8 +47,7 @@ result() {
 same_result() { is "$1 and $2" "$(result "$1")" "$(result "$2")"; }
 screen() { has "$dir/$1.screen" "${@:2}"; }             # NAME PATTERN...
 
-# same NAME NP COMMON VARIANT...: checks that all variants end with the bits of the first. Variant I is run
-# "sameI".
+# same NAME NP COMMON VARIANT...: checks that all variants end with the same bits. Variant I is run "sameI".
 same() {
     local np=$2 common=$3 variant i=0
     begin "$1"

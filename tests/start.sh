@@ -77,8 +77,7 @@ same_bits() {       # NP
     is digests "$(hash_of "$dir/0")" "${expected:-none}"
 }
 # same NAME RANKS VARIABLE=VALUE... ARGUMENT...: checks that ranks started this way end with the same bits as
-# under mpirun. %R is the rank, %P the port. Without variables, -pr and -pn give the rank and the number of
-# ranks.
+# under mpirun. %R is the rank, %P the port. Without variables, -pr and -pn give the rank and the rank count.
 same() {
     local ranks=$2 r given=() words
     begin_fresh "$1"

@@ -82,8 +82,8 @@ end
 
 # ---- errors
 
-# refusals: reads lines PATTERN|NP [NAME=VALUE]... [ARGUMENT]. Checks that each run fails with one message
-# that matches.
+# refusals: reads lines PATTERN|NP [NAME=VALUE]... [ARGUMENT]. Checks that each run fails with one matching
+# message.
 refusals() {
     local pattern arguments
     while IFS='|' read -r pattern arguments; do

@@ -33,8 +33,7 @@ column() {
     awk -F '  +' -v name="$1" -v n="$2" 'index($1, name) == 1 { sum += $n } END { printf "%.3f", sum }' "$out"
 }
 LAUNCHES=2 READ=3 WRITTEN=4 TFLOP=5 IDEAL=6 EXPECTED=7
-# is NAME COLUMN N UNIT: checks that the column, in units of 10^UNIT, equals the integer N to the last printed
-# digit
+# is NAME COLUMN N UNIT: checks that the column, in 10^UNIT, equals the integer N to the last printed digit
 is() {
     local got want
     got=$(column "$1" "$2") want=$(awk -v x="$3" -v unit="$4" 'BEGIN { printf "%.3f", x / 10 ^ unit }')
@@ -152,8 +151,7 @@ need 'an unmeasured operation' shows 'softmax, cross-entropy' '* 0 3.6?? 0.000 -
 need 'sum' shows 'sum' '* 227 * 84.562 0.8? *'
 end
 
-# refused WHAT WORDS OPTION...: checks that the script exits with status 2 and prints one line that contains
-# WORDS
+# refused WHAT WORDS OPTION...: checks that the script exits with 2 and prints one line that contains WORDS
 refused() {
     local what=$1 words=$2 status
     shift 2

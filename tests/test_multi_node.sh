@@ -163,8 +163,7 @@ begin_run() {
         >"$screen" 2>&1 & job=$!
     need 'it did not start' await grep -qs 'step    3/' "$screen"
 }
-# ends_in SECONDS [STATUS]: checks that the run ends within SECONDS from now, with STATUS or any nonzero
-# status
+# ends_in SECONDS [STATUS]: checks that the run ends within SECONDS, with STATUS or any nonzero status
 ends_in() {
     ends_within "$1" $job
     need "status $status" [ "$status" = "${2:-$status}" -a "$status" != 0 ]

@@ -13,8 +13,7 @@ export ZERO_OPT=-O0             # the plugin compiles in a third of the time, an
 
 . tests/cases.sh
 
-# copy_patch FOLDER: copies the script and the files that it installs to $dir/FOLDER, and sets patch to the
-# copy.
+# copy_patch FOLDER: copies the script and the files that it installs to $dir/FOLDER; sets patch to the copy.
 copy_patch() {
     mkdir -p "$dir/$1/scripts"
     cp -R llmc_zero LICENSE "$dir/$1" && cp -R "$patch" "$patch.d" "$dir/$1/scripts"

@@ -23,7 +23,7 @@ $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) | $(NCCL_SO)
 # These tests link the trainer's objects.
 $(addprefix $(BUILD)/tests/,test_gradients test_unlike gpu_gate): $(filter $(BUILD)/trainer/%,$(TRAINER_OBJ))
 
-# The file readers, fuzzed with libFuzzer (SAN=fuzz), or tested on known inputs with any compiler.
+# Builds the file readers with libFuzzer (SAN=fuzz), or as a test on known inputs with any compiler.
 # tests/fuzz/run.c replaces the functions that the trainer's readers call to end a run.
 FUZZ_C   := $(filter-out %/libfuzzer.c %/test_readers.c,$(wildcard tests/fuzz/*.c))
 FUZZ_OBJ := $(FUZZ_C:%.c=$(BUILD)/%.o) $(GPT2_OBJ) $(ZERO_OBJ) \

@@ -94,7 +94,7 @@ patiently() {
     done
     end
 }
-# With ZERO_POISON, memory that an aborted gather did not write holds NaN. The message must not be about the
+# With ZERO_POISON, memory that an aborted gather did not write is NaN. The message must not be about the
 # loss.
 trouble() {     # SETTING MESSAGE ARGUMENT...
     refuses 2 "rank [01] on $(hostname): the ${2//LIMIT/$limit}" ZERO_POISON=1 $gpus CUDA_STAND_IN_NCCL="$1" \

@@ -24,8 +24,7 @@ begin_train() {
 }
 train() { begin_train "$@"; wait $job || or "$work/log"; }
 field() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$work/run/summary.json" | head -n 1; }
-# most KEY FILE: samples a key in the ranks' /proc/PID/FILE until the job ends; sets peak to the maximum, in
-# KiB
+# most KEY FILE: samples a key in the ranks' /proc/PID/FILE until the job ends; sets peak to the maximum (KiB)
 most() {
     local pid kib
     peak=0

@@ -1,6 +1,5 @@
-# The edits of train_gpt2.cu, for --cuda. Its transformer blocks overlap: the end of a block also computes the
-# first layernorm of the next. This trainer also has collectives, gradient accumulation, clipping and
-# checkpoints.
+# The edits of train_gpt2.cu, for --cuda. Its layers overlap: the end of a layer also computes the next one's
+# first layernorm. This trainer also has collectives, gradient accumulation, clipping and checkpoints.
 use strict;
 use warnings;
 use feature 'signatures';

@@ -1,5 +1,4 @@
-# Edits for both trainers: hooks around each use of a unit, and between them the plugin's pointers to its
-# tensors.
+# Edits for both trainers: hooks around each use of a unit and, between the hooks, pointers to its tensors.
 use strict;
 use warnings;
 use feature 'signatures';
@@ -126,8 +125,7 @@ sub layer_pointers ($f, $in, $index, $layer, $hook = '') {
     instead_each($f, @pointers);
 }
 
-# Returns the body of the loop over the layers. Every layer must run both ends of the body, where the hooks
-# go.
+# Returns the body of the loop over the layers. Every layer must run both of its ends, where the hooks go.
 sub layer_loop ($f, $in) {
     my $L = find_code($f, $in, '<L> = model->config.num_layers;')->{1};
     my $up = '0\s*;\s*\g1\s*<\s*' . $L . '\s*;\s*(?:\g1\s*\+\+|\+\+\s*\g1)';
