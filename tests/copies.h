@@ -1,6 +1,6 @@
-// A store for tests that exposes violations of the rules in llmc_zero/tiers/state.h, either through wrong
-// results or by recording a breach, a message that describes the violation. The memory that holds a state is
-// scrambled, and callers never access it. Opening a part returns a copy in a slot, and a pool has only as
+// A store for tests that exposes violations of the rules in llmc_zero/tiers/state.h: either results are
+// wrong, or the store records a breach, which is a message about the violation. States are stored scrambled,
+// and callers never access that memory. Opening a part returns a copy in a slot of a pool, which has only as
 // many slots as the rules require. Closing writes the copy back and fills the slot with NaN.
 #ifndef TESTS_COPIES_H
 #define TESTS_COPIES_H
@@ -36,8 +36,8 @@ static struct {
     pthread_mutex_t lock;
 } copies = { .lock = PTHREAD_MUTEX_INITIALIZER };
 
-// Records the first breach and returns an error. A p without elements means that the part is unknown. Except
-// in copies_create, the functions in this section run with copies.lock held.
+// Records the first breach and returns an error. If p has no elements, the part is unknown. Except in
+// copies_create, the functions in this section run with copies.lock held.
 static inline int copies_breach(const state_part *p, const char *what) {
     char place[64] = "";
     if (p->range.elems) snprintf(place, sizeof place, ", unit %d, part %d", p->range.unit, p->range.part);
@@ -222,8 +222,8 @@ static const state_store copies_store = {
 
 // -------- for the test
 
-// Makes plugins that are created from now on copy their states. params, grads: how many parts of these states
-// may be open at once.
+// Makes plugins created from now on copy their states. params, grads: how many parts of these states may be
+// open at once.
 static inline void copies_start(int params, int grads) {
     copies.params = params;
     copies.grads = grads;

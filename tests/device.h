@@ -1,5 +1,5 @@
-// Runs the toy (toy.h) on a CUDA device. A manner sets the order in which streams run, which only the
-// stand-in can choose (cuda/stand_in.h), and whether the trainer creates its own stream.
+// Runs the toy (toy.h) on a CUDA device. A manner sets whether the trainer creates its own stream and, with
+// the stand-in (cuda/stand_in.h), the order in which streams run.
 #ifndef TESTS_DEVICE_H
 #define TESTS_DEVICE_H
 #include <cuda_runtime_api.h>

@@ -1,7 +1,7 @@
 // Compares each layer, forward and backward, with a naive version in double precision. test_layers.c runs
 // these cases on the CPU, test_layers_cuda.c on a CUDA device. Each layer runs twice on the same values,
 // first with scratch memory full of NaN, then with zeros, and must give the same bits. Gradients start with
-// random values, so that the tests show whether a layer adds to them or overwrites them.
+// random values, which reveals whether a layer adds to them or overwrites them.
 #ifndef TESTS_LAYERS_H
 #define TESTS_LAYERS_H
 #include <math.h>
@@ -702,9 +702,9 @@ static void attention(Heads s, double scale) {
     release();
 }
 
-// Rows of different lengths grow in a cache by one or more tokens at a time. Cache entries beyond a row's
-// tokens are NaN here and must be ignored. On the CPU each token must have the same bits as in attention over
-// its row alone.
+// Rows of different lengths grow in a cache, one or more tokens at a time. Cache entries beyond a row's
+// tokens are NaN here and must be ignored. On the CPU each token must get the same bits as from attention
+// over its row alone.
 enum { CACHE_ROWS = 3 };
 typedef struct {
     Tensor *qkv, *out;  // (length, 3C), (length, C)

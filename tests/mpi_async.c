@@ -1,5 +1,5 @@
-// Saves during training: mpirun -np N mpi_async, for any N. A save contains the states at the time of
-// zero_save_begin. Training gives the same bits as a run without saves. The folder holds the previous
+// Saves during training: mpirun -np N mpi_async, for any N. A checkpoint contains the states at the time of
+// zero_save_begin, and training gives the same bits as without saves. The folder holds the previous
 // checkpoint until the save ends, and after a failure.
 #include <errno.h>
 #include <stdint.h>
@@ -11,7 +11,7 @@ static const char *path;
 
 // -------- saved states
 
-// holds: 1 blocks all writes until training has continued.
+// holds: 1: all writes block until training has continued.
 static void check_saved(const zero_config *c, int holds) {
     toy t;
     char begun[17], end[17];

@@ -213,7 +213,7 @@ static void check_damage(void) {
 
 // -------- saves that fail
 
-// A save that fails keeps the previous checkpoint, and leaves no other files.
+// A failed save must keep the previous checkpoint and leave no other files behind.
 static void check_failed_save(toy *t, const char *path, const char *saved) {
     char other[2 * PATH_BYTES];
     CHECK_SETTING("texts that are not JSON objects");
@@ -401,7 +401,7 @@ static zero_config matrix_config(int kind, int format) {
     return c;
 }
 
-// all: saves every kind in every format; otherwise every other combination.
+// all: 1: saves every kind in every format; 0: every other combination.
 static void save_all(int all) {
     for (int format = 0; format < SETTINGS_COUNT(settings_formats); format++)
         for (int kind = 0; kind < KINDS; kind++) {
@@ -430,8 +430,8 @@ static void load_one(const char *path, int kind, int format, int untouched) {
     load_as(&c, path, untouched, format < 0 || format == saved ? hash : NULL);
 }
 
-// all: loads each checkpoint as every kind, alternating between the saved format and another. Otherwise loads
-// it as one kind, chosen such that all pairs of ranks, kinds and formats occur.
+// all: 1: loads each checkpoint as every kind, alternating between the saved format and another; 0: loads it
+// as one kind, chosen so that all pairs of ranks, kinds and formats occur.
 static void load_all(int all) {
     struct dirent **list;
     int n = scandir(folder, &list, NULL, alphasort), loaded = 0;

@@ -1,6 +1,6 @@
 // Compares the plugin on CUDA devices with the same run on the CPU: mpirun -np N mpi_device, for any N. The
-// host does not wait for the toy's kernels on the trainer's stream, so a missing event gives different bits:
-// perhaps on a GPU, certainly on the stand-in (tests/cuda/), because its streams run as early or as late as
+// host does not wait for the toy's kernels on the trainer's stream, so a missing event may give different
+// bits on a GPU, and always does on the stand-in (tests/cuda/), whose streams run as early or as late as
 // their events allow. Every value of every setting is combined with every stage.
 #include <stdint.h>
 #include <stdio.h>
@@ -281,7 +281,7 @@ static float value_of(int what, int tensor, int layer, int64_t i) {
 // Sets values while gathers are in progress, reads them back, and checks that the kernels use them.
 static void check_values(const zero_config *c) {
     static float x[TOY_LARGEST], got[TOY_LARGEST];
-    // The last of the kinds set below that also changes the parameter.
+    // The last kind of value set below that also changes the parameter.
     int last = c->numbers.dtype == ZERO_F32 || c->numbers.no_master ? ZERO_MASTER : ZERO_PARAM;
     float a = 0;
     toy t;
@@ -322,7 +322,7 @@ static void check_all_values(void) {
 
 // -------- one rank fails
 
-// During zero_create a call fails, on the last rank only. All ranks must return its error at once.
+// A call fails during zero_create, on the last rank only. All ranks must return its error at once.
 static void check_one_fails(void) {
 #ifdef CUDA_STAND_IN
     static const char *const calls[] = {
@@ -363,7 +363,7 @@ static void check_one_fails(void) {
 
 // -------- several devices
 
-// With several devices, each rank uses the device of its number, or all ranks use the one in the settings.
+// With several devices, each rank uses the device with its number, or all ranks use the one in the settings.
 static void check_devices(void) {
 #ifdef CUDA_STAND_IN
     setenv("CUDA_STAND_IN_DEVICES", "2", 1);
@@ -398,7 +398,7 @@ static void check_nccl(void) {
     snprintf(devices, sizeof devices, "%d", checks.ranks);
     setenv("CUDA_STAND_IN_DEVICES", devices, 1);
     set_manner(&manners[0]);
-    if (checks.ranks == 2) return;  // to save time: three ranks test this too
+    if (checks.ranks == 2) return;  // saves time, since three ranks test this too
 #endif
     if (checks.ranks == 1 || zero_cuda_devices() < checks.ranks) return;
     cudaStream_t of_device_0 = own_stream;
@@ -476,8 +476,7 @@ static void check_small_units(void) {
 }
 
 // For two ranks, NCCL's sum of the gradients has the same bits as the plugin's. The exception is bf16 at
-// stages 2 and 3, because NCCL rounds the sum before the micro-batches are added. It does not round fp32
-// sums.
+// stages 2 and 3: NCCL rounds each micro-batch's sum before the plugin adds them. fp32 sums are not rounded.
 static void check_sum_of_two(void) {
 #ifdef ZERO_HAVE_NCCL
     if (checks.ranks != 2 || zero_cuda_devices() < 2) return;

@@ -177,8 +177,8 @@ static void check_failed_loads(void) {
     }
 }
 
-// An operation on the file of a rank's offloaded states fails during a save, which only reads states, or a
-// load, which only writes them. The error must not blame the checkpoint.
+// I/O on the file of a rank's offloaded states fails, during a save (which only reads states) or a load
+// (which only writes them). The error must not blame the checkpoint.
 static void check_failed_states(void) {
     char path[PATH_BYTES], hex[17];
     path_of(path, "good");

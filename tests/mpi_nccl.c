@@ -132,7 +132,7 @@ typedef struct {
 typedef struct {
     comm_piece pieces[MOST_PIECES];
     int64_t elems;
-} set;  // elems: of all shards
+} set;  // elems: the sum over all shards
 
 static char *fulls, *shards, *host, *host_shards;
 static int64_t all_elems;
@@ -305,7 +305,7 @@ static void *of_stand_in(const char *name) {
 
 static size_t registered(void) { return ((size_t(*)(void))of_stand_in("nccl_stand_in_registered"))(); }
 
-// The table must account for all memory in use on the device, including that of NCCL's connections, which the
+// The table must account for all device memory in use, including that of the NCCL connections that the
 // rehearsal opened.
 static void check_memory(size_t in_use_before) {
     size_t moved = 0;
@@ -346,7 +346,8 @@ static void check_groups(int rounds) {}
 static long aborts_so_far(void) { return 0; }
 #endif
 
-// Work queued before a collective may exceed the time limit; here it does, because no call waits for it.
+// The time limit must not include work queued before the collective. Here no call waits for that work, so it
+// takes longer than the limit.
 static void check_work_ahead(void) {
 #ifdef CUDA_STAND_IN
     void *event;

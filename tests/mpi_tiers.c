@@ -135,7 +135,8 @@ static int used_before_updated(const zero *z) {
     return 0;
 }
 
-// With only the optimizer in files, forward can run while the disk hangs, unless it waits for the update.
+// If only the optimizer states are in files, forward can run while the disk hangs, unless it waits for the
+// update.
 static void check_delayed_overlaps(void) {
     for (int delayed = 0; delayed <= 1; delayed++) {
         toy t;

@@ -134,7 +134,7 @@ static void check_independent_copies(void) {
     spoil(z, ZERO_PARAM, UP, two, STATE_CHANGE);
     MUST(d->f->wait(d, UP));
     CHECK(!isnan(home[one.from]) && !isnan(home[two.from]));
-    // For the same piece, the copy to the device must wait, and reads what was copied to the host.
+    // A copy of the same piece to the device must wait, and read what was copied to the host.
     look_at(z, ZERO_PARAM, one);
     MUST(d->f->wait(d, UP));
     CHECK(isnan(home[one.from]) && !isnan(home[two.from]) && isnan(states_room(z)[0]));

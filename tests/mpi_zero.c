@@ -67,7 +67,7 @@ static void check_eval_traffic(zero *z, const zero_traffic *planned) {
     CHECK(t.reduce_scatter[ZERO_FOR_EVAL] == 0 && t.other[ZERO_FOR_EVAL] == 0);
 }
 
-// Runs before the first step and after the last: if the memory in use equals the plan both times, no step
+// Called before the first step and after the last: if the memory in use equals the plan both times, no step
 // allocates. Model states are as large as the formula predicts, plus padding.
 static void check_memory(const zero *z, const zero_plan *planned) {
     zero_plan own;
@@ -294,9 +294,9 @@ static void check_fewer_micro_batches(void) {
     }
 }
 
-// An update starts a gather for the next pass. Each pass, of whatever kind, counts the gathers that it uses.
-// A unit that zero_set makes stale is gathered again. The bits equal those of prefetch 0, which never gathers
-// early.
+// An update starts a gather for the next pass. Each pass, whether training or evaluation, counts the gathers
+// that it uses. A unit that zero_set makes stale is gathered again. The bits equal those of prefetch 0, which
+// never gathers early.
 typedef struct {
     char full[17];
     float evals[2];
@@ -411,7 +411,8 @@ static float value_of(int what, int tensor, int layer, int64_t i) {
     return (float)((i * 37 + tensor * 11 + layer * 5 + what * 3) % 1009) / 1009;
 }
 
-// Sets all values of one kind, or counts those that differ. ZERO_PARAM also sets the master, so it is first.
+// Sets all values of one kind, or counts those that differ. ZERO_PARAM also sets the master, so it must be
+// set first.
 static int64_t each_value(toy *t, const zero_config *c, int w, int set) {
     static const zero_value order[] = { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };
     static float x[TOY_LARGEST], got[TOY_LARGEST];

@@ -1,5 +1,5 @@
-// Runs the toy for a few steps, with an evaluation, values set from outside, an abandoned pass, a save and a
-// load, and returns everything it computed. Tests compare the results of different settings bit for bit.
+// Runs the toy for a few steps, including an evaluation, values set by the caller, an abandoned pass, a save
+// and a load. Returns everything it computed. Tests compare the results of different settings bit for bit.
 #ifndef TESTS_OUTCOME_H
 #define TESTS_OUTCOME_H
 #include <stdio.h>

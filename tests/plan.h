@@ -5,7 +5,7 @@
 #include <string.h>
 #include "../llmc_zero/zero.h"
 
-// NCCL's memory has 0 bytes in a plan, because only a measurement can find its size.
+// A plan lists NCCL's memory with 0 bytes, because its size can only be measured.
 static inline int plan_line_differs(const zero_memory_line *planned, const zero_memory_line *held) {
     int measured = planned->assumed && planned->bytes == 0;
     return strcmp(planned->purpose, held->purpose) || planned->class_ != held->class_ ||

@@ -529,7 +529,8 @@ static long long last_in_base(void) {
     return last;
 }
 
-// Returns the newest save that had ended. A save has ended once the trainer writes to its logs again.
+// Returns the newest save that had ended before operation `cut`. A save has ended once the trainer opens its
+// logs again.
 static long long ended_before(int cut) {
     long long saved = last_in_base(), ended = saved;
     for (int i = 0; i < cut; i++) {
@@ -542,8 +543,8 @@ static long long ended_before(int cut) {
     return ended;
 }
 
-// Returns 1 if the model file of a save must exist. With --async-save it need not exist before the next save
-// or the end of the run begins.
+// Returns 1 if the model file of a save must exist. With --async-save it may be missing until the next save,
+// or the end of the run, begins.
 static int model_is_promised(int cut, int saved_step) {
     int saved = 0;
     for (int i = 0; async && i < n_operations; i++) {

@@ -17,7 +17,7 @@ typedef struct {
     const char *name;
     zero_dtype dtype;
     int no_master;
-    int every;  // 3: run only with every third variation
+    int every;  // 3: runs only with every third variation
 } settings_format;
 typedef struct {
     const char *name;
@@ -64,9 +64,9 @@ static const settings_variation settings_variations[] = {
 
 #define SETTINGS_COUNT(table) ((int)(sizeof(table) / sizeof *(table)))
 
-// Returns 1 if a combination belongs to the sample, which is one in `of` combinations. If the sum is over the
-// indices of at least three tables, the sample contains every pair of values, since for each pair some value
-// of a third table completes the sum.
+// Returns 1 if a combination belongs to the sample, which is one in `of` combinations. If the sum has an
+// index from each of at least three tables, the sample contains every pair of values: for each pair, some
+// index of a third table makes the sum a multiple of `of`.
 static inline int settings_chosen(int sum_of_indices, int of) {
     const char *asked = getenv("SETTINGS");
     return (asked && !strcmp(asked, "all")) || sum_of_indices % of == 0;

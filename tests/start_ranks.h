@@ -16,7 +16,7 @@
 enum { JOB = 7, EVIL_PID = 4711 };  // EVIL_PID: the process ID that an imitated rank claims
 typedef struct {
     rendezvous_settings s;
-    double delay, die;  // seconds until it connects, and from then until it dies (0: it does not)
+    double delay, die;  // seconds before it connects, and from then until it dies (0: never)
     int files;          // limit on open files; 0: unchanged
 } plan;
 static plan plans[MOST_RANKS];
@@ -44,7 +44,7 @@ static inline int talk(int rank, int ranks, const int *sockets) {
     return sockets[rank] == -1;
 }
 
-// Sets value to 1 if this rank can exchange messages with all others, and all are on one machine.
+// Sets the outcome's value to 1 if this rank can exchange messages with all others, and all are on one host.
 static inline void one_rank(int i, void *ctx) {
     const plan *p = &((plan *)ctx)[i];
     int sockets[MOST_RANKS], right = 1;

@@ -1,6 +1,7 @@
-// Shared by mpi_tiers.c and mpi_tiers_device.c. Every mixture of tiers must give the bits of a run in memory,
-// with updates at the end of a step, during backward (zero_promise_update) and during the next step
-// (offload.delayed_update). A step must move the planned bytes, and every disk fault must be an error.
+// Shared by mpi_tiers.c and mpi_tiers_device.c. Every mixture of tiers must give the same bits as a run in
+// memory, with updates at the end of a step, during backward (zero_promise_update) and during the next step
+// (offload.delayed_update). A step must move the planned bytes, and every disk fault must be reported as an
+// error.
 #ifndef TESTS_TIERS_H
 #define TESTS_TIERS_H
 #include <errno.h>
@@ -24,7 +25,7 @@ enum { ALL = 1 << 30 };  // in_host: keeps all parameters in memory
 static struct {
     const mixture *mixtures;
     int n_mixtures, n_manners;
-    // Puts the run on a device, in one of n_manners ways, and returns the way's name. NULL: stays on the CPU.
+    // Moves the run to a device, in one of n_manners ways, and returns the way's name. NULL: runs on the CPU.
     const char *(*place)(zero_config *c, int turn);
 } tiers;
 
@@ -71,7 +72,7 @@ static inline outcome plain_in_tiers(zero_config *c, int turn) {
     return outcome_of(c, turn % 3 == 0, compare_with_plan);
 }
 
-// Runs steps without clipping, so that the update need not wait for the norm. early: promises each update.
+// Runs steps without clipping, so that updates need not wait for the norm. early: 1: promises each update.
 static inline outcome promised(const zero_config *c, int early, double compute_s) {
     outcome o;
     toy t;
@@ -146,8 +147,8 @@ static inline void copy_masters(toy *t, zero_value what, int set, float *values)
 }
 
 // Imitates the delay without the plugin's help: sets the previous step's parameters before each step, and
-// then the current masters for its update. This needs masters that are separate from the parameters. With
-// fp32 they are not, so the reference is then a delayed run in memory.
+// then the current masters for its update. This needs masters that are separate from the parameters. fp32 has
+// none, so its reference is a delayed run in memory.
 static inline outcome delayed_by_hand(zero_config c) {
     static float kept[2][TOY_ELEMS];
     outcome o;
@@ -324,8 +325,8 @@ static inline void check_all_traffic(void) {
 
 // -------- faults
 
-// Runs three steps and a hash, and returns the first error. A disk error must name the folder and make later
-// calls fail too.
+// Runs three steps and a hash, and returns the first error. The message of a disk error must name the folder,
+// and later calls must fail too.
 static inline int run_with_fault(const zero_config *c, int of_disk) {
     char hex[17] = "";
     toy t = { .z = NULL };

@@ -140,7 +140,7 @@ static inline int toy_backward_pass(toy *t) {
     return toy_backward(t, 0, 1);
 }
 
-// Runs forward and backward of micro-batch `micro` of `of`; with of = 0, an evaluation.
+// Runs forward and backward of micro-batch `micro` of `of`, or an evaluation if `of` is 0.
 static inline int toy_pass(toy *t, int micro, int of) {
     TOY_TRY(toy_forward_pass(t, micro, of));
     return of ? toy_backward_pass(t) : 0;
@@ -174,7 +174,7 @@ static inline int toy_set_initial(toy *t) {
     return 0;
 }
 
-// Leaves all states 0. units NULL: toy_units.
+// All states stay 0. units: NULL for toy_units.
 static inline int toy_create_empty(toy *t, const zero_config *config, const zero_unit *units) {
     *t = (toy){ .dtype = config->numbers.dtype };
     memcpy(t->units, units ? units : toy_units, sizeof t->units);

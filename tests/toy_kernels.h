@@ -17,8 +17,8 @@ ZERO_INLINE void toy_store(zero_dtype dtype, void *p, int64_t i, float x) {
         ((uint16_t *)p)[i] = dtype == ZERO_BF16 ? bf16_round(x) : fp16_round(x);
 }
 
-// Returns the activation after reading parameter x, which is element i of its tensor. The activation depends
-// on all parameters read so far, so a single stale one changes the gradients.
+// Returns the activation after reading parameter x, which is element i of its tensor. It depends on all
+// parameters read so far, so a single stale one changes the gradients.
 ZERO_INLINE float toy_add_parameter(float activation, float x, int64_t i) {
     return activation + x * ((float)(i % 13 - 6) / 64);
 }

@@ -1,6 +1,5 @@
-// A complete llmc_zero trainer for a network other than GPT-2. The network learns to tell two spirals in the
-// plane apart. The program uses only zero.h, libc and libm, and computes in fp32. docs/porting.md explains
-// it.
+// A complete llmc_zero trainer for a network other than GPT-2. The network learns to separate two spirals in
+// the plane. The program uses only zero.h, libc and libm, and computes in fp32. docs/porting.md explains it.
 // Settings: ZERO_STAGE, ZERO_CONFIG, ZERO_POISON.
 //
 //     ZERO_STAGE=3 mpirun -np 2 mlp_zero [save | resume]
@@ -16,9 +15,9 @@
 #include "llmc_zero/zero.h"
 
 enum { H = 64, L = 3, STEPS = 300 };
-// rows per step, over all ranks and micro-batches; rows of the evaluation at the end
+// BATCH: rows per step, over all ranks and micro-batches. NEW: rows of the evaluation at the end.
 enum { BATCH = 192, NEW = 10 * BATCH };
-enum { INW, INB, HIDW, HIDB, OUTW, OUTB, TENSORS };  // rows of the tensor table: a bias follows its weight
+enum { INW, INB, HIDW, HIDB, OUTW, OUTB, TENSORS };  // rows of the tensor table; each bias follows its weight
 enum { INPUT, HIDDEN, OUTPUT = HIDDEN + L, UNITS };  // rows of the unit table; hidden layer l is HIDDEN + l
 
 static const zero_tensor tensors[TENSORS] = {
@@ -28,7 +27,8 @@ static const zero_tensor tensors[TENSORS] = {
     { "outw", 1, { H }, 1, OUTPUT, 1, 0 },    { "outb", 1, { 1 }, 1, OUTPUT, 0, 0 },
 };
 static const zero_unit units[UNITS] = {
-    // uses forward, backward, of these only for gradients: the input's backward reads no parameters
+    // name, uses in forward, uses in backward, backward uses that only add to gradients. The input's backward
+    // reads no parameters.
     { "input", 1, 1, 1 },    { "hidden 0", 1, 1, 0 }, { "hidden 1", 1, 1, 0 },
     { "hidden 2", 1, 1, 0 }, { "output", 1, 1, 0 },
 };
