@@ -1,5 +1,5 @@
-// DeepSpeed's configuration file and the environment: the settings that each text gives, the remark about a
-// key, and the error for a text that is refused.
+// DeepSpeed's configuration file and the environment: the settings that each text produces, the remark about
+// a key, and the error if a text is refused.
 #include "unit.h"
 #include "../llmc_zero/settings/settings.h"
 
@@ -28,7 +28,8 @@ static void write_file(const char *text) {
     write_bytes(with_quotes, strlen(with_quotes));
 }
 
-// Unusual values, two of them out of range, so that a setting that the text failed to change is noticed.
+// Unusual values, two of them out of range, so that the test notices a setting that the text failed to
+// change.
 static zero_config start(void) {
     zero_config c = zero_defaults();
     c.stage = 2;
@@ -204,7 +205,7 @@ static const struct {
       "=aio.thread_count DeepSpeed itself does not read" },
     // aio inside zero_optimization is accepted here, but DeepSpeed refuses it
     { Z("'aio': {'queue_depth': 9}"), "offload.nvme_depth=9", "=zero_optimization.aio top level" },
-    // blocks below the minimum size, which most files have
+    // a block size below the minimum, as in most files
     { AIO("'block_size': 262144"), "offload.nvme_block_bytes=524288", "=aio.block_size instead of 262144" },
     { AIO("'block_size': 1000000"), "offload.nvme_block_bytes=1003520", "" },
     // keys without effect
@@ -486,7 +487,7 @@ static void test_all_at_once(void **state) {
     free(endless);
 }
 
-// Without a trainer its keys are refused, all in one error.
+// Without a trainer, keys for the trainer are refused, all in one error.
 static void test_trainers_keys(void **state) {
     WORKS(read_text(TRAINERS));
     REFUSED(zero_config_from_file(&config, file), ZERO_ERR_ARGUMENT, "9 keys cannot be honoured");

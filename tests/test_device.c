@@ -190,7 +190,8 @@ static void check_convert(int64_t n, int64_t offset) {
         }
 }
 
-// This rank, the middle one, has its part in a separate array. The parts differ in alignment within 16 bytes.
+// This rank is the middle one, and its part is in a separate array. Each part has a different alignment
+// within 16 bytes.
 static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64_t n, int64_t offset,
                            int add) {
     const int64_t apart = n + 1;
@@ -528,8 +529,8 @@ static Counts counts(void) {
     return n;
 }
 
-// Checks one rank's third step. The host waits for the device once, for the norm. The norm takes one launch.
-// The update takes one per unit, because each unit is gathered right after its update.
+// Checks one rank's third step. The host waits for the device once, for the norm. The norm takes one launch,
+// and the update one launch per unit, because each unit is gathered right after its update.
 static void check_step(const zero_config *c) {
     zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 3 };
     end(NULL);
@@ -607,8 +608,8 @@ static int whole_run(const zero_config *c, const char *path) {
     return zero_load(t.z, path, NULL);
 }
 
-// Makes the k-th such call fail, for growing k until a run succeeds. The caller must get an error with a
-// message, and zero_destroy must free everything.
+// Makes the k-th such API call fail, for growing k until a run succeeds. The caller must get an error
+// with a message, and zero_destroy must free everything.
 static void fail_each_call(const char *call, const zero_config *c, const char *path) {
     size_t left = device_memory_left();
     for (int k = 1, rc = 1; rc; k += 1 + k / 6) {

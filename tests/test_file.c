@@ -206,8 +206,8 @@ static void counts(void **state) {
 
 // -------- disk faults
 
-// Writes and reads several blocks, two transfers at a time. Returns 1 if a call failed; every later call must
-// then return the same error.
+// Writes and reads several blocks, two transfers at a time. Returns 1 if a call failed. Every call after a
+// failed one must return the same error.
 static int write_and_read(const file_settings *s, char *out, char *in) {
     enum { BYTES = 5 * 8 * KIB };
     file_engine *e = opened(s, 2 * BYTES);
@@ -323,7 +323,7 @@ static void urgent_transfers(void **state) {
     }
 }
 
-// A wait must time out if the disk does not answer. Here it answers later, so everything can be freed.
+// A wait must time out if the disk does not answer. Here the disk answers later, so everything can be freed.
 static void a_disk_that_hangs(void **state) {
     file_settings s = settings(1, 8 * KIB);
     s.timeout_s = 0.2;
@@ -623,7 +623,7 @@ static void limited_file_size(void **state) {
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
 }
 
-// Uses a small file system in a private mount namespace, and skips if that cannot be created.
+// Uses a small file system in a private mount namespace. Skipped if the namespace cannot be created.
 static void full_disk(void **state) {
     file_settings s = settings(1, 8 * KIB);
     char name[120], *data = buffer(512 * KIB);

@@ -22,8 +22,8 @@ static off_t size_of(const char *path) {
     return st.st_size;
 }
 
-// A value written at an offset of a file, the number of bytes by which the file grows, and the error that
-// reading then gives.
+// A value to write at an offset of a file, the number of bytes by which the file grows, and the error that
+// reading it must then give.
 typedef struct {
     long offset;
     uint32_t value;
@@ -324,7 +324,7 @@ static void test_failing_model_write(void **state) {
                  "cannot create");
 }
 
-// Damages the bytes of a small file one after another, and cuts its last byte off, in both dtypes.
+// Damages each byte of a small file, one at a time, and cuts off its last byte, in both dtypes.
 static void test_compared_model_file(void **state) {
     Made m = made("l1h1c8v40t8");
     char path[256], expected[80];

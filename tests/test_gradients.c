@@ -189,8 +189,8 @@ static double uniform(void) {  // in [-1, 1)
     return (double)(random_state >> 8) / (1 << 23) - 1;
 }
 
-// Returns the loss's derivative along a direction, from central differences at x and 2x, in which the third
-// derivative cancels.
+// Returns the loss's derivative along a direction, from central differences at x and 2x, combined so that the
+// third derivative cancels.
 static double difference(int i, int l, const double *direction, double x) {
     size_t n = model.tensors[i].elems;
     const float *at = ref.params + place(model.tensors, model.config.num_layers, i, l);
@@ -291,8 +291,8 @@ static void test_same_bits(void **state) {
 }
 
 // --------
-// comparison with the reference. Tolerances in fp32: 1e-5 of the loss, 1e-3 of a tensor's gradient. In bf16,
-// whose values have 8 significant bits and which rounds each layer's output and gradients: 1e-2 and 5e-2.
+// comparison with the reference. Tolerances in fp32: 1e-5 of the loss, 1e-3 of a tensor's gradient. bf16 has
+// 8 significant bits and rounds each layer's output and gradients, so its tolerances are 1e-2 and 5e-2.
 
 typedef struct {
     double loss, logit, norm_wise, element, param;
@@ -362,8 +362,8 @@ static void same_logits(const char *what, int t, const float *logits, const floa
                      want[v]);
 }
 
-// Follows the trainer's sampling: one row of the cache grows by one token at a time, and another row starts
-// from scratch each time. Both must give the same bits as passes without a cache.
+// As in the trainer's sampling, one row of the cache grows by one token at a time. Another row starts from
+// scratch each time. Both must give the same bits as passes without a cache.
 static void check_next_logits(const Tolerance *tolerance) {
     const int V = model.config.vocab_size;
     float *logits = malloc_check(V * sizeof(float)), *want = malloc_check(V * sizeof(float));
@@ -383,7 +383,7 @@ static void check_next_logits(const Tolerance *tolerance) {
     free(want);
 }
 
-// Generates a batch of two rows, of which one grows longer than the model's context. Each token's logits must
+// Generates a batch of two rows, one of which grows longer than the model's context. Each token's logits must
 // equal those of a pass without a cache over the last T tokens of its row alone.
 static void check_generation(void) {
     enum { PROMPT = 3, MORE = 4 };

@@ -29,7 +29,7 @@ static int give_number(void *ctx, int tensor, int layer, int64_t offset, int64_t
     return 0;
 }
 
-// The matrix needs two panels, and parts are requested from the middle too.
+// The matrix needs two panels, and some of the requested parts start in the middle.
 static void test_transposer(void **state) {
     enum { ROWS = 5000, COLS = 1700, N = 3001 };  // indices below 2^24, so fp32 holds them exactly
     Transposer t;

@@ -267,7 +267,7 @@ static void inside_step(void) {
     REFUSED(zero_load(t.z, "/nonexistent", NULL), ZERO_ERR_IO, "/nonexistent");
 }
 
-// A step with a promised update must end with that update. The promise does not bind the next step.
+// A step with a promised update must end with that update. The promise does not apply to the next step.
 static void promised_update(void) {
     zero_hyper h = toy_hyper(1);
     h.grad_clip = 1;
@@ -425,9 +425,9 @@ static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_unit
     return result.grad_norm;
 }
 
-// Units of different shapes take turns in the two buffers, so an overwritten tensor of one unit has the same
-// place as padding, or as a tensor that backward adds to, in another. With poison, a tensor that backward
-// should have overwritten but did not makes the norm NaN.
+// Units of different shapes take turns in the two buffers. An overwritten tensor of one unit therefore shares
+// memory with padding, or with a tensor that backward adds to, in another unit. With poison, the norm is NaN
+// if backward fails to overwrite a tensor that it should overwrite.
 static void test_written_gradients(void **state) {
     enum { TENSORS = 7, UNITS = 5 };
     static const zero_tensor tensors[TENSORS] = {
@@ -611,8 +611,8 @@ static void test_slots(void **state) {
 
 // -------- poison
 
-// Keeps pointers after the post hook on purpose. With poison they must point to NaN. With -1 the environment
-// decides whether poison is on.
+// Keeps pointers after the post hook on purpose. With poison they must point to NaN. If poison is -1, the
+// environment decides.
 static void test_poisoned_parameters(void **state) {
     static const struct {
         int set;

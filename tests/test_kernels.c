@@ -39,8 +39,8 @@ static const zero_dtype dtypes[DTYPES] = { ZERO_F32, ZERO_BF16, ZERO_F16 };
 
 // -------- bf16
 
-// Returns the nearer of the two bf16 values around f, found in double; a tie goes to the even one. The value
-// after the largest finite one is taken as 2^128, and stands for infinity.
+// Returns the nearer of the two bf16 values around f, compared in double; a tie goes to the even one. 2^128,
+// the value after the largest finite one, stands for infinity.
 static uint16_t nearest(float f) {
     uint16_t below = (uint16_t)(bits_of(f) >> 16);  // towards 0
     if (isinf(f)) return below;
@@ -92,8 +92,8 @@ static void test_fp16_widening(void **state) {
     }
 }
 
-// Returns the nearest fp16 number, found by bisection in double. The number after the largest finite one is
-// taken as 65536, and stands for infinity.
+// Returns the nearest fp16 number, found by bisection in double. 65536, the number after the largest finite
+// one, stands for infinity.
 static uint16_t nearest_fp16(float f) {
     uint16_t low = 0, high = 0x7c00;  // the value of low is <= |f|, and that of high is > |f|
     double x = fabs(f);
@@ -141,8 +141,8 @@ static void test_fp16_rounding(void **state) {
 
 // -------- stochastic rounding
 
-// If the 16 bits that are cut off have the value k, exactly k of the 2^16 noise values must round up. The
-// mean of the roundings is then the number itself.
+// If the 16 discarded bits have the value k, exactly k of the 2^16 noise values must round up, so that the
+// mean of the roundings is the number itself.
 static void test_noisy_rounding_exact(void **state) {
     static const uint32_t numbers[] = {
         0x3f800000, 0x3f800001, 0x3f80abcd, 0x3fffffff, 0xbf808000,

@@ -1,5 +1,5 @@
-// Messages about late ranks, and the fields of a failure. Time during which the process itself is stopped
-// does not count as waiting.
+// Messages about late ranks, and the fields of a failure. Time during which the process is stopped does not
+// count as waiting.
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>

@@ -53,7 +53,7 @@ static const struct {
       "a:29500",
       { RANK("3", "4"), MASTER("a"), "LOCAL_WORLD_SIZE", "2", "TORCHELASTIC_RUN_ID", "x", "PMIX_RANK", "1",
         "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2" } },
-    // a batch script, perhaps one process although SLURM_NTASKS is set; there WORLD_SIZE alone is ignored
+    // a batch script, which may be one process although SLURM_NTASKS is set; WORLD_SIZE alone is ignored
     { 0, { 0, 1, 1 }, "a:", { BATCH("5", "6"), "SLURM_JOB_NODELIST", "a", "SLURM_LAUNCH_NODE_IPADDR", "b" } },
     { 0, { 0, 1, 1 }, "b:", { BATCH("0", "2"), "SLURM_LAUNCH_NODE_IPADDR", "b" } },
     { 0, { 0, 1, 1 }, "b:", { "WORLD_SIZE", "2", BATCH("0", "2"), "SLURM_LAUNCH_NODE_IPADDR", "b" } },
@@ -122,9 +122,9 @@ static void settings_of_the_user(void **state) {
     assert_string_equal(s.key, "the user's");
 }
 
-// Ranks of one job step compute the same port, and ranks of another step or job a different one. With
-// torchrun the port depends only on the run, since srun may start an agent on each host, and it is not
-// MASTER_PORT, at which the agent itself listens.
+// Ranks of one job step must compute the same port; other steps and jobs must get different ports. With
+// torchrun the port must depend only on the run, because srun may start an agent on each host, and it must
+// not be MASTER_PORT, because the agent listens there.
 static int port_of(const char *job, const char *step, const char *torchrun) {
     rendezvous_settings s = { 0 };
     set_only((const char *const[]){ "SLURM_JOB_ID", job, "SLURM_STEP_ID", step,

@@ -236,7 +236,7 @@ static long launches_of_backward(gpt2_dtype dt, int gelu, int fused) {
     return after - before;
 }
 
-// Matmuls compute bias gradients if cuBLASLt has the epilogue. Otherwise a sum of columns takes two kernels.
+// Matmuls compute bias gradients if cuBLASLt has the epilogue. Otherwise two more kernels sum the columns.
 static void epilogues(void **state) {
     enum { MATMULS = 2, GELU = 1, SUMS = 2 };
     assert_int_equal(launches_of_backward(GPT2_BF16, 2, 1), MATMULS);
@@ -252,7 +252,8 @@ static void plan_small(void) {
     plan(TB, TT, TC, 2, TV, TB * TT);
 }
 
-// Returns the result of a planned matmul. Its bits reveal the algorithm, since each adds in its own order.
+// Returns the result of a planned matmul. Its bits reveal the algorithm, since each adds in a different
+// order.
 static void matmul_bits(float bits[BITS]) {
     random_state = 7;
     void *out = floats(BITS)->mem[0], *inp = floats(TB * TT * TC)->mem[0], *w = floats(3 * TC * TC)->mem[0];
@@ -294,8 +295,8 @@ static void plan_tuned(const char *text, int may_time) {
     plan_small();
 }
 
-// Plans with the tuning file `text`, and returns the file's new text. `fastest`: which algorithm the stand-in
-// makes the fastest.
+// Plans with the tuning file `text`, and returns the file's new text. fastest: the algorithm that the
+// stand-in makes the fastest.
 static char *tuned(const char *text, const char *fastest) {
     set("CUDA_STAND_IN_FASTEST", fastest);
     plan_tuned(text, 1);
@@ -402,7 +403,7 @@ static void tuning(void **state) {
     plan(TB * TT, 1, TC, 1, 8, 1);  // times the matmul for logits of another shape
     matmul(TB * TT, TC, 4 * TC);
 
-    // if a line is missing, here that of a matmul with the DGELU epilogue, only it is timed
+    // if a line is missing, here one for a matmul with the DGELU epilogue, plan times only that matmul
     char *less = without_line(apart, " epilogue 192 = "), *whole = tuned(less, "2:30");
     assert_int_equal(count(less, " epilogue 192 = "), 0);
     assert_int_equal(count(whole, " epilogue 192 = "), 1);
@@ -417,7 +418,7 @@ static void tuning(void **state) {
     set("CUDA_STAND_IN_REFUSED", "0");
     assert_int_equal(count(others, " = 01000000"), lines);
 
-    // another version of the library needs lines of its own, which are added or reported missing
+    // another version of the library needs separate lines, which are added or reported missing
     set("CUDA_STAND_IN_CUBLASLT", "130200");
     expect_tune_error(text, 0, "rank 0 has not timed");
     char *both = tuned(text, "5");
@@ -452,7 +453,7 @@ static void attentions(void **state) {
                  "257 channels, at most 256");
 }
 
-// A limit on scratch splits the batch into groups of rows, which must give the bits of the whole batch.
+// A limit on scratch splits the batch into groups of rows, which must give the same bits as the whole batch.
 static void attention_limit(void **state) {
     enum { B = 6, T = 24, C = 64, NH = 8, N = B * T * C };
     const size_t row = 2 * (size_t)NH * T * T * (sizeof(float) + 2);

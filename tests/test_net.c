@@ -266,8 +266,8 @@ static void killed_at_any_moment(void **state) {
     }
 }
 
-// Rank 2 ends the job while rank 0 waits for it and rank 1 computes. Both must learn it from rank 2's
-// message. Rank 2 first leaves reporting to lower ranks for 0.4 s.
+// Rank 2 ends the job while rank 0 waits for it and rank 1 computes. Both must learn of it from rank 2's
+// message. Before rank 2 reports, it gives lower ranks 0.4 s to do so.
 static int end_it(here *h) {
     int rc = barrier(h);
     if (h->rank == 2 && !rc) {
@@ -319,8 +319,8 @@ static int end_during_exchange(here *h) {
     for (int i = 0; i < 2 && rc >= 0; i++) rc = net_least(&h->c, 1);
     return rc;
 }
-// Rank 0 ends the job after messages that rank 1 has not read. Rank 1, which then fails too, must find END
-// after them and not report anything.
+// Rank 0 sends messages, and ends the job before rank 1 reads them. Rank 1 then fails too. It must find END
+// after the messages, and report nothing.
 static int end_after_messages(here *h) {
     int rc = 0;
     for (int i = 0; !rc && h->rank == 0 && i < 3; i++)
@@ -360,8 +360,8 @@ static int report_slowly(here *h) {
     }
     return rc ? rc : net_least(&h->c, 5);
 }
-// Rank 2 hangs, and rank 0 is one exchange ahead of rank 1 when both time out. Rank 1, whose wait began
-// first, reports.
+// Rank 2 hangs, and rank 0 is one exchange ahead of rank 1 when both time out. Rank 1 began to wait first, so
+// it must report.
 static int first_wait_reports(here *h) {
     h->c.timeout_s = 0.3;
     if (h->rank == 2) {
@@ -373,7 +373,8 @@ static int first_wait_reports(here *h) {
     end_job(&h->c, 9);
     return 0;
 }
-// One rank ends the job. The others fail with its message, or without `words` end silently with its status.
+// One rank ends the job. The others fail with its message, or, if `words` is NULL, end silently with its
+// status.
 static void endings(void **state) {
     static const struct {
         int (*body)(here *h);
@@ -438,8 +439,8 @@ static int create(zero **z, int rank, const plan *p, const char *at, const char 
     return zero_create(z, &config, &tensor, 1, &unit, 1);
 }
 
-// A rank dies or hangs during zero_create. No plugin exists yet to choose the rank that reports this, so the
-// lowest remaining rank must report it, and the others end.
+// A rank dies or hangs during zero_create. No plugin exists yet to choose the rank that reports it, so the
+// lowest remaining rank must do so, and the others end.
 static void create_with_one_gone(int rank, void *ctx) {
     const plan *p = ctx;
     rendezvous_settings s = {
@@ -507,7 +508,7 @@ static void too_many(void **state) {
     assert_non_null(strstr(zero_last_error(), "start.ranks 3000000: 1 to 65536"));
 }
 
-// With NCCL a rank does not wait for messages, so it polls for lost ranks, like these.
+// With NCCL a rank does not wait for messages, so it must poll for lost ranks, as these ranks do.
 static int ask(here *h) {
     int rc = net_least(&h->c, 1) != 1, lost = -1;
     if (!rc && h->rank == 0) *ready = now();

@@ -40,7 +40,7 @@ typedef struct {
 
 enum { G = ZERO_MOVED_BY_GATHERS, R = ZERO_MOVED_BY_REDUCTIONS };
 
-// `want` ends with a line without a purpose. Its lines of 0 bytes are skipped, except NCCL's.
+// `want` ends with a line without a purpose. Skips its lines of 0 bytes, except NCCL's.
 static void check_lines(const zero_plan *p, const line *want) {
     int n = 0;
     size_t sum[ZERO_MEMORY_CLASSES] = { 0 };
@@ -155,8 +155,8 @@ static void test_inference(void **state) {
         }
 }
 
-// Below stage 2 the sum over micro-batches is stored apart from the current micro-batch's gradients. It is
-// fp32 already, so the wire needs no buffer of its own.
+// Below stage 2 the sum over micro-batches is stored separately from the current micro-batch's gradients. It
+// is already fp32, so sending it as fp32 needs no extra buffer.
 static void test_lines_with_sums(void **state) {
     zero_config c = config_of(1, ZERO_BF16, 2);
     c.comm.reduce_fp32 = 1;

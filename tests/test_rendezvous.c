@@ -1,5 +1,5 @@
-// Ranks, each a process, find each other through an address or a file: the cases that work, and the message
-// for each mistake, which must come within the time limit.
+// Ranks, each a process, find each other through an address or a file: the cases that work, and the mistakes,
+// each of which must be reported within the time limit.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -231,7 +231,7 @@ static void stale_file(void **state) {
     have_connected(0, 3, 5);
 }
 
-// The address in the file belongs to rank 0 of another job, which process 0 plays.
+// The file contains the address of another job's rank 0, which process 0 imitates.
 static void file_of_another_run(void **state) {
     for (int is_alone = 0; is_alone < 2; is_alone++) {
         fresh(NULL);

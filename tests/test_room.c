@@ -79,7 +79,7 @@ static void cgroups_of_version_2(void **state) {
     expect(1, 0, "of which 300.0 are used");
 }
 
-// The kernel slows a group above memory.high to a crawl, so a run must stay below.
+// The kernel slows a group above memory.high to a crawl, so a run must stay below it.
 static void memory_high(void **state) {
     const char *group = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-7.scope\n";
     put("proc/self/mountinfo", version_2);
@@ -146,7 +146,8 @@ static void cgroups_of_version_1(void **state) {
     expect(1, 4096, "the machine");
 }
 
-// A container sees its own group as the root of the mount, which may be anywhere, with other controllers.
+// A container sees its own group as the root of a mount, which may be at any path and shared with other
+// controllers.
 static void container_of_version_1(void **state) {
     put("proc/self/mountinfo",
         "731 722 0:32 /docker/17 /cgroups/all ro - cgroup cgroup rw,cpu,memory,pids\n");

@@ -45,8 +45,8 @@ static task held(task_lane lane, int index) {
     return k;
 }
 
-// Slow tasks on two lanes, a task on a third lane that needs both, and so on. A task without needs must not
-// wait for other lanes.
+// Slow tasks on two lanes, a task on a third lane that needs both, and so on. A task that needs no other must
+// not wait for other lanes.
 static void across_lanes(void **state) {
     open_lanes(ALL);
     shut();
@@ -109,8 +109,8 @@ static void same_results(void **state) {
     assert_int_equal(out_of_order, 0);
 }
 
-// A task waits for the submissions before its own. Here the task that it needs is submitted again before it
-// begins. It must not wait for that later submission.
+// A task waits only for submissions before its own. Here the task that it needs is submitted again before it
+// begins; it must not wait for that second submission.
 static void submitted_again(void **state) {
     open_lanes(ALL);
     shut();

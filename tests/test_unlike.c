@@ -1,6 +1,6 @@
-// The trainer's ranks compare almost all options, the model and the data; files are compared by their
-// contents, not their paths. This test calls must_be_same twice in one process, as two ranks would. mpi_same
-// and trainer.sh test the comparison itself and its messages.
+// Tests what the trainer's ranks compare: almost all options, the model and the data, and the contents of
+// files instead of their paths. Calls must_be_same twice in one process, as two ranks would. mpi_same and
+// trainer.sh test the comparison itself and its messages.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

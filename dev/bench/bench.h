@@ -14,14 +14,14 @@ static inline double bench_median(double *x, int n) {
     return n % 2 ? x[n / 2] : (x[n / 2 - 1] + x[n / 2]) / 2;
 }
 
-// An option whose value is a whole number from least to most, or, if most is 0, a flag, which sets *to to 1.
+// An option with an integer value from least to most. If most is 0, it is a flag, which sets *to to 1.
 typedef struct {
     const char *name;
     int *to, least, most;
 } bench_option;
 
-// Sets the options; the list ends with a NULL name. Returns the argument that is not an option, or NULL if it
-// is missing or an option is wrong.
+// Sets the options; their list ends with a NULL name. Returns the argument that is not an option, or NULL if
+// it is missing or an option is invalid.
 static inline const char *bench_arguments(int argc, char **argv, const bench_option *options) {
     const char *folder = NULL;
     for (int i = 1; i < argc; i++) {
@@ -38,8 +38,8 @@ static inline const char *bench_arguments(int argc, char **argv, const bench_opt
     return folder;
 }
 
-// Returns the GB/s of one job that bypasses the page cache, reads plus writes; 0 or less if it failed.
-// `options` for io_uring should have --fixedbufs, which saves work in the kernel, as huge pages do.
+// Runs one fio job that bypasses the page cache. Returns its GB/s, reads plus writes, or 0 or less if it
+// fails. For io_uring, pass --fixedbufs in `options`: like huge pages, it saves work in the kernel.
 static inline double fio_run(const char *options, int small_pages) {
     enum { READ_FIELD = 7, WRITE_FIELD = 48 };  // KiB/s in fio's terse output, version 3
     char command[10000], line[65536] = "";

@@ -4,8 +4,8 @@
 //                                                  [--no-head]
 // The states are those of a GPT-2 in bf16: fp32 masters and two moments. Each round saves to a new folder,
 // drops it from the page cache, and loads it into a new instance of the plugin. fio writes and syncs new
-// files, and reads them, without the page cache. Prints medians in GB/s over all ranks, their ratio to fio's,
-// and the peak increase of a rank's resident memory during save and load.
+// files, then reads them, bypassing the page cache. Prints medians in GB/s over all ranks, their ratio to
+// fio's, and the peak increase of a rank's resident memory during save and load.
 #include "llmc_zero/zero.h"
 #include "bench.h"
 #include <dirent.h>
@@ -154,7 +154,8 @@ static void save_and_load(zero **z, const options *o, int round, int64_t bytes, 
     begin = now();
     must(zero_load(*z, path, NULL));
     f->load[round] = (double)bytes / (now() - begin) * 1e-9;
-    // Measured from the end, because the states become resident only when zero_load writes them.
+    // Relative to the memory after the load, because the states become resident only when zero_load writes
+    // them.
     note_peak(&f->load_mib, resident_mib("VmRSS:"));
     if (!rank) must(zero_checkpoint_remove(path));
 }

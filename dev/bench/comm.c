@@ -170,7 +170,7 @@ static char *room(size_t bytes) {
     return p;
 }
 
-// Sets the number of threads as the trainer does, because a sum would wait for threads without a core.
+// Sets the number of threads as the trainer does; otherwise sums would wait for threads that have no core.
 static void share_cores(void) {
 #ifdef _OPENMP
     int bound = omp_get_num_procs(), each = (int)sysconf(_SC_NPROCESSORS_ONLN) / ranks.ranks_on_node;
@@ -342,7 +342,7 @@ typedef int (*operation)(void);
 typedef struct {
     const char *name;
     comm_kind kind;
-    int from_whole, to_whole;  // 1: elems of full; 0: part, in shard
+    int from_whole, to_whole;  // 1: the whole buffer, full; 0: a part, shard
     operation run, mpi, nccl;
 } collective;
 
@@ -388,7 +388,7 @@ static uint32_t expected(const collective *k, int64_t i, float scale) {
     return stored(sum * scale);
 }
 
-// Runs a collective and returns the number of wrong elements on all ranks. Sums are expected times scale.
+// Runs a collective and returns the number of wrong elements on all ranks. Expects sums multiplied by scale.
 static long long wrong_after(const collective *k, operation run, char *to, float scale) {
     int64_t n = k->to_whole ? elems : part;
     long long mine = 0, all;
@@ -407,7 +407,7 @@ static long long wrong_of_ours(const collective *k) {
     return wrong_after(k, k->run, k->to_whole ? full : shard, 1.0f / c.group.ranks);
 }
 
-// Returns 1 if the peer computes something else, which makes the comparison meaningless.
+// Returns 1 if the peer computes something else, so that comparing results is meaningless.
 static int peer_differs(const collective *k) {
     if (!peer_of(k)) return 0;
     exact = 1;
@@ -486,7 +486,7 @@ static void print_row(const collective *k, const double *medians, long long wron
     fflush(stdout);
 }
 
-// Returns 1 if a result is wrong. Rounds the size down to multiples of 128 elements per rank, as in the
+// Returns 1 if a result is wrong. Rounds the size down to a multiple of 128 elements per rank, as in the
 // plugin's shards.
 static int row(const collective *k, int64_t bytes) {
     double medians[CONTENDERS];

@@ -4,9 +4,9 @@
 //                    [--no-uring] [--verify] [--small-pages] [--no-fio] [--no-head]
 // Each round reads the whole file, writes the whole file, and reads one half while it writes the other.
 // Prints medians in GB/s, and their ratio to fio's. Both programs write their files once before the first
-// round, and bypass the page cache. As in a training step, the plugin reads or writes a few buffers, each as
-// a whole. Both use buffers in pages of 2 MiB, which need fewer segments per transfer, or of 4 KiB with
-// --small-pages.
+// round, and bypass the page cache. As in a training step, the plugin reads and writes whole buffers, of
+// which it has a few. Both programs allocate buffers in pages of 2 MiB, which need fewer segments per
+// transfer, or of 4 KiB with --small-pages.
 #include "bench.h"
 #include "llmc_zero/tiers/file.h"
 #include <sys/mman.h>

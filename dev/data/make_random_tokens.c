@@ -1,6 +1,6 @@
 // Writes a shard of random tokens, for measurements on a machine without data. The frequency of token i is
-// proportional to about 1/(i + 1), as with words in text; with equal frequencies the embedding's gradient
-// would have fewer collisions. The same arguments give the same file.
+// roughly proportional to 1/(i + 1), like that of words in text; with equal frequencies the embedding's
+// gradient would have fewer collisions. The same arguments give the same file.
 //     make_random_tokens FILE COUNT VOCABULARY
 #include <math.h>
 #include <stdint.h>

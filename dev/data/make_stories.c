@@ -5,9 +5,9 @@
 //
 // DIR/stories_train.bin has about N bytes of text (default 4000000) as a token shard: one token per byte, and
 // end-of-text (256) before each story. DIR/stories_val.bin has about 100000 more bytes, the same for every N.
-// DIR/stories_tokenizer.bin has the 257 tokens, for decoding. No story occurs twice, in one file or in both.
-// The grammar is simple, with few forms and many words, so that a tiny model learns to write readable
-// sentences within a minute.
+// DIR/stories_tokenizer.bin has the 257 tokens, for decoding. No story occurs twice, whether in one file or
+// in both. The grammar is simple, with few forms and many words, so that a tiny model learns to write
+// readable sentences within a minute.
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -176,8 +176,7 @@ static void refuse_leftovers(void) {
             found.gl_pathv[0], opt.output);
 }
 
-// Warns about a validation shard of an earlier run, which is kept: its text may be in this run's training
-// shards.
+// Warns that a validation shard of an earlier run remains: its text may be in this run's training shards.
 static void report_leftover(void) {
     char path[PATH_MAX];
     shard_path(path, 0, "");
@@ -253,8 +252,8 @@ static size_t encode_documents(Bpe *bpe, uint16_t eot) {
 static volatile sig_atomic_t interrupted;
 static void interrupt(int signal) { interrupted = signal; }
 
-// Signals only set a flag, so that the program can remove its temporary files. Without SA_RESTART, a signal
-// interrupts a read from a pipe.
+// Makes signals only set a flag, so that the program can remove its temporary files. Without SA_RESTART, a
+// signal interrupts a read from a pipe.
 static void catch_signals(void) {
     const struct sigaction action = { .sa_handler = interrupt };
     const int signals[] = { SIGINT, SIGTERM, SIGHUP };
@@ -270,7 +269,7 @@ static void read_piece(FILE *f) {
     in.eof = n < (size_t)opt.piece;
 }
 
-// A character may span two pieces; anything else that is not UTF-8 is an error.
+// A character may span two pieces; any other invalid UTF-8 is an error.
 static void check_utf8(void) {
     in.checked += utf8_prefix(in.bytes + in.checked, in.fill - in.checked);
     size_t rest = in.fill - in.checked;

@@ -27,8 +27,7 @@ static const zero_tensor tensors[TENSORS] = {
     { "outw", 1, { H }, 1, OUTPUT, 1, 0 },    { "outb", 1, { 1 }, 1, OUTPUT, 0, 0 },
 };
 static const zero_unit units[UNITS] = {
-    // name, uses in forward, uses in backward, backward uses that only add to gradients. The input's backward
-    // reads no parameters.
+    // uses forward, backward, of these only for gradients: the input's backward reads no parameters
     { "input", 1, 1, 1 },    { "hidden 0", 1, 1, 0 }, { "hidden 1", 1, 1, 0 },
     { "hidden 2", 1, 1, 0 }, { "output", 1, 1, 0 },
 };
