@@ -1,17 +1,23 @@
 // Measures the plugin's collectives: time, bandwidth and correctness in one row, as in nccl-tests.
 //     mpirun -np N build/bench/comm --help
-// size: of the whole buffer, of which each of N ranks owns 1/N. way: the transport: the window, direct reads
-// of the other ranks' memory, messages, or NCCL. time: of one collective on the slowest rank, the median of
-// the rounds. A round runs -m collectives and then waits for the device's streams; rounds of the plugin and
-// its peers alternate. algbw, algorithm bandwidth: size / time. busbw, bus bandwidth: the bytes that a rank's
-// link must carry one way with any algorithm, divided by the time; compare it with the link's speed. It is
-// algbw (N-1)/N for an all-gather, where a rank already has 1/N of the result, and for a reduce-scatter or an
-// all-to-all, where it keeps 1/N of the input. (With --reduce ranks, NCCL runs an all-to-all, and the plugin
-// sums.) It is algbw for a broadcast, which transfers the whole buffer. #wrong: elements on all ranks that
-// differ in any bit from the defined result, in a collective after the timed ones. copy: a copy of the same
-// number of bytes between two buffers, on all ranks at once. mpi, nccl: that library's collective on the same
-// number of bytes; it sums where the plugin averages, and MPI cannot sum bf16 and fp16. ratio: that time /
-// the plugin's, so above 1 the plugin is faster.
+// A round runs -m collectives and then waits for the device's streams. Rounds of the plugin and its peers
+// alternate. The columns:
+//     size   of the whole buffer; each of N ranks owns 1/N of it
+//     way    the transport: the window, direct reads of the other ranks' memory, messages, or NCCL
+//     time   of one collective on the slowest rank, the median of the rounds
+//     algbw  algorithm bandwidth: size / time
+//     busbw  bus bandwidth: the bytes that a rank's link must carry one way with any algorithm, divided by the
+//            time; compare it with the link's speed. It equals algbw for a broadcast, which transfers the
+//            whole buffer, and otherwise algbw (N-1)/N: in an all-gather a rank already has 1/N of the
+//            result, and in a reduce-scatter or an all-to-all it keeps 1/N of the input. (With --reduce
+//            ranks, NCCL runs an all-to-all, and the plugin sums.)
+//     #wrong elements on all ranks that differ in any bit from the defined result, in a collective after the
+//            timed ones
+//     copy   a copy of the same number of bytes between two buffers, on all ranks at once
+//     mpi, nccl
+//            that library's collective on the same number of bytes; it sums where the plugin averages, and
+//            MPI cannot sum bf16 and fp16
+//     ratio  that library's time / the plugin's, so above 1 the plugin is faster
 #include "bench.h"
 #include "llmc_zero/comm/host.h"
 #include "llmc_zero/base/error.h"

@@ -1,6 +1,6 @@
-// Runs the blocks of a kernel one after another, for stand_in.cpp. Each thread that waits for others is a
-// fiber with its own stack; threads that never wait run one after another on the same fiber. Warps take
-// turns; each runs until all its lanes have ended or wait at a barrier.
+// Runs the blocks of a kernel one after another, for stand_in.cpp. A thread that waits for others is a fiber
+// with its own stack. Threads that never wait run one after another on the same fiber. Warps take turns; each
+// runs until all its lanes have ended or wait at a barrier.
 #ifndef CUDA_STAND_IN_BLOCKS_H
 #define CUDA_STAND_IN_BLOCKS_H
 #include <dlfcn.h>
@@ -126,7 +126,7 @@ static void fiber_main() {
             thread->fiber = self;
             (*block.body)();
             thread->state = DONE;
-            // If this thread had to wait, no new lane is left: all lanes start before any continues.
+            // If this thread had to wait, no new lane is left, because all lanes start before any continues.
         } while (next_new_lane());
         block.idle[block.idle_count++] = self;
         switch_to(&self->place, &block.scheduler);
@@ -139,7 +139,7 @@ static Fiber *new_fiber() {
     if (memory == MAP_FAILED || mprotect(memory, GUARD, PROT_NONE))
         die("no memory for the stack of a thread", block.kernel);
     Fiber *fiber = new Fiber;
-    // stacks at equal offsets would compete for a few cache lines
+    // stacks at equal page offsets would compete for a few cache lines
     size_t unused = (size_t)block.fibers++ * 192 % 4096;
     prepare(&fiber->place, memory + GUARD, STACK - unused, fiber_main);
     return fiber;

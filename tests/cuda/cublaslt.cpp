@@ -1,7 +1,7 @@
 // The stand-in's cuBLASLt: it checks calls, offers algorithms, and computes matmuls in fp32, rounding only
 // the result. It refuses calls that NVIDIA documents as invalid or that GPUs are known to refuse, and is
-// sometimes stricter: with an epilogue, rows of 16-bit types must be a multiple of 16 bytes; BGRADB needs a
-// transposed B; BGRADB and DGELU do not support k = 1.
+// sometimes stricter: with an epilogue, the row size of 16-bit types must be a multiple of 16 bytes; BGRADB
+// needs a transposed B; BGRADB and DGELU do not support k = 1.
 #include <stdio.h>
 #include <stdlib.h>
 #include <algorithm>

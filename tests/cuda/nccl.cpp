@@ -1,6 +1,6 @@
 // The stand-in for NCCL; see nccl.h. Each operation is a list of messages between pairs of ranks. Messages
-// pass through ring buffers in a file that all ranks map. Any call that checks a stream's progress transfers
-// what it can.
+// pass through ring buffers in a file that all ranks map. Every call that checks a stream's progress
+// transfers as much as it can.
 #include "stand_in.h"
 #include <algorithm>
 #include <atomic>
@@ -183,8 +183,8 @@ void advance(Communicator &c, Message &m) {
     }
 }
 
-// Transfers what it can, in order for each pair of ranks and direction. Returns true if all messages are
-// done.
+// Transfers as much as it can, in order for each pair of ranks and each direction. Returns true if all
+// messages are done.
 bool move_messages(Communicator &c, Operation &op) {
     bool busy[2][MAX_RANKS] = {}, done = true;
     for (Message &m : op.messages) {
@@ -315,7 +315,7 @@ void store(ncclDataType_t type, void *p, size_t i, float x) {
         ((uint16_t *)p)[i] = type == ncclBfloat16 ? bf16_round(x) : fp16_round(x);
 }
 
-// Sums in ring order, starting at the rank after the receiver. parts: in rank order.
+// Sums in ring order, starting at the rank after the receiver. parts are in rank order.
 void ring_sum(ncclDataType_t type, char *to, const char *own, const std::vector<char> &parts, int rank,
               int ranks, size_t count) {
     size_t bytes = count * size_of(type);

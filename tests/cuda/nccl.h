@@ -1,7 +1,7 @@
 // A stand-in for NCCL between processes on one machine, based on the stand-in for CUDA. It has the names,
 // types and values that this project uses, and enforces NCCL's rules. The library is called libnccl.so.2 and
-// loaded like NCCL. Ranks connect through a file in /dev/shm. Work waits on its stream until the other ranks'
-// work has arrived, while the calling threads continue.
+// loaded like NCCL. Ranks connect through a file in /dev/shm. Work waits on its stream for the other ranks'
+// work, while the calling threads continue.
 //
 // It is stricter than NCCL, so that tests find mistakes that might otherwise appear only on a cluster:
 // - The work of a non-blocking communicator is on its stream only after a call of ncclCommGetAsyncError. Any

@@ -18,8 +18,7 @@ enum { MAX_DEVICES = 8, ALIGNMENT = 256, RED_ZONE = 256, POISON = 0xff };
 using StreamPtr = std::shared_ptr<CUstream_st>;
 using EventPtr = std::shared_ptr<CUevent_st>;
 
-// One of three: a wait for another stream's work, an event's mark, or work, which may depend on another
-// process.
+// A wait for another stream's work, an event's mark, or work that may depend on another process.
 struct Operation {
     StreamPtr wait_for;
     uint64_t wait_until = 0;

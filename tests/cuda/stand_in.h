@@ -7,8 +7,8 @@
 //                    computation gives wrong results
 //   lag              the default stream is eager, all others lazy: a computation that does not wait for a
 //                    side stream gives wrong results
-// A query that finds unfinished work runs one operation, so that repeated queries succeed in the end. Streams
-// wait for each other only through events. Even the default stream behaves as if it were created with
+// A query that finds unfinished work runs one operation, so repeated queries eventually succeed. Streams wait
+// for each other only through events. Even the default stream behaves as if it were created with
 // cudaStreamNonBlocking.
 //
 // New device memory is filled with 0xff bytes (NaN). A host access to device memory fails with SIGSEGV. Other
@@ -44,8 +44,8 @@ extern "C" {
 // Counts since the start: kernels and matmuls queued; calls in which the host waited for the device; calls of
 // cudaMalloc and cudaHostAlloc. Any pointer may be NULL.
 void cuda_stand_in_counts(long *launches, long *waits, long *allocations);
-// Returns how many times an algorithm was searched for: by cublasLtMatmulAlgoGetHeuristic, or by a matmul
-// that was called without one.
+// Returns the number of searches for an algorithm, by cublasLtMatmulAlgoGetHeuristic or by a matmul called
+// without an algorithm.
 long cuda_stand_in_heuristics(void);
 // Reads the variables again, except CUDA_STAND_IN_MEMORY, and restarts the count of CUDA_STAND_IN_FAIL.
 void cuda_stand_in_settings(void);
@@ -63,9 +63,9 @@ bool cuda_stand_in_fails(const char *call);
 bool cuda_stand_in_reaches(const void *p, size_t size);
 // Running work calls this to add to the time that events show.
 void cuda_stand_in_takes(double ms);
-// Queues work, which can access device memory while it runs. For work that depends on another process, the
-// stream waits until `ready` returns true. Calls that wait or query check `ready`; meanwhile, other threads
-// can call CUDA functions.
+// Queues work, which can access device memory while it runs. If the work depends on another process, the
+// stream waits until `ready` returns true. Calls that wait or query check `ready`, and other threads can call
+// CUDA functions meanwhile.
 cudaError_t cuda_stand_in_queue(cudaStream_t stream, std::function<void()> work,
                                 std::function<bool()> ready = nullptr);
 // Queues a kernel; body runs one thread. `kernel` is its address, for messages.

@@ -58,7 +58,7 @@ struct Side {
     void leads() { OK(cudaEventRecord(event, stream), cudaStreamWaitEvent(0, event, 0)); }
 };
 
-// A rank's communicator and stream
+// A rank's communicator and stream.
 struct Rank {
     int rank, ranks;
     ncclUniqueId ids[4];
@@ -146,8 +146,8 @@ __global__ void diverge(int how, char *) {
 }
 
 static void divergence(Rank &) {
-    // Wrong: half of the lanes at a barrier or at a different operation, or a partial mask. The last is
-    // right.
+    // The first three are wrong: half of the lanes at a barrier, or at a different operation, or a partial
+    // mask. The fourth is right.
     for (int how = 0; how < 4; how++)
         EXPECT(how < 3 ? SIGABRT : 0, signal_of([=] { run(0, diverge, 1, 32, how, nullptr); }));
 }
@@ -168,8 +168,8 @@ static void launch_limits(Rank &) {
     EXPECT(cudaErrorInvalidResourceHandle, run(other.stream, diverge, 1, 1, 3, none));
 }
 
-// The default stream copies x, which is 1. The side stream clears x, before the copy if it `leads`, otherwise
-// after it. waits: with the event that ensures this order. Returns the copy.
+// The default stream copies x, which is 1. The side stream clears x, before the copy if `leads`, otherwise
+// after it. waits: whether an event enforces this order. Returns the copy.
 static int copied(bool leads, bool waits) {
     Side side;
     Buffer<int> x(std::vector<int>(1, 1)), y(1);
@@ -262,7 +262,7 @@ static void guards(Rank &) {
     OK(cudaMemsetAsync(x.p, 1, 1, 0), cudaMemcpyAsync(copy.p, x.p, 1, cudaMemcpyDeviceToDevice, 0),
        cudaFree(x.p));
     setting("CUDA_STAND_IN_PROTECT", "0");
-    EXPECT(1, copy.get()[0]);  // cudaFree waits,
+    EXPECT(1, copy.get()[0]);  // cudaFree waits for the copy
     EXPECT(-1, x.p[0]);        // and overwrites the memory
 }
 

@@ -112,7 +112,7 @@ static const uint8_t *last_of(const uint8_t *bytes, size_t n, const char *words)
     return NULL;
 }
 
-// Replaces the digest, or without one the text from the last brace on, by the correct digest.
+// Replaces the digest by the correct one. Without a digest, replaces the text from the last brace on.
 static int read_manifest(const uint8_t *bytes, size_t n) {
     const uint8_t *end = last_of(bytes, n, ",\n\"xxh3\": \"");
     if (!end) end = last_of(bytes, n, "}");

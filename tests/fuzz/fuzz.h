@@ -19,7 +19,7 @@ typedef struct {
 extern const fuzz_target *const fuzz_targets[];  // ends with NULL
 const fuzz_target *fuzz_find(const char *name);  // returns NULL if there is none
 
-// Takes a seed, which the target's reader must accept. The program sets it.
+// Takes a seed, which the target's reader must accept. The program sets this function.
 typedef void (*fuzz_seed_taker)(const char *name, const void *bytes, size_t n);
 extern fuzz_seed_taker fuzz_seed;
 
@@ -34,7 +34,7 @@ const char *fuzz_file(const char *name, const void *bytes, size_t n);
 // Returns a copy of the bytes with a terminating zero. The caller frees it.
 char *fuzz_text(const uint8_t *bytes, size_t n);
 
-// Calls fn. Returns 1 if fn returns, 0 if fn ends the run, for example with die().
+// Calls fn. Returns 1 if fn returns, or 0 if it ends the run, for example with die().
 int fuzz_survives(void (*fn)(void *ctx), void *ctx);
 
 // Reads a checkpoint's description of the run, like a trainer that resumes. Returns 1 if it is accepted.

@@ -46,8 +46,8 @@ enum { NUMBERS = sizeof numbers / sizeof *numbers };
 
 static int is_of_number(uint8_t c) { return c && strchr("0123456789+-.eE", c); }
 
-// Finds the number at `at`, or else the first one after it. Sets *from to its start, and returns its length;
-// 0: there is none.
+// Finds the first number at or after `at`. Sets *from to its start and returns its length, or 0 if none is
+// found.
 static size_t find_number(const uint8_t *text, size_t n, size_t at, size_t *from) {
     while (at < n && (text[at] < '0' || text[at] > '9')) at++;
     size_t end = at;

@@ -1,5 +1,5 @@
 // Messages on a connection during startup: from a stranger, from the rank to which this one connects, and
-// from a rank that lies but knows the secret. For the last, the target corrects the tags.
+// from a rank that lies but knows the secret. For the third kind, the target corrects the tags.
 #include "../../llmc_zero/net/contact.h"
 #include <string.h>
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-// Files of prompts: token numbers, or text if the first byte is T. All inputs share one encoder, since it
+// Files of prompts: token numbers, or text if the first byte is T. All inputs share one encoder, because it
 // takes 50 MiB.
 #include "../../gpt2/bpe.h"
 #include <string.h>

@@ -1,4 +1,4 @@
-// The trainer's run.c, except that ending the run returns to the target.
+// The trainer's run.c, but a run that ends returns to the target.
 #include <setjmp.h>
 #include <unistd.h>
 #define zero_end_job fuzz_end_job

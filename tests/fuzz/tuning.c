@@ -65,7 +65,7 @@ static void put_checksums(char *text) {
     }
 }
 
-// Adds an entry to an accepted text. It must then be found, and the new text must be accepted.
+// Adds an entry to an accepted text. A look-up must then find it, and the new text must be accepted.
 static void add_matmul(void) {
     cublasLtMatmulAlgo_t algorithm;
     int apart = 0, line = 0;

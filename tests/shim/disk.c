@@ -1,15 +1,15 @@
-// For LD_PRELOAD: can make calls on $DISK_FOLDER, and on anything in it, fail, and can record them.
+// An LD_PRELOAD library that can make calls on $DISK_FOLDER and its contents fail, and can record them.
 //   DISK_FAIL=KIND:N:ERRNO       the N-th call of this kind fails; with N+, all later ones too
 //   DISK_FAIL=KIND:N:short       the N-th read or write transfers half of its bytes
 //   DISK_FAIL=KIND:N:kill        SIGKILL ends the process instead of the N-th call
 //   DISK_FAIL=KIND:N:ERRNO:TEXT  counts only calls on paths that contain TEXT
-//   DISK_RANK=1                  all this happens only in rank 1
+//   DISK_RANK=1                  affects only rank 1
 //   DISK_CALLS=FILE              appends a line KIND PATH for each call, or with DISK_FAIL each failed call
 //   DISK_RECORD=FILE             appends the record that record.h describes
 //   DISK_HOLD=TEXT:FILE          writes to paths that contain TEXT wait until FILE exists
 // The kinds are the names passed to FAIL and fault below: stat is any call that only queries, malloc and
 // getrandom are calls by the program itself, and json is an allocation by libjansson. fopen returns a stream
-// that uses this file's calls, because the C library's streams would bypass them. io_uring bypasses them.
+// that uses this file's calls, because the C library's streams would bypass them. io_uring bypasses them too.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -123,7 +123,7 @@ static void note_call(const char *kind, const char *path) {
     syscall(SYS_close, fd);
 }
 
-// Returns 0 if the call may happen, else its failure: an errno or SHORT.
+// Returns 0 if the call may proceed, otherwise how it must fail: an errno or SHORT.
 static int fault(const char *kind, const char *path) {
     int kept = errno, failed = 0;
     pthread_mutex_lock(&lock);
@@ -138,7 +138,7 @@ static int fault(const char *kind, const char *path) {
     return failed ? disk.error : 0;
 }
 
-// If the call is to fail, sets errno and returns RESULT from the enclosing function.
+// If the call must fail, sets errno and returns RESULT from the enclosing function.
 #define FAIL(KIND, PATH, RESULT)       \
     do {                               \
         int error = fault(KIND, PATH); \
@@ -280,7 +280,7 @@ ssize_t pwrite(int fd, const void *from, size_t bytes, off_t at) {
     return fd_is_ours(fd) ? write_ours(fd, from, bytes, at) : syscall(SYS_pwrite64, fd, from, bytes, at);
 }
 
-// Writes only the first part, which to the caller is a short write.
+// Writes only the first part, which the caller sees as a short write.
 ssize_t writev(int fd, const struct iovec *parts, int n) {
     if (!fd_is_ours(fd)) return syscall(SYS_writev, fd, parts, n);
     return n ? write_ours(fd, parts[0].iov_base, parts[0].iov_len, -1) : 0;
