@@ -6,11 +6,11 @@
 //     way    the transport: the window, direct reads of the other ranks' memory, messages, or NCCL
 //     time   of one collective on the slowest rank, the median of the rounds
 //     algbw  algorithm bandwidth: size / time
-//     busbw  bus bandwidth: the bytes that a rank's link must carry one way with any algorithm, divided by the
-//            time; compare it with the link's speed. It equals algbw for a broadcast, which transfers the
-//            whole buffer, and otherwise algbw (N-1)/N: in an all-gather a rank already has 1/N of the
-//            result, and in a reduce-scatter or an all-to-all it keeps 1/N of the input. (With --reduce
-//            ranks, NCCL runs an all-to-all, and the plugin sums.)
+//     busbw  bus bandwidth: the bytes that a rank's link must carry one way with any algorithm / time;
+//            compare it with the link's speed. It equals algbw for a broadcast, which transfers the whole
+//            buffer, and otherwise algbw (N-1)/N: in an all-gather a rank already has 1/N of the result, and
+//            in a reduce-scatter or an all-to-all it keeps 1/N of the input. (With --reduce ranks, NCCL runs
+//            an all-to-all, and the plugin sums.)
 //     #wrong elements on all ranks that differ in any bit from the defined result, in a collective after the
 //            timed ones
 //     copy   a copy of the same number of bytes between two buffers, on all ranks at once
