@@ -5,9 +5,9 @@
 //                                                 LIMIT, or that of the loss or the norm exceeds NORM
 //     gpu_gate peak SECONDS OPTION...             measures the first block's QKV matmul, and copies
 // Each layer's tensor is divided into up to 64 parts of 256 values or more; a smaller tensor is one part. A
-// part's sketch is its norm and 32 sums of its values with random signs. The difference of two sketches gives
-// the norm of the parts' difference to within a third, so an error in any value counts. On CUDA, scratch and
-// activations are filled with NaN before the step, and with ZERO_POISON=1 gradients too.
+// part's sketch is its norm and 32 sums of its values with random signs. From two sketches the program
+// estimates the norm of the parts' difference to within a third, so an error in any value counts. On CUDA,
+// scratch and activations are filled with NaN before the step, and with ZERO_POISON=1 gradients too.
 #include <cuda_runtime_api.h>
 #include <stdint.h>
 #include <string.h>

@@ -172,7 +172,7 @@ static void check_finite(const Tensor *t) {
 
 // The slack for fp32 sums in a different order, and for a different formula of e^x.
 #define SLACK 1e-5
-// The slack for values that are rounded twice, or whose terms are.
+// The slack for values that are rounded twice, and for sums of such values.
 static double twice(void) { return dtype == GPT2_F32 ? SLACK : dtype == GPT2_BF16 ? 1e-2 : 2e-3; }
 
 static int begin(int run) {
@@ -720,7 +720,8 @@ static CachedRow cached_row(int length, int C, int NH, int begin) {
     return r;
 }
 
-// Takes the next n tokens of each unfinished row, fewer at its end, and copies their qkv to `to`.
+// Takes up to n more tokens of each unfinished row, and copies their qkv to `to`. Returns the number of
+// spans.
 static int next_spans(layers_span spans[CACHE_ROWS], CachedRow *rows, int n, char *to, int C) {
     int count = 0, at = 0;
     const size_t width = 3 * C * gpt2_dtype_size(dtype);

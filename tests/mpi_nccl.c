@@ -372,8 +372,8 @@ static void check_work_ahead(void) {
 #endif
 }
 
-// NCCL's own sum must be close. NCCL adds in a different order and rounds after each addition; it rounds an
-// fp32 sum to a narrower shard only at the end.
+// NCCL's own sum must be close. NCCL adds in a different order and rounds after each addition, but it adds
+// fp32 gradients in fp32 and rounds to a narrower shard only at the end.
 static void check_ring(char *expected, char *got) {
     static const double unit[] = { [ZERO_F32] = 0x1p-23, [ZERO_BF16] = 0x1p-7, [ZERO_F16] = 0x1p-10 };
     static const struct {

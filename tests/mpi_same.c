@@ -36,8 +36,8 @@ static given usual(void) {
     return g;
 }
 
-// Expects the message about a rank that has `theirs` where the others have `ours`. Either may begin with
-// "no", for a line that is missing.
+// Expects the message about a rank that has `theirs` where the others have `ours`. Either begins with "no" if
+// the line is missing.
 static void expect(int rc, const char *theirs, const char *ours, const char *end) {
     char message[1024], first[1024];
     snprintf(message, sizeof message, "rank %d (host %s) has %s and rank 0 (host %s) has %s%s", odd ? odd : 1,

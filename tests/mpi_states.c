@@ -12,9 +12,9 @@
 
 static int bucket_units(const settings_variation *v) { return v->bucket > TOY_LARGEST ? TOY_BLOCKS : 1; }
 
-// Each pool has only as many slots as the rules require. One unit's parameters are in use while another unit
-// is gathered. The gradients of the embeddings are open throughout backward, as are those of the current
-// block and of the bucket that is being reduced.
+// Each pool has only as many slots as the rules require. For parameters: a unit in use and a unit being
+// gathered. For gradients: the bucket being reduced and, below stage 2, the embeddings, which are open
+// throughout backward, and the current block.
 static void start_copies(const zero_config *c, const settings_variation *v) {
     copies_start(2, (c->stage < 2 ? 2 : 0) + bucket_units(v));
 }

@@ -589,7 +589,7 @@ static void check_timeout(void) {
         }
 }
 
-// The last rank misses the first step, whose first collective at stage 2 is the reduction of the last units.
+// The last rank misses the first step. At stage 2, the first collective of a step reduces the last units.
 static void check_units_named(void) {
     static const struct {
         int64_t bucket;

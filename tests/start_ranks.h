@@ -1,4 +1,4 @@
-// Ranks that connect through an address or a start file, each a child process, and checks of their outcomes.
+// Runs ranks as child processes that connect through an address or a start file, and checks their outcomes.
 #ifndef TESTS_START_RANKS_H
 #define TESTS_START_RANKS_H
 #include <errno.h>

@@ -1,5 +1,4 @@
-// The plugin's arithmetic: every kernel compared with a plain reference, bit for bit if the kernel promises
-// that, with 1 to 3 threads.
+// Compares every kernel with a plain reference, bit for bit if the kernel promises that, with 1 to 3 threads.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -51,7 +50,7 @@ static uint16_t nearest(float f) {
     return below & 1 ? above : below;
 }
 
-// Rounds every upper half with lower halves near the ties, with the function and with the kernel.
+// Rounds every upper half, combined with lower halves near the ties, with both the function and the kernel.
 static void test_bf16_rounding(void **state) {
     static const uint32_t lower[] = { 0, 1, 0x1234, 0x7fff, 0x8000, 0x8001, 0xc000, 0xfffe, 0xffff };
     enum { LOWER = sizeof lower / sizeof *lower };

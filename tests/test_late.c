@@ -10,7 +10,7 @@
 enum { RANKS = 200 };
 static rendezvous_peer who[RANKS];
 
-// The functions of a network in which no other rank ever answers.
+// Implements a network in which no other rank ever answers.
 static void do_nothing(net *n) { (void)n; }
 static void tell_nobody(net *n, const net_note *note) {}
 static const net_functions silence = { .abandon = do_nothing, .tell = tell_nobody, .look = do_nothing };

@@ -104,8 +104,8 @@ static void ends_cases(void) {
 
 TEST_ON_ALL(1, ends_cases)
 
-// The caller may reuse host arrays at once, so queued work needs private copies. Makes more calls than there
-// are slots for such copies.
+// The caller may reuse host arrays at once, so queued work needs private copies of them. This test makes more
+// calls than there are slots for copies.
 static void staging(void **state) {
     enum { CALLS = 40, T = 12, C = 8, V = 64 };
     dtype = GPT2_F32;

@@ -137,7 +137,8 @@ static void a_rank_dies(void **state) {
     }
 }
 
-// Rank 0 is killed and leaves its file behind. A rank that started before rank 0 reads the file afterwards.
+// Rank 0 is killed and leaves its file behind. A rank that started before rank 0 reads the file after the
+// kill.
 static void file_of_a_killed_rank_0(void **state) {
     plan_ranks(3, NULL, path, 12);
     plans[0].die = 0.3;

@@ -58,8 +58,8 @@ static void the_machine(void **state) {
     assert_int_equal(host_room_find(&room, 1, root), ZERO_ERR_IO);
 }
 
-// Like a machine with systemd: only version 2, with nested groups. Limits of outer groups count too.
-// Reclaimable file pages do not count as used.
+// A machine with systemd: nested cgroups of version 2 only. Limits of outer groups count too. Reclaimable
+// file pages do not count as used.
 static const char version_2[] =
     "22 26 0:20 / /sys rw,nosuid shared:2 - sysfs sysfs rw\n"
     "35 22 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n";

@@ -1,4 +1,4 @@
-// Measures zero_save and zero_load, alternating with fio in the same folder, with the same number of
+// Compares zero_save and zero_load with fio, in alternating runs in the same folder, with the same number of
 // processes, file sizes and request sizes:
 //   mpirun -np RANKS build/bench/checkpoint FOLDER [--layers 12] [--channels 768] [--rounds 5] [--no-fio]
 //                                                  [--no-head]
@@ -86,7 +86,7 @@ static void fill_tensor(zero *z, zero_value what, int tensor, int layer, int64_t
     }
 }
 
-// Sets random values, which no disk can compress. Returns the bytes that they take in a checkpoint.
+// Sets random values, which no disk can compress. Returns their size in a checkpoint, in bytes.
 static int64_t fill(zero *z) {
     static const zero_value saved[] = { ZERO_PARAM, ZERO_MOMENT1, ZERO_MOMENT2 };
     int64_t all = 0;

@@ -1,5 +1,5 @@
-// Measures the plugin's files for model states on NVMe, alternating with fio in the same folders, with the
-// same block size and depth:
+// Compares the plugin's files for model states on NVMe with fio, in alternating runs in the same folders,
+// with the same block size and depth:
 //   build/bench/nvme FOLDER[,FOLDER..] [--mib 1024] [--block 1048576] [--depth 32] [--threads 4] [--rounds 5]
 //                    [--no-uring] [--verify] [--small-pages] [--no-fio] [--no-head]
 // Each round reads the whole file, writes the whole file, and reads one half while it writes the other.

@@ -65,10 +65,12 @@ static const char *const plants[] = { "sunflower", "pumpkin",    "rose",  "tomat
 static const char *const songs[] = { "the moon",    "the stars",   "the spring",    "the sea",
                                      "a happy bee", "the morning", "a brave knight" };
 
-// -------- stories: {a|b} becomes one of the choices; hero $N (he or she $s, his or her $h, him or her $m),
-// a $K; friend $F, a $k; $L color, $O thing, $Q thing that breaks, $P place, $W spot, $D food, $G grown-up,
-// $A young animal, $B building, $I skill, $E fear, $Y plant, $M song. Sentences get a capital letter
-// automatically; after a quotation use $H.
+// -------- stories
+//
+// {a|b} becomes one of the choices. The placeholders: $N the hero's name ($s he or she, $h his or her, $m him
+// or her), $K the hero's kind, $F the friend's name, $k the friend's kind, $L color, $O thing, $Q thing that
+// breaks, $P place, $W spot, $D food, $G grown-up, $A young animal, $B building, $I skill, $E fear, $Y plant,
+// $M song. Sentences get a capital letter automatically; after a quotation use $H.
 
 #define OPEN                                                                                               \
     "{Once upon a time, there was|There once was|Long ago, there was|In a small village, there lived|Not " \

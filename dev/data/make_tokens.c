@@ -5,8 +5,8 @@
 //     make_tokens -o data/my --tokenizer gpt2_tokenizer.bin my.txt
 //         GPT-2's tokens.
 //
-// data/my_val.bin has the first tokens (--val), data/my_train.bin the others; with --shard they are
-// data/my_val_000000.bin and data/my_train_000001.bin and so on. The end-of-text token precedes each
+// The first tokens (--val) go to data/my_val.bin and the others to data/my_train.bin. With --shard the files
+// are data/my_val_000000.bin, data/my_train_000001.bin and so on. The end-of-text token precedes each
 // document. The program reads the text in pieces, so it may be larger than memory. The files get their final
 // names once all of them are complete.
 #include <errno.h>
@@ -192,8 +192,8 @@ static void write_tokenizer(void) {
 
 // -------- text to tokens
 
-// Finds the first tokens of bytes [at, end) of the buffer; `whole` means that the document ends at `end`.
-// Returns their number, or 0 if it needs more text.
+// Finds the first tokens of bytes [at, end) of the buffer. Returns their number, or 0 if it needs more text.
+// whole: the document ends at `end`.
 static int next_tokens(Bpe *bpe, size_t at, size_t end, int whole, int *length, const uint16_t **tokens) {
     static uint16_t byte;
     if (!bpe) {
@@ -207,7 +207,7 @@ static int next_tokens(Bpe *bpe, size_t at, size_t end, int whole, int *length, 
     return n;
 }
 
-// Returns the position where it stopped, which is `end` if the document is whole.
+// Returns the position where encoding stopped, which is `end` if the document is whole.
 static size_t encode(Bpe *bpe, uint16_t eot, size_t at, size_t end, int whole) {
     const uint16_t *tokens;
     int64_t val_bytes = opt.val_percent < 0 ? INT64_MAX

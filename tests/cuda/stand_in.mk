@@ -1,5 +1,5 @@
-# CUDA=stand-in: runs the CUDA code on the CPU, for tests (see stand_in.h). Included before the plugin's
-# makefile to override its settings.
+# CUDA=stand-in: runs the CUDA code on the CPU, for tests (see stand_in.h). The Makefile
+# includes this file before the plugin's makefile, to override the plugin's settings.
 ZERO_CUDA         := yes
 ZERO_CUDA_CFLAGS  := -DZERO_HAVE_CUDA -DCUDA_STAND_IN -Itests/cuda
 STAND_IN          := $(CXX) -x c++ -std=c++17 -fno-strict-aliasing $(ZERO_OPT) $(WARN) $(OPENMP) \
