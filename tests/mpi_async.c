@@ -1,5 +1,5 @@
-// Saves during training: mpirun -np N mpi_async, for any N. A checkpoint contains the states at the time of
-// zero_save_begin, and training gives the same bits as without saves. The folder holds the previous
+// Tests saves during training: mpirun -np N mpi_async, for any N. A checkpoint contains the states at the
+// time of zero_save_begin, and training gives the same bits as without saves. The folder holds the previous
 // checkpoint until the save ends, and after a failure.
 #include <errno.h>
 #include <stdint.h>

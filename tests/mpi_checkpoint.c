@@ -1,5 +1,5 @@
-// Checkpoints: mpirun -np N mpi_checkpoint, for any N. A checkpoint loads at every stage and dtype, and at
-// the saved dtype training continues bit for bit. All ranks refuse a damaged checkpoint before any state
+// Tests checkpoints: mpirun -np N mpi_checkpoint, for any N. A checkpoint loads at every stage and dtype, and
+// at the saved dtype training continues bit for bit. All ranks refuse a damaged checkpoint before any state
 // changes. A save that fails, or is refused because of NaN or Inf, leaves the previous checkpoint intact.
 // test_flips.c damages every byte and forges manifests.
 //   mpi_checkpoint save FOLDER [all]    saves with many settings, and records the hashes

@@ -1,7 +1,7 @@
-// Collectives without staging: ranks read each other's memory directly, or send messages from array to array:
-// mpirun -np N mpi_direct, for any N. Bits and traffic must equal those of the definition and of staged
-// collectives. A rank may change its memory right after a collective that read it. An error about unreadable
-// memory names the rank. (mpi_zero checks the bits at every stage.)
+// Tests collectives without staging: mpirun -np N mpi_direct, for any N. Ranks read each other's memory
+// directly, or send messages from array to array. Bits and traffic must equal those of the definition and of
+// staged collectives. A rank may change its memory right after a collective that read it. An error about
+// unreadable memory names the rank. (mpi_zero checks the bits at every stage.)
 //   mpi_direct killed      with mpirun --enable-recovery: a rank is killed, and the others report it in time
 #include <math.h>
 #include <signal.h>

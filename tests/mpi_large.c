@@ -1,7 +1,7 @@
-// Checkpoints whose files need many disk requests: mpirun -np N mpi_large, for any N. Every number of ranks
-// up to N saves, and all N ranks load, with and without the page cache, and with requests that complete only
-// partly. If a request fails, a save leaves the previous checkpoint unchanged, and a load leaves the plugin
-// unchanged.
+// Tests checkpoints whose files need many disk requests: mpirun -np N mpi_large, for any N. Every number of
+// ranks up to N saves, and all N ranks load, with and without the page cache, and with requests that complete
+// only partly. If a request fails, a save leaves the previous checkpoint unchanged, and a load leaves the
+// plugin unchanged.
 #include <errno.h>
 #include <pthread.h>
 #include <stdint.h>

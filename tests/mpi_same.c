@@ -1,7 +1,7 @@
-// Ranks whose settings, tables or trainer's lines differ: mpirun -np N mpi_same, for at least 2 ranks. The
-// ranks take turns being the odd one. Every case must fail on all ranks with the same message, which names
-// two ranks, the difference, and both values. Settings that may differ must not change a bit of the results.
-// With TEST_SERVER=host:port the ranks connect over TCP.
+// Tests ranks whose settings, tables or trainer's lines differ: mpirun -np N mpi_same, for at least 2 ranks.
+// The ranks take turns being the odd one. Every case must fail on all ranks with the same message, which
+// names two ranks, the difference, and both values. Settings that may differ must not change a bit of the
+// results. With TEST_SERVER=host:port the ranks connect over TCP.
 #include <stddef.h>
 #include <stdio.h>
 #include <unistd.h>

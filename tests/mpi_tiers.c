@@ -1,6 +1,6 @@
-// States in files: mpirun -np N mpi_tiers, for any N. Every mixture of tiers gives the same bits as the run
-// in memory. Pieces are tiny, so that every wrap-around occurs. Memory and traffic equal the plan (tiers.h).
-// This file adds tests of overlap.
+// Tests states in files: mpirun -np N mpi_tiers, for any N. Every mixture of tiers gives the same bits as the
+// run in memory. Pieces are tiny, so that every wrap-around occurs. Memory and traffic equal the plan
+// (tiers.h). This file adds tests of overlap.
 #include <stdint.h>
 #include <stdio.h>
 #include "tiers.h"

@@ -1,4 +1,4 @@
-// Model states offloaded from a CUDA device: mpirun -np N mpi_tiers_device, for any N. Every mixture of
+// Tests model states offloaded from a CUDA device: mpirun -np N mpi_tiers_device, for any N. Every mixture of
 // device, host memory and files gives the same bits as the CPU run in memory. Pieces are tiny, so that every
 // wrap-around occurs. The stand-in (tests/cuda/) runs streams as early or as late as their events allow, so a
 // missing event gives different bits.

@@ -1,6 +1,6 @@
-// The plugin on several ranks: mpirun -np N mpi_zero, for any N. Every path and setting gives the same bits,
-// memory and traffic equal the plan (tests/test_plan.c checks its formulas), and collectives overlap with
-// computation.
+// Tests the plugin on several ranks: mpirun -np N mpi_zero, for any N. Every path and setting gives the same
+// bits, memory and traffic equal the plan (tests/test_plan.c checks its formulas), and collectives overlap
+// with computation.
 //   mpi_zero NAME         runs one check, such as "same bits" or "no memory"
 //   mpi_zero timeout      ranks that miss a collective, or call different ones, fail with an error
 #include <stdint.h>

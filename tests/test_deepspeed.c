@@ -1,5 +1,5 @@
-// DeepSpeed's configuration file and the environment: the settings that each text produces, the remark about
-// a key, and the error if a text is refused.
+// Tests DeepSpeed's configuration file and the environment: the settings that each text produces, the remark
+// about a key, and the error if a text is refused.
 #include "unit.h"
 #include "../llmc_zero/settings/settings.h"
 

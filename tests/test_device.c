@@ -1,5 +1,5 @@
-// The plugin's device, in one process: the CUDA kernels, compared bit for bit with the CPU's; the waits,
-// launches and allocations of a step; memory and its table; missing devices and failing calls. A build
+// Tests the plugin's device, in one process: the CUDA kernels, compared bit for bit with the CPU's; the
+// waits, launches and allocations of a step; memory and its table; missing devices and failing calls. A build
 // without CUDA tests only the error.
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,6 @@
-// Files on NVMe. Reads return what was written, in order, with io_uring and with threads. Every disk fault is
-// an error that names the file and the offset, and no later call succeeds. Locks keep other processes out.
+// Tests files on NVMe. Reads return what was written, in order, with io_uring and with threads. Every disk
+// fault is an error that names the file and the offset, and no later call succeeds. Locks keep other
+// processes out.
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
-// Damage to a small checkpoint: flipped bits in every byte, every shorter length, folders or pipes in place
-// of files, mixed files of two saves, and forged manifests. Loading must fail and change nothing. The error
-// must name the file, and for states the offset.
+// Damages a small checkpoint: flipped bits in every byte, every shorter length, folders or pipes in place of
+// files, mixed files of two saves, and forged manifests. Loading must fail and change nothing. The error must
+// name the file, and for states the offset.
 //   test_flips        one bit of every byte
 //   test_flips all    every bit of every byte
 #define XXH_INLINE_ALL

@@ -1,5 +1,5 @@
-// Everything in gpt2/ except the layers: random numbers, descriptors, initialisation, model files, the data
-// loader, the tokenizer, schedules, outliers, text files and fingerprints.
+// Tests everything in gpt2/ except the layers: random numbers, descriptors, initialisation, model files, the
+// data loader, the tokenizer, schedules, outliers, text files and fingerprints.
 #include <math.h>
 #include "gpt2_files.h"
 #include "../gpt2/dataloader.h"

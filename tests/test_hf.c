@@ -1,5 +1,5 @@
-// Hugging Face folders: folders that gpt2/ writes are read back bit for bit, folders by other programs can be
-// read, and damaged or crafted files are rejected.
+// Tests Hugging Face folders: those that gpt2/ writes are read back bit for bit, those by other programs can
+// be read, and damaged or crafted files are rejected.
 #include "gpt2_files.h"
 #include "../gpt2/disk.h"
 #include "../gpt2/hf.h"

@@ -1,4 +1,4 @@
-// The rules for the hooks, in one process: each misuse fails with its code and an error that names the
+// Tests the rules for the hooks, in one process: each misuse fails with its code and an error that names the
 // misused function, tensor or unit, and the plugin remains usable. Also tests settings, poison, and the
 // recorded order of units.
 #include <limits.h>

@@ -1,5 +1,5 @@
-// Messages about late ranks, and the fields of a failure. Time during which the process is stopped does not
-// count as waiting.
+// Tests messages about late ranks, and the fields of a failure. Time during which the process is stopped does
+// not count as waiting.
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>

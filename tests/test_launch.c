@@ -1,4 +1,4 @@
-// The rank that a launcher assigns to a process through its environment, and the address of rank 0.
+// Tests which rank a launcher assigns to a process through its environment, and which address rank 0 has.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-// The layers on the CPU (layers.h): fp32 and bf16, 1 and 2 threads, odd shapes. A guard after every tensor,
-// and after the scratch, must not change.
+// Tests the layers on the CPU (layers.h): fp32 and bf16, 1 and 2 threads, odd shapes. A guard after every
+// tensor, and after the scratch, must not change.
 #include "layers.h"
 
 enum { GUARD = 64, THREADS = 2 };

@@ -1,5 +1,5 @@
-// The layers on a CUDA device (layers.h): fp32, bf16 and fp16, odd shapes; the work that they queue, the
-// calls that they refuse, and the choice of algorithms for matmuls. Runs on a GPU, or on the CPU with the
+// Tests the layers on a CUDA device (layers.h): fp32, bf16 and fp16, odd shapes; the work that they queue,
+// the calls that they refuse, and the choice of algorithms for matmuls. Runs on a GPU, or on the CPU with the
 // stand-in for CUDA in tests/cuda/. Without either it skips and prints the reason.
 #ifndef GPT2_CUDA
 #include <stdio.h>

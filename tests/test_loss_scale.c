@@ -1,5 +1,5 @@
-// The loss scale of fp16: compares its rule with a second implementation, written from DeepSpeed's
-// description, and tests its use in a step.
+// Tests the loss scale of fp16: its rule, against a second implementation written from DeepSpeed's
+// description, and its use in a step.
 #include <math.h>
 #include "unit.h"
 #include "../llmc_zero/internal.h"

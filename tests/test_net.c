@@ -1,6 +1,6 @@
-// Messages between ranks over TCP, each rank a process: their contents, and every way in which a rank can end
-// while others wait for it. `test_net host RANK RANKS SERVER_OR_FILE SECONDS` runs a single rank for
-// tests/net_namespaces.sh.
+// Tests messages over TCP between ranks, each a process: the messages' contents, and every way in which a
+// rank can end while others wait for it. `test_net host RANK RANKS SERVER_OR_FILE SECONDS` runs a single rank
+// for tests/net_namespaces.sh.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
-// The plan of a rank: lines, traffic and formulas compared with values computed by hand, the cost of planning
-// for many ranks, and refusals. tests/mpi_zero.c and mpi_device.c compare plans with the actual memory and
-// traffic of plugins.
+// Tests the plan of a rank: its lines, traffic and formulas, compared with values computed by hand; the cost
+// of planning for many ranks; and refusals. tests/mpi_zero.c and mpi_device.c compare plans with the actual
+// memory and traffic of plugins.
 #include <sys/resource.h>
 #include <time.h>
 #include "unit.h"

@@ -1,5 +1,5 @@
-// Ranks, each a process, find each other through an address or a file: the cases that work, and the mistakes,
-// each of which must be reported within the time limit.
+// Tests how ranks, each a process, find each other through an address or a file: cases that work, and
+// mistakes, which must be reported within the time limit.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,4 @@
-// The host memory that a rank may use, tested with made-up system files like those of various machines and
+// Tests how much host memory a rank may use, with made-up system files like those of various machines and
 // containers, and with real limits on a child process.
 #include <stdio.h>
 #include <stdlib.h>

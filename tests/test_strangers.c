@@ -1,5 +1,5 @@
-// Connections to a job's port without its key, and ranks that lie. They must be dropped, and must not disturb
-// or delay the job or put control codes into its output. This file seals messages with separate code.
+// Tests connections to a job's port without its key, and ranks that lie. They must be dropped, and must not
+// disturb or delay the job or put control codes into its output. This file seals messages with separate code.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

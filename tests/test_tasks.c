@@ -1,4 +1,5 @@
-// Tasks on lanes: order, dependencies across lanes, threads, failures, and calls to a device with streams.
+// Tests tasks on lanes: order, dependencies across lanes, threads, failures, and calls to a device with
+// streams.
 #include <dirent.h>
 #include <time.h>
 #include "unit.h"
