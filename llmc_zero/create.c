@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-// Called twice: with the connection that the settings request, then with the actual one, because shared
+// Called twice: first with the connection that the settings request, then with the one in use, because shared
 // memory or NCCL may be unavailable.
 static int make_plan(zero *z, comm_way way) {
     plan_rank of = { z->net.rank, z->net.ranks_on_node, way };
@@ -36,8 +36,8 @@ static int create_states(zero *z) {
     return step_create(z);
 }
 
-// Collectives that only queue their work need a thread only if they depend on CPU tasks: copies of states to
-// and from host memory, and AdamW on the CPU. end_collectives starts that thread now, so that all ranks fail
+// If collectives only queue work, they need a thread only when they depend on CPU tasks: copies of states to
+// and from host memory, or AdamW on the CPU. end_collectives starts that thread now, so that all ranks fail
 // if one cannot create it.
 static int open_lanes(zero *z) {
     const int crosses = state_goes_across(&z->config);

@@ -25,8 +25,8 @@ static int open_sums(zero *z, struct grads_bucket *b, device_stream stream, stat
     return 0;
 }
 
-// Widens to fp32 in the wire buffer. One buffer is enough, because reductions run one after another on their
-// stream.
+// Converts the gradients to fp32 in the wire buffer. One buffer is enough, because reductions run one after
+// another on their stream.
 static int widen(zero *z, const struct grads_bucket *b, comm_piece *wide) {
     device *d = &z->device;
     float *at = (float *)z->grads.wire;
@@ -173,8 +173,8 @@ int grads_check(const zero *z, int unit) {
         unit, z->layout.units[unit].name);
 }
 
-// Gives the buffer to the unit's bucket as soon as its previous bucket is reduced. A shared unit has a
-// private buffer.
+// Waits until the bucket that holds the buffer is reduced, and gives the buffer to the unit's bucket. A
+// shared unit has a private buffer.
 static int claim_buffer(zero *z, int unit) {
     int bucket = z->layout.units[unit].bucket;
     int *holder = &z->grads.holder[z->layout.buckets[bucket].buffer];
@@ -188,7 +188,7 @@ static int claim_buffer(zero *z, int unit) {
     return 0;
 }
 
-// With poison, a gradient that the trainer promised to overwrite is NaN until it has done so.
+// With poison, a gradient that the trainer promised to overwrite is NaN until the trainer does so.
 static int clear_gradient(zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
     const layout_range *only = &z->layout.cleared[u->first_cleared];
@@ -306,7 +306,7 @@ static int create_bucket(zero *z, int bucket) {
 
 static void put_into_bucket(zero *z, int unit) {
     struct grads_bucket *b = &z->grads.buckets[z->layout.units[unit].bucket];
-    // Stages 0 and 1 reduce the state itself, which has an address only while it is open.
+    // Stages 0 and 1 reduce the state in place, and it has an address only while it is open.
     char *full = z->config.stage < 2 ? NULL : bucket_memory(z, unit);
     b->units[b->n_pieces] = unit;
     b->pieces[b->n_pieces++] = (comm_piece){ full, NULL, z->layout.units[unit].shard };

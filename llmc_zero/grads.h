@@ -1,5 +1,5 @@
-// Gradients: the memory that backward adds to, and the reduction, bucket by bucket. Owns the buckets and
-// their buffers. Functions that return an int return 0, or a negative error with the error set.
+// Gradients: the memory that backward adds to, and their reduction, bucket by bucket. Owns the buckets and
+// their buffers. Functions that return an int return 0, or a negative error code with the error set.
 #ifndef LLMC_ZERO_GRADS_H
 #define LLMC_ZERO_GRADS_H
 #include "comm/comm.h"
@@ -11,7 +11,7 @@
 struct grads_unit {
     char *at;           // this micro-batch's gradient, from the first pre_backward to the last post_backward;
                         // otherwise NULL
-    state_part opened;  // if backward adds to the state itself: `at` points into it
+    state_part opened;  // of the state, if backward adds to it directly: `at` points into it
     char *own;          // private memory of a unit used more than once; NULL: it uses its bucket's buffer
     stretches cleared;  // the parts to clear before backward
     task *read_by;      // see grads_read_with
@@ -35,14 +35,14 @@ struct grads {
     struct grads_bucket *buckets;  // (n_buckets)
     char *buffer[2];
     int holder[2];  // the bucket in the buffer; -1: none
-    char *wire;     // one bucket's gradients as fp32; NULL: they are sent in their own dtype
+    char *wire;     // one bucket's gradients as fp32; NULL: they are sent unconverted
 };
 
 int grads_create(zero *z);
-// At creation, reduces the bucket once, on zeros, and adds the bytes to *counter.
+// Called at creation: reduces the bucket once, on zeros, and adds the bytes sent to *counter.
 int grads_rehearse(zero *z, int bucket, int64_t *counter);
-// Sets the task that reads the unit's sums; it must stay at its address. They are overwritten only after it
-// has run.
+// Sets the task that reads the unit's sums. The sums are overwritten only after it has run. It must stay at
+// its address.
 void grads_read_with(zero *z, int unit, task *by);
 
 // Discards the gradients of an unfinished step.
@@ -52,7 +52,7 @@ int grads_check(const zero *z, int unit);
 // Clears the parts of the unit's gradient that backward adds to.
 int grads_open(zero *z, int unit);
 char *grads_at(const zero *z, int unit);  // of an open unit
-// Call it when the unit's gradient is complete. Starts the bucket's reduction if that completes the bucket.
+// Call it when the unit's gradient is complete. Starts the bucket's reduction if this was its last unit.
 int grads_finish(zero *z, int unit);
 // Returns 1 if the reduction that completes the unit's sum over micro-batches has been submitted.
 int grads_are_last(const zero *z, int unit);

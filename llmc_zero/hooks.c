@@ -1,4 +1,5 @@
-// The hooks and the accessors. pass.c checks their order; params.c, grads.c and update.c do the work.
+// The hooks and the accessors. pass.c checks the order of the calls; params.c, grads.c and update.c do the
+// work.
 #include "internal.h"
 
 int zero_begin_train(zero *z, int micro, int of) {

@@ -32,7 +32,8 @@ struct zero {
     tasks tasks;
     trace trace;
     schedule schedule;  // of the uses that read parameters
-    // each is owned by the file of that name; other files call its functions (tests/test_house.sh)
+    // each is owned by the file of the same name; other files may only call that file's functions
+    // (tests/test_house.sh)
     struct pass pass;
     struct states states;
     struct params params;
@@ -63,18 +64,19 @@ static inline int traced_lane(const zero *z, task_lane lane) {
 
 // -------- ranks.c
 
-// Waits for the stream. Also fails if a collective has failed; so if it returns 0, the device's memory is
+// Waits for the stream. Also fails if a collective has failed, so after a return of 0 the device's memory is
 // valid.
 int wait_for_device(zero *z, device_stream s);
 // (collective) Gathers every rank's `mine` (n) into `all` (ranks, n).
 int share_values(zero *z, const double *mine, double *all, int n);
-// Waits for pending collectives, so that this thread may use the net or run a collective itself. If that
+// Waits for pending collectives. Afterwards this thread may use the net or run a collective itself; if that
 // collective fails, pass the error to tasks_fail.
 int end_collectives(zero *z);
-// (collective) If any rank has failed (rc), all fail with the failure of the lowest such rank.
+// (collective) rc: this rank's result. If any rank has failed, all fail with the error of the lowest rank
+// that did.
 int agree(zero *z, int rc);
 
-// same.c: fails on all ranks unless all have rank 0's settings and tables
+// same.c: fails on all ranks if the settings or tables of any rank differ from rank 0's
 int same_settings(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units);
 
 #endif

@@ -101,8 +101,8 @@ static int place_tensors(layout *l) {
     return 0;
 }
 
-// Everything is cleared except tensors that backward overwrites. Padding is cleared too, because a unit of
-// another shape may have used the memory before.
+// Everything is cleared except tensors that backward overwrites. Padding is cleared too, because a unit of a
+// different shape may have used the memory before.
 static void place_cleared(layout *l) {
     int next = 0;
     for (layout_unit *u = l->units; u < l->units + l->n_units; u++) {
@@ -119,7 +119,7 @@ static void place_cleared(layout *l) {
     }
 }
 
-// Puts units into buckets in backward's order: the fewest consecutive units that reach the size. A shared
+// Fills buckets in backward's order, each with the fewest consecutive units that reach the size. A shared
 // unit gets a separate bucket, because its gradient is in use for most of backward.
 static void fill_buckets(layout *l, int64_t size) {
     int single = 0, open = -1;

@@ -66,7 +66,8 @@ static inline int layout_unit_of(const layout *l, const layout_place *p) {
     return l->tensors[p->tensor].unit + p->layer;
 }
 
-// Returns the number of elements up to the end of the unit's last tensor: the same at any number of ranks.
+// Returns the number of elements up to the end of the unit's last tensor. It does not depend on the number of
+// ranks.
 static inline int64_t layout_extent(const layout *l, int unit) {
     const layout_unit *u = &l->units[unit];
     const layout_place *last = &l->places[u->first_place + u->n_places - 1];
@@ -74,15 +75,15 @@ static inline int64_t layout_extent(const layout *l, int unit) {
 }
 // Returns the number of elements before part `part` of a unit.
 static inline int64_t layout_before(const layout_unit *u, int part) { return part * u->shard; }
-// Returns the offset of part `part` of a unit in a flat buffer of units; sharded: in that rank's flat buffer
-// of shards.
+// Returns the offset of part `part` of a unit in a flat buffer of units or, if sharded, in that rank's flat
+// buffer of shards.
 static inline int64_t layout_offset(const layout *l, int unit, int part, int sharded) {
     const layout_unit *u = &l->units[unit];
     return sharded ? u->shard_base : u->base + layout_before(u, part);
 }
 
-// Sets [*from, *from + *n) to those of the unit's elements [begin, begin + count) that are in the rank's
-// shard; *n = 0: none. All offsets count from the start of the unit.
+// Intersects the unit's elements [begin, begin + count) with the rank's shard. The result is [*from, *from +
+// *n), empty if *n is 0. All offsets count from the start of the unit.
 void layout_intersect(const layout_unit *u, int rank, int64_t begin, int64_t count, int64_t *from,
                       int64_t *n);
 

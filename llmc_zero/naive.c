@@ -1,7 +1,6 @@
 // The naive path, stage 0 only: data-parallel training without ZeRO, in plain loops. At the end of backward
 // every rank sends all its gradients to all others and updates every parameter. It is the easiest path to
-// read. Tests compare every other path with it bit for bit, so it shares no reduction and no AdamW kernel
-// with them.
+// read. Tests compare every other path with it bit for bit, so it has its own reduction and AdamW code.
 #include "naive.h"
 #include "internal.h"
 #include "device/numbers.h"

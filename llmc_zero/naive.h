@@ -1,4 +1,4 @@
-// The reference path, with which tests compare all others: see naive.c.
+// The reference path that tests compare all others with: see naive.c.
 #ifndef LLMC_ZERO_NAIVE_H
 #define LLMC_ZERO_NAIVE_H
 #include "zero.h"

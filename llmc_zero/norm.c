@@ -5,7 +5,7 @@
 #include <string.h>
 
 // Allocates one stretch per unit, for this rank's part of its gradients, and memory for the sums. If the
-// gradients are one array, the stretches have offsets into it and one launch processes them all. Otherwise
+// gradients are one array, the stretches are offsets into it and one launch processes them all. Otherwise
 // each unit needs its own launch.
 int norm_create(zero *z) {
     const state *grads = states_get(z, ZERO_GRADIENT);
@@ -31,7 +31,7 @@ int norm_goes_along(const zero *z) {
     return grads->sharded && !grads->array;
 }
 
-// Writes the sum where the single launch would write it.
+// Writes the sum to the place where the single launch would write it.
 int norm_sum_unit(zero *z, device_stream on, int unit, const void *grads) {
     const norm_table *all = &z->norm.table;
     device *d = &z->device;
@@ -63,7 +63,7 @@ static int sum_rest(zero *z) {
 }
 
 // Each (unit, rank) part has a sum of squares in fp64. All ranks add these sums in the same order, so the
-// norm has the same bits at every stage. The values of the last update travel with the sums.
+// norm has the same bits at every stage. The values of the last update are sent along with the sums.
 int norm_sum_all(zero *z, const double last[HYPER_VALUES], const double **of_all, double *squares) {
     const int n = z->layout.n_units, shared = n + HYPER_VALUES;
     double *mine = states_scalars(z), *all = mine + shared, sum = 0;

@@ -1,5 +1,5 @@
 // The global norm of the gradients. Owns the table of this rank's parts and the sums of squares. Functions
-// that can fail return 0, or a negative error with the error set.
+// that can fail return 0, or a negative error code with the error set.
 #ifndef LLMC_ZERO_NORM_H
 #define LLMC_ZERO_NORM_H
 #include "device/device.h"
@@ -11,13 +11,13 @@ struct norm {
 };
 
 int norm_create(zero *z);
-// Returns 1 if gradients are stored off the device. They are then summed during their reduction, while they
-// are on the device.
+// Returns 1 if gradients are stored off the device. Their squares are then summed during their reduction,
+// while they are on the device.
 int norm_goes_along(const zero *z);
-// Queues the sum of the unit's part, at `grads`, on stream `on`.
+// Queues the sum of squares of this rank's part of the unit, at `grads`, on stream `on`.
 int norm_sum_unit(zero *z, device_stream on, int unit, const void *grads);
-// Sums the squares of all ranks' reduced gradients, and shares `last`: rank r's values are at
-// of_all[r * (n_units + HYPER_VALUES)] until the next call.
+// Sums the squares of all ranks' reduced gradients, and shares `last`. Until the next call, rank r's values
+// are at of_all[r * (n_units + HYPER_VALUES)].
 int norm_sum_all(zero *z, const double last[HYPER_VALUES], const double **of_all, double *squares);
 
 #endif

@@ -38,7 +38,7 @@ static int begin_source(zero *z, int unit, int64_t elems) {
 //
 // Forward starts right after the update, so a gather should not reread from a file what AdamW still has in
 // memory. Once the gather is submitted, the update also copies this rank's new parameters into the gathered
-// unit; the gather runs after the update and reads only pieces updated before.
+// unit. The gather runs after the update and reads only the pieces that were updated before it was submitted.
 
 static void put_to(struct params_unit *u, char *to) { __atomic_store_n(&u->put_to, to, __ATOMIC_RELEASE); }
 
@@ -75,8 +75,8 @@ void params_put(zero *z, const state_part *p) {
     if (p->range.from < u->put_from) u->put_from = p->range.from;
 }
 
-// After the unit's update: returns how many elements, at the start of this rank's part, the update did not
-// copy.
+// After the unit's update: returns the number of elements at the start of this rank's part that the update
+// did not copy.
 static int64_t elems_left(const zero *z, int unit) {
     const struct params_unit *u = &z->params.units[unit];
     return u->put_to ? u->put_from : z->layout.units[unit].shard;
@@ -94,7 +94,7 @@ static int is_fetched(const zero *z, int unit) {
     return params->sharded && state_on_host(params, state_all(params, unit, params->rank));
 }
 
-// Without a source, the update has already copied the whole part.
+// If no source is open, the update has already copied the whole part.
 static int use_source(zero *z, int unit, comm_piece *piece) {
     struct params_unit *u = &z->params.units[unit];
     if (!u->source.of) {
@@ -134,7 +134,7 @@ static int run_gather(void *ctx, task *k) {
     return rc;
 }
 
-// Begins copying the next span of this rank's part, as much as can be opened at once.
+// Begins copying the next span of this rank's part: as many elements as can be opened at once.
 static int begin_fetch(zero *z, state_part *p, device_stream on, state_range *left) {
     state *params = states_get(z, ZERO_PARAM);
     if (!left->elems) return 0;
@@ -163,8 +163,8 @@ static int run_fetch(void *ctx, task *k) {
     return state_close_after(rc, parts, 2);
 }
 
-// The gather runs after the unit's update, and after all work that the trainer has queued, which may still
-// read the slot.
+// The gather runs after the unit's update, and after all work that the trainer has queued, because that work
+// may still read the slot.
 static int submit_gather(zero *z, int unit, comm_use use) {
     struct params_unit *u = &z->params.units[unit];
     u->gather_use = use;
@@ -172,7 +172,7 @@ static int submit_gather(zero *z, int unit, comm_use use) {
         ZERO_TRY(tasks_submit(&z->tasks, &u->fetch, AFTER(u->changed_by, &z->tasks.trainer)));
         return tasks_submit(&z->tasks, &u->gather, AFTER(&u->fetch));
     }
-    // A failure is ignored here: the task retries, fails too, and so reports it to all ranks in the lane's
+    // A failure is ignored here: the task retries and fails too, and so reports it to all ranks in the lane's
     // order.
     if (tasks_have_run(&z->tasks, u->changed_by))
         (void)begin_rest(z, unit);
@@ -181,7 +181,7 @@ static int submit_gather(zero *z, int unit, comm_use use) {
     return tasks_submit(&z->tasks, &u->gather, AFTER(u->changed_by, &z->tasks.trainer));
 }
 
-// Call it when the unit's gather has ended. If it was gathered ahead, its bytes count for this purpose.
+// Call it when the unit's gather has ended. If the unit was gathered ahead, the bytes count for this purpose.
 static void count_gather(zero *z, struct params_unit *u, zero_purpose purpose) {
     z->params.gathered_ahead[purpose] += u->gathered_ahead;
     u->gathered_ahead = 0;
@@ -262,9 +262,9 @@ static int gather_for_next_pass(zero *z, int unit) {
     return 0;
 }
 
-// Gathers the next units: `prefetch` units after the one that is using its slot or, if none is, after the
-// next one that will use a slot. Units with private memory need no slot, so they do not count. When all uses
-// of this micro-batch have begun, the first unit of the next one is gathered too.
+// Gathers the next `prefetch` units after the one that is using a slot or, if none is, after the next one
+// that will use one. Units with private memory need no slot, so they do not count. When all uses of this
+// micro-batch have begun, the first unit of the next micro-batch is gathered too.
 static int look_ahead(zero *z, int slot_in_use) {
     int left = z->config.prefetch + !slot_in_use;
     if (!z->config.prefetch) return 0;

@@ -1,6 +1,6 @@
-// Parameters: gathered before the layers use them and released afterwards. Owns the slots, the gathers, and
-// for each unit the task that changes its parameters last; gathers run after that task. Functions that return
-// an int return 0, or a negative error with the error set.
+// Parameters: gathered before the layers use them and released afterwards. Owns the slots and the gathers.
+// Each unit has a task that last changes its parameters; its gathers run after that task. Functions that
+// return an int return 0, or a negative error code with the error set.
 #ifndef LLMC_ZERO_PARAMS_H
 #define LLMC_ZERO_PARAMS_H
 #include "comm/comm.h"
@@ -13,7 +13,7 @@ struct params_unit {
     char *own;               // stage 3: private memory of a unit used more than once; NULL: it uses a slot
     int slot;                // the slot that holds it; -1: none
     int for_next_pass;       // stage 3: gathered before its pass began
-    int64_t gathered_ahead;  // bytes of that gather; counted when the kind of pass that uses them is known
+    int64_t gathered_ahead;  // bytes of that gather, counted once the pass that uses them begins
     task gather;
     comm_use gather_use;
     char *gather_to;    // stage 3: destination of the whole unit; NULL: gathered in place
@@ -23,7 +23,7 @@ struct params_unit {
     task *changed_by;
     int may_put;       // 1: that task passes its new parameters to params_put
     char *put_to;      // stage 3: destination of this rank's new parameters; NULL: none
-    int64_t put_from;  // elements of the part from this one on have been copied
+    int64_t put_from;  // elements from this one to the end of the part have been copied
 };
 
 struct params {
@@ -37,12 +37,12 @@ struct params {
 };
 
 int params_create(zero *z);
-// Stages 1 to 3: at creation, gathers the unit once, on zeros, and adds the bytes to *counter.
+// Stages 1 to 3, called at creation: gathers the unit once, on zeros, and adds the bytes sent to *counter.
 int params_rehearse(zero *z, int unit, int64_t *counter);
 
 // -------- around a use
 
-// Returns when the unit is gathered. Also starts gathering the next units.
+// Waits until the unit is gathered, and starts gathering the next ones.
 int params_acquire(zero *z, int unit);
 // Closes the unit unless another use of it is open, and prefetches units that now fit.
 int params_release(zero *z, int unit);
@@ -53,20 +53,20 @@ int params_begin_pass(zero *z);
 int params_complete(zero *z);
 // Returns when no gather is in progress and, at stage 3, all slots are empty.
 int params_drop_all(zero *z);
-// Adds the bytes gathered ahead, by the purpose of the pass that used them.
+// Adds the bytes gathered ahead to *t, under the purpose of the pass that used them.
 void params_count(const zero *z, zero_traffic *t);
 
 // -------- around the update
 
-// Sets the task that changes the unit's parameters from now on; it must stay at its address. puts: the task
-// passes new parameters to params_put.
+// Sets the task that changes the unit's parameters from now on; it must stay at its address. puts: 1 if the
+// task passes new parameters to params_put.
 void params_change_with(zero *z, int unit, task *by, int puts);
 // Call it just before submitting that task, if no use of the unit precedes it.
 void params_before_update(zero *z, int unit);
-// Call it when a piece's new parameters, opened for the CPU, are complete. Copies them for the gather, which
-// then need not read them.
+// Call it when a piece's new parameters, opened for the CPU, are complete. Copies them to where the gather
+// needs them, so that it need not read them.
 void params_put(zero *z, const state_part *p);
-// Call it after submitting that task: the unit may be gathered.
+// Call it after submitting that task. From then on the unit may be gathered.
 int params_updated(zero *z, int unit);
 // Rounds the masters in the range to the parameters' dtype. d: the device that rounds them, on stream `on`.
 int params_round(zero *z, device *d, device_stream on, state_range r);

@@ -40,7 +40,7 @@ int pass_outside_step(const zero *z, const char *caller) {
     return all_closed(z, caller);
 }
 
-// Every unit has finished its uses in this micro-batch.
+// Fails unless every unit has finished its uses in this micro-batch.
 static int all_done(const zero *z, const char *caller) {
     for (int i = 0; i < z->layout.n_units; i++)
         for (int d = PASS_FORWARD; d <= PASS_BACKWARD; d++)

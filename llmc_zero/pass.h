@@ -18,7 +18,7 @@ struct pass_uses {  // of a unit in one direction
 struct pass {
     struct pass_uses (*uses)[2];  // (n_units) by direction
     int in_pass;                  // from zero_begin_* to the end of the step
-    int in_step;                  // the same for zero_begin_train
+    int in_step;                  // from zero_begin_train to the end of the step
     int gradients_finished;       // zero_finish_gradients is done, so zero_update may follow
     zero_mode mode;
     int micro, micro_of;
@@ -29,7 +29,7 @@ struct pass {
 
 int pass_create(zero *z);
 
-// -------- checks: 0 if the statement is true, else ZERO_ERR_MISUSE
+// -------- checks: return 0 if the statement holds, else ZERO_ERR_MISUSE
 
 // The plugin has gradients and an optimizer: it was not created for inference.
 int pass_may_train(const zero *z, const char *caller);

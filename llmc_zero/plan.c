@@ -93,8 +93,8 @@ static void plan_buckets(plan *p, const zero_config *c, const layout *l, int mov
     p->own[PLAN_SHARED_BUCKETS].blocks = units_used_twice(l);
 }
 
-// Collectives send gradients from where they are stored or, if they are widened to fp32, from the wire
-// buffer, which is as large as the largest bucket, shared ones included.
+// Collectives send gradients from where they are stored. Gradients that are converted to fp32 are sent from
+// the wire buffer, which is as large as the largest bucket, shared ones included.
 static void plan_gradients(plan *p, const zero_config *c, const layout *l) {
     const int whole = c->stage < 2, sent_as_they_are = plan_wire_type(c) == plan_reduced_type(c);
     const int reduced = sent_as_they_are ? ZERO_MOVED_BY_REDUCTIONS : ZERO_MOVED_BY_NONE;
@@ -209,8 +209,8 @@ plan_pieces plan_count_pieces(const zero_config *c, const layout *l, int rank) {
 
 // -------- traffic
 
-// Returns how often stage 3 gathers a unit per micro-batch: at each use that reads it, but if forward ends
-// with this unit, its last forward use and its first backward use share one gather.
+// Returns how often stage 3 gathers a unit per micro-batch: once per use that reads it, except that the unit
+// that ends forward needs only one gather for its last forward use and its first backward use.
 static int gathers_per_pass(const layout_unit *u, int ends_forward) {
     return u->forward_uses + u->reading_uses - (ends_forward && u->reading_uses > 0);
 }
@@ -254,10 +254,10 @@ static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
         if (!c->inference || !u->shared) t->all_gather[ZERO_FOR_EVAL] += u->shard * low * u->forward_uses;
 }
 
-// Adds the bytes of one state of a unit that the update moves: to and from files, and across the bus to where
-// AdamW runs and back. The update reads and writes each piece, but only writes parameters that have masters,
-// and only reads gradients. If parameters are in memory, publishing a delayed update reads masters that are
-// in files once more.
+// Adds the bytes that the update moves for one state of a unit: to and from files, and across the bus to
+// where AdamW runs and back. The update reads and writes each piece, but only writes parameters that have
+// masters, and only reads gradients. If parameters are in memory and masters in files, publishing a delayed
+// update reads the masters again.
 static void add_update_of(plan *p, const zero_config *c, const layout *l, const state *s, int unit) {
     const int rank = p->of.rank, in_files = state_goes_to_files(s->what, c), crosses = state_goes_across(c);
     const int64_t away = state_away(s->what, c, l, rank, unit), size = dtype_bytes(s->dtype);
@@ -365,7 +365,7 @@ static void describe_memory(const plan *p, const zero_config *c, const layout *l
     add_line(info, &p->comm[COMM_NCCL], p->comm[COMM_NCCL].bytes, assumed);
 }
 
-// Model states by the papers' formula (ZeRO, arXiv 1910.02054, section 5).
+// The memory of the model states by the paper's formula (ZeRO, arXiv 1910.02054, section 5).
 static zero_formula formula(const zero_config *c, int64_t parameters, int ranks, int stage) {
     zero_config at_stage = *c;
     zero_formula f = { 0, 0, 0 };

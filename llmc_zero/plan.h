@@ -1,5 +1,5 @@
 // Every allocation of a rank and every byte that it sends, computed from the settings and the layout alone,
-// for any number of ranks. zero_create allocates from this plan, so plan and memory cannot differ.
+// for any number of ranks. zero_create allocates from this plan, so the two cannot differ.
 #ifndef LLMC_ZERO_PLAN_H
 #define LLMC_ZERO_PLAN_H
 #include "comm/comm.h"
@@ -13,8 +13,8 @@
 // A zero_hyper as fp64 values, which the ranks share with the norm.
 enum { HYPER_VALUES = 7 };
 
-// The allocations, in order of creation. Those of the collectives (comm_memory) are made before them, except
-// NCCL's, which is last.
+// The allocations, in order of creation. The collectives' memory (comm_memory) comes first, except NCCL's,
+// which is last.
 typedef enum {
     PLAN_TRACE,
     PLAN_VALUES,        // staging of zero_set, zero_get and files; scalars of the norm
@@ -53,7 +53,7 @@ typedef struct {
 typedef struct {
     plan_rank of;
     memory_request comm[COMM_MEMORIES];
-    memory_request own[PLAN_ITEMS];   // bytes: of one block, except as in plan_for_unit
+    memory_request own[PLAN_ITEMS];   // bytes: of one block, except for plan_for_unit
     memory_request away[STATES];      // states in files or, with a GPU, in host memory
     across_plan across;               // how PLAN_PINNED, PLAN_COPIES and PLAN_COPIES_UPDATE are used
     int64_t file_read, file_written;  // by a training step
@@ -67,19 +67,19 @@ static inline int plan_sums(const zero_config *c) { return c->micro_batches > 1;
 // Stages 2 and 3 keep only shards of gradients, and a sum over micro-batches is separate from this
 // micro-batch's gradients.
 static inline int plan_uses_buckets(const zero_config *c) { return c->stage >= 2 || plan_sums(c); }
-// The dtype of the gradients to be reduced: stages 0 and 1 reduce in place, in the dtype of the sum.
+// The dtype of the gradients that are reduced. Stages 0 and 1 reduce in place, so it is the dtype of the sum.
 static inline zero_dtype plan_reduced_type(const zero_config *c) {
     return c->stage < 2 && plan_sums(c) ? ZERO_F32 : c->numbers.dtype;
 }
-// The dtype in which they are sent.
+// The dtype in which gradients are sent.
 static inline zero_dtype plan_wire_type(const zero_config *c) {
     return c->comm.reduce_fp32 ? ZERO_F32 : plan_reduced_type(c);
 }
 
 // -------- the pieces of the update
 
-// Return the first piece of this rank's part of a unit, and the piece after `r`; elems 0: none. At stage 0 a
-// rank updates whole units. If all states are in memory, a piece is a whole part.
+// Return the first piece of this rank's part of a unit, and the piece after `r`. elems is 0 if there is none.
+// At stage 0 each rank updates whole units. If all states are in memory, a piece is a whole part.
 state_range plan_first_piece(const zero_config *c, const layout *l, int rank, int unit);
 state_range plan_next_piece(const zero_config *c, const layout *l, int rank, state_range r);
 typedef struct {
@@ -89,7 +89,7 @@ plan_pieces plan_count_pieces(const zero_config *c, const layout *l, int rank);
 
 // -------- the plan
 
-// Returns the connection that the settings request: shared memory between ranks of one node, NCCL on CUDA.
+// Returns the connection that the settings request: shared memory if all ranks are on one node, NCCL on CUDA.
 comm_way plan_way(const zero_config *c, int ranks, int ranks_on_node);
 
 // Returns 0, or ZERO_ERR_ARGUMENT if the staging is too small for the ranks.

@@ -53,9 +53,9 @@ int agree(zero *z, int rc) {
     return failure_agree(&z->net, rc);
 }
 
-// For ranks without a plugin, or whose zero_create failed. If the ranks have shared their failures, the
+// For ranks that have no plugin, or whose zero_create failed. If the ranks have shared their failures, the
 // lowest rank that failed prints. Otherwise each may be the only one that failed: rank 0 prints at once, and
-// the others wait, so that a launcher can end them first, and then print.
+// the others wait before they print, so that a launcher can end them first.
 static void __attribute__((noreturn)) end_unconnected(int status, const char *message) {
     enum { MOST_TURNS = 20 };
     int rank = zero_launched().rank, lower = zero_failed()->lower;

@@ -1,6 +1,6 @@
-// Checks that all ranks have the same settings. Rank 0 broadcasts its text, lines of "name = value". A rank
-// whose text differs names the first line that differs, and all ranks fail with the message of the lowest
-// such rank.
+// Checks that all ranks have the same settings. Rank 0 broadcasts its settings as lines of "name = value". A
+// rank with different text reports the first line that differs, and all ranks fail with the message of the
+// lowest such rank.
 #include "internal.h"
 #include "zero_settings.h"
 #include <stdio.h>
@@ -30,7 +30,7 @@ static int has_name(const char *text, const char *line) {
     return *text != 0;
 }
 
-// "has name = value", or "has no name" for a line that only the other rank has.
+// Writes "has name = value", or "has no name" for a line that only the other rank has.
 static const char *quote(char quoted[QUOTED], const char *line, int has) {
     snprintf(quoted, QUOTED, "%s%.*s", has ? "has " : "has no ", has ? length(line) : name_length(line),
              line);

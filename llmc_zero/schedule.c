@@ -95,7 +95,7 @@ int schedule_next(schedule_walk *w) {
             w->unit = (updates ? schedule_update_order(s) : o->units)[w->at++];
             return 1;
         }
-        // The walk ends after the next pass, or after this one if the record lacks the rest of it.
+        // The walk ends after the next pass, or after this one if the rest of it was not recorded.
         const int rest_is_known = s->mode == ZERO_TRAIN && o->n - o->used == s->left;
         if (w->part == WALK_NEXT_PASS || (w->part == WALK_PASS && !rest_is_known)) return 0;
         w->part = w->part == WALK_PASS && s->is_last ? WALK_UPDATE : WALK_NEXT_PASS;

@@ -1,5 +1,5 @@
-// The order in which a pass uses the units, as recorded in the last pass of the same mode, and the order of
-// the update. A training step is
+// The order in which a pass uses the units, recorded in the last pass of the same mode, and the order of the
+// update. A training step is
 //
 //   uses of micro-batch 0 | uses of micro-batch 1 | .. | update | uses of the next step's micro-batch 0 | ..
 //
@@ -39,15 +39,17 @@ typedef struct {
 // most_uses: the maximum number of recorded uses per pass. Returns 0, or ZERO_ERR_MEMORY.
 int schedule_create(schedule *s, memory *m, int n_units, int most_uses, int uses_agree);
 
-// Call it when a pass of `uses` uses begins. is_last: the update follows it, not another micro-batch.
+// Call it when a pass of `uses` uses begins. is_last: 1 if the update follows this pass, 0 if another
+// micro-batch does.
 void schedule_begin_pass(schedule *s, zero_mode mode, int uses, int is_last);
 void schedule_use(schedule *s, int unit);  // records a use
 
-// Begins the update and returns its order (n_units), the same on all ranks: the order of the last training
-// pass if all ranks use the same order, otherwise the table's. Valid until the next pass begins.
+// Begins the update and returns its order (n_units), which is the same on all ranks: that of the last
+// training pass if all ranks use the units in the same order, otherwise the table's. Valid until the next
+// pass begins.
 const int *schedule_begin_update(schedule *s);
-// Returns the same order before the update begins. It is preliminary: the rest of this pass may differ from
-// the last one.
+// Predicts that order before the update begins. It may still change if the rest of this pass differs from the
+// last one.
 const int *schedule_update_order(schedule *s);
 void schedule_updated(schedule *s);  // the next unit in that order is updated
 
@@ -65,7 +67,7 @@ typedef struct {
 } schedule_walk;
 
 // Walks from the next use or update, nearest first, to the end of the following training pass. Ends earlier
-// if the order beyond is unknown, as it always is after an evaluation.
+// where the order is unknown, as it always is after an evaluation.
 schedule_walk schedule_ahead(schedule *s);
 int schedule_next(schedule_walk *w);  // 1: w has the next use; 0: nothing more is known
 

@@ -33,7 +33,7 @@ static int open_files(zero *z) {
     return 0;
 }
 
-// With a GPU: prepares copies of states that are stored on one side of the bus and used on the other.
+// With a GPU: prepares for copying states that are stored on one side of the bus and used on the other.
 static int open_across(zero *z) {
     struct states *all = &z->states;
     char *memory[RINGS] = { NULL };

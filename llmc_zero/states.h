@@ -7,10 +7,10 @@
 
 struct states {
     state of[STATES];             // by zero_value
-    struct state_files *files;    // of states in files; NULL: all are in memory
-    struct state_across *across;  // of states copied across the bus; NULL: none are
+    struct state_files *files;    // for states in files; NULL: all are in memory
+    struct state_across *across;  // for states copied across the bus; NULL: none are
     int touched;                  // 0: all are still 0, as after zero_create
-    float *values;    // (VALUES_CHUNK) zero_hash, zero_save and zero_load stream values through it
+    float *values;    // (VALUES_CHUNK) zero_hash, zero_save and zero_load stream values through this
     uint16_t *low;    // (VALUES_CHUNK) the same in 16 bits
     float *staging;   // (VALUES_CHUNK) copies of device memory
     double *scalars;  // (ranks + 1, n_units + HYPER_VALUES) for the norm
@@ -21,25 +21,25 @@ struct states {
 // states_create.
 int states_open(zero *z);
 int states_create(zero *z, zero_value what);
-// Ends pending file transfers. Call states_free later, when no collective uses the states any more.
+// Ends pending file transfers. Call states_free later, once no collective uses the states.
 void states_stop_files(zero *z);
 void states_free(zero *z);
 
 state *states_get(const zero *z, zero_value what);
-// Returns the state that stores a value: parameters without masters are their own masters.
+// Returns the state that stores a value. Without masters, ZERO_MASTER is stored in the parameters.
 state *states_with(const zero *z, zero_value what);
-// Read elements of a value to the host as fp32, and write them: see state_read.
+// Read elements of a value to the host as fp32, and write them back: see state_read.
 int states_read(zero *z, zero_value what, state_range r, float *values);
 int states_write(zero *z, zero_value what, state_range r, state_intent intent, const float *values);
-// Return host buffers: for the norm, (ranks + 1, n_units + HYPER_VALUES); for VALUES_CHUNK values; and the
-// first n of these values in another dtype, valid until the next call.
+// Return host buffers: (ranks + 1, n_units + HYPER_VALUES) scalars for the norm; VALUES_CHUNK values; and the
+// first n of those values converted to another dtype, valid until the next call.
 double *states_scalars(zero *z);
 float *states_room(zero *z);
 const void *states_room_as(zero *z, zero_dtype dtype, int64_t n);
 
 int states_are_touched(const zero *z);  // 0: all are still 0, as after zero_create
 void states_touch(zero *z);
-int states_are_away(const zero *z);     // 1: some are in files, or across the bus from their update
+int states_are_away(const zero *z);     // 1: some are in files, or must cross the bus for their update
 int states_are_written(const zero *z);  // 1: no write to files is pending
 void states_count(const zero *z, zero_files *f);
 

@@ -15,8 +15,8 @@ int step_create(zero *z) {
 
 // -------- the last update was the same on all ranks
 //
-// zero_update does not communicate, so the ranks compare its values in the next step, and before a save. The
-// last bits may differ: a learning rate may come from the C library's cosf, whose bits depend on the CPU.
+// zero_update does not communicate, so the ranks compare its arguments in the next step, and before a save.
+// The last bits may differ: a learning rate may come from the C library's cosf, whose bits depend on the CPU.
 
 static void last_update(const zero *z, double *values) {
     const zero_hyper *h = &z->step.last;

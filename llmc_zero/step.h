@@ -14,10 +14,10 @@ struct step {
 
 // Allocates masters, moments and the tables of the step. Call it after grads_create.
 int step_create(zero *z);
-// Fails if the ranks passed different values to their last zero_update. All ranks call it.
+// (collective) Fails if the ranks passed different values to their last zero_update.
 int step_same_updates(zero *z);
 loss_scale step_scale(const zero *z);
-// Restores the loss scale that a run in this dtype has saved.
+// Restores the loss scale saved by a run in this dtype.
 void step_restore_scale(zero *z, zero_dtype dtype, const loss_scale *saved);
 
 #endif

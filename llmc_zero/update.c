@@ -14,7 +14,7 @@ static int run_adamw(void *ctx, task *k);
 static int run_publish(void *ctx, task *k);
 
 // Adds a segment for each tensor in the piece, without padding. Offsets are relative to the piece, so they
-// are valid in every state.
+// hold for every state.
 static void add_segments(const zero *z, struct update_piece *piece, adamw_segment *segments) {
     const state_range *r = &piece->range;
     const layout_unit *u = &z->layout.units[r->unit];
@@ -83,7 +83,7 @@ static int create_pieces(zero *z) {
 }
 
 // If states are off the device, the update runs on a separate lane while the trainer continues with the next
-// step. Forward waits for each unit's update; if the update is delayed, backward does.
+// step. Forward waits for each unit's update or, if the update is delayed, backward does.
 static int create_tasks(zero *z, int unit) {
     const int has_lane = z->update.is_ahead || z->config.offload.delayed_update;
     const task_lane lane = has_lane ? LANE_CPU : LANE_TRAINER;
@@ -123,11 +123,11 @@ static int begin_state(zero *z, zero_value what, const struct update_piece *piec
     return state_begin(&parts[what], s, piece->on, piece->range, intent, NULL);
 }
 
-// A unit's task runs after its bucket's reduction. The previous task, which begins the unit's first piece,
-// may run before that reduction, so it must check.
+// A unit's task runs after its bucket's reduction. But the previous unit's task begins this unit's first
+// piece and may run before that reduction, so it must check.
 static int is_reduced(zero *z, int unit) { return tasks_have_run(&z->tasks, grads_reduction(z, unit)); }
 
-// If pieces are begun ahead, the trace shows how long AdamW waits for each: for reads, copies, and buffers
+// If pieces are begun ahead, traces how long AdamW waits for each: for reads, for copies, and for buffers
 // that are still being written.
 static void trace_wait(zero *z, const struct update_piece *piece, double start) {
     const int lane = traced_lane(z, z->update.units[piece->range.unit].adamw.lane);
@@ -135,7 +135,8 @@ static void trace_wait(zero *z, const struct update_piece *piece, double start) 
         trace_add(&z->trace, EVENT_WAIT, piece->range.unit, lane, start);
 }
 
-// Begins opening those of the piece's states that are not begun yet; gradients only if they are reduced.
+// Begins opening the piece's states, except those already begun. Gradients are opened only if they are
+// reduced.
 static int begin_piece(zero *z, const struct update_piece *piece, state_part parts[STATES]) {
     const double start = trace_now(&z->trace);
     for (int what = 0; what < STATES; what++)
@@ -179,7 +180,7 @@ static const struct update_piece *piece_after(const zero *z, int i) {
     if (!z->update.is_ahead) return NULL;
     if (z->update.at + 1 >= __atomic_load_n(&z->update.n_known, __ATOMIC_ACQUIRE)) return NULL;
     const struct update_unit *next = &z->update.units[z->update.order[z->update.at + 1]];
-    // A reduction task may have run while its work is still queued on the device; only the unit's task is
+    // A reduction task may have run while its work is still queued on the device. Only the unit's own task is
     // ordered after that work.
     if (z->device.asynchronous && next->is_early) return NULL;
     return &z->update.pieces[next->first_piece];
@@ -290,8 +291,8 @@ static int read_ahead(zero *z) {
     return 0;
 }
 
-// Takes over the pieces read ahead. The update's order is final now, so pieces read for a different order are
-// dropped.
+// Takes the pieces that were read ahead. Drops them if they are not the first ones of the update's final
+// order.
 static void take_read_ahead(zero *z) {
     struct update *s = &z->update;
     const struct update_piece *first[2], *one = s->read_ahead[s->window], *two = s->read_ahead[!s->window];
@@ -302,7 +303,8 @@ static void take_read_ahead(zero *z) {
 
 // -------- the order of the units
 
-// Waits for the last update and publishes it, so that no unit is being updated while these fields are set.
+// First waits for the last update and publishes it, so that no unit is being updated while these fields are
+// set.
 static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
     const int first_delayed = z->config.offload.delayed_update;
     ZERO_TRY(update_wait(z));

@@ -1,6 +1,6 @@
 // AdamW on the parts that this rank owns, piece by piece. Owns the order of the units, the pieces, the open
 // pieces, and the result of a delayed update until it is published. Functions that return an int return 0, or
-// a negative error with the error set.
+// a negative error code with the error set.
 #ifndef LLMC_ZERO_UPDATE_H
 #define LLMC_ZERO_UPDATE_H
 #include "device/kernels.h"
@@ -28,13 +28,13 @@ struct update {
     int64_t n_pieces;
     adamw_constants constants;
     int *order;         // (n_units) units in update order
-    int n_known;        // number of valid entries in `order`; the update's lane reads it
+    int n_known;        // number of valid entries in `order`; also read by the update's lane
     int n_early;        // units submitted during backward: the last ones of the table
     int at;             // index in `order` of the unit being updated
     int is_ahead;       // 1: each piece is opened while the previous one is updated
     int is_delayed;     // 1: the last update is delayed, so it does not change the parameters
     int unpublished;    // 1: its result is not in the parameters yet
-    state next_params;  // in files, the parameters that a delayed update writes: see state_has_next
+    state next_params;  // parameters in files that a delayed update writes: see state_has_next
     state_part opened[2][STATES];
     int window;                                // index of `opened` for the next piece
     const struct update_piece *read_ahead[2];  // the two pieces begun during backward; NULL: none
@@ -52,12 +52,12 @@ void update_discard(zero *z);
 
 // If the last update was delayed, makes its result the parameters.
 int update_publish(zero *z);
-// Call it after loading the states: they replace the result of a delayed update.
+// Call it after loading the states, which replace the result of a delayed update.
 void update_forget(zero *z);
 // Returns when the last update has ended.
 int update_wait(zero *z);
-// Returns when the update and all gathers have ended and the device is idle, so that states may be read, and
-// after params_drop_all also changed.
+// Returns when the update and all gathers have ended and the device is idle. States may then be read and,
+// after params_drop_all, changed.
 int update_settle(zero *z);
 int update_pieces_read_ahead(const zero *z);  // 0, 1 or 2
 

@@ -21,7 +21,7 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
     return pass_outside_step(z, call);
 }
 
-// Writes those of a place's n elements that this rank holds.
+// Writes those of the n elements of a place that this rank holds.
 static int set_stored(zero *z, zero_value what, const layout_place *p, int64_t offset, int64_t n,
                       const float *values) {
     const state *s = states_with(z, what);
@@ -46,7 +46,7 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     return has_master ? set_stored(z, ZERO_MASTER, p, offset, n, values) : 0;
 }
 
-// A request, on every rank, for n elements of a place from `offset` on. They are copied to `values`, or
+// A request, made on every rank, for n elements of a place from `offset` on. They are copied to `values`, or
 // hashed into `digest` through the values buffer.
 typedef struct {
     zero *z;
@@ -59,7 +59,7 @@ typedef struct {
     zero_purpose purpose;
 } get_request;
 
-// Adds n values to the digest, which covers the bytes as they are stored.
+// Adds n values to the digest, as the bytes in which they are stored.
 static int update_digest(const get_request *g, int64_t n) {
     zero_dtype stored = g->state->dtype;
     const void *bytes = states_room_as(g->z, stored,

@@ -1,14 +1,14 @@
-// How the library fails: it stores the failure for the calling thread and returns its code. error.c formats
-// the message of zero_last_error().
+// How the library fails: a call stores the failure for its thread and returns the failure's code. error.c
+// formats the message of zero_last_error().
 #ifndef LLMC_ZERO_BASE_ERROR_H
 #define LLMC_ZERO_BASE_ERROR_H
 #include "../zero.h"
 #include <stddef.h>
 
 // Each returns `code`: return zero_fail(ZERO_ERR_..., ...). The arguments may point into the last failure.
-// The message is fmt, after "rank R (host H)" if a rank is given ("rank R" if host is NULL), or after the
-// setting's name as in zero_config. If `setting` lists several ("start.rank start.ranks"), the message begins
-// with the first.
+// The message is fmt. If a rank is given, "rank R (host H)" precedes it ("rank R" if host is NULL). If a
+// setting is given, its name in zero_config precedes it; if `setting` lists several ("start.rank
+// start.ranks"), the first one does.
 #define zero_fail(code, ...) zero_fail_of(code, -1, NULL, "", __VA_ARGS__)
 #define zero_fail_rank(code, rank, host, ...) zero_fail_of(code, rank, host, "", __VA_ARGS__)
 #define zero_fail_setting(code, setting, ...) zero_fail_of(code, -1, NULL, setting, __VA_ARGS__)
@@ -23,14 +23,14 @@ typedef struct {
     int reason;           // bytes of the message before any advice
 } failure_record;
 const failure_record *zero_failed(void);       // the calling thread's last failure
-int zero_fail_again(const failure_record *f);  // fails with another rank's, thread's or an earlier failure
+int zero_fail_again(const failure_record *f);  // another rank's or thread's failure, or an earlier one
 
 // Add details to the last failure; each returns its code.
 int zero_failed_at_unit(int unit);
 int zero_failed_by_setting(const char *setting);  // of zero_config; the message does not change
 int zero_failed_advice(const char *fmt, ...)
     __attribute__((format(printf, 1, 2)));       // appends "; " and the advice
-int zero_failed_on(int rank, const char *host);  // prepends "rank R (host H): " unless a rank is named
+int zero_failed_on(int rank, const char *host);  // prepends "rank R (host H): " unless it names a rank
 int zero_failed_after(int lower);                // lower: see failure_record
 
 // Lists the chosen ranks: "rank 1 (host a)", or "ranks 1 (host a), 2 (host b) and 3 more". The host of rank r
@@ -40,8 +40,8 @@ const char *zero_list_ranks(char list[ZERO_LIST], int ranks, const char *chosen,
                             size_t stride);
 
 // Makes untrusted text safe for a terminal: keeps printable ASCII and valid UTF-8 from U+00C0 on, except
-// characters that are invisible or change the writing direction. A newline or tab becomes a space, any other
-// byte '?'. Cuts the text to `bytes`.
+// characters that are invisible or change the writing direction. Replaces newlines and tabs with spaces, and
+// every other byte with '?'. Cuts the text to `bytes`.
 void zero_plain(char *text, size_t bytes);
 
 // Returns from the caller if the call fails.
@@ -50,7 +50,7 @@ void zero_plain(char *text, size_t bytes);
         int try_rc_ = (call);        \
         if (try_rc_) return try_rc_; \
     } while (0)
-// The same for an allocation, which returns NULL with the error set if it fails.
+// Returns from the caller if an allocation has failed, that is, returned NULL with the error set.
 #define ZERO_TRY_ALLOC(pointer) ZERO_TRY((pointer) ? 0 : ZERO_ERR_MEMORY)
 
 #endif

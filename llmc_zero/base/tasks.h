@@ -3,12 +3,12 @@
 // the same order.
 //
 // A lane that may have a thread starts it with its first task. On other lanes the submitting call runs the
-// task, as soon as the tasks it needs have run. On a device with streams, a task only queues work, followed
-// by an event. Its stream waits for the events of the tasks it needs; the host does not wait.
+// task itself, once the tasks it needs have run. On a device with streams, a task only queues work and then
+// an event. Its stream waits for the events of the tasks it needs; the host does not.
 //
 // The first task that fails ends all lanes. Tasks that have not begun never run, because the ranks no longer
-// agree on what comes next; waiting for one of them returns that first failure. Every task has a time limit,
-// so every wait ends.
+// agree on what comes next. Waiting for one of these tasks returns that first failure. Every task has a time
+// limit, so every wait ends.
 #ifndef LLMC_ZERO_BASE_TASKS_H
 #define LLMC_ZERO_BASE_TASKS_H
 #include "../device/device.h"
@@ -65,8 +65,7 @@ typedef struct tasks {
     device *device;
     trace *trace;    // records the waits; NULL: no trace
     int cores;       // threads that AdamW on the CPU may use
-    task trainer;    // a task that needs this one runs after all work that the trainer has done or queued
-                     // before the submission
+    task trainer;    // needing it means running after all work that the trainer did or queued before
     task *prepared;  // the last prepared task
     int opened, closing;
     pthread_mutex_t lock;

@@ -12,7 +12,7 @@
 #include "memory.h"
 #include "../zero.h"
 
-// Lanes that exist only in the trace; tasks.h has the others, from 0 on. Reads are shown on LANE_IO.
+// Lanes that exist only in the trace. tasks.h has the others, from 0 on. Reads appear on LANE_IO.
 enum { TRACE_WRITES = 5, TRACE_TO_HOST, TRACE_TO_DEVICE, TRACE_SQUARES, TRACE_LANES };
 
 // docs/details.md defines what each kind covers, and its begin and end on CUDA.
@@ -64,15 +64,15 @@ void trace_close(trace *t);  // after the device has finished its work
 double trace_now(const trace *t);
 // Adds an event that began at start_s (from trace_now) and ends now.
 void trace_add(trace *t, trace_kind kind, int unit, int thread, double start_s);
-// Adds an event whose times are those of clock_now.
+// Adds an event with times taken from clock_now.
 void trace_add_past(trace *t, const trace_event *what);
 // on: PROCESSOR for work on the CPU.
 trace_span trace_begin(trace *t, device_stream on);
 void trace_end(trace *t, const trace_span *span, const trace_event *what);  // `what` has no times
 // Waits until the device has finished its work, and completes the array.
 void trace_complete(trace *t);
-// Sets *e to event i, counted from 0 in the order of their ends, and returns 1; returns 0 after the last.
-// With overlap, call it only between steps and after a zero_barrier.
+// Sets *e to event i, counted from 0 in the order in which events ended, and returns 1. Returns 0 after the
+// last one. With overlap, call it only between steps and after a zero_barrier.
 int trace_at(const trace *t, int i, trace_event *e);
 int trace_write(trace *t, const char *path, int rank, const char *const *unit_names, int units);
 

@@ -17,9 +17,10 @@ typedef struct {
 } at_work;
 
 at_work at_work_begin(zero *z);
-// Returns 0, or ZERO_ERR_COMM. Call it between pieces of work, and once per turn while waiting for the disk.
+// Returns 0, or ZERO_ERR_COMM. Call it after each piece of work, and once per turn while waiting for the
+// disk.
 int at_work_goes_on(at_work *w);
-// (collective) Returns when all ranks have called it. rc: this rank's result; if one rank has failed, all
+// (collective) Returns when all ranks have called it. rc: this rank's result. If any rank has failed, all
 // fail.
 int at_work_end(at_work *w, int rc);
 

@@ -16,7 +16,7 @@ typedef struct {
     file_engine *engine;       // NULL: no file is open
     int given;                 // 1: the caller owns the memory
     int hangs;                 // 1: a hung disk may still use the memory and the file, so neither is released
-    at_work *work;  // of this rank, which reports while it waits; NULL: the other ranks do not wait
+    at_work *work;             // reports while this rank waits; NULL: the other ranks do not wait for it
 } ring;
 
 // -------- a file being written
@@ -36,25 +36,25 @@ typedef struct {
     ring ring;          // for the whole pages; the rest is written separately
 } file_writer;
 
-// Creates the file and reserves its space. Call writer_end even after an error. digests: receives those of
-// all blocks. copy: memory for all bytes in whole pages, so that only writer_end waits for the disk; NULL: a
-// few buffers. work: see ring.
+// Creates the file and reserves its space. Call writer_end even after an error. digests: receives the digests
+// of all blocks. copy: memory for the whole file, in whole pages, so that only writer_end waits for the disk;
+// NULL: uses a few buffers. work: see ring.
 int writer_begin(file_writer *w, const char *path, int64_t bytes, uint64_t *digests, char *copy,
                  at_work *work);
-// Returns 0 and memory for the next bytes: *room is a multiple of 4, except at the end of the file. Waits for
-// the disk if all buffers are full.
+// Returns 0 and memory for the next *room bytes, a multiple of 4 except at the end of the file. Waits for the
+// disk if all buffers are full.
 int writer_room(file_writer *w, void **to, int64_t *room);
-// Call it with the number of bytes stored there. Returns 0 or an error.
+// bytes: how many the caller has stored there. Returns 0 or an error.
 int writer_filled(file_writer *w, int64_t bytes);
-// Returns 0 when the file is on disk. Otherwise removes it and returns the first failure (rc, or its own).
+// Returns 0 when the file is on disk. After a failure removes the file and returns the first failure (rc, or
+// its own).
 int writer_end(file_writer *w, int rc);
 
 // -------- reading the files of a manifest
 
 typedef struct {
     const manifest *m;
-    // Set by the caller: the elements of each unit that it needs, so that no others are read ahead. Default:
-    // all.
+    // Set by the caller: the elements of each unit that it needs. No others are read ahead. Default: all.
     int64_t needs_from, needs_until;
     int64_t until;  // of the open file: read-ahead stops here
     int file;       // the open one; -1: none
@@ -71,7 +71,7 @@ int blocks_begin(block_reader *b, const manifest *m, at_work *work);
 // file are padding and are set to 0. Returns 0, or ZERO_ERR_IO with a message that names the file and the
 // offset.
 int blocks_read_unit(block_reader *b, int unit, int saved, int64_t from, int64_t n, float *to);
-// Reads and checks a whole file. Returns the same as blocks_read_unit.
+// Reads and checks a whole file. Returns the same errors as blocks_read_unit.
 int blocks_check_file(block_reader *b, int file);
 void blocks_end(block_reader *b);
 

@@ -9,7 +9,7 @@
 
 enum { FILE_NAME = 64 };  // size of the name of a file in the folder
 
-// Sets path to folder/name. Fails if that is too long.
+// Sets path to folder/name. Fails if the result is too long.
 int folder_path(char path[PATH_MAX], const char *folder, const char *name);
 int folder_make(const char *folder);  // unless it exists
 // Return when the entries of the folder, or of its parent, are on disk.
@@ -18,9 +18,10 @@ int folder_sync_parent(const char *folder);
 // Creates a file for writing and sets *fd. Fails if the name exists, even as a symlink.
 int folder_create_file(const char *path, int *fd);
 int folder_write(int fd, const char *path, const void *data, size_t bytes);
-// Returns when the file is on disk. Closes it even after an error.
+// Closes the file, even after an error, and returns once it is on disk.
 int folder_close_written(int fd, const char *path);
-// Removes zero_save's files, except the manifest and those whose names end in `keep`. keep NULL: removes all.
+// Removes zero_save's files, except the manifest and files with names that end in `keep`. keep NULL: removes
+// all of them.
 int folder_clean(const char *folder, const char *keep);
 
 #endif

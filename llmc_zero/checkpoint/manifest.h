@@ -41,16 +41,17 @@ typedef struct {
     int64_t block_bytes;
     zero_dtype dtype;  // of the run that saved it
 } manifest;
-// Returns the text for files that this plugin has written, which the caller frees; NULL: out of memory.
+// Returns the manifest's text for the files that this job has written. The caller frees it. NULL: out of
+// memory.
 char *manifest_write(const zero *z, const manifest *m);
-// Reads and checks *m, but does not compare it with a model. Call manifest_free even after an error.
-// ZERO_ERR_IO: missing or damaged; ZERO_ERR_ARGUMENT: another format or version.
+// Reads the manifest into *m and checks it, but does not compare it with a model. Call manifest_free even
+// after an error. ZERO_ERR_IO: missing or damaged; ZERO_ERR_ARGUMENT: a different format or version.
 int manifest_read(manifest *m, const char *folder);
 void manifest_free(manifest *m);
 // Sets *text to the trainer's object, which the caller frees.
 int manifest_text(const manifest *m, char **text);
-// Returns 0 if the model has these tables and the files have each of its elements once; else
-// ZERO_ERR_ARGUMENT with the first difference, or ZERO_ERR_IO with the file.
+// Returns 0 if the model has the same tables and the files have each of its elements exactly once. Otherwise
+// returns ZERO_ERR_ARGUMENT and reports the first difference, or ZERO_ERR_IO and reports the file.
 int manifest_check_model(const manifest *m, const layout *l);
 
 #endif

@@ -1,4 +1,4 @@
-// Called by zero_create and zero_destroy, for saves during training.
+// For zero_create and zero_destroy: the memory and the thread of saves during training.
 #ifndef LLMC_ZERO_CHECKPOINT_SAVE_H
 #define LLMC_ZERO_CHECKPOINT_SAVE_H
 #include "../zero.h"

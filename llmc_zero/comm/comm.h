@@ -66,8 +66,7 @@ struct comm {
     int ranks_on_device;          // ranks that share this rank's device, itself included; 1 on a CPU
     memory_request *planned;      // (COMM_MEMORIES)
     zero_traffic traffic;
-    char *incoming;  // (ranks, incoming_bytes) other ranks' data to be summed; NULL: it is summed where it
-                     // arrives
+    char *incoming;  // (ranks, incoming_bytes) other ranks' data to sum; NULL: it is summed where it arrives
     size_t incoming_bytes;
     struct comm_host *host;  // of comm/host.c; NULL: one rank
     struct comm_nccl *nccl;  // of comm/nccl.c; NULL: not used
@@ -80,11 +79,11 @@ struct comm {
 typedef enum {
     COMM_WINDOW,    // mapped shared memory: only recorded
     COMM_MESSAGES,  // two blocks: outgoing, incoming
-    COMM_INCOMING,  // CUDA: data from the other ranks, to be summed
+    COMM_INCOMING,  // CUDA: data from the other ranks, before it is summed
     COMM_NCCL,      // NCCL's own memory: measured after it has connected; only recorded
     COMM_MEMORIES
 } comm_memory;
-// How bytes move. In a running job this is known; a plan assumes what the settings request.
+// How bytes move: in a running job as connected, in a plan as the settings request.
 typedef struct {
     int ranks;
     int window;  // 1: shared memory; 0: messages
@@ -97,7 +96,7 @@ int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const
 // -------- opening and closing (comm/open.c)
 
 // (collective) Opens the requested implementation between the ranks of `ranks`, with the memory planned for
-// it. Before comm_stage, plan again for the result of comm_way_of; `planned` must live until comm_close.
+// it. `planned` must live until comm_close. Before comm_stage, plan again for the result of comm_way_of.
 // After an error, call comm_close (clean 0).
 int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory *m, memory_request *planned);
 comm_way comm_way_of(const comm *c);  // how bytes actually move
@@ -139,13 +138,13 @@ typedef struct {
     int n_runs;
     int64_t elems;  // of all runs
 } comm_round;
-// Finds the runs of the next `room` elements. Returns n_runs; 0: no elements are left.
+// Finds the runs of the next `room` elements. Returns n_runs, 0 if no elements are left.
 int comm_next_round(comm_round *r, int64_t room);
 // Sums this rank's part of a round in rank order. Rank r's data starts at others + r * stride.
 int comm_sum_round(comm *c, const comm_round *r, const char *others, size_t stride, zero_dtype full_type,
                    zero_dtype shard_type, int add);
 
-// -------- for host memory, complete when they return (comm/host.c)
+// -------- for host memory; they return when the data has arrived (comm/host.c)
 
 int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes);
 // all[r * n + i] = rank r's mine[i]

@@ -1,11 +1,11 @@
 // Direct reads: ranks on one node copy large buffers from each other's memory (process_vm_readv), in one copy
 // instead of two through the window. Sums, their order and the traffic are the same. The kernel looks up each
-// page it reads, so direct reads are faster than the window only with 2 MiB pages and for totals of at least
+// page that it reads, so direct reads beat the window only with 2 MiB pages and a total of at least
 // host_direct_least.
 //
 // Linux lets a process read another process of the same user, unless a security module or the container's
 // system-call filter forbids it; Yama forbids it between ranks if kernel.yama.ptrace_scope is not 0. A trial
-// at startup shows whether reads work; if not, everything goes through the window. An administrator can
+// at startup finds out whether reads work; if not, all data goes through the window. An administrator can
 // enable direct reads with kernel.yama.ptrace_scope=0, or with CAP_SYS_PTRACE for a container.
 #include "../device/kernels.h"
 #include "../base/error.h"
@@ -58,8 +58,8 @@ static int read_from(const comm *c, const comm_call *call, int src, int64_t pid,
     return 0;
 }
 
-// Every rank reads the bytes that every other rank has announced. They also identify the process, because its
-// id may belong to a different process in this rank's container.
+// Every rank reads the bytes that every other rank has announced. The bytes also identify the process,
+// because in this rank's container its id may belong to a different one.
 static int others_readable(comm *c) {
     const comm_call call = { .use = comm_for_scalars, .kind = COMM_OTHER };
     int64_t mine[] = { getpid(), 0, (int64_t)(clock_now() * 1e9) }, theirs[3];
@@ -100,7 +100,7 @@ static int announce_pieces(comm *c, const comm_call *call, const int64_t **all) 
     return host_announce(c, call, mine, 1 + call->n, all);
 }
 
-// Large copies bypass the caches (streaming stores), so that the lines they write need not be read first.
+// Large copies bypass the caches (streaming stores), so that the CPU need not read the lines they overwrite.
 static void copy_own(char *to, const char *from, size_t bytes) {
 #ifdef __SSE2__
     enum { STREAMED = 8 << 20, LINE = 64 };
@@ -135,8 +135,8 @@ int host_direct_gather(comm *c, const comm_call *call) {
     return host_barrier(c, call);  // from now on shards may change
 }
 
-// Sums elements [pos, pos + len) of this rank's part of piece i: reads the others' into scratch, and sums
-// them while they are in the cache.
+// Sums elements [pos, pos + len) of this rank's part of piece i: reads the other ranks' data into scratch,
+// and sums it while it is in the cache.
 static int reduce_run(comm *c, const comm_call *call, int i, int64_t pos, int64_t len,
                       const int64_t *const *all, char *scratch) {
     const comm_piece *p = &call->pieces[i];

@@ -5,7 +5,7 @@
 
 typedef struct rank_gpu {
     uint64_t machine;
-    uint64_t gpu;            // a hash of machine and bus address, by which NCCL identifies GPUs
+    uint64_t gpu;            // a hash of machine and bus address; NCCL identifies GPUs by these two
     unsigned char uuid[16];  // MIG instances of one GPU have different UUIDs
     int visible;             // number of devices that the rank sees
     int may_share;           // 1: the user chose the device by number, or allowed NCCL to share GPUs
@@ -19,8 +19,8 @@ void gpus_close(comm *c);
 typedef enum { ON_DEVICE, ON_GPU } gpu_sharing;
 // Returns the lowest rank that shares its device or GPU with rank r; r itself if no lower one does.
 int gpus_first(const comm *c, int r, gpu_sharing what);
-// Fails with "ranks 0 and 1 are on one GPU of host h, where 3 ranks have 2 GPUs", followed by tail. other:
-// the higher rank.
+// Fails with "ranks 0 and 1 are on one GPU of host h, where 3 ranks have 2 GPUs", then tail. other: the
+// higher rank.
 int gpus_fail(const comm *c, int code, int other, gpu_sharing what, const char *tail);
 // Returns how many ranks can each have a GPU on the machine of rank r; 0: all ranks there can.
 int gpus_room(const comm *c, int r);

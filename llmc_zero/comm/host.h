@@ -28,12 +28,12 @@ static inline net_use host_net_use(const comm_call *call) {
 }
 
 typedef struct {
-    // Return the place of the bytes for rank `dest` before an exchange, and of those from `src` after it.
-    // Places of consecutive ranks are equally far apart. half: alternates between 0 and 1.
+    // Return the address of the bytes for rank `dest` before an exchange, and of those from `src` after it.
+    // Addresses of consecutive ranks are equally far apart. half: alternates between 0 and 1.
     char *(*out)(comm *c, exchange_kind x, int half, int dest);
     const char *(*in)(comm *c, exchange_kind x, int half, int src);
-    // Exchanges `bytes` bytes (for SCATTER, per rank; otherwise in total). When it returns, the half used by
-    // the previous exchange is free.
+    // Exchanges `bytes` bytes (SCATTER: per rank; otherwise in total). When it returns, the half used by the
+    // previous exchange is free.
     int (*exchange)(comm *c, const comm_call *call, exchange_kind x, int half, int root, size_t bytes);
     int is_window;
     void (*close)(comm *c);
@@ -60,13 +60,13 @@ void comm_close_host(comm *c, int clean);
 
 // Every exchange starts with a stamp that identifies its collective.
 enum { STAMP_BYTES = 64 };
-// Writes the stamp and returns the place of this rank's bytes for `dest`. root: for EXCHANGE_ROOT.
+// Writes the stamp and returns the address of this rank's bytes for `dest`. root: for EXCHANGE_ROOT.
 char *host_out(comm *c, const comm_call *call, exchange_kind x, int dest, int root, size_t bytes);
-// Returns the place of the bytes received in that half.
+// Returns the address of the bytes received in that half.
 const char *host_in(comm *c, exchange_kind x, int half, int src);
 // Runs the exchange and checks the stamps.
 int host_exchange(comm *c, const comm_call *call, exchange_kind x, int root, size_t bytes);
-// Gathers n numbers from each rank, under a stamp with the collective's size. Sets all[r] to rank r's
+// Gathers n numbers from each rank, with a stamp that has the collective's size. Sets all[r] to rank r's
 // numbers, which stay in staging until the next exchange.
 int host_announce(comm *c, const comm_call *call, const int64_t *mine, int n, const int64_t **all);
 int host_barrier(comm *c, const comm_call *call);
@@ -91,13 +91,12 @@ extern size_t host_unstaged_least;  // the smallest mean size of a piece, over a
 
 typedef struct {
     size_t bytes;                        // of the window, or of each of the two buffers of messages
-    size_t scatter_bytes, gather_bytes;  // its capacity: to each rank, to all
+    size_t scatter_bytes, gather_bytes;  // capacity: to each rank, to all ranks
 } comm_room;
 comm_room comm_window_room(const zero_config *c, int ranks);
 comm_room comm_messages_room(const zero_config *c, int ranks);
 
-// Returns 1 if the window is open; 0 if a window is impossible, with the reason in `why`; or a negative
-// error.
+// Returns 1 if the window is open, 0 with the reason in `why` if a window is impossible, or a negative error.
 int host_open_window(comm *c, const zero_config *config, memory *m, char *why, size_t why_bytes);
 int host_open_messages(comm *c, const zero_config *config, memory *m);
 

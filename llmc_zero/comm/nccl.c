@@ -2,8 +2,8 @@
 //
 // For each group of a non-blocking communicator, NCCL starts a thread to queue the work; a call outside a
 // group counts as a group (group.cc, groupLaunchNonBlocking, NCCL 2.26 to 2.30). Blocking communicators need
-// no thread, but their calls cannot be aborted: NCCL's guide allows ncclCommAbort only on non-blocking ones,
-// and it frees memory that a call in another thread still uses. So this file uses few groups: one per
+// no thread, but their calls cannot be aborted: NCCL's guide allows ncclCommAbort only on non-blocking ones;
+// on others, it frees memory that a call in another thread still uses. So this file uses few groups: one per
 // collective, or one per round if comm.incoming has no room for the largest bucket's shards.
 #ifdef ZERO_HAVE_NCCL
 #include "host.h"
@@ -49,7 +49,7 @@ static int reduce_in_order(nccl_state *n, comm_use use, const comm_piece *pieces
     return 0;
 }
 
-// NCCL sums into this rank's part of each full, with its own order and rounding.
+// NCCL sums into this rank's part of each piece's `full`, with its own order and rounding.
 static int reduce_by_nccl(nccl_state *n, comm_use use, const comm_piece *pieces, int n_pieces,
                           zero_dtype full_type, zero_dtype shard_type, int add) {
     comm *c = n->c;
@@ -136,7 +136,7 @@ int comm_open_nccl(comm *c, const zero_config *config, memory *m) {
     n->c = c;
     n->unit = -1;
     n->nccl_sums = config->comm.reduce_nccl;
-    ZERO_TRY(comm_barrier(c));  // no rank allocates before all have arrived
+    ZERO_TRY(comm_barrier(c));  // no rank allocates before all have reached this point
     ZERO_TRY(nccl_connect(n, config));
     ZERO_TRY(comm_barrier(c));
     ZERO_TRY(nccl_count_taken(n, n->left));

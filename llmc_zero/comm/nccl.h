@@ -1,9 +1,9 @@
 // Collectives through NCCL, for ranks with one GPU each: from device memory to device memory, queued on the
-// device's streams. A rank sends as many bytes as through the host's staging, and by default the shards get
-// the same bits.
+// device's streams. A rank sends as many bytes as it would through the host's staging, and by default the
+// shards get the same bits.
 //
 //   reductions  on stream COMM, with one communicator
-//   gathers     on stream GATHER, with another one, so that they need not wait for queued reductions
+//   gathers on stream GATHER, with a second one, so that they need not wait for queued reductions
 //
 // Nothing here waits for the device; the caller orders streams with events. A thread watches both
 // communicators (comm/nccl_watch.c): when NCCL reports an error, or a collective has not ended timeout_s
@@ -21,10 +21,9 @@
 #ifdef ZERO_HAVE_NCCL
 extern const comm_functions comm_nccl_functions;
 
-// (collective) Loads the library and connects the ranks, with the help of the host's functions. Sets c->f and
-// c->nccl, and m's mover to NCCL's allocator. Returns within timeout_s for each of the two communicators; if
-// one rank cannot connect, all fail with its error as soon as it does. After an error, call comm_close_nccl
-// (clean 0).
+// (collective) Loads the library and connects the ranks, using the host's functions. Sets c->f and c->nccl,
+// and m's mover to NCCL's allocator. Takes at most timeout_s for each of the two communicators. If one rank
+// fails to connect, all fail with its error at once. After an error, call comm_close_nccl (clean 0).
 int comm_open_nccl(comm *c, const zero_config *config, memory *m);
 void comm_close_nccl(comm *c, int clean);
 #else

@@ -1,5 +1,5 @@
-// NCCL, loaded when it is first needed, so that runs on CPUs or with one rank avoid its 200 MiB and the time
-// to link them. After nccl_load its functions are available as nccl.AllGather and so on.
+// NCCL is loaded when it is first needed, so that runs on CPUs or with one rank avoid its 200 MiB and the
+// time to link it. After nccl_load its functions are available as nccl.AllGather and so on.
 #ifndef LLMC_ZERO_COMM_NCCL_LIBRARY_H
 #define LLMC_ZERO_COMM_NCCL_LIBRARY_H
 #include <nccl.h>

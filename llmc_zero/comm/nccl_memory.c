@@ -50,8 +50,8 @@ int nccl_bytes_left(size_t *left) {
     return zero_fail(ZERO_ERR_DEVICE, "CUDA: cudaMemGetInfo: %s", cudaGetErrorString(rc));
 }
 
-// If ranks share a GPU, the driver reports the memory of all of them, and each records an equal share. No
-// rank allocates meanwhile.
+// If ranks share a GPU, the driver reports the memory of all of them, so each records an equal share. No rank
+// allocates in the meantime.
 int nccl_count_taken(nccl_state *n, size_t before) {
     size_t left;
     ZERO_TRY(nccl_bytes_left(&left));
@@ -61,7 +61,7 @@ int nccl_count_taken(nccl_state *n, size_t before) {
 
 // -------- registered buffers
 
-// If NCCL refuses, that is not an error: it then copies through its own buffers.
+// A refusal by NCCL is not an error: it then copies through its own buffers.
 static int register_in(nccl_state *n, int i, const memory_block *b) {
     registration *r = &n->registered[n->n_registered];
     *r = (registration){ .lane = i };
@@ -102,8 +102,7 @@ int nccl_deregister_all(nccl_state *n) {
 
 // -------- the rehearsal
 
-// Returns 1 with the failure in *why if this rank has failed: if rc is not 0, or the watching thread has
-// found a failure.
+// Returns 1 with the failure in *why if rc is not 0 or the watching thread has found a failure.
 static int rehearsal_failed(nccl_state *n, int rc, failure_record *why) {
     pthread_mutex_lock(&n->lock);
     int failed = rc || n->failed;
@@ -121,7 +120,7 @@ static int are_lanes_done(const nccl_state *n) {
     return done;
 }
 
-// Appends the last error, which names the rank that no longer answers, to the failure in *why.
+// Appends the last error to the failure in *why. It names the rank that no longer responds.
 static int fail_after(failure_record *why) {
     size_t used = strlen(why->fields.sentence);
     snprintf(why->fields.sentence + used, sizeof why->fields.sentence - used, "; %s", zero_last_error());
@@ -149,7 +148,7 @@ int nccl_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx) {
     nccl_state *n = c->nccl;
     size_t before = 0;
     ZERO_TRY(nccl_failed(c));
-    ZERO_TRY(comm_barrier(c));  // no rank allocates before all have arrived
+    ZERO_TRY(comm_barrier(c));  // no rank allocates before all have reached this point
     ZERO_TRY(failure_agree(c->net, nccl_bytes_left(&before)));
     ZERO_TRY(failure_agree(c->net, register_moved(n, m)));
     ZERO_TRY(end_rehearsal(n, rehearse(ctx)));

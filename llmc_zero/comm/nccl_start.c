@@ -1,6 +1,6 @@
 // Checks whether these ranks can use NCCL, and connects their communicators. Ranks may have different
-// libraries and GPUs, so they compare them before the first call that needs all ranks; if one fails, all fail
-// at once with its error.
+// libraries and GPUs, so they compare them before the first call that needs all ranks. If one rank fails, all
+// fail at once with its error.
 #ifdef ZERO_HAVE_NCCL
 #include "../base/clock.h"
 #include "gpus.h"
@@ -13,7 +13,7 @@
 cudaStream_t device_cuda_stream(device *d, device_stream s);
 
 enum {
-    // 2.26 introduced NCCL_LAUNCH_ORDER_IMPLICIT, and 2.22 aborting two communicators in one group
+    // 2.26 introduced NCCL_LAUNCH_ORDER_IMPLICIT; aborting two communicators in one group needs 2.22
     LEAST_VERSION = 22600,
     MULTI_RANK_VERSION = 23000,  // the first with NCCL_MULTI_RANK_GPU_ENABLE
     MOST_CTAS = 16,
@@ -52,8 +52,7 @@ static int look_at_self(nccl_state *n, const zero_config *config, introduction *
 
 // -------- all ranks
 
-// Fails because rank r uses a lower rank's GPU. NCCL before 2.30 always refuses that, later versions by
-// default.
+// Fails because rank r uses a lower rank's GPU. NCCL always refuses that before 2.30, and by default since.
 static int refuse_sharing(const nccl_state *n, int r) {
     char version[32], tail[96], most[64] = "give each rank a separate GPU";
     int old = n->version < MULTI_RANK_VERSION, room = gpus_room(n->c, r);
@@ -102,7 +101,7 @@ static int introduce(nccl_state *n, const zero_config *config) {
 
 // -------- the communicators
 
-// Rank 0 creates the ids by which NCCL's ranks find each other.
+// Rank 0 creates the ids that NCCL's ranks use to find each other.
 static int make_ids(ncclUniqueId ids[LANES]) {
     ncclResult_t rc = ncclSuccess;
     for (int i = 0; i < LANES && !rc; i++) rc = nccl.GetUniqueId(&ids[i]);

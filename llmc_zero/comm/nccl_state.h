@@ -14,7 +14,7 @@ typedef struct {
     comm_kind kind;
     comm_use use;
     uint64_t number;
-    double began;  // when the device was first seen to have reached it; 0: not yet
+    double began;  // when this rank first saw that the device had reached it; 0: not yet
 } collective;
 
 // A communicator, its stream, and a ring of its queued collectives, from first to next.
@@ -44,7 +44,7 @@ typedef struct comm_nccl {
     int failed;
     failure_cause cause;
     int unit;              // its unit; -1: none
-    int asked;             // 1: this rank has asked the others which ranks are silent
+    int asked;             // 1: this rank has checked which ranks are silent
     ncclResult_t aborted;  // the result of the abort
     char sentence[1000];
     size_t names_at;  // where NCCL's own message begins in `sentence`
@@ -74,7 +74,7 @@ typedef struct comm_nccl {
         }                                            \
     } while (0)
 
-// Returns the result of the calls so far, ncclInProgress if they are not done.
+// Returns the result of the calls so far: ncclInProgress if they are not done.
 ncclResult_t nccl_progress_of(nccl_state *n, const lane *l);
 // Waits until the calls are done. A call that queues work is done when the work is queued on the stream.
 int nccl_settle(nccl_state *n, const lane *l);
@@ -95,13 +95,14 @@ int nccl_watch(nccl_state *n);  // starts the watching thread
 void nccl_stop_watching(nccl_state *n);
 // Aborts both communicators, so that the streams continue. If even the abort hangs, ends the job.
 void nccl_abort(nccl_state *n);
-// The caller holds the lock. Keeps the first failure and aborts. w: its collective; message: NCCL's own.
+// The caller holds the lock. Keeps the first failure and aborts. w: the collective that failed; message:
+// NCCL's own message.
 int nccl_fail(nccl_state *n, const collective *w, const char *what, const char *message);
 int nccl_relay(const nccl_state *n);  // fails again with the first failure
 int nccl_failed(comm *c);
 
-// A rank's progress, best first. nccl_worst_of sets *worst to the worst of all ranks', and *who to the first
-// rank with it.
+// A rank's progress, best first. nccl_worst_of sets *worst to the worst progress of any rank, and *who to the
+// first rank with it.
 enum { DONE, BUSY, LATE, FAILED };
 int nccl_worst_of(comm *c, double mine, double *worst, int *who);
 

@@ -1,12 +1,12 @@
 // What happens when NCCL stalls: the time limits of its calls and collectives, the thread that enforces them,
 // and how all ranks fail.
 //
-// Work queued by NCCL ends only if its communicators are aborted. The call or watching thread that finds a
-// failure keeps its message and aborts both; from then on every call fails with that message. After a timeout
-// or another rank's fault, the first such call takes up to half a second longer: NCCL does not report which
-// rank stalled, so the ranks ask each other (failure_ask). If NCCL does not abort within the smaller of
-// timeout_s and 10 s, a wait for a stream would never end. Only in this case, the library itself writes the
-// message to stderr and ends the job.
+// After a failure, work queued by NCCL ends only when its communicators are aborted. The call or the watching
+// thread that finds a failure stores its message and aborts both communicators; from then on every call fails
+// with that message. After a timeout or another rank's fault, the first such call takes up to half a second
+// longer: NCCL does not report which rank stalled, so the ranks ask each other (failure_ask). If NCCL does
+// not abort within the smaller of timeout_s and 10 s, a wait for a stream would never end. Only then does the
+// library itself write the message to stderr and end the job.
 #ifdef ZERO_HAVE_NCCL
 #include "../base/clock.h"
 #include "../net/failure.h"
@@ -21,8 +21,8 @@ enum { LOOK_MS = 50 };
 
 // -------- the abort
 
-// Aborts both communicators in one group, because aborting one frees memory, which waits for the other's
-// work. Returns NCCL's result.
+// Aborts both communicators in one group, because aborting one frees memory, and freeing waits for the
+// other's work. Returns NCCL's result.
 static ncclResult_t abort_lanes(nccl_state *n) {
     // the library may not even be loaded
     if (!n->lanes[REDUCE].comm && !n->lanes[GATHERING].comm) return ncclSuccess;
@@ -170,7 +170,7 @@ int nccl_fail_to_settle(nccl_state *n, const lane *l, ncclResult_t rc) {
     return fail_in_nccl(n, l, n->current, what, rc);
 }
 
-// Ranks may notice a dead rank earlier than NCCL, which may never notice it.
+// Ranks may notice a dead rank earlier than NCCL does; NCCL may never notice it.
 static int is_one_lost(const nccl_state *n) { return failure_lost(n->c->net, "") >= 0; }
 
 int nccl_settle(nccl_state *n, const lane *l) {
@@ -201,8 +201,8 @@ int nccl_end_group(nccl_state *n, lane *l) {
 
 // -------- the watching thread
 
-// A collective's time limit starts when its `begin` event is seen to be done, so earlier work on its stream
-// does not count.
+// A collective's time limit starts when this thread sees that its `begin` event is done, so earlier work on
+// its stream does not count.
 static int look_at_queue(nccl_state *n, lane *l) {
     for (; l->first < l->next; l->first++) {
         collective *w = &l->queue[l->first % WATCHED];

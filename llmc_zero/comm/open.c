@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-// If NCCL is optional and cannot be used, the host's functions stay in use, and the name includes the reason:
-// the last failure's message without its advice.
+// If NCCL is optional and cannot be used, the host's functions stay in use. The name then includes the
+// reason: the last failure's message without its advice.
 static int open_nccl(comm *c, const zero_config *config, memory *m) {
     int rc = failure_agree(c->net, comm_open_nccl(c, config, m));
     if (!rc) {

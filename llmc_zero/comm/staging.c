@@ -21,7 +21,7 @@ comm_room comm_messages_room(const zero_config *c, int ranks) {
     return (comm_room){ half, part, part };
 }
 
-// A reduction that exceeds this is done in rounds.
+// A reduction that needs more is done in rounds.
 static size_t nccl_slot_bytes(const zero_config *c, int ranks, size_t reduced_bytes) {
     size_t most = MOST_NCCL_STAGING / ranks, wanted = reduced_bytes < most ? reduced_bytes : most;
     if (c->comm.window_bytes) wanted = (size_t)c->comm.window_bytes;

@@ -1,4 +1,4 @@
-// Between nodes, large messages go from array to array, which saves two copies through staging. Only data to
+// Between nodes, large messages go from array to array, without the two copies through staging. Only data to
 // be summed is received into staging. Sums, their order and the traffic are the same as with staging.
 #include "../device/kernels.h"
 #include "../base/error.h"
@@ -11,13 +11,13 @@ int host_goes_unstaged(const comm *c, const comm_call *call) {
     return c->host->unstaged && call->total / call->n >= host_unstaged_least;
 }
 
-// Exchanges only the stamp that would precede staged data.
+// Exchanges only the stamp that precedes staged data.
 static int announce(comm *c, const comm_call *call) {
     const int64_t *all[c->group.ranks], none = 0;
     return host_announce(c, call, &none, 1, all);
 }
 
-// Sends no message larger than the staging, because the time limit of a wait is chosen for that size.
+// No message is larger than the staging, because the time limit of a wait is chosen for that size.
 static int gather_piece(comm *c, const comm_call *call, const comm_piece *p) {
     int ranks = c->group.ranks;
     size_t bytes = p->elems * call->elem_bytes, most = c->host->gather_bytes;

@@ -1,6 +1,6 @@
 // The transport on one node: every rank has a window of shared memory, whose two halves alternate. An
-// exchange is one barrier: a rank writes to its window before it, and the others read from there after it. A
-// rank writes to the same half again only after the next barrier, when all ranks have read it.
+// exchange is one barrier: each rank writes to its window before the barrier, and the others read from it
+// afterwards. A rank writes to the same half again only after the next barrier, when all ranks have read it.
 #include "../base/error.h"
 #include "../net/failure.h"
 #include "host.h"
@@ -103,8 +103,8 @@ typedef struct {
     uint64_t device, inode;
 } shared_file;
 
-// Creates the shared memory. Reserves its space now, because a lack of memory would become a bus error later.
-// Returns the descriptor, or -1 with the reason in `why`.
+// Creates the shared memory. Reserves its space now, because running out of memory later would cause a bus
+// error. Returns the descriptor, or -1 with the reason in `why`.
 static int make_shared(size_t bytes, shared_file *f, char *why, size_t why_bytes) {
     int fd = memfd_create("llmc_zero", MFD_CLOEXEC);
     struct stat s;

@@ -8,7 +8,7 @@
 
 // Streams. Events order them; see tasks.h.
 typedef enum {
-    COMPUTE,  // the trainer's: what hooks queue runs in order with the trainer's kernels
+    COMPUTE,  // the trainer's: work queued by hooks runs in order with the trainer's kernels
     COMM,     // the plugin's: copies and sums of the collectives, concurrent with the trainer's kernels
     GATHER,   // the plugin's: gathers by NCCL, concurrent with reductions
     DOWN,     // the plugin's: copies of model states to the host, concurrent with all others
@@ -41,7 +41,7 @@ typedef struct {
     // Begins a named range for profilers; what NULL: ends the last range.
     void (*mark)(device *d, const char *what, const char *name);
 
-    // to and from may be host memory, which must be pinned if it can change before the copy is done.
+    // to and from may be host memory. It must be pinned if it can change before the copy is done.
     int (*copy)(device *d, device_stream s, void *to, const void *from, size_t bytes);
     int (*clear)(device *d, device_stream s, void *x, size_t bytes);
     int (*clear_stretches)(device *d, device_stream s, zero_dtype type, void *x, const stretches *of_x);
@@ -74,16 +74,16 @@ void device_close(device *d);
 // The CPU, for operations on host memory with any configured device.
 extern device device_host;
 
-// Returns x in a form that the host can read: x itself, or `staging` with a copy; NULL after an error. The
-// caller must have waited for the streams that write x.
+// Returns x, or a copy of it in `staging` if the host cannot read x; NULL after an error. The caller must
+// have waited for the streams that write x.
 const void *device_view(device *d, const void *x, size_t bytes, void *staging);
-// Returns memory where the host writes the new contents of x: x itself, or `staging`, which device_commit
-// copies to x.
+// Returns where the host must write the new contents of x: x itself, or `staging`. device_commit then copies
+// staging to x.
 static inline void *device_target(const device *d, void *x, void *staging) {
     return d->asynchronous ? staging : x;
 }
 int device_commit(device *d, void *x, size_t bytes, const void *staging);
-// Copies from host memory and waits for it.
+// Copies from host memory and waits until the copy is done.
 int device_set(device *d, void *to, const void *from, size_t bytes);
 
 // device_cuda.c

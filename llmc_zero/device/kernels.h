@@ -6,8 +6,8 @@
 #include "numbers.h"
 #include <math.h>
 
-// One binary runs everywhere: the loader picks the widest version that the CPU supports. This is off with
-// sanitizers, because their run time is not initialised yet when the loader picks.
+// One binary runs everywhere: the loader picks the widest version that the CPU supports. Off with sanitizers,
+// because their run time is not yet initialised when the loader picks.
 #if !defined(__x86_64__) || !defined(__GLIBC__) || defined(__clang__) || defined(__SANITIZE_THREAD__) || \
     defined(__SANITIZE_ADDRESS__)
 #define ZERO_CLONES
@@ -43,7 +43,7 @@ void kernel_accumulate(float *to, zero_dtype type, const void *from, int64_t n, 
 // Returns the sum of squares in fp64, added in a fixed order, so that any number of threads gives the same
 // bits. A block has SUM_BLOCK elements, and a piece of a block has SUM_PIECE. Each of a piece's SUM_LANES
 // lanes sums every SUM_LANES-th element; then lanes, pieces and blocks are added in order. The result is
-// finite if all elements are, because squares of floats cannot overflow a double.
+// finite if all elements are finite, because squares of floats cannot overflow a double.
 enum { SUM_BLOCK = 65536, SUM_PIECE = 1024, SUM_LANES = 16 };
 double kernel_sum_squares(zero_dtype type, const void *x, int64_t n);
 static inline int64_t kernel_sum_squares_partials(int64_t n) { return (n + SUM_BLOCK - 1) / SUM_BLOCK; }
@@ -63,7 +63,8 @@ typedef struct {
 enum { CLEAR_CHUNK = 256 };  // elements per piece when clearing stretches
 static inline int64_t clear_chunks(int64_t elems) { return (elems + CLEAR_CHUNK - 1) / CLEAR_CHUNK; }
 
-// The table for kernel_sum_squares of each part, in pieces of SUM_BLOCK. All pointers are to device memory.
+// The table for summing the squares of each part as kernel_sum_squares does, in pieces of SUM_BLOCK. All
+// pointers are to device memory.
 typedef struct {
     stretches parts;
     double *sums;     // (parts) the results
@@ -81,7 +82,7 @@ typedef struct {
 } adamw_constants;
 adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, unsigned rounding_seed);
 
-// Updates one element and returns the new parameter. It is the same expression on every CPU and GPU, with
+// Updates one element and returns the new parameter. Every CPU and GPU evaluates the same expression, with
 // explicit fmaf and correctly rounded square root and division.
 ZERO_INLINE float adamw_element(const adamw_constants *c, float keep, float p, float *m, float *v, float g) {
     float grad = g * c->grad_scale;

@@ -27,7 +27,7 @@ ZERO_INLINE uint16_t bf16_round(float f) {  // to nearest even; NaN stays NaN
     return (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? nan : rounded);
 }
 
-// A normal value's exponent increases by 112; a subnormal is its bits times 2^-24, exactly.
+// For a normal value, adds 112 to the exponent. A subnormal is exactly its bits times 2^-24.
 ZERO_INLINE float fp16_widen(uint16_t x) {
     uint32_t sign = (uint32_t)(x & 0x8000) << 16, rest = x & 0x7fff;
     float normal = float_of((rest << 13) + (112u << 23));
@@ -45,13 +45,13 @@ ZERO_INLINE uint16_t fp16_round(float f) {
     return (uint16_t)(sign | (rest > 0x7f800000 ? 0x7e00 : rest >= 0x477ff000 ? 0x7c00 : finite));
 }
 
-// Stochastic rounding: adds 16 random bits below the last kept place, so that the mean of many roundings is
-// the value itself (Gupta et al., arXiv 1502.02551). Infinity and NaN stay as they are.
+// Stochastic rounding: adds 16 random bits below the last bit kept, so that the mean of many roundings is the
+// value itself (Gupta et al., arXiv 1502.02551). Infinity and NaN stay as they are.
 ZERO_INLINE uint16_t bf16_round_with(float f, uint32_t noise) {
     uint32_t u = bits_of(f);
     return (u & 0x7f800000) == 0x7f800000 ? bf16_round(f) : (uint16_t)((u + (noise & 0xffff)) >> 16);
 }
-// The last step of MurmurHash3. noise_at applies it twice, which gives a well-mixed number per (key, i).
+// The last step of MurmurHash3. noise_at applies it twice to get a well-mixed number for each (key, i).
 ZERO_INLINE uint32_t noise_mix(uint32_t h) {
     h = (h ^ h >> 16) * 0x85ebca6bu;
     h = (h ^ h >> 13) * 0xc2b2ae35u;

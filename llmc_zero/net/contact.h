@@ -3,13 +3,13 @@
 //
 //   CHALLENGE  listening side: a nonce
 //   NO_KEY     listening side: the HELLO does not prove that its sender knows the secret
-//   HELLO      connecting side: its seat and a nonce; then listening side: its seat. Both have now met.
-//              Rank 0 later sends all seats
+//   HELLO      connecting side: its seat and a nonce; then listening side: its seat. Both sides are now
+//              proven. Rank 0 later sends all seats
 //   REPORT     from rank r to rank 0, then from rank 0 to all: all are connected, or an error message
 //
 // The key of a message's tag depends on the secret, on sender and receiver, and on both nonces, so a recorded
-// message cannot be replayed on another connection or reflected on the same one. Strangers learn nothing, and
-// no rank waits for them.
+// message can neither be replayed on another connection nor be reflected on the same one. Strangers learn
+// nothing, and no rank waits for them.
 #ifndef LLMC_ZERO_NET_CONTACT_H
 #define LLMC_ZERO_NET_CONTACT_H
 #include "../base/error.h"
@@ -17,7 +17,7 @@
 
 enum { CHALLENGE = 1, NO_KEY, HELLO, REPORT };  // HELLO and REPORT carry a tag
 enum { ANSWER_S = 5 };                          // time limit for receiving or answering a message
-enum { STRANGERS = 256 };                       // number of strangers, in addition to one per rank
+enum { STRANGERS = 256 };                       // maximum number of strangers, besides one per rank
 enum { SECRET_LEAST = 16 };                     // minimum length of a user's key, in characters
 
 typedef struct {
@@ -76,7 +76,7 @@ typedef struct {
 
 // Writes n random bytes. Returns 0, or a ZERO_ERR_*. Call it before the other functions.
 int secret_draw(void *bytes, size_t n);
-// Returns a value that only those who know both `s` and these bytes can compute: another secret, or the tag
+// Returns a value that only a process that knows `s` and these bytes can compute: another secret, or the tag
 // of a message.
 secret secret_add(secret s, const void *bytes, size_t n);
 
@@ -85,15 +85,15 @@ secret secret_add(secret s, const void *bytes, size_t n);
 int contact_say(const contact *c, int kind, head *first, int n, size_t bytes);
 int contact_report(const contact *c, const char *text);
 // Receives a message into p->in and makes its texts safe to print. Draws a nonce for the answer to a
-// CHALLENGE. EPROTO: the other side is another program. EPROTONOSUPPORT: another version of this one. EACCES:
-// one side does not know the other's secret. EBADMSG: no rank sends this.
+// CHALLENGE. EPROTO: the other side runs a different program. EPROTONOSUPPORT: it runs a different version.
+// EACCES: one side does not know the other's secret. EBADMSG: no rank sends such a message.
 int contact_hear(party *p, contact *c, double until);
 void contact_make_keys(const party *p, contact *c, int other, nonce theirs);  // from both nonces
 void contact_close(contact *c);
 
-// Accepts waiting connections, at most a quarter of `most`, so that strangers accepted earlier can finish. If
-// it accepted fewer, a flood would keep the system's own queue full, and the system would drop ranks too.
-// Returns 0, or a negative errno.
+// Accepts waiting connections, at most a quarter of `most`, so that strangers accepted earlier have time to
+// finish. If it accepted fewer, a flood would fill the system's own queue, and the system would drop ranks
+// too. Returns 0, or a negative errno.
 int strangers_let_in(party *p);
 int strangers_drop(party *p);  // drops the oldest, to free its descriptor; returns 0 if none is left
 // Rejects a stranger without the secret. The answer has no tag, because a tag would let the stranger test

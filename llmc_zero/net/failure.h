@@ -4,15 +4,15 @@
 //   running   Until it notices a failure: its own call fails; a connection ends, which with TCP means that
 //             the other rank is dead (with MPI the launcher then ends all ranks); a wait has taken
 //             timeout_s; or another rank has sent END.
-//   late      Only after a timeout. A rank that waits for a hung one makes others wait too, so each sends
-//             LATE to all, with the number of its exchange, and listens for half a second. The silent ranks
-//             are the hung ones, and the message names them. Of the ranks in the earliest exchange, the
-//             lowest reports.
+//   late      Only after a timeout. A rank that waits for a hung one makes others wait too. So each late rank
+//             sends LATE to all, with the number of its exchange, and listens for half a second. The silent
+//             ranks are the hung ones, and the message names them. The lowest rank in the earliest exchange
+//             reports.
 //   failed    The current exchange is abandoned, and every later one returns the same failure.
-//   ending    The program calls zero_end_job. Unless the ranks were late, and so know which one reports, a
-//             rank first listens for END, 0.2 s per connected lower rank. Then it sends END to all, with its
-//             message. Two ranks may do so at the same moment, so it gives the lower ones another second to
-//             send END, and does not report if one does. A rank that receives END forwards it; otherwise a
+//   ending    The program calls zero_end_job. A rank first listens for END, 0.2 s per connected lower rank,
+//             except after LATE, when the ranks know which one reports. Then it sends END to all, with its
+//             message. Two ranks may do so at the same moment, so this one gives lower ranks another second
+//             to send END, and does not report if one does. A rank that receives END forwards it; otherwise a
 //             third rank could see this rank's connection end first and take that for the cause.
 //   ended     The reporting rank prints its message and ends; with MPI this ends all ranks. The others end
 //             with its status when its connection has ended, or after three seconds.
@@ -20,19 +20,20 @@
 #define LLMC_ZERO_NET_FAILURE_H
 #include "net.h"
 
-// Returns a rank that is dead or has ended the job, and sets the failure; -1: none. Does not wait; any thread
-// may call it. tail: appended to the message about a dead rank.
+// Returns a rank that is dead or has ended the job, and sets the failure; -1 if there is none. Does not wait;
+// any thread may call it. tail: appended to the message about a dead rank.
 int failure_lost(net *n, const char *tail);
-int failure_lost_in(net *n, net_use use, exchange_kind x);  // the same for a wait: 0, or the failure
-// Call it when timeout_s is over and this rank still waits for those in missing[ranks]. Returns the failure.
+int failure_lost_in(net *n, net_use use, exchange_kind x);  // for waits: returns 0, or the failure
+// Call it when timeout_s has passed and this rank still waits for the ranks marked in missing[ranks]. Returns
+// the failure.
 int failure_late(net *n, net_use use, exchange_kind x, const char *missing);
 // For waits outside exchanges: asks the other ranks whether they are alive. Returns 1 if a rank has timed out
-// and others are silent, marked in silent[ranks]; a negative error if a rank has ended the job, with its
-// message in zero_last_error(); else 0. No exchange is possible afterwards.
+// and others are silent, which it marks in silent[ranks]; a negative error if a rank has ended the job, with
+// that rank's message in zero_last_error(); else 0. No exchange is possible afterwards.
 int failure_ask(net *n, int timed_out, char *silent);
 
-// Call it when this rank has failed and can no longer use the others. Sends END. Returns 1 if this rank
-// reports.
+// Call it when this rank has failed and can no longer communicate with the others. Sends END. Returns 1 if
+// this rank reports.
 int failure_reports(net *n, int status);
 // Ends the job. The reporting rank writes `sentence` (NULL: nothing) and a newline to stderr. The library
 // writes messages and ends the process only here. n NULL, or not connected: ends only this process.

@@ -27,13 +27,13 @@ typedef struct {
 } net_note;
 
 typedef struct {      // what this rank knows about another one
-    int gone, error;  // its connection ended; errno, 0, or ESHUTDOWN: it left while it was still needed
+    int gone, error;  // 1: its connection ended; errno, 0, or ESHUTDOWN: it left while it was still needed
     int left;         // it sent GOODBYE: it ended normally
     int ended;        // it sent END
     int late;         // it sent LATE, with:
     int timed_out;
     uint32_t exchange;
-    int ahead;  // it has sent a message of a later exchange, so it is running
+    int ahead;  // it has sent a message of a later exchange, so it does not hang
 } net_peer;
 
 enum { NET_WAITING, NET_MOVED, NET_DONE };  // results of one step of an exchange
@@ -42,14 +42,14 @@ typedef struct net net;
 // Implemented by MPI and TCP. Called with the lock held.
 typedef struct {
     // Begins an exchange: sends `bytes` bytes from send[r] to each rank r and receives as many into
-    // receive[r]; ROOT: only from root to the others. The steps that follow do not wait; each returns one of
-    // NET_*, or an error.
+    // receive[r]; ROOT: only from root to the others. The caller then calls `step`, which does not wait and
+    // returns one of NET_*, or an error.
     int (*begin)(net *n, exchange_kind x, int root, char *const *send, char *const *receive, size_t bytes);
     int (*step)(net *n);
     void (*rest)(net *n, double idle_s);         // pauses for up to 50 ms; idle_s: since the last progress
-    void (*pending)(net *n, char *missing);      // missing[r]: the exchange still waits for rank r
-    void (*abandon)(net *n);                     // from now on the caller's memory is not accessed
-    void (*tell)(net *n, const net_note *note);  // starts sending it to all connected ranks
+    void (*pending)(net *n, char *missing);      // sets missing[r] if the exchange still waits for rank r
+    void (*abandon)(net *n);                     // stops accessing the caller's memory
+    void (*tell)(net *n, const net_note *note);  // starts sending the note to all connected ranks
     int (*telling)(const net *n);                // 1: a note is still being sent; NULL: never
     void (*look)(net *n);                        // receives notes (failure_take)
     // Ends all ranks, as a launcher does when one dies. NULL: each rank ends by itself, and any thread may
@@ -83,16 +83,17 @@ struct net {
 int net_start(net *n, const zero_config *config);
 
 // Reads RANK and WORLD_SIZE (MASTER_ADDR, MASTER_PORT), Open MPI's variables, or Slurm's, whichever is found
-// first. Sets rank, ranks and job; Open MPI's key if s has none; and server if s has neither server nor file:
-// rank 0 is on MASTER_ADDR, or on Slurm's first host, at MASTER_PORT or, if torchrun itself uses that or it
-// is not set, at a port that all ranks compute. Returns 1; 0 without a launcher, leaving *s unchanged; or a
+// first. Sets rank, ranks and job; Open MPI's key if s has none; and server if s has neither server nor file.
+// The server is MASTER_ADDR or Slurm's first host, with MASTER_PORT or, if that is not set or torchrun itself
+// uses it, a port that all ranks compute. Returns 1; 0 without a launcher, leaving *s unchanged; or a
 // ZERO_ERR_*. The text of s->server is valid until the next call.
 int launched_read(rendezvous_settings *s);
 int launched_by_mpi(void);  // 1: this process was started by a launcher that MPI supports
 
 // -------- exchanges (net/exchange.c). If one rank fails, all ranks fail.
 
-// (collective) From one thread at a time. After a failure every later exchange returns the same error.
+// (collective) Call it from one thread at a time. After a failure every later exchange returns the same
+// error.
 int net_exchange(net *n, exchange_kind x, net_use use, int root, char *const *send, char *const *receive,
                  size_t bytes);
 int net_gather(net *n, const void *mine, void *all, size_t bytes);  // all (ranks, bytes): from each rank
@@ -100,8 +101,8 @@ int net_least(net *n, int value);  // returns the smallest of the ranks' values 
 int net_broadcast(net *n, int root, void *data, size_t bytes);
 
 // (collective) If any rank has failed, all fail with the failure of the lowest such rank, and the message
-// names it unless all have failed. All ranks return together: a rank that ended before the others knew would
-// look like the cause.
+// names it unless all have failed. All ranks return together, because a rank that ended before the others
+// knew of the failure would look like the cause.
 int failure_agree(net *n, int rc);
 
 // -------- for mpi.c and tcp.c, which connect the ranks; n->timeout_s is already set
@@ -115,7 +116,7 @@ int net_open_tcp(net *n, const rendezvous_settings *s);
 // -------- waits
 
 // How long this rank has waited, not counting time in which the process itself was stopped. Call
-// patience_waited before each poll, so that after a stop it polls once more before giving up.
+// patience_waited before each poll, so that after a stop the caller polls once more before it gives up.
 typedef struct {
     double waited, last;  // seconds; clock_now at the last call
 } patience;

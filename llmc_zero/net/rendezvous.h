@@ -1,9 +1,9 @@
 // How the processes of a job find each other without MPI: rank 0 listens, at a given address or at one that
-// it writes to a shared file. The others connect to rank 0, which sends all addresses to each of them, and
-// every rank connects to every other.
+// it writes to a shared file. The others connect to rank 0. It sends them all addresses, and every rank
+// connects to every other.
 //
-// Ranks prove to each other that they know the secret of the job: `key` and `job` and, if a file is used, a
-// random key in it, which only this user can read. Connections without the secret are dropped and cannot
+// Ranks prove to each other that they know the job's secret: `key`, `job` and, if a file is used, a random
+// key in that file, which only this user can read. Connections without the secret are dropped and cannot
 // disturb the startup. Job numbers are public, so without key and file, anyone who reaches the port can join.
 // The secret protects only the startup: later traffic between ranks is not encrypted or authenticated.
 #ifndef LLMC_ZERO_NET_RENDEZVOUS_H
@@ -15,7 +15,7 @@ typedef struct {
     const char *server;  // "host:port" of rank 0, "[address]:port" with IPv6, or NULL
     const char *file;    // a path that all ranks see (see start_file_path); NULL: server is used
     const char *key;     // the same on all ranks, at least 16 characters; NULL: none
-    double timeout_s;    // of every wait, the same on all ranks; each has the error at most 4 s later
+    double timeout_s;    // of every wait, the same on all ranks; each returns the error within 4 s of it
     int silence_s;       // a connected host that is silent for this many seconds counts as dead; 0: 25
     uint64_t job;        // the same on all ranks of a job, and different between jobs if possible; 0: unknown
     const char *version;  // at most 47 characters, must match on all ranks; NULL: not compared
@@ -29,8 +29,8 @@ typedef struct {
     int pid;
 } rendezvous_peer;
 
-// (all ranks) Fills sockets[ranks] with connected, non-blocking sockets, which the caller owns (-1 for this
-// rank itself), and peers[ranks]. Returns 0; or a ZERO_ERR_* with nothing left open, and the same message on
+// (all ranks) Fills peers[ranks], and sockets[ranks] with connected, non-blocking sockets that the caller
+// owns (-1 for this rank itself). Returns 0; or a ZERO_ERR_* with nothing left open, and the same message on
 // every rank that could be reached. Ignores connections that are not from ranks of this job.
 int rendezvous(const rendezvous_settings *s, int *sockets, rendezvous_peer *peers);
 

@@ -13,7 +13,7 @@ typedef union {
     struct sockaddr_in6 v6;
 } net_address;
 
-enum { NET_NAME = 64 };     // size of a machine's name, and of an address with its port as text
+enum { NET_NAME = 64 };     // size of a machine's name, or of an address with port as text
 enum { NET_HOST = 256 };    // size of a host as given by the user
 enum { NET_PORT = 12345 };  // rank 0's default port, as in llm.c
 
@@ -24,8 +24,8 @@ uint64_t net_machine(char host[NET_NAME]);
 // Splits "host:port" or "[address]:port"; the port is optional. Returns 0 or ZERO_ERR_ARGUMENT.
 int net_split(const char *text, char host[NET_HOST], int *port);
 // Finds up to `most` addresses of a host and returns their number. If it finds none, sets *why to the
-// resolver's message; a negative result means that retrying is useless. The resolver has its own time limits
-// (/etc/resolv.conf).
+// resolver's message, and returns a negative number if retrying is useless. The resolver has its own time
+// limits (/etc/resolv.conf).
 int net_resolve(const char *host, int port, net_address *found, int most, const char **why);
 net_address net_from(const struct sockaddr *from, int port);  // from: IPv4 or IPv6
 int net_other_end(int fd, net_address *a);
@@ -41,12 +41,12 @@ int net_connect(const net_address *to, double deadline);  // returns the socket
 int net_wait(int fd, int events, double deadline);        // 0, or -ETIMEDOUT
 int net_write(int fd, const void *data, size_t bytes, double deadline);
 int net_read(int fd, void *data, size_t bytes, double deadline);  // -ECONNRESET even after an orderly end
-int net_await(int fd, size_t bytes);  // makes poll ignore fewer bytes; net_tune resets that
-// Sends small messages at once, and ends the connection if its host is silent for silence_s while nothing is
-// being sent.
+int net_await(int fd, size_t bytes);  // poll reports the socket only with this many bytes; net_tune resets it
+// Makes the socket send small messages at once, and end the connection if the other host is silent for
+// silence_s while nothing is being sent.
 int net_tune(int fd, int silence_s);
-// Returns 1 if the host has not acknowledged sent data for silence_s. A host that only does not read is not
-// silent.
+// Returns 1 if the other host has not acknowledged sent data for silence_s. A host with a process that does
+// not read still acknowledges.
 int net_is_silent(int fd, int silence_s);
 
 #endif

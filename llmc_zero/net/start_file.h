@@ -1,5 +1,5 @@
-// The file in which rank 0 publishes its addresses and a random key, for ranks of the same user. A partly
-// written file does not count as a start file.
+// The file in which rank 0 publishes its addresses and a random key, for ranks of the same user. Readers
+// reject a partly written file.
 #ifndef LLMC_ZERO_NET_START_FILE_H
 #define LLMC_ZERO_NET_START_FILE_H
 #include "contact.h"
@@ -19,8 +19,8 @@ typedef struct {  // the file's bytes
 // Sets path to the file: `given`, or llmc_zero.start in it if it is a folder. The folder may appear later, so
 // call this before each use.
 void start_file_path(const char *given, char path[PATH_MAX]);
-// Overwrites the start file of an earlier run; any other file is an error and stays unchanged. Fills in the
-// key, the addresses and the time. Returns 0 or a ZERO_ERR_*.
+// Writes the start file, overwriting that of an earlier run. Any other file is an error and stays unchanged.
+// Fills in the key, the addresses and the time. Returns 0 or a ZERO_ERR_*.
 int start_file_write(const char *path, start_file *f);
 // Returns 0 or a negative errno: -EBADMSG if it is not a start file, -EPERM if other users can access it.
 int start_file_read(const char *path, start_file *f);

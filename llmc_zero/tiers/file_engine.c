@@ -123,7 +123,7 @@ int file_open(file_engine **out, const file_settings *s, int64_t bytes) {
     return 0;
 }
 
-// If the disk hangs, everything that it may still use stays allocated.
+// If the disk hangs, memory that it may still use stays allocated.
 int file_close(file_engine *e) {
     if (!e) return 0;
     file_queue *q = &e->q;
@@ -176,7 +176,7 @@ static int start(file_engine *e, file_transfer *t) {
     if (rc) return zero_fail(ZERO_ERR_MEMORY, "cannot start the threads for files: %s", strerror(rc));
     e->started = 1;
     queue_append(q, t);
-    // If all requests are in use, the driver takes this transfer when one of them ends.
+    // If all requests are in use, the driver takes this transfer when a request ends.
     if (q->idle) e->driver->wake(e->own);
     return 0;
 }

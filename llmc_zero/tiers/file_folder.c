@@ -60,7 +60,8 @@ static int fail_at_open(const char *name, int error) {
                      strerror(error));
 }
 
-// Returns 1 if the name still belongs to the open file: a run that ends removes its lock file.
+// Returns 1 if the name still refers to the open file. It may not, because a run that ends removes its lock
+// file.
 static int has_name(const char *name, int fd) {
     struct stat named, opened;
     if (lstat(name, &named) || fstat(fd, &opened)) return 0;
@@ -69,7 +70,7 @@ static int has_name(const char *name, int fd) {
 
 static void name_lock(const file_folder *f, char name[NAME]) { snprintf(name, NAME, "%s.lock", f->path); }
 
-// Writes this process into the lock file. An existing one that no process holds was left by a killed run.
+// Writes this process into the lock file. A lock file that no process holds was left by a killed run.
 static int sign_lock(file_folder *f, const char *name, int fd) {
     struct stat st;
     file_owner before;
@@ -114,7 +115,7 @@ static int check_folder(const char *folder) {
                        folder, s.f_type == TMPFS_MAGIC ? "tmpfs" : "ramfs");
 }
 
-// Removes the name before the file has any states, so that nothing stays on the disk, no matter how the
+// Removes the name before the file has any states, so that nothing stays on the disk no matter how the
 // process ends.
 static int make_nameless(file_folder *f) {
     char name[NAME];
@@ -142,7 +143,7 @@ static int reserve_unreserved(const file_folder *f, int64_t bytes) {
     return ftruncate(f->fd, bytes) ? errno : 0;
 }
 
-// Checks the process's file size limit first: a write beyond it would kill the process with a signal.
+// First checks the process's file size limit, because a write beyond it would kill the process with a signal.
 static int reserve(const file_folder *f, int64_t bytes) {
     struct rlimit limit;
     if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur < (rlim_t)bytes)

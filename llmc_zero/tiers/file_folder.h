@@ -13,9 +13,9 @@ typedef struct {
     char path[PATH_MAX];  // of the caller's file; else FOLDER/llmc_zero.rankRRRRR (the lock file adds .lock)
 } file_folder;
 
-// Returns 0, or an error that leaves nothing open and no file behind.
+// Returns 0 or an error. After an error nothing is open and no file is left behind.
 int folder_open(file_folder *f, const char *folder, int rank, int64_t bytes);
-// The same for the caller's file, which remains. bytes: the space to reserve; 0: none.
+// Uses the caller's file instead, which remains after folder_close. bytes: the space to reserve; 0: none.
 int folder_take(file_folder *f, int fd, const char *path, int64_t bytes);
 void folder_close(file_folder *f);
 // Returns 1 if the caller's file has been removed.

@@ -142,8 +142,8 @@ static void end_transfer(file_queue *q, file_transfer *t) {
 
 static int may_be_cut(const file_transfer *t) { return !t->earlier && t->cut < padded(t->bytes); }
 
-// Returns the oldest transfer that can begin a request: an urgent one if possible, else preferably a read
-// after a write or a write after a read, because disks do both at once.
+// Returns the oldest transfer that can begin a request. Prefers urgent ones, then a read after a write or a
+// write after a read, because disks do both at once.
 static file_transfer *next_transfer(const file_queue *q) {
     file_transfer *other = NULL;
     for (file_transfer *t = q->urgent ? q->first : NULL; t; t = t->next)
@@ -246,7 +246,7 @@ int queue_end(file_queue *q, file_request *r, long moved) {
 // -------- waiting
 
 // Fails because no request has ended for too long. The caller holds the lock. Requests in flight may end at
-// any time or never. Nothing waits for them any more, and the transfers are returned to their owners.
+// any time or never, so nothing waits for them from now on, and the owners get their transfers back.
 static int fail_late(file_queue *q) {
     const file_request *oldest = NULL;
     for (file_request *r = q->requests; r < q->requests + q->s.depth; r++) {

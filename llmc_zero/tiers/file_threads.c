@@ -1,4 +1,4 @@
-// Performs requests with threads, each of which runs one pread or pwrite at a time.
+// Performs requests with threads. Each runs one pread or pwrite at a time.
 #include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>

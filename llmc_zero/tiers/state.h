@@ -1,6 +1,6 @@
-// A model state: the parameters, the gradients, the master weights, the first or the second moment. Each has
-// one dtype, resides in a store, and is opened and closed in parts. A part is one rank's part of a unit, the
-// whole unit if every rank keeps all of it, or a range of elements of either.
+// A model state: the parameters, the gradients, the master weights, or the first or second moment. Each has
+// one dtype, resides in a store, and is opened and closed in parts. A part is one rank's part of a unit, or
+// the whole unit if every rank keeps all of it, or a range of elements of either.
 //
 //     state_part p;
 //     ZERO_TRY(state_open(&p, s, COMPUTE, unit, part, STATE_READ));
@@ -10,7 +10,7 @@
 // The store in memory returns pointers into it, so opening is pointer arithmetic and closing does nothing.
 // Other stores return copies, from files (state_file.c) or across the bus (state_across.c), so callers begin
 // early: state_begin starts the copy, state_ready waits for it. tests/mpi_states.c enforces four rules with a
-// store that fails on every breach:
+// store that fails if one is broken:
 //   - a part is opened in the task that accesses it, before the first access, and closed after the last;
 //   - only parts opened for writing are written;
 //   - no part is opened for writing while it is open elsewhere;
@@ -64,7 +64,7 @@ typedef struct {
 // (ZeRO-Offload, Ren et al. 2021, arXiv 2101.06840). The rest is in the state's own array.
 typedef struct {
     int64_t away;    // elements
-    int64_t region;  // their offset in the files or in state.away, in bytes
+    int64_t region;  // their byte offset in the files or in state.away
     int64_t gone;    // number of elements away in this and all previous units
 } state_split;
 
@@ -74,19 +74,19 @@ struct state {
     zero_dtype dtype;
     int kept;      // 0: this configuration has no such state
     int sharded;   // 1: each rank keeps only its own part of every unit
-    int own_only;  // 1: on each rank, only its own part is up to date
+    int own_only;  // 1: only this rank's own part is up to date
     int rank;
     const layout *layout;
     device *device;   // parts are opened in its memory, except for PROCESSOR
     device *updater;  // runs its AdamW
     const state_store *store;
-    char *array;                    // on the device, each part at its offset; NULL: the store has none
+    char *array;                    // on the device, with each part at its offset; NULL: the store has none
     state_split *units;             // (n_units) NULL: nothing is away
     char *away;                     // pinned host memory; NULL: nothing is away, or it is in files
     int kept_on_host;               // 1: with a GPU, `array` is in host memory too (offload.params_in_host)
     struct state_crossed *crossed;  // how it is copied across the bus (state_across.h); NULL: it is not
     struct state_files *files;      // of the elements that are away (state_file.h); NULL: none are in files
-    int64_t piece;                  // pieces end at multiples of this, counted in the unit
+    int64_t piece;                  // pieces end at multiples of this within the unit
 };
 
 // Returns the state that a configuration defines. The layout and the device must outlive it.
@@ -99,12 +99,12 @@ int state_create_kept(state *s, memory *m, const memory_request *planned);
 char *state_kept_at(const state *s, state_range r);  // in s->array
 
 // Starts opening the range; state_ready(p) completes it. Any thread may call it. p must stay at its address
-// until it is closed. r.part: a rank (for a sharded state, only this rank), or STATE_WHOLE. on: for
-// PROCESSOR, the host must have waited for the device's work on the part. into: memory that `on` may write,
-// to which the store may copy a read-only range instead of its own memory; up to a page before and after is
-// overwritten too. NULL: not allowed.
+// until it is closed. r.part: a rank (for a sharded state, only this rank), or STATE_WHOLE. on: if PROCESSOR,
+// the host must have waited for the device's work on the part. into: memory that `on` may write. The store
+// may copy a read-only range there instead of into its own memory, and then also overwrites up to a page
+// before and after it. NULL: it must not.
 int state_begin(state_part *p, state *s, device_stream on, state_range r, state_intent intent, char *into);
-// Returns 0 with p->at valid until state_close(p).
+// Returns 0 when the part is open; p->at is then valid until state_close(p).
 int state_ready(state_part *p);
 // state_begin and state_ready.
 int state_open_range(state_part *p, state *s, device_stream on, state_range r, state_intent intent);
@@ -116,18 +116,18 @@ int64_t state_span(const state *s, state_range r);
 int state_on_host(const state *s, state_range r);
 // Closes the part; work queued on p->on before this call may still use it. Does nothing if p is not open.
 int state_close(state_part *p);
-// Closes n parts, or abandons them after a failure. Returns rc unless it is 0, else the first error of
-// closing.
+// Closes n parts, or abandons them if rc is an error. Returns rc or, if rc is 0, the first error of closing.
 int state_close_after(int rc, state_part *parts, int n);
 
 // Returns the part of each unit that this rank holds: STATE_WHOLE or its rank.
 static inline int state_held(const state *s) { return s->sharded ? s->rank : STATE_WHOLE; }
-// Returns the address of this rank's part in an open part, which is either that part or the whole unit.
+// Returns the address of this rank's part within p, which is open and covers either that part or the whole
+// unit.
 char *state_own(const state_part *p);
 // Returns the number of elements of the unit before the part; 0 for STATE_WHOLE.
 int64_t state_before(const state *s, int unit, int part);
-// Finds those of the unit's elements [begin, begin + count) that are in `part`: *n of them, from *from on,
-// relative to the part.
+// Intersects the unit's elements [begin, begin + count) with `part`: *n elements, from *from on, relative to
+// the part.
 void state_intersect(const state *s, int unit, int part, int64_t begin, int64_t count, int64_t *from,
                      int64_t *n);
 

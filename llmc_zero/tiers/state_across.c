@@ -75,8 +75,8 @@ struct state_across {
     int64_t down, up;  // bytes copied
 };
 
-// For one state. Each piece of this rank's part of a unit has an event, so that a piece can be copied to the
-// device while the previous one is still being copied to the host.
+// One state's data for crossing the bus. Each piece of this rank's part of a unit has an event, so that a
+// piece can be copied to the device while the previous one is still being copied to the host.
 struct state_crossed {
     struct state_across *of;
     const state_store *home;
@@ -118,7 +118,7 @@ static ring *ring_of(const state_part *p) {
     return &p->of->crossed->of->rings[name];
 }
 
-// Makes the first access to the memory, by the copy or by the part's own stream, wait for the previous user.
+// Makes the first access to the memory, by the copy or by the part's own stream, wait for its previous user.
 static int reuse(const state_part *p, const across_block *b) {
     device *d = p->of->device;
     if (b->taken)
@@ -236,8 +236,8 @@ static int write_back(state_part *p) {
     return last_copies(p, NOTE, DOWN);
 }
 
-// A file's buffer is soon reused, so this waits for the copy from it. A part fetched for a gather keeps its
-// buffer until its block is reused instead, so that the next read can start during the copy.
+// A file's buffer is soon reused, so this waits for the copy from it. A part fetched for a gather instead
+// keeps its buffer until its block is reused, so that the next read can start during the copy.
 static int close_on_device(state_part *p) {
     device *d = p->of->device;
     ZERO_TRY(d->f->record(d, p->block->used, p->on));
@@ -264,7 +264,7 @@ static int across_ready(state_part *p) {
     device *d = p->of->device;
     if (p->block) return p->on == PROCESSOR ? d->f->wait_event(d, p->block->used) : ready_on_device(p);
     ZERO_TRY(p->of->crossed->home->ready(p));
-    // the last copies may still read or write the part
+    // earlier copies may still read or write the part
     return p->on == PROCESSOR ? last_copies(p, WAIT_FOR, PROCESSOR) : 0;
 }
 

@@ -270,7 +270,7 @@ static int take_buffer(struct state_files *f, file_buffer **out) {
     return finish(f, &b->write, b->unit);
 }
 
-// Waits until the sums of the unit and of other buckets in its half have been written, then returns the
+// Waits until the unit's sums, and those of other buckets in its half, have been written. Then returns the
 // unit's memory. Only reductions call this, one at a time.
 static int take_sums(struct state_files *f, const layout *l, int unit, file_buffer **out) {
     const int half = l->units[unit].bucket % f->halves;

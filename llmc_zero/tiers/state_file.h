@@ -1,8 +1,8 @@
 // Model states that are partly in files (ZeRO-Infinity, Rajbhandari et al. 2021, arXiv 2104.07857): each rank
 // stores exactly its own part of every unit. Opening reads into a buffer of a small pool; closing writes the
 // buffer back asynchronously. Read-only data may be read directly into the memory that needs it
-// (state_begin's `into`). A bucket's gradients are opened together, as whole parts in separate memory, which
-// has two halves: one bucket is reduced in one half while the previous bucket is written from the other.
+// (state_begin's `into`). A bucket's gradients are opened together, as whole parts, in separate memory with
+// two halves: one bucket is reduced in one half while the previous bucket is written from the other.
 #ifndef LLMC_ZERO_TIERS_STATE_FILE_H
 #define LLMC_ZERO_TIERS_STATE_FILE_H
 #include "state.h"
@@ -16,11 +16,12 @@ int state_goes_to_files(zero_value what, const zero_config *c);
 // Returns 1 if a delayed update writes this rank's parameters of the unit to a second region of the files, so
 // that publishing them needs no copy.
 int state_has_next(const zero_config *c, const layout *l, int rank, int unit);
-// Returns ZERO_NVME; ZERO_HOST, only if the device is a GPU; or ZERO_DEVICE, which on a CPU is host memory.
+// Returns where the state is stored: ZERO_NVME; ZERO_HOST, only if the device is a GPU; or ZERO_DEVICE, which
+// on a CPU is host memory.
 zero_tier state_tier(zero_value what, const zero_config *c);
 
-// Parts are read, updated and written in pieces. They end at multiples of this within the unit, so that
-// pieces of all states are whole pages of their files.
+// Parts are read, updated and written in pieces. Pieces end at multiples of this within the unit, so that in
+// every state's file they are whole pages.
 int64_t state_piece_elems(const zero_config *c, const layout *l);
 // Returns the end of a piece that begins at `from`: the next multiple, or the end of the elements that are
 // away.
@@ -38,14 +39,16 @@ typedef struct {
     size_t pool_bytes;  // buffers and halves
 } state_files_plan;
 state_files_plan state_plan_files(const zero_config *c, const layout *l, int rank);
-// Returns the number of bytes read or written to open a range: whole pages. size: bytes per element.
+// Returns the bytes read to open a range, or written to close it: whole pages. size: bytes per element.
 size_t state_file_bytes(const layout *l, int rank, size_t size, state_range r);
 file_settings state_file_settings(const zero_config *c, int rank);
 
-// Creates the files, all zeros. m: for tables. pool: of the planned size. tr: records the reads and writes.
+// Creates the files, all zeros. m: allocates the tables. pool: memory of the planned size. tr: records the
+// reads and writes.
 int state_files_open(struct state_files **f, const zero_config *c, const layout *l, int rank, memory *m,
                      char *pool, trace *tr);
-// Removes the files. Returns as file_close does, for the pool and the buffers of direct reads. f may be NULL.
+// Removes the files. Like file_close, returns 1 if a hung disk may still use the pool or the buffers of
+// direct reads. f may be NULL.
 int state_files_close(struct state_files *f);
 // Sets the members of *info that concern files. Waits for pending writes.
 void state_files_describe(struct state_files *f, zero_files *info);
@@ -53,17 +56,18 @@ void state_files_describe(struct state_files *f, zero_files *info);
 // Returns 1 if no buffer of the pool is being written.
 int state_files_written(struct state_files *f);
 
-// Counts a gathered part of the parameters. read: the range read from the files; the rest was still in
-// memory.
+// Counts a gathered part of the parameters. read: the range that was read from the files; the rest was still
+// in memory.
 void state_files_count_gather(const state *s, state_range read);
 
 // Fills state.units, placing the elements that are away from *region on; *region moves to their end.
 int state_place(state *s, const zero_config *c, memory *m, int64_t *region);
-// Makes the state open through these files. Call it before state_create.
+// Stores the state in these files. Call it before state_create.
 int state_keep_in_files(state *s, struct state_files *f, const zero_config *c, memory *m);
 
-// Call it after that. Sets *next to the state that a delayed update writes, for the units of state_has_next.
-// state_publish makes its elements of a unit the parameters; no part of the unit may be open in either state.
+// Call it after state_keep_in_files. Sets *next to the state that a delayed update writes, for the units of
+// state_has_next. state_publish makes its elements of a unit the parameters; no part of the unit may be open
+// in either state.
 int state_keep_next(state *next, const state *params, const zero_config *c, memory *m);
 void state_publish(const state *params, const state *next, int unit);
 
