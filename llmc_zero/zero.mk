@@ -9,7 +9,7 @@ ZERO_BUILD  ?= build
 ZERO_OPT    ?= -O3 -g
 ZERO_OPENMP ?= -fopenmp
 # With ZERO_CUDA=yes the plugin also runs on CUDA devices: nvcc compiles its kernels, and programs link with
-# the static CUDA runtime, so that CPU runs load no CUDA library. NCCL support is built if its header is
+# the static CUDA runtime, so that CPU runs load no CUDA library. NCCL support is built if the header is
 # found, unless ZERO_NCCL=no; only runs that use NCCL load the library.
 ZERO_CUDA   ?= no
 ZERO_NVCC   ?= nvcc

@@ -10,7 +10,7 @@ const char *zero_last_error(void) { return last.fields.sentence; }
 const zero_failure *zero_last_failure(void) { return &last.fields; }
 const failure_record *zero_failed(void) { return &last; }
 
-// The arguments may point into `last`, so the new failure is formatted in a separate struct.
+// The arguments may point into `last`, so this formats the new failure in a separate struct.
 int zero_fail_of(int code, int rank, const char *host, const char *setting, const char *fmt, ...) {
     failure_record f = { .fields = { .code = code, .rank = rank, .unit = -1 }, .lower = -1 };
     va_list args;

@@ -18,7 +18,7 @@ static void wait_until_run(tasks *t, const task *k, uint64_t number, task_lane w
     if (t->trace) trace_add(t->trace, EVENT_WAIT, k->unit, who, start);
 }
 
-// Orders k's work after the work queued on `stream` up to the event: k's stream waits for the event. A host
+// Orders k's work after the work queued on `stream` before the event: k's stream waits for the event. A host
 // task has no stream, so the host waits.
 static int order_after(tasks *t, const task *k, device_stream stream, void *event) {
     device *d = t->device;
@@ -147,7 +147,7 @@ int tasks_prepare(tasks *t, task *k, device_stream s) {
     return t->device->f->create_event(t->device, &k->done);
 }
 
-// Needing a task of the trainer's lane means needing all work that the trainer has done or queued so far.
+// A task that needs one of the trainer's lane needs all work that the trainer has done or queued so far.
 static int note_needs(tasks *t, task *k, const task *const *needs) {
     k->n_needs = k->needs_trainer = 0;
     for (; *needs; needs++) {

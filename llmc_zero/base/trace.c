@@ -39,7 +39,7 @@ struct trace_timer {
     enum { FREE, OPEN, QUEUED } is;
     trace_event event;
 };
-enum { TIMERS = 2048 };  // limits how many events can wait to be reached by the device or read by the trace
+enum { TIMERS = 2048 };  // limits how many events the device has not reached or the trace has not read
 
 // The caller holds the lock. Waits until the device has passed both timers, and appends the event with their
 // times.
@@ -181,7 +181,7 @@ int trace_write(trace *t, const char *path, int rank, const char *const *unit_na
     char temporary[PATH_MAX];
     if (snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof temporary)
         return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);
-    // The file is renamed into place, which as root would replace a device node such as /dev/null.
+    // The file is renamed into place. If run as root, that would replace a device node such as /dev/null.
     struct stat st;
     if (!lstat(path, &st) && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
         return zero_fail(ZERO_ERR_IO, "%s: exists and is not a regular file; name another one", path);

@@ -44,9 +44,9 @@ static int ring_make(ring *r, const char *path, int n, int64_t each, char *memor
     return memory ? 0 : take_memory(r, path);
 }
 
-// reserve: 1: the file is new. If the disk of an earlier file hung, the ring needs new memory. Uses threads
-// even if io_uring is available: requests are few and large, and so every system writes and reads checkpoints
-// in the same way.
+// reserve: 1 if the file is new. If the disk of an earlier file hung, the ring allocates new memory. Uses
+// threads even if io_uring is available: requests are few and large, and every system then writes and reads
+// checkpoints in the same way.
 static int ring_open(ring *r, int fd, const char *path, int64_t bytes, int reserve) {
     const file_settings settings = { .path = path,
                                      .fd = fd,
@@ -88,8 +88,7 @@ static int ring_wait_all(ring *r) {
     return 0;
 }
 
-// Reports while it waits, even if it waits for unused read-ahead, because other ranks are waiting for this
-// one.
+// Other ranks are waiting for this one, so it reports while it waits, even if only for unused read-ahead.
 static void ring_close(ring *r) {
     if (r->engine) (void)ring_wait_all(r);
     r->hangs |= file_close(r->engine);
@@ -225,7 +224,7 @@ static int read_rest(const block_reader *b, int64_t bytes) {
     return 0;
 }
 
-// Starts reading buffer i, and the following ones as far as there is room.
+// Starts reading buffer i, and as many of the following ones as there is room for.
 static int ask_for(block_reader *b, int64_t i) {
     const int64_t bytes = b->m->files[b->file].bytes, each = b->ring.each;
     if (i < b->first || i > b->next) {
@@ -280,15 +279,15 @@ static int read_bytes(block_reader *b, int file, int64_t at, int64_t bytes, void
     return 0;
 }
 
-// Sets how far to read ahead. The part's next saved state follows in the file, so it is read ahead if the
-// whole part is needed.
+// Sets how far to read ahead. The part's next saved state follows in the file and is read ahead if the whole
+// part is needed.
 static void read_ahead_in(block_reader *b, const saved_part *p, int saved) {
     const int64_t last = p->from + p->elems, needed = smaller(last, b->needs_until) - p->from;
     const int is_all = b->needs_from <= p->from && last <= b->needs_until;
     b->until = is_all ? INT64_MAX : p->at[saved] + needed * (int64_t)sizeof(float);
 }
 
-// Reads those elements of [from, from + n) of a unit that the part has.
+// Reads those of a unit's elements [from, from + n) that are in the part.
 static int read_overlap(block_reader *b, int file, const saved_part *p, int saved, int64_t from, int64_t n,
                         float *to) {
     const int64_t begin = p->from > from ? p->from : from, end = smaller(p->from + p->elems, from + n);

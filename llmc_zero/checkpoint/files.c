@@ -23,7 +23,7 @@ int folder_sync(const char *folder) {
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     int failed = fd < 0 || fsync(fd);
     if (failed) zero_fail(ZERO_ERR_IO, "%s: the folder cannot be synced: %s", folder, strerror(errno));
-    if (fd >= 0) close(fd);  // cannot lose data: nothing was written through it
+    if (fd >= 0) close(fd);  // cannot lose data, because nothing was written through it
     return failed ? ZERO_ERR_IO : 0;
 }
 

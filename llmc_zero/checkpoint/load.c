@@ -1,6 +1,6 @@
-// Each rank reads its own parts from the files that have them, whatever the number of ranks that wrote them,
-// in whole blocks that it checks against the manifest's digests. If a failure could destroy states, each rank
-// first reads and checks all its parts, and uses them only in a second read, after all ranks have succeeded.
+// Each rank reads its own parts from the files that have them, no matter how many ranks wrote those. It reads
+// whole blocks and checks them against the manifest's digests. If a failure could destroy states, each rank
+// first reads and checks all its parts, and loads them only in a second read, after all ranks have succeeded.
 // If all states are still 0, it reads once, and clears the states after a failure.
 #include "blocks.h"
 #include <stdlib.h>
@@ -24,7 +24,8 @@ static int read_manifest(zero *z, manifest *m, const char *folder) {
     return agree(z, rc);
 }
 
-// from NULL: the values are 0. uses 0: they are only checked. Parameters are rounded from their masters.
+// from: NULL if the values are 0. uses: 0 if they are only to be checked. Parameters are rounded from their
+// masters.
 static int read_piece(zero *z, block_reader *from, const saved_piece *p, int uses) {
     const layout_unit *u = &z->layout.units[p->at.unit];
     const int64_t shard = layout_before(u, p->at.part);
@@ -42,7 +43,7 @@ static int read_piece(zero *z, block_reader *from, const saved_piece *p, int use
     return states_write(z, saved_values[p->saved], p->at, STATE_WRITE, room);
 }
 
-// Returns when all ranks have read their parts, or one has failed. from, uses: see read_piece.
+// Returns when all ranks have read their parts or one rank has failed. from, uses: see read_piece.
 static int read_all(zero *z, block_reader *from, const manifest *m, int uses) {
     at_work work = at_work_begin(z);
     int rc = from ? blocks_begin(from, m, &work) : 0;
@@ -87,7 +88,7 @@ static int gather_now(zero *z, state *s, int unit) {
     return wait_for_device(z, z->comm.gather_stream);
 }
 
-// Gathers the states that this stage keeps whole: each rank has read only its own parts of them.
+// Gathers the states that this stage keeps whole, because each rank has read only its own parts of them.
 static int run_complete(void *ctx, task *k) {
     zero *z = ctx;
     for (int u = 0; u < z->layout.n_units; u++) {

@@ -12,7 +12,7 @@
 
 // -------- writing
 
-// If a row cannot be allocated, drops the whole array, because without the row it would describe another
+// If a row cannot be allocated, drops the whole array, because without that row it would describe a different
 // model.
 static json_t *append(json_t *rows, json_t *row) {
     if (!json_array_append_new(rows, row)) return rows;
@@ -97,7 +97,7 @@ static json_t *describe(const zero *z, const manifest *m) {
                      m->root);
 }
 
-// Prints each member on a line, and each element of a non-empty array on its own line.
+// Prints one member per line, and a non-empty array with one element per line.
 static int print_member(FILE *f, const char *key, const json_t *value) {
     const size_t flags = JSON_COMPACT | JSON_ENCODE_ANY;
     const size_t n = json_array_size(value);
@@ -168,7 +168,7 @@ static int read_text(const char *path, char **text, int64_t *bytes) {
     return rc;
 }
 
-// Checks the digest in the last lines, which covers everything above them.
+// Checks the digest in the last lines. It covers everything above them.
 static int check_text(manifest *m, const char *text) {
     char end[48];
     const int64_t bytes = m->bytes;
@@ -394,7 +394,7 @@ static int differs(const manifest *m, const char *where, const json_t *here, con
 
 static int same(const manifest *m, const char *where, const json_t *here, const json_t *there);
 
-// Names a row by its number and its name, if it has one.
+// Messages identify a row by its number and, if it has one, its name.
 static int same_rows(const manifest *m, const char *where, const json_t *here, const json_t *there) {
     char what[200];
     const size_t n = json_array_size(here), others = json_array_size(there);
@@ -423,8 +423,8 @@ static int same(const manifest *m, const char *where, const json_t *here, const 
     return 0;
 }
 
-// Checks that the parts of a unit follow each other in the order of the files, without gaps. have (n_units):
-// counts the elements found.
+// Checks that the parts of each unit follow each other without gaps, in the order of the files. have
+// (n_units): counts the elements found.
 static int count_parts(const manifest *m, const layout *l, int64_t *have) {
     for (const manifest_file *f = m->files; f < m->files + m->n_files; f++)
         for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++) {

@@ -1,9 +1,9 @@
-// A checkpoint is a folder with a file for each rank and a manifest. Each save uses new file names, and its
-// manifest atomically replaces the old one. So after a crash at any point, the folder has either the old
+// A checkpoint is a folder with one file per rank and a manifest. Each save uses new file names, and its
+// manifest atomically replaces the old one, so after a crash at any point the folder has either the old
 // checkpoint or the new one.
 //
-// zero_save_begin copies this rank's states into an image of its file, which a thread writes to the disk.
-// zero_save writes them itself. zero_save_end commits when all ranks have written their files.
+// zero_save_begin copies this rank's states into an image of its file, and a thread writes that to the disk.
+// zero_save writes the file itself. zero_save_end commits when all ranks have written their files.
 #include "save.h"
 #include "../base/clock.h"
 #include "blocks.h"
@@ -22,7 +22,7 @@ struct save {
     zero *z;
     char folder[PATH_MAX];
     char number[20];      // at the end of its files' names, in hex
-    manifest to;          // before share_digests, only with the digests of this rank's file
+    manifest to;          // before share_digests, has only the digests of this rank's file
     char path[PATH_MAX];  // of this rank's file
     file_writer own;
     pthread_t thread;
@@ -145,14 +145,14 @@ static void *write_copy(void *arg) {
 }
 
 static int start_thread(save *s) {
-    s->own.ring.work = NULL;  // from now on the thread waits for the disk, and it does not report
+    s->own.ring.work = NULL;  // from now on only the thread waits for the disk, and it does not report
     int error = pthread_create(&s->thread, NULL, write_copy, s);
     s->started = !error;
     if (!error) return 0;
     return zero_fail(ZERO_ERR_MEMORY, "%s: cannot start a thread to write it: %s", s->path, strerror(error));
 }
 
-// (collective) Returns 0 when every rank's file is written or, with a copy, its thread writes it.
+// (collective) Returns 0 when every rank's file is written or, with a copy, is being written by its thread.
 static int write_file(save *s, char *copy) {
     at_work work = at_work_begin(s->z);
     int rc = write_states(s, copy, &work);
@@ -173,8 +173,8 @@ static int share_digests(save *s) {
     return 0;
 }
 
-// Checks that rank 0 can see a rank's file. Otherwise a rank that writes to a different disk would be noticed
-// only by a load, which is too late.
+// Checks that rank 0 can see a rank's file. Otherwise only a load would notice that a rank had written to a
+// different disk, which is too late.
 static int check_file(const save *s, const manifest_file *f) {
     char path[PATH_MAX];
     struct stat st;
@@ -269,7 +269,7 @@ static int begin(zero *z, const char *caller, const char *path, const char *text
     s->z = z;
     s->to.scale = step_scale(z);
     s->own.fd = -1;
-    // Completes a delayed update, because a run that resumes takes its parameters from the masters.
+    // Completes a delayed update, because a resumed run takes its parameters from the masters.
     rc = zero_finish_update(z);
     if (!rc) rc = update_settle(z);
     if (!rc) rc = step_same_updates(z);
@@ -287,8 +287,8 @@ static int begin(zero *z, const char *caller, const char *path, const char *text
 int zero_save_written(const zero *z) { return !z->saving.begun || atomic_load(&z->saving.begun->written); }
 
 // Waits until the thread has finished, or until it is time to report that this rank is still writing. Disk
-// requests have a time limit, but a sync has none, so the rank does not report during a sync: if the sync
-// takes too long, the rank counts as stalled.
+// requests have a time limit, but a sync has none. So the rank does not report during a sync, and counts as
+// stalled if the sync takes too long.
 static void wait_a_turn(const save *s) {
     const double until = clock_now() + at_work_turn_s(s->z);
     while (!atomic_load(&s->written)) {

@@ -21,7 +21,7 @@ _Static_assert((int)SUM_PIECE == (int)BLOCK, "a piece of a sum is a block");
 
 // -------- one pass over a block
 
-// One pass over a block, for each 16-bit dtype. add and pair read gradients and sum them, scale_to writes the
+// Passes over a block for each 16-bit dtype. add and pair read gradients and sum them; scale_to writes the
 // sum.
 #define PASSES(name)                                                                                   \
     ZERO_CLONES static void widen_##name(float *to, const uint16_t *from, int64_t n) {                 \
@@ -77,7 +77,7 @@ static void add(float *sum, zero_dtype type, const void *x, int64_t n) {
 
 static char *at(zero_dtype t, const void *p, int64_t i) { return p ? (char *)p + i * dtype_bytes(t) : NULL; }
 
-// Sums (x + y) + .. in rank order, with one pass for the first two ranks and one for each other rank. The
+// Sums (x + y) + .. in rank order: one pass for the first two ranks, then one for each further rank. The
 // block stays in the first-level cache.
 static void sum_block(float *sum, zero_dtype type, const void *const *parts, int ranks, int64_t b,
                       int64_t n) {

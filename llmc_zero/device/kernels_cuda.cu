@@ -1,6 +1,6 @@
 // The kernels of kernels_cuda.h. They are memory-bound, so a thread handles 4 contiguous elements (16 bytes
 // for the norm) in one access if all exist and are aligned. They are compiled with -fmad=false, so that only
-// an explicit fmaf rounds once. They use only the subset of CUDA that tests/cuda/ can run on a CPU.
+// explicit fmaf calls are fused. They use only the subset of CUDA that tests/cuda/ can run on a CPU.
 #include <cuda_runtime.h>
 #include "kernels_cuda.h"
 
@@ -136,7 +136,7 @@ template <class T> __global__ void clear(T *x, stretches of_x) {
 }
 
 // Sums the squares of each part. A block of threads handles SUM_BLOCK elements, a few adjacent threads handle
-// one piece of them, and each thread as many of the piece's lanes as fit into 16 bytes. Lanes and pieces are
+// each piece, and each thread handles as many of the piece's lanes as fit into 16 bytes. Lanes and pieces are
 // added in order through shared memory. The block that finishes last adds the sums of the part's blocks in
 // order.
 enum { PIECES = SUM_BLOCK / SUM_PIECE, RUN = 4 };  // RUN: accesses in flight per thread
@@ -219,8 +219,8 @@ template <class T> __global__ void sum_squares(norm_table t, const T *x) {
     if (threadIdx.x == 0) t.sums[number] = all;
 }
 
-// A warp handles a chunk of a segment, so that a small tensor occupies only a few warps, not a whole block. A
-// chunk has two rows, and a thread has 4 contiguous elements in each, so a warp reads and writes 512
+// A warp handles one chunk of a segment, so that a small tensor occupies only a few warps, not a whole block.
+// A chunk has two rows, and each thread has 4 contiguous elements in each row, so a warp accesses 512
 // contiguous bytes of fp32, or 256 of a 16-bit dtype. A thread issues all reads before it uses the first
 // value.
 enum { ROW = WARP * EACH, ROWS = ADAMW_CHUNK / ROW };

@@ -22,7 +22,7 @@ static int number_in(const char *path, const char *key, unsigned long long *n) {
     return found;
 }
 
-// Applies a limit if it leaves less than the previous ones.
+// Applies a limit if it leaves less than the earlier ones.
 static void lower(host_room *room, size_t left, const char *sentence) {
     if (left >= room->left) return;
     room->left = left;
@@ -58,8 +58,8 @@ static const cgroup_version version_2 = {
     "cgroup2", "", { "memory.max", "memory.high" }, "memory.current", "inactive_file ", "active_file "
 };
 
-// Where a hierarchy is mounted, and the group at the top of the mount: in a container, it may be the
-// container's.
+// Where a hierarchy is mounted, and the group at the top of the mount. In a container that may be the
+// container's group.
 typedef struct {
     char point[PATH_MAX], top[PATH_MAX];
 } cgroup_mount;
@@ -89,8 +89,8 @@ static int find_mount(const cgroup_version *v, const char *root, cgroup_mount *m
     return found;
 }
 
-// Returns the group's path below the mount. A group that is not below the mount's top counts as the top,
-// which in a container is its own group.
+// Returns the group's path below the mount. A group outside the mount's top counts as the top, which in a
+// container is the container's own group.
 static const char *below(const cgroup_mount *m, const char *group) {
     const size_t length = strlen(m->top);
     if (!strcmp(m->top, "/")) return group;

@@ -65,7 +65,7 @@ int contact_report(const contact *c, const char *text) {
     return contact_say(c, REPORT, &w.h, 1, sizeof w);
 }
 
-// Reads the head in pieces, because another program may send less than a head.
+// Reads the head in pieces, because a different program may send less than a whole head.
 static int receive(message *in, int fd, double until) {
     static const size_t sizes[] = { 0, sizeof(head), sizeof(head), sizeof(seat), sizeof(words) };
     head *h = &in->h;

@@ -2,7 +2,7 @@
 #include "failure.h"
 #include <string.h>
 
-// Waits until the exchange is done or has failed. Returns 1 if timeout_s is over.
+// Waits until the exchange is done or has failed. Returns 1 after timeout_s.
 static int wait_for_all(net *n, net_use use, exchange_kind x) {
     enum { LOOK_MS = 50 };
     patience p = patience_start();

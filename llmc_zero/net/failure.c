@@ -8,7 +8,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-static const double hear_s = 0.5;    // for late ranks to receive each other's LATE
+static const double hear_s = 0.5;    // time for late ranks to receive each other's LATE
 static const double farewell_s = 1;  // for a note to arrive
 static const double claim_s = 1;     // for a lower rank to send END too
 static const double reporter_s = 3;  // for the reporting rank to print
@@ -59,8 +59,8 @@ int failure_seen(const net *n, net_use use, exchange_kind x) {
     return zero_failed_at_unit(use.units ? use.unit : -1);
 }
 
-// Returns 1 with the lock held and notes received; 0 if the launcher ends all ranks, or while another thread
-// is in an exchange, because that thread notices failures itself.
+// Returns 1 with the lock held and notes received. Returns 0 if the launcher ends all ranks, or if another
+// thread is in an exchange, because that thread notices failures itself.
 static int look_around(net *n) {
     if (!n->f || n->f->end || pthread_mutex_trylock(&n->lock)) return 0;
     n->f->look(n);
@@ -119,7 +119,7 @@ static void listen(net *n, double seconds, int (*is_over)(const net *n)) {
     } while (!is_over(n) && patience_waited(&p) < seconds);
 }
 
-// Sends LATE, and listens for the others'. The caller holds the lock.
+// Sends LATE, and listens for the other ranks' LATE. The caller holds the lock.
 static void ask(net *n, int timed_out) {
     net_note note = { .kind = NOTE_LATE, .timed_out = timed_out, .exchange = n->exchanges };
     int first = n->rank;
@@ -183,7 +183,7 @@ static void tell_end(net *n, int status) {
 }
 
 // Returns how long this rank waits for a lower one to report. Usually one of the first ranks fails too, so
-// the wait grows slowly beyond them: in a job of a thousand ranks none should wait for minutes.
+// the wait grows slowly beyond them: even in a job of a thousand ranks, no rank should wait for minutes.
 static double turn_s(const net *n) {
     int before = 0;
     if (n->reports >= 0) return n->reports ? 0 : reporter_s;
@@ -206,14 +206,14 @@ int failure_reports(net *n, int status) {
     return reports;
 }
 
-// Writes everything at once, so that other ranks' output cannot split it. Flushes only stdout: a thread
-// blocked in a write to a hung disk may hold another stream's lock.
+// Writes everything at once, so that other ranks' output cannot split it. Flushes only stdout, because a
+// thread blocked in a write to a hung disk may hold another stream's lock.
 static void say(const char *sentence) {
     if (!sentence) return;
     fflush(stdout);
     struct iovec parts[] = { { (char *)sentence, strlen(sentence) }, { "\n", 1 } };
     ssize_t written = writev(STDERR_FILENO, parts, 2);
-    (void)written;  // an error could not be reported
+    (void)written;  // there is no way left to report an error
 }
 
 void net_close(net *n, int clean) {
@@ -242,7 +242,7 @@ void failure_end(net *n, int status, const char *sentence) {
     }
     if (failure_reports(n, status)) {
         say(sentence);
-    } else {  // launchers kill the other ranks when one ends, so wait for the reporting rank to end first
+    } else {  // launchers kill the other ranks when one ends, so let the reporting rank end first
         pthread_mutex_lock(&n->lock);
         listen(n, reporter_s, has_reporter_ended);
         pthread_mutex_unlock(&n->lock);

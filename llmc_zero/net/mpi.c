@@ -11,11 +11,11 @@
 #include <unistd.h>
 
 enum { EXCHANGED, NOTE };          // tags
-static const double start_s = 10;  // MPI's startup may take this many seconds longer than a collective
+static const double start_s = 10;  // MPI's startup may take this many seconds more than a collective
 
 typedef struct {
     MPI_Comm given, comm;
-    int overlap, finalize;  // finalize: this file has initialised MPI
+    int overlap, finalize;  // finalize: 1 if this file has initialised MPI
     int rank, ranks;
     failure_record failure;  // of the startup
     net_note notes[NOTES];   // sent by this rank
@@ -65,8 +65,8 @@ static int mpi_step(net *n) {
     return done ? NET_DONE : NET_WAITING;
 }
 
-// Spins for a millisecond, then sleeps between polls. It uses the clock instead of counting polls, because
-// with more ranks than cores a poll yields the core for a time slice.
+// Spins for a millisecond, then sleeps between polls. Uses the clock instead of counting polls, because with
+// more ranks than cores each poll yields the core for a time slice.
 static void mpi_rest(net *n, double idle_s) {
     if (idle_s > 1e-3) clock_nap(idle_s < 10e-3 ? 20e-6 : 200e-6);
 }
@@ -164,7 +164,7 @@ static void *run_finalize(void *unused) {
     return NULL;
 }
 
-// MPI has no time limit for startup, so it runs in a thread; but not if the caller has already initialised
+// MPI has no time limit for startup, so startup runs in a thread, unless the caller has already initialised
 // MPI, perhaps for only one thread. A thread left behind still uses the state, so n drops its pointer to it.
 static int meet_within(double limit, net *n, zero_launch launched) {
     mpi_state *m = n->connection;
@@ -182,7 +182,7 @@ static int meet_within(double limit, net *n, zero_launch launched) {
         launched.ranks);
 }
 
-// If a rank is missing, a thread is left behind in MPI_Finalize: if the process ended inside that call, the
+// If a rank is missing, leaves a thread behind in MPI_Finalize. If the process ended inside that call, the
 // launcher would report a failure.
 static void mpi_close(net *n, int clean) {
     mpi_state *s = n->connection;

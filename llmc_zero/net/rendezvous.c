@@ -18,10 +18,10 @@ static const double call_s = 0.5;  // time limit of one connection attempt
 typedef struct {
     const rendezvous_settings *s;
     party self;
-    contact *contacts;         // (ranks + self.most) to each rank, then to strangers
+    contact *contacts;         // (ranks + self.most) with each rank, then with strangers
     seat *seats;               // (ranks)
-    int rc, told;              // the first failure, and whether rank 0 has reported it
-    double deadline, meet_by;  // of the startup; of the connections between the ranks
+    int rc, told;              // the first failure; 1 if rank 0 has reported it
+    double deadline, meet_by;  // for the startup; for the connections between the ranks
     start_file start;          // the file's contents, as last read or as written by rank 0
     char host[NET_HOST];       // of rank 0, from s->server
     int port;
@@ -101,7 +101,7 @@ static void call_lower(meeting *m, int r) {
              other->host, net_text(&other->at, text), strerror(-rc));
 }
 
-// Returns the reason why the process at rank 0's address is not rank 0 of this job; NULL: it may be rank 0.
+// Explains why the process at rank 0's address is not rank 0 of this job; NULL: it may be rank 0.
 static const char *why_not_0(int error) {
     if (error == -EPROTO) return "is another program, not rank 0 of this job: give another port";
     if (error == -EPROTONOSUPPORT) return "is of another version: install the same llmc_zero on all hosts";
@@ -111,8 +111,9 @@ static const char *why_not_0(int error) {
     return NULL;
 }
 
-// Handles a connection that has ended or is unusable, for example one to an old address from a file. Connects
-// to a lower rank again, since that rank may have dropped this one as a stranger. error: a negative errno.
+// Handles a connection that has ended or is unusable, for example one to an old address from a file.
+// Reconnects to a lower rank, since that rank may have dropped this one as a stranger. error: a negative
+// errno.
 static void lose(meeting *m, int r, int error) {
     char name[NAME];
     const char *why = why_not_0(error);
@@ -154,9 +155,9 @@ static void check_hello(meeting *m, const seat *h) {
              other->pid, h->host, h->pid);
 }
 
-// Returns 1 if this rank accepts the other. A rank that connects after the startup has failed is sent the
-// failure now, because no rank would answer later. A rank that timed out while this one was stopped connects
-// again, and its last connection counts.
+// Returns 1 if this rank accepts the other. If the startup has failed, sends the failure to the new rank now,
+// because no rank would answer later. A rank that timed out while this one was stopped connects again, and
+// its last connection counts.
 static int admit(meeting *m, const contact *c, seat *h) {
     int has_place = h->rank > m->s->rank && h->rank < m->s->ranks;
     const seat *s = &m->seats[has_place ? h->rank : 0];
@@ -171,7 +172,7 @@ static int admit(meeting *m, const contact *c, seat *h) {
     return !m->rc;
 }
 
-// Reads, without waiting, what a stranger has sent.
+// Reads a stranger's message, without waiting.
 static void meet_stranger(meeting *m, contact *stranger) {
     int rc = contact_hear(&m->self, stranger, 0);
     seat h = m->self.in.seat;
@@ -187,8 +188,8 @@ static void meet_stranger(meeting *m, contact *stranger) {
 
 // -------- messages from ranks
 
-// Records a seat. An address that is loopback for rank 0 is on rank 0's machine. Rank 0's first seat
-// completes the secret of this startup, so ranks of another startup cannot connect.
+// Records a seat. A loopback address as seen from rank 0 is on rank 0's machine. Rank 0's first seat
+// completes the secret of this startup, so that ranks of a different startup cannot connect.
 static int take_seat(meeting *m) {
     seat *s = &m->self.in.seat;
     secret *known = &m->self.secret;
@@ -204,7 +205,7 @@ static int take_seat(meeting *m) {
     return 0;
 }
 
-// A failure reported by rank 0 replaces this rank's, which may only be a consequence of it.
+// A failure reported by rank 0 replaces this rank's own, which may only be a consequence of it.
 static void take_report(meeting *m, int r) {
     const char *text = m->self.in.words.text;
     m->contacts[r].state = REPORTED;
@@ -233,8 +234,8 @@ static void take(meeting *m, int r) {
 
 // -------- waiting
 
-// Rank 0 listens to all ranks; the others listen to rank 0 and to ranks they have not met. A rank that was
-// met may already be sending data that belongs after the startup.
+// Rank 0 listens to all ranks; the others listen to rank 0 and to ranks they have not met yet, because a rank
+// they have met may already be sending data that belongs after the startup.
 static int is_heard(const meeting *m, int i) {
     int is_rank = i < m->s->ranks;
     return m->contacts[i].fd >= 0 && (!is_rank || !m->s->rank || !i || m->contacts[i].state < MET);
@@ -249,8 +250,8 @@ static void let_strangers_in(meeting *m) {
 }
 
 // Waits for events, at most until `until`, and handles them. Accepts no connections before rank 0 has
-// answered, because this rank does not know yet which ones to accept. Handles new strangers last, because
-// they may replace others.
+// answered, because until then this rank does not know which ones to accept. Handles new strangers last,
+// because they may replace others.
 static void look(meeting *m, double until) {
     double left_s = until - clock_now();
     int all = m->s->ranks + m->self.most, n = 0, wait_ms = left_s < 0.5 ? (int)(left_s * 1e3) + 1 : 500;
@@ -276,8 +277,8 @@ static void look(meeting *m, double until) {
     if (heard > 0 && polls[n].revents) let_strangers_in(m);
 }
 
-// Returns 1 if some ranks are still absent at *until; 0 if none are, or if this rank fails meanwhile. A new
-// rank may bring m->deadline forward.
+// Returns 1 if some ranks are still absent at *until; 0 if none are, or if this rank fails in the meantime. A
+// new rank may bring m->deadline forward.
 static int wait_for(meeting *m, absence *is_absent, const double *until) {
     int before = m->rc;
     while (m->rc == before && are_absent(m, is_absent)) {
@@ -320,8 +321,8 @@ static void publish(meeting *m) {
     m->rc = start_file_write(m->file, &m->start);
 }
 
-// The ranks get at least a second to connect to each other. Rank 0 waits a little longer for their reports,
-// which may name missing ranks; a rank that has not reported by then is stuck. After a failure, rank 0
+// The ranks get at least a second to connect to each other. Their reports may name missing ranks, so rank 0
+// waits a little longer for them; a rank that has not reported by then is stuck. After a failure, rank 0
 // reports it for another second to ranks that connect late, because no rank would answer them afterwards.
 static void be_rank_0(meeting *m) {
     const rendezvous_settings *s = m->s;
@@ -373,9 +374,9 @@ static double process_age(void) {
     return found == 1 ? clock_of(CLOCK_BOOTTIME) - (double)ticks / (double)sysconf(_SC_CLK_TCK) : 0;
 }
 
-// Fails if rank 0 of this startup, which wrote the file after this process began, has ended. An older file
-// may be left from an earlier run. Called only after the file's addresses have failed, because the pid of a
-// rank 0 in another container means nothing here.
+// Fails if the file was written after this process began, so by rank 0 of this startup, and that rank has
+// ended. An older file may be left from an earlier run. Called only after the file's addresses have failed,
+// because the pid of a rank 0 in a different container means nothing here.
 static void check_writer(meeting *m, const start_file *c) {
     int is_here = c->node == m->seats[m->s->rank].node, is_gone = kill(c->pid, 0) && errno == ESRCH;
     if (is_here && is_gone && clock_of(CLOCK_REALTIME) - c->written < process_age())
@@ -383,7 +384,7 @@ static void check_writer(meeting *m, const start_file *c) {
              m->file);
 }
 
-// Collects the known addresses of rank 0, and returns how many.
+// Collects the known addresses of rank 0, and returns their number.
 static int candidates(meeting *m, net_address *found) {
     const struct sockaddr_in loopback = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
     int n = 0;
@@ -401,8 +402,8 @@ static int candidates(meeting *m, net_address *found) {
     return n;
 }
 
-// Waits only ANSWER_S for an answer, because another program may use the file's address now. If rank 0 was
-// only stopped, it accepts the last of this rank's connections.
+// Waits only ANSWER_S for an answer, because a different program may use the file's address now. If rank 0
+// was only stopped, it accepts the last of this rank's connections.
 static void try_address(meeting *m, const net_address *to) {
     char text[NET_NAME];
     double until = earlier(m->deadline, clock_now() + ANSWER_S);

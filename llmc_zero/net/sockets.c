@@ -107,7 +107,7 @@ static int listen_by(int family, int port, int backlog) {
     int fd = socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0) return -errno;
     *port_in(&all) = htons((uint16_t)port);
-    int rc = set(fd, SOL_SOCKET, SO_REUSEADDR, 1);  // an earlier run's connections may linger on the port
+    int rc = set(fd, SOL_SOCKET, SO_REUSEADDR, 1);  // connections of an earlier run may linger on the port
     if (!rc && family == AF_INET6) rc = set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
     if (!rc && (bind(fd, &all.any, sizeof all) || listen(fd, backlog))) rc = -errno;
     if (rc) close(fd);
@@ -203,9 +203,9 @@ int net_tune(int fd, int silence_s) {
     return rc ? rc : set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
 }
 
-// TCP_USER_TIMEOUT is not used, because with it Linux would also end a connection to a late rank, which
-// answers but has full buffers. Keepalive is off while data is in flight. So a host counts as silent when
-// segments, or window probes, have been retransmitted more than once without an answer.
+// TCP_USER_TIMEOUT is not used, because with it Linux would also end a connection to a late rank that answers
+// but has full buffers. Keepalive is off while data is in flight. So a host counts as silent when segments,
+// or window probes, have been retransmitted more than once without an answer.
 int net_is_silent(int fd, int silence_s) {
     struct tcp_info i;
     socklen_t bytes = sizeof i;

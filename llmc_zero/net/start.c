@@ -20,8 +20,7 @@ typedef struct {
 } launcher;
 static const launcher own = { "RANK", "RANK", "WORLD_SIZE" };
 static const launcher mpirun = { "mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE" };
-// 128 random bits per mpirun job, meant for networks that need a key. Slurm and torchrun set no such
-// variable.
+// 128 random bits per mpirun job, meant for networks that need a key. Slurm and torchrun provide no key.
 static const char mpirun_key[] = "OMPI_MCA_orte_precondition_transports";
 static const launcher srun = { "srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS" };
 
@@ -74,8 +73,8 @@ static int check_own(const rendezvous_settings *s, const launcher *by) {
         s->rank, s->ranks, by->name, task, tasks, by->name);
 }
 
-// Returns a number for the job; 0: unknown. The step is used only under srun: under mpirun it is the
-// daemon's, and each of torchrun's agents may be a separate step.
+// Returns a number for the job; 0: unknown. Uses the step only under srun: under mpirun it is the daemon's,
+// and each of torchrun's agents may be a separate step.
 static uint64_t job_number(const launcher *by) {
     const char *first = by == &own ? "TORCHELASTIC_RUN_ID" : "SLURM_JOB_ID", *step = value("SLURM_STEP_ID");
     const char *job = FIRST_OF(first, "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "PMIX_NAMESPACE",
@@ -106,7 +105,7 @@ static const char *first_host(const char *list, char *host, size_t bytes) {
 }
 
 // Rank 0 is on MASTER_ADDR, or on the first host of Slurm's step. torchrun's agent usually listens at
-// MASTER_PORT itself, so all ranks compute another port, which differs between steps of a Slurm job.
+// MASTER_PORT itself, so all ranks compute a different port. It differs between steps of a Slurm job.
 static int find_server(const launcher *by, const rendezvous_settings *s, char *server, size_t bytes) {
     const char *host = value("MASTER_ADDR"), *given = value("MASTER_PORT");
     const char *agent = value("TORCHELASTIC_USE_AGENT_STORE");
@@ -135,7 +134,7 @@ static int find_server(const launcher *by, const rendezvous_settings *s, char *s
 // Returns the launcher that started this process, or NULL.
 static const launcher *around(void) { return value(mpirun.rank) ? &mpirun : value(srun.rank) ? &srun : NULL; }
 
-// Under another launcher, RANK and WORLD_SIZE count only if both are set: a batch script may export only
+// Under srun or mpirun, RANK and WORLD_SIZE count only if both are set: a batch script may export only
 // WORLD_SIZE, and RANK alone may mean anything.
 static const launcher *launched_by(void) {
     const launcher *by = around();

@@ -67,8 +67,8 @@ int start_file_read(const char *path, start_file *f) {
     return fd < 0 ? fd : 0;
 }
 
-// Writes through the descriptor, so another file that is given this name meanwhile stays unchanged. Refuses a
-// file system that cannot keep a file private. Returns an errno.
+// Writes through the descriptor, so that a different file that gets this name in the meantime stays
+// unchanged. Refuses a file system that cannot keep a file private. Returns an errno.
 static int overwrite(const char *path, const start_file *f) {
     start_file old;
     struct stat st;
@@ -109,8 +109,8 @@ static int is_same(const char *path, const start_file *f) {
     return !start_file_read(path, &now) && !memcmp(&now.key, &f->key, sizeof now.key);
 }
 
-// Another run may overwrite the file after the check, so the file is moved aside, checked again, and put back
-// if it is not ours.
+// Another run may overwrite the file after the check, so this moves it aside, checks it again, and puts it
+// back if it is not ours.
 void start_file_remove(const char *path, const start_file *f) {
     char aside[PATH_MAX];
     const int n = snprintf(aside, sizeof aside, "%s.%d.old", path, (int)f->pid);

@@ -1,4 +1,4 @@
-// Reads the configuration from a DeepSpeed JSON file and from the environment: applies the file's keys one by
+// Reads the configuration from a DeepSpeed JSON file and from the environment. Applies the file's keys one by
 // one, then the rules that involve several keys, and reports all refused keys at once.
 #include "../device/kernels.h"
 #include "../base/error.h"
@@ -30,7 +30,7 @@ static int is_word_of(const zero_setting *s, const json_t *v, double *x, char *a
     return 0;
 }
 
-// {"enabled": false, ...} means false; the rest of the block then has no effect.
+// {"enabled": false, ...} means false, and the rest of the block has no effect.
 static const json_t *enabled_of(reader *r, const json_t *v) {
     const json_t *enabled = json_object_get(v, "enabled");
     const size_t used = strlen(r->path);
@@ -122,8 +122,8 @@ static int has_no_row(reader *r, const json_t *block, const char *table, const c
     return 1;
 }
 
-// A block with an older name, or in a common wrong place, has the keys of the top-level block `w->only`.
-// Refuses it and returns 1 if the file has both.
+// A block with an older name, or in a common wrong place, stands for the top-level block `w->only`. If the
+// file has both, refuses this one and returns 1.
 static int stands_twice(reader *r, const key_row *w) {
     if (!w->only || !json_object_get(r->root, w->only)) return 0;
     key_refuse(r, NULL, NULL, "is also at the top level as %s; keep that one", w->only);
@@ -153,7 +153,7 @@ static void read_block(reader *r, json_t *block, const char *path, const char *t
 
 // -------- rules that involve several keys
 
-// Refuses a key that was honoured so far and has a word as its value. setting: what to set instead.
+// Refuses a key that was honoured so far and has a word as its value. setting: the one to use instead.
 static void __attribute__((format(printf, 3, 4)))
 refuse_later(zero_deepspeed_key *k, const char *setting, const char *fmt, ...) {
     char quoted[64];
@@ -200,7 +200,7 @@ static void place_gradients(reader *r, const zero_config *before) {
         o->gradients = ZERO_HOST;
 }
 
-// Returns 1 if this key's folder is used.
+// Returns 1 if the folder of this key is used.
 static int use_folder(zero_deepspeed_key *folder, zero_tier tier) {
     if (!folder) return 0;
     if (tier == ZERO_NVME) {
@@ -236,7 +236,7 @@ static void join_folders(reader *r) {
     r->config.offload.nvme = nvme;
 }
 
-// Gradients are sent in their own dtype, which the other settings determine, or as fp32. A communication
+// Gradients are sent as fp32 or unconverted, in the dtype that the other settings determine. A communication
 // dtype that would round them is refused.
 static void judge_wire(reader *r) {
     const zero_config *c = &r->config;
@@ -254,7 +254,7 @@ static void judge_wire(reader *r) {
 
 // -------- the report of refused keys
 
-// Returns 0 if no key is refused. The message has one line per key, as many as fit.
+// Returns 0 if no key is refused. The error message has one line per refused key, up to its size limit.
 static int fail_refused(const char *file, const zero_deepspeed *report) {
     char text[900] = "", line[560];
     size_t used = 0;
@@ -277,7 +277,7 @@ static int fail_refused(const char *file, const zero_deepspeed *report) {
 
 // -------- the file
 
-// Without a trainer that reads its keys, these keys are refused.
+// If no trainer reads its own keys, refuses them.
 static void refuse_trainers_keys(zero_deepspeed *report) {
     for (int i = 0; i < report->n; i++) {
         zero_deepspeed_key *k = &report->keys[i];

@@ -99,12 +99,13 @@ static void set_wire(reader *r, const json_t *v, double x) {
     sets_text(r, "comm.reduce_fp32", json_string_value(v), "");
 }
 
-// 0 means the largest unit in the plugin, but no buckets in DeepSpeed, so every unit is reduced alone.
+// In the plugin 0 means the largest unit. In DeepSpeed it means no buckets, so every unit is reduced alone.
 static void set_bucket(reader *r, const json_t *v, double x) {
     key_sets(r, "reduce_bucket_size", x ? x : 1, x ? "" : "0 in DeepSpeed: every unit is a bucket");
 }
 
-// The plugin counts prefetched units, DeepSpeed elements, so the value only switches prefetching on or off.
+// The plugin counts prefetched units, but DeepSpeed counts elements, so the value only switches prefetching
+// on or off.
 static void set_prefetch(reader *r, const json_t *v, double x) {
     key_sets(r, "prefetch", x && r->config.prefetch > 1 ? r->config.prefetch : x != 0,
              x ? "counted in units, not in elements" : "");
@@ -277,8 +278,8 @@ static const key_row rows[] = {
       .why = "the trainer's table defines what is gathered together" },
     { ZERO, "leaf_module", .why = "the trainer's table defines what is gathered together; remove it" },
 
-    // ---- Without effect: the plugin always does it, or does not have the feature, or the key selects one of
-    // DeepSpeed's equivalent implementations.
+    // ---- Without effect: the plugin always does this, or lacks the feature, or the key selects one of
+    // several equivalent implementations in DeepSpeed.
     { PARAM, "pin_memory", BOOL, .why = "memory that a device copies from is always pinned" },
     { OPTIMIZER, "pin_memory", BOOL, .why = "memory that a device copies from is always pinned" },
     { ZERO, "cpu_offload_use_pin_memory", BOOL, .why = "memory that a device copies from is always pinned" },
