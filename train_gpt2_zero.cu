@@ -4,12 +4,12 @@
 //     make train_gpt2_zero && mpirun ./train_gpt2_zero
 //         needs no argument: a small model, built-in stories, stage 3
 //     mpirun -np 2 ./train_gpt2_zero -z 2 -e d12 -i train.bin -j val.bin -o log124M -n 1000 -y 1
-//         trains GPT-2 124M; run again, it resumes
+//         trains GPT-2 124M; the same command resumes it
 //     mpirun -np 2 ./train_gpt2_zero -e log124M --prompts questions.txt -g 100
 //         answers each line of the file
 //
-// From top to bottom: the model's tensors as passed to the plugin; forward, head and backward with the hooks;
-// validation and generation; the training loop. The layers are in gpt2/, everything about ranks in
+// From top to bottom: the tables of tensors and units for the plugin; forward, LM head and backward with the
+// hooks; validation and generation; the training loop. The layers are in gpt2/, everything about ranks in
 // llmc_zero/, and what any trainer needs (options, memory, checkpoints, reports) in trainer/.
 #include <math.h>
 #include <stdio.h>
@@ -61,7 +61,7 @@
 #include "trainer/zero_file.h"
 
 // --------
-// the model for the plugin: a table of tensors, and the units in which they are gathered and released
+// the model as the plugin sees it: a table of tensors, and the units that it gathers and releases
 
 // Unit 0 holds the embeddings and the final layernorm, since wte is used at both ends of the model. Unit 1 +
 // l is block l.
@@ -77,13 +77,14 @@ static zero_tensor describe_tensor(const GPT2 *model, int i) {
         .layers = t->per_layer ? model->config.num_layers : 1,
         .unit = t->per_layer ? block(0) : EMBEDDING,
         .decay = t->n_dims == 2,
-        // Backward's first matmul overwrites a matrix's gradient. wpe has no matmul: the encoder adds to it.
+        // Backward's first matmul overwrites a matrix's gradient. wpe has no matmul; the encoder adds to its
+        // gradient.
         .backward_overwrites = t->n_dims == 2 && i != WPE,
     };
 }
 
-// Forward uses the embedding unit twice, in the encoder and in the LM head. Backward uses it in reverse
-// order, and in the encoder only adds to gradients.
+// Forward uses the embedding unit twice: in the encoder, then in the LM head. Backward uses it in reverse
+// order, and in the encoder it only adds to gradients.
 static void describe_to_plugin(GPT2 *model) {
     const int L = model->config.num_layers;
     PluginTables *t = &model->tables;
@@ -136,9 +137,9 @@ static void encode(const GPT2 *model, const int *inputs, int B, int T, const Cac
 }
 
 // Runs block l up to and including GELU. The block's input (B, T, C) is the encoder's output, or the sum of
-// the previous block's residual2 and SCRATCH_BTC, which the first layernorm computes in its own pass. `again`
-// recomputes the block for backward: its input is still in memory, and the same layers on the same input give
-// the same bits. Backward does not need the block's last matmul, so that one is in gpt2_forward.
+// the previous block's residual2 and SCRATCH_BTC, computed by this block's first layernorm in the same pass.
+// `again` recomputes the block for backward: its input is still in memory, and the same layers on the same
+// input give the same bits. Backward does not need the block's last matmul, so gpt2_forward runs it.
 static void block_forward(const GPT2 *model, int l, int B, int T, const CachedPass *cached, int again) {
     const int C = model->config.channels, NH = model->config.num_heads;
     const int BT = B * T;
@@ -168,8 +169,8 @@ static void block_forward(const GPT2 *model, int l, int B, int T, const CachedPa
 
 // Computes the residual stream after the last block from the inputs (B, T), as two summands (B, T, C):
 // residual2 of block L-1, and SCRATCH_BTC. The next layernorm adds the two and writes the sum to residual3.
-// It needs no parameter of the block, so the block is released first. With `cached`, inputs are the tokens of
-// that pass, and their keys and values are added to the cache. With `train`, backward follows.
+// That needs no parameter of this block, so the block is released first. With `cached`, the inputs are the
+// tokens of that pass, and their keys and values are added to the cache. train: 1 if backward follows.
 static void gpt2_forward(const GPT2 *model, const int *inputs, int B, int T, const CachedPass *cached,
                          int train) {
     const int L = model->config.num_layers, C = model->config.channels;
@@ -189,10 +190,10 @@ static void gpt2_forward(const GPT2 *model, const int *inputs, int B, int T, con
     }
 }
 
-// Runs the final layernorm, the LM head and the loss. With dloss != 0 it also runs their backward pass. The
-// head's backward alternates with its forward chunk by chunk, so the logits of the whole batch never exist at
-// once, and the unit is open for forward and backward at the same time. The first pass sets loss_sum, and
-// later ones add to it. Does not wait for the sum.
+// Runs the final layernorm, the LM head and the loss and, if dloss is not 0, their backward pass. The head's
+// forward and backward alternate chunk by chunk, so the logits of the whole batch never exist at once, and
+// the unit is open for forward and backward at the same time. first: 1 to set loss_sum, 0 to add to it. Does
+// not wait for the sum.
 static void gpt2_head(const GPT2 *model, const int *targets, int B, int T, float dloss, int first) {
     const int L = model->config.num_layers, C = model->config.channels;
     const int V = model->config.vocab_size, Vp = model->config.padded_vocab_size;
@@ -229,10 +230,10 @@ static void gpt2_head(const GPT2 *model, const int *targets, int B, int T, float
 }
 
 // Propagates the gradient of the residual stream after the last block (dresidual) back to the embeddings.
-// Each weight matrix of a block has only one matmul, which overwrites the gradient instead of adding to it,
-// so describe_tensor marks it `backward_overwrites`. dresidual is the gradient of both attproj's and fcproj's
-// output. The layernorm backward that adds to it before each of them also sums its columns, which are the
-// gradients of their biases.
+// Each weight matrix of a block has only one matmul. It overwrites the gradient instead of adding to it, so
+// describe_tensor marks the matrix `backward_overwrites`. dresidual is the gradient of both attproj's and
+// fcproj's output. Before each of the two, a layernorm's backward adds to dresidual and also sums its
+// columns: these sums are the gradients of their biases.
 //
 // At recompute level 3 a block's forward runs again first, except for the last block, whose activations are
 // still in memory. GELU is then computed from the rounded fch as at levels 1 and 2, so that all three levels
@@ -287,8 +288,8 @@ static void gpt2_backward(const GPT2 *model, const int *inputs, int B, int T) {
     zero_check(zero_post_backward(run.z, EMBEDDING));
 }
 
-// Waits for the LM head's loss sum and adds it up over all ranks. The same collective sums the requests made
-// by signals.
+// Waits for the LM head's loss sum and sums it over all ranks. The same collective sums the requests made by
+// signals.
 static double sum_of_losses(const GPT2 *model) {
     double sums[1 + REQUESTS];
     LAYER(download(sums, act(model, LOSS_SUM, 0), sizeof *sums));
@@ -317,7 +318,7 @@ static double gpt2_gradients(const GPT2 *model, DataLoader *loader, int A) {
 }
 
 // --------
-// validation and generation: forward passes on all ranks, since at stage 3 a forward pass is collective
+// validation and generation. All ranks run every forward pass, because at stage 3 it is collective
 
 static double gpt2_validate(const GPT2 *model, DataLoader *loader, int batches) {
     gpt2_check(dataloader_reset(loader));
@@ -408,7 +409,7 @@ static int is_outlier(const char *what, double z_score, double limit) {
     return 1;
 }
 
-// A step whose gradients overflow fp16 changes only the loss scale.
+// If the gradients overflow fp16, the step changes only the loss scale.
 static void skip_overflow(TrainerState *state, const zero_step_result *result) {
     zero_check(zero_discard(run.z));
     state->overflows++;
@@ -429,13 +430,13 @@ static zero_hyper hyper_of(float lr, int t) {
     };
 }
 
-// Returns 1 if the update depends on no value that is known only after backward, so it may begin earlier.
+// Returns 1 if the update needs no value that is known only after backward. It may then begin earlier.
 static int always_updates(const GPT2 *model) {
     return !opt.clip && !opt.skip_loss_z && !opt.skip_grad_z && model->dtype != GPT2_F16;
 }
 
-// Computes the gradients of all micro-batches and their norm, and updates the parameters. Skips the update if
-// -sl or -sg flags the loss or the norm as an outlier.
+// Computes the gradients of all micro-batches, then their norm, and updates the parameters. Skips the update
+// if -sl or -sg flags the loss or the norm as an outlier.
 static StepResult train_step(Trainer *t) {
     TrainerState *state = &t->state;
     const int updates = run.step - state->overflows;  // so far
@@ -492,7 +493,7 @@ static void open_data(Trainer *t) {
                                  (float)opt.lr_final));
 }
 
-// Connects the ranks and allocates everything: nothing is allocated inside a step.
+// Connects the ranks and allocates all memory, so that no step allocates any.
 static void set_up_together(Trainer *t) {
     char *same = must_be_same(&t->model, t->resume_step, &t->data.train, &t->data.val);
     zero_config config = create_plugin(&t->model, t->data.micro_batches, same);
@@ -504,7 +505,7 @@ static void set_up_together(Trainer *t) {
     if (allocate_activations(&t->model)) out_of_memory(&t->model, &config);
 }
 
-// Returns 1 if a periodic action is due at this step. At the last step, it always is.
+// Returns 1 if a periodic action is due at this step. After the last step it always is, unless `every` is 0.
 static int is_due(const Trainer *t, int every) {
     if (!every) return 0;
     return run.step == t->data.steps || run.step % every == 0;
@@ -606,7 +607,7 @@ static int train_model(Trainer *t) {
     return EXIT_SUCCESS;
 }
 
-// Holds only parameters, since nothing is trained.
+// The plugin holds only parameters, since nothing is trained.
 static int answer_prompts(Trainer *t) {
     set_up_alone(t);
     set_up_together(t);

@@ -268,9 +268,9 @@ static void backward_head(gpt2_dtype dt, void *dqkv, const void *dout, const voi
 
 // -------- bf16 pairs
 // vdpbf16ps adds the products of two adjacent bf16 to an fp32 sum, so depth is stored in pairs of 32 bits.
-// Queries, keys, values and dout are multiplied as they are in memory. Backward rounds probabilities and
-// score gradients to bf16, as fused GPU kernels do. Forward multiplies values by fp32 probabilities, so that
-// out is rounded once.
+// Queries, keys, values and dout are multiplied without conversion. Backward rounds probabilities and score
+// gradients to bf16, as fused GPU kernels do. Forward multiplies values by fp32 probabilities, so that out is
+// rounded once.
 
 #if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 10)
 #include <immintrin.h>

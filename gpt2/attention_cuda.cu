@@ -1,8 +1,8 @@
 // Causal attention on CUDA: by cuDNN's fused kernels (attention_cudnn.cpp) or, here, by cuBLASLt matmuls with
 // a softmax between them. The matmuls read queries, keys and values directly from qkv, one matmul for all
-// heads of a sequence. Scores of only a few sequences exist at a time: forward keeps each row's lse, from
-// which backward recomputes the probabilities. Probabilities and score gradients are rounded to the tensors'
-// dtype before they are multiplied; everything else is fp32.
+// heads of a sequence. Scores of only a few sequences exist at a time: forward keeps each row's lse, and
+// backward recomputes the probabilities from it. Probabilities and score gradients are rounded to the
+// tensors' dtype before they are multiplied; everything else is fp32.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -16,12 +16,12 @@ namespace fe = cudnn_frontend;
 using Tensor = fe::graph::Tensor_attributes;
 using Pointers = std::unordered_map<int64_t, void *>;
 
-// Default limit on backward's scratch. Sequences that do not fit are processed in further groups.
+// Default limit on backward's scratch. Backward processes sequences that do not fit in further groups.
 // Deterministic backward keeps a 16-bit tensor (sequences, NH, T, T): by cuDNN 9.19's own count, for an H100,
 // 12 heads of 64 and T 1024, it takes 24 MiB per sequence, compared with 3 MiB if it may be nondeterministic.
 static const size_t BACKWARD_BYTES = (size_t)512 << 20;
-// The least scratch, which exists in any case because cuBLASLt's workspace needs it. Forward uses it for
-// shapes that were not planned, as in sampling.
+// The minimum scratch. It always exists, because cuBLASLt's workspace needs it. Forward uses it for shapes
+// that were not planned, as in sampling.
 static const int64_t SMALLEST_BYTES = (int64_t)4 << 20;
 
 enum { Q = 1, K, V, OUT, LSE, DOUT, DQ, DK, DV };  // names of a graph's tensors

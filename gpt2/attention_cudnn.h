@@ -7,9 +7,8 @@ extern "C" {
 #endif
 #include "gpt2_error.h"
 
-// Backward of `rows` sequences takes `bytes` of scratch, which is more than the limit. Returns the number of
-// sequences to try next: a divisor of B, smaller than `rows` (1 after 1), that fits if scratch grows
-// linearly.
+// Backward of `rows` sequences takes `bytes` of scratch, more than the limit. Returns the number of sequences
+// to try next: a divisor of B, smaller than `rows` (1 if that is 1), that fits if scratch grows linearly.
 static inline int attention_cudnn_fewer_rows(int B, int rows, size_t bytes, size_t limit) {
     size_t one = (bytes + rows - 1) / rows;
     int next = limit / one < (size_t)rows ? (int)(limit / one) : rows - 1;

@@ -25,8 +25,8 @@ int bar_terminal(void) {
     if (!isatty(STDOUT_FILENO)) return -1;
     if (tcgetpgrp(STDOUT_FILENO) != -1) return STDOUT_FILENO;
     snprintf(path, sizeof path, "/proc/%d/fd/1", (int)getppid());
-    // If it is the same terminal, the parent is a script between mpirun and this program, and mpirun's stdout
-    // is out of sight.
+    // If both have the same terminal, the parent is a script between mpirun and this program, which hides
+    // mpirun's stdout.
     if (fstat(STDOUT_FILENO, &own) || stat(path, &parent) || !S_ISCHR(parent.st_mode) ||
         own.st_rdev == parent.st_rdev)
         return -1;
@@ -54,8 +54,8 @@ static void format_time(char *text, size_t size, double seconds) {
         snprintf(text, size, "%ld:%02ld:%02ld", s / 3600, s / 60 % 60, s % 60);
 }
 
-// Writes the line, of at most `width` characters, and returns its length. Leaves out what does not fit: first
-// the bar, then fields from the right.
+// Writes the line, of at most `width` characters, and returns its length. If space is short, drops first the
+// bar, then fields from the right.
 static int compose(char *line, int width) {
     const Progress *p = &bar.progress;
     char left[32], fields[FIELDS][48], cells[WIDEST_BAR + 1] = "";

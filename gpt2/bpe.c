@@ -134,7 +134,7 @@ static uint64_t pop(Bpe *b) {
     return top;
 }
 
-// Looks up the token that part i and the next one make, after either has changed.
+// Looks up the token that part i and the next part make. Called after either has changed.
 static void look_up(Bpe *b, int i) {
     Part *p = b->parts + i;
     p->joined = p->next < 0 ? NONE : pair_at(b, p->token << 16 | b->parts[p->next].token)->joined;

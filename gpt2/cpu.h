@@ -1,6 +1,6 @@
 // Shared by the CPU layers: scratch memory, function multiversioning, and rows stored as fp32 or bf16. Row
-// kernels compute in fp32: they widen pieces of bf16 into a small buffer that stays in L1, and use fp32 in
-// place.
+// kernels compute in fp32: they use fp32 rows in place, and widen bf16 piece by piece into a small buffer
+// that stays in L1.
 #ifndef GPT2_CPU_H
 #define GPT2_CPU_H
 #include "layers.h"
@@ -58,8 +58,8 @@ void add_sums(gpt2_dtype dt, void *x, size_t at, const float *acc, size_t n);
 // sums (OC, of type sums_dt) += the sums of x's columns; x (BT, OC)
 void add_column_sums(gpt2_dtype sums_dt, void *sums, gpt2_dtype dt, const void *x, int BT, int OC);
 
-// Rounds to nearest even in integer arithmetic, so that every instruction set gives the same bits. A NaN
-// stays a NaN even if its low bits are cut off.
+// Rounds to nearest even in integer arithmetic, so that every instruction set gives the same bits. NaN stays
+// NaN even if its low bits are cut off.
 INLINE uint16_t narrow(float x) {
     union {
         float f;

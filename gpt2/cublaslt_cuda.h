@@ -1,11 +1,11 @@
-// cuBLASLt, loaded when the first matmul on a device is planned. Loading takes 0.15 s and 200 MiB, which CPU
-// runs should not pay for. After cublaslt_load its functions can be called by their usual names.
+// cuBLASLt, loaded when the first matmul on a device is planned. Loading takes 0.15 s and 200 MiB, a cost
+// that CPU runs should not pay. After cublaslt_load its functions can be called by their usual names.
 #ifndef GPT2_CUBLASLT_CUDA_H
 #define GPT2_CUBLASLT_CUDA_H
 #include <cublasLt.h>
 #include "layers.h"
 
-// Returns 0, or -1 and sets gpt2_last_error. Once it is loaded, calls return 0 at once.
+// Returns 0, or -1 and sets gpt2_last_error(). Does nothing if the library is already loaded.
 int cublaslt_load(void);
 
 // Sets the precision of fp32 matmuls. Call it before plan, because prepared matmuls keep their precision.

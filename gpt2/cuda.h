@@ -20,7 +20,7 @@ int cuda_check(cudaError_t rc, const char *what);
 // another, so all use the same memory.
 void *cuda_scratch(void);
 int cuda_use_scratch(void *memory);
-// The parts of plan: each returns the scratch it needs, and the largest is used.
+// The parts of plan: each returns the scratch it needs, and plan uses the largest.
 int matmul_cuda_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes);
 void matmul_cuda_free(void);
 // trial_cuda.c: runs or times the planned matmuls, using trial_cuda_bytes() bytes of memory.
@@ -70,8 +70,8 @@ DECLARE_LAYER(cuda, softmax_crossentropy);
 DECLARE_LAYER(cuda, sum);
 
 // staging_cuda.c: sends integers from the host to the scratch without waiting. staging_slot returns pinned
-// memory for `ints` of them, or NULL with gpt2_fail's message. Once the caller has filled it, staging_send
-// queues the copy to the start of the scratch.
+// memory for `ints` of them, or NULL with gpt2_fail's message. After the caller has filled it, staging_send
+// queues its copy to the start of the scratch.
 int staging_plan(size_t ints, size_t *scratch_bytes);  // ints: the maximum per call
 void staging_free(void);
 int *staging_slot(size_t ints);

@@ -1,6 +1,6 @@
 // Token shards in llm.c's format (256 int32: magic 20240520, version 1, count; then uint16 tokens), served as
 // rows of T tokens. A shard of n tokens has (n - 1) / T rows; row i has the inputs [i*T, i*T + T), and its
-// targets are one token further. The rows of all shards, epoch after epoch, form one endless stream that
+// targets are shifted by one token. The rows of all shards, epoch after epoch, form one endless stream that
 // depends only on the seed and the files. Micro-batch m gives rank r the B rows of the stream that begin at
 // (m * ranks + r) * B, so N ranks see the same rows as one rank with N micro-batches, and no row is skipped
 // at the end of a shard.

@@ -7,7 +7,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-// *fd: a regular file to read, which the caller closes. Does not wait for a pipe's writer.
+// Opens a regular file for reading; the caller closes *fd. Does not wait for a pipe's writer.
 int disk_open(const char *path, int *fd, int64_t *bytes);
 // Fills `to`, or fails if the file ends earlier.
 int disk_read(int fd, const char *path, int64_t at, size_t bytes, void *to);
@@ -25,8 +25,8 @@ typedef struct {
 // Neither opens an existing file nor follows a symlink at the temporary name.
 int disk_create(disk_file *d, const char *path);
 int disk_write(disk_file *d, const void *data, size_t bytes);
-// Syncs the file, gives it its final name and syncs its folder. With `failed`, or on an error before the
-// rename, removes the file. Returns 0 or -1. Call it after disk_create in either case.
+// Syncs the file, gives it its final name and syncs its folder. If `failed` is set, or on an error before the
+// rename, removes the file instead. Returns 0 or -1. Call it after disk_create, even if that failed.
 int disk_finish(disk_file *d, int failed);
 
 // Fills in a random name next to `path`: path.0123456789abcdef.tmp

@@ -1,5 +1,5 @@
-// Fingerprints of things that must match on all ranks: a file's contents, whatever its path, and the CPU's
-// instruction set.
+// Fingerprints for comparing ranks: of a file's contents, whatever its path, and of the CPU's instruction
+// set.
 #ifndef GPT2_FINGERPRINT_H
 #define GPT2_FINGERPRINT_H
 

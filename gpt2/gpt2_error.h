@@ -1,5 +1,5 @@
-// gpt2/ reports errors as the plugin does: a function returns 0, or -1 and leaves a message here. It never
-// prints or exits.
+// gpt2/ reports errors as the plugin does: a function returns 0, or stores a message here and returns -1. It
+// never prints or exits.
 #ifndef GPT2_ERROR_H
 #define GPT2_ERROR_H
 

@@ -1,9 +1,9 @@
 // The tokenizer's files in transformers' format: vocab.json, merges.txt, tokenizer_config.json.
 //
-// These files write each byte as a character: bytes that are printable in Latin-1 as themselves, the others
-// as U+0100 and up. llm.c's tokenizer file has no merges. The merge that made a token is found by joining its
-// bytes with only the merges of smaller numbers: if the vocabulary is in the order of its merges, two parts
-// remain.
+// These files write each byte as a character: a byte that is printable in Latin-1 as itself, any other as
+// U+0100 or above. llm.c's tokenizer file has no merges. To find the merge that made a token, this file joins
+// the token's bytes using only merges of smaller numbers: if the vocabulary is in the order of its merges,
+// two parts remain.
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

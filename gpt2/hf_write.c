@@ -115,7 +115,7 @@ static void remove_folder(const char *folder) {
     rmdir(folder);
 }
 
-// Without a tokenizer, the last token is taken as the end of text, as in GPT-2's vocabulary.
+// Without a tokenizer, takes the last token as the end of text, as in GPT-2's vocabulary.
 static int write_files(const char *folder, const HfModel *m) {
     const int eot = m->tokenizer ? m->tokenizer->eot_token : m->config.vocab_size - 1;
     if (hf_config_write(folder, m, eot)) return -1;

@@ -72,8 +72,8 @@ typedef struct {
     // once, in memory that it frees again, so call it before allocating the activations. chunk: the maximum
     // number of rows of logits at a time.
     int (*plan)(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes);
-    // The same for forward-only passes, over a cache of `rows` rows of at most T positions: at most `tokens`
-    // tokens at a time, logits for `rows` of them.
+    // Like plan, for forward-only passes over a cache of `rows` rows of at most T positions: at most `tokens`
+    // tokens per pass, with logits for `rows` of them.
     int (*plan_cached)(gpt2_dtype dt, int tokens, int rows, int T, int C, int NH, int Vp,
                        size_t *scratch_bytes);
     int (*use_scratch)(void *scratch);  // the memory stays in use until free
@@ -86,8 +86,8 @@ typedef struct {
     int (*download)(void *host, const void *x, size_t bytes);  // waits for all queued work
     int (*clear)(void *x, size_t bytes);                       // sets to 0
     // Copies between device and pinned host memory (at most LAYERS_COPIES at a time), on a stream concurrent
-    // with the layers. The copy starts when all work queued before it is done. await_copy: work queued after
-    // it starts only when copy number `which` is done. Both are NULL on the CPU.
+    // with the layers. The copy starts when all work queued before it is done. await_copy makes work queued
+    // after it wait until copy number `which` is done. Both are NULL on the CPU.
     int (*copy_beside)(void *to, const void *from, size_t bytes, int which);
     int (*await_copy)(int which);
     // *total (one double, device memory) = sum of x[0..n) in a fixed order; += with `add`
@@ -120,9 +120,9 @@ typedef struct {
     int (*matmul_gelu_forward)(gpt2_dtype dt, void *out, void *pre, const void *inp, const void *weight,
                                const void *bias, int BT, int C, int OC);
     // dinp (BT, C) = dout (BT, OC) @ weight (OC, C), times gelu'(pre) if pre (BT, C) is not NULL; then inp is
-    // gelu(pre). dinp_bias (C) = column sums of dinp, which are the bias gradient of the layer below. dweight
-    // (OC, C) = dout^T @ inp. dbias (OC) = column sums of dout. With `add` these three are +=, which costs 8
-    // to 12 % of the matmul on a CPU. Both biases may be NULL.
+    // gelu(pre). dinp_bias (C) = column sums of dinp: the bias gradient of the layer below. dweight (OC, C) =
+    // dout^T @ inp. dbias (OC) = column sums of dout. With `add` these three are +=, which costs 8 to 12 % of
+    // the matmul on a CPU. Both biases may be NULL.
     int (*matmul_backward)(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweight, void *dbias,
                            const void *dout, const void *inp, const void *weight, const void *pre, int BT,
                            int C, int OC, int add);
@@ -131,8 +131,8 @@ typedef struct {
     int (*dinp_bias_fused)(gpt2_dtype dt, int BT, int C, int OC);
 
     // qkv (B, T, 3C): queries, keys, values; out (B, T, C); lse (B, NH, T): logarithm of each row's softmax
-    // sum, which backward needs. The (T, T) matrices of the batch never all exist at once (FlashAttention,
-    // arXiv 2205.14135).
+    // sum, for backward. The (T, T) matrices of the batch never all exist at once (FlashAttention, arXiv
+    // 2205.14135).
     int (*attention_forward)(gpt2_dtype dt, void *out, float *lse, const void *qkv, int B, int T, int C,
                              int NH);
     int (*attention_backward)(gpt2_dtype dt, void *dqkv, const void *dout, const void *qkv, const void *out,
@@ -170,13 +170,13 @@ const Layers *layers_cuda(void);
 //              "cudnn" or "cublaslt": that one, or an error with the reason; "cudnn-fast": cuDNN's backward
 //              adds in the order in which blocks finish, so that bits may differ from run to run
 int layers_cuda_options(int tf32, int gelu, const char *attention);
-// Limits the scratch of attention's backward, which processes the batch in groups of as many sequences as
-// fit; a single sequence may exceed the limit. Call it before plan. 0: the default, 512 MiB for cuDNN and 64
-// MiB for cuBLASLt.
+// Limits the scratch of attention's backward. It processes the batch in groups of as many sequences as fit; a
+// single sequence may exceed the limit. Call it before plan. 0: the default, 512 MiB for cuDNN and 64 MiB for
+// cuBLASLt.
 void layers_cuda_attention_limit(size_t bytes);
 // Returns plan's choice: "cuDNN 9.10.0", followed by a warning for cudnn-fast, or "cuBLASLt".
 const char *layers_cuda_attention(void);
-// The groups of attention's backward: sequences per group, the scratch that a group takes, and its limit.
+// The groups of attention's backward: sequences per group, scratch per group, and the limit on that scratch.
 typedef struct {
     int rows;
     size_t bytes, limit;
@@ -188,8 +188,8 @@ layers_attention_backward layers_cuda_attention_backward(void);
 int layers_cuda_gelu_fused(int OC);
 
 // Tuning: matmuls use the algorithms that a tuning file's text names for this GPU and library. Call it before
-// plan, which times the planned matmuls missing from the text and adds them, or fails if may_time is 0. name:
-// the file's, for messages. An empty text is a new file. text NULL: no tuning, so plan takes the heuristic's
+// plan. If the text lacks planned matmuls, plan times and adds them, or fails if may_time is 0. name: the
+// file's, for messages. An empty text is a new file. text NULL: no tuning, so plan takes the heuristic's
 // first algorithm that runs.
 int layers_cuda_tune(const char *name, const char *text, int may_time);
 char *layers_cuda_tuned(void);  // after plan: the text with the additions; the caller frees it

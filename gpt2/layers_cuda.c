@@ -28,7 +28,7 @@ static int device_bytes(size_t *total) {
 }
 
 // Skips the trials if memory is short. The activations need more than the operands of one matmul, so they
-// will not fit either, and that failure can suggest options that would.
+// will not fit either, and the message of that failure suggests options that would.
 static int try_matmuls(size_t scratch_bytes) {
     void *memory;
     size_t own = (scratch_bytes + 255) / 256 * 256, bytes = own + trial_cuda_bytes();
@@ -61,8 +61,8 @@ static int check_plan(int B, int T, int C, int NH, int Vp, int chunk) {
 
 enum { ROWS, ENDS, MATMULS, ATTENTION, PARTS };  // groups of layers; each requests scratch
 
-// Uses the largest request, because layers run one after another. Then runs each matmul once. failed: 1: a
-// part's plan has failed.
+// Uses the largest request, because layers run one after another. Then runs each matmul once. failed: 1 if
+// the plan of a part has failed.
 static int finish_plan(int failed, const size_t wishes[PARTS], size_t *scratch_bytes) {
     *scratch_bytes = 0;
     for (int i = 0; i < PARTS; i++) *scratch_bytes = wishes[i] > *scratch_bytes ? wishes[i] : *scratch_bytes;

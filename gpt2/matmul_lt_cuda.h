@@ -48,9 +48,9 @@ int cublaslt_hopper(void);           // 1: the GPU is a Hopper or newer; -1: fai
 Kept *matmul_keep(const Matmul *p);  // finds or creates it; NULL with gpt2_fail's message
 Kept *matmul_at(int i);              // in the order of creation; NULL at the end
 // Computes out = left @ right with the epilogue. Returns 1 if none of cuBLASLt's algorithms supports it.
-// Until one has run, a rejected algorithm is replaced by the next.
+// Until one has run, replaces a rejected algorithm by the next.
 int matmul_run(Kept *kept, const Operands *x);
-// The same with this candidate only; does not settle the choice.
+// Runs only this candidate; does not settle the choice.
 int matmul_run_candidate(Kept *kept, int candidate, const Operands *x);
 int matmul_unsupported(const Matmul *p);  // -1, with the message
 
@@ -61,8 +61,8 @@ int tune_refused(int line, const char *status);  // -1, with the message
 // Adds a matmul; algorithm NULL: apart.
 int tune_add(const Matmul *p, const cublasLtMatmulAlgo_t *algorithm, double ms);
 
-// Returns 1 if a matmul with a smaller epilogue plus our own kernels can do the same. A bias can only be
-// added by the matmul itself.
+// Returns 1 if a matmul with a smaller epilogue, plus our own kernels, can replace this one. Only the matmul
+// itself can add a bias.
 static inline int matmul_splits(const Matmul *p) {
     return p->epilogue && p->epilogue != CUBLASLT_EPILOGUE_BIAS;
 }

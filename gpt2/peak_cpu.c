@@ -1,4 +1,5 @@
-// Measures the reference speed for a step: oneDNN's on this machine, for a matmul that fits into the caches.
+// Measures the peak speed that steps are compared with: oneDNN's on this machine, for a matmul that fits into
+// the caches.
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

@@ -1,4 +1,4 @@
-// Measures the reference speed for a step: cuBLASLt's on this GPU, for a large square matmul.
+// Measures the peak speed that steps are compared with: cuBLASLt's on this GPU, for a large square matmul.
 #include <stdlib.h>
 #include "cuda.h"
 #include "matmul_lt_cuda.h"

@@ -258,9 +258,9 @@ int cuda_bias_from_sums(gpt2_dtype dt, void *dbias, const float *sums, int C) {
 }
 
 // -------- layernorm's backward, in one pass over dout, inp and dinp
-// A team of warps handles a row, one vector per lane. So a thread holds one vector of the row and the sums of
-// its channels over all rows, in 64 registers for any C. partial (blocks, kinds, C) receives the sums of each
-// block: for dweight, for dbias and, with 3 kinds, of the finished dinp.
+// A team of warps handles a row, one vector per lane. So for any C a thread needs only 64 registers, for one
+// vector of the row and the sums of its channels over all rows. partial (blocks, kinds, C) receives the sums
+// of each block: for dweight, for dbias and, with 3 kinds, of the finished dinp.
 
 enum { TEAMS_WARPS = 16, TEAMS_THREADS = TEAMS_WARPS * WARP };  // maximum per block
 

@@ -1,6 +1,7 @@
-// Before the first step each planned matmul runs once, in memory that is freed again, to find algorithms that
-// the heuristic names but the library rejects, and kernels that fail. With a tuning file, the matmuls missing
-// from it are timed: the heuristic's candidates, and the matmul without its epilogue plus our own kernels.
+// Before the first step, runs each planned matmul once, in memory that is freed again, to find algorithms
+// that the heuristic names but the library rejects, and kernels that fail. With a tuning file, times the
+// matmuls that the file lacks: the heuristic's candidates, and the matmul without its epilogue plus our own
+// kernels.
 #include <math.h>
 #include <stdlib.h>
 #include "cuda.h"
@@ -154,7 +155,7 @@ size_t trial_cuda_bytes(void) {
 }
 
 int trial_cuda(void *memory) {
-    // The table may grow meanwhile: a matmul computed apart adds those that it needs.
+    // The table may grow during the loop: a matmul computed apart adds those that it needs.
     for (int i = 0; matmul_at(i); i++)
         if (settle(matmul_at(i), memory) != 0) return -1;
     return 0;

@@ -26,9 +26,9 @@ typedef struct GPT2 {
     int chunk;           // rows of logits computed at a time
     int inference;       // 1: B*T is the number of tokens in the largest pass (answers_describe)
     int cache_rows;      // rows of text that grow token by token; 0: none
-    int cache_T;         // maximum number of positions per row
+    int cache_T;         // maximum positions per row
     int cache_positions;   // total over all rows, after the cache's rounding
-    size_t scratch_bytes;  // that the layers need
+    size_t scratch_bytes;  // scratch that the layers need
     struct {
         void *memory;   // from the plugin, on the device or on the host
         size_t stride;  // bytes from one layer to the next
@@ -47,16 +47,16 @@ size_t logits_bytes(const GPT2 *model, size_t rows);
 void activation_table(const GPT2 *model, GPT2Activation table[NUM_ACTIVATIONS]);
 // Bytes of one activation over all its layers, in whole pages as the plugin counts them.
 size_t activation_pages(const GPT2Activation *a);
-// Further lines of the memory table that hold activations, besides the one named "activations".
+// Lines of the memory table that hold activations, besides the one named "activations".
 #define SCRATCH_OF_LAYERS "scratch of the layers"
 #define KEYS_AND_VALUES "keys and values"
 #define INPUTS_OF_BLOCKS "inputs of blocks"
 
-// Bytes of all activations on a tier, in whole pages as the plugin counts them. chunk and scratch_bytes are
-// 0, and add nothing, until settle_memory has set them.
+// Bytes of all activations on a tier, in whole pages as the plugin counts them. chunk and scratch_bytes add
+// nothing until settle_memory sets them.
 size_t activation_bytes(const GPT2 *model, zero_tier tier);
 
-// Returns 0, or -1 with the plugin's error if the device is out of memory. zero_destroy frees the memory.
+// Returns 0, or -1 with the plugin's error if memory runs out. zero_destroy frees the memory.
 int allocate_activations(GPT2 *model);
 
 // Returns an activation of a layer; layer 0 if there is only one.
@@ -72,13 +72,13 @@ static inline void *row_of(const GPT2 *model, void *base, size_t row, size_t wid
 // Returns the input of block l, the residual stream (B, T, C).
 void *block_input(const GPT2 *model, int l);
 
-// With inputs_on_host, the inputs of blocks 1 to L-2 are copied to the host after forward has written them,
-// and back one block ahead of backward, on a separate stream. The inputs of blocks 1 to L-1 and of the LM
-// head (l = L) alternate between two buffers on the device; block 0's input stays there. Without
-// inputs_on_host these functions do nothing.
+// With inputs_on_host, a separate stream copies the inputs of blocks 1 to L-2 to the host after forward has
+// written them, and back one block ahead of backward. The inputs of blocks 1 to L-1 and of the LM head (l =
+// L) alternate between two buffers on the device; block 0's input stays on the device. Without inputs_on_host
+// these functions do nothing.
 //
-// Makes the device wait until the buffer of block l's input may be written or, if the input was fetched,
-// read.
+// Makes the device wait until it may write the buffer of block l's input or, if the input was fetched, read
+// it.
 void await_input(const GPT2 *model, int l);
 // Queues a copy of block l's input to the host, after the work that writes it.
 void offload_input(const GPT2 *model, int l);

@@ -14,7 +14,7 @@
 
 // Changes that a user may make, cheapest first. The first four do not change a step's results. A smaller
 // batch, and then shorter rows, keep the tokens per step by adding micro-batches. A single micro-batch per
-// step does not, but needs no memory for gradient accumulation.
+// step reduces them, but needs no memory for gradient accumulation.
 enum { STAGES, RECOMPUTE, TIERS, SUB_GROUPS, BATCHES, ONE_MICRO_BATCH, CHANGES };
 
 // Combinations of tiers to try, one value per option; NULL: as requested.
@@ -192,8 +192,8 @@ static void list_level(Search *s, const Bytes *bytes) {
 // --------
 // the search
 
-// Fills in the options with their effective values. If the level of recompute is not chosen yet, uses one
-// that saves memory.
+// Fills in the options' effective values. If the level of recompute is not chosen yet, uses one that saves
+// memory.
 static void begin_search(Search *s, const GPT2 *model, const zero_config *config) {
     Options *now = &s->now;
     const int resumes = checkpoint_batch() && !opt.resume_anyway;  // -t and -d must not change

@@ -65,10 +65,10 @@ static size_t device_bytes(void) {
     return total / ranks_on_device();
 }
 
-// Returns the memory left on a device without recomputation, at the stage that needs most of it. Bits depend
-// on the result, so it is computed only from the device's size, the model, the batch and settings that change
-// bits anyway, not from the stage or the memory free at the moment. An eighth of the device is reserved for
-// the CUDA context, NCCL and the layers' scratch.
+// Returns the memory left on a device without recomputation, at the stage that needs the most. Bits depend on
+// the result, so it depends only on the device's size, the model, the batch and settings that change bits
+// anyway, not on the stage or the memory that is free now. An eighth of the device is reserved for the CUDA
+// context, NCCL and the layers' scratch.
 static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
     GPT2 kept = *model;
     zero_config plain = zero_defaults();
@@ -91,13 +91,13 @@ static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
 // --------
 // the LM head's parts
 
-enum { MOST_PARTS = 8, TILE_ROWS = 256 };  // few parts, since each rounds the gradient once more
+enum { MOST_PARTS = 8, TILE_ROWS = 256 };  // few, since each part rounds the gradient once more
 
 // Returns the limit on the bytes of logits in memory. Bits depend on it, since the LM head's bf16 gradient is
 // rounded once per part. On CUDA the limit is the memory that every stage leaves, but at least 1 GiB (a
 // sixteenth of a small device) and at most 4 GiB. Larger parts gain little: each part reads and writes the
-// gradient (V, C) once more, but by an H100's data sheet the matmuls of 4 GiB (42000 rows with GPT-2's
-// vocabulary in bf16) take more than 100 times as long as that.
+// gradient (V, C) once more, but by an H100's data sheet that takes less than a hundredth of the time of the
+// matmuls of 4 GiB (42000 rows with GPT-2's vocabulary in bf16).
 static size_t logits_at_once(const GPT2 *model, const zero_config *config) {
     const size_t most = (size_t)4 << 30;
     if (!on_cuda()) return 128 << 20;
@@ -168,7 +168,7 @@ static void save_tuning(const char *read, const char *tuned) {
     print0("tuning     %s%s\n", opt.tune, changed ? ", with new timings" : "");
 }
 
-// Rank 0 plans first and times the matmuls missing from the file. All ranks use its choices, so that bits
+// Rank 0 plans first, and times the matmuls that the file lacks. All ranks use its choices, so that bits
 // depend only on the file.
 static void plan_tuned(GPT2 *model) {
     require_one_gpu();
@@ -187,9 +187,9 @@ static void plan_tuned(GPT2 *model) {
 // --------
 // the level of recompute
 
-// Returns the lowest level whose activations fit into the memory that the plugin leaves. 1/32 of the device
-// stays free, since kernels load and NCCL connects later, and allocations leave gaps. If the forward matmul
-// computes GELU, level 0 gives different bits from the others, so it must fit at every stage.
+// Returns the lowest level at which the activations fit into the memory that the plugin leaves. Keeps 1/32 of
+// the device free, since kernels load and NCCL connects later, and allocations leave gaps. If the forward
+// matmul computes GELU, level 0 gives different bits from the others, so it must fit at every stage.
 static int lowest_recompute(const GPT2 *model, const zero_config *config) {
     size_t left, reserve = device_bytes() / 32;
     GPT2 tried = *model;

@@ -1,5 +1,5 @@
-// The memory that a rank needs and has available: the LM head's parts, the level of recompute and, for a run
-// that does not fit, options that would.
+// Fits a run into a rank's memory: the LM head's parts, the level of recompute and, if the run does not fit,
+// options that would.
 #ifndef TRAINER_FIT_H
 #define TRAINER_FIT_H
 #include <stddef.h>
@@ -9,25 +9,26 @@
 enum { MOST_RECOMPUTE = 3 };  // levels of recompute are 0 to 3
 
 // Sets model->chunk and, without -r, model->recompute. Also plans the layers, using --tune's file if given.
-// Call it before allocating the activations. Once the plugin exists it is collective: all ranks use the
+// Call it before allocating the activations. Once the plugin exists, this is collective: all ranks use the
 // values of the rank with the least memory. Before that, on CUDA, it does not plan the layers, since planning
 // runs matmuls.
 void settle_memory(GPT2 *model, const zero_config *config);
 // Returns the bytes of host memory that activations will take on a CPU; 0 on CUDA.
 size_t activations_to_come(GPT2 model, const zero_config *config);
-// Sets model->chunk for these settings and plans the layers. Returns 0, or the layers' error.
+// Sets model->chunk for these settings, and plans the layers. Returns 0, or the layers' error.
 int plan_layers(GPT2 *model, const zero_config *config);
 
 // Ends the run after an allocation failed, in zero_create or of the activations. Prints the request, the
 // memory in use, and up to two sets of options whose plan would fit.
 void out_of_memory(const GPT2 *model, const zero_config *config) __attribute__((noreturn));
 
-// Plans what this rank would hold and send with these settings and the number of ranks in `run`. Returns 0,
+// Plans the memory and traffic of this rank with these settings and the number of ranks in `run`. Returns 0,
 // or the plugin's error if it rejects the settings.
 int try_plan(const GPT2 *model, const zero_config *config, zero_plan *plan);
-// Returns such a plan. Rejected settings end the run.
+// Like try_plan, but returns the plan. Rejected settings end the run.
 zero_plan plan_of(const GPT2 *model, const zero_config *config);
-// Returns a plan's bytes on a tier, without NCCL's device memory, which is unknown until it connects.
+// Returns a plan's bytes on a tier, without NCCL's device memory, because that is unknown until NCCL
+// connects.
 size_t bytes_planned_on(const zero_plan *plan, zero_tier tier);
 // Returns the bytes that this rank holds on a tier; 0 before the plugin exists.
 size_t bytes_held_on(zero_tier tier);

@@ -108,7 +108,7 @@ void make_folder(void) {
 // --------
 // one folder for all ranks
 
-// NFS may show a new file late. The other ranks wait meanwhile, so this polls for at most half of their
+// NFS may show a new file late. The other ranks wait in the meantime, so this polls for at most half of their
 // timeout.
 static int appears(const char *name) {
     enum { PAUSE_US = 20000 };
@@ -126,7 +126,7 @@ static const char *no_checkpoint;  // why signals save no checkpoint; NULL: they
 
 const char *why_no_checkpoint(void) { return no_checkpoint; }
 
-// Without -n, ranks may have different folders, and only a signal would save there.
+// Without -n, ranks may have different folders: only a signal would save there.
 static int note_own_folders(int same) {
     double with = same;
     int rc = zero_sum(run.z, &with, 1);
@@ -198,7 +198,7 @@ static int has_no_locks(int error) {
     return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
 }
 
-// The descriptor stays open, and the lock held, until the process ends. The file itself is never removed:
+// The descriptor stays open, and the lock held, until the process ends. The run never removes the file:
 // another process may already have opened it, and would then lock a file that no longer has a name.
 void lock_folder(void) {
     struct stat st;

@@ -17,36 +17,36 @@ int file_is_there(const char *path);  // ends the run if that cannot be determin
 int is_folder(const char *path);
 // Creates the folder of -o, if given.
 void make_folder(void);
-// Each opens a file for writing, or ends the run. Neither follows a symlink. create_file replaces an existing
+// These open a file for writing, or end the run. Neither follows a symlink. create_file replaces an existing
 // file.
 FILE *create_file(const char *path);
 FILE *append_to_file(const char *path);
-// Completes a file begun with create_file(temporary). Returns when it is on disk under its final name, or
+// Completes a file created by create_file(temporary). Returns when it is on disk under its final name, or
 // ends the run.
 void commit_file(FILE *f, const char *temporary, const char *path);
 void close_file(FILE *f, const char *path);  // ends the run if a write failed
-// Ends the run now if this file, which is written only at the end, could not be created.
+// Ends the run now if this file could not be created. It will be written only at the end.
 void try_file(const char *option, const char *path);
 // Writes a random number as 16 hexadecimal digits.
 void random_digits(char digits[17]);
 
 // (collective) Checks that all ranks see the same folder, since each rank writes its part of a checkpoint
-// there. A mismatch ends a run with -n; without -n it only keeps signals from saving.
+// there. A mismatch ends a run with -n; without -n, signals then save no checkpoint.
 void check_one_folder(void);
 // Returns why checkpoints cannot be saved, after check_one_folder; NULL: they can.
 const char *why_no_checkpoint(void);
 
-// -------- the lock, so that two runs do not mix their files
+// -------- a lock keeps two runs from mixing their files
 //
 // Rank 0 holds it, and the kernel releases it however the process ends.
 
-// Rank 0 locks -o before anything there is read or changed. A failure is reported only by check_folder_lock,
-// so that it ends all ranks once they are connected.
+// Rank 0 locks -o before anything there is read or changed. check_folder_lock later reports a failure, so
+// that it ends all ranks once they are connected.
 void lock_folder(void);
 // Ends the run if rank 0 did not get the lock. The message names the run that holds it.
 void check_folder_lock(void);
-// Ends the run if another run has taken the folder after someone removed the lock file. Called before each
-// save; does nothing on ranks other than 0.
+// Ends the run if someone removed the lock file and another run has locked the folder since. Called before
+// each save; does nothing on ranks other than 0.
 void check_lock_is_held(void);
 
 #endif

@@ -190,7 +190,7 @@ static void open_prompts(Prompts *p, const Tokenizer *tokenizer, int V, int T) {
 }
 
 // --------
-// rows: prompt i is row i / ranks of rank i % ranks
+// rows: prompt i is row i / ranks on rank i % ranks
 
 // Every rank must take part in every pass. A rank without a prompt answers the first one and discards the
 // answer.

@@ -22,7 +22,7 @@ typedef struct {
     int total;        // at the end
     int first;        // index of the token at position 0 of the cache
     int cached;       // number of tokens in the cache
-    int begin, room;  // its positions in the cache, as in a layers_span
+    int begin, room;  // the row's positions in the cache, as in layers_span
     uint64_t random;
 } GenerationRow;
 
@@ -48,24 +48,25 @@ void generation_begin(Generation *g, const GPT2 *model);
 void generation_add(Generation *g, const int *tokens, int n, int total, uint64_t seed);
 void generation_end(Generation *g);
 
-// Returns 1 with the next pass in g->pass, or 0 when all rows are complete. Every pass adds one token to each
-// incomplete row.
+// Returns 1 and sets g->pass to the next pass, or returns 0 when all rows are complete. Every pass adds one
+// token to each incomplete row.
 int generation_next(Generation *g);
 // Appends a token to each row of the pass, sampled from its logits at --temperature.
 void generation_choose(Generation *g);
 
-// Prints a token as text, or its number without a tokenizer.
+// Prints a token as text or, without a tokenizer, as a number.
 void print_token(const Tokenizer *tokenizer, int token);
 
 // --------
-// a --prompts run: the model answers prompts and is not trained. The prompts are divided among the ranks. All
-// rows of a rank form one batch, so each layer is gathered once per pass for all of them.
+// A --prompts run: the model answers prompts and is not trained. The ranks divide the prompts. All rows of a
+// rank form one batch, so each layer is gathered once per pass for all of them.
 
-// The prompts, one per line of the file. An empty line is the end-of-text token, which starts a new text.
+// The prompts, one per line of the file. An empty line stands for the end-of-text token, so its answer starts
+// a new text.
 typedef struct {
     int n;        // number of prompts
     int *tokens;  // of all prompts
-    int *first;   // (n + 1) index of each prompt's first token, and the number of all tokens
+    int *first;   // (n + 1) index of each prompt's first token; then the total number of tokens
     int longest;
 } Prompts;
 

@@ -16,7 +16,8 @@
 #include "saving.h"
 #include "zero_file.h"
 
-// The path to open -e's model file. A file in a run's folder is held open, since the run may remove it.
+// The path through which to open -e's model file. A file in a run's folder is held open, since the run may
+// remove it.
 static char opened[40];  // "": opt.model
 static const char *model_path(void) { return *opened ? opened : opt.model; }
 

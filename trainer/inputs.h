@@ -13,7 +13,7 @@ void describe_model(GPT2 *model, int resume_step);
 void load_values(const GPT2 *model);
 
 // Opens --tokenizer's file, or by default the usual one for V tokens. If the default file does not exist,
-// prints the consequence. In that case, and with --tokenizer none, vocab_size stays 0.
+// prints the consequence. vocab_size then stays 0, as it does with --tokenizer none.
 void open_tokenizer(Tokenizer *tokenizer, int V, const char *consequence);
 #define AS_NUMBERS "tokens are shown as numbers"  // as in llm.c
 

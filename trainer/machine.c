@@ -212,8 +212,8 @@ zero_config settings_at_stage(const zero_config *config, int stage) {
     return c;
 }
 
-// take_zero_file has copied the file's settings to the options. Now that the dtype and the micro-batches are
-// known, checks the file again: the micro-batches depend on several options and must match.
+// take_zero_file has copied the file's settings to the options. Now that the dtype and the number of
+// micro-batches are known, checks the file again: that number depends on several options and must match.
 static void check_zero_file(const zero_config *config) {
     static zero_deepspeed file;
     zero_config asked = *config;

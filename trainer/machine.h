@@ -10,8 +10,8 @@
 void take_launched_ranks(void);
 // Checks that the plugin found the same rank. Call it once the plugin exists.
 void check_launched_ranks(void);
-// (collective) Warns if the program, device, instruction set or threads differ between ranks: results are
-// still correct, but their last bits depend on these.
+// (collective) Warns if the program, device, instruction set or threads differ between ranks. Results are
+// still correct, but their last bits depend on all of these.
 void note_differences(void);
 
 // Sets the ranks, the device, threads and overlap in `run`. A request that cannot be met ends the run.
@@ -27,8 +27,8 @@ zero_config plugin_settings(gpt2_dtype dtype, int micro_batches);
 zero_config settings_at_stage(const zero_config *config, int stage);
 // Returns the last result of plugin_settings.
 const zero_config *effective_settings(void);
-// Returns 1 if they put some states on NVMe. The result is the same on all ranks, even on one that puts none
-// there.
+// Returns 1 if these settings put some states on NVMe. The result is the same on all ranks, even if this rank
+// puts none there.
 int settings_use_nvme(void);
 
 #endif

@@ -39,7 +39,8 @@ static int verify_model(const char *path) {
     return 0;
 }
 
-// A run does not resume from a checkpoint whose name has a different step. A name without a step is accepted.
+// A run does not resume from a checkpoint with a different step in its name. A name without a step is
+// accepted.
 static int verify_name(const char *states) {
     SavedRun saved;
     int aside;
@@ -89,7 +90,7 @@ static int verify_complete(const Listing *l, const Found *f, Tally *t) {
     return bad || checkpoint_check_run(l, f);
 }
 
-// A save that was killed is not damage, but is reported.
+// A killed save is reported, but does not count as damage.
 static void verify_found(const Listing *l, const Found *f, Tally *t) {
     int bad = 0;
     if (f->complete)
@@ -208,7 +209,8 @@ static int export_one(const char *path) {
     return failed;
 }
 
-// A run that saves in this folder may remove the checkpoint meanwhile, but only once a newer one exists.
+// A run that saves in this folder may remove the checkpoint in the meantime, but only once a newer one
+// exists.
 void export_model(void) {
     check_options();
     const char *path = find_source();

@@ -1,4 +1,4 @@
-// --verify and --export, which need no ranks: one process reads what runs have saved. Its memory does not
+// --verify and --export: one process, without other ranks, reads what runs have saved. Its memory does not
 // grow with the model.
 #ifndef TRAINER_OFFLINE_H
 #define TRAINER_OFFLINE_H

@@ -75,7 +75,7 @@ static void print_default(const Option *o) {
            o->preset ? o->preset : value);
 }
 
-// Further lines of a help text are aligned with the first. A long name gets a separate line.
+// Aligns further lines of a help text with the first. A long name gets a separate line.
 static void print_help(const Option *o) {
     const char *line = o->help;
     print0(strlen(o->name) > 14 ? "  %s\n%17s" : "  %-14s %s", o->name, "");
@@ -244,7 +244,7 @@ static void take_defaults(void) {
 void parse_options(int argc, char **argv) {
     take_defaults();
     run.name_options = options_of_settings;
-    // Read first, since any option may be refused.
+    // Read -pr first, since any option may be refused.
     for (int i = 1; i + 1 < argc; i++)
         if (!strcmp(argv[i], "-pr") && atoi(argv[i + 1]) > 0) run.silent = 1;
     for (int i = 1; i < argc; i++) {
@@ -268,8 +268,8 @@ void parse_options(int argc, char **argv) {
 
 enum { COMMAND = 128 << 10 };
 
-// Returns the bytes of a process's command line, in which each word ends with a zero; 0: unreadable or too
-// long.
+// Reads a process's command line, in which each word ends with a zero, and returns its size; 0: unreadable or
+// too long.
 static size_t read_command(const char *process, char command[COMMAND]) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%s/cmdline", process);

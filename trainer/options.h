@@ -64,22 +64,22 @@ typedef struct {
 extern Option option_table[];
 extern const int num_options;
 
-// Returns the first option for a setting of the plugin, or of the trainer ("trainer.lr"); NULL: none.
+// Returns the first option that sets a setting of the plugin, or of the trainer ("trainer.lr"); NULL: none.
 const Option *option_of_setting(const char *setting);
-// Writes the options for settings separated by blanks, as the plugin's errors name them: "-pr, -pn" for
-// "start.rank start.ranks". Settings without an option are left out.
+// Translates settings from the plugin's errors to options: "start.rank start.ranks" to "-pr, -pn". Leaves out
+// settings that have no option.
 void options_of_settings(const char *settings, char *options, size_t size);
 // Returns the row of an option. An unknown one ends the run.
 const Option *option_named(const char *name);
-// Returns 1 if it is on the command line with a value other than "auto".
+// Returns 1 if the option is on the command line with a value other than "auto".
 int option_is_given(const Option *o);
-// Writes its value in `options`; "" if it has none.
+// Writes the option's value in `options`; "" if it has none.
 void option_text(const Option *o, const Options *options, char *text, size_t size);
 // Returns 1 for INT, WIDE and REAL.
 int option_is_number(const Option *o);
 // Returns 1 if the value is in range.
 int option_can_be(const Option *o, const char *text);
-// Sets it. An invalid value ends the run.
+// Sets the option. An invalid value ends the run.
 void option_set(const Option *o, const char *text);
 
 #endif

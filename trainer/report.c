@@ -86,7 +86,7 @@ static int has_lines(const char *name) {
 
 int logs_exist(void) { return opt.output && (has_lines(MAIN_LOG) || has_lines(METRICS)); }
 
-// Fills in names that no kept logs have yet, and returns the number in them.
+// Fills in names that no other kept logs have, and returns the number in them.
 static int choose_names(char kept[LOGS][OUTPUT_PATH]) {
     int number = 0;
     do {
@@ -296,7 +296,7 @@ static void add_averages(Summary *s) {
     s->waited_s = (s->files.waited_s - r->files_at_start.waited_s) / n;
 }
 
-// Drives are rated for a total of terabytes written, so this gives the terabytes per day at the median speed.
+// Drives are rated by total terabytes written, so this computes the terabytes per day at the median speed.
 static void add_wear(Summary *s) {
     s->written_by_all = s->written;
     zero_check(zero_sum(run.z, &s->written_by_all, 1));

@@ -1,4 +1,4 @@
-// A run's reports: lines or a bar on the screen, main.log and metrics.jsonl, and at the end summary.json.
+// A run's reports: lines or a bar on the screen, main.log, metrics.jsonl and, at the end, summary.json.
 #ifndef TRAINER_REPORT_H
 #define TRAINER_REPORT_H
 #include <stdio.h>
@@ -19,11 +19,11 @@ typedef struct {
 int logs_exist(void);
 // The next two do nothing on ranks other than 0. A new run renames existing logs.
 void logs_begin(void);
-// A run that resumes at `step` removes the lines of later steps, which it writes again. validates: 1: also
-// removes the line of the validation at `step`. keep: 1: copies the old logs to other names first.
+// A run that resumes at `step` removes the lines of later steps, because it will write them again. validates:
+// 1 to remove the line of the validation at `step` too. keep: 1 to first copy the old logs to other names.
 void logs_continue(int step, int validates, int keep);
 
-enum { MOST_TIMES = 4096 };  // number of steps that the median covers
+enum { MOST_TIMES = 4096 };  // number of steps in the median
 
 typedef struct {
     int steps;                    // of the whole run
@@ -38,14 +38,15 @@ typedef struct {
     zero_files files_at_start;
 } Report;
 
-// (collective) Begins the report. Rank 0 chooses between bar and lines. For a bar, all ranks measure their
-// peak.
+// (collective) Begins the report. Rank 0 chooses between a bar and lines. For a bar, all ranks measure their
+// peak FLOP/s.
 void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long long tokens_a_step);
 void report_validation(Report *r, double loss);
 void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds);
 // (collective) Prints the digests and the last lines, and writes summary.json.
 void report_end(Report *r, const GPT2 *model);
-// Ends the run if a file written at its end (--trace, summary.json and the like) could not be created.
+// Ends the run now if a file to be written at its end (--trace, summary.json and the like) could not be
+// created.
 void try_outputs(void);
 // Prints the last lines of a run stopped by a signal, and the command that resumes it.
 void report_stop(const Report *r, int argc, char **argv);

@@ -32,7 +32,7 @@ void print0(const char *fmt, ...) {
 // --------
 // the end of a run that fails
 
-// Exit status of a failure before the ranks are connected. It tells launch scripts not to wait for messages
+// Exit status of a failure before the ranks are connected. Launch scripts then need not wait for messages
 // from the other ranks.
 enum { ALONE = 2 };
 enum { MESSAGE = 12400 };  // bytes; long enough for a message that lists many lines

@@ -1,5 +1,5 @@
 // The run that this process takes part in: values that any file of the trainer may need, and how a failure
-// ends it. The function in parentheses sets the member.
+// ends the run. The function in parentheses sets the member.
 #ifndef TRAINER_RUN_H
 #define TRAINER_RUN_H
 // defines: Layers, layers_cpu
@@ -43,10 +43,10 @@ void print0(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 // Prints "train_gpt2_zero: " and the message to stderr, on one rank of the job, and ends all ranks.
 void die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
-// The same with the plugin's error, the options concerned, and `more`.
+// Like die, with the plugin's error, the options concerned, and `more`.
 void die_of_plugin(const zero_failure *f, const char *more) __attribute__((noreturn));
 
-// Each ends the run with the last error, unless rc is 0 or p is not NULL.
+// Each ends the run with the last error if rc is not 0 or p is NULL.
 void zero_check(int rc);  // of the plugin
 void gpt2_check(int rc);  // of gpt2/
 void *not_null(void *p);  // of the plugin

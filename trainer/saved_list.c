@@ -177,7 +177,7 @@ static void add_missing(Listing *l) {
 }
 
 // A run that saves here updates the record before it removes anything, so the listing is complete if the
-// record did not change meanwhile. Renames are not recorded, so apparent damage is checked a second time.
+// record did not change during it. Renames are not recorded, so apparent damage is checked a second time.
 Listing checkpoints_in(const char *option, const char *folder) {
     for (int twice = 0;;) {
         int step = -1, damaged = 0;
@@ -271,7 +271,7 @@ static void rename_file(const char *from, const char *to) {
     if (rename(from, to)) die("%s: cannot be renamed to %s: %s", from, to, strerror(errno));
 }
 
-// Keeps all files. The model file moves into the folder first, so that no model file is ever without a
+// Keeps all files. Moves the model file into the folder first, so that no model file is ever without a
 // checkpoint.
 static void set_aside(const Found *f) {
     const char *model = in_output("model_%08d.bin", f->step);

@@ -1,5 +1,5 @@
 // The checkpoints in a folder: step_%08d/, written by the plugin, and model_%08d.bin, which saved_model.h
-// writes from it afterwards. The newest checkpoint is the last one saved, whatever its step.
+// then derives from it. The newest checkpoint is the last one saved, whatever its step.
 #ifndef TRAINER_SAVED_LIST_H
 #define TRAINER_SAVED_LIST_H
 #include "folder.h"
@@ -8,7 +8,7 @@
 typedef struct {
     int step;
     char path[OUTPUT_PATH];  // of its folder
-    SavedAs as;              // run "": unreadable; the number is then that of the checkpoint before it
+    SavedAs as;              // run "": unreadable, with the number of the checkpoint before it
     int abandoned;           // 1: it was set aside, and a newer one has been saved since
     int complete;            // 0: left by a killed save
     int damaged;             // 1: it was complete, but its manifest is missing
@@ -24,9 +24,9 @@ typedef struct {
     int noted_step;
 } Listing;
 
-// Returns the checkpoints in a folder; the caller frees found. A missing folder has none. An unreadable
-// folder ends the run with an error that names the option. If the recorded newest checkpoint has vanished, it
-// is listed as damaged.
+// Returns the checkpoints in a folder; the caller frees `found`. A missing folder has none. An unreadable
+// folder ends the run with an error that names the option. If the newest checkpoint on record has vanished,
+// it is listed as damaged.
 Listing checkpoints_in(const char *option, const char *folder);
 // Returns the highest number of any save; 0: none.
 int64_t checkpoints_last_number(const Listing *l);
@@ -35,10 +35,11 @@ int checkpoint_check_run(const Listing *l, const Found *f);
 
 // Returns 1 if this folder is a complete checkpoint. A run that saves there may remove it at any time.
 int is_checkpoint(const char *folder);
-// Returns the step in the name of a checkpoint's folder; -1: none. *aside: 1: it was set aside.
+// Returns the step in the name of a checkpoint's folder, or -1. Sets *aside to 1 if the checkpoint was set
+// aside.
 int checkpoint_step_of(const char *folder, int *aside);
 // Writes the path of a checkpoint's model file: next to step_%08d, or inside a folder that was set aside.
-// Returns 0, or -1 if the folder has another name.
+// Returns 0, or -1 if the folder's name is neither.
 int checkpoint_model_of(char path[OUTPUT_PATH], const char *folder);
 // Writes the path of a model file's checkpoint: the folder next to it or, if that was set aside, the folder
 // that contains it. Returns 0, or -1 if neither is a checkpoint.
@@ -51,13 +52,14 @@ void checkpoints_note(int64_t number, int step);
 // Removes leftovers of killed saves, and complete checkpoints except the newest -nk and those that -nm keeps.
 // Ignores checkpoints after `step`, which are not part of this branch.
 void checkpoints_prune(int step);
-// Renames the complete checkpoints of steps `from` to `to`, except step `but`, to abandoned_%08d/: they
-// belong to an abandoned branch. -y 1 ignores them once a newer checkpoint is recorded.
+// Sets the complete checkpoints of steps `from` to `to`, except step `but`, aside: renames them to
+// abandoned_%08d/, because they belong to an abandoned branch. -y 1 ignores them once a newer checkpoint is
+// recorded.
 void checkpoints_set_aside(int from, int to, int but);
 // Renames a checkpoint that was set aside back to step_%08d/, since the save that should have replaced it did
-// not complete. Returns 1 if it has that name now, 0 if another save of its step has it.
+// not complete. Returns 1 if it has that name now, 0 if another save of the same step has it.
 int checkpoint_set_back(const Found *f);
-// Removes the temporary model files that killed saves of this step left.
+// Removes temporary model files left by killed saves of this step.
 void checkpoint_remove_temporary(int step);
 
 #endif

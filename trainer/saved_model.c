@@ -81,7 +81,8 @@ int model_file_check(const char *path) {
 // --------
 // the newest model file in a folder
 
-// Returns 1 with the model file open if it is good, 0 if not, -1 if it was removed meanwhile.
+// Returns 1 with the model file open if it is good, 0 if it is not, -1 if it has been removed in the
+// meantime.
 static int take_model(const Found *f, char path[OUTPUT_PATH], int *fd) {
     int64_t bytes;
     if (!f->complete || f->abandoned || checkpoint_model_of(path, f->path)) return 0;

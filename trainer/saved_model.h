@@ -1,13 +1,14 @@
 // The model of a checkpoint: its values in llm.c's coordinates, however many ranks wrote it, and
-// model_%08d.bin in llm.c's format (fp16, which llm.c lacks, as fp32). A thread of rank 0 writes that file
-// from the checkpoint alone, so the checkpoint is complete without it, and no other rank takes part.
+// model_%08d.bin in llm.c's format (fp16, which llm.c lacks, is stored as fp32). A thread of rank 0 writes
+// that file from the checkpoint alone, so the checkpoint is complete without it, and no other rank takes
+// part.
 #ifndef TRAINER_SAVED_MODEL_H
 #define TRAINER_SAVED_MODEL_H
 #include "../gpt2/model.h"
 // defines: zero_value
 #include "../llmc_zero/zero.h"
 
-// Opens a checkpoint's folder. what: ZERO_MASTER, or ZERO_PARAM for the values its run computed with.
+// Opens a checkpoint's folder. what: ZERO_MASTER, or ZERO_PARAM for the values that its run computed with.
 // stored->dtype is the run's. Returns 0, or -1 with nothing open and gpt2_last_error().
 int saved_model_open(const char *folder, zero_value what, GPT2Stored *stored);
 
@@ -18,9 +19,9 @@ int model_file_check(const char *path);
 // *fd: the open file, since a run in this folder may remove it.
 const char *model_file_in(const char *folder, int *fd);
 
-// Starts writing the model file of a complete checkpoint in -o. can: 0: it cannot be written; missing: 1:
-// only if it does not exist. Rank 0 writes, but all ranks call this, so that they can wait. A failure ends
-// the run but leaves the checkpoint intact.
+// Starts writing the model file of a complete checkpoint in -o. can: 0 if it cannot be written. missing: 1 to
+// write it only if it does not exist. Rank 0 writes, but all ranks call this, so that they can wait. A
+// failure ends the run but leaves the checkpoint intact.
 void model_file_begin(int step, int can, int missing);
 // Once the file exists, removes older checkpoints (checkpoints_prune). If writing failed, ends the run. Does
 // not wait.

@@ -16,7 +16,7 @@ enum { VALUE = 300, SHARD_BLOCKS = 4 };
 // --------
 // writing
 
-// Without this value the checkpoint would be incomplete, so ends the run.
+// Without the value that failed to allocate, the checkpoint would be incomplete, so this ends the run.
 static void out_of_text(void) { die("out of memory for the checkpoint's description of the run"); }
 
 static void append(json_t *values, json_t *value) {
@@ -161,7 +161,7 @@ static int get_as(const json_t *root, SavedAs *as) {
 static json_t *parse(const char *text) {
     json_error_t e;
     json_t *root = json_loads(text, 0, &e), *again = root ? json_loads(text, 0, &e) : NULL;
-    // If memory runs out within a string, jansson 2.14 drops a character and reports no error.
+    // If memory runs out within a string, Jansson 2.14 drops a character and reports no error.
     const int same = again && json_equal(root, again);
     json_decref(again);
     if (same) return root;
@@ -198,7 +198,7 @@ void saved_run_free(SavedRun *saved) {
 // --------
 // comparing
 
-// Ends the run for a difference that makes resuming meaningless. With --resume-anyway it is only printed.
+// Ends the run because of a difference that makes resuming meaningless. With --resume-anyway only prints it.
 #define REFUSE(fmt, ...)                                                   \
     (opt.resume_anyway ? print0("resuming anyway: " fmt "\n", __VA_ARGS__) \
                        : die(fmt "; --resume-anyway resumes regardless", __VA_ARGS__))

@@ -17,8 +17,8 @@ typedef struct {
     OutlierDetector loss_outliers, norm_outliers;
 } TrainerState;
 
-// The run that saved a checkpoint, and the number of the save. Saves are ordered by this number and not by
-// their steps, since a run may resume from an earlier step.
+// The run that saved a checkpoint, and the number of the save. Saves are ordered by this number, not by their
+// steps, since a run may resume from an earlier step.
 typedef struct {
     char run[17];    // 16 hexadecimal digits
     int64_t number;  // from 1, counting all saves in a folder
@@ -38,7 +38,7 @@ char *saved_run_write(const GPT2 *model, const TrainingData *data, const Trainer
 // Returns 0, or -1 if a member is missing or out of range; gpt2_last_error() then begins with `where`, the
 // checkpoint. Call saved_run_free in either case.
 int saved_run_read(SavedRun *saved, const char *text, const char *where);
-// The same for the text in a checkpoint's folder.
+// Reads the object from a checkpoint's folder.
 int saved_run_of(SavedRun *saved, const char *folder);
 void saved_run_free(SavedRun *saved);
 // Prints a line for each setting that changed since the checkpoint. A different model, data or batch size

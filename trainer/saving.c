@@ -26,7 +26,8 @@ static struct {
     SavedRun saved;
 } chosen = { .step = -1 };
 
-// Chooses a checkpoint's folder. step: the one in its name; -1: any. Returns 0, or -1 with gpt2_last_error().
+// Chooses a checkpoint's folder. step: the step in its name; -1: any. Returns 0, or -1 with
+// gpt2_last_error().
 static int choose_folder(const char *path, int step) {
     saved_run_free(&chosen.saved);
     chosen.step = -1;
@@ -57,8 +58,8 @@ static int choose_from(int from) {
     return tried ? -1 : gpt2_fail("%s: there is no older checkpoint", chosen.in.folder);
 }
 
-// Checks that a run may start over because no checkpoint is complete. Killed saves leave incomplete ones, but
-// if the folder ever had a complete one, it was lost, and the run must not silently restart.
+// Checks that a run may start over because no checkpoint is complete. Killed saves leave incomplete ones. But
+// if the folder ever had a complete one, that was lost, and the run must not silently restart.
 static void start_over(const Listing *l) {
     if (l->had_some)
         die("option -y 1: %s had checkpoints, but none is complete now; move the folder away to start a new "
@@ -114,7 +115,7 @@ static int resume_named(const Found *newest, int has_logs) {
     return chosen.step;
 }
 
-// With -y 1, --resume's checkpoint only starts the run: any checkpoint in -o is newer.
+// With -y 1, --resume's checkpoint only starts the run: any checkpoint in -o takes precedence.
 int checkpoint_to_resume(int has_logs) {
     if (opt.output) chosen.in = checkpoints_in("-o", opt.output);
     const Found *newest = chosen.in.newest;
@@ -169,7 +170,8 @@ void check_last_update(void) {
 // --------
 // reading
 
-// Takes over the loaded state. The files may have been replaced since the checkpoint was chosen.
+// Reads the position from the loaded text, because the files may have been replaced since the checkpoint was
+// chosen.
 static void take_state(char *text, TrainerState *state) {
     SavedRun loaded;
     gpt2_check(saved_run_read(&loaded, text, chosen.path));
@@ -221,8 +223,8 @@ int checkpoint_leaves_branch(void) {
 }
 
 // A run's first save sets the abandoned branch aside: first the checkpoint of the same step, which the save
-// would replace, then those of later steps once the save is complete. The new manifest makes -y 1 follow the
-// new branch; until it exists the old checkpoints are valid, whatever their names.
+// would replace, then, once the save is complete, those of later steps. The new manifest makes -y 1 follow
+// the new branch. Until it exists the old checkpoints are valid, whatever their names.
 static int has_left_branch;
 int checkpoint_is_named(void) { return chosen.named && !has_left_branch; }
 static void leave_branch(int from, int to, int but) {
@@ -290,7 +292,7 @@ void write_checkpoint(const GPT2 *model, const TrainingData *data, const Trainer
     run.saving = step;
     print0("writing checkpoint at step %d\n", step);
     leave_branch(step, step, -1);
-    // Created first, so that the next run finds the leftovers of a killed save.
+    // Create the folder first, so that the next run finds the leftovers of a killed save.
     if (run.rank == 0 && mkdir(path, 0777) && errno != EEXIST) die("%s: %s", path, strerror(errno));
     char *text = saved_run_write(model, data, state, next_save());
     check_saved(opt.async_save ? zero_save_begin(run.z, path, text) : zero_save(run.z, path, text), step);

@@ -43,8 +43,8 @@ static void end_at_once(int number) {
     _exit(128 + number);
 }
 
-// SIGHUP never counts as a second request: a terminal that closes sends it, and its shell sends another up to
-// a second later.
+// SIGHUP never counts as a second request: a terminal that closes sends one, and its shell sends another up
+// to a second later.
 static int is_second(int number, Request request, double first_s) {
     return request == STOP && stopping && number != SIGHUP && now() - first_s > same_signal_s;
 }
@@ -96,7 +96,7 @@ void signals_in_training(void) { in_training = 1; }
 // --------
 // the requests of all ranks
 
-// If stdout has no reader, the run stops as well, after saving.
+// If stdout has no reader, the run saves and stops as well.
 void requests_of_rank(double requests[REQUESTS]) {
     for (int i = 0; i < REQUESTS; i++) requests[i] = atomic_exchange(&asked[i], 0);
     requests[OUTPUT_GONE] = run.output_error != 0;

@@ -4,7 +4,7 @@
 #define TRAINER_START_TABLE_H
 #include "activations.h"
 
-// Prints the table of a run that trains or answers prompts. resume_step: -1: it is new.
+// Prints the table of a run that trains or answers prompts. resume_step: -1 for a new run.
 void print_start(const GPT2 *model, int micro_batches, int steps, int resume_step);
 // Prints the plan of rank 0 of run.ranks. Starts nothing and allocates only small tables. Sets model->chunk,
 // scratch_bytes and recompute as a run would.
