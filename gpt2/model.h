@@ -15,7 +15,7 @@ typedef struct {
     int channels;           // C
 } GPT2Config;
 
-// llm.c's order, which model files, digests and initialisation follow
+// llm.c's order, also used by model files, digests and initialisation
 // clang-format off
 enum {
     WTE, WPE, LN1W, LN1B, QKVW, QKVB, ATTPROJW, ATTPROJB, LN2W, LN2B, FCW, FCB, FCPROJW, FCPROJB, LNFW, LNFB,
