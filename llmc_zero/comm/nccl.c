@@ -3,8 +3,8 @@
 // For each group of a non-blocking communicator, NCCL starts a thread to queue the work; a call outside a
 // group counts as a group (group.cc, groupLaunchNonBlocking, NCCL 2.26 to 2.30). Blocking communicators need
 // no thread, but their calls cannot be aborted: NCCL's guide allows ncclCommAbort only on non-blocking ones;
-// on others, it frees memory that a call in another thread still uses. So this file uses few groups: one per
-// collective, or one per round if comm.incoming has no room for the largest bucket's shards.
+// on others, the abort frees memory that a call in another thread still uses. So this file uses few groups:
+// one per collective, or one per round if comm.incoming has no room for the largest bucket's shards.
 #ifdef ZERO_HAVE_NCCL
 #include "host.h"
 #include "nccl.h"

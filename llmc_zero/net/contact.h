@@ -8,7 +8,7 @@
 //   REPORT     from rank r to rank 0, then from rank 0 to all: all are connected, or an error message
 //
 // The key of a message's tag depends on the secret, on sender and receiver, and on both nonces, so a recorded
-// message can neither be replayed on another connection nor be reflected on the same one. Strangers learn
+// message can be neither replayed on another connection nor reflected on the same one. Strangers learn
 // nothing, and no rank waits for them.
 #ifndef LLMC_ZERO_NET_CONTACT_H
 #define LLMC_ZERO_NET_CONTACT_H
