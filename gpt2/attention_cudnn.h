@@ -7,8 +7,9 @@ extern "C" {
 #endif
 #include "gpt2_error.h"
 
-// Backward of `rows` sequences takes `bytes` of scratch, more than the limit. Returns the number of sequences
-// to try next: a divisor of B, smaller than `rows` (1 if that is 1), that fits if scratch grows linearly.
+// Call it if backward of `rows` sequences needs `bytes` of scratch, more than the limit. Returns the number
+// of sequences to try next: a divisor of B that fits if scratch grows linearly, and less than `rows` unless
+// `rows` is 1.
 static inline int attention_cudnn_fewer_rows(int B, int rows, size_t bytes, size_t limit) {
     size_t one = (bytes + rows - 1) / rows;
     int next = limit / one < (size_t)rows ? (int)(limit / one) : rows - 1;
@@ -19,7 +20,7 @@ static inline int attention_cudnn_fewer_rows(int B, int rows, size_t bytes, size
 
 #ifdef GPT2_CUDNN
 // Returns 0, or -1 with the message if cuDNN does not support the shape or dtype. fast: backward may be
-// nondeterministic. limit: the scratch that backward may take for several sequences; 0: 512 MiB.
+// nondeterministic. limit: bytes of scratch that backward may use (one sequence may exceed it); 0: 512 MiB.
 int attention_cudnn_plan(gpt2_dtype dt, int B, int T, int C, int NH, int fast, size_t limit,
                          size_t *scratch_bytes);
 layers_attention_backward attention_cudnn_groups(void);  // of the planned shape

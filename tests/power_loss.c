@@ -11,8 +11,8 @@
 //
 // The disk model assumes only what POSIX promises. At any instant the disk has
 //   - for a file: its contents at its last sync, plus the first k writes since then, for any k. The last of
-//     these writes may be cut at a page of 4096 bytes, and any page that they touched may have its old
-//     contents, or zeros if the file ended before it;
+//     these writes may be cut at a page boundary (4096 bytes), and any page that they touched may have its
+//     old contents, or zeros if the file ended before it;
 //   - for names: all changes in a folder before its last sync. Of the later changes, it has the first k
 //     (journals preserve the order), any subset, or all but one; changes of one name keep their order. A
 //     rename happens completely or not at all. Syncing a file does not sync its name, and syncing a folder
@@ -209,7 +209,7 @@ static void read_base(names *all, const char *path, int folder) {
     }
 }
 
-// A change of one name, or of two by a rename.
+// A change to one name, or to two if it is a rename.
 typedef struct {
     int at;             // the operation
     int folder, other;  // the folders of `name` and of a rename's `to`; other -1: not a rename
@@ -260,7 +260,7 @@ static void note_change(const names *now, int at, operation *o) {
         new_change(now, at, o->path);
 }
 
-// Returns the operation that opened the file of `of`.
+// Returns the operation that opened the file that `of` works on.
 static const operation *opened_for(const operation *of) {
     for (const operation *o = of - 1; o >= operations; o--)
         if (o->r.kind == RECORD_OPEN && o->r.handle == of->r.handle) return o;

@@ -6,9 +6,9 @@
 //     way    the transport: the window, direct reads of the other ranks' memory, messages, or NCCL
 //     time   of one collective on the slowest rank, the median of the rounds
 //     algbw  algorithm bandwidth: size / time
-//     busbw  bus bandwidth: the bytes that a rank's link must carry one way with any algorithm / time;
-//            compare it with the link's speed. It equals algbw for a broadcast, which transfers the whole
-//            buffer, and otherwise algbw (N-1)/N: in an all-gather a rank already has 1/N of the result, and
+//     busbw  bus bandwidth: bytes / time, where bytes is the least that any algorithm sends one way over a
+//            rank's link; compare it with the link's speed. It equals algbw for a broadcast, which sends the
+//            whole buffer, and otherwise algbw (N-1)/N: in an all-gather a rank has 1/N of the result, and
 //            in a reduce-scatter or an all-to-all it keeps 1/N of the input. (With --reduce ranks, NCCL runs
 //            an all-to-all, and the plugin sums.)
 //     #wrong elements on all ranks that differ in any bit from the defined result, in a collective after the
@@ -63,7 +63,7 @@ enum { LARGEST = 1 << 30, OFTEN = 100000, VALUES = 4 };
 typedef struct {
     const char *name;
     int *to, least, most;
-    const char *values[VALUES];  // instead of numbers
+    const char *values[VALUES];  // the words that the option accepts; none: it takes a number
 } option;
 static const option options[] = {
     { "-b", &opt.least, 1, LARGEST, { NULL } },
