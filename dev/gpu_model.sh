@@ -109,7 +109,7 @@ function assume_matmuls() {
     assume("head", untuned ? 92 : 94, "%", "of peak: matmuls of the LM head; rows count in tiles of " TILE)
     assume("attention", 38, "%", "of peak: cuDNN's attention forward, causal flops")
     assume("attention_backward", fast ? 28 : 22, "%", "of peak: its backward" (fast ? "" : ", deterministic"),
-           "it rests on no measurement")
+           "not based on a measurement")
 }
 
 # ----------------------------------------------------------------------------------------------------- shapes

@@ -93,7 +93,7 @@ static int check_free(const char *folder) {
     int entries = 0;
     struct stat st;
     if (!lstat(folder, &st) && S_ISLNK(st.st_mode))
-        return gpt2_fail("%s: is a link; name the folder itself", folder);
+        return gpt2_fail("%s: is a symlink; name the folder itself", folder);
     DIR *dir = opendir(folder);
     if (!dir && errno == ENOENT) return 0;
     if (!dir) return gpt2_fail("%s: cannot be a new folder: %s", folder, strerror(errno));

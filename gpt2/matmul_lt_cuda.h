@@ -54,11 +54,11 @@ int matmul_run(Kept *kept, const Operands *x);
 int matmul_run_candidate(Kept *kept, int candidate, const Operands *x);
 int matmul_unsupported(const Matmul *p);  // -1, with the message
 
-// tune_cuda.c: looks up a matmul in the tuning file. Returns 1 with *algorithm or *apart, 0 if not found, -1
-// on failure. line: for messages.
+// tune_cuda.c: looks up a matmul in the tuning file. Returns 1 with *algorithm, or with *apart 1 if a smaller
+// matmul and our own kernels are faster; 0 if not found; -1 on failure. line: for messages.
 int tune_find(const Matmul *p, cublasLtMatmulAlgo_t *algorithm, int *apart, int *line);
 int tune_refused(int line, const char *status);  // -1, with the message
-// Adds a matmul; algorithm NULL: apart.
+// Adds a matmul to the file; algorithm NULL: as "apart".
 int tune_add(const Matmul *p, const cublasLtMatmulAlgo_t *algorithm, double ms);
 
 // Returns 1 if a matmul with a smaller epilogue, plus our own kernels, can replace this one. Only the matmul

@@ -46,7 +46,7 @@ static Operands operands_in(char *memory, const Matmul *p) {
 
 typedef struct {
     Kept *kept;
-    int choice;  // a candidate's index, or kept->found: apart
+    int choice;  // a candidate's index; kept->found: a smaller matmul and our own kernels ("apart")
     const Operands *x;
 } Run;
 
@@ -138,7 +138,7 @@ static int settle(Kept *kept, char *memory) {
     Operands x = operands_in(memory, p);
     int rc = matmul_run(kept, &x);
     if (rc > 0 && !matmul_splits(p)) return matmul_unsupported(p);
-    if (rc > 0) {  // computed apart, using a matmul that is tried as well
+    if (rc > 0) {  // replaced by a smaller matmul, which is also tried, and our own kernels
         Matmul less = matmul_cuda_less(p);
         return matmul_cuda_prepare(&less);
     }
@@ -155,7 +155,7 @@ size_t trial_cuda_bytes(void) {
 }
 
 int trial_cuda(void *memory) {
-    // The table may grow during the loop: a matmul computed apart adds those that it needs.
+    // The table may grow during the loop: a replaced matmul adds the smaller one that it needs.
     for (int i = 0; matmul_at(i); i++)
         if (settle(matmul_at(i), memory) != 0) return -1;
     return 0;

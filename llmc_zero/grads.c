@@ -168,7 +168,7 @@ int grads_check(const zero *z, int unit) {
         return 0;
     return zero_fail(
         ZERO_ERR_MISUSE,
-        "unit %d (%s): backward came here before it finished the units of the bucket that is being filled; "
+        "unit %d (%s): backward reached it before finishing the units of the bucket that is being filled; "
         "backward must use the units in the reverse of the table's order",
         unit, z->layout.units[unit].name);
 }

@@ -174,7 +174,7 @@ void layout_free(layout *l) {
 
 const layout_place *layout_find(const layout *l, int tensor, int layer) {
     if (tensor < 0 || tensor >= l->n_tensors) {
-        zero_fail(ZERO_ERR_MISUSE, "tensor %d: there are tensors 0 to %d", tensor, l->n_tensors - 1);
+        zero_fail(ZERO_ERR_MISUSE, "tensor %d: must be 0 to %d", tensor, l->n_tensors - 1);
         return NULL;
     }
     const zero_tensor *t = &l->tensors[tensor];

@@ -127,7 +127,7 @@ void pass_end_step(zero *z) {
 // Also checks for dead ranks, because a step of many micro-batches may run for minutes without a collective.
 static int check_hook(zero *z, int unit) {
     if (unit < 0 || unit >= z->layout.n_units)
-        return zero_fail(ZERO_ERR_MISUSE, "unit %d: there are units 0 to %d", unit, z->layout.n_units - 1);
+        return zero_fail(ZERO_ERR_MISUSE, "unit %d: must be 0 to %d", unit, z->layout.n_units - 1);
     if (!z->pass.in_pass)
         return zero_fail(ZERO_ERR_MISUSE, "unit %d (%s): zero_begin_train or zero_begin_eval comes first",
                          unit, z->layout.units[unit].name);

@@ -111,7 +111,7 @@ int zero_update(zero *z, const zero_hyper *h) {
     ZERO_TRY(pass_may_train(z, "zero_update"));
     ZERO_TRY(pass_gradients_are_finished(z, "zero_update"));
     if (promised && memcmp(h, promised, sizeof *h))
-        return zero_fail(ZERO_ERR_ARGUMENT, "zero_update: zero_promise_update was given other values");
+        return zero_fail(ZERO_ERR_ARGUMENT, "zero_update: zero_promise_update was given different values");
     ZERO_TRY(check_hyper("zero_update", h));
     if (z->step.overflow) return zero_discard(z);
     z->step.last = *h;

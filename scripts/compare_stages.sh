@@ -41,8 +41,8 @@ done
 [ ! -t 2 ] || printf '\r            \r' >&2
 
 grep -E '^(model|batch|numbers) ' "$folder.screen"
-printf '%s\n' '' '       memory of a rank, MiB                       sent per step,    median' \
-    'stage   states  working  activations  together    MiB a rank   step, ms       loss  params_hash'
+printf '%s\n' '' '       memory per rank, MiB                        sent per step,    median' \
+    'stage   states  working  activations  together  MiB per rank   step, ms       loss  params_hash'
 printf '%s\n' "${rows[@]}" | awk '{ M = 1048576
     printf "%5d %8.1f %8.1f %12.1f ", $1, $2 / M, $3 / M, $4 / M
     printf "%9.1f %13.2f ", ($2 + $3 + $4) / M, ($5 + $6 + $7) / M

@@ -59,7 +59,7 @@ set title "Loss"; set xlabel "step"; set ylabel "loss, nats per token"; set xran
 plot for [i=0:runs-1] steps(i) using 1:2 with lines lt color(i) lw 2 + 12 * wider(i) title label(i) $dots
 
 set output "$work/memory.png"
-set title "Memory of a rank"; unset xlabel; set ylabel "MiB"; set xrange [-0.7:runs-0.3]; set yrange [0:*]
+set title "Memory per rank"; unset xlabel; set ylabel "MiB"; set xrange [-0.7:runs-0.3]; set yrange [0:*]
 set style fill solid 1 noborder; set boxwidth 0.55; set offsets 0, 0, graph 0.1, 0
 M = 1048576.0
 plot "$work/memory" using 0:((\$2+\$3+\$4)/M):xtic(1) with boxes lt 3 title "activations", \

@@ -5,8 +5,8 @@
 #     scripts/until_done.sh mpirun -np 2 ./train_gpt2_zero -e d12 -o log124M -n 1000 -nk 2 -y 1
 #
 # Ctrl-C, SIGTERM, SIGHUP or SIGUSR2 stops the run after the current step, with a checkpoint. The script
-# passes each of them on as SIGUSR2, because mpirun kills its ranks on the others. A second signal ends the
-# run immediately. The script waits PAUSE (1) seconds between tries, gives up after TRIES (3) consecutive
+# passes each of them on as SIGUSR2, because the other three make mpirun kill its ranks. A second signal ends
+# the run immediately. The script waits PAUSE (1) seconds between tries, gives up after TRIES (3) consecutive
 # failures without a new checkpoint, and returns the status of the last one. If a rank dies during the start,
 # mpirun can hang; the script kills an mpirun that has had no ranks for HANG (30) seconds.
 set -u

@@ -120,7 +120,7 @@ END
     ln -s empty "$dir/link.hf" && ln -s nowhere "$dir/link.bin"
     fails 'already exists' export_model good mine.bin
     fails 'already exists and is not empty' export_model good mine.hf
-    fails 'link.hf: is a link; name the folder itself' export_model good link.hf/
+    fails 'link.hf: is a symlink; name the folder itself' export_model good link.hf/
     fails 'link.bin: already exists' export_model good link.bin
     is 'files written' "$(ls -A "$dir/empty"; left 'link*.tmp')" ''
     is 'the old files' "$(cat "$dir/mine.bin" "$dir/mine.hf"/*)" $'mine\nmine'

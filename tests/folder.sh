@@ -241,7 +241,7 @@ test_options() {
 
     begin "folder.options: -e names another model's file"
     runs 1 -o "$dir/wide" -x 1 -n 1 -e l1h2c64v257t32
-    refuses 'option -e .*/model_00000001.bin: .*/step_00000002 is of another model, L 1, NH 2, C 32, V 257' \
+    refuses 'option -e .*/model_00000001.bin: .*/step_00000002 belongs to another model, L 1, NH 2, C 32' \
         1 -o "$out" -x 3 -y 1 -e "$dir/wide/model_00000001.bin"
     trains 1 -x 3 -y 1 -e "$out/model_00000002.bin"
     trains 1 -x 3 -y 1 -e "$dir/gone.bin"
@@ -344,7 +344,7 @@ a missing file|rm $states|$states: No such file
 a file from another save|cp step_00000004/rank00001-* $states|$states: damaged
 a flipped bit in the manifest|flip_byte step_00000004/manifest.json 700|4/manifest.json: damaged: the checksum
 a truncated model file|truncate -s -1 $model|$model: damaged, or .* bytes, but the checkpoint has
-a folder with the name of another step|rm $model; mv step_00000004 step_00000005|step_00000005: is of step 4
+a folder named after another step|rm $model; mv step_00000004 step_00000005|step_00000005: was saved at step 4
 END
     for at in 20 50000; do
         begin "folder.verify: -e names a model file with a bad byte $at, or its folder"

@@ -1,5 +1,5 @@
 #!/usr/bin/env perl
-# Checks the directions of dependence in a source tree: which file includes which header, and which object
+# Checks the directions of dependencies in a source tree: which file includes which header, and which object
 # needs a symbol that another one defines. Prints each violation with file, line and symbol; the exit status
 # is 1 if it found any. tests/test_house.sh runs it and contains the tables.
 #   tests/house.pl LAYERS PLACES OWNERS ROOT [BUILD...]

@@ -646,7 +646,7 @@ static void check_shared_memory(void) {
 // Tests ranks that each have a GPU or all share one, with versions of NCCL that do or do not support sharing.
 static void check_sharing(void) {
     static const char needs[] = "1 GPU, and NCCL 2.28.9 needs one for each",
-                      untold[] = "was not told to share";
+                      untold[] = "is not configured to share";
     static const char variable[] = "NCCL_MULTI_RANK_GPU_ENABLE";
     static const struct {
         const char *what, *version;

@@ -1,6 +1,6 @@
-// A save or a load takes longer than comm.timeout_s on one rank's disk: mpirun -np N mpi_slow [TIMEOUT_S],
-// for N from 2 to 4. The other ranks wait for it as long as it makes progress. A rank without progress counts
-// as late, and a disk that does not answer is reported.
+// Tests saves and loads that take longer than comm.timeout_s on one rank's disk:
+// mpirun -np N mpi_slow [TIMEOUT_S], for N from 2 to 4. The other ranks wait for that rank as long as it
+// makes progress. A rank without progress counts as late, and a disk that does not answer is reported.
 #include <errno.h>
 #include <pthread.h>
 #include <stdint.h>

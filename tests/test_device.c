@@ -442,7 +442,7 @@ static void test_device_number(void **state) {
     assert_true(e.device[0] && strcmp(e.device, "cpu"));
     end(NULL);
     c.cuda_device = devices;
-    refused(&c, ZERO_ERR_ARGUMENT, "there are devices 0 to");
+    refused(&c, ZERO_ERR_ARGUMENT, ": must be 0 to");
     c.cuda_device = -1;
     c.debug.naive = 1;
     refused(&c, ZERO_ERR_ARGUMENT, "naive path computes on the CPU");

@@ -284,7 +284,7 @@ static void promised_update(void) {
     MISUSE(zero_promise_update(t.z, &h), "zero_promise_update: inside a training step");
     MISUSE(zero_discard(t.z), "zero_discard: zero_promise_update has promised");
     h.lr = 2e-3f;
-    REFUSED(zero_update(t.z, &h), ZERO_ERR_ARGUMENT, "zero_promise_update was given other values");
+    REFUSED(zero_update(t.z, &h), ZERO_ERR_ARGUMENT, "zero_promise_update was given different values");
     h = toy_hyper(1);
     WORKS(zero_update(t.z, &h));
     WORKS(toy_passes(&t, 2));

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Tests the house rules: directions of dependence by include and by symbol, a self-contained zero.h, the
-# format, and make help. tests/house.pl checks the dependences; the second half of this file runs it on trees
+# Tests the house rules: directions of dependencies by include and by symbol, a self-contained zero.h, the
+# format, and make help. tests/house.pl checks the dependencies; the second half of this file runs it on trees
 # that break a rule.
 # Usage: tests/test_house.sh BUILD      reads the objects in BUILD and BUILD/stand-in
 . "$(dirname "$0")/cases.sh"
 build=$(realpath "${1:?Usage: tests/test_house.sh BUILD}") || exit 1
 
-# The layers of llmc_zero/ from the top. A file may use files of its own and lower layers. No files may depend
+# The layers of llmc_zero/ from the top. A file may use files of its own layer and below. No files may depend
 # on each other in a cycle, including those of gpt2/ and trainer/. "x" means x.c and x.h, "x/" a folder, "x.h"
 # only that header.
 cat >"$dir/layers" <<'END'
@@ -38,7 +38,7 @@ END
 places=$dir/places
 house() { perl tests/house.pl "$dir/layers" "$places" "$dir/owners" "$@"; }
 
-begin 'house.directions of dependence'
+begin 'house.directions of dependencies'
 builds=("$build")
 [ ! -d "$build/stand-in/llmc_zero" ] || builds+=("$build/stand-in")
 house . "${builds[@]}" >"$dir/found" || why="$(wc -l <"$dir/found") violations:

@@ -320,7 +320,7 @@ test_cuda_checkpoints() {
     fails cuda 'a state file of 2 ranks' 'saved by 2 ranks; resume with mpirun -np 2, srun -n 2 or -pn 2' \
         0 -x 9 -y 6 -o log
     rm -r "$zero" && cp -r "$dir/cuda/log/state_00000008.zero" "$zero"
-    fails cuda 'files of two checkpoints' 'is of step 6, .*zero is of step 8' 2 -b 2 -x 9 -y 6 -o log
+    fails cuda 'files of two checkpoints' 'was saved at step 6, .*zero at step 8' 2 -b 2 -x 9 -y 6 -o log
     rm "$zero"/rank00001*
     fails cuda 'a missing file' 'state_00000006.zero/rank00001' 2 -b 2 -x 9 -y 6 -o log
 }
@@ -357,7 +357,7 @@ test_cuda_failures() {
         0 -pi tcp -ps 127.0.0.1 -pn 8 -pr 7 -pg 8
     fails cuda 'a number of ranks that was not started' \
         '-pn 3: this is one of 2 ranks; start with mpirun -np 3' 2 -pn 3
-    fails cuda 'an unknown stage' 'stage 4: 0 to 3' 0 -z 4
+    fails cuda 'an unknown stage' 'stage 4: must be 0 to 3' 0 -z 4
     fails cuda 'two stages' '-z 1, but ZERO_STAGE or ZERO_CONFIG asks for stage 2' 0 ZERO_STAGE=2 -z 1
     echo '{ "bf16": { "enabled": true } }' >"$dir/config.json"
     fails cuda 'a different precision' 'this program was built with another PRECISION' \

@@ -104,7 +104,7 @@ static void not_rank_0_at_the_port(void **state) {
         double within;
     } others[] = {
         { "SSH-2.0-x\r\n", 11, "is another program, not rank 0 of this job: give another port", 1 },
-        { challenge, sizeof challenge, "is of another version: install the same llmc_zero on all hosts", 1 },
+        { challenge, sizeof challenge, "runs another version: install the same llmc_zero on all hosts", 1 },
         { "", 0, "it accepts connections but does not answer", 2 },
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {

@@ -149,7 +149,7 @@ END
     restore
     local on="-x 5 -y 1 -o $dir/saved"
     refusals <<END
-resume.a different model|2|option -e l1.*: .*step_00000004 is of another model, L 2|$on -e l1h2c32v257t32
+resume.a different model|2|option -e l1.*: .*step_00000004 belongs to another model, L 2|$on -e l1h2c32v257t32
 resume.different data|2|option -i .*_val.bin: shard 0 .*had [0-9]+|$on -i data/stories_val.bin
 resume.a different batch|2|option -d 256: .*step_00000004 have 128 tokens|$on -d 256
 resume.a different sequence length|2|option -t 16: .*step_00000004 have 32 tokens|$on -t 16 -b 4
@@ -398,7 +398,7 @@ plan() {
         timeout 10 "$trainer" "${data[@]}" "${small[@]}" -i nowhere -j nowhere --plan "$@"
     ) >"$dir/$name.screen" 2>&1
 }
-memory_table() { sed -n '/^memory of a rank/,/plain data parallel/p' "$dir/$1.screen"; }
+memory_table() { sed -n '/^memory per rank/,/plain data parallel/p' "$dir/$1.screen"; }
 # same_tables RUN PLAN LINES: checks that the memory tables are equal and have at least LINES lines
 same_tables() {
     need 'no table' [ "$(memory_table "$2" | wc -l)" -ge "$3" ]

@@ -66,7 +66,7 @@ tiers_in_tables() {
         $(value tabled tokens_per_s) / 128) - 1) ^ 2 < 1e-6"
     trains 2 tabled -e l4h4c128v257t64 -z 2 --offload-optimizer nvme --nvme "$tiers_folder" \
         --offload-ratio 0.015
-    screen tabled '^NVMe       no files of rank 0; .*all ranks write 0.0[1-9]'
+    screen tabled '^NVMe       rank 0 has no files; .*all ranks write 0.0[1-9]'
     end
 }
 

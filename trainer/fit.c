@@ -10,7 +10,7 @@
 #include "run.h"
 
 // --------
-// the memory of a rank
+// the memory per rank
 
 int try_plan(const GPT2 *model, const zero_config *config, zero_plan *plan) {
     const PluginTables *t = &model->tables;

@@ -47,7 +47,7 @@ static int verify_name(const char *states) {
     const int step = checkpoint_step_of(states, &aside);
     const int is_other = step >= 0 && !saved_run_of(&saved, states) && saved.state.step != step;
     if (step >= 0) saved_run_free(&saved);
-    return is_other ? gpt2_fail("%s: is of step %d", states, saved.state.step) : 0;
+    return is_other ? gpt2_fail("%s: was saved at step %d", states, saved.state.step) : 0;
 }
 
 // A checkpoint is complete without its model file.

@@ -211,7 +211,7 @@ static void compare_model(const GPT2Config *saved, const char *where) {
         asked.channels == saved->channels && asked.vocab_size == saved->vocab_size &&
         asked.max_seq_len == saved->max_seq_len)
         return;
-    REFUSE("option -e %s: %s is of another model, %s", opt.model, where, sizes_of(saved));
+    REFUSE("option -e %s: %s belongs to another model, %s", opt.model, where, sizes_of(saved));
 }
 
 static void compare_data(const json_t *root, const char *where, const TrainingData *data) {

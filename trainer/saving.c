@@ -35,7 +35,7 @@ static int choose_folder(const char *path, int step) {
         return gpt2_fail("%.64s...: the name is too long", path);
     if (saved_run_of(&chosen.saved, path)) return -1;
     const int saved = chosen.saved.state.step;
-    if (step >= 0 && saved != step) return gpt2_fail("%s: is of step %d", path, saved);
+    if (step >= 0 && saved != step) return gpt2_fail("%s: was saved at step %d", path, saved);
     chosen.step = saved;
     return 0;
 }
@@ -176,7 +176,7 @@ static void take_state(char *text, TrainerState *state) {
     SavedRun loaded;
     gpt2_check(saved_run_read(&loaded, text, chosen.path));
     *state = loaded.state;
-    if (state->step != chosen.step) die("%s: is of step %d", chosen.path, state->step);
+    if (state->step != chosen.step) die("%s: was saved at step %d", chosen.path, state->step);
     saved_run_free(&loaded);
     free(text);
     last_step = chosen.step;

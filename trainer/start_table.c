@@ -56,7 +56,7 @@ static void print_head(const GPT2 *model) {
 }
 
 // --------
-// the memory of a rank
+// the memory per rank
 
 static const char *const places[] = {
     [ZERO_DEVICE] = "", [ZERO_HOST] = "  on the host", [ZERO_NVME] = "  on NVMe"
@@ -95,7 +95,7 @@ static void print_table(const MemoryTable *t, const zero_plan *plan) {
     static const char *const names[] = { "model states", "working", "activations" };
     const double everything_on_every_rank = plan->formulas[0].bytes;
     double of[ZERO_MEMORY_CLASSES] = { 0 }, together = 0, on_nvme = 0;
-    print0("memory of a rank                          MiB\n");
+    print0("memory per rank                           MiB\n");
     for (int class_ = 0; class_ < ZERO_MEMORY_CLASSES; class_++)
         for (const zero_memory_line *l = t->lines; l < t->lines + t->n; l++) {
             if ((int)l->class_ != class_) continue;
@@ -167,7 +167,7 @@ static void print_files(const zero_plan *plan) {
     if (!settings_use_nvme()) return;
     double written = plan->file_written;
     zero_check(zero_sum(run.z, &written, 1));
-    print0("NVMe       %s", files.how ? files.how : "no files of rank 0");
+    print0("NVMe       %s", files.how ? files.how : "rank 0 has no files");
     if (written > 0)  // otherwise parameters are only read
         print0("; a rank reads %.2f MiB a step and writes %.2f, all ranks write %.2f", mib(plan->file_read),
                mib(plan->file_written), mib(written));
@@ -214,7 +214,7 @@ static void print_assumptions(const zero_plan *plan) {
 static void print_activations(const GPT2 *model) {
     GPT2Activation table[NUM_ACTIVATIONS];
     activation_table(model, table);
-    print0("activations of a rank, recompute %d           MiB\n", model->recompute);
+    print0("activations per rank, recompute %d            MiB\n", model->recompute);
     for (int i = 0; i < NUM_ACTIVATIONS; i++)
         if (table[i].bytes)
             print0("  %-18s x %-5d               %9.1f\n", table[i].name, table[i].layers,
@@ -256,7 +256,7 @@ static void print_stages(const GPT2 *model, const zero_config *config) {
     const int sharing = on_cuda() ? 1 : run.ranks_on_host;
     size_t room;
     if (memory_left(config, &room)) room = 0;
-    print0("stages, MiB of a rank (P parameters, N ranks)                     with activations%s\n",
+    print0("stages, MiB per rank (P parameters, N ranks)                      with activations%s\n",
            model->inference ? "" : " at recompute");
     print0("     formula            bytes      states     working%s\n",
            model->inference ? "" : "           0          1          2          3");

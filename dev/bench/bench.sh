@@ -75,7 +75,7 @@ fi
 
 # ---- memory as the system measures it: a rank's peak Pss compared with its printed table, in separate runs,
 # because sampling costs time
-printf '\n%-28s %12s %12s %8s\n' "memory of a rank, MiB" "peak Pss" table ratio
+printf '\n%-28s %12s %12s %8s\n' "memory per rank, MiB" "peak Pss" table ratio
 for run in "0 bf16" "3 bf16" "0 fp32" "3 fp32"; do
     begin_train 2 "${model[@]}" -z "${run% *}" --dtype "${run#* }" -x 2
     most Pss smaps_rollup

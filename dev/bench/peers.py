@@ -9,7 +9,7 @@
 
 A step is forward, backward, clipping of the global norm at 1.0 and AdamW, as in our trainer. Prints one
 JSON line: the median step in seconds without the first two steps, tokens/s of all ranks, the first and the
-last loss, the seconds from the start of the process to the first loss, and the peak resident memory of a rank
+last loss, the seconds from the start of the process to the first loss, and the peak resident memory per rank
 in MiB. Needs torch; the DeepSpeed frameworks need deepspeed, and with NVMe ninja and libaio's header.
 """
 import json

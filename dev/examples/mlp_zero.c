@@ -144,7 +144,7 @@ static int load(void) {
     char *text;
     int step;
     check(zero_load(z, "mlp_zero.saved", &text));
-    if (sscanf(text, " { \"step\" : %d", &step) != 1) fail("mlp_zero.saved is not of this trainer");
+    if (sscanf(text, " { \"step\" : %d", &step) != 1) fail("mlp_zero.saved is not from this trainer");
     free(text);
     return step;
 }

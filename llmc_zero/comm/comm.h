@@ -1,7 +1,7 @@
 // Collectives between the ranks of a group: a table of functions with three implementations, from which
 // comm_open chooses.
 //
-//   self   comm/self.c   one rank: at most copies
+//   self   comm/self.c   one rank, which only copies
 //   host   comm/host.c   through host memory: for CPUs, and GPUs without NCCL
 //   nccl   comm/nccl.c   from GPU to GPU; data in host memory still goes through the host's functions
 //

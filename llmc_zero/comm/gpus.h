@@ -22,7 +22,7 @@ int gpus_first(const comm *c, int r, gpu_sharing what);
 // Fails with "ranks 0 and 1 are on one GPU of host h, where 3 ranks have 2 GPUs", then tail. other: the
 // higher rank.
 int gpus_fail(const comm *c, int code, int other, gpu_sharing what, const char *tail);
-// Returns how many ranks can each have a GPU on the machine of rank r; 0: all ranks there can.
+// Returns 0 if each rank on rank r's machine can have its own GPU; otherwise the number of ranks that can.
 int gpus_room(const comm *c, int r);
 
 #endif

@@ -59,7 +59,7 @@ static int refuse_sharing(const nccl_state *n, int r) {
     version_name(version, n->version);
     if (room) snprintf(most, sizeof most, "start at most %d rank%s there", room, room == 1 ? "" : "s");
     snprintf(tail, sizeof tail, ", and NCCL %s %s", version,
-             old ? "needs one for each" : "was not told to share it");
+             old ? "needs one for each" : "is not configured to share it");
     gpus_fail(n->c, ZERO_ERR_COMM, r, ON_GPU, tail);
     zero_failed_advice("%s, or send the data through the host (comm.nccl 0), or %s", most,
                        old ? "use NCCL 2.30 or newer, with NCCL_MULTI_RANK_GPU_ENABLE=1"

@@ -247,7 +247,7 @@ static void *watch(void *state) {
     nccl_state *n = state;
     int stop = n->c->device->f->enter(n->c->device);
     pthread_mutex_lock(&n->lock);
-    if (stop) nccl_fail(n, NULL, "the watchdog thread of NCCL cannot use the device", zero_last_error());
+    if (stop) nccl_fail(n, NULL, "NCCL's watchdog thread cannot use the device", zero_last_error());
     pthread_mutex_unlock(&n->lock);
     while (!stop) {
         clock_nap(LOOK_MS * 1e-3);
@@ -260,7 +260,7 @@ static void *watch(void *state) {
 
 int nccl_watch(nccl_state *n) {
     int rc = pthread_create(&n->watchdog, NULL, watch, n);
-    if (rc) return zero_fail(ZERO_ERR_COMM, "the watchdog thread of NCCL does not start: %s", strerror(rc));
+    if (rc) return zero_fail(ZERO_ERR_COMM, "cannot start NCCL's watchdog thread: %s", strerror(rc));
     n->watching = 1;
     return 0;
 }

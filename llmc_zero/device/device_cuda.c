@@ -206,7 +206,7 @@ int device_cuda_open(device *d, const zero_config *config, int node_rank) {
     if (devices < 0) return devices;
     int number = config->cuda_device < 0 ? node_rank % devices : config->cuda_device;
     if (number >= devices)
-        return zero_fail(ZERO_ERR_ARGUMENT, "cuda_device %d: there are devices 0 to %d", number, devices - 1);
+        return zero_fail(ZERO_ERR_ARGUMENT, "cuda_device %d: must be 0 to %d", number, devices - 1);
     cuda_state *s = calloc(1, sizeof *s);
     if (!s) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the device's state");
     *d =

@@ -104,7 +104,7 @@ static void call_lower(meeting *m, int r) {
 // Explains why the process at rank 0's address is not rank 0 of this job; NULL: it may be rank 0.
 static const char *why_not_0(int error) {
     if (error == -EPROTO) return "is another program, not rank 0 of this job: give another port";
-    if (error == -EPROTONOSUPPORT) return "is of another version: install the same llmc_zero on all hosts";
+    if (error == -EPROTONOSUPPORT) return "runs another version: install the same llmc_zero on all hosts";
     if (error == -EACCES)
         return "has a different key from this rank, or belongs to another job: give all ranks of a job the "
                "same ZERO_JOB_KEY, or none, and each job a separate port or file";

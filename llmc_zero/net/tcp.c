@@ -309,7 +309,7 @@ static const net_functions tcp_functions = {
 
 int net_open_tcp(net *n, const rendezvous_settings *s) {
     if (s->ranks < 1 || s->ranks > MOST_RANKS)
-        return zero_refuse("start.ranks", " %d: 1 to %d", s->ranks, MOST_RANKS);
+        return zero_refuse("start.ranks", " %d: must be 1 to %d", s->ranks, MOST_RANKS);
     int sockets[s->ranks];
     mesh *m = n->connection = calloc(1, sizeof *m + (size_t)s->ranks * sizeof *m->peers);
     ZERO_TRY(net_prepare(n, "tcp", s->rank, s->ranks));

@@ -104,7 +104,7 @@ static int refuse(const zero_setting *s, const char *value) {
     snprintf(range + used, sizeof range - used, "%.15g to %.15g", s->min, s->max);
     for (int i = used = 0; s->words[i]; i++)
         used += (size_t)snprintf(range + used, sizeof range - used, "%s%s", i ? ", " : "", s->words[i]);
-    return zero_refuse(s->name, " %s: %s (%s)", value, range, s->help);
+    return zero_refuse(s->name, " %s: must be %s (%s)", value, range, s->help);
 }
 
 int zero_setting_set(const zero_setting *s, zero_config *config, const char *text) {

@@ -61,7 +61,7 @@ static void z_print_memory(int stage) {
     double states = zero_memory_bytes(z, ZERO_STATES) / 1048576.0;
     double working = zero_memory_bytes(z, ZERO_WORKING) / 1048576.0;
     zero_job_info(z, &job);
-    printf("ZeRO stage %d on %d ranks by %s; memory of a rank without activations:\\n", stage, zero_ranks(z),
+    printf("ZeRO stage %d on %d ranks by %s; memory per rank without activations:\\n", stage, zero_ranks(z),
            job.comm);
     for (int i = 0; zero_memory(z, i, &line); i++) {
         printf("  %-12s  %-28s %8.1f MiB\\n", classes[line.class_], line.purpose, line.bytes / 1048576.0);
@@ -384,7 +384,7 @@ static void z_load(const char *filename, int step) {
     int found = sscanf(text, R"( { "step" : %d)", &saved_at);
     free(text);
     if (found != 1 || saved_at != step)
-        z_refuse("%s is of step %d, but %s is of step %d", filename, step, path.c_str(), saved_at);
+        z_refuse("%s was saved at step %d, but %s at step %d", filename, step, path.c_str(), saved_at);
 }
 static void z_remove_state(const char *filename) {
     if (zero_rank(z) == 0) { z_check(zero_checkpoint_remove(z_state_path(filename).c_str())); }
