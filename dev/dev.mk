@@ -30,7 +30,7 @@ $(BUILD)/bench/%: dev/bench/%.c $(wildcard dev/bench/*.h) $(ZERO_OBJ) $(STAND_IN
 	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. $(filter %.c %.o,$^) -o $@ $(LIBS)
 #? bench               measures speed and memory of a training step and of its parts
 #? PEERS=python        make bench: a Python with torch and optionally DeepSpeed, to compare with
-#? ROUNDS=1            make bench: runs of each program, of which it prints the median
+#? ROUNDS=1            make bench: runs of each program; medians are printed
 #? STEPS=8             make bench: steps per run
 #? NVME=folder         make bench: a folder on the disk to measure and to compare with fio
 bench: train_gpt2_zero $(patsubst dev/bench/%.c,$(BUILD)/bench/%,$(wildcard dev/bench/*.c))

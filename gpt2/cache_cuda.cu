@@ -98,7 +98,7 @@ static int attend(void *out, void *cache, const void *qkv, const Slot *slots, in
 int cuda_attention_cached(gpt2_dtype dt, void *out, void *cache, const void *qkv, const layers_span *spans,
                           int n_spans, int C, int NH) {
     if (C / NH > MOST_HS)
-        return gpt2_fail("attention over a cache: heads of %d channels, at most %d", C / NH, MOST_HS);
+        return gpt2_fail("attention over a cache: heads of %d channels; must be at most %d", C / NH, MOST_HS);
     const Slot *slots;
     int n = send_slots(&slots, spans, n_spans);
     return n < 0 ? -1 : BY_DTYPE(dt, attend<T>(out, cache, qkv, slots, n, C, NH));

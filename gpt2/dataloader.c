@@ -41,7 +41,7 @@ static int open_shard(const char *path, int T, int64_t *num_tokens) {
 
 // -------- the order of shards and rows
 
-// Every (seed, epoch, shard) has its own generator; shard -1 stands for the order of the shards. The three
+// Every (seed, epoch, shard) has its own generator; shard -1 is for the order of the shards. The three
 // numbers are mixed as in splitmix64.
 static void seed_order(mt19937 *rng, uint32_t seed, int64_t epoch, int64_t shard) {
     uint64_t x = seed;
@@ -206,8 +206,8 @@ DataPosition dataloader_tell(const DataLoader *l) { return (DataPosition){ l->ep
 
 int dataloader_seek(DataLoader *l, DataPosition p) {
     if (p.num_rows != l->num_rows)
-        return gpt2_fail("position in the data: from an epoch of %lld rows, but now it has %lld; use the "
-                         "same files and sequence length",
+        return gpt2_fail("position in the data: its epoch has %lld rows, but that of these files has %lld; use "
+                         "the same files and sequence length",
                          (long long)p.num_rows, (long long)l->num_rows);
     if (p.epoch < 0 || p.row < 0 || p.row >= l->num_rows)
         return gpt2_fail("position in the data: epoch %lld, row %lld of %lld is out of range",

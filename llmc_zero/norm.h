@@ -16,8 +16,8 @@ int norm_create(zero *z);
 int norm_goes_along(const zero *z);
 // Queues the sum of squares of this rank's part of the unit, at `grads`, on stream `on`.
 int norm_sum_unit(zero *z, device_stream on, int unit, const void *grads);
-// Sums the squares of all ranks' reduced gradients, and shares `last`. Until the next call, rank r's values
-// are at of_all[r * (n_units + HYPER_VALUES)].
+// Sums the squares of all ranks' reduced gradients, and gathers every rank's `last`. Until the next call,
+// rank r's values are at of_all[r * (n_units + HYPER_VALUES)].
 int norm_sum_all(zero *z, const double last[HYPER_VALUES], const double **of_all, double *squares);
 
 #endif

@@ -3,7 +3,7 @@
 #   my_trainer: LDLIBS += $(ZERO_LIBS)
 #   my_trainer: $(ZERO_LIB)
 # The plugin does not use the trainer's flags: contraction would change its bits, which must be the same on
-# every machine, and -Ofast and -ffast-math would optimize away its checks for NaN and infinity. A Makefile
+# every machine, and -Ofast and -ffast-math would optimise away its checks for NaN and infinity. A Makefile
 # may set the variables below that use ?= before the include.
 ZERO_BUILD  ?= build
 ZERO_OPT    ?= -O3 -g

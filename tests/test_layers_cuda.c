@@ -450,7 +450,7 @@ static void attentions(void **state) {
     on_all(1, attention_cases);
     const layers_span one = { .n = 1, .room = 32 };
     expect_error(layers->attention_cached(GPT2_F32, NULL, NULL, NULL, &one, 1, 514, 2),
-                 "257 channels, at most 256");
+                 "257 channels; must be at most 256");
 }
 
 // A limit on scratch splits the batch into groups of rows, which must give the same bits as the whole batch.

@@ -20,8 +20,8 @@ typedef struct {
     int *to, least, most;
 } bench_option;
 
-// Sets the options; their list ends with a NULL name. Returns the argument that is not an option, or NULL if
-// it is missing or an option is invalid.
+// Parses the command line. The list of options ends with a NULL name. Returns the positional argument, or
+// NULL if there is none or if an option is invalid.
 static inline const char *bench_arguments(int argc, char **argv, const bench_option *options) {
     const char *folder = NULL;
     for (int i = 1; i < argc; i++) {

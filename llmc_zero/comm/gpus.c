@@ -17,7 +17,7 @@ int gpus_first(const comm *c, int r, gpu_sharing what) {
     return first;
 }
 
-// Counts on r's machine.
+// Counts for rank r's machine.
 typedef struct {
     int ranks, gpus, visible;
 } machine_gpus;

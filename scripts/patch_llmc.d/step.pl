@@ -1,4 +1,4 @@
-# Recognizes the training step of train_gpt2.cu: a loop over micro-batches with one forward and one backward
+# Recognises the training step of train_gpt2.cu: a loop over micro-batches with one forward and one backward
 # pass each, then one update. Also checks which functions receive the model. (The proof covers the step of
 # train_gpt2.c by running it.)
 use strict;
