@@ -206,9 +206,10 @@ DataPosition dataloader_tell(const DataLoader *l) { return (DataPosition){ l->ep
 
 int dataloader_seek(DataLoader *l, DataPosition p) {
     if (p.num_rows != l->num_rows)
-        return gpt2_fail("position in the data: its epoch has %lld rows, but that of these files has %lld; use "
-                         "the same files and sequence length",
-                         (long long)p.num_rows, (long long)l->num_rows);
+        return gpt2_fail(
+            "position in the data: its epoch has %lld rows, but that of these files has %lld; use "
+            "the same files and sequence length",
+            (long long)p.num_rows, (long long)l->num_rows);
     if (p.epoch < 0 || p.row < 0 || p.row >= l->num_rows)
         return gpt2_fail("position in the data: epoch %lld, row %lld of %lld is out of range",
                          (long long)p.epoch, (long long)p.row, (long long)l->num_rows);
