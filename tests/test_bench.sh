@@ -95,7 +95,7 @@ int MPI_Allgather(const void *x, int n, MPI_Datatype t, void *to, int m, MPI_Dat
 }
 C
 if mpicc -shared -fPIC break.c -o break.so 2>err; then
-    begin "wrong.messages, and MPI's all-gather, to which the window is compared"
+    begin "wrong.messages; MPI's all-gather, with which the window is compared"
     fails '' 2 env LD_PRELOAD="$PWD/break.so" "$comm" --messages $short
     is counts "$(wrong)" '2 2 1'
     has out '# 3 rows, 3 of them wrong'

@@ -437,11 +437,11 @@ test_failures() {
     truncate -s 3000 "$model"
     TIMES=2 fails plain 'a truncated model file' 'cannot read' 2        # llm.c's check prints on every rank
     head -c 2000 /dev/zero >"$model"
-    fails plain 'a file that is not a model' 'Error: tiny_model.bin is no model file' 2
+    fails plain 'a file that is not a model' 'Error: tiny_model.bin is not a model file' 2
     mkdir "$dir/astray" && cp "$model" "$dir/astray" && cp "$dir/model" "$model"
     cp "$dir/patched/"{train_gpt2,tiny_tokens.bin} "$dir/astray"
     fails plain 'a file that is not a model, only on rank 1' \
-        'rank 1: Error: tiny_model.bin is no model file' 2 ASTRAY=yes
+        'rank 1: Error: tiny_model.bin is not a model file' 2 ASTRAY=yes
     # With the same model, rank 1 has a different stage or different data.
     cp "$model" "$dir/astray"
     echo '{ "zero_optimization": { "stage": 1 } }' >"$dir/astray/config.json"

@@ -1,6 +1,6 @@
 /*
-A trainer in the shape of llm.c's train_gpt2.c, with a language model that fits on a screen: every layer adds a small network of a
-position and the previous one to the stream.
+A trainer with the structure of llm.c's train_gpt2.c and a tiny language model: each layer computes a small network from a position
+and the one before it, and adds the result to the residual stream.
     make train_gpt2 make_files && ./make_files 16 64 3 8 && ./train_gpt2
 */
 #include <math.h>
@@ -194,7 +194,7 @@ void gpt2_build_from_checkpoint(GPT2* model, const char* path) {
     FILE *file = fopenCheck(path, "rb");
     int header[256];
     freadCheck(header, sizeof(int), 256, file);
-    if (header[0] != 20240326) { printf("Error: %s is no model file\n", path); exit(1); }
+    if (header[0] != 20240326) { printf("Error: %s is not a model file\n", path); exit(1); }
     memset(model, 0, sizeof(*model));
     model->config.max_seq_len = header[2];
     model->config.vocab_size = header[3];
@@ -211,7 +211,7 @@ void gpt2_build_from_checkpoint(GPT2* model, const char* path) {
 
 void gpt2_forward(GPT2* model, int* inputs, int* targets, size_t B, size_t T) {
     if (model->params_memory == NULL) {
-        printf("Error: there is no model\n");
+        printf("Error: no model\n");
         exit(1);
     }
     size_t V = model->config.vocab_size, C = model->config.channels;
@@ -329,7 +329,7 @@ void gpt2_free(GPT2* model) {
 
 #ifndef TESTING
 // ----------------------------------------------------------------------------
-// training, with a validation loss and a sample now and then
+// training, with a validation loss and a sample every few steps
 
 int sample(const float *probs, int n, unsigned int coin) {
     float sum = 0.0f;

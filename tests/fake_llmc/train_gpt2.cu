@@ -1,5 +1,5 @@
 /*
-A trainer in the shape of llm.c's CUDA trainer. Its blocks have no attention: normalise, up, gelu, down, add. The end of a block computes
+A trainer with the structure of llm.c's CUDA trainer. Its blocks have no attention: normalise, up, gelu, down, add. The end of a block computes
 the layernorm that the next one begins with. The kernels run on the CPU.
     make train_gpt2cu make_files && ./make_files 16 64 3 8 && ./train_gpt2cu -x 6
 */
@@ -166,7 +166,7 @@ void gpt2_allocate_state(GPT2 *model, int B, int T) {
     if (model->use_master_weights == 1) {
         cudaCheck(cudaMalloc((void**)&model->master_weights, shard_num_parameters * sizeof(float)));
     }
-    // what is left
+    // the free memory
     size_t free, total;
     cudaCheck(cudaMemGetInfo(&free, &total));
     printf0("%zu of %zu bytes left\n", free, total);
@@ -190,7 +190,7 @@ void gpt2_build_from_checkpoint(GPT2 *model, const char* path, bool weight_init=
     FILE *file = fopenCheck(path, "rb");
     int header[256];
     freadCheck(header, sizeof(int), 256, file);
-    if (header[0] != 20240326) { printf("Error: %s is no model file\n", path); exit(EXIT_FAILURE); }
+    if (header[0] != 20240326) { printf("Error: %s is not a model file\n", path); exit(EXIT_FAILURE); }
     gpt2_set_config(model, header[2], header[3], header[4], header[6]);
     if (weight_init) {
         assert(model->params_memory != NULL);
@@ -216,7 +216,7 @@ void gpt_build_from_descriptor(GPT2 *model, const char* descriptor) {
 
 void gpt2_forward(GPT2 *model, const int* inputs, size_t B, size_t T) {
     if (model->params_memory == NULL) {
-        printf("Error: there is no model\n");
+        printf("Error: no model\n");
         exit(EXIT_FAILURE);
     }
     const size_t Vp = model->config.padded_vocab_size;
@@ -462,7 +462,7 @@ void delete_checkpoint(const char* dir, int step, MultiGpuConfig* multi_gpu_conf
 
 #ifndef TESTING
 // ----------------------------------------------------------------------------
-// training, with a validation loss and a sample now and then
+// training, with a validation loss and a sample every few steps
 
 void safe_printf(const char *piece) { printf("%s", piece); }
 
@@ -573,7 +573,7 @@ int main(int argc, char *argv[]) {
             gpt2_backward_and_reduce(&model, train_loader.inputs, train_loader.targets, grad_accum_steps, micro_step);
         }
         float grad_norm = gpt2_calculate_grad_norm(&model, &multi_gpu_config);
-        float zloss = step == 2 ? 5.0f : 0.0f; // to try it
+        float zloss = step == 2 ? 5.0f : 0.0f; // to test the skip
         float zgrad = step == 3 ? 5.0f : 0.0f;
         if (skip_update_lossz != 0.0f && zloss > skip_update_lossz) {
             printf0("skipping update due to loss\n");

@@ -1,4 +1,4 @@
-// AdamW on a tensor whose slices may be apart.
+// AdamW on a tensor whose slices need not be adjacent.
 #ifndef ADAMW_CUH
 #define ADAMW_CUH
 #include <math.h>

@@ -1,4 +1,4 @@
-/* The parts of CUDA that train_gpt2.cu calls, on the CPU. Work on a stream runs at once. */
+/* The parts of CUDA that train_gpt2.cu calls, on the CPU. Work on a stream runs immediately. */
 #ifndef CUDA_COMMON_H
 #define CUDA_COMMON_H
 #include <stddef.h>

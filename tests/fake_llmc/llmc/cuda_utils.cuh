@@ -1,2 +1,2 @@
-/* llm.c's types and reductions for kernels; the stand-in needs none. */
+/* In llm.c: types and reductions for kernels. The stand-in needs none of them. */
 #include "cuda_common.h"

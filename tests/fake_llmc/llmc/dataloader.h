@@ -1,4 +1,4 @@
-/* Batches of tokens from the first matching file of uint16. Each rank reads different rows; batches may be shuffled. */
+/* Serves batches of tokens from the first matching uint16 file. Each rank reads different rows; batches may be shuffled. */
 #ifndef DATALOADER_H
 #define DATALOADER_H
 #include <glob.h>
@@ -18,7 +18,7 @@ typedef struct {
     int num_processes;
     size_t B, T;
     size_t num_tokens;
-    size_t num_batches;             // of all processes together
+    size_t num_batches;             // over all processes
     size_t next;
     int should_shuffle;
     size_t *order;
@@ -64,7 +64,7 @@ static void dataloader_init(DataLoader *loader, const char *pattern, size_t B, s
     loader->inputs = (int*)mallocCheck(B * T * sizeof(int));
     loader->targets = (int*)mallocCheck(B * T * sizeof(int));
     loader->should_shuffle = should_shuffle;
-    if (should_shuffle) { // a seed for each process
+    if (should_shuffle) { // a different seed on each process
         manual_seed(&loader->shuffle_rng, 7 + process_rank);
     }
     dataloader_reset(loader);

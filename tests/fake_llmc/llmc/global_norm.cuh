@@ -1,4 +1,4 @@
-// The squared norm of a tensor whose slices may be apart.
+// The squared norm of a tensor whose slices need not be adjacent.
 #ifndef GLOBAL_NORM_CUH
 #define GLOBAL_NORM_CUH
 #include "cuda_common.h"

@@ -72,7 +72,7 @@ inline void layernorm_backward(floatX *dx, floatX *dw, floatX *db, float *, cons
     }
 }
 
-// out (BT, OC) = x (BT, C) w (OC, C)^T + b; with pre_gelu, that one is it and out its gelu
+// out (BT, OC) = x (BT, C) w (OC, C)^T + b; with pre_gelu, this goes to pre_gelu and its GELU to out
 inline void matmul_forward_cublaslt(floatX *out, floatX *x, floatX *w, floatX *b, int B, int T, int C, int OC,
                                     cudaStream_t, floatX *pre_gelu = NULL, int = 1) {
     for (int bt = 0; bt < B * T; bt++) {
@@ -117,7 +117,7 @@ inline void matmul_backward(floatX *dx, floatX *dw, floatX *db, floatX *dout, fl
     }
 }
 
-// losses (B, T) += cross entropy; in training the logits (B, T, P), of which V count, become their gradients
+// losses (B, T) += cross entropy; in training, gradients replace the logits (B, T, P), of which the first V count
 template <typename Write> inline void fused_classifier(floatX *logits, float *losses, float dloss,
                                                        const int *targets, int B, int T, int V, int P,
                                                        Write write, cudaStream_t) {

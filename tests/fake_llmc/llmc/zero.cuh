@@ -1,4 +1,4 @@
-/* One process. MULTI_GPU would need NCCL, which a patched trainer must not. */
+/* Supports one process. MULTI_GPU would need NCCL, which a patched trainer must not use. */
 #ifndef ZERO_CUH
 #define ZERO_CUH
 #include "cuda_common.h"
