@@ -493,7 +493,7 @@ function print_cases() {
     print_case("124M, one H200, stage 3", "d12", "h200", 1, 3)
     print_case("124M, eight H100, stage 1", "d12", "h100", 8, 1)
     print_case("1558M, eight H100, stage 3", "d48", "h100", 8, 3)
-    print "\nDoubted: 124M on eight H100, because llm.c's public run of 45 minutes takes 138 ms a step.\n"
+    print "\nDoubted: 124M on eight H100, because llm.c's public run of 45 minutes takes 138 ms per step.\n"
 }
 
 # Prints how many ms longer a step takes with another option.

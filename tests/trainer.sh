@@ -832,7 +832,7 @@ test_launch() {
     need 'failed' mpirun --bind-to core -np 1 "$trainer" "${data[@]}" "${small[@]}" --threads 0 \
         >"$dir/bound.screen" 2>&1
     is reports "$(grep -c 'rank is bound to 1 of' "$dir/bound.screen")" 1
-    screen bound ', 1 thread a rank'
+    screen bound ', 1 thread per rank'
     trains 1 unbound --threads 0
     need 'it was reported without binding' not grep -q 'rank is bound' "$dir/unbound.screen"
     end

@@ -21,11 +21,11 @@ static void print_model(const GPT2 *model, int resume_step) {
 static void print_batch(const GPT2 *model, int micro_batches, int steps) {
     const int BT = model->B * model->T;
     if (model->inference) {
-        print0("passes     %d row%s a rank, %d tokens in the first pass, keys and values of %d positions\n",
+        print0("passes     %d row%s per rank, %d tokens in the first pass, keys and values of %d positions\n",
                model->cache_rows, plural(model->cache_rows), BT, model->cache_positions);
         return;
     }
-    print0("batch      B %d x T %d x %d ranks x %d micro-batches = %lld tokens a step", model->B, model->T,
+    print0("batch      B %d x T %d x %d ranks x %d micro-batches = %lld tokens per step", model->B, model->T,
            run.ranks, micro_batches, (long long)BT * run.ranks * micro_batches);
     if (steps >= 0) print0(", %d steps", steps);
     print0("\n");
@@ -42,7 +42,7 @@ static void print_numbers(const GPT2 *model, const zero_job *job) {
     if (on_cuda() && job)
         print0(", on %s (device %d), attention by %s", job->device, job->cuda_device,
                model->inference ? "a kernel over the cache" : layers_cuda_attention());
-    if (!on_cuda()) print0(", %d thread%s a rank", run.threads, plural(run.threads));
+    if (!on_cuda()) print0(", %d thread%s per rank", run.threads, plural(run.threads));
     print0("\n");
 }
 
@@ -155,7 +155,7 @@ static void print_traffic(const zero_plan *plan) {
     int64_t gathers = plan->traffic.all_gather[ZERO_FOR_STEP];
     int64_t reductions = plan->traffic.reduce_scatter[ZERO_FOR_STEP];
     if (!opt.zero.debug.naive)
-        print0("traffic    a rank sends %.2f MiB a step: gathers %.2f, reductions %.2f\n",
+        print0("traffic    a rank sends %.2f MiB per step: gathers %.2f, reductions %.2f\n",
                mib(gathers + reductions), mib(gathers), mib(reductions));
     if (run.ranks > 1 && !strcmp(opt.comm_type, "fp32")) print0("wire       gradients are sent as fp32\n");
 }
@@ -169,7 +169,7 @@ static void print_files(const zero_plan *plan) {
     zero_check(zero_sum(run.z, &written, 1));
     print0("NVMe       %s", files.how ? files.how : "rank 0 has no files");
     if (written > 0)  // otherwise parameters are only read
-        print0("; a rank reads %.2f MiB a step and writes %.2f, all ranks write %.2f", mib(plan->file_read),
+        print0("; a rank reads %.2f MiB per step and writes %.2f, all ranks write %.2f", mib(plan->file_read),
                mib(plan->file_written), mib(written));
     print0("\n");
 }

@@ -190,10 +190,11 @@ int main(int argc, char **argv) {
     check(zero_hash(z, 0, hash));
     zero_plan_info(z, &plan);
     if (prints)
-        printf("%d new points: loss %.6f, %.1f %% on the right side\nmodel states %zu bytes a rank (formula "
-               "%zu), working %zu\n"
-               "params_hash %s\n",
-               NEW, seen[0] / NEW, 100 * seen[1] / NEW, zero_memory_bytes(z, ZERO_STATES),
-               plan.formulas[config.stage].bytes, zero_memory_bytes(z, ZERO_WORKING), hash);
+        printf(
+            "%d new points: loss %.6f, %.1f %% on the right side\nmodel states %zu bytes per rank (formula "
+            "%zu), working %zu\n"
+            "params_hash %s\n",
+            NEW, seen[0] / NEW, 100 * seen[1] / NEW, zero_memory_bytes(z, ZERO_STATES),
+            plan.formulas[config.stage].bytes, zero_memory_bytes(z, ZERO_WORKING), hash);
     zero_destroy(z);
 }
