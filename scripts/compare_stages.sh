@@ -36,7 +36,7 @@ for stage in 0 1 2 3; do
     hashes+=("$(value params_hash)")
     rows+=("$stage $(value model_state_bytes) $(value working_bytes) $(value activation_bytes) $(value \
         all_gather) $(value reduce_scatter)\
- $(value all_reduce) $(batch '([0-9]+) tokens per step') $(value tokens_per_s) $(value loss) ${hashes[stage]}")
+ $(value all_reduce) $(batch '([0-9]+) tokens per') $(value tokens_per_s) $(value loss) ${hashes[stage]}")
 done
 [ ! -t 2 ] || printf '\r            \r' >&2
 
