@@ -207,7 +207,7 @@ function line(group, name, runs, read, written, flops, ideal, busy, expected, bo
     bound_of[lines] = bound
 }
 
-# Adds a kernel and its runs; bytes and flops are those of one run. group: kernels that a profiler cannot tell
+# Adds a kernel and its runs; bytes and flops: per run. group: kernels that a profiler cannot tell
 # apart.
 function op(group, name, runs, read, written, flops, kind, waste,    memory, compute, expected) {
     if (!runs) return
@@ -408,7 +408,7 @@ function build(    i) {
 }
 
 function width_of(w) { return w < 0 ? "-" (-w) : w }
-# Prints a table row, whose cells are separated by tabs, with heading()'s widths, which are negative for text.
+# Prints a table row of tab-separated cells, with heading()'s widths, which are negative for text.
 function row(text,    i, n, cell, out) {
     n = split(text, cell, "\t")
     for (i = 1; i <= n; i++) {

@@ -21,7 +21,7 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
     return pass_outside_step(z, call);
 }
 
-// Writes those of the n elements of a place that this rank holds.
+// Writes the part of a place's elements [offset, offset + n) that this rank holds.
 static int set_stored(zero *z, zero_value what, const layout_place *p, int64_t offset, int64_t n,
                       const float *values) {
     const state *s = states_with(z, what);

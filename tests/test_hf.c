@@ -1,5 +1,5 @@
-// Tests Hugging Face folders: those that gpt2/ writes are read back bit for bit, those by other programs can
-// be read, and damaged or crafted files are rejected.
+// Tests Hugging Face folders: those written by gpt2/ are read back bit for bit, those written by other
+// programs are read, and damaged or crafted files are rejected.
 #include "gpt2_files.h"
 #include "../gpt2/disk.h"
 #include "../gpt2/hf.h"

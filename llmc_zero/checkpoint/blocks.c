@@ -287,7 +287,7 @@ static void read_ahead_in(block_reader *b, const saved_part *p, int saved) {
     b->until = is_all ? INT64_MAX : p->at[saved] + needed * (int64_t)sizeof(float);
 }
 
-// Reads those of a unit's elements [from, from + n) that are in the part.
+// Reads the elements of a unit's range [from, from + n) that are in the part.
 static int read_overlap(block_reader *b, int file, const saved_part *p, int saved, int64_t from, int64_t n,
                         float *to) {
     const int64_t begin = p->from > from ? p->from : from, end = smaller(p->from + p->elems, from + n);
