@@ -16,7 +16,7 @@ namespace fe = cudnn_frontend;
 using Tensor = fe::graph::Tensor_attributes;
 using Pointers = std::unordered_map<int64_t, void *>;
 
-// Default limit on backward's scratch. Backward processes sequences that do not fit in further groups.
+// Default limit on backward's scratch. Sequences that do not fit form further groups.
 // Deterministic backward keeps a 16-bit tensor (sequences, NH, T, T): by cuDNN 9.19's own count, for an H100,
 // 12 heads of 64 and T 1024, it takes 24 MiB per sequence, compared with 3 MiB if it may be nondeterministic.
 static const size_t BACKWARD_BYTES = (size_t)512 << 20;
