@@ -4,12 +4,14 @@
 #   KILLS=30            kills and stops more ranks
 #   KILL_SAVES=1000     kills more ranks during a save
 #   FUZZ=600            fuzzes each file reader for this many seconds
+#   RERUN=1             runs a failed step once more; if it passes, it is reported as unstable
 #   LLMC=FOLDER         builds this llm.c with the plugin (if nvcc is installed) instead of cloning one
 set -eu
 cd "$(dirname "$0")/.."
 scripts/install_deps.sh check
 . scripts/mpi_env.sh
 mkdir -p build
+: >build/unstable
 failed=0
 kills=${KILLS:-10} kill_saves=${KILL_SAVES:-50} fuzz_seconds=${FUZZ:-60}
 
@@ -27,6 +29,15 @@ try() {
     local log=build/$1.log what=$2 status=0 last
     shift 2
     "$@" >"$log" 2>&1 || status=1
+    if [ $status = 1 ] && [ -n "${RERUN:-}" ]; then
+        mv "$log" "$log.first"
+        if "$@" >"$log" 2>&1; then
+            status=0
+            echo "$what" >>build/unstable
+            echo "UNSTABLE $what: failed beside other tests, passed when run again; the first time:"
+            tail -n 25 "$log.first" | sed 's/^/    /'
+        fi
+    fi
     [ $status = 0 ] || grep -vE '^ok|Killed' "$log" | tail -n 40
     last=$(tail -n 1 "$log")
     [[ $last != *' passed, '* ]] || what="$what: $last"
@@ -178,6 +189,7 @@ join
 try tsan_start 'several ranks over TCP under TSan, two killed and two stopped' \
     env KILLS=4 timeout 300 tests/start.sh $trainer threads lost
 
+[ ! -s build/unstable ] || echo "check: $(wc -l <build/unstable) unstable"
 if [ $failed != 0 ]; then
     echo "check: $failed failed"
     exit 1
