@@ -11,13 +11,13 @@ held=$dir/held screen=$dir/screen
 # train FOLDER ARGUMENT...: runs the trainer, with its output in FOLDER.log; $with holds environment variables
 with=()
 train() {
-    timeout -k 2 60 mpirun --oversubscribe -np 2 env ${with[@]+"${with[@]}"} "$trainer" \
+    timeout -k 2 $hang_limit mpirun --oversubscribe -np 2 env ${with[@]+"${with[@]}"} "$trainer" \
         -e l2h2c64v257t32 -b 2 -x 8 -u 0 -v 0 -s 0 --device cpu --dtype bf16 --threads 1 --hash full \
         -n 2 -nk 2 -o "$1" "${@:2}" >"$1.log" 2>&1
 }
 kill_ranks() {
     pkill -KILL -f "^$trainer .* -o $held"
-    ends_within 60 $job
+    ends_within $hang_limit $job
 }
 hash_of() { json_value "$1/summary.json" state_hash; }
 same_bits() { is "state_hash of $1" "$(hash_of "$1")" "$(hash_of "$dir/plain")"; }
@@ -58,7 +58,7 @@ holds() {
 # ends: lets the writes continue, and checks that the run ends with the same bits
 ends() {
     : >"$dir/go"
-    ends_within 60 $job
+    ends_within $hang_limit $job
     is status $status 0
     same_bits "$held"
 }

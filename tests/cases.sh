@@ -47,8 +47,16 @@ launch() {
     launcher=()
     [ "$1" = 1 ] || launcher=(mpirun --oversubscribe -np "$1")
 }
-# await COMMAND...: repeats the command until it succeeds, for at most 20 s
-await() { local i; for ((i = 0; i < 2000; i++)); do "$@" && return; sleep 0.01; done; return 1; }
+# Limits of a test are for hangs only, many times the usual duration, because the machine may be busy.
+hang_limit=120
+# await COMMAND...: repeats the command until it succeeds, for at most 60 s
+await() {
+    local until=$((SECONDS + 60))
+    until "$@"; do
+        [ $SECONDS -lt $until ] || return 1
+        sleep 0.01
+    done
+}
 any_runs() { kill -0 "$@" 2>/dev/null; }        # PID...
 # processes PID...: prints these and all their descendants
 processes() {
@@ -58,10 +66,10 @@ processes() {
         processes $(pgrep -P "$pid")
     done
 }
-# ends_within SECONDS PID...: waits for background jobs; sets statuses to their exit statuses, status to the
-# last one, and took to the seconds waited. Jobs that exceed the limit are reported as a failure and killed.
+# ends_within SECONDS PID...: waits for background jobs; sets statuses to their exit statuses, and status to
+# the last one. Jobs that exceed the limit are reported as a failure and killed.
 ends_within() {
-    local limit=$1 since=$EPOCHREALTIME until=$((SECONDS + $1)) pid left
+    local limit=$1 until=$((SECONDS + $1)) pid left
     shift
     while any_runs "$@" && [ $SECONDS -lt $until ]; do sleep 0.02; done
     if any_runs "$@"; then
@@ -75,7 +83,6 @@ ends_within() {
         status=$?
         statuses+=($status)
     done
-    took=$(awk "BEGIN { print $EPOCHREALTIME - $since }")
 } 2>/dev/null       # hides bash's reports of killed jobs
 free_port() {
     local port

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/cases.sh"
 program=$(realpath "${1:?Usage: tests/checkpoints.sh BUILD [all] NP...}/tests/mpi_checkpoint") || exit 1
 shift
-all=() limit=100
+all=() limit=300
 [ "$1" != all ] || { all=(all) limit=3000; shift; }
 export OMP_NUM_THREADS=1
 

@@ -19,7 +19,7 @@ lanes=4                     # even on fewer cores, because a run mostly waits
 export OMP_NUM_THREADS=1 ASAN_OPTIONS=detect_leaks=0
 
 args=(-b 2 -k constant -n 2 -nk 1 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full
-    --device cpu --dtype bf16 --comm-timeout 10)
+    --device cpu --dtype bf16 --comm-timeout 60)
 make_shim
 
 # ---- the shim wraps every call that the trainer makes
@@ -50,7 +50,7 @@ run() {
     local launcher folder=$2 model=l2h2c32v257t32
     [ ! -e "$folder/model.bin" ] || model=$folder/model.bin
     launch "$1"
-    timeout -s KILL 30 "${launcher[@]}" env "${@:3}" "$trainer" -e "$model" \
+    timeout -s KILL $hang_limit "${launcher[@]}" env "${@:3}" "$trainer" -e "$model" \
         "${args[@]}" -y 1 ${how[@]+"${how[@]}"} -x "$steps" -o "$folder/out" \
         >"$folder.screen" 2>&1 </dev/null
     status=$?

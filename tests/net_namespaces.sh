@@ -24,14 +24,14 @@ must_print() { need "no '$1': $(cat "$dir"/[0-9])" all_print "$1"; }
 
 begin 'net_namespaces.three hosts'
 start 10.77.7.1:21001 1 0 1 2
-ends_within 20 "${pids[@]}"
+ends_within $hang_limit "${pids[@]}"
 must_print ': done, 0 bytes wrong'
 must_print 'node_rank 0 of 1, all here 0'
 end
 # Rank 1 reaches rank 0 on the same host by the loopback address. Rank 2 cannot reach rank 1 by that address.
 begin 'net_namespaces.start file, two ranks on one host'
 start "$dir/meet" 1 0 0 1
-ends_within 20 "${pids[@]}"
+ends_within $hang_limit "${pids[@]}"
 must_print ': done, 0 bytes wrong'
 has "$dir/1" 'node_rank 1 of 2'
 end
@@ -43,7 +43,7 @@ for way in 'hosts_link 0' 'hosts_network -1'; do
     need 'the ranks are not connected' await all_print node_rank
     sleep 0.5                           # until they exchange data
     ${way% *} 2 down
-    ends_within 10 "${pids[@]}"
+    ends_within $hang_limit "${pids[@]}"
     for r in 0 1; do has "$dir/$r" 'rank 2 \(host host2\)( is gone|.*ended)'; done
     has "$dir/2" 'rank [01] \(host host[01]\) is gone'
     ${way% *} 2 up

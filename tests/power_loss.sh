@@ -16,7 +16,7 @@ export OMP_NUM_THREADS=1
 echo "seed $seed"
 
 args=(-e l2h2c32v257t32 -b 2 -k constant -n 2 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full --device cpu
-    --dtype bf16 --comm-timeout 10)
+    --dtype bf16 --comm-timeout 60)
 make_shim
 
 # run RANKS SCREEN ARGUMENT...: $with holds its environment variables
@@ -24,8 +24,8 @@ with=()
 run() {
     local launcher screen=$2
     launch "$1"
-    timeout -s KILL 60 "${launcher[@]}" env ${with[@]+"${with[@]}"} "$trainer" "${args[@]}" "${@:3}" \
-        >"$screen" 2>&1 </dev/null
+    timeout -s KILL $hang_limit "${launcher[@]}" env ${with[@]+"${with[@]}"} "$trainer" "${args[@]}" \
+        "${@:3}" >"$screen" 2>&1 </dev/null
 }
 # record NAME RANKS ARGUMENT...: records a run of six steps in $dir/NAME/out. With --async-save, the write of
 # step 2's model file is held until step 3 is logged.

@@ -22,7 +22,7 @@ start() {
     launch "$1"
     background "${launcher[@]}" "$trainer" "${args[@]}" -x $endless "${@:2}" >"$screen" 2>"$errors"
 }
-background() { timeout --foreground -k 2 60 "$@" </dev/null & job=$!; }
+background() { timeout --foreground -k 2 $hang_limit "$@" </dev/null & job=$!; }
 starts() { await at_step 3 || need 'it did not start' false; }
 # begin_run NAME NP ARGUMENT...: begins a case, and starts a run and waits for its steps
 begin_run() {
@@ -51,12 +51,12 @@ resumes() {
     local last
     last=$(saved | tail -n 1)
     tail -n 1 "$screen" | sed "s/-x $endless/-x $((last + 5))/" >"$dir/command"
-    timeout -k 2 60 bash "$dir/command" >"$dir/resumed" 2>&1 </dev/null ||
+    timeout -k 2 $hang_limit bash "$dir/command" >"$dir/resumed" 2>&1 </dev/null ||
         need 'the printed command failed' false
     has "$dir/resumed" "^resuming at step ${last:-none}$"
     launch "$1"
-    timeout -k 2 60 "${launcher[@]}" "$trainer" "${args[@]}" -x $((last + 5)) >"$dir/reference" 2>&1 \
-        </dev/null
+    timeout -k 2 $hang_limit "${launcher[@]}" "$trainer" "${args[@]}" -x $((last + 5)) \
+        >"$dir/reference" 2>&1 </dev/null
     need 'no digests' [ -n "$(hashes "$dir/reference")" ]
     is digests "$(hashes "$dir/resumed")" "$(hashes "$dir/reference")"
 }
@@ -94,7 +94,7 @@ stops USR2 mpirun_itself 2
 begin_case 'USR2 before the first step of a run resumed from another folder'
 need 'it did not run' \
     mpirun --oversubscribe -np 2 "$trainer" "${args[@]}" -x 3 -n 3 -o "$dir/other" >"$screen" 2>&1
-start 2 -o "$folder" --resume "$dir/other/step_00000003" -s 3 -g 2000
+start 2 -o "$folder" --resume "$dir/other/step_00000003" -s 3 -g 4000
 must_print '^generating'
 kill -USR2 "$(rank_1)"
 ends_with 0
@@ -197,23 +197,21 @@ resumes 2
 end_run
 
 begin_case 'until_done.sh gives up and returns the status of the last try'
-TRIES=2 PAUSE=0 timeout 20 scripts/until_done.sh bash -c 'exit 7' -o "$folder" -y 1 2>"$errors"
+TRIES=2 PAUSE=0 timeout $hang_limit scripts/until_done.sh bash -c 'exit 7' -o "$folder" -y 1 2>"$errors"
 is status $? 7
 has "$errors" '^until_done.sh: 2 tries without .* the last .*status 7$'
 end
 
 # A fake mpirun that starts no ranks and waits forever
-seconds=$SECONDS
 begin_case 'until_done.sh ends an mpirun that hangs without ranks'
 mkdir "$dir/fake"
 mkfifo "$dir/fake/never"
 printf '%s\n' '#!/bin/sh' true 'read -r x <"${0%/*}/never"' >"$dir/fake/mpirun"
 chmod +x "$dir/fake/mpirun"
-PATH=$dir/fake:$PATH TRIES=2 PAUSE=0 HANG=1 timeout 20 scripts/until_done.sh mpirun -o "$folder" -y 1 \
-    2>"$errors"
+PATH=$dir/fake:$PATH TRIES=2 PAUSE=0 HANG=1 timeout $hang_limit scripts/until_done.sh mpirun \
+    -o "$folder" -y 1 2>"$errors"
 is status $? 137
 is reports "$(grep -c '^until_done.sh: mpirun hangs: .* 1 s' "$errors")" 2
-need "it took $((SECONDS - seconds)) s" [ $((SECONDS - seconds)) -lt 15 ]
 end
 
 # ---- signals that make it save
@@ -242,7 +240,7 @@ end_run
 file_size() {
     begin_case "file-size limit: $2"
     # shellcheck disable=SC2016
-    timeout -k 2 60 bash -c 'ulimit -f "$1"; shift; exec "$@"' limited "$1" "$trainer" "${args[@]}" \
+    timeout -k 2 $hang_limit bash -c 'ulimit -f "$1"; shift; exec "$@"' limited "$1" "$trainer" "${args[@]}" \
         -x $endless -o "$folder" "${@:4}" 2>&1 </dev/null | cat >"$screen"
     is status "${PIPESTATUS[0]}" 1
     must_print "^train_gpt2_zero: .*/$2.*: .*$3"

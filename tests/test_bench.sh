@@ -9,7 +9,7 @@ cd "$dir" || exit 1
 export OMP_NUM_THREADS=1 CUDA_STAND_IN_DEVICES=3
 
 # bench RANKS PROGRAM OPTIONS...
-bench() { timeout -k 2 30 mpirun --oversubscribe -np "$1" "${@:2}" >out 2>err </dev/null; }
+bench() { timeout -k 2 $hang_limit mpirun --oversubscribe -np "$1" "${@:2}" >out 2>err </dev/null; }
 benches() { bench "$@" || need "$*: $(tail -n 3 out err)" false; }
 # fails PATTERN RANKS PROGRAM OPTIONS...
 fails() {
@@ -116,7 +116,7 @@ end
 
 begin 'options.refused'
 while IFS='|' read -r options message; do
-    need "$options is accepted" not eval 'timeout 10 "$comm" $options >out 2>err'
+    need "$options is accepted" not eval 'timeout $hang_limit "$comm" $options >out 2>err'
     has err "$message"
 done <<'CASES'
 -b 12x|option -b 12x: not a whole number from 1 to
@@ -137,7 +137,7 @@ done <<'CASES'
 --device cuda -c broadcast|leave --device cuda out
 CASES
 
-need 'too few ranks are accepted' not eval 'RANK=0 WORLD_SIZE=2 timeout 10 "$comm" $short >out 2>err'
+need 'too few ranks are accepted' not eval 'RANK=0 WORLD_SIZE=2 timeout $hang_limit "$comm" $short >out 2>err'
 has err 'comm: the launcher started 2 ranks, but MPI has 1: start with mpirun'
 fails 'comm: -b 64: less than 128 elements for each of 2 ranks' 2 "$comm" -b 64
 end

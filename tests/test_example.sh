@@ -14,8 +14,8 @@ run() {
     launch "$1"
     shift
     while [[ ${1:-} == *=* ]]; do settings+=("$1"); shift; done
-    (cd "$dir" && env "${settings[@]}" timeout -k 2 60 "${launcher[@]}" "$example" "$@" >screen 2>&1 \
-        </dev/null)
+    (cd "$dir" && env "${settings[@]}" timeout -k 2 $hang_limit "${launcher[@]}" "$example" "$@" \
+        >screen 2>&1 </dev/null)
 }
 runs() { run "$@" || need "$*: failed: $(head -n 3 "$screen")" false; }
 # value WORDS: prints the number or digest after WORDS

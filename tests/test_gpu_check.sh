@@ -48,7 +48,7 @@ END_OF_FAKE
 PATH=$dir/fake:$PATH
 
 check() {           # STATUS ARGUMENT...
-    timeout -k 5 280 scripts/gpu_check.sh "${@:2}" >"$dir/screen" 2>&1
+    timeout -k 5 1000 scripts/gpu_check.sh "${@:2}" >"$dir/screen" 2>&1
     [ $? = "$1" ] || { tail -n 20 "$dir/screen"; return 1; }
 }
 cell() { awk -F'\t' -v name="$1" -v c="$2" '$2 == name { print $c }' "$out/results.tsv"; }

@@ -174,7 +174,7 @@ run() {
     [ "$np" = 0 ] || launcher=(mpirun --oversubscribe -np "$np")
     while [[ ${1:-} = *=* ]]; do set+=("$1"); shift; done
     # shellcheck disable=SC2016
-    (cd "$dir/$folder" && env "${set[@]}" timeout -k 2 100 "${launcher[@]}" bash -c '
+    (cd "$dir/$folder" && env "${set[@]}" timeout -k 2 $hang_limit "${launcher[@]}" bash -c '
         set -f; out=$1 program=$2 rank=${OMPI_COMM_WORLD_RANK:-0}; shift 2
         (while [ "${LOOK:-}" ] && grep ^Pss: /proc/$$/smaps_rollup; do sleep 0.05; done) \
             >"$out.pss.$rank" 2>/dev/null &

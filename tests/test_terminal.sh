@@ -20,7 +20,7 @@ line='^step +[0-9]+/60 \| loss [0-9.]+ \([-+.0-9a-z]+z\)\| norm [0-9.]+ \([-+.0-
 # on_terminal COLUMNS COMMAND: writes the terminal's output to $dir/raw, and to $dir/screen with each redraw
 # on a separate line
 on_terminal() {
-    timeout -k 2 30 script -qec "stty cols $1; $2" /dev/null </dev/null >"$dir/raw" || return 1
+    timeout -k 2 $hang_limit script -qec "stty cols $1; $2" /dev/null </dev/null >"$dir/raw" || return 1
     tr '\r' '\n' <"$dir/raw" | sed '/^$/d' >"$screen"
 }
 count() { grep -caE -- "$1" "$screen"; }
@@ -72,13 +72,13 @@ test_terminal() {
 }
 
 begin 'lines.two ranks'
-need 'failed' timeout -k 2 30 $two "$TRAINER" $small >"$screen" 2>&1 </dev/null
+need 'failed' timeout -k 2 $hang_limit $two "$TRAINER" $small >"$screen" 2>&1 </dev/null
 counts "$line" 60
 need 'carriage returns' not grep -q $'\r' "$screen"
 counts '^peak' 0        # printed only with a bar
 end
 begin 'bar.requested without a terminal'
-need 'failed' env COLUMNS=60 timeout -k 2 30 "$TRAINER" $small --progress bar >"$dir/raw" 2>&1 \
+need 'failed' env COLUMNS=60 timeout -k 2 $hang_limit "$TRAINER" $small --progress bar >"$dir/raw" 2>&1 \
     </dev/null
 tr '\r' '\n' <"$dir/raw" >"$screen"
 has "$screen" '^step +60/60'
@@ -103,7 +103,9 @@ end
 
 # ---- compare_stages.sh, plots.sh
 
-compare() { OUT=$dir/compare timeout -k 2 60 scripts/compare_stages.sh "$@" >"$screen" 2>&1 </dev/null; }
+compare() {
+    OUT=$dir/compare timeout -k 2 $hang_limit scripts/compare_stages.sh "$@" >"$screen" 2>&1 </dev/null
+}
 row='^ +[0-3]( +[0-9]+\.[0-9]+){7}  [0-9a-f]{16}$'
 digests() { grep -oE '[0-9a-f]{16}$' "$screen" | sort -u | wc -l; }
 

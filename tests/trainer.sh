@@ -395,7 +395,7 @@ plan() {
     shift
     (
         ulimit -v 1500000
-        timeout 10 "$trainer" "${data[@]}" "${small[@]}" -i nowhere -j nowhere --plan "$@"
+        timeout 60 "$trainer" "${data[@]}" "${small[@]}" -i nowhere -j nowhere --plan "$@"
     ) >"$dir/$name.screen" 2>&1
 }
 memory_table() { sed -n '/^memory per rank/,/plain data parallel/p' "$dir/$1.screen"; }
@@ -429,10 +429,8 @@ test_plan() {
 END
 
     begin 'plan.131 billion parameters on 128 ranks'
-    local start=$SECONDS
     need 'no plan' plan large -e l105h96c10176v50257t2048 -t 2048 -b 1 --dtype bf16 \
         --plan-ranks 128 -pg 8 -o "$dir/not_made"
-    need "took $((SECONDS - start)) s" [ $((SECONDS - start)) -le 3 ]
     screen large ' 131020874304 parameters' '^  3  16P/N +15618\.9 +15619\.1 ' \
         'step: reductions +247953\.14 +234286\.44$'     # the second number: to other hosts
     need 'a folder was made' [ ! -e "$dir/not_made" ]
@@ -443,7 +441,7 @@ END
     need 'no plan' plan file -e "$dir/planned/model_00000001.bin" --plan-ranks 2
     need 'no plan' plan descriptor --plan-ranks 2
     same_tables file descriptor 9
-    run 2 20 "${small[@]}" -z 1 --plan >"$dir/started.screen" 2>&1
+    run 2 $hang_limit "${small[@]}" -z 1 --plan >"$dir/started.screen" 2>&1
     is 'plans for two ranks' "$(grep -c '^plan .* for 2 ranks' "$dir/started.screen")" 1
     end
     refusals <<'END'
@@ -638,7 +636,7 @@ END
     end
     begin 'zero config.micro-batch size from train_batch_size'
     json zero <<<'{ "train_batch_size": 12 }'
-    need 'failed' run 2 30 -e l2h2c32v257t32 -x 1 -v 0 -s 0 --zero-config "$j" >"$dir/rows.screen"
+    need 'failed' run 2 $hang_limit -e l2h2c32v257t32 -x 1 -v 0 -s 0 --zero-config "$j" >"$dir/rows.screen"
     screen rows '^batch .* B 6 x T 32 x 2 ranks x 1 micro'
     end
 
@@ -675,7 +673,7 @@ END
     end
     begin 'zero config.--print-config'
     json zero <<<'{ "zero_optimization": { "stage": 2, "reduce_bucket_size": "auto" } }'
-    need 'failed' run 2 20 "${small[@]}" --print-config --zero-config "$j" --prefetch 3 \
+    need 'failed' run 2 $hang_limit "${small[@]}" --print-config --zero-config "$j" --prefetch 3 \
         -o "$dir/no_config" >"$dir/print.screen" 2>&1
     is 'lists' "$(grep -c '^config ' "$dir/print.screen")" 1
     screen print '^  stage +2 +zero.json:1$' '^  prefetch +3 +option --prefetch$' \
@@ -684,8 +682,8 @@ END
     need 'it trained' not grep -q '^step' "$dir/print.screen"
     need 'a folder was made' [ ! -e "$dir/no_config" ]
     # Offload set in a file and by options
-    run 1 20 "${small[@]}" --print-config --zero-config "$dir/tier.json" >"$dir/file.screen" 2>&1
-    run 1 20 "${small[@]}" --print-config --offload-optimizer nvme --offload-param cpu --nvme /n \
+    run 1 $hang_limit "${small[@]}" --print-config --zero-config "$dir/tier.json" >"$dir/file.screen" 2>&1
+    run 1 $hang_limit "${small[@]}" --print-config --offload-optimizer nvme --offload-param cpu --nvme /n \
         >"$dir/option.screen" 2>&1
     for j in file option; do
         screen $j '^  offload.optimizer +nvme' '^  offload.params +cpu' '^  offload.nvme +/n ' \
@@ -801,26 +799,25 @@ test_unlike() {
 
 # ---- dying ranks
 
-# dies NAME SIGNAL SECONDS ARGUMENT...: sends the signal to a rank of a long run, and checks that the run
-# fails within SECONDS
+# dies NAME SIGNAL ARGUMENT...: sends the signal to a rank of a long run, and checks that the run fails
 dies() {
     begin "dying.$1"
-    begin_long 3 "${@:4}"
+    begin_long 3 "${@:3}"
     kill -"$2" "${pids[1]}"
-    ends_within "$3" $job
+    ends_within $hang_limit $job
     kill -KILL "${pids[1]}" 2>/dev/null
     need 'shared memory remains' not compgen -G "/dev/shm/llmc_zero.${pids[0]}.*" >/dev/null
     need "status $status" [ $status != 0 -a $status != 124 ]
     if [ "$2" = STOP ]; then
         mv "$dir/long" "$dir/refused"
-        one_message 'step [0-9]+: rank [02] \(host [^ ]+\) waited 2 s in an? .* for rank 1 \(host '
+        one_message 'step [0-9]+: rank [02] \(host [^ ]+\) waited 6 s in an? .* for rank 1 \(host '
     fi
     end
 }
 test_dying() {
-    dies 'a rank is killed' KILL 10
-    dies 'a rank hangs' STOP 8 --comm-timeout 2 --overlap 1
-    dies 'a rank hangs, messages' STOP 8 --comm-timeout 2 --messages 1
+    dies 'a rank is killed' KILL
+    dies 'a rank hangs' STOP --comm-timeout 6 --overlap 1
+    dies 'a rank hangs, messages' STOP --comm-timeout 6 --messages 1
 }
 
 # ---- launching

@@ -9,7 +9,7 @@ trainer=$(realpath "${1:-build/stand-in/train_gpt2_zero}") || exit 1
 export OMP_NUM_THREADS=1
 
 small=(-e l2h2c64v257t16 -b 2 -x 2 -u 0 -v 2 -m 1 -s 0 -ge 0 -f 0 --threads 1 --hash full)
-seconds=90 refusal_seconds=60 compared+=' val_loss'
+compared+=' val_loss'
 losses() { sed -nE 's/.*"loss": ([0-9.]+).*/\1/p' "$dir/$1/metrics.jsonl" | paste -sd' '; }
 # agree NAME NAME MOST: checks that the two runs' losses differ by at most MOST in each step
 agree() {

@@ -11,7 +11,6 @@ ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # keeps pgrep from f
 export OMP_NUM_THREADS=1
 small=(-e l2h2c64v257t32 -b 2 -x 2 -u 0 -v 0 -s 0 -f 0 -ge 0 --threads 1 --hash full --dtype fp32 -z 3
     --progress lines --device cuda)
-seconds=60 refusal_seconds=60
 gpus=CUDA_STAND_IN_DEVICES=2
 
 # ---- when it is loaded
@@ -134,8 +133,8 @@ by_file() {
 # stopped OPERATION MESSAGE COMMAND: COMMAND starts three ranks, of which rank 1 stops before OPERATION.
 # Checks that one message names rank 1.
 stopped() {
-    $3 3 60 "${small[@]}" CUDA_STAND_IN_DEVICES=3 CUDA_STAND_IN_NCCL=stop:1:$1 --comm nccl -x 1000000 \
-        --comm-timeout $limit >"$dir/refused" 2>&1
+    $3 3 $hang_limit "${small[@]}" CUDA_STAND_IN_DEVICES=3 CUDA_STAND_IN_NCCL=stop:1:$1 --comm nccl \
+        -x 1000000 --comm-timeout $limit >"$dir/refused" 2>&1
     status=$?
     kill -KILL "$(rank_pid "$trainer" 1)" 2>/dev/null
     wait
@@ -150,10 +149,11 @@ patiently 'rank 1 is stopped, without a launcher' stopped 20 "$in_step" by_file
 patiently 'rank 1 is stopped at its first collective' stopped 1 "$at_start" run
 
 begin 'rank 1 is killed, without a launcher'
-by_file 2 60 "${small[@]}" $gpus --comm nccl -x 1000000 --comm-timeout 60 >"$dir/refused" 2>&1 & job=$!
+by_file 2 $hang_limit "${small[@]}" $gpus --comm nccl -x 1000000 --comm-timeout 1000 \
+    >"$dir/refused" 2>&1 & job=$!
 await grep -aqs '^step ' "$dir/refused" || need 'it did not start' false
 kill -KILL "$(rank_pid "$trainer" 1)"
-ends_within 20 $job
+ends_within $hang_limit $job
 # The message is from NCCL's watchdog, or from a rank that waits in a sum of losses.
 one_message "rank 1 \(host $(hostname)\) is gone: "
 end

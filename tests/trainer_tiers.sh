@@ -110,7 +110,7 @@ tiers_faults() {
     end
     begin 'tiers.a killed run leaves only locks, and the next run starts'
     kill -KILL "${pids[@]}"
-    ends_within 20 $job
+    ends_within $hang_limit $job
     bytes=$(du -s --apparent-size -B 1 "$tiers_folder" | cut -f 1)
     need "it left $bytes bytes: $(files)" [ "$bytes" -lt 10000 ]
     trains 2 second -z 3 "${on_nvme[@]}"
