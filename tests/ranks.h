@@ -15,10 +15,12 @@
 #include "../llmc_zero/base/error.h"
 
 enum { MOST_RANKS = 16 };
+// The machine may be busy, so tests measure no durations. A rank that must not wait for its own time limit
+// gets the limit PATIENT_S, and a test fails if a rank runs for HANGS_AFTER_S.
+enum { HANGS_AFTER_S = 60, PATIENT_S = 200 };
 typedef struct {
     int rc, reported, value;  // value: any result of the body
     int fds;                  // descriptors that the body opened and did not close
-    double seconds;           // the body's duration, unless the body sets it
     char message[1024];       // the error, if rc is not 0
 } outcome;
 static outcome *outcomes;  // one for each child
@@ -57,19 +59,17 @@ static inline void start_child(int i, void (*body)(int i, void *ctx), void *ctx)
     if ((children[i] = fork()) < 0) abort();
     if (children[i]) return;
     int before = open_fds();
-    double start = now();
     outcome *o = &outcomes[i];
     body(i, ctx);
     if (o->rc) snprintf(o->message, sizeof o->message, "%s", zero_last_error());
-    if (!o->seconds) o->seconds = now() - start;
     o->fds = open_fds() - before;
     o->reported = 1;
     exit(0);
 }
 
-// Waits for the children to end. Kills those still running after `limit` seconds, and returns their number.
-static inline int end_children(int n, double limit) {
-    double until = now() + limit;
+// Waits for the children to end. Kills those that hang, and returns their number.
+static inline int end_children(int n) {
+    double until = now() + HANGS_AFTER_S;
     int hung = 0;
     for (int i = 0; i < n; i++) {
         int status = 0;
@@ -103,12 +103,12 @@ static inline int free_port(void) {
     }
 }
 
-// Connects to a port of this machine. Waits up to 3 s for a listener.
+// Connects to a port of this machine, when it has a listener.
 static inline int knock(int port) {
     struct sockaddr_in a = { .sin_family = AF_INET,
                              .sin_port = htons((uint16_t)port),
                              .sin_addr = { htonl(INADDR_LOOPBACK) } };
-    for (double until = now() + 3; now() < until; nap(5e-3)) {
+    for (double until = now() + HANGS_AFTER_S; now() < until; nap(5e-3)) {
         int fd = socket(AF_INET, SOCK_STREAM, 0);
         if (!connect(fd, (struct sockaddr *)&a, sizeof a)) return fd;
         close(fd);
@@ -132,16 +132,15 @@ static inline void ended_in_order(int i) {
     assert_int_equal(o[i].fds, 0);
     assert_int_equal(statuses[i], 0);
 }
-// Checks that processes `from` to n - 1 failed within `limit` seconds, with these words in their messages.
-static inline void all_fail_with(int from, int n, const char *words, double limit) {
+// Checks that processes `from` to n - 1 failed, with these words in their messages.
+static inline void all_fail_with(int from, int n, const char *words) {
     for (int i = from; i < n; i++) {
         if (!o[i].rc || !strstr(o[i].message, words))
             fail_msg("process %d: returned %d (status %d), \"%s\"; expected \"%s\"", i, o[i].rc, statuses[i],
                      o[i].message, words);
-        if (o[i].seconds > limit) fail_msg("process %d took %.2f s: \"%s\"", i, o[i].seconds, o[i].message);
         ended_in_order(i);
     }
 }
-static inline void fails_with(int rank, const char *words) { all_fail_with(rank, rank + 1, words, 1e9); }
+static inline void fails_with(int rank, const char *words) { all_fail_with(rank, rank + 1, words); }
 
 #endif

@@ -48,7 +48,9 @@ static void report(int fd, const secret *c, const char *text) {
     send_sealed(fd, c, &w.h);
 }
 static seat seat_of(int rank, int at_port) {
-    seat s = { .h = head_of(HELLO, sizeof s), .startup = startup, .left_s = 5, .rank = rank, .ranks = 3 };
+    seat s = {
+        .h = head_of(HELLO, sizeof s), .startup = startup, .left_s = PATIENT_S, .rank = rank, .ranks = 3
+    };
     s.pid = EVIL_PID;
     s.port = at_port;
     strcpy(s.host, "evil");
@@ -83,7 +85,7 @@ static void is_dropped(int fd) {
     static const secret no_tag;
     head answer[3];
     ssize_t n, got = 0;
-    struct timeval limit = { 5, 0 };
+    struct timeval limit = { HANGS_AFTER_S, 0 };
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     while ((n = recv(fd, (char *)answer + got, sizeof answer - (size_t)got, 0)) > 0) got += n;
     assert_true(n == 0 || errno == ECONNRESET);
@@ -100,9 +102,9 @@ static void plan_keyed(int n, const char *key, double limit) {
     plan_ranks(n, server, NULL, limit);
     for (int i = 0; i < n; i++) plans[i].s.key = key;
 }
-static void end_connected(int n, double limit) {
-    assert_int_equal(end_children(n, limit + 5), 0);
-    have_connected(0, n, limit);
+static void end_connected(int n) {
+    assert_int_equal(end_children(n), 0);
+    have_connected(0, n);
 }
 
 // -------- at rank 0's port
@@ -122,7 +124,7 @@ static void without_the_key(void **state) {
                    { "", 0 } };
     enum { OTHERS = sizeof others / sizeof *others };
     int fd[OTHERS];
-    plan_keyed(3, right_key, 10);
+    plan_keyed(3, right_key, PATIENT_S);
     start(0, 1);
     for (int i = 0; i < OTHERS; i++) {  // these stay connected
         assert_true((fd[i] = knock(port)) >= 0);
@@ -138,14 +140,14 @@ static void without_the_key(void **state) {
         is_dropped(greet(&s, i ? wrong_key : NULL));
     }
     start(1, 3);
-    end_connected(3, 3);
+    end_connected(3);
     for (int i = 0; i < OTHERS; i++) close(fd[i]);
 }
 
 // Without a key anyone can connect, but messages are still checked, and printed without control codes.
 static void no_key(void **state) {
     seat s = seat_of(1, 80);
-    plan_keyed(2, NULL, 10);
+    plan_keyed(2, NULL, PATIENT_S);
     start(0, 1);
     for (int i = 0; i < 5; i++) {
         seat bad = s;
@@ -159,7 +161,7 @@ static void no_key(void **state) {
     memset(s.host, 'A', sizeof s.host);  // has no terminating zero
     memcpy(s.host, "\33[2J\n\x9b", 6);
     close(greet(&s, NULL));
-    assert_int_equal(end_children(1, 3), 0);
+    assert_int_equal(end_children(1), 0);
     fails_with(0, "rank 1 (host ?[2J ?AAAA");
     fails_with(0, "AA pid 4711) was started as one of 3 ranks");
 }
@@ -168,26 +170,26 @@ static void no_key(void **state) {
 static void silent_rank(void **state) {
     seat s = seat_of(1, 80);
     s.ranks = 2;
-    plan_keyed(2, right_key, 0.5);
+    plan_keyed(2, right_key, 3);
     start(0, 1);
     int fd = greet(&s, right_key);
-    assert_int_equal(end_children(1, 6), 0);
+    assert_int_equal(end_children(1), 0);
     close(fd);
-    fails_with(0, "rank 1 (host evil) did not report its connections within 0.5 s, though all 2 ranks");
+    fails_with(0, "rank 1 (host evil) did not report its connections within 3 s, though all 2 ranks");
 }
 
 // A HELLO recorded on one connection is useless on another.
 static void replayed(void **state) {
     head challenge;
     seat s = seat_of(1, 80), welcome;
-    plan_keyed(3, right_key, 0.5);
+    plan_keyed(3, right_key, 3);
     start(0, 1);
     int first = greet(&s, right_key), second = approach(port, &challenge);
-    assert_int_equal(net_read(first, &welcome, sizeof welcome, now() + 1), 0);
+    assert_int_equal(net_read(first, &welcome, sizeof welcome, now() + HANGS_AFTER_S), 0);
     assert_int_equal(welcome.h.kind, HELLO);
     assert_true(send_all(second, &s, sizeof s));
     is_dropped(second);
-    assert_int_equal(end_children(1, 6), 0);
+    assert_int_equal(end_children(1), 0);
     close(first);
     fails_with(0, "rank 2 of 3 did not connect");
     fails_with(0, "; 1 connection(s) rejected for lack of the job's key");
@@ -195,15 +197,15 @@ static void replayed(void **state) {
 
 // Rank 0 reports connections without its key. A rank with another key reports at once why it cannot join.
 static void ranks_with_other_keys(void **state) {
-    plan_keyed(4, right_key, 0.8);
+    plan_keyed(4, right_key, 3);
     plans[1].s.key = wrong_key;
     plans[2].s.key = NULL;
     plans[3].s.job = JOB + 1;
     start(0, 4);
-    assert_int_equal(end_children(4, 5), 0);
-    fails_with(0, "ranks 1, 2 and 3 of 4 did not connect within 0.8 s");
+    assert_int_equal(end_children(4), 0);
+    fails_with(0, "ranks 1, 2 and 3 of 4 did not connect within 3 s");
     fails_with(0, "; 3 connection(s) rejected for lack of the job's key, the last from 127.0.0.1:");
-    all_fail_with(1, 4, "has a different key from this rank, or belongs to another job: give all ranks", 0.7);
+    all_fail_with(1, 4, "has a different key from this rank, or belongs to another job: give all ranks");
 }
 
 // -------- floods of connections
@@ -242,14 +244,14 @@ static void end_flood(pid_t pid) {
 static void floods(void **state) {
     for (int kind = 0; kind < 4; kind++) {
         fresh(NULL);
-        plan_keyed(3, right_key, 20);
+        plan_keyed(3, right_key, PATIENT_S);
         // open-file limit, lower than the number of flooding connections
         plans[0].files = kind == 1 ? 40 : 0;
         start(0, 1);
         close(knock(port));
         pid_t pid = start_flood(kind);
         start(1, 3);
-        int hung = end_children(3, 15);
+        int hung = end_children(3);
         end_flood(pid);
         for (int i = 0; i < 3; i++)
             if (hung || o[i].rc)
@@ -261,16 +263,16 @@ static void floods(void **state) {
 static void from_another_machine(void **state) {
     net_address at;
     if (!own_address(&at)) skip();
-    plan_keyed(2, NULL, 10);
+    plan_keyed(2, NULL, PATIENT_S);
     start(0, 1);
     close(knock(port));
-    int fd = net_connect(&at, now() + 2);
+    int fd = net_connect(&at, now() + HANGS_AFTER_S);
     char any;
     assert_true(fd >= 0);
-    assert_true(net_read(fd, &any, 1, now() + 2) == -ECONNRESET);
+    assert_true(net_read(fd, &any, 1, now() + HANGS_AFTER_S) == -ECONNRESET);
     close(fd);
     start(1, 2);
-    end_connected(2, 3);
+    end_connected(2);
 }
 
 // -------- a dishonest rank 0
@@ -279,12 +281,12 @@ static void from_another_machine(void **state) {
 // the key for messages on it.
 static int receive_rank(int listener, const char *key, int me, seat *hello, secret *c) {
     head challenge = head_of(CHALLENGE, sizeof challenge);
-    assert_int_equal(net_wait(listener, POLLIN, now() + 3), 0);
+    assert_int_equal(net_wait(listener, POLLIN, now() + HANGS_AFTER_S), 0);
     int fd = net_accept(listener);
     assert_true(fd >= 0);
     assert_int_equal(secret_draw(&challenge.nonce, sizeof challenge.nonce), 0);
     assert_true(send_all(fd, &challenge, sizeof challenge));
-    assert_int_equal(net_read(fd, hello, sizeof *hello, now() + 3), 0);
+    assert_int_equal(net_read(fd, hello, sizeof *hello, now() + HANGS_AFTER_S), 0);
     *c = key_of(key, me, hello->rank, &challenge, &hello->h);
     return fd;
 }
@@ -300,14 +302,14 @@ static void rogue_rank_0(void **state) {
         secret c;
         fresh(NULL);
         int listener = net_listen(port, 4);
-        plan_keyed(3, right_key, 2);
+        plan_keyed(3, right_key, PATIENT_S);
         start(1, 2);
         int fd = receive_rank(listener, i < 7 ? right_key : wrong_key, 0, &hello, &c);
         zero.left_s = 0;
         if (i == 0) memset(zero.host, '\33', sizeof zero.host);
         if (i != 8) send_seat(fd, &c, zero);
         other.rank = i == 5 ? -1 : 2;
-        zero.left_s = 5;
+        zero.left_s = PATIENT_S;
         if (i == 1) zero.left_s = NAN;
         if (i == 2) zero.left_s = INFINITY;
         if (i == 3) other.port = 0;
@@ -316,10 +318,10 @@ static void rogue_rank_0(void **state) {
         if (i > 2 && i < 6) send_seat(fd, &c, other);
         if (i < 6) send_seat(fd, &c, zero);
         if (!i) close(fd);
-        assert_int_equal(end_children(2, 6), 0);
+        assert_int_equal(end_children(2), 0);
         if (i) close(fd);
         close(listener);
-        all_fail_with(1, 2, words[i], 1);
+        all_fail_with(1, 2, words[i]);
     }
 }
 
@@ -331,7 +333,7 @@ typedef struct {
 } two_ranks;
 static two_ranks start_two(void) {
     two_ranks t = { .listener = net_listen(port, 4) };
-    plan_keyed(3, right_key, 20);
+    plan_keyed(3, right_key, PATIENT_S);
     for (int r = 1; r < 3; r++) {
         start_child(r, one_rank, plans);
         t.fd[r] = receive_rank(t.listener, right_key, 0, &t.hello[r], &t.c[r]);
@@ -350,12 +352,12 @@ static void send_seats(const two_ranks *t, int r) {
 static void end_two(two_ranks *t) {
     for (int r = 1; r < 3; r++) {
         words w;
-        assert_int_equal(net_read(t->fd[r], &w, sizeof w, now() + 15), 0);
+        assert_int_equal(net_read(t->fd[r], &w, sizeof w, now() + HANGS_AFTER_S), 0);
         if (*w.text) fail_msg("rank %d: %s", r, w.text);
     }
     for (int r = 1; r < 3; r++) report(t->fd[r], &t->c[r], "");
     children[0] = 0;
-    assert_int_equal(end_children(3, 10), 0);
+    assert_int_equal(end_children(3), 0);
     for (int r = 1; r < 3; r++) {
         close(t->fd[r]);
         if (o[r].rc) fail_msg("rank %d: %s", r, o[r].message);
@@ -406,12 +408,12 @@ static void connects_again(void **state) {
         fresh(NULL);
         int port_of_1 = free_port(), listener = net_listen(port, 4), listener_1 = net_listen(port_of_1, 4);
         seat one = seat_of(1, port_of_1);
-        plan_keyed(3, right_key, 3);
+        plan_keyed(3, right_key, PATIENT_S);
         start(2, 3);
         int fd = receive_rank(listener, right_key, 0, &hello[0], &c[0]);
         send_seat(fd, &c[0], seat_of(0, 80));
         send_seat(fd, &c[0], one);
-        assert_int_equal(net_wait(listener_1, POLLIN, now() + 3), 0);
+        assert_int_equal(net_wait(listener_1, POLLIN, now() + HANGS_AFTER_S), 0);
         int at_1 = net_accept(listener_1);
         assert_true(at_1 >= 0);
         if (is_program) {
@@ -422,9 +424,9 @@ static void connects_again(void **state) {
             send_seat(at_1, &c[1], one);
             report(fd, &c[0], "");
         }
-        assert_int_equal(net_read(fd, &hello[0], sizeof(head), now() + 2), 0);  // rank 2 reports
+        assert_int_equal(net_read(fd, &hello[0], sizeof(head), now() + HANGS_AFTER_S), 0);  // rank 2 reports
         close(fd);
-        assert_int_equal(end_children(3, 5), 0);
+        assert_int_equal(end_children(3), 0);
         if (is_program)
             fails_with(
                 2, "rank 1 (host evil pid 4711) ended while the ranks were connecting (it sent an invalid");
@@ -446,8 +448,10 @@ typedef struct {
 } frame;
 
 static void least(int rank, void *ctx) {
-    rendezvous_settings s = { .rank = rank, .ranks = 2, .server = server, .timeout_s = 10, .job = JOB };
-    net c = { .timeout_s = 5 };
+    rendezvous_settings s = {
+        .rank = rank, .ranks = 2, .server = server, .timeout_s = PATIENT_S, .job = JOB
+    };
+    net c = { .timeout_s = PATIENT_S };
     o[rank].rc = net_open_tcp(&c, &s);
     if (!o[rank].rc) o[rank].rc = net_least(&c, 1) < 0 ? ZERO_ERR_COMM : 0;
     net_close(&c, 0);
@@ -490,10 +494,10 @@ static void frames(void **state) {
         message.tail = 0x600d600d;
         assert_true(send_all(fd, &message, sizeof message));
         children[0] = 0;
-        assert_int_equal(end_children(2, 6), 0);
+        assert_int_equal(end_children(2), 0);
         close(fd);
         close(listener);
-        all_fail_with(1, 2, bad[i].words, 3);
+        all_fail_with(1, 2, bad[i].words);
     }
 }
 
@@ -502,13 +506,13 @@ static void frames(void **state) {
 static void key_in_the_file(void **state) {
     start_file c = { .pid = 0 };
     seat s = seat_of(1, 80);
-    plan_ranks(2, NULL, path, 10);
+    plan_ranks(2, NULL, path, PATIENT_S);
     start(0, 1);
-    for (double until = now() + 3; now() < until && start_file_read(path, &c);) nap(5e-3);
+    for (double until = now() + HANGS_AFTER_S; now() < until && start_file_read(path, &c);) nap(5e-3);
     port = c.port;
     is_dropped(greet(&s, NULL));  // without the file's key
     start(1, 2);
-    end_connected(2, 3);
+    end_connected(2);
 }
 
 // -------- text that is safe to print
