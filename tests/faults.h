@@ -14,13 +14,13 @@ static struct {
     int64_t most;       // if not 0, they transfer at most this many bytes instead of failing
 } fault;
 static _Atomic int64_t fault_seen;  // operations of that kind so far
-static atomic_int fault_waits;      // 1: these operations wait until this is 0, for at most 20 s
+static atomic_int fault_waits;      // 1: these operations wait until this is 0, for at most 120 s
 
 static inline long fault_outcome(file_operation what, size_t bytes) {
     if (what == FILE_IN_MEMORY) return 0;
     if (what != fault.what) return (long)bytes;
     const int64_t n = ++fault_seen;
-    for (int ms = 0; fault_waits && ms < 20000; ms++) nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+    for (int ms = 0; fault_waits && ms < 120000; ms++) nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
     if (n < fault.at || n >= fault.at + fault.times) return (long)bytes;
     if (fault.most) return (int64_t)bytes < fault.most ? (long)bytes : (long)fault.most;
     return fault.outcome;

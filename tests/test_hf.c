@@ -381,7 +381,7 @@ static void test_bad_files(void **state) {
         { "bad/config.json", 0, "config.json: cannot open: No such file" },
     };
     for (size_t i = 0; i < COUNT(missing); i++) {
-        alarm(20);  // opening a pipe without a writer must not block
+        alarm(60);  // opening a pipe without a writer must not block
         write_foreign(in_folder("bad"), &published);
         assert_return_code(remove(in_folder(missing[i].file)), errno);
         if (missing[i].pipe) assert_return_code(mkfifo(in_folder(missing[i].file), 0600), errno);

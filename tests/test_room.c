@@ -219,7 +219,7 @@ static void a_real_group(void **state) {
     }
     int status, removed;
     assert_int_equal(waitpid(child, &status, 0), child);
-    for (int tries = 0; (removed = rmdir(folder)) && tries < 100; tries++) usleep(20000);
+    for (int tries = 0; (removed = rmdir(folder)) && tries < 3000; tries++) usleep(20000);
     assert_int_equal(status, 0);
     assert_int_equal(removed, 0);
 }

@@ -406,7 +406,7 @@ static bool fails(const char *name, void (*behaviour)(Rank &), int ranks) {
     for (r.rank = 0; r.rank < ranks; r.rank++) {
         children.push_back(fork());
         if (children.back()) continue;
-        alarm(20);
+        alarm(60);
         setenv("CUDA_STAND_IN_DEVICES", "8", 1);
         OK(cudaSetDevice(r.rank), cudaStreamCreateWithFlags(&r.stream, cudaStreamNonBlocking));
         behaviour(r);
