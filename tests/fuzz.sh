@@ -12,13 +12,13 @@ targets=("$@")
 mkdir -p build/fuzz/found
 
 # Even with a fixed seed, runs are not identical, because each ends after a fixed time.
-limits=(-timeout=30 -rss_limit_mb=1024 -malloc_limit_mb=256 -max_len=16384)
+limits=(-timeout=100 -rss_limit_mb=1024 -malloc_limit_mb=256 -max_len=16384)
 fuzz() {            # TARGET: the log ends with "DONE" if nothing was found
     local known=()
     mkdir -p "$dir/$1/seeds" "$dir/$1/tmp"
     [ ! -d "tests/fuzz/found/$1" ] || known=("tests/fuzz/found/$1")
     FUZZ_TARGET=$1 FUZZ_SEEDS="$dir/$1/seeds" TMPDIR=$dir/$1/tmp OMP_NUM_THREADS=1 \
-        timeout -k 5 $((seconds + 60)) "$program" "${limits[@]}" -seed=1 \
+        timeout -k 5 $((seconds + 600)) "$program" "${limits[@]}" -seed=1 \
         -max_total_time="$seconds" -dict=tests/fuzz/words.dict -artifact_prefix="build/fuzz/found/$1-" \
         -print_final_stats=1 "$dir/$1/seeds" "${known[@]}" >"$dir/$1/log" 2>&1 && echo DONE >>"$dir/$1/log"
 }
