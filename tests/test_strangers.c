@@ -197,7 +197,8 @@ static void replayed(void **state) {
 
 // Rank 0 reports connections without its key. A rank with another key reports at once why it cannot join.
 static void ranks_with_other_keys(void **state) {
-    plan_keyed(4, right_key, 3);
+    plan_keyed(4, right_key, PATIENT_S);
+    plans[0].s.timeout_s = 3;
     plans[1].s.key = wrong_key;
     plans[2].s.key = NULL;
     plans[3].s.job = JOB + 1;
