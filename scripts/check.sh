@@ -154,7 +154,7 @@ try asan_start "ranks without MPI, killed and stopped $kills times, under ASan a
 try multi_node 'the recipes for several machines, on network namespaces' \
     timeout 1200 tests/test_multi_node.sh $trainer hosts
 try kills "ranks killed and stopped, $kills jobs each and $kill_saves in one folder, under ASan and UBSan" \
-    timeout $((kill_saves * 20 + 3000)) tests/kills.sh $trainer "$kills" "$kill_saves"
+    timeout $((kill_saves * 16 + 1000)) tests/kills.sh $trainer "$kills" "$kill_saves"
 join
 # Runs alone: a rank cannot report while it syncs, and a sync takes longer if other tests use the disk.
 try slow_disks 'ranks whose disks differ in speed, under ASan and UBSan' \
