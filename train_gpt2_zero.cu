@@ -32,7 +32,7 @@
 #include "trainer/activations.h"
 // defines: print_config
 #include "trainer/config_table.h"
-// defines: make_folder, check_one_folder, lock_folder, check_folder_lock
+// defines: make_folder, check_one_folder, why_no_checkpoint, lock_folder, check_folder_lock
 #include "trainer/folder.h"
 // defines: settle_memory, activations_to_come, out_of_memory
 #include "trainer/fit.h"
@@ -505,10 +505,11 @@ static void set_up_together(Trainer *t) {
     if (allocate_activations(&t->model)) out_of_memory(&t->model, &config);
 }
 
-// Returns 1 if a periodic action is due at this step. After the last step it always is, unless `every` is 0.
+// Returns 1 if a periodic action is due at this step: `every` > 0: at multiples, and after the last step; < 0:
+// only after the last step; 0: never.
 static int is_due(const Trainer *t, int every) {
-    if (!every) return 0;
-    return run.step == t->data.steps || run.step % every == 0;
+    if (run.step == t->data.steps) return every != 0;
+    return every > 0 && run.step % every == 0;
 }
 
 static int validates(const Trainer *t) { return is_due(t, opt.val_every) && t->data.val_batches > 0; }
@@ -556,7 +557,8 @@ static void between_steps(Trainer *t) {
     }
     const int fresh = run.step != t->resume_step;
     if (!begun || (!fresh && !checkpoint_is_named())) return;
-    if ((fresh && is_due(t, opt.checkpoint_every)) || checkpoint_is_requested(last)) {
+    const int due = fresh && is_due(t, opt.checkpoint_every) && !why_no_checkpoint();
+    if (due || checkpoint_is_requested(last)) {
         save(t);
         share_requests();
     }
@@ -567,7 +569,10 @@ static void train(Trainer *t) {
     signals_in_training();
     for (run.step = t->state.step;; run.step++) {
         const int last = run.step == t->data.steps;
-        if (last) zero_check(zero_finish_update(run.z));
+        if (last) {
+            zero_check(zero_finish_update(run.z));
+            report_last_step(&t->report);
+        }
         between_steps(t);
         const int ends = last || stop_is_requested();
         end_checkpoint(ends);

@@ -28,7 +28,7 @@ for stage in 0 1 2 3; do
     folder=$out/stage$stage
     [ ! -t 2 ] || printf '\rstage %d ...' $stage >&2
     rm -f "$folder"/{main.log,metrics.jsonl,summary.json}   # from an earlier comparison
-    mpirun --oversubscribe -np "$ranks" "$trainer" -x 20 -v 0 -s 0 "$@" -z $stage -o "$folder" \
+    mpirun --oversubscribe -np "$ranks" "$trainer" -x 20 -v 0 -s 0 -n 0 "$@" -z $stage -o "$folder" \
         >"$folder.screen" 2>&1 </dev/null || {
         grep -a '^train_gpt2_zero: ' "$folder.screen" >&2 || tail -n 3 "$folder.screen" >&2
         fail "stage $stage failed; its output is in $folder.screen"

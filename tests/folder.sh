@@ -8,7 +8,7 @@ trainer=$(realpath "${1:-./train_gpt2_zero}") || exit 1
 shift
 export LC_ALL=C
 
-small=(-e l1h2c32v257t32 -b 2 -u 0 -v 0 -s 0 -k constant --threads 1 --overlap 0 --hash full --dtype fp32
+small=(-e l1h2c32v257t32 -b 2 -u 0 -v 0 -s 0 -n 0 -k constant --threads 1 --overlap 0 --hash full --dtype fp32
        --device cpu --progress lines)
 out=$dir/out screen=$dir/refused
 
@@ -233,6 +233,16 @@ abandoned_00000004.1 abandoned_00000006 abandoned_00000006.1 abandoned_00000007"
 # ---- resuming with other options
 
 test_options() {
+    begin_fresh 'folder.options: the end of training saves unless -n is 0, and -y 1 reports where it starts'
+    trains 2 -x 3 -n -1 -y 1
+    prints "^no checkpoint in $out: starting at step 1\$"
+    has_names 'step_* model_*' 'step_00000003 model_00000003.bin'
+    resumes 3 1 -x 4 -y 1
+    has_names 'step_*' 'step_00000003'
+    runs 1 -x 1 -n -1
+    is 'saves without -o' "$(grep -c '^writing checkpoint' "$screen")" 0
+    end
+
     begin_fresh 'folder.options: a different number of threads, which can change the last bits, is reported'
     trains 1 -x 2 -n 2
     trains 1 -x 3 -y 1 --threads 2

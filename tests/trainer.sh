@@ -8,7 +8,7 @@
 trainer=$(realpath "${1:-./train_gpt2_zero}") || exit 1
 shift
 
-small=(-e l2h2c32v257t32 -b 2 -x 3 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full)
+small=(-e l2h2c32v257t32 -b 2 -x 3 -u 0 -v 0 -s 0 -n 0 --threads 1 --overlap 0 --hash full)
 data=(--device cpu)
 
 # table NAME WORD: prints the MiB after WORD in the line below the memory table

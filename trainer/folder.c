@@ -122,17 +122,17 @@ static int appears(const char *name) {
     return 1;
 }
 
-static const char *no_checkpoint;  // why signals save no checkpoint; NULL: they do
+static const char *no_checkpoint;  // why no checkpoint can be saved; NULL: it can
 
 const char *why_no_checkpoint(void) { return no_checkpoint; }
 
-// Without -n, ranks may have different folders: only a signal would save there.
+// Without -n N, ranks may have different folders; they then save nothing.
 static int note_own_folders(int same) {
     double with = same;
     int rc = zero_sum(run.z, &with, 1);
     if (rc || with == run.ranks) return rc;
     no_checkpoint = "-o is not a folder shared by all ranks";
-    print0("option -o %s: not a folder shared by all ranks, so a signal saves no checkpoint\n", opt.output);
+    print0("option -o %s: not a folder shared by all ranks, so no checkpoint is saved\n", opt.output);
     return 0;
 }
 
@@ -152,7 +152,7 @@ void check_one_folder(void) {
     if (!*name) return;
     const int same = opt.output && appears(name);
     int rc;
-    if (opt.checkpoint_every)
+    if (opt.checkpoint_every > 0)
         rc = zero_require_same(run.z, same ? "-o = the folder that rank 0 writes to" : "-o = another folder");
     else
         rc = note_own_folders(same);

@@ -31,7 +31,7 @@ void try_file(const char *option, const char *path);
 void random_digits(char digits[17]);
 
 // (collective) Checks that all ranks see the same folder, since each rank writes its part of a checkpoint
-// there. A mismatch ends a run with -n; without -n, signals then save no checkpoint.
+// there. A mismatch ends a run with -n; without -n, nothing is saved then.
 void check_one_folder(void);
 // Returns why checkpoints cannot be saved, after check_one_folder; NULL: they can.
 const char *why_no_checkpoint(void);

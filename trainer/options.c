@@ -208,13 +208,13 @@ void settle_options(void) {
     if (opt.cpu_checkpointing && opt.prompts)
         die("option --cpu-checkpointing: useless with --prompts, which runs no backward pass");
     if (opt.plan_ranks && !opt.plan) die("option --plan-ranks %d: add --plan", opt.plan_ranks);
-    if (opt.prompts && (opt.checkpoint_every || opt.resume || opt.resume_path || opt.zero.debug.naive))
+    if (opt.prompts && (opt.checkpoint_every > 0 || opt.resume || opt.resume_path || opt.zero.debug.naive))
         die("option --prompts %s: nothing is trained, so leave out -n, -y, --resume and --naive; -e can name "
             "a folder of checkpoints",
             opt.prompts);
-    if (opt.async_save && !opt.checkpoint_every)
-        die("option --async-save: no checkpoints are written; add -n N to save one every N steps");
-    if ((opt.checkpoint_every || opt.resume) && !opt.output)
+    if (opt.async_save && !(opt.output && opt.checkpoint_every))
+        die("option --async-save: no checkpoints are written; add -o FOLDER, and -n N to save one every N steps");
+    if ((opt.checkpoint_every > 0 || opt.resume) && !opt.output)
         die("options -n and -y need a folder: add -o FOLDER");
     if (opt.cpu_checkpointing) opt.recompute = 3;
     if (opt.overfit) {

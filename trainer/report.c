@@ -248,6 +248,8 @@ void report_step(Report *r, const GPT2 *model, const StepResult *step, double se
 // --------
 // the end
 
+void report_last_step(Report *r) { zero_files_info(run.z, &r->files_at_end); }
+
 static int compare_doubles(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
@@ -271,7 +273,6 @@ typedef struct {
     double tokens_per_s;
     char params_hash[17], state_hash[17];  // "" if not requested
     zero_traffic traffic;                  // of the whole run
-    zero_files files;                      // of the whole run
     // averages per step: bytes that a rank sends, reads and writes, and its wait for files
     double all_gather, reduce_scatter, all_reduce, read, written, waited_s;
     double written_by_all, written_tb_a_day;  // by all ranks: per step, and at the median speed
@@ -291,9 +292,9 @@ static void add_averages(Summary *s) {
         s->all_reduce += s->all_gather + s->reduce_scatter;
         s->all_gather = s->reduce_scatter = 0;
     }
-    s->read = (s->files.read - r->files_at_start.read) / n;
-    s->written = (s->files.written - r->files_at_start.written) / n;
-    s->waited_s = (s->files.waited_s - r->files_at_start.waited_s) / n;
+    s->read = (r->files_at_end.read - r->files_at_start.read) / n;
+    s->written = (r->files_at_end.written - r->files_at_start.written) / n;
+    s->waited_s = (r->files_at_end.waited_s - r->files_at_start.waited_s) / n;
 }
 
 // Drives are rated by total terabytes written, so this computes the terabytes per day at the median speed.
@@ -362,7 +363,6 @@ void report_end(Report *r, const GPT2 *model) {
     Summary s = { .report = r, .model = model };
     bar_end();
     s.tokens_per_s = typical_rate(r);
-    zero_files_info(run.z, &s.files);
     check_last_update();
     zero_check(zero_hash(run.z, 0, s.params_hash));
     if (!strcmp(opt.hash, "full")) zero_check(zero_hash(run.z, 1, s.state_hash));
@@ -375,8 +375,8 @@ void report_end(Report *r, const GPT2 *model) {
         print0("NVMe, per rank and step: %.2f MiB read, %.2f MiB written, %.1f ms waiting; "
                "parameters: %lld gathers from memory, %lld from files\n"
                "NVMe, all ranks: %.2f MiB written per step, %.3g TB per day at the median step\n",
-               mib(s.read), mib(s.written), s.waited_s * 1e3, (long long)s.files.gathers_from_memory,
-               (long long)s.files.gathers_from_files, mib(s.written_by_all), s.written_tb_a_day);
+               mib(s.read), mib(s.written), s.waited_s * 1e3, (long long)r->files_at_end.gathers_from_memory,
+               (long long)r->files_at_end.gathers_from_files, mib(s.written_by_all), s.written_tb_a_day);
     if (run.rank == 0 && opt.output) save_summary(&s);
     check_output(NULL);
 }

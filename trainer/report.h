@@ -35,7 +35,7 @@ typedef struct {
     double average_rate;          // tokens per second, exponential moving average
     double loss, norm, val_loss;  // the latest; NaN before the first
     zero_traffic traffic_at_start;
-    zero_files files_at_start;
+    zero_files files_at_start, files_at_end;  // of the steps
 } Report;
 
 // (collective) Begins the report. Rank 0 chooses between a bar and lines. For a bar, all ranks measure their
@@ -43,6 +43,8 @@ typedef struct {
 void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long long tokens_a_step);
 void report_validation(Report *r, double loss);
 void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds);
+// Ends the figures per step. Call it after the last update, since validation and a save may read files too.
+void report_last_step(Report *r);
 // (collective) Prints the digests and the last lines, and writes summary.json.
 void report_end(Report *r, const GPT2 *model);
 // Ends the run now if a file to be written at its end (--trace, summary.json and the like) could not be

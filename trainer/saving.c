@@ -65,10 +65,12 @@ static void start_over(const Listing *l) {
         die("option -y 1: %s had checkpoints, but none is complete now; move the folder away to start a new "
             "run",
             l->folder);
+    if (opt.resume_path) return;
     if (l->n)
-        print0("no checkpoint in %s is complete: the save of step %d did not finish; starting from the "
-               "beginning\n",
+        print0("no checkpoint in %s is complete: the save of step %d did not finish; starting at step 1\n",
                l->folder, l->found[0].step);
+    else
+        print0("no checkpoint in %s: starting at step 1\n", l->folder);
 }
 
 static void refuse_other_runs(const Listing *l) {

@@ -28,7 +28,7 @@ run() {
     for rank in 0 1; do
         # shellcheck disable=SC2086
         hosts_run $rank timeout 300 "$1" -pi tcp -ps 10.77.7.1:$port -pn 2 -pr $rank -pg 1 --threads 1 \
-            -e $model -z "$stage" --overlap "$2" -x "$steps" -v 0 -s 0 --progress lines \
+            -e $model -z "$stage" --overlap "$2" -x "$steps" -v 0 -s 0 -n 0 --progress lines \
             -o "$work/out" --trace "$work/trace" ${OPTIONS:-} >"$work/log.$rank" 2>&1 &
         pids+=($!)
     done
