@@ -50,7 +50,7 @@
 #include "trainer/report.h"
 // defines: run (the plugin, ranks, step), print0, now, die, zero_check, gpt2_check, LAYER
 #include "trainer/run.h"
-// defines: TrainerState, checkpoint_to_resume, load_checkpoint, write_checkpoint, end_checkpoint,
+// defines: TrainerState, check_room, checkpoint_to_resume, load_checkpoint, write_checkpoint, end_checkpoint,
 // checkpoint_*
 #include "trainer/saving.h"
 // defines: take_signals, signals_in_training, check_output, REQUESTS, requests_*, *_is_requested
@@ -505,7 +505,7 @@ static void set_up_together(Trainer *t) {
     if (allocate_activations(&t->model)) out_of_memory(&t->model, &config);
 }
 
-// Returns 1 if a periodic action is due at this step: `every` > 0: at multiples, and after the last step; < 0:
+// Returns 1 if a periodic action is due at this step. every > 0: at multiples, and after the last step; < 0:
 // only after the last step; 0: never.
 static int is_due(const Trainer *t, int every) {
     if (run.step == t->data.steps) return every != 0;
@@ -566,7 +566,8 @@ static void between_steps(Trainer *t) {
 
 // Returns after the last step, or after a signal has stopped the run.
 static void train(Trainer *t) {
-    signals_in_training();
+    // Before its first step a run has something to save only if -y 1 would not find where it is.
+    if (checkpoint_is_named()) signals_in_training();
     for (run.step = t->state.step;; run.step++) {
         const int last = run.step == t->data.steps;
         if (last) {
@@ -578,6 +579,7 @@ static void train(Trainer *t) {
         end_checkpoint(ends);
         bar_show();  // redrawn below the printed lines
         if (ends) return;
+        signals_in_training();
         double start = now();
         StepResult r = train_step(t);
         report_step(&t->report, &t->model, &r, now() - start);
@@ -597,6 +599,7 @@ static void close_plugin(Trainer *t) {
 static int train_model(Trainer *t) {
     set_up_alone(t);
     open_data(t);
+    check_room(&t->model, t->data.steps);
     set_up_together(t);
     begin_or_resume(t);
     print_start(&t->model, t->data.micro_batches, t->data.steps, t->resume_step);

@@ -232,7 +232,11 @@ abandoned_00000004.1 abandoned_00000006 abandoned_00000006.1 abandoned_00000007"
 
 # ---- resuming with other options
 
+# with_room BYTES: sets room, which makes the disk of a run appear to have this much space
+with_room() { room=("LD_PRELOAD=$shim" "DISK_FOLDER=$out" "DISK_FREE=$1"); }
+
 test_options() {
+    local one real room
     begin_fresh 'folder.options: the end of training saves unless -n is 0, and -y 1 reports where it starts'
     trains 2 -x 3 -n -1 -y 1
     prints "^no checkpoint in $out: starting at step 1\$"
@@ -241,6 +245,26 @@ test_options() {
     has_names 'step_*' 'step_00000003'
     runs 1 -x 1 -n -1
     is 'saves without -o' "$(grep -c '^writing checkpoint' "$screen")" 0
+    end
+
+    begin_fresh 'folder.options: a disk without room for the checkpoints is refused at the start'
+    make_shim
+    trains 1 -x 0 -n 1
+    one=$((16 * $(sed -nE 's/^model .* ([0-9]+) parameters.*/\1/p' "$screen")))  # fp32, and the model file
+    real=$(cat "$out"/step_*/*.states "$out"/model_* | wc -c)
+    need "$one bytes are planned, a checkpoint has $real" number "$real >= $one && $real < 1.1 * $one"
+    fresh
+    with_room $((one - 4096))
+    refuses '-o: .*/out has [0-9.]+ MiB free, but a checkpoint needs [0-9.]+ MiB; make room .* -n 0 ' \
+        2 -o "$out" "${room[@]}" -n -1
+    trains 1 "${room[@]}" -x 1
+    fresh
+    with_room $((3 * one - 4096))
+    refuses 'free, but a checkpoint needs .* MiB, and -nk 2 needs room for 2 more of them; .* lower -nk' \
+        1 -o "$out" "${room[@]}" -x 4 -n 1 -nk 2
+    trains 1 "${room[@]}" -x 2 -n 1 -nk 2
+    with_room $((one + 4096))
+    trains 1 "${room[@]}" -x 5 -n 1 -nk 2 -y 1      # two of the three are there
     end
 
     begin_fresh 'folder.options: a different number of threads, which can change the last bits, is reported'

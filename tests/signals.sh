@@ -167,7 +167,20 @@ start 1 -pi fs -pf "$dir/begin" -pn 2 -pr 0
 need 'it did not start' await test -s "$dir/begin"
 kill -TERM "$(rank_0)"
 ends_with 143
-must_print '^train_gpt2_zero: SIGTERM before the first step ends the run$'
+must_print '^train_gpt2_zero: SIGTERM ends the run; there is nothing to save$'
+end_run
+
+# A validation of 2^22 tokens takes much longer than the limit of 60 s.
+spent() { [ "$(cut -d ' ' -f 14 "/proc/$1/stat")" -gt 50 ]; }      # half a second; the start takes less
+begin_case 'during the validation before the first step'
+{ head -c 8 data/stories_val.bin; printf '\0\0\100\0'; } >"$dir/endless.bin"
+truncate -s $((1024 + 2 * 4194304)) "$dir/endless.bin"
+start 2 -v 1 -m -1 -j "$dir/endless.bin" -o "$folder"
+must_print 'plain data parallel'
+need 'it does not validate' await spent "$(rank_1)"
+kill -TERM "$(rank_0)"
+ends_with 143
+must_print '^train_gpt2_zero: SIGTERM ends the run; there is nothing to save$'
 end_run
 
 begin_case 'SIGHUP is ignored under nohup'

@@ -594,6 +594,8 @@ bad.schedule|1|sawtooth.*cosine|-k sawtooth
 bad.unknown attention|1|'fast'.*auto, cudnn, cudnn-fast, cublaslt|--attention fast
 bad.naive above stage 0|1|--naive.*-z 3|--naive 1 -z 3
 bad.checkpoints without a folder|1|-o|-n 5
+bad.more validation batches than the data has|2|-m 9999: data/stories_val.bin has [0-9]+ batch|-v 1 -m 9999
+bad.--nvme without anything there|1|option --nvme /x: nothing is offloaded there|--nvme /x
 bad.--async-save without checkpoints|1|option --async-save: .* -n N|--async-save
 bad.fp16 on a CPU|1|--dtype fp16.*--device cuda|--dtype fp16
 bad.attention on a CPU|1|--attention cudnn.*--device cuda|--attention cudnn

@@ -195,7 +195,8 @@ tiers_capped() {
     end
     refused 'tiers.a model that does not fit with any options' 1 'would fit: nothing, at any stage' -e d48
     if mount_small disk; then
-        refused 'tiers.a disk with too little space' 2 'would fit:$' "${model[@]}" --nvme "$dir/small"
+        refused 'tiers.a disk with too little space' 2 'would fit:$' "${model[@]}" \
+            --offload-param nvme --nvme "$dir/small"
         begin 'tiers.the message advises another disk'
         has "$dir/refused" '^  .*--nvme FOLDER.* MiB on NVMe\)$'
         end

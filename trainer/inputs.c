@@ -143,6 +143,17 @@ void data_divide(TrainingData *d, const GPT2 *m) {
     check_file_batch(d->micro_batches);
 }
 
+// Returns the number of batches per validation. The default -m takes fewer if the data has fewer.
+static int count_val_batches(const DataLoader *val, const GPT2 *m) {
+    const int64_t there = val->num_rows / ((int64_t)m->B * run.ranks);
+    if (opt.val_batches >= 0 && opt.val_batches <= there) return opt.val_batches;
+    if (opt.val_batches > there && option_named("-m")->given)
+        die("option -m %d: %s has %lld batches of B x T x ranks = %d x %d x %d tokens; lower -m, or set -1 "
+            "for all of them",
+            opt.val_batches, opt.val_data, (long long)there, m->B, m->T, run.ranks);
+    return there < INT_MAX ? (int)there : INT_MAX;
+}
+
 void data_open(TrainingData *d, const GPT2 *m) {
     const int B = m->B, T = m->T, V = m->config.vocab_size;
     gpt2_check(dataloader_init(&d->train, opt.train_data, B, T, V, run.rank, run.ranks, opt.shuffle,
@@ -151,8 +162,7 @@ void data_open(TrainingData *d, const GPT2 *m) {
     if (opt.max_steps >= 0) d->steps = opt.max_steps;
     if (opt.val_every) {
         gpt2_check(dataloader_init(&d->val, opt.val_data, B, T, V, run.rank, run.ranks, 0, 0));
-        d->val_batches = (int)((d->val.num_tokens - 1) / d->tokens_at_once);
-        if (opt.val_batches >= 0) d->val_batches = opt.val_batches;
+        d->val_batches = count_val_batches(&d->val, m);
     }
     if (opt.sample_every) open_tokenizer(&d->tokenizer, V, AS_NUMBERS);
 }

@@ -144,6 +144,18 @@ static void settle_overlap(void) {
         run.overlap = on_cuda() || spare_core || opt.zero.offload.params == ZERO_NVME;
 }
 
+static int uses_nvme(const zero_offload_config *o) {
+    return o->params == ZERO_NVME || o->optimizer == ZERO_NVME || o->gradients == ZERO_NVME;
+}
+
+static void check_nvme(void) {
+    const zero_offload_config o = settings_of(&opt).offload;
+    if (!option_named("--nvme")->given || uses_nvme(&o)) return;
+    die("option --nvme %s: nothing is offloaded there; add --offload-optimizer nvme or --offload-param nvme, "
+        "or leave out --nvme",
+        o.nvme);
+}
+
 void settle_machine(void) {
     settle_ranks();
     settle_device();
@@ -152,6 +164,7 @@ void settle_machine(void) {
     omp_set_num_threads(run.threads);
 #endif
     settle_overlap();
+    check_nvme();
 }
 
 // --------
@@ -237,10 +250,7 @@ zero_config plugin_settings(gpt2_dtype dtype, int micro_batches) {
 
 const zero_config *effective_settings(void) { return &effective; }
 
-int settings_use_nvme(void) {
-    const zero_offload_config *o = &effective.offload;
-    return o->params == ZERO_NVME || o->optimizer == ZERO_NVME || o->gradients == ZERO_NVME;
-}
+int settings_use_nvme(void) { return uses_nvme(&effective.offload); }
 
 // --------
 // differences between ranks that change the last bits

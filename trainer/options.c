@@ -213,7 +213,8 @@ void settle_options(void) {
             "a folder of checkpoints",
             opt.prompts);
     if (opt.async_save && !(opt.output && opt.checkpoint_every))
-        die("option --async-save: no checkpoints are written; add -o FOLDER, and -n N to save one every N steps");
+        die("option --async-save: no checkpoints are written; add -o FOLDER, and -n N to save one every N "
+            "steps");
     if ((opt.checkpoint_every > 0 || opt.resume) && !opt.output)
         die("options -n and -y need a folder: add -o FOLDER");
     if (opt.cpu_checkpointing) opt.recompute = 3;

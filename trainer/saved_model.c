@@ -63,17 +63,14 @@ int saved_model_open(const char *folder, zero_value what, GPT2Stored *stored) {
     return 0;
 }
 
-// Returns the dtype of the model file, which llm.c must support.
-static gpt2_dtype file_dtype(const GPT2Stored *stored) {
-    return stored->dtype == GPT2_BF16 ? GPT2_BF16 : GPT2_F32;
-}
+gpt2_dtype model_file_dtype(gpt2_dtype dtype) { return dtype == GPT2_BF16 ? GPT2_BF16 : GPT2_F32; }
 
 int model_file_check(const char *path) {
     char folder[OUTPUT_PATH];
     GPT2Stored from;
     if (checkpoint_of_model(folder, path)) return 1;
     if (saved_model_open(folder, ZERO_PARAM, &from)) return -1;
-    int failed = gpt2_file_compare(path, &from.config, file_dtype(&from), from.get, from.ctx);
+    int failed = gpt2_file_compare(path, &from.config, model_file_dtype(from.dtype), from.get, from.ctx);
     gpt2_stored_close(&from);
     return failed;
 }
@@ -138,7 +135,8 @@ static int give_values(void *ctx, int tensor, int layer, int64_t offset, int64_t
 
 static void *write_file(void *none) {
     const GPT2Stored *from = &file.from;
-    file.failed = gpt2_file_write(file.path, &from->config, file_dtype(from), give_values, from->ctx);
+    const gpt2_dtype dtype = model_file_dtype(from->dtype);
+    file.failed = gpt2_file_write(file.path, &from->config, dtype, give_values, from->ctx);
     if (file.failed) snprintf(file.why, sizeof file.why, "%s", gpt2_last_error());
     gpt2_stored_close(&file.from);
     file.ended = 1;

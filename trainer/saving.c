@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 #include "../gpt2/gpt2_error.h"
 #include "options.h"
@@ -142,6 +143,48 @@ long long checkpoint_batch(void) { return chosen.saved.tokens_a_step; }
 const char *checkpoint_evidence(void) {
     static char path[OUTPUT_PATH];
     return path_in(path, chosen.path, "manifest.json");
+}
+
+// --------
+// room for the checkpoints to come
+
+// Returns the bytes of a checkpoint's values, all fp32, and of its model file.
+static double bytes_of_checkpoint(const GPT2 *model) {
+    enum { STATES = 3 * sizeof(float) };  // master and two moments
+    const size_t each = STATES + gpt2_dtype_size(model_file_dtype(model->dtype));
+    return (double)gpt2_num_parameters(&model->config) * each;
+}
+
+static int saves_to_come(int steps) {
+    const int begin = chosen.step > 0 ? chosen.step : 0, every = opt.checkpoint_every;
+    if (every < 0) return steps > begin;
+    return every ? (steps + every - 1) / every - begin / every : 0;
+}
+
+// Returns how many checkpoints the run will have on disk at once, in addition to those that are there now.
+// Without -nk, counts only the first one.
+static int most_at_once(int steps) {
+    const int to_come = saves_to_come(steps);
+    int most = 1;
+    if (opt.checkpoints_keep) most += opt.checkpoints_keep;
+    for (int i = 0; i < chosen.in.n && most > 1; i++)
+        most -= chosen.in.found[i].complete && !chosen.in.found[i].abandoned;
+    return most < to_come ? most : to_come;
+}
+
+void check_room(const GPT2 *model, int steps) {
+    struct statvfs disk;
+    char others[100] = "";
+    if (!opt.output || run.rank != 0 || statvfs(opt.output, &disk) || !disk.f_blocks) return;
+    const double each = bytes_of_checkpoint(model), left = (double)disk.f_bavail * disk.f_frsize;
+    const int n = most_at_once(steps);
+    if (n * each <= left) return;
+    if (n > 1)
+        snprintf(others, sizeof others, ", and -nk %d needs room for %d more of them", opt.checkpoints_keep,
+                 n - 1);
+    die("option -o: %s has %.1f MiB free, but a checkpoint needs %.1f MiB%s; make room there, name a folder "
+        "on another disk%s, or set -n 0 to save none",
+        opt.output, mib(left), mib(each), others, n > 1 ? ", lower -nk" : "");
 }
 
 // --------

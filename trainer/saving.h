@@ -8,6 +8,9 @@
 // Without -y 1, refuses a folder with checkpoints or logs (has_logs: 1 if -o has logs). Prints the
 // checkpoints it skips.
 int checkpoint_to_resume(int has_logs);
+// Ends the run now if the disk of -o has too little room for the first checkpoint or, with -nk, for as many
+// as there will be at once. steps: of the whole run.
+void check_room(const GPT2 *model, int steps);
 // Fills in the chosen checkpoint's model configuration.
 void checkpoint_config(GPT2Config *config);
 // Returns the chosen checkpoint's tokens per step; 0: none is chosen.

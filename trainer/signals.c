@@ -57,7 +57,7 @@ static void *wait_for_signals(void *waited_for) {
         if (number < 0) continue;
         Request request = number == SIGUSR1 ? SAVE : STOP;
         if (request == STOP && !in_training) {
-            report(&signal, "before the first step ends the run");
+            report(&signal, "ends the run; there is nothing to save");
             end_at_once(number);
         }
         if (is_second(number, request, first_s)) end_at_once(number);

@@ -6,6 +6,7 @@
 //   DISK_RANK=1                  affects only rank 1
 //   DISK_CALLS=FILE              appends a line KIND PATH for each call, or with DISK_FAIL each failed call
 //   DISK_RECORD=FILE             appends the record that record.h describes
+//   DISK_FREE=BYTES              statvfs reports this much space
 //   DISK_HOLD=TEXT:FILE          writes to paths that contain TEXT wait until FILE exists
 // The kinds are the names passed to FAIL and fault below: stat is any call that only queries, malloc and
 // getrandom are calls by the program itself, and json is an allocation by libjansson. fopen returns a stream
@@ -25,6 +26,7 @@
 #include <sys/file.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -385,6 +387,13 @@ int lstat(const char *restrict path, struct stat *restrict st) {
 int fstat(int fd, struct stat *st) {
     if (fd_is_ours(fd)) FAIL("stat", fds[fd].path, -1);
     return NEXT(fstat)(fd, st);
+}
+
+int statvfs(const char *restrict path, struct statvfs *restrict st) {
+    const char *bytes = getenv("DISK_FREE");
+    const int rc = NEXT(statvfs)(path, st);
+    if (bytes && !rc) st->f_bavail = strtoull(bytes, NULL, 10) / st->f_frsize;
+    return rc;
 }
 
 int access(const char *path, int how) {
