@@ -44,7 +44,7 @@
 #include "trainer/machine.h"
 // defines: verify, export_model
 #include "trainer/offline.h"
-// defines: opt, parse_options, settle_options
+// defines: opt, parse_options, settle_options, is_answering, prompts_arrive
 #include "trainer/options.h"
 // defines: Report, StepResult, report_*, logs_*, try_outputs, write_trace
 #include "trainer/report.h"
@@ -361,22 +361,37 @@ static void next_logits(const GPT2 *model, const CachedPass *pass, float *logits
     free(row);
 }
 
-// Prints text generated from the end-of-text token. All ranks choose the same tokens.
+// Prints the tokens of a single row as they are generated. All ranks choose the same tokens.
+static void gpt2_generate(const GPT2 *model, Generation *g, const Tokenizer *tokenizer) {
+    const GenerationRow *row = g->rows;
+    while (generation_next(g)) {
+        next_logits(model, &g->pass, g->logits);
+        generation_choose(g);
+        print_token(tokenizer, row->tokens[row->length - 1]);
+    }
+    generation_end(g);
+}
+
+// Prints text generated from the end-of-text token.
 static void gpt2_sample(const GPT2 *model, const Tokenizer *tokenizer) {
     Generation g;
     generation_begin(&g, model);
     generation_add(&g, &tokenizer->eot_token, 1, opt.sample_tokens, (uint64_t)opt.seed);
     print0("generating:\n---\n");
-    while (generation_next(&g)) {
-        next_logits(model, &g.pass, g.logits);
-        generation_choose(&g);
-        print_token(tokenizer, g.rows[0].tokens[g.rows[0].length - 1]);
-    }
+    gpt2_generate(model, &g, tokenizer);
     print0("\n---\n");
-    generation_end(&g);
 }
 
-// Answers the prompts. Each pass gathers a layer once for all rows.
+// Answers prompts one after the other, as they arrive.
+static void gpt2_converse(const GPT2 *model, Answers *answers) {
+    Generation g;
+    while (answers_next(answers, model, &g)) {
+        gpt2_generate(model, &g, &answers->tokenizer);
+        print0("\n");
+    }
+}
+
+// Answers the prompts of a file. Each pass gathers a layer once for all rows.
 static void gpt2_answer(const GPT2 *model, Answers *answers) {
     Generation *g = answers_begin(answers, model);
     while (generation_next(g)) {
@@ -398,7 +413,7 @@ typedef struct {
     TrainerState state;  // the trainer's part of a checkpoint
     int resume_step;     // step of the resumed checkpoint; -1: a new run
     Report report;
-    Answers answers;  // with --prompts, which uses only this and the model
+    Answers answers;  // with --prompt or --prompts, which uses only this and the model
     int argc;
     char **argv;
 } Trainer;
@@ -477,10 +492,10 @@ static void set_up_alone(Trainer *t) {
         lock_folder();
         try_outputs();
     }
-    t->resume_step = opt.prompts ? -1 : checkpoint_to_resume(logs_exist());
+    t->resume_step = is_answering(&opt) ? -1 : checkpoint_to_resume(logs_exist());
     describe_model(&t->model, t->resume_step);
     t->data.micro_batches = 1;
-    if (opt.prompts)
+    if (is_answering(&opt))
         answers_describe(&t->answers, &t->model);
     else
         data_divide(&t->data, &t->model);
@@ -602,6 +617,7 @@ static int train_model(Trainer *t) {
     check_room(&t->model, t->data.steps);
     set_up_together(t);
     begin_or_resume(t);
+    data_keep_tokenizer(&t->data);
     print_start(&t->model, t->data.micro_batches, t->data.steps, t->resume_step);
     report_begin(&t->report, &t->model, t->state.step, t->data.steps,
                  t->data.tokens_at_once * t->data.micro_batches);
@@ -620,8 +636,12 @@ static int answer_prompts(Trainer *t) {
     set_up_alone(t);
     set_up_together(t);
     load_values(&t->model);
-    print_start(&t->model, 1, 0, -1);
-    gpt2_answer(&t->model, &t->answers);
+    if (opt.verbose) print_start(&t->model, 1, 0, -1);
+    if (prompts_arrive())
+        gpt2_converse(&t->model, &t->answers);
+    else
+        gpt2_answer(&t->model, &t->answers);
+    answers_free(&t->answers);
     check_output(NULL);
     close_plugin(t);
     return EXIT_SUCCESS;
@@ -653,7 +673,7 @@ static const struct {
 } modes[] = {
     { "--verify", verify_files },    { "--export", export_files }, { "--to", export_files },
     { "--print-config", show_plan }, { "--plan", show_plan },      { "--prompts", answer_prompts },
-    { NULL, train_model },
+    { "--prompt", answer_prompts },  { NULL, train_model },
 };
 
 int main(int argc, char **argv) {

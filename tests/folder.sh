@@ -66,7 +66,7 @@ test_lock() {
         done
         need 'the first run ended' first_runs
         end_long
-        has_names '*' 'main.log metrics.jsonl run.lock'
+        has_names '*' 'main.log metrics.jsonl run.lock tokenizer.bin'
         trains $np -x 2 -y 1
         end
     done

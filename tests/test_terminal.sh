@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests screen output: the bar on a terminal, lines elsewhere, --help, compare_stages.sh, plots.sh,
-# trace_lanes.sh. Usage: tests/test_terminal.sh TRAINER
+# trace_lanes.sh, make demo. Usage: tests/test_terminal.sh TRAINER
 # util-linux's `script` provides the terminal: it runs a command on a pseudo-terminal and copies its output.
 # shellcheck disable=SC2016,SC2086
 . "$(dirname "$0")/cases.sh"
@@ -220,9 +220,32 @@ test_trace_lanes() {
     end
 }
 
+# ---- make demo, in a tree of links
+
+test_demo() {
+    local tree=$dir/tree sample
+    begin 'demo.leaves a model, prints the commands that use it, and removes nothing'
+    mkdir -p "$tree/scripts"
+    cp scripts/demo.sh scripts/mpi_env.sh "$tree/scripts"
+    ln -s "$PWD/data" "$tree/data"
+    ln -s "$TRAINER" "$tree/train_gpt2_zero"
+    need 'failed' env STEPS=2 "$tree/scripts/demo.sh" >"$screen" 2>&1
+    need 'no model' [ -e "$tree/build/demo/model_00000002.bin" ]
+    sample=$(sed -n '/^sample from/{n;p}' "$screen")
+    sample=$(cd "$tree" && bash -c "$sample")
+    is 'the sample' "${sample:0:16}" 'Once upon a time'
+    need 'it does not go on' grep -q '^resuming at step 2$' \
+        <(cd "$tree" && bash -c "$(sed -n '/^go on/{n;p}' "$screen")" 2>&1)
+    need 'failed again' env STEPS=1 "$tree/scripts/demo.sh" >"$screen" 2>&1
+    is 'models' "$(cd "$tree/build" && echo demo*/model_*)" \
+        'demo.2/model_00000001.bin demo/model_00000002.bin demo/model_00000004.bin'
+    end
+}
+
 # ----
 
 if command -v script >/dev/null; then test_terminal; else skip terminal 'no script (util-linux)'; fi
 test_plots
 test_trace_lanes
+test_demo
 finish terminal

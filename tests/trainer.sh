@@ -453,10 +453,18 @@ END
 # ---- prompts
 
 # answer NP NAME ARGUMENT...: runs --prompts, and fails the case if the run fails
-answer() { trains "$1" "$2" --prompts "$dir/prompts" -g 12 "${@:3}"; }
+answer() { trains "$1" "$2" --prompts "$dir/prompts" -g 12 --verbose "${@:3}"; }
 answers() { cat "$dir/$1/answers.jsonl"; }
 tokens() { sed -nE "$2s/.*\"tokens\": \[(.*)\]\}\$/\1/p" "$dir/$1/answers.jsonl"; }  # NAME LINE
 figure() { json_value "$dir/$1/inference.json" "$2"; }
+# says NP ARGUMENT...: answers without an output folder, prompts from standard input
+says() {
+    local launcher np=$1
+    launch "$np"
+    shift
+    timeout -k 2 30 "${launcher[@]}" "$trainer" "${data[@]}" "${small[@]}" "$@" 2>"$dir/errors" ||
+        need "failed: $*: $(tail -n 1 "$dir/errors")" false
+}
 # Prints the text between the last two lines of dashes.
 text() { sed -n '/^---$/,/^---$/p' "$dir/$1.screen" | tac | sed '1d; /^---$/,$d' | tac; }
 
@@ -495,6 +503,46 @@ test_prompts() {
         is text "$(text empty)" "<|endoftext|>$(text sampled)"
         end
     done
+    cp "$dir/all_prompts" "$dir/prompts"
+    begin 'prompts.one after the other: from the command line and from standard input'
+    printf 'The\nA dog was\n' >"$dir/prompts"
+    answer 1 two -e "$dir/model" --dtype bf16
+    line=$(text two) first=$(sed -n '/^answer 1$/,/^answer 2$/p' "$dir/two.screen" | sed '1,2d' | head -n -2)
+    is '--prompt' "$(says 1 -e "$dir/model" --dtype bf16 -g 12 --prompt The)" "$first"
+    for np in 1 2; do
+        # The second line comes when rank 1 would have given up without a sign of rank 0, and has no end.
+        is "standard input, $np ranks" "$({ echo The; sleep 4; printf 'A dog was'; } |
+            says $np -e "$dir/model" --dtype bf16 -g 12 --prompts - --comm-timeout 3)" "$first"$'\n'"$line"
+    done
+    printf '%080d\nThe\n' 0 | says 2 -e "$dir/model" --dtype bf16 -g 12 --prompts - >"$dir/said"
+    has "$dir/said" 'line 1: its 80 tokens do not fit into 64 positions' '^The'
+    end
+    begin 'prompts.answers end at the last position, on any number of ranks'
+    cp "$dir/all_prompts" "$dir/prompts"
+    first=
+    for np in 1 2 3; do
+        answer $np short -e "$dir/model" --dtype bf16 -g 50 --overlap $((np == 2))
+        first=${first:-$(answers short)}
+        is "$np ranks" "$(answers short)" "$first"
+        screen short '^option -g 50: 2 of the 5 answers are shorter, because the model has 64 positions$'
+    done
+    is 'tokens of the answers' "$(for i in 1 2 3 4 5; do tokens short $i | wc -w; done | xargs)" \
+        '49 50 50 38 50'
+    is 'tokens generated' "$(figure short tokens)" $((49 + 50 + 50 + 38 + 50 - 5))
+    end
+    begin "prompts.the tokenizer travels with the output folder"
+    cp data/stories_tokenizer.bin "$dir/own.bin"
+    printf E | dd of="$dir/own.bin" bs=1 seek=$((1025 + 2 * 101)) conv=notrunc status=none
+    printf e | dd of="$dir/own.bin" bs=1 seek=$((1025 + 2 * 69)) conv=notrunc status=none
+    trains 2 own "${trained[@]}" -e "$dir/model" -x 0 -n -1 --tokenizer "$dir/own.bin"
+    rm "$dir/own.bin"
+    trains 1 own "${trained[@]}" -x 0 -y 1
+    for i in own own/model_00000000.bin; do
+        is "$i" "$(says 1 -e "$dir/$i" --prompt '' -g 40 | sed 's/<|endoftext|>//g' | tr eE Ee)" "$(
+            says 1 -e "$dir/$i" --prompt '' -g 40 --tokenizer data/stories_tokenizer.bin |
+                sed 's/<|endoftext|>//g')"
+    done
+    end
     cp "$dir/all_prompts" "$dir/prompts"
     begin 'prompts.a folder and its model file give the same answers'
     answer 1 folder -e "$dir/model" --dtype bf16
@@ -555,7 +603,10 @@ test_prompts() {
     : >"$dir/no_prompt"
     local p='-g 12 --prompts' numbers='-e l2h2c32v300t32 --tokenizer none'
     refusals <<END
-prompts.too long|2|line 4: its 27 tokens and an answer of 12 .*into 32|$p $dir/prompts
+prompts.too long|2|line 4: its 27 tokens do not fit into 24 positions|$p $dir/prompts -t 24
+prompts.too long, from the command line|2|--prompt: its 3 tokens .* into 2 pos|--prompt abc -t 2
+prompts.both options|1|leave out --prompts|$p $dir/prompts --prompt abc
+prompts.an output folder without a file|1|option -o: .* nothing is written there|--prompt abc -o $dir/model
 prompts.invalid UTF-8|1|not_utf8: line 2 is not UTF-8|$p $dir/not_utf8
 prompts.not a number|2|line 2: "x" is not a number|$p $dir/no_number $numbers
 prompts.token outside the vocabulary|1|line 3: token 300.* 0 to 299|$p $dir/no_token $numbers

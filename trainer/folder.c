@@ -53,6 +53,21 @@ void commit_file(FILE *f, const char *temporary, const char *path) {
     gpt2_check(disk_sync_parent(path));
 }
 
+void copy_to_output(const char *from, const char *name) {
+    const char *path = in_output("%s", name), *temporary = in_output("%s.tmp", name);
+    char bytes[4096];
+    struct stat source, st;
+    FILE *in = fopen(from, "r");
+    if (!in || fstat(fileno(in), &source)) die("%s: %s", from, strerror(errno));
+    if (stat(path, &st) || st.st_ino != source.st_ino || st.st_dev != source.st_dev) {
+        FILE *out = create_file(temporary);
+        for (size_t n; (n = fread(bytes, 1, sizeof bytes, in)) > 0;) fwrite(bytes, 1, n, out);
+        if (ferror(in)) die("%s: cannot be read: %s", from, strerror(errno));
+        commit_file(out, temporary, path);
+    }
+    fclose(in);  // nothing was written
+}
+
 void close_file(FILE *f, const char *path) {
     int bad = ferror(f);
     if (fclose(f) || bad) die("%s: not written: %s", path, strerror(errno));
@@ -140,7 +155,7 @@ static int note_own_folders(int same) {
 // all ranks take part in the collectives.
 void check_one_folder(void) {
     char name[64] = "", path[OUTPUT_PATH], digits[17];
-    if (opt.prompts) return;
+    if (is_answering(&opt)) return;
     if (run.rank == 0 && opt.output && run.ranks > 1) {
         random_digits(digits);
         snprintf(name, sizeof name, ".one_folder_%s", digits);

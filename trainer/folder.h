@@ -24,6 +24,10 @@ FILE *append_to_file(const char *path);
 // Completes a file created by create_file(temporary). Returns when it is on disk under its final name, or
 // ends the run.
 void commit_file(FILE *f, const char *temporary, const char *path);
+// Copies a file into -o under this name, unless it is that file.
+void copy_to_output(const char *from, const char *name);
+// The name in -o of the tokenizer's copy.
+#define TOKENIZER_FILE "tokenizer.bin"
 void close_file(FILE *f, const char *path);  // ends the run if a write failed
 // Ends the run now if this file could not be created. It will be written only at the end.
 void try_file(const char *option, const char *path);

@@ -3,10 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
-#include "../gpt2/gpt2_error.h"
 #include "../gpt2/rand.h"
-#include "../gpt2/text_file.h"
 #include "folder.h"
 #include "inputs.h"
 #include "options.h"
@@ -32,6 +29,7 @@ void generation_add(Generation *g, const int *tokens, int n, int total, uint64_t
     row.tokens = malloc_check(total * sizeof *row.tokens);
     memcpy(row.tokens, tokens, n * sizeof *tokens);
     g->rows[g->n_rows++] = row;
+    if (total - n > g->passes) g->passes = total - n;
 }
 
 void generation_end(Generation *g) {
@@ -52,9 +50,20 @@ static void slide(GenerationRow *row, int T) {
     row->cached = 0;
 }
 
+// Computes a cached position again: a rank whose rows are complete takes part in the passes for those of
+// other ranks.
+static void repeat_a_token(Generation *g) {
+    CachedPass *p = &g->pass;
+    const GenerationRow *row = &g->rows[0];
+    p->tokens[0] = row->tokens[row->first + row->cached - 1];
+    p->spans[0] = (layers_span){ 0, row->cached - 1, 1, 0, row->begin, row->room };
+    p->n = p->n_spans = 1;
+}
+
 int generation_next(Generation *g) {
     CachedPass *p = &g->pass;
     p->n = p->n_spans = 0;
+    if (g->passed++ == g->passes) return 0;
     for (int r = 0; r < g->n_rows; r++) {
         GenerationRow *row = &g->rows[r];
         if (row->length == row->total) continue;
@@ -65,7 +74,8 @@ int generation_next(Generation *g) {
         p->n += n;
         row->cached += n;
     }
-    return p->n > 0;
+    if (!p->n) repeat_a_token(g);
+    return 1;
 }
 
 // --------
@@ -87,110 +97,29 @@ static int choose(float *logits, int V, uint64_t *random) {
 void generation_choose(Generation *g) {
     for (int i = 0; i < g->pass.n_spans; i++) {
         GenerationRow *row = &g->rows[g->pass.spans[i].row];
+        if (row->length == row->total) continue;  // a repeated token
         row->tokens[row->length++] = choose(g->logits + (size_t)i * g->V, g->V, &row->random);
     }
 }
 
 void print_token(const Tokenizer *tokenizer, int token) {
     if (run.rank == 0 && tokenizer->vocab_size)
-        tokenizer_print(tokenizer, stdout, token);
+        tokenizer_print(tokenizer, stdout, token), fflush(stdout);
     else
         print0("%d ", token);
 }
 
 // --------
-// the file of prompts
-
-static int read_text(Bpe *bpe, const char *line, size_t bytes, int number, int *tokens) {
-    const uint8_t *text = (const uint8_t *)line;
-    if (utf8_prefix(text, bytes) != bytes)
-        die("option --prompts %s: line %d is not UTF-8", opt.prompts, number);
-    int n = 0, length;
-    const uint16_t *word;
-    for (size_t at = 0; at < bytes; at += length) {
-        int count = bpe_next(bpe, text + at, bytes - at, 1, &length, &word);
-        if (count < 0) die("option --prompts %s: line %d: %s", opt.prompts, number, gpt2_last_error());
-        for (int i = 0; i < count; i++) tokens[n++] = word[i];
-    }
-    return n;
-}
-
-static int read_numbers(const char *line, size_t bytes, int V, int number, int *tokens) {
-    const char *end = line + bytes;
-    int n = 0;
-    for (line += strspn(line, " \t\r"); line < end; line += strspn(line, " \t\r")) {
-        char *after;
-        long token = strtol(line, &after, 10);
-        if (after == line || !strchr(" \t\r\n", *after))
-            die("option --prompts %s: line %d: \"%.*s\" is not a number; prompts as text need --tokenizer",
-                opt.prompts, number, (int)strcspn(line, " \t\r\n"), line);
-        if (token < 0 || token >= V)
-            die("option --prompts %s: line %d: token %ld is outside the vocabulary, 0 to %d", opt.prompts,
-                number, token, V - 1);
-        tokens[n++] = (int)token;
-        line = after;
-    }
-    return n;
-}
-
-static int count_lines(const char *text) {
-    int n = 0;
-    for (const char *p = text; *p; p++) n += *p == '\n' || !p[1];
-    return n;
-}
-
-void prompts_read(Prompts *p, const char *text, Bpe *bpe, int eot_token, int V) {
-    const int lines = count_lines(text);
-    if (!lines) die("option --prompts %s: the file has no prompts", opt.prompts);
-    *p = (Prompts){ .tokens = malloc_check(strlen(text) * sizeof *p->tokens),  // at most one token per byte
-                    .first = malloc_check((lines + 1) * sizeof *p->first) };
-    p->first[0] = 0;
-    while (p->n < lines) {
-        const size_t bytes = strcspn(text, "\n");
-        int *tokens = p->tokens + p->first[p->n], number = p->n + 1;
-        int n = bpe ? read_text(bpe, text, bytes, number, tokens)
-                    : read_numbers(text, bytes, V, number, tokens);
-        if (!n) tokens[n++] = eot_token;
-        if (n > p->longest) p->longest = n;
-        p->first[p->n + 1] = p->first[p->n] + n;
-        p->n++;
-        text += bytes + (text[bytes] == '\n');
-    }
-}
-
-void prompts_free(Prompts *p) {
-    free(p->tokens);
-    free(p->first);
-}
+// the prompts of a file: prompt i is row i / ranks on rank i % ranks
 
 static int length_of(const Prompts *p, int prompt) { return p->first[prompt + 1] - p->first[prompt]; }
 static const int *tokens_of(const Prompts *p, int prompt) { return p->tokens + p->first[prompt]; }
 
-// The last token of an answer needs no position.
-static void check_lengths(const Prompts *p, int T) {
-    for (int i = 0; i < p->n; i++)
-        if (length_of(p, i) + opt.sample_tokens - 1 > T)
-            die("option --prompts %s: line %d: its %d tokens and an answer of %d (-g) do not fit into %d "
-                "positions (-t, at most the model's); shorten the prompt or lower -g",
-                opt.prompts, i + 1, length_of(p, i), opt.sample_tokens, T);
+// Returns the tokens of the answer to a prompt of n tokens.
+static int answer_length(const Answers *a, int n) {
+    const int room = a->positions - n + 1;
+    return opt.sample_tokens < room ? opt.sample_tokens : room;
 }
-
-// With a tokenizer, prompts are text.
-static void open_prompts(Prompts *p, const Tokenizer *tokenizer, int V, int T) {
-    Bpe *bpe = NULL;
-    if (access(opt.prompts, R_OK)) die("option --prompts %s: the file cannot be read", opt.prompts);
-    char *text = text_file_read(opt.prompts);
-    if (!text) die("option --prompts: %s", gpt2_last_error());
-    if (tokenizer->vocab_size && bpe_create(&bpe, tokenizer))
-        die("option --prompts: with a tokenizer, prompts are text: %s", gpt2_last_error());
-    prompts_read(p, text, bpe, tokenizer->eot_token, V);
-    bpe_free(bpe);
-    free(text);
-    check_lengths(p, T);
-}
-
-// --------
-// rows: prompt i is row i / ranks on rank i % ranks
 
 // Every rank must take part in every pass. A rank without a prompt answers the first one and discards the
 // answer.
@@ -204,19 +133,15 @@ static int prompt_of_row(const Prompts *p, int row) {
     return prompt < p->n ? prompt : 0;
 }
 
-void answers_describe(Answers *a, GPT2 *model) {
+// Sizes the passes and the cache for the prompts of a file.
+static void describe_rows(const Answers *a, GPT2 *model) {
     const Prompts *p = &a->prompts;
-    open_tokenizer(&a->tokenizer, model->config.vocab_size, AS_NUMBERS);
-    open_prompts(&a->prompts, &a->tokenizer, model->config.vocab_size, model->T);
     long long tokens = 0, positions = 0;
-    model->inference = 1;
-    model->recompute = 0;
     model->cache_rows = rows_of_rank(p);
-    model->cache_T = p->longest + opt.sample_tokens - 1;
     for (int row = 0; row < model->cache_rows; row++) {
         const int n = length_of(p, prompt_of_row(p, row));
         tokens += n;
-        positions += layers_cache_positions(n + opt.sample_tokens - 1);
+        positions += layers_cache_positions(n + answer_length(a, n) - 1);
     }
     if (tokens > INT_MAX / 8)
         die("option --prompts %s: %lld tokens are too many for one pass", opt.prompts, tokens);
@@ -224,7 +149,40 @@ void answers_describe(Answers *a, GPT2 *model) {
         die("option --prompts %s: a cache of %lld positions is too large", opt.prompts, positions);
     model->B = (int)tokens;
     model->cache_positions = (int)positions;
+}
+
+// Prints which answers are shorter than -g asks, if it is given.
+static void note_short_answers(const Answers *a) {
+    const Prompts *p = &a->prompts;
+    int n_short = 0;
+    for (int i = 0; i < p->n; i++) n_short += answer_length(a, length_of(p, i)) < opt.sample_tokens;
+    if (n_short && option_named("-g")->given)
+        print0("option -g %d: %d of the %d answers are shorter, because the model has %d positions\n",
+               opt.sample_tokens, n_short, p->n, a->positions);
+}
+
+void answers_describe(Answers *a, GPT2 *model) {
+    const int V = model->config.vocab_size;
+    int longest;
+    a->positions = model->T;
+    open_tokenizer(&a->tokenizer, V, NULL, AS_NUMBERS);
+    if (prompts_arrive()) {
+        stream_open(&a->stream, &a->tokenizer, V, a->positions);
+        longest = a->stream.longest;
+        model->cache_rows = 1;
+        model->B = longest;
+    } else {
+        prompts_open(&a->prompts, &a->tokenizer, V, a->positions);
+        longest = a->prompts.longest;
+        describe_rows(a, model);
+        note_short_answers(a);
+    }
+    model->inference = 1;
+    model->recompute = 0;
     model->T = 1;
+    model->cache_T = longest + opt.sample_tokens - 1 < a->positions ? longest + opt.sample_tokens - 1
+                                                                    : a->positions;
+    if (prompts_arrive()) model->cache_positions = layers_cache_positions(model->cache_T);
 }
 
 Generation *answers_begin(Answers *a, const GPT2 *model) {
@@ -232,7 +190,11 @@ Generation *answers_begin(Answers *a, const GPT2 *model) {
     generation_begin(&a->generation, model);
     for (int row = 0; row < model->cache_rows; row++) {
         int i = prompt_of_row(p, row), n = length_of(p, i);
-        generation_add(&a->generation, tokens_of(p, i), n, n + opt.sample_tokens, (uint64_t)opt.seed + i);
+        generation_add(&a->generation, tokens_of(p, i), n, n + answer_length(a, n), (uint64_t)opt.seed + i);
+    }
+    for (int i = 0; i < p->n; i++) {
+        const int passes = answer_length(a, length_of(p, i));
+        if (passes > a->generation.passes) a->generation.passes = passes;
     }
     zero_traffic_info(run.z, &a->traffic_at_start);
     zero_files_info(run.z, &a->files_at_start);
@@ -242,7 +204,7 @@ Generation *answers_begin(Answers *a, const GPT2 *model) {
 }
 
 void answers_passed(Answers *a) {
-    if (++a->passes > 1) return;
+    if (a->generation.passed > 1) return;
     zero_check(zero_barrier(run.z));
     a->prefilled_s = now();
 }
@@ -254,7 +216,7 @@ static void print_answer(const Answers *a, int i, const int *answer) {
     const Prompts *p = &a->prompts;
     print0("answer %d\n---\n", i + 1);
     for (int t = 0; t < length_of(p, i); t++) print_token(&a->tokenizer, tokens_of(p, i)[t]);
-    for (int t = 0; t < opt.sample_tokens; t++) print_token(&a->tokenizer, answer[t]);
+    for (int t = 0; t < answer_length(a, length_of(p, i)); t++) print_token(&a->tokenizer, answer[t]);
     print0("\n---\n");
 }
 
@@ -264,10 +226,11 @@ static void write_tokens(FILE *f, const char *name, const int *tokens, int n) {
     fprintf(f, "]");
 }
 
-static void write_answer(FILE *f, const Prompts *p, int i, const int *answer) {
+static void write_answer(FILE *f, const Answers *a, int i, const int *answer) {
+    const Prompts *p = &a->prompts;
     fprintf(f, "{\"prompt\": %d", i + 1);
     write_tokens(f, "prompt_tokens", tokens_of(p, i), length_of(p, i));
-    write_tokens(f, "tokens", answer, opt.sample_tokens);
+    write_tokens(f, "tokens", answer, answer_length(a, length_of(p, i)));
     fprintf(f, "}\n");
 }
 
@@ -276,14 +239,14 @@ static void show_answers(const Answers *a) {
     const Prompts *p = &a->prompts;
     const char *path = run.rank == 0 && opt.output ? in_output("answers.jsonl") : NULL;
     FILE *f = path ? create_file(path) : NULL;
-    const size_t bytes = opt.sample_tokens * sizeof(int);
-    int *answer = malloc_check(bytes);
+    int *answer = malloc_check(opt.sample_tokens * sizeof *answer);
     for (int i = 0; i < p->n; i++) {
+        const size_t bytes = answer_length(a, length_of(p, i)) * sizeof *answer;
         const int owner = i % run.ranks, row = i / run.ranks;
         if (owner == run.rank) memcpy(answer, a->generation.rows[row].tokens + length_of(p, i), bytes);
         zero_check(zero_broadcast(run.z, owner, answer, bytes));
         print_answer(a, i, answer);
-        if (f) write_answer(f, p, i, answer);
+        if (f) write_answer(f, a, i, answer);
     }
     free(answer);
     if (f) close_file(f, path);
@@ -313,14 +276,17 @@ static Speed speed_of(const Answers *a, const GPT2 *model, double end_s) {
     const zero_traffic *before = &a->traffic_at_start;
     zero_traffic now = { .all_gather = { 0 } };
     zero_files files;
+    const int passes = a->generation.passes;
+    long long tokens = 0;  // of all answers
+    for (int i = 0; i < a->prompts.n; i++) tokens += answer_length(a, length_of(&a->prompts, i));
     zero_traffic_info(run.z, &now);
     zero_files_info(run.z, &files);
     return (Speed){
         .prefill = { 1, a->prompts.first[a->prompts.n], a->prefilled_s - a->start_s },
-        .generation = { a->passes - 1, (long long)a->prompts.n * (a->passes - 1), end_s - a->prefilled_s },
+        .generation = { passes - 1, tokens - a->prompts.n, end_s - a->prefilled_s },
         .parameters = (double)gpt2_num_parameters(&model->config) * gpt2_dtype_size(model->dtype),
-        .sent = (double)(now.all_gather[ZERO_FOR_EVAL] - before->all_gather[ZERO_FOR_EVAL]) / a->passes,
-        .from_nvme = (double)(files.read - a->files_at_start.read) / a->passes,
+        .sent = (double)(now.all_gather[ZERO_FOR_EVAL] - before->all_gather[ZERO_FOR_EVAL]) / passes,
+        .from_nvme = (double)(files.read - a->files_at_start.read) / passes,
     };
 }
 
@@ -360,10 +326,25 @@ void answers_end(Answers *a, const GPT2 *model) {
     zero_check(zero_barrier(run.z));
     const Speed speed = speed_of(a, model, now());
     show_answers(a);
-    print_phase("prefill", &speed.prefill, &speed);
-    print_phase("generation", &speed.generation, &speed);
+    if (opt.verbose) print_phase("prefill", &speed.prefill, &speed);
+    if (opt.verbose) print_phase("generation", &speed.generation, &speed);
     if (run.rank == 0 && opt.output) save_speed(a, model, &speed);
     generation_end(&a->generation);
-    prompts_free(&a->prompts);
+}
+
+// --------
+// prompts one after the other: every rank has the row, and rank 0 prints it while it grows
+
+int answers_next(Answers *a, const GPT2 *model, Generation *g) {
+    const PromptStream *s = &a->stream;
+    if (!stream_next(&a->stream)) return 0;
+    generation_begin(g, model);
+    generation_add(g, s->tokens, s->n, s->n + answer_length(a, s->n), (uint64_t)opt.seed + s->line - 1);
+    for (int t = 0; t < s->n; t++) print_token(&a->tokenizer, s->tokens[t]);
+    return 1;
+}
+
+void answers_free(Answers *a) {
+    prompts_arrive() ? stream_close(&a->stream) : prompts_free(&a->prompts);
     tokenizer_free(&a->tokenizer);
 }

@@ -1,5 +1,5 @@
-// Text generated token by token with a cache of keys and values: the sample of a training run, or the answers
-// to a file of prompts. A pass processes the tokens of each row that are not in the cache yet: first the
+// Text generated token by token with a cache of keys and values: the sample of a training run, or answers to
+// prompts. A pass processes the tokens of each row that are not in the cache yet: first the
 // whole prompt, then one token at a time.
 //
 //     while (generation_next(&g)) {
@@ -9,12 +9,12 @@
 #ifndef TRAINER_GENERATE_H
 #define TRAINER_GENERATE_H
 #include <stdint.h>
-// defines: Bpe
-#include "../gpt2/bpe.h"
 // defines: layers_span
 #include "../gpt2/layers.h"
 #include "../gpt2/tokenizer.h"
 #include "activations.h"
+// defines: Prompts, PromptStream
+#include "prompts.h"
 
 typedef struct {
     int *tokens;      // (total)
@@ -38,6 +38,7 @@ typedef struct {
     int V, T;  // the model sees at most the last T tokens
     GenerationRow *rows;
     int n_rows;
+    int passes, passed;  // to make, and made so far
     CachedPass pass;
     float *logits;  // (n_spans, V)
 } Generation;
@@ -48,8 +49,8 @@ void generation_begin(Generation *g, const GPT2 *model);
 void generation_add(Generation *g, const int *tokens, int n, int total, uint64_t seed);
 void generation_end(Generation *g);
 
-// Returns 1 and sets g->pass to the next pass, or returns 0 when all rows are complete. Every pass adds one
-// token to each incomplete row.
+// Returns 1 and sets g->pass to the next pass, or returns 0 after g->passes, by default as many as the rows
+// need. Every pass adds one token to each incomplete row.
 int generation_next(Generation *g);
 // Appends a token to each row of the pass, sampled from its logits at --temperature.
 void generation_choose(Generation *g);
@@ -58,40 +59,36 @@ void generation_choose(Generation *g);
 void print_token(const Tokenizer *tokenizer, int token);
 
 // --------
-// A --prompts run: the model answers prompts and is not trained. The ranks divide the prompts. All rows of a
-// rank form one batch, so each layer is gathered once per pass for all of them.
-
-// The prompts, one per line of the file. An empty line stands for the end-of-text token, so its answer starts
-// a new text.
-typedef struct {
-    int n;        // number of prompts
-    int *tokens;  // of all prompts
-    int *first;   // (n + 1) index of each prompt's first token; then the total number of tokens
-    int longest;
-} Prompts;
-
-// Reads the prompts in a text for a vocabulary of V tokens; bpe NULL: they are token numbers separated by
-// blanks. An invalid prompt ends the run with an error that names its line.
-void prompts_read(Prompts *p, const char *text, Bpe *bpe, int eot_token, int V);
-void prompts_free(Prompts *p);
+// A run that answers prompts and trains nothing. An answer has -g tokens, but ends at the model's last
+// position. The ranks divide the prompts of a file. All rows of a rank form one batch, so each layer is
+// gathered once per pass for all of them. Prompts that arrive one after the other are answered by all ranks
+// together.
 
 typedef struct {
     Tokenizer tokenizer;
-    Prompts prompts;
-    Generation generation;  // of this rank's rows
-    int passes;
+    int positions;                // of a prompt and its answer; the answer's last token needs none
+    Prompts prompts;              // of a file
+    PromptStream stream;          // of any other source
+    Generation generation;        // of this rank's rows
     double start_s, prefilled_s;  // when the first pass began and ended
     zero_traffic traffic_at_start;
     zero_files files_at_start;
 } Answers;
 
-// Reads the prompts, and sizes the model's passes and cache for them.
+// Opens the prompts, and sizes the model's passes and cache for them.
 void answers_describe(Answers *a, GPT2 *model);
-// Starts the clock, and returns this rank's rows.
+
+// For a file: starts the clock, and returns this rank's rows.
 Generation *answers_begin(Answers *a, const GPT2 *model);
 void answers_passed(Answers *a);  // call it after each pass
-// (collective) Prints the answers in the order of the prompts, and the speed. With -o, also writes the
-// answers as token numbers to answers.jsonl, and the speed to inference.json. Frees a.
+// (collective) Prints the answers in the order of the prompts and, with --verbose, the speed. With -o, also
+// writes the answers as token numbers to answers.jsonl, and the speed to inference.json.
 void answers_end(Answers *a, const GPT2 *model);
+
+// For any other source: (collective) prints the next prompt and begins a generation with it. Returns 1, or 0
+// after the last prompt.
+int answers_next(Answers *a, const GPT2 *model, Generation *g);
+
+void answers_free(Answers *a);
 
 #endif

@@ -100,19 +100,38 @@ static const char *usual_tokenizer(int V) {
     return path;
 }
 
-void open_tokenizer(Tokenizer *tokenizer, int V, const char *consequence) {
-    const char *path = opt.tokenizer ? opt.tokenizer : usual_tokenizer(V);
+// Returns the tokenizer next to a model file or a checkpoint; NULL: there is none.
+static const char *tokenizer_beside(const char *model) {
+    static char path[OUTPUT_PATH];
+    size_t folder = strlen(model);
+    while (folder && model[folder - 1] == '/') folder--;
+    while (folder && model[folder - 1] != '/') folder--;
+    snprintf(path, sizeof path, "%.*s%s", (int)folder, model, TOKENIZER_FILE);
+    return file_is_there(path) ? path : NULL;
+}
+
+// Returns the file or checkpoint with the run's initial values; NULL: there is none.
+static const char *model_of_run(void) {
+    if (checkpoint_chosen()) return checkpoint_chosen();
+    return gpt2_is_stored(opt.model) ? opt.model : NULL;
+}
+
+const char *open_tokenizer(Tokenizer *tokenizer, int V, const char *model, const char *consequence) {
+    if (!model) model = model_of_run();
+    const char *path = opt.tokenizer ? opt.tokenizer : model ? tokenizer_beside(model) : NULL;
+    if (!path) path = usual_tokenizer(V);
     int without = opt.tokenizer && !strcmp(opt.tokenizer, "none");
     if (without || (!opt.tokenizer && access(path, F_OK))) {
-        if (!without) print0("tokenizer  no %s: %s\n", path, consequence);
+        if (!without && consequence) print0("tokenizer  no %s: %s\n", path, consequence);
         tokenizer->eot_token = V - 1;  // as in GPT-2's vocabulary
-        return;
+        return NULL;
     }
     gpt2_check(tokenizer_init(tokenizer, path));
     if ((int)tokenizer->vocab_size != V)
         die("option --tokenizer: %s has %u tokens, the model %d; name the model's tokenizer, or none to "
             "print numbers",
             path, tokenizer->vocab_size, V);
+    return path;
 }
 
 static void refuse_batch(const GPT2 *m, long long tokens_a_step, int of_checkpoint) {
@@ -164,7 +183,12 @@ void data_open(TrainingData *d, const GPT2 *m) {
         gpt2_check(dataloader_init(&d->val, opt.val_data, B, T, V, run.rank, run.ranks, 0, 0));
         d->val_batches = count_val_batches(&d->val, m);
     }
-    if (opt.sample_every) open_tokenizer(&d->tokenizer, V, AS_NUMBERS);
+    if (opt.sample_every || opt.output)
+        d->tokenizer_file = open_tokenizer(&d->tokenizer, V, NULL, opt.sample_every ? AS_NUMBERS : NULL);
+}
+
+void data_keep_tokenizer(const TrainingData *d) {
+    if (run.rank == 0 && opt.output && d->tokenizer_file) copy_to_output(d->tokenizer_file, TOKENIZER_FILE);
 }
 
 void data_close(TrainingData *d) {
@@ -246,8 +270,8 @@ char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, 
             : opt.prompts ? "a pipe"
                           : "not given",
             is_file ? print_of(opt.prompts, FILE_BLOCKS) : "");
-    if (!opt.prompts) describe_shards(f, "-i", train);
-    if (!opt.prompts && opt.val_every) describe_shards(f, "-j", val);
+    if (!is_answering(&opt)) describe_shards(f, "-i", train);
+    if (!is_answering(&opt) && opt.val_every) describe_shards(f, "-j", val);
     int failed = ferror(f);
     if (fclose(f) || failed) die("out of memory for comparing the ranks");
     return text;

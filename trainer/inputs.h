@@ -12,25 +12,30 @@ void describe_model(GPT2 *model, int resume_step);
 // Passes the parameters of a new run to the plugin: those of -e, or llm.c's initialisation.
 void load_values(const GPT2 *model);
 
-// Opens --tokenizer's file, or by default the usual one for V tokens. If the default file does not exist,
-// prints the consequence. vocab_size then stays 0, as it does with --tokenizer none.
-void open_tokenizer(Tokenizer *tokenizer, int V, const char *consequence);
+// Opens --tokenizer's file, or by default the one next to `model` (a model file or a checkpoint; NULL: the
+// run's), or else the usual one for V tokens. Returns its path, valid until the next call. If the default
+// file does not exist, prints the consequence, unless that is NULL, and returns NULL. vocab_size then stays
+// 0, as it does with --tokenizer none.
+const char *open_tokenizer(Tokenizer *tokenizer, int V, const char *model, const char *consequence);
 #define AS_NUMBERS "tokens are shown as numbers"  // as in llm.c
 
 // The data of a run, and its division into batches.
 typedef struct TrainingData {
     DataLoader train, val;
-    Tokenizer tokenizer;       // for samples
-    long long tokens_at_once;  // per micro-batch over all ranks
-    int micro_batches;         // A, per step
-    int steps;                 // of the whole run, including those before a checkpoint
-    int val_batches;           // per validation
+    Tokenizer tokenizer;         // for samples
+    const char *tokenizer_file;  // NULL: none
+    long long tokens_at_once;    // per micro-batch over all ranks
+    int micro_batches;           // A, per step
+    int steps;                   // of the whole run, including those before a checkpoint
+    int val_batches;             // per validation
 } TrainingData;
 
 // Sets tokens_at_once and micro_batches from -d or, without it, from the checkpoint to resume.
 void data_divide(TrainingData *d, const GPT2 *model);
 // Opens the data, after data_divide.
 void data_open(TrainingData *d, const GPT2 *model);
+// Rank 0 copies the tokenizer into -o, where runs that use the model will find it.
+void data_keep_tokenizer(const TrainingData *d);
 void data_close(TrainingData *d);
 
 // Returns the text that zero_create compares between ranks: the options except those marked `own`, the model,

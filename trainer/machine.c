@@ -192,7 +192,7 @@ const char *dtype_name(gpt2_dtype dtype) { return zero_setting_named("numbers.dt
 
 zero_config settings_of(const Options *o) {
     zero_config config = o->zero;
-    config.inference = o->prompts != NULL;
+    config.inference = is_answering(o);
     config.device = on_cuda() ? ZERO_CUDA : ZERO_CPU;
     config.numbers.no_master = !o->master;
     config.numbers.rounding_seed = (unsigned)o->seed;

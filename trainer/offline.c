@@ -186,9 +186,9 @@ static int open_source(const char *path, GPT2Stored *from) {
     return gpt2_stored_open(path, from);
 }
 
-static int write_folder(const GPT2Stored *from, gpt2_dtype dtype) {
+static int write_folder(const GPT2Stored *from, const char *path, gpt2_dtype dtype) {
     Tokenizer tokenizer = { 0 };
-    open_tokenizer(&tokenizer, from->config.vocab_size, "none is exported; name one with --tokenizer");
+    open_tokenizer(&tokenizer, from->config.vocab_size, path, "none is exported; name one with --tokenizer");
     HfModel m = { from->config, dtype, from->get, from->ctx, tokenizer.vocab_size ? &tokenizer : NULL };
     int failed = hf_write(opt.export_to, &m);
     tokenizer_free(&tokenizer);
@@ -201,7 +201,7 @@ static int export_one(const char *path) {
     if (open_source(path, &from)) return -1;
     const GPT2Config *c = &from.config;
     int failed = is_file_to_write() ? gpt2_file_write(opt.export_to, c, dtype, from.get, from.ctx)
-                                    : write_folder(&from, dtype);
+                                    : write_folder(&from, path, dtype);
     if (!failed)
         print0("%s: %s in %s, %lld parameters, %s\n", opt.export_to, path, dtype_name(dtype),
                (long long)gpt2_num_parameters(c), sizes_of(c));

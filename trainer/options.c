@@ -171,6 +171,8 @@ void option_set(const Option *o, const char *text) {
 // --------
 // values of options
 
+int prompts_arrive(void) { return opt.prompt || (opt.prompts && !strcmp(opt.prompts, "-")); }
+
 int option_is_given(const Option *o) {
     if (o->kind == TEXT && *(const char **)o->value && !strcmp(*(const char **)o->value, "auto")) return 0;
     return o->given;
@@ -205,13 +207,17 @@ void settle_options(void) {
         die("option --cpu-checkpointing: it keeps the inputs of blocks on the host, so it needs -r 3, not "
             "-r %d",
             opt.recompute);
-    if (opt.cpu_checkpointing && opt.prompts)
-        die("option --cpu-checkpointing: useless with --prompts, which runs no backward pass");
+    if (opt.cpu_checkpointing && is_answering(&opt))
+        die("option --cpu-checkpointing: useless with --prompt and --prompts, which run no backward pass");
     if (opt.plan_ranks && !opt.plan) die("option --plan-ranks %d: add --plan", opt.plan_ranks);
-    if (opt.prompts && (opt.checkpoint_every > 0 || opt.resume || opt.resume_path || opt.zero.debug.naive))
-        die("option --prompts %s: nothing is trained, so leave out -n, -y, --resume and --naive; -e can name "
-            "a folder of checkpoints",
-            opt.prompts);
+    if (is_answering(&opt) &&
+        (opt.checkpoint_every > 0 || opt.resume || opt.resume_path || opt.zero.debug.naive))
+        die("options --prompt and --prompts: nothing is trained, so leave out -n, -y, --resume and --naive; "
+            "-e can name a folder of checkpoints");
+    if (opt.prompt && opt.prompts) die("option --prompt: leave out --prompts, which names other prompts");
+    if (prompts_arrive() && opt.output)
+        die("option -o: with --prompt and --prompts - nothing is written there; leave it out, or put the "
+            "prompts into a file for --prompts");
     if (opt.async_save && !(opt.output && opt.checkpoint_every))
         die("option --async-save: no checkpoints are written; add -o FOLDER, and -n N to save one every N "
             "steps");

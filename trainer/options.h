@@ -21,7 +21,12 @@ typedef struct {
     int micro_batches;  // its gradient_accumulation_steps; 0: not given
 } Options;
 
+// Returns 1 if the run answers prompts and trains nothing.
+static inline int is_answering(const Options *o) { return o->prompt || o->prompts; }
+
 extern Options opt;
+// Returns 1 if prompts are answered one by one: --prompt, or the lines of standard input.
+int prompts_arrive(void);
 extern Options default_options;  // opt before the command line was read
 
 // Fills opt from the command line. --help prints the table and ends the program. An invalid option ends the

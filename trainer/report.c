@@ -406,9 +406,9 @@ static const char *trace_path(void) {
 void try_outputs(void) {
     if (opt.trace) try_file("option --trace", trace_path());
     if (!opt.output || run.rank != 0) return;
-    if (!opt.prompts) try_file("option -o", in_output("summary.json"));
-    if (opt.prompts) try_file("option -o", in_output("answers.jsonl"));
-    if (opt.prompts) try_file("option -o", in_output("inference.json"));
+    if (!is_answering(&opt)) try_file("option -o", in_output("summary.json"));
+    if (is_answering(&opt)) try_file("option -o", in_output("answers.jsonl"));
+    if (is_answering(&opt)) try_file("option -o", in_output("inference.json"));
 }
 
 void write_trace(void) { zero_check(zero_trace_write(run.z, trace_path())); }

@@ -136,6 +136,8 @@ int checkpoint_to_resume(int has_logs) {
     return chosen.step;
 }
 
+const char *checkpoint_chosen(void) { return chosen.step < 0 ? NULL : chosen.path; }
+
 void checkpoint_config(GPT2Config *config) { *config = chosen.saved.config; }
 
 long long checkpoint_batch(void) { return chosen.saved.tokens_a_step; }

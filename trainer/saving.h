@@ -11,6 +11,8 @@ int checkpoint_to_resume(int has_logs);
 // Ends the run now if the disk of -o has too little room for the first checkpoint or, with -nk, for as many
 // as there will be at once. steps: of the whole run.
 void check_room(const GPT2 *model, int steps);
+// Returns the chosen checkpoint's folder; NULL: none is chosen.
+const char *checkpoint_chosen(void);
 // Fills in the chosen checkpoint's model configuration.
 void checkpoint_config(GPT2Config *config);
 // Returns the chosen checkpoint's tokens per step; 0: none is chosen.

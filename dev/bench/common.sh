@@ -20,7 +20,8 @@ or() { cat "$1"; exit 1; }
 # prints a value from its summary
 begin_train() {
     rm -rf "$work/run"   # a new run needs an empty folder
-    mpirun --oversubscribe -np "$1" ./train_gpt2_zero "${@:2}" -v 0 -s 0 -n 0 -o "$work/run" >"$work/log" & job=$!
+    mpirun --oversubscribe -np "$1" ./train_gpt2_zero "${@:2}" -v 0 -s 0 -n 0 -o "$work/run" \
+        >"$work/log" & job=$!
 }
 train() { begin_train "$@"; wait $job || or "$work/log"; }
 field() { sed -nE "s/.*\"$1\": \"?([^\",{}]+).*/\1/p" "$work/run/summary.json" | head -n 1; }

@@ -2,7 +2,7 @@
 // takes 50 MiB.
 #include "../../gpt2/bpe.h"
 #include <string.h>
-#include "../../trainer/generate.h"
+#include "../../trainer/prompts.h"
 #include "../../trainer/options.h"
 #include "fuzz.h"
 
