@@ -8,7 +8,7 @@
 trainer=$(realpath "${1:-build/stand-in/train_gpt2_zero}") || exit 1
 export OMP_NUM_THREADS=1
 
-small=(-e l2h2c64v257t16 -b 2 -x 2 -u 0 -v 2 -m 1 -s 0 -ge 0 -f 0 --threads 1 --hash full)
+small=(-e l2h2c64v257t16 -b 2 -x 2 -n 0 -u 0 -v 2 -m 1 -s 0 -ge 0 -f 0 --threads 1 --hash full)
 compared+=' val_loss'
 losses() { sed -nE 's/.*"loss": ([0-9.]+).*/\1/p' "$dir/$1/metrics.jsonl" | paste -sd' '; }
 # agree NAME NAME MOST: checks that the two runs' losses differ by at most MOST in each step
@@ -255,7 +255,7 @@ end
 # Attention over the cache is a separate kernel. Its last bits differ from those of the CPU's layer.
 begin 'answers'
 printf 'Once upon a time\n\nThe dog\n' >"$dir/prompts"
-asked=(-e l2h2c64v257t32 --prompts "$dir/prompts" -g 9 --temperature 0.7)
+asked=(-e l2h2c64v257t32 --prompts "$dir/prompts" --verbose -g 9 --temperature 0.7)
 trains 1 answered --device cpu --dtype fp32 "${asked[@]}"
 is answers "$(wc -l <"$dir/answered/answers.jsonl")" 3
 for how in '1 fp32' '2 bf16' '1 fp16'; do

@@ -9,7 +9,7 @@ other=$(realpath "${2:-$trainer}") || exit 1
 stand_in=$(dirname "$trainer")/libnccl.so.2
 ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # keeps pgrep from finding other tests' processes
 export OMP_NUM_THREADS=1
-small=(-e l2h2c64v257t32 -b 2 -x 2 -u 0 -v 0 -s 0 -f 0 -ge 0 --threads 1 --hash full --dtype fp32 -z 3
+small=(-e l2h2c64v257t32 -b 2 -x 2 -n 0 -u 0 -v 0 -s 0 -f 0 -ge 0 --threads 1 --hash full --dtype fp32 -z 3
     --progress lines --device cuda)
 gpus=CUDA_STAND_IN_DEVICES=2
 
