@@ -103,10 +103,12 @@ void generation_choose(Generation *g) {
 }
 
 void print_token(const Tokenizer *tokenizer, int token) {
-    if (run.rank == 0 && tokenizer->vocab_size)
-        tokenizer_print(tokenizer, stdout, token), fflush(stdout);
-    else
+    if (run.rank != 0 || !tokenizer->vocab_size) {
         print0("%d ", token);
+        return;
+    }
+    tokenizer_print(tokenizer, stdout, token);
+    fflush(stdout);  // print0 notices a failure
 }
 
 // --------
