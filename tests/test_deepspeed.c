@@ -110,6 +110,9 @@ static void check_error(const char *text, int rc, int want, const char *words) {
     "'number_checkpoints': null}, 'optimizer': {'type': 'Adam', 'params': {'lr': 5e-5, 'betas': [0.8, " \
     "0.99], "                                                                                           \
     "'eps': 1e-7, 'weight_decay': 0.01}}}"
+#define SCHEDULER(type, params) "{'scheduler': {'type': '" type "', 'params': {" params "}}}"
+#define LR_AND_SCHEDULER(type, params) \
+    "{'optimizer': {'params': {'lr': 1e-3}}, 'scheduler': {'type': '" type "', 'params': {" params "}}}"
 #define AIO(inner) "{'aio': {" inner "}}"
 
 static const struct {
@@ -219,6 +222,30 @@ static const struct {
     { "{'disable_allgather': true}", "", "-disable_allgather does not read" },
     { Z("'allgather_partitions': false"), "", "-zero_optimization.allgather_partitions does not read" },
     { Z("'allgather_bucket_size': 2e8"), "", "-zero_optimization.allgather_bucket_size ignore" },
+    // values that need a note, and none if they are as usual
+    { "{'prescale_gradients': true}", "", "-prescale_gradients overflow" },
+    { "{'prescale_gradients': 'off'}", "", "=prescale_gradients" },
+    { Z("'contiguous_gradients': false"), "", "-zero_optimization.contiguous_gradients memory" },
+    { Z("'contiguous_gradients': true"), "", "=zero_optimization.contiguous_gradients" },
+    { "{'fp16': {'enabled': true, 'auto_cast': true}}", "numbers.dtype=fp16", "-fp16.auto_cast inputs" },
+    { Z("'sub_group_size': 0"), "", "-zero_optimization.sub_group_size per tensor" },
+    { "{'compile': {'deepcompile': true, 'offload_parameters': false}}", "", "-compile.deepcompile PyTorch" },
+    // a block without "enabled" whose inner blocks are all disabled
+    { "{'compression_training': {'layer_reduction': {'enabled': false}, 'weight_quantization': "
+      "{'shared_parameters': {'enabled': false}, 'different_groups': {'w': {'modules': []}}}}}",
+      "", "=compression_training" },
+    // Unknown keys far from any known one have no effect where DeepSpeed ignores them.
+    { "{'comms_config': {'verbose': false}, 'monitor_config': {'enabled': true, 'tag': 'x'}}", "",
+      "-comms_config DeepSpeed ignores it too" },
+    { "{'_comment': 'text', 'cuda_visible_devices': 0, 'xyzzy': 3, '': 1}", "", "-_comment ignores it too" },
+    { AIO("'unheard_of': 3"), "", "-aio.unheard_of ignores it too" },
+    // So do offload settings that the stage does not support.
+    { Z("'offload_param': {'device': 'cpu', 'pin_memory': true}, 'stage': 2"), "",
+      "-zero_optimization.offload_param.device needs stage 3" },
+    { Z("'stage': 0, 'offload_param': {'device': 'nvme', 'nvme_path': '/n'}"), "stage=0",
+      "-zero_optimization.offload_param.nvme_path not used at this stage" },
+    { Z("'stage': 0, 'offload_optimizer': {'device': 'cpu'}"), "stage=0",
+      "-zero_optimization.offload_optimizer.device needs stage 1, 2 or 3" },
     // Below stage 3 NVMe means NVMe here, while DeepSpeed uses host memory.
     { Z("'stage': 2, 'offload_optimizer': {'device': 'nvme', 'nvme_path': '/n'}"),
       "offload.optimizer=nvme offload.gradients=cpu offload.nvme=/n",
@@ -234,6 +261,25 @@ static const struct {
       "trainer.beta2=0.99 trainer.eps=1e-07 trainer.weight_decay=0.01 trainer.grad_clip=0.5 "
       "trainer.offload_activations=1",
       "=optimizer.params.weight_decay DeepSpeed decays every parameter" },
+    // schedulers, with the parameters given, absent or "auto"
+    { SCHEDULER("WarmupLR", "'warmup_min_lr': 0, 'warmup_max_lr': 1e-5, 'warmup_num_steps': 10"),
+      "trainer.schedule=linear trainer.lr_final=1 trainer.lr=1e-05 trainer.warmup=10",
+      "=scheduler.type logarithmic unless" },
+    { "{'scheduler': {'type': 'WarmupLR'}}", "trainer.schedule=linear trainer.lr_final=1 trainer.warmup=1000",
+      "" },
+    { SCHEDULER("WarmupDecayLR", "'total_num_steps': 500, 'warmup_type': 'linear'"),
+      "trainer.schedule=linear trainer.lr_final=0 trainer.warmup=1000 trainer.steps=500 trainer.lr=0.001",
+      "=scheduler.params.warmup_type" },
+    { SCHEDULER("WarmupCosineLR", "'total_num_steps': 500, 'warmup_num_steps': 20, 'cos_min_ratio': 0.1"),
+      "trainer.schedule=cosine trainer.lr_final=0.1 trainer.warmup=20 trainer.steps=500", "" },
+    { SCHEDULER("warmupcosinelr", "'total_num_steps': 'auto', 'warmup_num_steps': 'auto'"),
+      "trainer.schedule=cosine trainer.lr_final=0.0001 trainer.warmup=auto trainer.steps=auto", "" },
+    { LR_AND_SCHEDULER("WarmupLR", "'warmup_max_lr': 1e-4"), "trainer.lr=0.0001",
+      "-optimizer.params.lr warmup_max_lr replaces it" },
+    { LR_AND_SCHEDULER("WarmupLR", "'warmup_max_lr': 1e-3"), "trainer.lr=0.001", "=optimizer.params.lr" },
+    { LR_AND_SCHEDULER("WarmupLR", "'warmup_max_lr': 'auto'"), "trainer.lr=0.001", "=optimizer.params.lr" },
+    { LR_AND_SCHEDULER("WarmupDecayLR", "'total_num_steps': 9"), "trainer.lr=0.001", "=optimizer.params.lr" },
+    { "{'scheduler': {'params': {'warmup_num_steps': 5}}}", "", "-scheduler.params no scheduler.type" },
     // NVMe for parameters and optimizer, as in DeepSpeed's ZeRO-Infinity tutorial, with comments
     { "{ // ZeRO-Infinity\n"
       " 'train_batch_size': 16, /* rows */ 'gradient_clipping': 1.0, 'steps_per_print': 1,\n"
@@ -345,7 +391,13 @@ static const struct {
     { "{'optimizer': {'params': {'lr': 0.001}}}", "optimizer.params.lr: 0.001|the trainer" },
     { "{'optimizer': {'type': 'Lion'}}", "optimizer.type: 'Lion'|AdamW" },
     { "{'optimizer': {'params': {'adam_w_mode': false}}}", "adam_w_mode: false" },
-    { "{'scheduler': {'type': 'WarmupLR'}}", "scheduler: {'type':'WarmupLR'}|the trainer" },
+    { "{'scheduler': {'type': 'WarmupLR'}}", "3 keys|scheduler.type: linear|the trainer" },
+    { SCHEDULER("OneCycle", "'cycle_min_lr': 1"),
+      "scheduler.type: 'OneCycle': must be one of 'WarmupLR', 'WarmupDecayLR', 'WarmupCosineLR'" },
+    { SCHEDULER("WarmupCosineLR", "'cos_min_ratio': 2"), "cos_min_ratio: 2: must be a number from 0 to 1" },
+    { SCHEDULER("WarmupLR", "'warmup_min_lr': 1e-5"), "warmup_min_lr: 1e-5: the warm-up starts near 0" },
+    { SCHEDULER("WarmupLR", "'warmup_type': 'exp'"), "warmup_type: 'exp': the warm-up is linear" },
+    { SCHEDULER("WarmupLR", "'warmup_steps': 5"), "warmup_steps: unknown key|is scheduler.params.warmup" },
     // features that the plugin lacks
     { "{'fp16': {'enabled': true}, 'bf16': {'enabled': true}}", "bf16.enabled: true|exclude each other" },
     { "{'bf16': {'enabled': true}, 'fp16': {'enabled': true}}", "fp16.enabled: true|exclude each other" },
@@ -353,10 +405,15 @@ static const struct {
     { "{'fp16': 3}", "fp16: 3|true or false" },
     { "{'fp16': {'enabled': true, 'hysteresis': 0}}", "fp16.hysteresis: 0|from 1" },
     { "{'fp16': {'enabled': true, 'initial_scale_power': 127}}", "fp16.initial_scale_power: 127|to 126" },
-    { "{'fp16': {'enabled': true, 'loss_scale': -1}}", "fp16.loss_scale: -1|from 0" },
+    { "{'fp16': {'enabled': true, 'loss_scale': -1}}", "fp16.loss_scale: -1|at least 0" },
     { "{'fp16': {'enabled': true, 'consecutive_hysteresis': 7}}",
       "fp16.consecutive_hysteresis: 7|true or false" },
-    { "{'fp16': {'enabled': true, 'auto_cast': true}}", "fp16.auto_cast: true|not built" },
+    { "{'fp16': {'enabled': true, 'fp16_master_weights_and_grads': true}}",
+      "fp16.fp16_master_weights_and_grads: true|not built" },
+    { "{'fp16': {'auto_cast': 7}}", "fp16.auto_cast: 7|true or false" },
+    { "{'compile': {'offload_parameters': true}}", "compile.offload_parameters: true|not built" },
+    { "{'compression_training': {'layer_reduction': {'enabled': false}, 'a': {'b': {'enabled': true}}}}",
+      "compression_training: {'layer_reduction'|not built" },
     { Z("'zero_hpz_partition_size': 8"), "zero_hpz_partition_size: 8|hpZ|write 1" },
     { Z("'zero_hpz_partition_size': true"), "zero_hpz_partition_size: true" },
     { Z("'zero_quantized_weights': true"), "zero_quantized_weights: true|not built" },
@@ -376,8 +433,10 @@ static const struct {
     { "{'stage': 3}", "stage: unknown key|zero_optimization.stage" },
     { Z("'gradient_clipping': 1"), "zero_optimization.gradient_clipping: unknown key|is gradient_clipping" },
     { "{'optimizer': {'params': {'learning_rate': 1}}}", "optimizer.params.learning_rate: unknown key" },
-    { "{'xyzzy': 3}", "xyzzy: unknown key; remove it" },
-    { "{'': 3}", "unknown key; remove it" },
+    { Z("'xyzzy': 3"), "xyzzy: unknown key; remove it" },
+    { Z("'': 3"), "unknown key; remove it" },
+    { "{'fp61': {'enabled': true}}", "fp61: unknown key|is fp16" },
+    { AIO("'queue_dept': 3"), "aio.queue_dept: unknown key|is aio.queue_depth" },
     { Z("'max_live_parameters': 1e9, 'stage3_max_live_parameters': 1e9"),
       ".max_live_parameters: is also here as stage3_max_live" },
     // the error has the line of the key, whatever text precedes it
@@ -404,7 +463,8 @@ static const struct {
     { Z("'reduce_bucket_size': '5e8x'"), "reduce_bucket_size: '5e8x'" },
     { Z("'reduce_bucket_size': ' 5'"), "whole number" },
     { Z("'reduce_bucket_size': ''"), "whole number" },
-    { Z("'sub_group_size': 1000"), "sub_group_size: 1000: must be a whole number from 65536" },
+    { Z("'sub_group_size': 1000"), "sub_group_size: 1000: must be 0 or a whole number of at least 65536" },
+    { Z("'sub_group_size': -1"), "sub_group_size: -1: must be a whole number of at least 0" },
     { OPTIMIZER("'device': 'gpu'"), "offload_optimizer.device: 'gpu': must be one of 'none', 'cpu', 'nvme'" },
     { OPTIMIZER("'device': 1"), "offload_optimizer.device: 1" },
     { OPTIMIZER("'ratio': 1.5"), "ratio: 1.5: must be a number from 0 to 1" },
@@ -426,13 +486,10 @@ static const struct {
     { "{'optimizer': {'params': {'max_grad_norm': 1}}}", "max_grad_norm: 1: gradient_clipping does" },
     { "{'bf16': {'check_grad_overflow': false}}",
       "check_grad_overflow: false: infinities are checked at every stage" },
-    // keys that DeepSpeed refuses too, or ignores at this stage
+    // keys that DeepSpeed refuses too
     { Z("'legacy_stage1': true"), "legacy_stage1: true: DeepSpeed refuses it too" },
     { Z("'grad_hooks': true"), "grad_hooks: true: DeepSpeed has no such key" },
-    { Z("'offload_param': {'device': 'cpu'}, 'stage': 2"), "offload_param.device: 'cpu': needs stage 3" },
-    { Z("'stage': 0, 'offload_optimizer': {'device': 'cpu'}"),
-      "offload_optimizer.device: 'cpu': needs stage 1, 2 or 3" },
-    { "{'gradient_clipping': -1}", "gradient_clipping: -1: must be a number from 0" },
+    { "{'gradient_clipping': -1}", "gradient_clipping: -1: must be a number of at least 0" },
     // Settings before the mistake must not be applied either.
     { "{'gradient_accumulation_steps': 8, 'bf16': {'enabled': true}, 'zero_optimization': {'stage': 3, "
       "'stge': 3}}",
@@ -455,7 +512,7 @@ static void test_all_at_once(void **state) {
                        "'zero_optimization': {'stage': 7,\n"
                        "'overlap_com': true, // misspelt\n"
                        "'zero_quantized_weights': true},\n"
-                       "'scheduler': {'type': 'WarmupLR', 'params': {'stage': 1}},\n"
+                       "'scheduler': {'type': 'OneCycle', 'params': {'stage': 1}},\n"
                        "'gradient_clipping': 'much'}";
     assert_int_equal(read_text(text), ZERO_ERR_ARGUMENT);
     char want[sizeof file + 4];
@@ -465,13 +522,14 @@ static void test_all_at_once(void **state) {
     }
     assert_ptr_equal(strstr(zero_last_error(), "5 keys cannot be honoured:\n"), zero_last_error());
     check_key(text, "!zero_optimization.overlap_com nearest known one is zero_optimization.overl");
-    assert_string_equal(key_of(text, "scheduler", strlen("scheduler"))->setting, "trainer.schedule");
+    assert_string_equal(key_of(text, "scheduler.type", strlen("scheduler.type"))->setting,
+                        "trainer.schedule");
     assert_string_equal(key_of(text, "zero_optimization.stage", strlen("zero_optimization.stage"))->setting,
                         "stage");
     // The error also counts the keys that do not fit into it.
-    char many[4096] = "{'a0': 1";
+    char many[4096] = "{'zero_optimization': {'a0': 1";
     for (int i = 1; i < 60; i++) sprintf(many + strlen(many), ", 'unknown_%d': 1", i);
-    strcat(many, "}");
+    strcat(many, "}}");
     assert_int_equal(read_text(many), ZERO_ERR_ARGUMENT);
     assert_int_equal(report.n, 60);
     assert_ptr_equal(strstr(zero_last_error(), "60 keys cannot be honoured:\n"), zero_last_error());
@@ -479,8 +537,8 @@ static void test_all_at_once(void **state) {
     // A file with too many keys must fill the report without overflowing it.
     char *endless = malloc(1 << 16);
     assert_non_null(endless);
-    strcpy(endless, "{'a': 1");
-    for (int i = 0, n = 7; i < 1000; i++) n += sprintf(endless + n, ", 'unknown_%d': 1", i);
+    int n = sprintf(endless, "{'a0': 1");
+    for (int i = 0; i < 1000; i++) n += sprintf(endless + n, ", 'unknown_%d': 1", i);
     strcat(endless, "}");
     assert_int_equal(read_text(endless), ZERO_ERR_ARGUMENT);
     assert_int_equal(report.n, ZERO_DEEPSPEED_KEYS);

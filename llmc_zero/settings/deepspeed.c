@@ -2,8 +2,9 @@
 // one, then the rules that involve several keys, and reports all refused keys at once.
 #include "../device/kernels.h"
 #include "../base/error.h"
-#include "settings.h"
 #include "keys.h"
+#include "scheduler.h"
+#include "settings.h"
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +20,14 @@ static int is_number_of(const key_row *w, const json_t *v, double *x) {
     return right && *x >= w->min && *x <= w->max;
 }
 
+static void refuse_number(reader *r, const key_row *w, const json_t *v) {
+    const char *kind = w->kind == COUNT ? "whole number" : "number";
+    if (w->max < NO_LIMIT)
+        key_refuse(r, v, w->setting, "must be a %s from %.17g to %.17g", kind, w->min, w->max);
+    else
+        key_refuse(r, v, w->setting, "must be a %s of at least %.17g", kind, w->min);
+}
+
 // all: receives the list of words, for a message.
 static int is_word_of(const zero_setting *s, const json_t *v, double *x, char *all, size_t size) {
     size_t used = 0;
@@ -31,15 +40,31 @@ static int is_word_of(const zero_setting *s, const json_t *v, double *x, char *a
 }
 
 // {"enabled": false, ...} means false, and the rest of the block has no effect.
-static const json_t *enabled_of(reader *r, const json_t *v) {
-    const json_t *enabled = json_object_get(v, "enabled");
+static json_t *enabled_of(reader *r, json_t *v) {
+    json_t *enabled = json_object_get(v, "enabled");
     const size_t used = strlen(r->path);
     if (enabled) snprintf(r->path + used, sizeof r->path - used, ".enabled");
     return enabled ? enabled : v;
 }
 
+// Returns the number of blocks with "enabled": false in a block without that key, such as
+// compression_training; -1 if one of them is enabled.
+static int count_disabled(json_t *block) {
+    const json_t *enabled = json_object_get(block, "enabled");
+    json_t *inner;
+    const char *name;
+    int on = 1, disabled = 0;
+    if (enabled) return json_as_bool(enabled, &on) && !on ? 1 : -1;
+    json_object_foreach(block, name, inner) {
+        const int n = json_is_object(inner) ? count_disabled(inner) : 0;
+        if (n < 0) return -1;
+        disabled += n;
+    }
+    return disabled;
+}
+
 // Returns 1 and sets *x if the row allows v; otherwise refuses the key.
-static int check_value(reader *r, const key_row *w, const json_t *v, double *x) {
+static int check_value(reader *r, const key_row *w, json_t *v, double *x) {
     char words[64] = "";
     int on = 0;
     if (w->kind == BLOCK && !w->set) {
@@ -52,8 +77,7 @@ static int check_value(reader *r, const key_row *w, const json_t *v, double *x) 
     case COUNT:
     case REAL:
         if (is_number_of(w, v, x)) return 1;
-        key_refuse(r, v, w->setting, "must be a %s from %.15g to %.15g",
-                   w->kind == COUNT ? "whole number" : "number", w->min, w->max);
+        refuse_number(r, w, v);
         return 0;
     case WORD:
         if (is_word_of(zero_setting_named(w->setting), v, x, words, sizeof words)) return 1;
@@ -61,6 +85,7 @@ static int check_value(reader *r, const key_row *w, const json_t *v, double *x) 
         return 0;
     case ONLY:
         if (w->only && json_equals(v, w->only)) return 1;
+        if (w->only && !strcmp(w->only, "false") && count_disabled(v) > 0) return 1;
         if (w->only)
             key_refuse(r, v, w->setting, "%s; remove it or write %.*s", w->why, (int)strcspn(w->only, "|"),
                        w->only);
@@ -85,7 +110,7 @@ static void leave_out(reader *r, const key_row *w, const json_t *v) {
     if (w->setting) snprintf(k->setting, sizeof k->setting, "%s", w->setting);
 }
 
-static void read_value(reader *r, const key_row *w, const json_t *v) {
+static void read_value(reader *r, const key_row *w, json_t *v) {
     double x = 0;
     if (w->kind == ONLY && w->only) v = enabled_of(r, v);
     if (json_is_left_out(v))
@@ -94,7 +119,7 @@ static void read_value(reader *r, const key_row *w, const json_t *v) {
         return;
     else if (w->set)
         w->set(r, v, x);
-    else if (w->kind == ONLY)
+    else if (w->kind == ONLY || (w->kind == NOTED && json_equals(v, w->only)))
         key_note(r, ZERO_KEY_HONOURED, v, "");
     else if (w->setting)
         key_sets(r, w->setting, x, w->why && x > 0 && x < w->max ? w->why : "");
@@ -104,21 +129,38 @@ static void read_value(reader *r, const key_row *w, const json_t *v) {
 
 // -------- the keys, one by one
 
+// DeepSpeed ignores unknown keys in these blocks, and refuses them in all others.
+static int ignores_unknown(const char *table) {
+    static const char *const blocks[] = { "",           "aio",        "activation_checkpointing",
+                                          "checkpoint", "data_types", "optimizer",
+                                          "scheduler" };
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+        if (!strcmp(table, blocks[i])) return 1;
+    return 0;
+}
+
+static void judge_unknown(reader *r, const char *table, const char *name, const json_t *v) {
+    char nearest[128];
+    const int misspelt = key_nearest(r, name, nearest, sizeof nearest);
+    if (!misspelt && ignores_unknown(table))
+        key_note(r, ZERO_KEY_NO_EFFECT, v, "unknown; DeepSpeed ignores it too");
+    else
+        key_refuse(r, NULL, NULL, "unknown key; %s%s", *nearest ? "the nearest known one is " : "remove it",
+                   nearest);
+}
+
 // DeepSpeed also accepts the stage3_ keys without the prefix. Returns 1 if the key is unknown or present
 // twice.
 static int has_no_row(reader *r, const json_t *block, const char *table, const char *name, key_row *w) {
-    char prefixed[128], nearest[128];
+    char prefixed[128];
     snprintf(prefixed, sizeof prefixed, "stage3_%s", name);
     if (key_find(table, name, w)) return 0;
-    if (!key_find(table, prefixed, w)) {
-        key_nearest(r, name, nearest, sizeof nearest);
-        key_refuse(r, NULL, NULL, "unknown key; %s%s", *nearest ? "the nearest known one is " : "remove it",
-                   nearest);
-    } else if (json_object_get(block, prefixed)) {
+    if (!key_find(table, prefixed, w))
+        judge_unknown(r, table, name, json_object_get(block, name));
+    else if (json_object_get(block, prefixed))
         key_refuse(r, NULL, NULL, "is also here as %s; keep one of them", prefixed);
-    } else {
+    else
         return 0;
-    }
     return 1;
 }
 
@@ -127,6 +169,13 @@ static int has_no_row(reader *r, const json_t *block, const char *table, const c
 static int stands_twice(reader *r, const key_row *w) {
     if (!w->only || !json_object_get(r->root, w->only)) return 0;
     key_refuse(r, NULL, NULL, "is also at the top level as %s; keep that one", w->only);
+    return 1;
+}
+
+// Returns 1 for the parameters of no scheduler, or of one that is refused.
+static int is_without_scheduler(reader *r) {
+    if (strcmp(r->path, "scheduler.params") || scheduler_is_known(r)) return 0;
+    key_note(r, ZERO_KEY_NO_EFFECT, NULL, "no scheduler.type that could be applied");
     return 1;
 }
 
@@ -141,7 +190,9 @@ static void read_block(reader *r, json_t *block, const char *path, const char *t
         snprintf(full, sizeof full, "%s%s%s", path, *path ? "." : "", name);
         strcpy(r->path, full);
         int done = has_no_row(r, block, table, name, &w);
-        if (!done && w.kind == BLOCK && json_is_object(v) && !(done = stands_twice(r, &w))) {
+        const int opens = !done && w.kind == BLOCK && json_is_object(v);
+        if (opens) done = stands_twice(r, &w) || is_without_scheduler(r);
+        if (opens && !done) {
             if (w.why) key_note(r, ZERO_KEY_HONOURED, NULL, w.why);
             read_block(r, v, full, w.only ? w.only : full);
             continue;
@@ -174,21 +225,23 @@ static void judge_type(reader *r) {
     strcpy(r->no_type->value, "fp32");
 }
 
-// DeepSpeed ignores offload settings that the stage does not support. The plugin refuses them.
-static void judge_stage(reader *r) {
-    const zero_config *c = &r->config;
+// As in DeepSpeed, offload settings that the stage does not support have no effect.
+static void leave_on_device(zero_deepspeed_key *k, zero_tier *tier, zero_tier before, const char *needs) {
+    *tier = before;
+    k->fate = ZERO_KEY_NO_EFFECT;
+    snprintf(k->remark, sizeof k->remark, "needs %s, as in DeepSpeed, which ignores it too", needs);
+}
+
+static void judge_stage(reader *r, const zero_config *before) {
+    zero_offload_config *o = &r->config.offload;
+    const int stage = r->config.stage;
     zero_deepspeed_key *params = key_that_sets(r, "offload.params"),
                        *states = key_that_sets(r, "offload.optimizer");
-    if (params && c->offload.params && c->stage < 3)
-        refuse_later(params, "stage",
-                     "needs stage 3, and DeepSpeed ignores it at stage %d; remove it or set the stage",
-                     c->stage);
-    if (!states || !c->offload.optimizer) return;
-    if (c->stage < 1)
-        refuse_later(
-            states, "stage",
-            "needs stage 1, 2 or 3, and DeepSpeed ignores it at stage 0; remove it or set the stage");
-    else if (c->offload.optimizer == ZERO_NVME && c->stage < 3)
+    if (params && o->params && stage < 3)
+        leave_on_device(params, &o->params, before->offload.params, "stage 3");
+    if (states && o->optimizer && stage < 1)
+        leave_on_device(states, &o->optimizer, before->offload.optimizer, "stage 1, 2 or 3");
+    else if (states && o->optimizer == ZERO_NVME && stage < 3)
         strcpy(states->remark, "on NVMe as requested; DeepSpeed keeps it in host memory below stage 3");
 }
 
@@ -208,7 +261,7 @@ static int use_folder(zero_deepspeed_key *folder, zero_tier tier) {
         return 1;
     }
     folder->fate = ZERO_KEY_NO_EFFECT;
-    strcpy(folder->remark, "its device is not nvme");
+    strcpy(folder->remark, "its device is not nvme, or is not used at this stage");
     return 0;
 }
 
@@ -301,7 +354,7 @@ static int read_file(zero_config *config, zero_deepspeed *report, const char *fi
         r.lines = j.lines;
         read_block(&r, j.root, "", "");
         judge_type(&r);
-        judge_stage(&r);
+        judge_stage(&r, config);
         place_gradients(&r, config);
         join_folders(&r);
         judge_wire(&r);

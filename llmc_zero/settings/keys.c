@@ -1,59 +1,10 @@
 #include "keys.h"
+#include "scheduler.h"
 #include "settings.h"
 #include <limits.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-
-// -------- notes
-
-zero_deepspeed_key *key_note(reader *r, zero_key_fate fate, const json_t *v, const char *remark) {
-    zero_deepspeed *report = r->report;
-    const int full = report->n == ZERO_DEEPSPEED_KEYS;
-    zero_deepspeed_key *k = &report->keys[full ? report->n - 1 : report->n++];
-    *k = (zero_deepspeed_key){ .fate = full ? ZERO_KEY_REFUSED : fate, .line = r->line };
-    snprintf(k->key, sizeof k->key, "%s", r->path);
-    if (v) json_quote(v, k->value, sizeof k->value);
-    snprintf(k->remark, sizeof k->remark, "%s", full ? "the file has too many keys" : remark);
-    return k;
-}
-
-void key_refuse(reader *r, const json_t *v, const char *setting, const char *fmt, ...) {
-    zero_deepspeed_key *k = key_note(r, ZERO_KEY_REFUSED, v, "");
-    if (setting) snprintf(k->setting, sizeof k->setting, "%s", setting);
-    if (strlen(k->value) > 60) strcpy(k->value + 57, "...");
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(k->remark, sizeof k->remark, fmt, args);
-    va_end(args);
-}
-
-// Reports that the key sets a text.
-static zero_deepspeed_key *sets_text(reader *r, const char *setting, const char *value, const char *remark) {
-    zero_deepspeed_key *k = key_note(r, ZERO_KEY_HONOURED, NULL, remark);
-    snprintf(k->setting, sizeof k->setting, "%s", setting);
-    snprintf(k->value, sizeof k->value, "%s", value);
-    return k;
-}
-
-zero_deepspeed_key *key_that_sets(const reader *r, const char *setting) {
-    for (zero_deepspeed_key *k = r->report->keys; k < r->report->keys + r->report->n; k++)
-        if (k->fate == ZERO_KEY_HONOURED && !strcmp(k->setting, setting) && strcmp(k->value, "auto"))
-            return k;
-    return NULL;
-}
-
-void key_sets(reader *r, const char *setting, double value, const char *remark) {
-    const zero_setting *s = zero_setting_named(setting);
-    char text[32];
-    snprintf(text, sizeof text, "%.15g", value);
-    if (s) {
-        setting_put(s, &r->config, value);
-        zero_setting_text(s, &r->config, text, sizeof text);
-    }
-    sets_text(r, setting, text, remark);
-}
 
 // -------- setters of the table
 
@@ -96,7 +47,7 @@ static void set_wire(reader *r, const json_t *v, double x) {
         return;
     }
     r->config.comm.reduce_fp32 = json_equals(v, "\"fp32\"");
-    sets_text(r, "comm.reduce_fp32", json_string_value(v), "");
+    key_sets_text(r, "comm.reduce_fp32", json_string_value(v), "");
 }
 
 // In the plugin 0 means the largest unit. In DeepSpeed it means no buckets, so every unit is reduced alone.
@@ -144,21 +95,27 @@ static void set_folder(reader *r, const json_t *v, double x) {
     else if (json_string_length(v) >= ZERO_DEEPSPEED_VALUE)
         key_refuse(r, v, "offload.nvme", "must have at most %d bytes", ZERO_DEEPSPEED_VALUE - 1);
     else
-        *folder = sets_text(r, "", json_string_value(v), "");
+        *folder = key_sets_text(r, "", json_string_value(v), "");
 }
 
+enum { LEAST_SUB_GROUP = 65536 };
+
 // Most files contain DeepSpeed's default of 1e9, which would make a model's whole shard one sub-group:
-// nothing would overlap, and buffers would be as large as the shard.
+// nothing would overlap, and buffers would be as large as the shard. Others contain 0, which makes each
+// tensor a sub-group.
 static void set_sub_group(reader *r, const json_t *v, double x) {
-    if (x >= 1e9) {
+    if (!x || x >= 1e9) {
         char remark[160];
         snprintf(remark, sizeof remark,
-                 "means no limit in DeepSpeed too; sub-groups of %lld elements overlap and need less memory",
-                 (long long)r->config.offload.sub_group_size);
+                 "means %s in DeepSpeed; sub-groups of %lld elements overlap and need less memory",
+                 x ? "no limit" : "one sub-group per tensor", (long long)r->config.offload.sub_group_size);
         key_note(r, ZERO_KEY_NO_EFFECT, v, remark);
-        return;
+    } else if (x < LEAST_SUB_GROUP) {
+        key_refuse(r, v, "offload.sub_group_size", "must be 0 or a whole number of at least %d",
+                   LEAST_SUB_GROUP);
+    } else {
+        key_sets(r, "offload.sub_group_size", x, "");
     }
-    key_sets(r, "offload.sub_group_size", x, "");
 }
 
 // -------- setters of the aio keys
@@ -196,7 +153,7 @@ static void set_threads(reader *r, const json_t *v, double x) {
 #define PARAM ZERO ".offload_param"
 #define OPTIMIZER ZERO ".offload_optimizer"
 #define CHECKPOINTING "activation_checkpointing"
-#define NO_LIMIT 1e18  // fits an int64_t
+#define SCHEDULER "scheduler.params"
 #define NOT_BUILT "not built"
 
 // null and "auto" (a placeholder that Hugging Face fills in) mean that the key is absent.
@@ -207,9 +164,11 @@ static const key_row rows[] = {
 
     { "", ZERO, BLOCK, .set = set_stage },   // old files: true is stage 1, false stage 0
     { "", "fp16", BLOCK, .set = set_fp16 },  // also true or false
-    { "", "bf16 optimizer data_types activation_checkpointing checkpoint aio", .kind = BLOCK },
+    { "", "bf16 optimizer scheduler data_types activation_checkpointing checkpoint aio compile",
+      .kind = BLOCK },
     { "", "bfloat16", BLOCK, .only = "bf16", .why = "the old name of bf16" },
     { "optimizer", "params", .kind = BLOCK },
+    { "scheduler", "params", .kind = BLOCK },
     { ZERO, "offload_param offload_optimizer", .kind = BLOCK },
     { ZERO, "aio", BLOCK, .only = "aio", .why = "belongs at the top level, and DeepSpeed refuses it here" },
 
@@ -232,7 +191,7 @@ static const key_row rows[] = {
       .why = "applied exactly; DeepSpeed rounds it to whole sub-groups" },
     { ZERO, "cpu_offload cpu_offload_param cpu_offload_params", BOOL, .set = set_cpu_offload,
       .setting = "offload.optimizer offload.params" },
-    { ZERO, "sub_group_size", COUNT, .min = 65536, .max = NO_LIMIT, .set = set_sub_group,
+    { ZERO, "sub_group_size", COUNT, .max = NO_LIMIT, .set = set_sub_group,
       .setting = "offload.sub_group_size" },
     { "aio", "block_size", COUNT, .min = 1, .max = 1 << 30, .set = set_block_bytes,
       .setting = "offload.nvme_block_bytes" },
@@ -243,7 +202,7 @@ static const key_row rows[] = {
     { "", "train_batch_size", COUNT, .min = 1, .max = INT_MAX, .setting = "trainer.rows_a_step" },
     { "", "train_micro_batch_size_per_gpu", COUNT, .min = 1, .max = INT_MAX, .setting = "trainer.rows" },
     { "", "gradient_clipping", REAL, .max = NO_LIMIT, .setting = "trainer.grad_clip" },
-    { "optimizer.params", "lr", REAL, .max = NO_LIMIT, .setting = "trainer.lr" },
+    { "optimizer.params", "lr", REAL, .max = NO_LIMIT, .set = scheduler_or_lr, .setting = "trainer.lr" },
     { "optimizer.params", "eps", REAL, .max = 1, .setting = "trainer.eps" },
     { "optimizer.params", "betas", ANY, .set = set_betas, .setting = "trainer.beta1 trainer.beta2" },
     { "optimizer.params", "weight_decay", REAL, .max = NO_LIMIT, .setting = "trainer.weight_decay",
@@ -251,19 +210,27 @@ static const key_row rows[] = {
     { CHECKPOINTING, "cpu_checkpointing", BOOL, .setting = "trainer.offload_activations" },
     { "optimizer.params", "max_grad_norm", .setting = "trainer.grad_clip",
       .why = "gradient_clipping does this, and DeepSpeed refuses it too" },
-    { "", "scheduler", .setting = "trainer.schedule",
-      .why = "the trainer's schedules and warm-up differ; remove it" },
+    { "scheduler", "type", ANY, .set = scheduler_set, .setting = "trainer.schedule" },
+    { SCHEDULER, "warmup_num_steps", COUNT, .min = 1, .max = INT_MAX, .setting = "trainer.warmup" },
+    { SCHEDULER, "warmup_max_lr", REAL, .max = NO_LIMIT, .setting = "trainer.lr" },
+    { SCHEDULER, "total_num_steps", COUNT, .min = 1, .max = INT_MAX, .setting = "trainer.steps" },
+    { SCHEDULER, "cos_min_ratio", REAL, .max = 1, .setting = "trainer.lr_final" },
+    { SCHEDULER, "warmup_min_lr warmup_min_ratio", .only = "0", .why = "the warm-up starts near 0" },
+    { SCHEDULER, "warmup_type", .only = "\"log\"|\"linear\"", .why = "the warm-up is linear" },
+    { SCHEDULER, "last_batch_iteration", .only = "-1", .why = "the checkpoint determines the step" },
     { "", "dataloader_drop_last", .only = "false", .why = "the trainer decides this" },
 
     // ---- The plugin always uses these values; others are refused.
     { "", "managed_gradient_accumulation", .only = "true", .why = NOT_BUILT },
-    { "", "prescale_gradients", .only = "false", .why = "gradients are divided once, after the sum" },
+    { "", "prescale_gradients", NOTED, .only = "false",
+      .why = "it prevents an overflow of the sum, which is fp32 here; gradients are divided after it" },
     { "", "gradient_predivide_factor", .only = "1", .why = "gradients are divided once, after the sum" },
     { "", "gradient_allreduce_op", .only = "\"mean\"", .why = "the plugin averages over the ranks" },
     { "data_types", "grad_accum_dtype", .only = "\"fp32\"", .why = "micro-batches are summed in fp32" },
     { "data_types", "param_dtype buffer_dtype", .why = "bf16.enabled sets the type; remove it",
       .setting = "numbers.dtype" },
-    { "fp16", "auto_cast fp16_master_weights_and_grads", .only = "false", .why = NOT_BUILT },
+    { "fp16", "auto_cast", NOTED, .only = "false", .why = "it casts inputs, which are the trainer's" },
+    { "fp16", "fp16_master_weights_and_grads", .only = "false", .why = NOT_BUILT },
     { "bf16", "bf16_master_weights_and_grads", .only = "false", .why = NOT_BUILT,
       .setting = "numbers.no_master" },
     { "bf16", "immediate_grad_update bf16_optimizer_states", .only = "false", .why = NOT_BUILT },
@@ -272,8 +239,10 @@ static const key_row rows[] = {
     { "optimizer.params", "adam_w_mode bias_correction fp32_optimizer_states", .only = "true",
       .why = "the update is AdamW in fp32" },
     { "optimizer.params", "amsgrad", .only = "false", .why = "the update is AdamW" },
-    { ZERO, "contiguous_gradients reduce_scatter load_from_fp32_weights ignore_unused_parameters",
-      .only = "true", .why = "the plugin always does it" },
+    { ZERO, "contiguous_gradients", NOTED, .only = "true",
+      .why = "only affects where gradients lie in memory" },
+    { ZERO, "reduce_scatter load_from_fp32_weights ignore_unused_parameters", .only = "true",
+      .why = "the plugin always does it" },
     { ZERO, "stage3_module_granularity_threshold", .only = "0",
       .why = "the trainer's table defines what is gathered together" },
     { ZERO, "leaf_module", .why = "the trainer's table defines what is gathered together; remove it" },
@@ -310,6 +279,14 @@ static const key_row rows[] = {
     { ZERO, "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save", BOOL,
       .why = "a saved model is always complete; units are gathered one by one" },
     { ZERO, "memory_efficient_linear override_module_apply", BOOL, .why = "only affects PyTorch" },
+    { "compile",
+      "enabled disable backend kwargs deepcompile passes free_activation free_activation_threshold "
+      "offload_activation_pin_memory double_buffer symmetric_memory debug_log sync_before_reduce "
+      "sync_after_reduce sync_before_allgather sync_after_allgather keep_int_input_tensors "
+      "keep_all_input_tensors",
+      ANY, .why = "only affects PyTorch" },
+    { "compile", "offload_activation offload_opt_states offload_parameters", .only = "false",
+      .why = NOT_BUILT },
     { ZERO, "enable_sanity_checks", BOOL, .why = "the order of hooks is always checked" },
     { ZERO, "log_trace_cache_warnings", BOOL, .why = "a changed order is recorded again" },
     { ZERO, "save_muon_momentum_buffer_in_memory", BOOL, .why = "the update is AdamW" },
@@ -349,7 +326,7 @@ static const key_row rows[] = {
       .setting = "trainer.logs" },
     { "",
       "sparse_gradients use_data_before_expert_parallelism amp torch_autocast elasticity autotuning "
-      "hybrid_engine compile nebula datastates flops_profiler tensor_parallel expert_parallel pipeline "
+      "hybrid_engine nebula datastates flops_profiler tensor_parallel expert_parallel pipeline "
       "compression_training sparse_attention curriculum_learning data_efficiency progressive_layer_drop "
       "eigenvalue graph_harvesting weight_quantization",
       .only = "false", .why = NOT_BUILT },
@@ -422,8 +399,9 @@ static int is_in_block(const reader *r, const char *block) {
 }
 
 // Compares keys of all blocks, because the key may be misspelt or in the wrong block.
-void key_nearest(const reader *r, const char *name, char *nearest, size_t size) {
-    int best = (int)strlen(name) / 2 + 1;
+int key_nearest(const reader *r, const char *name, char *nearest, size_t size) {
+    const int length = (int)strlen(name);
+    int best = length / 2 + 1;
     *nearest = '\0';
     for (const key_row *w = rows; w < rows + ROWS && strlen(name) < NAME; w++) {
         size_t n;
@@ -434,4 +412,5 @@ void key_nearest(const reader *r, const char *name, char *nearest, size_t size) 
             snprintf(nearest, size, "%s%s%.*s", w->block, *w->block ? "." : "", (int)n, word);
         }
     }
+    return *nearest && (best <= 2 || best <= length / 3);
 }

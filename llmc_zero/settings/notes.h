@@ -1,0 +1,34 @@
+// The report of what each key of a DeepSpeed file did.
+#ifndef LLMC_ZERO_SETTINGS_NOTES_H
+#define LLMC_ZERO_SETTINGS_NOTES_H
+#include "../zero.h"
+#include "json.h"
+
+typedef struct {
+    zero_config config;      // with the keys read so far
+    zero_deepspeed *report;  // of the keys read so far
+    const json_t *root;
+    const int *lines;  // of the keys not read yet
+    int env_stage;     // the value of ZERO_STAGE; -1: not set
+    int line;          // of the current key
+    char path[96];     // of the current key: "zero_optimization.stage"
+    int type_chosen;   // 1: bf16.enabled or fp16.enabled was true
+    // Keys that can only be judged when all others are known; NULL: absent.
+    zero_deepspeed_key *params_folder, *states_folder;  // nvme_path of offload_param and offload_optimizer
+    zero_deepspeed_key *no_type;                        // bf16.enabled or fp16.enabled, if false
+} reader;
+
+// The next functions add the current key to the report. v NULL: without its value.
+zero_deepspeed_key *key_note(reader *r, zero_key_fate fate, const json_t *v, const char *remark);
+// The key sets `setting`; if that is a setting of the plugin, also in the configuration. remark: why the
+// value differs from the file's, if it does.
+void key_sets(reader *r, const char *setting, double value, const char *remark);
+// The key sets a text. Returns its entry.
+zero_deepspeed_key *key_sets_text(reader *r, const char *setting, const char *value, const char *remark);
+// Returns the key that set a setting, or NULL.
+zero_deepspeed_key *key_that_sets(const reader *r, const char *setting);
+// The key is refused. setting: what to set instead, or NULL.
+void key_refuse(reader *r, const json_t *v, const char *setting, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+
+#endif
