@@ -484,9 +484,9 @@ static StepResult train_step(Trainer *t) {
 // Does everything that needs no other rank, so that most mistakes are found before ranks wait for each other.
 static void set_up_alone(Trainer *t) {
     take_zero_file();
-    settle_options();
     settle_machine();
-    settle_file_batch();
+    settle_zero_file();
+    settle_options();
     if (!opt.plan && !opt.print_config) {
         make_folder();
         lock_folder();
@@ -655,6 +655,7 @@ static int show_plan(Trainer *t) {
     else
         print_plan(&t->model, t->data.micro_batches);
     check_output(NULL);
+    if (run.rank == 0) end_if_refused(1);
     close_plugin(t);
     return EXIT_SUCCESS;
 }

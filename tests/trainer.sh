@@ -665,6 +665,7 @@ END
 # test_deepspeed covers the settings of a DeepSpeed file; this tests how they combine with the options.
 test_zero_config() {
     local j=$dir/zero.json z="--zero-config $dir"
+    local tiny=(-e l2h2c32v257t32 -b 2 -v 0 -s 0 --threads 1 --overlap 0 --hash full)
     json() { cat >"$dir/$1.json"; }
     json zero <<'END'
 {
@@ -695,6 +696,10 @@ END
 
     json stage <<<'{ "zero_optimization": { "stage": 2 }, "bf16": { "enabled": true } }'
     json wire <<<'{ "bf16": { "enabled": true }, "communication_data_type": "bf16" }'
+    json fp16 <<<'{ "fp16": { "enabled": true }, "communication_data_type": "fp16" }'
+    json warmup <<'END'
+{ "scheduler": { "type": "WarmupDecayLR", "params": { "total_num_steps": 8, "warmup_num_steps": 2 } } }
+END
     json micro <<<'{ "gradient_accumulation_steps": 2 }'
     json odd <<<'{ "train_batch_size": 13, "optimizer": { "params": { "lr": "auto" } } }'
     json tier <<'END'
@@ -702,27 +707,41 @@ END
 "offload_param": { "device": "cpu", "pin_memory": true } }, "aio": { "block_size": 262144 } }
 END
     json list <<'END'
-{ "gradient_clipping": 2.0, "scheduler": { "type": "WarmupLR" }, "wall_clock_breakdown": true,
-"zero_optimization": { "stage": 1, "offload_param": { "device": "cpu" }, "stge3_max_live_parameters": 1e9 },
-"activation_checkpointing": { "cpu_checkpointing": true }, "train_micro_batch_size_per_gpu": 0 }
+{ "gradient_clipping": 2.0, "scheduler": { "type": "OneCycle" }, "wall_clock_breakdown": true,
+"zero_optimization": { "stage": 1, "zero_quantized_weights": true, "stge3_max_live_parameters": 1e9 },
+"fp16": { "enabled": true }, "train_micro_batch_size_per_gpu": 0, "train_batch_size": 13 }
 END
     refusals <<END
 zero config.stage contradicts -z|2|stage.json:1: .*stage: 2: option -z .*3|-z 3 $z/stage.json
-zero config.dtype contradicts --dtype|2|bf16: option --dtype .*fp32|--dtype fp32 $z/stage.json
+zero config.fp16 on a CPU|2|fp16.enabled: fp16: .*on the CPU.*--dtype|$z/fp16.json
 zero config.dtype contradicts --comm-type|2|communication_data_type.*--comm-type|--comm-type fp32 $z/wire.json
 zero config.a communication dtype that would round|2|"bf16".*are sent as fp32|-z 1 -d 256 $z/wire.json
-zero config.accumulation contradicts -d|2|gradient_accumulation_steps is 2.*1 micro|-d 128 $z/micro.json
-zero config.a batch that does not divide|2|train_batch_size is 13.*2 ranks|$z/odd.json
-zero config.batch contradicts -d|2|train_batch_size is 12.*-d 128|-d 128 $z/zero.json
+zero config.accumulation contradicts -d|2|gradient_accumulation_steps: 2: .*1 micro|-d 128 $z/micro.json
+zero config.a batch that does not divide|2|train_batch_size: 13: .*2 ranks|$z/odd.json
+zero config.batch contradicts -d|2|train_batch_size: 12: .*4 rows|-d 128 $z/zero.json
 zero config.tier contradicts an option|1|offload_param.device: cpu: option|--offload-param nvme $z/tier.json
 zero config.folder contradicts --nvme|1|nvme_path: /n: option --nvme |--nvme /m $z/tier.json
-zero config.all refusals at once|2|7 keys cannot be honoured|--clip 1.5 -z 2 $z/list.json
+zero config.a schedule contradicts -k, -u and -x|1|3 keys cannot|-k wsd $z/warmup.json
+zero config.all refusals at once|2|9 keys cannot be honoured|--clip 1.5 -z 2 $z/list.json
 END
     begin 'zero config.the list of refusals'
-    has "$dir/refused" 'list.json:1: gradient_clipping: 2: option --clip ' ':1: scheduler: .*option -k' \
-        ':2: zero_optimization.stage: 1: option -z ' ':2: .*offload_param.device: "cpu": needs stage 3' \
+    has "$dir/refused" 'list.json:1: gradient_clipping: 2: option --clip ' ':1: scheduler.type: .*option -k' \
+        ':2: zero_optimization.stage: 1: option -z ' ':2: .*zero_quantized_weights: true: ' \
         ':2: .*stge3_max_live_parameters: .*nearest .*stage3_max' ':1: wall_clock_breakdown: .*--trace' \
+        ':3: fp16.enabled: fp16: .*--dtype' ':3: train_batch_size: 13: ' \
         ':3: train_micro_batch_size_per_gpu: 0: must be .*option -b'
+    end
+    begin 'zero config.--dtype overrides the file; a scheduler sets the schedule'
+    trains 2 fp16 -x 2 --dtype bf16 --zero-config "$dir/fp16.json"
+    screen fp16 '^no effect  fp16.json:1: fp16.enabled: option --dtype bf16 overrides it' \
+        '^no effect  fp16.json:1: communication_data_type: .*--dtype' \
+        '^config .*trainer.beta2 0.95 .*DeepSpeed.*0.999' '^config .*trainer.schedule cosine .*constant'
+    need 'failed' run 1 30 "${tiny[@]}" -o "$dir/warmup" --zero-config "$dir/warmup.json" \
+        >"$dir/warmup.screen" 2>&1
+    need 'failed' run 1 30 "${tiny[@]}" -o "$dir/linear" -k linear -u 2 -q 0 -l 1e-3 -x 8 \
+        >"$dir/linear.screen" 2>&1
+    same_result warmup linear
+    screen warmup '^config .*trainer.schedule linear \(warmup.json:1: the warm-up is linear'
     end
     begin 'zero config.--print-config'
     json zero <<<'{ "zero_optimization": { "stage": 2, "reduce_bucket_size": "auto" } }'
@@ -733,6 +752,10 @@ END
         '^  reduce_bucket_size +0 +zero.json:1 .*auto: the largest' \
         '^  offload.sub_group_size +4194304 +default$'
     need 'it trained' not grep -q '^step' "$dir/print.screen"
+    need 'it succeeded' not run 2 20 "${small[@]}" --print-config --zero-config "$dir/list.json" \
+        >"$dir/refused.screen" 2>&1
+    screen refused '^  numbers.dtype +fp16 +list.json:3$' '^noted .*fp16 needs' '^buckets' \
+        ': 7 keys cannot be honoured'
     need 'a folder was made' [ ! -e "$dir/no_config" ]
     # Offload set in a file and by options
     run 1 $hang_limit "${small[@]}" --print-config --zero-config "$dir/tier.json" >"$dir/file.screen" 2>&1

@@ -10,6 +10,21 @@ enum { VALUE = ZERO_DEEPSPEED_VALUE, REASON = 400 };
 // --------
 // the reasons
 
+// Returns how the default of a setting that the file leaves out differs from DeepSpeed's; NULL: it does not.
+static const char *default_of_deepspeed(const char *name) {
+    static const struct {
+        const char *name, *note;
+    } notes[] = {
+        { "trainer.grad_clip", "default; DeepSpeed's own default has been 1 since 2026, and was 0 before" },
+        { "trainer.lr", "default; DeepSpeed's own default is 1e-3" },
+        { "trainer.beta2", "default; DeepSpeed's own default is 0.999" },
+        { "trainer.schedule", "default; without a scheduler DeepSpeed's learning rate is constant" },
+    };
+    for (size_t i = 0; i < sizeof notes / sizeof *notes; i++)
+        if (!strcmp(name, notes[i].name)) return notes[i].note;
+    return NULL;
+}
+
 // Returns the source of a value that neither the file nor an option sets, or NULL for a default.
 static const char *derivation(const char *name) {
     const zero_config *c = effective_settings();
@@ -17,22 +32,24 @@ static const char *derivation(const char *name) {
     if (c->offload.params == ZERO_NVME) overlaps = "the progress thread mostly waits for files";
     if (!strcmp(name, "overlap")) return run.overlap ? overlaps : "no spare core for a progress thread";
     if (!strcmp(name, "device")) return on_cuda() ? "there is a usable CUDA device" : "no usable CUDA device";
-    if (!strcmp(name, "numbers.dtype"))
-        return c->numbers.dtype == ZERO_BF16 ? "the hardware multiplies bf16"
-                                             : "the hardware does not multiply bf16";
+    if (!strcmp(name, "numbers.dtype") && c->numbers.dtype == ZERO_BF16)
+        return zero_file()
+                   ? "the hardware multiplies bf16; DeepSpeed computes in fp32 if a file enables neither "
+                     "bf16 nor fp16"
+                   : "the hardware multiplies bf16";
+    if (!strcmp(name, "numbers.dtype")) return "the hardware does not multiply bf16";
     if (!strcmp(name, "micro_batches") && opt.rows_a_step) return "train_batch_size / (rows x ranks)";
     if (!strcmp(name, "trainer.rows") && opt.rows_a_step) return "train_batch_size / (ranks x micro-batches)";
     if (!strcmp(name, "offload.gradients") && c->offload.optimizer && c->stage >= 2)
         return "follows the optimizer states, but not to NVMe";
-    if (!strcmp(name, "trainer.grad_clip") && zero_file() && !zero_file_key(name))
-        return "default; DeepSpeed's own default has been 1 since 2026, and was 0 before";
-    return NULL;
+    return zero_file() && !zero_file_key(name) ? default_of_deepspeed(name) : NULL;
 }
 
 static const char *default_of(const char *name) {
     if (!strcmp(name, "reduce_bucket_size")) return "default: 0 means the size of the largest block";
     if (!strcmp(name, "comm.window_bytes")) return "default: 0 means as needed";
     if (!strcmp(name, "comm.nccl")) return "default: -1 means NCCL if it can be used";
+    if (!strcmp(name, "trainer.steps")) return "default: -1 means one epoch";
     return "default";
 }
 
@@ -84,16 +101,18 @@ static void set_row(Setting *row, const char *name, const zero_setting *plugin) 
     } else {
         option_text(o, &opt, row->value, VALUE);
         option_text(o, &default_options, preset, VALUE);
+        row->is_text = o->kind == TEXT;
     }
     row->is_special = write_reason(name, o, row->reason) || strcmp(row->value, preset);
 }
 
 // Returns all settings except "start.", which differ between ranks.
 static const Setting *table(void) {
-    static const char *const of_trainer[] = { "trainer.rows",      "trainer.lr",
-                                              "trainer.beta1",     "trainer.beta2",
-                                              "trainer.eps",       "trainer.weight_decay",
-                                              "trainer.grad_clip", "trainer.offload_activations" };
+    static const char *const of_trainer[] = {
+        "trainer.rows",     "trainer.lr",           "trainer.schedule",  "trainer.warmup",
+        "trainer.lr_final", "trainer.steps",        "trainer.beta1",     "trainer.beta2",
+        "trainer.eps",      "trainer.weight_decay", "trainer.grad_clip", "trainer.offload_activations"
+    };
     static Setting rows[200];
     int n;
     Setting *row = rows;
@@ -106,7 +125,8 @@ static const Setting *table(void) {
 // --------
 // printing
 
-// Prints the keys without effect, and remarks on keys that set no row of the table.
+// Prints the keys without effect, and remarks on keys that set no row of the table. end_if_refused prints the
+// refused ones.
 static void print_notes(void) {
     const zero_deepspeed *file = zero_file();
     const zero_config *c = effective_settings();
@@ -114,12 +134,14 @@ static void print_notes(void) {
     for (int i = 0; file && i < file->n; i++) {
         const zero_deepspeed_key *k = &file->keys[i];
         const int no_effect = k->fate == ZERO_KEY_NO_EFFECT;
-        if (!*k->remark || (*k->setting && !no_effect)) continue;
+        if (!*k->remark || (*k->setting && !no_effect) || k->fate == ZERO_KEY_REFUSED) continue;
         write_place(k, place, sizeof place);
         print0("%s  %s: %s: %s\n", no_effect ? "no effect" : "noted    ", place, k->key, k->remark);
     }
     if (!on_cuda() && (c->offload.params == ZERO_HOST || c->offload.optimizer == ZERO_HOST))
         print0("noted      this run computes in host memory, which is the cpu tier, so nothing moves\n");
+    if (!on_cuda() && c->numbers.dtype == ZERO_F16)
+        print0("noted      fp16 needs a CUDA device; this run would be refused\n");
 }
 
 void print_config(const GPT2 *model, int micro_batches) {

@@ -159,7 +159,7 @@ void data_divide(TrainingData *d, const GPT2 *m) {
         die("option -d %lld: that would be %lld micro-batches per step", tokens_a_step,
             tokens_a_step / d->tokens_at_once);
     d->micro_batches = (int)(tokens_a_step / d->tokens_at_once);
-    check_file_batch(d->micro_batches);
+    check_zero_file(m, d->micro_batches);
 }
 
 // Returns the number of batches per validation. The default -m takes fewer if the data has fewer.

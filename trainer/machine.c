@@ -174,7 +174,7 @@ gpt2_dtype settle_dtype(void) {
     int bf16_in_hardware = on_cuda() || run.layers->has_dtype(GPT2_BF16);
     gpt2_dtype dtype = GPT2_F32;
     if (!strcmp(opt.dtype, "fp16")) {
-        if (!on_cuda()) refuse_on_cpu("--dtype");
+        if (!on_cuda() && !opt.print_config) refuse_on_cpu("--dtype");
         return GPT2_F16;
     }
     if (!strcmp(opt.dtype, "bf16")) dtype = GPT2_BF16;
@@ -225,25 +225,12 @@ zero_config settings_at_stage(const zero_config *config, int stage) {
     return c;
 }
 
-// take_zero_file has copied the file's settings to the options. Now that the dtype and the number of
-// micro-batches are known, checks the file again: that number depends on several options and must match.
-static void check_zero_file(const zero_config *config) {
-    static zero_deepspeed file;
-    zero_config asked = *config;
-    zero_check(zero_deepspeed_read(&asked, &file, opt.zero_config));
-    if (asked.micro_batches != config->micro_batches)
-        die("option --zero-config %s: gradient_accumulation_steps is %d, but -d, -b, -t and the ranks give "
-            "%d micro-batches per step",
-            opt.zero_config, asked.micro_batches, config->micro_batches);
-}
-
 static zero_config effective;
 
 zero_config plugin_settings(gpt2_dtype dtype, int micro_batches) {
     zero_config config = settings_of(&opt);
     config.numbers.dtype = (zero_dtype)dtype;
     config.micro_batches = micro_batches;
-    if (opt.zero_config) check_zero_file(&config);
     effective = config;
     return config;
 }

@@ -2,14 +2,19 @@
 #ifndef TRAINER_ZERO_FILE_H
 #define TRAINER_ZERO_FILE_H
 #include "../llmc_zero/zero.h"
+#include "activations.h"
 
-// Reads the file, if given. Call it after reading the command line. Unsupported keys, and keys that an option
-// contradicts, end the run with a list of all of them.
+// Reads the file, if given. Call it after reading the command line. Keys that are unsupported, or that an
+// option contradicts, are refused: each is added to a list.
 void take_zero_file(void);
-// Sets B and opt.micro_batches from the file's batch sizes. The ranks must be known.
-void settle_file_batch(void);
-// Ends the run if the batch size differs from the file's.
-void check_file_batch(int micro_batches);
+// Sets B and opt.micro_batches from the file's batch sizes, and refuses keys that this device or the ranks
+// rule out. The machine must be settled.
+void settle_zero_file(void);
+// Refuses keys that the run's batch contradicts.
+void check_zero_file(const GPT2 *model, int micro_batches);
+// Ends the run with the list of all refused keys, if there are any. With --print-config, only settings_shown
+// does.
+void end_if_refused(int settings_shown);
 
 // Returns the file's contents, or NULL without a file.
 const zero_deepspeed *zero_file(void);
