@@ -12,9 +12,23 @@ enum { MAGIC = 20240520, VERSION = 1, HEADER = 256 * sizeof(int32_t) };
 
 // -------- one shard
 
+// Returns 1 if the file begins with text, without control characters.
+static int is_text(int fd, const char *path, int64_t bytes) {
+    unsigned char start[HEADER];
+    const size_t n = bytes < (int64_t)HEADER ? (size_t)bytes : HEADER;
+    if (!n || disk_read(fd, path, 0, n, start)) return 0;
+    for (size_t i = 0; i < n; i++)
+        if (start[i] < ' ' && !memchr("\t\n\f\r", start[i], 4)) return 0;
+    return 1;
+}
+
 // Returns the number of tokens in the shard, or -1.
 static int64_t check_shard(int fd, const char *path, int64_t bytes, int T) {
     int32_t header[256];
+    if (is_text(fd, path, bytes))
+        return gpt2_fail("%s: text, not a shard of tokens; convert it: make build/make_tokens && "
+                         "build/make_tokens -o data/my %s",
+                         path, path);
     if (disk_read_header(fd, path, bytes, "shard of tokens", MAGIC, header)) return -1;
     if (header[1] != VERSION) return gpt2_fail("%s: shard version %d, expected %d", path, header[1], VERSION);
     int64_t num_tokens = header[2], expected = HEADER + num_tokens * (int64_t)sizeof(uint16_t);

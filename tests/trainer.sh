@@ -627,14 +627,20 @@ END
 test_options() {
     refusals <<'END'
 bad.unknown tier|1|--offload-param.*'disk' is not one of none, cpu, nvme|--offload-param disk
-bad.unknown option|2|-Z|-Z 3
+bad.unknown option|2|unknown option -Z; --help lists them$|-Z 3
+bad.misspelt option|1|--offload-optimiser; the nearest is --offload-optimizer,|--offload-optimiser cpu
+bad.setting as an option|1|unknown option --stage; the nearest is -z,|--stage=3
+bad.flag with a value|1|option --plan takes no value|--plan=1
 bad.NCCL on the CPU|2|option --comm nccl: .*--device cuda|--comm nccl
 bad.option without a value|1|-b.*value|-b
 bad.not a number|2|-b.*'x'.*number|-b x
 bad.half a number|1|-l.*'1e'.*number|-l 1e
 bad.not a whole number|1|-x.*'1.5'.*whole|-x 1.5
 bad.not finite|1|-l.*'nan'|-l nan
-bad.out of range|1|-z.*4.*range|-z 4
+bad.out of range|1|-z.*4.*range, 0 to 3$|-z 4
+bad.range in plain numbers|1|-b: 0 is out of range, 1 to 1048576$|-b 0
+bad.large range in plain numbers|1|--bucket: -1 is out of range, 0 to 1000000000000000$|--bucket -1
+bad.fractional range|1|--beta1: 1 is out of range, 0 to 0.999999$|--beta1 1
 bad.recompute out of range|1|option -r: 4.*-1 to 3|-r 4
 bad.ratio|1|--offload-ratio.*out of range, 0 to 1|--offload-ratio 2
 bad.row longer than the model|1|-t 33.*32|-t 33
@@ -658,6 +664,18 @@ bad.no master weights in fp32|1|-w 0.*--dtype bf16|-w 0 --dtype fp32
 bad.heads|2|l2h3c32v257t32.*32 channels.*3 heads|-e l2h3c32v257t32
 bad.depth|1|d13|-e d13
 END
+    begin 'options.help, version, and --name=value'
+    for option in --help -h '-h -z 3'; do
+        run 1 20 $option >"$dir/help.screen" 2>&1
+        screen help '^usage: ' '^  -h +HellaSwag' '^  --async-save'
+    done
+    is version "$(run 1 20 --version)" \
+        "train_gpt2_zero $(sed -nE 's/#define ZERO_VERSION "(.*)".*/\1/p' llmc_zero/zero.h)"
+    trains 1 equals -h 0 --prefetch=2 --dtype=fp32 -z 3
+    trains 1 blanks --prefetch 2 --dtype fp32 -z 3
+    same_result equals blanks
+    screen equals '^config .*prefetch 2' '^step +1/3 . loss [0-9.]+ \(-\). norm [0-9.]+ \(-\). lr '
+    end
     if command -v nvidia-smi >/dev/null; then skip 'bad.device' 'there is a CUDA device'
     else refused 'bad.device' 2 '--device cuda' --device cuda; fi
 }
@@ -795,12 +813,19 @@ test_input_files() {
     cp "$dir/few" "$dir/token"
     printf '\x2c\x01' | dd of="$dir/token" bs=1 seek=1424 conv=notrunc status=none
     head -c 700 data/stories_tokenizer.bin >"$dir/words"
+    echo 'Once upon a time' >"$dir/short.txt"
+    head -c 2000 docs/data.md >"$dir/text.txt"
     begin 'bad.a model to damage'
     trains 1 model -x 1 -n 1
     end
     head -c -4 "$dir/model/model_00000001.bin" >"$dir/cut.bin"
     refusals <<END
 bad.no shard|2|$dir/none_\*.bin.*no file matches|-i $dir/none_*.bin
+bad.missing shard of a download|2|no file matches; scripts/download.sh fineweb makes|-i x/fineweb_train_*.bin
+bad.missing shard|2|option -j my.bin: no file matches; build/make_tokens|-j my.bin -v 1
+bad.missing model of a download|1|no such file; scripts/download.sh gpt2:124M makes|-e gpt2_124M.bin
+bad.text as a shard|2|text.txt: text, not a shard of tokens; .*build/make_tokens .*text.txt|-i $dir/text.txt
+bad.short text as a shard|1|short.txt: text, not a shard|-i $dir/short.txt
 bad.truncated shard|2|$dir/short.*3020.*3024|-i $dir/short
 bad.validation shard too short|2|$dir/few.*fewer|-j $dir/few -v 1 -b 100
 bad.token outside the vocabulary|2|$dir/token.*token 200.*300.*257|-i $dir/token -x 40

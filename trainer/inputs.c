@@ -1,4 +1,6 @@
 #include "inputs.h"
+#include <errno.h>
+#include <glob.h>
 #include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -20,6 +22,53 @@
 // remove it.
 static char opened[40];  // "": opt.model
 static const char *model_path(void) { return *opened ? opened : opt.model; }
+
+// --------
+// missing files
+
+// Returns the command that makes a file with such a name, or NULL.
+static const char *command_for(const char *path) {
+    static const struct {
+        const char *start, *command;
+    } commands[] = {
+        { "stories_", "make data" },
+        { "demo_", "make demo TEXT=my.txt" },
+        { "tiny_shakespeare_", "scripts/download.sh tinyshakespeare" },
+        { "tinystories_", "scripts/download.sh tinystories" },
+        { "fineweb_", "scripts/download.sh fineweb" },
+        { "edu_fineweb_", "scripts/download.sh fineweb-edu" },
+        { "gpt2_tokenizer.bin", "scripts/download.sh tokenizer" },
+        { "gpt2_124M.bin", "scripts/download.sh gpt2:124M" },
+        { "gpt2_124M_bf16.bin", "scripts/download.sh gpt2:124M_bf16" },
+    };
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        if (!strncmp(basename(path), commands[i].start, strlen(commands[i].start)))
+            return commands[i].command;
+    return NULL;
+}
+
+// If the file is missing and a command makes it, ends the run and names the command.
+static void require_file(const char *option, const char *path) {
+    const char *command = command_for(path);
+    if (command && access(path, F_OK) && errno == ENOENT)
+        die("option %s %s: no such file; %s makes it in data/", option, path, command);
+}
+
+static void require_shards(const char *option, const char *pattern) {
+    const char *command = command_for(pattern);
+    glob_t found;
+    const int missing = glob(pattern, GLOB_NOSORT, NULL, &found) == GLOB_NOMATCH;
+    globfree(&found);
+    if (missing && command)
+        die("option %s %s: no file matches; %s makes it in data/", option, pattern, command);
+    if (missing)
+        die("option %s %s: no file matches; build/make_tokens makes shards from text, and "
+            "scripts/download.sh downloads some (docs/data.md)",
+            option, pattern);
+}
+
+// --------
+// the model and its tokenizer
 
 // If -e is a folder of checkpoints, uses the model file of the newest one.
 static void find_model(void) {
@@ -51,6 +100,7 @@ static void check_rows(const GPT2Config *c) {
 
 void describe_model(GPT2 *model, int resume_step) {
     model->dtype = settle_dtype();
+    if (resume_step < 0 && gpt2_is_stored(opt.model)) require_file("-e", opt.model);
     if (resume_step < 0 && gpt2_is_stored(opt.model) && !opt.plan && !opt.print_config)
         gpt2_check(model_file_check(opt.model) < 0);
     if (resume_step < 0) find_model();
@@ -122,10 +172,14 @@ const char *open_tokenizer(Tokenizer *tokenizer, int V, const char *model, const
     if (!path) path = usual_tokenizer(V);
     int without = opt.tokenizer && !strcmp(opt.tokenizer, "none");
     if (without || (!opt.tokenizer && access(path, F_OK))) {
-        if (!without && consequence) print0("tokenizer  no %s: %s\n", path, consequence);
+        const char *command = command_for(path);
+        if (!without && consequence)
+            print0("tokenizer  no %s: %s%s%s%s\n", path, consequence, command ? " (" : "",
+                   command ? command : "", command ? " makes it)" : "");
         tokenizer->eot_token = V - 1;  // as in GPT-2's vocabulary
         return NULL;
     }
+    require_file("--tokenizer", path);
     gpt2_check(tokenizer_init(tokenizer, path));
     if ((int)tokenizer->vocab_size != V)
         die("option --tokenizer: %s has %u tokens, the model %d; name the model's tokenizer, or none to "
@@ -175,11 +229,13 @@ static int count_val_batches(const DataLoader *val, const GPT2 *m) {
 
 void data_open(TrainingData *d, const GPT2 *m) {
     const int B = m->B, T = m->T, V = m->config.vocab_size;
+    require_shards("-i", opt.train_data);
     gpt2_check(dataloader_init(&d->train, opt.train_data, B, T, V, run.rank, run.ranks, opt.shuffle,
                                (uint32_t)opt.seed));
     d->steps = (int)(d->train.num_tokens / (d->tokens_at_once * d->micro_batches));
     if (opt.max_steps >= 0) d->steps = opt.max_steps;
     if (opt.val_every) {
+        require_shards("-j", opt.val_data);
         gpt2_check(dataloader_init(&d->val, opt.val_data, B, T, V, run.rank, run.ranks, 0, 0));
         d->val_batches = count_val_batches(&d->val, m);
     }

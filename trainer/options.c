@@ -90,7 +90,8 @@ static void print_help(const Option *o) {
 
 static void usage(void) {
     print0(
-        "usage: [mpirun -np N] ./train_gpt2_zero [option value]...\n\n"
+        "usage: [mpirun -np N] ./train_gpt2_zero [option value | --option=value]...\n"
+        "       ./train_gpt2_zero --help | -h | --version\n\n"
         "  ./train_gpt2_zero -x 200                        one rank, 200 steps of a small model on stories\n"
         "  mpirun -np 2 ./train_gpt2_zero -z 2             two ranks, ZeRO stage 2, one epoch\n"
         "  mpirun ./train_gpt2_zero -e d12 -i 'train_*.bin' -j 'val_*.bin' -o log124M -n 1000 -y 1\n"
@@ -121,12 +122,68 @@ static void usage(void) {
 // --------
 // the command line
 
-const Option *option_named(const char *name) {
-    for (int i = 0; i < num_options; i++) {
-        const Option *o = &option_table[i];
-        if (o->kind != HEADING && !strcmp(o->name, name)) return o;
+// Returns the option with this name, whose length is n, or NULL.
+static const Option *find_option(const char *name, size_t n) {
+    for (const Option *o = option_table; o < option_table + num_options; o++)
+        if (o->kind != HEADING && strlen(o->name) == n && !memcmp(o->name, name, n)) return o;
+    return NULL;
+}
+
+// Returns the distance of `name` from the last part of each of the option's settings, or `best` if less.
+static int distance_from_settings(const Option *o, const char *name, size_t n, int best) {
+    for (const char *at = o->setting; at && *at; at += strspn(at, " ")) {
+        size_t length = strcspn(at, " ");
+        const char *part = at, *dot = memchr(at, '.', length);
+        if (dot) part = dot + 1;
+        const int d = zero_edit_distance(name, n, part, (size_t)(at + length - part));
+        if (d < best) best = d;
+        at += length;
     }
-    die("unknown option %s; --help lists them", name);
+    return best;
+}
+
+// Returns the option whose name or setting is nearest, so that --stage suggests -z; NULL: none is near.
+static const Option *nearest_option(const char *name, size_t n) {
+    const size_t dashes = strspn(name, "-");
+    const Option *nearest = NULL;
+    int best = (int)(n - dashes) / 3 + 1;
+    for (const Option *o = option_table; o < option_table + num_options; o++) {
+        const char *own = o->name + strspn(o->name, "-");
+        if (o->kind == HEADING || o->kind == NOTHING_HERE) continue;
+        int d = zero_edit_distance(name + dashes, n - dashes, own, strlen(own));
+        d = distance_from_settings(o, name + dashes, n - dashes, d);
+        if (d >= best) continue;
+        best = d;
+        nearest = o;
+    }
+    return nearest;
+}
+
+static const Option *known_option(const char *name, size_t n) {
+    const Option *o = find_option(name, n), *nearest = o ? NULL : nearest_option(name, n);
+    if (!o && nearest)
+        die("unknown option %.*s; the nearest is %s, and --help lists all", (int)n, name, nearest->name);
+    if (!o) die("unknown option %.*s; --help lists them", (int)n, name);
+    return o;
+}
+
+const Option *option_named(const char *name) { return known_option(name, strlen(name)); }
+
+typedef struct {
+    const Option *option;
+    const char *value;
+    int words;  // on the command line
+} Argument;
+
+// Reads an option and its value: "-z 3", "--prefetch 2", "--prefetch=2".
+static Argument argument_at(int argc, char **argv, int i) {
+    const char *equals = strncmp(argv[i], "--", 2) ? NULL : strchr(argv[i], '=');
+    const Option *o = known_option(argv[i], equals ? (size_t)(equals - argv[i]) : strlen(argv[i]));
+    if (equals && o->kind == FLAG) die("option %s takes no value", o->name);
+    if (equals) return (Argument){ o, equals + 1, 1 };
+    if (o->kind == FLAG) return (Argument){ o, "1", 1 };
+    if (i + 1 == argc) die("option %s: its value is missing", o->name);
+    return (Argument){ o, argv[i + 1], 2 };
 }
 
 static double to_number(const Option *o, const char *text) {
@@ -137,12 +194,25 @@ static double to_number(const Option *o, const char *text) {
     return x;
 }
 
+static void write_plainly(char *text, size_t size, double x) {
+    snprintf(text, size, x == floor(x) && fabs(x) < 1e18 ? "%.0f" : "%.15g", x);
+}
+
+void option_range(const Option *o, char *text, size_t size) {
+    char min[32], max[32];
+    write_plainly(min, sizeof min, o->min);
+    write_plainly(max, sizeof max, o->max);
+    snprintf(text, size, "%s to %s", min, max);
+}
+
 static double parse_number(const Option *o, const char *text) {
+    char range[80];
     double x = to_number(o, text);
     const int is_default = o->plugin ? x == o->plugin->preset : o->preset && !strcmp(text, o->preset);
     if (o->kind != REAL && x != floor(x)) die("option %s: '%s' is not a whole number", o->name, text);
+    option_range(o, range, sizeof range);
     if ((x < o->min || x > o->max) && !is_default)
-        die("option %s: %s is out of range, %g to %g", o->name, text, o->min, o->max);
+        die("option %s: %s is out of range, %s", o->name, text, range);
     return x;
 }
 
@@ -248,25 +318,26 @@ static void take_defaults(void) {
     default_options = opt;
 }
 
+// llm.c's -h takes a value, so -h asks for help only without one.
+static int asks_for_help(int argc, char **argv, int i) {
+    if (!strcmp(argv[i], "-h")) return i + 1 == argc || argv[i + 1][0] == '-';
+    return !strcmp(argv[i], "--help");
+}
+
 void parse_options(int argc, char **argv) {
     take_defaults();
     run.name_options = options_of_settings;
     // Read -pr first, since any option may be refused.
     for (int i = 1; i + 1 < argc; i++)
         if (!strcmp(argv[i], "-pr") && atoi(argv[i + 1]) > 0) run.silent = 1;
-    for (int i = 1; i < argc; i++) {
-        if (!strcmp(argv[i], "--help")) {
-            usage();
-            exit(EXIT_SUCCESS);
-        }
-        const Option *o = option_named(argv[i]);
-        option_table[o - option_table].given = 1;
-        if (o->kind == FLAG) {
-            option_set(o, "1");
-            continue;
-        }
-        if (i + 1 == argc) die("option %s: its value is missing", argv[i]);
-        option_set(o, argv[++i]);
+    for (int i = 1; i < argc;) {
+        if (asks_for_help(argc, argv, i)) usage();
+        if (!strcmp(argv[i], "--version")) print0("train_gpt2_zero %s\n", ZERO_VERSION);
+        if (asks_for_help(argc, argv, i) || !strcmp(argv[i], "--version")) exit(EXIT_SUCCESS);
+        const Argument a = argument_at(argc, argv, i);
+        option_table[a.option - option_table].given = 1;
+        option_set(a.option, a.value);
+        i += a.words;
     }
 }
 
@@ -317,10 +388,11 @@ void print_resume_command(int argc, char **argv) {
     print0("  ");
     print_launcher();
     print_word(argv[0]);
-    for (int i = 1, n; i < argc; i += n) {
-        n = option_named(argv[i])->kind == FLAG ? 1 : 2;
-        if (!strcmp(argv[i], "-y") || !strcmp(argv[i], "--resume")) continue;
-        for (int k = i; k < i + n; k++) print_word(argv[k]);
+    for (int i = 1, words; i < argc; i += words) {
+        const Argument a = argument_at(argc, argv, i);
+        words = a.words;
+        if (!strcmp(a.option->name, "-y") || !strcmp(a.option->name, "--resume")) continue;
+        for (int k = i; k < i + words; k++) print_word(argv[k]);
     }
     print0("-y 1\n");
 }

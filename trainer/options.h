@@ -29,7 +29,7 @@ extern Options opt;
 int prompts_arrive(void);
 extern Options default_options;  // opt before the command line was read
 
-// Fills opt from the command line. --help prints the table and ends the program. An invalid option ends the
+// Fills opt from the command line. --help and --version print and end the program. An invalid option ends the
 // run.
 void parse_options(int argc, char **argv);
 // Checks combinations of options, after --zero-config's file has set some of them.
@@ -82,6 +82,8 @@ int option_is_given(const Option *o);
 void option_text(const Option *o, const Options *options, char *text, size_t size);
 // Returns 1 for INT, WIDE and REAL.
 int option_is_number(const Option *o);
+// Writes a number option's range: "0 to 3".
+void option_range(const Option *o, char *text, size_t size);
 // Returns 1 if the value is in range.
 int option_can_be(const Option *o, const char *text);
 // Sets the option. An invalid value ends the run.

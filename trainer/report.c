@@ -229,7 +229,14 @@ void report_validation(Report *r, double loss) {
     log_line(MAIN_LOG, "s:%d tel:%.4f\n", run.step, loss);
 }
 
+// Formats a z-score; "-" until there is one.
+static const char *z_score(char text[16], double z) {
+    snprintf(text, 16, isfinite(z) ? "%+.2fz" : "-", z);
+    return text;
+}
+
 void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds) {
+    char zloss[16], znorm[16];
     double rate = r->tokens_a_step / seconds;
     r->loss = step->loss;
     r->norm = step->norm;
@@ -239,9 +246,9 @@ void report_step(Report *r, const GPT2 *model, const StepResult *step, double se
     if (run.peak_flops > 0)
         update_bar(r, model, step->loss);
     else
-        print0("step %4d/%d | loss %7.6f (%+.2fz)| norm %6.4f (%+.2fz)| lr %.2e | %.2f ms | %.0f tok/s\n",
-               run.step + 1, r->steps, step->loss, step->zloss, step->norm, step->znorm, step->lr,
-               seconds * 1e3, r->average_rate);
+        print0("step %4d/%d | loss %7.6f (%s)| norm %6.4f (%s)| lr %.2e | %.2f ms | %.0f tok/s\n",
+               run.step + 1, r->steps, step->loss, z_score(zloss, step->zloss), step->norm,
+               z_score(znorm, step->znorm), step->lr, seconds * 1e3, r->average_rate);
     log_step(step, seconds, rate);
 }
 

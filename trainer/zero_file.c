@@ -47,7 +47,9 @@ static void refuse_as_read(const zero_deepspeed *file) {
 
 void end_if_refused(int settings_shown) {
     if (!n_refused || (opt.print_config && !settings_shown)) return;
-    if (fclose(refusals)) die("out of memory for the keys of %s", opt.zero_config);
+    const int failed = fclose(refusals);
+    refusals = NULL;
+    if (failed) die("out of memory for the keys of %s", opt.zero_config);
     if (n_refused == 1) die("option --zero-config: %s", refused_lines + strlen("\n  "));
     die("option --zero-config: %d keys cannot be honoured:%s", n_refused, refused_lines);
 }
@@ -86,7 +88,7 @@ static void contradict(zero_deepspeed_key *k, const Option *o, const char *now) 
 }
 
 static void take_key(zero_deepspeed_key *k) {
-    char now[ZERO_DEEPSPEED_VALUE], remark[ZERO_DEEPSPEED_VALUE + 80];
+    char now[ZERO_DEEPSPEED_VALUE], range[80], remark[160];
     const Option *o = option_of_setting(k->setting);
     const zero_setting *of_plugin = zero_setting_named(k->setting);
     if (takes_batch(k)) return;
@@ -104,8 +106,8 @@ static void take_key(zero_deepspeed_key *k) {
     if (option_is_given(o)) {
         contradict(k, o, now);
     } else if (!option_can_be(o, k->value)) {
-        snprintf(remark, sizeof remark, "it sets option %s, which takes %.15g to %.15g", o->name, o->min,
-                 o->max);
+        option_range(o, range, sizeof range);
+        snprintf(remark, sizeof remark, "it sets option %s, which takes %s", o->name, range);
         refuse(k, remark);
     } else {
         option_set(o, k->value);
@@ -128,6 +130,7 @@ void take_zero_file(void) {
     config.micro_batches = 0;  // not known yet
     if (zero_deepspeed_read(&config, &contents, opt.zero_config) && !contents.n) zero_check(-1);
     is_read = 1;
+    n_refused = 0;
     refuse_as_read(&contents);
     for (zero_deepspeed_key *k = contents.keys; k < contents.keys + contents.n; k++)
         if (sets_an_option(k)) take_key(k);

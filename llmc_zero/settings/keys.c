@@ -340,8 +340,6 @@ enum { ROWS = sizeof rows / sizeof *rows };
 
 // -------- keys by name
 
-enum { NAME = 64 };  // longer than any key, including its end
-
 // Returns the next word of a list and its length in *n, or NULL after the last.
 static const char *next_word(const char **list, size_t *n) {
     const char *word = *list + strspn(*list, " ");
@@ -377,23 +375,6 @@ int key_find(const char *block, const char *name, key_row *row) {
     return 0;
 }
 
-// Returns the Levenshtein distance of a and b, which are both shorter than NAME.
-static int edit_distance(const char *a, size_t na, const char *b, size_t nb) {
-    int d[NAME];
-    for (size_t j = 0; j <= nb; j++) d[j] = (int)j;
-    for (size_t i = 1; i <= na; i++) {
-        int diagonal = d[0];
-        d[0] = (int)i;
-        for (size_t j = 1; j <= nb; j++) {
-            int changed = diagonal + (a[i - 1] != b[j - 1]);
-            diagonal = d[j];
-            const int added = (d[j] < d[j - 1] ? d[j] : d[j - 1]) + 1;
-            d[j] = changed < added ? changed : added;
-        }
-    }
-    return d[nb];
-}
-
 static int is_in_block(const reader *r, const char *block) {
     size_t n = strlen(block);
     return n ? !strncmp(r->path, block, n) && r->path[n] == '.' : !strchr(r->path, '.');
@@ -404,10 +385,10 @@ int key_nearest(const reader *r, const char *name, char *nearest, size_t size) {
     const int length = (int)strlen(name);
     int best = length / 2 + 1;
     *nearest = '\0';
-    for (const key_row *w = rows; w < rows + ROWS && strlen(name) < NAME; w++) {
+    for (const key_row *w = rows; w < rows + ROWS; w++) {
         size_t n;
         for (const char *list = w->names, *word; (word = next_word(&list, &n));) {
-            int d = edit_distance(name, strlen(name), word, n);
+            int d = zero_edit_distance(name, strlen(name), word, n);
             if (d > best || (d == best && (!*nearest || !is_in_block(r, w->block)))) continue;
             best = d;
             snprintf(nearest, size, "%s%s%.*s", w->block, *w->block ? "." : "", (int)n, word);

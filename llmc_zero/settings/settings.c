@@ -52,6 +52,25 @@ const zero_setting *zero_setting_named(const char *name) {
     return NULL;
 }
 
+// Computes one row of the matrix of distances after the other.
+int zero_edit_distance(const char *a, size_t na, const char *b, size_t nb) {
+    enum { LONGEST = 64 };
+    int d[LONGEST + 1];
+    if (na > LONGEST || nb > LONGEST) return (int)(na + nb);
+    for (size_t j = 0; j <= nb; j++) d[j] = (int)j;
+    for (size_t i = 1; i <= na; i++) {
+        int diagonal = d[0];
+        d[0] = (int)i;
+        for (size_t j = 1; j <= nb; j++) {
+            int changed = diagonal + (a[i - 1] != b[j - 1]);
+            diagonal = d[j];
+            const int added = (d[j] < d[j - 1] ? d[j] : d[j - 1]) + 1;
+            d[j] = changed < added ? changed : added;
+        }
+    }
+    return d[nb];
+}
+
 // -------- values
 
 static double number(const zero_setting *s, const zero_config *config) {

@@ -47,10 +47,11 @@ static void check_keys(const zero_deepspeed *report) {
 static void take_options(void *path) {
     opt = defaults;
     opt.zero_config = path;
+    static const GPT2 model;
     take_zero_file();
+    settle_zero_file();
     settle_options();
-    settle_file_batch();
-    check_file_batch(opt.micro_batches ? opt.micro_batches : 1);
+    check_zero_file(&model, opt.micro_batches ? opt.micro_batches : 1);
 }
 
 static int read_file(const uint8_t *bytes, size_t n) {
