@@ -14,8 +14,8 @@ small="$model -x 60 -v 30 -m 1 -s 0"
 two="mpirun --oversubscribe -np 2"
 bar='^step +[0-9]+/60 \[#*\.*\] loss [0-9.]+ \| +[0-9]+:[0-9]{2} left \| +[0-9]+ tok/s \| +[0-9]+ % of peak '\
 '*$'
-line='^step +[0-9]+/60 \| loss [0-9.]+ \([-+.0-9a-z]+z\)\| norm [0-9.]+ \([-+.0-9a-z]+z\)\| lr [-0-9.e]+ \| '\
-'[0-9.]+ ms \| [0-9]+ tok/s$'
+line='^step +[0-9]+/60 \| loss [0-9.]+ \((-|[-+][.0-9]+z)\)\| norm [0-9.]+ \((-|[-+][.0-9]+z)\)\| '\
+'lr [-0-9.e]+ \| [0-9.]+ ms \| [0-9]+ tok/s$'
 
 # on_terminal COLUMNS COMMAND: writes the terminal's output to $dir/raw, and to $dir/screen with each redraw
 # on a separate line
@@ -93,7 +93,7 @@ begin 'help.every option, in groups'
 need '--help failed' "$TRAINER" --help >"$screen"
 need "a line of $(wc -L <"$screen") columns" [ "$(wc -L <"$screen")" -le 100 ]
 counts '^(Model and data|Batch and schedule|Optimizer|ZeRO|Output and checkpoints|Machine)$' 6
-counts '^  .*\./train_gpt2_zero ' 3     # examples
+counts '^  .*\./train_gpt2_zero ' 4     # examples
 sed -nE 's/^[A-Z_]+\("(-[^"]+)".*/\1/p' trainer/options.def >"$dir/options"
 need "$(wc -l <"$dir/options") options in the table" [ "$(wc -l <"$dir/options")" -ge 55 ]
 while read -r option; do

@@ -17,7 +17,7 @@ static void give_seeds(void) {
     static const char *const lines[] = {
         "-e\nd12\n-i\ntrain_*.bin\n-b\n4\n-t\n1024\n-d\n524288\n-l\n0.0006\n-z\n3\n-n\n1000\n-o\nlog\n-y\n1",
         "--dtype\nfp16\n--offload-optimizer\nnvme\n--nvme\n/a,/b\n--sub-group-size\n4096\n--reduce\nranks",
-        "-pi\ntcp\n-pn\n4\n-pr\n1\n-ps\n10.0.0.1:2000\n--overlap\n0\n--plan\n--plan-ranks\n8",
+        "-pi\ntcp\n-pn\n4\n-pr\n1\n-ps\n10.0.0.1:2000\n--overlap=0\n--plan\n--plan-ranks\n8",
     };
     fuzz_seed("resume", lines[0], strlen(lines[0]));
     fuzz_seed("nvme", lines[1], strlen(lines[1]));
@@ -46,13 +46,17 @@ static void check_ranges(void) {
     }
 }
 
-// Leaves out --help, which would end the program.
+// These options would end the program.
+static int is_left_out(const char *word) {
+    return !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "--version");
+}
+
 static int read_line(const uint8_t *bytes, size_t n) {
     char *text = fuzz_text(bytes, n), *rest = text;
     GPT2Config model;
     Arguments a = { .argc = 1, .argv = { "train_gpt2_zero" } };
     for (char *word = strsep(&rest, "\n"); word && a.argc < ARGUMENTS; word = strsep(&rest, "\n"))
-        if (strcmp(word, "--help")) a.argv[a.argc++] = word;
+        if (!is_left_out(word)) a.argv[a.argc++] = word;
     opt = defaults;
     int accepted = fuzz_survives(parse, &a);
     if (accepted) check_ranges();
