@@ -413,7 +413,7 @@ static const struct {
     { "{'fp16': {'auto_cast': 7}}", "fp16.auto_cast: 7|true or false" },
     { "{'compile': {'offload_parameters': true}}", "compile.offload_parameters: true|not built" },
     { "{'compression_training': {'layer_reduction': {'enabled': false}, 'a': {'b': {'enabled': true}}}}",
-      "compression_training: {'layer_reduction'|not built" },
+      "compression_training.a.b.enabled: true: not built" },
     { Z("'zero_hpz_partition_size': 8"), "zero_hpz_partition_size: 8|hpZ|write 1" },
     { Z("'zero_hpz_partition_size': true"), "zero_hpz_partition_size: true" },
     { Z("'zero_quantized_weights': true"), "zero_quantized_weights: true|not built" },

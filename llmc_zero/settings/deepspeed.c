@@ -39,32 +39,33 @@ static int is_word_of(const zero_setting *s, const json_t *v, double *x, char *a
     return 0;
 }
 
+// Returns the block's "enabled" or, without one, that of a block in it: one that is not false, if there is
+// one. Extends the path unless all are false. NULL: there is none.
+static json_t *find_enabled(json_t *block, char *path, size_t size) {
+    json_t *enabled = json_object_get(block, "enabled"), *inner;
+    const size_t used = strlen(path);
+    const char *name;
+    int on;
+    if (enabled) snprintf(path + used, size - used, ".enabled");
+    if (enabled) return enabled;
+    json_object_foreach(block, name, inner) {
+        snprintf(path + used, size - used, ".%s", name);
+        json_t *found = find_enabled(inner, path, size);
+        if (found) enabled = found;
+        if (found && !json_is_left_out(found) && (!json_as_bool(found, &on) || on)) return found;
+    }
+    path[used] = '\0';
+    return enabled;
+}
+
 // {"enabled": false, ...} means false, and the rest of the block has no effect.
 static json_t *enabled_of(reader *r, json_t *v) {
-    json_t *enabled = json_object_get(v, "enabled");
-    const size_t used = strlen(r->path);
-    if (enabled) snprintf(r->path + used, sizeof r->path - used, ".enabled");
+    json_t *enabled = find_enabled(v, r->path, sizeof r->path);
     return enabled ? enabled : v;
 }
 
-// Returns the number of blocks with "enabled": false in a block without that key, such as
-// compression_training; -1 if one of them is enabled.
-static int count_disabled(json_t *block) {
-    const json_t *enabled = json_object_get(block, "enabled");
-    json_t *inner;
-    const char *name;
-    int on = 1, disabled = 0;
-    if (enabled) return json_as_bool(enabled, &on) && !on ? 1 : -1;
-    json_object_foreach(block, name, inner) {
-        const int n = json_is_object(inner) ? count_disabled(inner) : 0;
-        if (n < 0) return -1;
-        disabled += n;
-    }
-    return disabled;
-}
-
 // Returns 1 and sets *x if the row allows v; otherwise refuses the key.
-static int check_value(reader *r, const key_row *w, json_t *v, double *x) {
+static int check_value(reader *r, const key_row *w, const json_t *v, double *x) {
     char words[64] = "";
     int on = 0;
     if (w->kind == BLOCK && !w->set) {
@@ -85,7 +86,6 @@ static int check_value(reader *r, const key_row *w, json_t *v, double *x) {
         return 0;
     case ONLY:
         if (w->only && json_equals(v, w->only)) return 1;
-        if (w->only && !strcmp(w->only, "false") && count_disabled(v) > 0) return 1;
         if (w->only)
             key_refuse(r, v, w->setting, "%s; remove it or write %.*s", w->why, (int)strcspn(w->only, "|"),
                        w->only);
