@@ -391,7 +391,7 @@ static const struct {
     { "{'optimizer': {'params': {'lr': 0.001}}}", "optimizer.params.lr: 0.001|the trainer" },
     { "{'optimizer': {'type': 'Lion'}}", "optimizer.type: 'Lion'|AdamW" },
     { "{'optimizer': {'params': {'adam_w_mode': false}}}", "adam_w_mode: false" },
-    { "{'scheduler': {'type': 'WarmupLR'}}", "3 keys|scheduler.type: linear|the trainer" },
+    { "{'scheduler': {'type': 'WarmupLR'}}", ":1: scheduler.type: linear: the trainer" },
     { SCHEDULER("OneCycle", "'cycle_min_lr': 1"),
       "scheduler.type: 'OneCycle': must be one of 'WarmupLR', 'WarmupDecayLR', 'WarmupCosineLR'" },
     { SCHEDULER("WarmupCosineLR", "'cos_min_ratio': 2"), "cos_min_ratio: 2: must be a number from 0 to 1" },
@@ -548,7 +548,7 @@ static void test_all_at_once(void **state) {
 // Without a trainer, keys for the trainer are refused, all in one error.
 static void test_trainers_keys(void **state) {
     WORKS(read_text(TRAINERS));
-    REFUSED(zero_config_from_file(&config, file), ZERO_ERR_ARGUMENT, "9 keys cannot be honoured");
+    REFUSED(zero_config_from_file(&config, file), ZERO_ERR_ARGUMENT, "8 keys cannot be honoured");
 }
 
 // -------- the dtype in which gradients are sent

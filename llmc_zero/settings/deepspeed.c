@@ -330,14 +330,16 @@ static int fail_refused(const char *file, const zero_deepspeed *report) {
 
 // -------- the file
 
-// If no trainer reads its own keys, refuses them.
+// If no trainer reads its own keys, refuses them. A key that sets several settings is refused once.
 static void refuse_trainers_keys(zero_deepspeed *report) {
+    const char *last = "";
     for (int i = 0; i < report->n; i++) {
         zero_deepspeed_key *k = &report->keys[i];
         if (k->fate != ZERO_KEY_HONOURED || strncmp(k->setting, "trainer.", 8) || !strcmp(k->value, "auto"))
             continue;
-        k->fate = ZERO_KEY_REFUSED;
+        k->fate = strcmp(k->key, last) ? ZERO_KEY_REFUSED : ZERO_KEY_NO_EFFECT;
         strcpy(k->remark, "the trainer sets this with its options; remove it or write \"auto\"");
+        last = k->key;
     }
 }
 
