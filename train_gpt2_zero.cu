@@ -119,14 +119,23 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, const char *sam
 // --------
 // forward and backward: the layers, with hooks around each use of a unit
 
-static void *param(int tensor, int layer) { return not_null(zero_param(run.z, tensor, layer)); }
-static void *grad(int tensor, int layer) { return not_null(zero_grad(run.z, tensor, layer)); }
+static const void *param(int tensor, int layer) {
+    const void *p = zero_param(run.z, tensor, layer);
+    zero_check(!p);
+    return p;
+}
+static void *grad(int tensor, int layer) {
+    void *p = zero_grad(run.z, tensor, layer);
+    zero_check(!p);
+    return p;
+}
 
 // With a cache, each span's tokens continue at the positions after those already cached.
 static void encode(const GPT2 *model, const int *inputs, int B, int T, const CachedPass *cached) {
     const int C = model->config.channels;
     const gpt2_dtype dt = model->dtype;
-    void *encoded = act(model, ENCODED, 0), *wte = param(WTE, 0), *wpe = param(WPE, 0);
+    const void *wte = param(WTE, 0), *wpe = param(WPE, 0);
+    void *encoded = act(model, ENCODED, 0);
     if (!cached) {
         LAYER(encoder_forward(dt, encoded, inputs, wte, wpe, B, T, C));
         return;
@@ -305,6 +314,7 @@ static double gpt2_gradients(const GPT2 *model, DataLoader *loader, int A) {
     double tokens = (double)model->B * model->T * A;
     for (int micro = 0; micro < A; micro++) {
         gpt2_check(dataloader_next(loader));
+        zero_check(zero_check_batch(run.z, loader->inputs, (size_t)model->B * model->T * sizeof(int)));
         zero_check(zero_begin_train(run.z, micro, A));
         float dloss = (float)(zero_loss_scale(run.z) / tokens);
         gpt2_forward(model, loader->inputs, model->B, model->T, NULL, 1);

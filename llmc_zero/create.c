@@ -4,7 +4,7 @@
 #include "net/failure.h"
 #include "device/room.h"
 #include "settings/settings.h"
-#include <stdio.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +29,7 @@ static int create_states(zero *z) {
     ZERO_TRY(schedule_create(&z->schedule, &z->memory, z->layout.n_units, reading_uses(&z->layout),
                              z->config.stage == 3));
     ZERO_TRY(pass_create(z));
+    ZERO_TRY(check_create(z));
     ZERO_TRY(states_open(z));
     ZERO_TRY(params_create(z));
     ZERO_TRY(save_create(z));
@@ -79,12 +80,16 @@ static int check_room(const zero *z) {
                      bytes / 1048576.0, room.limit, room.left / 1048576.0);
 }
 
+// 1: the variable is set, and not to 0.
+static int is_asked_for(const char *variable) {
+    const char *v = getenv(variable);
+    return v && strcmp(v, "") && strcmp(v, "0");
+}
+
 static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {
     zero_config *c = &z->config;
-    if (c->debug.poison < 0) {
-        const char *v = getenv("ZERO_POISON");
-        c->debug.poison = v && strcmp(v, "") && strcmp(v, "0");
-    }
+    if (c->debug.poison < 0) c->debug.poison = is_asked_for("ZERO_POISON");
+    if (c->debug.check_steps < 0) c->debug.check_steps = is_asked_for("ZERO_CHECK") ? INT_MAX : 0;
     c->overlap = c->overlap != 0;
     z->memory.device = &z->device;
     z->device = device_host;
@@ -130,11 +135,13 @@ int zero_create(zero **out, const zero_config *config, const zero_tensor *tensor
     z->config = *config;
     int rc = create(z, tensors, n_tensors, units, n_units);
     if (rc && z->net.f && zero_failed()->lower < 0) zero_failed_after(!failure_reports(&z->net, 1));
-    if (rc)
+    if (rc) {
         destroy(z, 0);
-    else
-        *out = z;
-    return rc;
+        return rc;
+    }
+    failure_at_exit(&z->net);
+    *out = z;
+    return 0;
 }
 
 void zero_destroy(zero *z) {

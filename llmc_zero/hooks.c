@@ -1,9 +1,11 @@
-// The hooks and the accessors. pass.c checks the order of the calls; params.c, grads.c and update.c do the
-// work.
+// The hooks and the accessors. pass.c checks the order of the calls, and check.c what the trainer does
+// between them; params.c, grads.c and update.c do the work.
 #include "internal.h"
 
 int zero_begin_train(zero *z, int micro, int of) {
+    ZERO_TRY(check_settle(z));
     ZERO_TRY(pass_may_begin(z, micro, of));
+    if (micro == 0) ZERO_TRY(check_begin(z, 1));
     ZERO_TRY(params_begin_pass(z));
     if (micro == 0) ZERO_TRY(grads_begin_step(z));
     pass_begin(z, ZERO_TRAIN, micro, of);
@@ -12,20 +14,24 @@ int zero_begin_train(zero *z, int micro, int of) {
 
 int zero_begin_eval(zero *z) {
     ZERO_TRY(pass_outside_step(z, "zero_begin_eval"));
+    ZERO_TRY(check_begin(z, 0));
     ZERO_TRY(params_begin_pass(z));
     pass_begin(z, ZERO_EVAL, 0, 1);
     return 0;
 }
 
 int zero_pre_forward(zero *z, int unit) {
+    ZERO_TRY(check_settle(z));
     ZERO_TRY(pass_may_open(z, unit, PASS_FORWARD));
     ZERO_TRY(params_acquire(z, unit));
     pass_open(z, unit, PASS_FORWARD);
-    return 0;
+    return check_params(z, unit);
 }
 
 int zero_post_forward(zero *z, int unit) {
+    ZERO_TRY(check_settle(z));
     ZERO_TRY(pass_close(z, unit, PASS_FORWARD));
+    ZERO_TRY(check_params(z, unit));
     return params_release(z, unit);
 }
 
@@ -35,20 +41,23 @@ static int backward_reads(const zero *z, int unit) {
 }
 
 int zero_pre_backward(zero *z, int unit) {
+    ZERO_TRY(check_settle(z));
     ZERO_TRY(pass_may_open(z, unit, PASS_BACKWARD));
-    const int is_first = pass_done(z, unit, PASS_BACKWARD) == 0;
+    const int is_first = pass_done(z, unit, PASS_BACKWARD) == 0, reads = backward_reads(z, unit);
     if (is_first) ZERO_TRY(grads_check(z, unit));  // before any change
-    if (backward_reads(z, unit)) ZERO_TRY(params_acquire(z, unit));
+    if (reads) ZERO_TRY(params_acquire(z, unit));
     if (is_first) ZERO_TRY(grads_open(z, unit));
     pass_open(z, unit, PASS_BACKWARD);
-    return 0;
+    return reads ? check_params(z, unit) : 0;
 }
 
 int zero_post_backward(zero *z, int unit) {
+    ZERO_TRY(check_settle(z));
     ZERO_TRY(pass_close(z, unit, PASS_BACKWARD));
+    const int done = pass_done(z, unit, PASS_BACKWARD);
+    if (done <= z->layout.units[unit].reading_uses) ZERO_TRY(check_params(z, unit));
     ZERO_TRY(params_release(z, unit));
-    const int is_last = pass_done(z, unit, PASS_BACKWARD) == z->layout.units[unit].backward_uses;
-    if (is_last) ZERO_TRY(grads_finish(z, unit));
+    if (done == z->layout.units[unit].backward_uses) ZERO_TRY(check_gradient(z, unit));
     return update_during_backward(z);
 }
 
@@ -58,7 +67,7 @@ static void *not_open(const zero *z, const char *caller, int tensor, int layer, 
     return NULL;
 }
 
-void *zero_param(zero *z, int tensor, int layer) {
+const void *zero_param(zero *z, int tensor, int layer) {
     const layout_place *p = layout_find(&z->layout, tensor, layer);
     if (!p) return NULL;
     const int unit = layout_unit_of(&z->layout, p);

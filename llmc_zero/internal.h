@@ -1,6 +1,7 @@
 // The struct behind a `zero *`.
 #ifndef LLMC_ZERO_INTERNAL_H
 #define LLMC_ZERO_INTERNAL_H
+#include "check.h"
 #include "comm/comm.h"
 #include "device/device.h"
 #include "base/error.h"
@@ -41,6 +42,7 @@ struct zero {
     struct norm norm;
     struct update update;
     struct step step;
+    struct check check;
     struct {                 // checkpoint/save.c
         char *copy;          // memory for this rank's file of a checkpoint; NULL: async_save is off
         struct save *begun;  // the save in progress; NULL: none

@@ -60,6 +60,7 @@ int zero_finish_gradients(zero *z, zero_step_result *result) {
     struct step *s = &z->step;
     double squares, last[HYPER_VALUES];
     const double *of_all;
+    ZERO_TRY(check_settle(z));
     ZERO_TRY(pass_may_finish_gradients(z));
     ZERO_TRY(z->config.debug.naive ? naive_reduce(z) : grads_wait(z));
     last_update(z, last);

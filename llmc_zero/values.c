@@ -41,6 +41,7 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     ZERO_TRY(update_settle(z));
     ZERO_TRY(params_drop_all(z));
     states_touch(z);
+    check_set(z, what, p, offset, n, values);
     ZERO_TRY(set_stored(z, what, p, offset, n, values));
     const int has_master = what == ZERO_PARAM && states_get(z, ZERO_MASTER)->kept;
     return has_master ? set_stored(z, ZERO_MASTER, p, offset, n, values) : 0;

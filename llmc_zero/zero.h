@@ -158,6 +158,8 @@ typedef struct {
 typedef struct {
     int naive;         // 1: the naive path, stage 0 only: all-reduce everything, then update everything
     int poison;        // 1: fill memory that must not be read with NaN; -1: only if ZERO_POISON is set
+    int check_steps;   // the first training steps that are checked: see zero_check_batch; 0: none; -1: all if
+                       // ZERO_CHECK is set and not 0
     int trace_events;  // maximum number of events for zero_trace_write; 0: no trace
 } zero_debug_config;
 
@@ -228,12 +230,24 @@ int zero_post_backward(zero *z, int unit);
 
 // Returns one layer of the tensor in numbers.dtype, contiguous, 256-byte aligned and read-only, or NULL and
 // an error if the unit is not open for reading. Valid until the use's post hook: call it again in each use.
-void *zero_param(zero *z, int tensor, int layer);
+const void *zero_param(zero *z, int tensor, int layer);
 // Returns the gradient of the same values, under the same rules. The trainer adds the gradient of this rank's
 // loss, multiplied by zero_loss_scale and, with A micro-batches, by 1/A. At the unit's first pre_backward of
 // a micro-batch it is 0 (undefined with zero_tensor.backward_overwrites, NaN with debug.poison), and it keeps
 // its contents until the last post_backward.
 void *zero_grad(zero *z, int tensor, int layer);
+
+// -------- checks
+
+// With debug.check_steps or ZERO_CHECK=1, calls fail with ZERO_ERR_MISUSE or ZERO_ERR_ARGUMENT, and a
+// sentence with the rank and the tensor, if the trainer changes parameters during a pass, or a gradient
+// between its last post_backward and the next hook; or if, at zero_begin_train (then collective), a parameter
+// was never set, or the ranks passed different values to zero_set. docs/porting.md lists what the checks
+// notice. The bits of the results do not change.
+
+// (collective) In checked steps, fails if two ranks pass the same batch; otherwise does nothing. Call it for
+// each training batch, in host memory, outside the hooks.
+int zero_check_batch(zero *z, const void *batch, size_t bytes);
 
 // -------- step
 

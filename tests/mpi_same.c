@@ -88,6 +88,7 @@ static double other_value(const zero_setting *s, const zero_config *config) {
 // Sets other settings that this one depends on.
 static void prepare(const zero_setting *s, zero_config *c) {
     if (!strcmp(s->name, "debug.naive")) c->stage = 0;
+    if (!strcmp(s->name, "debug.check_steps")) c->debug.check_steps = 0;  // -1 depends on the environment
     if (!strcmp(s->name, "comm.reduce_nccl")) c->device = ZERO_CUDA, c->comm.nccl = 1;
     if (!strcmp(s->name, "offload.gradients") || !strcmp(s->name, "offload.delayed_update"))
         c->offload.optimizer = ZERO_HOST;

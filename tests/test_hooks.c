@@ -632,7 +632,7 @@ static void test_poisoned_parameters(void **state) {
         for (int u = 0; u < 2; u++) {
             int tensor = u ? W : WTE;
             WORKS(zero_pre_forward(t.z, u));
-            float *kept = zero_param(t.z, tensor, 0);
+            const float *kept = zero_param(t.z, tensor, 0);
             assert_true(kept[3] == toy_initial(tensor, 0, 3));
             WORKS(zero_post_forward(t.z, u));
             assert_int_equal(all_nan(kept, toy_elems(tensor)), cases[i].poison);

@@ -11,9 +11,9 @@ build=$(realpath "${1:?Usage: tests/test_house.sh BUILD}") || exit 1
 # only that header.
 cat >"$dir/layers" <<'END'
 rules:    create hooks zero same
-updates:  params grads norm step update pass naive checkpoint/ values figures
+updates:  params grads norm step update check pass naive checkpoint/ values figures
 whole:    internal ranks states
-owned:    params.h grads.h norm.h step.h update.h pass.h states.h
+owned:    params.h grads.h norm.h step.h update.h check.h pass.h states.h
 states:   tiers/ schedule plan settings/ loss_scale
 tasks:    base/tasks layout
 data:     comm/
@@ -24,7 +24,7 @@ END
 
 # Owners of struct zero's members: only that file and its header may touch them.
 printf '%s llmc_zero/%s.c\n' >"$dir/owners" pass{,} states{,} params{,} grads{,} norm{,} update{,} step{,} \
-    saving checkpoint/save
+    check{,} saving checkpoint/save
 
 # Where the plugin may print or end the process: file, symbol, reason.
 cat >"$dir/places" <<'END'

@@ -65,7 +65,7 @@ static inline void *act(const GPT2 *model, int which, int layer) {
     return (char *)model->activations[which].memory + at * model->activations[which].stride;
 }
 // Returns row `row` of a matrix with `width` columns in the model's dtype.
-static inline void *row_of(const GPT2 *model, void *base, size_t row, size_t width) {
+static inline void *row_of(const GPT2 *model, const void *base, size_t row, size_t width) {
     return (char *)base + row * width * gpt2_dtype_size(model->dtype);
 }
 

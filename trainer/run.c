@@ -88,11 +88,6 @@ void gpt2_check(int rc) {
     if (rc) die("%s", gpt2_last_error());
 }
 
-void *not_null(void *p) {
-    zero_check(!p);
-    return p;
-}
-
 void *malloc_check(size_t bytes) {
     void *p = malloc(bytes);
     if (!p) die("out of memory: %zu bytes", bytes);

@@ -46,10 +46,9 @@ void die(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 // Like die, with the plugin's error, the options concerned, and `more`.
 void die_of_plugin(const zero_failure *f, const char *more) __attribute__((noreturn));
 
-// Each ends the run with the last error if rc is not 0 or p is NULL.
+// Each ends the run with the last error if rc is not 0.
 void zero_check(int rc);  // of the plugin
 void gpt2_check(int rc);  // of gpt2/
-void *not_null(void *p);  // of the plugin
 void *malloc_check(size_t bytes);
 
 // Calls a layer on the run's device: LAYER(gelu_forward(...)).

@@ -1,6 +1,6 @@
 // A complete llmc_zero trainer for a network other than GPT-2. The network learns to separate two spirals in
 // the plane. The program uses only zero.h, libc and libm, and computes in fp32. docs/porting.md explains it.
-// Settings: ZERO_STAGE, ZERO_CONFIG, ZERO_POISON.
+// Settings: ZERO_STAGE, ZERO_CONFIG, ZERO_POISON, ZERO_CHECK.
 //
 //     ZERO_STAGE=3 mpirun -np 2 mlp_zero [save | resume]
 //         save: saves the state to the folder mlp_zero.saved after half of the steps
@@ -49,7 +49,7 @@ static float *valid(void *p) {
     if (!p) fail(zero_last_error());
     return p;
 }
-static float *param(int tensor, int l) { return valid(zero_param(z, tensor, l)); }
+static const float *param(int tensor, int l) { return valid((void *)zero_param(z, tensor, l)); }
 static float *grad(int tensor, int l) { return valid(zero_grad(z, tensor, l)); }
 static float *activation(int width) {
     return valid(
@@ -110,6 +110,7 @@ static void layer_backward(int unit, int weight, int l, float *din, const float 
 // of correctly classified rows to sums.
 static void run_pass(int pass, int micro, int of, double sums[2]) {
     load_rows(pass);
+    if (of) check(zero_check_batch(z, x, 2 * n * sizeof *x));
     check(of ? zero_begin_train(z, micro, of) : zero_begin_eval(z));
     layer_forward(INPUT, INW, 0, act[0], x, 2, H);
     for (int l = 0; l < L; l++) layer_forward(HIDDEN + l, HIDW, l, act[l + 1], act[l], H, H);

@@ -109,6 +109,7 @@ int zero_load(zero *z, const char *path, char **text) {
     int rc = load_folder(z, path, &own);
     if (!rc) update_forget(z);
     if (!rc) states_touch(z);
+    if (!rc) check_loaded(z);
     if (!rc) rc = tasks_run(&z->tasks, run_complete, z);
     if (!rc && text)
         *text = own;

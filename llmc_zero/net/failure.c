@@ -216,7 +216,34 @@ static void say(const char *sentence) {
     (void)written;  // there is no way left to report an error
 }
 
+// -------- a program that exits without zero_destroy
+
+static struct {
+    net *of;  // the last connection to be watched; NULL: it was closed
+    pid_t process;
+    int is_registered;
+} at_exit;
+
+// Flushes all streams first, as exit would have done next. A process that the program has forked is no rank.
+static void end_unclosed(void) {
+    net *n = at_exit.of;
+    if (!n || n->ending || at_exit.process != getpid()) return;
+    fflush(NULL);
+    zero_fail_rank(ZERO_ERR_MISUSE, n->rank, net_host(n, n->rank),
+                   " exited without zero_destroy: call it on all ranks before the program ends, or after an "
+                   "error zero_end_job");
+    failure_end(n, 1, zero_last_error());
+}
+
+void failure_at_exit(net *n) {
+    if (!n->f) return;
+    at_exit.of = n;
+    at_exit.process = getpid();
+    if (!at_exit.is_registered) at_exit.is_registered = !atexit(end_unclosed);
+}
+
 void net_close(net *n, int clean) {
+    if (at_exit.of == n) at_exit.of = NULL;
     if (n->f) {
         pthread_mutex_lock(&n->lock);
         if (!clean || n->failed)

@@ -1,0 +1,157 @@
+// Checks of the trainer. A digest of each tensor's layer is enough to notice a change and to name it. While
+// checks are on, a unit's gradient is passed to its reduction only at the next hook, so that a change between
+// the two hooks can be noticed; the order of the collectives stays the same.
+#include "check.h"
+#include "internal.h"
+#define XXH_INLINE_ALL
+#include <string.h>
+#include <xxhash.h>
+
+static int is_on(const zero *z) { return z->check.set && z->check.steps <= z->config.debug.check_steps; }
+
+int check_create(zero *z) {
+    struct check *c = &z->check;
+    const int n = z->layout.n_places;
+    c->finished = -1;
+    if (!z->config.debug.check_steps) return 0;
+    ZERO_TRY_ALLOC(c->first = allocate_array(z, n, sizeof *c->first));
+    ZERO_TRY_ALLOC(c->n_set = allocate_array(z, n, sizeof *c->n_set));
+    ZERO_TRY_ALLOC(c->params = allocate_array(z, n, sizeof *c->params));
+    ZERO_TRY_ALLOC(c->is_read = allocate_array(z, z->layout.n_units, sizeof *c->is_read));
+    ZERO_TRY_ALLOC(c->grads = allocate_array(z, n, sizeof *c->grads));
+    ZERO_TRY_ALLOC(c->set = allocate_array(z, n, sizeof *c->set));
+    return 0;
+}
+
+// -------- values set by the trainer
+
+// Adds to the digest, so that the order of the calls does not matter.
+void check_set(zero *z, zero_value what, const layout_place *p, int64_t offset, int64_t n,
+               const float *values) {
+    const int64_t place = p - z->layout.places;
+    if (!is_on(z)) return;
+    z->check.set[place] += XXH3_64bits_withSeed(values, (size_t)n * sizeof *values,
+                                                (uint64_t)(offset * STATES + what));
+    if (states_with(z, what) == states_get(z, ZERO_PARAM)) z->check.n_set[place] += n;
+}
+
+// The checkpoint replaces all values, on all ranks.
+void check_loaded(zero *z) {
+    for (int i = 0; is_on(z) && i < z->layout.n_places; i++) {
+        z->check.set[i] = 0;
+        z->check.n_set[i] = z->layout.places[i].elems;
+    }
+}
+
+static int compare_set(const zero *z) {
+    const char *host = net_host(&z->net, z->net.rank);
+    for (int i = 0; i < z->layout.n_places; i++) {
+        const layout_place *p = &z->layout.places[i];
+        const char *name = z->layout.tensors[p->tensor].name;
+        if (z->check.n_set[i] < p->elems)
+            return zero_fail_rank(ZERO_ERR_MISUSE, z->net.rank, host,
+                                  " has set %lld of the %lld elements of %s, layer %d: pass all of them to "
+                                  "zero_set before the first step, zeros too",
+                                  (long long)z->check.n_set[i], (long long)p->elems, name, p->layer);
+        if (z->check.set[i] != z->check.first[i])
+            return zero_fail_rank(ZERO_ERR_ARGUMENT, z->net.rank, host,
+                                  " set other values of %s, layer %d, than rank 0 (host %s): make the same "
+                                  "calls of zero_set on all ranks, with the same random seed",
+                                  name, p->layer, net_host(&z->net, 0));
+    }
+    return 0;
+}
+
+int check_begin(zero *z, int is_step) {
+    struct check *c = &z->check;
+    if (!is_on(z)) return 0;
+    memset(c->is_read, 0, z->layout.n_units);
+    c->steps += is_step;
+    if (!is_step || !is_on(z)) return 0;
+    memcpy(c->first, c->set, z->layout.n_places * sizeof *c->set);
+    ZERO_TRY(zero_broadcast(z, 0, c->first, z->layout.n_places * sizeof *c->first));
+    return agree(z, compare_set(z));
+}
+
+// -------- values that the trainer may not change
+
+static int digest(zero *z, const char *at, size_t bytes, uint64_t *out) {
+    const size_t most = VALUES_CHUNK * sizeof(float);
+    *out = 0;
+    for (size_t n; bytes; bytes -= n, at += n) {
+        n = bytes < most ? bytes : most;
+        const void *view = device_view(&z->device, at, n, states_room(z));
+        if (!view) return ZERO_ERR_DEVICE;
+        *out = XXH3_64bits_withSeed(view, n, *out);
+    }
+    return 0;
+}
+
+// Takes the digests of the unit's tensors at `whole`. is_known: they must not change. what, rule: for the
+// message.
+static int look(zero *z, int unit, const char *whole, uint64_t *digests, int is_known, const char *what,
+                const char *rule) {
+    const layout_unit *u = &z->layout.units[unit];
+    const size_t size = dtype_bytes(z->config.numbers.dtype);
+    ZERO_TRY(wait_for_device(z, COMPUTE));
+    for (int i = u->first_place; i < u->first_place + u->n_places; i++) {
+        const layout_place *p = &z->layout.places[i];
+        uint64_t now;
+        ZERO_TRY(digest(z, whole + p->offset * size, p->elems * size, &now));
+        if (is_known && now != digests[i])
+            return zero_fail_rank(ZERO_ERR_MISUSE, z->net.rank, net_host(&z->net, z->net.rank),
+                                  " wrote to %s %s, layer %d, of unit %d (%s)%s", what,
+                                  z->layout.tensors[p->tensor].name, p->layer, unit, u->name, rule);
+        digests[i] = now;
+    }
+    return 0;
+}
+
+int check_params(zero *z, int unit) {
+    char *is_read = z->check.is_read;
+    if (!is_on(z)) return 0;
+    ZERO_TRY(look(z, unit, params_whole(z, unit), z->check.params, is_read[unit], "the parameters",
+                  " during a pass: they are read-only there; change them with zero_set, between steps"));
+    is_read[unit] = 1;
+    return 0;
+}
+
+static int look_at_gradient(zero *z, int unit, int is_known) {
+    return look(z, unit, grads_at(z, unit), z->check.grads, is_known, "the gradient of",
+                " after its last zero_post_backward: write it before that hook; for clipping, pass grad_clip "
+                "to zero_update");
+}
+
+int check_gradient(zero *z, int unit) {
+    if (!is_on(z)) return grads_finish(z, unit);
+    z->check.finished = unit;
+    return look_at_gradient(z, unit, 0);
+}
+
+int check_settle(zero *z) {
+    const int unit = z->check.finished;
+    if (unit < 0) return 0;
+    z->check.finished = -1;
+    ZERO_TRY(look_at_gradient(z, unit, 1));
+    ZERO_TRY(grads_finish(z, unit));
+    return update_during_backward(z);
+}
+
+// -------- batches
+
+int zero_check_batch(zero *z, const void *batch, size_t bytes) {
+    const int ranks = z->net.ranks;
+    double mine, all[ranks];
+    if (!is_on(z)) return 0;
+    const uint64_t own = XXH3_64bits(batch, bytes);
+    memcpy(&mine, &own, sizeof mine);
+    ZERO_TRY(share_values(z, &mine, all, 1));
+    for (int r = 1; r < ranks; r++)
+        for (int other = 0; other < r; other++)
+            if (!memcmp(&all[r], &all[other], sizeof *all))
+                return zero_fail_rank(ZERO_ERR_ARGUMENT, r, net_host(&z->net, r),
+                                      " has the same batch as rank %d (host %s): choose each rank's rows by "
+                                      "zero_rank, or set ZERO_CHECK=0 if the data repeat",
+                                      other, net_host(&z->net, other));
+    return 0;
+}

@@ -1,0 +1,39 @@
+// The checks of debug.check_steps and ZERO_CHECK: mistakes of a trainer that would give wrong numbers without
+// an error. They compare digests of values, within a step and between ranks. Owns the digests. Functions that
+// return an int return 0, or a negative error code with the error set; without checks they return at once.
+#ifndef LLMC_ZERO_CHECK_H
+#define LLMC_ZERO_CHECK_H
+#include "layout.h"
+#include "zero.h"
+
+struct check {
+    int64_t steps;     // training steps begun; the checks end after step debug.check_steps
+    uint64_t *set;     // (n_places) digests of the values that zero_set was given; NULL: no checks
+    uint64_t *first;   // (n_places) the same on rank 0
+    int64_t *n_set;    // (n_places) elements of parameters that zero_set was given
+    uint64_t *params;  // (n_places) digests of the parameters of units marked in is_read
+    char *is_read;     // (n_units) 1: this step or evaluation has read the unit
+    uint64_t *grads;   // (n_places) digests of the gradient of unit `finished`
+    int finished;      // a unit after its last post_backward, until check_settle; -1: none
+};
+
+int check_create(zero *z);
+
+// Call them when zero_set or zero_load has changed values.
+void check_set(zero *z, zero_value what, const layout_place *p, int64_t offset, int64_t n,
+               const float *values);
+void check_loaded(zero *z);
+
+// Call it when a step or an evaluation begins. A step is collective: compares what the ranks passed to
+// zero_set, and fails if a parameter was never set.
+int check_begin(zero *z, int is_step);
+// Call it at both hooks of a use that reads the unit. Fails if the parameters have changed since the first
+// such hook of the step or evaluation.
+int check_params(zero *z, int unit);
+// Call it instead of grads_finish, which check_settle then calls.
+int check_gradient(zero *z, int unit);
+// Call it first in each call of the trainer that can follow a post_backward. Fails if the gradient of the
+// last finished unit has changed since.
+int check_settle(zero *z);
+
+#endif
