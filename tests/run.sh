@@ -165,6 +165,7 @@ run mpi_zero.tcp 400 bash -c "$tcp 2 $build/tests/mpi_zero 'same bits'"
 run mpi_large.3 400 bash -c "on_ranks 3 $build/tests/mpi_large '$build'"
 run mpi_same.tcp 400 bash -c "$tcp 3 $build/tests/mpi_same"
 run mpi_direct.killed 400 bash -c "on_ranks 3 --enable-recovery $build/tests/mpi_direct killed"
+for np in 3 1; do run "mpi_check.$np" 400 bash -c "on_ranks $np $build/tests/mpi_check"; done
 for np in 3 2; do run "mpi_same.$np" 400 bash -c "on_ranks $np $build/tests/mpi_same"; done
 run mpi_async.2 400 bash -c "on_ranks 2 $build/tests/mpi_async"
 for t in "$build"/tests/test_*; do

@@ -87,6 +87,7 @@ static inline zero_config settings_config(const settings_path *p, const settings
     c.max_open = v->max_open;
     c.overlap = v->overlap;
     c.debug.poison = v->poison;
+    c.debug.check_steps = v->poison;  // the first step; its checks must not change the bits either
     c.comm.shared_window = v->shared_window;
     c.comm.window_bytes = v->window_bytes;
     c.comm.reduce_fp32 = v->wire;

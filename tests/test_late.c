@@ -1,11 +1,13 @@
-// Tests messages about late ranks, and the fields of a failure. Time during which the process is stopped does
-// not count as waiting.
+// Tests messages about late ranks and about a rank that exits without zero_destroy, and the fields of a
+// failure. Time during which the process is stopped does not count as waiting.
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
 #include "unit.h"
 #include "../llmc_zero/net/failure.h"
 #include "../llmc_zero/base/error.h"
+#include "ranks.h"
+#include "toy.h"
 
 enum { RANKS = 200 };
 static rendezvous_peer who[RANKS];
@@ -105,6 +107,37 @@ static void stopped(void **state) {
     assert_int_equal(status, 0);
 }
 
+// Rank 1 returns from its program while rank 0 waits for it. Both end, and only rank 1 prints.
+static void one_leaves(int rank, void *path) {
+    toy t;
+    zero_config c = zero_defaults();
+    c.start = (zero_start_config){ ZERO_START_TCP, rank, 2, .server = server };
+    if (!freopen(path, "a", stderr)) return;
+    o[rank].rc = toy_create(&t, &c, NULL);
+    if (o[rank].rc || rank) return;  // start_child then exits
+    o[rank].rc = zero_barrier(t.z);
+    zero_destroy(t.z);
+}
+static void exits_without_destroy(void **state) {
+    char path[] = "/tmp/llmc_zero_late.XXXXXX", printed[1024] = "";
+    const char *sentence = " exited without zero_destroy: call it on all ranks before the program ends, or "
+                           "after an error zero_end_job";
+    const int file = mkstemp(path);
+    fresh_outcomes();
+    for (int rank = 0; rank < 2; rank++) start_child(rank, one_leaves, path);
+    assert_int_equal(end_children(2, 60), 0);
+    assert_true(read(file, printed, sizeof printed - 1) > 0);
+    unlink(path);
+    close(file);
+    assert_int_equal(statuses[0], 0);
+    assert_int_equal(statuses[1], 1);
+    assert_int_equal(o[0].rc, ZERO_ERR_COMM);
+    assert_true(!strncmp(o[0].message, "rank 1 ended the job: rank 1 (host ", 35));
+    assert_non_null(strstr(o[0].message, sentence));
+    assert_true(!strncmp(printed, "rank 1 (host ", 13));
+    assert_string_equal(strchr(printed, ')') + 1 + strlen(sentence), "\n");
+}
+
 // A failure sets its fields. Details added later do not change the reason.
 static void fields(void **state) {
     const zero_failure *f = zero_last_failure();
@@ -129,6 +162,7 @@ static void fields(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(ranks_and_collectives), cmocka_unit_test(many_ranks),
-                                        cmocka_unit_test(stopped), cmocka_unit_test(fields) };
+                                        cmocka_unit_test(stopped), cmocka_unit_test(exits_without_destroy),
+                                        cmocka_unit_test(fields) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
