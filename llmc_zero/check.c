@@ -7,6 +7,8 @@
 #include <string.h>
 #include <xxhash.h>
 
+static const comm_use for_digests = { .purpose = ZERO_FOR_HASH };
+
 static int is_on(const zero *z) { return z->check.set && z->check.steps <= z->config.debug.check_steps; }
 
 int check_create(zero *z) {
@@ -69,7 +71,9 @@ int check_begin(zero *z, int is_step) {
     c->steps += is_step;
     if (!is_step || !is_on(z)) return 0;
     memcpy(c->first, c->set, z->layout.n_places * sizeof *c->set);
-    ZERO_TRY(zero_broadcast(z, 0, c->first, z->layout.n_places * sizeof *c->first));
+    ZERO_TRY(end_collectives(z));
+    const size_t bytes = z->layout.n_places * sizeof *c->first;
+    ZERO_TRY(tasks_fail(&z->tasks, comm_broadcast(&z->comm, for_digests, 0, c->first, bytes)));
     return agree(z, compare_set(z));
 }
 
@@ -145,7 +149,8 @@ int zero_check_batch(zero *z, const void *batch, size_t bytes) {
     if (!is_on(z)) return 0;
     const uint64_t own = XXH3_64bits(batch, bytes);
     memcpy(&mine, &own, sizeof mine);
-    ZERO_TRY(share_values(z, &mine, all, 1));
+    ZERO_TRY(end_collectives(z));
+    ZERO_TRY(tasks_fail(&z->tasks, comm_share(&z->comm, for_digests, &mine, all, 1)));
     for (int r = 1; r < ranks; r++)
         for (int other = 0; other < r; other++)
             if (!memcmp(&all[r], &all[other], sizeof *all))
