@@ -499,6 +499,35 @@ static size_t device_memory_left(void) {
     return left;
 }
 
+// A kernel, here a copy on the trainer's stream, writes to parameters, or to a gradient after its post hook.
+// tests/mpi_check.c has the other checks.
+static void test_checks(void **state) {
+    enum { W = 2, LAST = TOY_UNITS - 1, MISUSE = ZERO_ERR_MISUSE };
+    static const float value = 1234;
+    for (int stage = 0; stage <= 3; stage += 3) {
+        zero_config c = config_on(ZERO_CUDA, stage);
+        c.debug.check_steps = 1;
+        end(NULL);
+        WORKS(toy_create(&t, &c, NULL));
+        WORKS(zero_begin_train(t.z, 0, 1));
+        for (int u = 0; u <= LAST; u++) {
+            WORKS(zero_pre_forward(t.z, u));
+            WORKS(zero_post_forward(t.z, u));
+        }
+        WORKS(zero_pre_backward(t.z, LAST));
+        void *gradient = zero_grad(t.z, W, LAST - 1);
+        WORKS(zero_post_backward(t.z, LAST));
+        CUDA_WORKS(cudaMemcpyAsync(gradient, &value, sizeof value, cudaMemcpyHostToDevice, NULL));
+        assert_int_equal(zero_pre_backward(t.z, LAST - 1), MISUSE);
+        assert_non_null(strstr(zero_last_error(), " wrote to the gradient of w, layer 3, "));
+        WORKS(zero_pre_forward(t.z, 0));
+        void *param = (void *)zero_param(t.z, 0, 0);
+        CUDA_WORKS(cudaMemcpyAsync(param, &value, sizeof value, cudaMemcpyHostToDevice, NULL));
+        assert_int_equal(zero_post_forward(t.z, 0), MISUSE);
+        assert_non_null(strstr(zero_last_error(), " wrote to the parameters wte, layer 0, "));
+    }
+}
+
 static void test_out_of_memory(void **state) {
     zero_config c = config_on(ZERO_CUDA, 0);
     const zero_tensor huge = { "huge", 1, { 1LL << 38 }, 1, 0, 1, 0 };
@@ -653,6 +682,7 @@ static void test_failing_calls(void **state) {
             zero_config c = config_on(ZERO_CUDA, stage);
             c.micro_batches = stage;
             c.numbers.dtype = ZERO_BF16;
+            c.debug.check_steps = 1;
             fail_each_call(calls[i], &c, path);
         }
     WORKS(zero_checkpoint_remove(path));
@@ -684,6 +714,7 @@ int main(void) {
         TEST(test_device_number),
         TEST_LAZY(test_memory),
         TEST(test_out_of_memory),
+        TEST_LAZY(test_checks),
 #ifdef CUDA_STAND_IN
         TEST(test_counts_of_a_step),
         TEST(test_launches_of_clearing),
