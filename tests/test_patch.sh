@@ -8,7 +8,7 @@ patch=$PWD/scripts/patch_llmc fake=$PWD/tests/fake_llmc
 export OMP_NUM_THREADS=1
 # Keeps the user's git settings, for example commit signing, out of the tests.
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
-unset ZERO_STAGE ZERO_CONFIG ZERO_POISON MAKEFLAGS MAKELEVEL
+unset ZERO_STAGE ZERO_CONFIG ZERO_POISON ZERO_CHECK MAKEFLAGS MAKELEVEL
 export ZERO_OPT=-O0             # the plugin compiles in a third of the time, and the tests train little
 
 . tests/cases.sh
@@ -140,7 +140,7 @@ test_proof() {
     end
     # These edits compile and train.
     proof 'a loader that gives all ranks the same rows' \
-        'llmc/dataloader.h|s/ + loader->process_rank) \* BT/) * BT/|1|differ from number 1 on'
+        'llmc/dataloader.h|s/ + loader->process_rank) \* BT/) * BT/|1|rank 1 .* has the same batch as rank 0'
     proof 'a second update per step' 'train_gpt2.c|s/^        gpt2_update(.*/&\n&/|1|stage 0, 2 ranks: fails'
     proof 'an update only in every second step' \
         'train_gpt2.c|s/^        gpt2_update(/        if (step % 2) &/|1|stage 0, 2 ranks: fails'
@@ -455,6 +455,34 @@ test_failures() {
     differs plain 'different data' 'train, file 0 = tiny_tokens.bin, .*' \
         'train, file 0 = tiny_tokens.bin, .*' \
         ASTRAY=yes
+}
+
+# unnoticed NAME FILE EDIT: checks that the trainer, after EDIT of FILE, runs to its end without checks
+# (ZERO_CHECK=0). By default the first steps are checked.
+unnoticed() {
+    begin "plain.unnoticed.$1"
+    cp "$dir/patched/$2" "$dir/correct"
+    sed -i "$3" "$dir/patched/$2" && touch "$dir/patched/train_gpt2.c"
+    need 'does not build' build patched train_gpt2
+    need 'fails without checks' plain 2 unnoticed ZERO_CHECK=0
+    cp "$dir/correct" "$dir/patched/$2"
+    end
+}
+test_checks() {
+    local edited=train_gpt2.c in_use='of unit [0-9]+'
+    unnoticed 'a parameter clamped in forward' $edited 's/^        mix_forward(/        l_upw[0] *= 0.5f;\n&/'
+    fails plain 'a parameter clamped in forward' "wrote to the parameters upw, layer 0, $in_use .block." 2
+    unnoticed 'a gradient clipped after its hook' $edited \
+        '/^void gpt2_backward/,/^}/s/^}/    grads.wte[0] = 0.0f;\n}/'
+    fails plain 'a gradient clipped after its hook' "wrote to the gradient of wte, layer 0, $in_use" 2
+    unnoticed 'the same batch on all ranks' llmc/dataloader.h 's/ + loader->process_rank) \* BT/) * BT/'
+    fails plain 'the same batch on all ranks' '^rank 1 .* has the same batch as rank 0 ' 2
+    begin 'plain.a trainer that never ends the plugin'
+    sed -i '/^ *z_finish();/d' "$dir/patched/$edited"
+    need 'does not build' build patched train_gpt2
+    end
+    fails plain 'no zero_destroy' '^rank 0 .* exited without zero_destroy: ' 2
+    sed -i 's/^    free(model->params_memory);/    z_finish();\n&/' "$dir/patched/$edited"
 }
 
 # Compares a rank's Pss with the memory table. With 16 layers of 256 channels the layers dominate, and two
@@ -774,6 +802,6 @@ if ! command -v git >/dev/null || ! command -v perl >/dev/null; then
     exit
 fi
 [ $# -gt 0 ] || set -- patch proof cuda_patch cuda_training cuda_checkpoints cuda_failures cuda_same llmc \
-    training failures memory trees forks other_training same_training llmc_versions
+    training failures checks memory trees forks other_training same_training llmc_versions
 for part; do "test_$part"; done
 finish patch

@@ -170,9 +170,10 @@ our @cuda_edits = (
     [ $CUDA, 'main', 'starts a training or evaluation pass', sub ($f, $in) {
         my $backward = find_code($f, $in, 'gpt2_backward_and_reduce(..., <steps>, <step>);');
         my ($steps, $step) = @$backward{1, 2};
-        for my $pass (find_all_code($f, $in, 'gpt2_forward(...);')) {
-            my $begin = trains($f, $pass) ? "zero_begin_train(z, $step, $steps)" : 'zero_begin_eval(z)';
-            before($f, statement($f, $pass), "z_check($begin);");
+        for my $pass (find_all_code($f, $in, 'gpt2_forward(<...>);')) {
+            my @begin = trains($f, $pass) ? begin_training($f, $pass, "$step, $steps")
+                      : 'z_check(zero_begin_eval(z));';
+            before($f, statement($f, $pass), @begin);
         }
     } ],
     [ $CUDA, 'main', 'all ranks sample, rank 0 prints', \&sampling ],

@@ -99,7 +99,7 @@ sub output_of ($folder, @command) {
     my $text = <$out> // '';
     return ($text, undef) if close $out;
     return ($text, "still running after $SECONDS seconds") if $? >> 8 == 124;
-    my @lines = grep { /\S/ } split /\n/, $text;
+    my @lines = grep { /\S/ } split /\n/, $text =~ s/^-{70,}\n.*?^-{70,}\n//gmsr;  # without mpirun's notes
     splice @lines, 0, -6 if @lines > 6;
     return ($text, join "\n    ", 'fails with status ' . ($? >> 8) . ':', @lines);
 }
@@ -123,7 +123,7 @@ sub run_of ($folder, $which, @command) {
 }
 
 sub on_two_ranks ($folder, $stage) {
-    return run_of($folder, "stage $stage, 2 ranks", "ZERO_STAGE=$stage", 'ZERO_POISON=1',
+    return run_of($folder, "stage $stage, 2 ranks", "ZERO_STAGE=$stage", 'ZERO_POISON=1', 'ZERO_CHECK=1',
                   'OMPI_ALLOW_RUN_AS_ROOT=1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1',
                   qw(mpirun --oversubscribe --bind-to none -np 2));
 }

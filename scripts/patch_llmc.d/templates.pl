@@ -41,6 +41,7 @@ static void z_check(int rc) {
     if (rc != 0) z_refuse("%s", zero_last_error());
 }
 
+// llm.c's functions only read parameters, but many take pointers without const.
 static $type *z_param(int tensor, int layer) {
     $type *param = ($type *)zero_param(z, tensor, layer);
     z_check(param == NULL);
@@ -68,7 +69,7 @@ static void z_print_memory(int stage) {
     }
     printf("  model states %.1f, working %.1f, together %.1f MiB\\n", states, working, states + working);
 }
-static void z_create_model(const zero_config *config, const size_t *sizes, int L) {
+static void z_create_model(zero_config *config, const size_t *sizes, int L) {
     zero_tensor tensors[Z_TENSORS];
     zero_unit *units = (zero_unit *)mallocCheck((Z_BLOCKS + L) * sizeof(zero_unit));
     // two uses, by the encoder and the LM head; the encoder's backward reads no parameters
@@ -80,6 +81,7 @@ static void z_create_model(const zero_config *config, const size_t *sizes, int L
         tensors[t] = tensor;
     }
     units[Z_EMBEDDING] = embedding;
+    if (getenv("ZERO_CHECK") == NULL) config->debug.check_steps = 2; // ZERO_CHECK=1: all steps, 0: none
     for (int l = 0; l < L; l++) { units[Z_BLOCKS + l] = block; }
     z_check(zero_create(&z, config, tensors, Z_TENSORS, units, Z_BLOCKS + L));
     free(units);

@@ -93,9 +93,9 @@ our @edits = (
     } ],
     [ $TRAINER, 'main', 'starts a training pass, or an evaluation or sampling pass on all ranks',
       sub ($f, $in) {
-        for my $pass (find_all_code($f, $in, 'gpt2_forward(...);')) {
-            my $begin = trains($f, $pass) ? 'zero_begin_train(z, 0, 1)' : 'zero_begin_eval(z)';
-            before($f, statement($f, $pass), "z_check($begin);");
+        for my $pass (find_all_code($f, $in, 'gpt2_forward(<...>);')) {
+            my @begin = trains($f, $pass) ? begin_training($f, $pass, '0, 1') : 'z_check(zero_begin_eval(z));';
+            before($f, statement($f, $pass), @begin);
         }
     } ],
     [ $LOADER, 'dataloader_init', 'the shuffle is the same on all ranks', sub ($f, $in) {

@@ -138,6 +138,15 @@ sub layer_loop ($f, $in) {
     return { %$body, layer => $for->{1}, layers => $L, start => $for->{from} };
 }
 
+# Returns the statements before a training pass. $call: gpt2_forward(<...>), $micro: "NUMBER, OF".
+sub begin_training ($f, $call, $micro) {
+    my @list = split /\s*,\s*/, $call->{1};
+    @list >= 4 or missing($f, $call, 'gpt2_forward(&model, INPUTS, ..., B, T);');
+    my ($inputs, $B, $T) = @list[1, -2, -1];
+    return ("z_check(zero_check_batch(z, $inputs, (size_t)$B * $T * sizeof(*$inputs)));",
+            "z_check(zero_begin_train(z, $micro));");
+}
+
 sub before_loop ($f, $in) { return { %$in, to => layer_loop($f, $in)->{start} } }
 sub after_loop ($f, $in) { return { %$in, from => layer_loop($f, $in)->{to} } }
 
