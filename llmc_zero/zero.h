@@ -200,7 +200,8 @@ int zero_cuda_devices(void);
 // zero_create initialises it and zero_destroy finalises it.
 int zero_create(zero **z, const zero_config *config, const zero_tensor *tensors, int n_tensors,
                 const zero_unit *units, int n_units);
-// (collective, except after a failure) Waits for pending work and frees everything. NULL is allowed.
+// (collective, except after a failure) Waits for pending work and frees everything. NULL is allowed. If a
+// program with several ranks exits without it, the library ends the job with a message (zero_job.h).
 void zero_destroy(zero *z);
 
 // -------- hooks
@@ -239,14 +240,15 @@ void *zero_grad(zero *z, int tensor, int layer);
 
 // -------- checks
 
-// With debug.check_steps or ZERO_CHECK=1, calls fail with ZERO_ERR_MISUSE or ZERO_ERR_ARGUMENT, and a
-// sentence with the rank and the tensor, if the trainer changes parameters during a pass, or a gradient
-// between its last post_backward and the next hook; or if, at zero_begin_train (then collective), a parameter
-// was never set, or the ranks passed different values to zero_set. docs/porting.md lists what the checks
-// notice. The bits of the results do not change.
+// In the first debug.check_steps steps, or in all with ZERO_CHECK=1, the plugin looks for mistakes that would
+// give wrong numbers without an error: parameters changed during a pass; a gradient changed between its last
+// post_backward and the next hook; parameters that were never set; different values passed to zero_set by the
+// ranks. zero_begin_train is then collective. These failures have the code ZERO_ERR_MISUSE or
+// ZERO_ERR_ARGUMENT and name the rank and the tensor; end the job after them. docs/porting.md has the
+// details.
 
 // (collective) In checked steps, fails if two ranks pass the same batch; otherwise does nothing. Call it for
-// each training batch, in host memory, outside the hooks.
+// each training batch, outside the hooks. batch: in host memory.
 int zero_check_batch(zero *z, const void *batch, size_t bytes);
 
 // -------- step

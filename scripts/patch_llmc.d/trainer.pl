@@ -94,7 +94,8 @@ our @edits = (
     [ $TRAINER, 'main', 'starts a training pass, or an evaluation or sampling pass on all ranks',
       sub ($f, $in) {
         for my $pass (find_all_code($f, $in, 'gpt2_forward(<...>);')) {
-            my @begin = trains($f, $pass) ? begin_training($f, $pass, '0, 1') : 'z_check(zero_begin_eval(z));';
+            my @begin = trains($f, $pass) ? begin_training($f, $pass, '0, 1')
+                      : 'z_check(zero_begin_eval(z));';
             before($f, statement($f, $pass), @begin);
         }
     } ],
