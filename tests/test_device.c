@@ -499,14 +499,14 @@ static size_t device_memory_left(void) {
     return left;
 }
 
-// A kernel, here a copy on the trainer's stream, writes to parameters, or to a gradient after its post hook.
-// tests/mpi_check.c has the other checks.
+// Work on the trainer's stream, here cudaMemsetAsync, writes to parameters, or to a gradient after its post
+// hook. tests/mpi_check.c has the other checks.
 static void test_checks(void **state) {
     enum { W = 2, LAST = TOY_UNITS - 1, MISUSE = ZERO_ERR_MISUSE };
-    static const float value = 1234;
     for (int stage = 0; stage <= 3; stage += 3) {
         zero_config c = config_on(ZERO_CUDA, stage);
         c.debug.check_steps = 1;
+        c.overlap = 1;  // a separate stream copies the values to the host
         end(NULL);
         WORKS(toy_create(&t, &c, NULL));
         WORKS(zero_begin_train(t.z, 0, 1));
@@ -517,12 +517,12 @@ static void test_checks(void **state) {
         WORKS(zero_pre_backward(t.z, LAST));
         void *gradient = zero_grad(t.z, W, LAST - 1);
         WORKS(zero_post_backward(t.z, LAST));
-        CUDA_WORKS(cudaMemcpyAsync(gradient, &value, sizeof value, cudaMemcpyHostToDevice, NULL));
+        CUDA_WORKS(cudaMemsetAsync(gradient, 1, sizeof(float), NULL));
         assert_int_equal(zero_pre_backward(t.z, LAST - 1), MISUSE);
         assert_non_null(strstr(zero_last_error(), " wrote to the gradient of w, layer 3, "));
         WORKS(zero_pre_forward(t.z, 0));
         void *param = (void *)zero_param(t.z, 0, 0);
-        CUDA_WORKS(cudaMemcpyAsync(param, &value, sizeof value, cudaMemcpyHostToDevice, NULL));
+        CUDA_WORKS(cudaMemsetAsync(param, 1, sizeof(float), NULL));
         assert_int_equal(zero_post_forward(t.z, 0), MISUSE);
         assert_non_null(strstr(zero_last_error(), " wrote to the parameters wte, layer 0, "));
     }
