@@ -125,7 +125,7 @@ static void exits_without_destroy(void **state) {
     const int file = mkstemp(path);
     fresh_outcomes();
     for (int rank = 0; rank < 2; rank++) start_child(rank, one_leaves, path);
-    assert_int_equal(end_children(2, 60), 0);
+    assert_int_equal(end_children(2), 0);
     assert_true(read(file, printed, sizeof printed - 1) > 0);
     unlink(path);
     close(file);
