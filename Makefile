@@ -24,7 +24,7 @@ SANFLAGS_thread := -fsanitize=thread
 SANFLAGS_fuzz := -fsanitize=fuzzer-no-link,address,undefined,float-cast-overflow -fno-sanitize-recover=all
 # TSan does not understand OpenMP's barriers, and clang may lack OpenMP, so those builds omit it.
 OPENMP  := $(if $(filter thread fuzz,$(SAN)),,-fopenmp)
-WARN    := -Wall -Wextra -Wno-unknown-pragmas $(if $(filter fuzz,$(SAN)),-Wno-missing-field-initializers)
+WARN    := -Wall -Wextra -Wno-unknown-pragmas -Wno-missing-field-initializers
 BASE    := -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(OPENMP) $(SANFLAGS_$(SAN)) -fno-math-errno \
            -fno-trapping-math -MMD -MP -I.
 

@@ -1,5 +1,6 @@
 #include "layout.h"
 #include "base/error.h"
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +16,8 @@ int64_t zero_tensor_elems(const zero_tensor *t) {
 
 static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
+static int is_factor(float x) { return x >= 0 && x <= FLT_MAX; }
+
 static int check_tables(const zero_tensor *t, int n_tensors, const zero_unit *u, int n_units) {
     if (n_tensors < 1 || n_units < 1)
         return zero_fail(ZERO_ERR_ARGUMENT, "the tables need at least one tensor and one unit");
@@ -28,6 +31,10 @@ static int check_tables(const zero_tensor *t, int n_tensors, const zero_unit *u,
             return zero_fail(ZERO_ERR_ARGUMENT,
                              "tensor %d (%s): %d layers from unit %d on, but there are only %d units", i,
                              t[i].name, t[i].layers, t[i].unit, n_units);
+        if (!is_factor(t[i].decay) || !is_factor(t[i].lr_factor))
+            return zero_fail(ZERO_ERR_ARGUMENT,
+                             "tensor %d (%s): decay %g and lr_factor %g must be finite and at least 0", i,
+                             t[i].name, t[i].decay, t[i].lr_factor);
     }
     for (int i = 0; i < n_units; i++)
         if (!u[i].name || u[i].forward_uses < 1 || u[i].forward_uses > MOST_USES || u[i].backward_uses < 1 ||
@@ -83,7 +90,8 @@ static int place_tensors(layout *l) {
             if (i < z->unit || i >= z->unit + z->layers) continue;
             l->place_of[l->first_place_of_tensor[t] + i - z->unit] = next;
             int64_t elems = zero_tensor_elems(z);
-            l->places[next++] = (layout_place){ t, i - z->unit, z->decay, end, elems };
+            const float lr_factor = z->lr_factor == 0 ? 1 : z->lr_factor;
+            l->places[next++] = (layout_place){ t, i - z->unit, end, elems, lr_factor, z->decay };
             u->elems += elems;
             end = round_up(end + elems, ALIGN_ELEMS);
         }

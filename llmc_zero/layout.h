@@ -13,8 +13,9 @@
 enum { ALIGN_ELEMS = 128 };  // 256 bytes of bf16, 512 of fp32
 
 typedef struct {
-    int tensor, layer, decay;
-    int64_t offset, elems;  // inside the unit
+    int tensor, layer;
+    int64_t offset, elems;   // inside the unit
+    float lr_factor, decay;  // of zero_hyper's lr and weight_decay
 } layout_place;
 
 typedef struct {

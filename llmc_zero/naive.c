@@ -1,6 +1,6 @@
 // The naive path, stage 0 only: data-parallel training without ZeRO, in plain loops. At the end of backward
 // every rank sends all its gradients to all others and updates every parameter. It is the easiest path to
-// read. Tests compare every other path with it bit for bit, so it has its own reduction and AdamW code.
+// read. Tests compare every other path with it bit for bit, so it has its own reduction and update code.
 #include "naive.h"
 #include "internal.h"
 #include "device/numbers.h"
@@ -62,14 +62,23 @@ int naive_reduce(zero *z) { return tasks_run(&z->tasks, run_naive, z); }
 typedef struct {
     uint32_t update;  // the first argument of noise_key
     float step_size, correction, grad_scale;
+    double lr_decay;
     const zero_hyper *hyper;
 } constants;
+
+static void put_param(const zero *z, char *params, int64_t i, float x, uint32_t noise) {
+    if (z->config.numbers.no_master)
+        ((uint16_t *)params)[i] = bf16_round_with(x, noise);
+    else
+        store(z->config.numbers.dtype, params, i, x);
+}
 
 static void update_tensor(zero *z, const layout_place *p, const constants *c,
                           const state_part parts[STATES]) {
     const zero_hyper *h = c->hyper;
     const zero_dtype dtype = z->config.numbers.dtype, grads_dtype = states_get(z, ZERO_GRADIENT)->dtype;
-    const float keep = p->decay ? (float)(1 - (double)h->lr * h->weight_decay) : 1.0f;
+    const float step_size = c->step_size * p->lr_factor;
+    const float keep = (float)(1 - c->lr_decay * ((double)p->lr_factor * p->decay));
     const uint32_t key = noise_key(c->update, p->tensor, p->layer);
     char *params = parts[ZERO_PARAM].at;
     const char *grads = parts[ZERO_GRADIENT].at;
@@ -80,13 +89,46 @@ static void update_tensor(zero *z, const layout_place *p, const constants *c,
         float m = moment1[i] = fmaf(1 - h->beta1, g, h->beta1 * moment1[i]);
         float v = moment2[i] = fmaf((1 - h->beta2) * g, g, h->beta2 * moment2[i]);
         float old = master ? master[i] : load(dtype, params, i);
-        float new = fmaf(-c->step_size, m / fmaf(sqrtf(v), c->correction, h->eps), keep * old);
+        float new = fmaf(-step_size, m / fmaf(sqrtf(v), c->correction, h->eps), keep * old);
         if (master) master[i] = new;
-        uint32_t noise = noise_at(key, (uint32_t)(i - p->offset));
-        if (z->config.numbers.no_master)
-            ((uint16_t *)params)[i] = bf16_round_with(new, noise);
-        else
-            store(dtype, params, i, new);
+        put_param(z, params, i, new, noise_at(key, (uint32_t)(i - p->offset)));
+    }
+}
+
+// Calls the trainer's update with a few elements at a time.
+static void update_tensor_with(zero *z, const layout_place *p, const constants *c,
+                               const state_part parts[STATES]) {
+    enum { FEW = 100 };
+    float weights[FEW], gradient[FEW], *states[2];
+    const zero_config *config = &z->config;
+    const zero_dtype grads_dtype = states_get(z, ZERO_GRADIENT)->dtype;
+    const uint32_t key = noise_key(c->update, p->tensor, p->layer);
+    const zero_value from = parts[ZERO_MASTER].of ? ZERO_MASTER : ZERO_PARAM;
+    const zero_dtype from_dtype = from == ZERO_MASTER ? ZERO_F32 : config->numbers.dtype;
+    for (int64_t at = 0, n; at < p->elems; at += n) {
+        const int64_t first = p->offset + at;
+        n = p->elems - at < FEW ? p->elems - at : FEW;
+        for (int i = 0; i < n; i++) {
+            weights[i] = load(from_dtype, parts[from].at, first + i);
+            gradient[i] = load(grads_dtype, parts[ZERO_GRADIENT].at, first + i) * c->grad_scale;
+        }
+        for (int i = 0; i < 2; i++)
+            states[i] = parts[ZERO_MOMENT1 + i].of ? (float *)parts[ZERO_MOMENT1 + i].at + first : NULL;
+        const zero_piece piece = { p->tensor,
+                                   p->layer,
+                                   at,
+                                   n,
+                                   weights,
+                                   gradient,
+                                   { states[0], states[1] },
+                                   c->hyper->lr * p->lr_factor,
+                                   c->hyper->weight_decay * p->decay,
+                                   c->hyper };
+        config->update_with(config->update_ctx, &piece);
+        for (int i = 0; i < n; i++) {
+            if (from == ZERO_MASTER) store(ZERO_F32, parts[ZERO_MASTER].at, first + i, weights[i]);
+            put_param(z, parts[ZERO_PARAM].at, first + i, weights[i], noise_at(key, (uint32_t)(at + i)));
+        }
     }
 }
 
@@ -100,7 +142,7 @@ static int update_unit(zero *z, int unit, const constants *c) {
         if (s->kept) rc = state_open(&parts[what], s, COMPUTE, unit, STATE_WHOLE, intent);
     }
     for (int i = u->first_place; i < u->first_place + u->n_places && !rc; i++)
-        update_tensor(z, &z->layout.places[i], c, parts);
+        (z->config.update_with ? update_tensor_with : update_tensor)(z, &z->layout.places[i], c, parts);
     return state_close_after(rc, parts, STATES);
 }
 
@@ -110,6 +152,7 @@ int naive_update(zero *z, const zero_hyper *h, double grad_scale) {
         .step_size = (float)(h->lr / (1 - pow(h->beta1, h->t))),
         .correction = (float)(1 / sqrt(1 - pow(h->beta2, h->t))),
         .grad_scale = (float)grad_scale,
+        .lr_decay = (double)h->lr * h->weight_decay,
         .hyper = h,
     };
     for (int u = 0; u < z->layout.n_units; u++) ZERO_TRY(update_unit(z, u, &c));

@@ -321,8 +321,10 @@ int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *o
     plan_host_memory(p, c, l);
     plan_parameters(p, c, l);
     if (!c->inference) {
-        if (c->async_save)  // the contents of this rank's file: masters and moments in fp32
-            p->own[PLAN_SAVE_COPY] = on_host(c, "copy for checkpoints", 3 * sizeof(float) * l->shard_elems);
+        const size_t saved = 1 + c->update_states;  // masters and moments, in fp32
+        if (c->async_save)
+            p->own[PLAN_SAVE_COPY] = on_host(c, "copy for checkpoints",
+                                             saved * sizeof(float) * l->shard_elems);
         plan_gradients(p, c, l);
         for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++)
             plan_state(p, c, l, what, ZERO_MOVED_BY_NONE);

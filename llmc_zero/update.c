@@ -1,7 +1,7 @@
-// AdamW on the parts that this rank owns, unit by unit, piece by piece. If all states are in memory, a unit
-// is one piece. If states are in files, a piece fills one of the file buffers, and reading the next piece,
-// updating this one and writing the previous one overlap (ZeRO-Infinity, Rajbhandari et al. 2021, section
-// 5.2.2).
+// The update of the parts that this rank owns, unit by unit, piece by piece. If all states are in memory, a
+// unit is one piece. If states are in files, a piece fills one of the file buffers, and reading the next
+// piece, updating this one and writing the previous one overlap (ZeRO-Infinity, Rajbhandari et al. 2021,
+// section 5.2.2).
 #include "update.h"
 #include "internal.h"
 #include "tiers/state_file.h"
@@ -32,23 +32,25 @@ static void add_segments(const zero *z, struct update_piece *piece, adamw_segmen
                                             .first = t->chunks,
                                             .tensor = p->tensor,
                                             .layer = p->layer,
-                                            .decay = p->decay != 0 };
+                                            .lr_factor = p->lr_factor,
+                                            .decay = p->decay };
         t->chunks += adamw_chunks(end - begin);
     }
 }
 
 static void list_pieces(zero *z) {
-    const state *moments = states_get(z, ZERO_MOMENT1);
-    const device_stream on_device = state_goes_across(&z->config) ? UP : COMPUTE;
+    const int across = state_goes_across(&z->config);
+    const device_stream on_device = across ? UP : COMPUTE;
     int n = 0;
     for (int u = 0; u < z->layout.n_units; u++) {
+        const int64_t away = state_away(ZERO_MOMENT1, &z->config, &z->layout, z->net.rank, u);
         z->update.units[u].first_piece = n;
         for (state_range r = plan_first_piece(&z->config, &z->layout, z->net.rank, u); r.elems;
              r = plan_next_piece(&z->config, &z->layout, z->net.rank, r)) {
-            // AdamW runs where the piece's optimizer states are stored.
-            const int on_host = state_on_host(moments, r);
+            // The update runs where the piece's optimizer states are stored.
+            const int on_host = across && r.from < away;
             z->update.pieces[n++] = (struct update_piece){ .range = r,
-                                                           .by = on_host ? &device_host : moments->updater,
+                                                           .by = on_host ? &device_host : &z->device,
                                                            .on = on_host ? PROCESSOR : on_device };
         }
         z->update.units[u].n_pieces = n - z->update.units[u].first_piece;
@@ -168,7 +170,10 @@ static int update_opened(zero *z, const struct update_piece *piece, state_part p
         .g_type = states_get(z, ZERO_GRADIENT)->dtype,
         .low_type = z->config.numbers.dtype,
     };
-    ZERO_TRY(d->f->adamw(d, piece->on, &z->update.constants, &a, &piece->table));
+    if (z->update.own.update)
+        kernel_update_with(&z->update.own, &z->update.constants, &a, &piece->table);  // see settings.c
+    else
+        ZERO_TRY(d->f->adamw(d, piece->on, &z->update.constants, &a, &piece->table));
     if (parts[ZERO_PARAM].of) params_put(z, &parts[ZERO_PARAM]);
     return 0;
 }
@@ -310,6 +315,7 @@ static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
     ZERO_TRY(update_wait(z));
     ZERO_TRY(update_publish(z));
     z->update.constants = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
+    z->update.own = (own_update){ z->config.update_with, z->config.update_ctx, *h };
     z->update.n_known = z->update.at = 0;
     z->update.is_delayed = first_delayed && h->t >= first_delayed;
     const int delayed = z->update.is_delayed;

@@ -1,6 +1,6 @@
-// AdamW on the parts that this rank owns, piece by piece. Owns the order of the units, the pieces, the open
-// pieces, and the result of a delayed update until it is published. Functions that return an int return 0, or
-// a negative error code with the error set.
+// The update of the parts that this rank owns, piece by piece. Owns the order of the units, the pieces, the
+// open pieces, and the result of a delayed update until it is published. Functions that return an int return
+// 0, or a negative error code with the error set.
 #ifndef LLMC_ZERO_UPDATE_H
 #define LLMC_ZERO_UPDATE_H
 #include "device/kernels.h"
@@ -18,7 +18,7 @@ struct update_unit {
 struct update_piece {
     state_range range;
     adamw_table table;
-    device *by;  // runs its AdamW
+    device *by;  // runs its update
     device_stream on;
 };
 
@@ -27,6 +27,7 @@ struct update {
     struct update_piece *pieces;  // (n_pieces) unit by unit
     int64_t n_pieces;
     adamw_constants constants;
+    own_update own;     // update NULL: AdamW
     int *order;         // (n_units) units in update order
     int n_known;        // number of valid entries in `order`; also read by the update's lane
     int n_early;        // units submitted during backward: the last ones of the table

@@ -17,7 +17,12 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
     char call[160];
     snprintf(call, sizeof call, "%s(%s)", caller, name);
     if (what == ZERO_GRADIENT) return pass_gradients_are_finished(z, call);
-    if (what == ZERO_MOMENT1 || what == ZERO_MOMENT2) ZERO_TRY(pass_may_train(z, call));
+    if (what == ZERO_MOMENT1 || what == ZERO_MOMENT2) {
+        ZERO_TRY(pass_may_train(z, call));
+        if (!states_get(z, what)->kept)
+            return zero_fail(ZERO_ERR_ARGUMENT, "%s: there is no such moment, because update_states is %d",
+                             call, z->config.update_states);
+    }
     return pass_outside_step(z, call);
 }
 
@@ -117,7 +122,7 @@ static int digest(zero *z, zero_value what, const layout_place *p, XXH3_state_t 
 
 int zero_hash(zero *z, int full, char hex[17]) {
     static const zero_value wanted[2][3] = { { ZERO_PARAM }, { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 } };
-    int n_wanted = full ? 3 : 1, n = 0, rc = 0;
+    int n_wanted = full ? 1 + z->config.update_states : 1, n = 0, rc = 0;
     if (full) ZERO_TRY(pass_may_train(z, "zero_hash of the optimizer's states"));
     ZERO_TRY(pass_outside_step(z, "zero_hash"));
     ZERO_TRY(update_settle(z));

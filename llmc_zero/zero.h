@@ -74,8 +74,9 @@ typedef struct {
     int64_t dims[ZERO_MAX_DIMS];  // shape in one layer, slowest dimension first
     int layers;               // number of layers that have this tensor; layer l belongs to unit `unit + l`
     int unit;                 // the unit of layer 0
-    int decay;                // 1: weight decay applies
+    float decay;              // factor of zero_hyper.weight_decay: 0: no decay, 1: all of it
     int backward_overwrites;  // 1: backward's first use assigns (=) the whole gradient, so it is not cleared
+    float lr_factor;          // factor of zero_hyper.lr; 0 means 1
 } zero_tensor;
 // Returns the number of elements in one layer, or -1 if the shape is invalid.
 int64_t zero_tensor_elems(const zero_tensor *t);
@@ -163,6 +164,12 @@ typedef struct {
     int trace_events;  // maximum number of events for zero_trace_write; 0: no trace
 } zero_debug_config;
 
+// The trainer's own optimizer, instead of AdamW: updates the elements of *piece in place. It must treat each
+// element alone and alike, because pieces depend on the stage, the tier and the number of ranks. Several
+// threads may call it at once, with different pieces. It must not call the library.
+typedef struct zero_piece zero_piece;
+typedef void (*zero_update_with)(void *ctx, const zero_piece *piece);
+
 // The settings of zero_create, with the defaults and ranges of settings.def; zero_defaults() fills them in.
 typedef struct {
     size_t size;         // sizeof(zero_config), set by zero_defaults; zero_create refuses any other value
@@ -177,7 +184,11 @@ typedef struct {
     int max_open;                // stage 3: how many single-use units may be open at once, 1 to 1024
     size_t memory_beside;  // ZERO_CPU: bytes that the trainer allocates itself; zero_create counts them when
                            // it checks whether everything fits in memory
-    int async_save;        // 1: reserve host memory for zero_save_begin's copy of masters and moments
+    zero_update_with update_with;  // NULL: AdamW. On ZERO_CUDA it runs on the CPU, so it needs an optimizer
+                                   // that is all in host memory or on NVMe
+    void *update_ctx;              // its first argument, which must be valid until zero_destroy
+    int update_states;             // how many fp32 states it has for each parameter, 0 to 2. AdamW has 2
+    int async_save;                // 1: reserve host memory for zero_save_begin's copy of masters and moments
     int overlap;  // 1: collectives run while the trainer computes; 0: within the call that starts them
     zero_numbers_config numbers;
     zero_comm_config comm;
@@ -265,15 +276,27 @@ typedef struct {  // the same on all ranks, or the next step or zero_save fails 
     int t;            // number of this update, counted from 1, for the bias correction
 } zero_hyper;
 
+// For zero_config.update_with: a range of one layer of a tensor. Arrays have n elements, in host memory, and
+// are valid during the call.
+struct zero_piece {
+    int tensor, layer;
+    int64_t offset, n;        // elements [offset, offset + n) of the layer
+    float *weights;           // the masters, rounded to the parameters afterwards
+    const float *gradient;    // the mean over the ranks, clipped, without the loss scale
+    float *states[2];         // ZERO_MOMENT1, ZERO_MOMENT2, all 0 at first; NULL above update_states
+    float lr, weight_decay;   // the hyper's, multiplied by the tensor's lr_factor and decay
+    const zero_hyper *hyper;  // as passed to zero_update
+};
+
 // Returns the factor by which the trainer must multiply its loss in this step: always 1 unless ZERO_F16. A
 // dynamic scale follows Micikevicius et al. (arXiv 1710.03740, section 3.2) with DeepSpeed's rules.
 double zero_loss_scale(const zero *z);
 // (collective) Returns 0 when all gradients are reduced, with the norm in *result (NULL is allowed). Call it
 // once per step, after the last micro-batch, and then zero_update or zero_discard.
 int zero_finish_gradients(zero *z, zero_step_result *result);
-// (collective) Ends the step with AdamW (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2) on this rank's
-// shard, with the clipped gradients: m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr (m / (1-b1^t)) /
-// (sqrt(v / (1-b2^t)) + eps) + lr wd p. With ZERO_F16, gradients that contain Inf or NaN update nothing.
+// (collective) Ends the step with update_with or AdamW (Loshchilov and Hutter, arXiv 1711.05101, algorithm 2)
+// on this rank's shard, with the clipped gradients: m = b1 m + (1-b1) g; v = b2 v + (1-b2) g^2; p -= lr (m /
+// (1-b1^t)) / (sqrt(v / (1-b2^t)) + eps) + lr wd p. With ZERO_F16, gradients with Inf or NaN update nothing.
 int zero_update(zero *z, const zero_hyper *hyper);
 // Promises that the next step ends with zero_update and these values, and is neither discarded nor restarted.
 // If states are on NVMe or, on CUDA, in host memory, the update can then start during the last micro-batch's
@@ -291,8 +314,9 @@ int zero_step(zero *z, const zero_hyper *hyper, zero_step_result *result);
 
 // -------- values in and out
 
-// If parameters have no separate masters (fp32, no_master), ZERO_MASTER means ZERO_PARAM. ZERO_GRADIENT is
-// the mean over the ranks, summed over the micro-batches, before clipping, times the loss scale.
+// If parameters have no separate masters (fp32, no_master), ZERO_MASTER means ZERO_PARAM. Moments are the
+// states of the update; there are update_states of them. ZERO_GRADIENT is the mean over the ranks, summed
+// over the micro-batches, before clipping, times the loss scale.
 typedef enum { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2, ZERO_GRADIENT } zero_value;
 
 // Sets elements [offset, offset + n) of a tensor's layer to values[0..n), rounded to the stored type, outside

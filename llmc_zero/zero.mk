@@ -54,8 +54,8 @@ ZERO_LIBS   := $(ZERO_OPENMP) $(shell mpicc --showme:link 2>/dev/null) -ljansson
                $(ZERO_URING_LIBS) $(ZERO_CUDA_LIBS)
 # Unused parameters are allowed, because functions in a table share a signature.
 ZERO_CFLAGS := -std=c11 -D_GNU_SOURCE $(ZERO_OPT) -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-parameter \
-               $(ZERO_OPENMP) -fno-math-errno -fno-trapping-math -ffp-contract=off -MMD -MP \
-               $(ZERO_URING_CFLAGS) $(ZERO_CUDA_CFLAGS)
+               -Wno-missing-field-initializers $(ZERO_OPENMP) -fno-math-errno -fno-trapping-math \
+               -ffp-contract=off -MMD -MP $(ZERO_URING_CFLAGS) $(ZERO_CUDA_CFLAGS)
 
 # Prints one line for each missing header, before anything is compiled.
 ZERO_HAVE = $(ZERO_FINDS) || { echo "llmc_zero needs $(1): install $(2)" >&2; found=; }

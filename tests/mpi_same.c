@@ -85,11 +85,14 @@ static double other_value(const zero_setting *s, const zero_config *config) {
     return atof(now) < s->max ? atof(now) + 1 : atof(now) - 1;
 }
 
+static void any_update(void *ctx, const zero_piece *p) {}
+
 // Sets other settings that this one depends on.
 static void prepare(const zero_setting *s, zero_config *c) {
     if (!strcmp(s->name, "debug.naive")) c->stage = 0;
     if (!strcmp(s->name, "debug.check_steps")) c->debug.check_steps = 0;  // -1 depends on the environment
     if (!strcmp(s->name, "comm.reduce_nccl")) c->device = ZERO_CUDA, c->comm.nccl = 1;
+    if (!strcmp(s->name, "update_states")) c->update_with = any_update;
     if (!strcmp(s->name, "offload.gradients") || !strcmp(s->name, "offload.delayed_update"))
         c->offload.optimizer = ZERO_HOST;
 }
@@ -121,10 +124,17 @@ static void check_settings(void) {
     SETTING(offload.params, ZERO_HOST, "cpu", "none");
 }
 
+static void check_update(void) {
+    DIFFERS(g.config.update_with = any_update, "update_with = a function", "update_with = AdamW");
+}
+
 static void check_tables(void) {
 #define TENSOR2(name, elems, layers, unit, decay, overwrites)                                     \
     "tensor 2 = " name ", shape " elems ", layers " layers " from unit " unit " on, decay " decay \
-    ", backward_overwrites " overwrites
+    ", backward_overwrites " overwrites ", lr_factor 0"
+#define TENSOR5(lr_factor)                                                                 \
+    "tensor 5 = lnfw, shape 50, layers 1 from unit 0 on, decay 0, backward_overwrites 0, " \
+    "lr_factor " lr_factor
     const char *ours = TENSOR2("w", "5003", "4", "1", "1", "1");
     DIFFERS(g.tensors[2].name = "v", TENSOR2("v", "5003", "4", "1", "1", "1"), ours);
     DIFFERS(g.tensors[2].dims[0]++, TENSOR2("w", "5004", "4", "1", "1", "1"), ours);
@@ -133,10 +143,11 @@ static void check_tables(void) {
     DIFFERS(g.tensors[2].layers--, TENSOR2("w", "5003", "3", "1", "1", "1"), ours);
     DIFFERS(g.tensors[2].unit = 0, TENSOR2("w", "5003", "4", "0", "1", "1"), ours);
     DIFFERS(g.tensors[2].decay = 0, TENSOR2("w", "5003", "4", "1", "0", "1"), ours);
+    DIFFERS(g.tensors[2].decay = 0.1f, TENSOR2("w", "5003", "4", "1", "0.100000001", "1"), ours);
+    DIFFERS(g.tensors[5].lr_factor = 0.5f, TENSOR5("0.5"), TENSOR5("0"));
     DIFFERS(g.tensors[2].backward_overwrites = 0, TENSOR2("w", "5003", "4", "1", "1", "0"), ours);
     DIFFERS(g.tensors[2].name = NULL, TENSOR2("", "5003", "4", "1", "1", "1"), ours);
-    DIFFERS(g.n_tensors--, "no tensor 5",
-            "tensor 5 = lnfw, shape 50, layers 1 from unit 0 on, decay 0, backward_overwrites 0");
+    DIFFERS(g.n_tensors--, "no tensor 5", TENSOR5("0"));
 #define UNIT0(name, forward, backward, without)                                            \
     "unit 0 = " name ", uses forward " forward ", backward " backward ", of them " without \
     " only for gradients"
@@ -330,6 +341,7 @@ static void run(const char *asked) {
     tcp = getenv("TEST_SERVER");
     for (odd = tcp ? checks.ranks - 1 : 0; odd < checks.ranks; odd++) {
         check_settings();
+        check_update();
         check_tables();
         check_own_lines();
         check_free();

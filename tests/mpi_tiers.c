@@ -168,6 +168,7 @@ static void run(const char *asked) {
     tiers.n_manners = 1;
     outcome_begin("tiers");
     check_all_bits();
+    check_own_updates();
     check_all_traffic();
     check_read_ahead();
     check_early_overlaps();

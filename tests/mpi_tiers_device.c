@@ -72,7 +72,7 @@ static void check_nccl(void) {
     CUDA_MUST(cudaStreamCreateWithFlags(&own_stream, cudaStreamNonBlocking));
     kind_of_run often = plain_runs;
     often.one_in = 2;
-    check_bits(&often, 3, &settings_formats[1]);
+    check_bits(&often, 3, &settings_formats[1], 1);
     CUDA_MUST(cudaStreamDestroy(own_stream));
     unsetenv("CUDA_STAND_IN_DEVICES");
     set_manner(&manners[0]);
@@ -223,6 +223,7 @@ int main(int argc, char **argv) {
         tiers.n_manners = SETTINGS_COUNT(manners);
         tiers.place = on_the_device;
         check_all_bits();
+        check_own_updates();
         check_nccl();
         check_all_traffic();
 #ifdef CUDA_STAND_IN

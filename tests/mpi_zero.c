@@ -167,7 +167,55 @@ static void check_same_bits(void) {
     for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
         for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++)
             check_format(&settings_formats[f], settings_micro_batches[m], f + m);
+    for (int f = 0; f < SETTINGS_COUNT(settings_updates); f++)
+        for (int m = 0; m < SETTINGS_COUNT(settings_micro_batches); m++)
+            check_format(&settings_updates[f], settings_micro_batches[m], f + m);
     settings_direct(0);
+}
+
+// -------- the trainer's own update
+
+typedef struct {
+    int pieces, wrong;
+} pieces_seen;
+
+// AdamW as a function. ctx: a pieces_seen.
+static void adamw_with(void *ctx, const zero_piece *p) {
+    pieces_seen *seen = ctx;
+    const zero_hyper *h = p->hyper;
+    const zero_tensor *t = &toy_tensors[p->tensor];
+    const float factor = t->lr_factor ? t->lr_factor : 1;
+    const float step = (float)(h->lr / (1 - pow(h->beta1, h->t))) * factor;
+    const float correction = (float)(1 / sqrt(1 - pow(h->beta2, h->t)));
+    const float keep = (float)(1 - (double)h->lr * h->weight_decay * ((double)factor * t->decay));
+    const int wrong = p->lr != h->lr * factor || p->weight_decay != h->weight_decay * t->decay ||
+                      p->layer >= t->layers || p->offset + p->n > toy_elems(p->tensor);
+    float *m = p->states[0], *v = p->states[1];
+    for (int64_t i = 0; i < p->n; i++) {
+        const float g = p->gradient[i];
+        m[i] = fmaf(1 - h->beta1, g, h->beta1 * m[i]);
+        v[i] = fmaf((1 - h->beta2) * g, g, h->beta2 * v[i]);
+        p->weights[i] = fmaf(-step, m[i] / fmaf(sqrtf(v[i]), correction, h->eps), keep * p->weights[i]);
+    }
+    __atomic_fetch_add(&seen->pieces, 1, __ATOMIC_RELAXED);
+    __atomic_fetch_add(&seen->wrong, wrong, __ATOMIC_RELAXED);
+}
+
+// The same arithmetic gives the same bits, with clipping and a loss scale.
+static void check_own_adamw(void) {
+    for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
+        for (int p = 0; p < SETTINGS_COUNT(settings_paths); p++) {
+            pieces_seen seen = { 0, 0 };
+            zero_config c = settings_config(&settings_paths[p], &settings_formats[f], 1,
+                                            &settings_variations[1]);
+            CHECK_SETTING("AdamW as a function, %s, %s", settings_paths[p].name, settings_formats[f].name);
+            const outcome want = train(&c);
+            c.update_with = adamw_with;
+            c.update_ctx = &seen;
+            const outcome o = train(&c);
+            CHECK(!memcmp(&o, &want, sizeof o));
+            CHECK(seen.pieces > 0 && !seen.wrong);
+        }
 }
 
 // -------- exact gradients
@@ -779,6 +827,7 @@ static const struct {
     { "timeout", "different units", check_disorder },
     { "timeout", "no communicator", check_no_communicator },
     { "", "same bits", check_same_bits },
+    { "", "AdamW as a function", check_own_adamw },
     { "", "exact gradients", check_exact_gradients },
     { "", "extra gathers", check_extra_gathers },
     { "", "fewer micro-batches", check_fewer_micro_batches },

@@ -34,12 +34,13 @@ static inline void outcome_give_up(toy *t) {
     MUST(toy_backward(t, TOY_UNITS - 1, 0));
 }
 
-static inline void outcome_set_values(toy *t, char hash[17]) {
+static inline void outcome_set_values(toy *t, const zero_config *c, char hash[17]) {
+    const zero_value last = ZERO_MASTER + c->update_states;
     float values[40];
     for (int i = 0; i < 40; i++) values[i] = 0.01f * i + 0.003f;
     for (int layer = 0; layer < TOY_BLOCKS; layer++) {
         MUST(zero_set(t->z, ZERO_PARAM, 4, layer, 600, 40, values));
-        MUST(zero_set(t->z, ZERO_MOMENT2, 2, layer, 2480, 40, values));
+        if (c->update_states) MUST(zero_set(t->z, last, 2, layer, 2480, 40, values));
     }
     MUST(zero_hash(t->z, 1, hash));
 }
@@ -66,7 +67,7 @@ static inline outcome outcome_of(const zero_config *c, int with_files, void (*be
         if (step != EVAL_AFTER) continue;
         MUST(toy_eval(&t));
         o.eval = outcome_activation(&t);
-        outcome_set_values(&t, o.set);
+        outcome_set_values(&t, c, o.set);
         outcome_give_up(&t);
     }
     MUST(zero_hash(t.z, 0, o.trained));
@@ -76,7 +77,7 @@ static inline outcome outcome_of(const zero_config *c, int with_files, void (*be
     o.norms[STEPS] = result.grad_norm;
     MUST(zero_get(t.z, ZERO_GRADIENT, 0, 0, TOY_LARGEST / 2 - 7, 33, o.gradient));
     MUST(zero_update(t.z, &h));
-    MUST(zero_get(t.z, ZERO_MOMENT1, 2, 3, 2490, 33, o.moment));
+    if (c->update_states) MUST(zero_get(t.z, ZERO_MOMENT1, 2, 3, 2490, 33, o.moment));
     MUST(zero_hash(t.z, 1, o.full));
     if (before_destroy) before_destroy(t.z);
     zero_destroy(t.z);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "check.h"
+#include "../dev/examples/optimizers.h"
 #include "../llmc_zero/comm/host.h"
 
 typedef struct {
@@ -17,7 +18,9 @@ typedef struct {
     const char *name;
     zero_dtype dtype;
     int no_master;
-    int every;  // 3: runs only with every third variation
+    int every;                // 3: runs only with every third variation
+    zero_update_with update;  // NULL: AdamW
+    int update_states;
 } settings_format;
 typedef struct {
     const char *name;
@@ -37,6 +40,16 @@ static const settings_format settings_formats[] = {
     { "bf16", ZERO_BF16, 0, 1 },
     { "fp16", ZERO_F16, 0, 3 },
     { "bf16 without master", ZERO_BF16, 1, 3 },
+};
+// For programs that run the trainer's own updates too.
+static void settings_sgd(void *ctx, const zero_piece *p) {
+    for (int64_t i = 0; i < p->n; i++) p->weights[i] -= p->lr * p->gradient[i];
+}
+static const settings_format settings_updates[] = {
+    { "fp32, SGD with momentum", ZERO_F32, 0, 3, sgd_momentum, 1 },
+    { "bf16, Lion", ZERO_BF16, 0, 3, lion, 1 },
+    { "fp16, SGD without states", ZERO_F16, 0, 3, settings_sgd, 0 },
+    { "bf16 without master, Lion", ZERO_BF16, 1, 3, lion, 1 },
 };
 static const int settings_micro_batches[] = { 1, 3 };
 // clang-format off
@@ -81,6 +94,8 @@ static inline zero_config settings_config(const settings_path *p, const settings
     c.numbers.no_master = f->no_master;
     c.numbers.rounding_seed = 1234;
     c.numbers.initial_scale_power = 8;  // keeps the toy's fp16 gradients from overflowing or vanishing
+    c.update_with = f->update;
+    if (f->update) c.update_states = f->update_states;
     c.micro_batches = micro_batches;
     c.reduce_bucket_size = v->bucket;
     c.prefetch = v->prefetch;

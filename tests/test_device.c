@@ -341,7 +341,9 @@ static void check_adamw(int64_t n, int64_t offset) {
     for (int i = 0; i < 4 * DTYPES; i++) {
         const int low = i % 4;
         update_arrays x = make_arrays(dtypes[i / 4], low, n);
-        adamw_segment one = { .inside = 0xfffffff0, .elems = n, .tensor = 5, .layer = 7, .decay = low & 1 };
+        adamw_segment one = {
+            .inside = 0xfffffff0, .elems = n, .tensor = 5, .layer = 7, .lr_factor = 0.7f, .decay = low & 1
+        };
         check_update(&x, low, offset, low & 2 ? 1 : 0.37, &one, 1);
     }
 }
@@ -358,7 +360,8 @@ static void check_segments(zero_dtype g_type, int low, int n) {
                                        .elems = elems,
                                        .tensor = i % 16,
                                        .layer = i / 16,
-                                       .decay = i % 16 < 5 };
+                                       .lr_factor = i % 3 ? 1 : 0.3f,
+                                       .decay = i % 16 * 0.3f };
         at += (elems + 127) / 128 * 128;
     }
     update_arrays x = make_arrays(g_type, low, at + 128);

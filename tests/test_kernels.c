@@ -370,24 +370,27 @@ typedef struct {
 } state_arrays;
 
 // The formula in zero.h, computed in double.
-static void reference_adamw(const zero_hyper *h, double scale, int decay, double *p, double *m, double *v,
-                            double g) {
+static void reference_adamw(const zero_hyper *h, double scale, const adamw_segment *s, double *p, double *m,
+                            double *v, double g) {
     g *= scale;
     *m = h->beta1 * *m + (1 - (double)h->beta1) * g;
     *v = h->beta2 * *v + (1 - (double)h->beta2) * g * g;
-    double step = h->lr * (*m / (1 - pow(h->beta1, h->t))) / (sqrt(*v / (1 - pow(h->beta2, h->t))) + h->eps);
-    *p -= step + (decay ? (double)h->lr * h->weight_decay * *p : 0);
+    double lr = h->lr * s->lr_factor,
+           step = lr * (*m / (1 - pow(h->beta1, h->t))) / (sqrt(*v / (1 - pow(h->beta2, h->t))) + h->eps);
+    *p -= step + lr * h->weight_decay * s->decay * *p;
 }
 
 static void update(const adamw_constants *c, const adamw_arrays *a, const adamw_segment *segments, int n) {
     kernel_adamw(c, a, &(adamw_table){ segments, n, 0 });
 }
 
-static void one_element(const adamw_constants *c, float keep, float *p, float *m, float *v, float g) {
+static void one_element(const adamw_constants *c, const adamw_segment *s, float *p, float *m, float *v,
+                        float g) {
     g = g * c->grad_scale;
     *m = fmaf(c->one_minus_beta1, g, c->beta1 * *m);
     *v = fmaf(c->one_minus_beta2 * g, g, c->beta2 * *v);
-    *p = fmaf(-c->step_size, *m / fmaf(sqrtf(*v), c->inv_sqrt_correction2, c->eps), keep * *p);
+    *p = fmaf(-(c->step_size * s->lr_factor), *m / fmaf(sqrtf(*v), c->inv_sqrt_correction2, c->eps),
+              (float)(1 - (double)s->lr_factor * s->decay * c->lr_decay) * *p);
 }
 
 typedef enum { MASTER_ONLY, LOW_BF16, LOW_F16, NO_MASTER, LOWS } low_kind;
@@ -419,9 +422,10 @@ static void adamw_case(zero_dtype g_type, low_kind low, int t, double scale, con
             double p = a.p[i], m = a.m[i], v = a.v[i];
             // The terms of m may cancel, so its error is relative to their magnitude.
             const double m_size = fabs(m) + fabs(grad * scale);
-            one_element(&c, c.keep[s->decay], &want.p[i], &want.m[i], &want.v[i], (float)grad);
-            reference_adamw(&h, scale, s->decay, &p, &m, &v, grad);
-            const double step = h.lr * m_size / (1 - pow(h.beta1, t)) / sqrt(v / (1 - pow(h.beta2, t)));
+            one_element(&c, s, &want.p[i], &want.m[i], &want.v[i], (float)grad);
+            reference_adamw(&h, scale, s, &p, &m, &v, grad);
+            const double step = h.lr * s->lr_factor * m_size / (1 - pow(h.beta1, t)) /
+                                sqrt(v / (1 - pow(h.beta2, t)));
             assert_true(fabs(want.m[i] - m) <= 1e-6 * m_size && fabs(want.v[i] - v) <= 1e-6 * v);
             assert_true(fabs(want.p[i] - p) <= 1e-6 * fabs(p) + 3e-6 * step);
             const uint32_t inside = (uint32_t)(s->inside + i - s->offset);
@@ -443,9 +447,9 @@ static void adamw_case(zero_dtype g_type, low_kind low, int t, double scale, con
 
 static void test_adamw(void **state) {
     static const adamw_segment several[] = {
-        { .offset = 128, .inside = 77, .elems = 1, .tensor = 1, .layer = 0 },
-        { .offset = 256, .elems = 3000, .tensor = 2, .layer = 1, .decay = 1 },
-        { .offset = 4096, .elems = 513, .tensor = 2, .layer = 2, .decay = 1 },
+        { .offset = 128, .inside = 77, .elems = 1, .tensor = 1, .layer = 0, .lr_factor = 1 },
+        { .offset = 256, .elems = 3000, .tensor = 2, .layer = 1, .lr_factor = 0.3f, .decay = 0.7f },
+        { .offset = 4096, .elems = 513, .tensor = 2, .layer = 2, .lr_factor = 3, .decay = 1 },
     };
     for (int threads = 1; threads <= 3; threads++) {
         omp_set_num_threads(threads);
@@ -453,9 +457,12 @@ static void test_adamw(void **state) {
             const zero_dtype g_type = dtypes[i % DTYPES];
             const double scale = i & 1 ? 1.0 : 0.37;
             for (int k = 0; k < LENGTHS; k++) {
-                const adamw_segment whole = {
-                    .inside = 1u << 31, .elems = lengths[k], .tensor = 3, .layer = 11, .decay = i >> 1 & 1
-                };
+                const adamw_segment whole = { .inside = 1u << 31,
+                                              .elems = lengths[k],
+                                              .tensor = 3,
+                                              .layer = 11,
+                                              .lr_factor = 1,
+                                              .decay = i >> 1 & 1 };
                 adamw_case(g_type, i / 4, 1 + 7 * (i & 3), scale, &whole, 1);
             }
             adamw_case(g_type, i / 4, 3, scale, several, 3);
@@ -477,7 +484,7 @@ static void test_adamw_keeps_nan(void **state) {
     }
     g[WHERE] = NAN;
     const adamw_arrays a = { p, m, v, g, low, ZERO_F32, ZERO_BF16 };
-    update(&c, &a, &(adamw_segment){ .elems = N, .decay = 1 }, 1);
+    update(&c, &a, &(adamw_segment){ .elems = N, .lr_factor = 1, .decay = 1 }, 1);
     for (int i = 0; i < N; i++) {
         int nan = i == WHERE;
         assert_true(isnan(p[i]) == nan && isnan(m[i]) == nan && isnan(v[i]) == nan &&

@@ -204,9 +204,9 @@ static inline void check_in_tiers(const kind_of_run *k, const mixture *m, int st
     CHECK(!memcmp(&o, want, sizeof o));
 }
 
-static inline void check_bits(const kind_of_run *k, int stage, const settings_format *format) {
+// f: the format's row in its table.
+static inline void check_bits(const kind_of_run *k, int stage, const settings_format *format, int f) {
     static int turn;
-    const int f = (int)(format - settings_formats);
     if ((k->no_fp16 && format->dtype == ZERO_F16) || (k->needs_master && format->no_master)) return;
     for (int b = 0; b < SETTINGS_COUNT(settings_micro_batches); b++) {
         const int micro_batches = settings_micro_batches[b];
@@ -214,7 +214,9 @@ static inline void check_bits(const kind_of_run *k, int stage, const settings_fo
             settings_config(&settings_paths[stage + 1], format, micro_batches, &settings_variations[0]));
         for (int i = 0; i < tiers.n_mixtures; i++) {
             const mixture *m = &tiers.mixtures[i];
+            const int needs_cpu = format->update && tiers.place;
             if (!fits_stage(m, stage) || (k->needs_offload && m->optimizer == ZERO_DEVICE)) continue;
+            if (needs_cpu && (m->optimizer == ZERO_DEVICE || m->ratio < 1)) continue;
             if (settings_chosen(f + b + stage + i + checks.ranks, k->one_in))
                 check_in_tiers(k, m, stage, format, micro_batches, turn++, &want);
         }
@@ -225,7 +227,18 @@ static inline void check_all_bits(void) {
     static const kind_of_run *const kinds[] = { &plain_runs, &early_runs, &delayed_runs };
     for (int k = 0; k < SETTINGS_COUNT(kinds); k++)
         for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
-            for (int stage = 1; stage <= 3; stage++) check_bits(kinds[k], stage, &settings_formats[f]);
+            for (int stage = 1; stage <= 3; stage++) check_bits(kinds[k], stage, &settings_formats[f], f);
+}
+
+// The trainer's own updates run on the CPU. A sixth of the combinations suffices, because only the arithmetic
+// and the number of states differ from AdamW.
+static inline void check_own_updates(void) {
+    kind_of_run kinds[] = { plain_runs, early_runs, delayed_runs };
+    for (int k = 0; k < SETTINGS_COUNT(kinds); k++) {
+        kinds[k].one_in = 6 + k;
+        for (int f = 0; f < SETTINGS_COUNT(settings_updates); f++)
+            for (int stage = 1; stage <= 3; stage++) check_bits(&kinds[k], stage, &settings_updates[f], f);
+    }
 }
 
 // -------- traffic

@@ -18,9 +18,12 @@ enum { TOY_ELEMS = TOY_LARGEST + 50 + TOY_BLOCKS * (129 + 5003 + 33 + 1280) };
 
 // As in GPT-2, backward overwrites the gradients of matrices and adds to the others.
 static const zero_tensor toy_tensors[TOY_TENSORS] = {
-    { "wte", 1, { TOY_LARGEST }, 1, 0, 1, 1 },    { "lnw", 1, { 129 }, TOY_BLOCKS, 1, 0, 0 },
-    { "w", 1, { 5003 }, TOY_BLOCKS, 1, 1, 1 },    { "b", 1, { 33 }, TOY_BLOCKS, 1, 0, 0 },
-    { "proj", 1, { 1280 }, TOY_BLOCKS, 1, 1, 1 }, { "lnfw", 1, { 50 }, 1, 0, 0, 0 },
+    { "wte", 1, { TOY_LARGEST }, 1, 0, 1, 1, 0.9f },
+    { "lnw", 1, { 129 }, TOY_BLOCKS, 1, 0, 0 },
+    { "w", 1, { 5003 }, TOY_BLOCKS, 1, 1, 1 },
+    { "b", 1, { 33 }, TOY_BLOCKS, 1, 0, 0 },
+    { "proj", 1, { 1280 }, TOY_BLOCKS, 1, 0.7f, 1, 1.3f },
+    { "lnfw", 1, { 50 }, 1, 0, 0, 0 },
 };
 static const zero_unit toy_units[TOY_UNITS] = {
     { "emb", 2, 2, 1 },     { "block 0", 1, 1, 0 }, { "block 1", 1, 1, 0 },

@@ -55,7 +55,7 @@ static void row(int threads, int low_precision, int64_t n, float *p, float *m, f
     const adamw_arrays arrays = {
         p, m, v, g, low_precision ? low : NULL, low_precision ? ZERO_BF16 : ZERO_F32, ZERO_BF16
     };
-    const adamw_segment all = { .elems = n, .decay = 1 };
+    const adamw_segment all = { .elems = n, .lr_factor = 1, .decay = 1 };
     const adamw_table whole = { &all, 1, adamw_chunks(n) };
     double steps[ROUNDS], moves[ROUNDS];
     omp_set_num_threads(threads);

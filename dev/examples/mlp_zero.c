@@ -2,9 +2,10 @@
 // the plane. The program uses only zero.h, libc and libm, and computes in fp32. docs/porting.md explains it.
 // Settings: ZERO_STAGE, ZERO_CONFIG, ZERO_POISON, ZERO_CHECK.
 //
-//     ZERO_STAGE=3 mpirun -np 2 mlp_zero [save | resume]
+//     ZERO_STAGE=3 mpirun -np 2 mlp_zero [save | resume] [sgd | lion]
 //         save: saves the state to the folder mlp_zero.saved after half of the steps
 //         resume: continues from that state
+//         sgd, lion: instead of AdamW, SGD with momentum, or Lion (optimizers.h)
 //
 // x (n, 2) -> input (2, H), tanh -> hidden (H, H), tanh, L times -> output (H, 1) -> logits (n)
 // n: rows of a micro-batch
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "llmc_zero/zero.h"
+#include "optimizers.h"
 
 enum { H = 64, L = 3, STEPS = 300 };
 // BATCH: rows per step, over all ranks and micro-batches. NEW: rows of the evaluation at the end.
@@ -151,14 +153,26 @@ static int load(void) {
 }
 
 int main(int argc, char **argv) {
-    int save = argc == 2 && !strcmp(argv[1], "save"), resume = argc == 2 && !strcmp(argv[1], "resume"),
-        step = 0;
+    int save = argc > 1 && !strcmp(argv[1], "save"), resume = argc > 1 && !strcmp(argv[1], "resume"),
+        step = 0, used = 1 + (save || resume);
+    float lr = 0.005f;
     char text[32], hash[17];
     double seen[2] = { 0, 0 };
     zero_plan plan;
     zero_config config = zero_defaults();
-    if (argc != 1 && !save && !resume) fail("usage: mlp_zero [save | resume]");
     check(zero_config_from_env(&config));
+    if (argc > used && !strcmp(argv[used], "sgd")) {
+        config.update_with = sgd_momentum;
+        config.update_states = 1;
+        lr = 0.1f;
+        used++;
+    } else if (argc > used && !strcmp(argv[used], "lion")) {
+        config.update_with = lion;
+        config.update_states = 1;
+        lr = 0.001f;
+        used++;
+    }
+    if (argc > used) fail("usage: mlp_zero [save | resume] [sgd | lion]");
     if (config.numbers.dtype != ZERO_F32)
         fail("this trainer computes in fp32: remove bf16 from the ZERO_CONFIG file");
     check(zero_create(&z, &config, tensors, TENSORS, units, UNITS));
@@ -178,7 +192,7 @@ int main(int argc, char **argv) {
         }
         double sums[2] = { 0, 0 };
         zero_step_result result;
-        zero_hyper hyper = { 0.005f * (STEPS - step) / STEPS, 0.9f, 0.95f, 1e-8f, 0.01f, 1, step + 1 };
+        zero_hyper hyper = { lr * (STEPS - step) / STEPS, 0.9f, 0.95f, 1e-8f, 0.01f, 1, step + 1 };
         for (int micro = 0; micro < A; micro++) run_pass(step * A + micro, micro, A, sums);
         check(zero_step(z, &hyper, &result));
         check(zero_sum(z, sums, 2));

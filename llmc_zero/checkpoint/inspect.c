@@ -64,9 +64,11 @@ int zero_checkpoint_get(zero_checkpoint *c, zero_value what, int tensor, int lay
     const int saved = saved_number(what);
     const layout_place *p = layout_find(&c->layout, tensor, layer);
     if (!p) return ZERO_ERR_MISUSE;
-    if (saved < 0)
-        return zero_fail(ZERO_ERR_MISUSE, "zero_checkpoint_get: a checkpoint has only masters, from which "
-                                          "parameters are computed, and both moments");
+    if (saved < 0 || saved > c->m.update_states)
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "zero_checkpoint_get: this checkpoint has only masters, from which parameters are "
+                         "computed, and %d moments",
+                         c->m.update_states);
     if (offset < 0 || n < 0 || n > p->elems || offset > p->elems - n)
         return zero_fail(ZERO_ERR_MISUSE,
                          "zero_checkpoint_get: %s has %lld elements, not [%lld, %lld + %lld)",

@@ -13,6 +13,11 @@ static int read_manifest(zero *z, manifest *m, const char *folder) {
     const net *n = &z->net;
     int rc = manifest_read(m, folder);
     if (!rc) rc = manifest_check_model(m, &z->layout);
+    if (!rc && m->update_states != z->config.update_states)
+        rc = zero_fail(ZERO_ERR_ARGUMENT,
+                       "%s: its optimizer has %d states for each parameter, and this run's has %d "
+                       "(update_states)",
+                       m->path, m->update_states, z->config.update_states);
     ZERO_TRY(agree(z, rc));
     uint64_t first = m->digest;
     ZERO_TRY(zero_broadcast(z, 0, &first, sizeof first));

@@ -50,15 +50,21 @@ static json_t *all_units(const layout *l) {
     return rows;
 }
 
-static json_t *part_row(const saved_part *p) {
-    return json_pack("{s:i, s:I, s:I, s:I, s:I, s:I}", "unit", p->unit, "from", (json_int_t)p->from, "elems",
-                     (json_int_t)p->elems, saved_names[0], (json_int_t)p->at[0], saved_names[1],
-                     (json_int_t)p->at[1], saved_names[2], (json_int_t)p->at[2]);
+static json_t *part_row(const saved_part *p, int update_states) {
+    json_t *row = json_pack("{s:i, s:I, s:I}", "unit", p->unit, "from", (json_int_t)p->from, "elems",
+                            (json_int_t)p->elems);
+    for (int i = 0; i <= update_states; i++)
+        if (json_object_set_new(row, saved_names[i], json_integer(p->at[i]))) {
+            json_decref(row);
+            return NULL;
+        }
+    return row;
 }
 
-static json_t *all_parts(const manifest_file *f) {
+static json_t *all_parts(const manifest *m, const manifest_file *f) {
     json_t *rows = json_array();
-    for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++) rows = append(rows, part_row(p));
+    for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++)
+        rows = append(rows, part_row(p, m->update_states));
     return rows;
 }
 
@@ -78,7 +84,7 @@ static json_t *all_files(const manifest *m) {
     json_t *rows = json_array();
     for (const manifest_file *f = m->files; f < m->files + m->n_files; f++)
         rows = append(rows, json_pack("{s:s, s:I, s:o, s:o}", "name", f->name, "bytes", (json_int_t)f->bytes,
-                                      "parts", all_parts(f), "xxh3", all_digests(f)));
+                                      "parts", all_parts(m, f), "xxh3", all_digests(f)));
     return rows;
 }
 
@@ -89,12 +95,12 @@ static json_t *scale_of(const loss_scale *s) {
 
 static json_t *describe(const zero *z, const manifest *m) {
     const layout *l = &z->layout;
-    return json_pack("{s:s, s:i, s:s, s:s, s:b, s:i, s:i, s:o, s:o, s:o, s:o, s:O}", "format",
+    return json_pack("{s:s, s:i, s:s, s:s, s:b, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:O}", "format",
                      MANIFEST_FORMAT, "version", MANIFEST_VERSION, "library", ZERO_VERSION, "dtype",
                      dtype_name(z->config.numbers.dtype), "masters", states_get(z, ZERO_MASTER)->kept,
-                     "ranks", l->ranks, "block_bytes", (int)BLOCK_BYTES, "loss_scale", scale_of(&m->scale),
-                     "tensors", all_tensors(l), "units", all_units(l), "files", all_files(m), "trainer",
-                     m->root);
+                     "update_states", m->update_states, "ranks", l->ranks, "block_bytes", (int)BLOCK_BYTES,
+                     "loss_scale", scale_of(&m->scale), "tensors", all_tensors(l), "units", all_units(l),
+                     "files", all_files(m), "trainer", m->root);
 }
 
 // Prints one member per line, and a non-empty array with one element per line.
@@ -301,7 +307,7 @@ static int get_part(const manifest *m, const json_t *row, const char *where, con
     p->unit = (int)unit;
     ZERO_TRY(get_count(m, row, where, "from", 0, INT64_MAX / 8, &p->from));
     ZERO_TRY(get_count(m, row, where, "elems", 1, most, &p->elems));
-    for (int i = 0; i < SAVED; i++) {
+    for (int i = 0; i <= m->update_states; i++) {
         const int64_t last = f->bytes - p->elems * (int64_t)sizeof(float);
         ZERO_TRY(get_count(m, row, where, saved_names[i], 0, last, &p->at[i]));
         if (p->at[i] % (int64_t)sizeof(float)) return wrong(m, where, saved_names[i], "a multiple of 4");
@@ -335,9 +341,13 @@ static int get_file(const manifest *m, int number, manifest_file *f) {
 
 static int get_files(manifest *m) {
     const json_t *files;
+    int64_t states = 2;  // older checkpoints do not have the member
     ZERO_TRY(get_count(m, m->root, "", "block_bytes", SMALLEST_BLOCK, LARGEST_BLOCK, &m->block_bytes));
     if (m->block_bytes % SMALLEST_BLOCK) return wrong(m, "", "block_bytes", "a multiple of 4096");
     ZERO_TRY(get_array(m, m->root, "", "files", &files));
+    if (json_object_get(m->root, "update_states"))
+        ZERO_TRY(get_count(m, m->root, "", "update_states", 0, SAVED - 1, &states));
+    m->update_states = (int)states;
     m->n_files = (int)json_array_size(files);
     m->files = calloc(m->n_files + 1, sizeof *m->files);
     if (!m->files) return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory", m->path);

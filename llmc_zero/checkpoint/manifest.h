@@ -33,8 +33,9 @@ typedef struct {
     char path[PATH_MAX];
     int n_files;
     manifest_file *files;
-    loss_scale scale;  // at the time the states were read
-    json_t *root;      // the manifest's JSON; before it is written, only the trainer's object
+    int update_states;  // how many states of the optimizer are saved
+    loss_scale scale;   // at the time the states were read
+    json_t *root;       // the manifest's JSON; before it is written, only the trainer's object
     // only after manifest_read:
     int64_t bytes;  // size of the text
     uint64_t digest;

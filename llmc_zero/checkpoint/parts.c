@@ -12,7 +12,7 @@ static int64_t elems_of(const layout *l, int unit, int rank) {
     return n;
 }
 
-int parts_of_rank(const layout *l, int rank, saved_part *parts, int64_t *bytes) {
+int parts_of_rank(const layout *l, int rank, int n_saved, saved_part *parts, int64_t *bytes) {
     int n = 0;
     *bytes = 0;
     for (int u = 0; u < l->n_units; u++) {
@@ -20,7 +20,7 @@ int parts_of_rank(const layout *l, int rank, saved_part *parts, int64_t *bytes) 
         if (!elems) continue;
         saved_part *p = &parts[n++];
         *p = (saved_part){ .unit = u, .from = layout_before(&l->units[u], rank), .elems = elems };
-        for (int i = 0; i < SAVED; i++) {
+        for (int i = 0; i < n_saved; i++) {
             p->at[i] = *bytes;
             *bytes += elems * (int64_t)sizeof(float);
         }
@@ -35,7 +35,7 @@ int pieces_next(saved_piece *p) {
         const int64_t all = p->padded ? l->units[r->unit].shard : elems_of(l, r->unit, r->part);
         r->elems = all - r->from < VALUES_CHUNK ? all - r->from : VALUES_CHUNK;
         if (r->elems > 0) return 1;
-        p->saved = (p->saved + 1) % SAVED;
+        p->saved = (p->saved + 1) % p->n_saved;
         if (!p->saved && ++r->unit == l->n_units) return 0;
     }
 }

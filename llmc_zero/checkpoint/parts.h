@@ -8,7 +8,7 @@
 #define LLMC_ZERO_CHECKPOINT_PARTS_H
 #include "../internal.h"
 
-enum { SAVED = 3 };
+enum { SAVED = 3 };  // masters, and up to two states of the optimizer (update_states)
 extern const zero_value saved_values[SAVED];
 extern const char *const saved_names[SAVED];  // their names in the manifest
 
@@ -19,15 +19,16 @@ typedef struct {
     int64_t at[SAVED];    // offset of each saved state, in bytes
 } saved_part;
 
-// Fills parts (n_units) with the rank's non-empty parts and returns their number. Sets *bytes to its file's
-// size.
-int parts_of_rank(const layout *l, int rank, saved_part *parts, int64_t *bytes);
+// Fills parts (n_units) with the rank's non-empty parts, with n_saved states each, and returns their number.
+// Sets *bytes to its file's size.
+int parts_of_rank(const layout *l, int rank, int n_saved, saved_part *parts, int64_t *bytes);
 
 // A piece of a saved state of this rank, of at most VALUES_CHUNK elements.
 typedef struct {
     const zero *z;
     int padded;  // 1: includes the padding
-    int saved;   // the state's index
+    int n_saved;
+    int saved;  // the state's index
     state_range at;
 } saved_piece;
 
@@ -35,7 +36,9 @@ typedef struct {
 //
 //     for (saved_piece p = pieces_of(z, 0); pieces_next(&p);)
 static inline saved_piece pieces_of(const zero *z, int padded) {
-    return (saved_piece){ .z = z, .padded = padded, .at.part = z->comm.group.rank };
+    return (saved_piece){
+        .z = z, .n_saved = 1 + z->config.update_states, .padded = padded, .at.part = z->comm.group.rank
+    };
 }
 int pieces_next(saved_piece *p);  // returns 0 after the last
 

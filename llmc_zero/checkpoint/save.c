@@ -38,13 +38,14 @@ typedef struct save save;
 static int describe_files(save *s) {
     const layout *l = &s->z->layout;
     manifest *m = &s->to;
+    m->update_states = s->z->config.update_states;
     m->files = calloc(l->ranks, sizeof *m->files);
     if (!m->files) return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for its manifest", s->folder);
     m->n_files = l->ranks;
     for (int r = 0; r < l->ranks; r++) {
         manifest_file *f = &m->files[r];
         f->parts = calloc(l->n_units, sizeof *f->parts);
-        if (f->parts) f->n_parts = parts_of_rank(l, r, f->parts, &f->bytes);
+        if (f->parts) f->n_parts = parts_of_rank(l, r, 1 + m->update_states, f->parts, &f->bytes);
         f->n_blocks = manifest_blocks(f->bytes, BLOCK_BYTES);
         f->digests = calloc(f->n_blocks + 1, sizeof *f->digests);
         if (!f->parts || !f->digests)

@@ -74,22 +74,24 @@ typedef struct {
 
 void kernel_fill_nan(void *x, size_t bytes);
 
-// The constants of an update. keep[decay] multiplies the old parameter; noise is the seed for noise_key.
+// The constants of an update. noise is the seed for noise_key.
 typedef struct {
     float beta1, one_minus_beta1, beta2, one_minus_beta2;
-    float step_size, inv_sqrt_correction2, eps, grad_scale, keep[2];
+    float step_size, inv_sqrt_correction2, eps, grad_scale;
+    double lr_decay;  // lr * weight_decay
     uint32_t noise;
 } adamw_constants;
 adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, unsigned rounding_seed);
 
-// Updates one element and returns the new parameter. Every CPU and GPU evaluates the same expression, with
-// explicit fmaf and correctly rounded square root and division.
-ZERO_INLINE float adamw_element(const adamw_constants *c, float keep, float p, float *m, float *v, float g) {
+// Updates one element and returns the new parameter. keep: see adamw_keep. Every CPU and GPU evaluates the
+// same expression, with explicit fmaf and correctly rounded square root and division.
+ZERO_INLINE float adamw_element(const adamw_constants *c, float step_size, float keep, float p, float *m,
+                                float *v, float g) {
     float grad = g * c->grad_scale;
     *m = fmaf(c->one_minus_beta1, grad, c->beta1 * *m);
     *v = fmaf(c->one_minus_beta2 * grad, grad, c->beta2 * *v);
     float denominator = fmaf(sqrtf(*v), c->inv_sqrt_correction2, c->eps);
-    return fmaf(-c->step_size, *m / denominator, keep * p);
+    return fmaf(-step_size, *m / denominator, keep * p);
 }
 
 // The arrays of an update, all for the same elements of a unit. g is the mean gradient, to be multiplied by
@@ -108,9 +110,14 @@ typedef struct {
 enum { ADAMW_CHUNK = 256 };
 typedef struct {
     int64_t offset, inside, elems, first;
-    int tensor, layer, decay;
+    int tensor, layer;
+    float lr_factor, decay;  // of the tensor
 } adamw_segment;
 static inline int64_t adamw_chunks(int64_t elems) { return (elems + ADAMW_CHUNK - 1) / ADAMW_CHUNK; }
+// The factor that weight decay applies to a segment's old parameters.
+ZERO_INLINE float adamw_keep(const adamw_constants *c, const adamw_segment *s) {
+    return (float)(1 - c->lr_decay * ((double)s->lr_factor * s->decay));
+}
 
 // segments (n) is in the memory of the device that computes the update.
 typedef struct {
@@ -119,5 +126,15 @@ typedef struct {
     int64_t chunks;
 } adamw_table;
 void kernel_adamw(const adamw_constants *c, const adamw_arrays *a, const adamw_table *t);
+
+// The trainer's update, called with pieces of at most 1024 elements. It has its own arithmetic: only
+// grad_scale and noise of *c are used.
+typedef struct {
+    zero_update_with update;
+    void *ctx;
+    zero_hyper hyper;
+} own_update;
+void kernel_update_with(const own_update *own, const adamw_constants *c, const adamw_arrays *a,
+                        const adamw_table *t);
 
 #endif

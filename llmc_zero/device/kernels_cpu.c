@@ -186,7 +186,7 @@ double kernel_sum_squares(zero_dtype type, const void *x, int64_t n) {
 
 void kernel_fill_nan(void *x, size_t bytes) { memset(x, 0xff, bytes); }  // all ones is a NaN in every dtype
 
-// -------- AdamW
+// -------- AdamW, and the trainer's update
 
 adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, unsigned rounding_seed) {
     double correction1 = 1 - pow(h->beta1, h->t), correction2 = 1 - pow(h->beta2, h->t);
@@ -198,15 +198,15 @@ adamw_constants adamw_prepare(const zero_hyper *h, double grad_scale, unsigned r
                               .inv_sqrt_correction2 = (float)(1 / sqrt(correction2)),
                               .eps = h->eps,
                               .grad_scale = (float)grad_scale,
-                              .keep = { 1.0f, (float)(1 - (double)h->lr * h->weight_decay) },
+                              .lr_decay = (double)h->lr * h->weight_decay,
                               .noise = noise_of_update(rounding_seed, h->t) };
 }
 
-ZERO_CLONES static void adamw_block(const adamw_constants *constants, float keep, float *restrict p,
-                                    float *restrict m, float *restrict v, const float *restrict g,
-                                    int64_t n) {
+ZERO_CLONES static void adamw_block(const adamw_constants *constants, float step_size, float keep,
+                                    float *restrict p, float *restrict m, float *restrict v,
+                                    const float *restrict g, int64_t n) {
     const adamw_constants c = *constants;
-    for (int64_t i = 0; i < n; i++) p[i] = adamw_element(&c, keep, p[i], &m[i], &v[i], g[i]);
+    for (int64_t i = 0; i < n; i++) p[i] = adamw_element(&c, step_size, keep, p[i], &m[i], &v[i], g[i]);
 }
 
 // The noise differs between elements and steps, so that small updates are not always rounded away.
@@ -216,13 +216,34 @@ ZERO_CLONES static void round_with_noise(uint16_t *low, const float *p, uint32_t
 }
 
 typedef struct {
+    const own_update *own;  // NULL: AdamW
     const adamw_constants *constants;
     const adamw_arrays *arrays;
     const adamw_segment *segment;
-} adamw_work;
+} update_work;
 
-static void adamw_of_block(const void *ctx, int64_t b, int64_t len) {
-    const adamw_work *w = ctx;
+// scaled (n): room for the scaled gradients, which may start there.
+static void own_block(const update_work *w, int64_t b, float *p, const float *g, float *scaled, int64_t n) {
+    const adamw_arrays *a = w->arrays;
+    const adamw_segment *s = w->segment;
+    const zero_hyper *h = &w->own->hyper;
+    const int64_t from = s->offset + b;
+    scale_to_f32(scaled, g, w->constants->grad_scale, n);
+    const zero_piece piece = { .tensor = s->tensor,
+                               .layer = s->layer,
+                               .offset = s->inside + b,
+                               .n = n,
+                               .weights = p,
+                               .gradient = scaled,
+                               .states = { a->m ? a->m + from : NULL, a->v ? a->v + from : NULL },
+                               .lr = h->lr * s->lr_factor,
+                               .weight_decay = h->weight_decay * s->decay,
+                               .hyper = h };
+    w->own->update(w->own->ctx, &piece);
+}
+
+static void update_block(const void *ctx, int64_t b, int64_t len) {
+    const update_work *w = ctx;
     const adamw_constants *c = w->constants;
     const adamw_arrays *a = w->arrays;
     const adamw_segment *s = w->segment;
@@ -237,14 +258,22 @@ static void adamw_of_block(const void *ctx, int64_t b, int64_t len) {
         grad = wide;
     }
     if (!a->p) kernel_convert(ZERO_F32, own, ZERO_BF16, low, len);
-    adamw_block(c, c->keep[s->decay], p, a->m + from, a->v + from, grad, len);
+    if (w->own)
+        own_block(w, b, p, grad, wide, len);
+    else
+        adamw_block(c, c->step_size * s->lr_factor, adamw_keep(c, s), p, a->m + from, a->v + from, grad, len);
     if (!a->p)
         round_with_noise(low, own, noise_key(c->noise, s->tensor, s->layer), (uint32_t)(s->inside + b), len);
     else if (low)
         kernel_convert(a->low_type, low, ZERO_F32, p, len);
 }
 
-void kernel_adamw(const adamw_constants *c, const adamw_arrays *a, const adamw_table *t) {
+void kernel_update_with(const own_update *own, const adamw_constants *c, const adamw_arrays *a,
+                        const adamw_table *t) {
     for (int i = 0; i < t->n; i++)
-        for_each_block(t->segments[i].elems, adamw_of_block, &(adamw_work){ c, a, &t->segments[i] });
+        for_each_block(t->segments[i].elems, update_block, &(update_work){ own, c, a, &t->segments[i] });
+}
+
+void kernel_adamw(const adamw_constants *c, const adamw_arrays *a, const adamw_table *t) {
+    kernel_update_with(NULL, c, a, t);
 }

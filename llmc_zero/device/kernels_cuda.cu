@@ -229,7 +229,7 @@ template <class G, class Low> struct chunk {  // pointers to a thread's first el
     Low *low;                                 // or NULL
     const G *g;
     int64_t left;  // elements up to the segment's end
-    float keep;
+    float step_size, keep;
     uint32_t noise_key, inside;  // without masters
 };
 
@@ -256,7 +256,7 @@ __device__ inline void update(const adamw_constants &c, const chunk<G, Low> &k) 
         for (int j = 0; j < EACH; j++) {
             float old = k.master ? master[r].e[j] : widen(low[r].e[j]);
             uint32_t noise = noise_at(k.noise_key, k.inside + (uint32_t)(r * ROW + j));
-            p[j] = adamw_element(&c, k.keep, old, &m[r].e[j], &v[r].e[j], widen(g[r].e[j]));
+            p[j] = adamw_element(&c, k.step_size, k.keep, old, &m[r].e[j], &v[r].e[j], widen(g[r].e[j]));
             if (!k.master) p[j] = bf16_widen(bf16_round_with(p[j], noise));
         }
         put<WHOLE>(k.m + r * ROW, m[r].e, left);
@@ -286,7 +286,8 @@ template <class G, class Low> __global__ void adamw(adamw_constants c, adamw_arr
     k.low = a.low ? (Low *)a.low + first : nullptr;
     k.g = (const G *)a.g + first;
     k.left = s.elems - at;
-    k.keep = s.decay ? c.keep[1] : c.keep[0];
+    k.step_size = c.step_size * s.lr_factor;
+    k.keep = adamw_keep(&c, &s);
     k.noise_key = noise_key(c.noise, s.tensor, s.layer);
     k.inside = (uint32_t)(s.inside + at);
     if (is_whole(k))

@@ -167,6 +167,8 @@ static int refuse_combination(const zero_config *c, const char *names, const cha
 
 static int check_rules(const zero_config *c) {
     const zero_offload_config *o = &c->offload;
+    const int all_off_device = o->optimizer && o->optimizer_ratio >= 1;
+    const int has_masters = !c->numbers.no_master && (c->numbers.dtype != ZERO_F32 || o->delayed_update);
     const struct {
         int broken;
         const char *settings, *why;
@@ -181,6 +183,13 @@ static int check_rules(const zero_config *c) {
           ": only bf16 parameters can be rounded stochastically" },
         { c->device == ZERO_CPU && (c->comm.nccl > 0 || c->comm.reduce_nccl), "comm.nccl device",
           ": NCCL is for CUDA devices: use device ZERO_CUDA" },
+        { !c->update_with && c->update_states != 2, "update_states",
+          ": AdamW has 2 states; other numbers need a function in update_with" },
+        { c->update_with && c->device == ZERO_CUDA && !c->inference && !all_off_device,
+          "device offload.optimizer offload.optimizer_ratio",
+          ": update_with runs on the CPU, so the optimizer's states must all be in host memory or on NVMe" },
+        { o->optimizer && !c->update_states && !has_masters, "offload.optimizer update_states numbers.dtype",
+          ": the optimizer has no states that could leave the device" },
         { c->comm.reduce_nccl && c->comm.nccl != 1, "comm.reduce_nccl", " needs comm.nccl 1" },
         // Only states that are sharded at this stage can leave the device.
         { o->params && c->stage < 3, "offload.params stage",

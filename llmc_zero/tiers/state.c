@@ -43,6 +43,8 @@ static const struct {
 
 static int is_kept(zero_value what, const zero_config *c) {
     if (c->inference) return what == ZERO_PARAM;
+    if (what == ZERO_MOMENT1) return c->update_states > 0;
+    if (what == ZERO_MOMENT2) return c->update_states > 1;
     if (what != ZERO_MASTER) return 1;
     // fp32 parameters are their own masters, unless a delayed update changes the masters first.
     return !c->numbers.no_master && (c->numbers.dtype != ZERO_F32 || c->offload.delayed_update);
@@ -61,7 +63,6 @@ state state_of(zero_value what, const zero_config *c, const layout *l, int rank,
         .rank = rank,
         .layout = l,
         .device = d,
-        .updater = d,
         .store = state_default_store,
     };
 }

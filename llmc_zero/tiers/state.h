@@ -77,8 +77,7 @@ struct state {
     int own_only;  // 1: only this rank's own part is up to date
     int rank;
     const layout *layout;
-    device *device;   // parts are opened in its memory, except for PROCESSOR
-    device *updater;  // runs its AdamW
+    device *device;  // parts are opened in its memory, except for PROCESSOR
     const state_store *store;
     char *array;                    // on the device, with each part at its offset; NULL: the store has none
     state_split *units;             // (n_units) NULL: nothing is away
