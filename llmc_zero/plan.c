@@ -107,6 +107,22 @@ static void plan_gradients(plan *p, const zero_config *c, const layout *l) {
                                 largest_reduction(l) * sizeof(float), ZERO_MOVED_BY_REDUCTIONS);
 }
 
+// With a GPU, update_with reads its table on the host and gets gradients, scaled and in fp32, in separate
+// memory: a tensor's, or at most 4 MiB of them at a time.
+static void plan_update_with(plan *p, const zero_config *c, const layout *l) {
+    enum { MOST = 1 << 20 };
+    const int on_device = state_tier(ZERO_MOMENT1, c) == ZERO_DEVICE || c->offload.optimizer_ratio < 1;
+    int64_t elems = 0;
+    if (c->device != ZERO_CUDA) return;
+    p->own[PLAN_UPDATE].tier = ZERO_HOST;
+    for (const layout_place *at = l->places; at < l->places + l->n_places; at++)
+        if (at->elems > elems) elems = at->elems;
+    if (elems > MOST) elems = MOST;
+    if (on_device)
+        p->own[PLAN_UPDATE_ROOM] = request(ZERO_WORKING, "gradients for update_with", elems * sizeof(float),
+                                           0);
+}
+
 // Tables for kernels that process many parts in one launch: the stretches to clear, this rank's part of every
 // unit with memory for the sums, and the segments of tensors that this rank updates.
 static void plan_tables(plan *p, const zero_config *c, const layout *l) {
@@ -119,6 +135,10 @@ static void plan_tables(plan *p, const zero_config *c, const layout *l) {
     p->own[PLAN_CLEARED] = request(ZERO_WORKING, purpose, cleared * sizeof(stretch), 0);
     p->own[PLAN_NORM] = request(ZERO_WORKING, purpose, norm, 0);
     p->own[PLAN_UPDATE] = request(ZERO_WORKING, purpose, segments * sizeof(adamw_segment), 0);
+    if (c->update_with) {
+        plan_update_with(p, c, l);
+        return;
+    }
     if (!state_goes_across(c)) return;
     p->own[PLAN_UPDATE_HOST] = p->own[PLAN_UPDATE];
     p->own[PLAN_UPDATE_HOST].tier = ZERO_HOST;

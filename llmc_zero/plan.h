@@ -38,6 +38,7 @@ typedef enum {
     PLAN_NORM,
     PLAN_UPDATE,
     PLAN_UPDATE_HOST,  // the same tables for AdamW on the CPU when the device is a GPU
+    PLAN_UPDATE_ROOM,  // gradients for update_with on a GPU
     PLAN_ITEMS
 } plan_item;
 plan_item plan_item_of_state(zero_value what);

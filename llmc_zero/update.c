@@ -57,7 +57,7 @@ static void list_pieces(zero *z) {
     }
 }
 
-// A piece's table is stored where its AdamW runs.
+// A piece's table is stored where its AdamW runs; the trainer's update needs it on the host.
 static int create_tables(zero *z, adamw_segment *segments) {
     const memory_request *on_host = &z->plan.own[PLAN_UPDATE_HOST];
     adamw_segment *table, *host_table = NULL;
@@ -66,10 +66,11 @@ static int create_tables(zero *z, adamw_segment *segments) {
     for (int64_t i = 0, n = 0; i < z->update.n_pieces; n += z->update.pieces[i++].table.n) {
         struct update_piece *piece = &z->update.pieces[i];
         add_segments(z, piece, segments + n);
-        piece->table.segments = (piece->on == PROCESSOR ? host_table : table) + n;
+        piece->table.segments = (piece->on == PROCESSOR && host_table ? host_table : table) + n;
     }
     if (host_table) memcpy(host_table, segments, on_host->bytes);
-    return device_set(&z->device, table, segments, z->plan.own[PLAN_UPDATE].bytes);
+    device *of_table = z->config.update_with ? &device_host : &z->device;
+    return device_set(of_table, table, segments, z->plan.own[PLAN_UPDATE].bytes);
 }
 
 static int create_pieces(zero *z) {
@@ -82,6 +83,15 @@ static int create_pieces(zero *z) {
                       : zero_fail(ZERO_ERR_MEMORY, "out of memory for the update's table");
     free(segments);
     return rc;
+}
+
+static int create_own(zero *z) {
+    const memory_request *room = &z->plan.own[PLAN_UPDATE_ROOM];
+    z->update.own = (own_update){ .update = z->config.update_with,
+                                  .ctx = z->config.update_ctx,
+                                  .room_elems = room->bytes / sizeof(float) };
+    if (room->blocks) ZERO_TRY_ALLOC(z->update.own.room = allocate(z, PLAN_UPDATE_ROOM));
+    return 0;
 }
 
 // If states are off the device, the update runs on a separate lane while the trainer continues with the next
@@ -105,6 +115,7 @@ int update_create(zero *z) {
     ZERO_TRY_ALLOC(z->update.units = allocate_array(z, n, sizeof *z->update.units));
     ZERO_TRY_ALLOC(z->update.order = allocate_array(z, n, sizeof *z->update.order));
     ZERO_TRY(create_pieces(z));
+    ZERO_TRY(create_own(z));
     for (int u = 0; u < n; u++) ZERO_TRY(create_tasks(z, u));
     return 0;
 }
@@ -170,10 +181,9 @@ static int update_opened(zero *z, const struct update_piece *piece, state_part p
         .g_type = states_get(z, ZERO_GRADIENT)->dtype,
         .low_type = z->config.numbers.dtype,
     };
-    if (z->update.own.update)
-        kernel_update_with(&z->update.own, &z->update.constants, &a, &piece->table);  // see settings.c
-    else
-        ZERO_TRY(d->f->adamw(d, piece->on, &z->update.constants, &a, &piece->table));
+    const own_update *own = &z->update.own;
+    ZERO_TRY(own->update ? d->f->update_with(d, piece->on, own, &z->update.constants, &a, &piece->table)
+                         : d->f->adamw(d, piece->on, &z->update.constants, &a, &piece->table));
     if (parts[ZERO_PARAM].of) params_put(z, &parts[ZERO_PARAM]);
     return 0;
 }
@@ -315,7 +325,7 @@ static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
     ZERO_TRY(update_wait(z));
     ZERO_TRY(update_publish(z));
     z->update.constants = adamw_prepare(h, grad_scale, z->config.numbers.rounding_seed);
-    z->update.own = (own_update){ z->config.update_with, z->config.update_ctx, *h };
+    z->update.own.hyper = *h;
     z->update.n_known = z->update.at = 0;
     z->update.is_delayed = first_delayed && h->t >= first_delayed;
     const int delayed = z->update.is_delayed;

@@ -27,7 +27,7 @@ struct update {
     struct update_piece *pieces;  // (n_pieces) unit by unit
     int64_t n_pieces;
     adamw_constants constants;
-    own_update own;     // update NULL: AdamW
+    own_update own;
     int *order;         // (n_units) units in update order
     int n_known;        // number of valid entries in `order`; also read by the update's lane
     int n_early;        // units submitted during backward: the last ones of the table

@@ -74,9 +74,9 @@ typedef struct {
     int64_t dims[ZERO_MAX_DIMS];  // shape in one layer, slowest dimension first
     int layers;               // number of layers that have this tensor; layer l belongs to unit `unit + l`
     int unit;                 // the unit of layer 0
-    float decay;              // factor of zero_hyper.weight_decay: 0: no decay, 1: all of it
+    float decay;              // factor of weight_decay; 0: none
     int backward_overwrites;  // 1: backward's first use assigns (=) the whole gradient, so it is not cleared
-    float lr_factor;          // factor of zero_hyper.lr; 0 means 1
+    float lr_factor;          // factor of lr; 0 means 1
 } zero_tensor;
 // Returns the number of elements in one layer, or -1 if the shape is invalid.
 int64_t zero_tensor_elems(const zero_tensor *t);
@@ -164,9 +164,8 @@ typedef struct {
     int trace_events;  // maximum number of events for zero_trace_write; 0: no trace
 } zero_debug_config;
 
-// The trainer's own optimizer, instead of AdamW: updates the elements of *piece in place. It must treat each
-// element alone and alike, because pieces depend on the stage, the tier and the number of ranks. Several
-// threads may call it at once, with different pieces. It must not call the library.
+// The trainer's own optimizer: updates the elements of *piece in place, each alone and alike, because pieces
+// depend on the stage, tier and number of ranks. Threads call it concurrently. It must not call the library.
 typedef struct zero_piece zero_piece;
 typedef void (*zero_update_with)(void *ctx, const zero_piece *piece);
 
@@ -184,10 +183,9 @@ typedef struct {
     int max_open;                // stage 3: how many single-use units may be open at once, 1 to 1024
     size_t memory_beside;  // ZERO_CPU: bytes that the trainer allocates itself; zero_create counts them when
                            // it checks whether everything fits in memory
-    zero_update_with update_with;  // NULL: AdamW. On ZERO_CUDA it runs on the CPU, so it needs an optimizer
-                                   // that is all in host memory or on NVMe
-    void *update_ctx;              // its first argument, which must be valid until zero_destroy
-    int update_states;             // how many fp32 states it has for each parameter, 0 to 2. AdamW has 2
+    zero_update_with update_with;  // NULL: AdamW
+    void *update_ctx;              // its first argument; must stay valid until zero_destroy
+    int update_states;             // its fp32 states for each parameter, 0 to 2; AdamW has 2
     int async_save;                // 1: reserve host memory for zero_save_begin's copy of masters and moments
     int overlap;  // 1: collectives run while the trainer computes; 0: within the call that starts them
     zero_numbers_config numbers;
@@ -276,16 +274,18 @@ typedef struct {  // the same on all ranks, or the next step or zero_save fails 
     int t;            // number of this update, counted from 1, for the bias correction
 } zero_hyper;
 
-// For zero_config.update_with: a range of one layer of a tensor. Arrays have n elements, in host memory, and
-// are valid during the call.
+// Elements [offset, offset + n) of a tensor's layer, for zero_config.update_with. Arrays have n elements.
+// With on_device they are in device memory: queue kernels on `stream`, and do not wait.
 struct zero_piece {
     int tensor, layer;
-    int64_t offset, n;        // elements [offset, offset + n) of the layer
-    float *weights;           // the masters, rounded to the parameters afterwards
-    const float *gradient;    // the mean over the ranks, clipped, without the loss scale
-    float *states[2];         // ZERO_MOMENT1, ZERO_MOMENT2, all 0 at first; NULL above update_states
-    float lr, weight_decay;   // the hyper's, multiplied by the tensor's lr_factor and decay
-    const zero_hyper *hyper;  // as passed to zero_update
+    int64_t offset, n;
+    float *weights;          // the masters, afterwards rounded to the parameters
+    const float *gradient;   // the mean over the ranks, clipped, without the loss scale
+    float *states[2];        // ZERO_MOMENT1 and 2, at first 0; NULL from update_states on
+    float lr, weight_decay;  // of *hyper, multiplied by the tensor's factors
+    const zero_hyper *hyper;
+    int on_device;
+    void *stream;  // cudaStream_t
 };
 
 // Returns the factor by which the trainer must multiply its loss in this step: always 1 unless ZERO_F16. A

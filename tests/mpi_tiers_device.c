@@ -51,6 +51,7 @@ static const char *on_the_device(zero_config *c, int turn) {
     const manner *how = &manners[turn % SETTINGS_COUNT(manners)];
     set_manner(how);
     c->device = ZERO_CUDA;
+    c->update_ctx = (void *)&toy_cuda;
     c->comm.nccl = by_nccl;
     c->cuda_stream = how->own_stream ? own_stream : NULL;
     snprintf(name, sizeof name, ", %s, %s stream%s", how->mode, how->own_stream ? "own" : "default",

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "check.h"
+#include "toy_kernels.h"
 #include "../dev/examples/optimizers.h"
 #include "../llmc_zero/comm/host.h"
 
@@ -41,15 +42,21 @@ static const settings_format settings_formats[] = {
     { "fp16", ZERO_F16, 0, 3 },
     { "bf16 without master", ZERO_BF16, 1, 3 },
 };
-// For programs that run the trainer's own updates too.
+// The trainer's own updates, for programs that run them too. On a device update_ctx is its toy_device.
 static void settings_sgd(void *ctx, const zero_piece *p) {
-    for (int64_t i = 0; i < p->n; i++) p->weights[i] -= p->lr * p->gradient[i];
+    p->on_device ? ((const toy_device *)ctx)->sgd(p) : toy_sgd(ctx, p);
+}
+static void settings_momentum(void *ctx, const zero_piece *p) {
+    p->on_device ? ((const toy_device *)ctx)->sgd_momentum(p) : sgd_momentum(ctx, p);
+}
+static void settings_lion(void *ctx, const zero_piece *p) {
+    p->on_device ? ((const toy_device *)ctx)->lion(p) : lion(ctx, p);
 }
 static const settings_format settings_updates[] = {
-    { "fp32, SGD with momentum", ZERO_F32, 0, 3, sgd_momentum, 1 },
-    { "bf16, Lion", ZERO_BF16, 0, 3, lion, 1 },
+    { "fp32, SGD with momentum", ZERO_F32, 0, 3, settings_momentum, 1 },
+    { "bf16, Lion", ZERO_BF16, 0, 3, settings_lion, 1 },
     { "fp16, SGD without states", ZERO_F16, 0, 3, settings_sgd, 0 },
-    { "bf16 without master, Lion", ZERO_BF16, 1, 3, lion, 1 },
+    { "bf16 without master, Lion", ZERO_BF16, 1, 3, settings_lion, 1 },
 };
 static const int settings_micro_batches[] = { 1, 3 };
 // clang-format off

@@ -35,6 +35,8 @@ static inline const mixture *mixture_called(const char *name) {
     return m;
 }
 
+static inline int all_away(const mixture *m) { return m->optimizer != ZERO_DEVICE && m->ratio >= 1; }
+
 static inline int fits_stage(const mixture *m, int stage) {
     return (m->params == ZERO_DEVICE || stage == 3) && (m->gradients == ZERO_DEVICE || stage >= 2);
 }
@@ -214,9 +216,8 @@ static inline void check_bits(const kind_of_run *k, int stage, const settings_fo
             settings_config(&settings_paths[stage + 1], format, micro_batches, &settings_variations[0]));
         for (int i = 0; i < tiers.n_mixtures; i++) {
             const mixture *m = &tiers.mixtures[i];
-            const int needs_cpu = format->update && tiers.place;
             if (!fits_stage(m, stage) || (k->needs_offload && m->optimizer == ZERO_DEVICE)) continue;
-            if (needs_cpu && (m->optimizer == ZERO_DEVICE || m->ratio < 1)) continue;
+            if (format->update && format->no_master && tiers.place && !all_away(m)) continue;
             if (settings_chosen(f + b + stage + i + checks.ranks, k->one_in))
                 check_in_tiers(k, m, stage, format, micro_batches, turn++, &want);
         }
@@ -230,7 +231,7 @@ static inline void check_all_bits(void) {
             for (int stage = 1; stage <= 3; stage++) check_bits(kinds[k], stage, &settings_formats[f], f);
 }
 
-// The trainer's own updates run on the CPU. A sixth of the combinations suffices, because only the arithmetic
+// The trainer's own updates. A sixth of the combinations suffices, because only the arithmetic
 // and the number of states differ from AdamW.
 static inline void check_own_updates(void) {
     kind_of_run kinds[] = { plain_runs, early_runs, delayed_runs };

@@ -2,6 +2,9 @@
 // processor.
 #include <cuda_runtime.h>
 #include "toy_kernels.h"
+#define static static __host__ __device__
+#include "../dev/examples/optimizers.h"
+#undef static
 
 namespace {
 
@@ -19,6 +22,20 @@ __global__ void read_parameters(float *activation, zero_dtype dtype, const void 
 __global__ void add_gradient(toy_use u, const float *activation, const void *p, void *g, int64_t n) {
     float a = *activation;
     for (int64_t i = threadIdx.x; i < n; i += THREADS) toy_add_gradient(&u, a, p, g, i);
+}
+
+// The update treats each element alone, so each thread passes it one at a time.
+template <zero_update_with UPDATE> __global__ void update_elements(zero_piece p, zero_hyper h) {
+    for (int64_t i = threadIdx.x; i < p.n; i += THREADS) {
+        zero_piece one = p;
+        one.n = 1;
+        one.hyper = &h;
+        one.weights += i;
+        one.gradient += i;
+        for (float *&state : one.states)
+            if (state) state += i;
+        UPDATE(nullptr, &one);
+    }
 }
 
 template <class... P, class... A> int launch(void *stream, int threads, void (*kernel)(P...), A... args) {
@@ -39,6 +56,12 @@ int add(void *stream, const toy_use *u, const float *activation, const void *p, 
     return launch(stream, THREADS, add_gradient, *u, activation, p, g, n);
 }
 
+template <zero_update_with UPDATE> void update(const zero_piece *p) {
+    launch(p->stream, THREADS, update_elements<UPDATE>, *p, *p->hyper);
+}
+
 }  // namespace
 
-extern "C" const toy_device toy_cuda = { start, read, add };
+extern "C" const toy_device toy_cuda = {
+    start, read, add, update<toy_sgd>, update<sgd_momentum>, update<lion>
+};

@@ -46,13 +46,20 @@ ZERO_INLINE void toy_add_gradient(const toy_use *u, float activation, const void
     toy_store(u->dtype, g, i, (u->writes ? 0.0f : toy_load(u->dtype, g, i)) + u->loss_scale * y);
 }
 
+// An optimizer without states.
+ZERO_INLINE void toy_sgd(void *ctx, const zero_piece *p) {
+    (void)ctx;
+    for (int64_t i = 0; i < p->n; i++) p->weights[i] -= p->lr * p->gradient[i];
+}
+
 // The toy in device memory: each function queues its work on a stream, does not wait, and returns 0 or the
-// launch's error. The activation is one float on the device.
+// launch's error. The activation is one float on the device. The last three update a piece.
 typedef struct {
     int (*start)(void *stream, float *activation, float value);
     int (*read)(void *stream, float *activation, zero_dtype dtype, const void *p, int64_t n);
     int (*add_gradient)(void *stream, const toy_use *u, const float *activation, const void *p, void *g,
                         int64_t n);
+    void (*sgd)(const zero_piece *p), (*sgd_momentum)(const zero_piece *p), (*lion)(const zero_piece *p);
 } toy_device;
 
 #ifdef __cplusplus

@@ -129,6 +129,33 @@ static int queue_adamw(device *d, device_stream s, const adamw_constants *c, con
     return CUDA(cuda_adamw(stream_of(d, s), c, a, t));
 }
 
+// Updates n elements of a segment. The function queues its kernels on the stream, so the next piece can use
+// the room again.
+static int queue_piece(device *d, device_stream s, const own_update *own, float grad_scale,
+                       const adamw_arrays *a, zero_piece *piece, int64_t at) {
+    const rank_parts gradient = { .ranks = 1, .own = (const char *)a->g + at * dtype_bytes(a->g_type) };
+    ZERO_TRY(queue_sum_ranks(d, s, ZERO_F32, own->room, a->g_type, &gradient, grad_scale, piece->n, 0));
+    piece->gradient = own->room;
+    piece->on_device = 1;
+    piece->stream = stream_of(d, s);
+    own->update(own->ctx, piece);
+    ZERO_TRY(result_of(cudaGetLastError(), "config.update_with"));
+    if (!a->low) return 0;
+    char *low = (char *)a->low + at * dtype_bytes(a->low_type);
+    return queue_convert(d, s, a->low_type, low, ZERO_F32, a->p + at, piece->n);
+}
+
+static int queue_update_with(device *d, device_stream s, const own_update *own, const adamw_constants *c,
+                             const adamw_arrays *a, const adamw_table *t) {
+    for (const adamw_segment *g = t->segments; g < t->segments + t->n; g++)
+        for (int64_t at = 0, n; at < g->elems; at += n) {
+            n = g->elems - at < own->room_elems ? g->elems - at : own->room_elems;
+            zero_piece piece = own_piece(own, a, g, at, n);
+            ZERO_TRY(queue_piece(d, s, own, c->grad_scale, a, &piece, g->offset + at));
+        }
+    return 0;
+}
+
 static const device_functions cuda_functions = {
     cuda_alloc,
     cuda_release,
@@ -153,6 +180,7 @@ static const device_functions cuda_functions = {
     queue_accumulate,
     queue_sum_squares,
     queue_adamw,
+    queue_update_with,
 };
 
 int device_cuda_count(void) {

@@ -127,13 +127,18 @@ typedef struct {
 } adamw_table;
 void kernel_adamw(const adamw_constants *c, const adamw_arrays *a, const adamw_table *t);
 
-// The trainer's update, called with pieces of at most 1024 elements. It has its own arithmetic: only
-// grad_scale and noise of *c are used.
+// The trainer's update. Of *c it needs only grad_scale and noise.
 typedef struct {
-    zero_update_with update;
+    zero_update_with update;  // NULL: AdamW
     void *ctx;
     zero_hyper hyper;
+    float *room;  // (room_elems) on a CUDA device: scaled gradients
+    int64_t room_elems;
 } own_update;
+// Returns elements [from, from + n) of a segment, without gradients.
+zero_piece own_piece(const own_update *own, const adamw_arrays *a, const adamw_segment *s, int64_t from,
+                     int64_t n);
+// Calls the update with pieces of at most 1024 elements.
 void kernel_update_with(const own_update *own, const adamw_constants *c, const adamw_arrays *a,
                         const adamw_table *t);
 

@@ -222,24 +222,18 @@ typedef struct {
     const adamw_segment *segment;
 } update_work;
 
-// scaled (n): room for the scaled gradients, which may start there.
-static void own_block(const update_work *w, int64_t b, float *p, const float *g, float *scaled, int64_t n) {
-    const adamw_arrays *a = w->arrays;
-    const adamw_segment *s = w->segment;
-    const zero_hyper *h = &w->own->hyper;
-    const int64_t from = s->offset + b;
-    scale_to_f32(scaled, g, w->constants->grad_scale, n);
-    const zero_piece piece = { .tensor = s->tensor,
-                               .layer = s->layer,
-                               .offset = s->inside + b,
-                               .n = n,
-                               .weights = p,
-                               .gradient = scaled,
-                               .states = { a->m ? a->m + from : NULL, a->v ? a->v + from : NULL },
-                               .lr = h->lr * s->lr_factor,
-                               .weight_decay = h->weight_decay * s->decay,
-                               .hyper = h };
-    w->own->update(w->own->ctx, &piece);
+zero_piece own_piece(const own_update *own, const adamw_arrays *a, const adamw_segment *s, int64_t from,
+                     int64_t n) {
+    const int64_t at = s->offset + from;
+    return (zero_piece){ .tensor = s->tensor,
+                         .layer = s->layer,
+                         .offset = s->inside + from,
+                         .n = n,
+                         .weights = a->p ? a->p + at : NULL,
+                         .states = { a->m ? a->m + at : NULL, a->v ? a->v + at : NULL },
+                         .lr = own->hyper.lr * s->lr_factor,
+                         .weight_decay = own->hyper.weight_decay * s->decay,
+                         .hyper = &own->hyper };
 }
 
 static void update_block(const void *ctx, int64_t b, int64_t len) {
@@ -258,10 +252,15 @@ static void update_block(const void *ctx, int64_t b, int64_t len) {
         grad = wide;
     }
     if (!a->p) kernel_convert(ZERO_F32, own, ZERO_BF16, low, len);
-    if (w->own)
-        own_block(w, b, p, grad, wide, len);
-    else
+    if (w->own) {
+        zero_piece piece = own_piece(w->own, a, s, b, len);
+        scale_to_f32(wide, grad, c->grad_scale, len);
+        piece.weights = p;
+        piece.gradient = wide;
+        w->own->update(w->own->ctx, &piece);
+    } else {
         adamw_block(c, c->step_size * s->lr_factor, adamw_keep(c, s), p, a->m + from, a->v + from, grad, len);
+    }
     if (!a->p)
         round_with_noise(low, own, noise_key(c->noise, s->tensor, s->layer), (uint32_t)(s->inside + b), len);
     else if (low)

@@ -185,9 +185,10 @@ static int check_rules(const zero_config *c) {
           ": NCCL is for CUDA devices: use device ZERO_CUDA" },
         { !c->update_with && c->update_states != 2, "update_states",
           ": AdamW has 2 states; other numbers need a function in update_with" },
-        { c->update_with && c->device == ZERO_CUDA && !c->inference && !all_off_device,
-          "device offload.optimizer offload.optimizer_ratio",
-          ": update_with runs on the CPU, so the optimizer's states must all be in host memory or on NVMe" },
+        { c->update_with && c->device == ZERO_CUDA && c->numbers.no_master && !all_off_device,
+          "device numbers.no_master offload.optimizer offload.optimizer_ratio",
+          ": on a CUDA device update_with needs master weights; use no_master 0, or move the optimizer's "
+          "states off the device" },
         { o->optimizer && !c->update_states && !has_masters, "offload.optimizer update_states numbers.dtype",
           ": the optimizer has no states that could leave the device" },
         { c->comm.reduce_nccl && c->comm.nccl != 1, "comm.reduce_nccl", " needs comm.nccl 1" },
