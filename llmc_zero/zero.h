@@ -32,6 +32,7 @@
 #define LLMC_ZERO_H
 #include <stddef.h>
 #include <stdint.h>
+#include "zero_update.h"
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -164,11 +165,6 @@ typedef struct {
     int trace_events;  // maximum number of events for zero_trace_write; 0: no trace
 } zero_debug_config;
 
-// The trainer's own optimizer: updates the elements of *piece in place, each alone and alike, because pieces
-// depend on the stage, tier and number of ranks. Threads call it concurrently. It must not call the library.
-typedef struct zero_piece zero_piece;
-typedef void (*zero_update_with)(void *ctx, const zero_piece *piece);
-
 // The settings of zero_create, with the defaults and ranges of settings.def; zero_defaults() fills them in.
 typedef struct {
     size_t size;         // sizeof(zero_config), set by zero_defaults; zero_create refuses any other value
@@ -183,8 +179,8 @@ typedef struct {
     int max_open;                // stage 3: how many single-use units may be open at once, 1 to 1024
     size_t memory_beside;  // ZERO_CPU: bytes that the trainer allocates itself; zero_create counts them when
                            // it checks whether everything fits in memory
-    zero_update_with update_with;  // NULL: AdamW
-    void *update_ctx;              // its first argument; must stay valid until zero_destroy
+    zero_update_with update_with;  // the trainer's optimizer (zero_update.h); NULL: AdamW
+    void *update_ctx;              // its first argument, which must stay valid until zero_destroy
     int update_states;             // its fp32 states for each parameter, 0 to 2; AdamW has 2
     int async_save;                // 1: reserve host memory for zero_save_begin's copy of masters and moments
     int overlap;  // 1: collectives run while the trainer computes; 0: within the call that starts them
@@ -268,25 +264,11 @@ typedef struct {        // the same on all ranks and at every stage
     double loss_scale;  // of this step's gradients; always 1 unless ZERO_F16
 } zero_step_result;
 
-typedef struct {  // the same on all ranks, or the next step or zero_save fails with ZERO_ERR_COMM
+typedef struct zero_hyper {  // the same on all ranks, or the next step or zero_save fails with ZERO_ERR_COMM
     float lr, beta1, beta2, eps, weight_decay;
     float grad_clip;  // maximum norm (Pascanu et al., arXiv 1211.5063); 0: no clipping
     int t;            // number of this update, counted from 1, for the bias correction
 } zero_hyper;
-
-// Elements [offset, offset + n) of a tensor's layer, for zero_config.update_with. Arrays have n elements.
-// With on_device they are in device memory: queue kernels on `stream`, and do not wait.
-struct zero_piece {
-    int tensor, layer;
-    int64_t offset, n;
-    float *weights;          // the masters, afterwards rounded to the parameters
-    const float *gradient;   // the mean over the ranks, clipped, without the loss scale
-    float *states[2];        // ZERO_MOMENT1 and 2, at first 0; NULL from update_states on
-    float lr, weight_decay;  // of *hyper, multiplied by the tensor's factors
-    const zero_hyper *hyper;
-    int on_device;
-    void *stream;  // cudaStream_t
-};
 
 // Returns the factor by which the trainer must multiply its loss in this step: always 1 unless ZERO_F16. A
 // dynamic scale follows Micikevicius et al. (arXiv 1710.03740, section 3.2) with DeepSpeed's rules.

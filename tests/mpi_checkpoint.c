@@ -52,6 +52,50 @@ static void check_same_ranks(void) {
     remove_checkpoint(path);
 }
 
+// -------- the trainer's own update
+
+static zero_config own_config(int stage, int update) {
+    return settings_config(&settings_paths[stage + 1], &settings_updates[update], 1, &settings_variations[1]);
+}
+
+// Checks that a plugin with another number of states refuses the checkpoint.
+static void check_other_states(const zero_config *c, const char *path) {
+    toy t;
+    MUST(toy_create(&t, c, NULL));
+    CHECK(zero_load(t.z, path, NULL) == ZERO_ERR_ARGUMENT);
+    CHECK(strstr(zero_last_error(), "update_states"));
+    zero_destroy(t.z);
+}
+
+static void check_update_states(void) {
+    const char *path = in_folder("own");
+    for (int u = 0; u < SETTINGS_COUNT(settings_updates); u++) {
+        const zero_config c = own_config(1, u), adamw = config_at(2, u);
+        const zero_value missing = ZERO_MOMENT1 + c.update_states;
+        char saved[17], end[17];
+        float x;
+        toy t;
+        zero_checkpoint *alone = NULL;
+        CHECK_SETTING("save and load, %s", settings_updates[u].name);
+        create_and_train(&t, &c, 2);
+        MUST(zero_save(t.z, path, note));
+        MUST(zero_hash(t.z, 1, saved));
+        steps(&t, 3, 4);
+        MUST(zero_hash(t.z, 1, end));
+        zero_destroy(t.z);
+        for (int to = 0; to <= 3; to++) {
+            const zero_config other = own_config(to, u);
+            check_load_at(&other, path, saved, end);
+        }
+        check_other_states(&adamw, path);
+        MUST(zero_checkpoint_open(&alone, path, toy_tensors, TOY_TENSORS, toy_units, TOY_UNITS));
+        CHECK(zero_checkpoint_get(alone, missing - 1, 0, 0, 0, 1, &x) == 0);
+        CHECK(zero_checkpoint_get(alone, missing, 0, 0, 0, 1, &x) == ZERO_ERR_MISUSE);
+        zero_checkpoint_close(alone);
+    }
+    remove_checkpoint(path);
+}
+
 // -------- checkpoints read without a plugin
 
 // Returns all elements of a state of the plugin, or of the checkpoint if z is NULL. The caller frees them.
@@ -458,6 +502,7 @@ int main(int argc, char **argv) {
     if (argc < 3) {
         check_make_folder(folder, sizeof folder, "build");
         check_same_ranks();
+        check_update_states();
         check_dtypes();
         check_damage();
         check_save_again();

@@ -67,6 +67,17 @@ same 2 ZERO_CONFIG=two.json 0 1
 same 2 ZERO_CONFIG=two.json 3
 same_losses "$dir/losses"
 end
+for optimizer in sgd lion; do
+    begin "example.same bits at every stage with $optimizer"
+    first=
+    for stage in 0 1 2 3; do
+        runs 2 ZERO_STAGE=$stage ZERO_POISON=1 $optimizer
+        first=${first:-$(value params_hash)}
+        is "params_hash of stage $stage" "$(value params_hash)" "${first:-none}"
+        need "$(value 'loss [0-9.]+,') % right" number "0$(value 'loss [0-9.]+,') > 95"
+    done
+    end
+done
 begin 'example.saved, and resumed at another stage'
 runs 2 ZERO_STAGE=1 save
 straight=$(value params_hash)
@@ -113,7 +124,7 @@ end
 begin 'docs.api.md is generated from zero.h'
 need 'dev/make_api.sh failed' dev/make_api.sh "$dir/api.md"
 need 'docs/api.md is out of date: run dev/make_api.sh' cmp -s "$dir/api.md" docs/api.md
-headers=(llmc_zero/zero{,_checkpoint,_job,_plan,_deepspeed}.h)
+headers=(llmc_zero/zero{,_update,_checkpoint,_job,_plan,_deepspeed}.h)
 for function in $(cat "${headers[@]}" | grep -oE '^[a-z].*\(' | grep -oE 'zero_[a-z_]+\(' | tr -d '('); do
     need "no entry for $function" grep -qE "^### .*\`$function\`" docs/api.md
 done

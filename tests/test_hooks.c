@@ -478,6 +478,22 @@ static int create(const zero_config *c) {
         assert_null(t.z);                              \
     } while (0)
 
+static void no_update(void *ctx, const zero_piece *p) {}
+
+static void test_missing_moments(void **state) {
+    for (int n = 0; n < 2; n++) {
+        const zero_value missing = n ? ZERO_MOMENT2 : ZERO_MOMENT1;
+        zero_config c = config_of(3);
+        float x = 0;
+        c.update_with = no_update;
+        c.update_states = n;
+        make(&c);
+        if (n) WORKS(zero_get(t.z, ZERO_MOMENT1, W, 0, 0, 1, &x));
+        REFUSED(zero_get(t.z, missing, W, 0, 0, 1, &x), ZERO_ERR_ARGUMENT, "zero_get(w): there is no such");
+        REFUSED(zero_set(t.z, missing, W, 0, 0, 1, &x), ZERO_ERR_ARGUMENT, "zero_set(w): there is no such");
+    }
+}
+
 static void test_config_refused(void **state) {
     const zero_config good = config_of(3);
     const zero_tensor no_name = { NULL, 1, { 1 }, 1, 0, 0, 0 };
@@ -487,6 +503,13 @@ static void test_config_refused(void **state) {
     BAD(good, c.debug.naive = 1, "naive");
     BAD(good, (c.stage = 0, c.debug.naive = c.inference = 1), "inference");
     BAD(good, c.numbers.no_master = 1, "numbers.no_master: only bf16");
+    BAD(good, c.update_states = 1, "update_states: AdamW has 2 states");
+    BAD(good, (c.update_with = no_update, c.update_states = 0, o->optimizer = ZERO_HOST),
+        "offload.optimizer: the optimizer has no states");
+    BAD(good,
+        (c.update_with = no_update, c.device = ZERO_CUDA, c.numbers.dtype = ZERO_BF16,
+         c.numbers.no_master = 1),
+        "device: on a CUDA device update_with needs master weights");
     REFUSED(zero_create(&t.z, &good, &no_name, 1, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT, "tensor 0");
     assert_null(t.z);
     zero_destroy(NULL);
@@ -805,6 +828,7 @@ int main(void) {
         TEST(test_inference),
         TEST(test_no_promise_with_fp16),
         TEST(test_ranges),
+        TEST(test_missing_moments),
         TEST(test_config_refused),
         TEST(test_scalars_refused),
         TEST(test_slots),

@@ -1,5 +1,6 @@
 // Tests the layout: alignment, places, shards and buckets, for several models, 1 to 9 ranks and several
 // bucket sizes. Also tests that invalid tables are refused.
+#include <math.h>
 #include "unit.h"
 #include "../llmc_zero/layout.h"
 
@@ -241,6 +242,8 @@ static void test_refused(void **state) {
         { "tensor 0 (w)", ALONE({ "w", 2, { 8, 0 }, 1, 0, 0, 0 }), { U }, 1 },
         { "tensor 0 (w)", ALONE({ "w", 5, { 8, 1, 1, 1 }, 1, 0, 0, 0 }), { U }, 1 },
         { "tensor 0 (w)", ALONE({ "w", 2, { 1LL << 40, 1LL << 40 }, 1, 0, 0, 0 }), { U }, 1 },
+        { "tensor 0 (w): decay -1", ALONE({ "w", 1, { 8 }, 1, 0, -1, 0 }), { U }, 1 },
+        { "lr_factor inf must be", ALONE({ "w", 1, { 8 }, 1, 0, 0, 0, INFINITY }), { U }, 1 },
         { "unit 1 (no name)", ALONE(W(2)), { U, { NULL, 1, 1, 0 } }, 2 },
         { "unit 1 (v)", ALONE(W(2)), { U, { "v", 1, 1, -1 } }, 2 },
         { "unit 1 (v)", ALONE(W(2)), { U, { "v", 0, 1, 0 } }, 2 },

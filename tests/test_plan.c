@@ -123,6 +123,41 @@ static void test_other_lines(void **state) {
     check_lines(&p, want);
 }
 
+static void no_update(void *ctx, const zero_piece *p) {}
+
+// The trainer's own update has as many states as it asks for. On a GPU it gets gradients in fp32, and its
+// tables are in host memory.
+static void test_update_states(void **state) {
+    for (int n = 0; n <= 2; n++)
+        for (int cuda = 0; cuda < 2; cuda++) {
+            zero_config c = config_of(1, ZERO_BF16, 1);
+            c.update_with = no_update;
+            c.update_states = n;
+            c.async_save = 1;
+            if (cuda) c.device = ZERO_CUDA, c.comm.nccl = 0;
+            const zero_plan p = plan_of(&c, 2, 2);
+            const size_t staging = cuda ? (1 << 16) * 4 : 0;
+            const int on_host = cuda ? H : D;
+            const line want[] = {
+                { "shared window", W, on_host, WINDOW, 0, 1 },
+                { "values in and out", W, on_host, VALUES + staging, 0, 0 },
+                { "parameters", S, D, 32768, G, 0 },
+                { "copy for checkpoints", W, on_host, (1 + n) * 32768, 0, 0 },
+                { "gradients", S, D, 32768, R, 0 },
+                { "tables of the step", W, D, (cuda ? 2 : 3) * PAGE, 0, 0 },
+                { "master weights", S, D, 32768, 0, 0 },
+                { "first moment", S, D, n > 0 ? 32768 : 0, 0, 0 },
+                { "second moment", S, D, n > 1 ? 32768 : 0, 0, 0 },
+                { "tables of the step", W, H, cuda ? PAGE : 0, 0, 0 },
+                { "gradients for update_with", W, D, cuda ? 5 * PAGE : 0, 0, 0 },
+                { NULL, 0, 0, 0, 0, 0 },
+            };
+            check_lines(&p, want);
+            assert_int_equal(p.formulas[1].whole, 2 + 2);
+            assert_int_equal(p.formulas[1].sharded, 4 + 4 * n);
+        }
+}
+
 // A plugin for inference has only parameters and slots, and plans no traffic for a step.
 static void test_inference(void **state) {
     for (int stage = 0; stage <= 3; stage++)
@@ -394,6 +429,7 @@ int main(void) {
         cmocka_unit_test(test_traffic),         cmocka_unit_test(test_large),
         cmocka_unit_test(test_pieces),          cmocka_unit_test(test_refused),
         cmocka_unit_test(test_inference),       cmocka_unit_test(test_find_line),
+        cmocka_unit_test(test_update_states),
     };
     return cmocka_run_group_tests(plan_tests, NULL, NULL) != 0;
 }
