@@ -140,6 +140,7 @@ static void test_update_states(void **state) {
             const int on_host = cuda ? H : D;
             const line want[] = {
                 { "shared window", W, on_host, WINDOW, 0, 1 },
+                { "bytes of other ranks", W, D, cuda ? 2 << 20 : 0, 0, 1 },
                 { "values in and out", W, on_host, VALUES + staging, 0, 0 },
                 { "parameters", S, D, 32768, G, 0 },
                 { "copy for checkpoints", W, on_host, (1 + n) * 32768, 0, 0 },
