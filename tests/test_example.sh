@@ -129,11 +129,11 @@ for function in $(cat "${headers[@]}" | grep -oE '^[a-z].*\(' | grep -oE 'zero_[
     need "no entry for $function" grep -qE "^### .*\`$function\`" docs/api.md
 done
 end
-begin 'docs.porting.md quotes the example'
+begin 'docs.porting.md quotes the examples'
 awk '/^```/ { quote = $0 == "```c"; next } quote && NF && $0 != "..."' docs/porting.md >"$dir/quoted"
 need 'no quoted code found' [ -s "$dir/quoted" ]
-strange=$(grep -vxFf dev/examples/mlp_zero.c "$dir/quoted" | head -n 1)
-need "not in mlp_zero.c: $strange" [ -z "$strange" ]
+strange=$(grep -vxF -f dev/examples/mlp_zero.c -f dev/examples/optimizers.h "$dir/quoted" | head -n 1)
+need "not in dev/examples: $strange" [ -z "$strange" ]
 end
 public=("${headers[@]}" llmc_zero/zero.mk llmc_zero/settings/deepspeed.c)
 folder='(llmc_zero|trainer|gpt2|dev|docs|scripts|tests)/'

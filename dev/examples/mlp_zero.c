@@ -161,16 +161,11 @@ int main(int argc, char **argv) {
     zero_plan plan;
     zero_config config = zero_defaults();
     check(zero_config_from_env(&config));
-    if (argc > used && !strcmp(argv[used], "sgd")) {
-        config.update_with = sgd_momentum;
+    if (argc > used && (!strcmp(argv[used], "sgd") || !strcmp(argv[used], "lion"))) {
+        const int is_lion = !strcmp(argv[used++], "lion");
+        config.update_with = is_lion ? lion : sgd_momentum;
         config.update_states = 1;
-        lr = 0.1f;
-        used++;
-    } else if (argc > used && !strcmp(argv[used], "lion")) {
-        config.update_with = lion;
-        config.update_states = 1;
-        lr = 0.001f;
-        used++;
+        lr = is_lion ? 0.001f : 0.1f;
     }
     if (argc > used) fail("usage: mlp_zero [save | resume] [sgd | lion]");
     if (config.numbers.dtype != ZERO_F32)
