@@ -63,6 +63,8 @@ def write_values(folder, manifest, state, tensor, layer, out):
 
 def main(folder, state=None, name=None, layer=None):
     manifest = read_manifest(folder)
+    if state in ["moment1", "moment2"][manifest.get("update_states", 2):]:
+        die("it has no " + state)
     for file in manifest["files"]:
         check_file(folder, file, manifest["block_bytes"])
     if not state:
