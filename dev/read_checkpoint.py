@@ -5,7 +5,7 @@
     dev/read_checkpoint.py FOLDER STATE [TENSOR [LAYER]]  writes values to stdout, fp32
 
 STATE is master, moment1 or moment2. Without TENSOR, the output has all tensors in the order of the table, all
-layers of each. Verifies checksums if the module xxhash is installed.
+layers of each. Frozen tensors have no moments. Verifies checksums if the module xxhash is installed.
 """
 import json
 import math
@@ -47,9 +47,8 @@ def check_file(folder, file, block):
 
 def write_values(folder, manifest, state, tensor, layer, out):
     row = manifest["tensors"][tensor]
-    number = row["unit"] + layer
-    places = manifest["units"][number]["tensors"]
-    place = next(p for p in places if (p["tensor"], p["layer"]) == (tensor, layer))
+    number, place = next((i, p) for i, unit in enumerate(manifest["units"]) for p in unit["tensors"]
+                         if (p["tensor"], p["layer"]) == (tensor, layer))
     at, end = place["offset"], place["offset"] + math.prod(row["dims"])
     for file in manifest["files"]:
         for part in file["parts"]:
@@ -74,7 +73,8 @@ def main(folder, state=None, name=None, layer=None):
         return
     for tensor, row in enumerate(manifest["tensors"]):
         for l in range(row["layers"]):
-            if name in (None, row["name"]) and layer in (None, str(l)):
+            has_state = state == "master" or not row.get("frozen")
+            if has_state and name in (None, row["name"]) and layer in (None, str(l)):
                 write_values(folder, manifest, state, tensor, l, sys.stdout.buffer)
 
 

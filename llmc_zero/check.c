@@ -34,7 +34,7 @@ void check_set(zero *z, zero_value what, const layout_place *p, int64_t offset, 
     if (!is_on(z)) return;
     z->check.set[place] += XXH3_64bits_withSeed(values, (size_t)n * sizeof *values,
                                                 (uint64_t)(offset * STATES + what));
-    if (states_with(z, what) == states_get(z, ZERO_PARAM)) z->check.n_set[place] += n;
+    if (states_with(z, what, p->unit) == states_get(z, ZERO_PARAM)) z->check.n_set[place] += n;
 }
 
 // The checkpoint replaces all values, on all ranks.
@@ -105,7 +105,7 @@ static int look(zero *z, int unit, const char *whole, uint64_t *digests, int is_
         if (is_known && now != digests[i])
             return zero_fail_rank(ZERO_ERR_MISUSE, z->net.rank, net_host(&z->net, z->net.rank),
                                   " wrote to %s %s, layer %d, of unit %d (%s)%s", what,
-                                  z->layout.tensors[p->tensor].name, p->layer, unit, u->name, rule);
+                                  z->layout.tensors[p->tensor].name, p->layer, u->of, u->name, rule);
         digests[i] = now;
     }
     return 0;
@@ -114,8 +114,9 @@ static int look(zero *z, int unit, const char *whole, uint64_t *digests, int is_
 int check_params(zero *z, int unit) {
     char *is_read = z->check.is_read;
     if (!is_on(z)) return 0;
-    ZERO_TRY(look(z, unit, params_whole(z, unit), z->check.params, is_read[unit], "the parameters",
-                  " during a pass: they are read-only there; change them with zero_set, between steps"));
+    for (int s = layout_first_stored(&z->layout, unit); s >= 0; s = z->layout.units[s].frozen)
+        ZERO_TRY(look(z, s, params_at(z, s), z->check.params, is_read[unit], "the parameters",
+                      " during a pass: they are read-only there; change them with zero_set, between steps"));
     is_read[unit] = 1;
     return 0;
 }

@@ -44,9 +44,9 @@ void zero_plan_info(const zero *z, zero_plan *info) {
 }
 
 int zero_trace_write(zero *z, const char *path) {
-    const char *names[z->layout.n_units];
-    for (int i = 0; i < z->layout.n_units; i++) names[i] = z->layout.units[i].name;
+    const char *names[z->layout.n_stored];
+    for (int i = 0; i < z->layout.n_stored; i++) names[i] = z->layout.units[i].name;
     ZERO_TRY(grads_wait(z));
     ZERO_TRY(update_settle(z));
-    return trace_write(&z->trace, path, z->comm.group.rank, names, z->layout.n_units);
+    return trace_write(&z->trace, path, z->comm.group.rank, names, z->layout.n_stored);
 }

@@ -161,7 +161,11 @@ static int is_full(const zero *z, int bucket) {
     return z->grads.buckets[bucket].filled == z->layout.buckets[bucket].n_units;
 }
 
+// Returns 0 if all tensors of the unit are frozen.
+static int has_gradient(const zero *z, int unit) { return z->layout.units[unit].bucket >= 0; }
+
 int grads_check(const zero *z, int unit) {
+    if (!has_gradient(z, unit)) return 0;
     int bucket = z->layout.units[unit].bucket, before = z->grads.holder[z->layout.buckets[bucket].buffer];
     if (!plan_uses_buckets(&z->config) || z->grads.units[unit].own || before == bucket || before < 0 ||
         is_full(z, before))
@@ -202,6 +206,7 @@ static int clear_gradient(zero *z, int unit) {
 
 int grads_open(zero *z, int unit) {
     struct grads_unit *u = &z->grads.units[unit];
+    if (!has_gradient(z, unit)) return 0;
     if (plan_uses_buckets(&z->config)) {
         ZERO_TRY(claim_buffer(z, unit));
         u->at = bucket_memory(z, unit);
@@ -231,6 +236,7 @@ static int add_to_sum(zero *z, int unit) {
 }
 
 int grads_finish(zero *z, int unit) {
+    if (!has_gradient(z, unit)) return 0;
     int bucket = z->layout.units[unit].bucket;
     struct grads_bucket *b = &z->grads.buckets[bucket];
     // stages 0 and 1 reduce once per step, stages 2 and 3 once per micro-batch
@@ -267,7 +273,7 @@ static int create_buffers(zero *z) {
         ZERO_TRY_ALLOC(z->grads.buffer[i] = allocate(z, PLAN_BUCKETS));
     }
     for (int i = 0; i < l->n_units; i++)
-        if (l->units[i].shared)
+        if (l->units[i].shared && has_gradient(z, i))
             ZERO_TRY_ALLOC(z->grads.units[i].own = allocate_for_unit(z, PLAN_SHARED_BUCKETS, i));
     return 0;
 }
@@ -322,7 +328,8 @@ int grads_create(zero *z) {
     if (z->plan.own[PLAN_WIRE].blocks) ZERO_TRY_ALLOC(z->grads.wire = allocate(z, PLAN_WIRE));
     ZERO_TRY(create_cleared(z));
     for (int i = 0; i < l->n_buckets; i++) ZERO_TRY(create_bucket(z, i));
-    for (int i = l->n_units - 1; i >= 0; i--) put_into_bucket(z, i);
+    for (int i = l->n_units - 1; i >= 0; i--)
+        if (has_gradient(z, i)) put_into_bucket(z, i);
     return 0;
 }
 
@@ -339,7 +346,12 @@ static const struct grads_bucket *bucket_of(const zero *z, int unit) {
     return &z->grads.buckets[z->layout.units[unit].bucket];
 }
 
-int grads_are_last(const zero *z, int unit) { return bucket_of(z, unit)->is_last; }
-const task *grads_reduction(const zero *z, int unit) { return &bucket_of(z, unit)->reduce; }
+int grads_are_last(const zero *z, int unit) {
+    return has_gradient(z, unit) ? bucket_of(z, unit)->is_last : pass_is_last(z);
+}
+
+const task *grads_reduction(const zero *z, int unit) {
+    return has_gradient(z, unit) ? &bucket_of(z, unit)->reduce : &z->tasks.trainer;
+}
 
 char *grads_at(const zero *z, int unit) { return z->grads.units[unit].at; }

@@ -54,9 +54,10 @@ int grads_open(zero *z, int unit);
 char *grads_at(const zero *z, int unit);  // of an open unit
 // Call it when the unit's gradient is complete. Starts the bucket's reduction if this was its last unit.
 int grads_finish(zero *z, int unit);
-// Returns 1 if the reduction that completes the unit's sum over micro-batches has been submitted.
+// Returns 1 if the reduction that completes the unit's sum over micro-batches has been submitted or, for a
+// unit without gradients, if this is the last micro-batch.
 int grads_are_last(const zero *z, int unit);
-const task *grads_reduction(const zero *z, int unit);
+const task *grads_reduction(const zero *z, int unit);  // without gradients: the trainer's task
 // Returns when all reductions are done.
 int grads_wait(zero *z);
 

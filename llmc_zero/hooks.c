@@ -74,13 +74,18 @@ const void *zero_param(zero *z, int tensor, int layer) {
     if (!pass_is_open(z, unit, PASS_FORWARD) &&
         !(pass_is_open(z, unit, PASS_BACKWARD) && backward_reads(z, unit)))
         return not_open(z, "zero_param", tensor, layer, unit, "reading");
-    return params_whole(z, unit) + p->offset * dtype_bytes(z->config.numbers.dtype);
+    return params_at(z, p->unit) + p->offset * dtype_bytes(z->config.numbers.dtype);
 }
 
 void *zero_grad(zero *z, int tensor, int layer) {
     const layout_place *p = layout_find(&z->layout, tensor, layer);
     if (!p) return NULL;
     const int unit = layout_unit_of(&z->layout, p);
+    if (p->unit != unit) {
+        zero_fail(ZERO_ERR_MISUSE, "zero_grad(%s, layer %d): the tensor is frozen, so it has no gradient",
+                  z->layout.tensors[tensor].name, layer);
+        return NULL;
+    }
     if (!pass_is_open(z, unit, PASS_BACKWARD))
         return not_open(z, "zero_grad", tensor, layer, unit, "backward");
     return grads_at(z, unit) + p->offset * dtype_bytes(z->config.numbers.dtype);

@@ -47,11 +47,32 @@ static int check_tables(const zero_tensor *t, int n_tensors, const zero_unit *u,
     return 0;
 }
 
+// Returns 1 if the unit has a frozen tensor.
+static int has_frozen(const zero_tensor *t, int n_tensors, int unit) {
+    for (int i = 0; i < n_tensors; i++)
+        if (t[i].frozen && unit >= t[i].unit && unit < t[i].unit + t[i].layers) return 1;
+    return 0;
+}
+
+static int copy_unit(layout_unit *u, const zero_unit *from, int of) {
+    *u = (layout_unit){ .name = strdup(from->name),
+                        .forward_uses = from->forward_uses,
+                        .backward_uses = from->backward_uses,
+                        .reading_uses = from->backward_uses - from->gradient_only_uses,
+                        .shared = from->forward_uses > 1 || from->backward_uses > 1,
+                        .of = of,
+                        .frozen = -1,
+                        .bucket = -1 };
+    return u->name != NULL;
+}
+
 static int copy_tables(layout *l, const zero_tensor *tensors, const zero_unit *units) {
     int done = 1;
+    l->n_stored = l->n_units;
+    for (int i = 0; i < l->n_units; i++) l->n_stored += has_frozen(tensors, l->n_tensors, i);
     for (int i = 0; i < l->n_tensors; i++) l->n_places += tensors[i].layers;
     l->tensors = calloc(l->n_tensors, sizeof *l->tensors);
-    l->units = calloc(l->n_units, sizeof *l->units);
+    l->units = calloc(l->n_stored, sizeof *l->units);
     l->first_place_of_tensor = calloc(l->n_tensors + 1, sizeof(int));
     l->buckets = calloc(l->n_units, sizeof *l->buckets);
     l->places = calloc(l->n_places, sizeof *l->places);
@@ -66,47 +87,76 @@ static int copy_tables(layout *l, const zero_tensor *tensors, const zero_unit *u
         done &= l->tensors[i].name != NULL;
         l->first_place_of_tensor[i + 1] = l->first_place_of_tensor[i] + tensors[i].layers;
     }
-    for (int i = 0; i < l->n_units; i++) {
-        layout_unit *u = &l->units[i];
-        u->name = strdup(units[i].name);
-        done &= u->name != NULL;
-        u->forward_uses = units[i].forward_uses;
-        u->backward_uses = units[i].backward_uses;
-        u->reading_uses = units[i].backward_uses - units[i].gradient_only_uses;
-        u->shared = u->forward_uses > 1 || u->backward_uses > 1;
+    for (int i = 0, next = l->n_units; i < l->n_units; i++) {
+        done &= copy_unit(&l->units[i], &units[i], i);
+        if (!has_frozen(tensors, l->n_tensors, i)) continue;
+        done &= copy_unit(&l->units[next], &units[i], i);
+        l->units[i].frozen = next++;
     }
     return done ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the tables");
 }
 
+// Places a unit's tensors from place *next on. Returns the end of the last one.
+static int64_t place_tensors(layout *l, int unit, int *next) {
+    layout_unit *u = &l->units[unit];
+    const int is_frozen = unit >= l->n_units;
+    int64_t end = 0;
+    u->first_place = *next;
+    for (int t = 0; t < l->n_tensors; t++) {
+        const zero_tensor *z = &l->tensors[t];
+        const int layer = u->of - z->unit;
+        if (layer < 0 || layer >= z->layers || (z->frozen != 0) != is_frozen) continue;
+        int64_t elems = zero_tensor_elems(z);
+        l->place_of[l->first_place_of_tensor[t] + layer] = *next;
+        l->places[(*next)++] = (layout_place){ .tensor = t,
+                                               .layer = layer,
+                                               .unit = unit,
+                                               .offset = end,
+                                               .elems = elems,
+                                               .lr_factor = z->lr_factor == 0 ? 1 : z->lr_factor,
+                                               .decay = z->decay };
+        u->elems += elems;
+        end = round_up(end + elems, ALIGN_ELEMS);
+    }
+    u->n_places = *next - u->first_place;
+    return end;
+}
+
 // Places tensors in units, and units in flat buffers.
-static int place_tensors(layout *l) {
+static int place_units(layout *l) {
     int next = 0;
-    for (int i = 0; i < l->n_units; i++) {
+    for (int i = 0; i < l->n_stored; i++) {
         layout_unit *u = &l->units[i];
-        int64_t end = 0;
-        u->first_place = next;
-        for (int t = 0; t < l->n_tensors; t++) {
-            const zero_tensor *z = &l->tensors[t];
-            if (i < z->unit || i >= z->unit + z->layers) continue;
-            l->place_of[l->first_place_of_tensor[t] + i - z->unit] = next;
-            int64_t elems = zero_tensor_elems(z);
-            const float lr_factor = z->lr_factor == 0 ? 1 : z->lr_factor;
-            l->places[next++] = (layout_place){ t, i - z->unit, end, elems, lr_factor, z->decay };
-            u->elems += elems;
-            end = round_up(end + elems, ALIGN_ELEMS);
-        }
-        u->n_places = next - u->first_place;
-        if (!u->n_places) return zero_fail(ZERO_ERR_ARGUMENT, "unit %d (%s) has no tensor", i, u->name);
+        const int64_t end = place_tensors(l, i, &next);
+        if (!u->n_places && u->frozen < 0)
+            return zero_fail(ZERO_ERR_ARGUMENT, "unit %d (%s) has no tensor", i, u->name);
         u->shard = round_up((end + l->ranks - 1) / l->ranks, ALIGN_ELEMS);
         u->padded = u->shard * l->ranks;
-        u->base = l->flat_elems;
-        u->shard_base = l->shard_elems;
+        u->base = l->stored_flat_elems;
+        u->shard_base = l->stored_shard_elems;
         l->elems += u->elems;
-        l->flat_elems += u->padded;
-        l->shard_elems += u->shard;
+        l->stored_flat_elems += u->padded;
+        l->stored_shard_elems += u->shard;
+        if (i >= l->n_units) continue;
+        l->trained_elems = l->elems;
+        l->flat_elems = l->stored_flat_elems;
+        l->shard_elems = l->stored_shard_elems;
         if (!u->shared && u->padded > l->largest_single) l->largest_single = u->padded;
     }
     return 0;
+}
+
+// A slot holds a unit and then its frozen unit.
+static void place_slots(layout *l) {
+    for (layout_unit *u = l->units; u < l->units + l->n_units; u++) {
+        u->slot_elems = u->padded;
+        if (u->frozen >= 0) {
+            layout_unit *frozen = &l->units[u->frozen];
+            frozen->slot_offset = round_up(u->padded, SLOT_ALIGN_ELEMS);
+            u->slot_elems = frozen->slot_offset + frozen->padded;
+        }
+        if (!u->shared && u->slot_elems > l->largest_slot) l->largest_slot = u->slot_elems;
+    }
 }
 
 // Everything is cleared except tensors that backward overwrites. Padding is cleared too, because a unit of a
@@ -133,6 +183,7 @@ static void fill_buckets(layout *l, int64_t size) {
     int single = 0, open = -1;
     for (int i = l->n_units - 1; i >= 0; i--) {
         layout_unit *u = &l->units[i];
+        if (!u->padded) continue;
         if (u->shared) {
             u->bucket = l->n_buckets;
             l->buckets[l->n_buckets++] = (layout_bucket){ 1, 0, 1, u->padded };
@@ -157,11 +208,12 @@ int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *te
     ZERO_TRY(check_tables(tensors, n_tensors, units, n_units));
     *l = (layout){ .ranks = ranks, .n_tensors = n_tensors, .n_units = n_units };
     int rc = copy_tables(l, tensors, units);
-    if (!rc) rc = place_tensors(l);
+    if (!rc) rc = place_units(l);
     if (rc) {
         layout_free(l);
         return rc;
     }
+    place_slots(l);
     place_cleared(l);
     fill_buckets(l, bucket_size ? bucket_size : l->largest_single);
     return 0;
@@ -169,7 +221,7 @@ int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *te
 
 void layout_free(layout *l) {
     for (int i = 0; l->tensors && i < l->n_tensors; i++) free((char *)l->tensors[i].name);
-    for (int i = 0; l->units && i < l->n_units; i++) free(l->units[i].name);
+    for (int i = 0; l->units && i < l->n_stored; i++) free(l->units[i].name);
     free(l->tensors);
     free(l->units);
     free(l->places);

@@ -6,14 +6,20 @@
 //
 // A flat buffer of units holds all units in order. A flat buffer of shards holds one rank's shard of each
 // unit.
+//
+// A unit's frozen tensors are stored as another unit, its frozen unit, which has parameters and no other
+// state. The table's units come first, so the frozen units change neither their offsets nor any other state's
+// buffer. A unit of the table with no other tensors than frozen ones has 0 elements.
 #ifndef LLMC_ZERO_LAYOUT_H
 #define LLMC_ZERO_LAYOUT_H
 #include "zero.h"
 
-enum { ALIGN_ELEMS = 128 };  // 256 bytes of bf16, 512 of fp32
+enum { ALIGN_ELEMS = 128 };        // 256 bytes of bf16, 512 of fp32
+enum { SLOT_ALIGN_ELEMS = 2048 };  // whole pages, even at 16 bits: files are read directly into slots
 
 typedef struct {
     int tensor, layer;
+    int unit;                // the unit that stores it: of the table, or a frozen unit
     int64_t offset, elems;   // inside the unit
     float lr_factor, decay;  // of zero_hyper's lr and weight_decay
 } layout_place;
@@ -27,11 +33,15 @@ typedef struct {
     int forward_uses, backward_uses;
     int reading_uses;  // the number of backward uses that read parameters; they come first
     int shared;        // used more than once, so it has private memory for parameters and gradients
+    int of;            // of a frozen unit: the table's unit that it belongs to; otherwise the unit itself
+    int frozen;        // its frozen unit; -1: none
     int64_t elems, padded, shard;  // without padding; N * shard; elements of one rank's part
     int64_t base, shard_base;      // offset of the unit in a flat buffer of units, of shards
+    int64_t slot_offset;           // of a frozen unit, in the slot of its unit
+    int64_t slot_elems;            // of a unit of the table: with its frozen unit
     int first_place, n_places;
     int first_cleared, n_cleared;
-    int bucket;             // the bucket of its gradients
+    int bucket;             // the bucket of its gradients; -1: it has none
     int64_t bucket_offset;  // offset of its gradients in the bucket, in elements
 } layout_unit;
 
@@ -43,18 +53,22 @@ typedef struct {
 } layout_bucket;
 
 typedef struct {
-    int ranks, n_tensors, n_units, n_places, n_buckets;
+    int ranks, n_tensors, n_places, n_buckets;
+    int n_units;   // of the table
+    int n_stored;  // with the frozen units, which follow them
     zero_tensor *tensors;
-    layout_unit *units;
+    layout_unit *units;               // (n_stored)
     layout_place *places;             // unit by unit
     layout_range *cleared;            // unit by unit: its gradient, except tensors that backward overwrites
     int *first_place_of_tensor;       // (n_tensors + 1) into place_of: tensor-major
     int *place_of;                    // (n_places) tensor-major index -> index into places
     layout_bucket *buckets;           // in the order in which backward fills them
-    int64_t elems;                    // parameters, without padding
-    int64_t flat_elems, shard_elems;  // of a flat buffer of units, of shards
-    int64_t largest_single;           // padded elements of the largest unit used once, or 0
-    int64_t largest_bucket;           // elements of the largest bucket of units used once
+    int64_t elems, trained_elems;     // parameters, without padding; those that are not frozen
+    int64_t flat_elems, shard_elems;  // of a flat buffer of the table's units, of their shards
+    int64_t stored_flat_elems, stored_shard_elems;  // of all units
+    int64_t largest_single;                         // padded elements of the largest unit used once, or 0
+    int64_t largest_slot;                           // elements of the largest slot of a unit used once, or 0
+    int64_t largest_bucket;                         // elements of the largest bucket of units used once
 } layout;
 
 int layout_init(layout *l, int ranks, int64_t bucket_size, const zero_tensor *tensors, int n_tensors,
@@ -63,8 +77,14 @@ void layout_free(layout *l);
 
 // Returns the place of a tensor's layer, or NULL with ZERO_ERR_MISUSE if it does not exist.
 const layout_place *layout_find(const layout *l, int tensor, int layer);
-static inline int layout_unit_of(const layout *l, const layout_place *p) {
-    return l->tensors[p->tensor].unit + p->layer;
+// Returns the unit of the table that it belongs to.
+static inline int layout_unit_of(const layout *l, const layout_place *p) { return l->units[p->unit].of; }
+
+// Iterates over the units that store a unit of the table, except empty ones:
+//
+//     for (int s = layout_first_stored(l, unit); s >= 0; s = l->units[s].frozen)
+static inline int layout_first_stored(const layout *l, int unit) {
+    return l->units[unit].padded ? unit : l->units[unit].frozen;
 }
 
 // Returns the number of elements up to the end of the unit's last tensor. It does not depend on the number of
@@ -72,7 +92,7 @@ static inline int layout_unit_of(const layout *l, const layout_place *p) {
 static inline int64_t layout_extent(const layout *l, int unit) {
     const layout_unit *u = &l->units[unit];
     const layout_place *last = &l->places[u->first_place + u->n_places - 1];
-    return last->offset + last->elems;
+    return u->n_places ? last->offset + last->elems : 0;
 }
 // Returns the number of elements before part `part` of a unit.
 static inline int64_t layout_before(const layout_unit *u, int part) { return part * u->shard; }

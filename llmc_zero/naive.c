@@ -51,7 +51,8 @@ static int run_naive(void *ctx, task *k) {
     char *theirs = malloc(CHUNK * dtype_bytes(plan_wire_type(&z->config)));
     float *sum = malloc(CHUNK * sizeof(float));
     int rc = theirs && sum ? 0 : zero_fail(ZERO_ERR_MEMORY, "out of memory for the naive all-reduce");
-    for (int u = 0; u < z->layout.n_units && !rc; u++) rc = reduce_unit(z, u, theirs, sum);
+    for (int u = 0; u < z->layout.n_units && !rc; u++)
+        if (z->layout.units[u].padded) rc = reduce_unit(z, u, theirs, sum);
     free(theirs);
     free(sum);
     return rc;
@@ -155,6 +156,7 @@ int naive_update(zero *z, const zero_hyper *h, double grad_scale) {
         .lr_decay = (double)h->lr * h->weight_decay,
         .hyper = h,
     };
-    for (int u = 0; u < z->layout.n_units; u++) ZERO_TRY(update_unit(z, u, &c));
+    for (int u = 0; u < z->layout.n_units; u++)
+        if (z->layout.units[u].padded) ZERO_TRY(update_unit(z, u, &c));
     return 0;
 }

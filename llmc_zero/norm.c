@@ -55,6 +55,7 @@ static int sum_rest(zero *z) {
     const trace_span span = trace_begin(&z->trace, COMPUTE);
     if (grads->array) ZERO_TRY(d->f->sum_squares(d, COMPUTE, &z->norm.table, grads->dtype, grads->array));
     for (int u = 0; u < z->layout.n_units && !grads->array; u++) {
+        if (!z->layout.units[u].shard) continue;
         ZERO_TRY(state_open(&part, grads, COMPUTE, u, grads->rank, STATE_READ));
         ZERO_TRY(state_close_after(norm_sum_unit(z, COMPUTE, u, part.at), &part, 1));
     }

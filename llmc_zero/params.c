@@ -17,21 +17,35 @@ static comm_use use_in_pass(const zero *z, int unit) {
 }
 
 // Returns the address of this rank's part in the gathered unit.
-static char *own_place(const zero *z, int unit) {
-    size_t before = layout_before(&z->layout.units[unit], z->net.rank);
-    return z->params.units[unit].gather_to + before * dtype_bytes(z->config.numbers.dtype);
+static char *own_place(const zero *z, int stored) {
+    size_t before = layout_before(&z->layout.units[stored], z->net.rank);
+    return z->params.stored[stored].gather_to + before * dtype_bytes(z->config.numbers.dtype);
+}
+
+// Stage 3 gathers a unit and its frozen unit together. Stages 1 and 2 gather what was updated.
+static int next_gathered(const zero *z, int stored) {
+    return z->config.stage == 3 ? z->layout.units[stored].frozen : -1;
+}
+
+static char *in_slot(const zero *z, int stored, char *slot) {
+    return slot + z->layout.units[stored].slot_offset * dtype_bytes(z->config.numbers.dtype);
+}
+
+// Stage 3: the unit's next gather goes to this memory.
+static void gather_into(zero *z, int unit, char *to) {
+    for (int s = layout_first_stored(&z->layout, unit); s >= 0; s = z->layout.units[s].frozen)
+        z->params.stored[s].gather_to = in_slot(z, s, to);
 }
 
 // Stage 3 sends this rank's shard, and may read it directly into its place in the gathered unit. Stages 1 and
 // 2 gather in place.
-static int begin_source(zero *z, int unit, int64_t elems) {
+static int begin_source(zero *z, int stored, int64_t elems) {
     state *params = states_get(z, ZERO_PARAM);
-    struct params_unit *u = &z->params.units[unit];
-    state_range r = state_all(params, unit, state_held(params));
-    if (!params->sharded)
-        return state_begin(&u->source, params, z->comm.gather_stream, r, STATE_CHANGE, NULL);
+    state_part *source = &z->params.stored[stored].source;
+    state_range r = state_all(params, stored, state_held(params));
+    if (!params->sharded) return state_begin(source, params, z->comm.gather_stream, r, STATE_CHANGE, NULL);
     r.elems = elems;
-    return state_begin(&u->source, params, z->comm.gather_stream, r, STATE_READ, own_place(z, unit));
+    return state_begin(source, params, z->comm.gather_stream, r, STATE_READ, own_place(z, stored));
 }
 
 // -------- passing new parameters from the update to a gather
@@ -62,7 +76,7 @@ void params_before_update(zero *z, int unit) {
     // gather_for_next_pass gathers the first unit as soon as it is updated.
     const int is_gathered_next = unit == schedule_first_use(&z->schedule) && z->config.prefetch && !u->whole;
     if (!is_gathered_next || !u->own) return;
-    u->gather_to = u->own;
+    gather_into(z, unit, u->own);
     begin_put(z, unit);
 }
 
@@ -76,61 +90,68 @@ void params_put(zero *z, const state_part *p) {
 }
 
 // After the unit's update: returns the number of elements at the start of this rank's part that the update
-// did not copy.
-static int64_t elems_left(const zero *z, int unit) {
-    const struct params_unit *u = &z->params.units[unit];
-    return u->put_to ? u->put_from : z->layout.units[unit].shard;
+// did not copy. It never changes a frozen unit.
+static int64_t elems_left(const zero *z, int stored) {
+    const struct params_unit *u = &z->params.units[z->layout.units[stored].of];
+    const int is_put = u->put_to && stored < z->layout.n_units;
+    return is_put ? u->put_from : z->layout.units[stored].shard;
 }
 
 // Begins reading these elements.
-static int begin_rest(zero *z, int unit) {
-    const int64_t left = elems_left(z, unit);
-    return left ? begin_source(z, unit, left) : 0;
+static int begin_rest(zero *z, int stored) {
+    const int64_t left = elems_left(z, stored);
+    return left ? begin_source(z, stored, left) : 0;
 }
 
 // Parameters on the host are copied to the GPU before they are gathered.
-static int is_fetched(const zero *z, int unit) {
+static int is_fetched(const zero *z, int stored) {
     const state *params = states_get(z, ZERO_PARAM);
-    return params->sharded && state_on_host(params, state_all(params, unit, params->rank));
+    return params->sharded && state_on_host(params, state_all(params, stored, params->rank));
 }
 
 // If no source is open, the update has already copied the whole part.
-static int use_source(zero *z, int unit, comm_piece *piece) {
-    struct params_unit *u = &z->params.units[unit];
-    if (!u->source.of) {
-        piece->shard = own_place(z, unit);
+static int use_source(zero *z, int stored, comm_piece *piece) {
+    const state *params = states_get(z, ZERO_PARAM);
+    state_part *source = &z->params.stored[stored].source;
+    if (!source->of) ZERO_TRY(begin_rest(z, stored));
+    if (params->files && params->sharded)
+        state_files_count_gather(params, (state_range){ stored, params->rank, 0, elems_left(z, stored) });
+    if (!source->of) {
+        piece->shard = own_place(z, stored);
         return 0;
     }
-    ZERO_TRY(state_ready(&u->source));
-    piece->shard = state_own(&u->source);
-    if (!piece->full) piece->full = u->source.at;
+    ZERO_TRY(state_ready(source));
+    piece->shard = state_own(source);
+    if (!piece->full) piece->full = source->at;
+    return 0;
+}
+
+static int find_piece(zero *z, int stored, comm_piece *piece) {
+    *piece = (comm_piece){ .full = z->params.stored[stored].gather_to,
+                           .elems = z->layout.units[stored].shard };
+    if (!is_fetched(z, stored)) return use_source(z, stored, piece);
+    piece->shard = own_place(z, stored);
     return 0;
 }
 
 static int run_gather(void *ctx, task *k) {
     zero *z = ctx;
     struct params_unit *u = &z->params.units[k->index];
-    const state *params = states_get(z, ZERO_PARAM);
     const trace_span span = trace_begin(&z->trace, k->stream);
-    comm_piece piece = { .full = u->gather_to, .elems = z->layout.units[k->index].shard };
-    if (is_fetched(z, k->index)) {
-        piece.shard = own_place(z, k->index);
-    } else {
-        if (!u->source.of) ZERO_TRY(begin_rest(z, k->index));
-        ZERO_TRY(use_source(z, k->index, &piece));
-        if (params->files && params->sharded)
-            state_files_count_gather(params,
-                                     (state_range){ k->index, params->rank, 0, elems_left(z, k->index) });
-        put_to(u, NULL);
-    }
     const int64_t size = dtype_bytes(z->config.numbers.dtype);
-    int rc = comm_all_gather(&z->comm, u->gather_use, &piece, 1, size);
-    rc = state_close_after(rc, &u->source, 1);
-    trace_end(&z->trace, &span,
-              &(trace_event){ .kind = EVENT_GATHER,
-                              .unit = k->index,
-                              .thread = traced_lane(z, k->lane),
-                              .bytes = piece.elems * size * (z->comm.group.ranks - 1) });
+    const int first = layout_first_stored(&z->layout, k->index);
+    trace_event e = { .kind = EVENT_GATHER, .unit = k->index, .thread = traced_lane(z, k->lane) };
+    comm_piece pieces[2];
+    int n = 0, rc = 0;
+    for (int s = first; s >= 0 && !rc; s = next_gathered(z, s)) {
+        rc = find_piece(z, s, &pieces[n]);
+        e.bytes += pieces[n++].elems * size * (z->comm.group.ranks - 1);
+    }
+    put_to(u, NULL);
+    if (!rc) rc = comm_all_gather(&z->comm, u->gather_use, pieces, n, size);
+    for (int s = first; s >= 0; s = next_gathered(z, s))
+        rc = state_close_after(rc, &z->params.stored[s].source, 1);
+    trace_end(&z->trace, &span, &e);
     return rc;
 }
 
@@ -149,10 +170,9 @@ static int begin_fetch(zero *z, state_part *p, device_stream on, state_range *le
 
 // Copies this rank's part from the host into the gathered unit. If it is in files, one piece is read while
 // the previous one is copied.
-static int run_fetch(void *ctx, task *k) {
-    zero *z = ctx;
+static int fetch(zero *z, int stored, const task *k) {
     state_part parts[2] = { 0 };
-    state_range left = state_all(states_get(z, ZERO_PARAM), k->index, z->net.rank);
+    state_range left = state_all(states_get(z, ZERO_PARAM), stored, z->net.rank);
     if (states_get(z, ZERO_PARAM)->files) state_files_count_gather(states_get(z, ZERO_PARAM), left);
     int rc = begin_fetch(z, &parts[0], k->stream, &left);
     for (int i = 0; parts[i].of && !rc; i = !i) {
@@ -163,21 +183,32 @@ static int run_fetch(void *ctx, task *k) {
     return state_close_after(rc, parts, 2);
 }
 
+static int run_fetch(void *ctx, task *k) {
+    zero *z = ctx;
+    int rc = 0;
+    for (int s = layout_first_stored(&z->layout, k->index); s >= 0 && !rc; s = next_gathered(z, s))
+        rc = fetch(z, s, k);
+    return rc;
+}
+
 // The gather runs after the unit's update, and after all work that the trainer has queued, because that work
 // may still read the slot.
 static int submit_gather(zero *z, int unit, comm_use use) {
     struct params_unit *u = &z->params.units[unit];
+    const int first = layout_first_stored(&z->layout, unit);
     u->gather_use = use;
-    if (is_fetched(z, unit)) {
+    if (is_fetched(z, first)) {
         ZERO_TRY(tasks_submit(&z->tasks, &u->fetch, AFTER(u->changed_by, &z->tasks.trainer)));
         return tasks_submit(&z->tasks, &u->gather, AFTER(&u->fetch));
     }
     // A failure is ignored here: the task retries and fails too, and so reports it to all ranks in the lane's
     // order.
-    if (tasks_have_run(&z->tasks, u->changed_by))
-        (void)begin_rest(z, unit);
-    else
-        begin_put(z, unit);
+    for (int s = first; s >= 0; s = next_gathered(z, s)) {
+        if (s != unit || tasks_have_run(&z->tasks, u->changed_by))
+            (void)begin_rest(z, s);
+        else
+            begin_put(z, unit);
+    }
     return tasks_submit(&z->tasks, &u->gather, AFTER(u->changed_by, &z->tasks.trainer));
 }
 
@@ -192,7 +223,7 @@ static void count_gather(zero *z, struct params_unit *u, zero_purpose purpose) {
 
 static int drop(zero *z, int unit) {
     struct params_unit *u = &z->params.units[unit];
-    size_t bytes = z->layout.units[unit].padded * dtype_bytes(z->config.numbers.dtype);
+    size_t bytes = z->layout.units[unit].slot_elems * dtype_bytes(z->config.numbers.dtype);
     char *params = u->whole;
     count_gather(z, u, ZERO_FOR_STEP);  // gathered but not used
     if (u->slot >= 0) z->params.slots[u->slot].unit = -1;
@@ -246,7 +277,7 @@ static int start_gather(zero *z, int unit, comm_use use, int must) {
     if (u->whole) return 0;
     ZERO_TRY(find_room(z, unit, must));
     if (!u->whole) return 0;
-    u->gather_to = u->whole;
+    gather_into(z, unit, u->whole);
     return submit_gather(z, unit, use);
 }
 
@@ -284,9 +315,20 @@ static int open_whole(zero *z, int unit) {
     struct params_unit *u = &z->params.units[unit];
     if (u->whole) return 0;
     ZERO_TRY(tasks_wait(&z->tasks, u->changed_by));
-    ZERO_TRY(state_open(&u->opened, states_get(z, ZERO_PARAM), COMPUTE, unit, STATE_WHOLE, STATE_READ));
-    u->whole = u->opened.at;
+    for (int s = layout_first_stored(&z->layout, unit); s >= 0; s = z->layout.units[s].frozen) {
+        state_part *opened = &z->params.stored[s].opened;
+        ZERO_TRY(state_open(opened, states_get(z, ZERO_PARAM), COMPUTE, s, STATE_WHOLE, STATE_READ));
+        u->whole = opened->at;
+    }
     return 0;
+}
+
+static int close_whole(zero *z, int unit) {
+    int rc = 0;
+    z->params.units[unit].whole = NULL;
+    for (int s = layout_first_stored(&z->layout, unit); s >= 0; s = z->layout.units[s].frozen)
+        rc = state_close_after(rc, &z->params.stored[s].opened, 1);
+    return rc;
 }
 
 int params_acquire(zero *z, int unit) {
@@ -315,10 +357,7 @@ static int kept_for_inference(const zero *z, int unit) {
 int params_release(zero *z, int unit) {
     struct params_unit *u = &z->params.units[unit];
     if (pass_has_open(z, unit) || !u->whole) return 0;
-    if (z->config.stage < 3) {
-        u->whole = NULL;
-        return state_close(&u->opened);
-    }
+    if (z->config.stage < 3) return close_whole(z, unit);
     if (u->for_next_pass || kept_for_backward(z, unit)) return 0;
     if (!kept_for_inference(z, unit)) ZERO_TRY(drop(z, unit));
     return look_ahead(z, slots_are_open(z));  // a slot is free now
@@ -351,7 +390,7 @@ int params_updated(zero *z, int unit) {
     if (z->config.stage == 0) return 0;
     if (z->config.stage == 3)
         return unit == schedule_first_use(&z->schedule) ? gather_for_next_pass(z, unit) : 0;
-    if (z->comm.group.ranks == 1) return 0;
+    if (z->comm.group.ranks == 1 || !z->layout.units[unit].padded) return 0;
     return submit_gather(z, unit, use_for(ZERO_FOR_STEP, unit));
 }
 
@@ -387,6 +426,7 @@ static int create_slots(zero *z) {
 int params_create(zero *z) {
     const int goes_across = state_goes_across(&z->config);
     ZERO_TRY_ALLOC(z->params.units = allocate_array(z, z->layout.n_units, sizeof *z->params.units));
+    ZERO_TRY_ALLOC(z->params.stored = allocate_array(z, z->layout.n_stored, sizeof *z->params.stored));
     ZERO_TRY(states_create(z, ZERO_PARAM));
     if (z->config.stage == 3) ZERO_TRY(create_slots(z));
     for (int i = 0; i < z->layout.n_units; i++) {
@@ -405,13 +445,17 @@ int params_rehearse(zero *z, int unit, int64_t *counter) {
     struct params_unit *u = &z->params.units[unit];
     comm_use use = use_for(ZERO_FOR_STEP, unit);
     use.counter = counter;
+    if (z->config.stage < 3 && !z->layout.units[unit].padded) return 0;
     if (z->config.stage == 3)
-        u->gather_to = u->own ? u->own : z->params.slots[unit % z->params.n_slots].memory;
+        gather_into(z, unit, u->own ? u->own : z->params.slots[unit % z->params.n_slots].memory);
     ZERO_TRY(submit_gather(z, unit, use));
     return tasks_wait(&z->tasks, &u->gather);
 }
 
-char *params_whole(const zero *z, int unit) { return z->params.units[unit].whole; }
+char *params_at(const zero *z, int stored) {
+    if (z->config.stage < 3) return z->params.stored[stored].opened.at;
+    return in_slot(z, stored, z->params.units[z->layout.units[stored].of].whole);
+}
 
 void params_count(const zero *z, zero_traffic *t) {
     for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) t->all_gather[i] += z->params.gathered_ahead[i];

@@ -7,18 +7,16 @@
 #include "tiers/state.h"
 #include "base/tasks.h"
 
+// A unit of the table.
 struct params_unit {
     char *whole;             // the whole unit; NULL: not gathered (stage 3), or not open (stages 0 to 2)
-    state_part opened;       // stages 0 to 2: `whole` points into it
     char *own;               // stage 3: private memory of a unit used more than once; NULL: it uses a slot
     int slot;                // the slot that holds it; -1: none
     int for_next_pass;       // stage 3: gathered before its pass began
     int64_t gathered_ahead;  // bytes of that gather, counted once the pass that uses them begins
     task gather;
     comm_use gather_use;
-    char *gather_to;    // stage 3: destination of the whole unit; NULL: gathered in place
-    task fetch;         // with a GPU: the task that copies this rank's part from the host
-    state_part source;  // the part that this rank sends
+    task fetch;  // with a GPU: the task that copies this rank's part from the host
     // for the update
     task *changed_by;
     int may_put;       // 1: that task passes its new parameters to params_put
@@ -26,8 +24,16 @@ struct params_unit {
     int64_t put_from;  // elements from this one to the end of the part have been copied
 };
 
+// A unit as it is stored: of the table, or a frozen unit, which is gathered along with its unit.
+struct params_stored {
+    state_part opened;  // stages 0 to 2
+    char *gather_to;    // stage 3: destination of the whole unit; NULL: gathered in place
+    state_part source;  // the part that this rank sends
+};
+
 struct params {
-    struct params_unit *units;  // (n_units)
+    struct params_unit *units;     // (n_units)
+    struct params_stored *stored;  // (n_stored)
     struct params_slot {
         char *memory;
         int unit;  // the unit in the slot; -1: empty
@@ -46,7 +52,8 @@ int params_rehearse(zero *z, int unit, int64_t *counter);
 int params_acquire(zero *z, int unit);
 // Closes the unit unless another use of it is open, and prefetches units that now fit.
 int params_release(zero *z, int unit);
-char *params_whole(const zero *z, int unit);  // of an open unit
+// Returns the address of a unit, frozen or not, that is open.
+char *params_at(const zero *z, int stored);
 // Stage 3: drops units left over from the last pass.
 int params_begin_pass(zero *z);
 // Returns when no gather is in progress and the device has finished its work.

@@ -36,6 +36,12 @@ static int units_used_twice(const layout *l) {
     return n;
 }
 
+static int shared_buckets(const layout *l) {
+    int n = 0;
+    for (int i = 0; i < l->n_buckets; i++) n += l->buckets[i].shared;
+    return n;
+}
+
 static void plan_host_memory(plan *p, const zero_config *c, const layout *l) {
     size_t values = VALUES_CHUNK * sizeof(float), low = VALUES_CHUNK * sizeof(uint16_t);
     size_t staging = c->device == ZERO_CUDA ? values : 0;
@@ -57,7 +63,7 @@ static void plan_state(plan *p, const zero_config *c, const layout *l, zero_valu
     state s = state_of(what, c, l, p->of.rank, NULL);
     memory_request *r = &p->own[plan_item_of_state(what)];
     size_t away = 0;
-    for (int u = 0; s.kept && u < l->n_units; u++)
+    for (int u = 0; s.kept && u < state_units(&s); u++)
         away += state_away(what, c, l, p->of.rank, u) * dtype_bytes(s.dtype);
     *r = request(ZERO_STATES, s.name, state_bytes(&s) - away, moved_by);
     r->blocks = s.kept && r->bytes;
@@ -78,19 +84,18 @@ static void plan_parameters(plan *p, const zero_config *c, const layout *l) {
     p->own[PLAN_SHARED_SLOTS] = request(ZERO_WORKING, "slots (units used twice)", 0, gathered);
     p->own[PLAN_SHARED_SLOTS].blocks = twice;
     int wanted = c->max_open + c->prefetch;
-    p->own[PLAN_SLOTS] = request(ZERO_WORKING, "slots", l->largest_single * size, gathered);
+    p->own[PLAN_SLOTS] = request(ZERO_WORKING, "slots", l->largest_slot * size, gathered);
     p->own[PLAN_SLOTS].blocks = wanted < once ? wanted : once;
 }
 
 // At most two buckets of single-use units are in use: one is filled while the other is reduced.
 static void plan_buckets(plan *p, const zero_config *c, const layout *l, int moved_by) {
-    int singles = 0;
-    for (int i = 0; i < l->n_buckets; i++) singles += !l->buckets[i].shared;
+    const int shared = shared_buckets(l), singles = l->n_buckets - shared;
     size_t bytes = l->largest_bucket * dtype_bytes(c->numbers.dtype);
     p->own[PLAN_BUCKETS] = request(ZERO_WORKING, "buckets", bytes, moved_by);
     p->own[PLAN_BUCKETS].blocks = singles < 2 ? singles : 2;
     p->own[PLAN_SHARED_BUCKETS] = request(ZERO_WORKING, "buckets (units used twice)", 0, moved_by);
-    p->own[PLAN_SHARED_BUCKETS].blocks = units_used_twice(l);
+    p->own[PLAN_SHARED_BUCKETS].blocks = shared;
 }
 
 // Collectives send gradients from where they are stored. Gradients that are converted to fp32 are sent from
@@ -181,7 +186,8 @@ static void plan_copies(plan *p, const zero_config *c, const layout *l) {
 
 memory_request plan_for_unit(const plan *p, plan_item item, const zero_config *c, const layout *l, int unit) {
     memory_request r = p->own[item];
-    r.bytes = l->units[unit].padded * dtype_bytes(c->numbers.dtype);
+    const layout_unit *u = &l->units[unit];
+    r.bytes = (item == PLAN_SHARED_SLOTS ? u->slot_elems : u->padded) * dtype_bytes(c->numbers.dtype);
     return r;
 }
 
@@ -258,9 +264,9 @@ static void plan_step_traffic(zero_traffic *t, const zero_config *c, const layou
         t->all_gather[ZERO_FOR_STEP] = l->shard_elems * (c->stage == 0 ? sum : low);
         return;
     }
-    for (int i = 0; i < l->n_units; i++) {
+    for (int i = 0; i < l->n_stored; i++) {
         const layout_unit *u = &l->units[i];
-        t->all_gather[ZERO_FOR_STEP] += u->shard * low * A * gathers_per_pass(u, i == ends_forward);
+        t->all_gather[ZERO_FOR_STEP] += u->shard * low * A * gathers_per_pass(u, u->of == ends_forward);
     }
 }
 
@@ -270,7 +276,7 @@ static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
     *t = (zero_traffic){ { 0 }, { 0 }, { 0 } };
     if (!c->inference) plan_step_traffic(t, c, l);
     if (c->stage < 3) return;
-    for (const layout_unit *u = l->units; u < l->units + l->n_units; u++)
+    for (const layout_unit *u = l->units; u < l->units + l->n_stored; u++)
         if (!c->inference || !u->shared) t->all_gather[ZERO_FOR_EVAL] += u->shard * low * u->forward_uses;
 }
 
@@ -305,15 +311,16 @@ static void plan_moved_states(plan *p, const zero_config *c, const layout *l) {
         const state s = state_of(what, c, l, rank, NULL);
         const int64_t size = dtype_bytes(s.dtype);
         const int crosses = state_goes_across(c) && state_tier(what, c) != ZERO_DEVICE;
-        for (int u = 0; s.kept && u < l->n_units; u++) {
+        for (int u = 0; s.kept && u < state_units(&s); u++) {
             const int in_files = state_goes_to_files(what, c) && state_away(what, c, l, rank, u);
             const int64_t stored = in_files ? state_file_bytes(l, rank, size, state_all(&s, u, rank)) : 0;
             const int64_t copied = crosses ? l->units[u].shard * size : 0;
             int reads = 0;
-            if (what == ZERO_PARAM) reads = A * gathers_per_pass(&l->units[u], u == ends_forward);
+            if (what == ZERO_PARAM)
+                reads = A * gathers_per_pass(&l->units[u], l->units[u].of == ends_forward);
             if (what == ZERO_GRADIENT) reads = A - 1;
             const int writes = what == ZERO_GRADIENT ? A : 0;
-            add_update_of(p, c, l, &s, u);
+            if (u < l->n_units) add_update_of(p, c, l, &s, u);
             p->file_read += reads * stored;
             p->file_written += writes * stored;
             p->copied_up += reads * copied;
@@ -336,15 +343,18 @@ static zero_traffic times(const zero_traffic *t, int ranks) {
 
 int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *of) {
     *p = (plan){ .of = *of };
+    if (!l->trained_elems && !c->inference)
+        return zero_fail(ZERO_ERR_ARGUMENT,
+                         "all tensors are frozen, so there is nothing to train; set inference to 1");
     size_t reduced = c->inference ? 0 : largest_reduction(l) / l->ranks * dtype_bytes(plan_wire_type(c));
     ZERO_TRY(comm_plan(p->comm, c, &of->way, reduced));
     plan_host_memory(p, c, l);
     plan_parameters(p, c, l);
     if (!c->inference) {
-        const size_t saved = 1 + c->update_states;  // masters and moments, in fp32
-        if (c->async_save)
-            p->own[PLAN_SAVE_COPY] = on_host(c, "copy for checkpoints",
-                                             saved * sizeof(float) * l->shard_elems);
+        if (c->async_save)  // this rank's file in fp32: masters or frozen parameters, and moments
+            p->own[PLAN_SAVE_COPY] =
+                on_host(c, "copy for checkpoints",
+                        sizeof(float) * (l->stored_shard_elems + c->update_states * l->shard_elems));
         plan_gradients(p, c, l);
         for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++)
             plan_state(p, c, l, what, ZERO_MOVED_BY_NONE);
@@ -387,17 +397,22 @@ static void describe_memory(const plan *p, const zero_config *c, const layout *l
     add_line(info, &p->comm[COMM_NCCL], p->comm[COMM_NCCL].bytes, assumed);
 }
 
-// The memory of the model states by the paper's formula (ZeRO, arXiv 1910.02054, section 5).
-static zero_formula formula(const zero_config *c, int64_t parameters, int ranks, int stage) {
+// The memory of the model states by the paper's formula (ZeRO, arXiv 1910.02054, section 5). Frozen tensors
+// have parameters only.
+static zero_formula formula(const zero_config *c, const layout *l, int stage) {
     zero_config at_stage = *c;
     zero_formula f = { 0, 0, 0 };
+    size_t sharded = 0;  // by all ranks together
     at_stage.stage = stage;
     if (stage < 1) at_stage.offload.delayed_update = 0;
     for (int what = 0; what < STATES; what++) {
         state s = state_of(what, &at_stage, NULL, 0, NULL);
-        if (s.kept) *(s.sharded ? &f.sharded : &f.whole) += dtype_bytes(s.dtype);
+        const size_t size = dtype_bytes(s.dtype), elems = what == ZERO_PARAM ? l->elems : l->trained_elems;
+        if (!s.kept) continue;
+        *(s.sharded ? &f.sharded : &f.whole) += size;
+        *(s.sharded ? &sharded : &f.bytes) += size * elems;
     }
-    f.bytes = f.whole * parameters + (f.sharded * parameters + ranks - 1) / ranks;
+    f.bytes += (sharded + l->ranks - 1) / l->ranks;
     return f;
 }
 
@@ -405,7 +420,7 @@ void plan_describe(const plan *p, const zero_config *c, const layout *l, int ass
     const int others = l->ranks - 1, elsewhere = l->ranks - p->of.ranks_on_node;
     memset(info, 0, sizeof *info);
     describe_memory(p, c, l, assumed, info);
-    for (int stage = 0; stage <= 3; stage++) info->formulas[stage] = formula(c, l->elems, l->ranks, stage);
+    for (int stage = 0; stage <= 3; stage++) info->formulas[stage] = formula(c, l, stage);
     info->parameters = l->elems;
     info->file_read = p->file_read;
     info->file_written = p->file_written;

@@ -102,8 +102,9 @@ static char *describe(const zero_config *c, const zero_tensor *tensors, int n_te
         const zero_tensor *t = &tensors[i];
         fprintf(f, "tensor %d = %s, shape", i, t->name ? t->name : "");
         for (int k = 0; k < t->n_dims && k < ZERO_MAX_DIMS; k++) fprintf(f, " %lld", (long long)t->dims[k]);
-        fprintf(f, ", layers %d from unit %d on, decay %.9g, backward_overwrites %d, lr_factor %.9g\n",
-                t->layers, t->unit, t->decay, t->backward_overwrites, t->lr_factor);
+        fprintf(
+            f, ", layers %d from unit %d on, decay %.9g, backward_overwrites %d, lr_factor %.9g, frozen %d\n",
+            t->layers, t->unit, t->decay, t->backward_overwrites, t->lr_factor, t->frozen);
     }
     for (int i = 0; i < n_units; i++) {
         const zero_unit *u = &units[i];

@@ -77,17 +77,18 @@ void states_free(zero *z) {
 
 state *states_get(const zero *z, zero_value what) { return (state *)&z->states.of[what]; }
 
-state *states_with(const zero *z, zero_value what) {
-    const int is_own_master = what == ZERO_MASTER && !z->states.of[ZERO_MASTER].kept;
+state *states_with(const zero *z, zero_value what, int stored) {
+    const int has_masters = z->states.of[ZERO_MASTER].kept && stored < z->layout.n_units;
+    const int is_own_master = what == ZERO_MASTER && !has_masters;
     return states_get(z, is_own_master ? ZERO_PARAM : what);
 }
 
 int states_read(zero *z, zero_value what, state_range r, float *values) {
-    return state_read(states_with(z, what), COMM, r, values, z->states.staging);
+    return state_read(states_with(z, what, r.unit), COMM, r, values, z->states.staging);
 }
 
 int states_write(zero *z, zero_value what, state_range r, state_intent intent, const float *values) {
-    return state_write(states_with(z, what), COMM, r, intent, values, z->states.staging);
+    return state_write(states_with(z, what, r.unit), COMM, r, intent, values, z->states.staging);
 }
 
 float *states_room(zero *z) { return z->states.values; }

@@ -26,8 +26,8 @@ void states_stop_files(zero *z);
 void states_free(zero *z);
 
 state *states_get(const zero *z, zero_value what);
-// Returns the state that stores a value. Without masters, ZERO_MASTER is stored in the parameters.
-state *states_with(const zero *z, zero_value what);
+// Returns the state that stores a unit's value. Without masters, ZERO_MASTER is stored in the parameters.
+state *states_with(const zero *z, zero_value what, int stored);
 // Read elements of a value to the host as fp32, and write them back: see state_read.
 int states_read(zero *z, zero_value what, state_range r, float *values);
 int states_write(zero *z, zero_value what, state_range r, state_intent intent, const float *values);

@@ -193,8 +193,11 @@ static const struct update_piece *piece_after(const zero *z, int i) {
     const struct update_unit *u = &z->update.units[z->update.order[z->update.at]];
     if (i + 1 < u->n_pieces) return &z->update.pieces[u->first_piece + i + 1];
     if (!z->update.is_ahead) return NULL;
-    if (z->update.at + 1 >= __atomic_load_n(&z->update.n_known, __ATOMIC_ACQUIRE)) return NULL;
-    const struct update_unit *next = &z->update.units[z->update.order[z->update.at + 1]];
+    const int known = __atomic_load_n(&z->update.n_known, __ATOMIC_ACQUIRE);
+    int at = z->update.at + 1;
+    while (at < known && !z->update.units[z->update.order[at]].n_pieces) at++;  // units without gradients
+    if (at >= known) return NULL;
+    const struct update_unit *next = &z->update.units[z->update.order[at]];
     // A reduction task may have run while its work is still queued on the device. Only the unit's own task is
     // ordered after that work.
     if (z->device.asynchronous && next->is_early) return NULL;
@@ -218,6 +221,10 @@ static int run_adamw(void *ctx, task *k) {
     device *d = &z->device;
     const struct update_unit *u = &z->update.units[k->index];
     double start = trace_now(&z->trace);
+    if (!u->n_pieces) {
+        z->update.at++;
+        return 0;
+    }
     if (state_goes_across(&z->config)) ZERO_TRY(d->f->order(d, DOWN, grads_reduction(z, k->index)->done));
     ZERO_TRY(begin_piece(z, &z->update.pieces[u->first_piece], z->update.opened[z->update.window]));
     for (int i = 0; i < u->n_pieces; i++)

@@ -6,6 +6,11 @@
 #include <stdlib.h>
 #include <xxhash.h>
 
+// Frozen tensors have no moments and no gradients.
+static int is_stored(const zero *z, zero_value what, const layout_place *p) {
+    return p->unit < z->layout.n_units || what == ZERO_PARAM || what == ZERO_MASTER;
+}
+
 static int check_range(const zero *z, const char *caller, zero_value what, int tensor, int layer,
                        int64_t offset, int64_t n, const layout_place **place) {
     const layout_place *p = *place = layout_find(&z->layout, tensor, layer);
@@ -16,6 +21,8 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
                          name, (long long)n, (long long)offset, (long long)p->elems);
     char call[160];
     snprintf(call, sizeof call, "%s(%s)", caller, name);
+    if (!is_stored(z, what, p))
+        return zero_fail(ZERO_ERR_MISUSE, "%s: the tensor is frozen, so it has parameters only", call);
     if (what == ZERO_GRADIENT) return pass_gradients_are_finished(z, call);
     if (what == ZERO_MOMENT1 || what == ZERO_MOMENT2) {
         ZERO_TRY(pass_may_train(z, call));
@@ -29,8 +36,8 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
 // Writes the part of a place's elements [offset, offset + n) that this rank holds.
 static int set_stored(zero *z, zero_value what, const layout_place *p, int64_t offset, int64_t n,
                       const float *values) {
-    const state *s = states_with(z, what);
-    int unit = layout_unit_of(&z->layout, p), held = state_held(s);
+    const state *s = states_with(z, what, p->unit);
+    int unit = p->unit, held = state_held(s);
     int64_t at, len;
     state_intersect(s, unit, held, p->offset + offset, n, &at, &len);
     values += state_before(s, unit, held) + at - p->offset - offset;
@@ -48,7 +55,7 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     states_touch(z);
     check_set(z, what, p, offset, n, values);
     ZERO_TRY(set_stored(z, what, p, offset, n, values));
-    const int has_master = what == ZERO_PARAM && states_get(z, ZERO_MASTER)->kept;
+    const int has_master = what == ZERO_PARAM && states_with(z, ZERO_MASTER, p->unit)->what == ZERO_MASTER;
     return has_master ? set_stored(z, ZERO_MASTER, p, offset, n, values) : 0;
 }
 
@@ -79,7 +86,7 @@ static int update_digest(const get_request *g, int64_t n) {
 // copy.
 static int get_part(const get_request *g, int unit, int part, int from) {
     zero *z = g->z;
-    const comm_use use = { .purpose = g->purpose, .unit = unit, .units = 1 };
+    const comm_use use = { .purpose = g->purpose, .unit = z->layout.units[unit].of, .units = 1 };
     const int reads = from < 0 || from == z->comm.group.rank;
     int64_t at, n, begin = g->place->offset + g->offset;
     state_intersect(g->state, unit, part, begin, g->n, &at, &n);
@@ -98,7 +105,7 @@ static int get_part(const get_request *g, int unit, int part, int from) {
 static int run_get(void *ctx, task *k) {
     get_request *g = ctx;
     zero *z = g->z;
-    int unit = layout_unit_of(&z->layout, g->place);
+    const int unit = g->place->unit;
     if (!g->state->own_only) return get_part(g, unit, STATE_WHOLE, -1);
     for (int part = 0; part < z->comm.group.ranks; part++) ZERO_TRY(get_part(g, unit, part, part));
     return 0;
@@ -108,13 +115,15 @@ int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     const layout_place *p;
     ZERO_TRY(check_range(z, "zero_get", what, tensor, layer, offset, n, &p));
     ZERO_TRY(update_settle(z));
-    get_request g = { z, what, states_with(z, what), p, offset, n, values, NULL, ZERO_FOR_CHECKPOINT };
+    get_request g = {
+        z, what, states_with(z, what, p->unit), p, offset, n, values, NULL, ZERO_FOR_CHECKPOINT
+    };
     return tasks_run(&z->tasks, run_get, &g);
 }
 
 static int digest(zero *z, zero_value what, const layout_place *p, XXH3_state_t *state, uint64_t *out) {
     if (XXH3_64bits_reset(state) != XXH_OK) return zero_fail(ZERO_ERR_MEMORY, "xxhash failed to initialise");
-    get_request g = { z, what, states_with(z, what), p, 0, p->elems, NULL, state, ZERO_FOR_HASH };
+    get_request g = { z, what, states_with(z, what, p->unit), p, 0, p->elems, NULL, state, ZERO_FOR_HASH };
     ZERO_TRY(tasks_run(&z->tasks, run_get, &g));
     *out = XXH3_64bits_digest(state);
     return 0;
@@ -130,9 +139,11 @@ int zero_hash(zero *z, int full, char hex[17]) {
     uint64_t *table = malloc(n_wanted * z->layout.n_places * sizeof *table);
     if (!state || !table) rc = zero_fail(ZERO_ERR_MEMORY, "out of memory for the digests");
     for (int w = 0; w < n_wanted; w++)
-        for (int i = 0; !rc && i < z->layout.n_places; i++)
-            rc = digest(z, wanted[full != 0][w], &z->layout.places[z->layout.place_of[i]], state,
-                        &table[n++]);
+        for (int i = 0; !rc && i < z->layout.n_places; i++) {
+            const layout_place *p = &z->layout.places[z->layout.place_of[i]];
+            if (is_stored(z, wanted[full != 0][w], p))
+                rc = digest(z, wanted[full != 0][w], p, state, &table[n++]);
+        }
     if (!rc) snprintf(hex, 17, "%016llx", (unsigned long long)XXH3_64bits(table, n * sizeof *table));
     free(table);
     XXH3_freeState(state);

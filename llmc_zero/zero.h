@@ -78,6 +78,7 @@ typedef struct {
     float decay;              // factor of weight_decay; 0: none
     int backward_overwrites;  // 1: backward's first use assigns (=) the whole gradient, so it is not cleared
     float lr_factor;          // factor of lr; 0 means 1
+    int frozen;  // 1: never trained: parameters only, without gradients and optimizer states or their traffic
 } zero_tensor;
 // Returns the number of elements in one layer, or -1 if the shape is invalid.
 int64_t zero_tensor_elems(const zero_tensor *t);
@@ -240,7 +241,8 @@ const void *zero_param(zero *z, int tensor, int layer);
 // Returns the gradient of the same values, under the same rules. The trainer adds the gradient of this rank's
 // loss, multiplied by zero_loss_scale and, with A micro-batches, by 1/A. At the unit's first pre_backward of
 // a micro-batch it is 0 (undefined with zero_tensor.backward_overwrites, NaN with debug.poison), and it keeps
-// its contents until the last post_backward.
+// its contents until the last post_backward. A frozen tensor has no gradient: the call returns NULL and fails
+// with ZERO_ERR_MISUSE, so backward must not compute one.
 void *zero_grad(zero *z, int tensor, int layer);
 
 // -------- checks
@@ -296,9 +298,10 @@ int zero_step(zero *z, const zero_hyper *hyper, zero_step_result *result);
 
 // -------- values in and out
 
-// If parameters have no separate masters (fp32, no_master), ZERO_MASTER means ZERO_PARAM. Moments are the
-// states of the update; there are update_states of them. ZERO_GRADIENT is the mean over the ranks, summed
-// over the micro-batches, before clipping, times the loss scale.
+// If parameters have no separate masters (fp32, no_master, frozen), ZERO_MASTER means ZERO_PARAM. Moments are
+// the states of the update; there are update_states of them. ZERO_GRADIENT is the mean over the ranks, summed
+// over the micro-batches, before clipping, times the loss scale. Frozen tensors have no other values: asking
+// for their moments or gradients is ZERO_ERR_MISUSE.
 typedef enum { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2, ZERO_GRADIENT } zero_value;
 
 // Sets elements [offset, offset + n) of a tensor's layer to values[0..n), rounded to the stored type, outside
@@ -309,6 +312,7 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
 int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, float *values);
 // (collective) Writes 16 hex digits: the XXH3-64 digest of all tensors' digests in the table's order, of the
 // parameters (full 0) or of masters and moments (full 1). It is the same at any stage and number of ranks.
+// Frozen tensors add only their parameters to either.
 int zero_hash(zero *z, int full, char hex[17]);
 
 #ifdef __cplusplus

@@ -52,7 +52,8 @@ ZERO_URING_LIBS   := -luring
 endif
 ZERO_LIBS   := $(ZERO_OPENMP) $(shell mpicc --showme:link 2>/dev/null) -ljansson -lsodium -lm -lpthread \
                $(ZERO_URING_LIBS) $(ZERO_CUDA_LIBS)
-# Unused parameters are allowed, because functions in a table share a signature.
+# Unused parameters are allowed, because functions in a table share a signature. Rows of a table may leave out
+# their last fields.
 ZERO_CFLAGS := -std=c11 -D_GNU_SOURCE $(ZERO_OPT) -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-parameter \
                -Wno-missing-field-initializers $(ZERO_OPENMP) -fno-math-errno -fno-trapping-math \
                -ffp-contract=off -MMD -MP $(ZERO_URING_CFLAGS) $(ZERO_CUDA_CFLAGS)

@@ -81,7 +81,8 @@ void zero_files_info(zero *z, zero_files *files);
 // -------- plan
 
 // Bytes of model states by the paper's formula (ZeRO, arXiv 1910.02054, section 5), without padding: bytes
-// per parameter that every rank keeps, bytes per parameter sharded among the ranks, and the total per rank.
+// per trained parameter that every rank keeps, bytes sharded among the ranks, and the total per rank, in
+// which frozen tensors count with their parameters only.
 typedef struct {
     int whole, sharded;
     size_t bytes;
@@ -94,7 +95,7 @@ typedef struct {
     int n_lines;
     size_t bytes[ZERO_MEMORY_CLASSES];  // of the lines
     zero_formula formulas[4];           // at stages 0 to 3
-    int64_t parameters;                 // without padding
+    int64_t parameters;                 // with frozen ones, without padding
     int64_t bucket_elems;               // of the largest bucket of single-use units
     int64_t bucket_bytes;               // of all bucket buffers
     int slots;                          // stage 3: single-use units that can be gathered at once

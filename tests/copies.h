@@ -119,7 +119,7 @@ static inline int copies_create(state *s, memory *m, const memory_request *plann
     copies_pool *pool = &copies.pools[copies.n_pools];
     int64_t largest = 0;
     ZERO_TRY(state_in_memory.create(s, m, planned));
-    for (int u = 0; u < s->layout->n_units; u++)
+    for (int u = 0; u < s->layout->n_stored; u++)
         if (s->layout->units[u].padded > largest) largest = s->layout->units[u].padded;
     *pool = (copies_pool){ .of = s, .home = s->array, .n_slots = copies_most_open(s) };
     s->array = NULL;

@@ -49,6 +49,13 @@ static void check_settings(void) {
             CHECK_SETTING("%s, stage %d", settings_formats[f].name, stage);
             check_saved(&c, 1);
         }
+    for (int set = 1; set < TOY_FROZEN_SETS; set++) {
+        zero_config c = config_at(set - 1, set - 1);
+        c.async_save = 1;
+        CHECK_SETTING("%s, stage %d", toy_freeze(set), c.stage);
+        check_saved(&c, 1);
+    }
+    toy_freeze(0);
     zero_config c = config_at(3, 0);
     c.async_save = 1;
     c.offload.params = c.offload.optimizer = ZERO_NVME;

@@ -99,12 +99,15 @@ static void check_update_states(void) {
 // -------- checkpoints read without a plugin
 
 // Returns all elements of a state of the plugin, or of the checkpoint if z is NULL. The caller frees them.
-// Reads the checkpoint in pieces, some of which span the files of several ranks.
+// Reads the checkpoint in pieces, some of which span the files of several ranks. Moments of frozen tensors,
+// which do not exist, are 0.
 static float *values_of(zero *z, zero_checkpoint *c, zero_value what) {
     enum { PIECE = 777 };
-    float *all = malloc(sizeof *all * TOY_ELEMS), *next = all;
+    const int is_moment = what == ZERO_MOMENT1 || what == ZERO_MOMENT2;
+    float *all = calloc(TOY_ELEMS, sizeof *all), *next = all;
     for (int k = 0; k < TOY_TENSORS; k++)
         for (int l = 0; l < toy_tensors[k].layers; l++, next += toy_elems(k)) {
+            if (is_moment && toy_tensors[k].frozen) continue;
             if (z) MUST(zero_get(z, what, k, l, 0, toy_elems(k), next));
             for (int64_t from = 0, n; !z && from < toy_elems(k); from += n) {
                 n = toy_elems(k) - from < PIECE ? toy_elems(k) - from : PIECE;
@@ -114,11 +117,16 @@ static float *values_of(zero *z, zero_checkpoint *c, zero_value what) {
     return all;
 }
 
-// Checks that the plugin's state has the checkpoint's values, rounded to dtype.
+// Checks that the plugin's state has the checkpoint's values, rounded to dtype. A frozen tensor's master is
+// its parameter.
 static void compare(zero *z, zero_value what, zero_checkpoint *c, zero_value saved, zero_dtype dtype) {
     float *now = values_of(z, NULL, what), *values = values_of(NULL, c, saved);
-    int64_t wrong = 0;
-    for (int i = 0; i < TOY_ELEMS; i++) wrong += now[i] != toy_rounded(dtype, values[i]);
+    int64_t wrong = 0, i = 0;
+    for (int k = 0; k < TOY_TENSORS; k++) {
+        const zero_dtype stored = toy_tensors[k].frozen ? z->config.numbers.dtype : dtype;
+        const int64_t end = i + toy_elems(k) * toy_tensors[k].layers;
+        for (; i < end; i++) wrong += now[i] != toy_rounded(stored, values[i]);
+    }
     CHECK(!wrong);
     free(now);
     free(values);
@@ -445,22 +453,40 @@ static zero_config matrix_config(int kind, int format) {
     return c;
 }
 
+static void save_one(const zero_config *c, const char *name, int format) {
+    char text[100], hex[17];
+    toy t;
+    CHECK_SETTING("%s", name);
+    create_and_train(&t, c, 2);
+    MUST(zero_hash(t.z, 1, hex));
+    snprintf(text, sizeof text, "{\"hash\": \"%s\", \"format\": %d}", hex, format);
+    MUST(zero_save(t.z, in_folder(name), text));
+    zero_destroy(t.z);
+}
+
 // all: 1: saves every kind in every format; 0: every other combination.
 static void save_all(int all) {
     for (int format = 0; format < SETTINGS_COUNT(settings_formats); format++)
         for (int kind = 0; kind < KINDS; kind++) {
-            char name[64], text[100], hex[17];
-            toy t;
+            char name[64];
             if (!all && (kind + format + checks.ranks) % 2) continue;
             zero_config c = matrix_config(kind, format);
             snprintf(name, sizeof name, "np%d_kind%d_format%d", checks.ranks, kind, format);
-            CHECK_SETTING("%s", name);
-            create_and_train(&t, &c, 2);
-            MUST(zero_hash(t.z, 1, hex));
-            snprintf(text, sizeof text, "{\"hash\": \"%s\", \"format\": %d}", hex, format);
-            MUST(zero_save(t.z, in_folder(name), text));
-            zero_destroy(t.z);
+            save_one(&c, name, format);
         }
+}
+
+// Saves with each set of frozen tensors.
+static void save_frozen(void) {
+    for (int set = 1; set < TOY_FROZEN_SETS; set++) {
+        const int format = (set + checks.ranks) % SETTINGS_COUNT(settings_formats);
+        zero_config c = matrix_config((2 * set + checks.ranks) % KINDS, format);
+        char name[64];
+        toy_freeze(set);
+        snprintf(name, sizeof name, "frozen%d_np%d", set, checks.ranks);
+        save_one(&c, name, format);
+    }
+    toy_freeze(0);
 }
 
 // Loads in `format`; -1: in the format of the checkpoint.
@@ -495,6 +521,43 @@ static void load_all(int all) {
     if (!checks.rank) printf("%d loaded\n", loaded);
 }
 
+// A plugin with other frozen tensors refuses the checkpoint, and keeps its states.
+static void refuse_other_set(const char *path, int set) {
+    const zero_config c = config_at(3, 1);
+    char before[17];
+    toy t;
+    for (int other = 0; other < TOY_FROZEN_SETS - 1; other++) {
+        if (other == set) continue;
+        toy_freeze(other);
+        MUST(toy_create(&t, &c, NULL));
+        MUST(zero_hash(t.z, 1, before));
+        CHECK(zero_load(t.z, path, NULL) == ZERO_ERR_ARGUMENT);
+        if (set != TOY_ONE_BLOCK) CHECK(strstr(zero_last_error(), ": frozen is "));
+        CHECK(has_hash(t.z, before));
+        zero_destroy(t.z);
+    }
+}
+
+static void load_frozen(void) {
+    struct dirent **list;
+    int n = scandir(folder, &list, NULL, alphasort), loaded = 0, set;
+    for (int i = 0; i < n; i++) {
+        if (sscanf(list[i]->d_name, "frozen%d", &set) != 1) continue;
+        for (int turn = i + checks.ranks; turn < i + checks.ranks + 3; turn++, loaded++) {
+            const int kind = (i / 2 + 3 * turn) % KINDS;
+            const int format = turn % 2 ? turn / 2 % SETTINGS_COUNT(settings_formats) : -1;
+            CHECK_SETTING("%.60s loaded by %d ranks, %s, format %d", list[i]->d_name, checks.ranks,
+                          matrix[kind].name, format);
+            toy_freeze(set);
+            load_one(in_folder(list[i]->d_name), kind, format, turn / 2 % 2);
+        }
+        CHECK_SETTING("%.60s loaded with other frozen tensors by %d ranks", list[i]->d_name, checks.ranks);
+        refuse_other_set(in_folder(list[i]->d_name), set);
+    }
+    toy_freeze(0);
+    CHECK(loaded > 0);
+}
+
 int main(int argc, char **argv) {
     int provided;
     MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
@@ -510,7 +573,9 @@ int main(int argc, char **argv) {
         return saves_end("mpi_checkpoint");
     }
     snprintf(folder, sizeof folder, "%s", argv[2]);
-    (strcmp(argv[1], "save") ? load_all : save_all)(argc == 4);
+    const int loads = !strcmp(argv[1], "load");
+    (loads ? load_all : save_all)(argc == 4);
+    (loads ? load_frozen : save_frozen)();
     int failed = checks_end("mpi_checkpoint");
     MPI_Finalize();
     return failed;

@@ -129,24 +129,25 @@ static void check_update(void) {
 }
 
 static void check_tables(void) {
-#define TENSOR2(name, elems, layers, unit, decay, overwrites)                                     \
+#define TENSOR2(name, elems, layers, unit, decay, overwrites, frozen)                             \
     "tensor 2 = " name ", shape " elems ", layers " layers " from unit " unit " on, decay " decay \
-    ", backward_overwrites " overwrites ", lr_factor 0"
+    ", backward_overwrites " overwrites ", lr_factor 0, frozen " frozen
 #define TENSOR5(lr_factor)                                                                 \
     "tensor 5 = lnfw, shape 50, layers 1 from unit 0 on, decay 0, backward_overwrites 0, " \
-    "lr_factor " lr_factor
-    const char *ours = TENSOR2("w", "5003", "4", "1", "1", "1");
-    DIFFERS(g.tensors[2].name = "v", TENSOR2("v", "5003", "4", "1", "1", "1"), ours);
-    DIFFERS(g.tensors[2].dims[0]++, TENSOR2("w", "5004", "4", "1", "1", "1"), ours);
-    DIFFERS((g.tensors[2].n_dims = 2, g.tensors[2].dims[1] = 1), TENSOR2("w", "5003 1", "4", "1", "1", "1"),
-            ours);
-    DIFFERS(g.tensors[2].layers--, TENSOR2("w", "5003", "3", "1", "1", "1"), ours);
-    DIFFERS(g.tensors[2].unit = 0, TENSOR2("w", "5003", "4", "0", "1", "1"), ours);
-    DIFFERS(g.tensors[2].decay = 0, TENSOR2("w", "5003", "4", "1", "0", "1"), ours);
-    DIFFERS(g.tensors[2].decay = 0.1f, TENSOR2("w", "5003", "4", "1", "0.100000001", "1"), ours);
+    "lr_factor " lr_factor ", frozen 0"
+    const char *ours = TENSOR2("w", "5003", "4", "1", "1", "1", "0");
+    DIFFERS(g.tensors[2].name = "v", TENSOR2("v", "5003", "4", "1", "1", "1", "0"), ours);
+    DIFFERS(g.tensors[2].dims[0]++, TENSOR2("w", "5004", "4", "1", "1", "1", "0"), ours);
+    DIFFERS((g.tensors[2].n_dims = 2, g.tensors[2].dims[1] = 1),
+            TENSOR2("w", "5003 1", "4", "1", "1", "1", "0"), ours);
+    DIFFERS(g.tensors[2].layers--, TENSOR2("w", "5003", "3", "1", "1", "1", "0"), ours);
+    DIFFERS(g.tensors[2].unit = 0, TENSOR2("w", "5003", "4", "0", "1", "1", "0"), ours);
+    DIFFERS(g.tensors[2].decay = 0, TENSOR2("w", "5003", "4", "1", "0", "1", "0"), ours);
+    DIFFERS(g.tensors[2].decay = 0.1f, TENSOR2("w", "5003", "4", "1", "0.100000001", "1", "0"), ours);
     DIFFERS(g.tensors[5].lr_factor = 0.5f, TENSOR5("0.5"), TENSOR5("0"));
-    DIFFERS(g.tensors[2].backward_overwrites = 0, TENSOR2("w", "5003", "4", "1", "1", "0"), ours);
-    DIFFERS(g.tensors[2].name = NULL, TENSOR2("", "5003", "4", "1", "1", "1"), ours);
+    DIFFERS(g.tensors[2].backward_overwrites = 0, TENSOR2("w", "5003", "4", "1", "1", "0", "0"), ours);
+    DIFFERS(g.tensors[2].frozen = 1, TENSOR2("w", "5003", "4", "1", "1", "1", "1"), ours);
+    DIFFERS(g.tensors[2].name = NULL, TENSOR2("", "5003", "4", "1", "1", "1", "0"), ours);
     DIFFERS(g.n_tensors--, "no tensor 5", TENSOR5("0"));
 #define UNIT0(name, forward, backward, without)                                            \
     "unit 0 = " name ", uses forward " forward ", backward " backward ", of them " without \

@@ -73,7 +73,7 @@ static void check_nccl(void) {
     CUDA_MUST(cudaStreamCreateWithFlags(&own_stream, cudaStreamNonBlocking));
     kind_of_run often = plain_runs;
     often.one_in = 2;
-    check_bits(&often, 3, &settings_formats[1], 1);
+    check_bits(&often, 3, &settings_formats[1], 1, 0);
     CUDA_MUST(cudaStreamDestroy(own_stream));
     unsetenv("CUDA_STAND_IN_DEVICES");
     set_manner(&manners[0]);

@@ -38,9 +38,10 @@ static inline void outcome_set_values(toy *t, const zero_config *c, char hash[17
     const zero_value last = ZERO_MASTER + c->update_states;
     float values[40];
     for (int i = 0; i < 40; i++) values[i] = 0.01f * i + 0.003f;
-    for (int layer = 0; layer < TOY_BLOCKS; layer++) {
+    for (int layer = 0; layer < toy_tensors[4].layers; layer++) {
         MUST(zero_set(t->z, ZERO_PARAM, 4, layer, 600, 40, values));
-        if (c->update_states) MUST(zero_set(t->z, last, 2, layer, 2480, 40, values));
+        if (c->update_states && !toy_tensors[2].frozen)
+            MUST(zero_set(t->z, last, 2, layer, 2480, 40, values));
     }
     MUST(zero_hash(t->z, 1, hash));
 }
@@ -75,9 +76,10 @@ static inline outcome outcome_of(const zero_config *c, int with_files, void (*be
     MUST(toy_passes(&t, c->micro_batches));
     MUST(zero_finish_gradients(t.z, &result));
     o.norms[STEPS] = result.grad_norm;
-    MUST(zero_get(t.z, ZERO_GRADIENT, 0, 0, TOY_LARGEST / 2 - 7, 33, o.gradient));
+    if (!toy_tensors[0].frozen) MUST(zero_get(t.z, ZERO_GRADIENT, 0, 0, TOY_LARGEST / 2 - 7, 33, o.gradient));
     MUST(zero_update(t.z, &h));
-    if (c->update_states) MUST(zero_get(t.z, ZERO_MOMENT1, 2, 3, 2490, 33, o.moment));
+    if (c->update_states && !toy_tensors[2].frozen)
+        MUST(zero_get(t.z, ZERO_MOMENT1, 2, 2, 2490, 33, o.moment));
     MUST(zero_hash(t.z, 1, o.full));
     if (before_destroy) before_destroy(t.z);
     zero_destroy(t.z);

@@ -494,6 +494,36 @@ static void test_missing_moments(void **state) {
     }
 }
 
+// A frozen tensor has parameters and nothing else. If all tensors are frozen, there is nothing to train.
+static void test_frozen(void **state) {
+    const char *only = "the tensor is frozen, so it has parameters only";
+    for (int stage = 0; stage <= 3; stage++) {
+        zero_config c = config_of(stage);
+        float value;
+        toy_freeze(1);
+        make(&c);
+        WORKS(zero_begin_train(t.z, 0, 1));
+        forward_all();
+        WORKS(zero_pre_backward(t.z, 0));
+        NO_POINTER(zero_grad(t.z, WTE, 0), "zero_grad(wte, layer 0): the tensor is frozen");
+        assert_non_null(zero_param(t.z, WTE, 0));
+        assert_int_equal((uintptr_t)zero_param(t.z, WTE, 0) % 256, 0);
+        assert_non_null(zero_grad(t.z, LNFW, 0));
+        WORKS(zero_post_backward(t.z, 0));
+        make(&c);
+        for (int what = ZERO_MOMENT1; what <= ZERO_GRADIENT; what++)
+            MISUSE(zero_get(t.z, what, W, 1, 0, 1, &value), only);
+        MISUSE(zero_set(t.z, ZERO_MOMENT1, W, 1, 0, 1, &value), only);
+        WORKS(zero_get(t.z, ZERO_MASTER, W, 1, 0, 1, &value));
+        for (int k = 0; k < TOY_TENSORS; k++) toy_tensors[k].frozen = 1;
+        REFUSED(create(&c), ZERO_ERR_ARGUMENT, "all tensors are frozen");
+        c.inference = 1;
+        make(&c);
+        WORKS(toy_eval(&t));
+    }
+    toy_freeze(0);
+}
+
 static void test_config_refused(void **state) {
     const zero_config good = config_of(3);
     const zero_tensor no_name = { NULL, 1, { 1 }, 1, 0, 0, 0 };
@@ -825,6 +855,7 @@ static void test_trace_file(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(test_rules),
+        TEST(test_frozen),
         TEST(test_inference),
         TEST(test_no_promise_with_fp16),
         TEST(test_ranges),

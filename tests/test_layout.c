@@ -37,12 +37,27 @@ static const zero_unit mixed_units[] = {
 static const zero_tensor shared_tensors[] = { { "w", 1, { 500 }, 2, 0, 1, 0 } };
 static const zero_unit shared_units[] = { { "s0", 2, 2, 0 }, { "s1", 2, 1, 0 } };
 
+// Units with some, no and only frozen tensors, shared and not.
+static const zero_tensor frozen_tensors[] = {
+    { "wte", 1, { 1000 }, 1, 0, 1, 1, .frozen = 1 },
+    { "ln", 1, { 128 }, 3, 0, 0, 0 },
+    { "w", 1, { 4097 }, 2, 1, 1, 1, .frozen = 1 },
+    { "b", 1, { 127 }, 1, 2, 0, 0, .frozen = 1 },
+    { "all", 1, { 7000 }, 1, 3, 1, 1, .frozen = 1 },
+    { "head", 1, { 300 }, 1, 4, 1, 0, .frozen = 1 },
+    { "last", 1, { 900 }, 1, 5, 1, 0 },
+};
+static const zero_unit frozen_units[] = {
+    { "some, shared", 2, 2, 1 }, { "some", 1, 1, 0 },        { "some more", 1, 1, 0 },
+    { "all", 1, 1, 0 },          { "all, shared", 2, 2, 0 }, { "none", 1, 1, 0 },
+};
+
 #define MODEL(m)                                                              \
     {                                                                         \
 #m, m##_tensors, sizeof m##_tensors / sizeof *m##_tensors, m##_units, \
             sizeof m##_units / sizeof *m##_units                              \
     }
-static const model models[] = { MODEL(one), MODEL(tied), MODEL(mixed), MODEL(shared) };
+static const model models[] = { MODEL(one), MODEL(tied), MODEL(mixed), MODEL(shared), MODEL(frozen) };
 static const int64_t bucket_sizes[] = { 0, 1, 5000, 10000, INT64_MAX };
 enum { MODELS = ROWS(models), SIZES = ROWS(bucket_sizes), MAX_RANKS = 9 };
 
@@ -51,7 +66,7 @@ enum { MODELS = ROWS(models), SIZES = ROWS(bucket_sizes), MAX_RANKS = 9 };
 static void check_elements(const model *m, const layout *l) {
     int next = 0;
     for (const layout_unit *u = l->units; u < l->units + l->n_units; u++) {
-        char *owners = calloc(2, u->padded), *set = owners + u->padded;
+        char *owners = calloc(2, u->padded + 1), *set = owners + u->padded;
         int64_t end = -1;
         assert_non_null(owners);
         assert_int_equal(u->first_cleared, next);
@@ -83,8 +98,9 @@ static void check_places(const model *m, const layout *l) {
             assert_true(p->tensor == t && p->layer == layer &&
                         p->elems == zero_tensor_elems(&m->tensors[t]) && p->decay == m->tensors[t].decay);
             assert_ptr_equal(p, &l->places[l->place_of[places]]);  // place_of is tensor-major
-            const layout_unit *u = &l->units[m->tensors[t].unit + layer];
+            const layout_unit *u = &l->units[p->unit];
             assert_int_equal(layout_unit_of(l, p), m->tensors[t].unit + layer);
+            assert_int_equal(p->unit >= l->n_units, m->tensors[t].frozen);
             assert_in_range(p - l->places, u->first_place, u->first_place + u->n_places - 1);
             assert_int_equal(p->offset % ALIGN_ELEMS, 0);
             assert_true(p->offset >= 0 && p->offset + p->elems <= u->padded);
@@ -101,8 +117,8 @@ static void check_places(const model *m, const layout *l) {
 // -------- shards
 
 static void check_shards(const model *m, const layout *l) {
-    int64_t elems = 0, flat = 0, shards = 0, largest = 0;
-    for (int i = 0; i < l->n_units; i++) {
+    int64_t elems = 0, flat = 0, shards = 0, largest = 0, slot = 0;
+    for (int i = 0; i < l->n_stored; i++) {
         const layout_unit *u = &l->units[i];
         int64_t end = 0, sum = 0;
         for (int k = u->first_place; k < u->first_place + u->n_places; k++) {
@@ -110,23 +126,38 @@ static void check_shards(const model *m, const layout *l) {
             if (place_end > end) end = place_end;
             sum += l->places[k].elems;
         }
-        assert_string_equal(u->name, m->units[i].name);
+        if (i == l->n_units) assert_true(l->trained_elems == elems && l->flat_elems == flat);
+        assert_true(i < l->n_units ? u->of == i : l->units[u->of].frozen == i && u->frozen < 0 && sum > 0);
+        assert_string_equal(u->name, m->units[u->of].name);
         assert_int_equal(u->elems, sum);
         assert_int_equal(u->padded, u->shard * l->ranks);
         assert_int_equal(u->shard % ALIGN_ELEMS, 0);
         assert_true(u->padded >= end &&
-                    (u->shard - ALIGN_ELEMS) * l->ranks < end);  // no more padding than needed
+                    (!end || (u->shard - ALIGN_ELEMS) * l->ranks < end));  // no more padding than needed
         assert_int_equal(u->base, flat);
         assert_int_equal(u->shard_base, shards);
-        assert_int_equal(u->shared, m->units[i].forward_uses > 1 || m->units[i].backward_uses > 1);
-        if (!u->shared && u->padded > largest) largest = u->padded;
+        assert_int_equal(u->shared, m->units[u->of].forward_uses > 1 || m->units[u->of].backward_uses > 1);
+        if (i < l->n_units && !u->shared && u->padded > largest) largest = u->padded;
+        if (!u->shared && u->slot_elems > slot) slot = u->slot_elems;
         elems += sum;
         flat += u->padded;
         shards += u->shard;
     }
-    assert_true(l->elems == elems && l->flat_elems == flat && l->shard_elems == shards &&
-                l->largest_single == largest);
+    assert_true(l->elems == elems && l->stored_flat_elems == flat && l->stored_shard_elems == shards &&
+                l->largest_single == largest && l->largest_slot == slot);
+    assert_int_equal(l->shard_elems * l->ranks, l->flat_elems);
     assert_int_equal(shards * l->ranks, flat);
+}
+
+// A slot holds a unit and, from a page boundary on, its frozen unit.
+static void check_slots(const layout *l) {
+    for (const layout_unit *u = l->units; u < l->units + l->n_units; u++) {
+        const layout_unit *frozen = u->frozen < 0 ? NULL : &l->units[u->frozen];
+        assert_int_equal(u->slot_elems, frozen ? frozen->slot_offset + frozen->padded : u->padded);
+        if (!frozen) continue;
+        assert_int_equal(frozen->slot_offset * 2 % 4096, 0);
+        assert_true(frozen->slot_offset >= u->padded && frozen->slot_offset - u->padded < SLOT_ALIGN_ELEMS);
+    }
 }
 
 static void check_ranges(const layout_unit *u, int ranks, int64_t begin, int64_t count) {
@@ -144,7 +175,7 @@ static void check_ranges(const layout_unit *u, int ranks, int64_t begin, int64_t
 }
 
 static void check_intersections(const layout *l) {
-    for (int i = 0; i < l->n_units; i++) {
+    for (int i = 0; i < l->n_stored; i++) {
         const layout_unit *u = &l->units[i];
         check_ranges(u, l->ranks, 0, u->padded);
         check_ranges(u, l->ranks, u->padded / 2, 0);
@@ -165,6 +196,10 @@ static void check_buckets(const layout *l, int64_t size) {
     for (int i = l->n_units - 1; i >= 0; i--) {
         const layout_unit *u = &l->units[i];
         const layout_bucket *b = &l->buckets[u->bucket];
+        if (!u->padded) {
+            assert_int_equal(u->bucket, -1);
+            continue;
+        }
         assert_in_range(u->bucket, 0, l->n_buckets - 1);
         if (u->shared) {
             assert_true(b->shared && b->n_units == 1 && b->elems == u->padded && u->bucket_offset == 0);
@@ -203,6 +238,7 @@ static void test_layouts(void **state) {
                 check_places(m, &l);
                 check_elements(m, &l);
                 check_shards(m, &l);
+                check_slots(&l);
                 check_intersections(&l);
                 check_buckets(&l, bucket_sizes[s]);
                 layout_free(&l);

@@ -70,6 +70,8 @@ enum { WINDOW = 4 << 20, VALUES = (1 << 16) * (4 + 2) + PAGE };  // the page is 
         "second moment", S, D, bytes, 0, 0                                                   \
     }
 
+static size_t pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
+
 // bf16 with masters on two ranks, whose shards have 8192 elements.
 static void test_lines(void **state) {
     for (int stage = 0; stage <= 3; stage++) {
@@ -96,6 +98,64 @@ static void test_lines(void **state) {
         assert_int_equal(p.bucket_elems, 5120);
         assert_int_equal(p.bucket_bytes, stage >= 2 ? 2 * 5120 * 2 + 1024 * 2 : 0);
     }
+}
+
+static const zero_tensor some_frozen[] = { { "wte", 1, { 1000 }, 1, 0, 1, 0, .frozen = 1 },
+                                           { "base", 1, { 3000 }, BLOCKS, 1, 1, 0, .frozen = 1 },
+                                           { "w", 1, { 5000 }, BLOCKS, 1, 1, 0 } };
+
+// With the embedding frozen and 3000 frozen elements in each block, padded to 3072, only the blocks' other
+// 5120 elements have gradients, optimizer states and traffic for them. A slot holds 3 pages and then 3072
+// elements.
+static void test_frozen(void **state) {
+    enum { TRAINED = BLOCKS * 5120, FROZEN = 1024 + BLOCKS * 3072 };
+    for (int stage = 0; stage <= 3; stage++) {
+        zero_plan p;
+        const zero_config c = config_of(stage, ZERO_BF16, 1);
+        const int64_t all = stage ? 2 : 1, params = TRAINED + (stage == 3 ? FROZEN : 0), low = 2;
+        WORKS(zero_make_plan(&p, &c, some_frozen, 3, units, UNITS, 2, 2));
+        const int grads_moved = stage == 0 ? R | G : stage == 1 ? R : 0;
+        const line want[] = {
+            { "shared window", W, D, WINDOW, 0, 1 },
+            { "values in and out", W, D, VALUES, 0, 0 },
+            { "parameters", S, D, pages((TRAINED + FROZEN) * low / (stage == 3 ? 2 : 1)), stage ? G : 0, 0 },
+            { "slots (units used twice)", W, D, stage == 3 ? PAGE : 0, G, 0 },
+            { "slots", W, D, stage == 3 ? 2 * pages((3 * 2048 + 3072) * low) : 0, G, 0 },
+            { "gradients", S, D, pages(TRAINED * low / (stage >= 2 ? 2 : 1)), grads_moved, 0 },
+            { "buckets", W, D, stage >= 2 ? 2 * 3 * PAGE : 0, R, 0 },
+            OPTIMIZER(pages(TRAINED * 4 / all)),
+            { NULL, 0, 0, 0, 0, 0 },
+        };
+        check_lines(&p, want);
+        assert_int_equal(p.parameters, PSI + BLOCKS * 3000);
+        const int64_t whole = stage < 3 ? p.parameters * low : 0, optimizer = BLOCKS * 5000 * 12;
+        const int64_t sharded = stage == 3 ? p.parameters * low : 0, grads = BLOCKS * 5000 * low;
+        assert_int_equal(p.formulas[stage].bytes,
+                         whole + sharded / 2 + grads / (stage < 2 ? 1 : 2) + optimizer / all);
+        // Stage 3 gathers every unit twice: the embedding for its two forward uses, of which the second also
+        // serves backward.
+        assert_int_equal(p.traffic.all_gather[ZERO_FOR_STEP], params * low / 2 * (stage == 3 ? 2 : 1));
+        assert_int_equal(p.traffic.reduce_scatter[ZERO_FOR_STEP], TRAINED * low / 2);
+        assert_int_equal(p.traffic.all_gather[ZERO_FOR_EVAL],
+                         stage == 3 ? (TRAINED + FROZEN + 1024) * low / 2 : 0);
+    }
+}
+
+// A delayed update writes a second version of a block's 2560 trained parameters of this rank, in two pages.
+static void test_frozen_in_files(void **state) {
+    size_t bytes[2] = { 0 };
+    for (int delayed = 0; delayed < 2; delayed++) {
+        zero_plan p;
+        zero_config c = config_of(3, ZERO_BF16, 1);
+        c.offload.params = c.offload.optimizer = ZERO_NVME;
+        c.offload.nvme = "/tmp";
+        c.offload.delayed_update = delayed;
+        WORKS(zero_make_plan(&p, &c, some_frozen, 3, units, UNITS, 2, 2));
+        for (const zero_memory_line *l = p.lines; l < p.lines + p.n_lines; l++)
+            if (l->tier == ZERO_NVME && !strcmp(l->purpose, "parameters")) bytes[delayed] = l->bytes;
+    }
+    assert_int_equal(bytes[0], PAGE + BLOCKS * (2 + 1) * PAGE);
+    assert_int_equal(bytes[1] - bytes[0], BLOCKS * 2 * PAGE);
 }
 
 // Lines that exist only with certain settings: fp32 on the wire, sums over micro-batches, messages, a trace.
@@ -430,7 +490,8 @@ int main(void) {
         cmocka_unit_test(test_traffic),         cmocka_unit_test(test_large),
         cmocka_unit_test(test_pieces),          cmocka_unit_test(test_refused),
         cmocka_unit_test(test_inference),       cmocka_unit_test(test_find_line),
-        cmocka_unit_test(test_update_states),
+        cmocka_unit_test(test_update_states),   cmocka_unit_test(test_frozen),
+        cmocka_unit_test(test_frozen_in_files),
     };
     return cmocka_run_group_tests(plan_tests, NULL, NULL) != 0;
 }

@@ -17,7 +17,7 @@ enum { TOY_BLOCKS = 4, TOY_UNITS = TOY_BLOCKS + 1, TOY_TENSORS = 6, TOY_LARGEST 
 enum { TOY_ELEMS = TOY_LARGEST + 50 + TOY_BLOCKS * (129 + 5003 + 33 + 1280) };
 
 // As in GPT-2, backward overwrites the gradients of matrices and adds to the others.
-static const zero_tensor toy_tensors[TOY_TENSORS] = {
+static zero_tensor toy_tensors[TOY_TENSORS] = {
     { "wte", 1, { TOY_LARGEST }, 1, 0, 1, 1, 0.9f },
     { "lnw", 1, { 129 }, TOY_BLOCKS, 1, 0, 0 },
     { "w", 1, { 5003 }, TOY_BLOCKS, 1, 1, 1 },
@@ -29,6 +29,33 @@ static const zero_unit toy_units[TOY_UNITS] = {
     { "emb", 2, 2, 1 },     { "block 0", 1, 1, 0 }, { "block 1", 1, 1, 0 },
     { "block 2", 1, 1, 0 }, { "block 3", 1, 1, 0 },
 };
+
+// Sets of frozen tensors, by their bits. In the last one a single block is frozen; it has no tensor but lnw,
+// which the other blocks lack.
+enum { TOY_FROZEN_SETS = 5, TOY_ONE_BLOCK = TOY_FROZEN_SETS - 1 };
+static const struct {
+    const char *name;
+    unsigned tensors;
+} toy_frozen_sets[TOY_FROZEN_SETS] = {
+    { "none frozen", 0 },
+    { "wte and w frozen", 1 << 0 | 1 << 2 },
+    { "embedding frozen", 1 << 0 | 1 << 5 },
+    { "blocks and lnfw frozen", 1 << 1 | 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 },
+    { "a block frozen", 1 << 1 },
+};
+static int toy_frozen_set;
+static inline const char *toy_is_frozen(void) { return toy_frozen_sets[toy_frozen_set].name; }
+static inline const char *toy_freeze(int set) {
+    toy_frozen_set = set;
+    for (int k = 0; k < TOY_TENSORS; k++) {
+        zero_tensor *t = &toy_tensors[k];
+        t->frozen = toy_frozen_sets[set].tensors >> k & 1;
+        if (t->unit == 0) continue;
+        t->unit = 1 + (set == TOY_ONE_BLOCK && !t->frozen);
+        t->layers = set != TOY_ONE_BLOCK ? TOY_BLOCKS : t->frozen ? 1 : TOY_BLOCKS - 1;
+    }
+    return toy_is_frozen();
+}
 
 static inline int64_t toy_elems(int tensor) { return zero_tensor_elems(&toy_tensors[tensor]); }
 
@@ -117,7 +144,7 @@ static inline int toy_backward(toy *t, int unit, int use) {
     TOY_TRY(zero_pre_backward(t->z, unit));
     toy_compute(t, unit);
     for (int k = 0; k < TOY_TENSORS; k++) {
-        if (!toy_has(k, unit)) continue;
+        if (!toy_has(k, unit) || toy_tensors[k].frozen) continue;
         int layer = unit - toy_tensors[k].unit;
         const void *p = reads ? zero_param(t->z, k, layer) : NULL;
         void *g = zero_grad(t->z, k, layer);

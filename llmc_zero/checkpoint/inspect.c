@@ -74,7 +74,10 @@ int zero_checkpoint_get(zero_checkpoint *c, zero_value what, int tensor, int lay
                          "zero_checkpoint_get: %s has %lld elements, not [%lld, %lld + %lld)",
                          c->layout.tensors[tensor].name, (long long)p->elems, (long long)offset,
                          (long long)offset, (long long)n);
-    ZERO_TRY(blocks_read_unit(&c->from, layout_unit_of(&c->layout, p), saved, p->offset + offset, n, values));
+    if (saved && p->unit >= c->layout.n_units)
+        return zero_fail(ZERO_ERR_MISUSE, "zero_checkpoint_get: %s is frozen, so it has parameters only",
+                         c->layout.tensors[tensor].name);
+    ZERO_TRY(blocks_read_unit(&c->from, p->unit, saved, p->offset + offset, n, values));
     if (what == ZERO_PARAM) round_to(c->m.dtype, values, n);
     return 0;
 }

@@ -43,7 +43,7 @@ static int read_piece(zero *z, block_reader *from, const saved_piece *p, int use
         memset(room, 0, p->at.elems * sizeof *room);
     }
     if (!uses) return 0;
-    if (saved_values[p->saved] == ZERO_MASTER && states_get(z, ZERO_MASTER)->kept)
+    if (states_with(z, saved_values[p->saved], p->at.unit)->what == ZERO_MASTER)
         ZERO_TRY(states_write(z, ZERO_PARAM, p->at, STATE_WRITE, room));
     return states_write(z, saved_values[p->saved], p->at, STATE_WRITE, room);
 }
@@ -83,7 +83,7 @@ static int load_folder(zero *z, const char *path, char **text) {
 
 // Gathers a unit on all ranks, and waits for it.
 static int gather_now(zero *z, state *s, int unit) {
-    const comm_use use = { .purpose = ZERO_FOR_CHECKPOINT, .unit = unit, .units = 1 };
+    const comm_use use = { .purpose = ZERO_FOR_CHECKPOINT, .unit = z->layout.units[unit].of, .units = 1 };
     state_part p;
     ZERO_TRY(wait_for_device(z, COMM));
     ZERO_TRY(state_open(&p, s, z->comm.gather_stream, unit, STATE_WHOLE, STATE_CHANGE));
@@ -96,10 +96,11 @@ static int gather_now(zero *z, state *s, int unit) {
 // Gathers the states that this stage keeps whole, because each rank has read only its own parts of them.
 static int run_complete(void *ctx, task *k) {
     zero *z = ctx;
-    for (int u = 0; u < z->layout.n_units; u++) {
+    for (int u = 0; u < z->layout.n_stored; u++) {
         for (int what = 0; what < STATES; what++) {
             state *s = states_get(z, what);
-            if (what != ZERO_GRADIENT && s->kept && !s->sharded) ZERO_TRY(gather_now(z, s, u));
+            const int is_whole = s->kept && !s->sharded && u < state_units(s) && z->layout.units[u].padded;
+            if (what != ZERO_GRADIENT && is_whole) ZERO_TRY(gather_now(z, s, u));
         }
     }
     return z->device.f->wait(&z->device, COMM);

@@ -23,8 +23,8 @@ static json_t *append(json_t *rows, json_t *row) {
 static json_t *tensor_row(const zero_tensor *t) {
     json_t *dims = json_array();
     for (int i = 0; i < t->n_dims; i++) dims = append(dims, json_integer(t->dims[i]));
-    return json_pack("{s:s, s:o, s:i, s:i, s:b}", "name", t->name, "dims", dims, "layers", t->layers, "unit",
-                     t->unit, "decay", t->decay != 0);
+    return json_pack("{s:s, s:o, s:i, s:i, s:b, s:o*}", "name", t->name, "dims", dims, "layers", t->layers,
+                     "unit", t->unit, "decay", t->decay != 0, "frozen", t->frozen ? json_true() : NULL);
 }
 
 static json_t *all_tensors(const layout *l) {
@@ -40,31 +40,31 @@ static json_t *unit_row(const layout *l, const layout_unit *u) {
         places = append(places, json_pack("{s:i, s:i, s:I}", "tensor", p->tensor, "layer", p->layer, "offset",
                                           (json_int_t)p->offset));
     }
-    return json_pack("{s:s, s:I, s:o}", "name", u->name, "elems",
-                     (json_int_t)layout_extent(l, (int)(u - l->units)), "tensors", places);
+    const int unit = (int)(u - l->units);
+    return json_pack("{s:s, s:I, s:o, s:o*}", "name", u->name, "elems", (json_int_t)layout_extent(l, unit),
+                     "tensors", places, "frozen", u->of != unit ? json_true() : NULL);
 }
 
 static json_t *all_units(const layout *l) {
     json_t *rows = json_array();
-    for (int i = 0; i < l->n_units; i++) rows = append(rows, unit_row(l, &l->units[i]));
+    for (int i = 0; i < l->n_stored; i++) rows = append(rows, unit_row(l, &l->units[i]));
     return rows;
 }
 
-static json_t *part_row(const saved_part *p, int update_states) {
+static json_t *part_row(const saved_part *p) {
     json_t *row = json_pack("{s:i, s:I, s:I}", "unit", p->unit, "from", (json_int_t)p->from, "elems",
                             (json_int_t)p->elems);
-    for (int i = 0; i <= update_states; i++)
-        if (json_object_set_new(row, saved_names[i], json_integer(p->at[i]))) {
-            json_decref(row);
-            return NULL;
-        }
+    for (int i = 0; i < SAVED && row; i++) {
+        if (p->at[i] < 0 || !json_object_set_new(row, saved_names[i], json_integer(p->at[i]))) continue;
+        json_decref(row);
+        row = NULL;
+    }
     return row;
 }
 
 static json_t *all_parts(const manifest *m, const manifest_file *f) {
     json_t *rows = json_array();
-    for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++)
-        rows = append(rows, part_row(p, m->update_states));
+    for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++) rows = append(rows, part_row(p));
     return rows;
 }
 
@@ -307,7 +307,10 @@ static int get_part(const manifest *m, const json_t *row, const char *where, con
     p->unit = (int)unit;
     ZERO_TRY(get_count(m, row, where, "from", 0, INT64_MAX / 8, &p->from));
     ZERO_TRY(get_count(m, row, where, "elems", 1, most, &p->elems));
-    for (int i = 0; i <= m->update_states; i++) {
+    const json_t *of = json_array_get(json_object_get(m->root, "units"), unit);
+    const int saved = json_is_true(json_object_get(of, "frozen")) ? 1 : 1 + m->update_states;
+    for (int i = 0; i < SAVED; i++) p->at[i] = -1;
+    for (int i = 0; i < saved; i++) {
         const int64_t last = f->bytes - p->elems * (int64_t)sizeof(float);
         ZERO_TRY(get_count(m, row, where, saved_names[i], 0, last, &p->at[i]));
         if (p->at[i] % (int64_t)sizeof(float)) return wrong(m, where, saved_names[i], "a multiple of 4");
@@ -430,23 +433,27 @@ static int same(const manifest *m, const char *where, const json_t *here, const 
         snprintf(what, sizeof what, "%.150s%s%s", where, *where ? ": " : "", key);
         ZERO_TRY(same(m, what, value, json_object_get(there, key)));
     }
-    return 0;
+    if (json_object_get(here, "frozen") || !json_object_get(there, "frozen")) return 0;
+    snprintf(what, sizeof what, "%.150s: frozen", where);
+    return differs(m, what, NULL, json_object_get(there, "frozen"));
 }
 
 // Checks that the parts of each unit follow each other without gaps, in the order of the files. have
-// (n_units): counts the elements found.
+// (n_stored): counts the elements found.
 static int count_parts(const manifest *m, const layout *l, int64_t *have) {
     for (const manifest_file *f = m->files; f < m->files + m->n_files; f++)
         for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++) {
-            if (p->unit >= l->n_units || p->from != have[p->unit] ||
-                p->elems > layout_extent(l, p->unit) - p->from)
+            if (p->unit >= l->n_stored ||
+                (p->at[m->update_states] >= 0) !=
+                    (parts_saved(l, p->unit, 1 + m->update_states) > m->update_states) ||
+                p->from != have[p->unit] || p->elems > layout_extent(l, p->unit) - p->from)
                 return zero_fail(ZERO_ERR_IO,
                                  "%s: file %s: the part of unit %d that begins at element %lld does not "
                                  "follow the previous one",
                                  m->path, f->name, p->unit, (long long)p->from);
             have[p->unit] += p->elems;
         }
-    for (int u = 0; u < l->n_units; u++)
+    for (int u = 0; u < l->n_stored; u++)
         if (have[u] != layout_extent(l, u))
             return zero_fail(ZERO_ERR_IO, "%s: unit %d (%s): the files have %lld of its %lld elements",
                              m->path, u, l->units[u].name, (long long)have[u],
@@ -455,7 +462,7 @@ static int count_parts(const manifest *m, const layout *l, int64_t *have) {
 }
 
 static int check_parts(const manifest *m, const layout *l) {
-    int64_t *have = calloc(l->n_units, sizeof *have);
+    int64_t *have = calloc(l->n_stored, sizeof *have);
     int rc = have ? count_parts(m, l, have) : zero_fail(ZERO_ERR_MEMORY, "%s: out of memory", m->path);
     free(have);
     return rc;

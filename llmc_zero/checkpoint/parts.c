@@ -15,14 +15,15 @@ static int64_t elems_of(const layout *l, int unit, int rank) {
 int parts_of_rank(const layout *l, int rank, int n_saved, saved_part *parts, int64_t *bytes) {
     int n = 0;
     *bytes = 0;
-    for (int u = 0; u < l->n_units; u++) {
+    for (int u = 0; u < l->n_stored; u++) {
         int64_t elems = elems_of(l, u, rank);
         if (!elems) continue;
         saved_part *p = &parts[n++];
         *p = (saved_part){ .unit = u, .from = layout_before(&l->units[u], rank), .elems = elems };
-        for (int i = 0; i < n_saved; i++) {
-            p->at[i] = *bytes;
-            *bytes += elems * (int64_t)sizeof(float);
+        for (int i = 0; i < SAVED; i++) {
+            const int is_saved = i < parts_saved(l, u, n_saved);
+            p->at[i] = is_saved ? *bytes : -1;
+            if (is_saved) *bytes += elems * (int64_t)sizeof(float);
         }
     }
     return n;
@@ -32,11 +33,12 @@ int pieces_next(saved_piece *p) {
     const layout *l = &p->z->layout;
     state_range *r = &p->at;
     for (r->from += r->elems;; r->from = 0) {
-        const int64_t all = p->padded ? l->units[r->unit].shard : elems_of(l, r->unit, r->part);
+        int64_t all = p->padded ? l->units[r->unit].shard : elems_of(l, r->unit, r->part);
+        if (p->saved >= parts_saved(l, r->unit, p->n_saved)) all = 0;
         r->elems = all - r->from < VALUES_CHUNK ? all - r->from : VALUES_CHUNK;
         if (r->elems > 0) return 1;
         p->saved = (p->saved + 1) % p->n_saved;
-        if (!p->saved && ++r->unit == l->n_units) return 0;
+        if (!p->saved && ++r->unit == l->n_stored) return 0;
     }
 }
 
@@ -74,7 +76,7 @@ static int refuse(const zero *z, int saved, int unit, const layout_place *p, int
     zero_fail_rank(ZERO_ERR_ARGUMENT, n->rank, net_host(n, n->rank),
                    " has %s that are not finite: %g in %s, layer %d, element %lld (unit %s)", states[saved],
                    value, t->name, p->layer, (long long)element, z->layout.units[unit].name);
-    return zero_failed_at_unit(unit);
+    return zero_failed_at_unit(z->layout.units[unit].of);
 }
 
 int finite_values(const zero *z, int saved, state_range r, const float *values) {

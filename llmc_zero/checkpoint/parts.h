@@ -2,6 +2,8 @@
 //
 //   rank r's file    unit 0: masters, first moment, second moment | unit 1: ..      all fp32
 //
+// Frozen units follow the others. They have only parameters, saved like masters.
+//
 // A rank saves its shard without the padding at the end of the unit, because the padding depends on the
 // number of ranks. An element's index in its unit does not.
 #ifndef LLMC_ZERO_CHECKPOINT_PARTS_H
@@ -16,11 +18,16 @@ extern const char *const saved_names[SAVED];  // their names in the manifest
 typedef struct {
     int unit;
     int64_t from, elems;  // in the unit
-    int64_t at[SAVED];    // offset of each saved state, in bytes
+    int64_t at[SAVED];    // offset of each saved state, in bytes; -1: the unit does not have it
 } saved_part;
 
-// Fills parts (n_units) with the rank's non-empty parts, with n_saved states each, and returns their number.
-// Sets *bytes to its file's size.
+// Returns how many of the job's n_saved states the unit has. A frozen unit has only the first one.
+static inline int parts_saved(const layout *l, int unit, int n_saved) {
+    return unit < l->n_units ? n_saved : 1;
+}
+
+// Fills parts (n_stored) with the rank's non-empty parts, with up to n_saved states each, and returns their
+// number. Sets *bytes to its file's size.
 int parts_of_rank(const layout *l, int rank, int n_saved, saved_part *parts, int64_t *bytes);
 
 // A piece of a saved state of this rank, of at most VALUES_CHUNK elements.

@@ -44,7 +44,7 @@ static int describe_files(save *s) {
     m->n_files = l->ranks;
     for (int r = 0; r < l->ranks; r++) {
         manifest_file *f = &m->files[r];
-        f->parts = calloc(l->n_units, sizeof *f->parts);
+        f->parts = calloc(l->n_stored, sizeof *f->parts);
         if (f->parts) f->n_parts = parts_of_rank(l, r, 1 + m->update_states, f->parts, &f->bytes);
         f->n_blocks = manifest_blocks(f->bytes, BLOCK_BYTES);
         f->digests = calloc(f->n_blocks + 1, sizeof *f->digests);

@@ -68,7 +68,9 @@ state state_of(zero_value what, const zero_config *c, const layout *l, int rank,
 }
 
 size_t state_bytes(const state *s) {
-    int64_t elems = s->sharded ? s->layout->shard_elems : s->layout->flat_elems;
+    const layout *l = s->layout;
+    int64_t elems = s->sharded ? l->shard_elems : l->flat_elems;
+    if (s->what == ZERO_PARAM) elems = s->sharded ? l->stored_shard_elems : l->stored_flat_elems;
     return s->kept ? elems * dtype_bytes(s->dtype) : 0;
 }
 

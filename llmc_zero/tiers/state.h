@@ -80,7 +80,7 @@ struct state {
     device *device;  // parts are opened in its memory, except for PROCESSOR
     const state_store *store;
     char *array;                    // on the device, with each part at its offset; NULL: the store has none
-    state_split *units;             // (n_units) NULL: nothing is away
+    state_split *units;             // (state_units) NULL: nothing is away
     char *away;                     // pinned host memory; NULL: nothing is away, or it is in files
     int kept_on_host;               // 1: with a GPU, `array` is in host memory too (offload.params_in_host)
     struct state_crossed *crossed;  // how it is copied across the bus (state_across.h); NULL: it is not
@@ -90,6 +90,10 @@ struct state {
 
 // Returns the state that a configuration defines. The layout and the device must outlive it.
 state state_of(zero_value what, const zero_config *c, const layout *l, int rank, device *d);
+// Returns the number of units that have the state: frozen ones have parameters only.
+static inline int state_units(const state *s) {
+    return s->what == ZERO_PARAM ? s->layout->n_stored : s->layout->n_units;
+}
 size_t state_bytes(const state *s);
 // Allocates the planned memory. Does nothing if the state is not kept.
 int state_create(state *s, memory *m, const memory_request *planned);

@@ -25,6 +25,7 @@ static void plan_reductions(across_plan *p, const zero_config *c, const layout *
     size_t bytes[l->n_buckets];
     memset(bytes, 0, sizeof bytes);
     for (const layout_unit *u = l->units; u < l->units + l->n_units; u++) {
+        if (u->bucket < 0) continue;
         size_t *of_bucket = &bytes[u->bucket];
         *of_bucket += round_up(u->shard * size, BLOCK_ALIGN);
         if (2 * *of_bucket > p->bytes[RING_REDUCTIONS]) p->bytes[RING_REDUCTIONS] = 2 * *of_bucket;
@@ -80,7 +81,7 @@ struct state_across {
 struct state_crossed {
     struct state_across *of;
     const state_store *home;
-    int *first;  // (n_units) index of the unit's first event
+    int *first;  // (state_units) index of the unit's first event
     int n_copied;
     void **copied;  // (n_copied) events: the last copy of a piece on the host
 };
@@ -297,9 +298,9 @@ static const state_store across = {
 // Creates the events of all units, one after another.
 static int create_events(struct state_crossed *x, const state *s, memory *m, device *d) {
     int n = 0;
-    x->first = memory_array(m, s->layout->n_units, sizeof *x->first);
+    x->first = memory_array(m, state_units(s), sizeof *x->first);
     if (!x->first) return ZERO_ERR_MEMORY;
-    for (int i = 0; i < s->layout->n_units; i++) {
+    for (int i = 0; i < state_units(s); i++) {
         const layout_unit *u = &s->layout->units[i];
         const int64_t before = layout_before(u, s->rank);
         x->first[i] = n;
@@ -320,7 +321,7 @@ int state_go_across(state *s, const zero_config *c, struct state_across *a, memo
     *x = (struct state_crossed){ .of = a, .home = in_host_memory ? &state_in_memory : s->store };
     s->store = &across;
     s->kept_on_host = s->what == ZERO_PARAM && state_goes_to_files(s->what, c);
-    if (!s->files) ZERO_TRY(state_place(s, c, m, &region));
+    if (!s->files) ZERO_TRY(state_place(s, c, m, state_units(s), &region));
     ZERO_TRY(create_events(x, s, m, a->device));
     if (!away->blocks || away->tier != ZERO_HOST) return 0;
     s->away = memory_alloc_pinned(m, away);

@@ -40,18 +40,20 @@ int64_t state_away(zero_value what, const zero_config *c, const layout *l, int r
 
 int state_has_next(const zero_config *c, const layout *l, int rank, int unit) {
     const int in_files = state_goes_to_files(ZERO_PARAM, c) && state_away(ZERO_PARAM, c, l, rank, unit) > 0;
-    return in_files && c->offload.delayed_update;
+    return in_files && c->offload.delayed_update && unit < l->n_units;
 }
 
-static int64_t largest_shard(const layout *l) {
+// Returns the largest part of a unit that has states off the device.
+static int64_t largest_shard(const zero_config *c, const layout *l) {
+    const int units = state_tier(ZERO_PARAM, c) ? l->n_stored : l->n_units;
     int64_t most = 0;
-    for (int u = 0; u < l->n_units; u++)
+    for (int u = 0; u < units; u++)
         if (l->units[u].shard > most) most = l->units[u].shard;
     return most;
 }
 
 int64_t state_piece_elems(const zero_config *c, const layout *l) {
-    int64_t most = round_up(largest_shard(l), PAGE_ELEMS);
+    int64_t most = round_up(largest_shard(c, l), PAGE_ELEMS);
     return c->offload.sub_group_size < most ? round_up(c->offload.sub_group_size, PAGE_ELEMS) : most;
 }
 
@@ -117,7 +119,7 @@ file_settings state_file_settings(const zero_config *c, int rank) {
 // Blocks alternate between the folders, so if regions can exceed a block, they start on block boundaries.
 static size_t region_align(const zero_config *c, const layout *l) {
     const size_t block = c->offload.nvme_block_bytes;
-    return largest_shard(l) * sizeof(float) > block ? block : FILE_ALIGN;
+    return largest_shard(c, l) * sizeof(float) > block ? block : FILE_ALIGN;
 }
 
 // A bucket's sums are adjacent in its half, and each starts at a page boundary.
@@ -137,7 +139,7 @@ state_files_plan state_plan_files(const zero_config *c, const layout *l, int ran
     for (int what = 0; what < STATES; what++) {
         state s = state_of(what, c, l, rank, NULL);
         if (!s.kept || !state_goes_to_files(what, c)) continue;
-        for (int u = 0; u < l->n_units; u++) {
+        for (int u = 0; u < state_units(&s); u++) {
             const int versions = 1 + (what == ZERO_PARAM && state_has_next(c, l, rank, u));
             p.file_bytes[what] += versions * region_bytes(l, rank, u, dtype_bytes(s.dtype),
                                                           state_away(what, c, l, rank, u),
@@ -162,6 +164,7 @@ static void place_sums(struct state_files *f, const state_files_plan *p, const z
     memset(used, 0, sizeof used);
     for (int u = 0; u < l->n_units; u++) {
         const int bucket = l->units[u].bucket;
+        if (bucket < 0) continue;
         f->sums[u] = (file_buffer){ .memory = halves + bucket % p->halves * p->half_bytes + used[bucket],
                                     .unit = u };
         used[bucket] += state_file_bytes(l, rank, dtype_bytes(s.dtype), state_all(&s, u, rank));
@@ -381,14 +384,14 @@ void state_files_count_gather(const state *s, state_range read) {
     pthread_mutex_unlock(&f->lock);
 }
 
-int state_place(state *s, const zero_config *c, memory *m, int64_t *region) {
+int state_place(state *s, const zero_config *c, memory *m, int n_units, int64_t *region) {
     const layout *l = s->layout;
     const size_t size = dtype_bytes(s->dtype);
     int64_t gone = 0;
-    s->units = memory_array(m, l->n_units, sizeof *s->units);
+    s->units = memory_array(m, n_units, sizeof *s->units);
     s->piece = state_piece_elems(c, l);
     if (!s->units) return ZERO_ERR_MEMORY;
-    for (int u = 0; u < l->n_units; u++) {
+    for (int u = 0; u < n_units; u++) {
         const int64_t away = state_away(s->what, c, l, s->rank, u);
         gone += away;
         s->units[u] = (state_split){ away, *region, gone };
@@ -400,12 +403,12 @@ int state_place(state *s, const zero_config *c, memory *m, int64_t *region) {
 int state_keep_in_files(state *s, struct state_files *f, const zero_config *c, memory *m) {
     s->store = &in_files;
     s->files = f;
-    return state_place(s, c, m, &f->placed);
+    return state_place(s, c, m, state_units(s), &f->placed);
 }
 
 int state_keep_next(state *next, const state *params, const zero_config *c, memory *m) {
     *next = *params;
-    return params->files ? state_place(next, c, m, &params->files->placed) : 0;
+    return params->files ? state_place(next, c, m, next->layout->n_units, &params->files->placed) : 0;
 }
 
 void state_publish(const state *params, const state *next, int unit) {

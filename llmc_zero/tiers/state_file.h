@@ -13,8 +13,8 @@
 int64_t state_away(zero_value what, const zero_config *c, const layout *l, int rank, int unit);
 // Returns 1 if some of the state's elements are in files.
 int state_goes_to_files(zero_value what, const zero_config *c);
-// Returns 1 if a delayed update writes this rank's parameters of the unit to a second region of the files, so
-// that publishing them needs no copy.
+// Returns 1 if a delayed update writes this rank's parameters of the unit, which is not frozen, to a second
+// region of the files, so that publishing them needs no copy.
 int state_has_next(const zero_config *c, const layout *l, int rank, int unit);
 // Returns where the state is stored: ZERO_NVME; ZERO_HOST, only if the device is a GPU; or ZERO_DEVICE, which
 // on a CPU is host memory.
@@ -60,8 +60,9 @@ int state_files_written(struct state_files *f);
 // in memory.
 void state_files_count_gather(const state *s, state_range read);
 
-// Fills state.units, placing the elements that are away from *region on; *region moves to their end.
-int state_place(state *s, const zero_config *c, memory *m, int64_t *region);
+// Fills state.units (n_units), placing the elements that are away from *region on; *region moves to their
+// end.
+int state_place(state *s, const zero_config *c, memory *m, int n_units, int64_t *region);
 // Stores the state in these files. Call it before state_create.
 int state_keep_in_files(state *s, struct state_files *f, const zero_config *c, memory *m);
 
