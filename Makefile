@@ -46,6 +46,10 @@ endif
 WITHOUT_FLAGS := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
 # Recipes must prefix it with +; otherwise make gives it only one job.
 SUBMAKE := $(MAKE) --no-print-directory
+# Each step prints its number, and the total that a dry run counts when the first step begins.
+ZERO_COUNT = $(eval BEGUN += x)[$(words $(BEGUN))/$(TOTAL)]
+TOTAL      = $(eval TOTAL := $(shell MAKEFLAGS='$(filter-out -j% --jobserver%,$(MAKEFLAGS))' \
+             $(MAKE) -n TOTAL= $(MAKECMDGOALS) | grep -c '&& echo "\[\|^echo "\['))$(TOTAL)
 
 # zero.mk builds the plugin, as in any trainer.
 ZERO_BUILD  := $(BUILD)
@@ -69,14 +73,14 @@ include dev/dev.mk
 # ---- the trainer: plain C, although the file with the layer loops is named .cu, as in llm.c
 TRAINER     := $(if $(SAN)$(filter stand-in,$(CUDA)),$(BUILD)/,)train_gpt2_zero
 TRAINER_OBJ := $(BUILD)/train_gpt2_zero.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard trainer/*.c))
-$(BUILD)/train_gpt2_zero.o: train_gpt2_zero.cu $(BUILD)/flags
-	@mkdir -p $(@D) && echo "  cc   $@"
+$(BUILD)/train_gpt2_zero.o: train_gpt2_zero.cu $(ZERO_FLAGS)
+	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
 	$(Q)$(CC) -x c $(ZERO_CFLAGS) -I. -c $< -o $@
-$(BUILD)/trainer/%.o: trainer/%.c $(BUILD)/flags
-	@mkdir -p $(@D) && echo "  cc   $@"
+$(BUILD)/trainer/%.o: trainer/%.c $(ZERO_FLAGS)
+	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) -I. -c $< -o $@
 $(TRAINER): $(TRAINER_OBJ) $(GPT2_OBJ) $(ZERO_LIB) | $(STORIES) $(NCCL_SO)
-	@echo "  link $@"
+	@echo "$(ZERO_COUNT)  link $@"
 	$(Q)$(CC) $(BASE) $^ -o $@ $(LIBS)
 include tests/tests.mk
 

@@ -6,18 +6,18 @@ DATA_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g $(WARN)
 
 .PHONY: data bench
 $(EXAMPLE): dev/examples/mlp_zero.c $(ZERO_LIB)
-	@echo "  link $@"
+	@echo "$(ZERO_COUNT)  link $@"
 	$(Q)$(CC) $(BASE) $(filter %.c %.a,$^) -o $@ $(ZERO_LIBS)
 
 $(BUILD)/make_stories: dev/data/make_stories.c gpt2/disk.c gpt2/gpt2_error.c dev/data/byte_tokenizer.h
-	@mkdir -p $(@D) && echo "  cc   $@"
+	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
 	$(Q)$(CC) $(DATA_CFLAGS) -I. $(filter %.c,$^) -o $@
 TOKENS_SRC := dev/data/make_tokens.c $(patsubst %,gpt2/%.c,bpe vocabulary tokenizer disk gpt2_error)
 TOKENS_INC := dev/data/byte_tokenizer.h $(patsubst %,gpt2/%.h,bpe vocabulary tokenizer disk gpt2_error)
 #? build/make_tokens   builds the program that converts text to tokens (docs/data.md)
 $(TOKENS): $(TOKENS_SRC) $(TOKENS_INC) | probes
 	@test -n "$(HAVE_PCRE)" || { echo "PCRE2 is missing: scripts/install_deps.sh installs it"; exit 1; }
-	@mkdir -p $(@D) && echo "  cc   $@"
+	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
 	$(Q)$(CC) $(DATA_CFLAGS) -DGPT2_PCRE2 -I. $(TOKENS_SRC) -o $@ -lpcre2-8
 $(STORIES) &: $(BUILD)/make_stories
 	@mkdir -p data
@@ -26,8 +26,8 @@ $(STORIES) &: $(BUILD)/make_stories
 data: $(STORIES)
 
 $(BUILD)/bench/%: dev/bench/%.c $(wildcard dev/bench/*.h) $(ZERO_OBJ) $(STAND_IN_OBJ) | $(NCCL_SO)
-	@mkdir -p $(@D) && echo "  link $@"
-	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. $(filter %.c %.o,$^) -o $@ $(LIBS)
+	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  link $@"
+	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_FOUND_CFLAGS) $(ZERO_MPI) -I. $(filter %.c %.o,$^) -o $@ $(LIBS)
 #? bench               measures speed and memory of a training step and of its parts
 #? PEERS=python        make bench: a Python with torch and optionally DeepSpeed, to compare with
 #? ROUNDS=1            make bench: runs of each program; medians are printed

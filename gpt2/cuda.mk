@@ -1,7 +1,8 @@
 # The model's layers for CUDA devices, or for the stand-in for CUDA. cuDNN's attention is built if cuDNN and
 # its header-only frontend are installed.
 GPT2_CUDA += -DGPT2_CUDA $(ZERO_CUDA_CFLAGS)
-GPT2_OBJ  += $(patsubst %,$(BUILD)/%.o,$(basename $(wildcard gpt2/*_cuda.c gpt2/*.cu))) $(STAND_IN_OBJ)
+GPT2_OBJ  := $(filter-out %/layers_cuda_none.o,$(GPT2_OBJ)) $(STAND_IN_OBJ) \
+             $(patsubst %,$(BUILD)/%.o,$(basename $(wildcard gpt2/*_cuda.c gpt2/*.cu)))
 
 ifeq ($(CUDA),yes)
 CUDA_COMPILE = $(ZERO_NVCC) -std=c++17 -O3 -lineinfo $(ZERO_CUDA_ARCH) -Xcompiler -Wall -I. -MMD -MP
@@ -19,15 +20,23 @@ CUDNN_FILES  := $(wildcard $(CUDNN_HOME)/lib64/libcudnn.so* $(CUDNN_HOME)/lib/li
 CUDNN_ONLY_9 := $(and $(filter %.so.9,$(CUDNN_FILES)),$(if $(filter %.so,$(CUDNN_FILES)),,yes))
 LINK_CUDNN   := $(if $(CUDNN_ONLY_9),-l:libcudnn.so.9,-lcudnn)
 CUDNN_PATHS  := -L$(CUDNN_HOME)/lib64 -L$(CUDNN_HOME)/lib -Wl,-rpath,$(CUDNN_HOME)/lib64:$(CUDNN_HOME)/lib
-GPT2_CUDA    += -DGPT2_CUDNN -isystem $(FRONTEND) $(CUDNN_HOME:%=-I%/include)
+GPT2_CUDNN   := -DGPT2_CUDNN -isystem $(FRONTEND) $(CUDNN_HOME:%=-I%/include)
 GPT2_OBJ     += $(BUILD)/gpt2/attention_cudnn.o
 LIBS         += $(CUDNN_PATHS) $(LINK_CUDNN)
 endif
 endif
 
-$(BUILD)/gpt2/%.o: gpt2/%.cu $(BUILD)/flags
-	@mkdir -p $(@D) && echo "  cuda $@"
-	$(Q)$(CUDA_COMPILE) $(filter -D%,$(GPT2_CUDA)) -c $< -o $@
-$(BUILD)/gpt2/%.o: gpt2/%.cpp $(BUILD)/flags
-	@mkdir -p $(@D) && echo "  c++  $@"
-	$(Q)$(CXX) -std=c++17 -O1 -Wall $(GPT2_CUDA) -I. -MMD -MP -c $< -o $@
+$(BUILD)/gpt2/flags_cuda: probes
+	+@$(call ZERO_KEEP,$(GPT2_CFLAGS) $(GPT2_CUDA) $(CUDA_COMPILE))
+$(BUILD)/gpt2/flags_cudnn: probes
+	+@$(call ZERO_KEEP,$(GPT2_CUDNN))
+$(BUILD)/gpt2/attention_cuda.o $(BUILD)/gpt2/attention_cudnn.o: $(BUILD)/gpt2/flags_cudnn
+$(BUILD)/gpt2/%_cuda.o: gpt2/%_cuda.c $(BUILD)/gpt2/flags_cuda
+	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
+	$(Q)$(CC) $(GPT2_CFLAGS) $(GPT2_CUDA) -c $< -o $@
+$(BUILD)/gpt2/%.o: gpt2/%.cu $(BUILD)/gpt2/flags_cuda
+	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cuda $@"
+	$(Q)$(CUDA_COMPILE) $(filter -D%,$(GPT2_CUDA) $(GPT2_CUDNN)) -c $< -o $@
+$(BUILD)/gpt2/%.o: gpt2/%.cpp $(BUILD)/gpt2/flags_cuda
+	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  c++  $@"
+	$(Q)$(CXX) -std=c++17 -O1 -Wall $(GPT2_CUDA) $(GPT2_CUDNN) -I. -MMD -MP -c $< -o $@

@@ -6,7 +6,7 @@ GPT2_OBJ    := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %_cuda.c,$(wildcard gpt2
 have         = $(shell printf '$(1)' | $(CC) $(ZERO_CUDA_CFLAGS) -x c -E - >/dev/null 2>&1 && echo yes)
 # With PCRE2 the trainer takes prompts as text.
 HAVE_PCRE   := $(call have,\#define PCRE2_CODE_UNIT_WIDTH 8\n\#include <pcre2.h>\n)
-GPT2_CFLAGS += $(if $(HAVE_PCRE),-DGPT2_PCRE2)
+GPT2_PCRE   := $(if $(HAVE_PCRE),-DGPT2_PCRE2)
 LIBS        += $(if $(HAVE_PCRE),-lpcre2-8)
 HAVE_DNNL   := $(call have,\#include <oneapi/dnnl/dnnl.h>\n)
 
@@ -20,11 +20,12 @@ probes: zero_needs
 	@test -n "$(or $(filter-out yes,$(CUDA)),$(HAVE_CUBLASLT))" || \
 	    { echo "cublasLt.h is missing: install cuBLAS's headers, or build with CUDA=no"; exit 1; }
 
-# Objects are rebuilt when the flags in this file change.
-GPT2_FLAGS = $(GPT2_CFLAGS) $(GPT2_CUDA) $(CUDA_COMPILE)
-$(BUILD)/flags: probes
-	@mkdir -p $(@D)
-	@echo '$(GPT2_FLAGS)' | cmp -s - $@ || echo '$(GPT2_FLAGS)' >$@
-$(BUILD)/gpt2/%.o: gpt2/%.c $(BUILD)/flags
-	@mkdir -p $(@D) && echo "  cc   $@"
-	$(Q)$(CC) $(GPT2_CFLAGS) $(GPT2_CUDA) -c $< -o $@
+# Objects are rebuilt when their flags change, as in the plugin (zero.mk).
+$(BUILD)/gpt2/flags: probes
+	+@$(call ZERO_KEEP,$(GPT2_CFLAGS))
+$(BUILD)/gpt2/flags_pcre: probes
+	+@$(call ZERO_KEEP,$(GPT2_PCRE))
+$(BUILD)/gpt2/bpe.o: $(BUILD)/gpt2/flags_pcre
+$(BUILD)/gpt2/%.o: gpt2/%.c $(BUILD)/gpt2/flags
+	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
+	$(Q)$(CC) $(GPT2_CFLAGS) $(if $(filter %/bpe.o,$@),$(GPT2_PCRE)) -c $< -o $@

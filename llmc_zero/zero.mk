@@ -56,7 +56,11 @@ ZERO_LIBS   := $(ZERO_OPENMP) $(shell mpicc --showme:link 2>/dev/null) -ljansson
 # their last fields.
 ZERO_CFLAGS := -std=c11 -D_GNU_SOURCE $(ZERO_OPT) -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-parameter \
                -Wno-missing-field-initializers $(ZERO_OPENMP) -fno-math-errno -fno-trapping-math \
-               -ffp-contract=off -MMD -MP $(ZERO_URING_CFLAGS) $(ZERO_CUDA_CFLAGS)
+               -ffp-contract=off -MMD -MP
+# Only these objects see what is installed, so that a new package or another CUDA= rebuilds no others.
+ZERO_FOUND_CFLAGS := $(ZERO_URING_CFLAGS) $(ZERO_CUDA_CFLAGS)
+ZERO_FOUND := $(filter $(addprefix $(ZERO_BUILD)/llmc_zero/,comm/open.o comm/nccl%.o device/device_c%.o \
+              tiers/file_uring.o),$(ZERO_OBJ))
 
 # Prints one line for each missing header, before anything is compiled.
 ZERO_HAVE = $(ZERO_FINDS) || { echo "llmc_zero needs $(1): install $(2)" >&2; found=; }
@@ -71,17 +75,24 @@ zero_needs:
 	    $(call ZERO_HAVE,nvtx3/nvToolsExt.h,the CUDA toolkit with NVTX or build without CUDA);) \
 	$(if $(filter yes,$(ZERO_NCCL)),$(call ZERO_HAVE,nccl.h,libnccl-dev or build with NCCL=no);) \
 	test "$$found"
-# Objects are rebuilt when the flags in this file change.
-ZERO_FLAGS := $(ZERO_CFLAGS) $(ZERO_MPI) $(ZERO_CUDA_COMPILE)
-$(ZERO_BUILD)/llmc_zero/flags: zero_needs
-	@mkdir -p $(@D)
-	@echo '$(ZERO_FLAGS)' | cmp -s - $@ || echo '$(ZERO_FLAGS)' >$@
+# Objects are rebuilt when their flags change, which are in these files. Recipes that keep one begin with +:
+# it is then written in a dry run too, which would otherwise show every object.
+ZERO_KEEP  = mkdir -p $(@D) && { echo '$(1)' | cmp -s - $@ || echo '$(1)' >$@; }
+ZERO_FLAGS := $(ZERO_BUILD)/llmc_zero/flags
+$(ZERO_FLAGS): zero_needs
+	+@$(call ZERO_KEEP,$(ZERO_CFLAGS) $(ZERO_MPI))
+$(ZERO_FLAGS)_found: zero_needs
+	+@$(call ZERO_KEEP,$(ZERO_FOUND_CFLAGS))
+$(ZERO_FLAGS)_cuda: zero_needs
+	+@$(call ZERO_KEEP,$(ZERO_CUDA_COMPILE))
 
-$(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.c $(ZERO_BUILD)/llmc_zero/flags
-	@mkdir -p $(@D) && echo "  cc   $@"
-	$(ZERO_Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -c $< -o $@
-$(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.cu $(ZERO_BUILD)/llmc_zero/flags
-	@mkdir -p $(@D) && echo "  cuda $@"
+$(ZERO_FOUND): $(ZERO_FLAGS)_found
+$(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.c $(ZERO_FLAGS)
+	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
+	$(ZERO_Q)$(CC) $(ZERO_CFLAGS) $(if $(filter $@,$(ZERO_FOUND)),$(ZERO_FOUND_CFLAGS)) $(ZERO_MPI) \
+	    -c $< -o $@
+$(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.cu $(ZERO_FLAGS)_cuda
+	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cuda $@"
 	$(ZERO_Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
 # Links a single object that exports only zero.h's names, so that internal names cannot clash with those of a
 # trainer.

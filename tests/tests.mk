@@ -13,13 +13,13 @@ STAND_IN_TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CUDA_TESTS)) \
 .PHONY: test test-programs stand-in stand-in-tests sanitized check
 .SECONDARY:
 $(BUILD)/tests/%.o: tests/%.cu
-	@mkdir -p $(@D) && echo "  cuda $@"
+	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cuda $@"
 	$(Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
 # Tests compute little, and compile three times as fast at -O1.
 $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) | $(NCCL_SO)
-	@mkdir -p $(@D) && echo "  link $@"
-	$(Q)$(CC) $(ZERO_CFLAGS:-O3=-O1) $(filter -D%,$(GPT2_CUDA)) $(ZERO_MPI) -I. $< $(filter %.o,$^) \
-	    -o $@ -lcmocka $(LIBS)
+	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  link $@"
+	$(Q)$(CC) $(ZERO_CFLAGS:-O3=-O1) $(ZERO_FOUND_CFLAGS) $(filter -D%,$(GPT2_CUDA) $(GPT2_CUDNN)) \
+	    $(ZERO_MPI) -I. $< $(filter %.o,$^) -o $@ -lcmocka $(LIBS)
 # These tests link the trainer's objects.
 $(addprefix $(BUILD)/tests/,test_gradients test_unlike gpu_gate): $(filter $(BUILD)/trainer/%,$(TRAINER_OBJ))
 
@@ -28,20 +28,20 @@ $(addprefix $(BUILD)/tests/,test_gradients test_unlike gpu_gate): $(filter $(BUI
 FUZZ_C   := $(filter-out %/libfuzzer.c %/test_readers.c,$(wildcard tests/fuzz/*.c))
 FUZZ_OBJ := $(FUZZ_C:%.c=$(BUILD)/%.o) $(GPT2_OBJ) $(ZERO_OBJ) \
             $(filter-out %/run.o,$(filter $(BUILD)/trainer/%,$(TRAINER_OBJ)))
-$(BUILD)/tests/fuzz/%.o: tests/fuzz/%.c $(BUILD)/flags
-	@mkdir -p $(@D) && echo "  cc   $@"
+$(BUILD)/tests/fuzz/%.o: tests/fuzz/%.c $(ZERO_FLAGS)
+	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. -c $< -o $@
 # Always uses the stand-in's CUDA headers, even with CUDA=no.
 $(BUILD)/tests/fuzz/tuning.o: ZERO_MPI := -Itests/cuda
 $(BUILD)/tests/test_readers: $(BUILD)/tests/fuzz/test_readers.o $(FUZZ_OBJ) | $(NCCL_SO)
-	@echo "  link $@"
+	@echo "$(ZERO_COUNT)  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) $^ -o $@ $(LIBS)
 $(BUILD)/tests/fuzz_readers: $(BUILD)/tests/fuzz/libfuzzer.o $(FUZZ_OBJ)
-	@echo "  link $@"
+	@echo "$(ZERO_COUNT)  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) -fsanitize=fuzzer $^ -o $@ $(LIBS)
 
 $(BUILD)/tests/cuda/test_%: $(BUILD)/tests/cuda/test_%.o $(GPT2_OBJ) $(ZERO_OBJ)
-	@echo "  link $@"
+	@echo "$(ZERO_COUNT)  link $@"
 	$(Q)$(CXX) $(SANFLAGS_$(SAN)) $^ -o $@ $(LIBS)
 
 #? test                runs every test

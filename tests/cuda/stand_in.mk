@@ -15,12 +15,12 @@ STAND_IN_OBJ      := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out tests/cuda/test_
                      $(wildcard tests/cuda/*.cpp)))
 NCCL_SO           := $(BUILD)/libnccl.so.2
 
-$(BUILD)/tests/cuda/%.o: tests/cuda/%.cpp $(BUILD)/flags
-	@mkdir -p $(@D) && echo "  c++  $@"
+$(BUILD)/tests/cuda/%.o: tests/cuda/%.cpp $(BUILD)/gpt2/flags_cuda
+	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  c++  $@"
 	$(Q)$(STAND_IN) -c $< -o $@
 # The plugin loads this library instead of NVIDIA's.
 $(BUILD)/tests/cuda/nccl.o: STAND_IN += -fPIC
 $(NCCL_SO): $(BUILD)/tests/cuda/nccl.o
-	@echo "  link $@"
+	@echo "$(ZERO_COUNT)  link $@"
 	$(Q)$(CXX) $(OPENMP) $(SANFLAGS_$(SAN)) -shared $< -o $@
 $(BUILD)/tests/cuda/test_stand_in: $(BUILD)/tests/cuda/nccl.o
