@@ -48,8 +48,11 @@ WITHOUT_FLAGS := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
 SUBMAKE := $(MAKE) --no-print-directory
 # Each step prints its number, and the total that a dry run counts when the first step begins.
 ZERO_COUNT = $(eval BEGUN += x)[$(words $(BEGUN))/$(TOTAL)]
-TOTAL      = $(eval TOTAL := $(shell MAKEFLAGS='$(filter-out -j% --jobserver%,$(MAKEFLAGS))' \
-             $(MAKE) -n TOTAL= $(MAKECMDGOALS) | grep -c '&& echo "\[\|^echo "\['))$(TOTAL)
+DRY        = $(findstring n,$(firstword -$(MAKEFLAGS)))
+DRY_FLAGS  = $(filter-out -j% --jobserver%,$(MAKEFLAGS))
+TOTAL      = $(eval TOTAL := $(shell MAKEFLAGS='$(DRY_FLAGS)' \
+             $(MAKE) -n ZERO_DRY=$(if $(DRY),$(ZERO_DRY),+) TOTAL= $(MAKECMDGOALS) | \
+             grep -c '&& echo "\[\|^echo "\['))$(TOTAL)
 
 # zero.mk builds the plugin, as in any trainer.
 ZERO_BUILD  := $(BUILD)
@@ -84,13 +87,13 @@ $(TRAINER): $(TRAINER_OBJ) $(GPT2_OBJ) $(ZERO_LIB) | $(STORIES) $(NCCL_SO)
 	$(Q)$(CC) $(BASE) $^ -o $@ $(LIBS)
 include tests/tests.mk
 
-.PHONY: all help deps demo plots clean
+.PHONY: all help deps demo plots install compile_commands.json clean
 all: train_gpt2_zero
 #? help                prints this list
 HELP_FILES := Makefile $(wildcard gpt2/*.mk dev/*.mk tests/*.mk tests/cuda/*.mk)
 help:
 	@sed -n 's/^#? //p' $(HELP_FILES) | awk -F '  +' ' \
-	    { line = sprintf("  %-21s %s\n", $$1, $$2) } \
+	    { line = sprintf("  %-22s %s\n", $$1, $$2) } \
 	    $$1 ~ /=|^-/ { variables = variables line; next } { targets = targets line } \
 	    END { printf "make TARGET... [VARIABLE=value]...\n\nTargets:\n%s\nVariables:\n%s", targets, variables }'
 #? deps                installs missing packages (scripts/install_deps.sh)
@@ -107,9 +110,33 @@ demo: deps
 plots:
 	@$(WITHOUT_FLAGS) scripts/install_deps.sh plots
 	@$(WITHOUT_FLAGS) scripts/plots.sh $(RUN)
+#? PREFIX=/usr/local   make install: the folder to install to
+PREFIX ?= /usr/local
+#? DESTDIR=folder      make install: goes before PREFIX in the files' paths, to build a package
+#? install             installs trainer, library and headers, and llmc_zero.pc for pkg-config --static
+install: $(TRAINER) $(ZERO_LIB)
+	install -D -t $(DESTDIR)$(PREFIX)/bin $(TRAINER)
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib $(ZERO_LIB)
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include/llmc_zero $(wildcard llmc_zero/zero*.h)
+	@mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig
+	printf '%s\n' 'Name: llmc_zero' 'Description: ZeRO for trainers in C' \
+	    'Version: $(shell sed -nE 's/.*ZERO_VERSION "(.*)".*/\1/p' llmc_zero/zero.h)' \
+	    'Cflags: -I$(PREFIX)/include' 'Libs: -L$(PREFIX)/lib -lllmc_zero' 'Libs.private: $(ZERO_LIBS)' \
+	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/llmc_zero.pc
+#? compile_commands.json  writes for editors how make compiles each file
+compile_commands.json:
+	+@MAKEFLAGS='$(DRY_FLAGS)' $(MAKE) -nB TOTAL= V=1 test-programs | awk -v folder='$(CURDIR)' ' \
+	    { line = line $$0 } \
+	    sub(/\\$$/, "", line) { next } \
+	    line ~ / -o / && match(line, /[^ ]+\.(c|cu|cpp) /) { \
+	        file = substr(line, RSTART, RLENGTH - 1); gsub(/["\\]/, "\\\\&", line); \
+	        printf "%s{\"directory\": \"%s\", \"file\": \"%s\",\n \"command\": \"%s\"}", \
+	            n++ ? ",\n" : "[\n", folder, file, line } \
+	    { line = "" } \
+	    END { print "\n]" }' >$@
 #? clean               removes all build results
 clean:
-	rm -rf build train_gpt2_zero
+	rm -rf build train_gpt2_zero compile_commands.json
 	rm -f $(STORIES)
 
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)

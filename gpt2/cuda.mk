@@ -27,9 +27,9 @@ endif
 endif
 
 $(BUILD)/gpt2/flags_cuda: probes
-	+@$(call ZERO_KEEP,$(GPT2_CFLAGS) $(GPT2_CUDA) $(CUDA_COMPILE))
+	$(ZERO_DRY)@$(call ZERO_KEEP,$(GPT2_CFLAGS) $(GPT2_CUDA) $(CUDA_COMPILE))
 $(BUILD)/gpt2/flags_cudnn: probes
-	+@$(call ZERO_KEEP,$(GPT2_CUDNN))
+	$(ZERO_DRY)@$(call ZERO_KEEP,$(GPT2_CUDNN))
 $(BUILD)/gpt2/attention_cuda.o $(BUILD)/gpt2/attention_cudnn.o: $(BUILD)/gpt2/flags_cudnn
 $(BUILD)/gpt2/%_cuda.o: gpt2/%_cuda.c $(BUILD)/gpt2/flags_cuda
 	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"

@@ -22,9 +22,9 @@ probes: zero_needs
 
 # Objects are rebuilt when their flags change, as in the plugin (zero.mk).
 $(BUILD)/gpt2/flags: probes
-	+@$(call ZERO_KEEP,$(GPT2_CFLAGS))
+	$(ZERO_DRY)@$(call ZERO_KEEP,$(GPT2_CFLAGS))
 $(BUILD)/gpt2/flags_pcre: probes
-	+@$(call ZERO_KEEP,$(GPT2_PCRE))
+	$(ZERO_DRY)@$(call ZERO_KEEP,$(GPT2_PCRE))
 $(BUILD)/gpt2/bpe.o: $(BUILD)/gpt2/flags_pcre
 $(BUILD)/gpt2/%.o: gpt2/%.c $(BUILD)/gpt2/flags
 	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"

@@ -75,16 +75,16 @@ zero_needs:
 	    $(call ZERO_HAVE,nvtx3/nvToolsExt.h,the CUDA toolkit with NVTX or build without CUDA);) \
 	$(if $(filter yes,$(ZERO_NCCL)),$(call ZERO_HAVE,nccl.h,libnccl-dev or build with NCCL=no);) \
 	test "$$found"
-# Objects are rebuilt when their flags change, which are in these files. Recipes that keep one begin with +:
-# it is then written in a dry run too, which would otherwise show every object.
+# Objects are rebuilt when their flags change, which are in these files. A dry run that counts steps sets
+# ZERO_DRY=+, so that it writes the files and shows only objects whose flags changed.
 ZERO_KEEP  = mkdir -p $(@D) && { echo '$(1)' | cmp -s - $@ || echo '$(1)' >$@; }
 ZERO_FLAGS := $(ZERO_BUILD)/llmc_zero/flags
 $(ZERO_FLAGS): zero_needs
-	+@$(call ZERO_KEEP,$(ZERO_CFLAGS) $(ZERO_MPI))
+	$(ZERO_DRY)@$(call ZERO_KEEP,$(ZERO_CFLAGS) $(ZERO_MPI))
 $(ZERO_FLAGS)_found: zero_needs
-	+@$(call ZERO_KEEP,$(ZERO_FOUND_CFLAGS))
+	$(ZERO_DRY)@$(call ZERO_KEEP,$(ZERO_FOUND_CFLAGS))
 $(ZERO_FLAGS)_cuda: zero_needs
-	+@$(call ZERO_KEEP,$(ZERO_CUDA_COMPILE))
+	$(ZERO_DRY)@$(call ZERO_KEEP,$(ZERO_CUDA_COMPILE))
 
 $(ZERO_FOUND): $(ZERO_FLAGS)_found
 $(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.c $(ZERO_FLAGS)

@@ -13,6 +13,7 @@ if ! echo '#include <cudnn.h>' | "${CC:-cc}" -E -I"$CUDA_HOME/include" - >/dev/n
     exit 0
 fi
 
+echo "Downloading the headers of cuDNN's frontend $version (2 MB, with pip or else git) to $target"
 mkdir -p third_party
 # The folder is on the same file system as the target, so that mv is atomic.
 work=$(mktemp -d third_party/.cudnn_frontend.XXXXXX)

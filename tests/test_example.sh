@@ -119,6 +119,29 @@ rm "$dir/mlp_zero.saved/manifest.json"
 refusals <<<'mlp_zero.saved/manifest.json: No such file|2 ZERO_STAGE=3 resume'
 end
 
+# ---- installed
+
+# Installs what is built: without -o, make could build it again with other settings than the running tests.
+begin 'example.built by pkg-config from an install'
+if ! command -v pkg-config >/dev/null; then
+    skip example 'no pkg-config'
+else
+    need 'make install failed' make --no-print-directory -o train_gpt2_zero \
+        -o "$(dirname "$1")/libllmc_zero.a" PREFIX="$dir/usr" install >"$screen" 2>&1
+    export PKG_CONFIG_PATH=$dir/usr/lib/pkgconfig
+    # shellcheck disable=SC2046
+    "${CC:-cc}" -O2 $(pkg-config --cflags llmc_zero) dev/examples/mlp_zero.c -o "$dir/mlp_zero" \
+        $(pkg-config --static --libs llmc_zero) >"$screen" 2>&1 ||
+        need "not built: $(tail -n 1 "$screen")" false
+    is version "\"$(pkg-config --modversion llmc_zero)\"" \
+        "$(awk '/ZERO_VERSION/ { print $3 }' llmc_zero/zero.h)"
+    example=$dir/mlp_zero
+    runs 1 ZERO_STAGE=3
+    is params_hash "params_hash $(value params_hash)" "$(grep params_hash "$dir/screen.1.3")"
+    need 'no trainer' [ -x "$dir/usr/bin/train_gpt2_zero" ]
+    end
+fi
+
 # ---- zero.h and docs/
 
 begin 'docs.api.md is generated from zero.h'

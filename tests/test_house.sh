@@ -65,6 +65,54 @@ for variable in $(sed -nE 's/^([A-Z_]+) +\?=.*/\1/p' "${makefiles[@]}"); do
 done
 end
 
+# Dry runs in another build folder: make only prints what it would compile.
+steps() {           # VARIABLE=VALUE...: prints the lines that announce a step, without the folder
+    make --no-print-directory -n ZERO_DRY=+ BUILD="$dir/build" TRAINER="$dir/build/trainer.bin" CUDA=no \
+        "$@" "$dir/build/trainer.bin" | sed -nE "s|.*echo \"(\[.*\].*)\"\$|\1|p" | sed "s|$dir/build/||"
+}
+begin 'house.make counts its steps, and compiles again only what a changed flag concerns'
+with=(ZERO_URING=yes HAVE_PCRE=yes) without=(ZERO_URING=no HAVE_PCRE=)
+steps "${with[@]}" >"$dir/steps"
+all=$(wc -l <"$dir/steps")
+need "$all steps" [ "$all" -gt 100 ]
+is 'first and last count' "$(sed -nE '1s/ .*//p; $s/ .*//p' "$dir/steps" | xargs)" "[1/$all] [$all/$all]"
+for file in $(sed 's/.* //' "$dir/steps") libllmc_zero.a trainer.bin; do
+    mkdir -p "$dir/build/$(dirname "$file")" && touch "$dir/build/$file"
+done
+is 'steps of a build that is up to date' "$(steps "${with[@]}")" ''
+is 'compiled without io_uring and PCRE2' \
+    "$(steps "${without[@]}" | sed -n 's/.* cc *//p' | grep -v /nccl | xargs)" \
+    'gpt2/bpe.o llmc_zero/comm/open.o llmc_zero/device/device_cpu.o llmc_zero/device/device_cuda.o '\
+'llmc_zero/tiers/file_uring.o'
+is 'steps with -O2' "$(steps "${without[@]}" CFLAGS=-O2 | wc -l)" "$all"
+end
+
+begin 'house.compile_commands.json has each file'
+mkdir "$dir/linked" && ln -s "$PWD"/* "$dir/linked" && rm -f "$dir/linked/compile_commands.json"
+make -s -C "$dir/linked" BUILD="$dir/build" CUDA=no compile_commands.json
+sed -nE 's/^\{"directory": "[^"]+", "file": "([^"]+)",$/\1/p' "$dir/linked/compile_commands.json" \
+    >"$dir/listed"
+is 'files without a command' \
+    "$(find llmc_zero trainer -name '*.c' | grep -vxFf "$dir/listed" | xargs)" ''
+sed -nE 's|^ "command": "(.* -c llmc_zero/layout.c) .*"\}.*|\1 -MF /dev/null -fsyntax-only|p' \
+    "$dir/linked/compile_commands.json" >"$dir/command"
+need "does not run: $(cat "$dir/command")" sh -e "$dir/command"
+need 'no command' [ -s "$dir/command" ]
+end
+
+begin 'house.a download is announced'
+mkdir -p "$dir/bare/scripts" "$dir/bare/include"
+cp scripts/fetch_cudnn_frontend.sh "$dir/bare/scripts"
+: >"$dir/bare/include/cudnn.h"
+for program in python3 git; do              # as without a network
+    printf '#!/bin/sh\nexit 1\n' >"$dir/bare/$program" && chmod +x "$dir/bare/$program"
+done
+PATH=$dir/bare:$PATH CUDA_HOME=$dir/bare need 'status 0 without a network' \
+    not "$dir/bare/scripts/fetch_cudnn_frontend.sh" >"$dir/found" 2>&1
+need "its first line is: $(head -n 1 "$dir/found")" grep -q '1:Downloading .* to third_party/' \
+    <(grep -n . "$dir/found")
+end
+
 begin 'house.format'
 scripts/format.sh >"$dir/found" || why="$(cat "$dir/found")"
 end
