@@ -3,7 +3,7 @@
 # forward and backward, and AdamW were busy in a step, how much of the disk's time the others overlapped, and
 # for how much of a step several were busy at once. A step lasts from one start of AdamW to the next. With
 # PICTURE (.svg or .png) it also draws the last step, which needs gnuplot.
-#   dev/trace_lanes.sh TRACE [PICTURE [TITLE]]
+#   dev/trace_lanes.sh TRACE [PICTURE [TITLE]]      RANK=1 shows another rank than 0
 set -eu
 trace=${1:?usage: dev/trace_lanes.sh TRACE [PICTURE [TITLE]]} picture=${2:-} title=${3:-}
 fail() { echo "trace_lanes.sh: $*" >&2; exit 1; }
@@ -13,14 +13,15 @@ trap 'rm -rf "$work"' EXIT
 
 # Writes lines "SECONDS WHAT +1|-1" in chronological order. WHAT is the event's kind, or "step" when the
 # trainer starts AdamW; gathers and reductions are both "collective", forward and backward are both "pass".
-awk -F'"' '
+awk -F'"' -v process=$((${RANK:-0} + 1)) '
     function number(key,    after) {
         after = length(key) + 3
         return match($0, "\"" key "\":[0-9.]+") ? substr($0, RSTART + after, RLENGTH - after) : 0
     }
-    !/"ph":"X"/ { next }
+    !/"ph":"X"/ || number("pid") != process { next }
     {
-        from = number("ts") / 1e6; what = $8; thread = number("tid") + 0
+        from = number("ts") / 1e6; what = $8; thread = int(number("tid") / 100) - 1
+        if (what == "step") next
         if (what == "wait" && thread == 4) what = "pause"
         if (what == "wait" && thread) next
         if ($4 == "update ") { printf "%.6f step 0\n", from; next }

@@ -1,5 +1,8 @@
 // Figures that a trainer can report: memory, traffic, how the ranks are connected, and the trace.
+#include "base/trace_file.h"
 #include "internal.h"
+#include <stdlib.h>
+#include <string.h>
 
 void *zero_alloc(zero *z, zero_tier tier, zero_memory_class class_, const char *purpose, size_t bytes) {
     if (tier == ZERO_HOST && z->device.asynchronous)
@@ -43,10 +46,47 @@ void zero_plan_info(const zero *z, zero_plan *info) {
     plan_describe(&z->plan, &z->config, &z->layout, 0, info);
 }
 
-int zero_trace_write(zero *z, const char *path) {
+// -------- the trace
+
+// Copies the other ranks' text to rank 0's file, in parts that fit on the stack.
+static int write_other_ranks(zero *z, const char *text, uint64_t length, FILE *to) {
+    char part[1 << 16];
+    for (int r = 1; r < z->comm.group.ranks; r++) {
+        uint64_t left = length;
+        ZERO_TRY(zero_broadcast(z, r, &left, sizeof left));
+        for (uint64_t at = 0, n; left; at += n, left -= n) {
+            n = left < sizeof part ? left : sizeof part;
+            if (r == z->comm.group.rank) memcpy(part, text + at, n);
+            ZERO_TRY(zero_broadcast(z, r, part, n));
+            if (to) fwrite(part, 1, n, to);
+        }
+    }
+    return 0;
+}
+
+// The time of each rank's trace 0 on the system's clock gives all ranks one axis, which starts at the first.
+static char *text_of_rank(zero *z, size_t *length) {
     const char *names[z->layout.n_stored];
+    double starts[z->comm.group.ranks], first = z->trace.wall_s;
+    if (share_values(z, &z->trace.wall_s, starts, 1)) return NULL;
+    for (int r = 0; r < z->comm.group.ranks; r++) first = starts[r] < first ? starts[r] : first;
     for (int i = 0; i < z->layout.n_stored; i++) names[i] = z->layout.units[i].name;
+    return trace_text(&z->trace, z->comm.group.rank, z->trace.wall_s - first, names, z->layout.n_stored,
+                      length);
+}
+
+int zero_trace_write(zero *z, const char *path) {
+    trace_file file = { .to = NULL };
+    size_t length;
     ZERO_TRY(grads_wait(z));
     ZERO_TRY(update_settle(z));
-    return trace_write(&z->trace, path, z->comm.group.rank, names, z->layout.n_stored);
+    char *text = text_of_rank(z, &length);
+    int rc = text ? 0 : zero_failed()->fields.code;
+    if (text && z->comm.group.rank == 0) rc = trace_file_open(&file, path);
+    rc = agree(z, rc);
+    if (!rc && file.to) fwrite(text, 1, length, file.to);
+    if (!rc) rc = write_other_ranks(z, text, length, file.to);
+    free(text);
+    const int closed = trace_file_close(&file, !rc);
+    return rc ? rc : agree(z, closed);
 }

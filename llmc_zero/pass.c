@@ -102,6 +102,7 @@ void pass_begin(zero *z, zero_mode mode, int micro, int of) {
     p->micro_of = of;
     p->in_pass = 1;
     p->in_step = mode == ZERO_TRAIN;
+    if (micro == 0) p->began_s = clock_now();
     p->gradients_finished = 0;
     p->forward_left = 0;
     for (int i = 0; i < z->layout.n_units; i++) {
@@ -120,6 +121,12 @@ void pass_finish_gradients(zero *z) { z->pass.gradients_finished = 1; }
 void pass_end_step(zero *z) {
     z->pass.gradients_finished = z->pass.in_step = z->pass.in_pass = 0;
     z->pass.promised.t = 0;
+}
+
+void pass_trace_step(zero *z, int t) {
+    trace_event e = { EVENT_STEP, t, TRACE_STEPS, 0, z->pass.began_s, clock_now() };
+    for (int c = 0; c < ZERO_MEMORY_CLASSES; c++) e.bytes += (int64_t)memory_bytes(&z->memory, c);
+    trace_add_past(&z->trace, &e);
 }
 
 // -------- a use

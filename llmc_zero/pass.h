@@ -25,6 +25,7 @@ struct pass {
     int forward_left;     // forward uses left in this micro-batch
     zero_hyper promised;  // the update promised for the current or the next step; t 0: none
     double looked_s;      // when a hook last checked for dead ranks
+    double began_s;       // when the step's first micro-batch began
 };
 
 int pass_create(zero *z);
@@ -52,6 +53,7 @@ int pass_close(zero *z, int unit, pass_direction d);  // ZERO_ERR_MISUSE: it is 
 void pass_promise(zero *z, const zero_hyper *h);
 void pass_finish_gradients(zero *z);
 void pass_end_step(zero *z);
+void pass_trace_step(zero *z, int t);  // t: of the update; 0: the step was discarded
 
 // -------- the current position
 

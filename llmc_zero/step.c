@@ -102,7 +102,8 @@ int zero_promise_update(zero *z, const zero_hyper *h) {
     return 0;
 }
 
-static int end_step(zero *z) {
+static int end_step(zero *z, int t) {
+    pass_trace_step(z, t);
     pass_end_step(z);
     return loss_scale_step(&z->step.scale, &z->config, z->step.overflow);
 }
@@ -126,7 +127,7 @@ int zero_update(zero *z, const zero_hyper *h) {
     z->device.f->mark(&z->device, NULL, NULL);
     ZERO_TRY(rc);
     trace_add(&z->trace, EVENT_UPDATE, -1, 0, start);
-    return end_step(z);
+    return end_step(z, h->t);
 }
 
 int zero_discard(zero *z) {
@@ -139,7 +140,7 @@ int zero_discard(zero *z) {
     update_discard(z);
     ZERO_TRY(params_drop_all(z));
     ZERO_TRY(update_publish(z));
-    return end_step(z);
+    return end_step(z, 0);
 }
 
 int zero_finish_update(zero *z) {

@@ -120,9 +120,10 @@ void zero_plan_info(const zero *z, zero_plan *plan);
 
 // -------- trace
 
-// Writes this rank's events (debug.trace_events) to the file `path`, as JSON for chrome://tracing or
-// Perfetto. Each rank needs a different path. Waits for pending collectives. If it fails with ZERO_ERR_IO, it
-// leaves no partial file.
+// (collective) Rank 0 writes the events (debug.trace_events) of all ranks to the file `path`, as JSON for
+// Perfetto or chrome://tracing. Waits for pending collectives, and needs about 200 bytes of memory per event.
+// If it fails with ZERO_ERR_IO, it leaves no partial file. Times of different hosts agree as far as their
+// clocks do.
 int zero_trace_write(zero *z, const char *path);
 
 #ifdef __cplusplus

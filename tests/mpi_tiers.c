@@ -1,6 +1,8 @@
 // Tests states in files: mpirun -np N mpi_tiers, for any N. Every mixture of tiers gives the same bits as the
 // run in memory. Pieces are tiny, so that every wrap-around occurs. Memory and traffic equal the plan
 // (tiers.h). This file adds tests of overlap.
+#include <jansson.h>
+#include <math.h>
 #include <stdint.h>
 #include <stdio.h>
 #include "tiers.h"
@@ -162,6 +164,112 @@ static void check_delayed_overlaps(void) {
 
 // --------
 
+// -------- the trace's file
+
+typedef struct {
+    int process, track, transfer;
+    int64_t start, end;  // ns
+} slice;
+
+static int64_t ns_of(const json_t *event, const char *key) {
+    return llround(json_number_value(json_object_get(event, key)) * 1e3);
+}
+static int64_t int_of(const json_t *event, const char *key) {
+    return json_integer_value(json_object_get(event, key));
+}
+static const char *text_of(const json_t *event, const char *key) {
+    return json_string_value(json_object_get(event, key));
+}
+static int64_t bytes_of(const json_t *event) { return int_of(json_object_get(event, "args"), "bytes"); }
+
+// Viewers draw a slice that begins within another one of its track and ends after it in the wrong place.
+static int overlap_wrongly(const slice *a, const slice *b) {
+    if (a->process != b->process || a->track != b->track || a->start > b->start || a->end <= b->start)
+        return 0;
+    return b->end > a->end || a->transfer || b->transfer;
+}
+
+static int count_wrong_slices(const json_t *file) {
+    slice *slices = calloc(json_array_size(file), sizeof *slices);
+    int n = 0, wrong = 0;
+    for (size_t i = 0; i < json_array_size(file); i++) {
+        const json_t *e = json_array_get(file, i);
+        if (strcmp(text_of(e, "ph"), "X")) continue;
+        const char *kind = text_of(e, "cat");
+        const int64_t start = ns_of(e, "ts");
+        slices[n++] = (slice){ (int)int_of(e, "pid"), (int)int_of(e, "tid"),
+                               !strcmp(kind, "read") || !strcmp(kind, "write"), start,
+                               start + ns_of(e, "dur") };
+    }
+    for (int i = 0; i < n; i++)
+        for (int k = i + 1; k < n; k++) wrong += overlap_wrongly(&slices[i], &slices[k]);
+    free(slices);
+    return wrong;
+}
+
+// Returns the last value of a process's counter, -1 if a value is smaller than the one before.
+static int64_t counted(const json_t *file, int process, const char *name) {
+    int64_t value = 0, at = 0;
+    for (size_t i = 0; i < json_array_size(file) && value >= 0; i++) {
+        const json_t *e = json_array_get(file, i);
+        if (strcmp(text_of(e, "ph"), "C") || int_of(e, "pid") != process || strcmp(text_of(e, "name"), name))
+            continue;
+        value = bytes_of(e) < value || ns_of(e, "ts") < at ? -1 : bytes_of(e);
+        at = ns_of(e, "ts");
+    }
+    return value;
+}
+
+// Adds up the slices of a kind; counts them in *n.
+static int64_t moved(const json_t *file, int process, const char *kind, int *n) {
+    int64_t sum = *n = 0;
+    for (size_t i = 0; i < json_array_size(file); i++) {
+        const json_t *e = json_array_get(file, i);
+        const char *cat = text_of(e, "cat");
+        if (!cat || strcmp(cat, kind) || int_of(e, "pid") != process) continue;
+        sum += bytes_of(e);
+        ++*n;
+    }
+    return sum;
+}
+
+static void check_file(const char *path, int steps, int64_t allocated) {
+    json_t *file = json_load_file(path, 0, NULL);
+    CHECK(file);
+    CHECK(!count_wrong_slices(file));
+    for (int process = 1; process <= checks.ranks; process++) {
+        int n;
+        const int64_t read = moved(file, process, "read", &n);
+        CHECK(n > 0 && read > 0 && counted(file, process, "bytes read") == read);
+        CHECK(moved(file, process, "write", &n) == counted(file, process, "bytes written"));
+        CHECK(moved(file, process, "gather", &n) == counted(file, process, "bytes gathered"));
+        moved(file, process, "step", &n);
+        CHECK(n == steps);
+    }
+    CHECK(counted(file, 1, "memory allocated") == allocated);
+    json_decref(file);
+}
+
+static void check_trace_file(void) {
+    enum { STEPS = 3 };
+    char path[300];
+    int64_t allocated = 0;
+    toy t;
+    zero_config c = tiers_config(&mixtures[13], 3, &settings_formats[1], 2, &settings_variations[0]);
+    CHECK_SETTING("one file for the traces of all ranks");
+    c.debug.trace_events = 8192;
+    MUST(toy_create(&t, &c, NULL));
+    for (int step = 1; step <= STEPS; step++) MUST(toy_step(&t, 2, step, NULL));
+    snprintf(path, sizeof path, "%s/trace.json", outcome_folder);
+    MUST(zero_trace_write(t.z, path));
+    for (int i = 0; i < ZERO_MEMORY_CLASSES; i++) allocated += (int64_t)zero_memory_bytes(t.z, i);
+    if (!checks.rank) check_file(path, STEPS, allocated);
+    if (!checks.rank) CHECK(!remove(path));
+    CHECK(zero_trace_write(t.z, "/nonexistent/trace.json") == ZERO_ERR_IO);
+    CHECK(strstr(zero_last_error(), "/nonexistent/trace.json"));
+    zero_destroy(t.z);
+}
+
 static void run(const char *asked) {
     tiers.mixtures = mixtures;
     tiers.n_mixtures = SETTINGS_COUNT(mixtures);
@@ -173,6 +281,7 @@ static void run(const char *asked) {
     check_read_ahead();
     check_early_overlaps();
     check_delayed_overlaps();
+    check_trace_file();
     if (checks.ranks == 1) {  // other ranks would wait for the one that fails
         const zero_config c = tiers_config(&mixtures[13], 3, &settings_formats[1], 3,
                                            &settings_variations[6]);

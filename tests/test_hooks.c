@@ -827,7 +827,7 @@ static void test_order_of_a_step(void **state) {
 }
 
 static void test_trace_file(void **state) {
-    char path[] = "/tmp/llmc_zero_trace.XXXXXX", text[4096] = "";
+    char path[] = "/tmp/llmc_zero_trace.XXXXXX", text[8192] = "";
     zero_config c = config_of(3);
     c.overlap = 0;
     c.debug.trace_events = 8;  // too few, so later events are dropped
@@ -846,7 +846,7 @@ static void test_trace_file(void **state) {
     assert_int_equal(events, 8);
     assert_int_equal(lanes, TRACE_LANES);
     assert_non_null(
-        strstr(text, "{\"name\":\"gather emb\",\"cat\":\"gather\",\"ph\":\"X\",\"pid\":0,\"tid\":0,"));
+        strstr(text, "{\"name\":\"gather emb\",\"cat\":\"gather\",\"ph\":\"X\",\"pid\":1,\"tid\":100,"));
     assert_true(text[0] == '[' && strstr(text, "\n]\n") == text + n - 3);
 }
 

@@ -17,7 +17,7 @@ owned:    params.h grads.h norm.h step.h update.h check.h pass.h states.h
 states:   tiers/ schedule plan settings/ loss_scale
 tasks:    base/tasks layout
 data:     comm/
-memory:   base/memory base/trace
+memory:   base/memory base/trace base/trace_file
 places:   device/ net/
 common:   base/ zero.h zero_checkpoint.h zero_job.h zero_plan.h zero_update.h zero_deepspeed.h zero_settings.h
 END
@@ -81,7 +81,7 @@ for file in $(sed 's/.* //' "$dir/steps") libllmc_zero.a trainer.bin; do
 done
 is 'steps of a build that is up to date' "$(steps "${with[@]}")" ''
 is 'compiled without io_uring and PCRE2' \
-    "$(steps "${without[@]}" | sed -n 's/.* cc *//p' | grep -v /nccl | xargs)" \
+    "$(steps "${without[@]}" | sed -n 's/.* cc *//p' | grep -v /nccl | LC_ALL=C sort | xargs)" \
     'gpt2/bpe.o llmc_zero/comm/open.o llmc_zero/device/device_cpu.o llmc_zero/device/device_cuda.o '\
 'llmc_zero/tiers/file_uring.o'
 is 'steps with -O2' "$(steps "${without[@]}" CFLAGS=-O2 | wc -l)" "$all"

@@ -167,17 +167,17 @@ test_plots() {
 
 # ---- trace_lanes.sh, on a trace with known sums
 
-# event NAME KIND THREAD START DURATION: prints an event; times are in seconds
+# event NAME KIND LANE START DURATION [PROCESS]: prints an event, by default of rank 0; times are in seconds
 event() {
-    printf ',\n{"name":"%s","cat":"%s","ph":"X","pid":0,"tid":%d,"ts":%d.000,"dur":%d.000}' "$1" "$2" "$3" \
-        "$4"000000 "$5"000000
+    printf '{"name":"%s","cat":"%s","ph":"X","pid":%d,"tid":%d00,"ts":%d.000,"dur":%d.000},\n' "$1" "$2" \
+        "${6:-1}" $(($3 + 1)) "$4"000000 "$5"000000
 }
 # Steps of 10 s, starting at 0, 10 and 20. In each: AdamW 0 to 3 (waiting until 1), reads 0 to 4 and 8 to 10,
 # writes 2 to 4, gather 3 to 4, copies to the host 4 to 6, to the device 4 to 5, forward 5 to 9 (waiting 6 to
 # 7)
 make_trace() {
     local at
-    printf '[\n{"name":"process_name","ph":"M","pid":0,"args":{"name":"rank 0"}}'
+    printf '[\n{"name":"process_name","ph":"M","pid":1,"args":{"name":"rank 0"}},\n'
     for at in 0 10 20; do
         event 'update ' update 0 $at 0
         event 'update block 0' update 4 $at 3
@@ -191,8 +191,10 @@ make_trace() {
         event 'forward block 0' forward 0 $((at + 5)) 4; event 'wait ' wait 0 $((at + 6)) 1
         event 'wait ' wait 1 $((at + 5)) 4
         event 'read block 2' read 3 $((at + 8)) 2
+        event 'step 1' step 9 $at 10
+        event 'read block 0' read 3 $at 9 2     # of rank 1
     done
-    printf '\n]\n'
+    printf '{"name":"end","ph":"M","pid":1,"args":{}}\n]\n'
 }
 
 test_trace_lanes() {

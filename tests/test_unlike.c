@@ -92,9 +92,9 @@ static void named(const char *line) {
 // Ranks may differ in these options.
 static int is_free(const char *name) {
     static const char *const names[] = {
-        "-i",        "-j",        "-o",         "--tokenizer", "--trace",  "--zero-config",
-        "--threads", "--overlap", "--progress", "--nvme",      "--resume", "-pi",
-        "-pn",       "-pr",       "-pg",        "-ps",         "-pf",      "--verify"
+        "-i",        "-j",         "-o",     "--tokenizer", "--zero-config", "--threads",
+        "--overlap", "--progress", "--nvme", "--resume",    "-pi",           "-pn",
+        "-pr",       "-pg",        "-ps",    "-pf",         "--verify"
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i])) return 1;

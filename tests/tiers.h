@@ -281,7 +281,7 @@ static inline void check_trace(const trace_totals *before, const trace_totals *a
         [EVENT_GATHER] = plan->traffic.all_gather[ZERO_FOR_STEP],
         [EVENT_REDUCE] = plan->traffic.reduce_scatter[ZERO_FOR_STEP],
     };
-    for (int kind = 0; kind < EVENT_KINDS; kind++) {
+    for (int kind = 0; kind < EVENT_STEP; kind++) {
         const int link = kind >= EVENT_READ && kind <= EVENT_TO_DEVICE;
         const int64_t moved = after->bytes[kind] - before->bytes[kind];
         if (moved != planned_bytes[kind])

@@ -871,7 +871,7 @@ test_unlike() {
     cp "$dir/a/first.bin" "$dir/b/copy.bin"
     trains 2 alike -i "$dir/a/o*.bin" -e "$dir/a/first.bin"
     odd 1 \
-        "$add -i '$dir/b/o*.bin' -e $dir/b/copy.bin --overlap 1 --trace $dir/trace.json --progress lines -o "\
+        "$add -i '$dir/b/o*.bin' -e $dir/b/copy.bin --overlap 1 --progress lines -o "\
 "$dir/alike.1; export ZERO_POISON=1"
     trains 2 own -i "$dir/a/o*.bin" -e "$dir/a/first.bin"
     wrap=

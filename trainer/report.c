@@ -402,20 +402,14 @@ void report_stop(const Report *r, int argc, char **argv) {
     if (saved) print_resume_command(argc, argv);
 }
 
-static const char *trace_path(void) {
-    static char path[OUTPUT_PATH];
-    int length = run.rank ? snprintf(path, OUTPUT_PATH, "%s.%d", opt.trace, run.rank)
-                          : snprintf(path, OUTPUT_PATH, "%s", opt.trace);
-    if (length >= OUTPUT_PATH) die("option --trace: the name is too long");
-    return path;
-}
-
 void try_outputs(void) {
-    if (opt.trace) try_file("option --trace", trace_path());
-    if (!opt.output || run.rank != 0) return;
+    if (run.rank != 0) return;
+    if (opt.trace && strlen(opt.trace) >= OUTPUT_PATH) die("option --trace: the name is too long");
+    if (opt.trace) try_file("option --trace", opt.trace);
+    if (!opt.output) return;
     if (!is_answering(&opt)) try_file("option -o", in_output("summary.json"));
     if (is_answering(&opt)) try_file("option -o", in_output("answers.jsonl"));
     if (is_answering(&opt)) try_file("option -o", in_output("inference.json"));
 }
 
-void write_trace(void) { zero_check(zero_trace_write(run.z, trace_path())); }
+void write_trace(void) { zero_check(zero_trace_write(run.z, opt.trace)); }

@@ -52,7 +52,7 @@ void report_end(Report *r, const GPT2 *model);
 void try_outputs(void);
 // Prints the last lines of a run stopped by a signal, and the command that resumes it.
 void report_stop(const Report *r, int argc, char **argv);
-// Writes the --trace files, one per rank.
+// (collective) Writes the --trace file.
 void write_trace(void);
 
 // Members of summary.json and inference.json: "ranks" to "device", and the bytes of a rank's memory.

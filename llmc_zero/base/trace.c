@@ -1,14 +1,7 @@
 #include "trace.h"
 #include "clock.h"
 #include "error.h"
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 // -------- events
 
@@ -127,11 +120,12 @@ static int open_timers(trace *t, device *d) {
     ZERO_TRY(d->f->record(d, t->start, COMPUTE));
     ZERO_TRY(d->f->wait_event(d, t->start));
     t->start_s = clock_now();
+    t->wall_s = clock_of(CLOCK_REALTIME);
     return 0;
 }
 
 int trace_open(trace *t, int capacity, device *d, memory *m, const memory_request *planned) {
-    *t = (trace){ .start_s = clock_now() };
+    *t = (trace){ .start_s = clock_now(), .wall_s = clock_of(CLOCK_REALTIME) };
     if (!capacity) return 0;
     ZERO_TRY_ALLOC(t->events = memory_alloc(m, planned));
     t->capacity = capacity;
@@ -151,18 +145,7 @@ void trace_close(trace *t) {
     t->device = NULL;
 }
 
-// -------- the file
-
-static void write_event(FILE *f, int rank, const trace_event *e, const char *unit_name) {
-    static const char *const kinds[] = { "forward", "backward", "gather",  "reduce",    "update", "wait",
-                                         "read",    "write",    "to host", "to device", "squares" };
-    const char *kind = kinds[e->kind];
-    fprintf(f, ",\n{\"name\":\"%s %s\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,", kind, unit_name,
-            kind, rank, e->thread);
-    fprintf(f, "\"ts\":%.3f,\"dur\":%.3f", e->start_s * 1e6, (e->end_s - e->start_s) * 1e6);
-    if (e->bytes) fprintf(f, ",\"args\":{\"bytes\":%lld}", (long long)e->bytes);
-    fprintf(f, "}");
-}
+// -------- reading
 
 int trace_at(const trace *t, int i, trace_event *e) {
     trace_complete((trace *)t);  // the device may still be working on the last events
@@ -170,40 +153,4 @@ int trace_at(const trace *t, int i, trace_event *e) {
     if (i < 0 || i >= n) return 0;
     *e = t->events[i];
     return 1;
-}
-
-int trace_write(trace *t, const char *path, int rank, const char *const *unit_names, int units) {
-    static const char *const lanes[TRACE_LANES] = {
-        "forward and backward", "collectives",          "fetches",
-        "reads of files",       "AdamW on the host",    "writes of files",
-        "copies to the host",   "copies to the device", "squares of gradients"
-    };
-    char temporary[PATH_MAX];
-    if (snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid()) >= (int)sizeof temporary)
-        return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);
-    // The file is renamed into place. If run as root, that would replace a device node such as /dev/null.
-    struct stat st;
-    if (!lstat(path, &st) && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
-        return zero_fail(ZERO_ERR_IO, "%s: exists and is not a regular file; name another one", path);
-    // O_NOFOLLOW: a symlink with the temporary name is an error.
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
-    if (!f) return zero_fail(ZERO_ERR_IO, "%s: %s", temporary, strerror(errno));
-    trace_complete(t);
-    fprintf(f, "[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}}", rank,
-            rank);
-    for (int i = 0; i < TRACE_LANES; i++)
-        fprintf(f,
-                ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}}",
-                rank, i, lanes[i]);
-    for (int i = 0; i < t->used && i < t->capacity; i++) {
-        const trace_event *e = &t->events[i];
-        write_event(f, rank, e, e->unit >= 0 && e->unit < units ? unit_names[e->unit] : "");
-    }
-    fprintf(f, "\n]\n");
-    int bad = ferror(f);
-    if (!fclose(f) && !bad && !rename(temporary, path)) return 0;
-    zero_fail(ZERO_ERR_IO, "%s: not written: %s", path, strerror(errno));
-    remove(temporary);
-    return ZERO_ERR_IO;
 }

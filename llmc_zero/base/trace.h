@@ -13,7 +13,7 @@
 #include "../zero.h"
 
 // Lanes that exist only in the trace. tasks.h has the others, from 0 on. Reads appear on LANE_IO.
-enum { TRACE_WRITES = 5, TRACE_TO_HOST, TRACE_TO_DEVICE, TRACE_SQUARES, TRACE_LANES };
+enum { TRACE_WRITES = 5, TRACE_TO_HOST, TRACE_TO_DEVICE, TRACE_SQUARES, TRACE_STEPS, TRACE_LANES };
 
 // docs/details.md defines what each kind covers, and its begin and end on CUDA.
 typedef enum {
@@ -28,13 +28,15 @@ typedef enum {
     EVENT_TO_HOST,    // a copy of states from a CUDA device to the host
     EVENT_TO_DEVICE,  // a copy of states from the host
     EVENT_SQUARES,    // of gradients, for the norm
+    EVENT_STEP,       // unit: the update's t; 0: the step was discarded
     EVENT_KINDS
 } trace_kind;
 typedef struct {
     trace_kind kind;
     int unit;
-    int thread;             // a lane of tasks.h, or TRACE_WRITES to TRACE_SQUARES
-    int64_t bytes;          // read, written or copied, or sent to other ranks by a collective; 0: none
+    int thread;             // a lane of tasks.h, or TRACE_WRITES to TRACE_STEPS
+    int64_t bytes;          // read, written or copied, or sent to other ranks by a collective; 0: none. For
+                            // EVENT_STEP: the memory allocated at its end
     double start_s, end_s;  // since zero_create
 } trace_event;
 
@@ -44,6 +46,7 @@ typedef struct {
     int capacity;
     int used;        // incremented atomically; events beyond capacity are dropped but counted
     double start_s;  // when zero_create began; times are seconds since then
+    double wall_s;   // the same moment on the system's clock, which the hosts share
     // if the device queues its work
     device *device;  // NULL: none
     void *start;     // a timer recorded on the device at start_s
@@ -72,8 +75,8 @@ void trace_end(trace *t, const trace_span *span, const trace_event *what);  // `
 // Waits until the device has finished its work, and completes the array.
 void trace_complete(trace *t);
 // Sets *e to event i, counted from 0 in the order in which events ended, and returns 1. Returns 0 after the
-// last one. With overlap, call it only between steps and after a zero_barrier.
+// last one. With overlap, call it only between steps and after a zero_barrier. trace_text (trace_file.h)
+// changes the order.
 int trace_at(const trace *t, int i, trace_event *e);
-int trace_write(trace *t, const char *path, int rank, const char *const *unit_names, int units);
 
 #endif
