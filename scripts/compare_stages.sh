@@ -1,19 +1,22 @@
 #!/usr/bin/env bash
 # Trains the same few steps at ZeRO stages 0 to 3 and prints one table: memory, bytes sent, step time, loss,
 # and a digest of the parameters.
-# Usage: scripts/compare_stages.sh [RANKS] [trainer options...]      default: 2 ranks, 20 steps of the
-# built-in small model. The runs stay in build/compare/stage0 .. stage3 (or OUT=folder), for make plots.
-# TRAINER=program runs another trainer. All four digests must be equal; with gradient accumulation (-d), stage
-# 0 must equal stage 1, and 2 must equal 3. Exits with 1 if they do not.
+# Usage: scripts/compare_stages.sh [RANKS] [trainer options...]      default: 4 ranks, 20 steps of a model of
+# 10.8 million parameters, whose states need far more memory than its activations. -e chooses another model.
+# The runs stay in build/compare/stage0 .. stage3 (or OUT=folder), for make plots. TRAINER=program runs another
+# trainer. All four digests must be equal; with gradient accumulation (-d), stage 0 must equal stage 1, and 2
+# must equal 3. Exits with 1 if they do not.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/mpi_env.sh
-ranks=2 out=${OUT:-build/compare} trainer=${TRAINER:-./train_gpt2_zero}
+ranks=4 out=${OUT:-build/compare} trainer=${TRAINER:-./train_gpt2_zero}
 case ${1:-} in [0-9]*) ranks=$1; shift ;; esac
+model=(-e l6h8c384v257t64 -b 2)
 fail() { echo "compare_stages.sh: $*" >&2; exit 1; }
 for option in "$@"; do case $option in
-    --help) sed -n '2,7s/^# //p' scripts/compare_stages.sh; exit 0 ;;
+    --help) sed -n '2,8s/^# //p' scripts/compare_stages.sh; exit 0 ;;
     -z | -o) fail "option $option: this script sets the stages and their folders (OUT=folder)" ;;
+    -e) model=() ;;
 esac; done
 [ -x "$trainer" ] || fail "$trainer does not exist: make train_gpt2_zero"
 
@@ -27,9 +30,9 @@ rows=() hashes=()
 for stage in 0 1 2 3; do
     folder=$out/stage$stage
     [ ! -t 2 ] || printf '\rstage %d ...' $stage >&2
-    rm -f "$folder"/{main.log,metrics.jsonl,summary.json}   # from an earlier comparison
-    mpirun --oversubscribe -np "$ranks" "$trainer" -x 20 -v 0 -s 0 -n 0 "$@" -z $stage -o "$folder" \
-        >"$folder.screen" 2>&1 </dev/null || {
+    rm -f "$folder"/{main.log,metrics.jsonl,run.json,summary.json}   # from an earlier comparison
+    mpirun --oversubscribe -np "$ranks" "$trainer" -x 20 -v 0 -s 0 -n 0 "${model[@]}" "$@" -z $stage \
+        -o "$folder" >"$folder.screen" 2>&1 </dev/null || {
         grep -a '^train_gpt2_zero: ' "$folder.screen" >&2 || tail -n 3 "$folder.screen" >&2
         fail "stage $stage failed; its output is in $folder.screen"
     }

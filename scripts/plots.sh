@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Draws loss.png, step_time.png and memory.png of one run, or of all runs in a folder. Needs gnuplot.
+# Draws loss.png, step_time.png and memory.png of one run, or of all runs in a folder. Needs gnuplot. A run
+# may still be in progress: its label names its last step.
 # Usage: scripts/plots.sh [FOLDER]      FOLDER: a run's folder (the trainer's -o), or a folder that contains
 # several; the pictures are written to it. Default: build/compare, from scripts/compare_stages.sh
 set -eu
@@ -9,29 +10,36 @@ fail() { echo "plots.sh: $*" >&2; exit 1; }
 command -v gnuplot >/dev/null || fail 'gnuplot is missing: apt-get install gnuplot-nox'
 [ -d "$folder" ] || fail \
     "$folder does not exist: scripts/compare_stages.sh writes the default one, the trainer's -o your own"
-if [ -f "$folder/summary.json" ]; then runs=("$folder"); else runs=("$folder"/*/); fi
+if [ -f "$folder/run.json" ]; then runs=("$folder"); else runs=("$folder"/*/); fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-value() { sed -nE "s/.*\"$2\": ([0-9]+).*/\1/p" "$1/summary.json"; }
+value() { sed -nE "s/.*\"$2\": (\"([^\"]*)\"|([0-9]+)).*/\2\3/p" "$1/run.json"; }
 # Run N (from 0) has a file N.steps (step, loss, ms), lines in the file validation (step, loss, N), and one
 # line in the file memory (label, bytes by class).
-n=0
+n=0 subjects=()
 for run in "${runs[@]}"; do
     run=${run%/}
-    for file in summary.json metrics.jsonl main.log; do
-        [ -f "$run/$file" ] || fail "$run has no $file, so it is not the folder of a finished run"
+    for file in run.json metrics.jsonl main.log; do
+        [ -f "$run/$file" ] || fail "$run has no $file, so it is not the folder of a run"
     done
     sed -nE 's/.*"step": ([0-9]+), "loss": ([^,]+),.*"ms": ([0-9.]+).*/\1 \2 \3/p' "$run/metrics.jsonl" \
         >"$work/$n.steps"
     [ "$(wc -l <"$work/$n.steps")" -ge 7 ] ||
         fail "$run/metrics.jsonl has fewer than 7 steps, too few to draw"
     sed -nE "s/^s:([0-9]+) tel:(.*)/\1 \2 $n/p" "$run/main.log" >>"$work/validation"
-    echo "\"$(basename "$run" | sed -E 's/^stage([0-9])$/stage \1/')\" $(value "$run" \
+    subjects+=("$(value "$run" parameters | awk '{ printf "%.3g", $1 / 1e6 }') million parameters ($(value \
+        "$run" model)), $(value "$run" ranks) ranks")
+    state=
+    [ -f "$run/summary.json" ] || state=", until step $(tail -n 1 "$work/$n.steps" | cut -d' ' -f1)"
+    echo "\"$(basename "$run" | sed -E 's/^stage([0-9])$/stage \1/')$state\" $(value "$run" \
         model_state_bytes) $(value "$run" working_bytes)" \
         "$(value "$run" activation_bytes)" >>"$work/memory"
     n=$((n + 1))
 done
+
+subject=$(printf '%s\n' "${subjects[@]}" | sed 's/, 1 ranks$/, 1 rank/' | sort -u)
+[ "$(wc -l <<<"$subject")" = 1 ] || subject='several models or numbers of ranks'
 
 dots=
 if [ -s "$work/validation" ]; then
@@ -55,11 +63,12 @@ color(i) = 1 + int(i) % 6
 wider(i) = runs > 1 ? (runs - 1.0 - i) / (runs - 1) : 0
 
 set output "$work/loss.png"
-set title "Loss"; set xlabel "step"; set ylabel "loss, nats per token"; set xrange [0:*]
+set title "Loss\n$subject"; set xlabel "step"; set ylabel "loss, nats per token"; set xrange [0:*]
 plot for [i=0:runs-1] steps(i) using 1:2 with lines lt color(i) lw 2 + 12 * wider(i) title label(i) $dots
 
 set output "$work/memory.png"
-set title "Memory per rank"; unset xlabel; set ylabel "MiB"; set xrange [-0.7:runs-0.3]; set yrange [0:*]
+set title "Memory per rank\n$subject"; unset xlabel; set ylabel "MiB"
+set xrange [-0.7:runs-0.3]; set yrange [0:*]
 set style fill solid 1 noborder; set boxwidth 0.55; set offsets 0, 0, graph 0.1, 0
 M = 1048576.0
 plot "$work/memory" using 0:((\$2+\$3+\$4)/M):xtic(1) with boxes lt 3 title "activations", \
@@ -68,7 +77,7 @@ plot "$work/memory" using 0:((\$2+\$3+\$4)/M):xtic(1) with boxes lt 3 title "act
      "" using 0:((\$2+\$3+\$4)/M):(sprintf("%.1f", (\$2+\$3+\$4)/M)) with labels offset 0,0.7 notitle
 
 set output "$work/step_time.png"
-set title "Step time without the first two steps (box: the middle half, whiskers: all but outliers)"
+set title "Step time without the first two steps (box: the middle half, whiskers: all but outliers)\n$subject"
 set ylabel "ms"
 set style boxplot nooutliers; set style fill solid 0.5 border -1; set boxwidth 0.4; unset key
 do for [i=0:runs-1] {

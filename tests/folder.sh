@@ -66,7 +66,7 @@ test_lock() {
         done
         need 'the first run ended' first_runs
         end_long
-        has_names '*' 'main.log metrics.jsonl run.lock tokenizer.bin'
+        has_names '*' 'main.log metrics.jsonl run.json run.lock tokenizer.bin'
         trains $np -x 2 -y 1
         end
     done
@@ -501,7 +501,7 @@ step_99999999999 model_00000005.bin model_00000009.bin"
     fresh
     runs 2 -x 1 --trace "$out.trace"
     is traces "$(cd "$dir" && echo out.trace*)" out.trace
-    is processes "$(grep -oE '"pid":[0-9]+' "$out.trace" | sort -u | xargs)" pid:1 pid:2
+    is processes "$(grep -oE '"pid":[0-9]+' "$out.trace" | tr -d '"' | sort -u | xargs)" 'pid:1 pid:2'
     end
 
     for ((n = 0; n < 15; n++)); do long+=/$(printf '%0250d' 0); done

@@ -152,6 +152,27 @@ test_plots() {
     need 'status 0 without a run' not scripts/plots.sh "$dir/empty" >>"$screen" 2>&1
     counts '^plots.sh: ' 2
     end
+    begin 'plots.titles, and a run that has not finished'
+    mkdir -p "$dir/bin" "$dir/two"
+    # instead of gnuplot: keeps its commands, and the table with the labels of the runs
+    cat >"$dir/bin/gnuplot" <<END
+#!/bin/sh
+cat >"$dir/commands"
+cp "\$(sed -nE 's/^plot .(.*memory)" .*/\1/p' "$dir/commands")" "$dir/labels"
+END
+    chmod +x "$dir/bin/gnuplot"
+    for ranks in 1 2; do
+        launch $ranks
+        need 'a run failed' "${launcher[@]}" "$TRAINER" $model -x 7 -o "$dir/two/run$ranks" >"$screen" 2>&1
+    done
+    rm "$dir/two/run2/summary.json"
+    PATH=$dir/bin:$PATH scripts/plots.sh "$dir/two/run2" >"$screen" 2>&1
+    is titles "$(grep -c '^set title .*million parameters (L 2, .*), 2 ranks"' "$dir/commands")" 3
+    has "$dir/labels" '^"run2, until step 7" [0-9]+ [0-9]+ [0-9]+$'
+    PATH=$dir/bin:$PATH scripts/plots.sh "$dir/two" >"$screen" 2>&1
+    has "$dir/commands" '^set title "Loss.nseveral models or numbers of ranks'
+    has "$dir/labels" '^"run1" [0-9]+ [0-9]+ [0-9]+$' '^"run2, until'
+    end
     if ! command -v gnuplot >/dev/null; then skip plots 'no gnuplot (apt-get install gnuplot-nox)'; return; fi
     compare 1 $small
     plots 'four stages' "$dir/compare"

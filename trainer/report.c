@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../gpt2/bar.h"
+#include "activations.h"
 #include "config_table.h"
 #include "fit.h"
 #include "folder.h"
@@ -204,6 +205,29 @@ static void remove_summary(void) {
 // --------
 // the loop
 
+void write_run(FILE *f, const GPT2 *model) {
+    fprintf(f, "\"ranks\": %d, \"stage\": %d, \"dtype\": \"%s\", \"device\": \"%s\",\n", run.ranks,
+            opt.zero.stage, dtype_name(model->dtype), run.layers->device);
+}
+
+void write_memory(FILE *f) {
+    fprintf(f, " \"model_state_bytes\": %zu, \"working_bytes\": %zu, \"activation_bytes\": %zu",
+            zero_memory_bytes(run.z, ZERO_STATES), zero_memory_bytes(run.z, ZERO_WORKING),
+            zero_memory_bytes(run.z, ZERO_ACTIVATIONS));
+}
+
+// Describes the run from its start, for plots of a run that has not finished.
+static void save_run(const GPT2 *model) {
+    const char *temporary = in_output("run.json.tmp");
+    FILE *f = create_file(temporary);
+    fprintf(f, "{\"model\": \"%s\", \"parameters\": %lld,\n ", sizes_of(&model->config),
+            (long long)gpt2_num_parameters(&model->config));
+    write_run(f, model);
+    write_memory(f);
+    fprintf(f, "}\n");
+    commit_file(f, temporary, in_output("run.json"));
+}
+
 void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long long tokens_a_step) {
     int terminal;
     remove_summary();
@@ -216,6 +240,7 @@ void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long 
                run.peak_flops * 1e-9, dtype_name(model->dtype));
         if (run.rank == 0) bar_start(terminal);
     }
+    if (run.rank == 0 && opt.output) save_run(model);
     zero_traffic_info(run.z, &r->traffic_at_start);
     zero_files_info(run.z, &r->files_at_start);
     r->start_s = now();
@@ -309,17 +334,6 @@ static void add_wear(Summary *s) {
     s->written_by_all = s->written;
     zero_check(zero_sum(run.z, &s->written_by_all, 1));
     s->written_tb_a_day = s->written_by_all * s->tokens_per_s / s->report->tokens_a_step * 24 * 3600 * 1e-12;
-}
-
-void write_run(FILE *f, const GPT2 *model) {
-    fprintf(f, "\"ranks\": %d, \"stage\": %d, \"dtype\": \"%s\", \"device\": \"%s\",\n", run.ranks,
-            opt.zero.stage, dtype_name(model->dtype), run.layers->device);
-}
-
-void write_memory(FILE *f) {
-    fprintf(f, " \"model_state_bytes\": %zu, \"working_bytes\": %zu, \"activation_bytes\": %zu",
-            zero_memory_bytes(run.z, ZERO_STATES), zero_memory_bytes(run.z, ZERO_WORKING),
-            zero_memory_bytes(run.z, ZERO_ACTIVATIONS));
 }
 
 static void write_traffic(FILE *f, const Summary *s) {
