@@ -148,7 +148,8 @@ char *trace_text(trace *t, int rank, double shift_s, const char *const *unit_nam
         write_name(&w, "process_name", 0, "rank", rank);
         write_slices(&w, t->events, n);
         write_counters(&w, t->events, n);
-        if (!(ferror(w.to) | fclose(w.to))) return text;
+        const int bad = ferror(w.to);
+        if (!fclose(w.to) && !bad) return text;
         free(text);
     }
     zero_fail(ZERO_ERR_MEMORY, "out of memory for the trace's text");
@@ -178,9 +179,9 @@ int trace_file_close(trace_file *f, int keep) {
     if (!f->to) return 0;
     // An object without a comma after it ends the list.
     fprintf(f->to, "{\"name\":\"end\",\"ph\":\"M\",\"pid\":1,\"args\":{}}\n]\n");
-    const int bad = ferror(f->to) | fclose(f->to);
+    const int bad = ferror(f->to), closed = !fclose(f->to);
     f->to = NULL;
-    if (keep && !bad && !rename(f->temporary, f->path)) return 0;
+    if (keep && closed && !bad && !rename(f->temporary, f->path)) return 0;
     if (keep) zero_fail(ZERO_ERR_IO, "%s: not written: %s", f->path, strerror(errno));
     remove(f->temporary);
     return keep ? ZERO_ERR_IO : 0;
