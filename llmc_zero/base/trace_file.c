@@ -146,8 +146,8 @@ char *trace_text(trace *t, int rank, double shift_s, const char *const *unit_nam
         trace_complete(t);
         const int n = t->used < t->capacity ? t->used : t->capacity;
         write_name(&w, "process_name", 0, "rank", rank);
-        write_slices(&w, t->events, n);
-        write_counters(&w, t->events, n);
+        if (n) write_slices(&w, t->events, n);
+        if (n) write_counters(&w, t->events, n);
         const int bad = ferror(w.to);
         if (!fclose(w.to) && !bad) return text;
         free(text);
