@@ -2,6 +2,7 @@
 // fault is an error that names the file and the offset, and no later call succeeds. Locks keep other
 // processes out.
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -480,6 +481,28 @@ static void missing_features(void **state) {
     free(in);
 }
 
+// Replaces the C library's function.
+static int no_threads;
+int pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*run)(void *), void *with) {
+    const __typeof__(&pthread_create) create = (__typeof__(create))dlsym(RTLD_NEXT, "pthread_create");
+    return no_threads ? EAGAIN : create(thread, how, run, with);
+}
+
+static void missing_threads(void **state) {
+    char *data = buffer(PAGE);
+    file_settings s = settings(1, PAGE);
+    FOR_BOTH_ENGINES(s) {
+        file_engine *e = opened(&s, PAGE);
+        no_threads = 1;
+        assert_int_equal(move(e, 0, data, PAGE, 0), ZERO_ERR_MEMORY);
+        no_threads = 0;
+        error_has("cannot start the threads for files: Resource temporarily unavailable");
+        assert_int_equal(move(e, 0, data, PAGE, 0), 0);
+        file_close(e);
+    }
+    free(data);
+}
+
 // Checks that opening fails and leaves no file behind.
 static void refused(const file_settings *s, int64_t bytes, int code, const char *words) {
     file_engine *e;
@@ -682,21 +705,14 @@ static int remove_folders(void **state) {
 int main(void) {
     alarm(TIME_LIMIT_S);
     const struct CMUnitTest tests[] = {
-        TEST(round_trips),
-        TEST(counts),
-        TEST(every_fault),
-        TEST(urgent_transfers),
-        TEST(a_disk_that_hangs),
-        TEST(a_disk_that_never_answers),
-        TEST(a_file_that_vanishes),
-        TEST(damaged_blocks),
-        TEST(missing_features),
-        TEST(wrong_arguments),
-        TEST(lock_names_in_use),
-        TEST(other_processes),
-        TEST(folders_in_memory),
-        TEST(limited_file_size),
-        TEST(full_disk),
+        TEST(round_trips),          TEST(counts),
+        TEST(every_fault),          TEST(urgent_transfers),
+        TEST(a_disk_that_hangs),    TEST(a_disk_that_never_answers),
+        TEST(a_file_that_vanishes), TEST(damaged_blocks),
+        TEST(missing_features),     TEST(missing_threads),
+        TEST(wrong_arguments),      TEST(lock_names_in_use),
+        TEST(other_processes),      TEST(folders_in_memory),
+        TEST(limited_file_size),    TEST(full_disk),
     };
     return cmocka_run_group_tests(tests, make_folders, remove_folders);
 }

@@ -199,9 +199,14 @@ static void begin_rules(void) {
 }
 
 static void step_rules(void) {
+    static const struct {
+        float beta1, beta2;
+        const char *error;
+    } bad_betas[] = {
+        { -0.5f, 0, "beta1 -0.5" }, { 1, 0, "beta1 1" }, { 0, -0.5f, "beta2 -0.5" }, { 0, 1, "beta2 1" }
+    };
     zero_hyper good = toy_hyper(1), bad_t = good, bad_beta = good;
     bad_t.t = 0;
-    bad_beta.beta2 = 1;
     MISUSE(zero_update(t.z, &good), "zero_finish_gradients comes first");
     MISUSE(zero_discard(t.z), "zero_finish_gradients comes first");
     WORKS(zero_begin_train(t.z, 0, 1));
@@ -216,7 +221,11 @@ static void step_rules(void) {
     MISUSE(zero_update(t.z, &good), "zero_finish_gradients comes first");
     WORKS(zero_finish_gradients(t.z, NULL));
     REFUSED(zero_update(t.z, &bad_t), ZERO_ERR_ARGUMENT, "t is 0");
-    REFUSED(zero_update(t.z, &bad_beta), ZERO_ERR_ARGUMENT, "beta2 1");
+    for (size_t i = 0; i < sizeof bad_betas / sizeof bad_betas[0]; i++) {
+        bad_beta.beta1 = bad_betas[i].beta1;
+        bad_beta.beta2 = bad_betas[i].beta2;
+        REFUSED(zero_update(t.z, &bad_beta), ZERO_ERR_ARGUMENT, bad_betas[i].error);
+    }
     WORKS(zero_update(t.z, &good));
     MISUSE(zero_update(t.z, &good), "zero_finish_gradients comes first");
     MISUSE(zero_finish_gradients(t.z, NULL), "no training pass");
