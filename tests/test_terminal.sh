@@ -34,6 +34,7 @@ bar_shown() {   # NAME COMMAND
     begin "bar.$1"
     need 'failed' on_terminal 100 "$2"
     need 'no bar' [ "$(count "$bar")" -ge 2 ]
+    counts '^step' "$(count "$bar")"    # the time left is below an hour
     counts "$line" 0
     need "drawn $(count "$bar") times" number "$(count "$bar") <= 5 + 10 * ($EPOCHREALTIME - $since)"
     need "$(widest) columns" [ "$(widest)" -le 99 ]
