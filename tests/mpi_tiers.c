@@ -137,6 +137,18 @@ static int used_before_updated(const zero *z) {
     return 0;
 }
 
+// Writes the trace and returns the number of updates in it.
+static int updates_written(zero *z) {
+    char path[] = "/tmp/mpi_tiers.XXXXXX";
+    trace_event e;
+    int n = 0;
+    close(mkstemp(path));
+    MUST(zero_trace_write(z, path));
+    unlink(path);
+    for (int i = 0; trace_at(&z->trace, i, &e); i++) n += e.kind == EVENT_UPDATE && e.unit >= 0;
+    return n;
+}
+
 // If only the optimizer states are in files, forward can run while the disk hangs, unless it waits for the
 // update.
 static void check_delayed_overlaps(void) {
@@ -153,6 +165,7 @@ static void check_delayed_overlaps(void) {
         run_delayed_step(&t, 1, 1, &o);
         MUST(toy_forward_pass(&t, 0, 1));
         fault_waits = 0;
+        CHECK(updates_written(t.z) == t.z->layout.n_units);
         MUST(toy_backward_pass(&t));
         MUST(zero_finish_gradients(t.z, NULL));
         MUST(zero_barrier(t.z));
