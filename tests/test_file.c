@@ -649,7 +649,7 @@ static void limited_file_size(void **state) {
 
 // Uses a small file system in a private mount namespace. Skipped if the namespace cannot be created.
 static void full_disk(void **state) {
-    file_settings s = settings(1, 8 * KIB);
+    file_settings s = settings(1, PAGE);
     char name[120], *data = buffer(512 * KIB);
     memset(data, 1, 512 * KIB);
     if (unshare(CLONE_NEWNS) || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
@@ -664,7 +664,9 @@ static void full_disk(void **state) {
     FOR_BOTH_ENGINES(s) {
         // Without reserved space, another file fills the disk.
         set_fault(FILE_RESERVE, 1, 1, -EOPNOTSUPP);
-        refused(&s, 1024 * KIB, ZERO_ERR_IO, "No space left on device");
+        refused(&s, 768 * KIB, ZERO_ERR_IO, "No space left on device");
+        set_fault(FILE_RESERVE, 1, 1, -EOPNOTSUPP);
+        file_close(opened(&s, 768 * KIB - PAGE));  // with the lock file, all of the disk
         set_fault(FILE_RESERVE, 1, 1, -EOPNOTSUPP);
         file_engine *e = opened(&s, 512 * KIB);
         int fd = open(name, O_CREAT | O_WRONLY, 0600);
