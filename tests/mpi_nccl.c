@@ -23,7 +23,7 @@ int main(void) {
 #include "../llmc_zero/comm/host.h"
 #include "../llmc_zero/net/failure.h"
 #include "../llmc_zero/comm/nccl.h"
-#include "../llmc_zero/comm/nccl_library.h"
+#include "../llmc_zero/comm/nccl_state.h"
 #include "toy_kernels.h"
 #include <cuda_runtime_api.h>
 
@@ -198,7 +198,7 @@ static int64_t sent(void) {
 }
 
 // Runs a reduction or a gather, and copies its result to `to`. Returns the number of bytes sent.
-static int64_t collective(const shape *s, int gathers, int by_nccl, char *to) {
+static int64_t run_one(const shape *s, int gathers, int by_nccl, char *to) {
     set t = set_of(s);
     const int64_t before = sent();
     fill(s, c.group.rank);
@@ -216,7 +216,7 @@ static void check_same(const shape *s, int gathers, char *expected, char *got) {
     const int64_t elems = set_of(s).elems;
     const size_t bytes = gathers ? elems * c.group.ranks * dtype_bytes(s->type)
                                  : elems * dtype_bytes(s->shard_type);
-    CHECK(collective(s, gathers, 0, expected) == collective(s, gathers, 1, got));
+    CHECK(run_one(s, gathers, 0, expected) == run_one(s, gathers, 1, got));
     MUST(comm_failed(&c));
     CHECK(!memcmp(expected, got, bytes));
 }
@@ -390,8 +390,8 @@ static void check_ring(char *expected, char *got) {
         shape s = { 3, rows[k].separate, rows[k].type, rows[k].shard_type, rows[k].add };
         CHECK_SETTING("NCCL sums, dtype %d, shards of dtype %d, separate %d, added %d", (int)s.type,
                       (int)s.shard_type, s.separate, s.add);
-        collective(&s, 0, 0, expected);
-        collective(&s, 0, 1, got);
+        run_one(&s, 0, 0, expected);
+        run_one(&s, 0, 1, got);
         int64_t far = 0;
         for (int64_t i = 0; i < set_of(&s).elems; i++) {
             double a = toy_load(s.shard_type, expected, i), b = toy_load(s.shard_type, got, i),
@@ -692,6 +692,15 @@ static void check_starts(void) {
 }
 #endif
 
+static void check_most_ctas(void) {
+    static const int rows[][2] = { { 2, 16 }, { 8, 16 }, { 9, 8 }, { 16, 8 }, { 17, 4 }, { 64, 4 } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        CHECK_SETTING("channels, %d ranks", rows[i][0]);
+        CHECK(nccl_most_ctas(rows[i][0], 0) == rows[i][1]);
+        CHECK(nccl_most_ctas(rows[i][0], 1) == 16);
+    }
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     config = zero_defaults();
@@ -709,6 +718,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     if (!*what) {
+        check_most_ctas();
         check_results(0, 1, 0);
         check_results(0, 0, 1);
         check_results(1, 1, 1);

@@ -132,10 +132,9 @@ static int connect_together(nccl_state *n, const lane *l) {
 // 4 MiB. With 2 MiB (8 MiB per connection after the driver's rounding) and these limits it is 0.9 GiB for 8
 // ranks of one NVLink domain, and 2 GiB for 64. Over a network the peers share a channel's buffers.
 // NCCL_MAX_CTAS and NCCL_BUFFSIZE in the environment take precedence.
-static int most_ctas(const nccl_state *n, int lane) {
+int nccl_most_ctas(int ranks, int is_ring) {
     int most = MOST_CTAS;
-    if (lane != REDUCE || n->nccl_sums) return most;  // only neighbours in rings and trees are connected
-    for (int ranks = 8; ranks < n->c->group.ranks && most > LEAST_CTAS; ranks *= 2) most /= 2;
+    for (int limit = 8; !is_ring && limit < ranks && most > LEAST_CTAS; limit *= 2) most /= 2;
     return most;
 }
 
@@ -154,7 +153,7 @@ int nccl_connect(nccl_state *n, const zero_config *config) {
         lane *l = &n->lanes[i];
         ncclConfig_t settings = NCCL_CONFIG_INITIALIZER;
         settings.blocking = 0;
-        settings.maxCTAs = most_ctas(n, i);
+        settings.maxCTAs = nccl_most_ctas(c->group.ranks, i != REDUCE || n->nccl_sums);
         l->stream = device_cuda_stream(c->device, streams[i]);
         ASK(n, CommInitRankConfig, &l->comm, c->group.ranks, ids[i], c->group.rank, &settings);
         ZERO_TRY(connect_together(n, l));

@@ -110,6 +110,8 @@ int nccl_worst_of(comm *c, double mine, double *worst, int *who);
 
 // Checks all ranks, and connects the lanes.
 int nccl_connect(nccl_state *n, const zero_config *config);
+// The most channels of a lane. is_ring: only neighbours in rings and trees are connected.
+int nccl_most_ctas(int ranks, int is_ring);
 // -------- memory (nccl_memory.c)
 
 int nccl_bytes_left(size_t *left);  // on the device
