@@ -326,6 +326,27 @@ static void rogue_rank_0(void **state) {
     }
 }
 
+// Rank 0 may report after the time for connecting has ended.
+static void late_report(void **state) {
+    seat hello, zero = seat_of(0, 80);
+    secret c;
+    int listener = net_listen(port, 4);
+    plan_keyed(2, right_key, PATIENT_S);
+    start(1, 2);
+    int fd = receive_rank(listener, right_key, 0, &hello, &c);
+    zero.ranks = 2;
+    zero.left_s = 0;
+    send_seat(fd, &c, zero);
+    zero.left_s = 1e-3;
+    send_seat(fd, &c, zero);
+    assert_int_equal(net_read(fd, &hello, sizeof(head), now() + HANGS_AFTER_S), 0);  // rank 1 reports
+    report(fd, &c, "rank 0 is late");
+    assert_int_equal(end_children(2), 0);
+    close(fd);
+    close(listener);
+    all_fail_with(1, 2, "rank 0 is late");
+}
+
 // Two real ranks, 1 and 2. The test acts as their rank 0.
 typedef struct {
     seat hello[3];
@@ -563,13 +584,21 @@ int main(void) {
     if (!mkdtemp(folder) || secret_draw(&any, 1)) return 1;
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
-        TEST(without_the_key),       TEST(no_key),
-        TEST(silent_rank),           TEST(replayed),
-        TEST(ranks_with_other_keys), TEST(floods),
-        TEST(from_another_machine),  TEST(rogue_rank_0),
-        TEST(at_another_ranks_port), TEST(flood_at_another_rank),
-        TEST(connects_again),        TEST(frames),
-        TEST(key_in_the_file),       TEST(plain),
+        TEST(without_the_key),
+        TEST(no_key),
+        TEST(silent_rank),
+        TEST(replayed),
+        TEST(ranks_with_other_keys),
+        TEST(floods),
+        TEST(from_another_machine),
+        TEST(rogue_rank_0),
+        TEST(late_report),
+        TEST(at_another_ranks_port),
+        TEST(flood_at_another_rank),
+        TEST(connects_again),
+        TEST(frames),
+        TEST(key_in_the_file),
+        TEST(plain),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     unlink(path);
