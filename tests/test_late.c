@@ -83,6 +83,30 @@ static void many_ranks(void **state) {
     assert_non_null(strstr(zero_last_error(), "in another order"));
 }
 
+// Of the late ranks, one reports: the lowest of those in the earliest exchange. This is rank 1, in
+// exchange 5.
+static void who_reports(void **state) {
+    static const char both[] = { 1, 0, 1 };
+    static const struct {
+        net_peer lower, higher;
+        int reports;
+    } rows[] = {
+        { { .late = 1, .exchange = 5 }, { .gone = 1 }, 0 },
+        { { .gone = 1 }, { .late = 1, .exchange = 5 }, 1 },
+        { { .gone = 1 }, { .late = 1, .exchange = 4 }, 0 },
+        { { .late = 1, .exchange = 6 }, { .late = 1, .exchange = 6 }, 1 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        net n = some_ranks(3);
+        n.exchanges = 5;
+        n.peers[0] = rows[i].lower;
+        n.peers[2] = rows[i].higher;
+        assert_int_equal(failure_late(&n, (net_use){ .unit = 7, .units = 1 }, EXCHANGE_GATHER, both),
+                         ZERO_ERR_COMM);
+        assert_int_equal(n.reports, rows[i].reports);
+    }
+}
+
 static void nap_ms(long ms) { nanosleep(&(struct timespec){ 0, ms * 1000000 }, NULL); }
 
 static void stopped(void **state) {
@@ -162,7 +186,7 @@ static void fields(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = { cmocka_unit_test(ranks_and_collectives), cmocka_unit_test(many_ranks),
-                                        cmocka_unit_test(stopped), cmocka_unit_test(exits_without_destroy),
-                                        cmocka_unit_test(fields) };
+                                        cmocka_unit_test(who_reports),           cmocka_unit_test(stopped),
+                                        cmocka_unit_test(exits_without_destroy), cmocka_unit_test(fields) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
