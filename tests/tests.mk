@@ -14,7 +14,7 @@ STAND_IN_TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CUDA_TESTS)) \
 .SECONDARY:
 $(BUILD)/tests/%.o: tests/%.cu
 	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cuda $@"
-	$(Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
+	$(Q)$(ZERO_CUDA_COMPILE) -I. -c $< -o $@
 # Tests compute little, and compile three times as fast at -O1.
 $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) | $(NCCL_SO)
 	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  link $@"
