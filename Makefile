@@ -74,7 +74,7 @@ endif
 include dev/dev.mk
 
 # ---- the trainer: plain C, although the file with the layer loops is named .cu, as in llm.c
-TRAINER     := $(if $(SAN)$(filter stand-in,$(CUDA)),$(BUILD)/,)train_gpt2_zero
+TRAINER     := $(if $(filter build,$(BUILD)),,$(BUILD)/)train_gpt2_zero
 TRAINER_OBJ := $(BUILD)/train_gpt2_zero.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard trainer/*.c))
 $(BUILD)/train_gpt2_zero.o: train_gpt2_zero.cu $(ZERO_FLAGS)
 	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
@@ -88,7 +88,7 @@ $(TRAINER): $(TRAINER_OBJ) $(GPT2_OBJ) $(ZERO_LIB) | $(STORIES) $(NCCL_SO)
 include tests/tests.mk
 
 .PHONY: all help deps demo plots install compile_commands.json clean
-all: train_gpt2_zero
+all: $(TRAINER)
 #? help                prints this list
 HELP_FILES := Makefile $(wildcard gpt2/*.mk dev/*.mk tests/*.mk tests/cuda/*.mk)
 help:
@@ -121,7 +121,8 @@ install: $(TRAINER) $(ZERO_LIB)
 	@mkdir -p $(DESTDIR)$(PREFIX)/lib/pkgconfig
 	printf '%s\n' 'Name: llmc_zero' 'Description: ZeRO for trainers in C' \
 	    'Version: $(shell sed -nE 's/.*ZERO_VERSION "(.*)".*/\1/p' llmc_zero/zero.h)' \
-	    'Cflags: -I$(PREFIX)/include' 'Libs: -L$(PREFIX)/lib -lllmc_zero' 'Libs.private: $(ZERO_LIBS)' \
+	    'Cflags: -I$(abspath $(PREFIX))/include' 'Libs: -L$(abspath $(PREFIX))/lib -lllmc_zero' \
+	    'Libs.private: $(ZERO_LIBS)' \
 	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/llmc_zero.pc
 #? compile_commands.json  writes for editors how make compiles each file
 compile_commands.json:

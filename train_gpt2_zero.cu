@@ -398,6 +398,7 @@ static void gpt2_converse(const GPT2 *model, Answers *answers) {
     while (answers_next(answers, model, &g)) {
         gpt2_generate(model, &g, &answers->tokenizer);
         print0("\n");
+        check_output(NULL);
     }
 }
 

@@ -27,7 +27,7 @@ endif
 endif
 
 $(BUILD)/gpt2/flags_cuda: probes
-	$(ZERO_DRY)@$(call ZERO_KEEP,$(GPT2_CFLAGS) $(GPT2_CUDA) $(CUDA_COMPILE))
+	$(ZERO_DRY)@$(call ZERO_KEEP,$(CC) $(CXX) $(GPT2_CFLAGS) $(GPT2_CUDA) $(CUDA_COMPILE))
 $(BUILD)/gpt2/flags_cudnn: probes
 	$(ZERO_DRY)@$(call ZERO_KEEP,$(GPT2_CUDNN))
 $(BUILD)/gpt2/attention_cuda.o $(BUILD)/gpt2/attention_cudnn.o: $(BUILD)/gpt2/flags_cudnn

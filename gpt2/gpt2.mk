@@ -22,7 +22,7 @@ probes: zero_needs
 
 # Objects are rebuilt when their flags change, as in the plugin (zero.mk).
 $(BUILD)/gpt2/flags: probes
-	$(ZERO_DRY)@$(call ZERO_KEEP,$(GPT2_CFLAGS))
+	$(ZERO_DRY)@$(call ZERO_KEEP,$(CC) $(GPT2_CFLAGS))
 $(BUILD)/gpt2/flags_pcre: probes
 	$(ZERO_DRY)@$(call ZERO_KEEP,$(GPT2_PCRE))
 $(BUILD)/gpt2/bpe.o: $(BUILD)/gpt2/flags_pcre

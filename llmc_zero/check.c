@@ -1,6 +1,6 @@
 // Checks of the trainer. A digest of each tensor's layer is enough to notice a change and to name it. While
 // checks are on, a unit's gradient is passed to its reduction only at the next hook, so that a change between
-// the two hooks can be noticed; the order of the collectives stays the same.
+// the two hooks can be noticed. The order of the collectives stays the same on all ranks.
 #include "check.h"
 #include "internal.h"
 #define XXH_INLINE_ALL
@@ -32,6 +32,7 @@ void check_set(zero *z, zero_value what, const layout_place *p, int64_t offset, 
                const float *values) {
     const int64_t place = p - z->layout.places;
     if (!is_on(z)) return;
+    memset(z->check.is_read, 0, z->layout.n_units);
     z->check.set[place] += XXH3_64bits_withSeed(values, (size_t)n * sizeof *values,
                                                 (uint64_t)(offset * STATES + what));
     if (states_with(z, what, p->unit) == states_get(z, ZERO_PARAM)) z->check.n_set[place] += n;
@@ -39,6 +40,7 @@ void check_set(zero *z, zero_value what, const layout_place *p, int64_t offset, 
 
 // The checkpoint replaces all values, on all ranks.
 void check_loaded(zero *z) {
+    if (is_on(z)) memset(z->check.is_read, 0, z->layout.n_units);
     for (int i = 0; is_on(z) && i < z->layout.n_places; i++) {
         z->check.set[i] = 0;
         z->check.n_set[i] = z->layout.places[i].elems;
@@ -147,7 +149,8 @@ int check_settle(zero *z) {
 int zero_check_batch(zero *z, const void *batch, size_t bytes) {
     const int ranks = z->net.ranks;
     double mine, all[ranks];
-    if (!is_on(z)) return 0;
+    // A batch that is passed before zero_begin_train belongs to the next step.
+    if (!is_on(z) || (!pass_in_step(z) && z->check.steps == z->config.debug.check_steps)) return 0;
     const uint64_t own = XXH3_64bits(batch, bytes);
     memcpy(&mine, &own, sizeof mine);
     ZERO_TRY(end_collectives(z));

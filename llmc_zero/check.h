@@ -32,7 +32,7 @@ int check_begin(zero *z, int is_step);
 int check_params(zero *z, int unit);
 // Call it instead of grads_finish, which check_settle then calls.
 int check_gradient(zero *z, int unit);
-// Call it first in each call of the trainer that can follow a post_backward. Fails if the gradient of the
+// Call it first in each hook, in zero_begin_train and in zero_finish_gradients. Fails if the gradient of the
 // last finished unit has changed since.
 int check_settle(zero *z);
 

@@ -185,6 +185,7 @@ int pass_close(zero *z, int unit, pass_direction d) {
 
 const zero_hyper *pass_promised(const zero *z) { return z->pass.promised.t ? &z->pass.promised : NULL; }
 zero_mode pass_mode(const zero *z) { return z->pass.mode; }
+int pass_in_step(const zero *z) { return z->pass.in_step; }
 int pass_is_first(const zero *z) { return z->pass.micro == 0; }
 int pass_is_last(const zero *z) { return z->pass.micro == z->pass.micro_of - 1; }
 int pass_forward_is_over(const zero *z) { return !z->pass.forward_left; }

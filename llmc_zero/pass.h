@@ -57,6 +57,7 @@ void pass_trace_step(zero *z, int t);  // t: of the update; 0: the step was disc
 
 // -------- the current position
 
+int pass_in_step(const zero *z);  // 1: from zero_begin_train to the end of the step
 // Returns the update promised for the current or the next step; NULL: none.
 const zero_hyper *pass_promised(const zero *z);
 zero_mode pass_mode(const zero *z);

@@ -198,8 +198,10 @@ static size_t bytes_of(const plan *p, plan_item item, const zero_config *c, cons
     const memory_request *r = &p->own[item];
     if (!is_by_unit(item)) return r->blocks * memory_whole_pages(r->bytes);
     size_t bytes = 0;
-    for (int i = 0; r->blocks && i < l->n_units; i++)
-        if (l->units[i].shared) bytes += memory_whole_pages(plan_for_unit(p, item, c, l, i).bytes);
+    for (int i = 0; r->blocks && i < l->n_units; i++) {
+        const size_t of_unit = plan_for_unit(p, item, c, l, i).bytes;  // 0: a bucket of a frozen unit
+        if (l->units[i].shared && of_unit) bytes += memory_whole_pages(of_unit);
+    }
     return bytes;
 }
 
@@ -281,9 +283,9 @@ static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
 }
 
 // Adds the bytes that the update moves for one state of a unit: to and from files, and across the bus to
-// where AdamW runs and back. The update reads and writes each piece, but only writes parameters that have
-// masters, and only reads gradients. If parameters are in memory and masters in files, publishing a delayed
-// update reads the masters again.
+// where the update runs and back. The update reads and writes each piece, but only writes parameters that
+// have masters, and only reads gradients. If parameters are in memory and masters in files, publishing a
+// delayed update reads the masters again.
 static void add_update_of(plan *p, const zero_config *c, const layout *l, const state *s, int unit) {
     const int rank = p->of.rank, in_files = state_goes_to_files(s->what, c), crosses = state_goes_across(c);
     const int64_t away = state_away(s->what, c, l, rank, unit), size = dtype_bytes(s->dtype);

@@ -57,7 +57,7 @@ static void list_pieces(zero *z) {
     }
 }
 
-// A piece's table is stored where its AdamW runs; the trainer's update needs it on the host.
+// A piece's table is stored where its update runs; the trainer's update needs it on the host.
 static int create_tables(zero *z, adamw_segment *segments) {
     const memory_request *on_host = &z->plan.own[PLAN_UPDATE_HOST];
     adamw_segment *table, *host_table = NULL;
@@ -140,8 +140,8 @@ static int begin_state(zero *z, zero_value what, const struct update_piece *piec
 // piece and may run before that reduction, so it must check.
 static int is_reduced(zero *z, int unit) { return tasks_have_run(&z->tasks, grads_reduction(z, unit)); }
 
-// If pieces are begun ahead, traces how long AdamW waits for each: for reads, for copies, and for buffers
-// that are still being written.
+// If pieces are begun ahead, traces how long the update waits for each: for reads, for copies, and for
+// buffers that are still being written.
 static void trace_wait(zero *z, const struct update_piece *piece, double start) {
     const int lane = traced_lane(z, z->update.units[piece->range.unit].adamw.lane);
     if (z->update.is_ahead && lane != LANE_TRAINER)
@@ -214,7 +214,7 @@ static int update_piece(zero *z, const struct update_piece *piece, const struct 
     return rc ? state_close_after(rc, z->update.opened[z->update.window], STATES) : 0;
 }
 
-// Runs a unit's AdamW. Backward or the previous task may have begun its first piece. The task's own stream
+// Runs a unit's update. Backward or the previous task may have begun its first piece. The task's own stream
 // already waits for the tasks it needs; the stream of copies to the host must wait for the reduction too.
 static int run_adamw(void *ctx, task *k) {
     zero *z = ctx;

@@ -80,7 +80,7 @@ zero_needs:
 ZERO_KEEP  = mkdir -p $(@D) && { echo '$(1)' | cmp -s - $@ || echo '$(1)' >$@; }
 ZERO_FLAGS := $(ZERO_BUILD)/llmc_zero/flags
 $(ZERO_FLAGS): zero_needs
-	$(ZERO_DRY)@$(call ZERO_KEEP,$(ZERO_CFLAGS) $(ZERO_MPI))
+	$(ZERO_DRY)@$(call ZERO_KEEP,$(CC) $(ZERO_CFLAGS) $(ZERO_MPI))
 $(ZERO_FLAGS)_found: zero_needs
 	$(ZERO_DRY)@$(call ZERO_KEEP,$(ZERO_FOUND_CFLAGS))
 $(ZERO_FLAGS)_cuda: zero_needs

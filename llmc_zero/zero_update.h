@@ -10,7 +10,7 @@ struct zero_hyper;
 typedef struct {
     int tensor, layer;
     int64_t offset, n;
-    float *weights;          // the masters; afterwards the plugin rounds them to the parameters
+    float *weights;          // masters, or with no_master a copy; afterwards rounded to the parameters
     const float *gradient;   // the mean over the ranks, clipped, without the loss scale
     float *states[2];        // ZERO_MOMENT1 and ZERO_MOMENT2, at first 0; NULL if update_states is smaller
     float lr, weight_decay;  // of *hyper, multiplied by the tensor's lr_factor and decay

@@ -12,7 +12,7 @@ STAND_IN_TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CUDA_TESTS)) \
 
 .PHONY: test test-programs stand-in stand-in-tests sanitized check
 .SECONDARY:
-$(BUILD)/tests/%.o: tests/%.cu
+$(BUILD)/tests/%.o: tests/%.cu $(ZERO_FLAGS)_cuda
 	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cuda $@"
 	$(Q)$(ZERO_CUDA_COMPILE) -I. -c $< -o $@
 # Tests compute little, and compile three times as fast at -O1.

@@ -30,6 +30,7 @@ static const char *derivation(const char *name) {
     const zero_config *c = effective_settings();
     const char *overlaps = on_cuda() ? "collectives have separate streams" : "there is a spare core";
     if (c->offload.params == ZERO_NVME) overlaps = "the progress thread mostly waits for files";
+    if (!strcmp(name, "inference") && opt.prompts) return "option --prompts";
     if (!strcmp(name, "overlap")) return run.overlap ? overlaps : "no spare core for a progress thread";
     if (!strcmp(name, "device")) return on_cuda() ? "there is a usable CUDA device" : "no usable CUDA device";
     if (!strcmp(name, "numbers.dtype") && c->numbers.dtype == ZERO_BF16)

@@ -181,6 +181,11 @@ const char *open_tokenizer(Tokenizer *tokenizer, int V, const char *model, const
     }
     require_file("--tokenizer", path);
     gpt2_check(tokenizer_init(tokenizer, path));
+    if ((int)tokenizer->vocab_size != V && !opt.tokenizer && !consequence) {
+        tokenizer_free(tokenizer);  // it was only to be copied, and belongs to another model
+        tokenizer->eot_token = V - 1;
+        return NULL;
+    }
     if ((int)tokenizer->vocab_size != V)
         die("option --tokenizer: %s has %u tokens, the model %d; name the model's tokenizer, or none to "
             "print numbers",

@@ -159,8 +159,10 @@ static double bytes_of_checkpoint(const GPT2 *model) {
 
 static int saves_to_come(int steps) {
     const int begin = chosen.step > 0 ? chosen.step : 0, every = opt.checkpoint_every;
+    if (!every) return 0;
+    if (!steps) return chosen.step < 0;  // -x 0 saves the initial values
     if (every < 0) return steps > begin;
-    return every ? (steps + every - 1) / every - begin / every : 0;
+    return (steps + every - 1) / every - begin / every;
 }
 
 // Returns how many checkpoints the run will have on disk at once, in addition to those that are there now.
@@ -170,7 +172,8 @@ static int most_at_once(int steps) {
     int most = 1;
     if (opt.checkpoints_keep) most += opt.checkpoints_keep;
     for (int i = 0; i < chosen.in.n && most > 1; i++)
-        most -= chosen.in.found[i].complete && !chosen.in.found[i].abandoned;
+        most -= chosen.in.found[i].complete && !chosen.in.found[i].abandoned &&
+                chosen.in.found[i].step <= chosen.step;  // later ones are set aside
     return most < to_come ? most : to_come;
 }
 

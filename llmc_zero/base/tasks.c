@@ -85,7 +85,7 @@ static void *lane_loop(void *arg) {
 
 static int start_thread(tasks *t, task_lane number) {
     static const char *const names[LANES] = { "the trainer", "collectives", "copies", "files",
-                                              "the CPU's AdamW" };
+                                              "the CPU's update" };
     lane *l = &t->lanes[number];
     if (!l->may_have_thread || l->started) return 0;
     int rc = pthread_create(&l->thread, NULL, lane_loop, l);

@@ -22,7 +22,7 @@ typedef enum {
     LANE_COLLECTIVES,  // collectives, one after another
     LANE_COPIES,       // copies to and from the host
     LANE_IO,           // reads and writes files
-    LANE_CPU,          // AdamW on states in host memory
+    LANE_CPU,          // the update of states in host memory
     LANES
 } task_lane;
 
@@ -64,7 +64,7 @@ typedef struct {
 typedef struct tasks {
     device *device;
     trace *trace;    // records the waits; NULL: no trace
-    int cores;       // threads that AdamW on the CPU may use
+    int cores;       // threads that an update on the CPU may use
     task trainer;    // needing it means running after all work that the trainer did or queued before
     task *prepared;  // the last prepared task
     int opened, closing;

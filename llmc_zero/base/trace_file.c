@@ -170,7 +170,14 @@ int trace_file_open(trace_file *f, const char *path) {
     // O_NOFOLLOW: a symlink with the temporary name is an error.
     int fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     f->to = fd < 0 ? NULL : fdopen(fd, "w");
-    if (!f->to) return zero_fail(ZERO_ERR_IO, "%s: %s", f->temporary, strerror(errno));
+    if (!f->to) {
+        zero_fail(ZERO_ERR_IO, "%s: %s", f->temporary, strerror(errno));
+        if (fd >= 0) {
+            close(fd);
+            remove(f->temporary);
+        }
+        return ZERO_ERR_IO;
+    }
     fprintf(f->to, "[\n");
     return 0;
 }

@@ -62,7 +62,7 @@ static json_t *part_row(const saved_part *p) {
     return row;
 }
 
-static json_t *all_parts(const manifest *m, const manifest_file *f) {
+static json_t *all_parts(const manifest_file *f) {
     json_t *rows = json_array();
     for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++) rows = append(rows, part_row(p));
     return rows;
@@ -84,7 +84,7 @@ static json_t *all_files(const manifest *m) {
     json_t *rows = json_array();
     for (const manifest_file *f = m->files; f < m->files + m->n_files; f++)
         rows = append(rows, json_pack("{s:s, s:I, s:o, s:o}", "name", f->name, "bytes", (json_int_t)f->bytes,
-                                      "parts", all_parts(m, f), "xxh3", all_digests(f)));
+                                      "parts", all_parts(f), "xxh3", all_digests(f)));
     return rows;
 }
 

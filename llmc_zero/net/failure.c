@@ -219,7 +219,7 @@ static void say(const char *sentence) {
 // -------- a program that exits without zero_destroy
 
 static struct {
-    net *of;  // the last connection to be watched; NULL: it was closed
+    net *of;  // the connections to be watched, the last one first
     pid_t process;
     int is_registered;
 } at_exit;
@@ -227,7 +227,14 @@ static struct {
 // Flushes all streams first, as exit would have done next. A process that the program has forked is no rank.
 static void end_unclosed(void) {
     net *n = at_exit.of;
+    struct timespec until;
     if (!n || n->ending || at_exit.process != getpid()) return;
+    n->ending = 1;  // makes another thread's exchange return
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 2;
+    // If a signal handler called exit in an exchange, this thread has the lock and can send nothing.
+    if (pthread_mutex_timedlock(&n->lock, &until)) return;
+    pthread_mutex_unlock(&n->lock);
     fflush(NULL);
     zero_fail_rank(ZERO_ERR_MISUSE, n->rank, net_host(n, n->rank),
                    " exited without zero_destroy: call it on all ranks before the program ends, or after an "
@@ -236,14 +243,19 @@ static void end_unclosed(void) {
 }
 
 void failure_at_exit(net *n) {
-    if (!n->f) return;
+    if (!n->f || n->ranks == 1) return;
+    n->watched_next = at_exit.of;
     at_exit.of = n;
     at_exit.process = getpid();
     if (!at_exit.is_registered) at_exit.is_registered = !atexit(end_unclosed);
 }
 
 void net_close(net *n, int clean) {
-    if (at_exit.of == n) at_exit.of = NULL;
+    for (net **at = &at_exit.of; *at; at = &(*at)->watched_next)
+        if (*at == n) {
+            *at = n->watched_next;
+            break;
+        }
     if (n->f) {
         pthread_mutex_lock(&n->lock);
         if (!clean || n->failed)

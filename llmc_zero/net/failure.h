@@ -39,8 +39,8 @@ int failure_reports(net *n, int status);
 // writes messages and ends the process only here. n NULL, or not connected: ends only this process.
 void failure_end(net *n, int status, const char *sentence) __attribute__((noreturn));
 
-// If the program exits before net_close, ends the job with a message that names zero_destroy: the other ranks
-// would wait for this one, or end without a reason.
+// If a program with several ranks exits before net_close, ends the job with a message that names
+// zero_destroy: the other ranks would wait for this one, or end without a reason.
 void failure_at_exit(net *n);
 
 // Closes the connections. clean 0: after a failure; the other ranks are notified.

@@ -76,6 +76,7 @@ struct net {
     failure_record failure;    // this rank's; every later exchange returns it
     int reports;               // 1: this rank reports the failure, 0: another one does; -1: not known
     net_note ended;            // END of the lowest rank that has ended the job; root -1: none
+    net *watched_next;         // failure_at_exit's list
 };
 
 // (collective) Connects the ranks as the configuration or the launcher requires (net/start.c). After an error

@@ -80,7 +80,7 @@ struct state {
     device *device;  // parts are opened in its memory, except for PROCESSOR
     const state_store *store;
     char *array;                    // on the device, with each part at its offset; NULL: the store has none
-    state_split *units;             // (state_units) NULL: nothing is away
+    state_split *units;             // by unit; NULL: nothing is away
     char *away;                     // pinned host memory; NULL: nothing is away, or it is in files
     int kept_on_host;               // 1: with a GPU, `array` is in host memory too (offload.params_in_host)
     struct state_crossed *crossed;  // how it is copied across the bus (state_across.h); NULL: it is not

@@ -43,9 +43,9 @@ int state_has_next(const zero_config *c, const layout *l, int rank, int unit) {
     return in_files && c->offload.delayed_update && unit < l->n_units;
 }
 
-// Returns the largest part of a unit that has states off the device.
+// Returns the largest part of a unit that has states off the device. With inference only parameters exist.
 static int64_t largest_shard(const zero_config *c, const layout *l) {
-    const int units = state_tier(ZERO_PARAM, c) ? l->n_stored : l->n_units;
+    const int units = state_tier(ZERO_PARAM, c) || c->inference ? l->n_stored : l->n_units;
     int64_t most = 0;
     for (int u = 0; u < units; u++)
         if (l->units[u].shard > most) most = l->units[u].shard;

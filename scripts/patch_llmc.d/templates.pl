@@ -411,7 +411,7 @@ include llmc_zero/zero.mk
 train_gpt2: override CFLAGS += -DLLMC_ZERO
 train_gpt2: override LDLIBS += $(ZERO_LIBS)
 train_gpt2: $(ZERO_LIB)
-REMOVE_BUILD_OBJECT_FILES += $(wildcard $(addprefix $(ZERO_BUILD)/llmc_zero/,flags *.[od] */*.[od])) \
+REMOVE_BUILD_OBJECT_FILES += $(wildcard $(addprefix $(ZERO_BUILD)/llmc_zero/,flags* *.[od] */*.[od])) \
     $(ZERO_LIB)
 END
 }
@@ -432,7 +432,7 @@ train_gpt2cu: override NVCC_INCLUDES += $(filter -I% -D%,$(ZERO_MPI))
 train_gpt2cu: override NVCC_LDLIBS += $(patsubst -f%,-Xcompiler -f%,$(patsubst -pthread,-lpthread,\
     $(subst -Wl$(ZERO_COMMA),-Xlinker ,$(ZERO_LIBS))))
 train_gpt2cu: $(ZERO_FOR_CUDA)
-REMOVE_BUILD_OBJECT_FILES += $(wildcard $(addprefix $(ZERO_BUILD)/cuda/llmc_zero/,flags *.[od] */*.[od])) \
+REMOVE_BUILD_OBJECT_FILES += $(wildcard $(addprefix $(ZERO_BUILD)/cuda/llmc_zero/,flags* *.[od] */*.[od])) \
     $(ZERO_FOR_CUDA)
 END
     return $rules =~ s/^<tab>/\t/gmr;
