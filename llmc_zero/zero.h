@@ -78,7 +78,7 @@ typedef struct {
     float decay;              // factor of weight_decay; 0: none
     int backward_overwrites;  // 1: backward's first use assigns (=) the whole gradient, so it is not cleared
     float lr_factor;          // factor of lr; 0 means 1
-    int frozen;  // 1: never trained: parameters only, without gradients and optimizer states or their traffic
+    int frozen;               // 1: never trained; no gradients, no optimizer states, and no traffic for them
 } zero_tensor;
 // Returns the number of elements in one layer, or -1 if the shape is invalid.
 int64_t zero_tensor_elems(const zero_tensor *t);
@@ -161,8 +161,8 @@ typedef struct {
 typedef struct {
     int naive;         // 1: the naive path, stage 0 only: all-reduce everything, then update everything
     int poison;        // 1: fill memory that must not be read with NaN; -1: only if ZERO_POISON is set
-    int check_steps;   // the first training steps that are checked: see zero_check_batch; 0: none; -1: all if
-                       // ZERO_CHECK is set and not 0
+    int check_steps;   // how many of the first training steps are checked: see zero_check_batch; 0: none; -1:
+                       // all if ZERO_CHECK is set and not 0
     int trace_events;  // maximum number of events for zero_trace_write; 0: no trace
 } zero_debug_config;
 
@@ -182,7 +182,7 @@ typedef struct {
                            // it checks whether everything fits in memory
     zero_update_with update_with;  // the trainer's optimizer (zero_update.h); NULL: AdamW
     void *update_ctx;              // its first argument, which must stay valid until zero_destroy
-    int update_states;             // its fp32 states for each parameter, 0 to 2; AdamW has 2
+    int update_states;             // its number of fp32 states per parameter, 0 to 2; AdamW has 2
     int async_save;                // 1: reserve host memory for zero_save_begin's copy of this rank's file
     int overlap;  // 1: collectives run while the trainer computes; 0: within the call that starts them
     zero_numbers_config numbers;
@@ -249,10 +249,9 @@ void *zero_grad(zero *z, int tensor, int layer);
 
 // In the first debug.check_steps steps, or in all with ZERO_CHECK=1, the plugin looks for mistakes that would
 // give wrong numbers without an error: parameters changed during a pass; a gradient changed between its last
-// post_backward and the next hook; parameters that were never set; different values passed to zero_set by the
-// ranks. zero_begin_train is then collective. These failures have the code ZERO_ERR_MISUSE or
-// ZERO_ERR_ARGUMENT and name the rank and the tensor; end the job after them. docs/porting.md has the
-// details.
+// post_backward and the next hook; parameters that were never set; values passed to zero_set that differ
+// between ranks. In these steps zero_begin_train is collective. A failed check returns ZERO_ERR_MISUSE or
+// ZERO_ERR_ARGUMENT and names the rank and the tensor; end the job after it. docs/porting.md has the details.
 
 // (collective) In checked steps, fails if two ranks pass the same batch; otherwise does nothing. Call it for
 // each training batch, outside the hooks. batch: in host memory.
@@ -299,9 +298,9 @@ int zero_step(zero *z, const zero_hyper *hyper, zero_step_result *result);
 // -------- values in and out
 
 // If parameters have no separate masters (fp32, no_master, frozen), ZERO_MASTER means ZERO_PARAM. Moments are
-// the states of the update; there are update_states of them. ZERO_GRADIENT is the mean over the ranks, summed
-// over the micro-batches, before clipping, times the loss scale. Frozen tensors have no other values: asking
-// for their moments or gradients is ZERO_ERR_MISUSE.
+// the optimizer's states, of which there are update_states. ZERO_GRADIENT is the mean over the ranks, summed
+// over the micro-batches, before clipping, times the loss scale. Frozen tensors have only parameters: asking
+// for their moments or gradients fails with ZERO_ERR_MISUSE.
 typedef enum { ZERO_PARAM, ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2, ZERO_GRADIENT } zero_value;
 
 // Sets elements [offset, offset + n) of a tensor's layer to values[0..n), rounded to the stored type, outside
@@ -312,7 +311,7 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
 int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, float *values);
 // (collective) Writes 16 hex digits: the XXH3-64 digest of all tensors' digests in the table's order, of the
 // parameters (full 0) or of masters and moments (full 1). It is the same at any stage and number of ranks.
-// Frozen tensors add only their parameters to either.
+// Of frozen tensors, both digests include only the parameters.
 int zero_hash(zero *z, int full, char hex[17]);
 
 #ifdef __cplusplus

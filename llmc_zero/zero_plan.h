@@ -80,9 +80,9 @@ void zero_files_info(zero *z, zero_files *files);
 
 // -------- plan
 
-// Bytes of model states by the paper's formula (ZeRO, arXiv 1910.02054, section 5), without padding: bytes
-// per trained parameter that every rank keeps, bytes sharded among the ranks, and the total per rank, in
-// which frozen tensors count with their parameters only.
+// Bytes of model states by the paper's formula (ZeRO, arXiv 1910.02054, section 5), without padding: per
+// trained parameter, the bytes that every rank keeps and the bytes sharded among the ranks; and the total per
+// rank, which includes the parameters of frozen tensors.
 typedef struct {
     int whole, sharded;
     size_t bytes;
@@ -95,7 +95,7 @@ typedef struct {
     int n_lines;
     size_t bytes[ZERO_MEMORY_CLASSES];  // of the lines
     zero_formula formulas[4];           // at stages 0 to 3
-    int64_t parameters;                 // with frozen ones, without padding
+    int64_t parameters;                 // including frozen ones, without padding
     int64_t bucket_elems;               // of the largest bucket of single-use units
     int64_t bucket_bytes;               // of all bucket buffers
     int slots;                          // stage 3: single-use units that can be gathered at once
@@ -122,8 +122,8 @@ void zero_plan_info(const zero *z, zero_plan *plan);
 
 // (collective) Rank 0 writes the events (debug.trace_events) of all ranks to the file `path`, as JSON for
 // Perfetto or chrome://tracing. Waits for pending collectives, and needs about 200 bytes of memory per event.
-// If it fails with ZERO_ERR_IO, it leaves no partial file. Times of different hosts agree as far as their
-// clocks do.
+// If it fails with ZERO_ERR_IO, it leaves no partial file. Times of different hosts are only as
+// comparable as their clocks.
 int zero_trace_write(zero *z, const char *path);
 
 #ifdef __cplusplus

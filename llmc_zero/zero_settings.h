@@ -42,8 +42,9 @@ void zero_setting_text(const zero_setting *s, const zero_config *config, char *t
 // Sets the setting in *config from `text`, or returns ZERO_ERR_ARGUMENT. A setting of kind TEXT keeps the
 // pointer.
 int zero_setting_set(const zero_setting *s, zero_config *config, const char *text);
-// Returns the number of characters to insert, remove or replace to turn a into b, to suggest the nearest of
-// several names. na and nb: their lengths; beyond 64 it returns their sum.
+// Returns the edit distance: how many characters must be inserted, removed or replaced to turn a into b. It
+// serves to suggest the nearest of several names. na and nb: their lengths; if either exceeds 64, returns
+// their sum.
 int zero_edit_distance(const char *a, size_t na, const char *b, size_t nb);
 
 #ifdef __cplusplus
