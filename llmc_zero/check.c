@@ -1,4 +1,4 @@
-// Checks of the trainer. A digest of each tensor's layer is enough to notice a change and to name it. While
+// Checks of the trainer. One digest per layer of a tensor is enough to notice and name a change. While
 // checks are on, a unit's gradient is passed to its reduction only at the next hook, so that a change between
 // the two hooks can be noticed. The order of the collectives stays the same on all ranks.
 #include "check.h"
@@ -93,8 +93,8 @@ static int digest(zero *z, const char *at, size_t bytes, uint64_t *out) {
     return 0;
 }
 
-// Takes the digests of the unit's tensors at `whole`. is_known: they must not change. what, rule: for the
-// message.
+// Computes the digests of the unit's tensors at `whole`. is_known: fails if they differ from `digests`. what,
+// rule: for the message.
 static int look(zero *z, int unit, const char *whole, uint64_t *digests, int is_known, const char *what,
                 const char *rule) {
     const layout_unit *u = &z->layout.units[unit];
@@ -149,7 +149,7 @@ int check_settle(zero *z) {
 int zero_check_batch(zero *z, const void *batch, size_t bytes) {
     const int ranks = z->net.ranks;
     double mine, all[ranks];
-    // A batch that is passed before zero_begin_train belongs to the next step.
+    // A batch passed before zero_begin_train belongs to the next step.
     if (!is_on(z) || (!pass_in_step(z) && z->check.steps == z->config.debug.check_steps)) return 0;
     const uint64_t own = XXH3_64bits(batch, bytes);
     memcpy(&mine, &own, sizeof mine);

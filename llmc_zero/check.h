@@ -8,9 +8,9 @@
 
 struct check {
     int64_t steps;     // training steps begun; the checks end after step debug.check_steps
-    uint64_t *set;     // (n_places) digests of the values that zero_set was given; NULL: no checks
+    uint64_t *set;     // (n_places) digests of the values passed to zero_set; NULL: no checks
     uint64_t *first;   // (n_places) the same on rank 0
-    int64_t *n_set;    // (n_places) elements of parameters that zero_set was given
+    int64_t *n_set;    // (n_places) number of parameters passed to zero_set
     uint64_t *params;  // (n_places) digests of the parameters of units marked in is_read
     char *is_read;     // (n_units) 1: this step or evaluation has read the unit
     uint64_t *grads;   // (n_places) digests of the gradient of unit `finished`
@@ -19,7 +19,7 @@ struct check {
 
 int check_create(zero *z);
 
-// Call them when zero_set or zero_load has changed values.
+// Call them after zero_set or zero_load has changed values.
 void check_set(zero *z, zero_value what, const layout_place *p, int64_t offset, int64_t n,
                const float *values);
 void check_loaded(zero *z);

@@ -64,7 +64,7 @@ static int write_other_ranks(zero *z, const char *text, uint64_t length, FILE *t
     return 0;
 }
 
-// The time of each rank's trace 0 on the system's clock gives all ranks one axis, which starts at the first.
+// The time axis of all ranks is the system's clock, from the start of the earliest trace.
 static char *text_of_rank(zero *z, size_t *length) {
     const char *names[z->layout.n_stored];
     double starts[z->comm.group.ranks], first = z->trace.wall_s;

@@ -7,9 +7,9 @@
 // A flat buffer of units holds all units in order. A flat buffer of shards holds one rank's shard of each
 // unit.
 //
-// A unit's frozen tensors are stored as another unit, its frozen unit, which has parameters and no other
-// state. The table's units come first, so the frozen units change neither their offsets nor any other state's
-// buffer. A unit of the table with no other tensors than frozen ones has 0 elements.
+// A unit's frozen tensors are stored as a separate unit, its frozen unit, which has parameters and no other
+// state. The table's units come first, so frozen units change neither the offsets of those units nor the
+// buffers of other states. A unit of the table that has only frozen tensors has 0 elements.
 #ifndef LLMC_ZERO_LAYOUT_H
 #define LLMC_ZERO_LAYOUT_H
 #include "zero.h"
@@ -21,7 +21,7 @@ typedef struct {
     int tensor, layer;
     int unit;                // the unit that stores it: of the table, or a frozen unit
     int64_t offset, elems;   // inside the unit
-    float lr_factor, decay;  // of zero_hyper's lr and weight_decay
+    float lr_factor, decay;  // factors of zero_hyper's lr and weight_decay
 } layout_place;
 
 typedef struct {
@@ -55,7 +55,7 @@ typedef struct {
 typedef struct {
     int ranks, n_tensors, n_places, n_buckets;
     int n_units;   // of the table
-    int n_stored;  // with the frozen units, which follow them
+    int n_stored;  // including the frozen units, which follow them
     zero_tensor *tensors;
     layout_unit *units;               // (n_stored)
     layout_place *places;             // unit by unit
@@ -77,7 +77,7 @@ void layout_free(layout *l);
 
 // Returns the place of a tensor's layer, or NULL with ZERO_ERR_MISUSE if it does not exist.
 const layout_place *layout_find(const layout *l, int tensor, int layer);
-// Returns the unit of the table that it belongs to.
+// Returns the unit of the table that the place belongs to.
 static inline int layout_unit_of(const layout *l, const layout_place *p) { return l->units[p->unit].of; }
 
 // Iterates over the units that store a unit of the table, except empty ones:

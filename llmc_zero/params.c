@@ -22,7 +22,7 @@ static char *own_place(const zero *z, int stored) {
     return z->params.stored[stored].gather_to + before * dtype_bytes(z->config.numbers.dtype);
 }
 
-// Stage 3 gathers a unit and its frozen unit together. Stages 1 and 2 gather what was updated.
+// Stage 3 gathers a unit and its frozen unit together. Stages 1 and 2 gather only what was updated.
 static int next_gathered(const zero *z, int stored) {
     return z->config.stage == 3 ? z->layout.units[stored].frozen : -1;
 }
@@ -31,7 +31,7 @@ static char *in_slot(const zero *z, int stored, char *slot) {
     return slot + z->layout.units[stored].slot_offset * dtype_bytes(z->config.numbers.dtype);
 }
 
-// Stage 3: the unit's next gather goes to this memory.
+// Stage 3: the unit's next gather writes to this memory.
 static void gather_into(zero *z, int unit, char *to) {
     for (int s = layout_first_stored(&z->layout, unit); s >= 0; s = z->layout.units[s].frozen)
         z->params.stored[s].gather_to = in_slot(z, s, to);
@@ -90,7 +90,7 @@ void params_put(zero *z, const state_part *p) {
 }
 
 // After the unit's update: returns the number of elements at the start of this rank's part that the update
-// did not copy. It never changes a frozen unit.
+// did not copy. The update never changes a frozen unit.
 static int64_t elems_left(const zero *z, int stored) {
     const struct params_unit *u = &z->params.units[z->layout.units[stored].of];
     const int is_put = u->put_to && stored < z->layout.n_units;

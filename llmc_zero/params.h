@@ -24,7 +24,7 @@ struct params_unit {
     int64_t put_from;  // elements from this one to the end of the part have been copied
 };
 
-// A unit as it is stored: of the table, or a frozen unit, which is gathered along with its unit.
+// A stored unit: one of the table, or a frozen unit, which is gathered together with its unit.
 struct params_stored {
     state_part opened;  // stages 0 to 2
     char *gather_to;    // stage 3: destination of the whole unit; NULL: gathered in place

@@ -112,8 +112,8 @@ static void plan_gradients(plan *p, const zero_config *c, const layout *l) {
                                 largest_reduction(l) * sizeof(float), ZERO_MOVED_BY_REDUCTIONS);
 }
 
-// With a GPU, update_with reads its table on the host and gets gradients, scaled and in fp32, in separate
-// memory: a tensor's, or at most 4 MiB of them at a time.
+// With a GPU, update_with reads its table on the host, and gets gradients, scaled and in fp32, in separate
+// memory: those of one tensor at a time, and at most 4 MiB.
 static void plan_update_with(plan *p, const zero_config *c, const layout *l) {
     enum { MOST = 1 << 20 };
     const int on_device = state_tier(ZERO_MOMENT1, c) == ZERO_DEVICE || c->offload.optimizer_ratio < 1;

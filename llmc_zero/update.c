@@ -57,7 +57,7 @@ static void list_pieces(zero *z) {
     }
 }
 
-// A piece's table is stored where its update runs; the trainer's update needs it on the host.
+// A piece's table is stored where its update runs; the trainer's own update needs it on the host.
 static int create_tables(zero *z, adamw_segment *segments) {
     const memory_request *on_host = &z->plan.own[PLAN_UPDATE_HOST];
     adamw_segment *table, *host_table = NULL;

@@ -57,7 +57,7 @@ ZERO_LIBS   := $(ZERO_OPENMP) $(shell mpicc --showme:link 2>/dev/null) -ljansson
 ZERO_CFLAGS := -std=c11 -D_GNU_SOURCE $(ZERO_OPT) -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-parameter \
                -Wno-missing-field-initializers $(ZERO_OPENMP) -fno-math-errno -fno-trapping-math \
                -ffp-contract=off -MMD -MP
-# Only these objects see what is installed, so that a new package or another CUDA= rebuilds no others.
+# Only these objects depend on what is installed, so a new package or another CUDA= rebuilds no others.
 ZERO_FOUND_CFLAGS := $(ZERO_URING_CFLAGS) $(ZERO_CUDA_CFLAGS)
 ZERO_FOUND := $(filter $(addprefix $(ZERO_BUILD)/llmc_zero/,comm/open.o comm/nccl%.o device/device_c%.o \
               tiers/file_uring.o),$(ZERO_OBJ))
@@ -75,8 +75,8 @@ zero_needs:
 	    $(call ZERO_HAVE,nvtx3/nvToolsExt.h,the CUDA toolkit with NVTX or build without CUDA);) \
 	$(if $(filter yes,$(ZERO_NCCL)),$(call ZERO_HAVE,nccl.h,libnccl-dev or build with NCCL=no);) \
 	test "$$found"
-# Objects are rebuilt when their flags change, which are in these files. A dry run that counts steps sets
-# ZERO_DRY=+, so that it writes the files and shows only objects whose flags changed.
+# These files hold the objects' flags, so objects are rebuilt when their flags change. A dry run that counts
+# steps sets ZERO_DRY=+ to write the files, so it shows only objects whose flags changed.
 ZERO_KEEP  = mkdir -p $(@D) && { echo '$(1)' | cmp -s - $@ || echo '$(1)' >$@; }
 ZERO_FLAGS := $(ZERO_BUILD)/llmc_zero/flags
 $(ZERO_FLAGS): zero_needs

@@ -46,7 +46,7 @@ typedef struct {
     int capacity;
     int used;        // incremented atomically; events beyond capacity are dropped but counted
     double start_s;  // when zero_create began; times are seconds since then
-    double wall_s;   // the same moment on the system's clock, which the hosts share
+    double wall_s;   // the same moment on the system's clock, to align the ranks
     // if the device queues its work
     device *device;  // NULL: none
     void *start;     // a timer recorded on the device at start_s
@@ -76,7 +76,7 @@ void trace_end(trace *t, const trace_span *span, const trace_event *what);  // `
 void trace_complete(trace *t);
 // Sets *e to event i, counted from 0 in the order in which events ended, and returns 1. Returns 0 after the
 // last one. With overlap, call it only between steps and after a zero_barrier. trace_text (trace_file.h)
-// changes the order.
+// changes the events' order.
 int trace_at(const trace *t, int i, trace_event *e);
 
 #endif

@@ -10,7 +10,7 @@
 
 // -------- tracks
 
-enum { TRACKS = 64, DEPTH = 16 };  // tracks of a lane; events of a track that contain each other
+enum { TRACKS = 64, DEPTH = 16 };  // tracks per lane; nested events on a track
 typedef struct {
     int64_t ends[DEPTH];  // of the events that contain the current time, the innermost last
     int open;
@@ -19,11 +19,11 @@ typedef struct {
 // Whole nanoseconds, so that rounding cannot make one event outlast the event that contains it.
 static int64_t nanoseconds(double s) { return llround(s * 1e9); }
 
-// Transfers run side by side: a transfer during another one is not part of it.
+// Transfers run side by side: one that runs during another is not part of it.
 static int may_nest(const trace_event *e) { return e->kind < EVENT_READ || e->kind > EVENT_TO_DEVICE; }
 
-// Returns the first of the lane's tracks on which the event overlaps no other event, except events that
-// contain it; -1: there is none. Call it in the order of by_lane.
+// Returns the first of the lane's tracks on which the event overlaps no other event, except that it may nest
+// in events that contain it if may_nest allows it; -1: none. Call it for the events in by_lane's order.
 static int track_of(track *tracks, const trace_event *e) {
     const int64_t start = nanoseconds(e->start_s), end = nanoseconds(e->end_s);
     for (int i = 0; i < TRACKS; i++) {
@@ -163,7 +163,7 @@ int trace_file_open(trace_file *f, const char *path) {
     const int size = (int)sizeof f->temporary;
     if (snprintf(f->temporary, size, "%s.%ld.tmp", path, (long)getpid()) >= size)
         return zero_fail(ZERO_ERR_ARGUMENT, "%s: name too long", path);
-    // The file is renamed into place. If run as root, that would replace a device node such as /dev/null.
+    // The file is renamed into place. As root, that would replace a device node such as /dev/null.
     struct stat st;
     if (!lstat(path, &st) && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
         return zero_fail(ZERO_ERR_IO, "%s: exists and is not a regular file; name another one", path);
@@ -184,7 +184,7 @@ int trace_file_open(trace_file *f, const char *path) {
 
 int trace_file_close(trace_file *f, int keep) {
     if (!f->to) return 0;
-    // An object without a comma after it ends the list.
+    // The last object of the list has no comma after it.
     fprintf(f->to, "{\"name\":\"end\",\"ph\":\"M\",\"pid\":1,\"args\":{}}\n]\n");
     const int bad = ferror(f->to), closed = !fclose(f->to);
     f->to = NULL;

@@ -55,7 +55,7 @@ typedef struct {
     int (*sum_squares)(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x);
     int (*adamw)(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a,
                  const adamw_table *t);
-    // The trainer's update. The table's segments are in host memory. CUDA needs masters.
+    // The trainer's own update. The table's segments are in host memory. On CUDA, a->p must not be NULL.
     int (*update_with)(device *d, device_stream s, const own_update *own, const adamw_constants *c,
                        const adamw_arrays *a, const adamw_table *t);
 } device_functions;

@@ -127,7 +127,7 @@ typedef struct {
 } adamw_table;
 void kernel_adamw(const adamw_constants *c, const adamw_arrays *a, const adamw_table *t);
 
-// The trainer's update. Of *c it needs only grad_scale and noise.
+// The trainer's own update. Of the constants it uses only grad_scale and noise.
 typedef struct {
     zero_update_with update;  // NULL: AdamW
     void *ctx;

@@ -219,12 +219,12 @@ static void say(const char *sentence) {
 // -------- a program that exits without zero_destroy
 
 static struct {
-    net *of;  // the connections to be watched, the last one first
+    net *of;  // the open connections, newest first
     pid_t process;
     int is_registered;
 } at_exit;
 
-// Flushes all streams first, as exit would have done next. A process that the program has forked is no rank.
+// Runs in exit. failure_end calls _exit, so all streams are flushed here. A forked child is not a rank.
 static void end_unclosed(void) {
     net *n = at_exit.of;
     struct timespec until;
@@ -232,7 +232,7 @@ static void end_unclosed(void) {
     n->ending = 1;  // makes another thread's exchange return
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 2;
-    // If a signal handler called exit in an exchange, this thread has the lock and can send nothing.
+    // If a signal handler called exit during an exchange, this thread holds the lock and cannot send.
     if (pthread_mutex_timedlock(&n->lock, &until)) return;
     pthread_mutex_unlock(&n->lock);
     fflush(NULL);

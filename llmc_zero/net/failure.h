@@ -40,7 +40,7 @@ int failure_reports(net *n, int status);
 void failure_end(net *n, int status, const char *sentence) __attribute__((noreturn));
 
 // If a program with several ranks exits before net_close, ends the job with a message that names
-// zero_destroy: the other ranks would wait for this one, or end without a reason.
+// zero_destroy: otherwise the other ranks would wait for this one, or end without a reason.
 void failure_at_exit(net *n);
 
 // Closes the connections. clean 0: after a failure; the other ranks are notified.

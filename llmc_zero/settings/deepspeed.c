@@ -39,8 +39,8 @@ static int is_word_of(const zero_setting *s, const json_t *v, double *x, char *a
     return 0;
 }
 
-// Returns the block's "enabled" or, without one, that of a block in it: one that is not false, if there is
-// one. Extends the path unless all are false. NULL: there is none.
+// Returns the block's "enabled" or, if it has none, the first one in its inner blocks that is not false, or
+// else any of them; NULL: there is none. Extends the path unless all inner ones are false.
 static json_t *find_enabled(json_t *block, char *path, size_t size) {
     json_t *enabled = json_object_get(block, "enabled"), *inner;
     const size_t used = strlen(path);
@@ -172,7 +172,7 @@ static int stands_twice(reader *r, const key_row *w) {
     return 1;
 }
 
-// Returns 1 for the parameters of no scheduler, or of one that is refused.
+// Returns 1 if the current key holds the parameters of a scheduler that is missing or refused.
 static int is_without_scheduler(reader *r) {
     if (strcmp(r->path, "scheduler.params") || scheduler_is_known(r)) return 0;
     key_note(r, ZERO_KEY_NO_EFFECT, NULL, "no scheduler.type that could be applied");
@@ -330,7 +330,8 @@ static int fail_refused(const char *file, const zero_deepspeed *report) {
 
 // -------- the file
 
-// If no trainer reads its own keys, refuses them. A key that sets several settings is refused once.
+// Refuses the trainer's keys, for a file that no trainer reads. A key that sets several settings is refused
+// once.
 static void refuse_trainers_keys(zero_deepspeed *report) {
     const char *last = "";
     for (int i = 0; i < report->n; i++) {

@@ -20,14 +20,14 @@ typedef struct {
 
 // The next functions add the current key to the report. v NULL: without its value.
 zero_deepspeed_key *key_note(reader *r, zero_key_fate fate, const json_t *v, const char *remark);
-// The key sets `setting`; if that is a setting of the plugin, also in the configuration. remark: why the
-// value differs from the file's, if it does.
+// Reports that the key sets `setting`, and stores a setting of the plugin in the configuration. remark: why
+// the value differs from the file's, if it does.
 void key_sets(reader *r, const char *setting, double value, const char *remark);
-// The key sets a text. Returns its entry.
+// Reports that the key sets `setting` to a text. Returns the key's entry.
 zero_deepspeed_key *key_sets_text(reader *r, const char *setting, const char *value, const char *remark);
 // Returns the key that set a setting, or NULL.
 zero_deepspeed_key *key_that_sets(const reader *r, const char *setting);
-// The key is refused. setting: what to set instead, or NULL.
+// Refuses the key. setting: what to set instead, or NULL.
 void key_refuse(reader *r, const json_t *v, const char *setting, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 

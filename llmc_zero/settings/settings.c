@@ -52,7 +52,7 @@ const zero_setting *zero_setting_named(const char *name) {
     return NULL;
 }
 
-// Computes one row of the matrix of distances after the other.
+// Computes the matrix of distances row by row.
 int zero_edit_distance(const char *a, size_t na, const char *b, size_t nb) {
     enum { LONGEST = 64 };
     int d[LONGEST + 1];

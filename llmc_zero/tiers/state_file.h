@@ -60,8 +60,7 @@ int state_files_written(struct state_files *f);
 // in memory.
 void state_files_count_gather(const state *s, state_range read);
 
-// Fills state.units (n_units), placing the elements that are away from *region on; *region moves to their
-// end.
+// Fills state.units (n_units). Places the elements that are away at *region, and moves *region to their end.
 int state_place(state *s, const zero_config *c, memory *m, int n_units, int64_t *region);
 // Stores the state in these files. Call it before state_create.
 int state_keep_in_files(state *s, struct state_files *f, const zero_config *c, memory *m);
