@@ -424,7 +424,7 @@ typedef struct {
     TrainerState state;  // the trainer's part of a checkpoint
     int resume_step;     // step of the resumed checkpoint; -1: a new run
     Report report;
-    Answers answers;  // with --prompt or --prompts, which uses only this and the model
+    Answers answers;  // for --prompt and --prompts, which use only this and the model
     int argc;
     char **argv;
 } Trainer;
@@ -592,7 +592,7 @@ static void between_steps(Trainer *t) {
 
 // Returns after the last step, or after a signal has stopped the run.
 static void train(Trainer *t) {
-    // Before its first step a run has something to save only if -y 1 would not find where it is.
+    // Before its first step, a run needs to save only if -y 1 would not find its position.
     if (checkpoint_is_named()) signals_in_training();
     for (run.step = t->state.step;; run.step++) {
         const int last = run.step == t->data.steps;

@@ -7,9 +7,9 @@ extern "C" {
 #endif
 #include "gpt2_error.h"
 
-// Call it if backward of `rows` sequences needs `bytes` of scratch, more than the limit. Returns the number
-// of sequences to try next: a divisor of B that fits if scratch grows linearly, and less than `rows` unless
-// `rows` is 1.
+// Call it if backward of `rows` sequences needs `bytes` of scratch, which exceed the limit. Returns the
+// number of sequences to try next: a divisor of B that fits if scratch grows linearly, and less than `rows`
+// unless `rows` is 1.
 static inline int attention_cudnn_fewer_rows(int B, int rows, size_t bytes, size_t limit) {
     size_t one = (bytes + rows - 1) / rows;
     int next = limit / one < (size_t)rows ? (int)(limit / one) : rows - 1;

@@ -13,7 +13,7 @@ typedef struct {
 // Returns the file descriptor of the terminal on which the user sees stdout, or -1.
 int bar_terminal(void);
 void bar_start(int terminal);               // -1: the width is COLUMNS, or 80
-void bar_update(const Progress *progress);  // draws at most ten times a second, and always the last step
+void bar_update(const Progress *progress);  // draws at most ten times a second, and always at the last step
 void bar_clear(void);                       // erases the bar before text is printed
 void bar_show(void);                        // redraws the bar below text that ended its line
 void bar_end(void);                         // leaves the bar on the screen and goes to the next line

@@ -163,7 +163,7 @@ void print_buckets(const zero_plan *plan) {
 
 void print_config_lines(void) {
     for (const Setting *s = table(); s->name; s++) {
-        if (!strcmp(s->name, "trainer.steps")) continue;  // the line about the batch has it
+        if (!strcmp(s->name, "trainer.steps")) continue;  // the line about the batch shows it
         if (s->is_special) print0("config     %s %s (%s)\n", s->name, *s->value ? s->value : "-", s->reason);
     }
     print_notes();

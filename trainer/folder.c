@@ -137,7 +137,7 @@ static int appears(const char *name) {
     return 1;
 }
 
-static const char *no_checkpoint;  // why no checkpoint can be saved; NULL: it can
+static const char *no_checkpoint;  // why no checkpoint can be saved; NULL: one can
 
 const char *why_no_checkpoint(void) { return no_checkpoint; }
 

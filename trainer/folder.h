@@ -26,7 +26,7 @@ FILE *append_to_file(const char *path);
 void commit_file(FILE *f, const char *temporary, const char *path);
 // Copies a file into -o under this name, unless it is that file.
 void copy_to_output(const char *from, const char *name);
-// The name in -o of the tokenizer's copy.
+// The name of the tokenizer's copy in -o.
 #define TOKENIZER_FILE "tokenizer.bin"
 void close_file(FILE *f, const char *path);  // ends the run if a write failed
 // Ends the run now if this file could not be created. It will be written only at the end.
@@ -35,7 +35,7 @@ void try_file(const char *option, const char *path);
 void random_digits(char digits[17]);
 
 // (collective) Checks that all ranks see the same folder, since each rank writes its part of a checkpoint
-// there. A mismatch ends a run with -n; without -n, nothing is saved then.
+// there. After a mismatch, a run with -n ends, and a run without -n saves nothing.
 void check_one_folder(void);
 // Returns why checkpoints cannot be saved, after check_one_folder; NULL: they can.
 const char *why_no_checkpoint(void);

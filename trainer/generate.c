@@ -112,7 +112,7 @@ void print_token(const Tokenizer *tokenizer, int token) {
 }
 
 // --------
-// the prompts of a file: prompt i is row i / ranks on rank i % ranks
+// the prompts of a file: prompt i is row i / ranks of rank i % ranks
 
 static int length_of(const Prompts *p, int prompt) { return p->first[prompt + 1] - p->first[prompt]; }
 static const int *tokens_of(const Prompts *p, int prompt) { return p->tokens + p->first[prompt]; }
@@ -335,7 +335,7 @@ void answers_end(Answers *a, const GPT2 *model) {
 }
 
 // --------
-// prompts one after the other: every rank has the row, and rank 0 prints it while it grows
+// one prompt at a time: every rank computes the row, and rank 0 prints it while it grows
 
 int answers_next(Answers *a, const GPT2 *model, Generation *g) {
     const PromptStream *s = &a->stream;

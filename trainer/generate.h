@@ -1,6 +1,6 @@
 // Text generated token by token with a cache of keys and values: the sample of a training run, or answers to
-// prompts. A pass processes the tokens of each row that are not in the cache yet: first the
-// whole prompt, then one token at a time.
+// prompts. A pass processes the tokens of each row that are not in the cache yet: first the whole prompt,
+// then one token at a time.
 //
 //     while (generation_next(&g)) {
 //         ... forward over g.pass, which leaves the logits of each row's last token in g.logits ...
@@ -38,7 +38,7 @@ typedef struct {
     int V, T;  // the model sees at most the last T tokens
     GenerationRow *rows;
     int n_rows;
-    int passes, passed;  // to make, and made so far
+    int passes, passed;  // the number to make, and the number made
     CachedPass pass;
     float *logits;  // (n_spans, V)
 } Generation;
@@ -60,13 +60,13 @@ void print_token(const Tokenizer *tokenizer, int token);
 
 // --------
 // A run that answers prompts and trains nothing. An answer has -g tokens, but ends at the model's last
-// position. The ranks divide the prompts of a file. All rows of a rank form one batch, so each layer is
-// gathered once per pass for all of them. Prompts that arrive one after the other are answered by all ranks
-// together.
+// position. The prompts of a file are divided among the ranks. All rows of a rank form one batch, so each
+// layer is gathered once per pass for all of them. All ranks together answer prompts that arrive one at a
+// time.
 
 typedef struct {
     Tokenizer tokenizer;
-    int positions;                // of a prompt and its answer; the answer's last token needs none
+    int positions;                // of a prompt and its answer, except the answer's last token
     Prompts prompts;              // of a file
     PromptStream stream;          // of any other source
     Generation generation;        // of this rank's rows

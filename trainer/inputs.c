@@ -26,7 +26,7 @@ static const char *model_path(void) { return *opened ? opened : opt.model; }
 // --------
 // missing files
 
-// Returns the command that makes a file with such a name, or NULL.
+// Returns the command that makes files with such a name, or NULL.
 static const char *command_for(const char *path) {
     static const struct {
         const char *start, *command;
@@ -182,7 +182,7 @@ const char *open_tokenizer(Tokenizer *tokenizer, int V, const char *model, const
     require_file("--tokenizer", path);
     gpt2_check(tokenizer_init(tokenizer, path));
     if ((int)tokenizer->vocab_size != V && !opt.tokenizer && !consequence) {
-        tokenizer_free(tokenizer);  // it was only to be copied, and belongs to another model
+        tokenizer_free(tokenizer);  // wanted only for the copy, but it belongs to another model
         tokenizer->eot_token = V - 1;
         return NULL;
     }

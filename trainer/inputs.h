@@ -14,8 +14,8 @@ void load_values(const GPT2 *model);
 
 // Opens --tokenizer's file, or by default the one next to `model` (a model file or a checkpoint; NULL: the
 // run's), or else the usual one for V tokens. Returns its path, valid until the next call. If the default
-// file does not exist, prints the consequence, unless that is NULL, and returns NULL. vocab_size then stays
-// 0, as it does with --tokenizer none.
+// file does not exist, returns NULL and, unless `consequence` is NULL, prints it. vocab_size then stays 0, as
+// with --tokenizer none.
 const char *open_tokenizer(Tokenizer *tokenizer, int V, const char *model, const char *consequence);
 #define AS_NUMBERS "tokens are shown as numbers"  // as in llm.c
 

@@ -129,7 +129,8 @@ static const Option *find_option(const char *name, size_t n) {
     return NULL;
 }
 
-// Returns the distance of `name` from the last part of each of the option's settings, or `best` if less.
+// Returns the least distance of `name` from the last parts of the option's settings, or `best` if that is
+// less.
 static int distance_from_settings(const Option *o, const char *name, size_t n, int best) {
     for (const char *at = o->setting; at && *at; at += strspn(at, " ")) {
         size_t length = strcspn(at, " ");
@@ -142,7 +143,7 @@ static int distance_from_settings(const Option *o, const char *name, size_t n, i
     return best;
 }
 
-// Returns the option whose name or setting is nearest, so that --stage suggests -z; NULL: none is near.
+// Returns the option whose name or setting is nearest, so that --stage suggests -z; NULL: none is close.
 static const Option *nearest_option(const char *name, size_t n) {
     const size_t dashes = strspn(name, "-");
     const Option *nearest = NULL;

@@ -25,7 +25,7 @@ typedef struct {
 static inline int is_answering(const Options *o) { return o->prompt || o->prompts; }
 
 extern Options opt;
-// Returns 1 if prompts are answered one by one: --prompt, or the lines of standard input.
+// Returns 1 if prompts are answered one at a time: --prompt, or the lines of standard input.
 int prompts_arrive(void);
 extern Options default_options;  // opt before the command line was read
 

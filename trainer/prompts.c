@@ -116,12 +116,12 @@ void prompts_open(Prompts *p, const Tokenizer *tokenizer, int V, int T) {
 }
 
 // --------
-// lines of standard input, read without stdio: whether its buffer has a line cannot be asked
+// lines of standard input, read without stdio, which cannot report whether its buffer has a complete line
 
 static struct {
     char *text;
     size_t n, room;  // bytes read, and allocated
-    size_t used;     // bytes of the line returned last
+    size_t used;     // bytes of the last line returned
     int ended;
 } input;
 
@@ -142,8 +142,8 @@ static void read_more(double seconds) {
 
 static char *end_of_line(void) { return input.n ? memchr(input.text, '\n', input.n) : NULL; }
 
-// Returns the next line and its length without its end, valid until the next call; NULL: it is not there yet,
-// or the input has ended.
+// Returns the next line, valid until the next call, and its length without the newline; NULL: no complete
+// line yet, or the input has ended.
 static const char *next_line(double seconds, size_t *bytes) {
     input.n -= input.used;
     if (input.n && input.used) memmove(input.text, input.text + input.used, input.n);
@@ -171,7 +171,8 @@ void stream_open(PromptStream *s, const Tokenizer *tokenizer, int V, int T) {
     s->longest = s->n;
 }
 
-// Returns the number of tokens of the next line; 0: none yet, -1: there will be none.
+// Returns the number of tokens in the next line; 0: no line yet, or one that is too long; -1: the input has
+// ended.
 static int take_line(PromptStream *s, double seconds) {
     size_t bytes;
     const char *line = next_line(seconds, &bytes);

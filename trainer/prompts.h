@@ -1,16 +1,16 @@
-// The prompts of a run that answers: the lines of --prompts' file, or one after the other: --prompt's text,
-// or the lines of standard input as they arrive.
+// The prompts that a run answers: all lines of the file of --prompts, or one prompt at a time: the text of
+// --prompt, or the lines of standard input as they arrive.
 #ifndef TRAINER_PROMPTS_H
 #define TRAINER_PROMPTS_H
 // defines: Bpe
 #include "../gpt2/bpe.h"
 #include "../gpt2/tokenizer.h"
 
-// An empty prompt stands for the end-of-text token, so its answer starts a new text.
+// An empty prompt becomes the end-of-text token, so its answer starts a new text.
 typedef struct {
     int n;        // number of prompts
     int *tokens;  // of all prompts
-    int *first;   // (n + 1) index of each prompt's first token; then the total number of tokens
+    int *first;   // (n + 1) index of each prompt's first token, then the total number of tokens
     int longest;
 } Prompts;
 
@@ -25,16 +25,16 @@ void prompts_free(Prompts *p);
 typedef struct {
     Bpe *bpe;  // NULL: prompts are token numbers
     int eot_token, V;
-    int longest;  // tokens of the longest prompt that there can be
+    int longest;  // length of the longest prompt allowed, in tokens
     int *tokens;  // (longest) of the current prompt
     int n;        // its length
-    int line;     // of standard input, so far; 1 after --prompt's text
+    int line;     // lines of standard input read so far; 1 after --prompt's text
 } PromptStream;
 
-// Reads --prompt's text; it may have at most T tokens. For standard input allocates room for T.
+// Reads --prompt's text, of at most T tokens; for standard input, allocates room for T tokens.
 void stream_open(PromptStream *s, const Tokenizer *tokenizer, int V, int T);
 // (collective) Returns 1 with the next prompt on all ranks, 0 after the last. Rank 0 waits for standard
-// input, for any time. A line of more than T tokens is skipped with a message.
+// input without a time limit. A line of more than T tokens is skipped with a message.
 int stream_next(PromptStream *s);
 void stream_close(PromptStream *s);
 

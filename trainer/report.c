@@ -216,7 +216,7 @@ void write_memory(FILE *f) {
             zero_memory_bytes(run.z, ZERO_ACTIVATIONS));
 }
 
-// Describes the run from its start, for plots of a run that has not finished.
+// Writes run.json at the start, so that plots can describe a run that has not finished.
 static void save_run(const GPT2 *model) {
     const char *temporary = in_output("run.json.tmp");
     FILE *f = create_file(temporary);

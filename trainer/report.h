@@ -43,7 +43,7 @@ typedef struct {
 void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long long tokens_a_step);
 void report_validation(Report *r, double loss);
 void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds);
-// Ends the figures per step. Call it after the last update, since validation and a save may read files too.
+// Ends the figures per step. Call it after the last update, because validation and a save may read files too.
 void report_last_step(Report *r);
 // (collective) Prints the digests and the last lines, and writes summary.json.
 void report_end(Report *r, const GPT2 *model);

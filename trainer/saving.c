@@ -148,7 +148,7 @@ const char *checkpoint_evidence(void) {
 }
 
 // --------
-// room for the checkpoints to come
+// room for future checkpoints
 
 // Returns the bytes of a checkpoint's values, all fp32, and of its model file.
 static double bytes_of_checkpoint(const GPT2 *model) {
@@ -165,7 +165,7 @@ static int saves_to_come(int steps) {
     return (steps + every - 1) / every - begin / every;
 }
 
-// Returns how many checkpoints the run will have on disk at once, in addition to those that are there now.
+// Returns how many checkpoints the disk must hold at once in addition to those there now.
 // Without -nk, counts only the first one.
 static int most_at_once(int steps) {
     const int to_come = saves_to_come(steps);

@@ -8,8 +8,8 @@
 // Without -y 1, refuses a folder with checkpoints or logs (has_logs: 1 if -o has logs). Prints the
 // checkpoints it skips.
 int checkpoint_to_resume(int has_logs);
-// Ends the run now if the disk of -o has too little room for the first checkpoint or, with -nk, for as many
-// as there will be at once. steps: of the whole run.
+// Ends the run now if the disk of -o has too little room for the first checkpoint or, with -nk, for all that
+// will exist at once. steps: of the whole run.
 void check_room(const GPT2 *model, int steps);
 // Returns the chosen checkpoint's folder; NULL: none is chosen.
 const char *checkpoint_chosen(void);

@@ -114,7 +114,8 @@ static void take_key(zero_deepspeed_key *k) {
     }
 }
 
-// A wire dtype other than fp32 contradicts --comm-type fp32. It is the file's dtype, so --dtype overrides it.
+// A wire dtype other than fp32 contradicts --comm-type fp32. It comes from the file's dtype, so --dtype
+// overrides it.
 static void judge_wire(void) {
     zero_deepspeed_key *wire = key_of("comm.reduce_fp32");
     if (!wire || sets_an_option(wire) || !strcmp(wire->value, "auto")) return;

@@ -4,16 +4,16 @@
 #include "../llmc_zero/zero.h"
 #include "activations.h"
 
-// Reads the file, if given. Call it after reading the command line. Keys that are unsupported, or that an
-// option contradicts, are refused: each is added to a list.
+// Reads the file, if given. Call it after reading the command line. Refuses keys that are unsupported or
+// that an option contradicts, by adding them to a list.
 void take_zero_file(void);
 // Sets B and opt.micro_batches from the file's batch sizes, and refuses keys that this device or the ranks
 // rule out. The machine must be settled.
 void settle_zero_file(void);
 // Refuses keys that the run's batch contradicts.
 void check_zero_file(const GPT2 *model, int micro_batches);
-// Ends the run with the list of all refused keys, if there are any. With --print-config, only settings_shown
-// does.
+// Ends the run with the list of all refused keys, if there are any. With --print-config, does so only
+// if settings_shown is 1.
 void end_if_refused(int settings_shown);
 
 // Returns the file's contents, or NULL without a file.
