@@ -46,7 +46,7 @@ endif
 WITHOUT_FLAGS := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
 # Recipes must prefix it with +; otherwise make gives it only one job.
 SUBMAKE := $(MAKE) --no-print-directory
-# Each step prints its number, and the total that a dry run counts when the first step begins.
+# Each step prints its number and the total, which a dry run counts when the first step begins.
 ZERO_COUNT = $(eval BEGUN += x)[$(words $(BEGUN))/$(TOTAL)]
 DRY        = $(findstring n,$(firstword -$(MAKEFLAGS)))
 DRY_FLAGS  = $(filter-out -j% --jobserver%,$(MAKEFLAGS))

@@ -3,7 +3,7 @@
 # forward and backward, and AdamW were busy in a step, how much of the disk's time the others overlapped, and
 # for how much of a step several were busy at once. A step lasts from one start of AdamW to the next. With
 # PICTURE (.svg or .png) it also draws the last step, which needs gnuplot.
-#   dev/trace_lanes.sh TRACE [PICTURE [TITLE]]      RANK=1 shows another rank than 0
+#   dev/trace_lanes.sh TRACE [PICTURE [TITLE]]      RANK=1 shows rank 1 instead of rank 0
 set -eu
 trace=${1:?usage: dev/trace_lanes.sh TRACE [PICTURE [TITLE]]} picture=${2:-} title=${3:-}
 fail() { echo "trace_lanes.sh: $*" >&2; exit 1; }

@@ -3,7 +3,7 @@
 # and a digest of the parameters.
 # Usage: scripts/compare_stages.sh [RANKS] [trainer options...]      default: 4 ranks, 20 steps of a model of
 # 10.8 million parameters, whose states need far more memory than its activations. -e chooses another model.
-# The runs stay in build/compare/stage0 .. stage3 (or OUT=folder), for make plots. TRAINER=program runs
+# The runs are kept in build/compare/stage0 .. stage3 (or OUT=folder) for make plots. TRAINER=program runs
 # another trainer. All four digests must be equal; with gradient accumulation (-d), stage 0 must equal stage
 # 1, and 2 must equal 3. Exits with 1 if they do not.
 set -eu

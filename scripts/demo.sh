@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # make demo trains a GPT-2 of 0.8 million parameters to write stories, with ZeRO-3 on two ranks, in about a
 # minute. make demo TEXT=my.txt trains it on the bytes of your own text and validates on its first tenth, at
-# most 100000 bytes. Each demo has a folder of its own, build/demo, build/demo.2 and so on: none is removed.
+# most 100000 bytes. Each demo has a separate folder, build/demo, build/demo.2 and so on, and removes none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/mpi_env.sh

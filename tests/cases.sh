@@ -47,7 +47,7 @@ launch() {
     launcher=()
     [ "$1" = 1 ] || launcher=(mpirun --oversubscribe -np "$1")
 }
-# Limits of a test are for hangs only, many times the usual duration, because the machine may be busy.
+# Time limits only catch hangs: they are many times the usual duration, because the machine may be busy.
 hang_limit=120
 # await COMMAND...: repeats the command until it succeeds, for at most 60 s
 await() {

@@ -21,7 +21,7 @@ static zero_config config_of(int stage, int micro_batches, int overlap, int step
     return c;
 }
 
-// Expects the failure of `rank`, with a message that continues with `words`.
+// Checks that `rank` is reported, in a message that continues with `words`.
 static void fails(int rc, int code, int rank, const char *words) {
     char start[300];
     snprintf(start, sizeof start, "rank %d (host %s)%s", rank, host, words);
@@ -33,7 +33,7 @@ static void fails(int rc, int code, int rank, const char *words) {
 
 // -------- mistakes in a pass, made by all ranks
 
-// Where in a pass of training or evaluation a value of the last rank's memory changes.
+// Where in a training pass or an evaluation each rank changes a value.
 typedef struct {
     const char *name;
     int of, backward;  // of 0: an evaluation; backward: 1 if the unit is open for backward
@@ -59,7 +59,7 @@ static const mistake mistakes[] = {
       " wrote to the gradient of w, layer 1, of unit 2 (block 1)" TOO_LATE },
 };
 
-// Uses the unit, with the mistake, and returns the failure of the first hook that notices it.
+// Uses the unit, makes the mistake, and returns the result of the hook that should notice it.
 static int use_wrongly(const mistake *m) {
     int (*const pre)(zero *, int) = m->backward ? zero_pre_backward : zero_pre_forward;
     int (*const post)(zero *, int) = m->backward ? zero_post_backward : zero_post_forward;
@@ -214,7 +214,7 @@ static void check_batches(int stage) {
     zero_destroy(t.z);
 }
 
-// ZERO_CHECK counts only if the setting is -1, and then for every step.
+// ZERO_CHECK has an effect only if the setting is -1, and then on every step.
 static void check_variable(void) {
     static const struct {
         int steps, checks;

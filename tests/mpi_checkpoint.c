@@ -58,7 +58,7 @@ static zero_config own_config(int stage, int update) {
     return settings_config(&settings_paths[stage + 1], &settings_updates[update], 1, &settings_variations[1]);
 }
 
-// Checks that a plugin with another number of states refuses the checkpoint.
+// Checks that a plugin with a different number of states refuses the checkpoint.
 static void check_other_states(const zero_config *c, const char *path) {
     toy t;
     MUST(toy_create(&t, c, NULL));
@@ -521,7 +521,7 @@ static void load_all(int all) {
     if (!checks.rank) printf("%d loaded\n", loaded);
 }
 
-// A plugin with other frozen tensors refuses the checkpoint, and keeps its states.
+// A plugin with different frozen tensors refuses the checkpoint and keeps its states.
 static void refuse_other_set(const char *path, int set) {
     const zero_config c = config_at(3, 1);
     char before[17];

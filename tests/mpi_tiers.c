@@ -175,8 +175,6 @@ static void check_delayed_overlaps(void) {
     }
 }
 
-// --------
-
 // -------- the trace's file
 
 typedef struct {
@@ -195,7 +193,7 @@ static const char *text_of(const json_t *event, const char *key) {
 }
 static int64_t bytes_of(const json_t *event) { return int_of(json_object_get(event, "args"), "bytes"); }
 
-// Viewers draw a slice that begins within another one of its track and ends after it in the wrong place.
+// Viewers misplace a slice that begins inside another slice of its track and ends after it.
 static int overlap_wrongly(const slice *a, const slice *b) {
     if (a->process != b->process || a->track != b->track || a->start > b->start || a->end <= b->start)
         return 0;
@@ -220,7 +218,7 @@ static int count_wrong_slices(const json_t *file) {
     return wrong;
 }
 
-// Returns the last value of a process's counter, -1 if a value is smaller than the one before.
+// Returns the last value of a process's counter, or -1 if its values or times ever decrease.
 static int64_t counted(const json_t *file, int process, const char *name) {
     int64_t value = 0, at = 0;
     for (size_t i = 0; i < json_array_size(file) && value >= 0; i++) {
@@ -233,7 +231,7 @@ static int64_t counted(const json_t *file, int process, const char *name) {
     return value;
 }
 
-// Adds up the slices of a kind; counts them in *n.
+// Adds up the bytes of the slices of a kind, and counts the slices in *n.
 static int64_t moved(const json_t *file, int process, const char *kind, int *n) {
     int64_t sum = *n = 0;
     for (size_t i = 0; i < json_array_size(file); i++) {

@@ -156,7 +156,7 @@ static outcome train(const zero_config *c) {
 }
 
 // Without gradient accumulation, all paths agree bit for bit. With it, naive agrees with stages 0 and 1,
-// stage 2 agrees with stage 3, and the two groups differ only by rounding. Runs one in `of` settings.
+// stage 2 agrees with stage 3, and the two groups differ only by rounding. Runs one of every `of` settings.
 static void check_format(const char *what, const settings_format *format, int micro_batches, int at, int of) {
     outcome naive = { 0 }, reference = { 0 };
     for (int p = 0; p < SETTINGS_COUNT(settings_paths); p++)

@@ -103,7 +103,7 @@ static inline int free_port(void) {
     }
 }
 
-// Connects to a port of this machine, when it has a listener.
+// Connects to a port of this machine as soon as it has a listener.
 static inline int knock(int port) {
     struct sockaddr_in a = { .sin_family = AF_INET,
                              .sin_port = htons((uint16_t)port),

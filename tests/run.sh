@@ -85,7 +85,7 @@ run_all() {
     [ -z "${RERUN:-}" ] || for command in "${queue[@]}"; do rerun "${command%% *}" "$command"; done
     queue=()
 }
-# rerun NAME COMMAND: if the test failed, runs it again
+# rerun NAME COMMAND: runs the test again if it failed
 rerun() {
     grep -qsv ' 0 [0-9]*$' "$logs/$1.sum" || return
     mv "$logs/$1.out" "$logs/$1.first"
@@ -111,8 +111,8 @@ free_port() {
 }
 export -f free_port
 
-# The longest tests start first, to keep all cores busy to the end. Limits are many
-# times the usual durations, because a machine may be slow or busy.
+# The longest tests start first, to keep all cores busy to the end. Limits are many times the usual durations,
+# because a machine may be slow or busy.
 stand_in=$build/stand-in
 if [ -z "$short" ]; then
     run start 400 tests/start.sh "$trainer"

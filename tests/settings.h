@@ -19,7 +19,7 @@ typedef struct {
     const char *name;
     zero_dtype dtype;
     int no_master;
-    int every;                // 3: runs only with every third variation
+    int every;                // 3: runs with only every third variation
     zero_update_with update;  // NULL: AdamW
     int update_states;
 } settings_format;
@@ -42,7 +42,7 @@ static const settings_format settings_formats[] = {
     { "fp16", ZERO_F16, 0, 3 },
     { "bf16 without master", ZERO_BF16, 1, 3 },
 };
-// The trainer's own updates, for programs that run them too. On a device update_ctx is its toy_device.
+// The trainer's own updates, for test programs that also run them. On a device update_ctx is its toy_device.
 static void settings_sgd(void *ctx, const zero_piece *p) {
     p->on_device ? ((const toy_device *)ctx)->sgd(p) : toy_sgd(ctx, p);
 }

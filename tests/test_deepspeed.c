@@ -222,7 +222,7 @@ static const struct {
     { "{'disable_allgather': true}", "", "-disable_allgather does not read" },
     { Z("'allgather_partitions': false"), "", "-zero_optimization.allgather_partitions does not read" },
     { Z("'allgather_bucket_size': 2e8"), "", "-zero_optimization.allgather_bucket_size ignore" },
-    // values that need a note, and none if they are as usual
+    // values that need a note, and usual ones that need none
     { "{'prescale_gradients': true}", "", "-prescale_gradients overflow" },
     { "{'prescale_gradients': 'off'}", "", "=prescale_gradients" },
     { Z("'contiguous_gradients': false"), "", "-zero_optimization.contiguous_gradients memory" },
@@ -239,7 +239,7 @@ static const struct {
       "-comms_config DeepSpeed ignores it too" },
     { "{'_comment': 'text', 'cuda_visible_devices': 0, 'xyzzy': 3, '': 1}", "", "-_comment ignores it too" },
     { AIO("'unheard_of': 3"), "", "-aio.unheard_of ignores it too" },
-    // So do offload settings that the stage does not support.
+    // Offload settings that the stage does not support have no effect either.
     { Z("'offload_param': {'device': 'cpu', 'pin_memory': true}, 'stage': 2"), "",
       "-zero_optimization.offload_param.device needs stage 3" },
     { Z("'stage': 0, 'offload_param': {'device': 'nvme', 'nvme_path': '/n'}"), "stage=0",

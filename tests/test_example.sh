@@ -121,7 +121,7 @@ end
 
 # ---- installed
 
-# Installs what is built: without -o, make could build it again with other settings than the running tests.
+# Installs what is built: without -o, make could rebuild it with settings other than those under test.
 begin 'example.built by pkg-config from an install'
 if ! command -v pkg-config >/dev/null; then
     skip example 'no pkg-config'

@@ -65,7 +65,7 @@ for variable in $(sed -nE 's/^([A-Z_]+) +\?=.*/\1/p' "${makefiles[@]}"); do
 done
 end
 
-# Dry runs in another build folder: make only prints what it would compile.
+# Dry runs with another build folder, in which make only prints what it would compile.
 steps() {           # VARIABLE=VALUE...: prints the lines that announce a step, without the folder
     make --no-print-directory -n ZERO_DRY=+ BUILD="$dir/build" TRAINER="$dir/build/trainer.bin" CUDA=no \
         "$@" "$dir/build/trainer.bin" | sed -nE "s|.*echo \"(\[.*\].*)\"\$|\1|p" | sed "s|$dir/build/||"
@@ -104,7 +104,7 @@ begin 'house.a download is announced'
 mkdir -p "$dir/bare/scripts" "$dir/bare/include"
 cp scripts/fetch_cudnn_frontend.sh "$dir/bare/scripts"
 : >"$dir/bare/include/cudnn.h"
-for program in python3 git; do              # as without a network
+for program in python3 git; do              # fail as without a network
     printf '#!/bin/sh\nexit 1\n' >"$dir/bare/$program" && chmod +x "$dir/bare/$program"
 done
 PATH=$dir/bare:$PATH CUDA_HOME=$dir/bare need 'status 0 without a network' \

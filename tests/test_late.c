@@ -83,7 +83,7 @@ static void many_ranks(void **state) {
     assert_non_null(strstr(zero_last_error(), "in another order"));
 }
 
-// Of the late ranks, one reports: the lowest of those in the earliest exchange. This is rank 1, in
+// One of the late ranks reports: the lowest of those in the earliest exchange. Here this is rank 1, in
 // exchange 5.
 static void who_reports(void **state) {
     static const char both[] = { 1, 0, 1 };

@@ -185,8 +185,8 @@ static void test_other_lines(void **state) {
 
 static void no_update(void *ctx, const zero_piece *p) {}
 
-// The trainer's own update has as many states as it asks for. On a GPU it gets gradients in fp32, and its
-// tables are in host memory.
+// The trainer's own update has update_states states. On a GPU it gets gradients in fp32, and its tables are
+// in host memory.
 static void test_update_states(void **state) {
     for (int n = 0; n <= 2; n++)
         for (int cuda = 0; cuda < 2; cuda++) {
@@ -307,7 +307,7 @@ static void test_line_per_tier(void **state) {
                 bytes[ZERO_DEVICE] + bytes[ZERO_HOST] < 32768 + 2 * PAGE);
 }
 
-// Memory of another class, tier or purpose has another line.
+// Each combination of class, tier and purpose has its own line.
 static void test_find_line(void **state) {
     zero_memory_line lines[] = { { .purpose = "sums", .class_ = ZERO_STATES, .tier = ZERO_HOST },
                                  { .purpose = "sums", .class_ = ZERO_WORKING, .tier = ZERO_HOST },

@@ -326,7 +326,7 @@ static void rogue_rank_0(void **state) {
     }
 }
 
-// Rank 0 may report after the time for connecting has ended.
+// Rank 0 may send its report after the time limit for connecting.
 static void late_report(void **state) {
     seat hello, zero = seat_of(0, 80);
     secret c;

@@ -207,7 +207,7 @@ static inline void check_in_tiers(const kind_of_run *k, const mixture *m, int st
     CHECK(!memcmp(&o, want, sizeof o));
 }
 
-// f: the format's row in its table. set: the tensors that are frozen.
+// f: index of the format in its table. set: index of the set of frozen tensors.
 static inline void check_bits(const kind_of_run *k, int stage, const settings_format *format, int f,
                               int set) {
     static int turn;
@@ -238,8 +238,8 @@ static inline void check_all_bits(void) {
     toy_freeze(0);
 }
 
-// The trainer's own updates. A sixth of the combinations suffices, because only the arithmetic
-// and the number of states differ from AdamW.
+// The trainer's own updates. A sixth of the combinations suffices, because only the arithmetic and the number
+// of states differ from AdamW.
 static inline void check_own_updates(void) {
     kind_of_run kinds[] = { plain_runs, early_runs, delayed_runs };
     for (int k = 0; k < SETTINGS_COUNT(kinds); k++) {

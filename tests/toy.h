@@ -30,7 +30,7 @@ static const zero_unit toy_units[TOY_UNITS] = {
     { "block 2", 1, 1, 0 }, { "block 3", 1, 1, 0 },
 };
 
-// Sets of frozen tensors, by their bits. In the last one a single block is frozen; it has no tensor but lnw,
+// Sets of frozen tensors, by their bits. In the last set a single block is frozen: its only tensor is lnw,
 // which the other blocks lack.
 enum { TOY_FROZEN_SETS = 5, TOY_ONE_BLOCK = TOY_FROZEN_SETS - 1 };
 static const struct {

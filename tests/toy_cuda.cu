@@ -24,7 +24,7 @@ __global__ void add_gradient(toy_use u, const float *activation, const void *p, 
     for (int64_t i = threadIdx.x; i < n; i += THREADS) toy_add_gradient(&u, a, p, g, i);
 }
 
-// The update treats each element alone, so each thread passes it one at a time.
+// The update treats elements independently, so each thread passes it one at a time.
 template <zero_update_with UPDATE> __global__ void update_elements(zero_piece p, zero_hyper h) {
     for (int64_t i = threadIdx.x; i < p.n; i += THREADS) {
         zero_piece one = p;

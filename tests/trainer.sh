@@ -457,7 +457,7 @@ answer() { trains "$1" "$2" --prompts "$dir/prompts" -g 12 --verbose "${@:3}"; }
 answers() { cat "$dir/$1/answers.jsonl"; }
 tokens() { sed -nE "$2s/.*\"tokens\": \[(.*)\]\}\$/\1/p" "$dir/$1/answers.jsonl"; }  # NAME LINE
 figure() { json_value "$dir/$1/inference.json" "$2"; }
-# says NP ARGUMENT...: answers without an output folder, prompts from standard input
+# says NP ARGUMENT...: answers prompts from standard input, without an output folder
 says() {
     local launcher np=$1
     launch "$np"
@@ -510,7 +510,7 @@ test_prompts() {
     line=$(text two) first=$(sed -n '/^answer 1$/,/^answer 2$/p' "$dir/two.screen" | sed '1,2d' | head -n -2)
     is '--prompt' "$(says 1 -e "$dir/model" --dtype bf16 -g 12 --prompt The)" "$first"
     for np in 1 2; do
-        # The second line comes when rank 1 would have given up without a sign of rank 0, and has no end.
+        # The second line arrives after rank 1's time limit for a silent rank 0, and has no newline.
         is "standard input, $np ranks" "$({ echo The; sleep 4; printf 'A dog was'; } |
             says $np -e "$dir/model" --dtype bf16 -g 12 --prompts - --comm-timeout 3)" "$first"$'\n'"$line"
     done
