@@ -35,6 +35,7 @@ function declared(line) {
     if (line ~ /^enum /) in_enum = 1
     if (line ~ /^(typedef|}).*;$/ && line !~ /^};$/) {
         gsub(/;$/, "", line)
+        if (sub(/.*\(\*/, "", line)) sub(/\).*/, "", line)       # a pointer to a function
         sub(/.*[ }]/, "", line)
         return line
     }
