@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Writes docs/api.md, the reference, from the comments and declarations of zero.h, zero_checkpoint.h,
-# zero_update.h, zero_job.h, zero_plan.h, zero_settings.h and zero_deepspeed.h.
+# zero_config.h, zero_update.h, zero_job.h, zero_plan.h, zero_settings.h and zero_deepspeed.h.
 # Usage: dev/make_api.sh [FILE]
 # A `// -------- title` line becomes a heading. A comment followed by declarations becomes an entry. A
 # free-standing comment becomes a paragraph.
@@ -12,8 +12,8 @@ trap 'rm -f "$to.tmp"' EXIT
 awk '
 BEGIN {
     print "# API of llmc_zero\n"
-    print "Generated from `zero.h`, `zero_update.h`, `zero_checkpoint.h`, `zero_job.h`, `zero_plan.h`,"
-    print "`zero_settings.h` and `zero_deepspeed.h` in `llmc_zero/` by `dev/make_api.sh`."
+    print "Generated from `zero.h`, `zero_config.h`, `zero_update.h`, `zero_checkpoint.h`, `zero_job.h`,"
+    print "`zero_plan.h`, `zero_settings.h` and `zero_deepspeed.h` in `llmc_zero/` by `dev/make_api.sh`."
     print "[porting.md](porting.md) shows how a trainer uses the API; [details.md](details.md) explains"
     print "the reasons for its rules.\n"
 }
@@ -78,6 +78,6 @@ FNR == 1 { end_entry(); in_code = 0; if (FILENAME ~ /job/) print "## Ranks of a 
     in_code = 1
 }
 END { end_entry() }
-' llmc_zero/zero{,_update,_checkpoint,_job,_plan,_settings,_deepspeed}.h | cat -s |
+' llmc_zero/zero{,_config,_update,_checkpoint,_job,_plan,_settings,_deepspeed}.h | cat -s |
     sed '${/^$/d}' >"$to.tmp"
 mv "$to.tmp" "$to"

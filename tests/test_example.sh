@@ -147,7 +147,7 @@ fi
 begin 'docs.api.md is generated from zero.h'
 need 'dev/make_api.sh failed' dev/make_api.sh "$dir/api.md"
 need 'docs/api.md is out of date: run dev/make_api.sh' cmp -s "$dir/api.md" docs/api.md
-headers=(llmc_zero/zero{,_update,_checkpoint,_job,_plan,_deepspeed}.h)
+headers=(llmc_zero/zero{,_config,_update,_checkpoint,_job,_plan,_deepspeed}.h)
 for function in $(cat "${headers[@]}" | grep -oE '^[a-z].*\(' | grep -oE 'zero_[a-z_]+\(' | tr -d '('); do
     need "no entry for $function" grep -qE "^### .*\`$function\`" docs/api.md
 done

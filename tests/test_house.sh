@@ -19,7 +19,8 @@ tasks:    base/tasks layout
 data:     comm/
 memory:   base/memory base/trace base/trace_file
 places:   device/ net/
-common:   base/ zero.h zero_checkpoint.h zero_job.h zero_plan.h zero_update.h zero_deepspeed.h zero_settings.h
+common:   base/ zero.h zero_checkpoint.h zero_job.h zero_plan.h zero_deepspeed.h zero_settings.h
+types:    zero_config.h zero_update.h
 END
 
 # Owners of struct zero's members: only that file and its header may touch them.

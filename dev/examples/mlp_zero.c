@@ -1,5 +1,6 @@
 // A complete llmc_zero trainer for a network other than GPT-2. The network learns to separate two spirals in
-// the plane. The program uses only zero.h, libc and libm, and computes in fp32. docs/porting.md explains it.
+// the plane. The program uses only zero.h, optimizers.h, libc and libm, and computes in fp32. docs/porting.md
+// explains it.
 // Settings: ZERO_STAGE, ZERO_CONFIG, ZERO_POISON, ZERO_CHECK.
 //
 //     ZERO_STAGE=3 mpirun -np 2 mlp_zero [save | resume] [sgd | lion]
