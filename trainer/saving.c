@@ -159,9 +159,8 @@ static double bytes_of_checkpoint(const GPT2 *model) {
 
 static int saves_to_come(int steps) {
     const int begin = chosen.step > 0 ? chosen.step : 0, every = opt.checkpoint_every;
-    if (!every) return 0;
-    if (!steps) return chosen.step < 0;  // -x 0 saves the initial values
-    if (every < 0) return steps > begin;
+    if (!steps) return every && chosen.step < 0;  // -x 0 saves the initial values
+    if (every <= 0) return every < 0 && steps > begin;
     return (steps + every - 1) / every - begin / every;
 }
 
