@@ -256,7 +256,7 @@ static void check_free(void) {
 static int settings_in_header(void) {
     static const char *const groups[] = { "zero_numbers_config", "zero_comm_config",  "zero_start_config",
                                           "zero_offload_config", "zero_debug_config", "zero_config" };
-    FILE *f = fopen("llmc_zero/zero.h", "r");
+    FILE *f = fopen("llmc_zero/zero_config.h", "r");
     char line[512], name[64];
     int fields = 0, all = 0;
     while (f && fgets(line, sizeof line, f)) {
