@@ -557,6 +557,7 @@ static void begin_or_resume(Trainer *t) {
     if (t->state.step > t->data.steps)
         die("option -x %d: the checkpoint is already at step %d", t->data.steps, t->state.step);
     print0("resuming at step %d\n", t->state.step);
+    if (t->state.step == t->data.steps) print0("all %d steps are done; a larger -x goes on\n", t->data.steps);
     run.step = t->state.step;
     if (checkpoint_was_abandoned())
         logs_begin();

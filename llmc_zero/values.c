@@ -27,7 +27,7 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
     if (what == ZERO_MOMENT1 || what == ZERO_MOMENT2) {
         ZERO_TRY(pass_may_train(z, call));
         if (!states_get(z, what)->kept)
-            return zero_fail(ZERO_ERR_ARGUMENT, "%s: there is no such moment, because update_states is %d",
+            return zero_fail(ZERO_ERR_ARGUMENT, "%s: this moment does not exist, because update_states is %d",
                              call, z->config.update_states);
     }
     return pass_outside_step(z, call);

@@ -241,6 +241,8 @@ test_options() {
     trains 2 -x 3 -n -1 -y 1
     prints "^no checkpoint in $out: starting at step 1\$"
     has_names 'step_* model_*' 'step_00000003 model_00000003.bin'
+    resumes 3 2 -x 3 -n -1 -y 1
+    prints '^all 3 steps are done; a larger -x goes on$'
     resumes 3 1 -x 4 -y 1
     has_names 'step_*' 'step_00000003'
     runs 1 -x 1 -n -1

@@ -29,20 +29,25 @@ static void check_load_at(const zero_config *c, const char *path, const char sav
     zero_destroy(t.z);
 }
 
+// Saves after 2 steps and trains 2 more. Sets the hashes of both states.
+static void save_and_go_on(const zero_config *c, const char *path, char saved[17], char end[17]) {
+    toy t;
+    create_and_train(&t, c, 2);
+    MUST(zero_save(t.z, path, note));
+    MUST(zero_hash(t.z, 1, saved));
+    steps(&t, 3, 4);
+    MUST(zero_hash(t.z, 1, end));
+    zero_destroy(t.z);
+}
+
 static void check_same_ranks(void) {
     const char *path = in_folder("same");
     char saved[17], end[17];
     for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
         for (int from = 0; from <= 3; from++) {
-            zero_config c = config_at(from, f);
-            toy t;
+            const zero_config c = config_at(from, f);
             CHECK_SETTING("save, %s, stage %d", settings_formats[f].name, from);
-            create_and_train(&t, &c, 2);
-            MUST(zero_save(t.z, path, note));
-            MUST(zero_hash(t.z, 1, saved));
-            steps(&t, 3, 4);
-            MUST(zero_hash(t.z, 1, end));
-            zero_destroy(t.z);
+            save_and_go_on(&c, path, saved, end);
             for (int to = 0; to <= 3; to++) {
                 zero_config other = config_at(to, f);
                 CHECK_SETTING("load, %s, stage %d at stage %d", settings_formats[f].name, from, to);
@@ -74,15 +79,9 @@ static void check_update_states(void) {
         const zero_value missing = ZERO_MOMENT1 + c.update_states;
         char saved[17], end[17];
         float x;
-        toy t;
         zero_checkpoint *alone = NULL;
         CHECK_SETTING("save and load, %s", settings_updates[u].name);
-        create_and_train(&t, &c, 2);
-        MUST(zero_save(t.z, path, note));
-        MUST(zero_hash(t.z, 1, saved));
-        steps(&t, 3, 4);
-        MUST(zero_hash(t.z, 1, end));
-        zero_destroy(t.z);
+        save_and_go_on(&c, path, saved, end);
         for (int to = 0; to <= 3; to++) {
             const zero_config other = own_config(to, u);
             check_load_at(&other, path, saved, end);

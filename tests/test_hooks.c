@@ -498,8 +498,10 @@ static void test_missing_moments(void **state) {
         c.update_states = n;
         make(&c);
         if (n) WORKS(zero_get(t.z, ZERO_MOMENT1, W, 0, 0, 1, &x));
-        REFUSED(zero_get(t.z, missing, W, 0, 0, 1, &x), ZERO_ERR_ARGUMENT, "zero_get(w): there is no such");
-        REFUSED(zero_set(t.z, missing, W, 0, 0, 1, &x), ZERO_ERR_ARGUMENT, "zero_set(w): there is no such");
+        REFUSED(zero_get(t.z, missing, W, 0, 0, 1, &x), ZERO_ERR_ARGUMENT,
+                "zero_get(w): this moment does not exist");
+        REFUSED(zero_set(t.z, missing, W, 0, 0, 1, &x), ZERO_ERR_ARGUMENT,
+                "zero_set(w): this moment does not exist");
     }
 }
 

@@ -213,7 +213,7 @@ static void say(const char *sentence) {
     fflush(stdout);
     struct iovec parts[] = { { (char *)sentence, strlen(sentence) }, { "\n", 1 } };
     ssize_t written = writev(STDERR_FILENO, parts, 2);
-    (void)written;  // there is no way left to report an error
+    (void)written;  // an error cannot be reported any more
 }
 
 // -------- a program that exits without zero_destroy

@@ -241,7 +241,7 @@ static const key_row rows[] = {
     { "optimizer.params", "bias_correction", .only = "true", .why = "the moments' bias is always corrected" },
     { "optimizer.params", "amsgrad", .only = "false", .why = "the update is AdamW" },
     { ZERO, "contiguous_gradients", NOTED, .only = "true",
-      .why = "only affects where gradients lie in memory" },
+      .why = "only affects where gradients are stored in memory" },
     { ZERO, "reduce_scatter load_from_fp32_weights ignore_unused_parameters", .only = "true",
       .why = "the plugin always does it" },
     { ZERO, "stage3_module_granularity_threshold", .only = "0",
