@@ -40,7 +40,8 @@
 #include "trainer/generate.h"
 // defines: TrainingData, data_*, describe_model, load_values, must_be_same
 #include "trainer/inputs.h"
-// defines: take_launched_ranks, check_launched_ranks, note_differences, settle_machine, plugin_settings
+// defines: take_launched_ranks, check_launched_ranks, note_waiting, note_differences, settle_machine,
+// plugin_settings
 #include "trainer/machine.h"
 // defines: verify, export_model
 #include "trainer/offline.h"
@@ -107,6 +108,7 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, const char *sam
     const PluginTables *t = &model->tables;
     zero_config config = plugin_settings(model->dtype, micro_batches);
     config.start.same = same;
+    config.start.waiting = note_waiting;
     config.memory_beside = activations_to_come(*model, &config);
     run.creating = 1;
     int rc = zero_create(&run.z, &config, t->tensors, NUM_PARAMETER_TENSORS, t->units, t->n_units);
@@ -423,6 +425,7 @@ typedef struct {
     Schedule schedule;
     TrainerState state;  // the trainer's part of a checkpoint
     int resume_step;     // step of the resumed checkpoint; -1: a new run
+    int is_done;         // 1: the run that resumes had finished, so its files stay unchanged
     Report report;
     Answers answers;  // for --prompt and --prompts, which use only this and the model
     int argc;
@@ -559,6 +562,8 @@ static void begin_or_resume(Trainer *t) {
     print0("resuming at step %d\n", t->state.step);
     if (t->state.step == t->data.steps) print0("all %d steps are done; a larger -x goes on\n", t->data.steps);
     run.step = t->state.step;
+    t->is_done = run.step == t->data.steps && summary_exists();
+    if (t->is_done) return;
     if (checkpoint_was_abandoned())
         logs_begin();
     else
@@ -626,13 +631,13 @@ static void close_plugin(Trainer *t) {
 static int train_model(Trainer *t) {
     set_up_alone(t);
     open_data(t);
-    check_room(&t->model, t->data.steps);
     set_up_together(t);
+    check_room(&t->model, &t->data);
     begin_or_resume(t);
-    data_keep_tokenizer(&t->data);
+    if (!t->is_done) data_keep_tokenizer(&t->data);
     print_start(&t->model, t->data.micro_batches, t->data.steps, t->resume_step);
     report_begin(&t->report, &t->model, t->state.step, t->data.steps,
-                 t->data.tokens_at_once * t->data.micro_batches);
+                 t->data.tokens_at_once * t->data.micro_batches, t->is_done);
     train(t);
     if (run.step == t->data.steps)
         report_end(&t->report, &t->model);
@@ -653,10 +658,10 @@ static int answer_prompts(Trainer *t) {
         gpt2_converse(&t->model, &t->answers);
     else
         gpt2_answer(&t->model, &t->answers);
-    answers_free(&t->answers);
+    const int status = answers_free(&t->answers);
     check_output(NULL);
     close_plugin(t);
-    return EXIT_SUCCESS;
+    return status;
 }
 
 static int show_plan(Trainer *t) {

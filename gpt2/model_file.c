@@ -32,7 +32,7 @@ static int parse_header(const char *path, const int32_t *header, GPT2Config *con
     return gpt2_config_check(config, path);
 }
 
-static int64_t file_bytes(const GPT2Config *config, gpt2_dtype dtype) {
+int64_t gpt2_file_bytes(const GPT2Config *config, gpt2_dtype dtype) {
     return HEADER + gpt2_num_parameters(config) * (int64_t)gpt2_dtype_size(dtype);
 }
 
@@ -41,7 +41,7 @@ static int check_file(const char *path, int fd, int64_t bytes, GPT2Config *confi
     int32_t header[256];
     if (disk_read_header(fd, path, bytes, "model file", MAGIC, header)) return -1;
     if (parse_header(path, header, config, dtype)) return -1;
-    int64_t expected = file_bytes(config, *dtype);
+    int64_t expected = gpt2_file_bytes(config, *dtype);
     if (bytes == expected) return 0;
     return gpt2_fail("%s: %lld bytes, but its header describes %lld: the file is %s", path, (long long)bytes,
                      (long long)expected, bytes < expected ? "cut short" : "too long");
@@ -154,7 +154,7 @@ int gpt2_file_write(const char *path, const GPT2Config *config, gpt2_dtype dtype
 int gpt2_file_compare(const char *path, const GPT2Config *config, gpt2_dtype dtype, gpt2_source source,
                       void *ctx) {
     Output o = { .path = path, .dtype = dtype, .source = source, .ctx = ctx };
-    int64_t bytes, expected = file_bytes(config, dtype);
+    int64_t bytes, expected = gpt2_file_bytes(config, dtype);
     if (disk_open(path, &o.fd, &bytes)) return -1;
     int failed = 0;
     if (bytes != expected)

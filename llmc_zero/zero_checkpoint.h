@@ -15,6 +15,9 @@ extern "C" {
 // If only the last sync of the folder fails (ZERO_ERR_IO), the new checkpoint is complete, but a power
 // failure may bring back the older one.
 int zero_save(zero *z, const char *path, const char *text);
+// Sets *bytes to the size of all files that zero_save would write with this text, on all ranks. Returns 0, or
+// an error if the text is invalid or memory runs out.
+int zero_save_bytes(zero *z, const char *text, int64_t *bytes);
 // (collective) Returns 0 if all values that zero_save would write are finite, else ZERO_ERR_ARGUMENT. Call it
 // outside of a step.
 int zero_check_finite(zero *z);

@@ -49,6 +49,9 @@ typedef struct {
                          // Rank 0 writes it, never over another file, and removes it when all are connected
     void *mpi_comm;      // MPI_Comm *, duplicated by zero_create; NULL: MPI_COMM_WORLD
     const char *same;    // more lines that must be the same on all ranks, see zero_require_same; NULL: none
+    // Called once on rank 0 if ranks are still missing after 3 s of a start by TCP or a file, with the number
+    // that are connected, itself included, and the seconds until the start fails; NULL: not called
+    void (*waiting)(int connected, int ranks, double left_s);
 } zero_start_config;
 
 // Where a state resides: on the configured device (host memory if ZERO_CPU), in host memory, or on NVMe.

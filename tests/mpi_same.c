@@ -275,8 +275,9 @@ static int settings_in_header(void) {
 // Every field must have a row in settings.def, so that new settings are not forgotten.
 static void check_all_decided(void) {
     enum {
-        OBJECTS = 7
-    };  // size, cuda_stream, memory_beside, update_with, update_ctx, start.mpi_comm, start.same
+        OBJECTS = 8
+    };  // size, cuda_stream, memory_beside, update_with, update_ctx, start.mpi_comm, start.same,
+        // start.waiting
     int n;
     CHECK_SETTING("every setting has a row");
     zero_settings(&n);

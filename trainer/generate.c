@@ -192,7 +192,8 @@ Generation *answers_begin(Answers *a, const GPT2 *model) {
     generation_begin(&a->generation, model);
     for (int row = 0; row < model->cache_rows; row++) {
         int i = prompt_of_row(p, row), n = length_of(p, i);
-        generation_add(&a->generation, tokens_of(p, i), n, n + answer_length(a, n), (uint64_t)opt.seed + i);
+        generation_add(&a->generation, tokens_of(p, i), n, n + answer_length(a, n),
+                       (uint64_t)opt.seed + p->lines[i] - 1);
     }
     for (int i = 0; i < p->n; i++) {
         const int passes = answer_length(a, length_of(p, i));
@@ -216,7 +217,7 @@ void answers_passed(Answers *a) {
 
 static void print_answer(const Answers *a, int i, const int *answer) {
     const Prompts *p = &a->prompts;
-    print0("answer %d\n---\n", i + 1);
+    print0("answer %d\n---\n", p->lines[i]);
     for (int t = 0; t < length_of(p, i); t++) print_token(&a->tokenizer, tokens_of(p, i)[t]);
     for (int t = 0; t < answer_length(a, length_of(p, i)); t++) print_token(&a->tokenizer, answer[t]);
     print0("\n---\n");
@@ -230,7 +231,7 @@ static void write_tokens(FILE *f, const char *name, const int *tokens, int n) {
 
 static void write_answer(FILE *f, const Answers *a, int i, const int *answer) {
     const Prompts *p = &a->prompts;
-    fprintf(f, "{\"prompt\": %d", i + 1);
+    fprintf(f, "{\"prompt\": %d", p->lines[i]);
     write_tokens(f, "prompt_tokens", tokens_of(p, i), length_of(p, i));
     write_tokens(f, "tokens", answer, answer_length(a, length_of(p, i)));
     fprintf(f, "}\n");
@@ -346,7 +347,9 @@ int answers_next(Answers *a, const GPT2 *model, Generation *g) {
     return 1;
 }
 
-void answers_free(Answers *a) {
+int answers_free(Answers *a) {
+    const int failed = prompts_arrive() ? a->stream.failed : a->prompts.failed;
     prompts_arrive() ? stream_close(&a->stream) : prompts_free(&a->prompts);
     tokenizer_free(&a->tokenizer);
+    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

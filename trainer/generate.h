@@ -89,6 +89,7 @@ void answers_end(Answers *a, const GPT2 *model);
 // after the last prompt.
 int answers_next(Answers *a, const GPT2 *model, Generation *g);
 
-void answers_free(Answers *a);
+// Returns the program's exit status: a failure if a line could not be answered.
+int answers_free(Answers *a);
 
 #endif

@@ -29,6 +29,11 @@ void check_launched_ranks(void) {
             run.rank, run.ranks, rank, ranks);
 }
 
+void note_waiting(int connected, int ranks, double left_s) {
+    note0("note: %d of %d ranks are connected; waiting at most %.0f s more for the others (--comm-timeout)\n",
+          connected, ranks, left_s);
+}
+
 static zero_start start_method(void) {
     if (!strcmp(opt.start, "mpi")) return ZERO_START_MPI;
     if (!strcmp(opt.start, "tcp")) return ZERO_START_TCP;

@@ -31,9 +31,10 @@ static int print_bad(void) {
 // Each of the next three returns 0, or -1 with gpt2_last_error().
 static int verify_model(const char *path) {
     struct stat st;
-    int rc = model_file_check(path);
-    if (rc > 0) return gpt2_fail("%s: cannot be verified: there is no checkpoint to compare it with", path);
-    if (rc < 0) return -1;
+    const model_state is = model_file_check(path);
+    if (is == MODEL_ALONE)
+        return gpt2_fail("%s: cannot be verified: there is no checkpoint to compare it with", path);
+    if (is != MODEL_GOOD) return -1;
     if (stat(path, &st)) return gpt2_fail("%s: %s", path, strerror(errno));
     print_good(NULL, path, st.st_size);
     return 0;
@@ -182,7 +183,7 @@ static const char *find_source(void) {
 
 static int open_source(const char *path, GPT2Stored *from) {
     if (is_checkpoint(path)) return saved_model_open(path, ZERO_MASTER, from);
-    if (ends_with(path, ".bin") && model_file_check(path) < 0) return -1;
+    if (ends_with(path, ".bin") && model_file_check(path) == MODEL_DAMAGED) return -1;
     return gpt2_stored_open(path, from);
 }
 

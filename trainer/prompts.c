@@ -24,12 +24,12 @@ static const char *where(int line) {
 
 static int read_text(Bpe *bpe, const char *line, size_t bytes, int number, int *tokens) {
     const uint8_t *text = (const uint8_t *)line;
-    if (utf8_prefix(text, bytes) != bytes) die("%s is not UTF-8", where(number));
+    if (utf8_prefix(text, bytes) != bytes) return gpt2_fail("%s is not UTF-8", where(number));
     int n = 0, length;
     const uint16_t *word;
     for (size_t at = 0; at < bytes; at += length) {
         int count = bpe_next(bpe, text + at, bytes - at, 1, &length, &word);
-        if (count < 0) die("%s: %s", where(number), gpt2_last_error());
+        if (count < 0) return gpt2_fail("%s: %s", where(number), gpt2_last_error());
         for (int i = 0; i < count; i++) tokens[n++] = word[i];
     }
     return n;
@@ -42,21 +42,27 @@ static int read_numbers(const char *line, size_t bytes, int V, int number, int *
         char *after;
         long token = strtol(line, &after, 10);
         if (after == line || !strchr(" \t\r\n", *after))
-            die("%s: \"%.*s\" is not a number; prompts as text need --tokenizer", where(number),
-                (int)strcspn(line, " \t\r\n"), line);
+            return gpt2_fail("%s: \"%.*s\" is not a number; prompts as text need --tokenizer", where(number),
+                             (int)strcspn(line, " \t\r\n"), line);
         if (token < 0 || token >= V)
-            die("%s: token %ld is outside the vocabulary, 0 to %d", where(number), token, V - 1);
+            return gpt2_fail("%s: token %ld is outside the vocabulary, 0 to %d", where(number), token, V - 1);
         tokens[n++] = (int)token;
         line = after;
     }
     return n;
 }
 
-// Fills in at most one token per byte, or the end of text for an empty prompt. Returns their number.
-static int read_prompt(const char *text, size_t bytes, Bpe *bpe, int eot_token, int V, int number,
+// Fills in at most one token per byte, or the end of text for an empty prompt. Returns their number, at most
+// `most`, or -1 with gpt2_last_error().
+static int read_prompt(const char *text, size_t bytes, Bpe *bpe, int eot_token, int V, int most, int number,
                        int *tokens) {
+    if (bytes && text[bytes - 1] == '\r') bytes--;  // of a line that ends in CRLF
     const int n = bpe ? read_text(bpe, text, bytes, number, tokens)
                       : read_numbers(text, bytes, V, number, tokens);
+    if (n > most)
+        return gpt2_fail("%s: its %d tokens do not fit into %d positions (-t, at most the model's); shorten "
+                         "the prompt",
+                         where(number), n, most);
     if (!n) tokens[0] = eot_token;
     return n ? n : 1;
 }
@@ -68,9 +74,6 @@ static Bpe *encoder_of(const Tokenizer *tokenizer) {
     return bpe;
 }
 
-#define TOO_LONG \
-    "%s: its %d tokens do not fit into %d positions (-t, at most the model's); shorten the prompt"
-
 // --------
 // a file
 
@@ -80,18 +83,30 @@ static int count_lines(const char *text) {
     return n;
 }
 
-void prompts_read(Prompts *p, const char *text, Bpe *bpe, int eot_token, int V) {
+// Prints why a line cannot be answered. The other lines still are.
+static void note_failed(void) { note0("train_gpt2_zero: %s\n", gpt2_last_error()); }
+
+static void add_prompt(Prompts *p, int line, int tokens) {
+    if (tokens > p->longest) p->longest = tokens;
+    p->lines[p->n] = line;
+    p->first[p->n + 1] = p->first[p->n] + tokens;
+    p->n++;
+}
+
+void prompts_read(Prompts *p, const char *text, Bpe *bpe, int eot_token, int V, int T) {
     const int lines = count_lines(text);
     if (!lines) die("option --prompts %s: the file has no prompts", opt.prompts);
     *p = (Prompts){ .tokens = malloc_check(strlen(text) * sizeof *p->tokens),
-                    .first = malloc_check((lines + 1) * sizeof *p->first) };
+                    .first = malloc_check((lines + 1) * sizeof *p->first),
+                    .lines = malloc_check(lines * sizeof *p->lines) };
     p->first[0] = 0;
-    while (p->n < lines) {
+    for (int line = 1; line <= lines; line++) {
         const size_t bytes = strcspn(text, "\n");
-        const int n = read_prompt(text, bytes, bpe, eot_token, V, p->n + 1, p->tokens + p->first[p->n]);
-        if (n > p->longest) p->longest = n;
-        p->first[p->n + 1] = p->first[p->n] + n;
-        p->n++;
+        const int n = read_prompt(text, bytes, bpe, eot_token, V, T, line, p->tokens + p->first[p->n]);
+        if (n > 0) add_prompt(p, line, n);
+        if (n < 0 && p->n + lines - line == 0) die("%s", gpt2_last_error());  // there is no other line
+        if (n < 0) note_failed();
+        p->failed |= n < 0;
         text += bytes + (text[bytes] == '\n');
     }
 }
@@ -99,6 +114,7 @@ void prompts_read(Prompts *p, const char *text, Bpe *bpe, int eot_token, int V) 
 void prompts_free(Prompts *p) {
     free(p->tokens);
     free(p->first);
+    free(p->lines);
 }
 
 void prompts_open(Prompts *p, const Tokenizer *tokenizer, int V, int T) {
@@ -106,13 +122,9 @@ void prompts_open(Prompts *p, const Tokenizer *tokenizer, int V, int T) {
     char *text = text_file_read(opt.prompts);
     if (!text) die("option --prompts: %s", gpt2_last_error());
     Bpe *bpe = encoder_of(tokenizer);
-    prompts_read(p, text, bpe, tokenizer->eot_token, V);
+    prompts_read(p, text, bpe, tokenizer->eot_token, V, T);
     bpe_free(bpe);
     free(text);
-    for (int i = 0; i < p->n; i++) {
-        const int n = p->first[i + 1] - p->first[i];
-        if (n > T) die(TOO_LONG, where(i + 1), n, T);
-    }
 }
 
 // --------
@@ -166,27 +178,24 @@ void stream_open(PromptStream *s, const Tokenizer *tokenizer, int V, int T) {
     const size_t bytes = opt.prompt ? strlen(opt.prompt) + 1 : (size_t)T;
     s->tokens = malloc_check(bytes * sizeof *s->tokens);
     if (!opt.prompt) return;
-    s->n = read_prompt(opt.prompt, bytes - 1, s->bpe, s->eot_token, V, 1, s->tokens);
-    if (s->n > T) die(TOO_LONG, where(1), s->n, T);
+    s->n = read_prompt(opt.prompt, bytes - 1, s->bpe, s->eot_token, V, T, 1, s->tokens);
+    gpt2_check(s->n < 0);
     s->longest = s->n;
 }
 
-// Returns the number of tokens in the next line; 0: no line yet, or one that is too long; -1: the input has
-// ended.
+// Returns the number of tokens in the next line; 0: no line yet, or one that cannot be answered; -1: the
+// input has ended.
 static int take_line(PromptStream *s, double seconds) {
     size_t bytes;
     const char *line = next_line(seconds, &bytes);
     if (!line) return input.ended ? -1 : 0;
     int *tokens = malloc_check((bytes + 1) * sizeof *tokens);
-    int n = read_prompt(line, bytes, s->bpe, s->eot_token, s->V, ++s->line, tokens);
-    if (n <= s->longest) {
-        memcpy(s->tokens, tokens, n * sizeof *tokens);
-    } else {
-        print0(TOO_LONG "\n", where(s->line), n, s->longest);
-        n = 0;
-    }
+    const int n = read_prompt(line, bytes, s->bpe, s->eot_token, s->V, s->longest, ++s->line, tokens);
+    if (n > 0) memcpy(s->tokens, tokens, n * sizeof *tokens);
+    if (n < 0) note_failed();
+    s->failed |= n < 0;
     free(tokens);
-    return n;
+    return n > 0 ? n : 0;
 }
 
 int stream_next(PromptStream *s) {

@@ -11,13 +11,16 @@ typedef struct {
     int n;        // number of prompts
     int *tokens;  // of all prompts
     int *first;   // (n + 1) index of each prompt's first token, then the total number of tokens
+    int *lines;   // (n) the line of each, from 1
     int longest;
+    int failed;  // 1: a line cannot be answered
 } Prompts;
 
 // Reads the prompts in a text, one per line, for a vocabulary of V tokens; bpe NULL: they are token numbers
-// separated by blanks. An invalid prompt ends the run with an error that names its line.
-void prompts_read(Prompts *p, const char *text, Bpe *bpe, int eot_token, int V);
-// Reads the file of --prompts. With a tokenizer, prompts are text. One of more than T tokens ends the run.
+// separated by blanks. Skips an invalid line, or one of more than T tokens, with a message on stderr. If no
+// line is left, the run ends.
+void prompts_read(Prompts *p, const char *text, Bpe *bpe, int eot_token, int V, int T);
+// Reads the file of --prompts. With a tokenizer, prompts are text.
 void prompts_open(Prompts *p, const Tokenizer *tokenizer, int V, int T);
 void prompts_free(Prompts *p);
 
@@ -29,12 +32,14 @@ typedef struct {
     int *tokens;  // (longest) of the current prompt
     int n;        // its length
     int line;     // lines of standard input read so far; 1 after --prompt's text
+    int failed;   // 1: a line could not be answered; known on rank 0
 } PromptStream;
 
 // Reads --prompt's text, of at most T tokens; for standard input, allocates room for T tokens.
 void stream_open(PromptStream *s, const Tokenizer *tokenizer, int V, int T);
 // (collective) Returns 1 with the next prompt on all ranks, 0 after the last. Rank 0 waits for standard
-// input without a time limit. A line of more than T tokens is skipped with a message.
+// input without a time limit, and skips invalid lines and those of more than T tokens with a message on
+// stderr.
 int stream_next(PromptStream *s);
 void stream_close(PromptStream *s);
 

@@ -186,18 +186,31 @@ static const char *json_number(char text[32], double x) {
     return text;
 }
 
+#define MAIN_LINE "s:%d trl:%.4f lr:%.6f norm:%.2f\n"
+#define METRICS_LINE                                                                                   \
+    "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %s, \"lr\": %.9g, \"ms\": %.3f, \"tokens_per_s\": " \
+    "%.2f}\n"
+
 static void log_step(const StepResult *step, double seconds, double rate) {
     char norm[32];  // null in a step that overflowed
-    log_line(MAIN_LOG, "s:%d trl:%.4f lr:%.6f norm:%.2f\n", run.step, step->loss, step->lr, step->norm);
-    log_line(METRICS,
-             "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %s, \"lr\": %.9g, \"ms\": %.3f, "
-             "\"tokens_per_s\": %.2f}\n",
-             run.step + 1, step->loss, json_number(norm, step->norm), step->lr, seconds * 1e3, rate);
+    log_line(MAIN_LOG, MAIN_LINE, run.step, step->loss, step->lr, step->norm);
+    log_line(METRICS, METRICS_LINE, run.step + 1, step->loss, json_number(norm, step->norm), step->lr,
+             seconds * 1e3, rate);
 }
+
+double logs_bytes(int steps) {
+    const double third = 1.0 / 3;  // has as many digits as a format prints
+    char norm[32];
+    const int a_step = snprintf(NULL, 0, MAIN_LINE, steps, third, third, third) +
+                       snprintf(NULL, 0, METRICS_LINE, steps, third, json_number(norm, third), third,
+                                1e3 * third, 1e3 * third);
+    return (double)steps * a_step;
+}
+
+int summary_exists(void) { return run.rank == 0 && opt.output && file_is_there(in_output("summary.json")); }
 
 // summary.json marks a finished run, so one left by an earlier run must go.
 static void remove_summary(void) {
-    if (run.rank != 0 || !opt.output) return;
     const char *path = in_output("summary.json");
     if (remove(path) && errno != ENOENT) die("%s: %s", path, strerror(errno));
 }
@@ -228,10 +241,16 @@ static void save_run(const GPT2 *model) {
     commit_file(f, temporary, in_output("run.json"));
 }
 
-void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long long tokens_a_step) {
+// Returns 1 if this process writes the files in -o.
+static int writes_files(const Report *r) { return run.rank == 0 && opt.output && !r->is_done; }
+
+void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long long tokens_a_step,
+                  int is_done) {
     int terminal;
-    remove_summary();
-    *r = (Report){ .first_step = first_step, .steps = steps, .tokens_a_step = tokens_a_step };
+    *r = (Report){
+        .first_step = first_step, .steps = steps, .tokens_a_step = tokens_a_step, .is_done = is_done
+    };
+    if (writes_files(r)) remove_summary();
     r->loss = r->norm = r->val_loss = NAN;
     if (bar_wanted(&terminal)) {
         LAYER(peak_flops(model->dtype, &run.peak_flops));  // on all ranks at once, as in training
@@ -240,7 +259,7 @@ void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long 
                run.peak_flops * 1e-9, dtype_name(model->dtype));
         if (run.rank == 0) bar_start(terminal);
     }
-    if (run.rank == 0 && opt.output) save_run(model);
+    if (writes_files(r)) save_run(model);
     zero_traffic_info(run.z, &r->traffic_at_start);
     zero_files_info(run.z, &r->files_at_start);
     r->start_s = now();
@@ -251,7 +270,7 @@ void report_validation(Report *r, double loss) {
         die("validation after step %d: the loss is not finite (%f); %s", run.step, loss, last_checkpoint());
     r->val_loss = loss;
     print0("val loss %f\n", loss);
-    log_line(MAIN_LOG, "s:%d tel:%.4f\n", run.step, loss);
+    if (writes_files(r)) log_line(MAIN_LOG, "s:%d tel:%.4f\n", run.step, loss);
 }
 
 // Formats a z-score; "-" until there is one.
@@ -398,7 +417,7 @@ void report_end(Report *r, const GPT2 *model) {
                "NVMe, all ranks: %.2f MiB written per step, %.3g TB per day at the median step\n",
                mib(s.read), mib(s.written), s.waited_s * 1e3, (long long)r->files_at_end.gathers_from_memory,
                (long long)r->files_at_end.gathers_from_files, mib(s.written_by_all), s.written_tb_a_day);
-    if (run.rank == 0 && opt.output) save_summary(&s);
+    if (writes_files(r)) save_summary(&s);
     check_output(NULL);
 }
 

@@ -31,6 +31,7 @@ typedef struct {
     int first_step;               // of this process
     double start_s;               // when it began
     int steps_run;                // so far
+    int is_done;                  // 1: the files in -o stay unchanged
     double times[MOST_TIMES];     // seconds of the last steps
     double average_rate;          // tokens per second, exponential moving average
     double loss, norm, val_loss;  // the latest; NaN before the first
@@ -38,14 +39,19 @@ typedef struct {
     zero_files files_at_start, files_at_end;  // of the steps
 } Report;
 
+// Returns the bytes that the logs take for this many steps.
+double logs_bytes(int steps);
+// Returns 1 on rank 0 if -o has the summary.json of a finished run.
+int summary_exists(void);
 // (collective) Begins the report. Rank 0 chooses between a bar and lines. For a bar, all ranks measure their
-// peak FLOP/s.
-void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long long tokens_a_step);
+// peak FLOP/s. is_done: 1 if -o holds a finished run without a step left to do, whose files stay unchanged.
+void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long long tokens_a_step,
+                  int is_done);
 void report_validation(Report *r, double loss);
 void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds);
 // Ends the figures per step. Call it after the last update, because validation and a save may read files too.
 void report_last_step(Report *r);
-// (collective) Prints the digests and the last lines, and writes summary.json.
+// (collective) Prints the digests and the last lines, and writes summary.json unless is_done is set.
 void report_end(Report *r, const GPT2 *model);
 // Ends the run now if a file to be written at its end (--trace, summary.json and the like) could not be
 // created.

@@ -29,6 +29,14 @@ void print0(const char *fmt, ...) {
     if (failed && !run.output_error) run.output_error = errno ? errno : EIO;
 }
 
+void note0(const char *fmt, ...) {
+    if (run.rank != 0) return;
+    va_list args;
+    va_start(args, fmt);
+    vfprintf(stderr, fmt, args);
+    va_end(args);
+}
+
 // --------
 // the end of a run that fails
 

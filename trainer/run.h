@@ -37,6 +37,8 @@ double now(void);  // seconds, on a monotonic clock
 // Prints on rank 0 only, above the bar if there is one. check_output (signals.h) reports a failed write at
 // the end of the run.
 void print0(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+// Prints a line to stderr on rank 0 only: stdout may have answers that another program reads.
+void note0(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 // --------
 // A failure ends the run: one message for the whole job, then all ranks end.

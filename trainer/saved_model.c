@@ -18,11 +18,13 @@
 typedef struct {
     zero_checkpoint *from;
     zero_value what;
+    int failed;  // 1: a value could not be read
 } Opened;
 
 static int get_values(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
-    const Opened *o = ctx;
+    Opened *o = ctx;
     int rc = zero_checkpoint_get(o->from, o->what, tensor, layer, offset, n, values);
+    if (rc) o->failed = 1;
     return rc ? gpt2_fail("%s", zero_last_error()) : 0;
 }
 
@@ -50,7 +52,7 @@ int saved_model_open(const char *folder, zero_value what, GPT2Stored *stored) {
     saved_run_free(&saved);
     if (failed) return -1;
     Opened *o = malloc_check(sizeof *o);
-    o->what = what;
+    *o = (Opened){ .what = what };
     if (open_tensors(o, folder, &stored->config)) {
         free(o);
         return -1;
@@ -65,14 +67,17 @@ int saved_model_open(const char *folder, zero_value what, GPT2Stored *stored) {
 
 gpt2_dtype model_file_dtype(gpt2_dtype dtype) { return dtype == GPT2_BF16 ? GPT2_BF16 : GPT2_F32; }
 
-int model_file_check(const char *path) {
+model_state model_file_check(const char *path) {
     char folder[OUTPUT_PATH];
     GPT2Stored from;
-    if (checkpoint_of_model(folder, path)) return 1;
-    if (saved_model_open(folder, ZERO_PARAM, &from)) return -1;
-    int failed = gpt2_file_compare(path, &from.config, model_file_dtype(from.dtype), from.get, from.ctx);
+    if (checkpoint_of_model(folder, path)) return MODEL_ALONE;
+    if (saved_model_open(folder, ZERO_PARAM, &from)) return MODEL_UNCOMPARED;
+    const int differs = gpt2_file_compare(path, &from.config, model_file_dtype(from.dtype), from.get,
+                                          from.ctx);
+    const Opened *o = from.ctx;
+    const int is_read = !o->failed;
     gpt2_stored_close(&from);
-    return failed;
+    return !differs ? MODEL_GOOD : is_read ? MODEL_DAMAGED : MODEL_UNCOMPARED;
 }
 
 // --------
@@ -89,7 +94,7 @@ static int take_model(const Found *f, char path[OUTPUT_PATH], int *fd) {
         return 0;
     }
     if (!disk_open(path, fd, &bytes)) {
-        if (model_file_check(path) >= 0) return 1;
+        if (model_file_check(path) == MODEL_GOOD) return 1;
         close(*fd);  // nothing was written
     }
     if (!file_is_there(path) || !is_checkpoint(f->path)) return -1;

@@ -12,9 +12,10 @@
 // stored->dtype is the run's. Returns 0, or -1 with nothing open and gpt2_last_error().
 int saved_model_open(const char *folder, zero_value what, GPT2Stored *stored);
 
-// Returns 0 if model_%08d.bin matches its checkpoint, 1 if there is no checkpoint to compare it with, -1 with
-// gpt2_last_error() if it is damaged.
-int model_file_check(const char *path);
+// Compares model_%08d.bin with its checkpoint. MODEL_UNCOMPARED: the checkpoint cannot be read, and
+// gpt2_last_error() says why. MODEL_DAMAGED: they differ, with gpt2_last_error().
+typedef enum { MODEL_DAMAGED, MODEL_UNCOMPARED, MODEL_ALONE, MODEL_GOOD } model_state;
+model_state model_file_check(const char *path);
 // Returns the path of the newest checkpoint's model file in a folder, valid until the next call; NULL: none.
 // *fd: the open file, since a run in this folder may remove it.
 const char *model_file_in(const char *folder, int *fd);

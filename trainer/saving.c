@@ -8,7 +8,9 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 #include "../gpt2/gpt2_error.h"
+#include "inputs.h"
 #include "options.h"
+#include "report.h"
 #include "run.h"
 #include "saved_model.h"
 #include "signals.h"
@@ -150,11 +152,24 @@ const char *checkpoint_evidence(void) {
 // --------
 // room for future checkpoints
 
-// Returns the bytes of a checkpoint's values, all fp32, and of its model file.
-static double bytes_of_checkpoint(const GPT2 *model) {
-    enum { STATES = 3 * sizeof(float) };  // master and two moments
-    const size_t each = STATES + gpt2_dtype_size(model_file_dtype(model->dtype));
-    return (double)gpt2_num_parameters(&model->config) * each;
+// Returns the description of the run as long as it will be later, when the outliers' windows are full.
+static char *longest_text(const GPT2 *model, const TrainingData *data) {
+    const SavedAs as = { .run = "0123456789abcdef", .number = data->steps };
+    TrainerState full = { .step = data->steps };
+    for (int i = 0; i < OUTLIER_WINDOW; i++)
+        full.loss_outliers.buffer[i] = full.norm_outliers.buffer[i] = 1.0 / 3;
+    return saved_run_write(model, data, &full, &as);
+}
+
+// Returns the bytes that a checkpoint and its model file take on a disk, where every file takes whole blocks.
+static double bytes_of_checkpoint(const GPT2 *model, const TrainingData *data, double block) {
+    const int files = run.ranks + 3;  // with the manifest, its folder and the model file
+    int64_t bytes;
+    char *text = longest_text(model, data);
+    zero_check(zero_save_bytes(run.z, text, &bytes));
+    free(text);
+    return (double)bytes + (double)gpt2_file_bytes(&model->config, model_file_dtype(model->dtype)) +
+           files * block;
 }
 
 static int saves_to_come(int steps) {
@@ -176,13 +191,21 @@ static int most_at_once(int steps) {
     return most < to_come ? most : to_come;
 }
 
-void check_room(const GPT2 *model, int steps) {
+// Returns the bytes that the logs take before n more checkpoints exist.
+static double bytes_of_logs(int n, int steps) {
+    const int left = steps - (chosen.step > 0 ? chosen.step : 0), every = opt.checkpoint_every;
+    return logs_bytes(every > 0 && n < left / every ? n * every : left);
+}
+
+void check_room(const GPT2 *model, const TrainingData *data) {
+    enum { OTHER_FILES = 7 };  // logs, run.json, run.lock, summary.json, tokenizer.bin, has_checkpoints
     struct statvfs disk;
     char others[100] = "";
-    if (!opt.output || run.rank != 0 || statvfs(opt.output, &disk) || !disk.f_blocks) return;
-    const double each = bytes_of_checkpoint(model), left = (double)disk.f_bavail * disk.f_frsize;
-    const int n = most_at_once(steps);
-    if (n * each <= left) return;
+    const int n = most_at_once(data->steps);
+    if (n <= 0 || !opt.output || run.rank != 0 || statvfs(opt.output, &disk) || !disk.f_blocks) return;
+    const double block = (double)disk.f_frsize, left = (double)disk.f_bavail * block;
+    const double each = bytes_of_checkpoint(model, data, block);
+    if (n * each + bytes_of_logs(n, data->steps) + OTHER_FILES * block <= left) return;
     if (n > 1)
         snprintf(others, sizeof others, ", and -nk %d needs room for %d more of them", opt.checkpoints_keep,
                  n - 1);

@@ -25,9 +25,10 @@ static void print_batch(const GPT2 *model, int micro_batches, int steps) {
                model->cache_rows, plural(model->cache_rows), BT, model->cache_positions);
         return;
     }
-    print0("batch      B %d x T %d x %d ranks x %d micro-batches = %lld tokens per step", model->B, model->T,
-           run.ranks, micro_batches, (long long)BT * run.ranks * micro_batches);
-    if (steps >= 0) print0(", %d steps", steps);
+    print0("batch      B %d x T %d x %d rank%s x %d micro-batch%s = %lld tokens per step", model->B, model->T,
+           run.ranks, plural(run.ranks), micro_batches, micro_batches == 1 ? "" : "es",
+           (long long)BT * run.ranks * micro_batches);
+    if (steps >= 0) print0(", %d step%s", steps, plural(steps));
     print0("\n");
 }
 

@@ -74,13 +74,13 @@ static void write_slice(const writer *w, const trace_event *e, int on) {
                                                     "to host", "to device", "squares", "step" };
     const char *kind = kinds[e->kind];
     const int64_t start = nanoseconds(e->start_s), length = nanoseconds(e->end_s) - start;
-    fprintf(w->to, "{\"name\":\"%s ", kind);
+    fprintf(w->to, "{\"name\":\"%s", kind);
     if (e->kind == EVENT_STEP && e->unit)
-        fprintf(w->to, "%d", e->unit);
+        fprintf(w->to, " %d", e->unit);
     else if (e->kind == EVENT_STEP)
-        fprintf(w->to, "discarded");
+        fprintf(w->to, " discarded");
     else if (e->unit >= 0 && e->unit < w->units)
-        fprintf(w->to, "%s", w->unit_names[e->unit]);
+        fprintf(w->to, " %s", w->unit_names[e->unit]);
     fprintf(w->to, "\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,", kind, w->process,
             track_number(e->thread, on));
     fprintf(w->to, "\"ts\":%.3f,\"dur\":%.3f", (nanoseconds(w->shift_s) + start) * 1e-3, length * 1e-3);

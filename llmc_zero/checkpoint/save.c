@@ -72,15 +72,19 @@ static int make_folder(const save *s, save_start *start) {
     return folder_make(s->folder);
 }
 
+static void name_files(save *s) {
+    for (int r = 0; r < s->to.n_files; r++)
+        snprintf(s->to.files[r].name, FILE_NAME, "rank%05d-%s" FILE_END, r, s->number);
+}
+
 static int take_start(save *s, const save_start *start) {
     const net *n = &s->z->net;
     strcpy(s->number, start->number);
+    name_files(s);
     if (strcmp(start->folder, s->folder))
         return zero_fail_rank(ZERO_ERR_ARGUMENT, n->rank, net_host(n, n->rank),
                               " saves to %.300s and rank 0 to %.300s: all ranks must use one folder",
                               s->folder, start->folder);
-    for (int r = 0; r < s->to.n_files; r++)
-        snprintf(s->to.files[r].name, FILE_NAME, "rank%05d-%s" FILE_END, r, s->number);
     return folder_path(s->path, s->folder, s->to.files[n->rank].name);
 }
 
@@ -107,6 +111,21 @@ static int prepare(save *s, const char *caller, const char *path, const char *te
     ZERO_TRY(agree(s->z, rc));
     ZERO_TRY(zero_broadcast(s->z, 0, &start, sizeof start));
     return agree(s->z, take_start(s, &start));
+}
+
+// The manifest has this size whatever the digests are.
+int zero_save_bytes(zero *z, const char *text, int64_t *bytes) {
+    save s = { .z = z, .folder = ".", .number = "0123456789abcdef", .to.scale = step_scale(z) };
+    int rc = parse_trainer(&s, "zero_save_bytes", text);
+    if (!rc) rc = describe_files(&s);
+    if (!rc) name_files(&s);
+    char *manifest = rc ? NULL : manifest_write(z, &s.to);
+    if (!rc && !manifest) rc = zero_fail(ZERO_ERR_MEMORY, "zero_save_bytes: out of memory for the manifest");
+    *bytes = rc ? 0 : (int64_t)strlen(manifest);
+    for (int r = 0; r < s.to.n_files; r++) *bytes += s.to.files[r].bytes;
+    free(manifest);
+    manifest_free(&s.to);
+    return rc;
 }
 
 // -------- a rank's own file

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { NAME = 160, ADDRESSES = START_FILE_ADDRESSES + 1, HEAR_S = 2, LINGER_S = 1, GRACE_S = 2 };
+enum { NAME = 160, ADDRESSES = START_FILE_ADDRESSES + 1, HEAR_S = 2, LINGER_S = 1, GRACE_S = 2, QUIET_S = 3 };
 static const double call_s = 0.5;  // time limit of one connection attempt
 
 typedef struct {
@@ -321,6 +321,16 @@ static void publish(meeting *m) {
     m->rc = start_file_write(m->file, &m->start);
 }
 
+// Rank 0 waits for the others, and reports a long wait to the program. Returns as wait_for.
+static int wait_for_all(meeting *m) {
+    const rendezvous_settings *s = m->s;
+    const double quiet = earlier(m->deadline, clock_now() + QUIET_S);
+    int connected = 0, late = wait_for(m, not_here, &quiet);
+    for (int r = 0; r < s->ranks; r++) connected += !not_here(m, r);
+    if (late && s->waiting) s->waiting(connected, s->ranks, m->deadline - clock_now());
+    return late && wait_for(m, not_here, &m->deadline);
+}
+
 // The ranks get at least a second to connect to each other. Their reports may name missing ranks, so rank 0
 // waits a little longer for them; a rank that has not reported by then is stuck. After a failure, rank 0
 // reports it for another second to ranks that connect late, because no rank would answer them afterwards.
@@ -331,7 +341,7 @@ static void be_rank_0(meeting *m) {
     publish(m);
     know_secret(m);
     if (m->rc) return;
-    int late = wait_for(m, not_here, &m->deadline);
+    const int late = wait_for_all(m);
     if (m->self.refused)
         snprintf(strangers, NAME, "; %d connection(s) rejected for lack of the job's key, the last from %s",
                  m->self.refused, m->self.last);

@@ -19,6 +19,7 @@ typedef struct {
     int silence_s;       // a connected host that is silent for this many seconds counts as dead; 0: 25
     uint64_t job;        // the same on all ranks of a job, and different between jobs if possible; 0: unknown
     const char *version;  // at most 47 characters, must match on all ranks; NULL: not compared
+    void (*waiting)(int connected, int ranks, double left_s);  // of zero_start_config
 } rendezvous_settings;
 
 enum { RENDEZVOUS_SILENCE_S = 25 };

@@ -224,7 +224,8 @@ static int connect_by_tcp(net *n, const zero_config *config, int by_file) {
                               .version = ZERO_VERSION,
                               .server = by_file ? NULL : start->server,
                               .file = by_file ? start->file : NULL,
-                              .key = key && *key ? key : NULL };
+                              .key = key && *key ? key : NULL,
+                              .waiting = start->waiting };
     if (by_file && !s.file)
         return zero_refuse("start.file", ", a path visible to all ranks, is missing for the start by a file");
     int known = s.rank < 0 ? launched_read(&s) : 1;

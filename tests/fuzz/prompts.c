@@ -37,7 +37,7 @@ typedef struct {
 
 static void read_prompts(void *ctx) {
     Reading *r = ctx;
-    prompts_read(&r->prompts, r->text, r->bpe, BYTES, BYTES + 1);
+    prompts_read(&r->prompts, r->text, r->bpe, BYTES, BYTES + 1, BYTES);
 }
 
 static int read_file(const uint8_t *bytes, size_t n) {
