@@ -109,7 +109,7 @@ demo: deps
 #? RUN=folder          make plots: the folder of a run, or of several runs from scripts/compare_stages.sh
 plots:
 	@$(WITHOUT_FLAGS) scripts/install_deps.sh plots
-	@$(WITHOUT_FLAGS) scripts/plots.sh $(RUN)
+	@$(WITHOUT_FLAGS) scripts/plots.sh "$$RUN"
 #? PREFIX=/usr/local   make install: the folder to install to
 PREFIX ?= /usr/local
 #? DESTDIR=folder      make install: goes before PREFIX in the files' paths, to build a package

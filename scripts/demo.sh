@@ -6,6 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/mpi_env.sh
 steps=${STEPS:-3000}
+[[ $steps =~ ^[1-9][0-9]*$ ]] || { echo "STEPS=$steps: not a number of steps" >&2; exit 1; }
 if [ -n "${TEXT:-}" ]; then
     least=10500 # validation gets a tenth, and needs a batch of 1024 tokens for two ranks
     [ -f "$TEXT" ] || { echo "TEXT=$TEXT: no such file" >&2; exit 1; }

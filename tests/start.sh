@@ -132,6 +132,21 @@ test_launchers() {
     end
 }
 
+# ---- ranks that start late
+
+test_late() {
+    local way
+    for way in "-pi fs -pf $dir/late" "-pi tcp -ps 127.0.0.1:$(free_port)"; do
+        begin_fresh "start.late, $way: rank 0 reports that it waits"
+        start 0 -x 1 $way -pn 2 -pr 0
+        await grep -qsE '^note: 1 of 2 ranks are connected; waiting at most [0-9]+ s more' "$dir/0" ||
+            need 'it reports nothing' false
+        start 1 -x 1 $way -pn 2 -pr 1
+        all_succeed
+        end
+    done
+}
+
 # ---- the key of a job
 
 test_key() {
@@ -402,6 +417,6 @@ test_threads() {
 }
 
 groups=("$@")
-[ ${#groups[@]} != 0 ] || groups=(bits launchers key refused lost hosts)
+[ ${#groups[@]} != 0 ] || groups=(bits launchers late key refused lost hosts)
 for group in "${groups[@]}"; do test_"$group"; done
 finish start

@@ -170,7 +170,9 @@ END
     PATH=$dir/bin:$PATH scripts/plots.sh "$dir/two/run2" >"$screen" 2>&1
     is titles "$(grep -c '^set title .*million parameters (L 2, .*), 2 ranks"' "$dir/commands")" 3
     has "$dir/labels" '^"run2, until step 7" [0-9]+ [0-9]+ [0-9]+$'
-    PATH=$dir/bin:$PATH scripts/plots.sh "$dir/two" >"$screen" 2>&1
+    mv "$dir/two" "$dir/two runs"
+    PATH=$dir/bin:$PATH make plots RUN="$dir/two runs" >"$screen" 2>&1
+    has "$screen" "^pictures: $dir/two runs/loss.png"
     has "$dir/commands" '^set title "Loss.nseveral models or numbers of ranks'
     has "$dir/labels" '^"run1" [0-9]+ [0-9]+ [0-9]+$' '^"run2, until'
     end
@@ -253,6 +255,8 @@ test_demo() {
     cp scripts/demo.sh scripts/mpi_env.sh "$tree/scripts"
     ln -s "$PWD/data" "$tree/data"
     ln -s "$TRAINER" "$tree/train_gpt2_zero"
+    need 'STEPS=abc was accepted' not env STEPS=abc "$tree/scripts/demo.sh" >"$screen" 2>&1
+    has "$screen" '^STEPS=abc: not a number of steps$'      # and leaves no folder: the next is build/demo
     need 'failed' env STEPS=2 "$tree/scripts/demo.sh" >"$screen" 2>&1
     need 'no model' [ -e "$tree/build/demo/model_00000002.bin" ]
     sample=$(sed -n '/^sample from/{n;p}' "$screen")

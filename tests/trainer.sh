@@ -514,8 +514,19 @@ test_prompts() {
         is "standard input, $np ranks" "$({ echo The; sleep 4; printf 'A dog was'; } |
             says $np -e "$dir/model" --dtype bf16 -g 12 --prompts - --comm-timeout 3)" "$first"$'\n'"$line"
     done
-    printf '%080d\nThe\n' 0 | says 2 -e "$dir/model" --dtype bf16 -g 12 --prompts - >"$dir/said"
-    has "$dir/said" 'line 1: its 80 tokens do not fit into 64 positions' '^The'
+    end
+    begin 'prompts.lines that cannot be answered: messages on stderr, a failure at the end, the other answers'
+    printf '%080d\r\nThe\r\n\377\nA dog was' 0 >"$dir/prompts"
+    line=(-e "$dir/model" --dtype bf16 -g 12 --temperature 0)
+    first=$(says 1 "${line[@]}" --prompt The; says 1 "${line[@]}" --prompt 'A dog was')
+    (why=; says 2 "${line[@]}" --prompts - <"$dir/prompts" >"$dir/said"; [ -n "$why" ]) ||
+        need 'standard input: status 0' false
+    is 'standard input, answers' "$(<"$dir/said")" "$first"
+    has "$dir/errors" 'line 1: its 80 tokens do not fit into 64 positions' 'prompts -: line 3 is not UTF-8$'
+    fails bad --prompts "$dir/prompts" "${line[@]}"
+    screen bad 'line 1: its 80 tokens' '/prompts: line 3 is not UTF-8$' '^answer 2$' '^answer 4$'
+    is 'the first answer' "$(sed -n '/^answer 2$/{n;n;p}' "$dir/bad.screen")" "${first%%$'\n'*}"
+    is 'prompts answered' "$(answers bad | sed -E 's/.*"prompt": ([0-9]+),.*/\1/' | xargs)" '2 4'
     end
     begin 'prompts.answers end at the last position, on any number of ranks'
     cp "$dir/all_prompts" "$dir/prompts"
@@ -552,6 +563,7 @@ test_prompts() {
     begin 'prompts.prompts as token numbers'
     printf '5 299\n0\n' >"$dir/prompts"
     answer 2 numbers -e l2h2c32v300t32 --tokenizer none
+    screen numbers '^note: the model l2h2c32v300t32 is untrained'
     is prompts "$(sed -E 's/.*prompt_tokens": \[([^]]*).*/\1/' "$dir/numbers/answers.jsonl" |
         tr '\n' ';')" '5, 299;0;'
     end
