@@ -155,11 +155,12 @@ test_plots() {
     end
     begin 'plots.titles, and a run that has not finished'
     mkdir -p "$dir/bin" "$dir/two"
-    # instead of gnuplot: keeps its commands, and the table with the labels of the runs
+    # instead of gnuplot: keeps its commands and the labels of the runs, and makes empty pictures
     cat >"$dir/bin/gnuplot" <<END
 #!/bin/sh
 cat >"$dir/commands"
 cp "\$(sed -nE 's/^plot .(.*memory)" .*/\1/p' "$dir/commands")" "$dir/labels"
+touch \$(sed -nE 's/^set output "(.*)"/\1/p' "$dir/commands")
 END
     chmod +x "$dir/bin/gnuplot"
     for ranks in 1 2; do

@@ -523,7 +523,7 @@ test_prompts() {
         need 'standard input: status 0' false
     is 'standard input, answers' "$(<"$dir/said")" "$first"
     has "$dir/errors" 'line 1: its 80 tokens do not fit into 64 positions' 'prompts -: line 3 is not UTF-8$'
-    fails bad --prompts "$dir/prompts" "${line[@]}"
+    fails 2 bad --prompts "$dir/prompts" "${line[@]}"
     screen bad 'line 1: its 80 tokens' '/prompts: line 3 is not UTF-8$' '^answer 2$' '^answer 4$'
     is 'the first answer' "$(sed -n '/^answer 2$/{n;n;p}' "$dir/bad.screen")" "${first%%$'\n'*}"
     is 'prompts answered' "$(answers bad | sed -E 's/.*"prompt": ([0-9]+),.*/\1/' | xargs)" '2 4'

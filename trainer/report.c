@@ -198,13 +198,12 @@ static void log_step(const StepResult *step, double seconds, double rate) {
              seconds * 1e3, rate);
 }
 
-double logs_bytes(int steps) {
+int logs_bytes_a_step(int steps) {
     const double third = 1.0 / 3;  // has as many digits as a format prints
     char norm[32];
-    const int a_step = snprintf(NULL, 0, MAIN_LINE, steps, third, third, third) +
-                       snprintf(NULL, 0, METRICS_LINE, steps, third, json_number(norm, third), third,
-                                1e3 * third, 1e3 * third);
-    return (double)steps * a_step;
+    return snprintf(NULL, 0, MAIN_LINE, steps, third, third, third) +
+           snprintf(NULL, 0, METRICS_LINE, steps, third, json_number(norm, third), third, 1e3 * third,
+                    1e6 * third);
 }
 
 int summary_exists(void) { return run.rank == 0 && opt.output && file_is_there(in_output("summary.json")); }

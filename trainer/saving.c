@@ -10,7 +10,6 @@
 #include "../gpt2/gpt2_error.h"
 #include "inputs.h"
 #include "options.h"
-#include "report.h"
 #include "run.h"
 #include "saved_model.h"
 #include "signals.h"
@@ -191,27 +190,26 @@ static int most_at_once(int steps) {
     return most < to_come ? most : to_come;
 }
 
-// Returns the bytes that the logs take before n more checkpoints exist.
-static double bytes_of_logs(int n, int steps) {
+// Returns the number of steps until n more checkpoints exist.
+static int steps_until(int n, int steps) {
     const int left = steps - (chosen.step > 0 ? chosen.step : 0), every = opt.checkpoint_every;
-    return logs_bytes(every > 0 && n < left / every ? n * every : left);
+    return every > 0 && n < left / every ? n * every : left;
 }
 
-void check_room(const GPT2 *model, const TrainingData *data) {
+void check_room(const GPT2 *model, const TrainingData *data, int logged_a_step) {
     enum { OTHER_FILES = 7 };  // logs, run.json, run.lock, summary.json, tokenizer.bin, has_checkpoints
     struct statvfs disk;
-    char others[100] = "";
     const int n = most_at_once(data->steps);
     if (n <= 0 || !opt.output || run.rank != 0 || statvfs(opt.output, &disk) || !disk.f_blocks) return;
     const double block = (double)disk.f_frsize, left = (double)disk.f_bavail * block;
     const double each = bytes_of_checkpoint(model, data, block);
-    if (n * each + bytes_of_logs(n, data->steps) + OTHER_FILES * block <= left) return;
-    if (n > 1)
-        snprintf(others, sizeof others, ", and -nk %d needs room for %d more of them", opt.checkpoints_keep,
-                 n - 1);
-    die("option -o: %s has %.1f MiB free, but a checkpoint needs %.1f MiB%s; make room there, name a folder "
-        "on another disk%s, or set -n 0 to save none",
-        opt.output, mib(left), mib(each), others, n > 1 ? ", lower -nk" : "");
+    const double logs = (double)steps_until(n, data->steps) * logged_a_step + OTHER_FILES * block;
+    if (n * each + logs <= left) return;
+    die("option -o: %s has %.2f MiB free, but %d checkpoint%s of %.2f MiB and the logs need %.2f MiB; make "
+        "room "
+        "there, name a folder on another disk%s, or set -n 0 to save none",
+        opt.output, mib(left), n, n > 1 ? "s" : "", mib(each), mib(n * each + logs),
+        n > 1 ? ", lower -nk" : "");
 }
 
 // --------

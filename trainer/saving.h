@@ -9,8 +9,8 @@
 // checkpoints it skips.
 int checkpoint_to_resume(int has_logs);
 // Ends the run now if the disk of -o has too little room for the first checkpoint or, with -nk, for all that
-// will exist at once. Call it when the plugin exists and data->steps is known.
-void check_room(const GPT2 *model, const TrainingData *data);
+// will exist at once. Call it when the plugin exists. logged_a_step: bytes that the logs take per step.
+void check_room(const GPT2 *model, const TrainingData *data, int logged_a_step);
 // Returns the chosen checkpoint's folder; NULL: none is chosen.
 const char *checkpoint_chosen(void);
 // Fills in the chosen checkpoint's model configuration.
