@@ -560,7 +560,8 @@ static void begin_or_resume(Trainer *t) {
     if (t->state.step > t->data.steps)
         die("option -x %d: the checkpoint is already at step %d", t->data.steps, t->state.step);
     print0("resuming at step %d\n", t->state.step);
-    if (t->state.step == t->data.steps) print0("all %d steps are done; a larger -x goes on\n", t->data.steps);
+    if (t->state.step == t->data.steps)
+        print0("all %d steps are done; a larger -x continues the run\n", t->data.steps);
     run.step = t->state.step;
     t->is_done = run.step == t->data.steps && summary_exists();
     if (t->is_done) return;

@@ -54,13 +54,13 @@ static int compare_set(const zero *z) {
         const char *name = z->layout.tensors[p->tensor].name;
         if (z->check.n_set[i] < p->elems)
             return zero_fail_rank(ZERO_ERR_MISUSE, z->net.rank, host,
-                                  " has set %lld of the %lld elements of %s, layer %d: pass all of them to "
-                                  "zero_set before the first step, zeros too",
+                                  " has set %lld of the %lld elements of %s, layer %d: pass every element "
+                                  "to zero_set before the first step, including zeros",
                                   (long long)z->check.n_set[i], (long long)p->elems, name, p->layer);
         if (z->check.set[i] != z->check.first[i])
             return zero_fail_rank(ZERO_ERR_ARGUMENT, z->net.rank, host,
-                                  " set other values of %s, layer %d, than rank 0 (host %s): make the same "
-                                  "calls of zero_set on all ranks, with the same random seed",
+                                  " set %s, layer %d, to different values than rank 0 (host %s): all ranks "
+                                  "must make the same zero_set calls, with the same random seed",
                                   name, p->layer, net_host(&z->net, 0));
     }
     return 0;
@@ -106,7 +106,7 @@ static int look(zero *z, int unit, const char *whole, uint64_t *digests, int is_
         ZERO_TRY(digest(z, whole + p->offset * size, p->elems * size, &now));
         if (is_known && now != digests[i])
             return zero_fail_rank(ZERO_ERR_MISUSE, z->net.rank, net_host(&z->net, z->net.rank),
-                                  " wrote to %s %s, layer %d, of unit %d (%s)%s", what,
+                                  " wrote to the %s of %s, layer %d, unit %d (%s), %s", what,
                                   z->layout.tensors[p->tensor].name, p->layer, u->of, u->name, rule);
         digests[i] = now;
     }
@@ -117,16 +117,17 @@ int check_params(zero *z, int unit) {
     char *is_read = z->check.is_read;
     if (!is_on(z)) return 0;
     for (int s = layout_first_stored(&z->layout, unit); s >= 0; s = z->layout.units[s].frozen)
-        ZERO_TRY(look(z, s, params_at(z, s), z->check.params, is_read[unit], "the parameters",
-                      " during a pass: they are read-only there; change them with zero_set, between steps"));
+        ZERO_TRY(
+            look(z, s, params_at(z, s), z->check.params, is_read[unit], "parameters",
+                 "but parameters are read-only during a pass: change them with zero_set, between steps"));
     is_read[unit] = 1;
     return 0;
 }
 
 static int look_at_gradient(zero *z, int unit, int is_known) {
-    return look(z, unit, grads_at(z, unit), z->check.grads, is_known, "the gradient of",
-                " after its last zero_post_backward: write it before that hook; for clipping, pass grad_clip "
-                "to zero_update");
+    return look(z, unit, grads_at(z, unit), z->check.grads, is_known, "gradient",
+                "after its last zero_post_backward: write it before that hook; to clip gradients, pass "
+                "grad_clip to zero_update");
 }
 
 int check_gradient(zero *z, int unit) {
@@ -159,8 +160,8 @@ int zero_check_batch(zero *z, const void *batch, size_t bytes) {
         for (int other = 0; other < r; other++)
             if (!memcmp(&all[r], &all[other], sizeof *all))
                 return zero_fail_rank(ZERO_ERR_ARGUMENT, r, net_host(&z->net, r),
-                                      " has the same batch as rank %d (host %s): choose each rank's rows by "
-                                      "zero_rank, or set ZERO_CHECK=0 if the data repeat",
+                                      " has the same batch as rank %d (host %s): use zero_rank to give each "
+                                      "rank its own rows, or set ZERO_CHECK=0 if the data contain duplicates",
                                       other, net_host(&z->net, other));
     return 0;
 }

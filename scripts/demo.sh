@@ -12,7 +12,7 @@ if [ -n "${TEXT:-}" ]; then
     [ -f "$TEXT" ] || { echo "TEXT=$TEXT: no such file" >&2; exit 1; }
     size=$(stat -L -c %s "$TEXT")
     [ "$size" -ge $least ] || {
-        echo "TEXT=$TEXT: $size bytes of text are not enough for training; at least $least are needed" >&2
+        echo "TEXT=$TEXT: $size bytes of text are too few to train on; at least $least are needed" >&2
         exit 1
     }
 fi
@@ -38,6 +38,6 @@ cat <<END
 model, logs and figures: $out
 sample from the model:
   ./train_gpt2_zero -e $out --temperature 0.7 --prompt "$prompt"
-go on training:
+continue training:
   $command $((2 * steps)) -y 1
 END

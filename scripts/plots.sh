@@ -9,8 +9,10 @@ folder=${1:-build/compare}
 fail() { echo "plots.sh: $*" >&2; exit 1; }
 command -v gnuplot >/dev/null || fail 'gnuplot is missing: apt-get install gnuplot-nox'
 [ -d "$folder" ] || fail \
-    "$folder does not exist: scripts/compare_stages.sh writes the default one, the trainer's -o your own"
-if [ -f "$folder/run.json" ]; then runs=("$folder"); else runs=("$folder"/*/); fi
+    "$folder does not exist; scripts/compare_stages.sh creates the default one, the trainer's -o any other"
+runs=()
+for run in "$folder" "$folder"/*/; do [ ! -f "$run/run.json" ] || runs+=("${run%/}"); done
+[ ${#runs[@]} != 0 ] || fail "$folder has no run.json, so it is not a run's folder, and it contains none"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -19,14 +21,13 @@ value() { sed -nE "s/.*\"$2\": (\"([^\"]*)\"|([0-9]+)).*/\2\3/p" "$1/run.json"; 
 # line in the file memory (label, bytes by class).
 n=0 subjects=()
 for run in "${runs[@]}"; do
-    run=${run%/}
-    for file in run.json metrics.jsonl main.log; do
-        [ -f "$run/$file" ] || fail "$run has no $file, so it is not the folder of a run"
+    for file in metrics.jsonl main.log; do
+        [ -f "$run/$file" ] || fail "$run has no $file; a run with -o writes it"
     done
     sed -nE 's/.*"step": ([0-9]+), "loss": ([^,]+),.*"ms": ([0-9.]+).*/\1 \2 \3/p' "$run/metrics.jsonl" \
         >"$work/$n.steps"
     [ "$(wc -l <"$work/$n.steps")" -ge 7 ] ||
-        fail "$run/metrics.jsonl has fewer than 7 steps, too few to draw"
+        fail "$run/metrics.jsonl has fewer than 7 steps, not enough for plots"
     sed -nE "s/^s:([0-9]+) tel:(.*)/\1 \2 $n/p" "$run/main.log" >>"$work/validation"
     subjects+=("$(value "$run" parameters | awk '{ printf "%.3g", $1 / 1e6 }') million parameters ($(value \
         "$run" model)), $(value "$run" ranks) ranks")
@@ -77,7 +78,7 @@ plot "$work/memory" using 0:((\$2+\$3+\$4)/M):xtic(1) with boxes lt 3 title "act
      "" using 0:((\$2+\$3+\$4)/M):(sprintf("%.1f", (\$2+\$3+\$4)/M)) with labels offset 0,0.7 notitle
 
 set output "$work/step_time.png"
-set title "Step time without the first two steps (box: the middle half, whiskers: all but outliers)\n$subject"
+set title "Step time without the first two steps (box: middle half, whiskers: all but outliers)\n$subject"
 set ylabel "ms"
 set style boxplot nooutliers; set style fill solid 0.5 border -1; set boxwidth 0.4; unset key
 do for [i=0:runs-1] {
@@ -87,5 +88,5 @@ do for [i=0:runs-1] {
 set for [i=0:runs-1] xtics (label(i) i)
 plot for [i=0:runs-1] steps(i) every ::2 using (i):3 with boxplot lt color(i)
 END
-mv "$work"/*.png "$folder" || fail "$folder: cannot move the pictures there"
+mv "$work"/*.png "$folder" || fail "cannot move the pictures to $folder"
 echo "pictures: $folder/loss.png, $folder/step_time.png, $folder/memory.png"

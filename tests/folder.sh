@@ -243,7 +243,7 @@ test_options() {
     has_names 'step_* model_*' 'step_00000003 model_00000003.bin'
     rm -rf "$dir/finished" && cp -r "$out" "$dir/finished"
     resumes 3 1 -x 3 -n -1 -y 1 -v 1 -m 1 -z 0 --tokenizer none
-    prints '^all 3 steps are done; a larger -x goes on$' '^val loss '
+    prints '^all 3 steps are done; a larger -x continues the run$' '^val loss '
     need 'it changed the files of the finished run' diff -r -x run.lock "$dir/finished" "$out" >/dev/null
     resumes 3 1 -x 4 -y 1
     has_names 'step_*' 'step_00000003'

@@ -42,21 +42,21 @@ typedef struct {
     const char *message;
 } mistake;
 
-#define READ_ONLY " during a pass: they are read-only there; change them with zero_set, between steps"
-#define TOO_LATE                                                                                      \
-    " after its last zero_post_backward: write it before that hook; for clipping, pass grad_clip to " \
+#define READ_ONLY "but parameters are read-only during a pass: change them with zero_set, between steps"
+#define TOO_LATE                                                                                          \
+    "after its last zero_post_backward: write it before that hook; to clip gradients, pass grad_clip to " \
     "zero_update"
 static const mistake mistakes[] = {
     { "clamps in forward", 1, 0, PARAMETER, 0,
-      " wrote to the parameters w, layer 1, of unit 2 (block 1)" READ_ONLY },
+      " wrote to the parameters of w, layer 1, unit 2 (block 1), " READ_ONLY },
     { "clamps in backward", 1, 1, PARAMETER, 0,
-      " wrote to the parameters w, layer 1, of unit 2 (block 1)" READ_ONLY },
+      " wrote to the parameters of w, layer 1, unit 2 (block 1), " READ_ONLY },
     { "clamps in an evaluation", 0, 0, PARAMETER, 0,
-      " wrote to the parameters w, layer 1, of unit 2 (block 1)" READ_ONLY },
+      " wrote to the parameters of w, layer 1, unit 2 (block 1), " READ_ONLY },
     { "writes to a kept pointer between uses", 1, 0, KEPT_PARAMETER, 1,
-      " wrote to the parameters w, layer 1, of unit 2 (block 1)" READ_ONLY },
+      " wrote to the parameters of w, layer 1, unit 2 (block 1), " READ_ONLY },
     { "clips after the post hook", 1, 1, GRADIENT, 0,
-      " wrote to the gradient of w, layer 1, of unit 2 (block 1)" TOO_LATE },
+      " wrote to the gradient of w, layer 1, unit 2 (block 1), " TOO_LATE },
 };
 
 // Uses the unit, makes the mistake, and returns the result of the hook that should notice it.
@@ -123,7 +123,7 @@ static void check_last_gradient(int stage) {
     MUST(zero_post_backward(t.z, 0));
     g[49] += 1;
     fails(zero_finish_gradients(t.z, NULL), ZERO_ERR_MISUSE, checks.rank,
-          " wrote to the gradient of lnfw, layer 0, of unit 0 (emb)" TOO_LATE);
+          " wrote to the gradient of lnfw, layer 0, unit 0 (emb), " TOO_LATE);
     zero_destroy(t.z);
 }
 
@@ -141,7 +141,7 @@ static void check_values(int stage) {
     CHECK_SETTING("values that are never set, stage %d", stage);
     MUST(toy_create_empty(&t, &c, NULL));
     fails(zero_begin_train(t.z, 0, 1), ZERO_ERR_MISUSE, 0,
-          " has set 0 of the 33333 elements of wte, layer 0: pass all of them to zero_set before the first "
+          " has set 0 of the 33333 elements of wte, layer 0: pass every element to zero_set before the first "
           "step, "
           "zeros too");
     MUST(toy_set_initial(&t));
@@ -163,7 +163,7 @@ static void check_values(int stage) {
     set(B, 3, 7, 2, checks.rank == last ? 1.0f : 1.0001f);
     char words[200];
     snprintf(words, sizeof words,
-             " set other values of b, layer 3, than rank 0 (host %s): make the same calls", host);
+             " set b, layer 3, to different values than rank 0 (host %s): all ranks must make", host);
     fails(zero_begin_train(t.z, 0, 1), ZERO_ERR_ARGUMENT, last, words);
     zero_destroy(t.z);
 
@@ -197,9 +197,8 @@ static void check_batches(int stage) {
     const int last = checks.ranks - 1;
     char words[200];
     const zero_config c = config_of(stage, 1, 1, 2);
-    snprintf(words, sizeof words,
-             " has the same batch as rank %d (host %s): choose each rank's rows by zero_rank", last - 1,
-             host);
+    snprintf(words, sizeof words, " has the same batch as rank %d (host %s): use zero_rank to give each",
+             last - 1, host);
     for (int step = 1; step <= 4; step++) {
         CHECK_SETTING("batches of step %d, stage %d", step, stage);
         if (step == 1) MUST(toy_create(&t, &c, NULL));

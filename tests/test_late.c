@@ -38,7 +38,7 @@ static void says(net *n, net_use use, exchange_kind x, const char *missing, cons
     assert_string_equal(zero_last_error(), message);
 }
 
-#define END "stuck, gone, or calls the hooks in another order"
+#define END "stuck, dead, or calling the hooks in a different order"
 static void ranks_and_collectives(void **state) {
     net n = some_ranks(3);
     net_use one = { .unit = 7, .units = 1 }, three = { .unit = 7, .units = 3 }, scalars = { .units = 0 };
@@ -80,7 +80,7 @@ static void many_ranks(void **state) {
     assert_true(named > 3);
     assert_int_equal(sscanf(strstr(zero_last_error(), " and "), " and %d more: stuck", &more), 1);
     assert_int_equal(named + more, RANKS - 1);
-    assert_non_null(strstr(zero_last_error(), "in another order"));
+    assert_non_null(strstr(zero_last_error(), "in a different order"));
 }
 
 // One of the late ranks reports: the lowest of those in the earliest exchange. Here this is rank 1, in
@@ -144,8 +144,8 @@ static void one_leaves(int rank, void *path) {
 }
 static void exits_without_destroy(void **state) {
     char path[] = "/tmp/llmc_zero_late.XXXXXX", printed[1024] = "";
-    const char *sentence = " exited without zero_destroy: call it on all ranks before the program ends, or "
-                           "after an error zero_end_job";
+    const char *sentence = " exited without zero_destroy: call it on every rank before the program ends, or "
+                           "zero_end_job after an error";
     const int file = mkstemp(path);
     fresh_outcomes();
     for (int rank = 0; rank < 2; rank++) start_child(rank, one_leaves, path);

@@ -181,7 +181,7 @@ static void orderly_end(void **state) {
     all_succeeded(1);
     assert_int_equal(o[1].value, 0);
     fails_with(1, "rank 0 (host");
-    fails_with(1, "it ended normally, but all ranks must make the same calls, while rank 1 (host");
+    fails_with(1, "it exited normally, but all ranks must make the same calls, while rank 1 (host");
     fails_with(1, "waited for it in a barrier");
 }
 
@@ -251,7 +251,7 @@ static void killed_at_any_moment(void **state) {
         for (int r = 0; r < p.ranks; r++) {
             if (r == p.who) continue;
             all_fail_with(r, r + 1, words);
-            all_fail_with(r, r + 1, "is gone: its connection ended while rank");
+            all_fail_with(r, r + 1, "is gone: its connection closed while rank");
             // A rank that was notified by another must repeat what that rank saw.
             int sender, seer;
             const char *seen = strstr(o[r].message, "while rank ");
@@ -526,7 +526,7 @@ static void polling_finds_lost_ranks(void **state) {
     int first = o[0].value == 1 || o[2].value == 1;  // the other rank may learn it from this one
     assert_true(first && o[0].value > -1 && o[2].value > -1);
     fails_with(o[0].value == 1 ? 0 : 2, "rank 1 (host");
-    fails_with(o[0].value == 1 ? 0 : 2, "is gone: its connection ended");
+    fails_with(o[0].value == 1 ? 0 : 2, "is gone: its connection closed");
 }
 
 // -------- a single rank for a script

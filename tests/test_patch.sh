@@ -469,9 +469,9 @@ unnoticed() {
     end
 }
 test_checks() {
-    local edited=train_gpt2.c in_use='of unit [0-9]+'
+    local edited=train_gpt2.c in_use='unit [0-9]+'
     unnoticed 'a parameter clamped in forward' $edited 's/^        mix_forward(/        l_upw[0] *= 0.5f;\n&/'
-    fails plain 'a parameter clamped in forward' "wrote to the parameters upw, layer 0, $in_use .block." 2
+    fails plain 'a parameter clamped in forward' "wrote to the parameters of upw, layer 0, $in_use .block." 2
     unnoticed 'a gradient clipped after its hook' $edited \
         '/^void gpt2_backward/,/^}/s/^}/    grads.wte[0] = 0.0f;\n}/'
     fails plain 'a gradient clipped after its hook' "wrote to the gradient of wte, layer 0, $in_use" 2

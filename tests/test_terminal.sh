@@ -171,7 +171,7 @@ END
     PATH=$dir/bin:$PATH scripts/plots.sh "$dir/two/run2" >"$screen" 2>&1
     is titles "$(grep -c '^set title .*million parameters (L 2, .*), 2 ranks"' "$dir/commands")" 3
     has "$dir/labels" '^"run2, until step 7" [0-9]+ [0-9]+ [0-9]+$'
-    mv "$dir/two" "$dir/two runs"
+    mv "$dir/two" "$dir/two runs" && mkdir "$dir/two runs/no run"
     PATH=$dir/bin:$PATH make plots RUN="$dir/two runs" >"$screen" 2>&1
     has "$screen" "^pictures: $dir/two runs/loss.png"
     has "$dir/commands" '^set title "Loss.nseveral models or numbers of ranks'
@@ -263,7 +263,7 @@ test_demo() {
     sample=$(sed -n '/^sample from/{n;p}' "$screen")
     sample=$(cd "$tree" && bash -c "$sample")
     is 'the sample' "${sample:0:16}" 'Once upon a time'
-    (cd "$tree" && bash -c "$(sed -n '/^go on/{n;p}' "$screen")") >"$dir/resumed" 2>&1
+    (cd "$tree" && bash -c "$(sed -n '/^continue training/{n;p}' "$screen")") >"$dir/resumed" 2>&1
     has "$dir/resumed" '^resuming at step 2$'
     need 'failed again' env STEPS=1 "$tree/scripts/demo.sh" >"$screen" 2>&1
     is 'models' "$(cd "$tree/build" && echo demo*/model_*)" \

@@ -620,12 +620,12 @@ prompts.too long, from the command line|2|--prompt: its 3 tokens .* into 2 pos|-
 prompts.both options|1|leave out --prompts|$p $dir/prompts --prompt abc
 prompts.an output folder without a file|1|option -o: .* nothing is written there|--prompt abc -o $dir/model
 prompts.invalid UTF-8|1|not_utf8: line 2 is not UTF-8|$p $dir/not_utf8
-prompts.not a number|2|line 2: "x" is not a number|$p $dir/no_number $numbers
+prompts.not a number|2|line 2: "x" is not a token number|$p $dir/no_number $numbers
 prompts.token outside the vocabulary|1|line 3: token 300.* 0 to 299|$p $dir/no_token $numbers
 prompts.an empty file|1|the file has no prompts|$p $dir/no_prompt
 prompts.a missing file|2|$dir/nowhere: the file cannot be read|$p $dir/nowhere
 prompts.with training options|1|nothing is trained|$p $dir/prompts -y 1 -o $dir/model
-prompts.a folder without a checkpoint|1|no complete checkpoint in this|$p $dir/prompts -e $dir/hollow
+prompts.a folder without a checkpoint|1|neither a complete checkpoint|$p $dir/prompts -e $dir/hollow
 END
     wrap='[ $rank = 0 ] || set -- "${@/%\/prompts/\/all_prompts}";'
     echo more >>"$dir/all_prompts"
@@ -663,7 +663,7 @@ bad.schedule|1|sawtooth.*cosine|-k sawtooth
 bad.unknown attention|1|'fast'.*auto, cudnn, cudnn-fast, cublaslt|--attention fast
 bad.naive above stage 0|1|--naive.*-z 3|--naive 1 -z 3
 bad.checkpoints without a folder|1|-o|-n 5
-bad.more validation batches than the data has|2|-m 9999: data/stories_val.bin has [0-9]+ batch|-v 1 -m 9999
+bad.too many validation batches|2|-m 9999: data/stories_val.bin has only [0-9]+ batch|-v 1 -m 9999
 bad.--nvme without anything there|1|option --nvme /x: nothing is offloaded there|--nvme /x
 bad.--async-save without checkpoints|1|option --async-save: .* -n N|--async-save
 bad.fp16 on a CPU|1|--dtype fp16.*--device cuda|--dtype fp16
@@ -833,9 +833,9 @@ test_input_files() {
     head -c -4 "$dir/model/model_00000001.bin" >"$dir/cut.bin"
     refusals <<END
 bad.no shard|2|$dir/none_\*.bin.*no file matches|-i $dir/none_*.bin
-bad.missing shard of a download|2|no file matches; scripts/download.sh fineweb makes|-i x/fineweb_train_*.bin
+bad.missing download|2|no file matches; scripts/download.sh fineweb creates|-i x/fineweb_train_*.bin
 bad.missing shard|2|option -j my.bin: no file matches; build/make_tokens|-j my.bin -v 1
-bad.missing model of a download|1|no such file; scripts/download.sh gpt2:124M makes|-e gpt2_124M.bin
+bad.missing model of a download|1|no such file; scripts/download.sh gpt2:124M creates|-e gpt2_124M.bin
 bad.text as a shard|2|text.txt: text, not a shard of tokens; .*build/make_tokens .*text.txt|-i $dir/text.txt
 bad.short text as a shard|1|short.txt: text, not a shard|-i $dir/short.txt
 bad.truncated shard|2|$dir/short.*3020.*3024|-i $dir/short

@@ -51,7 +51,7 @@ static const char *command_for(const char *path) {
 static void require_file(const char *option, const char *path) {
     const char *command = command_for(path);
     if (command && access(path, F_OK) && errno == ENOENT)
-        die("option %s %s: no such file; %s makes it in data/", option, path, command);
+        die("option %s %s: no such file; %s creates it in data/", option, path, command);
 }
 
 static void require_shards(const char *option, const char *pattern) {
@@ -60,7 +60,7 @@ static void require_shards(const char *option, const char *pattern) {
     const int missing = glob(pattern, GLOB_NOSORT, NULL, &found) == GLOB_NOMATCH;
     globfree(&found);
     if (missing && command)
-        die("option %s %s: no file matches; %s makes it in data/", option, pattern, command);
+        die("option %s %s: no file matches; %s creates it in data/", option, pattern, command);
     if (missing)
         die("option %s %s: no file matches; build/make_tokens makes shards from text, and "
             "scripts/download.sh downloads some (docs/data.md)",
@@ -78,8 +78,8 @@ static void find_model(void) {
     if (!is_folder(opt.model)) return;
     const char *path = model_file_in(opt.model, &fd);
     if (!path)
-        die("option -e %s: there is no complete checkpoint in this folder, and no model.safetensors; "
-            "if it is itself a checkpoint, --export converts it to a model for -e",
+        die("option -e %s: this folder has neither a complete checkpoint nor model.safetensors; if the "
+            "folder itself is a checkpoint, --export converts it to a model for -e",
             opt.model);
     opt.model = path;
     snprintf(opened, sizeof opened, "/proc/self/fd/%d", fd);
@@ -90,7 +90,7 @@ static void check_rows(const GPT2Config *c) {
     int next = C;
     while (next % wanted || next % c->num_heads) next++;
     if (C % wanted)
-        die("option -e %s: %d channels; CUDA needs a multiple of %d: take %d, or --device cpu", opt.model, C,
+        die("option -e %s: %d channels; CUDA needs a multiple of %d: use %d, or --device cpu", opt.model, C,
             wanted, next);
     if (Vp % wanted)
         die("option -e %s: a padded vocabulary of %d; CUDA needs a multiple of %d: pad it to %d, or use "
@@ -122,7 +122,7 @@ void describe_model(GPT2 *model, int resume_step) {
     model->recompute = opt.recompute;
     model->inputs_on_host = opt.cpu_checkpointing && on_cuda();
     if (model->T > model->config.max_seq_len)
-        die("option -t %d: longer than the model's longest sequence, %d", model->T,
+        die("option -t %d: the model takes sequences of at most %d tokens", model->T,
             model->config.max_seq_len);
     model->cache_rows = opt.sample_every > 0;
     model->cache_T = opt.sample_tokens <= model->T ? opt.sample_tokens - 1 : model->T;
@@ -186,7 +186,7 @@ const char *open_tokenizer(Tokenizer *tokenizer, int V, const char *model, const
         const char *command = command_for(path);
         if (!without && consequence)
             print0("tokenizer  no %s: %s%s%s%s\n", path, consequence, command ? " (" : "",
-                   command ? command : "", command ? " makes it)" : "");
+                   command ? command : "", command ? " creates it)" : "");
         tokenizer->eot_token = V - 1;  // as in GPT-2's vocabulary
         return NULL;
     }
@@ -198,8 +198,8 @@ const char *open_tokenizer(Tokenizer *tokenizer, int V, const char *model, const
         return NULL;
     }
     if ((int)tokenizer->vocab_size != V)
-        die("option --tokenizer: %s has %u tokens, the model %d; name the model's tokenizer, or none to "
-            "print numbers",
+        die("option --tokenizer: %s has %u tokens, but the model has %d; name the model's tokenizer, or "
+            "none to print token numbers",
             path, tokenizer->vocab_size, V);
     return path;
 }
@@ -226,7 +226,7 @@ void data_divide(TrainingData *d, const GPT2 *m) {
     long long tokens_a_step = opt.total_batch > 0 ? opt.total_batch : saved ? saved : of_file;
     if (tokens_a_step % d->tokens_at_once) refuse_batch(m, tokens_a_step, opt.total_batch <= 0 && saved);
     if (tokens_a_step / d->tokens_at_once > INT32_MAX)
-        die("option -d %lld: that would be %lld micro-batches per step", tokens_a_step,
+        die("option -d %lld: too large, it needs %lld micro-batches per step; raise -b", tokens_a_step,
             tokens_a_step / d->tokens_at_once);
     d->micro_batches = (int)(tokens_a_step / d->tokens_at_once);
     check_zero_file(m, d->micro_batches);
@@ -237,8 +237,8 @@ static int count_val_batches(const DataLoader *val, const GPT2 *m) {
     const int64_t there = val->num_rows / ((int64_t)m->B * run.ranks);
     if (opt.val_batches >= 0 && opt.val_batches <= there) return opt.val_batches;
     if (opt.val_batches > there && option_named("-m")->given)
-        die("option -m %d: %s has %lld batches of B x T x ranks = %d x %d x %d tokens; lower -m, or set -1 "
-            "for all of them",
+        die("option -m %d: %s has only %lld batches of B x T x ranks = %d x %d x %d tokens; lower -m, or "
+            "set it to -1 for all of them",
             opt.val_batches, opt.val_data, (long long)there, m->B, m->T, run.ranks);
     return there < INT_MAX ? (int)there : INT_MAX;
 }
@@ -328,7 +328,7 @@ char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, 
     char *text = NULL;
     size_t bytes;
     FILE *f = open_memstream(&text, &bytes);
-    if (!f) die("out of memory for comparing the ranks");
+    if (!f) die("out of memory while comparing the ranks' inputs");
     for (int i = 0; i < num_options; i++) describe_option(f, &option_table[i]);
     fprintf(f, "--device %s = %s\n", opt.device, run.layers->device);
     fprintf(f, "--dtype %s = %s\n", opt.dtype, dtype_name(model->dtype));
@@ -345,6 +345,6 @@ char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, 
     if (!is_answering(&opt)) describe_shards(f, "-i", train);
     if (!is_answering(&opt) && opt.val_every) describe_shards(f, "-j", val);
     int failed = ferror(f);
-    if (fclose(f) || failed) die("out of memory for comparing the ranks");
+    if (fclose(f) || failed) die("out of memory while comparing the ranks' inputs");
     return text;
 }

@@ -42,7 +42,7 @@ static int read_numbers(const char *line, size_t bytes, int V, int number, int *
         char *after;
         long token = strtol(line, &after, 10);
         if (after == line || !strchr(" \t\r\n", *after))
-            return gpt2_fail("%s: \"%.*s\" is not a number; prompts as text need --tokenizer", where(number),
+            return gpt2_fail("%s: \"%.*s\" is not a token number; text needs --tokenizer", where(number),
                              (int)strcspn(line, " \t\r\n"), line);
         if (token < 0 || token >= V)
             return gpt2_fail("%s: token %ld is outside the vocabulary, 0 to %d", where(number), token, V - 1);
@@ -70,7 +70,7 @@ static int read_prompt(const char *text, size_t bytes, Bpe *bpe, int eot_token, 
 static Bpe *encoder_of(const Tokenizer *tokenizer) {
     Bpe *bpe = NULL;
     if (tokenizer->vocab_size && bpe_create(&bpe, tokenizer))
-        die("options --prompt and --prompts: with a tokenizer, prompts are text: %s", gpt2_last_error());
+        die("options --prompt and --prompts: text cannot be encoded: %s", gpt2_last_error());
     return bpe;
 }
 

@@ -15,7 +15,7 @@ static int read_manifest(zero *z, manifest *m, const char *folder) {
     if (!rc) rc = manifest_check_model(m, &z->layout);
     if (!rc && m->update_states != z->config.update_states)
         rc = zero_fail(ZERO_ERR_ARGUMENT,
-                       "%s: its optimizer has %d states for each parameter, and this run's has %d "
+                       "%s: was saved with %d optimizer states per parameter, but this run has %d "
                        "(update_states)",
                        m->path, m->update_states, z->config.update_states);
     ZERO_TRY(agree(z, rc));
@@ -24,7 +24,7 @@ static int read_manifest(zero *z, manifest *m, const char *folder) {
     if (first != m->digest)
         rc = zero_fail_rank(
             ZERO_ERR_IO, n->rank, net_host(n, n->rank),
-            " does not see the same checkpoint as rank 0 (host %s) in %s: all ranks must see one folder",
+            " sees a different checkpoint than rank 0 (host %s) in %s: all ranks must share one folder",
             net_host(n, 0), folder);
     return agree(z, rc);
 }

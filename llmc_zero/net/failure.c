@@ -42,10 +42,10 @@ static int lost_rank(const net *n) {
 static int fail_lost(const net *n, int r, const char *tail) {
     if (has_one_ended(n)) return zero_fail_rank(ZERO_ERR_COMM, r, NULL, " ended the job: %s", n->ended.words);
     int error = n->peers[r].error, is_end = !error || error == ECONNRESET || error == EPIPE;
-    const char *why = is_end ? "its connection ended" : strerror(error);
+    const char *why = is_end ? "its connection closed" : strerror(error);
     if (error == ETIMEDOUT) why = "its host stopped responding";
     if (error == EBADMSG) why = "it sent an invalid message,";
-    if (error == ESHUTDOWN) why = "it ended normally, but all ranks must make the same calls,";
+    if (error == ESHUTDOWN) why = "it exited normally, but all ranks must make the same calls,";
     return zero_fail_rank(ZERO_ERR_COMM, r, net_host(n, r), " is gone: %s%s", why, tail);
 }
 
@@ -158,7 +158,7 @@ int failure_late(net *n, net_use use, exchange_kind x, const char *missing) {
     for (int r = 0; r < n->ranks; r++) any |= silent[r] = missing[r] && silent[r];
     if (!ended)
         zero_fail_rank(ZERO_ERR_COMM, n->rank, net_host(n, n->rank),
-                       " waited %.3g s in %s for %s: stuck, gone, or calls the hooks in another order",
+                       " waited %.3g s in %s for %s: stuck, dead, or calling the hooks in a different order",
                        n->timeout_s, net_where(use, x, where), net_list(n, any ? silent : missing, list));
     zero_failed_at_unit(use.units ? use.unit : -1);
     pthread_mutex_lock(&n->lock);
@@ -237,8 +237,8 @@ static void end_unclosed(void) {
     pthread_mutex_unlock(&n->lock);
     fflush(NULL);
     zero_fail_rank(ZERO_ERR_MISUSE, n->rank, net_host(n, n->rank),
-                   " exited without zero_destroy: call it on all ranks before the program ends, or after an "
-                   "error zero_end_job");
+                   " exited without zero_destroy: call it on every rank before the program ends, or "
+                   "zero_end_job after an error");
     failure_end(n, 1, zero_last_error());
 }
 
