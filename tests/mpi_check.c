@@ -142,8 +142,7 @@ static void check_values(int stage) {
     MUST(toy_create_empty(&t, &c, NULL));
     fails(zero_begin_train(t.z, 0, 1), ZERO_ERR_MISUSE, 0,
           " has set 0 of the 33333 elements of wte, layer 0: pass every element to zero_set before the first "
-          "step, "
-          "zeros too");
+          "step, including zeros");
     MUST(toy_set_initial(&t));
     MUST(toy_passes(&t, 1));
     zero_destroy(t.z);
