@@ -189,6 +189,20 @@ static void load_as(const zero_config *c, const char *path, int untouched, const
     zero_destroy(t.z);
 }
 
+// zero_save_bytes returns what the save has written.
+static void check_bytes(zero *z, const char *path) {
+    char file[2 * PATH_BYTES];
+    int64_t bytes, written;
+    MUST(zero_save_bytes(z, NULL, &bytes));
+    snprintf(file, sizeof file, "%s/manifest.json", path);
+    written = size_of(file);
+    for (int r = 0; r < checks.ranks; r++) {
+        file_in(file, path, r);
+        written += size_of(file);
+    }
+    CHECK(bytes == written);
+}
+
 static void check_dtypes(void) {
     const char *path = in_folder("typed");
     for (int from = 0; from < SETTINGS_COUNT(settings_formats); from++) {
@@ -197,6 +211,7 @@ static void check_dtypes(void) {
         CHECK_SETTING("%s read without a plugin", settings_formats[from].name);
         create_and_train(&t, &c, 2);
         MUST(zero_save(t.z, path, NULL));
+        check_bytes(t.z, path);
         check_alone(path, c.numbers.dtype, t.z);
         zero_destroy(t.z);
         for (int to = 0; to < SETTINGS_COUNT(settings_formats); to++) {

@@ -226,7 +226,7 @@ void data_divide(TrainingData *d, const GPT2 *m) {
     long long tokens_a_step = opt.total_batch > 0 ? opt.total_batch : saved ? saved : of_file;
     if (tokens_a_step % d->tokens_at_once) refuse_batch(m, tokens_a_step, opt.total_batch <= 0 && saved);
     if (tokens_a_step / d->tokens_at_once > INT32_MAX)
-        die("option -d %lld: too large, it needs %lld micro-batches per step; raise -b", tokens_a_step,
+        die("option -d %lld: needs %lld micro-batches per step, which is too many; raise -b", tokens_a_step,
             tokens_a_step / d->tokens_at_once);
     d->micro_batches = (int)(tokens_a_step / d->tokens_at_once);
     check_zero_file(m, d->micro_batches);

@@ -60,7 +60,7 @@ static int read_prompt(const char *text, size_t bytes, Bpe *bpe, int eot_token, 
     const int n = bpe ? read_text(bpe, text, bytes, number, tokens)
                       : read_numbers(text, bytes, V, number, tokens);
     if (n > most)
-        return gpt2_fail("%s: its %d tokens do not fit into %d positions (-t, at most the model's); shorten "
+        return gpt2_fail("%s: its %d tokens do not fit into %d positions (-t, limited by the model); shorten "
                          "the prompt",
                          where(number), n, most);
     if (!n) tokens[0] = eot_token;

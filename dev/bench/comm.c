@@ -466,7 +466,7 @@ static const char *way(const collective *k) {
 static void print_header(void) {
     char peer[16];
     snprintf(peer, sizeof peer, "%s us", peer_name());
-    printf("# %d ranks, %s; memory of %s\n", c.group.ranks, c.name, d.name);
+    printf("# %d rank%s, %s; memory of %s\n", c.group.ranks, c.group.ranks == 1 ? "" : "s", c.name, d.name);
     for (int i = 0; i < m.n_lines; i++)
         if (c.nccl) printf("# %s: %.1f MiB\n", m.lines[i].purpose, (double)m.lines[i].bytes / 1048576);
     printf("# %-14s %11s %11s %-5s %-8s %10s %10s %10s %8s", "collective", "size B", "elements", "type",
