@@ -4,7 +4,6 @@
 #include "net/failure.h"
 #include "device/room.h"
 #include "settings/settings.h"
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -80,16 +79,11 @@ static int check_room(const zero *z) {
                      bytes / 1048576.0, room.limit, room.left / 1048576.0);
 }
 
-// 1: the variable is set, and not to 0.
-static int is_asked_for(const char *variable) {
-    const char *v = getenv(variable);
-    return v && strcmp(v, "") && strcmp(v, "0");
-}
-
 static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {
     zero_config *c = &z->config;
-    if (c->debug.poison < 0) c->debug.poison = is_asked_for("ZERO_POISON");
-    if (c->debug.check_steps < 0) c->debug.check_steps = is_asked_for("ZERO_CHECK") ? INT_MAX : 0;
+    ZERO_TRY(zero_settings_from_env(c));
+    if (c->debug.poison < 0) c->debug.poison = 0;
+    if (c->debug.check_steps < 0) c->debug.check_steps = 0;
     c->overlap = c->overlap != 0;
     z->memory.device = &z->device;
     z->device = device_host;

@@ -42,6 +42,9 @@ void zero_setting_text(const zero_setting *s, const zero_config *config, char *t
 // Sets the setting in *config from `text`, or returns ZERO_ERR_ARGUMENT. A setting of kind TEXT keeps the
 // pointer.
 int zero_setting_set(const zero_setting *s, zero_config *config, const char *text);
+// Sets debug.poison and debug.check_steps, if they are -1, from ZERO_POISON and ZERO_CHECK in the
+// environment. Each must be 0, 1, or unset, which leaves the -1. zero_create calls it too.
+int zero_settings_from_env(zero_config *config);
 // Returns the edit distance: how many characters must be inserted, removed or replaced to turn a into b. It
 // serves to suggest the nearest of several names. na and nb: their lengths; if either exceeds 64, returns
 // their sum.

@@ -212,12 +212,13 @@ static void check_batches(int stage) {
     zero_destroy(t.z);
 }
 
-// ZERO_CHECK has an effect only if the setting is -1, and then on every step.
+// ZERO_CHECK has an effect only if the setting is -1, and then on every step. Only 0 and 1 are accepted.
 static void check_variable(void) {
     static const struct {
         int steps, checks;
         const char *variable;
-    } rows[] = { { -1, 1, "1" }, { -1, 0, "0" }, { -1, 0, NULL }, { 0, 0, "1" } };
+    } rows[] = { { -1, 1, "1" }, { -1, 0, "0" }, { -1, 0, NULL }, { -1, 0, "" }, { 0, 0, "1" } };
+    static const char *const odd[] = { "yes", "-1", "10", " 1" };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const zero_config c = config_of(3, 1, 0, rows[i].steps);
         CHECK_SETTING("check_steps %d, ZERO_CHECK %s", rows[i].steps, rows[i].variable);
@@ -230,6 +231,12 @@ static void check_variable(void) {
         ((float *)zero_param(t.z, LNFW, 0))[0] = 7;
         CHECK(zero_post_forward(t.z, 0) == (rows[i].checks ? ZERO_ERR_MISUSE : 0));
         zero_destroy(t.z);
+    }
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        const zero_config c = config_of(3, 1, 0, -1);
+        CHECK_SETTING("ZERO_CHECK=%s", odd[i]);
+        setenv("ZERO_CHECK", odd[i], 1);
+        CHECK(toy_create(&t, &c, NULL) == ZERO_ERR_ARGUMENT && strstr(zero_last_error(), "0 or 1"));
     }
     unsetenv("ZERO_CHECK");
 }

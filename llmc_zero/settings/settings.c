@@ -141,6 +141,22 @@ int zero_setting_set(const zero_setting *s, zero_config *config, const char *tex
     return 0;
 }
 
+// Replaces -1 by `on` if the variable is 1, and by 0 if it is 0.
+static int take_variable(const char *variable, int *setting, int on) {
+    const char *v = getenv(variable);
+    if (*setting >= 0 || !v || !*v) return 0;
+    if (strcmp(v, "0") && strcmp(v, "1"))
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s=%s in the environment: must be 0 or 1", variable, v);
+    *setting = *v == '1' ? on : 0;
+    return 0;
+}
+
+int zero_settings_from_env(zero_config *config) {
+    ZERO_TRY(settings_check_size(config));
+    ZERO_TRY(take_variable("ZERO_POISON", &config->debug.poison, 1));
+    return take_variable("ZERO_CHECK", &config->debug.check_steps, INT_MAX);
+}
+
 static int check_ranges(const zero_config *c) {
     char value[64];
     for (const zero_setting *s = settings; s < settings + SETTINGS; s++) {
@@ -176,13 +192,13 @@ static int check_rules(const zero_config *c) {
         { c->debug.naive && c->stage, "debug.naive stage",
           ": the naive path is plain data parallel, without ZeRO: use stage 0" },
         { c->debug.naive && c->device == ZERO_CUDA, "debug.naive device",
-          ": the naive path computes on the CPU: use device ZERO_CPU" },
+          ": the naive path computes on the CPU: set device to cpu" },
         { c->debug.naive && c->inference, "debug.naive inference",
           ": the naive path only trains: use inference 0" },
         { c->numbers.no_master && c->numbers.dtype != ZERO_BF16, "numbers.no_master numbers.dtype",
           ": only bf16 parameters can be rounded stochastically" },
         { c->device == ZERO_CPU && (c->comm.nccl > 0 || c->comm.reduce_nccl), "comm.nccl device",
-          ": NCCL is for CUDA devices: use device ZERO_CUDA" },
+          ": NCCL is for CUDA devices: set device to cuda" },
         { !c->update_with && c->update_states != 2, "update_states",
           ": AdamW has 2 states; other numbers need a function in update_with" },
         { c->update_with && c->device == ZERO_CUDA && c->numbers.no_master && !all_off_device,
@@ -205,7 +221,7 @@ static int check_rules(const zero_config *c) {
         { o->delayed_update && c->numbers.no_master, "offload.delayed_update numbers.no_master",
           ": a delayed update keeps the new parameters in the master weights, so it needs them" },
         { o->delayed_update && !o->optimizer, "offload.delayed_update offload.optimizer",
-          ": an update on the device cannot be delayed; move offload.optimizer to ZERO_HOST or ZERO_NVME" },
+          ": an update on the device cannot be delayed; set offload.optimizer to cpu or nvme" },
     };
     for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
         if (rules[i].broken) return refuse_combination(c, rules[i].settings, rules[i].why);
