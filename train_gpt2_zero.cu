@@ -498,9 +498,9 @@ static StepResult train_step(Trainer *t) {
 // Does everything that needs no other rank, so that most mistakes are found before ranks wait for each other.
 static void set_up_alone(Trainer *t) {
     take_zero_file();
+    settle_options();
     settle_machine();
     settle_zero_file();
-    settle_options();
     if (!opt.plan && !opt.print_config) {
         make_folder();
         lock_folder();

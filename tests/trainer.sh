@@ -445,7 +445,7 @@ END
     is 'plans for two ranks' "$(grep -c '^plan .* for 2 ranks' "$dir/started.screen")" 1
     end
     refusals <<'END'
-plan.--plan-ranks without --plan|1|--plan-ranks 4.*add --plan|--plan-ranks 4
+plan.--plan-ranks without --plan|1|--plan-ranks 4: no effect without --plan$|--plan-ranks 4
 plan.window too small|1|window_bytes 65536: too small for 1000 ranks|--plan --plan-ranks 1000 --window 65536
 END
 }
@@ -664,8 +664,16 @@ bad.unknown attention|1|'fast'.*auto, cudnn, cudnn-fast, cublaslt|--attention fa
 bad.naive above stage 0|1|--naive.*-z 3|--naive 1 -z 3
 bad.checkpoints without a folder|1|-o|-n 5
 bad.too many validation batches|2|-m 9999: data/stories_val.bin has only [0-9]+ batch|-v 1 -m 9999
-bad.--nvme without anything there|1|option --nvme /x: nothing is offloaded there|--nvme /x
-bad.--async-save without checkpoints|1|option --async-save: .* -n N|--async-save
+bad.--nvme without anything there|1|--nvme /x: no effect without --offload-optimizer nvme or|--nvme /x
+bad.--nvme for other tiers|1|option --nvme /x: no effect|--nvme /x --offload-optimizer cpu
+bad.--async-save without checkpoints|1|option --async-save: no effect without -o$|--async-save
+bad.checkpoints to keep, but none|1|option -nk 2: no effect without -o$|-nk 2 -nm 0
+bad.checkpoints never removed anyway|1|option -nm 4: no effect without -nk above 0$|-nm 4
+bad.--resume-anyway without -y|1|--resume-anyway: no effect without -y 1 or --resume$|--resume-anyway -y 0
+bad.--verbose without prompts|1|--verbose: no effect without --prompt or --prompts$|--verbose
+bad.validation batches without -v|1|option -m 2: no effect without -v above 0$|-m 2
+bad.--to without --export|1|option --to x: add --export|--to x
+bad.--prefetch below stage 3|1|option --prefetch 2: no effect without -z 3$|--prefetch 2 -z=2
 bad.fp16 on a CPU|1|--dtype fp16.*--device cuda|--dtype fp16
 bad.attention on a CPU|1|--attention cudnn.*--device cuda|--attention cudnn
 bad.workspace of attention on a CPU|1|--attention-workspace 8.*--device cuda|--attention-workspace 8
@@ -676,17 +684,25 @@ bad.no master weights in fp32|1|-w 0.*--dtype bf16|-w 0 --dtype fp32
 bad.heads|2|l2h3c32v257t32.*32 channels.*3 heads|-e l2h3c32v257t32
 bad.depth|1|d13|-e d13
 END
-    begin 'options.help, version, and --name=value'
+    begin 'options.help, version, and name=value'
     for option in --help -h '-h -z 3'; do
         run 1 20 $option >"$dir/help.screen" 2>&1
         screen help '^usage: ' '^  -h +HellaSwag' '^  --async-save'
     done
     is version "$(run 1 20 --version)" \
         "train_gpt2_zero $(sed -nE 's/#define ZERO_VERSION "(.*)".*/\1/p' llmc_zero/zero.h)"
-    trains 1 equals -h 0 --prefetch=2 --dtype=fp32 -z 3
+    trains 1 equals -h 0 --prefetch=2 --dtype=fp32 -z=3
     trains 1 blanks --prefetch 2 --dtype fp32 -z 3
     same_result equals blanks
     screen equals '^config .*prefetch 2' '^step +1/3 . loss [0-9.]+ \(-\). norm [0-9.]+ \(-\). lr '
+    end
+    begin 'options.overlap and the environment, with the reasons'
+    ZERO_CHECK=1 ZERO_POISON=0 trains 1 told --overlap 1
+    screen told '^ZeRO .*overlap on \(option --overlap\)' '^config .*poison 0 \(ZERO_POISON in the env' \
+        '^config .*check_steps 2147483647 \(ZERO_CHECK in the environment: all steps'
+    screen equals '^ZeRO .*overlap off \(option --overlap\)'
+    need 'settings of the environment without any' not grep -q '(ZERO_' "$dir/equals.screen"
+    ZERO_CHECK=yes refuses 1 'ZERO_CHECK=yes in the environment: must be 0 or 1'
     end
     if command -v nvidia-smi >/dev/null; then skip 'bad.device' 'there is a CUDA device'
     else refused 'bad.device' 2 '--device cuda' --device cuda; fi

@@ -246,7 +246,7 @@ end
 sampled() { sed '1,/^generating:$/d' "$dir/$1.screen" | sed '1d; /^---$/,$d' | od -An -c; }
 begin 'samples'
 for dtype in fp32 bf16 fp16; do
-    trains 1 $dtype --device cuda --dtype $dtype -e l2h2c64v257t32 -x 3 -v 0 -s 3 -g 30 --temperature 0.7
+    trains 1 $dtype --device cuda --dtype $dtype -e l2h2c64v257t32 -x 3 -m 0 -s 3 -g 30 --temperature 0.7
     need "$dtype: no text" [ -n "$(sampled $dtype)" ]
     is "$dtype" "$(sampled $dtype)" "$(sampled fp32)"
 done

@@ -32,6 +32,10 @@ static const char *derivation(const char *name) {
     if (c->offload.params == ZERO_NVME) overlaps = "the progress thread mostly waits for files";
     if (!strcmp(name, "inference") && opt.prompts) return "option --prompts";
     if (!strcmp(name, "overlap")) return run.overlap ? overlaps : "no spare core for a progress thread";
+    if (!strcmp(name, "debug.poison") && c->debug.poison >= 0) return "ZERO_POISON in the environment";
+    if (!strcmp(name, "debug.check_steps") && c->debug.check_steps >= 0)
+        return c->debug.check_steps ? "ZERO_CHECK in the environment: all steps"
+                                    : "ZERO_CHECK in the environment";
     if (!strcmp(name, "device")) return on_cuda() ? "there is a usable CUDA device" : "no usable CUDA device";
     if (!strcmp(name, "numbers.dtype") && c->numbers.dtype == ZERO_BF16)
         return zero_file()
@@ -50,6 +54,8 @@ static const char *default_of(const char *name) {
     if (!strcmp(name, "reduce_bucket_size")) return "default: 0 means the size of the largest block";
     if (!strcmp(name, "comm.window_bytes")) return "default: 0 means as needed";
     if (!strcmp(name, "comm.nccl")) return "default: -1 means NCCL if it can be used";
+    if (!strcmp(name, "debug.poison")) return "default: -1 means only with ZERO_POISON=1";
+    if (!strcmp(name, "debug.check_steps")) return "default: -1 means none, but all with ZERO_CHECK=1";
     if (!strcmp(name, "trainer.steps")) return "default: -1 means one epoch";
     return "default";
 }
@@ -161,9 +167,16 @@ void print_buckets(const zero_plan *plan) {
            mib(plan->bucket_bytes), plan->slots);
 }
 
+const char *reason_of(const char *name) {
+    const Setting *s = table();
+    while (strcmp(s->name, name)) s++;
+    return s->reason;
+}
+
 void print_config_lines(void) {
     for (const Setting *s = table(); s->name; s++) {
         if (!strcmp(s->name, "trainer.steps")) continue;  // the line about the batch shows it
+        if (!strcmp(s->name, "overlap")) continue;        // the line about ZeRO shows it
         if (s->is_special) print0("config     %s %s (%s)\n", s->name, *s->value ? s->value : "-", s->reason);
     }
     print_notes();

@@ -10,6 +10,8 @@ void print_config(const GPT2 *model, int micro_batches);
 // Prints the settings that differ from their defaults or were derived, and the file's keys that have no
 // effect. Call it after plugin_settings.
 void print_config_lines(void);
+// Returns why the setting has its value: "option --overlap". Valid until the next call of these functions.
+const char *reason_of(const char *name);
 // Prints a plan's bucket size and its number of slots.
 void print_buckets(const zero_plan *plan);
 // Writes all settings as a JSON object.

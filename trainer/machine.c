@@ -43,8 +43,6 @@ static zero_start start_method(void) {
 
 static void check_start_options(zero_start start) {
     const zero_start_config *s = &opt.zero.start;
-    if (s->server && start != ZERO_START_TCP) die("option -ps %s: needs -pi tcp", s->server);
-    if (s->file && start != ZERO_START_FILE) die("option -pf %s: needs -pi fs", s->file);
     if (start == ZERO_START_FILE && !s->file) die("option -pi fs: add -pf, a path that all hosts can access");
     if ((s->ranks > 0) != (s->rank >= 0))
         die("options -pn %d and -pr %d: give both, or neither under a launcher", s->ranks, s->rank);
@@ -149,18 +147,6 @@ static void settle_overlap(void) {
         run.overlap = on_cuda() || spare_core || opt.zero.offload.params == ZERO_NVME;
 }
 
-static int uses_nvme(const zero_offload_config *o) {
-    return o->params == ZERO_NVME || o->optimizer == ZERO_NVME || o->gradients == ZERO_NVME;
-}
-
-static void check_nvme(void) {
-    const zero_offload_config o = settings_of(&opt).offload;
-    if (!option_named("--nvme")->given || uses_nvme(&o)) return;
-    die("option --nvme %s: nothing is offloaded there; add --offload-optimizer nvme or --offload-param nvme, "
-        "or leave out --nvme",
-        o.nvme);
-}
-
 void settle_machine(void) {
     settle_ranks();
     settle_device();
@@ -169,7 +155,6 @@ void settle_machine(void) {
     omp_set_num_threads(run.threads);
 #endif
     settle_overlap();
-    check_nvme();
 }
 
 // --------
@@ -236,13 +221,17 @@ zero_config plugin_settings(gpt2_dtype dtype, int micro_batches) {
     zero_config config = settings_of(&opt);
     config.numbers.dtype = (zero_dtype)dtype;
     config.micro_batches = micro_batches;
+    zero_check(zero_settings_from_env(&config));
     effective = config;
     return config;
 }
 
 const zero_config *effective_settings(void) { return &effective; }
 
-int settings_use_nvme(void) { return uses_nvme(&effective.offload); }
+int settings_use_nvme(void) {
+    const zero_offload_config *o = &effective.offload;
+    return o->params == ZERO_NVME || o->optimizer == ZERO_NVME || o->gradients == ZERO_NVME;
+}
 
 // --------
 // differences between ranks that change the last bits

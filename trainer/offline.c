@@ -146,12 +146,12 @@ static int is_file_to_write(void) { return ends_with(opt.export_to, ".bin"); }
 static void check_options(void) {
     struct stat st;
     static const char *const used[] = { "--export", "--to", "--dtype", "--tokenizer" };
+    if (!opt.export_from) die("option --to %s: add --export and the model to write", opt.export_to);
     for (const Option *o = option_table; o < option_table + num_options; o++) {
         int known = o->kind == HEADING || !option_is_given(o);
         for (size_t i = 0; i < sizeof used / sizeof *used; i++) known |= !strcmp(o->name, used[i]);
         if (!known) die("option %s: cannot be used with --export", o->name);
     }
-    if (!opt.export_from) die("option --to %s: add --export and the model to write", opt.export_to);
     if (!opt.export_to)
         die("option --export %s: add --to and a name: NAME.bin for llm.c, any other name for a folder",
             opt.export_from);

@@ -1,5 +1,6 @@
 #include "options.h"
 #include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ Option option_table[] = {
 #define OPTION(name, kind, member, ...) { name, kind, &opt.member, __VA_ARGS__ },
 #define SETTING(name, member, ...) \
     { name, KIND_OF(member), &opt.zero.member, .setting = #member, __VA_ARGS__ },
-#define FLAG_SETTING(name, member) { name, FLAG, &opt.zero.member, .setting = #member },
+#define FLAG_SETTING(name, member, ...) { name, FLAG, &opt.zero.member, .setting = #member, __VA_ARGS__ },
 #define NO_VALUE(name, kind, text) { name, kind, .help = text },
 #include "options.def"
 };
@@ -90,7 +91,7 @@ static void print_help(const Option *o) {
 
 static void usage(void) {
     print0(
-        "usage: [mpirun -np N] ./train_gpt2_zero [option value | --option=value]...\n"
+        "usage: [mpirun -np N] ./train_gpt2_zero [option value | option=value]...\n"
         "       ./train_gpt2_zero --help | -h | --version\n\n"
         "  ./train_gpt2_zero -x 200                        one rank, 200 steps of a small model on stories\n"
         "  mpirun -np 2 ./train_gpt2_zero -z 2             two ranks, ZeRO stage 2, one epoch\n"
@@ -176,9 +177,9 @@ typedef struct {
     int words;  // on the command line
 } Argument;
 
-// Reads an option and its value: "-z 3", "--prefetch 2", "--prefetch=2".
+// Reads an option and its value: "-z 3", "-z=3", "--prefetch 2".
 static Argument argument_at(int argc, char **argv, int i) {
-    const char *equals = strncmp(argv[i], "--", 2) ? NULL : strchr(argv[i], '=');
+    const char *equals = strchr(argv[i], '=');
     const Option *o = known_option(argv[i], equals ? (size_t)(equals - argv[i]) : strlen(argv[i]));
     if (equals && o->kind == FLAG) die("option %s takes no value", o->name);
     if (equals) return (Argument){ o, equals + 1, 1 };
@@ -269,8 +270,36 @@ int option_can_be(const Option *o, const char *text) {
     return option_is_number(o) && x >= o->min && x <= o->max;
 }
 
+static int means_off(const char *value) { return !*value || !strcmp(value, "0") || !strcmp(value, "none"); }
+
+// Refuses an option that has no effect because none of the options that it needs is set. Its default, or a
+// value that means off, asks for nothing.
+static void check_needs(const Option *o) {
+    char value[PATH_MAX], preset[PATH_MAX], now[PATH_MAX], wanted[32], missing[256] = "";
+    option_text(o, &opt, value, sizeof value);
+    option_text(o, &default_options, preset, sizeof preset);
+    if (!strcmp(value, preset) || means_off(value)) return;
+    for (const char *at = o->needs; *at; at += strspn(at, " ")) {
+        const int n = (int)strcspn(at, " "), name = (int)strcspn(at, " =");
+        const Option *other = known_option(at, name);
+        const size_t used = strlen(missing);
+        option_text(other, &opt, now, sizeof now);
+        snprintf(wanted, sizeof wanted, "%.*s", n - name, at + name);  // "=nvme", or ""
+        if (*wanted ? !strcmp(wanted + 1, now) : !means_off(now)) return;
+        if (*wanted)
+            *wanted = ' ';
+        else if (other->kind == INT)
+            strcpy(wanted, " above 0");
+        snprintf(missing + used, sizeof missing - used, "%s%s%s", used ? " or " : "", other->name, wanted);
+        at += n;
+    }
+    die("option %s%s%s: no effect without %s", o->name, o->kind == FLAG ? "" : " ",
+        o->kind == FLAG ? "" : value, missing);
+}
+
 void settle_options(void) {
-    if (!strcmp(opt.reduce, "nccl") && strcmp(opt.comm, "nccl")) die("option --reduce nccl: add --comm nccl");
+    for (const Option *o = option_table; o < option_table + num_options; o++)
+        if (o->given && o->needs) check_needs(o);
     if (opt.zero.debug.naive && opt.zero.stage)
         die("option --naive 1: the naive path is plain data parallel; it needs -z 0, not -z %d",
             opt.zero.stage);
@@ -280,7 +309,6 @@ void settle_options(void) {
             opt.recompute);
     if (opt.cpu_checkpointing && is_answering(&opt))
         die("option --cpu-checkpointing: useless with --prompt and --prompts, which run no backward pass");
-    if (opt.plan_ranks && !opt.plan) die("option --plan-ranks %d: add --plan", opt.plan_ranks);
     if (is_answering(&opt) &&
         (opt.checkpoint_every > 0 || opt.resume || opt.resume_path || opt.zero.debug.naive))
         die("options --prompt and --prompts: nothing is trained, so leave out -n, -y, --resume and --naive; "
@@ -289,11 +317,6 @@ void settle_options(void) {
     if (prompts_arrive() && opt.output)
         die("option -o: with --prompt and --prompts - nothing is written there; leave it out, or put the "
             "prompts into a file for --prompts");
-    if (opt.async_save && !(opt.output && opt.checkpoint_every))
-        die("option --async-save: no checkpoints are written; add -o FOLDER, and -n N to save one every N "
-            "steps");
-    if ((opt.checkpoint_every > 0 || opt.resume) && !opt.output)
-        die("options -n and -y need a folder: add -o FOLDER");
     if (opt.cpu_checkpointing) opt.recompute = 3;
     if (opt.overfit) {
         opt.train_data = opt.val_data;
@@ -329,8 +352,10 @@ void parse_options(int argc, char **argv) {
     take_defaults();
     run.name_options = options_of_settings;
     // Read -pr first, since any option may be refused.
-    for (int i = 1; i + 1 < argc; i++)
-        if (!strcmp(argv[i], "-pr") && atoi(argv[i + 1]) > 0) run.silent = 1;
+    for (int i = 1; i < argc; i++) {
+        if (!strncmp(argv[i], "-pr=", 4) && atoi(argv[i] + 4) > 0) run.silent = 1;
+        if (!strcmp(argv[i], "-pr") && i + 1 < argc && atoi(argv[i + 1]) > 0) run.silent = 1;
+    }
     for (int i = 1; i < argc;) {
         if (asks_for_help(argc, argv, i)) usage();
         if (!strcmp(argv[i], "--version")) print0("train_gpt2_zero %s\n", ZERO_VERSION);

@@ -13,7 +13,7 @@ typedef struct {
 #define GROUP(title)
 #define OPTION(name, kind, member, ...) Option##kind member;
 #define SETTING(name, member, ...)
-#define FLAG_SETTING(name, member)
+#define FLAG_SETTING(name, member, ...)
 #define NO_VALUE(name, kind, text)
 #include "options.def"
     zero_config zero;   // for options that set one setting of the plugin
@@ -63,7 +63,9 @@ typedef struct {
     const zero_setting *plugin;  // if value is in opt.zero; supplies what the row leaves out
     int own;                     // 1: ranks may have different values
     int bits;                    // 1: it changes results, or their last bits; checkpoints store it
-    int given;                   // 1: on the command line
+    const char *needs;  // options of which one must be set, or with "-y=1" have this value; otherwise this
+                        // one has no effect, and giving it is an error
+    int given;          // 1: on the command line
 } Option;
 
 extern Option option_table[];

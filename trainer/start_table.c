@@ -136,10 +136,9 @@ static void print_attention(const GPT2 *model) {
 }
 
 static void print_zero(const zero_job *job) {
-    const char *overlap = strcmp(opt.overlap, "0") ? "off (no spare core for a progress thread)" : "off";
-    if (run.overlap) overlap = "on";
-    print0("ZeRO       stage %d%s, %s, overlap %s, prefetch %d\n", opt.zero.stage,
-           opt.zero.debug.naive ? " (naive path)" : "", job->comm, overlap, opt.zero.prefetch);
+    print0("ZeRO       stage %d%s, %s, overlap %s (%s), prefetch %d\n", opt.zero.stage,
+           opt.zero.debug.naive ? " (naive path)" : "", job->comm, run.overlap ? "on" : "off",
+           reason_of("overlap"), opt.zero.prefetch);
 }
 
 static void print_hosts(const zero_job *job) {
