@@ -2,7 +2,7 @@
 // rank with different text reports the first line that differs, and all ranks fail with the message of the
 // lowest such rank.
 #include "internal.h"
-#include "zero_settings.h"
+#include "settings/settings.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,7 +97,7 @@ static char *describe(const zero_config *c, const zero_tensor *tensors, int n_te
         zero_setting_text(&settings[i], c, value, sizeof value);
         fprintf(f, "%s = %s\n", settings[i].name, value);
     }
-    fprintf(f, "update_with = %s\n", c->update_with ? "a function" : "AdamW");
+    fprintf(f, "update_with = %s\n", settings_update(c) ? settings_update(c) : "a function");
     for (int i = 0; i < n_tensors; i++) {
         const zero_tensor *t = &tensors[i];
         fprintf(f, "tensor %d = %s, shape", i, t->name ? t->name : "");

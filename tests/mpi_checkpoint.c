@@ -95,6 +95,38 @@ static void check_update_states(void) {
     remove_checkpoint(path);
 }
 
+// Checks that a checkpoint is refused if both names are known and differ.
+static void check_update_names(void) {
+    static const struct {
+        const char *saved, *now, *message;  // saved NULL: AdamW; "": no name
+    } rows[] = {
+        { "Lion", "Lion", NULL },
+        { "Lion", NULL, NULL },
+        { "", "Lion", NULL },
+        { "Lion", "SGD", "its optimizer is Lion, and this run's is SGD" },
+        { NULL, "SGD", "its optimizer is AdamW, and this run's is SGD" },
+    };
+    const char *path = in_folder("named");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        zero_config c = config_at(2, 0);
+        const char *saved = rows[i].saved;
+        toy t;
+        CHECK_SETTING("update_name %s, then %s", saved ? saved : "of AdamW", rows[i].now ? rows[i].now : "-");
+        c.update_with = saved ? settings_updates[0].update : NULL;
+        c.update_name = saved && *saved ? saved : NULL;
+        MUST(toy_create(&t, &c, NULL));
+        MUST(zero_save(t.z, path, "{}"));
+        zero_destroy(t.z);
+        c.update_with = settings_updates[0].update;
+        c.update_name = rows[i].now;
+        MUST(toy_create(&t, &c, NULL));
+        CHECK(zero_load(t.z, path, NULL) == (rows[i].message ? ZERO_ERR_ARGUMENT : 0));
+        CHECK(!rows[i].message || strstr(zero_last_error(), rows[i].message));
+        zero_destroy(t.z);
+        remove_checkpoint(path);
+    }
+}
+
 // -------- checkpoints read without a plugin
 
 // Returns all elements of a state of the plugin, or of the checkpoint if z is NULL. The caller frees them.
@@ -580,6 +612,7 @@ int main(int argc, char **argv) {
         check_make_folder(folder, sizeof folder, "build");
         check_same_ranks();
         check_update_states();
+        check_update_names();
         check_dtypes();
         check_damage();
         check_save_again();

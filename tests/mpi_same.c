@@ -126,6 +126,8 @@ static void check_settings(void) {
 
 static void check_update(void) {
     DIFFERS(g.config.update_with = any_update, "update_with = a function", "update_with = AdamW");
+    DIFFERS((g.config.update_with = any_update, g.config.update_name = "SGD"), "update_with = SGD",
+            "update_with = AdamW");
 }
 
 static void check_tables(void) {
@@ -275,8 +277,8 @@ static int settings_in_header(void) {
 // Every field must have a row in settings.def, so that new settings are not forgotten.
 static void check_all_decided(void) {
     enum {
-        OBJECTS = 8
-    };  // size, cuda_stream, memory_beside, update_with, update_ctx, start.mpi_comm, start.same,
+        OBJECTS = 9
+    };  // size, cuda_stream, memory_beside, update_with, update_ctx, update_name, start.mpi_comm, start.same,
         // start.waiting
     int n;
     CHECK_SETTING("every setting has a row");

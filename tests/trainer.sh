@@ -791,10 +791,10 @@ END
     end
     begin 'zero config.--print-config'
     json zero <<<'{ "zero_optimization": { "stage": 2, "reduce_bucket_size": "auto" } }'
-    need 'failed' run 2 $hang_limit "${small[@]}" --print-config --zero-config "$j" --prefetch 3 \
+    need 'failed' run 2 $hang_limit "${small[@]}" --print-config --zero-config "$j" --window 65536 \
         -o "$dir/no_config" >"$dir/print.screen" 2>&1
     is 'lists' "$(grep -c '^config ' "$dir/print.screen")" 1
-    screen print '^  stage +2 +zero.json:1$' '^  prefetch +3 +option --prefetch$' \
+    screen print '^  stage +2 +zero.json:1$' '^  comm.window_bytes +65536 +option --window$' \
         '^  reduce_bucket_size +0 +zero.json:1 .*auto: the largest' \
         '^  offload.sub_group_size +4194304 +default$'
     need 'it trained' not grep -q '^step' "$dir/print.screen"

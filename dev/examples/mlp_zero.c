@@ -166,6 +166,7 @@ int main(int argc, char **argv) {
         const int is_lion = !strcmp(argv[used++], "lion");
         config.update_with = is_lion ? lion : sgd_momentum;
         config.update_states = 1;
+        config.update_name = is_lion ? "Lion" : "SGD with momentum";
         lr = is_lion ? 0.001f : 0.1f;
     }
     if (argc > used) fail("usage: mlp_zero [save | resume] [sgd | lion]");

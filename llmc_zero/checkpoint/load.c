@@ -2,6 +2,7 @@
 // whole blocks and checks them against the manifest's digests. If a failure could destroy states, each rank
 // first reads and checks all its parts, and loads them only in a second read, after all ranks have succeeded.
 // If all states are still 0, it reads once, and clears the states after a failure.
+#include "../settings/settings.h"
 #include "blocks.h"
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,11 @@ static int read_manifest(zero *z, manifest *m, const char *folder) {
                        "%s: was saved with %d optimizer states per parameter, but this run has %d "
                        "(update_states)",
                        m->path, m->update_states, z->config.update_states);
+    const char *update = settings_update(&z->config);
+    if (!rc && update && m->update && strcmp(update, m->update))
+        rc = zero_fail(ZERO_ERR_ARGUMENT,
+                       "%s: its optimizer is %s, and this run's is %s (update_with and update_name)", m->path,
+                       m->update, update);
     ZERO_TRY(agree(z, rc));
     uint64_t first = m->digest;
     ZERO_TRY(zero_broadcast(z, 0, &first, sizeof first));

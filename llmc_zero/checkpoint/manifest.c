@@ -1,4 +1,5 @@
 #include "manifest.h"
+#include "../settings/settings.h"
 #define XXH_INLINE_ALL
 #include <errno.h>
 #include <fcntl.h>
@@ -95,12 +96,12 @@ static json_t *scale_of(const loss_scale *s) {
 
 static json_t *describe(const zero *z, const manifest *m) {
     const layout *l = &z->layout;
-    return json_pack("{s:s, s:i, s:s, s:s, s:b, s:i, s:i, s:i, s:o, s:o, s:o, s:o, s:O}", "format",
+    return json_pack("{s:s, s:i, s:s, s:s, s:b, s:i, s:s*, s:i, s:i, s:o, s:o, s:o, s:o, s:O}", "format",
                      MANIFEST_FORMAT, "version", MANIFEST_VERSION, "library", ZERO_VERSION, "dtype",
                      dtype_name(z->config.numbers.dtype), "masters", states_get(z, ZERO_MASTER)->kept,
-                     "update_states", m->update_states, "ranks", l->ranks, "block_bytes", (int)BLOCK_BYTES,
-                     "loss_scale", scale_of(&m->scale), "tensors", all_tensors(l), "units", all_units(l),
-                     "files", all_files(m), "trainer", m->root);
+                     "update_states", m->update_states, "update", settings_update(&z->config), "ranks",
+                     l->ranks, "block_bytes", (int)BLOCK_BYTES, "loss_scale", scale_of(&m->scale), "tensors",
+                     all_tensors(l), "units", all_units(l), "files", all_files(m), "trainer", m->root);
 }
 
 // Prints one member per line, and a non-empty array with one element per line.
@@ -358,11 +359,19 @@ static int get_files(manifest *m) {
     return 0;
 }
 
+// Unnamed updates and older checkpoints have no name.
+static int get_update(manifest *m) {
+    const json_t *name = json_object_get(m->root, "update");
+    m->update = json_string_value(name);
+    return !name || m->update ? 0 : wrong(m, "", "update", "a string");
+}
+
 static int check_all(manifest *m) {
     ZERO_TRY(check_format(m));
     ZERO_TRY(get_dtype(m));
     ZERO_TRY(get_scale(m));
     ZERO_TRY(get_files(m));
+    ZERO_TRY(get_update(m));
     if (json_is_object(json_object_get(m->root, "trainer"))) return 0;
     return wrong(m, "", "trainer", "an object");
 }

@@ -37,7 +37,8 @@ typedef struct {
     loss_scale scale;   // at the time the states were read
     json_t *root;       // the manifest's JSON; before it is written, only the trainer's object
     // only after manifest_read:
-    int64_t bytes;  // size of the text
+    const char *update;  // the name of the optimizer; NULL: not recorded
+    int64_t bytes;       // size of the text
     uint64_t digest;
     int64_t block_bytes;
     zero_dtype dtype;  // of the run that saved it

@@ -101,6 +101,8 @@ zero_config zero_defaults(void) {
     return config;
 }
 
+const char *settings_update(const zero_config *c) { return c->update_with ? c->update_name : "AdamW"; }
+
 static int in_range(const zero_setting *s, double x) {
     return x == s->preset || (x >= s->min && x <= s->max);
 }

@@ -6,6 +6,8 @@
 // Returns 0, or ZERO_ERR_ARGUMENT with a message that names the invalid setting.
 int settings_check(const zero_config *c);
 int settings_check_size(const zero_config *c);  // checks only zero_config.size
+// Returns the name of the update, "AdamW" or update_name; NULL: it has none.
+const char *settings_update(const zero_config *c);
 // Sets a number or an enum; x must be in its range.
 void setting_put(const zero_setting *s, zero_config *config, double x);
 
