@@ -279,7 +279,8 @@ static const struct {
     { LR_AND_SCHEDULER("WarmupLR", "'warmup_max_lr': 1e-3"), "trainer.lr=0.001", "=optimizer.params.lr" },
     { LR_AND_SCHEDULER("WarmupLR", "'warmup_max_lr': 'auto'"), "trainer.lr=0.001", "=optimizer.params.lr" },
     { LR_AND_SCHEDULER("WarmupDecayLR", "'total_num_steps': 9"), "trainer.lr=0.001", "=optimizer.params.lr" },
-    { "{'scheduler': {'params': {'warmup_num_steps': 5}}}", "", "-scheduler.params no scheduler.type" },
+    { "{'scheduler': {'params': {'warmup_num_steps': 5}}}", "",
+      "-scheduler.params scheduler.type is missing" },
     // NVMe for parameters and optimizer, as in DeepSpeed's ZeRO-Infinity tutorial, with comments
     { "{ // ZeRO-Infinity\n"
       " 'train_batch_size': 16, /* rows */ 'gradient_clipping': 1.0, 'steps_per_print': 1,\n"
@@ -389,7 +390,7 @@ static const struct {
     { "{'train_batch_size': 32}", "train_batch_size: 32|the trainer|'auto'" },
     { "{'gradient_clipping': 1.0}", "gradient_clipping: 1|the trainer" },
     { "{'optimizer': {'params': {'lr': 0.001}}}", "optimizer.params.lr: 0.001|the trainer" },
-    { "{'optimizer': {'type': 'Lion'}}", "optimizer.type: 'Lion'|AdamW" },
+    { "{'optimizer': {'type': 'Lion'}}", "optimizer.type: 'Lion'|built-in update is AdamW|update_with" },
     { "{'optimizer': {'params': {'adam_w_mode': false}}}", "adam_w_mode: false" },
     { "{'scheduler': {'type': 'WarmupLR'}}", ":1: scheduler.type: linear: the trainer" },
     { SCHEDULER("OneCycle", "'cycle_min_lr': 1"),
@@ -485,7 +486,7 @@ static const struct {
     { "{'optimizer': {'params': {'betas': [0.9]}}}", "betas: [0.9]: must be a list of two" },
     { "{'optimizer': {'params': {'max_grad_norm': 1}}}", "max_grad_norm: 1: gradient_clipping does" },
     { "{'bf16': {'check_grad_overflow': false}}",
-      "check_grad_overflow: false: infinities are checked at every stage" },
+      "check_grad_overflow: false: every stage checks for infinities" },
     // keys that DeepSpeed refuses too
     { Z("'legacy_stage1': true"), "legacy_stage1: true: DeepSpeed refuses it too" },
     { Z("'grad_hooks': true"), "grad_hooks: true: DeepSpeed has no such key" },

@@ -184,7 +184,7 @@ static Argument argument_at(int argc, char **argv, int i) {
     if (equals && o->kind == FLAG) die("option %s takes no value", o->name);
     if (equals) return (Argument){ o, equals + 1, 1 };
     if (o->kind == FLAG) return (Argument){ o, "1", 1 };
-    if (i + 1 == argc) die("option %s: its value is missing", o->name);
+    if (i + 1 == argc) die("option %s needs a value", o->name);
     return (Argument){ o, argv[i + 1], 2 };
 }
 
@@ -308,7 +308,7 @@ void settle_options(void) {
             "-r %d",
             opt.recompute);
     if (opt.cpu_checkpointing && is_answering(&opt))
-        die("option --cpu-checkpointing: useless with --prompt and --prompts, which run no backward pass");
+        die("option --cpu-checkpointing: no effect with --prompt or --prompts, which run no backward pass");
     if (is_answering(&opt) &&
         (opt.checkpoint_every > 0 || opt.resume || opt.resume_path || opt.zero.debug.naive))
         die("options --prompt and --prompts: nothing is trained, so leave out -n, -y, --resume and --naive; "

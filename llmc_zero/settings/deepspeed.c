@@ -175,7 +175,7 @@ static int stands_twice(reader *r, const key_row *w) {
 // Returns 1 if the current key holds the parameters of a scheduler that is missing or refused.
 static int is_without_scheduler(reader *r) {
     if (strcmp(r->path, "scheduler.params") || scheduler_is_known(r)) return 0;
-    key_note(r, ZERO_KEY_NO_EFFECT, NULL, "no scheduler.type that could be applied");
+    key_note(r, ZERO_KEY_NO_EFFECT, NULL, "scheduler.type is missing or refused");
     return 1;
 }
 
@@ -229,7 +229,7 @@ static void judge_type(reader *r) {
 static void leave_on_device(zero_deepspeed_key *k, zero_tier *tier, zero_tier before, const char *needs) {
     *tier = before;
     k->fate = ZERO_KEY_NO_EFFECT;
-    snprintf(k->remark, sizeof k->remark, "needs %s, as in DeepSpeed, which ignores it too", needs);
+    snprintf(k->remark, sizeof k->remark, "needs %s; DeepSpeed ignores it too", needs);
 }
 
 static void judge_stage(reader *r, const zero_config *before) {
@@ -261,7 +261,7 @@ static int use_folder(zero_deepspeed_key *folder, zero_tier tier) {
         return 1;
     }
     folder->fate = ZERO_KEY_NO_EFFECT;
-    strcpy(folder->remark, "its device is not nvme, or is not used at this stage");
+    strcpy(folder->remark, "the device is not nvme, or is not used at this stage");
     return 0;
 }
 

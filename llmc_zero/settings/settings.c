@@ -208,7 +208,7 @@ static int check_rules(const zero_config *c) {
           ": on a CUDA device update_with needs master weights; use no_master 0, or move the optimizer's "
           "states off the device" },
         { o->optimizer && !c->update_states && !has_masters, "offload.optimizer update_states numbers.dtype",
-          ": the optimizer has no states that could leave the device" },
+          ": the optimizer has no states to offload" },
         { c->comm.reduce_nccl && c->comm.nccl != 1, "comm.reduce_nccl", " needs comm.nccl 1" },
         // Only states that are sharded at this stage can leave the device.
         { o->params && c->stage < 3, "offload.params stage",
@@ -218,8 +218,8 @@ static int check_rules(const zero_config *c) {
         { o->gradients && c->stage < 2, "offload.gradients stage",
           ": gradients are whole on every device below stage 2; use stage 2 or 3" },
         { o->gradients > o->optimizer, "offload.gradients offload.optimizer",
-          ": gradients cannot be farther from the device than the optimizer states; move offload.optimizer "
-          "as far" },
+          ": gradients cannot be farther from the device than the optimizer states; set offload.optimizer "
+          "to the same tier" },
         { o->delayed_update && c->numbers.no_master, "offload.delayed_update numbers.no_master",
           ": a delayed update keeps the new parameters in the master weights, so it needs them" },
         { o->delayed_update && !o->optimizer, "offload.delayed_update offload.optimizer",
@@ -235,9 +235,9 @@ static int check_folders(const zero_offload_config *o) {
     const char *names = o->nvme ? o->nvme : "";
     if (!*names && wanted)
         return zero_refuse("offload.nvme",
-                           ": no folder is given for model states on NVMe; name one on each disk");
+                           ": no folder is given; model states on NVMe need one on each disk");
     if (*names == ',' || strstr(names, ",,") || (*names && names[strlen(names) - 1] == ','))
-        return zero_refuse("offload.nvme", " '%s': one of the names is empty", names);
+        return zero_refuse("offload.nvme", " '%s': a folder name is empty", names);
     if (o->nvme_block_bytes % 4096)
         return zero_refuse("offload.nvme_block_bytes", " %lld: must be a multiple of 4096",
                            (long long)o->nvme_block_bytes);
