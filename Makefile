@@ -35,7 +35,7 @@ BASE    := -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(OPENMP) $(SANFLAGS_$(SAN))
 ifeq ($(filter -j% --jobs% --jobserver%,$(MAKEFLAGS) $(shell printenv MAKEFLAGS)),)
 MAKEFLAGS += -j$(shell nproc)
 endif
-RUN_PROGRAMS := demo test check bench plots
+RUN_PROGRAMS := demo test check bench plots lesson tutorial
 ifeq ($(filter $(RUN_PROGRAMS),$(MAKECMDGOALS)),)
 MAKEFLAGS += --output-sync=target
 endif
@@ -85,12 +85,13 @@ $(BUILD)/trainer/%.o: trainer/%.c $(ZERO_FLAGS)
 $(TRAINER): $(TRAINER_OBJ) $(GPT2_OBJ) $(ZERO_LIB) | $(STORIES) $(NCCL_SO)
 	@echo "$(ZERO_COUNT)  link $@"
 	$(Q)$(CC) $(BASE) $^ -o $@ $(LIBS)
+include dev/lessons/lessons.mk
 include tests/tests.mk
 
 .PHONY: all help deps demo plots install compile_commands.json clean
 all: $(TRAINER)
 #? help                prints this list
-HELP_FILES := Makefile $(wildcard gpt2/*.mk dev/*.mk tests/*.mk tests/cuda/*.mk)
+HELP_FILES := Makefile $(wildcard gpt2/*.mk dev/*.mk dev/*/*.mk tests/*.mk tests/cuda/*.mk)
 help:
 	@sed -n 's/^#? //p' $(HELP_FILES) | awk -F '  +' ' \
 	    { line = sprintf("  %-22s %s\n", $$1, $$2) } \

@@ -57,7 +57,7 @@ end
 
 begin 'house.make help lists each target and variable'
 make --no-print-directory CUDA=no help >"$dir/help" 2>&1
-makefiles=(Makefile gpt2/*.mk dev/*.mk tests/*.mk tests/cuda/*.mk)
+makefiles=(Makefile gpt2/*.mk dev/*.mk dev/*/*.mk tests/*.mk tests/cuda/*.mk)
 for target in $(sed -n 's/^\.PHONY: //p' "${makefiles[@]}"); do
     [ "$target" = all ] || need "target $target is not listed" grep -q "^  $target  " "$dir/help"
 done

@@ -1,0 +1,60 @@
+// The lessons of docs/tutorial/: the functions that readers write, those that they may call, and what the
+// graders NN_check.c share. `make lesson N=4` builds lesson 4 and runs it on as many ranks as it needs.
+#ifndef LESSON_H
+#define LESSON_H
+#include <stdint.h>
+#include "llmc_zero/zero.h"
+
+// -------- what readers write, in dev/lessons/NN_name.c; the rules are in the comments there
+
+// Lesson 1
+int64_t state_bytes(int stage, int ranks, int accumulates, int bf16, int64_t parameters);
+
+// -------- what readers may call
+
+// This rank's number, from 0, and the number of ranks that take part in the current check.
+int wire_rank(void);
+int wire_ranks(void);
+// Sends bytes to another rank. Returns at once; the data is copied.
+void wire_send(int to, const void *data, size_t bytes);
+// Waits for the next message from a rank, which must have exactly this size. Messages from one rank arrive in
+// the order in which they were sent.
+void wire_receive(int from, void *data, size_t bytes);
+// Rounds to the nearest bf16 number (ties to even), and converts back; bf16 is stored as uint16_t.
+uint16_t to_bf16(float x);
+float from_bf16(uint16_t x);
+
+// -------- checks, for graders
+
+// Starts the lesson on this number of ranks: unless mpirun has started the program, runs it again under
+// mpirun. Prints the title. From then on, a crash or a hang is reported in words and ends the lesson.
+void lesson_begin(char **argv, int ranks, int number, const char *title);
+// Notes, on any rank, that the current check is off. The first note is printed, with their number.
+void lesson_off(const char *format, ...) __attribute__((format(printf, 1, 2)));
+// (on all ranks) Ends a check: prints its result. It is off if a rank called lesson_off since the last check,
+// or if messages were sent that nobody received.
+void lesson_check(const char *what, ...) __attribute__((format(printf, 1, 2)));
+// (on all ranks) Prints the sum and returns the exit status: 0 if every check passed.
+int lesson_end(void);
+
+// (on all ranks) From now on only the first `ranks` ranks take part. Returns 1 if this rank does.
+int lesson_join(int ranks);
+// Returns the bytes that this rank has sent through wire_send since lesson_join.
+int64_t wire_sent(void);
+
+// -------- the engine, for graders
+
+// Ends the lesson with zero_last_error() if an engine's call failed.
+void lesson_must(int rc);
+// (on the ranks that joined) Creates an engine for a model of n_units units, each with one tensor of so many
+// elements: tensor u is in unit u. Sets config->start.
+zero *lesson_engine(zero_config *config, const int64_t *elems, int n_units);
+// (on the ranks that joined) Runs micro-batch `micro` of `of` through the hooks of lesson_engine's model;
+// gradient() gives the gradient of element i of a unit on a rank, as fp32.
+typedef float (*lesson_gradient)(int rank, int micro, int unit, int64_t i);
+void lesson_micro_batch(zero *z, int micro, int of, const zero_config *config, const int64_t *elems,
+                        int n_units, lesson_gradient gradient);
+// Returns a number from -1 to 1 that depends on nothing but i: a fixed random sequence.
+float lesson_number(uint64_t i);
+
+#endif
