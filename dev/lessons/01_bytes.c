@@ -10,4 +10,6 @@
 //                   parameters (master weights) and two fp32 moments
 //   accumulates  1: a step has several micro-batches, and the gradients stored here are their sum, which is
 //                fp32 in both cases
-int64_t state_bytes(int stage, int ranks, int accumulates, int bf16, int64_t parameters) { return 0; }
+int64_t state_bytes(int stage, int ranks, int accumulates, int bf16, int64_t parameters) {
+    return 0;  // your code
+}

@@ -213,6 +213,11 @@ void lesson_must(int rc) {
     if (rc) end_with("%s", zero_last_error());
 }
 
+void lesson_start(zero_config *config) {
+    config->start.method = ZERO_START_MPI;
+    config->start.mpi_comm = &wire.comm;
+}
+
 zero *lesson_engine(zero_config *config, const int64_t *elems, int n_units) {
     zero *z;
     zero_tensor *tensors = calloc(n_units, sizeof *tensors);
@@ -221,8 +226,7 @@ zero *lesson_engine(zero_config *config, const int64_t *elems, int n_units) {
         tensors[u] = (zero_tensor){ .name = "values", .n_dims = 1, .dims = { elems[u] }, .layers = 1, u, 1 };
         units[u] = (zero_unit){ "unit", 1, 1, 0 };
     }
-    config->start.method = ZERO_START_MPI;
-    config->start.mpi_comm = &wire.comm;
+    lesson_start(config);
     lesson_must(zero_create(&z, config, tensors, n_units, units, n_units));
     free(tensors);
     free(units);

@@ -10,6 +10,20 @@
 // Lesson 1
 int64_t state_bytes(int stage, int ranks, int accumulates, int bf16, int64_t parameters);
 
+// Lesson 2
+void average_f32(float *gradient, int n);
+void average_bf16(uint16_t *gradient, int n);
+
+// Lesson 3
+void reduce_scatter(const float *gradient, int n, float *own);
+void all_gather(const float *own, int n, float *all);
+
+// Lesson 4
+int64_t shard_elems(int64_t unit_elems, int ranks);
+void owner(int64_t element, int64_t unit_elems, int ranks, int *rank, int64_t *offset);
+void update_range(int rank, int ranks, int64_t unit_elems, int64_t begin, int64_t elems, int64_t *first,
+                  int64_t *n);
+
 // -------- what readers may call
 
 // This rank's number, from 0, and the number of ranks that take part in the current check.
@@ -46,8 +60,10 @@ int64_t wire_sent(void);
 
 // Ends the lesson with zero_last_error() if an engine's call failed.
 void lesson_must(int rc);
+// Sets config->start to the ranks that joined.
+void lesson_start(zero_config *config);
 // (on the ranks that joined) Creates an engine for a model of n_units units, each with one tensor of so many
-// elements: tensor u is in unit u. Sets config->start.
+// elements: tensor u is in unit u. Calls lesson_start.
 zero *lesson_engine(zero_config *config, const int64_t *elems, int n_units);
 // (on the ranks that joined) Runs micro-batch `micro` of `of` through the hooks of lesson_engine's model;
 // gradient() gives the gradient of element i of a unit on a rank, as fp32.
