@@ -137,7 +137,7 @@ void lesson_check(const char *what, ...) {
     va_end(a);
     for (first = 0; n && !notes[first][0];) first++;
     if (n) printf(": %s", notes[first]);
-    if (n > 1) printf(" (first of %d that differ)", n);
+    if (n > 1) printf(" (the first of %d)", n);
     printf("\n");
 }
 
