@@ -16,7 +16,7 @@ endef
 $(foreach l,$(LESSONS),$(eval $(call LESSON_RULES,$(l))))
 $(PROGRAMS): dev/lessons/lesson.c dev/lessons/lesson.h $(ZERO_LIB)
 	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  link $@"
-	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. -Idev/lessons $(filter %.c %.a,$^) -o $@ $(ZERO_LIBS)
+	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. $(filter %.c %.a,$^) -o $@ $(ZERO_LIBS)
 
 #? lesson              checks what you wrote for lesson N of docs/tutorial/
 #? N=4                 make lesson, make tutorial: the number of a lesson

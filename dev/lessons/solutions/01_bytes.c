@@ -1,5 +1,5 @@
 // Lesson 1: bytes of model states. dev/lessons/01_bytes.c has the task.
-#include "lesson.h"
+#include "../lesson.h"
 
 int64_t state_bytes(int stage, int ranks, int accumulates, int bf16, int64_t parameters) {
     const int64_t own = parameters / ranks;

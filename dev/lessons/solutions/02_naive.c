@@ -1,7 +1,7 @@
 // Lesson 2: the mean of the ranks' gradients, the naive way. dev/lessons/02_naive.c has the task.
 #include <stdlib.h>
 #include <string.h>
-#include "lesson.h"
+#include "../lesson.h"
 
 void average_f32(float *gradient, int n) {
     float *theirs = malloc(n * sizeof(float)), *sum = calloc(n, sizeof(float));

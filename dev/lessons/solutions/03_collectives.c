@@ -1,7 +1,7 @@
 // Lesson 3: reduce-scatter and all-gather. dev/lessons/03_collectives.c has the task.
 #include <stdlib.h>
 #include <string.h>
-#include "lesson.h"
+#include "../lesson.h"
 
 void reduce_scatter(const float *gradient, int n, float *own) {
     const int part = n / wire_ranks();

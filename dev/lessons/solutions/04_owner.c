@@ -1,5 +1,5 @@
 // Lesson 4: who owns what? dev/lessons/04_owner.c has the task.
-#include "lesson.h"
+#include "../lesson.h"
 
 int64_t shard_elems(int64_t unit_elems, int ranks) {
     const int64_t part = (unit_elems + ranks - 1) / ranks;
