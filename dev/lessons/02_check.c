@@ -4,9 +4,7 @@
 
 enum { ELEMS = 3 * 4 * 128 };  // divides by 2, 3 and 4 ranks without padding
 
-static float gradient(int rank, int micro, int unit, int64_t i) {
-    return lesson_number(rank * ELEMS + i) * (i % 7 ? 1 : 1e-3f);
-}
+static float gradient(int rank, int micro, int unit, int64_t i) { return lesson_number(rank * ELEMS + i); }
 
 // Sets mean (ELEMS) to the library's mean gradient, and returns the bytes that this rank sent for it.
 static int64_t engine_mean(zero_dtype dtype, float *mean) {

@@ -259,5 +259,6 @@ float lesson_number(uint64_t i) {
     i = (i + 1) * 0x9e3779b97f4a7c15U;
     i = (i ^ i >> 30) * 0xbf58476d1ce4e5b9U;
     i = (i ^ i >> 27) * 0x94d049bb133111ebU;
-    return (float)((double)(i >> 40) / (1 << 23) - 1);
+    const double x = (double)(i >> 40) / (1 << 23) - 1;
+    return (float)(x * x * x);  // small and large numbers, whose sums are rounded
 }
