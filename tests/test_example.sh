@@ -160,7 +160,7 @@ need "not in dev/examples: $strange" [ -z "$strange" ]
 end
 public=("${headers[@]}" llmc_zero/zero.mk llmc_zero/settings/deepspeed.c)
 folder='(llmc_zero|trainer|gpt2|dev|docs|scripts|tests)/'
-for document in README.md docs/porting.md docs/details.md; do
+for document in README.md docs/porting.md docs/details.md docs/tutorial/*.md; do
     begin "$document.names exist"
     for word in $(grep -oE '\b(zero|ZERO)_[A-Za-z0-9_]+' "$document" | sort -u); do
         [ -e "llmc_zero/$word.h" ] || need "no $word in zero.h" grep -qw "$word" "${public[@]}"
@@ -168,6 +168,10 @@ for document in README.md docs/porting.md docs/details.md; do
     for file in $(grep -oE "\`$folder[A-Za-z0-9_./]+\`" "$document" | tr -d '`' | sort -u); do
         need "no $file" [ -e "$file" ]
     done
+    while read -r word file; do
+        need "no $word in $file" grep -qw "$word" "$file"
+    done < <(tr '\n' ' ' <"$document" | grep -oE "\`[a-z_]+\` in \`$folder[A-Za-z0-9_./]+\`" | tr -d '`' |
+        sed 's/ in / /')
     end
 done
 begin "README.md.the plugin's files exist, and no folder is missing"

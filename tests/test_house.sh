@@ -118,6 +118,31 @@ begin 'house.format'
 scripts/format.sh >"$dir/found" || why="$(cat "$dir/found")"
 end
 
+# Lines VERDICT|FAILS|COMMAND|TEXT: how run.pl must judge a page of the tutorial with this block
+begin 'house.the tutorial runs its blocks and finds what differs'
+mkdir -p "$dir/pages/docs/tutorial" "$dir/pages/scripts"
+: >"$dir/pages/scripts/mpi_env.sh"
+while IFS='|' read -r verdict fails command text; do
+    printf '```console%s\n$ %s\n%b\n```\n' "$fails" "$command" "$text" >"$dir/pages/docs/tutorial/01-a.md"
+    is "$command, $text" "$(cd "$dir/pages" && perl "$OLDPWD/dev/lessons/run.pl" build | tail -n 1)" "$verdict"
+done <<'END'
+1 passed, 0 failed||seq 5|1\n...\n4\n5
+0 passed, 1 failed||seq 5|1\n...\n4
+0 passed, 1 failed||seq 5|1\n3\n...
+0 passed, 1 failed||seq 2|1\n2\n3
+1 passed, 0 failed||echo 'rank  2 of 3, done'|rank 2 of ..., done
+1 passed, 0 failed||echo loss 5.567470|loss 5.5680
+0 passed, 1 failed||echo loss 5.567470|loss 5.5780
+0 passed, 1 failed||echo 3.25 MiB|3.26 MiB
+1 passed, 0 failed||echo 0123456789abcdef 0123456789abcdef|aaaaaaaaaaaaaaaa aaaaaaaaaaaaaaaa
+0 passed, 1 failed||echo 0123456789abcdef 1123456789abcdef|aaaaaaaaaaaaaaaa aaaaaaaaaaaaaaaa
+0 passed, 1 failed||echo 0123456789abcdef 0123456789abcdef|aaaaaaaaaaaaaaaa bbbbbbbbbbbbbbbb
+0 passed, 1 failed||false|...
+1 passed, 0 failed| fails|false|...
+0 passed, 1 failed| fails|true|...
+END
+end
+
 # ---- trees that each break a rule
 
 # plant FILE TEXT: appends TEXT to FILE in the made-up tree
