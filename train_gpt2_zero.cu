@@ -18,6 +18,8 @@
 #include "gpt2/bar.h"
 // defines: DataLoader, dataloader_*
 #include "gpt2/dataloader.h"
+// defines: HellaSwag, hellaswag_*
+#include "gpt2/hellaswag.h"
 // defines: gpt2_dtype, Layers
 #include "gpt2/layers.h"
 // defines: GPT2Config, GPT2Tensor, WTE..LNFB, ENCODED..LOGITS
@@ -343,6 +345,23 @@ static double gpt2_validate(const GPT2 *model, DataLoader *loader, int batches) 
     return sum_of_losses(model) / ((double)batches * model->B * model->T * run.ranks);
 }
 
+// Returns how many of HellaSwag's questions the model answers right.
+static int gpt2_hellaswag(const GPT2 *model, HellaSwag *h) {
+    const int B = model->B, T = model->T;
+    hellaswag_begin(h);
+    for (int i = 0; i < h->batches; i++) {
+        hellaswag_next(h);
+        zero_check(zero_begin_eval(run.z));
+        gpt2_forward(model, h->inputs, B, T, NULL, 0);
+        gpt2_head(model, h->targets, B, T, 0, 1);
+        LAYER(download(h->losses, act(model, LOSSES, 0), (size_t)B * T * sizeof *h->losses));
+        gpt2_check(hellaswag_score(h));
+    }
+    double correct = h->correct;
+    zero_check(zero_sum(run.z, &correct, 1));
+    return (int)correct;
+}
+
 // Runs a pass over the cache, and computes in fp32 the logits (n_spans, V) of the token that follows each
 // span.
 static void next_logits(const GPT2 *model, const CachedPass *pass, float *logits) {
@@ -578,12 +597,17 @@ static void save(Trainer *t) {
     checkpoint_is_written();
 }
 
-// Validates, samples and saves if due. Sampling and saving may take long, so the ranks share
+// Validates, samples and saves if due. HellaSwag, sampling and saving may take long, so the ranks share
 // pending signal requests after each.
 static void between_steps(Trainer *t) {
     const int last = run.step == t->data.steps, begun = run.step > 0 || last;
     if (validates(t))
         report_validation(&t->report, gpt2_validate(&t->model, &t->data.val, t->data.val_batches));
+    if (opt.hellaswag && validates(t) && begun) {
+        const int correct = gpt2_hellaswag(&t->model, &t->data.hellaswag);
+        report_hellaswag(&t->report, correct, t->data.hellaswag.num_examples);
+        share_requests();
+    }
     if (is_due(t, opt.sample_every) && begun) {
         gpt2_sample(&t->model, &t->data.tokenizer);
         share_requests();

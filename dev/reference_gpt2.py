@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Writes tests/reference_gpt2.bin, the reference for tests/test_gradients.c: a tiny GPT-2 computed by PyTorch
-in float64.
+"""Writes the references for tests/test_gradients.c, computed by PyTorch in float64: a tiny GPT-2,
+tests/reference_gpt2.bin, and made-up multiple-choice examples in llm.c's format,
+tests/reference_hellaswag.bin.
 
-    pip install torch numpy && python3 dev/reference_gpt2.py tests/reference_gpt2.bin
+    pip install torch numpy && python3 dev/reference_gpt2.py tests
 
 The model is written from the paper's description and shares only the order of the tensors with the C
 code. The file is little-endian: 16 int32 (magic, version, longest sequence, V, Vp, L, NH, C, B, T, steps,
 5 x 0), 8 float32 (lr, beta1, beta2, eps, weight decay, clip, 0, 0), B*T+1 int32 tokens (row b is tokens
 b*T .. b*T+T, so rows overlap by one), then float32: parameters; logits (B, T, V); loss before each step and
 after the last; gradient norm of each step; gradients of step 1; parameters after the last step. Parameters
-and gradients are in llm.c's order, with all layers of a tensor adjacent. The file ends with llm.c's
-initialisation of another model, computed by torch: 6 int32 (longest sequence, V, Vp, L, NH, C) and its
-parameters.
+and gradients are in llm.c's order, with all layers of a tensor adjacent. Then comes llm.c's initialisation of
+another model, computed by torch: 6 int32 (longest sequence, V, Vp, L, NH, C) and its parameters. The file
+ends with the scores of the multiple-choice examples before the first step: 2 int32 (examples, right answers)
+and float32, the mean loss of each completion.
 """
 import math
 import sys
@@ -21,6 +23,7 @@ import torch
 
 MAGIC, VERSION = 20251121, 1
 B, T, STEPS = 2, 9, 3
+EXAMPLES = 10
 # eps is large, so that rounding errors in gradients near 0 do not move a parameter.
 LR, BETA1, BETA2, EPS, DECAY, CLIP = 1e-2, 0.9, 0.95, 1e-4, 0.1, 1.0
 
@@ -105,16 +108,53 @@ def llmc_initialisation(c):
     return p
 
 
+@torch.no_grad()
+def completion_loss(p, context, completion, c):
+    row = torch.tensor(context + completion)
+    logits = logits_of(p, row[None, :-1], c)[0, len(context) - 1:]
+    return torch.nn.functional.cross_entropy(logits, row[len(context):]).item()
+
+
+def multiple_choice(p, c):
+    """Returns made-up examples as the uint16 of llm.c's file, the loss of each completion, and the number of
+    right answers. The longest rows have T + 1 tokens, the last of which is only a target."""
+    generator = torch.Generator().manual_seed(3)
+    draw = lambda below: torch.randint(0, below, (1,), generator=generator).item()
+    text = lambda longest: [draw(c.vocab) for _ in range(1 + draw(longest))]
+    words, losses, right = [], [], 0
+    for i in range(EXAMPLES):
+        context = text(T)
+        completions = [text(T + 1 - len(context)) for _ in range(4)]
+        scores = [completion_loss(p, context, x, c) for x in completions]
+        answer = scores.index(min(scores))
+        label = answer if i % 2 else draw(4)
+        example = [label, 4] + [word for x in [context] + completions for word in [len(x)] + x]
+        words.append([65535, 2 * (3 + len(example)), i] + example)
+        losses += scores
+        right += answer == label
+    return words, losses, right
+
+
+def write_multiple_choice(path, words):
+    header = np.zeros(256, dtype="<i4")
+    header[:4] = 20240522, 1, len(words), 2 * max(map(len, words))
+    with open(path, "wb") as f:
+        f.write(header.tobytes() + np.array(sum(words, []), dtype="<u2").tobytes())
+
+
 def flat(p):
     return np.concatenate([x.detach().float().numpy().ravel() for layers in p.values() for x in layers])
 
 
-def main(path):
+def main(folder):
+    path = folder + "/reference_gpt2.bin"
     c = Config(layers=2, heads=2, channels=16, vocab=40, longest=12)
     p = random_parameters(c)
     tokens = torch.randint(0, c.vocab, (B * T + 1,), generator=torch.Generator().manual_seed(2))
     inputs, targets = tokens[:-1].view(B, T), tokens[1:].view(B, T)
     start = flat(p)
+    words, choices, right = multiple_choice(p, c)
+    write_multiple_choice(folder + "/reference_hellaswag.bin", words)
     everything = [x for layers in p.values() for x in layers]
     optimizer = torch.optim.AdamW([{"params": [x for x in everything if x.dim() == 2], "weight_decay": DECAY},
                                    {"params": [x for x in everything if x.dim() == 1], "weight_decay": 0.0}],
@@ -146,7 +186,10 @@ def main(path):
             f.write(floats(x))
         f.write(ints(small.longest, small.vocab, small.padded, small.layers, small.heads, small.channels))
         f.write(floats(flat(llmc_initialisation(small))))
+        f.write(ints(EXAMPLES, right))
+        f.write(floats(choices))
     print(f"{path}: losses {losses}, gradient norms {norms}")
+    print(f"{right} of {EXAMPLES} right answers; losses of the completions {choices}")
 
 
 if __name__ == "__main__":

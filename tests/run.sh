@@ -120,7 +120,7 @@ if [ -z "$short" ]; then
     run cuda.trainer 600 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
     run cuda.trainer_nccl 400 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
     run trainer.bits 600 tests/trainer.sh "$trainer" bits resume elastic traffic
-    run trainer 600 tests/trainer.sh "$trainer" files outputs plan options zero_config \
+    run trainer 600 tests/trainer.sh "$trainer" files outputs hellaswag plan options zero_config \
         input_files unlike launch
     run trainer.tiers 400 tests/trainer.sh "$trainer" tiers dying
     # Does not detect host access to device memory, which saves a third of the time; make check does.

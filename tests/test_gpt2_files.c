@@ -3,6 +3,7 @@
 #include <math.h>
 #include "gpt2_files.h"
 #include "../gpt2/dataloader.h"
+#include "../gpt2/hellaswag.h"
 #include "../gpt2/disk.h"
 #include "../gpt2/fingerprint.h"
 #include "../gpt2/rand.h"
@@ -743,6 +744,50 @@ static void test_fingerprint_of_processor(void **state) {
 
 #define TEST(f) cmocka_unit_test_teardown(f, empty_folder)
 
+// -------- multiple-choice examples
+
+static void write_choices(const char *name) {
+    static const uint16_t words[] = { 65535, 34,    0,  3, 4, 2, 5, 6, 1, 7,  2, 8,  9, 1,  10, 1,
+                                      11,    65535, 30, 1, 0, 4, 1, 1, 1, 12, 1, 13, 1, 14, 1,  15 };
+    const int32_t header[256] = { 20240522, 1, 2, 34 };
+    write_bytes(in_folder(name), header, sizeof header, words, sizeof words);
+}
+
+static void test_bad_choices(void **state) {
+    static const Damage cases[] = {
+        { 0, 20240520, 0, "first number is 20240520, expected 20240522" },
+        { 4, 2, 0, "version 2, expected 1" },
+        { 8, 0, 0, "with 0 examples in its header" },
+        { 8, 65537, 0, "with 65537 examples in its header" },
+        { 8, 1, 0, "byte 1058, example 1: the header counts 1 examples" },
+        { 8, 3, 0, "byte 1088, example 2: the file ends inside" },
+        { 0, 20240522, -1, "1087 bytes with 2 examples in its header" },
+        { 0, 20240522, -2, "byte 1060, example 1: 30 bytes in it" },
+        { 0, 20240522, 2, "byte 1088, example 2: the header counts 2 examples" },
+        { 1024, 65534 | 34 << 16, 0, "byte 1024, example 0: begins with 65534" },
+        { 1026, 33, 0, "byte 1026, example 0: 33 bytes in it" },
+        { 1026, 0, 0, "byte 1034, example 0: 0 tokens do not fit" },
+        { 1026, 32, 0, "byte 1054, example 0: 1 tokens do not fit" },
+        { 1026, 36, 0, "byte 1058, example 0: 1 words follow" },
+        { 1028, 1 | 3 << 16, 0, "byte 1028, example 0: its number is 1" },
+        { 1030, 4 | 4 << 16, 0, "byte 1030, example 0: its label is 4" },
+        { 1032, 5 | 2 << 16, 0, "byte 1032, example 0: 5 completions" },
+        { 1036, 16 | 6 << 16, 0, "byte 1036, example 0: token 16 is outside the vocabulary of 16" },
+    };
+    const char *path = in_folder("choices.bin");
+    HellaSwag h;
+    write_choices("choices.bin");
+    must(hellaswag_open(&h, path, 1, 3, 16, 0, 1));
+    hellaswag_close(&h);
+    assert_error(hellaswag_open(&h, path, 1, 2, 16, 0, 1), "byte 1044, example 0: it needs rows of 3 tokens");
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        write_choices("choices.bin");
+        apply(&cases[i], path);
+        assert_error(hellaswag_open(&h, path, 1, 3, 16, 0, 1), cases[i].error);
+        assert_non_null(strstr(gpt2_last_error(), path));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = { TEST(test_mt19937),
                                         TEST(test_permutation),
@@ -760,6 +805,7 @@ int main(void) {
                                         TEST(test_tell_and_seek),
                                         TEST(test_ranks_see_one_stream),
                                         TEST(test_bad_shards),
+                                        TEST(test_bad_choices),
                                         TEST(test_tokenizer),
                                         TEST(test_bad_tokenizers),
                                         TEST(test_schedules),

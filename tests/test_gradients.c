@@ -1,20 +1,25 @@
 // The trainer's forward and backward passes, hooks and AdamW, compared with finite differences of its loss
 // and with tests/reference_gpt2.bin, which comes from an independent implementation (dev/reference_gpt2.py).
+// So do the multiple-choice examples in tests/reference_hellaswag.bin.
 // Runs in one process, without mpirun.
 #include <float.h>
 #include <errno.h>
 #include "unit.h"
 
-// A gradient can be read only until its unit's last post_backward, so this file intercepts the trainer's
-// calls of that hook.
+// A gradient can be read only until its unit's last post_backward, and a completion's loss until the next
+// batch, so this file intercepts the trainer's calls.
+#include "../gpt2/hellaswag.h"
 static int capture_post_backward(zero *z, int unit);
+static int capture_score(HellaSwag *h);
 #define zero_post_backward capture_post_backward
+#define hellaswag_score capture_score
 #define TESTING
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-function"  // for example, the tests print no samples
 #include "../train_gpt2_zero.cu"
 #pragma GCC diagnostic pop
 #undef zero_post_backward
+#undef hellaswag_score
 
 enum { MAX_LAYERS = 2 };
 
@@ -28,7 +33,9 @@ typedef struct {
     int32_t *tokens;  // (B * T + 1)
     // (P), (B, T, V), (steps + 1), (steps), (P), (P)
     float *params, *logits, *losses, *norms, *grads, *updated;
-    float *initial;  // (P of small)
+    float *initial;    // (P of small)
+    int32_t *answers;  // number of multiple-choice examples, and of right answers
+    float *choices;    // (4 * examples) losses of their completions
 } Reference;
 
 static Reference ref;
@@ -65,6 +72,8 @@ static int read_reference(void **state) {
     int32_t *small = take(f, 6);
     ref.small = config_of(small);
     ref.initial = take(f, gpt2_num_parameters(&ref.small));
+    ref.answers = take(f, 2);
+    ref.choices = take(f, 4 * ref.answers[0]);
     assert_int_equal(fgetc(f), EOF);
     fclose(f);
     free(head);
@@ -413,6 +422,59 @@ static void check_generation(void) {
     opt.temperature = temperature;
 }
 
+// --------
+// multiple-choice examples
+
+enum { MOST_CHOICES = 4 * 16 };
+static double choices[MOST_CHOICES];  // losses of the completions
+static int scored;                    // so far
+
+static int capture_score(HellaSwag *h) {
+    const int rc = hellaswag_score(h);
+    for (const HellaSwagRow *row = h->rows; row < h->rows + h->B && row->n; row++, scored++)
+        choices[4 * row->example + row->completion] = row->loss;
+    return rc;
+}
+
+// Scores the completions of one of several ranks. alone: each of them in a batch whose other rows are empty.
+// Returns the number of right answers.
+static int score_choices(int rank, int ranks, int alone) {
+    HellaSwag h;
+    gpt2_check(hellaswag_open(&h, "tests/reference_hellaswag.bin", model.B, model.T, model.config.vocab_size,
+                              rank, ranks));
+    assert_int_equal(h.num_examples, ref.answers[0]);
+    assert_true(4 * h.num_examples <= MOST_CHOICES);
+    if (alone) {
+        memset(h.inputs, 0, model.B * model.T * sizeof *h.inputs);
+        memset(h.targets, 0, model.B * model.T * sizeof *h.targets);
+        h.B = 1;
+        h.batches = 4 * h.num_examples;
+    }
+    const int correct = gpt2_hellaswag(&model, &h);
+    hellaswag_close(&h);
+    return correct;
+}
+
+// Checks the losses of all completions and, in fp32, the number of right answers.
+static void check_choices(const Setting *s) {
+    double together[MOST_CHOICES];
+    scored = 0;
+    const int correct = score_choices(0, 1, 0);
+    assert_int_equal(scored, 4 * ref.answers[0]);
+    for (int i = 0; i < scored; i++)
+        check_close("loss of a completion", 0, choices[i], ref.choices[i], tolerance_of(s)->loss);
+    if (s->dtype == GPT2_F32) assert_int_equal(correct, ref.answers[1]);
+    memcpy(together, choices, sizeof together);
+    for (int ranks = 1; ranks <= 3; ranks += 2) {
+        int sum = 0;
+        memset(choices, 0, sizeof choices);
+        for (int rank = scored = 0; rank < ranks; rank++) sum += score_choices(rank, ranks, ranks == 1);
+        assert_int_equal(scored, 4 * ref.answers[0]);
+        assert_int_equal(sum, correct);
+        assert_memory_equal(choices, together, scored * sizeof *choices);
+    }
+}
+
 static void check_against_reference(Setting s) {
     const Tolerance *tolerance = tolerance_of(&s);
     zero_step_result result;
@@ -420,6 +482,7 @@ static void check_against_reference(Setting s) {
     start(s);
     check_next_logits(tolerance);
     if (s.micro_batches == 1) check_generation();  // needs activations for two rows
+    check_choices(&s);
     check_close("validation loss", 0, gpt2_validate(&model, &loader, s.micro_batches), ref.losses[0],
                 tolerance->loss);
     for (int step_ = 0; step_ < ref.steps; step_++) {

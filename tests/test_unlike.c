@@ -94,7 +94,7 @@ static int is_free(const char *name) {
     static const char *const names[] = {
         "-i",        "-j",         "-o",     "--tokenizer", "--zero-config", "--threads",
         "--overlap", "--progress", "--nvme", "--resume",    "-pi",           "-pn",
-        "-pr",       "-pg",        "-ps",    "-pf",         "--verify"
+        "-pr",       "-pg",        "-ps",    "-pf",         "--verify",      "--hellaswag"
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(name, names[i])) return 1;
@@ -167,6 +167,16 @@ static void test_model(void **state) {
     named("-e = a file of 3024 bytes, digest ");
 }
 
+static void test_hellaswag(void **state) {
+    write_shard("other.bin", TOKENS, 999);
+    opt.hellaswag = 1;
+    named("-h = 1");
+    usual.hellaswag = 1;
+    opt.hellaswag_data = path_of("other.bin");
+    named("--hellaswag = a file of 3024 bytes, digest ");
+    usual.hellaswag = 0;
+}
+
 static void test_data(void **state) {
     static const struct {
         const char *file;
@@ -210,7 +220,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup(test_options, begin),      cmocka_unit_test_setup(test_values, begin),
         cmocka_unit_test_setup(test_chosen_dtype, begin), cmocka_unit_test_setup(test_model, begin),
-        cmocka_unit_test_setup(test_data, begin),
+        cmocka_unit_test_setup(test_data, begin),         cmocka_unit_test_setup(test_hellaswag, begin),
     };
     if (!mkdtemp(folder)) return 1;
     for (int i = 0; i < 3; i++)
@@ -220,6 +230,7 @@ int main(void) {
     usual = opt;
     usual.train_data = strdup(path_of("train_*.bin"));
     usual.val_data = strdup(path_of("val.bin"));
+    usual.hellaswag_data = usual.val_data;  // any file
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     snprintf(command, sizeof command, "rm -r %s", folder);
     return system(command) || failed;

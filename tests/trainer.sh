@@ -294,6 +294,52 @@ test_outputs() {
     end
 }
 
+# The score must not depend on the stage, nor, with the same parameters, on the number of ranks. 3 ranks do
+# not divide 10 examples, and batches of 3 or 5 rows do not hold whole ones.
+test_hellaswag() {
+    local np stage rows first every
+    local with=(-h 1 -v 2 -m 1 -x 3 --hellaswag tests/reference_hellaswag.bin)
+    eval_lines() { grep eval: "$dir/$1/main.log" | xargs; }
+    begin 'hellaswag.the same score at any number of ranks'
+    while read -r np stage rows; do
+        trains "$np" swag "${with[@]}" --dtype fp32 -x 0 -z "$stage" -b "$rows"
+        [ "$np" != 1 ] || first=$(eval_lines swag)
+        is "$np ranks" "$(eval_lines swag)" "$first"
+    done <<'END'
+1 0 2
+2 3 5
+3 2 3
+END
+    is screen "$(grep HellaSwag: "$dir/swag.screen" | cut -d' ' -f1-3)" \
+        "HellaSwag: $(awk -F: '{ printf "%d/10 =", 10 * $3 }' <<<"$first")"
+    end
+    begin 'hellaswag.after training, at all stages'
+    for stage in 0 1 2 3; do
+        trains 2 swag$stage "${with[@]}" --dtype bf16 -z $stage
+        is "stage $stage" "$(eval_lines swag$stage)" "$(eval_lines swag0)"
+        is bits "$(result swag$stage)" "$(result swag0)"
+    done
+    is steps "$(eval_lines swag0 | sed -E 's/:0\.[0-9]{4}//g')" 's:2 eval s:3 eval'
+    end
+    begin 'hellaswag.a resumed run logs each score once'
+    trains 2 swag0 "${with[@]}" --dtype bf16 -z 0 -x 4 -n 2
+    trains 2 swag1 "${with[@]}" --dtype bf16 -z 1 -x 4 -n 2
+    for every in 2 4; do                    # -v 4 keeps the score of step 2
+        rm "$dir"/swag1/step_00000004/manifest.json
+        trains 2 swag1 "${with[@]}" --dtype bf16 -z 1 -x 4 -n 2 -y 1 -v $every
+        is "scores with -v $every" "$(eval_lines swag1)" "$(eval_lines swag0)"
+    done
+    trains 2 swag1 "${with[@]}" --dtype bf16 -z 1 -x 4 -n 2 -y 1
+    screen swag1 '^all 4 steps are done' '^HellaSwag: '
+    is 'scores of a finished run' "$(eval_lines swag1)" "$(eval_lines swag0)"
+    end
+    refusals <<'END'
+hellaswag.a missing file|2|no such file; scripts/download.sh hellaswag|-h 1 -v 1 --hellaswag hellaswag_val.bin
+hellaswag.another format|2|not a file of multiple-choice examples|-h 1 -v 1 --hellaswag data/stories_val.bin
+hellaswag.short rows|1|needs rows of [0-9]+|-h 1 -v 1 -t 4 --hellaswag tests/reference_hellaswag.bin
+END
+}
+
 # ---- traffic
 
 # Prints the bytes sent by the rank that sent the most.
@@ -679,7 +725,9 @@ bad.attention on a CPU|1|--attention cudnn.*--device cuda|--attention cudnn
 bad.workspace of attention on a CPU|1|--attention-workspace 8.*--device cuda|--attention-workspace 8
 bad.tuning file on a CPU|1|--tune products.txt.*--device cuda|--tune products.txt
 bad.block inputs on the host without -r 3|1|--cpu-checkpointing.*needs -r 3, not -r 2|-r 2 --cpu-checkpointing
-bad.HellaSwag is not built yet|1|-h 1.*not built yet|-h 1
+bad.HellaSwag without validation|1|option -h 1: no effect without -v above 0|-h 1
+bad.HellaSwag without batches|1|option -h 1: no effect with -m 0|-h 1 -v 1 -m 0
+bad.a file of HellaSwag without -h 1|1|option --hellaswag x: no effect without -h 1|-v 1 --hellaswag x
 bad.no master weights in fp32|1|-w 0.*--dtype bf16|-w 0 --dtype fp32
 bad.heads|2|l2h3c32v257t32.*32 channels.*3 heads|-e l2h3c32v257t32
 bad.depth|1|d13|-e d13
@@ -967,8 +1015,8 @@ test_launch() {
 # ----
 
 . tests/trainer_tiers.sh
-all_groups='bits resume elastic files outputs traffic memory plan prompts options zero_config input_files
-            unlike dying launch tiers'
+all_groups='bits resume elastic files outputs hellaswag traffic memory plan prompts options zero_config
+            input_files unlike dying launch tiers'
 for group in "${@:-$all_groups}"; do
     for g in $group; do
         since=$EPOCHREALTIME

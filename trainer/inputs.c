@@ -37,6 +37,7 @@ static const char *command_for(const char *path) {
         { "tinystories_", "scripts/download.sh tinystories" },
         { "fineweb_", "scripts/download.sh fineweb" },
         { "edu_fineweb_", "scripts/download.sh fineweb-edu" },
+        { "hellaswag_val.bin", "scripts/download.sh hellaswag" },
         { "gpt2_tokenizer.bin", "scripts/download.sh tokenizer" },
         { "gpt2_124M.bin", "scripts/download.sh gpt2:124M" },
         { "gpt2_124M_bf16.bin", "scripts/download.sh gpt2:124M_bf16" },
@@ -255,6 +256,10 @@ void data_open(TrainingData *d, const GPT2 *m) {
         gpt2_check(dataloader_init(&d->val, opt.val_data, B, T, V, run.rank, run.ranks, 0, 0));
         d->val_batches = count_val_batches(&d->val, m);
     }
+    if (opt.hellaswag) {
+        require_file("--hellaswag", opt.hellaswag_data);
+        gpt2_check(hellaswag_open(&d->hellaswag, opt.hellaswag_data, B, T, V, run.rank, run.ranks));
+    }
     if (opt.sample_every || opt.output)
         d->tokenizer_file = open_tokenizer(&d->tokenizer, V, NULL, opt.sample_every ? AS_NUMBERS : NULL);
 }
@@ -266,6 +271,7 @@ void data_keep_tokenizer(const TrainingData *d) {
 void data_close(TrainingData *d) {
     dataloader_free(&d->train);
     if (opt.val_every) dataloader_free(&d->val);
+    hellaswag_close(&d->hellaswag);
     tokenizer_free(&d->tokenizer);
 }
 
@@ -344,6 +350,8 @@ char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, 
             is_file ? print_of(opt.prompts, FILE_BLOCKS) : "");
     if (!is_answering(&opt)) describe_shards(f, "-i", train);
     if (!is_answering(&opt) && opt.val_every) describe_shards(f, "-j", val);
+    if (!is_answering(&opt) && opt.hellaswag)
+        fprintf(f, "--hellaswag = a file of %s\n", print_of(opt.hellaswag_data, FILE_BLOCKS));
     int failed = ferror(f);
     if (fclose(f) || failed) die("out of memory while comparing the ranks' inputs");
     return text;

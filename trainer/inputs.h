@@ -2,6 +2,7 @@
 #ifndef TRAINER_INPUTS_H
 #define TRAINER_INPUTS_H
 #include "../gpt2/dataloader.h"
+#include "../gpt2/hellaswag.h"
 #include "../gpt2/tokenizer.h"
 #include "activations.h"
 
@@ -22,6 +23,7 @@ const char *open_tokenizer(Tokenizer *tokenizer, int V, const char *model, const
 // The data of a run, and its division into batches.
 typedef struct TrainingData {
     DataLoader train, val;
+    HellaSwag hellaswag;         // for -h 1
     Tokenizer tokenizer;         // for samples
     const char *tokenizer_file;  // NULL: none
     long long tokens_at_once;    // per micro-batch over all ranks

@@ -236,8 +236,6 @@ void option_set(const Option *o, const char *text) {
     if (o->kind == WIDE) *(int64_t *)o->value = (int64_t)parse_number(o, text);
     if (o->kind == REAL) *(double *)o->value = parse_number(o, text);
     if (o->kind == NOTHING_HERE) print0("option %s %s: no effect (%s)\n", o->name, text, o->help);
-    if (o->kind == NOT_BUILT && to_number(o, text) != o->min)
-        die("option %s %s: not built yet", o->name, text);
 }
 
 // --------
@@ -317,6 +315,8 @@ void settle_options(void) {
     if (prompts_arrive() && opt.output)
         die("option -o: with --prompt and --prompts - nothing is written there; leave it out, or put the "
             "prompts into a file for --prompts");
+    if (opt.hellaswag && !opt.val_batches)
+        die("option -h 1: no effect with -m 0, because HellaSwag is scored after validation");
     if (opt.cpu_checkpointing) opt.recompute = 3;
     if (opt.overfit) {
         opt.train_data = opt.val_data;

@@ -41,14 +41,13 @@ void print_resume_command(int argc, char **argv);
 // The table of options, for code that goes through all of them.
 typedef enum {
     HEADING,
-    TEXT,          // const char *
-    FLAG,          // int, set to 1; takes no value on the command line
-    INT,           // int
-    WIDE,          // int64_t
-    REAL,          // double
-    CHOICE,        // an enum of the plugin, given as one of its words
-    NOTHING_HERE,  // accepted without effect
-    NOT_BUILT      // accepts only the value `min`
+    TEXT,         // const char *
+    FLAG,         // int, set to 1; takes no value on the command line
+    INT,          // int
+    WIDE,         // int64_t
+    REAL,         // double
+    CHOICE,       // an enum of the plugin, given as one of its words
+    NOTHING_HERE  // accepted without effect
 } OptionKind;
 
 typedef struct {

@@ -117,14 +117,14 @@ typedef struct {
     int step, validates;
 } Cut;
 
-// Returns 1 if the line stays. In main.log "s:4 trl:.." belongs to the step after 4, and "s:4 tel:.." to the
-// validation at step 4.
+// Returns 1 if the line stays. In main.log "s:4 trl:.." belongs to the step after 4; "s:4 tel:.." and
+// "s:4 eval:.." to the validation at step 4.
 static int keeps(const Cut *c, const char *line) {
     char kind[4];
     int n;
     if (sscanf(line, "{\"step\": %d,", &n) == 1) return n <= c->step;
     if (sscanf(line, "s:%d %3[a-z]:", &n, kind) != 2) return 1;
-    return n < c->step || (n == c->step && !strcmp(kind, "tel") && !c->validates);
+    return n < c->step || (n == c->step && strcmp(kind, "trl") && !c->validates);
 }
 
 // Copies the lines to keep; c NULL: all. Drops an incomplete last line, left by a process that died. Returns
@@ -270,6 +270,12 @@ void report_validation(Report *r, double loss) {
     r->val_loss = loss;
     print0("val loss %f\n", loss);
     if (writes_files(r)) log_line(MAIN_LOG, "s:%d tel:%.4f\n", run.step, loss);
+}
+
+void report_hellaswag(const Report *r, int correct, int examples) {
+    const double share = (double)correct / examples;
+    print0("HellaSwag: %d/%d = %f\n", correct, examples, share);
+    if (writes_files(r)) log_line(MAIN_LOG, "s:%d eval:%.4f\n", run.step, share);
 }
 
 // Formats a z-score; "-" until there is one.

@@ -48,6 +48,7 @@ int summary_exists(void);
 void report_begin(Report *r, const GPT2 *model, int first_step, int steps, long long tokens_a_step,
                   int is_done);
 void report_validation(Report *r, double loss);
+void report_hellaswag(const Report *r, int correct, int examples);
 void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds);
 // Ends the figures per step. Call it after the last update, because validation and a save may read files too.
 void report_last_step(Report *r);
