@@ -1,6 +1,7 @@
 # Data preparation, the example, and the benchmarks
 EXAMPLE  := $(BUILD)/mlp_zero
 TOKENS   := $(BUILD)/make_tokens
+HELLASWAG := $(BUILD)/make_hellaswag
 STORIES  := data/stories_train.bin data/stories_val.bin data/stories_tokenizer.bin
 DATA_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g $(WARN)
 
@@ -12,13 +13,14 @@ $(EXAMPLE): dev/examples/mlp_zero.c $(ZERO_LIB)
 $(BUILD)/make_stories: dev/data/make_stories.c gpt2/disk.c gpt2/gpt2_error.c dev/data/byte_tokenizer.h
 	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
 	$(Q)$(CC) $(DATA_CFLAGS) -I. $(filter %.c,$^) -o $@
-TOKENS_SRC := dev/data/make_tokens.c $(patsubst %,gpt2/%.c,bpe vocabulary tokenizer disk gpt2_error)
-TOKENS_INC := dev/data/byte_tokenizer.h $(patsubst %,gpt2/%.h,bpe vocabulary tokenizer disk gpt2_error)
+TOKENS_SRC := $(patsubst %,gpt2/%.c,bpe vocabulary tokenizer disk gpt2_error)
+TOKENS_INC := $(wildcard dev/data/*.h) gpt2/hellaswag.h $(TOKENS_SRC:.c=.h)
 #? build/make_tokens   builds the program that converts text to tokens (docs/data.md)
-$(TOKENS): $(TOKENS_SRC) $(TOKENS_INC) | probes
+#? build/make_hellaswag  builds the program that converts HellaSwag's examples for -h 1
+$(TOKENS) $(HELLASWAG): $(BUILD)/%: dev/data/%.c $(TOKENS_SRC) $(TOKENS_INC) | probes
 	@test -n "$(HAVE_PCRE)" || { echo "PCRE2 is missing: scripts/install_deps.sh installs it"; exit 1; }
 	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
-	$(Q)$(CC) $(DATA_CFLAGS) -DGPT2_PCRE2 -I. $(TOKENS_SRC) -o $@ -lpcre2-8
+	$(Q)$(CC) $(DATA_CFLAGS) -DGPT2_PCRE2 -I. $(filter %.c,$^) -o $@ -lpcre2-8 -ljansson
 $(STORIES) &: $(BUILD)/make_stories
 	@mkdir -p data
 	$(BUILD)/make_stories data

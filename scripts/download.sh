@@ -6,9 +6,10 @@
 #   fineweb[:N]         data/fineweb_val_000000.bin and the first N of 103 training shards (1), 200 MB each
 #   fineweb-edu[:N]     data/edu_fineweb_val_000000.bin and the first N of 1001 training shards (1), 200 MB
 #                       each
+#   hellaswag           data/hellaswag_val.bin: 10042 examples of 12 MB of JSON, converted to tokens locally
 #   gpt2:124M           data/gpt2_124M.bin, 498 MB; gpt2:124M_bf16: data/gpt2_124M_bf16.bin, 249 MB
 # After an interruption, the same command continues; it also checks existing files. Downloads from
-# https://huggingface.co, or from the URL in LLMC_ZERO_MIRROR.
+# https://huggingface.co (hellaswag: https://raw.githubusercontent.com), or from the URL in LLMC_ZERO_MIRROR.
 #
 # If a file's checksum is not listed below, the script uses the one that the server sends (X-Linked-Etag, for
 # large files), or else checks only size and header. It stores every file's SHA-256 in NAME.sha256, and later
@@ -131,6 +132,15 @@ tinystories() {
         "$data/$text-train.txt"
 }
 
+hellaswag() {
+    local convert=${tool%tokens}hellaswag
+    tokenizer
+    mirror=${LLMC_ZERO_MIRROR:-https://raw.githubusercontent.com} \
+        fetch rowanz/hellaswag/master/data/hellaswag_val.jsonl
+    [ -x "$convert" ] || make --no-print-directory "$convert"
+    "$convert" -o "$data/hellaswag_val.bin" --tokenizer "$data/gpt2_tokenizer.bin" "$data/hellaswag_val.jsonl"
+}
+
 get() {
     local count=${1#*:}
     [ "$count" != "$1" ] || count=1
@@ -142,6 +152,7 @@ get() {
             fetch $pack/tiny_shakespeare_val.bin \
                 fe99db720dc7c83e694806d4e047a952909411da1daccde4ccc2e55f40882a62 ;;
         tinystories) tinystories ;;
+        hellaswag) hellaswag ;;
         fineweb|fineweb:*) shards fineweb kjj0/fineweb10B-gpt2 "$count" 103 ;;
         fineweb-edu|fineweb-edu:*) shards edu_fineweb karpathy/fineweb-edu-100B-gpt2-token-shards "$count" \
             1001 ;;
@@ -151,7 +162,7 @@ get() {
 "gpt2-large or gpt2-xl writes it" ;;
         *) die \
             "$1: unknown; expected tokenizer, tinyshakespeare, tinystories, fineweb[:N], fineweb-edu[:N], "\
-"gpt2:124M, gpt2:124M_bf16" ;;
+"hellaswag, gpt2:124M, gpt2:124M_bf16" ;;
     esac
 }
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Tests build/make_tokens against tests/tokens_reference.c, its files and its errors, and scripts/download.sh
-# with a local folder as the mirror.
+# Tests build/make_tokens against tests/tokens_reference.c, its files and its errors, build/make_hellaswag in
+# the same folder, and scripts/download.sh with a local folder as the mirror.
 # Usage: tests/test_tokens.sh MAKE_TOKENS
 #   TINY_SHAKESPEARE=FOLDER     also compares with the text, shards and GPT-2 tokenizer in this folder
 # shellcheck disable=SC2059,SC2086
 . "$(dirname "$0")/cases.sh"
 tool=$(realpath "${1:-build/make_tokens}") || exit 1
+hellaswag=${tool%tokens}hellaswag
 download=$PWD/scripts/download.sh demo=$PWD/scripts/demo.sh
 "${CC:-cc}" -std=c11 -O1 -g tests/tokens_reference.c -o "$dir/reference" || exit 1
 cd "$dir" || exit 1
@@ -56,6 +57,28 @@ is tokens "$(tokens out_train.bin | xargs)" '256 255 0 128 13'
 is header "$(header out_train.bin)" '20240520 1 5'
 is "the tokenizer's header" "$(header out_tokenizer.bin)" '20240328 2 257'
 is "the tokenizer's size" "$(stat -c %s out_tokenizer.bin)" $((1024 + 512 + 14))
+end
+
+begin 'tokens.JSON lines: escapes, an empty document, a zero byte'
+printf '%s\n' '{"id": 1, "text": "a\nb"}' '{"text": "\u00e9\u0000", "url": []}' '{"text": ""}' >in.jsonl
+makes -o out --documents json --val 0 in.jsonl
+is tokens "$(tokens out_train.bin | xargs)" '256 97 10 98 256 195 169 0 256'
+makes -o out --documents json --val 25% in.jsonl
+is 'tokens of validation, in the first quarter of the bytes' "$(tokens out_val.bin | xargs)" '256 97 10 98'
+printf 'the hehe' >a.txt && printf "1212 \303\251'll" >b.txt
+printf '%s\n' '{"text": "the hehe"}' '{"text": "1212 \u00e9'"'"'ll"}' >in.jsonl
+makes -o out "${bpe[@]}" --documents json --val 0 in.jsonl
+is 'with bpe' "$(tokens out_train.bin | xargs)" "$(./reference encode tokenizer.bin a.txt b.txt | xargs)"
+end
+
+begin 'tokens.HellaSwag'
+printf '%s\n' '{"ctx": "ab", "endings": ["c", "d", "ef", "g"], "label": 2, "ind": 7}' \
+    '{"ctx": "x", "endings": ["\u00e9", "y", "y", "y"], "label": "0"}' >in.jsonl
+need "$(<screen)" "$hellaswag" -o swag.bin in.jsonl >screen 2>&1
+has screen '^swag.bin: 2 examples, the longest with 11 tokens$'
+is header "$(od -An -tu4 -N16 -w16 swag.bin | xargs)" '20240522 1 2 42'
+is examples "$(tokens swag.bin | xargs)" "65535 42 0 2 4 2 97 98 2 32 99 2 32 100 3 32 101 102 2 32 103 \
+65535 40 1 0 4 1 120 3 32 195 169 2 32 121 2 32 121 2 32 121"
 end
 
 begin 'tokens.bpe, two files'
@@ -184,9 +207,19 @@ printf '\355\240\200 surrogate' >surrogate.txt
 printf 'a\364\220\200\200 too far' >far.txt
 head -c 1100000 /dev/zero | tr '\0' a >word.txt
 printf '<|endoftext|>\n' >mark.txt
+printf '{"text": "abc"}\nabc\n' >mixed.jsonl
+printf '{"text": "abc"}\n{"texts": "abc"}\n' >other.jsonl
+swag() { printf '{"ctx": %s, "endings": [%s], "label": %s}\n' "$2" "$3" "$4" >"$1.jsonl"; }
+swag three '"a"' '"b", "c", "d"' 0
+swag label '"a"' '"b", "c", "d", "e"' 4
+swag test '"a"' '"b", "c", "d", "e"' '""'
+swag none '""' '"b", "c", "d", "e"' 0
+swag number '"a"' '"b", "c", "d", 5' 0
+swag long "\"$(head -c 40000 word.txt)\"" '"b", "c", "d", "e"' 0
 while IFS='|' read -r args want; do
     begin "errors.$args"
-    refuses timeout 20 "$tool" $args
+    case $want in make_hellaswag*) program=$hellaswag ;; *) program=$tool ;; esac
+    refuses timeout 20 "$program" $args
     need "wrong message: $(head -n 1 screen)" shows "$want"
     leaves_nothing 'x_*'
     rm -f x_*
@@ -224,7 +257,21 @@ abc.txt|usage: make_tokens
 -o x --shard 0 abc.txt|make_tokens: --shard 0: expected
 -o x --piece 0 abc.txt|make_tokens: --piece 0: expected
 -o x --documents page abc.txt|make_tokens: --documents page: expected
+-o x --documents json empty.txt|make_tokens: empty.txt: is empty
+-o x --documents json absent.txt|make_tokens: absent.txt: No such file
+-o x --documents json mixed.jsonl|make_tokens: mixed.jsonl: byte 19: '['
+-o x --documents json other.jsonl|make_tokens: other.jsonl: byte 16: the line has no "text"
 -o x /dev/stdin|make_tokens: --val in % needs the size of the text
+-o x_ absent.txt|make_hellaswag: absent.txt: cannot open: No such file
+-o x_ empty.txt|make_hellaswag: empty.txt: is empty
+-o x_ abc.txt|make_hellaswag: abc.txt: byte 3: '['
+-o x_ three.jsonl|make_hellaswag: three.jsonl: byte 0: expected four "endings" and a "label" from 0 to 3
+-o x_ label.jsonl|make_hellaswag: label.jsonl: byte 0: expected four
+-o x_ test.jsonl|make_hellaswag: test.jsonl: byte 0: expected four
+-o x_ none.jsonl|make_hellaswag: none.jsonl: byte 0: its "ctx" or an ending is not a text
+-o x_ number.jsonl|make_hellaswag: number.jsonl: byte 0: its "ctx" or an ending is not a text
+-o x_ long.jsonl|make_hellaswag: long.jsonl: byte 0: more than 32767 tokens in one example
+-o none/x_ label.jsonl --tokenizer absent.bin|make_hellaswag: absent.bin: cannot open
 CASES
 
 begin 'errors.disk full'
@@ -334,7 +381,7 @@ gpt2:1558M|not published in llm.c's format
 CASES
 
 if [ -z "${TINY_SHAKESPEARE:-}" ]; then
-    skip downloads.tinystories 'TINY_SHAKESPEARE is not set'
+    skip 'downloads.tinystories, hellaswag' 'TINY_SHAKESPEARE is not set'
     finish tokens
     exit
 fi
@@ -349,6 +396,14 @@ for file in train val; do
     is "tokens of $file" "$(tokens data/tinystories_$file.bin | xargs)" \
         '50256 3198 1110 13 198 50256 3198 517 13 198'
 done
+end
+begin 'downloads.hellaswag'
+mkdir -p mirror/rowanz/hellaswag/master/data
+printf '{"ctx": "One day", "endings": ["is more.", "a", "b", "c"], "label": 0}\n' \
+    >mirror/rowanz/hellaswag/master/data/hellaswag_val.jsonl
+gets hellaswag
+is tokens "$(tokens data/hellaswag_val.bin | xargs)" \
+    '65535 36 0 0 4 2 3198 1110 3 318 517 13 1 257 1 275 1 269'
 end
 
 finish tokens

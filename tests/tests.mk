@@ -52,7 +52,7 @@ test: deps
 	+@$(SUBMAKE) CUDA=stand-in stand-in
 	@$(WITHOUT_FLAGS) tests/run.sh $(BUILD) $(TRAINER)
 #? test-programs       builds the programs for make test
-test-programs: $(TRAINER) $(TESTS) $(EXAMPLE) $(TOKENS) $(BUILD)/bench/comm
+test-programs: $(TRAINER) $(TESTS) $(EXAMPLE) $(TOKENS) $(HELLASWAG) $(BUILD)/bench/comm
 #? stand-in            builds the trainer and the tests of the CUDA code; needs CUDA=stand-in
 stand-in: $(TRAINER) stand-in-tests $(BUILD)/bench/comm
 #? stand-in-tests      builds only those tests

@@ -20,10 +20,8 @@
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
-#include "gpt2/bpe.h"
-#include "gpt2/gpt2_error.h"
-#include "gpt2/tokenizer.h"
 #include "byte_tokenizer.h"
+#include "documents.h"
 
 enum { BUFFER = 1 << 16, MAX_TOKENS = INT32_MAX };
 
@@ -34,7 +32,8 @@ static const char usage[] =
     "                    UTF-8 (default: one token per byte; also writes DIR/NAME_tokenizer.bin)\n"
     "  --documents KIND  where end-of-text goes: before each file (file, the default), before each\n"
     "                    paragraph (paragraph; an empty line ends one), or instead of each <|endoftext|>\n"
-    "                    and a line feed after it (mark)\n"
+    "                    and a line feed after it (mark); or the files have one JSON object per line,\n"
+    "                    and its \"text\" is a document (json)\n"
     "  --val N | P%      puts the first N tokens, or those of the first P % of the bytes, into the\n"
     "                    validation shard (default 10%; may be 0 or 100%)\n"
     "  --shard N         writes numbered shards of N tokens, at most one of them for validation (default:\n"
@@ -45,6 +44,7 @@ static const char usage[] =
 static struct {
     const char *output, *tokenizer, *mark;  // mark: ends a document, or NULL
     int keep_mark;                          // the mark is part of the text
+    int json;                               // the files have JSON lines
     double val_percent;                     // -1: val_tokens applies
     long long val_tokens, shard, piece;
 } opt = { .val_percent = 10, .piece = 1 << 20 };
@@ -192,27 +192,21 @@ static void write_tokenizer(void) {
 
 // -------- text to tokens
 
-// Finds the first tokens of bytes [at, end) of the buffer. Returns their number, or 0 if it needs more text.
+// Finds the first tokens of bytes [at, end) of the text. Returns their number, or 0 if it needs more text.
 // whole: the document ends at `end`.
-static int next_tokens(Bpe *bpe, size_t at, size_t end, int whole, int *length, const uint16_t **tokens) {
-    static uint16_t byte;
-    if (!bpe) {
-        byte = in.bytes[at];
-        *length = 1;
-        *tokens = &byte;
-        return 1;
-    }
-    int n = bpe_next(bpe, in.bytes + at, end - at, whole, length, tokens);
+static int next_tokens(Bpe *bpe, const uint8_t *text, size_t at, size_t end, int whole, int *length,
+                       const uint16_t **tokens) {
+    int n = first_tokens(bpe, text + at, end - at, whole, length, tokens);
     if (n < 0) die("%s: byte %lld: %s", in.path, (long long)(in.offset + (int64_t)at), gpt2_last_error());
     return n;
 }
 
 // Returns the position where encoding stopped, which is `end` if the document is whole.
-static size_t encode(Bpe *bpe, uint16_t eot, size_t at, size_t end, int whole) {
+static size_t encode(Bpe *bpe, uint16_t eot, const uint8_t *text, size_t at, size_t end, int whole) {
     const uint16_t *tokens;
     int64_t val_bytes = opt.val_percent < 0 ? INT64_MAX
                                             : 1 + (int64_t)((double)in.total * opt.val_percent / 100);
-    for (int n, length; at < end && (n = next_tokens(bpe, at, end, whole, &length, &tokens)) > 0;
+    for (int n, length; at < end && (n = next_tokens(bpe, text, at, end, whole, &length, &tokens)) > 0;
          at += (size_t)length) {
         if (!out.shard && in.used >= val_bytes) next_shard();
         if (in.begins) put(&eot, 1);
@@ -240,10 +234,10 @@ static size_t encode_documents(Bpe *bpe, uint16_t eot) {
             size_t held = in.eof || !mark ? 0 : left < mark - 1 ? left : mark - 1, end = in.checked - held;
             // never splits a character
             while (bpe && held && end > at && (in.bytes[end] & 0xc0) == 0x80) end--;
-            return encode(bpe, eot, at, end, in.eof);
+            return encode(bpe, eot, in.bytes, at, end, in.eof);
         }
         size_t end = (size_t)(found - in.bytes);
-        encode(bpe, eot, at, end + (opt.keep_mark ? mark : 0), 1);
+        encode(bpe, eot, in.bytes, at, end + (opt.keep_mark ? mark : 0), 1);
         at = end + mark;
         in.begins = in.after_mark = 1;
     }
@@ -326,6 +320,36 @@ static void encode_file(Bpe *bpe, uint16_t eot, const char *path, double start) 
     fclose(f);  // no check, because it was only read
 }
 
+// --val in % counts the bytes of whole lines.
+static void encode_object(Bpe *bpe, uint16_t eot, const JsonLines *lines, const json_t *object) {
+    const json_t *text = json_object_get(object, "text");
+    const size_t size = json_string_length(text);
+    in.offset = lines->at;
+    if (!json_is_string(text)) die("%s: byte %lld: the line has no \"text\"", in.path, (long long)in.offset);
+    in.begins = 1;
+    encode(bpe, eot, (const uint8_t *)json_string_value(text), 0, size, 1);
+    if (in.begins) put(&eot, 1);  // of an empty document
+    in.used += lines->bytes - (int64_t)size;
+}
+
+static void encode_lines(Bpe *bpe, uint16_t eot, const char *path, double start) {
+    JsonLines lines = { .path = path, .f = fopen(path, "rb") };
+    json_t *object;
+    int more;
+    if (!lines.f) die("%s: cannot open: %s", path, strerror(errno));
+    in.path = path;
+    while ((more = next_object(&lines, &object)) > 0 && !interrupted) {
+        encode_object(bpe, eot, &lines, object);
+        json_decref(object);
+        show_progress(start);
+    }
+    if (interrupted) die("%s: stopped by signal %d; nothing was written", path, (int)interrupted);
+    if (more < 0) die("%s", gpt2_last_error());
+    if (!lines.at) die("%s: is empty", path);
+    fclose(lines.f);  // no check, because it was only read
+    free(lines.line);
+}
+
 // -------- options
 
 static long long number(const char *option, const char *text, long long min, long long max) {
@@ -352,8 +376,10 @@ static void set_val(const char *text) {
 
 static void set_documents(const char *kind) {
     opt.keep_mark = !strcmp(kind, "paragraph");
+    opt.json = !strcmp(kind, "json");
     opt.mark = opt.keep_mark ? "\n\n" : !strcmp(kind, "mark") ? END_OF_TEXT : NULL;
-    if (!opt.mark && strcmp(kind, "file")) die("--documents %s: expected file, paragraph or mark", kind);
+    if (!opt.mark && !opt.json && strcmp(kind, "file"))
+        die("--documents %s: expected file, paragraph, mark or json", kind);
 }
 
 static void parse_options(int argc, char **argv) {
@@ -401,14 +427,6 @@ static void measure_files(char **paths) {
             (long long)in.total);
 }
 
-static void load_bpe(Bpe **bpe, uint16_t *eot) {
-    Tokenizer t;
-    if (tokenizer_init(&t, opt.tokenizer)) die("%s", gpt2_last_error());
-    if (bpe_create(bpe, &t)) die("%s: %s", opt.tokenizer, gpt2_last_error());
-    *eot = (uint16_t)t.eot_token;
-    tokenizer_free(&t);
-}
-
 static void check_result(void) {
     if (out.shard == out.first && !out.count) die("the text has only marks");
     if (!out.shard && opt.val_percent != 100)
@@ -421,7 +439,7 @@ int main(int argc, char **argv) {
     uint16_t eot = BYTE_EOT;
     parse_options(argc, argv);
     measure_files(argv + optind);
-    if (opt.tokenizer) load_bpe(&bpe, &eot);
+    if (opt.tokenizer && open_encoding(&bpe, opt.tokenizer, &eot)) die("%s", gpt2_last_error());
     refuse_leftovers();
     // The 64 bytes hold a mark, a character, and the bytes that bpe_next needs after a word.
     in.bytes = malloc((size_t)opt.piece + BPE_MAX_WORD + 64);
@@ -431,7 +449,7 @@ int main(int argc, char **argv) {
     open_shard(out.first);
 
     double start = now();
-    for (int i = optind; i < argc; i++) encode_file(bpe, eot, argv[i], start);
+    for (int i = optind; i < argc; i++) (opt.json ? encode_lines : encode_file)(bpe, eot, argv[i], start);
     double seconds = now() - start;
     check_result();
     if (!bpe) write_tokenizer();
