@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Draws loss.png, step_time.png and memory.png of one run, or of all runs in a folder. Needs gnuplot. A run
-# may still be in progress: its label names its last step.
+# Draws loss.png, step_time.png and memory.png of one run, or of all runs in a folder, and hellaswag.png if
+# they have scores. Needs gnuplot. A run may still be in progress: its label names its last step.
 # Usage: scripts/plots.sh [FOLDER]      FOLDER: a run's folder (the trainer's -o), or a folder that contains
 # several; the pictures are written to it. Default: build/compare, from scripts/compare_stages.sh
 set -eu
@@ -17,9 +17,9 @@ for run in "$folder" "$folder"/*/; do [ ! -f "$run/run.json" ] || runs+=("${run%
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 value() { sed -nE "s/.*\"$2\": (\"([^\"]*)\"|([0-9]+)).*/\2\3/p" "$1/run.json"; }
-# Run N (from 0) has a file N.steps (step, loss, ms), lines in the file validation (step, loss, N), and one
-# line in the file memory (label, bytes by class).
-n=0 subjects=()
+# Run N (from 0) has a file N.steps (step, loss, ms), lines in the file validation (step, loss, N), one line
+# in the file memory (label, bytes by class) and, if it is in scored, a file N.scores (step, score).
+n=0 subjects=() scored=()
 for run in "${runs[@]}"; do
     for file in metrics.jsonl main.log; do
         [ -f "$run/$file" ] || fail "$run has no $file; a run with -o writes it"
@@ -29,6 +29,8 @@ for run in "${runs[@]}"; do
     [ "$(wc -l <"$work/$n.steps")" -ge 7 ] ||
         fail "$run/metrics.jsonl has fewer than 7 steps, not enough for plots"
     sed -nE "s/^s:([0-9]+) tel:(.*)/\1 \2 $n/p" "$run/main.log" >>"$work/validation"
+    sed -nE 's/^s:([0-9]+) eval:(.*)/\1 \2/p' "$run/main.log" >"$work/$n.scores"
+    [ ! -s "$work/$n.scores" ] || scored+=("$n")
     subjects+=("$(value "$run" parameters | awk '{ printf "%.3g", $1 / 1e6 }') million parameters ($(value \
         "$run" model)), $(value "$run" ranks) ranks")
     state=
@@ -67,6 +69,15 @@ set output "$work/loss.png"
 set title "Loss\n$subject"; set xlabel "step"; set ylabel "loss, nats per token"; set xrange [0:*]
 plot for [i=0:runs-1] steps(i) using 1:2 with lines lt color(i) lw 2 + 12 * wider(i) title label(i) $dots
 
+if ("${scored[*]-}" ne "") {
+    set output "$work/hellaswag.png"
+    set title "HellaSwag\n$subject"; set ylabel "share of right answers"; set key bottom right
+    plot for [i in "${scored[*]-}"] sprintf("$work/%s.scores", i) using 1:2 with linespoints pt 7 \
+        lt color(i) lw 2 + 12 * wider(i) title label(i), \
+        0.25 with lines lc rgb "#555555" dt 2 title "guessing"
+    set key top right
+}
+
 set output "$work/memory.png"
 set title "Memory per rank\n$subject"; unset xlabel; set ylabel "MiB"
 set xrange [-0.7:runs-0.3]; set yrange [0:*]
@@ -89,4 +100,5 @@ set for [i=0:runs-1] xtics (label(i) i)
 plot for [i=0:runs-1] steps(i) every ::2 using (i):3 with boxplot lt color(i)
 END
 mv "$work"/*.png "$folder" || fail "cannot move the pictures to $folder"
-echo "pictures: $folder/loss.png, $folder/step_time.png, $folder/memory.png"
+echo "pictures: $folder/loss.png, $folder/step_time.png, $folder/memory.png"\
+"${scored[0]+, $folder/hellaswag.png}"

@@ -137,12 +137,14 @@ png() {
     [ "$(head -c 8 "$1" 2>/dev/null | od -An -tx1 | tr -d ' ')" = 89504e470d0a1a0a ] &&
         [ "$(wc -c <"$1")" -gt 4000 ]
 }
-plots() {   # NAME FOLDER
+plots() {   # NAME FOLDER [PICTURE]
     local picture
     begin "plots.$1"
     need 'failed' scripts/plots.sh "$2" >"$screen" 2>&1
     is "lines, after $(head -n 1 "$screen")" "$(wc -l <"$screen")" 1
-    for picture in loss step_time memory; do need "no picture: $picture.png" png "$2/$picture.png"; done
+    for picture in loss step_time memory ${3:-}; do
+        need "no picture: $picture.png" png "$2/$picture.png"
+    done
     end
 }
 
@@ -181,6 +183,8 @@ END
     compare 1 $small
     plots 'four stages' "$dir/compare"
     plots 'one run' "$dir/compare/stage2"
+    printf 's:%d eval:0.%d\n' 30 3000 60 2500 >>"$dir/compare/stage2/main.log"
+    plots 'four stages, one with scores' "$dir/compare" hellaswag
     compare 1 $model -x 7 && rm "$dir"/compare/*.png
     plots 'seven steps, no validation' "$dir/compare"
     begin 'plots.too few steps: an error'
