@@ -35,7 +35,7 @@ BASE    := -std=c11 -D_GNU_SOURCE $(CFLAGS) $(WARN) $(OPENMP) $(SANFLAGS_$(SAN))
 ifeq ($(filter -j% --jobs% --jobserver%,$(MAKEFLAGS) $(shell printenv MAKEFLAGS)),)
 MAKEFLAGS += -j$(shell nproc)
 endif
-RUN_PROGRAMS := demo test check bench plots lesson tutorial
+RUN_PROGRAMS := demo test check bench plots lesson tutorial pictures
 ifeq ($(filter $(RUN_PROGRAMS),$(MAKECMDGOALS)),)
 MAKEFLAGS += --output-sync=target
 endif

@@ -5,7 +5,7 @@ HELLASWAG := $(BUILD)/make_hellaswag
 STORIES  := data/stories_train.bin data/stories_val.bin data/stories_tokenizer.bin
 DATA_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g $(WARN)
 
-.PHONY: data bench
+.PHONY: data bench pictures
 $(EXAMPLE): dev/examples/mlp_zero.c $(ZERO_LIB)
 	@echo "$(ZERO_COUNT)  link $@"
 	$(Q)$(CC) $(BASE) $(filter %.c %.a,$^) -o $@ $(ZERO_LIBS)
@@ -37,3 +37,6 @@ $(BUILD)/bench/%: dev/bench/%.c $(wildcard dev/bench/*.h) $(ZERO_OBJ) $(STAND_IN
 #? NVME=folder         make bench: a folder on the disk to measure and to compare with fio
 bench: train_gpt2_zero $(patsubst dev/bench/%.c,$(BUILD)/bench/%,$(wildcard dev/bench/*.c))
 	@$(WITHOUT_FLAGS) dev/bench/bench.sh
+#? pictures            draws the tutorial's pictures from runs (scripts/pictures.sh)
+pictures: train_gpt2_zero
+	@$(WITHOUT_FLAGS) scripts/pictures.sh
