@@ -41,7 +41,7 @@ plan() {            # STAGE RANKS: plans d12 in bf16
 }
 
 timed=(-e l6h4c128v257t64 -b 32 -x 15)      # for the traces
-larger=(-e l6h6c384v257t64 -b 1 -t 32 -x 9)
+larger=(-e l6h6c384v257t64 -b 1 -t 16)
 draw() {
     perl dev/pictures/draw.pl "$1" "$work" >"$work/$1.svg" || fail "$1 could not be drawn"
     mv "$work/$1.svg" "$out" && echo "$out/$1.svg"
@@ -65,8 +65,9 @@ runs_of() {
         run_slowly overlap0 2 "${timed[@]}" -z 3 --overlap 0
         run_slowly overlap1 2 "${timed[@]}" -z 3 --overlap 1 ;;
     states_on_disk) for n in 1 2 4 8 16 32; do
-        run memory.$n 1 "${larger[@]}" -d $((32 * n))
-        run disk.$n 1 "${larger[@]}" -d $((32 * n)) --nvme "$work/nvme" --offload-optimizer nvme --overlap 1
+        run memory.$n 1 "${larger[@]}" -d $((16 * n)) -x $((6 + 48 / n))
+        run disk.$n 1 "${larger[@]}" -d $((16 * n)) -x $((6 + 48 / n)) --nvme "$work/nvme" \
+            --offload-optimizer nvme --overlap 1
     done ;;
     *) fail "there is no picture $1" ;;
     esac

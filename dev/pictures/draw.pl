@@ -35,7 +35,7 @@ sub four_stages {
     my @split = ('nothing is split', 'optimizer states split', '+ gradients', '+ parameters');
     my ($left, $top, $scale) = (150, 104, 250 / $plans[0]{total});
     Svg::page(840, 462, 'ZeRO on four ranks: who holds what',
-        "GPT-2 $plans[0]{millions}M (d12), $plans[0]{numbers}; heights are bytes, pale is what only others hold");
+        "GPT-2 $plans[0]{millions}M (d12), $plans[0]{numbers}; heights are bytes, pale is held by others");
     my $y = $top;
     for my $state (@STATES) {
         my $mib = $plans[0]{states}{$state};
@@ -211,15 +211,11 @@ sub held {
     return grep { $_->{to} > 0 && $_->{from} < $ms } @held;
 }
 
-sub sawtooth {
-    my ($left, $right, $top, $bottom) = (80, 830, 325, 465);
-    my $folder = "$runs/sawtooth";
-    my ($events, $ms) = Run::step_of($folder);
-    my $scale = ($right - $left) / $ms;
-    my $ranks = Run::value($folder, 'ranks');
-    my ($y, $all, %change) = (78, 0);
-    Svg::page(840, 512, 'Stage 3: which units are whole on this rank, and what their parameters take',
-        model_and_ranks($folder) . ", $NETWORK; rank 0, one step");
+# A row for each unit, from y down. Returns the MiB of all units, and by how many MiB what is whole changes at
+# each moment.
+sub rows_of_units {
+    my ($left, $y, $scale, $ranks, $events, $ms) = @_;
+    my ($all, %change) = (0);
     for my $unit (Run::units($events)) {
         Svg::text($left - 8, $y + 16, $unit eq 'E' ? 'embedding' : "block $unit", anchor => 'end');
         my @held = held($unit, $events, $ms);
@@ -236,6 +232,18 @@ sub sawtooth {
         lane($left, $y, 21, $scale, \@own, $ms, qw(gather forward backward));
         $y += 25;
     }
+    return ($all, %change);
+}
+
+sub sawtooth {
+    my ($left, $right, $top, $bottom) = (80, 830, 325, 465);
+    my $folder = "$runs/sawtooth";
+    my ($events, $ms) = Run::step_of($folder);
+    my $scale = ($right - $left) / $ms;
+    my $ranks = Run::value($folder, 'ranks');
+    Svg::page(840, 512, 'Stage 3: which units are whole on this rank, and what their parameters take',
+        model_and_ranks($folder) . ", $NETWORK; rank 0, one step");
+    my ($all, %change) = rows_of_units($left, 78, $scale, $ranks, $events, $ms);
     my $height = ($bottom - $top) / $all;
     my ($shard, $now, @points) = ($all / $ranks, $all / $ranks);
     for my $t (sort { $a <=> $b } 0, $ms, keys %change) {
