@@ -340,8 +340,8 @@ sub states_on_disk {
             Svg::rect($left + ($i + .5) * $wide - 4, $y_of->($ms{ $_->[0] }[$i]) - 4, 8, 8, $_->[1]);
         }
         my ($disk, $memory) = map { $ms{$_}[$i] } 'disk', 'memory';
-        Svg::text($left + ($i + .5) * $wide, $y_of->($disk > $memory ? $disk : $memory) - 12,
-            sprintf('x %.2f', $disk / $memory), anchor => 'middle');
+        Svg::text($left + ($i + .5) * $wide + 6, $y_of->($disk > $memory ? $disk : $memory) - 8,
+            sprintf('x %.2f', $disk / $memory));
     }
     for my $line (@series) {
         my @points = map { [$left + ($_ + .5) * $wide, $y_of->($ms{ $line->[0] }[$_])] } 0 .. $#counts;
