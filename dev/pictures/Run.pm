@@ -42,9 +42,9 @@ sub value {
     die "$folder has no $key\n";
 }
 
-sub least {
-    my ($least) = sort { $a <=> $b } @_;
-    return $least;
+sub median {
+    my @sorted = sort { $a <=> $b } @_;
+    return ($sorted[$#sorted / 2] + $sorted[@sorted / 2]) / 2;
 }
 
 sub metrics {       # the values of one member, step by step
