@@ -24,6 +24,17 @@ void owner(int64_t element, int64_t unit_elems, int ranks, int *rank, int64_t *o
 void update_range(int rank, int ranks, int64_t unit_elems, int64_t begin, int64_t elems, int64_t *first,
                   int64_t *n);
 
+// Lesson 5
+int fill_buckets(const int64_t *elems, int n_units, int64_t bucket_size, int *reduction);
+int64_t bucket_memory(const int64_t *elems, int n_units, int64_t bucket_size);
+
+// Lesson 6
+int frees_slot(const int *uses, int n_uses, int at);
+int gather_ahead(const int *uses, int n_uses, int at, int n_slots, const int *held, int free_slots);
+
+// Lesson 7
+double global_norm(const float *const *shards, const int64_t *elems, int n_units);
+
 // -------- what readers may call
 
 // This rank's number, from 0, and the number of ranks that take part in the current check.
