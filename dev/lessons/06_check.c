@@ -49,7 +49,7 @@ static void gather(play *p, int unit) {
 
 static void gather_all_ahead(play *p, const int *uses, int n, int at) {
     for (int tries = 0; tries <= p->m->n_slots; tries++) {
-        const int unit = gather_ahead(uses, n, at, p->m->n_slots, p->held, p->m->n_slots - p->n_held);
+        const int unit = gather_ahead(uses, n, at, p->m->n_slots, p->held);
         if (unit == -1) return;
         if (unit < 0 || unit >= p->m->n_units || p->held[unit] || p->n_held == p->m->n_slots) {
             lesson_off("use %d: you gather unit %d, which %s", at, unit,
@@ -84,7 +84,6 @@ static step play_step(const model *m, const int *uses, int n) {
         if (!frees_slot(uses, n, at)) continue;
         p.held[unit] = 0;
         p.n_held--;
-        gather_all_ahead(&p, uses, n, at);
     }
     p.result.slot_bytes = p.most_held * unit_elems(m->n_units - 1) * (int64_t)sizeof(float);
     return p.result;

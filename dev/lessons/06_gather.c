@@ -11,11 +11,10 @@ int frees_slot(const int *uses, int n_uses, int at) {
     return 0;
 }
 
-// Called while use `at` computes, again and again until it returns -1, and once more for each slot that is
-// freed. Returns the unit whose gather should start now, so that it is there when it is needed, or -1 for
-// none. The unit must be among the uses at+1 .. at+n_slots-1, the nearest first, and must not be held.
-//   held[u]     1 if unit u is in a slot, or on its way to one
-//   free_slots  the number of free slots
-int gather_ahead(const int *uses, int n_uses, int at, int n_slots, const int *held, int free_slots) {
+// Called when use `at` begins to compute, again and again until it returns -1. Returns a unit whose gather
+// should start now, so that it is there when a later use needs it, or -1 for none. One slot is taken by use
+// `at`, so look at the n_slots-1 uses after it, the nearest first, for a unit that is not held yet.
+//   held[u]  1 if unit u is in a slot, or on its way to one
+int gather_ahead(const int *uses, int n_uses, int at, int n_slots, const int *held) {
     return -1;
 }

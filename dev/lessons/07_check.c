@@ -52,7 +52,7 @@ static void compare(int stage, int ranks) {
     const double yours = global_norm(shards, shard_elems, UNITS);
     const int64_t bytes = wire_sent() - before;
     if (memcmp(&yours, &engine, sizeof yours))
-        lesson_off("you say %.17g; the engine %.17g: %.2g of it off", yours, engine,
+        lesson_off("you say %.17g; the engine %.17g: a relative difference of %.2g", yours, engine,
                    fabs(yours - engine) / engine);
     else if (bytes > engine_bytes)
         lesson_off("the bits are right, but rank %d sends %lld bytes; the engine sends %lld", wire_rank(),

@@ -30,7 +30,7 @@ int64_t bucket_memory(const int64_t *elems, int n_units, int64_t bucket_size);
 
 // Lesson 6
 int frees_slot(const int *uses, int n_uses, int at);
-int gather_ahead(const int *uses, int n_uses, int at, int n_slots, const int *held, int free_slots);
+int gather_ahead(const int *uses, int n_uses, int at, int n_slots, const int *held);
 
 // Lesson 7
 double global_norm(const float *const *shards, const int64_t *elems, int n_units);

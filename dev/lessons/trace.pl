@@ -1,0 +1,106 @@
+#!/usr/bin/env perl
+# Prints what rank 0 did in a trace of the trainer (--trace FILE), for the lessons of docs/tutorial/.
+#   dev/lessons/trace.pl order FILE    the last step, one line a use of a unit: what was sent after it began,
+#                                      and before the next use
+#   dev/lessons/trace.pl time FILE     times of the median step: computing, sending, and exposed, which is
+#                                      sending while nothing is computed
+use strict;
+use warnings;
+
+my ($what, $file) = @ARGV;
+die "usage: dev/lessons/trace.pl order|time FILE\n" if @ARGV != 2 || $what !~ /^(order|time)$/;
+
+# The events of rank 0: { kind, unit, lane, begin, end in ms, bytes }
+open(my $in, '<', $file) or die "$file: $!\n";
+my (@events, @steps);
+while (<$in>) {
+    next if !/"ph":"X"/ || !/"pid":1,/;
+    my ($kind, $name, $tid, $ts, $dur) = /"name":"(.*?)","cat":"(.*?)".*"tid":(\d+),"ts":([\d.]+),"dur":([\d.]+)/
+        ? ($2, $1, $3, $4 / 1e3, $5 / 1e3) : next;
+    my $e = { kind => $kind, unit => $name =~ s/^\Q$kind\E ?//r, lane => int($tid / 100), begin => $ts,
+              end => $ts + $dur, bytes => /"bytes":(\d+)/ ? $1 : 0 };
+    push @{ $kind eq 'step' ? \@steps : \@events }, $e;
+}
+@events = sort { $a->{begin} <=> $b->{begin} } @events;
+@steps = sort { $a->{begin} <=> $b->{begin} } @steps;
+die "$file has fewer than 3 steps\n" if @steps < 3;
+
+sub within {
+    my ($step) = @_;
+    return grep { $_->{end} > $step->{begin} && $_->{begin} < $step->{end} } @events;
+}
+
+# ---- order
+
+# One reduction carries a whole bucket, so its units' events overlap.
+sub print_order {
+    my (%bytes, $last);
+    for my $e (within($steps[-1])) {
+        my $unit = $e->{unit} =~ s/^block //r;
+        if ($e->{kind} =~ /^(forward|backward)$/) { printf("\n%-8s %-9s ", $e->{kind}, $e->{unit}) }
+        elsif ($e->{kind} eq 'update' && !$e->{unit}) { printf("\n%-18s ", 'update') }
+        next if $e->{kind} !~ /^(gather|reduce)$/;
+        my $joins = $last && $last->{kind} eq 'reduce' && $e->{kind} eq 'reduce' && $e->{begin} < $last->{end};
+        print $joins ? "+$unit" : "  $e->{kind} $unit";
+        $bytes{$e->{kind}} += $e->{bytes};
+        $last = $e;
+    }
+    printf("\nsent: %.2f MiB by gathers, %.2f MiB by reductions\n",
+        map { ($bytes{$_} // 0) / 1048576 } qw(gather reduce));
+}
+
+# ---- time
+
+# Returns disjoint intervals, in order, that cover the same time as these.
+sub union {
+    my @all;
+    for (sort { $a->[0] <=> $b->[0] } @_) {
+        if (!@all || $_->[0] > $all[-1][1]) { push @all, [@$_] }
+        elsif ($_->[1] > $all[-1][1]) { $all[-1][1] = $_->[1] }
+    }
+    return @all;
+}
+# Returns the parts of the intervals @$from, which are disjoint, that are outside of @$cut, likewise.
+sub without {
+    my ($from, $cut) = @_;
+    my @left;
+    for (@$from) {
+        my ($begin, $end) = @$_;
+        for my $c (grep { $_->[1] > $begin && $_->[0] < $end } @$cut) {
+            push @left, [$begin, $c->[0]] if $c->[0] > $begin;
+            $begin = $c->[1];
+        }
+        push @left, [$begin, $end] if $end > $begin;
+    }
+    return @left;
+}
+sub ms { my $sum = 0; $sum += $_->[1] - $_->[0] for @_; return $sum }
+
+# A step computes in its passes and its update, except while the trainer's thread waits or sends.
+sub times_of {
+    my ($step) = @_;
+    my @e = within($step);
+    my $of = sub { union(map { [$_->{begin}, $_->{end}] } grep { $_[0]->($_) } @e) };
+    my @busy = $of->(sub { $_->{kind} =~ /^(forward|backward|update|squares)$/ });
+    my @not = $of->(sub { $_->{lane} == 1 && $_->{kind} =~ /^(gather|reduce|wait)$/ });
+    my @computes = without(\@busy, \@not);
+    my %t = (step => $step->{end} - $step->{begin}, computes => ms(@computes), exposed_by => {});
+    for my $e (grep { $_->{kind} =~ /^(gather|reduce)$/ } @e) {
+        my $exposed = ms(without([[$e->{begin}, $e->{end}]], \@computes));
+        $t{exposed_by}{"$e->{kind} $e->{unit}"} += $exposed;
+        $t{exposed} += $exposed;
+        $t{sends} += $e->{end} - $e->{begin};
+    }
+    return \%t;
+}
+sub print_times {
+    my @by_time = sort { $a->{step} <=> $b->{step} } map { times_of($_) } @steps[2 .. $#steps];
+    my $t = $by_time[@by_time / 2];
+    printf("step %.0f ms: computes %.0f ms, sends %.0f ms, exposed %.0f ms, %.0f %% of the step\n", $t->{step},
+        $t->{computes}, $t->{sends}, $t->{exposed}, 100 * $t->{exposed} / $t->{step});
+    my $by = $t->{exposed_by};
+    my @most = (sort { $by->{$b} <=> $by->{$a} } keys %$by)[0 .. 2];
+    printf("exposed most: %s\n", join(', ', map { sprintf('%s %.0f ms', $_, $by->{$_}) } @most));
+}
+
+$what eq 'order' ? print_order() : print_times();
