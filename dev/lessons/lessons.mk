@@ -18,6 +18,15 @@ $(PROGRAMS): dev/lessons/lesson.c dev/lessons/lesson.h $(ZERO_LIB)
 	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. $(filter %.c %.a,$^) -o $@ $(ZERO_LIBS)
 
+$(BUILD)/lessons/kept_pointer.c: dev/examples/mlp_zero.c dev/lessons/kept_pointer.sed
+	$(Q)mkdir -p $(@D) && sed -f dev/lessons/kept_pointer.sed $< >$@
+$(BUILD)/lessons/kept_pointer: $(BUILD)/lessons/kept_pointer.c $(ZERO_LIB)
+	@echo "$(ZERO_COUNT)  link $@"
+	$(Q)$(CC) $(BASE) -I. -Idev/examples $(filter %.c %.a,$^) -o $@ $(ZERO_LIBS)
+$(BUILD)/lessons/slow_network.so: dev/lessons/slow_network.c
+	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  link $@"
+	$(Q)$(CC) $(BASE) -shared -fPIC $< -o $@ -ldl
+
 #? lesson              checks what you wrote for lesson N of docs/tutorial/
 #? N=4                 make lesson, make tutorial: the number of a lesson
 #? SOLUTION=1          make lesson: checks the solution instead
@@ -25,5 +34,6 @@ lesson: $(LESSON:%=$(BUILD)/lessons/%$(if $(SOLUTION),_solution))
 	@test -n "$<" || { echo 'Which lesson? make lesson N=1; these have checks: $(LESSONS)'; exit 1; }
 	@. scripts/mpi_env.sh && $(WITHOUT_FLAGS) timeout -k 2 60 $<
 #? tutorial            runs every command and every check of the lessons, and compares with their text
-tutorial: $(TRAINER) $(EXAMPLE) $(BUILD)/bench/comm $(PROGRAMS)
+tutorial: $(TRAINER) $(EXAMPLE) $(BUILD)/bench/comm $(PROGRAMS) \
+          $(BUILD)/lessons/kept_pointer $(BUILD)/lessons/slow_network.so
 	@$(WITHOUT_FLAGS) dev/lessons/run.pl $(BUILD) $(N)
