@@ -1,5 +1,5 @@
 // Lesson 5: buckets of gradients. dev/lessons/05_buckets.c has the task.
-#include "lesson.h"
+#include "../lesson.h"
 
 int fill_buckets(const int64_t *elems, int n_units, int64_t bucket_size, int *reduction) {
     int64_t held = 0;

@@ -1,5 +1,5 @@
 // Lesson 6: gathering ahead. dev/lessons/06_gather.c has the task.
-#include "lesson.h"
+#include "../lesson.h"
 
 int frees_slot(const int *uses, int n_uses, int at) { return at + 1 == n_uses || uses[at + 1] != uses[at]; }
 

@@ -1,5 +1,5 @@
 // Lesson 7: the gradient norm. dev/lessons/07_norm.c has the task.
-#include "lesson.h"
+#include "../lesson.h"
 #include <math.h>
 
 double global_norm(const float *const *shards, const int64_t *elems, int n_units) {
