@@ -8,12 +8,12 @@
 // Sets reduction[u] to the number of the reduction with which unit u leaves: 0 for the first of the pass.
 // Returns the number of reductions.
 int fill_buckets(const int64_t *elems, int n_units, int64_t bucket_size, int *reduction) {
-    return 0;
+    return 0;  // your code
 }
 
 // Returns the bytes of memory for buckets that a rank needs, with fp32 gradients. One bucket is filled while
 // the one before it is sent, so there are two buffers, unless there is only one reduction. Each buffer must
 // be large enough for any of the buckets. Call fill_buckets if it helps: n_units is at most 16.
 int64_t bucket_memory(const int64_t *elems, int n_units, int64_t bucket_size) {
-    return 0;
+    return 0;  // your code
 }

@@ -1,5 +1,6 @@
-// Lesson 5: runs a micro-batch of a small model at stage 2 on two ranks, and compares fill_buckets with the
-// bytes that the engine has sent for reductions after each hook, and bucket_memory with what it allocated.
+// Lesson 5: runs a micro-batch of a small model at stage 2 on two ranks, and compares fill_buckets with
+// the bytes that the engine has sent for reductions after each hook, and bucket_memory with what it
+// allocated.
 #include <string.h>
 #include "lesson.h"
 
@@ -30,8 +31,8 @@ static int64_t reduced_bytes(zero *z) {
     return t.reduce_scatter[ZERO_FOR_STEP];
 }
 
-// Sets reduction[u] to the reduction with which the engine sends unit u, and returns their number. Without
-// overlap a bucket is sent within the hook that fills it, so the counter of bytes grows there.
+// Sets reduction[u] to the reduction with which the engine sends unit u, and returns their number.
+// Without overlap a bucket is sent within the hook that fills it, so the counter of bytes grows there.
 static int engine_buckets(zero *z, const int64_t *elems, int n_units, int *reduction) {
     int n = 0;
     lesson_must(zero_begin_train(z, 0, 1));

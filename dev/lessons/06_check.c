@@ -1,10 +1,11 @@
-// Lesson 6: plays a step with frees_slot and gather_ahead, runs the same step through the engine at stage 3 on
-// two ranks, and compares the bytes gathered before each use begins to compute, and the memory of the slots.
+// Lesson 6: plays a step with frees_slot and gather_ahead, runs the same step through the engine at stage
+// 3 on two ranks, and compares the bytes gathered before each use begins to compute, and the memory of
+// the slots.
 #include <string.h>
 #include "lesson.h"
 
-// Sizes are multiples of RANKS * 128 elements, which need no padding, and powers of two, so that a number of
-// bytes says which units were gathered.
+// Sizes are multiples of RANKS * 128 elements, which need no padding, and powers of two, so that a number
+// of bytes says which units were gathered.
 enum { RANKS = 2, MOST_UNITS = 8, MOST_USES = 2 * MOST_UNITS, LEAST = RANKS * 128 };
 
 typedef struct {
@@ -97,8 +98,8 @@ static int64_t gathered_bytes(zero *z) {
     return t.all_gather[ZERO_FOR_STEP];
 }
 
-// Runs a step. Without overlap a gather runs within the hook that starts it, so the counter of bytes shows
-// after each hook what has been gathered.
+// Runs a step. Without overlap a gather runs within the hook that starts it, so the counter of bytes
+// shows after each hook what has been gathered.
 static void engine_step(zero *z, const int *uses, int n, step *s) {
     const zero_hyper hyper = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 1 };
     const int64_t before = gathered_bytes(z);

@@ -8,7 +8,7 @@
 // Called when use `at` has ended. Returns 1 if the unit's slot is to be freed now, and 0 if the very next use
 // needs the same unit.
 int frees_slot(const int *uses, int n_uses, int at) {
-    return 0;
+    return 0;  // your code
 }
 
 // Called when use `at` begins to compute, again and again until it returns -1. Returns a unit whose gather
@@ -16,5 +16,5 @@ int frees_slot(const int *uses, int n_uses, int at) {
 // `at`, so look at the n_slots-1 uses after it, the nearest first, for a unit that is not held yet.
 //   held[u]  1 if unit u is in a slot, or on its way to one
 int gather_ahead(const int *uses, int n_uses, int at, int n_slots, const int *held) {
-    return -1;
+    return -1;  // your code
 }

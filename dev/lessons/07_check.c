@@ -1,5 +1,5 @@
-// Lesson 7: reduces gradients with the engine at every stage, gives each rank its shards, and compares the
-// bits of global_norm with those of the engine's norm, and the bytes sent with its bytes for scalars.
+// Lesson 7: reduces gradients with the engine at every stage, gives each rank its shards, and compares
+// the bits of global_norm with those of the engine's norm, and the bytes sent with its bytes for scalars.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,16 +9,16 @@ enum { MOST_RANKS = 4, UNITS = 5, LEAST = MOST_RANKS * 128 };  // such sizes nee
 static const int64_t elems[UNITS] = { 4 * LEAST, LEAST, 2 * LEAST, 3 * LEAST, LEAST };
 
 // The mean over the ranks has so few bits that the squares of a shard add up without rounding. Units and
-// shards have different scales, so the sum over them is rounded, and its bits show in which order they were
-// added.
+// shards have different scales, so the sum over them is rounded, and its bits show in which order they
+// were added.
 static float gradient(int rank, int micro, int unit, int64_t i) {
     const int part = (int)(i * MOST_RANKS / elems[unit]), scale = (unit * 3 + part * 7) % 13 - 12;
     const int number = (int)(2000 * lesson_number((uint64_t)(i + 10000 * unit)));
     return ldexpf((float)(number * (1 + rank + micro)), scale);
 }
 
-// Reduces the gradients of a step. Sets *norm to the engine's norm and *bytes to what this rank has sent for
-// it, and values[u] to the reduced gradient of unit u.
+// Reduces the gradients of a step. Sets *norm to the engine's norm and *bytes to what this rank has sent
+// for it, and values[u] to the reduced gradient of unit u.
 static void reduce(int stage, float **values, double *norm, int64_t *bytes) {
     zero_traffic before, after;
     zero_step_result result;
@@ -29,8 +29,7 @@ static void reduce(int stage, float **values, double *norm, int64_t *bytes) {
     zero_traffic_info(z, &before);
     lesson_must(zero_finish_gradients(z, &result));
     zero_traffic_info(z, &after);
-    for (int u = 0; u < UNITS; u++)
-        lesson_must(zero_get(z, ZERO_GRADIENT, u, 0, 0, elems[u], values[u]));
+    for (int u = 0; u < UNITS; u++) lesson_must(zero_get(z, ZERO_GRADIENT, u, 0, 0, elems[u], values[u]));
     lesson_must(zero_discard(z));
     zero_destroy(z);
     *norm = result.grad_norm;

@@ -12,5 +12,5 @@
 // wire_rank(), wire_ranks(), wire_send(to, data, bytes) and wire_receive(from, data, bytes) are explained in
 // lesson.h. There are at most 16 units and 8 ranks. sqrt() is in math.h.
 double global_norm(const float *const *shards, const int64_t *elems, int n_units) {
-    return 0;
+    return 0;  // your code
 }

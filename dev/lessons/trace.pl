@@ -15,10 +15,10 @@ open(my $in, '<', $file) or die "$file: $!\n";
 my (@events, @steps);
 while (<$in>) {
     next if !/"ph":"X"/ || !/"pid":1,/;
-    my ($kind, $name, $tid, $ts, $dur) = /"name":"(.*?)","cat":"(.*?)".*"tid":(\d+),"ts":([\d.]+),"dur":([\d.]+)/
-        ? ($2, $1, $3, $4 / 1e3, $5 / 1e3) : next;
-    my $e = { kind => $kind, unit => $name =~ s/^\Q$kind\E ?//r, lane => int($tid / 100), begin => $ts,
-              end => $ts + $dur, bytes => /"bytes":(\d+)/ ? $1 : 0 };
+    next if !/"name":"(.*?)","cat":"(.*?)".*"tid":(\d+),"ts":([\d.]+),"dur":([\d.]+)/;
+    my ($name, $kind, $tid, $begin, $duration) = ($1, $2, $3, $4 / 1e3, $5 / 1e3);
+    my $e = { kind => $kind, unit => $name =~ s/^\Q$kind\E ?//r, lane => int($tid / 100), begin => $begin,
+              end => $begin + $duration, bytes => /"bytes":(\d+)/ ? $1 : 0 };
     push @{ $kind eq 'step' ? \@steps : \@events }, $e;
 }
 @events = sort { $a->{begin} <=> $b->{begin} } @events;
@@ -40,8 +40,8 @@ sub print_order {
         if ($e->{kind} =~ /^(forward|backward)$/) { printf("\n%-8s %-9s ", $e->{kind}, $e->{unit}) }
         elsif ($e->{kind} eq 'update' && !$e->{unit}) { printf("\n%-18s ", 'update') }
         next if $e->{kind} !~ /^(gather|reduce)$/;
-        my $joins = $last && $last->{kind} eq 'reduce' && $e->{kind} eq 'reduce' && $e->{begin} < $last->{end};
-        print $joins ? "+$unit" : "  $e->{kind} $unit";
+        my $both_reduce = $last && $last->{kind} eq 'reduce' && $e->{kind} eq 'reduce';
+        print $both_reduce && $e->{begin} < $last->{end} ? "+$unit" : "  $e->{kind} $unit";
         $bytes{$e->{kind}} += $e->{bytes};
         $last = $e;
     }
@@ -96,8 +96,8 @@ sub times_of {
 sub print_times {
     my @by_time = sort { $a->{step} <=> $b->{step} } map { times_of($_) } @steps[2 .. $#steps];
     my $t = $by_time[@by_time / 2];
-    printf("step %.0f ms: computes %.0f ms, sends %.0f ms, exposed %.0f ms, %.0f %% of the step\n", $t->{step},
-        $t->{computes}, $t->{sends}, $t->{exposed}, 100 * $t->{exposed} / $t->{step});
+    printf("step %.0f ms: computes %.0f ms, sends %.0f ms, exposed %.0f ms, %.0f %% of the step\n",
+        @$t{qw(step computes sends exposed)}, 100 * $t->{exposed} / $t->{step});
     my $by = $t->{exposed_by};
     my @most = (sort { $by->{$b} <=> $by->{$a} } keys %$by)[0 .. 2];
     printf("exposed most: %s\n", join(', ', map { sprintf('%s %.0f ms', $_, $by->{$_}) } @most));
