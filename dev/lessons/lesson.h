@@ -40,6 +40,25 @@ typedef struct {
     double begin, end;  // microseconds
 } span;
 double exposed(const span *sends, int n_sends, const span *computes, int n_computes);
+// Lesson 9
+int64_t kept_values(int recompute, int64_t layers, int64_t btc);
+int64_t slot_bytes(int stage, int ranks, int prefetch, const int64_t *elems, int n_units, int dtype_bytes);
+
+// Lesson 10
+void file_bytes(const int64_t *elems, int n_units, int ranks, int micro_batches, int gradients, int64_t *read,
+                int64_t *written);
+
+// Lesson 11
+typedef struct {
+    int64_t from, elems;  // elements of the unit
+    int64_t at;           // byte of the file where they begin
+} saved_part;
+typedef struct {
+    int file;           // of this old rank
+    int64_t at, bytes;  // in the file
+} file_range;
+int find_ranges(int64_t unit_elems, const saved_part *saved, int old_ranks, int new_rank, int new_ranks,
+                file_range *ranges);
 
 // -------- what readers may call
 

@@ -1,4 +1,5 @@
-#include "lesson.h"
+// Lesson 9: what does ZeRO not shrink? dev/lessons/09_working.c has the task.
+#include "../lesson.h"
 
 int64_t kept_values(int recompute, int64_t layers, int64_t btc) {
     const int64_t gelu = recompute >= 1 ? 1 : layers;
