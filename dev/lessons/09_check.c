@@ -9,7 +9,7 @@ static int64_t planned_values(int recompute, int layers, int64_t btc) {
     static const struct {
         const char *name;
         int multiple;  // of btc
-    } large[] = { { "ln1", 1 }, { "qkv", 3 }, { "atty", 1 }, { "residual2", 1 },
+    } large[] = { { "ln1", 1 }, { "qkv", 3 }, { "atty", 1 },     { "residual2", 1 },
                   { "ln2", 1 }, { "fch", 4 }, { "fch_gelu", 4 }, { "residual3", 1 } };
     char command[200], line[200], name[40];
     int64_t values = 0;
@@ -30,7 +30,8 @@ static int64_t planned_values(int recompute, int layers, int64_t btc) {
 static void check_activations(int recompute) {
     const int64_t btc = 2 * 32 * 64;
     for (int layers = 2; layers <= 12; layers += 5) {
-        const int64_t yours = kept_values(recompute, layers, btc), planned = planned_values(recompute, layers, btc);
+        const int64_t yours = kept_values(recompute, layers, btc),
+                      planned = planned_values(recompute, layers, btc);
         if (yours != planned)
             lesson_off("%d blocks: you say %lld values; the trainer plans %lld", layers, (long long)yours,
                        (long long)planned);
@@ -47,7 +48,8 @@ static int64_t planned_slots(int stage, int ranks, int prefetch, const int64_t *
     zero_plan plan;
     int64_t bytes = 0;
     for (int u = 0; u < n_units; u++) {
-        tensors[u] = (zero_tensor){ .name = "weights", .n_dims = 1, .dims = { elems[u] }, .layers = 1, .unit = u };
+        tensors[u] =
+            (zero_tensor){ .name = "weights", .n_dims = 1, .dims = { elems[u] }, .layers = 1, .unit = u };
         units[u] = (zero_unit){ "layer", 1, 1, 0 };
     }
     config.stage = stage;
@@ -71,8 +73,9 @@ static void check_slots(int ranks) {
                 const int64_t yours = slot_bytes(stage, ranks, prefetch, elems, 5, size);
                 const int64_t planned = planned_slots(stage, ranks, prefetch, elems, 5, dtype);
                 if (yours != planned)
-                    lesson_off("stage %d, prefetch %d, %d bytes a value: you say %lld bytes; the engine plans %lld",
-                               stage, prefetch, size, (long long)yours, (long long)planned);
+                    lesson_off(
+                        "stage %d, prefetch %d, %d bytes a value: you say %lld bytes; the engine plans %lld",
+                        stage, prefetch, size, (long long)yours, (long long)planned);
             }
     lesson_check("%d rank%s: bytes of the slots at stages 0 to 3", ranks, ranks > 1 ? "s" : "");
 }

@@ -8,9 +8,7 @@
 // share the memory of one.
 //   recompute    0: nothing is computed again. 1: fch_gelu. 2: ln1 and ln2 too. 3: everything but residual3,
 //                which is the input of the next block
-int64_t kept_values(int recompute, int64_t layers, int64_t btc) {
-    return 0;
-}
+int64_t kept_values(int recompute, int64_t layers, int64_t btc) { return 0; }
 
 // Returns the bytes of the slots into which units are gathered before use: room for the unit in use and for
 // `prefetch` units gathered ahead, each slot as large as the largest unit.

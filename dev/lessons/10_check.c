@@ -25,15 +25,17 @@ static void compare(int ranks, int A, int gradients, const char *whose, int64_t 
     int64_t your_read = -1, your_written = -1;
     file_bytes(elems, UNITS, ranks, A, gradients, &your_read, &your_written);
     if (your_read == read && your_written == written) return;
-    lesson_off("%d ranks, %d micro-batches: you say %lld bytes read, %lld written; the engine %s %lld, %lld", ranks,
-               A, (long long)your_read, (long long)your_written, whose, (long long)read, (long long)written);
+    lesson_off("%d ranks, %d micro-batches: you say %lld bytes read, %lld written; the engine %s %lld, %lld",
+               ranks, A, (long long)your_read, (long long)your_written, whose, (long long)read,
+               (long long)written);
 }
 
 static void check_plans(int gradients) {
     zero_tensor tensors[UNITS];
     zero_unit units[UNITS];
     for (int u = 0; u < UNITS; u++) {
-        tensors[u] = (zero_tensor){ .name = "weights", .n_dims = 1, .dims = { elems[u] }, .layers = 1, .unit = u };
+        tensors[u] =
+            (zero_tensor){ .name = "weights", .n_dims = 1, .dims = { elems[u] }, .layers = 1, .unit = u };
         units[u] = (zero_unit){ "layer", 1, 1, 0 };
     }
     for (int ranks = 1; ranks <= 4; ranks++)
@@ -57,8 +59,8 @@ static zero_files moved_so_far(zero *z) {
     return files;
 }
 
-// Counts the second of two steps. A gather may take a part from the update's buffers instead of its file: such
-// bytes count as read.
+// Counts the second of two steps. A gather may take a part from the update's buffers instead of its file:
+// such bytes count as read.
 static void check_step(int A, int gradients) {
     zero_config config = with_files(A, gradients);
     const zero_hyper hyper = { .lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 1 };

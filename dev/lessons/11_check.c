@@ -79,8 +79,10 @@ static void read_manifest(void) {
     snprintf(line, sizeof line, "%s/manifest.json", folder);
     FILE *f = fopen(line, "r");
     while (f && fgets(line, sizeof line, f)) {
-        if (strstr(line, ".states\"") && r < OLD) read_file_line(r++, line);
-        else if (strstr(line, "{\"name\":\"unit\"") && u < UNITS) saved.unit_elems[u++] = number_of(line, "elems");
+        if (strstr(line, ".states\"") && r < OLD)
+            read_file_line(r++, line);
+        else if (strstr(line, "{\"name\":\"unit\"") && u < UNITS)
+            saved.unit_elems[u++] = number_of(line, "elems");
     }
     if (f) fclose(f);
     for (u = 0; u < UNITS; u++)
@@ -96,15 +98,17 @@ static void read_manifest(void) {
 // Reads a range of a file into `values`. Returns 0 if it is not in the file, or longer than room.
 static int read_range(const file_range *range, float *values, int64_t room) {
     char path[200];
-    if (range->file < 0 || range->file >= OLD || range->at < 0 || range->bytes < 0 || range->bytes > 4 * room ||
-        range->at + range->bytes > saved.bytes[range->file]) {
-        lesson_off("a range of file %d from byte %lld, %lld bytes: not in the file, or more than the rank owns",
-                   range->file, (long long)range->at, (long long)range->bytes);
+    if (range->file < 0 || range->file >= OLD || range->at < 0 || range->bytes < 0 ||
+        range->bytes > 4 * room || range->at + range->bytes > saved.bytes[range->file]) {
+        lesson_off(
+            "a range of file %d from byte %lld, %lld bytes: not in the file, or more than the rank owns",
+            range->file, (long long)range->at, (long long)range->bytes);
         return 0;
     }
     snprintf(path, sizeof path, "%s/%s", folder, saved.files[range->file]);
     FILE *f = fopen(path, "rb");
-    const int ok = f && !fseek(f, range->at, SEEK_SET) && fread(values, 1, range->bytes, f) == (size_t)range->bytes;
+    const int ok = f && !fseek(f, range->at, SEEK_SET) &&
+                   fread(values, 1, range->bytes, f) == (size_t)range->bytes;
     if (f) fclose(f);
     if (!ok) lesson_off("%s cannot be read", path);
     return ok;
@@ -123,8 +127,8 @@ static void compare(int u, int s, int m, int M) {
         n += ranges[i].bytes / 4;
     }
     if (n != owned || count < 0 || count > OLD)
-        lesson_off("rank %d of %d, unit %d (%lld elements): you read %lld values in %d ranges; it owns %lld", m, M,
-                   u, (long long)all, (long long)n, count, (long long)owned);
+        lesson_off("rank %d of %d, unit %d (%lld elements): you read %lld values in %d ranges; it owns %lld",
+                   m, M, u, (long long)all, (long long)n, count, (long long)owned);
     for (int64_t i = 0; i < n && mine + i < elems[u]; i++) {
         if (!memcmp(&values[i], &loaded[u][s][mine + i], 4)) continue;
         lesson_off("rank %d of %d, unit %d: %s of element %lld: you read %g; the engine loads %g", m, M, u,
