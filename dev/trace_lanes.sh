@@ -24,7 +24,7 @@ awk -F'"' -v process=$((${RANK:-0} + 1)) '
         if (what == "step") next
         if (what == "wait" && thread == 4) what = "pause"
         if (what == "wait" && thread) next
-        if ($4 == "update ") { printf "%.6f step 0\n", from; next }
+        if ($4 == "update") { printf "%.6f step 0\n", from; next }
         if (what == "squares") next
         if (what == "to device") what = "up"
         if (what == "to host") what = "down"

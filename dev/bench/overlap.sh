@@ -51,7 +51,7 @@ exposed() {
         /"ph":"X"/ && number("pid") == 1 && !/"cat":"step"/ {
             from = number("ts") / 1e3
             to = from + number("dur") / 1e3
-            if ($4 == "update ") update[++updates] = from
+            if ($4 == "update") update[++updates] = from
             else if ($8 == "wait") { wait_from[++waits] = from; wait_to[waits] = to }
             else if (int(number("tid") / 100) == 2) {
                 n++; begin[n] = from; end[n] = to; kind[n] = $8; unit[n] = substr($4, length($8) + 2)
