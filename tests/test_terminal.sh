@@ -208,7 +208,7 @@ make_trace() {
     local at
     printf '[\n{"name":"process_name","ph":"M","pid":1,"args":{"name":"rank 0"}},\n'
     for at in 0 10 20; do
-        event 'update ' update 0 $at 0
+        event 'update' update 0 $at 0
         event 'update block 0' update 4 $at 3
         event 'read block 0' read 3 $at 3; event 'read block 1' read 3 $((at + 1)) 3
         event 'wait block 0' wait 4 $at 1
