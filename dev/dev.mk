@@ -15,7 +15,7 @@ $(BUILD)/make_stories: dev/data/make_stories.c gpt2/disk.c gpt2/gpt2_error.c dev
 	$(Q)$(CC) $(DATA_CFLAGS) -I. $(filter %.c,$^) -o $@
 TOKENS_SRC := $(patsubst %,gpt2/%.c,bpe vocabulary tokenizer disk gpt2_error)
 TOKENS_INC := $(wildcard dev/data/*.h) gpt2/hellaswag.h $(TOKENS_SRC:.c=.h)
-#? build/make_tokens   builds the program that converts text to tokens (docs/data.md)
+#? build/make_tokens   builds the program that converts text to tokens (docs/reference/data.md)
 #? build/make_hellaswag  builds the program that converts HellaSwag's examples for -h 1
 $(TOKENS) $(HELLASWAG): $(BUILD)/%: dev/data/%.c $(TOKENS_SRC) $(TOKENS_INC) | probes
 	@test -n "$(HAVE_PCRE)" || { echo "PCRE2 is missing: scripts/install_deps.sh installs it"; exit 1; }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Models a training step of train_gpt2_zero on NVIDIA GPUs, only from shapes: prints the launches, bytes
 # moved, flops, minimum time on the GPU and expected time of each operation. It measures nothing;
-# docs/gpu_model.md explains the assumptions.
+# docs/internals/gpu_model.md explains the assumptions.
 # Usage: dev/gpu_model.sh [option [value]]...
 #   --model d12        d12 (124M), d24 (350M), d36 (774M), d48 (1558M), or any other of the trainer's -e
 #   --batch N          sequences on each GPU (default as in llm.c's recipes: 64 to d24, 32 for d36, else 16)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Writes docs/api.md, the reference, from the comments and declarations of zero.h, zero_checkpoint.h,
-# zero_config.h, zero_update.h, zero_job.h, zero_plan.h, zero_settings.h and zero_deepspeed.h.
+# Writes docs/reference/api.md from the comments and declarations of zero.h, zero_checkpoint.h, zero_config.h,
+# zero_update.h, zero_job.h, zero_plan.h, zero_settings.h and zero_deepspeed.h.
 # Usage: dev/make_api.sh [FILE]
 # A `// -------- title` line becomes a heading. A comment followed by declarations becomes an entry. A
 # free-standing comment becomes a paragraph.
 set -eu -o pipefail
 cd "$(dirname "$0")/.."
-to=${1:-docs/api.md}
+to=${1:-docs/reference/api.md}
 trap 'rm -f "$to.tmp"' EXIT
 
 awk '
@@ -14,7 +14,7 @@ BEGIN {
     print "# API of llmc_zero\n"
     print "Generated from `zero.h`, `zero_config.h`, `zero_update.h`, `zero_checkpoint.h`, `zero_job.h`,"
     print "`zero_plan.h`, `zero_settings.h` and `zero_deepspeed.h` in `llmc_zero/` by `dev/make_api.sh`."
-    print "[porting.md](porting.md) shows how a trainer uses the API; [details.md](details.md) explains"
+    print "[porting.md](../porting.md) shows how a trainer uses the API; [details.md](details.md) explains"
     print "the reasons for its rules.\n"
 }
 
@@ -54,13 +54,15 @@ function add_text(line,    indented) {
 }
 
 function end_entry() {
-    if (names) print "### " names "\n"
-    if (code) print "```c\n" code "```\n"
-    if (text) print text
+    if (names) print "### " names
+    if (code) print "```c\n" code "```"
+    if (text) print text; else if (names code) print ""
     names = code = text = ""
     was_indented = 0
 }
 
+/^typedef struct zero zero;.*includes this file/ { next }     # repeats the one of zero.h
+/^#define ZERO_VERSION/ { names = "`ZERO_VERSION`" }
 FNR == 1 { end_entry(); in_code = 0; if (FILENAME ~ /job/) print "## Ranks of a job\n" }
 /^\/\/ -------- / {
     end_entry()

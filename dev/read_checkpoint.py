@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Reads a checkpoint of llmc_zero as docs/formats.md describes it, with only Python's standard library.
+"""Reads a checkpoint of llmc_zero (docs/reference/formats.md) with only Python's standard library.
 
     dev/read_checkpoint.py FOLDER                         lists its tensors
     dev/read_checkpoint.py FOLDER STATE [TENSOR [LAYER]]  writes values to stdout, fp32

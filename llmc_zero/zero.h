@@ -27,7 +27,7 @@
 // - Only one thread per rank may call the library. The library prints only when it ends the job.
 // - Names with elems count elements; names with bytes count bytes.
 //
-// dev/examples/mlp_zero.c is a complete trainer; docs/porting.md and docs/details.md explain the rules.
+// dev/examples/mlp_zero.c is a complete trainer; docs/porting.md and docs/reference/details.md explain rules.
 #ifndef LLMC_ZERO_H
 #define LLMC_ZERO_H
 #include <stddef.h>

@@ -1,5 +1,5 @@
 // Checkpoints. All ranks save together; any number of ranks can load, and a single process can read and
-// verify. docs/formats.md describes every byte. Part of zero.h, which includes this file.
+// verify. docs/reference/formats.md describes every byte. Part of zero.h, which includes this file.
 #ifndef LLMC_ZERO_CHECKPOINT_INFO_H
 #define LLMC_ZERO_CHECKPOINT_INFO_H
 #ifdef __cplusplus

@@ -29,14 +29,14 @@ typedef struct {
                            // to 4 MiB as needed, with NCCL at most 256 MiB for all ranks together
     int shared_window;     // 1: shared memory if all ranks are on one node; 0: messages
     int nccl;  // with ZERO_CUDA, 1: NCCL; 0: through the host; -1: NCCL if it works (if not, zero_job.comm
-               // has the reason). See docs/nccl.md
+               // has the reason). See docs/internals/nccl.md
     int reduce_nccl;  // needs nccl 1. 1: NCCL sums, in an order of its choice; 0: rank order
     int reduce_fp32;  // 1: send 16-bit gradients as fp32, twice the bytes. The sums stay bit-identical unless
                       // reduce_nccl is set; NCCL then sums in fp32
     double timeout_s;  // 0.001 to 1e6; a collective that takes longer is an error
 } zero_comm_config;
 
-// How the ranks find each other (docs/details.md); by default the launcher decides. With ZERO_START_TCP and
+// How the ranks find each other (docs/multi-node.md); by default, the launcher. With ZERO_START_TCP and
 // ZERO_START_FILE, ZERO_JOB_KEY (16 characters or more) in the environment keeps other programs from joining.
 typedef enum { ZERO_START_AUTO, ZERO_START_MPI, ZERO_START_TCP, ZERO_START_FILE } zero_start;
 typedef struct {

@@ -7,7 +7,7 @@ extern "C" {
 
 // -------- settings from a DeepSpeed file
 
-// Applies the plugin's keys of a DeepSpeed JSON file to *config (docs/details.md lists them). If keys cannot
+// Applies the plugin's keys of a DeepSpeed JSON file to *config (see docs/deepspeed.md). If keys cannot
 // be honoured, fails with ZERO_ERR_ARGUMENT, lists them all with file, line and value, and leaves *config
 // unchanged. Fails with ZERO_ERR_IO if the file is unreadable. Every rank reads the file. offload.nvme is
 // valid until the calling thread reads another file.

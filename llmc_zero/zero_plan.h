@@ -51,7 +51,7 @@ typedef struct {
         other[ZERO_TRAFFIC_PURPOSES];
 } zero_traffic;
 // Sets *traffic to the bytes that this rank has sent since zero_create, counted where they are copied or
-// sent. Waits for pending collectives. docs/details.md explains which purpose a prefetched gather counts for.
+// sent. Waits for pending collectives. Gathers ahead: see docs/reference/details.md.
 void zero_traffic_info(zero *z, zero_traffic *traffic);
 typedef struct {
     const char *comm;     // "one rank", "mpi, shared window", "tcp, messages (why no window)", "nccl, ..", ..

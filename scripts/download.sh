@@ -4,6 +4,7 @@
 #   tinyshakespeare     data/tiny_shakespeare_train.bin, _val.bin: 338028 tokens
 #   tinystories         data/tinystories_train.bin, _val.bin: 2.2 GB of text, converted to tokens locally
 #   fineweb[:N]         data/fineweb_val_000000.bin and the first N of 103 training shards (1), 200 MB each
+#   fineweb-100B[:N]    files with the same names, the first N of 1030 of a larger sample; set DATA
 #   fineweb-edu[:N]     data/edu_fineweb_val_000000.bin and the first N of 1001 training shards (1), 200 MB
 #                       each
 #   hellaswag           data/hellaswag_val.bin: 10042 examples of 12 MB of JSON, converted to tokens locally
@@ -154,6 +155,7 @@ get() {
         tinystories) tinystories ;;
         hellaswag) hellaswag ;;
         fineweb|fineweb:*) shards fineweb kjj0/fineweb10B-gpt2 "$count" 103 ;;
+        fineweb-100B|fineweb-100B:*) shards fineweb kjj0/fineweb100B-gpt2 "$count" 1030 ;;
         fineweb-edu|fineweb-edu:*) shards edu_fineweb karpathy/fineweb-edu-100B-gpt2-token-shards "$count" \
             1001 ;;
         gpt2:124M|gpt2:124M_bf16) fetch "$pack/gpt2_$count.bin" ;;
@@ -161,8 +163,8 @@ get() {
             die "$1: not published in llm.c's format; llm.c's train_gpt2.py --model gpt2-medium, "\
 "gpt2-large or gpt2-xl writes it" ;;
         *) die \
-            "$1: unknown; expected tokenizer, tinyshakespeare, tinystories, fineweb[:N], fineweb-edu[:N], "\
-"hellaswag, gpt2:124M, gpt2:124M_bf16" ;;
+            "$1: unknown; expected tokenizer, tinyshakespeare, tinystories, fineweb[:N], fineweb-100B[:N], "\
+"fineweb-edu[:N], hellaswag, gpt2:124M, gpt2:124M_bf16" ;;
     esac
 }
 

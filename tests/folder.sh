@@ -466,7 +466,7 @@ test_readers() {
 
 # ---- names, paths, listings
 
-# Builds a program that rewrites the end of a manifest, with a new checksum (docs/formats.md).
+# Builds a program that rewrites the end of a manifest, with a new checksum (docs/reference/formats.md).
 sign_with_c() {
     "${CC:-cc}" -x c - -o "$dir/sign" <<'END'
 #define XXH_INLINE_ALL

@@ -137,6 +137,7 @@ if [ -z "$short" ]; then
     run house 400 tests/test_house.sh "$build"
     table mpi_checkpoint 400 3 1
     run multi_node 400 tests/test_multi_node.sh "$trainer" same refused ends
+    run recipes 400 tests/test_recipes.sh "$trainer"
     run folder 400 tests/folder.sh "$trainer" lock options finite readers
     run terminal 400 tests/test_terminal.sh "$trainer"
     run trainer.prompts 400 tests/trainer.sh "$trainer" prompts

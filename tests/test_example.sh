@@ -146,10 +146,10 @@ fi
 
 begin 'docs.api.md is generated from zero.h'
 need 'dev/make_api.sh failed' dev/make_api.sh "$dir/api.md"
-need 'docs/api.md is out of date: run dev/make_api.sh' cmp -s "$dir/api.md" docs/api.md
+need 'docs/reference/api.md is out of date: run dev/make_api.sh' cmp -s "$dir/api.md" docs/reference/api.md
 headers=(llmc_zero/zero{,_config,_update,_checkpoint,_job,_plan,_deepspeed}.h)
 for function in $(cat "${headers[@]}" | grep -oE '^[a-z].*\(' | grep -oE 'zero_[a-z_]+\(' | tr -d '('); do
-    need "no entry for $function" grep -qE "^### .*\`$function\`" docs/api.md
+    need "no entry for $function" grep -qE "^### .*\`$function\`" docs/reference/api.md
 done
 end
 begin 'docs.porting.md quotes the examples'
@@ -158,9 +158,9 @@ need 'no quoted code found' [ -s "$dir/quoted" ]
 strange=$(grep -vxF -f dev/examples/mlp_zero.c -f dev/examples/optimizers.h "$dir/quoted" | head -n 1)
 need "not in dev/examples: $strange" [ -z "$strange" ]
 end
-public=("${headers[@]}" llmc_zero/zero.mk llmc_zero/settings/deepspeed.c)
+public=("${headers[@]}" llmc_zero/zero.mk llmc_zero/settings/*)
 folder='(llmc_zero|trainer|gpt2|dev|docs|scripts|tests)/'
-for document in README.md docs/porting.md docs/details.md docs/tutorial/*.md; do
+for document in README.md docs/*.md docs/{tutorial,internals}/*.md docs/reference/details.md; do
     begin "$document.names exist"
     for word in $(grep -oE '\b(zero|ZERO)_[A-Za-z0-9_]+' "$document" | sort -u); do
         [ -e "llmc_zero/$word.h" ] || need "no $word in zero.h" grep -qw "$word" "${public[@]}"
@@ -174,10 +174,14 @@ for document in README.md docs/porting.md docs/details.md docs/tutorial/*.md; do
         sed 's/ in / /')
     end
 done
-begin "README.md.the plugin's files exist, and no folder is missing"
-for file in $(sed -n '/^llmc_zero\//,/^gpt2\//p' README.md | grep -oE '\b[a-z_]+\.(c|h|mk)\b'); do
+map=docs/internals/code-map.md
+begin "$map.the plugin's files exist, and no folder is missing"
+for file in $(sed -n '/^llmc_zero\//,/^gpt2\//p' $map | grep -oE '\b[a-z_]+\.(c|h|mk)\b'); do
     need "no llmc_zero/$file" [ -e "llmc_zero/$file" ]
 done
-for folder in llmc_zero/*/; do need "README.md lacks $folder" grep -q "^  ${folder#*/}" README.md; done
+for folder in llmc_zero/*/; do need "$map lacks $folder" grep -q "^  ${folder#*/}" $map; done
+end
+begin 'README.md.has at most 200 lines'
+is lines "$(($(wc -l <README.md) <= 200))" 1
 end
 finish example

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Tests dev/gpu_model.sh: its numbers against hand calculations, its sums, the comparison with a profile, its
-# errors, and that docs/gpu_model.md contains its current output.
+# errors, and that docs/internals/gpu_model.md contains its current output.
 # Usage: tests/test_gpu_model.sh [write]      write: updates the tables in the document
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tests/cases.sh
-document=docs/gpu_model.md
+document=docs/internals/gpu_model.md
 
 # Prints the document with updated tables, each between <!-- dev/gpu_model.sh OPTIONS --> and <!-- end -->.
 with_new_tables() {

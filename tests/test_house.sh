@@ -55,6 +55,10 @@ for language in 'c -std=c11' 'c++ -std=c++17'; do
 done
 end
 
+begin 'house.links of the documentation lead somewhere'
+perl tests/links.pl . >"$dir/found" || why="$(cat "$dir/found")"
+end
+
 begin 'house.make help lists each target and variable'
 make --no-print-directory CUDA=no help >"$dir/help" 2>&1
 makefiles=(Makefile gpt2/*.mk dev/*.mk dev/*/*.mk tests/*.mk tests/cuda/*.mk)

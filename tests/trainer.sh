@@ -104,14 +104,14 @@ test_resume() {
         --dtype fp32 -x 6 -y 1 -o "$dir/first"
 
     if command -v python3 >/dev/null; then
-        begin 'resume.an independent reader, written from docs/formats.md, reads a checkpoint'
+        begin 'resume.an independent reader, written from formats.md, reads a checkpoint'
         need 'it was refused' dev/read_checkpoint.py "$dir/first/step_00000003" >/dev/null
         dev/read_checkpoint.py "$dir/first/step_00000003" master >"$dir/masters"
         need 'masters and parameters differ' cmp -s "$dir/masters" \
             <(tail -c +1025 "$dir/first/model_00000003.bin")
         end
     else
-        skip 'resume.an independent reader, written from docs/formats.md, reads a checkpoint' 'no python3'
+        skip 'resume.an independent reader, written from formats.md, reads a checkpoint' 'no python3'
     fi
 
     need 'failed' train 2 good -x 4 -n 2
@@ -739,6 +739,9 @@ END
     done
     is version "$(run 1 20 --version)" \
         "train_gpt2_zero $(sed -nE 's/#define ZERO_VERSION "(.*)".*/\1/p' llmc_zero/zero.h)"
+    need 'dev/make_options.sh failed' dev/make_options.sh "$trainer" "$dir/options.md"
+    need 'docs/reference/options.md is out of date: run dev/make_options.sh' \
+        cmp -s "$dir/options.md" docs/reference/options.md
     trains 1 equals -h 0 --prefetch=2 --dtype=fp32 -z=3
     trains 1 blanks --prefetch 2 --dtype fp32 -z 3
     same_result equals blanks
@@ -890,7 +893,7 @@ test_input_files() {
     printf '\x2c\x01' | dd of="$dir/token" bs=1 seek=1424 conv=notrunc status=none
     head -c 700 data/stories_tokenizer.bin >"$dir/words"
     echo 'Once upon a time' >"$dir/short.txt"
-    head -c 2000 docs/data.md >"$dir/text.txt"
+    head -c 2000 docs/reference/data.md >"$dir/text.txt"
     begin 'bad.a model to damage'
     trains 1 model -x 1 -n 1
     end

@@ -64,7 +64,7 @@ static void require_shards(const char *option, const char *pattern) {
         die("option %s %s: no file matches; %s creates it in data/", option, pattern, command);
     if (missing)
         die("option %s %s: no file matches; build/make_tokens makes shards from text, and "
-            "scripts/download.sh downloads some (docs/data.md)",
+            "scripts/download.sh downloads some (docs/reference/data.md)",
             option, pattern);
 }
 

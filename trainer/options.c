@@ -114,7 +114,7 @@ static void usage(void) {
         "\n"
         "SIGTERM, SIGINT, SIGHUP or SIGUSR2, sent to any rank, stops the run after the current step. With\n"
         "-o it saves and prints the command that resumes it. A second signal ends the run at once. SIGUSR1\n"
-        "saves and continues. mpirun forwards only SIGUSR1 and SIGUSR2: see docs/running.md.\n"
+        "saves and continues. mpirun forwards only SIGUSR1 and SIGUSR2: see docs/checkpoints.md.\n"
         "Exit status: 0 done, or stopped by a signal (only a finished run has summary.json); 1 failed;\n"
         "2 failed before the ranks connected, for example on an invalid option; 128 + N: ended by signal "
         "N.\n");

@@ -3,7 +3,7 @@
 //                                      except SIGHUP, ends the rank at once, as does one before training
 //   SIGUSR1                            save, and continue
 // It is enough if one rank gets the signal. Requests are summed with the losses, so no step needs an extra
-// collective. docs/running.md describes what launchers do with signals.
+// collective. docs/checkpoints.md describes what launchers do with signals.
 #ifndef TRAINER_SIGNALS_H
 #define TRAINER_SIGNALS_H
 

@@ -15,7 +15,7 @@
 // Lanes that exist only in the trace. tasks.h has the others, from 0 on. Reads appear on LANE_IO.
 enum { TRACE_WRITES = 5, TRACE_TO_HOST, TRACE_TO_DEVICE, TRACE_SQUARES, TRACE_STEPS, TRACE_LANES };
 
-// docs/details.md defines what each kind covers, and its begin and end on CUDA.
+// docs/reference/details.md defines what each kind covers, and its begin and end on CUDA.
 typedef enum {
     EVENT_FORWARD,
     EVENT_BACKWARD,

@@ -1,6 +1,6 @@
 // The manifest of a checkpoint: the model's tables, the file and offset of each part, and the digest of every
-// block of every file. Its last member is the digest of everything above it. docs/formats.md describes every
-// member.
+// block of every file. Its last member is the digest of everything above it. Every member is described in
+// docs/reference/formats.md.
 #ifndef LLMC_ZERO_CHECKPOINT_MANIFEST_H
 #define LLMC_ZERO_CHECKPOINT_MANIFEST_H
 #include <jansson.h>

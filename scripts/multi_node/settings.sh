@@ -1,4 +1,5 @@
-# Settings of all recipes, which source this file. Change HOSTS, GPUS and SHARED. You can also set each one in
+# Settings of all recipes, which source this file; docs/multi-node.md is their guide. Change HOSTS, GPUS and
+# SHARED. You can also set each one in
 # the environment:
 #   HOSTS="a b" GPUS=4 scripts/multi_node/run_gpt2_1558M_mpi.sh
 

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Tests scripts/run_gpt2_*.sh: the stage, recompute level and batch that they choose for a machine's GPUs, and
+# a run of a tiny model on CPUs.
+# Usage: tests/test_recipes.sh TRAINER
+# shellcheck disable=SC2016,SC2086
+. "$(dirname "$0")/cases.sh"
+TRAINER=$(realpath "$1")
+screen=$dir/screen OUT=$dir/out DATA=$dir/data
+export TRAINER OUT DATA
+mkdir "$dir/bin" "$DATA"
+# An nvidia-smi that reports GPUs of $MEMORIES MiB, or none.
+printf '#!/bin/sh\n[ -n "$MEMORIES" ] && printf "%%s\\n" $MEMORIES\n' >"$dir/bin/nvidia-smi"
+chmod +x "$dir/bin/nvidia-smi"
+# recipe SIZE OPTION [NAME=VALUE]...
+recipe() {
+    timeout $hang_limit env PATH="$dir/bin:$PATH" MEMORIES= "${@:3}" "scripts/run_gpt2_$1.sh" $2 \
+        >"$screen" 2>&1
+    status=$?
+}
+
+# SIZE | SETTINGS | STATUS | EXPECTED. The plan's totals are far from the limits, so that they may change.
+while IFS='|' read -r size settings expected_status expected; do
+    begin "recipe.$size $settings"
+    recipe "$size" --dry-run $settings
+    is status "$status" "$expected_status"
+    has "$screen" "$expected"
+    end
+done <<'END'
+124M||0|-np 8 .* -e d12 .* -b 64 -t 1024 -d 524288 -x 18865 -l 6e-4 -k cosine -u 700 .* -z 1 -r 0 .* -h 1
+350M||0|-np 8 .* -e d24 .*fineweb100B/fineweb_train.* -b 64 .* -d 524288 -x 60000 -l 3e-4 .* -z 1 -r 0
+774M||0|-np 8 .* -e d36 .* -b 32 .* -d 524288 -x 286102 -l 2.5e-4 .* -z 1 -r 0
+1558M||0|-np 8 .* -e d48 .*/edu_fineweb_train.* -b 16 .* -d 1048576 -x 32000 -l 6e-4 .* -q 0.1 .* -z 1 -r 0
+1558M|GPUS=8 MEMORY=46000|0|^# stage 1, -r 1, -b 16: [0-9.]+ of 46000 MiB
+1558M|GPUS=8 MEMORY=33000|0|^# stage 3, -r 2, -b 16: [0-9.]+ of 33000 MiB
+1558M|GPUS=8 MEMORY=12288|0|^# stage 3, -r 2, -b 4: [0-9.]+ of 12288 MiB
+1558M|GPUS=8 MEMORY=10240|0|^# stage 3, -r 3, -b 16: [0-9.]+ of 10240 MiB
+1558M|GPUS=8 MEMORY=6144|0|^# stage 3, -r 3, -b 4: [0-9.]+ of 6144 MiB
+124M|GPUS=2 MEMORY=16384|0|^# stage 1, -r 0, -b 32: [0-9.]+ of 16384 MiB
+1558M|GPUS=1 MEMORY=16384|1|does not fit into 16384 MiB per GPU
+124M|GPUS=3|1|GPUS=3: the 512 sequences of a step cannot be divided
+124M|STAGE=3 RECOMPUTE=2 BATCH=32|0|-np 8 .* -b 32 .* -z 3 -r 2
+124M|GPUS=64|0|-np 64 .* -b 8
+END
+
+begin 'recipe.the GPUs found, and the memory of the smallest'
+recipe 124M --dry-run MEMORIES='81559 24576'
+has "$screen" '^# stage 1, -r [0-3], -b 64: .* of 24576 MiB' '-np 2 '
+end
+begin 'recipe.no GPU'
+recipe 124M ''
+is status "$status" 1
+has "$screen" 'run_gpt2_124M.sh: no GPU found. --dry-run plans'
+end
+begin 'recipe.missing data is downloaded first'
+recipe 124M --dry-run
+has "$screen" "^env DATA=$DATA scripts/download.sh tokenizer hellaswag" \
+    "^env DATA=$DATA scripts/download.sh fineweb:99"
+end
+
+begin 'recipe.a run, with the data there'
+ln -s "$PWD/data/stories_train.bin" "$DATA/fineweb_train_000001.bin"
+ln -s "$PWD/data/stories_val.bin" "$DATA/fineweb_val_000000.bin"
+: >"$DATA/hellaswag_val.bin"
+recipe 124M '' GPUS=2 ARGUMENTS='-h 0 --device cpu --tokenizer none -e l2h2c32v257t64 -b 2 -t 64 -d 256 -x 3'
+is status "$status" 0
+has "$screen" 'step    3/3 .* lr 2.57e-06 ' 'median step '     # a warm-up of 700 steps to 6e-4
+need 'no summary' [ -e "$OUT/summary.json" ]
+end
+finish recipes
