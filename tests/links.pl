@@ -50,7 +50,7 @@ for my $page (sort grep { /\.md$/ && !/^CHANGELOG/ } keys %lines) {
         }
     }
 }
-for my $source (sort grep { !/\.md$/ } keys %lines) {
+for my $source (sort grep { !/\.md$|^tests\/test_house\.sh$/ } keys %lines) {
     my $number = 0;
     for (@{ $lines{$source} }) {
         $number++;
