@@ -21,8 +21,9 @@ static int __attribute__((format(printf, 3, 4))) wrong(const HellaSwag *h, int64
     va_start(args, fmt);
     vsnprintf(what, sizeof what, fmt, args);
     va_end(args);
-    return gpt2_fail("%s: byte %lld, example %d: %s; build/make_hellaswag makes such files (docs/data.md)",
-                     h->path, (long long)(HEADER + 2 * at), h->example, what);
+    return gpt2_fail(
+        "%s: byte %lld, example %d: %s; build/make_hellaswag makes such files (docs/reference/data.md)",
+        h->path, (long long)(HEADER + 2 * at), h->example, what);
 }
 
 // Checks the sequence at `at`, which must end by `end`. Returns its number of tokens, or -1.

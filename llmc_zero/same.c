@@ -97,7 +97,8 @@ static char *describe(const zero_config *c, const zero_tensor *tensors, int n_te
         zero_setting_text(&settings[i], c, value, sizeof value);
         fprintf(f, "%s = %s\n", settings[i].name, value);
     }
-    fprintf(f, "update_with = %s\n", settings_update(c) ? settings_update(c) : "a function");
+    fprintf(f, "update_with = %s\n", c->update_with ? "a function" : "AdamW");
+    fprintf(f, "update_name = %s\n", c->update_name ? c->update_name : "none");
     for (int i = 0; i < n_tensors; i++) {
         const zero_tensor *t = &tensors[i];
         fprintf(f, "tensor %d = %s, shape", i, t->name ? t->name : "");

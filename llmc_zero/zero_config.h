@@ -101,9 +101,10 @@ typedef struct {
     zero_update_with update_with;  // the trainer's optimizer (zero_update.h); NULL: AdamW
     void *update_ctx;              // its first argument, which must stay valid until zero_destroy
     int update_states;             // its number of fp32 states per parameter, 0 to 2; AdamW has 2
-    const char *update_name;  // its name, which checkpoints record: one with another name is refused. NULL:
-                              // not recorded, loads all. AdamW is "AdamW". Valid until zero_destroy
-    int async_save;           // 1: reserve host memory for zero_save_begin's copy of this rank's file
+    const char *update_name;       // its name in ASCII; checkpoints record it, and one with another name is
+                                   // refused. NULL: not recorded, loads all. AdamW is "AdamW". Valid until
+                                   // zero_destroy
+    int async_save;                // 1: reserve host memory for zero_save_begin's copy of this rank's file
     int overlap;  // 1: collectives run while the trainer computes; 0: within the call that starts them
     zero_numbers_config numbers;
     zero_comm_config comm;

@@ -15,8 +15,8 @@ model=(-e l6h8c384v257t64 -b 2)
 fail() { echo "compare_stages.sh: $*" >&2; exit 1; }
 for option in "$@"; do case $option in
     --help) sed -n '2,8s/^# //p' scripts/compare_stages.sh; exit 0 ;;
-    -z | -o) fail "option $option: this script sets the stages and their folders (OUT=folder)" ;;
-    -e) model=() ;;
+    -z | -o | -[zo]=*) fail "option $option: this script sets the stages and their folders (OUT=folder)" ;;
+    -e | -e=*) model=() ;;
 esac; done
 [ -x "$trainer" ] || fail "$trainer does not exist: make train_gpt2_zero"
 

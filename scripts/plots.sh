@@ -11,7 +11,8 @@ command -v gnuplot >/dev/null || fail 'gnuplot is missing: apt-get install gnupl
 [ -d "$folder" ] || fail \
     "$folder does not exist; scripts/compare_stages.sh creates the default one, the trainer's -o any other"
 runs=()
-for run in "$folder" "$folder"/*/; do [ ! -f "$run/run.json" ] || runs+=("${run%/}"); done
+if [ -f "$folder/run.json" ]; then inside=("$folder"); else inside=("$folder"/*/); fi
+for run in "${inside[@]}"; do [ ! -f "$run/run.json" ] || runs+=("${run%/}"); done
 [ ${#runs[@]} != 0 ] || fail "$folder has no run.json, so it is not a run's folder, and it contains none"
 
 work=$(mktemp -d)

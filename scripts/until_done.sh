@@ -14,11 +14,11 @@ set -m      # puts jobs into separate process groups, so that Ctrl-C reaches onl
 tries=${TRIES:-3} pause=${PAUSE:-1} hang=${HANG:-30}
 
 die() { echo "until_done.sh: $*" >&2; exit 2; }
-value_of() {        # OPTION WORD...: prints the word after OPTION
+value_of() {        # OPTION WORD...: prints the value of "OPTION VALUE" or "OPTION=VALUE"
     local option=$1 value=
     shift
-    while [ $# -gt 1 ]; do
-        [ "$1" != "$option" ] || value=$2
+    while [ $# -gt 0 ]; do
+        case $1 in "$option") value=${2:-} ;; "$option"=*) value=${1#*=} ;; esac
         shift
     done
     echo "$value"

@@ -126,8 +126,10 @@ static void check_settings(void) {
 
 static void check_update(void) {
     DIFFERS(g.config.update_with = any_update, "update_with = a function", "update_with = AdamW");
-    DIFFERS((g.config.update_with = any_update, g.config.update_name = "SGD"), "update_with = SGD",
+    DIFFERS((g.config.update_with = any_update, g.config.update_name = "AdamW"), "update_with = a function",
             "update_with = AdamW");
+    DIFFERS_IN(g.config.update_with = any_update, g.config.update_name = "SGD", "update_name = SGD",
+               "update_name = none");
 }
 
 static void check_tables(void) {

@@ -527,7 +527,7 @@ static void test_checks(void **state) {
         void *param = (void *)zero_param(t.z, 0, 0);
         CUDA_WORKS(cudaMemsetAsync(param, 1, sizeof(float), NULL));
         assert_int_equal(zero_post_forward(t.z, 0), MISUSE);
-        assert_non_null(strstr(zero_last_error(), " wrote to the parameters wte, layer 0, "));
+        assert_non_null(strstr(zero_last_error(), " wrote to the parameters of wte, layer 0, "));
     }
 }
 

@@ -551,6 +551,8 @@ static void test_config_refused(void **state) {
         (c.update_with = no_update, c.device = ZERO_CUDA, c.numbers.dtype = ZERO_BF16,
          c.numbers.no_master = 1),
         "device: on a CUDA device update_with needs master weights");
+    BAD(good, (c.update_with = no_update, c.update_name = "Li\xffon"), "update_name: only printable ASCII");
+    BAD(good, (c.update_with = no_update, c.update_name = "SGD\n"), "update_name: only printable ASCII");
     REFUSED(zero_create(&t.z, &good, &no_name, 1, toy_units, TOY_UNITS), ZERO_ERR_ARGUMENT, "tensor 0");
     assert_null(t.z);
     zero_destroy(NULL);

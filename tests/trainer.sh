@@ -717,9 +717,8 @@ bad.checkpoints to keep, but none|1|option -nk 2: no effect without -o$|-nk 2 -n
 bad.checkpoints never removed anyway|1|option -nm 4: no effect without -nk above 0$|-nm 4
 bad.--resume-anyway without -y|1|--resume-anyway: no effect without -y 1 or --resume$|--resume-anyway -y 0
 bad.--verbose without prompts|1|--verbose: no effect without --prompt or --prompts$|--verbose
-bad.validation batches without -v|1|option -m 2: no effect without -v above 0$|-m 2
+bad.--prompt and -n|1|nothing is trained, so leave out -n|--prompt 0 -n 5
 bad.--to without --export|1|option --to x: add --export|--to x
-bad.--prefetch below stage 3|1|option --prefetch 2: no effect without -z 3$|--prefetch 2 -z=2
 bad.fp16 on a CPU|1|--dtype fp16.*--device cuda|--dtype fp16
 bad.attention on a CPU|1|--attention cudnn.*--device cuda|--attention cudnn
 bad.workspace of attention on a CPU|1|--attention-workspace 8.*--device cuda|--attention-workspace 8

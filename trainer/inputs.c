@@ -99,18 +99,19 @@ static void check_rows(const GPT2Config *c) {
             opt.model, Vp, wanted, gpt2_padded_vocab(Vp));
 }
 
-// A model file is used without its checkpoint if that is damaged.
-static void check_model_file(void) {
-    const model_state is = model_file_check(opt.model);
+void check_model_file(const char *option, const char *path) {
+    const model_state is = model_file_check(path);
     gpt2_check(is == MODEL_DAMAGED ? -1 : 0);
     if (is == MODEL_UNCOMPARED)
-        note0("warning: option -e %s: not compared with its checkpoint: %s\n", opt.model, gpt2_last_error());
+        note0("warning: option %s %s: not compared with its checkpoint: %s\n", option, path,
+              gpt2_last_error());
 }
 
 void describe_model(GPT2 *model, int resume_step) {
     model->dtype = settle_dtype();
     if (resume_step < 0 && gpt2_is_stored(opt.model)) require_file("-e", opt.model);
-    if (resume_step < 0 && gpt2_is_stored(opt.model) && !opt.plan && !opt.print_config) check_model_file();
+    if (resume_step < 0 && gpt2_is_stored(opt.model) && !opt.plan && !opt.print_config)
+        check_model_file("-e", opt.model);
     if (resume_step < 0) find_model();
     if (resume_step >= 0)
         checkpoint_config(&model->config);

@@ -10,6 +10,9 @@
 // resume_step is -1.
 void describe_model(GPT2 *model, int resume_step);
 
+// Ends the run if a model file differs from its checkpoint; prints a warning if that cannot be read.
+void check_model_file(const char *option, const char *path);
+
 // Passes the parameters of a new run to the plugin: those of -e, or llm.c's initialisation.
 void load_values(const GPT2 *model);
 

@@ -183,7 +183,7 @@ static const char *find_source(void) {
 
 static int open_source(const char *path, GPT2Stored *from) {
     if (is_checkpoint(path)) return saved_model_open(path, ZERO_MASTER, from);
-    if (ends_with(path, ".bin") && model_file_check(path) == MODEL_DAMAGED) return -1;
+    if (ends_with(path, ".bin")) check_model_file("--export", path);
     return gpt2_stored_open(path, from);
 }
 

@@ -268,7 +268,13 @@ int option_can_be(const Option *o, const char *text) {
     return option_is_number(o) && x >= o->min && x <= o->max;
 }
 
-static int means_off(const char *value) { return !*value || !strcmp(value, "0") || !strcmp(value, "none"); }
+// An empty prompt and a folder named 0 are texts like any other.
+static int is_on(const Option *o) {
+    char value[PATH_MAX];
+    if (o->kind == TEXT && !o->choices) return *(const char **)o->value != NULL;
+    option_text(o, &opt, value, sizeof value);
+    return *value && strcmp(value, "0") && strcmp(value, "none");
+}
 
 // Refuses an option that has no effect because none of the options that it needs is set. Its default, or a
 // value that means off, asks for nothing.
@@ -276,14 +282,14 @@ static void check_needs(const Option *o) {
     char value[PATH_MAX], preset[PATH_MAX], now[PATH_MAX], wanted[32], missing[256] = "";
     option_text(o, &opt, value, sizeof value);
     option_text(o, &default_options, preset, sizeof preset);
-    if (!strcmp(value, preset) || means_off(value)) return;
+    if (!strcmp(value, preset) || !is_on(o)) return;
     for (const char *at = o->needs; *at; at += strspn(at, " ")) {
         const int n = (int)strcspn(at, " "), name = (int)strcspn(at, " =");
         const Option *other = known_option(at, name);
         const size_t used = strlen(missing);
         option_text(other, &opt, now, sizeof now);
         snprintf(wanted, sizeof wanted, "%.*s", n - name, at + name);  // "=nvme", or ""
-        if (*wanted ? !strcmp(wanted + 1, now) : !means_off(now)) return;
+        if (*wanted ? !strcmp(wanted + 1, now) : is_on(other)) return;
         if (*wanted)
             *wanted = ' ';
         else if (other->kind == INT)
@@ -296,8 +302,6 @@ static void check_needs(const Option *o) {
 }
 
 void settle_options(void) {
-    for (const Option *o = option_table; o < option_table + num_options; o++)
-        if (o->given && o->needs) check_needs(o);
     if (opt.zero.debug.naive && opt.zero.stage)
         die("option --naive 1: the naive path is plain data parallel; it needs -z 0, not -z %d",
             opt.zero.stage);
@@ -317,6 +321,8 @@ void settle_options(void) {
             "prompts into a file for --prompts");
     if (opt.hellaswag && !opt.val_batches)
         die("option -h 1: no effect with -m 0, because HellaSwag is scored after validation");
+    for (const Option *o = option_table; o < option_table + num_options; o++)
+        if (o->given && o->needs) check_needs(o);
     if (opt.cpu_checkpointing) opt.recompute = 3;
     if (opt.overfit) {
         opt.train_data = opt.val_data;

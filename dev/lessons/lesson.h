@@ -40,6 +40,7 @@ typedef struct {
     double begin, end;  // microseconds
 } span;
 double exposed(const span *sends, int n_sends, const span *computes, int n_computes);
+
 // Lesson 9
 int64_t kept_values(int recompute, int64_t layers, int64_t btc);
 int64_t slot_bytes(int stage, int ranks, int prefetch, const int64_t *elems, int n_units, int dtype_bytes);

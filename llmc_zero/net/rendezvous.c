@@ -327,7 +327,8 @@ static int wait_for_all(meeting *m) {
     const double quiet = earlier(m->deadline, clock_now() + QUIET_S);
     int connected = 0, late = wait_for(m, not_here, &quiet);
     for (int r = 0; r < s->ranks; r++) connected += !not_here(m, r);
-    if (late && s->waiting) s->waiting(connected, s->ranks, m->deadline - clock_now());
+    const double left = m->deadline - clock_now();
+    if (late && s->waiting && left > 0) s->waiting(connected, s->ranks, left);
     return late && wait_for(m, not_here, &m->deadline);
 }
 

@@ -251,9 +251,17 @@ int settings_check_size(const zero_config *c) {
         "zero_config.size is not that of this library: start from zero_defaults() and the same zero.h");
 }
 
+static int check_update_name(const char *name) {
+    for (const char *at = name; at && *at; at++)
+        if (*at < ' ' || *at > '~')
+            return zero_fail(ZERO_ERR_ARGUMENT, "update_name: only printable ASCII characters are allowed");
+    return 0;
+}
+
 int settings_check(const zero_config *c) {
     ZERO_TRY(settings_check_size(c));
     ZERO_TRY(check_ranges(c));
     ZERO_TRY(check_rules(c));
+    ZERO_TRY(check_update_name(c->update_name));
     return check_folders(&c->offload);
 }
