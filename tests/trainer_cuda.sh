@@ -294,7 +294,7 @@ end
 
 # ---- refusals
 
-odd='option -e l2h3c33v257t16: 33 channels; CUDA needs a multiple of 8: take 48, or --device cpu'
+odd='option -e l2h3c33v257t16: 33 channels; CUDA needs a multiple of 8: use 48, or --device cpu'
 sed 's/ epilogue 4 = 03/ epilogue 4 = 05/' "$dir/products.txt" >"$dir/damaged.txt"
 small+=(--device cuda -e l2h2c64v257t32)
 refusals <<TABLE
