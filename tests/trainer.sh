@@ -726,7 +726,6 @@ bad.tuning file on a CPU|1|--tune products.txt.*--device cuda|--tune products.tx
 bad.block inputs on the host without -r 3|1|--cpu-checkpointing.*needs -r 3, not -r 2|-r 2 --cpu-checkpointing
 bad.HellaSwag without validation|1|option -h 1: no effect without -v above 0|-h 1
 bad.HellaSwag without batches|1|option -h 1: no effect with -m 0|-h 1 -v 1 -m 0
-bad.a file of HellaSwag without -h 1|1|option --hellaswag x: no effect without -h 1|-v 1 --hellaswag x
 bad.no master weights in fp32|1|-w 0.*--dtype bf16|-w 0 --dtype fp32
 bad.heads|2|l2h3c32v257t32.*32 channels.*3 heads|-e l2h3c32v257t32
 bad.depth|1|d13|-e d13

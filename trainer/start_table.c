@@ -262,8 +262,9 @@ static void print_stages(const GPT2 *model, const zero_config *config) {
            model->inference ? "" : "           0          1          2          3");
     for (int stage = 0; stage <= 3; stage++) print_stage(model, config, stage, room);
     if (room)
-        print0("  * fits into the %.0f MiB left on this %s for each of %d rank%s\n", mib(room),
-               on_cuda() ? "device" : "machine", sharing, plural(sharing));
+        print0("  * fits into the %.0f MiB left on this %s for each of %d rank%s%s\n", mib(room),
+               on_cuda() ? "device" : "machine", sharing, plural(sharing),
+               config->offload.optimizer || config->offload.params ? ", without what is offloaded" : "");
 }
 
 // --------
