@@ -26,7 +26,7 @@ static void check_stage(int stage, int accumulates) {
                 const int64_t yours = state_bytes(stage, ranks, accumulates, bf16, parameters);
                 const int64_t planned = planned_bytes(stage, ranks, accumulates, bf16, elems, n_units);
                 if (yours != planned)
-                    lesson_off("%s, N = %d, %lld parameters: you say %lld bytes; the engine plans %lld",
+                    lesson_off("%s, N = %d, %lld parameters: you say %lld bytes; the library plans %lld",
                                bf16 ? "bf16" : "fp32", ranks, (long long)parameters, (long long)yours,
                                (long long)planned);
             }

@@ -42,11 +42,11 @@ static void check_mean(int ranks, zero_dtype dtype) {
     const int64_t sent = wire_sent(), engine_sent = joined ? engine_mean(dtype, theirs) : 0;
     for (int i = 0; joined && i < ELEMS; i++)
         if (memcmp(&yours[i], &theirs[i], sizeof yours[i]))
-            lesson_off("rank %d, element %d: you have %.9g; the engine %.9g", wire_rank(), i, yours[i],
+            lesson_off("rank %d, element %d: you have %.9g; the library %.9g", wire_rank(), i, yours[i],
                        theirs[i]);
     lesson_check("%d ranks, %s: the bits of %d elements", ranks, name, ELEMS);
     if (sent != engine_sent)
-        lesson_off("rank %d: you send %lld bytes; the engine %lld", wire_rank(), (long long)sent,
+        lesson_off("rank %d: you send %lld bytes; the library %lld", wire_rank(), (long long)sent,
                    (long long)engine_sent);
     lesson_check("%d ranks, %s: bytes sent", ranks, name);
 }

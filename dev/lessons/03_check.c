@@ -22,12 +22,12 @@ static void engine_mean(float *mean, zero_traffic *traffic) {
 static void compare(const float *yours, const float *theirs, int first, int n) {
     for (int i = 0; i < n; i++)
         if (memcmp(&yours[i], &theirs[i], sizeof *yours))
-            lesson_off("rank %d, element %d: you have %.9g; the engine %.9g", wire_rank(), first + i,
+            lesson_off("rank %d, element %d: you have %.9g; the library %.9g", wire_rank(), first + i,
                        yours[i], theirs[i]);
 }
 static void compare_bytes(int64_t yours, int64_t theirs) {
     if (yours != theirs)
-        lesson_off("rank %d: you send %lld bytes; the engine %lld", wire_rank(), (long long)yours,
+        lesson_off("rank %d: you send %lld bytes; the library %lld", wire_rank(), (long long)yours,
                    (long long)theirs);
 }
 

@@ -1,5 +1,5 @@
 // Lesson 5: runs a micro-batch of a small model at stage 2 on two ranks, and compares fill_buckets with
-// the bytes that the engine has sent for reductions after each hook, and bucket_memory with what it
+// the bytes that the library has sent for reductions after each hook, and bucket_memory with what it
 // allocated.
 #include <string.h>
 #include "lesson.h"
@@ -31,7 +31,7 @@ static int64_t reduced_bytes(zero *z) {
     return t.reduce_scatter[ZERO_FOR_STEP];
 }
 
-// Sets reduction[u] to the reduction with which the engine sends unit u, and returns their number.
+// Sets reduction[u] to the reduction with which the library sends unit u, and returns their number.
 // Without overlap a bucket is sent within the hook that fills it, so the counter of bytes grows there.
 static int engine_buckets(zero *z, const int64_t *elems, int n_units, int *reduction) {
     int n = 0;
@@ -66,17 +66,17 @@ static void compare(const model *m) {
     zero *z = lesson_engine(&config, elems, m->n_units);
     const int n = engine_buckets(z, elems, m->n_units, engines);
     const int said = fill_buckets(elems, m->n_units, size, yours);
-    if (said != n) lesson_off("you say %d reductions; the engine sends %d", said, n);
+    if (said != n) lesson_off("you say %d reductions; the library sends %d", said, n);
     for (int u = m->n_units - 1; u >= 0; u--)
         if (yours[u] != engines[u])
-            lesson_off("unit %d: you say reduction %d; the engine sends it with reduction %d", u, yours[u],
+            lesson_off("unit %d: you say reduction %d; the library sends it with reduction %d", u, yours[u],
                        engines[u]);
     lesson_check("%s", m->name);
 
     const long long bytes = bucket_memory(elems, m->n_units, size);
     zero_plan_info(z, &plan);
     if (bytes != plan.bucket_bytes)
-        lesson_off("you say %lld bytes; the engine holds %lld", bytes, (long long)plan.bucket_bytes);
+        lesson_off("you say %lld bytes; the library holds %lld", bytes, (long long)plan.bucket_bytes);
     lesson_check("    memory for its buckets");
     zero_destroy(z);
 }

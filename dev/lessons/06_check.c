@@ -1,4 +1,4 @@
-// Lesson 6: plays a step with frees_slot and gather_ahead, runs the same step through the engine at stage
+// Lesson 6: plays a step with frees_slot and gather_ahead, runs the same step through the library at stage
 // 3 on two ranks, and compares the bytes gathered before each use begins to compute, and the memory of
 // the slots.
 #include <string.h>
@@ -90,7 +90,7 @@ static step play_step(const model *m, const int *uses, int n) {
     return p.result;
 }
 
-// -------- what the engine does
+// -------- what the library does
 
 static int64_t gathered_bytes(zero *z) {
     zero_traffic t;
@@ -123,7 +123,7 @@ static int64_t slots_of(const zero *z) {
     return 0;
 }
 
-// The engine learns the order in the first step, so the second one counts.
+// The library learns the order in the first step, so the second one counts.
 static step engine_steps(const model *m, const int *uses, int n) {
     step s = { 0 };
     int64_t elems[MOST_UNITS];
@@ -150,16 +150,16 @@ static void compare(const model *m) {
     const step engine = engine_steps(m, uses, n), yours = play_step(m, uses, n);
     for (int at = 0; at < n; at++)
         if (yours.bytes[at] != engine.bytes[at])
-            lesson_off("%s of unit %d: when it computes, you have gathered %lld bytes; the engine %lld",
+            lesson_off("%s of unit %d: when it computes, you have gathered %lld bytes; the library %lld",
                        at < m->n_units ? "forward" : "backward", uses[at], (long long)yours.bytes[at],
                        (long long)engine.bytes[at]);
     lesson_check("%s: bytes gathered when each use computes", m->name);
     if (yours.all != engine.all)
-        lesson_off("you send %lld bytes for gathers in a step; the engine %lld", (long long)yours.all,
+        lesson_off("you send %lld bytes for gathers in a step; the library %lld", (long long)yours.all,
                    (long long)engine.all);
     lesson_check("    bytes of a step");
     if (yours.slot_bytes != engine.slot_bytes)
-        lesson_off("you fill %lld bytes of slots at most; the engine %lld", (long long)yours.slot_bytes,
+        lesson_off("you fill %lld bytes of slots at most; the library %lld", (long long)yours.slot_bytes,
                    (long long)engine.slot_bytes);
     if (yours.late != 1)
         lesson_off("%d uses wait for a gather that begins only then; with gathers ahead only the first does",

@@ -1,5 +1,5 @@
-// Lesson 7: reduces gradients with the engine at every stage, gives each rank its shards, and compares
-// the bits of global_norm with those of the engine's norm, and the bytes sent with its bytes for scalars.
+// Lesson 7: reduces gradients with the library at every stage, gives each rank its shards, and compares
+// the bits of global_norm with those of the library's norm, and the bytes sent with its bytes for scalars.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@ static float gradient(int rank, int micro, int unit, int64_t i) {
     return ldexpf((float)(number * (1 + rank + micro)), scale);
 }
 
-// Reduces the gradients of a step. Sets *norm to the engine's norm and *bytes to what this rank has sent
+// Reduces the gradients of a step. Sets *norm to the library's norm and *bytes to what this rank has sent
 // for it, and values[u] to the reduced gradient of unit u.
 static void reduce(int stage, float **values, double *norm, int64_t *bytes) {
     zero_traffic before, after;
@@ -51,10 +51,10 @@ static void compare(int stage, int ranks) {
     const double yours = global_norm(shards, shard_elems, UNITS);
     const int64_t bytes = wire_sent() - before;
     if (memcmp(&yours, &engine, sizeof yours))
-        lesson_off("you say %.17g; the engine %.17g: a relative difference of %.2g", yours, engine,
+        lesson_off("you say %.17g; the library %.17g: a relative difference of %.2g", yours, engine,
                    fabs(yours - engine) / engine);
     else if (bytes > engine_bytes)
-        lesson_off("the bits are right, but rank %d sends %lld bytes; the engine sends %lld", wire_rank(),
+        lesson_off("the bits are right, but rank %d sends %lld bytes; the library sends %lld", wire_rank(),
                    (long long)bytes, (long long)engine_bytes);
     for (int u = 0; u < UNITS; u++) free(values[u]);
 }

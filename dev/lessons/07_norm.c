@@ -4,7 +4,7 @@
 // Each rank holds one shard of every unit's gradient. All ranks call this function, and all must return the
 // same bits: the norm of the whole gradient, the square root of the sum of all squares.
 //   shards[u]  this rank's shard of unit u, elems[u] numbers
-// The engine's rule, which gives the same bits at every stage:
+// The library's rule, which gives the same bits at every stage:
 //   1. each rank sums the squares of each of its shards: one fp64 sum for each unit, elements in order, each
 //      element converted to double before it is squared
 //   2. each rank sends its n_units sums to every other rank: 8 bytes each

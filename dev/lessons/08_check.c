@@ -1,5 +1,5 @@
-// Lesson 8: gives `exposed` small cases, and intervals from traces of the engine. Without overlap the
-// engine sends only while nothing is computed. With overlap each moment between two events is looked at
+// Lesson 8: gives `exposed` small cases, and intervals from traces of the library. Without overlap the
+// library sends only while nothing is computed. With overlap each moment between two events is looked at
 // by itself.
 #include <math.h>
 #include <stdio.h>

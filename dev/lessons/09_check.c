@@ -74,7 +74,7 @@ static void check_slots(int ranks) {
                 const int64_t planned = planned_slots(stage, ranks, prefetch, elems, 5, dtype);
                 if (yours != planned)
                     lesson_off(
-                        "stage %d, prefetch %d, %d bytes a value: you say %lld bytes; the engine plans %lld",
+                        "stage %d, prefetch %d, %d bytes a value: you say %lld bytes; the library plans %lld",
                         stage, prefetch, size, (long long)yours, (long long)planned);
             }
     lesson_check("%d rank%s: bytes of the slots at stages 0 to 3", ranks, ranks > 1 ? "s" : "");

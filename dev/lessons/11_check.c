@@ -131,7 +131,7 @@ static void compare(int u, int s, int m, int M) {
                    m, M, u, (long long)all, (long long)n, count, (long long)owned);
     for (int64_t i = 0; i < n && mine + i < elems[u]; i++) {
         if (!memcmp(&values[i], &loaded[u][s][mine + i], 4)) continue;
-        lesson_off("rank %d of %d, unit %d: %s of element %lld: you read %g; the engine loads %g", m, M, u,
+        lesson_off("rank %d of %d, unit %d: %s of element %lld: you read %g; the library loads %g", m, M, u,
                    names[s], (long long)(mine + i), values[i], loaded[u][s][mine + i]);
         return;
     }

@@ -207,7 +207,7 @@ float from_bf16(uint16_t x) {
     return result;
 }
 
-// -------- the engine
+// -------- the library
 
 void lesson_must(int rc) {
     if (rc) end_with("%s", zero_last_error());

@@ -93,14 +93,14 @@ int lesson_join(int ranks);
 // Returns the bytes that this rank has sent through wire_send since lesson_join.
 int64_t wire_sent(void);
 
-// -------- the engine, for graders
+// -------- the library, for graders
 
-// Ends the lesson with zero_last_error() if an engine's call failed.
+// Ends the lesson with zero_last_error() if an instance of the library's call failed.
 void lesson_must(int rc);
 // Sets config->start to the ranks that joined.
 void lesson_start(zero_config *config);
-// (on the ranks that joined) Creates an engine for a model of n_units units, each with one tensor of so many
-// elements: tensor u is in unit u. Calls lesson_start.
+// (on the ranks that joined) Creates an instance of the library for a model of n_units units, each with one
+// tensor of so many elements: tensor u is in unit u. Calls lesson_start.
 zero *lesson_engine(zero_config *config, const int64_t *elems, int n_units);
 // (on the ranks that joined) Runs micro-batch `micro` of `of` through the hooks of lesson_engine's model;
 // gradient() gives the gradient of element i of a unit on a rank, as fp32.

@@ -79,17 +79,20 @@ sub ms { my $sum = 0; $sum += $_->[1] - $_->[0] for @_; return $sum }
 # A step computes in its passes and its update, except while the trainer's thread waits or sends.
 sub times_of {
     my ($step) = @_;
-    my @e = within($step);
+    my @e = map { { %$_ } } within($step);
+    for (@e) {
+        $_->{begin} = $step->{begin} if $_->{begin} < $step->{begin};
+        $_->{end} = $step->{end} if $_->{end} > $step->{end};
+    }
     my $of = sub { union(map { [$_->{begin}, $_->{end}] } grep { $_[0]->($_) } @e) };
     my @busy = $of->(sub { $_->{kind} =~ /^(forward|backward|update|squares)$/ });
     my @not = $of->(sub { $_->{lane} == 1 && $_->{kind} =~ /^(gather|reduce|wait)$/ });
     my @computes = without(\@busy, \@not);
-    my %t = (step => $step->{end} - $step->{begin}, computes => ms(@computes), exposed_by => {});
+    my @sends = $of->(sub { $_->{kind} =~ /^(gather|reduce)$/ });
+    my %t = (step => $step->{end} - $step->{begin}, computes => ms(@computes), sends => ms(@sends),
+             exposed => ms(without(\@sends, \@computes)), exposed_by => {});
     for my $e (grep { $_->{kind} =~ /^(gather|reduce)$/ } @e) {
-        my $exposed = ms(without([[$e->{begin}, $e->{end}]], \@computes));
-        $t{exposed_by}{"$e->{kind} $e->{unit}"} += $exposed;
-        $t{exposed} += $exposed;
-        $t{sends} += $e->{end} - $e->{begin};
+        $t{exposed_by}{"$e->{kind} $e->{unit}"} += ms(without([[$e->{begin}, $e->{end}]], \@computes));
     }
     return \%t;
 }
