@@ -6,7 +6,7 @@
 // for 4 units 0 1 2 3 in forward, then 3 2 1 0 in backward.
 
 // Called when use `at` has ended. Returns 1 if the unit's slot is to be freed now, and 0 if the very next use
-// needs the same unit.
+// needs the same unit. (In GPT-2 the embedding comes between the forward and the backward of the last block.)
 int frees_slot(const int *uses, int n_uses, int at) {
     return 0;  // your code
 }
