@@ -406,7 +406,7 @@ END
         runs 1 -e "$out/$model" -x 1
         prints "^warning: option -e .*/$model: not compared with .*: .*step_00000004/" '^step +1/1 '
         finds_bad "$out/$model" 'step_00000004/'
-        runs 1 --export "$out/$model" --to "$dir/exported.bin"
+        need 'the export failed' "$trainer" --export "$out/$model" --to "$dir/exported.bin" >"$screen" 2>&1
         prints "^warning: option --export .*/$model: not compared with .*: .*step_00000004/"
         rm -f "$dir/exported.bin"
         rm -rf "$out" && cp -r "$dir/good" "$out"
