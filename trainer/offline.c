@@ -51,12 +51,13 @@ static int verify_name(const char *states) {
     return is_other ? gpt2_fail("%s: was saved at step %d", states, saved.state.step) : 0;
 }
 
-// A checkpoint is complete without its model file.
+// A checkpoint is complete without its model file, which a run may remove at any moment.
 static int verify_both(const char *states) {
     char model[OUTPUT_PATH];
     if (zero_checkpoint_verify(states, print_good, NULL)) return gpt2_fail("%s", zero_last_error());
     if (verify_name(states)) return -1;
-    return checkpoint_model_of(model, states) || !file_is_there(model) ? 0 : verify_model(model);
+    if (checkpoint_model_of(model, states) || !file_is_there(model)) return 0;
+    return verify_model(model) && file_is_there(model) ? -1 : 0;
 }
 
 // --------
