@@ -12,7 +12,7 @@ static const int64_t elems[UNITS] = { 1000, 4999, 100, 2304 };  // the third uni
 static const char folder[] = "build/tutorial/lesson_11";
 static const char *const names[STATES] = { "master", "moment1", "moment2" };
 
-// What the manifest says.
+// The contents of the manifest.
 static struct {
     char files[OLD][80];
     int64_t unit_elems[UNITS], bytes[OLD];

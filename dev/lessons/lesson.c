@@ -50,7 +50,7 @@ static void on_signal(int signal) {
     char line[200];
     if (signal == SIGALRM)
         snprintf(line, sizeof line,
-                 "lesson %d stopped: rank %d was not done after %d s. It waits for a message that nobody "
+                 "lesson %d stopped: rank %d was not done after %d s. It waits for a message that no rank "
                  "sends, or a loop does not end.\n",
                  lesson.number, lesson.rank, LIMIT_S);
     else

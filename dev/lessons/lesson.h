@@ -83,7 +83,7 @@ void lesson_begin(char **argv, int ranks, int number, const char *title);
 // Notes, on any rank, that the current check is off. The first note is printed, with their number.
 void lesson_off(const char *format, ...) __attribute__((format(printf, 1, 2)));
 // (on all ranks) Ends a check: prints its result. It is off if a rank called lesson_off since the last check,
-// or if messages were sent that nobody received.
+// or if a message was sent and never received.
 void lesson_check(const char *what, ...) __attribute__((format(printf, 1, 2)));
 // (on all ranks) Prints the sum and returns the exit status: 0 if every check passed.
 int lesson_end(void);
