@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests scripts/run_gpt2_*.sh: the stage, recompute level and batch that they choose for a machine's GPUs, and
-# a run of a tiny model on CPUs.
+# a run of a tiny model on CPUs. Tests scripts/score_gpt2.sh with a tiny model and with a stand-in for the
+# trainer that prints given scores.
 # Usage: tests/test_recipes.sh TRAINER
 # shellcheck disable=SC2016,SC2086
 . "$(dirname "$0")/cases.sh"
@@ -66,4 +67,69 @@ is status "$status" 0
 has "$screen" 'step    3/3 .* lr 2.57e-06 ' 'median step '     # a warm-up of 700 steps to 6e-4
 need 'no summary' [ -e "$OUT/summary.json" ]
 end
+
+# score ARGUMENT...: runs scripts/score_gpt2.sh
+score() {
+    timeout $hang_limit env BATCH=1 ARGUMENTS='--device cpu --threads 1' scripts/score_gpt2.sh "$@" \
+        >"$screen" 2>&1
+    status=$?
+}
+swag=tests/reference_hellaswag.bin
+begin 'score.a model in both formats, with no published values'
+"$TRAINER" -e l1h2c32v257t64 -x 1 -b 1 -v 0 -s 0 --device cpu -o "$dir/tiny" >"$screen" 2>&1
+for model in tiny.bin tiny.hf; do
+    "$TRAINER" --export "$dir/tiny" --to "$dir/$model" >"$screen" 2>&1
+    TOKENS=1000 score "$dir/$model" --val "$DATA/fineweb_val_000000.bin" --hellaswag $swag
+    is status "$status" 0
+    has "$screen" '^model: no released GPT-2, L 1, C 32, V 257$' \
+        "^validation loss +960 tokens of fineweb_val_000000.bin +$(awk '/^val loss/ { printf "%.4f", $3 }' \
+            "$screen") +- +- +- +-$" \
+        "^HellaSwag +10 examples +$(awk '/^HellaSwag:/ { printf "%.4f", $4 }' "$screen") +- +- +- +-$"
+done
+end
+
+# The stand-in prints the lines of a run that has shape "L C", loss and score in $SHOWN.
+cat >"$dir/bin/trainer" <<'END'
+#!/bin/bash
+read -r L C loss score <<<"$SHOWN"
+echo "model      x: 1 parameters, L $L, NH 1, C $C, V 50257, longest sequence 64"
+case $* in *--plan*) exit ;; esac
+printf 'batch B 1 x T 64 x 1 rank\nval loss %s\nHellaSwag: %s = 0\n' $loss $score
+END
+chmod +x "$dir/bin/trainer"
+for val in openwebtext other; do ln -s "$PWD/data/stories_val.bin" "$DATA/${val}_val.bin"; done
+# STATUS | VALIDATION TOKENS | L C LOSS SCORE | EXPECTED
+while IFS='|' read -r expected_status val shown expected; do
+    begin "score.$shown on $val"
+    SHOWN=$shown TRAINER=$dir/bin/trainer score x --val "$DATA/$val" --hellaswag $swag
+    is status "$status" "$expected_status"
+    has "$screen" "$expected"
+    end
+done <<'END'
+0|fineweb_val_000000.bin|12 768 3.42 2987/10042|^HellaSwag .* 0.2975 +0.2955 +\+0.0020 +0.002  llm.c, dev/da
+1|fineweb_val_000000.bin|12 768 3.42 2947/10042|^further off than allowed: HellaSwag$
+1|fineweb_val_000000.bin|24 1024 3.11 3768/10042|^further off than allowed: validation loss$
+1|fineweb_val_000000.bin|36 1280 2.9 1/4|^further off than allowed: validation loss, HellaSwag$
+0|fineweb_val_000000.bin|48 1600 2.83 4914/10042|^validation loss .* 2.8300 +2.8313 +-0.0013 +0.02  llm.c
+0|openwebtext_val.bin|12 768 3.11 2967/10042|^validation loss .* 3.1100 +3.12 +-0.0100 +0.02  nanoGPT
+0|other_val.bin|12 768 9 2967/10042|^validation loss .* 9.0000 +- +- +- +-$
+END
+
+mkdir "$dir/llama"
+echo '{"model_type": "llama"}' >"$dir/llama/config.json"
+: >"$dir/llama/model.safetensors"
+# MODEL | VALIDATION TOKENS | HELLASWAG | EXPECTED
+while IFS='|' read -r model val file expected; do
+    begin "score.refused.$expected"
+    score "$model" --val "$val" --hellaswag "$file"
+    is status "$status" 2
+    has "$screen" "$expected"
+    end
+done <<END
+l1h2c32v257t64|none.bin|$swag|none.bin does not exist: scripts/download.sh fineweb:1, or --val
+l1h2c32v257t64|data/stories_val.bin|none.bin|none.bin does not exist: scripts/download.sh hellaswag, or --hell
+l1h2c32v40t64|data/stories_val.bin|$swag|outside the vocabulary of 40
+$dir/llama|data/stories_val.bin|$swag|"model_type" is "llama"; only "gpt2" can be read
+$dir/nowhere|data/stories_val.bin|$swag|nowhere" is unknown
+END
 finish recipes
