@@ -18,9 +18,19 @@ typedef struct {
 
 // -------- cases with an answer known beforehand
 
+static const char *text(const spans *s, char *buffer, size_t size) {
+    size_t used = snprintf(buffer, size, s->n ? "" : " none");
+    for (int i = 0; i < s->n && used < size; i++)
+        used += snprintf(buffer + used, size - used, " %g-%g", s->all[i].begin, s->all[i].end);
+    return buffer;
+}
+
 static void check_case(const char *name, double right, spans sends, spans computes) {
+    char sent[100], computed[100];
     const double yours = exposed(sends.all, sends.n, computes.all, computes.n);
-    if (fabs(yours - right) > 1e-9) lesson_off("you say %g microseconds; it is %g", yours, right);
+    if (fabs(yours - right) > 1e-9)
+        lesson_off("you say %g microseconds; it is %g: sends%s; computes%s", yours, right,
+                   text(&sends, sent, sizeof sent), text(&computes, computed, sizeof computed));
     lesson_check("%s", name);
 }
 
