@@ -356,9 +356,42 @@ sub states_on_disk {
     Svg::legend($left + 330, 90, map { [$_->[1], $_->[2]] } @series);
 }
 
+# The losses of scripts/one_hour.sh: each step's, pale, with their mean over 50 steps, and validation
+sub one_hour {
+    my ($left, $right, $top, $bottom, $most) = (50, 830, 70, 330, 3);
+    my @loss = Run::metrics("$runs/run", 'loss');
+    my @val = map { /^s:(\d+) tel:(.*)/ ? [$1, $2] : () } Run::lines_of("$runs/run/main.log");
+    my $steps = @loss;
+    my $minutes = 0;
+    $minutes += $_ / 60000 for Run::metrics("$runs/run", 'ms');
+    Svg::page(840, 376, 'An hour on two cores: a GPT-2 learns to write C',
+        model_and_ranks("$runs/run") . sprintf('; %d steps in %.0f minutes', $steps, $minutes));
+    Svg::y_axis($left, $right - $left, $top, $bottom, $most, 'loss');
+    Svg::x_axis($left, $right - $left, $bottom, $steps, 'step');
+    my ($x, $y) = (($right - $left) / $steps, ($bottom - $top) / $most);       # pixels of a step, of a nat
+    my $point = sub { [$left + $_[0] * $x, $bottom - $_[1] * $y] };
+    my @mean;
+    for my $i (49 .. $#loss) {
+        my $sum = 0;
+        $sum += $_ for @loss[$i - 49 .. $i];
+        push @mean, $point->($i + 1, $sum / 50) if $sum / 50 < $most;
+    }
+    Svg::line([map { $point->($_ + 1, $loss[$_]) } grep { $loss[$_] < $most } 0 .. $#loss], $C{forward},
+        opacity => .4);
+    Svg::line(\@mean, $C{gather}, width => 2);
+    @val = grep { $_->[1] < $most } @val;
+    Svg::line([map { $point->(@$_) } @val], $C{backward}, width => 2.5);
+    my ($step, $last) = @{ $val[-1] };
+    Svg::text($right, $point->($step, $last)->[1] - 10, sprintf('%.3f nats, %.2f bits a byte', $last,
+        $last / log(2)), anchor => 'end', bold => 1);
+    Svg::legend($left + 400, 90, [$C{gather}, 'training'],
+        [$C{backward}, 'validation: files it has not seen']);
+}
+
 my %pictures = (four_stages => \&four_stages, memory_by_stage => \&memory_by_stage, shard_map => \&shard_map,
     buckets_timeline => \&buckets_timeline, overlap_timeline => \&overlap_timeline, sawtooth => \&sawtooth,
-    same_loss => \&same_loss, bytes_by_stage => \&bytes_by_stage, states_on_disk => \&states_on_disk);
+    same_loss => \&same_loss, bytes_by_stage => \&bytes_by_stage, states_on_disk => \&states_on_disk,
+    one_hour => \&one_hour);
 die "draw.pl: there is no picture $name\n" if !$pictures{$name};
 $pictures{$name}->();
 Svg::finish();
