@@ -5,7 +5,7 @@ HELLASWAG := $(BUILD)/make_hellaswag
 STORIES  := data/stories_train.bin data/stories_val.bin data/stories_tokenizer.bin
 DATA_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g $(WARN)
 
-.PHONY: data bench pictures
+.PHONY: data bench pictures reproduction
 $(EXAMPLE): dev/examples/mlp_zero.c $(ZERO_LIB)
 	@echo "$(ZERO_COUNT)  link $@"
 	$(Q)$(CC) $(BASE) $(filter %.c %.a,$^) -o $@ $(ZERO_LIBS)
@@ -40,3 +40,6 @@ bench: train_gpt2_zero $(patsubst dev/bench/%.c,$(BUILD)/bench/%,$(wildcard dev/
 #? pictures            draws the tutorial's pictures from runs (scripts/pictures.sh)
 pictures: train_gpt2_zero
 	@$(WITHOUT_FLAGS) scripts/pictures.sh
+#? reproduction        the same GPT-2 in llm.c, PyTorch and here, compared (docs/reproduction.md)
+reproduction: train_gpt2_zero $(STORIES)
+	@$(WITHOUT_FLAGS) dev/reproduction/run.sh

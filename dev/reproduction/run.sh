@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains one small GPT-2 from the same initial weights on the same tokens in llm.c's CPU trainer, in PyTorch,
-# and here on two ranks at ZeRO stages 0 to 3, in fp32 and bf16. Prints the largest difference of the losses and
-# draws OUT/reproduction.svg. It takes two minutes on two cores, and a minute more to clone llm.c.
+# and here on two ranks at ZeRO stages 0 to 3, in fp32 and bf16. Prints the largest differences of the losses
+# and draws OUT/reproduction.svg. docs/reproduction.md explains both.
 # Usage: [SETTING=value]... dev/reproduction/run.sh [trainer options...]
 #   options for our runs only, to see that a difference is noticed: --beta2 0.95, or --shuffle 1
 #   STEPS=1000   LLMC=https://github.com/karpathy/llm.c, or a clone of it
@@ -19,9 +19,10 @@ fail() { echo "reproduction: $*" >&2; exit 1; }
 commit=f1e2ace651495b74ae22d45d1723443fd00ecd3a     # of llm.c
 # B and T, both betas and epsilon are those that llm.c's trainer has in its source.
 export STEPS=${STEPS:-1000} LR=3e-4
+export OMP_WAIT_POLICY=passive     # or waiting threads of llm.c and PyTorch take the cores from others
 B=4 T=64 tokens=data/stories_train.bin
-fixed=(--device cpu --threads 1 -v 0 -s 0 -t $T)
-same=(-i "$tokens" --shuffle 0 -x "$STEPS" -b $((B / 2)) -l $LR -k constant -u 0 -q 1 -c 0 --clip 0
+fixed=(--device cpu --threads 1 -v 0 -s 0 -t "$T")
+same=(-i "$tokens" --shuffle 0 -x "$STEPS" -b $((B / 2)) -l "$LR" -k constant -u 0 -q 1 -c 0 --clip 0
     --beta1 0.9 --beta2 0.999 --eps 1e-8 -n 0)
 mkdir -p "$out"
 rm -rf "$out"/{init,llmc,torch,here}.*
@@ -33,7 +34,7 @@ logged() {
     "${@:2}" >"$log" 2>&1 </dev/null || fail "$1 failed: $(tail -n 3 "$log")"
 }
 # The initial weights, in llm.c's format
-logged init.fp32 ./train_gpt2_zero "${fixed[@]}" -e l4h4c128v257t$T -x 0 --dtype fp32 -o "$out/init.fp32"
+logged init.fp32 ./train_gpt2_zero "${fixed[@]}" -e "l4h4c128v257t$T" -x 0 --dtype fp32 -o "$out/init.fp32"
 model=$out/init.fp32/model_00000000.bin
 
 # change FROM TO: replaces the only occurrence of a text in llm.c's trainer

@@ -1,10 +1,9 @@
-"""PyTorch's run of dev/reproduction/run.sh: trains a GPT-2 from an llm.c model file, and writes each step's
-loss.
+"""PyTorch's run of dev/reproduction/run.sh: trains a GPT-2 from an llm.c model file and writes its losses.
 
     STEPS=n LR=x torch_gpt2.py MODEL TOKENS B T fp32|bf16 METRICS
 
-The layers are PyTorch's own. With bf16, as in our trainer, parameters, activations and gradients are bf16, and
-AdamW updates fp32 masters, from which the parameters are rounded after each step.
+The layers are PyTorch's own. With bf16, as in our trainer, parameters, activations and gradients are bf16,
+and AdamW updates fp32 masters, from which the parameters are rounded after each step.
 """
 import json
 import os
@@ -52,11 +51,11 @@ def loss_of(p, x, y, c):                                                    # x 
 
 def main(model, tokens, B, T, dtype, metrics):
     c, masters = read_model(model)
-    flat = [m for layers in masters.values() for m in layers]
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[dtype]
     p = {name: [m.to(dtype, copy=True).requires_grad_() for m in layers] for name, layers in masters.items()}
-    optimizer = torch.optim.AdamW(flat, lr=float(os.environ["LR"]), betas=(0.9, 0.999), eps=1e-8,
-                                  weight_decay=0)
+    pairs = [pair for name in p for pair in zip(masters[name], p[name])]
+    optimizer = torch.optim.AdamW([m for m, _ in pairs], lr=float(os.environ["LR"]), betas=(0.9, 0.999),
+                                  eps=1e-8, weight_decay=0)
     n = B * T
     data = torch.from_numpy(np.fromfile(tokens, dtype="<u2", offset=1024).astype(np.int64))
     with open(metrics, "w") as out:
@@ -64,11 +63,11 @@ def main(model, tokens, B, T, dtype, metrics):
             rows = data[step * n:(step + 1) * n + 1]
             loss = loss_of(p, rows[:-1].view(B, T), rows[1:].view(B, T), c)
             loss.backward()
+            for master, q in pairs:
+                master.grad, q.grad = q.grad.float(), None
+            optimizer.step()
             with torch.no_grad():
-                for master, q in zip(flat, (q for layers in p.values() for q in layers)):
-                    master.grad, q.grad = q.grad.float(), None
-                optimizer.step()
-                for master, q in zip(flat, (q for layers in p.values() for q in layers)):
+                for master, q in pairs:
                     q.copy_(master)
             out.write(json.dumps({"step": step + 1, "loss": loss.item()}) + "\n")
 
