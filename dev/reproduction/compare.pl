@@ -24,7 +24,8 @@ sub apart {
     my ($most, $step) = (0, 1);
     my @all = map { abs($a->{loss}[$_] - $b->{loss}[$_]) } 0 .. $#{ $a->{loss} };
     for (0 .. $#all) {
-        ($most, $step) = ($all[$_], $_ + 1) if !($all[$_] <= $most);    # so nan is the largest
+        ($most, $step) = ($all[$_], $_ + 1) if !($all[$_] <= $most);
+        last if $most != $most;     # nan is the largest
     }
     return (\@all, $most, $step);
 }
@@ -140,6 +141,7 @@ sub picture {
     close($out) or die "$folder/reproduction.svg: $!\n";
 }
 
+$| = 1;
 my @runs = runs();
 table(@runs);
 picture(@runs);
