@@ -104,10 +104,9 @@ our @cuda_edits = (
         outside_by_number($f, $in);
         known($f, $in, 'cuda.norm', $OWN_NORM);
         my $reduce = 'z_check(zero_finish_gradients(z, &result));';
-        instead($f, $in, 'zero_step_result result;', $reduce, 'return (float)result.grad_norm;');
+        instead($f, $in, 'zero_step_result result;', $reduce, 'return z_norm = (float)result.grad_norm;');
     } ],
     [ $CUDA, 'gpt2_update', 'the plugin clips and updates', sub ($f, $in) {
-        require_parameters($f, $in, qw(learning_rate beta1 beta2 eps weight_decay grad_scale t));
         outside_by_number($f, $in);
         known($f, $in, 'cuda.update', $ONLY_ADAMW . 'gpt2_update');
         instead($f, $in, 'NVTX_RANGE_FN();', 'float grad_clip = grad_scale; // what main() passes',
@@ -153,8 +152,6 @@ our @cuda_edits = (
         after($f, $state, 'z_remove_state(filename_buffer);');
     } ],
     [ $CUDA, 'main', 'passes options to the plugin', sub ($f, $in) {
-        find_code($f, $in, "int $_") for qw(zero_stage use_master_weights);
-        require_parameters($f, $in, qw(argc argv));
         after($f, find_code($f, $in, 'int grad_accum_steps = ...;'), 'z_same_options(argc, argv);',
               'z_configure(zero_stage, grad_accum_steps, use_master_weights);');
     } ],
@@ -182,10 +179,12 @@ our @cuda_edits = (
                              'if (... > skip_update_...) {');
         after($f, $_, '    z_check(zero_discard(z));') for @skips;
     } ],
-    [ $CUDA, 'main', 'the plugin gets the maximum norm, not the factor', sub ($f, $in) {
-        accumulated_step($f, $in);
+    [ $CUDA, 'main', 'the plugin gets the maximum norm, and checks the factor', sub ($f, $in) {
         my $update = find_code($f, $in, 'gpt2_update(..., grad_scale, ...);');
-        instead($f, $update, text_of($f, $update) =~ s/\bgrad_scale\b/grad_clip/r);
+        instead($f, $update, text_of($f, $update) =~ s/\bgrad_scale\b/z_max_norm(grad_scale, grad_clip)/r);
+    } ],
+    [ $CUDA, '', 'the model has no memory that the plugin holds', sub ($f, $in) {
+        remove_fields($f, qw(params params_memory grads grads_memory m_memory v_memory master_weights));
     } ],
     [ $MAKEFILE, '', 'train_gpt2cu is built with the plugin', sub ($f, $in) {
         my $has = join '', map { "(?=[^\\n]*\\\$\\($_\\))" } qw(NVCC_FLAGS NVCC_INCLUDES NVCC_LDLIBS);
@@ -293,7 +292,7 @@ sub last_of_backward ($f, $in) {
 # With the plugin, code between #if MULTI_GPU and #endif is not compiled, so it must be llm.c's.
 sub check_nccl ($f) {
     for my $if (find_any($f, whole($f), qr/^[ \t]*#[ \t]*if[^\n]*\bMULTI_GPU\b/m)) {
-        next if is_understood($f, $if->{from});
+        next if is_replaced($f, $if->{from});
         my $rest = { from => $if->{from}, to => length $f->{mask} };
         my $endif = find($f, $rest, qr/^[ \t]*#[ \t]*endif\b[^\n]*/m, '#endif');
         known($f, span($if, $endif), 'cuda.nccl',

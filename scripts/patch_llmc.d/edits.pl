@@ -4,11 +4,7 @@ use warnings;
 use feature 'signatures';
 no warnings 'experimental::signatures';
 
-# Records a range that uses memory that the plugin now holds, but that an edit handles.
-sub understood ($f, $range) { push @{ $f->{understood} }, $range }
-sub is_understood ($f, $at) {
-    return scalar grep { contains($_, $at) } @{ $f->{understood} || [] };
-}
+sub is_replaced ($f, $at) { return scalar grep { contains($_, $at) } @{ $f->{replaced} || [] } }
 
 sub guarded ($code) { return "#ifdef LLMC_ZERO\n$code#endif\n" }
 
@@ -19,7 +15,7 @@ sub indented ($f, $range, @lines) {
 
 # $what is the purpose printed in the report; only an edit's first insertion has one.
 sub insert ($f, $at, $code, $what = undef) {
-    push @{ $f->{edits} }, { at => $at, code => $code, what => $what };
+    push @{ $f->{edits} }, { at => $at, code => $code, what => $what, order => $code eq "#endif\n" ? 0 : 1 };
 }
 
 # Returns the start and end of a range's lines. They may contain no other code, because edits add whole lines.
@@ -46,7 +42,7 @@ sub enclose ($f, $range, $before) {
     my ($start, $end) = own_lines($f, $range);
     insert($f, $start, $before, $f->{what});
     insert($f, $end, "#endif\n");
-    understood($f, { from => $start, to => $end });
+    push @{ $f->{replaced} }, { from => $start, to => $end };
 }
 
 # Adds @lines, and keeps the lines of the range in the #else.
@@ -58,23 +54,34 @@ sub instead ($f, $range, @lines) {
 # Excludes the lines of the range from a build with the plugin.
 sub without ($f, $range) { enclose($f, $range, "#ifndef LLMC_ZERO\n") }
 
+# Like without(), for several places.
+sub without_each ($f, @places) {
+    without($f, span(@$_[0, -1])) for adjacent($f, @places);
+}
+
 # Like instead(), for several places, each with its {new} lines; adjacent places share one #ifdef.
 sub instead_each ($f, @places) {
-    while (my $first = shift @places) {
-        my ($last, @lines) = ($first, $first->{new});
-        while (@places && mask_of($f, between($last, $places[0])) =~ /^[ \t]*\n[ \t]*$/) {
-            $last = shift @places;
-            push @lines, $last->{new};
-        }
-        instead($f, span($first, $last), @lines);
+    instead($f, span(@$_[0, -1]), map { $_->{new} } @$_) for adjacent($f, @places);
+}
+
+# Returns the places in groups with nothing but white space and comments between them.
+sub adjacent ($f, @places) {
+    my @groups;
+    for my $place (@places) {
+        my $near = @groups && mask_of($f, between($groups[-1][-1], $place)) =~ /^\s*$/;
+        if ($near) { push @{ $groups[-1] }, $place }
+        else { push @groups, [$place] }
     }
+    return @groups;
 }
 
 # Returns the edited text, and stores file, new line number and purpose of each edit in {report}.
 sub edited ($f) {
     my ($result, $done) = ('', 0);
     my @edits = @{ $f->{edits} || [] };
-    for my $i (sort { $edits[$a]{at} <=> $edits[$b]{at} || $a <=> $b } 0 .. $#edits) {
+    # At the same offset, the end of an edit comes before the start of the next.
+    for my $i (sort { $edits[$a]{at} <=> $edits[$b]{at} || $edits[$a]{order} <=> $edits[$b]{order}
+                      || $a <=> $b } 0 .. $#edits) {
         my $edit = $edits[$i];
         $result .= substr $f->{text}, $done, $edit->{at} - $done;
         $done = $edit->{at};

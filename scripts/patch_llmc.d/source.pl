@@ -20,14 +20,7 @@ sub refuse ($f, $at, $message) {
 sub missing ($f, $in, $wanted) {
     my $where = "$f->{name}:" . line_of($f->{text}, $in->{from});
     $where .= ": in $in->{function}()" if $in->{function};
-    stop("$where: looked for $wanted, but did not find it. Nothing was changed; " . remedy($f));
-}
-
-# All of llm.c's trainers since 2024-07-30 have the function fill_in_activation_sizes.
-sub remedy ($f) {
-    return $GUIDE if $f->{name} !~ /^train_gpt2/ || $f->{text} =~ /\bfill_in_activation_sizes\b/;
-    return "$f->{name} is older than llm.c of 2024-07-30: merge upstream first, or make the edits by hand "
-        . '(docs/porting.md)';
+    stop("$where: looked for $wanted, but did not find it. Nothing was changed; $GUIDE");
 }
 
 sub line_of ($text, $at) {

@@ -306,6 +306,15 @@ static float z_sum(double value) {
     z_check(zero_sum(z, &value, 1));
     return (float)value;
 }
+// The plugin clips by its own norm, so the trainer's factor must be that of the same norm.
+static float z_norm;
+static float z_max_norm(float scale, float grad_clip) {
+    float expected = z_norm > grad_clip ? grad_clip / z_norm : 1.0f;
+    if (!(fabsf(scale - expected) <= 1e-5f * expected))
+        z_refuse("the update scales the gradients by %g, but clipping their norm %g to %g gives %g: the plugin "
+                 "has no other clipping", scale, z_norm, grad_clip, expected);
+    return grad_clip;
+}
 static void z_end(void) {
     z_finish();
     if (z_config.start.method == ZERO_START_MPI && MPI_Finalize() != MPI_SUCCESS) // z_start() initialised it

@@ -21,8 +21,7 @@ our @edits = (
         my $allocate = find_code($f, $in, 'model->params_memory = malloc_and_point_parameters(...);');
         my $read = find_code($f, rest($allocate, $in), 'freadCheck(model->params_memory, ..., <file>);');
         my $both = within(span($allocate, $read), $in);
-        instead($f, $both, "model->params_memory = NULL;",
-                "z_create(model->param_sizes, model->config.num_layers);",
+        instead($f, $both, "z_create(model->param_sizes, model->config.num_layers);",
                 "z_read_params($read->{1}, model->param_sizes, model->config.num_layers);");
     } ],
     [ $TRAINER, 'gpt2_forward', 'the plugin replaces the check for parameters', sub ($f, $in) {
@@ -59,12 +58,12 @@ our @edits = (
     [ $TRAINER, 'gpt2_backward', 'use of the embedding unit by the encoder', sub ($f, $in) {
         embedding_use($f, after_loop($f, $in), 'backward');
     } ],
-    [ $TRAINER, 'gpt2_zero_grad', '', sub ($f, $in) {
-        # unchanged: grads_memory is NULL, and the plugin clears its gradients
-        understood($f, find_code($f, $in, 'if (model->grads_memory != NULL) { memset(model->grads_memory,'));
+    [ $TRAINER, 'gpt2_zero_grad', 'the plugin clears its gradients', sub ($f, $in) {
+        my $clear = find($f, $in, qr/if\s*\(\s*model->grads_memory[^{}]*\{[^{};]*\bmemset[^{};]*;\s*\}/,
+                         'if (model->grads_memory != NULL) { memset(model->grads_memory, ...); }');
+        without($f, $clear);
     } ],
     [ $TRAINER, 'gpt2_update', 'the plugin reduces and updates', sub ($f, $in) {
-        require_parameters($f, $in, qw(learning_rate beta1 beta2 eps weight_decay t));
         known($f, $in, 'plain.update', $ONLY_ADAMW . 'gpt2_update');
         instead($f, $in, 'zero_hyper hyper = { learning_rate, beta1, beta2, eps, weight_decay, 0.0f, t };',
                 'z_check(zero_step(z, &hyper, NULL));');
@@ -99,6 +98,9 @@ our @edits = (
             before($f, statement($f, $pass), @begin);
         }
     } ],
+    [ $TRAINER, '', 'the model has no memory that the plugin holds', sub ($f, $in) {
+        remove_fields($f, qw(params params_memory grads grads_memory m_memory v_memory));
+    } ],
     [ $LOADER, 'dataloader_init', 'the shuffle is the same on all ranks', sub ($f, $in) {
         return if $f->{parameters}{dataloader_init} !~ /shuffle/;       # an older loader without shuffling
         my $seed = find_code($f, $in, 'manual_seed(<...> + process_rank);');
@@ -111,11 +113,5 @@ our @edits = (
         insert($f, line_end($f, $rule->{to}), make_rules(), $f->{what});
     } ],
 );
-
-# Checks that a function has parameters with these names, which the edits use.
-sub require_parameters ($f, $in, @names) {
-    my $function = $in->{function};
-    $f->{parameters}{$function} =~ /\b$_\b/ or missing($f, $in, "a parameter $_ of $function") for @names;
-}
 
 1;

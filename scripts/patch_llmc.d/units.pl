@@ -27,7 +27,6 @@ sub read_tensors ($f) {
                       . 'tensors of the type of the model');
         push @$tensors, $name;
     }
-    understood($f, $struct);
     my $in = function($f, 'fill_in_parameter_sizes');
     my $L = find($f, $in, qr/\b(\w+)\s*=\s*config\.num_layers\s*;/, 'VARIABLE = config.num_layers;')->{1};
     my @sizes = find_all($f, $in, qr/param_sizes\[(\d+)\]\s*=\s*([^;]*);/, 'param_sizes[NUMBER] = SIZE;');
@@ -45,7 +44,6 @@ sub read_tensors ($f) {
     my @order = map { $_->{1} } find_all($f, $body, qr/&params->(\w+)/, '&params->NAME');
     "@order" eq "@$tensors"
         or missing($f, $body, 'the tensors in the order of the fields of ParameterTensors');
-    understood($f, $body);
 }
 
 # Returns the sorted factors of a product. Any other expression is one factor.
@@ -75,7 +73,6 @@ sub use_of_unit ($f, $uses, $layer, $before, $after) {
     my $statements = span(statement($f, $uses->[0]), statement($f, $uses->[-1]));
     before($f, $statements, @$before, @pointers);
     after($f, $statements, @$after) if @$after;
-    understood($f, $statements);
 }
 
 sub uses_in ($f, $in) {
@@ -125,7 +122,8 @@ sub layer_pointers ($f, $in, $index, $layer, $hook = '') {
     instead_each($f, @pointers);
 }
 
-# Returns the body of the loop over the layers. Every layer must run both of its ends, where the hooks go.
+# Returns the body of the loop over the layers. (If a layer does not reach the hook at its end, the plugin
+# refuses the next one.)
 sub layer_loop ($f, $in) {
     my $L = find_code($f, $in, '<L> = model->config.num_layers;')->{1};
     my $up = '0\s*;\s*\g1\s*<\s*' . $L . '\s*;\s*(?:\g1\s*\+\+|\+\+\s*\g1)';
@@ -133,9 +131,13 @@ sub layer_loop ($f, $in) {
     my $for = find($f, $in, qr/\bfor\s*\(\s*int\s+(\w+)\s*=\s*(?:$up|$down)\s*\)\s*(?=\{)/,
                    "a loop over the layers: for (int l = 0; l < $L; l++) {, or from $L-1 down");
     my $body = within(braces($f, $for->{to}), $in);
-    my ($jump) = find_any($f, $body, qr/\b(continue|break|goto|return)\b/);
-    $jump and refuse($f, $jump->{from}, "$jump->{1} leaves a layer before the hook at its end");
     return { %$body, layer => $for->{1}, layers => $L, start => $for->{from} };
+}
+
+# Returns whether the backward pass follows this call of gpt2_forward in the same block.
+sub trains ($f, $call) {
+    my $end = end_of_block($f, $call->{to}) // length $f->{mask};
+    return mask_of($f, { from => $call->{to}, to => $end }) =~ /\bgpt2_backward(?:_and_reduce)?\b/;
 }
 
 # Returns the statements before a training pass. $call: gpt2_forward(<...>), $micro: "NUMBER, OF".
@@ -175,20 +177,17 @@ sub compare_inputs ($f, @calls) {
     return join "\n", @lines;
 }
 
-# No other code may use memory that the plugin now holds. Freeing NULL pointers and comparing with NULL are
-# harmless.
-sub check_nothing_else ($f) {
-    understood($f, $_) for find_any($f, whole($f), qr/typedef\s+struct\s*\{[^}]*\}\s*GPT2\s*;/),
-        find_any($f, function($f, 'gpt2_free'),
-                 qr/(?:free\s*\(|cudaFreeCheck\s*\(\s*&)\s*model->\w+\s*\)\s*;/);
-    my $null = qr/\s*=\s*NULL|\s*==\s*nullptr\s*\)\s*;/;
-    my $memory = qr/\b(?:(?:params|grads|m|v)_memory|master_weights)\b(?!$null)/;
-    for my $use (find_any($f, whole($f), qr/\b(?:params|grads)\.\w+|(?:->|\.)(?:params|grads)\b|$memory/)) {
-        next if is_understood($f, $use->{from});
-        refuse($f, $use->{from}, text_of($f, $use) . ' is used where this script does not expect it, but the '
-               . 'plugin now holds this memory');
-    }
-    model_stays_here($f);
+# Removes the fields of GPT2 for the memory that the plugin now holds, with the statements that clear, check or
+# free them. Any other use then does not compile.
+sub remove_fields ($f, @names) {
+    my $struct = find($f, whole($f), qr/typedef\s+struct\s*\{[^}]*\}\s*GPT2\s*;/, 'the struct GPT2');
+    my @ranges = map { find($f, $struct, qr/\b\w+[\s*]+$_\s*;/, "a field $_ of GPT2, by itself") } @names;
+    my $field = 'model\s*->\s*(?:' . join('|', @names) . ')';
+    my $null = '(?:NULL|nullptr)';
+    push @ranges, grep { !is_replaced($f, $_->{from}) } find_any($f, whole($f),
+        qr/\b(?:$field\s*=\s*$null|assert\s*\(\s*$field\s*==\s*$null\s*\)
+             |free\s*\(\s*$field\s*\)|cudaFreeCheck\s*\(\s*&\s*$field\s*\))\s*;/x);
+    without_each($f, @ranges);
 }
 
 1;
