@@ -21,7 +21,9 @@ sub check_replaced {
     for my $row (@replaced) {
         my ($name, $function, $place, $effect) = @$row;
         my $f = $files{$name} || load($name);
-        known($f, $function ? definition($f, $function) : whole($f), "cuda.$place", $effect);
+        my $in = $function ? function($f, $function) : whole($f);
+        $in = { %$in, from => $in->{head}, to => $in->{to} + 1 } if $function;
+        known($f, $in, "cuda.$place", $effect);
     }
 }
 
@@ -76,16 +78,12 @@ our @cuda_edits = (
         my $copy = find_code($f, $in, 'cudaCheck(cudaMemcpy(model->params_memory, <memory>, ...));');
         instead($f, $copy, "z_set_params($copy->{1}, model->param_elements, model->config.num_layers);");
     } ],
-    [ $CUDA, 'gpt2_forward', 'the plugin replaces the check for parameters', sub ($f, $in) {
-        instead($f, find_code($f, $in, 'if (model->params_memory == NULL) {'), 'if (z == NULL) {');
-    } ],
     [ $CUDA, 'gpt2_forward', 'pointers outside the loop while their unit is open', \&local_tensors ],
     [ $CUDA, 'gpt2_forward', 'each layer is a unit, opened at the end of the previous one', \&fused_forward ],
     [ $CUDA, 'gpt2_validate', 'starts an evaluation on all ranks', sub ($f, $in) {
         before($f, find_code($f, $in, 'gpt2_forward(...);'), 'z_check(zero_begin_eval(z));');
     } ],
-    [ $CUDA, 'gpt2_backward_and_reduce', 'the plugin replaces the check for gradients', sub ($f, $in) {
-        instead($f, find_code($f, $in, 'if (model->grads_memory == nullptr) {'), 'if (z == NULL) {');
+    [ $CUDA, 'gpt2_backward_and_reduce', 'the plugin clears its gradients', sub ($f, $in) {
         my $clear = find_code($f, $in, 'cudaCheck(cudaMemsetAsync(model->grads_memory, ...));');
         cleared_at_first($f, $in, $clear);
         without($f, $clear);
@@ -156,8 +154,8 @@ our @cuda_edits = (
               'z_configure(zero_stage, grad_accum_steps, use_master_weights);');
     } ],
     [ $CUDA, 'main', 'checks that all ranks read the same data', sub ($f, $in) {
-        my @calls = find_all_code($f, $in, 'dataloader_init(<...>);');
-        after($f, $calls[-1], compare_inputs($f, @calls));
+        my @loaders = loaders($f, $in);
+        after($f, $loaders[-1], compare_inputs(@loaders));
     } ],
     [ $CUDA, 'main', 'the plugin provides start, end, sums and barrier of the ranks', sub ($f, $in) {
         my @macros = qw(multi_gpu_config_init set_zero_configs multi_gpu_cpu_float_sum multi_gpu_barrier);
@@ -166,12 +164,7 @@ our @cuda_edits = (
     } ],
     [ $CUDA, 'main', 'starts a training or evaluation pass', sub ($f, $in) {
         my $backward = find_code($f, $in, 'gpt2_backward_and_reduce(..., <steps>, <step>);');
-        my ($steps, $step) = @$backward{1, 2};
-        for my $pass (find_all_code($f, $in, 'gpt2_forward(<...>);')) {
-            my @begin = trains($f, $pass) ? begin_training($f, $pass, "$step, $steps")
-                      : 'z_check(zero_begin_eval(z));';
-            before($f, statement($f, $pass), @begin);
-        }
+        begin_passes($f, $in, "$backward->{2}, $backward->{1}");
     } ],
     [ $CUDA, 'main', 'all ranks sample, rank 0 prints', \&sampling ],
     [ $CUDA, 'main', 'skipped steps are discarded', sub ($f, $in) {
@@ -209,23 +202,21 @@ sub fused_forward ($f, $in) {
     my $loop = layer_loop($f, $in);
     my ($l, $L) = @$loop{qw(layer layers)};
     first_layernorm($f, $in);
-    layer_pointers($f, $loop, $l, $l);
+    layer_pointers($f, $loop);
 
     my $if = find($f, $loop, qr/if\s*\(\s*$l\s*\+\s*1\s*!=\s*$L\s*\)\s*(?=\{)/, "if ($l + 1 != $L) {");
-    my $next = within(braces($f, $if->{to}), $in);
-    my $else = find($f, { %$loop, from => $next->{to} }, qr/\A\}\s*else\s*(?=\{)/, '} else {');
+    my $else = find($f, { %$loop, from => braces($f, $if->{to})->{to} }, qr/\A\}\s*else\s*(?=\{)/, '} else {');
     my $end = within(braces($f, $else->{to}), $in);
     my $both = { from => $if->{from}, to => $end->{to} + 1 };
     before($f, $both, "z_check(zero_pre_forward(z, $l + 1 != $L ? Z_BLOCKS + $l + 1 : Z_EMBEDDING));");
-    layer_pointers($f, $next, qr/\(\s*$l\s*\+\s*1\s*\)/, "$l + 1");
     my @last = uses_in($f, $end);
     outside_layers($f, $_) for @last;
-    use_of_unit($f, \@last, 0, [], []);
+    use_of_unit($f, \@last, ['ParameterTensors params = {0};'], []);
     after($f, $both, "z_check(zero_post_forward(z, Z_BLOCKS + $l));");
 
     my @head = uses_in($f, after_loop($f, $in));
     outside_layers($f, $_) for @head;
-    use_of_unit($f, \@head, 0, [], ['z_check(zero_post_forward(z, Z_EMBEDDING));']);
+    use_of_unit($f, \@head, [], ['z_check(zero_post_forward(z, Z_EMBEDDING));']);
 }
 
 sub first_layernorm ($f, $in) {
@@ -236,10 +227,10 @@ sub first_layernorm ($f, $in) {
         or missing($f, $in, 'before the loop over the layers a use of the embeddings, then one of the first '
                    . 'layernorm\'s parameters');
     outside_layers($f, $_) for @encoder;
-    use_of_unit($f, \@encoder, 0, ['z_check(zero_pre_forward(z, Z_EMBEDDING));'],
+    use_of_unit($f, \@encoder, ['z_check(zero_pre_forward(z, Z_EMBEDDING));'],
                 ['z_check(zero_post_forward(z, Z_EMBEDDING));']);
     my $open = 'z_check(zero_pre_forward(z, Z_BLOCKS)); // until the end of layer 0';
-    use_of_unit($f, \@layernorm, 0, [$open], []);
+    use_of_unit($f, \@layernorm, [$open], []);
 }
 
 # The backward loop: the plugin reduces a layer's gradients.
@@ -250,7 +241,7 @@ sub fused_backward ($f, $in) {
     my @gradients = map { $_->{1} } find_all_code($f, $loop, '<gradient> = grads.');
     reduces_all($f, $reduce->{inside}, @gradients);
     my $pointers = { %$loop, to => $reduce->{from} };
-    layer_pointers($f, $pointers, $l, $l, "z_check(zero_pre_backward(z, Z_BLOCKS + $l));\n");
+    layer_pointers($f, $pointers, "z_check(zero_pre_backward(z, Z_BLOCKS + $l));\n");
     instead($f, $reduce, "z_check(zero_post_backward(z, Z_BLOCKS + $l));");
 }
 

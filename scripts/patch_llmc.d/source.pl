@@ -154,18 +154,10 @@ sub start_of_block ($f, $at) {
     return -1;
 }
 
-# Returns the body of a function, and stores its parameters in {parameters}{NAME}.
+# Returns the body of a function; {head} is where the definition begins.
 sub function ($f, $name) {
-    my $head = find($f, whole($f), qr/^\w[\w \t*]*\b$name\s*\(([^)]*)\)\s*(?=\{)/m, "the function $name");
-    $f->{parameters}{$name} = $head->{1};
-    return { %{ braces($f, $head->{to}) }, function => $name };
-}
-
-# Returns a function with its head; unlike in function(), its parameters may contain parentheses.
-sub definition ($f, $name) {
     my $head = find($f, whole($f), qr/^\w?[\w \t*]*\b$name\s*\([^{};]*\)\s*(?=\{)/m, "the function $name");
-    my $body = braces($f, $head->{to});
-    return { from => $head->{from}, to => $body->{to} + 1, function => $name };
+    return { %{ braces($f, $head->{to}) }, head => $head->{from}, function => $name };
 }
 
 # Returns the statement around a place.

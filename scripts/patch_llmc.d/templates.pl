@@ -41,14 +41,22 @@ static void z_check(int rc) {
     if (rc != 0) z_refuse("%s", zero_last_error());
 }
 
+// Pointers to parameters and gradients, by their offset in a tensor of all layers, which must begin a layer.
 // llm.c's functions only read parameters, but many take pointers without const.
-static $type *z_param(int tensor, int layer) {
-    $type *param = ($type *)zero_param(z, tensor, layer);
+static size_t z_elems[Z_TENSORS]; // of one layer
+static int z_layer(int tensor, size_t offset) {
+    if (offset % z_elems[tensor] != 0)
+        z_refuse("%s + %zu: is not the start of a layer, which has %zu elements", z_table[tensor].name, offset,
+                 z_elems[tensor]);
+    return (int)(offset / z_elems[tensor]);
+}
+static $type *z_param(int tensor, size_t offset) {
+    $type *param = ($type *)zero_param(z, tensor, z_layer(tensor, offset));
     z_check(param == NULL);
     return param;
 }
-static $type *z_grad(int tensor, int layer) {
-    $type *grad = ($type *)zero_grad(z, tensor, layer);
+static $type *z_grad(int tensor, size_t offset) {
+    $type *grad = ($type *)zero_grad(z, tensor, z_layer(tensor, offset));
     z_check(grad == NULL);
     return grad;
 }
@@ -76,8 +84,8 @@ static void z_create_model(zero_config *config, const size_t *sizes, int L) {
     zero_unit embedding = { "embedding", 2, 2, 1 }, block = { "block", 1, 1, 0 };
     for (int t = 0; t < Z_TENSORS; t++) {
         int layers = z_layers(t, L);
-        int64_t elems = (int64_t)sizes[t] / layers;
-        zero_tensor tensor = { z_table[t].name, 1, { elems }, layers, z_table[t].unit, z_table[t].decay, 0 };
+        z_elems[t] = sizes[t] / layers;
+        zero_tensor tensor = { z_table[t].name, 1, { (int64_t)z_elems[t] }, layers, z_table[t].unit, z_table[t].decay, 0 };
         tensors[t] = tensor;
     }
     units[Z_EMBEDDING] = embedding;
@@ -125,7 +133,7 @@ static void z_same_data(const char *name, size_t B, size_t T, const char *patter
 typedef void z_visit(void *with, int t, int l, int64_t at, int64_t n);
 static void z_each_piece(const size_t *sizes, int L, z_visit *visit, void *with) {
     for (int t = 0; t < Z_TENSORS; t++) {
-        int64_t elems = (int64_t)sizes[t] / z_layers(t, L);
+        int64_t elems = (int64_t)z_elems[t];
         for (int l = 0; l < z_layers(t, L); l++) {
             for (int64_t at = 0; at < elems; at += Z_PIECE) {
                 visit(with, t, l, at, elems - at < Z_PIECE ? elems - at : (int64_t)Z_PIECE);

@@ -24,9 +24,6 @@ our @edits = (
         instead($f, $both, "z_create(model->param_sizes, model->config.num_layers);",
                 "z_read_params($read->{1}, model->param_sizes, model->config.num_layers);");
     } ],
-    [ $TRAINER, 'gpt2_forward', 'the plugin replaces the check for parameters', sub ($f, $in) {
-        instead($f, find_code($f, $in, 'if (model->params_memory == NULL) {'), 'if (z == NULL) {');
-    } ],
     [ $TRAINER, 'gpt2_forward', 'pointers to the embeddings while their unit is open', \&local_tensors ],
     [ $TRAINER, 'gpt2_forward', 'use of the embedding unit by the encoder', sub ($f, $in) {
         embedding_use($f, before_loop($f, $in), 'forward');
@@ -72,18 +69,10 @@ our @edits = (
         before($f, find_code($f, $in, 'free(model->params_memory);'), 'z_finish();');
     } ],
     [ $TRAINER, 'main', 'each rank reads its part of the data; all ranks use the same data', sub ($f, $in) {
-        my ($rank, $ranks) = loader_arguments();
-        my @calls = find_all_code($f, $in, 'dataloader_init(<...>);');
-        for my $call (@calls) {
-            my @list = split /\s*,\s*/, $call->{1};
-            my $numbers = 'arguments number ' . ($rank + 1) . ' and ' . ($ranks + 1) . ' of dataloader_init';
-            @list > $ranks && $list[$rank] eq '0' && $list[$ranks] eq '1'
-                or missing($f, $call, "rank 0 of 1 as $numbers");
-            @list[$rank, $ranks] = ('zero_rank(z)', 'zero_ranks(z)');
-            $call->{new} = 'dataloader_init(' . join(', ', @list) . ');';
-        }
-        $calls[-1]{new} .= "\n" . compare_inputs($f, @calls);
-        instead_each($f, @calls);
+        my @loaders = loaders($f, $in);
+        $_->{new} = "dataloader_init$_->{1} zero_rank(z), zero_ranks(z)$_->{4}" for @loaders;
+        instead_each($f, @loaders);
+        after($f, $loaders[-1], compare_inputs(@loaders));
     } ],
     [ $TRAINER, 'main', 'the printed number of batches counts all ranks', sub ($f, $in) {
         my @prints = find_all_code($f, $in, 'printf(... num_tokens / (B * T) ...);');
@@ -91,20 +80,13 @@ our @edits = (
         instead_each($f, @prints);
     } ],
     [ $TRAINER, 'main', 'starts a training pass, or an evaluation or sampling pass on all ranks',
-      sub ($f, $in) {
-        for my $pass (find_all_code($f, $in, 'gpt2_forward(<...>);')) {
-            my @begin = trains($f, $pass) ? begin_training($f, $pass, '0, 1')
-                      : 'z_check(zero_begin_eval(z));';
-            before($f, statement($f, $pass), @begin);
-        }
-    } ],
+      sub ($f, $in) { begin_passes($f, $in, '0, 1') } ],
     [ $TRAINER, '', 'the model has no memory that the plugin holds', sub ($f, $in) {
         remove_fields($f, qw(params params_memory grads grads_memory m_memory v_memory));
     } ],
     [ $LOADER, 'dataloader_init', 'the shuffle is the same on all ranks', sub ($f, $in) {
-        return if $f->{parameters}{dataloader_init} !~ /shuffle/;       # an older loader without shuffling
-        my $seed = find_code($f, $in, 'manual_seed(<...> + process_rank);');
-        instead($f, $seed, "manual_seed($seed->{1});");
+        my ($seed) = find_any($f, $in, like('manual_seed(<...> + process_rank);'));
+        instead($f, $seed, "manual_seed($seed->{1});") if $seed;        # older loaders do not shuffle
     } ],
     [ $MAKEFILE, '', 'train_gpt2 is built with the plugin', sub ($f, $in) {
         my $has = join '', map { "[^\\n]*\\\$$_" } qw{\(CFLAGS\) \^ \(LDLIBS\)};

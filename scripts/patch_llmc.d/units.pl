@@ -8,49 +8,23 @@ our (%files, %FILE);
 
 sub number ($name) { return 'Z_' . uc $name }
 
-sub pointer ($struct, $name, $layer) {
-    return ($struct eq 'params' ? 'z_param(' : 'z_grad(') . number($name) . ", $layer)";
+sub pointer ($struct, $name, $offset) {
+    return ($struct eq 'params' ? 'z_param(' : 'z_grad(') . number($name) . ", $offset)";
 }
 
-# Reads the fields of ParameterTensors in order. A tensor is in every layer if the number of layers is a
-# factor of its size; {of_layer} holds the remaining factors.
+# Reads the names of the tensors in the order of the memory, and which of them have a size that depends on the
+# number of layers: these are in every layer.
 sub read_tensors ($f) {
-    my $struct = find($f, whole($f), qr/typedef\s+struct\s*\{([^}]*)\}\s*ParameterTensors\s*;/,
-                      'the struct ParameterTensors');
-    my $tensors = $f->{tensors} = [];
-    for my $field (find_any($f, { from => $struct->{from} + 1, to => $struct->{to} },
-                            qr/(\w[\w\s]*?\s*\**)\s*(\w+)\s*;/)) {
-        my ($type, $name) = @$field{1, 2};
-        next if !contains($struct, $field->{from}) || $field->{to} >= $struct->{to};
-        $type =~ /^floatX?\s*\*$/
-            or refuse($f, $field->{from}, "$name of ParameterTensors is a $type; the plugin supports only "
-                      . 'tensors of the type of the model');
-        push @$tensors, $name;
-    }
+    my $body = function($f, 'malloc_and_point_parameters');
+    my @names = map { $_->{1} } find_all($f, $body, qr/&params->(\w+)/, '&params->NAME');
+    $f->{tensors} = \@names;
     my $in = function($f, 'fill_in_parameter_sizes');
     my $L = find($f, $in, qr/\b(\w+)\s*=\s*config\.num_layers\s*;/, 'VARIABLE = config.num_layers;')->{1};
     my @sizes = find_all($f, $in, qr/param_sizes\[(\d+)\]\s*=\s*([^;]*);/, 'param_sizes[NUMBER] = SIZE;');
-    my $last = $#$tensors;
+    my $last = $#names;
     join(' ', sort { $a <=> $b } map { $_->{1} } @sizes) eq join(' ', 0 .. $last)
-        or missing($f, $in, "sizes 0 to $last, one for each field of ParameterTensors");
-    for my $size (@sizes) {
-        my $name = $tensors->[$size->{1}];
-        my @factors = factors($size->{2});
-        my @rest = grep { $_ ne $L } @factors;
-        $f->{in_blocks}{$name} = @rest < @factors;
-        $f->{of_layer}{$name} = "@rest";
-    }
-    my $body = function($f, 'malloc_and_point_parameters');
-    my @order = map { $_->{1} } find_all($f, $body, qr/&params->(\w+)/, '&params->NAME');
-    "@order" eq "@$tensors"
-        or missing($f, $body, 'the tensors in the order of the fields of ParameterTensors');
-}
-
-# Returns the sorted factors of a product. Any other expression is one factor.
-sub factors ($product) {
-    my @factors = $product =~ /\w+/g;
-    return sort @factors if $product =~ /^[\w\s*()]*$/ && $product !~ /\w\s*\(|\)\s*\w|\w\s+\w/;
-    return join '', split ' ', $product;
+        or missing($f, $in, "sizes 0 to $last, one for each &params->NAME of malloc_and_point_parameters");
+    $f->{in_blocks}{ $names[$_->{1}] } = $_->{2} =~ /\b$L\b/ for @sizes;
 }
 
 # A function's copies of ParameterTensors start empty; each use of a unit fills in the pointers to its
@@ -63,12 +37,12 @@ sub local_tensors ($f, $in) {
 }
 
 # Adds lines around the statements that name tensors of one unit, and pointers to the tensors.
-sub use_of_unit ($f, $uses, $layer, $before, $after) {
+sub use_of_unit ($f, $uses, $before, $after) {
     my (%seen, @pointers);
     for my $use (@$uses) {
         my ($struct, $name) = @$use{1, 2};
         next if $seen{"$struct.$name"}++;
-        push @pointers, "$struct.$name = " . pointer($struct, $name, $layer) . ';';
+        push @pointers, "$struct.$name = " . pointer($struct, $name, 0) . ';';
     }
     my $statements = span(statement($f, $uses->[0]), statement($f, $uses->[-1]));
     before($f, $statements, @$before, @pointers);
@@ -91,34 +65,29 @@ sub embedding_use ($f, $in, $way) {
     my @uses = uses_in($f, $in);
     outside_layers($f, $_) for @uses;
     my @hooks = map { "z_check(zero_${_}_$way(z, Z_EMBEDDING));" } qw(pre post);
-    use_of_unit($f, \@uses, 0, [$hooks[0]], [$hooks[1]]);
+    use_of_unit($f, \@uses, [$hooks[0]], [$hooks[1]]);
 }
 
 # In the loop over the layers: adds hooks at both ends of the body, and takes the pointers to a layer's
 # parameters and gradients from the plugin.
 sub layer_use ($f, $in, $way) {
     my $loop = layer_loop($f, $in);
-    my $l = $loop->{layer};
-    layer_pointers($f, $loop, $l, $l, "z_check(zero_pre_$way(z, Z_BLOCKS + $l));\n");
-    after($f, trimmed($f, $loop), "z_check(zero_post_$way(z, Z_BLOCKS + $l));");
+    layer_pointers($f, $loop, "z_check(zero_pre_$way(z, Z_BLOCKS + $loop->{layer}));\n");
+    after($f, trimmed($f, $loop), "z_check(zero_post_$way(z, Z_BLOCKS + $loop->{layer}));");
 }
 
-# Replaces a layer's pointers: those in the range whose index matches the pattern $index. $layer is the
-# expression for the layer.
-sub layer_pointers ($f, $in, $index, $layer, $hook = '') {
-    my $declaration = qr/((?:const\s+)?floatX?\s*\*)\s*(\w+)\s*=\s*/;
-    my @pointers = find_all($f, $in, qr/$declaration(params|grads)\.(\w+)\s*\+\s*$index(?!\w)([^;]*);/,
-                            "float* NAME = params.TENSOR + $layer * ...;");
+# Replaces the pointers to a layer's tensors; z_param() and z_grad() check their offsets. Any other use of the
+# tensors in the loop does not compile.
+sub layer_pointers ($f, $loop, $hook = '') {
+    my @pointers = find_all($f, $loop,
+        qr/((?:const\s+)?floatX?\s*\*)\s*(\w+)\s*=\s*(params|grads)\.(\w+)\s*\+\s*([^;]*);/,
+        'float* NAME = params.TENSOR + OFFSET;');
     for my $p (@pointers) {
-        my ($type, $name, $struct, $tensor, $size) = @$p{1 .. 5};
+        my ($type, $name, $struct, $tensor, $offset) = @$p{1 .. 5};
         $f->{in_blocks}{$tensor} or missing($f, $p, "$struct.$tensor to be a tensor of each layer");
-        my @factors = factors($size =~ s/^\s*\*//r);
-        "@factors" eq $f->{of_layer}{$tensor}
-            or missing($f, $p, "$struct.$tensor + $layer times the factors $f->{of_layer}{$tensor}, "
-                       . 'the start of the layer');
-        $p->{new} = "$type $name = " . pointer($struct, $tensor, $layer) . ';';
+        $p->{new} = "$type $name = " . pointer($struct, $tensor, $offset) . ';';
     }
-    $pointers[0]{new} = $hook . $pointers[0]{new};
+    $pointers[0]{new} = "enum { params, grads }; // hides the tensors\n$hook$pointers[0]{new}";
     instead_each($f, @pointers);
 }
 
@@ -140,41 +109,31 @@ sub trains ($f, $call) {
     return mask_of($f, { from => $call->{to}, to => $end }) =~ /\bgpt2_backward(?:_and_reduce)?\b/;
 }
 
-# Returns the statements before a training pass. $call: gpt2_forward(<...>), $micro: "NUMBER, OF".
-sub begin_training ($f, $call, $micro) {
-    my @list = split /\s*,\s*/, $call->{1};
-    @list >= 4 or missing($f, $call, 'gpt2_forward(&model, INPUTS, ..., B, T);');
-    my ($inputs, $B, $T) = @list[1, -2, -1];
-    return ("z_check(zero_check_batch(z, $inputs, (size_t)$B * $T * sizeof(*$inputs)));",
-            "z_check(zero_begin_train(z, $micro));");
+# Each pass begins with a call: the training pass, and evaluations, which all ranks run. $micro: "NUMBER, OF".
+sub begin_passes ($f, $in, $micro) {
+    for my $pass (find_all_code($f, $in, 'gpt2_forward(<...>);')) {
+        my @list = split /\s*,\s*/, $pass->{1};
+        my ($inputs, $B, $T) = @list[1, -2, -1];
+        before($f, statement($f, $pass), !trains($f, $pass) ? 'z_check(zero_begin_eval(z));' :
+               ("z_check(zero_check_batch(z, $inputs, (size_t)$B * $T * sizeof(*$inputs)));",
+                "z_check(zero_begin_train(z, $micro));"));
+    }
 }
 
 sub before_loop ($f, $in) { return { %$in, to => layer_loop($f, $in)->{start} } }
 sub after_loop ($f, $in) { return { %$in, from => layer_loop($f, $in)->{to} } }
 
-# Returns the positions of the rank and the number of ranks in dataloader_init's arguments.
-sub loader_arguments {
-    my $f = $files{ $FILE{loader} };
-    function($f, 'dataloader_init');
-    my @names = map { /(\w+)\s*$/ ? $1 : '' } split /,/, $f->{parameters}{dataloader_init};
-    my ($rank) = grep { $names[$_] eq 'process_rank' } 0 .. $#names;
-    my ($ranks) = grep { $names[$_] eq 'num_processes' } 0 .. $#names;
-    defined $rank && defined $ranks
-        or stop("$f->{name}: dataloader_init has no parameters process_rank and num_processes: this data "
-                . 'loader does not support ranks (llm.c before June 2024); use a newer llm.c');
-    return ($rank, $ranks);
+# Returns the calls of dataloader_init, with {1} the first four arguments, {2} the loader, {3} the pattern, and
+# {4} what follows the rank and the number of ranks.
+sub loaders ($f, $in) {
+    my $first = qr/\(\s*&(\w+)\s*,([^,;]+),[^,;]+,[^,;]+,/;
+    return find_all($f, $in, qr/dataloader_init\s*($first)[^,;]+,[^,;)]+([^;]*;)/,
+                    'dataloader_init(&LOADER, PATTERN, B, T, RANK, RANKS, ...);');
 }
 
-# Returns statements that compare the ranks' inputs: the parameters, and the files of these calls' data
-# loaders.
-sub compare_inputs ($f, @calls) {
-    my @lines;
-    for my $call (@calls) {
-        $call->{1} =~ /^\s*&(\w+)\s*,\s*([^,]+?)\s*,/
-            or missing($f, $call, 'dataloader_init(&LOADER, PATTERN, ...);');
-        push @lines, "z_same_data(\"$1\", $1.B, $1.T, $2);";
-    }
-    return join "\n", @lines;
+# Returns statements that compare the ranks' inputs: the parameters, and the files of these data loaders.
+sub compare_inputs (@loaders) {
+    return map { "z_same_data(\"$_->{2}\", $_->{2}.B, $_->{2}.T,$_->{3});" } @loaders;
 }
 
 # Removes the fields of GPT2 for the memory that the plugin now holds, with the statements that clear, check or
@@ -184,10 +143,12 @@ sub remove_fields ($f, @names) {
     my @ranges = map { find($f, $struct, qr/\b\w+[\s*]+$_\s*;/, "a field $_ of GPT2, by itself") } @names;
     my $field = 'model\s*->\s*(?:' . join('|', @names) . ')';
     my $null = '(?:NULL|nullptr)';
-    push @ranges, grep { !is_replaced($f, $_->{from}) } find_any($f, whole($f),
-        qr/\b(?:$field\s*=\s*$null|assert\s*\(\s*$field\s*==\s*$null\s*\)
-             |free\s*\(\s*$field\s*\)|cudaFreeCheck\s*\(\s*&\s*$field\s*\))\s*;/x);
-    without_each($f, @ranges);
+    my @rest = grep { !is_replaced($f, $_->{from}) } find_any($f, whole($f),
+        qr/\b(?:$field\s*=\s*$null\s*;|assert\s*\(\s*$field\s*==\s*$null\s*\)\s*;
+             |free\s*\(\s*$field\s*\)\s*;|cudaFreeCheck\s*\(\s*&\s*$field\s*\)\s*;
+             |(if)\s*\(\s*$field\s*==\s*$null\s*\)\s*\{)/x);
+    instead($f, $_, 'if (z == NULL) {') for grep { $_->{1} } @rest;
+    without_each($f, @ranges, grep { !$_->{1} } @rest);
 }
 
 1;
