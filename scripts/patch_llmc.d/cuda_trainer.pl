@@ -38,15 +38,15 @@ our @cuda_edits = (
         before($f, $include, '#undef MULTI_GPU');
     } ],
     [ $CUDA, '', 'the plugin, its tensor table, the ranks', sub ($f, $in) {
-        after($f, find_code($f, $in, 'cudaStream_t main_stream;'), cuda_helpers($f));
+        after($f, find($f, $in, 'cudaStream_t main_stream;'), cuda_helpers($f));
     } ],
     [ $CUDA, 'gpt2_allocate_weights', 'the plugin holds the parameters', sub ($f, $in) {
-        instead($f, find_code($f, $in, 'model->params_memory = malloc_and_point_parameters(...);'),
+        instead($f, find($f, $in, 'model->params_memory = malloc_and_point_parameters(...);'),
                 'z_create(model->param_elements, model->config.num_layers);');
     } ],
     [ $CUDA, 'gpt2_allocate_state', 'the plugin holds the gradients', sub ($f, $in) {
-        my $print = find_code($f, $in, 'printf0(');
-        my $allocate = find_code($f, $in, 'model->grads_memory = malloc_and_point_parameters(...);');
+        my $print = find($f, $in, 'printf0(');
+        my $allocate = find($f, $in, 'model->grads_memory = malloc_and_point_parameters(...);');
         my $all = within(span($print, $allocate), $in);
         known($f, $all, 'cuda.allocate_gradients', nothing_but('allocate gradients'));
         without($f, $all);
@@ -54,44 +54,39 @@ our @cuda_edits = (
     [ $CUDA, 'gpt2_allocate_state', 'the plugin holds the moments and masters', sub ($f, $in) {
         my $first = find($f, $in, qr/int\s+memory_status\s*=|size_t\s+shard_num_parameters\s*=/,
                          'size_t shard_num_parameters = ...;');
-        my $next = find_code($f, rest($first, $in), 'size_t free, total;');
+        my $next = find($f, rest($first, $in), 'size_t free, total;');
         my $all = code_only($f, within({ from => $first->{from}, to => $next->{from} }, $in));
         known($f, $all, 'cuda.allocate_states', nothing_but('allocate its own states'));
         without($f, $all);
     } ],
     [ $CUDA, 'gpt2_write_to_checkpoint', 'all ranks provide their parts, rank 0 writes', sub ($f, $in) {
-        my $open = find_code($f, $in, 'FILE *<file> = fopenCheck(<path>, ...);');
+        my $open = find($f, $in, 'FILE *<file> = fopenCheck(<path>, ...);');
         my ($file, $path) = @$open{1, 2};
         my $own = "multi_gpu_config.process_rank == 0 ? $path : \"/dev/null\"";
         instead($f, $open, "FILE *$file = fopenCheck($own, \"wb\");");
-        my $write = find_code($f, $in, "device_to_file($file, model->params_memory, ...);");
+        my $write = find($f, $in, "device_to_file($file, model->params_memory, ...);");
         instead($f, $write, "z_write_params($file, model->param_elements, model->config.num_layers);");
     } ],
     [ $CUDA, 'gpt2_build_from_checkpoint', 'the parameters go to the plugin in pieces', sub ($f, $in) {
-        my $assert = find_code($f, $in, 'assert(model->params_memory != NULL);');
-        my $read = find_code($f, rest($assert, $in), 'file_to_device(model->params_memory, <file>, ...);');
+        my $assert = find($f, $in, 'assert(model->params_memory != NULL);');
+        my $read = find($f, rest($assert, $in), 'file_to_device(model->params_memory, <file>, ...);');
         my $both = within(span($assert, $read), $in);
         known($f, $both, 'cuda.read_parameters', nothing_but('read all parameters'));
         instead($f, $both, "z_read_params($read->{1}, model->param_elements, model->config.num_layers);");
     } ],
     [ $CUDA, 'gpt_build_from_descriptor', 'random parameters go to the plugin too', sub ($f, $in) {
-        my $copy = find_code($f, $in, 'cudaCheck(cudaMemcpy(model->params_memory, <memory>, ...));');
+        my $copy = find($f, $in, 'cudaCheck(cudaMemcpy(model->params_memory, <memory>, ...));');
         instead($f, $copy, "z_set_params($copy->{1}, model->param_elements, model->config.num_layers);");
     } ],
-    [ $CUDA, 'gpt2_forward', 'pointers outside the loop while their unit is open', \&local_tensors ],
     [ $CUDA, 'gpt2_forward', 'each layer is a unit, opened at the end of the previous one', \&fused_forward ],
     [ $CUDA, 'gpt2_validate', 'starts an evaluation on all ranks', sub ($f, $in) {
-        before($f, find_code($f, $in, 'gpt2_forward(...);'), 'z_check(zero_begin_eval(z));');
+        before($f, find($f, $in, 'gpt2_forward(...);'), 'z_check(zero_begin_eval(z));');
     } ],
     [ $CUDA, 'gpt2_backward_and_reduce', 'the plugin clears its gradients', sub ($f, $in) {
-        my $clear = find_code($f, $in, 'cudaCheck(cudaMemsetAsync(model->grads_memory, ...));');
-        cleared_at_first($f, $in, $clear);
-        without($f, $clear);
-    } ],
-    [ $CUDA, 'gpt2_backward_and_reduce', 'pointers to the embeddings while their unit is open',
-      \&local_tensors ],
-    [ $CUDA, 'gpt2_backward_and_reduce', 'use of the embedding unit by the LM head', sub ($f, $in) {
-        embedding_use($f, before_loop($f, $in), 'backward');
+        # Like the plugin, the trainer must clear them before the first micro-batch.
+        my $clear = qr/cudaCheck\s*\(\s*cudaMemsetAsync\s*\(\s*model->grads_memory[^;]*;/;
+        without($f, find($f, $in, qr/if\s*\(\s*micro_step\s*==\s*0\s*\)\s*\{[^{}]*?\K$clear/,
+                         'if (micro_step == 0) { ... cudaMemsetAsync(model->grads_memory, ...);'));
     } ],
     [ $CUDA, 'gpt2_backward_and_reduce', 'each layer is a unit; its post hook reduces its gradients',
       \&fused_backward ],
@@ -113,9 +108,9 @@ our @cuda_edits = (
                 'cudaCheck(cudaDeviceSynchronize()); // so that main() measures the update too');
     } ],
     [ $CUDA, 'save_state', 'moments and masters go to the plugin\'s checkpoint', sub ($f, $in) {
-        instead($f, find_code($f, $in, 'state_header[1] = ...;'), 'state_header[1] = Z_STATE_VERSION;');
-        my $first = find_code($f, $in, 'size_t shard_num_parameters ...;');
-        my $last = (find_all_code($f, $in, 'device_to_file(...);'))[-1];
+        instead($f, find($f, $in, 'state_header[1] = ...;'), 'state_header[1] = Z_STATE_VERSION;');
+        my $first = find($f, $in, 'size_t shard_num_parameters ...;');
+        my $last = (find_all($f, $in, 'device_to_file(...);'))[-1];
         my $closed = find($f, rest($last, $in), qr/\S/, 'the end of the block');
         $last = $closed if text_of($f, $closed) eq '}';                 # of if(model->use_master_weights) {
         my $all = within(span($first, $last), $in);
@@ -123,14 +118,14 @@ our @cuda_edits = (
         instead($f, $all, 'z_save(filename, step);');
     } ],
     [ $CUDA, 'load_state', 'moments and masters are loaded from the plugin\'s checkpoint', sub ($f, $in) {
-        my $magic = find_code($f, $in, 'assert(state_header[0] ==');
-        my $version = find_code($f, $in, 'assert(state_header[1] == ...);');
+        my $magic = find($f, $in, 'assert(state_header[0] ==');
+        my $version = find($f, $in, 'assert(state_header[1] == ...);');
         my $checks = within(span($magic, $version), $in);
         known($f, $checks, 'cuda.check_state', nothing_but('check magic number and version'));
         instead($f, $checks, 'z_check_state(state_header, filename);');
-        without($f, find_code($f, $in, 'size_t shard_num_parameters ...;'));
-        my $state = find_code($f, $in, 'model->init_state = false;');
-        my $next = find_code($f, rest($state, $in), 'loader->should_shuffle =');
+        without($f, find($f, $in, 'size_t shard_num_parameters ...;'));
+        my $state = find($f, $in, 'model->init_state = false;');
+        my $next = find($f, rest($state, $in), 'loader->should_shuffle =');
         my $all = code_only($f, within({ from => $state->{from}, to => $next->{from} }, $in));
         known($f, $all, 'cuda.load_states', nothing_but('load its own states'));
         instead($f, $all, 'z_load(filename, *step);');
@@ -143,14 +138,14 @@ our @cuda_edits = (
         instead($f, $if, '{');
     } ],
     [ $CUDA, 'delete_checkpoint', 'also removes the plugin\'s checkpoint', sub ($f, $in) {
-        my @removed = find_all_code($f, $in, 'remove(filename_buffer);');
+        my @removed = find_all($f, $in, 'remove(filename_buffer);');
         my $name = qr/"%s\/state_[^"\n]*"[^\n]*\s*\z/;
         my ($state) = grep { substr($f->{text}, 0, $_->{from}) =~ $name } @removed;
         $state or missing($f, $in, 'remove(filename_buffer); after the name of a state_ file');
         after($f, $state, 'z_remove_state(filename_buffer);');
     } ],
     [ $CUDA, 'main', 'passes options to the plugin', sub ($f, $in) {
-        after($f, find_code($f, $in, 'int grad_accum_steps = ...;'), 'z_same_options(argc, argv);',
+        after($f, find($f, $in, 'int grad_accum_steps = ...;'), 'z_same_options(argc, argv);',
               'z_configure(zero_stage, grad_accum_steps, use_master_weights);');
     } ],
     [ $CUDA, 'main', 'checks that all ranks read the same data', sub ($f, $in) {
@@ -160,10 +155,10 @@ our @cuda_edits = (
     [ $CUDA, 'main', 'the plugin provides start, end, sums and barrier of the ranks', sub ($f, $in) {
         my @macros = qw(multi_gpu_config_init set_zero_configs multi_gpu_cpu_float_sum multi_gpu_barrier);
         find($f, whole($f), qr/\b$_\s*\(/, "a call of $_") for @macros;
-        before($f, find_code($f, $in, 'multi_gpu_config_free(...);'), 'z_end();');
+        before($f, find($f, $in, 'multi_gpu_config_free(...);'), 'z_end();');
     } ],
     [ $CUDA, 'main', 'starts a training or evaluation pass', sub ($f, $in) {
-        my $backward = find_code($f, $in, 'gpt2_backward_and_reduce(..., <steps>, <step>);');
+        my $backward = find($f, $in, 'gpt2_backward_and_reduce(..., <steps>, <step>);');
         begin_passes($f, $in, "$backward->{2}, $backward->{1}");
     } ],
     [ $CUDA, 'main', 'all ranks sample, rank 0 prints', \&sampling ],
@@ -173,7 +168,7 @@ our @cuda_edits = (
         after($f, $_, '    z_check(zero_discard(z));') for @skips;
     } ],
     [ $CUDA, 'main', 'the plugin gets the maximum norm, and checks the factor', sub ($f, $in) {
-        my $update = find_code($f, $in, 'gpt2_update(..., grad_scale, ...);');
+        my $update = find($f, $in, 'gpt2_update(..., grad_scale, ...);');
         instead($f, $update, text_of($f, $update) =~ s/\bgrad_scale\b/z_max_norm(grad_scale, grad_clip)/r);
     } ],
     [ $CUDA, '', 'the model has no memory that the plugin holds', sub ($f, $in) {
@@ -188,24 +183,19 @@ our @cuda_edits = (
     } ],
 );
 
-# The plugin clears its gradients before the first micro-batch of a step, so the trainer must do the same.
-sub cleared_at_first ($f, $in, $clear) {
-    my $before = { %$in, to => start_of_block($f, $clear->{from}) };
-    find($f, $before, qr/if\s*\(\s*micro_step\s*==\s*0\s*\)\s*\z/,
-         'if (micro_step == 0) { around cudaMemsetAsync(model->grads_memory, ...)');
-}
-
 # The forward pass. The encoder uses the embedding unit. The unit of layer 0 opens for its first layernorm. At
 # the end of each layer the next unit opens; after the last layer that is the embedding unit, with the last
 # layernorm and the LM head.
 sub fused_forward ($f, $in) {
     my $loop = layer_loop($f, $in);
     my ($l, $L) = @$loop{qw(layer layers)};
+    local_tensors($f, $in);
     first_layernorm($f, $in);
     layer_pointers($f, $loop);
 
     my $if = find($f, $loop, qr/if\s*\(\s*$l\s*\+\s*1\s*!=\s*$L\s*\)\s*(?=\{)/, "if ($l + 1 != $L) {");
-    my $else = find($f, { %$loop, from => braces($f, $if->{to})->{to} }, qr/\A\}\s*else\s*(?=\{)/, '} else {');
+    my $next = braces($f, $if->{to});
+    my $else = find($f, { %$loop, from => $next->{to} }, qr/\A\}\s*else\s*(?=\{)/, '} else {');
     my $end = within(braces($f, $else->{to}), $in);
     my $both = { from => $if->{from}, to => $end->{to} + 1 };
     before($f, $both, "z_check(zero_pre_forward(z, $l + 1 != $L ? Z_BLOCKS + $l + 1 : Z_EMBEDDING));");
@@ -233,12 +223,14 @@ sub first_layernorm ($f, $in) {
     use_of_unit($f, \@layernorm, [$open], []);
 }
 
-# The backward loop: the plugin reduces a layer's gradients.
+# The backward pass up to the end of the loop: the plugin reduces a layer's gradients.
 sub fused_backward ($f, $in) {
+    local_tensors($f, $in);
+    embedding_use($f, before_loop($f, $in), 'backward');
     my $loop = layer_loop($f, $in);
     my $l = $loop->{layer};
     my $reduce = reduction($f, $loop);
-    my @gradients = map { $_->{1} } find_all_code($f, $loop, '<gradient> = grads.');
+    my @gradients = map { $_->{1} } find_all($f, $loop, '<gradient> = grads.');
     reduces_all($f, $reduce->{inside}, @gradients);
     my $pointers = { %$loop, to => $reduce->{from} };
     layer_pointers($f, $pointers, "z_check(zero_pre_backward(z, Z_BLOCKS + $l));\n");
@@ -249,7 +241,7 @@ sub fused_backward ($f, $in) {
 sub reduction ($f, $in) {
     my $if = find($f, $in, qr/if\s*\(\s*last_step\s*\)\s*(?=\{)/, 'if(last_step) {');
     my $inside = within(braces($f, $if->{to}), $in);
-    find_code($f, $inside, 'multi_gpu_async_reduce_gradient(...);');
+    find($f, $inside, 'multi_gpu_async_reduce_gradient(...);');
     return { from => $if->{from}, to => $inside->{to} + 1, inside => $inside };
 }
 
@@ -271,12 +263,12 @@ sub last_of_backward ($f, $in) {
     my $reduce = reduction($f, $after);
     embedding_use($f, { %$after, to => $reduce->{from} }, 'backward');
     my $inside = $reduce->{inside};
-    my $pointers = find_code($f, $inside, 'floatX* const <pointers>[] = {...};');
-    my $call = find_code($f, $inside, 'multi_gpu_async_reduce_gradient(...);');
+    my $pointers = find($f, $inside, 'floatX* const <pointers>[] = {...};');
+    my $call = find($f, $inside, 'multi_gpu_async_reduce_gradient(...);');
     my $reduced = within(span($pointers, $call), $in);
     reduces_all($f, $reduced, map { "grads.$_" } grep { !$f->{in_blocks}{$_} } @{ $f->{tensors} });
     without($f, $reduced);
-    my $mean = find_code($f, rest($reduce, $in), 'model->mean_loss /= ...;');
+    my $mean = find($f, rest($reduce, $in), 'model->mean_loss /= ...;');
     after($f, $mean, 'model->mean_loss = z_sum(model->mean_loss) / zero_ranks(z);');
 }
 
@@ -322,9 +314,6 @@ sub sampling ($f, $in) {
     my $if = find($f, $in, qr/if\s*\(\s*$condition/,
                   'if (multi_gpu_config.process_rank == 0 && sample_every ...');
     my $block = within(braces($f, index $f->{mask}, '{', $if->{to}), $in);
-    my $output = qr/\b(f(?:printf|write|puts|putc|open)\w*|puts|putchar|write|exit)\s*\(/;
-    my ($writes) = find_any($f, $block, $output);
-    $writes and refuse($f, $writes->{from}, "$writes->{1}() in the block that samples, which all ranks run");
     my @prints = find_all($f, $block, qr/\b(?:safe_)?printf\s*\([^;]*;/, 'printf(...);');
     $_->{new} = 'if (multi_gpu_config.process_rank == 0) { ' . text_of($f, $_) . ' }' for @prints;
     instead($f, $if, "if ($if->{1}");

@@ -54,11 +54,6 @@ sub instead ($f, $range, @lines) {
 # Excludes the lines of the range from a build with the plugin.
 sub without ($f, $range) { enclose($f, $range, "#ifndef LLMC_ZERO\n") }
 
-# Like without(), for several places.
-sub without_each ($f, @places) {
-    without($f, span(@$_[0, -1])) for adjacent($f, @places);
-}
-
 # Like instead(), for several places, each with its {new} lines; adjacent places share one #ifdef.
 sub instead_each ($f, @places) {
     instead($f, span(@$_[0, -1]), map { $_->{new} } @$_) for adjacent($f, @places);

@@ -62,7 +62,7 @@ sub make_inputs ($folder) {
 # Returns the original with twice the rows per batch, so that it reads as many as two ranks.
 sub twice_the_rows ($f) {
     my $in = function($f, 'main');
-    my ($call) = find_all_code($f, $in, 'dataloader_init(<...>);');
+    my ($call) = find_all($f, $in, 'dataloader_init(<...>);');
     my $rows = (split /\s*,\s*/, $call->{1})[2];
     my $set = find($f, $in, qr/\b\Q$rows\E\s*=\s*([^;,]+)/, "$rows = NUMBER, the rows of a batch");
     my $text = $f->{text};

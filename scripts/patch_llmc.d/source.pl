@@ -20,7 +20,8 @@ sub refuse ($f, $at, $message) {
 sub missing ($f, $in, $wanted) {
     my $where = "$f->{name}:" . line_of($f->{text}, $in->{from});
     $where .= ": in $in->{function}()" if $in->{function};
-    stop("$where: looked for $wanted, but did not find it. Nothing was changed; $GUIDE");
+    stop("$where: looked for $wanted, but did not find it. Nothing was changed. If "
+         . "this fork is older than llm.c of 2024-07-30, merge upstream first; $GUIDE");
 }
 
 sub line_of ($text, $at) {
@@ -72,20 +73,21 @@ sub masked ($text) {
 }
 
 # Returns all places in a range where the pattern matches, with its groups as {1}, {2}, ...; ends the script
-# if it finds none.
-sub find_all ($f, $in, $pattern, $wanted) {
+# if it finds none. The pattern is a regular expression, or a piece of C for like(), which messages quote.
+sub find_all ($f, $in, $pattern, $wanted = $pattern) {
     my @found = find_any($f, $in, $pattern);
     missing($f, $in, $wanted) unless @found;
     return @found;
 }
 
-sub find ($f, $in, $pattern, $wanted) {
+sub find ($f, $in, $pattern, $wanted = $pattern) {
     my ($first) = find_all($f, $in, $pattern, $wanted);
     return $first;
 }
 
 sub find_any ($f, $in, $pattern) {
     my $part = mask_of($f, $in);
+    $pattern = like($pattern) if !ref $pattern;
     my @found;
     while ($part =~ /$pattern/g) {
         my $match = { from => $in->{from} + $-[0], to => $in->{from} + $+[0], function => $in->{function} };
@@ -98,17 +100,8 @@ sub find_any ($f, $in, $pattern) {
     return @found;
 }
 
-# Like find() and find_all(), for a piece of C in which white space may differ. In this pattern, ... matches
-# anything without a semicolon, <...> also captures it, and <name> captures a word. Messages quote the code as
-# it is.
-sub find_code ($f, $in, $code) {
-    return find($f, $in, like($code), $code);
-}
-
-sub find_all_code ($f, $in, $code) {
-    return find_all($f, $in, like($code), $code);
-}
-
+# Returns a pattern for a piece of C in which white space may differ: ... matches anything without a
+# semicolon, <...> also captures it, and <name> captures a word.
 my %WILD = ('...' => '[^;]*?', '<...>' => '([^;]*?)');
 
 sub like ($code) {
@@ -139,19 +132,6 @@ sub end_of_block ($f, $at) {
         return pos($f->{mask}) - 1 if $depth == 0;
     }
     return undef;
-}
-
-# Returns the start of the block that contains $at; -1 outside of all braces.
-sub start_of_block ($f, $at) {
-    my $depth = 0;
-    for (my $i = $at - 1; $i >= 0; $i--) {
-        my $c = substr $f->{mask}, $i, 1;
-        $depth++ if $c eq '}';
-        next if $c ne '{';
-        return $i if $depth == 0;
-        $depth--;
-    }
-    return -1;
 }
 
 # Returns the body of a function; {head} is where the definition begins.

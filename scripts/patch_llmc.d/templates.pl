@@ -46,8 +46,8 @@ static void z_check(int rc) {
 static size_t z_elems[Z_TENSORS]; // of one layer
 static int z_layer(int tensor, size_t offset) {
     if (offset % z_elems[tensor] != 0)
-        z_refuse("%s + %zu: is not the start of a layer, which has %zu elements", z_table[tensor].name, offset,
-                 z_elems[tensor]);
+        z_refuse("%s + %zu: is not the start of a layer, which has %zu elements", z_table[tensor].name,
+                 offset, z_elems[tensor]);
     return (int)(offset / z_elems[tensor]);
 }
 static $type *z_param(int tensor, size_t offset) {
@@ -85,7 +85,8 @@ static void z_create_model(zero_config *config, const size_t *sizes, int L) {
     for (int t = 0; t < Z_TENSORS; t++) {
         int layers = z_layers(t, L);
         z_elems[t] = sizes[t] / layers;
-        zero_tensor tensor = { z_table[t].name, 1, { (int64_t)z_elems[t] }, layers, z_table[t].unit, z_table[t].decay, 0 };
+        zero_tensor tensor = { z_table[t].name, 1, { (int64_t)z_elems[t] }, layers, z_table[t].unit,
+                               z_table[t].decay, 0 };
         tensors[t] = tensor;
     }
     units[Z_EMBEDDING] = embedding;
@@ -319,8 +320,8 @@ static float z_norm;
 static float z_max_norm(float scale, float grad_clip) {
     float expected = z_norm > grad_clip ? grad_clip / z_norm : 1.0f;
     if (!(fabsf(scale - expected) <= 1e-5f * expected))
-        z_refuse("the update scales the gradients by %g, but clipping their norm %g to %g gives %g: the plugin "
-                 "has no other clipping", scale, z_norm, grad_clip, expected);
+        z_refuse("the update scales the gradients by %g, but clipping their norm %g to %g gives %g: the "
+                 "plugin has no other clipping", scale, z_norm, grad_clip, expected);
     return grad_clip;
 }
 static void z_end(void) {

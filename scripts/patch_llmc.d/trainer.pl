@@ -18,55 +18,32 @@ our @edits = (
         after($f, $include, helpers($f));
     } ],
     [ $TRAINER, 'gpt2_build_from_checkpoint', 'the plugin reads the parameters in pieces', sub ($f, $in) {
-        my $allocate = find_code($f, $in, 'model->params_memory = malloc_and_point_parameters(...);');
-        my $read = find_code($f, rest($allocate, $in), 'freadCheck(model->params_memory, ..., <file>);');
+        my $allocate = find($f, $in, 'model->params_memory = malloc_and_point_parameters(...);');
+        my $read = find($f, rest($allocate, $in), 'freadCheck(model->params_memory, ..., <file>);');
         my $both = within(span($allocate, $read), $in);
         instead($f, $both, "z_create(model->param_sizes, model->config.num_layers);",
                 "z_read_params($read->{1}, model->param_sizes, model->config.num_layers);");
     } ],
-    [ $TRAINER, 'gpt2_forward', 'pointers to the embeddings while their unit is open', \&local_tensors ],
-    [ $TRAINER, 'gpt2_forward', 'use of the embedding unit by the encoder', sub ($f, $in) {
-        embedding_use($f, before_loop($f, $in), 'forward');
-    } ],
-    [ $TRAINER, 'gpt2_forward', 'each layer is a unit, which provides its pointers', sub ($f, $in) {
-        layer_use($f, $in, 'forward');
-    } ],
-    [ $TRAINER, 'gpt2_forward', 'use of the embedding unit by the LM head', sub ($f, $in) {
-        embedding_use($f, after_loop($f, $in), 'forward');
-    } ],
     [ $TRAINER, 'gpt2_forward', 'the loss is the mean over the ranks', sub ($f, $in) {
-        my $loss = find_code($f, $in, 'model->mean_loss = <loss>;');
+        my $loss = find($f, $in, 'model->mean_loss = <loss>;');
         instead($f, $loss, "model->mean_loss = z_mean($loss->{1});");
     } ],
     [ $TRAINER, 'gpt2_backward', 'no gradients are allocated here', sub ($f, $in) {
-        my $lazy = find_code($f, $in, 'if (model->grads_memory == NULL) {');
+        my $lazy = find($f, $in, 'if (model->grads_memory == NULL) {');
         my $inside = rest($lazy, $in);
-        my $allocate = find_code($f, $inside, 'model->grads_memory = malloc_and_point_parameters(...);');
+        my $allocate = find($f, $inside, 'model->grads_memory = malloc_and_point_parameters(...);');
         my $both = within(span($lazy, $allocate), $in);
         instead($f, $both, 'if (model->grads_acts_memory == NULL) {');
     } ],
-    [ $TRAINER, 'gpt2_backward', 'pointers to the embeddings while their unit is open', \&local_tensors ],
-    [ $TRAINER, 'gpt2_backward', 'use of the embedding unit by the LM head', sub ($f, $in) {
-        embedding_use($f, before_loop($f, $in), 'backward');
-    } ],
-    [ $TRAINER, 'gpt2_backward', 'each layer is a unit, which provides its pointers', sub ($f, $in) {
-        layer_use($f, $in, 'backward');
-    } ],
-    [ $TRAINER, 'gpt2_backward', 'use of the embedding unit by the encoder', sub ($f, $in) {
-        embedding_use($f, after_loop($f, $in), 'backward');
-    } ],
-    [ $TRAINER, 'gpt2_zero_grad', 'the plugin clears its gradients', sub ($f, $in) {
-        my $clear = find($f, $in, qr/if\s*\(\s*model->grads_memory[^{}]*\{[^{};]*\bmemset[^{};]*;\s*\}/,
-                         'if (model->grads_memory != NULL) { memset(model->grads_memory, ...); }');
-        without($f, $clear);
-    } ],
+    map({ my $way = $_; [ $TRAINER, "gpt2_$way", 'hooks around each use of a unit, and its pointers',
+                          sub ($f, $in) { each_use($f, $in, $way) } ] } qw(forward backward)),
     [ $TRAINER, 'gpt2_update', 'the plugin reduces and updates', sub ($f, $in) {
         known($f, $in, 'plain.update', $ONLY_ADAMW . 'gpt2_update');
         instead($f, $in, 'zero_hyper hyper = { learning_rate, beta1, beta2, eps, weight_decay, 0.0f, t };',
                 'z_check(zero_step(z, &hyper, NULL));');
     } ],
     [ $TRAINER, 'gpt2_free', 'prints the digest of the parameters; ends the plugin', sub ($f, $in) {
-        before($f, find_code($f, $in, 'free(model->params_memory);'), 'z_finish();');
+        before($f, find($f, $in, 'free(model->params_memory);'), 'z_finish();');
     } ],
     [ $TRAINER, 'main', 'each rank reads its part of the data; all ranks use the same data', sub ($f, $in) {
         my @loaders = loaders($f, $in);
@@ -75,7 +52,7 @@ our @edits = (
         after($f, $loaders[-1], compare_inputs(@loaders));
     } ],
     [ $TRAINER, 'main', 'the printed number of batches counts all ranks', sub ($f, $in) {
-        my @prints = find_all_code($f, $in, 'printf(... num_tokens / (B * T) ...);');
+        my @prints = find_any($f, $in, 'printf(... num_tokens / (B * T) ...);');
         $_->{new} = text_of($f, $_) =~ s/\(B\s*\*\s*T\)/(B*T*zero_ranks(z))/r for @prints;
         instead_each($f, @prints);
     } ],
@@ -85,7 +62,7 @@ our @edits = (
         remove_fields($f, qw(params params_memory grads grads_memory m_memory v_memory));
     } ],
     [ $LOADER, 'dataloader_init', 'the shuffle is the same on all ranks', sub ($f, $in) {
-        my ($seed) = find_any($f, $in, like('manual_seed(<...> + process_rank);'));
+        my ($seed) = find_any($f, $in, 'manual_seed(<...> + process_rank);');
         instead($f, $seed, "manual_seed($seed->{1});") if $seed;        # older loaders do not shuffle
     } ],
     [ $MAKEFILE, '', 'train_gpt2 is built with the plugin', sub ($f, $in) {

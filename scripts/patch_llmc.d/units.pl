@@ -68,12 +68,15 @@ sub embedding_use ($f, $in, $way) {
     use_of_unit($f, \@uses, [$hooks[0]], [$hooks[1]]);
 }
 
-# In the loop over the layers: adds hooks at both ends of the body, and takes the pointers to a layer's
-# parameters and gradients from the plugin.
-sub layer_use ($f, $in, $way) {
+# A pass of train_gpt2.c: the embedding unit is used before and after the loop over the layers. Hooks are at
+# both ends of the loop's body.
+sub each_use ($f, $in, $way) {
+    local_tensors($f, $in);
+    embedding_use($f, before_loop($f, $in), $way);
     my $loop = layer_loop($f, $in);
     layer_pointers($f, $loop, "z_check(zero_pre_$way(z, Z_BLOCKS + $loop->{layer}));\n");
     after($f, trimmed($f, $loop), "z_check(zero_post_$way(z, Z_BLOCKS + $loop->{layer}));");
+    embedding_use($f, after_loop($f, $in), $way);
 }
 
 # Replaces the pointers to a layer's tensors; z_param() and z_grad() check their offsets. Any other use of the
@@ -94,7 +97,7 @@ sub layer_pointers ($f, $loop, $hook = '') {
 # Returns the body of the loop over the layers. (If a layer does not reach the hook at its end, the plugin
 # refuses the next one.)
 sub layer_loop ($f, $in) {
-    my $L = find_code($f, $in, '<L> = model->config.num_layers;')->{1};
+    my $L = find($f, $in, '<L> = model->config.num_layers;')->{1};
     my $up = '0\s*;\s*\g1\s*<\s*' . $L . '\s*;\s*(?:\g1\s*\+\+|\+\+\s*\g1)';
     my $down = $L . '\s*-\s*1\s*;\s*\g1\s*>=\s*0\s*;\s*(?:\g1\s*--|--\s*\g1)';
     my $for = find($f, $in, qr/\bfor\s*\(\s*int\s+(\w+)\s*=\s*(?:$up|$down)\s*\)\s*(?=\{)/,
@@ -111,7 +114,7 @@ sub trains ($f, $call) {
 
 # Each pass begins with a call: the training pass, and evaluations, which all ranks run. $micro: "NUMBER, OF".
 sub begin_passes ($f, $in, $micro) {
-    for my $pass (find_all_code($f, $in, 'gpt2_forward(<...>);')) {
+    for my $pass (find_all($f, $in, 'gpt2_forward(<...>);')) {
         my @list = split /\s*,\s*/, $pass->{1};
         my ($inputs, $B, $T) = @list[1, -2, -1];
         before($f, statement($f, $pass), !trains($f, $pass) ? 'z_check(zero_begin_eval(z));' :
@@ -123,8 +126,8 @@ sub begin_passes ($f, $in, $micro) {
 sub before_loop ($f, $in) { return { %$in, to => layer_loop($f, $in)->{start} } }
 sub after_loop ($f, $in) { return { %$in, from => layer_loop($f, $in)->{to} } }
 
-# Returns the calls of dataloader_init, with {1} the first four arguments, {2} the loader, {3} the pattern, and
-# {4} what follows the rank and the number of ranks.
+# Returns the calls of dataloader_init, with {1} the first four arguments, {2} the loader, {3} the pattern,
+# and {4} what follows the rank and the number of ranks.
 sub loaders ($f, $in) {
     my $first = qr/\(\s*&(\w+)\s*,([^,;]+),[^,;]+,[^,;]+,/;
     return find_all($f, $in, qr/dataloader_init\s*($first)[^,;]+,[^,;)]+([^;]*;)/,
@@ -136,8 +139,8 @@ sub compare_inputs (@loaders) {
     return map { "z_same_data(\"$_->{2}\", $_->{2}.B, $_->{2}.T,$_->{3});" } @loaders;
 }
 
-# Removes the fields of GPT2 for the memory that the plugin now holds, with the statements that clear, check or
-# free them. Any other use then does not compile.
+# Removes the fields of GPT2 for the memory that the plugin now holds, with the statements that clear, check
+# or free them. Any other use then does not compile.
 sub remove_fields ($f, @names) {
     my $struct = find($f, whole($f), qr/typedef\s+struct\s*\{[^}]*\}\s*GPT2\s*;/, 'the struct GPT2');
     my @ranges = map { find($f, $struct, qr/\b\w+[\s*]+$_\s*;/, "a field $_ of GPT2, by itself") } @names;
@@ -145,10 +148,11 @@ sub remove_fields ($f, @names) {
     my $null = '(?:NULL|nullptr)';
     my @rest = grep { !is_replaced($f, $_->{from}) } find_any($f, whole($f),
         qr/\b(?:$field\s*=\s*$null\s*;|assert\s*\(\s*$field\s*==\s*$null\s*\)\s*;
+             |if\s*\(\s*$field\s*!=\s*$null\s*\)\s*\{[^{};]*;\s*\}
              |free\s*\(\s*$field\s*\)\s*;|cudaFreeCheck\s*\(\s*&\s*$field\s*\)\s*;
              |(if)\s*\(\s*$field\s*==\s*$null\s*\)\s*\{)/x);
     instead($f, $_, 'if (z == NULL) {') for grep { $_->{1} } @rest;
-    without_each($f, @ranges, grep { !$_->{1} } @rest);
+    without($f, span(@$_[0, -1])) for adjacent($f, @ranges, grep { !$_->{1} } @rest);
 }
 
 1;
