@@ -138,12 +138,23 @@ test_proof() {
     begin 'proof.the table of losses'
     has "$dir/proof" '^ +8( +[0-9.]+){3}$'
     end
-    # These edits compile and train.
+    # All but the first two of these edits compile and train.
+    proof 'gradients changed in main' \
+        'train_gpt2.c|s/^        gpt2_update(/        model.grads_memory[0] = 0;\n&/|1|no member named .grads_memory'
+    proof 'another use of a tensor in the loop over the layers' \
+        'train_gpt2.c|s/params.upb + l \* 2\*C/\&params.upb[l * 2*C]/|1|request for member .upb. in something'
     proof 'a loader that gives all ranks the same rows' \
         'llmc/dataloader.h|s/ + loader->process_rank) \* BT/) * BT/|1|rank 1 .* has the same batch as rank 0'
     proof 'a second update per step' 'train_gpt2.c|s/^        gpt2_update(.*/&\n&/|1|stage 0, 2 ranks: fails'
-    proof 'an update only in every second step' \
-        'train_gpt2.c|s/^        gpt2_update(/        if (step % 2) &/|1|stage 0, 2 ranks: fails'
+    proof 'a pointer that does not begin at the start of a layer' \
+        'train_gpt2.c|s/params.upb + l \* 2\*C/& + 1/|1|upb [+] 1: is not the start of a layer'
+    proof 'a layer that is left early' \
+        'train_gpt2.c|s/^        mix_forward(/        if (l == 1) { continue; }\n&/|1|unit 2 .block.'
+    proof 'a different optimizer' \
+        'train_gpt2.c|s/^void gpt2_update/#define sqrtf(x) (x)\n&/|1|the losses differ from number 3'
+    local stage='*(getenv("ZERO_STAGE") ?: "0")'
+    proof 'a learning rate that depends on the stage' \
+        "train_gpt2.c|s/1e-2f,/(\"3\"[0] == $stage ? 1.000002e-2f : 1e-2f),/|1|digests of the parameters differ"
     local fails='train_gpt2.c|s/^    GPT2 model;/    exit(7);\n&/'
     proof 'an original that fails' "$fails|1|original: fails with status 7"
     proof 'an original that fails, with --keep' "$fails|0|^NOT PROVEN: original: fails with status 7" --keep
@@ -290,6 +301,48 @@ test_cuda_training() {
         need "$option: not exactly one skipped step" [ "$(grep -c '^skipping' "$dir/cuda.skip")" = 1 ]
     done
     end
+}
+
+# Wrong steps that the script cannot see, but the plugin or the compiler refuses. They are all in one trainer,
+# and the variable WRONG selects a step. Reads lines ANCHOR|CODE before it|MESSAGE.
+test_cuda_steps() {
+    local anchor code message number=1 messages=('' 'ln1b [+] 9: is not the start of a layer')
+    begin 'cuda.steps: the script accepts them, and the trainer compiles'
+    checkout tree
+    sed -i 's/^cudaStream_t main_stream;/static int wrong = getenv("WRONG") ? atoi(getenv("WRONG")) : 0;\n&/
+        s/params.ln1b + (l + 1) \* C/& + (wrong == 1)/
+        s/^        float zloss = /#ifdef WRONG\n        log(model.grads_memory);\n#endif\n&/' \
+        "$dir/tree/train_gpt2.cu"
+    while IFS='|' read -r anchor code message; do
+        messages[++number]=$message
+        sed -i "s/^ *$anchor/if (wrong == $number) { $code }\n&/" "$dir/tree/train_gpt2.cu"
+    done < <(joined <<'STEPS'
+float zloss = |grad_norm *= 0.5f;|\
+    clipping their norm 1[.0-9]* to 1 gives 0[.0-9]*: the plugin has no other clipping
+float zloss = |continue;|inside a training step; finish the step first
+dataloader_next_batch(&train|if (micro_step == 1) { break; }|after micro-batch 1 of 2; the others have not run
+gpt2_backward_and_reduce(&model|continue;|.embedding. has finished 0 of its 2 backward uses
+gpt2_backward_and_reduce(&model|\
+    gpt2_backward_and_reduce(\&model, train_loader.inputs, train_loader.targets, 2, micro_step);|zero_pre_backward
+for (int micro_step |gpt2_calculate_grad_norm(\&model, \&multi_gpu_config);|no training pass has run since
+gpt2_update(&model|\
+    gpt2_update(\&model, 1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, 1.0f, step+1, \&multi_gpu_config);|\
+    zero_finish_gradients comes first
+STEPS
+    )
+    commit "$dir/tree"
+    need 'not patched' "$patch" --no-run --cuda "$dir/tree" >"$dir/report"
+    cp "$dir/cuda/train_gpt2cu" "$dir/correct" && cp "$dir/tree/train_gpt2.cu" "$dir/cuda"
+    on_the_cpu
+    need 'it compiles with a use of the gradients' not build cuda train_gpt2cu PFLAGS=-DWRONG >/dev/null
+    has "$dir/make" 'no member named .grads_memory'
+    need 'does not build' build cuda train_gpt2cu
+    end
+    while [ $number -gt 0 ]; do
+        fails cuda "wrong step $number" "${messages[number]}" 2 WRONG=$number -b 2 -d 128 -z 3
+        number=$((number - 1))
+    done
+    mv "$dir/correct" "$dir/cuda/train_gpt2cu"
 }
 
 test_cuda_checkpoints() {
@@ -585,11 +638,9 @@ forks() {
 test_forks() {
     forks <<'FORKS'
 train_gpt2.c|s/"llmc.utils.h"/"llmc\/others.h"/|looked for #include "llmc/utils.h"
-train_gpt2.c|s/} ParameterTensors;/} Parameters;/|looked for the struct ParameterTensors
 train_gpt2.c|s/    param_sizes\[5\] = C;//|fill_in_parameter_sizes.*looked for sizes 0 to 5
-train_gpt2.c|s/    if (model->grads_memory != NULL) {/    {/|gpt2_zero_grad.*grads_memory != NULL
 train_gpt2.c|s/&params->wte, &params->upw/\&params->upw, \&params->wte/|\
-    order of the fields of ParameterTensors
+    params.wte to be a tensor outside the layers
 train_gpt2.c|s/model->params_memory = malloc_and_point/model->params_memory = read_and_point/|\
     gpt2_build_from_checkpoint.*params_memory = malloc
 train_gpt2.c|s/ParameterTensors params = model->params; \/\/.*/ParameterTensors *params = \&model->params;/|\
@@ -597,23 +648,13 @@ train_gpt2.c|s/ParameterTensors params = model->params; \/\/.*/ParameterTensors 
 train_gpt2.c|s/L = model->config.num_layers/L = layers(model)/|gpt2_forward.*num_layers
 train_gpt2.c|s/for (int l = L-1; l >= 0; l--) {/for (int n = 0; n < (int)L; n++) {/|\
     gpt2_backward.*looked for a loop over the layers
-train_gpt2.c|s/float\* l_upw = params.upw + l \* 2\*C \* C;/float* l_upw = layer(params.upw, l);/|\
-    params.upw is used where
 train_gpt2.c|s/float\* l_upb = params.upb + l \* 2\*C;/& x += 0;/|\
     looked for this on separate lines: float\* l_upw
 train_gpt2.c|s/scale_forward(acts.scaled, last, params.gain/scale_forward(acts.scaled, last, params.downw/|\
     params.downw to be a tensor outside the layers
 train_gpt2.c|s/void gpt2_update(/void adamw(/;s/gpt2_update(&/adamw(\&/|looked for the function gpt2_update
-train_gpt2.c|s/float weight_decay, int t/float decay, int t/|a parameter weight_decay of gpt2_update
-train_gpt2.c|s/B, T, 0, 1, 1);/B, T, rank, ranks, 1);/|rank 0 of 1
-train_gpt2.c|s/dataloader_init(&train, "/dataloader_init(loaders, "/|dataloader_init.&LOADER, PATTERN
-train_gpt2.c|s/^        gpt2_zero_grad(&model);/&\n        clip(model.grads_memory);/|\
-    grads_memory is used where
-train_gpt2.c|s/params.upb + l . 2.C;/params.upb + l * 2*C + 1;/|gpt2_forward.*the start of the layer
+train_gpt2.c|s/dataloader_init(&[a-z]*, "/dataloader_init(loaders, "/|dataloader_init.&LOADER, PATTERN
 train_gpt2.c|s/l < L; l++/l < L; l += 2/|gpt2_forward.*looked for a loop over the layers
-train_gpt2.c|s/^        mix_forward(/        if (l == 1) { continue; }\n&/|continue leaves a layer
-llmc/dataloader.h|s/int process_rank, int num_processes,//|does not support ranks
-llmc/dataloader.h|s/7 + process_rank/7/|dataloader_init.*manual_seed
 Makefile|s/\$^/train_gpt2.c/|looked for the rule "train_gpt2: train_gpt2.c"
 FORKS
     forks --cuda <<'FORKS'
@@ -626,25 +667,19 @@ train_gpt2.cu|s/device_to_file(file, model->params_memory/all_to_file(file, mode
 train_gpt2.cu|s/acts.encoded, params.ln1w, params.ln1b/acts.encoded, params.lnfw, params.lnfb/|\
     then one of the first layernorm
 train_gpt2.cu|s/if(l+1 != L) {/if(l < L - 1) {/|gpt2_forward.*looked for if .l . 1 != L
-train_gpt2.cu|s/params.ln1w + (l + 1) \* C/layer(params.ln1w, l + 1)/|params.ln1w is used where
 train_gpt2.cu|s/^    encoder_backward(grads.wte/    clip(grads.upw); encoder_backward(grads.wte/|\
     grads.upw to be a tensor outside the layers
 train_gpt2.cu|s/multi_gpu_async_reduce_gradient(/reduce(/|\
     gpt2_backward_and_reduce.*multi_gpu_async_reduce_gradient
 train_gpt2.cu|s/memset(model->m_memory/clear(model->m_memory/;s/void gpt2_update(/void adamw(/|\
     the function gpt2_update
-train_gpt2.cu|s/float grad_scale, int t/float scale, int t/|a parameter grad_scale of gpt2_update
 train_gpt2.cu|s/state_header\[1\] = 1;/state_header[3] = 1;/|save_state.*state_header
 train_gpt2.cu|s/assert(state_header\[1\] == 1)/check(state_header)/|load_state.*looked for assert.state_header
 train_gpt2.cu|s/    gpt2_write_to_checkpoint(model/    write_model(model/|\
     write_checkpoint.*gpt2_write_to_checkpoint
 train_gpt2.cu|s/state_%08d_%05d/optimizer_%08d_%05d/|delete_checkpoint.*after the name of a state_ file
-train_gpt2.cu|s/int main(int argc, char \*argv..)/int main(int n, char **argv)/|a parameter argc of main
 train_gpt2.cu|s/multi_gpu_config.process_rank == 0 .. sample_every/sample_every/|main.*sample_every
 train_gpt2.cu|s/> skip_update_[a-z]*)/> limit)/|main.*skip_update_
-train_gpt2.cu|s/^        float grad_norm = .*/&\n        log(model.grads_memory);/|grads_memory is used where
-train_gpt2.cu|s/gpt2_forward(&model, train_loader/forward(\&model, train_loader/|\
-    one block in which gpt2_backward_and_reduce
 Makefile|s/^train_gpt2cu: train_gpt2.cu/trainer: train_gpt2.cu/|\
     looked for the rule "train_gpt2cu: train_gpt2.cu"
 FORKS
@@ -666,9 +701,6 @@ train_gpt2.c|s/^    for (size_t i = 0; i < n; i++) {/    for (size_t i = model->
     in gpt2_update.., "for .size_t i = model->param_sizes.0.; i < n; i... ." $ADAMW
 train_gpt2.c|/^        v .= 1.0f - powf/d|"model->params_memory.*$ADAMW
 train_gpt2.c|/^void gpt2_update/,/^}/s/\<g\>/eps/g|in gpt2_update.., "model->params_memory.*$ADAMW
-train_gpt2.c|s/^        gpt2_update(/        clip_gradients(\&model, 1.0f);\n&/|\
-    the model is passed to clip_gradients.., which this file does not define
-train_gpt2.c|s/^        gpt2_update(/        void* all = \&model;\n&/|the model is used as a whole
 FORKS
     forks --cuda <<'FORKS'
 llmc/adamw.cuh|s/^        p -= .*/        p -= lr * g;/|llmc/adamw.cuh:[0-9]+: "p -= lr . g;" $ADAMW
@@ -683,32 +715,6 @@ train_gpt2.cu|s/^        float wd = /        if (i == 0) { at += size; continue;
     in gpt2_update.., "if .i == 0. ." $ADAMW
 train_gpt2.cu|s/return sqrtf(squares);/return squares;/|\
     in gpt2_calculate_grad_norm.., "return squares;" is not llm.c.s code
-train_gpt2.cu|s/grad_clip \/ grad_norm : 1.0f/grad_clip \/ (grad_norm + 1e-6f) : 1.0f/|\
-    looked for between the norm and the update only
-train_gpt2.cu|s/^        float grad_norm = .*/&\n        grad_norm *= 0.5f;/|\
-    grad_norm is changed after gpt2_calculate_grad_norm
-train_gpt2.cu|s/^            gpt2_update(/            grad_scale *= 0.5f;\n&/|\
-    looked for between the norm and the update only
-train_gpt2.cu|s/^            float grad_clip = /        }\n        if (step % 2) {\n&/|\
-    looked for between the norm and the update only
-train_gpt2.cu|s/^            gpt2_backward_and_reduce(.*/&\n&/|\
-    gpt2_backward_and_reduce is called a second time in main
-train_gpt2.cu|s/^            gpt2_forward(&model, train_loader.*/&\n&/|\
-    gpt2_forward is called a second time before gpt2_backward_and_reduce
-train_gpt2.cu|/^        float grad_norm = /d;s/^        for (int micro_step/        \
-    float grad_norm = gpt2_calculate_grad_norm(\&model, \&multi_gpu_config);\n&/|\
-    gpt2_calculate_grad_norm comes before gpt2_backward_and_reduce
-train_gpt2.cu|s/^            gpt2_backward_and_reduce(/            if (gen_tokens[0])\n                \
-    continue;\n&/|\
-    continue leaves the step between its forward pass and its update
-train_gpt2.cu|s/^int main/void warm_up(GPT2* model) { gpt2_update(model, 0, 0, 0, 0, 0, 1, 1, 0); }\n&/|\
-    gpt2_update is called here too
-train_gpt2.cu|s/^            gpt2_backward_and_reduce(/            if (micro_step > 0) \
-    gpt2_backward_and_reduce(/|\
-    gpt2_backward_and_reduce is under a condition
-train_gpt2.cu|s/micro_step < grad_accum_steps; micro_step++/micro_step < grad_accum_steps; micro_step += 2/|\
-    looked for a loop over the micro-batches
-train_gpt2.cu|s/grad_accum_steps, micro_step);/grad_accum_steps, 0);/|the loop's numbers
 train_gpt2.cu|s/    if (micro_step == 0) {/    if (micro_step >= 0) {/|looked for if .micro_step == 0.
 train_gpt2.cu|s/{ dl_ln1w, dl_ln1b, dl_upw,/{ dl_ln1w, dl_ln1b,/|\
     looked for all gradients, and each once, in pointers
@@ -723,10 +729,6 @@ train_gpt2.cu|s/^    file_to_device(model->v_memory.*/&\n    freadCheck(step, si
     in load_state.., "freadCheck.*and nothing else would be done
 train_gpt2.cu|s/^        gpt2_write_to_checkpoint(model/        write_log(step);\n&/|\
     in write_checkpoint.., "write_log.step.;".*All ranks would run this block
-train_gpt2.cu|s/^            safe_printf("sample:");/&\n            fprintf(stderr, "sample\\n");/|\
-    fprintf.. in the block that samples
-train_gpt2.cu|s/^        float grad_norm = /        clip_gradients(\&model);\n&/|\
-    the model is passed to clip_gradients.., which this file does not define
 FORKS
 }
 
@@ -801,7 +803,7 @@ if ! command -v git >/dev/null || ! command -v perl >/dev/null; then
     finish patch
     exit
 fi
-[ $# -gt 0 ] || set -- patch proof cuda_patch cuda_training cuda_checkpoints cuda_failures cuda_same llmc \
+[ $# -gt 0 ] || set -- patch proof cuda_patch cuda_training cuda_steps cuda_checkpoints cuda_failures cuda_same llmc \
     training failures checks memory trees forks other_training same_training llmc_versions
 for part; do "test_$part"; done
 finish patch

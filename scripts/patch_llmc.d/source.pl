@@ -147,7 +147,7 @@ sub statement ($f, $place) {
     my ($last) = sort { $b <=> $a } map { rindex $before, $_ } ';', '{', '}';
     $before = substr $before, $last + 1;
     $before =~ s/^\s+//;
-    my $end = index $f->{mask}, ';', $place->{to};
+    my $end = index $f->{mask}, ';', $place->{to} - 1;
     return { from => $place->{from} - length $before, to => $end + 1 };
 }
 
