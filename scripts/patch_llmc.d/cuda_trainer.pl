@@ -149,8 +149,7 @@ our @cuda_edits = (
               'z_configure(zero_stage, grad_accum_steps, use_master_weights);');
     } ],
     [ $CUDA, 'main', 'checks that all ranks read the same data', sub ($f, $in) {
-        my @loaders = loaders($f, $in);
-        after($f, $loaders[-1], compare_inputs(@loaders));
+        compare_inputs($f, loaders($f, $in));
     } ],
     [ $CUDA, 'main', 'the plugin provides start, end, sums and barrier of the ranks', sub ($f, $in) {
         my @macros = qw(multi_gpu_config_init set_zero_configs multi_gpu_cpu_float_sum multi_gpu_barrier);

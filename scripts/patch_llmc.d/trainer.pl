@@ -49,7 +49,7 @@ our @edits = (
         my @loaders = loaders($f, $in);
         $_->{new} = "dataloader_init$_->{1} zero_rank(z), zero_ranks(z)$_->{4}" for @loaders;
         instead_each($f, @loaders);
-        after($f, $loaders[-1], compare_inputs(@loaders));
+        compare_inputs($f, @loaders);
     } ],
     [ $TRAINER, 'main', 'the printed number of batches counts all ranks', sub ($f, $in) {
         my @prints = find_any($f, $in, 'printf(... num_tokens / (B * T) ...);');

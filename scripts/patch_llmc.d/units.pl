@@ -134,9 +134,9 @@ sub loaders ($f, $in) {
                     'dataloader_init(&LOADER, PATTERN, B, T, RANK, RANKS, ...);');
 }
 
-# Returns statements that compare the ranks' inputs: the parameters, and the files of these data loaders.
-sub compare_inputs (@loaders) {
-    return map { "z_same_data(\"$_->{2}\", $_->{2}.B, $_->{2}.T,$_->{3});" } @loaders;
+# The ranks compare their inputs: the parameters, and the files of these data loaders.
+sub compare_inputs ($f, @loaders) {
+    after($f, $loaders[-1], map { "z_same_data(\"$_->{2}\", $_->{2}.B, $_->{2}.T,$_->{3});" } @loaders);
 }
 
 # Removes the fields of GPT2 for the memory that the plugin now holds, with the statements that clear, check
