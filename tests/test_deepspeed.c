@@ -141,8 +141,8 @@ static const struct {
     { "{'gradient_accumulation_steps': 'auto', 'train_batch_size': 'auto', 'scheduler': null, 'bf16': null}",
       "", "" },
     { Z("'stage': 'auto', 'reduce_bucket_size': 'auto', 'offload_param': null, 'zenflow': null"), "", "" },
-    { "{'optimizer': {'type': 'adamw', 'params': {'lr': 'auto', 'betas': 'auto', 'adam_w_mode': true}}}", "",
-      "" },
+    { "{'optimizer': {'type': 'adamw', 'params': {'lr': 'auto', 'betas': 'auto', 'adam_w_mode': true}}}",
+      "trainer.lr=auto trainer.beta1=auto trainer.beta2=auto", "" },
     // features that the plugin always provides, and disabled features
     { Z("'contiguous_gradients': true, 'reduce_scatter': true, 'allgather_partitions': false, "
         "'sub_group_size': 1e9"),

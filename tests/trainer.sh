@@ -444,7 +444,9 @@ plan() {
         timeout 60 "$trainer" "${data[@]}" "${small[@]}" -i nowhere -j nowhere --plan "$@"
     ) >"$dir/$name.screen" 2>&1
 }
-memory_table() { sed -n '/^memory per rank/,/plain data parallel/p' "$dir/$1.screen"; }
+memory_table() {
+    sed -n '/^memory per rank/,/together/p; /^  of which/p; /plain data parallel/p' "$dir/$1.screen"
+}
 # same_tables RUN PLAN LINES: checks that the memory tables are equal and have at least LINES lines
 same_tables() {
     need 'no table' [ "$(memory_table "$2" | wc -l)" -ge "$3" ]
@@ -477,7 +479,7 @@ END
     begin 'plan.131 billion parameters on 128 ranks'
     need 'no plan' plan large -e l105h96c10176v50257t2048 -t 2048 -b 1 --dtype bf16 \
         --plan-ranks 128 -pg 8 -o "$dir/not_made"
-    screen large ' 131020874304 parameters' '^  3  16P/N +15618\.9 +15619\.1 ' \
+    screen large ' 131020874304 parameters' '^  3  16P/N +15618\.9 +15619\.1 ' '^  stage 3 does not fit' \
         'step: reductions +247953\.14 +234286\.44$'     # the second number: to other hosts
     need 'a folder was made' [ ! -e "$dir/not_made" ]
     end
@@ -487,6 +489,7 @@ END
     need 'no plan' plan file -e "$dir/planned/model_00000001.bin" --plan-ranks 2
     need 'no plan' plan descriptor --plan-ranks 2
     same_tables file descriptor 9
+    screen file '^  \* fits into memory$' '^  stage 3 fits into .* for each of 2 ranks$'
     run 2 $hang_limit "${small[@]}" -z 1 --plan >"$dir/started.screen" 2>&1
     is 'plans for two ranks' "$(grep -c '^plan .* for 2 ranks' "$dir/started.screen")" 1
     end

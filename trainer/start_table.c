@@ -110,6 +110,7 @@ static void print_table(const MemoryTable *t, const zero_plan *plan) {
            mib(of[ZERO_ACTIVATIONS]), mib(together));
     if (on_nvme)
         print0("  of which %.1f MiB on NVMe, %.1f MiB in memory\n", mib(on_nvme), mib(together - on_nvme));
+    if (run.ranks == 1) return;
     print0("  plain data parallel would hold %.1f MiB of model states on every rank: stage %d holds %.0f %% "
            "of that\n",
            mib(everything_on_every_rank), opt.zero.stage, 100 * of[ZERO_STATES] / everything_on_every_rank);
@@ -233,6 +234,11 @@ static const char *formula_text(const zero_formula *f) {
     return text;
 }
 
+// Returns 1 if the part that is not offloaded fits.
+static int fits(const GPT2 *model, const zero_plan *plan, size_t room) {
+    return bytes_planned_on(plan, ZERO_DEVICE) + activation_bytes(model, ZERO_DEVICE) <= room;
+}
+
 // Prints one stage: a rank's total at each level of recompute, with a star if it fits into memory.
 static void print_stage(const GPT2 *model, const zero_config *config, int stage, size_t room) {
     const zero_config at_stage = settings_at_stage(config, stage);
@@ -243,17 +249,26 @@ static void print_stage(const GPT2 *model, const zero_config *config, int stage,
     print0("  %d  %-14s %11.1f %11.1f %11.1f ", stage, formula_text(f), mib(f->bytes),
            mib(plan.bytes[ZERO_STATES]), mib(plan.bytes[ZERO_WORKING]));
     for (tried.recompute = 0; tried.recompute <= (model->inference ? 0 : MOST_RECOMPUTE); tried.recompute++) {
-        size_t on_device = activation_bytes(&tried, ZERO_DEVICE),
-               on_host = activation_bytes(&tried, ZERO_HOST);
-        int fits = bytes_planned_on(&plan, ZERO_DEVICE) + on_device < room;
-        print0(" %10.1f%s", mib(of_plugin + on_device + on_host), fits ? "*" : " ");
+        size_t activations = activation_bytes(&tried, ZERO_DEVICE) + activation_bytes(&tried, ZERO_HOST);
+        print0(" %10.1f%s", mib(of_plugin + activations), fits(&tried, &plan, room) ? "*" : " ");
     }
     print0("\n");
 }
 
+// Explains the stars, and says whether a run with this plan would start.
+static void print_verdict(const GPT2 *model, const zero_config *config, const zero_plan *plan, size_t room) {
+    const int sharing = on_cuda() ? 1 : run.ranks_on_host, starts = fits(model, plan, room);
+    print0("  * %s\n", config->offload.optimizer || config->offload.params
+                           ? "the part that is not offloaded fits into memory; the figures include both"
+                           : "fits into memory");
+    print0("  stage %d %s the %.0f MiB that this %s has for %s%d rank%s%s\n", config->stage,
+           starts ? "fits into" : "does not fit into", mib(room), on_cuda() ? "device" : "machine",
+           sharing > 1 ? "each of " : "", sharing, plural(sharing),
+           starts ? "" : "; a run would be refused, and name options that fit");
+}
+
 // If the room cannot be determined, it is 0 and not printed.
-static void print_stages(const GPT2 *model, const zero_config *config) {
-    const int sharing = on_cuda() ? 1 : run.ranks_on_host;
+static void print_stages(const GPT2 *model, const zero_config *config, const zero_plan *plan) {
     size_t room;
     if (memory_left(config, &room)) room = 0;
     print0("stages, MiB per rank (P parameters, N ranks)                      with activations%s\n",
@@ -261,10 +276,7 @@ static void print_stages(const GPT2 *model, const zero_config *config) {
     print0("     formula            bytes      states     working%s\n",
            model->inference ? "" : "           0          1          2          3");
     for (int stage = 0; stage <= 3; stage++) print_stage(model, config, stage, room);
-    if (room)
-        print0("  * fits into the %.0f MiB left on this %s for each of %d rank%s%s\n", mib(room),
-               on_cuda() ? "device" : "machine", sharing, plural(sharing),
-               config->offload.optimizer || config->offload.params ? ", without what is offloaded" : "");
+    if (room) print_verdict(model, config, plan, room);
 }
 
 // --------
@@ -318,6 +330,6 @@ void print_plan(GPT2 *model, int micro_batches) {
     print_table(&table, &plan);
     print_assumptions(&plan);
     print_activations(model);
-    print_stages(model, &config);
+    print_stages(model, &config, &plan);
     print_sent(&plan, model->inference);
 }

@@ -102,12 +102,17 @@ static int check_value(reader *r, const key_row *w, const json_t *v, double *x) 
     }
 }
 
-// Reports a key that is null or "auto", which leaves the setting as it is.
+// Reports a key that is null or "auto", which leaves its settings as they are.
 static void leave_out(reader *r, const key_row *w, const json_t *v) {
-    zero_deepspeed_key *k = key_note(r, ZERO_KEY_HONOURED, v, w->automatic ? w->automatic : "");
-    if (!json_is_string(v)) return;
-    strcpy(k->value, "auto");
-    if (w->setting) snprintf(k->setting, sizeof k->setting, "%s", w->setting);
+    const int is_auto = json_is_string(v);
+    const char *setting = is_auto && w->setting ? w->setting : "";
+    do {
+        const size_t n = strcspn(setting, " ");
+        zero_deepspeed_key *k = key_note(r, ZERO_KEY_HONOURED, v, w->automatic ? w->automatic : "");
+        if (is_auto) strcpy(k->value, "auto");
+        snprintf(k->setting, sizeof k->setting, "%.*s", (int)n, setting);
+        setting += n + strspn(setting + n, " ");
+    } while (*setting);
 }
 
 static void read_value(reader *r, const key_row *w, json_t *v) {
