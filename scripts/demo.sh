@@ -38,6 +38,6 @@ cat <<END
 model, logs and figures: $out
 sample from the model:
   ./train_gpt2_zero -e $out --temperature 0.7 --prompt "$prompt"
-continue training:
+continue for twice the steps (the learning rate starts high again, so the loss rises at first):
   $command $((2 * steps)) -y 1
 END

@@ -267,7 +267,7 @@ test_demo() {
     sample=$(sed -n '/^sample from/{n;p}' "$screen")
     sample=$(cd "$tree" && bash -c "$sample")
     is 'the sample' "${sample:0:16}" 'Once upon a time'
-    (cd "$tree" && bash -c "$(sed -n '/^continue training/{n;p}' "$screen")") >"$dir/resumed" 2>&1
+    (cd "$tree" && bash -c "$(sed -n '/^continue for twice/{n;p}' "$screen")") >"$dir/resumed" 2>&1
     has "$dir/resumed" '^resuming at step 2$'
     need 'failed again' env STEPS=1 "$tree/scripts/demo.sh" >"$screen" 2>&1
     is 'models' "$(cd "$tree/build" && echo demo*/model_*)" \
