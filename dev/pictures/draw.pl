@@ -358,7 +358,7 @@ sub states_on_disk {
 
 # The losses of scripts/one_hour.sh: each step's, pale, with their mean over 50 steps, and validation
 sub one_hour {
-    my ($left, $right, $top, $bottom, $most) = (50, 830, 70, 330, 3);
+    my ($left, $right, $top, $bottom, $most) = (50, 812, 70, 330, 3);
     my @loss = Run::metrics("$runs/run", 'loss');
     my @val = map { /^s:(\d+) tel:(.*)/ ? [$1, $2] : () } Run::lines_of("$runs/run/main.log");
     my $steps = @loss;
@@ -379,8 +379,7 @@ sub one_hour {
     Svg::line([map { $point->($_ + 1, $loss[$_]) } grep { $loss[$_] < $most } 0 .. $#loss], $C{forward},
         opacity => .4);
     Svg::line(\@mean, $C{gather}, width => 2);
-    @val = grep { $_->[1] < $most } @val;
-    Svg::line([map { $point->(@$_) } @val], $C{backward}, width => 2.5);
+    Svg::line([map { $point->(@$_) } grep { $_->[1] < $most } @val], $C{backward}, width => 2.5);
     my ($step, $last) = @{ $val[-1] };
     Svg::text($right, $point->($step, $last)->[1] - 10, sprintf('%.3f nats, %.2f bits a byte', $last,
         $last / log(2)), anchor => 'end', bold => 1);
