@@ -12,7 +12,7 @@ static const int64_t elems[UNITS] = { 4 * LEAST, LEAST, 2 * LEAST, 3 * LEAST, LE
 // shards have different scales, so the sum over them is rounded, and its bits show in which order they
 // were added.
 static float gradient(int rank, int micro, int unit, int64_t i) {
-    const int part = (int)(i * MOST_RANKS / elems[unit]), scale = (unit * 3 + part * 7) % 13 - 12;
+    const int part = (int)(i * MOST_RANKS / elems[unit]), scale = (unit * 7 + part * 4) % 13 - 12;
     const int number = (int)(2000 * lesson_number((uint64_t)(i + 10000 * unit)));
     return ldexpf((float)(number * (1 + rank + micro)), scale);
 }
