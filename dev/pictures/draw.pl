@@ -364,7 +364,7 @@ sub one_hour {
     my $steps = @loss;
     my $minutes = 0;
     $minutes += $_ / 60000 for Run::metrics("$runs/run", 'ms');
-    Svg::page(840, 376, 'An hour on two cores: a GPT-2 learns to write C',
+    Svg::page(840, 376, 'An hour on two cores: a GPT-2 learns to write this project',
         model_and_ranks("$runs/run") . sprintf('; %d steps in %.0f minutes', $steps, $minutes));
     Svg::y_axis($left, $right - $left, $top, $bottom, $most, 'loss');
     Svg::x_axis($left, $right - $left, $bottom, $steps, 'step');
