@@ -489,7 +489,7 @@ END
     need 'no plan' plan file -e "$dir/planned/model_00000001.bin" --plan-ranks 2
     need 'no plan' plan descriptor --plan-ranks 2
     same_tables file descriptor 9
-    screen file '^  \* fits into memory$' '^  stage 3 fits into .* for each of 2 ranks$'
+    screen file '^  \* fits into memory$' '^  stage 3 fits: it needs .* for each of 2 ranks$'
     run 2 $hang_limit "${small[@]}" -z 1 --plan >"$dir/started.screen" 2>&1
     is 'plans for two ranks' "$(grep -c '^plan .* for 2 ranks' "$dir/started.screen")" 1
     end

@@ -234,9 +234,9 @@ static const char *formula_text(const zero_formula *f) {
     return text;
 }
 
-// Returns 1 if the part that is not offloaded fits.
-static int fits(const GPT2 *model, const zero_plan *plan, size_t room) {
-    return bytes_planned_on(plan, ZERO_DEVICE) + activation_bytes(model, ZERO_DEVICE) <= room;
+// Returns the bytes of the part that is not offloaded.
+static size_t bytes_needed(const GPT2 *model, const zero_plan *plan) {
+    return bytes_planned_on(plan, ZERO_DEVICE) + activation_bytes(model, ZERO_DEVICE);
 }
 
 // Prints one stage: a rank's total at each level of recompute, with a star if it fits into memory.
@@ -250,19 +250,21 @@ static void print_stage(const GPT2 *model, const zero_config *config, int stage,
            mib(plan.bytes[ZERO_STATES]), mib(plan.bytes[ZERO_WORKING]));
     for (tried.recompute = 0; tried.recompute <= (model->inference ? 0 : MOST_RECOMPUTE); tried.recompute++) {
         size_t activations = activation_bytes(&tried, ZERO_DEVICE) + activation_bytes(&tried, ZERO_HOST);
-        print0(" %10.1f%s", mib(of_plugin + activations), fits(&tried, &plan, room) ? "*" : " ");
+        print0(" %10.1f%s", mib(of_plugin + activations), bytes_needed(&tried, &plan) <= room ? "*" : " ");
     }
     print0("\n");
 }
 
 // Explains the stars, and says whether a run with this plan would start.
 static void print_verdict(const GPT2 *model, const zero_config *config, const zero_plan *plan, size_t room) {
-    const int sharing = on_cuda() ? 1 : run.ranks_on_host, starts = fits(model, plan, room);
+    const int sharing = on_cuda() ? 1 : run.ranks_on_host;
+    const size_t needed = bytes_needed(model, plan);
+    const int starts = needed <= room;
     print0("  * %s\n", config->offload.optimizer || config->offload.params
                            ? "the part that is not offloaded fits into memory; the figures include both"
                            : "fits into memory");
-    print0("  stage %d %s the %.0f MiB that this %s has for %s%d rank%s%s\n", config->stage,
-           starts ? "fits into" : "does not fit into", mib(room), on_cuda() ? "device" : "machine",
+    print0("  stage %d %s: it needs %.0f of the %.0f MiB that this %s has for %s%d rank%s%s\n", config->stage,
+           starts ? "fits" : "does not fit", mib(needed), mib(room), on_cuda() ? "device" : "machine",
            sharing > 1 ? "each of " : "", sharing, plural(sharing),
            starts ? "" : "; a run would be refused, and name options that fit");
 }
