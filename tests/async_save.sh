@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests that --async-save gives the same bits, checkpoints and model files as a run without it, lists its
-# memory in the table, trains while a model file is written, and resumes after a kill during that write.
+# Tests --async-save: the same bits, checkpoints and model files as without it, its memory in the table,
+# training during the write of a model file, and resuming after a kill during that write.
 # Usage: tests/async_save.sh TRAINER
 . "$(dirname "$0")/cases.sh"
 trainer=$(realpath "$1") || exit 1
@@ -21,13 +21,13 @@ kill_ranks() {
 }
 hash_of() { json_value "$1/summary.json" state_hash; }
 same_bits() { is "state_hash of $1" "$(hash_of "$1")" "$(hash_of "$dir/plain")"; }
-# Prints the manifest without the parts that differ between runs: file names, the run's id and the checksum.
+# Prints the manifest without what differs between runs: file names, the run's id and the checksum.
 facts_of() {
     sed -E 's/rank([0-9]{5})-[0-9a-f]{16}/rank\1/g; s/"run": ?"[0-9a-f]{16}"//; /^"xxh3"/d' \
         "$1/step_00000008/manifest.json"
 }
 is_good() { "$trainer" --verify "$1" >"$screen" 2>&1 || need "$1 is damaged: $(cat "$screen")" false; }
-# awaits PATTERN: waits until it appears in the log of the background run, which has a time limit
+# awaits PATTERN: waits until the log of the background run, which has a time limit, contains PATTERN
 awaits() {
     until grep -qE "$1" "$held.log" || ! any_runs $job; do sleep 0.01; done
     has "$held.log" "$1"
@@ -46,7 +46,7 @@ has "$dir/async.log" 'copy for checkpoints'     # in the memory table
 need 'the table lists a copy without --async-save' not grep -q 'copy for checkpoints' "$dir/plain.log"
 end
 
-# holds CASE FILE: starts a run whose writes to paths that contain FILE block until $dir/go exists
+# holds CASE FILE: starts a run that blocks when it writes to a path containing FILE, until $dir/go exists
 holds() {
     begin "async_save.$1"
     rm -rf "$held" "$dir/go" && mkdir "$held" && : >"$held.log"
@@ -55,7 +55,7 @@ holds() {
     job=$!
     with=()
 }
-# ends: lets the writes continue, and checks that the run ends with the same bits
+# ends: unblocks the writes, and checks that the run ends with the same bits
 ends() {
     : >"$dir/go"
     ends_within $hang_limit $job

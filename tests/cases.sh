@@ -1,5 +1,5 @@
 # Sourced by the shell tests: changes to the project's root, makes a temporary folder, and defines functions
-# that run cases and print the closing line.
+# that run cases and print the final line.
 #   begin 'the case'; need 'the message on failure' COMMAND...; end
 #   is WHAT VALUE EXPECTED, has FILE PATTERN...     like need, with a message built from the arguments
 # shellcheck disable=SC2046,SC2059
@@ -47,7 +47,7 @@ launch() {
     launcher=()
     [ "$1" = 1 ] || launcher=(mpirun --oversubscribe -np "$1")
 }
-# Time limits only catch hangs: they are many times the usual duration, because the machine may be busy.
+# Time limits only catch hangs. They are many times the usual duration, because the machine may be busy.
 hang_limit=120
 # await COMMAND...: repeats the command until it succeeds, for at most 60 s
 await() {
@@ -89,7 +89,7 @@ free_port() {
     until port=$((20000 + RANDOM % 10000)); ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
     echo $port
 }
-# rank_pid PROGRAM RANK: prints the rank's PID, found by mpirun's environment variable or a final -pr RANK
+# rank_pid PROGRAM RANK: prints the rank's PID, found by mpirun's environment variable or a trailing -pr RANK
 rank_pid() {
     local p
     for p in $(pgrep -f "^$1 "); do
@@ -108,7 +108,7 @@ flip_byte() {   # FILE OFFSET
     printf "\\$(printf %o $((byte ^ 64)))" | dd of="$1" bs=1 seek="$2" conv=notrunc status=none
 }
 # Builds tests/shim/disk.c and sets shim to the LD_PRELOAD value that makes it intercept $trainer's file
-# calls. ASan must be the first library.
+# calls. ASan's library must come first.
 make_shim() {
     "${CC:-cc}" -std=c11 -D_GNU_SOURCE -O1 -g -shared -fPIC tests/shim/disk.c -o "$dir/disk.so" -ldl || exit 1
     shim="$(ldd "$trainer" | awk '/libasan/ { print $3 }') $dir/disk.so"

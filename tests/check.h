@@ -1,5 +1,5 @@
-// Checks for programs of several ranks: a failed check is counted and the program continues, so that no rank
-// waits forever for another.
+// Checks for programs with several ranks. A failed check is counted and the program continues, so that no
+// rank waits forever for another.
 #ifndef TESTS_CHECK_H
 #define TESTS_CHECK_H
 #include <mpi.h>
@@ -14,7 +14,7 @@ static struct {
     char setting[160];
 } checks;
 
-enum { CHECK_PRINTED = 20 };  // failures that a rank prints; it only counts the rest
+enum { CHECK_PRINTED = 20 };  // failures printed per rank; the rest are only counted
 
 static inline void check_that(int ok, const char *expression, const char *file, int line) {
     checks.checks++;
@@ -27,7 +27,7 @@ static inline void check_that(int ok, const char *expression, const char *file, 
 }
 #define CHECK(condition) check_that((condition) != 0, #condition, __FILE__, __LINE__)
 
-// Checks a call without which the test cannot continue: a failure ends all ranks.
+// Checks a call that the rest of the test depends on. A failure ends all ranks.
 static inline void check_must(int rc, const char *expression, const char *file, int line) {
     checks.checks++;
     if (!rc) return;

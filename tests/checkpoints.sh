@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests that checkpoints saved by each number of ranks, under many settings, load on every number of ranks,
-# under other settings.
+# Tests that a checkpoint saved by any number of ranks, under many settings, loads on any other number of
+# ranks under other settings.
 # Usage: tests/checkpoints.sh BUILD [all] NP...    all: loads every setting's checkpoint under every other
 . "$(dirname "$0")/cases.sh"
 program=$(realpath "${1:?Usage: tests/checkpoints.sh BUILD [all] NP...}/tests/mpi_checkpoint") || exit 1
@@ -20,7 +20,7 @@ ranks() {
 }
 mkdir "$disk/saved"
 for np; do ranks "$np" save; done
-# Also load on a number of ranks that did not save.
+# Also loads on a number of ranks that did not save.
 [ ${#all[@]} != 0 ] || set -- "$@" $((${*: -1} + 1))
 for np; do ranks "$np" load; done
 finish checkpoints

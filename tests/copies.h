@@ -1,7 +1,7 @@
-// A store for tests that exposes violations of the rules in llmc_zero/tiers/state.h: either results are
-// wrong, or the store records a breach, which is a message about the violation. States are stored scrambled,
-// and callers never access that memory. Opening a part returns a copy in a slot of a pool, which has only as
-// many slots as the rules require. Closing writes the copy back and fills the slot with NaN.
+// A store for tests that exposes violations of the rules in llmc_zero/tiers/state.h: a violation changes the
+// results or is recorded as a breach, a message that describes it. States are stored scrambled, and callers
+// never access that memory. Opening a part returns a copy in a slot of a pool, which has only as many slots
+// as the rules require. Closing writes the copy back and fills the slot with NaN.
 #ifndef TESTS_COPIES_H
 #define TESTS_COPIES_H
 #include <pthread.h>
@@ -15,7 +15,7 @@ enum { COPIES_STATES = 5, COPIES_SLOTS = 8, COPIES_SCRAMBLED = 0x5a, COPIES_POIS
 
 typedef struct {
     char *memory;
-    state_part part;  // the part that is open in the slot; part.of is NULL if the slot is free
+    state_part part;  // the part open in this slot; part.of is NULL if the slot is free
 } copies_slot;
 
 typedef struct {
@@ -31,7 +31,7 @@ static struct {
     copies_pool pools[COPIES_STATES];
     int n_pools;
     long opened;
-    char breach[256];   // the first breach; empty: none
+    char breach[256];   // message about the first breach; "": none
     char *view, *made;  // host buffers for a copy's current and new bytes
     pthread_mutex_t lock;
 } copies = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -106,7 +106,7 @@ static inline int copies_most_open(const state *s) {
     return !strncmp(s->name, "gradients", 9) ? copies.grads : 1;
 }
 
-// Stores the scrambled form of a state that is all zeros.
+// Stores a zeroed state in scrambled form.
 static inline void copies_scramble_home(const state *s, char *home) {
     char *bytes = malloc(state_bytes(s));
     if (!bytes) abort();

@@ -30,7 +30,7 @@ static inline void set_manner(const manner *m) {
     setenv("CUDA_STAND_IN", m->mode, 1);
     cuda_stand_in_settings();
 }
-// With protection, a host access to device memory ends the program. Without it, tests run twice as fast.
+// With protection, host access to device memory ends the program. Tests run twice as fast without it.
 static inline void protect_device(int on) {
     setenv("CUDA_STAND_IN_PROTECT", on ? "1" : "0", 1);
     cuda_stand_in_settings();

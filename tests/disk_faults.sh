@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
 # Injects one failure into each of many checkpointing runs: for each kind of call on the output folder, the
-# 1st call fails in one run, the 2nd in the next, and so on. In other runs an allocation fails, all writes
-# from the n-th on fail, or a read or write is short. Each run must end with the reference's bits or with one
-# error message, and its folder must be undamaged and resume to the reference's bits. The test also covers a
-# run that keeps an earlier run's logs, and one that branches from an older step: -y 1 then resumes from the
-# newest checkpoint of either branch.
+# first call fails in one run, the second in the next, and so on. In other runs an allocation fails, all
+# writes from the n-th on fail, or a read or write is short. Each run must end with the same bits as the
+# reference or with one error message. Its folder must be undamaged, and a run resumed from it must end with
+# the same bits. The test also covers a run that keeps an earlier run's logs, and one that branches from an
+# older step: -y 1 then resumes from the newest checkpoint of either branch.
 # It also kills the run at each call that changes the folder. tests/shim/disk.c makes the calls fail.
 # Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]    RANKS: 1 2
-# Without `all`, each call fails with one error. On one rank every call fails, but only the first and last
-# allocation per call site and a few of jansson's. On two ranks, every sixth call of each kind fails. With
-# --async-save, a third as many calls fail.
-[ ! -w /dev/shm ] || export TMPDIR=/dev/shm         # where a sync is free
+# Without `all`, each call fails with only one error. On one rank every call fails, except allocations: only
+# the first and last per call site, and a few of jansson's. On two ranks every sixth call of each kind fails.
+# With --async-save, a third as many calls fail.
+[ ! -w /dev/shm ] || export TMPDIR=/dev/shm         # where syncs cost nothing
 . "$(dirname "$0")/cases.sh"
 trainer=$(realpath "${1:?Usage: tests/disk_faults.sh TRAINER [all [RANKS...]]}") || exit 1
 all=${2:-}
@@ -59,9 +59,9 @@ with_disk() {
     run "$1" "$2" LD_PRELOAD="$shim" DISK_FOLDER="$2" DISK_CALLS="$2.calls" "${@:3}"
 }
 fresh() { rm -rf "$1" "$1.calls"; mkdir "$1"; }
-# begin_as PHASE RANKS FOLDER: prepares the folder: empty, or with a checkpoint, logs or a model, or with
-# steps 4 and 6 of a branch that the run abandons at step 2. A run that saves at step 6 sets the old step 6
-# aside before that save and step 4 after it. A run that saves at step 3 sets both aside after the save.
+# begin_as PHASE RANKS FOLDER: prepares an empty folder, or one with a checkpoint, logs or a model, or one
+# with steps 4 and 6 of a branch that the run abandons at step 2. A run that saves at step 6 sets the old step
+# 6 aside before that save and step 4 after it. A run that saves at step 3 sets both aside after the save.
 # Either run then removes step 2.
 begin_as() {
     fresh "$3"
@@ -92,8 +92,7 @@ resume_as() {
     [[ $expect = *"$(hashes "$3.screen")"* ]] || echo "after resuming: $(hashes "$3.screen")"
     case $1 in back? | logs) lost_lines "$1" "$2" "$3" ;; esac
 }
-# Prints lines that are missing from every log. Steps that both branches share must still be in the current
-# log.
+# Prints lines that no log contains. Steps that both branches share must still be in the current log.
 lost_lines() {
     local log base=$dir/base$2/out
     [ "$1" = logs ] || base=$dir/other$2/out
@@ -107,8 +106,8 @@ lost_lines() {
 # ---- one case
 
 message() { grep -a '^train_gpt2_zero: ' "$1.screen" || tail -n 3 "$1.screen"; }
-# ended_well FOLDER RANKS: prints any errors in how the run ended. Until the ranks are connected, each may
-# print a message.
+# ended_well FOLDER RANKS: prints any errors in how the run ended. Each rank may print a message until the
+# ranks are connected.
 ended_well() {
     local messages
     [ $status = 137 ] && { echo 'did not end within 30 s'; return; }
@@ -132,7 +131,7 @@ one() {
     ended=$status
     bad=$("$trainer" --verify "$folder/out" | grep '^BAD' | grep -vE 'no complete checkpoint|out: No such')
     [ -z "$bad" ] || { echo "$bad"; return; }
-    # The number of calls varies, because a rank may list a folder while others write to it.
+    # The number of calls varies, because a rank may list a folder while others are writing to it.
     [ -s "$folder.calls" ] || ended=missed
     bad=$(resume_as "$2" "$3" "$folder")
     [ -z "$bad" ] || { echo "$bad"; return; }
@@ -153,8 +152,8 @@ lane() {            # NUMBER: runs every $lanes-th line of the cases
 
 # ---- the cases
 
-# errors_of KIND N: prints the errors to inject into the n-th call: one of the kind's errors, or with `all`
-# each of them
+# errors_of KIND N: prints the errors to inject into the n-th call: one of the kind's errors, or all of them
+# with `all`
 errors_of() {
     local errors
     case $1 in

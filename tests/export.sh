@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests that --export and --to convert between checkpoints of any number of ranks, llm.c's file and a Hugging
-# Face folder without changing a bit, and that a run can start from any of them.
+# Tests that --export and --to convert checkpoints of any number of ranks, llm.c's files and Hugging Face
+# folders into each other without changing a bit, and that a run can start from any of them.
 # Usage: tests/export.sh TRAINER [GROUP]...
 #   trips, refused    make test
 #   transformers      make check: dev/check_export.py, if PYTHON (python3) has transformers and PyTorch
@@ -23,7 +23,7 @@ left() { find "$dir" -maxdepth 1 -name "$1"; }
 
 # --------
 
-# trip NAME RUN: checkpoint -> .bin -> folder -> .bin keeps every bit, and so does checkpoint -> folder
+# trip NAME RUN: checks that checkpoint -> .bin -> folder -> .bin and checkpoint -> folder keep every bit
 trip() {
     local run=$2
     begin "export.$1"

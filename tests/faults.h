@@ -9,9 +9,9 @@
 // The fault to inject. Change it only while no thread uses the disk.
 static struct {
     file_operation what;
-    int64_t at, times;  // which operation of that kind fails first, counted from 1, and how many fail
+    int64_t at, times;  // the first operation of that kind to fail, counted from 1, and how many fail
     long outcome;       // what failing operations return
-    int64_t most;       // if not 0, they transfer at most this many bytes instead of failing
+    int64_t most;       // if not 0, they do not fail, but transfer at most this many bytes
 } fault;
 static _Atomic int64_t fault_seen;  // operations of that kind so far
 static atomic_int fault_waits;      // 1: these operations wait until this is 0, for at most 120 s

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the output folder: its lock, logs with each step once, abandoned branches, refused checkpoints, and
-# --verify. Usage: tests/folder.sh TRAINER [GROUP]...
+# Tests the output folder: its lock, logs that contain each step once, abandoned branches, refused
+# checkpoints, and --verify. Usage: tests/folder.sh TRAINER [GROUP]...
 # shellcheck disable=SC2086
 . "$(dirname "$0")/cases.sh"
 . tests/runs.sh
@@ -120,7 +120,7 @@ test_logs() {
     has_names 'm*' 'main.log main.log.1 main.log.2 metrics.jsonl metrics.jsonl.1 metrics.jsonl.2'
     end
 
-    # Imitates a run killed in the middle of a log line, some steps after its checkpoint of step 4.
+    # Simulates a run killed while writing a log line, some steps after its checkpoint of step 4.
     for how in '-v 0' '-v 2 -m 1' '-v 3 -m 1'; do
         begin_fresh "folder.logs have each step once after a resume, $how"
         trains 2 -x 8 $how
@@ -221,7 +221,7 @@ abandoned_00000004.1 abandoned_00000006 abandoned_00000006.1 abandoned_00000007"
     trains $np -x 5 -n 1 --resume "$dir/other/step_00000002"
     refuses '-o: .*/out holds a checkpoint at step 5' $np -o "$out" -x 5 -n 1 \
         --resume "$dir/other/step_00000004"
-    # imitates a death before the first save
+    # simulates a run killed before its first save
     find "$out" -mindepth 1 -maxdepth 1 ! -name metrics.jsonl -exec rm -r {} +
     resumes 2 $np -x 5 -n 1 -y 1 --resume "$dir/other/step_00000002"
     rm -r "$out"/step_00000005
@@ -232,7 +232,7 @@ abandoned_00000004.1 abandoned_00000006 abandoned_00000006.1 abandoned_00000007"
 
 # ---- resuming with other options
 
-# with_room BYTES: sets room, which makes the disk of a run appear to have this much space
+# with_room BYTES: sets room, which makes a run's disk appear to have this much space
 with_room() { room=("LD_PRELOAD=$shim" "DISK_FOLDER=$out" "DISK_FREE=$1"); }
 
 test_options() {
@@ -270,7 +270,7 @@ test_options() {
         1 -o "$out" "${room[@]}" -x 4 -n 1 -nk 2
     trains 1 "${room[@]}" -x 2 -n 1 -nk 2
     with_room $((real + real / 10 + 8192))
-    trains 1 "${room[@]}" -x 5 -n 1 -nk 2 -y 1      # two of the three are there
+    trains 1 "${room[@]}" -x 5 -n 1 -nk 2 -y 1      # two of the three exist already
     end
 
     begin_fresh 'folder.options: a different number of threads, which can change the last bits, is reported'
@@ -329,7 +329,7 @@ test_finite() {
     prints "the checkpoint of step $((10#${steps##*_})) is unchanged"
     verifies "$out"
     end
-    for np in 1 2; do       # a single rank is not named
+    for np in 1 2; do       # with one rank, the message names no rank
         begin_fresh "folder.finite, $np ranks: validation"
         refuses "^train_gpt2_zero: ${place[np]}validation after step [0-9]+: the loss is not finite" \
             $np -o "$out" -x 60 -n 1 -nk 2 -l 1000 -c 1000 --clip 0 -v 1 -m 1
@@ -346,8 +346,8 @@ is_good() {
     verifies "$1"
     is "good files of $1" "$(grep -c ': good, ' "$screen")" "$2"
 }
-# finds_damage: reads lines NAME|COMMAND|PATTERN. Checks that --verify reports damage by COMMAND to a copy of
-# $dir/good, in one line that matches PATTERN.
+# finds_damage: reads lines NAME|COMMAND|PATTERN. Runs COMMAND on a copy of $dir/good, and checks that
+# --verify reports the damage in one line that matches PATTERN.
 finds_damage() {
     local what command pattern
     while IFS='|' read -r what command pattern; do
@@ -449,7 +449,7 @@ END
     end
 }
 
-# Readers of the folder must not report damage while a run saves and removes checkpoints.
+# A reader of the folder must not report damage while a run saves and removes checkpoints.
 test_readers() {
     local i
     begin_fresh 'folder.readers while a run removes checkpoints'

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes the file readers from their seeds, one reader per core at a time. Inputs that break a reader are
+# Fuzzes each file reader, starting from its seeds; runs one reader per core. Inputs that break a reader are
 # stored in build/fuzz/found; once the bug is fixed, move them to tests/fuzz/found/TARGET.
 #   tests/fuzz.sh PROGRAM SECONDS_EACH [TARGET...]      PROGRAM: make SAN=fuzz CC=clang build/fuzz/tests/..
 [ ! -w /dev/shm ] || export TMPDIR=/dev/shm         # each input is written to a file
@@ -11,7 +11,7 @@ targets=("$@")
 [ $# != 0 ] || mapfile -t targets < <(FUZZ_TARGET='' "$program")
 mkdir -p build/fuzz/found
 
-# Even with a fixed seed, runs are not identical, because each ends after a fixed time.
+# Runs differ even with a fixed seed, because each ends after a fixed time.
 limits=(-timeout=100 -rss_limit_mb=1024 -malloc_limit_mb=256 -max_len=16384)
 fuzz() {            # TARGET: the log ends with "DONE" if nothing was found
     local known=()

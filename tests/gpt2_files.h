@@ -106,7 +106,7 @@ static float value_of(int tensor, int layer, int64_t i) {
 typedef struct {
     GPT2Config config;
     GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
-    int64_t fails_after;  // values that `give` returns before it fails; 0: it never fails
+    int64_t fails_after;  // `give` fails after this many values; 0: it never fails
     int64_t compared;     // values compared so far
 } Made;
 

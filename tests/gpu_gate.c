@@ -13,7 +13,7 @@
 #include <string.h>
 #include "../llmc_zero/zero.h"
 
-// Gradients are readable only until their unit's last post_backward, so each call makes the unit's sketches.
+// Gradients are readable only until their unit's last post_backward, so each call sketches the unit.
 static int sketch_unit(zero *z, int unit);
 #define zero_post_backward sketch_unit
 #define main trainer_main
@@ -68,7 +68,7 @@ static void sketch_tensor(int i, int l) {
     free(g);
 }
 
-// The embedding's unit is sketched twice, because the encoder's backward adds to the LM head's gradient. The
+// Sketches the embedding's unit twice, because the encoder's backward adds to the LM head's gradient. The
 // second sketch replaces the first.
 static int sketch_unit(zero *z, int unit) {
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++)
@@ -161,7 +161,8 @@ static int compare(const Gradients want, double limit, double limit_of_norm) {
     return bad != 0;
 }
 
-// The peak measurements use the values of a step, so that the GPU draws as much power as in training.
+// The peak measurements use the values of a training step, so that the GPU draws as much power as in
+// training.
 static void matmul(void) {
     const int C = t.model.config.channels;
     LAYER(matmul_forward(t.model.dtype, act(&t.model, QKV, 0), act(&t.model, LN1, 0), param(QKVW, 0),

@@ -1,7 +1,7 @@
 #!/usr/bin/env perl
-# Checks the directions of dependencies in a source tree: which file includes which header, and which object
-# needs a symbol that another one defines. Prints each violation with file, line and symbol; the exit status
-# is 1 if it found any. tests/test_house.sh runs it and contains the tables.
+# Checks the direction of dependencies in a source tree: which file includes which header, and which object
+# needs a symbol from which other object. Prints each violation with file, line and symbol; the exit status is
+# 1 if there are any. tests/test_house.sh runs it and contains the tables.
 #   tests/house.pl LAYERS PLACES OWNERS ROOT [BUILD...]
 #     LAYERS  a file that lists the layers of llmc_zero/ from the top: "name: files without .c, or folders/"
 #     PLACES  a file that lists the places that may print or end the process: "file symbol reason"
@@ -225,7 +225,7 @@ for my $build (@builds) {
     for my $source (grep { m{^(llmc_zero|gpt2|trainer)/.*\.(c|cu|cpp)$} } @sources) {
         (my $object = "$build/$source") =~ s{\.\w+$}{.o};
         if (-e $object) { $source_of{$object} = $source }
-        # Without its object the source would pass unchecked.
+        # A source without an object would go unchecked.
         elsif ($source =~ m{^(?!gpt2/.*_cuda).*\.c$}) { violation($source, "has no object in $build/.") }
     }
     my ($defines, $needs) = symbols_of(\%source_of);

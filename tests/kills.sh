@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Kills (SIGKILL) or stops (SIGSTOP) ranks at random instants. Each job must end in time, report the failure
-# once and leave no processes or shared memory behind. Every checkpoint in its folder must be whole, and the
-# run must resume from the newest and end with the bits of an undisturbed run. The script also tests a shell
-# loop under signals of all kinds, and a stop shorter than the limit. Takes minutes.
+# Kills (SIGKILL) or stops (SIGSTOP) ranks at random moments. Each job must end in time, report the failure
+# once and leave no processes or shared memory behind. Every checkpoint in its folder must be complete. The
+# run must resume from the newest and end with the same bits as an undisturbed run. The script also tests a
+# shell loop under signals of all kinds, and a stop shorter than the limit. Takes minutes.
 # Usage: tests/kills.sh TRAINER [RUNS [SAVES [SEED]]]
 #   RUNS (30)     MPI jobs with a killed rank, and as many with a stopped one, across all settings
 #   SAVES (50)    kills in one folder, half of them during a save; 0: only the loop
@@ -11,14 +11,14 @@
 trainer=$(realpath "${1:?Usage: tests/kills.sh TRAINER [RUNS [SAVES [SEED]]]}") || exit 1
 runs=${2:-30} kills=${3:-50} seed=${4:-1}
 RANDOM=$seed
-set -m      # so that background jobs do not ignore SIGINT
+set -m      # otherwise background jobs would ignore SIGINT
 mkdir "$dir/tmp" "$dir/shm"
 export OMP_NUM_THREADS=1 TMPDIR=$dir/tmp OMPI_MCA_odls_base_sigkill_timeout=0 \
     OMPI_MCA_btl_vader_backing_directory=$dir/shm
 
 ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # keeps pgrep from finding other tests' processes
 folder=$dir/run endless=100000000 host=$(hostname)
-limit=8         # seconds for a collective, which only a stopped rank may exceed
+limit=8         # seconds per collective, which only a stopped rank may exceed
 small=(-e l2h2c32v257t32) large=(-e l1h4c640v257t32)    # the large one uses direct reads
 common=(-b 1 -u 0 -v 0 -s 0 -k constant --threads 1 --device cpu --dtype fp32 --hash full)
 
@@ -55,7 +55,7 @@ undisturbed() {     # WAY ARGUMENT...
 complete() { ls "$folder"/step_*/manifest.json 2>/dev/null | sed 's,.*/step_0*,,; s,/.*,,'; }
 last_begun() { ls -d "$folder"/step_* | tail -n 1 | sed 's/.*step_0*//'; }
 newest() { complete | tail -n 1; }
-# new_save FILES: succeeds if a checkpoint has a rank's file that is not in FILES
+# new_save FILES: succeeds if a checkpoint contains a rank's file that is not in FILES
 new_save() {
     local f
     for f in "$folder"/step_*/rank*; do [[ ! -e $f || $1 = *"$f"* ]] || return 0; done
@@ -66,12 +66,12 @@ half_saved() {
     compgen -G "$folder/step_*/.manifest*" || compgen -G "$folder/*model_*.bin?*" || comm -23 \
         <(ls "$folder" | sed -nE 's/^(step|model)_0*([0-9]+).*/\2/p' | sort -u) <(complete | sort) | grep .
 } >/dev/null
-# Prints complete checkpoints without a model file, which the run may write after the checkpoint.
+# Prints complete checkpoints that lack a model file, which the run may write after the checkpoint.
 without_models() {
     comm -23 <(complete | sort) <(ls "$folder" | sed -nE 's/^model_0*([0-9]+)\.bin$/\1/p' | sort)
 }
-# Checks every checkpoint with an independent reader, written from the description of the format alone.
-# Without Python, only the resumed run checks them.
+# Checks every checkpoint with an independent reader, written only from the description of the format. Without
+# Python, only the resumed run checks them.
 every_checkpoint_is_whole() {
     command -v python3 >/dev/null || return 0
     python3 - "$folder" <<'END' >"$dir/whole" 2>&1 || need "$(tail -n 1 "$dir/whole")" false
@@ -102,7 +102,7 @@ arguments() {
 }
 ranks_started() { [ "$(ranks | wc -l)" = "$1" ]; }
 
-# one SIGNAL NP MODE STAGE OVERLAP: signals a random rank at a random instant, during the start or the steps
+# one SIGNAL NP MODE STAGE OVERLAP: signals a random rank at a random moment during the start or the steps
 one() {
     local signal=$1 np=$2 rank=$((RANDOM % $2)) early=$((RANDOM % 3 == 0)) delay last args
     delay=$(awk "BEGIN { print $((RANDOM % 1200)) / 1000 }")
@@ -147,7 +147,7 @@ reports_STOP() {
     if step; then
         has "$dir/screen.0" "^train_gpt2_zero: $when: rank $others \(host $host\) waited $limit s in \
 ($collective) for rank $1 \(host $host\): "
-    else        # during its own start, MPI does not report which rank is missing
+    else        # while the ranks start, MPI does not report which one is missing
         has "$dir/screen.0" "^train_gpt2_zero: (step 1: )?rank $others \(host $host\) waited"
     fi
 }
@@ -187,7 +187,7 @@ strike() {
     if [ $every = 1 ]; then await new_save "$files"; else await step; fi || need 'it did not start' false
     sleep "0.0$(printf %02d $((RANDOM % 60)))"
     mapfile -t victims < <(ranks | shuffled $draw)
-    [ $((RANDOM % 3)) = 0 ] || victims=("${victims[0]}")    # one time in three all ranks, otherwise one
+    [ $((RANDOM % 3)) = 0 ] || victims=("${victims[0]}")    # a third of the time all ranks, otherwise one
     kill -KILL "${victims[@]}"
     await_end
     nothing_left
@@ -208,7 +208,7 @@ series() {      # WAY KILLS
         strike "$way" $((i % 2 ? 40 : 1)) $(how $i)
         [ -z "$why" ] || break
     done
-    last=$(($(last_begun) + 3))     # beyond the leftovers of killed saves
+    last=$(($(last_begun) + 3))     # past what killed saves have left
     start "$way" "${patient[@]}" -x $last -n 1 -nk 2 -y 1 -o "$folder" $(how 2)
     await_end
     need "no summary: $(tail -n 1 "$dir/screen.0")" [ -e "$folder/summary.json" ]
@@ -253,7 +253,7 @@ end_endless_runs() {
 steps_made() { [ "$(grep -cs '^step ' "$dir/loop")" -ge "$1" ]; }
 two_ranks() { [ "$(ranks | wc -l)" = 2 ]; }
 
-# strike_by SIGNAL: signals a rank at a random instant
+# strike_by SIGNAL: signals a rank at a random moment
 strike_by() {
     local victim
     await two_ranks || need 'the ranks did not start' false

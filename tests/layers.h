@@ -1,7 +1,7 @@
 // Compares each layer, forward and backward, with a naive version in double precision. test_layers.c runs
 // these cases on the CPU, test_layers_cuda.c on a CUDA device. Each layer runs twice on the same values,
 // first with scratch memory full of NaN, then with zeros, and must give the same bits. Gradients start with
-// random values, which reveals whether a layer adds to them or overwrites them.
+// random values, which shows whether a layer adds to them or overwrites them.
 #ifndef TESTS_LAYERS_H
 #define TESTS_LAYERS_H
 #include <math.h>
@@ -26,7 +26,7 @@ static gpt2_dtype dtype;      // the dtype of the running case
 static void *scratch;
 static size_t scratch_bytes;
 
-// Each program implements these for its device. device_free checks that nothing was written past the end.
+// Each program implements these for its device. device_free checks that nothing was written out of bounds.
 static void *device_take(size_t bytes);
 static void device_free(void *p, size_t bytes);
 static void device_put(void *to, const void *from, size_t bytes);
@@ -170,9 +170,9 @@ static void check_finite(const Tensor *t) {
     free(got);
 }
 
-// The slack for fp32 sums in a different order, and for a different formula of e^x.
+// Slack for fp32 sums in a different order, and for a different implementation of e^x.
 #define SLACK 1e-5
-// The slack for values that are rounded twice, and for sums of such values.
+// Slack for values that are rounded twice, and for sums of such values.
 static double twice(void) { return dtype == GPT2_F32 ? SLACK : dtype == GPT2_BF16 ? 1e-2 : 2e-3; }
 
 static int begin(int run) {
@@ -552,7 +552,7 @@ static void matmul_forward(int BT, int C, int OC) {
     release();
 }
 
-// Runs with and without GELU's slope, the bias gradient of the layer below, and accumulation.
+// Runs with and without GELU's derivative, the bias gradient of the layer below, and accumulation.
 static void matmul_backward(int BT, int C, int OC) {
     Tensor *inp = tensor((size_t)BT * C, 1), *w = tensor((size_t)OC * C, 1),
            *dout = tensor((size_t)BT * OC, 1);
@@ -583,7 +583,7 @@ static void matmul_backward(int BT, int C, int OC) {
     check("dweight added", added_dw, twice());
     check("dbias", db, SLACK);
     check("dbias added", added_db, twice());
-    check("dinp's column sums", below, 2 * twice());  // a library may sum values before it rounds them
+    check("dinp's column sums", below, 2 * twice());  // a library may add values before it rounds them
     check("dinp's column sums added", added_below, 2 * twice());
     check("dinp with `add`", added, twice());
     if (on_cpu()) {
@@ -653,7 +653,7 @@ static void naive_query_backward(double *dqkv, const double *dout, const double 
     }
 }
 
-// dqkv may be NULL to run only forward.
+// dqkv NULL: runs only forward.
 static void naive_attention(double *out, double *lse, double *dqkv, const double *dout, const double *qkv,
                             Heads s) {
     double p[512];
@@ -677,7 +677,7 @@ static void attention_nan(Tensor *qkv, Tensor *out, Tensor *lse, Heads s, double
     check("lse with a NaN", lse, slack);
 }
 
-// With inputs of up to 30, scores reach +-1000. The softmax must not overflow or give a row of zeros.
+// Inputs of up to 30 give scores of +-1000. The softmax must not overflow or return a row of zeros.
 static void attention(Heads s, double scale) {
     const double extreme = scale > 1 ? 30 : 1;
     const double slack = extreme * (on_cpu() ? SLACK : twice());  // a GPU rounds the softmax
@@ -702,9 +702,9 @@ static void attention(Heads s, double scale) {
     release();
 }
 
-// Rows of different lengths grow in a cache, one or more tokens at a time. Cache entries beyond a row's
-// tokens are NaN here and must be ignored. On the CPU each token must get the same bits as from attention
-// over its row alone.
+// Rows of different lengths grow in a cache, one or more tokens at a time. Cache entries past a row's tokens
+// are NaN here and must be ignored. On the CPU each token must get the same bits as from attention over its
+// row alone.
 enum { CACHE_ROWS = 3 };
 typedef struct {
     Tensor *qkv, *out;  // (length, 3C), (length, C)

@@ -1,6 +1,6 @@
 #!/usr/bin/env perl
-# Prints each broken link of the documentation under ROOT, and each missing file of docs/ that other files
-# name; fails if there are any. Links may name a heading.
+# Prints each broken link in the documentation under ROOT, and each missing file of docs/ that another file
+# names; fails if there are any. Links may name a heading.
 # Usage: perl tests/links.pl ROOT
 use strict;
 use warnings;

@@ -1,6 +1,6 @@
-// Tests saves during training: mpirun -np N mpi_async, for any N. A checkpoint contains the states at the
-// time of zero_save_begin, and training gives the same bits as without saves. The folder holds the previous
-// checkpoint until the save ends, and after a failure.
+// Tests saves during training: mpirun -np N mpi_async, for any N. A checkpoint contains the states at
+// zero_save_begin, and saving does not change the bits of training. Until the save ends, and after a failure,
+// the folder keeps the previous checkpoint.
 #include <errno.h>
 #include <stdint.h>
 #include "faults.h"
@@ -11,7 +11,7 @@ static const char *path;
 
 // -------- saved states
 
-// holds: 1: all writes block until training has continued.
+// holds 1: writes block until training has continued.
 static void check_saved(const zero_config *c, int holds) {
     toy t;
     char begun[17], end[17];
@@ -74,7 +74,7 @@ static void check_ends(void) {
     CHECK_SETTING("every way to end a save");
     MUST(toy_create(&t, &c, NULL));
     CHECK(zero_save_written(t.z));
-    MUST(zero_save_end(t.z));  // no save has begun
+    MUST(zero_save_end(t.z));  // no save was begun
     MUST(zero_save(t.z, path, "{\"step\":0}"));
     MUST(zero_save_begin(t.z, path, "{\"step\":1}"));
     MUST(zero_save_begin(t.z, path, "{\"step\":2}"));  // ends the previous save

@@ -1,6 +1,6 @@
-// Tests debug.check_steps: mpirun -np N mpi_check. Each mistake of a trainer must fail at the right call,
-// with a message that names the rank and the tensor, at every stage; without checks no call fails. settings.h
-// tests that the checks change no bit. With the argument "leave" the last rank exits without zero_destroy
+// Tests debug.check_steps: mpirun -np N mpi_check. Each trainer mistake must fail at the right call, at every
+// stage, with a message that names the rank and the tensor. Without checks no call fails. settings.h tests
+// that the checks change no bits. With the argument "leave" the last rank exits without zero_destroy
 // (tests/start.sh).
 #include <limits.h>
 #include <unistd.h>
@@ -21,7 +21,7 @@ static zero_config config_of(int stage, int micro_batches, int overlap, int step
     return c;
 }
 
-// Checks that `rank` is reported, in a message that continues with `words`.
+// Checks that the error names `rank` and continues with `words`.
 static void fails(int rc, int code, int rank, const char *words) {
     char start[300];
     snprintf(start, sizeof start, "rank %d (host %s)%s", rank, host, words);
@@ -31,7 +31,7 @@ static void fails(int rc, int code, int rank, const char *words) {
         fprintf(stderr, "  got:      %s\n  expected: %s\n", zero_last_error(), start);
 }
 
-// -------- mistakes in a pass, made by all ranks
+// -------- mistakes in a pass, on all ranks
 
 // Where in a training pass or an evaluation each rank changes a value.
 typedef struct {
@@ -110,7 +110,7 @@ static void check_passes(int stage, int micro_batches, int overlap) {
     }
 }
 
-// The last gradient of a step is checked by zero_finish_gradients.
+// zero_finish_gradients checks the last gradient of a step.
 static void check_last_gradient(int stage) {
     const zero_config c = config_of(stage, 1, 0, 1);
     CHECK_SETTING("clips after the whole of backward, stage %d", stage);

@@ -1,5 +1,5 @@
-// Tests checkpoints: mpirun -np N mpi_checkpoint, for any N. A checkpoint loads at every stage and dtype, and
-// at the saved dtype training continues bit for bit. All ranks refuse a damaged checkpoint before any state
+// Tests checkpoints: mpirun -np N mpi_checkpoint, for any N. A checkpoint loads at every stage and dtype. At
+// the saved dtype training continues bit for bit. All ranks refuse a damaged checkpoint before any state
 // changes. A save that fails, or is refused because of NaN or Inf, leaves the previous checkpoint intact.
 // test_flips.c damages every byte and forges manifests.
 //   mpi_checkpoint save FOLDER [all]    saves with many settings, and records the hashes
@@ -19,7 +19,7 @@ static const char note_back[] = "{\"step\":2,\"note\":\"of the \\\"trainer\\\"\"
 static void check_load_at(const zero_config *c, const char *path, const char saved[17], const char end[17]) {
     toy t;
     char *text = NULL;
-    create_and_train(&t, c, 1);  // no value from before the load may remain
+    create_and_train(&t, c, 1);  // no value may survive the load
     MUST(zero_load(t.z, path, &text));
     CHECK(!strcmp(text, note_back));
     free(text);
@@ -221,7 +221,7 @@ static void load_as(const zero_config *c, const char *path, int untouched, const
     zero_destroy(t.z);
 }
 
-// zero_save_bytes returns what the save has written.
+// zero_save_bytes must return the bytes that the save has written.
 static void check_bytes(zero *z, const char *path) {
     char file[2 * PATH_BYTES];
     int64_t bytes, written;
@@ -301,7 +301,7 @@ static void check_damage(void) {
         toy t;
         create_and_train(&t, &c, 1);
         MUST(zero_save(t.z, path, NULL));
-        steps(&t, 2, 2);  // now a load that is not refused would change the states
+        steps(&t, 2, 2);  // from here on, a load that is wrongly accepted would change the states
         check_blocks(&t, path);
         steps(&t, 2, 2);  // training continues
         zero_destroy(t.z);

@@ -31,7 +31,7 @@ typedef struct {
     float eval, gradient[33];
 } outcome;
 
-// Abandons passes while gathers and reductions are in progress. Their results must not reach the next pass.
+// Abandons passes while gathers and reductions are in progress. Their results must not affect the next pass.
 static void abandon_passes(toy *t, const zero_config *c) {
     MUST(zero_begin_eval(t->z));
     MUST(toy_forward(t, 0));
@@ -281,7 +281,7 @@ static float value_of(int what, int tensor, int layer, int64_t i) {
 // Sets values while gathers are in progress, reads them back, and checks that the kernels use them.
 static void check_values(const zero_config *c) {
     static float x[TOY_LARGEST], got[TOY_LARGEST];
-    // The last kind of value set below that also changes the parameter.
+    // The last value set below that also changes the parameter.
     int last = c->numbers.dtype == ZERO_F32 || c->numbers.no_master ? ZERO_MASTER : ZERO_PARAM;
     float a = 0;
     toy t;
@@ -361,7 +361,7 @@ static void check_one_fails(void) {
 
 // -------- several devices
 
-// With several devices, each rank uses the device with its number, or all ranks use the one in the settings.
+// With several devices, each rank uses the device of its own number, or all use the one in the settings.
 static void check_devices(void) {
 #ifdef CUDA_STAND_IN
     setenv("CUDA_STAND_IN_DEVICES", "2", 1);
@@ -396,7 +396,7 @@ static void check_nccl(void) {
     snprintf(devices, sizeof devices, "%d", checks.ranks);
     setenv("CUDA_STAND_IN_DEVICES", devices, 1);
     set_manner(&manners[0]);
-    if (checks.ranks == 2) return;  // saves time, since three ranks test this too
+    if (checks.ranks == 2) return;  // three ranks test this too
 #endif
     if (checks.ranks == 1 || zero_cuda_devices() < checks.ranks) return;
     cudaStream_t of_device_0 = own_stream;

@@ -1,6 +1,6 @@
 // Tests checkpoints whose files need many disk requests: mpirun -np N mpi_large, for any N. Every number of
 // ranks up to N saves, and all N ranks load, with and without the page cache, and with requests that complete
-// only partly. If a request fails, a save leaves the previous checkpoint unchanged, and a load leaves the
+// only in part. If a request fails, a save keeps the previous checkpoint unchanged, and a load leaves the
 // plugin unchanged.
 #include <errno.h>
 #include <pthread.h>
@@ -55,7 +55,7 @@ static void fill(zero *z, int seed) {
 static struct {
     file_operation what;
     int rank;      // the rank on which the operation fails; -1: none
-    long at;       // which call fails, counted from 0
+    long at;       // the first call that fails, counted from 0
     int halves;    // 1: reads and writes transfer only half of the bytes
     int buffered;  // 1: O_DIRECT fails
     long seen;

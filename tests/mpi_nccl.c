@@ -27,7 +27,7 @@ int main(void) {
 #include "toy_kernels.h"
 #include <cuda_runtime_api.h>
 
-enum { MOST_PIECES = 3, ROUND = 64 << 10 };  // ROUND: bytes per round, fewer than the pieces have
+enum { MOST_PIECES = 3, ROUND = 64 << 10 };  // ROUND: bytes per round, less than the pieces need
 static const int64_t piece_elems[MOST_PIECES] = { 128 * 301, 128, 128 * 37 };
 
 static net ranks;
@@ -35,7 +35,7 @@ static comm c;
 static const comm_use for_unit = { .purpose = ZERO_FOR_STEP, .unit = 0, .units = 1 };
 static device d;
 static memory m;
-static zero_config config;  // without overlap, all device streams are one stream
+static zero_config config;  // without overlap, all device streams are the same stream
 
 // -------- stream order
 
@@ -239,7 +239,7 @@ static void check_both(char *expected, char *got) {
         long waits[2], allocations[2];
         fill(&s, c.group.rank);
         counts(&waits[0], &allocations[0]);
-        // the gather reads the shards meanwhile, so the sums go into `full`
+        // the gather is still reading the shards, so the sums go into `full`
         for (int i = 0; i < s.n; i++)
             t.pieces[i].shard = t.pieces[i].full + c.group.rank * t.pieces[i].elems * 2;
         MUST(reduce(&s, &t, 1));
@@ -346,8 +346,8 @@ static void check_groups(int rounds) {}
 static long aborts_so_far(void) { return 0; }
 #endif
 
-// The time limit must not include work queued before the collective. Here no call waits for that work, so it
-// takes longer than the limit.
+// The time limit must not include work queued before the collective. Here that work alone takes longer than
+// the limit, and no call waits for it.
 static void check_work_ahead(void) {
 #ifdef CUDA_STAND_IN
     void *event;
@@ -416,7 +416,7 @@ static void check_all_shapes(char *expected, char *got) {
             for (int n = 1; n <= MOST_PIECES; n += 2)
                 for (int kind = 0; kind < 4; kind++) {
                     // Shards are 0: in the full arrays; 1: separate; 2: separate, in fp32; 3: separate, in
-                    // fp32, added to.
+                    // fp32, and added to.
                     shape s = { n, kind > 0, type, kind > 1 ? ZERO_F32 : type, kind == 3 };
                     CHECK_SETTING("%s, dtype %d, %d pieces, shards %d", modes[mode], (int)type, n, kind);
                     check_same(&s, 0, expected, got);
@@ -453,7 +453,7 @@ static void free_arrays(void) {
     all_elems = 0;
 }
 
-// one_round: 1: staging is as large as the bucket needs; 0: it has ROUND bytes per rank.
+// one_round 1: staging is as large as the bucket needs; 0: it has ROUND bytes per rank.
 static void check_results(int reduce_nccl, int overlap, int one_round) {
     size_t in_use = 0;
     config.comm.reduce_nccl = reduce_nccl;
@@ -490,7 +490,7 @@ static void check_results(int reduce_nccl, int overlap, int one_round) {
 // -------- the plugin's memory
 
 #ifdef CUDA_STAND_IN
-// Returns how many communicators transfer memory of that purpose. wide: 16-bit gradients are sent as fp32.
+// Returns how many communicators transfer memory with that purpose. wide: 16-bit gradients are sent as fp32.
 static int movers_of(const char *purpose, int stage, int wide) {
     if (!strcmp(purpose, "parameters")) return stage > 0;
     if (!strncmp(purpose, "gradients on the wire", 21)) return 1;
@@ -548,7 +548,7 @@ static void check_stages(void) {}
 #ifdef CUDA_STAND_IN
 enum { FAILS_AT = 5, TRIES = 40, VICTIM = 1 };
 
-// Alternates gathers and reductions and waits for each, until one fails.
+// Alternates gathers and reductions, waiting for each, until one fails.
 static void until_failure(void) {
     shape s = { 3, 1, ZERO_BF16, ZERO_BF16, 0 };
     set t = set_of(&s);
@@ -663,7 +663,7 @@ static void check_sharing(void) {
         config.comm.nccl = rows[i].asked ? 1 : -1;
         check_start(rows[i].what, -1, "CUDA_STAND_IN_NCCL_VERSION", rows[i].version, rows[i].one_gpu ? 0 : -1,
                     rows[i].part);
-        // the plugin sets it only if needed
+        // the plugin sets the variable only if needed
         const char *want = multi                              ? multi
                            : rows[i].one_gpu && !rows[i].part ? "1"
                                                               : "",

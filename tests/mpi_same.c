@@ -1,7 +1,7 @@
-// Tests ranks whose settings, tables or trainer's lines differ: mpirun -np N mpi_same, for at least 2 ranks.
+// Tests ranks with different settings, tables or trainer lines: mpirun -np N mpi_same, for at least 2 ranks.
 // The ranks take turns being the odd one. Every case must fail on all ranks with the same message, which
-// names two ranks, the difference, and both values. Settings that may differ must not change a bit of the
-// results. With TEST_SERVER=host:port the ranks connect over TCP.
+// names two ranks, the difference, and both values. Settings that may differ must not change the results by a
+// bit. With TEST_SERVER=host:port the ranks connect over TCP.
 #include <stddef.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -9,7 +9,7 @@
 #include "check.h"
 #include "toy.h"
 
-static int odd;  // the rank whose setting, table or line differs
+static int odd;  // the rank with a different setting, table or line
 static char host[64];
 static const char *tcp;  // the address where rank 0 listens; NULL: the ranks connect through MPI
 static const char *const hint = "; it must be the same on all ranks";
@@ -36,8 +36,8 @@ static given usual(void) {
     return g;
 }
 
-// Expects the message about a rank that has `theirs` where the others have `ours`. Either begins with "no" if
-// the line is missing.
+// Expects the message that one rank has `theirs` and the others have `ours`. Either begins with "no" if the
+// line is missing.
 static void expect(int rc, const char *theirs, const char *ours, const char *end) {
     char message[1024], first[1024];
     snprintf(message, sizeof message, "rank %d (host %s) has %s and rank 0 (host %s) has %s%s", odd ? odd : 1,
@@ -115,7 +115,7 @@ static void check_settings(void) {
         if (checks.rank == odd) g.config = other;
         refused(&g, they_have, we_have);
     }
-    // Checks how messages print the values.
+    // How messages print the values
     SETTING(numbers.dtype, ZERO_F16, "fp16", "bf16");
     SETTING(numbers.rounding_seed, 4000000000u, "4000000000", "0");
     SETTING(numbers.loss_scale, 0.1, "0.1", "0");
@@ -165,7 +165,7 @@ static void check_tables(void) {
             "unit 4 = block 3, uses forward 1, backward 1, of them 0 only for gradients");
 }
 
-// The trainer's lines are compared before settings and tables.
+// The trainer's lines are compared before the settings and tables.
 static void check_own_lines(void) {
     static char room[17 << 20];
     char quoted[141];
@@ -276,7 +276,7 @@ static int settings_in_header(void) {
     return all;
 }
 
-// Every field must have a row in settings.def, so that new settings are not forgotten.
+// Every field must have a row in settings.def, so that no new setting is forgotten.
 static void check_all_decided(void) {
     enum {
         OBJECTS = 9

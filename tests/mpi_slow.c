@@ -1,6 +1,6 @@
-// Tests saves and loads that take longer than comm.timeout_s on one rank's disk:
-// mpirun -np N mpi_slow [TIMEOUT_S], for N from 2 to 4. The other ranks wait for that rank as long as it
-// makes progress. A rank without progress counts as late, and a disk that does not answer is reported.
+// Tests saves and loads that take longer than comm.timeout_s on one rank's disk: mpirun -np N mpi_slow
+// [TIMEOUT_S], for N from 2 to 4. The other ranks wait as long as that rank makes progress. A rank without
+// progress counts as late, and a disk that does not answer is reported.
 #include <errno.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -81,9 +81,9 @@ static void fill(zero *z) {
     free(values);
 }
 
-// -------- a disk that is slow
+// -------- a slow disk
 
-// The last rank's file takes longer than comm.timeout_s: each of two slow requests takes two thirds of
+// The last rank's file takes longer than comm.timeout_s: each of its two slow requests takes two thirds of
 // that time.
 static void check_slow(void) {
     const double slow_s = 0.65 * timeout_s;
@@ -122,7 +122,7 @@ static void check_slow(void) {
 
 static void let_go(void) {
     set_disk(FILE_WRITE, 0, 0);
-    nap(0.2);  // the hung request continues, and must not write to other memory or files
+    nap(0.2);  // the hung request resumes; it must not write to other memory or files
 }
 
 // A hung request keeps its memory and descriptor, so it cannot write to memory or files that are allocated or
@@ -169,7 +169,7 @@ static void check_hangs(void) {
     zero_destroy(z);
 }
 
-// A rank that is blocked while it reserves space for a file does not report progress.
+// A rank that blocks while it reserves space for a file does not report progress.
 static void check_late(void) {
     zero *z = plugin(0);
     CHECK_SETTING("a silent rank");

@@ -35,7 +35,7 @@ static void check_setting(const settings_path *path, const settings_format *form
     CHECK(!memcmp(&o, want, sizeof o));
 }
 
-// The variations rotate, so that each occurs with every path.
+// The variations rotate, so that each is combined with every path.
 static void check_same_bits(void) {
     const int each = toy_frozen_set ? 1 : 2;
     for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)

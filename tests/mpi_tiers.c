@@ -1,6 +1,6 @@
 // Tests states in files: mpirun -np N mpi_tiers, for any N. Every mixture of tiers gives the same bits as the
 // run in memory. Pieces are tiny, so that every wrap-around occurs. Memory and traffic equal the plan
-// (tiers.h). This file adds tests of overlap.
+// (tiers.h). This file also tests overlap.
 #include <jansson.h>
 #include <math.h>
 #include <stdint.h>
@@ -36,9 +36,9 @@ static const mixture mixtures[] = {
 
 // -------- reading states during backward
 
-// Runs two steps, a skipped step, a step with newly set values, and a step with an abandoned pass. The pass
-// after the abandoned one uses the units in a different order, so the pieces that were read ahead are not the
-// first to be updated. early: 1 if the first two pieces of the update must be read during backward.
+// Runs two steps, a skipped step, a step with newly set values, and a step with an abandoned pass. The next
+// pass uses the units in a different order, so the pieces that were read ahead are not the first to be
+// updated. early 1: the first two pieces of the update must be read during backward.
 static void hash_with_read_ahead(const zero_config *c, int early, char hash[17]) {
     static const int order[] = { 1, 0, 4, 2, 3, 0 };
     toy t;
@@ -123,7 +123,7 @@ static void check_early_overlaps(void) {
 
 // -------- a delayed update
 
-// Returns 1 if a forward pass used a unit after zero_update returned, but before the unit's update ended.
+// Returns 1 if a forward pass used a unit after zero_update returned but before the unit's update ended.
 static int used_before_updated(const zero *z) {
     trace_event update, use;
     double ended_s = 0;
@@ -149,7 +149,7 @@ static int updates_written(zero *z) {
     return n;
 }
 
-// If only the optimizer states are in files, forward can run while the disk hangs, unless it waits for the
+// With only the optimizer states in files, forward can run while the disk hangs, unless it waits for the
 // update.
 static void check_delayed_overlaps(void) {
     for (int delayed = 0; delayed <= 1; delayed++) {
@@ -231,7 +231,7 @@ static int64_t counted(const json_t *file, int process, const char *name) {
     return value;
 }
 
-// Adds up the bytes of the slices of a kind, and counts the slices in *n.
+// Adds up the bytes of all slices of a kind, and counts the slices in *n.
 static int64_t moved(const json_t *file, int process, const char *kind, int *n) {
     int64_t sum = *n = 0;
     for (size_t i = 0; i < json_array_size(file); i++) {

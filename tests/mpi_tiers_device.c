@@ -86,7 +86,7 @@ static void check_nccl(void) {
 // -------- both directions of the bus
 
 #ifdef CUDA_STAND_IN
-// Creates the toy with lazy streams, which run only work that a call waits for.
+// Creates the toy with lazy streams, which run queued work only when a call waits for it.
 static zero *create_lazy(toy *t, const char *mixture) {
     zero_config c = tiers_config(mixture_called(mixture), 3, &settings_formats[0], 1,
                                  &settings_variations[0]);
@@ -173,8 +173,8 @@ static void check_copies_before_writes(void) {
 
 // -------- faults
 
-// Makes the n-th call of a CUDA runtime function fail, during creation or later, for increasing n up to
-// `most` or until a run makes fewer calls.
+// Makes the n-th call of a CUDA runtime function fail, during creation or later. n increases up to `most`, or
+// until a run makes fewer calls.
 #ifdef CUDA_STAND_IN
 static void check_calls(const zero_config *c, const char *call, long most) {
     int rc = -1;

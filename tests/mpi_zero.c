@@ -41,7 +41,7 @@ static zero_plan plan_for(const zero_config *c, const zero_unit *units, int rank
     return plan;
 }
 
-// Returns a config with fp32, one micro-batch, and otherwise the defaults.
+// Returns a config with fp32, one micro-batch, and defaults for the rest.
 static zero_config simple(int stage, int overlap) {
     return settings_config(&settings_paths[stage + 1], &settings_formats[0], 1,
                            &settings_variations[overlap]);
@@ -67,7 +67,7 @@ static void check_eval_traffic(zero *z, const zero_traffic *planned) {
     CHECK(t.reduce_scatter[ZERO_FOR_EVAL] == 0 && t.other[ZERO_FOR_EVAL] == 0);
 }
 
-// Called before the first step and after the last: if the memory in use equals the plan both times, no step
+// Called before the first step and after the last. If the memory in use equals the plan both times, no step
 // allocates. Model states are as large as the formula predicts, plus padding.
 static void check_memory(const zero *z, const zero_plan *planned) {
     zero_plan own;
@@ -319,7 +319,7 @@ static void check_exact_gradients(void) {
 
 // -------- traffic
 
-// Gathers are counted exactly: a second use of a block in forward adds a gather, and so does a backward use
+// Gathers are counted exactly. A second use of a block in forward adds a gather, and so does a backward use
 // that is not declared as gradient-only. The plan includes both.
 static void check_extra_gathers(void) {
     zero_config c = simple(3, 1);
@@ -369,8 +369,8 @@ static void check_fewer_micro_batches(void) {
 }
 
 // An update starts a gather for the next pass. Each pass, whether training or evaluation, counts the gathers
-// that it uses. A unit that zero_set makes stale is gathered again. The bits equal those of prefetch 0, which
-// never gathers early.
+// that it uses. A unit that zero_set makes stale is gathered again. The bits must equal those with prefetch
+// 0, which never gathers early.
 typedef struct {
     char full[17];
     float evals[2];
@@ -438,9 +438,8 @@ static void check_other_passes(void) {
         }
 }
 
-// Forward uses the blocks in a different order in every step. Below stage 3, where forward runs no
-// collectives, the order also differs between ranks, and the update must still gather in the same order on
-// all of them.
+// Forward uses the blocks in a different order in every step. Below stage 3, forward has no collectives, so
+// the order also differs between ranks. The update must still gather in the same order on all ranks.
 static void train_in_any_order(const zero_config *c, char full[17]) {
     toy t;
     MUST(toy_create(&t, c, NULL));
@@ -607,8 +606,8 @@ static int has_event(const zero *z, trace_kind kind) {
 }
 
 // Blocks compute for a few milliseconds, longer on higher ranks, so that collectives last long enough to
-// overlap. On a busy machine a collective may still begin too late, so rounds of steps are repeated, each
-// with twice the computation of the previous one, until everything expected has happened.
+// overlap. On a busy machine a collective may still start too late, so rounds of steps repeat, each with
+// twice the computation of the previous one, until all expected overlaps have occurred.
 static void check_overlap(void) {
     enum { ROUND = 6 };
     for (int overlap = 0; overlap < 2; overlap++)
@@ -725,7 +724,7 @@ static void check_disorder(void) {
 
 // -------- inference
 
-// With c.inference, parameters and activations equal those of a plugin that trains. The plugin uses only the
+// With c.inference, parameters and activations equal those of a training plugin. The plugin uses only the
 // planned memory. At stage 3 it gathers the embedding only once.
 static void check_inference_at(zero_config c) {
     toy t;
@@ -769,7 +768,8 @@ static void check_inference(void) {
 
 // -------- no memory
 
-// The last rank passes another value to one update. Nothing can be saved after it, and the next step fails.
+// The last rank passes a different value to one update. After it nothing can be saved, and the next step
+// fails.
 static void check_unequal_updates(void) {
     static const struct {
         const char *name;
@@ -810,7 +810,7 @@ static size_t address_space(void) {
     return pages * sysconf(_SC_PAGESIZE);
 }
 
-// Limits the last rank to `more` bytes beyond what it uses now. All ranks must fail with its message.
+// Lets the last rank allocate at most `more` additional bytes. All ranks must fail with its message.
 static void refuse_memory(const zero_config *c, const zero_tensor *tensor, size_t more, const char *names) {
     static const zero_unit unit = { "all", 1, 1, 0 };
     struct rlimit free_, limit;

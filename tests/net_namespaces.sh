@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Needs root. Tests that ranks on three hosts (tests/hosts.sh) connect, exchange data, and end if one is cut
-# off.
+# Needs root. Tests that ranks on three hosts (tests/hosts.sh) connect and exchange data, and that they end if
+# one is cut off.
 # Usage: tests/net_namespaces.sh TEST_NET
 . "$(dirname "$0")/cases.sh"
 . tests/hosts.sh

@@ -1,5 +1,5 @@
-// Runs the toy for a few steps, including an evaluation, values set by the caller, an abandoned pass, a save
-// and a load. Returns everything it computed. Tests compare the results of different settings bit for bit.
+// Runs the toy for a few steps, with an evaluation, values set by the caller, an abandoned pass, a save and a
+// load. Returns everything it computed. Tests compare the results of different settings bit for bit.
 #ifndef TESTS_OUTCOME_H
 #define TESTS_OUTCOME_H
 #include <stdio.h>
@@ -24,7 +24,7 @@ static inline float outcome_activation_of(const toy *t) { return t->activation; 
 static int (*outcome_create)(toy *t, const zero_config *c) = outcome_toy;
 static float (*outcome_activation)(const toy *t) = outcome_activation_of;
 
-// Abandons a training pass in the middle of backward, so that gradients are incomplete.
+// Abandons a training pass in the middle of backward, which leaves the gradients incomplete.
 static inline void outcome_give_up(toy *t) {
     MUST(zero_begin_train(t->z, 0, 1));
     MUST(toy_start(t, 0.1f));

@@ -14,7 +14,7 @@ static inline int plan_line_differs(const zero_memory_line *planned, const zero_
 }
 
 // Returns "" if the plan and the memory table have the same lines, else the difference. The table is in order
-// of allocation and the plan in order of tiers. Skips activations, which belong to the trainer.
+// of allocation, the plan in order of tiers. Skips activations, which belong to the trainer.
 static inline const char *plan_differs(const zero_plan *p, const zero *z) {
     static char text[256];
     zero_memory_line held;

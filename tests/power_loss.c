@@ -1,5 +1,5 @@
-// Builds the folders that a power loss could leave, at every instant of a run that tests/shim/disk.c has
-// recorded, and checks that each of them contains a checkpoint as new as promised.
+// Builds the folders that a power loss could leave at every instant of a run recorded by tests/shim/disk.c,
+// and checks that each contains a checkpoint as new as promised.
 //   power_loss RECORD ROOT SEED [--async 1] [--base FOLDER] [--without SYNC]... [--keep FOLDER COUNT]
 //     ROOT       the recorded folder; the run's -o is ROOT/out
 //     --async    1: the run used --async-save, so steps continue before a model file is complete
@@ -52,7 +52,7 @@ static void *must(void *p) {
     return p;
 }
 
-// Returns a random number from 0 to n - 1; the sequence depends only on SEED.
+// Returns a random number from 0 to n - 1. The sequence depends only on SEED.
 static uint64_t random_state;
 static int64_t draw(int64_t n) {
     random_state = random_state * 6364136223846793005u + 1442695040888963407u;
@@ -433,8 +433,8 @@ static int is_drawn(const change *c, int cut, how style, int64_t *left) {
     return (*left)-- > 0;
 }
 
-// Chooses the changes that the disk has, and returns the resulting names. Leaves out a change if it has left
-// out an earlier change of the same name.
+// Chooses the changes that reached the disk, and returns the resulting names. If a change of a name is left
+// out, later changes of that name are left out too.
 static names build_names(int cut, how style) {
     names all = copy_of(&base);
     char *done = must(calloc(n_changes + 1, 1));
@@ -529,8 +529,8 @@ static long long last_in_base(void) {
     return last;
 }
 
-// Returns the newest save that had ended before operation `cut`. A save has ended once the trainer opens its
-// logs again.
+// Returns the newest save that ended before operation `cut`. A save has ended once the trainer opens its logs
+// again.
 static long long ended_before(int cut) {
     long long saved = last_in_base(), ended = saved;
     for (int i = 0; i < cut; i++) {
@@ -576,7 +576,7 @@ static int model_files_during_steps(void) {
     return found;
 }
 
-// Returns 1 if the checkpoint is of this step and its files pass verification. *number: the save's number.
+// Returns 1 if the checkpoint has this step and its files pass verification. *number: the save's number.
 static int is_good(const char *folder, int step, long long *number) {
     char *text = NULL;
     if (zero_checkpoint_verify(folder, NULL, NULL) || zero_checkpoint_text(folder, &text)) return 0;
@@ -608,8 +608,8 @@ static void check_whole(const entry *e, int cut, how style) {
         violation(cut, style, "%s is incomplete", e->name);
 }
 
-// Returns the step of the newest save that can be resumed, or -1. An abandoned checkpoint counts only if
-// there is a note and it does not name a newer save.
+// Returns the step of the newest save that a run can resume from, or -1. An abandoned checkpoint counts only
+// if there is a note and it names no newer save.
 static int check(const char *root, const names *all, int cut, how style) {
     long long newest = 0, number, ended = ended_before(cut);
     const entry *taken = NULL;
@@ -674,7 +674,7 @@ static void build_and_check(const char *scratch, int cut, int number) {
     free(all.entries);
 }
 
-// Checks that the record ends with the real folder's contents, so that no call has bypassed the shim.
+// Checks that replaying the record gives the real folder's contents, so no call bypassed the shim.
 static void check_record(const char *root, const names *end) {
     names real = { NULL, 0 };
     int first = n_nodes;

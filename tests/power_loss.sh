@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Simulates power loss at every instant of a run that saves checkpoints: each state that the disk may be left
-# in must contain the newest completed checkpoint, and a run resumed from it must end with the bits of the
-# undisturbed run. tests/shim/disk.c records the changes to the folder, tests/power_loss.c builds and checks
-# the folders that a power loss may leave, and this script resumes a run from some of them.
+# Simulates power loss at every instant of a run that saves checkpoints. Whatever the power loss leaves on the
+# disk must contain the newest completed checkpoint, and a run resumed from it must end with the same bits as
+# the undisturbed run. tests/shim/disk.c records the changes to the folder, tests/power_loss.c builds and
+# checks the folders that a power loss may leave, and this script resumes a run from some of them.
 # Usage: tests/power_loss.sh BUILD TRAINER [RESUMED [SEED]]
 #   RESUMED (12)    folders to resume from, per recorded run
 #   SEED (1)        selects which states of the disk to try
@@ -27,8 +27,8 @@ run() {
     timeout -s KILL $hang_limit "${launcher[@]}" env ${with[@]+"${with[@]}"} "$trainer" "${args[@]}" \
         "${@:3}" >"$screen" 2>&1 </dev/null
 }
-# record NAME RANKS ARGUMENT...: records a run of six steps in $dir/NAME/out. With --async-save, the write of
-# step 2's model file is held until step 3 is logged.
+# record NAME RANKS ARGUMENT...: records a run of six steps in $dir/NAME/out. With --async-save, writing step
+# 2's model file blocks until step 3 is logged.
 record() {
     local root=$dir/$1 job
     mkdir -p "$root"
@@ -62,14 +62,14 @@ resume() {
         [ "$(hashes "$screen")" = "$reference" ] || echo "$kept: $(hashes "$screen")"
     done
 }
-# power_loss NAME RANKS ARGUMENT...: records a run, and simulates power loss at every instant of it
+# power_loss NAME RANKS ARGUMENT...: records a run and simulates power loss at every instant
 power_loss() {
     local record=$1 base=() bad tries=0
     [ ! -d "$dir/$record.base" ] || base=(--base "$dir/$record.base")
     [[ " $* " != *' --async-save '* ]] || base+=(--async 1)
     begin "power loss.$record, every instant"
     need "it did not run" record "$@"
-    # Record again if the save completed only when the next one began, without a logged step in between.
+    # Record again if no step was logged while a model file was being written.
     while [[ " $* " = *' --async-save '* ]] && [ -z "$why" ] && [ $((tries++)) -lt 20 ] &&
         "$program" "$dir/$record.record" "$dir/$record" "$seed" --async 1 | grep -q '^0 model'; do
         rm -rf "${dir:?}/$record" "$dir/$record".*
@@ -102,17 +102,17 @@ done
 power_loss async 1 -nk 1 --async-save
 power_loss async.ranks 2 -nk 2 -z 2 --async-save
 
-# Another branch sets the checkpoints of steps 4 and 6 aside and saves these steps again.
+# Another branch sets the checkpoints of steps 4 and 6 aside, then saves these steps again.
 before=$dir/again.base
 mkdir "$before"
 run 1 "$dir/screen" -x 6 -o "$before/out" || echo "no base: $(tail -n 1 "$dir/screen")"
 cp -r "$before" "$dir/again"
 power_loss again 1 --resume "$dir/again/out/step_00000002" -nk 1
 
-# ---- each sync is needed: leaving it out must lead to a folder that breaks the promise
+# ---- each sync is needed: without it, some folder must break the promise
 
 try_seeds() { instants "$@" && seed=$((seed + 1)) instants "$@"; }
-# noticed RECORD SYNCS ARGUMENT...: checks that a violation is found without these syncs
+# noticed RECORD SYNCS ARGUMENT...: checks that leaving out these syncs is noticed
 noticed() {
     local record=$1 syncs=$2 sync left_out=()
     begin "power loss.$record without $syncs: noticed"
@@ -125,7 +125,7 @@ noticed() {
 for syncs in states manifest before-rename after-rename removal model model-name output summary noted; do
     noticed fresh "$syncs"
 done
-# Later syncs of the output folder also persist the name of the checkpoint's folder: the one after the note of
-# the newest save, and without --async-save the one after its model file.
+# Later syncs of the output folder also persist the name of the checkpoint's folder: the sync after the note
+# of the newest save and, without --async-save, the one after its model file.
 for syncs in 'parent noted-name' model model-name; do noticed async "$syncs" --async 1; done
 finish power_loss

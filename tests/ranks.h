@@ -1,4 +1,4 @@
-// Runs ranks as child processes of a test. Each writes its outcome to memory shared with the test.
+// Runs ranks as child processes of a test. Each writes its outcome to memory that it shares with the test.
 #ifndef TESTS_RANKS_H
 #define TESTS_RANKS_H
 #include <arpa/inet.h>
@@ -16,7 +16,7 @@
 
 enum { MOST_RANKS = 16 };
 // The machine may be busy, so tests measure no durations. A rank that must not wait for its own time limit
-// gets the limit PATIENT_S, and a test fails if a rank runs for HANGS_AFTER_S.
+// gets the limit PATIENT_S; the test fails if a rank runs for HANGS_AFTER_S.
 enum { HANGS_AFTER_S = 60, PATIENT_S = 200 };
 typedef struct {
     int rc, reported, value;  // value: any result of the body
@@ -103,7 +103,7 @@ static inline int free_port(void) {
     }
 }
 
-// Connects to a port of this machine as soon as it has a listener.
+// Connects to a port on this machine as soon as something listens there.
 static inline int knock(int port) {
     struct sockaddr_in a = { .sin_family = AF_INET,
                              .sin_port = htons((uint16_t)port),

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every test with a time limit, and adds up the results.
+# Runs every test with a time limit and adds up the results.
 # Usage: tests/run.sh BUILD_FOLDER TRAINER [short]
 #   FIRST=1 make test    runs quick tests first and stops at the first failure
 #   RERUN=1 make test    runs a failed test once more, alone; if it passes, it is reported as unstable
@@ -19,7 +19,7 @@ names=() queue=() unstable=()
 trap 'end_tests; exit 1' INT TERM
 
 # one NAME SECONDS COMMAND...: runs the test and prints a line with its results, wall time and CPU time. If
-# the test failed, prints the end of its output.
+# the test failed, also prints the end of its output.
 one() {
     local name=$1 limit=$2 log=$logs/$1.log start=$SECONDS p f s status used
     shift 2
@@ -27,7 +27,7 @@ one() {
     echo $! >"$logs/$name.pid"
     wait $!; status=$?
     rm "$logs/$name.pid"
-    # the closing line of our tests, or cmocka's
+    # the final line of our tests, or cmocka's
     read -r p f s < <(awk '
         match($0, /[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$/) {
             split(substr($0, RSTART), w, /[ ,]+/)
@@ -111,8 +111,8 @@ free_port() {
 }
 export -f free_port
 
-# The longest tests start first, to keep all cores busy to the end. Limits are many times the usual durations,
-# because a machine may be slow or busy.
+# The longest tests start first, so that all cores stay busy to the end. Limits are many times the usual
+# durations, because a machine may be slow or busy.
 stand_in=$build/stand-in
 if [ -z "$short" ]; then
     run start 400 tests/start.sh "$trainer"
@@ -123,7 +123,7 @@ if [ -z "$short" ]; then
     run trainer 600 tests/trainer.sh "$trainer" files outputs hellaswag plan options zero_config \
         input_files unlike launch
     run trainer.tiers 400 tests/trainer.sh "$trainer" tiers dying
-    # Does not detect host access to device memory, which saves a third of the time; make check does.
+    # Does not detect host access to device memory, which saves a third of the time; make check detects it.
     run cuda.mpi_tiers_device.2 400 env CUDA_STAND_IN_PROTECT=0 \
         bash -c "on_ranks 2 $stand_in/tests/mpi_tiers_device"
     run checkpoints 400 tests/checkpoints.sh "$build" 1 2 3

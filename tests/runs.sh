@@ -1,5 +1,5 @@
 # Sourced after cases.sh: short runs of $trainer. Run NAME has the output folder $dir/NAME and its screen
-# output in $dir/NAME.screen. Each script sets small, the arguments of every run.
+# output in $dir/NAME.screen. Each script sets small, the arguments that all its runs get.
 # shellcheck disable=SC2016,SC2086
 data=()
 compared='params_hash state_hash loss grad_norm'     # equal in runs with the same bits
@@ -47,7 +47,8 @@ result() {
 same_result() { is "$1 and $2" "$(result "$1")" "$(result "$2")"; }
 screen() { has "$dir/$1.screen" "${@:2}"; }             # NAME PATTERN...
 
-# same NAME NP COMMON VARIANT...: checks that all variants end with the same bits. Variant I is run "sameI".
+# same NAME NP COMMON VARIANT...: checks that all variants end with the same bits. Variant I is the run
+# "sameI".
 same() {
     local np=$2 common=$3 variant i=0
     begin "$1"

@@ -85,7 +85,7 @@ static void check_scale(const loss_scale *s) {
     FUZZ_MUST(s->left >= 0);
 }
 
-// Loads the checkpoint, which must change nothing if it fails.
+// Loads the checkpoint. A failed load must change nothing.
 static int load(const char *path) {
     char *text = NULL, after[17];
     const loss_scale before = step_scale(z);
@@ -112,7 +112,7 @@ static const uint8_t *last_of(const uint8_t *bytes, size_t n, const char *words)
     return NULL;
 }
 
-// Replaces the digest by the correct one. Without a digest, replaces the text from the last brace on.
+// Corrects the digest. Without one, puts a digest in place of the text from the last brace on.
 static int read_manifest(const uint8_t *bytes, size_t n) {
     const uint8_t *end = last_of(bytes, n, ",\n\"xxh3\": \"");
     if (!end) end = last_of(bytes, n, "}");

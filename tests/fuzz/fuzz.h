@@ -1,5 +1,5 @@
-// Fuzz targets. Each passes bytes to one of the readers as an untrusted file, and checks the reader's
-// promises. targets.c lists the targets. libfuzzer.c runs them under libFuzzer. test_readers.c replays the
+// Fuzz targets. Each passes bytes to one of the readers as an untrusted file, and checks what the reader
+// guarantees. targets.c lists the targets. libfuzzer.c runs them under libFuzzer. test_readers.c replays the
 // seeds and the inputs in tests/fuzz/found, and works with any compiler.
 #ifndef TESTS_FUZZ_H
 #define TESTS_FUZZ_H
@@ -27,7 +27,8 @@ extern fuzz_seed_taker fuzz_seed;
 #define FUZZ_MUST(condition) ((condition) ? (void)0 : fuzz_failed(#condition, __FILE__, __LINE__))
 void fuzz_failed(const char *condition, const char *file, int line) __attribute__((noreturn));
 
-// Returns a path in a temporary folder that is removed at exit. It stays valid for the next three calls.
+// Returns a path in a temporary folder that is removed at exit. The path stays valid for the next three
+// calls.
 const char *fuzz_path(const char *name);
 // Writes a file with these bytes in that folder, and returns its path.
 const char *fuzz_file(const char *name, const void *bytes, size_t n);

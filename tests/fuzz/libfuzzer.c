@@ -62,7 +62,7 @@ static void copy_number(char number[32], const uint8_t *from, size_t length) {
     memcpy(number, from, length < 31 ? length : 31);
 }
 
-// Replaces `number` by one from the list above, one close to it, or one from elsewhere in the text.
+// Replaces `number` with one from the list above, one close to it, or one from elsewhere in the text.
 static void craft_number(char number[32], const uint8_t *text, size_t n, unsigned seed) {
     size_t other;
     const uint64_t x = (uint64_t)strtoll(number, NULL, 10);

@@ -9,7 +9,7 @@
 enum { BYTES = 256 };
 static Bpe *bytes_only;
 
-// Creates an encoder with one token for each byte value, and a last one for the end of a text.
+// Creates an encoder with one token per byte value, followed by end-of-text.
 static void open_encoder_of_bytes(void) {
     uint32_t header[256] = { 20240328, 2, BYTES + 1, BYTES };
     uint8_t file[sizeof header + 2 * (BYTES + 1)];

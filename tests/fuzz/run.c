@@ -1,14 +1,14 @@
-// The trainer's run.c, but a run that ends returns to the target.
+// The trainer's run.c, except that a run that ends returns to the target.
 #include <setjmp.h>
 #include <unistd.h>
 #define zero_end_job fuzz_end_job
-#define usleep(us) ((void)0)  // ranks wait before they end; a fuzzer need not
+#define usleep(us) ((void)0)  // ranks pause before they exit; a fuzzer need not
 #include "../../trainer/run.c"
 #include "fuzz.h"
 
 static jmp_buf end;
 
-// Memory that an ended run leaves allocated is not a leak. Without ASan, these functions are NULL.
+// Memory that a run leaves allocated when it ends is not a leak. Without ASan, these functions are NULL.
 void __lsan_disable(void) __attribute__((weak));
 void __lsan_enable(void) __attribute__((weak));
 

@@ -41,7 +41,7 @@ static void give_seeds(void) {
 static void compare(void *saved) { saved_run_compare(saved, "a checkpoint", &model, &data); }
 
 // Uses an accepted state: its outlier detectors and its position in the data must work. Returns 1 if the data
-// loader accepts the position too.
+// loader also accepts the position.
 static int use_state(TrainerState *s) {
     for (int i = 0; i < 3; i++) {
         outlier_update(&s->loss_outliers, 3);
@@ -60,7 +60,7 @@ int fuzz_read_run(const char *text) {
     if (!saved_run_read(&saved, text, "a checkpoint")) {
         FUZZ_MUST(gpt2_num_parameters(&saved.config) > 0 && saved.tokens_a_step > 0);
         FUZZ_MUST(saved.as.number > 0 && strlen(saved.as.run) == 16);
-        opt.resume_anyway = 1;  // so that a difference does not end the comparison
+        opt.resume_anyway = 1;  // a difference must not stop the comparison
         fuzz_survives(compare, &saved);
         accepted = use_state(&saved.state);
     }

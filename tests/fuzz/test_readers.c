@@ -1,5 +1,5 @@
 // Passes each target its seeds, which it must accept, and the inputs in tests/fuzz/found, which once broke a
-// reader. Does not need libFuzzer.
+// reader. It does not need libFuzzer.
 //   test_readers                  all targets; run it in the folder that contains tests/
 //   test_readers TARGET FILE...   passes only these files to one target
 #include <errno.h>
@@ -11,7 +11,7 @@ static const fuzz_target *target;
 static int passed, failed;
 
 static int read_exactly(const void *bytes, size_t n) {
-    uint8_t *own = malloc(n + 1);  // shrunk to n bytes below, so that ASan sees a read past the end
+    uint8_t *own = malloc(n + 1);  // shrunk to n bytes below, so that ASan detects a read past the end
     FUZZ_MUST(own);
     memcpy(own, bytes, n);
     own = realloc(own, n ? n : 1);

@@ -1,4 +1,4 @@
-// Tokenizer files: decodes and prints every token, and encodes a text if every byte is a token.
+// Tokenizer files: decodes and prints every token. If every byte is a token, also encodes a text.
 #include <string.h>
 #include "../../gpt2/bpe.h"
 #include "fuzz.h"

@@ -1,5 +1,5 @@
 // The tuning file: reads lines with corrected checksums, and looks up the choice for one matmul. A build
-// without CUDA omits the reader, so this file includes its source, with a made-up GPU and library version.
+// without CUDA has no reader, so this file includes its source, with a made-up GPU and library version.
 #define CUDA_STAND_IN
 #define cuda_check tuned_cuda_check
 #define cublaslt_load tuned_cublaslt_load
