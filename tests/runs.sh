@@ -47,8 +47,7 @@ result() {
 same_result() { is "$1 and $2" "$(result "$1")" "$(result "$2")"; }
 screen() { has "$dir/$1.screen" "${@:2}"; }             # NAME PATTERN...
 
-# same NAME NP COMMON VARIANT...: checks that all variants end with the same bits. Variant I is the run
-# "sameI".
+# same NAME NP COMMON VARIANT...: checks that all variants end with the same bits. Variant I is run "sameI".
 same() {
     local np=$2 common=$3 variant i=0
     begin "$1"
@@ -71,8 +70,8 @@ begin_long() {
     mapfile -t pids < <(cat "$dir"/pid.*)
 }
 
-# one_message PATTERN: checks that the run with output $dir/refused failed with one matching message. Uses
-# grep -a, because Open MPI 5 writes zero bytes between the lines when a rank aborts.
+# one_message PATTERN: checks that the run with output $dir/refused failed with one matching message. Needs
+# grep -a, because Open MPI 5 prints zero bytes between the lines when a rank aborts.
 one_message() {
     need "status $status" [ $status != 0 -a $status -lt 124 ]
     grep -a '^train_gpt2_zero: ' "$dir/refused" >"$dir/message"

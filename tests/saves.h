@@ -1,4 +1,4 @@
-// Helpers for the tests of checkpoints.
+// Shared by the tests of checkpoints.
 #ifndef TESTS_SAVES_H
 #define TESTS_SAVES_H
 #include <dirent.h>
@@ -11,13 +11,13 @@
 #include "toy.h"
 
 enum { PATH_BYTES = 200 };
-static char folder[100];  // holds everything that a test saves
+static char folder[100];  // contains all files of the test
 
 static inline void path_of(char path[PATH_BYTES], const char *name) {
     snprintf(path, PATH_BYTES, "%s/%.95s", folder, name);
 }
 
-// Valid until the next call.
+// The path is valid until the next call.
 static inline const char *in_folder(const char *name) {
     static char path[PATH_BYTES];
     path_of(path, name);
@@ -61,7 +61,7 @@ static inline int has_text(const char *path, const char *text) {
     return same;
 }
 
-// (collective) Checks between barriers, since another rank may be writing.
+// (collective) Compares between barriers, since another rank may be writing the file.
 static inline void must_have(const char *path, const char *text) {
     MPI_Barrier(MPI_COMM_WORLD);
     CHECK(has_text(path, text));
@@ -69,7 +69,7 @@ static inline void must_have(const char *path, const char *text) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-// Finds a rank's file of states in a checkpoint.
+// Finds the file with a rank's states in a checkpoint.
 static inline void file_in(char path[2 * PATH_BYTES], const char *checkpoint, int rank) {
     char prefix[16];
     snprintf(prefix, sizeof prefix, "rank%05d", rank);
@@ -100,7 +100,7 @@ static inline void remove_checkpoint(const char *path) {
     MPI_Barrier(MPI_COMM_WORLD);
 }
 
-// Ends the program's checks, which fail if anything is left in the folder.
+// Prints the program's result. The test fails if anything is left in the folder.
 static inline int saves_end(const char *program) {
     MPI_Barrier(MPI_COMM_WORLD);
     if (!checks.rank) CHECK(!rmdir(folder));

@@ -1,6 +1,6 @@
 // Settings under which every ZeRO path must give the same bits: paths x formats x micro-batches x variations.
-// The first two variations are overlap off and on; each of the others changes further settings. Programs run
-// a sample that contains every pair of values, or with SETTINGS=all every combination.
+// The first two variations are overlap off and on; each of the others changes more settings. Programs run a
+// sample that contains every pair of values, or with SETTINGS=all every combination.
 #ifndef TESTS_SETTINGS_H
 #define TESTS_SETTINGS_H
 #include <stdio.h>
@@ -33,7 +33,7 @@ typedef struct {
 } settings_variation;
 
 static const settings_path settings_paths[] = {
-    // The naive path comes first, because the others are compared with it.
+    // The naive path must come first, because the others are compared with it.
     { "naive", 0, 1 }, { "stage 0", 0, 0 }, { "stage 1", 1, 0 }, { "stage 2", 2, 0 }, { "stage 3", 3, 0 },
 };
 static const settings_format settings_formats[] = {
@@ -42,7 +42,7 @@ static const settings_format settings_formats[] = {
     { "fp16", ZERO_F16, 0, 3 },
     { "bf16 without master", ZERO_BF16, 1, 3 },
 };
-// The trainer's own updates, for test programs that also run them. On a device update_ctx is its toy_device.
+// The trainer's own updates, for programs that also test them. On a device update_ctx is its toy_device.
 static void settings_sgd(void *ctx, const zero_piece *p) {
     p->on_device ? ((const toy_device *)ctx)->sgd(p) : toy_sgd(ctx, p);
 }
@@ -84,9 +84,9 @@ static const settings_variation settings_variations[] = {
 
 #define SETTINGS_COUNT(table) ((int)(sizeof(table) / sizeof *(table)))
 
-// Returns 1 if a combination belongs to the sample, which is one in `of` combinations. If the sum has an
-// index from each of at least three tables, the sample contains every pair of values: for each pair, some
-// index of a third table makes the sum a multiple of `of`.
+// Returns 1 if a combination belongs to the sample of one in `of` combinations. If the sum has an index from
+// each of at least three tables, the sample contains every pair of values: for each pair, some index of a
+// third table makes the sum a multiple of `of`.
 static inline int settings_chosen(int sum_of_indices, int of) {
     const char *asked = getenv("SETTINGS");
     return (asked && !strcmp(asked, "all")) || sum_of_indices % of == 0;
@@ -109,12 +109,12 @@ static inline zero_config settings_config(const settings_path *p, const settings
     c.max_open = v->max_open;
     c.overlap = v->overlap;
     c.debug.poison = v->poison;
-    c.debug.check_steps = v->poison;  // the first step; its checks must not change the bits either
+    c.debug.check_steps = v->poison;  // checks the first step, which must not change the bits either
     c.comm.shared_window = v->shared_window;
     c.comm.window_bytes = v->window_bytes;
     c.comm.reduce_fp32 = v->wire;
     c.comm.timeout_s = 60;
-    if (getenv("TEST_SERVER")) {  // mpirun starts the ranks, and they connect by TCP
+    if (getenv("TEST_SERVER")) {  // mpirun starts the ranks, and they connect over TCP
         c.start.method = ZERO_START_TCP;
         c.start.server = getenv("TEST_SERVER");
     }

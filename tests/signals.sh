@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Tests that signals stop a run or make it save, on all ranks at the same step, and that the printed command
-# resumes with the bits of an undisturbed run. Usage: tests/signals.sh TRAINER
+# Tests that a signal stops a run or makes it save, on all ranks at the same step, and that the printed
+# command resumes with the same bits as an undisturbed run. Usage: tests/signals.sh TRAINER
 . "$(dirname "$0")/cases.sh"
 trainer=$(realpath "${1:?Usage: tests/signals.sh TRAINER}") || exit 1
 ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # keeps pgrep from finding other tests' processes
-set -m      # so that background jobs do not ignore SIGINT
+set -m      # otherwise background jobs would ignore SIGINT
 export OMP_NUM_THREADS=1 OMPI_MCA_odls_base_sigkill_timeout=0
 
-folder="$dir/it's a run"        # its name needs quotes
+folder="$dir/it's a run"        # a name that needs quotes
 screen=$dir/screen errors=$dir/errors endless=1000000
 args=(-e l1h2c32v257t32 -b 1 -u 0 -v 0 -s 0 -k constant --threads 1 --overlap 0 --device cpu --dtype fp32
     --hash full)
@@ -24,14 +24,14 @@ start() {
 }
 background() { timeout --foreground -k 2 $hang_limit "$@" </dev/null & job=$!; }
 starts() { await at_step 3 || need 'it did not start' false; }
-# begin_run NAME NP ARGUMENT...: begins a case, and starts a run and waits for its steps
+# begin_run NAME NP ARGUMENT...: begins a case, starts a run and waits for its first steps
 begin_run() {
     begin_case "$1"
     start "${@:2}"
     starts
 }
 at_step() { grep -aqs "^step *$1/" "$screen"; }
-# Finds the ranks by their command lines; rank 0 comes first.
+# Finds the ranks by their command lines. Rank 0 comes first.
 ranks() { pgrep -f "^$trainer .*-x $endless"; }
 rank_0() { ranks | head -n 1; }
 rank_1() { ranks | tail -n 1; }
@@ -46,7 +46,7 @@ must_print() { await prints "$1" || need "no '$1'" false; }
 saved() { ls -d "$folder"/step_*/manifest.json 2>/dev/null | sed -E 's,.*/step_0*([0-9]+)/.*,\1,'; }
 has_saved() { is "number of checkpoints" "$(saved | wc -l)" "$1"; }
 
-# resumes NP: checks that five more steps with the printed command give the bits of an undisturbed run
+# resumes NP: checks that the printed command trains five more steps with the same bits as an undisturbed run
 resumes() {
     local last
     last=$(saved | tail -n 1)
@@ -89,7 +89,7 @@ stops HUP rank_0 2 -z 0
 stops USR2 rank_1 2 --async-save -n 1000000
 stops USR2 mpirun_itself 2
 
-# A run with --resume is stopped while it samples, before its first step. It must save, because the printed
+# A run with --resume gets a signal while it samples, before its first step. It must save, because the printed
 # command does not name the other folder.
 begin_case 'USR2 before the first step of a run resumed from another folder'
 need 'it did not run' \
@@ -102,7 +102,7 @@ must_print '^stopped after step 3 of'
 resumes 2
 end_run
 
-# saves_nothing REASON: checks that the run prints the reason on SIGUSR1 and when it stops
+# saves_nothing REASON: checks that the run prints the reason, both on SIGUSR1 and when it stops
 saves_nothing() {
     kill -USR1 "$(rank_1)"
     must_print "^SIGUSR1: no checkpoint .*$1"
@@ -120,17 +120,17 @@ starts
 must_print "^option -o $folder: not a folder shared by all ranks, so"
 saves_nothing '-o is not a folder shared'
 
-# Rank 0 waits for the stopped rank 1, so it cannot act on the first signal.
+# Rank 0 cannot act on the first signal, because it waits for rank 1, which is stopped.
 begin_run 'a second SIGTERM ends the run at once' 2
 kill -STOP "$(rank_1)"
 kill -TERM "$(rank_0)"
 must_print '^train_gpt2_zero: SIGTERM .* ends it at once$'
-sleep 0.3       # a signal within 0.2 s counts as the same one
+sleep 0.3       # signals within 0.2 s count as one
 kill -TERM "$(rank_0)"
 ends_with 143
 end_run
 
-# When a terminal closes, it sends SIGHUP, and its shell sends another up to a second later.
+# A closing terminal sends SIGHUP, and its shell may send another up to a second later.
 begin_run 'a second SIGHUP is ignored' 2 -o "$folder"
 kill -STOP "$(rank_1)"
 kill -HUP "$(rank_0)"
@@ -143,7 +143,7 @@ ends_with 0
 has_saved 1
 end_run
 
-# Rank 0 has lost its terminal when rank 1 gets the signal; neither may fail.
+# Rank 0 has lost its terminal by the time rank 1 gets the signal. Neither may fail.
 begin_case 'TERM to rank 1 while rank 0 has no stdout'
 mkfifo "$dir/stdout"
 cat "$dir/stdout" >"$screen" & reader=$!
@@ -171,7 +171,7 @@ must_print '^train_gpt2_zero: SIGTERM ends the run; there is nothing to save$'
 end_run
 
 # A validation of 2^22 tokens takes much longer than the limit of 60 s.
-spent() { [ "$(cut -d ' ' -f 14 "/proc/$1/stat")" -gt 50 ]; }      # half a second; the start takes less
+spent() { [ "$(cut -d ' ' -f 14 "/proc/$1/stat")" -gt 50 ]; }      # half a second; startup takes less
 begin_case 'during the validation before the first step'
 { head -c 8 data/stories_val.bin; printf '\0\0\100\0'; } >"$dir/endless.bin"
 truncate -s $((1024 + 2 * 4194304)) "$dir/endless.bin"
@@ -196,7 +196,7 @@ end_run
 
 # ---- the loop that restarts a run until it is done
 
-# After a crash the loop restarts the run; a signal to the loop stops both, and the ranks save.
+# After a crash the loop restarts the run. A signal to the loop stops both, and the ranks save.
 begin_case 'until_done.sh restarts after a crash, and stops on a signal'
 PAUSE=0 background scripts/until_done.sh mpirun --oversubscribe -np 2 "$trainer" "${args[@]}" -n 50 \
     -x $endless -o "$folder" -y 1 >"$screen" 2>"$errors"
@@ -227,7 +227,7 @@ is status $? 137
 is reports "$(grep -c '^until_done.sh: mpirun hangs: .* 1 s' "$errors")" 2
 end
 
-# ---- signals that make it save
+# ---- signals that make a run save
 
 begin_run 'USR1 saves, and the run continues' 2 -o "$folder"
 kill -USR1 "$(rank_1)"
@@ -248,8 +248,8 @@ must_print '^train_gpt2_zero: stdout: Broken pipe; stopped after .*its checkpoin
 has_saved 1
 end_run
 
-# file_size KIB FILE MESSAGE ARGUMENT...: checks that a file-size limit that FILE would exceed ends the run
-# with MESSAGE
+# file_size KIB FILE MESSAGE ARGUMENT...: checks that a run ends with MESSAGE if a file-size limit is too
+# small for FILE
 file_size() {
     begin_case "file-size limit: $2"
     # shellcheck disable=SC2016

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests dev/bench/comm: its table, its detection of wrong results, and its options, but not its times.
+# Tests dev/bench/comm: its table, its detection of wrong results, and its options, but not its timings.
 # Usage: tests/test_bench.sh COMM [STAND_IN_COMM]      STAND_IN_COMM: built with CUDA=stand-in
 # shellcheck disable=SC2086,SC2016
 . "$(dirname "$0")/cases.sh"
@@ -18,11 +18,11 @@ fails() {
 }
 wrong() { awk '!/^#/ { print $9 }' out | xargs; }
 
-# rows_hold RANKS TYPE ROWS: checks that the table has these rows, and that the numbers in each row agree
+# rows_hold RANKS TYPE ROWS: checks that the table has these rows, and that the numbers in each row agree to
 # within rounding. A row is "way+" or "way-": with or without the library's own collective.
 rows_hold() {
     awk -v ranks="$1" -v type="$2" -v rows="$3" '
-        BEGIN { half = 0.0051 }                             # half of the last digit
+        BEGIN { half = 0.0051 }                             # half a unit in the last digit
         function ratio_is(r, over, over_half, under) {
             if (r < (over - over_half) / (under + half) - half) return 0
             return under <= half || r <= (over + over_half) / (under - half) + half
@@ -81,8 +81,8 @@ end
 
 # ---- wrong results
 
-# A preloaded library changes the last byte of each long message, and turns MPI's long all-gathers into
-# no-ops.
+# Preloads a library that changes the last byte of each long message, and makes MPI's long all-gathers do
+# nothing.
 cat >break.c <<'C'
 #include <mpi.h>
 enum { LONG = 4096 };
@@ -150,7 +150,7 @@ if [ -n "$stand_in" ]; then
 2|$short|bf16|window- window-
 3|$short --comm nccl|bf16|nccl+ nccl+
 CASES
-    # The devices have too little memory for the staging buffer of sums that the plugin computes itself.
+    # The devices are too small for the staging buffer of sums that the plugin computes itself.
     CUDA_STAND_IN_MEMORY=$((8 << 20)) check_tables "$stand_in" \
         <<<"2|$short --comm nccl --reduce nccl --dtype fp16|fp16|nccl+ nccl+"
     CUDA_STAND_IN=lazy check_tables "$stand_in" <<CASES

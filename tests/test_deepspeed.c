@@ -1,5 +1,5 @@
-// Tests DeepSpeed's configuration file and the environment: the settings that each text produces, the remark
-// about a key, and the error if a text is refused.
+// Tests DeepSpeed's configuration file and the environment: the settings that each text gives, the remark
+// about a key, and the error for a text that is refused.
 #include "unit.h"
 #include "../llmc_zero/settings/settings.h"
 
@@ -14,7 +14,7 @@ static void write_bytes(const char *bytes, size_t n) {
     assert_int_equal(fclose(f), 0);
 }
 
-// Replaces ' with ", because the texts in this file use ' for readability.
+// Replaces ' with ". The texts in this file use ' for readability.
 static char *quoted(const char *text) {
     static char with_quotes[1 << 16];
     snprintf(with_quotes, sizeof with_quotes, "%s", text);
@@ -28,8 +28,7 @@ static void write_file(const char *text) {
     write_bytes(with_quotes, strlen(with_quotes));
 }
 
-// Unusual values, two of them out of range, so that the test notices a setting that the text failed to
-// change.
+// Unusual values, two of them out of range, so that the test notices if a text leaves a setting unchanged.
 static zero_config start(void) {
     zero_config c = zero_defaults();
     c.stage = 2;
@@ -70,8 +69,8 @@ static void check_trainer(const char *text, const char *setting, const char *val
     fail_msg("%s: %s is not reported as %s", text, setting, value);
 }
 
-// wanted, for example "stage=3 trainer.rows=2", lists all the plugin's settings that the file changes from
-// start(), and the trainer's settings that it requests.
+// wanted, for example "stage=3 trainer.rows=2", lists all settings that the file changes from start(), and
+// the trainer's settings that it requests.
 static void check_settings(const char *text, const zero_config *c, const char *wanted) {
     char name[64], values[16][64], value[64];
     zero_config want = start();
@@ -206,7 +205,7 @@ static const struct {
     // The number of threads has three names, of which DeepSpeed reads only one.
     { AIO("'thread_count': 6"), "offload.nvme_threads=6",
       "=aio.thread_count DeepSpeed itself does not read" },
-    // aio inside zero_optimization is accepted here, but DeepSpeed refuses it
+    // DeepSpeed refuses aio inside zero_optimization, but the plugin accepts it
     { Z("'aio': {'queue_depth': 9}"), "offload.nvme_depth=9", "=zero_optimization.aio top level" },
     // a block size below the minimum, as in most files
     { AIO("'block_size': 262144"), "offload.nvme_block_bytes=524288", "=aio.block_size instead of 262144" },
@@ -222,7 +221,7 @@ static const struct {
     { "{'disable_allgather': true}", "", "-disable_allgather does not read" },
     { Z("'allgather_partitions': false"), "", "-zero_optimization.allgather_partitions does not read" },
     { Z("'allgather_bucket_size': 2e8"), "", "-zero_optimization.allgather_bucket_size ignore" },
-    // values that need a note, and usual ones that need none
+    // values that need a remark, and common ones that do not
     { "{'prescale_gradients': true}", "", "-prescale_gradients overflow" },
     { "{'prescale_gradients': 'off'}", "", "=prescale_gradients" },
     { Z("'contiguous_gradients': false"), "", "-zero_optimization.contiguous_gradients memory" },
@@ -239,14 +238,14 @@ static const struct {
       "-comms_config DeepSpeed ignores it too" },
     { "{'_comment': 'text', 'cuda_visible_devices': 0, 'xyzzy': 3, '': 1}", "", "-_comment ignores it too" },
     { AIO("'unheard_of': 3"), "", "-aio.unheard_of ignores it too" },
-    // Offload settings that the stage does not support have no effect either.
+    // Offload settings that the stage does not support also have no effect.
     { Z("'offload_param': {'device': 'cpu', 'pin_memory': true}, 'stage': 2"), "",
       "-zero_optimization.offload_param.device needs stage 3" },
     { Z("'stage': 0, 'offload_param': {'device': 'nvme', 'nvme_path': '/n'}"), "stage=0",
       "-zero_optimization.offload_param.nvme_path not used at this stage" },
     { Z("'stage': 0, 'offload_optimizer': {'device': 'cpu'}"), "stage=0",
       "-zero_optimization.offload_optimizer.device needs stage 1, 2 or 3" },
-    // Below stage 3 NVMe means NVMe here, while DeepSpeed uses host memory.
+    // Below stage 3, DeepSpeed uses host memory for NVMe; the plugin uses NVMe.
     { Z("'stage': 2, 'offload_optimizer': {'device': 'nvme', 'nvme_path': '/n'}"),
       "offload.optimizer=nvme offload.gradients=cpu offload.nvme=/n",
       "=zero_optimization.offload_optimizer.device DeepSpeed keeps it in host" },
@@ -337,7 +336,7 @@ static void test_accepted(void **state) {
     }
 }
 
-// Checks that each value, placed between `before` and `after`, gives the wanted settings.
+// Checks that each value gives the wanted settings when placed between `before` and `after`.
 static void all_mean(const char *before, const char *const values[], const char *after, const char *wanted) {
     char text[200];
     for (; *values; values++) {
@@ -440,7 +439,7 @@ static const struct {
     { AIO("'queue_dept': 3"), "aio.queue_dept: unknown key|is aio.queue_depth" },
     { Z("'max_live_parameters': 1e9, 'stage3_max_live_parameters': 1e9"),
       ".max_live_parameters: is also here as stage3_max_live" },
-    // the error has the line of the key, whatever text precedes it
+    // the error has the key's line, whatever text comes before it
     { "{\n/* a\n b */ 'comet': {'enabled': false,\n 'stage': 1},\n # 'stage': "
       "1\n'zero_optimization':\n{\n'stage'\n: 9}}",
       ":8: zero_optimization.stage: 9" },
@@ -535,7 +534,7 @@ static void test_all_at_once(void **state) {
     assert_int_equal(report.n, 60);
     assert_ptr_equal(strstr(zero_last_error(), "60 keys cannot be honoured:\n"), zero_last_error());
     assert_non_null(strstr(zero_last_error(), "\n  and "));
-    // A file with too many keys must fill the report without overflowing it.
+    // A file with too many keys must fill the report, not overflow it.
     char *endless = malloc(1 << 16);
     assert_non_null(endless);
     int n = sprintf(endless, "{'a0': 1");

@@ -1,6 +1,6 @@
 // Tests the plugin's device, in one process: the CUDA kernels, compared bit for bit with the CPU's; the
-// waits, launches and allocations of a step; memory and its table; missing devices and failing calls. A build
-// without CUDA tests only the error.
+// waits, launches and allocations of a step; memory and its table; missing devices and failing calls. Without
+// CUDA, only tests the error.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -107,7 +107,7 @@ static const int64_t sizes[] = { 1, 3, 127, 1000, 1023, LARGEST };
 enum { SIZES = sizeof sizes / sizeof *sizes };
 static const zero_dtype dtypes[DTYPES] = { ZERO_F32, ZERO_BF16, ZERO_F16 };
 
-// The same elements on the host and the device, with a margin around them that no kernel may touch.
+// The same elements on the host and the device. No kernel may write to the margin around them.
 typedef struct {
     char *host, *device;
     zero_dtype type;
@@ -132,7 +132,7 @@ static void *on_cuda(const void *host, size_t bytes) {
 
 static size_t bytes_of(const array *a) { return (a->n + 2 * MARGIN) * dtype_bytes(a->type); }
 
-// value NULL: fills it with random floats, including a few special ones.
+// value NULL: uses random floats, including a few special ones.
 static array make_of(zero_dtype type, int64_t n, float (*value)(int64_t i)) {
     array a = { NULL, NULL, type, n };
     a.host = malloc(bytes_of(&a));
@@ -160,7 +160,7 @@ static void same_elements(const array *a, const char *got, const char *what) {
     }
 }
 
-// Compares the copies on the device and the host, and frees both.
+// Compares the copies on the device and the host, then frees both.
 static void finish(array *a, const char *what) {
     char *got = malloc(bytes_of(a));
     assert_non_null(got);
@@ -230,7 +230,7 @@ static void check_accumulate(int64_t n, int64_t offset) {
         }
 }
 
-// Computes the sums of squares twice, since the first launch must leave the counters ready for the second.
+// Computes the sum of squares twice, because the first launch must leave the counters ready for the second.
 static void check_norm(zero_dtype type, const char *host, const void *device, stretch *parts, int n) {
     int64_t blocks = 0;
     for (int i = 0; i < n; blocks += kernel_sum_squares_partials(parts[i++].elems)) parts[i].first = blocks;
@@ -271,7 +271,7 @@ static void check_sum_squares(int64_t n, int64_t offset) {
 }
 
 // Sums many parts in one launch, some of one block and some of several, in mixed order. Then sums one part
-// that has more blocks than the kernel adds at a time.
+// with more blocks than the kernel adds at a time.
 static void test_sum_squares_of_parts(void **state) {
     enum { PARTS = 77 };
     for (int k = 0; k < DTYPES; k++) {
@@ -403,11 +403,11 @@ AT_ALL_PLACES(accumulate)
 AT_ALL_PLACES(sum_squares)
 AT_ALL_PLACES(adamw)
 
-// Values whose sum depends on the order of addition.
+// Values for which the order of addition matters.
 static float of_many_sizes(int64_t i) {
     return ldexpf((float)(random_bits() >> 8) - (1 << 23), (int)(i % 9) - 23);
 }
-// Each rank's part begins one element after the previous rank's, so a wrong order of ranks changes the bits.
+// Each rank's part starts one element after the previous rank's, so a wrong order of ranks changes the bits.
 static void sum_many_ranks(zero_dtype type, int ranks, int to_add) {
     enum { N = 1000 };
     array x = make_of(type, N + ranks, of_many_sizes), to = make_of(ZERO_F32, N, of_many_sizes);
@@ -536,7 +536,7 @@ static void test_out_of_memory(void **state) {
     const zero_tensor huge = { "huge", 1, { 1LL << 38 }, 1, 0, 1, 0 };
     const zero_unit unit = { "all", 1, 1, 0 };
     WORKS(create(&c));
-    WORKS(toy_step(&t, 1, 1, NULL));  // CUDA loads each kernel at its first launch, which takes memory
+    WORKS(toy_step(&t, 1, 1, NULL));  // CUDA loads each kernel at its first launch, which allocates memory
     size_t left = device_memory_left();
     assert_null(zero_alloc(t.z, ZERO_DEVICE, ZERO_ACTIVATIONS, "far too much", 1ULL << 40));
     assert_non_null(strstr(zero_last_error(), "no memory for far too much: 1048576.0 MiB more than"));
@@ -562,7 +562,7 @@ static Counts counts(void) {
 }
 
 // Checks one rank's third step. The host waits for the device once, for the norm. The norm takes one launch,
-// and the update one launch per unit, because each unit is gathered right after its update.
+// and the update takes one launch per unit, because each unit is gathered right after its update.
 static void check_step(const zero_config *c) {
     zero_hyper h = { .lr = 1e-2f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 3 };
     end(NULL);
@@ -578,7 +578,7 @@ static void check_step(const zero_config *c) {
     WORKS(toy_passes(&t, 1));
     const Counts last = counts();
     assert_int_equal(passed.waits, start.waits);
-    // The copy of the sums to pageable memory may be a second wait.
+    // Copying the sums to pageable memory may add a second wait.
     assert_in_range(finished.waits - passed.waits, 1, 2);
     assert_int_equal(last.waits, finished.waits);
     assert_int_equal(last.allocations, start.allocations);
@@ -597,7 +597,7 @@ static void test_counts_of_a_step(void **state) {
     }
 }
 
-// Backward adds to the gradients in several places of a unit. One launch must clear them all.
+// Backward adds to gradients at several places in a unit. One launch must clear them all.
 static void test_launches_of_clearing(void **state) {
     for (int stage = 0; stage < 3; stage++) {
         zero_config c = config_on(ZERO_CUDA, stage);
@@ -640,7 +640,7 @@ static int whole_run(const zero_config *c, const char *path) {
     return zero_load(t.z, path, NULL);
 }
 
-// Makes the k-th such API call fail, for growing k until a run succeeds. The caller must get an error
+// Makes the k-th call of this kind fail, for increasing k, until a run succeeds. The caller must get an error
 // with a message, and zero_destroy must free everything.
 static void fail_each_call(const char *call, const zero_config *c, const char *path) {
     size_t left = device_memory_left();

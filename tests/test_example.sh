@@ -22,7 +22,7 @@ runs() { run "$@" || need "$*: failed: $(head -n 3 "$screen")" false; }
 value() { sed -nE "s/.*$1 ([0-9a-f.]+).*/\1/p" "$screen" | tail -n 1; }
 losses() { sed -nE 's/^step.*loss ([0-9.]+).*/\1/p' "$screen"; }
 # same_losses OTHER [LINES]: checks that at least LINES losses agree: the first to its last printed digit,
-# later ones within accumulated rounding
+# later ones up to accumulated rounding errors
 same_losses() {
     need "last loss $(losses | tail -n 1), not $(tail -n 1 "$1")" awk -v lines="${2:-6}" '
         { d = $1 - $2; most = NR == 1 ? 2e-6 : 0.02 * $2 + 1e-4; if (d > most || d < -most) bad = 1 }
@@ -31,8 +31,8 @@ same_losses() {
 
 # ---- the numbers
 
-# same NP SETTING STAGE...: checks that all stages learn, and end with the same parameters. All runs except
-# the first use ZERO_POISON.
+# same NP SETTING STAGE...: checks that training works at all stages and ends with the same parameters. All
+# runs except the first use ZERO_POISON.
 same() {
     local np=$1 setting=$2 first='' stage poison=0
     shift 2
@@ -119,9 +119,9 @@ rm "$dir/mlp_zero.saved/manifest.json"
 refusals <<<'mlp_zero.saved/manifest.json: No such file|2 ZERO_STAGE=3 resume'
 end
 
-# ---- installed
+# ---- an installed plugin
 
-# Installs what is built: without -o, make could rebuild it with settings other than those under test.
+# Installs the existing build: without -o, make could rebuild it with other settings than those under test.
 begin 'example.built by pkg-config from an install'
 if ! command -v pkg-config >/dev/null; then
     skip example 'no pkg-config'

@@ -1,5 +1,5 @@
 // Tests files on NVMe. Reads return what was written, in order, with io_uring and with threads. Every disk
-// fault is an error that names the file and the offset, and no later call succeeds. Locks keep other
+// fault gives an error that names the file and the offset, and all later calls fail. Locks keep other
 // processes out.
 #include <dirent.h>
 #include <dlfcn.h>
@@ -69,7 +69,7 @@ static const char *lock_of(int folder, int rank) {
     return path;
 }
 
-// Opens the unlinked file of rank 0's states in the folder, through /proc.
+// Opens the file of rank 0's states, which is unlinked, through /proc.
 static int open_states(int folder) {
     char part[60], link[32], path[PATH_MAX] = "";
     snprintf(part, sizeof part, "/disk%d/llmc_zero.rank00000.", folder);
@@ -111,8 +111,8 @@ static int no_fault(void **state) {
 
 enum { SLOTS = 24, MOST = 96 * KIB };
 
-// Random transfers within a range of the file, several in flight and overlapping, must behave like the same
-// reads and writes of memory, one after another.
+// Random transfers within a range of the file, several in flight and overlapping, must give the same result
+// as reads and writes of memory made one after another.
 typedef struct {
     file_engine *e;
     int64_t first, bytes;
@@ -157,7 +157,8 @@ static void *run_walk(void *arg) {
     return NULL;
 }
 
-// Runs two threads, each on one half of a new file, with and without checksums. A new file reads as zeros.
+// Runs two threads, each on its own half of a new file, with and without checksums. A new file reads as
+// zeros.
 static void round_trips(void **state) {
     enum { HALF = 256 * KIB };
     static const size_t blocks[] = { 4 * KIB, 12 * KIB, 64 * KIB };
@@ -198,9 +199,9 @@ static void counts(void **state) {
         assert_int_equal(fstat(fd, &st), 0);
         close(fd);
         on_disk += st.st_size;
-        assert_true(st.st_blocks * 512 >= st.st_size);  // the space is reserved
+        assert_true(st.st_blocks * 512 >= st.st_size);  // its space is reserved
     }
-    assert_int_equal(on_disk, 2 * 3 * 8 * KIB);  // five blocks over two folders: up to three in each
+    assert_int_equal(on_disk, 2 * 3 * 8 * KIB);  // five blocks over two folders: at most three in each
     free(data);
     file_close(e);
     assert_int_equal(files_in(0) + files_in(1), 0);
@@ -208,8 +209,8 @@ static void counts(void **state) {
 
 // -------- disk faults
 
-// Writes and reads several blocks, two transfers at a time. Returns 1 if a call failed. Every call after a
-// failed one must return the same error.
+// Writes and reads several blocks, two transfers at a time. Returns 1 if a call failed. Every call after that
+// must return the same error.
 static int write_and_read(const file_settings *s, char *out, char *in) {
     enum { BYTES = 5 * 8 * KIB };
     file_engine *e = opened(s, 2 * BYTES);
@@ -247,7 +248,7 @@ static void every_fault(void **state) {
         file_operation what;
         int64_t times, most;
         long outcome;
-        const char *words;  // NULL: nothing fails
+        const char *words;  // NULL: no call fails
     } cases[] = {
         { FILE_READ, 1, 0, -EIO, "Input/output error" },
         { FILE_WRITE, 1, 0, -EIO, "Input/output error" },
@@ -325,7 +326,8 @@ static void urgent_transfers(void **state) {
     }
 }
 
-// A wait must time out if the disk does not answer. Here the disk answers later, so everything can be freed.
+// A wait must time out if the disk does not answer. Here the disk answers afterwards, so everything can be
+// freed.
 static void a_disk_that_hangs(void **state) {
     file_settings s = settings(1, 8 * KIB);
     s.timeout_s = 0.2;
@@ -356,7 +358,7 @@ static int closes_in_time(const file_settings *s) {
     return !file_start(e, &t) && file_close(e) == 1 && files_in(0) == 1;
 }
 
-// The engine must leak memory and threads that the disk may still use, so this runs in a separate process.
+// The engine must leak memory and threads that the disk may still use, so the test uses a separate process.
 static void a_disk_that_never_answers(void **state) {
     file_settings s = settings(1, 8 * KIB);
     s.timeout_s = 0.2;
@@ -369,7 +371,7 @@ static void a_disk_that_never_answers(void **state) {
     }
 }
 
-// Uses a file that the caller opened. The engine's own files have no names, so nobody could remove them.
+// Uses a file opened by the caller. The engine's own files have no names, so nobody could remove them.
 static void a_file_that_vanishes(void **state) {
     file_settings s = settings(1, 8 * KIB);
     char name[120], *data = buffer(64 * KIB);
@@ -441,7 +443,7 @@ static void damaged_blocks(void **state) {
     free(data);
 }
 
-// -------- features that the system lacks
+// -------- features that the system does not have
 
 static void missing_features(void **state) {
     static const struct {
@@ -481,7 +483,7 @@ static void missing_features(void **state) {
     free(in);
 }
 
-// Replaces the C library's function.
+// Overrides the C library's function.
 static int no_threads;
 int pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*run)(void *), void *with) {
     const __typeof__(&pthread_create) create = (__typeof__(create))dlsym(RTLD_NEXT, "pthread_create");
@@ -535,7 +537,7 @@ static void wrong_arguments(void **state) {
     assert_int_equal(move(e, 0, data + 8, PAGE, 0), ZERO_ERR_MISUSE);
     assert_int_equal(move(e, PAGE, data, 3 * PAGE, 0), ZERO_ERR_MISUSE);
     error_has("12288");
-    assert_int_equal(move(e, 0, data, 3 * PAGE, 0), 0);  // still works after misuse
+    assert_int_equal(move(e, 0, data, 3 * PAGE, 0), 0);  // works even after misuse
     free(data);
     file_close(e);
     file_close(NULL);
@@ -616,7 +618,7 @@ static void other_processes(void **state) {
     }
     file_engine *e = opened(&s, 100 * KIB);
     assert_int_equal(move(e, 0, data, PAGE, 0), 0);
-    assert_memory_equal(data, zeros, PAGE);  // not the killed process's values
+    assert_memory_equal(data, zeros, PAGE);  // not the values of the killed process
     // The engine must not remove a different file with the lock's name.
     assert_int_equal(unlink(lock_of(1, 0)), 0);
     close(open(lock_of(1, 0), O_CREAT | O_WRONLY, 0600));
@@ -625,7 +627,7 @@ static void other_processes(void **state) {
     assert_int_equal(unlink(lock_of(1, 0)), 0);
 }
 
-// The engine refuses tmpfs, where files would be in memory.
+// The engine refuses tmpfs, where files would be stored in memory.
 static void folders_in_memory(void **state) {
     file_settings s = settings(1, PAGE);
     struct statfs fs;
@@ -647,7 +649,7 @@ static void limited_file_size(void **state) {
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
 }
 
-// Uses a small file system in a private mount namespace. Skipped if the namespace cannot be created.
+// Uses a small file system in a private mount namespace. Skips if it cannot create the namespace.
 static void full_disk(void **state) {
     file_settings s = settings(1, PAGE);
     char name[120], *data = buffer(512 * KIB);
@@ -662,7 +664,7 @@ static void full_disk(void **state) {
     set_fault(FILE_OPERATIONS, 1, 1, 0);  // any fault makes the engine accept a folder in memory
     refused(&s, 1024 * KIB, ZERO_ERR_IO, "0.7 MiB free");
     FOR_BOTH_ENGINES(s) {
-        // Without reserved space, another file fills the disk.
+        // If space is not reserved, another file fills the disk.
         set_fault(FILE_RESERVE, 1, 1, -EOPNOTSUPP);
         refused(&s, 768 * KIB, ZERO_ERR_IO, "No space left on device");
         set_fault(FILE_RESERVE, 1, 1, -EOPNOTSUPP);
@@ -698,7 +700,7 @@ static int make_folders(void **state) {
 
 static int remove_folders(void **state) {
     int rc = 0;
-    for (int i = 0; i < 3; i++) rc |= rmdir(folders[i]);  // fails if a file is left
+    for (int i = 0; i < 3; i++) rc |= rmdir(folders[i]);  // fails if a file remains
     return rc | rmdir(root);
 }
 

@@ -1,6 +1,6 @@
 // Damages a small checkpoint: flipped bits in every byte, every shorter length, folders or pipes in place of
-// files, mixed files of two saves, and forged manifests. Loading must fail and change nothing. The error must
-// name the file, and for states the offset.
+// files, mixed files of two saves, and forged manifests. A load must fail and change nothing. The error must
+// name the file and, for states, the offset.
 //   test_flips        one bit of every byte
 //   test_flips all    every bit of every byte
 #define XXH_INLINE_ALL
@@ -20,7 +20,7 @@ enum { MOST = 1 << 16, PATH = 300 };
 
 static zero *z;
 static char folder[] = "/tmp/test_flips.XXXXXX";
-static char hash[17];  // the plugin's states, which no failed load may change
+static char hash[17];  // hash of the plugin's states, which a failed load must not change
 static int all_bits;
 
 static void in_folder(char path[PATH], const char *name) { snprintf(path, PATH, "%s/%s", folder, name); }
@@ -101,7 +101,7 @@ static void must_load(const char *path) {
     assert_int_equal(zero_checkpoint_verify(path, count_file, &files), 0);
     assert_int_equal(files, 2);
     assert_int_equal(zero_load(z, path, NULL), 0);
-    assert_int_equal(small_fill(z, -1), 0);  // so that the states differ from the checkpoint again
+    assert_int_equal(small_fill(z, -1), 0);  // makes the states differ from the checkpoint again
     assert_int_equal(zero_hash(z, 1, hash), 0);
 }
 
@@ -162,7 +162,7 @@ static void test_manifest(void **state) {
     cut_at_every_byte(&manifest, saved, "");
 }
 
-// -------- false manifests with a correct checksum
+// -------- forged manifests with a correct checksum
 
 // Replaces the value after occurrence n (from 0) of the key, and corrects the checksum.
 static void put_value(char *text, const char *key, int n, const char *value) {
@@ -257,7 +257,7 @@ static void put_in_place(const char *path, kind what) {
     if (what == A_LINK_TO_ZEROS) assert_return_code(symlink("/dev/zero", path), errno);
 }
 
-// Opening a pipe without a writer must not wait for ever; if it does, the alarm ends the program.
+// Opening a pipe without a writer must not block; if it does, the alarm ends the program.
 static void test_not_a_file(void **state) {
     const file *files[] = { &states, &manifest };
     alarm(60);
@@ -283,7 +283,7 @@ static void test_link(void **state) {
     must_load(saved);
 }
 
-// Mixes the files of two saves. Each file is valid by itself.
+// Mixes the files of two saves. Each file on its own is valid.
 static void test_two_saves(void **state) {
     char other[PATH];
     file others;

@@ -158,7 +158,7 @@ typedef struct {
     GPT2Config config;
     GPT2Tensor tensors[NUM_PARAMETER_TENSORS];
     float *values[NUM_PARAMETER_TENSORS];
-    int64_t pieces_left;  // when this reaches 0, the sink fails
+    int64_t pieces_left;  // the sink fails when this reaches 0
 } Model;
 
 static void model_new(Model *m, const char *descriptor) {
@@ -195,7 +195,7 @@ static void assert_all_written(const Model *m) {
             assert_false(isnan(m->values[i][j]));
 }
 
-// Each element is written once, and the padding is zero. test_gradients compares the values with torch's.
+// Each element is written once, and the padding is zero. test_gradients compares the values with PyTorch's.
 static void test_init(void **state) {
     Model m;
     model_new(&m, "l2h4c132v2100t48");  // wte is longer than a piece and padded
@@ -209,7 +209,7 @@ static void test_init(void **state) {
     model_free(&m);
 }
 
-// llm.c draws wte in one call. gpt2_init draws it in pieces, the last of which must not be shorter than one
+// llm.c draws wte in one call. gpt2_init draws it in pieces, and the last piece must not be shorter than one
 // block of normally distributed numbers.
 static void test_init_in_pieces(void **state) {
     static const char *const descriptors[] = { "l1h1c1v262144t1", "l1h1c1v262149t1", "l1h1c1v262160t1",
@@ -244,7 +244,7 @@ static int full(void *ctx, int tensor, int layer, int64_t offset, int64_t n, con
     return (*left)-- ? 0 : gpt2_fail("the sink is full");
 }
 
-// Gives every element a value that bf16 must round.
+// Sets every element to a value that bf16 must round.
 static int third(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
     for (int64_t i = 0; i < n; i++) values[i] = 1.0f / 3;
     return 0;
@@ -299,7 +299,7 @@ static void test_bad_model_files(void **state) {
     assert_error(read_file(folder, compare, &m), "not a regular file");
 }
 
-// Files are unbuffered, because exit() would flush a buffer that another thread may be writing.
+// Files are unbuffered, because exit() would flush a buffer that another thread may be writing to.
 static void test_file_without_buffer(void **state) {
     disk_file d;
     assert_int_equal(disk_create(&d, in_folder("unbuffered")), 0);
@@ -359,7 +359,7 @@ static void test_compared_model_file(void **state) {
 
 // -------- the data loader
 
-// Writes a shard of the n tokens from `first` on, so that a row's first token identifies the row.
+// Writes a shard of n tokens counting up from `first`, so that a row's first token identifies the row.
 static void write_shard(const char *name, uint32_t first, uint32_t n) {
     uint32_t header[256] = { 20240520, 1, n };
     uint16_t tokens[2000];
@@ -512,7 +512,7 @@ static void test_bad_shards(void **state) {
     assert_return_code(symlink("nowhere", in_folder("s_00.shard")), errno);
     refuse_shards(in_folder("*.shard"), 1, T, 0, 1, "s_00.shard");
 
-    // files that are damaged after the loader has opened them
+    // files that are damaged after the loader opened them
     write_three_shards();
     must(dataloader_init(&l, in_folder("*.shard"), 10, T, 200, 0, 1, 0, 42));
     must(dataloader_next(&l));
@@ -548,7 +548,7 @@ static void test_tokenizer(void **state) {
     char text[32] = { 0 };
     FILE *f = fmemopen(text, sizeof text, "w");
     assert_non_null(f);
-    for (uint32_t i = 0; i < 6; i++) tokenizer_print(&t, f, i);  // omits the bell, but not the newline
+    for (uint32_t i = 0; i < 6; i++) tokenizer_print(&t, f, i);  // prints no bell, but the newline
     assert_int_equal(fclose(f), 0);
     assert_string_equal(text, "abc\xc3\xa9\n<eot>");
     tokenizer_free(&t);
@@ -588,7 +588,7 @@ static void test_schedules(void **state) {
         int step;
         float lr;
     } cases[] = {
-        // 10 of 110 steps are warm-up; then the rate falls from 1 to 0.1
+        // the first 10 of 110 steps are warm-up; then the rate falls from 1 to 0.1
         { "cosine", 0, 0.1f },   { "cosine", 9, 1 },      { "cosine", 10, 1 },   { "cosine", 60, 0.55f },
         { "cosine", 110, 0.1f }, { "cosine", 200, 0.1f }, { "linear", 0, 0.1f }, { "linear", 9, 1 },
         { "linear", 60, 0.55f }, { "linear", 110, 0.1f }, { "constant", 0, 1 },  { "constant", 110, 1 },
@@ -602,7 +602,7 @@ static void test_schedules(void **state) {
     }
     must(schedule_init(&s, "cosine", 3e-4f, 0, 1, 0));
     assert_float_equal(schedule_lr(&s, 0), 3e-4f, 0);
-    must(schedule_init(&s, "cosine", 1, 100, 50, 0));  // the run ends during warm-up
+    must(schedule_init(&s, "cosine", 1, 100, 50, 0));  // the run ends during its warm-up
     assert_float_equal(schedule_lr(&s, 49), 0.5, 1e-6);
     assert_error(schedule_init(&s, "cosin", 1, 0, 10, 0), "cosin");
     assert_error(schedule_init(&s, "cosine", -1, 0, 10, 0), "-1");
@@ -620,7 +620,7 @@ static void test_outliers(void **state) {
     double z = outlier_update(&d, 100);  // the window includes the value itself, so z is at most sqrt(n - 1)
     assert_true(z > 11 && z < 11.3);
     for (int i = 0; i < OUTLIER_WINDOW; i++) outlier_update(&d, 5);
-    assert_float_equal(outlier_update(&d, 5), 0, 1e-3);  // without variance nothing is an outlier
+    assert_float_equal(outlier_update(&d, 5), 0, 1e-3);  // with no variance nothing is an outlier
 }
 
 // A text file is written completely or not at all, and no temporary file remains.
@@ -656,7 +656,7 @@ static void test_text_files(void **state) {
     free(longer);
 }
 
-// -------- fingerprints: equal for equal contents at any path, different if any part that is read differs
+// -------- fingerprints: equal for equal contents at any path; different if any part that is read differs
 
 static const char *print_of(const char *name, const char *bytes, size_t n, int blocks) {
     static char text[FINGERPRINT];
@@ -673,7 +673,7 @@ static char *filled(size_t n) {
 }
 
 // Files of at most `blocks` blocks are read completely. In larger files the test changes only the first and
-// last block, because these are read in any case.
+// the last block, because these are always read.
 static void test_fingerprints(void **state) {
     static const struct {
         size_t bytes;
@@ -708,7 +708,7 @@ static void test_fingerprints(void **state) {
     }
 }
 
-// Files of zeros with different lengths have different digests.
+// Files of zeros that differ in length have different digests.
 static void test_fingerprint_lengths(void **state) {
     char zeros[17] = { 0 }, seen[18][17];
     for (size_t n = 0; n <= 17; n++) {
@@ -719,7 +719,7 @@ static void test_fingerprint_lengths(void **state) {
     }
 }
 
-// A sum of the words alone would miss swapped words, and two changed high bits.
+// A plain sum of the words would miss swapped words, and two changed high bits.
 static void test_fingerprint_order(void **state) {
     uint64_t a[] = { 1, 2, 3 }, b[] = { 2, 1, 3 }, c[] = { 1 | 1ull << 63, 2 | 1ull << 63, 3 };
     char first[FINGERPRINT];

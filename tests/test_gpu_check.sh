@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests scripts/gpu_check.sh on the stand-in for CUDA: runs the whole list, with fake scripts for nvidia-smi,
+# Tests scripts/gpu_check.sh on the stand-in for CUDA: runs the whole list, with fake versions of nvidia-smi,
 # ncu, llm.c and PyTorch, and tests that its gate detects errors.
 # Usage: tests/test_gpu_check.sh [STAND_IN]      STAND_IN: build folder of CUDA=stand-in (build/stand-in)
 set -u
@@ -25,8 +25,8 @@ ms=2.3
 [ "${!#}" != cudnn ] || ms=2.1
 [ "$1" = -c ] || echo "{\"torch\": \"2.9.0\", \"step_ms\": $ms, \"loss\": 9.5}"
 END_OF_FAKE
-# Prints rows in the format of ncu --csv --page raw --print-units base: one launch at the start of a run, and
-# two in its steps.
+# Prints rows like ncu --csv --page raw --print-units base: one launch at the start of a run, and two in its
+# steps.
 fake ncu <<'END_OF_FAKE'
 kernel() { echo "\"7\",\"$1\",\"$3\",\"$4\",\"$2\""; }       # NAME NS READ WRITTEN
 echo '==PROF== Connected to process 77'
@@ -106,7 +106,7 @@ need 'step 16 was accepted' check 1 16
 end
 
 begin 'gpu_check.the gate detects a wrong part of a tensor, and runs with different digests'
-# fcproj's bias in layer 1: tensor 13 of 2 layers with 64 parts of 33 floats, after a header of 32 bytes
+# the bias of fcproj in layer 1: tensor 13 of 2 layers with 64 parts of 33 floats, after a header of 32 bytes
 dd if=/dev/zero of="$out/bin/model.gradients" bs=4 seek=$((8 + (13 * 2 + 1) * 64 * 33)) count=33 \
     conv=notrunc 2>/dev/null
 sed -i -E '/\tstage-3\t/s/\t[0-9a-f]{8} /\t00000000 /; /\tsame-stages\t/d' "$out/results.tsv"

@@ -27,8 +27,8 @@ fi
 out=$dir/out err=$dir/err
 model() { dev/gpu_model.sh "$@" >"$out" 2>"$err"; }
 
-# column NAME N: sums column N over the operations whose names start with NAME. Two or more spaces separate
-# columns.
+# column NAME N: sums column N over the operations whose names start with NAME. Columns are separated by two
+# or more spaces.
 column() {
     awk -F '  +' -v name="$1" -v n="$2" 'index($1, name) == 1 { sum += $n } END { printf "%.3f", sum }' "$out"
 }
@@ -39,7 +39,7 @@ is() {
     got=$(column "$1" "$2") want=$(awk -v x="$3" -v unit="$4" 'BEGIN { printf "%.3f", x / 10 ^ unit }')
     number "($got - $want) ^ 2 <= 0.0011 ^ 2" || { echo "$1, column $2: $got, not $want"; return 1; }
 }
-# Every column must end with the sum of its rows, up to rounding, and no operation may be faster than ideal.
+# Every column must end with the sum of its rows, up to rounding. No operation may beat its ideal time.
 sums_hold() {
     awk -F '  +' -v ideal=$IDEAL -v expected=$EXPECTED '
         $1 == "operation" { inside = 1; next }
@@ -52,7 +52,7 @@ sums_hold() {
 begin 'parameters, flops and bytes of 124M'
 model
 T=1024 BT=$((64 * 1024)) C=768 L=12 Vp=50304 P=124475904
-# flops of a matmul over the keys that a causal mask leaves: heads of 64 channels, B 64, 12 heads
+# flops of a matmul over the keys that a causal mask keeps: heads of 64 channels, B 64, 12 heads
 heads_flops=$((2 * 64 * 64 * 12 * T * (T + 1) / 2))
 need 'parameters' grep -q "^d12, $P parameters, B 64, T 1024" "$out"
 need 'no note that nothing is measured' grep -q 'no GPU has been measured' "$out"
@@ -95,7 +95,7 @@ need 'one rank, stage 3: has a collective' not grep -q NVLink "$out"
 need 'one rank, stage 3: two copies' is 'plugin: parameters into slots' $WRITTEN $((2 * 2 * 124475904)) 9
 end
 
-# Every kernel in the sources, named as in a profile, must belong to a group of the model.
+# Every kernel in the sources, by its name in a profile, must belong to a group of the model.
 begin 'every kernel in the sources has a group'
 cat gpt2/*.cu llmc_zero/*/*.cu | tr '\n' ' ' | grep -oE '__global__ [^{;]*' |
     sed 's/__launch_bounds__([^)]*)//; s/ *(.*//; s/.* //' | sort -u >"$dir/kernels"
@@ -105,7 +105,7 @@ need 'the profile was refused' model --measured "$dir/profile.tsv"
 need "$(grep -m 1 'not placed:' "$out")" not grep -q 'not placed' "$out"
 end
 
-# row NAME: prints its values in the table of measurements: launches, measured; ms, measured, ratio; GB,
+# row NAME: prints the row's values in the table of measurements: launches, measured; ms, measured, ratio; GB,
 # measured; speed
 row() {
     awk -F '  +' -v name="$1" '

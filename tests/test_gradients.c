@@ -1,13 +1,13 @@
-// The trainer's forward and backward passes, hooks and AdamW, compared with finite differences of its loss
-// and with tests/reference_gpt2.bin, which comes from an independent implementation (dev/reference_gpt2.py).
-// So do the multiple-choice examples in tests/reference_hellaswag.bin.
+// Tests the trainer's forward and backward passes, hooks and AdamW against finite differences of its loss and
+// against tests/reference_gpt2.bin, which comes from an independent implementation (dev/reference_gpt2.py),
+// as do the multiple-choice examples in tests/reference_hellaswag.bin.
 // Runs in one process, without mpirun.
 #include <float.h>
 #include <errno.h>
 #include "unit.h"
 
-// A gradient can be read only until its unit's last post_backward, and a completion's loss until the next
-// batch, so this file intercepts the trainer's calls.
+// A gradient can be read only until its unit's last post_backward, and a completion's loss only until the
+// next batch, so this file intercepts the trainer's calls.
 #include "../gpt2/hellaswag.h"
 static int capture_post_backward(zero *z, int unit);
 static int capture_score(HellaSwag *h);
@@ -15,7 +15,7 @@ static int capture_score(HellaSwag *h);
 #define hellaswag_score capture_score
 #define TESTING
 #pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wunused-function"  // for example, the tests print no samples
+#pragma GCC diagnostic ignored "-Wunused-function"  // for example, the tests never print samples
 #include "../train_gpt2_zero.cu"
 #pragma GCC diagnostic pop
 #undef zero_post_backward
@@ -101,7 +101,7 @@ static GPT2 model;
 static DataLoader loader;
 static int micro_batches;
 static float *captured[NUM_PARAMETER_TENSORS][MAX_LAYERS];  // gradients, summed over a step's micro-batches
-static int embedding_uses;  // the embedding's backward uses so far in this step
+static int embedding_uses;  // backward uses of the embedding so far in this step
 
 static int layers_of(int i) { return model.tensors[i].per_layer ? model.config.num_layers : 1; }
 
@@ -198,8 +198,8 @@ static double uniform(void) {  // in [-1, 1)
     return (double)(random_state >> 8) / (1 << 23) - 1;
 }
 
-// Returns the loss's derivative along a direction, from central differences at x and 2x, combined so that the
-// third derivative cancels.
+// Returns the loss's derivative along a direction, from central differences at x and 2x, combined to cancel
+// the third derivative.
 static double difference(int i, int l, const double *direction, double x) {
     size_t n = model.tensors[i].elems;
     const float *at = ref.params + place(model.tensors, model.config.num_layers, i, l);
@@ -216,8 +216,8 @@ static double difference(int i, int l, const double *direction, double x) {
     return (8 * (loss[0] - loss[1]) - (loss[2] - loss[3])) / (12 * x);
 }
 
-// Chooses a direction of norm 1: the gradient, which reveals a wrong magnitude; one of two random directions,
-// which reveal a wrong element; the largest element alone, or a random one. Vocabulary padding is left out,
+// Chooses a direction of norm 1: the gradient, which shows a wrong magnitude; one of two random directions,
+// which show a wrong element; the largest element alone, or a random one. Leaves out vocabulary padding,
 // because it is not a parameter.
 enum { DIRECTIONS = 5 };
 static void direction(double *d, const float *g, size_t n, size_t live, int which) {
@@ -272,7 +272,7 @@ static void test_finite_differences(void **state) {
 }
 
 // --------
-// different settings compared with each other
+// different settings, compared with each other
 
 static void test_same_bits(void **state) {
     static const Setting settings[] = { { GPT2_F32, 0, 0, 1, 0 }, { GPT2_F32, 0, 1, 1, 0 },
@@ -300,8 +300,8 @@ static void test_same_bits(void **state) {
 }
 
 // --------
-// comparison with the reference. Tolerances in fp32: 1e-5 of the loss, 1e-3 of a tensor's gradient. bf16 has
-// 8 significant bits and rounds each layer's output and gradients, so its tolerances are 1e-2 and 5e-2.
+// comparison with the reference. Tolerances in fp32: 1e-5 for the loss, 1e-3 for a tensor's gradient. bf16
+// has 8 significant bits and rounds each layer's output and gradients, so its tolerances are 1e-2 and 5e-2.
 
 typedef struct {
     double loss, logit, norm_wise, element, param;
@@ -317,8 +317,8 @@ static void check_close(const char *what, int step, double found, double expecte
         fail_msg("%s of step %d: %.8f, expected %.8f", what, step, found, expected);
 }
 
-// norm_wise: bounds the norm of the difference, relative to the tensor's norm. element: bounds the absolute
-// difference of each element.
+// norm_wise: limit on the norm of the difference, relative to the tensor's norm. element: limit on the
+// absolute difference of each element.
 static void check_values(const char *what, int i, int l, const float *found, const float *expected,
                          double norm_wise, double element) {
     double norm = 0, off = 0, largest = 0;
@@ -371,8 +371,8 @@ static void same_logits(const char *what, int t, const float *logits, const floa
                      want[v]);
 }
 
-// As in the trainer's sampling, one row of the cache grows by one token at a time. Another row starts from
-// scratch each time. Both must give the same bits as passes without a cache.
+// As in the trainer's sampling, one row of the cache grows by one token at a time. Another row is recomputed
+// from scratch each time. Both must give the same bits as passes without a cache.
 static void check_next_logits(const Tolerance *tolerance) {
     const int V = model.config.vocab_size;
     float *logits = malloc_check(V * sizeof(float)), *want = malloc_check(V * sizeof(float));
@@ -392,8 +392,8 @@ static void check_next_logits(const Tolerance *tolerance) {
     free(want);
 }
 
-// Generates a batch of two rows, one of which grows longer than the model's context. Each token's logits must
-// equal those of a pass without a cache over the last T tokens of its row alone.
+// Generates a batch of two rows, one of which outgrows the model's context. Each token's logits must equal
+// those of a pass without a cache over only the last T tokens of its row.
 static void check_generation(void) {
     enum { PROMPT = 3, MORE = 4 };
     const int T = model.T, totals[] = { T + MORE, T + MORE - PROMPT };
@@ -427,7 +427,7 @@ static void check_generation(void) {
 
 enum { MOST_CHOICES = 4 * 16 };
 static double choices[MOST_CHOICES];  // losses of the completions
-static int scored;                    // so far
+static int scored;                    // number scored so far
 
 static int capture_score(HellaSwag *h) {
     const int rc = hellaswag_score(h);
@@ -436,7 +436,7 @@ static int capture_score(HellaSwag *h) {
     return rc;
 }
 
-// Scores the completions of one of several ranks. alone: each of them in a batch whose other rows are empty.
+// Scores the completions of one of several ranks. alone: each one in a batch whose other rows are empty.
 // Returns the number of right answers.
 static int score_choices(int rank, int ranks, int alone) {
     HellaSwag h;
@@ -517,7 +517,7 @@ static void test_reference(void **state) {
 }
 
 // --------
-// llm.c's initialisation, which is torch's
+// llm.c's initialisation, which is PyTorch's
 
 typedef struct {
     float *values;
@@ -541,7 +541,7 @@ static void test_initialisation(void **state) {
     gpt2_check(gpt2_init(&ref.small, receive, &r));
     for (size_t k = 0; k < P; k++) {
         assert_int_equal(r.seen[k], 1);
-        // torch's vectorised logarithm and cosine differ from libm's in the last bits.
+        // PyTorch's vectorised logarithm and cosine differ from libm's in the last bits.
         if (!(fabsf(r.values[k] - ref.initial[k]) <= 2e-7f))
             fail_msg("initial value %zu: %.9g, torch %.9g", k, r.values[k], ref.initial[k]);
     }

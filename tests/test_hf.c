@@ -1,5 +1,5 @@
-// Tests Hugging Face folders: those written by gpt2/ are read back bit for bit, those written by other
-// programs are read, and damaged or crafted files are rejected.
+// Tests Hugging Face folders: folders written by gpt2/ are read back bit for bit, folders from other programs
+// are read, and damaged or crafted files are rejected.
 #include "gpt2_files.h"
 #include "../gpt2/disk.h"
 #include "../gpt2/hf.h"
@@ -21,7 +21,7 @@ static void test_round_trip(void **state) {
         }
 }
 
-// Gives each element its own index, and counts the elements requested.
+// Sets each element to its own index, and counts the elements requested.
 static int give_number(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
     int64_t *asked = ctx;
     *asked += n;
@@ -42,7 +42,7 @@ static void test_transposer(void **state) {
         for (int64_t i = 0; i < n; i++)
             assert_true(values[i] == (float)((at + i) % ROWS * COLS + (at + i) / ROWS));
     }
-    assert_int_equal(asked, (int64_t)ROWS * COLS);  // it requested each element once
+    assert_int_equal(asked, (int64_t)ROWS * COLS);  // it requested each element exactly once
     must(transposer_get(&t, 0, 0, ROWS, COLS, 3, 1, values));
     assert_true(values[0] == 3 * COLS);
     must(transposer_get(&t, 0, 0, 3, 2, 1, 4, values));  // the same tensor with another shape
@@ -221,7 +221,7 @@ static char *slurp(const char *path, size_t *bytes) {
     return text;
 }
 
-// Replaces the first `from` in a file by `to`. is_safe: also corrects a safetensors file's header length.
+// Replaces the first `from` in a file with `to`. is_safe: also corrects a safetensors file's header length.
 static void replace(const char *path, const char *from, const char *to, int is_safe) {
     size_t bytes;
     char *text = slurp(path, &bytes), *changed = calloc(1, 1 << 17);
@@ -394,7 +394,8 @@ static int ignore(void *ctx, int tensor, int layer, int64_t offset, int64_t n, c
     return 0;
 }
 
-// Flips every bit of a small file's header, one at a time. The model must be read or refused without a crash.
+// Flips every bit of a small file's header, one at a time. The model must be read or refused, without a
+// crash.
 static void test_flipped_bits(void **state) {
     size_t bytes;
     write_foreign(in_folder("flipped"), &(Foreign){ "", "F32", 0, 1, 1 });
@@ -423,7 +424,7 @@ static void test_flipped_bits(void **state) {
 
 // -------- writing
 
-// A failed write leaves no files behind, and existing files are not overwritten.
+// A failed write leaves no files behind, and existing files are never overwritten.
 static void test_failing_writes(void **state) {
     Made m = made("l2h2c64v257t64");
     const HfModel to = { m.config, GPT2_F32, give, &m, NULL };
@@ -446,7 +447,7 @@ static void test_failing_writes(void **state) {
     check_reads(in_folder("out"), &m, GPT2_F32);
 }
 
-// Exports a model of 100 MiB from a sparse file, and reads it back, with at most 64 MiB of extra memory.
+// Exports a model of 100 MiB from a sparse file and reads it back, using at most 64 MiB of extra memory.
 static void test_memory(void **state) {
     struct rusage before, after;
     Made m = made("l4h8c720v2000t64");

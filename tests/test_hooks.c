@@ -1,6 +1,6 @@
-// Tests the rules for the hooks, in one process: each misuse fails with its code and an error that names the
-// misused function, tensor or unit, and the plugin remains usable. Also tests settings, poison, and the
-// recorded order of units.
+// Tests the rules for the hooks, in one process: each misuse fails with its error code and a message that
+// names the misused function, tensor or unit, and the plugin remains usable. Also tests settings, poison, and
+// the recorded order of units.
 #include <limits.h>
 #include "unit.h"
 #include "../llmc_zero/internal.h"
@@ -114,7 +114,7 @@ static void evaluation(void) {
     MISUSE(zero_begin_eval(t.z), "zero_begin_eval: inside a training step");
 }
 
-// A plugin created for inference can evaluate, and refuses all calls for training.
+// A plugin created for inference can evaluate. It refuses all calls for training.
 static void test_inference(void **state) {
     const zero_hyper hyper = { .lr = 1e-3f, .t = 1 };
     for (int stage = 0; stage <= 3; stage++) {
@@ -247,7 +247,7 @@ static void values_range(void) {
     WORKS(zero_get(t.z, ZERO_PARAM, B, 3, 33, 0, x));
 }
 
-// Functions that read or set values require all units to be closed, also during an evaluation.
+// Functions that read or set values require that all units are closed, also during an evaluation.
 static void inside_step(void) {
     float x;
     char hex[17];
@@ -276,7 +276,7 @@ static void inside_step(void) {
     REFUSED(zero_load(t.z, "/nonexistent", NULL), ZERO_ERR_IO, "/nonexistent");
 }
 
-// A step with a promised update must end with that update. The promise does not apply to the next step.
+// A promised update must happen at the end of its step. The promise does not apply to the next step.
 static void promised_update(void) {
     zero_hyper h = toy_hyper(1);
     h.grad_clip = 1;
@@ -337,7 +337,7 @@ static void not_finite(void) {
     WORKS(zero_discard(t.z));
 }
 
-// Tests each rule at every stage, without and with overlap. The plugin must be able to train afterwards.
+// Tests each rule at every stage, with and without overlap. The plugin must be able to train afterwards.
 static void (*const rules[])(void) = {
     before_begin, param_outside, grad_outside, evaluation,      order_of_hooks,          unit_range,
     begin_rules,
@@ -373,9 +373,9 @@ static void put(int tensor, int layer, float value) {
     for (int i = 0; i < toy_elems(tensor); i++) g[i] = value;
 }
 
-// At a unit's first pre_backward in a micro-batch, gradients that backward adds to are 0, and with poison the
-// gradients that it overwrites are NaN. Both keep their contents until the unit's last post_backward. At
-// stages 2 and 3 poison then fills the bucket, so a stale pointer reads NaN.
+// At a unit's first pre_backward in a micro-batch, gradients that backward adds to must be 0, and with poison
+// the gradients that it overwrites must be NaN. Both keep their contents until the unit's last post_backward.
+// At stages 2 and 3 poison then fills the bucket, so a stale pointer reads NaN.
 static void gradients_of_a_step(int stage, int overlap) {
     zero_config c = config_of(stage);
     const float *kept = NULL;
@@ -434,9 +434,9 @@ static double norm_of_ones(const zero_tensor *tensors, int n_tensors, int n_unit
     return result.grad_norm;
 }
 
-// Units of different shapes take turns in the two buffers. An overwritten tensor of one unit therefore shares
-// memory with padding, or with a tensor that backward adds to, in another unit. With poison, the norm is NaN
-// if backward fails to overwrite a tensor that it should overwrite.
+// Units of different shapes alternate between the two buffers. A tensor that backward overwrites in one unit
+// therefore shares memory with padding, or with a tensor that backward adds to, in another unit. With poison,
+// the norm is NaN if backward leaves out a tensor that it should overwrite.
 static void test_written_gradients(void **state) {
     enum { TENSORS = 7, UNITS = 5 };
     static const zero_tensor tensors[TENSORS] = {
@@ -505,7 +505,7 @@ static void test_missing_moments(void **state) {
     }
 }
 
-// A frozen tensor has parameters and nothing else. If all tensors are frozen, there is nothing to train.
+// A frozen tensor has only parameters. If all tensors are frozen, there is nothing to train.
 static void test_frozen(void **state) {
     const char *only = "the tensor is frozen, so it has parameters only";
     for (int stage = 0; stage <= 3; stage++) {
@@ -620,7 +620,7 @@ static void test_scalars_refused(void **state) {
     REFUSED(zero_broadcast(t.z, 1, x, 8), ZERO_ERR_ARGUMENT, "root 1");
     REFUSED(zero_broadcast(t.z, -1, x, 8), ZERO_ERR_ARGUMENT, "root -1");
     REFUSED(zero_trace_write(t.z, "/nonexistent/trace.json"), ZERO_ERR_IO, "/nonexistent/trace.json");
-    assert_int_equal(zero_memory(t.z, 1000, &line), 0);  // an index past the end is not a failure
+    assert_int_equal(zero_memory(t.z, 1000, &line), 0);  // an index past the end is not an error
     assert_int_equal(trace_at(&t.z->trace, 0, &event), 0);
     assert_non_null(strstr(zero_last_error(), "/nonexistent/trace.json"));
 }
@@ -628,7 +628,7 @@ static void test_scalars_refused(void **state) {
 // -------- slots
 
 // Buckets alternate between two buffers, so the third-last unit cannot begin while the last one still uses
-// the first buffer. A refused unit takes no slot, so at stage 3 another unit can still open.
+// the first buffer. A refused unit takes no slot, so another unit can still open at stage 3.
 static void test_backward_order(void **state) {
     zero_config c = config_of(2);
     c.reduce_bucket_size = 1;
@@ -662,7 +662,7 @@ static void test_slots(void **state) {
         zero_plan_info(t.z, &plan);
         assert_int_equal(plan.slots, c.max_open);
         WORKS(zero_begin_eval(t.z));
-        WORKS(zero_pre_forward(t.z, 0));  // takes no slot, because a unit used twice has private memory
+        WORKS(zero_pre_forward(t.z, 0));  // takes no slot, because a unit used twice has separate memory
         for (int u = 1; u <= c.max_open; u++) WORKS(zero_pre_forward(t.z, u));
         char names[64];
         snprintf(names, sizeof names, "unit %d (block %d)", c.max_open + 1, c.max_open);
@@ -677,7 +677,7 @@ static void test_slots(void **state) {
 
 // -------- poison
 
-// Keeps pointers after the post hook on purpose. With poison they must point to NaN. If poison is -1, the
+// Deliberately keeps pointers after the post hook. With poison they must point to NaN. If poison is -1, the
 // environment decides.
 static void test_poisoned_parameters(void **state) {
     static const struct {
@@ -740,8 +740,8 @@ static void make_traced(int prefetch) {
     HAPPENED("");
 }
 
-// A pass in a new order gathers each unit at its use. A pass that repeats the order gathers `prefetch` units
-// ahead, as soon as a slot is free. Unit 0 is used twice, so it has private memory and needs no slot.
+// A pass in a new order gathers each unit when it is used. A pass that repeats the order gathers `prefetch`
+// units ahead, as soon as a slot is free. Unit 0 is used twice, so it has separate memory and needs no slot.
 static void test_order_of_evaluations(void **state) {
     static const char new_order[] = "G0 F0 G1 F1 G2 F2 G3 F3 G4 F4";
     static const struct {
@@ -757,7 +757,7 @@ static void test_order_of_evaluations(void **state) {
         { 1, "01234", new_order },
         { 1, "012340", "G0 G1 G2 F0 F1 G3 F2 G4 F3 F4 G0 F0" },
         { 1, "012340", "G0 G1 G2 F0 F1 G3 F2 G4 G0 F3 F4 F0" },
-        { 1, "01", "G0 G1 G2 F0 F1 G3" },  // a shorter pass still prefetches by the recorded order
+        { 1, "01", "G0 G1 G2 F0 F1 G3" },  // a shorter pass also prefetches by the recorded order
         { 1, "01", "G0 G1 F0 F1" },
         { 2, "012340", "G0 F0 G1 F1 G2 F2 G3 F3 G4 F4 G0 F0" },
         { 2, "012340", "G0 G1 G2 G3 F0 F1 G4 G0 F2 F3 F4 F0" },
@@ -770,8 +770,8 @@ static void test_order_of_evaluations(void **state) {
     }
 }
 
-// Opens each block before it closes the previous one. Closing a block must gather the next one into its slot
-// at once.
+// Opens each block before it closes the previous one. Closing a block must immediately gather the next one
+// into its slot.
 static void test_release_gathers_the_next(void **state) {
     make_traced(1);
     for (int pass = 0; pass < 2; pass++) {
@@ -788,10 +788,10 @@ static void test_release_gathers_the_next(void **state) {
     }
 }
 
-// Runs a micro-batch in a new order, one in a known order, one after an evaluation (an evaluation's order is
-// recorded separately), and the update. Backward must start gathering the next unit before it reduces the
-// unit that it has finished. The update must follow the order of first use in forward, and gather the next
-// step's first unit before it updates the second one.
+// Runs a micro-batch in a new order, one in a known order, one after an evaluation (whose order is recorded
+// separately), and the update. Backward must start gathering the next unit before it reduces the unit that it
+// has finished. The update must follow the order of first use in forward, and gather the next step's first
+// unit before it updates the second one.
 static void test_order_of_a_step(void **state) {
     static const char plain[] =
         "G0 F0 G1 F1 G2 F2 G3 F3 G4 F4 G0 F0 B0 G4 B4 R4 G3 B3 R3 G2 B2 R2 G1 B1 R1 B0 R0";

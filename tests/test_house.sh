@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Tests the house rules: directions of dependencies by include and by symbol, a self-contained zero.h, the
-# format, and make help. tests/house.pl checks the dependencies; the second half of this file runs it on trees
-# that break a rule.
+# Tests the house rules: which file may depend on which, by include and by symbol, a self-contained zero.h,
+# the format, and make help. tests/house.pl checks the dependencies; the second half of this file runs it on
+# trees that break a rule.
 # Usage: tests/test_house.sh BUILD      reads the objects in BUILD and BUILD/stand-in
 . "$(dirname "$0")/cases.sh"
 build=$(realpath "${1:?Usage: tests/test_house.sh BUILD}") || exit 1
 
-# The layers of llmc_zero/ from the top. A file may use files of its own layer and below. No files may depend
-# on each other in a cycle, including those of gpt2/ and trainer/. "x" means x.c and x.h, "x/" a folder, "x.h"
-# only that header.
+# The layers of llmc_zero/ from the top. A file may use files of its own layer and of lower ones. No files may
+# depend on each other in a cycle, including those of gpt2/ and trainer/. "x" means x.c and x.h, "x/" a
+# folder, "x.h" only that header.
 cat >"$dir/layers" <<'END'
 rules:    create hooks zero same
 updates:  params grads norm step update check pass naive checkpoint/ values figures
@@ -70,7 +70,7 @@ for variable in $(sed -nE 's/^([A-Z_]+) +\?=.*/\1/p' "${makefiles[@]}"); do
 done
 end
 
-# Dry runs with another build folder, in which make only prints what it would compile.
+# Dry runs with another build folder: make only prints what it would compile.
 steps() {           # VARIABLE=VALUE...: prints the lines that announce a step, without the folder
     make --no-print-directory -n ZERO_DRY=+ BUILD="$dir/build" TRAINER="$dir/build/trainer.bin" CUDA=no \
         "$@" "$dir/build/trainer.bin" | sed -nE "s|.*echo \"(\[.*\].*)\"\$|\1|p" | sed "s|$dir/build/||"
@@ -109,7 +109,7 @@ begin 'house.a download is announced'
 mkdir -p "$dir/bare/scripts" "$dir/bare/include"
 cp scripts/fetch_cudnn_frontend.sh "$dir/bare/scripts"
 : >"$dir/bare/include/cudnn.h"
-for program in python3 git; do              # fail as without a network
+for program in python3 git; do              # fail as they would without a network
     printf '#!/bin/sh\nexit 1\n' >"$dir/bare/$program" && chmod +x "$dir/bare/$program"
 done
 PATH=$dir/bare:$PATH CUDA_HOME=$dir/bare need 'status 0 without a network' \
@@ -122,7 +122,7 @@ begin 'house.format'
 scripts/format.sh >"$dir/found" || why="$(cat "$dir/found")"
 end
 
-# Lines VERDICT|FAILS|COMMAND|TEXT: how run.pl must judge a page of the tutorial with this block
+# Lines VERDICT|FAILS|COMMAND|TEXT: what run.pl must conclude about a tutorial page with this block
 begin 'house.the tutorial runs its blocks and finds what differs'
 mkdir -p "$dir/pages/docs/tutorial" "$dir/pages/scripts"
 : >"$dir/pages/scripts/mpi_env.sh"

@@ -1,4 +1,4 @@
-// Compares every kernel with a plain reference, bit for bit if the kernel promises that, with 1 to 3 threads.
+// Compares every kernel with a plain reference, bit for bit if the kernel promises it, with 1 to 3 threads.
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +26,7 @@ static void *room(size_t bytes) {
     return p;
 }
 
-// Fills p with random numbers that are in the range of all dtypes.
+// Fills p with random numbers within the range of every dtype.
 static void fill(zero_dtype type, void *p, int64_t n) {
     for (int64_t i = 0; i < n; i++) toy_store(type, p, i, ldexpf(uniform(), (int)(random_bits() >> 28) - 8));
 }
@@ -39,7 +39,7 @@ static const zero_dtype dtypes[DTYPES] = { ZERO_F32, ZERO_BF16, ZERO_F16 };
 // -------- bf16
 
 // Returns the nearer of the two bf16 values around f, compared in double; a tie goes to the even one. 2^128,
-// the value after the largest finite one, stands for infinity.
+// the value after the largest finite one, represents infinity.
 static uint16_t nearest(float f) {
     uint16_t below = (uint16_t)(bits_of(f) >> 16);  // towards 0
     if (isinf(f)) return below;
@@ -92,7 +92,7 @@ static void test_fp16_widening(void **state) {
 }
 
 // Returns the nearest fp16 number, found by bisection in double. 65536, the number after the largest finite
-// one, stands for infinity.
+// one, represents infinity.
 static uint16_t nearest_fp16(float f) {
     uint16_t low = 0, high = 0x7c00;  // the value of low is <= |f|, and that of high is > |f|
     double x = fabs(f);
@@ -141,7 +141,7 @@ static void test_fp16_rounding(void **state) {
 // -------- stochastic rounding
 
 // If the 16 discarded bits have the value k, exactly k of the 2^16 noise values must round up, so that the
-// mean of the roundings is the number itself.
+// mean of all roundings is the number itself.
 static void test_noisy_rounding_exact(void **state) {
     static const uint32_t numbers[] = {
         0x3f800000, 0x3f800001, 0x3f80abcd, 0x3fffffff, 0xbf808000,
@@ -190,8 +190,8 @@ static void test_noise_is_unbiased(void **state) {
         }
 }
 
-// Each of the 16 bits must be 1 half of the time, independently of its neighbouring bit and of the same bit
-// for the next element or key.
+// Each of the 16 bits must be 1 half of the time, independently of its neighbour and of the same bit for the
+// next element or key.
 static void test_noise_is_mixed(void **state) {
     enum { MANY = 1 << 16, BITS = 16 };
     for (uint32_t key = 0; key < 4; key++) {
@@ -205,7 +205,7 @@ static void test_noise_is_mixed(void **state) {
                 like_bit[b] += ~(here ^ here >> 1) >> b & 1;
             }
         }
-        int allowed = 5 * 128;  // 5 standard deviations of 2^16 coins
+        int allowed = 5 * 128;  // 5 standard deviations of 2^16 coin flips
         for (int b = 0; b < BITS; b++) {
             assert_in_range(ones[b], MANY / 2 - allowed, MANY / 2 + allowed);
             assert_in_range(like_next[b], MANY / 2 - allowed, MANY / 2 + allowed);
@@ -225,7 +225,7 @@ static void test_convert(void **state) {
     for (int t = 1; t < DTYPES; t++) {
         kernel_convert(ZERO_F32, wide, dtypes[t], low, ALL);
         kernel_convert(dtypes[t], back, ZERO_F32, wide, ALL);
-        for (int i = 0; i < ALL; i++) {  // exact in both directions, except for a NaN's payload
+        for (int i = 0; i < ALL; i++) {  // exact both ways, except for a NaN's payload
             assert_int_equal(bits_of(wide[i]), bits_of(toy_load(dtypes[t], low, i)));
             assert_int_equal(back[i], !isnan(wide[i]) ? i : t == 1 ? i | 0x40 : 0x7e00 | (i & 0x8000));
         }
@@ -420,7 +420,7 @@ static void adamw_case(zero_dtype g_type, low_kind low, int t, double scale, con
         for (int64_t i = s->offset; i < s->offset + s->elems; i++) {
             const double grad = toy_load(g_type, g, i);
             double p = a.p[i], m = a.m[i], v = a.v[i];
-            // The terms of m may cancel, so its error is relative to their magnitude.
+            // The terms of m may cancel, so the error is relative to their magnitude.
             const double m_size = fabs(m) + fabs(grad * scale);
             one_element(&c, s, &want.p[i], &want.m[i], &want.v[i], (float)grad);
             reference_adamw(&h, scale, s, &p, &m, &v, grad);

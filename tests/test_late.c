@@ -1,5 +1,5 @@
 // Tests messages about late ranks and about a rank that exits without zero_destroy, and the fields of a
-// failure. Time during which the process is stopped does not count as waiting.
+// failure. Time during which the process is stopped must not count as waiting.
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -12,7 +12,7 @@
 enum { RANKS = 200 };
 static rendezvous_peer who[RANKS];
 
-// Implements a network in which no other rank ever answers.
+// A network in which no other rank ever answers.
 static void do_nothing(net *n) { (void)n; }
 static void tell_nobody(net *n, const net_note *note) {}
 static const net_functions silence = { .abandon = do_nothing, .tell = tell_nobody, .look = do_nothing };
@@ -21,7 +21,7 @@ static net some_ranks(int ranks) {
     static net_peer peers[RANKS];
     for (int r = 0; r < ranks; r++) {
         snprintf(who[r].host, sizeof who[r].host, "node%d", r);
-        peers[r] = (net_peer){ .gone = 1 };  // so that this rank does not wait for an answer
+        peers[r] = (net_peer){ .gone = 1 };  // spares this rank the wait for an answer
     }
     return (net){ .rank = 1,
                   .ranks = ranks,
@@ -55,18 +55,18 @@ static void ranks_and_collectives(void **state) {
          "rank 1 (host node1) waited 2.5 s in an all-gather of unit 7 for rank 0 (host node0): " END);
     says(&n, scalars, EXCHANGE_GATHER, first,
          "rank 1 (host node1) waited 2.5 s in an all-gather of scalars for rank 0 (host node0): " END);
-    for (int i = 0; i < 2; i++) {  // rank 0 has reported that it waits too, or is in a later exchange
+    for (int i = 0; i < 2; i++) {  // rank 0 has reported that it is waiting too, or is in a later exchange
         n = some_ranks(3);
         n.peers[0] = i ? (net_peer){ .ahead = 1 } : (net_peer){ .late = 1 };
         says(&n, one, EXCHANGE_SCATTER, both,
              "rank 1 (host node1) waited 2.5 s in a reduce-scatter of unit 7 for rank 2 (host node2): " END);
     }
-    n.who = NULL;  // as in the exchange that distributes the hosts' names
+    n.who = NULL;  // as in the exchange of the hosts' names
     says(&n, scalars, EXCHANGE_GATHER, first,
          "rank 1 (host unknown) waited 2.5 s in an all-gather of scalars for rank 0 (host unknown): " END);
 }
 
-// A long list of ranks ends with the number of those left out, and the message is not cut.
+// A long list of ranks ends with the number of ranks left out. The message is not truncated.
 static void many_ranks(void **state) {
     net n = some_ranks(RANKS);
     char missing[RANKS];
@@ -83,7 +83,7 @@ static void many_ranks(void **state) {
     assert_non_null(strstr(zero_last_error(), "in a different order"));
 }
 
-// One of the late ranks reports: the lowest of those in the earliest exchange. Here this is rank 1, in
+// Of the late ranks, one reports: the lowest of those in the earliest exchange. Here that is rank 1, in
 // exchange 5.
 static void who_reports(void **state) {
     static const char both[] = { 1, 0, 1 };
@@ -131,7 +131,7 @@ static void stopped(void **state) {
     assert_int_equal(status, 0);
 }
 
-// Rank 1 returns from its program while rank 0 waits for it. Both end, and only rank 1 prints.
+// Rank 1 returns from its program while rank 0 is waiting for it. Both end, and only rank 1 prints.
 static void one_leaves(int rank, void *path) {
     toy t;
     zero_config c = zero_defaults();
@@ -162,7 +162,7 @@ static void exits_without_destroy(void **state) {
     assert_string_equal(strchr(printed, ')') + 1 + strlen(sentence), "\n");
 }
 
-// A failure sets its fields. Details added later do not change the reason.
+// A failure sets its fields. Details added later must not change the reason.
 static void fields(void **state) {
     const zero_failure *f = zero_last_failure();
     const failure_record *kept = zero_failed();

@@ -1,4 +1,4 @@
-// Tests which rank a launcher assigns to a process through its environment, and which address rank 0 has.
+// Tests which rank a process gets from a launcher's environment, and which address rank 0 has.
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -53,7 +53,7 @@ static const struct {
       "a:29500",
       { RANK("3", "4"), MASTER("a"), "LOCAL_WORLD_SIZE", "2", "TORCHELASTIC_RUN_ID", "x", "PMIX_RANK", "1",
         "SLURM_PROCID", "1", "SLURM_STEP_NUM_TASKS", "2" } },
-    // a batch script, which may be one process although SLURM_NTASKS is set; WORLD_SIZE alone is ignored
+    // a batch script, which may be one process even if SLURM_NTASKS is set; WORLD_SIZE alone is ignored
     { 0, { 0, 1, 1 }, "a:", { BATCH("5", "6"), "SLURM_JOB_NODELIST", "a", "SLURM_LAUNCH_NODE_IPADDR", "b" } },
     { 0, { 0, 1, 1 }, "b:", { BATCH("0", "2"), "SLURM_LAUNCH_NODE_IPADDR", "b" } },
     { 0, { 0, 1, 1 }, "b:", { "WORLD_SIZE", "2", BATCH("0", "2"), "SLURM_LAUNCH_NODE_IPADDR", "b" } },
@@ -79,7 +79,7 @@ static const struct {
     { 0, { 0 }, "OMPI_COMM_WORLD_RANK=1, but no OMPI_COMM_WORLD_SIZE", { "OMPI_COMM_WORLD_RANK", "1" } },
     { 1, { 0 }, "PMI_RANK=2 and PMI_SIZE=2: with 2", { PMI("2", "2") } },
     { 0, { 0 }, "SLURM_PROCID=2 and SLURM_STEP_NUM_TASKS=2: with 2", { SRUN("2", "2") } },
-    // RANK and WORLD_SIZE that a script exported to all tasks
+    // RANK and WORLD_SIZE, exported by a script to all tasks
     { 1,
       { 1, 2, 2 },
       "RANK=0 and WORLD_SIZE=1, but mpirun started this as task 1 of 2: unset both",
@@ -123,8 +123,8 @@ static void settings_of_the_user(void **state) {
 }
 
 // Ranks of one job step must compute the same port; other steps and jobs must get different ports. With
-// torchrun the port must depend only on the run, because srun may start an agent on each host, and it must
-// not be MASTER_PORT, because the agent listens there.
+// torchrun the port must depend only on the run, because srun may start an agent on each host. It must not be
+// MASTER_PORT, because the agent listens there.
 static int port_of(const char *job, const char *step, const char *torchrun) {
     rendezvous_settings s = { 0 };
     set_only((const char *const[]){ "SLURM_JOB_ID", job, "SLURM_STEP_ID", step,

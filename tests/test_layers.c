@@ -1,5 +1,5 @@
 // Tests the layers on the CPU (layers.h): fp32 and bf16, 1 and 2 threads, odd shapes. A guard after every
-// tensor, and after the scratch, must not change.
+// tensor, and after the scratch, must remain unchanged.
 #include "layers.h"
 
 enum { GUARD = 64, THREADS = 2 };
@@ -25,7 +25,7 @@ static void plan_rows(int rows, int C, int Vp) { plan(1, rows, C, 1, Vp, rows); 
 // -------- dtypes, compared with the plugin's conversions, which test_kernels tests
 
 static void test_conversions(void **state) {
-    // at and near ties; together with the upper half of an infinity, the nonzero ones make NaNs
+    // at and near ties; with the upper half of an infinity, the nonzero ones make NaNs
     static const uint32_t lower[] = { 0, 1, 0x7fff, 0x8000, 0x8001, 0xffff };
     for (uint32_t upper = 0; upper < 1 << 16; upper++) {
         for (int i = 0; i < COUNT(lower); i++) {
@@ -88,8 +88,8 @@ static void ends_cases(void) {
     crossentropy(4, 20, 24, 1, 1);
 }
 
-// The column sums of a matmul's dinp must have the same bits as the bias gradient that the matmul of the
-// layer before it computes.
+// The column sums of a matmul's dinp must have the same bits as the bias gradient computed by the matmul of
+// the layer below.
 static void bias_below(int BT, int C, int OC) {
     Tensor *inp = tensor((size_t)BT * C, 1), *w = tensor((size_t)OC * C, 1),
            *dout = tensor((size_t)BT * OC, 1);
@@ -120,12 +120,12 @@ static void matmul_cases(void) {
         bias_below(BT, 4 * C, C);
     }
     plan(1, 1, 8, 1, 8, 1);
-    matmul(3, 9, 1030);     // dbias has many columns, and the workspace exceeds the planned one
+    matmul(3, 9, 1030);     // dbias has many columns, and the workspace is larger than planned
     matmul(3, 1536, 4096);  // computes dinp in pieces of columns
     matmul(3500, 768, 4);   // computes dweight in pieces of columns
 }
 
-// Uses more unplanned shapes than the table has room for. All of them must still give the right result.
+// Uses more unplanned shapes than the table can hold. All of them must still give the right result.
 static void many_matmuls(void) {
     plan(1, 8, 8, 1, 16, 8);
     for (int rows = 1; rows <= 40; rows++) matmul_forward(rows, 8, 3);

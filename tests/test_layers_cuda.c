@@ -104,8 +104,8 @@ static void ends_cases(void) {
 
 TEST_ON_ALL(1, ends_cases)
 
-// The caller may reuse host arrays at once, so queued work needs private copies of them. This test makes more
-// calls than there are slots for copies.
+// The caller may reuse host arrays immediately, so queued work needs private copies of them. This test makes
+// more calls than there are slots for copies.
 static void staging(void **state) {
     enum { CALLS = 40, T = 12, C = 8, V = 64 };
     dtype = GPT2_F32;
@@ -122,7 +122,7 @@ static void staging(void **state) {
             LAYER(encoder_forward(GPT2_F32, (float *)AT(out) + at, tokens, AT(wte), AT(wpe), 1, T, C));
             LAYER(encoder_backward(GPT2_F32, AT(dwte), AT(dwpe), AT(dout), tokens, 1, T, C));
             memset(tokens, 0, sizeof tokens);
-            cuda(cudaGetLastError());  // no call may leave a pending "not ready"
+            cuda(cudaGetLastError());  // no call may leave a pending "not ready" error
         }
     }
     check("encoder's out", out, SLACK);
@@ -271,7 +271,7 @@ static void refused_algorithms(void **state) {
     matmul_bits(first);
     set("CUDA_STAND_IN_REFUSED", "1");
     plan_small();
-    set("CUDA_STAND_IN_REFUSED", "0");  // too late: plan has already chosen
+    set("CUDA_STAND_IN_REFUSED", "0");  // too late: plan has chosen already
     matmul_bits(second);
     assert_memory_not_equal(first, second, sizeof first);
     matmul(7, 8, 16);
@@ -282,7 +282,7 @@ static void refused_algorithms(void **state) {
     expect_error(layers->plan(GPT2_F32, TB, TT, TC, 2, TV, TB * TT, &bytes), "no algorithm");
     set("CUDA_STAND_IN_REFUSED", "0");
     plan_small();
-    // an algorithm that has already run must not be replaced, since the bits would change silently
+    // an algorithm that has run once must not be replaced, since the bits would change silently
     set("CUDA_STAND_IN_FAIL", "cublasLtMatmul:1");
     void *x = floats(BITS)->mem[0];
     expect_error(layers->matmul_forward(GPT2_F32, x, x, x, x, TB * TT, TC, 3 * TC), "EXECUTION_FAILED");
@@ -314,8 +314,8 @@ static int count(const char *text, const char *word) {
     return n;
 }
 
-// Returns a copy of `text` in which line 2, a matmul with a bias, has `to` instead of 03 at the start of its
-// algorithm. mend: corrects the line's checksum. The caller frees the copy.
+// Returns a copy of `text` in which the algorithm in line 2, a matmul with a bias, starts with `to` instead
+// of 03. mend: corrects the line's checksum. The caller frees the copy.
 static char *changed(const char *text, const char *to, int mend) {
     char *copy = strdup(text), *line = strchr(copy, '\n') + 1;
     char *at = strstr(line, " epilogue 4 = 03"), *check = strstr(line, ", check "), digits[16];
@@ -345,7 +345,7 @@ static void expect_tune_error(const char *text, int may_time, const char *part) 
 }
 
 // With a complete tuning file, plan must time nothing, call no heuristic, and keep the choices, even if
-// another algorithm is now faster.
+// another algorithm is faster now.
 static void check_kept(const char *text, const float *bits) {
     static float again[BITS];
     long asked = cuda_stand_in_heuristics();
@@ -381,7 +381,7 @@ static void tuning(void **state) {
     matmul_bits(untuned);
     char *text = tuned("", "3");  // each matmul chooses algorithm 3, with its epilogue
     int lines = count(text, "\"CUDA stand-in (9.0, ");
-    // Only a matmul can add a bias, so an epilogue with a bias is never replaced by separate kernels.
+    // Only a matmul can add a bias, so separate kernels never replace an epilogue with a bias.
     int biases = count(text, " epilogue 4 = ") + count(text, " epilogue 164 = ");
     int split = lines - count(text, " epilogue 0 = ") - biases;
     assert_true(lines > 20 && biases > 3 && split > 4);
@@ -393,7 +393,7 @@ static void tuning(void **state) {
     set("CUDA_STAND_IN_FASTEST", "4");
     check_kept(text, bits);
 
-    // epilogues that are slower than separate kernels ("apart")
+    // epilogues slower than separate kernels ("apart")
     char *apart = tuned("", "2:30");
     assert_int_equal(count(apart, " = apart "), split);
     assert_int_equal(count(apart, " = 02000000"), lines - split);
@@ -418,7 +418,7 @@ static void tuning(void **state) {
     set("CUDA_STAND_IN_REFUSED", "0");
     assert_int_equal(count(others, " = 01000000"), lines);
 
-    // another version of the library needs separate lines, which are added or reported missing
+    // another version of the library needs its own lines, which are added or reported missing
     set("CUDA_STAND_IN_CUBLASLT", "130200");
     expect_tune_error(text, 0, "rank 0 has not timed");
     char *both = tuned(text, "5");
@@ -485,7 +485,7 @@ static void attention_limit(void **state) {
     layers_cuda_attention_limit(0);
 }
 
-// Tests how cuDNN's backward chooses the size of its groups, which does not need the library.
+// Tests how cuDNN's backward chooses its group size. This does not need the library.
 static void fewer_rows(void **state) {
     const size_t mib = 1 << 20;
     assert_int_equal(attention_cudnn_fewer_rows(64, 64, 1539 * mib, 512 * mib), 16);  // 21 fit, 16 divide 64
@@ -507,13 +507,13 @@ static void attention_options(void **state) {
     size_t bytes;
     expect_error(layers_cuda_options(0, 0, "fast"), "cudnn, cudnn-fast or cublaslt");
     ok(layers_cuda_options(0, 0, NULL));
-    LAYER(plan(GPT2_F32, 1, 8, 16, 2, 8, 8, &bytes));  // auto: cuDNN has no fp32
+    LAYER(plan(GPT2_F32, 1, 8, 16, 2, 8, 8, &bytes));  // auto: cuDNN does not support fp32
     assert_string_equal(layers_cuda_attention(), "cuBLASLt");
     static const char *const words[] = { "cudnn", "cudnn-fast" };
     for (int i = 0; i < 2; i++) {
         ok(layers_cuda_options(0, 0, words[i]));
         expect_error(layers->plan(GPT2_F32, 1, 8, 16, 2, 8, 8, &bytes),
-                     "cublaslt");  // the error suggests it
+                     "cublaslt");  // the error suggests this
     }
     ok(layers_cuda_options(0, 0, NULL));
 }
@@ -521,7 +521,7 @@ static void attention_options(void **state) {
 // --------
 
 int main(void) {
-    // Makes the stand-in run work as late as allowed, so that a buffer reused too early gives wrong results.
+    // Makes the stand-in run work as late as possible, so that a buffer reused too early gives wrong results.
     setenv("CUDA_STAND_IN", "lazy", 0);
     int devices = 0;
     cudaError_t rc = cudaGetDeviceCount(&devices);

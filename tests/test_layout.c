@@ -23,8 +23,8 @@ static const zero_unit tied_units[] = {
     { "emb", 2, 2, 1 }, { "b0", 1, 1, 0 }, { "b1", 1, 1, 0 }, { "b2", 1, 1, 0 }, { "b3", 1, 1, 0 }
 };
 
-// Units of very different sizes, a shared one in the middle, one that is shared only because of its backward
-// uses, and tensors that start at a later unit.
+// Units of very different sizes, a shared one in the middle, one shared only through its backward uses, and
+// tensors that start at a later unit.
 static const zero_tensor mixed_tensors[] = {
     { "a", 1, { 70001 }, 1, 0, 1, 1 }, { "late", 1, { 5 }, 2, 4, 0, 0 }, { "b", 1, { 256 }, 6, 0, 0, 1 },
     { "c", 1, { 3 }, 1, 2, 1, 0 },     { "d", 1, { 9999 }, 1, 5, 1, 1 },
@@ -37,7 +37,7 @@ static const zero_unit mixed_units[] = {
 static const zero_tensor shared_tensors[] = { { "w", 1, { 500 }, 2, 0, 1, 0 } };
 static const zero_unit shared_units[] = { { "s0", 2, 2, 0 }, { "s1", 2, 1, 0 } };
 
-// Units with some, no and only frozen tensors, shared and not.
+// Units in which some, no or all tensors are frozen, shared and not.
 static const zero_tensor frozen_tensors[] = {
     { "wte", 1, { 1000 }, 1, 0, 1, 1, .frozen = 1 },
     { "ln", 1, { 128 }, 3, 0, 0, 0 },
@@ -133,7 +133,7 @@ static void check_shards(const model *m, const layout *l) {
         assert_int_equal(u->padded, u->shard * l->ranks);
         assert_int_equal(u->shard % ALIGN_ELEMS, 0);
         assert_true(u->padded >= end &&
-                    (!end || (u->shard - ALIGN_ELEMS) * l->ranks < end));  // no more padding than needed
+                    (!end || (u->shard - ALIGN_ELEMS) * l->ranks < end));  // no more padding than necessary
         assert_int_equal(u->base, flat);
         assert_int_equal(u->shard_base, shards);
         assert_int_equal(u->shared, m->units[u->of].forward_uses > 1 || m->units[u->of].backward_uses > 1);
@@ -149,7 +149,7 @@ static void check_shards(const model *m, const layout *l) {
     assert_int_equal(shards * l->ranks, flat);
 }
 
-// A slot holds a unit and, from a page boundary on, its frozen unit.
+// A slot holds a unit and, starting at a page boundary, its frozen unit.
 static void check_slots(const layout *l) {
     for (const layout_unit *u = l->units; u < l->units + l->n_units; u++) {
         const layout_unit *frozen = u->frozen < 0 ? NULL : &l->units[u->frozen];

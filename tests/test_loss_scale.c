@@ -7,8 +7,8 @@
 
 // -------- the rule
 
-// Overflows use up the hysteresis, then halve the scale. The scale doubles when the number of steps since the
-// last overflow is a multiple of the window.
+// Overflows use up the hysteresis, then each halves the scale. The scale doubles when the number of steps
+// since the last overflow is a multiple of the window.
 typedef struct {
     double scale;
     long it, last;
@@ -100,8 +100,8 @@ static int end(void **state) {
 // Exact in fp16 at every scale used here.
 static float true_gradient(int step, int i) { return (float)((i * 7 + step * 3) % 17 - 8) / 64; }
 
-// Runs a micro-batch. Like a trainer, it multiplies the gradients by the scale. On an overflow one gradient
-// is infinite or NaN. ALL_NAN: all are NaN, in any dtype.
+// Runs a micro-batch. Like a trainer, it multiplies the gradients by the scale. An overflow makes one
+// gradient infinite or NaN. ALL_NAN: all are NaN, in any dtype.
 typedef enum { FINITE, ONE_INFINITE, ONE_NAN, ALL_NAN } contents;
 static void passes(int step, contents what) {
     WORKS(zero_begin_train(z, 0, 1));
@@ -124,7 +124,8 @@ static double true_norm(int step) {
     return sqrt(sum);
 }
 
-// The three ways to end a step. With UPDATE, unlike STEP, the trainer sees the overflow before the update.
+// The three ways to end a step. With UPDATE, unlike STEP, the trainer learns of the overflow before the
+// update.
 typedef enum { STEP, UPDATE, DISCARD, WAYS } way;
 static int end_step(way w, int t, zero_step_result *result) {
     zero_hyper h = plain;
@@ -178,7 +179,7 @@ static void test_smallest_scale_is_an_error(void **state) {
         passes(1, ONE_INFINITE);
         assert_int_equal(end_step(w, 1, &result), ZERO_ERR_ARGUMENT);
         assert_non_null(strstr(zero_last_error(), "min_loss_scale 8"));
-        passes(1, FINITE);  // the failed step has ended, and training may continue
+        passes(1, FINITE);  // the failed step is over, and training may continue
         WORKS(end_step(STEP, 1, &result));
     }
 }
@@ -267,7 +268,7 @@ static void test_fixed_scale(void **state) {
         assert_true(zero_loss_scale(z) == 100);
     }
     WORKS(zero_hash(z, 1, after));
-    assert_string_equal(before, after);  // the steps were skipped
+    assert_string_equal(before, after);  // all steps were skipped
 }
 
 static void test_only_fp16_has_a_scale(void **state) {
@@ -283,7 +284,7 @@ static void test_only_fp16_has_a_scale(void **state) {
         assert_true(!result.finite && result.loss_scale == 1 && zero_loss_scale(z) == 1);
         float m;
         WORKS(zero_get(z, ZERO_MOMENT1, 0, 0, 0, 1, &m));
-        assert_true(isnan(m));  // without a scale, zero_step updates even with NaN gradients
+        assert_true(isnan(m));  // without a scale, zero_step updates even if gradients are NaN
     }
 }
 
@@ -317,7 +318,7 @@ static void test_saved_and_restored(void **state) {
     WORKS(zero_load(z, path, NULL));
     later_scales(got);
     assert_memory_equal(got, want, sizeof want);
-    c.numbers.loss_scale = 32;  // a fixed scale keeps the configured value
+    c.numbers.loss_scale = 32;  // a fixed scale keeps its configured value
     make(&c);
     WORKS(zero_load(z, path, NULL));
     assert_true(zero_loss_scale(z) == 32);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Tests scripts/multi_node/ on one machine, with scripts that imitate ssh and Slurm: each recipe runs three
-# steps, and all must end with the same bits. The ssh recipe also runs on network namespaces as hosts, and
-# must end cleanly after an error, Ctrl-C, kill -9 or the loss of a host.
+# Tests scripts/multi_node/ on one machine, with fake ssh and Slurm commands: each recipe runs three steps,
+# and all must end with the same bits. The ssh recipe also runs on network namespaces as hosts, and must end
+# cleanly after an error, Ctrl-C, kill -9 or the loss of a host.
 # Usage: tests/test_multi_node.sh TRAINER [GROUP]...      groups: same refused ends hosts
 # shellcheck disable=SC2016
 . "$(dirname "$0")/cases.sh"
@@ -15,7 +15,7 @@ mkdir "$dir/bin" "$dir/tmp"
 trap 'hosts_end; rm -rf "$dir" "$disk"' EXIT
 
 # ssh [OPTION]... HOST COMMAND: runs the command on this machine, or on a host of tests/hosts.sh. Like sshd,
-# it runs a shell, and the shell's input ends when ssh's input ends or ssh dies.
+# it runs a shell, whose input ends when ssh's input ends or ssh dies.
 cat >"$dir/bin/ssh" <<'END'
 #!/usr/bin/env bash
 while [ "${1#-}" != "$1" ]; do [ "$1" != -o ] || shift; shift; done
@@ -41,8 +41,8 @@ while kill -0 $session 2>/dev/null; do
 done
 wait $session
 END
-# sbatch [OPTION]... SCRIPT [ARGUMENT]...: runs a copy of the script, as Slurm does, but immediately.
-# srun COMMAND...: runs the command once per task.
+# sbatch [OPTION]... SCRIPT [ARGUMENT]...: runs a copy of the script, as Slurm does, but immediately. srun
+# COMMAND...: runs the command once per task.
 cat >"$dir/bin/sbatch" <<'END'
 #!/usr/bin/env bash
 while [ "${1#-}" != "$1" ]; do
@@ -84,7 +84,7 @@ end_run() {
 
 # ---- the same bits
 
-# trains NAME CASE COMMAND...: checks that three steps of a recipe end with the bits of the first recipe
+# trains NAME CASE COMMAND...: checks that three steps of a recipe end with the same bits as the first recipe
 hash=
 trains() {
     begin "$2"
@@ -106,7 +106,8 @@ test_same() {
     GPUS=1 HOSTS='localhost me@localhost' trains ssh_two 'ssh.one rank on each of two hosts' "$ssh"; end_run
     trains slurm 'sbatch.two tasks' "$recipes/run_gpt2_1558M.sbatch" --partition=none; end_run
 
-    # The recipe's real settings (TRY=0), but a smaller model, other data and fewer steps; then it resumes.
+    # Uses the recipe's real settings (TRY=0), except for a smaller model, other data and fewer steps; then
+    # resumes.
     mkdir -p "$dir/shared/data"
     ln -s "$PWD/data/stories_train.bin" "$dir/shared/data/edu_fineweb_train_000001.bin"
     ln -s "$PWD/data/stories_val.bin" "$dir/shared/data/edu_fineweb_val_000000.bin"
@@ -161,7 +162,7 @@ begin_run() {
         >"$screen" 2>&1 & job=$!
     need 'it did not start' await grep -qs 'step    3/' "$screen"
 }
-# ends_with [STATUS]: checks that the run ends, with STATUS or any nonzero status
+# ends_with [STATUS]: checks that the run ends with STATUS, or with any nonzero status
 ends_with() {
     ends_within $hang_limit $job
     need "status $status" [ "$status" = "${1:-$status}" -a "$status" != 0 ]

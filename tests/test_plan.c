@@ -1,5 +1,5 @@
-// Tests the plan of a rank: its lines, traffic and formulas, compared with values computed by hand; the cost
-// of planning for many ranks; and refusals. tests/mpi_zero.c and mpi_device.c compare plans with the actual
+// Tests the plan of a rank: its lines, traffic and formulas, against values computed by hand; the cost of
+// planning for many ranks; and refusals. tests/mpi_zero.c and mpi_device.c compare plans with the actual
 // memory and traffic of plugins.
 #include <sys/resource.h>
 #include <time.h>
@@ -40,7 +40,7 @@ typedef struct {
 
 enum { G = ZERO_MOVED_BY_GATHERS, R = ZERO_MOVED_BY_REDUCTIONS };
 
-// `want` ends with a line without a purpose. Skips its lines of 0 bytes, except NCCL's.
+// `want` ends with a line without a purpose. Lines of 0 bytes in the plan are skipped, except NCCL's.
 static void check_lines(const zero_plan *p, const line *want) {
     int n = 0;
     size_t sum[ZERO_MEMORY_CLASSES] = { 0 };
@@ -104,9 +104,8 @@ static const zero_tensor some_frozen[] = { { "wte", 1, { 1000 }, 1, 0, 1, 0, .fr
                                            { "base", 1, { 3000 }, BLOCKS, 1, 1, 0, .frozen = 1 },
                                            { "w", 1, { 5000 }, BLOCKS, 1, 1, 0 } };
 
-// With the embedding frozen and 3000 frozen elements in each block, padded to 3072, only the blocks' other
-// 5120 elements have gradients, optimizer states and traffic for them. A slot holds 3 pages and then 3072
-// elements.
+// With the embedding frozen and 3000 frozen elements per block, padded to 3072, only the blocks' other 5120
+// elements have gradients, optimizer states and traffic for them. A slot holds 3 pages, then 3072 elements.
 static void test_frozen(void **state) {
     enum { TRAINED = BLOCKS * 5120, FROZEN = 1024 + BLOCKS * 3072 };
     for (int stage = 0; stage <= 3; stage++) {
@@ -132,7 +131,7 @@ static void test_frozen(void **state) {
         const int64_t sharded = stage == 3 ? p.parameters * low : 0, grads = BLOCKS * 5000 * low;
         assert_int_equal(p.formulas[stage].bytes,
                          whole + sharded / 2 + grads / (stage < 2 ? 1 : 2) + optimizer / all);
-        // Stage 3 gathers every unit twice: the embedding for its two forward uses, of which the second also
+        // Stage 3 gathers every unit twice: the embedding for its two forward uses, the second of which also
         // serves backward.
         assert_int_equal(p.traffic.all_gather[ZERO_FOR_STEP], params * low / 2 * (stage == 3 ? 2 : 1));
         assert_int_equal(p.traffic.reduce_scatter[ZERO_FOR_STEP], TRAINED * low / 2);
@@ -141,7 +140,7 @@ static void test_frozen(void **state) {
     }
 }
 
-// A delayed update writes a second version of a block's 2560 trained parameters of this rank, in two pages.
+// A delayed update writes a second version of this rank's 2560 trained parameters of a block, in two pages.
 static void test_frozen_in_files(void **state) {
     size_t bytes[2] = { 0 };
     for (int delayed = 0; delayed < 2; delayed++) {
@@ -219,7 +218,7 @@ static void test_update_states(void **state) {
         }
 }
 
-// A plugin for inference has only parameters and slots, and plans no traffic for a step.
+// A plugin for inference has only parameters and slots. Its plan has no traffic for a step.
 static void test_inference(void **state) {
     for (int stage = 0; stage <= 3; stage++)
         for (int low = 0; low < 2; low++) {
@@ -252,7 +251,7 @@ static void test_inference(void **state) {
 }
 
 // Below stage 2 the sum over micro-batches is stored separately from the current micro-batch's gradients. It
-// is already fp32, so sending it as fp32 needs no extra buffer.
+// is already in fp32, so sending it as fp32 needs no extra buffer.
 static void test_lines_with_sums(void **state) {
     zero_config c = config_of(1, ZERO_BF16, 2);
     c.comm.reduce_fp32 = 1;
@@ -270,13 +269,13 @@ static void test_lines_with_sums(void **state) {
     check_lines(&p, want);
 }
 
-// A plan for CUDA needs no device.
+// Planning for CUDA needs no device.
 static void test_cuda_lines(void **state) {
     zero_config c = config_of(1, ZERO_BF16, 1);
     c.device = ZERO_CUDA;
     for (int nccl = -1; nccl <= 1; nccl++) {
         c.comm.nccl = nccl;
-        // NCCL: a bucket's part from each rank; else half a window.
+        // NCCL: one part of a bucket per rank; otherwise half a window.
         const size_t incoming = nccl ? 3 * PAGE : 2 << 20;
         const line want[] = {
             { "shared window", W, H, WINDOW, 0, 1 },
@@ -351,7 +350,7 @@ static void test_formulas(void **state) {
 // -------- traffic
 
 // On four ranks a shard of the embedding has 256 elements and a shard of a block has 1280. Each is sent to
-// three other ranks, two of them on another node.
+// three other ranks, two of which are on another node.
 static void check_traffic(const zero_config *c, int low, int wire) {
     enum { SHARD = PADDED / 4, BLOCK = BLOCKS * 1280, EMBEDDING = 256 };
     const zero_purpose step = ZERO_FOR_STEP;
@@ -407,8 +406,8 @@ static long peak_kib(void) {
     return u.ru_maxrss;
 }
 
-// Plans 130 billion parameters on 128 ranks, and a model with far more units and ranks. Planning must need
-// little memory, and do no work per rank or per pair of units.
+// Plans 130 billion parameters on 128 ranks, and a model with far more units and ranks. Planning must take
+// little memory, and no work per rank or per pair of units.
 static void test_large(void **state) {
     static const struct {
         int blocks, ranks;

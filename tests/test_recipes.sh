@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests scripts/run_gpt2_*.sh: the stage, recompute level and batch that they choose for a machine's GPUs, and
-# a run of a tiny model on CPUs. Tests scripts/score_gpt2.sh with a tiny model and with a stand-in for the
-# trainer that prints given scores.
+# a run of a tiny model on CPUs. Tests scripts/score_gpt2.sh with a tiny model, and with a fake trainer that
+# prints given scores.
 # Usage: tests/test_recipes.sh TRAINER
 # shellcheck disable=SC2016,SC2086
 . "$(dirname "$0")/cases.sh"
@@ -9,7 +9,7 @@ TRAINER=$(realpath "$1")
 screen=$dir/screen OUT=$dir/out DATA=$dir/data
 export TRAINER OUT DATA
 mkdir "$dir/bin" "$DATA"
-# An nvidia-smi that reports GPUs of $MEMORIES MiB, or none.
+# A fake nvidia-smi that reports GPUs of $MEMORIES MiB, or none.
 printf '#!/bin/sh\n[ -n "$MEMORIES" ] && printf "%%s\\n" $MEMORIES\n' >"$dir/bin/nvidia-smi"
 chmod +x "$dir/bin/nvidia-smi"
 # recipe SIZE OPTION [NAME=VALUE]...
@@ -88,7 +88,7 @@ for model in tiny.bin tiny.hf; do
 done
 end
 
-# The stand-in prints the lines of a run that has shape "L C", loss and score in $SHOWN.
+# The fake trainer prints the lines of a run with shape "L C", loss and score in $SHOWN.
 cat >"$dir/bin/trainer" <<'END'
 #!/bin/bash
 read -r L C loss score <<<"$SHOWN"

@@ -14,7 +14,7 @@
 enum { MIB = 1 << 20 };
 static char root[64];
 
-// Writes the file root/path, and creates the folders that it needs.
+// Writes the file root/path, creating its folders.
 static void put(const char *path, const char *text) {
     char full[512];
     snprintf(full, sizeof full, "%s/%s", root, path);
@@ -58,7 +58,7 @@ static void the_machine(void **state) {
     assert_int_equal(host_room_find(&room, 1, root), ZERO_ERR_IO);
 }
 
-// A machine with systemd: nested cgroups of version 2 only. Limits of outer groups count too. Reclaimable
+// A machine with systemd: only nested cgroups of version 2. Limits of outer groups count too. Reclaimable
 // file pages do not count as used.
 static const char version_2[] =
     "22 26 0:20 / /sys rw,nosuid shared:2 - sysfs sysfs rw\n"
@@ -79,7 +79,7 @@ static void cgroups_of_version_2(void **state) {
     expect(1, 0, "of which 300.0 are used");
 }
 
-// The kernel slows a group above memory.high to a crawl, so a run must stay below it.
+// The kernel slows a group above memory.high to a crawl, so a run must stay below that.
 static void memory_high(void **state) {
     const char *group = "0::/user.slice/user-1000.slice/user@1000.service/app.slice/run-7.scope\n";
     put("proc/self/mountinfo", version_2);
@@ -103,7 +103,7 @@ static void container_of_version_2(void **state) {
     put("sys/fs/cgroup/memory.max", "1073741824\n");
     put("sys/fs/cgroup/memory.current", "536870912\n");
     expect(1, 512, "(memory.max) is 1024.0 MiB, of which 512.0 are used");
-    // The path of a process that entered the container from outside is not below the mount.
+    // If a process entered the container from outside, its path is not below the mount.
     put("proc/self/cgroup", "0::/../../kubepods/burstable/pod7/0a1b\n");
     expect(1, 512, "(memory.max) is 1024.0 MiB");
 }
@@ -146,7 +146,7 @@ static void cgroups_of_version_1(void **state) {
     expect(1, 4096, "the machine");
 }
 
-// A container sees its own group as the root of a mount, which may be at any path and shared with other
+// A container sees its own group as the root of a mount, which may have any path and may be shared with other
 // controllers.
 static void container_of_version_1(void **state) {
     put("proc/self/mountinfo",
@@ -182,7 +182,7 @@ static void no_cgroups(void **state) {
     expect(1, 4096, "the machine");
 }
 
-// -------- a real group, if one can be created
+// -------- a real group, if the test can create one
 
 static int write_line(const char *folder, const char *name, long long n) {
     char path[256];

@@ -74,8 +74,8 @@ static void across_lanes(void **state) {
     tasks_close(&t);
 }
 
-// Submits many tasks on random lanes, each of which needs up to three earlier tasks and mixes their results.
-// Every choice of lanes with threads must give the same results. Each lane must run all its tasks in order of
+// Submits many tasks on random lanes. Each needs up to three earlier tasks and mixes their results. Every
+// choice of lanes with threads must give the same results. Each lane must run all its tasks in order of
 // submission, although nothing waits for them before the lanes are closed.
 static uint64_t result[MOST];
 static int needs_of[MOST][3], last_on[LANES], out_of_order;
@@ -117,8 +117,8 @@ static void same_results(void **state) {
     assert_int_equal(out_of_order, 0);
 }
 
-// A task waits only for submissions before its own. Here the task that it needs is submitted again before it
-// begins; it must not wait for that second submission.
+// A task waits only for earlier submissions. Here the task that it needs is submitted again before it begins;
+// it must not wait for that second submission.
 static void submitted_again(void **state) {
     open_lanes(ALL);
     shut();
@@ -226,7 +226,7 @@ static void failure(void **state) {
     tasks_close(&t);
 }
 
-// Two lanes fail. The error must be that of the first, and queued tasks must not run when the lanes close.
+// Two lanes fail. The error must be the first one's, and queued tasks must not run when the lanes close.
 static void first_failure(void **state) {
     task k[20];
     open_lanes(ALL);
@@ -286,7 +286,7 @@ static int run_nap_and_note(void *ms, task *k) {
     return run_note(ms, k);
 }
 
-// A task on the trainer's lane runs during its submission, so the submission waits for the tasks that it
+// A task on the trainer's lane runs when it is submitted, so the submission waits for the tasks that it
 // needs. Returns 1 if the trace shows all waits for a task that takes `ms`, and no others.
 static int waits_are_traced(long ms) {
     alarm(HANGS_AFTER_S);
@@ -300,7 +300,7 @@ static int waits_are_traced(long ms) {
     WORKS(tasks_submit(&t, &read, AFTER_NOTHING));
     WORKS(tasks_submit(&t, &copy, AFTER(&read)));
     WORKS(tasks_wait(&t, &copy));
-    WORKS(tasks_wait(&t, &copy));  // has ended, so this records no wait
+    WORKS(tasks_wait(&t, &copy));  // the copy has ended, so no wait is recorded
     int right = tr.used == 2 && waits(LANE_COPIES, 7) == 1 && waits(LANE_TRAINER, 8) == 1;
     WORKS(tasks_submit(&t, &read, AFTER_NOTHING));
     WORKS(tasks_submit(&t, &own, AFTER(&read)));
@@ -312,14 +312,14 @@ static int waits_are_traced(long ms) {
 }
 
 // The trace shows which lane waited for which task. On a busy machine a lane may begin to wait late, so the
-// task takes longer each time.
+// task takes longer in each round.
 static void traced_waits(void **state) {
     int right = 0;
     for (long ms = 50; !right && ms < 8000; ms *= 2) right = waits_are_traced(ms);
     assert_true(right);
 }
 
-// -------- a device with streams, which only logs the calls
+// -------- a device with streams, which only logs its calls
 
 static char calls[256];
 static int events;
@@ -383,7 +383,7 @@ static void device_with_streams(void **state) {
         WORKS(tasks_submit(&t, &gather, AFTER(&adamw)));
         WORKS(tasks_wait(&t, &gather));
         called("order2C run3C record3C order3G run2G record4G order4C");
-        // If a task runs on the host, the host waits for the streams that the task needs.
+        // If a task runs on the host, the host must wait for the streams that the task needs.
         WORKS(tasks_submit(&t, &save, AFTER(&gather)));
         WORKS(tasks_wait(&t, &save));
         called("wait0G run4C");

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests screen output: the bar on a terminal, lines elsewhere, --help, compare_stages.sh, plots.sh,
-# trace_lanes.sh, make demo. Usage: tests/test_terminal.sh TRAINER
+# trace_lanes.sh and make demo. Usage: tests/test_terminal.sh TRAINER
 # util-linux's `script` provides the terminal: it runs a command on a pseudo-terminal and copies its output.
 # shellcheck disable=SC2016,SC2086
 . "$(dirname "$0")/cases.sh"
@@ -34,7 +34,7 @@ bar_shown() {   # NAME COMMAND
     begin "bar.$1"
     need 'failed' on_terminal 100 "$2"
     need 'no bar' [ "$(count "$bar")" -ge 2 ]
-    counts '^step' "$(count "$bar")"    # the time left is below an hour
+    counts '^step' "$(count "$bar")"    # the time left is under an hour
     counts "$line" 0
     need "drawn $(count "$bar") times" number "$(count "$bar") <= 5 + 10 * ($EPOCHREALTIME - $since)"
     need "$(widest) columns" [ "$(widest)" -le 99 ]
@@ -76,7 +76,7 @@ begin 'lines.two ranks'
 need 'failed' timeout -k 2 $hang_limit $two "$TRAINER" $small >"$screen" 2>&1 </dev/null
 counts "$line" 60
 need 'carriage returns' not grep -q $'\r' "$screen"
-counts '^peak' 0        # printed only with a bar
+counts '^peak' 0        # only printed with a bar
 end
 begin 'bar.requested without a terminal'
 need 'failed' env COLUMNS=60 timeout -k 2 $hang_limit "$TRAINER" $small --progress bar >"$dir/raw" 2>&1 \
@@ -157,7 +157,7 @@ test_plots() {
     end
     begin 'plots.titles, and a run that has not finished'
     mkdir -p "$dir/bin" "$dir/two"
-    # instead of gnuplot: keeps its commands and the labels of the runs, and makes empty pictures
+    # a fake gnuplot: keeps its commands and the runs' labels, and makes empty pictures
     cat >"$dir/bin/gnuplot" <<END
 #!/bin/sh
 cat >"$dir/commands"
@@ -238,7 +238,7 @@ test_trace_lanes() {
         'once: 0: 10 %, 1: 30 %, 2: 40 %, 3: 20 %, 4: 0 %'
     grep -v "to host\|to device" "$dir/trace.json" >"$dir/no_copies.json"
     need 'failed' dev/trace_lanes.sh "$dir/no_copies.json" >"$screen" 2>&1
-    counts copies 0         # a lane without work
+    counts copies 0         # a lane with no work
     head -n 3 "$dir/trace.json" >"$dir/short.json"
     need 'a short trace was accepted' not dev/trace_lanes.sh "$dir/short.json" >"$screen" 2>&1
     has "$screen" 'has fewer than three steps'
@@ -251,7 +251,7 @@ test_trace_lanes() {
     end
 }
 
-# ---- make demo, in a tree of links
+# ---- make demo, in a tree of symlinks
 
 test_demo() {
     local tree=$dir/tree sample

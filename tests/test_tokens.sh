@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests build/make_tokens against tests/tokens_reference.c, its files and its errors, build/make_hellaswag in
-# the same folder, and scripts/download.sh with a local folder as the mirror.
+# Tests build/make_tokens against tests/tokens_reference.c, its files and its errors. Also tests
+# build/make_hellaswag, and scripts/download.sh with a local folder as the mirror.
 # Usage: tests/test_tokens.sh MAKE_TOKENS
 #   TINY_SHAKESPEARE=FOLDER     also compares with the text, shards and GPT-2 tokenizer in this folder
 # shellcheck disable=SC2059,SC2086
@@ -20,7 +20,7 @@ count() { tokens "$1" | wc -l; }
 # Prints byte-level tokens as text, with # for end-of-text and / for a line feed.
 shown() { tokens "$@" | awk '{ printf "%s", $1 == 256 ? "#" : $1 == 10 ? "/" : sprintf("%c", $1) }'; }
 same_file() { need "$1 and $2 differ" cmp -s "$1" "$2"; }
-# together ALL PART...: checks that the parts' tokens, in sequence, equal those of ALL
+# together ALL PART...: checks that the concatenated tokens of the parts equal those of ALL
 together() { need "${*:2} differ from $1" cmp -s <(tokens "$1") <(tokens "${@:2}"); }
 
 bpe=(--tokenizer tokenizer.bin)
@@ -160,7 +160,7 @@ mkfifo slow
 exec 3>slow                             # returns once the tool has opened the FIFO
 head -c 4096 text.txt >&3
 await test -e stopped_val.bin.tmp
-# Sends signals until the tool has ended, because one may arrive before the tool's read.
+# Sends signals until the tool ends, because one may arrive before the tool starts to read.
 interrupted() { not kill -INT $job 2>/dev/null; }
 need 'it still runs' await interrupted
 ends_within $hang_limit $job
@@ -334,7 +334,7 @@ end
 begin 'downloads.resumed'
 cp out_train.bin $pack/gpt2_124M.bin
 rm -rf data && mkdir data
-# The partial file differs from the mirror's, to show that a download keeps its bytes.
+# The partial file differs from the mirror's, which shows whether a download keeps its bytes.
 {
     head -c 1024 out_train.bin
     tail -c +1025 out_train.bin | head -c 1976 | tr e E

@@ -1,5 +1,5 @@
 // Tests what the trainer's ranks compare: almost all options, the model and the data, and the contents of
-// files instead of their paths. Calls must_be_same twice in one process, as two ranks would. mpi_same and
+// files rather than their paths. Calls must_be_same twice in one process, as two ranks would. mpi_same and
 // trainer.sh test the comparison itself and its messages.
 #include <math.h>
 #include <setjmp.h>
@@ -101,7 +101,7 @@ static int is_free(const char *name) {
     return 0;
 }
 
-// Every option in the table, including future ones, must be compared, unless is_free lists it.
+// Every option in the table, including future ones, must be compared unless is_free lists it.
 static void test_options(void **state) {
     int compared = 0;
     for (const Option *o = option_table; o < option_table + num_options; o++) {
@@ -140,7 +140,7 @@ static void test_values(void **state) {
     assert_string_equal(difference(), "-k = linear");
 }
 
-// The ranks compare the dtype that they chose for "auto".
+// The ranks compare the dtype chosen for "auto".
 static void test_chosen_dtype(void **state) {
     model.dtype = GPT2_BF16;
     assert_string_equal(difference(), "--dtype auto = bf16");
@@ -210,7 +210,7 @@ static void test_data(void **state) {
     assert_int_equal(rename(path_of("same/train_2.bin"), path_of("same/train_2b.bin")), 0);
     opt.train_data = path_of("same/train_*.bin");
     named("-i, shard 2 = train_2b.bin, 3024 bytes");
-    opt.val_every = 0;  // the validation data is then not read
+    opt.val_every = 0;  // then the validation data is not read
     opt.val_data = path_of("train_0.bin");
     named("-v = 0");
 }

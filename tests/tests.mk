@@ -15,7 +15,7 @@ STAND_IN_TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CUDA_TESTS)) \
 $(BUILD)/tests/%.o: tests/%.cu $(ZERO_FLAGS)_cuda
 	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cuda $@"
 	$(Q)$(ZERO_CUDA_COMPILE) -I. -c $< -o $@
-# Tests compute little, and compile three times as fast at -O1.
+# Tests compute little. At -O1 they compile three times as fast.
 $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) | $(NCCL_SO)
 	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS:-O3=-O1) $(ZERO_FOUND_CFLAGS) $(filter -D%,$(GPT2_CUDA) $(GPT2_CUDNN)) \

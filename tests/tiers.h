@@ -25,7 +25,7 @@ enum { ALL = 1 << 30 };  // in_host: keeps all parameters in memory
 static struct {
     const mixture *mixtures;
     int n_mixtures, n_manners;
-    // Moves the run to a device, in one of n_manners ways, and returns the way's name. NULL: runs on the CPU.
+    // Sets one of n_manners ways to run on a device, and returns its name. NULL: runs on the CPU.
     const char *(*place)(zero_config *c, int turn);
 } tiers;
 
@@ -74,7 +74,7 @@ static inline outcome plain_in_tiers(zero_config *c, int turn) {
     return outcome_of(c, turn % 3 == 0, compare_with_plan);
 }
 
-// Runs steps without clipping, so that updates need not wait for the norm. early: 1: promises each update.
+// Runs steps without clipping, so that updates need not wait for the norm. early 1: promises each update.
 static inline outcome promised(const zero_config *c, int early, double compute_s) {
     outcome o;
     toy t;
@@ -134,14 +134,14 @@ static inline outcome delayed_in_tiers(zero_config *c, int turn) {
     t.compute_s = 1e-4 * (turn % 3);
     for (int step = 1; step <= DELAYED_STEPS; step++) run_delayed_step(&t, c->micro_batches, step, &o);
     MUST(zero_hash(t.z, 0, o.set));
-    MUST(toy_eval(&t));  // uses the old parameters; a device may still be reading them
+    MUST(toy_eval(&t));  // uses the old parameters, which a device may still be reading
     MUST(zero_finish_update(t.z));
     o.eval = outcome_activation(&t);
     end_delayed(&t, &o);
     return o;
 }
 
-// Copies the masters of all tensors into `values`, or with `set` copies `values` into masters or parameters.
+// Copies the masters of all tensors to `values` or, if `set`, copies `values` to the masters or parameters.
 static inline void copy_masters(toy *t, zero_value what, int set, float *values) {
     for (int k = 0; k < TOY_TENSORS; k++)
         for (int l = 0; l < toy_tensors[k].layers; l++, values += toy_elems(k))
@@ -149,9 +149,9 @@ static inline void copy_masters(toy *t, zero_value what, int set, float *values)
                      : zero_get(t->z, what, k, l, 0, toy_elems(k), values));
 }
 
-// Imitates the delay without the plugin's help: sets the previous step's parameters before each step, and
-// then the current masters for its update. This needs masters that are separate from the parameters. fp32 has
-// none, so its reference is a delayed run in memory.
+// Imitates the delay without the plugin's help: before each step sets the previous step's parameters, then
+// the current masters for the update. This needs masters separate from the parameters. fp32 has none, so its
+// reference is a delayed run in memory.
 static inline outcome delayed_by_hand(zero_config c) {
     static float kept[2][TOY_ELEMS];
     outcome o;
@@ -238,8 +238,8 @@ static inline void check_all_bits(void) {
     toy_freeze(0);
 }
 
-// The trainer's own updates. A sixth of the combinations suffices, because only the arithmetic and the number
-// of states differ from AdamW.
+// The trainer's own updates. A sixth of the combinations is enough, because only the arithmetic and the
+// number of states differ from AdamW.
 static inline void check_own_updates(void) {
     kind_of_run kinds[] = { plain_runs, early_runs, delayed_runs };
     for (int k = 0; k < SETTINGS_COUNT(kinds); k++) {
@@ -331,7 +331,7 @@ static inline void check_traffic(const mixture *m, int stage, const settings_for
     if (puts && t.z->layout.units[0].padded) CHECK(not_read > 0);
     CHECK((after.gathers_from_memory > 0) == (params_in_files && m->in_host > 0));
     CHECK((after.gathers_from_files > 0) == params_in_files);
-    const int may_round_to_0 = m->ratio < 1 && toy_frozen_set;  // elements that are away
+    const int may_round_to_0 = m->ratio < 1 && toy_frozen_set;  // the number of offloaded elements
     if (!may_round_to_0) CHECK((after.how != NULL) == in_files);
     zero_destroy(t.z);
 }
@@ -360,7 +360,7 @@ static inline void check_all_traffic(void) {
 static inline int run_with_fault(const zero_config *c, int of_disk) {
     char hex[17] = "";
     toy t = { .z = NULL };
-    int rc = outcome_create(&t, c);  // if setting the values fails, the plugin still exists
+    int rc = outcome_create(&t, c);  // if setting the values fails, the plugin exists nevertheless
     for (int step = 1; step <= 3 && !rc; step++) rc = toy_step(&t, c->micro_batches, step, NULL);
     if (!rc) rc = zero_hash(t.z, 1, hex);
     if (!rc) CHECK(strlen(hex) == 16);
@@ -370,7 +370,7 @@ static inline int run_with_fault(const zero_config *c, int of_disk) {
     return rc;
 }
 
-// Makes the n-th read, write or submission fail, for growing n until a run has fewer than n.
+// Makes the n-th read, write or submission fail, for increasing n, until a run makes fewer than n.
 static inline void check_files_that_fail(const zero_config *c) {
     static const file_operation kinds[] = { FILE_READ, FILE_WRITE, FILE_SUBMIT };
     for (int k = 0; k < SETTINGS_COUNT(kinds); k++) {

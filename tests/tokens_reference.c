@@ -14,8 +14,8 @@
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 typedef enum { LETTER, NUMBER, SPACE, OTHER } Kind;
 
-// All characters of the text, by kind. Neither the separator U+180E nor the control characters are white
-// space, and the combining accent is not a letter.
+// All characters of the text, by kind. The separator U+180E and the control characters are not white space,
+// and the combining accent is not a letter.
 static const char *const of_kind[] = {
     [LETTER] = "aehlnrstvdmSéßжςא漢かʰ\xf0\x90\x90\x80",
     [NUMBER] = "012²½Ⅷ٣",
@@ -44,7 +44,7 @@ static const char *const pieces[] = { " ",    " ",     "  ",     "\n",     "\n\n
                                       "   a", " \n a", "1212",   " 12",    "<|endoftext|>", "!._",
                                       "日本" };
 
-// The merged tokens, in order of rank. Some overlap, some cannot be reached, and one occurs twice.
+// The merged tokens, in order of rank. Some overlap, some are unreachable, and one occurs twice.
 static const char *const merged[] = { "he",       " t",       "th",           " the", "the",  "aa",
                                       "aaaa",     "hehe",     "re",           "ere",  "'l",   "'ll",
                                       "\xc3\xa9", "\xe6\xbc", "\xe6\xbc\xa2", "12",   "1212", "  ",
@@ -132,7 +132,8 @@ static int token_of(const unsigned char *bytes, int n) {
     return -1;
 }
 
-// Joins the neighbours that form the lowest-numbered token until none form a token, and prints the result.
+// Joins the neighbours that form the lowest-numbered token, until no neighbours form one, and prints the
+// result.
 static void encode_word(const unsigned char *word, int n) {
     int *start = check(malloc((size_t)(n + 1) * sizeof *start)),
         parts = n;  // part i: bytes [start[i], start[i + 1])
@@ -157,7 +158,7 @@ static void encode_word(const unsigned char *word, int n) {
 static int character(const unsigned char *p) {
     for (int i = 0; i < num_characters; i++)
         if (!strncmp((const char *)p, characters[i].text, strlen(characters[i].text))) return i;
-    // The pieces contain a few characters that are not in the table; a character of the same kind stands in.
+    // The pieces contain a few characters that the table lacks. A character of the same kind replaces them.
     return *p >= 0x80 ? character((const unsigned char *)"漢")
                       : character((const unsigned char *)(strchr("<>", *p) ? "!" : "a"));
 }

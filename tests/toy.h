@@ -1,4 +1,4 @@
-// A toy network that drives the plugin's hooks: one unit used at both ends, like GPT-2's embeddings, and
+// A toy network that calls the plugin's hooks: one unit used at both ends, like GPT-2's embeddings, and
 // blocks of tensors with odd sizes. The activation depends on every parameter read and on their order.
 // Gradients are nonlinear in the parameters, the activation, the rank, the micro-batch and the position, so
 // any mix-up of values changes the result.
@@ -30,8 +30,8 @@ static const zero_unit toy_units[TOY_UNITS] = {
     { "block 2", 1, 1, 0 }, { "block 3", 1, 1, 0 },
 };
 
-// Sets of frozen tensors, by their bits. In the last set a single block is frozen: its only tensor is lnw,
-// which the other blocks lack.
+// Sets of frozen tensors, as bits. In the last set only one block is frozen: its only tensor is lnw, which
+// the other blocks lack.
 enum { TOY_FROZEN_SETS = 5, TOY_ONE_BLOCK = TOY_FROZEN_SETS - 1 };
 static const struct {
     const char *name;
@@ -64,7 +64,7 @@ typedef struct {
     zero_dtype dtype;
     zero_unit units[TOY_UNITS];
     int rank, ranks, micro;
-    int integers;      // 1: gradients are small integers instead (toy_integer)
+    int integers;      // gradients are small integers instead (toy_integer)
     double compute_s;  // how long each use of a block sleeps, to imitate computation
     float activation;
     const toy_device *on;  // computes on `stream`, with the activation in *device_activation; NULL: CPU
@@ -204,7 +204,7 @@ static inline int toy_set_initial(toy *t) {
     return 0;
 }
 
-// All states stay 0. units: NULL for toy_units.
+// All states remain 0. units: NULL for toy_units.
 static inline int toy_create_empty(toy *t, const zero_config *config, const zero_unit *units) {
     *t = (toy){ .dtype = config->numbers.dtype };
     memcpy(t->units, units ? units : toy_units, sizeof t->units);
@@ -220,7 +220,7 @@ static inline int toy_create(toy *t, const zero_config *config, const zero_unit 
 }
 
 // Lists the units' events from *next on: G gather, R reduction, U update, F forward, B backward. Without
-// overlap they are in order of their starts. Valid until the next call.
+// overlap they are in the order in which they started. Valid until the next call.
 static inline const char *toy_events(const trace *happened, int *next) {
     static const char letters[] = { [EVENT_GATHER] = 'G',
                                     [EVENT_REDUCE] = 'R',

@@ -1,5 +1,5 @@
-// The toy on a CUDA device. Compiled without contraction, as the plugin's kernels: the same bits as on the
-// processor.
+// The toy on a CUDA device. Compiled without contraction, like the plugin's kernels, so that it gives the
+// same bits as the CPU.
 #include <cuda_runtime.h>
 #include "toy_kernels.h"
 #define static static __host__ __device__
@@ -13,7 +13,7 @@ enum { THREADS = 64 };
 __global__ void set_activation(float *activation, float value) { *activation = value; }
 
 __global__ void read_parameters(float *activation, zero_dtype dtype, const void *p,
-                                int64_t n) {  // a chain: one thread
+                                int64_t n) {  // a chain, so it uses one thread
     float a = *activation;
     for (int64_t i = 0; i < n; i++) a = toy_add_parameter(a, toy_load(dtype, p, i), i);
     *activation = a;
@@ -24,7 +24,7 @@ __global__ void add_gradient(toy_use u, const float *activation, const void *p, 
     for (int64_t i = threadIdx.x; i < n; i += THREADS) toy_add_gradient(&u, a, p, g, i);
 }
 
-// The update treats elements independently, so each thread passes it one at a time.
+// The update treats elements independently, so each thread passes one at a time.
 template <zero_update_with UPDATE> __global__ void update_elements(zero_piece p, zero_hyper h) {
     for (int64_t i = threadIdx.x; i < p.n; i += THREADS) {
         zero_piece one = p;

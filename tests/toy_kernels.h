@@ -29,10 +29,10 @@ typedef struct {
     int ranks, rank, micro, tensor, layer, use;
     int integers;  // gradients are small integers (toy_integer)
     float loss_scale;
-    int writes;  // 1: overwrites g instead of adding to it; the same bits if g was 0
+    int writes;  // 1: overwrites g instead of adding to it; gives the same bits if g was 0
 } toy_use;
 
-// Multiplies by the number of ranks, so that the mean over the ranks is an integer too.
+// Multiplies by the number of ranks, so that the mean over all ranks is also an integer.
 ZERO_INLINE int toy_integer(const toy_use *u, int64_t i) {
     return u->ranks *
            ((int)((i * 7 + u->tensor * 3 + u->layer + u->use * 2) % 5) - 2 + 2 * u->rank - u->micro);
@@ -52,7 +52,7 @@ ZERO_INLINE void toy_sgd(void *ctx, const zero_piece *p) {
     for (int64_t i = 0; i < p->n; i++) p->weights[i] -= p->lr * p->gradient[i];
 }
 
-// The toy in device memory: each function queues its work on a stream, does not wait, and returns 0 or the
+// The toy in device memory. Each function queues its work on a stream, does not wait, and returns 0 or the
 // launch's error. The activation is one float on the device. The last three update a piece.
 typedef struct {
     int (*start)(void *stream, float *activation, float value);

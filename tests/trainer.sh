@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the trainer as a user runs it: bits, resume, files, traffic, memory, bad input, dying ranks, with
-# small models and few steps. Every command has a time limit; exceeding it is a failure.
+# Tests the trainer as users run it, with small models and few steps: bits, resume, files, traffic, memory,
+# bad input, dying ranks. Every command has a time limit; exceeding it is a failure.
 # Usage: tests/trainer.sh TRAINER [GROUP]...
 # shellcheck disable=SC2016,SC2059,SC2086
 . "$(dirname "$0")/cases.sh"
@@ -21,7 +21,7 @@ close_losses() {        # RUN RUN TOLERANCE
 
 # ---- bits
 
-# Tests that options that must not change the bits reach the plugin; tests/mpi_zero.c tests each one with each
+# Tests that options that must not change the bits reach the plugin. tests/mpi_zero.c tests each one with each
 # dtype.
 test_bits() {
     local stages=('-z 0 --naive 1' '-z 0' '-z 1 --overlap 1' '-z 2' '-z 3 --overlap 1')
@@ -64,7 +64,7 @@ test_resume() {
         trains 2 straight --dtype $dtype -z 2 -x 10
         trains 2 halves --dtype $dtype -z 2 -x 10 -n 5
         same_result halves straight
-        # Imitates a crash during the save of step 10: the run must resume from the previous checkpoint.
+        # Simulates a crash during the save of step 10: the run must resume from the previous checkpoint.
         rm -f "$dir"/halves/step_00000010/manifest.json
         trains 2 halves --dtype $dtype -z 3 -x 10 -n 5 -y 1
         screen halves 'resuming at step 5'
@@ -77,7 +77,7 @@ test_resume() {
     begin 'resume.old checkpoints are removed'
     trains 2 kept -x 8 -n 2 -nk 2
     is 'files left' "$(saved_files kept)" 'model_00000006.bin model_00000008.bin step_00000006 step_00000008'
-    # Imitates a killed save, and adds a folder of a later step; the run must not touch that folder.
+    # Simulates a killed save, and adds a folder of a later step, which the run must not touch.
     rm "$dir"/kept/step_00000006/manifest.json
     cp -r "$dir/kept/step_00000006" "$dir/kept/step_00000099"
     trains 2 kept -x 10 -n 2 -nk 2 -y 1
@@ -117,7 +117,7 @@ test_resume() {
     need 'failed' train 2 good -x 4 -n 2
     restore() { rm -rf "$dir/saved" && cp -r "$dir/good" "$dir/saved"; }
     local four=$dir/saved/step_00000004
-    # Step 4 is unusable: the run must report why, resume from step 2 and end with the same bits.
+    # Step 4 is unusable. The run must report why, resume from step 2 and end with the same bits.
     while IFS='|' read -r name damage pattern; do
         restore
         rank0=$(states saved 4 0) rank1=$(states saved 4 1)
@@ -164,8 +164,8 @@ END
     end
 }
 
-# ---- resuming on other numbers of ranks: the run must read the same sequences as an uninterrupted one, even
-# if an epoch ends within a step, and every loss and gradient norm must agree within the rounding of sums
+# ---- resuming on another number of ranks: the run must read the same sequences as an uninterrupted one, even
+# if an epoch ends within a step, and each loss and gradient norm must agree up to the rounding of sums
 
 # part NAME FIRST TOKENS: writes a shard with TOKENS tokens of the stories, from token FIRST on
 part() {
@@ -176,7 +176,7 @@ part() {
         tail -c +$((1025 + 2 * $2)) data/stories_train.bin | head -c $((2 * $3))
     } >"$dir/$1"
 }
-# Prints step, loss and norm of steps 6 to 11, each from the last run that made it.
+# Prints step, loss and norm of steps 6 to 11, each from the last run that executed it.
 figures() {
     sed -nE 's/.*"step": ([0-9]+), "loss": ([^,]+), "grad_norm": ([^,]+),.*/\1 \2 \3/p' \
         "$dir/$1/metrics.jsonl" |
@@ -195,7 +195,7 @@ test_elastic() {
     local ranks arguments dtype limit apart
     part rows_1.bin 0 $((50 * 32 + 1))
     part rows_2.bin 5000 $((41 * 32 + 1))
-    # 91 sequences, 60 per step: an epoch ends within every other step.
+    # 91 sequences, 60 per step, so an epoch ends within every other step.
     local args=(-d 1920 -x 11 -k constant -i "$dir/rows_*.bin" --comm-timeout 20)
     for dtype in fp32 bf16; do
         trains 2 straight "${args[@]}" --dtype $dtype -b 6
@@ -243,8 +243,8 @@ test_files() {
     end
 }
 
-# Reduces strings, numbers and names to letters, and each complete object to the letter V: valid JSON ends as
-# V.
+# Reduces strings, numbers and names to letters, and each complete object to the letter V. Valid JSON ends up
+# as V.
 valid_json() {
     [ "$(tr -d '\n' <"$1" | sed -E \
         's/"[^"\\]*"/S/g; s/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?/V/g; s/null|true|false/V/g; s/ //g
@@ -294,8 +294,8 @@ test_outputs() {
     end
 }
 
-# The score must not depend on the stage, nor, with the same parameters, on the number of ranks. 3 ranks do
-# not divide 10 examples, and batches of 3 or 5 rows do not hold whole ones.
+# The score must not depend on the stage nor, with the same parameters, on the number of ranks. 3 ranks do not
+# divide 10 examples, and batches of 3 or 5 rows do not hold whole examples.
 test_hellaswag() {
     local np stage rows first every
     local with=(-h 1 -v 2 -m 1 -x 3 --hellaswag tests/reference_hellaswag.bin)
@@ -405,14 +405,14 @@ pss() {
     wait $job
 }
 
-# The table excludes the program, its libraries, MPI and oneDNN's compiled matmuls. A run of the smallest
+# The table leaves out the program, its libraries, MPI and oneDNN's compiled matmuls. A run of the smallest
 # model measures these, and the large models may exceed their tables by the same amount. The smallest model's
-# window is small, because pages that it does not touch would be in its table but not in its Pss.
+# window is small, because untouched pages would be in its table but not in its Pss.
 test_memory() {
     local setting baseline together limit most=0
     if ! grep -qs '^Pss:' /proc/self/smaps_rollup; then skip memory 'no /proc/PID/smaps_rollup'; return; fi
     begin 'memory.the smallest model'
-    for _ in 1 2; do            # one short run may end between the samples
+    for _ in 1 2; do            # one short run may end between two samples
         need 'failed' pss 4 least -e l1h4c64v257t32 -b 1 -x 200 --dtype fp32 -z 0 --hash params \
             --window 65536
         [ "$peak" -gt $most ] && most=$peak
@@ -559,7 +559,7 @@ test_prompts() {
     line=$(text two) first=$(sed -n '/^answer 1$/,/^answer 2$/p' "$dir/two.screen" | sed '1,2d' | head -n -2)
     is '--prompt' "$(says 1 -e "$dir/model" --dtype bf16 -g 12 --prompt The)" "$first"
     for np in 1 2; do
-        # The second line arrives after rank 1's time limit for a silent rank 0, and has no newline.
+        # The second line has no newline, and arrives after rank 1's time limit for a silent rank 0.
         is "standard input, $np ranks" "$({ echo The; sleep 4; printf 'A dog was'; } |
             says $np -e "$dir/model" --dtype bf16 -g 12 --prompts - --comm-timeout 3)" "$first"$'\n'"$line"
     done
@@ -627,12 +627,12 @@ test_prompts() {
         screen plan '^  activations +keys and values'
         need 'the plan has more than parameters' \
             not grep -qE 'gradients|master|moment|bucket|tables' "$dir/plan.screen"
-        # 2P, or 2P/N at stage 3, with up to 1 % of padding
+        # 2P, or 2P/N at stage 3, plus up to 1 % padding
         P=$(sed -nE 's/.* ([0-9]+) parameters,.*/\1/p' "$dir/plan.screen")
         i=$((2 * P / (stage == 3 ? np : 1)))
         need "$(figure held model_state_bytes) bytes, formula: $i" number \
             "$(figure held model_state_bytes) >= $i && $(figure held model_state_bytes) <= 1.01 * $i + 4096"
-        # At stage 3 a rank sends its shard of each block in every pass, and its shard of the embeddings only
+        # At stage 3 a rank sends its shard of each block in every pass, but its shard of the embeddings only
         # in the first.
         line=$(figure held sent_bytes_a_pass)
         i=$((stage == 3 ? 2 * P * (np - 1) / np : 0))
@@ -760,7 +760,7 @@ END
     else refused 'bad.device' 2 '--device cuda' --device cuda; fi
 }
 
-# test_deepspeed covers the settings of a DeepSpeed file; this tests how they combine with the options.
+# test_deepspeed covers the settings of a DeepSpeed file. This tests how they combine with options.
 test_zero_config() {
     local j=$dir/zero.json z="--zero-config $dir"
     local tiny=(-e l2h2c32v257t32 -b 2 -v 0 -s 0 --threads 1 --overlap 0 --hash full)
@@ -855,7 +855,7 @@ END
     screen refused '^  numbers.dtype +fp16 +list.json:3$' '^noted .*fp16 needs' '^buckets' \
         ': 7 keys cannot be honoured'
     need 'a folder was made' [ ! -e "$dir/no_config" ]
-    # Offload set in a file and by options
+    # Offload set by a file and by options
     run 1 $hang_limit "${small[@]}" --print-config --zero-config "$dir/tier.json" >"$dir/file.screen" 2>&1
     run 1 $hang_limit "${small[@]}" --print-config --offload-optimizer nvme --offload-param cpu --nvme /n \
         >"$dir/option.screen" 2>&1
@@ -885,7 +885,7 @@ shard() {
     } >"$1"
 }
 
-# test_gpt2_files covers every kind of damage; this checks that each reader's message reaches the user with
+# test_gpt2_files covers every kind of damage. This checks that each reader's message reaches the user, with
 # the file's name.
 test_input_files() {
     shard "$dir/short" 1000 998
@@ -919,9 +919,9 @@ bad.file as the folder|2|$dir/short|-o $dir/short
 END
 }
 
-# ---- ranks that are started with different settings
+# ---- ranks started with different settings
 
-# test_unlike and mpi_same cover every comparison; this covers the messages.
+# test_unlike and mpi_same cover every comparison. This covers the messages.
 # odd RANK CODE: makes RANK run CODE first; CODE may change the rank's arguments, $@, and environment
 odd() { wrap="[ \$rank != $1 ] || { $2; };"; }
 # unlike NAME NP RANK CODE THEIRS OURS ARGUMENT...: checks that one message reports that RANK has THEIRS and

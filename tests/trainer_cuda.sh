@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the trainer with --device cuda. Needs no GPU: the build with the stand-in for the CUDA runtime
-# (tests/cuda/) runs the kernels on the CPU and reorders operations that no event orders.
+# Tests the trainer with --device cuda. Needs no GPU: it uses the build with the stand-in for the CUDA runtime
+# (tests/cuda/), which runs the kernels on the CPU and reorders operations unless an event orders them.
 # Usage: tests/trainer_cuda.sh TRAINER
 # shellcheck disable=SC2016,SC2086
 . "$(dirname "$0")/cases.sh"
@@ -29,7 +29,7 @@ modes=CUDA_STAND_IN     # how the stand-in reorders
 same 'same bits on one rank: stages, modes of the device' 1 "$cuda" '-z 0' 'ZERO_POISON=1 -z 1' '-z 2' \
     '-z 3' "$modes=lazy -z 3" "$modes=rival -z 2" "$modes=lag -z 3 --prefetch 2" \
     "${modes}_ORDER=backward -z 3 --overlap 0" '-z 3 -r 0' '-z 3 -r 2' "$modes=lazy -z 3 -r 3"
-# With five blocks, three inputs go to the host and share two device buffers.
+# With five blocks, three inputs go to the host and share two buffers on the device.
 five='-e l5h2c64v257t16'
 same 'same bits with block inputs on the host' 1 "$cuda $five" '-z 0 -r 0' '-z 3 -r 3' \
     '-z 3 --cpu-checkpointing' "$modes=lazy --cpu-checkpointing" \
@@ -62,13 +62,13 @@ same 'same bits without master weights' 2 "$two -w 0" '-z 0' "$modes=lazy -z 3"
 same 'same bits if GELU matmuls compute the bias gradients' 1 "$cuda -ge 2" '-z 0' "$modes=lag -z 3" \
     "$modes=rival -z 2"
 
-# ---- what depends on the device's memory
+# ---- choices that depend on the device's memory
 
 # Older devices have a smaller matmul workspace.
 old=CUDA_STAND_IN_CAPABILITY=80
 level() { sed -nE 's/^numbers .* recompute ([0-3]) \(the lowest that memory allows.*/\1/p' "$dir/$1.screen"; }
 chooses() { is "level of $1" "$(level "$1")" "$2"; }
-# Prints the bytes that a rank uses on the device, with a margin for the rounding of its allocations.
+# Prints the bytes that a rank uses on the device, plus a margin for the rounding of its allocations.
 on_device() {
     local sum=98304 what
     for what in model_state_bytes working_bytes activation_bytes; do sum=$((sum + $(value "$1" $what))); done
@@ -76,7 +76,7 @@ on_device() {
 }
 memory() { echo "CUDA_STAND_IN_MEMORY=$1"; }
 device_of() { echo $((($1 + (2 << 20) - 1) >> 21 << 21)); }     # rounds up to 2 MiB, as the stand-in requires
-roomy() { device_of $(($1 * 32 / 31)); }        # 1/32 of it stays free
+roomy() { device_of $(($1 * 32 / 31)); }        # leaves 1/32 of it free
 # apart NAME VARIABLE VALUE VALUE ARGUMENT...: trains two ranks, each with a different value of VARIABLE
 apart() {
     local ended
@@ -95,7 +95,7 @@ for r in 0 1 2 3; do
     bytes[r]=$(on_device level$r)
     trains 1 room$r "${deep[@]}" "$(memory "$(roomy "${bytes[r]}")")"
     chooses room$r $r
-    # At level 3 the device is so small that the logits are split in two.
+    # At level 3 the device is so small that the logits are computed in two parts.
     equal=$([ $r = 3 ] && echo -lt || echo -eq)
     need "room for level $r: unexpected bytes on the device" [ "$(on_device room$r)" $equal "${bytes[r]}" ]
 done
@@ -139,7 +139,7 @@ for r in 0 1; do
     trains 2 pair$r "${deep[@]}" CUDA_STAND_IN_DEVICES=2 --comm host -r $r
     bytes[r]=$(roomy "$(on_device pair$r)")
 done
-# columns: the levels that fit the memory of ranks 0 and 1, the number of devices, the level chosen
+# columns: the levels that fit into the memory of ranks 0 and 1, the number of devices, the level chosen
 while read -r first second devices chosen; do
     both=both$first$second$devices
     need "$both failed" apart $both CUDA_STAND_IN_MEMORY "${bytes[first]}" "${bytes[second]}" \
@@ -176,7 +176,7 @@ end
 # ---- the same losses as on the CPU
 
 begin 'the losses agree with those of the CPU'
-# columns: a run, the run to compare with, the largest difference, and its arguments
+# columns: a run, the run to compare it with, the largest difference, and its arguments
 while read -r this other most arguments; do
     trains 1 "$this" -x 6 --device $arguments
     agree "$this" "$other" "$most"
@@ -192,7 +192,7 @@ is 'devices in summary.json' "$(value cuda_bf16 device) $(value cpu_bf16 device)
 end
 
 begin 'the host waits only at the end of a step, and a step allocates nothing'
-# After 6 steps all of the staging ring has been used.
+# 6 steps use every slot of the staging ring.
 for x in 6 8; do trains 1 steps$x CUDA_STAND_IN_COUNT=1 --device cuda --dtype bf16 -x $x -v 0; done
 count() { sed -nE "s/.*[^0-9]([0-9]+) $2.*/\1/p" "$dir/$1.screen" | tail -n 1; }
 need 'no counts' [ -n "$(count steps6 launches)" ]
@@ -203,7 +203,7 @@ end
 
 # ---- tuning
 
-# The stand-in's algorithms produce different bits; CUDA_STAND_IN_FASTEST picks the fastest.
+# The stand-in's algorithms give different bits; CUDA_STAND_IN_FASTEST selects the fastest.
 tuned=(--device cuda --dtype bf16 -x 1 -v 0 -ge 2)
 begin 'tuning: the fastest algorithm is chosen and stored, and all ranks use the choices of rank 0'
 trains 1 timed "${tuned[@]}" CUDA_STAND_IN_FASTEST=3 --tune "$dir/products.txt"
@@ -252,7 +252,7 @@ for dtype in fp32 bf16 fp16; do
 done
 end
 
-# Attention over the cache is a separate kernel. Its last bits differ from those of the CPU's layer.
+# Attention over the cache is a separate kernel. Its last bits differ from the CPU layer's.
 begin 'answers'
 printf 'Once upon a time\n\nThe dog\n' >"$dir/prompts"
 asked=(-e l2h2c64v257t32 --prompts "$dir/prompts" --verbose -g 9 --temperature 0.7)
@@ -272,7 +272,7 @@ sees() { apart "$1" CUDA_VISIBLE_DEVICES "$2" "$3" --device cuda CUDA_STAND_IN_D
 begin 'each rank sees only its own GPU'
 need 'failed' sees own 5 2
 screen own '^ZeRO  .*nccl, summed in rank order'
-need 'MIG: failed' sees mig 5 2 CUDA_STAND_IN_MIG=1        # NCCL refuses two parts of one GPU
+need 'MIG: failed' sees mig 5 2 CUDA_STAND_IN_MIG=1        # NCCL refuses two parts of the same GPU
 screen mig '^ZeRO  .*shared window \(no NCCL: ranks 0 and 1 are on one GPU of '
 same_result mig own
 end
@@ -312,7 +312,7 @@ no algorithm of cuBLASLt works|1|no algorithm, for a matmul of|CUDA_STAND_IN_REF
 --reduce nccl without --comm nccl|1|--comm nccl|--reduce nccl
 cuDNN in a build without it|1|cudnn.*without cuDNN|--attention cudnn
 TABLE
-# A run on a device with this many MiB must be refused with this advice, and fit with each advised set of
+# A run on a device with this many MiB must be refused with this advice, and must fit with each advised set of
 # options.
 while IFS='|' read -r what mib advice arguments; do
     arguments="--dtype bf16 $(memory $((mib << 20))) $arguments"

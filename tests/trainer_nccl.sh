@@ -81,8 +81,8 @@ end
 
 # ---- a rank in trouble
 
-# patiently NAME COMMAND...: runs a case with a limit of 2 s. Other work on the machine may delay a rank by
-# more, so a failed case is repeated with longer limits. $limit replaces LIMIT in the messages.
+# patiently NAME COMMAND...: runs a case with a limit of 2 s. On a busy machine a rank may be later than that,
+# so a failed case is repeated with longer limits. $limit replaces LIMIT in the messages.
 limit=2
 patiently() {
     begin "$1"
@@ -93,13 +93,12 @@ patiently() {
     done
     end
 }
-# With ZERO_POISON, memory that an aborted gather did not write is NaN. The message must not be about the
-# loss.
+# With ZERO_POISON, memory that an aborted gather has not written is NaN. The message must not blame the loss.
 trouble() {     # SETTING MESSAGE ARGUMENT...
     refuses 2 "rank [01] on $(hostname): the ${2//LIMIT/$limit}" ZERO_POISON=1 $gpus CUDA_STAND_IN_NCCL="$1" \
         --comm nccl --comm-timeout $limit "${@:3}"
 }
-# The start reduces and gathers each unit once: six collectives, or five if a bucket has two units.
+# The start reduces and gathers each unit once: six collectives, or five if a bucket holds two units.
 while IFS='|' read -r what setting message arguments; do
     # shellcheck disable=SC2086
     patiently "$what" trouble "$setting" "$message" $arguments
@@ -121,8 +120,7 @@ stuck() {
 }
 patiently 'an abort that does not end' stuck
 
-# by_file NP LIMIT ARGUMENT...: does what run does, but with a start file instead of mpirun. Returns the
-# status of rank 0.
+# by_file NP LIMIT ARGUMENT...: like run, but with a start file instead of mpirun. Returns rank 0's status.
 by_file() {
     local r pids=()
     for ((r = 0; r < $1; r++)); do
@@ -130,8 +128,8 @@ by_file() {
     done
     wait "${pids[0]}" || return
 }
-# stopped OPERATION MESSAGE COMMAND: COMMAND starts three ranks, of which rank 1 stops before OPERATION.
-# Checks that one message names rank 1.
+# stopped OPERATION MESSAGE COMMAND: COMMAND starts three ranks, and rank 1 stops before OPERATION. Checks
+# that one message names rank 1.
 stopped() {
     $3 3 $hang_limit "${small[@]}" CUDA_STAND_IN_DEVICES=3 CUDA_STAND_IN_NCCL=stop:1:$1 --comm nccl \
         -x 1000000 --comm-timeout $limit >"$dir/refused" 2>&1
@@ -154,7 +152,7 @@ by_file 2 $hang_limit "${small[@]}" $gpus --comm nccl -x 1000000 --comm-timeout 
 await grep -aqs '^step ' "$dir/refused" || need 'it did not start' false
 kill -KILL "$(rank_pid "$trainer" 1)"
 ends_within $hang_limit $job
-# The message is from NCCL's watchdog, or from a rank that waits in a sum of losses.
+# The message comes from NCCL's watchdog, or from a rank that waits in a sum of losses.
 one_message "rank 1 \(host $(hostname)\) is gone: "
 end
 finish trainer_nccl

@@ -1,4 +1,4 @@
-# Tests runs with model states on NVMe. Sourced by tests/trainer.sh, whose functions it uses.
+# Tests runs with model states on NVMe. Sourced by tests/trainer.sh; uses its functions.
 # shellcheck disable=SC2016,SC2086
 
 tiers_folder=$disk/nvme
@@ -137,7 +137,7 @@ tiers_memory() {
 # wrap so that the trainer's ranks join the cgroup.
 make_group() {
     local bytes=$(($1 << 20)) top=/sys/fs/cgroup/memory limit=memory.limit_in_bytes
-    local swap=memory.memsw.limit_in_bytes most=$bytes          # version 1 limits the sum of memory and swap
+    local swap=memory.memsw.limit_in_bytes most=$bytes          # version 1 limits memory plus swap
     if [ ! -e $top/$limit ]; then top=/sys/fs/cgroup limit=memory.max swap=memory.swap.max most=0; fi
     cgroup=$top/llmc_zero_test_$$
     mkdir "$cgroup" 2>/dev/null || return 1
@@ -149,7 +149,7 @@ make_group() {
 group_is_gone() { [ ! -d "$cgroup" ] || rmdir "$cgroup" 2>/dev/null; }
 remove_group() {
     wrap=
-    await group_is_gone         # processes leave their group shortly after they end
+    await group_is_gone         # processes leave their group shortly after they exit
 }
 
 # advice: prints lines "MIB OPTIONS" from the last refusal, with an existing folder for FOLDER

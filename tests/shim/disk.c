@@ -1,7 +1,7 @@
-// An LD_PRELOAD library that can make calls on $DISK_FOLDER and its contents fail, and can record them.
+// An LD_PRELOAD library that makes calls on $DISK_FOLDER and its contents fail, or records them.
 //   DISK_FAIL=KIND:N:ERRNO       the N-th call of this kind fails; with N+, all later ones too
 //   DISK_FAIL=KIND:N:short       the N-th read or write transfers half of its bytes
-//   DISK_FAIL=KIND:N:kill        SIGKILL ends the process instead of the N-th call
+//   DISK_FAIL=KIND:N:kill        SIGKILL ends the process in place of the N-th call
 //   DISK_FAIL=KIND:N:ERRNO:TEXT  counts only calls on paths that contain TEXT
 //   DISK_RANK=1                  affects only rank 1
 //   DISK_CALLS=FILE              appends a line KIND PATH for each call, or with DISK_FAIL each failed call
@@ -10,7 +10,8 @@
 //   DISK_HOLD=TEXT:FILE          writes to paths that contain TEXT wait until FILE exists
 // The kinds are the names passed to FAIL and fault below: stat is any call that only queries, malloc and
 // getrandom are calls by the program itself, and json is an allocation by libjansson. fopen returns a stream
-// that uses this file's calls, because the C library's streams would bypass them. io_uring bypasses them too.
+// that goes through this file's calls, because the C library's streams bypass them. io_uring bypasses them
+// too.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -100,14 +101,14 @@ __attribute__((constructor)) static void begin(void) {
     disk.folder = getenv("DISK_FOLDER");
 }
 
-// Returns the origin of a call: 0: the program, 1: libjansson, -1: another library.
+// Returns who made a call: 0: the program, 1: libjansson, -1: another library.
 static int code_of(const void *caller) {
     for (int i = 0; i < MOST_RANGES; i++)
         if ((uintptr_t)caller >= disk.code[i][0] && (uintptr_t)caller < disk.code[i][1]) return i;
     return -1;
 }
 
-// -------- the calls that count, and those that fail
+// -------- which calls count, and which fail
 
 static int is_ours(const char *path) {
     if (!disk.folder || !path) return 0;
@@ -220,7 +221,7 @@ int close(int fd) {
     return rc;
 }
 
-// Remembers a duplicate of a descriptor.
+// Records that `copy` duplicates a descriptor.
 static int keep_copy(int fd, int copy) {
     if (copy >= MOST_FDS) abort();
     if (copy < 0) return -1;
@@ -260,7 +261,7 @@ ssize_t pread(int fd, void *to, size_t bytes, off_t at) {
     return n < 0 ? -1 : syscall(SYS_pread64, fd, to, n, at);
 }
 
-// at < 0: writes at the current file position.
+// at < 0: writes at the current position of the file.
 static ssize_t write_ours(int fd, const void *from, size_t bytes, off_t at) {
     while (*disk.held && strstr(fds[fd].path, disk.held) && syscall(SYS_access, disk.until, F_OK))
         usleep(1000);
@@ -282,7 +283,7 @@ ssize_t pwrite(int fd, const void *from, size_t bytes, off_t at) {
     return fd_is_ours(fd) ? write_ours(fd, from, bytes, at) : syscall(SYS_pwrite64, fd, from, bytes, at);
 }
 
-// Writes only the first part, which the caller sees as a short write.
+// Writes only the first part; the caller sees a short write.
 ssize_t writev(int fd, const struct iovec *parts, int n) {
     if (!fd_is_ours(fd)) return syscall(SYS_writev, fd, parts, n);
     return n ? write_ours(fd, parts[0].iov_base, parts[0].iov_len, -1) : 0;
@@ -302,7 +303,7 @@ int ftruncate(int fd, off_t bytes) {
     return change_file("truncate", RECORD_TRUNCATE, SYS_ftruncate, fd, bytes);
 }
 
-// Recorded only if the file becomes longer.
+// Recorded only if it makes the file longer.
 int fallocate(int fd, int mode, off_t at, off_t bytes) {
     struct stat st;
     if (!fd_is_ours(fd)) return (int)syscall(SYS_fallocate, fd, mode, at, bytes);

@@ -1,4 +1,4 @@
-// The record of a program's operations on a folder, which disk.c writes and tests/power_loss.c reads. It is a
+// The record of a program's operations on a folder, written by disk.c and read by tests/power_loss.c. It is a
 // sequence of `record` structs, each followed by its paths and bytes. All ranks append to one file under a
 // lock, so the operations have a total order.
 #ifndef TESTS_SHIM_RECORD_H
