@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# make check: checks dependencies and format, and runs static analysis, the tests under ASan and UBSan, and
+# make check: checks dependencies and format, then runs static analysis, the tests under ASan and UBSan, and
 # the threaded code under TSan.
 #   KILLS=30            kills and stops more ranks
 #   KILL_SAVES=1000     kills more ranks during a save
@@ -23,8 +23,8 @@ report() {          # STATUS WHAT
         failed=$((failed + 1))
     fi
 }
-# try LOG WHAT COMMAND...: runs the command with its output in build/LOG.log, and prints its result, with a
-# test's closing line. If the command failed, first prints the end of its output, without passed cases.
+# try LOG WHAT COMMAND...: runs the command with its output in build/LOG.log, and prints its result and a
+# test's final line. If the command failed, first prints the end of its output, without passed cases.
 try() {
     local log=build/$1.log what=$2 status=0 last
     shift 2
@@ -147,7 +147,7 @@ try asan_folder 'the output folder under ASan and UBSan' \
     timeout 1200 tests/folder.sh $trainer logs branches verify names listing
 try net 'ranks in network namespaces' timeout 600 tests/net_namespaces.sh build/address/tests/test_net
 join
-# These tests depend on elapsed time, so they run one at a time, with only low-priority fuzzing concurrently.
+# These tests depend on elapsed time, so they run one at a time, beside low-priority fuzzing only.
 in_background fuzzing
 try asan_start "ranks without MPI, killed and stopped $kills times, under ASan and UBSan" \
     env KILLS="$kills" timeout 1200 tests/start.sh $trainer
@@ -156,7 +156,7 @@ try multi_node 'the recipes for several machines, on network namespaces' \
 try kills "ranks killed and stopped, $kills jobs each and $kill_saves in one folder, under ASan and UBSan" \
     timeout $((kill_saves * 16 + 1000)) tests/kills.sh $trainer "$kills" "$kill_saves"
 join
-# Runs alone: a rank cannot report while it syncs, and a sync takes longer if other tests use the disk.
+# Runs alone, because a rank cannot report while it syncs, and other tests would slow down its syncs.
 try slow_disks 'ranks whose disks differ in speed, under ASan and UBSan' \
     env OMP_NUM_THREADS=1 timeout 1200 mpirun --oversubscribe -np 3 build/address/tests/mpi_slow
 cuda_under_asan() {
@@ -173,7 +173,7 @@ in_background cuda_under_asan
 try asan_flips 'every bit of a small checkpoint flipped, under ASan and UBSan' \
     timeout 1200 build/address/tests/test_flips all
 
-# ---- TSan, without MPI, which is not instrumented; one rank runs the same threads
+# ---- TSan, without MPI, which is not instrumented; a single rank runs the same threads
 trainer=build/thread/train_gpt2_zero
 model=(-e l3h2c32v257t32 -b 2 -x 6 -v 3 -m 2 -s 0)
 try tsan 'build with TSan' \

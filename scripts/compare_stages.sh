@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Trains the same few steps at ZeRO stages 0 to 3 and prints one table: memory, bytes sent, step time, loss,
-# and a digest of the parameters.
+# Trains the same few steps at ZeRO stages 0 to 3 and prints them as one table: memory, bytes sent, step time,
+# loss, and a digest of the parameters.
 # Usage: scripts/compare_stages.sh [RANKS] [trainer options...]      default: 4 ranks, 20 steps of a model of
 # 10.8 million parameters, whose states need far more memory than its activations. -e chooses another model.
 # The runs are kept in build/compare/stage0 .. stage3 (or OUT=folder) for make plots. TRAINER=program runs
-# another trainer. All four digests must be equal; with gradient accumulation (-d), stage 0 must equal stage
-# 1, and 2 must equal 3. Exits with 1 if they do not.
+# another trainer. All four digests must be equal. With gradient accumulation (-d), stage 0 must equal stage
+# 1, and stage 2 must equal stage 3. Otherwise the exit status is 1.
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/mpi_env.sh

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # make demo trains a GPT-2 of 0.8 million parameters to write stories, with ZeRO-3 on two ranks, in about a
-# minute. make demo TEXT=my.txt trains it on the bytes of your own text and validates on its first tenth, at
-# most 100000 bytes. Each demo has a separate folder, build/demo, build/demo.2 and so on, and removes none.
+# minute. make demo TEXT=my.txt trains it on the bytes of your own text and validates on the first tenth, but
+# at most 100000 bytes. Each demo gets a new folder: build/demo, build/demo.2 and so on; none is removed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/mpi_env.sh
@@ -29,7 +29,7 @@ if [ -n "${TEXT:-}" ]; then
 fi
 command="mpirun --oversubscribe -np 2 ./train_gpt2_zero -z 3 -v 500 --temperature 0.7 -o $out$data -x"
 echo "\$ $command $steps"
-# On a terminal the trainer draws a progress bar. Elsewhere it prints one line per step, of which this shows
+# On a terminal the trainer draws a progress bar. Elsewhere it prints a line per step, and the demo shows
 # every 250th. $out/main.log has all steps.
 if [ -t 1 ]; then $command "$steps"; else
     $command "$steps" | awk '!/^step / || ++n % 250 == 1 { print; fflush() }'

@@ -13,8 +13,8 @@
 # https://huggingface.co (hellaswag: https://raw.githubusercontent.com), or from the URL in LLMC_ZERO_MIRROR.
 #
 # If a file's checksum is not listed below, the script uses the one that the server sends (X-Linked-Etag, for
-# large files), or else checks only size and header. It stores every file's SHA-256 in NAME.sha256, and later
-# runs check the file against that.
+# large files). If there is none, it checks only size and header. It stores every file's SHA-256 in
+# NAME.sha256, and later runs check the file against that.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 mirror=${LLMC_ZERO_MIRROR:-https://huggingface.co}
@@ -25,7 +25,7 @@ meter=$([ -t 2 ] && echo --progress-bar || echo --silent)
 die() { echo "download.sh: $*" >&2; exit 1; }
 checksum() { sha256sum "$1" | cut -d ' ' -f 1; }
 
-# Prints the size that the file's header implies, or nothing if the header does not determine it.
+# Prints the size that a file's header implies, or nothing if the header does not determine it.
 expected_size() {
     local h
     read -ra h < <(od -An -tu4 -N 32 -w32 "$1")

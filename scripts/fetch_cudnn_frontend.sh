@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Downloads the headers of cuDNN's C++ frontend to third_party/cudnn_frontend/, unless they exist already or
-# this machine has no cudnn.h. 1.18 is the last version that does not need NVRTC at link time.
+# Downloads the headers of cuDNN's C++ frontend to third_party/cudnn_frontend/, unless they exist or this
+# machine has no cudnn.h. 1.18 is the last version that does not need NVRTC at link time.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 version=1.18.0
@@ -15,7 +15,7 @@ fi
 
 echo "Downloading the headers of cuDNN's frontend $version (2 MB, with pip or else git) to $target"
 mkdir -p third_party
-# The folder is on the same file system as the target, so that mv is atomic.
+# On the target's file system, so that mv is atomic.
 work=$(mktemp -d third_party/.cudnn_frontend.XXXXXX)
 trap 'rm -rf "$work"' EXIT
 from_wheel() {

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Checks the format of all shipped files: at most 110 columns, no tabs except in makefiles, no trailing
-# blanks, and C as formatted by clang-format 14, if installed (scripts/install_deps.sh check installs it).
-# Prints a line for each violation and fails if it finds any. Skips tests/fake_llmc/, which imitates llm.c and
-# its format.
+# blanks, and C formatted by clang-format 14, if installed (scripts/install_deps.sh check installs it). Prints
+# a line per violation and fails if there are any. Skips tests/fake_llmc/, which imitates llm.c and its
+# format.
 # Usage: scripts/format.sh [ROOT]
 set -eu
 cd "${1:-$(dirname "$0")/..}"

@@ -84,15 +84,15 @@ optional() {
         echo "Continuing without it: $3."
 }
 if [ "${1:-}" = check ]; then
-    # Exactly version 14, because later versions of clang-format format C differently.
+    # Only version 14, because later versions of clang-format format C differently.
     optional 'command -v clang-format-14' clang-format-14 'the format of C is not checked'
     optional "echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
         clang -fsanitize=fuzzer,address -x c - -o '$log'" 'clang libclang-rt-dev' \
         'the file readers are not fuzzed, because clang has no libFuzzer'
 fi
 
-# The build uses NVIDIA's CUDA toolkit, cuDNN and NCCL if present; this script does not install them. cuDNN
-# also needs the headers of its frontend.
+# The build uses NVIDIA's CUDA toolkit, cuDNN and NCCL if they are installed; this script does not install
+# them. cuDNN also needs the headers of its frontend.
 command -v nvcc >/dev/null 2>&1 || exit 0
 scripts/fetch_cudnn_frontend.sh || echo "continuing without cuDNN's attention"
 home=$(realpath "$(command -v nvcc)")

@@ -1,9 +1,9 @@
-# Source this before mpirun: settings that Open MPI needs on one machine. Without the first two, Open MPI
+# Source this before mpirun: settings that Open MPI needs on a single machine. Without the first two, Open MPI
 # refuses to run as root, the usual user in a container.
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-# hwloc looks for GPUs of X displays on "localhost"; if no name server answers, each start takes 5 s longer.
+# hwloc looks for GPUs of X displays on "localhost". If no name server answers, each start takes 5 s longer.
 export HWLOC_COMPONENTS=${HWLOC_COMPONENTS:--gl}
-# All ranks are on this machine; runs start twice as fast if Open MPI does not probe network adapters.
+# All ranks are on this machine, so Open MPI need not probe network adapters. Runs then start twice as fast.
 export OMPI_MCA_pml=${OMPI_MCA_pml:-ob1}
-# One machine needs no remote shell, but Open MPI refuses to start without one.
+# A single machine needs no remote shell, but Open MPI does not start without one.
 command -v ssh >/dev/null || command -v rsh >/dev/null || export OMPI_MCA_plm_rsh_agent=/bin/true

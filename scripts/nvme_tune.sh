@@ -24,8 +24,8 @@ measure() {
     printf '%-30s %8d %6d %-10s %8s %8s %8s\n' "$1" $(($2 / 1024)) "$3" \
         "$([ "$4" = 0 ] && echo "$way" || echo "$4 threads")" "$read" "$write" "$both" >&2
 }
-# A step reads and writes at once. Prints the row that is fastest at this or, of the rows within 3 % of it,
-# the one with the least memory in flight. Removes all rows.
+# A training step reads and writes at once. Prints the row that is fastest at this or, among the rows within 3
+# % of it, the one with the least memory in flight. Removes all rows.
 best() {
     awk '{ row[NR] = $0; rate[NR] = $7; room[NR] = $2 * ($4 ? $4 : $3); if ($7 > top) top = $7 }
         END { for (i = 1; i <= NR; i++) if (rate[i] >= 0.97 * top && (!b || room[i] < room[b])) b = i
@@ -41,7 +41,7 @@ echo "$way" >&2
 case $way in io_uring*) way=io_uring ;; *) way=threads ;; esac
 printf '%-30s %8s %6s %-10s %8s %8s %8s\n' 'GB/s' 'KiB' depth by read write both >&2
 
-# Chooses the folders first, because a slow one slows down all of them.
+# Chooses the folders first, because a slow one slows down the rest.
 if [ "$folders" != "${folders%,*}" ]; then
     for some in "$folders" ${folders//,/ }; do measure "$some" 1048576 32 0; done
     read -r folders _ < <(best)

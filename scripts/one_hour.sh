@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains a GPT-2 of 11 million parameters on this project's own text, on two CPU cores at ZeRO stage 3, within
-# an hour. The text is its code and documents, one token a byte; every twentieth file is for validation.
-# Then it repeats the last tenth of the run with all model states on NVMe, which must give the same bits, and
-# compares the model with xz. docs/one-hour.md has a result.
+# an hour. The text is the project's code and documents, one token per byte; every twentieth file is for
+# validation. Then it repeats the last tenth of the run with all model states on NVMe, which must give the
+# same bits, and compares the model with xz. docs/one-hour.md has a result.
 # Usage: scripts/one_hour.sh [FOLDER]      FOLDER: default build/one_hour; run again, it resumes
 # STEPS=3000 in the environment: the number of steps, a multiple of 10
 set -eu -o pipefail

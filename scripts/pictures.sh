@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Draws the pictures of the tutorial as SVG into docs/tutorial/pictures/, from runs of the trainer on this
-# machine, which take about five minutes. No figure is typed in: dev/pictures/draw.pl reads them from --plan,
+# machine, which take about five minutes. No number is typed in: dev/pictures/draw.pl reads them from --plan,
 # from the runs' folders and from their traces. Two pictures need a slow network: a private loopback device
-# limited by tc, for which unshare and iproute2 suffice, without root.
+# limited by tc, which needs unshare and iproute2, but not root.
 # Usage: scripts/pictures.sh [NAME...]     NAME: four_stages, memory_by_stage, shard_map, buckets_timeline,
 # sawtooth, same_loss, bytes_by_stage, overlap_timeline or states_on_disk; default: all of them
 set -eu
@@ -12,7 +12,7 @@ fail() { echo "pictures.sh: $*" >&2; exit 1; }
 [ -x train_gpt2_zero ] || fail 'train_gpt2_zero does not exist: make train_gpt2_zero'
 work=build/pictures out=docs/tutorial/pictures
 mkdir -p "$work" "$out"
-# Settings that the machine would choose otherwise
+# Settings that would otherwise depend on the machine
 fixed=(--device cpu --dtype fp32 --threads 1 -v 0 -s 0 -n 0)
 
 # run FOLDER RANKS OPTION...: trains in a new folder, with a trace
@@ -26,7 +26,7 @@ run() {
 }
 slow=(env)
 export rate=1gbit           # also in the pictures' titles
-# The same over TCP at that rate, both directions together
+# Trains over TCP at that rate, for both directions together
 run_slowly() {
     command -v tc >/dev/null || fail 'tc is missing: apt-get install iproute2'
     slow=(unshare -rn sh -c "ip link set lo up &&

@@ -51,8 +51,8 @@ if [ -s "$work/validation" ]; then
 "lc variable notitle"
     dots="$dots, keyentry with points pt 7 ps 1.2 lc rgb '#555555' title 'dots: validation'"
 fi
-# Draws each curve thinner than the one before, so that identical curves, such as those of stages 0 to 3, all
-# stay visible.
+# Draws each curve thinner than the previous one, so that identical curves, such as those of stages 0 to 3,
+# all stay visible.
 gnuplot - <<END || fail "gnuplot could not draw $folder"
 set terminal pngcairo noenhanced size 900,540 font "DejaVu Sans,12" background "white"
 set linetype 1 lc rgb "#0072b2"; set linetype 2 lc rgb "#e69f00"

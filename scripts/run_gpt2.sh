@@ -47,7 +47,7 @@ rows=$((tokens / 1024))
 # ---- stage, recompute and batch: the first that fit, according to the plan
 
 # try LEVELS SMALLEST: sets batch, stage, recompute and mib to the first choice of these recompute levels that
-# fits, for batches of `batch`, half of it, .. SMALLEST. 8 % of the memory are left to CUDA, cuDNN and NCCL.
+# fits, for batches of `batch`, half of it, .. SMALLEST. 8 % of the memory is left to CUDA, cuDNN and NCCL.
 try() {
     local b
     for ((b = batch; b >= $2; b /= 2)); do
@@ -91,5 +91,5 @@ options=(-e "$model" -i "$folder/${prefix}_train_*.bin" -j "$folder/${prefix}_va
          -b "$batch" -t 1024 -d "$tokens" -x "$steps" -l "$rate" -k cosine -u 700 -q "$final" -c 0.1
          -z "$stage" -r "$recompute" -v 250 -m 20 -s 20000 -g 144
          -h 1 --hellaswag "$data/hellaswag_val.bin" "${further[@]}")
-# A rank uses several threads, so it is not bound to one core.
+# A rank uses several threads, so it must not be bound to one core.
 run scripts/until_done.sh mpirun -np "$gpus" --bind-to none "$trainer" "${options[@]}"

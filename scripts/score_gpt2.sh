@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Scores a model, without training, beside the published figures of OpenAI's GPT-2: its validation loss and
-# its share of right answers on HellaSwag. docs/checkpoints.md explains the table.
+# Scores a model without training, beside the published figures of OpenAI's GPT-2: its validation loss and its
+# share of right answers on HellaSwag. docs/checkpoints.md explains the table.
 #
 # Usage: scripts/score_gpt2.sh MODEL [--val SHARD] [--hellaswag FILE]
 #   MODEL              gpt2, gpt2-medium, gpt2-large or gpt2-xl as a Hugging Face folder, llm.c's
@@ -13,7 +13,7 @@
 #   TOKENS=10485760    validation tokens to use; llm.c's scripts use as many
 #   DATA=folder        where the default files are (data)
 #   ARGUMENTS="..."    more options for the trainer; the last value of an option wins
-# Exit status: 0 no figure is further off than allowed, 1 one is, 2 the model could not be scored
+# Exit status: 0 all figures are within the tolerance, 1 one is not, 2 the model could not be scored
 set -u -o pipefail
 invoked=$PWD
 cd "$(dirname "$0")/.." || exit 2
@@ -22,7 +22,7 @@ stop() { echo "score_gpt2.sh: $*" >&2; exit 2; }
 usage='expected MODEL [--val SHARD] [--hellaswag FILE]'
 trainer=${TRAINER:-./train_gpt2_zero} data=${DATA:-data} ranks=${GPUS:-1} batch=${BATCH:-8}
 model='' val=$data/fineweb_val_000000.bin hellaswag=$data/hellaswag_val.bin
-# Paths are relative to the caller's folder; a model such as d12 is not a path.
+# Paths are relative to the caller's folder. A model name such as d12 is not a path.
 path() { if [ -e "$invoked/$1" ]; then echo "$invoked/$1"; else echo "$1"; fi; }
 while [ $# -gt 0 ]; do
     case $1 in
@@ -58,8 +58,8 @@ read -ra further <<<"${ARGUMENTS:-}"
 # ---- the table
 
 # Sources: llm.c's dev/data/hellaswag.py (PyTorch) and dev/vislog.ipynb, both at commit f1e2ace. The notebook
-# does not name its text. Its losses are older than llm.c's support of FineWeb-Edu, so they are FineWeb's. The
-# HellaSwag scores of the two differ by 10 answers (124M) and 4 (1558M), and 20 may. nanoGPT's README is the
+# does not name its text. Its losses are older than llm.c's support for FineWeb-Edu, so they are FineWeb's.
+# Their HellaSwag scores differ by 10 answers (124M) and 4 (1558M), so 20 are allowed. nanoGPT's README is the
 # source for OpenWebText.
 case "$L $C $V" in        # name, loss on FineWeb and OpenWebText, HellaSwag and its source
     '12 768 50257') known=('gpt2 (124M)' 3.4250 3.12 0.2955 data/hellaswag.py) ;;

@@ -5,9 +5,9 @@
 #     scripts/until_done.sh mpirun -np 2 ./train_gpt2_zero -e d12 -o log124M -n 1000 -nk 2 -y 1
 #
 # Ctrl-C, SIGTERM, SIGHUP or SIGUSR2 stops the run after the current step, with a checkpoint. The script
-# passes each of them on as SIGUSR2, because the other three make mpirun kill its ranks. A second signal ends
+# forwards each of them as SIGUSR2, because the other three make mpirun kill its ranks. A second signal ends
 # the run immediately. The script waits PAUSE (1) seconds between tries, gives up after TRIES (3) consecutive
-# failures without a new checkpoint, and returns the status of the last one. If a rank dies during the start,
+# failures without a new checkpoint, and returns the status of the last one. If a rank dies during startup,
 # mpirun can hang; the script kills an mpirun that has had no ranks for HANG (30) seconds.
 set -u
 set -m      # puts jobs into separate process groups, so that Ctrl-C reaches only this script
@@ -86,7 +86,7 @@ while [ -z "$stopping" ]; do
     fi
     if [ $failures -ge "$tries" ]; then
         echo "until_done.sh: $failures tries without a new checkpoint, the last one with status $status" >&2
-        [ $status != 0 ] || status=1    # it exited with 0, but without a summary
+        [ $status != 0 ] || status=1    # it exited with 0, but there is no summary
         exit $status
     fi
     echo "until_done.sh: the run ended with status $status before it was done; restarting it" >&2

@@ -1,6 +1,6 @@
 # Source this file. await PID...: waits until one of these children fails or all have ended; sets status, and
-# failed to the PID of the failed child. It polls so that traps run, and because wait -n would also return
-# when other children end.
+# sets failed to the PID of the failed child. It polls, so that traps run, and because wait -n would also
+# return when other children end.
 await() {
     local left=("$@") still pid
     status=0

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # ranks_here.sh FIRST COUNT COMMAND...: starts COUNT ranks of a job on this machine, each with -pr and its
 # number, counted from FIRST. The first line of stdin is their ZERO_JOB_KEY. Ends all ranks when one of them
-# fails, or when stdin closes because the process that started this one is gone. Used by
-# run_gpt2_1558M_ssh.sh.
+# fails, or when stdin closes because the parent process is gone. Used by run_gpt2_1558M_ssh.sh.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 . scripts/multi_node/await.sh
@@ -37,7 +36,7 @@ for i in "${!pids[@]}"; do
     [ $status -le 128 ] || [ "${pids[i]}" != "$failed" ] ||
         echo "rank $((first + i)) was killed by signal $((status - 128))" >&2
 done
-# Gives the other ranks time to print the reason and end; after status 2 they would only repeat it.
+# Gives the other ranks time to print the reason and exit. After status 2 they would only repeat it.
 [ $status = 0 ] || [ $status = 2 ] || await_all 100 "${pids[@]}"
 end_all
 exit $status

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Trains GPT-2 1558M on several machines with plain ssh, without MPI or Slurm. Settings: settings.sh. It needs
-# ssh without a password to every machine. With START=fs, rank 0 uses any free port and writes it to a file in
+# passwordless ssh to every machine. With START=fs, rank 0 uses any free port and writes it to a file in
 # $SHARED. Each line of output starts with the name of its machine. All ranks end if one machine fails, or on
 # Ctrl-C.
 set -u
@@ -36,6 +36,6 @@ done
 exec 9>"$work/alive"
 
 await "${sessions[@]}"
-# Gives the other machines time to print the reason and end; after status 2 they would only repeat it.
+# Gives the other machines time to print the reason and end. After status 2 they would only repeat it.
 [ $status = 0 ] || [ $status = 2 ] || await_all 150 "${sessions[@]}"
 exit $status

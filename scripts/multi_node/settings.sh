@@ -1,19 +1,18 @@
-# Settings of all recipes, which source this file; docs/multi-node.md is their guide. Change HOSTS, GPUS and
-# SHARED. You can also set each one in
-# the environment:
+# Settings of all recipes, which source this file; docs/multi-node.md is the guide. Change HOSTS, GPUS and
+# SHARED here, or set each one in the environment:
 #   HOSTS="a b" GPUS=4 scripts/multi_node/run_gpt2_1558M_mpi.sh
 
 # The machines' ssh names; rank 0 runs on the first. With Slurm only the number of names matters.
 HOSTS=${HOSTS:-"node1 node2"}
 GPUS=${GPUS:-8}                     # GPUs per machine; each gets one rank
-# A folder that all machines see at this path, for data/ and the checkpoints
+# A folder for data/ and the checkpoints, at the same path on all machines
 SHARED=${SHARED:-/shared/gpt2}
 
-# The defaults below are those of llm.c's run, or common values.
+# The defaults below come from llm.c's run, or are common values.
 
 # Stage 1 has the least traffic. Stage 3 partitions all model states, for GPUs with too little memory.
 STAGE=${STAGE:-1}
-# Upper limit on sequences of 1024 tokens per GPU and micro-batch: llm.c's value for 80 GB, untested here.
+# At most this many sequences of 1024 tokens per GPU and micro-batch: llm.c's value for 80 GB, untested here.
 BATCH=${BATCH:-16}
 PORT=${PORT:-12345}                 # rank 0 listens on it with START=tcp
 OUT=${OUT:-$SHARED/gpt2_1558M}      # logs and checkpoints; the same command resumes from the last one
@@ -39,7 +38,7 @@ ranks=$((${#hosts[@]} * GPUS))
 [ -x "$trainer" ] || stop "$trainer does not exist: make train_gpt2_zero"
 
 if [ "$TRY" = 1 ]; then
-    # Runs on machines with the same kind of CPUs or GPUs end with the same params_hash.
+    # Runs on machines with the same CPUs or the same GPUs must end with the same params_hash.
     arguments=(-e l4h4c128v257t64 -b 4 -x 3 -u 0 -v 0 -s 0 -z "$STAGE" --comm-timeout 60 --threads 1
                --progress lines -i "$root/data/stories_train.bin" -j "$root/data/stories_val.bin")
 else
@@ -56,7 +55,7 @@ fi
 read -ra further <<<"$ARGUMENTS"
 arguments+=("${further[@]}")
 
-# Variables that the ranks on other machines also need.
+# Variables that the ranks on other machines also need
 passed_on=()
 for name in $(compgen -e); do
     case $name in NCCL_* | OMP_NUM_THREADS | LD_LIBRARY_PATH) passed_on+=("$name") ;; esac

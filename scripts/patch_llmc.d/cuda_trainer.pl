@@ -1,5 +1,6 @@
-# The edits of train_gpt2.cu, for --cuda. Its layers overlap: the end of a layer also computes the next one's
-# first layernorm. This trainer also has collectives, gradient accumulation, clipping and checkpoints.
+# The edits of train_gpt2.cu, for --cuda. Its layers overlap: the end of a layer also computes the first
+# layernorm of the next one. This trainer also has collectives, gradient accumulation, clipping and
+# checkpoints.
 use strict;
 use warnings;
 use feature 'signatures';
@@ -8,7 +9,7 @@ no warnings 'experimental::signatures';
 our (%files, %FILE, $ONLY_ADAMW);
 my ($CUDA, $MAKEFILE) = @FILE{qw(cuda makefile)};
 
-# This code is unused with the plugin, so it must be llm.c's: the fork's changes to it would silently be lost.
+# The plugin does not use this code, so it must be llm.c's: a fork's changes to it would be lost silently.
 my $OWN_NORM = 'The plugin would clip by the norm of all gradients';
 our @replaced = (
     [ 'llmc/adamw.cuh', '', 'adamw', $ONLY_ADAMW . 'llmc/adamw.cuh' ],
@@ -182,8 +183,8 @@ our @cuda_edits = (
     } ],
 );
 
-# The forward pass. The encoder uses the embedding unit. The unit of layer 0 opens for its first layernorm. At
-# the end of each layer the next unit opens; after the last layer that is the embedding unit, with the last
+# The forward pass. The encoder uses the embedding unit. Layer 0's unit opens for its first layernorm. At the
+# end of each layer the next unit opens; after the last layer that is the embedding unit, for the last
 # layernorm and the LM head.
 sub fused_forward ($f, $in) {
     my $loop = layer_loop($f, $in);

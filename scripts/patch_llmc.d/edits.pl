@@ -18,7 +18,8 @@ sub insert ($f, $at, $code, $what = undef) {
     push @{ $f->{edits} }, { at => $at, code => $code, what => $what, order => $code eq "#endif\n" ? 0 : 1 };
 }
 
-# Returns the start and end of a range's lines. They may contain no other code, because edits add whole lines.
+# Returns the start and end of a range's lines. They must contain no other code, because edits add whole
+# lines.
 sub own_lines ($f, $range) {
     my ($start, $end) = (line_start($f, $range->{from}), line_end($f, $range->{to}));
     my $others = mask_of($f, { from => $start, to => $range->{from} })
@@ -45,13 +46,13 @@ sub enclose ($f, $range, $before) {
     push @{ $f->{replaced} }, { from => $start, to => $end };
 }
 
-# Adds @lines, and keeps the lines of the range in the #else.
+# Adds @lines, and moves the range's lines into an #else.
 sub instead ($f, $range, @lines) {
     my $code = trimmed($f, $range);
     enclose($f, $code, "#ifdef LLMC_ZERO\n" . indented($f, $code, @lines) . "#else\n");
 }
 
-# Excludes the lines of the range from a build with the plugin.
+# Leaves the range's lines out of a build with the plugin.
 sub without ($f, $range) { enclose($f, $range, "#ifndef LLMC_ZERO\n") }
 
 # Like instead(), for several places, each with its {new} lines; adjacent places share one #ifdef.
@@ -59,7 +60,7 @@ sub instead_each ($f, @places) {
     instead($f, span(@$_[0, -1]), map { $_->{new} } @$_) for adjacent($f, @places);
 }
 
-# Returns the places in groups with nothing but white space and comments between them.
+# Groups places that have nothing but white space and comments between them.
 sub adjacent ($f, @places) {
     my @groups;
     for my $place (@places) {

@@ -1,5 +1,5 @@
 # Compares code that an edit replaces with llm.c's versions of that code. known_forms has a digest of every
-# statement of each version. A digest covers the statement's tokens, with numbers instead of the names of
+# statement of each version. A digest covers the statement's tokens, with numbers in place of the names of
 # locals, so only comments, white space and these names may differ.
 use strict;
 use warnings;
@@ -53,8 +53,8 @@ sub declared (@tokens) {
     return \%names;
 }
 
-# Two conditions may use other tensor numbers than llm.c, because decayed() and outside_by_number() check
-# them.
+# Two conditions may have different tensor numbers than llm.c's, because decayed() and outside_by_number()
+# check them.
 sub normal ($statement) {
     $statement =~ s/\( (\S+) == \d+(?: \|\| \1 == \d+)* \) \? weight_decay/DECAYED ? weight_decay/;
     $statement =~ s/\( (\S+) < \d+ \|\| \1 > \d+ \)/OUTSIDE/;
@@ -90,7 +90,7 @@ sub in_common ($statements, $digests) {
 }
 
 # Returns the range if it equals one of llm.c's versions. Otherwise prints the first statement that differs
-# from the nearest version and ends the script. $effect describes what the patched trainer would do instead.
+# from the nearest version, and ends the script. $effect describes what the patched trainer would do instead.
 sub known ($f, $range, $place, $effect) {
     my @statements = normal_statements($f, $range);
     if ($learn) {

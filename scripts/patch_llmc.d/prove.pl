@@ -27,7 +27,7 @@ sub make_file ($path, @parts) {
 # Returns a header in llm.c's format: 256 integers.
 sub header { return pack 'l<256', @_, (0) x (256 - @_) }
 
-# Returns a model file, with twice the parameters of llm.c's GPT-2, for forks with more tensors.
+# Returns a model file with twice the parameters of llm.c's GPT-2, so that forks may have more tensors.
 sub model_bytes {
     my ($T, $V, $L, $C) = @SHAPE{qw(positions vocabulary layers channels)};
     my $n = 2 * ($V * $C + $T * $C + $L * (12 * $C * $C + 13 * $C) + 2 * $C);
@@ -40,7 +40,7 @@ sub tokenizer_bytes {
     return header(20240328, 2, $V, $V - 1) . join '', map { pack 'C/a', chr(97 + $_ % 26) } 1 .. $V;
 }
 
-# Returns a token file: a pattern to learn, and noise.
+# Returns a token file: a pattern that can be learned, and noise.
 sub data_bytes {
     my $V = $SHAPE{vocabulary};
     my @tokens = map { int(uniform() < 0.2 ? uniform() * $V : $_ * $_ / 3 % 50) } 1 .. $SHAPE{tokens};
@@ -59,7 +59,7 @@ sub make_inputs ($folder) {
     }
 }
 
-# Returns the original with twice the rows per batch, so that it reads as many as two ranks.
+# Returns the original with twice the rows per batch, so that one process reads as many as two ranks.
 sub twice_the_rows ($f) {
     my $in = function($f, 'main');
     my ($call) = find_all($f, $in, 'dataloader_init(<...>);');
@@ -70,7 +70,7 @@ sub twice_the_rows ($f) {
     return $text;
 }
 
-# Returns the files that git tracks, or with --no-git all files, except large ones.
+# Returns the files that git tracks or, with --no-git, all files, but no large ones.
 sub tree_files {
     my $list = $no_git ? `cd '$dir' && find . -type f -size -1024k -not -path './.git/*' -printf '%P\\0'`
                        : git('ls-files', '-z');

@@ -1,5 +1,5 @@
 # Finds places in C code by its structure. A range { from, to } has offsets into the text of a file. Searches
-# use the mask, a copy of the text with blanked comments and strings, so that only code can match.
+# use the mask, a copy of the text with comments and strings blanked, so that only code can match.
 use strict;
 use warnings;
 use feature 'signatures';
@@ -48,7 +48,7 @@ sub rest ($done, $in) { return { %$in, from => $done->{to} } }
 sub within ($range, $in) { return { %$range, function => $in->{function} } }
 sub contains ($range, $at) { return $range->{from} <= $at && $at < $range->{to} }
 
-# Returns the range without white space at its ends, and without the rest of the line of its opening brace.
+# Returns the range without white space at its ends and without the rest of the line with its opening brace.
 sub trimmed ($f, $range) {
     my ($text, $mask) = (text_of($f, $range), mask_of($f, $range));
     my $before = $mask =~ /^([ \t]*\n)/ ? length $1 : 0;
@@ -142,7 +142,7 @@ sub function ($f, $name) {
 
 # Returns the statement around a place.
 sub statement ($f, $place) {
-    # Not a regular expression anchored here, because perl would try it at every earlier offset.
+    # Not a regular expression anchored at this place, because perl would try it at every earlier offset.
     my $before = substr $f->{mask}, 0, $place->{from};
     my ($last) = sort { $b <=> $a } map { rindex $before, $_ } ';', '{', '}';
     $before = substr $before, $last + 1;

@@ -14,7 +14,7 @@ sub wrapped (@items) {
 
 sub unit_of ($f, $name) { return $f->{in_blocks}{$name} ? 'Z_BLOCKS' : 'Z_EMBEDDING' }
 
-# Code for both trainers. $type is the C type of a parameter, $piece the number of elements passed at once.
+# Code for both trainers. $type is the C type of a parameter, $piece the number of elements to pass at once.
 sub shared ($f, $type, $piece, $decayed) {
     my @tensors = @{ $f->{tensors} };
     my $enum = wrapped(map { number($_) } @tensors);

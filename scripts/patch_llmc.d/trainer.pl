@@ -8,10 +8,9 @@ our %FILE;
 our $ONLY_ADAMW = 'The plugin has only llm.c\'s AdamW, so the losses would differ; restore llm.c\'s ';
 my ($TRAINER, $LOADER, $MAKEFILE) = @FILE{qw(trainer loader makefile)};
 
-# Each row has the file, the function ('' for the whole file), the purpose, and a sub that makes the edit in
-# the file and the range to search. find() ends the script if the place is missing; instead() moves the
-# original into an #else; before() and after() only add lines; known() compares the replaced code with llm.c's
-# versions of it.
+# Each row has the file, the function ('' for the whole file), the purpose, and a sub that edits a range of
+# the file. find() ends the script if the place is missing; instead() moves the original into an #else;
+# before() and after() only add lines; known() compares the replaced code with llm.c's versions of it.
 our @edits = (
     [ $TRAINER, '', 'the plugin, its tensor table; only rank 0 prints', sub ($f, $in) {
         my $include = find($f, $in, qr/^#include\s+"llmc\/utils\.h"/m, '#include "llmc/utils.h"');

@@ -12,8 +12,8 @@ sub pointer ($struct, $name, $offset) {
     return ($struct eq 'params' ? 'z_param(' : 'z_grad(') . number($name) . ", $offset)";
 }
 
-# Reads the names of the tensors in the order of the memory, and which of them have a size that depends on the
-# number of layers: these are in every layer.
+# Reads the names of the tensors in memory order, and which of them have a size that depends on the number of
+# layers: every layer has these.
 sub read_tensors ($f) {
     my $body = function($f, 'malloc_and_point_parameters');
     my @names = map { $_->{1} } find_all($f, $body, qr/&params->(\w+)/, '&params->NAME');
@@ -68,8 +68,8 @@ sub embedding_use ($f, $in, $way) {
     use_of_unit($f, \@uses, [$hooks[0]], [$hooks[1]]);
 }
 
-# A pass of train_gpt2.c: the embedding unit is used before and after the loop over the layers. Hooks are at
-# both ends of the loop's body.
+# A pass of train_gpt2.c: the embedding unit is used before and after the loop over the layers. The loop's
+# body has hooks at both ends.
 sub each_use ($f, $in, $way) {
     local_tensors($f, $in);
     embedding_use($f, before_loop($f, $in), $way);
@@ -106,7 +106,7 @@ sub layer_loop ($f, $in) {
     return { %$body, layer => $for->{1}, layers => $L, start => $for->{from} };
 }
 
-# Returns whether the backward pass follows this call of gpt2_forward in the same block.
+# Returns whether a backward pass follows this call of gpt2_forward in the same block.
 sub trains ($f, $call) {
     my $end = end_of_block($f, $call->{to}) // length $f->{mask};
     return mask_of($f, { from => $call->{to}, to => $end }) =~ /\bgpt2_backward(?:_and_reduce)?\b/;
@@ -139,8 +139,8 @@ sub compare_inputs ($f, @loaders) {
     after($f, $loaders[-1], map { "z_same_data(\"$_->{2}\", $_->{2}.B, $_->{2}.T,$_->{3});" } @loaders);
 }
 
-# Removes the fields of GPT2 for the memory that the plugin now holds, with the statements that clear, check
-# or free them. Any other use then does not compile.
+# Removes the fields of GPT2 for the memory that the plugin now holds, and the statements that clear, check or
+# free them. Any other use then does not compile.
 sub remove_fields ($f, @names) {
     my $struct = find($f, whole($f), qr/typedef\s+struct\s*\{[^}]*\}\s*GPT2\s*;/, 'the struct GPT2');
     my @ranges = map { find($f, $struct, qr/\b\w+[\s*]+$_\s*;/, "a field $_ of GPT2, by itself") } @names;
