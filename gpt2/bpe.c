@@ -141,7 +141,7 @@ static void look_up(Bpe *b, int i) {
     if (p->joined != NONE) push(b, (uint64_t)p->joined << 32 | (uint32_t)i);
 }
 
-// Replaces the part by its joined token, and removes the next part.
+// Replaces the part with its joined token, and removes the next part.
 static void join(Bpe *b, int i) {
     Part *p = b->parts + i, *gone = b->parts + p->next;
     p->token = p->joined;

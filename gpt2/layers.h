@@ -148,7 +148,7 @@ typedef struct {
     int (*gelu_backward)(gpt2_dtype dt, void *dinp, const void *inp, const void *dout,
                          size_t n);  // dinp may be dout
 
-    // Writes losses (rows). If dloss is not 0, replaces logits (rows, Vp) by the gradient of dloss * sum of
+    // Writes losses (rows). If dloss is not 0, replaces logits (rows, Vp) with the gradient of dloss * sum of
     // losses. Columns V..Vp-1 are ignored and get gradient 0. targets (rows) are on the host.
     int (*softmax_crossentropy)(gpt2_dtype dt, float *losses, void *logits, float dloss, const int *targets,
                                 int rows, int V, int Vp);

@@ -48,7 +48,7 @@ int cublaslt_hopper(void);           // 1: the GPU is a Hopper or newer; -1: fai
 Kept *matmul_keep(const Matmul *p);  // finds or creates it; NULL with gpt2_fail's message
 Kept *matmul_at(int i);              // in the order of creation; NULL at the end
 // Computes out = left @ right with the epilogue. Returns 1 if none of cuBLASLt's algorithms supports it.
-// Until one has run, replaces a rejected algorithm by the next.
+// Until one has run, replaces a rejected algorithm with the next.
 int matmul_run(Kept *kept, const Operands *x);
 // Runs only this candidate; does not settle the choice.
 int matmul_run_candidate(Kept *kept, int candidate, const Operands *x);

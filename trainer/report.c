@@ -143,7 +143,7 @@ static int copy_lines(FILE *from, FILE *to, const Cut *c) {
     return cut;
 }
 
-// Replaces a log by the lines to keep or, with c NULL, copies all of them to `to_path`. The new file is
+// Replaces a log with the lines to keep or, with c NULL, copies all of them to `to_path`. The new file is
 // complete on disk before it gets its name.
 static void copy_log(const char *name, const char *to_path, const Cut *c) {
     const char *path = in_output("%s", name), *temporary = in_output("%s.tmp", name);

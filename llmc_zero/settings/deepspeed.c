@@ -39,8 +39,8 @@ static int is_word_of(const zero_setting *s, const json_t *v, double *x, char *a
     return 0;
 }
 
-// Returns the block's "enabled" or, if it has none, the first one in its inner blocks that is not false, or
-// else any of them; NULL: there is none. Extends the path unless all inner ones are false.
+// Returns the block's "enabled". If it has none, returns the first "enabled" in its inner blocks that is not
+// false, or else any of them; NULL: none exists. Extends the path unless all inner ones are false.
 static json_t *find_enabled(json_t *block, char *path, size_t size) {
     json_t *enabled = json_object_get(block, "enabled"), *inner;
     const size_t used = strlen(path);

@@ -351,7 +351,7 @@ static const char *next_word(const char **list, size_t *n) {
     return *n ? word : NULL;
 }
 
-// Replaces BY_SETTING by the setting's kind and range.
+// Replaces BY_SETTING with the setting's kind and range.
 static void take_setting(key_row *row) {
     const zero_setting *s = zero_setting_named(row->setting);
     if (*s->words)

@@ -143,7 +143,7 @@ int zero_setting_set(const zero_setting *s, zero_config *config, const char *tex
     return 0;
 }
 
-// Replaces -1 by `on` if the variable is 1, and by 0 if it is 0.
+// Replaces -1 with `on` if the variable is 1, and with 0 if it is 0.
 static int take_variable(const char *variable, int *setting, int on) {
     const char *v = getenv(variable);
     if (*setting >= 0 || !v || !*v) return 0;
