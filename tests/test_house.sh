@@ -39,7 +39,7 @@ END
 places=$dir/places
 house() { perl tests/house.pl "$dir/layers" "$places" "$dir/owners" "$@"; }
 
-begin 'house.directions of dependencies'
+begin 'house.direction of dependencies'
 builds=("$build")
 [ ! -d "$build/stand-in/llmc_zero" ] || builds+=("$build/stand-in")
 house . "${builds[@]}" >"$dir/found" || why="$(wc -l <"$dir/found") violations:
@@ -55,7 +55,7 @@ for language in 'c -std=c11' 'c++ -std=c++17'; do
 done
 end
 
-begin 'house.links of the documentation lead somewhere'
+begin 'house.links in the documentation are not broken'
 perl tests/links.pl . >"$dir/found" || why="$(cat "$dir/found")"
 end
 
@@ -75,7 +75,7 @@ steps() {           # VARIABLE=VALUE...: prints the lines that announce a step, 
     make --no-print-directory -n ZERO_DRY=+ BUILD="$dir/build" TRAINER="$dir/build/trainer.bin" CUDA=no \
         "$@" "$dir/build/trainer.bin" | sed -nE "s|.*echo \"(\[.*\].*)\"\$|\1|p" | sed "s|$dir/build/||"
 }
-begin 'house.make counts its steps, and compiles again only what a changed flag concerns'
+begin 'house.make counts its steps, and recompiles only what a changed flag affects'
 with=(ZERO_URING=yes HAVE_PCRE=yes) without=(ZERO_URING=no HAVE_PCRE=)
 steps "${with[@]}" >"$dir/steps"
 all=$(wc -l <"$dir/steps")
@@ -194,7 +194,7 @@ trainer/run.c|int options_read(void);\nint run_open(void) { return options_read(
 dev/bench.h|
 dev/lessons/owner.c|#include "llmc_zero/zero.h"
 END
-begin 'house.a tree that keeps the rules passes'
+begin 'house.a tree that follows the rules passes'
 compile
 keeps_rules || why=$(cat "$dir/found")
 end

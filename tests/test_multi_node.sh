@@ -111,7 +111,7 @@ test_same() {
     mkdir -p "$dir/shared/data"
     ln -s "$PWD/data/stories_train.bin" "$dir/shared/data/edu_fineweb_train_000001.bin"
     ln -s "$PWD/data/stories_val.bin" "$dir/shared/data/edu_fineweb_val_000000.bin"
-    begin 'whole.a run starts, and resumes'
+    begin 'whole.a run starts and resumes'
     for steps in 2 3; do
         TRY=0 SHARED=$dir/shared ARGUMENTS+=" -e l1h1c32v257t1024 -b 1 -d 2048 -m 1 -s 0 -x $steps" EVERY=2 \
             recipe whole "$ssh"

@@ -58,7 +58,7 @@ has "$screen" "^env DATA=$DATA scripts/download.sh tokenizer hellaswag" \
     "^env DATA=$DATA scripts/download.sh fineweb:99"
 end
 
-begin 'recipe.a run, with the data there'
+begin 'recipe.a run with existing data'
 ln -s "$PWD/data/stories_train.bin" "$DATA/fineweb_train_000001.bin"
 ln -s "$PWD/data/stories_val.bin" "$DATA/fineweb_val_000000.bin"
 : >"$DATA/hellaswag_val.bin"

@@ -753,7 +753,7 @@ END
     screen told '^ZeRO .*overlap on \(option --overlap\)' '^config .*poison 0 \(ZERO_POISON in the env' \
         '^config .*check_steps 2147483647 \(ZERO_CHECK in the environment: all steps'
     screen equals '^ZeRO .*overlap off \(option --overlap\)'
-    need 'settings of the environment without any' not grep -q '(ZERO_' "$dir/equals.screen"
+    need 'it lists environment variables that are not set' not grep -q '(ZERO_' "$dir/equals.screen"
     ZERO_CHECK=yes refuses 1 'ZERO_CHECK=yes in the environment: must be 0 or 1'
     end
     if command -v nvidia-smi >/dev/null; then skip 'bad.device' 'there is a CUDA device'

@@ -186,7 +186,7 @@ tiers_capped() {
     wrap=$joined
     refused 'tiers.a cgroup with too little memory' 2 \
         "the cgroup's limit \(memory.*llmc_zero_test_$$\) is $limit.0 MiB.*would fit:$" "${model[@]}"
-    begin 'tiers.the advice runs'
+    begin 'tiers.the advised options run'
     advised 2 "${model[@]}"
     while read -r _ options; do
         trains 2 advised "${model[@]}" $options
