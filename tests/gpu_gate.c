@@ -161,8 +161,7 @@ static int compare(const Gradients want, double limit, double limit_of_norm) {
     return bad != 0;
 }
 
-// The peak measurements use the values of a training step, so that the GPU draws as much power as in
-// training.
+// The peak measurements use the values of a step, so that the GPU draws as much power as in training.
 static void matmul(void) {
     const int C = t.model.config.channels;
     LAYER(matmul_forward(t.model.dtype, act(&t.model, QKV, 0), act(&t.model, LN1, 0), param(QKVW, 0),

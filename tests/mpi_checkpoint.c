@@ -375,7 +375,7 @@ static void check_save_again(void) {
 
 // -------- NaN and Inf
 
-// A value to put into the first or the last tensor, and therefore on the first or the last rank.
+// A value for the first or the last tensor, and therefore for the first or the last rank.
 typedef struct {
     zero_value what;
     int last;  // 1: in the last tensor

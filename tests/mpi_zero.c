@@ -768,8 +768,7 @@ static void check_inference(void) {
 
 // -------- no memory
 
-// The last rank passes a different value to one update. After it nothing can be saved, and the next step
-// fails.
+// The last rank passes a different value to one update. Then no save works, and the next step fails.
 static void check_unequal_updates(void) {
     static const struct {
         const char *name;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Needs root. Tests that ranks on three hosts (tests/hosts.sh) connect and exchange data, and that they end if
-# one is cut off.
+# Needs root. Tests that ranks on three hosts (tests/hosts.sh) connect and exchange data, and end if one is
+# cut off.
 # Usage: tests/net_namespaces.sh TEST_NET
 . "$(dirname "$0")/cases.sh"
 . tests/hosts.sh
@@ -28,15 +28,15 @@ ends_within $hang_limit "${pids[@]}"
 must_print ': done, 0 bytes wrong'
 must_print 'node_rank 0 of 1, all here 0'
 end
-# Rank 1 reaches rank 0 on the same host by the loopback address. Rank 2 cannot reach rank 1 by that address.
+# Rank 1 reaches rank 0 on the same host through loopback. That address cannot lead rank 2 to rank 1.
 begin 'net_namespaces.start file, two ranks on one host'
 start "$dir/meet" 1 0 0 1
 ends_within $hang_limit "${pids[@]}"
 must_print ': done, 0 bytes wrong'
 has "$dir/1" 'node_rank 1 of 2'
 end
-# Cuts off host 2 without notice to the ranks: at its link while they exchange data, or inside the host while
-# the connections are idle, as with NCCL. Ranks tolerate 3 s of silence from a host.
+# Cuts off host 2 silently: at its link while the ranks exchange data, or inside the host while the
+# connections are idle, as with NCCL. Ranks tolerate 3 s of silence from a host.
 for way in 'hosts_link 0' 'hosts_network -1'; do
     begin "net_namespaces.host 2 is cut off: ${way% *}"
     start 10.77.7.1:21002 "${way#* }" 0 1 2

@@ -529,8 +529,7 @@ static long long last_in_base(void) {
     return last;
 }
 
-// Returns the newest save that ended before operation `cut`. A save has ended once the trainer opens its logs
-// again.
+// Returns the newest save that ended before operation `cut`. A save ends when the trainer reopens its logs.
 static long long ended_before(int cut) {
     long long saved = last_in_base(), ended = saved;
     for (int i = 0; i < cut; i++) {

@@ -157,8 +157,7 @@ static void *run_walk(void *arg) {
     return NULL;
 }
 
-// Runs two threads, each on its own half of a new file, with and without checksums. A new file reads as
-// zeros.
+// Runs two threads, each on its half of a new file, with and without checksums. A new file reads as zeros.
 static void round_trips(void **state) {
     enum { HALF = 256 * KIB };
     static const size_t blocks[] = { 4 * KIB, 12 * KIB, 64 * KIB };
@@ -326,8 +325,7 @@ static void urgent_transfers(void **state) {
     }
 }
 
-// A wait must time out if the disk does not answer. Here the disk answers afterwards, so everything can be
-// freed.
+// A wait must time out if the disk does not answer. Here the disk answers later, so everything can be freed.
 static void a_disk_that_hangs(void **state) {
     file_settings s = settings(1, 8 * KIB);
     s.timeout_s = 0.2;

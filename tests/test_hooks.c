@@ -770,8 +770,7 @@ static void test_order_of_evaluations(void **state) {
     }
 }
 
-// Opens each block before it closes the previous one. Closing a block must immediately gather the next one
-// into its slot.
+// Opens each block before it closes the previous one. Closing one must at once gather the next into its slot.
 static void test_release_gathers_the_next(void **state) {
     make_traced(1);
     for (int pass = 0; pass < 2; pass++) {

@@ -124,8 +124,7 @@ static double true_norm(int step) {
     return sqrt(sum);
 }
 
-// The three ways to end a step. With UPDATE, unlike STEP, the trainer learns of the overflow before the
-// update.
+// The three ways to end a step. With UPDATE, unlike STEP, the trainer sees the overflow before the update.
 typedef enum { STEP, UPDATE, DISCARD, WAYS } way;
 static int end_step(way w, int t, zero_step_result *result) {
     zero_hyper h = plain;

@@ -106,8 +106,7 @@ test_same() {
     GPUS=1 HOSTS='localhost me@localhost' trains ssh_two 'ssh.one rank on each of two hosts' "$ssh"; end_run
     trains slurm 'sbatch.two tasks' "$recipes/run_gpt2_1558M.sbatch" --partition=none; end_run
 
-    # Uses the recipe's real settings (TRY=0), except for a smaller model, other data and fewer steps; then
-    # resumes.
+    # Uses the recipe's real settings (TRY=0), but a smaller model, other data and fewer steps; then resumes.
     mkdir -p "$dir/shared/data"
     ln -s "$PWD/data/stories_train.bin" "$dir/shared/data/edu_fineweb_train_000001.bin"
     ln -s "$PWD/data/stories_val.bin" "$dir/shared/data/edu_fineweb_val_000000.bin"

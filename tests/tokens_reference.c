@@ -132,8 +132,7 @@ static int token_of(const unsigned char *bytes, int n) {
     return -1;
 }
 
-// Joins the neighbours that form the lowest-numbered token, until no neighbours form one, and prints the
-// result.
+// Joins the neighbours that form the lowest-numbered token until none form a token, and prints the result.
 static void encode_word(const unsigned char *word, int n) {
     int *start = check(malloc((size_t)(n + 1) * sizeof *start)),
         parts = n;  // part i: bytes [start[i], start[i + 1])

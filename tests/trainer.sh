@@ -21,8 +21,8 @@ close_losses() {        # RUN RUN TOLERANCE
 
 # ---- bits
 
-# Tests that options that must not change the bits reach the plugin. tests/mpi_zero.c tests each one with each
-# dtype.
+# Tests that the options which must not change the bits reach the plugin. tests/mpi_zero.c tests each of them
+# with each dtype.
 test_bits() {
     local stages=('-z 0 --naive 1' '-z 0' '-z 1 --overlap 1' '-z 2' '-z 3 --overlap 1')
     same 'bits.fp32, 2 ranks' 2 '--dtype fp32' "${stages[@]}" 'ZERO_POISON=1 -z 2 --bucket 1' \
@@ -243,8 +243,8 @@ test_files() {
     end
 }
 
-# Reduces strings, numbers and names to letters, and each complete object to the letter V. Valid JSON ends up
-# as V.
+# Reduces strings, numbers and names to letters, and each complete object to the letter V. Valid JSON
+# becomes V.
 valid_json() {
     [ "$(tr -d '\n' <"$1" | sed -E \
         's/"[^"\\]*"/S/g; s/-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?/V/g; s/null|true|false/V/g; s/ //g
@@ -865,7 +865,7 @@ END
     done
     screen file '^  offload.nvme_block_bytes +524288 +tier.json:2: instead of 262144' \
         '^no effect  tier.json:2: .*pin_memory: .*pinned'
-    screen option '^noted  .*nothing moves'      # a CPU run's host tier
+    screen option '^noted  .*nothing moves'      # offloads to the host on a CPU, where it has no effect
     end
 }
 

@@ -18,8 +18,7 @@ sub insert ($f, $at, $code, $what = undef) {
     push @{ $f->{edits} }, { at => $at, code => $code, what => $what, order => $code eq "#endif\n" ? 0 : 1 };
 }
 
-# Returns the start and end of a range's lines. They must contain no other code, because edits add whole
-# lines.
+# Returns the start and end of a range's lines. They may contain no other code, because edits add whole lines.
 sub own_lines ($f, $range) {
     my ($start, $end) = (line_start($f, $range->{from}), line_end($f, $range->{to}));
     my $others = mask_of($f, { from => $start, to => $range->{from} })

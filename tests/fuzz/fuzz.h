@@ -27,8 +27,7 @@ extern fuzz_seed_taker fuzz_seed;
 #define FUZZ_MUST(condition) ((condition) ? (void)0 : fuzz_failed(#condition, __FILE__, __LINE__))
 void fuzz_failed(const char *condition, const char *file, int line) __attribute__((noreturn));
 
-// Returns a path in a temporary folder that is removed at exit. The path stays valid for the next three
-// calls.
+// Returns a path in a temporary folder that is removed at exit. It stays valid for the next three calls.
 const char *fuzz_path(const char *name);
 // Writes a file with these bytes in that folder, and returns its path.
 const char *fuzz_file(const char *name, const void *bytes, size_t n);
