@@ -208,7 +208,7 @@ series() {      # WAY KILLS
         strike "$way" $((i % 2 ? 40 : 1)) $(how $i)
         [ -z "$why" ] || break
     done
-    last=$(($(last_begun) + 3))     # past what killed saves have left
+    last=$(($(last_begun) + 3))     # beyond the leftovers of killed saves
     start "$way" "${patient[@]}" -x $last -n 1 -nk 2 -y 1 -o "$folder" $(how 2)
     await_end
     need "no summary: $(tail -n 1 "$dir/screen.0")" [ -e "$folder/summary.json" ]

@@ -1,7 +1,7 @@
 // Tests ranks with different settings, tables or trainer lines: mpirun -np N mpi_same, for at least 2 ranks.
 // The ranks take turns being the odd one. Every case must fail on all ranks with the same message, which
-// names two ranks, the difference, and both values. Settings that may differ must not change the results by a
-// bit. With TEST_SERVER=host:port the ranks connect over TCP.
+// names two ranks, the difference, and both values. Settings that may differ must not change any bit of the
+// results. With TEST_SERVER=host:port the ranks connect over TCP.
 #include <stddef.h>
 #include <stdio.h>
 #include <unistd.h>

@@ -121,7 +121,7 @@ end
 
 # ---- an installed plugin
 
-# Installs the existing build: without -o, make could rebuild it with other settings than those under test.
+# Installs the existing build: without -o, make could rebuild it with settings other than those under test.
 begin 'example.built by pkg-config from an install'
 if ! command -v pkg-config >/dev/null; then
     skip example 'no pkg-config'

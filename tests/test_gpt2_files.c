@@ -548,7 +548,7 @@ static void test_tokenizer(void **state) {
     char text[32] = { 0 };
     FILE *f = fmemopen(text, sizeof text, "w");
     assert_non_null(f);
-    for (uint32_t i = 0; i < 6; i++) tokenizer_print(&t, f, i);  // prints no bell, but the newline
+    for (uint32_t i = 0; i < 6; i++) tokenizer_print(&t, f, i);  // omits the bell, but not the newline
     assert_int_equal(fclose(f), 0);
     assert_string_equal(text, "abc\xc3\xa9\n<eot>");
     tokenizer_free(&t);
