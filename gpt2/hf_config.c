@@ -83,14 +83,10 @@ int hf_config_read(const char *folder, GPT2Config *config) {
 
 // -------- writing
 
-// Returns the text of an object, or NULL if out of memory. jansson 2.14 may then silently drop a part instead
-// of failing, so the text is parsed again.
+// Returns the text of an object, or NULL if out of memory.
 static char *print_json(const json_t *root) {
     char *text = json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(9)), *line = NULL;
-    if (!text) return NULL;
-    json_t *again = json_loads(text, 0, NULL);
-    if (json_equal(root, again) && asprintf(&line, "%s\n", text) < 0) line = NULL;
-    json_decref(again);
+    if (text && asprintf(&line, "%s\n", text) < 0) line = NULL;
     free(text);
     return line;
 }

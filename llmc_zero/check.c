@@ -1,6 +1,5 @@
-// Checks of the trainer. One digest per layer of a tensor is enough to notice and name a change. While
-// checks are on, a unit's gradient is passed to its reduction only at the next hook, so that a change between
-// the two hooks can be noticed. The order of the collectives stays the same on all ranks.
+// Checks of the trainer. One digest per layer of a tensor is enough to notice and name a change. Holding a
+// gradient until the next hook does not change the order of the collectives.
 #include "check.h"
 #include "internal.h"
 #define XXH_INLINE_ALL
@@ -14,7 +13,7 @@ static int is_on(const zero *z) { return z->check.set && z->check.steps <= z->co
 int check_create(zero *z) {
     struct check *c = &z->check;
     const int n = z->layout.n_places;
-    c->finished = -1;
+    c->held = -1;
     if (!z->config.debug.check_steps) return 0;
     ZERO_TRY_ALLOC(c->first = allocate_array(z, n, sizeof *c->first));
     ZERO_TRY_ALLOC(c->n_set = allocate_array(z, n, sizeof *c->n_set));
@@ -130,16 +129,17 @@ static int look_at_gradient(zero *z, int unit, int is_known) {
                 "grad_clip to zero_update");
 }
 
-int check_gradient(zero *z, int unit) {
-    if (!is_on(z)) return grads_finish(z, unit);
-    z->check.finished = unit;
+int check_gradient(zero *z, int unit, int *holds) {
+    *holds = is_on(z);
+    if (!*holds) return 0;
+    z->check.held = unit;
     return look_at_gradient(z, unit, 0);
 }
 
 int check_settle(zero *z) {
-    const int unit = z->check.finished;
+    const int unit = z->check.held;
     if (unit < 0) return 0;
-    z->check.finished = -1;
+    z->check.held = -1;
     ZERO_TRY(look_at_gradient(z, unit, 1));
     ZERO_TRY(grads_finish(z, unit));
     return update_during_backward(z);

@@ -13,8 +13,8 @@ struct check {
     int64_t *n_set;    // (n_places) number of parameters passed to zero_set
     uint64_t *params;  // (n_places) digests of the parameters of units marked in is_read
     char *is_read;     // (n_units) 1: this step or evaluation has read the unit
-    uint64_t *grads;   // (n_places) digests of the gradient of unit `finished`
-    int finished;      // a unit after its last post_backward, until check_settle; -1: none
+    uint64_t *grads;   // (n_places) digests of the gradient of unit `held`
+    int held;          // a unit after its last post_backward, until check_settle; -1: none
 };
 
 int check_create(zero *z);
@@ -30,10 +30,11 @@ int check_begin(zero *z, int is_step);
 // Call it at both hooks of a use that reads the unit. Fails if the parameters have changed since the first
 // such hook of the step or evaluation.
 int check_params(zero *z, int unit);
-// Call it instead of grads_finish, which check_settle then calls.
-int check_gradient(zero *z, int unit);
+// Call it when a unit's gradient is complete. With checks, sets *holds: check_settle then calls grads_finish,
+// so that a change of the gradient before the next hook is noticed.
+int check_gradient(zero *z, int unit, int *holds);
 // Call it first in each hook, in zero_begin_train and in zero_finish_gradients. Fails if the gradient of the
-// last finished unit has changed since.
+// unit that is held has changed.
 int check_settle(zero *z);
 
 #endif

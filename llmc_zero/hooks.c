@@ -57,7 +57,10 @@ int zero_post_backward(zero *z, int unit) {
     const int done = pass_done(z, unit, PASS_BACKWARD);
     if (done <= z->layout.units[unit].reading_uses) ZERO_TRY(check_params(z, unit));
     ZERO_TRY(params_release(z, unit));
-    if (done == z->layout.units[unit].backward_uses) ZERO_TRY(check_gradient(z, unit));
+    const int is_complete = done == z->layout.units[unit].backward_uses;
+    int holds = 0;
+    if (is_complete) ZERO_TRY(check_gradient(z, unit, &holds));
+    if (is_complete && !holds) ZERO_TRY(grads_finish(z, unit));
     return update_during_backward(z);
 }
 

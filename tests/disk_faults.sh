@@ -161,7 +161,7 @@ errors_of() {
         read) errors=(5 short) ;;
         open | opendir) errors=(24) ;;          # EMFILE
         create | mkdir) errors=(28) ;;
-        malloc | json) errors=(12) ;;
+        malloc) errors=(12) ;;
         *) errors=(5) ;;
     esac
     if [ -n "$all" ]; then echo "${errors[@]}"; else echo "${errors[$2 % ${#errors[@]}]}"; fi
@@ -184,7 +184,6 @@ numbers() {
         END {
             every = all || ranks == 1 ? 1 : 6
             if (!all && phase == "async") every *= 3
-            if (!all && kind == "json") every = 2 + int(NR * ranks / 20)
             for (n = 1; n <= NR; n += every)
                 if (all || kind != "malloc" || n == first[at[n]] || n == last[at[n]]) print n
         }'

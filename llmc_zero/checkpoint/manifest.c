@@ -189,21 +189,10 @@ static int check_text(manifest *m, const char *text) {
                      (long long)bytes - n);
 }
 
-json_t *manifest_parse(const char *text, size_t bytes, json_error_t *e) {
-    json_t *first = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, e);
-    json_t *second = first ? json_loadb(text, bytes, JSON_REJECT_DUPLICATES, e) : NULL;
-    int same = second && json_equal(first, second);
-    json_decref(second);
-    if (same) return first;
-    if (second) snprintf(e->text, sizeof e->text, "out of memory");
-    json_decref(first);
-    return NULL;
-}
-
 static int parse_text(manifest *m, const char *text) {
     json_error_t e;
     ZERO_TRY(check_text(m, text));
-    m->root = manifest_parse(text, m->bytes, &e);
+    m->root = json_loadb(text, m->bytes, JSON_REJECT_DUPLICATES, &e);
     if (m->root && json_is_object(m->root)) return 0;
     return zero_fail(ZERO_ERR_IO, "%s:%d:%d: not a JSON object: %s", m->path, e.line, e.column,
                      m->root ? "another value" : e.text);

@@ -25,10 +25,6 @@ static inline int64_t manifest_blocks(int64_t bytes, int64_t block_bytes) {
     return bytes / block_bytes + (bytes % block_bytes != 0);
 }
 
-// Parses JSON, refusing duplicate keys. Returns NULL with *e on failure. Parses twice and compares, because
-// Jansson 2.14 silently loses a character if memory runs out within a string.
-json_t *manifest_parse(const char *text, size_t bytes, json_error_t *e);
-
 typedef struct {
     char path[PATH_MAX];
     int n_files;

@@ -91,7 +91,7 @@ static int take_start(save *s, const save_start *start) {
 static int parse_trainer(save *s, const char *caller, const char *text) {
     json_error_t e;
     if (!text) text = "{}";
-    s->to.root = manifest_parse(text, strlen(text), &e);
+    s->to.root = json_loads(text, JSON_REJECT_DUPLICATES, &e);
     if (json_is_object(s->to.root)) return 0;
     return zero_fail(ZERO_ERR_ARGUMENT, "%s: the trainer's text is not a JSON object: %s at line %d", caller,
                      s->to.root ? "another value" : e.text, e.line);

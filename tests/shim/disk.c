@@ -1,17 +1,16 @@
-// An LD_PRELOAD library that makes calls on $DISK_FOLDER and its contents fail, or records them.
+// An LD_PRELOAD library that can make calls on $DISK_FOLDER and its contents fail, and can record them.
 //   DISK_FAIL=KIND:N:ERRNO       the N-th call of this kind fails; with N+, all later ones too
 //   DISK_FAIL=KIND:N:short       the N-th read or write transfers half of its bytes
-//   DISK_FAIL=KIND:N:kill        SIGKILL ends the process in place of the N-th call
+//   DISK_FAIL=KIND:N:kill        SIGKILL ends the process instead of the N-th call
 //   DISK_FAIL=KIND:N:ERRNO:TEXT  counts only calls on paths that contain TEXT
 //   DISK_RANK=1                  affects only rank 1
 //   DISK_CALLS=FILE              appends a line KIND PATH for each call, or with DISK_FAIL each failed call
 //   DISK_RECORD=FILE             appends the record that record.h describes
 //   DISK_FREE=BYTES              statvfs reports this much space
 //   DISK_HOLD=TEXT:FILE          writes to paths that contain TEXT wait until FILE exists
-// The kinds are the names passed to FAIL and fault below: stat is any call that only queries, malloc and
-// getrandom are calls by the program itself, and json is an allocation by libjansson. fopen returns a stream
-// that goes through this file's calls, because the C library's streams bypass them. io_uring bypasses them
-// too.
+// The kinds are the names passed to FAIL and fault below: stat is any call that only queries, and malloc
+// and getrandom are calls by the program itself. fopen returns a stream that uses this file's calls, because
+// the C library's streams would bypass them. io_uring bypasses them too.
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -33,7 +32,7 @@
 #include <unistd.h>
 #include "record.h"
 
-enum { MOST_FDS = 1024, MOST_RANGES = 2, MOST_PATH = 2 * PATH_MAX, SHORT = -1, KILL = -2 };
+enum { MOST_FDS = 1024, MOST_PATH = 2 * PATH_MAX, SHORT = -1, KILL = -2 };
 
 static struct {
     const char *folder, *calls;
@@ -44,7 +43,7 @@ static struct {
     int onwards;  // 1: later calls fail too
     int record;   // file descriptor; -1: none
     int rank, handles;
-    uintptr_t code[MOST_RANGES][2];  // of the program and of libjansson
+    uintptr_t code[2];  // of the program
 } disk = { .record = -1 };
 
 static struct {
@@ -62,18 +61,17 @@ void *__libc_memalign(size_t alignment, size_t bytes);
 
 // -------- settings
 
+// The first object is the program.
 static int note_code(struct dl_phdr_info *info, size_t size, void *data) {
-    int *n = data;
     (void)size;
-    if (*n == MOST_RANGES || (*n > 0 && !strstr(info->dlpi_name, "libjansson"))) return 0;
+    (void)data;
     for (int i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *p = &info->dlpi_phdr[i];
         if (p->p_type != PT_LOAD || !(p->p_flags & PF_X)) continue;
-        disk.code[*n][0] = info->dlpi_addr + p->p_vaddr;
-        disk.code[*n][1] = disk.code[*n][0] + p->p_memsz;
+        disk.code[0] = info->dlpi_addr + p->p_vaddr;
+        disk.code[1] = disk.code[0] + p->p_memsz;
     }
-    ++*n;
-    return 0;
+    return 1;
 }
 
 static void parse_fail(const char *text) {
@@ -88,12 +86,11 @@ __attribute__((constructor)) static void begin(void) {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK"), *only = getenv("DISK_RANK");
     const char *fail = getenv("DISK_FAIL"), *record_to = getenv("DISK_RECORD");
     const char *hold = getenv("DISK_HOLD");
-    int ranges = 0;
     disk.rank = rank ? atoi(rank) : 0;
     if (only && atoi(only) != disk.rank) return;
     if (fail) parse_fail(fail);
     if (hold && sscanf(hold, "%63[^:]:%4095s", disk.held, disk.until) != 2) abort();
-    dl_iterate_phdr(note_code, &ranges);
+    dl_iterate_phdr(note_code, NULL);
     disk.calls = getenv("DISK_CALLS");
     if (record_to)
         disk.record = (int)syscall(SYS_openat, AT_FDCWD, record_to, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC,
@@ -101,11 +98,9 @@ __attribute__((constructor)) static void begin(void) {
     disk.folder = getenv("DISK_FOLDER");
 }
 
-// Returns who made a call: 0: the program, 1: libjansson, -1: another library.
-static int code_of(const void *caller) {
-    for (int i = 0; i < MOST_RANGES; i++)
-        if ((uintptr_t)caller >= disk.code[i][0] && (uintptr_t)caller < disk.code[i][1]) return i;
-    return -1;
+// Returns 1 if the program itself called, and not a library.
+static int is_program(const void *caller) {
+    return disk.folder && (uintptr_t)caller >= disk.code[0] && (uintptr_t)caller < disk.code[1];
 }
 
 // -------- which calls count, and which fail
@@ -221,7 +216,7 @@ int close(int fd) {
     return rc;
 }
 
-// Records that `copy` duplicates a descriptor.
+// Remembers a duplicate of a descriptor.
 static int keep_copy(int fd, int copy) {
     if (copy >= MOST_FDS) abort();
     if (copy < 0) return -1;
@@ -261,7 +256,7 @@ ssize_t pread(int fd, void *to, size_t bytes, off_t at) {
     return n < 0 ? -1 : syscall(SYS_pread64, fd, to, n, at);
 }
 
-// at < 0: writes at the current position of the file.
+// at < 0: writes at the current file position.
 static ssize_t write_ours(int fd, const void *from, size_t bytes, off_t at) {
     while (*disk.held && strstr(fds[fd].path, disk.held) && syscall(SYS_access, disk.until, F_OK))
         usleep(1000);
@@ -283,7 +278,7 @@ ssize_t pwrite(int fd, const void *from, size_t bytes, off_t at) {
     return fd_is_ours(fd) ? write_ours(fd, from, bytes, at) : syscall(SYS_pwrite64, fd, from, bytes, at);
 }
 
-// Writes only the first part; the caller sees a short write.
+// Writes only the first part, which the caller sees as a short write.
 ssize_t writev(int fd, const struct iovec *parts, int n) {
     if (!fd_is_ours(fd)) return syscall(SYS_writev, fd, parts, n);
     return n ? write_ours(fd, parts[0].iov_base, parts[0].iov_len, -1) : 0;
@@ -303,7 +298,7 @@ int ftruncate(int fd, off_t bytes) {
     return change_file("truncate", RECORD_TRUNCATE, SYS_ftruncate, fd, bytes);
 }
 
-// Recorded only if it makes the file longer.
+// Recorded only if the file becomes longer.
 int fallocate(int fd, int mode, off_t at, off_t bytes) {
     struct stat st;
     if (!fd_is_ours(fd)) return (int)syscall(SYS_fallocate, fd, mode, at, bytes);
@@ -477,12 +472,10 @@ int fileno(FILE *f) {
 
 // Returns an errno if an allocation must fail. DISK_CALLS gets the address of the call instead of a path.
 static int refused(const void *caller) {
-    static const char *const kinds[MOST_RANGES] = { "malloc", "json" };
     char where[32];
-    int code = disk.folder ? code_of(caller) : -1;
-    if (code < 0) return 0;
-    snprintf(where, sizeof where, "%#lx", (unsigned long)((uintptr_t)caller - disk.code[code][0]));
-    int error = fault(kinds[code], where);
+    if (!is_program(caller)) return 0;
+    snprintf(where, sizeof where, "%#lx", (unsigned long)((uintptr_t)caller - disk.code[0]));
+    int error = fault("malloc", where);
     if (error) errno = ENOMEM;
     return error;
 }
@@ -514,6 +507,6 @@ int asprintf(char **text, const char *fmt, ...) {
 }
 
 ssize_t getrandom(void *to, size_t bytes, unsigned flags) {
-    if (disk.folder && code_of(__builtin_return_address(0)) == 0) FAIL("getrandom", "-", -1);
+    if (is_program(__builtin_return_address(0))) FAIL("getrandom", "-", -1);
     return syscall(SYS_getrandom, to, bytes, flags);
 }
