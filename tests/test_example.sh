@@ -144,12 +144,10 @@ fi
 
 # ---- zero.h and docs/
 
-begin 'docs.api.md is generated from zero.h'
-need 'dev/make_api.sh failed' dev/make_api.sh "$dir/api.md"
-need 'docs/reference/api.md is out of date: run dev/make_api.sh' cmp -s "$dir/api.md" docs/reference/api.md
 headers=(llmc_zero/zero{,_config,_update,_checkpoint,_job,_plan,_deepspeed}.h)
-for function in $(cat "${headers[@]}" | grep -oE '^[a-z].*\(' | grep -oE 'zero_[a-z_]+\(' | tr -d '('); do
-    need "no entry for $function" grep -qE "^### .*\`$function\`" docs/reference/api.md
+begin 'docs.api.md names every public header'
+for header in llmc_zero/zero*.h; do
+    need "$header is missing" grep -qF "\`$header\`" docs/reference/api.md
 done
 end
 begin 'docs.porting.md quotes the examples'
@@ -160,7 +158,7 @@ need "not in dev/examples: $strange" [ -z "$strange" ]
 end
 public=("${headers[@]}" llmc_zero/zero.mk llmc_zero/settings/*)
 folder='(llmc_zero|trainer|gpt2|dev|docs|scripts|tests)/'
-for document in README.md docs/*.md docs/{tutorial,internals}/*.md docs/reference/details.md; do
+for document in README.md docs/*.md docs/{tutorial,internals}/*.md docs/reference/{details,api}.md; do
     begin "$document.names exist"
     for word in $(grep -oE '\b(zero|ZERO)_[A-Za-z0-9_]+' "$document" | sort -u); do
         [ -e "llmc_zero/$word.h" ] || need "no $word in zero.h" grep -qw "$word" "${public[@]}"
