@@ -257,7 +257,7 @@ sub sawtooth {
     my ($events, $ms) = Run::step_of($folder);
     my $scale = ($right - $left) / $ms;
     my $ranks = Run::value($folder, 'ranks');
-    Svg::page(840, 512, 'Stage 3: which units are whole on this rank, and how many MiB their parameters are',
+    Svg::page(840, 512, 'Stage 3: which units are whole on this rank, and the memory of their parameters',
         model_and_ranks($folder) . ", $NETWORK; rank 0, one step");
     my ($all, %change) = rows_of_units($left, 78, $scale, $ranks, $events, $ms);
     my $height = ($bottom - $top) / $all;
