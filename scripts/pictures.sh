@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Draws the pictures of the tutorial as SVG into docs/tutorial/pictures/, from runs of the trainer on this
-# machine, which take about five minutes. No number is typed in: dev/pictures/draw.pl reads them from --plan,
-# from the runs' folders and from their traces. Two pictures need a slow network: a private loopback device
-# limited by tc, which needs unshare and iproute2, but not root.
+# machine, which take about a minute. dev/pictures/draw.pl reads all values from --plan, from the runs'
+# folders and from their traces. Three pictures need a slow network: a private loopback device limited by tc,
+# for which unshare and iproute2 suffice, without root.
 # Usage: scripts/pictures.sh [NAME...]     NAME: four_stages, memory_by_stage, shard_map, buckets_timeline,
-# sawtooth, same_loss, bytes_by_stage, overlap_timeline or states_on_disk; default: all of them
+# sawtooth, same_loss, overlap_timeline or states_on_disk; default: all of them
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/mpi_env.sh
@@ -26,7 +26,7 @@ run() {
 }
 slow=(env)
 export rate=1gbit           # also in the pictures' titles
-# Trains over TCP at that rate, for both directions together
+# The same over TCP at that rate, both directions together
 run_slowly() {
     command -v tc >/dev/null || fail 'tc is missing: apt-get install iproute2'
     slow=(unshare -rn sh -c "ip link set lo up &&
@@ -40,8 +40,7 @@ plan() {            # STAGE RANKS: plans d12 in bf16
         >"$work/plan/stage$1.ranks$2" || fail "no plan of stage $1 for $2 ranks"
 }
 
-timed=(-e l6h4c128v257t64 -b 32 -x 15)      # for the traces
-larger=(-e l6h6c384v257t64 -b 1 -t 16)
+timed=(-e l8h4c128v257t64 -b 32 -x 15)      # for the traces: the model of lessons 5 and 6
 draw() {
     perl dev/pictures/draw.pl "$1" "$work" >"$work/$1.svg" || fail "$1 could not be drawn"
     mv "$work/$1.svg" "$out" && echo "$out/$1.svg"
@@ -54,27 +53,21 @@ runs_of() {
     shard_map) run shard_map 4 -e l2h1c16v257t32 -b 2 -x 1 -n 1 ;;
     buckets_timeline)
         run_slowly buckets1 2 "${timed[@]}" -z 2 --overlap 1
-        run_slowly buckets3 2 "${timed[@]}" -z 2 --overlap 1 --bucket 500000 ;;
-    sawtooth) run_slowly sawtooth 4 -e l8h4c128v257t64 -b 16 -x 15 -z 3 --overlap 1 ;;
+        run_slowly buckets3 2 "${timed[@]}" -z 2 --overlap 1 --bucket 400000 ;;
+    sawtooth) run_slowly sawtooth 2 "${timed[@]}" -z 3 --overlap 1 --prefetch 1 ;;
     same_loss) for stage in 0 1 2 3; do run loss$stage 2 -z $stage -x 150 -u 20; done ;;
-    bytes_by_stage) for n in 2 4 8; do
-        run bytes.naive.$n $n -z 0 --naive 1 -x 2
-        for stage in 0 1 2 3; do run bytes.$stage.$n $n -z $stage -x 2; done
-    done ;;
     overlap_timeline)
         run_slowly overlap0 2 "${timed[@]}" -z 3 --overlap 0
         run_slowly overlap1 2 "${timed[@]}" -z 3 --overlap 1 ;;
-    states_on_disk) for n in 1 2 4 8 16 32; do
-        run memory.$n 1 "${larger[@]}" -d $((16 * n)) -x $((6 + 48 / n))
-        run disk.$n 1 "${larger[@]}" -d $((16 * n)) -x $((6 + 48 / n)) --nvme "$work/nvme" \
-            --offload-optimizer nvme --overlap 1
-    done ;;
+    states_on_disk)
+        mkdir -p "$work/nvme"
+        run states_on_disk 2 -e l6h6c384v4096t128 -b 2 -x 20 -z 3 --dtype bf16 --nvme "$work/nvme" \
+            --offload-optimizer nvme --offload-param nvme ;;
     *) fail "there is no picture $1" ;;
     esac
 }
 [ $# -gt 0 ] || set -- four_stages memory_by_stage shard_map buckets_timeline sawtooth same_loss \
-    bytes_by_stage overlap_timeline states_on_disk
-mkdir -p "$work/nvme"
+    overlap_timeline states_on_disk
 for name in "$@"; do
     runs_of "$name"
     draw "$name"

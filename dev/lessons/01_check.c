@@ -16,8 +16,8 @@ static int64_t planned_bytes(int stage, int ranks, int accumulates, int bf16, in
     return (int64_t)plan.bytes[ZERO_STATES];
 }
 
-// Compares for both dtypes and 1 to 8 ranks. The number of elements is a multiple of 2048 * ranks: the
-// library then adds no padding, and its memory is whole pages.
+// Compares for both dtypes and 1 to 8 ranks. The number of elements is a multiple of 2048 * ranks, so that
+// the library adds no padding and allocates whole pages.
 static void check_stage(int stage, int accumulates) {
     for (int bf16 = 0; bf16 <= 1; bf16++)
         for (int ranks = 1; ranks <= 8; ranks++)
@@ -26,7 +26,7 @@ static void check_stage(int stage, int accumulates) {
                 const int64_t yours = state_bytes(stage, ranks, accumulates, bf16, parameters);
                 const int64_t planned = planned_bytes(stage, ranks, accumulates, bf16, elems, n_units);
                 if (yours != planned)
-                    lesson_off("%s, N = %d, %lld parameters: you say %lld bytes; the library plans %lld",
+                    lesson_off("%s, N = %d, %lld parameters: you get %lld bytes; the library plans %lld",
                                bf16 ? "bf16" : "fp32", ranks, (long long)parameters, (long long)yours,
                                (long long)planned);
             }
@@ -34,7 +34,7 @@ static void check_stage(int stage, int accumulates) {
 }
 
 int main(int argc, char **argv) {
-    lesson_begin(argv, 1, 1, "where do 16 bytes a parameter go?");
+    lesson_begin(argv, 1, 1, "where do the 16 bytes per parameter go?");
     for (int accumulates = 0; accumulates <= 1; accumulates++)
         for (int stage = 0; stage <= 3; stage++) check_stage(stage, accumulates);
     return lesson_end();

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include "lesson.h"
 
-// Every rank calls this with its own gradient, n numbers. Replaces them by the mean over all ranks:
+// Every rank calls this with its own gradient of n numbers. Sets them to the mean over all ranks:
 //   1. send the whole gradient to every other rank, and receive theirs
 //   2. add the gradients in rank order, beginning with rank 0's, whichever rank this is
 //   3. multiply the sum by 1.0f / ranks

@@ -18,7 +18,7 @@ static void engine_mean(float *mean, zero_traffic *traffic) {
     zero_destroy(z);
 }
 
-// Notes elements [first, first + n) of yours that differ from theirs.
+// Reports the elements [first, first + n) in which yours differs from theirs.
 static void compare(const float *yours, const float *theirs, int first, int n) {
     for (int i = 0; i < n; i++)
         if (memcmp(&yours[i], &theirs[i], sizeof *yours))

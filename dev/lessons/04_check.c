@@ -24,7 +24,7 @@ typedef struct {
     char mine[TENSORS][MOST];
 } updated;
 
-// The optimizer: notes its elements. ctx: an updated.
+// The optimizer: records the elements that it gets. ctx: an updated.
 static void note(void *ctx, const zero_piece *p) {
     updated *u = ctx;
     memset(&u->mine[p->tensor][p->offset], 1, p->n);
@@ -62,7 +62,7 @@ static void engine_step(const shapes *s, updated *seen, int64_t *shard) {
 static void check_shard(const shapes *s, const updated *seen, int64_t shard) {
     const int64_t yours = shard_elems(extent(s), wire_ranks());
     if (yours != shard)
-        lesson_off("N = %d: you say %lld elements; the library's shards have %lld", wire_ranks(),
+        lesson_off("N = %d: you get %lld elements; the library's shards have %lld", wire_ranks(),
                    (long long)yours, (long long)shard);
 }
 
@@ -78,7 +78,7 @@ static void check_owner(const shapes *s, const updated *seen, int64_t shard) {
             owner(element, extent(s), ranks, &rank, &offset);
             if (rank != me || offset != place)
                 lesson_off(
-                    "N = %d, element %lld: you say rank %d, offset %lld; the library rank %d, offset %lld",
+                    "N = %d, element %lld: you get rank %d, offset %lld; the library rank %d, offset %lld",
                     ranks, (long long)element, rank, (long long)offset, me, (long long)place);
         }
 }
@@ -91,7 +91,7 @@ static void check_range(const shapes *s, const updated *seen, int64_t shard) {
         update_range(wire_rank(), wire_ranks(), extent(s), s->begin[t], s->elems[t], &first, &n);
         if (n != real_n || (n && first != real_first))
             lesson_off(
-                "N = %d, rank %d, tensor of %lld elements at %lld: you say %lld elements from %lld on; "
+                "N = %d, rank %d, tensor of %lld elements at %lld: you get %lld elements from %lld on; "
                 "the library %lld from %lld on",
                 wire_ranks(), wire_rank(), (long long)s->elems[t], (long long)s->begin[t], (long long)n,
                 (long long)first, (long long)real_n, (long long)(real_n ? real_first : 0));

@@ -3,7 +3,7 @@
 
 // Backward finishes the units' gradients one by one, the last unit first: unit n_units-1, n_units-2, .., 0.
 // A finished gradient waits in the open bucket. When the bucket holds at least bucket_size elements, or when
-// the last gradient is there, all units in it leave in one reduction, and the next unit opens a new bucket.
+// the last gradient is in it, all its units leave in one reduction, and the next unit opens a new bucket.
 //   elems[u]  the number of elements of unit u
 // Sets reduction[u] to the number of the reduction with which unit u leaves: 0 for the first of the pass.
 // Returns the number of reductions.

@@ -66,17 +66,17 @@ static void compare(const model *m) {
     zero *z = lesson_engine(&config, elems, m->n_units);
     const int n = engine_buckets(z, elems, m->n_units, engines);
     const int said = fill_buckets(elems, m->n_units, size, yours);
-    if (said != n) lesson_off("you say %d reductions; the library sends %d", said, n);
+    if (said != n) lesson_off("you get %d reductions; the library sends %d", said, n);
     for (int u = m->n_units - 1; u >= 0; u--)
         if (yours[u] != engines[u])
-            lesson_off("unit %d: you say reduction %d; the library sends it with reduction %d", u, yours[u],
+            lesson_off("unit %d: you get reduction %d; the library sends it with reduction %d", u, yours[u],
                        engines[u]);
     lesson_check("%s", m->name);
 
     const long long bytes = bucket_memory(elems, m->n_units, size);
     zero_plan_info(z, &plan);
     if (bytes != plan.bucket_bytes)
-        lesson_off("you say %lld bytes; the library holds %lld", bytes, (long long)plan.bucket_bytes);
+        lesson_off("you get %lld bytes; the library holds %lld", bytes, (long long)plan.bucket_bytes);
     lesson_check("    memory for its buckets");
     zero_destroy(z);
 }

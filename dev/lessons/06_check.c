@@ -4,8 +4,8 @@
 #include <string.h>
 #include "lesson.h"
 
-// Sizes are multiples of RANKS * 128 elements, which need no padding, and powers of two, so that a number
-// of bytes says which units were gathered.
+// Sizes are multiples of RANKS * 128 elements, which need no padding, and powers of two, so that a number of
+// bytes identifies the units that were gathered.
 enum { RANKS = 2, MOST_UNITS = 8, MOST_USES = 2 * MOST_UNITS, LEAST = RANKS * 128 };
 
 typedef struct {
@@ -63,7 +63,7 @@ static void gather_all_ahead(play *p, const int *uses, int n, int at) {
     }
 }
 
-// If no slot is free when a use begins, a unit is dropped that a later use may need.
+// If no slot is free when a use begins, drops a unit that a later use may need.
 static void make_room(play *p, int at, int unit) {
     if (p->n_held < p->m->n_slots) return;
     lesson_off("use %d: unit %d finds all %d slots taken", at, unit, p->m->n_slots);
@@ -123,7 +123,7 @@ static int64_t slots_of(const zero *z) {
     return 0;
 }
 
-// The library learns the order in the first step, so the second one counts.
+// The library records the order in the first step, so the second one is compared.
 static step engine_steps(const model *m, const int *uses, int n) {
     step s = { 0 };
     int64_t elems[MOST_UNITS];

@@ -5,15 +5,15 @@
 // begins, its unit must be in a slot. uses[0..n_uses) is the order in which the previous step used the units:
 // for 4 units 0 1 2 3 in forward, then 3 2 1 0 in backward.
 
-// Called when use `at` has ended. Returns 1 if the unit's slot is to be freed now, and 0 if the very next use
-// needs the same unit. (In GPT-2 the embedding comes between the forward and the backward of the last block.)
+// Called when use `at` has ended. Returns 1 to free the unit's slot now, or 0 if the very next use needs the
+// same unit. (In GPT-2 the embedding comes between the forward and the backward of the last block.)
 int frees_slot(const int *uses, int n_uses, int at) {
     return 0;  // your code
 }
 
-// Called when use `at` begins to compute, again and again until it returns -1. Returns a unit whose gather
-// should start now, so that it is there when a later use needs it, or -1 for none. One slot is taken by use
-// `at`, so look at the n_slots-1 uses after it, the nearest first, for a unit that is not held yet.
+// Called when use `at` begins to compute, repeatedly until it returns -1. Returns a unit whose gather should
+// start now, so that it is complete when a later use needs it, or -1 for none. Use `at` occupies one slot, so
+// search the n_slots-1 uses after it, the nearest first, for a unit that is not held yet.
 //   held[u]  1 if unit u is in a slot, or on its way to one
 int gather_ahead(const int *uses, int n_uses, int at, int n_slots, const int *held) {
     return -1;  // your code

@@ -9,8 +9,8 @@ enum { MOST_RANKS = 4, UNITS = 5, LEAST = MOST_RANKS * 128 };  // such sizes nee
 static const int64_t elems[UNITS] = { 4 * LEAST, LEAST, 2 * LEAST, 3 * LEAST, LEAST };
 
 // The mean over the ranks has so few bits that the squares of a shard add up without rounding. Units and
-// shards have different scales, so the sum over them is rounded, and its bits show in which order they
-// were added.
+// shards have different scales, so the sum over them is rounded, and its bits depend on the order of
+// addition.
 static float gradient(int rank, int micro, int unit, int64_t i) {
     const int part = (int)(i * MOST_RANKS / elems[unit]), scale = (unit * 7 + part * 4) % 13 - 12;
     const int number = (int)(2000 * lesson_number((uint64_t)(i + 10000 * unit)));
@@ -51,7 +51,7 @@ static void compare(int stage, int ranks) {
     const double yours = global_norm(shards, shard_elems, UNITS);
     const int64_t bytes = wire_sent() - before;
     if (memcmp(&yours, &engine, sizeof yours))
-        lesson_off("you say %.17g; the library %.17g: a relative difference of %.2g", yours, engine,
+        lesson_off("you get %.17g; the library %.17g: a relative difference of %.2g", yours, engine,
                    fabs(yours - engine) / engine);
     else if (bytes > engine_bytes)
         lesson_off("the bits are right, but rank %d sends %lld bytes; the library sends %lld", wire_rank(),

@@ -1,6 +1,6 @@
-// Lesson 8: gives `exposed` small cases, and intervals from traces of the library. Without overlap the
-// library sends only while nothing is computed. With overlap each moment between two events is looked at
-// by itself.
+// Lesson 8: passes small cases to `exposed`, and spans from traces of the library. Without overlap the
+// library sends only while nothing is computed, so everything is exposed. With overlap the expected time is
+// the sum of all intervals between two neighbouring events in which something is sent and nothing computed.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@ typedef struct {
     int n;
 } spans;
 
-// -------- cases with an answer known beforehand
+// -------- cases with known answers
 
 static const char *text(const spans *s, char *buffer, size_t size) {
     size_t used = snprintf(buffer, size, s->n ? "" : " none");
@@ -29,7 +29,7 @@ static void check_case(const char *name, double right, spans sends, spans comput
     char sent[100], computed[100];
     const double yours = exposed(sends.all, sends.n, computes.all, computes.n);
     if (fabs(yours - right) > 1e-9)
-        lesson_off("you say %g microseconds; it is %g: sends%s; computes%s", yours, right,
+        lesson_off("you get %g microseconds; it is %g: sends%s; computes%s", yours, right,
                    text(&sends, sent, sizeof sent), text(&computes, computed, sizeof computed));
     lesson_check("%s", name);
 }
@@ -41,7 +41,7 @@ static void check_cases(void) {
     check_case("nothing is computed: all is exposed", 13, two, none);
     check_case("a computation within a send hides its own time", 16, around, one);
     check_case("a computation hides parts of two sends", 9, two, around);
-    check_case("several computations beside a send", 7, two, pieces);
+    check_case("several computations during a send", 7, two, pieces);
 }
 
 // -------- traces
@@ -106,7 +106,7 @@ static int by_time(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-// Nothing begins or ends between two neighbouring times, so one moment there stands for all.
+// Nothing begins or ends between two neighbouring times, so it is enough to check the middle.
 static double exposed_by_moments(const spans *sends, const spans *computes) {
     static double times[4 * MOST];
     double sum = 0;
@@ -139,7 +139,7 @@ static void check_trace(int overlap, const char *path) {
         const double yours = exposed(sends.all, sends.n, computes.all, computes.n);
         if (!sends.n || !computes.n) lesson_off("the trace %s has no events", path);
         if (fabs(yours - right) > 0.01 * sends.n)
-            lesson_off("you say %.2f microseconds; it is %.2f of %.2f sent", yours, right, all);
+            lesson_off("you get %.2f microseconds; it is %.2f of %.2f sent", yours, right, all);
     }
     lesson_check("a trace of %d steps at stage 3, %s overlap", STEPS, overlap ? "with" : "without");
 }

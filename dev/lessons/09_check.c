@@ -33,7 +33,7 @@ static void check_activations(int recompute) {
         const int64_t yours = kept_values(recompute, layers, btc),
                       planned = planned_values(recompute, layers, btc);
         if (yours != planned)
-            lesson_off("%d blocks: you say %lld values; the trainer plans %lld", layers, (long long)yours,
+            lesson_off("%d blocks: you get %lld values; the trainer plans %lld", layers, (long long)yours,
                        (long long)planned);
     }
     lesson_check("recompute %d: values that the blocks keep", recompute);
@@ -62,7 +62,7 @@ static int64_t planned_slots(int stage, int ranks, int prefetch, const int64_t *
     return bytes;
 }
 
-// The sizes are multiples of 2048 x ranks elements: the library then adds no padding, and slots are whole
+// The sizes are multiples of 2048 x ranks elements, so that the library adds no padding and slots are whole
 // pages.
 static void check_slots(int ranks) {
     const int64_t piece = 2048 * 12, elems[] = { 3 * piece, piece, 7 * piece, 5 * piece, 2 * piece };
@@ -73,9 +73,9 @@ static void check_slots(int ranks) {
                 const int64_t yours = slot_bytes(stage, ranks, prefetch, elems, 5, size);
                 const int64_t planned = planned_slots(stage, ranks, prefetch, elems, 5, dtype);
                 if (yours != planned)
-                    lesson_off(
-                        "stage %d, prefetch %d, %d bytes a value: you say %lld bytes; the library plans %lld",
-                        stage, prefetch, size, (long long)yours, (long long)planned);
+                    lesson_off("stage %d, prefetch %d, %d bytes per value: you get %lld bytes; the "
+                               "library plans %lld",
+                               stage, prefetch, size, (long long)yours, (long long)planned);
             }
     lesson_check("%d rank%s: bytes of the slots at stages 0 to 3", ranks, ranks > 1 ? "s" : "");
 }

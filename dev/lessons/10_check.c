@@ -25,7 +25,7 @@ static void compare(int ranks, int A, int gradients, const char *whose, int64_t 
     int64_t your_read = -1, your_written = -1;
     file_bytes(elems, UNITS, ranks, A, gradients, &your_read, &your_written);
     if (your_read == read && your_written == written) return;
-    lesson_off("%d ranks, %d micro-batches: you say %lld bytes read, %lld written; the library %s %lld, %lld",
+    lesson_off("%d ranks, %d micro-batches: you get %lld bytes read, %lld written; the library %s %lld, %lld",
                ranks, A, (long long)your_read, (long long)your_written, whose, (long long)read,
                (long long)written);
 }

@@ -30,7 +30,7 @@ static struct {
     int n_messages;
 } wire = { .comm = MPI_COMM_NULL };
 
-// -------- the end of a lesson that cannot go on
+// -------- ending a lesson that cannot continue
 
 static void end_all(void) {
     fflush(stdout);
@@ -190,7 +190,7 @@ void wire_receive(int from, void *data, size_t bytes) {
     MPI_Probe(from, 0, wire.comm, &status);
     MPI_Get_count(&status, MPI_BYTE, &sent);
     if ((size_t)sent != bytes)
-        end_with("rank %d wants %zu bytes from rank %d, which sends %d", wire.rank, bytes, from, sent);
+        end_with("rank %d expects %zu bytes from rank %d, which sends %d", wire.rank, bytes, from, sent);
     MPI_Recv(data, sent, MPI_BYTE, from, 0, wire.comm, &status);
     wire.received[from]++;
 }

@@ -78,36 +78,36 @@ float from_bf16(uint16_t x);
 // -------- checks, for graders
 
 // Starts the lesson on this number of ranks: unless mpirun has started the program, runs it again under
-// mpirun. Prints the title. From then on, a crash or a hang is reported in words and ends the lesson.
+// mpirun. Prints the title. From then on, a crash or a hang ends the lesson with a message.
 void lesson_begin(char **argv, int ranks, int number, const char *title);
-// Notes, on any rank, that the current check is off. The first note is printed, with their number.
+// Records, on any rank, that the current check fails. lesson_check prints the first message.
 void lesson_off(const char *format, ...) __attribute__((format(printf, 1, 2)));
-// (on all ranks) Ends a check: prints its result. It is off if a rank called lesson_off since the last check,
-// or if a message was sent and never received.
+// (on all ranks) Ends a check and prints its result. It fails if a rank has called lesson_off since the last
+// check, or if a message was sent and never received.
 void lesson_check(const char *what, ...) __attribute__((format(printf, 1, 2)));
 // (on all ranks) Prints the sum and returns the exit status: 0 if every check passed.
 int lesson_end(void);
 
-// (on all ranks) From now on only the first `ranks` ranks take part. Returns 1 if this rank does.
+// (on all ranks) Lets only the first `ranks` ranks take part from now on. Returns 1 if this rank does.
 int lesson_join(int ranks);
 // Returns the bytes that this rank has sent through wire_send since lesson_join.
 int64_t wire_sent(void);
 
 // -------- the library, for graders
 
-// Ends the lesson with zero_last_error() if an instance of the library's call failed.
+// Ends the lesson with zero_last_error() if a call of the library failed.
 void lesson_must(int rc);
 // Sets config->start to the ranks that joined.
 void lesson_start(zero_config *config);
-// (on the ranks that joined) Creates an instance of the library for a model of n_units units, each with one
-// tensor of so many elements: tensor u is in unit u. Calls lesson_start.
+// (on the ranks that joined) Creates an instance of the library for a model of n_units units. Unit u has one
+// tensor, tensor u, of elems[u] elements. Calls lesson_start.
 zero *lesson_engine(zero_config *config, const int64_t *elems, int n_units);
 // (on the ranks that joined) Runs micro-batch `micro` of `of` through the hooks of lesson_engine's model;
 // gradient() gives the gradient of element i of a unit on a rank, as fp32.
 typedef float (*lesson_gradient)(int rank, int micro, int unit, int64_t i);
 void lesson_micro_batch(zero *z, int micro, int of, const zero_config *config, const int64_t *elems,
                         int n_units, lesson_gradient gradient);
-// Returns a number from -1 to 1 that depends on nothing but i: a fixed random sequence.
+// Returns number i, from -1 to 1, of a fixed random sequence.
 float lesson_number(uint64_t i);
 
 #endif

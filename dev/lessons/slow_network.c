@@ -1,6 +1,6 @@
 // A slow network without root: an LD_PRELOAD library that lets each process send at most SLOW_MBIT
 // million bits per second. After sendmsg has taken n bytes it sleeps as long as a link of that rate needs
-// for them. A sleeping thread leaves the core to the others, like one that waits for a network card.
+// for them. A sleeping thread leaves its core to others, as one that waits for a network card does.
 //     LD_PRELOAD=build/lessons/slow_network.so SLOW_MBIT=500 ./train_gpt2_zero -pi fs --messages 1 ...
 #include <dlfcn.h>
 #include <stdlib.h>

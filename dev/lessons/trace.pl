@@ -1,8 +1,8 @@
 #!/usr/bin/env perl
 # Prints what rank 0 did in a trace of the trainer (--trace FILE), for the lessons of docs/tutorial/.
-#   dev/lessons/trace.pl order FILE    the last step, one line a use of a unit: what was sent after it began,
+#   dev/lessons/trace.pl order FILE    the last step, one line per use of a unit: what was sent after it began
 #                                      and before the next use
-#   dev/lessons/trace.pl time FILE     times of the median step: computing, sending, and exposed, which is
+#   dev/lessons/trace.pl time FILE     times of the median step: computing, sending, and exposed, that is,
 #                                      sending while nothing is computed
 use strict;
 use warnings;

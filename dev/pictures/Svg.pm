@@ -9,7 +9,8 @@ our $INK = '#767676';
 # What belongs together has one colour: gathers move parameters, reductions gradients, AdamW updates states.
 our %COLOR = (parameters => '#0072b2', gradients => '#e69f00', master => '#009e73', first => '#3db893',
     second => '#7bd1b6', activations => '#999999', gather => '#0072b2', reduce => '#e69f00',
-    update => '#009e73', forward => '#56b4e9', backward => '#cc79a7');
+    update => '#009e73', part => '#009e73', forward => '#56b4e9', backward => '#cc79a7',
+    read => '#f0e442', write => '#d55e00');
 our @SERIES = ('#0072b2', '#e69f00', '#009e73', '#cc79a7');    # ranks, stages
 
 my ($width, $height, @parts);

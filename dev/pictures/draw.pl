@@ -17,8 +17,8 @@ my $NETWORK = ($ENV{rate} // '') =~ s{(\d+)gbit}{$1 Gbit/s network}r;
 my @LANES = ([$C{forward}, 'forward'], [$C{backward}, 'backward'], [$C{update}, 'AdamW'],
     [$C{gather}, 'gather'], [$C{reduce}, 'reduction']);
 
-# One rank's states as a stack from y down, `scale` pixels per MiB; its parts of a split state are where they
-# lie in the whole.
+# One rank's states as a stack from y down, `scale` pixels per MiB; its parts of a split state are drawn
+# where they are in the whole state.
 sub rank_stack {
     my ($x, $y, $w, $scale, $rank, $plan, $whole) = @_;
     for my $state (@STATES) {
@@ -35,7 +35,7 @@ sub four_stages {
     my @split = ('nothing is split', 'optimizer states split', '+ gradients', '+ parameters');
     my ($left, $top, $scale) = (150, 104, 250 / $plans[0]{total});
     Svg::page(840, 462, 'ZeRO on four ranks: who holds what',
-        "GPT-2 $plans[0]{millions}M (d12), $plans[0]{numbers}; heights are bytes, pale is held by others");
+        "GPT-2 $plans[0]{millions}M (d12), $plans[0]{numbers}; heights are bytes, pale: held by other ranks");
     my $y = $top;
     for my $state (@STATES) {
         my $mib = $plans[0]{states}{$state};
@@ -134,12 +134,28 @@ sub shard_map {
 
 # ---- lines of time
 
+# Joins overlapping events, such as the reductions of a bucket's units, into one that is named after all.
+sub joined {
+    my @joined;
+    for (@_) {
+        my $last = $joined[-1];
+        if ($last && $_->{from} < $last->{to}) {
+            $last->{to} = $_->{to} if $_->{to} > $last->{to};
+            $last->{unit} .= "+$_->{unit}" if "+$last->{unit}+" !~ /\+\Q$_->{unit}\E\+/;
+        } else {
+            push @joined, {%$_};
+        }
+    }
+    return @joined;
+}
+
 # Bars of a lane within a step of ms, for events of the given kinds, with their units as labels
 sub lane {
     my ($x, $y, $h, $scale, $events, $ms, @kinds) = @_;
     for my $kind (@kinds) {
-        for (grep { $_->{kind} eq $kind && $_->{to} > 0 && $_->{from} < $ms } @$events) {
-            next if $kind eq 'update' && $_->{unit} ne '';     # it is within the whole update
+        my @shown = grep { $_->{kind} eq $kind && $_->{to} > 0 && $_->{from} < $ms } @$events;
+        @shown = grep { $_->{unit} eq '' } @shown if $kind eq 'update';     # the rest is part of it
+        for (joined(@shown)) {
             my ($from, $to) = ($_->{from} < 0 ? 0 : $_->{from}, $_->{to} > $ms ? $ms : $_->{to});
             my $w = ($to - $from) * $scale;
             Svg::rect($x + $from * $scale, $y, $w < 0.8 ? 0.8 : $w, $h, $C{$kind} // $Svg::INK,
@@ -156,7 +172,7 @@ sub model_and_ranks {
         $ranks, $ranks > 1 ? 's' : '');
 }
 
-# Two runs below each other, their compute above their collectives, on one scale of time: [folder, title]
+# Two runs, one above the other, on the same time scale. rows: [folder, title]
 sub timelines {
     my ($title, @rows) = @_;
     my ($left, $right) = (80, 830);
@@ -190,12 +206,12 @@ sub buckets_timeline {
 }
 
 sub overlap_timeline {
-    timelines('Stage 3: collectives between computation, and beside it', ['overlap0', 'overlap off'],
-        ['overlap1', 'overlap on']);
+    timelines('Stage 3: communication between computations, and at the same time',
+        ['overlap0', 'overlap off'], ['overlap1', 'overlap on']);
 }
 
-# The times at which a unit is whole on this rank: from the begin of each gather to the end of the backward,
-# or else of the last forward, that follows it before the next gather.
+# The times at which a unit is whole on this rank: from the start of each gather to the end of the backward
+# before the next gather or, if there is none, of the last forward.
 sub held {
     my ($unit, $events, $ms) = @_;
     my @of_unit = grep { $_->{unit} eq $unit && $_->{kind} =~ /gather|forward|backward/ } @$events;
@@ -211,8 +227,8 @@ sub held {
     return grep { $_->{to} > 0 && $_->{from} < $ms } @held;
 }
 
-# A row for each unit, from y down. Returns the MiB of all units, and by how many MiB what is whole changes at
-# each moment.
+# Draws a row for each unit, from y down. Returns the MiB of all units, and the changes over time of the MiB
+# that are whole.
 sub rows_of_units {
     my ($left, $y, $scale, $ranks, $events, $ms) = @_;
     my ($all, %change) = (0);
@@ -241,7 +257,7 @@ sub sawtooth {
     my ($events, $ms) = Run::step_of($folder);
     my $scale = ($right - $left) / $ms;
     my $ranks = Run::value($folder, 'ranks');
-    Svg::page(840, 512, 'Stage 3: which units are whole on this rank, and what their parameters take',
+    Svg::page(840, 512, 'Stage 3: which units are whole on this rank, and the memory of their parameters',
         model_and_ranks($folder) . ", $NETWORK; rank 0, one step");
     my ($all, %change) = rows_of_units($left, 78, $scale, $ranks, $events, $ms);
     my $height = ($bottom - $top) / $all;
@@ -260,6 +276,27 @@ sub sawtooth {
     Svg::text($left + 8, $top - 6, sprintf('stages 0 to 2: all parameters, %.1f MiB', $all));
     Svg::x_axis($left, $right - $left, $bottom, $ms, 'ms since the step began');
     Svg::legend($left, 62, @LANES[3, 0, 1], [$Svg::INK, 'whole on this rank', 1]);
+}
+
+# One step of a run with its states on disk. The update is drawn as its parts, one per unit.
+sub states_on_disk {
+    my ($left, $right, $y) = (80, 830, 78);
+    my $folder = "$runs/states_on_disk";
+    my ($events, $ms) = Run::step_of($folder);
+    my $scale = ($right - $left) / $ms;
+    Svg::page(840, 352, 'States on disk: what a rank reads and writes in one step',
+        model_and_ranks($folder) . '; rank 0; E: embedding');
+    for (@$events) { $_->{kind} = 'part' if $_->{kind} eq 'update' && $_->{unit} ne '' }
+    for (['compute', 'forward', 'backward'], ['update', 'part'], ['network', 'gather', 'reduce'],
+         ['disk reads', 'read'], ['disk writes', 'write']) {
+        my ($label, @kinds) = @$_;
+        Svg::text($left - 8, $y + 17, $label, anchor => 'end');
+        lane($left, $y, 26, $scale, $events, $ms, @kinds);
+        $y += 44;
+    }
+    Svg::x_axis($left, $right - $left, 302, $ms, 'ms since the step began');
+    Svg::legend($left, 62, @LANES[0, 1], [$C{part}, "a unit's update, with its waits"], @LANES[3, 4],
+        [$C{read}, 'read'], [$C{write}, 'write']);
 }
 
 # ---- curves and bars
@@ -289,74 +326,7 @@ sub same_loss {
     }
 }
 
-sub bytes_by_stage {
-    my ($left, $top, $bottom) = (50, 86, 330);
-    my $most = Run::value("$runs/bytes.naive.8", 'all_reduce') / 1048576;
-    Svg::page(840, 376, 'What a rank sends in a step at each stage, on 2, 4 and 8 ranks',
-        model_and_ranks("$runs/bytes.0.2") =~ s/, 2 ranks//r . ', fp32; figures: values sent over P(N-1)/N');
-    my $parameters = Run::value("$runs/bytes.0.2", 'parameters');
-    Svg::y_axis($left, 780, $top, $bottom, $most, 'MiB');
-    my $x = $left + 14;
-    for my $stage (qw(naive 0 1 2 3)) {
-        for my $ranks (2, 4, 8) {
-            my $folder = "$runs/bytes.$stage.$ranks";
-            my ($y, $sum) = ($bottom, 0);
-            for (['all_reduce', 'second'], ['all_gather', 'gather'], ['reduce_scatter', 'reduce']) {
-                my $bytes = Run::value($folder, $_->[0]);
-                my $h = $bytes / 1048576 / $most * ($bottom - $top);
-                Svg::rect($x, $y -= $h, 36, $h, $C{ $_->[1] }) if $bytes;
-                $sum += $bytes;
-            }
-            Svg::text($x + 18, $y - 6, sprintf('%.2f', $sum / 4 / $parameters / (1 - 1 / $ranks)),
-                anchor => 'middle');
-            Svg::text($x + 18, $bottom + 15, $ranks, anchor => 'middle');
-            $x += 42;
-        }
-        Svg::text($x - 66, $bottom + 33, $stage eq 'naive' ? 'naive' : "stage $stage", anchor => 'middle',
-            bold => 1);
-        $x += 28;
-    }
-    Svg::legend($left, 62, [$C{second}, 'all-reduce'], [$C{gather}, 'gathers of parameters'],
-        [$C{reduce}, 'reductions of gradients']);
-}
-
-sub median_ms {     # of a step, without the first two
-    my @ms = Run::metrics($_[0], 'ms');
-    return Run::median(@ms[2 .. $#ms]);
-}
-
-sub states_on_disk {
-    my ($left, $right, $top, $bottom) = (50, 830, 70, 330);
-    my @counts = (1, 2, 4, 8, 16, 32);
-    my %ms;
-    for my $where ('disk', 'memory') {
-        $ms{$where} = [map { median_ms("$runs/$where.$_") / $_ } @counts];
-    }
-    my ($most) = sort { $b <=> $a } map { @$_ } values %ms;
-    Svg::page(840, 376, 'Optimizer states on NVMe: when does the disk stop mattering?',
-        model_and_ranks("$runs/disk.1") . '; the median step, divided by its micro-batches');
-    Svg::y_axis($left, $right - $left, $top, $bottom, $most, 'ms');
-    my $wide = ($right - $left) / @counts;
-    my $y_of = sub { $bottom - $_[0] / $most * ($bottom - $top) };
-    my @series = (['disk', $C{backward}, 'moments on NVMe'], ['memory', $C{gather}, 'all in memory']);
-    for my $i (0 .. $#counts) {
-        Svg::text($left + ($i + .5) * $wide, $bottom + 16, $counts[$i], anchor => 'middle');
-        for (@series) {
-            Svg::rect($left + ($i + .5) * $wide - 4, $y_of->($ms{ $_->[0] }[$i]) - 4, 8, 8, $_->[1]);
-        }
-        my ($disk, $memory) = map { $ms{$_}[$i] } 'disk', 'memory';
-        Svg::text($left + ($i + .5) * $wide + 6, $y_of->($disk > $memory ? $disk : $memory) - 8,
-            sprintf('x %.2f', $disk / $memory));
-    }
-    for my $line (@series) {
-        my @points = map { [$left + ($_ + .5) * $wide, $y_of->($ms{ $line->[0] }[$_])] } 0 .. $#counts;
-        Svg::line(\@points, $line->[1], width => 2.5);
-    }
-    Svg::text($right, $bottom + 33, 'micro-batches accumulated in a step', anchor => 'end');
-    Svg::legend($left + 330, 90, map { [$_->[1], $_->[2]] } @series);
-}
-
-# The losses of scripts/one_hour.sh: each step's, pale, with their mean over 50 steps, and validation
+# The losses of scripts/one_hour.sh: every step's (pale), their mean over 50 steps, and validation
 sub one_hour {
     my ($left, $right, $top, $bottom, $most) = (50, 812, 70, 330, 3);
     my @loss = Run::metrics("$runs/run", 'loss');
@@ -381,7 +351,7 @@ sub one_hour {
     Svg::line(\@mean, $C{gather}, width => 2);
     Svg::line([map { $point->(@$_) } grep { $_->[1] < $most } @val], $C{backward}, width => 2.5);
     my ($step, $last) = @{ $val[-1] };
-    Svg::text($right, $point->($step, $last)->[1] - 10, sprintf('%.3f nats, %.2f bits a byte', $last,
+    Svg::text($right, $point->($step, $last)->[1] - 10, sprintf('%.3f nats, %.2f bits per byte', $last,
         $last / log(2)), anchor => 'end', bold => 1);
     Svg::legend($left + 400, 90, [$C{gather}, 'training'],
         [$C{backward}, 'validation: files it has not seen']);
@@ -389,7 +359,7 @@ sub one_hour {
 
 my %pictures = (four_stages => \&four_stages, memory_by_stage => \&memory_by_stage, shard_map => \&shard_map,
     buckets_timeline => \&buckets_timeline, overlap_timeline => \&overlap_timeline, sawtooth => \&sawtooth,
-    same_loss => \&same_loss, bytes_by_stage => \&bytes_by_stage, states_on_disk => \&states_on_disk,
+    same_loss => \&same_loss, states_on_disk => \&states_on_disk,
     one_hour => \&one_hour);
 die "draw.pl: there is no picture $name\n" if !$pictures{$name};
 $pictures{$name}->();

@@ -38,7 +38,7 @@ sub runs {
         for my $path (grep { -f "$_/metrics.jsonl" } map { "$folder/$name$_" } '', map { ".$_" } 0 .. 3) {
             my $run = { group => $group, label => $label, dtype => substr($name, -4), hash => '',
                 loss => [Run::metrics($path, 'loss')] };
-            die "$path has not $ENV{STEPS} losses\n" if @{ $run->{loss} } != $ENV{STEPS};
+            die "$path does not have $ENV{STEPS} losses\n" if @{ $run->{loss} } != $ENV{STEPS};
             $run->{label} .= ", stage $1" if $path =~ /\.(\d)$/;
             $run->{hash} = Run::value($path, 'params_hash') if $name =~ /^here/;
             push @runs, $run;
@@ -71,7 +71,7 @@ sub wrong {
             @$run{qw(label apart step)}, $most) if !($run->{apart} <= $most);
         next if $run->{hash} eq '';
         $hash{ $run->{dtype} } //= $run->{hash};
-        push @wrong, "$run->{label}: other bits than stage 0" if $run->{hash} ne $hash{ $run->{dtype} };
+        push @wrong, "$run->{label}: bits differ from stage 0's" if $run->{hash} ne $hash{ $run->{dtype} };
     }
     return @wrong;
 }
@@ -80,7 +80,7 @@ sub wrong {
 
 my ($LEFT, $RIGHT) = (50, 815);
 
-# Draws a run's values, `bin` steps a point: `of` them, at the height that `y_of` returns.
+# Draws a run's values, one point per `bin` steps: `of` combines their values, and `y_of` returns the height.
 sub curve {
     my ($run, $values, $bin, $of, $y_of, $width) = @_;
     my ($steps, @points) = scalar @$values;
@@ -129,10 +129,10 @@ sub picture {
         sprintf('%s %.1e', $GROUPS[$group][1], max(map { $_->{group} == $group ? $_->{apart} : 0 } @runs))
     } @seen[1 .. $#seen];
     Svg::page(840, 600, "The same GPT-2 for $steps steps in llm.c, in PyTorch, and here at stages 0 to 3",
-        'largest difference of the loss to llm.c: ' . join(', ', @largest));
+        "largest difference from llm.c's loss: " . join(', ', @largest));
     Svg::legend(0, 62, map { [$GROUPS[$_][2], $GROUPS[$_][1]] } @seen);
     losses(94, 322, $steps, $bin, @runs);
-    Svg::text(0, 376, 'Difference of the loss to llm.c', bold => 1);
+    Svg::text(0, 376, "Difference from llm.c's loss", bold => 1);
     differences(394, 560, $steps, $bin, @runs[1 .. $#runs]);
     open(my $out, '>', "$folder/reproduction.svg") or die "$folder/reproduction.svg: $!\n";
     select($out);
