@@ -46,13 +46,6 @@ endif
 WITHOUT_FLAGS := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL
 # Recipes must prefix it with +; otherwise make gives it only one job.
 SUBMAKE := $(MAKE) --no-print-directory
-# Each step prints its number and the total, which a dry run counts when the first step begins.
-ZERO_COUNT = $(eval BEGUN += x)[$(words $(BEGUN))/$(TOTAL)]
-DRY        = $(findstring n,$(firstword -$(MAKEFLAGS)))
-DRY_FLAGS  = $(filter-out -j% --jobserver%,$(MAKEFLAGS))
-TOTAL      = $(eval TOTAL := $(shell MAKEFLAGS='$(DRY_FLAGS)' \
-             $(MAKE) -n ZERO_DRY=$(if $(DRY),$(ZERO_DRY),+) TOTAL= $(MAKECMDGOALS) | \
-             grep -c '&& echo "\[\|^echo "\['))$(TOTAL)
 
 # zero.mk builds the plugin, as in any trainer.
 ZERO_BUILD  := $(BUILD)
@@ -77,13 +70,13 @@ include dev/dev.mk
 TRAINER     := $(if $(filter build,$(BUILD)),,$(BUILD)/)train_gpt2_zero
 TRAINER_OBJ := $(BUILD)/train_gpt2_zero.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard trainer/*.c))
 $(BUILD)/train_gpt2_zero.o: train_gpt2_zero.cu $(ZERO_FLAGS)
-	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
+	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) -x c $(ZERO_CFLAGS) -I. -c $< -o $@
 $(BUILD)/trainer/%.o: trainer/%.c $(ZERO_FLAGS)
-	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
+	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) -I. -c $< -o $@
 $(TRAINER): $(TRAINER_OBJ) $(GPT2_OBJ) $(ZERO_LIB) | $(STORIES) $(NCCL_SO)
-	@echo "$(ZERO_COUNT)  link $@"
+	@echo "  link $@"
 	$(Q)$(CC) $(BASE) $^ -o $@ $(LIBS)
 include dev/lessons/lessons.mk
 include tests/tests.mk
@@ -127,7 +120,8 @@ install: $(TRAINER) $(ZERO_LIB)
 	    >$(DESTDIR)$(PREFIX)/lib/pkgconfig/llmc_zero.pc
 #? compile_commands.json  writes for editors how make compiles each file
 compile_commands.json:
-	+@MAKEFLAGS='$(DRY_FLAGS)' $(MAKE) -nB TOTAL= V=1 test-programs | awk -v folder='$(CURDIR)' ' \
+	+@MAKEFLAGS='$(filter-out -j% --jobserver%,$(MAKEFLAGS))' $(MAKE) -nB V=1 test-programs | \
+	awk -v folder='$(CURDIR)' ' \
 	    { line = line $$0 } \
 	    sub(/\\$$/, "", line) { next } \
 	    line ~ / -o / && match(line, /[^ ]+\.(c|cu|cpp) /) { \

@@ -7,11 +7,11 @@ DATA_CFLAGS := -std=c11 -D_GNU_SOURCE -O2 -g $(WARN)
 
 .PHONY: data bench pictures reproduction
 $(EXAMPLE): dev/examples/mlp_zero.c $(ZERO_LIB)
-	@echo "$(ZERO_COUNT)  link $@"
+	@echo "  link $@"
 	$(Q)$(CC) $(BASE) $(filter %.c %.a,$^) -o $@ $(ZERO_LIBS)
 
 $(BUILD)/make_stories: dev/data/make_stories.c gpt2/disk.c gpt2/gpt2_error.c dev/data/byte_tokenizer.h
-	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
+	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) $(DATA_CFLAGS) -I. $(filter %.c,$^) -o $@
 TOKENS_SRC := $(patsubst %,gpt2/%.c,bpe vocabulary tokenizer disk gpt2_error)
 TOKENS_INC := $(wildcard dev/data/*.h) gpt2/hellaswag.h $(TOKENS_SRC:.c=.h)
@@ -19,7 +19,7 @@ TOKENS_INC := $(wildcard dev/data/*.h) gpt2/hellaswag.h $(TOKENS_SRC:.c=.h)
 #? build/make_hellaswag  builds the program that converts HellaSwag's examples for -h 1
 $(TOKENS) $(HELLASWAG): $(BUILD)/%: dev/data/%.c $(TOKENS_SRC) $(TOKENS_INC) | probes
 	@test -n "$(HAVE_PCRE)" || { echo "PCRE2 is missing: scripts/install_deps.sh installs it"; exit 1; }
-	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
+	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) $(DATA_CFLAGS) -DGPT2_PCRE2 -I. $(filter %.c,$^) -o $@ -lpcre2-8 -ljansson
 $(STORIES) &: $(BUILD)/make_stories
 	@mkdir -p data
@@ -28,7 +28,7 @@ $(STORIES) &: $(BUILD)/make_stories
 data: $(STORIES)
 
 $(BUILD)/bench/%: dev/bench/%.c $(wildcard dev/bench/*.h) $(ZERO_OBJ) $(STAND_IN_OBJ) | $(NCCL_SO)
-	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  link $@"
+	@mkdir -p $(@D) && echo "  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_FOUND_CFLAGS) $(ZERO_MPI) -I. $(filter %.c %.o,$^) -o $@ $(LIBS)
 #? bench               measures speed and memory of a training step and of its parts
 #? PEERS=python        make bench: a Python with torch and optionally DeepSpeed, to compare with

@@ -32,11 +32,11 @@ $(BUILD)/gpt2/flags_cudnn: probes
 	$(ZERO_DRY)@$(call ZERO_KEEP,$(GPT2_CUDNN))
 $(BUILD)/gpt2/attention_cuda.o $(BUILD)/gpt2/attention_cudnn.o: $(BUILD)/gpt2/flags_cudnn
 $(BUILD)/gpt2/%_cuda.o: gpt2/%_cuda.c $(BUILD)/gpt2/flags_cuda
-	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
+	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) $(GPT2_CFLAGS) $(GPT2_CUDA) -c $< -o $@
 $(BUILD)/gpt2/%.o: gpt2/%.cu $(BUILD)/gpt2/flags_cuda
-	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cuda $@"
+	@mkdir -p $(@D) && echo "  cuda $@"
 	$(Q)$(CUDA_COMPILE) $(filter -D%,$(GPT2_CUDA) $(GPT2_CUDNN)) -c $< -o $@
 $(BUILD)/gpt2/%.o: gpt2/%.cpp $(BUILD)/gpt2/flags_cuda
-	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  c++  $@"
+	@mkdir -p $(@D) && echo "  c++  $@"
 	$(Q)$(CXX) -std=c++17 -O1 -Wall $(GPT2_CUDA) $(GPT2_CUDNN) -I. -MMD -MP -c $< -o $@

@@ -27,5 +27,5 @@ $(BUILD)/gpt2/flags_pcre: probes
 	$(ZERO_DRY)@$(call ZERO_KEEP,$(GPT2_PCRE))
 $(BUILD)/gpt2/bpe.o: $(BUILD)/gpt2/flags_pcre
 $(BUILD)/gpt2/%.o: gpt2/%.c $(BUILD)/gpt2/flags
-	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
+	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) $(GPT2_CFLAGS) $(if $(filter %/bpe.o,$@),$(GPT2_PCRE)) -c $< -o $@

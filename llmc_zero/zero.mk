@@ -75,8 +75,8 @@ zero_needs:
 	    $(call ZERO_HAVE,nvtx3/nvToolsExt.h,the CUDA toolkit with NVTX or build without CUDA);) \
 	$(if $(filter yes,$(ZERO_NCCL)),$(call ZERO_HAVE,nccl.h,libnccl-dev or build with NCCL=no);) \
 	test "$$found"
-# These files hold the objects' flags, so objects are rebuilt when their flags change. A dry run that counts
-# steps sets ZERO_DRY=+ to write the files, so it shows only objects whose flags changed.
+# These files hold the objects' flags, so objects are rebuilt when their flags change. With ZERO_DRY=+ a dry
+# run writes them too, so it shows only objects whose flags changed.
 ZERO_KEEP  = mkdir -p $(@D) && { echo '$(1)' | cmp -s - $@ || echo '$(1)' >$@; }
 ZERO_FLAGS := $(ZERO_BUILD)/llmc_zero/flags
 $(ZERO_FLAGS): zero_needs
@@ -88,11 +88,11 @@ $(ZERO_FLAGS)_cuda: zero_needs
 
 $(ZERO_FOUND): $(ZERO_FLAGS)_found
 $(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.c $(ZERO_FLAGS)
-	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
+	@mkdir -p $(@D) && echo "  cc   $@"
 	$(ZERO_Q)$(CC) $(ZERO_CFLAGS) $(if $(filter $@,$(ZERO_FOUND)),$(ZERO_FOUND_CFLAGS)) $(ZERO_MPI) \
 	    -c $< -o $@
 $(ZERO_BUILD)/llmc_zero/%.o: $(ZERO_DIR)/%.cu $(ZERO_FLAGS)_cuda
-	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cuda $@"
+	@mkdir -p $(@D) && echo "  cuda $@"
 	$(ZERO_Q)$(ZERO_CUDA_COMPILE) -c $< -o $@
 # Links a single object that exports only zero.h's names, so that internal names cannot clash with those of a
 # trainer.

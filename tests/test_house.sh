@@ -73,14 +73,13 @@ end
 # Dry runs with another build folder: make only prints what it would compile.
 steps() {           # VARIABLE=VALUE...: prints the lines that announce a step, without the folder
     make --no-print-directory -n ZERO_DRY=+ BUILD="$dir/build" TRAINER="$dir/build/trainer.bin" CUDA=no \
-        "$@" "$dir/build/trainer.bin" | sed -nE "s|.*echo \"(\[.*\].*)\"\$|\1|p" | sed "s|$dir/build/||"
+        "$@" "$dir/build/trainer.bin" | sed -nE "s|.*echo \"(  [a-z+]+ .*)\"\$|\1|p" | sed "s|$dir/build/||"
 }
-begin 'house.make counts its steps, and recompiles only what a changed flag affects'
+begin 'house.make recompiles only what a changed flag affects'
 with=(ZERO_URING=yes HAVE_PCRE=yes) without=(ZERO_URING=no HAVE_PCRE=)
 steps "${with[@]}" >"$dir/steps"
 all=$(wc -l <"$dir/steps")
 need "$all steps" [ "$all" -gt 100 ]
-is 'first and last count' "$(sed -nE '1s/ .*//p; $s/ .*//p' "$dir/steps" | xargs)" "[1/$all] [$all/$all]"
 for file in $(sed 's/.* //' "$dir/steps") libllmc_zero.a trainer.bin; do
     mkdir -p "$dir/build/$(dirname "$file")" && touch "$dir/build/$file"
 done

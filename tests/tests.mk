@@ -13,11 +13,11 @@ STAND_IN_TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CUDA_TESTS)) \
 .PHONY: test test-programs stand-in stand-in-tests sanitized check
 .SECONDARY:
 $(BUILD)/tests/%.o: tests/%.cu $(ZERO_FLAGS)_cuda
-	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cuda $@"
+	@mkdir -p $(@D) && echo "  cuda $@"
 	$(Q)$(ZERO_CUDA_COMPILE) -I. -c $< -o $@
 # Tests compute little. At -O1 they compile three times as fast.
 $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) | $(NCCL_SO)
-	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  link $@"
+	@mkdir -p $(@D) && echo "  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS:-O3=-O1) $(ZERO_FOUND_CFLAGS) $(filter -D%,$(GPT2_CUDA) $(GPT2_CUDNN)) \
 	    $(ZERO_MPI) -I. $< $(filter %.o,$^) -o $@ -lcmocka $(LIBS)
 # These tests link the trainer's objects.
@@ -29,19 +29,19 @@ FUZZ_C   := $(filter-out %/libfuzzer.c %/test_readers.c,$(wildcard tests/fuzz/*.
 FUZZ_OBJ := $(FUZZ_C:%.c=$(BUILD)/%.o) $(GPT2_OBJ) $(ZERO_OBJ) \
             $(filter-out %/run.o,$(filter $(BUILD)/trainer/%,$(TRAINER_OBJ)))
 $(BUILD)/tests/fuzz/%.o: tests/fuzz/%.c $(ZERO_FLAGS)
-	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  cc   $@"
+	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. -c $< -o $@
 # Always uses the stand-in's CUDA headers, even with CUDA=no.
 $(BUILD)/tests/fuzz/tuning.o: ZERO_MPI := -Itests/cuda
 $(BUILD)/tests/test_readers: $(BUILD)/tests/fuzz/test_readers.o $(FUZZ_OBJ) | $(NCCL_SO)
-	@echo "$(ZERO_COUNT)  link $@"
+	@echo "  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) $^ -o $@ $(LIBS)
 $(BUILD)/tests/fuzz_readers: $(BUILD)/tests/fuzz/libfuzzer.o $(FUZZ_OBJ)
-	@echo "$(ZERO_COUNT)  link $@"
+	@echo "  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) -fsanitize=fuzzer $^ -o $@ $(LIBS)
 
 $(BUILD)/tests/cuda/test_%: $(BUILD)/tests/cuda/test_%.o $(GPT2_OBJ) $(ZERO_OBJ)
-	@echo "$(ZERO_COUNT)  link $@"
+	@echo "  link $@"
 	$(Q)$(CXX) $(SANFLAGS_$(SAN)) $^ -o $@ $(LIBS)
 
 #? test                runs every test

@@ -15,16 +15,16 @@ $(BUILD)/lessons/$(1) $(BUILD)/lessons/$(1)_solution: dev/lessons/$(1)_check.c
 endef
 $(foreach l,$(LESSONS),$(eval $(call LESSON_RULES,$(l))))
 $(PROGRAMS): dev/lessons/lesson.c dev/lessons/lesson.h $(ZERO_LIB)
-	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  link $@"
+	@mkdir -p $(@D) && echo "  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. $(filter %.c %.a,$^) -o $@ $(ZERO_LIBS)
 
 $(BUILD)/lessons/kept_pointer.c: dev/examples/mlp_zero.c dev/lessons/kept_pointer.sed
 	$(Q)mkdir -p $(@D) && sed -f dev/lessons/kept_pointer.sed $< >$@
 $(BUILD)/lessons/kept_pointer: $(BUILD)/lessons/kept_pointer.c $(ZERO_LIB)
-	@echo "$(ZERO_COUNT)  link $@"
+	@echo "  link $@"
 	$(Q)$(CC) $(BASE) -I. -Idev/examples $(filter %.c %.a,$^) -o $@ $(ZERO_LIBS)
 $(BUILD)/lessons/slow_network.so: dev/lessons/slow_network.c
-	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  link $@"
+	@mkdir -p $(@D) && echo "  link $@"
 	$(Q)$(CC) $(BASE) -shared -fPIC $< -o $@ -ldl
 
 #? lesson              checks what you wrote for lesson N of docs/tutorial/

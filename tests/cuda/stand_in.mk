@@ -16,11 +16,11 @@ STAND_IN_OBJ      := $(patsubst %.cpp,$(BUILD)/%.o,$(filter-out tests/cuda/test_
 NCCL_SO           := $(BUILD)/libnccl.so.2
 
 $(BUILD)/tests/cuda/%.o: tests/cuda/%.cpp $(BUILD)/gpt2/flags_cuda
-	@mkdir -p $(@D) && echo "$(ZERO_COUNT)  c++  $@"
+	@mkdir -p $(@D) && echo "  c++  $@"
 	$(Q)$(STAND_IN) -c $< -o $@
 # The plugin loads this library instead of NVIDIA's.
 $(BUILD)/tests/cuda/nccl.o: STAND_IN += -fPIC
 $(NCCL_SO): $(BUILD)/tests/cuda/nccl.o
-	@echo "$(ZERO_COUNT)  link $@"
+	@echo "  link $@"
 	$(Q)$(CXX) $(OPENMP) $(SANFLAGS_$(SAN)) -shared $< -o $@
 $(BUILD)/tests/cuda/test_stand_in: $(BUILD)/tests/cuda/nccl.o
