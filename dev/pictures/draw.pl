@@ -381,7 +381,7 @@ sub one_hour {
     Svg::line(\@mean, $C{gather}, width => 2);
     Svg::line([map { $point->(@$_) } grep { $_->[1] < $most } @val], $C{backward}, width => 2.5);
     my ($step, $last) = @{ $val[-1] };
-    Svg::text($right, $point->($step, $last)->[1] - 10, sprintf('%.3f nats, %.2f bits a byte', $last,
+    Svg::text($right, $point->($step, $last)->[1] - 10, sprintf('%.3f nats, %.2f bits per byte', $last,
         $last / log(2)), anchor => 'end', bold => 1);
     Svg::legend($left + 400, 90, [$C{gather}, 'training'],
         [$C{backward}, 'validation: files it has not seen']);

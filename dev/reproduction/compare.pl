@@ -50,8 +50,8 @@ sub runs {
 
 sub table {
     my @runs = @_;
-    my $row = sub { printf "| %-18s | %-9s | %-28s | %-23s | %-16s |\n", @_ };
-    $row->('run', 'last loss', 'largest difference to llm.c', 'to PyTorch, same dtype', 'params_hash');
+    my $row = sub { printf "| %-18s | %-9s | %-29s | %-24s | %-16s |\n", @_ };
+    $row->('run', 'last loss', 'largest difference from llm.c', 'from PyTorch, same dtype', 'params_hash');
     $row->(('---') x 5);
     for my $run (@runs) {
         my ($torch) = grep { $_->{label} eq "PyTorch $run->{dtype}" } @runs;
@@ -129,10 +129,10 @@ sub picture {
         sprintf('%s %.1e', $GROUPS[$group][1], max(map { $_->{group} == $group ? $_->{apart} : 0 } @runs))
     } @seen[1 .. $#seen];
     Svg::page(840, 600, "The same GPT-2 for $steps steps in llm.c, in PyTorch, and here at stages 0 to 3",
-        'largest difference of the loss to llm.c: ' . join(', ', @largest));
+        'largest difference from llm.c\'s loss: ' . join(', ', @largest));
     Svg::legend(0, 62, map { [$GROUPS[$_][2], $GROUPS[$_][1]] } @seen);
     losses(94, 322, $steps, $bin, @runs);
-    Svg::text(0, 376, 'Difference of the loss to llm.c', bold => 1);
+    Svg::text(0, 376, 'Difference from llm.c\'s loss', bold => 1);
     differences(394, 560, $steps, $bin, @runs[1 .. $#runs]);
     open(my $out, '>', "$folder/reproduction.svg") or die "$folder/reproduction.svg: $!\n";
     select($out);
