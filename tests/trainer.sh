@@ -922,7 +922,7 @@ bad.validation shard too short|2|$dir/few.*fewer|-j $dir/few -v 1 -b 100
 bad.token outside the vocabulary|2|$dir/token.*token 200.*300.*257|-i $dir/token -x 40
 bad.folder as a shard|1|$dir.*regular file|-i $dir
 bad.truncated tokenizer|1|$dir/words|--tokenizer $dir/words -s 1
-bad.no model|1|$dir/none.bin.*No such file|-e $dir/none.bin
+bad.no model|1|$dir/none.bin.*no such file|-e $dir/none.bin
 bad.model in a foreign format|2|data/stories_val.bin.*not a model.*20240326|-e data/stories_val.bin
 bad.truncated model|2|$dir/cut.bin.*cut short|-e $dir/cut.bin
 bad.folder below a file|2|-o.*/dev/null/x|-o /dev/null/x
