@@ -736,7 +736,7 @@ bad.HellaSwag without batches|1|option -h 1: no effect with -m 0|-h 1 -v 1 -m 0
 bad.no master weights in fp32|1|-w 0.*--dtype bf16|-w 0 --dtype fp32
 bad.heads|2|l2h3c32v257t32.*32 channels.*3 heads|-e l2h3c32v257t32
 bad.depth|1|d13|-e d13
-bad.missing model|1|option -e: there is no file or folder no/folder, and model .* is unknown|-e no/folder
+bad.missing model|1|option -e no/folder: no file or folder of this name, nor a known model: d12,|-e no/folder
 bad.missing model file|1|option -e no.bin: no such file|-e no.bin
 bad.file that is no model|1|option -e Makefile: a model file's name must end in .bin|-e Makefile
 bad.missing tokenizer|1|option --tokenizer no.bin: no such file|--tokenizer no.bin -s 1

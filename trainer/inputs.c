@@ -87,7 +87,12 @@ static void find_model(void) {
     if (!is_folder(opt.model)) {
         if (!access(opt.model, F_OK))
             die("option -e %s: a model file's name must end in .bin, as llm.c's do", opt.model);
-        die("option -e: there is no file or folder %s, and %s", opt.model, gpt2_last_error());
+        if (strchr(opt.model, '/') || !strpbrk(opt.model, "0123456789"))
+            die("option -e %s: no file or folder of this name, nor a known model: d12, gpt2:d12, gpt3:c768 "
+                "or a "
+                "form like l4h4c128v512t64",
+                opt.model);
+        return;  // its sizes are wrong
     }
     if (is_checkpoint(opt.model)) refuse_checkpoint();
     const char *path = model_file_in(opt.model, &fd);
