@@ -58,7 +58,7 @@ test_terminal() {
     end
     begin 'bar.fits the width'
     for columns in 20 60 120; do
-        need "$columns columns: failed" on_terminal $columns "$TRAINER $small -v 0 -m 0"
+        need "$columns columns: failed" on_terminal $columns "$TRAINER $small -v 0"
         need "$columns columns: $(widest) used" [ "$(widest)" -lt $columns ]
         has "$screen" '^step +60/60'
     done

@@ -742,7 +742,6 @@ bad.file that is no model|1|option -e Makefile: a model file's name must end in 
 bad.missing tokenizer|1|option --tokenizer no.bin: no such file|--tokenizer no.bin -s 1
 bad.missing DeepSpeed file|1|option --zero-config: no.json: cannot be opened|--zero-config no.json
 bad.parameters off the device below stage 3|1|--offload-param cpu: needs -z 3$|--offload-param cpu -z 2
-bad.validation batches without validation|1|option -m 5: needs -v above 0$|-m 5
 END
     begin 'options.help, version, and name=value'
     for option in --help -h '-h -z 3'; do
@@ -754,10 +753,11 @@ END
     need 'dev/make_options.sh failed' dev/make_options.sh "$trainer" "$dir/options.md"
     need 'docs/reference/options.md is out of date: run dev/make_options.sh' \
         cmp -s "$dir/options.md" docs/reference/options.md
-    trains 1 equals -h 0 --prefetch=2 --dtype=fp32 -z=3
+    trains 1 equals -h 0 --prefetch=2 --dtype=fp32 -z=3 -m 5
     trains 1 blanks --prefetch 2 --dtype fp32 -z 3
     same_result equals blanks
-    screen equals '^config .*prefetch 2' '^step +1/3 . loss [0-9.]+ \(-\). norm [0-9.]+ \(-\). lr '
+    screen equals '^config .*prefetch 2' '^option -m 5: no effect with -v 0$' \
+        '^step +1/3 . loss [0-9.]+ \(-\). norm [0-9.]+ \(-\). lr '
     end
     begin 'options.overlap and the environment, with the reasons'
     ZERO_CHECK=1 ZERO_POISON=0 trains 1 told --overlap 1

@@ -342,7 +342,10 @@ void settle_options(void) {
         die("option -h 1: no effect with -m 0, because HellaSwag is scored after validation");
     for (const Option *o = option_table; o < option_table + num_options; o++)
         if (o->given && o->needs) check_needs(o);
-    if (is_answering(&opt)) note_unused();
+    if (is_answering(&opt))
+        note_unused();
+    else if (!opt.val_every && opt.val_batches && option_named("-m")->given)
+        print0("option -m %d: no effect with -v 0\n", opt.val_batches);
     if (opt.cpu_checkpointing) opt.recompute = 3;
     if (opt.overfit) {
         opt.train_data = opt.val_data;
