@@ -577,7 +577,8 @@ static void begin_or_resume(Trainer *t) {
     else
         gpt2_check(dataloader_seek(&t->data.train, t->state.position));
     if (t->state.step > t->data.steps)
-        die("option -x %d: the checkpoint is already at step %d", t->data.steps, t->state.step);
+        die("option -x %d: the checkpoint is already at step %d; a larger -x continues the run",
+            t->data.steps, t->state.step);
     print0("resuming at step %d\n", t->state.step);
     if (t->state.step == t->data.steps)
         print0("all %d steps are done; a larger -x continues the run\n", t->data.steps);

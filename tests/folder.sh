@@ -243,7 +243,7 @@ test_options() {
     has_names 'step_* model_*' 'step_00000003 model_00000003.bin'
     rm -rf "$dir/finished" && cp -r "$out" "$dir/finished"
     resumes 3 1 -x 3 -n -1 -y 1 -v 1 -m 1 -z 0 --tokenizer none
-    prints '^all 3 steps are done; a larger -x continues the run$' '^val loss '
+    prints '^all 3 steps are done; a larger -x continues the run$' '^val loss ' '^no step was run \| params_'
     need 'it changed the files of the finished run' diff -r -x run.lock "$dir/finished" "$out" >/dev/null
     resumes 3 1 -x 4 -y 1
     has_names 'step_*' 'step_00000003'
@@ -276,7 +276,7 @@ test_options() {
     begin_fresh 'folder.options: a different number of threads, which can change the last bits, is reported'
     trains 1 -x 2 -n 2
     trains 1 -x 3 -y 1 --threads 2
-    prints '^resuming with --threads 2; .*/step_00000002 was saved with 1$'
+    prints '^changed since .*/step_00000002: --threads 1 -> 2$'
     end
 
     begin "folder.options: -e names another model's file"
@@ -289,11 +289,19 @@ test_options() {
     end
 
     begin 'folder.options: advice if the batch cannot be divided among the ranks'
-    refuses 'option -d 64, .* not .* = 4 x 32 x 1 = 128; -b 2 fits$' 1 -o "$out" -x 3 -y 1 -b 4
-    refuses 'option -d 64, .*; no -b fits, so .* another -d with --resume-anyway, or other ranks$' \
+    refuses 'option -d 64, .* not .* = 4 x 32 x 1 = 128; use -b 2, another -d with --resume-anyway, or' \
+        1 -o "$out" -x 3 -y 1 -b 4
+    refuses 'option -d 64, .*; use another -d with --resume-anyway, or other ranks$' \
         3 -o "$out" -x 3 -y 1
-    refuses 'option --resume: .*/out/manifest.json: No such file, .* name a folder step_NNNNNNNN, or resume' \
-        1 --resume "$out"
+    refuses "option --resume $out: .* its newest is --resume $out/step_00000002\$" 1 --resume "$out"
+    refuses 'option --resume: none/manifest.json: No such file, .* name a folder step_NNNNNNNN$' \
+        1 --resume none
+    refuses 'option -x 1: the checkpoint is already at step 2; a larger -x continues' 1 -o "$out" -x 1 -y 1
+    refuses "option -e .*: this is a checkpoint; its model is -e $out/model_00000002.bin\$" \
+        1 -e "$out/step_00000002"
+    mv "$out/model_00000002.bin" "$dir"
+    refuses "option -e .*: this is a checkpoint; --export $out/step_00000002 --to NAME.bin writes" \
+        1 -e "$out/step_00000002"
     end
 }
 

@@ -254,7 +254,7 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     if (!s.list || find_room(&s.room, config)) die_of_plugin(&failure, "");
     if (on_cuda()) gpt2_check(layers_cuda_tune(NULL, NULL, 0));  // no tuning: only the memory matters
     begin_search(&s, model, config);
-    fprintf(s.list, "; %.0f MiB are available per rank. What would fit:", mib(s.room.on[ZERO_DEVICE]));
+    fprintf(s.list, ". What would fit:");
 
     // The current options have just failed, so they do not fit, whatever their plan.
     const Bytes now = bytes_of_level(&s);

@@ -45,7 +45,8 @@ static void check_start_options(zero_start start) {
     const zero_start_config *s = &opt.zero.start;
     if (start == ZERO_START_FILE && !s->file) die("option -pi fs: add -pf, a path that all hosts can access");
     if ((s->ranks > 0) != (s->rank >= 0))
-        die("options -pn %d and -pr %d: give both, or neither under a launcher", s->ranks, s->rank);
+        die("option %s: also needs %s; under a launcher, leave out both", s->ranks > 0 ? "-pn" : "-pr",
+            s->ranks > 0 ? "-pr" : "-pn");
 }
 
 // Under a launcher, -pn and -pr may only repeat its values.

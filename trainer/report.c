@@ -25,7 +25,7 @@
 static int bar_wanted(int *terminal) {
     double wanted = 0;
     *terminal = -1;
-    if (run.rank == 0 && strcmp(opt.progress, "lines")) {
+    if (run.rank == 0 && strcmp(opt.progress, "lines") && strcmp(opt.progress, "few")) {
         *terminal = bar_terminal();
         wanted = *terminal >= 0 || !strcmp(opt.progress, "bar");
     }
@@ -284,6 +284,13 @@ static const char *z_score(char text[16], double z) {
     return text;
 }
 
+// Returns 1 if this step has a line. --progress few prints twelve, and the last.
+static int has_line(const Report *r) {
+    const int every = (r->steps - r->first_step) / 12;
+    if (strcmp(opt.progress, "few") || every < 2 || run.step + 1 == r->steps) return 1;
+    return (run.step - r->first_step) % every == 0;
+}
+
 void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds) {
     char zloss[16], znorm[16];
     double rate = r->tokens_a_step / seconds;
@@ -294,7 +301,7 @@ void report_step(Report *r, const GPT2 *model, const StepResult *step, double se
     r->steps_run++;
     if (run.peak_flops > 0)
         update_bar(r, model, step->loss);
-    else
+    else if (has_line(r))
         print0("step %4d/%d | loss %7.6f (%s)| norm %6.4f (%s)| lr %.2e | %.2f ms | %.0f tok/s\n",
                run.step + 1, r->steps, step->loss, z_score(zloss, step->zloss), step->norm,
                z_score(znorm, step->znorm), step->lr, seconds * 1e3, r->average_rate);
@@ -413,10 +420,13 @@ void report_end(Report *r, const GPT2 *model) {
     if (!strcmp(opt.hash, "full")) zero_check(zero_hash(run.z, 1, s.state_hash));
     add_averages(&s);
     if (settings_use_nvme()) add_wear(&s);
-    print0("median step %.0f tokens/s | sent per rank and step %.2f MiB | params_hash %s%s%s\n",
-           s.tokens_per_s, mib(s.all_gather + s.reduce_scatter + s.all_reduce), s.params_hash,
-           *s.state_hash ? " | state_hash " : "", s.state_hash);
-    if (settings_use_nvme())
+    if (r->steps_run)
+        print0("%.0f tokens/s in the median step | sent per rank and step %.2f MiB", s.tokens_per_s,
+               mib(s.all_gather + s.reduce_scatter + s.all_reduce));
+    else
+        print0("no step was run");
+    print0(" | params_hash %s%s%s\n", s.params_hash, *s.state_hash ? " | state_hash " : "", s.state_hash);
+    if (settings_use_nvme() && r->steps_run)
         print0("NVMe, per rank and step: %.2f MiB read, %.2f MiB written, %.1f ms waiting; "
                "parameters: %lld gathers from memory, %lld from files\n"
                "NVMe, all ranks: %.2f MiB written per step, %.3g TB per day at the median step\n",
