@@ -514,6 +514,15 @@ static void fewer_rows(void **state) {
     }
 }
 
+// With an odd number of sequences, heads or tokens, the frontend's sums before cuDNN's part of the scratch do
+// not fill whole units of 256 bytes.
+static void cudnn_scratch(void **state) {
+    for (size_t front = 0; front < 4096; front += 16) {
+        size_t skipped = attention_cudnn_skipped(front);
+        assert_true((skipped + front) % 256 == 0 && skipped < 256 && skipped % 16 == 0);
+    }
+}
+
 static void attention_options(void **state) {
     size_t bytes;
     expect_error(layers_cuda_options(0, 0, "fast"), "cudnn, cudnn-fast or cublaslt");
@@ -552,6 +561,7 @@ int main(void) {
         TEST(attention_limit),
         TEST(attention_options),
         TEST(fewer_rows),
+        TEST(cudnn_scratch),
 #ifdef CUDA_STAND_IN
         TEST(asynchronous),
         TEST(epilogues),
