@@ -34,7 +34,7 @@ static void device_fill(void *to, int byte, size_t bytes) { cuda(cudaMemset(to, 
 
 static void device_reset(void) {
 #ifdef CUDA_STAND_IN
-    static const char *const changed[] = { "FASTEST", "CUBLASLT", "REFUSED", "FAIL" };
+    static const char *const changed[] = { "FASTEST", "CUBLASLT", "REFUSED", "FAIL", "ALIGNED", "SPLIT" };
     for (int i = 0; i < COUNT(changed); i++) {
         char name[40];
         snprintf(name, sizeof name, "CUDA_STAND_IN_%s", changed[i]);
@@ -301,6 +301,27 @@ static void refused_algorithms(void **state) {
     expect_error(layers->matmul_forward(GPT2_F32, x, x, x, x, TB * TT, TC, 3 * TC), "EXECUTION_FAILED");
 }
 
+// A kernel that fails while it runs must be reported by a later call, and not as an algorithm that the
+// library refuses.
+static void failed_kernels(void **state) {
+    static const char failed[] = "illegal memory access";
+    size_t bytes;
+    char host[4];
+    plan_small();
+    void *x = floats(BITS)->mem[0];
+    set("CUDA_STAND_IN_FAIL", "kernel:1");
+    LAYER(gelu_forward(GPT2_F32, x, x, 4));
+    LAYER(matmul_forward(GPT2_F32, x, x, x, x, 3, TC, 8));
+    expect_error(layers->download(host, x, sizeof host), failed);
+    set("CUDA_STAND_IN", "eager");
+    LAYER(gelu_forward(GPT2_F32, x, x, 4));
+    expect_error(layers->matmul_forward(GPT2_F32, x, x, x, x, TB * TT, TC, 3 * TC), failed);
+    expect_error(layers->matmul_forward(GPT2_F32, x, x, x, x, 5, TC, 8), failed);  // not planned
+    set("CUDA_STAND_IN", "lazy");
+    expect_error(layers->plan(GPT2_F32, TB, TT, TC, 2, TV, TB * TT, &bytes),
+                 "a matmul that was tried: illegal memory access");
+}
+
 // -------- the tuning file
 
 static void plan_tuned(const char *text, int may_time) {
@@ -457,6 +478,27 @@ static void attention_cases(void) {
     attention((Heads){ 1, 67, 16, 1 }, 30);
 }
 
+#ifdef CUDA_STAND_IN
+// Matmuls whose sums have another order than ours.
+static void split_sums(void **state) {
+    static float whole[BITS], split[BITS];
+    plan_small();
+    matmul_bits(whole);
+    set("CUDA_STAND_IN_SPLIT", "1");
+    matmul_bits(split);
+    assert_memory_not_equal(whole, split, sizeof whole);
+    on_all(1, matmul_cases);
+    on_all(1, attention_cases);
+}
+
+// The heuristic's first algorithms refuse attention's matrices if a head's size is not a multiple of 16
+// bytes.
+static void misaligned_heads(void **state) {
+    set("CUDA_STAND_IN_ALIGNED", "3");
+    on_all(1, attention_cases);
+}
+#endif
+
 static void attentions(void **state) {
     on_all(1, attention_cases);
     const layers_span one = { .n = 1, .room = 32 };
@@ -551,22 +593,14 @@ int main(void) {
         return 0;
     }
     const struct CMUnitTest tests[] = {
-        TEST(test_memory_cases),
-        TEST(test_rows_cases),
-        TEST(test_ends_cases),
-        TEST(staging),
-        TEST(errors),
-        TEST(test_matmul_cases),
-        TEST(attentions),
-        TEST(attention_limit),
-        TEST(attention_options),
-        TEST(fewer_rows),
-        TEST(cudnn_scratch),
+        TEST(test_memory_cases), TEST(test_rows_cases), TEST(test_ends_cases),
+        TEST(staging),           TEST(errors),          TEST(test_matmul_cases),
+        TEST(attentions),        TEST(attention_limit), TEST(attention_options),
+        TEST(fewer_rows),        TEST(cudnn_scratch),
 #ifdef CUDA_STAND_IN
-        TEST(asynchronous),
-        TEST(epilogues),
-        TEST(refused_algorithms),
-        TEST(tuning),
+        TEST(asynchronous),      TEST(epilogues),       TEST(refused_algorithms),
+        TEST(failed_kernels),    TEST(tuning),          TEST(split_sums),
+        TEST(misaligned_heads),
 #endif
     };
     layers = layers_cuda();
