@@ -165,7 +165,7 @@ const Layers *layers_cuda(void);
 // Options of the CUDA layers. Call it before plan.
 //   tf32       1: fp32 matmuls round their inputs to TF32
 //   gelu       0: GELU has separate kernels; 1: the forward matmul computes it; 2: both matmuls do;
-//              -1: 2 on Hopper and newer devices, else 0
+//              -1: 2 on Hopper and newer devices, else 0. In fp32 its kernels are always separate.
 //   attention  NULL: cuDNN if built in and if it supports the shape and dtype, else cuBLASLt's matmuls;
 //              "cudnn" or "cublaslt": that one, or an error with the reason; "cudnn-fast": cuDNN's backward
 //              adds in the order in which blocks finish, so that bits may differ from run to run
@@ -183,9 +183,9 @@ typedef struct {
 } layers_attention_backward;
 layers_attention_backward layers_cuda_attention_backward(void);
 
-// Returns 1 if the forward matmul to OC columns may compute GELU itself, from unrounded values. GELU
-// recomputed from the rounded values then has different bits.
-int layers_cuda_gelu_fused(int OC);
+// Returns 1 if the forward matmul may compute GELU itself, from unrounded values. GELU recomputed from the
+// rounded values then has different bits.
+int layers_cuda_gelu_fused(gpt2_dtype dt);
 
 // Tuning: matmuls use the algorithms that a tuning file's text names for this GPU and library. Call it before
 // plan. If the text lacks planned matmuls, plan times and adds them, or fails if may_time is 0. name: the

@@ -196,7 +196,7 @@ static int lowest_recompute(const GPT2 *model, const zero_config *config) {
     zero_check(memory_left(config, &left));
     if (!run.z) reserve += plugin_bytes(model, config, config->stage);
     tried.recompute = 0;
-    if (layers_cuda_gelu_fused(4 * model->config.channels)) {
+    if (layers_cuda_gelu_fused(model->dtype)) {
         if (logits_bytes(model, model->chunk) <= left_at_any_stage(model, config)) return 0;
         tried.recompute = 1;
     }
