@@ -547,6 +547,7 @@ static void set_up_together(Trainer *t) {
     zero_config config = create_plugin(&t->model, t->data.micro_batches, same);
     free(same);
     check_folder_lock();
+    checkpoints_remove_leftovers();
     check_one_folder();
     note_differences();
     settle_memory(&t->model, &config);

@@ -77,12 +77,13 @@ test_resume() {
     begin 'resume.old checkpoints are removed'
     trains 2 kept -x 8 -n 2 -nk 2
     is 'files left' "$(saved_files kept)" 'model_00000006.bin model_00000008.bin step_00000006 step_00000008'
-    # Imitates a killed save, and adds a folder of a later step; the run must not touch that folder.
+    # Imitates a killed save, and adds a damaged checkpoint of a later step; the run must not touch that one.
     rm "$dir"/kept/step_00000006/manifest.json
     cp -r "$dir/kept/step_00000006" "$dir/kept/step_00000099"
+    cp "$dir/kept/model_00000006.bin" "$dir/kept/model_00000099.bin"
     trains 2 kept -x 10 -n 2 -nk 2 -y 1
     is 'files left' "$(saved_files kept)" \
-        'model_00000008.bin model_00000010.bin step_00000008 step_00000010 step_00000099'
+        'model_00000008.bin model_00000010.bin model_00000099.bin step_00000008 step_00000010 step_00000099'
     trains 2 kept -x 16 -n 3 -nk 1 -y 1
     is 'left with -nk 1' "$(checkpoints kept)" 'step_00000016'
     trains 2 major -x 8 -n 2 -nk 1 -nm 4
