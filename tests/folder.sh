@@ -514,7 +514,7 @@ step_99999999999 model_00000005.bin model_00000009.bin"
 
     begin_fresh 'folder.paths of files that are written at the end are checked at the start'
     mkdir -p "$out/summary.json"
-    for file in "$dir/nowhere/trace.json" "$dir" /dev/null/x; do
+    for file in "$dir/nowhere/trace.json" "$dir" /dev/null/x ''; do
         refuses 'option --trace: ' 2 -x 1000000 --trace "$file"
         need 'the run has trained' not grep -q '^step ' "$screen"
     done

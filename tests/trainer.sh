@@ -693,6 +693,7 @@ bad.unknown option|2|unknown option -Z; --help lists them$|-Z 3
 bad.misspelt option|1|--offload-optimiser; the nearest is --offload-optimizer,|--offload-optimiser cpu
 bad.setting as an option|1|unknown option --stage; the nearest is -z,|--stage=3
 bad.flag with a value|1|option --plan takes no value|--plan=1
+bad.an empty name|1|option --to: its value is empty|--export nowhere --to=
 bad.NCCL on the CPU|2|option --comm nccl: .*--device cuda|--comm nccl
 bad.option without a value|1|-b.*value|-b
 bad.not a number|2|-b.*'x'.*number|-b x
