@@ -66,17 +66,18 @@ enum { LAYERS_CUDA_ROWS = 8 };  // on CUDA C and Vp are multiples of this: every
 typedef struct {
     const char *device;  // "cpu", "cuda"
 
-    // Prepares every matmul that the shape needs, so that nothing is allocated inside a step, and returns the
-    // number of bytes of scratch that the layers need. The caller allocates them (device memory, 256-byte
-    // aligned) and passes them to use_scratch before the first layer runs. On CUDA plan runs each matmul
-    // once, in memory that it frees again, so call it before allocating the activations. chunk: the maximum
-    // number of rows of logits at a time.
+    // Returns the number of bytes of scratch that the layers need for this shape. The caller allocates them
+    // (device memory, 256-byte aligned) and passes them to use_scratch before the first layer runs. On CUDA
+    // plan runs each matmul once, in memory that it frees again, so call it before allocating the
+    // activations. chunk: the maximum number of rows of logits at a time.
     int (*plan)(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes);
     // Like plan, for forward-only passes over a cache of `rows` rows of at most T positions: at most `tokens`
     // tokens per pass, with logits for `rows` of them.
     int (*plan_cached)(gpt2_dtype dt, int tokens, int rows, int T, int C, int NH, int Vp,
                        size_t *scratch_bytes);
-    int (*use_scratch)(void *scratch);  // the memory stays in use until free
+    // The memory stays in use until free. On a CPU this compiles every matmul that the shape needs, so that
+    // nothing is allocated inside a step.
+    int (*use_scratch)(void *scratch);
     void (*free)(void);
     int (*device_bytes)(size_t *total);  // all memory of the current device; NULL on the CPU
     int (*has_dtype)(gpt2_dtype dt);     // 1: the hardware multiplies it; 0: slow or impossible

@@ -522,7 +522,7 @@ step_99999999999 model_00000005.bin model_00000009.bin"
 
     begin_fresh 'folder.paths of files that are written at the end are checked at the start'
     mkdir -p "$out/summary.json"
-    for file in "$dir/nowhere/trace.json" "$dir" /dev/null/x; do
+    for file in "$dir/nowhere/trace.json" "$dir" /dev/null/x ''; do
         refuses 'option --trace: ' 2 -x 1000000 --trace "$file"
         need 'the run has trained' not grep -q '^step ' "$screen"
     done
@@ -551,8 +551,9 @@ refuses_without() {
     wrap=
 }
 
+# shellcheck disable=SC2012,SC2035
 test_listing() {
-    local before error call
+    local before error call left other
     begin_fresh 'folder.traces of checkpoints: a run does not restart from step 0'
     trains 2 -x 4 -n 2
     cp "$out/main.log" "$dir/main.log"
@@ -596,6 +597,21 @@ test_listing() {
     trains 2 -x 2 -n 2 -y 1
     prints 'the save of step 2 did not finish; '
     is 'files of one save' "$(names 'step_00000002/rank*' | wc -w)" 2
+    end
+
+    begin_fresh 'folder.leftovers of killed runs are removed by the next run, and no other file'
+    trains 1 -x 2 -n 2
+    left='.one_folder_0123456789abcdef main.log.tmp metrics.jsonl.tmp model_00000002.bin.0123456789abcdef.tmp'
+    left+=' step_00000001/.manifest.json.0123456789abcdef step_00000009/rank00000-0123456789abcdef.states'
+    left+=' summary.json.123.tmp'
+    other='model_00000002.bin.tmp notes.tmp step_9/rank00000-0123456789abcdef.states summary.json.old.tmp'
+    before=$(cd "$out" && echo [!m]* main.log* metrics* model* $other | tr ' ' '\n')
+    (cd "$out" && mkdir step_00000001 step_00000009 step_9 && touch $left $other)
+    trains 1 -x 2 -y 1
+    is 'files left' "$(cd "$out" && ls -d $left 2>/dev/null)" ''
+    is 'other files' "$(cd "$out" && ls -d $before | wc -l)" "$(wc -w <<<"$before")"
+    prints "^$out/step_00000009: removed, because its save did not finish\$"
+    verifies "$out"
     end
 
     if ! command -v strace >/dev/null; then skip 'folder.listing' 'no strace'; return; fi

@@ -77,12 +77,13 @@ test_resume() {
     begin 'resume.old checkpoints are removed'
     trains 2 kept -x 8 -n 2 -nk 2
     is 'files left' "$(saved_files kept)" 'model_00000006.bin model_00000008.bin step_00000006 step_00000008'
-    # Simulates a killed save, and adds a folder of a later step, which the run must not touch.
+    # Simulates a killed save, and adds a damaged checkpoint of a later step; the run must not touch that one.
     rm "$dir"/kept/step_00000006/manifest.json
     cp -r "$dir/kept/step_00000006" "$dir/kept/step_00000099"
+    cp "$dir/kept/model_00000006.bin" "$dir/kept/model_00000099.bin"
     trains 2 kept -x 10 -n 2 -nk 2 -y 1
     is 'files left' "$(saved_files kept)" \
-        'model_00000008.bin model_00000010.bin step_00000008 step_00000010 step_00000099'
+        'model_00000008.bin model_00000010.bin model_00000099.bin step_00000008 step_00000010 step_00000099'
     trains 2 kept -x 16 -n 3 -nk 1 -y 1
     is 'left with -nk 1' "$(checkpoints kept)" 'step_00000016'
     trains 2 major -x 8 -n 2 -nk 1 -nm 4
@@ -695,6 +696,7 @@ bad.unknown option|2|unknown option -Z; --help lists them$|-Z 3
 bad.misspelt option|1|--offload-optimiser; the nearest is --offload-optimizer,|--offload-optimiser cpu
 bad.setting as an option|1|unknown option --stage; the nearest is -z,|--stage=3
 bad.flag with a value|1|option --plan takes no value|--plan=1
+bad.an empty name|1|option --to: its value is empty|--export nowhere --to=
 bad.NCCL on the CPU|2|option --comm nccl: .*--device cuda|--comm nccl
 bad.option without a value|1|-b.*value|-b
 bad.not a number|2|-b.*'x'.*number|-b x

@@ -242,6 +242,8 @@ void check_folder_lock(void) {
     if (*refusal) die("%s", refusal);
 }
 
+int folder_is_locked(void) { return held >= 0; }
+
 // If the file was removed, another run may have created and locked a new one. If none has, this run does.
 void check_lock_is_held(void) {
     struct stat ours, st;

@@ -390,6 +390,9 @@ void parse_options(int argc, char **argv) {
         if (!strcmp(argv[i], "--version")) print0("train_gpt2_zero %s\n", ZERO_VERSION);
         if (asks_for_help(argc, argv, i) || !strcmp(argv[i], "--version")) exit(EXIT_SUCCESS);
         const Argument a = argument_at(argc, argv, i);
+        // A prompt may be empty. All other texts are names.
+        if (a.option->kind == TEXT && !*a.value && strcmp(a.option->name, "--prompt"))
+            die("option %s: its value is empty", a.option->name);
         option_table[a.option - option_table].given = 1;
         option_set(a.option, a.value);
         i += a.words;
