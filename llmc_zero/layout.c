@@ -191,7 +191,7 @@ static void fill_buckets(layout *l, int64_t size) {
         }
         if (open < 0) {
             open = l->n_buckets++;
-            l->buckets[open] = (layout_bucket){ 0, single++ % 2, 0, 0 };
+            l->buckets[open] = (layout_bucket){ 0, single++, 0, 0 };
         }
         layout_bucket *b = &l->buckets[open];
         u->bucket = open;

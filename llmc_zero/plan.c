@@ -88,12 +88,14 @@ static void plan_parameters(plan *p, const zero_config *c, const layout *l) {
     p->own[PLAN_SLOTS].blocks = wanted < once ? wanted : once;
 }
 
-// At most two buckets of single-use units are in use: one is filled while the other is reduced.
+// At most two buckets of single-use units are in use: one is filled while the other is reduced. Units that
+// are open at once may be in more buckets.
 static void plan_buckets(plan *p, const zero_config *c, const layout *l, int moved_by) {
     const int shared = shared_buckets(l), singles = l->n_buckets - shared;
+    const int wanted = c->max_open > 2 ? c->max_open : 2;
     size_t bytes = l->largest_bucket * dtype_bytes(c->numbers.dtype);
     p->own[PLAN_BUCKETS] = request(ZERO_WORKING, "buckets", bytes, moved_by);
-    p->own[PLAN_BUCKETS].blocks = singles < 2 ? singles : 2;
+    p->own[PLAN_BUCKETS].blocks = singles < wanted ? singles : wanted;
     p->own[PLAN_SHARED_BUCKETS] = request(ZERO_WORKING, "buckets (units used twice)", 0, moved_by);
     p->own[PLAN_SHARED_BUCKETS].blocks = shared;
 }

@@ -209,7 +209,7 @@ static void check_buckets(const layout *l, int64_t size) {
         assert_false(b->shared);
         if (u->bucket != bucket) {  // the last unit of the previous bucket must have filled it
             assert_true(bucket < 0 || (filled >= wanted && filled == l->buckets[bucket].elems));
-            assert_int_equal(b->buffer, single++ % 2);
+            assert_int_equal(b->turn, single++);
             bucket = u->bucket;
             buckets++;
             filled = 0;
