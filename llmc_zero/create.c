@@ -57,7 +57,7 @@ static int rehearse(void *ctx) {
     if (!z->config.inference)
         for (int i = 0; i < z->layout.n_buckets; i++) ZERO_TRY(grads_rehearse(z, i, &not_reported));
     if (z->config.stage == 0) return 0;
-    for (int i = 0; i < z->layout.n_units; i++) ZERO_TRY(params_rehearse(z, i, &not_reported));
+    for (int i = 0; i < z->layout.n_units; i++) ZERO_TRY(params_rehearse(z, i));
     return 0;
 }
 

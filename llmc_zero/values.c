@@ -95,7 +95,7 @@ static int get_part(const get_request *g, int unit, int part, int from) {
     for (int64_t done = 0, len; done < n; done += len) {
         len = n - done < most ? n - done : most;
         const state_range r = { unit, part, at + done, len };
-        if (reads) ZERO_TRY(states_read(z, g->what, r, to));
+        if (reads) ZERO_TRY(states_read(z, g->purpose, g->what, r, to));
         if (from >= 0) ZERO_TRY(comm_broadcast(&z->comm, use, from, to, len * sizeof(float)));
         if (g->digest) ZERO_TRY(update_digest(g, len));
     }

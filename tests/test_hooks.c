@@ -653,6 +653,39 @@ static void test_backward_order(void **state) {
     }
 }
 
+// Sets one element of the unit's gradient to the number of the unit.
+static void close_with_gradient(int unit) {
+    float *g = zero_grad(t.z, B, unit - 1);
+    assert_non_null(g);
+    *g = (float)unit;
+    WORKS(zero_post_backward(t.z, unit));
+}
+
+// Backward may have max_open units open at once, at every stage and with buckets of one unit or several.
+static void test_open_in_backward(void **state) {
+    zero_config c = config_of(2);  // 2 micro-batches at most, so stages 0 and 1 have buckets too
+    zero_step_result result;
+    for (int i = 0; i < 8; i++) {
+        c.stage = i % 4;
+        c.reduce_bucket_size = i / 4 ? 12000 : 1;
+        for (c.max_open = 1; c.max_open <= TOY_BLOCKS; c.max_open++) {
+            make(&c);
+            WORKS(zero_begin_train(t.z, 0, 1));
+            forward_all();
+            backward(0);
+            for (int u = TOY_BLOCKS; u > 0; u--) {
+                if (u + c.max_open <= TOY_BLOCKS) close_with_gradient(u + c.max_open);
+                WORKS(zero_pre_backward(t.z, u));
+            }
+            for (int u = c.max_open; u > 0; u--) close_with_gradient(u);
+            backward(0);
+            WORKS(zero_finish_gradients(t.z, &result));
+            assert_true(result.grad_norm == sqrt(1 + 4 + 9 + 16));
+            WORKS(zero_discard(t.z));
+        }
+    }
+}
+
 static void test_slots(void **state) {
     zero_config c = config_of(3);
     c.prefetch = 0;
@@ -874,6 +907,7 @@ int main(void) {
         TEST(test_missing_moments),
         TEST(test_config_refused),
         TEST(test_scalars_refused),
+        TEST(test_open_in_backward),
         TEST(test_slots),
         TEST(test_backward_order),
         TEST(test_gradients),

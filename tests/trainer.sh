@@ -496,7 +496,8 @@ END
     end
     refusals <<'END'
 plan.--plan-ranks without --plan|1|--plan-ranks 4: needs --plan$|--plan-ranks 4
-plan.window too small|1|window_bytes 65536: too small for 1000 ranks|--plan --plan-ranks 1000 --window 65536
+plan.window too small|1|65536 .* 1000 .* 262144 \(--window\)|--plan --plan-ranks 1000 --window 65536
+plan.too many ranks|1|serves at most 65536 ranks, not 65537 \(--window\)|--plan --plan-ranks 65537
 END
 }
 
@@ -665,6 +666,7 @@ test_prompts() {
     printf 'good\n\377\n' >"$dir/not_utf8"
     printf '7\n8 x\n' >"$dir/no_number"
     printf '7\n\n300\n' >"$dir/no_token"
+    printf '7\n\f\n8\n' >"$dir/form_feed"
     : >"$dir/no_prompt"
     local p='-g 12 --prompts' numbers='-e l2h2c32v300t32 --tokenizer none'
     refusals <<END
@@ -674,6 +676,7 @@ prompts.both options|1|leave out --prompts|$p $dir/prompts --prompt abc
 prompts.an output folder without a file|1|option -o: .* nothing is written there|--prompt abc -o $dir/model
 prompts.invalid UTF-8|1|not_utf8: line 2 is not UTF-8|$p $dir/not_utf8
 prompts.not a number|2|line 2: "x" is not a token number|$p $dir/no_number $numbers
+prompts.a form feed instead of a number|2|line 2: .* is not a token number|$p $dir/form_feed $numbers
 prompts.token outside the vocabulary|1|line 3: token 300.* 0 to 299|$p $dir/no_token $numbers
 prompts.an empty file|1|the file has no prompts|$p $dir/no_prompt
 prompts.a missing file|2|$dir/nowhere: the file cannot be read|$p $dir/nowhere

@@ -56,7 +56,7 @@ tiers_in_tables() {
     same_tables tabled tiers_plan 8
     need 'the summary has no bytes on NVMe' number "$(value tabled nvme_bytes) > 1e6"
     all=$(sed -nE 's/^NVMe .* all ranks write ([0-9.]+)$/\1/p' "$dir/tabled.screen")
-    screen tabled 'master weights +[0-9.]+  on NVMe' '^NVMe, per rank and step: [0-9.]+ MiB read' \
+    screen tabled 'master weights +[0-9.]+  on NVMe' '^NVMe, per rank and step: [0-9.]+ of [0-9.]+ MiB read' \
         "^NVMe, all ranks: ${all:-none} MiB written per step, $float TB per day"
     written=$(value tabled written_by_all_ranks)
     need "written per step: ${all:-?} MiB in the start table, ${written:-?} bytes in the summary" \

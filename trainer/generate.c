@@ -289,7 +289,7 @@ static Speed speed_of(const Answers *a, const GPT2 *model, double end_s) {
         .generation = { passes - 1, tokens - a->prompts.n, end_s - a->prefilled_s },
         .parameters = (double)gpt2_num_parameters(&model->config) * gpt2_dtype_size(model->dtype),
         .sent = (double)(now.all_gather[ZERO_FOR_EVAL] - before->all_gather[ZERO_FOR_EVAL]) / passes,
-        .from_nvme = (double)(files.read - a->files_at_start.read) / passes,
+        .from_nvme = (double)(files.read[ZERO_FOR_EVAL] - a->files_at_start.read[ZERO_FOR_EVAL]) / passes,
     };
 }
 

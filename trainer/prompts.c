@@ -1,4 +1,5 @@
 #include "prompts.h"
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
@@ -41,7 +42,8 @@ static int read_numbers(const char *line, size_t bytes, int V, int number, int *
     for (line += strspn(line, " \t\r"); line < end; line += strspn(line, " \t\r")) {
         char *after;
         long token = strtol(line, &after, 10);
-        if (after == line || !strchr(" \t\r\n", *after))
+        // strtol skips other white space too, even the end of the line.
+        if (after == line || isspace((unsigned char)*line) || !strchr(" \t\r\n", *after))
             return gpt2_fail("%s: \"%.*s\" is not a token number; text needs --tokenizer", where(number),
                              (int)strcspn(line, " \t\r\n"), line);
         if (token < 0 || token >= V)

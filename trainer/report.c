@@ -336,8 +336,9 @@ typedef struct {
     double tokens_per_s;
     char params_hash[17], state_hash[17];  // "" if not requested
     zero_traffic traffic;                  // of the whole run
-    // averages per step: bytes that a rank sends, reads and writes, and its wait for files
-    double all_gather, reduce_scatter, all_reduce, read, written, waited_s;
+    // averages per step: bytes that a rank sends, reads, takes from memory instead, and writes, and its wait
+    // for files
+    double all_gather, reduce_scatter, all_reduce, read, not_read, written, waited_s;
     double written_by_all, written_tb_a_day;  // by all ranks: per step, and at the median speed
 } Summary;
 
@@ -355,8 +356,9 @@ static void add_averages(Summary *s) {
         s->all_reduce += s->all_gather + s->reduce_scatter;
         s->all_gather = s->reduce_scatter = 0;
     }
-    s->read = (r->files_at_end.read - r->files_at_start.read) / n;
-    s->written = (r->files_at_end.written - r->files_at_start.written) / n;
+    s->read = (r->files_at_end.read[STEP] - r->files_at_start.read[STEP]) / n;
+    s->not_read = (r->files_at_end.not_read[STEP] - r->files_at_start.not_read[STEP]) / n;
+    s->written = (r->files_at_end.written[STEP] - r->files_at_start.written[STEP]) / n;
     s->waited_s = (r->files_at_end.waited_s - r->files_at_start.waited_s) / n;
 }
 
@@ -368,7 +370,7 @@ static void add_wear(Summary *s) {
 }
 
 static void write_traffic(FILE *f, const Summary *s) {
-    static const char *const purposes[] = { "step", "eval", "checkpoint", "hash", "scalars" };
+    static const char *const purposes[] = { "step", "eval", "checkpoint", "hash", "scalars", "unused" };
     const zero_traffic *t = &s->traffic;
     fprintf(f, " \"comm_bytes\": {\"all_gather\": %.0f, \"reduce_scatter\": %.0f, \"all_reduce\": %.0f,",
             s->all_gather, s->reduce_scatter, s->all_reduce);
@@ -395,8 +397,9 @@ static void write_summary(FILE *f, const Summary *s) {
     write_traffic(f, s);
     fprintf(f, " \"host_bytes\": %zu, \"nvme_bytes\": %zu,\n", bytes_held_on(ZERO_HOST),
             bytes_held_on(ZERO_NVME));
-    fprintf(f, " \"nvme_traffic\": {\"read\": %.0f, \"written\": %.0f, \"waited_s\": %.6f,\n", s->read,
-            s->written, s->waited_s);
+    fprintf(
+        f, " \"nvme_traffic\": {\"read\": %.0f, \"written\": %.0f, \"not_read\": %.0f, \"waited_s\": %.6f,\n",
+        s->read, s->written, s->not_read, s->waited_s);
     fprintf(f, "  \"written_by_all_ranks\": %.0f, \"written_tb_a_day\": %.9g},\n", s->written_by_all,
             s->written_tb_a_day);
     write_config(f);
@@ -427,11 +430,11 @@ void report_end(Report *r, const GPT2 *model) {
         print0("no step was run");
     print0(" | params_hash %s%s%s\n", s.params_hash, *s.state_hash ? " | state_hash " : "", s.state_hash);
     if (settings_use_nvme() && r->steps_run)
-        print0("NVMe, per rank and step: %.2f MiB read, %.2f MiB written, %.1f ms waiting; "
-               "parameters: %lld gathers from memory, %lld from files\n"
+        print0("NVMe, per rank and step: %.2f of %.2f MiB read (the rest was still in memory), "
+               "%.2f MiB written, %.1f ms waiting\n"
                "NVMe, all ranks: %.2f MiB written per step, %.3g TB per day at the median step\n",
-               mib(s.read), mib(s.written), s.waited_s * 1e3, (long long)r->files_at_end.gathers_from_memory,
-               (long long)r->files_at_end.gathers_from_files, mib(s.written_by_all), s.written_tb_a_day);
+               mib(s.read), mib(s.read + s.not_read), mib(s.written), s.waited_s * 1e3, mib(s.written_by_all),
+               s.written_tb_a_day);
     if (writes_files(r)) save_summary(&s);
     check_output(NULL);
 }

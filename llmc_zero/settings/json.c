@@ -51,7 +51,8 @@ static void blank(char *s, const char *end) {
 // A comment that is never closed stays, and the parser reports it. lines: receives the line of each string
 // before a colon.
 static void prepare(char *text, int *lines) {
-    char *comma = NULL;  // the last character before s, ignoring blanks and comments, if it is a comma
+    char *last = text;   // the last character before s, ignoring blanks and comments
+    char *comma = NULL;  // the same, if it is a comma after a value
     int line = 1, string_line = 1;
     for (char *s = text; *s; s++) {
         char *end = comment_end(s);
@@ -66,7 +67,8 @@ static void prepare(char *text, int *lines) {
         }
         if (*s == ':') *lines++ = string_line;
         if (comma && (*s == '}' || *s == ']')) *comma = ' ';
-        comma = *s == ',' ? s : NULL;
+        comma = *s == ',' && !strchr("{[,", *last) ? s : NULL;
+        last = s;
     }
 }
 
