@@ -95,11 +95,13 @@ static void refuse_cuda_options(void) {
 
 static void settle_device(void) {
     int wanted = strcmp(opt.device, "cpu") != 0, required = !strcmp(opt.device, "cuda");
-    int usable = wanted && layers_cuda() && zero_cuda_devices() > 0;
+    int devices = wanted && layers_cuda() ? zero_cuda_devices() : 0;
     if (required && !layers_cuda())
         die("option --device cuda: this program was built without CUDA; rebuild it with nvcc");
-    if (required && !usable) die("option --device cuda: %s", zero_last_error());
-    if (!usable) {
+    if (required && devices <= 0) die("option --device cuda: %s", zero_last_error());
+    if (devices < 0)
+        note0("note: the run is on the CPU: %s; --device cpu omits this line\n", zero_last_error());
+    if (devices <= 0) {
         refuse_cuda_options();
         return;
     }
