@@ -518,7 +518,7 @@ static StepResult train_step(Trainer *t) {
 static void set_up_alone(Trainer *t) {
     take_zero_file();
     settle_options();
-    settle_machine();
+    settle_machine(t->argv);
     settle_zero_file();
     if (!opt.plan && !opt.print_config) {
         make_folder();
@@ -725,6 +725,7 @@ int main(int argc, char **argv) {
     Trainer t = { .argc = argc, .argv = argv };
     int mode = 0;
     run.describe = describe_to_plugin;
+    replace_closed_descriptors();
     use_one_arena();
     take_signals();
     take_launched_ranks();

@@ -520,6 +520,18 @@ step_99999999999 model_00000005.bin model_00000009.bin"
     has_names 'step_*' 'step_123456789 step_123456790'
     end
 
+    begin_fresh 'folder.a pipe in place of a file is refused, because opening it could wait for ever'
+    trains 1 -x 1 -n 1
+    mkfifo "$dir/pipe"
+    for file in has_checkpoints main.log metrics.jsonl; do
+        rm "$out/$file" && mkfifo "$out/$file"
+        refuses "option -o: $out/$file.* not a regular file" 1 -o "$out" -x 2 -y 1
+        rm "$out/$file"
+    done
+    refuses "option --zero-config: $dir/pipe: not a regular file" 1 --zero-config "$dir/pipe"
+    refuses "option --prompts: $dir/pipe: not a regular file; --prompts - " 1 --prompts "$dir/pipe"
+    end
+
     begin_fresh 'folder.paths of files that are written at the end are checked at the start'
     mkdir -p "$out/summary.json"
     for file in "$dir/nowhere/trace.json" "$dir" /dev/null/x ''; do

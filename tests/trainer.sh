@@ -1020,6 +1020,24 @@ test_dying() {
 # ---- launching
 
 test_launch() {
+    local asked sleep threads=$(($(nproc) + 1))
+    begin 'launch.waiting threads sleep if the ranks have more threads than there are cores'
+    while read -r sleep asked; do
+        trains 2 spin OMP_DISPLAY_ENV=verbose -x 1 --threads $threads $asked
+        is "ranks that sleep $asked" "$(grep -ac "GOMP_SPINCOUNT = '0'" "$dir/spin.screen")" "$sleep"
+    done <<<$'2\n0 OMP_WAIT_POLICY=active'
+    screen spin "$threads threads per rank"
+    end
+    begin 'launch.closed standard input and output are empty files'
+    trains 1 closed -n 1 -x 1
+    need 'no input: failed' timeout $hang_limit "$trainer" "${data[@]}" -e "$dir/closed" -g 2 --prompts - \
+        <&- >"$dir/said" 2>&1
+    need 'it read another file' not grep -q 'prompts -' "$dir/said"
+    rm -rf "$dir/closed"
+    need 'no output: failed' timeout $hang_limit "$trainer" "${data[@]}" "${small[@]}" -o "$dir/closed" \
+        >&- 2>"$dir/said"
+    is run.lock "$(wc -l <"$dir/closed/run.lock")" 1
+    end
     if [ "$(nproc)" -lt 2 ]; then skip 'launch.binding' 'one core'; return; fi
     begin 'launch.a bound rank is reported once'
     # Open MPI 5 does not bind with --oversubscribe.

@@ -296,6 +296,7 @@ end
 
 odd='option -e l2h3c33v257t16: 33 channels; CUDA needs a multiple of 8: use 48, or --device cpu'
 sed 's/ epilogue 4 = 03/ epilogue 4 = 05/' "$dir/products.txt" >"$dir/damaged.txt"
+mkfifo "$dir/pipe"
 small+=(--device cuda -e l2h2c64v257t32)
 refusals <<TABLE
 channels not a multiple of 8|1|$odd|-e l2h3c33v257t16
@@ -311,6 +312,7 @@ CUDA_STAND_IN_DEVICES=2 --comm nccl
 no pinned memory for block inputs|1|no pinned memory for inputs of blocks.*leave out --cpu-checkpointing, \
 or use a smaller -b|CUDA_STAND_IN_FAIL=cudaHostRegister:2 --dtype bf16 -e l5h2c64v257t32 --cpu-checkpointing
 a damaged tuning file|1|damaged.txt, line 2: damaged: delete the line|--tune $dir/damaged.txt
+a tuning file that is a pipe|1|option --tune: .*/pipe: not a regular file|--tune $dir/pipe
 a tuning file in a missing folder|1|nowhere/products.txt.*No such file|--tune $dir/nowhere/products.txt
 no algorithm of cuBLASLt works|1|no algorithm, for a matmul of|CUDA_STAND_IN_REFUSED=8
 --reduce nccl without --comm nccl|1|--comm nccl|--reduce nccl
@@ -339,8 +341,12 @@ buckets of the model's size leave no room|54|-z 1 --offload-optimizer cpu -r 1;-
 -e l24h2c64v257t32 -d 512 -z 0 -r 0 -b 8 --bucket 1e9
 TABLE
 
-begin '--device auto uses the CPU if no GPU is found'
+begin '--device auto uses the CPU if no GPU is found, and says why if the GPU cannot be used'
 trains 1 auto -x 1 --device auto CUDA_STAND_IN_DEVICES=0
 is device "$(value auto device)" cpu
+need 'a machine without a GPU needs no reason' not grep -q 'on the CPU:' "$dir/auto.screen"
+trains 1 unusable -x 1 --device auto CUDA_STAND_IN_CAPABILITY=75
+is device "$(value unusable device)" cpu
+screen unusable '^note: the run is on the CPU: device 0 .* has compute capability 7\.5'
 end
 finish trainer_cuda

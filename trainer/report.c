@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../gpt2/bar.h"
+#include "../gpt2/disk.h"
+#include "../gpt2/gpt2_error.h"
 #include "activations.h"
 #include "config_table.h"
 #include "fit.h"
@@ -147,9 +149,9 @@ static int copy_lines(FILE *from, FILE *to, const Cut *c) {
 // complete on disk before it gets its name.
 static void copy_log(const char *name, const char *to_path, const Cut *c) {
     const char *path = in_output("%s", name), *temporary = in_output("%s.tmp", name);
-    FILE *from = fopen(path, "r");
-    if (!from && errno == ENOENT) return;
-    if (!from) die("%s: %s", path, strerror(errno));
+    FILE *from;
+    if (disk_open_stream(path, &from)) die("option -o: %s", gpt2_last_error());
+    if (!from) return;
     FILE *to = create_file(temporary);
     int cut = copy_lines(from, to, c);
     if (ferror(from)) die("%s: cannot be read: %s", path, strerror(errno));
@@ -458,6 +460,7 @@ void try_outputs(void) {
     if (opt.trace && strlen(opt.trace) >= OUTPUT_PATH) die("option --trace: the name is too long");
     if (opt.trace) try_file("option --trace", opt.trace);
     if (!opt.output) return;
+    for (int i = 0; i < LOGS && !is_answering(&opt); i++) try_file("option -o", in_output("%s", logs[i]));
     if (!is_answering(&opt)) try_file("option -o", in_output("summary.json"));
     if (is_answering(&opt)) try_file("option -o", in_output("answers.jsonl"));
     if (is_answering(&opt)) try_file("option -o", in_output("inference.json"));

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../gpt2/disk.h"
 #include "../gpt2/gpt2_error.h"
 #include "../llmc_zero/zero.h"
 #include "options.h"
@@ -135,10 +136,11 @@ static Listing list_names(const char *option, const char *folder) {
 static long long read_noted(const char *option, const char *folder, int *step) {
     const char *path = in_folder(folder, NEWEST);
     long long number = 0;
-    FILE *f = fopen(path, "r");
-    if (!f && (errno == ENOENT || errno == ENOTDIR)) return 0;
-    if (f && fscanf(f, NEWEST_TEXT, &number, step) != 2) number = 0;
-    if (!f || ferror(f)) die("option %s: %s: %s", option, path, strerror(errno));
+    FILE *f;
+    if (disk_open_stream(path, &f)) die("option %s: %s", option, gpt2_last_error());
+    if (!f) return 0;
+    if (fscanf(f, NEWEST_TEXT, &number, step) != 2) number = 0;
+    if (ferror(f)) die("option %s: %s: %s", option, path, strerror(errno));
     fclose(f);  // opened for reading only, so fclose cannot lose data
     return number;
 }

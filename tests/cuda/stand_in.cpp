@@ -57,7 +57,7 @@ struct State {
     std::mutex lock;
     // settings
     Mode mode = EAGER;
-    int devices = 1, capability = 90, multiprocessors = 4, blocks = 2;
+    int devices = 1, capability = 90, first_capability = 90, multiprocessors = 4, blocks = 2;
     int gpu[MAX_DEVICES] = {};  // each device's number without CUDA_VISIBLE_DEVICES
     bool mig = false;
     bool protect = true, backward = false, print_counts = false;
@@ -136,6 +136,7 @@ void read_settings(State &s) {
     choose_visible(s);
     s.mig = number("CUDA_STAND_IN_MIG", 0);
     s.capability = (int)number("CUDA_STAND_IN_CAPABILITY", 90);
+    s.first_capability = (int)number("CUDA_STAND_IN_FIRST", s.capability);
     s.multiprocessors = (int)number("STAND_IN_SMS", 4);
     s.blocks = (int)number("STAND_IN_BLOCKS", 2);
     s.protect = number("CUDA_STAND_IN_PROTECT", 1);
@@ -512,8 +513,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device) {
         *prop = cudaDeviceProp{};
         snprintf(prop->name, sizeof prop->name, "CUDA stand-in");
         snprintf(prop->uuid.bytes, sizeof prop->uuid.bytes, "stand-in %d", s.gpu[device]);
-        prop->major = s.capability / 10;
-        prop->minor = s.capability % 10;
+        int capability = s.gpu[device] ? s.capability : s.first_capability;
+        prop->major = capability / 10;
+        prop->minor = capability % 10;
         prop->multiProcessorCount = s.multiprocessors;
         return cudaSuccess;
     });

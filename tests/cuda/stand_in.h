@@ -18,6 +18,7 @@
 //                                the list ends at the first that does not exist
 //   CUDA_STAND_IN_MIG=1          the devices are MIG instances of one GPU, with the same bus id
 //   CUDA_STAND_IN_CAPABILITY=nn  compute capability, default 90
+//   CUDA_STAND_IN_FIRST=nn       that of the first device, default that of the others
 //   STAND_IN_SMS=n               multiprocessors of a device, default 4; an H200 has 132
 //   STAND_IN_BLOCKS=n            blocks of up to 128 threads that a multiprocessor runs at once, default 2;
 //                                larger blocks are limited by 64 registers per thread. For sm_90, ptxas
