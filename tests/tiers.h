@@ -257,10 +257,11 @@ typedef struct {
     int events[EVENT_KINDS], misplaced;
 } trace_totals;
 
-static inline trace_totals totals_of(const zero *z) {
+static inline trace_totals totals_of(zero *z) {
     static const int lanes[EVENT_KINDS] = { [EVENT_READ] = 3,      [EVENT_WRITE] = 5,  [EVENT_TO_HOST] = 6,
                                             [EVENT_TO_DEVICE] = 7, [EVENT_GATHER] = 1, [EVENT_REDUCE] = 1 };
     trace_totals totals = { .misplaced = 0 };
+    MUST(update_settle(z));  // nothing adds to the trace while it is read
     trace_event e;
     for (int i = 0; trace_at(&z->trace, i, &e); i++) {
         totals.bytes[e.kind] += e.bytes;
