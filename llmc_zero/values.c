@@ -15,6 +15,8 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
                        int64_t offset, int64_t n, const layout_place **place) {
     const layout_place *p = *place = layout_find(&z->layout, tensor, layer);
     if (!p) return ZERO_ERR_MISUSE;
+    if ((unsigned)what >= STATES)
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s: what is %d, which is no zero_value", caller, (int)what);
     const char *name = z->layout.tensors[tensor].name;
     if (offset < 0 || n < 0 || n > p->elems || offset > p->elems - n)
         return zero_fail(ZERO_ERR_ARGUMENT, "%s(%s): %lld elements from %lld on, but it has %lld", caller,
