@@ -110,7 +110,6 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, const char *sam
     const PluginTables *t = &model->tables;
     zero_config config = plugin_settings(model->dtype, micro_batches);
     config.start.same = same;
-    config.start.waiting = note_waiting;
     config.memory_beside = activations_to_come(*model, &config);
     run.creating = 1;
     int rc = zero_create(&run.z, &config, t->tensors, NUM_PARAMETER_TENSORS, t->units, t->n_units);
