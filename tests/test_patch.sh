@@ -395,7 +395,8 @@ preprocessed_cuda() {
 
 test_cuda_failures() {
     fails cuda 'a start by TCP' \
-        '-pi tcp: Open MPI connects the ranks: start them with mpirun -np N, .*sbatch job' 0 -pi tcp -ps 127.0.0.1 -pn 2 -pr 0
+        '-pi tcp: Open MPI connects the ranks: start them with mpirun -np N, .*sbatch job' \
+        0 -pi tcp -ps 127.0.0.1 -pn 2 -pr 0
     fails cuda 'a number of ranks that was not started' \
         '-pn 3: this is one of 2 ranks; start with mpirun -np 3' 2 -pn 3
     fails cuda 'an unknown stage' 'stage 4: must be 0 to 3' 0 -z 4
