@@ -55,14 +55,14 @@ static const struct {
     // impossible numbers
     { 1,
       { 0 },
-      "OMPI_COMM_WORLD_RANK=2 and OMPI_COMM_WORLD_SIZE=2: with 2 ranks the last one is 1",
+      "OMPI_COMM_WORLD_RANK=2 and OMPI_COMM_WORLD_SIZE=2: the last rank is 1",
       { MPIRUN("2", "2") } },
     { 1, { 0 }, "OMPI_COMM_WORLD_RANK=-1 is not a number of at least 0", { MPIRUN("-1", "2") } },
     { 1, { 0 }, "OMPI_COMM_WORLD_SIZE=2x is not a number of at least 1", { MPIRUN("0", "2x") } },
     { 1, { 0 }, "OMPI_COMM_WORLD_SIZE=2, but no OMPI_COMM_WORLD_RANK", { "OMPI_COMM_WORLD_SIZE", "2" } },
     { 1,
       { 0 },
-      "OMPI_COMM_WORLD_RANK=1, but no OMPI_COMM_WORLD_SIZE: set it in each process",
+      "OMPI_COMM_WORLD_RANK=1, but no OMPI_COMM_WORLD_SIZE: set both",
       { "OMPI_COMM_WORLD_RANK", "1" } },
 };
 static void environments(void **state) {

@@ -1,7 +1,7 @@
 // A slow network without root: an LD_PRELOAD library that lets each process send at most SLOW_MBIT
-// million bits per second. After writev, with which Open MPI sends over TCP, has taken n bytes for a socket, it
-// sleeps as long as a link of that rate needs for them. A sleeping thread leaves the core to the others, like
-// one that waits for a network card.
+// million bits per second. After writev, with which Open MPI sends over TCP, has taken n bytes for a socket,
+// it sleeps as long as a link of that rate needs for them. A sleeping thread leaves the core to the others,
+// like one that waits for a network card.
 //     mpirun --mca btl self,tcp --mca btl_tcp_if_include lo -np 2
 //         -x LD_PRELOAD=build/lessons/slow_network.so -x SLOW_MBIT=500 ./train_gpt2_zero --messages 1 ...
 #include <dlfcn.h>

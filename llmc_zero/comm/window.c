@@ -62,7 +62,7 @@ static int wait_for(comm *c, const comm_call *call, exchange_kind x, uint32_t ge
         double waited = patience_waited(&p);
         syscall(SYS_futex, &w->ctl->generation, FUTEX_WAIT, generation, &nap, NULL, 0);
         int done = atomic_load_explicit(&w->ctl->generation, memory_order_acquire) != generation;
-        if (done || waited > c->net->timeout_s) failure_waited(c->net);
+        if (done || waited > c->net->timeout_s) failure_waits(c->net, host_net_use(call), x, 0, NULL);
         if (done) return 0;
         for (int r = 0; r < c->group.ranks; r++)
             missing[r] = atomic_load(&w->ctl->waits[r]) != generation + 1;

@@ -35,12 +35,13 @@ static int wait_for_all(net *n, net_use use, exchange_kind x, char *missing) {
 static int exchange(net *n, exchange_kind x, net_use use, int root, char *const *send, char *const *receive,
                     size_t bytes, char *missing) {
     n->exchanges++;
+    for (int r = 0; r < n->ranks; r++) missing[r] = r != n->rank && (x != EXCHANGE_ROOT || r == root);
+    failure_waits(n, use, x, 0, missing);  // already here, because the first poll may block
     int rc = link_begin(n, x, root, send, receive, bytes);
     if (!rc) rc = wait_for_all(n, use, x, missing);
-    failure_waited(n);
+    failure_waits(n, use, x, 0, NULL);
     if (!rc) return 0;
-    link_abandon(n);
-    n->closed = 1;
+    failure_close(n);
     if (!n->ending && rc < 0) failure_keep(n);  // otherwise the thread that ends the job keeps its failure
     return rc;
 }

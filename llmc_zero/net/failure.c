@@ -1,7 +1,6 @@
 #include "failure.h"
 #include "../base/clock.h"
 #include "link.h"
-#include <errno.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
@@ -58,7 +57,6 @@ static void hear(net *n) {
 
 static int has_one_ended(const net *n) { return n->ended.root >= 0; }
 static int has_lower_ended(const net *n) { return has_one_ended(n) && n->ended.root < n->rank; }
-static int never(const net *n) { return 0; }
 
 static void listen(net *n, double seconds, int (*is_over)(const net *n)) {
     patience p = patience_start();
@@ -68,20 +66,20 @@ static void listen(net *n, double seconds, int (*is_over)(const net *n)) {
     } while (!is_over(n) && patience_waited(&p) < seconds);
 }
 
-static int fail_ended(const net *n) {
+// Fails if another rank has ended the job.
+static int check_ended(const net *n) {
+    if (!has_one_ended(n)) return 0;
     return zero_fail_rank(ZERO_ERR_COMM, n->ended.root, NULL, " ended the job: %s", n->ended.words);
 }
 
 int failure_seen(net *n, net_use use) {
     hear(n);
-    if (!has_one_ended(n)) return 0;
-    fail_ended(n);
-    return zero_failed_at_unit(use.units ? use.unit : -1);
+    return check_ended(n) ? zero_failed_at_unit(use.units ? use.unit : -1) : 0;
 }
 
 // -------- states: failed, late
 
-static void close_exchanges(net *n) {
+void failure_close(net *n) {
     if (!n->closed) link_abandon(n);
     n->closed = 1;
 }
@@ -106,33 +104,28 @@ static int all_heard(const net *n) {
 // Sends LATE, and listens for the other ranks' LATE. The caller holds the lock.
 static void ask(net *n, int timed_out) {
     net_note note = { .kind = NOTE_LATE, .timed_out = timed_out, .exchange = n->exchanges };
-    int first = n->rank;
-    uint32_t earliest = n->exchanges;
-    close_exchanges(n);
-    link_tell(n, &note, NULL);
+    failure_close(n);
+    link_tell(n, &note);
     listen(n, hear_s, all_heard);
+    n->reports = 1;  // unless another rank began to wait earlier, or is lower
     for (int r = 0; r < n->ranks; r++) {
         const net_peer *p = &n->peers[r];
-        if (!p->late || p->exchange > earliest || (p->exchange == earliest && r > first)) continue;
-        earliest = p->exchange;
-        first = r;
+        int earlier = p->exchange < n->exchanges || (p->exchange == n->exchanges && r < n->rank);
+        if (p->late && earlier) n->reports = 0;
     }
-    n->reports = first == n->rank;
 }
 
 int failure_ask(net *n, int timed_out, char *silent) {
     int late = timed_out, any = 0;
     pthread_mutex_lock(&n->lock);
     if (!n->failed && !has_one_ended(n)) ask(n, timed_out);
-    int ended = has_one_ended(n);
-    if (ended) fail_ended(n);
+    int ended = check_ended(n);
     for (int r = 0; r < n->ranks; r++) {
         late |= n->peers[r].late && n->peers[r].timed_out;
         any |= silent[r] = is_silent(n, r);
     }
     pthread_mutex_unlock(&n->lock);
-    if (ended) return ZERO_ERR_COMM;
-    return late && any;  // without a timeout, this rank may just be the first to notice a fault
+    return ended ? ended : late && any;  // without a timeout, this rank may be the first to notice a fault
 }
 
 int failure_late(net *n, net_use use, exchange_kind x, const char *missing) {
@@ -152,19 +145,12 @@ int failure_late(net *n, net_use use, exchange_kind x, const char *missing) {
 
 // -------- waits, and a launcher that ends the job
 
-static void set_wait(net *n, const net_wait *w, const char *missing) {
+void failure_waits(net *n, net_use use, exchange_kind x, double waited, const char *missing) {
+    if (!n->missing || (!missing && !n->wait.since)) return;
     pthread_mutex_lock(&jobs.lock);
-    n->wait = *w;
+    n->wait = (net_wait){ use, x, missing ? clock_now() - waited : 0 };
     if (missing) memcpy(n->missing, missing, (size_t)n->ranks);
     pthread_mutex_unlock(&jobs.lock);
-}
-
-void failure_waits(net *n, net_use use, exchange_kind x, double waited, const char *missing) {
-    if (n->missing) set_wait(n, &(net_wait){ use, x, clock_now() - waited }, missing);
-}
-
-void failure_waited(net *n) {
-    if (n->wait.since) set_wait(n, &(net_wait){ .since = 0 }, NULL);
 }
 
 // Prints what this rank waits for, if it does, unless a lower rank is there to do so. Returns 1 if it has.
@@ -187,10 +173,18 @@ static int print_wait(net *n) {
     return 1;
 }
 
-// Open MPI may block in the call that notices a dead rank, so a thread of its own prints. A rank that has
-// been stopped and continued first gets the time to hear that another one has reported it.
+// Open MPI may block in the call that notices a dead rank, so this thread prints. It wakes every second to
+// notice that the process is stopped: then the others have reported this rank before they ended the job.
 static void *watch(void *unused) {
-    while (sem_wait(&jobs.ending)) continue;  // interrupted by a signal
+    const double stopped_s = 2;
+    struct timespec until;
+    double awake;
+    do {
+        awake = clock_now();
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+    } while (sem_timedwait(&jobs.ending, &until));
+    if (clock_now() - awake > stopped_s) return NULL;
     clock_nap(settle_s);
     for (int printed = 0; !printed; clock_nap(50e-3)) {
         pthread_mutex_lock(&jobs.lock);
@@ -201,9 +195,7 @@ static void *watch(void *unused) {
 }
 
 static void on_continue(int signal, siginfo_t *from, void *context) {
-    const int error = errno;
     if (from->si_pid == getppid()) sem_post(&jobs.ending);
-    errno = error;
 }
 
 // Leaves a handler of the program's own in place. Without the thread only this message is missing.
@@ -211,7 +203,7 @@ static void watch_launcher(void) {
     struct sigaction now, ours = { .sa_sigaction = on_continue, .sa_flags = SA_SIGINFO | SA_RESTART };
     sigemptyset(&ours.sa_mask);
     sem_init(&jobs.ending, 0, 0);
-    if (thread_without_signals(watch, NULL)) return;
+    if (patience_thread(watch, NULL)) return;
     if (!sigaction(SIGCONT, NULL, &now) && !(now.sa_flags & SA_SIGINFO) && now.sa_handler == SIG_DFL)
         sigaction(SIGCONT, &ours, NULL);
 }
@@ -223,14 +215,14 @@ static void tell_end(net *n, int status) {
     const char *why = n->failed ? n->failure.fields.sentence : zero_last_error();
     if (n->told++) return;
     snprintf(note.words, sizeof note.words, "%.639s", *why ? why : "it gave no reason");
-    link_tell(n, &note, NULL);
+    link_tell(n, &note);
     hear(n);
 }
 
 int failure_reports(net *n, int status) {
     n->ending = 1;  // makes another thread's exchange return
     pthread_mutex_lock(&n->lock);
-    close_exchanges(n);
+    failure_close(n);
     hear(n);
     if (n->reports < 0 && n->rank > 0 && !has_one_ended(n)) listen(n, grace_s, has_one_ended);
     if (n->reports == 0) listen(n, reporter_s, has_one_ended);
@@ -250,9 +242,7 @@ void failure_end(net *n, int status, const char *sentence) {
     if (failure_reports(n, status)) {
         say(sentence);
     } else {  // MPI_Abort ends all ranks, so let the reporting rank call it first
-        pthread_mutex_lock(&n->lock);
-        listen(n, reporter_s, never);
-        pthread_mutex_unlock(&n->lock);
+        clock_nap(reporter_s);
         status = n->ended.status;
     }
     fflush(stdout);
@@ -265,6 +255,7 @@ void failure_end(net *n, int status, const char *sentence) {
 // Runs in exit. failure_end calls _exit, so all streams are flushed here. A forked child is not a rank.
 static void end_unclosed(void) {
     net *n = jobs.first;
+    while (n && !n->created) n = n->next;
     struct timespec until;
     if (!n || n->ending || jobs.process != getpid()) return;
     n->ending = 1;  // makes another thread's exchange return
@@ -280,10 +271,9 @@ static void end_unclosed(void) {
     failure_end(n, 1, zero_last_error());
 }
 
-void failure_at_exit(net *n) {
-    if (n->ranks == 1) return;
-    pthread_mutex_lock(&jobs.lock);
+void failure_watch(net *n) {
     n->missing = calloc((size_t)n->ranks, 1);  // without it, the rank's waits are not printed
+    pthread_mutex_lock(&jobs.lock);
     n->next = jobs.first;
     jobs.first = n;
     jobs.process = getpid();
@@ -292,6 +282,8 @@ void failure_at_exit(net *n) {
     atexit(end_unclosed);
     watch_launcher();
 }
+
+void failure_at_exit(net *n) { n->created = n->ranks > 1; }
 
 void failure_unwatch(net *n, int clean) {
     pthread_mutex_lock(&jobs.lock);

@@ -25,8 +25,8 @@
 // -------- waits, of any thread. missing[ranks] marks the ranks for which this one waits.
 
 // Call it every 50 to 100 ms: keeps what this rank waits for, to print it if the launcher ends the job.
+// After the wait call it with missing NULL.
 void failure_waits(net *n, net_use use, exchange_kind x, double waited, const char *missing);
-void failure_waited(net *n);  // call it after a wait
 // Returns the failure of a wait that has taken timeout_s.
 int failure_late(net *n, net_use use, exchange_kind x, const char *missing);
 // For waits outside exchanges: asks the other ranks whether they are alive. Returns 1 if a rank has timed out
@@ -43,16 +43,17 @@ int failure_reports(net *n, int status);
 // writes messages and ends the process only in failure.c. n NULL, or not connected: ends only this process.
 void failure_end(net *n, int status, const char *sentence) __attribute__((noreturn));
 
-// Call it once the ranks are connected. If the program exits before failure_unwatch, ends the job with a
-// message that names zero_destroy: otherwise the other ranks would wait for this one, or end without a
-// reason.
-void failure_at_exit(net *n);
-// Call it before the link closes. clean 0: after a failure; the other ranks get END.
+// From the first exchange until the link closes. clean 0: after a failure; the other ranks get END.
+void failure_watch(net *n);
 void failure_unwatch(net *n, int clean);
+// From now on until failure_unwatch, exit ends the job with a message that names zero_destroy: otherwise the
+// other ranks would wait for this one, or end without a reason.
+void failure_at_exit(net *n);
 
 // -------- for exchanges. The caller holds the lock.
 
 int failure_seen(net *n, net_use use);  // hears the notes; returns 0, or that another rank has ended the job
+void failure_close(net *n);             // abandons the current exchange, and refuses later ones
 int failure_keep(net *n);               // stores the last failure in n->failure, and returns its code
 
 #endif

@@ -19,8 +19,7 @@ int link_poll(net *n, int *done);          // sets *done to 1 when the exchange 
 void link_pending(net *n, char *missing);  // sets missing[r] if the exchange still waits for rank r
 void link_abandon(net *n);                 // ends the exchange without its messages; marks peers ahead
 
-// Starts sending a note to all ranks but those marked in except[ranks] (NULL: none). Does not wait.
-void link_tell(net *n, const net_note *note, const char *except);
+void link_tell(net *n, const net_note *note);      // starts sending a note to all ranks; does not wait
 int link_hear(net *n, int *from, net_note *note);  // returns 1 and a note if one has arrived
 // Ends all ranks, as the launcher does when one dies. May return if the program has finalised MPI.
 void link_end_all(net *n, int status);

@@ -90,12 +90,12 @@ void link_abandon(net *n) {
 // -------- notes, and the end of all ranks
 
 // MPI buffers messages this short.
-void link_tell(net *n, const net_note *note, const char *except) {
+void link_tell(net *n, const net_note *note) {
     net_note *kept = &n->link->notes[note->kind];
     *kept = *note;
     for (int r = 0; r < n->ranks; r++) {
         MPI_Request sent;
-        if (r == n->rank || (except && except[r]) || is_over()) continue;
+        if (r == n->rank || is_over()) continue;
         if (MPI_Isend(kept, sizeof *kept, MPI_BYTE, r, NOTE, n->link->comm, &sent) == MPI_SUCCESS)
             MPI_Request_free(&sent);
     }
@@ -148,20 +148,19 @@ static int start_mpi(net *n, zero_launch launched) {
     sem_init(&life.started, 0, 0);
     sem_init(&life.over, 0, 0);
     sem_init(&life.ended, 0, 0);
-    int failed = thread_without_signals(live, NULL);
+    int failed = patience_thread(live, NULL);
     if (failed) return zero_fail(ZERO_ERR_COMM, "cannot start MPI's thread: %s", strerror(failed));
     const double limit = n->timeout_s + start_s;
-    if (comes_within(limit, &life.started)) {
-        MPI_TRY(life.rc);
-        if (life.provided >= MPI_THREAD_SERIALIZED) return 0;
-        return zero_fail(ZERO_ERR_COMM, "this MPI does not provide MPI_THREAD_SERIALIZED, but level %d",
-                         life.provided);
-    }
     net_machine(host);
-    return zero_fail_rank(
-        ZERO_ERR_COMM, launched.rank, host,
-        " waited %.3g s for MPI to start %d ranks: one of them has not started, is stuck, or gone", limit,
-        launched.ranks);
+    if (!comes_within(limit, &life.started))
+        return zero_fail_rank(
+            ZERO_ERR_COMM, launched.rank, host,
+            " waited %.3g s for MPI to start %d ranks: one of them has not started, is stuck, or gone", limit,
+            launched.ranks);
+    MPI_TRY(life.rc);
+    if (life.provided >= MPI_THREAD_SERIALIZED) return 0;
+    return zero_fail(ZERO_ERR_COMM, "this MPI provides level %d of threads, not MPI_THREAD_SERIALIZED",
+                     life.provided);
 }
 
 // The program has initialised MPI. With overlap another thread calls MPI too; without it, this one does,
@@ -171,16 +170,13 @@ static int check_level(const zero_config *config) {
     MPI_TRY(MPI_Query_thread(&provided));
     MPI_TRY(MPI_Is_thread_main(&is_main));
     if (provided >= MPI_THREAD_SERIALIZED) return 0;
-    if (config->overlap)
-        return zero_fail_setting(ZERO_ERR_COMM, "overlap",
-                                 " needs MPI_THREAD_SERIALIZED, but the program initialised MPI with level "
-                                 "%d: call MPI_Init_thread with it, or set overlap 0",
-                                 provided);
-    if (provided >= MPI_THREAD_FUNNELED && is_main) return 0;
-    return zero_fail(ZERO_ERR_COMM,
-                     "the program initialised MPI with level %d: call MPI_Init_thread with "
-                     "MPI_THREAD_SERIALIZED, or with MPI_THREAD_FUNNELED and zero_create in the same thread",
-                     provided);
+    if (provided >= MPI_THREAD_FUNNELED && is_main && !config->overlap) return 0;
+    return zero_fail_setting(ZERO_ERR_COMM, config->overlap ? "overlap" : "start.mpi_comm",
+                             " needs MPI_THREAD_%s, but the program initialised MPI with level %d%s",
+                             config->overlap ? "SERIALIZED" : "FUNNELED, or SERIALIZED in another thread",
+                             provided,
+                             config->overlap ? ": call MPI_Init_thread with it, or set overlap 0"
+                                             : ": call MPI_Init_thread with it");
 }
 
 static int take_communicator(net *n, MPI_Comm given, int finalize) {

@@ -1,8 +1,8 @@
-// The ranks of a job: one rank started alone, or those that Open MPI connects. Also waits, and the names of
-// ranks and collectives for messages.
+// The ranks of a job: one rank started alone, or those that Open MPI connects; and their names for messages.
 #ifndef LLMC_ZERO_NET_NET_H
 #define LLMC_ZERO_NET_NET_H
 #include "../base/error.h"
+#include "../base/patience.h"
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stddef.h>
@@ -63,26 +63,11 @@ struct net {
     failure_record failure;    // this rank's; every later exchange returns it
     int reports;               // 1: this rank reports the failure, 0: another one does; -1: not known
     net_note ended;            // END of the lowest rank that has ended the job; root -1: none
+    int created;               // 1: the program must call zero_destroy
     net_wait wait;             // this rank's current one
     char *missing;             // (ranks) for which it waits; NULL: not kept
-    net *next;                 // failure_at_exit's list
+    net *next;                 // failure_watch's list
 };
-
-// -------- waits
-
-// How long this rank has waited, not counting time in which the process itself was stopped. Call
-// patience_waited before each poll, so that after a stop the caller polls once more before it gives up.
-typedef struct {
-    double waited, last;  // seconds; clock_now at the last call
-} patience;
-patience patience_start(void);
-double patience_waited(patience *p);  // adds the time since the last call, and returns the sum
-// Starts a detached thread that handles no signals, which are for the program's own threads. Returns 0 or
-// errno.
-int thread_without_signals(void *(*run)(void *), void *state);
-// Calls run(state) in a thread. If it has not returned after `limit` seconds, leaves the thread behind and
-// returns 1.
-int patience_outlasts(double limit, void *(*run)(void *), void *state);
 
 // -------- names for messages
 

@@ -21,27 +21,24 @@ static const char *first_name(const char *const *names) {
     return *names;
 }
 
-static int number(const char *name, int least, int *n) {
+static int number(const char *name, const char *other, int least, int *n) {
+    const char *v = value(name);
     char *end;
-    long l = strtol(value(name), &end, 10);
+    if (!v) return zero_fail(ZERO_ERR_ARGUMENT, "%s=%s, but no %s: set both", other, value(other), name);
+    long l = strtol(v, &end, 10);
     if (*end || l < least || l > INT_MAX)
-        return zero_fail(ZERO_ERR_ARGUMENT, "%s=%s is not a number of at least %d", name, value(name), least);
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s=%s is not a number of at least %d", name, v, least);
     *n = (int)l;
     return 0;
 }
 
 // Reads rank and number of ranks from a pair of variables, at least one of which is set.
-static int numbers(const char *rank_name, const char *ranks_name, zero_launch *l) {
-    const char *set = value(rank_name) ? rank_name : ranks_name;
-    const char *other = set == rank_name ? ranks_name : rank_name;
-    if (!value(other))
-        return zero_fail(ZERO_ERR_ARGUMENT, "%s=%s, but no %s: set it in each process, or unset %s", set,
-                         value(set), other, set);
-    ZERO_TRY(number(rank_name, 0, &l->rank));
-    ZERO_TRY(number(ranks_name, 1, &l->ranks));
+static int numbers(const char *rank, const char *ranks, zero_launch *l) {
+    ZERO_TRY(number(rank, ranks, 0, &l->rank));
+    ZERO_TRY(number(ranks, rank, 1, &l->ranks));
     if (l->rank < l->ranks) return 0;
-    return zero_fail(ZERO_ERR_ARGUMENT, "%s=%d and %s=%d: with %d ranks the last one is %d", rank_name,
-                     l->rank, ranks_name, l->ranks, l->ranks, l->ranks - 1);
+    return zero_fail(ZERO_ERR_ARGUMENT, "%s=%d and %s=%d: the last rank is %d", rank, l->rank, ranks,
+                     l->ranks, l->ranks - 1);
 }
 
 // torchrun's processes inherit the variables of the task that runs it.
@@ -66,13 +63,14 @@ static int refuse_others(void) {
     } all[] = { { "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "srun" },
                 { "PMI_RANK", "PMI_SIZE", "another MPI's mpiexec" },
                 { "RANK", "WORLD_SIZE", "torchrun or a script" } };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (value(all[i].rank) && value(all[i].ranks) && strcmp(value(all[i].ranks), "1"))
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const char *rank = value(all[i].rank), *ranks = value(all[i].ranks);
+        if (rank && ranks && strcmp(ranks, "1"))
             return zero_fail(ZERO_ERR_ARGUMENT,
                              "%s=%s and %s=%s, set by %s: Open MPI starts the ranks: use mpirun -np N, under "
-                             "Slurm srun --mpi=pmix or mpirun in the batch script; to start one rank, unset "
-                             "both",
-                             all[i].rank, value(all[i].rank), all[i].ranks, value(all[i].ranks), all[i].name);
+                             "Slurm srun --mpi=pmix or mpirun in the batch script; for one rank unset both",
+                             all[i].rank, rank, all[i].ranks, ranks, all[i].name);
+    }
     return 0;
 }
 
@@ -89,13 +87,12 @@ zero_launch zero_launched(void) {
 // -------- the connection
 
 static int alloc_tables(net *n) {
-    pthread_mutexattr_t recursive;
-    pthread_mutexattr_init(&recursive);
-    pthread_mutexattr_settype(&recursive, PTHREAD_MUTEX_RECURSIVE);
     n->peers = calloc((size_t)n->ranks, sizeof *n->peers);
     n->who = calloc((size_t)n->ranks, sizeof *n->who);
-    if (!n->peers || !n->who || pthread_mutex_init(&n->lock, &recursive))
+    if (!n->peers || !n->who)
         return zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of %d ranks", n->ranks);
+    pthread_mutex_init(&n->lock, NULL);
+    failure_watch(n);
     return 0;
 }
 

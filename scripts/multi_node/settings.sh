@@ -48,8 +48,8 @@ fi
 read -ra further <<<"$ARGUMENTS"
 arguments+=("${further[@]}")
 
-# start_ranks OPTION...: becomes mpirun, which passes on variables that ranks on other machines also need. Each
-# rank uses several threads, so it is not bound to one core.
+# start_ranks OPTION...: becomes mpirun, which passes on variables that ranks on other machines also need.
+# Each rank uses several threads, so it is not bound to one core.
 # shellcheck disable=SC2086
 start_ranks() {
     local name passed_on=()
