@@ -36,10 +36,12 @@ hosts_make() {
     rm -f "$log"
     [ -z "$hosts_why" ]
 }
+# Undoes the settings of scripts/mpi_env.sh for one machine.
 # shellcheck disable=SC2016
 hosts_run() {
     local i=$1
     shift
+    unset OMPI_MCA_btl OMPI_MCA_oob_tcp_if_include
     exec ip netns exec "$hosts_tag$i" unshare --uts sh -c 'hostname "$0" && exec "$@"' "host$i" "$@"
 }
 # shellcheck disable=SC2016

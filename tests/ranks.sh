@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests how jobs of several ranks start and end under mpirun, on one host and on several (network namespaces):
 # ranks that are refused, that fail, are killed or are stopped.
-# Usage: tests/ranks.sh TRAINER MPI_NET [GROUP]...      groups: refused levels fails lost hosts
+# Usage: tests/ranks.sh TRAINER MPI_NET [GROUP]...      groups: refused levels ports fails lost hosts
 #   KILLS=30    kills or stops 30 ranks, at random instants
 # shellcheck disable=SC2016,SC2086
 . "$(dirname "$0")/cases.sh"
@@ -102,20 +102,45 @@ test_levels() {
 END
 }
 
+# Prints the TCP ports on which these processes listen.
+ports() {       # PID...
+    local pid
+    for pid; do find "/proc/$pid/fd" -lname 'socket:*' -printf '%l\n' 2>/dev/null; done | tr -dc '0-9\n' |
+        grep -wFf - <(awk '$4 == "0A" { print $10, $2 }' /proc/net/tcp /proc/net/tcp6)
+}
+test_ports() {
+    begin 'ranks.no port is open on one machine'
+    start 2 -x 1000000 --messages 1
+    reaches_step 3
+    is ports "$(ports $(ranks))" ''
+    need 'mpirun has none either' [ -n "$(ports $(pgrep -P "$job"))" ]      # so that the check can fail
+    kill -TERM "$(ranks | head -n 1)"
+    ends_within $hang_limit $job
+    is status "$status" 0
+    end
+}
+
 # ---- ranks that fail
 
+# full RANK: from now on, the rank's files can have at most 8 KiB
+full() { need 'no limit' prlimit --pid "$(rank_pid "$trainer" "$1")" --fsize=8192; }
 test_fails() {
     local way
     for way in '--messages 1' '' '-z 2 --overlap 0'; do
         begin "ranks.fails between collectives of the collective thread, $way"
         rm -rf "$dir/full"
-        wrap='[ $rank != 0 ] || ulimit -f 8;' start 2 -x 1000000 -z 3 --overlap 1 $way -o "$dir/full"
+        start 2 -x 1000000 -z 3 --overlap 1 $way -o "$dir/full"
+        reaches_step 3
+        full 0
         fails_once 'File too large'
         end
     done
     begin 'ranks.fails on two ranks: the message is that of the lower one'
     rm -rf "$dir/full"
-    wrap='[ $rank = 0 ] || ulimit -f 8;' start 3 -x 1000000 -z 3 -o "$dir/full" -n 1
+    start 3 -x 1000000 -z 3 -o "$dir/full" -n 100
+    reaches_step 3
+    full 1
+    full 2
     fails_once 'rank 1 \(host .*\): .*may write at most'
     end
     begin 'ranks.fails, with zero_destroy left out'
@@ -211,6 +236,6 @@ test_hosts() {
 }
 
 groups=("$@")
-[ ${#groups[@]} != 0 ] || groups=(refused levels fails lost hosts)
+[ ${#groups[@]} != 0 ] || groups=(refused levels ports fails lost hosts)
 for group in "${groups[@]}"; do test_"$group"; done
 finish ranks

@@ -2,8 +2,9 @@
 # Measures how much network time overlap hides, on CPUs: runs training steps on two hosts with a slow network,
 # without and with overlap, and with overlap on an unlimited network. The hosts are network namespaces on this
 # machine, each with one rank of one thread, connected by mpirun. Prints the median step time; the hidden
-# share of the network time, (without - with) / (without - unlimited); and, from the trace, the collectives that
-# rank 0's trainer waits for. Appends JSON lines to build/bench.jsonl. Needs root, and ip and tc (iproute2).
+# share of the network time, (without - with) / (without - unlimited); and, from the trace, the collectives
+# that rank 0's trainer waits for. Appends JSON lines to build/bench.jsonl. Needs root, and ip and tc
+# (iproute2).
 #   dev/bench/overlap.sh [PROGRAM...]     default ./train_gpt2_zero; runs of several builds alternate
 #   RATE=2gbit    sending rate of a host  STAGE=3    OPTIONS="--prefetch 2"    for all runs
 #   ROUNDS=1      runs of each kind       STEPS=8    per run; the first two do not count
