@@ -3,7 +3,7 @@
 # ranks that are refused, that fail, are killed or are stopped.
 # Usage: tests/ranks.sh TRAINER MPI_NET [GROUP]...      groups: refused levels ports fails lost hosts
 #   KILLS=30    kills or stops 30 ranks, at random instants
-# shellcheck disable=SC2016,SC2086
+# shellcheck disable=SC2016,SC2046,SC2086
 . "$(dirname "$0")/cases.sh"
 . tests/hosts.sh
 ln -s "$(realpath "${1:-./train_gpt2_zero}")" "$dir/trainer"

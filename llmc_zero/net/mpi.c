@@ -121,11 +121,11 @@ void link_end_all(net *n, int status) {
 // requires it. Once per process, as MPI allows.
 static struct {
     sem_t started, over, ended;
-    int rc, provided;
+    int provided;
 } life;
 
 static void *live(void *unused) {
-    life.rc = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &life.provided);
+    MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &life.provided);  // an error ends the process
     sem_post(&life.started);
     while (sem_wait(&life.over)) continue;  // interrupted by a signal
     MPI_Finalize();
@@ -157,7 +157,6 @@ static int start_mpi(net *n, zero_launch launched) {
             ZERO_ERR_COMM, launched.rank, host,
             " waited %.3g s for MPI to start %d ranks: one of them has not started, is stuck, or gone", limit,
             launched.ranks);
-    MPI_TRY(life.rc);
     if (life.provided >= MPI_THREAD_SERIALIZED) return 0;
     return zero_fail(ZERO_ERR_COMM, "this MPI provides level %d of threads, not MPI_THREAD_SERIALIZED",
                      life.provided);
