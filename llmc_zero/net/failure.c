@@ -178,13 +178,17 @@ static int print_wait(net *n) {
 static void *watch(void *unused) {
     const double stopped_s = 2;
     struct timespec until;
-    double awake;
+    double now = clock_now(), continued = -stopped_s;
+    int goes_on;
     do {
-        awake = clock_now();
+        const double before = now;
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_sec++;
-    } while (sem_timedwait(&jobs.ending, &until));
-    if (clock_now() - awake > stopped_s) return NULL;
+        goes_on = sem_timedwait(&jobs.ending, &until);
+        now = clock_now();
+        if (now - before > stopped_s) continued = now;
+    } while (goes_on);
+    if (now - continued < stopped_s) return NULL;
     clock_nap(settle_s);
     for (int printed = 0; !printed; clock_nap(50e-3)) {
         pthread_mutex_lock(&jobs.lock);
