@@ -31,8 +31,8 @@ start() {
         >"$screen" 2>&1 </dev/null & job=$!
 }
 messages() { grep -aE '^(train_gpt2_zero|llmc_zero): |exited without zero_destroy' "$screen"; }
-# fails_once PATTERN [MOST]: checks that the job ends with a nonzero status and one message, or at most MOST of
-# which one matches, and leaves no process
+# fails_once PATTERN [MOST]: checks that the job ends with a nonzero status and one message, or at most MOST
+# of which one matches, and leaves no process
 fails_once() {
     ends_within $hang_limit $job
     job=
