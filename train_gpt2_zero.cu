@@ -42,7 +42,7 @@
 #include "trainer/generate.h"
 // defines: TrainingData, data_*, describe_model, load_values, must_be_same
 #include "trainer/inputs.h"
-// defines: take_launched_ranks, check_launched_ranks, note_waiting, note_differences, settle_machine,
+// defines: take_launched_ranks, check_launched_ranks, note_differences, settle_machine,
 // plugin_settings
 #include "trainer/machine.h"
 // defines: verify, export_model
@@ -110,7 +110,6 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, const char *sam
     const PluginTables *t = &model->tables;
     zero_config config = plugin_settings(model->dtype, micro_batches);
     config.start.same = same;
-    config.start.waiting = note_waiting;
     config.memory_beside = bytes_to_come(*model, &config);
     run.creating = 1;
     int rc = zero_create(&run.z, &config, t->tensors, NUM_PARAMETER_TENSORS, t->units, t->n_units);

@@ -1,7 +1,9 @@
 // zero_create and zero_destroy: check the settings, connect the ranks, open the device, allocate.
 #include "checkpoint/save.h"
 #include "internal.h"
+#include "net/exchange.h"
 #include "net/failure.h"
+#include "net/start.h"
 #include "device/room.h"
 #include "settings/settings.h"
 #include <stdlib.h>
@@ -93,15 +95,15 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     z->device = device_host;
     ZERO_TRY(net_start(&z->net, c));
     ZERO_TRY(same_settings(z, tensors, n_tensors, units, n_units));
-    ZERO_TRY(failure_agree(&z->net, device_open(&z->device, c, z->net.node_rank)));
+    ZERO_TRY(net_agree(&z->net, device_open(&z->device, c, z->net.node_rank)));
     ZERO_TRY(
         layout_init(&z->layout, z->net.ranks, c->reduce_bucket_size, tensors, n_tensors, units, n_units));
     ZERO_TRY(make_plan(z, plan_way(c, z->net.ranks, z->net.ranks_on_node)));
-    ZERO_TRY(failure_agree(&z->net, check_room(z)));
+    ZERO_TRY(net_agree(&z->net, check_room(z)));
     ZERO_TRY(comm_open(&z->comm, &z->net, c, &z->device, &z->memory, z->plan.comm));
     ZERO_TRY(make_plan(z, comm_way_of(&z->comm)));
-    ZERO_TRY(failure_agree(&z->net, comm_stage(&z->comm, &z->memory)));
-    ZERO_TRY(failure_agree(&z->net, open_lanes(z)));
+    ZERO_TRY(net_agree(&z->net, comm_stage(&z->comm, &z->memory)));
+    ZERO_TRY(net_agree(&z->net, open_lanes(z)));
     ZERO_TRY(agree(z, create_states(z)));
     ZERO_TRY(comm_prepare(&z->comm, &z->memory, rehearse, z));
     trace_complete(&z->trace);
@@ -132,7 +134,7 @@ int zero_create(zero **out, const zero_config *config, const zero_tensor *tensor
     if (!z) return zero_fail(ZERO_ERR_MEMORY, "out of memory for the plugin's state");
     z->config = *config;
     int rc = create(z, tensors, n_tensors, units, n_units);
-    if (rc && z->net.f && zero_failed()->lower < 0) zero_failed_after(!failure_reports(&z->net, 1));
+    if (rc && z->net.link && zero_failed()->lower < 0) zero_failed_after(!failure_reports(&z->net, 1));
     if (rc) {
         destroy(z, 0);
         return rc;

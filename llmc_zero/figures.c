@@ -29,7 +29,6 @@ void zero_job_info(const zero *z, zero_job *job) {
                        .device = z->device.name,
                        .cuda_device = z->device.number,
                        .ranks_on_host = z->net.ranks_on_node,
-                       .open_start = z->net.is_open,
                        .ranks_on_device = z->comm.ranks_on_device };
 }
 

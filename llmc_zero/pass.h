@@ -24,7 +24,6 @@ struct pass {
     int micro, micro_of;
     int forward_left;     // forward uses left in this micro-batch
     zero_hyper promised;  // the update promised for the current or the next step; t 0: none
-    double looked_s;      // when a hook last checked for dead ranks
     double began_s;       // when the step's first micro-batch began
 };
 

@@ -1,6 +1,8 @@
 // Services for the trainer: sums, broadcasts and barriers over the ranks, and ending the job after a failure.
 #include "internal.h"
+#include "net/exchange.h"
 #include "net/failure.h"
+#include "net/start.h"
 #include "base/clock.h"
 
 int zero_rank(const zero *z) { return z->net.rank; }
@@ -50,7 +52,7 @@ int end_collectives(zero *z) {
 
 int agree(zero *z, int rc) {
     ZERO_TRY(end_collectives(z));
-    return failure_agree(&z->net, rc);
+    return net_agree(&z->net, rc);
 }
 
 // For ranks that have no plugin, or whose zero_create failed. If the ranks have shared their failures, the

@@ -2,6 +2,7 @@
 // rank with different text reports the first line that differs, and all ranks fail with the message of the
 // lowest such rank.
 #include "internal.h"
+#include "net/exchange.h"
 #include "settings/settings.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -63,9 +64,9 @@ static int same(net *n, const char *mine, const char *hint) {
                  ? 0
                  : zero_fail(ZERO_ERR_MEMORY, "out of memory for comparing the ranks");
     if (!rc && n->rank == 0) memcpy(first, mine, (size_t)bytes);
-    rc = failure_agree(n, rc);
+    rc = net_agree(n, rc);
     if (!rc && bytes) rc = net_broadcast(n, 0, first, (size_t)bytes);
-    if (!rc) rc = failure_agree(n, compare(n, mine, first, hint));
+    if (!rc) rc = net_agree(n, compare(n, mine, first, hint));
     free(first);
     return rc;
 }

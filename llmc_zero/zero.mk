@@ -50,7 +50,7 @@ ifeq ($(ZERO_URING),yes)
 ZERO_URING_CFLAGS := -DZERO_HAVE_URING
 ZERO_URING_LIBS   := -luring
 endif
-ZERO_LIBS   := $(ZERO_OPENMP) $(shell mpicc --showme:link 2>/dev/null) -ljansson -lsodium -lm -lpthread \
+ZERO_LIBS   := $(ZERO_OPENMP) $(shell mpicc --showme:link 2>/dev/null) -ljansson -lm -lpthread \
                $(ZERO_URING_LIBS) $(ZERO_CUDA_LIBS)
 # Unused parameters are allowed, because functions in a table share a signature. Rows of a table may leave out
 # their last fields.
@@ -70,7 +70,6 @@ zero_needs:
 	$(call ZERO_HAVE,mpi.h,libopenmpi-dev and openmpi-bin); \
 	$(call ZERO_HAVE,xxhash.h,libxxhash-dev); \
 	$(call ZERO_HAVE,jansson.h,libjansson-dev); \
-	$(call ZERO_HAVE,sodium.h,libsodium-dev); \
 	$(if $(filter yes,$(ZERO_CUDA)), \
 	    $(call ZERO_HAVE,nvtx3/nvToolsExt.h,the CUDA toolkit with NVTX or build without CUDA);) \
 	$(if $(filter yes,$(ZERO_NCCL)),$(call ZERO_HAVE,nccl.h,libnccl-dev or build with NCCL=no);) \

@@ -36,22 +36,13 @@ typedef struct {
     double timeout_s;  // 0.001 to 1e6; a collective that takes longer is an error
 } zero_comm_config;
 
-// How the ranks find each other (docs/multi-node.md); by default, the launcher. With ZERO_START_TCP and
-// ZERO_START_FILE, ZERO_JOB_KEY (16 characters or more) in the environment keeps other programs from joining.
-typedef enum { ZERO_START_AUTO, ZERO_START_MPI, ZERO_START_TCP, ZERO_START_FILE } zero_start;
+// The ranks of the job (docs/multi-node.md). Under mpirun or srun --mpi=pmix they are those that the launcher
+// has started; without a launcher this process is the only rank, and MPI is not used.
 typedef struct {
-    zero_start method;
-    int rank;            // number of this rank; -1: from the launcher
-    int ranks;           // number of ranks; 0: from the launcher
-    const char *server;  // ZERO_START_TCP: "host:port" of rank 0, for IPv6 "[address]:port"; default port
-                         // 12345; NULL: from the launcher
-    const char *file;    // ZERO_START_FILE: a path that all ranks see; in a folder, llmc_zero.start is used.
-                         // Rank 0 writes it, never over another file, and removes it when all are connected
-    void *mpi_comm;      // MPI_Comm *, duplicated by zero_create; NULL: MPI_COMM_WORLD
-    const char *same;    // more lines that must be the same on all ranks, see zero_require_same; NULL: none
-    // Called once on rank 0 if ranks are still missing after 3 s of a start by TCP or a file, with the number
-    // that are connected, itself included, and the seconds until the start fails; NULL: not called
-    void (*waiting)(int connected, int ranks, double left_s);
+    int rank;          // expected number of this rank, -1: any; zero_make_plan: the rank, -1: rank 0
+    int ranks;         // expected number of ranks; 0: any
+    void *mpi_comm;    // MPI_Comm *, duplicated by zero_create; NULL: MPI_COMM_WORLD
+    const char *same;  // more lines that must be the same on all ranks, see zero_require_same; NULL: none
 } zero_start_config;
 
 // Where a state resides: on the configured device (host memory if ZERO_CPU), in host memory, or on NVMe.

@@ -9,9 +9,9 @@ extern "C" {
 
 typedef struct zero zero;  // of zero.h, which includes this file
 
-// Returns the launcher's values from the environment (Open MPI, PMIx, Slurm, RANK and WORLD_SIZE); without a
-// launcher, rank 0 of 1. If the variables contradict each other, ranks is 0 and zero_last_error() explains
-// it.
+// Returns the launcher's values from the environment (Open MPI's mpirun, srun --mpi=pmix); without a
+// launcher, rank 0 of 1. If the variables contradict each other, or come from a launcher that Open MPI does
+// not work with, ranks is 0 and zero_last_error() explains it.
 typedef struct {
     int rank, ranks, ranks_on_node;
 } zero_launch;

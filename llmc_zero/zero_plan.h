@@ -55,11 +55,10 @@ typedef struct {
 // sent. Waits for pending collectives. Gathers ahead: see docs/reference/details.md.
 void zero_traffic_info(zero *z, zero_traffic *traffic);
 typedef struct {
-    const char *comm;     // "one rank", "mpi, shared window", "tcp, messages (why no window)", "nccl, ..", ..
+    const char *comm;     // "one rank", "mpi, shared window", "mpi, messages (why no window)", "nccl, .."
     const char *device;   // "cpu", or the name of the CUDA device
     int cuda_device;      // device number; -1 on a CPU
     int ranks_on_host;    // ranks on this rank's host
-    int open_start;       // 1: TCP without a key, so any program that reaches rank 0's port can join
     int ranks_on_device;  // ranks that share this rank's CUDA device; 1 on a CPU
 } zero_job;
 // Sets *job to how the ranks are connected and where they run. Its strings are valid until zero_destroy.

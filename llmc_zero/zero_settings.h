@@ -9,7 +9,7 @@ extern "C" {
 
 // -------- settings by name
 
-// The type of the member: FLAG is an int of 0 or 1, TEXT a const char *, DTYPE and the next three are enums.
+// The type of the member: FLAG is an int of 0 or 1, TEXT a const char *, DTYPE and the next two are enums.
 typedef enum {
     ZERO_KIND_INT,
     ZERO_KIND_FLAG,
@@ -17,7 +17,6 @@ typedef enum {
     ZERO_KIND_DTYPE,
     ZERO_KIND_DEVICE,
     ZERO_KIND_TIER,
-    ZERO_KIND_START,
     ZERO_KIND_INT64,
     ZERO_KIND_REAL,
     ZERO_KIND_TEXT

@@ -145,12 +145,11 @@ try export 'transformers reads an export' timeout 1800 tests/export.sh $trainer 
 grep '^skip ' build/export.log || true
 try asan_folder 'the output folder under ASan and UBSan' \
     timeout 1200 tests/folder.sh $trainer logs branches verify names listing
-try net 'ranks in network namespaces' timeout 600 tests/net_namespaces.sh build/address/tests/test_net
 join
 # These tests depend on elapsed time, so they run one at a time, beside low-priority fuzzing only.
 in_background fuzzing
-try asan_start "ranks without MPI, killed and stopped $kills times, under ASan and UBSan" \
-    env KILLS="$kills" timeout 1200 tests/start.sh $trainer
+try asan_ranks "ranks killed and stopped $kills times, under ASan and UBSan" \
+    env KILLS="$kills" timeout 1200 tests/ranks.sh $trainer build/address/tests/mpi_net
 try multi_node 'the recipes for several machines, on network namespaces' \
     timeout 1200 tests/test_multi_node.sh $trainer hosts
 try kills "ranks killed and stopped, $kills jobs each and $kill_saves in one folder, under ASan and UBSan" \
@@ -186,8 +185,6 @@ try tsan_file 'files on NVMe, with io_uring and with threads, under TSan' \
     timeout 600 build/thread/tests/test_file
 try tsan_run 'the thread for collectives under TSan' timeout 1200 $trainer "${model[@]}" --overlap 1 -z 3
 join
-try tsan_start 'several ranks over TCP under TSan, two killed and two stopped' \
-    env KILLS=4 timeout 1200 tests/start.sh $trainer threads lost
 
 [ ! -s build/unstable ] || echo "check: $(wc -l <build/unstable) unstable"
 if [ $failed != 0 ]; then

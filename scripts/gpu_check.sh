@@ -28,6 +28,7 @@ export LC_ALL=C
 out=$(realpath -m "${OUT:-$(dirname "$0")/../build/gpu_check}")
 llmc=${LLMC:+$(realpath "$LLMC")} nccl=$(realpath -m "${NCCL_LIB:-none}")
 cd "$(dirname "$0")/.." || exit 1
+. scripts/mpi_env.sh
 model=${MODEL:-d12} B=${B:-64} T=${T:-1024} steps=${STEPS:-30} budget=${BUDGET_S:-580}
 python=${PYTHON:-python3} check_b=${CHECK_B:-4} shape=${SHAPE:-l2h12c768v50257t1024} norm=${NORM:-2e-3}
 gpu=${CUDA_VISIBLE_DEVICES:-0} peak=${PEAK:-2 -e l1h32c4096v50257t1024 -b 8} sizes=${SIZES:-d24:32 d48:8}
@@ -158,14 +159,11 @@ use_tuned() {
     [[ $(row tuning 3) != FAILED* ]] || tune=() base=run
 }
 # Both ranks' NCCL kernels must fit on the GPU at once, because they wait for each other; so limit their SMs.
-two_ranks() {       # NAME OPTION...; the output of rank 1 goes to NAME.rank1
-    rm -f "$out/ranks"
-    # shellcheck disable=SC2016
+two_ranks() {       # NAME OPTION...
+    command -v mpirun >/dev/null || { skip "$1" 'needs mpirun: scripts/install_deps.sh'; return; }
     before=(env NCCL_MULTI_RANK_GPU_ENABLE=1 NCCL_MAX_CTAS=8 NCCL_ALGO="${NCCL_ALGO:-RING}"
-        LD_LIBRARY_PATH="$nccl:${LD_LIBRARY_PATH:-}"
-        bash -c '"$@" -pr 1 >"$0" 2>&1 & "$@" -pr 0; s=$?; wait $! && exit $s' "$out/$1.rank1")
-    cannot='needs one for each|cannot be loaded|built without NCCL' \
-        ours "$1" "$model" $((B / 2)) -pi fs -pf "$out/ranks" -pn 2 "${@:2}"
+        LD_LIBRARY_PATH="$nccl:${LD_LIBRARY_PATH:-}" mpirun --oversubscribe --bind-to none -np 2)
+    cannot='needs one for each|cannot be loaded|built without NCCL' ours "$1" "$model" $((B / 2)) "${@:2}"
     before=()
 }
 run_llmc() {        # NAME MODEL B GE; no -v 0, because llm.c would divide by zero

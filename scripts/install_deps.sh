@@ -18,7 +18,6 @@ libdnnl-dev|test -e /usr/include/oneapi/dnnl/dnnl.h|oneDNN: matmuls
 libxxhash-dev|test -e /usr/include/xxhash.h|XXH3: digests and checksums
 libpcre2-dev|test -e /usr/include/pcre2.h|PCRE2: splits text into words
 libjansson-dev|test -e /usr/include/jansson.h|configuration files in JSON
-libsodium-dev|test -e /usr/include/sodium.h|libsodium: authentication of the ranks
 liburing-dev|test -e /usr/include/liburing.h|io_uring: model states on NVMe
 libcmocka-dev|test -e /usr/include/cmocka.h|the unit tests
 procps|command -v pgrep|pgrep: the tests look for ranks to send signals to"

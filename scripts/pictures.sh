@@ -31,7 +31,7 @@ run_slowly() {
     command -v tc >/dev/null || fail 'tc is missing: apt-get install iproute2'
     slow=(unshare -rn sh -c "ip link set lo up &&
         tc qdisc add dev lo root tbf rate $rate burst 256kb latency 100ms && exec \"\$@\"" sh)
-    run "$@" -pi tcp -ps 127.0.0.1 --messages 1
+    OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo run "$@" --messages 1
     slow=(env)
 }
 plan() {            # STAGE RANKS: plans d12 in bf16

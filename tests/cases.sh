@@ -84,19 +84,11 @@ ends_within() {
         statuses+=($status)
     done
 } 2>/dev/null       # hides bash's reports of killed jobs
-free_port() {
-    local port
-    until port=$((20000 + RANDOM % 10000)); ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
-    echo $port
-}
-# rank_pid PROGRAM RANK: prints the rank's PID, found by mpirun's environment variable or a trailing -pr RANK
+# rank_pid PROGRAM RANK: prints the rank's PID, found by mpirun's environment variable
 rank_pid() {
     local p
     for p in $(pgrep -f "^$1 "); do
-        if tr '\0' '\n' <"/proc/$p/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$2" ||
-            tr '\0' ' ' <"/proc/$p/cmdline" | grep -q -- " -pr $2 \$"; then
-            echo "$p"
-        fi
+        tr '\0' '\n' <"/proc/$p/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$2" && echo "$p"
     done 2>/dev/null
 }
 # json_value FILE KEY: prints the value; FILE is JSON with one pair per line, such as summary.json

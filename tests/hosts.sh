@@ -3,6 +3,7 @@
 #   hosts_make N    makes hosts 0 to N-1; on failure returns 1 and sets $hosts_why. Host I has the name hostI,
 #                   the address 10.77.7.(I+1) and port I of the bridge
 #   hosts_run I COMMAND...    hosts_link I up|down    hosts_network I up|down (inside the host)    hosts_end
+#   hosts_rsh    prints a script for mpirun's plm_rsh_agent, which ssh to the address of a host would be
 #   hosts_limit RATE    limits what each host sends to RATE in tc's syntax (2gbit), or "unlimited"
 hosts_tag=zn$$ hosts_bridge=zb$$ hosts_n=0 hosts_why=
 
@@ -35,11 +36,18 @@ hosts_make() {
     rm -f "$log"
     [ -z "$hosts_why" ]
 }
+# Undoes the settings of scripts/mpi_env.sh for one machine.
 # shellcheck disable=SC2016
 hosts_run() {
     local i=$1
     shift
+    unset OMPI_MCA_btl OMPI_MCA_oob_tcp_if_include
     exec ip netns exec "$hosts_tag$i" unshare --uts sh -c 'hostname "$0" && exec "$@"' "host$i" "$@"
+}
+# shellcheck disable=SC2016
+hosts_rsh() {
+    printf '%s\n' '#!/usr/bin/env bash' ". '$PWD/tests/hosts.sh'" "hosts_tag=$hosts_tag" \
+        'i=$((${1##*.} - 1)); shift; hosts_run $i sh -c "$*"'
 }
 hosts_link() { ip -n ${hosts_tag}sw link set port"$1" "$2"; }
 hosts_limit() {

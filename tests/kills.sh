@@ -22,20 +22,12 @@ limit=8         # seconds per collective, which only a stopped rank may exceed
 small=(-e l2h2c32v257t32) large=(-e l1h4c640v257t32)    # the large one uses direct reads
 common=(-b 1 -u 0 -v 0 -s 0 -k constant --threads 1 --device cpu --dtype fp32 --hash full)
 
-# start WAY ARGUMENT...: starts a run in the background; sets jobs. WAY: '1', '2 by MPI' or '2 by TCP'.
+# start RANKS ARGUMENT...: starts a run in the background; sets jobs.
 start() {
-    local way=$1 r
     jobs=()
     rm -f "$dir"/screen.*
-    set -- "$trainer" "${common[@]}" "${@:2}"
-    if [ "$way" = '2 by TCP' ]; then
-        for r in 1 0; do
-            "$@" -pi fs -pf "$dir/start" -pn 2 -pr $r >"$dir/screen.$r" 2>&1 </dev/null & jobs+=($!)
-        done
-        return
-    fi
-    launch "${way%% *}"
-    "${launcher[@]}" "$@" >"$dir/screen.0" 2>&1 </dev/null & jobs+=($!)
+    launch "$1"
+    "${launcher[@]}" "$trainer" "${common[@]}" "${@:2}" >"$dir/screen.0" 2>&1 </dev/null & jobs+=($!)
 }
 await_end() { ends_within $hang_limit "${jobs[@]}"; }
 ranks() { pgrep -f "^$trainer "; }
@@ -44,7 +36,7 @@ nothing_left() { await nothing_runs || need "processes remain: $(ranks)" false; 
 step() { grep -aqs "^step *${1:-}" "$dir/screen.0"; }
 messages() { cat "$dir"/screen.* | grep -ac '^train_gpt2_zero: '; }
 message() { grep -am 1 '^train_gpt2_zero: ' "$dir/screen.0"; }
-undisturbed() {     # WAY ARGUMENT...
+undisturbed() {     # RANKS ARGUMENT...
     start "$@"
     await_end
     hashes "$dir/screen.0"
@@ -109,7 +101,7 @@ one() {
         echo the start || echo step 5)"
     rm -rf "$folder"
     arguments "$3" "$4" "$5"
-    start "$np by MPI" "${args[@]}" -x $endless -n 20 -nk 3 -o "$folder"
+    start "$np" "${args[@]}" -x $endless -n 20 -nk 3 -o "$folder"
     if [ $early = 1 ]; then await ranks_started "$np"; else await step 5/; fi || need 'it did not start' false
     sleep "$delay"
     kill -"$signal" "$(rank_pid "$trainer" "$rank")"
@@ -123,7 +115,7 @@ one() {
     message | cut -c 1-150
     last=$(newest)
     if [ "$3" != direct ] && [ -n "$last" ]; then
-        start "$np by MPI" "${args[@]}" -y 1 -x "$((10#$last))" -o "$folder"
+        start "$np" "${args[@]}" -y 1 -x "$((10#$last))" -o "$folder"
         await_end
         is 'status of the resumed run' "$status" 0
         has "$dir/screen.0" "^resuming at step $((10#$last))$"
@@ -157,8 +149,8 @@ continues() {
     begin "kills.SIGSTOP and SIGCONT to rank $rank of $1, $2, stage $3, overlap $4"
     arguments "${@:2}"
     args+=(-x "$([ "$2" = direct ] && echo 40 || echo 300)")
-    expected=$(undisturbed "$1 by MPI" "${args[@]}")
-    start "$1 by MPI" "${args[@]}"
+    expected=$(undisturbed "$1" "${args[@]}")
+    start "$1" "${args[@]}"
     await step 5/ || need 'it did not start' false
     pid=$(rank_pid "$trainer" "$rank")
     kill -STOP "$pid"; sleep 1.5; kill -CONT "$pid"
@@ -176,13 +168,13 @@ passed_over() { grep 'looking for an older' "$dir/screen.0" | grep -v 'the save 
 # how I: prints the save option of run I; every second pair of runs uses --async-save
 how() { [ $(($1 % 4 / 2)) = 0 ] || echo --async-save; }
 
-# strike WAY EVERY ARGUMENT...: starts a run that resumes from the newest checkpoint and saves every EVERY
+# strike RANKS EVERY ARGUMENT...: starts a run that resumes from the newest checkpoint and saves every EVERY
 # steps, and kills it. If EVERY is 1, the kill usually interrupts a save.
 strike() {
-    local way=$1 every=$2 before files victims last draw=$RANDOM
+    local np=$1 every=$2 before files victims last draw=$RANDOM
     before=$(newest)
     files=$(ls -d "$folder"/step_*/rank* 2>/dev/null)
-    start "$way" "${patient[@]}" -x $endless -n "$every" -nk 2 -y 1 -o "$folder" "${@:3}"
+    start "$np" "${patient[@]}" -x $endless -n "$every" -nk 2 -y 1 -o "$folder" "${@:3}"
     if [ $every = 1 ]; then await new_save "$files"; else await step; fi || need 'it did not start' false
     sleep "0.0$(printf %02d $((RANDOM % 60)))"
     mapfile -t victims < <(ranks | shuffled $draw)
@@ -199,23 +191,23 @@ strike() {
     if half_saved || [ -n "$(without_models)" ]; then in_saves=$((in_saves + 1)); fi
 }
 
-series() {      # WAY KILLS
-    local way=$1 i last disturbed
-    begin "kills.$2 kills of $way"
+series() {      # RANKS KILLS
+    local np=$1 i last disturbed
+    begin "kills.$2 kills of $np ranks"
     rm -rf "$folder"
     for ((i = 0; i < $2; i++)); do
-        strike "$way" $((i % 2 ? 40 : 1)) $(how $i)
+        strike "$np" $((i % 2 ? 40 : 1)) $(how $i)
         [ -z "$why" ] || break
     done
     last=$(($(newest) + 3))
-    start "$way" "${patient[@]}" -x $last -n 1 -nk 2 -y 1 -o "$folder" $(how 2)
+    start "$np" "${patient[@]}" -x $last -n 1 -nk 2 -y 1 -o "$folder" $(how 2)
     await_end
     need "no summary: $(tail -n 1 "$dir/screen.0")" [ -e "$folder/summary.json" ]
     need "killed saves left files behind: $(ls "$folder")" not half_saved
     is checkpoints "$(complete | wc -l)" 2
     is 'checkpoints without model files' "$(without_models)" ''
     disturbed=$(hashes "$dir/screen.0")
-    is digests "${disturbed:-none}" "$(undisturbed "$way" "${patient[@]}" -x $last)"
+    is digests "${disturbed:-none}" "$(undisturbed "$np" "${patient[@]}" -x $last)"
     end
     echo "   $i kills, $last steps"
 }
@@ -276,11 +268,10 @@ echo "   direct reads in $direct runs, $checked checkpoints loaded afterwards"
 for mode in direct window messages; do
     [ "$runs" = 0 ] || continues $((2 + RANDOM % 2)) $mode $((RANDOM % 4)) $((RANDOM % 2))
 done
-third=$((kills / 3)) in_saves=0
+in_saves=0
 if [ "$kills" != 0 ]; then
-    series 1 $third
-    series '2 by TCP' $third
-    series '2 by MPI' $((kills - 2 * third))
+    series 1 $((kills / 2))
+    series 2 $((kills - kills / 2))
     begin "kills.$in_saves of $kills kills interrupted a save"
     need 'that is less than a quarter' [ $((in_saves * 4)) -ge "$kills" ]
     end
@@ -303,7 +294,7 @@ else
     ends_within 0 $loop         # lists and kills it
 fi
 disturbed=$(hashes "$dir/loop" | tail -n 1)
-is digests "${disturbed:-none}" "$(undisturbed '2 by MPI' "${patient[@]}" -x $last)"
+is digests "${disturbed:-none}" "$(undisturbed 2 "${patient[@]}" -x $last)"
 end
 echo "   resumed $(grep -c '^resuming' "$dir/loop") times," \
     "stopped $(grep -c '^stopped' "$dir/loop") times"

@@ -1,7 +1,6 @@
-// Tests debug.check_steps: mpirun -np N mpi_check. Each trainer mistake must fail at the right call, at every
-// stage, with a message that names the rank and the tensor. Without checks no call fails. settings.h tests
-// that the checks change no bits. With the argument "leave" the last rank exits without zero_destroy
-// (tests/start.sh).
+// Tests debug.check_steps: mpirun -np N mpi_check. Each mistake of a trainer must fail at the right call,
+// with a message that names the rank and the tensor, at every stage; without checks no call fails. settings.h
+// tests that the checks change no bit.
 #include <limits.h>
 #include <unistd.h>
 #include "saves.h"

@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include "check.h"
 #include "../llmc_zero/comm/host.h"
-#include "../llmc_zero/net/failure.h"
+#include "../llmc_zero/net/start.h"
 #include "toy.h"
 
 enum { PIECES = 4, LARGE = 8 << 20 };  // LARGE: copies of this many bytes bypass the caches
@@ -278,7 +278,8 @@ static int run_killed(void) {
 }
 
 int main(int argc, char **argv) {
-    if (MPI_Init(&argc, &argv) != MPI_SUCCESS) return 1;
+    int provided;
+    if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) return 1;
     checks_begin();
     open_comm(20, 4 << 20);
     int can_read = reads_directly() || checks.ranks == 1;

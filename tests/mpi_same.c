@@ -1,7 +1,7 @@
 // Tests ranks with different settings, tables or trainer lines: mpirun -np N mpi_same, for at least 2 ranks.
 // The ranks take turns being the odd one. Every case must fail on all ranks with the same message, which
-// names two ranks, the difference, and both values. Settings that may differ must not change any bit of the
-// results. With TEST_SERVER=host:port the ranks connect over TCP.
+// names two ranks, the difference, and both values. Settings that may differ must not change a bit of the
+// results.
 #include <stddef.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -11,7 +11,6 @@
 
 static int odd;  // the rank with a different setting, table or line
 static char host[64];
-static const char *tcp;  // the address where rank 0 listens; NULL: the ranks connect through MPI
 static const char *const hint = "; it must be the same on all ranks";
 
 typedef struct {
@@ -27,10 +26,6 @@ static given usual(void) {
     g.config.numbers.dtype = ZERO_BF16;
     g.config.overlap = 0;
     g.config.comm.timeout_s = 60;
-    if (tcp) {
-        g.config.start.method = ZERO_START_TCP;
-        g.config.start.server = tcp;
-    }
     memcpy(g.tensors, toy_tensors, sizeof g.tensors);
     memcpy(g.units, toy_units, sizeof g.units);
     return g;
@@ -246,12 +241,8 @@ static void check_free(void) {
             if (!s->same && strncmp(s->name, "start.", 6)) FREE(put_other(s, &g.config), s->name);
         FREE(g.config.cuda_stream = &odd, "cuda_stream");
         FREE(g.config.memory_beside = 1, "memory_beside");
-        FREE(g.config.start.mpi_comm = tcp ? NULL : &world, "start.mpi_comm");
-        FREE(g.config.start.method = tcp ? ZERO_START_TCP : ZERO_START_MPI, "start.method");
-        if (!tcp)  // with TCP these define the job
-            FREE((g.config.start.ranks = checks.ranks, g.config.start.rank = odd), "start.rank");
-        FREE(g.config.start.server = tcp ? tcp : "a:1", "start.server");
-        FREE(g.config.start.file = "a", "start.file");
+        FREE(g.config.start.mpi_comm = &world, "start.mpi_comm");
+        FREE((g.config.start.ranks = checks.ranks, g.config.start.rank = odd), "start.rank");
     }
 }
 
@@ -279,9 +270,8 @@ static int settings_in_header(void) {
 // Every field must have a row in settings.def, so that no new setting is forgotten.
 static void check_all_decided(void) {
     enum {
-        OBJECTS = 9
-    };  // size, cuda_stream, memory_beside, update_with, update_ctx, update_name, start.mpi_comm, start.same,
-        // start.waiting
+        OBJECTS = 8
+    };  // size, cuda_stream, memory_beside, update_with, update_ctx, update_name, start.mpi_comm, start.same
     int n;
     CHECK_SETTING("every setting has a row");
     zero_settings(&n);
@@ -346,8 +336,7 @@ static void run(const char *asked) {
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
     gethostname(host, sizeof host - 1);
-    tcp = getenv("TEST_SERVER");
-    for (odd = tcp ? checks.ranks - 1 : 0; odd < checks.ranks; odd++) {
+    for (odd = 0; odd < checks.ranks; odd++) {
         check_settings();
         check_update();
         check_tables();

@@ -104,18 +104,12 @@ table() {
     local np
     for np in "${@:3}"; do run "$1.$np" "$2" bash -c "on_ranks $np $build/tests/$1"; done
 }
-free_port() {
-    local port
-    until port=$((20000 + RANDOM % 10000)); ! (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do :; done
-    echo $port
-}
-export -f free_port
 
 # The longest tests start first, so that all cores stay busy to the end. Limits are many times the usual
 # durations, because a machine may be slow or busy.
 stand_in=$build/stand-in
 if [ -z "$short" ]; then
-    run start 400 tests/start.sh "$trainer"
+    run ranks 400 tests/ranks.sh "$trainer" "$build/tests/mpi_net"
     run patch 600 tests/test_patch.sh
     run cuda.trainer 600 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
     run cuda.trainer_nccl 400 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
@@ -161,17 +155,13 @@ else
     table mpi_direct 400 4 2
 fi
 run mpi_zero.timeout 400 bash -c "on_ranks 3 $build/tests/mpi_zero timeout"
-tcp='TEST_SERVER=127.0.0.1:$(free_port) on_ranks'
-run mpi_zero.tcp 400 bash -c "$tcp 2 $build/tests/mpi_zero 'same bits'"
+run mpi_net.3 400 bash -c "on_ranks 3 $build/tests/mpi_net"
 run mpi_large.3 400 bash -c "on_ranks 3 $build/tests/mpi_large '$build'"
-run mpi_same.tcp 400 bash -c "$tcp 3 $build/tests/mpi_same"
 run mpi_direct.killed 400 bash -c "on_ranks 3 --enable-recovery $build/tests/mpi_direct killed"
 for np in 3 1; do run "mpi_check.$np" 400 bash -c "on_ranks $np $build/tests/mpi_check"; done
 for np in 3 2; do run "mpi_same.$np" 400 bash -c "on_ranks $np $build/tests/mpi_same"; done
 run mpi_async.2 400 bash -c "on_ranks 2 $build/tests/mpi_async"
 for t in "$build"/tests/test_*; do
-    # These wait for half a minute, so only make check runs them.
-    case $t in *test_rendezvous | *test_net) [ -n "$short" ] || continue;; esac
     [ -x "$t" ] && [ -f "$t" ] && run "$(basename "$t")" 400 env OMP_NUM_THREADS=2 "$t"
 done
 run_all

@@ -114,10 +114,6 @@ static inline zero_config settings_config(const settings_path *p, const settings
     c.comm.window_bytes = v->window_bytes;
     c.comm.reduce_fp32 = v->wire;
     c.comm.timeout_s = 60;
-    if (getenv("TEST_SERVER")) {  // mpirun starts the ranks, and they connect over TCP
-        c.start.method = ZERO_START_TCP;
-        c.start.server = getenv("TEST_SERVER");
-    }
     return c;
 }
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Tests that a signal stops a run or makes it save, on all ranks at the same step, and that the printed
-# command resumes with the same bits as an undisturbed run. Usage: tests/signals.sh TRAINER
+# Tests that signals stop a run or make it save, on all ranks at the same step, and that the printed command
+# resumes with the bits of an undisturbed run. Usage: tests/signals.sh TRAINER
+# shellcheck disable=SC2016
 . "$(dirname "$0")/cases.sh"
 trainer=$(realpath "${1:?Usage: tests/signals.sh TRAINER}") || exit 1
 ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # keeps pgrep from finding other tests' processes
@@ -147,10 +148,8 @@ end_run
 begin_case 'TERM to rank 1 while rank 0 has no stdout'
 mkfifo "$dir/stdout"
 cat "$dir/stdout" >"$screen" & reader=$!
-for rank in 1 0; do
-    background "$trainer" "${args[@]}" -x $endless -o "$folder" -pi fs -pf "$dir/start" -pn 2 -pr $rank \
-        >"$dir/stdout" 2>>"$errors"
-done
+background mpirun --oversubscribe -np 2 bash -c '[ $OMPI_COMM_WORLD_RANK != 0 ] || exec >"$0"; exec "$@"' \
+    "$dir/stdout" "$trainer" "${args[@]}" -x $endless -o "$folder" 2>"$errors"
 starts
 kill -STOP "$(rank_pid "$trainer" 0)"
 kill -TERM "$(rank_pid "$trainer" 1)"
@@ -162,9 +161,13 @@ ends_with 0
 has_saved 1
 end_run
 
+# Rank 0 waits for a rank that does not start.
+takes_signals() { (((0x$(sed -n 's/^SigBlk:\t//p' "/proc/$(rank_0)/status") & 0x4000) != 0)); } 2>/dev/null
 begin_case 'before the first step'
-start 1 -pi fs -pf "$dir/begin" -pn 2 -pr 0
-need 'it did not start' await test -s "$dir/begin"
+background mpirun --oversubscribe -np 2 bash -c \
+    '[ $OMPI_COMM_WORLD_RANK = 0 ] || exec sleep 1000; exec "$@"' - \
+    "$trainer" "${args[@]}" -x $endless >"$screen" 2>"$errors"
+need 'it did not start' await takes_signals
 kill -TERM "$(rank_0)"
 ends_with 143
 must_print '^train_gpt2_zero: SIGTERM ends the run; there is nothing to save$'

@@ -68,10 +68,8 @@ check_tables "$comm" <<CASES
 2|--window -b 64K -e 256K -n 3 -w 1|bf16|window+ window+ window- window- window+ window+
 3|--messages --dtype fp32 $short|fp32|messages+ messages+ messages+
 1|$short|bf16|self+ self- self+
-3|--tcp 127.0.0.1:$(free_port) --dtype fp32 $short|fp32|messages+ messages+ messages+
 CASES
 begin 'table.first line, direct reads, sizes'
-has out '^# 3 ranks, tcp, messages'
 benches 2 "$comm" --dtype fp16 -c all-gather -b 4M -e 4M -n 1 -w 0
 if grep -q 'direct reads' out; then need 'the table is wrong' rows_hold 2 fp16 'direct+'
 else skip "$name" "ranks cannot read each other's memory here"; fi
@@ -109,7 +107,7 @@ else skip wrong 'no mpicc'; fi
 
 begin 'options.--help'
 need '--help failed' eval '"$comm" --help >out'
-for o in -b -e -f -n -w -m -c --dtype --window --messages --tcp --device --comm --reduce; do
+for o in -b -e -f -n -w -m -c --dtype --window --messages --device --comm --reduce; do
     has out "  $o "
 done
 end
@@ -130,14 +128,14 @@ done <<'CASES'
 -x 3|option -x: unknown
 -n|option -n: unknown, or its value is missing
 --window --messages|--window and --messages: give only one
---window --tcp h:1|--tcp: uses messages: leave --window out
 --comm nccl|add --device cuda
 --device cuda --reduce nccl|--reduce nccl: add --comm nccl
 --device cuda --comm nccl --messages|uses neither window nor messages
 --device cuda -c broadcast|leave --device cuda out
 CASES
 
-need 'too few ranks are accepted' not eval 'RANK=0 WORLD_SIZE=2 timeout $hang_limit "$comm" $short >out 2>err'
+need 'too few ranks are accepted' not eval 'OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 \
+    timeout $hang_limit "$comm" $short >out 2>err'
 has err 'comm: the launcher started 2 ranks, but MPI has 1: start with mpirun'
 fails 'comm: -b 64: less than 128 elements for each of 2 ranks' 2 "$comm" -b 64
 end

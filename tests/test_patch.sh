@@ -277,16 +277,6 @@ test_cuda_training() {
     need 'failed' cuda 2 cuda.bare ZERO_CONFIG="$dir/config.json" -b 2 -d 128 -z 3
     same_digest cuda.bare "$first"
     end
-    begin 'cuda.train.ranks connected by TCP, and through a start file'
-    port=$(free_port)
-    for how in "tcp -ps 127.0.0.1:$port" "fs -pf $dir"; do
-        read -ra options <<<"-b 2 -d 128 -z 3 -pi $how -pn 2 -pg 1"
-        cuda 0 cuda.rank1 "${options[@]}" -pr 1 & rank1=$!
-        need "$how: failed" cuda 0 cuda.rank0 "${options[@]}" -pr 0
-        need "$how: rank 1 failed: $(tail -n 1 "$dir/cuda.rank1")" wait $rank1
-        same_digest cuda.rank0 "$first"
-    done
-    end
     begin 'cuda.train.3 ranks'
     need 'failed' cuda 3 cuda.three -b 2 -z 3
     has "$dir/cuda.three" '^params_hash '
@@ -371,7 +361,7 @@ test_cuda_checkpoints() {
     cp "$dir"/original/log/*00000002* "$dir/cuda/log"
     fails cuda 'a state file of the original' 'state_00000002_00000.bin: not written with ZeRO' \
         0 -x 4 -y 2 -o log
-    fails cuda 'a state file of 2 ranks' 'saved by 2 ranks; resume with mpirun -np 2, srun -n 2 or -pn 2' \
+    fails cuda 'a state file of 2 ranks' 'saved by 2 ranks; resume with mpirun -np 2' \
         0 -x 9 -y 6 -o log
     rm -r "$zero" && cp -r "$dir/cuda/log/state_00000008.zero" "$zero"
     fails cuda 'files of two checkpoints' 'was saved at step 6, .*zero at step 8' 2 -b 2 -x 9 -y 6 -o log
@@ -404,11 +394,9 @@ preprocessed_cuda() {
 }
 
 test_cuda_failures() {
-    fails cuda 'an unknown start method' '-pi nccl: must be mpi, tcp or fs' 0 -pi nccl
-    fails cuda 'a start by TCP without an address' \
-        'server.*, the address of rank 0 as host:port, .*is needed' 0 -pi tcp -pn 2 -pr 0
-    fails cuda 'more GPUs per machine than it has' '-pg 8: rank 7 would use GPU 7, but this machine has' \
-        0 -pi tcp -ps 127.0.0.1 -pn 8 -pr 7 -pg 8
+    fails cuda 'a start by TCP' \
+        '-pi tcp: Open MPI connects the ranks: start them with mpirun -np N, .*sbatch job' \
+        0 -pi tcp -ps 127.0.0.1 -pn 2 -pr 0
     fails cuda 'a number of ranks that was not started' \
         '-pn 3: this is one of 2 ranks; start with mpirun -np 3' 2 -pn 3
     fails cuda 'an unknown stage' 'stage 4: must be 0 to 3' 0 -z 4
@@ -422,7 +410,7 @@ test_cuda_failures() {
 }
 
 test_cuda_same() {
-    local tokens='loader, file 0 = tiny_tokens.bin,' folder rank1 port
+    local tokens='loader, file 0 = tiny_tokens.bin,' folder
     for folder in copy other; do
         mkdir "$dir/cuda/$folder" && cp "$dir/cuda/tiny_tokens.bin" "$dir/cuda/$folder"
     done
@@ -439,14 +427,6 @@ test_cuda_same() {
         'train_loader = .* 1 data files' MORE='-i [oc]*/tiny_tokens.bin'
     differs cuda 'the model file' 'parameters = digest .*' 'parameters = digest .*' \
         MORE='-e log/model_00000008.bin' -e log/model_00000006.bin
-    begin 'cuda.same.ranks connected by TCP print one message'
-    port=$(free_port)
-    cuda 0 told.1 -z 2 -pi tcp -ps "127.0.0.1:$port" -pn 2 -pr 1 -pg 1 & rank1=$!
-    need 'rank 0 did not fail' not cuda 0 told.0 -z 3 -pi tcp -ps "127.0.0.1:$port" -pn 2 -pr 0 -pg 1
-    need 'rank 1 did not fail' not wait $rank1
-    cat "$dir"/told.[01] >"$dir/told"
-    said 'rank 1 .* has -z = 2 and rank 0 .* has -z = 3'
-    end
 }
 
 # The stand-in's loader shuffles, and its order must not depend on the number of ranks.

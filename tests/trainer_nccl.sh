@@ -120,18 +120,10 @@ stuck() {
 }
 patiently 'an abort that does not end' stuck
 
-# by_file NP LIMIT ARGUMENT...: like run, but with a start file instead of mpirun. Returns rank 0's status.
-by_file() {
-    local r pids=()
-    for ((r = 0; r < $1; r++)); do
-        run 1 "$2" "${@:3}" -pi fs -pf "$dir/start" -pn "$1" -pr $r & pids[r]=$!
-    done
-    wait "${pids[0]}" || return
-}
-# stopped OPERATION MESSAGE COMMAND: COMMAND starts three ranks, and rank 1 stops before OPERATION. Checks
-# that one message names rank 1.
+# stopped OPERATION MESSAGE: starts three ranks, of which rank 1 stops before OPERATION.
+# Checks that one message names rank 1.
 stopped() {
-    $3 3 $hang_limit "${small[@]}" CUDA_STAND_IN_DEVICES=3 CUDA_STAND_IN_NCCL=stop:1:$1 --comm nccl \
+    run 3 $hang_limit "${small[@]}" CUDA_STAND_IN_DEVICES=3 CUDA_STAND_IN_NCCL=stop:1:$1 --comm nccl \
         -x 1000000 --comm-timeout $limit >"$dir/refused" 2>&1
     status=$?
     kill -KILL "$(rank_pid "$trainer" 1)" 2>/dev/null
@@ -142,17 +134,7 @@ in_step="rank [02] on $(hostname): the [a-z-]+ of unit [0-9]+ \(collective 20\):
 in_step+=".*; no word from rank 1 \(host $(hostname)\)"
 at_start="rank [02] \(host $(hostname)\) waited LIMIT s in an all-gather of scalars for rank 1 \(host "
 at_start+="$(hostname)\): .*"
-patiently 'rank 1 is stopped, under mpirun' stopped 20 "$in_step" run
-patiently 'rank 1 is stopped, without a launcher' stopped 20 "$in_step" by_file
-patiently 'rank 1 is stopped at its first collective' stopped 1 "$at_start" run
+patiently 'rank 1 is stopped' stopped 20 "$in_step"
+patiently 'rank 1 is stopped at its first collective' stopped 1 "$at_start"
 
-begin 'rank 1 is killed, without a launcher'
-by_file 2 $hang_limit "${small[@]}" $gpus --comm nccl -x 1000000 --comm-timeout 1000 \
-    >"$dir/refused" 2>&1 & job=$!
-await grep -aqs '^step ' "$dir/refused" || need 'it did not start' false
-kill -KILL "$(rank_pid "$trainer" 1)"
-ends_within $hang_limit $job
-# The message comes from NCCL's watchdog, or from a rank that waits in a sum of losses.
-one_message "rank 1 \(host $(hostname)\) is gone: "
-end
 finish trainer_nccl

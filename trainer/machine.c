@@ -31,46 +31,25 @@ void check_launched_ranks(void) {
             run.rank, run.ranks, rank, ranks);
 }
 
-void note_waiting(int connected, int ranks, double left_s) {
-    note0("note: %d of %d ranks are connected; waiting at most %.0f s more for the others (--comm-timeout)\n",
-          connected, ranks, left_s);
-}
+static const char how_to_start[] = "start the ranks with mpirun -np N, under Slurm with srun --mpi=pmix, or "
+                                   "with mpirun inside an sbatch job";
 
-static zero_start start_method(void) {
-    if (!strcmp(opt.start, "mpi")) return ZERO_START_MPI;
-    if (!strcmp(opt.start, "tcp")) return ZERO_START_TCP;
-    if (!strcmp(opt.start, "fs")) return ZERO_START_FILE;
-    return ZERO_START_AUTO;
-}
-
-static void check_start_options(zero_start start) {
+// llm.c's -pi, -pn and -pr. Open MPI connects the ranks and numbers them, so the numbers must be its own.
+static void check_start_options(void) {
     const zero_start_config *s = &opt.zero.start;
-    if (start == ZERO_START_FILE && !s->file) die("option -pi fs: add -pf, a path that all hosts can access");
-    if ((s->ranks > 0) != (s->rank >= 0))
-        die("option %s: also needs %s; under a launcher, leave out both", s->ranks > 0 ? "-pn" : "-pr",
-            s->ranks > 0 ? "-pr" : "-pn");
+    if (!strcmp(opt.start, "tcp") || !strcmp(opt.start, "fs"))
+        die("option -pi %s: Open MPI connects the ranks: %s", opt.start, how_to_start);
+    if (s->ranks > 0 && s->ranks != run.ranks)
+        die("option -pn %d: the launcher started %d rank%s: %s", s->ranks, run.ranks,
+            run.ranks == 1 ? "" : "s", how_to_start);
+    if (s->rank >= 0 && s->rank != run.rank)
+        die("option -pr %d: the launcher made this rank %d of %d: leave -pr out", s->rank, run.rank,
+            run.ranks);
 }
 
-// Under a launcher, -pn and -pr may only repeat its values.
-static void take_process_numbers(zero_start start) {
-    const zero_start_config *s = &opt.zero.start;
-    int launcher_decides = start == ZERO_START_AUTO || start == ZERO_START_MPI;
-    if (launcher_decides && (s->ranks != run.ranks || s->rank != run.rank))
-        die("options -pn %d -pr %d: the launcher started rank %d of %d; without a launcher, add -pi tcp or "
-            "-pi fs",
-            s->ranks, s->rank, run.rank, run.ranks);
-    if (s->rank >= s->ranks)
-        die("option -pr %d: with %d ranks (-pn) the last one is %d", s->rank, s->ranks, s->ranks - 1);
-    run.rank = s->rank;
-    run.ranks = s->ranks;
-    run.ranks_on_host = s->ranks;
-}
-
-// The ranks are not connected yet, so their numbers come from the launcher's environment or -pn and -pr.
+// The ranks are not connected yet, so their numbers come from the launcher's environment.
 static void settle_ranks(void) {
-    zero_start start = start_method();
-    check_start_options(start);
-    if (opt.zero.start.ranks) take_process_numbers(start);
+    check_start_options();
     if (opt.plan_ranks) run.ranks = run.ranks_on_host = opt.plan_ranks;
     if (opt.ranks_a_host) run.ranks_on_host = opt.ranks_a_host < run.ranks ? opt.ranks_a_host : run.ranks;
 }
@@ -213,7 +192,6 @@ zero_config settings_of(const Options *o) {
     config.comm.nccl = !strcmp(o->comm, "auto") ? -1 : !strcmp(o->comm, "nccl");
     config.comm.reduce_nccl = !strcmp(o->reduce, "nccl");
     config.comm.reduce_fp32 = !strcmp(o->comm_type, "fp32");
-    config.start.method = start_method();
     config.debug.trace_events = o->trace ? 1 << 16 : 0;
     // By default gradients follow the optimizer states, but no further than to host memory.
     config.offload.gradients = config.offload.optimizer && config.stage >= 2 ? ZERO_HOST : ZERO_DEVICE;

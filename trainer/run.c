@@ -68,9 +68,6 @@ static void name_the_place(char *place, size_t size, int names_a_rank) {
 static void end_job(const char *message, int names_a_rank) {
     char line[MESSAGE + 100], place[48];
     int connecting = run.z || run.creating;
-    // Without a launcher, an invalid option fails every rank. Ranks other than 0 (-pr) wait, so that rank 0
-    // reports it first.
-    if (!connecting && run.silent) usleep(3000000 + 300000 * (run.rank < 20 ? run.rank : 20));
     name_the_place(place, sizeof place, names_a_rank);
     // Do not write over the progress bar.
     snprintf(line, sizeof line, "%strain_gpt2_zero: %s%s", run.peak_flops > 0 ? "\n" : "", place, message);

@@ -13,7 +13,6 @@ typedef struct {
     zero *z;            // the plugin, which holds the parameters; NULL before create_plugin
     int creating;       // 1: zero_create was called, so ranks learn of each other's failures (create_plugin)
     int rank, ranks;    // this process's rank, and the number of ranks (take_launched_ranks, settle_ranks)
-    int silent;         // 1: -pr is not 0, and rank 0 reports the same invalid option (parse_options)
     int ranks_on_host;  // from the launcher or -pg (take_launched_ranks, settle_ranks)
     void (*describe)(struct GPT2 *model);  // fills model->tables, which free_tables frees (main)
     // options_of_settings, for the plugin's errors (parse_options)

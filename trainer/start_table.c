@@ -143,8 +143,6 @@ static void print_zero(const zero_job *job) {
 }
 
 static void print_hosts(const zero_job *job) {
-    if (job->open_start)
-        print0("start      without ZERO_JOB_KEY: any process that reached rank 0's port could have joined\n");
     if (job->ranks_on_host != run.ranks)
         print0("hosts      %d of the %d ranks are on rank 0's host\n", job->ranks_on_host, run.ranks);
     if (!opt.threads && job->ranks_on_host != run.ranks_on_host)

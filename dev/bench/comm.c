@@ -21,7 +21,8 @@
 #include "bench.h"
 #include "llmc_zero/comm/host.h"
 #include "llmc_zero/base/error.h"
-#include "llmc_zero/net/failure.h"
+#include "llmc_zero/net/exchange.h"
+#include "llmc_zero/net/start.h"
 #include "llmc_zero/device/kernels.h"
 #include "llmc_zero/device/numbers.h"
 #include <mpi.h>
@@ -38,7 +39,6 @@ enum { ANY_WAY, WINDOW, MESSAGES };
 static struct {
     int least, most, factor, rounds, warm_ups, batch;  // batch 0: depends on the device
     int only, dtype, way, cuda, nccl, reduce_nccl;
-    const char *server;
 } opt = { .least = 64 << 10, .most = 64 << 20, .factor = 4, .rounds = 15, .warm_ups = 2, .dtype = ZERO_BF16 };
 
 static const char usage[] =
@@ -53,7 +53,6 @@ static const char usage[] =
     "  --dtype TYPE         bf16, fp32, fp16 (bf16)\n"
     "  --window             no direct reads of other ranks' memory\n"
     "  --messages           only messages, no window either\n"
-    "  --tcp HOST:PORT      messages over TCP instead of MPI; rank 0 listens on this address\n"
     "  --device DEVICE      cpu, cuda (cpu)\n"
     "  --comm WAY           with cuda: host, nccl (host)\n"
     "  --reduce HOW         with nccl: ranks (the plugin sums in rank order), nccl (NCCL sums) (ranks)\n"
@@ -116,12 +115,6 @@ static int choice_of(const option *o, const char *value) {
 }
 
 static void set_option(const char *name, const char *value) {
-    if (!strcmp(name, "--tcp")) {
-        opt.server = value;
-        if (opt.way == WINDOW) refuse("--tcp: uses messages: leave --window out");
-        opt.way = MESSAGES;
-        return;
-    }
     for (const option *o = options; o < options + sizeof options / sizeof *options; o++)
         if (!strcmp(name, o->name)) {
             *o->to = *o->values ? choice_of(o, value) : number_of(o, value);
@@ -191,27 +184,21 @@ static void plan(comm_way way) { must(comm_plan(planned, &config, &way, opt.most
 static void open_ranks(void) {
     MPI_Comm world = MPI_COMM_WORLD;
     config = zero_defaults();
-    if (opt.server) {
-        config.start.method = ZERO_START_TCP;
-        config.start.server = opt.server;
-        MPI_Comm_rank(world, &config.start.rank);
-        MPI_Comm_size(world, &config.start.ranks);
-    } else
-        config.start.mpi_comm = &world;
+    config.start.mpi_comm = &world;
     config.device = opt.cuda ? ZERO_CUDA : ZERO_CPU;
     config.comm.shared_window = opt.way != MESSAGES;
     config.comm.nccl = opt.nccl;
     config.comm.reduce_nccl = opt.reduce_nccl;
     must(net_start(&ranks, &config));
     share_cores();
-    must(failure_agree(&ranks, device_open(&d, &config, ranks.node_rank)));
+    must(net_agree(&ranks, device_open(&d, &config, ranks.node_rank)));
     plan((comm_way){ .ranks = ranks.ranks, .window = opt.way != MESSAGES });
     must(comm_open(&c, &ranks, &config, &d, &m, planned));
     plan(comm_way_of(&c));
     if (opt.way == WINDOW && strstr(c.name, "messages"))
         must(zero_fail(ZERO_ERR_ARGUMENT, "--window: not available: %s", c.name));
     for (int k = 0; k < COMM_OTHER && opt.way == WINDOW; k++) host_direct_least[k] = SIZE_MAX;
-    must(failure_agree(&ranks, comm_stage(&c, &m)));
+    must(net_agree(&ranks, comm_stage(&c, &m)));
 }
 
 static void alloc_buffers(void) {

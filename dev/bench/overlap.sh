@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Measures how much network time overlap hides, on CPUs: runs training steps on two hosts with a slow network,
 # without and with overlap, and with overlap on an unlimited network. The hosts are network namespaces on this
-# machine, each with one rank of one thread; the ranks use TCP. Prints the median step time; the hidden share
-# of the network time, (without - with) / (without - unlimited); and, from the trace, the collectives that
-# rank 0's trainer waits for. Appends JSON lines to build/bench.jsonl. Needs root, and ip and tc (iproute2).
+# machine, each with one rank of one thread, connected by mpirun. Prints the median step time; the hidden
+# share of the network time, (without - with) / (without - unlimited); and, from the trace, the collectives
+# that rank 0's trainer waits for. Appends JSON lines to build/bench.jsonl. Needs root, and ip and tc
+# (iproute2).
 #   dev/bench/overlap.sh [PROGRAM...]     default ./train_gpt2_zero; runs of several builds alternate
 #   RATE=2gbit    sending rate of a host  STAGE=3    OPTIONS="--prefetch 2"    for all runs
 #   ROUNDS=1      runs of each kind       STEPS=8    per run; the first two do not count
@@ -11,29 +12,24 @@
 . tests/hosts.sh
 rate=${RATE:-2gbit} rounds=${ROUNDS:-1} steps=${STEPS:-8} stage=${STAGE:-3}
 model="l6h12c768v50257t1024 -b 2 -t 256"        # 6 layers of GPT-2 124M's width
-port=21000
 [ $# -gt 0 ] || set -- ./train_gpt2_zero
 trap 'hosts_end; rm -rf "$work"' EXIT
 
 skip() { echo "overlap: skipped: $1"; exit 0; }
 command -v tc >/dev/null || skip "needs tc: scripts/install_deps.sh bench installs iproute2"
 hosts_make 2 || skip "$hosts_why"
+hosts_rsh >"$work/rsh" && chmod +x "$work/rsh"
 hosts_limit "$rate" 2>"$work/why" || skip "tc cannot limit the network to $rate: $(head -n 1 "$work/why")"
 
 # run PROGRAM OVERLAP: leaves rank 0's steps in $work/out/metrics.jsonl and its trace in $work/trace
 run() {
-    local pids=() rank failed=0
-    port=$((port + 1))
     rm -rf "$work/out" "$work"/trace*
-    for rank in 0 1; do
-        # shellcheck disable=SC2086
-        hosts_run $rank timeout 300 "$1" -pi tcp -ps 10.77.7.1:$port -pn 2 -pr $rank -pg 1 --threads 1 \
-            -e $model -z "$stage" --overlap "$2" -x "$steps" -v 0 -s 0 -n 0 --progress lines \
-            -o "$work/out" --trace "$work/trace" ${OPTIONS:-} >"$work/log.$rank" 2>&1 &
-        pids+=($!)
-    done
-    for rank in 0 1; do wait "${pids[$rank]}" || failed=1; done
-    [ $failed = 0 ] || { tail -n 5 "$work"/log.*; exit 1; }
+    # shellcheck disable=SC2086
+    (hosts_run 0 timeout 300 mpirun --mca plm_rsh_agent "$work/rsh" --mca plm_rsh_no_tree_spawn 1 -np 2 \
+        --host 10.77.7.1:1,10.77.7.2:1 --bind-to none "$(realpath "$1")" --threads 1 \
+        -e $model -z "$stage" --overlap "$2" -x "$steps" -v 0 -s 0 -n 0 --progress lines \
+        -o "$work/out" --trace "$work/trace" ${OPTIONS:-} >"$work/log" 2>&1 </dev/null) ||
+        { tail -n 5 "$work/log"; exit 1; }
 }
 
 # times NAME: appends the steps that count to $work/NAME

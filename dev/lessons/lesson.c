@@ -213,10 +213,7 @@ void lesson_must(int rc) {
     if (rc) end_with("%s", zero_last_error());
 }
 
-void lesson_start(zero_config *config) {
-    config->start.method = ZERO_START_MPI;
-    config->start.mpi_comm = &wire.comm;
-}
+void lesson_start(zero_config *config) { config->start.mpi_comm = &wire.comm; }
 
 zero *lesson_engine(zero_config *config, const int64_t *elems, int n_units) {
     zero *z;

@@ -92,7 +92,7 @@ static int open_staging(comm *c, const zero_config *config, memory *m, int *wind
 int comm_open_host(comm *c, const zero_config *config, memory *m) {
     int window = 0;
     c->f = &comm_host_functions;
-    ZERO_TRY(failure_agree(c->net, open_staging(c, config, m, &window)));
+    ZERO_TRY(net_agree(c->net, open_staging(c, config, m, &window)));
     return window ? host_direct_open(c) : 0;
 }
 

@@ -10,6 +10,7 @@
 #ifndef LLMC_ZERO_COMM_HOST_H
 #define LLMC_ZERO_COMM_HOST_H
 #include "comm.h"
+#include "../net/exchange.h"
 
 // A collective in progress.
 typedef struct {

@@ -140,7 +140,7 @@ static int end_rehearsal(nccl_state *n, int rc) {
         ZERO_TRY(share);
     }
     if (worst == DONE) return 0;
-    return failure_agree(n->c->net, who == n->c->group.rank ? zero_fail_again(&why) : 0);
+    return net_agree(n->c->net, who == n->c->group.rank ? zero_fail_again(&why) : 0);
 }
 
 // NCCL connects ranks during the first collective of each kind, so the rehearsal runs each kind once.
@@ -149,10 +149,10 @@ int nccl_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx) {
     size_t before = 0;
     ZERO_TRY(nccl_failed(c));
     ZERO_TRY(comm_barrier(c));  // no rank allocates before all have reached this point
-    ZERO_TRY(failure_agree(c->net, nccl_bytes_left(&before)));
-    ZERO_TRY(failure_agree(c->net, register_moved(n, m)));
+    ZERO_TRY(net_agree(c->net, nccl_bytes_left(&before)));
+    ZERO_TRY(net_agree(c->net, register_moved(n, m)));
     ZERO_TRY(end_rehearsal(n, rehearse(ctx)));
-    ZERO_TRY(failure_agree(c->net, nccl_count_taken(n, before)));
+    ZERO_TRY(net_agree(c->net, nccl_count_taken(n, before)));
     c->planned[COMM_NCCL].bytes = n->taken;
     return memory_note(m, &c->planned[COMM_NCCL]);
 }

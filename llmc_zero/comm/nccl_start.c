@@ -94,7 +94,7 @@ static int introduce(nccl_state *n, const zero_config *config) {
     const int count = sizeof own / sizeof(double);
     int rc = look_at_self(n, config, &own);
     if (rc) zero_failed_on(c->net->rank, net_host(c->net, c->net->rank));
-    ZERO_TRY(failure_agree(c->net, rc));
+    ZERO_TRY(net_agree(c->net, rc));
     ZERO_TRY(comm_share(c, comm_for_scalars, (double *)&own, (double *)all, count));
     return compare(n, all);
 }
@@ -123,7 +123,7 @@ static int connect_together(nccl_state *n, const lane *l) {
         ZERO_TRY(nccl_worst_of(c, mine, &worst, &who));
     }
     if (worst == DONE) return 0;
-    return failure_agree(c->net, who == c->group.rank ? nccl_fail_to_settle(n, l, n->rc) : 0);
+    return net_agree(c->net, who == c->group.rank ? nccl_fail_to_settle(n, l, n->rc) : 0);
 }
 
 // Limits NCCL's channels. Each is a CTA, which takes an SM from the trainer's kernels while a collective
@@ -147,7 +147,7 @@ int nccl_connect(nccl_state *n, const zero_config *config) {
     // same on all ranks.
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
     setenv("NCCL_BUFFSIZE", "2097152", 0);
-    ZERO_TRY(failure_agree(c->net, c->group.rank ? 0 : make_ids(ids)));
+    ZERO_TRY(net_agree(c->net, c->group.rank ? 0 : make_ids(ids)));
     ZERO_TRY(comm_broadcast(c, comm_for_scalars, 0, ids, sizeof ids));
     for (int i = 0; i < LANES; i++) {
         lane *l = &n->lanes[i];

@@ -170,22 +170,12 @@ int nccl_fail_to_settle(nccl_state *n, const lane *l, ncclResult_t rc) {
     return fail_in_nccl(n, l, n->current, what, rc);
 }
 
-// Ranks may notice a dead rank earlier than NCCL does; NCCL may never notice it.
-static int is_one_lost(const nccl_state *n) { return failure_lost(n->c->net, "") >= 0; }
-
 int nccl_settle(nccl_state *n, const lane *l) {
-    double now = clock_now(), limit = now + n->c->net->timeout_s, look_at = now + LOOK_MS * 1e-3;
+    const double limit = clock_now() + n->c->net->timeout_s;
     ncclResult_t rc = n->rc;
-    while (rc == ncclInProgress) {
-        now = clock_now();
-        if (now >= limit) break;
+    while (rc == ncclInProgress && clock_now() < limit) {
         sched_yield();
         rc = nccl_progress_of(n, l);
-        if (rc != ncclInProgress || now < look_at) continue;
-        look_at = now + LOOK_MS * 1e-3;
-        if (!is_one_lost(n)) continue;
-        n->rc = ncclSuccess;
-        return nccl_fail(n, n->current, zero_last_error(), "");
     }
     return rc ? nccl_fail_to_settle(n, l, rc) : 0;
 }
@@ -231,7 +221,6 @@ static int look_at_queue(nccl_state *n, lane *l) {
 
 static int look(nccl_state *n) {
     if (n->failed) return nccl_relay(n);
-    if (is_one_lost(n)) return nccl_fail(n, oldest(n), zero_last_error(), "");
     for (lane *l = n->lanes; l < n->lanes + LANES; l++) ZERO_TRY(look_at_queue(n, l));
     for (lane *l = n->lanes; l < n->lanes + LANES; l++) {
         ncclResult_t state = ncclSuccess, rc = nccl.CommGetAsyncError(l->comm, &state);

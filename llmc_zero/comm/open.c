@@ -9,7 +9,7 @@
 // If NCCL is optional and cannot be used, the host's functions stay in use. The name then includes the
 // reason: the last failure's message without its advice.
 static int open_nccl(comm *c, const zero_config *config, memory *m) {
-    int rc = failure_agree(c->net, comm_open_nccl(c, config, m));
+    int rc = net_agree(c->net, comm_open_nccl(c, config, m));
     if (!rc) {
         const char *sums = config->comm.reduce_nccl ? "bits depend on it" : "summed in rank order";
         snprintf(c->name, sizeof c->name, "nccl, %s", sums);

@@ -28,6 +28,6 @@ static const comm_functions functions = { .all_gather = self_all_gather,
 int comm_open_self(comm *c) {
     c->f = &functions;
     c->only_queues = c->device->asynchronous;
-    snprintf(c->name, sizeof c->name, c->net->f ? "%s, one rank" : "%s", c->net->name);
+    snprintf(c->name, sizeof c->name, c->net->link ? "%s, one rank" : "%s", c->net->name);
     return 0;
 }

@@ -58,15 +58,16 @@ static int wait_for(comm *c, const comm_call *call, exchange_kind x, uint32_t ge
     patience p = patience_start();
     for (;;) {
         struct timespec nap = { 0, 100000000 };
+        char missing[c->group.ranks];
         double waited = patience_waited(&p);
         syscall(SYS_futex, &w->ctl->generation, FUTEX_WAIT, generation, &nap, NULL, 0);
-        if (atomic_load_explicit(&w->ctl->generation, memory_order_acquire) != generation) return 0;
-        ZERO_TRY(failure_lost_in(c->net, host_net_use(call), x));
-        if (waited <= c->net->timeout_s) continue;
-        char missing[c->group.ranks];
+        int done = atomic_load_explicit(&w->ctl->generation, memory_order_acquire) != generation;
+        if (done || waited > c->net->timeout_s) failure_waits(c->net, host_net_use(call), x, 0, NULL);
+        if (done) return 0;
         for (int r = 0; r < c->group.ranks; r++)
             missing[r] = atomic_load(&w->ctl->waits[r]) != generation + 1;
-        return failure_late(c->net, host_net_use(call), x, missing);
+        if (waited > c->net->timeout_s) return failure_late(c->net, host_net_use(call), x, missing);
+        failure_waits(c->net, host_net_use(call), x, waited, missing);
     }
 }
 

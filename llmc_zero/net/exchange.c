@@ -1,38 +1,47 @@
-#include "../base/error.h"
+#include "exchange.h"
+#include "../base/clock.h"
 #include "failure.h"
+#include "link.h"
 #include <string.h>
 
-// Waits until the exchange is done or has failed. Returns 1 after timeout_s.
-static int wait_for_all(net *n, net_use use, exchange_kind x) {
-    enum { LOOK_MS = 50 };
+// Spins for a millisecond, then sleeps between polls. Uses the clock instead of counting polls, because with
+// more ranks than cores each poll yields the core for a time slice.
+static void rest(double waited) {
+    if (waited > 1e-3) clock_nap(waited < 10e-3 ? 20e-6 : 200e-6);
+}
+
+// Waits until the exchange is done or has failed. Returns 1 after timeout_s, with the ranks in
+// missing[ranks].
+static int wait_for_all(net *n, net_use use, exchange_kind x, char *missing) {
+    const double look_s = 50e-3;
     patience p = patience_start();
-    double moved = p.last, looked = p.last;
-    for (;;) {
+    double looked = p.last;
+    for (int done = 0;;) {
         double waited = patience_waited(&p);
-        int step = n->f->step(n);
-        if (step == NET_DONE) return 0;
-        if (step < 0) return step;
-        ZERO_TRY(failure_seen(n, use, x));
+        ZERO_TRY(link_poll(n, &done));
+        if (done) return 0;
         if (n->ending) return zero_fail_rank(ZERO_ERR_COMM, n->rank, NULL, " ends the job");
-        if (waited > n->timeout_s) return 1;
-        if (step == NET_MOVED) moved = p.last;
-        if (p.last - looked > LOOK_MS * 1e-3) {
-            n->f->look(n);
+        if (p.last - looked > look_s || waited > n->timeout_s) {
+            link_pending(n, missing);
+            failure_waits(n, use, x, waited, missing);
+            ZERO_TRY(failure_seen(n, use));
+            if (waited > n->timeout_s) return 1;
             looked = p.last;
         }
-        if (step == NET_WAITING) n->f->rest(n, p.last - moved);
+        rest(waited);
     }
 }
 
 static int exchange(net *n, exchange_kind x, net_use use, int root, char *const *send, char *const *receive,
                     size_t bytes, char *missing) {
     n->exchanges++;
-    int rc = n->f->begin(n, x, root, send, receive, bytes);
-    if (!rc) rc = wait_for_all(n, use, x);
+    for (int r = 0; r < n->ranks; r++) missing[r] = r != n->rank && (x != EXCHANGE_ROOT || r == root);
+    failure_waits(n, use, x, 0, missing);  // already here, because the first poll may block
+    int rc = link_begin(n, x, root, send, receive, bytes);
+    if (!rc) rc = wait_for_all(n, use, x, missing);
+    failure_waits(n, use, x, 0, NULL);
     if (!rc) return 0;
-    if (rc > 0) n->f->pending(n, missing);
-    n->f->abandon(n);
-    n->closed = 1;
+    failure_close(n);
     if (!n->ending && rc < 0) failure_keep(n);  // otherwise the thread that ends the job keeps its failure
     return rc;
 }
@@ -75,7 +84,7 @@ int net_broadcast(net *n, int root, void *data, size_t bytes) {
     return net_exchange(n, EXCHANGE_ROOT, scalars, root, all, all, bytes);
 }
 
-int failure_agree(net *n, int rc) {
+int net_agree(net *n, int rc) {
     failure_record first = *zero_failed();
     int all[n->ranks], failed = 0, lowest = n->ranks, mine = rc != 0;
     if (n->ranks == 1) return rc;

@@ -1,58 +1,23 @@
+#define XXH_INLINE_ALL
 #include "net.h"
-#include "../base/clock.h"
-#include "../base/error.h"
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
 
-int net_prepare(net *n, const char *name, int rank, int ranks) {
-    n->name = name;
-    n->rank = rank;
-    n->ranks = ranks;
-    n->ended.root = n->reports = -1;
-    n->peers = calloc((size_t)ranks, sizeof *n->peers);
-    n->who = calloc((size_t)ranks, sizeof *n->who);
-    if (n->connection && n->peers && n->who && !pthread_mutex_init(&n->lock, NULL)) return 0;
-    return zero_fail(ZERO_ERR_MEMORY, "out of memory for the connections of %d ranks", ranks);
-}
-
-void net_seat(net *n) {
-    n->node_rank = n->ranks_on_node = 0;
-    for (int r = 0; r < n->ranks; r++) {
-        int here = n->who[r].node == n->who[n->rank].node;
-        n->ranks_on_node += here;
-        n->node_rank += here && r < n->rank;
-    }
-    n->on_one_node = n->ranks_on_node == n->ranks;
+uint64_t net_machine(char host[NET_NAME]) {
+    char boot[64] = "";
+    FILE *f = fopen("/proc/sys/kernel/random/boot_id", "re");
+    if (f && !fgets(boot, sizeof boot, f)) *boot = 0;
+    if (f) fclose(f);
+    memset(host, 0, NET_NAME);
+    if (gethostname(host, NET_NAME - 1)) strcpy(host, "unknown");
+    return XXH3_64bits_withSeed(host, strlen(host), XXH3_64bits(boot, strlen(boot)));
 }
 
 const char *net_host(const net *n, int rank) {
     return n->who && *n->who[rank].host ? n->who[rank].host : "unknown";
 }
-
-// -------- waiting
-
-patience patience_start(void) { return (patience){ 0, clock_now() }; }
-
-double patience_waited(patience *p) {
-    const double most = 0.2;  // a longer time between two polls means that the process was stopped
-    double now = clock_now(), since = now - p->last;
-    p->last = now;
-    return p->waited += since < most ? since : most;
-}
-
-int patience_outlasts(double limit, void *(*run)(void *), void *state) {
-    pthread_t thread;
-    patience p = patience_start();
-    if (pthread_create(&thread, NULL, run, state)) return run(state) != NULL;
-    while (pthread_tryjoin_np(thread, NULL)) {
-        if (patience_waited(&p) > limit) return !pthread_detach(thread);
-        clock_nap(1e-3);
-    }
-    return 0;
-}
-
-// -------- names for messages
 
 const char *exchange_name(exchange_kind x) {
     static const char *const names[] = { [EXCHANGE_SCATTER] = "a reduce-scatter",

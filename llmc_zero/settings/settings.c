@@ -13,7 +13,6 @@ static const char *const words[][5] = {
     [ZERO_KIND_DTYPE] = { "fp32", "bf16", "fp16" },
     [ZERO_KIND_DEVICE] = { "cpu", "cuda" },
     [ZERO_KIND_TIER] = { "none", "cpu", "nvme" },
-    [ZERO_KIND_START] = { "auto", "mpi", "tcp", "file" },
     [ZERO_KIND_TEXT] = { NULL },
 };
 
@@ -24,7 +23,7 @@ static const char *const words[][5] = {
 #define SETTING(member, kind, ...)                                     \
     _Static_assert(_Generic(((zero_config *)0)->member,                \
                             int: IS_FROM(kind, INT, FLAG),             \
-                            unsigned: IS_FROM(kind, UNSIGNED, START),  \
+                            unsigned: IS_FROM(kind, UNSIGNED, TIER),   \
                             int64_t: IS_FROM(kind, INT64, INT64),      \
                             double: IS_FROM(kind, REAL, REAL),         \
                             const char *: IS_FROM(kind, TEXT, TEXT)), #member);

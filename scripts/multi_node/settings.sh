@@ -1,5 +1,5 @@
-# Settings of all recipes, which source this file; docs/multi-node.md is the guide. Change HOSTS, GPUS and
-# SHARED here, or set each one in the environment:
+# Settings of both recipes, which source this file; docs/multi-node.md is their guide. Change HOSTS, GPUS and
+# SHARED. You can also set each one in the environment:
 #   HOSTS="a b" GPUS=4 scripts/multi_node/run_gpt2_1558M_mpi.sh
 
 # The machines' ssh names; rank 0 runs on the first. With Slurm only the number of names matters.
@@ -14,24 +14,17 @@ SHARED=${SHARED:-/shared/gpt2}
 STAGE=${STAGE:-1}
 # At most this many sequences of 1024 tokens per GPU and micro-batch: llm.c's value for 80 GB, untested here.
 BATCH=${BATCH:-16}
-PORT=${PORT:-12345}                 # rank 0 listens on it with START=tcp
 OUT=${OUT:-$SHARED/gpt2_1558M}      # logs and checkpoints; the same command resumes from the last one
 EVERY=${EVERY:-1000}                # steps between checkpoints
 # 1: tests the cluster with three steps of a tiny model, with or without GPUs. Writes nothing.
 TRY=${TRY:-0}
 ARGUMENTS=${ARGUMENTS:-}            # more options for the trainer
+# More options for mpirun, for example --mca btl_tcp_if_include eth0
+MPI_OPTIONS=${MPI_OPTIONS:-}
 
 root=${root:-$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)}
 trainer=${TRAINER:-$root/train_gpt2_zero}       # at the same path on all machines
 stop() { echo "$(basename "$0"): $*" >&2; exit 1; }
-# Prints a key for the ranks of a run, from 128 random bits.
-new_key() {
-    local key
-    key=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')
-    [ ${#key} = 32 ] || stop "cannot make a key for the run: od failed"
-    echo "$key"
-}
-
 read -ra hosts <<<"$HOSTS"
 ranks=$((${#hosts[@]} * GPUS))
 [ "$ranks" -gt 0 ] || stop "HOSTS='$HOSTS', GPUS=$GPUS: no ranks"
@@ -55,8 +48,14 @@ fi
 read -ra further <<<"$ARGUMENTS"
 arguments+=("${further[@]}")
 
-# Variables that the ranks on other machines also need
-passed_on=()
-for name in $(compgen -e); do
-    case $name in NCCL_* | OMP_NUM_THREADS | LD_LIBRARY_PATH) passed_on+=("$name") ;; esac
-done
+# start_ranks OPTION...: becomes mpirun, which passes on variables that ranks on other machines also need.
+# Each rank uses several threads, so it is not bound to one core.
+# shellcheck disable=SC2086
+start_ranks() {
+    local name passed_on=()
+    for name in $(compgen -e); do
+        case $name in NCCL_* | OMP_NUM_THREADS | LD_LIBRARY_PATH) passed_on+=(-x "$name") ;; esac
+    done
+    exec mpirun "$@" -np "$ranks" --map-by ppr:"$GPUS":node --bind-to none "${passed_on[@]}" $MPI_OPTIONS \
+        "$trainer" "${arguments[@]}"
+}

@@ -238,7 +238,7 @@ sub cuda_helpers ($f) {
 // ----------------------------------------------------------------------------
 // ZeRO: the plugin holds parameters, gradients, moments and masters, and connects the ranks. -z sets its
 // stage; ZERO_CONFIG=file, a DeepSpeed JSON, has more settings. Run it with mpirun -np 2 ./train_gpt2cu
-// -z 3, or with -pi, -pn and -pr as without ZeRO.
+// -z 3.
 #define OMPI_SKIP_MPICXX 1 // no C++ bindings, which MPI's C library lacks
 #define MPICH_SKIP_MPICXX 1
 #include <glob.h>
@@ -262,51 +262,35 @@ static int z_rank_on_node(int ranks) {
         provided < MPI_THREAD_SERIALIZED)
         z_refuse("MPI_Init_thread does not give MPI_THREAD_SERIALIZED, which the plugin needs");
     if (MPI_Comm_size(MPI_COMM_WORLD, &world) != MPI_SUCCESS || world != ranks)
-        z_refuse("the launcher started %d ranks, but MPI has %d: start with mpirun, or add -pi tcp or -pi fs",
-                 ranks, world);
+        z_refuse("the launcher started %d ranks, but MPI has %d: start with MPI's own mpirun", ranks, world);
     if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node) != MPI_SUCCESS ||
         MPI_Comm_rank(node, &rank) != MPI_SUCCESS || MPI_Comm_free(&node) != MPI_SUCCESS)
         z_refuse("MPI does not report the ranks on this node");
     return rank;
 }
-// Determines this rank and its GPU: with MPI by its number on its node, else by -pg. Ranks may share a GPU.
-static MultiGpuConfig z_start(int num_processes, int process_rank, int gpus_per_node, char *server_ip,
-                              char *fs_path, char *init_method) {
+// Determines this rank, and its GPU by its number on its node. Ranks may share a GPU.
+static int z_ranks = 1;
+static MultiGpuConfig z_start(int num_processes, int, int, char *, char *, char *init_method) {
     MultiGpuConfig config = {};
     zero_launch launched = zero_launched();
-    int on_node = launched.ranks_on_node, devices;
+    int devices;
     if (!launched.ranks) z_refuse("%s", zero_last_error());
     z_config = zero_defaults();
-    int tcp = strcmp(init_method, "tcp") == 0, fs = strcmp(init_method, "fs") == 0;
     config.process_rank = launched.rank;
-    config.num_processes = launched.ranks;
-    if (!tcp && !fs && strcmp(init_method, "mpi") != 0)
-        z_refuse("-pi %s: must be mpi, tcp or fs", init_method);
+    config.num_processes = z_ranks = launched.ranks;
+    if (strcmp(init_method, "mpi") != 0)
+        z_refuse("-pi %s: Open MPI connects the ranks: start them with mpirun -np N, under Slurm with srun "
+                 "--mpi=pmix, or with mpirun inside an sbatch job", init_method);
+    if (num_processes != 1 && num_processes != config.num_processes)
+        z_refuse("-pn %d: this is one of %d ranks; start with mpirun -np %d", num_processes,
+                 config.num_processes, num_processes);
     cudaCheck(cudaGetDeviceCount(&devices));
-    if (tcp || fs) {
-        z_config.start.method = tcp ? ZERO_START_TCP : ZERO_START_FILE;
-        z_config.start.server = *server_ip ? server_ip : NULL;
-        z_config.start.file = *fs_path ? fs_path : NULL;
-        if (num_processes > 1 || config.num_processes == 1) { // otherwise the launcher sets them
-            z_config.start.rank = config.process_rank = process_rank;
-            z_config.start.ranks = config.num_processes = num_processes;
-        }
-        if (gpus_per_node < 1) z_refuse("-pg %d: must be at least 1", gpus_per_node);
-        config.local_device_idx = config.process_rank % gpus_per_node;
-        if (config.local_device_idx >= devices)
-            z_refuse("-pg %d: rank %d would use GPU %d, but this machine has %d: give -pg %d to share "
-                     "GPUs, or start fewer ranks on it",
-                     gpus_per_node, config.process_rank, config.local_device_idx, devices, devices);
-    } else if (num_processes != 1 && num_processes != config.num_processes)
-        z_refuse("-pn %d: this is one of %d ranks; start with mpirun -np %d, or add -pi tcp or -pi fs",
-                 num_processes, config.num_processes, num_processes);
-    else if (config.num_processes > 1) {
-        z_config.start.method = ZERO_START_MPI;
+    if (config.num_processes > 1) {
         config.local_device_idx = z_rank_on_node(config.num_processes) % devices;
-        if (on_node > devices && config.process_rank == 0)
+        if (launched.ranks_on_node > devices && config.process_rank == 0)
             printf("note: %d ranks on rank 0's machine, which has %d visible GPUs; ranks that share a GPU "
                    "take turns on it\\n",
-                   on_node, devices);
+                   launched.ranks_on_node, devices);
     }
     cudaCheck(cudaSetDevice(config.local_device_idx));
     return config;
@@ -326,7 +310,7 @@ static float z_max_norm(float scale, float grad_clip) {
 }
 static void z_end(void) {
     z_finish();
-    if (z_config.start.method == ZERO_START_MPI && MPI_Finalize() != MPI_SUCCESS) // z_start() initialised it
+    if (z_ranks > 1 && MPI_Finalize() != MPI_SUCCESS) // z_start() initialised it
         z_refuse("MPI_Finalize failed");
 }
 #define multi_gpu_config_init(...) z_start(__VA_ARGS__)
@@ -414,8 +398,8 @@ static void z_check_state(const int *header, const char *filename) {
         z_refuse("%s: not written with ZeRO, so its moments have the layout of llm.c's optimizer; start from "
                  "the model file, with -e", filename);
     if (header[2] != zero_ranks(z))
-        z_refuse("%s: saved by %d ranks; resume with mpirun -np %d, srun -n %d or -pn %d", filename,
-                 header[2], header[2], header[2], header[2]);
+        z_refuse("%s: saved by %d ranks; resume with mpirun -np %d", filename,
+                 header[2], header[2]);
 }
 // ----------------------------------------------------------------------------
 END

@@ -17,7 +17,7 @@ static void give_seeds(void) {
     static const char *const lines[] = {
         "-e\nd12\n-i\ntrain_*.bin\n-b\n4\n-t\n1024\n-d\n524288\n-l\n0.0006\n-z\n3\n-n\n1000\n-o\nlog\n-y\n1",
         "--dtype\nfp16\n--offload-optimizer\nnvme\n--nvme\n/a,/b\n--sub-group-size\n4096\n--reduce\nranks",
-        "-pi\ntcp\n-pn\n4\n-pr\n1\n-ps\n10.0.0.1:2000\n--overlap=0\n--plan\n--plan-ranks\n8",
+        "-pi\nmpi\n-pn\n1\n-pr\n0\n-ps\n10.0.0.1:2000\n--overlap=0\n--plan\n--plan-ranks\n8",
     };
     fuzz_seed("resume", lines[0], strlen(lines[0]));
     fuzz_seed("nvme", lines[1], strlen(lines[1]));

@@ -2,11 +2,20 @@
 #include "fuzz.h"
 
 extern const fuzz_target fuzz_checkpoint, fuzz_saved_run, fuzz_model_file, fuzz_tokenizer, fuzz_word_pieces,
-    fuzz_shards, fuzz_deepspeed, fuzz_tuning, fuzz_start_file, fuzz_options, fuzz_prompts, fuzz_safetensors,
-    fuzz_hf_config, fuzz_messages;
+    fuzz_shards, fuzz_deepspeed, fuzz_tuning, fuzz_options, fuzz_prompts, fuzz_safetensors, fuzz_hf_config;
 
 const fuzz_target *const fuzz_targets[] = {
-    &fuzz_checkpoint, &fuzz_saved_run,   &fuzz_model_file, &fuzz_tokenizer,  &fuzz_word_pieces,
-    &fuzz_shards,     &fuzz_deepspeed,   &fuzz_tuning,     &fuzz_start_file, &fuzz_options,
-    &fuzz_prompts,    &fuzz_safetensors, &fuzz_hf_config,  &fuzz_messages,   NULL,
+    &fuzz_checkpoint,
+    &fuzz_saved_run,
+    &fuzz_model_file,
+    &fuzz_tokenizer,
+    &fuzz_word_pieces,
+    &fuzz_shards,
+    &fuzz_deepspeed,
+    &fuzz_tuning,
+    &fuzz_options,
+    &fuzz_prompts,
+    &fuzz_safetensors,
+    &fuzz_hf_config,
+    NULL,
 };

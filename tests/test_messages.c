@@ -1,0 +1,125 @@
+// Tests the messages about ranks: lists of ranks, names of collectives, the fields of a failure, and text
+// that is safe to print. Time during which the process is stopped does not count as waiting.
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+#include "unit.h"
+#include "../llmc_zero/net/net.h"
+
+// A long list of ranks ends with the number of those left out.
+static void many_ranks(void **state) {
+    enum { RANKS = 200 };
+    static net_place who[RANKS];
+    char chosen[RANKS], list[ZERO_LIST];
+    net n = { .ranks = RANKS, .who = who };
+    int named = 0, more = 0;
+    for (int r = 0; r < RANKS; r++) snprintf(who[r].host, sizeof who[r].host, "node%d", r);
+    memset(chosen, 0, sizeof chosen);
+    chosen[1] = 1;
+    assert_string_equal(net_list(&n, chosen, list), "rank 1 (host node1)");
+    chosen[0] = chosen[2] = 1;
+    assert_string_equal(net_list(&n, chosen, list),
+                        "ranks 0 (host node0), 1 (host node1) and 2 (host node2)");
+    memset(chosen, 1, sizeof chosen);
+    memset(who[5].host, 'h', sizeof who[5].host - 1);
+    net_list(&n, chosen, list);
+    for (const char *p = list; (p = strstr(p, "(host")); p++) named++;
+    assert_true(named > 3);
+    assert_int_equal(sscanf(strstr(list, " and "), " and %d more", &more), 1);
+    assert_int_equal(named + more, RANKS);
+    n.who = NULL;  // as in the exchange that distributes the hosts' names
+    memset(chosen + 1, 0, sizeof chosen - 1);
+    assert_string_equal(net_list(&n, chosen, list), "rank 0 (host unknown)");
+}
+
+static void nap_ms(long ms) { nanosleep(&(struct timespec){ 0, ms * 1000000 }, NULL); }
+
+static void stopped(void **state) {
+    int status = 0;
+    pid_t child = fork();
+    if (!child) {
+        patience p = patience_start();
+        const double begin = p.last;
+        raise(SIGSTOP);
+        double waited = patience_waited(&p);
+        for (int i = 0; i < 4; i++) {
+            nap_ms(50);
+            waited = patience_waited(&p);
+        }
+        _exit(waited < 0.19 ? 1 : waited > p.last - begin - 0.8 + 0.25 ? 2 : 0);
+    }
+    assert_int_equal(waitpid(child, &status, WUNTRACED), child);
+    assert_true(WIFSTOPPED(status));
+    nap_ms(800);  // of which at most 0.2 s count
+    kill(child, SIGCONT);
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_int_equal(status, 0);
+}
+
+// A failure sets its fields. Details added later do not change the reason.
+static void fields(void **state) {
+    const zero_failure *f = zero_last_failure();
+    const failure_record *kept = zero_failed();
+    assert_int_equal(zero_fail(ZERO_ERR_IO, "the disk is full"), ZERO_ERR_IO);
+    assert_true(f->rank == -1 && f->unit == -1 && kept->lower == -1 && !*f->setting);
+    assert_int_equal(zero_failed_advice("remove %d files", 3), ZERO_ERR_IO);
+    assert_int_equal(zero_failed_on(2, "node2"), ZERO_ERR_IO);
+    assert_string_equal(f->sentence, "rank 2 (host node2): the disk is full; remove 3 files");
+    assert_int_equal(kept->reason, strlen("rank 2 (host node2): the disk is full"));
+    assert_int_equal(f->rank, 2);
+    zero_failed_on(1, "node1");  // has no effect, because the message already names a rank
+    assert_string_equal(f->sentence, "rank 2 (host node2): the disk is full; remove 3 files");
+    assert_int_equal(zero_fail_setting(ZERO_ERR_ARGUMENT, "start.rank start.ranks", " %d: below %d", -3, 0),
+                     ZERO_ERR_ARGUMENT);
+    assert_string_equal(f->sentence, "start.rank -3: below 0");
+    assert_string_equal(f->setting, "start.rank start.ranks");
+    zero_fail(ZERO_ERR_IO, "%s, again", zero_last_error());  // the new message may contain the old one
+    assert_string_equal(f->sentence, "start.rank -3: below 0, again");
+    assert_string_equal(f->setting, "");
+}
+
+static void plain(void **state) {
+    static const char *const cases[][2] = {
+        { "rank 1: /home/j\xc3\xbcrgen", "rank 1: /home/j\xc3\xbcrgen" },
+        { "\33]0;x\a\r\b\177", "?]0;x????" },
+        { "a\nb\tc", "a b c" },
+        { "\xc2\x9b"
+          "2J \x9b"
+          "2J",
+          "??2J ?2J" },  // a terminal's control code in UTF-8, and as one byte
+        { "\xe0\x80\x9b \xf0\x80\x80\x9b", "??? ????" },  // overlong encodings
+        { "\xe2\x82\xac \xf0\x9f\x98\x80 \xf5", "\xe2\x82\xac \xf0\x9f\x98\x80 ?" },
+        { "\xe2\x82", "??" },
+        // characters that are invisible or change the order of others: U+202E, U+2066, U+200B, U+061C, U+FEFF
+        // and a tag
+        { "a\xe2\x80\xaetxt.exe", "a???txt.exe" },
+        { "\xe2\x81\xa6x\xe2\x81\xa9", "???x???" },
+        { "a\xe2\x80\x8b"
+          "b\xd8\x9c"
+          "c\xef\xbb\xbf",
+          "a???b??c???" },
+        { "\xf3\xa0\x81\x81", "????" },
+        { "\xe2\x80\x90\xe2\x80\xa7\xe2\x80\xaf",
+          "\xe2\x80\x90\xe2\x80\xa7\xe2\x80\xaf" },       // neighbouring code points are kept
+        { "\xed\xa0\x80 \xf4\x90\x80\x80", "??? ????" },  // a surrogate, and a code point that is too large
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[32] = "";
+        snprintf(text, sizeof text, "%s", cases[i][0]);
+        zero_plain(text, sizeof text);
+        assert_string_equal(text, cases[i][1]);
+    }
+    char *no_end = malloc(8);  // on the heap, so that a sanitizer checks its bounds
+    assert_non_null(no_end);
+    memset(no_end, 0xe2, 8);
+    zero_plain(no_end, 8);
+    assert_string_equal(no_end, "???????");
+    free(no_end);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = { cmocka_unit_test(many_ranks), cmocka_unit_test(stopped),
+                                        cmocka_unit_test(fields), cmocka_unit_test(plain) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
