@@ -71,7 +71,6 @@ struct Communicator {
     Shared *shared = nullptr;
     bool ready = false, finalizing = false, has_stream = false;
     cudaStream_t stream = nullptr;
-    std::atomic<bool> aborted{ false };
     std::atomic<int> error{ 0 }, unfinished{ 0 };
     OperationPtr group, unissued;  // the open group; an operation that is complete but not yet on the stream
     std::map<void *, size_t> registered;
@@ -86,9 +85,8 @@ using CommunicatorPtr = std::shared_ptr<Communicator>;
 std::recursive_mutex lock;
 std::vector<CommunicatorPtr> live;
 std::string last_error;
-std::atomic<long> operations{ 0 }, groups{ 0 }, aborts{ 0 };
+std::atomic<long> operations{ 0 }, groups{ 0 };
 std::map<void *, size_t> allocated;  // memory from ncclMemAlloc
-std::vector<void *> unused;          // device memory of aborted communicators
 thread_local int depth = 0;
 thread_local std::vector<CommunicatorPtr> grouped;
 
@@ -116,11 +114,6 @@ CommunicatorPtr find(ncclComm_t handle) {
     for (auto &c : live)
         if ((ncclComm_t)c.get() == handle) return c;
     return nullptr;
-}
-
-void forget(const CommunicatorPtr &c) {
-    std::lock_guard<std::recursive_mutex> guard(lock);
-    live.erase(std::find(live.begin(), live.end(), c));
 }
 
 size_t size_of(ncclDataType_t type) { return type == ncclFloat32 ? 4 : type == ncclInt8 ? 1 : 2; }
@@ -199,9 +192,8 @@ bool move_messages(Communicator &c, Operation &op) {
     return done;
 }
 
-// Advances an operation. Returns true if it is complete, or abandoned because of an abort.
+// Advances an operation. Returns true if it is complete.
 bool look(Communicator &c, Operation &op) {
-    if (c.aborted) return true;
     if (c.error || c.shared->error || is_asked("hang", c.rank, op.number)) return false;
     if (is_asked("stop", c.rank, op.number)) raise(SIGSTOP);
     if (is_asked("error", c.rank, op.number)) {
@@ -239,7 +231,7 @@ ncclResult_t issue(const CommunicatorPtr &c) {
     op->number = ++operations;
     c->unfinished++;
     auto finish = [=] {
-        for (size_t i = 0; i < op->then.size() && !c->aborted; i++) op->then[i]();
+        for (auto &then : op->then) then();
         c->unfinished--;
     };
     cudaError_t rc = cuda_stand_in_queue(c->stream, finish, [=] { return look(*c, *op); });
@@ -256,7 +248,7 @@ ncclResult_t end_operation(const CommunicatorPtr &c) {
 // describing operations
 
 ncclResult_t usable(const CommunicatorPtr &c) {
-    if (!c) return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
+    if (!c) return refuse(ncclInvalidArgument, "no such communicator");
     if (c->error) return (ncclResult_t)(int)c->error;
     if (!c->ready || c->unissued || c->finalizing) {
         return refuse(ncclInvalidUsage,
@@ -437,7 +429,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     CommunicatorPtr c = find(comm);
-    if (!c) return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
+    if (!c) return refuse(ncclInvalidArgument, "no such communicator");
     if (c->unissued) {
         *state = ncclInProgress;
         return issue(c);
@@ -460,38 +452,12 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     CommunicatorPtr c = find(comm);
-    if (!c) return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
+    if (!c) return refuse(ncclInvalidArgument, "no such communicator");
     if (c->unfinished || c->unissued)
         return refuse(ncclInvalidUsage, "operations are in progress: NCCL would wait for them");
-    forget(c);
     for (void *p : c->memory) cudaFree(p);
-    return ncclSuccess;
-}
-
-static thread_local bool reclaims;
-
-// Frees the memory of aborted communicators after waiting for all work on the device.
-static void reclaim() {
-    while (setting("CUDA_STAND_IN_NCCL_STUCK", 0)) sleep(1);
-    cudaDeviceSynchronize();
     std::lock_guard<std::recursive_mutex> guard(lock);
-    for (void *p : unused) cudaFree(p);
-    unused.clear();
-    reclaims = false;
-}
-
-ncclResult_t ncclCommAbort(ncclComm_t comm) {
-    CommunicatorPtr c = find(comm);
-    if (!c) return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
-    aborts++;
-    c->aborted = true;
-    unlink(c->path.c_str());
-    forget(c);
-    lock.lock();
-    unused.insert(unused.end(), c->memory.begin(), c->memory.end());
-    lock.unlock();
-    reclaims = true;
-    if (!depth) reclaim();
+    live.erase(std::find(live.begin(), live.end(), c));
     return ncclSuccess;
 }
 
@@ -570,7 +536,6 @@ ncclResult_t ncclGroupEnd(void) {
             result = result && result != ncclInProgress ? result : rc ? rc : result;
         }
         grouped.clear();
-        if (reclaims) reclaim();
     }
     return result;
 }
@@ -638,8 +603,6 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDat
 }
 
 long nccl_stand_in_groups(void) { return groups; }
-
-long nccl_stand_in_aborts(void) { return aborts; }
 
 size_t nccl_stand_in_registered(void) {
     std::lock_guard<std::recursive_mutex> guard(lock);
