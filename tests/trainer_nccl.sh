@@ -102,7 +102,7 @@ while IFS='|' read -r what setting message arguments; do
 done <<'TABLE'
 a gather that does not end|hang:1:9|the all-gather of unit 2 \(collective 9\) did not end within LIMIT s
 many micro-batches later|hang:1:11|the all-gather of unit 1 \(collective 11\) did not end|-z 1 -d 4096
-without overlap|hang:1:9|the all-gather of unit 2 \(collective 9\) did not end|--overlap 0
+without overlap|hang:1:7|the reduce-scatter of unit 2 \(collective 7\) did not end|-z 2 --overlap 0
 in NCCL's memory|hang:1:9|the all-gather of unit 2 \(collective 9\) did not end|--nccl-memory
 a gather during the start|hang:1:5|the all-gather of unit 1 \(collective 5\) did not end
 a reduction that does not end|hang:1:7|the reduce-scatter of unit 2 \(collective 7\) did not end|-z 2
