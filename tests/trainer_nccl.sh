@@ -60,8 +60,8 @@ elif [ -e /dev/nvidiactl ]; then skip "NVIDIA's library" \
 else
     ln -s "$own" "$dir/own/libnccl.so.2"
     refused "NVIDIA's library has all functions, and its failure is reported" 2 \
-        'rank [01] \(host [^ ]+\): ncclCommInitRankConfig failed; NCCL reports: unhandled cuda error' \
-        "${with[@]/NAME/own}" --comm nccl
+        'rank [01] \(host [^ ]+\): ncclCommInitRankConfig failed; NCCL reports: unhandled cuda error.*; '\
+'comm.nccl 0 sends the data through the host' "${with[@]/NAME/own}" --comm auto
 fi
 
 # ---- too few GPUs

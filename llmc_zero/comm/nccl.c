@@ -161,7 +161,6 @@ static void nccl_close(comm *c, int clean) {
         d->f->destroy_event(d, w->begin);
         d->f->destroy_event(d, w->end);
     }
-    pthread_mutex_destroy(&n->lock);
     free(n);
     c->nccl = NULL;
     comm_close_host(c, clean);

@@ -88,11 +88,9 @@ int comm_check_nccl(comm *c, const zero_config *config) {
 int nccl_connect(nccl_state *n) {
     comm *c = n->c;
     ncclUniqueId ids[COMMUNICATORS];
-    // Makes the kernels of both communicators run in the order in which the host queues them, which is the
-    // same on all ranks.
+    // Makes both communicators' kernels run in the order in which all ranks' hosts queue them.
     setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 0);
-    // Sends and receives connect every channel with every peer: see docs/internals/nccl.md for the memory.
-    setenv("NCCL_BUFFSIZE", "2097152", 0);
+    setenv("NCCL_BUFFSIZE", "2097152", 0);  // for the memory: docs/internals/nccl.md
     for (int i = 0; i < COMMUNICATORS && !c->group.rank; i++) ASK(n, GetUniqueId, &ids[i]);
     ZERO_TRY(failure_agree(c->net, nccl_settle(n, n->of, NULL)));
     ZERO_TRY(comm_broadcast(c, comm_for_scalars, 0, ids, sizeof ids));

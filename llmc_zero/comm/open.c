@@ -13,7 +13,9 @@ static int open_nccl(comm *c, const zero_config *config, memory *m) {
     if (!rc) {
         const char *sums = config->comm.reduce_nccl ? "bits depend on it" : "summed in rank order";
         snprintf(c->name, sizeof c->name, "nccl, %s", sums);
-        return comm_open_nccl(c, config, m);
+        rc = comm_open_nccl(c, config, m);
+        if (rc && config->comm.nccl < 0) zero_failed_advice("comm.nccl 0 sends the data through the host");
+        return rc;
     }
     if (config->comm.nccl > 0) return rc;
     const failure_record *why = zero_failed();
