@@ -66,8 +66,7 @@ static inline int traced_lane(const zero *z, task_lane lane) {
 
 // -------- ranks.c
 
-// Waits for the stream. Also fails if a collective has failed, so after a return of 0 the device's memory is
-// valid.
+// Waits for the stream.
 int wait_for_device(zero *z, device_stream s);
 // (collective) Gathers every rank's `mine` (n) into `all` (ranks, n).
 int share_values(zero *z, const double *mine, double *all, int n);

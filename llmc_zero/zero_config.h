@@ -28,8 +28,10 @@ typedef struct {
     int64_t window_bytes;  // staging per rank, 64 KiB to 16 MiB, shared between the ranks of a node; 0: up
                            // to 4 MiB as needed, with NCCL at most 256 MiB for all ranks together
     int shared_window;     // 1: shared memory if all ranks are on one node; 0: messages
-    int nccl;  // with ZERO_CUDA, 1: NCCL; 0: through the host; -1: NCCL if it works (if not, zero_job.comm
-               // has the reason). See docs/internals/nccl.md
+    int nccl;  // with ZERO_CUDA, 1: NCCL; 0: through the host; -1: NCCL if all ranks can use it (if not,
+               // zero_job.comm has the reason). See docs/internals/nccl.md
+    int nccl_memory;  // needs nccl 1. 1: NCCL allocates what collectives move, and does not copy it on the
+                      // way; 0: cudaMalloc
     int reduce_nccl;  // needs nccl 1. 1: NCCL sums, in an order of its choice; 0: rank order
     int reduce_fp32;  // 1: send 16-bit gradients as fp32, twice the bytes. The sums stay bit-identical unless
                       // reduce_nccl is set; NCCL then sums in fp32

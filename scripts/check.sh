@@ -84,15 +84,6 @@ compile_llmc() {
     fi
 }
 
-# Ranks that hang, fail or cannot start in the stand-in's NCCL. Takes half a minute, so make test skips it.
-trouble_in_nccl() {
-    local how
-    for how in trouble start; do
-        try nccl "NCCL, ranks in trouble: $how" env OMP_NUM_THREADS=1 timeout 600 \
-            mpirun --oversubscribe -np 3 build/stand-in/tests/mpi_nccl $how
-    done
-}
-
 # Disks that fail or lose power
 disks() {
     local trainer=build/stand-in/train_gpt2_zero
@@ -125,7 +116,6 @@ without_sanitizers() {
         timeout 1200 tests/test_gpu_check.sh
     disks
     compile_llmc
-    trouble_in_nccl
 }
 try stand_in 'build of the CUDA code for the CPU' build CUDA=stand-in stand-in
 in_background without_sanitizers

@@ -388,7 +388,7 @@ static void check_devices(void) {
     CUDA_MUST(cudaSetDevice(0));
 }
 
-// With NCCL the host does not wait, so only events order the gathers.
+// With NCCL collectives only queue work, and the hooks wait for it.
 static void check_nccl(void) {
 #ifdef ZERO_HAVE_NCCL
 #ifdef CUDA_STAND_IN

@@ -1,9 +1,6 @@
-// Compares collectives through NCCL with those through host memory, and tests failures: mpirun -np N mpi_nccl
-// [what]. With the stand-ins (tests/cuda/) each rank has its own GPU. With real GPUs, N may exceed their
-// number if NCCL is 2.30 or newer.
-//   mpi_nccl          the same bits, for every dtype, location of shards, number of pieces, and stream order
-//   mpi_nccl trouble  a collective of rank 1 never ends, or fails
-//   mpi_nccl start    ranks that can or cannot start NCCL together
+// Compares collectives through NCCL with those through host memory, and tests failures. With the stand-ins
+// (tests/cuda/) each rank has its own GPU. With real GPUs, there may be more ranks than GPUs if NCCL is 2.30
+// or newer.
 #include <dlfcn.h>
 #include <mpi.h>
 #include <stdint.h>
@@ -100,11 +97,19 @@ static void begin(int cuda_device, double timeout_s) {
     stage(0);
 }
 
-static void end(int clean) {
-    comm_close(&c, clean);
-    CHECK(!c.nccl);
+static const comm_functions *through_nccl;
+
+static void open_nccl(void) {
+    MUST(comm_check_nccl(&c, &config));
+    MUST(comm_open_nccl(&c, &config, &m));
+    through_nccl = c.f;
+}
+
+static void end(void) {
+    comm_close(&c, 1);
+    CHECK(!c.nccl && !d.check && !d.is_stalled);
     memory_free_all(&m);
-    net_close(&ranks, clean);
+    net_close(&ranks, 1);
     device_close(&d);
 }
 
@@ -173,7 +178,7 @@ static void take_shards(const shape *s, const set *t, char *to) {
 static const comm_functions *by(int nccl) {
     c.incoming = incoming[nccl].at;
     c.incoming_bytes = incoming[nccl].bytes;
-    return nccl ? &comm_nccl_functions : &comm_host_functions;
+    return nccl ? through_nccl : &comm_host_functions;
 }
 
 static int reduce(const shape *s, const set *t, int by_nccl) {
@@ -217,12 +222,11 @@ static void check_same(const shape *s, int gathers, char *expected, char *got) {
     const size_t bytes = gathers ? elems * c.group.ranks * dtype_bytes(s->type)
                                  : elems * dtype_bytes(s->shard_type);
     CHECK(run_one(s, gathers, 0, expected) == run_one(s, gathers, 1, got));
-    MUST(comm_failed(&c));
     CHECK(!memcmp(expected, got, bytes));
 }
 
 // Runs a gather and a reduction at the same time; ranks wait for them in different orders. Queuing them must
-// not allocate memory or make the host wait.
+// not allocate memory or, with overlap, make the host wait.
 static void check_both(char *expected, char *got) {
     shape s = { 3, 1, ZERO_BF16, ZERO_BF16, 0 };
     set t = set_of(&s);
@@ -245,7 +249,8 @@ static void check_both(char *expected, char *got) {
         MUST(reduce(&s, &t, 1));
         MUST(gather(&s, &u, 1));
         counts(&waits[1], &allocations[1]);
-        CHECK(waits[0] == waits[1] && allocations[0] == allocations[1]);
+        CHECK(!config.overlap || waits[0] == waits[1]);
+        CHECK(allocations[0] == allocations[1]);
         MUST(d.f->wait(&d, (c.group.rank + round) % 2 ? COMM : GATHER));
         MUST(d.f->wait(&d, (c.group.rank + round) % 2 ? GATHER : COMM));
         take_shards(&s, &t, got);
@@ -254,14 +259,13 @@ static void check_both(char *expected, char *got) {
     }
 }
 
-// Queues more gathers than the watchdog's list holds.
+// Queues more gathers than the ring holds.
 static void check_many(void) {
     shape s = { 1, 0, ZERO_F32, ZERO_F32, 0 };
     comm_piece p = { fulls, fulls + c.group.rank * 512, 128 };
     fill(&s, c.group.rank);
-    for (int i = 0; i < 600; i++) MUST(comm_all_gather(&c, for_unit, &p, 1, 4));
+    for (int i = 0; i < 3 * QUEUED; i++) MUST(comm_all_gather(&c, for_unit, &p, 1, 4));
     MUST(d.f->wait(&d, GATHER));
-    MUST(comm_failed(&c));
 }
 
 static int rehearse_both(void *ctx) {
@@ -270,9 +274,6 @@ static int rehearse_both(void *ctx) {
     MUST(gather(&s, &t, 1));
     return reduce(&s, &t, 1);
 }
-#ifdef CUDA_STAND_IN
-static int rehearse_nothing(void *ctx) { return 0; }
-#endif
 
 // -------- memory, groups
 
@@ -318,14 +319,13 @@ static void check_memory(size_t in_use_before) {
     CHECK(nccl &&
           nccl->bytes == 2 * ((64 << 10) + RED_ZONE + (c.group.ranks - 1) * ((256u << 10) + RED_ZONE)));
     // blocks are registered only with the communicators that transfer them
-    for (const memory_block *b = m.blocks; b; b = b->next)
+    for (const memory_block *b = m.blocks; b && config.comm.nccl_memory; b = b->next)
         moved += b->bytes *
                  (!!(b->moved_by & ZERO_MOVED_BY_GATHERS) + !!(b->moved_by & ZERO_MOVED_BY_REDUCTIONS));
-    CHECK(registered() == moved && moved > 0);
+    CHECK(registered() == moved && (moved > 0) == config.comm.nccl_memory);
 }
 
 static long groups_so_far(void) { return ((long (*)(void))of_stand_in("nccl_stand_in_groups"))(); }
-static long aborts_so_far(void) { return ((long (*)(void))of_stand_in("nccl_stand_in_aborts"))(); }
 
 // A collective must use few groups, because NCCL starts a thread for each.
 static void check_groups(int rounds) {
@@ -343,7 +343,6 @@ static size_t device_in_use(void) { return 0; }
 static size_t in_table(void) { return 0; }
 static void check_memory(size_t in_use_before) { (void)in_use_before; }
 static void check_groups(int rounds) {}
-static long aborts_so_far(void) { return 0; }
 #endif
 
 // The time limit must not include work queued before the collective. Here that work alone takes longer than
@@ -355,19 +354,19 @@ static void check_work_ahead(void) {
     CHECK_SETTING("long work ahead");
     MUST(d.f->create_event(&d, &event));
     MPI_Barrier(MPI_COMM_WORLD);
-    ranks.timeout_s = 5.0;
+    ranks.timeout_s = 1.0;
     for (int i = 0; i < 250; i++) MUST(d.f->clear(&d, COMPUTE, fulls, 512));
     MUST(d.f->record(&d, event, COMPUTE));
     MUST(d.f->order(&d, GATHER, event));
     comm_piece p = { fulls, fulls + c.group.rank * 512, 128 };
     MUST(comm_all_gather(&c, for_unit, &p, 1, 4));
     double start = clock_now();
-    while (clock_now() - start < 1.5 * ranks.timeout_s) {
-        CHECK(!comm_failed(&c));
-        usleep(200000);
+    while (clock_now() - start < 2 * ranks.timeout_s) {  // each check runs two operations
+        CHECK(!d.check(d.check_ctx));
+        usleep(50000);
     }
+    ranks.timeout_s = config.comm.timeout_s;
     MUST(d.f->wait(&d, GATHER));
-    MUST(comm_failed(&c));
     d.f->destroy_event(&d, event);
 #endif
 }
@@ -435,7 +434,7 @@ static void check_all_shapes(char *expected, char *got) {
     }
 }
 
-static void alloc_arrays(int (*rehearse)(void *)) {
+static void alloc_arrays(void) {
     for (int i = 0; i < MOST_PIECES; i++) all_elems += piece_elems[i];
     fulls = device_bytes(all_elems * c.group.ranks * sizeof(float));
     shards = device_bytes(all_elems * sizeof(float));
@@ -444,7 +443,7 @@ static void alloc_arrays(int (*rehearse)(void *)) {
     if (!host || !host_shards) MUST(ZERO_ERR_MEMORY);
     plan(1, all_elems * sizeof(float));
     stage(1);
-    MUST(comm_prepare(&c, &m, rehearse, NULL));
+    MUST(comm_prepare(&c, &m, rehearse_both, NULL));
 }
 
 static void free_arrays(void) {
@@ -454,20 +453,22 @@ static void free_arrays(void) {
 }
 
 // one_round 1: staging is as large as the bucket needs; 0: it has ROUND bytes per rank.
-static void check_results(int reduce_nccl, int overlap, int one_round) {
+static void check_results(int reduce_nccl, int overlap, int one_round, int nccl_memory) {
     size_t in_use = 0;
     config.comm.reduce_nccl = reduce_nccl;
+    config.comm.nccl_memory = nccl_memory;
     config.overlap = overlap;
-    CHECK_SETTING("opens: NCCL sums %d, overlap %d, one round %d", reduce_nccl, overlap, one_round);
+    CHECK_SETTING("opens: NCCL sums %d, overlap %d, one round %d, NCCL's memory %d", reduce_nccl, overlap,
+                  one_round, nccl_memory);
     begin(-1, 30.0);
     in_use = device_in_use() - in_table();
-    MUST(comm_open_nccl(&c, &config, &m));
+    open_nccl();
     if (one_round) config.comm.window_bytes = 0;
     plan(1, (size_t)1 << 40);
     if (MODES > 1 && one_round && !reduce_nccl)  // the plan exceeds the device's memory
         CHECK(comm_stage(&c, &m) == ZERO_ERR_MEMORY &&
               strstr(zero_last_error(), "no memory for bytes of other ranks: 256.0 MiB"));
-    alloc_arrays(rehearse_both);
+    alloc_arrays();
     check_memory(in_use);
     if (!reduce_nccl) check_groups(one_round ? 1 : 2);
     size_t bytes = all_elems * (c.group.ranks + 1) * sizeof(float);
@@ -482,9 +483,9 @@ static void check_results(int reduce_nccl, int overlap, int one_round) {
     free(expected);
     free(got);
     free_arrays();
-    end(1);
+    end();
     CHECK_SETTING("ends normally, and frees its memory");
-    CHECK(device_in_use() == in_use && !aborts_so_far());
+    CHECK(device_in_use() == in_use);
 }
 
 // -------- the plugin's memory
@@ -499,8 +500,9 @@ static int movers_of(const char *purpose, int stage, int wide) {
     return !strncmp(purpose, "slots", 5) || !strcmp(purpose, "bytes of other ranks");
 }
 
-// zero_create must register the memory that the stage transfers, count no traffic, and connect all ranks.
-static void check_stage(int stage, int micro_batches, int reduce_fp32) {
+// zero_create must register the memory that the stage transfers, or none, count no traffic, and connect all
+// ranks.
+static void check_stage(int stage, int micro_batches, int reduce_fp32, int nccl_memory) {
     static const zero_tensor tensors[] = { { "shared", 1, { 700 }, 1, 0, 1, 0 },
                                            { "block", 1, { 5000 }, 3, 1, 1, 0 } };
     static const zero_unit units[] = {
@@ -518,11 +520,13 @@ static void check_stage(int stage, int micro_batches, int reduce_fp32) {
     own.stage = stage;
     own.micro_batches = micro_batches;
     own.comm.reduce_fp32 = reduce_fp32;
-    CHECK_SETTING("stage %d, %d micro-batches, fp32 on the wire %d", stage, micro_batches, reduce_fp32);
+    own.comm.nccl_memory = nccl_memory;
+    CHECK_SETTING("stage %d, %d micro-batches, fp32 on the wire %d, NCCL's memory %d", stage, micro_batches,
+                  reduce_fp32, nccl_memory);
     MUST(zero_create(&z, &own, tensors, 2, units, 4));
     for (int i = 0; zero_memory(z, i, &line); i++) {
         if (line.tier != ZERO_DEVICE) continue;
-        moved += movers_of(line.purpose, stage, wide) * line.bytes;
+        moved += nccl_memory * movers_of(line.purpose, stage, wide) * line.bytes;
         if (strcmp(line.purpose, "NCCL (measured)")) continue;
         connected++;
         CHECK(line.bytes > 2 * (size_t)(checks.ranks - 1) * (256 << 10));
@@ -532,12 +536,12 @@ static void check_stage(int stage, int micro_batches, int reduce_fp32) {
     for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++)
         CHECK(t.all_gather[i] == none.all_gather[i] && t.reduce_scatter[i] == none.reduce_scatter[i]);
     zero_destroy(z);
-    CHECK(!aborts_so_far());
 }
 
 static void check_stages(void) {
     set_mode("eager");
-    for (int i = 0; i < 16; i++) check_stage(i % 4, 1 + i / 4 % 2, i / 8);
+    for (int i = 0; i < 16; i++) check_stage(i % 4, 1 + i / 4 % 2, i / 8, 1);
+    for (int stage = 0; stage < 4; stage++) check_stage(stage, 1, 0, 0);
 }
 #else
 static void check_stages(void) {}
@@ -546,62 +550,34 @@ static void check_stages(void) {}
 // -------- failures
 
 #ifdef CUDA_STAND_IN
-enum { FAILS_AT = 5, TRIES = 40, VICTIM = 1 };
-
-// Alternates gathers and reductions, waiting for each, until one fails.
-static void until_failure(void) {
-    shape s = { 3, 1, ZERO_BF16, ZERO_BF16, 0 };
-    set t = set_of(&s);
-    int rc = 0;
-    for (int i = 1; i < TRIES && !rc; i++) {
-        comm_use use = { .purpose = ZERO_FOR_STEP, .unit = 100 + i, .units = 1 };
-        rc = i % 2 ? comm_all_gather(&c, use, t.pieces, s.n, 2)
-                   : comm_reduce_scatter(&c, use, t.pieces, s.n, s.type, s.shard_type, s.add);
-        if (!rc) rc = d.f->wait(&d, i % 2 ? GATHER : COMM);
-        if (!rc) rc = comm_failed(&c);
-    }
+// Rank 1 gathers fewer elements. Every rank must fail and name the collective, in its wait and in every later
+// call, and must not wait for the device when it closes.
+static void check_different(void) {
+    const comm_use use = { .purpose = ZERO_FOR_STEP, .unit = 107, .units = 1 };
+    char who[32], first[1024];
+    CHECK_SETTING("different collectives");
+    begin(-1, 30.0);
+    open_nccl();
+    alloc_arrays();
+    comm_piece p = { fulls, fulls, c.group.rank == 1 ? 128 : 256 };
+    p.shard += c.group.rank * p.elems * 4;
+    int rc = comm_all_gather(&c, use, &p, 1, 4);
+    if (!rc) rc = d.f->wait(&d, GATHER);
     CHECK(rc == ZERO_ERR_COMM);
-}
-
-// The message must name the rank and the collective, and all later calls must return the same message.
-static void check_message(const char *part) {
-    char first[1024], who[32];
-    set t = set_of(&(shape){ 1, 1, ZERO_BF16, ZERO_BF16, 0 });
     snprintf(first, sizeof first, "%s", zero_last_error());
-    snprintf(who, sizeof who, "rank %d on ", c.group.rank);
-    CHECK(!strncmp(first, who, strlen(who)));
-    CHECK(strstr(first, " of unit 10") && strstr(first, "(collective ") && strstr(first, part));
-    CHECK(comm_all_gather(&c, for_unit, t.pieces, 1, 2) == ZERO_ERR_COMM &&
-          !strcmp(first, zero_last_error()));
-    CHECK(comm_reduce_scatter(&c, for_unit, t.pieces, 1, ZERO_BF16, ZERO_BF16, 0) == ZERO_ERR_COMM &&
-          !strcmp(first, zero_last_error()));
-    CHECK(comm_failed(&c) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
-    CHECK(comm_prepare(&c, &m, rehearse_nothing, NULL) == ZERO_ERR_COMM && !strcmp(first, zero_last_error()));
+    snprintf(who, sizeof who, "rank %d (host ", c.group.rank);
+    CHECK(!strncmp(first, who, strlen(who)) && zero_last_failure()->unit == 107);
+    CHECK(strstr(first, "): the all-gather of unit 107 (collective 3)") && strstr(first, "invalid usage"));
+    CHECK(comm_reduce_scatter(&c, for_unit, &p, 1, ZERO_F32, ZERO_F32, 0) == ZERO_ERR_COMM);
+    CHECK(!strcmp(first, zero_last_error()));
+    comm_close(&c, 1);
+    CHECK(d.is_stalled);
+    memory_free_all(&m);
+    net_close(&ranks, 1);
+    device_close(&d);
 }
 
-// what: "hang" or "error"
-static void check_failure(const char *what, const char *mode) {
-    static const char own_error[] = "unhandled system error: error requested by CUDA_STAND_IN_NCCL";
-    const int fails = !strcmp(what, "error"), own = fails && checks.rank == VICTIM;
-    char asked[64];
-    config.overlap = 1;
-    set_mode(mode);
-    CHECK_SETTING("%s, %s", what, mode);
-    snprintf(asked, sizeof asked, "%s:%d:%d", what, VICTIM, FAILS_AT);
-    on_rank(-1, "CUDA_STAND_IN_NCCL", asked);
-    begin(-1, 5.0);
-    MUST(comm_open_nccl(&c, &config, &m));
-    alloc_arrays(rehearse_nothing);
-    until_failure();
-    check_message(own ? own_error : "did not end within 5 s");
-    if (fails && !own)  // rank VICTIM has reported its error
-        CHECK(strstr(zero_last_error(), "; rank 1 ended the job: ") && strstr(zero_last_error(), own_error));
-    comm_close_nccl(&c, 0);
-    free_arrays();
-    end(0);
-}
-
-// Starts NCCL with the variable `name` set on the victim (-1: on all ranks). All ranks must fail with `part`
+// Checks NCCL with the variable `name` set on the victim (-1: on all ranks). All ranks must fail with `part`
 // in their message; if it is NULL, they must succeed.
 static void check_start(const char *what, int victim, const char *name, const char *value, int cuda_device,
                         const char *part) {
@@ -609,31 +585,30 @@ static void check_start(const char *what, int victim, const char *name, const ch
     on_rank(victim, name, value);
     begin(cuda_device, 10.0);
     cuda_stand_in_settings();
-    int rc = comm_open_nccl(&c, &config, &m);
+    int rc = comm_check_nccl(&c, &config);
     const int right = part ? rc < 0 && strstr(zero_last_error(), part) : rc == 0;
     CHECK(right);
     if (!right) fprintf(stderr, "  %s\n", zero_last_error());
-    comm_close(&c, !part);
+    if (!rc) MUST(comm_open_nccl(&c, &config, &m));
     unsetenv(name);
     cuda_stand_in_settings();
-    memory_free_all(&m);
-    net_close(&ranks, 1);
-    device_close(&d);
+    end();
 }
 
 // The driver reports the memory that all ranks use on a GPU, so each rank records an equal share. In the
 // stand-in a rank sees only its own memory.
+static int rehearse_nothing(void *ctx) { return 0; }
 static void check_shared_memory(void) {
     CHECK_SETTING("start: one GPU, memory");
     setenv("CUDA_STAND_IN_NCCL_VERSION", "23007", 1);
     begin(0, 10.0);
-    MUST(comm_open_nccl(&c, &config, &m));
+    open_nccl();
     plan(1, 0);
     MUST(comm_prepare(&c, &m, rehearse_nothing, NULL));
     for (int i = 0; i < m.n_lines; i++)
         if (strstr(m.lines[i].purpose, "NCCL"))
             CHECK(m.lines[i].bytes == 2 * ((64 << 10) + RED_ZONE) / (size_t)c.group.ranks);
-    end(1);
+    end();
     unsetenv("CUDA_STAND_IN_NCCL_VERSION");
     unsetenv("NCCL_MULTI_RANK_GPU_ENABLE");
 }
@@ -682,27 +657,19 @@ static void check_starts(void) {
     check_start("too old", 1, version, "22501", -1, "NCCL 2.25.1 is too old; 2.26 or newer is needed");
     CHECK(!strncmp(zero_last_error(), "rank 1 (host ", 13));
     check_start("older than at compile time", -1, version, "22602", -1, NULL);
-    check_start("no device on one rank", 1, "CUDA_STAND_IN_FAIL", "cudaGetDevice:1", -1,
-                ": ncclCommInitRankConfig failed; NCCL reports: unhandled cuda error: no device");
-    CHECK(!strncmp(zero_last_error(), "rank 1 on ", 10));
     setenv("CUDA_STAND_IN_DEVICES", "1", 1);
     cuda_stand_in_settings();
     check_start("fewer GPUs than ranks", -1, version, "22809", -1, "start at most 1 rank there, or");
     check_shared_memory();
+    setenv("CUDA_STAND_IN_DEVICES", "8", 1);
+    cuda_stand_in_settings();
 }
+#else  // NCCL itself may not notice that ranks differ
+static void check_starts(void) {}
+static void check_different(void) {}
 #endif
 
-static void check_most_ctas(void) {
-    static const int rows[][2] = { { 2, 16 }, { 8, 16 }, { 9, 8 }, { 16, 8 }, { 17, 4 }, { 64, 4 } };
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        CHECK_SETTING("channels, %d ranks", rows[i][0]);
-        CHECK(nccl_most_ctas(rows[i][0], 0) == rows[i][1]);
-        CHECK(nccl_most_ctas(rows[i][0], 1) == 16);
-    }
-}
-
-int main(int argc, char **argv) {
-    const char *what = argc > 1 ? argv[1] : "";
+int main(void) {
     config = zero_defaults();
 #ifdef CUDA_STAND_IN
     setenv("CUDA_STAND_IN_DEVICES", "8", 1);
@@ -717,18 +684,12 @@ int main(int argc, char **argv) {
         MPI_Finalize();
         return 0;
     }
-    if (!*what) {
-        check_most_ctas();
-        check_results(0, 1, 0);
-        check_results(0, 0, 1);
-        check_results(1, 1, 1);
-        check_stages();
-    }
-#ifdef CUDA_STAND_IN
-    if (!strcmp(what, "start")) check_starts();
-    for (int i = 0; i < 2 * MODES && !strcmp(what, "trouble"); i++)
-        check_failure(i < MODES ? "hang" : "error", modes[i % MODES]);
-#endif
+    check_results(0, 1, 0, 0);
+    check_results(0, 0, 1, 1);
+    check_results(1, 1, 1, 0);
+    check_stages();
+    check_starts();
+    check_different();
     int rc = checks_end("mpi_nccl");
     MPI_Finalize();
     return rc;

@@ -86,7 +86,7 @@ static void any_update(void *ctx, const zero_piece *p) {}
 static void prepare(const zero_setting *s, zero_config *c) {
     if (!strcmp(s->name, "debug.naive")) c->stage = 0;
     if (!strcmp(s->name, "debug.check_steps")) c->debug.check_steps = 0;  // -1 depends on the environment
-    if (!strcmp(s->name, "comm.reduce_nccl")) c->device = ZERO_CUDA, c->comm.nccl = 1;
+    if (strstr(s->name, "_nccl") || strstr(s->name, "nccl_")) c->device = ZERO_CUDA, c->comm.nccl = 1;
     if (!strcmp(s->name, "update_states")) c->update_with = any_update;
     if (!strcmp(s->name, "offload.gradients") || !strcmp(s->name, "offload.delayed_update"))
         c->offload.optimizer = ZERO_HOST;

@@ -59,7 +59,7 @@ static const char *on_the_device(zero_config *c, int turn) {
     return name;
 }
 
-// With NCCL the host does not wait for collectives, so only events order collectives and copies.
+// With NCCL only events order collectives and copies.
 static void check_nccl(void) {
 #if defined(ZERO_HAVE_NCCL) && defined(CUDA_STAND_IN)
     char devices[16];

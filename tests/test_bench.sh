@@ -130,6 +130,7 @@ done <<'CASES'
 --window --messages|--window and --messages: give only one
 --comm nccl|add --device cuda
 --device cuda --reduce nccl|--reduce nccl: add --comm nccl
+--device cuda --memory nccl|--memory nccl: add --comm nccl
 --device cuda --comm nccl --messages|uses neither window nor messages
 --device cuda -c broadcast|leave --device cuda out
 CASES
@@ -153,7 +154,7 @@ CASES
         <<<"2|$short --comm nccl --reduce nccl --dtype fp16|fp16|nccl+ nccl+"
     CUDA_STAND_IN=lazy check_tables "$stand_in" <<CASES
 2|$short --messages --dtype fp32|fp32|messages- messages-
-2|$short --comm nccl --dtype fp32|fp32|nccl+ nccl+
+2|$short --comm nccl --memory nccl --dtype fp32|fp32|nccl+ nccl+
 CASES
     begin 'errors.from NCCL'
     fails 'unhandled system error: error requested by CUDA_STAND_IN_NCCL' 2 env CUDA_STAND_IN_NCCL=error:1:1 \

@@ -344,6 +344,11 @@ static int wait_for_stream(device *d, device_stream s) {
     log_call("wait", 0, s);
     return 0;
 }
+static int wait_for_event(device *d, void *event) {
+    log_call("await", (int)(intptr_t)event, COMPUTE);
+    return 0;
+}
+static int check_nothing(void *ctx) { return 0; }
 static int run_log(void *ctx, task *k) {
     log_call("run", k->index, k->stream);
     return 0;
@@ -363,6 +368,7 @@ static void device_with_streams(void **state) {
         f.record = record;
         f.order = order;
         f.wait = wait_for_stream;
+        f.wait_event = wait_for_event;
         device d = { .f = &f, .asynchronous = 1 };
         task reduce = { .run = run_log, .lane = LANE_COLLECTIVES, .index = 1 },
              gather = { .run = run_log, .lane = LANE_COLLECTIVES, .index = 2 },
@@ -390,6 +396,12 @@ static void device_with_streams(void **state) {
         WORKS(tasks_submit(&t, &save, AFTER(&adamw)));
         WORKS(tasks_wait(&t, &save));
         called("wait0C run4C");
+        // If other ranks can stall a stream, the host waits for what the trainer's stream needs.
+        d.check = check_nothing;
+        WORKS(tasks_submit(&t, &gather, AFTER(&reduce)));
+        WORKS(tasks_wait(&t, &gather));
+        WORKS(tasks_submit(&t, &adamw, AFTER(&reduce)));
+        called("order2G run2G record4G await4C await2C run3C");
         tasks_close(&t);
         assert_int_equal(events, 0);
     }

@@ -316,6 +316,7 @@ a tuning file that is a pipe|1|option --tune: .*/pipe: not a regular file|--tune
 a tuning file in a missing folder|1|nowhere/products.txt.*No such file|--tune $dir/nowhere/products.txt
 no algorithm of cuBLASLt works|1|no algorithm, for a matmul of|CUDA_STAND_IN_REFUSED=8
 --reduce nccl without --comm nccl|1|--comm nccl|--reduce nccl
+--nccl-memory without --comm nccl|1|--comm nccl|--nccl-memory
 cuDNN in a build without it|1|cudnn.*without cuDNN|--attention cudnn
 TABLE
 # A run on a device with this many MiB must be refused with this advice, and must fit with each advised set of

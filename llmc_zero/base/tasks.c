@@ -18,13 +18,20 @@ static void wait_until_run(tasks *t, const task *k, uint64_t number, task_lane w
     if (t->trace) trace_add(t->trace, EVENT_WAIT, k->unit, who, start);
 }
 
+// Work queued on s from now on runs after the event. If other ranks can stall the event, the host waits for
+// it, with the check's limit: the trainer waits for its own stream, COMPUTE, without one.
+static int order(tasks *t, device_stream s, void *event) {
+    device *d = t->device;
+    return s == COMPUTE && d->check ? d->f->wait_event(d, event) : d->f->order(d, s, event);
+}
+
 // Orders k's work after the work queued on `stream` before the event: k's stream waits for the event. A host
 // task has no stream, so the host waits.
 static int order_after(tasks *t, const task *k, device_stream stream, void *event) {
     device *d = t->device;
     int is_queued = k->done || k->lane == LANE_TRAINER;
     if (!is_queued) return d->f->wait(d, stream);
-    return event ? d->f->order(d, k->stream, event) : 0;
+    return event ? order(t, k->stream, event) : 0;
 }
 
 static int run_on_stream(tasks *t, task *k) {
@@ -196,7 +203,7 @@ int tasks_wait(tasks *t, task *k) {
         pthread_mutex_unlock(&t->lock);
     }
     ZERO_TRY(relay(t, k));
-    return k->done ? t->device->f->order(t->device, COMPUTE, k->done) : 0;
+    return k->done ? order(t, COMPUTE, k->done) : 0;
 }
 
 int tasks_fail(tasks *t, int rc) {

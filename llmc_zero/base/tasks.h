@@ -4,7 +4,8 @@
 //
 // A lane that may have a thread starts it with its first task. On other lanes the submitting call runs the
 // task itself, once the tasks it needs have run. On a device with streams, a task only queues work and then
-// an event. Its stream waits for the events of the tasks it needs; the host does not.
+// an event. Its stream waits for the events of the tasks it needs; the host does not, except for the
+// trainer's stream while other ranks can stall those tasks (device.check).
 //
 // The first task that fails ends all lanes. Tasks that have not begun never run, because the ranks no longer
 // agree on what comes next. Waiting for one of these tasks returns that first failure. Every task has a time

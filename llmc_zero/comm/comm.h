@@ -42,11 +42,8 @@ typedef struct {
     // times 1/ranks, rounded once. add: adds the mean to the shard, which is then fp32.
     int (*reduce_scatter)(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
                           zero_dtype shard_type, int add);
-    // (optional) ZERO_ERR_COMM if a queued collective has failed. Call it after every wait for one of the
-    // device's streams, before trusting the device's memory.
-    int (*failed)(comm *c);
-    // (optional) Call it when all memory is allocated and its contents do not matter yet. Registers the
-    // mover's blocks, and calls rehearse, which runs each kind of collective once.
+    // (optional) Call it when all memory is allocated and its contents do not matter yet. Calls rehearse,
+    // which runs each kind of collective once. An error may be this rank's alone: end the job.
     int (*prepare)(comm *c, memory *m, int (*rehearse)(void *), void *ctx);
     // (optional) Call it before closing the device and its memory. clean: 1 if all ranks close normally.
     void (*close)(comm *c, int clean);
@@ -70,7 +67,7 @@ struct comm {
     size_t incoming_bytes;
     struct comm_host *host;  // of comm/host.c; NULL: one rank
     struct comm_nccl *nccl;  // of comm/nccl.c; NULL: not used
-    device mover;            // with NCCL: the device with NCCL's allocator, as memory's mover
+    device mover;            // with comm.nccl_memory: the device with NCCL's allocator, as memory's mover
     device_functions mover_functions;
 };
 
@@ -97,7 +94,7 @@ int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const
 
 // (collective) Opens the requested implementation between the ranks of `ranks`, with the memory planned for
 // it. `planned` must live until comm_close. Before comm_stage, plan again for the result of comm_way_of.
-// After an error, call comm_close (clean 0).
+// After an error, which may be this rank's alone, call comm_close (clean 0).
 int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory *m, memory_request *planned);
 comm_way comm_way_of(const comm *c);  // how bytes actually move
 int comm_stage(comm *c, memory *m);   // allocates the planned COMM_INCOMING
@@ -119,7 +116,6 @@ static inline int comm_reduce_scatter(comm *c, comm_use use, const comm_piece *p
                                       zero_dtype full_type, zero_dtype shard_type, int add) {
     return c->f->reduce_scatter(c, use, pieces, n, full_type, shard_type, add);
 }
-static inline int comm_failed(comm *c) { return c->f->failed ? c->f->failed(c) : 0; }
 static inline int comm_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx) {
     return c->f->prepare ? c->f->prepare(c, m, rehearse, ctx) : 0;
 }

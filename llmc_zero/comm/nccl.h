@@ -3,35 +3,27 @@
 // shards get the same bits.
 //
 //   reductions  on stream COMM, with one communicator
-//   gathers on stream GATHER, with a second one, so that they need not wait for queued reductions
+//   gathers     on stream GATHER, with a second one, so that they need not wait for queued reductions
 //
-// Nothing here waits for the device; the caller orders streams with events. A thread watches both
-// communicators (comm/nccl_watch.c): when NCCL reports an error, or a collective has not ended timeout_s
-// after it could start, the thread aborts them. The streams then continue with wrong values, and every later
-// call here returns the same error.
-//
-//   comm/nccl.c          the collectives, and the table
-//   comm/nccl_start.c    checks whether these ranks can use NCCL, and connects them
-//   comm/nccl_watch.c    failures: limits, the thread, the abort
-//   comm/nccl_memory.c   NCCL's allocator, registered buffers, the rehearsal
+// A collective that another rank stalls never ends. So the host waits for collectives with a limit
+// (nccl_wait.c), and the trainer's stream never waits for one (base/tasks.c). After a failure the
+// communicators stay as they are, and the job ends.
 #ifndef LLMC_ZERO_COMM_NCCL_H
 #define LLMC_ZERO_COMM_NCCL_H
 #include "comm.h"
 
 #ifdef ZERO_HAVE_NCCL
-extern const comm_functions comm_nccl_functions;
-
-// (collective) Loads the library and connects the ranks, using the host's functions. Sets c->f and c->nccl,
-// and m's mover to NCCL's allocator. Takes at most timeout_s for each of the two communicators. If one rank
-// fails to connect, all fail with its error at once. After an error, call comm_close_nccl (clean 0).
+// (collective) Loads the library. Returns 0 if all ranks can use NCCL; otherwise all fail alike.
+int comm_check_nccl(comm *c, const zero_config *config);
+// (collective) Connects the ranks, and sets c->f and c->nccl. Takes at most timeout_s for each of the two
+// communicators. An error is this rank's alone, and the others may wait for it: end the job.
 int comm_open_nccl(comm *c, const zero_config *config, memory *m);
-void comm_close_nccl(comm *c, int clean);
 #else
 #include "../base/error.h"
-static inline int comm_open_nccl(comm *c, const zero_config *config, memory *m) {
+static inline int comm_check_nccl(comm *c, const zero_config *config) {
     return zero_fail(ZERO_ERR_ARGUMENT,
                      "built without NCCL; install NVIDIA's package libnccl-dev and build again");
 }
-static inline void comm_close_nccl(comm *c, int clean) {}
+static inline int comm_open_nccl(comm *c, const zero_config *config, memory *m) { return 0; }
 #endif
 #endif

@@ -24,8 +24,6 @@ int nccl_load(void) {
     }
     NCCL_FUNCTIONS(FIND)
 #undef FIND
-    *(void **)&nccl.CommRegister = dlsym(opened, "ncclCommRegister");
-    *(void **)&nccl.CommDeregister = dlsym(opened, "ncclCommDeregister");
     library = opened;
     return 0;
 }

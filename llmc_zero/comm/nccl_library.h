@@ -6,20 +6,17 @@
 
 int nccl_load(void);  // returns 0 or ZERO_ERR_COMM; call it from one thread
 
-// required; NCCL 2.26 has all of them
+// NCCL 2.26 has all of them
 // clang-format off
 #define NCCL_FUNCTIONS(F) \
-    F(AllGather) F(CommAbort) F(CommDestroy) F(CommFinalize) F(CommGetAsyncError) \
-    F(CommInitRankConfig) F(GetErrorString) F(GetLastError) F(GetUniqueId) F(GetVersion) F(GroupEnd) \
-    F(GroupStart) F(MemAlloc) F(MemFree) F(Recv) F(ReduceScatter) F(Send)
+    F(AllGather) F(CommDeregister) F(CommDestroy) F(CommFinalize) F(CommGetAsyncError) F(CommInitRankConfig) \
+    F(CommRegister) F(GetErrorString) F(GetLastError) F(GetUniqueId) F(GetVersion) F(GroupEnd) F(GroupStart) \
+    F(MemAlloc) F(MemFree) F(Recv) F(ReduceScatter) F(Send)
 // clang-format on
 
 #define NCCL_POINTER(name) __typeof__(nccl##name) *name;
 typedef struct {
     NCCL_FUNCTIONS(NCCL_POINTER)
-    // NULL if the library lacks them; then no buffer is registered
-    NCCL_POINTER(CommRegister)
-    NCCL_POINTER(CommDeregister)
 } nccl_functions;
 #undef NCCL_POINTER
 extern nccl_functions nccl;

@@ -6,17 +6,17 @@
 #include <stdio.h>
 #include <string.h>
 
-// If NCCL is optional and cannot be used, the host's functions stay in use. The name then includes the
-// reason: the last failure's message without its advice.
+// If NCCL is optional and the ranks cannot use it, the host's functions stay in use. The name then includes
+// the reason: the last failure's message without its advice.
 static int open_nccl(comm *c, const zero_config *config, memory *m) {
-    int rc = net_agree(c->net, comm_open_nccl(c, config, m));
+    int rc = comm_check_nccl(c, config);
     if (!rc) {
         const char *sums = config->comm.reduce_nccl ? "bits depend on it" : "summed in rank order";
         snprintf(c->name, sizeof c->name, "nccl, %s", sums);
-        return 0;
+        rc = comm_open_nccl(c, config, m);
+        if (rc && config->comm.nccl < 0) zero_failed_advice("comm.nccl 0 sends the data through the host");
+        return rc;
     }
-    comm_close_nccl(c, 0);
-    m->mover = NULL;
     if (config->comm.nccl > 0) return rc;
     const failure_record *why = zero_failed();
     int n = (int)strlen(c->name), room = (int)(sizeof c->name - sizeof " (no NCCL: )") - n;

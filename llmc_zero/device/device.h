@@ -69,6 +69,11 @@ struct device {
     unsigned char uuid[16];  // of the CUDA device
     char name[128];          // "cpu", "NVIDIA H100 80GB HBM3"
     void *state;             // of the implementation
+    // Set while other ranks can stall the device's streams (comm/nccl_wait.c), except COMPUTE: called every
+    // 50 ms while the host waits, and ends the wait if it fails. NULL: none
+    int (*check)(void *ctx);
+    void *check_ctx;
+    int is_stalled;  // 1: a stream may never end; its memory stays until the process ends
 };
 
 // Opens the configured device; node_rank selects one if config->cuda_device is -1.

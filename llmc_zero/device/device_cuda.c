@@ -2,6 +2,7 @@
 // device/kernels_cuda.cu.
 #ifdef ZERO_HAVE_CUDA
 #include "device.h"
+#include "../base/clock.h"
 #include "../base/error.h"
 #include "kernels_cuda.h"
 #include <nvtx3/nvToolsExt.h>
@@ -51,15 +52,38 @@ static void *cuda_alloc(device *d, size_t bytes, const char **why) {
     cudaGetLastError();  // so that the next launch does not report this error again
     return NULL;
 }
-static void cuda_release(device *d, void *p, size_t bytes) { cudaFree(p); }
+// CUDA frees memory only when all work is done.
+static void cuda_release(device *d, void *p, size_t bytes) {
+    if (!d->is_stalled) cudaFree(p);
+}
 
 static int cuda_pin(device *d, void *host, size_t bytes) {
     return CUDA(cudaHostRegister(host, bytes, cudaHostRegisterDefault));
 }
-static void cuda_unpin(device *d, void *host) { cudaHostUnregister(host); }
+static void cuda_unpin(device *d, void *host) {
+    if (!d->is_stalled) cudaHostUnregister(host);
+}
 
 static int cuda_enter(device *d) { return CUDA(cudaSetDevice(((cuda_state *)d->state)->number)); }
-static int cuda_wait(device *d, device_stream s) { return CUDA(cudaStreamSynchronize(stream_of(d, s))); }
+
+// Polls an event, or all of the stream if it is NULL.
+static int poll(device *d, device_stream s, void *event) {
+    const double began = clock_now(), every = 50e-3;
+    for (double now = began, next = began + every;; now = clock_now()) {
+        cudaError_t rc = event ? cudaEventQuery(event) : cudaStreamQuery(stream_of(d, s));
+        if (rc != cudaErrorNotReady) return result_of(rc, "a wait for the device");
+        cudaGetLastError();  // the next launch must not report "not ready" as an error
+        if (now > next) {
+            ZERO_TRY(d->check(d->check_ctx));
+            next = now + every;
+        }
+        clock_pause(now - began);
+    }
+}
+static int cuda_wait(device *d, device_stream s) {
+    if (d->is_stalled) return zero_fail(ZERO_ERR_DEVICE, "CUDA: a stream of the device is stalled");
+    return d->check ? poll(d, s, NULL) : CUDA(cudaStreamSynchronize(stream_of(d, s)));
+}
 
 static int cuda_create_event(device *d, void **event) {
     return CUDA(cudaEventCreateWithFlags((cudaEvent_t *)event, cudaEventDisableTiming));
@@ -74,7 +98,9 @@ static int cuda_order(device *d, device_stream s, void *event) {
     return CUDA(cudaStreamWaitEvent(stream_of(d, s), event, 0));
 }
 
-static int cuda_wait_event(device *d, void *event) { return CUDA(cudaEventSynchronize(event)); }
+static int cuda_wait_event(device *d, void *event) {
+    return d->check ? poll(d, COMPUTE, event) : CUDA(cudaEventSynchronize(event));
+}
 
 static int cuda_create_timer(device *d, void **timer) { return CUDA(cudaEventCreate((cudaEvent_t *)timer)); }
 static int cuda_seconds_between(device *d, void *from, void *to, double *seconds) {
@@ -255,7 +281,7 @@ int device_cuda_open(device *d, const zero_config *config, int node_rank) {
 
 void device_cuda_close(device *d) {
     cuda_state *s = d->state;
-    while (s->n_created) cudaStreamDestroy(s->created[--s->n_created]);
+    while (s->n_created && !d->is_stalled) cudaStreamDestroy(s->created[--s->n_created]);
     free(s);
 }
 #endif

@@ -209,6 +209,7 @@ static int check_rules(const zero_config *c) {
         { o->optimizer && !c->update_states && !has_masters, "offload.optimizer update_states numbers.dtype",
           ": the optimizer has no states to offload" },
         { c->comm.reduce_nccl && c->comm.nccl != 1, "comm.reduce_nccl", " needs comm.nccl 1" },
+        { c->comm.nccl_memory && c->comm.nccl != 1, "comm.nccl_memory", " needs comm.nccl 1" },
         // Only states that are sharded at this stage can leave the device.
         { o->params && c->stage < 3, "offload.params stage",
           ": parameters are whole on every device below stage 3; use stage 3" },

@@ -1,6 +1,6 @@
-// The stand-in for NCCL; see nccl.h. Each operation is a list of messages between pairs of ranks. Messages
-// pass through ring buffers in a file that all ranks map. Every call that checks a stream's progress
-// transfers as much as it can.
+// The stand-in for NCCL; see nccl.h. Each operation is a list of messages between pairs of ranks. A message
+// passes, in chunks, through a box in a file that all ranks map. Every call that checks a stream's progress
+// moves the chunks that it can.
 #include "stand_in.h"
 #include <algorithm>
 #include <atomic>
@@ -25,12 +25,18 @@
 
 namespace {
 
-enum { MAX_RANKS = 8, RING = 1 << 16, OWN_BYTES = 1 << 16, CONNECTION_BYTES = 1 << 18 };
+enum { MAX_RANKS = 8, CHUNK = 1 << 16, OWN_BYTES = 1 << 16, CONNECTION_BYTES = 1 << 18 };
 enum Kind { SEND, ALL_GATHER, REDUCE_SCATTER };
 
-struct Ring {
-    std::atomic<uint64_t> written, read;
-    char bytes[RING];
+// Sent with every chunk of a message.
+struct Header {
+    uint64_t kind, type, bytes;
+};
+
+struct Box {
+    std::atomic<bool> full;
+    Header header;
+    char bytes[CHUNK];
 };
 
 struct Shared {
@@ -38,12 +44,7 @@ struct Shared {
     std::atomic<int> error;                  // ncclResult_t, for all ranks
     std::atomic<uint32_t> taken[MAX_RANKS];  // 1: the rank has joined
     char gpu[MAX_RANKS][64];
-    Ring ring[MAX_RANKS][MAX_RANKS];  // from, to
-};
-
-// Precedes the data of a message.
-struct Header {
-    uint64_t kind, type, bytes;
+    Box box[MAX_RANKS][MAX_RANKS];  // from, to
 };
 
 struct Message {
@@ -51,10 +52,8 @@ struct Message {
     bool is_send;
     Header header;
     char *p;
-    Header other{};    // the header received
-    size_t moved = 0;  // bytes transferred so far, of header and data
-    uint64_t end = 0;  // for a send: the ring's position after its last byte
-    bool done = false;
+    size_t moved = 0;  // bytes
+    bool begun = false, done = false;
 };
 
 struct Operation {
@@ -71,7 +70,6 @@ struct Communicator {
     Shared *shared = nullptr;
     bool ready = false, finalizing = false, has_stream = false;
     cudaStream_t stream = nullptr;
-    std::atomic<bool> aborted{ false };
     std::atomic<int> error{ 0 }, unfinished{ 0 };
     OperationPtr group, unissued;  // the open group; an operation that is complete but not yet on the stream
     std::map<void *, size_t> registered;
@@ -86,9 +84,8 @@ using CommunicatorPtr = std::shared_ptr<Communicator>;
 std::recursive_mutex lock;
 std::vector<CommunicatorPtr> live;
 std::string last_error;
-std::atomic<long> operations{ 0 }, groups{ 0 }, aborts{ 0 };
+std::atomic<long> operations{ 0 }, groups{ 0 };
 std::map<void *, size_t> allocated;  // memory from ncclMemAlloc
-std::vector<void *> unused;          // device memory of aborted communicators
 thread_local int depth = 0;
 thread_local std::vector<CommunicatorPtr> grouped;
 
@@ -118,11 +115,6 @@ CommunicatorPtr find(ncclComm_t handle) {
     return nullptr;
 }
 
-void forget(const CommunicatorPtr &c) {
-    std::lock_guard<std::recursive_mutex> guard(lock);
-    live.erase(std::find(live.begin(), live.end(), c));
-}
-
 size_t size_of(ncclDataType_t type) { return type == ncclFloat32 ? 4 : type == ncclInt8 ? 1 : 2; }
 
 // --------
@@ -134,74 +126,49 @@ void fail_later(Communicator &c, ncclResult_t rc, const std::string &why, bool f
     if (for_all) c.shared->error = rc;
 }
 
-// Copies n bytes from p into a ring at position `at`, or out of the ring to p.
-void copy_ring(Ring &ring, uint64_t at, char *p, size_t n, bool into) {
-    for (size_t done = 0; done < n;) {
-        size_t place = (at + done) % RING, len = std::min<size_t>(n - done, RING - place);
-        if (into)
-            memcpy(ring.bytes + place, p + done, len);
-        else
-            memcpy(p + done, ring.bytes + place, len);
-        done += len;
-    }
+void check_header(Communicator &c, const Message &m, const Header &other) {
+    char why[200];
+    if (!memcmp(&other, &m.header, sizeof other)) return;
+    snprintf(why, sizeof why,
+             "rank %d expects %llu bytes of type %d from rank %d, which sends %llu of type %d%s", c.rank,
+             (unsigned long long)m.header.bytes, (int)m.header.type, m.peer, (unsigned long long)other.bytes,
+             (int)other.type, other.kind != m.header.kind ? " in another operation" : "");
+    fail_later(c, ncclInvalidUsage, why, true);
 }
 
-// Transfers what remains of a message's header or data, which occupies [start, start + size) of the message.
-void move_part(Message &m, Ring &ring, char *part, size_t start, size_t size) {
-    uint64_t at = m.is_send ? ring.written.load() : ring.read.load();
-    size_t room = m.is_send ? RING - (size_t)(at - ring.read.load()) : (size_t)(ring.written.load() - at);
-    size_t inside = m.moved - start, n = std::min(size - inside, room);
-    copy_ring(ring, at, part + inside, n, m.is_send);
-    (m.is_send ? ring.written : ring.read).store(at + n);
-    m.moved += n;
-}
-
-void check_header(Communicator &c, const Message &m) {
-    if (memcmp(&m.other, &m.header, sizeof m.header)) {
-        char why[200];
-        snprintf(why, sizeof why,
-                 "rank %d expects %llu bytes of type %d from rank %d, which sends %llu of type %d%s", c.rank,
-                 (unsigned long long)m.header.bytes, (int)m.header.type, m.peer,
-                 (unsigned long long)m.other.bytes, (int)m.other.type,
-                 m.other.kind != m.header.kind ? " in another operation" : "");
-        fail_later(c, ncclInvalidUsage, why, true);
-    }
-}
-
-// Transfers as much of a message as its ring allows.
+// Moves one chunk of a message into or out of its box, if the other rank has done its part. A send is done
+// when its last chunk has been received.
 void advance(Communicator &c, Message &m) {
-    enum { HEAD = sizeof(Header) };
-    Ring &ring = m.is_send ? c.shared->ring[c.rank][m.peer] : c.shared->ring[m.peer][c.rank];
-    if (m.moved < HEAD) {
-        move_part(m, ring, (char *)(m.is_send ? &m.header : &m.other), 0, HEAD);
-        if (m.moved == HEAD && !m.is_send) check_header(c, m);
-    }
-    if (m.moved >= HEAD && !c.error) move_part(m, ring, m.p, HEAD, m.header.bytes);
-    if (m.moved == HEAD + m.header.bytes) {
-        m.end = m.end ? m.end : ring.written.load();
-        m.done = !m.is_send || ring.read.load() >= m.end;
-    }
+    Box &box = m.is_send ? c.shared->box[c.rank][m.peer] : c.shared->box[m.peer][c.rank];
+    if (box.full == m.is_send) return;
+    if (!m.is_send) check_header(c, m, box.header);
+    if (c.error) return;
+    m.done = m.is_send && m.begun && m.moved == m.header.bytes;
+    if (m.done) return;
+    size_t n = std::min<size_t>(m.header.bytes - m.moved, CHUNK);
+    if (m.is_send) box.header = m.header;
+    memcpy(m.is_send ? box.bytes : m.p + m.moved, m.is_send ? m.p + m.moved : box.bytes, n);
+    box.full = m.is_send;
+    m.begun = true;
+    m.moved += n;
+    m.done = !m.is_send && m.moved == m.header.bytes;
 }
 
-// Transfers as much as it can, in order for each pair of ranks and each direction. Returns true if all
-// messages are done.
+// Moves what it can, in order for each pair of ranks and each direction. Returns true if all messages are
+// done.
 bool move_messages(Communicator &c, Operation &op) {
     bool busy[2][MAX_RANKS] = {}, done = true;
     for (Message &m : op.messages) {
         bool &is_busy = busy[m.is_send][m.peer];
-        if (!m.done && !is_busy) {
-            advance(c, m);
-            // A send may begin before the previous one has been received.
-            is_busy = m.moved < sizeof(Header) + m.header.bytes;
-        }
+        if (!m.done && !is_busy) advance(c, m);
+        is_busy |= !m.done;
         done &= m.done;
     }
     return done;
 }
 
-// Advances an operation. Returns true if it is complete, or abandoned because of an abort.
+// Advances an operation. Returns true if it is complete.
 bool look(Communicator &c, Operation &op) {
-    if (c.aborted) return true;
     if (c.error || c.shared->error || is_asked("hang", c.rank, op.number)) return false;
     if (is_asked("stop", c.rank, op.number)) raise(SIGSTOP);
     if (is_asked("error", c.rank, op.number)) {
@@ -239,7 +206,7 @@ ncclResult_t issue(const CommunicatorPtr &c) {
     op->number = ++operations;
     c->unfinished++;
     auto finish = [=] {
-        for (size_t i = 0; i < op->then.size() && !c->aborted; i++) op->then[i]();
+        for (auto &then : op->then) then();
         c->unfinished--;
     };
     cudaError_t rc = cuda_stand_in_queue(c->stream, finish, [=] { return look(*c, *op); });
@@ -256,7 +223,7 @@ ncclResult_t end_operation(const CommunicatorPtr &c) {
 // describing operations
 
 ncclResult_t usable(const CommunicatorPtr &c) {
-    if (!c) return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
+    if (!c) return refuse(ncclInvalidArgument, "no such communicator");
     if (c->error) return (ncclResult_t)(int)c->error;
     if (!c->ready || c->unissued || c->finalizing) {
         return refuse(ncclInvalidUsage,
@@ -437,7 +404,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state) {
     CommunicatorPtr c = find(comm);
-    if (!c) return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
+    if (!c) return refuse(ncclInvalidArgument, "no such communicator");
     if (c->unissued) {
         *state = ncclInProgress;
         return issue(c);
@@ -460,38 +427,12 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     CommunicatorPtr c = find(comm);
-    if (!c) return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
+    if (!c) return refuse(ncclInvalidArgument, "no such communicator");
     if (c->unfinished || c->unissued)
         return refuse(ncclInvalidUsage, "operations are in progress: NCCL would wait for them");
-    forget(c);
     for (void *p : c->memory) cudaFree(p);
-    return ncclSuccess;
-}
-
-static thread_local bool reclaims;
-
-// Frees the memory of aborted communicators after waiting for all work on the device.
-static void reclaim() {
-    while (setting("CUDA_STAND_IN_NCCL_STUCK", 0)) sleep(1);
-    cudaDeviceSynchronize();
     std::lock_guard<std::recursive_mutex> guard(lock);
-    for (void *p : unused) cudaFree(p);
-    unused.clear();
-    reclaims = false;
-}
-
-ncclResult_t ncclCommAbort(ncclComm_t comm) {
-    CommunicatorPtr c = find(comm);
-    if (!c) return refuse(ncclInvalidArgument, "no such communicator: destroyed, or aborted");
-    aborts++;
-    c->aborted = true;
-    unlink(c->path.c_str());
-    forget(c);
-    lock.lock();
-    unused.insert(unused.end(), c->memory.begin(), c->memory.end());
-    lock.unlock();
-    reclaims = true;
-    if (!depth) reclaim();
+    live.erase(std::find(live.begin(), live.end(), c));
     return ncclSuccess;
 }
 
@@ -570,7 +511,6 @@ ncclResult_t ncclGroupEnd(void) {
             result = result && result != ncclInProgress ? result : rc ? rc : result;
         }
         grouped.clear();
-        if (reclaims) reclaim();
     }
     return result;
 }
@@ -638,8 +578,6 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDat
 }
 
 long nccl_stand_in_groups(void) { return groups; }
-
-long nccl_stand_in_aborts(void) { return aborts; }
 
 size_t nccl_stand_in_registered(void) {
     std::lock_guard<std::recursive_mutex> guard(lock);

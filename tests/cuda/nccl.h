@@ -11,7 +11,7 @@
 // - Buffers must be in device memory, and all work of a communicator must use one stream.
 // - ncclReduceScatter adds in ring order and rounds after each addition.
 // - If two ranks differ in operation, count or type, both get an asynchronous ncclInvalidUsage.
-// - An abort, or the end of a group of aborts, waits for all work on the device.
+// - A collective that has failed, or whose rank is gone, never ends, and nothing ends its communicator.
 // - Only memory from ncclMemAlloc can be registered. It must be deregistered before it is freed, and before
 //   the communicator ends.
 // - A communicator uses device memory, and more for each rank to which it connects.
@@ -20,7 +20,6 @@
 //                                        group counts as one) never progresses
 //   CUDA_STAND_IN_NCCL=error:rank:k      that operation fails with an asynchronous ncclSystemError
 //   CUDA_STAND_IN_NCCL=stop:rank:k       the process stops (SIGSTOP) before that operation
-//   CUDA_STAND_IN_NCCL_STUCK=1           an abort never returns
 //   CUDA_STAND_IN_NCCL_VERSION=n         ncclGetVersion's result; from 23000 on the stand-in supports
 //                                        NCCL_MULTI_RANK_GPU_ENABLE
 #ifndef CUDA_STAND_IN_NCCL_H
@@ -77,7 +76,6 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
                                     ncclConfig_t *config);
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
-ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *state);
 const char *ncclGetErrorString(ncclResult_t rc);
 const char *ncclGetLastError(ncclComm_t comm);
@@ -97,9 +95,8 @@ ncclResult_t ncclReduceScatter(const void *from, void *to, size_t count, ncclDat
                                ncclComm_t comm, cudaStream_t stream);
 
 // For tests: the number of groups so far, where a call outside a group counts as one (NCCL starts a thread
-// for each group of a non-blocking communicator); the number of aborts; the bytes that are now registered.
+// for each group of a non-blocking communicator); the bytes that are now registered.
 long nccl_stand_in_groups(void);
-long nccl_stand_in_aborts(void);
 size_t nccl_stand_in_registered(void);
 #ifdef __cplusplus
 }

@@ -732,6 +732,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
         StreamPtr stream = stream_of(s, handle);
         if (!stream) return cudaErrorInvalidResourceHandle;
         if (stream->queue.empty()) return cudaSuccess;
+        s.waits++;
         step(s, *stream);
         progress(s);
         return cudaErrorNotReady;
@@ -789,6 +790,7 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
         EventPtr event = event_of(s, handle);
         if (!event) return cudaErrorInvalidResourceHandle;
         if (is_complete(*event)) return cudaSuccess;
+        s.waits++;
         step(s, *event->stream);
         progress(s);
         return cudaErrorNotReady;

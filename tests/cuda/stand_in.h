@@ -47,8 +47,8 @@
 extern "C" {
 #endif
 
-// Counts since the start: kernels and matmuls queued; calls in which the host waited for the device; calls of
-// cudaMalloc and cudaHostAlloc. Any pointer may be NULL.
+// Counts since the start: kernels and matmuls queued; calls in which the host waited for the device, or a
+// query found unfinished work; calls of cudaMalloc and cudaHostAlloc. Any pointer may be NULL.
 void cuda_stand_in_counts(long *launches, long *waits, long *allocations);
 // Returns the number of searches for an algorithm, by cublasLtMatmulAlgoGetHeuristic or by a matmul called
 // without an algorithm.

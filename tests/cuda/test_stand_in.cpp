@@ -367,7 +367,7 @@ static void wrong_calls(Rank &r) {
     OK(r.settled());
     EXPECT(ncclInvalidUsage, ncclAllGather(x.p, x.p, 1, ncclFloat32, c, 0));  // on a different stream
     r.leave();
-    EXPECT(ncclInvalidArgument, ncclCommAbort(c));
+    EXPECT(ncclInvalidArgument, ncclCommDestroy(c));
     config.maxCTAs = 0;
     EXPECT(ncclInvalidArgument, ncclCommInitRankConfig(&c, 2, r.ids[1], r.rank, &config));
 }
@@ -395,12 +395,13 @@ static void ranks_that_differ(Rank &r) {
     for (int kind = 0; kind < 3; kind++) {  // different counts, types, operations
         int n = kind == 0 && r.rank ? 4 : 8;
         ncclDataType_t type = kind == 1 && r.rank ? ncclInt8 : ncclFloat32;
+        OK(cudaStreamCreateWithFlags(&r.stream, cudaStreamNonBlocking));
         r.join(kind);
         bool receives = kind == 2 && r.rank;
         EXPECT(ncclInProgress,
                receives ? ncclRecv(x.p, n, type, 0, r.comm, r.stream) : r.gather(x.p + 32, x.p, n, type));
         EXPECT(ncclInvalidUsage, r.failure());
-        OK(ncclCommAbort(r.comm), cudaStreamSynchronize(r.stream));  // the stream continues
+        EXPECT(cudaErrorNotReady, cudaStreamQuery(r.stream));  // for ever
     }
 }
 
