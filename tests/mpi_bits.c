@@ -1,8 +1,9 @@
 // Same bits: mpirun -np N mpi_bits, for any N. Cases drawn from seeds (drawn.h) run on the naive path and
 // with settings that must not matter. Every norm, activation, value and digest must be equal, bit for bit;
 // memory and traffic must equal the plan; and without rounding, gradients must equal the ranks' mean.
-//   mpi_bits [SECONDS [SEED]]    draws cases for that long, from SEED on; without arguments runs 40 cases
-// A case that fails is printed after it was made as small as possible.
+//   mpi_bits            runs 40 cases; SEED=n in the environment: from seed n on
+//   mpi_bits SECONDS    draws cases for that long (make fuzz)
+// The first case that fails ends the test. It is printed, made as small as possible, and printed again.
 #include <math.h>
 #include <signal.h>
 #include <stdint.h>
@@ -24,8 +25,8 @@
 #include "device.h"
 #endif
 
-enum { CASES = 40, SHRINK_STEPS = 150, VALUES = 4 };  // VALUES: ZERO_PARAM to ZERO_MOMENT2
-static char folder[64], problem[512];                 // problem: of this case on this rank; "": none
+enum { CASES = 40, SHRINK_S = 60, VALUES = ZERO_GRADIENT };
+static char folder[64], problem[512];  // problem: of this case on this rank; "": none
 
 #define TRY(call)                      \
     do {                               \
@@ -322,10 +323,10 @@ typedef struct {
 } trace_totals;
 
 // Totals of the trace so far, and the number of events with a wrong lane or time.
-static trace_totals totals_of(const zero *z) {
+static trace_totals totals_of(zero *z) {
     static const int lanes[EVENT_KINDS] = { [EVENT_READ] = 3,      [EVENT_WRITE] = 5,  [EVENT_TO_HOST] = 6,
                                             [EVENT_TO_DEVICE] = 7, [EVENT_GATHER] = 1, [EVENT_REDUCE] = 1 };
-    trace_totals totals = { .misplaced = 0 };
+    trace_totals totals = { .misplaced = update_settle(z) };  // nothing adds to the trace while it is read
     trace_event e;
     for (int i = 0; trace_at(&z->trace, i, &e); i++) {
         totals.bytes[e.kind] += e.bytes;
@@ -427,43 +428,38 @@ static int open_use(run *r, one_use u, int backward) {
     TRY(backward ? zero_pre_backward(r->z, u.unit) : zero_pre_forward(r->z, u.unit));
     return 0;
 }
-static int close_use(run *r, one_use u, int backward) {
+static int finish_use(run *r, one_use u, int backward) {
+    TRY(backward ? write_gradient(r, u.unit, u.use) : read_unit(r, u.unit));
     TRY(backward ? zero_post_backward(r->z, u.unit) : zero_post_forward(r->z, u.unit));
     return 0;
 }
 
 // Runs the first `most` uses of forward and, in training, of backward. A use may be opened before the
-// previous one is closed.
+// previous one is computed and closed.
 static int pass(run *r, const call *c, int micro, int of, int most) {
     const drawn *d = r->d;
     one_use uses[2][MOST_USES];
-    uint64_t forward_draw = d->seed, draw = d->seed + 1;
-    if (d->trained[SHUFFLED]) forward_draw += c->draw, draw += c->draw;
-    if (d->trained[APART]) forward_draw += (uint64_t)checks.rank;
+    const uint64_t draw = d->seed + (d->trained[SHUFFLED] ? c->draw + (uint64_t)micro : 0);
+    const uint64_t forward_draw = draw + (d->trained[APART] ? (uint64_t)checks.rank : 0);
     const int n_forward = order_of(d, 0, forward_draw, uses[0]);
     const int n = n_forward + (of ? order_of(d, 1, draw, uses[1]) : 0);
-    one_use opened = { -1, 0 };  // forward's, or backward's, that is still open
+    one_use opened = { -1, 0 };  // but not yet computed
     int opened_backward = 0;
     TRY(of ? zero_begin_train(r->z, micro, of) : zero_begin_eval(r->z));
     r->micro = micro;
     r->activation = 0.1f * checks.rank + 0.05f * micro;
     if (r->on) TRY(r->on->start(r->stream, r->on_device, r->activation));
     for (int i = 0; i < n && i < most; i++) {
-        const int backward = i >= n_forward;
+        const int backward = i >= n_forward, turns = of && i == n_forward - 1;
         const one_use u = uses[backward][backward ? i - n_forward : i];
-        const int joins = backward && !opened_backward && opened.unit == u.unit;
-        if (opened.unit == u.unit && !joins) {
-            TRY(close_use(r, opened, opened_backward));
-            opened.unit = -1;
-        }
+        const int is_same = opened.unit == u.unit && opened_backward == backward;
+        if (is_same) TRY(finish_use(r, opened, opened_backward));
         TRY(open_use(r, u, backward));
-        if (opened.unit >= 0) TRY(close_use(r, opened, opened_backward));
-        TRY(backward ? write_gradient(r, u.unit, u.use) : read_unit(r, u.unit));
+        if (opened.unit >= 0 && !is_same) TRY(finish_use(r, opened, opened_backward));
         opened = u;
         opened_backward = backward;
-        const int is_last = i == n - 1 || i == most - 1, turns = of && i == n_forward - 1;
-        if (!is_last && d->trained[turns ? JOINED : AHEAD]) continue;
-        TRY(close_use(r, u, backward));
+        if (i < n - 1 && i < most - 1 && d->trained[turns ? JOINED : AHEAD]) continue;
+        TRY(finish_use(r, u, backward));
         opened.unit = -1;
     }
     return 0;
@@ -719,7 +715,6 @@ static void run_all(const drawn *d, int how, result *to) {
 
 // A plugin for inference evaluates with the same bits, and gathers units with private memory only once.
 static int infer(run *r, const result *want, int how) {
-    const drawn *d = r->d;
     int64_t once = 0;
     TRY(create(r, how));
     TRY(all_values(r, ZERO_PARAM, want->values[ZERO_PARAM], 1));
@@ -736,7 +731,6 @@ static int infer(run *r, const result *want, int how) {
                t.all_gather[ZERO_FOR_EVAL] == 2 * r->planned.traffic.all_gather[ZERO_FOR_EVAL] + once,
            "inference gathers %lld bytes, not as planned", (long long)t.all_gather[ZERO_FOR_EVAL]);
     EXPECT(!t.all_gather[ZERO_FOR_STEP] && !t.reduce_scatter[ZERO_FOR_STEP], "inference trains");
-    (void)d;
     return 0;
 }
 
@@ -809,16 +803,14 @@ static void print_problem(const drawn *d, const char *what) {
 }
 
 static void shrink(const drawn *failing) {
+    const double start = MPI_Wtime();
     drawn best = *failing;
-    int tries = 0;
-    for (int i = 0; tries < SHRINK_STEPS; i++) {
+    for (int i = 0; !check_any(MPI_Wtime() - start > SHRINK_S); i++) {
         drawn d = best;
         if (!make_smaller(&d, i)) break;
         if (!is_possible(&d)) continue;
         make_legal(&d);
-        if (!memcmp(&d, &best, sizeof d)) continue;
-        tries++;
-        if (!case_fails(&d)) continue;
+        if (!memcmp(&d, &best, sizeof d) || !case_fails(&d)) continue;
         best = d;
         i = -1;
     }
@@ -836,9 +828,8 @@ static void print_running(int signal) {
 static void run_seed(uint64_t seed) {
     const drawn d = draw_case(seed, checks.ranks);
     CHECK_SETTING("seed %llu", (unsigned long long)seed);
-    const int fails = case_fails(&d);
-    CHECK(!fails);
-    if (!fails) return;
+    checks.failed = case_fails(&d);
+    if (!checks.failed) return;
     print_problem(&d, "FAILED");
     shrink(&d);
 }
@@ -859,9 +850,9 @@ static void body(const char *asked) {
     for (int i = 0; i < (int)(sizeof fatal / sizeof *fatal); i++) signal(fatal[i], print_running);
     set_possible();
     check_make_folder(folder, sizeof folder, "build");
-    for (uint64_t n = 0; seconds > 0 ? check_any(MPI_Wtime() - start < seconds) : n < CASES; n++) {
+    for (uint64_t n = 0; !checks.failed; n++) {
+        if (seconds > 0 ? !check_any(MPI_Wtime() - start < seconds) : n == CASES) break;
         run_seed(seed + n);
-        if (seconds > 0 && checks.failed) break;
     }
     char path[100];
     snprintf(path, sizeof path, "%s/saved", folder);
