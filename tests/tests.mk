@@ -56,9 +56,10 @@ test: deps
 #? SEED=7              make fuzz: from this seed on, instead of 1
 fuzz: deps $(BUILD)/tests/mpi_bits
 	+@$(SUBMAKE) CUDA=stand-in $(BUILD)/stand-in/tests/mpi_bits
-	@. scripts/mpi_env.sh; for np in 1 2 3 4; do for build in $(BUILD) $(BUILD)/stand-in; do \
-	    SEED=$(or $(SEED),1) OMP_NUM_THREADS=1 mpirun --oversubscribe -np $$np \
-	        $$build/tests/mpi_bits $$(($(or $(SECONDS),600) / 8)) || exit 1; \
+	@. scripts/mpi_env.sh; export SEED=$(or $(SEED),1) OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1; \
+	for np in 1 2 3 4; do for build in $(BUILD) $(BUILD)/stand-in; do \
+	    mpirun --oversubscribe --bind-to none -np $$np $$build/tests/mpi_bits \
+	        $$(($(or $(SECONDS),600) / 8)) || exit 1; \
 	done; done
 #? test-programs       builds the programs for make test
 test-programs: $(TRAINER) $(TESTS) $(EXAMPLE) $(TOKENS) $(HELLASWAG) $(BUILD)/bench/comm
