@@ -344,22 +344,30 @@ static void check_moved(run *r, const zero_files *before, const trace_totals *to
     zero_plan_info(r->z, &plan);
     const trace_totals totals = totals_of(r->z);
     const int64_t not_read = after.not_read - before->not_read;
+    int64_t traced[EVENT_KINDS];
+    for (int kind = 0; kind < EVENT_KINDS; kind++)
+        traced[kind] = totals.bytes[kind] - totals_before->bytes[kind];
     const struct {
         const char *name;
-        int64_t moved, planned;
-        int event;
+        int64_t moved, planned, traced;
     } links[] = {
-        { "read from files", after.read - before->read, plan.file_read - not_read, EVENT_READ },
-        { "written to files", after.written - before->written, plan.file_written, EVENT_WRITE },
-        { "copied to the host", after.copied_down - before->copied_down, plan.copied_down, EVENT_TO_HOST },
-        { "copied to the device", after.copied_up - before->copied_up, plan.copied_up, EVENT_TO_DEVICE },
+        { "read from files", after.read - before->read, plan.file_read - not_read, traced[EVENT_READ] },
+        { "written to files", after.written - before->written, plan.file_written, traced[EVENT_WRITE] },
+        { "copied to the host", after.copied_down - before->copied_down, plan.copied_down,
+          traced[EVENT_TO_HOST] },
+        { "copied to the device", after.copied_up - before->copied_up, plan.copied_up,
+          traced[EVENT_TO_DEVICE] },
+        // check_step_traffic checks the counters of these.
+        { "gathered", plan.traffic.all_gather[ZERO_FOR_STEP], plan.traffic.all_gather[ZERO_FOR_STEP],
+          traced[EVENT_GATHER] },
+        { "reduced", plan.traffic.reduce_scatter[ZERO_FOR_STEP], plan.traffic.reduce_scatter[ZERO_FOR_STEP],
+          traced[EVENT_REDUCE] },
     };
-    for (int i = 0; i < 4; i++) {
-        const int64_t traced = totals.bytes[links[i].event] - totals_before->bytes[links[i].event];
-        EXPECT(links[i].moved == links[i].planned && traced == links[i].planned,
+    const int n = r->config.stage ? 6 : 4;  // stage 0 reduces and gathers the sums in one event
+    for (int i = 0; i < n; i++)
+        EXPECT(links[i].moved == links[i].planned && links[i].traced == links[i].planned,
                "a step has %s %lld bytes, %lld in the trace; planned are %lld", links[i].name,
-               (long long)links[i].moved, (long long)traced, (long long)links[i].planned);
-    }
+               (long long)links[i].moved, (long long)links[i].traced, (long long)links[i].planned);
     EXPECT(!totals.misplaced, "%d events of the trace have a wrong lane or time", totals.misplaced);
 }
 
