@@ -102,7 +102,6 @@ demo: deps
 #? plots               draws plots of the run in RUN
 #? RUN=folder          make plots: the folder of a run, or of several runs from scripts/compare_stages.sh
 plots:
-	@$(WITHOUT_FLAGS) scripts/install_deps.sh plots
 	@$(WITHOUT_FLAGS) scripts/plots.sh "$$RUN"
 #? PREFIX=/usr/local   make install: the folder to install to
 PREFIX ?= /usr/local

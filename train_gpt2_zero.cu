@@ -36,7 +36,7 @@
 #include "trainer/config_table.h"
 // defines: make_folder, check_one_folder, why_no_checkpoint, lock_folder, check_folder_lock
 #include "trainer/folder.h"
-// defines: settle_memory, activations_to_come, out_of_memory
+// defines: settle_memory, bytes_to_come, use_one_arena, out_of_memory
 #include "trainer/fit.h"
 // defines: Generation, CachedPass, generation_*, Answers, answers_*, print_token
 #include "trainer/generate.h"
@@ -111,7 +111,7 @@ static zero_config create_plugin(GPT2 *model, int micro_batches, const char *sam
     zero_config config = plugin_settings(model->dtype, micro_batches);
     config.start.same = same;
     config.start.waiting = note_waiting;
-    config.memory_beside = activations_to_come(*model, &config);
+    config.memory_beside = bytes_to_come(*model, &config);
     run.creating = 1;
     int rc = zero_create(&run.z, &config, t->tensors, NUM_PARAMETER_TENSORS, t->units, t->n_units);
     if (rc == ZERO_ERR_MEMORY) out_of_memory(model, &config);
@@ -518,7 +518,7 @@ static StepResult train_step(Trainer *t) {
 static void set_up_alone(Trainer *t) {
     take_zero_file();
     settle_options();
-    settle_machine();
+    settle_machine(t->argv);
     settle_zero_file();
     if (!opt.plan && !opt.print_config) {
         make_folder();
@@ -547,6 +547,7 @@ static void set_up_together(Trainer *t) {
     zero_config config = create_plugin(&t->model, t->data.micro_batches, same);
     free(same);
     check_folder_lock();
+    checkpoints_remove_leftovers();
     check_one_folder();
     note_differences();
     settle_memory(&t->model, &config);
@@ -577,7 +578,8 @@ static void begin_or_resume(Trainer *t) {
     else
         gpt2_check(dataloader_seek(&t->data.train, t->state.position));
     if (t->state.step > t->data.steps)
-        die("option -x %d: the checkpoint is already at step %d", t->data.steps, t->state.step);
+        die("option -x %d: the checkpoint is already at step %d; a larger -x continues the run",
+            t->data.steps, t->state.step);
     print0("resuming at step %d\n", t->state.step);
     if (t->state.step == t->data.steps)
         print0("all %d steps are done; a larger -x continues the run\n", t->data.steps);
@@ -723,6 +725,8 @@ int main(int argc, char **argv) {
     Trainer t = { .argc = argc, .argv = argv };
     int mode = 0;
     run.describe = describe_to_plugin;
+    replace_closed_descriptors();
+    use_one_arena();
     take_signals();
     take_launched_ranks();
     parse_options(argc, argv);

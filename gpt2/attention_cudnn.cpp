@@ -40,11 +40,17 @@ struct Wish {      // options for backward
     bool operator==(const Wish &o) const { return fast == o.fast && limit == o.limit; }
 };
 
+struct Graph : fe::graph::Graph {
+    // The bytes of the frontend's own tensors. In backward's scratch they lie before cuDNN's part.
+    size_t front_bytes() const { return (size_t)get_fe_workspace_size_subtree(); }
+};
+
 struct Kept {
     Shape shape;
-    std::shared_ptr<fe::graph::Graph> forward, backward;
-    int64_t forward_bytes, backward_bytes;
-    int64_t rows;  // sequences in one execution of backward
+    std::shared_ptr<Graph> forward, backward;
+    int64_t forward_bytes, backward_bytes;  // of scratch
+    int64_t rows;                           // sequences in one execution of backward
+    size_t skipped;                         // bytes before backward's scratch, included in backward_bytes
 };
 
 static cudnnHandle_t handle;
@@ -80,8 +86,8 @@ static void output(std::shared_ptr<Tensor> tensor, const Tensor &as) {
     tensor->set_output(true).set_uid(as.get_uid()).set_dim(as.get_dim()).set_stride(as.get_stride());
 }
 
-static std::shared_ptr<fe::graph::Graph> new_graph(const Shape &s) {
-    auto graph = std::make_shared<fe::graph::Graph>();
+static std::shared_ptr<Graph> new_graph(const Shape &s) {
+    auto graph = std::make_shared<Graph>();
     graph->set_io_data_type(s.dt == GPT2_BF16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -97,7 +103,7 @@ template <class Options> static Options options(const Shape &s, const char *name
 }
 
 // Takes the heuristic's first plan that works, the same in every run on the same GPU with the same library.
-static int finish(fe::graph::Graph &graph, const Shape &s, const char *what, int64_t *bytes) {
+static int finish(Graph &graph, const Shape &s, const char *what, int64_t *bytes) {
     if (good(graph.build(handle, { fe::HeurMode_t::A }), s, what) != 0) return -1;
     return good(graph.get_workspace_size(*bytes), s, what);
 }
@@ -119,6 +125,12 @@ static int build_forward(Kept &kept) {
 
 static int build_backward(Kept &kept, int64_t n) {
     const Shape &s = kept.shape;
+    // The frontend promises cuDNN that lse and its own tensors start at multiples of 16 bytes, four floats.
+    if (n * s.NH * s.T % 4 != 0)
+        return gpt2_fail(
+            "cuDNN's attention backward would take %d sequences x NH %d x T %d rows of scores at a "
+            "time, which must be a multiple of 4: use another T, or attention cublaslt",
+            (int)n, (int)s.NH, (int)s.T);
     auto graph = new_graph(s);
     auto q = graph->tensor(heads(s, n, Q, 3 * s.C));
     auto k = graph->tensor(heads(s, n, K, 3 * s.C));
@@ -133,6 +145,8 @@ static int build_backward(Kept &kept, int64_t n) {
     output(dk, heads(s, n, DK, 3 * s.C));
     output(dv, heads(s, n, DV, 3 * s.C));
     if (finish(*graph, s, "backward", &kept.backward_bytes) != 0) return -1;
+    kept.skipped = attention_cudnn_skipped(graph->front_bytes());
+    kept.backward_bytes += kept.skipped;
     kept.backward = graph;
     kept.rows = n;
     return 0;
@@ -162,7 +176,7 @@ static int open_library() {
 static Kept *find_or_build(const Shape &s, bool backward) {
     auto at = std::find_if(table.begin(), table.end(), [&](const Kept &k) { return k.shape == s; });
     if (at == table.end()) {
-        Kept kept = { s, nullptr, nullptr, 0, 0, 0 };
+        Kept kept = { s, nullptr, nullptr, 0, 0, 0, 0 };
         if (open_library() != 0 || build_forward(kept) != 0) return nullptr;
         at = table.insert(table.end(), kept);
     }
@@ -170,14 +184,14 @@ static Kept *find_or_build(const Shape &s, bool backward) {
     return &*at;
 }
 
-static int run(const fe::graph::Graph &graph, const Shape &s, const char *what, int64_t bytes,
+static int run(const Graph &graph, const Shape &s, const char *what, int64_t bytes, size_t skipped,
                Pointers pointers) {
     if (bytes > planned_bytes)
         return gpt2_fail("cuDNN's attention %s needs %lld bytes of scratch for T %d, but plan was for a "
                          "smaller shape: %lld bytes",
                          what, (long long)bytes, (int)s.T, (long long)planned_bytes);
-    void *scratch = cuda_scratch();
-    return scratch ? good(graph.execute(handle, pointers, scratch), s, what) : -1;
+    char *scratch = (char *)cuda_scratch();
+    return scratch ? good(graph.execute(handle, pointers, scratch + skipped), s, what) : -1;
 }
 
 // The frontend may throw, for example without a driver or memory.
@@ -229,7 +243,7 @@ int attention_cudnn_forward(gpt2_dtype dt, void *out, float *lse, const void *qk
         if (!kept) return -1;
         char *q = (char *)qkv;
         size_t width = C * gpt2_dtype_size(dt);
-        return run(*kept->forward, kept->shape, "forward", kept->forward_bytes,
+        return run(*kept->forward, kept->shape, "forward", kept->forward_bytes, 0,
                    { { Q, q }, { K, q + width }, { V, q + 2 * width }, { OUT, out }, { LSE, lse } });
     });
 }
@@ -251,7 +265,8 @@ int attention_cudnn_backward(gpt2_dtype dt, void *dqkv, const void *dout, const 
                                   { DQ, dq },
                                   { DK, dq + width },
                                   { DV, dq + 2 * width } };
-            if (run(*kept->backward, kept->shape, "backward", kept->backward_bytes, pointers) != 0) return -1;
+            if (run(*kept->backward, kept->shape, "backward", kept->backward_bytes, kept->skipped, pointers))
+                return -1;
         }
         return 0;
     });

@@ -18,6 +18,10 @@ static inline int attention_cudnn_fewer_rows(int B, int rows, size_t bytes, size
     return next;
 }
 
+// Returns how many bytes to skip at the start of backward's scratch, so that cuDNN's part, which begins
+// `front` bytes later, is aligned to 256 bytes. The scratch itself is.
+static inline size_t attention_cudnn_skipped(size_t front) { return (256 - front % 256) % 256; }
+
 #ifdef GPT2_CUDNN
 // Returns 0, or -1 with the message if cuDNN does not support the shape or dtype. fast: backward may be
 // nondeterministic. limit: bytes of scratch that backward may use (one sequence may exceed it); 0: 512 MiB.

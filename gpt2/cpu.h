@@ -26,7 +26,7 @@ enum { PIECE = 1024 };  // elements widened at a time
 // rows_cpu.c: the threads of every parallel region and their scratch, fixed by plan. scratch_plan returns the
 // bytes of scratch for `threads` threads with `floats` floats each.
 size_t scratch_plan(int threads, size_t floats);
-int cpu_use_scratch(void *memory);
+void set_scratch(void *memory);
 int layers_threads(void);
 float *thread_scratch(int thread);  // belongs to one thread
 void *shared_scratch(void);         // belongs to the running layer
@@ -34,8 +34,10 @@ void *shared_scratch(void);         // belongs to the running layer
 // number of floats that a thread needs for attention
 size_t attention_scratch_floats(int T, int C, int NH);
 
+// Both find the scratch of the matmuls, which matmul_prepare then compiles.
 int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch_bytes);
 int matmul_plan_forward(gpt2_dtype dt, int tokens, int rows, int C, int Vp, size_t *scratch_bytes);
+int matmul_prepare(void);
 void matmul_free(void);
 
 // rows_cpu.c, matmul_cpu.c, peak_cpu.c and attention_cpu.c

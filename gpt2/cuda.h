@@ -58,8 +58,8 @@ DECLARE_LAYER(cuda, layernorm_backward);
 DECLARE_LAYER(cuda, gelu_forward);
 DECLARE_LAYER(cuda, gelu_backward);
 DECLARE_LAYER(cuda, bias_from_sums);
-// dbias (OC) += column sums of dout (BT, OC)
-int cuda_bias_backward(gpt2_dtype dt, void *dbias, const void *dout, int BT, int OC);
+// dbias (OC) = column sums of dout (BT, OC), or += with `add`
+int cuda_bias_backward(gpt2_dtype dt, void *dbias, const void *dout, int BT, int OC, int add);
 
 // ends_cuda.cu; rows: the maximum number of positions, or of rows of logits, in one call
 int ends_cuda_plan(int rows, int Vp, size_t *scratch_bytes);

@@ -22,6 +22,19 @@ int disk_open(const char *path, int *fd, int64_t *bytes) {
     return failed;
 }
 
+int disk_open_stream(const char *path, FILE **f) {
+    int64_t bytes;
+    int fd;
+    *f = NULL;
+    if (access(path, F_OK) && (errno == ENOENT || errno == ENOTDIR)) return 0;
+    if (disk_open(path, &fd, &bytes)) return -1;
+    *f = fdopen(fd, "r");
+    if (*f) return 0;
+    gpt2_fail("%s: cannot open: %s", path, strerror(errno));
+    close(fd);  // nothing was written
+    return -1;
+}
+
 int disk_read(int fd, const char *path, int64_t at, size_t bytes, void *to) {
     for (size_t done = 0; done < bytes;) {
         ssize_t n = pread(fd, (char *)to + done, bytes - done, at + (int64_t)done);

@@ -9,6 +9,8 @@
 
 // Opens a regular file for reading; the caller closes *fd. Does not wait for a pipe's writer.
 int disk_open(const char *path, int *fd, int64_t *bytes);
+// Like disk_open, as a stream that the caller closes. *f is NULL, and the result 0, if there is no such file.
+int disk_open_stream(const char *path, FILE **f);
 // Fills `to`, or fails if the file ends earlier.
 int disk_read(int fd, const char *path, int64_t at, size_t bytes, void *to);
 

@@ -66,17 +66,18 @@ enum { LAYERS_CUDA_ROWS = 8 };  // on CUDA C and Vp are multiples of this: every
 typedef struct {
     const char *device;  // "cpu", "cuda"
 
-    // Prepares every matmul that the shape needs, so that nothing is allocated inside a step, and returns the
-    // number of bytes of scratch that the layers need. The caller allocates them (device memory, 256-byte
-    // aligned) and passes them to use_scratch before the first layer runs. On CUDA plan runs each matmul
-    // once, in memory that it frees again, so call it before allocating the activations. chunk: the maximum
-    // number of rows of logits at a time.
+    // Returns the number of bytes of scratch that the layers need for this shape. The caller allocates them
+    // (device memory, 256-byte aligned) and passes them to use_scratch before the first layer runs. On CUDA
+    // plan runs each matmul once, in memory that it frees again, so call it before allocating the
+    // activations. chunk: the maximum number of rows of logits at a time.
     int (*plan)(gpt2_dtype dt, int B, int T, int C, int NH, int Vp, int chunk, size_t *scratch_bytes);
     // Like plan, for forward-only passes over a cache of `rows` rows of at most T positions: at most `tokens`
     // tokens per pass, with logits for `rows` of them.
     int (*plan_cached)(gpt2_dtype dt, int tokens, int rows, int T, int C, int NH, int Vp,
                        size_t *scratch_bytes);
-    int (*use_scratch)(void *scratch);  // the memory stays in use until free
+    // The memory stays in use until free. On a CPU this compiles every matmul that the shape needs, so that
+    // nothing is allocated inside a step.
+    int (*use_scratch)(void *scratch);
     void (*free)(void);
     int (*device_bytes)(size_t *total);  // all memory of the current device; NULL on the CPU
     int (*has_dtype)(gpt2_dtype dt);     // 1: the hardware multiplies it; 0: slow or impossible
@@ -165,7 +166,7 @@ const Layers *layers_cuda(void);
 // Options of the CUDA layers. Call it before plan.
 //   tf32       1: fp32 matmuls round their inputs to TF32
 //   gelu       0: GELU has separate kernels; 1: the forward matmul computes it; 2: both matmuls do;
-//              -1: 2 on Hopper and newer devices, else 0
+//              -1: 2 on Hopper and newer devices, else 0. In fp32 its kernels are always separate.
 //   attention  NULL: cuDNN if built in and if it supports the shape and dtype, else cuBLASLt's matmuls;
 //              "cudnn" or "cublaslt": that one, or an error with the reason; "cudnn-fast": cuDNN's backward
 //              adds in the order in which blocks finish, so that bits may differ from run to run
@@ -183,9 +184,9 @@ typedef struct {
 } layers_attention_backward;
 layers_attention_backward layers_cuda_attention_backward(void);
 
-// Returns 1 if the forward matmul to OC columns may compute GELU itself, from unrounded values. GELU
-// recomputed from the rounded values then has different bits.
-int layers_cuda_gelu_fused(int OC);
+// Returns 1 if the forward matmul may compute GELU itself, from unrounded values. GELU recomputed from the
+// rounded values then has different bits.
+int layers_cuda_gelu_fused(gpt2_dtype dt);
 
 // Tuning: matmuls use the algorithms that a tuning file's text names for this GPU and library. Call it before
 // plan. If the text lacks planned matmuls, plan times and adds them, or fails if may_time is 0. name: the

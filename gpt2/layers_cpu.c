@@ -54,6 +54,11 @@ static int plan_cached(gpt2_dtype dt, int tokens, int rows, int T, int C, int NH
     return 0;
 }
 
+static int use_scratch(void *memory) {
+    set_scratch(memory);
+    return matmul_prepare();
+}
+
 // -------- memory
 
 static int download(void *host, const void *x, size_t bytes) {
@@ -318,7 +323,7 @@ const Layers layers_cpu = {
     .device = "cpu",
     .plan = plan,
     .plan_cached = plan_cached,
-    .use_scratch = cpu_use_scratch,
+    .use_scratch = use_scratch,
     .free = free_layers,
     .has_dtype = cpu_has_dtype,
     .peak_flops = cpu_peak_flops,

@@ -1,5 +1,6 @@
 // The table of the layers on a CUDA device, and their plan. All work is queued on the default stream.
 #include <limits.h>
+#include <stdio.h>
 #include "cuda.h"
 
 int layers_cuda_options(int tf32, int gelu, const char *attention) {
@@ -67,8 +68,10 @@ static int finish_plan(int failed, const size_t wishes[PARTS], size_t *scratch_b
     *scratch_bytes = 0;
     for (int i = 0; i < PARTS; i++) *scratch_bytes = wishes[i] > *scratch_bytes ? wishes[i] : *scratch_bytes;
     if (!failed && try_matmuls(*scratch_bytes) == 0) return 0;
+    char why[1024];  // because after a kernel's failure, the release fails too
+    snprintf(why, sizeof why, "%s", gpt2_last_error());
     release();
-    return -1;
+    return gpt2_fail("%s", why);
 }
 
 // Plans the matmuls of a pass of `tokens` tokens, including backward's. Those of later passes, with one token

@@ -12,7 +12,7 @@ const char *layers_cuda_attention(void) { return ""; }
 
 layers_attention_backward layers_cuda_attention_backward(void) { return (layers_attention_backward){ 0 }; }
 
-int layers_cuda_gelu_fused(int OC) { return 0; }
+int layers_cuda_gelu_fused(gpt2_dtype dt) { return 0; }
 
 int layers_cuda_tune(const char *name, const char *text, int may_time) {
     return gpt2_fail("built without CUDA");

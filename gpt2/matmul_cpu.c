@@ -1,11 +1,12 @@
-// Matmuls using oneDNN. Each kind and shape of matmul is created once and kept in a table; plan creates those
-// that training needs. They use the layers' scratch, so a step allocates nothing. Operands stay in the
-// model's layout, because transposing or blocking them first gains at most 5 % over oneDNN's own packing
-// (measured on AVX-512).
+// Matmuls using oneDNN. Each kind and shape of matmul is compiled once and kept in a table. Planning only
+// finds the scratch of those that training needs; matmul_prepare compiles them, so that a step allocates
+// nothing. Operands stay in the model's layout, because transposing or blocking them first gains at most 5 %
+// over oneDNN's own packing (measured on AVX-512).
 #include <oneapi/dnnl/dnnl.h>
 #include <omp.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include "cpu.h"
 #include "gpt2_error.h"
 
@@ -147,17 +148,29 @@ static dnnl_status_t make_matrices(Matmul *p, Matrix matrix[]) {
     return p->kind == FORWARD_BIAS ? matrix_init(&matrix[BIAS], p->dt, 1, cols, 0, 1) : dnnl_success;
 }
 
-// The memory objects have no address yet, because each call passes its operands' addresses.
-static dnnl_status_t make_primitive(Matmul *p, const_dnnl_primitive_desc_t pd, Shape shape[NUM_SLOTS]) {
+// Compiles the matmul. The memory objects have no address yet, because each call passes its operands'
+// addresses.
+static dnnl_status_t compile(Matmul *p, const_dnnl_primitive_desc_t pd, const Shape shape[NUM_SLOTS]) {
     TRY(dnnl_primitive_create(&p->primitive, pd));
-    shape[WORKSPACE] = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
-    if (shape[WORKSPACE]) p->workspace_bytes = dnnl_memory_desc_get_size(shape[WORKSPACE]);
     for (int i = 0; i < NUM_SLOTS; i++)
         if (shape[i]) TRY(dnnl_memory_create(&p->memory[i], shape[i], matmul.engine, DNNL_MEMORY_NONE));
     return dnnl_success;
 }
 
-static int matmul_init(Matmul *p) {
+// oneDNN crashes if it runs out of memory, so it is called only while this much can still be mapped. The
+// kernels of one matmul take up to 8 MiB of address space: 256 KiB each.
+static int check_room(void) {
+    enum { ROOM_MIB = 16 };
+    void *room = mmap(NULL, ROOM_MIB << 20, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room != MAP_FAILED && !munmap(room, ROOM_MIB << 20)) return 0;
+    return gpt2_fail("matmul: less than the %d MiB of memory that oneDNN may need are left to this process; "
+                     "raise its limit (ulimit -v, ulimit -d)",
+                     ROOM_MIB);
+}
+
+// Finds the matmul's scratch and, if it will run, compiles it.
+static int matmul_init(Matmul *p, int will_run) {
     Matrix matrix[WORKSPACE] = { 0 };
     Shape shape[NUM_SLOTS];
     dnnl_primitive_attr_t attr = NULL;
@@ -167,7 +180,11 @@ static int matmul_init(Matmul *p) {
     if (status == dnnl_success) status = dnnl_primitive_attr_create(&attr);
     if (status == dnnl_success) status = attributes(attr, p->kind);
     if (status == dnnl_success) status = describe(&pd, shape, attr);
-    if (status == dnnl_success) status = make_primitive(p, pd, shape);
+    if (status == dnnl_success) {
+        shape[WORKSPACE] = dnnl_primitive_desc_query_md(pd, dnnl_query_scratchpad_md, 0);
+        if (shape[WORKSPACE]) p->workspace_bytes = dnnl_memory_desc_get_size(shape[WORKSPACE]);
+        if (will_run) status = compile(p, pd, shape);
+    }
     if (pd) dnnl_primitive_desc_destroy(pd);
     if (attr) dnnl_primitive_attr_destroy(attr);
     for (int i = 0; i < WORKSPACE; i++) matrix_free(&matrix[i]);
@@ -190,17 +207,19 @@ static Matmul *free_slot(void) {
     return p;
 }
 
-static Matmul *find_or_make(Kind kind, gpt2_dtype dt, int BT, int C, int OC) {
-    for (Matmul *p = matmul.table; p < matmul.table + matmul.used; p++)
-        if (p->kind == kind && p->dt == dt && p->BT == BT && p->C == C && p->OC == OC && p->primitive)
-            return p;
-    Matmul *p = free_slot();
+// Returns NULL if the matmul cannot be created.
+static Matmul *find_or_make(Kind kind, gpt2_dtype dt, int BT, int C, int OC, int will_run) {
+    Matmul *p = matmul.table, *end = p + matmul.used;
+    while (p < end && !(p->kind == kind && p->dt == dt && p->BT == BT && p->C == C && p->OC == OC)) p++;
+    if (p < end && (p->primitive || !will_run)) return p;
+    if (check_room()) return NULL;
+    if (p == end) p = free_slot();
     *p = (Matmul){ .kind = kind, .dt = dt, .BT = BT, .C = C, .OC = OC };
-    return matmul_init(p) == 0 ? p : NULL;
+    return matmul_init(p, will_run) ? NULL : p;
 }
 
 static int plan_one(Kind kind, gpt2_dtype dt, int BT, int C, int OC) {
-    Matmul *p = find_or_make(kind, dt, BT, C, OC);
+    Matmul *p = find_or_make(kind, dt, BT, C, OC, 0);
     if (!p) return -1;
     matmul.scratch_bytes = MAX(matmul.scratch_bytes, p->workspace_bytes);
     return 0;
@@ -214,6 +233,7 @@ static int plan_matmul(gpt2_dtype dt, int BT, int C, int OC, Kind forward, Kind 
 }
 
 static int start_engine(void) {
+    if (check_room()) return -1;
     dnnl_status_t status = dnnl_engine_create(&matmul.engine, dnnl_cpu, 0);
     if (status == dnnl_success)
         status = dnnl_stream_create(&matmul.stream, matmul.engine, dnnl_stream_default_flags);
@@ -254,6 +274,12 @@ int matmul_plan(gpt2_dtype dt, int BT, int C, int Vp, int chunk, size_t *scratch
     return finish_plan(scratch_bytes);
 }
 
+int matmul_prepare(void) {
+    for (Matmul *p = matmul.table; p < matmul.table + matmul.planned; p++)
+        if (!find_or_make(p->kind, p->dt, p->BT, p->C, p->OC, 1)) return -1;
+    return 0;
+}
+
 void matmul_free(void) {
     for (int i = 0; i < matmul.used; i++) matmul_clear(&matmul.table[i]);
     if (matmul.stream) dnnl_stream_destroy(matmul.stream);
@@ -288,7 +314,7 @@ static dnnl_status_t execute(Matmul *p, const void *left, const void *right, con
 
 static int multiply(Kind kind, gpt2_dtype dt, int BT, int C, int OC, const void *left, const void *right,
                     const void *bias, void *result) {
-    Matmul *p = find_or_make(kind, dt, BT, C, OC);
+    Matmul *p = find_or_make(kind, dt, BT, C, OC, 1);
     if (!p) return -1;
     void *workspace = workspace_of(p);
     if (!workspace) return gpt2_fail("matmul: no memory for %zu bytes of workspace", p->workspace_bytes);

@@ -11,18 +11,34 @@ void matmul_cuda_options(int tf32, int gelu) {
 
 // -------- a matmul with its epilogue, or with the epilogue's work done separately
 
-// Returns whether the options allow this epilogue.
-static int allowed(int epilogue) {
-    const int backward = epilogue == CUBLASLT_EPILOGUE_DGELU || epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
-    const int forward = epilogue == CUBLASLT_EPILOGUE_GELU_AUX || epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    if (!forward && !backward) return 1;
+// The tanh of cuBLASLt's epilogues is the GPU's approximation, with a relative error of up to 2^-11. That is
+// too large for fp32.
+static int fuses_gelu(gpt2_dtype dt, int backward) {
+    if (dt == GPT2_F32) return 0;
     return gelu_option >= 0 ? gelu_option >= 1 + backward : cublaslt_hopper() == 1;
 }
 
-int layers_cuda_gelu_fused(int OC) { return allowed(CUBLASLT_EPILOGUE_GELU_AUX_BIAS); }
+int layers_cuda_gelu_fused(gpt2_dtype dt) { return fuses_gelu(dt, 0); }
+
+// Returns whether cuBLASLt may compute this epilogue. On a Hopper it sums columns (BGRAD) in a separate
+// kernel, which may be slower than ours, so only tuning chooses it.
+static int allowed(const Matmul *p) {
+    switch (p->epilogue) {
+    case CUBLASLT_EPILOGUE_GELU_AUX:
+    case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
+        return fuses_gelu(p->out, 0);
+    case CUBLASLT_EPILOGUE_DGELU:
+        return fuses_gelu(p->out, 1);
+    case CUBLASLT_EPILOGUE_DGELU_BGRAD:
+        return fuses_gelu(p->out, 1) && tune_wanted() >= 0;
+    case CUBLASLT_EPILOGUE_BGRADB:
+        return tune_wanted() >= 0;
+    }
+    return 1;
+}
 
 static int multiply(const Matmul *p, const Operands *x) {
-    if (!allowed(p->epilogue)) return matmul_cuda_apart(p, x);
+    if (!allowed(p)) return matmul_cuda_apart(p, x);
     Kept *kept = matmul_keep(p);
     int rc = kept ? matmul_run(kept, x) : -1;
     return rc > 0 ? matmul_cuda_apart(p, x) : rc;
@@ -37,12 +53,6 @@ Matmul matmul_cuda_less(const Matmul *p) {
     return less;
 }
 
-// sums (cols) = column sums of x (rows, cols), or += with `add`
-static int column_sums(gpt2_dtype dt, void *sums, const void *x, int rows, int cols, int add) {
-    if (!add) CUDA_TRY(cudaMemsetAsync(sums, 0, cols * gpt2_dtype_size(dt), 0));
-    return cuda_bias_backward(dt, sums, x, rows, cols);
-}
-
 int matmul_cuda_apart(const Matmul *p, const Operands *x) {
     Matmul less = matmul_cuda_less(p);
     Operands y = *x;
@@ -55,15 +65,20 @@ int matmul_cuda_apart(const Matmul *p, const Operands *x) {
     case CUBLASLT_EPILOGUE_DGELU:
         return multiply(&less, x) != 0 ? -1 : cuda_gelu_backward(p->out, x->out, x->aux, x->out, n);
     case CUBLASLT_EPILOGUE_DGELU_BGRAD:
-        return multiply(&less, x) != 0 ? -1 : column_sums(p->out, x->bias, x->out, p->rows, p->cols, 0);
+        return multiply(&less, x) != 0 ? -1
+                                       : cuda_bias_backward(p->out, x->bias, x->out, p->rows, p->cols, 0);
     case CUBLASLT_EPILOGUE_BGRADB:
-        return multiply(&less, x) != 0 ? -1 : column_sums(p->in, x->bias, x->left, p->depth, p->rows, 0);
+        return multiply(&less, x) != 0 ? -1
+                                       : cuda_bias_backward(p->in, x->bias, x->left, p->depth, p->rows, 0);
     }
     return matmul_unsupported(p);
 }
 
 int matmul_cuda_prepare(const Matmul *p) {
-    if (!allowed(p->epilogue)) return 0;
+    if (!allowed(p)) {
+        Matmul less = matmul_cuda_less(p);
+        return matmul_cuda_prepare(&less);
+    }
     Kept *kept = matmul_keep(p);
     if (!kept) return -1;
     return kept->found || matmul_splits(p) ? 0 : matmul_unsupported(p);
@@ -117,13 +132,13 @@ int cuda_matmul_backward(gpt2_dtype dt, void *dinp, void *dinp_bias, void *dweig
     Operands y = { .left = dout, .right = inp, .bias = dbias, .out = dweight, .add = add };
     x.workspace = y.workspace = cuda_scratch();
     if (multiply(&p, &x) != 0 || multiply(&w, &y) != 0) return -1;
-    if (dinp_bias && !sums_inp && column_sums(dt, dinp_bias, dinp, BT, C, add) != 0) return -1;
-    return dbias && !sums_out ? column_sums(dt, dbias, dout, BT, OC, add) : 0;
+    if (dinp_bias && !sums_inp && cuda_bias_backward(dt, dinp_bias, dinp, BT, C, add) != 0) return -1;
+    return dbias && !sums_out ? cuda_bias_backward(dt, dbias, dout, BT, OC, add) : 0;
 }
 
 int cuda_dinp_bias_fused(gpt2_dtype dt, int BT, int C, int OC) {
     Matmul p = backward_inp(dt, BT, C, OC, CUBLASLT_EPILOGUE_DGELU_BGRAD);
-    Kept *kept = allowed(p.epilogue) ? matmul_keep(&p) : NULL;
+    Kept *kept = allowed(&p) ? matmul_keep(&p) : NULL;
     return kept && kept->found > 0;
 }
 

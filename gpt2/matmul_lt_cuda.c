@@ -19,13 +19,15 @@ static cudaDataType type_of(gpt2_dtype dt) {
     return dt == GPT2_F32 ? CUDA_R_32F : dt == GPT2_BF16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-// Returns 0, or -1 with a message that contains cuBLASLt's status, the call, and the shape as cuBLASLt sees
-// it.
+// Returns 0, or -1 with a message that contains cuBLASLt's status, the call, the shape as cuBLASLt sees it,
+// and CUDA's error, which may be that of an earlier kernel.
 static int lt_check(const Matmul *p, cublasStatus_t status, const char *call) {
     if (status == CUBLAS_STATUS_SUCCESS) return 0;
-    return gpt2_fail("cuBLASLt: %s: %s, for a matmul of m %d, n %d, k %d, batch %d in %s, epilogue %d",
+    cudaError_t error = cudaGetLastError();
+    return gpt2_fail("cuBLASLt: %s: %s, for a matmul of m %d, n %d, k %d, batch %d in %s, epilogue %d%s%s",
                      cublasLtGetStatusName(status), call, p->cols, p->rows, p->depth, p->batch,
-                     matmul_dtype(p->in), p->epilogue);
+                     matmul_dtype(p->in), p->epilogue, error ? "; CUDA: " : "",
+                     error ? cudaGetErrorString(error) : "");
 }
 #define LT(p, call)                                  \
     do {                                             \
@@ -259,6 +261,12 @@ static cublasStatus_t call(Kept *kept, int candidate, const Operands *x) {
                           lt.workspace_bytes, 0);
 }
 
+int matmul_rejected(void) {
+    if (cuda_check(cudaStreamSynchronize(0), "a kernel queued before a matmul has failed")) return -1;
+    cudaGetLastError();  // clears the rejected launch's error, so that the next call does not report it
+    return 0;
+}
+
 int matmul_run_candidate(Kept *kept, int candidate, const Operands *x) {
     if (set_pointers(kept, x) != 0) return -1;
     return lt_check(&kept->matmul, call(kept, candidate, x), "cublasLtMatmul");
@@ -273,7 +281,7 @@ int matmul_run(Kept *kept, const Operands *x) {
             return 0;
         }
         if (kept->settled) return lt_check(&kept->matmul, status, "cublasLtMatmul");
-        cudaGetLastError();  // clears the rejected launch's error, so that the next call does not report it
+        if (matmul_rejected() != 0) return -1;
         kept->chosen++;
     }
     kept->found = 0;

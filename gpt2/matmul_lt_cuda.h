@@ -53,6 +53,9 @@ int matmul_run(Kept *kept, const Operands *x);
 // Runs only this candidate; does not settle the choice.
 int matmul_run_candidate(Kept *kept, int candidate, const Operands *x);
 int matmul_unsupported(const Matmul *p);  // -1, with the message
+// Call it if the library did not run an algorithm. Returns -1 if the reason is that an earlier kernel has
+// failed.
+int matmul_rejected(void);
 
 // tune_cuda.c: looks up a matmul in the tuning file. Returns 1 with *algorithm, or with *apart 1 if a smaller
 // matmul and our own kernels are faster; 0 if not found; -1 on failure. line: for messages.

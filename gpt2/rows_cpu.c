@@ -17,10 +17,7 @@ size_t scratch_plan(int threads, size_t floats) {
     return (size_t)threads * scratch.thread_floats * sizeof(float);
 }
 
-int cpu_use_scratch(void *memory) {
-    scratch.memory = memory;
-    return 0;
-}
+void set_scratch(void *memory) { scratch.memory = memory; }
 
 int layers_threads(void) { return scratch.threads; }
 

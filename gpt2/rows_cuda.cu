@@ -168,10 +168,10 @@ static float *partial_sums(size_t parts, size_t columns) {
     return NULL;
 }
 
-// partial (parts, columns); each kind of sum has C columns. Sums of the first kind are added to a (C) and
-// those of the second to b (C); those of the third are written to c (C).
+// partial (parts, columns); each kind of sum has C columns. Sums of the first kind go to a (C) and those of
+// the second to b (C), or are added with `add`; those of the third go to c (C).
 template <class T> static __global__ void add_partial_sums_kernel(T *a, T *b, float *c, const float *partial,
-                                                                  int parts, int columns, int C) {
+                                                                  int parts, int columns, int C, int add) {
     __shared__ float slices[WARP][WARP];
     int slice = threadIdx.x / WARP, lane = threadIdx.x % WARP, column = blockIdx.x * WARP + lane;
     float sums[1] = {};
@@ -188,13 +188,13 @@ template <class T> static __global__ void add_partial_sums_kernel(T *a, T *b, fl
         return;
     }
     T *x = kind ? b : a;
-    x[at] = from_float<T>(to_float(x[at]) + sum);
+    x[at] = from_float<T>(add ? to_float(x[at]) + sum : sum);
 }
 
 template <class T> static int add_partial_sums(const char *what, T *a, T *b, float *c, const float *partial,
-                                               int parts, int columns, int C) {
+                                               int parts, int columns, int C, int add) {
     return launch(what, add_partial_sums_kernel<T>, blocks_for(columns, WARP), WARP * WARP, a, b, c, partial,
-                  parts, columns, C);
+                  parts, columns, C, add);
 }
 
 // A block handles a strip of WARP * W columns; its warps, and the blocks of gridDim.y, share the rows.
@@ -230,7 +230,7 @@ template <class T, bool NORM> static __global__ void __launch_bounds__(ROW_THREA
 // With NORM, a (C) is dweight and b (C) is dbias; without it, a is dbias and b is not used.
 template <class T, bool NORM, class Sum>
 static int column_sums(const char *what, Sum *a, Sum *b, const void *dout, const void *inp, const float *mean,
-                       const float *rstd, int rows, int C) {
+                       const float *rstd, int rows, int C, int add) {
     int strips = (int)blocks_for(C, WARP * wide<T>), columns = (1 + NORM) * C;
     int parts = planned.column_blocks / strips, most = (int)blocks_for(rows, ROW_WARPS);
     parts = parts < 1 ? 1 : parts < most ? parts : most;
@@ -239,12 +239,12 @@ static int column_sums(const char *what, Sum *a, Sum *b, const void *dout, const
     if (launch(what, column_sums_kernel<T, NORM>, dim3(strips, parts), ROW_THREADS, partial, (const T *)dout,
                (const T *)inp, mean, rstd, rows, C))
         return -1;
-    return add_partial_sums(what, a, b, NULL, partial, parts, columns, C);
+    return add_partial_sums(what, a, b, NULL, partial, parts, columns, C, add);
 }
 
-int cuda_bias_backward(gpt2_dtype dt, void *dbias, const void *dout, int BT, int OC) {
+int cuda_bias_backward(gpt2_dtype dt, void *dbias, const void *dout, int BT, int OC, int add) {
     return BY_DTYPE(dt, column_sums<T, false>("bias_backward", (T *)dbias, (T *)nullptr, dout, nullptr,
-                                              nullptr, nullptr, BT, OC));
+                                              nullptr, nullptr, BT, OC, add));
 }
 
 template <class T> static __global__ void bias_from_sums_kernel(T *dbias, const float *sums, int C) {
@@ -376,10 +376,9 @@ static int layernorm_backward_in_passes(void *dinp, void *dweight, void *dbias, 
     if (launch(what, layernorm_backward_dinp_kernel<T>, blocks_for(BT, ROW_WARPS), ROW_THREADS, (T *)dinp,
                (const T *)dout, (const T *)inp, (const T *)weight, mean, rstd, BT, C))
         return -1;
-    if (column_sums<T, true>(what, (T *)dweight, (T *)dbias, dout, inp, mean, rstd, BT, C)) return -1;
+    if (column_sums<T, true>(what, (T *)dweight, (T *)dbias, dout, inp, mean, rstd, BT, C, 1)) return -1;
     if (!dinp_sums) return 0;
-    CUDA_TRY(cudaMemsetAsync(dinp_sums, 0, C * sizeof(float), 0));
-    return column_sums<T, false>(what, dinp_sums, (float *)NULL, dinp, NULL, NULL, NULL, BT, C);
+    return column_sums<T, false>(what, dinp_sums, (float *)NULL, dinp, NULL, NULL, NULL, BT, C, 0);
 }
 
 template <class T> static int layernorm_backward(void *dinp, void *dweight, void *dbias, float *dinp_sums,
@@ -397,7 +396,7 @@ template <class T> static int layernorm_backward(void *dinp, void *dweight, void
     if (launch(what, layernorm_backward_kernel<T>, parts, teams * row_warps * WARP, (T *)dinp, partial, kinds,
                (const T *)dout, (const T *)inp, (const T *)weight, mean, rstd, BT, C, row_warps))
         return -1;
-    return add_partial_sums(what, (T *)dweight, (T *)dbias, dinp_sums, partial, parts, kinds * C, C);
+    return add_partial_sums(what, (T *)dweight, (T *)dbias, dinp_sums, partial, parts, kinds * C, C, 1);
 }
 
 int cuda_layernorm_backward(gpt2_dtype dt, void *dinp, void *dweight, void *dbias, float *dinp_sums,

@@ -35,15 +35,11 @@ static char *read_all(FILE *f, const char *path) {
 }
 
 char *text_file_read(const char *path) {
-    FILE *f = fopen(path, "r");
-    char *text = NULL;
-    if (f)
-        text = read_all(f, path);
-    else if (errno == ENOENT)
-        text = strdup("");
-    else
-        gpt2_fail("%s: %s", path, strerror(errno));
-    if (f) fclose(f);
+    FILE *f;
+    if (disk_open_stream(path, &f)) return NULL;
+    if (!f) return strdup("");
+    char *text = read_all(f, path);
+    fclose(f);  // nothing was written
     return text;
 }
 

@@ -71,9 +71,7 @@ static int time_choices(Kept *kept, int choices, const Operands *x, double ms[CH
         runs[c] = 0;
         ms[c] = INFINITY;
         if (cuda_time(run_choice, &run, 1, &warm) != 0 || cuda_time(run_choice, &run, 1, &once) != 0) {
-            if (c == kept->found || cuda_check(cudaStreamSynchronize(0), "a timed matmul") != 0) return -1;
-            cudaGetLastError();  // clears the rejected launch's error, so that the next call does not report
-                                 // it
+            if (c == kept->found || matmul_rejected() != 0) return -1;
             continue;
         }
         runs[c] = once * MOST_RUNS < ROUND_MS ? MOST_RUNS : once > ROUND_MS ? 1 : (int)ceil(ROUND_MS / once);

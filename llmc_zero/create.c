@@ -57,7 +57,7 @@ static int rehearse(void *ctx) {
     if (!z->config.inference)
         for (int i = 0; i < z->layout.n_buckets; i++) ZERO_TRY(grads_rehearse(z, i, &not_reported));
     if (z->config.stage == 0) return 0;
-    for (int i = 0; i < z->layout.n_units; i++) ZERO_TRY(params_rehearse(z, i, &not_reported));
+    for (int i = 0; i < z->layout.n_units; i++) ZERO_TRY(params_rehearse(z, i));
     return 0;
 }
 
@@ -75,8 +75,12 @@ static int check_room(const zero *z) {
     }
     ZERO_TRY(host_room_find(&room, z->net.ranks_on_node, ""));
     if (bytes <= room.left) return 0;
+    const double mib = 1 << 20;
+    if (z->net.ranks_on_node == 1)
+        return zero_fail(ZERO_ERR_MEMORY, "%.1f MiB of host memory are needed, but %s", bytes / mib,
+                         room.limit);
     return zero_fail(ZERO_ERR_MEMORY, "%.1f MiB of host memory are needed, but %s: %.1f MiB for each",
-                     bytes / 1048576.0, room.limit, room.left / 1048576.0);
+                     bytes / mib, room.limit, room.left / mib);
 }
 
 static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units) {

@@ -38,8 +38,9 @@ void zero_files_info(zero *z, zero_files *f) {
     if (!states_are_away(z)) return;
     // A failure is reported by the next call that uses the states.
     grads_wait(z);
-    update_wait(z);
+    update_settle(z);
     states_count(z, f);
+    params_count_files(z, f);
 }
 
 void zero_plan_info(const zero *z, zero_plan *info) {

@@ -150,11 +150,14 @@ int grads_wait(zero *z) {
 
 // -------- during backward: opening a unit, and finishing it into its bucket
 
+static struct grads_buffer *buffer_of(const zero *z, int bucket) {
+    return &z->grads.buffers[z->layout.buckets[bucket].turn % z->grads.n_buffers];
+}
+
 static char *bucket_memory(const zero *z, int unit) {
     const layout_unit *u = &z->layout.units[unit];
     if (z->grads.units[unit].own) return z->grads.units[unit].own;
-    return z->grads.buffer[z->layout.buckets[u->bucket].buffer] +
-           u->bucket_offset * dtype_bytes(z->config.numbers.dtype);
+    return buffer_of(z, u->bucket)->memory + u->bucket_offset * dtype_bytes(z->config.numbers.dtype);
 }
 
 static int is_full(const zero *z, int bucket) {
@@ -165,26 +168,23 @@ static int is_full(const zero *z, int bucket) {
 static int has_gradient(const zero *z, int unit) { return z->layout.units[unit].bucket >= 0; }
 
 int grads_check(const zero *z, int unit) {
-    if (!has_gradient(z, unit)) return 0;
-    int bucket = z->layout.units[unit].bucket, before = z->grads.holder[z->layout.buckets[bucket].buffer];
-    if (!plan_uses_buckets(&z->config) || z->grads.units[unit].own || before == bucket || before < 0 ||
-        is_full(z, before))
-        return 0;
+    if (!has_gradient(z, unit) || !plan_uses_buckets(&z->config) || z->grads.units[unit].own) return 0;
+    const int bucket = z->layout.units[unit].bucket, before = buffer_of(z, bucket)->holder;
+    if (before == bucket || before < 0 || is_full(z, before)) return 0;
     return zero_fail(
         ZERO_ERR_MISUSE,
         "unit %d (%s): backward reached it before finishing the units of the bucket that is being filled; "
-        "backward must use the units in the reverse of the table's order",
-        unit, z->layout.units[unit].name);
+        "backward must use the units in the reverse of the table's order, at most max_open (%d) at once",
+        unit, z->layout.units[unit].name, z->config.max_open);
 }
 
 // Waits until the bucket that holds the buffer is reduced, and gives the buffer to the unit's bucket. A
 // shared unit has a private buffer.
 static int claim_buffer(zero *z, int unit) {
     int bucket = z->layout.units[unit].bucket;
-    int *holder = &z->grads.holder[z->layout.buckets[bucket].buffer];
-    if (z->grads.units[unit].own)
-        holder = &bucket;
-    else if (*holder == bucket && !is_full(z, bucket))
+    const int is_private = z->grads.units[unit].own != NULL;
+    int *holder = is_private ? &bucket : &buffer_of(z, bucket)->holder;
+    if (!is_private && *holder == bucket && !is_full(z, bucket))
         return 0;  // the bucket has the buffer already
     if (*holder >= 0) ZERO_TRY(wait_for_reduction(z, &z->grads.buckets[*holder]));
     *holder = bucket;
@@ -259,7 +259,7 @@ int grads_begin_step(zero *z) {
     }
     for (int i = 0; i < z->layout.n_buckets; i++)
         z->grads.buckets[i].filled = z->grads.buckets[i].is_last = 0;
-    z->grads.holder[0] = z->grads.holder[1] = -1;
+    for (int i = 0; i < z->grads.n_buffers; i++) z->grads.buffers[i].holder = -1;
     return 0;
 }
 
@@ -267,10 +267,11 @@ int grads_begin_step(zero *z) {
 
 static int create_buffers(zero *z) {
     const layout *l = &z->layout;
-    for (int i = 0; i < 2; i++) {
-        z->grads.holder[i] = -1;
-        if (i >= z->plan.own[PLAN_BUCKETS].blocks) continue;
-        ZERO_TRY_ALLOC(z->grads.buffer[i] = allocate(z, PLAN_BUCKETS));
+    z->grads.n_buffers = z->plan.own[PLAN_BUCKETS].blocks;
+    ZERO_TRY_ALLOC(z->grads.buffers = allocate_array(z, z->grads.n_buffers, sizeof *z->grads.buffers));
+    for (struct grads_buffer *b = z->grads.buffers; b < z->grads.buffers + z->grads.n_buffers; b++) {
+        b->holder = -1;
+        ZERO_TRY_ALLOC(b->memory = allocate(z, PLAN_BUCKETS));
     }
     for (int i = 0; i < l->n_units; i++)
         if (l->units[i].shared && has_gradient(z, i))

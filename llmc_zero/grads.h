@@ -30,12 +30,17 @@ struct grads_bucket {
     task gather;  // stage 0: sends the sums to every rank
 };
 
+struct grads_buffer {
+    char *memory;
+    int holder;  // its bucket; -1: none
+};
+
 struct grads {
     struct grads_unit *units;      // (n_units)
     struct grads_bucket *buckets;  // (n_buckets)
-    char *buffer[2];
-    int holder[2];  // the bucket in the buffer; -1: none
-    char *wire;     // one bucket's gradients as fp32; NULL: they are sent unconverted
+    struct grads_buffer *buffers;  // (n_buffers)
+    int n_buffers;
+    char *wire;  // one bucket's gradients as fp32; NULL: they are sent unconverted
 };
 
 int grads_create(zero *z);

@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_USES = 4096 };  // of a unit in one direction, so that no sum of uses overflows
+static const double most_elems = 1e15;  // of all tensors, so that no number of bytes overflows
+enum { MOST_USES = 4096 };              // of a unit in one direction, so that no sum of uses overflows
 
 int64_t zero_tensor_elems(const zero_tensor *t) {
     int64_t elems = 1;
@@ -19,6 +20,7 @@ static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; 
 static int is_factor(float x) { return x >= 0 && x <= FLT_MAX; }
 
 static int check_tables(const zero_tensor *t, int n_tensors, const zero_unit *u, int n_units) {
+    double elems = 0;
     if (n_tensors < 1 || n_units < 1)
         return zero_fail(ZERO_ERR_ARGUMENT, "the tables need at least one tensor and one unit");
     for (int i = 0; i < n_tensors; i++) {
@@ -31,6 +33,12 @@ static int check_tables(const zero_tensor *t, int n_tensors, const zero_unit *u,
             return zero_fail(ZERO_ERR_ARGUMENT,
                              "tensor %d (%s): %d layers from unit %d on, but there are only %d units", i,
                              t[i].name, t[i].layers, t[i].unit, n_units);
+        elems += (double)zero_tensor_elems(&t[i]) * t[i].layers;
+        if (elems > most_elems)
+            return zero_fail(ZERO_ERR_ARGUMENT,
+                             "tensor %d (%s): with it the table has %.16g elements, more than %.16g; check "
+                             "dims and layers",
+                             i, t[i].name, elems, most_elems);
         if (!is_factor(t[i].decay) || !is_factor(t[i].lr_factor))
             return zero_fail(ZERO_ERR_ARGUMENT,
                              "tensor %d (%s): decay %g and lr_factor %g must be finite and at least 0", i,
@@ -191,7 +199,7 @@ static void fill_buckets(layout *l, int64_t size) {
         }
         if (open < 0) {
             open = l->n_buckets++;
-            l->buckets[open] = (layout_bucket){ 0, single++ % 2, 0, 0 };
+            l->buckets[open] = (layout_bucket){ 0, single++, 0, 0 };
         }
         layout_bucket *b = &l->buckets[open];
         u->bucket = open;

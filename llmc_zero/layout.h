@@ -47,7 +47,7 @@ typedef struct {
 
 typedef struct {
     int shared;  // 1: the bucket of a shared unit, which has a private buffer
-    int buffer;  // which of the two buffers, unless shared
+    int turn;    // number among the others: they take the buffers in turn
     int n_units;
     int64_t elems;
 } layout_bucket;

@@ -114,8 +114,10 @@ static int use_source(zero *z, int stored, comm_piece *piece) {
     const state *params = states_get(z, ZERO_PARAM);
     state_part *source = &z->params.stored[stored].source;
     if (!source->of) ZERO_TRY(begin_rest(z, stored));
-    if (params->files && params->sharded)
-        state_files_count_gather(params, (state_range){ stored, params->rank, 0, elems_left(z, stored) });
+    if (params->files && params->sharded) {
+        const state_range read = { stored, params->rank, 0, elems_left(z, stored) };
+        z->params.units[z->layout.units[stored].of].gathered.not_read += state_files_not_read(params, read);
+    }
     if (!source->of) {
         piece->shard = own_place(z, stored);
         return 0;
@@ -171,9 +173,9 @@ static int begin_fetch(zero *z, state_part *p, device_stream on, state_range *le
 // Copies this rank's part from the host into the gathered unit. If it is in files, one piece is read while
 // the previous one is copied.
 static int fetch(zero *z, int stored, const task *k) {
-    state_part parts[2] = { 0 };
+    state_moved *moved = z->params.stored[stored].source.moved;
+    state_part parts[2] = { { .moved = moved }, { .moved = moved } };
     state_range left = state_all(states_get(z, ZERO_PARAM), stored, z->net.rank);
-    if (states_get(z, ZERO_PARAM)->files) state_files_count_gather(states_get(z, ZERO_PARAM), left);
     int rc = begin_fetch(z, &parts[0], k->stream, &left);
     for (int i = 0; parts[i].of && !rc; i = !i) {
         rc = begin_fetch(z, &parts[!i], k->stream, &left);
@@ -212,10 +214,16 @@ static int submit_gather(zero *z, int unit, comm_use use) {
     return tasks_submit(&z->tasks, &u->gather, AFTER(u->changed_by, &z->tasks.trainer));
 }
 
-// Call it when the unit's gather has ended. If the unit was gathered ahead, the bytes count for this purpose.
+static void add_bytes(params_bytes *to, const params_bytes *from) {
+    to->sent += from->sent;
+    to->files.read += from->files.read;
+    to->not_read += from->not_read;
+}
+
+// Call it when the unit's gather has ended: its bytes count for this purpose.
 static void count_gather(zero *z, struct params_unit *u, zero_purpose purpose) {
-    z->params.gathered_ahead[purpose] += u->gathered_ahead;
-    u->gathered_ahead = 0;
+    add_bytes(&z->params.gathered[purpose], &u->gathered);
+    u->gathered = (params_bytes){ .sent = 0 };
     u->for_next_pass = 0;
 }
 
@@ -225,7 +233,7 @@ static int drop(zero *z, int unit) {
     struct params_unit *u = &z->params.units[unit];
     size_t bytes = z->layout.units[unit].slot_elems * dtype_bytes(z->config.numbers.dtype);
     char *params = u->whole;
-    count_gather(z, u, ZERO_FOR_STEP);  // gathered but not used
+    count_gather(z, u, ZERO_FOR_UNUSED);  // a use has counted it already, if there was one
     if (u->slot >= 0) z->params.slots[u->slot].unit = -1;
     u->slot = -1;
     u->whole = NULL;
@@ -278,17 +286,15 @@ static int start_gather(zero *z, int unit, comm_use use, int must) {
     ZERO_TRY(find_room(z, unit, must));
     if (!u->whole) return 0;
     gather_into(z, unit, u->whole);
+    use.counter = &u->gathered.sent;
     return submit_gather(z, unit, use);
 }
 
-// Gathers the first unit of the next training pass. Its bytes are counted separately, because the next pass
-// may be an evaluation.
+// Gathers the first unit of the next training pass. If the next pass is an evaluation, that pass uses it.
 static int gather_for_next_pass(zero *z, int unit) {
     struct params_unit *u = &z->params.units[unit];
     if (u->whole || !z->config.prefetch) return 0;
-    comm_use use = use_for(ZERO_FOR_STEP, unit);
-    use.counter = &u->gathered_ahead;
-    ZERO_TRY(start_gather(z, unit, use, 0));
+    ZERO_TRY(start_gather(z, unit, use_for(ZERO_FOR_STEP, unit), 0));
     u->for_next_pass = u->whole != NULL;
     return 0;
 }
@@ -438,18 +444,22 @@ int params_create(zero *z) {
         ZERO_TRY(tasks_prepare(&z->tasks, &u->gather, z->comm.gather_stream));
         if (goes_across) ZERO_TRY(tasks_prepare(&z->tasks, &u->fetch, UP));
     }
+    for (int s = 0; s < z->layout.n_stored; s++)
+        z->params.stored[s].source.moved = &z->params.units[z->layout.units[s].of].gathered.files;
     return 0;
 }
 
-int params_rehearse(zero *z, int unit, int64_t *counter) {
+int params_rehearse(zero *z, int unit) {
     struct params_unit *u = &z->params.units[unit];
     comm_use use = use_for(ZERO_FOR_STEP, unit);
-    use.counter = counter;
+    use.counter = &u->gathered.sent;
     if (z->config.stage < 3 && !z->layout.units[unit].padded) return 0;
     if (z->config.stage == 3)
         gather_into(z, unit, u->own ? u->own : z->params.slots[unit % z->params.n_slots].memory);
     ZERO_TRY(submit_gather(z, unit, use));
-    return tasks_wait(&z->tasks, &u->gather);
+    ZERO_TRY(tasks_wait(&z->tasks, &u->gather));
+    u->gathered = (params_bytes){ .sent = 0 };
+    return 0;
 }
 
 char *params_at(const zero *z, int stored) {
@@ -457,6 +467,22 @@ char *params_at(const zero *z, int stored) {
     return in_slot(z, stored, z->params.units[z->layout.units[stored].of].whole);
 }
 
+// Returns the bytes by purpose. Those of gathers that no use has followed yet are unused so far.
+static params_bytes gathered_for(const zero *z, zero_purpose purpose) {
+    params_bytes sum = z->params.gathered[purpose];
+    for (int i = 0; purpose == ZERO_FOR_UNUSED && i < z->layout.n_units; i++)
+        add_bytes(&sum, &z->params.units[i].gathered);
+    return sum;
+}
+
 void params_count(const zero *z, zero_traffic *t) {
-    for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) t->all_gather[i] += z->params.gathered_ahead[i];
+    for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) t->all_gather[i] += gathered_for(z, i).sent;
+}
+
+void params_count_files(const zero *z, zero_files *f) {
+    for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) {
+        const params_bytes b = gathered_for(z, i);
+        f->read[i] += b.files.read;
+        f->not_read[i] += b.not_read;
+    }
 }

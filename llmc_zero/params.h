@@ -7,13 +7,20 @@
 #include "tiers/state.h"
 #include "base/tasks.h"
 
+// Bytes of gathers at stage 3.
+typedef struct {
+    int64_t sent;
+    state_moved files;
+    int64_t not_read;  // taken from the update's buffers, not from the files
+} params_bytes;
+
 // A unit of the table.
 struct params_unit {
-    char *whole;             // the whole unit; NULL: not gathered (stage 3), or not open (stages 0 to 2)
-    char *own;               // stage 3: private memory of a unit used more than once; NULL: it uses a slot
-    int slot;                // the slot that holds it; -1: none
-    int for_next_pass;       // stage 3: gathered before its pass began
-    int64_t gathered_ahead;  // bytes of that gather, counted once the pass that uses them begins
+    char *whole;            // the whole unit; NULL: not gathered (stage 3), or not open (stages 0 to 2)
+    char *own;              // stage 3: private memory of a unit used more than once; NULL: it uses a slot
+    int slot;               // the slot that holds it; -1: none
+    int for_next_pass;      // stage 3: gathered before its pass began
+    params_bytes gathered;  // by gathers that no use has followed yet
     task gather;
     comm_use gather_use;
     task fetch;  // with a GPU: the task that copies this rank's part from the host
@@ -39,12 +46,12 @@ struct params {
         int unit;  // the unit in the slot; -1: empty
     } * slots;     // (n_slots) stage 3
     int n_slots;
-    int64_t gathered_ahead[ZERO_TRAFFIC_PURPOSES];  // bytes, by the kind of pass that used them
+    params_bytes gathered[ZERO_TRAFFIC_PURPOSES];  // by the kind of pass that used them
 };
 
 int params_create(zero *z);
-// Stages 1 to 3, called at creation: gathers the unit once, on zeros, and adds the bytes sent to *counter.
-int params_rehearse(zero *z, int unit, int64_t *counter);
+// Stages 1 to 3, called at creation: gathers the unit once, on zeros. Its bytes are not counted.
+int params_rehearse(zero *z, int unit);
 
 // -------- around a use
 
@@ -60,8 +67,10 @@ int params_begin_pass(zero *z);
 int params_complete(zero *z);
 // Returns when no gather is in progress and, at stage 3, all slots are empty.
 int params_drop_all(zero *z);
-// Adds the bytes gathered ahead to *t, under the purpose of the pass that used them.
+// Stage 3: adds the bytes of gathers under the purpose of the pass that used them. params_count needs an end
+// of all collectives, params_count_files params_complete.
 void params_count(const zero *z, zero_traffic *t);
+void params_count_files(const zero *z, zero_files *f);
 
 // -------- around the update
 

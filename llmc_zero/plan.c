@@ -88,12 +88,14 @@ static void plan_parameters(plan *p, const zero_config *c, const layout *l) {
     p->own[PLAN_SLOTS].blocks = wanted < once ? wanted : once;
 }
 
-// At most two buckets of single-use units are in use: one is filled while the other is reduced.
+// At most two buckets of single-use units are in use: one is filled while the other is reduced. Units that
+// are open at once may be in more buckets.
 static void plan_buckets(plan *p, const zero_config *c, const layout *l, int moved_by) {
     const int shared = shared_buckets(l), singles = l->n_buckets - shared;
+    const int wanted = c->max_open > 2 ? c->max_open : 2;
     size_t bytes = l->largest_bucket * dtype_bytes(c->numbers.dtype);
     p->own[PLAN_BUCKETS] = request(ZERO_WORKING, "buckets", bytes, moved_by);
-    p->own[PLAN_BUCKETS].blocks = singles < 2 ? singles : 2;
+    p->own[PLAN_BUCKETS].blocks = singles < wanted ? singles : wanted;
     p->own[PLAN_SHARED_BUCKETS] = request(ZERO_WORKING, "buckets (units used twice)", 0, moved_by);
     p->own[PLAN_SHARED_BUCKETS].blocks = shared;
 }
@@ -308,7 +310,8 @@ static void add_update_of(plan *p, const zero_config *c, const layout *l, const 
 // Gathers read this rank's part of the parameters. Each micro-batch's reduction writes this rank's part of
 // the gradients, and every reduction after the first also reads it.
 static void plan_moved_states(plan *p, const zero_config *c, const layout *l) {
-    const int rank = p->of.rank, ends_forward = unit_that_ends_forward(l), A = c->micro_batches;
+    const int rank = p->of.rank, ends_forward = unit_that_ends_forward(l);
+    const int64_t A = c->micro_batches;
     for (int what = 0; what < STATES; what++) {
         const state s = state_of(what, c, l, rank, NULL);
         const int64_t size = dtype_bytes(s.dtype);
@@ -317,11 +320,11 @@ static void plan_moved_states(plan *p, const zero_config *c, const layout *l) {
             const int in_files = state_goes_to_files(what, c) && state_away(what, c, l, rank, u);
             const int64_t stored = in_files ? state_file_bytes(l, rank, size, state_all(&s, u, rank)) : 0;
             const int64_t copied = crosses ? l->units[u].shard * size : 0;
-            int reads = 0;
+            int64_t reads = 0;
             if (what == ZERO_PARAM)
                 reads = A * gathers_per_pass(&l->units[u], l->units[u].of == ends_forward);
             if (what == ZERO_GRADIENT) reads = A - 1;
-            const int writes = what == ZERO_GRADIENT ? A : 0;
+            const int64_t writes = what == ZERO_GRADIENT ? A : 0;
             if (u < l->n_units) add_update_of(p, c, l, &s, u);
             p->file_read += reads * stored;
             p->file_written += writes * stored;
@@ -329,6 +332,20 @@ static void plan_moved_states(plan *p, const zero_config *c, const layout *l) {
             p->copied_down += writes * copied;
         }
     }
+}
+
+// Refuses a number of micro-batches whose bytes could not be counted: a state has at most 8 bytes per element
+// in a step and use, and whole pages in files.
+static int check_micro_batches(const zero_config *c, const layout *l) {
+    int uses = 0;
+    for (const layout_unit *u = l->units; u < l->units + l->n_units; u++)
+        if (u->forward_uses + u->backward_uses > uses) uses = u->forward_uses + u->backward_uses;
+    const double bytes = 8 * ((double)l->stored_flat_elems + 1024.0 * l->n_stored) * uses;
+    if (bytes * c->micro_batches < 4e18) return 0;
+    return zero_refuse(
+        "micro_batches",
+        " %d: a step would move more bytes than can be counted; for this model it must be below %.3g",
+        c->micro_batches, 4e18 / bytes);
 }
 
 static zero_traffic times(const zero_traffic *t, int ranks) {
@@ -348,6 +365,7 @@ int plan_make(plan *p, const zero_config *c, const layout *l, const plan_rank *o
     if (!l->trained_elems && !c->inference)
         return zero_fail(ZERO_ERR_ARGUMENT,
                          "all tensors are frozen, so there is nothing to train; set inference to 1");
+    ZERO_TRY(check_micro_batches(c, l));
     size_t reduced = c->inference ? 0 : largest_reduction(l) / l->ranks * dtype_bytes(plan_wire_type(c));
     ZERO_TRY(comm_plan(p->comm, c, &of->way, reduced));
     plan_host_memory(p, c, l);

@@ -83,12 +83,15 @@ state *states_with(const zero *z, zero_value what, int stored) {
     return states_get(z, is_own_master ? ZERO_PARAM : what);
 }
 
-int states_read(zero *z, zero_value what, state_range r, float *values) {
-    return state_read(states_with(z, what, r.unit), COMM, r, values, z->states.staging);
+int states_read(zero *z, zero_purpose purpose, zero_value what, state_range r, float *values) {
+    struct states *s = &z->states;
+    return state_read(states_with(z, what, r.unit), COMM, r, values, s->staging, &s->moved[purpose]);
 }
 
 int states_write(zero *z, zero_value what, state_range r, state_intent intent, const float *values) {
-    return state_write(states_with(z, what, r.unit), COMM, r, intent, values, z->states.staging);
+    struct states *s = &z->states;
+    return state_write(states_with(z, what, r.unit), COMM, r, intent, values, s->staging,
+                       &s->moved[ZERO_FOR_CHECKPOINT]);
 }
 
 float *states_room(zero *z) { return z->states.values; }
@@ -109,5 +112,9 @@ int states_are_written(const zero *z) { return state_files_written(z->states.fil
 
 void states_count(const zero *z, zero_files *f) {
     if (z->states.files) state_files_describe(z->states.files, f);
+    for (int i = 0; i < ZERO_TRAFFIC_PURPOSES; i++) {
+        f->read[i] += z->states.moved[i].read;
+        f->written[i] += z->states.moved[i].written;
+    }
     if (z->states.across) state_across_count(z->states.across, &f->copied_down, &f->copied_up);
 }

@@ -6,10 +6,11 @@
 #include "zero.h"
 
 struct states {
-    state of[STATES];             // by zero_value
-    struct state_files *files;    // for states in files; NULL: all are in memory
-    struct state_across *across;  // for states copied across the bus; NULL: none are
-    int touched;                  // 0: all are still 0, as after zero_create
+    state of[STATES];                          // by zero_value
+    struct state_files *files;                 // for states in files; NULL: all are in memory
+    struct state_across *across;               // for states copied across the bus; NULL: none are
+    int touched;                               // 0: all are still 0, as after zero_create
+    state_moved moved[ZERO_TRAFFIC_PURPOSES];  // by states_read and states_write
     float *values;    // (VALUES_CHUNK) zero_hash, zero_save and zero_load stream values through this
     uint16_t *low;    // (VALUES_CHUNK) the same in 16 bits
     float *staging;   // (VALUES_CHUNK) copies of device memory
@@ -28,8 +29,9 @@ void states_free(zero *z);
 state *states_get(const zero *z, zero_value what);
 // Returns the state that stores a unit's value. Without masters, ZERO_MASTER is stored in the parameters.
 state *states_with(const zero *z, zero_value what, int stored);
-// Read elements of a value to the host as fp32, and write them back: see state_read.
-int states_read(zero *z, zero_value what, state_range r, float *values);
+// Read elements of a value to the host as fp32, and write them back: see state_read. Writes count as those of
+// a checkpoint.
+int states_read(zero *z, zero_purpose purpose, zero_value what, state_range r, float *values);
 int states_write(zero *z, zero_value what, state_range r, state_intent intent, const float *values);
 // Return host buffers: (ranks + 1, n_units + HYPER_VALUES) scalars for the norm; VALUES_CHUNK values; and the
 // first n of those values converted to another dtype, valid until the next call.

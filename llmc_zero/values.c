@@ -15,6 +15,8 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
                        int64_t offset, int64_t n, const layout_place **place) {
     const layout_place *p = *place = layout_find(&z->layout, tensor, layer);
     if (!p) return ZERO_ERR_MISUSE;
+    if ((unsigned)what >= STATES)
+        return zero_fail(ZERO_ERR_ARGUMENT, "%s: what is %d, which is no zero_value", caller, (int)what);
     const char *name = z->layout.tensors[tensor].name;
     if (offset < 0 || n < 0 || n > p->elems || offset > p->elems - n)
         return zero_fail(ZERO_ERR_ARGUMENT, "%s(%s): %lld elements from %lld on, but it has %lld", caller,
@@ -95,7 +97,7 @@ static int get_part(const get_request *g, int unit, int part, int from) {
     for (int64_t done = 0, len; done < n; done += len) {
         len = n - done < most ? n - done : most;
         const state_range r = { unit, part, at + done, len };
-        if (reads) ZERO_TRY(states_read(z, g->what, r, to));
+        if (reads) ZERO_TRY(states_read(z, g->purpose, g->what, r, to));
         if (from >= 0) ZERO_TRY(comm_broadcast(&z->comm, use, from, to, len * sizeof(float)));
         if (g->digest) ZERO_TRY(update_digest(g, len));
     }

@@ -95,7 +95,8 @@ typedef struct {
 
 // Returns the defaults: stage 0, fp32, CPU, one micro-batch, prefetch 1, no overlap.
 zero_config zero_defaults(void);
-// Returns the number of usable CUDA devices, at least 1, or an error that names what is missing.
+// Returns the number of usable CUDA devices; 0 if this machine has no device or no driver; ZERO_ERR_DEVICE if
+// its devices or its driver cannot be used. After 0 or an error, zero_last_error() names the reason.
 int zero_cuda_devices(void);
 
 // (collective) Connects the ranks and allocates the model states, all 0. Sets *z to an instance that the

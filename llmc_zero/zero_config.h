@@ -95,7 +95,8 @@ typedef struct {
     void *cuda_stream;   // cudaStream_t of the trainer's kernels; NULL: the default stream
     int64_t reduce_bucket_size;  // minimum elements per bucket; 0: the largest single-use unit
     int prefetch;                // stage 3: units gathered ahead in the recorded order, 0 to 1024
-    int max_open;                // stage 3: how many single-use units may be open at once, 1 to 1024
+    int max_open;          // how many single-use units may be open at once, 1 to 1024: slots at stage 3,
+                           // and above 2 bucket buffers
     size_t memory_beside;  // ZERO_CPU: bytes that the trainer allocates itself; zero_create counts them when
                            // it checks whether everything fits in memory
     zero_update_with update_with;  // the trainer's optimizer (zero_update.h); NULL: AdamW

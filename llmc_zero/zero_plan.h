@@ -37,13 +37,14 @@ size_t zero_memory_bytes(const zero *z, zero_memory_class class_);
 // process. Can fail with ZERO_ERR_DEVICE or ZERO_ERR_IO.
 int zero_memory_left(const zero_config *config, int ranks_on_host, size_t *left);
 
-// Why a rank sends bytes.
+// Why a rank sends bytes, or moves them to and from files.
 typedef enum {
     ZERO_FOR_STEP,
     ZERO_FOR_EVAL,
-    ZERO_FOR_CHECKPOINT,
+    ZERO_FOR_CHECKPOINT,  // also zero_get, zero_set and zero_check_finite
     ZERO_FOR_HASH,
     ZERO_FOR_SCALARS,
+    ZERO_FOR_UNUSED,  // stage 3: gathers ahead that no pass has used yet, or that none can use any more
     ZERO_TRAFFIC_PURPOSES
 } zero_purpose;
 typedef struct {
@@ -65,17 +66,16 @@ typedef struct {
 void zero_job_info(const zero *z, zero_job *job);
 
 typedef struct {
-    const char *how;        // "io_uring, direct, 2 folders"; valid until zero_destroy; NULL: no files
-    int64_t read, written;  // bytes, since zero_create
-    double waited_s;        // summed over all threads
-    // Gathers that found this rank's shard of the unit in memory (offload.params_in_host), and those that
-    // read a file.
-    int64_t gathers_from_memory, gathers_from_files;
-    int64_t not_read;  // bytes that gathers took from the update's buffers instead of reading them back
+    const char *how;  // "io_uring, direct, 2 folders"; valid until zero_destroy; NULL: no files
+    int64_t read[ZERO_TRAFFIC_PURPOSES], written[ZERO_TRAFFIC_PURPOSES];  // bytes, since zero_create
+    // Bytes that gathers took from the update's buffers instead of reading them back. read + not_read depends
+    // on no timing.
+    int64_t not_read[ZERO_TRAFFIC_PURPOSES];
+    double waited_s;                 // summed over all threads
     int64_t copied_down, copied_up;  // bytes of states copied from a CUDA device to the host, and back
 } zero_files;
 // Sets *files to the bytes that this rank has moved to and from files on NVMe and, on CUDA, host memory.
-// Waits for pending writes.
+// Waits for the update, for gathers and for pending writes.
 void zero_files_info(zero *z, zero_files *files);
 
 // -------- plan
@@ -104,9 +104,10 @@ typedef struct {
     // ZERO_FOR_SCALARS (the norm) in one training step of config.micro_batches, ZERO_FOR_EVAL in one forward
     // pass. With inference, units with several uses are sent only in the first pass, which is not counted.
     zero_traffic traffic, traffic_between_nodes;
-    int64_t file_read, file_written;  // bytes per training step from and to files on NVMe; it may read less,
-                                      // see zero_files.not_read
-    int64_t copied_down, copied_up;   // bytes of states per step, from a CUDA device to the host, and back
+    // Bytes per training step from and to files on NVMe: a step's zero_files.read + not_read, and written.
+    // With delayed_update, a step whose update is delayed.
+    int64_t file_read, file_written;
+    int64_t copied_down, copied_up;  // bytes of states per step, from a CUDA device to the host, and back
 } zero_plan;
 
 // Sets *plan to what zero_create would allocate with these settings and tables on rank config.start.rank (-1:

@@ -27,17 +27,16 @@ if [ -n "${TEXT:-}" ]; then
         --val $((size < 1000000 ? size / 10 : 100000)) "$TEXT"
     data=" -i $out/text_train.bin -j $out/text_val.bin --tokenizer $out/text_tokenizer.bin" prompt="The"
 fi
-command="mpirun --oversubscribe -np 2 ./train_gpt2_zero -z 3 -v 500 --temperature 0.7 -o $out$data -x"
-echo "\$ $command $steps"
-# On a terminal the trainer draws a progress bar. Elsewhere it prints a line per step, and the demo shows
-# every 250th. $out/main.log has all steps.
-if [ -t 1 ]; then $command "$steps"; else
-    $command "$steps" | awk '!/^step / || ++n % 250 == 1 { print; fflush() }'
-fi
+# On a terminal the trainer draws a progress bar. $out/main.log has all steps.
+[ -t 1 ] && progress="" || progress=" --progress few"
+trainer="./train_gpt2_zero -o $out$data" more=$(((steps + 14) / 15))
+command="mpirun --oversubscribe -np 2 $trainer -z 3 -v 500 --temperature 0.7 -x $steps$progress"
+echo "\$ $command"
+$command
 cat <<END
 model, logs and figures: $out
 sample from the model:
   ./train_gpt2_zero -e $out --temperature 0.7 --prompt "$prompt"
-continue for twice the steps (the learning rate starts high again, so the loss rises at first):
-  $command $((2 * steps)) -y 1
+continue for $more more steps on four ranks, each with half the rows:
+  mpirun --oversubscribe -np 4 $trainer -y 1 -b 4 -x $((steps + more))$progress
 END

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Trains a GPT-2 of 11 million parameters on this project's own text, on two CPU cores at ZeRO stage 3, within
-# an hour. The text is the project's code and documents, one token per byte; every twentieth file is for
-# validation. Then it repeats the last tenth of the run with all model states on NVMe, which must give the
-# same bits, and compares the model with xz. docs/one-hour.md has a result.
+# an hour. The text is its code and documents, one token per byte; every twentieth file is for validation.
+# Then it repeats the last tenth of the run with all model states on NVMe, which must give the same bits, and
+# compares the model with xz. docs/one-hour.md has a result.
 # Usage: scripts/one_hour.sh [FOLDER]      FOLDER: default build/one_hour; run again, it resumes
 # STEPS=3000 in the environment: the number of steps, a multiple of 10
 set -eu -o pipefail
@@ -50,7 +50,7 @@ packed() { cat "$@" | xz -9e --threads 1 | wc -c; }
 loss=$(sed -nE 's/^s:[0-9]+ tel:(.*)/\1/p' "$out/run/main.log" | tail -n 1)
 awk -v loss="$loss" -v size="$(wc -c <"$out/val.txt")" \
     -v xz=$(($(packed "$out/train.txt" "$out/val.txt") - $(packed "$out/train.txt"))) \
-    'BEGIN { printf "validation: %.2f bits a byte; xz -9e, which has read the training text: %.2f\n",
+    'BEGIN { printf "validation: %.2f bits per byte; xz -9e, which has read the training text: %.2f\n",
         loss / log(2), 8 * xz / size }'
 perl dev/pictures/draw.pl one_hour "$out" >"$out/loss.svg.part"
 mv "$out/loss.svg.part" "$out/loss.svg" && echo "$out/loss.svg"

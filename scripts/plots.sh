@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
 # Draws loss.png, step_time.png and memory.png of one run, or of all runs in a folder, and hellaswag.png if
-# they have scores. Needs gnuplot. A run may still be in progress: its label names its last step.
+# they have scores. Installs gnuplot if it is missing. The label of a run in progress names its last
+# step.
 # Usage: scripts/plots.sh [FOLDER]      FOLDER: a run's folder (the trainer's -o), or a folder that contains
 # several; the pictures are written to it. Default: build/compare, from scripts/compare_stages.sh
 set -eu
 cd "$(dirname "$0")/.."
 folder=${1:-build/compare}
 fail() { echo "plots.sh: $*" >&2; exit 1; }
-command -v gnuplot >/dev/null || fail 'gnuplot is missing: apt-get install gnuplot-nox'
 [ -d "$folder" ] || fail \
     "$folder does not exist; scripts/compare_stages.sh creates the default one, the trainer's -o any other"
 runs=()
 if [ -f "$folder/run.json" ]; then inside=("$folder"); else inside=("$folder"/*/); fi
 for run in "${inside[@]}"; do [ ! -f "$run/run.json" ] || runs+=("${run%/}"); done
 [ ${#runs[@]} != 0 ] || fail "$folder has no run.json, so it is not a run's folder, and it contains none"
+command -v gnuplot >/dev/null || scripts/install_deps.sh plots
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

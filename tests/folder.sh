@@ -243,7 +243,7 @@ test_options() {
     has_names 'step_* model_*' 'step_00000003 model_00000003.bin'
     rm -rf "$dir/finished" && cp -r "$out" "$dir/finished"
     resumes 3 1 -x 3 -n -1 -y 1 -v 1 -m 1 -z 0 --tokenizer none
-    prints '^all 3 steps are done; a larger -x continues the run$' '^val loss '
+    prints '^all 3 steps are done; a larger -x continues the run$' '^val loss ' '^no step was run \| params_'
     need 'it changed the files of the finished run' diff -r -x run.lock "$dir/finished" "$out" >/dev/null
     resumes 3 1 -x 4 -y 1
     has_names 'step_*' 'step_00000003'
@@ -276,7 +276,7 @@ test_options() {
     begin_fresh 'folder.options: a different number of threads, which can change the last bits, is reported'
     trains 1 -x 2 -n 2
     trains 1 -x 3 -y 1 --threads 2
-    prints '^resuming with --threads 2; .*/step_00000002 was saved with 1$'
+    prints '^changed since .*/step_00000002: --threads 1 -> 2$'
     end
 
     begin "folder.options: -e names another model's file"
@@ -289,11 +289,19 @@ test_options() {
     end
 
     begin 'folder.options: advice if the batch cannot be divided among the ranks'
-    refuses 'option -d 64, .* not .* = 4 x 32 x 1 = 128; -b 2 fits$' 1 -o "$out" -x 3 -y 1 -b 4
-    refuses 'option -d 64, .*; no -b fits, so .* another -d with --resume-anyway, or other ranks$' \
+    refuses 'option -d 64, .* not .* = 4 x 32 x 1 = 128; use -b 2, another -d with --resume-anyway, or' \
+        1 -o "$out" -x 3 -y 1 -b 4
+    refuses 'option -d 64, .*; use another -d with --resume-anyway, or other ranks$' \
         3 -o "$out" -x 3 -y 1
-    refuses 'option --resume: .*/out/manifest.json: No such file, .* name a folder step_NNNNNNNN, or resume' \
-        1 --resume "$out"
+    refuses "option --resume $out: .* its newest is --resume $out/step_00000002\$" 1 --resume "$out"
+    refuses 'option --resume: none/manifest.json: No such file, .* name a folder step_NNNNNNNN$' \
+        1 --resume none
+    refuses 'option -x 1: the checkpoint is already at step 2; a larger -x continues' 1 -o "$out" -x 1 -y 1
+    refuses "option -e .*: this is a checkpoint; its model is -e $out/model_00000002.bin\$" \
+        1 -e "$out/step_00000002"
+    mv "$out/model_00000002.bin" "$dir"
+    refuses "option -e .*: this is a checkpoint; --export $out/step_00000002 --to NAME.bin writes" \
+        1 -e "$out/step_00000002"
     end
 }
 
@@ -512,9 +520,21 @@ step_99999999999 model_00000005.bin model_00000009.bin"
     has_names 'step_*' 'step_123456789 step_123456790'
     end
 
+    begin_fresh 'folder.a pipe in place of a file is refused, because opening it could wait for ever'
+    trains 1 -x 1 -n 1
+    mkfifo "$dir/pipe"
+    for file in has_checkpoints main.log metrics.jsonl; do
+        rm "$out/$file" && mkfifo "$out/$file"
+        refuses "option -o: $out/$file.* not a regular file" 1 -o "$out" -x 2 -y 1
+        rm "$out/$file"
+    done
+    refuses "option --zero-config: $dir/pipe: not a regular file" 1 --zero-config "$dir/pipe"
+    refuses "option --prompts: $dir/pipe: not a regular file; --prompts - " 1 --prompts "$dir/pipe"
+    end
+
     begin_fresh 'folder.paths of files that are written at the end are checked at the start'
     mkdir -p "$out/summary.json"
-    for file in "$dir/nowhere/trace.json" "$dir" /dev/null/x; do
+    for file in "$dir/nowhere/trace.json" "$dir" /dev/null/x ''; do
         refuses 'option --trace: ' 2 -x 1000000 --trace "$file"
         need 'the run has trained' not grep -q '^step ' "$screen"
     done
@@ -543,8 +563,9 @@ refuses_without() {
     wrap=
 }
 
+# shellcheck disable=SC2012,SC2035
 test_listing() {
-    local before error call
+    local before error call left other
     begin_fresh 'folder.traces of checkpoints: a run does not restart from step 0'
     trains 2 -x 4 -n 2
     cp "$out/main.log" "$dir/main.log"
@@ -588,6 +609,21 @@ test_listing() {
     trains 2 -x 2 -n 2 -y 1
     prints 'the save of step 2 did not finish; '
     is 'files of one save' "$(names 'step_00000002/rank*' | wc -w)" 2
+    end
+
+    begin_fresh 'folder.leftovers of killed runs are removed by the next run, and no other file'
+    trains 1 -x 2 -n 2
+    left='.one_folder_0123456789abcdef main.log.tmp metrics.jsonl.tmp model_00000002.bin.0123456789abcdef.tmp'
+    left+=' step_00000001/.manifest.json.0123456789abcdef step_00000009/rank00000-0123456789abcdef.states'
+    left+=' summary.json.123.tmp'
+    other='model_00000002.bin.tmp notes.tmp step_9/rank00000-0123456789abcdef.states summary.json.old.tmp'
+    before=$(cd "$out" && echo [!m]* main.log* metrics* model* $other | tr ' ' '\n')
+    (cd "$out" && mkdir step_00000001 step_00000009 step_9 && touch $left $other)
+    trains 1 -x 2 -y 1
+    is 'files left' "$(cd "$out" && ls -d $left 2>/dev/null)" ''
+    is 'other files' "$(cd "$out" && ls -d $before | wc -l)" "$(wc -w <<<"$before")"
+    prints "^$out/step_00000009: removed, because its save did not finish\$"
+    verifies "$out"
     end
 
     if ! command -v strace >/dev/null; then skip 'folder.listing' 'no strace'; return; fi

@@ -53,7 +53,6 @@ undisturbed() {     # WAY ARGUMENT...
 # ---- contents of the folder
 
 complete() { ls "$folder"/step_*/manifest.json 2>/dev/null | sed 's,.*/step_0*,,; s,/.*,,'; }
-last_begun() { ls -d "$folder"/step_* | tail -n 1 | sed 's/.*step_0*//'; }
 newest() { complete | tail -n 1; }
 # new_save FILES: succeeds if a checkpoint contains a rank's file that is not in FILES
 new_save() {
@@ -63,7 +62,7 @@ new_save() {
 }
 # Succeeds if the folder has a temporary file, or a checkpoint folder or model file without a manifest.
 half_saved() {
-    compgen -G "$folder/step_*/.manifest*" || compgen -G "$folder/*model_*.bin?*" || comm -23 \
+    compgen -G "$folder/step_*/.manifest*" || compgen -G "$folder/*.tmp" || comm -23 \
         <(ls "$folder" | sed -nE 's/^(step|model)_0*([0-9]+).*/\2/p' | sort -u) <(complete | sort) | grep .
 } >/dev/null
 # Prints complete checkpoints that lack a model file, which the run may write after the checkpoint.
@@ -208,7 +207,7 @@ series() {      # WAY KILLS
         strike "$way" $((i % 2 ? 40 : 1)) $(how $i)
         [ -z "$why" ] || break
     done
-    last=$(($(last_begun) + 3))     # beyond the leftovers of killed saves
+    last=$(($(newest) + 3))
     start "$way" "${patient[@]}" -x $last -n 1 -nk 2 -y 1 -o "$folder" $(how 2)
     await_end
     need "no summary: $(tail -n 1 "$dir/screen.0")" [ -e "$folder/summary.json" ]
@@ -296,7 +295,7 @@ for signal in $(printf '%s\n' KILL KILL KILL TERM HUP INT USR1 USR2 | shuffled $
 done
 : >"$dir/steps"
 if end_endless_runs; then
-    last=$(($(last_begun) + 100))
+    last=$(($(newest) + 100))
     echo $last >"$dir/steps"
     ends_within $hang_limit $loop
 else

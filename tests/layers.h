@@ -216,8 +216,8 @@ static void on_all(int threads, void (*cases)(void)) {
 
 // Cleans up after a test, so that a failed one does not affect the next.
 static int clean(void **state) {
-    release();
     device_reset();
+    release();
     return 0;
 }
 #define TEST(f) cmocka_unit_test_teardown(f, clean)

@@ -712,7 +712,7 @@ int main(int argc, char **argv) {
     int gpus = zero_cuda_devices(), version = 0;
     config.comm.nccl = 1;
     if (gpus < checks.ranks && (gpus < 1 || nccl_load() || nccl.GetVersion(&version) || version < 23000)) {
-        const char *why = gpus < 0 ? zero_last_error() : "fewer GPUs than ranks";
+        const char *why = gpus < 1 ? zero_last_error() : "fewer GPUs than ranks";
         if (!checks.rank) printf("skip mpi_nccl: %s\n0 passed, 0 failed, 1 skipped\n", why);
         MPI_Finalize();
         return 0;

@@ -206,10 +206,10 @@ checkpoints in two folders|rank 1 .* has -o = another folder and rank 0 .* has -
 a rank is missing|rank 1 of 3 did not connect|TCP --comm-timeout 8 -pn 3 -pr 0||\
 TCP --comm-timeout 8 -pn 3 -pr 2
 no address|start.server, the address of rank 0 .* is needed: .*\(-ps, -pf\)$|-pi tcp -pn 2 -pr 0
--ps without -pi|option -ps 127.0.0.1: no effect without -pi tcp|-ps 127.0.0.1
--pf with tcp|option -pf /tmp: no effect without -pi fs|-pi tcp -pf /tmp -pn 2 -pr 0
+-ps without -pi|option -ps 127.0.0.1: needs -pi tcp|-ps 127.0.0.1
+-pf with tcp|option -pf /tmp: needs -pi fs|-pi tcp -pf /tmp -pn 2 -pr 0
 no file|option -pi fs: add -pf|-pi fs -pn 2 -pr 0
--pn without -pr|options -pn 2 and -pr -1: give both|-pi tcp -ps 127.0.0.1 -pn 2
+-pn without -pr|option -pn: also needs -pr|-pi tcp -ps 127.0.0.1 -pn 2
 rank beyond the last|option -pr 2: with 2 ranks \(-pn\) the last one is 1|-pi tcp -ps 127.0.0.1 -pn 2 -pr 2
 no launcher|start.rank and start.ranks are missing: no launcher says which rank this is .*\(-pr, -pn\)$|\
 -pi tcp -ps 127.0.0.1

@@ -637,6 +637,19 @@ static void folders_in_memory(void **state) {
 
 // -------- full disks
 
+// Only one more file can be opened: the lock.
+static void limited_open_files(void **state) {
+    struct rlimit before, low;
+    file_settings s = settings(1, 8 * KIB);
+    const int next = open("/dev/null", O_RDONLY);
+    assert_true(next >= 0 && !close(next));
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    low = (struct rlimit){ (rlim_t)next + 1, before.rlim_max };
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    refused(&s, 1024 * KIB, ZERO_ERR_IO, "raise the limit of open files (ulimit -n)");
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
 static void limited_file_size(void **state) {
     struct rlimit before, low = { 100 * KIB, RLIM_INFINITY };
     file_settings s = settings(1, 8 * KIB);
@@ -707,14 +720,23 @@ static int remove_folders(void **state) {
 int main(void) {
     alarm(TIME_LIMIT_S);
     const struct CMUnitTest tests[] = {
-        TEST(round_trips),          TEST(counts),
-        TEST(every_fault),          TEST(urgent_transfers),
-        TEST(a_disk_that_hangs),    TEST(a_disk_that_never_answers),
-        TEST(a_file_that_vanishes), TEST(damaged_blocks),
-        TEST(missing_features),     TEST(missing_threads),
-        TEST(wrong_arguments),      TEST(lock_names_in_use),
-        TEST(other_processes),      TEST(folders_in_memory),
-        TEST(limited_file_size),    TEST(full_disk),
+        TEST(round_trips),
+        TEST(counts),
+        TEST(every_fault),
+        TEST(urgent_transfers),
+        TEST(a_disk_that_hangs),
+        TEST(a_disk_that_never_answers),
+        TEST(a_file_that_vanishes),
+        TEST(damaged_blocks),
+        TEST(missing_features),
+        TEST(missing_threads),
+        TEST(wrong_arguments),
+        TEST(lock_names_in_use),
+        TEST(other_processes),
+        TEST(folders_in_memory),
+        TEST(limited_open_files),
+        TEST(limited_file_size),
+        TEST(full_disk),
     };
     return cmocka_run_group_tests(tests, make_folders, remove_folders);
 }

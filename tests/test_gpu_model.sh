@@ -67,6 +67,8 @@ need 'bytes that softmax writes' is 'head: softmax' $WRITTEN $((BT * Vp * 2)) 9
 need 'bytes that fc and its GELU write' is 'forward: fc, GELU' $WRITTEN $((L * 2 * BT * 4 * C * 2)) 9
 need 'bytes that layernorm 1 backward reads' is 'backward: layernorm 1 backward' $READ \
     $((L * (3 * BT * C * 2 + 2 * BT * 4) + L * 132 * 2 * 3 * C * 4)) 9
+need 'bytes that the sums of qkv'"'"'s bias gradient read' is 'backward: qkv, bias' $READ \
+    $((L * (BT * 3 * C * 2 + 132 * 10 * 256 * 4))) 9
 need 'bytes that AdamW reads: gradient, master, moments' is 'plugin: AdamW' $READ $((14 * P)) 9
 need 'gradients cleared: biases, layernorms, wpe' is 'plugin: gradients cleared' $WRITTEN \
     $((2 * (L * 13 * C + 2 * C + 1024 * C))) 9

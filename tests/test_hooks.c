@@ -238,6 +238,8 @@ static void values_range(void) {
     REFUSED(zero_set(t.z, ZERO_PARAM, LNW, 0, 120, 10, x), ZERO_ERR_ARGUMENT, "zero_set(lnw)");
     REFUSED(zero_set(t.z, ZERO_PARAM, LNW, 0, -1, 10, x), ZERO_ERR_ARGUMENT, "zero_set(lnw)");
     REFUSED(zero_set(t.z, ZERO_PARAM, LNW, 0, 0, -1, x), ZERO_ERR_ARGUMENT, "zero_set(lnw)");
+    REFUSED(zero_get(t.z, (zero_value)5, B, 3, 0, 1, x), ZERO_ERR_ARGUMENT, "zero_get: what is 5");
+    REFUSED(zero_set(t.z, (zero_value)-1, B, 3, 0, 1, x), ZERO_ERR_ARGUMENT, "zero_set: what is -1");
     REFUSED(zero_get(t.z, ZERO_MASTER, B, 3, 0, 34, x), ZERO_ERR_ARGUMENT, "zero_get(b)");
     REFUSED(zero_get(t.z, ZERO_MASTER, B, 3, INT64_MAX, 1, x), ZERO_ERR_ARGUMENT, "zero_get(b)");
     REFUSED(zero_get(t.z, ZERO_MASTER, B, 3, 1, INT64_MAX, x), ZERO_ERR_ARGUMENT, "zero_get(b)");
@@ -653,6 +655,53 @@ static void test_backward_order(void **state) {
     }
 }
 
+// A refused save has no effect: it does not complete a delayed update.
+static void test_refused_save(void **state) {
+    zero_config c = config_of(3);
+    char before[17], after[17];
+    c.offload.optimizer = ZERO_HOST;
+    c.offload.delayed_update = 1;
+    make(&c);
+    WORKS(toy_step(&t, 1, 1, NULL));
+    WORKS(zero_hash(t.z, 0, before));
+    REFUSED(zero_save(t.z, "never_written", "{"), ZERO_ERR_ARGUMENT, "zero_save");
+    WORKS(zero_hash(t.z, 0, after));
+    assert_string_equal(before, after);
+}
+
+// Sets one element of the unit's gradient to the number of the unit.
+static void close_with_gradient(int unit) {
+    float *g = zero_grad(t.z, B, unit - 1);
+    assert_non_null(g);
+    *g = (float)unit;
+    WORKS(zero_post_backward(t.z, unit));
+}
+
+// Backward may have max_open units open at once, at every stage and with buckets of one unit or several.
+static void test_open_in_backward(void **state) {
+    zero_config c = config_of(2);  // 2 micro-batches at most, so stages 0 and 1 have buckets too
+    zero_step_result result;
+    for (int i = 0; i < 8; i++) {
+        c.stage = i % 4;
+        c.reduce_bucket_size = i / 4 ? 12000 : 1;
+        for (c.max_open = 1; c.max_open <= TOY_BLOCKS; c.max_open++) {
+            make(&c);
+            WORKS(zero_begin_train(t.z, 0, 1));
+            forward_all();
+            backward(0);
+            for (int u = TOY_BLOCKS; u > 0; u--) {
+                if (u + c.max_open <= TOY_BLOCKS) close_with_gradient(u + c.max_open);
+                WORKS(zero_pre_backward(t.z, u));
+            }
+            for (int u = c.max_open; u > 0; u--) close_with_gradient(u);
+            backward(0);
+            WORKS(zero_finish_gradients(t.z, &result));
+            assert_true(result.grad_norm == sqrt(1 + 4 + 9 + 16));
+            WORKS(zero_discard(t.z));
+        }
+    }
+}
+
 static void test_slots(void **state) {
     zero_config c = config_of(3);
     c.prefetch = 0;
@@ -874,6 +923,8 @@ int main(void) {
         TEST(test_missing_moments),
         TEST(test_config_refused),
         TEST(test_scalars_refused),
+        TEST(test_refused_save),
+        TEST(test_open_in_backward),
         TEST(test_slots),
         TEST(test_backward_order),
         TEST(test_gradients),

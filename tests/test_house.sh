@@ -145,6 +145,18 @@ done <<'END'
 1 passed, 0 failed| fails|false|...
 0 passed, 1 failed| fails|true|...
 END
+rm "$dir"/pages/docs/tutorial/*
+mkdir -p "$dir"/pages/{dev,build}/lessons
+ln -s /bin/true "$dir/pages/build/lessons/01" && ln -s /bin/true "$dir/pages/build/lessons/01_solution"
+: >"$dir/pages/dev/lessons/01_check.c" && : >"$dir/pages/dev/lessons/01_stub.c"
+git -C "$dir/pages" init -q && git -C "$dir/pages" add dev
+git -C "$dir/pages" -c user.name=none -c user.email=none commit -qm none
+for verdict in '0 passed, 1 failed' '1 passed, 0 failed'; do    # a solved stub; one that the reader solved
+    (cd "$dir/pages" && perl "$OLDPWD/dev/lessons/run.pl" build) >"$dir/found"
+    is "$(head -n 1 "$dir/found")" "$(tail -n 1 "$dir/found")" "$verdict"
+    echo solved >>"$dir/pages/dev/lessons/01_stub.c"
+done
+need 'not said' grep -q '^ok .*grader (skipped your version)' "$dir/found"
 end
 
 # ---- trees that each break a rule

@@ -209,7 +209,7 @@ static void check_buckets(const layout *l, int64_t size) {
         assert_false(b->shared);
         if (u->bucket != bucket) {  // the last unit of the previous bucket must have filled it
             assert_true(bucket < 0 || (filled >= wanted && filled == l->buckets[bucket].elems));
-            assert_int_equal(b->buffer, single++ % 2);
+            assert_int_equal(b->turn, single++);
             bucket = u->bucket;
             buckets++;
             filled = 0;
@@ -278,6 +278,12 @@ static void test_refused(void **state) {
         { "tensor 0 (w)", ALONE({ "w", 2, { 8, 0 }, 1, 0, 0, 0 }), { U }, 1 },
         { "tensor 0 (w)", ALONE({ "w", 5, { 8, 1, 1, 1 }, 1, 0, 0, 0 }), { U }, 1 },
         { "tensor 0 (w)", ALONE({ "w", 2, { 1LL << 40, 1LL << 40 }, 1, 0, 0, 0 }), { U }, 1 },
+        { "(w): with it the table has 9.223372036854776e+18 elements",
+          ALONE({ "w", 1, { INT64_MAX }, 1, 0, 0, 0 }), { U }, 1 },
+        { "(wide): with it the table has 1000000000000008 elements, more than 1000000000000000",
+          SECOND({ "wide", 1, { 1000000000000000 }, 1, 0, 0, 0 }), { U }, 1 },
+        { "(w): with it the table has 1600000000000000", ALONE({ "w", 1, { 800000000000000 }, 2, 0, 0, 0 }),
+          { U, { "v", 1, 1, 0 } }, 2 },
         { "tensor 0 (w): decay -1", ALONE({ "w", 1, { 8 }, 1, 0, -1, 0 }), { U }, 1 },
         { "lr_factor inf must be", ALONE({ "w", 1, { 8 }, 1, 0, 0, 0, INFINITY }), { U }, 1 },
         { "unit 1 (no name)", ALONE(W(2)), { U, { NULL, 1, 1, 0 } }, 2 },

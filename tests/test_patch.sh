@@ -584,7 +584,7 @@ refused() {
 test_trees() {
     local patch=$patch file
     checkout tree
-    refused 'a missing folder' 'no such folder' "$dir/tree/nothing"
+    refused 'a missing folder' 'no such folder; git clone http.*/llm.c .*/nothing' "$dir/tree/nothing"
     refused 'no argument' usage ''
     begin 'patch.--help'
     need '--help failed' eval '"$patch" --help >"$dir/help"'

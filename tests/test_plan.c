@@ -1,6 +1,7 @@
 // Tests the plan of a rank: its lines, traffic and formulas, against values computed by hand; the cost of
 // planning for many ranks; and refusals. tests/mpi_bits.c compares plans with the actual memory and
 // traffic of plugins.
+#include <limits.h>
 #include <sys/resource.h>
 #include <time.h>
 #include "unit.h"
@@ -459,6 +460,28 @@ static void test_pieces(void **state) {
 
 // -------- refusals
 
+// The largest table and number of micro-batches: nothing overflows (make check runs this with UBSan).
+static void test_largest(void **state) {
+    const zero_tensor largest = { "w", 1, { 1000000000000000 }, 1, 0, 1, 0 };
+    const zero_unit unit = { "u", 1, 1, 0 };
+    zero_plan p;
+    for (int i = 0; i < 16; i++) {
+        zero_config c = config_of(i % 4, ZERO_BF16, i / 4 % 2 ? 100 : 1);
+        if (i % 4 == 3 && i / 8) {
+            c.offload.params = c.offload.optimizer = c.offload.gradients = ZERO_NVME;
+            c.offload.nvme = ".";
+        }
+        WORKS(zero_make_plan(&p, &c, &largest, 1, &unit, 1, 1 << 14, 8));
+        assert_true(p.bytes[ZERO_STATES] >= p.formulas[i % 4].bytes);
+        c.micro_batches = INT_MAX;
+        WORKS(zero_make_plan(&p, &c, tensors, 2, units, UNITS, 4, 4));
+        assert_int_equal(p.traffic.reduce_scatter[ZERO_FOR_STEP],
+                         3LL * (PADDED / 4) * (c.stage < 2 ? 4 : 2LL * INT_MAX));
+        REFUSED(zero_make_plan(&p, &c, &largest, 1, &unit, 1, 4, 4), ZERO_ERR_ARGUMENT,
+                "micro_batches 2147483647");
+    }
+}
+
 static void refused(const zero_config *c, int n_units, int ranks, int ranks_on_node, const char *names) {
     zero_plan p;
     REFUSED(zero_make_plan(&p, c, tensors, 2, units, n_units, ranks, ranks_on_node), ZERO_ERR_ARGUMENT,
@@ -488,9 +511,9 @@ int main(void) {
         cmocka_unit_test(test_line_per_tier),   cmocka_unit_test(test_formulas),
         cmocka_unit_test(test_traffic),         cmocka_unit_test(test_large),
         cmocka_unit_test(test_pieces),          cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_inference),       cmocka_unit_test(test_find_line),
-        cmocka_unit_test(test_update_states),   cmocka_unit_test(test_frozen),
-        cmocka_unit_test(test_frozen_in_files),
+        cmocka_unit_test(test_largest),         cmocka_unit_test(test_inference),
+        cmocka_unit_test(test_find_line),       cmocka_unit_test(test_update_states),
+        cmocka_unit_test(test_frozen),          cmocka_unit_test(test_frozen_in_files),
     };
     return cmocka_run_group_tests(plan_tests, NULL, NULL) != 0;
 }

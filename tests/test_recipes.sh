@@ -64,7 +64,7 @@ ln -s "$PWD/data/stories_val.bin" "$DATA/fineweb_val_000000.bin"
 : >"$DATA/hellaswag_val.bin"
 recipe 124M '' GPUS=2 ARGUMENTS='-h 0 --device cpu --tokenizer none -e l2h2c32v257t64 -b 2 -t 64 -d 256 -x 3'
 is status "$status" 0
-has "$screen" 'step    3/3 .* lr 2.57e-06 ' 'median step '     # a warm-up of 700 steps to 6e-4
+has "$screen" 'step    3/3 .* lr 2.57e-06 ' ' in the median step '     # a warm-up of 700 steps to 6e-4
 need 'no summary' [ -e "$OUT/summary.json" ]
 end
 
@@ -130,6 +130,6 @@ l1h2c32v257t64|none.bin|$swag|none.bin does not exist: scripts/download.sh finew
 l1h2c32v257t64|data/stories_val.bin|none.bin|none.bin does not exist: scripts/download.sh hellaswag, or --hell
 l1h2c32v40t64|data/stories_val.bin|$swag|outside the vocabulary of 40
 $dir/llama|data/stories_val.bin|$swag|"model_type" is "llama"; only "gpt2" can be read
-$dir/nowhere|data/stories_val.bin|$swag|nowhere" is unknown
+$dir/nowhere|data/stories_val.bin|$swag|nowhere: no file or folder of this name
 END
 finish recipes

@@ -85,7 +85,11 @@ tr '\r' '\n' <"$dir/raw" >"$screen"
 has "$screen" '^step +60/60'
 need "$(widest) columns" [ "$(widest)" -lt 60 ]
 need 'an unknown choice was accepted' not "$TRAINER" --progress colour >"$screen" 2>&1
-counts "option --progress: 'colour' is not one of auto, bar, lines" 1
+counts "option --progress: 'colour' is not one of auto, bar, lines, few" 1
+end
+begin 'lines.few: twelve, and the last'
+need 'failed' timeout -k 2 $hang_limit "$TRAINER" $small --progress few >"$screen" 2>&1 </dev/null
+is steps "$(sed -nE 's/^step +([0-9]+).*/\1/p' "$screen" | xargs)" '1 6 11 16 21 26 31 36 41 46 51 56 60'
 end
 
 # ---- help
@@ -179,6 +183,15 @@ END
     has "$dir/commands" '^set title "Loss.nseveral models or numbers of ranks'
     has "$dir/labels" '^"run1" [0-9]+ [0-9]+ [0-9]+$' '^"run2, until'
     end
+    begin 'plots.a missing folder is an error before anything is installed'
+    mkdir "$dir/few"
+    ln -s /usr/bin/* "$dir/few" && rm -f "$dir"/few/{gnuplot,apt-get,sudo}
+    printf '#!/bin/sh\necho INSTALLS; exit 1\n' | tee "$dir/few/apt-get" >"$dir/few/sudo"
+    chmod +x "$dir"/few/{apt-get,sudo}
+    need 'status 0' not env PATH="$dir/few" make plots RUN=none >"$screen" 2>&1
+    has "$screen" '^plots.sh: none does not exist'
+    counts 'missing|INSTALLS' 0
+    end
     if ! command -v gnuplot >/dev/null; then skip plots 'no gnuplot (apt-get install gnuplot-nox)'; return; fi
     compare 1 $small
     plots 'four stages' "$dir/compare"
@@ -254,7 +267,7 @@ test_trace_lanes() {
 # ---- make demo, in a tree of symlinks
 
 test_demo() {
-    local tree=$dir/tree sample
+    local tree=$dir/tree sample command
     begin 'demo.leaves a model, prints the commands that use it, and removes nothing'
     mkdir -p "$tree/scripts"
     cp scripts/demo.sh scripts/mpi_env.sh "$tree/scripts"
@@ -265,13 +278,16 @@ test_demo() {
     need 'failed' env STEPS=2 "$tree/scripts/demo.sh" >"$screen" 2>&1
     need 'no model' [ -e "$tree/build/demo/model_00000002.bin" ]
     sample=$(sed -n '/^sample from/{n;p}' "$screen")
-    sample=$(cd "$tree" && bash -c "$sample")
+    sample=$(cd "$tree" && bash -c "$sample" 2>"$dir/errors")
     is 'the sample' "${sample:0:16}" 'Once upon a time'
-    (cd "$tree" && bash -c "$(sed -n '/^continue for twice/{n;p}' "$screen")") >"$dir/resumed" 2>&1
+    command=$(sed -n '/^continue for 1 more/{n;p}' "$screen")
+    (cd "$tree" && bash -c "$command") >"$dir/resumed" 2>&1
     has "$dir/resumed" '^resuming at step 2$'
+    command=${command/#  /} command=${command% --progress few}
+    need "README.md has another command than $command" grep -qF "\`${command/%3/3200}\`" README.md
     need 'failed again' env STEPS=1 "$tree/scripts/demo.sh" >"$screen" 2>&1
     is 'models' "$(cd "$tree/build" && echo demo*/model_*)" \
-        'demo.2/model_00000001.bin demo/model_00000002.bin demo/model_00000004.bin'
+        'demo.2/model_00000001.bin demo/model_00000002.bin demo/model_00000003.bin'
     end
 }
 

@@ -77,12 +77,13 @@ test_resume() {
     begin 'resume.old checkpoints are removed'
     trains 2 kept -x 8 -n 2 -nk 2
     is 'files left' "$(saved_files kept)" 'model_00000006.bin model_00000008.bin step_00000006 step_00000008'
-    # Simulates a killed save, and adds a folder of a later step, which the run must not touch.
+    # Simulates a killed save, and adds a damaged checkpoint of a later step; the run must not touch that one.
     rm "$dir"/kept/step_00000006/manifest.json
     cp -r "$dir/kept/step_00000006" "$dir/kept/step_00000099"
+    cp "$dir/kept/model_00000006.bin" "$dir/kept/model_00000099.bin"
     trains 2 kept -x 10 -n 2 -nk 2 -y 1
     is 'files left' "$(saved_files kept)" \
-        'model_00000008.bin model_00000010.bin step_00000008 step_00000010 step_00000099'
+        'model_00000008.bin model_00000010.bin model_00000099.bin step_00000008 step_00000010 step_00000099'
     trains 2 kept -x 16 -n 3 -nk 1 -y 1
     is 'left with -nk 1' "$(checkpoints kept)" 'step_00000016'
     trains 2 major -x 8 -n 2 -nk 1 -nm 4
@@ -95,7 +96,7 @@ test_resume() {
     trains 2 branch --dtype fp32 -k constant -x 6 --resume "$dir/first/step_00000003"
     same_result branch straight
     trains 2 branch --dtype bf16 -k constant -x 6 --resume "$dir/first/step_00000003"
-    screen branch 'resuming with --dtype bf16; .* was saved with fp32'
+    screen branch '^changed since .*/step_00000003: --dtype fp32 -> bf16$'
     close_losses branch straight 1e-2
     end
     refused 'resume.--resume names a missing folder' 2 'nowhere/manifest.json: No such file' -x 6 \
@@ -156,9 +157,9 @@ resume.a different sequence length|2|option -t 16: .*step_00000004 have 32 token
 END
     begin 'resume.changed settings are reported; --resume-anyway accepts the rest'
     trains 2 saved -x 5 -y 1 -l 1e-3 --clip 0.5 --seed 7 -z 1
-    screen saved '^resuming with -x 5; .*/step_00000004 was saved with 4$' '-l 0.001; .* with 0.003$' \
-        '--clip 0.5; .* was saved with 1$' '--seed 7; .* was saved with 42$'
-    is 'settings reported' "$(grep -c '^resuming with' "$dir/saved.screen")" 4
+    screen saved '^changed since .*/step_00000004: -x 4 -> 5$' ': -l 0.003 -> 0.001$' ': --clip 1 -> 0.5$' \
+        ': --seed 42 -> 7$'
+    is 'settings reported' "$(grep -c '^changed since' "$dir/saved.screen")" 4
     trains 2 saved -x 5 -y 1 -e l1h2c32v257t32 -i data/stories_val.bin -d 256 --resume-anyway
     is 'settings accepted anyway' "$(grep -c '^resuming anyway: option' "$dir/saved.screen")" 3
     end
@@ -489,13 +490,14 @@ END
     need 'no plan' plan file -e "$dir/planned/model_00000001.bin" --plan-ranks 2
     need 'no plan' plan descriptor --plan-ranks 2
     same_tables file descriptor 9
-    screen file '^  \* fits into memory$' '^  stage 3 fits: it needs .* for each of 2 ranks$'
+    screen file '^  \* fits into memory$' '^  stage 3 fits: it needs .* per rank; .* each of 2 ranks$'
     run 2 $hang_limit "${small[@]}" -z 1 --plan >"$dir/started.screen" 2>&1
     is 'plans for two ranks' "$(grep -c '^plan .* for 2 ranks' "$dir/started.screen")" 1
     end
     refusals <<'END'
-plan.--plan-ranks without --plan|1|--plan-ranks 4: no effect without --plan$|--plan-ranks 4
-plan.window too small|1|window_bytes 65536: too small for 1000 ranks|--plan --plan-ranks 1000 --window 65536
+plan.--plan-ranks without --plan|1|--plan-ranks 4: needs --plan$|--plan-ranks 4
+plan.window too small|1|65536 .* 1000 .* 262144 \(--window\)|--plan --plan-ranks 1000 --window 65536
+plan.too many ranks|1|serves at most 65536 ranks, not 65537 \(--window\)|--plan --plan-ranks 65537
 END
 }
 
@@ -558,6 +560,9 @@ test_prompts() {
     answer 1 two -e "$dir/model" --dtype bf16
     line=$(text two) first=$(sed -n '/^answer 1$/,/^answer 2$/p' "$dir/two.screen" | sed '1,2d' | head -n -2)
     is '--prompt' "$(says 1 -e "$dir/model" --dtype bf16 -g 12 --prompt The)" "$first"
+    is notes "$(<"$dir/errors")" 'note: prompts train nothing and ignore -b 2, -x 3'
+    printf 'The\nA\n' | says 2 -e "$dir/model" -g 90 --prompts - >/dev/null
+    is 'notes on length' "$(grep -c '^note: an answer ends where its sequence has 64 tokens' "$dir/errors")" 1
     for np in 1 2; do
         # The second line has no newline, and arrives after rank 1's time limit for a silent rank 0.
         is "standard input, $np ranks" "$({ echo The; sleep 4; printf 'A dog was'; } |
@@ -661,6 +666,7 @@ test_prompts() {
     printf 'good\n\377\n' >"$dir/not_utf8"
     printf '7\n8 x\n' >"$dir/no_number"
     printf '7\n\n300\n' >"$dir/no_token"
+    printf '7\n\f\n8\n' >"$dir/form_feed"
     : >"$dir/no_prompt"
     local p='-g 12 --prompts' numbers='-e l2h2c32v300t32 --tokenizer none'
     refusals <<END
@@ -670,6 +676,7 @@ prompts.both options|1|leave out --prompts|$p $dir/prompts --prompt abc
 prompts.an output folder without a file|1|option -o: .* nothing is written there|--prompt abc -o $dir/model
 prompts.invalid UTF-8|1|not_utf8: line 2 is not UTF-8|$p $dir/not_utf8
 prompts.not a number|2|line 2: "x" is not a token number|$p $dir/no_number $numbers
+prompts.a form feed instead of a number|2|line 2: .* is not a token number|$p $dir/form_feed $numbers
 prompts.token outside the vocabulary|1|line 3: token 300.* 0 to 299|$p $dir/no_token $numbers
 prompts.an empty file|1|the file has no prompts|$p $dir/no_prompt
 prompts.a missing file|2|$dir/nowhere: the file cannot be read|$p $dir/nowhere
@@ -692,6 +699,7 @@ bad.unknown option|2|unknown option -Z; --help lists them$|-Z 3
 bad.misspelt option|1|--offload-optimiser; the nearest is --offload-optimizer,|--offload-optimiser cpu
 bad.setting as an option|1|unknown option --stage; the nearest is -z,|--stage=3
 bad.flag with a value|1|option --plan takes no value|--plan=1
+bad.an empty name|1|option --to: its value is empty|--export nowhere --to=
 bad.NCCL on the CPU|2|option --comm nccl: .*--device cuda|--comm nccl
 bad.option without a value|1|-b.*value|-b
 bad.not a number|2|-b.*'x'.*number|-b x
@@ -704,22 +712,23 @@ bad.large range in plain numbers|1|--bucket: -1 is out of range, 0 to 1000000000
 bad.fractional range|1|--beta1: 1 is out of range, 0 to 0.999999$|--beta1 1
 bad.recompute out of range|1|option -r: 4.*-1 to 3|-r 4
 bad.ratio|1|--offload-ratio.*out of range, 0 to 1|--offload-ratio 2
-bad.row longer than the model|1|-t 33.*32|-t 33
-bad.batch that does not divide|2|-d 100.*multiple.*128|-d 100
+bad.row longer than the model|1|-t 33: .* is 32 tokens; use -t 32 or less, or .* -e l2h2c32v257t33$|-t 33
+bad.batch that does not divide|2|-d 300: .*multiple.* = 128; use -d 256 or -d 384$|-d 300
+bad.batch below the smallest|2|-d 64: .*; use -b 1, or -d 128$|-d 64
 bad.unknown dtype|1|--dtype.*'fp64'.*bf16|--dtype fp64
 bad.communication dtype|1|--comm-type.*'bf16'.*fp32|--comm-type bf16
-bad.schedule|1|sawtooth.*cosine|-k sawtooth
+bad.schedule|1|option -k: 'sawtooth' is not one of cosine,|-k sawtooth
 bad.unknown attention|1|'fast'.*auto, cudnn, cudnn-fast, cublaslt|--attention fast
 bad.naive above stage 0|1|--naive.*-z 3|--naive 1 -z 3
 bad.checkpoints without a folder|1|-o|-n 5
 bad.too many validation batches|2|-m 9999: data/stories_val.bin has only [0-9]+ batch|-v 1 -m 9999
-bad.--nvme without anything there|1|--nvme /x: no effect without --offload-optimizer nvme or|--nvme /x
-bad.--nvme for other tiers|1|option --nvme /x: no effect|--nvme /x --offload-optimizer cpu
-bad.--async-save without checkpoints|1|option --async-save: no effect without -o$|--async-save
-bad.checkpoints to keep, but none|1|option -nk 2: no effect without -o$|-nk 2 -nm 0
-bad.checkpoints never removed anyway|1|option -nm 4: no effect without -nk above 0$|-nm 4
-bad.--resume-anyway without -y|1|--resume-anyway: no effect without -y 1 or --resume$|--resume-anyway -y 0
-bad.--verbose without prompts|1|--verbose: no effect without --prompt or --prompts$|--verbose
+bad.--nvme without anything there|1|--nvme /x: needs --offload-optimizer nvme or|--nvme /x
+bad.--nvme for other tiers|1|option --nvme /x: needs|--nvme /x --offload-optimizer cpu
+bad.--async-save without checkpoints|1|option --async-save: needs -o$|--async-save
+bad.checkpoints to keep, but none|1|option -nk 2: needs -o$|-nk 2 -nm 0
+bad.checkpoints never removed anyway|1|option -nm 4: needs -nk above 0$|-nm 4
+bad.--resume-anyway without -y|1|--resume-anyway: needs -y 1 or --resume$|--resume-anyway -y 0
+bad.--verbose without prompts|1|--verbose: needs --prompt or --prompts$|--verbose
 bad.--prompt and -n|1|nothing is trained, so leave out -n|--prompt 0 -n 5
 bad.--to without --export|1|option --to x: add --export|--to x
 bad.fp16 on a CPU|1|--dtype fp16.*--device cuda|--dtype fp16
@@ -727,11 +736,17 @@ bad.attention on a CPU|1|--attention cudnn.*--device cuda|--attention cudnn
 bad.workspace of attention on a CPU|1|--attention-workspace 8.*--device cuda|--attention-workspace 8
 bad.tuning file on a CPU|1|--tune products.txt.*--device cuda|--tune products.txt
 bad.block inputs on the host without -r 3|1|--cpu-checkpointing.*needs -r 3, not -r 2|-r 2 --cpu-checkpointing
-bad.HellaSwag without validation|1|option -h 1: no effect without -v above 0|-h 1
+bad.HellaSwag without validation|1|option -h 1: needs -v above 0|-h 1
 bad.HellaSwag without batches|1|option -h 1: no effect with -m 0|-h 1 -v 1 -m 0
 bad.no master weights in fp32|1|-w 0.*--dtype bf16|-w 0 --dtype fp32
 bad.heads|2|l2h3c32v257t32.*32 channels.*3 heads|-e l2h3c32v257t32
 bad.depth|1|d13|-e d13
+bad.missing model|1|option -e no/folder: no file or folder of this name, nor a known model: d12,|-e no/folder
+bad.missing model file|1|option -e no.bin: no such file|-e no.bin
+bad.file that is no model|1|option -e Makefile: a model file's name must end in .bin|-e Makefile
+bad.missing tokenizer|1|option --tokenizer no.bin: no such file|--tokenizer no.bin -s 1
+bad.missing DeepSpeed file|1|option --zero-config: no.json: cannot be opened|--zero-config no.json
+bad.parameters off the device below stage 3|1|--offload-param cpu: needs -z 3$|--offload-param cpu -z 2
 END
     begin 'options.help, version, and name=value'
     for option in --help -h '-h -z 3'; do
@@ -743,10 +758,11 @@ END
     need 'dev/make_options.sh failed' dev/make_options.sh "$trainer" "$dir/options.md"
     need 'docs/reference/options.md is out of date: run dev/make_options.sh' \
         cmp -s "$dir/options.md" docs/reference/options.md
-    trains 1 equals -h 0 --prefetch=2 --dtype=fp32 -z=3
+    trains 1 equals -h 0 --prefetch=2 --dtype=fp32 -z=3 -m 5
     trains 1 blanks --prefetch 2 --dtype fp32 -z 3
     same_result equals blanks
-    screen equals '^config .*prefetch 2' '^step +1/3 . loss [0-9.]+ \(-\). norm [0-9.]+ \(-\). lr '
+    screen equals '^config .*prefetch 2' '^option -m 5: no effect with -v 0$' \
+        '^step +1/3 . loss [0-9.]+ \(-\). norm [0-9.]+ \(-\). lr '
     end
     begin 'options.overlap and the environment, with the reasons'
     ZERO_CHECK=1 ZERO_POISON=0 trains 1 told --overlap 1
@@ -911,7 +927,7 @@ bad.validation shard too short|2|$dir/few.*fewer|-j $dir/few -v 1 -b 100
 bad.token outside the vocabulary|2|$dir/token.*token 200.*300.*257|-i $dir/token -x 40
 bad.folder as a shard|1|$dir.*regular file|-i $dir
 bad.truncated tokenizer|1|$dir/words|--tokenizer $dir/words -s 1
-bad.no model|1|$dir/none.bin.*No such file|-e $dir/none.bin
+bad.no model|1|$dir/none.bin.*no such file|-e $dir/none.bin
 bad.model in a foreign format|2|data/stories_val.bin.*not a model.*20240326|-e data/stories_val.bin
 bad.truncated model|2|$dir/cut.bin.*cut short|-e $dir/cut.bin
 bad.folder below a file|2|-o.*/dev/null/x|-o /dev/null/x
@@ -1004,6 +1020,24 @@ test_dying() {
 # ---- launching
 
 test_launch() {
+    local asked sleep threads=$(($(nproc) + 1))
+    begin 'launch.waiting threads sleep if the ranks have more threads than there are cores'
+    while read -r sleep asked; do
+        trains 2 spin OMP_DISPLAY_ENV=verbose -x 1 --threads $threads $asked
+        is "ranks that sleep $asked" "$(grep -ac "GOMP_SPINCOUNT = '0'" "$dir/spin.screen")" "$sleep"
+    done <<<$'2\n0 OMP_WAIT_POLICY=active'
+    screen spin "$threads threads per rank"
+    end
+    begin 'launch.closed standard input and output are empty files'
+    trains 1 closed -n 1 -x 1
+    need 'no input: failed' timeout $hang_limit "$trainer" "${data[@]}" -e "$dir/closed" -g 2 --prompts - \
+        <&- >"$dir/said" 2>&1
+    need 'it read another file' not grep -q 'prompts -' "$dir/said"
+    rm -rf "$dir/closed"
+    need 'no output: failed' timeout $hang_limit "$trainer" "${data[@]}" "${small[@]}" -o "$dir/closed" \
+        >&- 2>"$dir/said"
+    is run.lock "$(wc -l <"$dir/closed/run.lock")" 1
+    end
     if [ "$(nproc)" -lt 2 ]; then skip 'launch.binding' 'one core'; return; fi
     begin 'launch.a bound rank is reported once'
     # Open MPI 5 does not bind with --oversubscribe.

@@ -26,7 +26,8 @@ agree() {
 
 cuda='--device cuda --dtype bf16' two='--device cuda --dtype bf16 --comm host'
 modes=CUDA_STAND_IN     # how the stand-in reorders
-same 'same bits on one rank: stages, modes of the device' 1 "$cuda" '-z 0' 'ZERO_POISON=1 -z 1' '-z 2' \
+same 'same bits on one rank: stages, modes of the device' 1 "$cuda" '-z 0' 'ZERO_POISON=1 -z 1' \
+    "${modes}_ALIGNED=8 -z 2" \
     '-z 3' "$modes=lazy -z 3" "$modes=rival -z 2" "$modes=lag -z 3 --prefetch 2" \
     "${modes}_ORDER=backward -z 3 --overlap 0" '-z 3 -r 0' '-z 3 -r 2' "$modes=lazy -z 3 -r 3"
 # With five blocks, three inputs go to the host and share two buffers on the device.
@@ -57,10 +58,11 @@ for reduce in nccl ranks; do trains 2 "$reduce" --device cuda --dtype fp32 $gpus
 screen nccl '^ZeRO  .*nccl, bits depend on it'
 agree nccl ranks 1e-4
 end
-same 'same bits with fp16 and accumulation' 1 '--device cuda --dtype fp16 -d 64' '-z 2' "$modes=lag -z 3"
+same 'same bits with fp16, accumulation, and sums in parts' 1 \
+    "--device cuda --dtype fp16 -d 64 ${modes}_SPLIT=1" '-z 2' "$modes=lag -z 3"
 same 'same bits without master weights' 2 "$two -w 0" '-z 0' "$modes=lazy -z 3"
-same 'same bits if GELU matmuls compute the bias gradients' 1 "$cuda -ge 2" '-z 0' "$modes=lag -z 3" \
-    "$modes=rival -z 2"
+same 'same bits if tuning lets matmuls compute bias gradients' 1 \
+    "$cuda -ge 2 CUDA_STAND_IN_FASTEST=3 --tune $dir/sums.txt" '-z 0' "$modes=lag -z 3" "$modes=rival -z 2"
 
 # ---- choices that depend on the device's memory
 
@@ -183,7 +185,7 @@ while read -r this other most arguments; do
 done <<'TABLE'
 cpu_fp32 cpu_fp32 0 cpu --dtype fp32
 cpu_bf16 cpu_bf16 0 cpu --dtype bf16
-cuda_fp32 cpu_fp32 1e-4 cuda --dtype fp32
+cuda_fp32 cpu_fp32 1e-4 cuda --dtype fp32 CUDA_STAND_IN_SPLIT=1
 cuda_bf16 cpu_bf16 0.02 cuda --dtype bf16
 cuda_ge2 cuda_bf16 0.01 cuda --dtype bf16 -ge 2
 cuda_fp16 cuda_fp32 0.01 cuda --dtype fp16 -ge -1
@@ -219,8 +221,6 @@ choices() { sed 's/ [0-9.]* ms, .*//' "$1" | sort; }
 is "the ranks' choices" "$(choices "$dir/two.txt")" "$(choices "$dir/products.txt")"
 trains 2 two_kept "${tuned[@]}" CUDA_STAND_IN_FASTEST=3 --comm host --tune "$dir/two.txt" -z 2
 same_result two two_kept
-trains 2 two_third "${tuned[@]}" CUDA_STAND_IN_REFUSED=3 --comm host        # algorithm 3 without tuning
-same_result two two_third
 end
 begin 'tuning: a rank with a different library, and one without the option'
 need 'a different library was accepted' not apart unlike CUDA_STAND_IN_CUBLASLT 130100 130200 --device cuda \
@@ -296,6 +296,7 @@ end
 
 odd='option -e l2h3c33v257t16: 33 channels; CUDA needs a multiple of 8: use 48, or --device cpu'
 sed 's/ epilogue 4 = 03/ epilogue 4 = 05/' "$dir/products.txt" >"$dir/damaged.txt"
+mkfifo "$dir/pipe"
 small+=(--device cuda -e l2h2c64v257t32)
 refusals <<TABLE
 channels not a multiple of 8|1|$odd|-e l2h3c33v257t16
@@ -303,10 +304,15 @@ channels not a multiple of 8, planned|1|$odd|-e l2h3c33v257t16 --plan
 no device|1|option --device cuda.*no CUDA device|CUDA_STAND_IN_DEVICES=0
 an old device|1|7\\.5.*8\\.0 or newer|CUDA_STAND_IN_CAPABILITY=75
 states too large for the device|1|no memory for.*are free.*What would fit|$(memory 4000000) --dtype bf16 -b 8
-a kernel that fails|1|rror|CUDA_STAND_IN_FAIL=launch:40
+a kernel that does not start|1|rror|CUDA_STAND_IN_FAIL=launch:40
+a tried matmul that fails|1|a matmul that was tried: illegal memory access|CUDA_STAND_IN_FAIL=kernel:2
+a kernel that fails while it runs|1|illegal memory access|CUDA_STAND_IN_FAIL=kernel:150 CUDA_STAND_IN=lag
+a kernel of each rank that fails|2|rank [01].*illegal memory access|CUDA_STAND_IN_FAIL=kernel:90 \
+CUDA_STAND_IN_DEVICES=2 --comm nccl
 no pinned memory for block inputs|1|no pinned memory for inputs of blocks.*leave out --cpu-checkpointing, \
 or use a smaller -b|CUDA_STAND_IN_FAIL=cudaHostRegister:2 --dtype bf16 -e l5h2c64v257t32 --cpu-checkpointing
 a damaged tuning file|1|damaged.txt, line 2: damaged: delete the line|--tune $dir/damaged.txt
+a tuning file that is a pipe|1|option --tune: .*/pipe: not a regular file|--tune $dir/pipe
 a tuning file in a missing folder|1|nowhere/products.txt.*No such file|--tune $dir/nowhere/products.txt
 no algorithm of cuBLASLt works|1|no algorithm, for a matmul of|CUDA_STAND_IN_REFUSED=8
 --reduce nccl without --comm nccl|1|--comm nccl|--reduce nccl
@@ -335,8 +341,12 @@ buckets of the model's size leave no room|54|-z 1 --offload-optimizer cpu -r 1;-
 -e l24h2c64v257t32 -d 512 -z 0 -r 0 -b 8 --bucket 1e9
 TABLE
 
-begin '--device auto uses the CPU if no GPU is found'
+begin '--device auto uses the CPU if no GPU is found, and says why if the GPU cannot be used'
 trains 1 auto -x 1 --device auto CUDA_STAND_IN_DEVICES=0
 is device "$(value auto device)" cpu
+need 'a machine without a GPU needs no reason' not grep -q 'on the CPU:' "$dir/auto.screen"
+trains 1 unusable -x 1 --device auto CUDA_STAND_IN_CAPABILITY=75
+is device "$(value unusable device)" cpu
+screen unusable '^note: the run is on the CPU: device 0 .* has compute capability 7\.5'
 end
 finish trainer_cuda

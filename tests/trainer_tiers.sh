@@ -56,7 +56,7 @@ tiers_in_tables() {
     same_tables tabled tiers_plan 8
     need 'the summary has no bytes on NVMe' number "$(value tabled nvme_bytes) > 1e6"
     all=$(sed -nE 's/^NVMe .* all ranks write ([0-9.]+)$/\1/p' "$dir/tabled.screen")
-    screen tabled 'master weights +[0-9.]+  on NVMe' '^NVMe, per rank and step: [0-9.]+ MiB read' \
+    screen tabled 'master weights +[0-9.]+  on NVMe' '^NVMe, per rank and step: [0-9.]+ of [0-9.]+ MiB read' \
         "^NVMe, all ranks: ${all:-none} MiB written per step, $float TB per day"
     written=$(value tabled written_by_all_ranks)
     need "written per step: ${all:-?} MiB in the start table, ${written:-?} bytes in the summary" \
@@ -230,7 +230,34 @@ tiers_capped() {
     remove_group
 }
 
+# Under any limit on its address space a run trains, or is refused before its first step, and then trains with
+# each advised set of options.
+tiers_limited() {
+    local limit options trained=0 refused=0
+    local model=(-e l19h4c256v2000t64 -b 2 -x 2 -n 1 -z 0 --dtype fp32 --threads 2)
+    mkdir -p "$tiers_folder"
+    for limit in {100..640..60}000; do
+        (ulimit -v $limit && exec "$trainer" --version) >/dev/null 2>&1 || continue
+        begin "tiers.ulimit -v $limit"
+        wrap="ulimit -v $limit;"
+        if train 1 limited "${model[@]}" >/dev/null; then
+            trained=$((trained + 1))
+        else
+            refused=$((refused + 1))
+            cp "$dir/limited.screen" "$dir/refused"
+            one_message 'What would fit:|less than the 16 MiB of memory that oneDNN may need'
+            is steps "$(grep -c '^step ' "$dir/refused")" 0
+            while read -r _ options; do trains 1 advised "${model[@]}" $options; done < <(advice)
+        fi
+        end
+    done
+    wrap=
+    begin "tiers.ulimit -v: $refused limits refused the run"
+    [ $((trained + refused)) = 0 ] || need "$trained trained" [ $trained -gt 0 -a $refused -gt 0 ]
+    end
+}
+
 test_tiers() {
     local part
-    for part in same_bits checkpoints in_tables refusals faults memory capped; do tiers_$part; done
+    for part in same_bits checkpoints in_tables refusals faults memory limited capped; do tiers_$part; done
 }

@@ -39,6 +39,8 @@ typedef struct {
     Options now;       // the requested options, with their effective values
     long long tokens;  // per step
     Bytes room;        // available to a rank
+    size_t beside;     // the room leaves these bytes to the process (bytes_beside)
+    size_t more;       // bytes that the process needs in addition with the options of this level
     int level[CHANGES], levels[CHANGES];
     GPT2 model;  // with the options of this level
     FILE *list;  // one line per set of options
@@ -80,10 +82,16 @@ static int find_room(Bytes *room, const zero_config *config) {
     return 0;
 }
 
+// Returns the bytes available on a tier to a rank with the options of this level.
+static size_t room_on(const Search *s, int tier) {
+    const size_t room = s->room.on[tier], more = tier == ZERO_DEVICE ? s->more : 0;
+    return room > more ? room - more : 0;
+}
+
 // Leaves 1/64 free for memory outside the plan: the program itself, and other programs.
-static int fits(const Bytes *bytes, const Bytes *room) {
+static int fits(const Search *s, const Bytes *bytes) {
     for (int i = 0; i < PLACES; i++)
-        if (bytes->on[i] > room->on[i] - room->on[i] / 64) return 0;
+        if (bytes->on[i] > room_on(s, i) - room_on(s, i) / 64) return 0;
     return 1;
 }
 
@@ -151,6 +159,8 @@ static Bytes bytes_of_level(Search *s) {
     config.offload = settings_of(&opt).offload;
     config.micro_batches = (int)(s->tokens / ((long long)opt.B * opt.T * run.ranks));
     if (s->level[ONE_MICRO_BATCH]) config.micro_batches = 1;
+    const size_t beside = bytes_beside(&config);
+    s->more = beside > s->beside ? beside - s->beside : 0;
     const int is_planned = m->chunk && m->B == opt.B && m->T == opt.T;
     m->B = opt.B;
     m->T = opt.T;
@@ -182,7 +192,7 @@ static void list_level(Search *s, const Bytes *bytes) {
     for (int i = 0; i < PLACES; i++) {
         if (!bytes->on[i]) continue;
         fprintf(s->list, "%s%.0f", i ? ", " : " (", mib(bytes->on[i]));
-        if (s->room.on[i] < SIZE_MAX) fprintf(s->list, " of %.0f", mib(s->room.on[i]));
+        if (s->room.on[i] < SIZE_MAX) fprintf(s->list, " of %.0f", mib(room_on(s, i)));
         fprintf(s->list, " MiB%s", places[i]);
     }
     fprintf(s->list, ")");
@@ -231,7 +241,7 @@ static void list_what_fits(Search *s) {
     while (next_level(s)) {
         if (costliest >= 0 && s->level[costliest] >= less_than) continue;
         const Bytes bytes = bytes_of_level(s);
-        if (!fits(&bytes, &s->room)) continue;
+        if (!fits(s, &bytes)) continue;
         list_level(s, &bytes);
         if (costliest >= 0) return;
         for (int i = 0; i < BATCHES; i++)
@@ -254,11 +264,13 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
     if (!s.list || find_room(&s.room, config)) die_of_plugin(&failure, "");
     if (on_cuda()) gpt2_check(layers_cuda_tune(NULL, NULL, 0));  // no tuning: only the memory matters
     begin_search(&s, model, config);
-    fprintf(s.list, "; %.0f MiB are available per rank. What would fit:", mib(s.room.on[ZERO_DEVICE]));
+    s.beside = bytes_beside(config);
+    if (s.beside) fprintf(s.list, ", besides %.0f MiB for compiled code and threads' stacks", mib(s.beside));
+    fprintf(s.list, ". What would fit:");
 
     // The current options have just failed, so they do not fit, whatever their plan.
     const Bytes now = bytes_of_level(&s);
-    if (fits(&now, &s.room)) s.room.on[ZERO_DEVICE] = now.on[ZERO_DEVICE] - 1;
+    if (fits(&s, &now)) s.room.on[ZERO_DEVICE] = now.on[ZERO_DEVICE] - 1;
     list_what_fits(&s);
     if (!s.n_listed && s.now.zero.offload.nvme) {  // try again without the limits of these disks
         s.now.zero.offload.nvme = NULL;

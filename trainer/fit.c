@@ -1,13 +1,59 @@
 #include "fit.h"
+#include <malloc.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include "../gpt2/gpt2_error.h"
 #include "../gpt2/text_file.h"
 #include "machine.h"
 #include "options.h"
 #include "run.h"
+
+// --------
+// the process
+
+// A step allocates nothing, so threads need not allocate at the same time.
+void use_one_arena(void) {
+#ifdef M_ARENA_MAX
+    mallopt(M_ARENA_MAX, 1);  // without it a run only takes more address space
+#endif
+}
+
+static int is_limited(int resource) {
+    struct rlimit limit;
+    return !getrlimit(resource, &limit) && limit.rlim_cur != RLIM_INFINITY;
+}
+
+// Returns the most threads that there will be at once: OpenMP's, the plugin's (on a CPU, NVMe implies
+// overlap), and those that read and write checkpoints.
+static int threads_to_come(const zero_config *c, int has_checkpoints) {
+    const zero_offload_config *o = &c->offload;
+    const int on_nvme = o->optimizer == ZERO_NVME || o->params == ZERO_NVME || o->gradients == ZERO_NVME;
+    const int lanes = (c->overlap || on_nvme) + (on_nvme || o->delayed_update);
+    return run.threads - 1 + lanes + on_nvme * o->nvme_threads + 5 * has_checkpoints;
+}
+
+// Returns the size of a thread's stack, which glibc takes from ulimit -s.
+static size_t stack_bytes(void) {
+    pthread_attr_t defaults;
+    size_t bytes = 8 << 20;
+    if (pthread_attr_init(&defaults)) return bytes;
+    pthread_attr_getstacksize(&defaults, &bytes);  // if it fails, bytes is unchanged
+    pthread_attr_destroy(&defaults);
+    return bytes;
+}
+
+size_t bytes_beside(const zero_config *config) {
+    // On AVX-512 oneDNN's kernels take 10 to 37 MiB for a model, and half as much again for samples.
+    const size_t code = 48 << 20, checkpoint_buffers = 8 << 20;
+    const int has_checkpoints = opt.output || opt.resume_path;
+    if (config->device == ZERO_CUDA || !(is_limited(RLIMIT_AS) || is_limited(RLIMIT_DATA))) return 0;
+    return code + has_checkpoints * checkpoint_buffers +
+           threads_to_come(config, has_checkpoints) * stack_bytes();
+}
 
 // --------
 // the memory per rank
@@ -53,9 +99,12 @@ static int ranks_on_device(void) {
 }
 
 int memory_left(const zero_config *config, size_t *left) {
+    const size_t beside = bytes_beside(config);
     int rc = zero_memory_left(config, run.ranks_on_host, left);
-    if (!rc && config->device == ZERO_CUDA) *left /= ranks_on_device();
-    return rc;
+    if (rc) return rc;
+    if (config->device == ZERO_CUDA) *left /= ranks_on_device();
+    *left -= beside < *left ? beside : *left;
+    return 0;
 }
 
 // Returns the rank's share of its device's memory, used or free.
@@ -196,7 +245,7 @@ static int lowest_recompute(const GPT2 *model, const zero_config *config) {
     zero_check(memory_left(config, &left));
     if (!run.z) reserve += plugin_bytes(model, config, config->stage);
     tried.recompute = 0;
-    if (layers_cuda_gelu_fused(4 * model->config.channels)) {
+    if (layers_cuda_gelu_fused(model->dtype)) {
         if (logits_bytes(model, model->chunk) <= left_at_any_stage(model, config)) return 0;
         tried.recompute = 1;
     }
@@ -232,8 +281,8 @@ void settle_memory(GPT2 *model, const zero_config *config) {
     model->recompute = on_cuda() ? largest_of_ranks(lowest_recompute(model, config), MOST_RECOMPUTE) : 1;
 }
 
-size_t activations_to_come(GPT2 model, const zero_config *config) {
+size_t bytes_to_come(GPT2 model, const zero_config *config) {
     if (on_cuda()) return 0;
     settle_memory(&model, config);
-    return activation_bytes(&model, ZERO_DEVICE);
+    return activation_bytes(&model, ZERO_DEVICE) + bytes_beside(config);
 }

@@ -13,8 +13,9 @@ enum { MOST_RECOMPUTE = 3 };  // levels of recompute are 0 to 3
 // values of the rank with the least memory. Before that, on CUDA, it does not plan the layers, since planning
 // runs matmuls.
 void settle_memory(GPT2 *model, const zero_config *config);
-// Returns the bytes of host memory that activations will take on a CPU; 0 on CUDA.
-size_t activations_to_come(GPT2 model, const zero_config *config);
+// Returns the bytes of host memory that activations and the process (bytes_beside) will take on a CPU; 0 on
+// CUDA.
+size_t bytes_to_come(GPT2 model, const zero_config *config);
 // Sets model->chunk for these settings, and plans the layers. Returns 0, or the layers' error.
 int plan_layers(GPT2 *model, const zero_config *config);
 
@@ -32,7 +33,13 @@ zero_plan plan_of(const GPT2 *model, const zero_config *config);
 size_t bytes_planned_on(const zero_plan *plan, zero_tier tier);
 // Returns the bytes that this rank holds on a tier; 0 before the plugin exists.
 size_t bytes_held_on(zero_tier tier);
-// Returns 0 with the bytes still available to a rank on the settings' device, or the plugin's error.
+// Returns 0 with the bytes still available for the plan and activations of a rank on the settings' device, or
+// the plugin's error.
 int memory_left(const zero_config *config, size_t *left);
+// Returns the address space that this process will take in addition to them: stacks of threads, and code that
+// oneDNN compiles. Little of it is ever touched, so it is 0 without a limit on address space or data.
+size_t bytes_beside(const zero_config *config);
+// Call it before any thread exists. Keeps malloc from reserving 64 MiB of address space for each thread.
+void use_one_arena(void);
 
 #endif

@@ -57,7 +57,8 @@ void copy_to_output(const char *from, const char *name) {
     const char *path = in_output("%s", name), *temporary = in_output("%s.tmp", name);
     char bytes[4096];
     struct stat source, st;
-    FILE *in = fopen(from, "r");
+    FILE *in;
+    gpt2_check(disk_open_stream(from, &in));
     if (!in || fstat(fileno(in), &source)) die("%s: %s", from, strerror(errno));
     if (stat(path, &st) || st.st_ino != source.st_ino || st.st_dev != source.st_dev) {
         FILE *out = create_file(temporary);
@@ -241,6 +242,8 @@ void lock_folder(void) {
 void check_folder_lock(void) {
     if (*refusal) die("%s", refusal);
 }
+
+int folder_is_locked(void) { return held >= 0; }
 
 // If the file was removed, another run may have created and locked a new one. If none has, this run does.
 void check_lock_is_held(void) {

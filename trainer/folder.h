@@ -49,6 +49,8 @@ const char *why_no_checkpoint(void);
 void lock_folder(void);
 // Ends the run if rank 0 did not get the lock. The message names the run that holds it.
 void check_folder_lock(void);
+// Returns 1 on rank 0 if it holds the lock, 0 if the file system has no locks.
+int folder_is_locked(void);
 // Ends the run if someone removed the lock file and another run has locked the folder since. Called before
 // each save; does nothing on ranks other than 0.
 void check_lock_is_held(void);

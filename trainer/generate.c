@@ -289,7 +289,7 @@ static Speed speed_of(const Answers *a, const GPT2 *model, double end_s) {
         .generation = { passes - 1, tokens - a->prompts.n, end_s - a->prefilled_s },
         .parameters = (double)gpt2_num_parameters(&model->config) * gpt2_dtype_size(model->dtype),
         .sent = (double)(now.all_gather[ZERO_FOR_EVAL] - before->all_gather[ZERO_FOR_EVAL]) / passes,
-        .from_nvme = (double)(files.read - a->files_at_start.read) / passes,
+        .from_nvme = (double)(files.read[ZERO_FOR_EVAL] - a->files_at_start.read[ZERO_FOR_EVAL]) / passes,
     };
 }
 
@@ -338,9 +338,19 @@ void answers_end(Answers *a, const GPT2 *model) {
 // --------
 // one prompt at a time: every rank computes the row, and rank 0 prints it while it grows
 
+// Such an answer may end within a word. One note for all of them is enough.
+static void note_cut_short(Answers *a) {
+    if (a->cut_short != 1) return;
+    note0("note: an answer ends where its sequence has %d tokens, the limit of the model or -t\n",
+          a->positions);
+    a->cut_short = 2;
+}
+
 int answers_next(Answers *a, const GPT2 *model, Generation *g) {
     const PromptStream *s = &a->stream;
+    note_cut_short(a);
     if (!stream_next(&a->stream)) return 0;
+    if (!a->cut_short) a->cut_short = answer_length(a, s->n) < opt.sample_tokens;
     generation_begin(g, model);
     generation_add(g, s->tokens, s->n, s->n + answer_length(a, s->n), (uint64_t)opt.seed + s->line - 1);
     for (int t = 0; t < s->n; t++) print_token(&a->tokenizer, s->tokens[t]);

@@ -69,6 +69,7 @@ typedef struct {
     int positions;                // of a prompt and its answer, except the answer's last token
     Prompts prompts;              // of a file
     PromptStream stream;          // of any other source
+    int cut_short;                // 1: the last answer ended at the last position; 2: and a note said so
     Generation generation;        // of this rank's rows
     double start_s, prefilled_s;  // when the first pass began and ended
     zero_traffic traffic_at_start;

@@ -48,11 +48,11 @@ static const char *command_for(const char *path) {
     return NULL;
 }
 
-// If the file is missing and a command makes it, ends the run and names the command.
-static void require_file(const char *option, const char *path) {
+void require_file(const char *option, const char *path) {
     const char *command = command_for(path);
-    if (command && access(path, F_OK) && errno == ENOENT)
-        die("option %s %s: no such file; %s creates it in data/", option, path, command);
+    if (!access(path, F_OK) || errno != ENOENT) return;
+    if (command) die("option %s %s: no such file; %s creates it in data/", option, path, command);
+    die("option %s %s: no such file or folder", option, path);
 }
 
 static void require_shards(const char *option, const char *pattern) {
@@ -71,17 +71,33 @@ static void require_shards(const char *option, const char *pattern) {
 // --------
 // the model and its tokenizer
 
+static void refuse_checkpoint(void) {
+    char model[OUTPUT_PATH];
+    if (!checkpoint_model_of(model, opt.model) && file_is_there(model))
+        die("option -e %s: this is a checkpoint; its model is -e %s", opt.model, model);
+    die("option -e %s: this is a checkpoint; --export %s --to NAME.bin writes its model", opt.model,
+        opt.model);
+}
+
 // If -e is a folder of checkpoints, uses the model file of the newest one.
 static void find_model(void) {
     GPT2Config config;
     int fd;
     if (gpt2_is_stored(opt.model) || !gpt2_config_from_descriptor(&config, opt.model)) return;
-    if (!is_folder(opt.model)) return;
+    if (!is_folder(opt.model)) {
+        if (!access(opt.model, F_OK))
+            die("option -e %s: a model file's name must end in .bin, as llm.c's do", opt.model);
+        if (strchr(opt.model, '/') || !strpbrk(opt.model, "0123456789"))
+            die("option -e %s: no file or folder of this name, nor a known model: d12, gpt2:d12, gpt3:c768 "
+                "or a "
+                "form like l4h4c128v512t64",
+                opt.model);
+        return;  // its sizes are wrong
+    }
+    if (is_checkpoint(opt.model)) refuse_checkpoint();
     const char *path = model_file_in(opt.model, &fd);
     if (!path)
-        die("option -e %s: this folder has neither a complete checkpoint nor model.safetensors; if the "
-            "folder itself is a checkpoint, --export converts it to a model for -e",
-            opt.model);
+        die("option -e %s: this folder has neither a complete checkpoint nor model.safetensors", opt.model);
     opt.model = path;
     snprintf(opened, sizeof opened, "/proc/self/fd/%d", fd);
 }
@@ -107,6 +123,16 @@ void check_model_file(const char *option, const char *path) {
               gpt2_last_error());
 }
 
+static void refuse_length(const GPT2 *model, int is_new) {
+    const GPT2Config *c = &model->config;
+    char longer[120] = "";
+    if (is_new)
+        snprintf(longer, sizeof longer, ", or a model for longer ones, -e l%dh%dc%dv%dt%d", c->num_layers,
+                 c->num_heads, c->channels, c->vocab_size, model->T);
+    die("option -t %d: the model's longest sequence is %d tokens; use -t %d or less%s", model->T,
+        c->max_seq_len, c->max_seq_len, longer);
+}
+
 void describe_model(GPT2 *model, int resume_step) {
     model->dtype = settle_dtype();
     if (resume_step < 0 && gpt2_is_stored(opt.model)) require_file("-e", opt.model);
@@ -124,8 +150,7 @@ void describe_model(GPT2 *model, int resume_step) {
     model->recompute = opt.recompute;
     model->inputs_on_host = opt.cpu_checkpointing && on_cuda();
     if (model->T > model->config.max_seq_len)
-        die("option -t %d: the model takes sequences of at most %d tokens", model->T,
-            model->config.max_seq_len);
+        refuse_length(model, resume_step < 0 && !gpt2_is_stored(opt.model));
     model->cache_rows = opt.sample_every > 0;
     model->cache_T = opt.sample_tokens <= model->T ? opt.sample_tokens - 1 : model->T;
     model->cache_positions = model->cache_rows * layers_cache_positions(model->cache_T);
@@ -207,18 +232,19 @@ const char *open_tokenizer(Tokenizer *tokenizer, int V, const char *model, const
 }
 
 static void refuse_batch(const GPT2 *m, long long tokens_a_step, int of_checkpoint) {
-    const long long row = (long long)m->T * run.ranks;
-    char advice[120] = "";
+    const long long row = (long long)m->T * run.ranks, at_once = m->B * row;
+    const long long below = tokens_a_step - tokens_a_step % at_once;
+    char other_d[120] = "another -d with --resume-anyway, or other ranks", other_b[24] = "";
     int B = m->B;
     while (B > 1 && tokens_a_step % (B * row)) B--;
-    if (tokens_a_step % (B * row) == 0)
-        snprintf(advice, sizeof advice, "; -b %d fits", B);
-    else if (of_checkpoint)
-        snprintf(advice, sizeof advice,
-                 "; no -b fits, so use another -d with --resume-anyway, or other ranks");
-    die("option -d %lld%s: not a multiple of B x T x ranks = %d x %d x %d = %lld%s", tokens_a_step,
-        of_checkpoint ? ", which the checkpoint was saved with" : "", m->B, m->T, run.ranks, m->B * row,
-        advice);
+    if (tokens_a_step % (B * row) == 0) snprintf(other_b, sizeof other_b, "-b %d, ", B);
+    if (!of_checkpoint && below)
+        snprintf(other_d, sizeof other_d, "-d %lld or -d %lld", below, below + at_once);
+    else if (!of_checkpoint)
+        snprintf(other_d, sizeof other_d, "%s-d %lld", *other_b ? "or " : "", at_once);
+    die("option -d %lld%s: not a multiple of B x T x ranks = %d x %d x %d = %lld; use %s%s", tokens_a_step,
+        of_checkpoint ? ", which the checkpoint was saved with" : "", m->B, m->T, run.ranks, at_once, other_b,
+        other_d);
 }
 
 void data_divide(TrainingData *d, const GPT2 *m) {

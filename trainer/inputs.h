@@ -10,6 +10,9 @@
 // resume_step is -1.
 void describe_model(GPT2 *model, int resume_step);
 
+// Ends the run if an option's file is missing, and names the command that makes it, if one does.
+void require_file(const char *option, const char *path);
+
 // Ends the run if a model file differs from its checkpoint; prints a warning if that cannot be read.
 void check_model_file(const char *option, const char *path);
 

@@ -1,7 +1,9 @@
 #include "machine.h"
+#include <errno.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #ifdef _OPENMP
@@ -45,7 +47,8 @@ static void check_start_options(zero_start start) {
     const zero_start_config *s = &opt.zero.start;
     if (start == ZERO_START_FILE && !s->file) die("option -pi fs: add -pf, a path that all hosts can access");
     if ((s->ranks > 0) != (s->rank >= 0))
-        die("options -pn %d and -pr %d: give both, or neither under a launcher", s->ranks, s->rank);
+        die("option %s: also needs %s; under a launcher, leave out both", s->ranks > 0 ? "-pn" : "-pr",
+            s->ranks > 0 ? "-pr" : "-pn");
 }
 
 // Under a launcher, -pn and -pr may only repeat its values.
@@ -95,11 +98,13 @@ static void refuse_cuda_options(void) {
 
 static void settle_device(void) {
     int wanted = strcmp(opt.device, "cpu") != 0, required = !strcmp(opt.device, "cuda");
-    int usable = wanted && layers_cuda() && zero_cuda_devices() > 0;
+    int devices = wanted && layers_cuda() ? zero_cuda_devices() : 0;
     if (required && !layers_cuda())
         die("option --device cuda: this program was built without CUDA; rebuild it with nvcc");
-    if (required && !usable) die("option --device cuda: %s", zero_last_error());
-    if (!usable) {
+    if (required && devices <= 0) die("option --device cuda: %s", zero_last_error());
+    if (devices < 0)
+        note0("note: the run is on the CPU: %s; --device cpu omits this line\n", zero_last_error());
+    if (devices <= 0) {
         refuse_cuda_options();
         return;
     }
@@ -136,6 +141,21 @@ static int threads_of_rank(void) {
     return bound;
 }
 
+// OpenMP's threads spin for milliseconds before they sleep. If the ranks have more threads than there are
+// cores, spinning threads take the cores from those that work. The OpenMP library reads its variable before
+// main, so the program starts itself again. If one rank alone has too many threads, the library notices it.
+static void sleep_if_oversubscribed(char **argv) {
+    char program[PATH_MAX] = "";
+    const long threads = (long)opt.threads * run.ranks_on_host;
+    if (opt.threads < 2 || run.ranks_on_host < 2 || threads <= cores_of_host()) return;
+    if (getenv("OMP_WAIT_POLICY")) return;
+    if (readlink("/proc/self/exe", program, sizeof program - 1) > 0 &&
+        !setenv("OMP_WAIT_POLICY", "passive", 1))
+        execv(program, argv);
+    note0("note: %ld threads on %d cores waste time spinning; set OMP_WAIT_POLICY=passive (%s)\n", threads,
+          cores_of_host(), strerror(errno));
+}
+
 // On a CPU the progress thread needs a spare core, unless it mostly waits for files. On CUDA the plugin has
 // separate streams, and a thread that waits for other ranks uses little CPU time.
 static void settle_overlap(void) {
@@ -147,8 +167,9 @@ static void settle_overlap(void) {
         run.overlap = on_cuda() || spare_core || opt.zero.offload.params == ZERO_NVME;
 }
 
-void settle_machine(void) {
+void settle_machine(char **argv) {
     settle_ranks();
+    sleep_if_oversubscribed(argv);
     settle_device();
     run.threads = threads_of_rank();
 #ifdef _OPENMP

@@ -16,8 +16,9 @@ void note_waiting(int connected, int ranks, double left_s);
 // still correct, but their last bits depend on all of these.
 void note_differences(void);
 
-// Sets the ranks, the device, threads and overlap in `run`. A request that cannot be met ends the run.
-void settle_machine(void);
+// Sets the ranks, the device, threads and overlap in `run`. A request that cannot be met ends the run. Starts
+// the program again if OpenMP's threads must sleep while they wait; argv: main's.
+void settle_machine(char **argv);
 gpt2_dtype settle_dtype(void);
 const char *dtype_name(gpt2_dtype dtype);
 

@@ -172,6 +172,7 @@ static int is_run(const char *path) { return is_folder(path) && !is_checkpoint(p
 // Returns the path of --export, or of the newest checkpoint in it; valid until the next call.
 static const char *find_source(void) {
     static char path[OUTPUT_PATH];
+    require_file("--export", opt.export_from);
     if (!is_run(opt.export_from)) return opt.export_from;
     Listing l = checkpoints_in("--export", opt.export_from);
     if (!l.newest)

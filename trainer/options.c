@@ -276,13 +276,32 @@ static int is_on(const Option *o) {
     return *value && strcmp(value, "0") && strcmp(value, "none");
 }
 
-// Refuses an option that has no effect because none of the options that it needs is set. Its default, or a
-// value that means off, asks for nothing.
-static void check_needs(const Option *o) {
-    char value[PATH_MAX], preset[PATH_MAX], now[PATH_MAX], wanted[32], missing[256] = "";
-    option_text(o, &opt, value, sizeof value);
+// Returns 1 and the option's value unless it is the default or means off, and so asks for nothing.
+static int asks(const Option *o, char value[PATH_MAX]) {
+    char preset[PATH_MAX];
+    option_text(o, &opt, value, PATH_MAX);
     option_text(o, &default_options, preset, sizeof preset);
-    if (!strcmp(value, preset) || !is_on(o)) return;
+    return strcmp(value, preset) && is_on(o);
+}
+
+// Notes the options that prompts ignore, so that they can be added to the command of a training run.
+static void note_unused(void) {
+    static const char *const unused[] = { "-i", "-j", "-a", "-b", "-d", "-x", "-l",  "-k", "-u",
+                                          "-q", "-c", "-v", "-m", "-h", "-s", "-sl", "-sg" };
+    char value[PATH_MAX];
+    int n = 0;
+    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++) {
+        const Option *o = option_named(unused[i]);
+        if (!o->given || !asks(o, value)) continue;
+        note0("%s %s %s", n++ ? "," : "note: prompts train nothing and ignore", o->name, value);
+    }
+    if (n) note0("\n");
+}
+
+// Refuses an option if none of the options that it needs is set.
+static void check_needs(const Option *o) {
+    char value[PATH_MAX], now[PATH_MAX], wanted[32], missing[256] = "";
+    if (!asks(o, value)) return;
     for (const char *at = o->needs; *at; at += strspn(at, " ")) {
         const int n = (int)strcspn(at, " "), name = (int)strcspn(at, " =");
         const Option *other = known_option(at, name);
@@ -297,8 +316,8 @@ static void check_needs(const Option *o) {
         snprintf(missing + used, sizeof missing - used, "%s%s%s", used ? " or " : "", other->name, wanted);
         at += n;
     }
-    die("option %s%s%s: no effect without %s", o->name, o->kind == FLAG ? "" : " ",
-        o->kind == FLAG ? "" : value, missing);
+    die("option %s%s%s: needs %s", o->name, o->kind == FLAG ? "" : " ", o->kind == FLAG ? "" : value,
+        missing);
 }
 
 void settle_options(void) {
@@ -323,6 +342,10 @@ void settle_options(void) {
         die("option -h 1: no effect with -m 0, because HellaSwag is scored after validation");
     for (const Option *o = option_table; o < option_table + num_options; o++)
         if (o->given && o->needs) check_needs(o);
+    if (is_answering(&opt))
+        note_unused();
+    else if (!opt.val_every && opt.val_batches && option_named("-m")->given)
+        print0("option -m %d: no effect with -v 0\n", opt.val_batches);
     if (opt.cpu_checkpointing) opt.recompute = 3;
     if (opt.overfit) {
         opt.train_data = opt.val_data;
@@ -367,6 +390,9 @@ void parse_options(int argc, char **argv) {
         if (!strcmp(argv[i], "--version")) print0("train_gpt2_zero %s\n", ZERO_VERSION);
         if (asks_for_help(argc, argv, i) || !strcmp(argv[i], "--version")) exit(EXIT_SUCCESS);
         const Argument a = argument_at(argc, argv, i);
+        // A prompt may be empty. All other texts are names.
+        if (a.option->kind == TEXT && !*a.value && strcmp(a.option->name, "--prompt"))
+            die("option %s: its value is empty", a.option->name);
         option_table[a.option - option_table].given = 1;
         option_set(a.option, a.value);
         i += a.words;

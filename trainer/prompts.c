@@ -1,4 +1,5 @@
 #include "prompts.h"
+#include <ctype.h>
 #include <errno.h>
 #include <limits.h>
 #include <poll.h>
@@ -41,7 +42,8 @@ static int read_numbers(const char *line, size_t bytes, int V, int number, int *
     for (line += strspn(line, " \t\r"); line < end; line += strspn(line, " \t\r")) {
         char *after;
         long token = strtol(line, &after, 10);
-        if (after == line || !strchr(" \t\r\n", *after))
+        // strtol skips other white space too, even the end of the line.
+        if (after == line || isspace((unsigned char)*line) || !strchr(" \t\r\n", *after))
             return gpt2_fail("%s: \"%.*s\" is not a token number; text needs --tokenizer", where(number),
                              (int)strcspn(line, " \t\r\n"), line);
         if (token < 0 || token >= V)
@@ -120,7 +122,7 @@ void prompts_free(Prompts *p) {
 void prompts_open(Prompts *p, const Tokenizer *tokenizer, int V, int T) {
     if (access(opt.prompts, R_OK)) die("option --prompts %s: the file cannot be read", opt.prompts);
     char *text = text_file_read(opt.prompts);
-    if (!text) die("option --prompts: %s", gpt2_last_error());
+    if (!text) die("option --prompts: %s; --prompts - reads standard input", gpt2_last_error());
     Bpe *bpe = encoder_of(tokenizer);
     prompts_read(p, text, bpe, tokenizer->eot_token, V, T);
     bpe_free(bpe);

@@ -8,6 +8,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../gpt2/bar.h"
+#include "../gpt2/disk.h"
+#include "../gpt2/gpt2_error.h"
 #include "activations.h"
 #include "config_table.h"
 #include "fit.h"
@@ -25,7 +27,7 @@
 static int bar_wanted(int *terminal) {
     double wanted = 0;
     *terminal = -1;
-    if (run.rank == 0 && strcmp(opt.progress, "lines")) {
+    if (run.rank == 0 && strcmp(opt.progress, "lines") && strcmp(opt.progress, "few")) {
         *terminal = bar_terminal();
         wanted = *terminal >= 0 || !strcmp(opt.progress, "bar");
     }
@@ -147,9 +149,9 @@ static int copy_lines(FILE *from, FILE *to, const Cut *c) {
 // complete on disk before it gets its name.
 static void copy_log(const char *name, const char *to_path, const Cut *c) {
     const char *path = in_output("%s", name), *temporary = in_output("%s.tmp", name);
-    FILE *from = fopen(path, "r");
-    if (!from && errno == ENOENT) return;
-    if (!from) die("%s: %s", path, strerror(errno));
+    FILE *from;
+    if (disk_open_stream(path, &from)) die("option -o: %s", gpt2_last_error());
+    if (!from) return;
     FILE *to = create_file(temporary);
     int cut = copy_lines(from, to, c);
     if (ferror(from)) die("%s: cannot be read: %s", path, strerror(errno));
@@ -284,6 +286,13 @@ static const char *z_score(char text[16], double z) {
     return text;
 }
 
+// Returns 1 if this step has a line. --progress few prints twelve, and the last.
+static int has_line(const Report *r) {
+    const int every = (r->steps - r->first_step) / 12;
+    if (strcmp(opt.progress, "few") || every < 2 || run.step + 1 == r->steps) return 1;
+    return (run.step - r->first_step) % every == 0;
+}
+
 void report_step(Report *r, const GPT2 *model, const StepResult *step, double seconds) {
     char zloss[16], znorm[16];
     double rate = r->tokens_a_step / seconds;
@@ -294,7 +303,7 @@ void report_step(Report *r, const GPT2 *model, const StepResult *step, double se
     r->steps_run++;
     if (run.peak_flops > 0)
         update_bar(r, model, step->loss);
-    else
+    else if (has_line(r))
         print0("step %4d/%d | loss %7.6f (%s)| norm %6.4f (%s)| lr %.2e | %.2f ms | %.0f tok/s\n",
                run.step + 1, r->steps, step->loss, z_score(zloss, step->zloss), step->norm,
                z_score(znorm, step->znorm), step->lr, seconds * 1e3, r->average_rate);
@@ -329,8 +338,9 @@ typedef struct {
     double tokens_per_s;
     char params_hash[17], state_hash[17];  // "" if not requested
     zero_traffic traffic;                  // of the whole run
-    // averages per step: bytes that a rank sends, reads and writes, and its wait for files
-    double all_gather, reduce_scatter, all_reduce, read, written, waited_s;
+    // averages per step: bytes that a rank sends, reads, takes from memory instead, and writes, and its wait
+    // for files
+    double all_gather, reduce_scatter, all_reduce, read, not_read, written, waited_s;
     double written_by_all, written_tb_a_day;  // by all ranks: per step, and at the median speed
 } Summary;
 
@@ -348,8 +358,9 @@ static void add_averages(Summary *s) {
         s->all_reduce += s->all_gather + s->reduce_scatter;
         s->all_gather = s->reduce_scatter = 0;
     }
-    s->read = (r->files_at_end.read - r->files_at_start.read) / n;
-    s->written = (r->files_at_end.written - r->files_at_start.written) / n;
+    s->read = (r->files_at_end.read[STEP] - r->files_at_start.read[STEP]) / n;
+    s->not_read = (r->files_at_end.not_read[STEP] - r->files_at_start.not_read[STEP]) / n;
+    s->written = (r->files_at_end.written[STEP] - r->files_at_start.written[STEP]) / n;
     s->waited_s = (r->files_at_end.waited_s - r->files_at_start.waited_s) / n;
 }
 
@@ -361,7 +372,7 @@ static void add_wear(Summary *s) {
 }
 
 static void write_traffic(FILE *f, const Summary *s) {
-    static const char *const purposes[] = { "step", "eval", "checkpoint", "hash", "scalars" };
+    static const char *const purposes[] = { "step", "eval", "checkpoint", "hash", "scalars", "unused" };
     const zero_traffic *t = &s->traffic;
     fprintf(f, " \"comm_bytes\": {\"all_gather\": %.0f, \"reduce_scatter\": %.0f, \"all_reduce\": %.0f,",
             s->all_gather, s->reduce_scatter, s->all_reduce);
@@ -388,8 +399,9 @@ static void write_summary(FILE *f, const Summary *s) {
     write_traffic(f, s);
     fprintf(f, " \"host_bytes\": %zu, \"nvme_bytes\": %zu,\n", bytes_held_on(ZERO_HOST),
             bytes_held_on(ZERO_NVME));
-    fprintf(f, " \"nvme_traffic\": {\"read\": %.0f, \"written\": %.0f, \"waited_s\": %.6f,\n", s->read,
-            s->written, s->waited_s);
+    fprintf(
+        f, " \"nvme_traffic\": {\"read\": %.0f, \"written\": %.0f, \"not_read\": %.0f, \"waited_s\": %.6f,\n",
+        s->read, s->written, s->not_read, s->waited_s);
     fprintf(f, "  \"written_by_all_ranks\": %.0f, \"written_tb_a_day\": %.9g},\n", s->written_by_all,
             s->written_tb_a_day);
     write_config(f);
@@ -413,15 +425,18 @@ void report_end(Report *r, const GPT2 *model) {
     if (!strcmp(opt.hash, "full")) zero_check(zero_hash(run.z, 1, s.state_hash));
     add_averages(&s);
     if (settings_use_nvme()) add_wear(&s);
-    print0("median step %.0f tokens/s | sent per rank and step %.2f MiB | params_hash %s%s%s\n",
-           s.tokens_per_s, mib(s.all_gather + s.reduce_scatter + s.all_reduce), s.params_hash,
-           *s.state_hash ? " | state_hash " : "", s.state_hash);
-    if (settings_use_nvme())
-        print0("NVMe, per rank and step: %.2f MiB read, %.2f MiB written, %.1f ms waiting; "
-               "parameters: %lld gathers from memory, %lld from files\n"
+    if (r->steps_run)
+        print0("%.0f tokens/s in the median step | sent per rank and step %.2f MiB", s.tokens_per_s,
+               mib(s.all_gather + s.reduce_scatter + s.all_reduce));
+    else
+        print0("no step was run");
+    print0(" | params_hash %s%s%s\n", s.params_hash, *s.state_hash ? " | state_hash " : "", s.state_hash);
+    if (settings_use_nvme() && r->steps_run)
+        print0("NVMe, per rank and step: %.2f of %.2f MiB read (the rest was still in memory), "
+               "%.2f MiB written, %.1f ms waiting\n"
                "NVMe, all ranks: %.2f MiB written per step, %.3g TB per day at the median step\n",
-               mib(s.read), mib(s.written), s.waited_s * 1e3, (long long)r->files_at_end.gathers_from_memory,
-               (long long)r->files_at_end.gathers_from_files, mib(s.written_by_all), s.written_tb_a_day);
+               mib(s.read), mib(s.read + s.not_read), mib(s.written), s.waited_s * 1e3, mib(s.written_by_all),
+               s.written_tb_a_day);
     if (writes_files(r)) save_summary(&s);
     check_output(NULL);
 }
@@ -445,6 +460,7 @@ void try_outputs(void) {
     if (opt.trace && strlen(opt.trace) >= OUTPUT_PATH) die("option --trace: the name is too long");
     if (opt.trace) try_file("option --trace", opt.trace);
     if (!opt.output) return;
+    for (int i = 0; i < LOGS && !is_answering(&opt); i++) try_file("option -o", in_output("%s", logs[i]));
     if (!is_answering(&opt)) try_file("option -o", in_output("summary.json"));
     if (is_answering(&opt)) try_file("option -o", in_output("answers.jsonl"));
     if (is_answering(&opt)) try_file("option -o", in_output("inference.json"));

@@ -1,5 +1,6 @@
 #include "run.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +11,14 @@
 #include "../gpt2/gpt2_error.h"
 
 Run run = { .ranks = 1, .ranks_on_host = 1, .layers = &layers_cpu, .threads = 1, .step = -1, .saving = -1 };
+
+// Otherwise the next file that is opened gets the number, and output goes into it.
+void replace_closed_descriptors(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR) != fd)
+            die("file descriptor %d is closed, and /dev/null cannot be opened instead: %s", fd,
+                strerror(errno));
+}
 
 double now(void) {
     struct timespec t;

@@ -32,6 +32,9 @@ extern Run run;
 static inline int on_cuda(void) { return run.layers != &layers_cpu; }
 static inline double mib(double bytes) { return bytes / (1 << 20); }
 
+// Opens /dev/null as standard input, output and error where these are closed. The program calls it first.
+void replace_closed_descriptors(void);
+
 double now(void);  // seconds, on a monotonic clock
 
 // Prints on rank 0 only, above the bar if there is one. check_output (signals.h) reports a failed write at

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../gpt2/disk.h"
 #include "../gpt2/gpt2_error.h"
 #include "../llmc_zero/zero.h"
 #include "options.h"
@@ -135,10 +136,11 @@ static Listing list_names(const char *option, const char *folder) {
 static long long read_noted(const char *option, const char *folder, int *step) {
     const char *path = in_folder(folder, NEWEST);
     long long number = 0;
-    FILE *f = fopen(path, "r");
-    if (!f && (errno == ENOENT || errno == ENOTDIR)) return 0;
-    if (f && fscanf(f, NEWEST_TEXT, &number, step) != 2) number = 0;
-    if (!f || ferror(f)) die("option %s: %s: %s", option, path, strerror(errno));
+    FILE *f;
+    if (disk_open_stream(path, &f)) die("option %s: %s", option, gpt2_last_error());
+    if (!f) return 0;
+    if (fscanf(f, NEWEST_TEXT, &number, step) != 2) number = 0;
+    if (ferror(f)) die("option %s: %s: %s", option, path, strerror(errno));
     fclose(f);  // opened for reading only, so fclose cannot lose data
     return number;
 }
@@ -229,22 +231,46 @@ static void remove_file(const char *path) {
     if (remove(path) && errno != ENOENT) print0("warning: %s: %s\n", path, strerror(errno));
 }
 
-void checkpoint_remove_temporary(int step) {
-    char pattern[64];
-    snprintf(pattern, sizeof pattern, "model_%08d.bin.*.tmp", step);
+// Files that a run renames or removes within a moment, unless it is killed.
+static const char *const temporary_files[] = {
+    "@(main.log|metrics.jsonl|run.json|summary.json|answers.jsonl|inference.json|" TOKENIZER_FILE "|" NEWEST
+    ")?(.+([0-9])).tmp",
+    "model_+([0-9]).bin.+([0-9a-f]).tmp",
+    ".one_folder_+([0-9a-f])",
+};
+
+static int is_temporary(const char *name) {
+    for (size_t i = 0; i < sizeof temporary_files / sizeof *temporary_files; i++)
+        if (!fnmatch(temporary_files[i], name, FNM_EXTMATCH)) return 1;
+    return 0;
+}
+
+static void remove_temporary_files(void) {
     DIR *dir = opendir(opt.output);
     if (!dir) print0("warning: %s cannot be listed: %s\n", opt.output, strerror(errno));
-    for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir)) {
-        if (fnmatch(pattern, e->d_name, 0)) continue;
-        remove_file(in_output("%s", e->d_name));
-    }
+    for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir))
+        if (is_temporary(e->d_name)) remove_file(in_output("%s", e->d_name));
     if (dir) closedir(dir);
+}
+
+void checkpoints_remove_leftovers(void) {
+    if (!folder_is_locked()) return;
+    Listing l = checkpoints_in("-o", opt.output);
+    for (int i = 0; i < l.n; i++) {
+        const Found *f = &l.found[i];
+        if (f->complete || f->damaged) continue;
+        if (zero_checkpoint_remove(f->path))
+            print0("warning: %s\n", zero_last_error());
+        else
+            print0("%s: removed, because its save did not finish\n", f->path);
+    }
+    free(l.found);
+    remove_temporary_files();
 }
 
 // Removes the folder last. If the run is killed in between, the folder still identifies the files left to
 // remove, and a run can resume from it without the model file.
 static void remove_checkpoint(const Found *f) {
-    checkpoint_remove_temporary(f->step);
     remove_file(in_output("model_%08d.bin", f->step));
     // This one exists if a run was killed while setting the checkpoint aside.
     remove_file(in_folder(f->path, "model_%08d.bin", f->step));

@@ -59,7 +59,8 @@ void checkpoints_set_aside(int from, int to, int but);
 // Renames a checkpoint that was set aside back to step_%08d/, since the save that should have replaced it did
 // not complete. Returns 1 if it has that name now, 0 if another save of the same step has it.
 int checkpoint_set_back(const Found *f);
-// Removes temporary model files left by killed saves of this step.
-void checkpoint_remove_temporary(int step);
+// Removes what killed runs left: folders of unfinished saves, and temporary files. Does nothing unless this
+// process holds the lock, since another run might still be writing them. A damaged checkpoint stays.
+void checkpoints_remove_leftovers(void);
 
 #endif

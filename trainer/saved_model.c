@@ -154,7 +154,6 @@ static void die_without(const char *why) {
 }
 
 static void start_thread(void) {
-    checkpoint_remove_temporary(file.step);
     if (saved_model_open(in_output("step_%08d", file.step), ZERO_PARAM, &file.from))
         die_without(gpt2_last_error());
     file.pieces = 0;

@@ -242,7 +242,7 @@ static void compare_settings(const json_t *root, const char *where, const GPT2 *
     const char *name;
     json_object_foreach(now, name, value) {
         const char *a = json_string_value(value), *b = json_string_value(json_object_get(saved, name));
-        if (b && strcmp(a, b)) print0("resuming with %s %s; %s was saved with %s\n", name, a, where, b);
+        if (b && strcmp(a, b)) print0("changed since %s: %s %s -> %s\n", where, name, b, a);
     }
     json_decref(now);
 }

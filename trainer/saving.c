@@ -104,14 +104,22 @@ static int is_in_output(const char *path) {
     return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
+static void refuse_no_checkpoint(void) {
+    const Found *newest = checkpoints_in("--resume", opt.resume_path).newest;
+    if (newest)
+        die("option --resume %s: this is a run's folder, not a checkpoint; its newest is --resume %s",
+            opt.resume_path, newest->path);
+    die("option --resume: %s/manifest.json: No such file, so this is not a complete checkpoint; name a "
+        "folder "
+        "step_NNNNNNNN",
+        opt.resume_path);
+}
+
 static int resume_named(const Found *newest, int has_logs) {
     chosen.inside = is_in_output(opt.resume_path);
     if (opt.output && !chosen.inside)
         opt.resume ? start_over(&chosen.in) : refuse_used_folder(newest, has_logs);
-    if (!is_checkpoint(opt.resume_path))
-        die("option --resume: %s/manifest.json: No such file, so this is not a checkpoint; name a folder "
-            "step_NNNNNNNN, or resume the newest one of a run with -o and -y 1",
-            opt.resume_path);
+    if (!is_checkpoint(opt.resume_path)) refuse_no_checkpoint();
     if (choose_folder(opt.resume_path, -1)) die("option --resume: %s", gpt2_last_error());
     chosen.named = 1;
     checkpoint_step_of(opt.resume_path, &chosen.aside);

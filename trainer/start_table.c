@@ -111,8 +111,8 @@ static void print_table(const MemoryTable *t, const zero_plan *plan) {
     if (on_nvme)
         print0("  of which %.1f MiB on NVMe, %.1f MiB in memory\n", mib(on_nvme), mib(together - on_nvme));
     if (run.ranks == 1) return;
-    print0("  plain data parallel would hold %.1f MiB of model states on every rank: stage %d holds %.0f %% "
-           "of that\n",
+    print0("  plain data parallelism would hold %.1f MiB of model states on every rank; stage %d holds "
+           "%.0f %% of that\n",
            mib(everything_on_every_rank), opt.zero.stage, 100 * of[ZERO_STATES] / everything_on_every_rank);
 }
 
@@ -239,7 +239,7 @@ static size_t bytes_needed(const GPT2 *model, const zero_plan *plan) {
     return bytes_planned_on(plan, ZERO_DEVICE) + activation_bytes(model, ZERO_DEVICE);
 }
 
-// Prints one stage: a rank's total at each level of recompute, with a star if it fits into memory.
+// Prints one stage: all memory of a rank at each level of recompute, with a star if it fits into memory.
 static void print_stage(const GPT2 *model, const zero_config *config, int stage, size_t room) {
     const zero_config at_stage = settings_at_stage(config, stage);
     const zero_plan plan = plan_of(model, &at_stage);
@@ -263,18 +263,19 @@ static void print_verdict(const GPT2 *model, const zero_config *config, const ze
     print0("  * %s\n", config->offload.optimizer || config->offload.params
                            ? "the part that is not offloaded fits into memory; the figures include both"
                            : "fits into memory");
-    print0("  stage %d %s: it needs %.0f of the %.0f MiB that this %s has for %s%d rank%s%s\n", config->stage,
-           starts ? "fits" : "does not fit", mib(needed), mib(room), on_cuda() ? "device" : "machine",
-           sharing > 1 ? "each of " : "", sharing, plural(sharing),
-           starts ? "" : "; a run would be refused, and name options that fit");
+    char shared[40] = "";
+    if (sharing > 1) snprintf(shared, sizeof shared, " to each of %d ranks", sharing);
+    print0("  stage %d %s: it needs %.0f MiB per rank; %.0f are available%s%s\n", config->stage,
+           starts ? "fits" : "does not fit", mib(needed), mib(room), shared,
+           starts ? "" : ". The error of a run would list options that fit");
 }
 
 // If the room cannot be determined, it is 0 and not printed.
 static void print_stages(const GPT2 *model, const zero_config *config, const zero_plan *plan) {
     size_t room;
     if (memory_left(config, &room)) room = 0;
-    print0("stages, MiB per rank (P parameters, N ranks)                      with activations%s\n",
-           model->inference ? "" : " at recompute");
+    print0("stages, MiB per rank (P parameters, N ranks)                      all memory%s\n",
+           model->inference ? "" : ", by level of recompute");
     print0("     formula            bytes      states     working%s\n",
            model->inference ? "" : "           0          1          2          3");
     for (int stage = 0; stage <= 3; stage++) print_stage(model, config, stage, room);

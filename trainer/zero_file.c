@@ -129,7 +129,8 @@ void take_zero_file(void) {
     if (!opt.zero_config) return;
     zero_config config = settings_of(&opt);
     config.micro_batches = 0;  // not known yet
-    if (zero_deepspeed_read(&config, &contents, opt.zero_config) && !contents.n) zero_check(-1);
+    if (zero_deepspeed_read(&config, &contents, opt.zero_config) && !contents.n)
+        die("option --zero-config: %s", zero_last_error());
     is_read = 1;
     n_refused = 0;
     refuse_as_read(&contents);

@@ -92,26 +92,27 @@ static step play_step(const model *m, const int *uses, int n) {
 
 // -------- what the library does
 
-static int64_t gathered_bytes(zero *z) {
+// Bytes gathered ahead count as unused until a use begins.
+static int64_t gathered_bytes(zero *z, int ahead) {
     zero_traffic t;
     zero_traffic_info(z, &t);
-    return t.all_gather[ZERO_FOR_STEP];
+    return t.all_gather[ZERO_FOR_STEP] + (ahead ? t.all_gather[ZERO_FOR_UNUSED] : 0);
 }
 
 // Runs a step. Without overlap a gather runs within the hook that starts it, so the counter of bytes
 // shows after each hook what has been gathered.
 static void engine_step(zero *z, const int *uses, int n, step *s) {
     const zero_hyper hyper = { .lr = 1e-3f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 1 };
-    const int64_t before = gathered_bytes(z);
+    const int64_t before = gathered_bytes(z, 0);  // the last update has gathered the first unit for this step
     lesson_must(zero_begin_train(z, 0, 1));
     for (int at = 0; at < n; at++) {
         const int backward = at >= n / 2, unit = uses[at];
         lesson_must(backward ? zero_pre_backward(z, unit) : zero_pre_forward(z, unit));
-        s->bytes[at] = gathered_bytes(z) - before;
+        s->bytes[at] = gathered_bytes(z, 1) - before;
         if (backward) memset(zero_grad(z, unit, 0), 0, (size_t)unit_elems(unit) * sizeof(float));
         lesson_must(backward ? zero_post_backward(z, unit) : zero_post_forward(z, unit));
     }
-    s->all = gathered_bytes(z) - before;
+    s->all = gathered_bytes(z, 1) - before;
     lesson_must(zero_finish_gradients(z, NULL));
     lesson_must(zero_update(z, &hyper));
 }

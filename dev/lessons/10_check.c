@@ -65,7 +65,7 @@ static void check_step(int A, int gradients) {
     zero_config config = with_files(A, gradients);
     const zero_hyper hyper = { .lr = 0.1f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .t = 1 };
     zero *z = lesson_engine(&config, elems, UNITS);
-    zero_files before = { .read = 0 };
+    zero_files before = { .how = NULL };
     for (int step = 0; step < 2; step++) {
         before = moved_so_far(z);
         for (int micro = 0; micro < A; micro++)
@@ -73,8 +73,10 @@ static void check_step(int A, int gradients) {
         lesson_must(zero_step(z, &hyper, NULL));
     }
     const zero_files after = moved_so_far(z);
-    compare(2, A, gradients, "moved", after.read + after.not_read - before.read - before.not_read,
-            after.written - before.written);
+    const int step = ZERO_FOR_STEP;
+    compare(2, A, gradients, "moved",
+            after.read[step] + after.not_read[step] - before.read[step] - before.not_read[step],
+            after.written[step] - before.written[step]);
     zero_destroy(z);
     lesson_check("moved by a step of %d micro-batch%s, %s", A, A > 1 ? "es" : "",
                  gradients ? "gradients on NVMe too" : "gradients in memory");

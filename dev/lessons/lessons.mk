@@ -31,7 +31,8 @@ $(BUILD)/lessons/slow_network.so: dev/lessons/slow_network.c
 #? N=4                 make lesson, make tutorial: the number of a lesson
 #? SOLUTION=1          make lesson: checks the solution instead
 lesson: $(LESSON:%=$(BUILD)/lessons/%$(if $(SOLUTION),_solution))
-	@test -n "$<" || { echo 'Which lesson? make lesson N=1; these have checks: $(LESSONS)'; exit 1; }
+	@test -n "$<" || { echo '$(if $(N),Lesson $(N) has no exercise,Which lesson? make lesson N=1)'\
+	'; these have one: $(LESSONS)'; exit 1; }
 	@. scripts/mpi_env.sh && $(WITHOUT_FLAGS) timeout -k 2 60 $<
 #? tutorial            runs every command and every check of the lessons, and compares with their text
 tutorial: $(TRAINER) $(EXAMPLE) $(BUILD)/bench/comm $(PROGRAMS) \

@@ -50,8 +50,8 @@ sub runs {
 
 sub table {
     my @runs = @_;
-    my $row = sub { printf "| %-18s | %-9s | %-28s | %-23s | %-16s |\n", @_ };
-    $row->('run', 'last loss', 'largest difference to llm.c', 'to PyTorch, same dtype', 'params_hash');
+    my $row = sub { printf "| %-18s | %-9s | %-29s | %-24s | %-16s |\n", @_ };
+    $row->('run', 'last loss', 'largest difference from llm.c', 'from PyTorch, same dtype', 'params_hash');
     $row->(('---') x 5);
     for my $run (@runs) {
         my ($torch) = grep { $_->{label} eq "PyTorch $run->{dtype}" } @runs;

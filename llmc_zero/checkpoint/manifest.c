@@ -1,14 +1,12 @@
 #include "manifest.h"
+#include "../base/text_file.h"
 #include "../settings/settings.h"
 #define XXH_INLINE_ALL
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 // -------- writing
@@ -146,34 +144,6 @@ char *manifest_write(const zero *z, const manifest *m) {
 // -------- reading: the text
 
 enum { LARGEST_MANIFEST = 256 << 20 };
-
-static int read_open(FILE *f, const char *path, char **text, int64_t *bytes) {
-    struct stat st;
-    if (fstat(fileno(f), &st)) return zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
-    if (!S_ISREG(st.st_mode) || st.st_size > LARGEST_MANIFEST)
-        return zero_fail(ZERO_ERR_IO,
-                         "%s: not a regular file, or larger than %d MiB, so it is not a manifest", path,
-                         LARGEST_MANIFEST >> 20);
-    *text = malloc(st.st_size + 1);
-    if (!*text)
-        return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory for its %lld bytes", path,
-                         (long long)st.st_size);
-    *bytes = (int64_t)fread(*text, 1, st.st_size, f);
-    (*text)[*bytes] = 0;
-    return ferror(f) ? zero_fail(ZERO_ERR_IO, "%s: cannot be read: %s", path, strerror(errno)) : 0;
-}
-
-// The caller frees *text. O_NONBLOCK: opening a pipe must not wait for its writer.
-static int read_text(const char *path, char **text, int64_t *bytes) {
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    FILE *f = fd < 0 ? NULL : fdopen(fd, "rb");
-    int rc = f ? read_open(f, path, text, bytes) : zero_fail(ZERO_ERR_IO, "%s: %s", path, strerror(errno));
-    if (f)
-        fclose(f);  // nothing was written
-    else if (fd >= 0)
-        close(fd);
-    return rc;
-}
 
 // Checks the digest in the last lines. It covers everything above them.
 static int check_text(manifest *m, const char *text) {
@@ -369,7 +339,7 @@ int manifest_read(manifest *m, const char *folder) {
     char *text = NULL;
     *m = (manifest){ .n_files = 0 };
     ZERO_TRY(folder_path(m->path, folder, MANIFEST));
-    int rc = read_text(m->path, &text, &m->bytes);
+    int rc = zero_read_text(m->path, LARGEST_MANIFEST, "a manifest", &text, &m->bytes);
     if (!rc) rc = parse_text(m, text);
     if (!rc) rc = check_all(m);
     free(text);

@@ -32,6 +32,17 @@ static memory_request working(const char *purpose, zero_tier tier, size_t bytes,
     return (memory_request){ ZERO_WORKING, purpose, tier, bytes, blocks, ZERO_MOVED_BY_NONE };
 }
 
+// Each rank's part of half the staging must hold two stamps.
+static int fail_too_small(const zero_config *c, int ranks) {
+    enum { MOST = 16 << 20, PER_RANK = 4 * STAMP_BYTES, STEP = 8192 };
+    const int64_t least = ((int64_t)PER_RANK * ranks + STEP - 1) / STEP * STEP;
+    if (least > MOST)
+        return zero_refuse("comm.window_bytes", " of at most %d bytes serves at most %d ranks, not %d", MOST,
+                           MOST / PER_RANK, ranks);
+    return zero_refuse("comm.window_bytes", " %lld is too small for %d ranks: it must be at least %lld",
+                       (long long)staging_bytes(c), ranks, (long long)least);
+}
+
 int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const comm_way *way,
               size_t reduced_bytes) {
     for (int i = 0; i < COMM_MEMORIES; i++) planned[i] = (memory_request){ .blocks = 0 };
@@ -39,9 +50,7 @@ int comm_plan(memory_request planned[COMM_MEMORIES], const zero_config *c, const
     const int cuda = c->device == ZERO_CUDA, ranks = way->ranks;
     const zero_tier host = cuda ? ZERO_HOST : ZERO_DEVICE;
     comm_room room = way->window ? comm_window_room(c, ranks) : comm_messages_room(c, ranks);
-    if (room.scatter_bytes < 2 * STAMP_BYTES)
-        return zero_fail(ZERO_ERR_ARGUMENT, "window_bytes %lld: too small for %d ranks",
-                         (long long)staging_bytes(c), ranks);
+    if (room.scatter_bytes < 2 * STAMP_BYTES) return fail_too_small(c, ranks);
     // Plans both, because messages replace the window if it cannot be created.
     planned[COMM_WINDOW] = working("shared window", host, comm_window_room(c, ranks).bytes,
                                    way->window ? 1 : 0);

@@ -183,30 +183,35 @@ static const device_functions cuda_functions = {
     queue_update_with,
 };
 
+static int none_there(const char *why) {
+    zero_fail(ZERO_ERR_DEVICE, "%s", why);
+    return 0;
+}
+
 int device_cuda_count(void) {
-    int n = 0, usable = 0, driver = 0;
+    int n = 0, driver = 0;
     struct cudaDeviceProp p;
     cudaError_t rc = cudaGetDeviceCount(&n);
     cudaGetLastError();
     if (rc == cudaErrorNoDevice || (rc == cudaSuccess && !n))
-        return zero_fail(ZERO_ERR_DEVICE, "there is no CUDA device on this machine");
-    if (rc == cudaErrorInsufficientDriver)
-        return zero_fail(
-            ZERO_ERR_DEVICE,
-            cudaDriverGetVersion(&driver) == cudaSuccess && driver
-                ? "the NVIDIA driver is too old: it supports at most CUDA %d.%d; install a newer one"
-                : "no NVIDIA driver is loaded on this machine",
-            driver / 1000, driver % 1000 / 10);
+        return none_there("there is no CUDA device on this machine");
+    if (rc == cudaErrorInsufficientDriver) {
+        if (cudaDriverGetVersion(&driver) != cudaSuccess || !driver)
+            return none_there("no NVIDIA driver is loaded on this machine");
+        return zero_fail(ZERO_ERR_DEVICE,
+                         "the NVIDIA driver is too old: it supports at most CUDA %d.%d; install a newer one",
+                         driver / 1000, driver % 1000 / 10);
+    }
     ZERO_TRY(result_of(rc, "cudaGetDeviceCount"));
     for (int i = 0; i < n; i++) {
         CUDA_TRY(cudaGetDeviceProperties(&p, i));
-        usable += p.major >= LEAST_MAJOR;
+        if (p.major < LEAST_MAJOR)
+            return zero_fail(ZERO_ERR_DEVICE,
+                             "device %d (%s) has compute capability %d.%d, but %d.0 or newer is needed; "
+                             "CUDA_VISIBLE_DEVICES can exclude it",
+                             i, p.name, p.major, p.minor, LEAST_MAJOR);
     }
-    if (usable == n) return n;
-    return zero_fail(ZERO_ERR_DEVICE,
-                     "%s has compute capability %d.%d, but %d.0 or newer is needed; CUDA_VISIBLE_DEVICES can "
-                     "exclude a device",
-                     p.name, p.major, p.minor, LEAST_MAJOR);
+    return n;
 }
 
 int device_cuda_left(size_t *left) {
@@ -231,7 +236,7 @@ static int open_streams(cuda_state *s, const zero_config *config) {
 int device_cuda_open(device *d, const zero_config *config, int node_rank) {
     struct cudaDeviceProp p;
     int devices = device_cuda_count();
-    if (devices < 0) return devices;
+    if (devices <= 0) return ZERO_ERR_DEVICE;
     int number = config->cuda_device < 0 ? node_rank % devices : config->cuda_device;
     if (number >= devices)
         return zero_fail(ZERO_ERR_ARGUMENT, "cuda_device %d: must be 0 to %d", number, devices - 1);

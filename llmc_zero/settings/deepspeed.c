@@ -22,7 +22,8 @@ static int is_number_of(const key_row *w, const json_t *v, double *x) {
 
 static void refuse_number(reader *r, const key_row *w, const json_t *v) {
     const char *kind = w->kind == COUNT ? "whole number" : "number";
-    if (w->max < NO_LIMIT)
+    double x;
+    if (w->max < NO_LIMIT || (json_as_number(v, &x) && x > w->max))
         key_refuse(r, v, w->setting, "must be a %s from %.17g to %.17g", kind, w->min, w->max);
     else
         key_refuse(r, v, w->setting, "must be a %s of at least %.17g", kind, w->min);

@@ -1,6 +1,6 @@
 #include "json.h"
 #include "../base/error.h"
-#include <errno.h>
+#include "../base/text_file.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,22 +10,6 @@
 // -------- the text
 
 enum { LARGEST_FILE = 1 << 20 };
-
-static int read_text(const char *file, char **text, size_t *n) {
-    FILE *f = fopen(file, "rb");
-    if (!f) return zero_fail(ZERO_ERR_IO, "%s: cannot be opened: %s", file, strerror(errno));
-    *text = malloc(LARGEST_FILE + 2);
-    *n = *text ? fread(*text, 1, LARGEST_FILE + 1, f) : 0;
-    int error = ferror(f) ? errno : 0;
-    if (fclose(f) && !error) error = errno;
-    if (!*text) return zero_fail(ZERO_ERR_MEMORY, "%s: out of memory to read it", file);
-    if (error) return zero_fail(ZERO_ERR_IO, "%s: cannot be read: %s", file, strerror(error));
-    if (*n > LARGEST_FILE)
-        return zero_fail(ZERO_ERR_ARGUMENT, "%s: larger than 1 MiB, so it is not a DeepSpeed configuration",
-                         file);
-    (*text)[*n] = '\0';
-    return 0;
-}
 
 // Returns the end of the comment that begins at s: s if none begins there, NULL if it is never closed.
 static char *comment_end(char *s) {
@@ -51,7 +35,8 @@ static void blank(char *s, const char *end) {
 // A comment that is never closed stays, and the parser reports it. lines: receives the line of each string
 // before a colon.
 static void prepare(char *text, int *lines) {
-    char *comma = NULL;  // the last character before s, ignoring blanks and comments, if it is a comma
+    char *last = text;   // the last character before s, ignoring blanks and comments
+    char *comma = NULL;  // the same, if it is a comma after a value
     int line = 1, string_line = 1;
     for (char *s = text; *s; s++) {
         char *end = comment_end(s);
@@ -66,7 +51,8 @@ static void prepare(char *text, int *lines) {
         }
         if (*s == ':') *lines++ = string_line;
         if (comma && (*s == '}' || *s == ']')) *comma = ' ';
-        comma = *s == ',' ? s : NULL;
+        comma = *s == ',' && !strchr("{[,", *last) ? s : NULL;
+        last = s;
     }
 }
 
@@ -84,10 +70,10 @@ static int parse(json_file *j, const char *file, char *text, size_t n) {
 
 int json_open(json_file *j, const char *file) {
     char *text = NULL;
-    size_t n = 0;
+    int64_t n = 0;
     *j = (json_file){ 0 };
-    int rc = read_text(file, &text, &n);
-    if (!rc) rc = parse(j, file, text, n);
+    int rc = zero_read_text(file, LARGEST_FILE, "a DeepSpeed configuration", &text, &n);
+    if (!rc) rc = parse(j, file, text, (size_t)n);
     free(text);
     return rc;
 }

@@ -98,23 +98,22 @@ static void set_folder(reader *r, const json_t *v, double x) {
         *folder = key_sets_text(r, "", json_string_value(v), "");
 }
 
-enum { LEAST_SUB_GROUP = 65536 };
-
 // Most files contain DeepSpeed's default of 1e9, which would make a model's whole shard one sub-group:
 // nothing would overlap, and buffers would be as large as the shard. Others contain 0, which makes each
 // tensor a sub-group.
 static void set_sub_group(reader *r, const json_t *v, double x) {
+    const char *setting = "offload.sub_group_size";
+    const double least = zero_setting_named(setting)->min;
     if (!x || x >= 1e9) {
         char remark[160];
         snprintf(remark, sizeof remark,
                  "means %s in DeepSpeed; sub-groups of %lld elements overlap and need less memory",
                  x ? "no limit" : "one sub-group per tensor", (long long)r->config.offload.sub_group_size);
         key_note(r, ZERO_KEY_NO_EFFECT, v, remark);
-    } else if (x < LEAST_SUB_GROUP) {
-        key_refuse(r, v, "offload.sub_group_size", "must be 0 or a whole number of at least %d",
-                   LEAST_SUB_GROUP);
+    } else if (x < least) {
+        key_refuse(r, v, setting, "must be 0 or a whole number of at least %.17g", least);
     } else {
-        key_sets(r, "offload.sub_group_size", x, "");
+        key_sets(r, setting, x, "");
     }
 }
 

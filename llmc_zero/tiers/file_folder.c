@@ -56,8 +56,10 @@ static int fail_in_use(const char *name, int fd) {
 }
 
 static int fail_at_open(const char *name, int error) {
-    return FILE_FAIL("name a folder that this user may write", "%s: the file cannot be opened: %s", name,
-                     strerror(error));
+    const int is_full = error == EMFILE || error == ENFILE;
+    return FILE_FAIL(is_full ? "raise the limit of open files (ulimit -n)"
+                             : "name a folder that this user may write",
+                     "%s: the file cannot be opened: %s", name, strerror(error));
 }
 
 // Returns 1 if the name still refers to the open file. It may not, because a run that ends removes its lock

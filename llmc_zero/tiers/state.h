@@ -37,6 +37,10 @@ typedef struct {
     int64_t from, elems;
 } state_range;
 
+typedef struct {
+    int64_t read, written;  // bytes from and to files
+} state_moved;
+
 typedef struct state state;
 typedef struct {
     state *of;         // NULL: not open
@@ -44,6 +48,7 @@ typedef struct {
     state_range range;
     state_intent intent;
     char *into;                  // destination of a read-only copy: see state_begin
+    state_moved *moved;          // where its bytes count; NULL: with those of the steps
     char *at;                    // the first open element, in device memory or, for PROCESSOR, in host memory
     struct across_block *block;  // for states copied across the bus
     struct file_buffer *buffer;  // for states in files
@@ -101,11 +106,11 @@ int state_create(state *s, memory *m, const memory_request *planned);
 int state_create_kept(state *s, memory *m, const memory_request *planned);
 char *state_kept_at(const state *s, state_range r);  // in s->array
 
-// Starts opening the range; state_ready(p) completes it. Any thread may call it. p must stay at its address
-// until it is closed. r.part: a rank (for a sharded state, only this rank), or STATE_WHOLE. on: if PROCESSOR,
-// the host must have waited for the device's work on the part. into: memory that `on` may write. The store
-// may copy a read-only range there instead of into its own memory, and then also overwrites up to a page
-// before and after it. NULL: it must not.
+// Starts opening the range; state_ready(p) completes it. Any thread may call it. p->moved is set; p must stay
+// at its address until it is closed. r.part: a rank (for a sharded state, only this rank), or STATE_WHOLE.
+// on: if PROCESSOR, the host must have waited for the device's work on the part. into: memory that `on` may
+// write. The store may copy a read-only range there instead of into its own memory, and then also overwrites
+// up to a page before and after it. NULL: it must not.
 int state_begin(state_part *p, state *s, device_stream on, state_range r, state_intent intent, char *into);
 // Returns 0 when the part is open; p->at is then valid until state_close(p).
 int state_ready(state_part *p);
@@ -136,10 +141,11 @@ void state_intersect(const state *s, int unit, int part, int64_t begin, int64_t 
 
 // Copies elements of a part to or from fp32 on the host, and waits. on: the stream that opens them, unless
 // they are on the host. staging: VALUES_CHUNK fp32 elements, needed if the host cannot read device memory.
+// moved: where the bytes of files count.
 enum { VALUES_CHUNK = 1 << 16 };
-int state_read(state *s, device_stream on, state_range r, float *values, void *staging);
+int state_read(state *s, device_stream on, state_range r, float *values, void *staging, state_moved *moved);
 int state_write(state *s, device_stream on, state_range r, state_intent intent, const float *values,
-                void *staging);
+                void *staging, state_moved *moved);
 
 extern const state_store state_in_memory;
 extern const state_store *state_default_store;  // for tests to set before zero_create

@@ -80,14 +80,13 @@ struct state_files {
     file_engine *engine;
     trace *trace;
     int n_units;
-    int64_t placed;  // bytes of the files in use
-    pthread_mutex_t lock;
+    int64_t placed;        // bytes of the files in use
+    pthread_mutex_t lock;  // for the counters, and for `taken` and `write` of the buffers
     file_buffer *buffers;
     int n_buffers;
-    file_buffer *sums;                // (n_units) memory in which a unit's gradients are reduced
-    int halves;                       // of that memory
-    int64_t from_memory, from_files;  // gathers of a parameter shard served from each
-    int64_t not_read;                 // bytes of these shards that were not read
+    file_buffer *sums;  // (n_units) memory in which a unit's gradients are reduced
+    int halves;         // of that memory
+    state_moved of_steps;
 };
 
 // A part begins at the same offset within a page in its file and in the gathered unit, so that O_DIRECT can
@@ -211,6 +210,13 @@ static int lost_states(int rc) {
     return zero_fail_again(&failure);
 }
 
+// Another thread may be looking at the transfer: see state_files_written.
+static void set_transfer(struct state_files *f, file_transfer *t, const file_transfer *to) {
+    pthread_mutex_lock(&f->lock);
+    *t = *to;
+    pthread_mutex_unlock(&f->lock);
+}
+
 // Waits for a transfer, and records it in the trace.
 static int finish(struct state_files *f, file_transfer *t, int unit) {
     int rc = lost_states(file_wait(f->engine, t));
@@ -221,7 +227,7 @@ static int finish(struct state_files *f, file_transfer *t, int unit) {
                                                  .bytes = t->bytes,
                                                  .start_s = t->started_s,
                                                  .end_s = t->ended_s });
-    *t = (file_transfer){ 0 };
+    set_transfer(f, t, &(file_transfer){ 0 });
     return rc;
 }
 
@@ -229,15 +235,11 @@ static int finish(struct state_files *f, file_transfer *t, int unit) {
 void state_files_describe(struct state_files *f, zero_files *info) {
     for (int i = 0; i < f->n_buffers; i++) finish(f, &f->buffers[i].write, f->buffers[i].unit);
     for (int i = 0; f->sums && i < f->n_units; i++) finish(f, &f->sums[i].write, i);
-    const file_counters count = file_count(f->engine);
     pthread_mutex_lock(&f->lock);
     *info = (zero_files){ .how = file_name(f->engine),
-                          .read = count.bytes_read,
-                          .written = count.bytes_written,
-                          .waited_s = count.waited_s,
-                          .gathers_from_memory = f->from_memory,
-                          .gathers_from_files = f->from_files,
-                          .not_read = f->not_read };
+                          .read = { [ZERO_FOR_STEP] = f->of_steps.read },
+                          .written = { [ZERO_FOR_STEP] = f->of_steps.written },
+                          .waited_s = file_count(f->engine).waited_s };
     pthread_mutex_unlock(&f->lock);
 }
 
@@ -314,6 +316,15 @@ static int owns_its_pages(const state_part *p) {
            (end == away || (before + end) % PAGE_ELEMS == 0);
 }
 
+static void count(const state_part *p, size_t read, size_t written) {
+    struct state_files *f = p->of->files;
+    state_moved *moved = p->moved ? p->moved : &f->of_steps;
+    pthread_mutex_lock(&f->lock);
+    moved->read += (int64_t)read;
+    moved->written += (int64_t)written;
+    pthread_mutex_unlock(&f->lock);
+}
+
 static int files_begin(state_part *p) {
     state *s = p->of;
     p->buffer = NULL;
@@ -330,6 +341,7 @@ static int files_begin(state_part *p) {
     p->transfer.data = direct ? p->into - inside : p->buffer->memory;
     p->transfer.bytes = bytes;
     if (p->intent == STATE_WRITE && owns_its_pages(p)) return 0;
+    count(p, bytes, 0);
     return lost_states(file_start(s->files->engine, &p->transfer));
 }
 
@@ -348,9 +360,11 @@ static int files_close(state_part *p) {
     if (!b) return 0;
     int rc = 0;
     if (p->intent != STATE_READ) {
-        b->write = (file_transfer){ .data = b->memory, .write = 1 };
+        file_transfer write = { .data = b->memory, .write = 1 };
+        locate(p, &write.offset, &write.bytes);
+        count(p, 0, write.bytes);
         b->unit = p->range.unit;
-        locate(p, &b->write.offset, &b->write.bytes);
+        set_transfer(f, &b->write, &write);
         rc = lost_states(file_start(f->engine, &b->write));
     }
     give_buffer(f, b);
@@ -371,17 +385,12 @@ static const state_store in_files = {
     .reuses = 1,
 };
 
-void state_files_count_gather(const state *s, state_range read) {
-    struct state_files *f = s->files;
+int64_t state_files_not_read(const state *s, state_range read) {
     const state_range all = state_all(s, read.unit, s->rank);
     const size_t size = dtype_bytes(s->dtype);
-    const int in_memory = !s->units[read.unit].away;
-    pthread_mutex_lock(&f->lock);
-    *(in_memory ? &f->from_memory : &f->from_files) += 1;
-    if (!in_memory && read.elems < all.elems)
-        f->not_read += state_file_bytes(s->layout, s->rank, size, all) -
-                       (read.elems ? state_file_bytes(s->layout, s->rank, size, read) : 0);
-    pthread_mutex_unlock(&f->lock);
+    if (!s->units[read.unit].away || read.elems == all.elems) return 0;
+    const size_t is_read = read.elems ? state_file_bytes(s->layout, s->rank, size, read) : 0;
+    return (int64_t)(state_file_bytes(s->layout, s->rank, size, all) - is_read);
 }
 
 int state_place(state *s, const zero_config *c, memory *m, int n_units, int64_t *region) {

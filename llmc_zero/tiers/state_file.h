@@ -56,9 +56,8 @@ void state_files_describe(struct state_files *f, zero_files *info);
 // Returns 1 if no buffer of the pool is being written.
 int state_files_written(struct state_files *f);
 
-// Counts a gathered part of the parameters. read: the range that was read from the files; the rest was still
-// in memory.
-void state_files_count_gather(const state *s, state_range read);
+// Returns the bytes in files of this rank's part of a unit, without those of `read`, which starts at 0.
+int64_t state_files_not_read(const state *s, state_range read);
 
 // Fills state.units (n_units). Places the elements that are away at *region, and moves *region to their end.
 int state_place(state *s, const zero_config *c, memory *m, int n_units, int64_t *region);

@@ -66,7 +66,7 @@ sub check_unchanged {
 }
 
 sub check_checkout {
-    -d $dir or stop("$dir: no such folder");
+    -d $dir or stop("$dir: no such folder; git clone https://github.com/karpathy/llm.c $dir gets llm.c");
     check_top() if !$no_git;
     load_to_edit($_) for @FILE{qw(trainer loader makefile)}, $cuda ? $FILE{cuda} : ();
     check_not_patched();

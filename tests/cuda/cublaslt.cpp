@@ -185,6 +185,11 @@ cublasStatus_t check_pointers(const Problem &p, const void *A, const void *B, co
     return CUBLAS_STATUS_SUCCESS;
 }
 
+// Returns true if all matrices of the batch start at multiples of 16 bytes.
+bool is_aligned(const void *p, const Layout &x) {
+    return is_aligned(p, 16) && (x.batches == 1 || x.stride * size_of(x.type) % 16 == 0);
+}
+
 // Returns a hash (FNV) of everything but the pointers.
 uint64_t key_of(const Problem &p) {
     const Desc &desc = p.desc;
@@ -218,10 +223,14 @@ float to_tf32(float x) { return isfinite(x) ? __uint_as_float((__float_as_uint(x
 
 const float GELU_SCALE = 0.7978845608028654f, GELU_CUBE = 0.044715f;
 
-float gelu(float x) { return 0.5f * x * (1.0f + tanhf(GELU_SCALE * (x + GELU_CUBE * x * x * x))); }
+// The tanh of cuBLASLt's epilogues, in all dtypes: rounded to 11 bits, because the relative error of
+// tanh.approx, the GPU's instruction, is up to 2^-11.
+float gelu_tanh(float x) { return to_tf32(tanhf(GELU_SCALE * (x + GELU_CUBE * x * x * x))); }
+
+float gelu(float x) { return 0.5f * x * (1.0f + gelu_tanh(x)); }
 
 float gelu_slope(float x) {
-    float t = tanhf(GELU_SCALE * (x + GELU_CUBE * x * x * x));
+    float t = gelu_tanh(x);
     return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * GELU_SCALE * (1.0f + 3.0f * GELU_CUBE * x * x);
 }
 
@@ -234,6 +243,7 @@ struct Call {
     void *D;
     float alpha, beta;
     bool backward = false;  // sums from the last k to the first
+    int64_t parts = 1;      // of the sum over k
 };
 
 enum { TILE = 32, COLUMNS = 4 };
@@ -265,6 +275,19 @@ VECTOR void multiply(float (*sums)[TILE], const float *a, int64_t a_step, const 
         }
     }
     memcpy(sums, acc, sizeof acc);
+}
+
+// The same in parts, each a sum of its own, as split-K does.
+void multiply_in_parts(float (*sums)[TILE], const float *a, int64_t a_step, const float *b, int64_t b_step,
+                       int64_t K, const Call &call) {
+    float part[COLUMNS][TILE];
+    memset(sums, 0, sizeof part);
+    for (int64_t p = 0; p < call.parts; p++) {
+        int64_t first = K * p / call.parts, end = K * (p + 1) / call.parts;
+        multiply(part, a + first * a_step, a_step, b + first * b_step, b_step, end - first, call.backward);
+        for (int n = 0; n < COLUMNS; n++)
+            for (int i = 0; i < TILE; i++) sums[n][i] += part[n][i];
+    }
 }
 
 // Writes an element of D, and returns it unrounded.
@@ -307,7 +330,7 @@ void compute(const Call &call) {
             int64_t here = std::min<int64_t>(TILE, M - m);
             float sums[COLUMNS][TILE];
             for (int64_t n = 0; n < N; n++) {
-                if (n % COLUMNS == 0) multiply(sums, &a[m], a_step, &b[n], b_step, K, call.backward);
+                if (n % COLUMNS == 0) multiply_in_parts(sums, &a[m], a_step, &b[n], b_step, K, call);
                 for (int64_t i = 0; i < here; i++)
                     rows[i] += finish(call, batch, m + i, n, sums[n % COLUMNS][i]);
             }
@@ -520,6 +543,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     cublasStatus_t rc = chosen ? check_algorithm(call.p, algo) : find_algorithm(call.p, any, &algo);
     if (rc != CUBLAS_STATUS_SUCCESS) return rc;
     if (algo.id < setting("CUDA_STAND_IN_REFUSED", 0)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    bool aligned = is_aligned(A, call.p.a) && is_aligned(B, call.p.b) && is_aligned(C, call.p.c) &&
+                   is_aligned(D, call.p.d);
+    if (algo.id < setting("CUDA_STAND_IN_ALIGNED", 0) && !aligned) return CUBLAS_STATUS_NOT_SUPPORTED;
     REFUSE_IF(workspace_size < algo.workspace, INVALID_VALUE);
     REFUSE_IF(workspace_size &&
                   (!is_aligned(workspace, 256) || !cuda_stand_in_reaches(workspace, workspace_size)),
@@ -527,6 +553,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     rc = check_pointers(call.p, A, B, C, D, algo);
     if (rc != CUBLAS_STATUS_SUCCESS) return rc;
     call.backward = algo.id % 2;
+    if (setting("CUDA_STAND_IN_SPLIT", 0)) call.parts = 2 + algo.key % 3;
     size_t used = algo.workspace;
     double pretended = pretended_ms(call.p, algo);
     cudaError_t queued = cuda_stand_in_queue(stream, [=] {

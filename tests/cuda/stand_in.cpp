@@ -57,7 +57,7 @@ struct State {
     std::mutex lock;
     // settings
     Mode mode = EAGER;
-    int devices = 1, capability = 90, multiprocessors = 4, blocks = 2;
+    int devices = 1, capability = 90, first_capability = 90, multiprocessors = 4, blocks = 2;
     int gpu[MAX_DEVICES] = {};  // each device's number without CUDA_VISIBLE_DEVICES
     bool mig = false;
     bool protect = true, backward = false, print_counts = false;
@@ -72,6 +72,7 @@ struct State {
     Device device[MAX_DEVICES];
     std::map<cudaStream_t, StreamPtr> streams;
     std::map<cudaEvent_t, EventPtr> events;
+    cudaError_t sticky = cudaSuccess;  // of a kernel that failed
     // counts
     long launches = 0, waits = 0, allocations = 0;
     size_t bytes[4] = {};  // by cudaMemcpyKind
@@ -135,10 +136,12 @@ void read_settings(State &s) {
     choose_visible(s);
     s.mig = number("CUDA_STAND_IN_MIG", 0);
     s.capability = (int)number("CUDA_STAND_IN_CAPABILITY", 90);
+    s.first_capability = (int)number("CUDA_STAND_IN_FIRST", s.capability);
     s.multiprocessors = (int)number("STAND_IN_SMS", 4);
     s.blocks = (int)number("STAND_IN_BLOCKS", 2);
     s.protect = number("CUDA_STAND_IN_PROTECT", 1);
     s.print_counts = number("CUDA_STAND_IN_COUNT", 0);
+    s.sticky = cudaSuccess;
     s.fail_call.clear();
     const char *fail = getenv("CUDA_STAND_IN_FAIL"), *colon = fail ? strchr(fail, ':') : nullptr;
     if (fail && *fail) {
@@ -220,13 +223,18 @@ cudaError_t likely_error(const std::string &call) {
     return has("Synchronize") || call == "cudaMemcpy" ? cudaErrorIllegalAddress : cudaErrorUnknown;
 }
 
-// Runs an API call. body gets the state, with the lock held.
+// Runs an API call. body gets the state, with the lock held. A kernel's failure is returned by a call that
+// waits or, if no call waits, by the next one.
 template <class F> cudaError_t api(const char *name, F body, bool needs_device = true) {
     State &s = state();
     std::lock_guard<std::mutex> guard(s.lock);
+    bool asks = !strncmp(name, "cudaGetDevice", 13) || !strncmp(name, "cudaDeviceGet", 13);
+    long waits = s.waits;
     cudaError_t rc = fails(s, name)               ? likely_error(name)
                      : needs_device && !s.devices ? cudaErrorNoDevice
+                     : s.sticky && !asks          ? s.sticky
                                                   : body(s);
+    if (s.waits > waits && s.sticky) rc = s.sticky;
     allow_access(s, false);
     if (rc != cudaSuccess) last_error = rc;
     return rc;
@@ -251,6 +259,7 @@ bool is_eager(const State &s, const CUstream_st &stream) {
 }
 
 bool is_ready(State &s, const Operation &op) {
+    if (s.sticky) return true;
     if (op.ready) {
         allow_access(s, true);
         return op.ready();
@@ -268,7 +277,7 @@ void run_next(State &s, CUstream_st &stream) {
     Operation op = std::move(stream.queue.front());
     stream.queue.pop_front();
     if (op.mark) op.mark->ms = now_ms() + pretended_ms;
-    if (op.work) {
+    if (op.work && !s.sticky) {
         allow_access(s, true);
         op.work();
     }
@@ -504,8 +513,9 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *prop, int device) {
         *prop = cudaDeviceProp{};
         snprintf(prop->name, sizeof prop->name, "CUDA stand-in");
         snprintf(prop->uuid.bytes, sizeof prop->uuid.bytes, "stand-in %d", s.gpu[device]);
-        prop->major = s.capability / 10;
-        prop->minor = s.capability % 10;
+        int capability = s.gpu[device] ? s.capability : s.first_capability;
+        prop->major = capability / 10;
+        prop->minor = capability % 10;
         prop->multiProcessorCount = s.multiprocessors;
         return cudaSuccess;
     });
@@ -828,6 +838,7 @@ static cudaError_t queue_on(State &s, cudaStream_t handle, std::function<void()>
     Operation op;
     op.ready = std::move(ready);
     op.work = std::move(work);
+    if (fails(s, "kernel")) op.work = [&s] { s.sticky = cudaErrorIllegalAddress; };
     push(s, *stream, std::move(op));
     return cudaSuccess;
 }

@@ -18,6 +18,7 @@
 //                                the list ends at the first that does not exist
 //   CUDA_STAND_IN_MIG=1          the devices are MIG instances of one GPU, with the same bus id
 //   CUDA_STAND_IN_CAPABILITY=nn  compute capability, default 90
+//   CUDA_STAND_IN_FIRST=nn       that of the first device, default that of the others
 //   STAND_IN_SMS=n               multiprocessors of a device, default 4; an H200 has 132
 //   STAND_IN_BLOCKS=n            blocks of up to 128 threads that a multiprocessor runs at once, default 2;
 //                                larger blocks are limited by 64 registers per thread. For sm_90, ptxas
@@ -27,9 +28,14 @@
 //   CUDA_STAND_IN_PROTECT=0      lets the host access device memory, which is faster
 //   CUDA_STAND_IN_ORDER=backward blocks, warps and lanes run from the last to the first, which exposes a
 //                                missing barrier that the usual order hides
-//   CUDA_STAND_IN_FAIL=name:k    the k-th call of an API function fails; for kernels launch:k
+//   CUDA_STAND_IN_FAIL=name:k    the k-th call of an API function fails; for kernels launch:k. kernel:k: the
+//                                k-th kernel or matmul fails when it runs. The next call and every later one
+//                                return its error, and the device does nothing more
 //   CUDA_STAND_IN_REFUSED=n      the first n of the 8 algorithms that cuBLASLt offers for a matmul fail when
 //                                called
+//   CUDA_STAND_IN_ALIGNED=n      the first n fail when called if a matrix does not start at a multiple of 16
+//                                bytes
+//   CUDA_STAND_IN_SPLIT=1        matmuls sum in two to four parts, depending on the shape
 //   CUDA_STAND_IN_FASTEST=k[:ms] events show simulated times: matmuls take 10 ms with algorithm k, longer
 //                                with the others, and ms more with an epilogue; kernels take 5 ms
 //   CUDA_STAND_IN_CUBLASLT=n     cuBLASLt's version, default 130100
@@ -47,7 +53,8 @@ void cuda_stand_in_counts(long *launches, long *waits, long *allocations);
 // Returns the number of searches for an algorithm, by cublasLtMatmulAlgoGetHeuristic or by a matmul called
 // without an algorithm.
 long cuda_stand_in_heuristics(void);
-// Reads the variables again, except CUDA_STAND_IN_MEMORY, and restarts the count of CUDA_STAND_IN_FAIL.
+// Reads the variables again, except CUDA_STAND_IN_MEMORY, restarts the count of CUDA_STAND_IN_FAIL, and ends
+// a kernel's failure.
 void cuda_stand_in_settings(void);
 
 #ifdef __cplusplus

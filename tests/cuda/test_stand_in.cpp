@@ -168,6 +168,24 @@ static void launch_limits(Rank &) {
     EXPECT(cudaErrorInvalidResourceHandle, run(other.stream, diverge, 1, 1, 3, none));
 }
 
+__global__ void write_at(char *x, int at) { x[at] = 1; }
+
+static void failed_kernel(Rank &) {
+    Buffer<char> x(1000), y(1000);
+    int device;
+    for (const char *mode : { "eager", "lazy" }) {
+        setting("CUDA_STAND_IN", mode);
+        setting("CUDA_STAND_IN_FAIL", "kernel:1");
+        OK(run(0, write_at, 1, 1, x.p, 0), cudaGetLastError());
+        if (*mode == 'l') OK(run(0, write_at, 1, 1, y.p, 0));
+        EXPECT(cudaErrorIllegalAddress, cudaStreamSynchronize(0), cudaFree(x.p),
+               run(0, write_at, 1, 1, x.p, 0), cudaMemset(x.p, 0, 1), cudaGetLastError());
+        OK(cudaGetDevice(&device));
+        setting("CUDA_STAND_IN_FAIL", "");
+        EXPECT(-1, x.get()[0], y.get()[0]);
+    }
+}
+
 // The default stream copies x, which is 1. The side stream clears x, before the copy if `leads`, otherwise
 // after it. waits: whether an event enforces this order. Returns the copy.
 static int copied(bool leads, bool waits) {
@@ -246,8 +264,6 @@ static void wrong_copies_and_use_after_free(Rank &) {
             cudaMemset(host, 0, 100), cudaMemset(freed, 0, 9), cudaMemcpy(freed, host, 9, cudaMemcpyDefault),
             cudaMemcpy(host, freed, 9, cudaMemcpyDefault), cudaFree(freed), cudaFree(x.p + 1));
 }
-
-__global__ void write_at(char *x, int at) { x[at] = 1; }
 
 static void guards(Rank &) {
     Buffer<char> x(1000), copy(1);
@@ -328,6 +344,9 @@ static void wrong_matmuls(Rank &) {
     for (const Matmul &p : invalid) EXPECT(CUBLAS_STATUS_INVALID_VALUE, multiply(p));
     for (const Matmul &p : unsupported) EXPECT(CUBLAS_STATUS_NOT_SUPPORTED, multiply(p));
     for (const Matmul &p : beyond_their_memory) EXPECT(CUBLAS_STATUS_EXECUTION_FAILED, multiply(p));
+    OK(multiply({}));
+    setting("CUDA_STAND_IN_ALIGNED", "1");
+    EXPECT(CUBLAS_STATUS_NOT_SUPPORTED, multiply({ .a_offset = 8 }));
     OK(multiply({}));
 }
 
@@ -421,7 +440,8 @@ int main() {
     // clang-format off
 #define RUN(behaviour, ranks) fails(#behaviour, behaviour, ranks)
     const bool failed[] = {
-        RUN(missing_barrier, 1), RUN(divergence, 1), RUN(launch_limits, 1), RUN(missing_event, 1),
+        RUN(missing_barrier, 1), RUN(divergence, 1), RUN(launch_limits, 1), RUN(failed_kernel, 1),
+        RUN(missing_event, 1),
         RUN(events_and_handles, 1), RUN(pinned_and_pageable_copies, 1),
         RUN(wrong_copies_and_use_after_free, 1), RUN(guards, 1), RUN(wrong_matmuls, 1), RUN(wrong_calls, 2),
         RUN(registered_memory, 1), RUN(ranks_that_differ, 2), RUN(both_send_first, 2),
