@@ -149,7 +149,7 @@ join
 try slow_disks 'ranks whose disks differ in speed, under ASan and UBSan' \
     env OMP_NUM_THREADS=1 timeout 1200 mpirun --oversubscribe -np 3 build/address/tests/mpi_slow
 cuda_under_asan() {
-    local t cuda_tests=(test_layers_cuda test_device mpi_tiers_device)
+    local t cuda_tests=(test_layers_cuda test_device mpi_bits mpi_device)
     try asan_cuda 'build of the CUDA code, for the CPU, with ASan and UBSan' \
         build SAN=address CUDA=stand-in CFLAGS='-O1 -g' "${cuda_tests[@]/#/build/address/stand-in/tests/}"
     for t in "${cuda_tests[@]}"; do

@@ -11,7 +11,7 @@
 #include "../llmc_zero/base/error.h"
 #include "../llmc_zero/tiers/state.h"
 
-enum { COPIES_STATES = 5, COPIES_SLOTS = 8, COPIES_SCRAMBLED = 0x5a, COPIES_POISON = 0xff };
+enum { COPIES_STATES = 5, COPIES_SLOTS = 16, COPIES_SCRAMBLED = 0x5a, COPIES_POISON = 0xff };
 
 typedef struct {
     char *memory;

@@ -1,12 +1,12 @@
-// Runs the toy (toy.h) on a CUDA device. A manner sets whether the trainer creates its own stream and, with
-// the stand-in (cuda/stand_in.h), the order in which streams run.
+// Runs the toy's kernels on a CUDA device. With the stand-in (cuda/stand_in.h), a manner sets the order in
+// which streams run.
 #ifndef TESTS_DEVICE_H
 #define TESTS_DEVICE_H
 #include <cuda_runtime_api.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "check.h"
-#include "toy.h"
+#include "toy_kernels.h"
 
 #define CUDA_MUST(call)                                                  \
     do {                                                                 \
@@ -17,48 +17,37 @@
         }                                                                \
     } while (0)
 
-typedef struct {
-    const char *mode;
-    int own_stream;
-} manner;
-
 #ifdef CUDA_STAND_IN
 #include "cuda/stand_in.h"
-static const manner manners[] = { { "eager", 0 }, { "lazy", 0 },  { "rival", 0 },
-                                  { "lag", 0 },   { "eager", 1 }, { "lazy", 1 } };
-static inline void set_manner(const manner *m) {
-    setenv("CUDA_STAND_IN", m->mode, 1);
+static const char *const manners[] = { "eager", "lazy", "rival", "lag" };
+static inline void set_stand_in(const char *name, const char *value) {
+    setenv(name, value, 1);
     cuda_stand_in_settings();
+}
+static inline void set_manner(const char *manner) { set_stand_in("CUDA_STAND_IN", manner); }
+static inline int use_devices(int n) {
+    char number[16];
+    snprintf(number, sizeof number, "%d", n);
+    set_stand_in("CUDA_STAND_IN_DEVICES", number);
+    return 1;
 }
 // With protection, host access to device memory ends the program. Tests run twice as fast without it.
-static inline void protect_device(int on) {
-    setenv("CUDA_STAND_IN_PROTECT", on ? "1" : "0", 1);
-    cuda_stand_in_settings();
-}
+static inline void protect_device(int on) { set_stand_in("CUDA_STAND_IN_PROTECT", on ? "1" : "0"); }
 #else
-static const manner manners[] = { { "GPU", 0 }, { "GPU", 1 } };
-static inline void set_manner(const manner *m) {}
+static const char *const manners[] = { "GPU" };
+static inline void set_manner(const char *manner) {}
+static inline int use_devices(int n) { return zero_cuda_devices() >= n; }
 static inline void protect_device(int on) {}
 #endif
+enum { MANNERS = sizeof manners / sizeof *manners };
 
-static inline int device_toy_create(toy *t, const zero_config *c) {
-    TOY_TRY(toy_create(t, c, NULL));
-    if (c->device == ZERO_CPU) return 0;
-    t->on = &toy_cuda;
-    t->stream = c->cuda_stream;
-    t->device_activation = zero_alloc(t->z, ZERO_DEVICE, ZERO_ACTIVATIONS, "activation", sizeof(float));
-    return t->device_activation ? 0 : ZERO_ERR_MEMORY;
-}
-
-static inline void device_create(toy *t, const zero_config *c) { MUST(device_toy_create(t, c)); }
-
-static inline float device_activation_of(const toy *t) {
-    float a = t->activation;
-    if (t->on) {
-        CUDA_MUST(cudaMemcpyAsync(&a, t->device_activation, sizeof a, cudaMemcpyDeviceToHost, t->stream));
-        CUDA_MUST(cudaStreamSynchronize(t->stream));
-    }
-    return a;
+// The toy's activation: `host` if it runs on the CPU (on: NULL).
+static inline float device_activation(const toy_device *on, void *stream, const float *activation,
+                                      float host) {
+    if (!on) return host;
+    CUDA_MUST(cudaMemcpyAsync(&host, activation, sizeof host, cudaMemcpyDeviceToHost, stream));
+    CUDA_MUST(cudaStreamSynchronize(stream));
+    return host;
 }
 
 #endif

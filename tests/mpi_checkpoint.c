@@ -60,7 +60,7 @@ static void check_same_ranks(void) {
 // -------- the trainer's own update
 
 static zero_config own_config(int stage, int update) {
-    return settings_config(&settings_paths[stage + 1], &settings_updates[update], 1, &settings_variations[1]);
+    return settings_config(&settings_paths[stage + 1], &settings_updates[update], 1, 1);
 }
 
 // Checks that a plugin with a different number of states refuses the checkpoint.

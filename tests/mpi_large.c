@@ -3,13 +3,12 @@
 // only in part. If a request fails, a save keeps the previous checkpoint unchanged, and a load leaves the
 // plugin unchanged.
 #include <errno.h>
-#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "faults.h"
 #include "saves.h"
-#include "../llmc_zero/tiers/file_folder.h"
 
 enum { TENSORS = 3, LAYERS = 4, UNITS = LAYERS + 1, LARGEST = 1200 * 1000 };
 static const zero_tensor tensors[TENSORS] = {
@@ -50,33 +49,9 @@ static void fill(zero *z, int seed) {
     free(values);
 }
 
-// -------- faults
-
-static struct {
-    file_operation what;
-    int rank;      // the rank on which the operation fails; -1: none
-    long at;       // the first call that fails, counted from 0
-    int halves;    // 1: reads and writes transfer only half of the bytes
-    int buffered;  // 1: O_DIRECT fails
-    long seen;
-    pthread_mutex_t lock;
-} fault = { .rank = -1, .lock = PTHREAD_MUTEX_INITIALIZER };
-
-static long decide(file_operation what, size_t bytes) {
-    pthread_mutex_lock(&fault.lock);
-    int fails = what == fault.what && fault.rank == checks.rank && fault.seen++ == fault.at;
-    pthread_mutex_unlock(&fault.lock);
-    if (fails) return -EIO;
-    if (what == FILE_DIRECT && fault.buffered) return -EINVAL;
-    return (what == FILE_READ || what == FILE_WRITE) && fault.halves && bytes > 8192 ? (long)bytes / 2
-                                                                                     : (long)bytes;
-}
-
-static void set_fault(file_operation what, int rank, long at) {
-    fault.what = what;
-    fault.rank = rank;
-    fault.at = at;
-    fault.seen = 0;
+// Makes call `at` of the operation fail on the last rank, counted from 0; -1: none.
+static void fail_on_last(file_operation what, long at) {
+    set_fault(what, at + 1, checks.rank == checks.ranks - 1 && at >= 0, -EIO);
 }
 
 // -------- all numbers of ranks
@@ -99,10 +74,11 @@ static void check_ranks(void) {
     char path[PATH_BYTES], hash[17];
     path_of(path, "any");
     for (int ranks = 1; ranks <= checks.ranks; ranks++)
-        for (int way = 0; way < 3; way++) {
+        for (int way = 0; way < 4; way++) {
+            static const file_operation operations[] = { FILE_DIRECT, FILE_WRITE, FILE_READ, FILE_DIRECT };
             CHECK_SETTING("saved by %d ranks, way %d", ranks, way);
-            fault.halves = way == 1;
-            fault.buffered = way == 2;
+            set_fault(operations[way], 1, way ? INT64_MAX / 2 : 0, -EINVAL);
+            if (way == 1 || way == 2) fault.most = 300 << 10;  // requests complete only in part
             save_by(ranks, path, hash);
             zero *z = plugin(NULL);
             MUST(zero_load(z, path, NULL));  // into zeros: reads the files once
@@ -112,14 +88,13 @@ static void check_ranks(void) {
             CHECK(has_hash(z, hash));
             zero_destroy(z);
         }
-    fault.halves = fault.buffered = 0;
 }
 
 // -------- failures
 
 static void must_not_save(zero *z, const char *path, file_operation what, long at) {
     CHECK_SETTING("save, call %ld of operation %d fails", at, what);
-    set_fault(what, checks.ranks - 1, at);
+    fail_on_last(what, at);
     CHECK(zero_save(z, path, "{\"new\":1}") == ZERO_ERR_IO && strstr(zero_last_error(), ".states: "));
     must_have(path, "{}");  // each rank has removed its own file
 }
@@ -130,14 +105,14 @@ static void check_failed_saves(void) {
     save_by(checks.ranks, path, before);
     zero *z = plugin(NULL);
     fill(z, 7);
-    set_fault(FILE_WRITE, checks.ranks - 1, -1);
+    set_fault(FILE_WRITE, 0, 0, 0);
     MUST(zero_save(z, path, NULL));
-    const int writes = check_any((int)fault.seen);
+    const int writes = check_any((int)fault_seen);
     CHECK(writes > 8);
     for (int at = 0; at < 3; at++) must_not_save(z, path, FILE_WRITE, at);
     for (int at = writes - 3; at < writes; at++) must_not_save(z, path, FILE_WRITE, at);
     must_not_save(z, path, FILE_RESERVE, 0);
-    set_fault(FILE_WRITE, -1, 0);
+    fail_on_last(FILE_WRITE, -1);
     MUST(zero_save(z, path, "{\"new\":1}"));
     must_have(path, "{\"new\":1}");
     zero_destroy(z);
@@ -166,10 +141,10 @@ static void check_failed_loads(void) {
         MUST(zero_hash(z, 1, empty));
         must_leave(z, damaged, empty, "does not match its checksum");
         for (long at = 0; at < 6; at++) {
-            set_fault(FILE_READ, checks.ranks - 1, at);
+            fail_on_last(FILE_READ, at);
             must_leave(z, path, empty, ".states: the read of ");
         }
-        set_fault(FILE_READ, -1, 0);
+        fail_on_last(FILE_READ, -1);
         MUST(zero_load(z, path, NULL));
         CHECK(has_hash(z, saved));
         must_leave(z, damaged, saved, "does not match its checksum");
@@ -189,10 +164,10 @@ static void check_failed_states(void) {
             zero *z = plugin_with(NULL, folder);
             if (used) fill(z, 5);
             MUST(zero_hash(z, 1, hex));  // waits for pending writes
-            set_fault(saves ? FILE_READ : FILE_WRITE, checks.ranks - 1, 0);
+            fail_on_last(saves ? FILE_READ : FILE_WRITE, 0);
             CHECK((saves ? zero_save(z, path, NULL) : zero_load(z, path, NULL)) == ZERO_ERR_TIER);
             CHECK(strstr(zero_last_error(), "llmc_zero.rank") != NULL);
-            set_fault(FILE_READ, -1, 0);
+            fail_on_last(FILE_READ, -1);
             zero_destroy(z);
         }
 }
@@ -203,7 +178,6 @@ int main(int argc, char **argv) {
     checks_begin();
     // not in /tmp, which may be in memory
     check_make_folder(folder, sizeof folder, argc == 2 ? argv[1] : "build");
-    file_fault = decide;
     check_ranks();
     check_failed_saves();
     check_failed_loads();

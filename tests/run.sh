@@ -117,14 +117,11 @@ if [ -z "$short" ]; then
     run trainer 600 tests/trainer.sh "$trainer" files outputs hellaswag plan options zero_config \
         input_files unlike launch
     run trainer.tiers 400 tests/trainer.sh "$trainer" tiers dying
-    # Does not detect host access to device memory, which saves a third of the time; make check detects it.
-    run cuda.mpi_tiers_device.2 400 env CUDA_STAND_IN_PROTECT=0 \
-        bash -c "on_ranks 2 $stand_in/tests/mpi_tiers_device"
     run checkpoints 400 tests/checkpoints.sh "$build" 1 2 3
-    for np in 3 1; do run "cuda.mpi_device.$np" 400 bash -c "on_ranks $np $stand_in/tests/mpi_device"; done
+    for np in 3 2 1; do run "cuda.mpi_bits.$np" 400 bash -c "on_ranks $np $stand_in/tests/mpi_bits"; done
+    for np in 2 1; do run "cuda.mpi_device.$np" 400 bash -c "on_ranks $np $stand_in/tests/mpi_device"; done
     run cuda.mpi_nccl 400 bash -c "on_ranks 3 $stand_in/tests/mpi_nccl"
-    table mpi_tiers 600 2
-    table mpi_states 600 3
+    table mpi_bits 600 4 3 2 1
     table mpi_direct 400 3
     table mpi_zero 600 3 1
     run example 400 tests/test_example.sh "$build/mlp_zero"
@@ -147,9 +144,8 @@ if [ -z "$short" ]; then
     run async_save 400 tests/async_save.sh "$trainer"
     run gpu_model 400 tests/test_gpu_model.sh
 else
-    table mpi_zero 600 4 2
-    table mpi_tiers 600 3 1
-    table mpi_states 600 2 1
+    table mpi_bits 600 4 2 1
+    table mpi_zero 600 4 2 1
     run checkpoints 400 tests/checkpoints.sh "$build" 1 2
     table mpi_checkpoint 400 4 1
     table mpi_direct 400 4 2

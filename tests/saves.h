@@ -34,8 +34,7 @@ static inline void create_and_train(toy *t, const zero_config *c, int n) {
 }
 
 static inline zero_config config_at(int stage, int format) {
-    return settings_config(&settings_paths[stage + 1], &settings_formats[format], 1,
-                           &settings_variations[stage & 1]);
+    return settings_config(&settings_paths[stage + 1], &settings_formats[format], 1, stage & 1);
 }
 
 static inline int files_in(const char *path) {

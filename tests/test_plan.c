@@ -1,6 +1,6 @@
 // Tests the plan of a rank: its lines, traffic and formulas, against values computed by hand; the cost of
-// planning for many ranks; and refusals. tests/mpi_zero.c and mpi_device.c compare plans with the actual
-// memory and traffic of plugins.
+// planning for many ranks; and refusals. tests/mpi_bits.c compares plans with the actual memory and
+// traffic of plugins.
 #include <limits.h>
 #include <sys/resource.h>
 #include <time.h>

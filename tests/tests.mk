@@ -5,12 +5,12 @@ TEST_OBJ := $(if $(filter-out no,$(CUDA)),$(BUILD)/tests/toy_cuda.o)
 CMOCKA_HEADERS := stdarg.h stddef.h stdint.h setjmp.h cmocka.h
 HAVE_CMOCKA := $(call have,$(CMOCKA_HEADERS:%=\#include <%>\n))
 # Tests of the CUDA code that can run without a GPU
-CUDA_TESTS     := $(wildcard tests/*_cuda.c tests/*_device.c tests/*_nccl.c)
+CUDA_TESTS     := $(wildcard tests/*_cuda.c tests/*_device.c tests/*_nccl.c) tests/mpi_bits.c
 STAND_IN_TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CUDA_TESTS)) \
                   $(patsubst tests/cuda/%.cpp,$(BUILD)/tests/cuda/%,$(wildcard tests/cuda/test_*.cpp)) \
                   $(BUILD)/tests/gpu_gate
 
-.PHONY: test test-programs stand-in stand-in-tests sanitized check
+.PHONY: test fuzz test-programs stand-in stand-in-tests sanitized check
 .SECONDARY:
 $(BUILD)/tests/%.o: tests/%.cu $(ZERO_FLAGS)_cuda
 	@mkdir -p $(@D) && echo "  cuda $@"
@@ -51,6 +51,16 @@ test: deps
 	+@$(SUBMAKE) test-programs
 	+@$(SUBMAKE) CUDA=stand-in stand-in
 	@$(WITHOUT_FLAGS) tests/run.sh $(BUILD) $(TRAINER)
+#? fuzz                draws cases for the plugin, and compares every bit with the naive path
+#? SECONDS=600         make fuzz: for this long
+#? SEED=7              make fuzz: from this seed on, instead of 1
+fuzz: deps $(BUILD)/tests/mpi_bits
+	+@$(SUBMAKE) CUDA=stand-in $(BUILD)/stand-in/tests/mpi_bits
+	@. scripts/mpi_env.sh; export SEED=$(or $(SEED),1) OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1; \
+	for np in 1 2 3 4; do for build in $(BUILD) $(BUILD)/stand-in; do \
+	    mpirun --oversubscribe --bind-to none -np $$np $$build/tests/mpi_bits \
+	        $$(($(or $(SECONDS),600) / 8)) || exit 1; \
+	done; done
 #? test-programs       builds the programs for make test
 test-programs: $(TRAINER) $(TESTS) $(EXAMPLE) $(TOKENS) $(HELLASWAG) $(BUILD)/bench/comm
 #? stand-in            builds the trainer and the tests of the CUDA code; needs CUDA=stand-in

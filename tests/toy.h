@@ -64,7 +64,6 @@ typedef struct {
     zero_dtype dtype;
     zero_unit units[TOY_UNITS];
     int rank, ranks, micro;
-    int integers;      // gradients are small integers instead (toy_integer)
     double compute_s;  // how long each use of a block sleeps, to imitate computation
     float activation;
     const toy_device *on;  // computes on `stream`, with the activation in *device_activation; NULL: CPU
@@ -130,7 +129,7 @@ static inline int toy_gradient(const toy *t, int tensor, int layer, int use, con
                   tensor,
                   layer,
                   use,
-                  t->integers,
+                  0,
                   (float)zero_loss_scale(t->z),
                   toy_tensors[tensor].backward_overwrites && use == 0 };
     int64_t n = toy_elems(tensor);

@@ -2,6 +2,7 @@
 // (toy_cuda.cu).
 #ifndef TESTS_TOY_KERNELS_H
 #define TESTS_TOY_KERNELS_H
+#include <math.h>
 #include "../llmc_zero/device/numbers.h"
 #include "../llmc_zero/zero.h"
 
@@ -27,22 +28,18 @@ ZERO_INLINE float toy_add_parameter(float activation, float x, int64_t i) {
 typedef struct {
     zero_dtype dtype;
     int ranks, rank, micro, tensor, layer, use;
-    int integers;  // gradients are small integers (toy_integer)
+    int exact;  // gradients are multiples of ranks / 32, so that sums and means are exact in any order
     float loss_scale;
     int writes;  // 1: overwrites g instead of adding to it; gives the same bits if g was 0
 } toy_use;
 
-// Multiplies by the number of ranks, so that the mean over all ranks is also an integer.
-ZERO_INLINE int toy_integer(const toy_use *u, int64_t i) {
-    return u->ranks *
-           ((int)((i * 7 + u->tensor * 3 + u->layer + u->use * 2) % 5) - 2 + 2 * u->rank - u->micro);
-}
-
 // p: the parameters, or NULL if this use reads none.
 ZERO_INLINE void toy_add_gradient(const toy_use *u, float activation, const void *p, void *g, int64_t i) {
-    float x = (p ? 3 * toy_load(u->dtype, p, i) : 0.5f) + activation + 0.01f * (float)(i % 11);
+    float x = (p ? 3 * toy_load(u->dtype, p, i) : 0.5f) + (activation - rintf(activation)) +
+              0.01f * (float)(i % 11);
     x += 0.3f * u->rank + 0.17f * u->micro + 0.2f * u->use;
-    float y = u->integers ? (float)toy_integer(u, i) : x / (1 + x * x);
+    float y = x / (1 + x * x);
+    if (u->exact) y = u->ranks * rintf(32 * y) / 32;
     toy_store(u->dtype, g, i, (u->writes ? 0.0f : toy_load(u->dtype, g, i)) + u->loss_scale * y);
 }
 

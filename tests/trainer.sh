@@ -21,7 +21,7 @@ close_losses() {        # RUN RUN TOLERANCE
 
 # ---- bits
 
-# Tests that the options which must not change the bits reach the plugin. tests/mpi_zero.c tests each of them
+# Tests that the options which must not change the bits reach the plugin. tests/mpi_bits.c tests each of them
 # with each dtype.
 test_bits() {
     local stages=('-z 0 --naive 1' '-z 0' '-z 1 --overlap 1' '-z 2' '-z 3 --overlap 1')
@@ -346,7 +346,7 @@ END
 # Prints the bytes sent by the rank that sent the most.
 sent() { echo $(($(value sent all_gather) + $(value sent reduce_scatter) + $(value sent all_reduce))); }
 
-# Checks the ratios between the stages in the summary; tests/mpi_zero.c checks the absolute values.
+# Checks the ratios between the stages in the summary; tests/mpi_bits.c checks the absolute values.
 test_traffic() {
     local np dtype A size sum stage factor elems=
     # ranks, dtype, micro-batches, bytes per element, bytes per element of a sum over micro-batches (fp32)

@@ -6,7 +6,7 @@ files() { ls "$tiers_folder" 2>/dev/null; }
 on_nvme=(--nvme "$tiers_folder" --offload-optimizer nvme --offload-param nvme)
 in_memory_mib() { sed -nE 's/.*on NVMe, ([0-9.]+) MiB in memory.*/\1/p' "$dir/$1.screen"; }
 
-# Tests only a few combinations; tests/mpi_tiers.c covers all of them.
+# Tests only a few combinations; tests/mpi_bits.c draws from all of them.
 tiers_same_bits() {
     local nvme="--nvme $tiers_folder" both="--offload-optimizer nvme --offload-param nvme"
     mkdir -p "$tiers_folder"

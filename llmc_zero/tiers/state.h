@@ -9,7 +9,7 @@
 //
 // The store in memory returns pointers into it, so opening is pointer arithmetic and closing does nothing.
 // Other stores return copies, from files (state_file.c) or across the bus (state_across.c), so callers begin
-// early: state_begin starts the copy, state_ready waits for it. tests/mpi_states.c enforces four rules with a
+// early: state_begin starts the copy, state_ready waits for it. tests/mpi_bits.c enforces four rules with a
 // store that fails if one is broken:
 //   - a part is opened in the task that accesses it, before the first access, and closed after the last;
 //   - only parts opened for writing are written;
