@@ -29,7 +29,7 @@ static void open_data(void) {
 
 char *fuzz_run_text(void) {
     open_data();
-    return saved_run_write(&model, &data, &state, &(SavedAs){ "0123456789abcdef", 3 });
+    return saved_run_write(&model, &data, &state);
 }
 
 static void give_seeds(void) {
