@@ -122,13 +122,13 @@ test_resume() {
         restore
         rank0=$(states saved 4 0) rank1=$(states saved 4 1)
         eval "$damage"
-        refused "resume.damaged: $name" 2 "step_0000000$pattern.*; to continue from step 2 in a new folder: " \
+        refused "resume.damaged: $name" 2 "step_0000000$pattern.*; to continue from step 2 in a new " \
             -x 4 -y 1 -o "$dir/saved"
     done <<'END'
 a truncated file|truncate -s -100 $rank1|4/rank00001-.*: ends at offset [0-9]+, .*damaged
 a flipped bit|flip_byte $rank1 5000|4/rank00001-.*: damaged: the block of [0-9]+ bytes at offset 0
 a missing file|rm $rank0|4/rank00000-.*: No such file
-a flipped bit in the manifest|flip_byte "$four/manifest.json" 300|4/manifest.json: damaged: the checksum at offset
+a flipped bit in the manifest|flip_byte "$four/manifest.json" 300|4/manifest.json: damaged: .* at offset
 no manifest|rm "$four/manifest.json"|4: damaged: it was complete, and manifest.json is missing
 END
     begin 'resume.damaged: step 2 resumes in a new folder'
