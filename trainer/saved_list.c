@@ -82,10 +82,11 @@ static void look_at(Found *f) {
 
 static void add_entry(Listing *l, const char *name) {
     Found f = { .step = checkpoint_step_of(name) };
-    l->has_models |= step_in(name, "model_", ".bin") >= 0;
+    l->had_some |= step_in(name, "model_", ".bin") >= 0;
     if (f.step < 0) return;
     path_in(f.path, l->folder, "%s", name);
     look_at(&f);
+    l->had_some |= f.damaged;
     add_found(l, &f);
 }
 

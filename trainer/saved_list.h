@@ -16,7 +16,7 @@ typedef struct {
     Found *found;  // (n) newest first
     int n;
     const Found *newest;  // complete; NULL: none
-    int has_models;       // 1: it has a model file, so it once had a complete checkpoint
+    int had_some;         // 1: it once had a complete one: a damaged one or a model file is left
 } Listing;
 
 // Returns the checkpoints in a folder; the caller frees `found`. A missing folder has none. An unreadable

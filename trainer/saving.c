@@ -24,32 +24,29 @@ static struct {
     SavedRun saved;
 } chosen = { .step = -1 };
 
-// Chooses a checkpoint's folder. step: the step in its name; -1: any. Returns 0, or -1 with
-// gpt2_last_error().
-static int choose_folder(const char *path, int step) {
+// Chooses a checkpoint's folder. Returns 0, or -1 with gpt2_last_error().
+static int choose_folder(const char *path) {
+    const int named = checkpoint_step_of(path);
     saved_run_free(&chosen.saved);
-    chosen.step = -1;
     if (snprintf(chosen.path, sizeof chosen.path, "%s", path) >= OUTPUT_PATH)
         return gpt2_fail("%.64s...: the name is too long", path);
     if (saved_run_of(&chosen.saved, path)) return -1;
     const int saved = chosen.saved.state.step;
-    if (step >= 0 && saved != step) return gpt2_fail("%s: was saved at step %d", path, saved);
+    if (named >= 0 && saved != named) return gpt2_fail("%s: was saved at step %d", path, saved);
     chosen.step = saved;
     return 0;
 }
 
-// Returns the end of a message about step `from` of -o, which cannot be resumed: the command that continues
-// from this step or, if it is damaged, from the one before, in a new folder. A folder has one history, so no
-// run continues from an older step in place.
-static const char *way_on(int from, int is_damaged) {
+// Returns the end of a message: the command that continues from the newest checkpoint of -o, but at most from
+// step `most`, in a new folder. A folder has one history, so no run goes back in place.
+static const char *way_on(int most) {
     static char text[8192];
     char output[OUTPUT_PATH];
-    int i = 0, length = (int)strlen(opt.output);
-    while (i < chosen.in.n && (!chosen.in.found[i].complete || chosen.in.found[i].step > from - is_damaged))
-        i++;
+    const Found *f = chosen.in.found, *end = f + chosen.in.n;
+    int length = (int)strlen(opt.output);
+    while (f < end && (!f->complete || f->step > most)) f++;
     snprintf(text, sizeof text, "; there is no older checkpoint in %s", opt.output);
-    if (i == chosen.in.n) return text;
-    const Found *f = &chosen.in.found[i];
+    if (f == end) return text;
     while (length > 1 && opt.output[length - 1] == '/') length--;
     snprintf(output, sizeof output, "%.*s_from_%d", length, opt.output, f->step);
     snprintf(text, sizeof text, "; to continue from step %d in a new folder: %s", f->step,
@@ -62,18 +59,16 @@ static const char *way_on(int from, int is_damaged) {
 static void choose_newest(void) {
     const Found *f = chosen.in.found;
     while (!f->complete && !f->damaged) f++;
-    const int failed = f->damaged ? checkpoint_is_damaged(f) : choose_folder(f->path, f->step);
+    const int failed = f->damaged ? checkpoint_is_damaged(f) : choose_folder(f->path);
     if (!failed) return;
     check_folder_lock();  // another run may have removed checkpoints meanwhile
-    die("option -y 1: %s%s", gpt2_last_error(), way_on(f->step, 1));
+    die("option -y 1: %s%s", gpt2_last_error(), way_on(f->step - 1));
 }
 
 // Checks that a run may start over because no checkpoint is complete. Killed saves leave incomplete ones. But
 // if the folder ever had a complete one, that was lost, and the run must not silently restart.
 static void start_over(const Listing *l) {
-    int had_some = l->has_models;
-    for (int i = 0; i < l->n; i++) had_some |= l->found[i].damaged;
-    if (had_some)
+    if (l->had_some)
         die("option -y 1: %s had checkpoints, but none is complete now; move the folder away to start a new "
             "run",
             l->folder);
@@ -102,10 +97,9 @@ static void refuse_used_folder(const Found *newest, int has_logs) {
 }
 
 static int is_in_output(const char *path) {
-    char parent[OUTPUT_PATH + 4];
+    const int step = checkpoint_step_of(path);
     struct stat a, b;
-    snprintf(parent, sizeof parent, "%s/..", path);
-    if (!opt.output || stat(parent, &a) || stat(opt.output, &b)) return 0;
+    if (!opt.output || step < 0 || stat(path, &a) || stat(in_output("step_%08d", step), &b)) return 0;
     return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
@@ -126,17 +120,16 @@ static void refuse_to_go_back(void) {
         if (f->step <= chosen.step || (!f->complete && !f->damaged)) continue;
         check_folder_lock();
         die("option --resume %s: %s already holds step %d%s", opt.resume_path, opt.output, f->step,
-            way_on(chosen.step, 0));
+            way_on(chosen.step));
     }
 }
 
 static int resume_named(const Found *newest, int has_logs) {
-    chosen.elsewhere = checkpoint_step_of(opt.resume_path) < 0 || !is_in_output(opt.resume_path);
+    chosen.elsewhere = !is_in_output(opt.resume_path);
     if (opt.output && chosen.elsewhere)
         opt.resume ? start_over(&chosen.in) : refuse_used_folder(newest, has_logs);
     if (!is_checkpoint(opt.resume_path)) refuse_no_checkpoint();
-    if (choose_folder(opt.resume_path, chosen.elsewhere ? -1 : checkpoint_step_of(opt.resume_path)))
-        die("option --resume: %s", gpt2_last_error());
+    if (choose_folder(opt.resume_path)) die("option --resume: %s", gpt2_last_error());
     if (!chosen.elsewhere) refuse_to_go_back();
     return chosen.step;
 }
@@ -271,7 +264,7 @@ void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *
     const int rc = zero_load(run.z, chosen.path, &text);
     if (rc == ZERO_ERR_IO && !chosen.elsewhere) {
         const zero_failure failure = *zero_last_failure();
-        die_of_plugin(&failure, way_on(chosen.step, 1));
+        die_of_plugin(&failure, way_on(chosen.step - 1));
     }
     zero_check(rc);
     take_state(text, state);
