@@ -165,6 +165,7 @@ test_logs() {
 
 # ---- one history
 
+unchanged() { need 'the folder has changed' diff -r -x run.lock "$dir/before" "$out" >/dev/null; }
 # goes_on STEP NP: runs the command in the message with more steps, and checks that it resumes at STEP
 goes_on() {
     local command
@@ -183,7 +184,7 @@ damaged() {
     (cd "$out" && eval "$2")
     rm -rf "$dir/before" && cp -r "$out" "$dir/before"
     refuses "$out/step_00000006$4; to continue from step $3 in a new folder: " $1 -o "$out" -x 8 -n 2 -y 1
-    need 'the folder has changed' diff -r -x run.lock "$dir/before" "$out"
+    unchanged
     goes_on $3 $1
     end
 }
@@ -197,7 +198,7 @@ test_history() {
         for step in 2 4; do
             refuses "--resume $out/step_0000000$step: $out/ already holds step 6; to continue from .* $step" \
                 $np -o "$out/" -x 8 -n 2 --resume "$out/step_0000000$step" -l 2e-3
-            need 'the folder has changed' diff -r -x run.lock "$dir/before" "$out"
+            unchanged
             goes_on $step $np
         done
         resumes 6 $np -x 7 -n 7 --resume "$out/step_00000006"
@@ -222,7 +223,7 @@ test_history() {
     rm -rf "$dir/before" && cp -r "$out" "$dir/before"
     resumes 2 2 -x 4 -n 1 -nk 1 -y 1
     same_file "$dir/before/main.log.1" "$out/main.log.1"
-    need 'the old folder has changed' diff -r "$dir/before/abandoned_00000004" "$out/abandoned_00000004"
+    need 'the old folder has changed' diff -r {"$dir/before","$out"}/abandoned_00000004 >/dev/null
     verifies "$out/abandoned_00000004"
     end
 
@@ -471,47 +472,17 @@ test_readers() {
 
 # ---- names, paths, listings
 
-# Builds a program that rewrites the end of a manifest, with a new checksum (docs/reference/formats.md).
-sign_with_c() {
-    "${CC:-cc}" -x c - -o "$dir/sign" <<'END'
-#define XXH_INLINE_ALL
-#include <stdio.h>
-#include <xxhash.h>
-int main(int argc, char **argv) {
-    static char text[1 << 20];
-    FILE *f = argc == 2 ? fopen(argv[1], "r+") : NULL;
-    size_t n = f ? fread(text, 1, sizeof text, f) - 2 : 0;  // the last comma and line feed
-    if (!f || fseek(f, (long)n, SEEK_SET)) return 1;
-    fprintf(f, ",\n\"xxh3\": \"%016llx\"\n}\n", (unsigned long long)XXH3_64bits(text, n));
-    return fclose(f) != 0;
-}
-END
-}
-
 test_names() {
-    local name file at long=$dir n
+    local file long=$dir n
     begin_fresh 'folder.names that only resemble those of checkpoints'
     trains 2 -x 4 -n 2
-    for name in step_00000009.bak step_9 'step_ 0000009' step_000000009 step_99999999999; do
-        cp -r "$out/step_00000002" "$out/$name"
+    for file in step_00000009.bak step_9 'step_ 0000009' step_000000009 step_99999999999; do
+        cp -r "$out/step_00000002" "$out/$file"
     done
     touch "$out/model_00000009.bin" "$out/DONE_00000009"
     resumes 4 2 -x 5 -n 5 -nk 1 -y 1
     has_names 'step_* model_*' "step_ 0000009 step_000000009 step_00000005 step_00000009.bak step_9 \
 step_99999999999 model_00000005.bin model_00000009.bin"
-    end
-
-    begin_fresh 'folder.names with nine digits'
-    trains 1 -x 2 -n 2
-    need 'the program does not compile' sign_with_c
-    for n in 9999999 99999999 100000000 123456789; do
-        at=$out/$(printf 'step_%08d' $n)
-        cp -r "$out/step_00000002" "$at"
-        sed -i "s/\"step\":2,/\"step\":$n,/; /^\"xxh3\": /,\$d" "$at/manifest.json"
-        need "step $n: no checksum" "$dir/sign" "$at/manifest.json"
-    done
-    resumes 123456789 1 -x 123456790 -n 5 -nk 2 -y 1
-    has_names 'step_*' 'step_123456789 step_123456790'
     end
 
     begin_fresh 'folder.a pipe in place of a file is refused, because opening it could wait for ever'
@@ -584,10 +555,10 @@ test_listing() {
     trains 1 -x 2 -n 2
     left='.one_folder_0123456789abcdef main.log.tmp metrics.jsonl.tmp model_00000002.bin.0123456789abcdef.tmp'
     left+=' step_00000001/.manifest.json.0123456789abcdef step_00000009/rank00000-0123456789abcdef.states'
-    left+=' summary.json.123.tmp'
+    left+=' summary.json.123.tmp step_123456789/rank00000-0123456789abcdef.states'
     other='model_00000002.bin.tmp notes.tmp step_9/rank00000-0123456789abcdef.states summary.json.old.tmp'
     before=$(cd "$out" && echo [!m]* main.log* metrics* model* $other | tr ' ' '\n')
-    (cd "$out" && mkdir step_00000001 step_00000009 step_9 && touch $left $other)
+    (cd "$out" && mkdir step_00000001 step_00000009 step_123456789 step_9 && touch $left $other)
     trains 1 -x 2 -y 1
     is 'files left' "$(cd "$out" && ls -d $left 2>/dev/null)" ''
     is 'other files' "$(cd "$out" && ls -d $before | wc -l)" "$(wc -w <<<"$before")"
