@@ -446,7 +446,6 @@ typedef struct {
     int is_done;         // 1: the run that resumes had finished, so its files stay unchanged
     Report report;
     Answers answers;  // for --prompt and --prompts, which use only this and the model
-    int argc;
     char **argv;
 } Trainer;
 
@@ -567,11 +566,10 @@ static void begin_or_resume(Trainer *t) {
     outlier_init(&t->state.norm_outliers);
     if (t->resume_step < 0) {
         load_values(&t->model);
-        logs_begin();
+        logs_continue(-1, 0);  // a killed run may have left lines, but no checkpoint
         return;
     }
     load_checkpoint(&t->model, &t->data, &t->state);
-    t->resume_step = t->state.step;  // an earlier step if the newest checkpoint was damaged
     if (opt.resume_anyway && t->state.position.num_rows != t->data.train.num_rows)
         print0("other data: starting with its first row\n");
     else
@@ -584,11 +582,7 @@ static void begin_or_resume(Trainer *t) {
         print0("all %d steps are done; a larger -x continues the run\n", t->data.steps);
     run.step = t->state.step;
     t->is_done = run.step == t->data.steps && summary_exists();
-    if (t->is_done) return;
-    if (checkpoint_was_abandoned())
-        logs_begin();
-    else
-        logs_continue(run.step, validates(t), checkpoint_leaves_branch());
+    if (!t->is_done) logs_continue(run.step, validates(t));
 }
 
 static void save(Trainer *t) {
@@ -614,7 +608,7 @@ static void between_steps(Trainer *t) {
         share_requests();
     }
     const int fresh = run.step != t->resume_step;
-    if (!begun || (!fresh && !checkpoint_is_named())) return;
+    if (!begun || (!fresh && !checkpoint_is_elsewhere())) return;
     const int due = fresh && is_due(t, opt.checkpoint_every) && !why_no_checkpoint();
     if (due || checkpoint_is_requested(last)) {
         save(t);
@@ -625,7 +619,7 @@ static void between_steps(Trainer *t) {
 // Returns after the last step, or after a signal has stopped the run.
 static void train(Trainer *t) {
     // Before its first step, a run needs to save only if -y 1 would not find its position.
-    if (checkpoint_is_named()) signals_in_training();
+    if (checkpoint_is_elsewhere()) signals_in_training();
     for (run.step = t->state.step;; run.step++) {
         const int last = run.step == t->data.steps;
         if (last) {
@@ -668,7 +662,7 @@ static int train_model(Trainer *t) {
     if (run.step == t->data.steps)
         report_end(&t->report, &t->model);
     else
-        report_stop(&t->report, t->argc, t->argv);
+        report_stop(&t->report);
     data_close(&t->data);
     close_plugin(t);
     return EXIT_SUCCESS;
@@ -721,7 +715,7 @@ static const struct {
 };
 
 int main(int argc, char **argv) {
-    Trainer t = { .argc = argc, .argv = argv };
+    Trainer t = { .argv = argv };
     int mode = 0;
     run.describe = describe_to_plugin;
     replace_closed_descriptors();

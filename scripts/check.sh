@@ -134,7 +134,7 @@ try asan_export 'exports and imports under ASan and UBSan' \
 try export 'transformers reads an export' timeout 1800 tests/export.sh $trainer transformers
 grep '^skip ' build/export.log || true
 try asan_folder 'the output folder under ASan and UBSan' \
-    timeout 1200 tests/folder.sh $trainer logs branches verify names listing
+    timeout 1200 tests/folder.sh $trainer logs history verify names listing
 join
 # These tests depend on elapsed time, so they run one at a time, beside low-priority fuzzing only.
 in_background fuzzing

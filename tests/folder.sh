@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the output folder: its lock, logs that contain each step once, abandoned branches, refused
-# checkpoints, and --verify. Usage: tests/folder.sh TRAINER [GROUP]...
+# Tests the output folder: its lock, logs that contain each step once, its one history, refused checkpoints,
+# and --verify. Usage: tests/folder.sh TRAINER [GROUP]...
 # shellcheck disable=SC2086
 . "$(dirname "$0")/cases.sh"
 . tests/runs.sh
@@ -46,12 +46,13 @@ end_long() {
     ends_within $hang_limit $job
 } 2>/dev/null
 first_runs() { any_runs "${pids[0]}"; }
-ended_or_saved() { [ "$(cat "$out/has_checkpoints" 2>&1)" != "$1" ] || ! first_runs; }
+last_model() { names 'model_*.bin' | sed 's/.* //'; }
+ended_or_saved() { [ "$(last_model)" != "$1" ] || ! first_runs; }
 # Waits until the background run completes two more saves.
 saves_twice() {
     local n
     for n in 1 2; do
-        await ended_or_saved "$(cat "$out/has_checkpoints" 2>&1)" && first_runs || return 1
+        await ended_or_saved "$(last_model)" && first_runs || return 1
     done
 }
 
@@ -107,17 +108,16 @@ test_lock() {
 
 test_logs() {
     local how file
-    begin_fresh 'folder.logs of an earlier run are not truncated'
+    begin_fresh 'folder.logs without a checkpoint: only -y 1 replaces them, unless the run has finished'
     trains 2 -x 3
     cp "$out/main.log" "$dir/main.log"
-    refuses '-o: .*/out holds the logs of an earlier run .* -y 1, which keeps these' 2 -o "$out" -x 1
+    refuses '-o: .*/out holds the logs of an earlier run .* -y 1, which .* replaces these' 2 -o "$out" -x 1
+    refuses '-y 1: .*/out holds a finished run without checkpoints' 2 -o "$out" -x 1 -y 1
     same_file "$dir/main.log" "$out/main.log"
+    rm "$out/summary.json"
     trains 2 -x 2 -y 1
-    prints 'kept as main.log.1 and metrics.jsonl.1'
-    same_file "$dir/main.log" "$out/main.log.1"
     has_steps metrics.jsonl '1 2'
-    trains 1 -x 1 -y 1
-    has_names 'm*' 'main.log main.log.1 main.log.2 metrics.jsonl metrics.jsonl.1 metrics.jsonl.2'
+    is 'steps in main.log' "$(sed -nE 's/^s:([0-9]+) trl.*/\1/p' "$out/main.log" | xargs)" '0 1'
     end
 
     # Simulates a run killed while writing a log line, some steps after its checkpoint of step 4.
@@ -153,7 +153,7 @@ test_logs() {
         need "$file: the link's target was written to" [ ! -s "$dir/empty" ]
     done
     echo mine >"$dir/mine"
-    for file in summary.json.tmp summary.json model_00000001.bin model_00000001.bin.tmp has_checkpoints; do
+    for file in summary.json.tmp summary.json model_00000001.bin model_00000001.bin.tmp; do
         fresh
         mkdir "$out"
         ln -s "$dir/mine" "$out/$file"
@@ -163,70 +163,80 @@ test_logs() {
     end
 }
 
-# ---- branches of a run
+# ---- one history
 
-test_branches() {
-    local np=2 left logs
-    begin_fresh 'folder.branch: -y 1 resumes from the last save'
-    trains $np -x 6 -n 2 -l 1e-3
-    rm -rf "$dir/straight" && cp -r "$out" "$dir/straight"
-    resumes 2 $np -x 3 -n 3 --resume "$out/step_00000002" -l 2e-3
-    is 'reports' "$(grep -cE '^the checkpoint of step [46] belongs to .*/abandoned_0000000[46]' "$screen")" 2
-    has_names 'step_* abandoned_*' 'step_00000002 step_00000003 abandoned_00000004 abandoned_00000006'
-    same_file "$dir/straight/step_00000006/manifest.json" "$out/abandoned_00000006/manifest.json"
-    same_file "$dir/straight/model_00000006.bin" "$out/abandoned_00000006/model_00000006.bin"
-    has_steps metrics.jsonl '1 2 3'
-    same_file "$dir/straight/metrics.jsonl" "$out/metrics.jsonl.1"
-    resumes 3 $np -x 6 -n 2 -y 1 -l 2e-3
-    same_file "$dir/straight/step_00000006/manifest.json" "$out/abandoned_00000006/manifest.json"
+unchanged() { need 'the folder has changed' diff -r -x run.lock "$dir/before" "$out" >/dev/null; }
+# goes_on STEP NP: runs the command in the message with more steps, and checks that it resumes at STEP
+goes_on() {
+    local command
+    mapfile -t command < <(sed -nE "s,.* $trainer (.* --resume .*),\\1,p" "$screen" | xargs printf '%s\n')
+    rm -rf "${out}_from_$1"
+    is '-o of the command' "${command[-1]}" "${out}_from_$1"
+    run "$2" $hang_limit "${command[@]}" -x 9 >"$screen" 2>&1
+    prints "^resuming at step $1\$" 'params_hash'
+    verifies "${out}_from_$1"
+}
+# damaged NP COMMAND STEP MESSAGE: damages step 6, and checks that -y 1 is refused, changes nothing and prints
+# the command that continues from STEP
+damaged() {
+    begin_fresh "folder.history, $1 ranks, after $2: -y 1 is refused, and the run continues in a new folder"
+    trains $1 -x 6 -n 2
+    (cd "$out" && eval "$2")
+    rm -rf "$dir/before" && cp -r "$out" "$dir/before"
+    refuses "$out/step_00000006$4; to continue from step $3 in a new folder: " $1 -o "$out" -x 8 -n 2 -y 1
+    unchanged
+    goes_on $3 $1
+    end
+}
+
+test_history() {
+    local np step
+    for np in 1 2; do
+        begin_fresh "folder.history, $np ranks: --resume does not go back in place"
+        trains $np -x 6 -n 2 -l 1e-3
+        rm -rf "$dir/before" && cp -r "$out" "$dir/before"
+        for step in 2 4; do
+            refuses "--resume $out/step_0000000$step: $out/ already holds step 6; to continue from .* $step" \
+                $np -o "$out/" -x 8 -n 2 --resume "$out/step_0000000$step" -l 2e-3
+            unchanged
+            goes_on $step $np
+        done
+        resumes 6 $np -x 7 -n 7 --resume "$out/step_00000006"
+        resumes 7 $np -x 8 -n 8 -y 1 --resume "$out/step_00000002"       # -y 1 takes the newest
+        has_steps metrics.jsonl '1 2 3 4 5 6 7 8'
+        end
+    done
+
+    damaged 1 'rm step_00000006/manifest.json' 4 ': damaged: it was complete, and manifest.json is missing'
+    damaged 2 'rm -r {step,model}_00000004*; truncate -s -1 step_00000006/rank00000-*' 2 \
+        '/rank.*: ends at offset [0-9]+, .*'
+    begin 'folder.history: no older checkpoint'
+    rm -r "$out"/step_00000002
+    refuses 'ends at offset .*; there is no older checkpoint in' 2 -o "$out" -x 8 -y 1
     end
 
-    begin 'folder.branch: nothing is set aside before the new branch has saved'
-    left='step_00000002 step_00000003 step_00000004 step_00000006'
-    trains $np -x 5 --resume "$out/step_00000002" -l 2e-3
-    has_names 'step_*' "$left"
-    refuses 'not finite' $np -o "$out" -x 7 -n 1 --resume "$out/step_00000004" --eps 0
-    has_names 'step_*' "$left"
-    resumes 6 $np -x 7 -y 1 -l 2e-3
-    resumes 6 $np -x 7 -y 1 --resume "$out/step_00000002" -l 2e-3       # -y 1 takes the newest
+    begin_fresh 'folder.history: folders and logs that older versions set aside are ignored'
+    trains 2 -x 4 -n 2
+    mv "$out/step_00000004" "$out/abandoned_00000004"
+    mv "$out/model_00000004.bin" "$out/abandoned_00000004"
+    cp "$out/main.log" "$out/main.log.1"
+    rm -rf "$dir/before" && cp -r "$out" "$dir/before"
+    resumes 2 2 -x 4 -n 1 -nk 1 -y 1
+    same_file "$dir/before/main.log.1" "$out/main.log.1"
+    need 'the old folder has changed' diff -r {"$dir/before","$out"}/abandoned_00000004 >/dev/null
+    verifies "$out/abandoned_00000004"
     end
 
-    begin 'folder.branch: an abandoned checkpoint resumes, and a second one of the same step gets a new name'
-    left=$(steps_in "$out/metrics.jsonl") logs=$(($(names 'metrics.jsonl.*' | wc -w) + 1))
-    resumes 6 $np -x 7 -n 7 --resume "$out/abandoned_00000006" -l 1e-3
-    has_steps metrics.jsonl 7
-    has_steps "metrics.jsonl.$logs" "$left"
-    trains $np -x 4 -n 4 --resume "$out/step_00000002" -l 2e-3
-    has_names 'abandoned_*' "abandoned_00000003 abandoned_00000004 \
-abandoned_00000004.1 abandoned_00000006 abandoned_00000006.1 abandoned_00000007"
-    end
-
-    begin_fresh 'folder.branch: a damaged checkpoint is set aside, not replaced'
-    trains $np -x 4 -n 2
-    flip_byte "$(echo "$out"/step_00000004/rank00001-*)" 1000
-    trains $np -x 4 -n 2 -y 1
-    has_names 'step_* abandoned_*' 'step_00000002 step_00000004 abandoned_00000004'
-    end
-
-    begin_fresh 'folder.branch: a checkpoint set aside by a run that died before its save gets its name back'
-    trains $np -x 6 -n 2
-    mv "$out/model_00000006.bin" "$out/step_00000006" && mv "$out/step_00000006" "$out/abandoned_00000006"
-    resumes 6 $np -x 8 -n 2 -y 1
-    resumes 8 $np -x 10 -n 2 -y 1
-    need 'the model file of step 6 is missing' [ -e "$out/model_00000006.bin" ]
-    end
-
-    begin 'folder.branch: resuming from a checkpoint in another folder'
-    mv "$out" "$dir/other"
-    trains $np -x 5 -n 1 --resume "$dir/other/step_00000002"
-    refuses '-o: .*/out holds a checkpoint at step 5' $np -o "$out" -x 5 -n 1 \
-        --resume "$dir/other/step_00000004"
+    begin 'folder.history: resuming from a checkpoint in another folder'
+    rm -rf "$dir/other" && mv "$dir/before" "$dir/other" && fresh
+    trains 2 -x 5 -n 1 --resume "$dir/other/step_00000002"
+    refuses '-o: .*/out holds a checkpoint at step 5' 2 -o "$out" -x 6 --resume "$dir/other/step_00000002"
     # simulates a run killed before its first save
     find "$out" -mindepth 1 -maxdepth 1 ! -name metrics.jsonl -exec rm -r {} +
-    resumes 2 $np -x 5 -n 1 -y 1 --resume "$dir/other/step_00000002"
-    rm -r "$out"/step_00000005
-    resumes 4 $np -x 5 -n 1 -y 1 --resume "$dir/other/step_00000002"
-    rm -rf "$dir/other"
+    resumes 2 2 -x 5 -n 1 -y 1 --resume "$dir/other/step_00000002"
+    has_steps metrics.jsonl '3 4 5'
+    resumes 5 2 -x 6 -n 1 -y 1 --resume "$dir/other/step_00000002"
+    rm -rf "$dir/other" "$dir/before" "${out}"_from_*
     end
 }
 
@@ -370,7 +380,7 @@ finds_damage() {
 }
 
 test_verify() {
-    local size at model damage aside=$out/abandoned_00000004.1
+    local size at model damage
     flip_byte_at() { flip_byte "$2" "$1"; }
     fresh
     begin 'folder.verify: a good folder'
@@ -434,22 +444,7 @@ END
     rm -r "$out/step_00000006"
     end
 
-    begin 'folder.verify: abandoned checkpoints are verified too'
-    mv "$out/step_00000004" "$aside" && mv "$out/$model" "$aside/"
-    rm -rf "$dir/good" && cp -r "$out" "$dir/good"
-    is_good "$out" 8
-    is_good "$aside" 4
-    is_good "$aside/$model" 1
-    end
-    aside=${aside##*/}
-    finds_damage <<END
-abandoned states|flip_byte $aside/rank00001-* 100|$aside/rank00001-.*: damaged: the block
-an abandoned manifest|rm $aside/manifest.json|$aside: damaged: it was complete, and
-an abandoned model file|flip_byte $aside/$model 500|$aside/$model: damaged, or .* offset 500
-END
-    begin 'folder.verify: -e names a damaged abandoned model file; nothing to verify'
-    flip_byte "$out/$aside/$model" 500
-    refuses "$model: " 1 -e "$out/$aside/$model" -x 1
+    begin 'folder.verify: nothing to verify'
     rm -rf "$out" && mkdir "$out"
     finds_bad "$out" 'there is no complete checkpoint'
     finds_bad "$out/nowhere" 'nowhere: No such file'
@@ -477,29 +472,12 @@ test_readers() {
 
 # ---- names, paths, listings
 
-# Builds a program that rewrites the end of a manifest, with a new checksum (docs/reference/formats.md).
-sign_with_c() {
-    "${CC:-cc}" -x c - -o "$dir/sign" <<'END'
-#define XXH_INLINE_ALL
-#include <stdio.h>
-#include <xxhash.h>
-int main(int argc, char **argv) {
-    static char text[1 << 20];
-    FILE *f = argc == 2 ? fopen(argv[1], "r+") : NULL;
-    size_t n = f ? fread(text, 1, sizeof text, f) - 2 : 0;  // the last comma and line feed
-    if (!f || fseek(f, (long)n, SEEK_SET)) return 1;
-    fprintf(f, ",\n\"xxh3\": \"%016llx\"\n}\n", (unsigned long long)XXH3_64bits(text, n));
-    return fclose(f) != 0;
-}
-END
-}
-
 test_names() {
-    local name file at long=$dir n
+    local file long=$dir n
     begin_fresh 'folder.names that only resemble those of checkpoints'
     trains 2 -x 4 -n 2
-    for name in step_00000009.bak step_9 'step_ 0000009' step_000000009 step_99999999999; do
-        cp -r "$out/step_00000002" "$out/$name"
+    for file in step_00000009.bak step_9 'step_ 0000009' step_000000009 step_99999999999; do
+        cp -r "$out/step_00000002" "$out/$file"
     done
     touch "$out/model_00000009.bin" "$out/DONE_00000009"
     resumes 4 2 -x 5 -n 5 -nk 1 -y 1
@@ -507,23 +485,10 @@ test_names() {
 step_99999999999 model_00000005.bin model_00000009.bin"
     end
 
-    begin_fresh 'folder.names with nine digits'
-    trains 1 -x 2 -n 2
-    need 'the program does not compile' sign_with_c
-    for n in 9999999 99999999 100000000 123456789; do
-        at=$out/$(printf 'step_%08d' $n)
-        cp -r "$out/step_00000002" "$at"
-        sed -i "s/\"step\":2,/\"step\":$n,/; /^\"xxh3\": /,\$d" "$at/manifest.json"
-        need "step $n: no checksum" "$dir/sign" "$at/manifest.json"
-    done
-    resumes 123456789 1 -x 123456790 -n 5 -nk 2 -y 1
-    has_names 'step_*' 'step_123456789 step_123456790'
-    end
-
     begin_fresh 'folder.a pipe in place of a file is refused, because opening it could wait for ever'
     trains 1 -x 1 -n 1
     mkfifo "$dir/pipe"
-    for file in has_checkpoints main.log metrics.jsonl; do
+    for file in main.log metrics.jsonl; do
         rm "$out/$file" && mkfifo "$out/$file"
         refuses "option -o: $out/$file.* not a regular file" 1 -o "$out" -x 2 -y 1
         rm "$out/$file"
@@ -576,34 +541,9 @@ test_listing() {
     same_file "$dir/main.log" "$out/main.log"
     end
 
-    begin_fresh 'folder.traces of checkpoints: one without its manifest, or without any file'
-    trains 2 -x 4 -n 2
-    cp -r "$out" "$dir/complete"
-    rm "$out"/step_00000004/manifest.json
-    resumes 2 2 -x 4 -y 1
-    prints 'step_00000004: damaged: it was complete, .*; looking for an older checkpoint'
-    fresh
-    mv "$dir/complete" "$out"
-    rm -r "$out"/{step,model}_00000004*
-    finds_bad "$out" '/step_00000004: damaged: it was complete, and manifest.json is missing'
-    resumes 2 2 -x 4 -n 2 -y 1
-    prints 'step_00000004: damaged: it was complete, .*; looking for an older checkpoint'
-    verifies "$out"
-    end
-
-    begin 'folder.traces of checkpoints: one from another run'
-    runs 1 -o "$dir/other" -x 6 -n 6
-    cp -r "$dir/other/step_00000006" "$out"
-    local names='step_00000006 was saved by run [0-9a-f]{16}, but the newest checkpoint, step_00000004, '
-    names+='was saved by run '
-    refuses "option -y 1: .*/$names.*; move those of the other run out of this folder\$" 2 -o "$out" -x 8 -y 1
-    finds_bad "$out" "/$names"
-    rm -r "$dir/other"
-    end
-
     begin_fresh 'folder.traces of checkpoints: none after an unfinished first save'
     trains 2 -x 2 -n 2
-    rm "$out"/step_*/manifest.json "$out/has_checkpoints"
+    rm "$out"/step_*/manifest.json "$out/summary.json"
     refuses . 2 -o "$out" -x 2 -n 2 -y 1          # a model file exists
     rm "$out"/model_*
     trains 2 -x 2 -n 2 -y 1
@@ -615,10 +555,10 @@ test_listing() {
     trains 1 -x 2 -n 2
     left='.one_folder_0123456789abcdef main.log.tmp metrics.jsonl.tmp model_00000002.bin.0123456789abcdef.tmp'
     left+=' step_00000001/.manifest.json.0123456789abcdef step_00000009/rank00000-0123456789abcdef.states'
-    left+=' summary.json.123.tmp'
+    left+=' summary.json.123.tmp step_123456789/rank00000-0123456789abcdef.states'
     other='model_00000002.bin.tmp notes.tmp step_9/rank00000-0123456789abcdef.states summary.json.old.tmp'
     before=$(cd "$out" && echo [!m]* main.log* metrics* model* $other | tr ' ' '\n')
-    (cd "$out" && mkdir step_00000001 step_00000009 step_9 && touch $left $other)
+    (cd "$out" && mkdir step_00000001 step_00000009 step_123456789 step_9 && touch $left $other)
     trains 1 -x 2 -y 1
     is 'files left' "$(cd "$out" && ls -d $left 2>/dev/null)" ''
     is 'other files' "$(cd "$out" && ls -d $before | wc -l)" "$(wc -w <<<"$before")"
@@ -644,7 +584,7 @@ test_listing() {
 
 # ----
 
-for group in "${@:-lock logs branches options finite verify readers names listing}"; do
+for group in "${@:-lock logs history options finite verify readers names listing}"; do
     for g in $group; do "test_$g" || failed=$((failed + 1)); done
 done
 finish folder

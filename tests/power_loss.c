@@ -35,7 +35,6 @@
 #include "shim/record.h"
 
 enum { PAGE = 4096, DRAWS = 8, MOST_NODES = 4096, NAME = 256 };
-#define NOTED "has_checkpoints"
 
 static void fail(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 static void fail(const char *fmt, ...) {
@@ -286,8 +285,6 @@ static const struct {
     { "removal", NULL },                 // the checkpoint's folder, after its manifest is removed
     { "model", "/model_" },              // llm.c's file, before its rename
     { "model-name", NULL },              // the output folder, after that rename
-    { "noted", "/" NOTED },              // the note about the newest save, before its rename
-    { "noted-name", NULL },              // the output folder, after that rename
     { "output", NULL },                  // the parent of the output folder
     { "summary", "/summary" },           // summary.json, before its rename
 };
@@ -319,7 +316,6 @@ static int sync_of(const char *path, int at) {
         if (o->r.kind != RECORD_RENAME) return -1;
         return is_manifest(o->other)         ? named("parent")
                : strstr(o->other, "/model_") ? named("model-name")
-               : strstr(o->other, "/" NOTED) ? named("noted-name")
                                              : -1;
     }
     if (o->r.kind == RECORD_RENAME) return named("after-rename");
@@ -506,35 +502,26 @@ static void violation(int cut, how style, const char *fmt, ...) {
 // Returns the step in a checkpoint folder's name; -1: not a checkpoint's name.
 static int step_in(const char *name) {
     int step = -1;
-    return sscanf(name, "step_%8d", &step) == 1 || sscanf(name, "abandoned_%8d", &step) == 1 ? step : -1;
+    return sscanf(name, "step_%8d", &step) == 1 ? step : -1;
 }
 
-static long long number_in(const json_t *object, const char *key) {
-    return json_integer_value(json_object_get(object, key));
-}
-
-// Returns the number of the newest save in --base.
-static long long last_in_base(void) {
-    static long long last = -1;
-    if (last >= 0) return last;
-    last = 0;
+// Returns the step of the newest checkpoint in --base; -1: none.
+static int last_in_base(void) {
+    int last = -1;
     for (int i = 0; i < base.n; i++) {
-        const node *f = &nodes[base.entries[i].node];
-        if (strcmp(base.entries[i].name, "manifest.json")) continue;
-        json_t *root = json_loadb(f->base, (size_t)f->base_bytes, 0, NULL);
-        const long long number = number_in(json_object_get(root, "trainer"), "save");
-        json_decref(root);
-        if (number > last) last = number;
+        const int step = step_in(base.entries[i].name);
+        if (step > last) last = step;
     }
     return last;
 }
 
-// Returns the newest save that ended before operation `cut`. A save ends when the trainer reopens its logs.
-static long long ended_before(int cut) {
-    long long saved = last_in_base(), ended = saved;
+// Returns the step of the newest save that ended before operation `cut`; -1: none. A save ends when the
+// trainer reopens its logs.
+static int ended_before(int cut) {
+    int saved = last_in_base(), ended = saved;
     for (int i = 0; i < cut; i++) {
         const operation *o = &operations[i];
-        saved += o->r.kind == RECORD_RENAME && is_manifest(o->other);
+        if (o->r.kind == RECORD_RENAME && is_manifest(o->other)) saved = step_in(strstr(o->other, "step_"));
         if (o->r.kind == RECORD_OPEN &&
             (ends_with(o->path, ".log") || ends_with(o->path, ".jsonl") || strstr(o->path, "/summary")))
             ended = saved;
@@ -575,43 +562,28 @@ static int model_files_during_steps(void) {
     return found;
 }
 
-// Returns 1 if the checkpoint has this step and its files pass verification. *number: the save's number.
-static int is_good(const char *folder, int step, long long *number) {
+// Returns 1 if the checkpoint has this step and its files pass verification.
+static int is_good(const char *folder, int step) {
     char *text = NULL;
     if (zero_checkpoint_verify(folder, NULL, NULL) || zero_checkpoint_text(folder, &text)) return 0;
     json_t *trainer = json_loads(text, 0, NULL);
-    const int good = trainer && number_in(trainer, "step") == step;
-    *number = number_in(trainer, "save");
+    const int good = trainer && json_integer_value(json_object_get(trainer, "step")) == step;
     json_decref(trainer);
     free(text);
     return good;
 }
 
-// Returns the save number in the note; 0: the note is missing or incomplete.
-static long long noted_in(const names *all, int out) {
-    long long number = 0;
-    char text[NAME] = "";
-    int i = find(all, out, NOTED);
-    if (i < 0) return 0;
-    const node *f = &nodes[all->entries[i].node];
-    memcpy(text, f->bytes, f->size < NAME ? f->size : NAME - 1);
-    return sscanf(text, "save %lld of step", &number) == 1 ? number : 0;
-}
-
 static void check_whole(const entry *e, int cut, how style) {
     const node *f = &nodes[e->node];
-    if (strcmp(e->name, "summary.json") && strcmp(e->name, NOTED) &&
-        (strncmp(e->name, "model_", 6) || !ends_with(e->name, ".bin")))
+    if (strcmp(e->name, "summary.json") && (strncmp(e->name, "model_", 6) || !ends_with(e->name, ".bin")))
         return;
     if (f->size != f->whole_bytes || memcmp(f->bytes, f->whole, f->size))
         violation(cut, style, "%s is incomplete", e->name);
 }
 
-// Returns the step of the newest save that a run can resume from, or -1. An abandoned checkpoint counts only
-// if there is a note and it names no newer save.
+// Returns the step of the newest save that a run can resume from, or -1.
 static int check(const char *root, const names *all, int cut, how style) {
-    long long newest = 0, number, ended = ended_before(cut);
-    const entry *taken = NULL;
+    int newest = -1, ended = ended_before(cut);
     char path[PATH_MAX], out_path[PATH_MAX], model[NAME];
     const int at = find(all, 0, "out"), out = at < 0 ? -1 : all->entries[at].node;
     for (int i = 0; out >= 0 && i < all->n; i++) {
@@ -622,23 +594,18 @@ static int check(const char *root, const names *all, int cut, how style) {
         if (step < 0 || find(all, e->node, "manifest.json") < 0) continue;
         path_below(out_path, root, "out");
         path_below(path, out_path, e->name);
-        if (!is_good(path, step, &number))
+        if (!is_good(path, step))
             violation(cut, style, "%s has a manifest, but is damaged", e->name);
-        else if (number > newest &&
-                 (*e->name == 's' || (noted_in(all, out) && number >= noted_in(all, out)))) {
-            newest = number;
-            taken = e;
-        }
+        else if (step > newest)
+            newest = step;
     }
     if (newest < ended)
-        violation(cut, style, "save %lld had ended, but the newest one found is %lld", ended, newest);
-    if (!taken) return -1;
-    const int step = step_in(taken->name);
-    snprintf(model, sizeof model, "model_%08d.bin", step);
-    if (newest == ended && model_is_promised(cut, step) && find(all, out, model) < 0 &&
-        find(all, taken->node, model) < 0)
+        violation(cut, style, "step %d was saved, but the newest checkpoint found is of step %d", ended,
+                  newest);
+    snprintf(model, sizeof model, "model_%08d.bin", newest);
+    if (newest >= 0 && newest == ended && model_is_promised(cut, newest) && find(all, out, model) < 0)
         violation(cut, style, "%s is missing", model);
-    return step;
+    return newest;
 }
 
 // -------- all instants

@@ -65,7 +65,7 @@ test_resume() {
         trains 2 halves --dtype $dtype -z 2 -x 10 -n 5
         same_result halves straight
         # Simulates a crash during the save of step 10: the run must resume from the previous checkpoint.
-        rm -f "$dir"/halves/step_00000010/manifest.json
+        rm "$dir"/halves/{step_00000010/manifest.json,model_00000010.bin}
         trains 2 halves --dtype $dtype -z 3 -x 10 -n 5 -y 1
         screen halves 'resuming at step 5'
         same_result halves straight
@@ -73,17 +73,16 @@ test_resume() {
     done
     refused 'resume.checkpoints are not overwritten without -y' 2 'holds a checkpoint at step 10; -y 1' \
         -o "$dir/halves" -x 1
+    refused 'resume.--resume does not go back in place' 2 'holds step 10; to continue from step 5 in a new ' \
+        -o "$dir/halves" --resume "$dir/halves/step_00000005" -x 10
 
     begin 'resume.old checkpoints are removed'
     trains 2 kept -x 8 -n 2 -nk 2
     is 'files left' "$(saved_files kept)" 'model_00000006.bin model_00000008.bin step_00000006 step_00000008'
-    # Simulates a killed save, and adds a damaged checkpoint of a later step; the run must not touch that one.
-    rm "$dir"/kept/step_00000006/manifest.json
-    cp -r "$dir/kept/step_00000006" "$dir/kept/step_00000099"
-    cp "$dir/kept/model_00000006.bin" "$dir/kept/model_00000099.bin"
+    # Simulates a killed removal of step 6.
+    rm "$dir"/kept/{step_00000006/manifest.json,model_00000006.bin}
     trains 2 kept -x 10 -n 2 -nk 2 -y 1
-    is 'files left' "$(saved_files kept)" \
-        'model_00000008.bin model_00000010.bin model_00000099.bin step_00000008 step_00000010 step_00000099'
+    is 'files left' "$(saved_files kept)" 'model_00000008.bin model_00000010.bin step_00000008 step_00000010'
     trains 2 kept -x 16 -n 3 -nk 1 -y 1
     is 'left with -nk 1' "$(checkpoints kept)" 'step_00000016'
     trains 2 major -x 8 -n 2 -nk 1 -nm 4
@@ -118,33 +117,38 @@ test_resume() {
     need 'failed' train 2 good -x 4 -n 2
     restore() { rm -rf "$dir/saved" && cp -r "$dir/good" "$dir/saved"; }
     local four=$dir/saved/step_00000004
-    # Step 4 is unusable. The run must report why, resume from step 2 and end with the same bits.
+    # Step 4 is damaged. -y 1 must report it, and step 2 must resume in a new folder with the same bits.
     while IFS='|' read -r name damage pattern; do
         restore
         rank0=$(states saved 4 0) rank1=$(states saved 4 1)
         eval "$damage"
-        begin "resume.falls back: $name"
-        trains 2 saved -x 4 -y 1
-        screen saved "${pattern/older/looking for an older checkpoint}" 'resuming at step 2'
-        same_result saved good
-        end
+        refused "resume.damaged: $name" 2 "step_0000000$pattern.*; to continue from step 2 in a new " \
+            -x 4 -y 1 -o "$dir/saved"
     done <<'END'
-a truncated file|truncate -s -100 $rank1|4/rank00001-.*damaged; older
-a flipped bit|flip_byte $rank1 5000|rank00001-.*: damaged: the block of [0-9]+ bytes .*; older
-a missing file|rm $rank0|4/rank00000-.*: No such file.*; older
-a flipped bit in the manifest|flip_byte "$four/manifest.json" 300|4/manifest.json: damaged: .*; older
-an unfinished save|rm "$four/manifest.json"|older
+a truncated file|truncate -s -100 $rank1|4/rank00001-.*: ends at offset [0-9]+, .*damaged
+a flipped bit|flip_byte $rank1 5000|4/rank00001-.*: damaged: the block of [0-9]+ bytes at offset 0
+a missing file|rm $rank0|4/rank00000-.*: No such file
+a flipped bit in the manifest|flip_byte "$four/manifest.json" 300|4/manifest.json: damaged: .* at offset
+no manifest|rm "$four/manifest.json"|4: damaged: it was complete, and manifest.json is missing
 END
+    begin 'resume.damaged: step 2 resumes in a new folder'
+    trains 2 saved_from_2 -x 4 -n 2 --resume "$dir/saved/step_00000002"
+    same_result saved_from_2 good
+    end
+    begin 'resume.an unfinished save is no checkpoint'
     restore
+    rm "$four/manifest.json" "$dir/saved/model_00000004.bin"
+    trains 2 saved -x 4 -y 1
+    screen saved 'resuming at step 2'
+    same_result saved good
+    end
+    restore
+    rm -r "$dir/saved/step_00000002"
     flip_byte "$four/manifest.json" 300
-    flip_byte "$(states saved 2 0)" 300
-    refused 'resume.no checkpoint is good' 2 'step_00000002/rank00000-.*damaged.*no older checkpoint' \
-        -x 6 -y 1 -o "$dir/saved"
-    flip_byte "$dir/saved/step_00000002/manifest.json" 300
-    refused 'resume.no manifest is good' 2 'option -y 1: .*damaged.*no other checkpoint in .*/saved' \
+    refused 'resume.no checkpoint is good' 2 'option -y 1: .*damaged.*no older checkpoint in .*/saved' \
         -x 6 -y 1 -o "$dir/saved"
     begin 'resume.unusable checkpoints are kept'
-    is checkpoints "$(checkpoints saved)" 'step_00000002 step_00000004'
+    is checkpoints "$(checkpoints saved)" step_00000004
     end
 
     restore

@@ -102,7 +102,7 @@ int is_folder(const char *path) {
 }
 
 // Bytes for the longest name that a save writes here, including the final 0:
-// /abandoned_00000100.1/rank00000-0123456789abcdef.states
+// /step_2147483647/rank00000-0123456789abcdef.states
 enum { LONGEST_NAME = 80 };
 
 void make_folder(void) {

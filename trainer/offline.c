@@ -15,6 +15,7 @@
 #include "run.h"
 #include "saved_list.h"
 #include "saved_model.h"
+#include "saved_run.h"
 
 // --------
 // --verify: one file or checkpoint
@@ -44,8 +45,7 @@ static int verify_model(const char *path) {
 // accepted.
 static int verify_name(const char *states) {
     SavedRun saved;
-    int aside;
-    const int step = checkpoint_step_of(states, &aside);
+    const int step = checkpoint_step_of(states);
     const int is_other = step >= 0 && !saved_run_of(&saved, states) && saved.state.step != step;
     if (step >= 0) saved_run_free(&saved);
     return is_other ? gpt2_fail("%s: was saved at step %d", states, saved.state.step) : 0;
@@ -81,7 +81,7 @@ static int verify_while_there(const char *path) {
     return bad;
 }
 
-static int verify_complete(const Listing *l, const Found *f, Tally *t) {
+static int verify_complete(const Found *f, Tally *t) {
     const int bad = verify_while_there(f->path);
     if (bad && !is_checkpoint(f->path)) {
         print0("%s: removed meanwhile\n", f->path);
@@ -89,16 +89,16 @@ static int verify_complete(const Listing *l, const Found *f, Tally *t) {
         return 0;
     }
     t->checked++;
-    return bad || checkpoint_check_run(l, f);
+    return bad;
 }
 
 // A killed save is reported, but does not count as damage.
-static void verify_found(const Listing *l, const Found *f, Tally *t) {
+static void verify_found(const Found *f, Tally *t) {
     int bad = 0;
     if (f->complete)
-        bad = verify_complete(l, f, t);
+        bad = verify_complete(f, t);
     else if (f->damaged)
-        bad = gpt2_fail("%s: damaged: it was complete, and manifest.json is missing", f->path);
+        bad = checkpoint_is_damaged(f);
     else
         print0("%s: the save did not finish, so it is not a checkpoint\n", f->path);
     if (bad) t->bad = print_bad();
@@ -109,7 +109,7 @@ static int verify_all(const char *path) {
     do {
         Listing l = checkpoints_in("--verify", path);
         t = (Tally){ 0 };
-        for (int i = 0; i < l.n; i++) verify_found(&l, &l.found[i], &t);
+        for (int i = 0; i < l.n; i++) verify_found(&l.found[i], &t);
         free(l.found);
     } while (!t.bad && !t.checked && t.removed);
     if (t.bad || t.checked) return t.bad;

@@ -2,6 +2,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -377,7 +378,12 @@ static int asks_for_help(int argc, char **argv, int i) {
     return !strcmp(argv[i], "--help");
 }
 
+static int given_argc;
+static char **given_argv;  // the command line, for resume_command
+
 void parse_options(int argc, char **argv) {
+    given_argc = argc;
+    given_argv = argv;
     take_defaults();
     run.name_options = options_of_settings;
     for (int i = 1; i < argc;) {
@@ -410,40 +416,62 @@ static size_t read_command(const char *process, char command[COMMAND]) {
     return n < COMMAND ? n : 0;
 }
 
-static void print_word(const char *word) {
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
-    if (*word && !word[strspn(word, plain)]) {
-        print0("%s ", word);
-        return;
-    }
-    print0("'");
-    for (const char *c = word; *c; c++) print0(*c == '\'' ? "'\\''" : "%c", *c);
-    print0("' ");
+static char resuming[2 * COMMAND];  // the command so far
+
+static void add(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static void add(const char *fmt, ...) {
+    const size_t n = strlen(resuming);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(resuming + n, sizeof resuming - n, fmt, args);
+    va_end(args);
 }
 
-// Prints the launcher's part of the command: the parent's command line up to this process's own. If the
-// parent is not a launcher, the command printed is that of one rank.
-static void print_launcher(void) {
+static void add_word(const char *word) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+    if (*word && !word[strspn(word, plain)]) {
+        add("%s ", word);
+        return;
+    }
+    add("'");
+    for (const char *c = word; *c; c++) add(*c == '\'' ? "'\\''" : "%c", *c);
+    add("' ");
+}
+
+// Adds the launcher's part of the command: the parent's command line up to this process's own. If the
+// parent is not a launcher, the command is that of one rank.
+static void add_launcher(void) {
     static char own[COMMAND], launcher[COMMAND];
     char parent[24];
     snprintf(parent, sizeof parent, "%d", (int)getppid());
     const size_t n_own = read_command("self", own), n = read_command(parent, launcher), before = n - n_own;
     const int is_launcher = n_own && n > n_own && !launcher[before - 1] &&
                             !memcmp(launcher + before, own, n_own);
-    if (!is_launcher && run.ranks > 1) print0("(on every rank, with the same launcher)\n  ");
+    if (!is_launcher && run.ranks > 1) add("(on every rank, with the same launcher) ");
     if (!is_launcher) return;
-    for (const char *word = launcher; word < launcher + before; word += strlen(word) + 1) print_word(word);
+    for (const char *word = launcher; word < launcher + before; word += strlen(word) + 1) add_word(word);
 }
 
-void print_resume_command(int argc, char **argv) {
-    print0("  ");
-    print_launcher();
-    print_word(argv[0]);
-    for (int i = 1, words; i < argc; i += words) {
-        const Argument a = argument_at(argc, argv, i);
+const char *resume_command(const char *checkpoint, const char *output) {
+    char **argv = given_argv;
+    *resuming = 0;
+    add_launcher();
+    add_word(argv[0]);
+    for (int i = 1, words; i < given_argc; i += words) {
+        const Argument a = argument_at(given_argc, argv, i);
+        const char *name = a.option->name;
         words = a.words;
-        if (!strcmp(a.option->name, "-y") || !strcmp(a.option->name, "--resume")) continue;
-        for (int k = i; k < i + words; k++) print_word(argv[k]);
+        if (!strcmp(name, "-y") || !strcmp(name, "--resume") || (output && !strcmp(name, "-o"))) continue;
+        for (int k = i; k < i + words; k++) add_word(argv[k]);
     }
-    print0("-y 1\n");
+    if (!checkpoint) {
+        add("-y 1");
+        return resuming;
+    }
+    add("--resume ");
+    add_word(checkpoint);
+    add("-o ");
+    add_word(output);
+    resuming[strlen(resuming) - 1] = 0;  // the last blank
+    return resuming;
 }

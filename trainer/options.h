@@ -34,9 +34,10 @@ extern Options default_options;  // opt before the command line was read
 void parse_options(int argc, char **argv);
 // Checks combinations of options, after --zero-config's file has set some of them.
 void settle_options(void);
-// Prints, on rank 0 and quoted for a shell, the command with its resume options replaced by -y 1. If a
-// launcher such as mpirun started this process, prints the launcher's command.
-void print_resume_command(int argc, char **argv);
+// Returns this run's command, quoted for a shell and including the launcher's part (mpirun), with its resume
+// options replaced: by -y 1 or, if `checkpoint` is given, by --resume and -o with these values. Valid until
+// the next call.
+const char *resume_command(const char *checkpoint, const char *output);
 
 // The table of options, for code that goes through all of them.
 typedef enum {

@@ -89,29 +89,6 @@ static int has_lines(const char *name) {
 
 int logs_exist(void) { return opt.output && (has_lines(MAIN_LOG) || has_lines(METRICS)); }
 
-// Fills in names that no other kept logs have, and returns the number in them.
-static int choose_names(char kept[LOGS][OUTPUT_PATH]) {
-    int number = 0;
-    do {
-        number++;
-        for (int i = 0; i < LOGS; i++) path_in(kept[i], opt.output, "%s.%d", logs[i], number);
-    } while (file_is_there(kept[0]) || file_is_there(kept[1]));
-    return number;
-}
-
-void logs_begin(void) {
-    char kept[LOGS][OUTPUT_PATH];
-    if (run.rank != 0 || !logs_exist()) return;
-    const int number = choose_names(kept);
-    for (int i = 0; i < LOGS; i++) {
-        const char *path = in_output("%s", logs[i]);
-        if (rename(path, kept[i]) && errno != ENOENT)
-            die("%s: cannot be renamed to %s: %s", path, kept[i], strerror(errno));
-    }
-    print0("the logs of an earlier run in %s are kept as main.log.%d and metrics.jsonl.%d\n", opt.output,
-           number, number);
-}
-
 // --------
 // removing lines
 
@@ -129,14 +106,14 @@ static int keeps(const Cut *c, const char *line) {
     return n < c->step || (n == c->step && strcmp(kind, "trl") && !c->validates);
 }
 
-// Copies the lines to keep; c NULL: all. Drops an incomplete last line, left by a process that died. Returns
-// the number of lines not copied.
+// Copies the lines to keep. Drops an incomplete last line, left by a process that died. Returns the number of
+// lines not copied.
 static int copy_lines(FILE *from, FILE *to, const Cut *c) {
     char *line = NULL;
     size_t room = 0;
     int cut = 0;
     for (ssize_t n = getline(&line, &room, from); n > 0; n = getline(&line, &room, from)) {
-        if (line[n - 1] == '\n' && (!c || keeps(c, line)))
+        if (line[n - 1] == '\n' && keeps(c, line))
             fwrite(line, 1, (size_t)n, to);
         else
             cut++;
@@ -145,9 +122,8 @@ static int copy_lines(FILE *from, FILE *to, const Cut *c) {
     return cut;
 }
 
-// Replaces a log with the lines to keep or, with c NULL, copies all of them to `to_path`. The new file is
-// complete on disk before it gets its name.
-static void copy_log(const char *name, const char *to_path, const Cut *c) {
+// Replaces a log with the lines to keep. The new file is complete on disk before it gets its name.
+static void cut_log(const char *name, const Cut *c) {
     const char *path = in_output("%s", name), *temporary = in_output("%s.tmp", name);
     FILE *from;
     if (disk_open_stream(path, &from)) die("option -o: %s", gpt2_last_error());
@@ -156,26 +132,18 @@ static void copy_log(const char *name, const char *to_path, const Cut *c) {
     int cut = copy_lines(from, to, c);
     if (ferror(from)) die("%s: cannot be read: %s", path, strerror(errno));
     fclose(from);  // nothing was written
-    if (cut || !c) {
-        commit_file(to, temporary, c ? path : to_path);
+    if (cut) {
+        commit_file(to, temporary, path);
         return;
     }
     fclose(to);  // nothing to remove
     unlink(temporary);
 }
 
-// Both copies are complete before any line is removed, so none is lost.
-void logs_continue(int step, int validates, int keep) {
+void logs_continue(int step, int validates) {
     const Cut c = { step, validates };
-    char kept[LOGS][OUTPUT_PATH];
     if (run.rank != 0 || !logs_exist()) return;
-    if (keep) {
-        const int number = choose_names(kept);
-        for (int i = 0; i < LOGS; i++) copy_log(logs[i], kept[i], NULL);
-        print0("the logs of the abandoned branch are kept as main.log.%d and metrics.jsonl.%d\n", number,
-               number);
-    }
-    for (int i = 0; i < LOGS; i++) copy_log(logs[i], NULL, &c);
+    for (int i = 0; i < LOGS; i++) cut_log(logs[i], &c);
 }
 
 // --------
@@ -442,7 +410,7 @@ void report_end(Report *r, const GPT2 *model) {
 }
 
 // Before its first step a run has nothing new to save.
-void report_stop(const Report *r, int argc, char **argv) {
+void report_stop(const Report *r) {
     const char *why_not = why_no_checkpoint();
     const int saved = !why_not && run.step > 0;
     char what[100] = "nothing to save yet", outcome[200];
@@ -452,7 +420,7 @@ void report_stop(const Report *r, int argc, char **argv) {
     snprintf(outcome, sizeof outcome, "stopped after step %d of %d; %s", run.step, r->steps, what);
     check_output(outcome);
     print0("%s%s\n", outcome, saved ? ", and this command resumes it:" : "");
-    if (saved) print_resume_command(argc, argv);
+    if (saved) print0("  %s\n", resume_command(NULL, NULL));
 }
 
 void try_outputs(void) {

@@ -17,11 +17,10 @@ typedef struct {
 //
 // Returns 1 if -o has logs of an earlier run.
 int logs_exist(void);
-// The next two do nothing on ranks other than 0. A new run renames existing logs.
-void logs_begin(void);
 // A run that resumes at `step` removes the lines of later steps, because it will write them again. validates:
-// 1 to remove the line of the validation at `step` too. keep: 1 to first copy the old logs to other names.
-void logs_continue(int step, int validates, int keep);
+// 1 to remove the line of the validation at `step` too. step -1: removes the lines of all steps. Does nothing
+// on ranks other than 0.
+void logs_continue(int step, int validates);
 
 enum { MOST_TIMES = 4096 };  // number of steps in the median
 
@@ -58,7 +57,7 @@ void report_end(Report *r, const GPT2 *model);
 // created.
 void try_outputs(void);
 // Prints the last lines of a run stopped by a signal, and the command that resumes it.
-void report_stop(const Report *r, int argc, char **argv);
+void report_stop(const Report *r);
 // (collective) Writes the --trace file.
 void write_trace(void);
 

@@ -11,6 +11,7 @@
 #include "options.h"
 #include "run.h"
 #include "saved_list.h"
+#include "saved_run.h"
 
 // --------
 // values
@@ -87,7 +88,7 @@ model_state model_file_check(const char *path) {
 // meantime.
 static int take_model(const Found *f, char path[OUTPUT_PATH], int *fd) {
     int64_t bytes;
-    if (!f->complete || f->abandoned || checkpoint_model_of(path, f->path)) return 0;
+    if (!f->complete || checkpoint_model_of(path, f->path)) return 0;
     if (!file_is_there(path)) {
         if (!is_checkpoint(f->path)) return -1;
         print0("%s: No such file, though its checkpoint is complete; looking for an older one\n", path);
@@ -166,10 +167,10 @@ static void start_thread(void) {
     die_without(gpt2_last_error());
 }
 
-void model_file_begin(int step, int can, int missing) {
+void model_file_begin(int step, int missing) {
     file.begun = 1;
     file.step = step;
-    if (run.rank != 0 || !can) return;
+    if (run.rank != 0) return;
     path_in(file.path, opt.output, "model_%08d.bin", step);
     if (!missing || !file_is_there(file.path)) start_thread();
 }
@@ -179,7 +180,7 @@ void model_file_look(void) {
     pthread_join(file.thread, NULL);
     file.runs = 0;
     if (file.failed) die_without(file.why);
-    if (opt.checkpoints_keep) checkpoints_prune(file.step);
+    if (opt.checkpoints_keep) checkpoints_prune();
 }
 
 // Waits for at most `seconds`. Returns 1 if the thread is still writing. A hung disk ends the run.

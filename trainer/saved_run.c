@@ -68,18 +68,17 @@ static json_t *describe_settings(const GPT2 *model) {
     return settings;
 }
 
-char *saved_run_write(const GPT2 *model, const TrainingData *data, const TrainerState *s, const SavedAs *as) {
+char *saved_run_write(const GPT2 *model, const TrainingData *data, const TrainerState *s) {
     const GPT2Config *c = &model->config;
     const DataPosition *p = &s->position;
     json_t *root =
-        json_pack("{s:s, s:s, s:I, s:i, s:i, s:{s:I, s:I, s:I}, s:{s:i, s:i, s:i, s:i, s:i, s:i},"
+        json_pack("{s:s, s:i, s:i, s:{s:I, s:I, s:I}, s:{s:i, s:i, s:i, s:i, s:i, s:i},"
                   " s:O, s:I, s:i, s:o, s:o, s:o}",
-                  "program", "train_gpt2_zero", "run", as->run, "save", (json_int_t)as->number, "step",
-                  s->step, "overflows", s->overflows, "position", "epoch", (json_int_t)p->epoch, "row",
-                  (json_int_t)p->row, "rows", (json_int_t)p->num_rows, "model", "max_seq_len", c->max_seq_len,
-                  "vocab_size", c->vocab_size, "padded_vocab_size", c->padded_vocab_size, "num_layers",
-                  c->num_layers, "num_heads", c->num_heads, "channels", c->channels, "data",
-                  describe_data(&data->train), "tokens_a_step",
+                  "program", "train_gpt2_zero", "step", s->step, "overflows", s->overflows, "position",
+                  "epoch", (json_int_t)p->epoch, "row", (json_int_t)p->row, "rows", (json_int_t)p->num_rows,
+                  "model", "max_seq_len", c->max_seq_len, "vocab_size", c->vocab_size, "padded_vocab_size",
+                  c->padded_vocab_size, "num_layers", c->num_layers, "num_heads", c->num_heads, "channels",
+                  c->channels, "data", describe_data(&data->train), "tokens_a_step",
                   (json_int_t)(data->tokens_at_once * data->micro_batches), "row_tokens", model->T,
                   "settings", describe_settings(model), "loss_outliers", describe_outliers(&s->loss_outliers),
                   "norm_outliers", describe_outliers(&s->norm_outliers));
@@ -149,15 +148,6 @@ static int get_state(const json_t *root, TrainerState *s) {
            get_outliers(root, "norm_outliers", &s->norm_outliers);
 }
 
-static int get_as(const json_t *root, SavedAs *as) {
-    const char *id = json_string_value(json_object_get(root, "run"));
-    if (get_count(root, "save", 1, INT64_MAX / 2, &as->number)) return -1;
-    if (!id || strlen(id) != 16 || id[strspn(id, "0123456789abcdef")])
-        return gpt2_fail("member \"run\" must be 16 hexadecimal digits");
-    memcpy(as->run, id, sizeof as->run);
-    return 0;
-}
-
 static json_t *parse(const char *text) {
     json_error_t e;
     json_t *root = json_loads(text, 0, &e);
@@ -170,7 +160,7 @@ int saved_run_read(SavedRun *saved, const char *text, const char *where) {
     *saved = (SavedRun){ .root = parse(text) };
     if (saved->root && !get_state(saved->root, &saved->state) &&
         !get_count(saved->root, "tokens_a_step", 1, MOST_TOKENS, &saved->tokens_a_step) &&
-        !get_config(saved->root, &saved->config) && !get_as(saved->root, &saved->as))
+        !get_config(saved->root, &saved->config))
         return 0;
     snprintf(why, sizeof why, "%s", gpt2_last_error());
     return gpt2_fail("%s: %s", where, why);

@@ -17,24 +17,15 @@ typedef struct {
     OutlierDetector loss_outliers, norm_outliers;
 } TrainerState;
 
-// The run that saved a checkpoint, and the number of the save. Saves are ordered by this number, not by their
-// steps, since a run may resume from an earlier step.
-typedef struct {
-    char run[17];    // 16 hexadecimal digits
-    int64_t number;  // from 1, counting all saves in a folder
-} SavedAs;
-
 typedef struct {
     GPT2Config config;
     TrainerState state;
-    SavedAs as;
     int64_t tokens_a_step;
     struct json_t *root;  // the whole object, for saved_run_compare
 } SavedRun;
 
 // Returns the object as text; the caller frees it.
-char *saved_run_write(const GPT2 *model, const TrainingData *data, const TrainerState *state,
-                      const SavedAs *as);
+char *saved_run_write(const GPT2 *model, const TrainingData *data, const TrainerState *state);
 // Returns 0, or -1 if a member is missing or out of range; gpt2_last_error() then begins with `where`, the
 // checkpoint. Call saved_run_free in either case.
 int saved_run_read(SavedRun *saved, const char *text, const char *where);

@@ -1,6 +1,5 @@
 #include "saving.h"
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,46 +17,52 @@
 // the checkpoint that a run resumes from
 
 static struct {
-    Listing in;
-    int at;      // index of the checkpoint in it
-    int named;   // 1: it is --resume's, so no other is tried
-    int inside;  // 1: it is in -o, under any name
-    int aside;   // 1: it was set aside there
-    int step;    // -1: none chosen
+    Listing in;     // the checkpoints in -o
+    int elsewhere;  // 1: it is --resume's, outside -o, and the run has not saved since
+    int step;       // -1: none chosen
     char path[OUTPUT_PATH];
     SavedRun saved;
 } chosen = { .step = -1 };
 
-// Chooses a checkpoint's folder. step: the step in its name; -1: any. Returns 0, or -1 with
-// gpt2_last_error().
-static int choose_folder(const char *path, int step) {
+// Chooses a checkpoint's folder. Returns 0, or -1 with gpt2_last_error().
+static int choose_folder(const char *path) {
+    const int named = checkpoint_step_of(path);
     saved_run_free(&chosen.saved);
-    chosen.step = -1;
     if (snprintf(chosen.path, sizeof chosen.path, "%s", path) >= OUTPUT_PATH)
         return gpt2_fail("%.64s...: the name is too long", path);
     if (saved_run_of(&chosen.saved, path)) return -1;
     const int saved = chosen.saved.state.step;
-    if (step >= 0 && saved != step) return gpt2_fail("%s: was saved at step %d", path, saved);
+    if (named >= 0 && saved != named) return gpt2_fail("%s: was saved at step %d", path, saved);
     chosen.step = saved;
     return 0;
 }
 
-// Chooses the newest complete checkpoint with a valid manifest, starting at index `from`. Returns 0, or -1
-// with gpt2_last_error() for the last one tried.
-static int choose_from(int from) {
-    int tried = 0;
-    for (chosen.at = from; chosen.at < chosen.in.n; chosen.at++) {
-        const Found *f = &chosen.in.found[chosen.at];
-        if (f->abandoned) continue;
-        if (tried) print0("%s; looking for an older checkpoint\n", gpt2_last_error());
-        tried = 1;
-        if (f->complete && !choose_folder(f->path, f->step)) return 0;
-        if (!f->complete)
-            gpt2_fail(f->damaged ? "%s: damaged: it was complete, and manifest.json is missing"
-                                 : "%s: the save did not finish",
-                      f->path);
-    }
-    return tried ? -1 : gpt2_fail("%s: there is no older checkpoint", chosen.in.folder);
+// Returns the end of a message: the command that continues from the newest checkpoint of -o, but at most from
+// step `most`, in a new folder. A folder has one history, so no run goes back in place.
+static const char *way_on(int most) {
+    static char text[8192];
+    char output[OUTPUT_PATH];
+    const Found *f = chosen.in.found, *end = f + chosen.in.n;
+    int length = (int)strlen(opt.output);
+    while (f < end && (!f->complete || f->step > most)) f++;
+    snprintf(text, sizeof text, "; there is no older checkpoint in %s", opt.output);
+    if (f == end) return text;
+    while (length > 1 && opt.output[length - 1] == '/') length--;
+    snprintf(output, sizeof output, "%.*s_from_%d", length, opt.output, f->step);
+    snprintf(text, sizeof text, "; to continue from step %d in a new folder: %s", f->step,
+             resume_command(f->path, output));
+    return text;
+}
+
+// An unfinished save is not a checkpoint. A damaged checkpoint is not skipped, because the run would then
+// save its steps a second time.
+static void choose_newest(void) {
+    const Found *f = chosen.in.found;
+    while (!f->complete && !f->damaged) f++;
+    const int failed = f->damaged ? checkpoint_is_damaged(f) : choose_folder(f->path);
+    if (!failed) return;
+    check_folder_lock();  // another run may have removed checkpoints meanwhile
+    die("option -y 1: %s%s", gpt2_last_error(), way_on(f->step - 1));
 }
 
 // Checks that a run may start over because no checkpoint is complete. Killed saves leave incomplete ones. But
@@ -67,6 +72,9 @@ static void start_over(const Listing *l) {
         die("option -y 1: %s had checkpoints, but none is complete now; move the folder away to start a new "
             "run",
             l->folder);
+    if (file_is_there(in_folder(l->folder, "summary.json")))
+        die("option -y 1: %s holds a finished run without checkpoints; a new run needs another folder",
+            l->folder);
     if (opt.resume_path) return;
     if (l->n)
         print0("no checkpoint in %s is complete: the save of step %d did not finish; starting at step 1\n",
@@ -75,15 +83,7 @@ static void start_over(const Listing *l) {
         print0("no checkpoint in %s: starting at step 1\n", l->folder);
 }
 
-static void refuse_other_runs(const Listing *l) {
-    for (int i = 0; i < l->n; i++) {
-        if (!checkpoint_check_run(l, &l->found[i])) continue;
-        check_folder_lock();
-        die("option -y 1: %s; move those of the other run out of this folder", gpt2_last_error());
-    }
-}
-
-// Without -y 1, an -o with checkpoints or logs is refused: a new run needs a separate folder.
+// Refuses an -o with checkpoints or logs: a new run needs a separate folder.
 static void refuse_used_folder(const Found *newest, int has_logs) {
     if (!newest && !has_logs) return;
     check_folder_lock();
@@ -92,15 +92,14 @@ static void refuse_used_folder(const Found *newest, int has_logs) {
             "folder",
             opt.output, newest->step);
     die("option -o: %s holds the logs of an earlier run without checkpoints; a new run needs another folder, "
-        "or -y 1, which keeps these logs under other names",
+        "or -y 1, which starts at step 1 and replaces these logs",
         opt.output);
 }
 
 static int is_in_output(const char *path) {
-    char parent[OUTPUT_PATH + 4];
+    const int step = checkpoint_step_of(path);
     struct stat a, b;
-    snprintf(parent, sizeof parent, "%s/..", path);
-    if (!opt.output || stat(parent, &a) || stat(opt.output, &b)) return 0;
+    if (!opt.output || step < 0 || stat(path, &a) || stat(in_output("step_%08d", step), &b)) return 0;
     return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
@@ -115,15 +114,23 @@ static void refuse_no_checkpoint(void) {
         opt.resume_path);
 }
 
+// A run saves every step once, so it cannot go back to an older step in place.
+static void refuse_to_go_back(void) {
+    for (const Found *f = chosen.in.found; f < chosen.in.found + chosen.in.n; f++) {
+        if (f->step <= chosen.step || (!f->complete && !f->damaged)) continue;
+        check_folder_lock();
+        die("option --resume %s: %s already holds step %d%s", opt.resume_path, opt.output, f->step,
+            way_on(chosen.step));
+    }
+}
+
 static int resume_named(const Found *newest, int has_logs) {
-    chosen.inside = is_in_output(opt.resume_path);
-    if (opt.output && !chosen.inside)
+    chosen.elsewhere = !is_in_output(opt.resume_path);
+    if (opt.output && chosen.elsewhere)
         opt.resume ? start_over(&chosen.in) : refuse_used_folder(newest, has_logs);
     if (!is_checkpoint(opt.resume_path)) refuse_no_checkpoint();
-    if (choose_folder(opt.resume_path, -1)) die("option --resume: %s", gpt2_last_error());
-    chosen.named = 1;
-    checkpoint_step_of(opt.resume_path, &chosen.aside);
-    chosen.aside &= chosen.inside;
+    if (choose_folder(opt.resume_path)) die("option --resume: %s", gpt2_last_error());
+    if (!chosen.elsewhere) refuse_to_go_back();
     return chosen.step;
 }
 
@@ -135,13 +142,7 @@ int checkpoint_to_resume(int has_logs) {
     if (!opt.output) return -1;
     if (!opt.resume) refuse_used_folder(newest, has_logs);
     if (!newest && opt.resume) start_over(&chosen.in);
-    if (!newest) return -1;
-    refuse_other_runs(&chosen.in);
-    chosen.inside = 1;
-    if (choose_from(0)) {
-        check_folder_lock();  // another run may have removed checkpoints meanwhile
-        die("option -y 1: %s; there is no other checkpoint in %s", gpt2_last_error(), opt.output);
-    }
+    if (newest) choose_newest();
     return chosen.step;
 }
 
@@ -161,11 +162,10 @@ const char *checkpoint_evidence(void) {
 
 // Returns the description of the run as long as it will be later, when the outliers' windows are full.
 static char *longest_text(const GPT2 *model, const TrainingData *data) {
-    const SavedAs as = { .run = "0123456789abcdef", .number = data->steps };
     TrainerState full = { .step = data->steps };
     for (int i = 0; i < OUTLIER_WINDOW; i++)
         full.loss_outliers.buffer[i] = full.norm_outliers.buffer[i] = 1.0 / 3;
-    return saved_run_write(model, data, &full, &as);
+    return saved_run_write(model, data, &full);
 }
 
 // Returns the bytes that a checkpoint and its model file take on a disk, where every file takes whole blocks.
@@ -192,9 +192,7 @@ static int most_at_once(int steps) {
     const int to_come = saves_to_come(steps);
     int most = 1;
     if (opt.checkpoints_keep) most += opt.checkpoints_keep;
-    for (int i = 0; i < chosen.in.n && most > 1; i++)
-        most -= chosen.in.found[i].complete && !chosen.in.found[i].abandoned &&
-                chosen.in.found[i].step <= chosen.step;  // later ones are set aside
+    for (int i = 0; i < chosen.in.n && most > 1; i++) most -= chosen.in.found[i].complete;
     return most < to_come ? most : to_come;
 }
 
@@ -205,7 +203,7 @@ static int steps_until(int n, int steps) {
 }
 
 void check_room(const GPT2 *model, const TrainingData *data, int logged_a_step) {
-    enum { OTHER_FILES = 7 };  // logs, run.json, run.lock, summary.json, tokenizer.bin, has_checkpoints
+    enum { OTHER_FILES = 6 };  // logs, run.json, run.lock, summary.json, tokenizer.bin
     struct statvfs disk;
     const int n = most_at_once(data->steps);
     if (n <= 0 || !opt.output || run.rank != 0 || statvfs(opt.output, &disk) || !disk.f_blocks) return;
@@ -260,67 +258,25 @@ static void take_state(char *text, TrainerState *state) {
     last_step = chosen.step;
 }
 
-// The model file is written from step_%08d/, so a checkpoint that was set aside gets that name back first.
-static void add_model_file(void) {
-    if (chosen.named) return;
-    const int has_name = run.rank != 0 || checkpoint_set_back(&chosen.in.found[chosen.at]);
-    model_file_begin(chosen.step, has_name, 1);
-    if (!opt.async_save) model_file_wait();
-}
-
 void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *state) {
     char *text = NULL;
-    for (;;) {
-        saved_run_compare(&chosen.saved, chosen.path, model, data);
-        const int rc = zero_load(run.z, chosen.path, &text);
-        if (!rc) break;
-        if (rc != ZERO_ERR_IO || chosen.named) zero_check(rc);
-        // The error names the damaged checkpoint. The failed load has not changed the states.
-        print0("%s; looking for an older checkpoint\n", zero_last_error());
-        zero_failure failure = *zero_last_failure();
-        if (choose_from(chosen.at + 1))
-            die_of_plugin(&failure, "; there is no older checkpoint that is intact");
-        // Loading compares the tensors' shapes, but none of them depends on the number of heads.
-        if (chosen.saved.config.num_heads != model->config.num_heads)
-            die("%s: it has %d heads, but the damaged checkpoint has %d", chosen.path,
-                chosen.saved.config.num_heads, model->config.num_heads);
-        print0("using the checkpoint of step %d\n", chosen.step);
+    saved_run_compare(&chosen.saved, chosen.path, model, data);
+    const int rc = zero_load(run.z, chosen.path, &text);
+    if (rc == ZERO_ERR_IO && !chosen.elsewhere) {
+        const zero_failure failure = *zero_last_failure();
+        die_of_plugin(&failure, way_on(chosen.step - 1));
     }
+    zero_check(rc);
     take_state(text, state);
-    add_model_file();
+    if (chosen.elsewhere) return;
+    model_file_begin(chosen.step, 1);  // it may be missing
+    if (!opt.async_save) model_file_wait();
 }
 
 // --------
 // saving
 
-int checkpoint_was_abandoned(void) { return chosen.aside; }
-
-int checkpoint_leaves_branch(void) {
-    const Found *newest = chosen.in.newest;
-    return newest && newest->as.number > chosen.saved.as.number;
-}
-
-// A run's first save sets the abandoned branch aside: first the checkpoint of the same step, which the save
-// would replace, then, once the save is complete, those of later steps. The new manifest makes -y 1 follow
-// the new branch. Until it exists the old checkpoints are valid, whatever their names.
-static int has_left_branch;
-int checkpoint_is_named(void) { return chosen.named && !has_left_branch; }
-static void leave_branch(int from, int to, int but) {
-    const int first = chosen.step + !chosen.aside;
-    if (run.rank == 0 && !has_left_branch) checkpoints_set_aside(from > first ? from : first, to, but);
-}
-
-// A run resumed from another folder is a new run.
-static SavedAs saved;
-static const SavedAs *next_save(void) {
-    if (run.rank == 0 && !saved.number) {
-        random_digits(saved.run);
-        if (chosen.step >= 0 && chosen.inside) saved = chosen.saved.as;
-        saved.number = checkpoints_last_number(&chosen.in);
-    }
-    saved.number++;
-    return &saved;
-}
+int checkpoint_is_elsewhere(void) { return chosen.elsewhere; }
 
 // Ends the run if rc, which a saving function returned, is an error. After the barrier all ranks have removed
 // their files, so a failed save leaves nothing behind.
@@ -335,10 +291,8 @@ static void check_saved(int rc, int step) {
 // Resuming does not need the model file, so it comes last. Once it exists, older checkpoints are removed.
 static void note_complete(int step) {
     last_step = step;
-    if (run.rank == 0) checkpoints_note(saved.number, step);
-    leave_branch(0, INT_MAX, step);
-    has_left_branch = 1;
-    model_file_begin(step, 1, 0);
+    chosen.elsewhere = 0;
+    model_file_begin(step, 0);
     if (!opt.async_save) model_file_wait();
 }
 
@@ -369,10 +323,9 @@ void write_checkpoint(const GPT2 *model, const TrainingData *data, const Trainer
     began = now();
     run.saving = step;
     print0("writing checkpoint at step %d\n", step);
-    leave_branch(step, step, -1);
     // Create the folder first, so that the next run finds the leftovers of a killed save.
     if (run.rank == 0 && mkdir(path, 0777) && errno != EEXIST) die("%s: %s", path, strerror(errno));
-    char *text = saved_run_write(model, data, state, next_save());
+    char *text = saved_run_write(model, data, state);
     check_saved(opt.async_save ? zero_save_begin(run.z, path, text) : zero_save(run.z, path, text), step);
     free(text);
     run.saving = -1;

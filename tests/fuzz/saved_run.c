@@ -29,7 +29,7 @@ static void open_data(void) {
 
 char *fuzz_run_text(void) {
     open_data();
-    return saved_run_write(&model, &data, &state, &(SavedAs){ "0123456789abcdef", 3 });
+    return saved_run_write(&model, &data, &state);
 }
 
 static void give_seeds(void) {
@@ -59,7 +59,6 @@ int fuzz_read_run(const char *text) {
     open_data();
     if (!saved_run_read(&saved, text, "a checkpoint")) {
         FUZZ_MUST(gpt2_num_parameters(&saved.config) > 0 && saved.tokens_a_step > 0);
-        FUZZ_MUST(saved.as.number > 0 && strlen(saved.as.run) == 16);
         opt.resume_anyway = 1;  // a difference must not stop the comparison
         fuzz_survives(compare, &saved);
         accepted = use_state(&saved.state);
