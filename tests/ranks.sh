@@ -26,6 +26,7 @@ wrap=
 start() {
     local np=$1
     shift
+    : >"$screen"        # the background command empties it only when it starts
     timeout $hang_limit mpirun --oversubscribe -np "$np" bash -c \
         "rank=\$OMPI_COMM_WORLD_RANK; $wrap exec \"\$0\" \"\$@\"" "$trainer" "${small[@]}" "$@" \
         >"$screen" 2>&1 </dev/null & job=$!
@@ -205,6 +206,7 @@ on_hosts() {
     for ((i = 2; i <= ranks; i++)); do list=$list,10.77.7.$i:1; done
     hosts_rsh >"$dir/rsh"
     chmod +x "$dir/rsh"
+    : >"$screen"
     (hosts_run 0 timeout $hang_limit mpirun --mca plm_rsh_agent "$dir/rsh" --mca plm_rsh_no_tree_spawn 1 \
         -np "$ranks" --host $list "$trainer" "${small[@]}" "$@" >"$screen" 2>&1 </dev/null) & job=$!
 }

@@ -330,7 +330,7 @@ END
     trains 2 swag0 "${with[@]}" --dtype bf16 -z 0 -x 4 -n 2
     trains 2 swag1 "${with[@]}" --dtype bf16 -z 1 -x 4 -n 2
     for every in 2 4; do                    # -v 4 keeps the score of step 2
-        rm "$dir"/swag1/step_00000004/manifest.json
+        rm "$dir"/swag1/step_00000004/manifest.json "$dir"/swag1/model_00000004.bin
         trains 2 swag1 "${with[@]}" --dtype bf16 -z 1 -x 4 -n 2 -y 1 -v $every
         is "scores with -v $every" "$(eval_lines swag1)" "$(eval_lines swag0)"
     done
