@@ -130,6 +130,6 @@ l1h2c32v257t64|none.bin|$swag|none.bin does not exist: scripts/download.sh finew
 l1h2c32v257t64|data/stories_val.bin|none.bin|none.bin does not exist: scripts/download.sh hellaswag, or --hell
 l1h2c32v40t64|data/stories_val.bin|$swag|outside the vocabulary of 40
 $dir/llama|data/stories_val.bin|$swag|"model_type" is "llama"; only "gpt2" can be read
-$dir/nowhere|data/stories_val.bin|$swag|nowhere" is unknown
+$dir/nowhere|data/stories_val.bin|$swag|nowhere: no file or folder of this name
 END
 finish recipes

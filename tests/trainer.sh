@@ -720,7 +720,6 @@ bad.communication dtype|1|--comm-type.*'bf16'.*fp32|--comm-type bf16
 bad.schedule|1|option -k: 'sawtooth' is not one of cosine,|-k sawtooth
 bad.unknown attention|1|'fast'.*auto, cudnn, cudnn-fast, cublaslt|--attention fast
 bad.batch larger than the data|2|stories_train.bin: .* rows .*, fewer than the 2000000 that|-b 1000000
-bad.--hellaswag without -h 1|1|option --hellaswag x: needs -h 1$|--hellaswag x
 bad.naive above stage 0|1|--naive.*-z 3|--naive 1 -z 3
 bad.checkpoints without a folder|1|-o|-n 5
 bad.too many validation batches|2|-m 9999: data/stories_val.bin has only [0-9]+ batch|-v 1 -m 9999
@@ -760,10 +759,10 @@ END
     need 'dev/make_options.sh failed' dev/make_options.sh "$trainer" "$dir/options.md"
     need 'docs/reference/options.md is out of date: run dev/make_options.sh' \
         cmp -s "$dir/options.md" docs/reference/options.md
-    trains 1 equals -h 0 --prefetch=2 --dtype=fp32 -z=3 -m 5
+    trains 1 equals -h 0 --prefetch=2 --dtype=fp32 -z=3 -m 5 --hellaswag x
     trains 1 blanks --prefetch 2 --dtype fp32 -z 3
     same_result equals blanks
-    screen equals '^config .*prefetch 2' '^option -m 5: no effect with -v 0$' \
+    screen equals '^config .*prefetch 2' '^option -m 5: no effect with -v 0$' '^option --hellaswag x: no effect without' \
         '^step +1/3 . loss [0-9.]+ \(-\). norm [0-9.]+ \(-\). lr '
     end
     begin 'options.overlap and the environment, with the reasons'

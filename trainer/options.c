@@ -346,6 +346,8 @@ void settle_options(void) {
         note_unused();
     else if (!opt.val_every && opt.val_batches && option_named("-m")->given)
         print0("option -m %d: no effect with -v 0\n", opt.val_batches);
+    if (!is_answering(&opt) && !opt.hellaswag && option_named("--hellaswag")->given)
+        print0("option --hellaswag %s: no effect without -h 1\n", opt.hellaswag_data);
     if (opt.cpu_checkpointing) opt.recompute = 3;
     if (opt.overfit) {
         opt.train_data = opt.val_data;
