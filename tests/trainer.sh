@@ -762,7 +762,8 @@ END
     trains 1 equals -h 0 --prefetch=2 --dtype=fp32 -z=3 -m 5 --hellaswag x
     trains 1 blanks --prefetch 2 --dtype fp32 -z 3
     same_result equals blanks
-    screen equals '^config .*prefetch 2' '^option -m 5: no effect with -v 0$' '^option --hellaswag x: no effect without' \
+    screen equals '^config .*prefetch 2' '^option -m 5: no effect with -v 0$' \
+        '^option --hellaswag x: no effect without' \
         '^step +1/3 . loss [0-9.]+ \(-\). norm [0-9.]+ \(-\). lr '
     end
     begin 'options.overlap and the environment, with the reasons'
