@@ -97,6 +97,7 @@ deps:
 #? TEXT=my.txt         make demo: trains on your own text
 #? STEPS=3000          make demo: the number of steps
 demo: deps
+	@$(WITHOUT_FLAGS) scripts/demo.sh check
 	+@$(SUBMAKE) train_gpt2_zero $(if $(TEXT),$(TOKENS))
 	@$(WITHOUT_FLAGS) scripts/demo.sh
 #? plots               draws plots of the run in RUN

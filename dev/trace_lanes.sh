@@ -5,8 +5,9 @@
 # PICTURE (.svg or .png) it also draws the last step, which needs gnuplot.
 #   dev/trace_lanes.sh TRACE [PICTURE [TITLE]]      RANK=1 shows rank 1 instead of rank 0
 set -eu
-trace=${1:?usage: dev/trace_lanes.sh TRACE [PICTURE [TITLE]]} picture=${2:-} title=${3:-}
 fail() { echo "trace_lanes.sh: $*" >&2; exit 1; }
+[ $# != 0 ] || fail 'usage: dev/trace_lanes.sh TRACE [PICTURE [TITLE]]'
+trace=$1 picture=${2:-} title=${3:-}
 [ -r "$trace" ] || fail "$trace cannot be read"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

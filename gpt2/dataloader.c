@@ -175,9 +175,9 @@ static int find_shards(DataLoader *l, const char *pattern) {
         l->num_rows += l->rows[i];
     }
     if (l->num_rows < (int64_t)l->ranks * l->B)
-        return gpt2_fail("%s: %lld rows of %d tokens, fewer than %d ranks with batch %d need at once; use a "
-                         "smaller batch or more data",
-                         pattern, (long long)l->num_rows, l->T, l->ranks, l->B);
+        return gpt2_fail("%s: %lld rows of %d tokens, fewer than the %lld that a micro-batch takes (batch "
+                         "%d, ranks %d); use a smaller batch (-b) or more data",
+                         pattern, (long long)l->num_rows, l->T, (long long)l->ranks * l->B, l->B, l->ranks);
     return 0;
 }
 

@@ -80,7 +80,7 @@ typedef struct {
 // The settings of zero_create, with the defaults and ranges of settings.def; zero_defaults() fills them in.
 typedef struct {
     size_t size;         // sizeof(zero_config), set by zero_defaults; zero_create refuses any other value
-    int stage;           // 0 (plain data parallel) to 3
+    int stage;           // 0 (plain data parallelism) to 3
     int inference;       // 1: parameters only, for zero_begin_eval; no training
     int micro_batches;   // maximum per step; above 1, gradients are summed in fp32
     zero_device device;  // ZERO_CPU or ZERO_CUDA

@@ -2,6 +2,7 @@
 # make demo trains a GPT-2 of 0.8 million parameters to write stories, with ZeRO-3 on two ranks, in about a
 # minute. make demo TEXT=my.txt trains it on the bytes of your own text and validates on the first tenth, but
 # at most 100000 bytes. Each demo gets a new folder: build/demo, build/demo.2 and so on; none is removed.
+# `demo.sh check` only checks STEPS and TEXT, so that make demo does it before it builds.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/mpi_env.sh
@@ -16,9 +17,11 @@ if [ -n "${TEXT:-}" ]; then
         exit 1
     }
 fi
+[ "${1:-}" != check ] || exit 0
 mkdir -p build
 out=build/demo number=1
 until mkdir "$out" 2>/dev/null; do
+    [ -e "$out" ] || { mkdir "$out"; break; } # another error than "exists": mkdir prints it
     number=$((number + 1)) out=build/demo.$number
 done
 data="" prompt="Once upon a time"

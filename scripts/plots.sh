@@ -8,6 +8,7 @@ set -eu
 cd "$(dirname "$0")/.."
 folder=${1:-build/compare}
 fail() { echo "plots.sh: $*" >&2; exit 1; }
+[ ! -f "$folder" ] || fail "$folder is a file; RUN is the folder of a run, the trainer's -o"
 [ -d "$folder" ] || fail \
     "$folder does not exist; scripts/compare_stages.sh creates the default one, the trainer's -o any other"
 runs=()

@@ -157,7 +157,9 @@ test_plots() {
     mkdir "$dir/empty"
     need 'status 0 without a folder' not scripts/plots.sh "$dir/none" >"$screen" 2>&1
     need 'status 0 without a run' not scripts/plots.sh "$dir/empty" >>"$screen" 2>&1
-    counts '^plots.sh: ' 2
+    need 'status 0 with a file' not scripts/plots.sh README.md >>"$screen" 2>&1
+    counts '^plots.sh: ' 3
+    has "$screen" '^plots.sh: README.md is a file;'
     end
     begin 'plots.titles, and a run that has not finished'
     mkdir -p "$dir/bin" "$dir/two"
@@ -255,6 +257,8 @@ test_trace_lanes() {
     head -n 3 "$dir/trace.json" >"$dir/short.json"
     need 'a short trace was accepted' not dev/trace_lanes.sh "$dir/short.json" >"$screen" 2>&1
     has "$screen" 'has fewer than three steps'
+    need 'status 0 without a trace' not dev/trace_lanes.sh >"$screen" 2>&1
+    has "$screen" '^trace_lanes.sh: usage: '
     end
     if ! command -v gnuplot >/dev/null; then skip trace_lanes 'no gnuplot'; return; fi
     begin 'trace_lanes.the picture'
@@ -275,6 +279,8 @@ test_demo() {
     ln -s "$TRAINER" "$tree/train_gpt2_zero"
     need 'STEPS=abc was accepted' not env STEPS=abc "$tree/scripts/demo.sh" >"$screen" 2>&1
     has "$screen" '^STEPS=abc: not a number of steps$'      # and leaves no folder: the next is build/demo
+    need 'check failed' env STEPS=2 "$tree/scripts/demo.sh" check >"$screen" 2>&1
+    is 'what check prints' "$(<"$screen")" ''               # it leaves no folder either
     need 'failed' env STEPS=2 "$tree/scripts/demo.sh" >"$screen" 2>&1
     need 'no model' [ -e "$tree/build/demo/model_00000002.bin" ]
     sample=$(sed -n '/^sample from/{n;p}' "$screen")
@@ -288,6 +294,13 @@ test_demo() {
     need 'failed again' env STEPS=1 "$tree/scripts/demo.sh" >"$screen" 2>&1
     is 'models' "$(cd "$tree/build" && echo demo*/model_*)" \
         'demo.2/model_00000001.bin demo/model_00000002.bin demo/model_00000003.bin'
+    end
+    begin 'demo.a folder in which none can be created: an error'
+    mkdir -p "$dir/bare"
+    ln -s /proc "$dir/bare/build"
+    cp -r "$tree/scripts" "$dir/bare"
+    need 'status 0' not timeout -k 2 20 "$dir/bare/scripts/demo.sh" >"$screen" 2>&1
+    has "$screen" '^mkdir: .*build/demo'
     end
 }
 

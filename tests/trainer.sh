@@ -683,7 +683,7 @@ prompts.not a number|2|line 2: "x" is not a token number|$p $dir/no_number $numb
 prompts.a form feed instead of a number|2|line 2: .* is not a token number|$p $dir/form_feed $numbers
 prompts.token outside the vocabulary|1|line 3: token 300.* 0 to 299|$p $dir/no_token $numbers
 prompts.an empty file|1|the file has no prompts|$p $dir/no_prompt
-prompts.a missing file|2|$dir/nowhere: the file cannot be read|$p $dir/nowhere
+prompts.a missing file|2|$dir/nowhere: No such file|$p $dir/nowhere
 prompts.with training options|1|nothing is trained|$p $dir/prompts -y 1 -o $dir/model
 prompts.a folder without a checkpoint|1|neither a complete checkpoint|$p $dir/prompts -e $dir/hollow
 END
@@ -723,6 +723,7 @@ bad.unknown dtype|1|--dtype.*'fp64'.*bf16|--dtype fp64
 bad.communication dtype|1|--comm-type.*'bf16'.*fp32|--comm-type bf16
 bad.schedule|1|option -k: 'sawtooth' is not one of cosine,|-k sawtooth
 bad.unknown attention|1|'fast'.*auto, cudnn, cudnn-fast, cublaslt|--attention fast
+bad.batch larger than the data|2|stories_train.bin: .* rows .*, fewer than the 2000000 that|-b 1000000
 bad.naive above stage 0|1|--naive.*-z 3|--naive 1 -z 3
 bad.checkpoints without a folder|1|-o|-n 5
 bad.too many validation batches|2|-m 9999: data/stories_val.bin has only [0-9]+ batch|-v 1 -m 9999
@@ -762,10 +763,11 @@ END
     need 'dev/make_options.sh failed' dev/make_options.sh "$trainer" "$dir/options.md"
     need 'docs/reference/options.md is out of date: run dev/make_options.sh' \
         cmp -s "$dir/options.md" docs/reference/options.md
-    trains 1 equals -h 0 --prefetch=2 --dtype=fp32 -z=3 -m 5
+    trains 1 equals -h 0 --prefetch=2 --dtype=fp32 -z=3 -m 5 --hellaswag x
     trains 1 blanks --prefetch 2 --dtype fp32 -z 3
     same_result equals blanks
     screen equals '^config .*prefetch 2' '^option -m 5: no effect with -v 0$' \
+        '^option --hellaswag x: no effect without' \
         '^step +1/3 . loss [0-9.]+ \(-\). norm [0-9.]+ \(-\). lr '
     end
     begin 'options.overlap and the environment, with the reasons'
@@ -835,7 +837,7 @@ zero config.fp16 on a CPU|2|fp16.enabled: fp16: .*on the CPU.*--dtype|$z/fp16.js
 zero config.dtype contradicts --comm-type|2|communication_data_type.*--comm-type|--comm-type fp32 $z/wire.json
 zero config.a communication dtype that would round|2|"bf16".*are sent as fp32|-z 1 -d 256 $z/wire.json
 zero config.accumulation contradicts -d|2|gradient_accumulation_steps: 2: .*1 micro|-d 128 $z/micro.json
-zero config.a batch that does not divide|2|train_batch_size: 13: .*2 ranks|$z/odd.json
+zero config.a batch that does not divide|2|train_batch_size: 13: .*ranks 2 = 4;|$z/odd.json
 zero config.batch contradicts -d|2|train_batch_size: 12: .*4 rows|-d 128 $z/zero.json
 zero config.tier contradicts an option|1|offload_param.device: cpu: option|--offload-param nvme $z/tier.json
 zero config.folder contradicts --nvme|1|nvme_path: /n: option --nvme |--nvme /m $z/tier.json

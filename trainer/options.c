@@ -323,7 +323,7 @@ static void check_needs(const Option *o) {
 
 void settle_options(void) {
     if (opt.zero.debug.naive && opt.zero.stage)
-        die("option --naive 1: the naive path is plain data parallel; it needs -z 0, not -z %d",
+        die("option --naive 1: the naive path is plain data parallelism; it needs -z 0, not -z %d",
             opt.zero.stage);
     if (opt.cpu_checkpointing && opt.recompute >= 0 && opt.recompute != 3)
         die("option --cpu-checkpointing: it keeps the inputs of blocks on the host, so it needs -r 3, not "
@@ -347,6 +347,8 @@ void settle_options(void) {
         note_unused();
     else if (!opt.val_every && opt.val_batches && option_named("-m")->given)
         print0("option -m %d: no effect with -v 0\n", opt.val_batches);
+    if (!is_answering(&opt) && !opt.hellaswag && option_named("--hellaswag")->given)
+        print0("option --hellaswag %s: no effect without -h 1\n", opt.hellaswag_data);
     if (opt.cpu_checkpointing) opt.recompute = 3;
     if (opt.overfit) {
         opt.train_data = opt.val_data;

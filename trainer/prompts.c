@@ -120,7 +120,7 @@ void prompts_free(Prompts *p) {
 }
 
 void prompts_open(Prompts *p, const Tokenizer *tokenizer, int V, int T) {
-    if (access(opt.prompts, R_OK)) die("option --prompts %s: the file cannot be read", opt.prompts);
+    if (access(opt.prompts, R_OK)) die("option --prompts: %s: %s", opt.prompts, strerror(errno));
     char *text = text_file_read(opt.prompts);
     if (!text) die("option --prompts: %s; --prompts - reads standard input", gpt2_last_error());
     Bpe *bpe = encoder_of(tokenizer);

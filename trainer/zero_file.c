@@ -161,8 +161,8 @@ static void settle_batch(const zero_deepspeed_key *rows_a_step) {
     const long long at_once = (long long)opt.B * run.ranks;
     if (opt.rows_a_step % at_once || (opt.micro_batches && opt.rows_a_step != opt.B * parts)) {
         snprintf(remark, sizeof remark,
-                 "%d rows (train_micro_batch_size_per_gpu or -b) x %lld micro-batches "
-                 "(gradient_accumulation_steps) x %d ranks are %lld; start as many ranks as the file is for",
+                 "train_micro_batch_size_per_gpu (or -b) %d x gradient_accumulation_steps %lld x "
+                 "ranks %d = %lld; start as many ranks as the file is for",
                  opt.B, parts / run.ranks, run.ranks, opt.B * parts);
         refuse(rows_a_step, remark);
         return;

@@ -160,5 +160,6 @@ for my $lesson (map { sprintf('%02d', $_) } 1 .. 99) {
     report($lesson, $_, sub { run_page($_) }) for glob("docs/tutorial/$lesson-*.md");
     report($lesson, 'grader', sub { run_grader($lesson) }) if -e "dev/lessons/${lesson}_check.c";
 }
+die "Lesson $only does not exist; docs/tutorial/ has them\n" if $only && !($passed + $failed);
 print "$passed passed, $failed failed\n";
 exit($failed || !$passed ? 1 : 0);

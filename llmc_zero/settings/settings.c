@@ -191,7 +191,7 @@ static int check_rules(const zero_config *c) {
         const char *settings, *why;
     } rules[] = {
         { c->debug.naive && c->stage, "debug.naive stage",
-          ": the naive path is plain data parallel, without ZeRO: use stage 0" },
+          ": the naive path is plain data parallelism, without ZeRO: use stage 0" },
         { c->debug.naive && c->device == ZERO_CUDA, "debug.naive device",
           ": the naive path computes on the CPU: set device to cpu" },
         { c->debug.naive && c->inference, "debug.naive inference",
