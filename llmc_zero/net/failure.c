@@ -217,7 +217,8 @@ static void watch_launcher(void) {
 static void tell_end(net *n, int status) {
     net_note note = { .kind = NOTE_END, .root = n->rank, .status = status };
     const char *why = n->failed ? n->failure.fields.sentence : zero_last_error();
-    if (n->told++) return;
+    // An END of this rank's own would make the rank that has ended the job leave its message to this one.
+    if (has_one_ended(n) || n->told++) return;
     snprintf(note.words, sizeof note.words, "%.639s", *why ? why : "it gave no reason");
     link_tell(n, &note);
     hear(n);
