@@ -13,6 +13,7 @@ static const double hear_s = 0.5;    // time for late ranks to receive each othe
 static const double grace_s = 0.5;   // for a lower rank that fails a little later to send END first
 static const double claim_s = 1;     // for a lower rank to send END too
 static const double reporter_s = 3;  // for the reporting rank to print and to end all
+static const double read_s = 0.1;    // for the launcher to read the message, which an abort may drop
 static const double settle_s = 0.3;  // a wait is worth a note only if it takes longer
 
 // Writes everything at once, so that other ranks' output cannot split it. Flushes only stdout, because a
@@ -246,6 +247,7 @@ void failure_end(net *n, int status, const char *sentence) {
     }
     if (failure_reports(n, status)) {
         say(sentence);
+        clock_nap(read_s);
     } else {  // MPI_Abort ends all ranks, so let the reporting rank call it first
         clock_nap(reporter_s);
         status = n->ended.status;
