@@ -99,7 +99,8 @@ sub output_of ($folder, @command) {
     my $text = <$out> // '';
     return ($text, undef) if close $out;
     return ($text, "still running after $SECONDS seconds") if $? >> 8 == 124;
-    my @lines = grep { /\S/ } split /\n/, $text =~ s/^-{70,}\n.*?^-{70,}\n//gmsr;  # without mpirun's notes
+    # without mpirun's notes
+    my @lines = grep { /\S/ && !/^\[\S+:\d+\] / } split /\n/, $text =~ s/^-{70,}\n.*?^-{70,}\n//gmsr;
     splice @lines, 0, -6 if @lines > 6;
     return ($text, join "\n    ", 'fails with status ' . ($? >> 8) . ':', @lines);
 }
