@@ -14,7 +14,7 @@
 //   ended     The reporting rank prints its message and calls MPI_Abort, with which the launcher ends all
 //             ranks. The others wait for that for three seconds at most.
 //
-// A rank that dies can tell nobody. The launcher notices it: mpirun prints which rank it was, sends SIGCONT
+// A dead rank reports nothing. The launcher notices it: mpirun prints which rank it was, sends SIGCONT
 // to the others at once, SIGTERM a second later and SIGKILL after another one. After SIGCONT from the
 // launcher, the lowest rank that is not missing itself prints for whom it waits, in which collective, and for
 // how long.
