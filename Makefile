@@ -68,7 +68,7 @@ include dev/dev.mk
 
 # ---- the trainer: plain C, although the file with the layer loops is named .cu, as in llm.c
 TRAINER     := $(if $(filter build,$(BUILD)),,$(BUILD)/)train_gpt2_zero
-TRAINER_OBJ := $(BUILD)/train_gpt2_zero.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard trainer/*.c))
+TRAINER_OBJ := $(BUILD)/train_gpt2_zero.o $(patsubst %.c,$(BUILD)/%.o,$(wildcard trainer/*/*.c))
 $(BUILD)/train_gpt2_zero.o: train_gpt2_zero.cu $(ZERO_FLAGS)
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) -x c $(ZERO_CFLAGS) -I. -c $< -o $@

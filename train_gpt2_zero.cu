@@ -31,37 +31,37 @@
 // defines: zero_*
 #include "llmc_zero/zero.h"
 // defines: GPT2, free_tables, act, row_of, block_input, allocate_activations, *_input
-#include "trainer/activations.h"
+#include "trainer/running/activations.h"
 // defines: print_config
-#include "trainer/config_table.h"
+#include "trainer/options/config_table.h"
 // defines: make_folder, check_one_folder, why_no_checkpoint, lock_folder, check_folder_lock
-#include "trainer/folder.h"
+#include "trainer/checkpoints/folder.h"
 // defines: settle_memory, bytes_to_come, use_one_arena, out_of_memory
-#include "trainer/fit.h"
+#include "trainer/planning/fit.h"
 // defines: Generation, CachedPass, generation_*, Answers, answers_*, print_token
-#include "trainer/generate.h"
+#include "trainer/generating/generate.h"
 // defines: TrainingData, data_*, describe_model, load_values, must_be_same
-#include "trainer/inputs.h"
+#include "trainer/running/inputs.h"
 // defines: take_launched_ranks, check_launched_ranks, note_differences, settle_machine,
 // plugin_settings
-#include "trainer/machine.h"
+#include "trainer/running/machine.h"
 // defines: verify, export_model
-#include "trainer/offline.h"
+#include "trainer/checkpoints/offline.h"
 // defines: opt, parse_options, settle_options, is_answering, prompts_arrive
-#include "trainer/options.h"
+#include "trainer/options/options.h"
 // defines: Report, StepResult, report_*, logs_*, try_outputs, write_trace
-#include "trainer/report.h"
+#include "trainer/running/report.h"
 // defines: run (the plugin, ranks, step), print0, now, die, zero_check, gpt2_check, LAYER
-#include "trainer/run.h"
+#include "trainer/running/run.h"
 // defines: TrainerState, check_room, checkpoint_to_resume, load_checkpoint, write_checkpoint, end_checkpoint,
 // checkpoint_*
-#include "trainer/saving.h"
+#include "trainer/checkpoints/saving.h"
 // defines: take_signals, signals_in_training, check_output, REQUESTS, requests_*, *_is_requested
-#include "trainer/signals.h"
+#include "trainer/running/signals.h"
 // defines: print_start, print_plan
-#include "trainer/start_table.h"
+#include "trainer/planning/start_table.h"
 // defines: take_zero_file, settle_file_batch
-#include "trainer/zero_file.h"
+#include "trainer/options/zero_file.h"
 
 // --------
 // the model as the plugin sees it: a table of tensors, and the units that it gathers and releases

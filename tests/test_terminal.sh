@@ -99,7 +99,7 @@ need '--help failed' "$TRAINER" --help >"$screen"
 need "a line of $(wc -L <"$screen") columns" [ "$(wc -L <"$screen")" -le 100 ]
 counts '^(Model and data|Batch and schedule|Optimizer|ZeRO|Output and checkpoints|Machine)$' 6
 counts '^  .*\./train_gpt2_zero ' 4     # examples
-sed -nE 's/^[A-Z_]+\("(-[^"]+)".*/\1/p' trainer/options.def >"$dir/options"
+sed -nE 's/^[A-Z_]+\("(-[^"]+)".*/\1/p' trainer/options/options.def >"$dir/options"
 need "$(wc -l <"$dir/options") options in the table" [ "$(wc -l <"$dir/options")" -ge 55 ]
 while read -r option; do
     need "no $option" grep -qE -- "^  $option( |\$)|accepted:.* $option( |\$)" "$screen"

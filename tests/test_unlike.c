@@ -12,9 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <cmocka.h>
-#include "../trainer/inputs.h"
-#include "../trainer/run.h"
-#include "../trainer/options.h"
+#include "../trainer/running/inputs.h"
+#include "../trainer/running/run.h"
+#include "../trainer/options/options.h"
 
 static char folder[] = "/tmp/test_unlike.XXXXXX";
 static Options usual;

@@ -3,9 +3,9 @@
 #include <string.h>
 #include "../../llmc_zero/settings/settings.h"
 #include "../../llmc_zero/zero.h"
-#include "../../trainer/options.h"
-#include "../../trainer/run.h"
-#include "../../trainer/zero_file.h"
+#include "../../trainer/options/options.h"
+#include "../../trainer/running/run.h"
+#include "../../trainer/options/zero_file.h"
 #include "fuzz.h"
 
 static Options defaults;

@@ -1,8 +1,8 @@
 // The command line, one argument per line, and the model that it describes.
-#include "../../trainer/options.h"
+#include "../../trainer/options/options.h"
 #include "../../gpt2/model.h"
 #include <string.h>
-#include "../../trainer/run.h"
+#include "../../trainer/running/run.h"
 #include "fuzz.h"
 
 enum { ARGUMENTS = 64 };

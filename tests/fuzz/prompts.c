@@ -2,8 +2,8 @@
 // takes 50 MiB.
 #include "../../gpt2/bpe.h"
 #include <string.h>
-#include "../../trainer/prompts.h"
-#include "../../trainer/options.h"
+#include "../../trainer/generating/prompts.h"
+#include "../../trainer/options/options.h"
 #include "fuzz.h"
 
 enum { BYTES = 256 };

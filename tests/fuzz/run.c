@@ -3,7 +3,7 @@
 #include <unistd.h>
 #define zero_end_job fuzz_end_job
 #define usleep(us) ((void)0)  // ranks pause before they exit; a fuzzer need not
-#include "../../trainer/run.c"
+#include "../../trainer/running/run.c"
 #include "fuzz.h"
 
 static jmp_buf end;

@@ -2,10 +2,10 @@
 #include <math.h>
 #include <string.h>
 #include "../../gpt2/gpt2_error.h"
-#include "../../trainer/inputs.h"
-#include "../../trainer/options.h"
-#include "../../trainer/run.h"
-#include "../../trainer/saved_run.h"
+#include "../../trainer/running/inputs.h"
+#include "../../trainer/options/options.h"
+#include "../../trainer/running/run.h"
+#include "../../trainer/checkpoints/saved_run.h"
 #include "fuzz.h"
 
 static GPT2 model;

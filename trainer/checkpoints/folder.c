@@ -1,0 +1,264 @@
+#include "folder.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "../../gpt2/disk.h"
+#include "../options/options.h"
+#include "../running/run.h"
+
+char *path_in(char path[OUTPUT_PATH], const char *folder, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    int length = snprintf(path, OUTPUT_PATH, "%s/", folder);
+    if (length < OUTPUT_PATH) length += vsnprintf(path + length, OUTPUT_PATH - length, fmt, args);
+    va_end(args);
+    if (length >= OUTPUT_PATH) die("%.64s...: the name is too long", folder);
+    return path;
+}
+
+void random_digits(char digits[17]) {
+    uint64_t word;
+    if (getrandom(&word, sizeof word, 0) != sizeof word)
+        die("cannot get a random number: %s", strerror(errno));
+    snprintf(digits, 17, "%016llx", (unsigned long long)word);
+}
+
+static FILE *opened(int fd, const char *path, const char *mode) {
+    FILE *f = fd < 0 ? NULL : fdopen(fd, mode);
+    if (!f) die("%s: %s", path, strerror(errno));
+    return f;
+}
+
+// O_EXCL does not follow a symlink, so an existing file is removed first instead of being written to.
+FILE *create_file(const char *path) {
+    if (unlink(path) && errno != ENOENT) die("%s: cannot be replaced: %s", path, strerror(errno));
+    return opened(open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666), path, "w");
+}
+
+void commit_file(FILE *f, const char *temporary, const char *path) {
+    int bad = ferror(f) || fflush(f) || fsync(fileno(f));
+    bad |= fclose(f) != 0;
+    if (!bad) bad = rename(temporary, path);
+    int error = errno;
+    if (bad) unlink(temporary);
+    if (bad) die("%s: not written: %s", path, strerror(error));
+    gpt2_check(disk_sync_parent(path));
+}
+
+void copy_to_output(const char *from, const char *name) {
+    const char *path = in_output("%s", name), *temporary = in_output("%s.tmp", name);
+    char bytes[4096];
+    struct stat source, st;
+    FILE *in;
+    gpt2_check(disk_open_stream(from, &in));
+    if (!in || fstat(fileno(in), &source)) die("%s: %s", from, strerror(errno));
+    if (stat(path, &st) || st.st_ino != source.st_ino || st.st_dev != source.st_dev) {
+        FILE *out = create_file(temporary);
+        for (size_t n; (n = fread(bytes, 1, sizeof bytes, in)) > 0;) fwrite(bytes, 1, n, out);
+        if (ferror(in)) die("%s: cannot be read: %s", from, strerror(errno));
+        commit_file(out, temporary, path);
+    }
+    fclose(in);  // nothing was written
+}
+
+void close_file(FILE *f, const char *path) {
+    int bad = ferror(f);
+    if (fclose(f) || bad) die("%s: not written: %s", path, strerror(errno));
+}
+
+FILE *append_to_file(const char *path) {
+    const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    return opened(open(path, flags, 0666), path, "a");
+}
+
+void try_file(const char *option, const char *path) {
+    char temporary[OUTPUT_PATH + 32];
+    struct stat st;
+    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
+    if (!lstat(path, &st) && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
+        die("%s: %s exists and is not a regular file; name another one", option, path);
+    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (fd < 0 || close(fd) || unlink(temporary))
+        die("%s: %s cannot be written: %s", option, path, strerror(errno));
+}
+
+int file_is_there(const char *path) {
+    if (!access(path, F_OK)) return 1;
+    if (errno != ENOENT && errno != ENOTDIR) die("%s: %s", path, strerror(errno));
+    return 0;
+}
+
+int is_folder(const char *path) {
+    struct stat st;
+    return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+// Bytes for the longest name that a save writes here, including the final 0:
+// /step_2147483647/rank00000-0123456789abcdef.states
+enum { LONGEST_NAME = 80 };
+
+void make_folder(void) {
+    if (!opt.output) return;
+    if (strlen(opt.output) + LONGEST_NAME > PATH_MAX)
+        die("option -o: the name is too long: a path has at most %d bytes, and files in this folder need %d "
+            "of them",
+            PATH_MAX - 1, LONGEST_NAME - 1);
+    // If the power fails before a new folder's name is on disk, the folder and its contents are lost.
+    if (!mkdir(opt.output, 0777))
+        gpt2_check(disk_sync_parent(opt.output));
+    else if (errno != EEXIST)
+        die("option -o: %s cannot be created: %s", opt.output, strerror(errno));
+    if (!access(opt.output, F_OK) && !is_folder(opt.output)) die("option -o: %s is not a folder", opt.output);
+    if (access(opt.output, W_OK | X_OK))
+        die("option -o: %s cannot be written to: %s", opt.output, strerror(errno));
+}
+
+// --------
+// one folder for all ranks
+
+// NFS may show a new file late. The other ranks wait in the meantime, so this polls for at most half of their
+// timeout.
+static int appears(const char *name) {
+    enum { PAUSE_US = 20000 };
+    const char *path = in_output("%s", name);
+    const double seconds = opt.zero.comm.timeout_s < 6 ? opt.zero.comm.timeout_s / 2 : 3;
+    int looks = (int)(seconds * 1e6 / PAUSE_US);
+    while (access(path, F_OK)) {
+        if (looks-- <= 0) return 0;
+        usleep(PAUSE_US);
+    }
+    return 1;
+}
+
+static const char *no_checkpoint;  // why no checkpoint can be saved; NULL: one can
+
+const char *why_no_checkpoint(void) { return no_checkpoint; }
+
+// Without -n N, ranks may have different folders; they then save nothing.
+static int note_own_folders(int same) {
+    double with = same;
+    int rc = zero_sum(run.z, &with, 1);
+    if (rc || with == run.ranks) return rc;
+    no_checkpoint = "-o is not a folder shared by all ranks";
+    print0("option -o %s: not a folder shared by all ranks, so no checkpoint is saved\n", opt.output);
+    return 0;
+}
+
+// Rank 0 creates a file with a new random name, and the others look for it. Some ranks may have no folder, so
+// all ranks take part in the collectives.
+void check_one_folder(void) {
+    char name[64] = "", path[OUTPUT_PATH], digits[17];
+    if (is_answering(&opt)) return;
+    if (run.rank == 0 && opt.output && run.ranks > 1) {
+        random_digits(digits);
+        snprintf(name, sizeof name, ".one_folder_%s", digits);
+        path_in(path, opt.output, "%s", name);
+        if (fclose(create_file(path))) die("%s: %s", path, strerror(errno));
+    }
+    if (run.ranks > 1) zero_check(zero_broadcast(run.z, 0, name, sizeof name));
+    if (run.ranks > 1 ? !*name : !opt.output) no_checkpoint = "no folder was given (-o)";
+    if (!*name) return;
+    const int same = opt.output && appears(name);
+    int rc;
+    if (opt.checkpoint_every > 0)
+        rc = zero_require_same(run.z, same ? "-o = the folder that rank 0 writes to" : "-o = another folder");
+    else
+        rc = note_own_folders(same);
+    if (run.rank == 0) unlink(path);
+    zero_check(rc);
+}
+
+// --------
+// the lock
+
+#define LOCK_FILE "run.lock"
+
+static char refusal[1024 + OUTPUT_PATH];  // "": none
+static int held = -1;                     // descriptor of the locked file; -1: none
+
+static void refuse(const char *path, const char *why) {
+    snprintf(refusal, sizeof refusal, "option -o: %s: %s", path, why);
+}
+
+// The run that holds the lock has written "host a, process 123" to the file.
+static void refuse_second_run(int fd) {
+    char holder[300], why[600];
+    ssize_t n = pread(fd, holder, sizeof holder - 1, 0);
+    holder[n > 0 ? n : 0] = 0;
+    holder[strcspn(holder, "\n")] = 0;
+    for (char *c = holder; *c; c++)
+        if (*c < ' ' || *c > '~') *c = '?';
+    if (!*holder) strcpy(holder, "its process has not written its name yet");
+    snprintf(why, sizeof why,
+             "another run is using this folder (%s); wait until it ends, or give this run another folder",
+             holder);
+    refuse(opt.output, why);
+}
+
+static void write_holder(int fd, const char *path) {
+    char host[256] = "", line[320];
+    if (gethostname(host, sizeof host - 1)) snprintf(host, sizeof host, "unknown");
+    int length = snprintf(line, sizeof line, "host %s, process %ld\n", host, (long)getpid());
+    if (ftruncate(fd, 0) || pwrite(fd, line, (size_t)length, 0) != length) refuse(path, strerror(errno));
+}
+
+static int has_no_locks(int error) {
+    return error == ENOLCK || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL;
+}
+
+// The descriptor stays open, and the lock held, until the process ends. The run never removes the file:
+// another process may already have opened it, and would then lock a file that no longer has a name.
+void lock_folder(void) {
+    struct stat st;
+    if (!opt.output || run.rank != 0) return;
+    const char *path = in_output(LOCK_FILE);
+    int fd = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    if (fd < 0 || fstat(fd, &st)) {
+        refuse(path, strerror(errno));
+    } else if (!S_ISREG(st.st_mode)) {
+        refuse(path, "not a regular file");
+    } else if (!flock(fd, LOCK_EX | LOCK_NB)) {
+        held = fd;
+        write_holder(fd, path);
+    } else if (errno == EWOULDBLOCK) {
+        refuse_second_run(fd);
+    } else if (has_no_locks(errno)) {
+        print0("warning: %s: this file system has no locks (%s), so a second run in this folder will "
+               "not be detected\n",
+               path, strerror(errno));
+    } else {
+        refuse(path, strerror(errno));
+    }
+}
+
+void check_folder_lock(void) {
+    if (*refusal) die("%s", refusal);
+}
+
+int folder_is_locked(void) { return held >= 0; }
+
+// If the file was removed, another run may have created and locked a new one. If none has, this run does.
+void check_lock_is_held(void) {
+    struct stat ours, st;
+    if (held < 0) return;
+    const char *path = in_output(LOCK_FILE);
+    const int removed = lstat(path, &st) != 0;
+    if (removed && errno != ENOENT) die("%s: %s", path, strerror(errno));
+    if (fstat(held, &ours)) die("%s: %s", path, strerror(errno));
+    if (!removed && st.st_ino == ours.st_ino && st.st_dev == ours.st_dev) return;
+    close(held);  // nothing is written through it
+    held = -1;
+    lock_folder();
+    if (!removed && !*refusal)
+        refuse(path, "it was removed, and another run has used this folder since; -y 1 resumes from that "
+                     "run's last checkpoint");
+    check_folder_lock();
+}

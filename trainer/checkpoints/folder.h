@@ -1,0 +1,58 @@
+// The output folder, -o: one for all ranks, on all hosts.
+#ifndef TRAINER_FOLDER_H
+#define TRAINER_FOLDER_H
+#include <stdio.h>
+#include "../options/options.h"
+
+enum { OUTPUT_PATH = 4200 };
+
+// Writes the path of a file in a folder, and returns it. Ends the run if the path is too long.
+char *path_in(char path[OUTPUT_PATH], const char *folder, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+// Like path_in, for any folder or for -o. The path is valid until the end of the enclosing block.
+#define in_folder(folder, ...) path_in((char[OUTPUT_PATH]){ 0 }, folder, __VA_ARGS__)
+#define in_output(...) in_folder(opt.output, __VA_ARGS__)
+
+int file_is_there(const char *path);  // ends the run if that cannot be determined
+int is_folder(const char *path);
+// Creates the folder of -o, if given.
+void make_folder(void);
+// These open a file for writing, or end the run. Neither follows a symlink. create_file replaces an existing
+// file.
+FILE *create_file(const char *path);
+FILE *append_to_file(const char *path);
+// Completes a file created by create_file(temporary). Returns when it is on disk under its final name, or
+// ends the run.
+void commit_file(FILE *f, const char *temporary, const char *path);
+// Copies a file into -o under this name, unless it is that file.
+void copy_to_output(const char *from, const char *name);
+// The name of the tokenizer's copy in -o.
+#define TOKENIZER_FILE "tokenizer.bin"
+void close_file(FILE *f, const char *path);  // ends the run if a write failed
+// Ends the run now if this file could not be created. It will be written only at the end.
+void try_file(const char *option, const char *path);
+// Writes a random number as 16 hexadecimal digits.
+void random_digits(char digits[17]);
+
+// (collective) Checks that all ranks see the same folder, since each rank writes its part of a checkpoint
+// there. After a mismatch, a run with -n ends, and a run without -n saves nothing.
+void check_one_folder(void);
+// Returns why checkpoints cannot be saved, after check_one_folder; NULL: they can.
+const char *why_no_checkpoint(void);
+
+// -------- a lock keeps two runs from mixing their files
+//
+// Rank 0 holds it, and the kernel releases it however the process ends.
+
+// Rank 0 locks -o before anything there is read or changed. check_folder_lock later reports a failure, so
+// that it ends all ranks once they are connected.
+void lock_folder(void);
+// Ends the run if rank 0 did not get the lock. The message names the run that holds it.
+void check_folder_lock(void);
+// Returns 1 on rank 0 if it holds the lock, 0 if the file system has no locks.
+int folder_is_locked(void);
+// Ends the run if someone removed the lock file and another run has locked the folder since. Called before
+// each save; does nothing on ranks other than 0.
+void check_lock_is_held(void);
+
+#endif

@@ -1,0 +1,195 @@
+#include "saved_list.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fnmatch.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../gpt2/disk.h"
+#include "../../gpt2/gpt2_error.h"
+#include "../../llmc_zero/zero.h"
+#include "../options/options.h"
+#include "../running/run.h"
+
+// --------
+// names
+
+// Returns the number in PREFIX%08dEND, or -1 for any other name.
+static int step_in(const char *name, const char *prefix, const char *end) {
+    const size_t n = strlen(prefix);
+    char again[64];
+    if (strncmp(name, prefix, n)) return -1;
+    const long step = strtol(name + n, NULL, 10);
+    if (step < 0 || step > INT32_MAX) return -1;
+    snprintf(again, sizeof again, "%s%08ld%s", prefix, step, end);
+    return strcmp(name, again) ? -1 : (int)step;
+}
+
+// Splits a path, ignoring trailing slashes.
+static void split(const char *path, char folder[OUTPUT_PATH], char name[64]) {
+    size_t end = strlen(path);
+    while (end > 1 && path[end - 1] == '/') end--;
+    size_t begin = end;
+    while (begin && path[begin - 1] != '/') begin--;
+    snprintf(name, 64, "%.*s", (int)(end - begin), path + begin);
+    snprintf(folder, OUTPUT_PATH, "%.*s", begin > 1 ? (int)begin - 1 : 1, begin ? path : ".");
+}
+
+int checkpoint_step_of(const char *folder) {
+    char parent[OUTPUT_PATH], name[64];
+    split(folder, parent, name);
+    return step_in(name, "step_", "");
+}
+
+int checkpoint_model_of(char path[OUTPUT_PATH], const char *folder) {
+    char parent[OUTPUT_PATH], name[64];
+    split(folder, parent, name);
+    const int step = step_in(name, "step_", "");
+    if (step >= 0) path_in(path, parent, "model_%08d.bin", step);
+    return step >= 0 ? 0 : -1;
+}
+
+int checkpoint_of_model(char folder[OUTPUT_PATH], const char *path) {
+    char parent[OUTPUT_PATH], name[64];
+    split(path, parent, name);
+    const int step = step_in(name, "model_", ".bin");
+    if (step >= 0) path_in(folder, parent, "step_%08d", step);
+    return step >= 0 && is_checkpoint(folder) ? 0 : -1;
+}
+
+int is_checkpoint(const char *folder) { return file_is_there(in_folder(folder, "manifest.json")); }
+
+// --------
+// the contents of a folder
+
+static void add_found(Listing *l, const Found *f) {
+    l->found = realloc(l->found, (l->n + 1) * sizeof *l->found);
+    if (!l->found) die("out of memory for the checkpoints in %s", l->folder);
+    l->found[l->n++] = *f;
+}
+
+// The model file is written after the manifest and removed before it, so a model file without a manifest
+// means damage. Both may have appeared since the first look, so this looks twice.
+static void look_at(Found *f) {
+    char model[OUTPUT_PATH];
+    f->complete = is_checkpoint(f->path);
+    if (f->complete || checkpoint_model_of(model, f->path)) return;
+    if (!file_is_there(model)) return;
+    f->complete = is_checkpoint(f->path);
+    f->damaged = !f->complete;
+}
+
+static void add_entry(Listing *l, const char *name) {
+    Found f = { .step = checkpoint_step_of(name) };
+    l->had_some |= step_in(name, "model_", ".bin") >= 0;
+    if (f.step < 0) return;
+    path_in(f.path, l->folder, "%s", name);
+    look_at(&f);
+    l->had_some |= f.damaged;
+    add_found(l, &f);
+}
+
+static int newest_first(const void *a, const void *b) {
+    const Found *x = a, *y = b;
+    return (x->step < y->step) - (x->step > y->step);
+}
+
+static Listing list_once(const char *option, const char *folder) {
+    Listing l = { .n = 0 };
+    if (snprintf(l.folder, sizeof l.folder, "%s", folder) >= OUTPUT_PATH)
+        die("option %s: the name is too long", option);
+    DIR *dir = opendir(folder);
+    if (!dir && errno == ENOENT) return l;
+    if (!dir) die("option %s: %s cannot be searched for checkpoints: %s", option, folder, strerror(errno));
+    errno = 0;
+    for (struct dirent *e = readdir(dir); e; e = readdir(dir)) {
+        add_entry(&l, e->d_name);
+        errno = 0;
+    }
+    if (errno) die("option %s: %s cannot be searched for checkpoints: %s", option, folder, strerror(errno));
+    closedir(dir);
+    if (l.n) qsort(l.found, l.n, sizeof *l.found, newest_first);
+    for (int i = l.n - 1; i >= 0; i--)
+        if (l.found[i].complete) l.newest = &l.found[i];
+    return l;
+}
+
+// A run may save and remove checkpoints in this folder, so a second listing must confirm that one is damaged
+// or that none is complete.
+Listing checkpoints_in(const char *option, const char *folder) {
+    Listing l = list_once(option, folder);
+    int doubtful = !l.newest;
+    for (int i = 0; i < l.n; i++) doubtful |= l.found[i].damaged;
+    if (!doubtful) return l;
+    free(l.found);
+    return list_once(option, folder);
+}
+
+int checkpoint_is_damaged(const Found *f) {
+    return gpt2_fail("%s: damaged: it was complete, and manifest.json is missing", f->path);
+}
+
+// --------
+// removing
+
+// A missing file is not an error.
+static void remove_file(const char *path) {
+    if (remove(path) && errno != ENOENT) print0("warning: %s: %s\n", path, strerror(errno));
+}
+
+// Files that a run renames or removes within a moment, unless it is killed.
+static const char *const temporary_files[] = {
+    "@(main.log|metrics.jsonl|run.json|summary.json|answers.jsonl|inference.json|" TOKENIZER_FILE
+    ")?(.+([0-9])).tmp",
+    "model_+([0-9]).bin.+([0-9a-f]).tmp",
+    ".one_folder_+([0-9a-f])",
+};
+
+static int is_temporary(const char *name) {
+    for (size_t i = 0; i < sizeof temporary_files / sizeof *temporary_files; i++)
+        if (!fnmatch(temporary_files[i], name, FNM_EXTMATCH)) return 1;
+    return 0;
+}
+
+static void remove_temporary_files(void) {
+    DIR *dir = opendir(opt.output);
+    if (!dir) print0("warning: %s cannot be listed: %s\n", opt.output, strerror(errno));
+    for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir))
+        if (is_temporary(e->d_name)) remove_file(in_output("%s", e->d_name));
+    if (dir) closedir(dir);
+}
+
+void checkpoints_remove_leftovers(void) {
+    if (!folder_is_locked()) return;
+    Listing l = checkpoints_in("-o", opt.output);
+    for (int i = 0; i < l.n; i++) {
+        const Found *f = &l.found[i];
+        if (f->complete || f->damaged) continue;
+        if (zero_checkpoint_remove(f->path))
+            print0("warning: %s\n", zero_last_error());
+        else
+            print0("%s: removed, because its save did not finish\n", f->path);
+    }
+    free(l.found);
+    remove_temporary_files();
+}
+
+// Removes the folder last. If the run is killed in between, the folder still identifies the files left to
+// remove, and a run can resume from it without the model file.
+static void remove_checkpoint(const Found *f) {
+    remove_file(in_output("model_%08d.bin", f->step));
+    if (zero_checkpoint_remove(f->path)) print0("warning: %s\n", zero_last_error());
+}
+
+void checkpoints_prune(void) {
+    Listing l = checkpoints_in("-o", opt.output);
+    int kept = 0;
+    for (int i = 0; i < l.n; i++) {
+        const Found *f = &l.found[i];
+        const int major = opt.checkpoint_major && f->step % opt.checkpoint_major == 0;
+        if (f->complete && (kept++ < opt.checkpoints_keep || major)) continue;
+        remove_checkpoint(f);
+    }
+    free(l.found);
+}

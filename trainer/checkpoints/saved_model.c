@@ -1,0 +1,209 @@
+#include "saved_model.h"
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../../gpt2/disk.h"
+#include "../../gpt2/gpt2_error.h"
+#include "../running/activations.h"
+#include "../options/options.h"
+#include "../running/run.h"
+#include "saved_list.h"
+#include "saved_run.h"
+
+// --------
+// values
+
+typedef struct {
+    zero_checkpoint *from;
+    zero_value what;
+    int failed;  // 1: a value could not be read
+} Opened;
+
+static int get_values(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
+    Opened *o = ctx;
+    int rc = zero_checkpoint_get(o->from, o->what, tensor, layer, offset, n, values);
+    if (rc) o->failed = 1;
+    return rc ? gpt2_fail("%s", zero_last_error()) : 0;
+}
+
+static void close_checkpoint(void *ctx) {
+    Opened *o = ctx;
+    zero_checkpoint_close(o->from);
+    free(o);
+}
+
+static int open_tensors(Opened *o, const char *folder, const GPT2Config *config) {
+    GPT2 model = { .config = *config };
+    gpt2_tensors(&model.config, model.tensors);
+    run.describe(&model);
+    const PluginTables *t = &model.tables;
+    int rc = zero_checkpoint_open(&o->from, folder, t->tensors, NUM_PARAMETER_TENSORS, t->units, t->n_units);
+    free_tables(&model);
+    return rc ? gpt2_fail("%s", zero_last_error()) : 0;
+}
+
+int saved_model_open(const char *folder, zero_value what, GPT2Stored *stored) {
+    SavedRun saved;
+    *stored = (GPT2Stored){ 0 };
+    int failed = saved_run_of(&saved, folder);
+    stored->config = saved.config;
+    saved_run_free(&saved);
+    if (failed) return -1;
+    Opened *o = malloc_check(sizeof *o);
+    *o = (Opened){ .what = what };
+    if (open_tensors(o, folder, &stored->config)) {
+        free(o);
+        return -1;
+    }
+    const zero_dtype dtype = zero_checkpoint_dtype(o->from);
+    stored->dtype = dtype == ZERO_BF16 ? GPT2_BF16 : dtype == ZERO_F16 ? GPT2_F16 : GPT2_F32;
+    stored->get = get_values;
+    stored->close = close_checkpoint;
+    stored->ctx = o;
+    return 0;
+}
+
+gpt2_dtype model_file_dtype(gpt2_dtype dtype) { return dtype == GPT2_BF16 ? GPT2_BF16 : GPT2_F32; }
+
+model_state model_file_check(const char *path) {
+    char folder[OUTPUT_PATH];
+    GPT2Stored from;
+    if (checkpoint_of_model(folder, path)) return MODEL_ALONE;
+    if (saved_model_open(folder, ZERO_PARAM, &from)) return MODEL_UNCOMPARED;
+    const int differs = gpt2_file_compare(path, &from.config, model_file_dtype(from.dtype), from.get,
+                                          from.ctx);
+    const Opened *o = from.ctx;
+    const int is_read = !o->failed;
+    gpt2_stored_close(&from);
+    return !differs ? MODEL_GOOD : is_read ? MODEL_DAMAGED : MODEL_UNCOMPARED;
+}
+
+// --------
+// the newest model file in a folder
+
+// Returns 1 with the model file open if it is good, 0 if it is not, -1 if it has been removed in the
+// meantime.
+static int take_model(const Found *f, char path[OUTPUT_PATH], int *fd) {
+    int64_t bytes;
+    if (!f->complete || checkpoint_model_of(path, f->path)) return 0;
+    if (!file_is_there(path)) {
+        if (!is_checkpoint(f->path)) return -1;
+        print0("%s: No such file, though its checkpoint is complete; looking for an older one\n", path);
+        return 0;
+    }
+    if (!disk_open(path, fd, &bytes)) {
+        if (model_file_check(path) == MODEL_GOOD) return 1;
+        close(*fd);  // nothing was written
+    }
+    if (!file_is_there(path) || !is_checkpoint(f->path)) return -1;
+    print0("%s; looking for an older checkpoint\n", gpt2_last_error());
+    return 0;
+}
+
+// A run in this folder removes an older file only after a newer one exists, so the loop ends.
+const char *model_file_in(const char *folder, int *fd) {
+    static char path[OUTPUT_PATH];
+    int taken;
+    do {
+        Listing l = checkpoints_in("-e", folder);
+        taken = 0;
+        for (int i = 0; i < l.n && !taken; i++) taken = take_model(&l.found[i], path, fd);
+        free(l.found);
+    } while (taken < 0);
+    return taken ? path : NULL;
+}
+
+// --------
+// writing the file
+
+static struct {
+    int begun;  // on all ranks: rank 0 may be writing
+    int step;
+    int runs;  // on rank 0: the thread has not been joined
+    pthread_t thread;
+    GPT2Stored from;
+    char path[OUTPUT_PATH];
+    atomic_llong pieces;  // read so far
+    long long seen;       // pieces when the waiting thread last looked
+    double seen_s;        // when the count last grew
+    atomic_int ended;     // 1: the thread has set the next two
+    int failed;
+    char why[1024];
+} file;
+
+static int give_values(void *ctx, int tensor, int layer, int64_t offset, int64_t n, float *values) {
+    file.pieces++;
+    return file.from.get(ctx, tensor, layer, offset, n, values);
+}
+
+static void *write_file(void *none) {
+    const GPT2Stored *from = &file.from;
+    const gpt2_dtype dtype = model_file_dtype(from->dtype);
+    file.failed = gpt2_file_write(file.path, &from->config, dtype, give_values, from->ctx);
+    if (file.failed) snprintf(file.why, sizeof file.why, "%s", gpt2_last_error());
+    gpt2_stored_close(&file.from);
+    file.ended = 1;
+    return none;
+}
+
+static void die_without(const char *why) {
+    die("%s; the checkpoint of step %d is complete without it, and --export can write its model file", why,
+        file.step);
+}
+
+static void start_thread(void) {
+    if (saved_model_open(in_output("step_%08d", file.step), ZERO_PARAM, &file.from))
+        die_without(gpt2_last_error());
+    file.pieces = 0;
+    file.ended = 0;
+    file.seen = -1;
+    int error = pthread_create(&file.thread, NULL, write_file, NULL);
+    file.runs = !error;
+    if (!error) return;
+    gpt2_fail("%s: no thread to write it: %s", file.path, strerror(error));
+    die_without(gpt2_last_error());
+}
+
+void model_file_begin(int step, int missing) {
+    file.begun = 1;
+    file.step = step;
+    if (run.rank != 0) return;
+    path_in(file.path, opt.output, "model_%08d.bin", step);
+    if (!missing || !file_is_there(file.path)) start_thread();
+}
+
+void model_file_look(void) {
+    if (!file.runs || !file.ended) return;
+    pthread_join(file.thread, NULL);
+    file.runs = 0;
+    if (file.failed) die_without(file.why);
+    if (opt.checkpoints_keep) checkpoints_prune();
+}
+
+// Waits for at most `seconds`. Returns 1 if the thread is still writing. A hung disk ends the run.
+static int writes_on(double seconds) {
+    const double until = now() + seconds;
+    while (file.runs && !file.ended && now() < until) usleep(1000);
+    model_file_look();
+    if (file.runs && file.seen == file.pieces && now() - file.seen_s > opt.zero.comm.timeout_s) {
+        gpt2_fail("%s: nothing was written within %g s", file.path, opt.zero.comm.timeout_s);
+        die_without(gpt2_last_error());
+    }
+    if (file.seen != file.pieces) file.seen_s = now();
+    file.seen = file.pieces;
+    return file.runs;
+}
+
+// Rank 0 contacts the other ranks at intervals well below their timeout.
+void model_file_wait(void) {
+    const double pause_s = opt.zero.comm.timeout_s < 4 ? opt.zero.comm.timeout_s / 4 : 1;
+    double writes = file.begun;
+    while (writes) {
+        writes = writes_on(pause_s);
+        zero_check(zero_sum(run.z, &writes, 1));
+    }
+    file.begun = 0;
+}

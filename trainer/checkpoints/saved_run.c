@@ -1,0 +1,246 @@
+#include "saved_run.h"
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../gpt2/gpt2_error.h"
+#include "../../gpt2/fingerprint.h"
+#include "../running/inputs.h"
+#include "../running/machine.h"
+#include "../options/options.h"
+#include "../running/run.h"
+
+enum { VALUE = 300, SHARD_BLOCKS = 4 };
+#define MOST_TOKENS (INT64_C(1) << 40)  // per step
+
+// --------
+// writing
+
+// Without the value that failed to allocate, the checkpoint would be incomplete, so this ends the run.
+static void out_of_text(void) { die("out of memory for the checkpoint's description of the run"); }
+
+static void append(json_t *values, json_t *value) {
+    if (json_array_append_new(values, value)) out_of_text();
+}
+
+static void set_text(json_t *settings, const char *name, const char *value) {
+    if (json_object_set_new(settings, name, json_string(value))) out_of_text();
+}
+
+static json_t *describe_outliers(const OutlierDetector *d) {
+    json_t *values = json_array();
+    for (int i = 0; i < OUTLIER_WINDOW; i++) append(values, json_real(d->buffer[i]));
+    return json_pack("{s:i, s:i, s:f, s:f, s:o}", "count", d->count, "index", d->index, "sum", d->sum,
+                     "sum_sq", d->sum_sq, "values", values);
+}
+
+// Returns one fingerprint per shard, ordered by name. They are computed only once.
+static const json_t *describe_data(const DataLoader *l) {
+    static json_t *shards;
+    char print[FINGERPRINT];
+    if (shards) return shards;
+    shards = json_array();
+    for (size_t i = 0; i < l->files.gl_pathc; i++) {
+        gpt2_check(fingerprint_of_file(l->files.gl_pathv[i], SHARD_BLOCKS, print));
+        append(shards, json_string(print));
+    }
+    return shards;
+}
+
+// Returns the options that change a run's results or their last bits, and the values chosen for "auto".
+static json_t *describe_settings(const GPT2 *model) {
+    json_t *settings = json_object();
+    char value[VALUE];
+    for (const Option *o = option_table; o < option_table + num_options; o++) {
+        if (!o->bits) continue;
+        option_text(o, &opt, value, sizeof value);
+        set_text(settings, o->name, value);
+    }
+    set_text(settings, "--dtype", dtype_name(model->dtype));
+    set_text(settings, "--device", run.layers->device);
+    snprintf(value, sizeof value, "%d", run.ranks);
+    set_text(settings, "ranks", value);
+    if (on_cuda()) return settings;
+    snprintf(value, sizeof value, "%d", run.threads);
+    set_text(settings, "--threads", value);
+    fingerprint_of_processor(value);
+    set_text(settings, "instruction set", value);
+    return settings;
+}
+
+char *saved_run_write(const GPT2 *model, const TrainingData *data, const TrainerState *s) {
+    const GPT2Config *c = &model->config;
+    const DataPosition *p = &s->position;
+    json_t *root =
+        json_pack("{s:s, s:i, s:i, s:{s:I, s:I, s:I}, s:{s:i, s:i, s:i, s:i, s:i, s:i},"
+                  " s:O, s:I, s:i, s:o, s:o, s:o}",
+                  "program", "train_gpt2_zero", "step", s->step, "overflows", s->overflows, "position",
+                  "epoch", (json_int_t)p->epoch, "row", (json_int_t)p->row, "rows", (json_int_t)p->num_rows,
+                  "model", "max_seq_len", c->max_seq_len, "vocab_size", c->vocab_size, "padded_vocab_size",
+                  c->padded_vocab_size, "num_layers", c->num_layers, "num_heads", c->num_heads, "channels",
+                  c->channels, "data", describe_data(&data->train), "tokens_a_step",
+                  (json_int_t)(data->tokens_at_once * data->micro_batches), "row_tokens", model->T,
+                  "settings", describe_settings(model), "loss_outliers", describe_outliers(&s->loss_outliers),
+                  "norm_outliers", describe_outliers(&s->norm_outliers));
+    char *text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    if (!text) out_of_text();
+    return text;
+}
+
+// --------
+// reading
+
+static int get_count(const json_t *from, const char *key, int64_t least, int64_t most, int64_t *n) {
+    const json_t *v = json_object_get(from, key);
+    *n = json_integer_value(v);
+    if (json_is_integer(v) && *n >= least && *n <= most) return 0;
+    return gpt2_fail("member \"%s\" must be a whole number of %lld to %lld", key, (long long)least,
+                     (long long)most);
+}
+
+static int get_int(const json_t *from, const char *key, int least, int most, int *n) {
+    int64_t count;
+    if (get_count(from, key, least, most, &count)) return -1;
+    *n = (int)count;
+    return 0;
+}
+
+static int get_real(const json_t *v, const char *key, double *x) {
+    *x = json_number_value(v);
+    return json_is_number(v) ? 0 : gpt2_fail("member \"%s\" must be numbers", key);
+}
+
+static int get_config(const json_t *root, GPT2Config *c) {
+    const json_t *m = json_object_get(root, "model");
+    if (get_int(m, "max_seq_len", 1, INT32_MAX, &c->max_seq_len) ||
+        get_int(m, "vocab_size", 1, INT32_MAX, &c->vocab_size) ||
+        get_int(m, "padded_vocab_size", 1, INT32_MAX, &c->padded_vocab_size) ||
+        get_int(m, "num_layers", 1, INT32_MAX, &c->num_layers) ||
+        get_int(m, "num_heads", 1, INT32_MAX, &c->num_heads) ||
+        get_int(m, "channels", 1, INT32_MAX, &c->channels))
+        return -1;
+    return gpt2_config_check(c, "the checkpoint");
+}
+
+static int get_outliers(const json_t *root, const char *key, OutlierDetector *d) {
+    const json_t *o = json_object_get(root, key), *values = json_object_get(o, "values");
+    if (get_int(o, "count", 0, OUTLIER_WINDOW, &d->count) ||
+        get_int(o, "index", 0, OUTLIER_WINDOW - 1, &d->index) ||
+        get_real(json_object_get(o, "sum"), key, &d->sum) ||
+        get_real(json_object_get(o, "sum_sq"), key, &d->sum_sq))
+        return -1;
+    if (json_array_size(values) != OUTLIER_WINDOW)
+        return gpt2_fail("member \"%s\" must have %d values", key, OUTLIER_WINDOW);
+    for (int i = 0; i < OUTLIER_WINDOW; i++)
+        if (get_real(json_array_get(values, i), key, &d->buffer[i])) return -1;
+    return 0;
+}
+
+static int get_state(const json_t *root, TrainerState *s) {
+    const json_t *p = json_object_get(root, "position");
+    return get_int(root, "step", 0, INT32_MAX, &s->step) ||
+           get_int(root, "overflows", 0, s->step, &s->overflows) ||
+           get_count(p, "epoch", 0, INT64_MAX / 2, &s->position.epoch) ||
+           get_count(p, "row", 0, INT64_MAX / 2, &s->position.row) ||
+           get_count(p, "rows", 1, INT64_MAX / 2, &s->position.num_rows) ||
+           get_outliers(root, "loss_outliers", &s->loss_outliers) ||
+           get_outliers(root, "norm_outliers", &s->norm_outliers);
+}
+
+static json_t *parse(const char *text) {
+    json_error_t e;
+    json_t *root = json_loads(text, 0, &e);
+    if (!root) gpt2_fail("the checkpoint's description of the run is not JSON: %s", e.text);
+    return root;
+}
+
+int saved_run_read(SavedRun *saved, const char *text, const char *where) {
+    char why[400];
+    *saved = (SavedRun){ .root = parse(text) };
+    if (saved->root && !get_state(saved->root, &saved->state) &&
+        !get_count(saved->root, "tokens_a_step", 1, MOST_TOKENS, &saved->tokens_a_step) &&
+        !get_config(saved->root, &saved->config))
+        return 0;
+    snprintf(why, sizeof why, "%s", gpt2_last_error());
+    return gpt2_fail("%s: %s", where, why);
+}
+
+int saved_run_of(SavedRun *saved, const char *folder) {
+    char *text = NULL;
+    *saved = (SavedRun){ .root = NULL };
+    if (zero_checkpoint_text(folder, &text)) return gpt2_fail("%s", zero_last_error());
+    int failed = saved_run_read(saved, text, folder);
+    free(text);
+    return failed;
+}
+
+void saved_run_free(SavedRun *saved) {
+    json_decref(saved->root);
+    saved->root = NULL;
+}
+
+// --------
+// comparing
+
+// Ends the run because of a difference that makes resuming meaningless. With --resume-anyway only prints it.
+#define REFUSE(fmt, ...)                                                   \
+    (opt.resume_anyway ? print0("resuming anyway: " fmt "\n", __VA_ARGS__) \
+                       : die(fmt "; --resume-anyway resumes regardless", __VA_ARGS__))
+
+static void compare_model(const GPT2Config *saved, const char *where) {
+    GPT2Config asked;
+    // The run may have begun with a file that no longer exists; resuming does not need it.
+    if (!option_is_given(option_named("-e")) || gpt2_config_named(opt.model, opt.model, &asked)) return;
+    if (asked.num_layers == saved->num_layers && asked.num_heads == saved->num_heads &&
+        asked.channels == saved->channels && asked.vocab_size == saved->vocab_size &&
+        asked.max_seq_len == saved->max_seq_len)
+        return;
+    REFUSE("option -e %s: %s belongs to another model, %s", opt.model, where, sizes_of(saved));
+}
+
+static void compare_data(const json_t *root, const char *where, const TrainingData *data) {
+    const json_t *saved = json_object_get(root, "data");
+    const json_t *now = describe_data(&data->train);
+    if (json_array_size(saved) != json_array_size(now))
+        REFUSE("option -i %s: it has %zu shards, but the run of %s had %zu", opt.train_data,
+               json_array_size(now), where, json_array_size(saved));
+    for (size_t i = 0; i < json_array_size(now) && i < json_array_size(saved); i++) {
+        const char *a = json_string_value(json_array_get(now, i)),
+                   *b = json_string_value(json_array_get(saved, i));
+        if (b && !strcmp(a, b)) continue;
+        REFUSE("option -i %s: shard %zu (%s) has %s, but that of %s had %s", opt.train_data, i,
+               data->train.files.gl_pathv[i], a, where, b ? b : "nothing");
+        break;
+    }
+}
+
+static void compare_batch(const SavedRun *saved, const char *where, const GPT2 *model,
+                          const TrainingData *data) {
+    const json_int_t rows = json_integer_value(json_object_get(saved->root, "row_tokens")),
+                     tokens = saved->tokens_a_step;
+    const long long now = data->tokens_at_once * data->micro_batches;
+    if (rows != model->T)
+        REFUSE("option -t %d: the rows of %s have %lld tokens", model->T, where, (long long)rows);
+    if (tokens != now)
+        REFUSE("option -d %lld: the steps of %s have %lld tokens", now, where, (long long)tokens);
+}
+
+static void compare_settings(const json_t *root, const char *where, const GPT2 *model) {
+    json_t *now = describe_settings(model), *value;
+    const json_t *saved = json_object_get(root, "settings");
+    const char *name;
+    json_object_foreach(now, name, value) {
+        const char *a = json_string_value(value), *b = json_string_value(json_object_get(saved, name));
+        if (b && strcmp(a, b)) print0("changed since %s: %s %s -> %s\n", where, name, b, a);
+    }
+    json_decref(now);
+}
+
+void saved_run_compare(const SavedRun *saved, const char *where, const GPT2 *model,
+                       const TrainingData *data) {
+    compare_model(&saved->config, where);
+    compare_data(saved->root, where, data);
+    compare_batch(saved, where, model, data);
+    compare_settings(saved->root, where, model);
+}

@@ -1,0 +1,336 @@
+#include "saving.h"
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+#include "../../gpt2/gpt2_error.h"
+#include "../running/inputs.h"
+#include "../options/options.h"
+#include "../running/run.h"
+#include "saved_model.h"
+#include "../running/signals.h"
+
+// --------
+// the checkpoint that a run resumes from
+
+static struct {
+    Listing in;     // the checkpoints in -o
+    int elsewhere;  // 1: it is --resume's, outside -o, and the run has not saved since
+    int step;       // -1: none chosen
+    char path[OUTPUT_PATH];
+    SavedRun saved;
+} chosen = { .step = -1 };
+
+// Chooses a checkpoint's folder. Returns 0, or -1 with gpt2_last_error().
+static int choose_folder(const char *path) {
+    const int named = checkpoint_step_of(path);
+    saved_run_free(&chosen.saved);
+    if (snprintf(chosen.path, sizeof chosen.path, "%s", path) >= OUTPUT_PATH)
+        return gpt2_fail("%.64s...: the name is too long", path);
+    if (saved_run_of(&chosen.saved, path)) return -1;
+    const int saved = chosen.saved.state.step;
+    if (named >= 0 && saved != named) return gpt2_fail("%s: was saved at step %d", path, saved);
+    chosen.step = saved;
+    return 0;
+}
+
+// Returns the end of a message: the command that continues from the newest checkpoint of -o, but at most from
+// step `most`, in a new folder. A folder has one history, so no run goes back in place.
+static const char *way_on(int most) {
+    static char text[8192];
+    char output[OUTPUT_PATH];
+    const Found *f = chosen.in.found, *end = f + chosen.in.n;
+    int length = (int)strlen(opt.output);
+    while (f < end && (!f->complete || f->step > most)) f++;
+    snprintf(text, sizeof text, "; there is no older checkpoint in %s", opt.output);
+    if (f == end) return text;
+    while (length > 1 && opt.output[length - 1] == '/') length--;
+    snprintf(output, sizeof output, "%.*s_from_%d", length, opt.output, f->step);
+    snprintf(text, sizeof text, "; to continue from step %d in a new folder: %s", f->step,
+             resume_command(f->path, output));
+    return text;
+}
+
+// An unfinished save is not a checkpoint. A damaged checkpoint is not skipped, because the run would then
+// save its steps a second time.
+static void choose_newest(void) {
+    const Found *f = chosen.in.found;
+    while (!f->complete && !f->damaged) f++;
+    const int failed = f->damaged ? checkpoint_is_damaged(f) : choose_folder(f->path);
+    if (!failed) return;
+    check_folder_lock();  // another run may have removed checkpoints meanwhile
+    die("option -y 1: %s%s", gpt2_last_error(), way_on(f->step - 1));
+}
+
+// Checks that a run may start over because no checkpoint is complete. Killed saves leave incomplete ones. But
+// if the folder ever had a complete one, that was lost, and the run must not silently restart.
+static void start_over(const Listing *l) {
+    if (l->had_some)
+        die("option -y 1: %s had checkpoints, but none is complete now; move the folder away to start a new "
+            "run",
+            l->folder);
+    if (file_is_there(in_folder(l->folder, "summary.json")))
+        die("option -y 1: %s holds a finished run without checkpoints; a new run needs another folder",
+            l->folder);
+    if (opt.resume_path) return;
+    if (l->n)
+        print0("no checkpoint in %s is complete: the save of step %d did not finish; starting at step 1\n",
+               l->folder, l->found[0].step);
+    else
+        print0("no checkpoint in %s: starting at step 1\n", l->folder);
+}
+
+// Refuses an -o with checkpoints or logs: a new run needs a separate folder.
+static void refuse_used_folder(const Found *newest, int has_logs) {
+    if (!newest && !has_logs) return;
+    check_folder_lock();
+    if (newest)
+        die("option -o: %s holds a checkpoint at step %d; -y 1 resumes it, but a new run needs another "
+            "folder",
+            opt.output, newest->step);
+    die("option -o: %s holds the logs of an earlier run without checkpoints; a new run needs another folder, "
+        "or -y 1, which starts at step 1 and replaces these logs",
+        opt.output);
+}
+
+static int is_in_output(const char *path) {
+    const int step = checkpoint_step_of(path);
+    struct stat a, b;
+    if (!opt.output || step < 0 || stat(path, &a) || stat(in_output("step_%08d", step), &b)) return 0;
+    return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+static void refuse_no_checkpoint(void) {
+    const Found *newest = checkpoints_in("--resume", opt.resume_path).newest;
+    if (newest)
+        die("option --resume %s: this is a run's folder, not a checkpoint; its newest is --resume %s",
+            opt.resume_path, newest->path);
+    die("option --resume: %s/manifest.json: No such file, so this is not a complete checkpoint; name a "
+        "folder "
+        "step_NNNNNNNN",
+        opt.resume_path);
+}
+
+// A run saves every step once, so it cannot go back to an older step in place.
+static void refuse_to_go_back(void) {
+    for (const Found *f = chosen.in.found; f < chosen.in.found + chosen.in.n; f++) {
+        if (f->step <= chosen.step || (!f->complete && !f->damaged)) continue;
+        check_folder_lock();
+        die("option --resume %s: %s already holds step %d%s", opt.resume_path, opt.output, f->step,
+            way_on(chosen.step));
+    }
+}
+
+static int resume_named(const Found *newest, int has_logs) {
+    chosen.elsewhere = !is_in_output(opt.resume_path);
+    if (opt.output && chosen.elsewhere)
+        opt.resume ? start_over(&chosen.in) : refuse_used_folder(newest, has_logs);
+    if (!is_checkpoint(opt.resume_path)) refuse_no_checkpoint();
+    if (choose_folder(opt.resume_path)) die("option --resume: %s", gpt2_last_error());
+    if (!chosen.elsewhere) refuse_to_go_back();
+    return chosen.step;
+}
+
+// With -y 1, --resume's checkpoint only starts the run: any checkpoint in -o takes precedence.
+int checkpoint_to_resume(int has_logs) {
+    if (opt.output) chosen.in = checkpoints_in("-o", opt.output);
+    const Found *newest = chosen.in.newest;
+    if (opt.resume_path && !(newest && opt.resume)) return resume_named(newest, has_logs);
+    if (!opt.output) return -1;
+    if (!opt.resume) refuse_used_folder(newest, has_logs);
+    if (!newest && opt.resume) start_over(&chosen.in);
+    if (newest) choose_newest();
+    return chosen.step;
+}
+
+const char *checkpoint_chosen(void) { return chosen.step < 0 ? NULL : chosen.path; }
+
+void checkpoint_config(GPT2Config *config) { *config = chosen.saved.config; }
+
+long long checkpoint_batch(void) { return chosen.saved.tokens_a_step; }
+
+const char *checkpoint_evidence(void) {
+    static char path[OUTPUT_PATH];
+    return path_in(path, chosen.path, "manifest.json");
+}
+
+// --------
+// room for future checkpoints
+
+// Returns the description of the run as long as it will be later, when the outliers' windows are full.
+static char *longest_text(const GPT2 *model, const TrainingData *data) {
+    TrainerState full = { .step = data->steps };
+    for (int i = 0; i < OUTLIER_WINDOW; i++)
+        full.loss_outliers.buffer[i] = full.norm_outliers.buffer[i] = 1.0 / 3;
+    return saved_run_write(model, data, &full);
+}
+
+// Returns the bytes that a checkpoint and its model file take on a disk, where every file takes whole blocks.
+static double bytes_of_checkpoint(const GPT2 *model, const TrainingData *data, double block) {
+    const int files = run.ranks + 3;  // with the manifest, its folder and the model file
+    int64_t bytes;
+    char *text = longest_text(model, data);
+    zero_check(zero_save_bytes(run.z, text, &bytes));
+    free(text);
+    return (double)bytes + (double)gpt2_file_bytes(&model->config, model_file_dtype(model->dtype)) +
+           files * block;
+}
+
+static int saves_to_come(int steps) {
+    const int begin = chosen.step > 0 ? chosen.step : 0, every = opt.checkpoint_every;
+    if (!steps) return every && chosen.step < 0;  // -x 0 saves the initial values
+    if (every <= 0) return every < 0 && steps > begin;
+    return (steps + every - 1) / every - begin / every;
+}
+
+// Returns how many checkpoints the disk must hold at once in addition to those there now.
+// Without -nk, counts only the first one.
+static int most_at_once(int steps) {
+    const int to_come = saves_to_come(steps);
+    int most = 1;
+    if (opt.checkpoints_keep) most += opt.checkpoints_keep;
+    for (int i = 0; i < chosen.in.n && most > 1; i++) most -= chosen.in.found[i].complete;
+    return most < to_come ? most : to_come;
+}
+
+// Returns the number of steps until n more checkpoints exist.
+static int steps_until(int n, int steps) {
+    const int left = steps - (chosen.step > 0 ? chosen.step : 0), every = opt.checkpoint_every;
+    return every > 0 && n < left / every ? n * every : left;
+}
+
+void check_room(const GPT2 *model, const TrainingData *data, int logged_a_step) {
+    enum { OTHER_FILES = 6 };  // logs, run.json, run.lock, summary.json, tokenizer.bin
+    struct statvfs disk;
+    const int n = most_at_once(data->steps);
+    if (n <= 0 || !opt.output || run.rank != 0 || statvfs(opt.output, &disk) || !disk.f_blocks) return;
+    const double block = (double)disk.f_frsize, left = (double)disk.f_bavail * block;
+    const double each = bytes_of_checkpoint(model, data, block);
+    const double logs = (double)steps_until(n, data->steps) * logged_a_step + OTHER_FILES * block;
+    if (n * each + logs <= left) return;
+    die("option -o: %s has %.2f MiB free, but %d checkpoint%s of %.2f MiB and the logs need %.2f MiB; make "
+        "room "
+        "there, name a folder on another disk%s, or set -n 0 to save none",
+        opt.output, mib(left), n, n > 1 ? "s" : "", mib(each), mib(n * each + logs),
+        n > 1 ? ", lower -nk" : "");
+}
+
+// --------
+// the checkpoint that a failed run falls back to
+
+static int last_step = -1;  // of the last checkpoint saved or resumed
+
+static void die_after_failure(const zero_failure *failure) {
+    char more[100];
+    snprintf(more, sizeof more, "; %s", last_checkpoint());
+    die_of_plugin(failure, more);
+}
+
+const char *last_checkpoint(void) {
+    static char text[80];
+    if (last_step < 0) return "no checkpoint has been saved";
+    snprintf(text, sizeof text, "the checkpoint of step %d is unchanged", last_step);
+    return text;
+}
+
+void check_last_update(void) {
+    if (last_step == run.step || !zero_check_finite(run.z)) return;
+    zero_failure failure = *zero_last_failure();
+    run.step--;  // the step that wrote it
+    die_after_failure(&failure);
+}
+
+// --------
+// reading
+
+// Reads the position from the loaded text, because the files may have been replaced since the checkpoint was
+// chosen.
+static void take_state(char *text, TrainerState *state) {
+    SavedRun loaded;
+    gpt2_check(saved_run_read(&loaded, text, chosen.path));
+    *state = loaded.state;
+    if (state->step != chosen.step) die("%s: was saved at step %d", chosen.path, state->step);
+    saved_run_free(&loaded);
+    free(text);
+    last_step = chosen.step;
+}
+
+void load_checkpoint(const GPT2 *model, const TrainingData *data, TrainerState *state) {
+    char *text = NULL;
+    saved_run_compare(&chosen.saved, chosen.path, model, data);
+    const int rc = zero_load(run.z, chosen.path, &text);
+    if (rc == ZERO_ERR_IO && !chosen.elsewhere) {
+        const zero_failure failure = *zero_last_failure();
+        die_of_plugin(&failure, way_on(chosen.step - 1));
+    }
+    zero_check(rc);
+    take_state(text, state);
+    if (chosen.elsewhere) return;
+    model_file_begin(chosen.step, 1);  // it may be missing
+    if (!opt.async_save) model_file_wait();
+}
+
+// --------
+// saving
+
+int checkpoint_is_elsewhere(void) { return chosen.elsewhere; }
+
+// Ends the run if rc, which a saving function returned, is an error. After the barrier all ranks have removed
+// their files, so a failed save leaves nothing behind.
+static void check_saved(int rc, int step) {
+    if (!rc) return;
+    zero_failure failure = *zero_last_failure();
+    const int connected = rc != ZERO_ERR_COMM && rc != ZERO_ERR_DEVICE && !zero_barrier(run.z);
+    if (connected && run.rank == 0) rmdir(in_output("step_%08d", step));  // fails if it has a checkpoint
+    die_after_failure(&failure);
+}
+
+// Resuming does not need the model file, so it comes last. Once it exists, older checkpoints are removed.
+static void note_complete(int step) {
+    last_step = step;
+    chosen.elsewhere = 0;
+    model_file_begin(step, 0);
+    if (!opt.async_save) model_file_wait();
+}
+
+static int beside = -1;  // the step of the checkpoint being written while training continues; -1: none
+static double began;
+
+static void end_beside(void) {
+    const int step = beside;
+    check_lock_is_held();
+    run.saving = step;
+    check_saved(zero_save_end(run.z), step);
+    run.saving = beside = -1;
+    print0("the checkpoint of step %d is complete, %.2f s after it was started\n", step, now() - began);
+    note_complete(step);
+}
+
+void end_checkpoint(int wait) {
+    model_file_look();
+    if (beside >= 0 && (wait || !save_goes_on())) end_beside();
+    if (wait) model_file_wait();
+}
+
+void write_checkpoint(const GPT2 *model, const TrainingData *data, const TrainerState *state) {
+    const int step = state->step;
+    const char *path = in_output("step_%08d", step);
+    end_checkpoint(1);
+    check_lock_is_held();
+    began = now();
+    run.saving = step;
+    print0("writing checkpoint at step %d\n", step);
+    // Create the folder first, so that the next run finds the leftovers of a killed save.
+    if (run.rank == 0 && mkdir(path, 0777) && errno != EEXIST) die("%s: %s", path, strerror(errno));
+    char *text = saved_run_write(model, data, state);
+    check_saved(opt.async_save ? zero_save_begin(run.z, path, text) : zero_save(run.z, path, text), step);
+    free(text);
+    run.saving = -1;
+    if (opt.async_save)
+        beside = step;
+    else
+        note_complete(step);
+}

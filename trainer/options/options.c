@@ -1,0 +1,479 @@
+#include "options.h"
+#include <errno.h>
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "../running/run.h"
+
+Options opt;
+Options default_options;
+
+// A row that sets a plugin setting gets its help text, range and choices from the plugin (take_defaults).
+#define CHOICES(...) ((const char *const[]){ __VA_ARGS__, NULL })
+#define KIND_OF(member) \
+    _Generic(opt.zero.member, int : INT, int64_t : WIDE, double : REAL, const char * : TEXT, default : CHOICE)
+
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+Option option_table[] = {
+#define GROUP(title) { title, .kind = HEADING },
+#define OPTION(name, kind, member, ...) { name, kind, &opt.member, __VA_ARGS__ },
+#define SETTING(name, member, ...) \
+    { name, KIND_OF(member), &opt.zero.member, .setting = #member, __VA_ARGS__ },
+#define FLAG_SETTING(name, member, ...) { name, FLAG, &opt.zero.member, .setting = #member, __VA_ARGS__ },
+#define NO_VALUE(name, kind, text) { name, kind, .help = text },
+#include "options.def"
+};
+const int num_options = sizeof option_table / sizeof *option_table;
+
+// --------
+// options and settings
+
+// Returns 1 if the option sets this setting, the first `length` bytes of `name`.
+static int decides(const Option *o, const char *name, size_t length) {
+    for (const char *at = o->setting; at && *at; at += strspn(at, " ")) {
+        const size_t n = strcspn(at, " ");
+        if (n == length && !memcmp(at, name, n)) return 1;
+        at += n;
+    }
+    return 0;
+}
+
+void options_of_settings(const char *settings, char *options, size_t size) {
+    *options = 0;
+    for (const char *name = settings; *name; name += strspn(name, " ")) {
+        const size_t length = strcspn(name, " ");
+        for (const Option *o = option_table; o < option_table + num_options; o++) {
+            const size_t used = strlen(options);
+            if (!decides(o, name, length)) continue;
+            snprintf(options + used, size - used, "%s%s", used ? ", " : "", o->name);
+        }
+        name += length;
+    }
+}
+
+const Option *option_of_setting(const char *setting) {
+    for (const Option *o = option_table; o < option_table + num_options; o++)
+        if (decides(o, setting, strlen(setting))) return o;
+    return NULL;
+}
+
+// --------
+// --help
+
+// Prints "none, cpu, nvme (default none)", unless the help text already has it.
+static void print_default(const Option *o) {
+    const char *line = strrchr(o->help, '\n');
+    char value[64];
+    if (strstr(o->help, "default") || o->kind == FLAG || !(o->preset || o->plugin)) return;
+    option_text(o, &default_options, value, sizeof value);
+    for (int i = 0; o->plugin && o->plugin->words[i]; i++)
+        print0("%s%s", i ? ", " : ": ", o->plugin->words[i]);
+    if (!*value) return;
+    print0(strlen(line ? line : o->help) + strlen(value) > 70 ? "\n%17s(default %s)" : "%1s(default %s)", "",
+           o->preset ? o->preset : value);
+}
+
+// Aligns further lines of a help text with the first. A long name gets a separate line.
+static void print_help(const Option *o) {
+    const char *line = o->help;
+    print0(strlen(o->name) > 14 ? "  %s\n%17s" : "  %-14s %s", o->name, "");
+    for (const char *end = strchr(line, '\n'); end; end = strchr(line, '\n')) {
+        print0("%.*s\n%17s", (int)(end - line), line, "");
+        line = end + 1;
+    }
+    print0("%s", line);
+    print_default(o);
+    print0("\n");
+}
+
+static void usage(void) {
+    print0(
+        "usage: [mpirun -np N] ./train_gpt2_zero [option value | option=value]...\n"
+        "       ./train_gpt2_zero --help | -h | --version\n\n"
+        "  ./train_gpt2_zero -x 200                        one rank, 200 steps of a small model on stories\n"
+        "  mpirun -np 2 ./train_gpt2_zero -z 2             two ranks, ZeRO stage 2, one epoch\n"
+        "  mpirun ./train_gpt2_zero -e d12 -i 'train_*.bin' -j 'val_*.bin' -o log124M -n 1000 -y 1\n"
+        "                                                  GPT-2 124M; run again, it resumes\n\n"
+        "llm.c's letters keep their meaning. Where a default differs from llm.c's, both are given.\n");
+    for (const Option *o = option_table; o < option_table + num_options; o++) {
+        if (o->kind == HEADING)
+            print0("\n%s\n", o->name);
+        else if (o->kind != NOTHING_HERE && *o->help)
+            print_help(o);
+    }
+    print0("  without effect, but accepted:");
+    for (const Option *o = option_table; o < option_table + num_options; o++)
+        if (o->kind == NOTHING_HERE) print0(" %s", o->name);
+    print0(
+        "\n\n"
+        "The bar's share of peak is (6 P + 12 L C T) x tokens/s, where P excludes the position embeddings,\n"
+        "over the speed of matmuls in the run's dtype, measured on all ranks at the start.\n"
+        "\n"
+        "SIGTERM, SIGINT, SIGHUP or SIGUSR2, sent to any rank, stops the run after the current step. With\n"
+        "-o it saves and prints the command that resumes it. A second signal ends the run at once. SIGUSR1\n"
+        "saves and continues. mpirun forwards only SIGUSR1 and SIGUSR2: see docs/checkpoints.md.\n"
+        "Exit status: 0 done, or stopped by a signal (only a finished run has summary.json); 1 failed;\n"
+        "2 failed before the ranks connected, for example on an invalid option; 128 + N: ended by signal "
+        "N.\n");
+}
+
+// --------
+// the command line
+
+// Returns the option with this name, whose length is n, or NULL.
+static const Option *find_option(const char *name, size_t n) {
+    for (const Option *o = option_table; o < option_table + num_options; o++)
+        if (o->kind != HEADING && strlen(o->name) == n && !memcmp(o->name, name, n)) return o;
+    return NULL;
+}
+
+// Returns the least distance of `name` from the last parts of the option's settings, or `best` if that is
+// less.
+static int distance_from_settings(const Option *o, const char *name, size_t n, int best) {
+    for (const char *at = o->setting; at && *at; at += strspn(at, " ")) {
+        size_t length = strcspn(at, " ");
+        const char *part = at, *dot = memchr(at, '.', length);
+        if (dot) part = dot + 1;
+        const int d = zero_edit_distance(name, n, part, (size_t)(at + length - part));
+        if (d < best) best = d;
+        at += length;
+    }
+    return best;
+}
+
+// Returns the option whose name or setting is nearest, so that --stage suggests -z; NULL: none is close.
+static const Option *nearest_option(const char *name, size_t n) {
+    const size_t dashes = strspn(name, "-");
+    const Option *nearest = NULL;
+    int best = (int)(n - dashes) / 3 + 1;
+    for (const Option *o = option_table; o < option_table + num_options; o++) {
+        const char *own = o->name + strspn(o->name, "-");
+        if (o->kind == HEADING || o->kind == NOTHING_HERE) continue;
+        int d = zero_edit_distance(name + dashes, n - dashes, own, strlen(own));
+        d = distance_from_settings(o, name + dashes, n - dashes, d);
+        if (d >= best) continue;
+        best = d;
+        nearest = o;
+    }
+    return nearest;
+}
+
+static const Option *known_option(const char *name, size_t n) {
+    const Option *o = find_option(name, n), *nearest = o ? NULL : nearest_option(name, n);
+    if (!o && nearest)
+        die("unknown option %.*s; the nearest is %s, and --help lists all", (int)n, name, nearest->name);
+    if (!o) die("unknown option %.*s; --help lists them", (int)n, name);
+    return o;
+}
+
+const Option *option_named(const char *name) { return known_option(name, strlen(name)); }
+
+typedef struct {
+    const Option *option;
+    const char *value;
+    int words;  // on the command line
+} Argument;
+
+// Reads an option and its value: "-z 3", "-z=3", "--prefetch 2".
+static Argument argument_at(int argc, char **argv, int i) {
+    const char *equals = strchr(argv[i], '=');
+    const Option *o = known_option(argv[i], equals ? (size_t)(equals - argv[i]) : strlen(argv[i]));
+    if (equals && o->kind == FLAG) die("option %s takes no value", o->name);
+    if (equals) return (Argument){ o, equals + 1, 1 };
+    if (o->kind == FLAG) return (Argument){ o, "1", 1 };
+    if (i + 1 == argc) die("option %s needs a value", o->name);
+    return (Argument){ o, argv[i + 1], 2 };
+}
+
+static double to_number(const Option *o, const char *text) {
+    char *end;
+    errno = 0;
+    double x = strtod(text, &end);
+    if (end == text || *end || errno || !isfinite(x)) die("option %s: '%s' is not a number", o->name, text);
+    return x;
+}
+
+static void write_plainly(char *text, size_t size, double x) {
+    snprintf(text, size, x == floor(x) && fabs(x) < 1e18 ? "%.0f" : "%.15g", x);
+}
+
+void option_range(const Option *o, char *text, size_t size) {
+    char min[32], max[32];
+    write_plainly(min, sizeof min, o->min);
+    write_plainly(max, sizeof max, o->max);
+    snprintf(text, size, "%s to %s", min, max);
+}
+
+static double parse_number(const Option *o, const char *text) {
+    char range[80];
+    double x = to_number(o, text);
+    const int is_default = o->plugin ? x == o->plugin->preset : o->preset && !strcmp(text, o->preset);
+    if (o->kind != REAL && x != floor(x)) die("option %s: '%s' is not a whole number", o->name, text);
+    option_range(o, range, sizeof range);
+    if ((x < o->min || x > o->max) && !is_default)
+        die("option %s: %s is out of range, %s", o->name, text, range);
+    return x;
+}
+
+static void must_be_one_of(const Option *o, const char *value) {
+    char list[256] = "";
+    for (int i = 0; o->choices && o->choices[i]; i++) {
+        if (!strcmp(value, o->choices[i])) return;
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", o->choices[i]);
+    }
+    if (*list) die("option %s: '%s' is not one of %s", o->name, value, list);
+}
+
+void option_set(const Option *o, const char *text) {
+    if (o->kind == TEXT || o->kind == CHOICE) must_be_one_of(o, text);
+    if (o->kind == TEXT) *(const char **)o->value = text;
+    if (o->kind == CHOICE) zero_setting_set(o->plugin, &opt.zero, text);
+    if (o->kind == FLAG) *(int *)o->value = 1;
+    if (o->kind == INT) *(int *)o->value = (int)parse_number(o, text);
+    if (o->kind == WIDE) *(int64_t *)o->value = (int64_t)parse_number(o, text);
+    if (o->kind == REAL) *(double *)o->value = parse_number(o, text);
+    if (o->kind == NOTHING_HERE) print0("option %s %s: no effect (%s)\n", o->name, text, o->help);
+}
+
+// --------
+// values of options
+
+int prompts_arrive(void) { return opt.prompt || (opt.prompts && !strcmp(opt.prompts, "-")); }
+
+int option_is_given(const Option *o) {
+    if (o->kind == TEXT && *(const char **)o->value && !strcmp(*(const char **)o->value, "auto")) return 0;
+    return o->given;
+}
+
+void option_text(const Option *o, const Options *options, char *text, size_t size) {
+    const void *at = (const char *)options + ((const char *)o->value - (const char *)&opt);
+    const char *words = o->kind == TEXT ? *(const char *const *)at : NULL;
+    *text = '\0';
+    if (o->kind == CHOICE) zero_setting_text(o->plugin, &options->zero, text, size);
+    if (words) snprintf(text, size, "%s", words);
+    if (o->kind == INT || o->kind == FLAG) snprintf(text, size, "%d", *(const int *)at);
+    if (o->kind == WIDE) snprintf(text, size, "%lld", (long long)*(const int64_t *)at);
+    if (o->kind == REAL) snprintf(text, size, "%.15g", *(const double *)at);
+}
+
+int option_is_number(const Option *o) { return o->kind == INT || o->kind == WIDE || o->kind == REAL; }
+
+int option_can_be(const Option *o, const char *text) {
+    if (o->kind == TEXT || o->kind == CHOICE) return 1;
+    double x = strtod(text, NULL);
+    if (o->kind == FLAG) return x == 1;
+    return option_is_number(o) && x >= o->min && x <= o->max;
+}
+
+// An empty prompt and a folder named 0 are texts like any other.
+static int is_on(const Option *o) {
+    char value[PATH_MAX];
+    if (o->kind == TEXT && !o->choices) return *(const char **)o->value != NULL;
+    option_text(o, &opt, value, sizeof value);
+    return *value && strcmp(value, "0") && strcmp(value, "none");
+}
+
+// Returns 1 and the option's value unless it is the default or means off, and so asks for nothing.
+static int asks(const Option *o, char value[PATH_MAX]) {
+    char preset[PATH_MAX];
+    option_text(o, &opt, value, PATH_MAX);
+    option_text(o, &default_options, preset, sizeof preset);
+    return strcmp(value, preset) && is_on(o);
+}
+
+// Notes the options that prompts ignore, so that they can be added to the command of a training run.
+static void note_unused(void) {
+    static const char *const unused[] = { "-i", "-j", "-a", "-b", "-d", "-x", "-l",  "-k", "-u",
+                                          "-q", "-c", "-v", "-m", "-h", "-s", "-sl", "-sg" };
+    char value[PATH_MAX];
+    int n = 0;
+    for (size_t i = 0; i < sizeof unused / sizeof *unused; i++) {
+        const Option *o = option_named(unused[i]);
+        if (!o->given || !asks(o, value)) continue;
+        note0("%s %s %s", n++ ? "," : "note: prompts train nothing and ignore", o->name, value);
+    }
+    if (n) note0("\n");
+}
+
+// Refuses an option if none of the options that it needs is set.
+static void check_needs(const Option *o) {
+    char value[PATH_MAX], now[PATH_MAX], wanted[32], missing[256] = "";
+    if (!asks(o, value)) return;
+    for (const char *at = o->needs; *at; at += strspn(at, " ")) {
+        const int n = (int)strcspn(at, " "), name = (int)strcspn(at, " =");
+        const Option *other = known_option(at, name);
+        const size_t used = strlen(missing);
+        option_text(other, &opt, now, sizeof now);
+        snprintf(wanted, sizeof wanted, "%.*s", n - name, at + name);  // "=nvme", or ""
+        if (*wanted ? !strcmp(wanted + 1, now) : is_on(other)) return;
+        if (*wanted)
+            *wanted = ' ';
+        else if (other->kind == INT)
+            strcpy(wanted, " above 0");
+        snprintf(missing + used, sizeof missing - used, "%s%s%s", used ? " or " : "", other->name, wanted);
+        at += n;
+    }
+    die("option %s%s%s: needs %s", o->name, o->kind == FLAG ? "" : " ", o->kind == FLAG ? "" : value,
+        missing);
+}
+
+void settle_options(void) {
+    if (opt.zero.debug.naive && opt.zero.stage)
+        die("option --naive 1: the naive path is plain data parallelism; it needs -z 0, not -z %d",
+            opt.zero.stage);
+    if (opt.cpu_checkpointing && opt.recompute >= 0 && opt.recompute != 3)
+        die("option --cpu-checkpointing: it keeps the inputs of blocks on the host, so it needs -r 3, not "
+            "-r %d",
+            opt.recompute);
+    if (opt.cpu_checkpointing && is_answering(&opt))
+        die("option --cpu-checkpointing: no effect with --prompt or --prompts, which run no backward pass");
+    if (is_answering(&opt) &&
+        (opt.checkpoint_every > 0 || opt.resume || opt.resume_path || opt.zero.debug.naive))
+        die("options --prompt and --prompts: nothing is trained, so leave out -n, -y, --resume and --naive; "
+            "-e can name a folder of checkpoints");
+    if (opt.prompt && opt.prompts) die("option --prompt: leave out --prompts, which names other prompts");
+    if (prompts_arrive() && opt.output)
+        die("option -o: with --prompt and --prompts - nothing is written there; leave it out, or put the "
+            "prompts into a file for --prompts");
+    if (opt.hellaswag && !opt.val_batches)
+        die("option -h 1: no effect with -m 0, because HellaSwag is scored after validation");
+    for (const Option *o = option_table; o < option_table + num_options; o++)
+        if (o->given && o->needs) check_needs(o);
+    if (is_answering(&opt))
+        note_unused();
+    else if (!opt.val_every && opt.val_batches && option_named("-m")->given)
+        print0("option -m %d: no effect with -v 0\n", opt.val_batches);
+    if (!is_answering(&opt) && !opt.hellaswag && option_named("--hellaswag")->given)
+        print0("option --hellaswag %s: no effect without -h 1\n", opt.hellaswag_data);
+    if (opt.cpu_checkpointing) opt.recompute = 3;
+    if (opt.overfit) {
+        opt.train_data = opt.val_data;
+        opt.shuffle = 0;
+    }
+}
+
+// Completes the rows of the plugin's settings. The default stage is the trainer's, not the plugin's.
+static void take_defaults(void) {
+    const char *plugin = (const char *)&opt.zero;
+    opt.zero = zero_defaults();
+    opt.zero.stage = 3;
+    for (Option *o = option_table; o < option_table + num_options; o++) {
+        const char *at = o->value;
+        if (o->preset) option_set(o, o->preset);
+        if (at < plugin || at >= plugin + sizeof opt.zero) continue;
+        o->plugin = zero_setting_named(o->setting);
+        o->min = o->plugin->min;
+        o->max = o->plugin->max;
+        o->choices = o->plugin->words;
+        if (!o->help) o->help = o->plugin->help;
+    }
+    default_options = opt;
+}
+
+// llm.c's -h takes a value, so -h asks for help only without one.
+static int asks_for_help(int argc, char **argv, int i) {
+    if (!strcmp(argv[i], "-h")) return i + 1 == argc || argv[i + 1][0] == '-';
+    return !strcmp(argv[i], "--help");
+}
+
+static int given_argc;
+static char **given_argv;  // the command line, for resume_command
+
+void parse_options(int argc, char **argv) {
+    given_argc = argc;
+    given_argv = argv;
+    take_defaults();
+    run.name_options = options_of_settings;
+    for (int i = 1; i < argc;) {
+        if (asks_for_help(argc, argv, i)) usage();
+        if (!strcmp(argv[i], "--version")) print0("train_gpt2_zero %s\n", ZERO_VERSION);
+        if (asks_for_help(argc, argv, i) || !strcmp(argv[i], "--version")) exit(EXIT_SUCCESS);
+        const Argument a = argument_at(argc, argv, i);
+        // A prompt may be empty. All other texts are names.
+        if (a.option->kind == TEXT && !*a.value && strcmp(a.option->name, "--prompt"))
+            die("option %s: its value is empty", a.option->name);
+        option_table[a.option - option_table].given = 1;
+        option_set(a.option, a.value);
+        i += a.words;
+    }
+}
+
+// --------
+// the command that resumes a stopped run
+
+enum { COMMAND = 128 << 10 };
+
+// Reads a process's command line, in which each word ends with a zero, and returns its size; 0: unreadable or
+// too long.
+static size_t read_command(const char *process, char command[COMMAND]) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%s/cmdline", process);
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(command, 1, COMMAND, f) : 0;
+    if (f) fclose(f);
+    return n < COMMAND ? n : 0;
+}
+
+static char resuming[2 * COMMAND];  // the command so far
+
+static void add(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static void add(const char *fmt, ...) {
+    const size_t n = strlen(resuming);
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(resuming + n, sizeof resuming - n, fmt, args);
+    va_end(args);
+}
+
+static void add_word(const char *word) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
+    if (*word && !word[strspn(word, plain)]) {
+        add("%s ", word);
+        return;
+    }
+    add("'");
+    for (const char *c = word; *c; c++) add(*c == '\'' ? "'\\''" : "%c", *c);
+    add("' ");
+}
+
+// Adds the launcher's part of the command: the parent's command line up to this process's own. If the
+// parent is not a launcher, the command is that of one rank.
+static void add_launcher(void) {
+    static char own[COMMAND], launcher[COMMAND];
+    char parent[24];
+    snprintf(parent, sizeof parent, "%d", (int)getppid());
+    const size_t n_own = read_command("self", own), n = read_command(parent, launcher), before = n - n_own;
+    const int is_launcher = n_own && n > n_own && !launcher[before - 1] &&
+                            !memcmp(launcher + before, own, n_own);
+    if (!is_launcher && run.ranks > 1) add("(on every rank, with the same launcher) ");
+    if (!is_launcher) return;
+    for (const char *word = launcher; word < launcher + before; word += strlen(word) + 1) add_word(word);
+}
+
+const char *resume_command(const char *checkpoint, const char *output) {
+    char **argv = given_argv;
+    *resuming = 0;
+    add_launcher();
+    add_word(argv[0]);
+    for (int i = 1, words; i < given_argc; i += words) {
+        const Argument a = argument_at(given_argc, argv, i);
+        const char *name = a.option->name;
+        words = a.words;
+        if (!strcmp(name, "-y") || !strcmp(name, "--resume") || (output && !strcmp(name, "-o"))) continue;
+        for (int k = i; k < i + words; k++) add_word(argv[k]);
+    }
+    if (!checkpoint) {
+        add("-y 1");
+        return resuming;
+    }
+    add("--resume ");
+    add_word(checkpoint);
+    add("-o ");
+    add_word(output);
+    resuming[strlen(resuming) - 1] = 0;  // the last blank
+    return resuming;
+}

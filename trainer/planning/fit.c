@@ -1,0 +1,288 @@
+#include "fit.h"
+#include <malloc.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include "../../gpt2/gpt2_error.h"
+#include "../../gpt2/text_file.h"
+#include "../running/machine.h"
+#include "../options/options.h"
+#include "../running/run.h"
+
+// --------
+// the process
+
+// A step allocates nothing, so threads need not allocate at the same time.
+void use_one_arena(void) {
+#ifdef M_ARENA_MAX
+    mallopt(M_ARENA_MAX, 1);  // without it a run only takes more address space
+#endif
+}
+
+static int is_limited(int resource) {
+    struct rlimit limit;
+    return !getrlimit(resource, &limit) && limit.rlim_cur != RLIM_INFINITY;
+}
+
+// Returns the most threads that there will be at once: OpenMP's, the plugin's (on a CPU, NVMe implies
+// overlap), and those that read and write checkpoints.
+static int threads_to_come(const zero_config *c, int has_checkpoints) {
+    const zero_offload_config *o = &c->offload;
+    const int on_nvme = o->optimizer == ZERO_NVME || o->params == ZERO_NVME || o->gradients == ZERO_NVME;
+    const int lanes = (c->overlap || on_nvme) + (on_nvme || o->delayed_update);
+    return run.threads - 1 + lanes + on_nvme * o->nvme_threads + 5 * has_checkpoints;
+}
+
+// Returns the size of a thread's stack, which glibc takes from ulimit -s.
+static size_t stack_bytes(void) {
+    pthread_attr_t defaults;
+    size_t bytes = 8 << 20;
+    if (pthread_attr_init(&defaults)) return bytes;
+    pthread_attr_getstacksize(&defaults, &bytes);  // if it fails, bytes is unchanged
+    pthread_attr_destroy(&defaults);
+    return bytes;
+}
+
+size_t bytes_beside(const zero_config *config) {
+    // On AVX-512 oneDNN's kernels take 10 to 37 MiB for a model, and half as much again for samples.
+    const size_t code = 48 << 20, checkpoint_buffers = 8 << 20;
+    const int has_checkpoints = opt.output || opt.resume_path;
+    if (config->device == ZERO_CUDA || !(is_limited(RLIMIT_AS) || is_limited(RLIMIT_DATA))) return 0;
+    return code + has_checkpoints * checkpoint_buffers +
+           threads_to_come(config, has_checkpoints) * stack_bytes();
+}
+
+// --------
+// the memory per rank
+
+int try_plan(const GPT2 *model, const zero_config *config, zero_plan *plan) {
+    const PluginTables *t = &model->tables;
+    return zero_make_plan(plan, config, t->tensors, NUM_PARAMETER_TENSORS, t->units, t->n_units, run.ranks,
+                          run.ranks_on_host);
+}
+
+zero_plan plan_of(const GPT2 *model, const zero_config *config) {
+    zero_plan plan;
+    zero_check(try_plan(model, config, &plan));
+    return plan;
+}
+
+size_t bytes_planned_on(const zero_plan *plan, zero_tier tier) {
+    size_t bytes = 0;
+    for (int i = 0; i < plan->n_lines; i++)
+        if (plan->lines[i].tier == tier) bytes += plan->lines[i].bytes;
+    return bytes;
+}
+
+size_t bytes_held_on(zero_tier tier) {
+    zero_memory_line line;
+    size_t bytes = 0;
+    for (int i = 0; run.z && zero_memory(run.z, i, &line); i++)
+        if (line.tier == tier) bytes += line.bytes;
+    return bytes;
+}
+
+static size_t plugin_bytes(const GPT2 *model, const zero_config *config, int stage) {
+    const zero_config at_stage = settings_at_stage(config, stage);
+    const zero_plan plan = plan_of(model, &at_stage);
+    return bytes_planned_on(&plan, ZERO_DEVICE);
+}
+
+// Ranks on the same device share its memory evenly. Before the plugin exists, a rank counts only itself.
+static int ranks_on_device(void) {
+    zero_job job = { .ranks_on_device = 1 };
+    if (run.z) zero_job_info(run.z, &job);
+    return job.ranks_on_device;
+}
+
+int memory_left(const zero_config *config, size_t *left) {
+    const size_t beside = bytes_beside(config);
+    int rc = zero_memory_left(config, run.ranks_on_host, left);
+    if (rc) return rc;
+    if (config->device == ZERO_CUDA) *left /= ranks_on_device();
+    *left -= beside < *left ? beside : *left;
+    return 0;
+}
+
+// Returns the rank's share of its device's memory, used or free.
+static size_t device_bytes(void) {
+    size_t total;
+    LAYER(device_bytes(&total));
+    return total / ranks_on_device();
+}
+
+// Returns the memory left on a device without recomputation, at the stage that needs the most. Bits depend on
+// the result, so it depends only on the device's size, the model, the batch and settings that change bits
+// anyway, not on the stage or the memory that is free now. An eighth of the device is reserved for the CUDA
+// context, NCCL and the layers' scratch.
+static size_t left_at_any_stage(const GPT2 *model, const zero_config *config) {
+    GPT2 kept = *model;
+    zero_config plain = zero_defaults();
+    plain.device = config->device;
+    plain.micro_batches = config->micro_batches;
+    plain.numbers = config->numbers;
+    plain.comm.nccl = 0;
+    size_t device = device_bytes(), largest = 0;
+    for (int stage = 0; stage <= 3; stage++) {
+        size_t bytes = plugin_bytes(model, &plain, stage);
+        if (bytes > largest) largest = bytes;
+    }
+    kept.recompute = 0;
+    kept.chunk = 0;  // the rest is for the logits
+    kept.scratch_bytes = 0;
+    size_t taken = largest + activation_bytes(&kept, ZERO_DEVICE) + device / 8;
+    return taken < device ? device - taken : 0;
+}
+
+// --------
+// the LM head's parts
+
+enum { MOST_PARTS = 8, TILE_ROWS = 256 };  // few, since each part rounds the gradient once more
+
+// Returns the limit on the bytes of logits in memory. Bits depend on it, since the LM head's bf16 gradient is
+// rounded once per part. On CUDA the limit is the memory that every stage leaves, but at least 1 GiB (a
+// sixteenth of a small device) and at most 4 GiB. Larger parts gain little: each part reads and writes the
+// gradient (V, C) once more, but by an H100's data sheet that takes less than a hundredth of the time of the
+// matmuls of 4 GiB (42000 rows with GPT-2's vocabulary in bf16).
+static size_t logits_at_once(const GPT2 *model, const zero_config *config) {
+    const size_t most = (size_t)4 << 30;
+    if (!on_cuda()) return 128 << 20;
+    size_t device = device_bytes(), least = device / 16 < 1 << 30 ? device / 16 : 1 << 30;
+    size_t left = left_at_any_stage(model, config);
+    if (left < least) return least;
+    return left < most ? left : most;
+}
+
+static int parts_of_head(const GPT2 *model, const zero_config *config) {
+    if (model->inference) return 1;
+    size_t at_once = logits_at_once(model, config), all = logits_bytes(model, (size_t)model->B * model->T);
+    size_t parts = (all + at_once - 1) / at_once;
+    return parts < MOST_PARTS ? (int)parts : MOST_PARTS;
+}
+
+// Returns the rows of logits per part. On CUDA they fill whole tiles of the matmuls, except in the last part.
+// In inference each row of the cache needs the logits of its last token.
+static int rows_of_part(const GPT2 *model, int parts) {
+    size_t BT = (size_t)model->B * model->T, rows = (BT + parts - 1) / parts;
+    if (model->inference) return model->cache_rows;
+    if (on_cuda()) rows = (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    return (int)(rows < BT ? rows : BT);
+}
+
+// The layers plan their scratch for model->chunk.
+static int plan_scratch(GPT2 *model) {
+    const GPT2Config *c = &model->config;
+    if (model->inference)
+        return run.layers->plan_cached(model->dtype, model->B * model->T, model->cache_rows, model->cache_T,
+                                       c->channels, c->num_heads, c->padded_vocab_size,
+                                       &model->scratch_bytes);
+    return run.layers->plan(model->dtype, model->B, model->T, c->channels, c->num_heads, c->padded_vocab_size,
+                            model->chunk, &model->scratch_bytes);
+}
+
+int plan_layers(GPT2 *model, const zero_config *config) {
+    model->chunk = rows_of_part(model, parts_of_head(model, config));
+    return plan_scratch(model);
+}
+
+// --------
+// --tune: a file of the fastest matmul algorithms
+
+// Broadcasts rank 0's text; the other ranks pass NULL. The caller frees the result.
+static char *text_of_rank_0(char *text) {
+    uint64_t bytes = text ? strlen(text) + 1 : 0;
+    zero_check(zero_broadcast(run.z, 0, &bytes, sizeof bytes));
+    if (!text) text = malloc_check(bytes);
+    zero_check(zero_broadcast(run.z, 0, text, bytes));
+    return text;
+}
+
+// A file's choices are valid for one GPU model and library version.
+static void require_one_gpu(void) {
+    const char *gpu = layers_cuda_card();
+    char line[512];
+    if (!gpu) die("%s", gpt2_last_error());
+    snprintf(line, sizeof line, "GPU and library of --tune = %s", gpu);
+    zero_check(zero_require_same(run.z, line));
+}
+
+// Adds rank 0's new timings to the file.
+static void save_tuning(const char *read, const char *tuned) {
+    if (!tuned) die("option --tune: %s", gpt2_last_error());
+    const int changed = strcmp(tuned, read);
+    if (changed && text_file_write(opt.tune, tuned)) die("option --tune: %s", gpt2_last_error());
+    print0("tuning     %s%s\n", opt.tune, changed ? ", with new timings" : "");
+}
+
+// Rank 0 plans first, and times the matmuls that the file lacks. All ranks use its choices, so that bits
+// depend only on the file.
+static void plan_tuned(GPT2 *model) {
+    require_one_gpu();
+    char *text = run.rank == 0 ? text_file_read(opt.tune) : text_of_rank_0(NULL);
+    if (!text) die("option --tune: %s", gpt2_last_error());
+    gpt2_check(layers_cuda_tune(opt.tune, text, run.rank == 0));
+    gpt2_check(plan_scratch(model));
+    if (run.rank == 0) {
+        char *tuned = layers_cuda_tuned();
+        save_tuning(text, tuned);
+        free(text_of_rank_0(tuned));
+    }
+    free(text);
+}
+
+// --------
+// the level of recompute
+
+// Returns the lowest level at which the activations fit into the memory that the plugin leaves. Keeps 1/32 of
+// the device free, since kernels load and NCCL connects later, and allocations leave gaps. If the forward
+// matmul computes GELU, level 0 gives different bits from the others, so it must fit at every stage.
+static int lowest_recompute(const GPT2 *model, const zero_config *config) {
+    size_t left, reserve = device_bytes() / 32;
+    GPT2 tried = *model;
+    zero_check(memory_left(config, &left));
+    if (!run.z) reserve += plugin_bytes(model, config, config->stage);
+    tried.recompute = 0;
+    if (layers_cuda_gelu_fused(model->dtype)) {
+        if (logits_bytes(model, model->chunk) <= left_at_any_stage(model, config)) return 0;
+        tried.recompute = 1;
+    }
+    while (tried.recompute < MOST_RECOMPUTE) {
+        if (activation_bytes(&tried, ZERO_DEVICE) + reserve <= left) break;
+        tried.recompute++;
+    }
+    return tried.recompute;
+}
+
+// Returns the maximum of the ranks' numbers, each from 0 to `most` <= 64. On CPUs all ranks have the same
+// number.
+static int largest_of_ranks(int number, int most) {
+    double ranks_above[64];
+    int largest = 0;
+    if (!run.z || !on_cuda()) return number;
+    for (int i = 0; i < most; i++) ranks_above[i] = number > i;
+    zero_check(zero_sum(run.z, ranks_above, most));
+    while (largest < most && ranks_above[largest] > 0) largest++;
+    return largest;
+}
+
+void settle_memory(GPT2 *model, const zero_config *config) {
+    const int parts = largest_of_ranks(parts_of_head(model, config), MOST_PARTS);
+    model->chunk = rows_of_part(model, parts);
+    if (opt.tune && run.z)
+        plan_tuned(model);
+    else if (run.z || !on_cuda())
+        gpt2_check(plan_scratch(model));
+    // Wait until ranks that share a device have freed the memory of their trial matmuls.
+    if (run.z && on_cuda()) zero_check(zero_barrier(run.z));
+    if (model->recompute >= 0) return;
+    model->recompute = on_cuda() ? largest_of_ranks(lowest_recompute(model, config), MOST_RECOMPUTE) : 1;
+}
+
+size_t bytes_to_come(GPT2 model, const zero_config *config) {
+    if (on_cuda()) return 0;
+    settle_memory(&model, config);
+    return activation_bytes(&model, ZERO_DEVICE) + bytes_beside(config);
+}

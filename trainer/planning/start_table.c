@@ -1,0 +1,336 @@
+#include "start_table.h"
+#include <stdio.h>
+#include <string.h>
+#include "../options/config_table.h"
+#include "fit.h"
+#include "../running/machine.h"
+#include "../options/options.h"
+#include "../running/run.h"
+
+static const char *plural(int n) { return n == 1 ? "" : "s"; }
+
+// --------
+// lines of a run and of a plan
+
+static void print_model(const GPT2 *model, int resume_step) {
+    print0("model      %s: %lld parameters, %s\n", resume_step >= 0 ? "checkpoint" : opt.model,
+           (long long)gpt2_num_parameters(&model->config), sizes_of(&model->config));
+}
+
+// steps: -1: not known. A run that answers prompts has passes, not steps.
+static void print_batch(const GPT2 *model, int micro_batches, int steps) {
+    const int BT = model->B * model->T;
+    if (model->inference) {
+        print0("passes     %d row%s per rank, %d tokens in the first pass, keys and values of %d positions\n",
+               model->cache_rows, plural(model->cache_rows), BT, model->cache_positions);
+        return;
+    }
+    print0("batch      B %d x T %d x %d rank%s x %d micro-batch%s = %lld tokens per step", model->B, model->T,
+           run.ranks, plural(run.ranks), micro_batches, micro_batches == 1 ? "" : "es",
+           (long long)BT * run.ranks * micro_batches);
+    if (steps >= 0) print0(", %d step%s", steps, plural(steps));
+    print0("\n");
+}
+
+// job: NULL for a plan.
+static void print_numbers(const GPT2 *model, const zero_job *job) {
+    const char *weights = opt.master ? " with fp32 master weights" : " without master weights";
+    if (model->dtype == GPT2_F32 || model->inference) weights = "";
+    const char *how_chosen = opt.recompute < 0 && on_cuda() ? " (the lowest that memory allows)" : "";
+    print0("numbers    %s%s", dtype_name(model->dtype), weights);
+    if (!model->inference) print0(", recompute %d%s", model->recompute, how_chosen);
+    if (model->inputs_on_host) print0(", inputs of blocks on the host");
+    if (on_cuda() && job)
+        print0(", on %s (device %d), attention by %s", job->device, job->cuda_device,
+               model->inference ? "a kernel over the cache" : layers_cuda_attention());
+    if (!on_cuda()) print0(", %d thread%s per rank", run.threads, plural(run.threads));
+    print0("\n");
+}
+
+// Prints how the LM head divides the batch.
+static void print_head(const GPT2 *model) {
+    int BT = model->B * model->T, parts = (BT + model->chunk - 1) / model->chunk;
+    int last = BT - (parts - 1) * model->chunk;
+    print0("head       logits in %d part%s of %d rows", parts, plural(parts), model->chunk);
+    if (last < model->chunk) print0(", the last of %d", last);
+    print0("\n");
+}
+
+// --------
+// the memory per rank
+
+static const char *const places[] = {
+    [ZERO_DEVICE] = "", [ZERO_HOST] = "  on the host", [ZERO_NVME] = "  on NVMe"
+};
+
+enum { MOST_LINES = ZERO_PLAN_LINES + 4 };  // the plugin's, and four for activations
+typedef struct {
+    zero_memory_line lines[MOST_LINES];
+    int n;
+} MemoryTable;
+
+static void add_activations(MemoryTable *t, const char *purpose, size_t bytes, zero_tier tier) {
+    if (!bytes) return;
+    t->lines[t->n++] =
+        (zero_memory_line){ .purpose = purpose, .class_ = ZERO_ACTIVATIONS, .bytes = bytes, .tier = tier };
+}
+
+// Returns the lines that a run with this plan would print.
+static MemoryTable table_of_plan(const GPT2 *model, const zero_plan *plan) {
+    MemoryTable t = { .n = plan->n_lines };
+    memcpy(t.lines, plan->lines, plan->n_lines * sizeof *t.lines);
+    GPT2 without = *model;
+    without.scratch_bytes = 0;
+    size_t with_cache = activation_bytes(&without, ZERO_DEVICE);
+    without.cache_positions = 0;
+    size_t activations = activation_bytes(&without, ZERO_DEVICE), all = activation_bytes(model, ZERO_DEVICE);
+    add_activations(&t, "activations", activations, ZERO_DEVICE);
+    add_activations(&t, INPUTS_OF_BLOCKS, activation_bytes(model, ZERO_HOST), ZERO_HOST);
+    add_activations(&t, KEYS_AND_VALUES, with_cache - activations, ZERO_DEVICE);
+    add_activations(&t, SCRATCH_OF_LAYERS, all - with_cache, ZERO_DEVICE);
+    return t;
+}
+
+// Prints the table, with the plan's formula next to the sum of the model states.
+static void print_table(const MemoryTable *t, const zero_plan *plan) {
+    static const char *const names[] = { "model states", "working", "activations" };
+    const double everything_on_every_rank = plan->formulas[0].bytes;
+    double of[ZERO_MEMORY_CLASSES] = { 0 }, together = 0, on_nvme = 0;
+    print0("memory per rank                           MiB\n");
+    for (int class_ = 0; class_ < ZERO_MEMORY_CLASSES; class_++)
+        for (const zero_memory_line *l = t->lines; l < t->lines + t->n; l++) {
+            if ((int)l->class_ != class_) continue;
+            print0("  %-12s %-24s %7.1f%s\n", names[class_], l->purpose, mib(l->bytes), places[l->tier]);
+            of[class_] += l->bytes;
+            together += l->bytes;
+            if (l->tier == ZERO_NVME) on_nvme += l->bytes;
+        }
+    print0("  model states %.1f (formula %.1f), working %.1f, activations %.1f, together %.1f MiB\n",
+           mib(of[ZERO_STATES]), mib(plan->formulas[opt.zero.stage].bytes), mib(of[ZERO_WORKING]),
+           mib(of[ZERO_ACTIVATIONS]), mib(together));
+    if (on_nvme)
+        print0("  of which %.1f MiB on NVMe, %.1f MiB in memory\n", mib(on_nvme), mib(together - on_nvme));
+    if (run.ranks == 1) return;
+    print0("  plain data parallelism would hold %.1f MiB of model states on every rank; stage %d holds "
+           "%.0f %% of that\n",
+           mib(everything_on_every_rank), opt.zero.stage, 100 * of[ZERO_STATES] / everything_on_every_rank);
+}
+
+void print_memory(void) {
+    MemoryTable t = { .n = 0 };
+    zero_plan plan;
+    zero_plan_info(run.z, &plan);
+    while (t.n < MOST_LINES && zero_memory(run.z, t.n, &t.lines[t.n])) t.n++;
+    print_table(&t, &plan);
+}
+
+// --------
+// a run
+
+// Prints how attention's backward divides the batch.
+static void print_attention(const GPT2 *model) {
+    layers_attention_backward backward = layers_cuda_attention_backward();
+    print0("attention  backward takes %d of %d rows of the batch at a time: %.1f MiB of scratch, "
+           "limit %.0f MiB%s\n",
+           backward.rows, model->B, mib(backward.bytes), mib(backward.limit),
+           backward.bytes > backward.limit ? ", which one row exceeds" : "");
+}
+
+static void print_zero(const zero_job *job) {
+    print0("ZeRO       stage %d%s, %s, overlap %s (%s), prefetch %d\n", opt.zero.stage,
+           opt.zero.debug.naive ? " (naive path)" : "", job->comm, run.overlap ? "on" : "off",
+           reason_of("overlap"), opt.zero.prefetch);
+}
+
+static void print_hosts(const zero_job *job) {
+    if (job->ranks_on_host != run.ranks)
+        print0("hosts      %d of the %d ranks are on rank 0's host\n", job->ranks_on_host, run.ranks);
+    if (!opt.threads && job->ranks_on_host != run.ranks_on_host)
+        print0("threads    chosen for %d rank%s per host: set -pg %d, or --threads\n", run.ranks_on_host,
+               plural(run.ranks_on_host), job->ranks_on_host);
+}
+
+static void print_traffic(const zero_plan *plan) {
+    int64_t gathers = plan->traffic.all_gather[ZERO_FOR_STEP];
+    int64_t reductions = plan->traffic.reduce_scatter[ZERO_FOR_STEP];
+    if (!opt.zero.debug.naive)
+        print0("traffic    a rank sends %.2f MiB per step: gathers %.2f, reductions %.2f\n",
+               mib(gathers + reductions), mib(gathers), mib(reductions));
+    if (run.ranks > 1 && !strcmp(opt.comm_type, "fp32")) print0("wire       gradients are sent as fp32\n");
+}
+
+// Also prints the writes of all ranks, which wear the disks.
+static void print_files(const zero_plan *plan) {
+    zero_files files;
+    zero_files_info(run.z, &files);
+    if (!settings_use_nvme()) return;
+    double written = plan->file_written;
+    zero_check(zero_sum(run.z, &written, 1));
+    print0("NVMe       %s", files.how ? files.how : "rank 0 has no files");
+    if (written > 0)  // otherwise parameters are only read
+        print0("; a rank reads %.2f MiB per step and writes %.2f, all ranks write %.2f", mib(plan->file_read),
+               mib(plan->file_written), mib(written));
+    print0("\n");
+}
+
+void print_start(const GPT2 *model, int micro_batches, int steps, int resume_step) {
+    zero_plan plan;
+    zero_job job;
+    zero_plan_info(run.z, &plan);
+    zero_job_info(run.z, &job);
+    print_model(model, resume_step);
+    print_batch(model, micro_batches, steps);
+    print_numbers(model, &job);
+    if (on_cuda() && !model->inference) {
+        print_head(model);
+        print_attention(model);
+    }
+    print_zero(&job);
+    print_config_lines();
+    print_hosts(&job);
+    if (!model->inference) {
+        print_buckets(&plan);
+        print_traffic(&plan);
+    }
+    print_files(&plan);
+    print_memory();
+}
+
+// --------
+// a plan: assumptions, and the activations one by one
+
+static void print_assumptions(const zero_plan *plan) {
+    for (int i = 0; i < plan->n_lines; i++) {
+        const zero_memory_line *l = &plan->lines[i];
+        if (l->assumed)
+            print0("  %s: %s\n", l->purpose,
+                   l->bytes ? "as configured; a run may not get it" : "not counted; a run measures it");
+    }
+    if (on_cuda())
+        print0("  %s: not counted; cuBLASLt and cuDNN report it when a run starts\n", SCRATCH_OF_LAYERS);
+}
+
+static void print_activations(const GPT2 *model) {
+    GPT2Activation table[NUM_ACTIVATIONS];
+    activation_table(model, table);
+    print0("activations per rank, recompute %d            MiB\n", model->recompute);
+    for (int i = 0; i < NUM_ACTIVATIONS; i++)
+        if (table[i].bytes)
+            print0("  %-18s x %-5d               %9.1f\n", table[i].name, table[i].layers,
+                   mib(activation_pages(&table[i])));
+}
+
+// --------
+// a plan: the four stages side by side
+
+// Returns "4P + 12P/N", as in the papers.
+static const char *formula_text(const zero_formula *f) {
+    static char text[48];
+    int n = 0;
+    if (f->whole) n += snprintf(text, sizeof text, "%dP", f->whole);
+    if (f->sharded) snprintf(text + n, sizeof text - n, "%s%dP/N", f->whole ? " + " : "", f->sharded);
+    return text;
+}
+
+// Returns the bytes of the part that is not offloaded.
+static size_t bytes_needed(const GPT2 *model, const zero_plan *plan) {
+    return bytes_planned_on(plan, ZERO_DEVICE) + activation_bytes(model, ZERO_DEVICE);
+}
+
+// Prints one stage: all memory of a rank at each level of recompute, with a star if it fits into memory.
+static void print_stage(const GPT2 *model, const zero_config *config, int stage, size_t room) {
+    const zero_config at_stage = settings_at_stage(config, stage);
+    const zero_plan plan = plan_of(model, &at_stage);
+    const zero_formula *f = &plan.formulas[stage];
+    const double of_plugin = (double)plan.bytes[ZERO_STATES] + plan.bytes[ZERO_WORKING];
+    GPT2 tried = *model;
+    print0("  %d  %-14s %11.1f %11.1f %11.1f ", stage, formula_text(f), mib(f->bytes),
+           mib(plan.bytes[ZERO_STATES]), mib(plan.bytes[ZERO_WORKING]));
+    for (tried.recompute = 0; tried.recompute <= (model->inference ? 0 : MOST_RECOMPUTE); tried.recompute++) {
+        size_t activations = activation_bytes(&tried, ZERO_DEVICE) + activation_bytes(&tried, ZERO_HOST);
+        print0(" %10.1f%s", mib(of_plugin + activations), bytes_needed(&tried, &plan) <= room ? "*" : " ");
+    }
+    print0("\n");
+}
+
+// Explains the stars, and says whether a run with this plan would start.
+static void print_verdict(const GPT2 *model, const zero_config *config, const zero_plan *plan, size_t room) {
+    const int sharing = on_cuda() ? 1 : run.ranks_on_host;
+    const size_t needed = bytes_needed(model, plan);
+    const int starts = needed <= room;
+    print0("  * %s\n", config->offload.optimizer || config->offload.params
+                           ? "the part that is not offloaded fits into memory; the figures include both"
+                           : "fits into memory");
+    char shared[40] = "";
+    if (sharing > 1) snprintf(shared, sizeof shared, " to each of %d ranks", sharing);
+    print0("  stage %d %s: it needs %.0f MiB per rank; %.0f are available%s%s\n", config->stage,
+           starts ? "fits" : "does not fit", mib(needed), mib(room), shared,
+           starts ? "" : ". The error of a run would list options that fit");
+}
+
+// If the room cannot be determined, it is 0 and not printed.
+static void print_stages(const GPT2 *model, const zero_config *config, const zero_plan *plan) {
+    size_t room;
+    if (memory_left(config, &room)) room = 0;
+    print0("stages, MiB per rank (P parameters, N ranks)                      all memory%s\n",
+           model->inference ? "" : ", by level of recompute");
+    print0("     formula            bytes      states     working%s\n",
+           model->inference ? "" : "           0          1          2          3");
+    for (int stage = 0; stage <= 3; stage++) print_stage(model, config, stage, room);
+    if (room) print_verdict(model, config, plan, room);
+}
+
+// --------
+// a plan: what a rank sends and moves
+
+static void print_sent(const zero_plan *plan, int inference) {
+    const zero_traffic *all = &plan->traffic, *between = &plan->traffic_between_nodes;
+    enum { STEP = ZERO_FOR_STEP, EVAL = ZERO_FOR_EVAL, SCALARS = ZERO_FOR_SCALARS };
+    const struct {
+        const char *what;
+        int shown;
+        int64_t bytes, between;  // between: to other hosts; -1: not sent
+    } rows[] = {
+        { "step: gathers", !inference, all->all_gather[STEP], between->all_gather[STEP] },
+        { "step: reductions", !inference, all->reduce_scatter[STEP], between->reduce_scatter[STEP] },
+        { "step: gradients to all ranks", all->other[STEP] > 0, all->other[STEP], between->other[STEP] },
+        { "step: scalars of the norm", !inference, all->other[SCALARS], between->other[SCALARS] },
+        { "step: read from NVMe", plan->file_written > 0, plan->file_read, -1 },
+        { "step: written to NVMe", plan->file_written > 0, plan->file_written, -1 },
+        { "step: copied to the host", plan->copied_down || plan->copied_up, plan->copied_down, -1 },
+        { "step: copied to the device", plan->copied_down || plan->copied_up, plan->copied_up, -1 },
+        { inference ? "passes after the first: gathers" : "validation batch: gathers", 1,
+          all->all_gather[EVAL], between->all_gather[EVAL] },
+    };
+    const int several_hosts = run.ranks_on_host < run.ranks;
+    print0("sent by a rank                             MiB%s\n", several_hosts ? "  to other hosts" : "");
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!rows[i].shown) continue;
+        print0("  %-34s %11.2f", rows[i].what, mib(rows[i].bytes));
+        if (several_hosts && rows[i].between >= 0) print0(" %11.2f", mib(rows[i].between));
+        print0("\n");
+    }
+}
+
+void print_plan(GPT2 *model, int micro_batches) {
+    zero_config config = plugin_settings(model->dtype, micro_batches);
+    config.start.rank = 0;
+    settle_memory(model, &config);
+    const zero_plan plan = plan_of(model, &config);
+    const MemoryTable table = table_of_plan(model, &plan);
+    print0("plan       stage %d%s%s for %d rank%s, %d per host; nothing is started or allocated\n",
+           config.stage, config.debug.naive ? " (naive path)" : "", model->inference ? ", inference" : "",
+           run.ranks, plural(run.ranks), run.ranks_on_host);
+    print_model(model, -1);
+    print_batch(model, micro_batches, -1);
+    print_numbers(model, NULL);
+    if (!model->inference) {
+        print_head(model);
+        print_buckets(&plan);
+    }
+    print_table(&table, &plan);
+    print_assumptions(&plan);
+    print_activations(model);
+    print_stages(model, &config, &plan);
+    print_sent(&plan, model->inference);
+}
