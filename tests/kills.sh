@@ -19,7 +19,7 @@ export OMP_NUM_THREADS=1 TMPDIR=$dir/tmp OMPI_MCA_odls_base_sigkill_timeout=0 \
 ln -s "$trainer" "$dir/trainer" && trainer=$dir/trainer     # keeps pgrep from finding other tests' processes
 folder=$dir/run endless=100000000 host=$(hostname)
 limit=8         # seconds per collective, which only a stopped rank may exceed
-small=(-e l2h2c32v257t32) large=(-e l1h4c640v257t32)    # the large one uses direct reads
+small=(-e l2h2c32v257t32)
 common=(-b 1 -u 0 -v 0 -s 0 -k constant --threads 1 --device cpu --dtype fp32 --hash full)
 
 # start RANKS ARGUMENT...: starts a run in the background; sets jobs.
@@ -86,10 +86,7 @@ shuffled() { awk -v seed="$1" 'BEGIN { srand(seed) } { print rand() "\t" $0 }' |
 # arguments MODE STAGE OVERLAP: sets args
 arguments() {
     args=("${small[@]}" -z "$2" --overlap "$3" --comm-timeout $limit)
-    case $1 in
-        direct) args+=("${large[@]}") ;;
-        messages) args+=(--messages 1) ;;
-    esac
+    [ "$1" = window ] || args+=(--messages 1)
 }
 ranks_started() { [ "$(ranks | wc -l)" = "$1" ]; }
 
@@ -111,10 +108,9 @@ one() {
     is "files in Open MPI's shared memory" "$(ls "$dir/shm")" ''
     every_checkpoint_is_whole
     "reports_$signal" "$rank" "$np"
-    ! grep -qa 'direct reads' "$dir/screen.0" || direct=$((direct + 1))
     message | cut -c 1-150
     last=$(newest)
-    if [ "$3" != direct ] && [ -n "$last" ]; then
+    if [ -n "$last" ]; then
         start "$np" "${args[@]}" -y 1 -x "$((10#$last))" -o "$folder"
         await_end
         is 'status of the resumed run' "$status" 0
@@ -125,12 +121,9 @@ one() {
 }
 collective='(a reduce-scatter|an all-gather|a broadcast) of (unit [0-9]+|scalars)|a barrier'
 when='(checkpoint of )?step [0-9]+'
-reports_KILL() {    # mpirun names rank and host, unless another rank's direct read failed first
-    case $(messages) in
-        0) has "$dir/screen.0" "process rank $1 with PID [0-9]+ on node $host exited on signal 9" ;;
-        *) is messages "$(messages)" 1
-           has "$dir/screen.0" "^train_gpt2_zero: $when: .* rank $1 .*$host. in ($collective): it is gone" ;;
-    esac
+reports_KILL() {    # mpirun names rank and host
+    is messages "$(messages)" 0
+    has "$dir/screen.0" "process rank $1 with PID [0-9]+ on node $host exited on signal 9"
 }
 reports_STOP() {
     local others="[$(seq -s '' 0 $(($2 - 1)) | tr -d "$1")]"
@@ -148,7 +141,7 @@ continues() {
     local expected rank=$((RANDOM % $1)) pid args
     begin "kills.SIGSTOP and SIGCONT to rank $rank of $1, $2, stage $3, overlap $4"
     arguments "${@:2}"
-    args+=(-x "$([ "$2" = direct ] && echo 40 || echo 300)")
+    args+=(-x 300)
     expected=$(undisturbed "$1" "${args[@]}")
     start "$1" "${args[@]}"
     await step 5/ || need 'it did not start' false
@@ -254,14 +247,14 @@ strike_by() {
 # ----
 
 echo "seed $seed"
-direct=0 checked=0
+checked=0
 for signal in KILL STOP; do
     draw=$RANDOM
-    mapfile -t settings < <(printf '%s\n' {2,3}' '{direct,window,messages}' '{0,2,3}' '{0,1} | shuffled $draw)
+    mapfile -t settings < <(printf '%s\n' {2,3}' '{window,messages}' '{0,2,3}' '{0,1} | shuffled $draw)
     for ((i = 0; i < runs; i++)); do one $signal ${settings[i % ${#settings[@]}]}; done
 done
-echo "   direct reads in $direct runs, $checked checkpoints loaded afterwards"
-for mode in direct window messages; do
+echo "   $checked checkpoints loaded afterwards"
+for mode in window messages; do
     [ "$runs" = 0 ] || continues $((2 + RANDOM % 2)) $mode $((RANDOM % 4)) $((RANDOM % 2))
 done
 in_saves=0

@@ -198,12 +198,6 @@ static zero_config config_of(run *r, int how) {
     return c;
 }
 
-// Collectives of any size bypass staging, or none do.
-static void set_direct(int all) {
-    host_unstaged_least = all ? 0 : SIZE_MAX;
-    for (int kind = 0; kind < COMM_OTHER; kind++) host_direct_least[kind] = all ? 0 : SIZE_MAX;
-}
-
 // The store of copies has only as many slots as its rules require: for parameters, the units in use and one
 // being gathered, each with its frozen part; for gradients, a bucket and, below stage 2, the units in use.
 static void start_copies(const run *r) {
@@ -603,7 +597,7 @@ static int create(run *r, int how) {
     r->how = how;
     r->config = config_of(r, how);
     r->gathered = r->planned_gathers = r->steps = r->uneven = 0;
-    set_direct((int)h[DIRECT]);
+    host_unstaged_least = h[DIRECT] ? 0 : SIZE_MAX;
     TRY(start_device(r, h));
     if (h[COPIES]) start_copies(r);
     TRY(zero_create(&r->z, &r->config, d->tensors, d->n_tensors, d->units, d->n_units));

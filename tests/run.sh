@@ -122,7 +122,6 @@ if [ -z "$short" ]; then
     for np in 2 1; do run "cuda.mpi_device.$np" 400 bash -c "on_ranks $np $stand_in/tests/mpi_device"; done
     run cuda.mpi_nccl 400 bash -c "on_ranks 3 $stand_in/tests/mpi_nccl"
     table mpi_bits 600 4 3 2 1
-    table mpi_direct 400 3
     table mpi_zero 600 3 1
     run example 400 tests/test_example.sh "$build/mlp_zero"
     run house 400 tests/test_house.sh "$build"
@@ -148,12 +147,10 @@ else
     table mpi_zero 600 4 2 1
     run checkpoints 400 tests/checkpoints.sh "$build" 1 2
     table mpi_checkpoint 400 4 1
-    table mpi_direct 400 4 2
 fi
 run mpi_zero.timeout 400 bash -c "on_ranks 3 $build/tests/mpi_zero timeout"
 run mpi_net.3 400 bash -c "on_ranks 3 $build/tests/mpi_net"
 run mpi_large.3 400 bash -c "on_ranks 3 $build/tests/mpi_large '$build'"
-run mpi_direct.killed 400 bash -c "on_ranks 3 --enable-recovery $build/tests/mpi_direct killed"
 for np in 3 1; do run "mpi_check.$np" 400 bash -c "on_ranks $np $build/tests/mpi_check"; done
 for np in 3 2; do run "mpi_same.$np" 400 bash -c "on_ranks $np $build/tests/mpi_same"; done
 run mpi_async.2 400 bash -c "on_ranks 2 $build/tests/mpi_async"

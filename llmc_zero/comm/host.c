@@ -21,7 +21,6 @@ static comm_call call_of(const comm *c, comm_use use, const comm_piece *pieces, 
 
 static int host_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes) {
     const comm_call call = call_of(c, use, pieces, n, elem_bytes);
-    if (host_goes_direct(c, &call)) return host_direct_gather(c, &call);
     if (host_goes_unstaged(c, &call)) return host_unstaged_gather(c, &call);
     return host_staged_gather(c, &call, c->device);
 }
@@ -34,7 +33,6 @@ static int host_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, 
     call.full_type = full_type;
     call.shard_type = shard_type;
     call.add = add;
-    if (host_goes_direct(c, &call)) return host_direct_reduce(c, &call);
     if (host_goes_unstaged(c, &call)) return host_unstaged_reduce(c, &call);
     return host_staged_reduce(c, &call);
 }
@@ -92,8 +90,7 @@ static int open_staging(comm *c, const zero_config *config, memory *m, int *wind
 int comm_open_host(comm *c, const zero_config *config, memory *m) {
     int window = 0;
     c->f = &comm_host_functions;
-    ZERO_TRY(net_agree(c->net, open_staging(c, config, m, &window)));
-    return window ? host_direct_open(c) : 0;
+    return net_agree(c->net, open_staging(c, config, m, &window));
 }
 
 void comm_close_host(comm *c, int clean) {

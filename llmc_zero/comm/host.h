@@ -1,8 +1,7 @@
-// The collectives through host memory, and the interfaces between their files. Bytes move in one of three
+// The collectives through host memory, and the interfaces between their files. Bytes move in one of two
 // ways:
 //
 //   comm/staged.c     packed into staging, exchanged, and unpacked or summed: always possible
-//   comm/direct.c     ranks on one node read each other's memory
 //   comm/unstaged.c   between nodes, messages go from array to array
 //
 // A transport exchanges staging, through shared memory on one node (comm/window.c) or messages
@@ -47,7 +46,6 @@ struct comm_host {
     int half;                            // for the next exchange
     uint32_t exchanges;                  // number of exchanges so far
     int queued;                          // 1: copies between staging and the device may still be queued
-    int direct;                          // 1: all ranks can read each other's memory
     int unstaged;                        // 1: large messages go from array to array
 };
 
@@ -72,16 +70,10 @@ int host_exchange(comm *c, const comm_call *call, exchange_kind x, int root, siz
 int host_announce(comm *c, const comm_call *call, const int64_t *mine, int n, const int64_t **all);
 int host_barrier(comm *c, const comm_call *call);
 
-// -------- the three ways
+// -------- the two ways
 
 int host_staged_gather(comm *c, const comm_call *call, device *d);
 int host_staged_reduce(comm *c, const comm_call *call);
-
-int host_direct_open(comm *c);  // sets host->direct if direct reads work on all ranks and are faster
-int host_goes_direct(const comm *c, const comm_call *call);
-int host_direct_gather(comm *c, const comm_call *call);
-int host_direct_reduce(comm *c, const comm_call *call);
-extern size_t host_direct_least[COMM_OTHER];  // by kind, the smallest total for direct reads; tests set it
 
 int host_goes_unstaged(const comm *c, const comm_call *call);
 int host_unstaged_gather(comm *c, const comm_call *call);
