@@ -19,7 +19,6 @@
 #include "plan.h"
 #include "toy_kernels.h"
 #include "../dev/examples/optimizers.h"
-#include "../llmc_zero/comm/host.h"
 #include "../llmc_zero/internal.h"
 #ifdef ZERO_HAVE_CUDA
 #include "device.h"
@@ -597,7 +596,6 @@ static int create(run *r, int how) {
     r->how = how;
     r->config = config_of(r, how);
     r->gathered = r->planned_gathers = r->steps = r->uneven = 0;
-    host_unstaged_least = h[DIRECT] ? 0 : SIZE_MAX;
     TRY(start_device(r, h));
     if (h[COPIES]) start_copies(r);
     TRY(zero_create(&r->z, &r->config, d->tensors, d->n_tensors, d->units, d->n_units));

@@ -7,33 +7,28 @@
 
 // -------- collectives
 
-static comm_call call_of(const comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes) {
-    int64_t elems = 0;
-    for (int i = 0; i < n; i++) elems += pieces[i].elems;
+static comm_call call_of(comm_use use, const comm_piece *pieces, int n, size_t elem_bytes) {
     return (comm_call){ .use = use,
                         .kind = COMM_ALL_GATHER,
                         .name = "an all-gather",
                         .pieces = pieces,
                         .n = n,
-                        .elem_bytes = elem_bytes,
-                        .total = elems * c->group.ranks * elem_bytes };
+                        .elem_bytes = elem_bytes };
 }
 
 static int host_all_gather(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes) {
-    const comm_call call = call_of(c, use, pieces, n, elem_bytes);
-    if (host_goes_unstaged(c, &call)) return host_unstaged_gather(c, &call);
+    const comm_call call = call_of(use, pieces, n, elem_bytes);
     return host_staged_gather(c, &call, c->device);
 }
 
 static int host_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
                                zero_dtype shard_type, int add) {
-    comm_call call = call_of(c, use, pieces, n, dtype_bytes(full_type));
+    comm_call call = call_of(use, pieces, n, dtype_bytes(full_type));
     call.kind = COMM_REDUCE_SCATTER;
     call.name = "a reduce-scatter";
     call.full_type = full_type;
     call.shard_type = shard_type;
     call.add = add;
-    if (host_goes_unstaged(c, &call)) return host_unstaged_reduce(c, &call);
     return host_staged_reduce(c, &call);
 }
 
@@ -59,7 +54,7 @@ int comm_broadcast(comm *c, comm_use use, int root, void *data, size_t bytes) {
 // Counts its bytes as COMM_OTHER, because it does not gather parameters.
 int comm_share(comm *c, comm_use use, const double *mine, double *all, int n) {
     comm_piece p = { (char *)all, (char *)mine, n };
-    comm_call call = call_of(c, use, &p, 1, sizeof *mine);
+    comm_call call = call_of(use, &p, 1, sizeof *mine);
     call.kind = COMM_OTHER;
     if (c->group.ranks > 1) return host_staged_gather(c, &call, &device_host);
     memcpy(all, mine, n * sizeof *mine);

@@ -1,11 +1,6 @@
-// The collectives through host memory, and the interfaces between their files. Bytes move in one of two
-// ways:
-//
-//   comm/staged.c     packed into staging, exchanged, and unpacked or summed: always possible
-//   comm/unstaged.c   between nodes, messages go from array to array
-//
-// A transport exchanges staging, through shared memory on one node (comm/window.c) or messages
-// (comm/messages.c).
+// The collectives through host memory, and the interfaces between their files. Data is packed into staging,
+// exchanged, and unpacked or summed (comm/staged.c). A transport exchanges staging, through shared memory on
+// one node (comm/window.c) or messages (comm/messages.c).
 #ifndef LLMC_ZERO_COMM_HOST_H
 #define LLMC_ZERO_COMM_HOST_H
 #include "comm.h"
@@ -19,7 +14,6 @@ typedef struct {
     const comm_piece *pieces;
     int n;
     size_t elem_bytes;                 // of the pieces' full
-    size_t total;                      // bytes, of all ranks
     zero_dtype full_type, shard_type;  // of a reduction
     int add;                           // of a reduction
 } comm_call;
@@ -46,7 +40,6 @@ struct comm_host {
     int half;                            // for the next exchange
     uint32_t exchanges;                  // number of exchanges so far
     int queued;                          // 1: copies between staging and the device may still be queued
-    int unstaged;                        // 1: large messages go from array to array
 };
 
 extern const comm_functions comm_host_functions;
@@ -65,20 +58,12 @@ char *host_out(comm *c, const comm_call *call, exchange_kind x, int dest, int ro
 const char *host_in(comm *c, exchange_kind x, int half, int src);
 // Runs the exchange and checks the stamps.
 int host_exchange(comm *c, const comm_call *call, exchange_kind x, int root, size_t bytes);
-// Gathers n numbers from each rank, with a stamp that has the collective's size. Sets all[r] to rank r's
-// numbers, which stay in staging until the next exchange.
-int host_announce(comm *c, const comm_call *call, const int64_t *mine, int n, const int64_t **all);
 int host_barrier(comm *c, const comm_call *call);
 
-// -------- the two ways
+// -------- collectives (comm/staged.c)
 
 int host_staged_gather(comm *c, const comm_call *call, device *d);
 int host_staged_reduce(comm *c, const comm_call *call);
-
-int host_goes_unstaged(const comm *c, const comm_call *call);
-int host_unstaged_gather(comm *c, const comm_call *call);
-int host_unstaged_reduce(comm *c, const comm_call *call);
-extern size_t host_unstaged_least;  // the smallest mean size of a piece, over all ranks, sent unstaged
 
 // -------- transports
 

@@ -1,4 +1,4 @@
-// Exchanges of staging between the ranks, used by all three ways to move bytes.
+// Exchanges of staging between the ranks.
 #include "host.h"
 #include "../base/error.h"
 #include <stdio.h>
@@ -56,27 +56,13 @@ static int run_exchange(comm *c, const comm_call *call, exchange_kind x, int roo
     return 0;
 }
 
-// bytes: written into the stamp; carried: the number of bytes that follow the stamp.
-static int exchange_stamped(comm *c, const comm_call *call, exchange_kind x, int root, size_t bytes,
-                            size_t carried) {
+int host_exchange(comm *c, const comm_call *call, exchange_kind x, int root, size_t bytes) {
     stamp mine = stamp_of(c, call, x, root, bytes);
-    ZERO_TRY(run_exchange(c, call, x, root, STAMP_BYTES + carried));
+    ZERO_TRY(run_exchange(c, call, x, root, STAMP_BYTES + bytes));
     for (int r = 0; r < c->group.ranks; r++) {
         int sends = r != c->group.rank && (x != EXCHANGE_ROOT || r == root);
         if (sends) ZERO_TRY(check_stamp(c, x, r, &mine));
     }
-    return 0;
-}
-
-int host_exchange(comm *c, const comm_call *call, exchange_kind x, int root, size_t bytes) {
-    return exchange_stamped(c, call, x, root, bytes, bytes);
-}
-
-int host_announce(comm *c, const comm_call *call, const int64_t *mine, int n, const int64_t **all) {
-    int half = c->host->half;
-    memcpy(host_out(c, call, EXCHANGE_GATHER, 0, call->kind, call->total), mine, n * sizeof *mine);
-    ZERO_TRY(exchange_stamped(c, call, EXCHANGE_GATHER, call->kind, call->total, n * sizeof *mine));
-    for (int r = 0; r < c->group.ranks; r++) all[r] = (const int64_t *)host_in(c, EXCHANGE_GATHER, half, r);
     return 0;
 }
 

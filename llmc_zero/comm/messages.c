@@ -47,7 +47,6 @@ int host_open_messages(comm *c, const zero_config *config, memory *m) {
     comm_room room = comm_messages_room(config, c->group.ranks);
     h->state = s;
     h->transport = &messages_transport;
-    h->unstaged = !d->asynchronous;
     h->scatter_bytes = room.scatter_bytes;
     h->gather_bytes = room.gather_bytes;
     s->send = memory_alloc(m, &c->planned[COMM_MESSAGES]);
