@@ -106,7 +106,6 @@ static void check_late(void) {
         { { .unit = 7, .units = 1 }, EXCHANGE_SCATTER, "a reduce-scatter of unit 7" },
         { { .unit = 7, .units = 3 }, EXCHANGE_GATHER, "an all-gather of units 7 to 9" },
         { { .unit = 7, .units = 1 }, EXCHANGE_BARRIER, "a barrier" },
-        { { "an all-gather", 7, 1 }, EXCHANGE_BARRIER, "an all-gather of unit 7" },
         { { .units = 0 }, EXCHANGE_GATHER, "an all-gather of scalars" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

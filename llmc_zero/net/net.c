@@ -34,8 +34,8 @@ const char *net_units(int unit, int units, char text[NET_UNITS]) {
 
 const char *net_where(net_use use, exchange_kind x, char text[NET_WHERE]) {
     char units[NET_UNITS];
-    const char *name = use.name ? use.name : exchange_name(x);
-    if (x == EXCHANGE_BARRIER && !use.name)
+    const char *name = exchange_name(x);
+    if (x == EXCHANGE_BARRIER)
         snprintf(text, NET_WHERE, "%s", name);
     else if (!use.units)
         snprintf(text, NET_WHERE, "%s of scalars", name);

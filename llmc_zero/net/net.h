@@ -12,8 +12,7 @@ typedef enum { EXCHANGE_SCATTER, EXCHANGE_GATHER, EXCHANGE_ROOT, EXCHANGE_BARRIE
 
 // The purpose of an exchange, for error messages.
 typedef struct {
-    const char *name;  // the collective, "a reduce-scatter"; NULL: named after the kind of the exchange
-    int unit, units;   // its first unit, and how many; 0: it moves scalars
+    int unit, units;  // its first unit, and how many; 0: it moves scalars
 } net_use;
 
 enum { NET_NAME = 64 };
