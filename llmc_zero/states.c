@@ -108,7 +108,6 @@ int states_are_touched(const zero *z) { return z->states.touched; }
 void states_touch(zero *z) { z->states.touched = 1; }
 
 int states_are_away(const zero *z) { return z->states.files || z->states.across; }
-int states_are_written(const zero *z) { return state_files_written(z->states.files); }
 
 void states_count(const zero *z, zero_files *f) {
     if (z->states.files) state_files_describe(z->states.files, f);

@@ -37,19 +37,15 @@ struct update {
     int unpublished;    // 1: its result is not in the parameters yet
     state next_params;  // parameters in files that a delayed update writes: see state_has_next
     state_part opened[2][STATES];
-    int window;                                // index of `opened` for the next piece
-    const struct update_piece *read_ahead[2];  // the two pieces begun during backward; NULL: none
+    int window;  // index of `opened` for the next piece
 };
 
 int update_create(zero *z);
 
-// Call it after each backward use. If the update is promised, submits units that can already be updated;
-// otherwise begins reading the first pieces of the update.
+// Call it after each backward use. If the update is promised, submits units that can already be updated.
 int update_during_backward(zero *z);
 // Starts the update. Lanes with a thread may still be updating when it returns.
 int update_units(zero *z, const zero_hyper *h, double grad_scale);
-// Call it when the step ends without an update.
-void update_discard(zero *z);
 
 // If the last update was delayed, makes its result the parameters.
 int update_publish(zero *z);
@@ -60,6 +56,5 @@ int update_wait(zero *z);
 // Returns when the update and all gathers have ended and the device is idle. States may then be read and,
 // after params_drop_all, changed.
 int update_settle(zero *z);
-int update_pieces_read_ahead(const zero *z);  // 0, 1 or 2
 
 #endif

@@ -81,7 +81,7 @@ struct state_files {
     trace *trace;
     int n_units;
     int64_t placed;        // bytes of the files in use
-    pthread_mutex_t lock;  // for the counters, and for `taken` and `write` of the buffers
+    pthread_mutex_t lock;  // for the counters, and for buffers that are not taken
     file_buffer *buffers;
     int n_buffers;
     file_buffer *sums;  // (n_units) memory in which a unit's gradients are reduced
@@ -210,13 +210,6 @@ static int lost_states(int rc) {
     return zero_fail_again(&failure);
 }
 
-// Another thread may be looking at the transfer: see state_files_written.
-static void set_transfer(struct state_files *f, file_transfer *t, const file_transfer *to) {
-    pthread_mutex_lock(&f->lock);
-    *t = *to;
-    pthread_mutex_unlock(&f->lock);
-}
-
 // Waits for a transfer, and records it in the trace.
 static int finish(struct state_files *f, file_transfer *t, int unit) {
     int rc = lost_states(file_wait(f->engine, t));
@@ -227,7 +220,7 @@ static int finish(struct state_files *f, file_transfer *t, int unit) {
                                                  .bytes = t->bytes,
                                                  .start_s = t->started_s,
                                                  .end_s = t->ended_s });
-    set_transfer(f, t, &(file_transfer){ 0 });
+    *t = (file_transfer){ 0 };
     return rc;
 }
 
@@ -254,14 +247,6 @@ static file_buffer *best_buffer(struct state_files *f) {
         if (!writing) writing = b;
     }
     return writing;
-}
-
-int state_files_written(struct state_files *f) {
-    int written = 1;
-    pthread_mutex_lock(&f->lock);
-    for (int i = 0; i < f->n_buffers; i++) written &= file_done(f->engine, &f->buffers[i].write);
-    pthread_mutex_unlock(&f->lock);
-    return written;
 }
 
 static int take_buffer(struct state_files *f, file_buffer **out) {
@@ -360,11 +345,10 @@ static int files_close(state_part *p) {
     if (!b) return 0;
     int rc = 0;
     if (p->intent != STATE_READ) {
-        file_transfer write = { .data = b->memory, .write = 1 };
-        locate(p, &write.offset, &write.bytes);
-        count(p, 0, write.bytes);
+        b->write = (file_transfer){ .data = b->memory, .write = 1 };
+        locate(p, &b->write.offset, &b->write.bytes);
+        count(p, 0, b->write.bytes);
         b->unit = p->range.unit;
-        set_transfer(f, &b->write, &write);
         rc = lost_states(file_start(f->engine, &b->write));
     }
     give_buffer(f, b);
