@@ -184,7 +184,7 @@ static int update_opened(zero *z, const struct update_piece *piece, state_part p
     const own_update *own = &z->update.own;
     ZERO_TRY(own->update ? d->f->update_with(d, piece->on, own, &z->update.constants, &a, &piece->table)
                          : d->f->adamw(d, piece->on, &z->update.constants, &a, &piece->table));
-    if (parts[ZERO_PARAM].of) params_put(z, &parts[ZERO_PARAM]);
+    if (parts[ZERO_PARAM].of && !z->update.is_delayed) params_put(z, &parts[ZERO_PARAM]);
     return 0;
 }
 
@@ -242,29 +242,46 @@ static int run_adamw(void *ctx, task *k) {
 // Gradients need only one version: units are updated in backward's order, so the update reads a unit's
 // gradients before the next step overwrites them.
 
+// Rounds the masters of a piece to the parameters' dtype.
+static int round_piece(zero *z, const struct update_piece *piece) {
+    state *params = states_get(z, ZERO_PARAM), *masters = states_get(z, ZERO_MASTER);
+    device *d = piece->by;
+    state_part low, master;
+    ZERO_TRY(state_open_range(&low, params, piece->on, piece->range, STATE_WRITE));
+    int rc = state_open_range(&master, masters, piece->on, piece->range, STATE_READ);
+    if (!rc)
+        rc = d->f->convert(d, piece->on, params->dtype, low.at, masters->dtype, master.at,
+                           piece->range.elems);
+    return state_close_after(state_close_after(rc, &master, 1), &low, 1);
+}
+
 static int run_publish(void *ctx, task *k) {
     zero *z = ctx;
     const struct update_unit *u = &z->update.units[k->index];
+    if (!u->is_delayed) return 0;
     if (has_next(z, k->index)) {
         state_publish(states_get(z, ZERO_PARAM), &z->update.next_params, k->index);
         return 0;
     }
     for (const struct update_piece *p = &z->update.pieces[u->first_piece];
          p < &z->update.pieces[u->first_piece + u->n_pieces]; p++)
-        ZERO_TRY(params_round(z, p->by, p->on, p->range));
+        ZERO_TRY(round_piece(z, p));
     return 0;
 }
+
+int update_is_unpublished(const zero *z) { return z->update.unpublished; }
 
 // Publishes the units in the order in which forward uses them.
 int update_publish(zero *z) {
     if (!z->update.unpublished) return 0;
     ZERO_TRY(update_wait(z));
-    ZERO_TRY(params_drop_all(z));
     const int *order = schedule_begin_update(&z->schedule);
     for (int i = 0; i < z->layout.n_units; i++) {
-        ZERO_TRY(tasks_submit(&z->tasks, &z->update.units[order[i]].publish, AFTER(&z->tasks.trainer)));
+        struct update_unit *u = &z->update.units[order[i]];
+        u->is_delayed = 1;
+        ZERO_TRY(tasks_submit(&z->tasks, &u->publish, AFTER(&z->tasks.trainer)));
         schedule_updated(&z->schedule);
-        ZERO_TRY(params_updated(z, order[i]));
+        ZERO_TRY(params_updated(z, order[i], &u->publish));
     }
     z->update.unpublished = 0;
     return 0;
@@ -282,12 +299,7 @@ static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
     z->update.own.hyper = *h;
     z->update.n_known = z->update.at = 0;
     z->update.is_delayed = first_delayed && h->t >= first_delayed;
-    const int delayed = z->update.is_delayed;
-    for (int i = 0; i < z->layout.n_units; i++) {
-        struct update_unit *u = &z->update.units[i];
-        u->is_early = 0;
-        params_change_with(z, i, delayed ? &u->publish : &u->adamw, !delayed);
-    }
+    for (int i = 0; i < z->layout.n_units; i++) z->update.units[i].is_early = 0;
     return 0;
 }
 
@@ -333,24 +345,28 @@ void update_forget(zero *z) { z->update.unpublished = 0; }
 
 // -------- the update
 
-// Submits the units that were not updated during backward, in forward's order, so that units that forward
-// needs first are gathered while the others are updated.
+// Submits the unit's update unless backward has, and its gather. If later updates may be delayed, gathers
+// must not wait for them, so they wait for `publish`.
+static int submit_unit(zero *z, int unit) {
+    struct update_unit *u = &z->update.units[unit];
+    const int may_be_delayed = z->config.offload.delayed_update > 0;
+    if (!u->is_early) ZERO_TRY(tasks_submit(&z->tasks, &u->adamw, AFTER(&z->tasks.trainer)));
+    u->is_delayed = 0;
+    if (may_be_delayed) ZERO_TRY(tasks_submit(&z->tasks, &u->publish, AFTER(&u->adamw)));
+    schedule_updated(&z->schedule);
+    return params_updated(z, unit, may_be_delayed ? &u->publish : &u->adamw);
+}
+
+// Submits the units in forward's order, so that units that forward needs first are gathered while the others
+// are updated. Those updated during backward come first.
 static int update_now(zero *z) {
     const int n = z->layout.n_units;
     const int *order = schedule_begin_update(&z->schedule);
     for (int i = 0, at = z->update.n_early; i < n; i++)
         if (!z->update.units[order[i]].is_early) z->update.order[at++] = order[i];
-    __atomic_store_n(&z->update.n_known, n, __ATOMIC_RELEASE);
-    for (int i = 0; i < n; i++) {
-        task *adamw = &z->update.units[order[i]].adamw;
-        if (!z->update.units[order[i]].is_early) {
-            params_before_update(z, order[i]);
-            ZERO_TRY(tasks_submit(&z->tasks, adamw, AFTER(&z->tasks.trainer)));
-        }
-        schedule_updated(&z->schedule);
-        ZERO_TRY(params_updated(z, order[i]));
-    }
     z->update.n_early = 0;
+    __atomic_store_n(&z->update.n_known, n, __ATOMIC_RELEASE);
+    for (int i = 0; i < n; i++) ZERO_TRY(submit_unit(z, order[i]));
     return 0;
 }
 
@@ -365,9 +381,4 @@ int update_wait(zero *z) {
         ZERO_TRY(tasks_wait(&z->tasks, &z->update.units[u].adamw));
     }
     return 0;
-}
-
-int update_settle(zero *z) {
-    ZERO_TRY(update_wait(z));
-    return params_complete(z);
 }

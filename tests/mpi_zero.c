@@ -128,7 +128,7 @@ static int step_updates_in_backward(const zero_config *c, int early, double comp
     if (early) MUST(zero_promise_update(t.z, &h));
     MUST(toy_passes(&t, c->micro_batches));
     MUST(zero_step(t.z, &h, NULL));
-    MUST(update_settle(t.z));  // nothing adds to the trace while it is read
+    MUST(step_settle(t.z));  // nothing adds to the trace while it is read
     const int found = updated_in_backward(t.z);
     zero_destroy(t.z);
     return found;
@@ -182,7 +182,7 @@ static void check_delayed_overlaps(void) {
         fault_waits = 0;
         MUST(toy_backward_pass(&t));
         MUST(zero_finish_gradients(t.z, NULL));
-        MUST(update_settle(t.z));
+        MUST(step_settle(t.z));
         CHECK(used_before_updated(t.z) == delayed);
         zero_destroy(t.z);
         file_fault = NULL;
