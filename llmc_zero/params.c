@@ -407,7 +407,7 @@ static int create_slots(zero *z) {
 }
 
 int params_create(zero *z) {
-    const int goes_across = state_goes_across(&z->config);
+    const int goes_across = placement_crosses(&z->config);
     ZERO_TRY_ALLOC(z->params.units = allocate_array(z, z->layout.n_units, sizeof *z->params.units));
     ZERO_TRY_ALLOC(z->params.stored = allocate_array(z, z->layout.n_stored, sizeof *z->params.stored));
     ZERO_TRY(states_create(z, ZERO_PARAM));

@@ -37,7 +37,7 @@ static int open_files(zero *z) {
 static int open_across(zero *z) {
     struct states *all = &z->states;
     char *memory[RINGS] = { NULL };
-    if (!state_goes_across(&z->config)) return 0;
+    if (!placement_crosses(&z->config)) return 0;
     for (int i = 0; i < RINGS; i++) {
         const memory_request *r = &z->plan.own[plan_item_of_ring(i)];
         if (!z->plan.across.bytes[i]) continue;

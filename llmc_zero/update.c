@@ -39,11 +39,11 @@ static void add_segments(const zero *z, struct update_piece *piece, adamw_segmen
 }
 
 static void list_pieces(zero *z) {
-    const int across = state_goes_across(&z->config);
+    const int across = placement_crosses(&z->config);
     const device_stream on_device = across ? UP : COMPUTE;
     int n = 0;
     for (int u = 0; u < z->layout.n_units; u++) {
-        const int64_t away = state_away(ZERO_MOMENT1, &z->config, &z->layout, z->net.rank, u);
+        const int64_t away = placement_away(ZERO_MOMENT1, &z->config, &z->layout, z->net.rank, u);
         z->update.units[u].first_piece = n;
         for (state_range r = plan_first_piece(&z->config, &z->layout, z->net.rank, u); r.elems;
              r = plan_next_piece(&z->config, &z->layout, z->net.rank, r)) {
@@ -103,7 +103,7 @@ static int create_tasks(zero *z, int unit) {
     u->adamw = (task){ .run = run_adamw, .ctx = z, .lane = lane, .index = unit, .unit = unit };
     u->publish = (task){ .run = run_publish, .ctx = z, .lane = lane, .index = unit, .unit = unit };
     grads_read_with(z, unit, &u->adamw);
-    if (!state_goes_across(&z->config)) return 0;
+    if (!placement_crosses(&z->config)) return 0;
     ZERO_TRY(tasks_prepare(&z->tasks, &u->adamw, UP));
     return tasks_prepare(&z->tasks, &u->publish, UP);
 }
@@ -123,7 +123,7 @@ int update_create(zero *z) {
 // -------- one unit
 
 static int has_next(const zero *z, int unit) {
-    return state_has_next(&z->config, &z->layout, z->net.rank, unit);
+    return placement_has_next(&z->config, &z->layout, z->net.rank, unit);
 }
 
 static int begin_state(zero *z, zero_value what, const struct update_piece *piece, state_part parts[STATES]) {
@@ -225,7 +225,7 @@ static int run_adamw(void *ctx, task *k) {
         z->update.at++;
         return 0;
     }
-    if (state_goes_across(&z->config)) ZERO_TRY(d->f->order(d, DOWN, grads_reduction(z, k->index)->done));
+    if (placement_crosses(&z->config)) ZERO_TRY(d->f->order(d, DOWN, grads_reduction(z, k->index)->done));
     ZERO_TRY(begin_piece(z, &z->update.pieces[u->first_piece], z->update.opened[z->update.window]));
     for (int i = 0; i < u->n_pieces; i++)
         ZERO_TRY(update_piece(z, &z->update.pieces[u->first_piece + i], piece_after(z, i)));

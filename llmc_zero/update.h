@@ -36,7 +36,7 @@ struct update {
     int is_ahead;       // 1: each piece is opened while the previous one is updated
     int is_delayed;     // 1: the last update is delayed, so it does not change the parameters
     int unpublished;    // 1: its result is not in the parameters yet
-    state next_params;  // parameters in files that a delayed update writes: see state_has_next
+    state next_params;  // parameters in files that a delayed update writes: see placement_has_next
     state_part opened[2][STATES];
     int window;  // index of `opened` for the next piece
 };
