@@ -42,7 +42,7 @@ static int create_states(zero *z) {
 // and from host memory, or AdamW on the CPU. end_collectives starts that thread now, so that all ranks fail
 // if one cannot create it.
 static int open_lanes(zero *z) {
-    const int crosses = state_goes_across(&z->config);
+    const int crosses = placement_crosses(&z->config);
     unsigned threads = 0;
     if (z->config.overlap && (crosses || !z->comm.only_queues)) threads |= LANE_BIT(LANE_COLLECTIVES);
     if (z->config.overlap && crosses) threads |= LANE_BIT(LANE_COPIES);

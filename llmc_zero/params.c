@@ -57,27 +57,12 @@ static int begin_source(zero *z, int stored, int64_t elems) {
 static void put_to(struct params_unit *u, char *to) { __atomic_store_n(&u->put_to, to, __ATOMIC_RELEASE); }
 
 static void begin_put(zero *z, int unit) {
-    struct params_unit *u = &z->params.units[unit];
-    if (u->put_to || !u->may_put) return;
-    u->put_from = z->layout.units[unit].shard;
-    put_to(u, own_place(z, unit));
-}
-
-void params_change_with(zero *z, int unit, task *by, int puts) {
     const state *params = states_get(z, ZERO_PARAM);
     struct params_unit *u = &z->params.units[unit];
     const int reads_files = params->files && params->sharded && !z->device.asynchronous;
-    u->changed_by = by;
-    u->may_put = puts && reads_files && params->units[unit].away;
-}
-
-void params_before_update(zero *z, int unit) {
-    struct params_unit *u = &z->params.units[unit];
-    // gather_for_next_pass gathers the first unit as soon as it is updated.
-    const int is_gathered_next = unit == schedule_first_use(&z->schedule) && z->config.prefetch && !u->whole;
-    if (!is_gathered_next || !u->own) return;
-    gather_into(z, unit, u->own);
-    begin_put(z, unit);
+    if (!reads_files || !params->units[unit].away) return;
+    u->put_from = z->layout.units[unit].shard;
+    put_to(u, own_place(z, unit));
 }
 
 void params_put(zero *z, const state_part *p) {
@@ -383,16 +368,8 @@ int params_begin_pass(zero *z) {
 
 // -------- around the update
 
-int params_round(zero *z, device *d, device_stream on, state_range r) {
-    state *params = states_get(z, ZERO_PARAM), *masters = states_get(z, ZERO_MASTER);
-    state_part low, master;
-    ZERO_TRY(state_open_range(&low, params, on, r, STATE_WRITE));
-    int rc = state_open_range(&master, masters, on, r, STATE_READ);
-    if (!rc) rc = d->f->convert(d, on, params->dtype, low.at, masters->dtype, master.at, r.elems);
-    return state_close_after(state_close_after(rc, &master, 1), &low, 1);
-}
-
-int params_updated(zero *z, int unit) {
+int params_updated(zero *z, int unit, task *by) {
+    z->params.units[unit].changed_by = by;
     if (z->config.stage == 0) return 0;
     if (z->config.stage == 3)
         return unit == schedule_first_use(&z->schedule) ? gather_for_next_pass(z, unit) : 0;
@@ -430,7 +407,7 @@ static int create_slots(zero *z) {
 }
 
 int params_create(zero *z) {
-    const int goes_across = state_goes_across(&z->config);
+    const int goes_across = placement_crosses(&z->config);
     ZERO_TRY_ALLOC(z->params.units = allocate_array(z, z->layout.n_units, sizeof *z->params.units));
     ZERO_TRY_ALLOC(z->params.stored = allocate_array(z, z->layout.n_stored, sizeof *z->params.stored));
     ZERO_TRY(states_create(z, ZERO_PARAM));

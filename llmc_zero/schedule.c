@@ -59,7 +59,7 @@ static void order_update(schedule *s) {
     s->update_is_stale = 0;
 }
 
-const int *schedule_update_order(schedule *s) {
+static const int *update_order(schedule *s) {
     if (s->update_is_stale) order_update(s);
     return s->update;
 }
@@ -67,7 +67,7 @@ const int *schedule_update_order(schedule *s) {
 const int *schedule_begin_update(schedule *s) {
     s->updating = 1;
     s->updated = 0;
-    return schedule_update_order(s);
+    return update_order(s);
 }
 
 void schedule_updated(schedule *s) { s->updated++; }
@@ -92,7 +92,7 @@ int schedule_next(schedule_walk *w) {
         if (w->at < (updates ? s->n_units : o->n)) {
             w->what = updates ? SCHEDULED_UPDATE : SCHEDULED_USE;
             w->next_pass = w->part == WALK_NEXT_PASS;
-            w->unit = (updates ? schedule_update_order(s) : o->units)[w->at++];
+            w->unit = (updates ? update_order(s) : o->units)[w->at++];
             return 1;
         }
         // The walk ends after the next pass, or after this one if the rest of it was not recorded.

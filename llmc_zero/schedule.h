@@ -48,9 +48,6 @@ void schedule_use(schedule *s, int unit);  // records a use
 // training pass if all ranks use the units in the same order, otherwise the table's. Valid until the next
 // pass begins.
 const int *schedule_begin_update(schedule *s);
-// Predicts that order before the update begins. It may still change if the rest of this pass differs from the
-// last one.
-const int *schedule_update_order(schedule *s);
 void schedule_updated(schedule *s);  // the next unit in that order is updated
 
 // Returns the first unit of the next training pass, by the recorded order; -1 before the first pass.

@@ -37,7 +37,7 @@ static int open_files(zero *z) {
 static int open_across(zero *z) {
     struct states *all = &z->states;
     char *memory[RINGS] = { NULL };
-    if (!state_goes_across(&z->config)) return 0;
+    if (!placement_crosses(&z->config)) return 0;
     for (int i = 0; i < RINGS; i++) {
         const memory_request *r = &z->plan.own[plan_item_of_ring(i)];
         if (!z->plan.across.bytes[i]) continue;
@@ -108,7 +108,6 @@ int states_are_touched(const zero *z) { return z->states.touched; }
 void states_touch(zero *z) { z->states.touched = 1; }
 
 int states_are_away(const zero *z) { return z->states.files || z->states.across; }
-int states_are_written(const zero *z) { return state_files_written(z->states.files); }
 
 void states_count(const zero *z, zero_files *f) {
     if (z->states.files) state_files_describe(z->states.files, f);

@@ -41,8 +41,7 @@ const void *states_room_as(zero *z, zero_dtype dtype, int64_t n);
 
 int states_are_touched(const zero *z);  // 0: all are still 0, as after zero_create
 void states_touch(zero *z);
-int states_are_away(const zero *z);     // 1: some are in files, or must cross the bus for their update
-int states_are_written(const zero *z);  // 1: no write to files is pending
+int states_are_away(const zero *z);  // 1: some are in files, or must cross the bus for their update
 void states_count(const zero *z, zero_files *f);
 
 #endif

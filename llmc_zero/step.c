@@ -137,7 +137,6 @@ int zero_discard(zero *z) {
         return zero_fail(
             ZERO_ERR_MISUSE,
             "zero_discard: zero_promise_update has promised this step's update, which may have begun");
-    update_discard(z);
     ZERO_TRY(params_drop_all(z));
     ZERO_TRY(update_publish(z));
     return end_step(z, 0);
@@ -146,7 +145,13 @@ int zero_discard(zero *z) {
 int zero_finish_update(zero *z) {
     ZERO_TRY(pass_may_train(z, "zero_finish_update"));
     ZERO_TRY(pass_outside_step(z, "zero_finish_update"));
+    if (update_is_unpublished(z)) ZERO_TRY(params_drop_all(z));
     return update_publish(z);
+}
+
+int step_settle(zero *z) {
+    ZERO_TRY(update_wait(z));
+    return params_complete(z);
 }
 
 // Only fp16 runs have a scale to restore.

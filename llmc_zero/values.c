@@ -52,7 +52,7 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     if (what == ZERO_GRADIENT)
         return zero_fail(ZERO_ERR_ARGUMENT, "zero_set: cannot set gradients, which only backward computes");
     ZERO_TRY(check_range(z, "zero_set", what, tensor, layer, offset, n, &p));
-    ZERO_TRY(update_settle(z));
+    ZERO_TRY(step_settle(z));
     ZERO_TRY(params_drop_all(z));
     states_touch(z);
     check_set(z, what, p, offset, n, values);
@@ -116,7 +116,7 @@ static int run_get(void *ctx, task *k) {
 int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, float *values) {
     const layout_place *p;
     ZERO_TRY(check_range(z, "zero_get", what, tensor, layer, offset, n, &p));
-    ZERO_TRY(update_settle(z));
+    ZERO_TRY(step_settle(z));
     get_request g = {
         z, what, states_with(z, what, p->unit), p, offset, n, values, NULL, ZERO_FOR_CHECKPOINT
     };
@@ -136,7 +136,7 @@ int zero_hash(zero *z, int full, char hex[17]) {
     int n_wanted = full ? 1 + z->config.update_states : 1, n = 0, rc = 0;
     if (full) ZERO_TRY(pass_may_train(z, "zero_hash of the optimizer's states"));
     ZERO_TRY(pass_outside_step(z, "zero_hash"));
-    ZERO_TRY(update_settle(z));
+    ZERO_TRY(step_settle(z));
     XXH3_state_t *state = XXH3_createState();
     uint64_t *table = malloc(n_wanted * z->layout.n_places * sizeof *table);
     if (!state || !table) rc = zero_fail(ZERO_ERR_MEMORY, "out of memory for the digests");

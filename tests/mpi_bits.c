@@ -320,7 +320,7 @@ typedef struct {
 static trace_totals totals_of(zero *z) {
     static const int lanes[EVENT_KINDS] = { [EVENT_READ] = 3,      [EVENT_WRITE] = 5,  [EVENT_TO_HOST] = 6,
                                             [EVENT_TO_DEVICE] = 7, [EVENT_GATHER] = 1, [EVENT_REDUCE] = 1 };
-    trace_totals totals = { .misplaced = update_settle(z) };  // nothing adds to the trace while it is read
+    trace_totals totals = { .misplaced = step_settle(z) };  // nothing adds to the trace while it is read
     trace_event e;
     for (int i = 0; trace_at(&z->trace, i, &e); i++) {
         totals.bytes[e.kind] += e.bytes;

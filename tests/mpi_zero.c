@@ -106,28 +106,6 @@ static void check_overlap(void) {
         }
 }
 
-// -------- reading states during backward
-
-// The first two pieces of the update must be read during backward. They may be dropped again (mpi_bits.c).
-static void check_read_ahead(void) {
-    const zero_config c = in_files(1, 1);
-    zero_files files;
-    toy t;
-    CHECK_SETTING("states read during backward");
-    MUST(toy_create(&t, &c, NULL));
-    for (int step = 1; step <= 3; step++) {
-        MUST(toy_forward_pass(&t, 0, 1));
-        zero_files_info(t.z, &files);  // waits for the disk
-        CHECK(update_pieces_read_ahead(t.z) == 0);
-        MUST(toy_backward_pass(&t));
-        CHECK(update_pieces_read_ahead(t.z) == 2);
-        MUST(zero_finish_gradients(t.z, NULL));
-        MUST(step == 2 ? zero_discard(t.z) : zero_update(t.z, &(zero_hyper){ .lr = 1e-3f, .t = step }));
-        CHECK(update_pieces_read_ahead(t.z) == 0);
-    }
-    zero_destroy(t.z);
-}
-
 // -------- an update during backward
 
 // Returns 1 if the update of a unit began before backward ended.
@@ -150,7 +128,7 @@ static int step_updates_in_backward(const zero_config *c, int early, double comp
     if (early) MUST(zero_promise_update(t.z, &h));
     MUST(toy_passes(&t, c->micro_batches));
     MUST(zero_step(t.z, &h, NULL));
-    MUST(update_settle(t.z));  // nothing adds to the trace while it is read
+    MUST(step_settle(t.z));  // nothing adds to the trace while it is read
     const int found = updated_in_backward(t.z);
     zero_destroy(t.z);
     return found;
@@ -204,7 +182,7 @@ static void check_delayed_overlaps(void) {
         fault_waits = 0;
         MUST(toy_backward_pass(&t));
         MUST(zero_finish_gradients(t.z, NULL));
-        MUST(update_settle(t.z));
+        MUST(step_settle(t.z));
         CHECK(used_before_updated(t.z) == delayed);
         zero_destroy(t.z);
         file_fault = NULL;
@@ -557,7 +535,6 @@ static const struct {
     { "timeout", "no communicator", check_no_communicator },
     { "", "order in the update", check_order_in_update },
     { "", "overlap", check_overlap },
-    { "", "read ahead", check_read_ahead },
     { "", "early updates", check_early_overlaps },
     { "", "delayed updates", check_delayed_overlaps },
     { "", "trace", check_trace_file },

@@ -15,7 +15,7 @@ updates:  params grads norm step update check pass naive checkpoint/ values figu
 whole:    internal ranks states
 owned:    params.h grads.h norm.h step.h update.h check.h pass.h states.h
 states:   tiers/ schedule plan settings/ loss_scale
-tasks:    base/tasks layout
+tasks:    base/tasks layout placement
 data:     comm/
 memory:   base/memory base/trace base/trace_file
 places:   device/ net/

@@ -15,11 +15,19 @@ STAND_IN_TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CUDA_TESTS)) \
 $(BUILD)/tests/%.o: tests/%.cu $(ZERO_FLAGS)_cuda
 	@mkdir -p $(@D) && echo "  cuda $@"
 	$(Q)$(ZERO_CUDA_COMPILE) -I. -c $< -o $@
+# Tests can make operations on files fail (llmc_zero/tiers/file_folder.h). They link these objects in place of
+# the plugin's, which have no such hook.
+FAULTS     := $(addprefix tiers/,file_folder.o file_queue.o file_uring.o)
+FAULTS_OBJ := $(FAULTS:%=$(BUILD)/tests/%)
+PLUGIN_OBJ := $(filter-out $(FAULTS:%=$(BUILD)/llmc_zero/%),$(ZERO_OBJ))
+$(FAULTS_OBJ): $(BUILD)/tests/%.o: llmc_zero/%.c $(ZERO_FLAGS) $(ZERO_FLAGS)_found
+	@mkdir -p $(@D) && echo "  cc   $@"
+	$(Q)$(CC) $(ZERO_CFLAGS) -DFILE_FAULTS $(ZERO_FOUND_CFLAGS) -c $< -o $@
 # Tests compute little. At -O1 they compile three times as fast.
-$(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) | $(NCCL_SO)
+$(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(PLUGIN_OBJ) $(FAULTS_OBJ) $(TEST_OBJ) | $(NCCL_SO)
 	@mkdir -p $(@D) && echo "  link $@"
-	$(Q)$(CC) $(ZERO_CFLAGS:-O3=-O1) $(ZERO_FOUND_CFLAGS) $(filter -D%,$(GPT2_CUDA) $(GPT2_CUDNN)) \
-	    $(ZERO_MPI) -I. $< $(filter %.o,$^) -o $@ -lcmocka $(LIBS)
+	$(Q)$(CC) $(ZERO_CFLAGS:-O3=-O1) -DFILE_FAULTS $(ZERO_FOUND_CFLAGS) $(ZERO_MPI) \
+	    $(filter -D%,$(GPT2_CUDA) $(GPT2_CUDNN)) -I. $< $(filter %.o,$^) -o $@ -lcmocka $(LIBS)
 # These tests link the trainer's objects.
 $(addprefix $(BUILD)/tests/,test_gradients test_unlike gpu_gate): $(filter $(BUILD)/trainer/%,$(TRAINER_OBJ))
 

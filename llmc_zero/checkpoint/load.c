@@ -116,7 +116,7 @@ int zero_load(zero *z, const char *path, char **text) {
     char *own = NULL;
     ZERO_TRY(pass_may_train(z, "zero_load"));
     ZERO_TRY(pass_outside_step(z, "zero_load"));
-    ZERO_TRY(update_settle(z));
+    ZERO_TRY(step_settle(z));
     ZERO_TRY(params_drop_all(z));
     int rc = load_folder(z, path, &own);
     if (!rc) update_forget(z);

@@ -99,7 +99,7 @@ int zero_check_finite(zero *z) {
     ZERO_TRY(pass_may_train(z, "zero_check_finite"));
     ZERO_TRY(pass_outside_step(z, "zero_check_finite"));
     ZERO_TRY(zero_finish_update(z));
-    ZERO_TRY(update_settle(z));
+    ZERO_TRY(step_settle(z));
     at_work work = at_work_begin(z);
     int rc = 0;
     for (saved_piece p = pieces_of(z, 0); !rc && pieces_next(&p);) {

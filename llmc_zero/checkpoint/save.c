@@ -294,7 +294,7 @@ static int begin(zero *z, const char *caller, const char *path, const char *text
     // Completes a delayed update, because a resumed run takes its parameters from the masters. Not before the
     // arguments are known to be valid, because a refused call has no effect.
     if (!rc) rc = zero_finish_update(z);
-    if (!rc) rc = update_settle(z);
+    if (!rc) rc = step_settle(z);
     if (!rc) rc = write_file(s, copy);
     if (rc)
         abandon(s);
