@@ -907,7 +907,7 @@ shard() {
     } >"$1"
 }
 
-# test_gpt2_files covers every kind of damage. This checks that each reader's message reaches the user, with
+# test_damage covers every kind of damage. This checks that each reader's message reaches the user, with
 # the file's name.
 test_input_files() {
     shard "$dir/short" 1000 998
