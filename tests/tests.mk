@@ -21,7 +21,7 @@ $(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) | $(NCCL_SO)
 	$(Q)$(CC) $(ZERO_CFLAGS:-O3=-O1) $(ZERO_FOUND_CFLAGS) $(filter -D%,$(GPT2_CUDA) $(GPT2_CUDNN)) \
 	    $(ZERO_MPI) -I. $< $(filter %.o,$^) -o $@ -lcmocka $(LIBS)
 # These tests link the trainer's objects.
-$(addprefix $(BUILD)/tests/,test_gradients test_unlike gpu_gate): $(filter $(BUILD)/trainer/%,$(TRAINER_OBJ))
+$(addprefix $(BUILD)/tests/,test_gradients mpi_same gpu_gate): $(filter $(BUILD)/trainer/%,$(TRAINER_OBJ))
 
 # The file readers, damaged in known ways (test_damage) and by libFuzzer (SAN=fuzz). tests/fuzz/run.c replaces
 # the functions that the trainer's readers call to end a run.

@@ -943,7 +943,7 @@ END
 
 # ---- ranks started with different settings
 
-# test_unlike and mpi_same cover every comparison. This covers the messages.
+# mpi_same covers every comparison. This covers the messages.
 # odd RANK CODE: makes RANK run CODE first; CODE may change the rank's arguments, $@, and environment
 odd() { wrap="[ \$rank != $1 ] || { $2; };"; }
 # unlike NAME NP RANK CODE THEIRS OURS ARGUMENT...: checks that one message reports that RANK has THEIRS and
