@@ -1,6 +1,7 @@
 // Tests checkpoints: mpirun -np N mpi_checkpoint, for any N. A checkpoint loads at every stage and dtype. At
-// the saved dtype training continues bit for bit. A save that fails, or is refused because of NaN or Inf,
-// leaves the previous checkpoint intact. mpi_large.c and test_damage.c damage checkpoints.
+// the saved dtype training continues bit for bit (mpi_bits.c resumes too). A save that fails, or is refused
+// because of NaN or Inf, leaves the previous checkpoint intact. mpi_large.c and test_damage.c damage
+// checkpoints.
 //   mpi_checkpoint save FOLDER [all]    saves with many settings, and records the hashes
 //   mpi_checkpoint load FOLDER [all]    loads all checkpoints in FOLDER, with other settings and rank counts
 #include <math.h>
@@ -10,7 +11,7 @@
 #include "../llmc_zero/internal.h"
 #include "saves.h"
 
-// -------- the same ranks
+// -------- the trainer's own update
 
 static const char note[] = "{\"step\": 2, \"note\": \"of the \\\"trainer\\\"\", \"x\": 0.1}";
 static const char note_back[] = "{\"step\":2,\"note\":\"of the \\\"trainer\\\"\",\"x\":0.10000000000000001}";
@@ -38,25 +39,6 @@ static void save_and_go_on(const zero_config *c, const char *path, char saved[17
     MUST(zero_hash(t.z, 1, end));
     zero_destroy(t.z);
 }
-
-static void check_same_ranks(void) {
-    const char *path = in_folder("same");
-    char saved[17], end[17];
-    for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
-        for (int from = 0; from <= 3; from++) {
-            const zero_config c = config_at(from, f);
-            CHECK_SETTING("save, %s, stage %d", settings_formats[f].name, from);
-            save_and_go_on(&c, path, saved, end);
-            for (int to = 0; to <= 3; to++) {
-                zero_config other = config_at(to, f);
-                CHECK_SETTING("load, %s, stage %d at stage %d", settings_formats[f].name, from, to);
-                check_load_at(&other, path, saved, end);
-            }
-        }
-    remove_checkpoint(path);
-}
-
-// -------- the trainer's own update
 
 static zero_config own_config(int stage, int update) {
     return settings_config(&settings_paths[stage + 1], &settings_updates[update], 1, 1);
@@ -555,7 +537,6 @@ int main(int argc, char **argv) {
     checks_begin();
     if (argc < 3) {
         check_make_folder(folder, sizeof folder, "build");
-        check_same_ranks();
         check_update_states();
         check_update_names();
         check_dtypes();

@@ -403,7 +403,8 @@ static void unlike(const char *line) {
     CHECK(is_right);
     if (!is_right) fprintf(stderr, "  '%s' does not begin with '%s'\n", found, line);
 }
-#define UNLIKE(change, line) (CHECK_SETTING("trainer: %s, %.60s", #change, line), (void)(change), unlike(line))
+#define UNLIKE(change, line) \
+    (CHECK_SETTING("trainer: %s, %.60s", #change, line), (void)(change), unlike(line))
 
 // Ranks may differ in these options.
 static int is_free(const char *name) {
