@@ -147,7 +147,7 @@ try kills "ranks killed and stopped, $kills jobs each and $kill_saves in one fol
 join
 # Runs alone, because a rank cannot report while it syncs, and other tests would slow down its syncs.
 try slow_disks 'ranks whose disks differ in speed, under ASan and UBSan' \
-    env OMP_NUM_THREADS=1 timeout 1200 mpirun --oversubscribe -np 3 build/address/tests/mpi_slow
+    env OMP_NUM_THREADS=1 timeout 1200 mpirun --oversubscribe -np 3 build/address/tests/mpi_large slow
 cuda_under_asan() {
     local t cuda_tests=(test_layers_cuda test_device mpi_bits mpi_device)
     try asan_cuda 'build of the CUDA code, for the CPU, with ASan and UBSan' \
@@ -159,8 +159,8 @@ cuda_under_asan() {
 }
 in_background cuda_under_asan
 
-try asan_flips 'every bit of a small checkpoint flipped, under ASan and UBSan' \
-    timeout 1200 build/address/tests/test_flips all
+try asan_damage 'damaged files of every kind, every bit, under ASan and UBSan' \
+    timeout 1800 build/address/tests/test_damage all
 
 # ---- TSan, without MPI, which is not instrumented; a single rank runs the same threads
 trainer=build/thread/train_gpt2_zero

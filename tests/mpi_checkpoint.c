@@ -1,7 +1,7 @@
 // Tests checkpoints: mpirun -np N mpi_checkpoint, for any N. A checkpoint loads at every stage and dtype. At
-// the saved dtype training continues bit for bit. All ranks refuse a damaged checkpoint before any state
-// changes. A save that fails, or is refused because of NaN or Inf, leaves the previous checkpoint intact.
-// test_flips.c damages every byte and forges manifests.
+// the saved dtype training continues bit for bit (mpi_bits.c resumes too). A save that fails, or is refused
+// because of NaN or Inf, leaves the previous checkpoint intact. mpi_large.c and test_damage.c damage
+// checkpoints.
 //   mpi_checkpoint save FOLDER [all]    saves with many settings, and records the hashes
 //   mpi_checkpoint load FOLDER [all]    loads all checkpoints in FOLDER, with other settings and rank counts
 #include <math.h>
@@ -11,7 +11,7 @@
 #include "../llmc_zero/internal.h"
 #include "saves.h"
 
-// -------- the same ranks
+// -------- the trainer's own update
 
 static const char note[] = "{\"step\": 2, \"note\": \"of the \\\"trainer\\\"\", \"x\": 0.1}";
 static const char note_back[] = "{\"step\":2,\"note\":\"of the \\\"trainer\\\"\",\"x\":0.10000000000000001}";
@@ -39,25 +39,6 @@ static void save_and_go_on(const zero_config *c, const char *path, char saved[17
     MUST(zero_hash(t.z, 1, end));
     zero_destroy(t.z);
 }
-
-static void check_same_ranks(void) {
-    const char *path = in_folder("same");
-    char saved[17], end[17];
-    for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
-        for (int from = 0; from <= 3; from++) {
-            const zero_config c = config_at(from, f);
-            CHECK_SETTING("save, %s, stage %d", settings_formats[f].name, from);
-            save_and_go_on(&c, path, saved, end);
-            for (int to = 0; to <= 3; to++) {
-                zero_config other = config_at(to, f);
-                CHECK_SETTING("load, %s, stage %d at stage %d", settings_formats[f].name, from, to);
-                check_load_at(&other, path, saved, end);
-            }
-        }
-    remove_checkpoint(path);
-}
-
-// -------- the trainer's own update
 
 static zero_config own_config(int stage, int update) {
     return settings_config(&settings_paths[stage + 1], &settings_updates[update], 1, 1);
@@ -251,60 +232,6 @@ static void check_dtypes(void) {
             c = config_at(2, to);
             load_as(&c, path, 0, NULL);
         }
-    }
-    remove_checkpoint(path);
-}
-
-// -------- damage
-
-// Checks that loading fails on all ranks, with `words` and `more` in the message, and changes nothing.
-static void must_refuse(toy *t, const char *path, int code, const char *words, const char *more) {
-    char before[17], *text = NULL;
-    MUST(zero_hash(t->z, 1, before));
-    CHECK(zero_load(t->z, path, &text) == code);
-    CHECK(!text);
-    if (!strstr(zero_last_error(), words) || !strstr(zero_last_error(), more))
-        fprintf(stderr, "not '%s' '%s': %s\n", words, more, zero_last_error());
-    CHECK(strstr(zero_last_error(), words) && strstr(zero_last_error(), more));
-    CHECK(has_hash(t->z, before));
-    CHECK(zero_checkpoint_verify(path, NULL, NULL) == code && strstr(zero_last_error(), words));
-}
-
-static void flip_on_rank_0(const char *file, long at, int bits) {
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (!checks.rank) flip(file, at, bits);
-    MPI_Barrier(MPI_COMM_WORLD);
-}
-
-// Flips one bit in each block of each file.
-static void check_blocks(toy *t, const char *path) {
-    enum { BLOCK = VALUES_CHUNK * sizeof(float) };
-    char file[2 * PATH_BYTES], offset[64];
-    for (int r = 0; r < checks.ranks; r++) {
-        file_in(file, path, r);
-        long bytes = size_of(file);
-        for (long at = 0; at < bytes; at += BLOCK) {
-            long odd = at + (bytes - at < BLOCK ? bytes - at : BLOCK) * (r + 1) / (checks.ranks + 1);
-            CHECK_SETTING("a flipped bit at %ld of rank %d's file", odd, r);
-            flip_on_rank_0(file, odd, 1 << (at / BLOCK % 8));
-            snprintf(offset, sizeof offset, "at offset %ld does not match", at);
-            must_refuse(t, path, ZERO_ERR_IO, strrchr(file, '/'), offset);
-            flip_on_rank_0(file, odd, 1 << (at / BLOCK % 8));
-        }
-    }
-}
-
-static void check_damage(void) {
-    const char *path = in_folder("damaged");
-    for (int stage = 1; stage <= 3; stage += 2) {
-        zero_config c = config_at(stage, 0);
-        toy t;
-        create_and_train(&t, &c, 1);
-        MUST(zero_save(t.z, path, NULL));
-        steps(&t, 2, 2);  // from here on, a load that is wrongly accepted would change the states
-        check_blocks(&t, path);
-        steps(&t, 2, 2);  // training continues
-        zero_destroy(t.z);
     }
     remove_checkpoint(path);
 }
@@ -610,11 +537,9 @@ int main(int argc, char **argv) {
     checks_begin();
     if (argc < 3) {
         check_make_folder(folder, sizeof folder, "build");
-        check_same_ranks();
         check_update_states();
         check_update_names();
         check_dtypes();
-        check_damage();
         check_save_again();
         check_finite();
         return saves_end("mpi_checkpoint");

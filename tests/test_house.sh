@@ -55,8 +55,31 @@ for language in 'c -std=c11' 'c++ -std=c++17'; do
 done
 end
 
-begin 'house.links in the documentation are not broken'
+begin 'house.links and call chains in the documentation are right'
 perl tests/links.pl . >"$dir/found" || why="$(cat "$dir/found")"
+end
+
+# Lines CHAIN|EXPECTED: the first violation that links.pl must find in a page with this chain, or none
+begin 'house.a call chain that the code does not have is found'
+mkdir "$dir/chains"
+printf 'int a(int x) {\n    return b(x);  // c\n}\nint b(int x) {\n    return x ? t->go(x) : 0;\n}\n' \
+    >"$dir/chains/a.c"
+printf 'static int c(int x) {\n    return x;\n}\nstatic table t = { c };\nint d(void) {\n}\n' \
+    >"$dir/chains/c.c"
+while IFS='|' read -r chain expected; do
+    printf '```chain\nTitle: %b\n```\n' "$chain" >"$dir/chains/page.md"
+    perl tests/links.pl "$dir/chains" >"$dir/found"
+    is "$chain" "$(head -n 1 "$dir/found")" "$expected"
+done <<'END'
+2 files\na a.c\nb a.c\nc c.c .go it works\n\na a.c\nb a.c|
+1 files\na a.c\nb a.c\nc c.c .go|page.md:6: the chain has 2 files
+1 files\nb a.c\na a.c|page.md:4: a is not called there
+2 files\na a.c\nc c.c|page.md:4: c is not called there
+1 files\na a.c\nb c.c|page.md:4: c.c does not define b
+2 files\nb a.c\nc c.c .stop|page.md:4: c is not called there
+2 files\nb a.c\nd c.c .go|page.md:4: c.c has no table with d
+1 files\nb a.c\nrename -|page.md:4: rename is not called there
+END
 end
 
 begin 'house.make help lists each target and variable'

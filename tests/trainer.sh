@@ -907,7 +907,7 @@ shard() {
     } >"$1"
 }
 
-# test_gpt2_files covers every kind of damage. This checks that each reader's message reaches the user, with
+# test_damage covers every kind of damage. This checks that each reader's message reaches the user, with
 # the file's name.
 test_input_files() {
     shard "$dir/short" 1000 998
@@ -943,7 +943,7 @@ END
 
 # ---- ranks started with different settings
 
-# test_unlike and mpi_same cover every comparison. This covers the messages.
+# mpi_same covers every comparison. This covers the messages.
 # odd RANK CODE: makes RANK run CODE first; CODE may change the rank's arguments, $@, and environment
 odd() { wrap="[ \$rank != $1 ] || { $2; };"; }
 # unlike NAME NP RANK CODE THEIRS OURS ARGUMENT...: checks that one message reports that RANK has THEIRS and

@@ -54,19 +54,24 @@ static void take_options(void *path) {
     check_zero_file(&model, opt.micro_batches ? opt.micro_batches : 1);
 }
 
-static int read_file(const uint8_t *bytes, size_t n) {
+static const char *read_file(const uint8_t *bytes, size_t n) {
     static zero_deepspeed report;
     zero_config config = zero_defaults(), other = zero_defaults();
-    const char *path = fuzz_file("config.json", bytes, n);
-    int failed = zero_deepspeed_read(&config, &report, path);
+    const char *path = fuzz_path("config.json");
+    static char error[4096];
+    const int failed = zero_deepspeed_read(&config, &report, path);
+    snprintf(error, sizeof error, "%s", zero_last_error());
     if (!failed || report.n) check_keys(&report);
     // zero_config_from_file also refuses the trainer's keys.
     if (!zero_config_from_file(&other, path)) FUZZ_MUST(!failed);
     if (!failed) settings_check(&config);
     fuzz_survives(take_options, (void *)path);
-    return !failed;
+    return failed ? error : NULL;
 }
 
-const fuzz_target fuzz_deepspeed = {
-    .name = "deepspeed", .is_text = 1, .begin = keep_defaults, .seeds = give_seeds, .read = read_file
-};
+const fuzz_target fuzz_deepspeed = { .name = "deepspeed",
+                                     .is_text = 1,
+                                     .begin = keep_defaults,
+                                     .seeds = give_seeds,
+                                     .file = "config.json",
+                                     .read = read_file };

@@ -51,20 +51,19 @@ static int is_left_out(const char *word) {
     return !strcmp(word, "--help") || !strcmp(word, "-h") || !strcmp(word, "--version");
 }
 
-static int read_line(const uint8_t *bytes, size_t n) {
+static const char *read_line(const uint8_t *bytes, size_t n) {
     char *text = fuzz_text(bytes, n), *rest = text;
     GPT2Config model;
     Arguments a = { .argc = 1, .argv = { "train_gpt2_zero" } };
     for (char *word = strsep(&rest, "\n"); word && a.argc < ARGUMENTS; word = strsep(&rest, "\n"))
         if (!is_left_out(word)) a.argv[a.argc++] = word;
     opt = defaults;
-    int accepted = fuzz_survives(parse, &a);
-    if (accepted) check_ranges();
-    if (accepted && !gpt2_config_from_descriptor(&model, opt.model))
-        FUZZ_MUST(gpt2_num_parameters(&model) > 0);
+    const char *error = fuzz_survives(parse, &a);
+    if (!error) check_ranges();
+    if (!error && !gpt2_config_from_descriptor(&model, opt.model)) FUZZ_MUST(gpt2_num_parameters(&model) > 0);
     opt = defaults;
     free(text);
-    return accepted;
+    return error;
 }
 
 const fuzz_target fuzz_options = {

@@ -40,20 +40,23 @@ static void read_prompts(void *ctx) {
     prompts_read(&r->prompts, r->text, r->bpe, BYTES, BYTES + 1, BYTES);
 }
 
-static int read_file(const uint8_t *bytes, size_t n) {
+static const char *read_file(const uint8_t *bytes, size_t n) {
     const int is_text = n && *bytes == 'T';
     char *text = fuzz_text(bytes + is_text, n - (size_t)is_text);
     Reading r = { .text = text, .bpe = is_text ? bytes_only : NULL };
     opt.prompts = "a file";
-    int accepted = fuzz_survives(read_prompts, &r);
+    const char *error = fuzz_survives(read_prompts, &r);
     opt.prompts = NULL;
-    for (int i = 0; accepted && i < r.prompts.first[r.prompts.n]; i++)
+    for (int i = 0; !error && i < r.prompts.first[r.prompts.n]; i++)
         FUZZ_MUST(r.prompts.tokens[i] >= 0 && r.prompts.tokens[i] <= BYTES);
     prompts_free(&r.prompts);
     free(text);
-    return accepted;
+    return error;
 }
 
-const fuzz_target fuzz_prompts = {
-    .name = "prompts", .is_text = 1, .begin = open_encoder_of_bytes, .seeds = give_seeds, .read = read_file
-};
+const fuzz_target fuzz_prompts = { .name = "prompts",
+                                   .is_text = 1,
+                                   .begin = open_encoder_of_bytes,
+                                   .seeds = give_seeds,
+                                   .read = read_file,
+                                   .named = "a file" };

@@ -1,6 +1,7 @@
 // Tokenizer files: decodes and prints every token. If every byte is a token, also encodes a text.
 #include <string.h>
 #include "../../gpt2/bpe.h"
+#include "../../gpt2/gpt2_error.h"
 #include "fuzz.h"
 
 static FILE *nowhere;
@@ -29,10 +30,10 @@ static void give_seeds(void) {
     static const char few[] = "\1a\1b\2ab";
     const uint32_t header[256] = { 20240328, 2, 3, 2 };
     uint8_t file[4096];
-    fuzz_seed("pairs", file, byte_pairs(file));
     memcpy(file, header, sizeof header);
     memcpy(file + sizeof header, few, sizeof few - 1);
     fuzz_seed("few", file, sizeof header + sizeof few - 1);
+    fuzz_seed("pairs", file, byte_pairs(file));
 }
 
 static const char text[] = "the cat's   hello 12345 \xc3\xa9\xe2\x82\xac zzzz\n\n x the  ";
@@ -46,11 +47,11 @@ static void encode(Bpe *b) {
     }
 }
 
-static int read_tokenizer(const uint8_t *bytes, size_t n) {
+static const char *read_tokenizer(const uint8_t *bytes, size_t n) {
     Tokenizer t;
     Bpe *b;
     int length = 0;
-    if (tokenizer_init(&t, fuzz_file("tokenizer", bytes, n))) return 0;
+    if (tokenizer_init(&t, fuzz_path("tokenizer"))) return gpt2_last_error();
     for (uint32_t i = 0; i < t.vocab_size; i++) {
         FUZZ_MUST(tokenizer_decode(&t, i, &length) && length > 0);
         tokenizer_print(&t, nowhere, i);
@@ -60,12 +61,30 @@ static int read_tokenizer(const uint8_t *bytes, size_t n) {
     if (!bpe_create(&b, &t)) encode(b);
     bpe_free(b);
     tokenizer_free(&t);
-    return 1;
+    return NULL;
 }
 
-const fuzz_target fuzz_tokenizer = {
-    .name = "tokenizer", .begin = open_nowhere, .seeds = give_seeds, .read = read_tokenizer
+static const fuzz_damage bad_tokenizers[] = {
+    FUZZ_PUT(0, 20240520, 0, "first number is 20240520"),
+    FUZZ_PUT(4, 3, 0, "version 3"),
+    FUZZ_PUT(4, 1, 0, "vocabulary of 3"),
+    FUZZ_PUT(8, 0, 0, "token 2"),
+    FUZZ_PUT(8, 4, 0, "cut short"),
+    FUZZ_PUT(8, -1u, 0, "cut short"),
+    FUZZ_PUT(8, 2, 0, "token 2"),
+    FUZZ_PUT(12, 3, 0, "token 3"),
+    FUZZ_PUT(8, 3, -1, "ends inside token 2 of 3"),
+    FUZZ_PUT(8, 3, 1, "1 bytes follow"),
+    FUZZ_PUT(1024, 0x62026101, 0, "ends inside token"),
+    FUZZ_PUT(1024, 0x62006101, 0, "length 0"),
 };
+
+const fuzz_target fuzz_tokenizer = { .name = "tokenizer",
+                                     .begin = open_nowhere,
+                                     .seeds = give_seeds,
+                                     .file = "tokenizer",
+                                     .read = read_tokenizer,
+                                     FUZZ_ROWS(bad_tokenizers) };
 
 // -------- text, encoded with the tokenizer above
 
@@ -95,7 +114,7 @@ static void compare_word(const uint8_t *word, int length, const uint16_t *tokens
     FUZZ_MUST(at == length);
 }
 
-static int read_text(const uint8_t *bytes, size_t n) {
+static const char *read_text(const uint8_t *bytes, size_t n) {
     const size_t valid = utf8_prefix(bytes, n);
     const uint16_t *tokens;
     int length = 0;
@@ -105,7 +124,7 @@ static int read_text(const uint8_t *bytes, size_t n) {
         FUZZ_MUST(found > 0 && length > 0 && (size_t)length <= valid - at);
         compare_word(bytes + at, length, tokens, found);
     }
-    return valid == n;
+    return valid == n ? NULL : "not UTF-8";
 }
 
 const fuzz_target fuzz_word_pieces = {
