@@ -96,7 +96,6 @@ int net_agree(net *n, int rc) {
     }
     if (!failed) return 0;
     ZERO_TRY(net_broadcast(n, lowest, &first, sizeof first));
-    zero_plain(first.fields.sentence, sizeof first.fields.sentence);
     net_least(n, 0);  // even if this fails, the first failure is reported
     zero_fail_again(&first);
     if (failed < n->ranks) zero_failed_on(lowest, net_host(n, lowest));

@@ -43,11 +43,9 @@ static void take(net *n, int from, const net_note *note) {
         p->late = 1;
         p->timed_out = note->timed_out;
         p->exchange = note->exchange;
+    } else if (n->ended.root < 0 || note->root < n->ended.root) {
+        n->ended = *note;
     }
-    if (note->kind != NOTE_END) return;
-    if (n->ended.root >= 0 && note->root >= n->ended.root) return;
-    n->ended = *note;
-    zero_plain(n->ended.words, sizeof n->ended.words);
 }
 
 static void hear(net *n) {
