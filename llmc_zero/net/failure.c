@@ -260,7 +260,7 @@ void failure_end(net *n, int status, const char *sentence) {
 // Runs in exit. failure_end calls _exit, so all streams are flushed here. A forked child is not a rank.
 static void end_unclosed(void) {
     net *n = jobs.first;
-    while (n && !n->created) n = n->next;
+    while (n && n->ranks == 1) n = n->next;
     struct timespec until;
     if (!n || n->ending || jobs.process != getpid()) return;
     n->ending = 1;  // makes another thread's exchange return
@@ -287,8 +287,6 @@ void failure_watch(net *n) {
     atexit(end_unclosed);
     watch_launcher();
 }
-
-void failure_at_exit(net *n) { n->created = n->ranks > 1; }
 
 void failure_unwatch(net *n, int clean) {
     pthread_mutex_lock(&jobs.lock);
