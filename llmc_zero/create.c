@@ -139,7 +139,6 @@ int zero_create(zero **out, const zero_config *config, const zero_tensor *tensor
         destroy(z, 0);
         return rc;
     }
-    failure_at_exit(&z->net);
     *out = z;
     return 0;
 }

@@ -29,14 +29,14 @@ static int open_sums(zero *z, struct grads_bucket *b, device_stream stream, stat
 // another on their stream.
 static int widen(zero *z, const struct grads_bucket *b, comm_piece *wide) {
     device *d = &z->device;
-    float *at = (float *)z->grads.wire;
+    char *at = z->grads.wire;
     for (int i = 0; i < b->n_pieces; i++) {
         const comm_piece *p = &b->pieces[i];
         int64_t elems = p->elems * z->comm.group.ranks;
         const int overwrites = 1;
-        ZERO_TRY(d->f->accumulate(d, COMM, at, plan_reduced_type(&z->config), p->full, elems, overwrites));
-        wide[i] = (comm_piece){ (char *)at, p->shard, p->elems };
-        at += elems;
+        ZERO_TRY(device_accumulate(d, COMM, at, plan_reduced_type(&z->config), p->full, elems, overwrites));
+        wide[i] = (comm_piece){ at, p->shard, p->elems };
+        at += elems * sizeof(float);
     }
     return 0;
 }
@@ -230,7 +230,7 @@ static int add_to_sum(zero *z, int unit) {
     ZERO_TRY(tasks_wait(&z->tasks, z->grads.units[unit].read_by));
     ZERO_TRY(state_open(&sum, states_get(z, ZERO_GRADIENT), COMPUTE, unit, STATE_WHOLE,
                         first ? STATE_WRITE : STATE_CHANGE));
-    int rc = d->f->accumulate(d, COMPUTE, (float *)sum.at, type, grads, u->padded, first);
+    int rc = device_accumulate(d, COMPUTE, sum.at, type, grads, u->padded, first);
     ZERO_TRY(state_close_after(rc, &sum, 1));
     return z->config.debug.poison ? d->f->fill_nan(d, COMPUTE, grads, u->padded * dtype_bytes(type)) : 0;
 }

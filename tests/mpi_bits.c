@@ -16,6 +16,7 @@
 #include "check.h"
 #include "copies.h"
 #include "drawn.h"
+#include "events.h"
 #include "plan.h"
 #include "toy_kernels.h"
 #include "../dev/examples/optimizers.h"

@@ -218,18 +218,6 @@ static void check_sum_ranks(int64_t n, int64_t offset) {
         }
 }
 
-static void check_accumulate(int64_t n, int64_t offset) {
-    for (int k = 0; k < DTYPES; k++)
-        for (int first = 0; first < 2; first++) {
-            array from = make(dtypes[k], n), to = make(ZERO_F32, n);
-            kernel_accumulate(on_host(&to, offset), dtypes[k], on_host(&from, 3 - offset), n, first);
-            CUDA_WORKS(cuda_accumulate(NULL, on_device(&to, offset), dtypes[k], on_device(&from, 3 - offset),
-                                       n, first));
-            finish(&to, "accumulate");
-            finish(&from, "accumulate's source");
-        }
-}
-
 // Computes the sum of squares twice, because the first launch must leave the counters ready for the second.
 static void check_norm(zero_dtype type, const char *host, const void *device, stretch *parts, int n) {
     int64_t blocks = 0;
@@ -399,7 +387,6 @@ static void test_clear_stretches(void **state) {
     static void test_##name(void **state) { at_all_places(check_##name); }
 AT_ALL_PLACES(convert)
 AT_ALL_PLACES(sum_ranks)
-AT_ALL_PLACES(accumulate)
 AT_ALL_PLACES(sum_squares)
 AT_ALL_PLACES(adamw)
 
@@ -706,15 +693,10 @@ int main(int argc, char **argv) {
         return cmocka_run_group_tests(without, NULL, NULL) != 0;
     }
     const struct CMUnitTest kernels[] = {
-        TEST(test_convert),
-        TEST(test_sum_ranks),
-        TEST(test_accumulate),
-        TEST(test_sum_squares),
-        TEST(test_sum_squares_of_parts),
-        TEST(test_adamw),
-        TEST(test_adamw_segments),
-        TEST(test_clear_stretches),
-        TEST(test_many_ranks),
+        TEST(test_convert),         TEST(test_sum_ranks),
+        TEST(test_sum_squares),     TEST(test_sum_squares_of_parts),
+        TEST(test_adamw),           TEST(test_adamw_segments),
+        TEST(test_clear_stretches), TEST(test_many_ranks),
     };
     const struct CMUnitTest device[] = {
         TEST(test_cpu),

@@ -886,7 +886,7 @@ END
             '^  offload.gradients +cpu +follows'
     done
     screen file '^  offload.nvme_block_bytes +524288 +tier.json:2: instead of 262144' \
-        '^no effect  tier.json:2: .*pin_memory: .*pinned'
+        '^no effect  tier.json:2: .*pin_memory: .*always pins'
     screen option '^noted  .*nothing moves'      # offloads to the host on a CPU, where it has no effect
     end
 }

@@ -144,13 +144,3 @@ void trace_close(trace *t) {
     free(t->timers);
     t->device = NULL;
 }
-
-// -------- reading
-
-int trace_at(const trace *t, int i, trace_event *e) {
-    trace_complete((trace *)t);  // the device may still be working on the last events
-    const int n = t->used < t->capacity ? t->used : t->capacity;
-    if (i < 0 || i >= n) return 0;
-    *e = t->events[i];
-    return 1;
-}

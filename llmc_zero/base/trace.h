@@ -72,11 +72,7 @@ void trace_add_past(trace *t, const trace_event *what);
 // on: PROCESSOR for work on the CPU.
 trace_span trace_begin(trace *t, device_stream on);
 void trace_end(trace *t, const trace_span *span, const trace_event *what);  // `what` has no times
-// Waits until the device has finished its work, and completes the array.
+// Waits until the device has finished its work, and completes the array, in the order in which events ended.
 void trace_complete(trace *t);
-// Sets *e to event i, counted from 0 in the order in which events ended, and returns 1. Returns 0 after the
-// last one. With overlap, call it only between steps and after a zero_barrier. trace_text (trace_file.h)
-// changes the events' order.
-int trace_at(const trace *t, int i, trace_event *e);
 
 #endif

@@ -1,7 +1,6 @@
 #include "trace_file.h"
 #include "error.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -167,17 +166,8 @@ int trace_file_open(trace_file *f, const char *path) {
     struct stat st;
     if (!lstat(path, &st) && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
         return zero_fail(ZERO_ERR_IO, "%s: exists and is not a regular file; name another one", path);
-    // O_NOFOLLOW: a symlink with the temporary name is an error.
-    int fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    f->to = fd < 0 ? NULL : fdopen(fd, "w");
-    if (!f->to) {
-        zero_fail(ZERO_ERR_IO, "%s: %s", f->temporary, strerror(errno));
-        if (fd >= 0) {
-            close(fd);
-            remove(f->temporary);
-        }
-        return ZERO_ERR_IO;
-    }
+    f->to = fopen(f->temporary, "wxe");  // fails if the temporary name exists, even as a symlink
+    if (!f->to) return zero_fail(ZERO_ERR_IO, "%s: %s", f->temporary, strerror(errno));
     fprintf(f->to, "[\n");
     return 0;
 }

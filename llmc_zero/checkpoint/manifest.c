@@ -411,10 +411,8 @@ static int same(const manifest *m, const char *where, const json_t *here, const 
 static int count_parts(const manifest *m, const layout *l, int64_t *have) {
     for (const manifest_file *f = m->files; f < m->files + m->n_files; f++)
         for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++) {
-            if (p->unit >= l->n_stored ||
-                (p->at[m->update_states] >= 0) !=
-                    (parts_saved(l, p->unit, 1 + m->update_states) > m->update_states) ||
-                p->from != have[p->unit] || p->elems > layout_extent(l, p->unit) - p->from)
+            if (p->unit >= l->n_stored || p->from != have[p->unit] ||
+                p->elems > layout_extent(l, p->unit) - p->from)
                 return zero_fail(ZERO_ERR_IO,
                                  "%s: file %s: the part of unit %d that begins at element %lld does not "
                                  "follow the previous one",

@@ -81,12 +81,6 @@ static int cpu_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *t
     return 0;
 }
 
-static int cpu_accumulate(device *d, device_stream s, float *to, zero_dtype type, const void *from, int64_t n,
-                          int first) {
-    kernel_accumulate(to, type, from, n, first);
-    return 0;
-}
-
 static int cpu_sum_squares(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x) {
     for (int i = 0; i < t->parts.n; i++) {
         const stretch *part = &t->parts.list[i];
@@ -109,12 +103,10 @@ static int cpu_update_with(device *d, device_stream s, const own_update *own, co
 }
 
 static const device_functions cpu_functions = {
-    cpu_alloc,           cpu_release,     cpu_pin,          cpu_unpin,
-    cpu_enter,           cpu_wait,        cpu_create_event, cpu_destroy_event,
-    cpu_record,          cpu_order,       cpu_wait_event,   cpu_create_event,
-    cpu_seconds_between, cpu_mark,        cpu_copy,         cpu_clear,
-    cpu_clear_stretches, cpu_fill_nan,    cpu_convert,      cpu_sum_ranks,
-    cpu_accumulate,      cpu_sum_squares, cpu_adamw,        cpu_update_with,
+    cpu_alloc,           cpu_release,       cpu_pin,         cpu_unpin, cpu_enter,           cpu_wait,
+    cpu_create_event,    cpu_destroy_event, cpu_record,      cpu_order, cpu_wait_event,      cpu_create_event,
+    cpu_seconds_between, cpu_mark,          cpu_copy,        cpu_clear, cpu_clear_stretches, cpu_fill_nan,
+    cpu_convert,         cpu_sum_ranks,     cpu_sum_squares, cpu_adamw, cpu_update_with,
 };
 
 device device_host = { .f = &cpu_functions, .number = -1, .name = "cpu" };

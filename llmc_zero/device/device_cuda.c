@@ -142,10 +142,6 @@ static int queue_sum_ranks(device *d, device_stream s, zero_dtype to_type, void 
                            const rank_parts *parts, float scale, int64_t n, int add) {
     return CUDA(cuda_sum_ranks(stream_of(d, s), to_type, to, type, parts, scale, n, add));
 }
-static int queue_accumulate(device *d, device_stream s, float *to, zero_dtype type, const void *from,
-                            int64_t n, int first) {
-    return CUDA(cuda_accumulate(stream_of(d, s), to, type, from, n, first));
-}
 static int queue_sum_squares(device *d, device_stream s, const norm_table *t, zero_dtype type,
                              const void *x) {
     return CUDA(cuda_sum_squares(stream_of(d, s), t, type, x));
@@ -203,7 +199,6 @@ static const device_functions cuda_functions = {
     cuda_fill_nan,
     queue_convert,
     queue_sum_ranks,
-    queue_accumulate,
     queue_sum_squares,
     queue_adamw,
     queue_update_with,

@@ -37,9 +37,6 @@ typedef struct {
     size_t stride;
 } rank_parts;
 
-// to[i] = from[i] (first) or += from[i], in fp32.
-void kernel_accumulate(float *to, zero_dtype type, const void *from, int64_t n, int first);
-
 // Returns the sum of squares in fp64, added in a fixed order, so that any number of threads gives the same
 // bits. A block has SUM_BLOCK elements, and a piece of a block has SUM_PIECE. Each of a piece's SUM_LANES
 // lanes sums every SUM_LANES-th element; then lanes, pieces and blocks are added in order. The result is

@@ -121,25 +121,6 @@ void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void 
     for_each_block(n, sum_ranks_block, &(rank_sums){ to_type, type, to, parts, ranks, scale, adds });
 }
 
-typedef struct {
-    float *to;
-    zero_dtype type;
-    const void *from;
-    int first;
-} accumulation;
-
-static void accumulate_block(const void *ctx, int64_t b, int64_t n) {
-    const accumulation *a = ctx;
-    if (a->first)
-        kernel_convert(ZERO_F32, a->to + b, a->type, at(a->type, a->from, b), n);
-    else
-        add(a->to + b, a->type, at(a->type, a->from, b), n);
-}
-
-void kernel_accumulate(float *to, zero_dtype type, const void *from, int64_t n, int first) {
-    for_each_block(n, accumulate_block, &(accumulation){ to, type, from, first });
-}
-
 ZERO_CLONES static double sum_squares_block(const float *x, int64_t n) {
     double lane[LANES] = { 0 }, sum = 0;
     int64_t i = 0;

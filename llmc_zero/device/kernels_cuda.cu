@@ -99,18 +99,6 @@ __global__ void sum_ranks(To *to, rank_parts parts, float scale, int64_t n, int 
     store(to + i, sum, n - i);
 }
 
-template <class T> __global__ void accumulate(float *to, const T *from, int64_t n, int is_first) {
-    int64_t i = first();
-    float sum[EACH], x[EACH];
-    if (i >= n) return;
-    load(sum, from + i, n - i);
-    if (!is_first) {
-        load(x, to + i, n - i);
-        for (int j = 0; j < EACH; j++) sum[j] = x[j] + sum[j];
-    }
-    store(to + i, sum, n - i);
-}
-
 // Returns the index of the last of n entries whose `first` is at most x. The warp's lanes check 32 entries at
 // a time.
 template <class E> __device__ inline int find(const E *list, int n, int64_t x) {
@@ -334,14 +322,6 @@ cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dt
             using T = typename decltype(f)::t;
             return launch(s, n, sum_ranks<To, T>, (To *)to, *parts, scale, n, add);
         });
-    });
-}
-
-cudaError_t cuda_accumulate(cudaStream_t s, float *to, zero_dtype type_, const void *from, int64_t n,
-                            int first) {
-    return with(type_, [=](auto f) {
-        using T = typename decltype(f)::t;
-        return launch(s, n, accumulate<T>, to, (const T *)from, n, first);
     });
 }
 

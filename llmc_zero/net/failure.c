@@ -43,11 +43,9 @@ static void take(net *n, int from, const net_note *note) {
         p->late = 1;
         p->timed_out = note->timed_out;
         p->exchange = note->exchange;
+    } else if (n->ended.root < 0 || note->root < n->ended.root) {
+        n->ended = *note;
     }
-    if (note->kind != NOTE_END) return;
-    if (n->ended.root >= 0 && note->root >= n->ended.root) return;
-    n->ended = *note;
-    zero_plain(n->ended.words, sizeof n->ended.words);
 }
 
 static void hear(net *n) {
@@ -262,7 +260,7 @@ void failure_end(net *n, int status, const char *sentence) {
 // Runs in exit. failure_end calls _exit, so all streams are flushed here. A forked child is not a rank.
 static void end_unclosed(void) {
     net *n = jobs.first;
-    while (n && !n->created) n = n->next;
+    while (n && n->ranks == 1) n = n->next;
     struct timespec until;
     if (!n || n->ending || jobs.process != getpid()) return;
     n->ending = 1;  // makes another thread's exchange return
@@ -289,8 +287,6 @@ void failure_watch(net *n) {
     atexit(end_unclosed);
     watch_launcher();
 }
-
-void failure_at_exit(net *n) { n->created = n->ranks > 1; }
 
 void failure_unwatch(net *n, int clean) {
     pthread_mutex_lock(&jobs.lock);

@@ -43,12 +43,11 @@ int failure_reports(net *n, int status);
 // writes messages and ends the process only in failure.c. n NULL, or not connected: ends only this process.
 void failure_end(net *n, int status, const char *sentence) __attribute__((noreturn));
 
-// From the first exchange until the link closes. clean 0: after a failure; the other ranks get END.
+// From the first exchange until the link closes. In between, exit ends the job with a message that names
+// zero_destroy: otherwise the other ranks would wait for this one, or end without a reason. clean 0: after a
+// failure; the other ranks get END.
 void failure_watch(net *n);
 void failure_unwatch(net *n, int clean);
-// From now on until failure_unwatch, exit ends the job with a message that names zero_destroy: otherwise the
-// other ranks would wait for this one, or end without a reason.
-void failure_at_exit(net *n);
 
 // -------- for exchanges. The caller holds the lock.
 

@@ -62,7 +62,6 @@ struct net {
     failure_record failure;    // this rank's; every later exchange returns it
     int reports;               // 1: this rank reports the failure, 0: another one does; -1: not known
     net_note ended;            // END of the lowest rank that has ended the job; root -1: none
-    int created;               // 1: the program must call zero_destroy
     net_wait wait;             // this rank's current one
     char *missing;             // (ranks) for which it waits; NULL: not kept
     net *next;                 // failure_watch's list
