@@ -139,24 +139,15 @@ static void remove_file(const char *path) {
 }
 
 // Files that a run renames or removes within a moment, unless it is killed.
-static const char *const temporary_files[] = {
-    "@(main.log|metrics.jsonl|run.json|summary.json|answers.jsonl|inference.json|" TOKENIZER_FILE
-    ")?(.+([0-9])).tmp",
-    "model_+([0-9]).bin.+([0-9a-f]).tmp",
-    ".one_folder_+([0-9a-f])",
-};
-
-static int is_temporary(const char *name) {
-    for (size_t i = 0; i < sizeof temporary_files / sizeof *temporary_files; i++)
-        if (!fnmatch(temporary_files[i], name, FNM_EXTMATCH)) return 1;
-    return 0;
-}
+static const char temporary_files[] =
+    "@(main.log|metrics.jsonl|run.json|summary.json|answers.jsonl|inference.json|model_+([0-9]).bin"
+    "|" TOKENIZER_FILE "|.one_folder).+([0-9a-f]).tmp";
 
 static void remove_temporary_files(void) {
     DIR *dir = opendir(opt.output);
     if (!dir) print0("warning: %s cannot be listed: %s\n", opt.output, strerror(errno));
     for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir))
-        if (is_temporary(e->d_name)) remove_file(in_output("%s", e->d_name));
+        if (!fnmatch(temporary_files, e->d_name, FNM_EXTMATCH)) remove_file(in_output("%s", e->d_name));
     if (dir) closedir(dir);
 }
 

@@ -240,8 +240,9 @@ static void write_answer(FILE *f, const Answers *a, int i, const int *answer) {
 // Broadcasts every answer from its rank; rank 0 prints it.
 static void show_answers(const Answers *a) {
     const Prompts *p = &a->prompts;
-    const char *path = run.rank == 0 && opt.output ? in_output("answers.jsonl") : NULL;
-    FILE *f = path ? create_file(path) : NULL;
+    const int writes = run.rank == 0 && opt.output;
+    Text t;
+    if (writes) text_begin(&t);
     int *answer = malloc_check(opt.sample_tokens * sizeof *answer);
     for (int i = 0; i < p->n; i++) {
         const size_t bytes = answer_length(a, length_of(p, i)) * sizeof *answer;
@@ -249,10 +250,10 @@ static void show_answers(const Answers *a) {
         if (owner == run.rank) memcpy(answer, a->generation.rows[row].tokens + length_of(p, i), bytes);
         zero_check(zero_broadcast(run.z, owner, answer, bytes));
         print_answer(a, i, answer);
-        if (f) write_answer(f, a, i, answer);
+        if (writes) write_answer(t.f, a, i, answer);
     }
     free(answer);
-    if (f) close_file(f, path);
+    if (writes) write_to_output("answers.jsonl", &t);
 }
 
 // --------
@@ -310,8 +311,9 @@ static void print_phase(const char *name, const Phase *p, const Speed *s) {
 }
 
 static void save_speed(const Answers *a, const GPT2 *model, const Speed *s) {
-    const char *path = in_output("inference.json");
-    FILE *f = create_file(path);
+    Text t;
+    text_begin(&t);
+    FILE *f = t.f;
     fprintf(f, "{\"prompts\": %d, ", a->prompts.n);
     write_run(f, model);
     fprintf(f, " \"prefill_tokens\": %lld, \"prefill_tokens_per_s\": %.2f, \"prefill_ms\": %.3f,\n",
@@ -322,7 +324,7 @@ static void save_speed(const Answers *a, const GPT2 *model, const Speed *s) {
     fprintf(f, "\"nvme_bytes_a_pass\": %.0f,\n", s->from_nvme);
     write_memory(f);
     fprintf(f, "}\n");
-    close_file(f, path);
+    write_to_output("inference.json", &t);
 }
 
 void answers_end(Answers *a, const GPT2 *model) {

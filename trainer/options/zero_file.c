@@ -24,18 +24,15 @@ const zero_deepspeed_key *zero_file_key(const char *setting) { return key_of(set
 // --------
 // the list of keys that end the run
 
-static FILE *refusals;  // a line for each
-static char *refused_lines;
-static size_t refused_bytes;
+static Text refusals;  // a line for each
 static int n_refused;
 
 static void refuse(const zero_deepspeed_key *k, const char *remark) {
     char value[70], options[64] = "";
     snprintf(value, sizeof value, strlen(k->value) < 64 ? "%s" : "%.60s...", k->value);
     if (k->fate == ZERO_KEY_REFUSED) options_of_settings(k->setting, options, sizeof options);
-    if (!refusals) refusals = open_memstream(&refused_lines, &refused_bytes);
-    if (!refusals) die("out of memory for the keys of %s", opt.zero_config);
-    fprintf(refusals, "\n  %s:%d: %s: %s%s%s%s%s%s", opt.zero_config, k->line, k->key, value,
+    if (!refusals.f) text_begin(&refusals);
+    fprintf(refusals.f, "\n  %s:%d: %s: %s%s%s%s%s%s", opt.zero_config, k->line, k->key, value,
             *value ? ": " : "", remark, *options ? " (option " : "", options, *options ? ")" : "");
     n_refused++;
 }
@@ -47,11 +44,9 @@ static void refuse_as_read(const zero_deepspeed *file) {
 
 void end_if_refused(int settings_shown) {
     if (!n_refused || (opt.print_config && !settings_shown)) return;
-    const int failed = fclose(refusals);
-    refusals = NULL;
-    if (failed) die("out of memory for the keys of %s", opt.zero_config);
-    if (n_refused == 1) die("option --zero-config: %s", refused_lines + strlen("\n  "));
-    die("option --zero-config: %d keys cannot be honoured:%s", n_refused, refused_lines);
+    const char *lines = text_end(&refusals);
+    if (n_refused == 1) die("option --zero-config: %s", lines + strlen("\n  "));
+    die("option --zero-config: %d keys cannot be honoured:%s", n_refused, lines);
 }
 
 // --------

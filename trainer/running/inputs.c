@@ -358,10 +358,9 @@ static void describe_shards(FILE *f, const char *option, const DataLoader *l) {
 }
 
 char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, const DataLoader *val) {
-    char *text = NULL;
-    size_t bytes;
-    FILE *f = open_memstream(&text, &bytes);
-    if (!f) die("out of memory while comparing the ranks' inputs");
+    Text t;
+    text_begin(&t);
+    FILE *f = t.f;
     for (int i = 0; i < num_options; i++) describe_option(f, &option_table[i]);
     fprintf(f, "--device %s = %s\n", opt.device, run.layers->device);
     fprintf(f, "--dtype %s = %s\n", opt.dtype, dtype_name(model->dtype));
@@ -379,7 +378,5 @@ char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, 
     if (!is_answering(&opt) && opt.val_every) describe_shards(f, "-j", val);
     if (!is_answering(&opt) && opt.hellaswag)
         fprintf(f, "--hellaswag = a file of %s\n", print_of(opt.hellaswag_data, FILE_BLOCKS));
-    int failed = ferror(f);
-    if (fclose(f) || failed) die("out of memory while comparing the ranks' inputs");
-    return text;
+    return text_end(&t);
 }
