@@ -24,6 +24,9 @@ static struct {
     SavedRun saved;
 } chosen = { .step = -1 };
 
+const char *checkpoint_chosen(void) { return chosen.step < 0 ? NULL : chosen.path; }
+const SavedRun *checkpoint_saved(void) { return chosen.step < 0 ? NULL : &chosen.saved; }
+
 // Chooses a checkpoint's folder. Returns 0, or -1 with gpt2_last_error().
 static int choose_folder(const char *path) {
     const int named = checkpoint_step_of(path);
@@ -146,17 +149,6 @@ int checkpoint_to_resume(int has_logs) {
     return chosen.step;
 }
 
-const char *checkpoint_chosen(void) { return chosen.step < 0 ? NULL : chosen.path; }
-
-void checkpoint_config(GPT2Config *config) { *config = chosen.saved.config; }
-
-long long checkpoint_batch(void) { return chosen.saved.tokens_a_step; }
-
-const char *checkpoint_evidence(void) {
-    static char path[OUTPUT_PATH];
-    return path_in(path, chosen.path, "manifest.json");
-}
-
 // --------
 // room for future checkpoints
 
@@ -202,14 +194,15 @@ static int steps_until(int n, int steps) {
     return every > 0 && n < left / every ? n * every : left;
 }
 
-void check_room(const GPT2 *model, const TrainingData *data, int logged_a_step) {
-    enum { OTHER_FILES = 6 };  // logs, run.json, run.lock, summary.json, tokenizer.bin
+void check_room(const GPT2 *model, const TrainingData *data) {
+    enum { OTHER_FILES = 6 };    // logs, run.json, run.lock, summary.json, tokenizer.bin
+    enum { LOGS_A_STEP = 250 };  // bytes of a step's two lines, at most
     struct statvfs disk;
     const int n = most_at_once(data->steps);
     if (n <= 0 || !opt.output || run.rank != 0 || statvfs(opt.output, &disk) || !disk.f_blocks) return;
     const double block = (double)disk.f_frsize, left = (double)disk.f_bavail * block;
     const double each = bytes_of_checkpoint(model, data, block);
-    const double logs = (double)steps_until(n, data->steps) * logged_a_step + OTHER_FILES * block;
+    const double logs = (double)steps_until(n, data->steps) * LOGS_A_STEP + OTHER_FILES * block;
     if (n * each + logs <= left) return;
     die("option -o: %s has %.2f MiB free, but %d checkpoint%s of %.2f MiB and the logs need %.2f MiB; make "
         "room "

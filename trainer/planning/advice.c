@@ -2,7 +2,6 @@
 #include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include "../checkpoints/saving.h"
@@ -207,7 +206,7 @@ static void list_level(Search *s, const Bytes *bytes) {
 // memory.
 static void begin_search(Search *s, const GPT2 *model, const zero_config *config) {
     Options *now = &s->now;
-    const int resumes = checkpoint_batch() && !opt.resume_anyway;  // -t and -d must not change
+    const int resumes = checkpoint_saved() && !opt.resume_anyway;  // -t and -d must not change
     s->config = config;
     s->model = *model;
     s->tokens = (long long)model->B * model->T * run.ranks * config->micro_batches;

@@ -140,7 +140,7 @@ void describe_model(GPT2 *model, int resume_step) {
         check_model_file("-e", opt.model);
     if (resume_step < 0) find_model();
     if (resume_step >= 0)
-        checkpoint_config(&model->config);
+        model->config = checkpoint_saved()->config;
     else
         gpt2_check(gpt2_config_named(opt.model, model_path(), &model->config));
     if (on_cuda()) check_rows(&model->config);
@@ -250,8 +250,8 @@ static void refuse_batch(const GPT2 *m, long long tokens_a_step, int of_checkpoi
 void data_divide(TrainingData *d, const GPT2 *m) {
     d->tokens_at_once = (long long)m->B * m->T * run.ranks;
     long long of_file = d->tokens_at_once * (opt.micro_batches ? opt.micro_batches : 1);
-    long long saved = opt.micro_batches ? 0 : checkpoint_batch();
-    long long tokens_a_step = opt.total_batch > 0 ? opt.total_batch : saved ? saved : of_file;
+    const SavedRun *saved = opt.micro_batches ? NULL : checkpoint_saved();
+    long long tokens_a_step = opt.total_batch > 0 ? opt.total_batch : saved ? saved->tokens_a_step : of_file;
     if (tokens_a_step % d->tokens_at_once) refuse_batch(m, tokens_a_step, opt.total_batch <= 0 && saved);
     if (tokens_a_step / d->tokens_at_once > INT32_MAX)
         die("option -d %lld: needs %lld micro-batches per step, which is too many; raise -b", tokens_a_step,
@@ -336,9 +336,9 @@ static void describe_stored(FILE *f) {
 
 static void describe_model_source(FILE *f, int resume_step) {
     if (resume_step >= 0) {
-        const char *path = checkpoint_evidence();
+        const char *manifest = in_folder(checkpoint_chosen(), "manifest.json");
         fprintf(f, "checkpoint to resume = step %d\n", resume_step);
-        fprintf(f, "its %s = a file of %s\n", basename(path), print_of(path, FILE_BLOCKS));
+        fprintf(f, "its manifest.json = a file of %s\n", print_of(manifest, FILE_BLOCKS));
         return;
     }
     fprintf(f, "checkpoint to resume = %s\n", opt.resume ? "none" : "not requested");

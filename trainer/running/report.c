@@ -149,24 +149,13 @@ static const char *json_number(char text[32], double x) {
     return text;
 }
 
-#define MAIN_LINE "s:%d trl:%.4f lr:%.6f norm:%.2f\n"
-#define METRICS_LINE                                                                                   \
-    "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %s, \"lr\": %.9g, \"ms\": %.3f, \"tokens_per_s\": " \
-    "%.2f}\n"
-
 static void log_step(const StepResult *step, double seconds, double rate) {
     char norm[32];  // null in a step that overflowed
-    log_line(MAIN_LOG, MAIN_LINE, run.step, step->loss, step->lr, step->norm);
-    log_line(METRICS, METRICS_LINE, run.step + 1, step->loss, json_number(norm, step->norm), step->lr,
-             seconds * 1e3, rate);
-}
-
-int logs_bytes_a_step(int steps) {
-    const double third = 1.0 / 3;  // has as many digits as a format prints
-    char norm[32];
-    return snprintf(NULL, 0, MAIN_LINE, steps, third, third, third) +
-           snprintf(NULL, 0, METRICS_LINE, steps, third, json_number(norm, third), third, 1e3 * third,
-                    1e6 * third);
+    log_line(MAIN_LOG, "s:%d trl:%.4f lr:%.6f norm:%.2f\n", run.step, step->loss, step->lr, step->norm);
+    log_line(METRICS,
+             "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %s, \"lr\": %.9g, \"ms\": %.3f, "
+             "\"tokens_per_s\": %.2f}\n",
+             run.step + 1, step->loss, json_number(norm, step->norm), step->lr, seconds * 1e3, rate);
 }
 
 int summary_exists(void) { return run.rank == 0 && opt.output && file_is_there(in_output("summary.json")); }
