@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../../gpt2/disk.h"
 #include "../../gpt2/gpt2_error.h"
 #include "../../llmc_zero/zero.h"
 #include "../options/options.h"

@@ -466,14 +466,10 @@ const char *resume_command(const char *checkpoint, const char *output) {
         if (!strcmp(name, "-y") || !strcmp(name, "--resume") || (output && !strcmp(name, "-o"))) continue;
         for (int k = i; k < i + words; k++) add_word(argv[k]);
     }
-    if (!checkpoint) {
-        add("-y 1");
-        return resuming;
-    }
-    add("--resume ");
-    add_word(checkpoint);
-    add("-o ");
-    add_word(output);
+    add_word(checkpoint ? "--resume" : "-y");
+    add_word(checkpoint ? checkpoint : "1");
+    if (output) add_word("-o");
+    if (output) add_word(output);
     resuming[strlen(resuming) - 1] = 0;  // the last blank
     return resuming;
 }

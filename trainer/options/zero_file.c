@@ -11,15 +11,13 @@ static int is_read;
 
 const zero_deepspeed *zero_file(void) { return is_read ? &contents : NULL; }
 
-static zero_deepspeed_key *key_of(const char *setting) {
+zero_deepspeed_key *zero_file_key(const char *setting) {
     for (int i = 0; is_read && i < contents.n; i++) {
         zero_deepspeed_key *k = &contents.keys[i];
         if (k->fate == ZERO_KEY_HONOURED && !strcmp(k->setting, setting)) return k;
     }
     return NULL;
 }
-
-const zero_deepspeed_key *zero_file_key(const char *setting) { return key_of(setting); }
 
 // --------
 // the list of keys that end the run
@@ -112,7 +110,7 @@ static void take_key(zero_deepspeed_key *k) {
 // A wire dtype other than fp32 contradicts --comm-type fp32. It comes from the file's dtype, so --dtype
 // overrides it.
 static void judge_wire(void) {
-    zero_deepspeed_key *wire = key_of("comm.reduce_fp32");
+    zero_deepspeed_key *wire = zero_file_key("comm.reduce_fp32");
     if (!wire || sets_an_option(wire) || !strcmp(wire->value, "auto")) return;
     if (!strcmp(opt.comm_type, "fp32"))
         refuse(wire, "option --comm-type is fp32; remove one of them");
@@ -185,7 +183,7 @@ void check_zero_file(const GPT2 *model, int micro_batches) {
     if (zero_deepspeed_read(&asked, &file, opt.zero_config)) refuse_as_read(&file);
     snprintf(remark, sizeof remark, "-d, -b, -t and the ranks give %d micro-batches, %lld rows per step",
              micro_batches, rows);
-    if (!n_refused && asked.micro_batches != micro_batches) refuse(key_of("micro_batches"), remark);
-    if (opt.rows_a_step && opt.rows_a_step != rows) refuse(key_of("trainer.rows_a_step"), remark);
+    if (!n_refused && asked.micro_batches != micro_batches) refuse(zero_file_key("micro_batches"), remark);
+    if (opt.rows_a_step && opt.rows_a_step != rows) refuse(zero_file_key("trainer.rows_a_step"), remark);
     end_if_refused(0);
 }
