@@ -112,7 +112,7 @@ void print_token(const Tokenizer *tokenizer, int token) {
 }
 
 // --------
-// the prompts of a file: prompt i is row i / ranks of rank i % ranks
+// the prompts: prompt i is row i / ranks of rank i % ranks
 
 static int length_of(const Prompts *p, int prompt) { return p->first[prompt + 1] - p->first[prompt]; }
 static const int *tokens_of(const Prompts *p, int prompt) { return p->tokens + p->first[prompt]; }
@@ -135,7 +135,7 @@ static int prompt_of_row(const Prompts *p, int row) {
     return prompt < p->n ? prompt : 0;
 }
 
-// Sizes the passes and the cache for the prompts of a file.
+// Sizes the passes and the cache.
 static void describe_rows(const Answers *a, GPT2 *model) {
     const Prompts *p = &a->prompts;
     long long tokens = 0, positions = 0;
@@ -165,36 +165,29 @@ static void note_short_answers(const Answers *a) {
 
 void answers_describe(Answers *a, GPT2 *model) {
     const int V = model->config.vocab_size;
-    int longest;
     a->positions = model->T;
     open_tokenizer(&a->tokenizer, V, NULL, AS_NUMBERS);
-    if (prompts_arrive()) {
-        stream_open(&a->stream, &a->tokenizer, V, a->positions);
-        longest = a->stream.longest;
-        model->cache_rows = 1;
-        model->B = longest;
-    } else {
-        prompts_open(&a->prompts, &a->tokenizer, V, a->positions);
-        longest = a->prompts.longest;
-        describe_rows(a, model);
-        note_short_answers(a);
-    }
+    prompts_open(&a->prompts, &a->tokenizer, V, a->positions);
+    describe_rows(a, model);
+    if (!prompts_arrive()) note_short_answers(a);
     model->inference = 1;
     model->recompute = 0;
     model->T = 1;
-    model->cache_T = longest + opt.sample_tokens - 1 < a->positions ? longest + opt.sample_tokens - 1
-                                                                    : a->positions;
-    if (prompts_arrive()) model->cache_positions = layers_cache_positions(model->cache_T);
+    const int wanted = a->prompts.longest + opt.sample_tokens - 1;
+    model->cache_T = wanted < a->positions ? wanted : a->positions;
+}
+
+static void add_row(const Answers *a, Generation *g, int prompt) {
+    const Prompts *p = &a->prompts;
+    const int n = length_of(p, prompt);
+    generation_add(g, tokens_of(p, prompt), n, n + answer_length(a, n),
+                   (uint64_t)opt.seed + p->lines[prompt] - 1);
 }
 
 Generation *answers_begin(Answers *a, const GPT2 *model) {
     const Prompts *p = &a->prompts;
     generation_begin(&a->generation, model);
-    for (int row = 0; row < model->cache_rows; row++) {
-        int i = prompt_of_row(p, row), n = length_of(p, i);
-        generation_add(&a->generation, tokens_of(p, i), n, n + answer_length(a, n),
-                       (uint64_t)opt.seed + p->lines[i] - 1);
-    }
+    for (int row = 0; row < model->cache_rows; row++) add_row(a, &a->generation, prompt_of_row(p, row));
     for (int i = 0; i < p->n; i++) {
         const int passes = answer_length(a, length_of(p, i));
         if (passes > a->generation.passes) a->generation.passes = passes;
@@ -349,19 +342,19 @@ static void note_cut_short(Answers *a) {
 }
 
 int answers_next(Answers *a, const GPT2 *model, Generation *g) {
-    const PromptStream *s = &a->stream;
+    Prompts *p = &a->prompts;
     note_cut_short(a);
-    if (!stream_next(&a->stream)) return 0;
-    if (!a->cut_short) a->cut_short = answer_length(a, s->n) < opt.sample_tokens;
+    if (!prompts_next(p)) return 0;
+    const int n = length_of(p, 0);
+    if (!a->cut_short) a->cut_short = answer_length(a, n) < opt.sample_tokens;
     generation_begin(g, model);
-    generation_add(g, s->tokens, s->n, s->n + answer_length(a, s->n), (uint64_t)opt.seed + s->line - 1);
-    for (int t = 0; t < s->n; t++) print_token(&a->tokenizer, s->tokens[t]);
+    add_row(a, g, 0);
+    for (int t = 0; t < n; t++) print_token(&a->tokenizer, p->tokens[t]);
     return 1;
 }
 
 int answers_free(Answers *a) {
-    const int failed = prompts_arrive() ? a->stream.failed : a->prompts.failed;
-    prompts_arrive() ? stream_close(&a->stream) : prompts_free(&a->prompts);
+    prompts_free(&a->prompts);
     tokenizer_free(&a->tokenizer);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return a->prompts.failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }
