@@ -54,6 +54,14 @@ void try_file(const char *option, const char *path) {
     disk_finish(&d, 1);  // removes it
 }
 
+size_t last_name(const char *path, size_t *end) {
+    *end = strlen(path);
+    while (*end > 1 && path[*end - 1] == '/') (*end)--;
+    size_t begin = *end;
+    while (begin && path[begin - 1] != '/') begin--;
+    return begin;
+}
+
 int file_is_there(const char *path) {
     if (!access(path, F_OK)) return 1;
     if (errno != ENOENT && errno != ENOTDIR) die("%s: %s", path, strerror(errno));

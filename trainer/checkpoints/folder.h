@@ -13,6 +13,8 @@ char *path_in(char path[OUTPUT_PATH], const char *folder, const char *fmt, ...)
 #define in_folder(folder, ...) path_in((char[OUTPUT_PATH]){ 0 }, folder, __VA_ARGS__)
 #define in_output(...) in_folder(opt.output, __VA_ARGS__)
 
+// Returns where the last name in a path begins. *end: where it ends, without trailing slashes.
+size_t last_name(const char *path, size_t *end);
 int file_is_there(const char *path);  // ends the run if that cannot be determined
 int is_folder(const char *path);
 // Creates the folder of -o, if given.

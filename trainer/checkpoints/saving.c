@@ -46,12 +46,12 @@ static const char *way_on(int most) {
     static char text[8192];
     char output[OUTPUT_PATH];
     const Found *f = chosen.in.found, *end = f + chosen.in.n;
-    int length = (int)strlen(opt.output);
+    size_t length;
     while (f < end && (!f->complete || f->step > most)) f++;
     snprintf(text, sizeof text, "; there is no older checkpoint in %s", opt.output);
     if (f == end) return text;
-    while (length > 1 && opt.output[length - 1] == '/') length--;
-    snprintf(output, sizeof output, "%.*s_from_%d", length, opt.output, f->step);
+    last_name(opt.output, &length);
+    snprintf(output, sizeof output, "%.*s_from_%d", (int)length, opt.output, f->step);
     snprintf(text, sizeof text, "; to continue from step %d in a new folder: %s", f->step,
              resume_command(f->path, output));
     return text;

@@ -191,10 +191,8 @@ static const char *usual_tokenizer(int V) {
 // Returns the tokenizer next to a model file or a checkpoint; NULL: there is none.
 static const char *tokenizer_beside(const char *model) {
     static char path[OUTPUT_PATH];
-    size_t folder = strlen(model);
-    while (folder && model[folder - 1] == '/') folder--;
-    while (folder && model[folder - 1] != '/') folder--;
-    snprintf(path, sizeof path, "%.*s%s", (int)folder, model, TOKENIZER_FILE);
+    size_t end;
+    snprintf(path, sizeof path, "%.*s%s", (int)last_name(model, &end), model, TOKENIZER_FILE);
     return file_is_there(path) ? path : NULL;
 }
 

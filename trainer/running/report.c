@@ -62,8 +62,6 @@ static void update_bar(const Report *r, const GPT2 *model, double loss) {
 
 #define MAIN_LOG "main.log"
 #define METRICS "metrics.jsonl"
-enum { LOGS = 2 };
-static const char *const logs[LOGS] = { MAIN_LOG, METRICS };
 
 static void log_line(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void log_line(const char *name, const char *fmt, ...) {
@@ -95,23 +93,19 @@ int logs_exist(void) { return opt.output && (has_lines(MAIN_LOG) || has_lines(ME
 // --------
 // removing lines
 
-typedef struct {
-    int step, validates;
-} Cut;
-
 // Returns 1 if the line stays. In main.log "s:4 trl:.." belongs to the step after 4; "s:4 tel:.." and
 // "s:4 eval:.." to the validation at step 4.
-static int keeps(const Cut *c, const char *line) {
+static int keeps(const char *line, int step, int validates) {
     char kind[4];
     int n;
-    if (sscanf(line, "{\"step\": %d,", &n) == 1) return n <= c->step;
+    if (sscanf(line, "{\"step\": %d,", &n) == 1) return n <= step;
     if (sscanf(line, "s:%d %3[a-z]:", &n, kind) != 2) return 1;
-    return n < c->step || (n == c->step && strcmp(kind, "trl") && !c->validates);
+    return n < step || (n == step && strcmp(kind, "trl") && !validates);
 }
 
 // Replaces a log with the lines to keep, unless it has no others. Drops an incomplete last line, left by a
 // process that died.
-static void cut_log(const char *name, const Cut *c) {
+static void cut_log(const char *name, int step, int validates) {
     const char *path = in_output("%s", name);
     char *line = NULL;
     size_t room = 0;
@@ -121,7 +115,7 @@ static void cut_log(const char *name, const Cut *c) {
     if (!from) return;
     int failed = disk_create(&to, path), cut = 0;
     for (ssize_t n; !failed && (n = getline(&line, &room, from)) > 0;) {
-        if (line[n - 1] == '\n' && keeps(c, line))
+        if (line[n - 1] == '\n' && keeps(line, step, validates))
             failed = disk_write(&to, line, (size_t)n);
         else
             cut++;
@@ -134,9 +128,9 @@ static void cut_log(const char *name, const Cut *c) {
 }
 
 void logs_continue(int step, int validates) {
-    const Cut c = { step, validates };
     if (run.rank != 0 || !logs_exist()) return;
-    for (int i = 0; i < LOGS; i++) cut_log(logs[i], &c);
+    cut_log(MAIN_LOG, step, validates);
+    cut_log(METRICS, step, validates);
 }
 
 // --------
