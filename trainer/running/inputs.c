@@ -71,14 +71,6 @@ static void require_shards(const char *option, const char *pattern) {
 // --------
 // the model and its tokenizer
 
-static void refuse_checkpoint(void) {
-    char model[OUTPUT_PATH];
-    if (!checkpoint_model_of(model, opt.model) && file_is_there(model))
-        die("option -e %s: this is a checkpoint; its model is -e %s", opt.model, model);
-    die("option -e %s: this is a checkpoint; --export %s --to NAME.bin writes its model", opt.model,
-        opt.model);
-}
-
 // If -e is a folder of checkpoints, uses the model file of the newest one.
 static void find_model(void) {
     GPT2Config config;
@@ -94,7 +86,10 @@ static void find_model(void) {
                 opt.model);
         return;  // its sizes are wrong
     }
-    if (is_checkpoint(opt.model)) refuse_checkpoint();
+    if (is_checkpoint(opt.model))
+        die("option -e %s: this is a checkpoint; -e takes the model_NNNNNNNN.bin beside it, and --export %s "
+            "--to NAME.bin writes one",
+            opt.model, opt.model);
     const char *path = model_file_in(opt.model, &fd);
     if (!path)
         die("option -e %s: this folder has neither a complete checkpoint nor model.safetensors", opt.model);

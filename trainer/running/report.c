@@ -393,7 +393,10 @@ void report_stop(const Report *r) {
     snprintf(outcome, sizeof outcome, "stopped after step %d of %d; %s", run.step, r->steps, what);
     check_output(outcome);
     print0("%s%s\n", outcome, saved ? ", and this command resumes it:" : "");
-    if (saved) print0("  %s\n", resume_command(NULL, NULL));
+    if (!saved) return;
+    char *command = resume_command(NULL, NULL);
+    print0("  %s\n", command);
+    free(command);
 }
 
 void try_outputs(void) {
