@@ -153,14 +153,12 @@ static void describe_rows(const Answers *a, GPT2 *model) {
     model->cache_positions = (int)positions;
 }
 
-// Prints which answers are shorter than -g asks, if it is given.
-static void note_short_answers(const Answers *a) {
-    const Prompts *p = &a->prompts;
-    int n_short = 0;
-    for (int i = 0; i < p->n; i++) n_short += answer_length(a, length_of(p, i)) < opt.sample_tokens;
-    if (n_short && option_named("-g")->given)
-        print0("option -g %d: %d of the %d answers are shorter, because the model has %d positions\n",
-               opt.sample_tokens, n_short, p->n, a->positions);
+// Such an answer may end within a word. One note for all of them is enough.
+static void note_short_answer(Answers *a, int prompt) {
+    if (a->noted || answer_length(a, length_of(&a->prompts, prompt)) == opt.sample_tokens) return;
+    note0("note: an answer ends where its sequence has %d tokens, the limit of the model or -t\n",
+          a->positions);
+    a->noted = 1;
 }
 
 void answers_describe(Answers *a, GPT2 *model) {
@@ -169,7 +167,6 @@ void answers_describe(Answers *a, GPT2 *model) {
     open_tokenizer(&a->tokenizer, V, NULL, AS_NUMBERS);
     prompts_open(&a->prompts, &a->tokenizer, V, a->positions);
     describe_rows(a, model);
-    if (!prompts_arrive()) note_short_answers(a);
     model->inference = 1;
     model->recompute = 0;
     model->T = 1;
@@ -191,6 +188,7 @@ Generation *answers_begin(Answers *a, const GPT2 *model) {
     for (int i = 0; i < p->n; i++) {
         const int passes = answer_length(a, length_of(p, i));
         if (passes > a->generation.passes) a->generation.passes = passes;
+        note_short_answer(a, i);
     }
     zero_traffic_info(run.z, &a->traffic_at_start);
     zero_files_info(run.z, &a->files_at_start);
@@ -333,23 +331,13 @@ void answers_end(Answers *a, const GPT2 *model) {
 // --------
 // one prompt at a time: every rank computes the row, and rank 0 prints it while it grows
 
-// Such an answer may end within a word. One note for all of them is enough.
-static void note_cut_short(Answers *a) {
-    if (a->cut_short != 1) return;
-    note0("note: an answer ends where its sequence has %d tokens, the limit of the model or -t\n",
-          a->positions);
-    a->cut_short = 2;
-}
-
 int answers_next(Answers *a, const GPT2 *model, Generation *g) {
     Prompts *p = &a->prompts;
-    note_cut_short(a);
     if (!prompts_next(p)) return 0;
-    const int n = length_of(p, 0);
-    if (!a->cut_short) a->cut_short = answer_length(a, n) < opt.sample_tokens;
+    note_short_answer(a, 0);
     generation_begin(g, model);
     add_row(a, g, 0);
-    for (int t = 0; t < n; t++) print_token(&a->tokenizer, p->tokens[t]);
+    for (int t = 0; t < length_of(p, 0); t++) print_token(&a->tokenizer, p->tokens[t]);
     return 1;
 }
 

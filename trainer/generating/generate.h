@@ -68,7 +68,7 @@ typedef struct {
     Tokenizer tokenizer;
     int positions;  // of a prompt and its answer, except the answer's last token
     Prompts prompts;
-    int cut_short;                // 1: the last answer ended at the last position; 2: and a note said so
+    int noted;                    // 1: a note said that answers end at the last position
     Generation generation;        // of this rank's rows
     double start_s, prefilled_s;  // when the first pass began and ended
     zero_traffic traffic_at_start;
