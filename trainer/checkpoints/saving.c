@@ -152,23 +152,17 @@ int checkpoint_to_resume(int has_logs) {
 // --------
 // room for future checkpoints
 
-// Returns the description of the run as long as it will be later, when the outliers' windows are full.
-static char *longest_text(const GPT2 *model, const TrainingData *data) {
-    TrainerState full = { .step = data->steps };
-    for (int i = 0; i < OUTLIER_WINDOW; i++)
-        full.loss_outliers.buffer[i] = full.norm_outliers.buffer[i] = 1.0 / 3;
-    return saved_run_write(model, data, &full);
-}
-
 // Returns the bytes that a checkpoint and its model file take on a disk, where every file takes whole blocks.
 static double bytes_of_checkpoint(const GPT2 *model, const TrainingData *data, double block) {
-    const int files = run.ranks + 3;  // with the manifest, its folder and the model file
+    enum { OUTLIERS = 2 * OUTLIER_WINDOW * 24 };  // bytes of the text's numbers when the windows are full
+    const int files = run.ranks + 3;              // with the manifest, its folder and the model file
+    const TrainerState begin = { .step = data->steps };
     int64_t bytes;
-    char *text = longest_text(model, data);
+    char *text = saved_run_write(model, data, &begin);
     zero_check(zero_save_bytes(run.z, text, &bytes));
     free(text);
-    return (double)bytes + (double)gpt2_file_bytes(&model->config, model_file_dtype(model->dtype)) +
-           files * block;
+    return (double)bytes + OUTLIERS +
+           (double)gpt2_file_bytes(&model->config, model_file_dtype(model->dtype)) + files * block;
 }
 
 static int saves_to_come(int steps) {
