@@ -31,24 +31,25 @@ static void give_seeds(void) {
 
 typedef struct {
     const char *text;
-    Bpe *bpe;
     Prompts prompts;
 } Reading;
 
 static void read_prompts(void *ctx) {
     Reading *r = ctx;
-    prompts_read(&r->prompts, r->text, r->bpe, BYTES, BYTES + 1, BYTES);
+    prompts_read(&r->prompts, r->text);
 }
 
 static const char *read_file(const uint8_t *bytes, size_t n) {
     const int is_text = n && *bytes == 'T';
     char *text = fuzz_text(bytes + is_text, n - (size_t)is_text);
-    Reading r = { .text = text, .bpe = is_text ? bytes_only : NULL };
+    Reading r = { text,
+                  { .bpe = is_text ? bytes_only : NULL, .eot_token = BYTES, .V = BYTES + 1, .T = BYTES } };
     opt.prompts = "a file";
     const char *error = fuzz_survives(read_prompts, &r);
     opt.prompts = NULL;
     for (int i = 0; !error && i < r.prompts.first[r.prompts.n]; i++)
         FUZZ_MUST(r.prompts.tokens[i] >= 0 && r.prompts.tokens[i] <= BYTES);
+    r.prompts.bpe = NULL;  // all inputs share it
     prompts_free(&r.prompts);
     free(text);
     return error;
