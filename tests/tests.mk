@@ -34,7 +34,7 @@ $(addprefix $(BUILD)/tests/,test_gradients mpi_same gpu_gate): $(filter $(BUILD)
 # The file readers, damaged in known ways (test_damage) and by libFuzzer (SAN=fuzz). tests/fuzz/run.c replaces
 # the functions that the trainer's readers call to end a run.
 FUZZ_C   := $(filter-out %/libfuzzer.c,$(wildcard tests/fuzz/*.c))
-FUZZ_OBJ := $(FUZZ_C:%.c=$(BUILD)/%.o) $(GPT2_OBJ) $(ZERO_OBJ) \
+FUZZ_OBJ := $(FUZZ_C:%.c=$(BUILD)/%.o) $(GPT2_OBJ) \
             $(filter-out %/run.o,$(filter $(BUILD)/trainer/%,$(TRAINER_OBJ)))
 $(BUILD)/tests/fuzz/%.o: tests/fuzz/%.c $(ZERO_FLAGS)
 	@mkdir -p $(@D) && echo "  cc   $@"
@@ -42,7 +42,7 @@ $(BUILD)/tests/fuzz/%.o: tests/fuzz/%.c $(ZERO_FLAGS)
 # Always uses the stand-in's CUDA headers, even with CUDA=no.
 $(BUILD)/tests/fuzz/tuning.o: ZERO_MPI := -Itests/cuda
 $(BUILD)/tests/test_damage: $(FUZZ_OBJ)
-$(BUILD)/tests/fuzz_readers: $(BUILD)/tests/fuzz/libfuzzer.o $(FUZZ_OBJ)
+$(BUILD)/tests/fuzz_readers: $(BUILD)/tests/fuzz/libfuzzer.o $(FUZZ_OBJ) $(ZERO_OBJ)
 	@echo "  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) -fsanitize=fuzzer $^ -o $@ $(LIBS)
 
