@@ -362,22 +362,26 @@ static void check_timeout(void) {
 // The last rank misses the first step. At stage 2, the first collective of a step reduces the last units.
 static void check_units_named(void) {
     static const struct {
+        int stage;
         int64_t bucket;
-        const char *units;
+        const char *where;
     } cases[] = {
-        { 1, "reduce-scatter of unit 4 " },
-        { 1LL << 40, "reduce-scatter of units 1 to 4 " },
+        { 2, 1, "a reduce-scatter of unit 4" },
+        { 2, 1LL << 40, "a reduce-scatter of units 1 to 4" },
+        { 3, 1, "an all-gather of unit 0" },
     };
+    char expected[80];
     for (int i = 0; i < SETTINGS_COUNT(cases); i++) {
-        zero_config c = simple(2, 0);
+        zero_config c = simple(cases[i].stage, 0);
         toy t;
         c.reduce_bucket_size = cases[i].bucket;
         c.comm.timeout_s = 3;
-        CHECK_SETTING("units in the message, bucket %lld", (long long)c.reduce_bucket_size);
+        CHECK_SETTING("the last rank misses %s", cases[i].where);
+        snprintf(expected, sizeof expected, " in %s for rank %d (", cases[i].where, checks.ranks - 1);
         MUST(toy_create(&t, &c, NULL));
         if (checks.rank < checks.ranks - 1) {
             CHECK(toy_step(&t, 1, 1, NULL) == ZERO_ERR_COMM);
-            CHECK(strstr(zero_last_error(), cases[i].units));
+            CHECK(strstr(zero_last_error(), expected));
         }
         MPI_Barrier(MPI_COMM_WORLD);
         zero_destroy(t.z);
@@ -395,22 +399,33 @@ static void check_no_communicator(void) {
     CHECK(strstr(zero_last_error(), "MPI_COMM_NULL"));
 }
 
-// Ranks that open different units fail instead of mixing up the units' bytes.
+static int gather_or_reduce(zero *z) {
+    enum { ELEMS = 100, MOST_RANKS = 8 };
+    static float full[ELEMS * MOST_RANKS], shard[ELEMS];
+    const comm_piece p = { (char *)full, (char *)shard, ELEMS };
+    const comm_use use = { .purpose = ZERO_FOR_STEP, .unit = 1, .units = 1 };
+    return checks.rank ? comm_all_gather(&z->comm, use, &p, 1, sizeof *full)
+                       : comm_reduce_scatter(&z->comm, use, &p, 1, ZERO_F32, ZERO_F32, 0);
+}
+
+// Ranks that open different units, 0 of another size, or whose collectives differ only in their kind, fail
+// instead of mixing up their bytes.
 static void check_disorder(void) {
-    for (int shared = 0; shared < 2; shared++)
-        for (int overlap = 0; overlap < 2; overlap++) {
-            zero_config c = simple(3, overlap);
-            toy t;
-            c.comm.shared_window = shared;
-            CHECK_SETTING("ranks open different units, %s, overlap %d", shared ? "window" : "messages",
-                          overlap);
-            MUST(toy_create(&t, &c, NULL));
-            MUST(zero_begin_eval(t.z));
-            int rc = zero_pre_forward(t.z, checks.rank == 0 ? 1 : 2);
-            CHECK(rc == (checks.ranks > 1 ? ZERO_ERR_COMM : 0));  // rank 0 differs from all others
-            if (rc) CHECK(strstr(zero_last_error(), "different collectives"));
-            zero_destroy(t.z);
-        }
+    enum { KINDS = 2 };
+    for (int way = 0; way < 12; way++) {
+        const int shared = way & 1, overlap = way >> 1 & 1, unit = way >> 2;
+        zero_config c = simple(3, overlap);
+        toy t;
+        c.comm.shared_window = shared;
+        CHECK_SETTING("ranks %s %d, %s, overlap %d", unit == KINDS ? "gather and reduce" : "open unit 2 and",
+                      unit, shared ? "window" : "messages", overlap);
+        MUST(toy_create(&t, &c, NULL));
+        MUST(zero_begin_eval(t.z));
+        int rc = unit == KINDS ? gather_or_reduce(t.z) : zero_pre_forward(t.z, checks.rank == 0 ? unit : 2);
+        CHECK(rc == (checks.ranks > 1 ? ZERO_ERR_COMM : 0));  // rank 0 differs from all others
+        if (rc) CHECK(strstr(zero_last_error(), "different collectives"));
+        zero_destroy(t.z);
+    }
 }
 
 // -------- unequal updates, no memory
@@ -530,7 +545,7 @@ static const struct {
     void (*check)(void);
 } all_checks[] = {
     { "timeout", "a rank misses a collective", check_timeout },
-    { "timeout", "units in the message", check_units_named },
+    { "timeout", "missing in a step", check_units_named },
     { "timeout", "different units", check_disorder },
     { "timeout", "no communicator", check_no_communicator },
     { "", "order in the update", check_order_in_update },

@@ -34,10 +34,7 @@ static int check_stamp(comm *c, exchange_kind x, int src, const stamp *mine) {
     char units[48] = "";
     if (mine->units && s.units && mine->unit != s.unit)
         snprintf(units, sizeof units, " (units %d and %d)", (int)mine->unit, (int)s.unit);
-    return zero_fail(ZERO_ERR_COMM,
-                     "rank %d and rank %d are in different collectives%s: all ranks must call the same hooks "
-                     "in the same order, in validation and sampling too",
-                     c->group.rank, src, units);
+    return net_fail_unlike(c->net, src, units);
 }
 
 static int exchange_messages(comm *c, net_use use, exchange_kind x, int root, size_t bytes) {

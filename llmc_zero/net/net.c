@@ -44,6 +44,13 @@ const char *net_where(net_use use, exchange_kind x, char text[NET_WHERE]) {
     return text;
 }
 
+int net_fail_unlike(const net *n, int other, const char *units) {
+    return zero_fail(ZERO_ERR_COMM,
+                     "rank %d and rank %d are in different collectives%s: all ranks must call the same hooks "
+                     "in the same order, in validation and sampling too",
+                     n->rank, other, units);
+}
+
 const char *net_list(const net *n, const char *chosen, char list[ZERO_LIST]) {
     return zero_list_ranks(list, n->ranks, chosen, n->who ? n->who->host : "unknown",
                            n->who ? sizeof *n->who : 0);
