@@ -724,7 +724,7 @@ bad.communication dtype|1|--comm-type.*'bf16'.*fp32|--comm-type bf16
 bad.schedule|1|option -k: 'sawtooth' is not one of cosine,|-k sawtooth
 bad.unknown attention|1|'fast'.*auto, cudnn, cudnn-fast, cublaslt|--attention fast
 bad.batch larger than the data|2|stories_train.bin: .* rows .*, fewer than the 2000000 that|-b 1000000
-bad.naive above stage 0|1|--naive.*-z 3|--naive 1 -z 3
+bad.naive above stage 0|1|option --naive 1: needs -z 0$|--naive 1 -z 3
 bad.checkpoints without a folder|1|-o|-n 5
 bad.too many validation batches|2|-m 9999: data/stories_val.bin has only [0-9]+ batch|-v 1 -m 9999
 bad.--nvme without anything there|1|--nvme /x: needs --offload-optimizer nvme or|--nvme /x

@@ -51,7 +51,7 @@ void try_file(const char *option, const char *path) {
     if (!lstat(path, &st) && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
         die("%s: %s exists and is not a regular file; name another one", option, path);
     if (disk_create(&d, path)) die("%s: %s", option, gpt2_last_error());
-    disk_finish(&d, 1);  // removes it
+    disk_finish(&d, 1);  // removes it; checkpoints_remove_leftovers removes what is left
 }
 
 size_t last_name(const char *path, size_t *end) {

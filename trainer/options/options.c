@@ -321,9 +321,6 @@ static void check_needs(const Option *o) {
 }
 
 void settle_options(void) {
-    if (opt.zero.debug.naive && opt.zero.stage)
-        die("option --naive 1: the naive path is plain data parallelism; it needs -z 0, not -z %d",
-            opt.zero.stage);
     if (opt.cpu_checkpointing && opt.recompute >= 0 && opt.recompute != 3)
         die("option --cpu-checkpointing: it keeps the inputs of blocks on the host, so it needs -r 3, not "
             "-r %d",

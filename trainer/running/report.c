@@ -70,11 +70,13 @@ static void log_line(const char *name, const char *fmt, ...) {
     if (run.rank != 0 || !opt.output) return;
     const char *path = in_output("%s", name);
     const int fd = open(path, flags, 0666);
-    if (fd < 0) die("%s: %s", path, strerror(errno));
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "a");
+    if (!f) die("%s: %s", path, strerror(errno));
     va_start(args, fmt);
-    const int failed = vdprintf(fd, fmt, args) < 0;
+    vfprintf(f, fmt, args);
     va_end(args);
-    if (close(fd) || failed) die("%s: not written: %s", path, strerror(errno));
+    const int failed = ferror(f);
+    if (fclose(f) || failed) die("%s: not written: %s", path, strerror(errno));
 }
 
 // --------
