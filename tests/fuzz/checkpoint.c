@@ -163,6 +163,8 @@ static const fuzz_damage false_values[] = {
     { "\"value\": 65536.0", "\"value\": -1.0", "\"value\" must be" },
     { "\"left\": 2", "\"left\": -1", "\"left\" must be a whole number of 0 to" },
     { "\"update_states\": 2", "\"update_states\": 1", "" },
+    { "\"update\": \"AdamW\",", "", NULL },
+    { "\"update\": \"AdamW\"", "\"update\": 7", "\"update\" must be a string" },
     { "\"AdamW\"", "\"Lion\"", "its optimizer is Lion, and this run's is AdamW" },
     { "\"block_bytes\": 4096", "\"block_bytes\": 0", "\"block_bytes\" must be" },
     { "\"block_bytes\": 4096", "\"block_bytes\": 262148", "\"block_bytes\" must be a multiple of 4096" },

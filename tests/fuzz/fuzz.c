@@ -58,8 +58,8 @@ const char *fuzz_path(const char *name) {
     static unsigned turn;
     char *path = paths[turn++ % 4];
     if (!*folder) {
-        const char *parent = getenv("TMPDIR");
-        snprintf(folder, sizeof folder, "%s/llmc_zero_fuzz.XXXXXX", parent ? parent : "/tmp");
+        const char *parent = getenv("TMPDIR"), *memory = access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm";
+        snprintf(folder, sizeof folder, "%s/llmc_zero_fuzz.XXXXXX", parent ? parent : memory);
         FUZZ_MUST(mkdtemp(folder));
         atexit(remove_folder);
     }

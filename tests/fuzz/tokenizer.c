@@ -1,8 +1,13 @@
-// Tokenizer files: decodes and prints every token. If every byte is a token, also encodes a text.
+// Tokenizer files: decodes and prints every token. If every byte is a token, also encodes a text. With a
+// valid one, text and prompts are encoded.
 #include <string.h>
 #include "../../gpt2/bpe.h"
 #include "../../gpt2/gpt2_error.h"
+#include "../../trainer/generating/prompts.h"
+#include "../../trainer/options/options.h"
 #include "fuzz.h"
+
+enum { PAIRS = 256 + 6 };  // tokens of byte_pairs
 
 static FILE *nowhere;
 
@@ -11,7 +16,7 @@ static void open_nowhere(void) { FUZZ_MUST(nowhere = fopen("/dev/null", "w")); }
 // Fills `file` with a tokenizer of the 256 bytes, some merged tokens, and end-of-text. Returns its length.
 static size_t byte_pairs(uint8_t *file) {
     static const char *const pairs[] = { "th", "the", " t", " the", "he", "<|endoftext|>" };
-    const uint32_t header[256] = { 20240328, 2, 256 + 6, 256 + 5 };
+    const uint32_t header[256] = { 20240328, 2, PAIRS, PAIRS - 1 };
     size_t n = sizeof header;
     memcpy(file, header, n);
     for (int i = 0; i < 256; i++) {
@@ -93,6 +98,7 @@ static Bpe *bpe;
 
 static void open_pairs(void) {
     uint8_t file[4096];
+    if (bpe) return;
     const char *path = fuzz_file("pairs", file, byte_pairs(file));
     FUZZ_MUST(!tokenizer_init(&with_pairs, path));
     FUZZ_MUST(!bpe_create(&bpe, &with_pairs));
@@ -130,3 +136,43 @@ static const char *read_text(const uint8_t *bytes, size_t n) {
 const fuzz_target fuzz_word_pieces = {
     .name = "word_pieces", .begin = open_pairs, .seeds = give_texts, .read = read_text
 };
+
+// -------- files of prompts: token numbers, or text if the first byte is T
+
+static void give_prompts(void) {
+    fuzz_seed("numbers", "1 2 3\n\n 255\n", 12);
+    fuzz_seed("text", "TOnce upon\na time\n", 18);
+}
+
+typedef struct {
+    const char *text;
+    Prompts prompts;
+} Reading;
+
+static void read_prompts(void *ctx) {
+    Reading *r = ctx;
+    prompts_read(&r->prompts, r->text);
+}
+
+static const char *read_prompt_file(const uint8_t *bytes, size_t n) {
+    const int is_text = n && *bytes == 'T';
+    char *text = fuzz_text(bytes + is_text, n - (size_t)is_text);
+    Reading r = { text,
+                  { .bpe = is_text ? bpe : NULL, .eot_token = PAIRS - 1, .V = PAIRS, .T = 256 } };
+    opt.prompts = "a file";
+    const char *error = fuzz_survives(read_prompts, &r);
+    opt.prompts = NULL;
+    for (int i = 0; !error && i < r.prompts.first[r.prompts.n]; i++)
+        FUZZ_MUST(r.prompts.tokens[i] >= 0 && r.prompts.tokens[i] < PAIRS);
+    r.prompts.bpe = NULL;  // all inputs share it
+    prompts_free(&r.prompts);
+    free(text);
+    return error;
+}
+
+const fuzz_target fuzz_prompts = { .name = "prompts",
+                                   .is_text = 1,
+                                   .begin = open_pairs,
+                                   .seeds = give_prompts,
+                                   .read = read_prompt_file,
+                                   .named = "a file" };
