@@ -2,7 +2,7 @@
 # bridge. Needs root.
 #   hosts_make N    makes hosts 0 to N-1; on failure returns 1 and sets $hosts_why. Host I has the name hostI,
 #                   the address 10.77.7.(I+1) and port I of the bridge
-#   hosts_run I COMMAND...    hosts_link I up|down    hosts_network I up|down (inside the host)    hosts_end
+#   hosts_run I COMMAND...    becomes the command on host I; hosts_on does not replace the shell    hosts_end
 #   hosts_rsh    prints a script for mpirun's plm_rsh_agent, in place of ssh to the address of a host
 #   hosts_commands    puts it into PATH as ssh, and a script in place of Slurm's sbatch; both are in $dir/bin
 #   hosts_limit RATE    limits what each host sends to RATE in tc's syntax (2gbit), or "unlimited"
@@ -75,7 +75,6 @@ END
     chmod +x "$dir"/bin/*
     PATH=$dir/bin:$PATH
 }
-hosts_link() { ip -n ${hosts_tag}sw link set port"$1" "$2"; }
 hosts_limit() {
     local i
     for ((i = 0; i < hosts_n; i++)); do
@@ -84,4 +83,3 @@ hosts_limit() {
         tc -n "$hosts_tag$i" qdisc add dev eth0 root tbf rate "$1" burst 512kb latency 50ms || return 1
     done
 }
-hosts_network() { ip -n "$hosts_tag$1" link set eth0 "$2"; }
