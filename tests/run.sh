@@ -115,7 +115,7 @@ if [ -z "$short" ]; then
     run cuda.trainer_nccl 400 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
     run cuda.same_bits 600 tests/same_bits.sh "$stand_in/train_gpt2_zero" cuda
     run same_bits 600 tests/same_bits.sh "$trainer"
-    run trainer 600 tests/trainer.sh "$trainer" resume elastic files outputs hellaswag traffic plan options \
+    run trainer 600 tests/trainer.sh "$trainer" resume elastic files outputs hellaswag plan options \
         zero_config input_files unlike launch
     run trainer.tiers 400 tests/trainer.sh "$trainer" tiers
     run checkpoints 400 tests/checkpoints.sh "$build" 1 2 3

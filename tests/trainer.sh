@@ -701,21 +701,14 @@ test_input_files() {
     printf '\x2c\x01' | dd of="$dir/token" bs=1 seek=1424 conv=notrunc status=none
     head -c 700 data/stories_tokenizer.bin >"$dir/words"
     head -c 2000 docs/reference/data.md >"$dir/text.txt"
-    begin 'bad.a model to damage'
-    trains 1 model -x 1 -n 1
-    end
-    head -c -4 "$dir/model/model_00000001.bin" >"$dir/cut.bin"
     refusals <<END
-bad.no shard|2|$dir/none_\*.bin.*no file matches|-i $dir/none_*.bin
 bad.missing shard|2|option -j my.bin: no file matches; build/make_tokens|-j my.bin -v 1
 bad.missing model of a download|1|no such file; scripts/download.sh gpt2:124M creates|-e gpt2_124M.bin
 bad.text as a shard|2|text.txt: text, not a shard of tokens; .*build/make_tokens .*text.txt|-i $dir/text.txt
 bad.truncated shard|2|$dir/short.*3020.*3024|-i $dir/short
 bad.token outside the vocabulary|2|$dir/token.*token 200.*300.*257|-i $dir/token -x 40
 bad.truncated tokenizer|1|$dir/words|--tokenizer $dir/words -s 1
-bad.no model|1|$dir/none.bin.*no such file|-e $dir/none.bin
 bad.model in a foreign format|2|data/stories_val.bin.*not a model.*20240326|-e data/stories_val.bin
-bad.truncated model|2|$dir/cut.bin.*cut short|-e $dir/cut.bin
 bad.folder below a file|2|-o.*/dev/null/x|-o /dev/null/x
 bad.file as the folder|2|$dir/short|-o $dir/short
 END
