@@ -140,8 +140,8 @@ join
 in_background fuzzing
 try asan_ranks "ranks killed and stopped $kills times, under ASan and UBSan" \
     env KILLS="$kills" timeout 1200 tests/ranks.sh $trainer build/address/tests/mpi_net
-try multi_node 'the recipes for several machines, on network namespaces' \
-    timeout 1200 tests/test_multi_node.sh $trainer hosts
+try same_bits 'the bits of ranks started by the recipes, and on network namespaces' \
+    timeout 1200 tests/same_bits.sh $trainer starts
 try kills "ranks killed and stopped, $kills jobs each and $kill_saves in one folder, under ASan and UBSan" \
     timeout $((kill_saves * 16 + 1000)) tests/kills.sh $trainer "$kills" "$kill_saves"
 join

@@ -109,14 +109,15 @@ table() {
 # durations, because a machine may be slow or busy.
 stand_in=$build/stand-in
 if [ -z "$short" ]; then
-    run ranks 400 tests/ranks.sh "$trainer" "$build/tests/mpi_net"
+    run ranks 400 tests/ranks.sh "$trainer" "$build/tests/mpi_net" refused levels ports fails lost hosts
     run patch 600 tests/test_patch.sh
     run cuda.trainer 600 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
     run cuda.trainer_nccl 400 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
-    run trainer.bits 600 tests/trainer.sh "$trainer" bits resume elastic traffic
-    run trainer 600 tests/trainer.sh "$trainer" files outputs hellaswag plan options zero_config \
-        input_files unlike launch
-    run trainer.tiers 400 tests/trainer.sh "$trainer" tiers dying
+    run cuda.same_bits 600 tests/same_bits.sh "$stand_in/train_gpt2_zero" cuda
+    run same_bits 600 tests/same_bits.sh "$trainer"
+    run trainer 600 tests/trainer.sh "$trainer" resume elastic files outputs hellaswag plan options \
+        zero_config input_files unlike launch
+    run trainer.tiers 400 tests/trainer.sh "$trainer" tiers
     run checkpoints 400 tests/checkpoints.sh "$build" 1 2 3
     for np in 3 2 1; do run "cuda.mpi_bits.$np" 400 bash -c "on_ranks $np $stand_in/tests/mpi_bits"; done
     for np in 2 1; do run "cuda.mpi_device.$np" 400 bash -c "on_ranks $np $stand_in/tests/mpi_device"; done
@@ -126,7 +127,7 @@ if [ -z "$short" ]; then
     run example 400 tests/test_example.sh "$build/mlp_zero"
     run house 400 tests/test_house.sh "$build"
     table mpi_checkpoint 400 3 1
-    run multi_node 400 tests/test_multi_node.sh "$trainer" same refused ends
+    run multi_node 400 tests/ranks.sh "$trainer" "$build/tests/mpi_net" recipes ends
     run recipes 400 tests/test_recipes.sh "$trainer"
     run folder 400 tests/folder.sh "$trainer" lock options finite readers
     run terminal 400 tests/test_terminal.sh "$trainer"
