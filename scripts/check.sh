@@ -86,11 +86,10 @@ compile_llmc() {
 
 # Disks that fail or lose power
 disks() {
-    local trainer=build/stand-in/train_gpt2_zero
-    try disk_faults 'injected failures of every call on the output folder' \
-        timeout 1800 tests/disk_faults.sh $trainer
+    local breaks=(timeout 1800 tests/breaks.sh build/stand-in build/stand-in/train_gpt2_zero)
+    try breaks_calls 'injected failures of every call on the output folder' "${breaks[@]}" calls
     try power_loss_build 'build of tests/power_loss' build CUDA=stand-in build/stand-in/tests/power_loss
-    try power_loss 'power loss at every instant' timeout 1800 tests/power_loss.sh build/stand-in $trainer
+    try breaks_power 'power loss at every instant' "${breaks[@]}" power
 }
 
 # ---- fuzzing, if clang has libFuzzer, at the lowest priority
@@ -142,8 +141,9 @@ try asan_ranks "ranks killed and stopped $kills times, under ASan and UBSan" \
     env KILLS="$kills" timeout 1200 tests/ranks.sh $trainer build/address/tests/mpi_net
 try same_bits 'the bits of ranks started by the recipes, and on network namespaces' \
     timeout 1200 tests/same_bits.sh $trainer starts
-try kills "ranks killed and stopped, $kills jobs each and $kill_saves in one folder, under ASan and UBSan" \
-    timeout $((kill_saves * 16 + 1000)) tests/kills.sh $trainer "$kills" "$kill_saves"
+try breaks_kills "ranks killed and stopped, $kills jobs each, $kill_saves in a folder, under ASan and UBSan" \
+    env KILLS="$kills" KILL_SAVES="$kill_saves" timeout $((kill_saves * 16 + 1000)) \
+    tests/breaks.sh build/address $trainer lost saves loop
 join
 # Runs alone, because a rank cannot report while it syncs, and other tests would slow down its syncs.
 try slow_disks 'ranks whose disks differ in speed, under ASan and UBSan' \

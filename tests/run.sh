@@ -132,7 +132,7 @@ if [ -z "$short" ]; then
     run folder 400 tests/folder.sh "$trainer" lock options finite readers
     run terminal 400 tests/test_terminal.sh "$trainer"
     run trainer.prompts 400 tests/trainer.sh "$trainer" prompts
-    run signals 400 tests/signals.sh "$trainer"
+    run breaks.signals 400 tests/breaks.sh "$build" "$trainer" signals
     run bench 400 tests/test_bench.sh "$build/bench/comm" "$stand_in/bench/comm"
     run tokens 400 tests/test_tokens.sh "$build/make_tokens"
     run export 400 tests/export.sh "$trainer" trips refused
@@ -141,7 +141,7 @@ if [ -z "$short" ]; then
         [ -x "$t" ] && [ -f "$t" ] &&
             run "cuda.$(basename "$t")" 400 env OMP_NUM_THREADS=1 STAND_IN_SMS=132 STAND_IN_BLOCKS=12 "$t"
     done
-    run async_save 400 tests/async_save.sh "$trainer"
+    run breaks.async 400 tests/breaks.sh "$build" "$trainer" async
     run gpu_model 400 tests/test_gpu_model.sh
 else
     table mpi_bits 600 4 2 1
