@@ -8,7 +8,7 @@
 int step_create(zero *z) {
     loss_scale_init(&z->step.scale, &z->config);
     if (z->config.inference) return 0;
-    for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++) ZERO_TRY(states_create(z, what));
+    for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++) ZERO_TRY(rank_state_create(z, what));
     ZERO_TRY(norm_create(z));
     return update_create(z);
 }
@@ -121,7 +121,7 @@ int zero_update(zero *z, const zero_hyper *h) {
     int clips = h->grad_clip > 0 && z->step.grad_norm > h->grad_clip;
     double scale = (clips ? h->grad_clip / z->step.grad_norm : 1) / z->step.scale.value;
     ZERO_TRY(params_drop_all(z));
-    states_touch(z);
+    rank_states_touch(z);
     z->device.f->mark(&z->device, "update", "");
     int rc = z->config.debug.naive ? naive_update(z, h, scale) : update_units(z, h, scale);
     z->device.f->mark(&z->device, NULL, NULL);

@@ -18,7 +18,7 @@ static int run_publish(void *ctx, task *k);
 static void add_segments(const zero *z, struct update_piece *piece, adamw_segment *segments) {
     const state_range *r = &piece->range;
     const layout_unit *u = &z->layout.units[r->unit];
-    const state *moments = states_get(z, ZERO_MOMENT1);
+    const state *moments = rank_state(z, ZERO_MOMENT1);
     int64_t before = state_before(moments, r->unit, r->part) + r->from;  // in the unit
     adamw_table *t = &piece->table;
     for (int i = u->first_place; i < u->first_place + u->n_places; i++) {
@@ -98,10 +98,10 @@ static int create_own(zero *z) {
 // step. Forward waits for each unit's update or, if the update is delayed, backward does.
 static int create_tasks(zero *z, int unit) {
     const int has_lane = z->update.is_ahead || z->config.offload.delayed_update;
-    const task_lane lane = has_lane ? LANE_CPU : LANE_TRAINER;
+    const lane on = has_lane ? LANE_CPU : LANE_TRAINER;
     struct update_unit *u = &z->update.units[unit];
-    u->adamw = (task){ .run = run_adamw, .ctx = z, .lane = lane, .index = unit, .unit = unit };
-    u->publish = (task){ .run = run_publish, .ctx = z, .lane = lane, .index = unit, .unit = unit };
+    u->adamw = (task){ .run = run_adamw, .ctx = z, .lane = on, .index = unit, .unit = unit };
+    u->publish = (task){ .run = run_publish, .ctx = z, .lane = on, .index = unit, .unit = unit };
     grads_read_with(z, unit, &u->adamw);
     if (!placement_crosses(&z->config)) return 0;
     ZERO_TRY(tasks_prepare(&z->tasks, &u->adamw, UP));
@@ -110,8 +110,8 @@ static int create_tasks(zero *z, int unit) {
 
 int update_create(zero *z) {
     const int n = z->layout.n_units;
-    z->update.is_ahead = states_are_away(z);
-    ZERO_TRY(state_keep_next(&z->update.next_params, states_get(z, ZERO_PARAM), &z->config, &z->memory));
+    z->update.is_ahead = rank_states_are_away(z);
+    ZERO_TRY(state_keep_next(&z->update.next_params, rank_state(z, ZERO_PARAM), &z->config, &z->memory));
     ZERO_TRY_ALLOC(z->update.units = allocate_array(z, n, sizeof *z->update.units));
     ZERO_TRY_ALLOC(z->update.order = allocate_array(z, n, sizeof *z->update.order));
     ZERO_TRY(create_pieces(z));
@@ -128,10 +128,10 @@ static int has_next(const zero *z, int unit) {
 
 static int begin_state(zero *z, zero_value what, const struct update_piece *piece, state_part parts[STATES]) {
     const int is_delayed = what == ZERO_PARAM && z->update.is_delayed;
-    state *s = is_delayed ? &z->update.next_params : states_get(z, what);
+    state *s = is_delayed ? &z->update.next_params : rank_state(z, what);
     state_intent intent = STATE_CHANGE;
     if (what == ZERO_GRADIENT) intent = STATE_READ;
-    if (what == ZERO_PARAM && states_get(z, ZERO_MASTER)->kept) intent = STATE_WRITE;  // rounded masters
+    if (what == ZERO_PARAM && rank_state(z, ZERO_MASTER)->kept) intent = STATE_WRITE;  // rounded masters
     if (!s->kept || (is_delayed && !has_next(z, piece->range.unit))) return 0;
     return state_begin(&parts[what], s, piece->on, piece->range, intent, NULL);
 }
@@ -143,9 +143,9 @@ static int is_reduced(zero *z, int unit) { return tasks_have_run(&z->tasks, grad
 // If pieces are begun ahead, traces how long the update waits for each: for reads, for copies, and for
 // buffers that are still being written.
 static void trace_wait(zero *z, const struct update_piece *piece, double start) {
-    const int lane = traced_lane(z, z->update.units[piece->range.unit].adamw.lane);
-    if (z->update.is_ahead && lane != LANE_TRAINER)
-        trace_add(&z->trace, EVENT_WAIT, piece->range.unit, lane, start);
+    const lane on = traced_lane(z, z->update.units[piece->range.unit].adamw.lane);
+    if (z->update.is_ahead && on != LANE_TRAINER)
+        trace_add(&z->trace, EVENT_WAIT, piece->range.unit, on, start);
 }
 
 // Begins opening the piece's states, except those already begun. Gradients are opened only if they are
@@ -170,7 +170,7 @@ static int wait_for_piece(zero *z, const struct update_piece *piece, state_part 
 
 static int update_opened(zero *z, const struct update_piece *piece, state_part parts[STATES]) {
     device *d = piece->by;
-    const int own_master = z->config.numbers.dtype == ZERO_F32 && !states_get(z, ZERO_MASTER)->kept;
+    const int own_master = z->config.numbers.dtype == ZERO_F32 && !rank_state(z, ZERO_MASTER)->kept;
     ZERO_TRY(wait_for_piece(z, piece, parts));
     const adamw_arrays a = {
         .p = (float *)parts[own_master ? ZERO_PARAM : ZERO_MASTER].at,
@@ -178,7 +178,7 @@ static int update_opened(zero *z, const struct update_piece *piece, state_part p
         .v = (float *)parts[ZERO_MOMENT2].at,
         .g = parts[ZERO_GRADIENT].at,
         .low = own_master || !parts[ZERO_PARAM].of ? NULL : parts[ZERO_PARAM].at,
-        .g_type = states_get(z, ZERO_GRADIENT)->dtype,
+        .g_type = rank_state(z, ZERO_GRADIENT)->dtype,
         .low_type = z->config.numbers.dtype,
     };
     const own_update *own = &z->update.own;
@@ -244,7 +244,7 @@ static int run_adamw(void *ctx, task *k) {
 
 // Rounds the masters of a piece to the parameters' dtype.
 static int round_piece(zero *z, const struct update_piece *piece) {
-    state *params = states_get(z, ZERO_PARAM), *masters = states_get(z, ZERO_MASTER);
+    state *params = rank_state(z, ZERO_PARAM), *masters = rank_state(z, ZERO_MASTER);
     device *d = piece->by;
     state_part low, master;
     ZERO_TRY(state_open_range(&low, params, piece->on, piece->range, STATE_WRITE));
@@ -260,7 +260,7 @@ static int run_publish(void *ctx, task *k) {
     const struct update_unit *u = &z->update.units[k->index];
     if (!u->is_delayed) return 0;
     if (has_next(z, k->index)) {
-        state_publish(states_get(z, ZERO_PARAM), &z->update.next_params, k->index);
+        state_publish(rank_state(z, ZERO_PARAM), &z->update.next_params, k->index);
         return 0;
     }
     for (const struct update_piece *p = &z->update.pieces[u->first_piece];

@@ -319,14 +319,20 @@ typedef struct {
 
 // Totals of the trace so far, and the number of events with a wrong lane or time.
 static trace_totals totals_of(zero *z) {
-    static const int lanes[EVENT_KINDS] = { [EVENT_READ] = 3,      [EVENT_WRITE] = 5,  [EVENT_TO_HOST] = 6,
-                                            [EVENT_TO_DEVICE] = 7, [EVENT_GATHER] = 1, [EVENT_REDUCE] = 1 };
+    static const lane lanes[EVENT_KINDS] = {
+        [EVENT_READ] = LANE_IO,
+        [EVENT_WRITE] = LANE_WRITES,
+        [EVENT_TO_HOST] = LANE_TO_HOST,
+        [EVENT_TO_DEVICE] = LANE_TO_DEVICE,
+        [EVENT_GATHER] = LANE_COLLECTIVES,
+        [EVENT_REDUCE] = LANE_COLLECTIVES,
+    };
     trace_totals totals = { .misplaced = step_settle(z) };  // nothing adds to the trace while it is read
     trace_event e;
     for (int i = 0; trace_at(&z->trace, i, &e); i++) {
         totals.bytes[e.kind] += e.bytes;
         totals.misplaced += e.start_s < 0 || e.end_s < e.start_s ||
-                            (lanes[e.kind] && z->config.overlap && e.thread != lanes[e.kind]);
+                            (lanes[e.kind] && z->config.overlap && e.lane != lanes[e.kind]);
     }
     return totals;
 }

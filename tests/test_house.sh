@@ -10,22 +10,22 @@ build=$(realpath "${1:?Usage: tests/test_house.sh BUILD}") || exit 1
 # depend on each other in a cycle, including those of gpt2/ and trainer/. "x" means x.c and x.h, "x/" a
 # folder, "x.h" only that header.
 cat >"$dir/layers" <<'END'
-rules:    create hooks zero same
-updates:  params grads norm step update check pass naive checkpoint/ values figures
-whole:    internal ranks states
-owned:    params.h grads.h norm.h step.h update.h check.h pass.h states.h
+rules:    create hooks zero same_settings
+updates:  params grads norm step update check pass naive checkpoint/ get_set info
+whole:    internal job rank_states
+owned:    params.h grads.h norm.h step.h update.h check.h pass.h rank_states.h
 states:   tiers/ schedule plan settings/ loss_scale
 tasks:    base/tasks layout placement
 data:     comm/
 memory:   base/memory base/trace base/trace_file
 places:   device/ net/
-common:   base/ zero.h zero_checkpoint.h zero_job.h zero_plan.h zero_deepspeed.h zero_settings.h
-types:    zero_config.h zero_update.h
+common:   base/ zero.h zero_checkpoint.h zero_job.h zero_info.h zero_deepspeed.h zero_settings.h
+types:    zero_config.h zero_optimizer.h
 END
 
 # Owners of struct zero's members: only that file and its header may touch them.
-printf '%s llmc_zero/%s.c\n' >"$dir/owners" pass{,} states{,} params{,} grads{,} norm{,} update{,} step{,} \
-    check{,} saving checkpoint/save
+printf '%s llmc_zero/%s.c\n' >"$dir/owners" pass{,} rank_states{,} params{,} grads{,} norm{,} update{,} \
+    step{,} check{,} saving checkpoint/save
 
 # Where the plugin may print or end the process: file, symbol, reason.
 cat >"$dir/places" <<'END'

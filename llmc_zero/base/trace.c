@@ -12,10 +12,10 @@ static void append(trace *t, const trace_event *e) {
     if (i < t->capacity) t->events[i] = *e;
 }
 
-void trace_add(trace *t, trace_kind kind, int unit, int thread, double start_s) {
+void trace_add(trace *t, trace_kind kind, int unit, lane on, double start_s) {
     if (!t->capacity) return;
     append(t, &(trace_event){
-                  .kind = kind, .unit = unit, .thread = thread, .start_s = start_s, .end_s = trace_now(t) });
+                  .kind = kind, .unit = unit, .lane = on, .start_s = start_s, .end_s = trace_now(t) });
 }
 
 void trace_add_past(trace *t, const trace_event *what) {

@@ -96,7 +96,7 @@ static json_t *describe(const zero *z, const manifest *m) {
     const layout *l = &z->layout;
     return json_pack("{s:s, s:i, s:s, s:s, s:b, s:i, s:s*, s:i, s:i, s:o, s:o, s:o, s:o, s:O}", "format",
                      MANIFEST_FORMAT, "version", MANIFEST_VERSION, "library", ZERO_VERSION, "dtype",
-                     dtype_name(z->config.numbers.dtype), "masters", states_get(z, ZERO_MASTER)->kept,
+                     dtype_name(z->config.numbers.dtype), "masters", rank_state(z, ZERO_MASTER)->kept,
                      "update_states", m->update_states, "update", settings_update(&z->config), "ranks",
                      l->ranks, "block_bytes", (int)BLOCK_BYTES, "loss_scale", scale_of(&m->scale), "tensors",
                      all_tensors(l), "units", all_units(l), "files", all_files(m), "trainer", m->root);

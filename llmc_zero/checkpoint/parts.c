@@ -106,8 +106,8 @@ int zero_check_finite(zero *z) {
     at_work work = at_work_begin(z);
     int rc = 0;
     for (saved_piece p = pieces_of(z, 0); !rc && pieces_next(&p);) {
-        rc = states_read(z, ZERO_FOR_CHECKPOINT, saved_values[p.saved], p.at, states_room(z));
-        if (!rc) rc = finite_values(z, p.saved, p.at, states_room(z));
+        rc = rank_state_read(z, ZERO_FOR_CHECKPOINT, saved_values[p.saved], p.at, rank_states_room(z));
+        if (!rc) rc = finite_values(z, p.saved, p.at, rank_states_room(z));
         if (!rc) rc = at_work_goes_on(&work);
     }
     return at_work_end(&work, rc);

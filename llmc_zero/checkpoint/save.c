@@ -139,7 +139,7 @@ static int write_piece(save *s, const saved_piece *p) {
         int64_t room;
         ZERO_TRY(writer_room(&s->own, &to, &room));
         r.elems = end - r.from < room / size ? end - r.from : room / size;
-        ZERO_TRY(states_read(s->z, ZERO_FOR_CHECKPOINT, saved_values[p->saved], r, to));
+        ZERO_TRY(rank_state_read(s->z, ZERO_FOR_CHECKPOINT, saved_values[p->saved], r, to));
         ZERO_TRY(finite_values(s->z, p->saved, r, to));
         ZERO_TRY(writer_filled(&s->own, r.elems * size));
     }

@@ -182,7 +182,7 @@ static int copy(const state_part *p, device_stream on, void *to, const void *fro
     const int is_down = on == DOWN;
     const trace_event e = { .kind = is_down ? EVENT_TO_HOST : EVENT_TO_DEVICE,
                             .unit = p->range.unit,
-                            .thread = is_down ? TRACE_TO_HOST : TRACE_TO_DEVICE,
+                            .lane = is_down ? LANE_TO_HOST : LANE_TO_DEVICE,
                             .bytes = p->range.elems * dtype_bytes(p->of->dtype) };
     const trace_span span = trace_begin(a->trace, on);
     __atomic_add_fetch(is_down ? &a->down : &a->up, e.bytes, __ATOMIC_RELAXED);

@@ -154,7 +154,7 @@ static int finish(struct state_files *f, file_transfer *t, int unit) {
     if (t->bytes && t->ended_s > 0)
         trace_add_past(f->trace, &(trace_event){ .kind = t->write ? EVENT_WRITE : EVENT_READ,
                                                  .unit = unit,
-                                                 .thread = t->write ? TRACE_WRITES : LANE_IO,
+                                                 .lane = t->write ? LANE_WRITES : LANE_IO,
                                                  .bytes = t->bytes,
                                                  .start_s = t->started_s,
                                                  .end_s = t->ended_s });

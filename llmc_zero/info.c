@@ -34,11 +34,11 @@ void zero_job_info(const zero *z, zero_job *job) {
 
 void zero_files_info(zero *z, zero_files *f) {
     *f = (zero_files){ .how = NULL };
-    if (!states_are_away(z)) return;
+    if (!rank_states_are_away(z)) return;
     // A failure is reported by the next call that uses the states.
     grads_wait(z);
     step_settle(z);
-    states_count(z, f);
+    rank_states_count(z, f);
     params_count_files(z, f);
 }
 
