@@ -9,8 +9,8 @@
 #include <stdlib.h>
 
 // A change of a target's first seed, and a part of the message with which its reader must refuse the result;
-// NULL: it must accept it. The change replaces the first text `from`, or puts a value of 4 bytes at an offset.
-// Then the file grows.
+// NULL: it must accept it. The change replaces the first text `from`, or puts a value of 4 bytes at an
+// offset. Then the file grows.
 typedef struct {
     const char *from, *to, *error;
     long at;
