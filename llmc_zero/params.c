@@ -291,7 +291,7 @@ static int look_ahead(zero *z, int slot_in_use) {
     int left = z->config.prefetch + !slot_in_use;
     if (!z->config.prefetch) return 0;
     schedule_walk w = schedule_ahead(&z->schedule);
-    while (schedule_next(&w) && w.what == SCHEDULED_USE) {
+    while (schedule_next(&w)) {
         if (w.next_pass) return z->schedule.left ? 0 : gather_for_next_pass(z, w.unit);
         if (!z->params.units[w.unit].own) left--;
         if (left < 0) return 0;

@@ -275,12 +275,11 @@ int update_is_unpublished(const zero *z) { return z->update.unpublished; }
 int update_publish(zero *z) {
     if (!z->update.unpublished) return 0;
     ZERO_TRY(update_wait(z));
-    const int *order = schedule_begin_update(&z->schedule);
+    const int *order = schedule_update_order(&z->schedule);
     for (int i = 0; i < z->layout.n_units; i++) {
         struct update_unit *u = &z->update.units[order[i]];
         u->is_delayed = 1;
         ZERO_TRY(tasks_submit(&z->tasks, &u->publish, AFTER(&z->tasks.trainer)));
-        schedule_updated(&z->schedule);
         ZERO_TRY(params_updated(z, order[i], &u->publish));
     }
     z->update.unpublished = 0;
@@ -353,7 +352,6 @@ static int submit_unit(zero *z, int unit) {
     if (!u->is_early) ZERO_TRY(tasks_submit(&z->tasks, &u->adamw, AFTER(&z->tasks.trainer)));
     u->is_delayed = 0;
     if (may_be_delayed) ZERO_TRY(tasks_submit(&z->tasks, &u->publish, AFTER(&u->adamw)));
-    schedule_updated(&z->schedule);
     return params_updated(z, unit, may_be_delayed ? &u->publish : &u->adamw);
 }
 
@@ -361,7 +359,7 @@ static int submit_unit(zero *z, int unit) {
 // are updated. Those updated during backward come first.
 static int update_now(zero *z) {
     const int n = z->layout.n_units;
-    const int *order = schedule_begin_update(&z->schedule);
+    const int *order = schedule_update_order(&z->schedule);
     for (int i = 0, at = z->update.n_early; i < n; i++)
         if (!z->update.units[order[i]].is_early) z->update.order[at++] = order[i];
     z->update.n_early = 0;
