@@ -11,6 +11,7 @@ hosts_tag=zn$$ hosts_bridge=zb$$ hosts_n=0 hosts_why=
 hosts_end() {
     for ((i = 0; i < hosts_n; i++)); do ip netns del $hosts_tag$i 2>/dev/null; done
     ip netns del ${hosts_tag}sw 2>/dev/null
+    hosts_n=0
 }
 # The bridge has a separate namespace, so the machine's network stays untouched.
 hosts_try() {

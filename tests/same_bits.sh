@@ -113,11 +113,11 @@ window -z 2 -x 1 > nvme -x 2 > messages -z 0 -x 3
 = bf16, three ranks, recompute, with validation and samples|3|--dtype bf16 -e l4h2c32v257t32
 window -z 0 --naive 1 -r 0
 messages -z 0 -r 3 --comm-type fp32
-window -z 1 -r 1 --overlap 1 -v 1 -m 1
+window -z 1 -r 1 --overlap 1 -v 1 -m 1 -h 1 --hellaswag tests/reference_hellaswag.bin
 messages ZERO_POISON=1 -z 2 -r 3 --overlap 1 --bucket 1e9
 window ZERO_POISON=1 -r 3 --prefetch 0
 nvme -r 2 --max-in-cpu 20000
-window --cpu-checkpointing -v 1 -m 2 -s 1 -g 4
+window --cpu-checkpointing -v 1 -m 2 -s 1 -g 4 -h 1 --hellaswag tests/reference_hellaswag.bin
 messages -z 1 -r 3 -x 1 > offload -r 0 -x 2 > window -r 2 -x 3
 
 = micro-batches, stages 0 and 1|2|--dtype bf16 -d 256

@@ -9,10 +9,8 @@ in_memory_mib() { sed -nE 's/.*on NVMe, ([0-9.]+) MiB in memory.*/\1/p' "$dir/$1
 
 tiers_in_tables() {
     local all written day float='[0-9.e+-]+'
-    begin 'tiers.the table, the plan and the summary'
+    begin 'tiers.the table and the summary'
     trains 2 tabled -e l4h4c256v257t32 --dtype bf16 -z 3 "${on_nvme[@]}"
-    need 'no plan' plan tiers_plan -e l4h4c256v257t32 --dtype bf16 -z 3 "${on_nvme[@]}" --plan-ranks 2
-    same_tables tabled tiers_plan 8
     need 'the summary has no bytes on NVMe' number "$(value tabled nvme_bytes) > 1e6"
     all=$(sed -nE 's/^NVMe .* all ranks write ([0-9.]+)$/\1/p' "$dir/tabled.screen")
     screen tabled 'master weights +[0-9.]+  on NVMe' '^NVMe, per rank and step: [0-9.]+ of [0-9.]+ MiB read' \
