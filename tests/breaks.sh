@@ -729,6 +729,7 @@ test_loop() {
     done
 }
 
+trap 'kill $(jobs -p) 2>/dev/null; exit 1' INT TERM
 echo "seed $seed"
 at main
 for group in "${@:3}"; do test_$group; done
