@@ -48,7 +48,7 @@ at() {
 fresh() { rm -rf "$root" && mkdir "$root"; }
 # start RANKS ARGUMENT...: starts a run in the background, with its output folder $folder if there is one
 start() {
-    local launcher shell=() out=()
+    local shell=() out=()
     launch "$1"
     [ -z "$wrap" ] || shell=(bash -c "rank=\${OMPI_COMM_WORLD_RANK:-0}; $wrap exec \"\$@\"" -)
     [ -z "$folder" ] || out=(-o "$folder")
@@ -66,9 +66,10 @@ matches() { [[ $1 =~ ^($2)$ ]]; }
 ended() {
     wait $job; status=$?
     [ $status != 124 ] || need "did not end within $hang_limit s" false
-    need "status $status: $(tail -n 3 "$screen")" matches $status "$1"
+    matches $status "$1" || need "status $status: $(tail -n 3 "$screen")" false
     [ -z "$2" ] || has "$screen" "$2"
     [ $status = 0 ] || need "messages: $(messages)" [ "$(messages | wc -l)" -le "${3:-1}" ]
+    [ ${#launcher[@]} != 0 ] || return      # the job was the only process
     await nothing_runs || need "processes remain: $(ranks)" false
     need "files remain in shared memory: $(ls "$shm")" not compgen -G "$shm/*"
 } >/dev/null 2>&1       # hides bash's reports of killed jobs
@@ -80,7 +81,11 @@ complete() {            # prints the steps of the folder's complete checkpoints
         [ ! -e "$f/manifest.json" ] || echo $((10#${f##*_}))
     done
 }
-newest() { complete | tail -n 1; }
+newest() {
+    local all=("$folder"/step_*/manifest.json)
+    local f=${all[-1]%/*}
+    [ ! -e "$f/manifest.json" ] || echo $((10#${f##*_}))
+}
 # Succeeds if the folder has a temporary file, or a checkpoint folder or model file without a manifest.
 half_saved() {
     local f number
@@ -149,9 +154,9 @@ first_step=1    # in the folder's logs; empty: not all of the logs and removals 
 # Checks that it resumes from the newest checkpoint, ends with the bits of an undisturbed run, has logged each
 # step once, and removes what the broken run left behind.
 repaired() {
-    local with=() wrap='' prefix=() from command
+    local with=() wrap='' prefix=() from command=
     from=$(newest)
-    command=$(grep -A 1 'and this command resumes it:$' "$screen" | tail -n 1)
+    [ $status != 0 ] || command=$(grep -A 1 'and this command resumes it:$' "$screen" | tail -n 1)
     if [ -n "$command" ]; then
         timeout -k 5 $hang_limit bash -c "${command/-x $endless/-x $2}" >"$screen" 2>&1 </dev/null & job=$!
     else
@@ -729,6 +734,7 @@ test_loop() {
     done
 }
 
+trap 'kill $(jobs -p) 2>/dev/null; exit 1' INT TERM
 echo "seed $seed"
 at main
 for group in "${@:3}"; do test_$group; done
