@@ -141,12 +141,14 @@ continues() {
     local expected rank=$((RANDOM % $1)) pid args
     begin "kills.SIGSTOP and SIGCONT to rank $rank of $1, $2, stage $3, overlap $4"
     arguments "${@:2}"
-    args+=(-x 300)
+    args+=(-x 3000)
     expected=$(undisturbed "$1" "${args[@]}")
     start "$1" "${args[@]}"
     await step 5/ || need 'it did not start' false
     pid=$(rank_pid "$trainer" "$rank")
-    kill -STOP "$pid"; sleep 1.5; kill -CONT "$pid"
+    need 'the rank has ended' kill -STOP "$pid"
+    sleep 1.5
+    kill -CONT "$pid"
     await_end
     is digests "$(hashes "$dir/screen.0")" "${expected:-none}"
     end
