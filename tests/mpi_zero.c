@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -428,6 +429,27 @@ static void check_disorder(void) {
     }
 }
 
+// If rank 0 cannot have the window's memory, the ranks send messages, and the name has the reason.
+static void check_no_window(void) {
+    const zero_config c = simple(3, 0);
+    struct rlimit before, low;
+    zero_job job;
+    toy t;
+    CHECK_SETTING("the shared memory is too small");
+    if (checks.ranks == 1) return;
+    MUST(getrlimit(RLIMIT_FSIZE, &before));
+    low = before;
+    low.rlim_cur = 1 << 20;
+    signal(SIGXFSZ, SIG_IGN);
+    if (!checks.rank) MUST(setrlimit(RLIMIT_FSIZE, &low));
+    MUST(toy_create(&t, &c, NULL));
+    MUST(setrlimit(RLIMIT_FSIZE, &before));
+    zero_job_info(t.z, &job);
+    CHECK(strstr(job.comm, "messages (") && strstr(job.comm, "MiB of shared memory: File too large)"));
+    MUST(toy_step(&t, 1, 1, NULL));
+    zero_destroy(t.z);
+}
+
 // -------- unequal updates, no memory
 
 // The last rank passes a different value to one update. Then no save works, and the next step fails.
@@ -548,6 +570,7 @@ static const struct {
     { "timeout", "missing in a step", check_units_named },
     { "timeout", "different units", check_disorder },
     { "timeout", "no communicator", check_no_communicator },
+    { "", "no window", check_no_window },
     { "", "order in the update", check_order_in_update },
     { "", "overlap", check_overlap },
     { "", "early updates", check_early_overlaps },

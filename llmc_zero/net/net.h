@@ -79,6 +79,6 @@ const char *net_where(net_use use, exchange_kind x, char text[NET_WHERE]);     /
 const char *net_list(const net *n, const char *chosen, char list[ZERO_LIST]);  // zero_list_ranks
 // Fails: this rank and another one are in different collectives. units: " (units 1 and 2)", or empty.
 int net_fail_unlike(const net *n, int other, const char *units);
-const char *exchange_name(exchange_kind x);                                    // "a reduce-scatter"
+const char *exchange_name(exchange_kind x);  // "a reduce-scatter"
 
 #endif
