@@ -181,9 +181,7 @@ static int update_opened(zero *z, const struct update_piece *piece, state_part p
         .g_type = states_get(z, ZERO_GRADIENT)->dtype,
         .low_type = z->config.numbers.dtype,
     };
-    const own_update *own = &z->update.own;
-    ZERO_TRY(own->update ? d->f->update_with(d, piece->on, own, &z->update.constants, &a, &piece->table)
-                         : d->f->adamw(d, piece->on, &z->update.constants, &a, &piece->table));
+    ZERO_TRY(d->f->update(d, piece->on, &z->update.own, &z->update.constants, &a, &piece->table));
     if (parts[ZERO_PARAM].of) params_put(z, &parts[ZERO_PARAM]);
     return 0;
 }

@@ -315,7 +315,7 @@ static void check_update(update_arrays *x, int low, int64_t offset, double scale
     adamw_arrays a = arrays_at(x, offset, on_host), b = arrays_at(x, offset, on_device);
     if (low == 0) a.low = b.low = NULL;
     if (low == 3) a.p = b.p = NULL;
-    kernel_adamw(&c, &a, &for_cpu);
+    kernel_update(&(own_update){ .update = NULL }, &c, &a, &for_cpu);
     CUDA_WORKS(cuda_adamw(NULL, &c, &b, &for_cuda));
     finish(&x->p, "adamw's p");
     finish(&x->m, "adamw's m");

@@ -51,11 +51,10 @@ typedef struct {
     int (*sum_ranks)(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
                      const rank_parts *parts, float scale, int64_t n, int add);
     int (*sum_squares)(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x);
-    int (*adamw)(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a,
-                 const adamw_table *t);
-    // The trainer's own update. The table's segments are in host memory. On CUDA, a->p must not be NULL.
-    int (*update_with)(device *d, device_stream s, const own_update *own, const adamw_constants *c,
-                       const adamw_arrays *a, const adamw_table *t);
+    // AdamW, or the trainer's own update. For the latter, the table's segments are in host memory, and on
+    // CUDA a->p must not be NULL.
+    int (*update)(device *d, device_stream s, const own_update *own, const adamw_constants *c,
+                  const adamw_arrays *a, const adamw_table *t);
 } device_functions;
 
 struct device {

@@ -146,10 +146,6 @@ static int queue_sum_squares(device *d, device_stream s, const norm_table *t, ze
                              const void *x) {
     return CUDA(cuda_sum_squares(stream_of(d, s), t, type, x));
 }
-static int queue_adamw(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a,
-                       const adamw_table *t) {
-    return CUDA(cuda_adamw(stream_of(d, s), c, a, t));
-}
 
 // Updates n elements of a segment. The function queues its kernels on the stream, so the next piece can use
 // the room again.
@@ -167,8 +163,9 @@ static int queue_piece(device *d, device_stream s, const own_update *own, float 
     return queue_convert(d, s, a->low_type, low, ZERO_F32, a->p + at, piece->n);
 }
 
-static int queue_update_with(device *d, device_stream s, const own_update *own, const adamw_constants *c,
-                             const adamw_arrays *a, const adamw_table *t) {
+static int queue_update(device *d, device_stream s, const own_update *own, const adamw_constants *c,
+                        const adamw_arrays *a, const adamw_table *t) {
+    if (!own->update) return CUDA(cuda_adamw(stream_of(d, s), c, a, t));
     for (const adamw_segment *g = t->segments; g < t->segments + t->n; g++)
         for (int64_t at = 0, n; at < g->elems; at += n) {
             n = g->elems - at < own->room_elems ? g->elems - at : own->room_elems;
@@ -200,8 +197,7 @@ static const device_functions cuda_functions = {
     queue_convert,
     queue_sum_ranks,
     queue_sum_squares,
-    queue_adamw,
-    queue_update_with,
+    queue_update,
 };
 
 static int none_there(const char *why) {
