@@ -388,7 +388,7 @@ int params_round(zero *z, device *d, device_stream on, state_range r) {
     state_part low, master;
     ZERO_TRY(state_open_range(&low, params, on, r, STATE_WRITE));
     int rc = state_open_range(&master, masters, on, r, STATE_READ);
-    if (!rc) rc = d->f->convert(d, on, params->dtype, low.at, masters->dtype, master.at, r.elems);
+    if (!rc) rc = device_convert(d, on, params->dtype, low.at, masters->dtype, master.at, r.elems, 0);
     return state_close_after(state_close_after(rc, &master, 1), &low, 1);
 }
 

@@ -134,10 +134,6 @@ static int cuda_fill_nan(device *d, device_stream s, void *x, size_t bytes) {
     return CUDA(cudaMemsetAsync(x, 0xff, bytes, stream_of(d, s)));  // all ones is a NaN in every dtype
 }
 
-static int queue_convert(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype from_type,
-                         const void *from, int64_t n) {
-    return CUDA(cuda_convert(stream_of(d, s), to_type, to, from_type, from, n));
-}
 static int queue_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
                            const rank_parts *parts, float scale, int64_t n, int add) {
     return CUDA(cuda_sum_ranks(stream_of(d, s), to_type, to, type, parts, scale, n, add));
@@ -160,7 +156,7 @@ static int queue_piece(device *d, device_stream s, const own_update *own, float 
     ZERO_TRY(result_of(cudaGetLastError(), "config.update_with"));
     if (!a->low) return 0;
     char *low = (char *)a->low + at * dtype_bytes(a->low_type);
-    return queue_convert(d, s, a->low_type, low, ZERO_F32, a->p + at, piece->n);
+    return device_convert(d, s, a->low_type, low, ZERO_F32, a->p + at, piece->n, 0);
 }
 
 static int queue_update(device *d, device_stream s, const own_update *own, const adamw_constants *c,
@@ -194,7 +190,6 @@ static const device_functions cuda_functions = {
     cuda_clear,
     queue_clear_stretches,
     cuda_fill_nan,
-    queue_convert,
     queue_sum_ranks,
     queue_sum_squares,
     queue_update,
