@@ -33,8 +33,7 @@ static int widen(zero *z, const struct grads_bucket *b, comm_piece *wide) {
     for (int i = 0; i < b->n_pieces; i++) {
         const comm_piece *p = &b->pieces[i];
         int64_t elems = p->elems * z->comm.group.ranks;
-        const int overwrites = 1;
-        ZERO_TRY(device_accumulate(d, COMM, at, plan_reduced_type(&z->config), p->full, elems, overwrites));
+        ZERO_TRY(device_convert(d, COMM, ZERO_F32, at, plan_reduced_type(&z->config), p->full, elems, 0));
         wide[i] = (comm_piece){ at, p->shard, p->elems };
         at += elems * sizeof(float);
     }
@@ -230,7 +229,7 @@ static int add_to_sum(zero *z, int unit) {
     ZERO_TRY(tasks_wait(&z->tasks, z->grads.units[unit].read_by));
     ZERO_TRY(state_open(&sum, rank_state(z, ZERO_GRADIENT), COMPUTE, unit, STATE_WHOLE,
                         first ? STATE_WRITE : STATE_CHANGE));
-    int rc = device_accumulate(d, COMPUTE, sum.at, type, grads, u->padded, first);
+    int rc = device_convert(d, COMPUTE, ZERO_F32, sum.at, type, grads, u->padded, !first);
     ZERO_TRY(state_close_after(rc, &sum, 1));
     return z->config.debug.poison ? d->f->fill_nan(d, COMPUTE, grads, u->padded * dtype_bytes(type)) : 0;
 }

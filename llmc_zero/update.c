@@ -181,9 +181,7 @@ static int update_opened(zero *z, const struct update_piece *piece, state_part p
         .g_type = rank_state(z, ZERO_GRADIENT)->dtype,
         .low_type = z->config.numbers.dtype,
     };
-    const own_update *own = &z->update.own;
-    ZERO_TRY(own->update ? d->f->update_with(d, piece->on, own, &z->update.constants, &a, &piece->table)
-                         : d->f->adamw(d, piece->on, &z->update.constants, &a, &piece->table));
+    ZERO_TRY(d->f->update(d, piece->on, &z->update.own, &z->update.constants, &a, &piece->table));
     if (parts[ZERO_PARAM].of && !z->update.is_delayed) params_put(z, &parts[ZERO_PARAM]);
     return 0;
 }
@@ -250,8 +248,8 @@ static int round_piece(zero *z, const struct update_piece *piece) {
     ZERO_TRY(state_open_range(&low, params, piece->on, piece->range, STATE_WRITE));
     int rc = state_open_range(&master, masters, piece->on, piece->range, STATE_READ);
     if (!rc)
-        rc = d->f->convert(d, piece->on, params->dtype, low.at, masters->dtype, master.at,
-                           piece->range.elems);
+        rc = device_convert(d, piece->on, params->dtype, low.at, masters->dtype, master.at,
+                            piece->range.elems, 0);
     return state_close_after(state_close_after(rc, &master, 1), &low, 1);
 }
 

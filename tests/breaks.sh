@@ -631,7 +631,7 @@ lose() {
     prints "$report"
 }
 pause() {           # RANK
-    send STOP "$1"
+    need 'the rank has ended' send STOP "$1"
     sleep 1.5
     kill -CONT "$(rank "$1")"
 }
@@ -655,7 +655,7 @@ test_lost() {
     for mode in '' '--messages 1'; do
         np=$((2 + RANDOM % 2)) rank=$((RANDOM % np))
         args="-z $((RANDOM % 4)) --overlap $((RANDOM % 2)) $mode"
-        fault "SIGSTOP and SIGCONT to rank $rank of $np, $args" $np "$args -x 300 --comm-timeout $limit" \
+        fault "SIGSTOP and SIGCONT to rank $rank of $np, $args" $np "$args -x 3000 --comm-timeout $limit" \
             0 '.*' '' pause $rank
     done
 }

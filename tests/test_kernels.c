@@ -359,7 +359,7 @@ static void reference_adamw(const zero_hyper *h, double scale, const adamw_segme
 }
 
 static void update(const adamw_constants *c, const adamw_arrays *a, const adamw_segment *segments, int n) {
-    kernel_adamw(c, a, &(adamw_table){ segments, n, 0 });
+    kernel_update(&(own_update){ .update = NULL }, c, a, &(adamw_table){ segments, n, 0 });
 }
 
 static void one_element(const adamw_constants *c, const adamw_segment *s, float *p, float *m, float *v,

@@ -132,7 +132,7 @@ static int map(net *n, size_t bytes, void **base, char why[WINDOW_WHY]) {
 int window_open(window **w, net *ranks, size_t bytes, int waiting, char why[WINDOW_WHY]) {
     const size_t page = 4096, control_bytes = sizeof(control) + ranks->ranks * sizeof(uint32_t),
                  head = (control_bytes + page - 1) / page * page, all = head + ranks->ranks * bytes;
-    void *base;
+    void *base = NULL;
     if (!ranks->on_one_node) {
         snprintf(why, WINDOW_WHY, "ranks on several nodes");
         return 0;

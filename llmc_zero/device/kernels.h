@@ -122,7 +122,6 @@ typedef struct {
     int n;
     int64_t chunks;
 } adamw_table;
-void kernel_adamw(const adamw_constants *c, const adamw_arrays *a, const adamw_table *t);
 
 // The trainer's own update. Of the constants it uses only grad_scale and noise.
 typedef struct {
@@ -135,8 +134,8 @@ typedef struct {
 // Returns elements [from, from + n) of a segment, without gradients.
 zero_piece own_piece(const own_update *own, const adamw_arrays *a, const adamw_segment *s, int64_t from,
                      int64_t n);
-// Calls the update with pieces of at most 1024 elements.
-void kernel_update_with(const own_update *own, const adamw_constants *c, const adamw_arrays *a,
-                        const adamw_table *t);
+// AdamW, or the own update, which is called with pieces of at most 1024 elements.
+void kernel_update(const own_update *own, const adamw_constants *c, const adamw_arrays *a,
+                   const adamw_table *t);
 
 #endif

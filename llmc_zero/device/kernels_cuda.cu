@@ -69,14 +69,6 @@ template <class K, class... A> cudaError_t launch(cudaStream_t s, int64_t n, K k
     return n ? cudaLaunchKernelEx(&config, kernel, args...) : cudaSuccess;
 }
 
-template <class To, class From> __global__ void convert(To *to, const From *from, int64_t n) {
-    int64_t i = first();
-    float x[EACH];
-    if (i >= n) return;
-    load(x, from + i, n - i);
-    store(to + i, x, n - i);
-}
-
 template <class T> __device__ inline const T *part_of(const rank_parts &p, int r) {
     return (const T *)(r == p.rank ? p.own : p.others + r * p.stride);
 }
@@ -298,19 +290,6 @@ cudaError_t cuda_clear_stretches(cudaStream_t s, zero_dtype type_, void *x, cons
     return with(type_, [=](auto f) {
         using T = typename decltype(f)::t;
         return launch(s, of_x->pieces * WARP * EACH, clear<T>, (T *)x, *of_x);  // one warp each
-    });
-}
-
-cudaError_t cuda_convert(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype from_type, const void *from,
-                         int64_t n) {
-    if (to_type == from_type)
-        return cudaMemcpyAsync(to, from, n * dtype_bytes(to_type), cudaMemcpyDeviceToDevice, s);
-    return with(to_type, [=](auto t) {
-        using To = typename decltype(t)::t;
-        return with(from_type, [=](auto f) {
-            using From = typename decltype(f)::t;
-            return launch(s, n, convert<To, From>, (To *)to, (const From *)from, n);
-        });
     });
 }
 

@@ -10,8 +10,6 @@ extern "C" {
 
 // One launch for all stretches.
 cudaError_t cuda_clear_stretches(cudaStream_t s, zero_dtype type, void *x, const stretches *of_x);
-cudaError_t cuda_convert(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype from_type, const void *from,
-                         int64_t n);
 cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type,
                            const rank_parts *parts, float scale, int64_t n, int add);
 // One launch for all parts.

@@ -29,10 +29,10 @@
 void failure_waits(net *n, net_use use, exchange_kind x, double waited, const char *missing);
 // Returns the failure of a wait that has taken timeout_s.
 int failure_late(net *n, net_use use, exchange_kind x, const char *missing);
-// For waits outside exchanges: asks the other ranks whether they are alive. Returns 1 if a rank has timed out
-// and others are silent, which it marks in silent[ranks]; a negative error if a rank has ended the job, with
+// For waits outside exchanges that have taken timeout_s: asks the other ranks whether they are alive. Returns
+// 1 if some are silent, which it marks in silent[ranks]; a negative error if a rank has ended the job, with
 // that rank's message in zero_last_error(); else 0. No exchange is possible afterwards.
-int failure_ask(net *n, int timed_out, char *silent);
+int failure_ask(net *n, char *silent);
 
 // -------- the end
 

@@ -27,14 +27,12 @@ typedef enum { NOTE_LATE, NOTE_END, NOTES } note_kind;
 typedef struct {
     int32_t kind;
     int32_t root, status;      // END: the rank that ends the job, and its exit status
-    int32_t timed_out;         // LATE
     uint32_t exchange;         // LATE: number of exchanges that the sender has begun
     char words[NET_SENTENCE];  // END: the error message of rank `root`
 } net_note;
 
 typedef struct {  // what this rank knows about another one
     int late;     // it sent LATE, with:
-    int timed_out;
     uint32_t exchange;
     int ahead;  // it has sent a message of a later exchange, so it does not hang
 } net_peer;

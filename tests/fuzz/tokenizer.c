@@ -157,8 +157,7 @@ static void read_prompts(void *ctx) {
 static const char *read_prompt_file(const uint8_t *bytes, size_t n) {
     const int is_text = n && *bytes == 'T';
     char *text = fuzz_text(bytes + is_text, n - (size_t)is_text);
-    Reading r = { text,
-                  { .bpe = is_text ? bpe : NULL, .eot_token = PAIRS - 1, .V = PAIRS, .T = 256 } };
+    Reading r = { text, { .bpe = is_text ? bpe : NULL, .eot_token = PAIRS - 1, .V = PAIRS, .T = 256 } };
     opt.prompts = "a file";
     const char *error = fuzz_survives(read_prompts, &r);
     opt.prompts = NULL;
