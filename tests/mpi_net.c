@@ -172,7 +172,7 @@ static void check_cancelled(void) {
 // the lowest one, which reports.
 static void check_ends(int first) {
     char expected[80];
-    int mine = 0, all;
+    int mine = 0, all, later;
     CHECK_SETTING("ranks from %d on end the job", first);
     open_net(60);
     snprintf(expected, sizeof expected, "rank %d ended the job: the disk of rank %d is full", first, first);
@@ -186,8 +186,11 @@ static void check_ends(int first) {
               (first < RANKS - 1 && strstr(zero_last_error(), "ended the job: the disk of rank 2 is full")));
         mine = failure_reports(&n, 1);
     }
+    // On a busy machine rank 1 may be so late that it has heard rank 2.
+    later = checks.rank == first && n.ended.root > first;
+    MPI_Allreduce(MPI_IN_PLACE, &later, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-    CHECK(all == 1 && mine == (checks.rank == first));
+    CHECK(all == 1 && (later || mine == (checks.rank == first)));
     net_close(&n, 0);
 }
 
