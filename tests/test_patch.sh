@@ -95,8 +95,8 @@ edits() {
 test_patch() {
     edits patch plain patched 25 'train_gpt2.c llmc/dataloader.h Makefile'
     begin 'patch.calls that begin passes; train_gpt2.cu is not edited without --cuda'
-    need 'not one training pass' [ "$(grep -c 'zero_begin_train(z, 0, 1)' "$dir/patched/train_gpt2.c")" = 1 ]
-    need 'not two evaluation passes' [ "$(grep -c 'zero_begin_eval(z)' "$dir/patched/train_gpt2.c")" = 2 ]
+    need 'not one training pass' \
+        [ "$(grep -c '    z_begin_train(0, 1, train.inputs' "$dir/patched/train_gpt2.c")" = 1 ]
     need 'train_gpt2.cu changed' cmp -s "$fake/train_gpt2.cu" "$dir/patched/train_gpt2.cu"
     end
 
@@ -133,31 +133,65 @@ proof() {
     end
 }
 test_proof() {
+    local stage='*(getenv("ZERO_STAGE") ?: "0")' fails='train_gpt2.c|s/^    GPT2 model;/    exit(7);\n&/'
+    local end='    dataloader_free(&train);' open='FILE *f = fopen("log", "w")' plain='!getenv("ZERO_STAGE")'
+    local print='fprintf(f, "loss %f, %d", model.mean_loss, getpid())'
+    local empty='stage 0, 2 ranks: writes an empty log .1 bytes by the original, 0 by'
     proof 'equal losses and digests: patched' \
-        'Makefile||0|8 losses agree .*digest [0-9a-f]{16} at both stages'
+        'Makefile||0|8 losses agree to 2e-06 on 1, 2, 4 ranks; .*digest [0-9a-f]{16} at both stages'
     begin 'proof.the table of losses'
     has "$dir/proof" '^ +8( +[0-9.]+){3}$'
     end
-    # All but the first two of these edits compile and train.
-    proof 'gradients changed in main' \
-        'train_gpt2.c|s/^        gpt2_update(/model.grads_memory[0] = 0;\n&/|1|no member named .grads_memory'
-    proof 'another use of a tensor in the loop over the layers' \
-        'train_gpt2.c|s/params.upb + l \* 2\*C/\&params.upb[l * 2*C]/|1|request for member .upb. in something'
+    # All of these edits compile without the plugin.
+    proof 'another use of a tensor in the loop over the layers, with the line of the fork' \
+        'train_gpt2.c|s/^        mix_forward(/        if (params.upb == 0) { exit(1); }\n&/|1|'\
+'train_gpt2.c:239:.*error: request for member .upb. in something'
     proof 'a loader that gives all ranks the same rows' \
         'llmc/dataloader.h|s/ + loader->process_rank) \* BT/) * BT/|1|rank 1 .* has the same batch as rank 0'
     proof 'a second update per step' 'train_gpt2.c|s/^        gpt2_update(.*/&\n&/|1|stage 0, 2 ranks: fails'
-    proof 'a pointer that does not begin at the start of a layer' \
-        'train_gpt2.c|s/params.upb + l \* 2\*C/& + 1/|1|upb [+] 1: is not the start of a layer'
+    proof 'gradients that add up' \
+        'train_gpt2.c|/^int main/,$s/^        gpt2_zero_grad/        if (step % 2) &/|1|ran twice'
     proof 'a layer that is left early' \
         'train_gpt2.c|s/^        mix_forward(/        if (l == 1) { continue; }\n&/|1|unit 2 .block.'
     proof 'a different optimizer' \
         'train_gpt2.c|s/^void gpt2_update/#define sqrtf(x) (x)\n&/|1|the losses differ from number 3'
-    local stage='*(getenv("ZERO_STAGE") ?: "0")'
     proof 'a learning rate that depends on the stage' \
         "train_gpt2.c|s/1e-2f,/(51 == $stage ? 1.000002e-2f : 1e-2f),/|1|digests of the parameters differ"
-    local fails='train_gpt2.c|s/^    GPT2 model;/    exit(7);\n&/'
     proof 'an original that fails' "$fails|1|original: fails with status 7"
     proof 'an original that fails, with --keep' "$fails|0|^NOT PROVEN: original: fails with status 7" --keep
+    proof 'a file with the same numbers and a time' \
+        "train_gpt2.c|s/^$end/    $open; $print; fclose(f);\n&/|0|8 losses .*and the files log; "
+    proof 'an empty file' \
+        "train_gpt2.c|s/^$end/    $open; if ($plain) { fputs(\"1\", f); } fclose(f);\n&/|1|$empty"
+    proof 'a file that is not written' \
+        "train_gpt2.c|s/^$end/    if ($plain) { $open; fclose(f); }\n&/|1|does not write log"
+    proof 'an endless trainer' \
+        "train_gpt2.c|s/^$end/    pause();\n&/|1|after 30 seconds; --seconds N allows more" --seconds 30
+}
+
+# A pair of trees, also of other trainers.
+test_prove() {
+    begin 'prove.a pair of trees'
+    checkout tree && cp -a "$dir/tree" "$dir/pair"
+    sed -i 's/< 6; step++/< 600; step++/;s/1e-2f,/1e-4f,/' "$dir"/{tree,pair}/train_gpt2.c
+    need 'not patched' "$patch" --no-run --no-git "$dir/tree" >"$dir/report"
+    need "failed" eval '"$patch" --prove "$dir/pair" "$dir/tree" >"$dir/proof" 2>&1'
+    has "$dir/proof" '54 losses agree .* on 1, 2, 4 ranks'
+    end
+    begin 'prove.--build, --run, --losses and --inputs'
+    mkdir "$dir/inputs" && cc "$fake/make_files.c" -o "$dir/make_files" -lm
+    (cd "$dir/inputs" && "$dir/make_files" 16 64 3 8)
+    sed -i 's/int B = 4/int B = atoi(getenv("ROWS_OF"))/;s/printf("step %d: train loss/printf("%d has/
+        s/printf("val loss/printf("val/;s/< 600;/< 6;/' "$dir"/{tree,pair}/train_gpt2.c
+    need "failed" eval '"$patch" --prove "$dir/pair" "$dir/tree" --inputs "$dir/inputs" \
+        --build "make train_gpt2 ZERO_OPT=-O1" --run "ROWS_OF=ROWS ./train_gpt2" --losses "(?:has|val) (.*)" \
+        >"$dir/proof" 2>&1'
+    has "$dir/proof" '8 losses agree .* on 1, 2, 4 ranks'
+    end
+    begin 'prove.a tree that is not patched'
+    need 'it was accepted' not "$patch" --prove "$dir/pair" "$dir/inputs" >"$dir/proof" 2>&1
+    has "$dir/proof" 'has no train_gpt2.c: give --build, --run and --losses'
+    end
 }
 
 # ---- the patched trainers
@@ -236,7 +270,7 @@ test_cuda_patch() {
     end
     begin 'cuda.--cuda after a patch without it'
     need 'it was accepted' not "$patch" --no-run --cuda "$dir/patched" 2>"$dir/twice"
-    has "$dir/twice" 'is patched without --cuda; restore it'
+    has "$dir/twice" 'is patched, but not train_gpt2.cu; restore it'
     end
 
     begin 'cuda.make, with the flags of a build for NCCL'
@@ -293,14 +327,15 @@ test_cuda_training() {
     end
 }
 
-# Wrong steps that the script cannot see, but the plugin or the compiler refuses. They are all in one trainer,
-# and the variable WRONG selects a step. Reads lines ANCHOR|CODE before it|MESSAGE.
+# Wrong steps in a patched trainer, which the plugin or the compiler refuses. They are all in one trainer, and
+# the variable WRONG selects a step. Reads lines ANCHOR|CODE before it|MESSAGE.
 test_cuda_steps() {
     local anchor code message number=1 messages=('' 'ln1b [+] 9: is not the start of a layer')
-    begin 'cuda.steps: the script accepts them, and the trainer compiles'
+    begin 'cuda.steps: the trainer compiles'
     checkout tree
+    need 'not patched' "$patch" --no-run --cuda "$dir/tree" >"$dir/report"
     sed -i 's/^cudaStream_t main_stream;/static int wrong = getenv("WRONG") ? atoi(getenv("WRONG")) : 0;\n&/
-        s/params.ln1b + (l + 1) \* C/& + (wrong == 1)/
+        s/z_param(Z_LN1B, (l + 1) \* C/& + (wrong == 1)/
         s/^        float zloss = /#ifdef WRONG\n        log(model.grads_memory);\n#endif\n&/' \
         "$dir/tree/train_gpt2.cu"
     while IFS='|' read -r anchor code message; do
@@ -321,8 +356,6 @@ gpt2_update(&model|\
     zero_finish_gradients comes first
 STEPS
     )
-    commit "$dir/tree"
-    need 'not patched' "$patch" --no-run --cuda "$dir/tree" >"$dir/report"
     cp "$dir/cuda/train_gpt2cu" "$dir/correct" && cp "$dir/tree/train_gpt2.cu" "$dir/cuda"
     on_the_cpu
     need 'it compiles with a use of the gradients' not build cuda train_gpt2cu PFLAGS=-DWRONG >/dev/null
@@ -556,7 +589,7 @@ refused() {
     need "status $status" [ $status = 1 ]
     has "$dir/refused" "$pattern"
     # git may have printed a line too
-    need "$(wc -l <"$dir/refused") lines" [ "$(wc -l <"$dir/refused")" -le 2 ]
+    need "$(wc -l <"$dir/refused") lines" [ "$(wc -l <"$dir/refused")" -le "${LINES_MOST:-2}" ]
     unchanged tree
     end
 }
@@ -568,7 +601,7 @@ test_trees() {
     refused 'no argument' usage ''
     begin 'patch.--help'
     need '--help failed' eval '"$patch" --help >"$dir/help"'
-    has "$dir/help" '--cuda  *also edits train_gpt2.cu'
+    has "$dir/help" '--cuda  *also train_gpt2.cu'
     end
     refused 'an unknown option' usage "$dir/tree" --dry
     refused 'a folder inside the checkout' 'top folder' "$dir/tree/llmc"
@@ -609,112 +642,57 @@ changed() {
     fi
     commit "$dir/tree"
 }
-# Checks that forks in which a place no longer looks as expected are refused. Reads lines FILE|EDIT|MESSAGE;
-# $ADAMW in a message stands for that variable.
-forks() {
-    local file edit pattern
-    while IFS='|' read -r file edit pattern; do
-        changed "$file" "$edit" && refused "$file: $edit" "${pattern//'$ADAMW'/$ADAMW}" "$dir/tree" "$@"
+# Checks that changes which meet an edit are conflicts, with the line of the fork, and that with --merge git's
+# markers hold them. Reads lines FILE|EDIT|LINE: NEEDS|TEXT OF THE FORK.
+conflicts() {
+    local file edit place text
+    while IFS='|' read -r file edit place text; do
+        changed "$file" "$edit" || continue
+        LINES_MOST=30 refused "$edit" "${file//./[.]}:${place/: /: conflict: .*}" "$dir/tree" "$@"
+        begin "conflict.$edit"
+        has "$dir/refused" "^        .*$text" '^patch_llmc: [0-9]+ conflicts?; nothing was changed'
+        end
     done < <(joined)
 }
-test_forks() {
-    forks <<'FORKS'
-train_gpt2.c|s/"llmc.utils.h"/"llmc\/others.h"/|looked for #include "llmc/utils.h"
-train_gpt2.c|s/    param_sizes\[5\] = C;//|fill_in_parameter_sizes.*looked for sizes 0 to 5
-train_gpt2.c|s/&params->wte, &params->upw/\&params->upw, \&params->wte/|\
-    params.wte to be a tensor outside the layers
-train_gpt2.c|s/model->params_memory = malloc_and_point/model->params_memory = read_and_point/|\
-    gpt2_build_from_checkpoint.*params_memory = malloc
-train_gpt2.c|s/ParameterTensors params = model->params; \/\/.*/ParameterTensors *params = \&model->params;/|\
-    gpt2_forward.*ParameterTensors params
-train_gpt2.c|s/L = model->config.num_layers/L = layers(model)/|gpt2_forward.*num_layers
-train_gpt2.c|s/for (int l = L-1; l >= 0; l--) {/for (int n = 0; n < (int)L; n++) {/|\
-    gpt2_backward.*looked for a loop over the layers
-train_gpt2.c|s/float\* l_upb = params.upb + l \* 2\*C;/& x += 0;/|\
-    looked for this on separate lines: float\* l_upw
-train_gpt2.c|s/scale_forward(acts.scaled, last, params.gain/scale_forward(acts.scaled, last, params.downw/|\
-    params.downw to be a tensor outside the layers
-train_gpt2.c|s/void gpt2_update(/void adamw(/;s/gpt2_update(&/adamw(\&/|looked for the function gpt2_update
-train_gpt2.c|s/dataloader_init(&[a-z]*, "/dataloader_init(loaders, "/|dataloader_init.&LOADER, PATTERN
-train_gpt2.c|s/l < L; l++/l < L; l += 2/|gpt2_forward.*looked for a loop over the layers
-Makefile|s/\$^/train_gpt2.c/|looked for the rule "train_gpt2: train_gpt2.c"
-FORKS
-    forks --cuda <<'FORKS'
-train_gpt2.cu|s/"llmc.zero.cuh"/"llmc\/others.cuh"/|looked for #include "llmc/zero.cuh"
-train_gpt2.cu|s/i == 6) . weight_decay/i > 5) ? weight_decay/|numbers of tensors
-train_gpt2.cu|s/model->grads_memory = malloc_and_point/model->grads_memory = get_and_point/|\
-    gpt2_allocate_state.*grads_memory = malloc
-train_gpt2.cu|s/device_to_file(file, model->params_memory/all_to_file(file, model->params_memory/|\
-    gpt2_write_to_checkpoint.*device_to_file
-train_gpt2.cu|s/acts.encoded, params.ln1w, params.ln1b/acts.encoded, params.lnfw, params.lnfb/|\
-    then one of the first layernorm
-train_gpt2.cu|s/if(l+1 != L) {/if(l < L - 1) {/|gpt2_forward.*looked for if .l . 1 != L
-train_gpt2.cu|s/^    encoder_backward(grads.wte/    clip(grads.upw); encoder_backward(grads.wte/|\
-    grads.upw to be a tensor outside the layers
-train_gpt2.cu|s/multi_gpu_async_reduce_gradient(/reduce(/|\
-    gpt2_backward_and_reduce.*multi_gpu_async_reduce_gradient
-train_gpt2.cu|s/memset(model->m_memory/clear(model->m_memory/;s/void gpt2_update(/void adamw(/|\
-    the function gpt2_update
-train_gpt2.cu|s/state_header\[1\] = 1;/state_header[3] = 1;/|save_state.*state_header
-train_gpt2.cu|s/assert(state_header\[1\] == 1)/check(state_header)/|load_state.*looked for assert.state_header
-train_gpt2.cu|s/    gpt2_write_to_checkpoint(model/    write_model(model/|\
-    write_checkpoint.*gpt2_write_to_checkpoint
-train_gpt2.cu|s/state_%08d_%05d/optimizer_%08d_%05d/|delete_checkpoint.*after the name of a state_ file
-train_gpt2.cu|s/multi_gpu_config.process_rank == 0 .. sample_every/sample_every/|main.*sample_every
-train_gpt2.cu|s/> skip_update_[a-z]*)/> limit)/|main.*skip_update_
-Makefile|s/^train_gpt2cu: train_gpt2.cu/trainer: train_gpt2.cu/|\
-    looked for the rule "train_gpt2cu: train_gpt2.cu"
-FORKS
-}
-
-# Forks with a different optimizer or different steps. If they were patched, they would compile and run, but
-# with different losses.
-ADAMW='is not llm.c.s code .nearest: tests/fake_llmc.. The plugin has only llm.c.s AdamW'
-test_other_training() {
-    forks <<'FORKS'
-train_gpt2.c|s/(m \/ (sqrtf(v) + eps) + weight_decay/(g + weight_decay/|\
-    train_gpt2.c:[0-9]+: in gpt2_update.., "model->params_memory.*$ADAMW
-train_gpt2.c|s/sqrtf(v) + eps)/sqrtf(v + eps))/|\
-    train_gpt2.c:[0-9]+: in gpt2_update.., "model->params_memory.*$ADAMW
+test_conflicts() {
+    conflicts <<'FORKS'
+train_gpt2.c|s/(m \/ (sqrtf(v) + eps) + weight_decay/(g + weight_decay/|315: zero_step.. is llm.c's AdamW|\
+    learning_rate \* .g \+ weight_decay
 train_gpt2.c|s/^        float g = model.*/&\n        if (g > 1.0f) { g = 1.0f; }/|\
-    in gpt2_update.., "if .g > 1.0f. ." $ADAMW
-train_gpt2.c|s/^    for (size_t i = 0; i < n; i++) {/    for (size_t i = model->param_sizes[0]; i < n; i++) \
-    {/|\
-    in gpt2_update.., "for .size_t i = model->param_sizes.0.; i < n; i... ." $ADAMW
-train_gpt2.c|/^        v .= 1.0f - powf/d|"model->params_memory.*$ADAMW
-train_gpt2.c|/^void gpt2_update/,/^}/s/\<g\>/eps/g|in gpt2_update.., "model->params_memory.*$ADAMW
+    311: zero_step.. is llm.c's AdamW|\
+    if .g > 1.0f. . g = 1.0f; .
+train_gpt2.c|/^        v .= 1.0f - powf/d|304: zero_step|v /= 1.0f - powf
+train_gpt2.c|s/^    freadCheck(model->params_memory/    if (getenv("FRESH") == NULL)\n    &/|\
+    208: z_create|FRESH
+train_gpt2.c|s/    float\* gain; .*/&\n    float* bias;/|128: the table of tensors|float. bias;
+train_gpt2.c|s/float\* l_upb = params.upb + l \* 2\*C;/float* l_upb = params.upb + 1;/|\
+    235: before a unit|params.upb . 1
+train_gpt2.c|s/^        gpt2_forward(&model, train.inputs/        gpt2_forward(\&model, 0, train.inputs/|\
+    379: z_begin_train.*comes directly before|model, 0, train.inputs
+train_gpt2.c|s/^        gpt2_update(/        model.grads_memory[0] = 0;\n&/|\
+    382: GPT2 no longer has this memory|grads_memory.0.
+train_gpt2.c|s/^void gpt2_free/void save(GPT2 *model) { if (model->m_memory != NULL) { puts("m"); } }\n&/|\
+    319: GPT2 no longer has this memory|m_memory != NULL
+train_gpt2.c|s/dataloader_init(&val, "tiny/dataloader_init(\&val, "other/|\
+    351: the rank and the number of ranks|other_tokens
+Makefile|s/\$^/train_gpt2.c/|13: the rule of train_gpt2 must use train_gpt2.c|CFLAGS
 FORKS
-    forks --cuda <<'FORKS'
-llmc/adamw.cuh|s/^        p -= .*/        p -= lr * g;/|llmc/adamw.cuh:[0-9]+: "p -= lr . g;" $ADAMW
-llmc/adamw.cuh|s/powf(beta2, t))) + eps)/powf(beta2, t)) + eps))/|llmc/adamw.cuh:[0-9]+: "p -= lr .*$ADAMW
-llmc/adamw.cuh|s/^        float g = .*/&\n        g = fminf(g, 1.0f);/|\
-    llmc/adamw.cuh:[0-9]+: "g = fminf.g, 1.0f.;" $ADAMW
-llmc/global_norm.cuh|s/\*out += .*/*out = fmaxf(*out, fabsf((float)x[s * stride + i]));/|\
-    llmc/global_norm.cuh:[0-9]+: .*The plugin would clip by the norm of all gradients
-llmc/zero.cuh|s/return value; }/return 2 * value; }/|\
-    llmc/zero.cuh:[0-9]+: in multi_gpu_cpu_float_sum.., "return 2 . value;"
-train_gpt2.cu|s/^        float wd = /        if (i == 0) { at += size; continue; }\n&/|\
-    in gpt2_update.., "if .i == 0. ." $ADAMW
-train_gpt2.cu|s/return sqrtf(squares);/return squares;/|\
-    in gpt2_calculate_grad_norm.., "return squares;" is not llm.c.s code
-train_gpt2.cu|s/    if (micro_step == 0) {/    if (micro_step >= 0) {/|looked for if .micro_step == 0.
-train_gpt2.cu|s/{ dl_ln1w, dl_ln1b, dl_upw,/{ dl_ln1w, dl_ln1b,/|\
-    looked for all gradients, and each once, in pointers
-train_gpt2.cu|s/^            multi_gpu_async_reduce_gradient(/            scale(dl_upw);\n&/|\
-    looked for only sizes, and multi_gpu_async_reduce_gradient
-train_gpt2.cu|s/^    cudaCheck(cudaStreamDestroy/#ifdef MULTI_GPU\n    synchronize();\n#endif\n&/|\
-    #ifdef MULTI_GPU" is not llm.c's code .* It is not compiled with the plugin
-train_gpt2.cu|s/^    device_to_file(state_file, model->v_memory.*/&\n    fwriteCheck(\&step, sizeof(int), 1, \
-    state_file);/|\
-    in save_state.., "fwriteCheck.*and nothing else would be done
-train_gpt2.cu|s/^    file_to_device(model->v_memory.*/&\n    freadCheck(step, sizeof(int), 1, state_file);/|\
-    in load_state.., "freadCheck.*and nothing else would be done
+    conflicts --cuda <<'FORKS'
+llmc/adamw.cuh|s/^        p -= .*/        p -= lr * g;/|15: the plugin's AdamW is llm.c's|p -= lr . g;
+llmc/global_norm.cuh|s/\*out += .*/*out = 1;/|13: the plugin clips by the norm|out = 1;
+llmc/zero.cuh|s/return value; }/return 2 * value; }/|23: the plugin reduces|return 2 . value
+train_gpt2.cu|s/return sqrtf(squares);/return squares;/|358: zero_finish_gradients|return squares;
+train_gpt2.cu|s/i == 6) . weight_decay/i > 5) ? weight_decay/|371: zero_update|i > 5
+train_gpt2.cu|s/    if (micro_step == 0) {/&\n        log_clear(model->grads_memory);/|\
+    285: GPT2 no longer|log_clear
 train_gpt2.cu|s/^        gpt2_write_to_checkpoint(model/        write_log(step);\n&/|\
-    in write_checkpoint.., "write_log.step.;".*All ranks would run this block
+    442: gpt2_write_to|write_log
+train_gpt2.cu|s/{ dl_ln1w, dl_ln1b, dl_upw,/{ dl_ln1w, dl_ln1b,/|\
+    333: before the backward pass of a layer|dl_ln1w
 FORKS
 }
 
-# Forks that train as llm.c does must be patched.
+# Forks that train as llm.c does, or change what no edit needs, must be merged.
 test_same_training() {
     local file edit status
     while IFS='|' read -r file edit; do
@@ -722,62 +700,123 @@ test_same_training() {
         begin "same.$edit"
         "$patch" --no-run "$dir/tree" --cuda >/dev/null 2>"$dir/refused"; status=$?
         need "$(cat "$dir/refused")" [ $status = 0 ]
+        git -C "$dir/tree" diff >"$dir/diff"
+        need 'lines of the fork are gone' not grep -qE '^-[^-]' "$dir/diff"
         end
     done < <(joined <<'FORKS'
-train_gpt2.c|s/^        float g = .*/        \/\/ the gradient\n\n        float\n            g = \
-    model->grads_memory [i] ; \/* of i *\//
-train_gpt2.c|/^void gpt2_update/,/^}/s/\<g\>/slope/g
-train_gpt2.c|/^void gpt2_update/,/^}/{s/\<m\>/first/g;s/\<v\>/second/g;s/\<n\>/count/g}
+train_gpt2.c|s/^        float g = .*/        \/\/ the gradient\n\n\tfloat g =  model->grads_memory [i] ; \
+    \/* of i *\//
+train_gpt2.c|s/$/\r/
 train_gpt2.c|s/^        gpt2_update(&model, 1e-2f/        float rate = step < 3 ? 1e-3f : 1e-2f;\n        \
     printf("loss %f\\n", model.mean_loss);\n        gpt2_update(\&model, rate/
 train_gpt2.c|s/^        gpt2_forward(&model, train/        gpt2_zero_grad(\&model);\n&/;/^        \
     gpt2_zero_grad(&model);$/d
-train_gpt2.c|s/l < L; l++/l < L; ++l/
-llmc/adamw.cuh|s/\<g\>/slope/g;s/^        m.at. = /        \/\/ the first moment\n&/
+train_gpt2.c|s/^        mix_forward(/        count_layer(l);\n&/;s/^    embed_forward(/    count_pass();\n&/
+train_gpt2.c|s/^#include "llmc.utils.h"/#include <time.h>\n&\n#include <errno.h>/
+train_gpt2.c|s/^    free(model->params_memory);/    free(model->more);\n&/
+llmc/adamw.cuh|s/^        m.at. = /        \/\/ the first moment\n&/
 train_gpt2.cu|s/float grad_clip = 1.0f;/float grad_clip = 0.5f; \/\/ less/
-train_gpt2.cu|s/(i == 0 || i == 1 || i == 4 || i == 6)/(i == 0 || i == 4 || i == 6)/
 FORKS
     )
+    begin 'same.--cuda without train_gpt2.c'
+    checkout tree && git -C "$dir/tree" rm -q train_gpt2.c && commit "$dir/tree"
+    need 'not patched' "$patch" --no-run --cuda "$dir/tree" >"$dir/report"
+    need 'train_gpt2cu has no rule' grep -q '^train_gpt2cu: override NVCC_FLAGS' "$dir/tree/Makefile"
+    need 'a rule of train_gpt2' not grep -q '^train_gpt2: override' "$dir/tree/Makefile"
+    end
 }
 
-# If LLMC names a clone of llm.c: the script must patch several versions of its trainers, and refuse them if
-# their update is changed.
+# random_change SEED: changes the trainer in the tree: inserts, changes and removes lines
+random_change() {
+    awk -v seed="$1" 'BEGIN { srand(seed) } {
+        r = rand() * 100
+        if (r < 0.4) { print "    int own_" NR "; // of the fork"; print }
+        else if (r < 0.7) { print $0 " /* fork */ own_" NR "();" }
+        else if (r >= 1) { print }
+    }' "$dir/committed/train_gpt2.c" >"$dir/tree/train_gpt2.c"
+}
+# Every line of the fork is in the result or, with --merge, in the file with markers, and in its order.
+test_random() {
+    local seed status kept=0
+    checkout tree
+    begin 'random.50 changes: no line of the fork is lost'
+    for seed in {1..50}; do
+        git -C "$dir/tree" checkout -q . && random_change "$seed" && cp "$dir/tree/train_gpt2.c" "$dir/fork.c"
+        "$patch" --no-run --no-git --merge "$dir/tree" >"$dir/report" 2>&1; status=$?
+        [ $status != 0 ] || kept=$((kept + 1))
+        need "seed $seed: $(head -n 1 "$dir/report")" [ -d "$dir/tree/llmc_zero" ]
+        need "seed $seed: lines of the fork are gone" \
+            not grep -q '^<' <(diff --minimal "$dir/fork.c" "$dir/tree/train_gpt2.c")
+        rm -rf "$dir/tree/llmc_zero"
+    done
+    echo "   $kept merged, $((50 - kept)) have conflicts"
+    end
+}
+
+# Copies without llm.c's history, or with it only in git's store, and conflicts that are resolved.
+test_merge() {
+    local status
+    begin 'merge.no history: the command that brings it'
+    checkout tree
+    sed -i 's/< 6; step++/< 7; step++/' "$dir/tree/train_gpt2.c"
+    rm -rf "$dir/tree/.git"
+    git -C "$dir/tree" init -q --template= && git -C "$dir/tree" add . && commit "$dir/tree"
+    need 'it was accepted' not "$patch" --no-run "$dir/tree" 2>"$dir/refused"
+    has "$dir/refused" "no version of llm.c's train_gpt2.c" \
+        '&& git -C .*tree fetch https://github.com/karpathy/llm.c'
+    end
+    begin 'merge.the version with the fewest differences'
+    git -C "$dir/tree" fetch -q "$dir/committed"
+    need 'not patched' "$patch" --no-run "$dir/tree" >"$dir/report"
+    need 'the change is gone' grep -q '< 7; step++' "$dir/tree/train_gpt2.c"
+    end
+    begin 'merge.conflict markers, which are resolved by hand'
+    checkout tree && cp -a "$dir/tree" "$dir/own"
+    sed -i 's/^    embed_forward(.*inputs, /    float *wte = params.wte;\n&/
+        s/embed_forward(acts.embedded, inputs, params.wte/embed_forward(acts.embedded, inputs, wte/' \
+        "$dir"/{tree,own}/train_gpt2.c
+    commit "$dir/tree"
+    "$patch" --merge "$dir/tree" >"$dir/report" 2>&1; status=$?
+    need "status $status" [ $status = 1 ]
+    has "$dir/report" 'conflict: before a unit' '2 conflicts: resolve them as in any merge .*--prove ORIGINAL'
+    has "$dir/tree/train_gpt2.c" '^<<<<<<< the fork' '^[|]{7} llm.c' '^>>>>>>> llm.c with ZeRO'
+    sed -i '/^<<<<<<< /,/^>>>>>>> /c\
+#ifdef LLMC_ZERO\
+    z_check(zero_pre_forward(z, Z_EMBEDDING));\
+    params.wte = z_param(Z_WTE, 0);\
+    params.wpe = z_param(Z_WPE, 0);\
+#endif\
+    float *wte = params.wte;\
+    embed_forward(acts.embedded, inputs, wte, params.wpe, B, T, C);\
+#ifdef LLMC_ZERO\
+    z_check(zero_post_forward(z, Z_EMBEDDING));\
+#endif' "$dir/tree/train_gpt2.c"
+    need "failed" eval '"$patch" --prove "$dir/own" "$dir/tree" >"$dir/proof" 2>&1'
+    has "$dir/proof" '8 losses agree'
+    end
+}
+
+# If LLMC names a clone of llm.c: the script must patch all known versions of its trainers.
 test_llmc_versions() {
-    local commit status
+    local file hash commit options
     if ! git -C "${LLMC:-/none}" rev-parse -q --verify f1e2ace >/dev/null 2>&1; then
         skip llmc.versions 'no LLMC=folder of a clone of llm.c'
         return
     fi
-    for commit in cc4bed0 ff14b08 4d77ece \
-        'a794bcb --cuda' '0d52d2a --cuda' 'e6856bc --cuda' 'f1e2ace --cuda'; do
-        begin "llmc.version $commit"
-        llmc_version "${commit%% *}"
-        # shellcheck disable=SC2086
-        "$patch" --no-run "$dir/tree" ${commit#"${commit%% *}"} >/dev/null 2>"$dir/refused"; status=$?
-        need "$(cat "$dir/refused")" [ $status = 0 ]
+    git clone -q -s "$LLMC" "$dir/llmc_versions"
+    while read -r file hash; do
+        begin "llmc.$file $hash"
+        hash=$(git -C "$LLMC" rev-parse "$hash")
+        commit=$(git -C "$LLMC" log -m --format=%H --find-object="$hash" -- "$file" | tail -n 1)
+        git -C "$dir/llmc_versions" checkout -q -f "$commit" && git -C "$dir/llmc_versions" clean -qfd
+        options=(--no-run)
+        case $file in *.cu*) options+=(--cuda) ;; esac
+        "$patch" "${options[@]}" "$dir/llmc_versions" >/dev/null 2>"$dir/refused"
+        need "$(tail -n 1 "$dir/refused")" [ -d "$dir/llmc_versions/llmc_zero" ]
+        git -C "$dir/llmc_versions" checkout -q . && git -C "$dir/llmc_versions" clean -qfd
         end
-    done
-    tree=llmc_version version=f1e2ace forks --cuda <<'FORKS'
-train_gpt2.c|s/(m_hat \/ (sqrtf(v_hat) + eps) + weight_decay \* param)/grad/|\
-    train_gpt2.c:[0-9]+: in gpt2_update.., .*llm.c's code .nearest: cc4bed0, 2024-06-01.. The plugin has \
-    only
-train_gpt2.c|s/sqrtf(v_hat) + eps)/sqrtf(v_hat + eps))/|\
-    train_gpt2.c:[0-9]+: in gpt2_update.., .*llm.c's code
-llmc/adamw.cuh|s/sqrtf(v) + eps)/sqrtf(v + eps))/|\
-    llmc/adamw.cuh:[0-9]+: "float param = .*llm.c's code .nearest: a794bcb, 2024-07-28
-llmc/adamw.cuh|s/return fma(weight, end, fma(-weight, start, start));/return start;/|\
-    llmc/adamw.cuh:[0-9]+: "return start;" is not llm.c's code
-llmc/global_norm.cuh|s/accumulator += .*/accumulator += fabsf((float)data[i]);/|\
-    llmc/global_norm.cuh:[0-9]+: .*The plugin would clip by the norm of all gradients
-train_gpt2.cu|s/^        if (init_from_master_only) {/        if (i == 0) { continue; }\n&/|\
-    in gpt2_update.., "if .i == 0. ." is not llm.c's code
-train_gpt2.cu|s/i > 13))/i > 12))/|looked for the numbers of the tensors outside the layers
-FORKS
-}
-# Makes a fresh clone at a commit, instead of the stand-in.
-llmc_version() {
-    rm -rf "${dir:?}/tree"
-    git clone -q "$LLMC" "$dir/tree" && git -C "$dir/tree" checkout -q "$1"
+    done < <(sed '1,/^# llm.c:/d' "$patch.d/versions" |
+        awk '$1 ~ /^train/ { for (i = 2; i <= NF; i++) { print $1, $i } }')
 }
 
 if ! command -v git >/dev/null || ! command -v perl >/dev/null; then
@@ -785,7 +824,7 @@ if ! command -v git >/dev/null || ! command -v perl >/dev/null; then
     finish patch
     exit
 fi
-[ $# -gt 0 ] || set -- patch proof cuda_patch cuda_training cuda_steps cuda_checkpoints cuda_failures \
-    cuda_same llmc training failures checks memory trees forks other_training same_training llmc_versions
+[ $# -gt 0 ] || set -- patch proof prove cuda_patch cuda_training cuda_steps cuda_checkpoints cuda_failures \
+    cuda_same llmc training failures checks memory trees conflicts same_training random merge llmc_versions
 for part; do "test_$part"; done
 finish patch

@@ -11,12 +11,24 @@ our ($ROOT, %FILE);
 our %files;             # name -> the file as read, its mask, its edits, and what the script has found in it
 our ($dir, $cuda, $no_git);
 
+# Returns git's output whatever its status, with the status in $?. Its messages are not shown.
+sub git_output {
+    my $pid = open(my $out, '-|') // stop("fork: $!");
+    if (!$pid) {
+        open STDERR, '>', '/dev/null';
+        exec 'git', '-C', $dir, @_ or exit 127;
+    }
+    local $/;
+    my $text = <$out> // '';
+    close $out;
+    $? >> 8 == 127 and stop('git is not installed');
+    return $text;
+}
+
 # Returns git's output, or undef if it fails.
 sub git {
-    open my $out, '-|', 'git', '-C', $dir, @_ or stop("git: $!");
-    my @lines = <$out>;
-    close $out or return undef;
-    return join '', @lines;
+    my $text = git_output(@_);
+    return $? ? undef : $text;
 }
 
 sub read_whole ($path) {
@@ -38,15 +50,10 @@ sub load ($name) {
     my $path = "$dir/$name";
     -f $path or stop("$path: no such file: $dir must be a checkout of llm.c from June 2024 on");
     my $mode = (stat _)[2];
+    $mode & 0200 or stop("$path: is read-only; nothing was changed");
     my $text = eval { read_whole($path) };
     defined $text or stop($@);
-    my $mask = $name eq $FILE{makefile} ? $text : masked($text);
-    return $files{$name} = { name => $name, path => $path, mode => $mode, text => $text, mask => $mask };
-}
-
-sub load_to_edit ($name) {
-    my $f = load($name);
-    $f->{mode} & 0200 or stop("$f->{path}: is read-only; nothing was changed");
+    return $files{$name} = { name => $name, path => $path, mode => $mode, text => $text };
 }
 
 sub check_top {
@@ -68,19 +75,25 @@ sub check_unchanged {
 sub check_checkout {
     -d $dir or stop("$dir: no such folder; git clone https://github.com/karpathy/llm.c $dir gets llm.c");
     check_top() if !$no_git;
-    load_to_edit($_) for @FILE{qw(trainer loader makefile)}, $cuda ? $FILE{cuda} : ();
+    load($_) for names_to_edit();
     check_not_patched();
     check_unchanged() if !$no_git;
     -e "$dir/llmc_zero" and stop("$dir/llmc_zero: already exists; remove it first");
 }
 
+# With --cuda the folder need not have train_gpt2.c.
+sub names_to_edit {
+    my @names = @FILE{qw(trainer loader makefile)};
+    return @names if !$cuda;
+    shift @names if !-e "$dir/$FILE{trainer}";
+    return (@names, $FILE{cuda});
+}
+
 sub check_not_patched {
-    my $patched = $files{ $FILE{trainer} }{text} =~ /LLMC_ZERO/
-        && $files{ $FILE{makefile} }{text} =~ /llmc_zero/ && -d "$dir/llmc_zero";
-    return if !$patched;
-    $cuda && $files{ $FILE{cuda} }{text} !~ /LLMC_ZERO/
-        and stop("$dir: is patched without --cuda; restore it (git checkout ., rm -r llmc_zero), then give "
-                 . '--cuda');
+    -d "$dir/llmc_zero" && $files{ $FILE{makefile} }{text} =~ /llmc_zero/ or return;
+    my @not = grep { $_ =~ /train/ && $files{$_}{text} !~ /LLMC_ZERO/ } keys %files;
+    @not and stop("$dir: is patched, but not $not[0]; restore it (git checkout ., rm -r llmc_zero) and "
+                 . 'patch again');
     print "$dir is already patched; nothing was changed\n";
     exit 0;
 }

@@ -1,90 +1,139 @@
-# Records edits and applies them. An edit inserts whole lines at an offset, which must be the start of a line.
+# Edits of a known version of llm.c's files, by line. Every edit only inserts lines at the start or end of a
+# line of code, and names the lines that must be llm.c's for it to be right: merge.pl carries it over to a
+# fork that has those lines, and reports a conflict otherwise.
 use strict;
 use warnings;
 use feature 'signatures';
 no warnings 'experimental::signatures';
 
-sub is_replaced ($f, $at) { return scalar grep { contains($_, $at) } @{ $f->{replaced} || [] } }
+our (@edits, @L, @C);                   # the edits of a file, its lines, and their code
+my ($name, $first, $last, $what, $needs);
 
+sub stop ($message) {
+    print STDERR "patch_llmc: $message\n";
+    exit 1;
+}
+
+sub lines_of ($text) { return $text =~ /[^\n]*\n|[^\n]+\z/g }
+
+my $COMMENT = qr{//[^\n]*|/\*.*?\*/}s;
+my $STRING = qr{"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)+'};
+
+# Returns the lines of C code without comments and white space, except in strings.
+sub code_of ($text) {
+    $text =~ s{($STRING)|($COMMENT)}{ $1 // $2 =~ s/[^\n]//gr }ge;
+    return map { s{($STRING)|\s+}{ $1 // '' }ger } lines_of($text);
+}
+
+sub edit_file ($file, $text) {
+    ($name, @L) = ($file, lines_of($text));
+    @C = code_of($text);
+    @edits = ();
+    in('');
+}
+
+# The next edits are in this function ('': the file).
+sub in ($function) {
+    ($first, $last) = (0, $#L);
+    return if $function eq '';
+    $first = one(qr/^\w[^;]*\b$function\s*\(/);
+    $last = one(qr/^\}/, $first);
+}
+
+# What the next edits do, and what a port by hand must do in their place.
+sub hook { ($what, $needs) = @_ }
+
+sub all ($pattern, $from = $first, $to = $last) { return grep { $L[$_] =~ $pattern } $from .. $to }
+
+# Returns the first line that matches. Every known version has one.
+sub one ($pattern, $from = $first, $to = $last) {
+    my ($line) = all($pattern, $from, $to);
+    return $line // die "$name, from line " . ($from + 1)
+        . ": llm.c has no $pattern; a known version is wrong\n";
+}
+
+# Returns the last line of the block or statement that begins on a line.
+sub block_end ($line) {
+    my ($indent) = $L[$line] =~ /^(\s*)/;
+    return one(qr/^$indent\}/, $line + 1);
+}
+sub statement_start ($line) {
+    $line-- while $L[$line - 1] =~ /,\s*$/;
+    return $line;
+}
+sub statement_end ($line) { return one(qr/;\s*(?:\/\/.*)?$/, $line, $#L) }
+
+sub indented ($line, @code) {
+    my ($indent) = $L[$line] =~ /^([ \t]*)/;
+    return join '', map { $_ eq '' ? "\n" : "$indent$_\n" } map { split /\n/ } @code;
+}
+sub is_code ($line) { return $C[$line] ne '' }
+sub add ($from, $to, @pieces) {
+    $from++ while $from < $to && !is_code($from);
+    $to-- while $to > $from && !is_code($to);
+    $_->{line} //= $_->{side} eq 'before' ? $from : $to for @pieces;
+    push @edits, { from => $from, to => $to, pieces => \@pieces, what => $what, needs => $needs,
+                   order => scalar @edits };
+}
 sub guarded ($code) { return "#ifdef LLMC_ZERO\n$code#endif\n" }
-
-sub indented ($f, $range, @lines) {
-    my ($indent) = substr($f->{text}, line_start($f, $range->{from})) =~ /^([ \t]*)/;
-    return join '', map { $_ eq '' ? "\n" : "$indent$_\n" } map { split /\n/ } @lines;
+sub before ($line, @code) {
+    add($line, $line, { side => 'before', code => guarded(indented($line, @code)) });
+}
+sub after ($line, @code) {
+    add($line, $line, { side => 'after', code => guarded(indented(statement_start($line), @code)) });
 }
 
-# $what is the purpose printed in the report; only an edit's first insertion has one.
-sub insert ($f, $at, $code, $what = undef) {
-    push @{ $f->{edits} }, { at => $at, code => $code, what => $what, order => $code eq "#endif\n" ? 0 : 1 };
+# These lines must be llm.c's, because the plugin does their work or an edit copies from them.
+sub only_llmc ($from, $to) { add($from, $to) if $from <= $to }
+
+# Moves the lines into an #else, below @code, or leaves them out of a build with the plugin.
+sub instead ($from, $to, @code) {
+    my $start = @code ? "#ifdef LLMC_ZERO\n" . indented($from, @code) . "#else\n" : "#ifndef LLMC_ZERO\n";
+    add($from, $to, { side => 'before', code => $start }, { side => 'after', code => "#endif\n" });
+}
+sub without ($from, $to) { instead($from, $to) }
+sub is_replaced ($line) {
+    return scalar grep { @{ $_->{pieces} } == 2 && $_->{from} <= $line && $line <= $_->{to} } @edits;
 }
 
-# Returns the start and end of a range's lines. They may contain no other code, because edits add whole lines.
-sub own_lines ($f, $range) {
-    my ($start, $end) = (line_start($f, $range->{from}), line_end($f, $range->{to}));
-    my $others = mask_of($f, { from => $start, to => $range->{from} })
-        . mask_of($f, { from => $range->{to}, to => $end });
-    my ($first) = substr($f->{text}, $range->{from}) =~ /^([^\n]*)/;
-    $others =~ /\S/ and missing($f, { from => $range->{from} }, "this on separate lines: $first");
-    return ($start, $end);
-}
-
-sub before ($f, $range, @lines) {
-    my ($start) = own_lines($f, $range);
-    insert($f, $start, guarded(indented($f, $range, @lines)), $f->{what});
-}
-
-sub after ($f, $range, @lines) {
-    my (undef, $end) = own_lines($f, $range);
-    insert($f, $end, guarded(indented($f, $range, @lines)), $f->{what});
-}
-
-sub enclose ($f, $range, $before) {
-    my ($start, $end) = own_lines($f, $range);
-    insert($f, $start, $before, $f->{what});
-    insert($f, $end, "#endif\n");
-    push @{ $f->{replaced} }, { from => $start, to => $end };
-}
-
-# Adds @lines, and moves the range's lines into an #else.
-sub instead ($f, $range, @lines) {
-    my $code = trimmed($f, $range);
-    enclose($f, $code, "#ifdef LLMC_ZERO\n" . indented($f, $code, @lines) . "#else\n");
-}
-
-# Leaves the range's lines out of a build with the plugin.
-sub without ($f, $range) { enclose($f, $range, "#ifndef LLMC_ZERO\n") }
-
-# Like instead(), for several places, each with its {new} lines; adjacent places share one #ifdef.
-sub instead_each ($f, @places) {
-    instead($f, span(@$_[0, -1]), map { $_->{new} } @$_) for adjacent($f, @places);
-}
-
-# Groups places that have nothing but white space and comments between them.
-sub adjacent ($f, @places) {
+# Like instead(), for several lines, each with its new code; those with nothing between share one #ifdef.
+sub instead_each (%new) {
     my @groups;
-    for my $place (@places) {
-        my $near = @groups && mask_of($f, between($groups[-1][-1], $place)) =~ /^\s*$/;
-        if ($near) { push @{ $groups[-1] }, $place }
-        else { push @groups, [$place] }
+    for my $line (sort { $a <=> $b } keys %new) {
+        if (@groups && !grep { is_code($_) } $groups[-1][-1] + 1 .. $line - 1) {
+            push @{ $groups[-1] }, $line;
+        } else {
+            push @groups, [$line];
+        }
     }
-    return @groups;
+    for my $group (@groups) {
+        my @code = grep { $_ ne '' } map { $new{$_} } @$group;
+        instead(@$group[0, -1], @code);
+    }
 }
 
-# Returns the edited text, and stores file, new line number and purpose of each edit in {report}.
-sub edited ($f) {
-    my ($result, $done) = ('', 0);
-    my @edits = @{ $f->{edits} || [] };
-    # At the same offset, the end of an edit comes before the start of the next.
-    for my $i (sort { $edits[$a]{at} <=> $edits[$b]{at} || $edits[$a]{order} <=> $edits[$b]{order}
-                      || $a <=> $b } 0 .. $#edits) {
-        my $edit = $edits[$i];
-        $result .= substr $f->{text}, $done, $edit->{at} - $done;
-        $done = $edit->{at};
-        my $line = line_of($result, length $result);
-        push @{ $f->{report} }, "$f->{name}:$line: $edit->{what}" if $edit->{what};
-        $result .= $edit->{code};
+# Returns the text with these edits, the new line number and the purpose of each, and for each new line that
+# of the text. $at gives a line's place in the text, if it is not the known version.
+sub with_edits ($lines, $edits, $at = undef) {
+    my (%before, %after);
+    for my $edit (@$edits) {
+        for my $piece (@{ $edit->{pieces} }) {
+            my $line = $at ? $at->[$piece->{line}] : $piece->{line};
+            my $new = [$piece->{code}, $piece == $edit->{pieces}[0] ? $edit->{what} : ''];
+            if ($piece->{side} eq 'before') { push @{ $before{$line} }, $new }
+            elsif ($piece->{code} eq "#endif\n") { unshift @{ $after{$line} }, $new }
+            else { push @{ $after{$line} }, $new }
+        }
     }
-    return $result . substr $f->{text}, $done;
+    my ($text, @report, @origin) = ('');
+    for my $line (0 .. $#$lines) {
+        for my $new (@{ $before{$line} || [] }, [$lines->[$line], ''], @{ $after{$line} || [] }) {
+            push @report, [@origin + 1, $new->[1]] if $new->[1];
+            $text .= $new->[0];
+            push @origin, ($line + 1) x (($new->[0] =~ tr/\n//) || 1);
+        }
+    }
+    return ($text, \@report, \@origin);
 }
 
 1;

@@ -1,5 +1,6 @@
-# The proof: with the same small model and tokens, the original in one process and the patched trainer on two
-# ranks must print the same losses, and the patched trainer must print the same digest at stages 0 and 3.
+# The proof: with the same small model and tokens, the original in one process and the patched trainer on 1, 2
+# and 4 ranks must print the same losses and samples and write the same files. On 2 ranks, stages 0 and 3
+# must end with the same digest of the parameters.
 use strict;
 use warnings;
 use feature 'signatures';
@@ -8,21 +9,17 @@ use File::Basename qw(dirname);
 use File::Path qw(make_path);
 use File::Temp qw(tempdir);
 
-our (%files, %FILE, $dir, $no_git);
+our (%files, %FILE, $dir, %prove);      # %prove: --build, --run, --losses, --inputs, --seconds
 
 # A different order of fp32 sums changes a loss by less than 1e-6; the smallest silent error seen was 4e-6.
 my $MOST = 2e-6;
-my $SECONDS = 120;      # limit for each build or run
+my $ROWS = 4;           # of all ranks together
+my $STEPS = 40;         # a loop over more steps is cut to this number
 my %SHAPE = (positions => 1024, vocabulary => 512, layers => 2, heads => 2, channels => 64,
              tokens => 1 << 16);
 
-my $random = 42;
+my $random;
 sub uniform { return ($random = ($random * 1103515245 + 12345) % 2147483648) / 2147483648 }
-
-sub make_file ($path, @parts) {
-    make_path(dirname($path));
-    write_whole($path, join('', @parts), 0644);
-}
 
 # Returns a header in llm.c's format: 256 integers.
 sub header { return pack 'l<256', @_, (0) x (256 - @_) }
@@ -40,105 +37,145 @@ sub tokenizer_bytes {
     return header(20240328, 2, $V, $V - 1) . join '', map { pack 'C/a', chr(97 + $_ % 26) } 1 .. $V;
 }
 
-# Returns a token file: a pattern that can be learned, and noise.
+# Returns a token file: a pattern that can be learned, and noise. $bits is the size of a token.
+my $bits = 16;
 sub data_bytes {
     my $V = $SHAPE{vocabulary};
     my @tokens = map { int(uniform() < 0.2 ? uniform() * $V : $_ * $_ / 3 % 50) } 1 .. $SHAPE{tokens};
-    return header(20240520, 1, scalar @tokens) . pack 'v*', @tokens;
+    return header(20240520, 1, scalar @tokens) . pack $bits == 32 ? 'V*' : 'v*', @tokens;
 }
 
-# Writes the .bin files that main() names: the first is the model, the others are tokenizers or data.
-sub make_inputs ($folder) {
-    my $f = $files{ $FILE{trainer} };
-    my @names = text_of($f, function($f, 'main')) =~ /"([^"\n]+\.bin)"/g;
-    $random = 42;
-    for my $name (@names) {
-        next if $name =~ m{^/|\.\.};
-        make_file("$folder/$name", $name eq $names[0] ? model_bytes()
-                  : $name =~ /tokenizer/ ? tokenizer_bytes() : data_bytes());
+# Returns the file names that an argument of a call may have: a string, or the strings of variables.
+sub names_of ($text, $argument, $depth = 0) {
+    my @names = $argument =~ /"([^"\n]+)"/g;
+    return @names if $depth > 3;
+    for my $word ($argument =~ s/"[^"\n]*"//gr =~ /\b[A-Za-z_]\w*\b/g) {
+        push @names, map { names_of($text, $_, $depth + 1) } $text =~ /\b\Q$word\E\s*=\s*([^;=][^;]*);/g;
+    }
+    return @names;
+}
+
+# Writes the files that the trainer's own calls name: the model, the tokenizer, the data.
+sub make_inputs ($folder, $text) {
+    $text =~ s{//[^\n]*|/\*.*?\*/}{}gs;
+    my $loader = -e "$folder/$FILE{loader}" ? read_whole("$folder/$FILE{loader}") : '';
+    $bits = 32 if "$loader$text" =~ /\bntok\w* \* sizeof\(uint32_t\)/;
+    my %kind = (gpt2_build_from_checkpoint => \&model_bytes, tokenizer_init => \&tokenizer_bytes,
+                dataloader_init => \&data_bytes);
+    for my $call (sort keys %kind) {
+        my @arguments = $text =~ /\b$call\s*\(\s*&\w+\s*,\s*((?:[^,()]|\([^()]*\))*)/g;
+        for my $name (map { names_of($text, $_) } @arguments) {
+            next if $name =~ m{^/|\.\.} || $name !~ /\w\.\w/;
+            my $path = "$folder/" . $name =~ s/[*?]/0/gr;
+            $random = 42;
+            make_path(dirname($path));
+            write_whole($path, $kind{$call}->(), 0644);
+        }
     }
 }
 
-# Returns the original with twice the rows per batch, so that one process reads as many as two ranks.
-sub twice_the_rows ($f) {
-    my $in = function($f, 'main');
-    my ($call) = find_all($f, $in, 'dataloader_init(<...>);');
-    my $rows = (split /\s*,\s*/, $call->{1})[2];
-    my $set = find($f, $in, qr/\b\Q$rows\E\s*=\s*([^;,]+)/, "$rows = NUMBER, the rows of a batch");
-    my $text = $f->{text};
-    substr $text, $set->{from}, $set->{to} - $set->{from}, "$rows = 2 * ($set->{1})";
-    return $text;
+# Sets the rows of a batch from the environment, and cuts the loop over the steps.
+sub made_small ($text, $path) {
+    my ($rows) = $text =~ /\bdataloader_init\s*\(\s*&\w+\s*,(?:[^,()]|\([^()]*\))*,\s*(\w+)\s*,/;
+    my ($main) = $text =~ /^(?:int|void) main\s*\(/m ? $-[0] : unproven("$path: has no main()");
+    my $before = substr $text, 0, $main, '';
+    $rows && $text =~ s/\b\Q$rows\E\s*=\s*[^=;,][^;,]*/$rows = atoi(getenv("PATCH_LLMC_ROWS"))/
+        or unproven("$path: dataloader_init(&LOADER, PATTERN, B, T, ...) with B = NUMBER; was not found: "
+                    . 'give --build, --run and --losses');
+    $text =~ /\bfor\s*\([^;]*;\s*step\s*<=?\s*(\w+)/ or return $before . $text;
+    my $bound = $1;
+    if ($bound =~ /^\d+$/) { $text =~ s/(;\s*step\s*<=?\s*)$bound\b/$1 . least($bound)/e }
+    else { $text =~ s/(\b$bound\s*=\s*)(\d+)(\s*[;,])/$1 . least($2) . $3/e }
+    return $before . $text;
 }
+sub least ($steps) { return $steps < $STEPS ? $steps : $STEPS }
 
-# Returns the files that git tracks or, with --no-git, all files, but no large ones.
-sub tree_files {
-    my $list = $no_git ? `cd '$dir' && find . -type f -size -1024k -not -path './.git/*' -printf '%P\\0'`
-                       : git('ls-files', '-z');
-    return grep { -f "$dir/$_" && !-l "$dir/$_" && -s _ < 1 << 20 } split /\0/, $list // '';
-}
-
-sub copy_tree ($to) {
-    for my $name (tree_files()) {
+# Copies a folder's files, but no large ones.
+sub copy_tree ($from, $to) {
+    my ($list) = output_of($from, qw(find . -name .git -prune -o -path ./build -prune -o -type f
+                                  -size -1024k -printf), '%P\0');
+    for my $name (split /\0/, $list) {
         make_path(dirname("$to/$name"));
-        write_whole("$to/$name", read_whole("$dir/$name"), (stat "$dir/$name")[2]);
+        write_whole("$to/$name", read_whole("$from/$name"), (stat "$from/$name")[2]);
     }
-    make_inputs($to);
 }
 
-# Runs a command in a folder. Returns its output, and undef or the reason why it failed.
+# Returns the output of a command in a folder, and undef or the reason why it failed.
 sub output_of ($folder, @command) {
-    my $pid = open my $out, '-|';
-    defined $pid or stop("fork: $!");
+    my $pid = open(my $out, '-|') // stop("fork: $!");
+    my $seconds = $prove{seconds} || 120;
     if (!$pid) {
         delete @ENV{qw(MAKEFLAGS MAKELEVEL MFLAGS ZERO_CONFIG)};
         chdir $folder and open STDIN, '<', '/dev/null' and open STDERR, '>&', \*STDOUT
-            and exec 'timeout', '-k', '5', $SECONDS, @command;
+            and exec 'timeout', '-k', '5', $seconds, @command;
         exit 127;
     }
     local $/;
     my $text = <$out> // '';
     return ($text, undef) if close $out;
-    return ($text, "still running after $SECONDS seconds") if $? >> 8 == 124;
+    my $status = $? >> 8;
+    return ($text,
+        "still running after $seconds seconds; --seconds N allows more, --inputs DIR gives a smaller "
+            . 'model or less data, and --run a command with fewer steps') if $status == 124;
+    my @errors = $text =~ /^[^\n]*\berror: [^\n]*/mg;
+    return ($text, join "\n    ", 'does not compile:', @errors > 8 ? @errors[0 .. 7] : @errors) if @errors;
     # without mpirun's notes
     my @lines = grep { /\S/ && !/^\[\S+:\d+\] / } split /\n/, $text =~ s/^-{70,}\n.*?^-{70,}\n//gmsr;
     splice @lines, 0, -6 if @lines > 6;
-    return ($text, join "\n    ", 'fails with status ' . ($? >> 8) . ':', @lines);
+    return ($text, join "\n    ", "fails with status $status:", @lines);
 }
 
-# Ends the proof; prove() then returns the reason.
+# Ends the proof; the caller then prints the reason.
 sub unproven ($why) { die { why => $why } }
 
 sub built ($folder, $which) {
-    my ($text, $failed) = output_of($folder, 'make', '-j2', 'train_gpt2', 'ZERO_OPT=-O1');
-    unproven("make train_gpt2 in a copy of the $which: $failed") if $failed;
+    my @command = $prove{build} ? ('sh', '-c', $prove{build}) : qw(make -j2 train_gpt2 ZERO_OPT=-O1);
+    my ($text, $failed) = output_of($folder, @command);
+    $failed // return;
+    $failed =~ s/^(\s+([\w.\/]+)):(\d+)/"$1:" . ($files{$2} && $files{$2}{origin}[$3 - 1] || $3)/gem
+        if $which =~ /patched/;
+    unproven("$which: " . ($prove{build} || 'make train_gpt2') . " $failed");
 }
 
-sub losses ($text) { return $text =~ /\bloss:?\s+(-?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))/gi }
-
-# Runs a trainer; returns its losses, and its digest if it prints one.
-sub run_of ($folder, $which, @command) {
-    my ($text, $failed) = output_of($folder, 'env', 'OMP_NUM_THREADS=1', @command, './train_gpt2');
+# Runs a trainer; returns what it printed and wrote. The files are removed, so that the next run writes them.
+sub run_of ($folder, $which, $ranks, @launcher) {
+    write_whole("$folder/.patch_llmc", '', 0644);
+    my $rows = $ROWS / $ranks;
+    my @command = $prove{run} ? ('sh', '-c', $prove{run} =~ s/\bROWS\b/$rows/gr) : './train_gpt2';
+    my ($text, $failed) = output_of($folder, 'env', 'OMP_NUM_THREADS=1', "PATCH_LLMC_ROWS=$rows", @launcher,
+        @command);
     unproven("$which: $failed") if $failed;
+    my %written;
+    for my $name (split /\0/, (output_of($folder, qw(find . -type f -newer .patch_llmc -printf),
+        '%P\0'))[0]) {
+        next if $name =~ /^\.patch_llmc$/ || $name =~ m{\.zero/};
+        $written{$name} = read_whole("$folder/$name");
+        unlink "$folder/$name";
+    }
+    my $loss = $prove{losses} || '\bloss:?\s+(-?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))';
     my ($digest) = $text =~ /^params_hash (\w+)/m;
-    return { which => $which, losses => [ losses($text) ], digest => $digest };
+    return { which => $which, ranks => $ranks, losses => [$text =~ /$loss/gi],
+             samples => join("\n", $text =~ /^---\n(.*?)^---$/msg),
+             digest => $digest // 'none', files => \%written };
 }
 
-sub on_two_ranks ($folder, $stage) {
-    return run_of($folder, "stage $stage, 2 ranks", "ZERO_STAGE=$stage", 'ZERO_POISON=1', 'ZERO_CHECK=1',
-                  'OMPI_ALLOW_RUN_AS_ROOT=1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1',
-                  qw(mpirun --oversubscribe --bind-to none -np 2));
+sub on_ranks ($folder, $stage, $ranks) {
+    my $run = run_of($folder, "stage $stage, $ranks rank" . ($ranks > 1 ? 's' : ''), $ranks,
+                     "ZERO_STAGE=$stage", 'ZERO_POISON=1', 'ZERO_CHECK=1',
+                     'OMPI_ALLOW_RUN_AS_ROOT=1', 'OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1',
+                     qw(mpirun --oversubscribe --bind-to none -np), $ranks);
+    return { %$run, stage => $stage };
 }
 
-sub differ ($a, $b) {
+sub differ ($a, $b, $most = $MOST) {
     return lc $a ne lc $b if "$a$b" =~ /[a-z]{3}/i;
-    return abs($a - $b) > $MOST * (abs($a) > 1 ? abs($a) : 1);
+    return abs($a - $b) > $most * (abs($a) > 1 ? abs($a) : 1);
 }
 
-# Returns the index of the first loss that differs from the original's, or undef.
-sub first_difference ($original, $run) {
-    my ($expected, $got) = ($original->{losses}, $run->{losses});
+# Returns the index of the first number that differs, or undef.
+sub first_difference ($expected, $got, $most = $MOST) {
     for my $i (0 .. $#$expected) {
-        return $i if $i > $#$got || differ($expected->[$i], $got->[$i]);
+        return $i if $i > $#$got || differ($expected->[$i], $got->[$i], $most);
     }
     return $#$got > $#$expected ? scalar @$expected : undef;
 }
@@ -152,39 +189,101 @@ sub table ($from, $to, @runs) {
     return $text;
 }
 
-sub compared ($original, @runs) {
-    my $n = @{ $original->{losses} };
-    $n >= 4 or unproven("the original prints $n losses (\"loss NUMBER\"); the proof needs at least 4");
-    for my $run (@runs) {
-        my $i = first_difference($original, $run) // next;
-        my $from = $i > 2 ? $i - 2 : 0;
-        unproven('the losses differ from number ' . ($i + 1) . " on:\n"
-                 . table($from, $i + 1, $original, @runs));
-    }
-    my @digests = map { $_->{digest} // 'none' } @runs;
-    $digests[0] eq $digests[1] or unproven("the digests of the parameters differ: @digests");
-    my $last = $n - 1;
-    return table(0, 1, $original, @runs) . table($last, $last, $original, @runs) =~ s/^.*\n//r
-        . "$n losses agree to $MOST; parameters after the last step: digest $digests[0] at both stages\n";
+# Compares a file that the original wrote, twice, with the patched trainer's. Returns a note if the bytes
+# differ. Numbers that the original writes differently each time, such as times, are not compared. Of a binary
+# file, 1% of the numbers may differ: where a gradient is 0 but for rounding, AdamW still takes full steps.
+my $NUMBER = qr/-?\d[\d.]*(?:e[-+]?\d+)?/i;
+sub file_note ($name, $expected, $again, $run) {
+    my $got = $run->{files}{$name};
+    defined $got or unproven("$run->{which}: does not write $name, which the original writes");
+    return '' if $got eq $expected;
+    my $sizes = length($expected) . ' bytes by the original, ' . length($got) . ' by the patched trainer';
+    length $got or unproven("$run->{which}: writes an empty $name ($sizes)");
+    my $is_text = "$expected$got" !~ /[^\t\n\r -~]/;
+    my ($one, $other, $same) = map { $is_text ? [/$NUMBER/g] : [unpack 'f<*', $_] }
+        $expected, $got, $again // '';
+    my $shape = sub { $is_text ? $_[0] =~ s/$NUMBER//gr : length $_[0] };
+    $shape->($expected) eq $shape->($got) && @$one == @$other
+        or unproven("$run->{which}: $name differs from the original's in more than numbers: $sizes");
+    my @compared = grep { @$same != @$one || $same->[$_] eq $one->[$_] } 0 .. $#$one;
+    my @wrong = grep { differ($one->[$_], $other->[$_], 1e-3) } @compared;
+    my $i = $wrong[0];
+    @wrong > ($is_text ? 0 : @$one / 100)
+        and unproven("$run->{which}: $name differs from the original's, first at number " . ($i + 1)
+                     . ": $one->[$i] and $other->[$i]");
+    return "$name: the numbers agree to 1e-3; their last bits differ, because ranks add in another order\n";
 }
 
-# Returns the table and undef if the runs are equal, else undef and the reason.
-sub prove {
-    my $temporary = tempdir('patch_llmc.XXXXXX', TMPDIR => 1, CLEANUP => 1);
-    my ($original, $patched) = ("$temporary/original", "$temporary/patched");
-    my $table = eval {
-        copy_tree($_) for $original, $patched;
-        write_whole("$original/$FILE{trainer}", twice_the_rows($files{ $FILE{trainer} }), 0644);
-        write_whole("$patched/$_->{name}", $_->{new}, 0644) for values %files;
-        copy_plugin("$patched/llmc_zero");
+# Returns the report of a proof, or ends it with the first difference.
+sub compared ($original, @runs) {
+    my $n = @{ $original->{losses} };
+    $n >= 4 or unproven("the original prints $n losses (\"loss NUMBER\"); the proof needs at least 4; "
+                        . '--losses REGEX finds losses of another form');
+    my %notes;
+    for my $run (@runs) {
+        my $i = first_difference($original->{losses}, $run->{losses});
+        defined $i and unproven('the losses differ from number ' . ($i + 1) . " on:\n"
+                                . table($i > 2 ? $i - 2 : 0, $i + 1, $original, $run));
+        $run->{samples} eq $original->{samples}
+            or unproven("$run->{which}: the sampled text differs:\n$original->{samples}\n$run->{samples}");
+        $notes{ file_note($_, $original->{files}{$_}, $original->{again}{$_}, $run) }++
+            for sort keys %{ $original->{files} };
+    }
+    my ($one, $other) = @runs;                          # stages 0 and 3 on the same number of ranks
+    $one->{digest} eq $other->{digest} or unproven("the digests of the parameters differ: $one->{which} "
+                                                   . "$one->{digest}, $other->{which} $other->{digest}");
+    my @files = sort keys %{ $original->{files} };
+    my @shown = ($original, $one, $other);
+    return table(0, 1, @shown) . table($n - 1, $n - 1, @shown) =~ s/^.*\n//r
+        . "$n losses agree to $MOST on " . join(', ', sort map { $_->{ranks} } grep { $_->{stage} } @runs)
+            . ' ranks'
+        . (@files ? ', and the files ' . join(', ', @files) : '')
+        . "; parameters after the last step: digest $one->{digest} at both stages\n"
+        . join '', grep { $_ } sort keys %notes;
+}
+
+# Proves the trees in two temporary folders. Returns the report and undef, or undef and the reason.
+sub proven ($original, $patched) {
+    my $report = eval {
         built($original, 'original');
-        my $expected = run_of($original, 'original', 'OMPI_COMM_WORLD_RANK=0');
         built($patched, 'patched trainer');
-        compared($expected, map { on_two_ranks($patched, $_) } 0, 3);
+        my $expected = run_of($original, 'original', 1, 'OMPI_COMM_WORLD_RANK=0');
+        $expected->{again} = run_of($original, 'original', 1, 'OMPI_COMM_WORLD_RANK=0')->{files}
+            if %{ $expected->{files} };
+        my @runs = $prove{run} && $prove{run} !~ /\bROWS\b/ ?
+            ([0, 1], [3, 1]) : ([0, 2], [3, 2], [3, 1], [3, 4]);
+        compared($expected, map { on_ranks($patched, @$_) } @runs);
     };
-    return ($table, undef) if defined $table;
+    return ($report, undef) if defined $report;
     my $why = $@;
     return (undef, ref $why ? $why->{why} : $why);
+}
+
+# Copies a tree, with the inputs, and with changed files if given.
+sub prepare ($from, $to, %new) {
+    copy_tree($from, $to);
+    write_whole("$to/$_", $new{$_}, 0644) for keys %new;
+    my $path = "$to/$FILE{trainer}";
+    if (!$prove{run}) {
+        -e $path or unproven("$from: has no $FILE{trainer}: give --build, --run and --losses");
+        my $text = read_whole($path);
+        make_inputs($to, $text) if !$prove{inputs};
+        write_whole($path, made_small($text, "$from/$FILE{trainer}"), 0644);
+    }
+    copy_tree($prove{inputs}, $to) if $prove{inputs};
+}
+
+# Proves a pair of trees, the second with changed files if given.
+sub prove ($original, $patched, %new) {
+    my $temporary = tempdir('patch_llmc.XXXXXX', TMPDIR => 1, CLEANUP => 1);
+    my $ready = eval {
+        prepare($original, "$temporary/original");
+        prepare($patched, "$temporary/patched", %new);
+        copy_plugin("$temporary/patched/llmc_zero") if %new;
+        1;
+    };
+    return (undef, ref $@ ? $@->{why} : $@) if !$ready;
+    return proven("$temporary/original", "$temporary/patched");
 }
 
 1;

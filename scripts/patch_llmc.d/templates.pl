@@ -1,5 +1,5 @@
 # The added code: C for the two trainers, and rules for the Makefile. When zero.h changes, update this code,
-# and the lines that trainer.pl, cuda_trainer.pl and units.pl pass to before(), after() and instead().
+# and the lines that llmc.pl and llmc_cuda.pl pass to before(), after() and instead().
 use strict;
 use warnings;
 use feature 'signatures';
@@ -12,13 +12,14 @@ sub wrapped (@items) {
     return $lines;
 }
 
-sub unit_of ($f, $name) { return $f->{in_blocks}{$name} ? 'Z_BLOCKS' : 'Z_EMBEDDING' }
+our (@tensors, %in_blocks);
+
+sub unit_of ($name) { return $in_blocks{$name} ? 'Z_BLOCKS' : 'Z_EMBEDDING' }
 
 # Code for both trainers. $type is the C type of a parameter, $piece the number of elements to pass at once.
-sub shared ($f, $type, $piece, $decayed) {
-    my @tensors = @{ $f->{tensors} };
-    my $enum = wrapped(map { number($_) } @tensors);
-    my $rows = wrapped(map { "{ \"$_\", " . unit_of($f, $_) . ', ' . ($decayed->{$_} // 0) . ' }' } @tensors);
+sub shared ($type, $piece, $decayed) {
+    my $enum = wrapped(map { 'Z_' . uc } @tensors);
+    my $rows = wrapped(map { "{ \"$_\", " . unit_of($_) . ', ' . ($decayed->{$_} // 0) . ' }' } @tensors);
     return <<"END";
 enum { // the tensors, as in ParameterTensors
 ${enum}    Z_TENSORS
@@ -97,6 +98,18 @@ static void z_create_model(zero_config *config, const size_t *sizes, int L) {
     if (zero_rank(z) == 0) z_print_memory(config->stage);
 }
 
+// A training pass is announced before gpt2_forward(); every other call of it is an evaluation, on all ranks.
+static int z_training;
+static void z_begin_train(int micro_batch, int of, const void *inputs, size_t bytes) {
+    z_check(zero_check_batch(z, inputs, bytes));
+    z_check(zero_begin_train(z, micro_batch, of));
+    z_training = 1;
+}
+static void z_begin_pass(void) {
+    if (!z_training) z_check(zero_begin_eval(z));
+    z_training = 0;
+}
+
 // The ranks compare their inputs: all parameters, and the name and first 64 KiB of each data file, which
 // include the header with the file's size.
 static uint64_t z_params_read; // a digest
@@ -157,6 +170,23 @@ static void z_read_params(FILE *file, const size_t *sizes, int L) {
     z_each_piece(sizes, L, z_read_piece, file);
 }
 
+static void z_copy_piece(void *from, int t, int l, int64_t at, int64_t n) {
+    const $type **next = (const $type **)from;
+    z_set_piece(t, l, at, n, *next);
+    *next += n;
+}
+static void z_set_params(const $type *from, const size_t *sizes, int L) {
+    z_each_piece(sizes, L, z_copy_piece, &from);
+}
+static void z_write_piece(void *file, int t, int l, int64_t at, int64_t n) {
+    z_check(zero_get(z, ZERO_PARAM, t, l, at, n, z_values));
+    for (int64_t i = 0; i < n; i++) { z_raw[i] = ($type)z_values[i]; }
+    if (fwrite(z_raw, sizeof($type), n, (FILE *)file) != (size_t)n) z_refuse("cannot write the parameters");
+}
+static void z_write_params(FILE *file, const size_t *sizes, int L) {
+    z_each_piece(sizes, L, z_write_piece, file);
+}
+
 static void z_finish(void) {
     char hash[17];
     z_check(zero_hash(z, 0, hash));
@@ -167,8 +197,8 @@ static void z_finish(void) {
 END
 }
 
-sub helpers ($f) {
-    my $shared = shared($f, 'float', '1 << 16', { map { $_ => 1 } @{ $f->{tensors} } });
+sub helpers {
+    my $shared = shared('float', '1 << 16', { map { $_ => 1 } @tensors });
     return <<"END";
 // ----------------------------------------------------------------------------
 // ZeRO: the plugin holds parameters, gradients and moments. It reads its settings from the environment:
@@ -210,6 +240,14 @@ static void z_create(const size_t *sizes, int L) {
     z_create_model(&config, sizes, L);
 }
 
+// Gradients that add up over several batches would lose all but the last.
+static int z_backwards; // since gpt2_zero_grad()
+static void z_one_backward(void) {
+    if (z_backwards++ > 0)
+        z_refuse("gpt2_backward() ran twice without gpt2_zero_grad(): for gradients of several "
+                 "micro-batches, set config.micro_batches in z_create() and call z_begin_train(number, of, "
+                 "...) before each forward pass, as docs/porting.md says in step 6");
+}
 static float z_mean(double value) {
     z_check(zero_sum(z, &value, 1));
     return (float)(value / zero_ranks(z));
@@ -232,8 +270,8 @@ static inline cudaError_t cudaMemAdvise(const void *memory, size_t bytes, cudaMe
 END
 }
 
-sub cuda_helpers ($f) {
-    my $shared = shared($f, 'floatX', '1 << 20', decayed($f));
+sub cuda_helpers (@decayed) {
+    my $shared = shared('floatX', '1 << 20', { map { $_ => 1 } @decayed });
     return <<"END";
 // ----------------------------------------------------------------------------
 // ZeRO: the plugin holds parameters, gradients, moments and masters, and connects the ranks. -z sets its
@@ -354,23 +392,6 @@ static void z_configure(int stage, int micro_batches, int use_master_weights) {
 }
 static void z_create(const size_t *sizes, int L) { z_create_model(&z_config, sizes, L); }
 
-static void z_copy_piece(void *from, int t, int l, int64_t at, int64_t n) {
-    const floatX **next = (const floatX **)from;
-    z_set_piece(t, l, at, n, *next);
-    *next += n;
-}
-static void z_set_params(const floatX *from, const size_t *sizes, int L) {
-    z_each_piece(sizes, L, z_copy_piece, &from);
-}
-static void z_write_piece(void *file, int t, int l, int64_t at, int64_t n) {
-    z_check(zero_get(z, ZERO_PARAM, t, l, at, n, z_values));
-    for (int64_t i = 0; i < n; i++) { z_raw[i] = (floatX)z_values[i]; }
-    fwriteCheck(z_raw, sizeof(floatX), n, (FILE *)file);
-}
-static void z_write_params(FILE *file, const size_t *sizes, int L) {
-    z_each_piece(sizes, L, z_write_piece, file);
-}
-
 // The plugin's checkpoint is next to the state files: state_STEP.zero for all ranks' state_STEP_RANK.bin.
 static std::string z_state_path(const char *filename) {
     std::string name(filename);
@@ -408,8 +429,14 @@ END
 sub make_rules {
     return <<'END';
 
-# ZeRO: builds only train_gpt2 with the plugin in llmc_zero/, even with CFLAGS on the command line.
+# ZeRO: builds only train_gpt2 and train_gpt2cu with the plugin in llmc_zero/, even with CFLAGS on the command
+# line.
 include llmc_zero/zero.mk
+END
+}
+
+sub plain_make_rules {
+    return <<'END';
 train_gpt2: override CFLAGS += -DLLMC_ZERO
 train_gpt2: override LDLIBS += $(ZERO_LIBS)
 train_gpt2: $(ZERO_LIB)
