@@ -652,7 +652,7 @@ static int train_model(Trainer *t) {
     set_up_alone(t);
     open_data(t);
     set_up_together(t);
-    check_room(&t->model, &t->data, logs_bytes_a_step(t->data.steps));
+    check_room(&t->model, &t->data);
     begin_or_resume(t);
     if (!t->is_done) data_keep_tokenizer(&t->data);
     print_start(&t->model, t->data.micro_batches, t->data.steps, t->resume_step);

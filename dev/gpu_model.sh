@@ -559,7 +559,7 @@ function group_of_kernel(name,    i, n, rule) {
               "  encoder.*backward encoder_backward  encoder encoder" \
               "  layernorm.*backward layernorm_backward  layernorm layernorm  elementwise gelu" \
               "  partial_sums|bias_from_sums partial  column_sums bias  sum_squares|add_up norm" \
-              "  adamw adamw  sum_ranks|accumulate sums  nvjet|gemm|cutlass|cublas|splitK|xmma matmuls" \
+              "  adamw adamw  sum_ranks sums  nvjet|gemm|cutlass|cublas|splitK|xmma matmuls" \
               "  memset|Memset|clear clear  memcpy|Memcpy|convert copies  sum_kernel loss", rule, " +")
     for (i = 1; i < n; i += 2)
         if (name ~ rule[i]) return rule[i + 1] == "-" ? "" : rule[i + 1]

@@ -34,7 +34,7 @@ void check_set(zero *z, zero_value what, const layout_place *p, int64_t offset, 
     memset(z->check.is_read, 0, z->layout.n_units);
     z->check.set[place] += XXH3_64bits_withSeed(values, (size_t)n * sizeof *values,
                                                 (uint64_t)(offset * STATES + what));
-    if (states_with(z, what, p->unit) == states_get(z, ZERO_PARAM)) z->check.n_set[place] += n;
+    if (rank_state_with(z, what, p->unit) == rank_state(z, ZERO_PARAM)) z->check.n_set[place] += n;
 }
 
 // The checkpoint replaces all values, on all ranks.
@@ -85,7 +85,7 @@ static int digest(zero *z, const char *at, size_t bytes, uint64_t *out) {
     *out = 0;
     for (size_t n; bytes; bytes -= n, at += n) {
         n = bytes < most ? bytes : most;
-        const void *view = device_view(&z->device, at, n, states_room(z));
+        const void *view = device_view(&z->device, at, n, rank_states_room(z));
         if (!view) return ZERO_ERR_DEVICE;
         *out = XXH3_64bits_withSeed(view, n, *out);
     }

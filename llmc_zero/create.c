@@ -31,7 +31,7 @@ static int create_states(zero *z) {
                              z->config.stage == 3));
     ZERO_TRY(pass_create(z));
     ZERO_TRY(check_create(z));
-    ZERO_TRY(states_open(z));
+    ZERO_TRY(rank_states_open(z));
     ZERO_TRY(params_create(z));
     ZERO_TRY(save_create(z));
     if (!z->config.inference) ZERO_TRY(grads_create(z));
@@ -42,7 +42,7 @@ static int create_states(zero *z) {
 // and from host memory, or AdamW on the CPU. end_collectives starts that thread now, so that all ranks fail
 // if one cannot create it.
 static int open_lanes(zero *z) {
-    const int crosses = state_goes_across(&z->config);
+    const int crosses = placement_crosses(&z->config);
     unsigned threads = 0;
     if (z->config.overlap && (crosses || !z->comm.only_queues)) threads |= LANE_BIT(LANE_COLLECTIVES);
     if (z->config.overlap && crosses) threads |= LANE_BIT(LANE_COPIES);
@@ -114,10 +114,10 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
 static void destroy(zero *z, int clean) {
     save_drop(z);
     tasks_close(&z->tasks);
-    states_stop_files(z);
+    rank_states_stop_files(z);
     clean = clean && !z->tasks.failed;
     comm_close(&z->comm, clean);
-    states_free(z);
+    rank_states_free(z);
     net_close(&z->net, clean);
     layout_free(&z->layout);
     trace_close(&z->trace);
@@ -139,7 +139,6 @@ int zero_create(zero **out, const zero_config *config, const zero_tensor *tensor
         destroy(z, 0);
         return rc;
     }
-    failure_at_exit(&z->net);
     *out = z;
     return 0;
 }

@@ -11,7 +11,7 @@
 
 // Stages 2 and 3 put the sum into this rank's shard, or add it to the shard. Stages 0 and 1 reduce in place.
 static int open_sums(zero *z, struct grads_bucket *b, device_stream stream, state_part *parts) {
-    state *grads = states_get(z, ZERO_GRADIENT);
+    state *grads = rank_state(z, ZERO_GRADIENT);
     state_intent intent = grads->sharded && !b->add ? STATE_WRITE : STATE_CHANGE;
     for (int i = 0; i < b->n_pieces; i++) {
         const state_range all = state_all(grads, b->units[i], state_held(grads));
@@ -29,14 +29,13 @@ static int open_sums(zero *z, struct grads_bucket *b, device_stream stream, stat
 // another on their stream.
 static int widen(zero *z, const struct grads_bucket *b, comm_piece *wide) {
     device *d = &z->device;
-    float *at = (float *)z->grads.wire;
+    char *at = z->grads.wire;
     for (int i = 0; i < b->n_pieces; i++) {
         const comm_piece *p = &b->pieces[i];
         int64_t elems = p->elems * z->comm.group.ranks;
-        const int overwrites = 1;
-        ZERO_TRY(d->f->accumulate(d, COMM, at, plan_reduced_type(&z->config), p->full, elems, overwrites));
-        wide[i] = (comm_piece){ (char *)at, p->shard, p->elems };
-        at += elems;
+        ZERO_TRY(device_convert(d, COMM, ZERO_F32, at, plan_reduced_type(&z->config), p->full, elems, 0));
+        wide[i] = (comm_piece){ at, p->shard, p->elems };
+        at += elems * sizeof(float);
     }
     return 0;
 }
@@ -63,7 +62,7 @@ static int reduce_opened(zero *z, const struct grads_bucket *b) {
         type = ZERO_F32;
     }
     ZERO_TRY(comm_reduce_scatter(&z->comm, b->use, pieces, b->n_pieces, type,
-                                 states_get(z, ZERO_GRADIENT)->dtype, b->add));
+                                 rank_state(z, ZERO_GRADIENT)->dtype, b->add));
     return z->config.debug.poison ? poison_reduced(z, b) : 0;
 }
 
@@ -71,7 +70,7 @@ static int reduce_opened(zero *z, const struct grads_bucket *b) {
 static int sum_squares(zero *z, const struct grads_bucket *b, device_stream stream) {
     if (!b->is_last || !norm_goes_along(z)) return 0;
     for (int i = 0; i < b->n_pieces; i++) {
-        const trace_event e = { .kind = EVENT_SQUARES, .unit = b->units[i], .thread = TRACE_SQUARES };
+        const trace_event e = { .kind = EVENT_SQUARES, .unit = b->units[i], .lane = LANE_SQUARES };
         const trace_span span = trace_begin(&z->trace, stream);
         ZERO_TRY(norm_sum_unit(z, stream, b->units[i], b->pieces[i].shard));
         trace_end(&z->trace, &span, &e);
@@ -82,7 +81,7 @@ static int sum_squares(zero *z, const struct grads_bucket *b, device_stream stre
 // Counts the bytes that this rank sends. Stage 0 also sends the sums to every rank.
 static void trace_end_of_reduction(zero *z, struct grads_bucket *b, const task *k) {
     int64_t size = dtype_bytes(plan_wire_type(&z->config));
-    trace_event e = { .kind = EVENT_REDUCE, .thread = traced_lane(z, k->lane) };
+    trace_event e = { .kind = EVENT_REDUCE, .lane = traced_lane(z, k->lane) };
     if (z->config.stage == 0) size += dtype_bytes(plan_reduced_type(&z->config));
     for (int i = 0; i < b->n_pieces; i++) {
         e.unit = b->units[i];
@@ -115,7 +114,7 @@ static int run_gather_sums(void *ctx, task *k) {
     int rc = open_sums(z, b, k->stream, sums);
     if (!rc)
         rc = comm_all_gather(&z->comm, b->use, b->pieces, b->n_pieces,
-                             dtype_bytes(states_get(z, ZERO_GRADIENT)->dtype));
+                             dtype_bytes(rank_state(z, ZERO_GRADIENT)->dtype));
     rc = state_close_after(rc, sums, b->n_pieces);
     trace_end_of_reduction(z, b, k);
     return rc;
@@ -211,7 +210,7 @@ int grads_open(zero *z, int unit) {
         ZERO_TRY(claim_buffer(z, unit));
         u->at = bucket_memory(z, unit);
     } else {
-        state *grads = states_get(z, ZERO_GRADIENT);
+        state *grads = rank_state(z, ZERO_GRADIENT);
         ZERO_TRY(tasks_wait(&z->tasks, u->read_by));
         ZERO_TRY(state_open(&u->opened, grads, COMPUTE, unit, STATE_WHOLE, STATE_WRITE));
         u->at = u->opened.at;
@@ -228,9 +227,9 @@ static int add_to_sum(zero *z, int unit) {
     int first = pass_is_first(z);
     state_part sum;
     ZERO_TRY(tasks_wait(&z->tasks, z->grads.units[unit].read_by));
-    ZERO_TRY(state_open(&sum, states_get(z, ZERO_GRADIENT), COMPUTE, unit, STATE_WHOLE,
+    ZERO_TRY(state_open(&sum, rank_state(z, ZERO_GRADIENT), COMPUTE, unit, STATE_WHOLE,
                         first ? STATE_WRITE : STATE_CHANGE));
-    int rc = d->f->accumulate(d, COMPUTE, (float *)sum.at, type, grads, u->padded, first);
+    int rc = device_convert(d, COMPUTE, ZERO_F32, sum.at, type, grads, u->padded, !first);
     ZERO_TRY(state_close_after(rc, &sum, 1));
     return z->config.debug.poison ? d->f->fill_nan(d, COMPUTE, grads, u->padded * dtype_bytes(type)) : 0;
 }
@@ -324,7 +323,7 @@ int grads_create(zero *z) {
     const layout *l = &z->layout;
     ZERO_TRY_ALLOC(z->grads.units = allocate_array(z, l->n_units, sizeof *z->grads.units));
     ZERO_TRY_ALLOC(z->grads.buckets = allocate_array(z, l->n_buckets, sizeof *z->grads.buckets));
-    ZERO_TRY(states_create(z, ZERO_GRADIENT));
+    ZERO_TRY(rank_state_create(z, ZERO_GRADIENT));
     if (plan_uses_buckets(&z->config)) ZERO_TRY(create_buffers(z));
     if (z->plan.own[PLAN_WIRE].blocks) ZERO_TRY_ALLOC(z->grads.wire = allocate(z, PLAN_WIRE));
     ZERO_TRY(create_cleared(z));

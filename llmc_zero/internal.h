@@ -14,7 +14,7 @@
 #include "pass.h"
 #include "plan.h"
 #include "schedule.h"
-#include "states.h"
+#include "rank_states.h"
 #include "step.h"
 #include "base/tasks.h"
 #include "base/trace.h"
@@ -36,7 +36,7 @@ struct zero {
     // each is owned by the file of the same name; other files may only call that file's functions
     // (tests/test_house.sh)
     struct pass pass;
-    struct states states;
+    struct rank_states rank_states;
     struct params params;
     struct grads grads;
     struct norm norm;
@@ -60,11 +60,11 @@ static inline void *allocate_for_unit(zero *z, plan_item item, int unit) {
 }
 
 // The lane shown in the trace: without overlap the trainer's thread does everything.
-static inline int traced_lane(const zero *z, task_lane lane) {
-    return z->config.overlap ? lane : LANE_TRAINER;
+static inline lane traced_lane(const zero *z, lane of_task) {
+    return z->config.overlap ? of_task : LANE_TRAINER;
 }
 
-// -------- ranks.c
+// -------- job.c
 
 // Waits for the stream.
 int wait_for_device(zero *z, device_stream s);
@@ -77,7 +77,7 @@ int end_collectives(zero *z);
 // that did.
 int agree(zero *z, int rc);
 
-// same.c: fails on all ranks if the settings or tables of any rank differ from rank 0's
+// same_settings.c: fails on all ranks if the settings or tables of any rank differ from rank 0's
 int same_settings(zero *z, const zero_tensor *tensors, int n_tensors, const zero_unit *units, int n_units);
 
 #endif

@@ -15,8 +15,6 @@ int64_t zero_tensor_elems(const zero_tensor *t) {
     return elems;
 }
 
-static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
-
 static int is_factor(float x) { return x >= 0 && x <= FLT_MAX; }
 
 static int check_tables(const zero_tensor *t, int n_tensors, const zero_unit *u, int n_units) {
@@ -160,7 +158,7 @@ static void place_slots(layout *l) {
         u->slot_elems = u->padded;
         if (u->frozen >= 0) {
             layout_unit *frozen = &l->units[u->frozen];
-            frozen->slot_offset = round_up(u->padded, SLOT_ALIGN_ELEMS);
+            frozen->slot_offset = round_up(u->padded, PAGE_ELEMS);
             u->slot_elems = frozen->slot_offset + frozen->padded;
         }
         if (!u->shared && u->slot_elems > l->largest_slot) l->largest_slot = u->slot_elems;

@@ -20,7 +20,7 @@ static void store(zero_dtype t, char *p, int64_t i, float x) {
 }
 
 static int all_reduce(zero *z, comm_use use, char *grads, int64_t n, char *theirs, float *sum) {
-    zero_dtype wire = plan_wire_type(&z->config), type = states_get(z, ZERO_GRADIENT)->dtype;
+    zero_dtype wire = plan_wire_type(&z->config), type = rank_state(z, ZERO_GRADIENT)->dtype;
     for (int r = 0; r < z->comm.group.ranks; r++) {
         for (int64_t i = 0; i < n && r == z->comm.group.rank; i++)
             store(wire, theirs, i, load(type, grads, i));
@@ -36,10 +36,10 @@ enum { CHUNK = 1 << 18 };
 
 static int reduce_unit(zero *z, int unit, char *theirs, float *sum) {
     const comm_use use = { .purpose = ZERO_FOR_STEP, .unit = unit, .units = 1 };
-    const size_t size = dtype_bytes(states_get(z, ZERO_GRADIENT)->dtype);
+    const size_t size = dtype_bytes(rank_state(z, ZERO_GRADIENT)->dtype);
     const int64_t elems = z->layout.units[unit].padded;
     state_part grads;
-    ZERO_TRY(state_open(&grads, states_get(z, ZERO_GRADIENT), COMM, unit, STATE_WHOLE, STATE_CHANGE));
+    ZERO_TRY(state_open(&grads, rank_state(z, ZERO_GRADIENT), COMM, unit, STATE_WHOLE, STATE_CHANGE));
     int rc = 0;
     for (int64_t at = 0; at < elems && !rc; at += CHUNK)
         rc = all_reduce(z, use, grads.at + at * size, elems - at < CHUNK ? elems - at : CHUNK, theirs, sum);
@@ -77,7 +77,7 @@ static void put_param(const zero *z, char *params, int64_t i, float x, uint32_t 
 static void update_tensor(zero *z, const layout_place *p, const constants *c,
                           const state_part parts[STATES]) {
     const zero_hyper *h = c->hyper;
-    const zero_dtype dtype = z->config.numbers.dtype, grads_dtype = states_get(z, ZERO_GRADIENT)->dtype;
+    const zero_dtype dtype = z->config.numbers.dtype, grads_dtype = rank_state(z, ZERO_GRADIENT)->dtype;
     const float step_size = c->step_size * p->lr_factor;
     const float keep = (float)(1 - c->lr_decay * ((double)p->lr_factor * p->decay));
     const uint32_t key = noise_key(c->update, p->tensor, p->layer);
@@ -102,7 +102,7 @@ static void update_tensor_with(zero *z, const layout_place *p, const constants *
     enum { FEW = 100 };
     float weights[FEW], gradient[FEW], *states[2];
     const zero_config *config = &z->config;
-    const zero_dtype grads_dtype = states_get(z, ZERO_GRADIENT)->dtype;
+    const zero_dtype grads_dtype = rank_state(z, ZERO_GRADIENT)->dtype;
     const uint32_t key = noise_key(c->update, p->tensor, p->layer);
     const zero_value from = parts[ZERO_MASTER].of ? ZERO_MASTER : ZERO_PARAM;
     const zero_dtype from_dtype = from == ZERO_MASTER ? ZERO_F32 : config->numbers.dtype;
@@ -139,7 +139,7 @@ static int update_unit(zero *z, int unit, const constants *c) {
     int rc = 0;
     for (int what = 0; what < STATES && !rc; what++) {
         state_intent intent = what == ZERO_GRADIENT ? STATE_READ : STATE_CHANGE;
-        state *s = states_get(z, what);
+        state *s = rank_state(z, what);
         if (s->kept) rc = state_open(&parts[what], s, COMPUTE, unit, STATE_WHOLE, intent);
     }
     for (int i = u->first_place; i < u->first_place + u->n_places && !rc; i++)

@@ -8,7 +8,7 @@
 // gradients are one array, the stretches are offsets into it and one launch processes them all. Otherwise
 // each unit needs its own launch.
 int norm_create(zero *z) {
-    const state *grads = states_get(z, ZERO_GRADIENT);
+    const state *grads = rank_state(z, ZERO_GRADIENT);
     const layout *l = &z->layout;
     int n = l->n_units;
     stretch parts[n];
@@ -27,7 +27,7 @@ int norm_create(zero *z) {
 }
 
 int norm_goes_along(const zero *z) {
-    const state *grads = states_get(z, ZERO_GRADIENT);
+    const state *grads = rank_state(z, ZERO_GRADIENT);
     return grads->sharded && !grads->array;
 }
 
@@ -43,13 +43,13 @@ int norm_sum_unit(zero *z, device_stream on, int unit, const void *grads) {
         .partial = all->partial + blocks_before,
         .done = all->done + unit,
     };
-    return d->f->sum_squares(d, on, &one, states_get(z, ZERO_GRADIENT)->dtype, grads);
+    return d->f->sum_squares(d, on, &one, rank_state(z, ZERO_GRADIENT)->dtype, grads);
 }
 
 // Queues the sums of the units that were not summed during their reduction.
 static int sum_rest(zero *z) {
     device *d = &z->device;
-    state *grads = states_get(z, ZERO_GRADIENT);
+    state *grads = rank_state(z, ZERO_GRADIENT);
     state_part part;
     if (norm_goes_along(z)) return 0;
     const trace_span span = trace_begin(&z->trace, COMPUTE);
@@ -59,7 +59,7 @@ static int sum_rest(zero *z) {
         ZERO_TRY(state_open(&part, grads, COMPUTE, u, grads->rank, STATE_READ));
         ZERO_TRY(state_close_after(norm_sum_unit(z, COMPUTE, u, part.at), &part, 1));
     }
-    trace_end(&z->trace, &span, &(trace_event){ .kind = EVENT_SQUARES, .unit = -1, .thread = TRACE_SQUARES });
+    trace_end(&z->trace, &span, &(trace_event){ .kind = EVENT_SQUARES, .unit = -1, .lane = LANE_SQUARES });
     return 0;
 }
 
@@ -67,7 +67,7 @@ static int sum_rest(zero *z) {
 // norm has the same bits at every stage. The values of the last update are sent along with the sums.
 int norm_sum_all(zero *z, const double last[HYPER_VALUES], const double **of_all, double *squares) {
     const int n = z->layout.n_units, shared = n + HYPER_VALUES;
-    double *mine = states_scalars(z), *all = mine + shared, sum = 0;
+    double *mine = rank_states_scalars(z), *all = mine + shared, sum = 0;
     device *d = &z->device;
     ZERO_TRY(sum_rest(z));
     ZERO_TRY(d->f->copy(d, COMPUTE, mine, z->norm.table.sums, n * sizeof(double)));

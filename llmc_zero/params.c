@@ -40,7 +40,7 @@ static void gather_into(zero *z, int unit, char *to) {
 // Stage 3 sends this rank's shard, and may read it directly into its place in the gathered unit. Stages 1 and
 // 2 gather in place.
 static int begin_source(zero *z, int stored, int64_t elems) {
-    state *params = states_get(z, ZERO_PARAM);
+    state *params = rank_state(z, ZERO_PARAM);
     state_part *source = &z->params.stored[stored].source;
     state_range r = state_all(params, stored, state_held(params));
     if (!params->sharded) return state_begin(source, params, z->comm.gather_stream, r, STATE_CHANGE, NULL);
@@ -57,27 +57,12 @@ static int begin_source(zero *z, int stored, int64_t elems) {
 static void put_to(struct params_unit *u, char *to) { __atomic_store_n(&u->put_to, to, __ATOMIC_RELEASE); }
 
 static void begin_put(zero *z, int unit) {
-    struct params_unit *u = &z->params.units[unit];
-    if (u->put_to || !u->may_put) return;
-    u->put_from = z->layout.units[unit].shard;
-    put_to(u, own_place(z, unit));
-}
-
-void params_change_with(zero *z, int unit, task *by, int puts) {
-    const state *params = states_get(z, ZERO_PARAM);
+    const state *params = rank_state(z, ZERO_PARAM);
     struct params_unit *u = &z->params.units[unit];
     const int reads_files = params->files && params->sharded && !z->device.asynchronous;
-    u->changed_by = by;
-    u->may_put = puts && reads_files && params->units[unit].away;
-}
-
-void params_before_update(zero *z, int unit) {
-    struct params_unit *u = &z->params.units[unit];
-    // gather_for_next_pass gathers the first unit as soon as it is updated.
-    const int is_gathered_next = unit == schedule_first_use(&z->schedule) && z->config.prefetch && !u->whole;
-    if (!is_gathered_next || !u->own) return;
-    gather_into(z, unit, u->own);
-    begin_put(z, unit);
+    if (!reads_files || !params->units[unit].away) return;
+    u->put_from = z->layout.units[unit].shard;
+    put_to(u, own_place(z, unit));
 }
 
 void params_put(zero *z, const state_part *p) {
@@ -105,13 +90,13 @@ static int begin_rest(zero *z, int stored) {
 
 // Parameters on the host are copied to the GPU before they are gathered.
 static int is_fetched(const zero *z, int stored) {
-    const state *params = states_get(z, ZERO_PARAM);
+    const state *params = rank_state(z, ZERO_PARAM);
     return params->sharded && state_on_host(params, state_all(params, stored, params->rank));
 }
 
 // If no source is open, the update has already copied the whole part.
 static int use_source(zero *z, int stored, comm_piece *piece) {
-    const state *params = states_get(z, ZERO_PARAM);
+    const state *params = rank_state(z, ZERO_PARAM);
     state_part *source = &z->params.stored[stored].source;
     if (!source->of) ZERO_TRY(begin_rest(z, stored));
     if (params->files && params->sharded) {
@@ -142,7 +127,7 @@ static int run_gather(void *ctx, task *k) {
     const trace_span span = trace_begin(&z->trace, k->stream);
     const int64_t size = dtype_bytes(z->config.numbers.dtype);
     const int first = layout_first_stored(&z->layout, k->index);
-    trace_event e = { .kind = EVENT_GATHER, .unit = k->index, .thread = traced_lane(z, k->lane) };
+    trace_event e = { .kind = EVENT_GATHER, .unit = k->index, .lane = traced_lane(z, k->lane) };
     comm_piece pieces[2];
     int n = 0, rc = 0;
     for (int s = first; s >= 0 && !rc; s = next_gathered(z, s)) {
@@ -159,7 +144,7 @@ static int run_gather(void *ctx, task *k) {
 
 // Begins copying the next span of this rank's part: as many elements as can be opened at once.
 static int begin_fetch(zero *z, state_part *p, device_stream on, state_range *left) {
-    state *params = states_get(z, ZERO_PARAM);
+    state *params = rank_state(z, ZERO_PARAM);
     if (!left->elems) return 0;
     state_range r = *left;
     r.elems = state_span(params, r);
@@ -175,7 +160,7 @@ static int begin_fetch(zero *z, state_part *p, device_stream on, state_range *le
 static int fetch(zero *z, int stored, const task *k) {
     state_moved *moved = z->params.stored[stored].source.moved;
     state_part parts[2] = { { .moved = moved }, { .moved = moved } };
-    state_range left = state_all(states_get(z, ZERO_PARAM), stored, z->net.rank);
+    state_range left = state_all(rank_state(z, ZERO_PARAM), stored, z->net.rank);
     int rc = begin_fetch(z, &parts[0], k->stream, &left);
     for (int i = 0; parts[i].of && !rc; i = !i) {
         rc = begin_fetch(z, &parts[!i], k->stream, &left);
@@ -306,7 +291,7 @@ static int look_ahead(zero *z, int slot_in_use) {
     int left = z->config.prefetch + !slot_in_use;
     if (!z->config.prefetch) return 0;
     schedule_walk w = schedule_ahead(&z->schedule);
-    while (schedule_next(&w) && w.what == SCHEDULED_USE) {
+    while (schedule_next(&w)) {
         if (w.next_pass) return z->schedule.left ? 0 : gather_for_next_pass(z, w.unit);
         if (!z->params.units[w.unit].own) left--;
         if (left < 0) return 0;
@@ -323,7 +308,7 @@ static int open_whole(zero *z, int unit) {
     ZERO_TRY(tasks_wait(&z->tasks, u->changed_by));
     for (int s = layout_first_stored(&z->layout, unit); s >= 0; s = z->layout.units[s].frozen) {
         state_part *opened = &z->params.stored[s].opened;
-        ZERO_TRY(state_open(opened, states_get(z, ZERO_PARAM), COMPUTE, s, STATE_WHOLE, STATE_READ));
+        ZERO_TRY(state_open(opened, rank_state(z, ZERO_PARAM), COMPUTE, s, STATE_WHOLE, STATE_READ));
         u->whole = opened->at;
     }
     return 0;
@@ -383,16 +368,8 @@ int params_begin_pass(zero *z) {
 
 // -------- around the update
 
-int params_round(zero *z, device *d, device_stream on, state_range r) {
-    state *params = states_get(z, ZERO_PARAM), *masters = states_get(z, ZERO_MASTER);
-    state_part low, master;
-    ZERO_TRY(state_open_range(&low, params, on, r, STATE_WRITE));
-    int rc = state_open_range(&master, masters, on, r, STATE_READ);
-    if (!rc) rc = d->f->convert(d, on, params->dtype, low.at, masters->dtype, master.at, r.elems);
-    return state_close_after(state_close_after(rc, &master, 1), &low, 1);
-}
-
-int params_updated(zero *z, int unit) {
+int params_updated(zero *z, int unit, task *by) {
+    z->params.units[unit].changed_by = by;
     if (z->config.stage == 0) return 0;
     if (z->config.stage == 3)
         return unit == schedule_first_use(&z->schedule) ? gather_for_next_pass(z, unit) : 0;
@@ -430,10 +407,10 @@ static int create_slots(zero *z) {
 }
 
 int params_create(zero *z) {
-    const int goes_across = state_goes_across(&z->config);
+    const int goes_across = placement_crosses(&z->config);
     ZERO_TRY_ALLOC(z->params.units = allocate_array(z, z->layout.n_units, sizeof *z->params.units));
     ZERO_TRY_ALLOC(z->params.stored = allocate_array(z, z->layout.n_stored, sizeof *z->params.stored));
-    ZERO_TRY(states_create(z, ZERO_PARAM));
+    ZERO_TRY(rank_state_create(z, ZERO_PARAM));
     if (z->config.stage == 3) ZERO_TRY(create_slots(z));
     for (int i = 0; i < z->layout.n_units; i++) {
         struct params_unit *u = &z->params.units[i];

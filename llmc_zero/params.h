@@ -23,10 +23,8 @@ struct params_unit {
     params_bytes gathered;  // by gathers that no use has followed yet
     task gather;
     comm_use gather_use;
-    task fetch;  // with a GPU: the task that copies this rank's part from the host
-    // for the update
-    task *changed_by;
-    int may_put;       // 1: that task passes its new parameters to params_put
+    task fetch;        // with a GPU: the task that copies this rank's part from the host
+    task *changed_by;  // the last task that changes its parameters
     char *put_to;      // stage 3: destination of this rank's new parameters; NULL: none
     int64_t put_from;  // elements from this one to the end of the part have been copied
 };
@@ -74,17 +72,11 @@ void params_count_files(const zero *z, zero_files *f);
 
 // -------- around the update
 
-// Sets the task that changes the unit's parameters from now on; it must stay at its address. puts: 1 if the
-// task passes new parameters to params_put.
-void params_change_with(zero *z, int unit, task *by, int puts);
-// Call it just before submitting that task, if no use of the unit precedes it.
-void params_before_update(zero *z, int unit);
-// Call it when a piece's new parameters, opened for the CPU, are complete. Copies them to where the gather
-// needs them, so that it need not read them.
+// Call it after submitting the task that changes the unit's parameters; it must stay at its address. From now
+// on the unit may be gathered, after that task.
+int params_updated(zero *z, int unit, task *by);
+// Call it in that task when a piece's new parameters, opened for the CPU, are complete. If a gather waits for
+// the task, copies them to where the gather needs them, so that it need not read them.
 void params_put(zero *z, const state_part *p);
-// Call it after submitting that task. From then on the unit may be gathered.
-int params_updated(zero *z, int unit);
-// Rounds the masters in the range to the parameters' dtype. d: the device that rounds them, on stream `on`.
-int params_round(zero *z, device *d, device_stream on, state_range r);
 
 #endif

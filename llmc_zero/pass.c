@@ -124,7 +124,7 @@ void pass_end_step(zero *z) {
 }
 
 void pass_trace_step(zero *z, int t) {
-    trace_event e = { EVENT_STEP, t, TRACE_STEPS, 0, z->pass.began_s, clock_now() };
+    trace_event e = { EVENT_STEP, t, LANE_STEPS, 0, z->pass.began_s, clock_now() };
     for (int c = 0; c < ZERO_MEMORY_CLASSES; c++) e.bytes += (int64_t)memory_bytes(&z->memory, c);
     trace_add_past(&z->trace, &e);
 }

@@ -64,14 +64,14 @@ static void plan_state(plan *p, const zero_config *c, const layout *l, zero_valu
     memory_request *r = &p->own[plan_item_of_state(what)];
     size_t away = 0;
     for (int u = 0; s.kept && u < state_units(&s); u++)
-        away += state_away(what, c, l, p->of.rank, u) * dtype_bytes(s.dtype);
+        away += placement_away(what, c, l, p->of.rank, u) * dtype_bytes(s.dtype);
     *r = request(ZERO_STATES, s.name, state_bytes(&s) - away, moved_by);
     r->blocks = s.kept && r->bytes;
-    if (c->device == ZERO_CUDA && what == ZERO_PARAM && state_goes_to_files(what, c)) {  // params_in_host
+    if (c->device == ZERO_CUDA && what == ZERO_PARAM && placement_in_files(what, c)) {  // params_in_host
         r->tier = ZERO_HOST;
         r->moved_by = ZERO_MOVED_BY_NONE;
     }
-    if (away && !state_goes_to_files(what, c))
+    if (away && !placement_in_files(what, c))
         p->away[what] = (memory_request){ ZERO_STATES, s.name, ZERO_HOST, away, 1, ZERO_MOVED_BY_NONE };
 }
 
@@ -118,7 +118,7 @@ static void plan_gradients(plan *p, const zero_config *c, const layout *l) {
 // memory: those of one tensor at a time, and at most 4 MiB.
 static void plan_update_with(plan *p, const zero_config *c, const layout *l) {
     enum { MOST = 1 << 20 };
-    const int on_device = state_tier(ZERO_MOMENT1, c) == ZERO_DEVICE || c->offload.optimizer_ratio < 1;
+    const int on_device = placement_tier(ZERO_MOMENT1, c) == ZERO_DEVICE || c->offload.optimizer_ratio < 1;
     int64_t elems = 0;
     if (c->device != ZERO_CUDA) return;
     p->own[PLAN_UPDATE].tier = ZERO_HOST;
@@ -146,7 +146,7 @@ static void plan_tables(plan *p, const zero_config *c, const layout *l) {
         plan_update_with(p, c, l);
         return;
     }
-    if (!state_goes_across(c)) return;
+    if (!placement_crosses(c)) return;
     p->own[PLAN_UPDATE_HOST] = p->own[PLAN_UPDATE];
     p->own[PLAN_UPDATE_HOST].tier = ZERO_HOST;
 }
@@ -213,7 +213,7 @@ state_range plan_next_piece(const zero_config *c, const layout *l, int rank, sta
     r.from += r.elems;
     r.elems = 0;
     if (r.part != STATE_WHOLE && r.from < l->units[r.unit].shard)
-        r.elems = state_piece_end(c, l, rank, r.unit, r.from) - r.from;
+        r.elems = placement_piece_end(c, l, rank, r.unit, r.from) - r.from;
     return r;
 }
 
@@ -289,13 +289,13 @@ static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
 // have masters, and only reads gradients. If parameters are in memory and masters in files, publishing a
 // delayed update reads the masters again.
 static void add_update_of(plan *p, const zero_config *c, const layout *l, const state *s, int unit) {
-    const int rank = p->of.rank, in_files = state_goes_to_files(s->what, c), crosses = state_goes_across(c);
-    const int64_t away = state_away(s->what, c, l, rank, unit), size = dtype_bytes(s->dtype);
-    const int64_t by_cpu_until = state_away(ZERO_MOMENT1, c, l, rank, unit);
+    const int rank = p->of.rank, in_files = placement_in_files(s->what, c), crosses = placement_crosses(c);
+    const int64_t away = placement_away(s->what, c, l, rank, unit), size = dtype_bytes(s->dtype);
+    const int64_t by_cpu_until = placement_away(ZERO_MOMENT1, c, l, rank, unit);
     const int reads = s->what != ZERO_PARAM || !state_of(ZERO_MASTER, c, l, rank, NULL).kept;
     const int writes = s->what != ZERO_GRADIENT, stays_on_host = s->what == ZERO_PARAM && in_files;
     const int publishes = s->what == ZERO_MASTER && c->offload.delayed_update &&
-                          !state_has_next(c, l, rank, unit);
+                          !placement_has_next(c, l, rank, unit);
     for (state_range r = plan_first_piece(c, l, rank, unit); r.elems; r = plan_next_piece(c, l, rank, r)) {
         const int is_away = r.from < away, by_cpu = r.from < by_cpu_until;
         const int64_t stored = in_files && is_away ? state_file_bytes(l, rank, size, r) : 0;
@@ -315,9 +315,9 @@ static void plan_moved_states(plan *p, const zero_config *c, const layout *l) {
     for (int what = 0; what < STATES; what++) {
         const state s = state_of(what, c, l, rank, NULL);
         const int64_t size = dtype_bytes(s.dtype);
-        const int crosses = state_goes_across(c) && state_tier(what, c) != ZERO_DEVICE;
+        const int crosses = placement_crosses(c) && placement_tier(what, c) != ZERO_DEVICE;
         for (int u = 0; s.kept && u < state_units(&s); u++) {
-            const int in_files = state_goes_to_files(what, c) && state_away(what, c, l, rank, u);
+            const int in_files = placement_in_files(what, c) && placement_away(what, c, l, rank, u);
             const int64_t stored = in_files ? state_file_bytes(l, rank, size, state_all(&s, u, rank)) : 0;
             const int64_t copied = crosses ? l->units[u].shard * size : 0;
             int64_t reads = 0;

@@ -5,6 +5,7 @@
 #include "comm/comm.h"
 #include "device/kernels.h"
 #include "layout.h"
+#include "placement.h"
 #include "base/memory.h"
 #include "tiers/state_across.h"
 #include "tiers/state_file.h"

@@ -27,7 +27,6 @@ void schedule_begin_pass(schedule *s, zero_mode mode, int uses, int is_last) {
     if (o->used < o->n) set_length(s, mode, o->used);  // the last pass was shorter than its record
     o->used = 0;
     s->mode = mode;
-    s->updating = 0;
     s->left = uses;
     s->is_last = is_last;
 }
@@ -64,14 +63,6 @@ const int *schedule_update_order(schedule *s) {
     return s->update;
 }
 
-const int *schedule_begin_update(schedule *s) {
-    s->updating = 1;
-    s->updated = 0;
-    return schedule_update_order(s);
-}
-
-void schedule_updated(schedule *s) { s->updated++; }
-
 // -------- looking ahead
 
 int schedule_first_use(const schedule *s) {
@@ -79,26 +70,20 @@ int schedule_first_use(const schedule *s) {
     return o->n ? o->units[0] : -1;
 }
 
-schedule_walk schedule_ahead(schedule *s) {
-    if (s->updating) return (schedule_walk){ .of = s, .part = WALK_UPDATE, .at = s->updated };
-    return (schedule_walk){ .of = s, .part = WALK_PASS, .at = s->recorded[s->mode].used };
+schedule_walk schedule_ahead(const schedule *s) {
+    return (schedule_walk){ .of = s, .at = s->recorded[s->mode].used };
 }
 
 int schedule_next(schedule_walk *w) {
-    schedule *s = w->of;
-    for (;;) {
-        const int updates = w->part == WALK_UPDATE;
-        const schedule_order *o = &s->recorded[w->part == WALK_PASS ? s->mode : ZERO_TRAIN];
-        if (w->at < (updates ? s->n_units : o->n)) {
-            w->what = updates ? SCHEDULED_UPDATE : SCHEDULED_USE;
-            w->next_pass = w->part == WALK_NEXT_PASS;
-            w->unit = (updates ? schedule_update_order(s) : o->units)[w->at++];
-            return 1;
-        }
-        // The walk ends after the next pass, or after this one if the rest of it was not recorded.
-        const int rest_is_known = s->mode == ZERO_TRAIN && o->n - o->used == s->left;
-        if (w->part == WALK_NEXT_PASS || (w->part == WALK_PASS && !rest_is_known)) return 0;
-        w->part = w->part == WALK_PASS && s->is_last ? WALK_UPDATE : WALK_NEXT_PASS;
+    const schedule *s = w->of;
+    const schedule_order *o = &s->recorded[s->mode];
+    if (w->at >= o->n && !w->next_pass) {
+        const int rest_is_known = o->n - o->used == s->left;
+        if (s->mode == ZERO_EVAL || s->is_last || !rest_is_known) return 0;
+        w->next_pass = 1;
         w->at = 0;
     }
+    if (w->at >= o->n) return 0;
+    w->unit = o->units[w->at++];
+    return 1;
 }

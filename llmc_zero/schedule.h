@@ -3,10 +3,10 @@
 //
 //   uses of micro-batch 0 | uses of micro-batch 1 | .. | update | uses of the next step's micro-batch 0 | ..
 //
-// Code that prefetches (gathers, copies, reads) walks ahead as far as it needs:
+// Gathers ahead walk as far as they need:
 //
 //   schedule_walk w = schedule_ahead(&schedule);
-//   while (schedule_next(&w) && near_enough(&w)) fetch(w.unit);
+//   while (schedule_next(&w) && near_enough(&w)) gather(w.unit);
 //
 // If a pass uses the units in a different order, the new order is recorded.
 #ifndef LLMC_ZERO_SCHEDULE_H
@@ -29,11 +29,10 @@ typedef struct {
     schedule_order recorded[2];  // by mode
     int *update;                 // (n_units) the order of the update, unless it is stale
     int update_is_stale;
-    // the pass in progress, then the update
+    // the pass in progress
     zero_mode mode;
     int left;     // uses left in it
     int is_last;  // 1: the step's last micro-batch, so the update follows
-    int updating, updated;
 } schedule;
 
 // most_uses: the maximum number of recorded uses per pass. Returns 0, or ZERO_ERR_MEMORY.
@@ -44,31 +43,23 @@ int schedule_create(schedule *s, memory *m, int n_units, int most_uses, int uses
 void schedule_begin_pass(schedule *s, zero_mode mode, int uses, int is_last);
 void schedule_use(schedule *s, int unit);  // records a use
 
-// Begins the update and returns its order (n_units), which is the same on all ranks: that of the last
-// training pass if all ranks use the units in the same order, otherwise the table's. Valid until the next
-// pass begins.
-const int *schedule_begin_update(schedule *s);
-// Predicts that order before the update begins. It may still change if the rest of this pass differs from the
-// last one.
+// Returns the order of the update (n_units), which is the same on all ranks: that of the last training pass
+// if all ranks use the units in the same order, otherwise the table's. Valid until the next pass begins.
 const int *schedule_update_order(schedule *s);
-void schedule_updated(schedule *s);  // the next unit in that order is updated
 
 // Returns the first unit of the next training pass, by the recorded order; -1 before the first pass.
 int schedule_first_use(const schedule *s);
 
-typedef enum { SCHEDULED_USE, SCHEDULED_UPDATE } scheduled;
 typedef struct {
-    scheduled what;
     int unit;
-    int next_pass;  // 1: a use in the next training pass
-    schedule *of;
-    enum { WALK_PASS, WALK_UPDATE, WALK_NEXT_PASS } part;
+    int next_pass;  // 1: a use in the step's next micro-batch
+    const schedule *of;
     int at;
 } schedule_walk;
 
-// Walks from the next use or update, nearest first, to the end of the following training pass. Ends earlier
-// where the order is unknown, as it always is after an evaluation.
-schedule_walk schedule_ahead(schedule *s);
+// Walks from the next use, nearest first, to the end of the step's next micro-batch. Ends earlier before an
+// update, and where the order is unknown.
+schedule_walk schedule_ahead(const schedule *s);
 int schedule_next(schedule_walk *w);  // 1: w has the next use; 0: nothing more is known
 
 #endif

@@ -8,7 +8,7 @@
 int step_create(zero *z) {
     loss_scale_init(&z->step.scale, &z->config);
     if (z->config.inference) return 0;
-    for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++) ZERO_TRY(states_create(z, what));
+    for (int what = ZERO_MASTER; what <= ZERO_MOMENT2; what++) ZERO_TRY(rank_state_create(z, what));
     ZERO_TRY(norm_create(z));
     return update_create(z);
 }
@@ -121,7 +121,7 @@ int zero_update(zero *z, const zero_hyper *h) {
     int clips = h->grad_clip > 0 && z->step.grad_norm > h->grad_clip;
     double scale = (clips ? h->grad_clip / z->step.grad_norm : 1) / z->step.scale.value;
     ZERO_TRY(params_drop_all(z));
-    states_touch(z);
+    rank_states_touch(z);
     z->device.f->mark(&z->device, "update", "");
     int rc = z->config.debug.naive ? naive_update(z, h, scale) : update_units(z, h, scale);
     z->device.f->mark(&z->device, NULL, NULL);
@@ -137,7 +137,6 @@ int zero_discard(zero *z) {
         return zero_fail(
             ZERO_ERR_MISUSE,
             "zero_discard: zero_promise_update has promised this step's update, which may have begun");
-    update_discard(z);
     ZERO_TRY(params_drop_all(z));
     ZERO_TRY(update_publish(z));
     return end_step(z, 0);
@@ -146,7 +145,13 @@ int zero_discard(zero *z) {
 int zero_finish_update(zero *z) {
     ZERO_TRY(pass_may_train(z, "zero_finish_update"));
     ZERO_TRY(pass_outside_step(z, "zero_finish_update"));
+    if (update_is_unpublished(z)) ZERO_TRY(params_drop_all(z));
     return update_publish(z);
+}
+
+int step_settle(zero *z) {
+    ZERO_TRY(update_wait(z));
+    return params_complete(z);
 }
 
 // Only fp16 runs have a scale to restore.

@@ -16,6 +16,9 @@ struct step {
 int step_create(zero *z);
 // (collective) Fails if the ranks passed different values to their last zero_update.
 int step_same_updates(zero *z);
+// Returns when the update and all gathers have ended and the device is idle. States may then be read and,
+// after params_drop_all, changed.
+int step_settle(zero *z);
 loss_scale step_scale(const zero *z);
 // Restores the loss scale saved by a run in this dtype.
 void step_restore_scale(zero *z, zero_dtype dtype, const loss_scale *saved);

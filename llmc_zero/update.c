@@ -18,7 +18,7 @@ static int run_publish(void *ctx, task *k);
 static void add_segments(const zero *z, struct update_piece *piece, adamw_segment *segments) {
     const state_range *r = &piece->range;
     const layout_unit *u = &z->layout.units[r->unit];
-    const state *moments = states_get(z, ZERO_MOMENT1);
+    const state *moments = rank_state(z, ZERO_MOMENT1);
     int64_t before = state_before(moments, r->unit, r->part) + r->from;  // in the unit
     adamw_table *t = &piece->table;
     for (int i = u->first_place; i < u->first_place + u->n_places; i++) {
@@ -39,11 +39,11 @@ static void add_segments(const zero *z, struct update_piece *piece, adamw_segmen
 }
 
 static void list_pieces(zero *z) {
-    const int across = state_goes_across(&z->config);
+    const int across = placement_crosses(&z->config);
     const device_stream on_device = across ? UP : COMPUTE;
     int n = 0;
     for (int u = 0; u < z->layout.n_units; u++) {
-        const int64_t away = state_away(ZERO_MOMENT1, &z->config, &z->layout, z->net.rank, u);
+        const int64_t away = placement_away(ZERO_MOMENT1, &z->config, &z->layout, z->net.rank, u);
         z->update.units[u].first_piece = n;
         for (state_range r = plan_first_piece(&z->config, &z->layout, z->net.rank, u); r.elems;
              r = plan_next_piece(&z->config, &z->layout, z->net.rank, r)) {
@@ -98,20 +98,20 @@ static int create_own(zero *z) {
 // step. Forward waits for each unit's update or, if the update is delayed, backward does.
 static int create_tasks(zero *z, int unit) {
     const int has_lane = z->update.is_ahead || z->config.offload.delayed_update;
-    const task_lane lane = has_lane ? LANE_CPU : LANE_TRAINER;
+    const lane on = has_lane ? LANE_CPU : LANE_TRAINER;
     struct update_unit *u = &z->update.units[unit];
-    u->adamw = (task){ .run = run_adamw, .ctx = z, .lane = lane, .index = unit, .unit = unit };
-    u->publish = (task){ .run = run_publish, .ctx = z, .lane = lane, .index = unit, .unit = unit };
+    u->adamw = (task){ .run = run_adamw, .ctx = z, .lane = on, .index = unit, .unit = unit };
+    u->publish = (task){ .run = run_publish, .ctx = z, .lane = on, .index = unit, .unit = unit };
     grads_read_with(z, unit, &u->adamw);
-    if (!state_goes_across(&z->config)) return 0;
+    if (!placement_crosses(&z->config)) return 0;
     ZERO_TRY(tasks_prepare(&z->tasks, &u->adamw, UP));
     return tasks_prepare(&z->tasks, &u->publish, UP);
 }
 
 int update_create(zero *z) {
     const int n = z->layout.n_units;
-    z->update.is_ahead = states_are_away(z);
-    ZERO_TRY(state_keep_next(&z->update.next_params, states_get(z, ZERO_PARAM), &z->config, &z->memory));
+    z->update.is_ahead = rank_states_are_away(z);
+    ZERO_TRY(state_keep_next(&z->update.next_params, rank_state(z, ZERO_PARAM), &z->config, &z->memory));
     ZERO_TRY_ALLOC(z->update.units = allocate_array(z, n, sizeof *z->update.units));
     ZERO_TRY_ALLOC(z->update.order = allocate_array(z, n, sizeof *z->update.order));
     ZERO_TRY(create_pieces(z));
@@ -123,15 +123,15 @@ int update_create(zero *z) {
 // -------- one unit
 
 static int has_next(const zero *z, int unit) {
-    return state_has_next(&z->config, &z->layout, z->net.rank, unit);
+    return placement_has_next(&z->config, &z->layout, z->net.rank, unit);
 }
 
 static int begin_state(zero *z, zero_value what, const struct update_piece *piece, state_part parts[STATES]) {
     const int is_delayed = what == ZERO_PARAM && z->update.is_delayed;
-    state *s = is_delayed ? &z->update.next_params : states_get(z, what);
+    state *s = is_delayed ? &z->update.next_params : rank_state(z, what);
     state_intent intent = STATE_CHANGE;
     if (what == ZERO_GRADIENT) intent = STATE_READ;
-    if (what == ZERO_PARAM && states_get(z, ZERO_MASTER)->kept) intent = STATE_WRITE;  // rounded masters
+    if (what == ZERO_PARAM && rank_state(z, ZERO_MASTER)->kept) intent = STATE_WRITE;  // rounded masters
     if (!s->kept || (is_delayed && !has_next(z, piece->range.unit))) return 0;
     return state_begin(&parts[what], s, piece->on, piece->range, intent, NULL);
 }
@@ -143,9 +143,9 @@ static int is_reduced(zero *z, int unit) { return tasks_have_run(&z->tasks, grad
 // If pieces are begun ahead, traces how long the update waits for each: for reads, for copies, and for
 // buffers that are still being written.
 static void trace_wait(zero *z, const struct update_piece *piece, double start) {
-    const int lane = traced_lane(z, z->update.units[piece->range.unit].adamw.lane);
-    if (z->update.is_ahead && lane != LANE_TRAINER)
-        trace_add(&z->trace, EVENT_WAIT, piece->range.unit, lane, start);
+    const lane on = traced_lane(z, z->update.units[piece->range.unit].adamw.lane);
+    if (z->update.is_ahead && on != LANE_TRAINER)
+        trace_add(&z->trace, EVENT_WAIT, piece->range.unit, on, start);
 }
 
 // Begins opening the piece's states, except those already begun. Gradients are opened only if they are
@@ -170,7 +170,7 @@ static int wait_for_piece(zero *z, const struct update_piece *piece, state_part 
 
 static int update_opened(zero *z, const struct update_piece *piece, state_part parts[STATES]) {
     device *d = piece->by;
-    const int own_master = z->config.numbers.dtype == ZERO_F32 && !states_get(z, ZERO_MASTER)->kept;
+    const int own_master = z->config.numbers.dtype == ZERO_F32 && !rank_state(z, ZERO_MASTER)->kept;
     ZERO_TRY(wait_for_piece(z, piece, parts));
     const adamw_arrays a = {
         .p = (float *)parts[own_master ? ZERO_PARAM : ZERO_MASTER].at,
@@ -178,13 +178,11 @@ static int update_opened(zero *z, const struct update_piece *piece, state_part p
         .v = (float *)parts[ZERO_MOMENT2].at,
         .g = parts[ZERO_GRADIENT].at,
         .low = own_master || !parts[ZERO_PARAM].of ? NULL : parts[ZERO_PARAM].at,
-        .g_type = states_get(z, ZERO_GRADIENT)->dtype,
+        .g_type = rank_state(z, ZERO_GRADIENT)->dtype,
         .low_type = z->config.numbers.dtype,
     };
-    const own_update *own = &z->update.own;
-    ZERO_TRY(own->update ? d->f->update_with(d, piece->on, own, &z->update.constants, &a, &piece->table)
-                         : d->f->adamw(d, piece->on, &z->update.constants, &a, &piece->table));
-    if (parts[ZERO_PARAM].of) params_put(z, &parts[ZERO_PARAM]);
+    ZERO_TRY(d->f->update(d, piece->on, &z->update.own, &z->update.constants, &a, &piece->table));
+    if (parts[ZERO_PARAM].of && !z->update.is_delayed) params_put(z, &parts[ZERO_PARAM]);
     return 0;
 }
 
@@ -214,8 +212,8 @@ static int update_piece(zero *z, const struct update_piece *piece, const struct 
     return rc ? state_close_after(rc, z->update.opened[z->update.window], STATES) : 0;
 }
 
-// Runs a unit's update. Backward or the previous task may have begun its first piece. The task's own stream
-// already waits for the tasks it needs; the stream of copies to the host must wait for the reduction too.
+// Runs a unit's update. The previous task may have begun its first piece. The task's own stream already waits
+// for the tasks it needs; the stream of copies to the host must wait for the reduction too.
 static int run_adamw(void *ctx, task *k) {
     zero *z = ctx;
     device *d = &z->device;
@@ -225,7 +223,7 @@ static int run_adamw(void *ctx, task *k) {
         z->update.at++;
         return 0;
     }
-    if (state_goes_across(&z->config)) ZERO_TRY(d->f->order(d, DOWN, grads_reduction(z, k->index)->done));
+    if (placement_crosses(&z->config)) ZERO_TRY(d->f->order(d, DOWN, grads_reduction(z, k->index)->done));
     ZERO_TRY(begin_piece(z, &z->update.pieces[u->first_piece], z->update.opened[z->update.window]));
     for (int i = 0; i < u->n_pieces; i++)
         ZERO_TRY(update_piece(z, &z->update.pieces[u->first_piece + i], piece_after(z, i)));
@@ -242,85 +240,48 @@ static int run_adamw(void *ctx, task *k) {
 // Gradients need only one version: units are updated in backward's order, so the update reads a unit's
 // gradients before the next step overwrites them.
 
+// Rounds the masters of a piece to the parameters' dtype.
+static int round_piece(zero *z, const struct update_piece *piece) {
+    state *params = rank_state(z, ZERO_PARAM), *masters = rank_state(z, ZERO_MASTER);
+    device *d = piece->by;
+    state_part low, master;
+    ZERO_TRY(state_open_range(&low, params, piece->on, piece->range, STATE_WRITE));
+    int rc = state_open_range(&master, masters, piece->on, piece->range, STATE_READ);
+    if (!rc)
+        rc = device_convert(d, piece->on, params->dtype, low.at, masters->dtype, master.at,
+                            piece->range.elems, 0);
+    return state_close_after(state_close_after(rc, &master, 1), &low, 1);
+}
+
 static int run_publish(void *ctx, task *k) {
     zero *z = ctx;
     const struct update_unit *u = &z->update.units[k->index];
+    if (!u->is_delayed) return 0;
     if (has_next(z, k->index)) {
-        state_publish(states_get(z, ZERO_PARAM), &z->update.next_params, k->index);
+        state_publish(rank_state(z, ZERO_PARAM), &z->update.next_params, k->index);
         return 0;
     }
     for (const struct update_piece *p = &z->update.pieces[u->first_piece];
          p < &z->update.pieces[u->first_piece + u->n_pieces]; p++)
-        ZERO_TRY(params_round(z, p->by, p->on, p->range));
+        ZERO_TRY(round_piece(z, p));
     return 0;
 }
+
+int update_is_unpublished(const zero *z) { return z->update.unpublished; }
 
 // Publishes the units in the order in which forward uses them.
 int update_publish(zero *z) {
     if (!z->update.unpublished) return 0;
     ZERO_TRY(update_wait(z));
-    ZERO_TRY(params_drop_all(z));
-    const int *order = schedule_begin_update(&z->schedule);
+    const int *order = schedule_update_order(&z->schedule);
     for (int i = 0; i < z->layout.n_units; i++) {
-        ZERO_TRY(tasks_submit(&z->tasks, &z->update.units[order[i]].publish, AFTER(&z->tasks.trainer)));
-        schedule_updated(&z->schedule);
-        ZERO_TRY(params_updated(z, order[i]));
+        struct update_unit *u = &z->update.units[order[i]];
+        u->is_delayed = 1;
+        ZERO_TRY(tasks_submit(&z->tasks, &u->publish, AFTER(&z->tasks.trainer)));
+        ZERO_TRY(params_updated(z, order[i], &u->publish));
     }
     z->update.unpublished = 0;
     return 0;
-}
-
-// -------- reading the first pieces of the update during backward
-//
-// No unit may be updated before the norm is known, but during backward the buffers are free and the disk only
-// reads parameters. So all states except gradients are read early; gradients follow when the update begins.
-
-void update_discard(zero *z) {
-    for (int i = 0; i < 2; i++) {
-        if (z->update.read_ahead[i]) state_close_after(ZERO_ERR_MISUSE, z->update.opened[i], STATES);
-        z->update.read_ahead[i] = NULL;
-    }
-}
-
-int update_pieces_read_ahead(const zero *z) {
-    return (z->update.read_ahead[0] != NULL) + (z->update.read_ahead[1] != NULL);
-}
-
-// Finds the first two pieces of an update in this order; NULL if it has fewer.
-static void first_pieces(const zero *z, const int *order, const struct update_piece *first[2]) {
-    int n = 0;
-    first[0] = first[1] = NULL;
-    for (int i = 0; i < z->layout.n_units && n < 2; i++) {
-        const struct update_unit *u = &z->update.units[order[i]];
-        for (int k = 0; k < u->n_pieces && n < 2; k++) first[n++] = &z->update.pieces[u->first_piece + k];
-    }
-}
-
-// Reads one piece at a time, because backward's reads of parameters queue up behind it.
-static int read_ahead(zero *z) {
-    struct update *s = &z->update;
-    const struct update_piece *first[2];
-    const int at = s->read_ahead[s->window] ? !s->window : s->window;
-    const int last = s->order[z->layout.n_units - 1];
-    if (!z->plan.own[PLAN_FILE_BUFFERS].blocks || z->config.debug.naive) return 0;
-    if (s->read_ahead[at] || !pass_is_last(z)) return 0;
-    // The last update must have ended, including its writes.
-    if (!tasks_have_run(&z->tasks, &s->units[last].adamw) || !states_are_written(z)) return 0;
-    first_pieces(z, schedule_update_order(&z->schedule), first);
-    const struct update_piece *piece = s->read_ahead[at] = first[at != s->window];
-    for (int what = 0; piece && what < ZERO_GRADIENT; what++)
-        if (states_get(z, what)->files) ZERO_TRY(begin_state(z, what, piece, s->opened[at]));
-    return 0;
-}
-
-// Takes the pieces that were read ahead. Drops them if they are not the first ones of the update's final
-// order.
-static void take_read_ahead(zero *z) {
-    struct update *s = &z->update;
-    const struct update_piece *first[2], *one = s->read_ahead[s->window], *two = s->read_ahead[!s->window];
-    first_pieces(z, s->order, first);
-    if ((one && one != first[0]) || (two && two != first[1])) update_discard(z);
-    s->read_ahead[0] = s->read_ahead[1] = NULL;
 }
 
 // -------- the order of the units
@@ -335,12 +296,7 @@ static int begin_update(zero *z, const zero_hyper *h, double grad_scale) {
     z->update.own.hyper = *h;
     z->update.n_known = z->update.at = 0;
     z->update.is_delayed = first_delayed && h->t >= first_delayed;
-    const int delayed = z->update.is_delayed;
-    for (int i = 0; i < z->layout.n_units; i++) {
-        struct update_unit *u = &z->update.units[i];
-        u->is_early = 0;
-        params_change_with(z, i, delayed ? &u->publish : &u->adamw, !delayed);
-    }
+    for (int i = 0; i < z->layout.n_units; i++) z->update.units[i].is_early = 0;
     return 0;
 }
 
@@ -350,8 +306,7 @@ int update_during_backward(zero *z) {
     struct update *s = &z->update;
     const int has_own_lane = s->units[0].adamw.lane != LANE_TRAINER;
     const int may_be_delayed = z->config.offload.delayed_update > 0;
-    if (!pass_forward_is_over(z) || !has_own_lane || may_be_delayed) return 0;
-    if (!pass_promised(z)) return read_ahead(z);
+    if (!pass_promised(z) || !pass_forward_is_over(z) || !has_own_lane || may_be_delayed) return 0;
     while (s->n_early < z->layout.n_units) {
         const int n = s->n_early, unit = z->layout.n_units - 1 - n;
         // At most two units are submitted: one is updated while the states of the other are read. The others
@@ -387,25 +342,27 @@ void update_forget(zero *z) { z->update.unpublished = 0; }
 
 // -------- the update
 
-// Submits the units that were not updated during backward, in forward's order, so that units that forward
-// needs first are gathered while the others are updated.
+// Submits the unit's update unless backward has, and its gather. If later updates may be delayed, gathers
+// must not wait for them, so they wait for `publish`.
+static int submit_unit(zero *z, int unit) {
+    struct update_unit *u = &z->update.units[unit];
+    const int may_be_delayed = z->config.offload.delayed_update > 0;
+    if (!u->is_early) ZERO_TRY(tasks_submit(&z->tasks, &u->adamw, AFTER(&z->tasks.trainer)));
+    u->is_delayed = 0;
+    if (may_be_delayed) ZERO_TRY(tasks_submit(&z->tasks, &u->publish, AFTER(&u->adamw)));
+    return params_updated(z, unit, may_be_delayed ? &u->publish : &u->adamw);
+}
+
+// Submits the units in forward's order, so that units that forward needs first are gathered while the others
+// are updated. Those updated during backward come first.
 static int update_now(zero *z) {
     const int n = z->layout.n_units;
-    const int *order = schedule_begin_update(&z->schedule);
+    const int *order = schedule_update_order(&z->schedule);
     for (int i = 0, at = z->update.n_early; i < n; i++)
         if (!z->update.units[order[i]].is_early) z->update.order[at++] = order[i];
-    if (!z->update.n_early) take_read_ahead(z);
-    __atomic_store_n(&z->update.n_known, n, __ATOMIC_RELEASE);
-    for (int i = 0; i < n; i++) {
-        task *adamw = &z->update.units[order[i]].adamw;
-        if (!z->update.units[order[i]].is_early) {
-            params_before_update(z, order[i]);
-            ZERO_TRY(tasks_submit(&z->tasks, adamw, AFTER(&z->tasks.trainer)));
-        }
-        schedule_updated(&z->schedule);
-        ZERO_TRY(params_updated(z, order[i]));
-    }
     z->update.n_early = 0;
+    __atomic_store_n(&z->update.n_known, n, __ATOMIC_RELEASE);
+    for (int i = 0; i < n; i++) ZERO_TRY(submit_unit(z, order[i]));
     return 0;
 }
 
@@ -420,9 +377,4 @@ int update_wait(zero *z) {
         ZERO_TRY(tasks_wait(&z->tasks, &z->update.units[u].adamw));
     }
     return 0;
-}
-
-int update_settle(zero *z) {
-    ZERO_TRY(update_wait(z));
-    return params_complete(z);
 }

@@ -11,7 +11,8 @@ struct update_unit {
     int first_piece, n_pieces;  // this rank's pieces of the unit, in update.pieces
     int is_early;               // 1: its task was submitted during this step's backward
     task adamw;
-    task publish;  // of a delayed update: makes its result the parameters
+    int is_delayed;  // 1: `publish` makes the result of a delayed update the parameters; 0: it does nothing
+    task publish;
 };
 
 // The unit of work: a range that this rank owns, and a segment for each tensor in it.
@@ -35,31 +36,24 @@ struct update {
     int is_ahead;       // 1: each piece is opened while the previous one is updated
     int is_delayed;     // 1: the last update is delayed, so it does not change the parameters
     int unpublished;    // 1: its result is not in the parameters yet
-    state next_params;  // parameters in files that a delayed update writes: see state_has_next
+    state next_params;  // parameters in files that a delayed update writes: see placement_has_next
     state_part opened[2][STATES];
-    int window;                                // index of `opened` for the next piece
-    const struct update_piece *read_ahead[2];  // the two pieces begun during backward; NULL: none
+    int window;  // index of `opened` for the next piece
 };
 
 int update_create(zero *z);
 
-// Call it after each backward use. If the update is promised, submits units that can already be updated;
-// otherwise begins reading the first pieces of the update.
+// Call it after each backward use. If the update is promised, submits units that can already be updated.
 int update_during_backward(zero *z);
 // Starts the update. Lanes with a thread may still be updating when it returns.
 int update_units(zero *z, const zero_hyper *h, double grad_scale);
-// Call it when the step ends without an update.
-void update_discard(zero *z);
 
-// If the last update was delayed, makes its result the parameters.
+int update_is_unpublished(const zero *z);  // 1: the last update is delayed, and not in the parameters yet
+// If so, makes its result the parameters. Call it when no unit is gathered.
 int update_publish(zero *z);
 // Call it after loading the states, which replace the result of a delayed update.
 void update_forget(zero *z);
 // Returns when the last update has ended.
 int update_wait(zero *z);
-// Returns when the update and all gathers have ended and the device is idle. States may then be read and,
-// after params_drop_all, changed.
-int update_settle(zero *z);
-int update_pieces_read_ahead(const zero *z);  // 0, 1 or 2
 
 #endif

@@ -220,5 +220,5 @@ int zero_hash(zero *z, int full, char hex[17]);
 #include "zero_checkpoint.h"
 #include "zero_deepspeed.h"
 #include "zero_job.h"
-#include "zero_plan.h"
+#include "zero_info.h"
 #endif

@@ -3,7 +3,7 @@
 #define LLMC_ZERO_CONFIG_H
 #include <stddef.h>
 #include <stdint.h>
-#include "zero_update.h"
+#include "zero_optimizer.h"
 
 // -------- settings
 
@@ -92,7 +92,7 @@ typedef struct {
                            // and above 2 bucket buffers
     size_t memory_beside;  // ZERO_CPU: bytes that the trainer allocates itself; zero_create counts them when
                            // it checks whether everything fits in memory
-    zero_update_with update_with;  // the trainer's optimizer (zero_update.h); NULL: AdamW
+    zero_update_with update_with;  // the trainer's optimizer (zero_optimizer.h); NULL: AdamW
     void *update_ctx;              // its first argument, which must stay valid until zero_destroy
     int update_states;             // its number of fp32 states per parameter, 0 to 2; AdamW has 2
     const char *update_name;       // its name in ASCII; checkpoints record it, and one with another name is

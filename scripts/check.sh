@@ -86,11 +86,10 @@ compile_llmc() {
 
 # Disks that fail or lose power
 disks() {
-    local trainer=build/stand-in/train_gpt2_zero
-    try disk_faults 'injected failures of every call on the output folder' \
-        timeout 1800 tests/disk_faults.sh $trainer
+    local breaks=(timeout 1800 tests/breaks.sh build/stand-in build/stand-in/train_gpt2_zero)
+    try breaks_calls 'injected failures of every call on the output folder' "${breaks[@]}" calls
     try power_loss_build 'build of tests/power_loss' build CUDA=stand-in build/stand-in/tests/power_loss
-    try power_loss 'power loss at every instant' timeout 1800 tests/power_loss.sh build/stand-in $trainer
+    try breaks_power 'power loss at every instant' "${breaks[@]}" power
 }
 
 # ---- fuzzing, if clang has libFuzzer, at the lowest priority
@@ -140,14 +139,15 @@ join
 in_background fuzzing
 try asan_ranks "ranks killed and stopped $kills times, under ASan and UBSan" \
     env KILLS="$kills" timeout 1200 tests/ranks.sh $trainer build/address/tests/mpi_net
-try multi_node 'the recipes for several machines, on network namespaces' \
-    timeout 1200 tests/test_multi_node.sh $trainer hosts
-try kills "ranks killed and stopped, $kills jobs each and $kill_saves in one folder, under ASan and UBSan" \
-    timeout $((kill_saves * 16 + 1000)) tests/kills.sh $trainer "$kills" "$kill_saves"
+try same_bits 'the bits of ranks started by the recipes, and on network namespaces' \
+    timeout 1200 tests/same_bits.sh $trainer starts
+try breaks_kills "ranks killed and stopped, $kills jobs each, $kill_saves in a folder, under ASan and UBSan" \
+    env KILLS="$kills" KILL_SAVES="$kill_saves" timeout $((kill_saves * 16 + 1000)) \
+    tests/breaks.sh build/address $trainer lost saves loop
 join
 # Runs alone, because a rank cannot report while it syncs, and other tests would slow down its syncs.
 try slow_disks 'ranks whose disks differ in speed, under ASan and UBSan' \
-    env OMP_NUM_THREADS=1 timeout 1200 mpirun --oversubscribe -np 3 build/address/tests/mpi_slow
+    env OMP_NUM_THREADS=1 timeout 1200 mpirun --oversubscribe -np 3 build/address/tests/mpi_large slow
 cuda_under_asan() {
     local t cuda_tests=(test_layers_cuda test_device mpi_bits mpi_device)
     try asan_cuda 'build of the CUDA code, for the CPU, with ASan and UBSan' \
@@ -159,8 +159,8 @@ cuda_under_asan() {
 }
 in_background cuda_under_asan
 
-try asan_flips 'every bit of a small checkpoint flipped, under ASan and UBSan' \
-    timeout 1200 build/address/tests/test_flips all
+try asan_damage 'damaged files of every kind, every bit, under ASan and UBSan' \
+    timeout 1800 build/address/tests/test_damage all
 
 # ---- TSan, without MPI, which is not instrumented; a single rank runs the same threads
 trainer=build/thread/train_gpt2_zero

@@ -16,14 +16,14 @@ enum { MOST_UNITS = 6, MOST_TENSORS = 9, MOST_CALLS = 12, HOWS = 2, LARGEST = 20
     X(DTYPE, dtype) X(NO_MASTER, no_master) X(UPDATE, update) X(MICRO, micro_batches) X(EXACT, exact_sums) \
     X(DELAYED, delayed_from) X(SCALE, scale_power) X(AHEAD, opens_ahead) X(JOINED, forward_joins_backward) \
     X(SHUFFLED, any_order) X(APART, order_by_rank) X(INFERENCE, inference_too)
-// How it is trained: these must not. Ratios are in percent. The last four are not settings: collectives that
-// bypass staging, the store of copies (copies.h), how the stand-in orders streams, and the trainer's stream.
+// How it is trained: these must not. Ratios are in percent. The last three are not settings: the store of
+// copies (copies.h), how the stand-in orders streams, and the trainer's stream.
 #define SETTINGS(X) \
     X(STAGE, stage) X(CUDA, cuda) X(NCCL, nccl) X(OVERLAP, overlap) X(PREFETCH, prefetch) \
     X(MAX_OPEN, max_open) X(BUCKET, bucket) X(POISON, poison) X(SHARED, shared_window) X(WINDOW, window) \
     X(WIRE, fp32_on_the_wire) X(TRACE, trace) X(PARAMS, params_tier) X(OPTIMIZER, optimizer_tier) \
     X(GRADIENTS, gradients_tier) X(RATIO, optimizer_ratio) X(IN_HOST, params_in_host) X(PIECE, piece) \
-    X(VERIFY, verify) X(DIRECT, direct) X(COPIES, copies) X(MANNER, manner) X(STREAM, own_stream)
+    X(VERIFY, verify) X(COPIES, copies) X(MANNER, manner) X(STREAM, own_stream)
 // clang-format on
 #define AS_INDEX(index, name) index,
 #define AS_NAME(index, name) #name,
@@ -157,7 +157,6 @@ static inline void draw_settings(int64_t *h, uint64_t *s) {
     h[IN_HOST] = ONE_OF(s, 0, 0, 3000, 1 << 30);
     h[PIECE] = ONE_OF(s, 2048, 2048, 4096, 4 << 20);
     h[VERIFY] = below(s, 2);
-    h[DIRECT] = below(s, 2);
     h[COPIES] = below(s, 2);
     h[MANNER] = below(s, 4);
     h[STREAM] = below(s, 2);

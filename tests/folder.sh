@@ -307,10 +307,7 @@ test_options() {
     refuses 'option --resume: none/manifest.json: No such file, .* name a folder step_NNNNNNNN$' \
         1 --resume none
     refuses 'option -x 1: the checkpoint is already at step 2; a larger -x continues' 1 -o "$out" -x 1 -y 1
-    refuses "option -e .*: this is a checkpoint; its model is -e $out/model_00000002.bin\$" \
-        1 -e "$out/step_00000002"
-    mv "$out/model_00000002.bin" "$dir"
-    refuses "option -e .*: this is a checkpoint; --export $out/step_00000002 --to NAME.bin writes" \
+    refuses "option -e .*: this is a checkpoint; -e takes .*, and --export $out/step_00000002 --to NAME.bin" \
         1 -e "$out/step_00000002"
     end
 }
@@ -553,7 +550,7 @@ test_listing() {
 
     begin_fresh 'folder.leftovers of killed runs are removed by the next run, and no other file'
     trains 1 -x 2 -n 2
-    left='.one_folder_0123456789abcdef main.log.tmp metrics.jsonl.tmp model_00000002.bin.0123456789abcdef.tmp'
+    left='.one_folder.0123456789abcdef.tmp main.log.456789abcdef.tmp model_00000002.bin.0123456789abcdef.tmp'
     left+=' step_00000001/.manifest.json.0123456789abcdef step_00000009/rank00000-0123456789abcdef.states'
     left+=' summary.json.123.tmp step_123456789/rank00000-0123456789abcdef.states'
     other='model_00000002.bin.tmp notes.tmp step_9/rank00000-0123456789abcdef.states summary.json.old.tmp'

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes each file reader, starting from its seeds; runs one reader per core. Inputs that break a reader are
+# Fuzzes each reader of tests/fuzz/, starting from its seeds; one reader per core. Inputs that break one are
 # stored in build/fuzz/found; once the bug is fixed, move them to tests/fuzz/found/TARGET.
 #   tests/fuzz.sh PROGRAM SECONDS_EACH [TARGET...]      PROGRAM: make SAN=fuzz CC=clang build/fuzz/tests/..
 [ ! -w /dev/shm ] || export TMPDIR=/dev/shm         # each input is written to a file

@@ -2,14 +2,16 @@
 # bridge. Needs root.
 #   hosts_make N    makes hosts 0 to N-1; on failure returns 1 and sets $hosts_why. Host I has the name hostI,
 #                   the address 10.77.7.(I+1) and port I of the bridge
-#   hosts_run I COMMAND...    hosts_link I up|down    hosts_network I up|down (inside the host)    hosts_end
-#   hosts_rsh    prints a script for mpirun's plm_rsh_agent, which ssh to the address of a host would be
+#   hosts_run I COMMAND...    becomes the command on host I; hosts_on does not replace the shell    hosts_end
+#   hosts_rsh    prints a script for mpirun's plm_rsh_agent, in place of ssh to the address of a host
+#   hosts_commands    puts it into PATH as ssh, and a script in place of Slurm's sbatch; both are in $dir/bin
 #   hosts_limit RATE    limits what each host sends to RATE in tc's syntax (2gbit), or "unlimited"
 hosts_tag=zn$$ hosts_bridge=zb$$ hosts_n=0 hosts_why=
 
 hosts_end() {
     for ((i = 0; i < hosts_n; i++)); do ip netns del $hosts_tag$i 2>/dev/null; done
     ip netns del ${hosts_tag}sw 2>/dev/null
+    hosts_n=0
 }
 # The bridge has a separate namespace, so the machine's network stays untouched.
 hosts_try() {
@@ -44,12 +46,36 @@ hosts_run() {
     unset OMPI_MCA_btl OMPI_MCA_oob_tcp_if_include
     exec ip netns exec "$hosts_tag$i" unshare --uts sh -c 'hostname "$0" && exec "$@"' "host$i" "$@"
 }
-# shellcheck disable=SC2016
+hosts_on() { (hosts_run "$@"); }
+# The script takes ssh's options, and cannot reach a host with the name "nowhere".
 hosts_rsh() {
-    printf '%s\n' '#!/usr/bin/env bash' ". '$PWD/tests/hosts.sh'" "hosts_tag=$hosts_tag" \
-        'i=$((${1##*.} - 1)); shift; hosts_run $i sh -c "$*"'
+    printf '%s\n' '#!/usr/bin/env bash' "cd '$PWD' && . tests/hosts.sh; hosts_tag=$hosts_tag; cd /"
+    cat <<'END'
+while [ "${1#-}" != "$1" ]; do [ "$1" != -o ] || shift; shift; done
+[ "$1" != nowhere ] || { echo "ssh: connect to host nowhere port 22: No route to host" >&2; exit 255; }
+i=$((${1##*.} - 1)); shift; hosts_run $i sh -c "$*"
+END
 }
-hosts_link() { ip -n ${hosts_tag}sw link set port"$1" "$2"; }
+# The sbatch runs a copy of the script, as Slurm does, but immediately, in the caller's folder.
+hosts_commands() {
+    mkdir "$dir/bin"
+    hosts_rsh >"$dir/bin/ssh"
+    cat >"$dir/bin/sbatch" <<'END'
+#!/usr/bin/env bash
+while [ "${1#-}" != "$1" ]; do
+    case $1 in --nodes=*) nodes=${1#*=} ;; --ntasks-per-node=*) tasks=${1#*=} ;; esac
+    shift
+done
+spool=$(dirname "$0")
+cp "$1" "$spool/slurm_script"; shift
+export SLURM_JOB_ID=4711$$ SLURM_SUBMIT_DIR=$PWD SLURM_JOB_NUM_NODES=$nodes SLURM_NNODES=$nodes
+export SLURM_NTASKS=$((nodes * tasks)) SLURM_NTASKS_PER_NODE=$tasks SLURM_TASKS_PER_NODE=$tasks
+export SLURM_JOBID=$SLURM_JOB_ID SLURM_PROCID=0 SLURM_JOB_NODELIST=localhost SLURM_NODELIST=localhost
+cd "$spool" && exec bash ./slurm_script "$@"
+END
+    chmod +x "$dir"/bin/*
+    PATH=$dir/bin:$PATH
+}
 hosts_limit() {
     local i
     for ((i = 0; i < hosts_n; i++)); do
@@ -58,4 +84,3 @@ hosts_limit() {
         tc -n "$hosts_tag$i" qdisc add dev eth0 root tbf rate "$1" burst 512kb latency 50ms || return 1
     done
 }
-hosts_network() { ip -n "$hosts_tag$1" link set eth0 "$2"; }

@@ -1,6 +1,6 @@
 #!/usr/bin/env perl
-# Prints each broken link in the documentation under ROOT, and each missing file of docs/ that another file
-# names; fails if there are any. Links may name a heading.
+# Prints each broken link in the documentation under ROOT, each missing file of docs/ that another file names,
+# and each step of a call chain that the code does not have; fails if there are any. Links may name a heading.
 # Usage: perl tests/links.pl ROOT
 use strict;
 use warnings;
@@ -57,6 +57,37 @@ for my $source (sort grep { !/\.md$|^tests\/test_house\.sh$/ } keys %lines) {
         for my $name (m{\b(docs/[\w/.-]+\.(?:md|svg))\b}g) {
             report("$source:$number: $name: no such file") if !-e $name;
         }
+    }
+}
+
+# Returns the body of a function, without comments, or undef.
+sub body {
+    my ($file, $name) = @_;
+    my $text = join('', map { s{//.*}{}r } @{ $lines{$file} // [] });
+    return $text =~ /^\w[^;{}()]*\b$name\([^;{}]*\)\s*\{(.*?)^\}/ms ? $1 : undef;
+}
+# Blocks ```chain: a title that ends in the number of files, then lines "function file [.member] words".
+for my $page (sort grep { /\.md$/ } keys %lines) {
+    my ($in_chain, $number, $caller, $title, %files) = (0, 0);
+    for (@{ $lines{$page} }) {
+        $number++;
+        if (/^```/) {
+            my $n = grep { $_ ne '-' } keys %files;
+            report("$page:$number: the chain has $n files") if $in_chain && $title !~ /: $n files$/;
+            ($in_chain, $caller, $title, %files) = (/^```chain$/, undef, '');
+            next;
+        }
+        next if !$in_chain;
+        if ($title eq '') { $title = $_; next }
+        my ($name, $file, $member) = /^(\w+) +(\S+)(?: +\.(\w+))?/ or undef $caller, next;
+        my $body = $file eq '-' ? '' : body($file, $name);
+        my $calls = $member ? qr/(?:->|\.)$member\b/ : qr/\b$name\b/;
+        my @named = grep { /\b$name\b/ } @{ $lines{$file} // [] };
+        $files{$file} = 1;
+        if (!defined $body) { report("$page:$number: $file does not define $name") }
+        elsif (defined $caller && $caller !~ $calls) { report("$page:$number: $name is not called there") }
+        elsif ($member && @named < 2) { report("$page:$number: $file has no table with $name") }
+        $caller = $body;
     }
 }
 exit($found ? 1 : 0);

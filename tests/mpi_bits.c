@@ -16,10 +16,10 @@
 #include "check.h"
 #include "copies.h"
 #include "drawn.h"
+#include "events.h"
 #include "plan.h"
 #include "toy_kernels.h"
 #include "../dev/examples/optimizers.h"
-#include "../llmc_zero/comm/host.h"
 #include "../llmc_zero/internal.h"
 #ifdef ZERO_HAVE_CUDA
 #include "device.h"
@@ -198,12 +198,6 @@ static zero_config config_of(run *r, int how) {
     return c;
 }
 
-// Collectives of any size bypass staging, or none do.
-static void set_direct(int all) {
-    host_unstaged_least = all ? 0 : SIZE_MAX;
-    for (int kind = 0; kind < COMM_OTHER; kind++) host_direct_least[kind] = all ? 0 : SIZE_MAX;
-}
-
 // The store of copies has only as many slots as its rules require: for parameters, the units in use and one
 // being gathered, each with its frozen part; for gradients, a bucket and, below stage 2, the units in use.
 static void start_copies(const run *r) {
@@ -325,14 +319,20 @@ typedef struct {
 
 // Totals of the trace so far, and the number of events with a wrong lane or time.
 static trace_totals totals_of(zero *z) {
-    static const int lanes[EVENT_KINDS] = { [EVENT_READ] = 3,      [EVENT_WRITE] = 5,  [EVENT_TO_HOST] = 6,
-                                            [EVENT_TO_DEVICE] = 7, [EVENT_GATHER] = 1, [EVENT_REDUCE] = 1 };
-    trace_totals totals = { .misplaced = update_settle(z) };  // nothing adds to the trace while it is read
+    static const lane lanes[EVENT_KINDS] = {
+        [EVENT_READ] = LANE_IO,
+        [EVENT_WRITE] = LANE_WRITES,
+        [EVENT_TO_HOST] = LANE_TO_HOST,
+        [EVENT_TO_DEVICE] = LANE_TO_DEVICE,
+        [EVENT_GATHER] = LANE_COLLECTIVES,
+        [EVENT_REDUCE] = LANE_COLLECTIVES,
+    };
+    trace_totals totals = { .misplaced = step_settle(z) };  // nothing adds to the trace while it is read
     trace_event e;
     for (int i = 0; trace_at(&z->trace, i, &e); i++) {
         totals.bytes[e.kind] += e.bytes;
         totals.misplaced += e.start_s < 0 || e.end_s < e.start_s ||
-                            (lanes[e.kind] && z->config.overlap && e.thread != lanes[e.kind]);
+                            (lanes[e.kind] && z->config.overlap && e.lane != lanes[e.kind]);
     }
     return totals;
 }
@@ -603,7 +603,6 @@ static int create(run *r, int how) {
     r->how = how;
     r->config = config_of(r, how);
     r->gathered = r->planned_gathers = r->steps = r->uneven = 0;
-    set_direct((int)h[DIRECT]);
     TRY(start_device(r, h));
     if (h[COPIES]) start_copies(r);
     TRY(zero_create(&r->z, &r->config, d->tensors, d->n_tensors, d->units, d->n_units));

@@ -1,7 +1,7 @@
 // Tests checkpoints: mpirun -np N mpi_checkpoint, for any N. A checkpoint loads at every stage and dtype. At
-// the saved dtype training continues bit for bit. All ranks refuse a damaged checkpoint before any state
-// changes. A save that fails, or is refused because of NaN or Inf, leaves the previous checkpoint intact.
-// test_flips.c damages every byte and forges manifests.
+// the saved dtype training continues bit for bit (mpi_bits.c resumes too). A save that fails, or is refused
+// because of NaN or Inf, leaves the previous checkpoint intact. mpi_large.c and test_damage.c damage
+// checkpoints.
 //   mpi_checkpoint save FOLDER [all]    saves with many settings, and records the hashes
 //   mpi_checkpoint load FOLDER [all]    loads all checkpoints in FOLDER, with other settings and rank counts
 #include <math.h>
@@ -11,7 +11,7 @@
 #include "../llmc_zero/internal.h"
 #include "saves.h"
 
-// -------- the same ranks
+// -------- the trainer's own update
 
 static const char note[] = "{\"step\": 2, \"note\": \"of the \\\"trainer\\\"\", \"x\": 0.1}";
 static const char note_back[] = "{\"step\":2,\"note\":\"of the \\\"trainer\\\"\",\"x\":0.10000000000000001}";
@@ -40,25 +40,6 @@ static void save_and_go_on(const zero_config *c, const char *path, char saved[17
     zero_destroy(t.z);
 }
 
-static void check_same_ranks(void) {
-    const char *path = in_folder("same");
-    char saved[17], end[17];
-    for (int f = 0; f < SETTINGS_COUNT(settings_formats); f++)
-        for (int from = 0; from <= 3; from++) {
-            const zero_config c = config_at(from, f);
-            CHECK_SETTING("save, %s, stage %d", settings_formats[f].name, from);
-            save_and_go_on(&c, path, saved, end);
-            for (int to = 0; to <= 3; to++) {
-                zero_config other = config_at(to, f);
-                CHECK_SETTING("load, %s, stage %d at stage %d", settings_formats[f].name, from, to);
-                check_load_at(&other, path, saved, end);
-            }
-        }
-    remove_checkpoint(path);
-}
-
-// -------- the trainer's own update
-
 static zero_config own_config(int stage, int update) {
     return settings_config(&settings_paths[stage + 1], &settings_updates[update], 1, 1);
 }
@@ -75,12 +56,14 @@ static void check_other_states(const zero_config *c, const char *path) {
 static void check_update_states(void) {
     const char *path = in_folder("own");
     for (int u = 0; u < SETTINGS_COUNT(settings_updates); u++) {
-        const zero_config c = own_config(1, u), adamw = config_at(2, u);
+        zero_config c = own_config(1, u);
+        const zero_config adamw = config_at(2, u);
         const zero_value missing = ZERO_MOMENT1 + c.update_states;
         char saved[17], end[17];
         float x;
         zero_checkpoint *alone = NULL;
         CHECK_SETTING("save and load, %s", settings_updates[u].name);
+        c.update_name = "named";  // other names are refused (test_damage.c), but not a run without a name
         save_and_go_on(&c, path, saved, end);
         for (int to = 0; to <= 3; to++) {
             const zero_config other = own_config(to, u);
@@ -93,38 +76,6 @@ static void check_update_states(void) {
         zero_checkpoint_close(alone);
     }
     remove_checkpoint(path);
-}
-
-// Checks that a checkpoint is refused if both names are known and differ.
-static void check_update_names(void) {
-    static const struct {
-        const char *saved, *now, *message;  // saved NULL: AdamW; "": no name
-    } rows[] = {
-        { "Lion", "Lion", NULL },
-        { "Lion", NULL, NULL },
-        { "", "Lion", NULL },
-        { "Lion", "SGD", "its optimizer is Lion, and this run's is SGD" },
-        { NULL, "SGD", "its optimizer is AdamW, and this run's is SGD" },
-    };
-    const char *path = in_folder("named");
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        zero_config c = config_at(2, 0);
-        const char *saved = rows[i].saved;
-        toy t;
-        CHECK_SETTING("update_name %s, then %s", saved ? saved : "of AdamW", rows[i].now ? rows[i].now : "-");
-        c.update_with = saved ? settings_updates[0].update : NULL;
-        c.update_name = saved && *saved ? saved : NULL;
-        MUST(toy_create(&t, &c, NULL));
-        MUST(zero_save(t.z, path, "{}"));
-        zero_destroy(t.z);
-        c.update_with = settings_updates[0].update;
-        c.update_name = rows[i].now;
-        MUST(toy_create(&t, &c, NULL));
-        CHECK(zero_load(t.z, path, NULL) == (rows[i].message ? ZERO_ERR_ARGUMENT : 0));
-        CHECK(!rows[i].message || strstr(zero_last_error(), rows[i].message));
-        zero_destroy(t.z);
-        remove_checkpoint(path);
-    }
 }
 
 // -------- checkpoints read without a plugin
@@ -245,65 +196,6 @@ static void check_dtypes(void) {
         MUST(zero_save(t.z, path, NULL));
         check_bytes(t.z, path);
         check_alone(path, c.numbers.dtype, t.z);
-        zero_destroy(t.z);
-        for (int to = 0; to < SETTINGS_COUNT(settings_formats); to++) {
-            CHECK_SETTING("%s loads as %s", settings_formats[from].name, settings_formats[to].name);
-            c = config_at(2, to);
-            load_as(&c, path, 0, NULL);
-        }
-    }
-    remove_checkpoint(path);
-}
-
-// -------- damage
-
-// Checks that loading fails on all ranks, with `words` and `more` in the message, and changes nothing.
-static void must_refuse(toy *t, const char *path, int code, const char *words, const char *more) {
-    char before[17], *text = NULL;
-    MUST(zero_hash(t->z, 1, before));
-    CHECK(zero_load(t->z, path, &text) == code);
-    CHECK(!text);
-    if (!strstr(zero_last_error(), words) || !strstr(zero_last_error(), more))
-        fprintf(stderr, "not '%s' '%s': %s\n", words, more, zero_last_error());
-    CHECK(strstr(zero_last_error(), words) && strstr(zero_last_error(), more));
-    CHECK(has_hash(t->z, before));
-    CHECK(zero_checkpoint_verify(path, NULL, NULL) == code && strstr(zero_last_error(), words));
-}
-
-static void flip_on_rank_0(const char *file, long at, int bits) {
-    MPI_Barrier(MPI_COMM_WORLD);
-    if (!checks.rank) flip(file, at, bits);
-    MPI_Barrier(MPI_COMM_WORLD);
-}
-
-// Flips one bit in each block of each file.
-static void check_blocks(toy *t, const char *path) {
-    enum { BLOCK = VALUES_CHUNK * sizeof(float) };
-    char file[2 * PATH_BYTES], offset[64];
-    for (int r = 0; r < checks.ranks; r++) {
-        file_in(file, path, r);
-        long bytes = size_of(file);
-        for (long at = 0; at < bytes; at += BLOCK) {
-            long odd = at + (bytes - at < BLOCK ? bytes - at : BLOCK) * (r + 1) / (checks.ranks + 1);
-            CHECK_SETTING("a flipped bit at %ld of rank %d's file", odd, r);
-            flip_on_rank_0(file, odd, 1 << (at / BLOCK % 8));
-            snprintf(offset, sizeof offset, "at offset %ld does not match", at);
-            must_refuse(t, path, ZERO_ERR_IO, strrchr(file, '/'), offset);
-            flip_on_rank_0(file, odd, 1 << (at / BLOCK % 8));
-        }
-    }
-}
-
-static void check_damage(void) {
-    const char *path = in_folder("damaged");
-    for (int stage = 1; stage <= 3; stage += 2) {
-        zero_config c = config_at(stage, 0);
-        toy t;
-        create_and_train(&t, &c, 1);
-        MUST(zero_save(t.z, path, NULL));
-        steps(&t, 2, 2);  // from here on, a load that is wrongly accepted would change the states
-        check_blocks(&t, path);
-        steps(&t, 2, 2);  // training continues
         zero_destroy(t.z);
     }
     remove_checkpoint(path);
@@ -499,40 +391,28 @@ static zero_config matrix_config(int kind, int format) {
     return c;
 }
 
-static void save_one(const zero_config *c, const char *name, int format) {
-    char text[100], hex[17];
+static void save_one(int kind, int format, int frozen_set) {
+    const zero_config c = matrix_config(kind, format);
+    char name[64], text[100], hex[17];
     toy t;
+    toy_freeze(frozen_set);
+    snprintf(name, sizeof name, "np%d_kind%d_format%d_frozen%d", checks.ranks, kind, format, frozen_set);
     CHECK_SETTING("%s", name);
-    create_and_train(&t, c, 2);
+    create_and_train(&t, &c, 2);
     MUST(zero_hash(t.z, 1, hex));
     snprintf(text, sizeof text, "{\"hash\": \"%s\", \"format\": %d}", hex, format);
     MUST(zero_save(t.z, in_folder(name), text));
     zero_destroy(t.z);
 }
 
-// all: 1: saves every kind in every format; 0: every other combination.
+// all: 1: saves every kind in every format; 0: every other combination. Then each set of frozen tensors.
 static void save_all(int all) {
     for (int format = 0; format < SETTINGS_COUNT(settings_formats); format++)
-        for (int kind = 0; kind < KINDS; kind++) {
-            char name[64];
-            if (!all && (kind + format + checks.ranks) % 2) continue;
-            zero_config c = matrix_config(kind, format);
-            snprintf(name, sizeof name, "np%d_kind%d_format%d", checks.ranks, kind, format);
-            save_one(&c, name, format);
-        }
-}
-
-// Saves with each set of frozen tensors.
-static void save_frozen(void) {
-    for (int set = 1; set < TOY_FROZEN_SETS; set++) {
-        const int format = (set + checks.ranks) % SETTINGS_COUNT(settings_formats);
-        zero_config c = matrix_config((2 * set + checks.ranks) % KINDS, format);
-        char name[64];
-        toy_freeze(set);
-        snprintf(name, sizeof name, "frozen%d_np%d", set, checks.ranks);
-        save_one(&c, name, format);
-    }
-    toy_freeze(0);
+        for (int kind = 0; kind < KINDS; kind++)
+            if (all || (kind + format + checks.ranks) % 2 == 0) save_one(kind, format, 0);
+    for (int set = 1; set < TOY_FROZEN_SETS; set++)
+        save_one((2 * set + checks.ranks) % KINDS, (set + checks.ranks) % SETTINGS_COUNT(settings_formats),
+                 set);
 }
 
 // Loads in `format`; -1: in the format of the checkpoint.
@@ -544,27 +424,6 @@ static void load_one(const char *path, int kind, int format, int untouched) {
     free(text);
     const zero_config c = matrix_config(kind, format < 0 ? saved : format);
     load_as(&c, path, untouched, format < 0 || format == saved ? hash : NULL);
-}
-
-// all: 1: loads each checkpoint as every kind, alternating between the saved format and another; 0: loads it
-// as one kind, chosen so that all pairs of ranks, kinds and formats occur.
-static void load_all(int all) {
-    struct dirent **list;
-    int n = scandir(folder, &list, NULL, alphasort), loaded = 0;
-    for (int i = 0; i < n; i++) {
-        if (strncmp(list[i]->d_name, "np", 2)) continue;
-        const int turn = i / 2 + checks.ranks, first = i + 2 * (turn % 2) + 4 * checks.ranks;
-        for (int k = 0; k < (all ? KINDS : 1); k++) {
-            int kind = (first + k) % KINDS;
-            int format = (turn + k) % 2 ? (i / 4 + checks.ranks + 1) % SETTINGS_COUNT(settings_formats) : -1;
-            CHECK_SETTING("%.60s loaded by %d ranks, %s, format %d", list[i]->d_name, checks.ranks,
-                          matrix[kind].name, format);
-            load_one(in_folder(list[i]->d_name), kind, format, (i / 2 + i / 9 + checks.ranks / 2 + k) % 2);
-            loaded++;
-        }
-    }
-    CHECK(loaded > 0);
-    if (!checks.rank) printf("%d loaded\n", loaded);
 }
 
 // A plugin with different frozen tensors refuses the checkpoint and keeps its states.
@@ -584,24 +443,30 @@ static void refuse_other_set(const char *path, int set) {
     }
 }
 
-static void load_frozen(void) {
+// all: 1: loads each checkpoint as every kind, alternating between the saved format and another; 0: loads it
+// as one kind, or as three with frozen tensors, chosen so that all pairs of ranks, kinds and formats occur.
+static void load_all(int all) {
     struct dirent **list;
     int n = scandir(folder, &list, NULL, alphasort), loaded = 0, set;
     for (int i = 0; i < n; i++) {
-        if (sscanf(list[i]->d_name, "frozen%d", &set) != 1) continue;
-        for (int turn = i + checks.ranks; turn < i + checks.ranks + 3; turn++, loaded++) {
-            const int kind = (i / 2 + 3 * turn) % KINDS;
-            const int format = turn % 2 ? turn / 2 % SETTINGS_COUNT(settings_formats) : -1;
-            CHECK_SETTING("%.60s loaded by %d ranks, %s, format %d", list[i]->d_name, checks.ranks,
-                          matrix[kind].name, format);
-            toy_freeze(set);
-            load_one(in_folder(list[i]->d_name), kind, format, turn / 2 % 2);
+        const char *name = list[i]->d_name, *path = in_folder(name);
+        if (sscanf(name, "np%*d_kind%*d_format%*d_frozen%d", &set) != 1) continue;
+        const int turn = i / 2 + checks.ranks, first = i + 2 * (turn % 2) + 4 * checks.ranks;
+        toy_freeze(set);
+        for (int k = 0; k < (all ? KINDS : set ? 3 : 1); k++) {
+            int kind = (first + k) % KINDS;
+            int format = (turn + k) % 2 ? (i / 4 + checks.ranks + 1) % SETTINGS_COUNT(settings_formats) : -1;
+            CHECK_SETTING("%.60s loaded by %d ranks, %s, format %d", name, checks.ranks, matrix[kind].name,
+                          format);
+            load_one(path, kind, format, (i / 2 + i / 9 + checks.ranks / 2 + k) % 2);
+            loaded++;
         }
-        CHECK_SETTING("%.60s loaded with other frozen tensors by %d ranks", list[i]->d_name, checks.ranks);
-        refuse_other_set(in_folder(list[i]->d_name), set);
+        CHECK_SETTING("%.60s loaded with other frozen tensors by %d ranks", name, checks.ranks);
+        if (set) refuse_other_set(path, set);
     }
     toy_freeze(0);
     CHECK(loaded > 0);
+    if (!checks.rank) printf("%d loaded\n", loaded);
 }
 
 int main(int argc, char **argv) {
@@ -610,11 +475,8 @@ int main(int argc, char **argv) {
     checks_begin();
     if (argc < 3) {
         check_make_folder(folder, sizeof folder, "build");
-        check_same_ranks();
         check_update_states();
-        check_update_names();
         check_dtypes();
-        check_damage();
         check_save_again();
         check_finite();
         return saves_end("mpi_checkpoint");
@@ -622,7 +484,6 @@ int main(int argc, char **argv) {
     snprintf(folder, sizeof folder, "%s", argv[2]);
     const int loads = !strcmp(argv[1], "load");
     (loads ? load_all : save_all)(argc == 4);
-    (loads ? load_frozen : save_frozen)();
     int failed = checks_end("mpi_checkpoint");
     MPI_Finalize();
     return failed;

@@ -161,17 +161,18 @@ static void destroy_lazy(zero *z) {
 // Sets a range to NaN on the device, and copies it back to the host.
 static void spoil(zero *z, zero_value what, device_stream on, state_range r, state_intent intent) {
     state_part p;
-    MUST(state_open_range(&p, states_get(z, what), on, r, intent));
+    MUST(state_open_range(&p, rank_state(z, what), on, r, intent));
     MUST(z->device.f->fill_nan(&z->device, on, p.at, r.elems * sizeof(float)));
     MUST(state_close(&p));
 }
 
-// Queues a copy of the range to the device, and from there a copy of its first element to states_room(z).
+// Queues a copy of the range to the device, and from there a copy of its first element to
+// rank_states_room(z).
 static void look_at(zero *z, zero_value what, state_range r) {
     state_part p;
-    states_room(z)[0] = NAN;
-    MUST(state_open_range(&p, states_get(z, what), UP, r, STATE_READ));
-    MUST(z->device.f->copy(&z->device, UP, states_room(z), p.at, sizeof(float)));
+    rank_states_room(z)[0] = NAN;
+    MUST(state_open_range(&p, rank_state(z, what), UP, r, STATE_READ));
+    MUST(z->device.f->copy(&z->device, UP, rank_states_room(z), p.at, sizeof(float)));
     MUST(state_close(&p));
 }
 
@@ -182,7 +183,7 @@ static void check_independent_copies(void) {
     CHECK_SETTING("one piece is copied to the device while another is copied to the host");
     zero *z = create_lazy(&t, 0);
     device *d = &z->device;
-    const state *params = states_get(z, ZERO_PARAM);
+    const state *params = rank_state(z, ZERO_PARAM);
     const state_range one = plan_first_piece(&z->config, &z->layout, checks.rank, 0);
     const state_range two = plan_next_piece(&z->config, &z->layout, checks.rank, one);
     const float *home = (const float *)(params->away + params->units[0].region);
@@ -194,7 +195,7 @@ static void check_independent_copies(void) {
     // A copy of the same piece to the device must wait, and read what was copied to the host.
     look_at(z, ZERO_PARAM, one);
     MUST(d->f->wait(d, UP));
-    CHECK(isnan(home[one.from]) && !isnan(home[two.from]) && isnan(states_room(z)[0]));
+    CHECK(isnan(home[one.from]) && !isnan(home[two.from]) && isnan(rank_states_room(z)[0]));
     MUST(d->f->wait(d, DOWN));
     CHECK(isnan(home[two.from]));
     destroy_lazy(z);
@@ -208,11 +209,11 @@ static void check_copies_before_writes(void) {
     zero *z = create_lazy(&t, 0);
     const state_range one = plan_first_piece(&z->config, &z->layout, checks.rank, 0);
     look_at(z, ZERO_PARAM, one);
-    MUST(state_open_range(&p, states_get(z, ZERO_PARAM), PROCESSOR, one, STATE_WRITE));
+    MUST(state_open_range(&p, rank_state(z, ZERO_PARAM), PROCESSOR, one, STATE_WRITE));
     *(float *)p.at = NAN;
     MUST(state_close(&p));
     MUST(z->device.f->wait(&z->device, UP));
-    CHECK(!isnan(states_room(z)[0]));
+    CHECK(!isnan(rank_states_room(z)[0]));
     destroy_lazy(z);
 
     CHECK_SETTING("a copy to the host waits for the copy to the device that reads its target");
@@ -222,7 +223,7 @@ static void check_copies_before_writes(void) {
     spoil(z, ZERO_GRADIENT, COMM, part, STATE_WRITE);
     MUST(z->device.f->wait(&z->device, DOWN));
     MUST(z->device.f->wait(&z->device, UP));
-    CHECK(!isnan(states_room(z)[0]));
+    CHECK(!isnan(rank_states_room(z)[0]));
     destroy_lazy(z);
 }
 #endif

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include "faults.h"
 #include "saves.h"
@@ -17,23 +18,28 @@ static const zero_tensor tensors[TENSORS] = {
     { "b", 1, { 33 }, LAYERS, 1, 0, 0 },
 };
 
-// on: the communicator; NULL: all ranks. nvme: the folder for masters and moments; NULL: they stay in memory.
-static zero *plugin_with(MPI_Comm *on, const char *nvme) {
+static zero_config usual(void) {
+    zero_config c = zero_defaults();
+    c.stage = 2;
+    c.numbers.dtype = ZERO_BF16;
+    return c;
+}
+
+static zero *plugin_of(const zero_config *c) {
     const zero_unit units[UNITS] = {
         { "emb", 2, 2, 1 }, { "a", 1, 1, 0 }, { "b", 1, 1, 0 }, { "c", 1, 1, 0 }, { "d", 1, 1, 0 }
     };
-    zero_config c = zero_defaults();
     zero *z = NULL;
-    c.stage = 2;
-    c.numbers.dtype = ZERO_BF16;
-    c.start.mpi_comm = on;
-    if (nvme) c.offload.optimizer = ZERO_NVME;
-    c.offload.nvme = nvme;
-    MUST(zero_create(&z, &c, tensors, TENSORS, units, UNITS));
+    MUST(zero_create(&z, c, tensors, TENSORS, units, UNITS));
     return z;
 }
 
-static zero *plugin(MPI_Comm *on) { return plugin_with(on, NULL); }
+// on: the communicator; NULL: all ranks.
+static zero *plugin(MPI_Comm *on) {
+    zero_config c = usual();
+    c.start.mpi_comm = on;
+    return plugin_of(&c);
+}
 
 static void fill(zero *z, int seed) {
     static const zero_value saved[] = { ZERO_PARAM, ZERO_MOMENT1, ZERO_MOMENT2 };
@@ -161,7 +167,10 @@ static void check_failed_states(void) {
         for (int used = 0; used < 2; used++) {
             CHECK_SETTING("the file of offloaded states fails in a %s, %s", saves ? "save" : "load",
                           used ? "with values" : "with zeros");
-            zero *z = plugin_with(NULL, folder);
+            zero_config c = usual();
+            c.offload.optimizer = ZERO_NVME;
+            c.offload.nvme = folder;
+            zero *z = plugin_of(&c);
             if (used) fill(z, 5);
             MUST(zero_hash(z, 1, hex));  // waits for pending writes
             fail_on_last(saves ? FILE_READ : FILE_WRITE, 0);
@@ -172,12 +181,130 @@ static void check_failed_states(void) {
         }
 }
 
-int main(int argc, char **argv) {
-    int provided;
-    MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
-    checks_begin();
-    // not in /tmp, which may be in memory
-    check_make_folder(folder, sizeof folder, argc == 2 ? argv[1] : "build");
+// -------- a slow disk
+
+static double timeout_s = 4;
+static char slow_path[PATH_BYTES];
+
+static int save_at_once(zero *z) { return zero_save(z, slow_path, NULL); }
+static int load(zero *z) { return zero_load(z, slow_path, NULL); }
+static int save_async(zero *z) {
+    int rc = zero_save_begin(z, slow_path, NULL);
+    return rc ? rc : zero_save_end(z);
+}
+
+static const struct {
+    const char *name;
+    int (*call)(zero *z);
+    file_operation what;
+} slow_calls[] = {
+    { "save", save_at_once, FILE_WRITE },
+    { "load", load, FILE_READ },
+    { "asynchronous save", save_async, FILE_WRITE },
+};
+enum { SLOW_CALLS = 3 };
+
+static zero *slow_plugin(int overlap) {
+    zero_config c = usual();
+    c.overlap = overlap;
+    c.async_save = 1;
+    c.comm.timeout_s = timeout_s;
+    return plugin_of(&c);
+}
+
+// The next two operations of this kind take this long on the last rank.
+static void slow_on_last(file_operation what, double each_s) {
+    set_fault(what, 1, checks.rank == checks.ranks - 1 ? 2 : 0, 0);
+    fault.each_s = each_s;
+}
+
+static void must_wait(zero *z, int i, const char *hash) {
+    slow_on_last(slow_calls[i].what, 0.65 * timeout_s);
+    MUST(slow_calls[i].call(z));
+    CHECK(checks.rank < checks.ranks - 1 || fault_seen >= 2);
+    fail_on_last(FILE_WRITE, -1);
+    CHECK(has_hash(z, hash));
+}
+
+// Two requests take longer than comm.timeout_s. The other ranks wait, because the last one makes progress.
+static void check_slow(void) {
+    char hash[17];
+    zero *z = slow_plugin(1);
+    fill(z, 1);
+    MUST(zero_hash(z, 1, hash));
+    for (int i = 0; i < SLOW_CALLS; i++) {
+        CHECK_SETTING("a slow %s", slow_calls[i].name);
+        must_wait(z, i, hash);
+    }
+    zero_destroy(z);
+    CHECK_SETTING("a slow load into zeros");
+    z = slow_plugin(1);
+    must_wait(z, 1, hash);
+    zero_destroy(z);
+}
+
+// A hung request keeps its memory and descriptor, so it cannot write to memory or files that are allocated or
+// opened later.
+static void check_hang(zero *z, int i) {
+    enum { BYTES = 8 << 20 };
+    char name[] = "/tmp/llmc_zero_test.XXXXXX";
+    int64_t other = 0;
+    CHECK_SETTING("a disk that does not answer a %s", slow_calls[i].name);
+    set_fault(slow_calls[i].what, 0, 0, 0);
+    fault_waits = checks.rank == checks.ranks - 1;
+    CHECK(slow_calls[i].call(z) == ZERO_ERR_IO && strstr(zero_last_error(), "the disk does not answer"));
+    int fd = mkstemp(name);
+    char *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CHECK(fd >= 0 && memory != MAP_FAILED);
+    memset(memory, 7, BYTES);
+    fault_waits = 0;
+    fault_nap(0.2);  // the hung request resumes
+    for (int k = 0; k < BYTES; k++) other += memory[k] != 7;
+    CHECK(!other);
+    CHECK(lseek(fd, 0, SEEK_END) == 0);
+    munmap(memory, BYTES);
+    close(fd);
+    unlink(name);
+}
+
+static void check_hangs(void) {
+    zero *z = slow_plugin(0);
+    fill(z, 1);
+    for (int i = 0; i < SLOW_CALLS; i++) {
+        check_hang(z, i);
+        if (slow_calls[i].call == save_async)
+            CHECK(save_async(z) == ZERO_ERR_IO && strstr(zero_last_error(), "memory for copies"));
+        else
+            MUST(slow_calls[i].call(z));
+    }
+    MUST(zero_save(z, slow_path, NULL));
+    zero_destroy(z);
+}
+
+// A rank that blocks while it reserves space for a file does not report progress.
+static void check_late(void) {
+    zero *z = slow_plugin(0);
+    CHECK_SETTING("a silent rank");
+    slow_on_last(FILE_RESERVE, 2.5 * timeout_s);
+    CHECK(zero_save(z, slow_path, NULL) == ZERO_ERR_COMM);
+    if (checks.rank < checks.ranks - 1)
+        CHECK(strstr(zero_last_error(), " s in an all-gather of scalars for "));
+    fail_on_last(FILE_RESERVE, -1);
+    MPI_Barrier(MPI_COMM_WORLD);
+    zero_destroy(z);
+}
+
+static void check_slow_disks(void) {
+    check_make_folder(folder, sizeof folder, "/tmp");
+    path_of(slow_path, "checkpoint");
+    check_slow();
+    check_hangs();
+    check_late();
+    remove_checkpoint(slow_path);
+}
+
+static void check_disks(const char *parent) {
+    check_make_folder(folder, sizeof folder, parent);
     check_ranks();
     check_failed_saves();
     check_failed_loads();
@@ -187,5 +314,16 @@ int main(int argc, char **argv) {
         path_of(path, (const char *const[]){ "any", "fails", "good", "damaged" }[i]);
         remove_checkpoint(path);
     }
+}
+
+int main(int argc, char **argv) {
+    int provided;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_SERIALIZED, &provided);
+    checks_begin();
+    if (argc == 3) timeout_s = atof(argv[2]);
+    if (argc > 1 && !strcmp(argv[1], "slow"))
+        check_slow_disks();
+    else
+        check_disks(argc == 2 ? argv[1] : "build");
     return saves_end("mpi_large");
 }

@@ -106,7 +106,6 @@ static void check_late(void) {
         { { .unit = 7, .units = 1 }, EXCHANGE_SCATTER, "a reduce-scatter of unit 7" },
         { { .unit = 7, .units = 3 }, EXCHANGE_GATHER, "an all-gather of units 7 to 9" },
         { { .unit = 7, .units = 1 }, EXCHANGE_BARRIER, "a barrier" },
-        { { "an all-gather", 7, 1 }, EXCHANGE_BARRIER, "an all-gather of unit 7" },
         { { .units = 0 }, EXCHANGE_GATHER, "an all-gather of scalars" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -173,7 +172,7 @@ static void check_cancelled(void) {
 // the lowest one, which reports.
 static void check_ends(int first) {
     char expected[80];
-    int mine = 0, all;
+    int mine = 0, all, later;
     CHECK_SETTING("ranks from %d on end the job", first);
     open_net(60);
     snprintf(expected, sizeof expected, "rank %d ended the job: the disk of rank %d is full", first, first);
@@ -187,8 +186,11 @@ static void check_ends(int first) {
               (first < RANKS - 1 && strstr(zero_last_error(), "ended the job: the disk of rank 2 is full")));
         mine = failure_reports(&n, 1);
     }
+    // On a busy machine rank 1 may be so late that it has heard rank 2.
+    later = checks.rank == first && n.ended.root > first;
+    MPI_Allreduce(MPI_IN_PLACE, &later, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
     MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
-    CHECK(all == 1 && mine == (checks.rank == first));
+    CHECK(all == 1 && (later || mine == (checks.rank == first)));
     net_close(&n, 0);
 }
 

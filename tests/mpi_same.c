@@ -1,11 +1,17 @@
 // Tests ranks with different settings, tables or trainer lines: mpirun -np N mpi_same, for at least 2 ranks.
 // The ranks take turns being the odd one. Every case must fail on all ranks with the same message, which
 // names two ranks, the difference, and both values. Settings that may differ must not change a bit of the
-// results.
+// results. The lines of our trainer (must_be_same) must have almost all options, the model and the data, and
+// the contents of files rather than their paths.
+#include <math.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "../llmc_zero/settings/settings.h"
+#include "../trainer/options/options.h"
+#include "../trainer/running/inputs.h"
+#include "../trainer/running/run.h"
 #include "check.h"
 #include "toy.h"
 
@@ -160,29 +166,41 @@ static void check_tables(void) {
             "unit 4 = block 3, uses forward 1, backward 1, of them 0 only for gradients");
 }
 
+// -------- the trainer's lines
+
+static const struct {
+    const char *theirs, *ours, *they_have, *we_have;
+} line_cases[] = {
+    { "B = 8\n", "B = 4\n", "B = 8", "B = 4" },
+    { "B = 8\nT = 64\n", "B = 4\nT = 64\n", "B = 8", "B = 4" },
+    { "B = 4\nT = 65", "B = 4\nT = 64", "T = 65", "T = 64" },
+    { "B = 4\n", "B = 4\nT = 64\n", "no T", "T = 64" },
+    { "B = 4\nT = 64\n", "B = 4\n", "T = 64", "no T" },
+    { "B = 4\n\nT = 2\n", "B = 4\n\nT = 1\n", "T = 2", "T = 1" },
+    { "a = 1\nb = 2\nc = 3\n", "a = 1\nc = 3\n", "b = 2", "no b" },
+    { "a = 1\nc = 3\n", "a = 1\nb = 2\nc = 3\n", "no b", "b = 2" },
+    { "B = 8\n", NULL, "B = 8", "no B" },
+    { "", "B = 4\n", "no B", "B = 4" },
+    { "just words\nB = 8\n", "just words\nB = 4\n", "B = 8", "B = 4" },
+    { "", "just words\n", "no just words", "just words" },
+    { "name = a = 2\n", "name = a = 1\n", "name = a = 2", "name = a = 1" },
+};
+enum { LINE_CASES = sizeof line_cases / sizeof *line_cases };
+
 // The trainer's lines are compared before the settings and tables.
+#define OWN(change, all, theirs, ours)                                                                       \
+    DIFFERS_IN(g.config.start.same = all, (g.config.start.same = change, g.config.stage = 2, g.n_tensors--), \
+               theirs, ours)
 static void check_own_lines(void) {
     static char room[17 << 20];
     char quoted[141];
-#define OWN(all, change, theirs, ours)                                                                       \
-    DIFFERS_IN(g.config.start.same = all, (g.config.start.same = change, g.config.stage = 2, g.n_tensors--), \
-               theirs, ours)
-    OWN("B = 4\nT = 64\n", "B = 8\nT = 64\n", "B = 8", "B = 4");
-    OWN("B = 4\nT = 64", "B = 4\nT = 65", "T = 65", "T = 64");
-    OWN("B = 4\nT = 64\n", "B = 4\n", "no T", "T = 64");
-    OWN("B = 4\n", "B = 4\nT = 64\n", "T = 64", "no T");
-    OWN("a = 1\nc = 3\n", "a = 1\nb = 2\nc = 3\n", "b = 2", "no b");
-    OWN("a = 1\nb = 2\nc = 3\n", "a = 1\nc = 3\n", "no b", "b = 2");
-    OWN(NULL, "B = 8\n", "B = 8", "no B");
-    OWN("B = 4\n", "", "no B", "B = 4");
-    OWN("just words\nB = 4\n", "just words\nB = 8\n", "B = 8", "B = 4");
-    OWN("just words\n", "", "no just words", "just words");
-    OWN("name = a = 1\n", "name = a = 2\n", "name = a = 2", "name = a = 1");
+    for (int i = 0; i < LINE_CASES; i++)
+        OWN(line_cases[i].theirs, line_cases[i].ours, line_cases[i].they_have, line_cases[i].we_have);
     memset(room, 'x', sizeof room);
     memcpy(room, "long = ", 7);
     room[10000] = 0;
     snprintf(quoted, sizeof quoted, "%.135s", room);  // cut to fit a message
-    OWN("long = 1\n", room, quoted, "long = 1");
+    OWN(room, "long = 1\n", quoted, "long = 1");
     if (odd) return;
     CHECK_SETTING("more than 16 MiB of lines");
     given g = usual();
@@ -190,13 +208,43 @@ static void check_own_lines(void) {
     room[10000] = 'x';
     room[sizeof room - 1] = 0;
     g.config.start.same = room;
-    CHECK(zero_create(&z, &g.config, g.tensors, g.n_tensors, g.units, g.n_units) == ZERO_ERR_ARGUMENT);
-    CHECK(strstr(zero_last_error(), "at most 16777216"));
+    for (int i = 0; i < 20; i++) {  // several times, because a rank may not see the others leave
+        CHECK(zero_create(&z, &g.config, g.tensors, g.n_tensors, g.units, g.n_units) == ZERO_ERR_ARGUMENT);
+        CHECK(!strncmp(zero_last_error(), "rank 0 has ", 11) &&
+              strstr(zero_last_error(), "at most 16777216"));
+    }
     CHECK_SETTING("the same invalid table on all ranks");
     g.config.start.same = NULL;
     g.tensors[2].name = NULL;
     CHECK(zero_create(&z, &g.config, g.tensors, g.n_tensors, g.units, g.n_units) == ZERO_ERR_ARGUMENT);
     CHECK(strstr(zero_last_error(), "tensor 2"));
+}
+
+// The same with zero_require_same.
+static void check_lines(int shared, int overlap) {
+    enum { LONG = 300000 };
+    char *text = malloc(LONG + 1);
+    given g = usual();
+    toy t;
+    g.config.comm.shared_window = shared;
+    g.config.overlap = overlap;
+    CHECK_SETTING("zero_require_same, odd rank %d, %s, overlap %d", odd, shared ? "window" : "messages",
+                  overlap);
+    MUST(toy_create(&t, &g.config, NULL));
+    for (int i = 0; i < LINE_CASES; i++) {
+        const char *ours = line_cases[i].ours ? line_cases[i].ours : "";
+        expect(zero_require_same(t.z, checks.rank == odd ? line_cases[i].theirs : ours),
+               line_cases[i].they_have, line_cases[i].we_have, "");
+        MUST(zero_require_same(t.z, ours));
+    }
+    for (int i = 0; i < LONG; i++) text[i] = i % 10 == 9 ? '\n' : (char)('a' + i / 10 % 23);
+    memcpy(text + LONG - 10, "last = 1", 9);
+    MUST(zero_require_same(t.z, text));
+    if (checks.rank == odd) text[LONG - 3] = '2';
+    expect(zero_require_same(t.z, text), "last = 2", "last = 1", "");
+    MUST(toy_step(&t, 1, 1, NULL));  // the plugin still works
+    zero_destroy(t.z);
+    free(text);
 }
 
 // -------- what may differ
@@ -278,42 +326,6 @@ static void check_all_decided(void) {
     CHECK(n + OBJECTS == settings_in_header());
 }
 
-// -------- zero_require_same
-
-static void check_lines(int shared, int overlap) {
-    static const struct {
-        const char *theirs, *ours, *they_have, *we_have;
-    } cases[] = {
-        { "B = 8\n", "B = 4\n", "B = 8", "B = 4" },
-        { "B = 4", "B = 4\nT = 1", "no T", "T = 1" },
-        { "", "B = 4\n", "no B", "B = 4" },
-        { "B = 4\n\nT = 2\n", "B = 4\n\nT = 1\n", "T = 2", "T = 1" },
-    };
-    enum { CASES = sizeof cases / sizeof *cases, LONG = 300000 };
-    char *text = malloc(LONG + 1);
-    given g = usual();
-    toy t;
-    g.config.comm.shared_window = shared;
-    g.config.overlap = overlap;
-    CHECK_SETTING("zero_require_same, odd rank %d, %s, overlap %d", odd, shared ? "window" : "messages",
-                  overlap);
-    MUST(toy_create(&t, &g.config, NULL));
-    for (int i = 0; i < CASES; i++) {
-        expect(zero_require_same(t.z, checks.rank == odd ? cases[i].theirs : cases[i].ours),
-               cases[i].they_have, cases[i].we_have, "");
-        MUST(zero_require_same(t.z, cases[i].ours));
-    }
-    MUST(zero_require_same(t.z, ""));
-    for (int i = 0; i < LONG; i++) text[i] = i % 10 == 9 ? '\n' : (char)('a' + i / 10 % 23);
-    memcpy(text + LONG - 10, "last = 1", 9);
-    MUST(zero_require_same(t.z, text));
-    if (checks.rank == odd) text[LONG - 3] = '2';
-    expect(zero_require_same(t.z, text), "last = 2", "last = 1", "");
-    MUST(toy_step(&t, 1, 1, NULL));  // the plugin still works
-    zero_destroy(t.z);
-    free(text);
-}
-
 // Every rank has a different value: the error names the lowest rank that differs from rank 0.
 static void check_lowest(void) {
     given g = usual();
@@ -330,7 +342,190 @@ static void check_lowest(void) {
     if (odd) refused(&g, theirs, "value = 0");
 }
 
-static void run(const char *asked) {
+// -------- our trainer's lines: rank 0 compares the text of changed options with the usual one
+
+enum { TOKENS = 1000 };
+static char folder[100];
+static Options usual_options;
+static GPT2 model;
+
+static const char *path_of(const char *name) {
+    static char paths[8][256];
+    static int next;
+    char *path = paths[next++ % 8];
+    snprintf(path, sizeof paths[0], "%s/%s", folder, name);
+    return path;
+}
+
+// Writes a shard of the usual tokens, except that token number `other` differs; -1: none differs.
+static void write_shard(const char *name, int tokens, int other) {
+    int32_t header[256] = { 20240520, 1, tokens };
+    uint16_t body[TOKENS + 1];
+    for (int i = 0; i < tokens; i++) body[i] = (uint16_t)(i % 7 + (i == other));
+    FILE *f = fopen(path_of(name), "wb");
+    CHECK(f && fwrite(header, sizeof header, 1, f) == 1);
+    CHECK(f && fwrite(body, sizeof *body, tokens, f) == (size_t)tokens && !fclose(f));
+}
+
+static void take_usual(void) {
+    opt = usual_options;
+    model.dtype = GPT2_F32;
+    gpt2_check(gpt2_config_from_descriptor(&model.config, opt.model));
+}
+
+static char *text_now(void) {
+    DataLoader train, val;
+    gpt2_check(dataloader_init(&train, opt.train_data, 2, 16, 257, 0, 1, 1, 42));
+    gpt2_check(dataloader_init(&val, opt.val_data, 2, 16, 257, 0, 1, 0, 0));
+    char *text = must_be_same(&model, -1, &train, &val);
+    dataloader_free(&train);
+    dataloader_free(&val);
+    return text;
+}
+
+// Returns the first line in which the current settings differ from the usual ones, or "", and returns to the
+// usual ones.
+static const char *difference(void) {
+    static char line[512];
+    char *b = text_now(), *p = b;
+    take_usual();
+    char *a = text_now(), *q = a;
+    for (; *p && *p == *q; p++) q++;
+    int same = !*p && !*q;
+    while (p > b && p[-1] != '\n') p--;
+    snprintf(line, sizeof line, "%.*s", same ? 0 : (int)strcspn(p, "\n"), p);
+    free(a);
+    free(b);
+    return line;
+}
+
+// Checks that the ranks compare a line that begins like this; "": no line differs.
+static void unlike(const char *line) {
+    const char *found = difference();
+    const int is_right = *line ? !strncmp(found, line, strlen(line)) : !*found;
+    CHECK(is_right);
+    if (!is_right) fprintf(stderr, "  '%s' does not begin with '%s'\n", found, line);
+}
+#define UNLIKE(change, line) \
+    (CHECK_SETTING("trainer: %s, %.60s", #change, line), (void)(change), unlike(line))
+
+// Ranks may differ in these options.
+static int is_free(const char *name) {
+    static const char names[] = " -i -j -o --tokenizer --zero-config --threads --overlap --progress --nvme "
+                                "--resume -pi -pn -pr -pg -ps -pf --verify --hellaswag ";
+    char word[64];
+    snprintf(word, sizeof word, " %s ", name);
+    return strstr(names, word) != NULL;
+}
+
+// Returns 0 if the option has no value.
+static int change_option(const Option *o) {
+    const int files = !strcmp(o->name, "-i") || !strcmp(o->name, "-j");
+    if (o->kind == TEXT && !files)
+        *(const char **)o->value = strcmp(o->name, "--prompts") ? "other" : opt.val_data;  // any file
+    else if (o->kind == WIDE)
+        *(int64_t *)o->value = (int64_t)fmax((double)*(int64_t *)o->value, o->min) + 1;
+    else if (o->kind == INT || o->kind == CHOICE)
+        *(int *)o->value += 1;
+    else if (o->kind == REAL)  // a value below the minimum means that the option was not given
+        *(double *)o->value = fmax(*(double *)o->value, o->min) + 1e-3;
+    else
+        return 0;
+    return 1;
+}
+
+// Every option in the table, including future ones, must be compared unless is_free lists it.
+static void check_options(void) {
+    int compared = 0;
+    for (const Option *o = option_table; o < option_table + num_options; o++) {
+        char line[64];
+        CHECK_SETTING("trainer: option %s", o->name);
+        if (!change_option(o)) continue;
+        snprintf(line, sizeof line, "%s = ", o->name);
+        unlike(is_free(o->name) ? "" : line);
+        compared += !is_free(o->name);
+    }
+    CHECK(compared > 40);
+    UNLIKE(opt.lr = 1e-4, "-l = 0.0001");
+    UNLIKE(opt.zero.stage = 2, "-z = 2");
+    UNLIKE(opt.schedule = "linear", "-k = linear");
+    UNLIKE(model.dtype = GPT2_BF16, "--dtype auto = bf16");  // the dtype chosen for "auto"
+}
+
+static void check_model(void) {
+    // The plugin's tables do not depend on the number of heads.
+    UNLIKE(model.config.num_heads = 8, "model = L 4, NH 8, C 128, V 257, longest sequence 64");
+    UNLIKE(opt.model = "l4h4c128v257t64 ", "-e = l4h4c128v257t64 ");
+    char first[512];
+    opt.model = path_of("val.bin");  // any file
+    snprintf(first, sizeof first, "%s", difference());
+    UNLIKE(opt.model = path_of("train_0.bin"), first);
+    write_shard("other.bin", TOKENS, 999);
+    UNLIKE(opt.model = path_of("other.bin"), "-e = a file of 3024 bytes, digest ");
+    opt.model = path_of("other.bin");
+    CHECK(strcmp(difference(), first));
+    UNLIKE(opt.hellaswag = 1, "-h = 1");
+    usual_options.hellaswag = 1;
+    take_usual();
+    UNLIKE(opt.hellaswag_data = path_of("other.bin"), "--hellaswag = a file of 3024 bytes, digest ");
+    usual_options.hellaswag = 0;
+    take_usual();
+}
+
+static void write_shards(const char *in) {
+    static const char *const names[] = { "train_0.bin", "train_1.bin", "train_2.bin", "val.bin" };
+    char name[64];
+    for (int i = 0; i < 4; i++) {
+        snprintf(name, sizeof name, "%s%s", in, names[i]);
+        write_shard(name, TOKENS, -1);
+    }
+}
+
+static void check_data(void) {
+    static const struct {
+        const char *file;
+        int tokens, other;
+        const char *line;
+    } cases[] = {
+        { "same/train_1.bin", TOKENS, -1, "" },
+        { "same/train_1.bin", TOKENS, 0, "-i, shard 1 = train_1.bin, 3024 bytes, digest " },
+        { "same/train_1.bin", TOKENS, TOKENS - 1, "-i, shard 1 = train_1.bin, 3024 bytes, digest " },
+        { "same/train_1.bin", TOKENS + 1, -1, "-i, shard 1 = train_1.bin, 3026 bytes, digest " },
+        { "same/train_3.bin", TOKENS, -1, "-i, number of shards = 4" },
+        { "same/val.bin", TOKENS, 500, "-j, shard 0 = val.bin, 3024 bytes, digest " },
+    };
+    CHECK(!mkdir(path_of("same"), 0777));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_shards("same/");
+        write_shard(cases[i].file, cases[i].tokens, cases[i].other);
+        opt.train_data = path_of("same/train_*.bin");
+        UNLIKE(opt.val_data = path_of("same/val.bin"), cases[i].line);
+        unlink(path_of("same/train_3.bin"));
+    }
+    CHECK(!rename(path_of("same/train_2.bin"), path_of("same/train_2b.bin")));
+    UNLIKE(opt.train_data = path_of("same/train_*.bin"), "-i, shard 2 = train_2b.bin, 3024 bytes");
+    opt.val_every = 0;  // then the validation data is not read
+    UNLIKE(opt.val_data = path_of("train_0.bin"), "-v = 0");
+}
+
+static void check_trainer(void) {
+    char command[120];
+    write_shards("");
+    parse_options(0, NULL);
+    usual_options = opt;
+    usual_options.train_data = strdup(path_of("train_*.bin"));
+    usual_options.val_data = strdup(path_of("val.bin"));
+    usual_options.hellaswag_data = usual_options.val_data;  // any file
+    take_usual();
+    UNLIKE(0, "");
+    check_options();
+    check_model();
+    check_data();
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    CHECK(!system(command));
+}
+
+static void check_all(const char *asked) {
     if (checks.ranks < 2) {
         fprintf(stderr, "mpi_same needs at least 2 ranks\n");
         MPI_Abort(MPI_COMM_WORLD, 1);
@@ -346,6 +541,8 @@ static void run(const char *asked) {
     }
     check_lowest();
     check_all_decided();
+    check_make_folder(folder, sizeof folder, "/tmp");
+    if (!checks.rank) check_trainer();
 }
 
-int main(int argc, char **argv) { return checks_main(argc, argv, "mpi_same", run); }
+int main(int argc, char **argv) { return checks_main(argc, argv, "mpi_same", check_all); }

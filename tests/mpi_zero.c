@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <math.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -106,28 +107,6 @@ static void check_overlap(void) {
         }
 }
 
-// -------- reading states during backward
-
-// The first two pieces of the update must be read during backward. They may be dropped again (mpi_bits.c).
-static void check_read_ahead(void) {
-    const zero_config c = in_files(1, 1);
-    zero_files files;
-    toy t;
-    CHECK_SETTING("states read during backward");
-    MUST(toy_create(&t, &c, NULL));
-    for (int step = 1; step <= 3; step++) {
-        MUST(toy_forward_pass(&t, 0, 1));
-        zero_files_info(t.z, &files);  // waits for the disk
-        CHECK(update_pieces_read_ahead(t.z) == 0);
-        MUST(toy_backward_pass(&t));
-        CHECK(update_pieces_read_ahead(t.z) == 2);
-        MUST(zero_finish_gradients(t.z, NULL));
-        MUST(step == 2 ? zero_discard(t.z) : zero_update(t.z, &(zero_hyper){ .lr = 1e-3f, .t = step }));
-        CHECK(update_pieces_read_ahead(t.z) == 0);
-    }
-    zero_destroy(t.z);
-}
-
 // -------- an update during backward
 
 // Returns 1 if the update of a unit began before backward ended.
@@ -150,7 +129,7 @@ static int step_updates_in_backward(const zero_config *c, int early, double comp
     if (early) MUST(zero_promise_update(t.z, &h));
     MUST(toy_passes(&t, c->micro_batches));
     MUST(zero_step(t.z, &h, NULL));
-    MUST(update_settle(t.z));  // nothing adds to the trace while it is read
+    MUST(step_settle(t.z));  // nothing adds to the trace while it is read
     const int found = updated_in_backward(t.z);
     zero_destroy(t.z);
     return found;
@@ -204,7 +183,7 @@ static void check_delayed_overlaps(void) {
         fault_waits = 0;
         MUST(toy_backward_pass(&t));
         MUST(zero_finish_gradients(t.z, NULL));
-        MUST(update_settle(t.z));
+        MUST(step_settle(t.z));
         CHECK(used_before_updated(t.z) == delayed);
         zero_destroy(t.z);
         file_fault = NULL;
@@ -384,22 +363,26 @@ static void check_timeout(void) {
 // The last rank misses the first step. At stage 2, the first collective of a step reduces the last units.
 static void check_units_named(void) {
     static const struct {
+        int stage;
         int64_t bucket;
-        const char *units;
+        const char *where;
     } cases[] = {
-        { 1, "reduce-scatter of unit 4 " },
-        { 1LL << 40, "reduce-scatter of units 1 to 4 " },
+        { 2, 1, "a reduce-scatter of unit 4" },
+        { 2, 1LL << 40, "a reduce-scatter of units 1 to 4" },
+        { 3, 1, "an all-gather of unit 0" },
     };
+    char expected[80];
     for (int i = 0; i < SETTINGS_COUNT(cases); i++) {
-        zero_config c = simple(2, 0);
+        zero_config c = simple(cases[i].stage, 0);
         toy t;
         c.reduce_bucket_size = cases[i].bucket;
         c.comm.timeout_s = 3;
-        CHECK_SETTING("units in the message, bucket %lld", (long long)c.reduce_bucket_size);
+        CHECK_SETTING("the last rank misses %s", cases[i].where);
+        snprintf(expected, sizeof expected, " in %s for rank %d (", cases[i].where, checks.ranks - 1);
         MUST(toy_create(&t, &c, NULL));
         if (checks.rank < checks.ranks - 1) {
             CHECK(toy_step(&t, 1, 1, NULL) == ZERO_ERR_COMM);
-            CHECK(strstr(zero_last_error(), cases[i].units));
+            CHECK(strstr(zero_last_error(), expected));
         }
         MPI_Barrier(MPI_COMM_WORLD);
         zero_destroy(t.z);
@@ -417,22 +400,54 @@ static void check_no_communicator(void) {
     CHECK(strstr(zero_last_error(), "MPI_COMM_NULL"));
 }
 
-// Ranks that open different units fail instead of mixing up the units' bytes.
+static int gather_or_reduce(zero *z) {
+    enum { ELEMS = 100, MOST_RANKS = 8 };
+    static float full[ELEMS * MOST_RANKS], shard[ELEMS];
+    const comm_piece p = { (char *)full, (char *)shard, ELEMS };
+    const comm_use use = { .purpose = ZERO_FOR_STEP, .unit = 1, .units = 1 };
+    return checks.rank ? comm_all_gather(&z->comm, use, &p, 1, sizeof *full)
+                       : comm_reduce_scatter(&z->comm, use, &p, 1, ZERO_F32, ZERO_F32, 0);
+}
+
+// Ranks that open different units, 0 of another size, or whose collectives differ only in their kind, fail
+// instead of mixing up their bytes.
 static void check_disorder(void) {
-    for (int shared = 0; shared < 2; shared++)
-        for (int overlap = 0; overlap < 2; overlap++) {
-            zero_config c = simple(3, overlap);
-            toy t;
-            c.comm.shared_window = shared;
-            CHECK_SETTING("ranks open different units, %s, overlap %d", shared ? "window" : "messages",
-                          overlap);
-            MUST(toy_create(&t, &c, NULL));
-            MUST(zero_begin_eval(t.z));
-            int rc = zero_pre_forward(t.z, checks.rank == 0 ? 1 : 2);
-            CHECK(rc == (checks.ranks > 1 ? ZERO_ERR_COMM : 0));  // rank 0 differs from all others
-            if (rc) CHECK(strstr(zero_last_error(), "different collectives"));
-            zero_destroy(t.z);
-        }
+    enum { KINDS = 2 };
+    for (int way = 0; way < 12; way++) {
+        const int shared = way & 1, overlap = way >> 1 & 1, unit = way >> 2;
+        zero_config c = simple(3, overlap);
+        toy t;
+        c.comm.shared_window = shared;
+        CHECK_SETTING("ranks %s %d, %s, overlap %d", unit == KINDS ? "gather and reduce" : "open unit 2 and",
+                      unit, shared ? "window" : "messages", overlap);
+        MUST(toy_create(&t, &c, NULL));
+        MUST(zero_begin_eval(t.z));
+        int rc = unit == KINDS ? gather_or_reduce(t.z) : zero_pre_forward(t.z, checks.rank == 0 ? unit : 2);
+        CHECK(rc == (checks.ranks > 1 ? ZERO_ERR_COMM : 0));  // rank 0 differs from all others
+        if (rc) CHECK(strstr(zero_last_error(), "different collectives"));
+        zero_destroy(t.z);
+    }
+}
+
+// If rank 0 cannot have the window's memory, the ranks send messages, and the name has the reason.
+static void check_no_window(void) {
+    const zero_config c = simple(3, 0);
+    struct rlimit before, low;
+    zero_job job;
+    toy t;
+    CHECK_SETTING("the shared memory is too small");
+    if (checks.ranks == 1) return;
+    MUST(getrlimit(RLIMIT_FSIZE, &before));
+    low = before;
+    low.rlim_cur = 1 << 20;
+    signal(SIGXFSZ, SIG_IGN);
+    if (!checks.rank) MUST(setrlimit(RLIMIT_FSIZE, &low));
+    MUST(toy_create(&t, &c, NULL));
+    MUST(setrlimit(RLIMIT_FSIZE, &before));
+    zero_job_info(t.z, &job);
+    CHECK(strstr(job.comm, "messages (") && strstr(job.comm, "MiB of shared memory: File too large)"));
+    MUST(toy_step(&t, 1, 1, NULL));
+    zero_destroy(t.z);
 }
 
 // -------- unequal updates, no memory
@@ -552,12 +567,12 @@ static const struct {
     void (*check)(void);
 } all_checks[] = {
     { "timeout", "a rank misses a collective", check_timeout },
-    { "timeout", "units in the message", check_units_named },
+    { "timeout", "missing in a step", check_units_named },
     { "timeout", "different units", check_disorder },
     { "timeout", "no communicator", check_no_communicator },
+    { "", "no window", check_no_window },
     { "", "order in the update", check_order_in_update },
     { "", "overlap", check_overlap },
-    { "", "read ahead", check_read_ahead },
     { "", "early updates", check_early_overlaps },
     { "", "delayed updates", check_delayed_overlaps },
     { "", "trace", check_trace_file },

@@ -1,13 +1,13 @@
 // Builds the folders that a power loss could leave at every instant of a run recorded by tests/shim/disk.c,
 // and checks that each contains a checkpoint as new as promised.
-//   power_loss RECORD ROOT SEED [--async 1] [--base FOLDER] [--without SYNC]... [--keep FOLDER COUNT]
+//   power_loss RECORD ROOT SEED [--async 1] [--base FOLDER] [--without SYNC] [--keep FOLDER COUNT]
 //     ROOT       the recorded folder; the run's -o is ROOT/out
 //     --async    1: the run used --async-save, so steps continue before a model file is complete
 //     --base     the contents of ROOT before the run, all of which are on disk
-//     --without  ignores these syncs of the program (see syncs[] below). Violations are then expected, and
-//                the first one ends the search.
-//     --keep     keeps COUNT of the built folders as FOLDER/0, 1, .., each with a file `expect` that contains
-//                the step from which a run resumes, or -1
+//     --without  ignores the program's syncs that match this pattern (see is_left_out below). Violations are
+//                then expected, and the first one ends the search.
+//     --keep     keeps COUNT of the built folders as FOLDER/0, 1, .., and builds one with all operations as
+//                RECORD.whole
 //
 // The disk model assumes only what POSIX promises. At any instant the disk has
 //   - for a file: its contents at its last sync, plus the first k writes since then, for any k. The last of
@@ -19,11 +19,10 @@
 //     does not sync the folder's own name.
 // Eight folders are built for each instant: one with only the synced state, one with everything, and six
 // random ones.
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <ftw.h>
-#include <jansson.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -34,7 +33,7 @@
 #include "../llmc_zero/zero.h"
 #include "shim/record.h"
 
-enum { PAGE = 4096, DRAWS = 8, MOST_NODES = 4096, NAME = 256 };
+enum { PAGE = 4096, DRAWS = 8, MOST_NODES = 4096 };
 
 static void fail(const char *fmt, ...) __attribute__((format(printf, 1, 2), noreturn));
 static void fail(const char *fmt, ...) {
@@ -64,8 +63,8 @@ typedef struct {
     record r;
     char *path, *other;  // relative to ROOT
     const char *bytes;
-    int node;  // the file or folder
-    int sync;  // for RECORD_SYNC: index in syncs; -1: not listed
+    int node;      // the file or folder
+    int left_out;  // 1: a sync that --without ignores
 } operation;
 
 static operation *operations;
@@ -104,7 +103,7 @@ static void read_record(const char *path, const char *root) {
     while (next < end) {
         operations = must(realloc(operations, (n_operations + 1) * sizeof *operations));
         operation *o = &operations[n_operations++];
-        *o = (operation){ .node = -1, .sync = -1 };
+        *o = (operation){ .node = -1 };
         memcpy(&o->r, next, sizeof o->r);
         next += sizeof o->r;
         o->path = text_below(root, &next, o->r.path_len);
@@ -132,8 +131,8 @@ static node nodes[MOST_NODES];
 static int n_nodes;
 
 typedef struct {
-    int folder, node;  // the folder that contains the name, and the node that it names; node 0 is ROOT
-    char name[NAME];
+    const char *path;  // relative to ROOT
+    int node;
 } entry;
 
 typedef struct {
@@ -141,24 +140,23 @@ typedef struct {
     int n;
 } names;
 
-static int find(const names *all, int folder, const char *name) {
+static int find(const names *all, const char *path) {
     for (int i = 0; i < all->n; i++)
-        if (all->entries[i].folder == folder && !strcmp(all->entries[i].name, name)) return i;
+        if (!strcmp(all->entries[i].path, path)) return i;
     return -1;
 }
 
-static void put(names *all, int folder, const char *name, int node) {
-    int i = find(all, folder, name);
+static void put(names *all, const char *path, int node) {
+    int i = find(all, path);
     if (i < 0) {
         i = all->n++;
         all->entries = must(realloc(all->entries, all->n * sizeof *all->entries));
     }
-    all->entries[i] = (entry){ .folder = folder, .node = node };
-    snprintf(all->entries[i].name, NAME, "%s", name);
+    all->entries[i] = (entry){ path, node };
 }
 
-static void take_away(names *all, int folder, const char *name) {
-    int i = find(all, folder, name);
+static void take_away(names *all, const char *path) {
+    int i = find(all, path);
     if (i >= 0) all->entries[i] = all->entries[--all->n];
 }
 
@@ -168,95 +166,54 @@ static int new_node(int folder) {
     return n_nodes++;
 }
 
-// Returns the folder of a path, and its last component in *name.
-static int folder_of(const names *all, const char *path, const char **name) {
-    int folder = 0;
-    for (const char *slash; (slash = strchr(path, '/')); path = slash + 1) {
-        char part[NAME];
-        snprintf(part, sizeof part, "%.*s", (int)(slash - path), path);
-        int i = find(all, folder, part);
-        if (i < 0) fail("%s: unknown folder", path);
-        folder = all->entries[i].node;
-    }
-    *name = path;
-    return folder;
-}
+static names base;
+static int base_length;  // of the path of --base
 
-static int node_of(const names *all, const char *path) {
-    const char *name;
-    if (!*path) return 0;
-    int folder = folder_of(all, path, &name), i = find(all, folder, name);
-    return i < 0 ? -1 : all->entries[i].node;
-}
-
-static void read_base(names *all, const char *path, int folder) {
-    struct dirent **list;
-    int n = scandir(path, &list, NULL, alphasort);
-    if (n < 0) fail("%s: %s", path, strerror(errno));
-    for (int i = 0; i < n; i++) {
-        char below[PATH_MAX];
-        struct stat st;
-        if (!strcmp(list[i]->d_name, ".") || !strcmp(list[i]->d_name, "..")) continue;
-        if (snprintf(below, sizeof below, "%s/%s", path, list[i]->d_name) >= PATH_MAX || stat(below, &st))
-            fail("%s: %s", below, strerror(errno));
-        int number = new_node(S_ISDIR(st.st_mode));
-        put(all, folder, list[i]->d_name, number);
-        if (nodes[number].folder)
-            read_base(all, below, number);
-        else
-            nodes[number].base = read_file(below, &nodes[number].base_bytes);
-    }
+static int add_to_base(const char *path, const struct stat *st, int kind, struct FTW *at) {
+    const int number = new_node(kind == FTW_D);  // the first one is ROOT
+    put(&base, must(strdup(path + base_length + (at->level > 0))), number);
+    if (kind == FTW_F) nodes[number].base = read_file(path, &nodes[number].base_bytes);
+    return 0;
 }
 
 // A change to one name, or to two if it is a rename.
 typedef struct {
-    int at;             // the operation
-    int folder, other;  // the folders of `name` and of a rename's `to`; other -1: not a rename
-    char name[NAME], to[NAME];
-    int node;    // the node that has the new name afterwards; -1: the name is removed
-    int synced;  // the operation that puts the change on disk; n_operations: none
+    int at;                    // the operation
+    const char *path, *other;  // other: a rename's new path, or NULL
+    int node;                  // the node that has the new name afterwards; -1: the name is removed
+    int synced;                // the operation that puts the change on disk; n_operations: none
 } change;
 
-static names base;
 static int async;
-static unsigned without;  // bit i: syncs[i] is ignored
+static const char *without;
 static change *changes;
 static int n_changes;
 
-static change *new_change(const names *now, int at, const char *path) {
-    const char *name;
-    changes = must(realloc(changes, (n_changes + 1) * sizeof *changes));
-    change *c = &changes[n_changes++];
-    *c = (change){ .at = at, .other = -1, .node = -1, .synced = n_operations };
-    c->folder = folder_of(now, path, &name);
-    snprintf(c->name, NAME, "%s", name);
-    return c;
-}
-
 static void apply(names *all, const change *c) {
-    if (c->other >= 0) {
-        int i = find(all, c->folder, c->name);
+    if (c->other) {
+        int i = find(all, c->path);
         if (i < 0 || all->entries[i].node != c->node) return;  // not created yet, or removed
-        take_away(all, c->folder, c->name);
-        put(all, c->other, c->to, c->node);
-    } else if (c->node >= 0)
-        put(all, c->folder, c->name, c->node);
+        take_away(all, c->path);
+    }
+    if (c->node >= 0)
+        put(all, c->other ? c->other : c->path, c->node);
     else
-        take_away(all, c->folder, c->name);
+        take_away(all, c->path);
 }
 
-static void note_change(const names *now, int at, operation *o) {
+// Adds the operation's change to a name, if any, to changes and applies it.
+static void note_change(names *now, int at, operation *o) {
     const record_kind kind = o->r.kind;
-    const char *to;
-    if (kind == RECORD_RENAME) {
-        change *c = new_change(now, at, o->path);
-        c->node = node_of(now, o->path);
-        c->other = folder_of(now, o->other, &to);
-        snprintf(c->to, NAME, "%s", to);
-    } else if (kind == RECORD_MKDIR || (kind == RECORD_OPEN && o->r.at))
-        new_change(now, at, o->path)->node = o->node = new_node(kind == RECORD_MKDIR);
-    else if (kind == RECORD_UNLINK || kind == RECORD_RMDIR)
-        new_change(now, at, o->path);
+    const int makes = kind == RECORD_MKDIR || (kind == RECORD_OPEN && o->r.at);
+    const int i = o->path ? find(now, o->path) : -1;
+    if (i >= 0) o->node = now->entries[i].node;
+    if (!makes && kind != RECORD_RENAME && kind != RECORD_UNLINK && kind != RECORD_RMDIR) return;
+    if (kind == RECORD_RENAME && nodes[o->node].folder) fail("%s: a folder is renamed", o->path);
+    if (makes) o->node = new_node(kind == RECORD_MKDIR);
+    const int removes = kind == RECORD_UNLINK || kind == RECORD_RMDIR;
+    changes = must(realloc(changes, (n_changes + 1) * sizeof *changes));
+    changes[n_changes] = (change){ at, o->path, o->other, removes ? -1 : o->node, n_operations };
+    apply(now, &changes[n_changes++]);
 }
 
 // Returns the operation that opened the file that `of` works on.
@@ -272,78 +229,51 @@ static names copy_of(const names *all) {
     return copy;
 }
 
-// -------- the purpose of each sync
-
-static const struct {
-    const char *name, *file;  // file: part of the path of a synced file; NULL: a folder is synced
-} syncs[] = {
-    { "states", ".states" },             // a rank's file, before its digests are shared
-    { "manifest", "/.manifest.json." },  // the manifest, before its rename
-    { "before-rename", NULL },           // the checkpoint's folder, before that rename
-    { "after-rename", NULL },            // the checkpoint's folder, after that rename
-    { "parent", NULL },                  // the output folder, which contains the checkpoint's name
-    { "removal", NULL },                 // the checkpoint's folder, after its manifest is removed
-    { "model", "/model_" },              // llm.c's file, before its rename
-    { "model-name", NULL },              // the output folder, after that rename
-    { "output", NULL },                  // the parent of the output folder
-    { "summary", "/summary" },           // summary.json, before its rename
-};
-enum { SYNCS = sizeof syncs / sizeof *syncs };
-
 static int ends_with(const char *text, const char *end) {
     size_t n = strlen(text), m = strlen(end);
     return n >= m && !strcmp(text + n - m, end);
 }
 
-static int named(const char *name) {
-    for (int i = 0; i < SYNCS; i++)
-        if (!strcmp(syncs[i].name, name)) return i;
-    fail("unknown sync: %s", name);
-}
-
 static int is_manifest(const char *path) { return path && ends_with(path, "/manifest.json"); }
 
-// Returns a sync's index in syncs. The last change of names before a folder's sync reveals its purpose.
-static int sync_of(const char *path, int at) {
-    const operation *o = &operations[at];
-    for (int i = 0; i < SYNCS; i++)
-        if (syncs[i].file && strstr(path, syncs[i].file)) return i;
-    if (!*path) return named("output");
-    do o--;
-    while (o > operations && o->r.kind != RECORD_RENAME && o->r.kind != RECORD_UNLINK &&
-           !(o->r.kind == RECORD_OPEN && o->r.at));
-    if (!strcmp(path, "out")) {
-        if (o->r.kind != RECORD_RENAME) return -1;
-        return is_manifest(o->other)         ? named("parent")
-               : strstr(o->other, "/model_") ? named("model-name")
-                                             : -1;
-    }
-    if (o->r.kind == RECORD_RENAME) return named("after-rename");
-    return named(o->r.kind == RECORD_UNLINK ? "removal" : "before-rename");
+static int is_in(const char *path, const char *folder) {
+    const char *slash = strrchr(path, '/');
+    const size_t n = slash ? slash - path : 0;
+    return n == strlen(folder) && !strncmp(path, folder, n);
 }
 
-static int is_left_out(const operation *o) { return o->sync >= 0 && without >> o->sync & 1; }
+// Returns 1 if --without ignores the sync. Its text is the path of a file, or "FOLDER after CHANGE PATH": the
+// last change of names before a folder's sync reveals its purpose.
+static int is_left_out(const operation *sync, const char *path) {
+    static const char *const kinds[] = { "create", "", "", "", "rename", "unlink", "mkdir", "rmdir" };
+    const change *c = &changes[n_changes - 1];
+    char text[3 * PATH_MAX];
+    snprintf(text, sizeof text, "%s", path);
+    if (nodes[sync->node].folder && n_changes)
+        snprintf(text, sizeof text, "%s after %s %s", path, kinds[operations[c->at].r.kind],
+                 c->other ? c->other : c->path);
+    return without && !fnmatch(without, text, FNM_PATHNAME);
+}
 
 // -------- the whole run
 
-// Fills nodes and changes, and finds the sync that puts each change on disk. *now: the names after the run.
-static void follow_run(names *now) {
-    *now = copy_of(&base);
+// Fills nodes and changes, and finds the sync that puts each change on disk.
+static void follow_run(void) {
+    names now = copy_of(&base);
     for (int i = 0; i < n_operations; i++) {
         operation *o = &operations[i];
-        int before = n_changes;
-        note_change(now, i, o);
-        for (int k = before; k < n_changes; k++) apply(now, &changes[k]);
-        if (o->r.kind == RECORD_OPEN && o->node < 0) o->node = node_of(now, o->path);
-        if (o->r.kind == RECORD_WRITE || o->r.kind == RECORD_TRUNCATE || o->r.kind == RECORD_SYNC)
-            o->node = opened_for(o)->node;
+        note_change(&now, i, o);
+        if (o->path) continue;
+        const operation *opened = opened_for(o);
+        o->node = opened->node;
         if (o->r.kind != RECORD_SYNC) continue;
-        o->sync = sync_of(opened_for(o)->path, i);
-        if (is_left_out(o)) continue;
-        for (int k = 0; k < n_changes; k++)
-            if ((changes[k].folder == o->node || changes[k].other == o->node) && changes[k].synced > i)
-                changes[k].synced = i;
+        o->left_out = is_left_out(o, opened->path);
+        for (change *c = changes; c < changes + n_changes && !o->left_out; c++)
+            if (c->synced > i &&
+                (is_in(c->path, opened->path) || (c->other && is_in(c->other, opened->path))))
+                c->synced = i;
     }
+    free(now.entries);
 }
 
 // -------- the folder after a power loss
@@ -381,8 +311,7 @@ static void build_file(int number, int cut, how style) {
         memcpy(f->bytes, f->base, f->base_bytes);
     }
     for (int i = 0; i < cut; i++)
-        if (operations[i].node == number && operations[i].r.kind == RECORD_SYNC &&
-            !is_left_out(&operations[i]))
+        if (operations[i].node == number && operations[i].r.kind == RECORD_SYNC && !operations[i].left_out)
             synced = i;
     for (int i = 0; i < cut; i++) {
         if (!touches(&operations[i], number)) continue;
@@ -413,12 +342,8 @@ static void build_file(int number, int cut, how style) {
     free(old);
 }
 
-static int concerns(const change *c, int folder, const char *name) {
-    return (c->folder == folder && !strcmp(c->name, name)) || (c->other == folder && !strcmp(c->to, name));
-}
-
-static int same_name(const change *a, const change *b) {
-    return concerns(a, b->folder, b->name) || (b->other >= 0 && concerns(a, b->other, b->to));
+static int concerns(const change *c, const char *path) {
+    return path && (!strcmp(c->path, path) || (c->other && !strcmp(c->other, path)));
 }
 
 // Returns 1 if the disk has the change. *left counts down over the unsynced changes.
@@ -441,7 +366,9 @@ static names build_names(int cut, how style) {
     for (int i = 0; i < n_changes && changes[i].at < cut; i++) {
         done[i] = (char)is_drawn(&changes[i], cut, style, &left);
         for (int k = 0; k < i && changes[i].synced >= cut; k++)
-            if (!done[k] && same_name(&changes[k], &changes[i])) done[i] = 0;
+            if (!done[k] &&
+                (concerns(&changes[k], changes[i].path) || concerns(&changes[k], changes[i].other)))
+                done[i] = 0;
         if (done[i]) apply(&all, &changes[i]);
     }
     free(done);
@@ -450,35 +377,33 @@ static names build_names(int cut, how style) {
 
 // -------- writing the folder
 
-static void write_file(const char *path, const node *f) {
-    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
-    if (fd < 0 || write(fd, f->bytes, f->size) != f->size || close(fd)) fail("%s: %s", path, strerror(errno));
-}
-
 static void path_below(char path[PATH_MAX], const char *folder, const char *name) {
     if (snprintf(path, PATH_MAX, "%s/%s", folder, name) >= PATH_MAX) fail("%s: too long", folder);
 }
 
-static void write_folder(const char *path, const names *all, int folder) {
-    if (mkdir(path, 0777)) fail("%s: %s", path, strerror(errno));
+static int by_path(const void *a, const void *b) {
+    return strcmp(((const entry *)a)->path, ((const entry *)b)->path);
+}
+
+// Removes the names from *all whose folder is not on the disk.
+static void write_folder(const char *root, names *all) {
+    int n = 0;
+    qsort(all->entries, all->n, sizeof *all->entries, by_path);
     for (int i = 0; i < all->n; i++) {
-        const entry *e = &all->entries[i];
-        char below[PATH_MAX];
-        if (e->folder != folder) continue;
-        path_below(below, path, e->name);
-        if (nodes[e->node].folder)
-            write_folder(below, all, e->node);
-        else
-            write_file(below, &nodes[e->node]);
+        const node *f = &nodes[all->entries[i].node];
+        char path[PATH_MAX];
+        path_below(path, root, all->entries[i].path);
+        const int fd = f->folder ? mkdir(path, 0777) : open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
+        if (fd < 0 && errno == ENOENT) continue;
+        if (fd < 0 || (!f->folder && (write(fd, f->bytes, f->size) != f->size || close(fd))))
+            fail("%s: %s", path, strerror(errno));
+        all->entries[n++] = all->entries[i];
     }
+    all->n = n;
 }
 
 static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at) {
     return remove(path);
-}
-
-static void remove_all(const char *path) {
-    if (nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS)) fail("%s: %s", path, strerror(errno));
 }
 
 // -------- the promises
@@ -499,32 +424,31 @@ static void violation(int cut, how style, const char *fmt, ...) {
     va_end(args);
 }
 
-// Returns the step in a checkpoint folder's name; -1: not a checkpoint's name.
-static int step_in(const char *name) {
+// Returns the step of the checkpoint that the path belongs to; -1: none.
+static int step_in(const char *path) {
     int step = -1;
-    return sscanf(name, "step_%8d", &step) == 1 ? step : -1;
+    return sscanf(path, "out/step_%8d", &step) == 1 ? step : -1;
 }
 
-// Returns the step of the newest checkpoint in --base; -1: none.
-static int last_in_base(void) {
-    int last = -1;
-    for (int i = 0; i < base.n; i++) {
-        const int step = step_in(base.entries[i].name);
-        if (step > last) last = step;
-    }
-    return last;
+// Returns the step of the checkpoint that this operation completes; -1: none.
+static int completes(const operation *o) {
+    return o->r.kind == RECORD_RENAME && is_manifest(o->other) ? step_in(o->other) : -1;
+}
+
+static int opens(const operation *o, const char *name) {
+    return o->r.kind == RECORD_OPEN && strstr(o->path, name) != NULL;
 }
 
 // Returns the step of the newest save that ended before operation `cut`; -1: none. A save ends when the
 // trainer reopens its logs.
 static int ended_before(int cut) {
-    int saved = last_in_base(), ended = saved;
-    for (int i = 0; i < cut; i++) {
-        const operation *o = &operations[i];
-        if (o->r.kind == RECORD_RENAME && is_manifest(o->other)) saved = step_in(strstr(o->other, "step_"));
-        if (o->r.kind == RECORD_OPEN &&
-            (ends_with(o->path, ".log") || ends_with(o->path, ".jsonl") || strstr(o->path, "/summary")))
-            ended = saved;
+    int saved = -1, ended;
+    for (int i = 0; i < base.n; i++)
+        if (step_in(base.entries[i].path) > saved) saved = step_in(base.entries[i].path);
+    ended = saved;
+    for (const operation *o = operations; o < operations + cut; o++) {
+        if (completes(o) >= 0) saved = completes(o);
+        if (opens(o, ".log") || opens(o, ".jsonl") || opens(o, "/summary")) ended = saved;
     }
     return ended;
 }
@@ -535,29 +459,19 @@ static int model_is_promised(int cut, int saved_step) {
     int saved = 0;
     for (int i = 0; async && i < n_operations; i++) {
         const operation *o = &operations[i];
-        if (o->r.kind == RECORD_RENAME && is_manifest(o->other) &&
-            step_in(strstr(o->other, "step_")) == saved_step)
-            saved = 1;
-        const int next_begins = o->r.kind == RECORD_MKDIR ||
-                                (o->r.kind == RECORD_OPEN && strstr(o->path, "/summary"));
-        if (saved && next_begins) return i < cut;
+        if (completes(o) == saved_step) saved = 1;
+        if (saved && (o->r.kind == RECORD_MKDIR || opens(o, "/summary"))) return i < cut;
     }
     return !saved;
 }
 
 // Counts the model files that were completed after further steps had been logged.
 static int model_files_during_steps(void) {
-    int waiting = 0, logged = 0, found = 0;
+    int logged = 0, found = 0;
     for (const operation *o = operations; o < operations + n_operations; o++) {
-        if (o->r.kind == RECORD_RENAME && is_manifest(o->other)) {
-            waiting = 1;
-            logged = 0;
-        }
-        if (o->r.kind == RECORD_OPEN && ends_with(o->path, ".log")) logged = 1;
-        if (o->r.kind == RECORD_RENAME && strstr(o->other, "/model_")) {
-            found += waiting && logged;
-            waiting = 0;
-        }
+        if (completes(o) >= 0) logged = 0;
+        if (opens(o, ".log")) logged = 1;
+        if (o->r.kind == RECORD_RENAME && strstr(o->other, "/model_")) found += logged;
     }
     return found;
 }
@@ -566,46 +480,35 @@ static int model_files_during_steps(void) {
 static int is_good(const char *folder, int step) {
     char *text = NULL;
     if (zero_checkpoint_verify(folder, NULL, NULL) || zero_checkpoint_text(folder, &text)) return 0;
-    json_t *trainer = json_loads(text, 0, NULL);
-    const int good = trainer && json_integer_value(json_object_get(trainer, "step")) == step;
-    json_decref(trainer);
+    const char *at = strstr(text, "\"step\":");
+    const int good = at && atoi(at + strlen("\"step\":")) == step;
     free(text);
     return good;
 }
 
-static void check_whole(const entry *e, int cut, how style) {
-    const node *f = &nodes[e->node];
-    if (strcmp(e->name, "summary.json") && (strncmp(e->name, "model_", 6) || !ends_with(e->name, ".bin")))
-        return;
-    if (f->size != f->whole_bytes || memcmp(f->bytes, f->whole, f->size))
-        violation(cut, style, "%s is incomplete", e->name);
-}
-
-// Returns the step of the newest save that a run can resume from, or -1.
-static int check(const char *root, const names *all, int cut, how style) {
+static void check(const char *root, const names *all, int cut, how style) {
     int newest = -1, ended = ended_before(cut);
-    char path[PATH_MAX], out_path[PATH_MAX], model[NAME];
-    const int at = find(all, 0, "out"), out = at < 0 ? -1 : all->entries[at].node;
-    for (int i = 0; out >= 0 && i < all->n; i++) {
-        const entry *e = &all->entries[i];
-        int step = step_in(e->name);
-        if (e->folder != out) continue;
-        check_whole(e, cut, style);
-        if (step < 0 || find(all, e->node, "manifest.json") < 0) continue;
-        path_below(out_path, root, "out");
-        path_below(path, out_path, e->name);
-        if (!is_good(path, step))
-            violation(cut, style, "%s has a manifest, but is damaged", e->name);
-        else if (step > newest)
-            newest = step;
+    char folder[PATH_MAX], model[64];
+    for (const entry *e = all->entries; e < all->entries + all->n; e++) {
+        const node *f = &nodes[e->node];
+        const int is_model = !strncmp(e->path, "out/model_", 10) && ends_with(e->path, ".bin");
+        if ((is_model || !strcmp(e->path, "out/summary.json")) &&
+            (f->size != f->whole_bytes || memcmp(f->bytes, f->whole, f->size)))
+            violation(cut, style, "%s is incomplete", e->path);
+        if (!is_manifest(e->path)) continue;
+        path_below(folder, root, e->path);
+        *strrchr(folder, '/') = 0;
+        if (!is_good(folder, step_in(e->path)))
+            violation(cut, style, "%s is there, but the checkpoint is damaged", e->path);
+        else if (step_in(e->path) > newest)
+            newest = step_in(e->path);
     }
     if (newest < ended)
         violation(cut, style, "step %d was saved, but the newest checkpoint found is of step %d", ended,
                   newest);
-    snprintf(model, sizeof model, "model_%08d.bin", newest);
-    if (newest >= 0 && newest == ended && model_is_promised(cut, newest) && find(all, out, model) < 0)
+    snprintf(model, sizeof model, "out/model_%08d.bin", newest);
+    if (newest >= 0 && newest == ended && model_is_promised(cut, newest) && find(all, model) < 0)
         violation(cut, style, "%s is missing", model);
-    return newest;
 }
 
 // -------- all instants
@@ -613,51 +516,28 @@ static int check(const char *root, const names *all, int cut, how style) {
 static const char *keep_in;
 static int to_keep, kept, built;
 
-static void keep(const char *root, int newest) {
-    char path[PATH_MAX], expect[PATH_MAX];
-    snprintf(path, sizeof path, "%s/%d", keep_in, kept++);
-    if (rename(root, path)) fail("%s: %s", path, strerror(errno));
-    path_below(expect, path, "expect");
-    FILE *f = fopen(expect, "w");
-    if (!f || fprintf(f, "%d\n", newest) < 0 || fclose(f)) fail("%s: %s", expect, strerror(errno));
+static names build(const char *path, int cut, how style) {
+    names all = build_names(cut, style);
+    for (int i = 0; i < all.n; i++)
+        if (!nodes[all.entries[i].node].folder) build_file(all.entries[i].node, cut, style);
+    write_folder(path, &all);
+    return all;
 }
 
 static void build_and_check(const char *scratch, int cut, int number) {
     static const how styles[DRAWS] = { SYNCED,      EVERYTHING, ORDERED,   UNORDERED,
                                        ALL_BUT_ONE, ORDERED,    UNORDERED, ALL_BUT_ONE };
     const how style = styles[number];
-    names all = build_names(cut, style);
-    for (int i = 0; i < all.n; i++)
-        if (!nodes[all.entries[i].node].folder) build_file(all.entries[i].node, cut, style);
-    write_folder(scratch, &all, 0);
-    int newest = check(scratch, &all, cut, style);
-    const int64_t folders = (int64_t)(n_operations + 1) * DRAWS;
-    if (keep_in && kept < to_keep && built >= folders * kept / to_keep)
-        keep(scratch, newest);
-    else
-        remove_all(scratch);
+    names all = build(scratch, cut, style);
+    check(scratch, &all, cut, style);
+    if (keep_in && kept < to_keep && built >= (n_operations + 1L) * DRAWS * kept / to_keep) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof path, "%s/%d", keep_in, kept++);
+        if (rename(scratch, path)) fail("%s: %s", path, strerror(errno));
+    } else if (nftw(scratch, remove_entry, 8, FTW_DEPTH | FTW_PHYS))
+        fail("%s: %s", scratch, strerror(errno));
     built++;
     free(all.entries);
-}
-
-// Checks that replaying the record gives the real folder's contents, so no call bypassed the shim.
-static void check_record(const char *root, const names *end) {
-    names real = { NULL, 0 };
-    int first = n_nodes;
-    read_base(&real, root, 0);
-    if (real.n != end->n) fail("%s has %d names, but the record has %d", root, real.n, end->n);
-    for (int i = 0; i < real.n; i++) {
-        const node *f = &nodes[real.entries[i].node];
-        if (f->folder) continue;
-        int found = 0;
-        for (int k = 0; k < end->n && !found; k++) {
-            const node *g = &nodes[end->entries[k].node];
-            found = !strcmp(end->entries[k].name, real.entries[i].name) && g->whole_bytes == f->base_bytes &&
-                    !memcmp(g->whole, f->base, f->base_bytes);
-        }
-        if (!found) fail("%s: %s differs from the record", root, real.entries[i].name);
-    }
-    n_nodes = first;
 }
 
 static void note_whole_files(void) {
@@ -673,25 +553,30 @@ static void note_whole_files(void) {
 
 int main(int argc, char **argv) {
     const char *usage =
-        "power_loss RECORD ROOT SEED [--async 1] [--base FOLDER] [--without SYNC]... [--keep FOLDER COUNT]";
+        "power_loss RECORD ROOT SEED [--async 1] [--base FOLDER] [--without SYNC] [--keep FOLDER COUNT]";
     char scratch[PATH_MAX];
-    names end;
+    const char *base_folder = NULL;
     if (argc < 4) fail("usage: %s", usage);
     random_state = strtoull(argv[3], NULL, 10);
-    new_node(1);
     for (int i = 4; i < argc; i += 2) {
         if (i + 1 == argc) fail("usage: %s", usage);
         if (!strcmp(argv[i], "--async")) async = atoi(argv[i + 1]);
-        if (!strcmp(argv[i], "--base")) read_base(&base, argv[i + 1], 0);
-        if (!strcmp(argv[i], "--without")) without |= 1u << named(argv[i + 1]);
+        if (!strcmp(argv[i], "--base")) base_folder = argv[i + 1];
+        if (!strcmp(argv[i], "--without")) without = argv[i + 1];
         if (strcmp(argv[i], "--keep")) continue;
         keep_in = argv[i + 1];
         to_keep = atoi(argv[++i + 1]);
     }
+    if (base_folder) {
+        base_length = (int)strlen(base_folder);
+        if (nftw(base_folder, add_to_base, 8, FTW_PHYS)) fail("%s: %s", base_folder, strerror(errno));
+    } else
+        put(&base, "", new_node(1));
     read_record(argv[1], argv[2]);
-    follow_run(&end);
+    follow_run();
     note_whole_files();
-    check_record(argv[2], &end);
+    snprintf(scratch, sizeof scratch, "%s.whole", argv[1]);
+    if (keep_in) free(build(scratch, n_operations, EVERYTHING).entries);
     snprintf(scratch, sizeof scratch, "%s.built", argv[1]);
     for (int cut = 0; cut <= n_operations; cut++)
         for (int number = 0; number < DRAWS && !(without && violations); number++)

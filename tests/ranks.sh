@@ -1,36 +1,35 @@
 #!/usr/bin/env bash
-# Tests how jobs of several ranks start and end under mpirun, on one host and on several (network namespaces):
-# ranks that are refused, that fail, are killed or are stopped.
-# Usage: tests/ranks.sh TRAINER MPI_NET [GROUP]...      groups: refused levels ports fails lost hosts
+# Tests how jobs of several ranks start and end: under mpirun, on one host and on two (network namespaces),
+# and by the recipes in scripts/multi_node/. Ranks are refused, fail, are killed or are stopped.
+# Usage: tests/ranks.sh TRAINER MPI_NET [GROUP]...
+#   groups: refused levels ports fails lost hosts recipes ends
 #   KILLS=30    kills or stops 30 ranks, at random instants
 # shellcheck disable=SC2016,SC2046,SC2086
 . "$(dirname "$0")/cases.sh"
+. tests/runs.sh
 . tests/hosts.sh
 ln -s "$(realpath "${1:-./train_gpt2_zero}")" "$dir/trainer"
 trainer=$dir/trainer                    # keeps pgrep from finding other tests' processes
 mpi_net=$(realpath "${2:-build/tests/mpi_net}") || exit 1
 shift 2
-hosts=
-trap 'stop_all; [ -z "$hosts" ] || hosts_end; rm -rf "$dir" "$disk"' EXIT
+job=
+trap 'stop_all; hosts_end; rm -rf "$dir" "$disk"' EXIT
 # mpirun waits this many seconds after SIGCONT, and again after SIGTERM: a busy rank may need them to print.
 export OMP_NUM_THREADS=1 OMPI_MCA_odls_base_sigkill_timeout=3
-small=(-e l2h2c32v257t32 -b 2 -u 0 -v 0 -s 0 --threads 1 --overlap 0 --hash full --device cpu)
-host=$(hostname) screen=$dir/screen job=
+small=(-e l2h2c32v257t32 -b 2 -u 0 -v 0 -s 0 -x 1 --threads 1 --overlap 0 --hash full --device cpu)
+host=$(hostname) screen=$dir/long
+hosts_commands
 
 ranks() { pgrep -f "^$trainer "; }
 nothing_runs() { not ranks >/dev/null; }
+nothing_left() { await nothing_runs || need "processes remain: $(ranks)" false; }
 stop_all() { [ -z "$job" ] || kill -9 $(ranks) $job 2>/dev/null; wait 2>/dev/null; job=; }
-# start RANKS ARGUMENT...: starts a run in the background. Each rank first runs the shell code $wrap, which
-# may use $rank.
-wrap=
-start() {
-    local np=$1
-    shift
+# starts COMMAND...: runs it in the background
+starts() {
     : >"$screen"        # the background command empties it only when it starts
-    timeout $hang_limit mpirun --oversubscribe -np "$np" bash -c \
-        "rank=\$OMPI_COMM_WORLD_RANK; $wrap exec \"\$0\" \"\$@\"" "$trainer" "${small[@]}" "$@" \
-        >"$screen" 2>&1 </dev/null & job=$!
+    "$@" >"$screen" 2>&1 </dev/null & job=$!
 }
+start() { starts run "$1" $hang_limit "${small[@]}" "${@:2}"; }         # NP ARGUMENT...
 messages() { grep -aE '^(train_gpt2_zero|llmc_zero): |exited without zero_destroy' "$screen"; }
 # fails_once PATTERN [MOST]: checks that the job ends with a nonzero status and one message, or at most MOST
 # of which one matches, and leaves no process
@@ -40,7 +39,7 @@ fails_once() {
     need "status $status" [ "$status" != 0 -a "$status" != 124 ]
     need "$(messages | wc -l) messages: $(messages)" [ "$(messages | wc -l)" -le "${2:-1}" ]
     need "wrong message: $(messages)" grep -qE "$1" <(messages)
-    await nothing_runs || need "processes remain: $(ranks)" false
+    nothing_left
 }
 reaches_step() {        # N
     await grep -aqsE "^step *$1/" "$screen" || need "step $1 was not reached: $(messages)" false
@@ -48,43 +47,35 @@ reaches_step() {        # N
 
 # ---- starts that are refused
 
-# refused NAME PATTERN COMMAND...: checks that the command fails with this message
-refused() {
-    begin "ranks.refused $1"
-    timeout $hang_limit "${@:3}" >"$screen" 2>&1 </dev/null & job=$!
-    fails_once "$2"
-    end
-}
+# test_launch covers what a launcher puts into the environment.
 test_refused() {
-    local alone=("$trainer" "${small[@]}" -x 1) how='start .*mpirun -np N, .*srun --mpi=pmix, .*sbatch job$'
-    refused '-pi tcp' "option -pi tcp: Open MPI connects the ranks: $how" \
-        "${alone[@]}" -pi tcp -ps a:1 -pn 2 -pr 0
-    refused '-pi fs' "option -pi fs: Open MPI connects the ranks: $how" "${alone[@]}" -pi fs -pf "$dir"
-    refused '-pn for one rank' "option -pn 2: the launcher started 1 rank: $how" "${alone[@]}" -pn 2
-    refused '-pr of another rank' 'option -pr 1: the launcher made this rank 0 of 1' "${alone[@]}" -pr 1
-    refused 'torchrun' 'RANK=0 and WORLD_SIZE=2, set by torchrun or a script: ' \
-        env RANK=0 WORLD_SIZE=2 "${alone[@]}"
-    refused 'srun without PMIx' 'SLURM_STEP_NUM_TASKS=2, set by srun: .*srun --mpi=pmix' \
-        env SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 "${alone[@]}"
-    refused 'a launcher that MPI does not know' 'started 2 ranks, but MPI sees 1' \
-        env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 "${alone[@]}"
+    local how='start .*mpirun -np N, .*srun --mpi=pmix, .*sbatch job$'
+    refusals <<END
+ranks.refused -pi tcp|1|option -pi tcp: Open MPI connects the ranks: $how|-pi tcp -ps a:1 -pn 2 -pr 0
+ranks.refused -pi fs|1|option -pi fs: Open MPI connects the ranks: $how|-pi fs -pf $dir
+ranks.refused -pn for one rank|1|option -pn 2: the launcher started 1 rank: $how|-pn 2
+ranks.refused -pr of another rank|1|option -pr 1: the launcher made this rank 0 of 1|-pr 1
+ranks.refused a launcher that MPI does not know|1|started 2 ranks, but MPI sees 1|OMPI_COMM_WORLD_RANK=0 \
+OMPI_COMM_WORLD_SIZE=2
+END
     begin "ranks.llm.c's letters without effect, and one rank without MPI"
-    need "$(tail -n 2 "$screen")" "${alone[@]}" -pi mpi -pn 1 -pr 0 -pg 8 -ps a -pf b >"$screen" 2>&1
-    has "$screen" 'option -ps a: no effect' 'option -pf b: no effect' 'stage 3, self'
+    trains 1 letters -pi mpi -pn 1 -pr 0 -pg 8 -ps a -pf b
+    screen letters 'option -ps a: no effect' 'option -pf b: no effect' 'stage 3, self'
     end
     begin 'ranks.refused different arguments, before anything is allocated'
-    wrap='[ $rank != 2 ] || set -- "$@" -b 4;' start 4 -x 4
-    fails_once 'rank 2 .* has -b = 4 and rank 0 .* has -b = 2'
-    need 'memory was allocated' not grep -q 'model states' "$screen"
+    wrap='[ $rank != 2 ] || set -- "$@" -b 4;'
+    refuses 4 'rank 2 .* has -b = 4 and rank 0 .* has -b = 2' --messages 1
+    wrap=
+    need 'memory was allocated' not grep -q 'model states' "$dir/refused"
     end
     if ! (ulimit -v 400000; "$trainer" --help) >/dev/null 2>&1; then
         skip 'ranks.refused too little memory' 'the program does not start under ulimit -v (AddressSanitizer)'
         return
     fi
-    begin 'ranks.refused too little memory on one rank'
-    wrap='[ $rank != 1 ] || ulimit -v 600000;' start 4 -x 4 -z 0 -e l8h4c768v512t32
-    fails_once 'rank 1 \(host .*\): .* of host memory are needed, but RLIMIT_AS'
-    end
+    wrap='[ $rank != 1 ] || ulimit -v 600000;'
+    refused 'ranks.refused too little memory on one rank' 4 \
+        'rank 1 \(host .*\): .* of host memory are needed, but RLIMIT_AS' -z 0 -e l8h4c768v512t32
+    wrap=
 }
 
 # The program initialises MPI itself, with a level of threads.
@@ -115,7 +106,8 @@ test_ports() {
     start 2 -x 1000000 --messages 1
     reaches_step 3
     is ports "$(ports $(ranks))" ''
-    need 'mpirun has none either' [ -n "$(ports $(pgrep -P "$job"))" ]      # so that the check can fail
+    # so that the check can fail
+    need 'mpirun has none either' [ -n "$(ports $(processes $job | grep -vxFf <(ranks)))" ]
     kill -TERM "$(ranks | head -n 1)"
     ends_within $hang_limit $job
     is status "$status" 0
@@ -146,7 +138,7 @@ test_fails() {
     fails_once 'rank 1 \(host .*\): .*may write at most'
     end
     begin 'ranks.fails, with zero_destroy left out'
-    timeout $hang_limit mpirun --oversubscribe -np 2 "$mpi_net" leaves >"$screen" 2>&1 </dev/null & job=$!
+    starts timeout $hang_limit mpirun --oversubscribe -np 2 "$mpi_net" leaves
     fails_once 'rank 1 \(host .*\) exited without zero_destroy'
     end
 }
@@ -197,49 +189,94 @@ test_lost() {
     end
 }
 
-# ---- several hosts
-
-# on_hosts RANKS ARGUMENT...: runs mpirun on host 0 in the background, with a script instead of ssh
-on_hosts() {
-    local ranks=$1 list=10.77.7.1:1 i
-    shift
-    for ((i = 2; i <= ranks; i++)); do list=$list,10.77.7.$i:1; done
-    hosts_rsh >"$dir/rsh"
-    chmod +x "$dir/rsh"
-    : >"$screen"
-    (hosts_run 0 timeout $hang_limit mpirun --mca plm_rsh_agent "$dir/rsh" --mca plm_rsh_no_tree_spawn 1 \
-        -np "$ranks" --host $list "$trainer" "${small[@]}" "$@" >"$screen" 2>&1 </dev/null) & job=$!
-}
-sent_by_host() { (hosts_run "$1" cat /sys/class/net/eth0/statistics/tx_bytes); }
-hash_of() { hashes "$screen" | tail -n 1; }
+# Open MPI itself reports the connection that a killed rank leaves. tests/same_bits.sh compares the bits of
+# ranks on several hosts.
 test_hosts() {
-    hosts_make 3 || { skip ranks.hosts "$hosts_why"; return; }
-    hosts=made
-    local sent signal expected
-    begin 'ranks.hosts three, with the bits of one'
-    start 3 -x 40 -z 3
-    ends_within $hang_limit $job
-    expected=$(hash_of)
-    sent=$(sent_by_host 2)
-    on_hosts 3 -x 40 -z 3
-    ends_within $hang_limit $job
-    sent=$(($(sent_by_host 2) - sent))
-    need "host 2 sent only $sent bytes" [ $sent -gt 6400000 ]       # 0.16 MB per step
-    has "$screen" 'mpi, messages \(ranks on several nodes\)'
-    is digests "$(hash_of)" "${expected:-none}"
-    end
-    # Open MPI itself reports the connection that a killed rank leaves.
+    local signal limit=1000
+    hosts_make 2 || { skip ranks.hosts "$hosts_why"; return; }
     for signal in KILL STOP; do
         begin "ranks.hosts a rank on another host gets $signal"
-        on_hosts 2 -x 1000000 -z 3 --comm-timeout $([ $signal = KILL ] && echo 1000 || echo 8)
+        starts hosts_on 0 timeout $hang_limit mpirun -np 2 --host 10.77.7.1,10.77.7.2 "$trainer" \
+            "${small[@]}" -x 1000000 -z 3 --comm-timeout $limit
         reaches_step 3
         kill -$signal "$(rank_pid "$trainer" 1)"
         fails_once 'rank 0 \(host host0\) (has )?waited .* s in an? .* for rank 1 \(host host1\)'
         end
+        limit=8
     done
 }
 
+# ---- scripts/multi_node/. tests/same_bits.sh compares the bits of ranks that they start
+
+recipe=$PWD/scripts/multi_node/run_gpt2_1558M_mpi.sh batch=${recipe%_mpi.sh}.sbatch
+export TRY=1 TRAINER=$trainer ARGUMENTS='--device cpu --dtype fp32 --threads 1 --overlap 0' HOSTS=localhost \
+    GPUS=2 TMPDIR=$dir
+# runs COMMAND...: runs a recipe. prints PATTERN...: checks what it printed.
+runs() {
+    timeout -k 2 $hang_limit "$@" >"$screen" 2>&1 </dev/null
+    status=$?
+    nothing_left
+}
+prints() { has "$screen" "$@"; }
+
+test_recipes() {
+    local steps
+    # Uses the recipe's real settings (TRY=0), but a smaller model, other data and fewer steps; then resumes.
+    mkdir -p "$dir/shared/data"
+    ln -s "$PWD/data/stories_train.bin" "$dir/shared/data/edu_fineweb_train_000001.bin"
+    ln -s "$PWD/data/stories_val.bin" "$dir/shared/data/edu_fineweb_val_000000.bin"
+    begin 'recipes.a run starts and resumes'
+    for steps in 2 3; do
+        TRY=0 SHARED=$dir/shared ARGUMENTS+=" -e l1h1c32v257t1024 -b 1 -d 2048 -m 1 -s 0 -x $steps" EVERY=2 \
+            runs "$recipe"
+        is "status to step $steps" "$status" 0
+    done
+    prints 'resuming at step 2$' 'step    3/3 .* lr 2.57e-06 '      # a warm-up of 700 steps to 6e-4
+    end
+    begin 'recipes.ranks that do not divide the batch, no trainer, a wrong option'
+    TRY=0 HOSTS='a b c' GPUS=1 runs "$recipe"
+    is status "$status" 1
+    prints '3 ranks: .*1024 rows'
+    TRAINER=$dir/none runs "$recipe"
+    prints 'make train_gpt2_zero'
+    ARGUMENTS="$ARGUMENTS -b x" runs "$recipe"
+    is 'status, messages' "$status $(messages | wc -l)" '2 1'
+    prints "train_gpt2_zero: .*'x'"
+    end
+    begin 'recipes.sbatch without the numbers of nodes and tasks'
+    SLURM_JOB_ID=1 SLURM_SUBMIT_DIR=$PWD SLURM_NTASKS=1 runs bash "$batch"
+    prints 'Slurm started 1 tasks, but settings.sh sets 2'
+    end
+}
+
+# ends_after SIGNAL -|'' [STATUS]: sends the signal to the group of a long run, or to mpirun, and checks that
+# all of it ends with STATUS, or with any other than 0
+ends_after() {
+    # Background shells ignore SIGINT, and their children would inherit that.
+    ARGUMENTS="$ARGUMENTS -x 1000000" starts setsid env --default-signal=INT \
+        bash -c 'echo $$ >"$0"; exec "$@"' "$dir/pid" "$recipe"
+    reaches_step 3
+    kill -"$1" -- "$2$(cat "$dir/pid")"
+    ends_within $hang_limit $job
+    job=
+    need "status $status" [ "$status" = "${3:-$status}" -a "$status" != 0 ]
+    nothing_left
+}
+test_ends() {
+    begin 'ends.Ctrl-C: all end'
+    ends_after INT -
+    end
+    begin 'ends.mpirun itself is killed: all end'
+    ends_after KILL '' 137
+    end
+    begin 'ends.a host that cannot be reached'
+    HOSTS='localhost nowhere' GPUS=1 runs "$recipe"
+    need "status $status" [ "$status" != 0 -a "$status" != 124 ]
+    prints '^ssh: .*No route'
+    end
+}
+
 groups=("$@")
-[ ${#groups[@]} != 0 ] || groups=(refused levels ports fails lost hosts)
+[ ${#groups[@]} != 0 ] || groups=(refused levels ports fails lost hosts recipes ends)
 for group in "${groups[@]}"; do test_"$group"; done
 finish ranks

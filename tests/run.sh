@@ -109,30 +109,30 @@ table() {
 # durations, because a machine may be slow or busy.
 stand_in=$build/stand-in
 if [ -z "$short" ]; then
-    run ranks 400 tests/ranks.sh "$trainer" "$build/tests/mpi_net"
+    run ranks 400 tests/ranks.sh "$trainer" "$build/tests/mpi_net" refused levels ports fails lost hosts
     run patch 600 tests/test_patch.sh
     run cuda.trainer 600 tests/trainer_cuda.sh "$stand_in/train_gpt2_zero"
     run cuda.trainer_nccl 400 tests/trainer_nccl.sh "$stand_in/train_gpt2_zero" "$trainer"
-    run trainer.bits 600 tests/trainer.sh "$trainer" bits resume elastic traffic
-    run trainer 600 tests/trainer.sh "$trainer" files outputs hellaswag plan options zero_config \
-        input_files unlike launch
-    run trainer.tiers 400 tests/trainer.sh "$trainer" tiers dying
+    run cuda.same_bits 600 tests/same_bits.sh "$stand_in/train_gpt2_zero" cuda
+    run same_bits 600 tests/same_bits.sh "$trainer"
+    run trainer 600 tests/trainer.sh "$trainer" resume elastic files outputs hellaswag plan options \
+        zero_config input_files unlike launch
+    run trainer.tiers 400 tests/trainer.sh "$trainer" tiers
     run checkpoints 400 tests/checkpoints.sh "$build" 1 2 3
     for np in 3 2 1; do run "cuda.mpi_bits.$np" 400 bash -c "on_ranks $np $stand_in/tests/mpi_bits"; done
     for np in 2 1; do run "cuda.mpi_device.$np" 400 bash -c "on_ranks $np $stand_in/tests/mpi_device"; done
     run cuda.mpi_nccl 400 bash -c "on_ranks 3 $stand_in/tests/mpi_nccl"
     table mpi_bits 600 4 3 2 1
-    table mpi_direct 400 3
     table mpi_zero 600 3 1
     run example 400 tests/test_example.sh "$build/mlp_zero"
     run house 400 tests/test_house.sh "$build"
     table mpi_checkpoint 400 3 1
-    run multi_node 400 tests/test_multi_node.sh "$trainer" same refused ends
+    run multi_node 400 tests/ranks.sh "$trainer" "$build/tests/mpi_net" recipes ends
     run recipes 400 tests/test_recipes.sh "$trainer"
     run folder 400 tests/folder.sh "$trainer" lock options finite readers
     run terminal 400 tests/test_terminal.sh "$trainer"
     run trainer.prompts 400 tests/trainer.sh "$trainer" prompts
-    run signals 400 tests/signals.sh "$trainer"
+    run breaks.signals 400 tests/breaks.sh "$build" "$trainer" signals
     run bench 400 tests/test_bench.sh "$build/bench/comm" "$stand_in/bench/comm"
     run tokens 400 tests/test_tokens.sh "$build/make_tokens"
     run export 400 tests/export.sh "$trainer" trips refused
@@ -141,19 +141,17 @@ if [ -z "$short" ]; then
         [ -x "$t" ] && [ -f "$t" ] &&
             run "cuda.$(basename "$t")" 400 env OMP_NUM_THREADS=1 STAND_IN_SMS=132 STAND_IN_BLOCKS=12 "$t"
     done
-    run async_save 400 tests/async_save.sh "$trainer"
+    run breaks.async 400 tests/breaks.sh "$build" "$trainer" async
     run gpu_model 400 tests/test_gpu_model.sh
 else
     table mpi_bits 600 4 2 1
     table mpi_zero 600 4 2 1
     run checkpoints 400 tests/checkpoints.sh "$build" 1 2
     table mpi_checkpoint 400 4 1
-    table mpi_direct 400 4 2
 fi
 run mpi_zero.timeout 400 bash -c "on_ranks 3 $build/tests/mpi_zero timeout"
 run mpi_net.3 400 bash -c "on_ranks 3 $build/tests/mpi_net"
 run mpi_large.3 400 bash -c "on_ranks 3 $build/tests/mpi_large '$build'"
-run mpi_direct.killed 400 bash -c "on_ranks 3 --enable-recovery $build/tests/mpi_direct killed"
 for np in 3 1; do run "mpi_check.$np" 400 bash -c "on_ranks $np $build/tests/mpi_check"; done
 for np in 3 2; do run "mpi_same.$np" 400 bash -c "on_ranks $np $build/tests/mpi_same"; done
 run mpi_async.2 400 bash -c "on_ranks 2 $build/tests/mpi_async"

@@ -45,20 +45,16 @@ result() {
     for key in $compared; do value "$1" "$key"; done | xargs
 }
 same_result() { is "$1 and $2" "$(result "$1")" "$(result "$2")"; }
-screen() { has "$dir/$1.screen" "${@:2}"; }             # NAME PATTERN...
-
-# same NAME NP COMMON VARIANT...: checks that all variants end with the same bits. Variant I is run "sameI".
-same() {
-    local np=$2 common=$3 variant i=0
-    begin "$1"
-    for variant in "${@:4}"; do
-        i=$((i + 1))
-        trains "$np" same$i $common $variant
-        is "$variant" "$(result same$i)" "$(result same1)"
-    done
-    need 'no digests' [ "$(result same1 | wc -c)" -gt 40 ]
-    end
+figures() { sed -nE 's/.*"loss": ([^,]+), "grad_norm": ([^,]+),.*/\1 \2/p' "$dir/$1/metrics.jsonl"; }
+# agree RUN RUN MOST: checks that the runs have the same steps, and that their losses and norms differ by at
+# most this fraction
+agree() {
+    need "$1: $(figures "$1" | xargs); $2: $(figures "$2" | xargs)" awk -v most="$3" '
+        function far(a, b) { return (a - b) ^ 2 > (most * b) ^ 2 }
+        NF != 4 || far($1, $3) || far($2, $4) { bad = 1 }
+        END { exit bad || !NR }' <(paste <(figures "$1") <(figures "$2"))
 }
+screen() { has "$dir/$1.screen" "${@:2}"; }             # NAME PATTERN...
 
 # begin_long NP ARGUMENT...: starts an endless run in the background and waits for its first step. Sets job,
 # and sets pids to the ranks' process ids; the output goes to $dir/long.

@@ -16,10 +16,10 @@ fails() {
     need "$* succeeds" not bench "${@:2}"
     has err "$1"
 }
-wrong() { awk '!/^#/ { print $9 }' out | xargs; }
+wrong() { awk '!/^#/ { print $8 }' out | xargs; }
 
 # rows_hold RANKS TYPE ROWS: checks that the table has these rows, and that the numbers in each row agree to
-# within rounding. A row is "way+" or "way-": with or without the library's own collective.
+# within rounding. A row is + or -: with or without the library's own collective.
 rows_hold() {
     awk -v ranks="$1" -v type="$2" -v rows="$3" '
         BEGIN { half = 0.0051 }                             # half a unit in the last digit
@@ -31,15 +31,15 @@ rows_hold() {
         BEGIN { expected = split(rows, want, " ") }
         /^#/ { next }
         {
-            n++; peer = $12 != "-"; factor = $1 == "broadcast" ? ranks > 1 : (ranks - 1) / ranks
-            hold(NF == 13, "columns")
-            hold($5 (peer ? "+" : "-") == want[n], "not " want[n])
+            n++; peer = $11 != "-"; factor = $1 == "broadcast" ? ranks > 1 : (ranks - 1) / ranks
+            hold(NF == 12, "columns")
+            hold((peer ? "+" : "-") == want[n], "not " want[n])
             hold($4 == type && $2 == $3 * (type == "fp32" ? 4 : 2) && $3 % (ranks * 128) == 0, "size")
-            hold(ratio_is($7, $2 / 1000, 0, $6), "algbw")
-            hold($8 >= $7 * factor - 2 * half && $8 <= $7 * factor + 2 * half, "busbw")
-            hold($9 == 0, "#wrong")
-            hold(ratio_is($11, $10, half, $6), "ratio of copy")
-            hold(!peer || ratio_is($13, $12, half, $6), "ratio of the library")
+            hold(ratio_is($6, $2 / 1000, 0, $5), "algbw")
+            hold($7 >= $6 * factor - 2 * half && $7 <= $6 * factor + 2 * half, "busbw")
+            hold($8 == 0, "#wrong")
+            hold(ratio_is($10, $9, half, $5), "ratio of copy")
+            hold(!peer || ratio_is($12, $11, half, $5), "ratio of the library")
         }
         END {
             if (n != expected) { print n + 0 " rows, not " expected; bad = 1 }
@@ -49,13 +49,14 @@ rows_hold() {
     return 1
 }
 
-# check_tables PROGRAM: checks the table for each input line RANKS|OPTIONS|TYPE|ROWS
+# check_tables PROGRAM: checks the table for each input line RANKS|OPTIONS|TRANSPORT|TYPE|ROWS
 check_tables() {
-    local ranks options type rows
-    while IFS='|' read -r ranks options type rows; do
+    local ranks options way type rows
+    while IFS='|' read -r ranks options way type rows; do
         begin "table.$ranks ranks, $options"
         benches "$ranks" $1 $options
         need 'the table is wrong' rows_hold "$ranks" "$type" "$rows"
+        has out "^# $ranks ranks?, .*$way.*; memory of"
         has out "# $(wc -w <<<"$rows") rows, 0 of them wrong"
         end
     done
@@ -65,14 +66,12 @@ check_tables() {
 
 short='-b 64K -e 64K -n 3 -w 1'
 check_tables "$comm" <<CASES
-2|--window -b 64K -e 256K -n 3 -w 1|bf16|window+ window+ window- window- window+ window+
-3|--messages --dtype fp32 $short|fp32|messages+ messages+ messages+
-1|$short|bf16|self+ self- self+
+2|-b 64K -e 256K -n 3 -w 1|shared window|bf16|+ + - - + +
+3|--messages --dtype fp32 $short|messages|fp32|+ + +
+2|-c all-gather --dtype fp16 -b 4M -e 4M -n 1 -w 0|shared window|fp16|+
+1|$short|one rank|bf16|+ - +
 CASES
-begin 'table.first line, direct reads, sizes'
-benches 2 "$comm" --dtype fp16 -c all-gather -b 4M -e 4M -n 1 -w 0
-if grep -q 'direct reads' out; then need 'the table is wrong' rows_hold 2 fp16 'direct+'
-else skip "$name" "ranks cannot read each other's memory here"; fi
+begin 'table.sizes'
 benches 2 "$comm" -b 64K -e 1M -f 2 -c broadcast -n 1 -w 0
 is sizes "$(awk '!/^#/ { print $2 }' out | xargs)" '65536 131072 262144 524288 1048576'
 end
@@ -98,7 +97,7 @@ if mpicc -shared -fPIC break.c -o break.so 2>err; then
     is counts "$(wrong)" '2 2 1'
     has out '# 3 rows, 3 of them wrong'
     fails 'comm: all-gather by mpi: 65536 wrong elements' 2 env LD_PRELOAD="$PWD/break.so" "$comm" \
-        --window -c all-gather $short
+        -c all-gather $short
     is counts "$(wrong)" 0
     end
 else skip wrong 'no mpicc'; fi
@@ -107,7 +106,7 @@ else skip wrong 'no mpicc'; fi
 
 begin 'options.--help'
 need '--help failed' eval '"$comm" --help >out'
-for o in -b -e -f -n -w -m -c --dtype --window --messages --device --comm --reduce; do
+for o in -b -e -f -n -w -m -c --dtype --messages --device --comm --reduce; do
     has out "  $o "
 done
 end
@@ -127,11 +126,10 @@ done <<'CASES'
 --dtype fp64|option --dtype fp64: no such value
 -x 3|option -x: unknown
 -n|option -n: unknown, or its value is missing
---window --messages|--window and --messages: give only one
 --comm nccl|add --device cuda
 --device cuda --reduce nccl|--reduce nccl: add --comm nccl
 --device cuda --memory nccl|--memory nccl: add --comm nccl
---device cuda --comm nccl --messages|uses neither window nor messages
+--device cuda --comm nccl --messages|--comm nccl: sends no messages
 --device cuda -c broadcast|leave --device cuda out
 CASES
 
@@ -146,15 +144,15 @@ end
 if [ -n "$stand_in" ]; then
     short='-b 64K -e 64K -n 1 -w 0 -m 2 --device cuda'
     check_tables "$stand_in" <<CASES
-2|$short|bf16|window- window-
-3|$short --comm nccl|bf16|nccl+ nccl+
+2|$short|shared window|bf16|- -
+3|$short --comm nccl|nccl|bf16|+ +
 CASES
     # The devices are too small for the staging buffer of sums that the plugin computes itself.
     CUDA_STAND_IN_MEMORY=$((8 << 20)) check_tables "$stand_in" \
-        <<<"2|$short --comm nccl --reduce nccl --dtype fp16|fp16|nccl+ nccl+"
+        <<<"2|$short --comm nccl --reduce nccl --dtype fp16|nccl|fp16|+ +"
     CUDA_STAND_IN=lazy check_tables "$stand_in" <<CASES
-2|$short --messages --dtype fp32|fp32|messages- messages-
-2|$short --comm nccl --memory nccl --dtype fp32|fp32|nccl+ nccl+
+2|$short --messages --dtype fp32|messages|fp32|- -
+2|$short --comm nccl --memory nccl --dtype fp32|nccl|fp32|+ +
 CASES
     begin 'errors.from NCCL'
     fails 'unhandled system error: error requested by CUDA_STAND_IN_NCCL' 2 env CUDA_STAND_IN_NCCL=error:1:1 \

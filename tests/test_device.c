@@ -177,19 +177,6 @@ static void at_all_places(void (*check)(int64_t n, int64_t offset)) {
         for (int offset = 0; offset < OFFSETS; offset++) check(sizes[k], offset);
 }
 
-static void check_convert(int64_t n, int64_t offset) {
-    for (int from = 0; from < DTYPES; from++)
-        for (int to = 0; to < DTYPES; to++) {
-            if (from && to && from != to) continue;  // the plugin never converts bf16 to fp16 or back
-            array x = make(dtypes[from], n), y = make(dtypes[to], n);
-            kernel_convert(dtypes[to], on_host(&y, offset), dtypes[from], on_host(&x, offset + 1), n);
-            CUDA_WORKS(cuda_convert(NULL, dtypes[to], on_device(&y, offset), dtypes[from],
-                                    on_device(&x, offset + 1), n));
-            finish(&y, "convert");
-            finish(&x, "convert's source");
-        }
-}
-
 // This rank is the middle one, and its part is in a separate array. Each part has a different alignment
 // within 16 bytes.
 static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64_t n, int64_t offset,
@@ -215,18 +202,6 @@ static void check_sum_ranks(int64_t n, int64_t offset) {
             sum_ranks_case(dtypes[k], ZERO_F32, ranks, n, offset, 0);
             sum_ranks_case(dtypes[k], ZERO_F32, ranks, n, offset, 1);
             sum_ranks_case(ZERO_F32, dtypes[k], ranks, n, offset, 0);
-        }
-}
-
-static void check_accumulate(int64_t n, int64_t offset) {
-    for (int k = 0; k < DTYPES; k++)
-        for (int first = 0; first < 2; first++) {
-            array from = make(dtypes[k], n), to = make(ZERO_F32, n);
-            kernel_accumulate(on_host(&to, offset), dtypes[k], on_host(&from, 3 - offset), n, first);
-            CUDA_WORKS(cuda_accumulate(NULL, on_device(&to, offset), dtypes[k], on_device(&from, 3 - offset),
-                                       n, first));
-            finish(&to, "accumulate");
-            finish(&from, "accumulate's source");
         }
 }
 
@@ -327,7 +302,7 @@ static void check_update(update_arrays *x, int low, int64_t offset, double scale
     adamw_arrays a = arrays_at(x, offset, on_host), b = arrays_at(x, offset, on_device);
     if (low == 0) a.low = b.low = NULL;
     if (low == 3) a.p = b.p = NULL;
-    kernel_adamw(&c, &a, &for_cpu);
+    kernel_update(&(own_update){ .update = NULL }, &c, &a, &for_cpu);
     CUDA_WORKS(cuda_adamw(NULL, &c, &b, &for_cuda));
     finish(&x->p, "adamw's p");
     finish(&x->m, "adamw's m");
@@ -397,9 +372,7 @@ static void test_clear_stretches(void **state) {
 
 #define AT_ALL_PLACES(name) \
     static void test_##name(void **state) { at_all_places(check_##name); }
-AT_ALL_PLACES(convert)
 AT_ALL_PLACES(sum_ranks)
-AT_ALL_PLACES(accumulate)
 AT_ALL_PLACES(sum_squares)
 AT_ALL_PLACES(adamw)
 
@@ -706,14 +679,8 @@ int main(int argc, char **argv) {
         return cmocka_run_group_tests(without, NULL, NULL) != 0;
     }
     const struct CMUnitTest kernels[] = {
-        TEST(test_convert),
-        TEST(test_sum_ranks),
-        TEST(test_accumulate),
-        TEST(test_sum_squares),
-        TEST(test_sum_squares_of_parts),
-        TEST(test_adamw),
-        TEST(test_adamw_segments),
-        TEST(test_clear_stretches),
+        TEST(test_sum_ranks),  TEST(test_sum_squares),    TEST(test_sum_squares_of_parts),
+        TEST(test_adamw),      TEST(test_adamw_segments), TEST(test_clear_stretches),
         TEST(test_many_ranks),
     };
     const struct CMUnitTest device[] = {

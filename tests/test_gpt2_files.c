@@ -1,40 +1,18 @@
 // Tests everything in gpt2/ except the layers: random numbers, descriptors, initialisation, model files, the
-// data loader, the tokenizer, schedules, outliers, text files and fingerprints.
+// data loader, the tokenizer, schedules, outliers, text files and fingerprints. test_damage.c damages the
+// files.
 #include <math.h>
 #include "gpt2_files.h"
 #include "../gpt2/dataloader.h"
-#include "../gpt2/hellaswag.h"
 #include "../gpt2/disk.h"
 #include "../gpt2/fingerprint.h"
 #include "../gpt2/rand.h"
 #include "../gpt2/learning_rate.h"
 
-static void patch(const char *path, long offset, uint32_t value) {
-    FILE *f = fopen(path, "r+b");
-    assert_non_null(f);
-    assert_int_equal(fseek(f, offset, SEEK_SET), 0);
-    assert_int_equal(fwrite(&value, sizeof value, 1, f), 1);
-    assert_int_equal(fclose(f), 0);
-}
-
 static off_t size_of(const char *path) {
     struct stat st;
     assert_return_code(stat(path, &st), errno);
     return st.st_size;
-}
-
-// A value to write at an offset of a file, the number of bytes by which the file grows, and the error that
-// reading it must then give.
-typedef struct {
-    long offset;
-    uint32_t value;
-    off_t grow;
-    const char *error;
-} Damage;
-
-static void apply(const Damage *d, const char *path) {
-    patch(path, d->offset, d->value);
-    assert_return_code(truncate(path, size_of(path) + d->grow), errno);
 }
 
 // -------- random numbers
@@ -263,40 +241,12 @@ static void test_model_file(void **state) {
         assert_int_equal(size_of(path),
                          1024 + gpt2_num_parameters(&m.config) * (int64_t)gpt2_dtype_size(dtype));
         check_reads(path, &m, dtype);
+        must(gpt2_file_compare(path, &m.config, dtype, give, &m));
     }
     must(gpt2_file_write(path, &m.config, GPT2_BF16, third, NULL));
     must(read_file(path, is_third, NULL));
     assert_error(read_file(path, full, &pieces), "full");
     assert_int_equal(count_entries(folder), 1);
-}
-
-static void test_bad_model_files(void **state) {
-    static const Damage cases[] = {
-        { 0, 20240520, 0, "first number is 20240520" },
-        { 4, 4, 0, "version 4" },
-        { 8, 0, 0, "positions" },
-        { 12, -1u, 0, "vocabulary" },
-        { 20, 3, 0, "3 heads" },
-        { 28, 64, 0, "padded" },
-        { 16, 3, 0, "cut short" },
-        { 4, 5, 0, "too long" },
-        { 0, 20240326, -1, "cut short" },
-        { 0, 20240326, 1, "too long" },
-        { 24, 1u << 30, 0, "channels" },
-    };
-    Made m = made("l2h2c8v100t8");
-    char path[256];
-    snprintf(path, sizeof path, "%s", in_folder("bad.bin"));
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        must(gpt2_file_write(path, &m.config, GPT2_F32, give, &m));
-        apply(&cases[i], path);
-        assert_error(read_file(path, compare, &m), cases[i].error);
-        assert_non_null(strstr(gpt2_last_error(), path));
-    }
-    assert_return_code(truncate(path, 100), errno);
-    assert_error(read_file(path, compare, &m), "100 bytes");
-    assert_error(read_file(in_folder("none.bin"), compare, &m), "No such file");
-    assert_error(read_file(folder, compare, &m), "not a regular file");
 }
 
 // Files are unbuffered, because exit() would flush a buffer that another thread may be writing to.
@@ -323,38 +273,6 @@ static void test_failing_model_write(void **state) {
     assert_int_equal(count_entries(folder), 1);
     assert_error(gpt2_file_write(in_folder("none/model.bin"), &m.config, GPT2_F32, give, &m),
                  "cannot create");
-}
-
-// Damages each byte of a small file, one at a time, and cuts off its last byte, in both dtypes.
-static void test_compared_model_file(void **state) {
-    Made m = made("l1h1c8v40t8");
-    char path[256], expected[80];
-    snprintf(path, sizeof path, "%s", in_folder("compared.bin"));
-    for (gpt2_dtype dtype = GPT2_F32; dtype <= GPT2_BF16; dtype++) {
-        must(gpt2_file_write(path, &m.config, dtype, give, &m));
-        must(gpt2_file_compare(path, &m.config, dtype, give, &m));
-        const long bytes = (long)size_of(path);
-        FILE *f = fopen(path, "r+b");
-        assert_non_null(f);
-        for (long at = 0; at < bytes; at += at < 1100 ? 1 : 37) {
-            assert_int_equal(fseek(f, at, SEEK_SET), 0);
-            const int byte = fgetc(f);
-            for (int flip = 0x10; flip >= 0; flip -= 0x10) {
-                assert_int_equal(fseek(f, at, SEEK_SET), 0);
-                assert_int_equal(fputc(byte ^ flip, f), byte ^ flip);
-                assert_int_equal(fflush(f), 0);
-                if (!flip) break;
-                snprintf(expected, sizeof expected, "offset %ld has %02x, but the checkpoint has %02x", at,
-                         byte ^ flip, byte);
-                assert_error(gpt2_file_compare(path, &m.config, dtype, give, &m), expected);
-            }
-        }
-        fclose(f);
-        must(gpt2_file_compare(path, &m.config, dtype, give, &m));
-        assert_error(gpt2_file_compare(path, &m.config, !dtype, give, &m), "but the checkpoint has");
-        assert_return_code(truncate(path, bytes - 1), errno);
-        assert_error(gpt2_file_compare(path, &m.config, dtype, give, &m), "bytes, but the checkpoint has");
-    }
 }
 
 // -------- the data loader
@@ -485,23 +403,8 @@ static void refuse_shards(const char *pattern, int B, int length, int rank, int 
     assert_error(dataloader_init(&l, pattern, B, length, V, rank, ranks, 1, 42), error);
 }
 
-static void test_bad_shards(void **state) {
-    static const Damage cases[] = {
-        { 0, 20240326, 0, "first number is 20240326" },
-        { 4, 2, 0, "version 2" },
-        { 8, 100, 0, "100 tokens" },
-        { 8, -101u, 0, "-101 tokens" },
-        { 0, 20240520, -2, "101 tokens" },
-        { 0, 20240520, 2, "101 tokens" },
-        { 0, 20240520, -1000, "header" },
-    };
+static void test_refused_shards(void **state) {
     DataLoader l;
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        write_three_shards();
-        apply(&cases[i], in_folder("s_01.shard"));
-        refuse_shards(in_folder("*.shard"), 1, T, 0, 1, cases[i].error);
-        assert_non_null(strstr(gpt2_last_error(), "s_01.shard"));
-    }
     write_three_shards();
     refuse_shards(in_folder("none*"), 1, T, 0, 1, "no file matches");
     refuse_shards(folder, 1, T, 0, 1, "not a regular file");
@@ -553,31 +456,6 @@ static void test_tokenizer(void **state) {
     assert_string_equal(text, "abc\xc3\xa9\n<eot>");
     tokenizer_free(&t);
     tokenizer_free(&t);
-}
-
-static void test_bad_tokenizers(void **state) {
-    static const struct {
-        uint32_t version, vocab, eot;
-        const char *body;
-        size_t size;
-        const char *error;
-    } cases[] = {
-        { 3, 2, 1, "\1a\1b", 4, "version 3" }, { 1, 2, 0, "\1a\1b", 4, "vocabulary of 2" },
-        { 2, 2, 2, "\1a\1b", 4, "token 2" },   { 2, 2, 1, "\1a\1", 3, "cut short" },
-        { 2, 2, 1, "\1a\3bc", 5, "token 1" },  { 2, 2, 1, "\1a\1bc", 5, "1 bytes follow" },
-        { 2, 2, 1, "\1a\0b", 4, "length 0" },  { 2, -1u, 1, "\1a\1b", 4, "cut short" },
-        { 2, 0, 0, "", 0, "token 0" },
-    };
-    Tokenizer t;
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        write_tokenizer(cases[i].version, cases[i].vocab, cases[i].eot, cases[i].body, cases[i].size);
-        assert_error(tokenizer_init(&t, in_folder("tokenizer.bin")), cases[i].error);
-        assert_non_null(strstr(gpt2_last_error(), "tokenizer.bin"));
-    }
-    patch(in_folder("tokenizer.bin"), 0, 20240520);
-    assert_error(tokenizer_init(&t, in_folder("tokenizer.bin")), "first number is 20240520");
-    assert_error(tokenizer_init(&t, in_folder("none.bin")), "No such file");
-    assert_error(tokenizer_init(&t, folder), "not a regular file");
 }
 
 // -------- schedules and outliers
@@ -744,50 +622,6 @@ static void test_fingerprint_of_processor(void **state) {
 
 #define TEST(f) cmocka_unit_test_teardown(f, empty_folder)
 
-// -------- multiple-choice examples
-
-static void write_choices(const char *name) {
-    static const uint16_t words[] = { 65535, 34,    0,  3, 4, 2, 5, 6, 1, 7,  2, 8,  9, 1,  10, 1,
-                                      11,    65535, 30, 1, 0, 4, 1, 1, 1, 12, 1, 13, 1, 14, 1,  15 };
-    const int32_t header[256] = { 20240522, 1, 2, 34 };
-    write_bytes(in_folder(name), header, sizeof header, words, sizeof words);
-}
-
-static void test_bad_choices(void **state) {
-    static const Damage cases[] = {
-        { 0, 20240520, 0, "first number is 20240520, expected 20240522" },
-        { 4, 2, 0, "version 2, expected 1" },
-        { 8, 0, 0, "with 0 examples in its header" },
-        { 8, 65537, 0, "with 65537 examples in its header" },
-        { 8, 1, 0, "byte 1058, example 1: the header counts 1 examples" },
-        { 8, 3, 0, "byte 1088, example 2: the file ends inside" },
-        { 0, 20240522, -1, "1087 bytes with 2 examples in its header" },
-        { 0, 20240522, -2, "byte 1060, example 1: 30 bytes in it" },
-        { 0, 20240522, 2, "byte 1088, example 2: the header counts 2 examples" },
-        { 1024, 65534 | 34 << 16, 0, "byte 1024, example 0: begins with 65534" },
-        { 1026, 33, 0, "byte 1026, example 0: 33 bytes in it" },
-        { 1026, 0, 0, "byte 1034, example 0: 0 tokens do not fit" },
-        { 1026, 32, 0, "byte 1054, example 0: 1 tokens do not fit" },
-        { 1026, 36, 0, "byte 1058, example 0: 1 words follow" },
-        { 1028, 1 | 3 << 16, 0, "byte 1028, example 0: its number is 1" },
-        { 1030, 4 | 4 << 16, 0, "byte 1030, example 0: its label is 4" },
-        { 1032, 5 | 2 << 16, 0, "byte 1032, example 0: 5 completions" },
-        { 1036, 16 | 6 << 16, 0, "byte 1036, example 0: token 16 is outside the vocabulary of 16" },
-    };
-    const char *path = in_folder("choices.bin");
-    HellaSwag h;
-    write_choices("choices.bin");
-    must(hellaswag_open(&h, path, 1, 3, 16, 0, 1));
-    hellaswag_close(&h);
-    assert_error(hellaswag_open(&h, path, 1, 2, 16, 0, 1), "byte 1044, example 0: it needs rows of 3 tokens");
-    for (size_t i = 0; i < COUNT(cases); i++) {
-        write_choices("choices.bin");
-        apply(&cases[i], path);
-        assert_error(hellaswag_open(&h, path, 1, 3, 16, 0, 1), cases[i].error);
-        assert_non_null(strstr(gpt2_last_error(), path));
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = { TEST(test_mt19937),
                                         TEST(test_permutation),
@@ -796,18 +630,14 @@ int main(void) {
                                         TEST(test_init),
                                         TEST(test_init_in_pieces),
                                         TEST(test_model_file),
-                                        TEST(test_bad_model_files),
                                         TEST(test_rows_in_order),
                                         TEST(test_failing_model_write),
                                         TEST(test_file_without_buffer),
-                                        TEST(test_compared_model_file),
                                         TEST(test_shuffle),
                                         TEST(test_tell_and_seek),
                                         TEST(test_ranks_see_one_stream),
-                                        TEST(test_bad_shards),
-                                        TEST(test_bad_choices),
+                                        TEST(test_refused_shards),
                                         TEST(test_tokenizer),
-                                        TEST(test_bad_tokenizers),
                                         TEST(test_schedules),
                                         TEST(test_outliers),
                                         TEST(test_text_files),

@@ -10,22 +10,22 @@ build=$(realpath "${1:?Usage: tests/test_house.sh BUILD}") || exit 1
 # depend on each other in a cycle, including those of gpt2/ and trainer/. "x" means x.c and x.h, "x/" a
 # folder, "x.h" only that header.
 cat >"$dir/layers" <<'END'
-rules:    create hooks zero same
-updates:  params grads norm step update check pass naive checkpoint/ values figures
-whole:    internal ranks states
-owned:    params.h grads.h norm.h step.h update.h check.h pass.h states.h
+rules:    create hooks zero same_settings
+updates:  params grads norm step update check pass naive checkpoint/ get_set info
+whole:    internal job rank_states
+owned:    params.h grads.h norm.h step.h update.h check.h pass.h rank_states.h
 states:   tiers/ schedule plan settings/ loss_scale
-tasks:    base/tasks layout
+tasks:    base/tasks layout placement
 data:     comm/
 memory:   base/memory base/trace base/trace_file
 places:   device/ net/
-common:   base/ zero.h zero_checkpoint.h zero_job.h zero_plan.h zero_deepspeed.h zero_settings.h
-types:    zero_config.h zero_update.h
+common:   base/ zero.h zero_checkpoint.h zero_job.h zero_info.h zero_deepspeed.h zero_settings.h
+types:    zero_config.h zero_optimizer.h
 END
 
 # Owners of struct zero's members: only that file and its header may touch them.
-printf '%s llmc_zero/%s.c\n' >"$dir/owners" pass{,} states{,} params{,} grads{,} norm{,} update{,} step{,} \
-    check{,} saving checkpoint/save
+printf '%s llmc_zero/%s.c\n' >"$dir/owners" pass{,} rank_states{,} params{,} grads{,} norm{,} update{,} \
+    step{,} check{,} saving checkpoint/save
 
 # Where the plugin may print or end the process: file, symbol, reason.
 cat >"$dir/places" <<'END'
@@ -55,8 +55,31 @@ for language in 'c -std=c11' 'c++ -std=c++17'; do
 done
 end
 
-begin 'house.links in the documentation are not broken'
+begin 'house.links and call chains in the documentation are right'
 perl tests/links.pl . >"$dir/found" || why="$(cat "$dir/found")"
+end
+
+# Lines CHAIN|EXPECTED: the first violation that links.pl must find in a page with this chain, or none
+begin 'house.a call chain that the code does not have is found'
+mkdir "$dir/chains"
+printf 'int a(int x) {\n    return b(x);  // c\n}\nint b(int x) {\n    return x ? t->go(x) : 0;\n}\n' \
+    >"$dir/chains/a.c"
+printf 'static int c(int x) {\n    return x;\n}\nstatic table t = { c };\nint d(void) {\n}\n' \
+    >"$dir/chains/c.c"
+while IFS='|' read -r chain expected; do
+    printf '```chain\nTitle: %b\n```\n' "$chain" >"$dir/chains/page.md"
+    perl tests/links.pl "$dir/chains" >"$dir/found"
+    is "$chain" "$(head -n 1 "$dir/found")" "$expected"
+done <<'END'
+2 files\na a.c\nb a.c\nc c.c .go it works\n\na a.c\nb a.c|
+1 files\na a.c\nb a.c\nc c.c .go|page.md:6: the chain has 2 files
+1 files\nb a.c\na a.c|page.md:4: a is not called there
+2 files\na a.c\nc c.c|page.md:4: c is not called there
+1 files\na a.c\nb c.c|page.md:4: c.c does not define b
+2 files\nb a.c\nc c.c .stop|page.md:4: c is not called there
+2 files\nb a.c\nd c.c .go|page.md:4: c.c has no table with d
+1 files\nb a.c\nrename -|page.md:4: rename is not called there
+END
 end
 
 begin 'house.make help lists each target and variable'

@@ -156,7 +156,7 @@ static void check_slots(const layout *l) {
         assert_int_equal(u->slot_elems, frozen ? frozen->slot_offset + frozen->padded : u->padded);
         if (!frozen) continue;
         assert_int_equal(frozen->slot_offset * 2 % 4096, 0);
-        assert_true(frozen->slot_offset >= u->padded && frozen->slot_offset - u->padded < SLOT_ALIGN_ELEMS);
+        assert_true(frozen->slot_offset >= u->padded && frozen->slot_offset - u->padded < PAGE_ELEMS);
     }
 }
 

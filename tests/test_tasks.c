@@ -43,11 +43,11 @@ static int run_held(void *ctx, task *k) {
     pass_gate();
     return run_note(ctx, k);
 }
-static task note(task_lane lane, int index) {
+static task note(lane lane, int index) {
     when[index] = 0;
     return (task){ .run = run_note, .lane = lane, .index = index, .unit = index };
 }
-static task held(task_lane lane, int index) {
+static task held(lane lane, int index) {
     task k = note(lane, index);
     k.run = run_held;
     return k;
@@ -103,7 +103,7 @@ static uint64_t mix_all(unsigned threads) {
             needs_of[i][j] = (int)(random >> 33) % (i + 1) - 1;
             if (needs_of[i][j] >= 0) needs[n++] = &k[needs_of[i][j]];
         }
-        k[i] = (task){ .run = run_mix, .lane = (task_lane)((random >> 40) % LANES), .index = i, .unit = i };
+        k[i] = (task){ .run = run_mix, .lane = (lane)((random >> 40) % LANES), .index = i, .unit = i };
         WORKS(tasks_submit(&t, &k[i], needs));
     }
     tasks_close(&t);
@@ -272,11 +272,11 @@ static void whole_message(void **state) {
 
 // -------- the trace
 
-static int waits(task_lane who, int unit) {
+static int waits(lane who, int unit) {
     int n = 0;
     for (int i = 0; i < tr.used; i++) {
         const trace_event *e = &tr.events[i];
-        n += e->kind == EVENT_WAIT && e->thread == (int)who && e->unit == unit && e->end_s > e->start_s;
+        n += e->kind == EVENT_WAIT && e->lane == who && e->unit == unit && e->end_s > e->start_s;
     }
     return n;
 }

@@ -1,6 +1,6 @@
 # Each test is one program; tests/run.sh runs them.
 TESTS    := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c tests/mpi_*.c)) \
-            $(BUILD)/tests/power_loss $(BUILD)/tests/test_readers
+            $(BUILD)/tests/power_loss
 TEST_OBJ := $(if $(filter-out no,$(CUDA)),$(BUILD)/tests/toy_cuda.o)
 CMOCKA_HEADERS := stdarg.h stddef.h stdint.h setjmp.h cmocka.h
 HAVE_CMOCKA := $(call have,$(CMOCKA_HEADERS:%=\#include <%>\n))
@@ -15,28 +15,34 @@ STAND_IN_TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(CUDA_TESTS)) \
 $(BUILD)/tests/%.o: tests/%.cu $(ZERO_FLAGS)_cuda
 	@mkdir -p $(@D) && echo "  cuda $@"
 	$(Q)$(ZERO_CUDA_COMPILE) -I. -c $< -o $@
+# Tests can make operations on files fail (llmc_zero/tiers/file_folder.h). They link these objects in place of
+# the plugin's, which have no such hook.
+FAULTS     := $(addprefix tiers/,file_folder.o file_queue.o file_uring.o)
+FAULTS_OBJ := $(FAULTS:%=$(BUILD)/tests/%)
+PLUGIN_OBJ := $(filter-out $(FAULTS:%=$(BUILD)/llmc_zero/%),$(ZERO_OBJ))
+$(FAULTS_OBJ): $(BUILD)/tests/%.o: llmc_zero/%.c $(ZERO_FLAGS) $(ZERO_FLAGS)_found
+	@mkdir -p $(@D) && echo "  cc   $@"
+	$(Q)$(CC) $(ZERO_CFLAGS) -DFILE_FAULTS $(ZERO_FOUND_CFLAGS) -c $< -o $@
 # Tests compute little. At -O1 they compile three times as fast.
-$(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(ZERO_OBJ) $(TEST_OBJ) | $(NCCL_SO)
+$(BUILD)/tests/%: tests/%.c $(GPT2_OBJ) $(PLUGIN_OBJ) $(FAULTS_OBJ) $(TEST_OBJ) | $(NCCL_SO)
 	@mkdir -p $(@D) && echo "  link $@"
-	$(Q)$(CC) $(ZERO_CFLAGS:-O3=-O1) $(ZERO_FOUND_CFLAGS) $(filter -D%,$(GPT2_CUDA) $(GPT2_CUDNN)) \
-	    $(ZERO_MPI) -I. $< $(filter %.o,$^) -o $@ -lcmocka $(LIBS)
+	$(Q)$(CC) $(ZERO_CFLAGS:-O3=-O1) -DFILE_FAULTS $(ZERO_FOUND_CFLAGS) $(ZERO_MPI) \
+	    $(filter -D%,$(GPT2_CUDA) $(GPT2_CUDNN)) -I. $< $(filter %.o,$^) -o $@ -lcmocka $(LIBS)
 # These tests link the trainer's objects.
-$(addprefix $(BUILD)/tests/,test_gradients test_unlike gpu_gate): $(filter $(BUILD)/trainer/%,$(TRAINER_OBJ))
+$(addprefix $(BUILD)/tests/,test_gradients mpi_same gpu_gate): $(filter $(BUILD)/trainer/%,$(TRAINER_OBJ))
 
-# Builds the file readers with libFuzzer (SAN=fuzz), or as a test on known inputs with any compiler.
-# tests/fuzz/run.c replaces the functions that the trainer's readers call to end a run.
-FUZZ_C   := $(filter-out %/libfuzzer.c %/test_readers.c,$(wildcard tests/fuzz/*.c))
-FUZZ_OBJ := $(FUZZ_C:%.c=$(BUILD)/%.o) $(GPT2_OBJ) $(ZERO_OBJ) \
+# The file readers, damaged in known ways (test_damage) and by libFuzzer (SAN=fuzz). tests/fuzz/run.c replaces
+# the functions that the trainer's readers call to end a run.
+FUZZ_C   := $(filter-out %/libfuzzer.c,$(wildcard tests/fuzz/*.c))
+FUZZ_OBJ := $(FUZZ_C:%.c=$(BUILD)/%.o) $(GPT2_OBJ) \
             $(filter-out %/run.o,$(filter $(BUILD)/trainer/%,$(TRAINER_OBJ)))
 $(BUILD)/tests/fuzz/%.o: tests/fuzz/%.c $(ZERO_FLAGS)
 	@mkdir -p $(@D) && echo "  cc   $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) $(ZERO_MPI) -I. -c $< -o $@
 # Always uses the stand-in's CUDA headers, even with CUDA=no.
 $(BUILD)/tests/fuzz/tuning.o: ZERO_MPI := -Itests/cuda
-$(BUILD)/tests/test_readers: $(BUILD)/tests/fuzz/test_readers.o $(FUZZ_OBJ) | $(NCCL_SO)
-	@echo "  link $@"
-	$(Q)$(CC) $(ZERO_CFLAGS) $^ -o $@ $(LIBS)
-$(BUILD)/tests/fuzz_readers: $(BUILD)/tests/fuzz/libfuzzer.o $(FUZZ_OBJ)
+$(BUILD)/tests/test_damage: $(FUZZ_OBJ)
+$(BUILD)/tests/fuzz_readers: $(BUILD)/tests/fuzz/libfuzzer.o $(FUZZ_OBJ) $(ZERO_OBJ)
 	@echo "  link $@"
 	$(Q)$(CC) $(ZERO_CFLAGS) -fsanitize=fuzzer $^ -o $@ $(LIBS)
 

@@ -120,9 +120,9 @@ for dtype in bf16 fp32; do
         or "$work/comm"
     cat "$work/comm"
     awk '!/^#/ {
-        printf "{\"name\": \"%s\", \"dtype\": \"%s\", \"way\": \"%s\", ", $1, $4, $5
-        printf "\"bytes\": %s, \"us\": %s, \"busbw_gb_per_s\": %s, ", $2, $6, $8
-        printf "\"copy_ratio\": %s, \"mpi_ratio\": %s}\n", $11, $13 == "-" ? "null" : $13
+        printf "{\"name\": \"%s\", \"dtype\": \"%s\", ", $1, $4
+        printf "\"bytes\": %s, \"us\": %s, \"busbw_gb_per_s\": %s, ", $2, $5, $7
+        printf "\"copy_ratio\": %s, \"mpi_ratio\": %s}\n", $10, $12 == "-" ? "null" : $12
     }' "$work/comm" >>"$out"
 done
 echo

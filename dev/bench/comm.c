@@ -1,9 +1,8 @@
 // Measures the plugin's collectives: time, bandwidth and correctness in one row, as in nccl-tests.
 //     mpirun -np N build/bench/comm --help
 // A round runs -m collectives and then waits for the device's streams. Rounds of the plugin and its peers
-// alternate. The columns:
+// alternate. The first line names the transport: the window, messages, or NCCL. The columns:
 //     size   of the whole buffer; each of N ranks owns 1/N of it
-//     way    the transport: the window, direct reads of the other ranks' memory, messages, or NCCL
 //     time   of one collective on the slowest rank, the median of the rounds
 //     algbw  algorithm bandwidth: size / time
 //     busbw  bus bandwidth: bytes / time, where bytes is the least that any algorithm sends one way over a
@@ -19,7 +18,7 @@
 //            MPI cannot sum bf16 and fp16
 //     ratio  that library's time / the plugin's, so above 1 the plugin is faster
 #include "bench.h"
-#include "llmc_zero/comm/host.h"
+#include "llmc_zero/comm/comm.h"
 #include "llmc_zero/base/error.h"
 #include "llmc_zero/net/exchange.h"
 #include "llmc_zero/net/start.h"
@@ -35,10 +34,9 @@
 // -------- options
 
 enum { ALL, ALL_GATHER, REDUCE_SCATTER, BROADCAST, COLLECTIVES };
-enum { ANY_WAY, WINDOW, MESSAGES };
 static struct {
     int least, most, factor, rounds, warm_ups, batch;  // batch 0: depends on the device
-    int only, dtype, way, cuda, nccl, reduce_nccl, nccl_memory;
+    int only, dtype, messages, cuda, nccl, reduce_nccl, nccl_memory;
 } opt = { .least = 64 << 10, .most = 64 << 20, .factor = 4, .rounds = 15, .warm_ups = 2, .dtype = ZERO_BF16 };
 
 static const char usage[] =
@@ -51,8 +49,7 @@ static const char usage[] =
     "  -m COLLECTIVES       collectives per round, which ends with a wait for the device (1; with cuda 8)\n"
     "  -c COLLECTIVE        all, all-gather, reduce-scatter, broadcast (all; broadcast only with cpu)\n"
     "  --dtype TYPE         bf16, fp32, fp16 (bf16)\n"
-    "  --window             no direct reads of other ranks' memory\n"
-    "  --messages           only messages, no window either\n"
+    "  --messages           messages, not the window\n"
     "  --device DEVICE      cpu, cuda (cpu)\n"
     "  --comm WAY           with cuda: host, nccl (host)\n"
     "  --reduce HOW         with nccl: ranks (the plugin sums in rank order), nccl (NCCL sums) (ranks)\n"
@@ -127,21 +124,19 @@ static void set_option(const char *name, const char *value) {
 
 static void read_options(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
-        int way = !strcmp(argv[i], "--window") ? WINDOW : !strcmp(argv[i], "--messages") ? MESSAGES : ANY_WAY;
-        if (way && opt.way && way != opt.way) refuse("--window and --messages: give only one of them");
-        if (!way && i + 1 == argc) refuse("option %s: unknown, or its value is missing", argv[i]);
-        if (!way) {
-            set_option(argv[i], argv[i + 1]);
-            i++;
-        } else
-            opt.way = way;
+        if (!strcmp(argv[i], "--messages")) {
+            opt.messages = 1;
+            continue;
+        }
+        if (i + 1 == argc) refuse("option %s: unknown, or its value is missing", argv[i]);
+        set_option(argv[i], argv[i + 1]);
+        i++;
     }
     if (opt.least > opt.most) refuse("-b %d: above -e %d", opt.least, opt.most);
     if (opt.nccl && !opt.cuda) refuse("--comm nccl: needs CUDA devices: add --device cuda");
     if (opt.reduce_nccl && !opt.nccl) refuse("--reduce nccl: add --comm nccl");
     if (opt.nccl_memory && !opt.nccl) refuse("--memory nccl: add --comm nccl");
-    if (opt.nccl && opt.way)
-        refuse("--comm nccl: uses neither window nor messages: leave --window and --messages out");
+    if (opt.nccl && opt.messages) refuse("--comm nccl: sends no messages: leave --messages out");
     if (opt.cuda && opt.only == BROADCAST)
         refuse("-c broadcast: works in the CPU's memory: leave --device cuda out");
     if (!opt.batch) opt.batch = opt.cuda ? 8 : 1;
@@ -189,19 +184,16 @@ static void open_ranks(void) {
     config = zero_defaults();
     config.start.mpi_comm = &world;
     config.device = opt.cuda ? ZERO_CUDA : ZERO_CPU;
-    config.comm.shared_window = opt.way != MESSAGES;
+    config.comm.shared_window = !opt.messages;
     config.comm.nccl = opt.nccl;
     config.comm.reduce_nccl = opt.reduce_nccl;
     config.comm.nccl_memory = opt.nccl_memory;
     must(net_start(&ranks, &config));
     share_cores();
     must(net_agree(&ranks, device_open(&d, &config, ranks.node_rank)));
-    plan((comm_way){ .ranks = ranks.ranks, .window = opt.way != MESSAGES });
+    plan((comm_way){ .ranks = ranks.ranks, .window = !opt.messages });
     must(comm_open(&c, &ranks, &config, &d, &m, planned));
     plan(comm_way_of(&c));
-    if (opt.way == WINDOW && strstr(c.name, "messages"))
-        must(zero_fail(ZERO_ERR_ARGUMENT, "--window: not available: %s", c.name));
-    for (int k = 0; k < COMM_OTHER && opt.way == WINDOW; k++) host_direct_least[k] = SIZE_MAX;
     must(net_agree(&ranks, comm_stage(&c, &m)));
 }
 
@@ -445,23 +437,14 @@ static void measure(const collective *k, double *medians) {
 
 // -------- table
 
-static const char *way(const collective *k) {
-    if (c.nccl) return "nccl";
-    if (c.group.ranks == 1) return "self";
-    const comm_call call = { .kind = k->kind, .n = 1, .total = bytes_of(elems) };
-    if (k->kind != COMM_OTHER && host_goes_direct(&c, &call)) return "direct";
-    if (k->kind != COMM_OTHER && host_goes_unstaged(&c, &call)) return "unstaged";
-    return strstr(c.name, "messages") ? "messages" : "window";
-}
-
 static void print_header(void) {
     char peer[16];
     snprintf(peer, sizeof peer, "%s us", peer_name());
     printf("# %d rank%s, %s; memory of %s\n", c.group.ranks, c.group.ranks == 1 ? "" : "s", c.name, d.name);
     for (int i = 0; i < m.n_lines; i++)
         if (c.nccl) printf("# %s: %.1f MiB\n", m.lines[i].purpose, (double)m.lines[i].bytes / 1048576);
-    printf("# %-14s %11s %11s %-5s %-8s %10s %10s %10s %8s", "collective", "size B", "elements", "type",
-           "way", "time us", "algbw GB/s", "busbw GB/s", "#wrong");
+    printf("# %-14s %11s %11s %-5s %10s %10s %10s %8s", "collective", "size B", "elements", "type", "time us",
+           "algbw GB/s", "busbw GB/s", "#wrong");
     printf(" %10s %6s %10s %6s\n", "copy us", "ratio", peer, "ratio");
 }
 
@@ -475,7 +458,7 @@ static void print_other(double time, double ours) {
 static void print_row(const collective *k, const double *medians, long long wrong) {
     double size = bytes_of(elems), algbw = size / medians[OURS] * 1e-9;
     double bus = k->kind == COMM_OTHER ? c.group.ranks > 1 : (c.group.ranks - 1.0) / c.group.ranks;
-    printf("  %-14s %11.0f %11lld %-5s %-8s", k->name, size, (long long)elems, dtype_name(opt.dtype), way(k));
+    printf("  %-14s %11.0f %11lld %-5s", k->name, size, (long long)elems, dtype_name(opt.dtype));
     printf(" %10.2f %10.2f %10.2f %8lld", medians[OURS] * 1e6, algbw, algbw * bus, wrong);
     print_other(medians[COPY], medians[OURS]);
     print_other(medians[PEER], medians[OURS]);

@@ -18,12 +18,12 @@ static inline void clock_nap(double seconds) {
     nanosleep(&t, NULL);
 }
 
-// Between two polls of a wait that began `waited` seconds ago: yields, and later also sleeps.
+// Between two polls of a wait that began `waited` seconds ago: yields, later also sleeps, and then longer.
 static inline void clock_pause(double waited) {
     if (waited < 1e-3)
         sched_yield();
     else
-        clock_nap(20e-6);
+        clock_nap(waited < 10e-3 ? 20e-6 : 200e-6);
 }
 
 #endif

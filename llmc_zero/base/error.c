@@ -1,6 +1,5 @@
 #include "error.h"
 #include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -86,42 +85,4 @@ const char *zero_list_ranks(char list[ZERO_LIST], int ranks, const char *chosen,
         before = --left == 1 ? " and " : ", ";
     }
     return list;
-}
-
-// Invisible characters that change how other text is displayed (its direction, its line breaks, or which
-// characters are joined or hidden), and code points that are not characters.
-static int is_hidden(uint32_t c) {
-    static const struct {
-        uint32_t first, last;
-    } hidden[] = {
-        { 0x600, 0x605 },   { 0x61c, 0x61c },     { 0x180e, 0x180e },   { 0x200b, 0x200f },
-        { 0x2028, 0x202e }, { 0x2060, 0x206f },   { 0xd800, 0xdfff },   { 0xfeff, 0xfeff },
-        { 0xfff0, 0xfffb }, { 0x1bca0, 0x1bca3 }, { 0x1d173, 0x1d17a }, { 0xe0000, 0xe0fff },
-        { 0x110000, ~0u },
-    };
-    for (size_t i = 0; i < sizeof hidden / sizeof *hidden; i++)
-        if (c >= hidden[i].first && c <= hidden[i].last) return 1;
-    return 0;
-}
-
-// Returns the length in bytes of the UTF-8 character at `text`, or 0 if it is invalid, overlong, hidden, or
-// below U+00C0, which includes the terminal control codes.
-static size_t utf8_length(const unsigned char *text) {
-    size_t n = *text < 0xc3 ? 0 : *text < 0xe0 ? 2 : *text < 0xf0 ? 3 : *text < 0xf5 ? 4 : 0;
-    uint32_t c = *text & (0xffu >> (n + 1));
-    if ((*text == 0xe0 && text[1] < 0xa0) || (*text == 0xf0 && text[1] < 0x90)) return 0;
-    for (size_t i = 1; i < n; i++) {
-        if (text[i] >> 6 != 2) return 0;
-        c = c << 6 | (text[i] & 0x3f);
-    }
-    return is_hidden(c) ? 0 : n;
-}
-
-void zero_plain(char *text, size_t bytes) {
-    text[bytes - 1] = 0;
-    for (unsigned char *at = (unsigned char *)text; *at;) {
-        size_t length = *at >= ' ' && *at < 0x7f ? 1 : utf8_length(at);
-        if (!length) *at = *at == '\n' || *at == '\t' ? ' ' : '?';
-        at += length ? length : 1;
-    }
 }

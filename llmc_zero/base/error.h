@@ -39,11 +39,6 @@ enum { ZERO_LIST = 320 };
 const char *zero_list_ranks(char list[ZERO_LIST], int ranks, const char *chosen, const char *hosts,
                             size_t stride);
 
-// Makes untrusted text safe for a terminal: keeps printable ASCII and valid UTF-8 from U+00C0 on, except
-// characters that are invisible or change the writing direction. Replaces newlines and tabs with spaces, and
-// every other byte with '?'. Cuts the text to `bytes`.
-void zero_plain(char *text, size_t bytes);
-
 // Returns from the caller if the call fails.
 #define ZERO_TRY(call)               \
     do {                             \

@@ -22,14 +22,3 @@ int patience_thread(void *(*run)(void *), void *state) {
     if (!failed) pthread_detach(thread);
     return failed;
 }
-
-int patience_outlasts(double limit, void *(*run)(void *), void *state) {
-    pthread_t thread;
-    patience p = patience_start();
-    if (pthread_create(&thread, NULL, run, state)) return run(state) != NULL;
-    while (pthread_tryjoin_np(thread, NULL)) {
-        if (patience_waited(&p) > limit) return !pthread_detach(thread);
-        clock_nap(1e-3);
-    }
-    return 0;
-}

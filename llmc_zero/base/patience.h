@@ -1,4 +1,4 @@
-// Waits with a time limit, and threads that may outlast them.
+// Waits with a time limit, and threads that handle no signals.
 #ifndef LLMC_ZERO_BASE_PATIENCE_H
 #define LLMC_ZERO_BASE_PATIENCE_H
 
@@ -12,8 +12,5 @@ double patience_waited(patience *p);  // adds the time since the last call, and 
 // Starts a detached thread that handles no signals: they are for the program's own threads. Returns 0 or an
 // errno.
 int patience_thread(void *(*run)(void *), void *state);
-// Calls run(state) in a thread. If it has not returned after `limit` seconds, leaves the thread behind and
-// returns 1.
-int patience_outlasts(double limit, void *(*run)(void *), void *state);
 
 #endif

@@ -10,11 +10,11 @@
 
 // Waits until submission `number` of k has run. The caller holds the lock. who: the waiting lane, shown in
 // the trace.
-static void wait_until_run(tasks *t, const task *k, uint64_t number, task_lane who) {
-    const lane *l = &t->lanes[k->lane];
-    if (l->finished >= number) return;
+static void wait_until_run(tasks *t, const task *k, uint64_t number, lane who) {
+    const task_queue *q = &t->queues[k->lane];
+    if (q->finished >= number) return;
     double start = t->trace ? trace_now(t->trace) : 0;
-    while (l->finished < number) pthread_cond_wait(&t->done, &t->lock);
+    while (q->finished < number) pthread_cond_wait(&t->done, &t->lock);
     if (t->trace) trace_add(t->trace, EVENT_WAIT, k->unit, who, start);
 }
 
@@ -53,7 +53,7 @@ static void fail_all(tasks *t, int rc) {
 }
 
 // The caller holds the lock, which is released while the task runs.
-static void run_task(tasks *t, task *k, task_lane who) {
+static void run_task(tasks *t, task *k, lane who) {
     for (int i = 0; i < k->n_needs; i++) wait_until_run(t, k->needs[i].task, k->needs[i].number, who);
     k->rc = t->failed;
     if (t->failed) return;
@@ -69,36 +69,36 @@ static int relay(const tasks *t, const task *k) { return k->rc ? zero_fail_again
 // -------- lanes
 
 static void *lane_loop(void *arg) {
-    lane *l = arg;
-    tasks *t = l->of;
+    task_queue *q = arg;
+    tasks *t = q->of;
 #ifdef _OPENMP
-    omp_set_num_threads(l == &t->lanes[LANE_CPU] ? t->cores : 1);
+    omp_set_num_threads(q == &t->queues[LANE_CPU] ? t->cores : 1);
 #endif
     int rc = t->device->f->enter(t->device);
     pthread_mutex_lock(&t->lock);
     if (rc) fail_all(t, rc);
     for (;;) {
-        while (!l->first && !t->closing) pthread_cond_wait(&l->work, &t->lock);
-        task *k = l->first;
+        while (!q->first && !t->closing) pthread_cond_wait(&q->work, &t->lock);
+        task *k = q->first;
         if (!k) break;
         run_task(t, k, k->lane);
-        l->first = k->next;
-        l->finished++;  // from now on the owner of k may reuse it
+        q->first = k->next;
+        q->finished++;  // from now on the owner of k may reuse it
         pthread_cond_broadcast(&t->done);
     }
     pthread_mutex_unlock(&t->lock);
     return NULL;
 }
 
-static int start_thread(tasks *t, task_lane number) {
+static int start_thread(tasks *t, lane number) {
     static const char *const names[LANES] = { "the trainer", "collectives", "copies", "files",
                                               "the CPU's update" };
-    lane *l = &t->lanes[number];
-    if (!l->may_have_thread || l->started) return 0;
-    int rc = pthread_create(&l->thread, NULL, lane_loop, l);
+    task_queue *q = &t->queues[number];
+    if (!q->may_have_thread || q->started) return 0;
+    int rc = pthread_create(&q->thread, NULL, lane_loop, q);
     if (rc)
         return zero_fail(ZERO_ERR_MEMORY, "cannot start the thread for %s: %s", names[number], strerror(rc));
-    l->started = 1;
+    q->started = 1;
     return 0;
 }
 
@@ -115,10 +115,10 @@ int tasks_open(tasks *t, device *d, trace *tr, unsigned threads) {
     int rc = pthread_mutex_init(&t->lock, NULL);
     if (!rc) rc = pthread_cond_init(&t->done, NULL);
     for (int i = 0; i < LANES; i++) {
-        lane *l = &t->lanes[i];
-        l->of = t;
-        l->may_have_thread = threads >> i & 1;
-        if (!rc) rc = pthread_cond_init(&l->work, NULL);
+        task_queue *q = &t->queues[i];
+        q->of = t;
+        q->may_have_thread = threads >> i & 1;
+        if (!rc) rc = pthread_cond_init(&q->work, NULL);
     }
     if (rc) return zero_fail(ZERO_ERR_MEMORY, "cannot create the task lanes: %s", strerror(rc));
     t->opened = 1;
@@ -129,11 +129,11 @@ void tasks_close(tasks *t) {
     if (!t->opened) return;
     pthread_mutex_lock(&t->lock);
     t->closing = 1;
-    for (int i = 0; i < LANES; i++) pthread_cond_signal(&t->lanes[i].work);
+    for (int i = 0; i < LANES; i++) pthread_cond_signal(&t->queues[i].work);
     pthread_mutex_unlock(&t->lock);
     for (int i = 0; i < LANES; i++) {
-        if (t->lanes[i].started) pthread_join(t->lanes[i].thread, NULL);
-        pthread_cond_destroy(&t->lanes[i].work);
+        if (t->queues[i].started) pthread_join(t->queues[i].thread, NULL);
+        pthread_cond_destroy(&t->queues[i].work);
     }
     for (task *k = t->prepared; k; k = k->prepared_before) {
         t->device->f->destroy_event(t->device, k->ready);
@@ -171,33 +171,33 @@ static int note_needs(tasks *t, task *k, const task *const *needs) {
 }
 
 int tasks_submit(tasks *t, task *k, const task *const *needs) {
-    lane *l = &t->lanes[k->lane];
+    task_queue *q = &t->queues[k->lane];
     ZERO_TRY(note_needs(t, k, needs));
     ZERO_TRY(start_thread(t, k->lane));
     pthread_mutex_lock(&t->lock);
-    k->number = ++l->submitted;
-    if (l->may_have_thread) {
+    k->number = ++q->submitted;
+    if (q->may_have_thread) {
         k->next = NULL;
-        *(l->first ? &l->last->next : &l->first) = k;
-        l->last = k;
-        pthread_cond_signal(&l->work);
+        *(q->first ? &q->last->next : &q->first) = k;
+        q->last = k;
+        pthread_cond_signal(&q->work);
     } else {
         run_task(t, k, LANE_TRAINER);
-        l->finished++;
+        q->finished++;
     }
     pthread_mutex_unlock(&t->lock);
-    return l->may_have_thread ? 0 : relay(t, k);
+    return q->may_have_thread ? 0 : relay(t, k);
 }
 
 int tasks_have_run(tasks *t, const task *k) {
     pthread_mutex_lock(&t->lock);
-    int has_run = t->lanes[k->lane].finished >= k->number;
+    int has_run = t->queues[k->lane].finished >= k->number;
     pthread_mutex_unlock(&t->lock);
     return has_run;
 }
 
 int tasks_wait(tasks *t, task *k) {
-    if (t->lanes[k->lane].may_have_thread) {
+    if (t->queues[k->lane].may_have_thread) {
         pthread_mutex_lock(&t->lock);
         wait_until_run(t, k, k->number, LANE_TRAINER);
         pthread_mutex_unlock(&t->lock);

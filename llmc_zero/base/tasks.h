@@ -17,23 +17,13 @@
 #include "trace.h"
 #include <pthread.h>
 
-// A lane's number is also its thread number in traces.
-typedef enum {
-    LANE_TRAINER,      // the trainer's thread and its stream, COMPUTE
-    LANE_COLLECTIVES,  // collectives, one after another
-    LANE_COPIES,       // copies to and from the host
-    LANE_IO,           // reads and writes files
-    LANE_CPU,          // the update of states in host memory
-    LANES
-} task_lane;
-
 enum { TASK_NEEDS = 4 };
 
 // The caller sets the first five fields. A task that is all zeros counts as run.
 typedef struct task {
     int (*run)(void *ctx, struct task *self);
     void *ctx;
-    task_lane lane;
+    lane lane;
     int index;  // of its unit or bucket
     int unit;   // shown in the trace: its unit, or the first unit of its bucket; -1: none
     // set by tasks_prepare
@@ -60,7 +50,7 @@ typedef struct {
     pthread_cond_t work;
     task *first, *last;            // pending; the running task, if any, is first
     uint64_t submitted, finished;  // numbers of tasks
-} lane;
+} task_queue;                      // of a lane
 
 typedef struct tasks {
     device *device;
@@ -71,7 +61,7 @@ typedef struct tasks {
     int opened, closing;
     pthread_mutex_t lock;
     pthread_cond_t done;  // a lane has finished a task
-    lane lanes[LANES];
+    task_queue queues[LANES];
     int failed;  // code of the first failure, 0: none; and the failure itself
     failure_record failure;
 } tasks;

@@ -12,10 +12,10 @@ static void append(trace *t, const trace_event *e) {
     if (i < t->capacity) t->events[i] = *e;
 }
 
-void trace_add(trace *t, trace_kind kind, int unit, int thread, double start_s) {
+void trace_add(trace *t, trace_kind kind, int unit, lane on, double start_s) {
     if (!t->capacity) return;
     append(t, &(trace_event){
-                  .kind = kind, .unit = unit, .thread = thread, .start_s = start_s, .end_s = trace_now(t) });
+                  .kind = kind, .unit = unit, .lane = on, .start_s = start_s, .end_s = trace_now(t) });
 }
 
 void trace_add_past(trace *t, const trace_event *what) {
@@ -143,14 +143,4 @@ void trace_close(trace *t) {
     pthread_mutex_destroy(&t->lock);
     free(t->timers);
     t->device = NULL;
-}
-
-// -------- reading
-
-int trace_at(const trace *t, int i, trace_event *e) {
-    trace_complete((trace *)t);  // the device may still be working on the last events
-    const int n = t->used < t->capacity ? t->used : t->capacity;
-    if (i < 0 || i >= n) return 0;
-    *e = t->events[i];
-    return 1;
 }

@@ -2,7 +2,7 @@
 //
 //     trace_span span = trace_begin(&t, stream);
 //     ... work, or work queued on the stream ...
-//     trace_end(&t, &span, &(trace_event){ .kind = .., .unit = .., .thread = .., .bytes = .. });
+//     trace_end(&t, &span, &(trace_event){ .kind = .., .unit = .., .lane = .., .bytes = .. });
 //
 // If the device queues its work, the trace shows when the stream ran it: the span records two timers on the
 // stream, which are read later.
@@ -12,8 +12,21 @@
 #include "memory.h"
 #include "../zero.h"
 
-// Lanes that exist only in the trace. tasks.h has the others, from 0 on. Reads appear on LANE_IO.
-enum { TRACE_WRITES = 5, TRACE_TO_HOST, TRACE_TO_DEVICE, TRACE_SQUARES, TRACE_STEPS, TRACE_LANES };
+// A lane is a row of the trace. Tasks run on the first LANES, one after another (tasks.h).
+typedef enum {
+    LANE_TRAINER,      // the trainer's thread and its stream, COMPUTE
+    LANE_COLLECTIVES,  // collectives, one after another
+    LANE_COPIES,       // copies to and from the host
+    LANE_IO,           // reads of files
+    LANE_CPU,          // the update of states in host memory
+    LANES,
+    LANE_WRITES = LANES,  // of files
+    LANE_TO_HOST,
+    LANE_TO_DEVICE,
+    LANE_SQUARES,
+    LANE_STEPS,
+    TRACE_LANES
+} lane;
 
 // docs/reference/details.md defines what each kind covers, and its begin and end on CUDA.
 typedef enum {
@@ -34,7 +47,7 @@ typedef enum {
 typedef struct {
     trace_kind kind;
     int unit;
-    int thread;             // a lane of tasks.h, or TRACE_WRITES to TRACE_STEPS
+    lane lane;
     int64_t bytes;          // read, written or copied, or sent to other ranks by a collective; 0: none. For
                             // EVENT_STEP: the memory allocated at its end
     double start_s, end_s;  // since zero_create
@@ -66,17 +79,13 @@ int trace_open(trace *t, int capacity, device *d, memory *m, const memory_reques
 void trace_close(trace *t);  // after the device has finished its work
 double trace_now(const trace *t);
 // Adds an event that began at start_s (from trace_now) and ends now.
-void trace_add(trace *t, trace_kind kind, int unit, int thread, double start_s);
+void trace_add(trace *t, trace_kind kind, int unit, lane on, double start_s);
 // Adds an event with times taken from clock_now.
 void trace_add_past(trace *t, const trace_event *what);
 // on: PROCESSOR for work on the CPU.
 trace_span trace_begin(trace *t, device_stream on);
 void trace_end(trace *t, const trace_span *span, const trace_event *what);  // `what` has no times
-// Waits until the device has finished its work, and completes the array.
+// Waits until the device has finished its work, and completes the array, in the order in which events ended.
 void trace_complete(trace *t);
-// Sets *e to event i, counted from 0 in the order in which events ended, and returns 1. Returns 0 after the
-// last one. With overlap, call it only between steps and after a zero_barrier. trace_text (trace_file.h)
-// changes the events' order.
-int trace_at(const trace *t, int i, trace_event *e);
 
 #endif

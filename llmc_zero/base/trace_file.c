@@ -1,7 +1,6 @@
 #include "trace_file.h"
 #include "error.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +39,7 @@ static int track_of(track *tracks, const trace_event *e) {
 static int compare(double a, double b) { return (a > b) - (a < b); }
 static int by_lane(const void *a, const void *b) {
     const trace_event *x = a, *y = b;
-    if (x->thread != y->thread) return x->thread - y->thread;
+    if (x->lane != y->lane) return (int)x->lane - (int)y->lane;
     return x->start_s != y->start_s ? compare(x->start_s, y->start_s) : compare(y->end_s, x->end_s);
 }
 static int by_end(const void *a, const void *b) {
@@ -66,7 +65,7 @@ static void write_name(const writer *w, const char *what, int thread, const char
 }
 
 // Track 0 of lane 0 has number 100, its track 1 has 101, track 0 of lane 1 has 200.
-static int track_number(int lane, int i) { return 100 * (lane + 1) + i; }
+static int track_number(lane row, int i) { return 100 * ((int)row + 1) + i; }
 
 static void write_slice(const writer *w, const trace_event *e, int on) {
     static const char *const kinds[EVENT_KINDS] = { "forward", "backward",  "gather",  "reduce",
@@ -82,7 +81,7 @@ static void write_slice(const writer *w, const trace_event *e, int on) {
     else if (e->unit >= 0 && e->unit < w->units)
         fprintf(w->to, " %s", w->unit_names[e->unit]);
     fprintf(w->to, "\",\"cat\":\"%s\",\"ph\":\"X\",\"pid\":%d,\"tid\":%d,", kind, w->process,
-            track_number(e->thread, on));
+            track_number(e->lane, on));
     fprintf(w->to, "\"ts\":%.3f,\"dur\":%.3f", (nanoseconds(w->shift_s) + start) * 1e-3, length * 1e-3);
     if (e->bytes) fprintf(w->to, ",\"args\":{\"bytes\":%lld}", (long long)e->bytes);
     fprintf(w->to, "},\n");
@@ -100,20 +99,21 @@ static void write_slices(const writer *w, trace_event *events, int n) {
                                                     "squares of gradients",
                                                     "steps" };
     track tracks[TRACKS];
-    int lane = -1, named = 1;
+    lane row = TRACE_LANES;
+    int named = 1;
     qsort(events, n, sizeof *events, by_lane);
-    for (int i = 0; i < TRACE_LANES; i++) write_name(w, "thread_name", track_number(i, 0), lanes[i], -1);
+    for (lane i = 0; i < TRACE_LANES; i++) write_name(w, "thread_name", track_number(i, 0), lanes[i], -1);
     for (int i = 0; i < n; i++) {
         const trace_event *e = &events[i];
-        if (e->thread != lane) {
-            lane = e->thread;
+        if (e->lane != row) {
+            row = e->lane;
             named = 1;
             memset(tracks, 0, sizeof tracks);
         }
         const int on = track_of(tracks, e);
         if (on < 0) continue;
         for (; named <= on; named++)
-            write_name(w, "thread_name", track_number(lane, named), lanes[lane], named + 1);
+            write_name(w, "thread_name", track_number(row, named), lanes[row], named + 1);
         write_slice(w, e, on);
     }
 }
@@ -167,17 +167,8 @@ int trace_file_open(trace_file *f, const char *path) {
     struct stat st;
     if (!lstat(path, &st) && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
         return zero_fail(ZERO_ERR_IO, "%s: exists and is not a regular file; name another one", path);
-    // O_NOFOLLOW: a symlink with the temporary name is an error.
-    int fd = open(f->temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    f->to = fd < 0 ? NULL : fdopen(fd, "w");
-    if (!f->to) {
-        zero_fail(ZERO_ERR_IO, "%s: %s", f->temporary, strerror(errno));
-        if (fd >= 0) {
-            close(fd);
-            remove(f->temporary);
-        }
-        return ZERO_ERR_IO;
-    }
+    f->to = fopen(f->temporary, "wxe");  // fails if the temporary name exists, even as a symlink
+    if (!f->to) return zero_fail(ZERO_ERR_IO, "%s: %s", f->temporary, strerror(errno));
     fprintf(f->to, "[\n");
     return 0;
 }

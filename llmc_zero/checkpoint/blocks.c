@@ -106,8 +106,7 @@ static void ring_free(ring *r) {
 int writer_begin(file_writer *w, const char *path, int64_t bytes, uint64_t *digests, char *copy,
                  at_work *work) {
     const int64_t buffers = copy ? bytes / RING_BYTES + 1 : RING_BUFFERS;
-    *w = (file_writer){ .fd = -1, .bytes = bytes, .digests = digests };
-    snprintf(w->path, sizeof w->path, "%s", path);
+    *w = (file_writer){ .path = path, .fd = -1, .bytes = bytes, .digests = digests };
     ZERO_TRY(ring_make(&w->ring, path, (int)buffers, RING_BYTES, copy, work));
     ZERO_TRY(folder_create_file(path, &w->fd));
     return ring_open(&w->ring, w->fd, path, bytes, 1);

@@ -27,7 +27,7 @@ typedef struct {
 //     writer_end(&w, rc);
 
 typedef struct {
-    char path[PATH_MAX];
+    const char *path;
     int fd;             // -1: not open
     int64_t bytes;      // size of the whole file
     int64_t filled;     // bytes so far
@@ -36,9 +36,9 @@ typedef struct {
     ring ring;          // for the whole pages; the rest is written separately
 } file_writer;
 
-// Creates the file and reserves its space. Call writer_end even after an error. digests: receives the digests
-// of all blocks. copy: memory for the whole file, in whole pages, so that only writer_end waits for the disk;
-// NULL: uses a few buffers. work: see ring.
+// Creates the file and reserves its space. Call writer_end even after an error; path must stay valid until
+// then. digests: receives the digests of all blocks. copy: memory for the whole file, in whole pages, so that
+// only writer_end waits for the disk; NULL: uses a few buffers. work: see ring.
 int writer_begin(file_writer *w, const char *path, int64_t bytes, uint64_t *digests, char *copy,
                  at_work *work);
 // Returns 0 and memory for the next *room bytes, a multiple of 4 except at the end of the file. Waits for the

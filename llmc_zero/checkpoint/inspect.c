@@ -92,14 +92,12 @@ void zero_checkpoint_close(zero_checkpoint *c) {
 
 // -------- verification
 
-static int verify_files(const manifest *m, const char *folder, zero_verified told, void *ctx) {
+static int verify_files(const manifest *m, zero_verified told, void *ctx) {
     block_reader b;
-    char path[PATH_MAX];
     int rc = blocks_begin(&b, m, NULL);
     for (int i = 0; i < m->n_files && !rc; i++) {
         rc = blocks_check_file(&b, i);
-        if (!rc) rc = folder_path(path, folder, m->files[i].name);
-        if (!rc && told) told(ctx, path, m->files[i].bytes);
+        if (!rc && told) told(ctx, b.path, m->files[i].bytes);
     }
     blocks_end(&b);
     return rc;
@@ -109,7 +107,7 @@ int zero_checkpoint_verify(const char *path, zero_verified told, void *ctx) {
     manifest m;
     int rc = manifest_read(&m, path);
     if (!rc && told) told(ctx, m.path, m.bytes);
-    if (!rc) rc = verify_files(&m, path, told, ctx);
+    if (!rc) rc = verify_files(&m, told, ctx);
     manifest_free(&m);
     return rc;
 }

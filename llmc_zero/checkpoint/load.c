@@ -40,7 +40,7 @@ static int read_manifest(zero *z, manifest *m, const char *folder) {
 static int read_piece(zero *z, block_reader *from, const saved_piece *p, int uses) {
     const layout_unit *u = &z->layout.units[p->at.unit];
     const int64_t shard = layout_before(u, p->at.part);
-    float *room = states_room(z);
+    float *room = rank_states_room(z);
     if (from) {
         from->needs_from = shard;
         from->needs_until = shard + u->shard;
@@ -49,9 +49,9 @@ static int read_piece(zero *z, block_reader *from, const saved_piece *p, int use
         memset(room, 0, p->at.elems * sizeof *room);
     }
     if (!uses) return 0;
-    if (states_with(z, saved_values[p->saved], p->at.unit)->what == ZERO_MASTER)
-        ZERO_TRY(states_write(z, ZERO_PARAM, p->at, STATE_WRITE, room));
-    return states_write(z, saved_values[p->saved], p->at, STATE_WRITE, room);
+    if (rank_state_with(z, saved_values[p->saved], p->at.unit)->what == ZERO_MASTER)
+        ZERO_TRY(rank_state_write(z, ZERO_PARAM, p->at, STATE_WRITE, room));
+    return rank_state_write(z, saved_values[p->saved], p->at, STATE_WRITE, room);
 }
 
 // Returns when all ranks have read their parts or one rank has failed. from, uses: see read_piece.
@@ -67,13 +67,13 @@ static int read_all(zero *z, block_reader *from, const manifest *m, int uses) {
 }
 
 static int read_states(zero *z, const manifest *m) {
-    const int can_be_lost = states_are_touched(z);
+    const int can_be_lost = rank_states_are_touched(z);
     block_reader from;
     if (can_be_lost) ZERO_TRY(read_all(z, &from, m, 0));
     int rc = read_all(z, &from, m, 1);
     if (!rc || can_be_lost) return rc;
     int cleared = read_all(z, NULL, NULL, 1);
-    if (cleared) states_touch(z);
+    if (cleared) rank_states_touch(z);
     return cleared ? cleared : rc;
 }
 
@@ -104,7 +104,7 @@ static int run_complete(void *ctx, task *k) {
     zero *z = ctx;
     for (int u = 0; u < z->layout.n_stored; u++) {
         for (int what = 0; what < STATES; what++) {
-            state *s = states_get(z, what);
+            state *s = rank_state(z, what);
             const int is_whole = s->kept && !s->sharded && u < state_units(s) && z->layout.units[u].padded;
             if (what != ZERO_GRADIENT && is_whole) ZERO_TRY(gather_now(z, s, u));
         }
@@ -116,11 +116,11 @@ int zero_load(zero *z, const char *path, char **text) {
     char *own = NULL;
     ZERO_TRY(pass_may_train(z, "zero_load"));
     ZERO_TRY(pass_outside_step(z, "zero_load"));
-    ZERO_TRY(update_settle(z));
+    ZERO_TRY(step_settle(z));
     ZERO_TRY(params_drop_all(z));
     int rc = load_folder(z, path, &own);
     if (!rc) update_forget(z);
-    if (!rc) states_touch(z);
+    if (!rc) rank_states_touch(z);
     if (!rc) check_loaded(z);
     if (!rc) rc = tasks_run(&z->tasks, run_complete, z);
     if (!rc && text)

@@ -96,7 +96,7 @@ static json_t *describe(const zero *z, const manifest *m) {
     const layout *l = &z->layout;
     return json_pack("{s:s, s:i, s:s, s:s, s:b, s:i, s:s*, s:i, s:i, s:o, s:o, s:o, s:o, s:O}", "format",
                      MANIFEST_FORMAT, "version", MANIFEST_VERSION, "library", ZERO_VERSION, "dtype",
-                     dtype_name(z->config.numbers.dtype), "masters", states_get(z, ZERO_MASTER)->kept,
+                     dtype_name(z->config.numbers.dtype), "masters", rank_state(z, ZERO_MASTER)->kept,
                      "update_states", m->update_states, "update", settings_update(&z->config), "ranks",
                      l->ranks, "block_bytes", (int)BLOCK_BYTES, "loss_scale", scale_of(&m->scale), "tensors",
                      all_tensors(l), "units", all_units(l), "files", all_files(m), "trainer", m->root);
@@ -411,10 +411,8 @@ static int same(const manifest *m, const char *where, const json_t *here, const 
 static int count_parts(const manifest *m, const layout *l, int64_t *have) {
     for (const manifest_file *f = m->files; f < m->files + m->n_files; f++)
         for (const saved_part *p = f->parts; p < f->parts + f->n_parts; p++) {
-            if (p->unit >= l->n_stored ||
-                (p->at[m->update_states] >= 0) !=
-                    (parts_saved(l, p->unit, 1 + m->update_states) > m->update_states) ||
-                p->from != have[p->unit] || p->elems > layout_extent(l, p->unit) - p->from)
+            if (p->unit >= l->n_stored || p->from != have[p->unit] ||
+                p->elems > layout_extent(l, p->unit) - p->from)
                 return zero_fail(ZERO_ERR_IO,
                                  "%s: file %s: the part of unit %d that begins at element %lld does not "
                                  "follow the previous one",

@@ -5,6 +5,9 @@
 const zero_value saved_values[SAVED] = { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2 };
 const char *const saved_names[SAVED] = { "master", "moment1", "moment2" };
 
+// Returns how many of the job's n_saved states the unit has. A frozen unit has only the first one.
+static int saved_of(const layout *l, int unit, int n_saved) { return unit < l->n_units ? n_saved : 1; }
+
 // Returns the number of elements of a unit that a rank saves.
 static int64_t elems_of(const layout *l, int unit, int rank) {
     int64_t from, n;
@@ -21,7 +24,7 @@ int parts_of_rank(const layout *l, int rank, int n_saved, saved_part *parts, int
         saved_part *p = &parts[n++];
         *p = (saved_part){ .unit = u, .from = layout_before(&l->units[u], rank), .elems = elems };
         for (int i = 0; i < SAVED; i++) {
-            const int is_saved = i < parts_saved(l, u, n_saved);
+            const int is_saved = i < saved_of(l, u, n_saved);
             p->at[i] = is_saved ? *bytes : -1;
             if (is_saved) *bytes += elems * (int64_t)sizeof(float);
         }
@@ -34,7 +37,7 @@ int pieces_next(saved_piece *p) {
     state_range *r = &p->at;
     for (r->from += r->elems;; r->from = 0) {
         int64_t all = p->padded ? l->units[r->unit].shard : elems_of(l, r->unit, r->part);
-        if (p->saved >= parts_saved(l, r->unit, p->n_saved)) all = 0;
+        if (p->saved >= saved_of(l, r->unit, p->n_saved)) all = 0;
         r->elems = all - r->from < VALUES_CHUNK ? all - r->from : VALUES_CHUNK;
         if (r->elems > 0) return 1;
         p->saved = (p->saved + 1) % p->n_saved;
@@ -99,12 +102,12 @@ int zero_check_finite(zero *z) {
     ZERO_TRY(pass_may_train(z, "zero_check_finite"));
     ZERO_TRY(pass_outside_step(z, "zero_check_finite"));
     ZERO_TRY(zero_finish_update(z));
-    ZERO_TRY(update_settle(z));
+    ZERO_TRY(step_settle(z));
     at_work work = at_work_begin(z);
     int rc = 0;
     for (saved_piece p = pieces_of(z, 0); !rc && pieces_next(&p);) {
-        rc = states_read(z, ZERO_FOR_CHECKPOINT, saved_values[p.saved], p.at, states_room(z));
-        if (!rc) rc = finite_values(z, p.saved, p.at, states_room(z));
+        rc = rank_state_read(z, ZERO_FOR_CHECKPOINT, saved_values[p.saved], p.at, rank_states_room(z));
+        if (!rc) rc = finite_values(z, p.saved, p.at, rank_states_room(z));
         if (!rc) rc = at_work_goes_on(&work);
     }
     return at_work_end(&work, rc);

@@ -21,11 +21,6 @@ typedef struct {
     int64_t at[SAVED];    // offset of each saved state, in bytes; -1: the unit does not have it
 } saved_part;
 
-// Returns how many of the job's n_saved states the unit has. A frozen unit has only the first one.
-static inline int parts_saved(const layout *l, int unit, int n_saved) {
-    return unit < l->n_units ? n_saved : 1;
-}
-
 // Fills parts (n_stored) with the rank's non-empty parts, with up to n_saved states each, and returns their
 // number. Sets *bytes to its file's size.
 int parts_of_rank(const layout *l, int rank, int n_saved, saved_part *parts, int64_t *bytes);

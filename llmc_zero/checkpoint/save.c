@@ -139,7 +139,7 @@ static int write_piece(save *s, const saved_piece *p) {
         int64_t room;
         ZERO_TRY(writer_room(&s->own, &to, &room));
         r.elems = end - r.from < room / size ? end - r.from : room / size;
-        ZERO_TRY(states_read(s->z, ZERO_FOR_CHECKPOINT, saved_values[p->saved], r, to));
+        ZERO_TRY(rank_state_read(s->z, ZERO_FOR_CHECKPOINT, saved_values[p->saved], r, to));
         ZERO_TRY(finite_values(s->z, p->saved, r, to));
         ZERO_TRY(writer_filled(&s->own, r.elems * size));
     }
@@ -294,7 +294,7 @@ static int begin(zero *z, const char *caller, const char *path, const char *text
     // Completes a delayed update, because a resumed run takes its parameters from the masters. Not before the
     // arguments are known to be valid, because a refused call has no effect.
     if (!rc) rc = zero_finish_update(z);
-    if (!rc) rc = update_settle(z);
+    if (!rc) rc = step_settle(z);
     if (!rc) rc = write_file(s, copy);
     if (rc)
         abandon(s);

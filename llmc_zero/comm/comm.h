@@ -71,7 +71,7 @@ struct comm {
     device_functions mover_functions;
 };
 
-// -------- the memory of the collectives, computed only from the settings (comm/staging.c)
+// -------- the memory of the collectives, computed only from the settings (comm/sizes.c)
 
 typedef enum {
     COMM_WINDOW,    // mapped shared memory: only recorded

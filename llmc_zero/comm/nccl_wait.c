@@ -18,7 +18,7 @@ static int fail(nccl_state *n, const collective *w, const char *call, ncclResult
                  net_units(w->use.unit, w->use.units, units), (unsigned long long)w->number,
                  *call ? ": " : "");
     if (rc == ncclInProgress) {
-        int known = failure_ask(ranks, 1, silent) > 0;
+        int known = failure_ask(ranks, silent) > 0;
         snprintf(outcome, sizeof outcome,
                  " did not end within %g s: another rank died, hangs, or is in another collective%s%s",
                  ranks->timeout_s, known ? "; no word from " : "",

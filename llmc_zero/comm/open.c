@@ -3,6 +3,7 @@
 #include "../base/error.h"
 #include "host.h"
 #include "nccl.h"
+#include "staging.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -38,7 +39,7 @@ int comm_open(comm *c, net *ranks, const zero_config *config, device *d, memory 
 }
 
 comm_way comm_way_of(const comm *c) {
-    int window = c->host && c->host->transport->is_window;
+    int window = c->host && c->host->window;
     return (comm_way){ .ranks = c->group.ranks, .window = window, .nccl = c->nccl != NULL };
 }
 

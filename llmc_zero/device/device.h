@@ -46,18 +46,13 @@ typedef struct {
     int (*clear)(device *d, device_stream s, void *x, size_t bytes);
     int (*clear_stretches)(device *d, device_stream s, zero_dtype type, void *x, const stretches *of_x);
     int (*fill_nan)(device *d, device_stream s, void *x, size_t bytes);
-    int (*convert)(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype from_type,
-                   const void *from, int64_t n);
     int (*sum_ranks)(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
                      const rank_parts *parts, float scale, int64_t n, int add);
-    int (*accumulate)(device *d, device_stream s, float *to, zero_dtype type, const void *from, int64_t n,
-                      int first);
     int (*sum_squares)(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x);
-    int (*adamw)(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a,
-                 const adamw_table *t);
-    // The trainer's own update. The table's segments are in host memory. On CUDA, a->p must not be NULL.
-    int (*update_with)(device *d, device_stream s, const own_update *own, const adamw_constants *c,
-                       const adamw_arrays *a, const adamw_table *t);
+    // AdamW, or the trainer's own update. For the latter, the table's segments are in host memory, and on
+    // CUDA a->p must not be NULL.
+    int (*update)(device *d, device_stream s, const own_update *own, const adamw_constants *c,
+                  const adamw_arrays *a, const adamw_table *t);
 } device_functions;
 
 struct device {
@@ -91,6 +86,11 @@ static inline void *device_target(const device *d, void *x, void *staging) {
     return d->asynchronous ? staging : x;
 }
 int device_commit(device *d, void *x, size_t bytes, const void *staging);
+// to[i] = from[i] in another dtype, or += from[i] in fp32 if add is 1: a sum over one rank.
+static inline int device_convert(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
+                                 const void *from, int64_t n, int add) {
+    return d->f->sum_ranks(d, s, to_type, to, type, &(rank_parts){ .ranks = 1, .own = from }, 1, n, add);
+}
 // Copies from host memory and waits until the copy is done.
 int device_set(device *d, void *to, const void *from, size_t bytes);
 

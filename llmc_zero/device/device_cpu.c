@@ -66,24 +66,12 @@ static int cpu_fill_nan(device *d, device_stream s, void *x, size_t bytes) {
     return 0;
 }
 
-static int cpu_convert(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype from_type,
-                       const void *from, int64_t n) {
-    kernel_convert(to_type, to, from_type, from, n);
-    return 0;
-}
-
 static int cpu_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
                          const rank_parts *parts, float scale, int64_t n, int add) {
     const void *list[parts->ranks];
     for (int r = 0; r < parts->ranks; r++)
         list[r] = r == parts->rank ? parts->own : parts->others + r * parts->stride;
     kernel_sum_ranks(to_type, to, type, list, parts->ranks, scale, n, add);
-    return 0;
-}
-
-static int cpu_accumulate(device *d, device_stream s, float *to, zero_dtype type, const void *from, int64_t n,
-                          int first) {
-    kernel_accumulate(to, type, from, n, first);
     return 0;
 }
 
@@ -96,25 +84,17 @@ static int cpu_sum_squares(device *d, device_stream s, const norm_table *t, zero
     return 0;
 }
 
-static int cpu_adamw(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a,
-                     const adamw_table *t) {
-    kernel_adamw(c, a, t);
-    return 0;
-}
-
-static int cpu_update_with(device *d, device_stream s, const own_update *own, const adamw_constants *c,
-                           const adamw_arrays *a, const adamw_table *t) {
-    kernel_update_with(own, c, a, t);
+static int cpu_update(device *d, device_stream s, const own_update *own, const adamw_constants *c,
+                      const adamw_arrays *a, const adamw_table *t) {
+    kernel_update(own, c, a, t);
     return 0;
 }
 
 static const device_functions cpu_functions = {
-    cpu_alloc,           cpu_release,     cpu_pin,          cpu_unpin,
-    cpu_enter,           cpu_wait,        cpu_create_event, cpu_destroy_event,
-    cpu_record,          cpu_order,       cpu_wait_event,   cpu_create_event,
-    cpu_seconds_between, cpu_mark,        cpu_copy,         cpu_clear,
-    cpu_clear_stretches, cpu_fill_nan,    cpu_convert,      cpu_sum_ranks,
-    cpu_accumulate,      cpu_sum_squares, cpu_adamw,        cpu_update_with,
+    cpu_alloc,           cpu_release,       cpu_pin,    cpu_unpin, cpu_enter,           cpu_wait,
+    cpu_create_event,    cpu_destroy_event, cpu_record, cpu_order, cpu_wait_event,      cpu_create_event,
+    cpu_seconds_between, cpu_mark,          cpu_copy,   cpu_clear, cpu_clear_stretches, cpu_fill_nan,
+    cpu_sum_ranks,       cpu_sum_squares,   cpu_update,
 };
 
 device device_host = { .f = &cpu_functions, .number = -1, .name = "cpu" };

@@ -134,25 +134,13 @@ static int cuda_fill_nan(device *d, device_stream s, void *x, size_t bytes) {
     return CUDA(cudaMemsetAsync(x, 0xff, bytes, stream_of(d, s)));  // all ones is a NaN in every dtype
 }
 
-static int queue_convert(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype from_type,
-                         const void *from, int64_t n) {
-    return CUDA(cuda_convert(stream_of(d, s), to_type, to, from_type, from, n));
-}
 static int queue_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
                            const rank_parts *parts, float scale, int64_t n, int add) {
     return CUDA(cuda_sum_ranks(stream_of(d, s), to_type, to, type, parts, scale, n, add));
 }
-static int queue_accumulate(device *d, device_stream s, float *to, zero_dtype type, const void *from,
-                            int64_t n, int first) {
-    return CUDA(cuda_accumulate(stream_of(d, s), to, type, from, n, first));
-}
 static int queue_sum_squares(device *d, device_stream s, const norm_table *t, zero_dtype type,
                              const void *x) {
     return CUDA(cuda_sum_squares(stream_of(d, s), t, type, x));
-}
-static int queue_adamw(device *d, device_stream s, const adamw_constants *c, const adamw_arrays *a,
-                       const adamw_table *t) {
-    return CUDA(cuda_adamw(stream_of(d, s), c, a, t));
 }
 
 // Updates n elements of a segment. The function queues its kernels on the stream, so the next piece can use
@@ -168,11 +156,12 @@ static int queue_piece(device *d, device_stream s, const own_update *own, float 
     ZERO_TRY(result_of(cudaGetLastError(), "config.update_with"));
     if (!a->low) return 0;
     char *low = (char *)a->low + at * dtype_bytes(a->low_type);
-    return queue_convert(d, s, a->low_type, low, ZERO_F32, a->p + at, piece->n);
+    return device_convert(d, s, a->low_type, low, ZERO_F32, a->p + at, piece->n, 0);
 }
 
-static int queue_update_with(device *d, device_stream s, const own_update *own, const adamw_constants *c,
-                             const adamw_arrays *a, const adamw_table *t) {
+static int queue_update(device *d, device_stream s, const own_update *own, const adamw_constants *c,
+                        const adamw_arrays *a, const adamw_table *t) {
+    if (!own->update) return CUDA(cuda_adamw(stream_of(d, s), c, a, t));
     for (const adamw_segment *g = t->segments; g < t->segments + t->n; g++)
         for (int64_t at = 0, n; at < g->elems; at += n) {
             n = g->elems - at < own->room_elems ? g->elems - at : own->room_elems;
@@ -201,12 +190,9 @@ static const device_functions cuda_functions = {
     cuda_clear,
     queue_clear_stretches,
     cuda_fill_nan,
-    queue_convert,
     queue_sum_ranks,
-    queue_accumulate,
     queue_sum_squares,
-    queue_adamw,
-    queue_update_with,
+    queue_update,
 };
 
 static int none_there(const char *why) {

@@ -37,9 +37,6 @@ typedef struct {
     size_t stride;
 } rank_parts;
 
-// to[i] = from[i] (first) or += from[i], in fp32.
-void kernel_accumulate(float *to, zero_dtype type, const void *from, int64_t n, int first);
-
 // Returns the sum of squares in fp64, added in a fixed order, so that any number of threads gives the same
 // bits. A block has SUM_BLOCK elements, and a piece of a block has SUM_PIECE. Each of a piece's SUM_LANES
 // lanes sums every SUM_LANES-th element; then lanes, pieces and blocks are added in order. The result is
@@ -125,7 +122,6 @@ typedef struct {
     int n;
     int64_t chunks;
 } adamw_table;
-void kernel_adamw(const adamw_constants *c, const adamw_arrays *a, const adamw_table *t);
 
 // The trainer's own update. Of the constants it uses only grad_scale and noise.
 typedef struct {
@@ -138,8 +134,8 @@ typedef struct {
 // Returns elements [from, from + n) of a segment, without gradients.
 zero_piece own_piece(const own_update *own, const adamw_arrays *a, const adamw_segment *s, int64_t from,
                      int64_t n);
-// Calls the update with pieces of at most 1024 elements.
-void kernel_update_with(const own_update *own, const adamw_constants *c, const adamw_arrays *a,
-                        const adamw_table *t);
+// AdamW, or the own update, which is called with pieces of at most 1024 elements.
+void kernel_update(const own_update *own, const adamw_constants *c, const adamw_arrays *a,
+                   const adamw_table *t);
 
 #endif

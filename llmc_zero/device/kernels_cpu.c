@@ -121,25 +121,6 @@ void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void 
     for_each_block(n, sum_ranks_block, &(rank_sums){ to_type, type, to, parts, ranks, scale, adds });
 }
 
-typedef struct {
-    float *to;
-    zero_dtype type;
-    const void *from;
-    int first;
-} accumulation;
-
-static void accumulate_block(const void *ctx, int64_t b, int64_t n) {
-    const accumulation *a = ctx;
-    if (a->first)
-        kernel_convert(ZERO_F32, a->to + b, a->type, at(a->type, a->from, b), n);
-    else
-        add(a->to + b, a->type, at(a->type, a->from, b), n);
-}
-
-void kernel_accumulate(float *to, zero_dtype type, const void *from, int64_t n, int first) {
-    for_each_block(n, accumulate_block, &(accumulation){ to, type, from, first });
-}
-
 ZERO_CLONES static double sum_squares_block(const float *x, int64_t n) {
     double lane[LANES] = { 0 }, sum = 0;
     int64_t i = 0;
@@ -216,7 +197,7 @@ ZERO_CLONES static void round_with_noise(uint16_t *low, const float *p, uint32_t
 }
 
 typedef struct {
-    const own_update *own;  // NULL: AdamW
+    const own_update *own;
     const adamw_constants *constants;
     const adamw_arrays *arrays;
     const adamw_segment *segment;
@@ -252,7 +233,7 @@ static void update_block(const void *ctx, int64_t b, int64_t len) {
         grad = wide;
     }
     if (!a->p) kernel_convert(ZERO_F32, own, ZERO_BF16, low, len);
-    if (w->own) {
+    if (w->own->update) {
         zero_piece piece = own_piece(w->own, a, s, b, len);
         scale_to_f32(wide, grad, c->grad_scale, len);
         piece.weights = p;
@@ -267,12 +248,8 @@ static void update_block(const void *ctx, int64_t b, int64_t len) {
         kernel_convert(a->low_type, low, ZERO_F32, p, len);
 }
 
-void kernel_update_with(const own_update *own, const adamw_constants *c, const adamw_arrays *a,
-                        const adamw_table *t) {
+void kernel_update(const own_update *own, const adamw_constants *c, const adamw_arrays *a,
+                   const adamw_table *t) {
     for (int i = 0; i < t->n; i++)
         for_each_block(t->segments[i].elems, update_block, &(update_work){ own, c, a, &t->segments[i] });
-}
-
-void kernel_adamw(const adamw_constants *c, const adamw_arrays *a, const adamw_table *t) {
-    kernel_update_with(NULL, c, a, t);
 }

@@ -69,14 +69,6 @@ template <class K, class... A> cudaError_t launch(cudaStream_t s, int64_t n, K k
     return n ? cudaLaunchKernelEx(&config, kernel, args...) : cudaSuccess;
 }
 
-template <class To, class From> __global__ void convert(To *to, const From *from, int64_t n) {
-    int64_t i = first();
-    float x[EACH];
-    if (i >= n) return;
-    load(x, from + i, n - i);
-    store(to + i, x, n - i);
-}
-
 template <class T> __device__ inline const T *part_of(const rank_parts &p, int r) {
     return (const T *)(r == p.rank ? p.own : p.others + r * p.stride);
 }
@@ -93,18 +85,6 @@ __global__ void sum_ranks(To *to, rank_parts parts, float scale, int64_t n, int 
     }
     for (int j = 0; j < EACH; j++) sum[j] *= scale;
     if (add) {
-        load(x, to + i, n - i);
-        for (int j = 0; j < EACH; j++) sum[j] = x[j] + sum[j];
-    }
-    store(to + i, sum, n - i);
-}
-
-template <class T> __global__ void accumulate(float *to, const T *from, int64_t n, int is_first) {
-    int64_t i = first();
-    float sum[EACH], x[EACH];
-    if (i >= n) return;
-    load(sum, from + i, n - i);
-    if (!is_first) {
         load(x, to + i, n - i);
         for (int j = 0; j < EACH; j++) sum[j] = x[j] + sum[j];
     }
@@ -313,19 +293,6 @@ cudaError_t cuda_clear_stretches(cudaStream_t s, zero_dtype type_, void *x, cons
     });
 }
 
-cudaError_t cuda_convert(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype from_type, const void *from,
-                         int64_t n) {
-    if (to_type == from_type)
-        return cudaMemcpyAsync(to, from, n * dtype_bytes(to_type), cudaMemcpyDeviceToDevice, s);
-    return with(to_type, [=](auto t) {
-        using To = typename decltype(t)::t;
-        return with(from_type, [=](auto f) {
-            using From = typename decltype(f)::t;
-            return launch(s, n, convert<To, From>, (To *)to, (const From *)from, n);
-        });
-    });
-}
-
 cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type_,
                            const rank_parts *parts, float scale, int64_t n, int add) {
     return with(to_type, [=](auto t) {
@@ -334,14 +301,6 @@ cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dt
             using T = typename decltype(f)::t;
             return launch(s, n, sum_ranks<To, T>, (To *)to, *parts, scale, n, add);
         });
-    });
-}
-
-cudaError_t cuda_accumulate(cudaStream_t s, float *to, zero_dtype type_, const void *from, int64_t n,
-                            int first) {
-    return with(type_, [=](auto f) {
-        using T = typename decltype(f)::t;
-        return launch(s, n, accumulate<T>, to, (const T *)from, n, first);
     });
 }
 

@@ -10,12 +10,8 @@ extern "C" {
 
 // One launch for all stretches.
 cudaError_t cuda_clear_stretches(cudaStream_t s, zero_dtype type, void *x, const stretches *of_x);
-cudaError_t cuda_convert(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype from_type, const void *from,
-                         int64_t n);
 cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type,
                            const rank_parts *parts, float scale, int64_t n, int add);
-cudaError_t cuda_accumulate(cudaStream_t s, float *to, zero_dtype type, const void *from, int64_t n,
-                            int first);
 // One launch for all parts.
 cudaError_t cuda_sum_squares(cudaStream_t s, const norm_table *t, zero_dtype type, const void *x);
 // One launch for all segments.

@@ -4,12 +4,6 @@
 #include "link.h"
 #include <string.h>
 
-// Spins for a millisecond, then sleeps between polls. Uses the clock instead of counting polls, because with
-// more ranks than cores each poll yields the core for a time slice.
-static void rest(double waited) {
-    if (waited > 1e-3) clock_nap(waited < 10e-3 ? 20e-6 : 200e-6);
-}
-
 // Waits until the exchange is done or has failed. Returns 1 after timeout_s, with the ranks in
 // missing[ranks].
 static int wait_for_all(net *n, net_use use, exchange_kind x, char *missing) {
@@ -28,7 +22,7 @@ static int wait_for_all(net *n, net_use use, exchange_kind x, char *missing) {
             if (waited > n->timeout_s) return 1;
             looked = p.last;
         }
-        rest(waited);
+        clock_pause(waited);
     }
 }
 
@@ -96,7 +90,6 @@ int net_agree(net *n, int rc) {
     }
     if (!failed) return 0;
     ZERO_TRY(net_broadcast(n, lowest, &first, sizeof first));
-    zero_plain(first.fields.sentence, sizeof first.fields.sentence);
     net_least(n, 0);  // even if this fails, the first failure is reported
     zero_fail_again(&first);
     if (failed < n->ranks) zero_failed_on(lowest, net_host(n, lowest));

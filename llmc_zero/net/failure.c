@@ -41,13 +41,10 @@ static void take(net *n, int from, const net_note *note) {
     net_peer *p = &n->peers[from];
     if (note->kind == NOTE_LATE) {
         p->late = 1;
-        p->timed_out = note->timed_out;
         p->exchange = note->exchange;
+    } else if (n->ended.root < 0 || note->root < n->ended.root) {
+        n->ended = *note;
     }
-    if (note->kind != NOTE_END) return;
-    if (n->ended.root >= 0 && note->root >= n->ended.root) return;
-    n->ended = *note;
-    zero_plain(n->ended.words, sizeof n->ended.words);
 }
 
 static void hear(net *n) {
@@ -103,8 +100,8 @@ static int all_heard(const net *n) {
 }
 
 // Sends LATE, and listens for the other ranks' LATE. The caller holds the lock.
-static void ask(net *n, int timed_out) {
-    net_note note = { .kind = NOTE_LATE, .timed_out = timed_out, .exchange = n->exchanges };
+static void ask(net *n) {
+    net_note note = { .kind = NOTE_LATE, .exchange = n->exchanges };
     failure_close(n);
     link_tell(n, &note);
     listen(n, hear_s, all_heard);
@@ -116,22 +113,19 @@ static void ask(net *n, int timed_out) {
     }
 }
 
-int failure_ask(net *n, int timed_out, char *silent) {
-    int late = timed_out, any = 0;
+int failure_ask(net *n, char *silent) {
+    int any = 0;
     pthread_mutex_lock(&n->lock);
-    if (!n->failed && !has_one_ended(n)) ask(n, timed_out);
+    if (!n->failed && !has_one_ended(n)) ask(n);
     int ended = check_ended(n);
-    for (int r = 0; r < n->ranks; r++) {
-        late |= n->peers[r].late && n->peers[r].timed_out;
-        any |= silent[r] = is_silent(n, r);
-    }
+    for (int r = 0; r < n->ranks; r++) any |= silent[r] = is_silent(n, r);
     pthread_mutex_unlock(&n->lock);
-    return ended ? ended : late && any;  // without a timeout, this rank may be the first to notice a fault
+    return ended ? ended : any;
 }
 
 int failure_late(net *n, net_use use, exchange_kind x, const char *missing) {
     char silent[n->ranks], list[ZERO_LIST], where[NET_WHERE];
-    int any = 0, ended = failure_ask(n, 1, silent) < 0;
+    int any = 0, ended = failure_ask(n, silent) < 0;
     for (int r = 0; r < n->ranks; r++) any |= silent[r] = missing[r] && silent[r];
     if (!ended)
         zero_fail_rank(ZERO_ERR_COMM, n->rank, net_host(n, n->rank),
@@ -262,7 +256,7 @@ void failure_end(net *n, int status, const char *sentence) {
 // Runs in exit. failure_end calls _exit, so all streams are flushed here. A forked child is not a rank.
 static void end_unclosed(void) {
     net *n = jobs.first;
-    while (n && !n->created) n = n->next;
+    while (n && n->ranks == 1) n = n->next;
     struct timespec until;
     if (!n || n->ending || jobs.process != getpid()) return;
     n->ending = 1;  // makes another thread's exchange return
@@ -289,8 +283,6 @@ void failure_watch(net *n) {
     atexit(end_unclosed);
     watch_launcher();
 }
-
-void failure_at_exit(net *n) { n->created = n->ranks > 1; }
 
 void failure_unwatch(net *n, int clean) {
     pthread_mutex_lock(&jobs.lock);

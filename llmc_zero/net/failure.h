@@ -29,10 +29,10 @@
 void failure_waits(net *n, net_use use, exchange_kind x, double waited, const char *missing);
 // Returns the failure of a wait that has taken timeout_s.
 int failure_late(net *n, net_use use, exchange_kind x, const char *missing);
-// For waits outside exchanges: asks the other ranks whether they are alive. Returns 1 if a rank has timed out
-// and others are silent, which it marks in silent[ranks]; a negative error if a rank has ended the job, with
+// For waits outside exchanges that have taken timeout_s: asks the other ranks whether they are alive. Returns
+// 1 if some are silent, which it marks in silent[ranks]; a negative error if a rank has ended the job, with
 // that rank's message in zero_last_error(); else 0. No exchange is possible afterwards.
-int failure_ask(net *n, int timed_out, char *silent);
+int failure_ask(net *n, char *silent);
 
 // -------- the end
 
@@ -43,12 +43,11 @@ int failure_reports(net *n, int status);
 // writes messages and ends the process only in failure.c. n NULL, or not connected: ends only this process.
 void failure_end(net *n, int status, const char *sentence) __attribute__((noreturn));
 
-// From the first exchange until the link closes. clean 0: after a failure; the other ranks get END.
+// From the first exchange until the link closes. In between, exit ends the job with a message that names
+// zero_destroy: otherwise the other ranks would wait for this one, or end without a reason. clean 0: after a
+// failure; the other ranks get END.
 void failure_watch(net *n);
 void failure_unwatch(net *n, int clean);
-// From now on until failure_unwatch, exit ends the job with a message that names zero_destroy: otherwise the
-// other ranks would wait for this one, or end without a reason.
-void failure_at_exit(net *n);
 
 // -------- for exchanges. The caller holds the lock.
 

@@ -54,8 +54,11 @@ int link_begin(net *n, exchange_kind x, int root, char *const *send, char *const
 }
 
 int link_poll(net *n, int *done) {
-    MPI_TRY(MPI_Testall(2 * n->ranks, n->link->requests, done, MPI_STATUSES_IGNORE));
-    return 0;
+    MPI_Status ends[2 * n->ranks];
+    const int rc = MPI_Testall(2 * n->ranks, n->link->requests, done, ends);
+    for (int i = 0; i < n->ranks && rc == MPI_ERR_IN_STATUS; i++)  // a message longer than expected
+        if (ends[i].MPI_ERROR == MPI_ERR_TRUNCATE) return net_fail_unlike(n, i, "");
+    return rc ? mpi_failed("MPI_Testall", rc) : 0;
 }
 
 void link_pending(net *n, char *missing) {

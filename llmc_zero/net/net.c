@@ -34,14 +34,21 @@ const char *net_units(int unit, int units, char text[NET_UNITS]) {
 
 const char *net_where(net_use use, exchange_kind x, char text[NET_WHERE]) {
     char units[NET_UNITS];
-    const char *name = use.name ? use.name : exchange_name(x);
-    if (x == EXCHANGE_BARRIER && !use.name)
+    const char *name = exchange_name(x);
+    if (x == EXCHANGE_BARRIER)
         snprintf(text, NET_WHERE, "%s", name);
     else if (!use.units)
         snprintf(text, NET_WHERE, "%s of scalars", name);
     else
         snprintf(text, NET_WHERE, "%s of %s", name, net_units(use.unit, use.units, units));
     return text;
+}
+
+int net_fail_unlike(const net *n, int other, const char *units) {
+    return zero_fail(ZERO_ERR_COMM,
+                     "rank %d and rank %d are in different collectives%s: all ranks must call the same hooks "
+                     "in the same order, in validation and sampling too",
+                     n->rank, other, units);
 }
 
 const char *net_list(const net *n, const char *chosen, char list[ZERO_LIST]) {

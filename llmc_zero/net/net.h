@@ -12,8 +12,7 @@ typedef enum { EXCHANGE_SCATTER, EXCHANGE_GATHER, EXCHANGE_ROOT, EXCHANGE_BARRIE
 
 // The purpose of an exchange, for error messages.
 typedef struct {
-    const char *name;  // the collective, "a reduce-scatter"; NULL: named after the kind of the exchange
-    int unit, units;   // its first unit, and how many; 0: it moves scalars
+    int unit, units;  // its first unit, and how many; 0: it moves scalars
 } net_use;
 
 enum { NET_NAME = 64 };
@@ -28,14 +27,12 @@ typedef enum { NOTE_LATE, NOTE_END, NOTES } note_kind;
 typedef struct {
     int32_t kind;
     int32_t root, status;      // END: the rank that ends the job, and its exit status
-    int32_t timed_out;         // LATE
     uint32_t exchange;         // LATE: number of exchanges that the sender has begun
     char words[NET_SENTENCE];  // END: the error message of rank `root`
 } net_note;
 
 typedef struct {  // what this rank knows about another one
     int late;     // it sent LATE, with:
-    int timed_out;
     uint32_t exchange;
     int ahead;  // it has sent a message of a later exchange, so it does not hang
 } net_peer;
@@ -63,7 +60,6 @@ struct net {
     failure_record failure;    // this rank's; every later exchange returns it
     int reports;               // 1: this rank reports the failure, 0: another one does; -1: not known
     net_note ended;            // END of the lowest rank that has ended the job; root -1: none
-    int created;               // 1: the program must call zero_destroy
     net_wait wait;             // this rank's current one
     char *missing;             // (ranks) for which it waits; NULL: not kept
     net *next;                 // failure_watch's list
@@ -79,6 +75,8 @@ const char *net_host(const net *n, int rank);
 const char *net_units(int unit, int units, char text[NET_UNITS]);              // "units 3 to 5"
 const char *net_where(net_use use, exchange_kind x, char text[NET_WHERE]);     // "a broadcast of unit 3"
 const char *net_list(const net *n, const char *chosen, char list[ZERO_LIST]);  // zero_list_ranks
-const char *exchange_name(exchange_kind x);                                    // "a reduce-scatter"
+// Fails: this rank and another one are in different collectives. units: " (units 1 and 2)", or empty.
+int net_fail_unlike(const net *n, int other, const char *units);
+const char *exchange_name(exchange_kind x);  // "a reduce-scatter"
 
 #endif

@@ -153,7 +153,14 @@ static void set_threads(reader *r, const json_t *v, double x) {
 #define OPTIMIZER ZERO ".offload_optimizer"
 #define CHECKPOINTING "activation_checkpointing"
 #define SCHEDULER "scheduler.params"
+
+// The reasons that several keys share.
 #define NOT_BUILT "not built"
+#define ONE_UPDATE "the built-in update is AdamW"
+#define OWN_MEMORY "the plugin sizes its buffers itself and always pins them; the memory table shows them"
+#define ONE_WAY "the plugin has one way of doing this, whatever the value"
+#define NEVER_READ "DeepSpeed does not read it either"
+#define FOR_PYTORCH "only affects PyTorch"
 
 // null and "auto" (a placeholder that Hugging Face fills in) mean that the key is absent.
 #define SETTING(member, kind, preset, min, max, same, block, key, help) \
@@ -240,7 +247,7 @@ static const key_row rows[] = {
     { "optimizer.params", "adam_w_mode fp32_optimizer_states", .only = "true",
       .why = "the built-in update is AdamW in fp32" },
     { "optimizer.params", "bias_correction", .only = "true", .why = "the moments' bias is always corrected" },
-    { "optimizer.params", "amsgrad", .only = "false", .why = "the built-in update is AdamW" },
+    { "optimizer.params", "amsgrad", .only = "false", .why = ONE_UPDATE },
     { ZERO, "contiguous_gradients", NOTED, .only = "true",
       .why = "only affects where gradients are stored in memory" },
     { ZERO, "reduce_scatter load_from_fp32_weights ignore_unused_parameters", .only = "true",
@@ -249,75 +256,58 @@ static const key_row rows[] = {
       .why = "the trainer's table defines what is gathered together" },
     { ZERO, "leaf_module", .why = "the trainer's table defines what is gathered together; remove it" },
 
-    // ---- Without effect: the plugin always does this, or lacks the feature, or the key selects one of
-    // several equivalent implementations in DeepSpeed.
-    { PARAM, "pin_memory", BOOL, .why = "memory that a device copies from is always pinned" },
-    { OPTIMIZER, "pin_memory", BOOL, .why = "memory that a device copies from is always pinned" },
-    { ZERO, "cpu_offload_use_pin_memory", BOOL, .why = "memory that a device copies from is always pinned" },
-    { PARAM, "buffer_count buffer_size", ANY,
-      .why = "buffer sizes are computed; the memory table shows them" },
-    { OPTIMIZER, "buffer_count buffer_size", ANY,
-      .why = "buffer sizes are computed; the memory table shows them" },
-    { OPTIMIZER, "pipeline_read pipeline_write", BOOL,
-      .why = "reads and writes always overlap with the update" },
-    { OPTIMIZER, "fast_init", BOOL, .why = "initial values are always written directly" },
-    { OPTIMIZER, "super_offload", BOOL, .why = "the update always begins as early as clipping allows" },
-    { OPTIMIZER, "cpuadam_cores_perc", ANY, .why = "the update uses all threads of the rank" },
-    { "aio", "single_submit overlap_events", BOOL, .why = "the queue is always kept full" },
+    // ---- without effect
+    { PARAM, "pin_memory buffer_count buffer_size", ANY, .why = OWN_MEMORY },
+    { OPTIMIZER, "pin_memory buffer_count buffer_size", ANY, .why = OWN_MEMORY },
+    { ZERO, "cpu_offload_use_pin_memory", ANY, .why = OWN_MEMORY },
+    { OPTIMIZER, "pipeline_read pipeline_write fast_init super_offload cpuadam_cores_perc", ANY,
+      .why = ONE_WAY },
+    { "aio", "single_submit overlap_events", ANY, .why = ONE_WAY },
     { "aio", "use_gds", .only = "false", .why = "GPUDirect Storage is not built" },
-    { ZERO, "stage3_param_persistence_threshold", COUNT, .max = NO_LIMIT,
-      .why = "no parameter stays resident", .automatic = "no parameter stays resident" },
-    { ZERO, "stage3_model_persistence_threshold", ANY, .why = "no parameter stays resident" },
-    { ZERO, "stage3_max_reuse_distance", COUNT, .max = NO_LIMIT, .why = "a unit is released after each use" },
-    { ZERO, "stage3_max_live_parameters", COUNT, .max = NO_LIMIT,
-      .why = "max_open and prefetch limit how much is gathered" },
-    { ZERO, "allgather_bucket_size", COUNT, .max = NO_LIMIT,
-      .why = "gathers are per unit; with recent PyTorch DeepSpeed ignores it too" },
-    { ZERO, "allgather_partitions", BOOL, .why = "DeepSpeed does not read it either" },
-    { "", "disable_allgather", BOOL, .why = "DeepSpeed does not read it either" },
-    { "", "allgather_size", ANY, .why = "gathers are per unit" },
-    { ZERO, "use_multi_rank_bucket_allreduce round_robin_gradients", BOOL,
-      .why = "every rank owns a part of every bucket" },
-    { ZERO, "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save", BOOL,
+    { ZERO,
+      "stage3_param_persistence_threshold stage3_model_persistence_threshold stage3_max_reuse_distance "
+      "stage3_max_live_parameters",
+      ANY, .why = "max_open and prefetch limit what is gathered; no parameter stays resident",
+      .automatic = "no parameter stays resident" },
+    { ZERO,
+      "allgather_bucket_size use_multi_rank_bucket_allreduce round_robin_gradients enable_sanity_checks "
+      "log_trace_cache_warnings",
+      ANY, .why = ONE_WAY },
+    { "", "allgather_size", ANY, .why = ONE_WAY },
+    { "checkpoint", "tag_validation", ANY, .why = ONE_WAY },
+    { ZERO, "stage3_gather_16bit_weights_on_model_save stage3_gather_fp16_weights_on_model_save", ANY,
       .why = "a saved model is always complete; units are gathered one by one" },
-    { ZERO, "memory_efficient_linear override_module_apply", BOOL, .why = "only affects PyTorch" },
+    { ZERO, "allgather_partitions", ANY, .why = NEVER_READ },
+    { "", "disable_allgather", ANY, .why = NEVER_READ },
+    { ZERO, "memory_efficient_linear override_module_apply", ANY, .why = FOR_PYTORCH },
     { "compile",
       "enabled disable backend kwargs deepcompile passes free_activation free_activation_threshold "
       "offload_activation_pin_memory double_buffer symmetric_memory debug_log sync_before_reduce "
       "sync_after_reduce sync_before_allgather sync_after_allgather keep_int_input_tensors "
       "keep_all_input_tensors",
-      ANY, .why = "only affects PyTorch" },
+      ANY, .why = FOR_PYTORCH },
     { "compile", "offload_activation offload_opt_states offload_parameters", .only = "false",
       .why = NOT_BUILT },
-    { ZERO, "enable_sanity_checks", BOOL, .why = "the order of hooks is always checked" },
-    { ZERO, "log_trace_cache_warnings", BOOL, .why = "a changed order is recorded again" },
-    { ZERO, "save_muon_momentum_buffer_in_memory", BOOL, .why = "the built-in update is AdamW" },
+    { ZERO, "save_muon_momentum_buffer_in_memory", ANY, .why = ONE_UPDATE },
+    { "", "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer", ANY, .why = ONE_UPDATE },
+    { "optimizer.params", "torch_adam", ANY, .why = ONE_UPDATE },
     { ZERO, "legacy_stage1", .only = "false", .why = "DeepSpeed refuses it too" },
-    { "", "zero_allow_untested_optimizer zero_force_ds_cpu_optimizer", BOOL,
-      .why = "the built-in update is AdamW" },
-    { "optimizer.params", "torch_adam", BOOL, .why = "the plugin has only one AdamW" },
-    { "", "steps_per_print", ANY, .why = "the trainer decides what it prints" },
-    { "", "log_level", ANY, .why = "the plugin never prints" },
-    { "", "vocabulary_size", ANY, .why = "only affects a warning in DeepSpeed" },
+    { "", "steps_per_print log_level vocabulary_size memory_breakdown dump_state", ANY,
+      .why = "the plugin never prints; the trainer decides what it prints" },
     { "", "seq_parallel_communication_data_type", ANY, .why = "there is no sequence parallelism" },
-    { "", "memory_breakdown", BOOL, .why = "the memory table is always printed" },
-    { "", "dump_state", BOOL, .why = "settings are always printed" },
-    { "checkpoint", "tag_validation", ANY, .why = "ranks always agree on a checkpoint" },
-    { CHECKPOINTING, "partition_activations", BOOL, .why = "there is no tensor parallelism" },
-    { CHECKPOINTING, "contiguous_memory_optimization number_checkpoints", ANY,
-      .why = "activations are allocated once, at the start" },
-    { CHECKPOINTING, "synchronize_checkpoint_boundary", BOOL, .why = "only affects measurements" },
+    { CHECKPOINTING,
+      "partition_activations contiguous_memory_optimization number_checkpoints "
+      "synchronize_checkpoint_boundary",
+      ANY, .why = "each rank has all activations of its rows, allocated once, at the start" },
     { CHECKPOINTING, "profile", .only = "false", .why = NOT_BUILT, .setting = "debug.trace_events" },
 
     // ---- features that are not built
     { ZERO, "zero_hpz_partition_size", .only = "1|0", .why = "hpZ of ZeRO++ is not built" },
-    { ZERO, "zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients",
-      .only = "false", .why = "quantized communication of ZeRO++ is not built" },
     { ZERO, "mics_shard_size", .only = "-1|0", .why = "MiCS is not built" },
-    { ZERO, "mics_hierarchical_params_gather", .only = "false", .why = "MiCS is not built" },
     { ZERO,
-      "elastic_checkpoint stage3_use_all_reduce_for_fetch_params stage3_allgather_sequential "
-      "pipeline_loading_checkpoint",
+      "zero_quantized_weights zero_quantized_nontrainable_weights zero_quantized_gradients "
+      "mics_hierarchical_params_gather elastic_checkpoint stage3_use_all_reduce_for_fetch_params "
+      "stage3_allgather_sequential pipeline_loading_checkpoint",
       .only = "false", .why = NOT_BUILT },
     { ZERO, "zenflow",
       .why = "not built; delayed_update also overlaps the update with the next step; remove it",

@@ -14,7 +14,9 @@
 #include <unistd.h>
 
 enum { OWNER = 160, HOST = 64, OPEN_TRIES = 10, NAME = PATH_MAX + 8 };
+#ifdef FILE_FAULTS
 long (*file_fault)(file_operation what, size_t bytes);
+#endif
 
 // -------- the lock: a small text file that names the process whose states are in the folder
 

@@ -38,12 +38,16 @@ typedef enum {
     FILE_OPERATIONS
 } file_operation;
 
-// If not NULL, called before each operation, on any thread. Returns `bytes` to allow it, less for a short
-// read or write, or a negative errno.
+// Called before each operation, on any thread. Returns `bytes` to allow it, less for a short read or write,
+// or a negative errno. Operations are refused only in the objects that tests link, which are compiled with
+// FILE_FAULTS (tests/tests.mk): by *file_fault, if it is not NULL.
+#ifdef FILE_FAULTS
 extern long (*file_fault)(file_operation what, size_t bytes);
-
 static inline long file_allowed(file_operation what, size_t bytes) {
     return file_fault ? file_fault(what, bytes) : (long)bytes;
 }
+#else
+static inline long file_allowed(file_operation what, size_t bytes) { return (long)bytes; }
+#endif
 
 #endif

@@ -137,7 +137,7 @@ static int uring_open(void **driver, file_queue *q) {
 
 static int uring_pin(void *driver, void *memory, size_t bytes) {
     uring *u = driver;
-    struct iovec parts[PIN_PARTS];
+    struct iovec parts[PIN_PARTS] = { { NULL, 0 } };
     unsigned n = 0;
     for (size_t at = 0; at < bytes && n < PIN_PARTS; at += PIN_BYTES) {
         size_t left = bytes - at;

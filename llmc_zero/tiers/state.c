@@ -1,5 +1,6 @@
 #include "state.h"
 #include "../base/error.h"
+#include "../placement.h"
 
 // -------- the store in memory
 
@@ -72,6 +73,19 @@ size_t state_bytes(const state *s) {
     int64_t elems = s->sharded ? l->shard_elems : l->flat_elems;
     if (s->what == ZERO_PARAM) elems = s->sharded ? l->stored_shard_elems : l->stored_flat_elems;
     return s->kept ? elems * dtype_bytes(s->dtype) : 0;
+}
+
+int state_split_units(state *s, const zero_config *c, memory *m, int n_units) {
+    int64_t gone = 0;
+    s->units = memory_array(m, n_units, sizeof *s->units);
+    s->piece = placement_piece_elems(c, s->layout);
+    if (!s->units) return ZERO_ERR_MEMORY;
+    for (int u = 0; u < n_units; u++) {
+        const int64_t away = placement_away(s->what, c, s->layout, s->rank, u);
+        s->units[u] = (state_split){ away, gone * dtype_bytes(s->dtype), gone + away };
+        gone += away;
+    }
+    return 0;
 }
 
 int state_create(state *s, memory *m, const memory_request *planned) {

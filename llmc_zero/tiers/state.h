@@ -100,6 +100,8 @@ static inline int state_units(const state *s) {
     return s->what == ZERO_PARAM ? s->layout->n_stored : s->layout->n_units;
 }
 size_t state_bytes(const state *s);
+// Fills s->units (n_units), with regions in s->away.
+int state_split_units(state *s, const zero_config *c, memory *m, int n_units);
 // Allocates the planned memory. Does nothing if the state is not kept.
 int state_create(state *s, memory *m, const memory_request *planned);
 // Allocates s->array if it is planned.

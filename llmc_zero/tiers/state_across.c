@@ -1,17 +1,12 @@
 #include "state_across.h"
 #include "../base/error.h"
+#include "../placement.h"
 #include "state_file.h"
 #include <string.h>
 
 // -------- memory of the rings
 
 enum { BLOCK_ALIGN = 256 };
-
-static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
-
-int state_goes_across(const zero_config *c) {
-    return c->device == ZERO_CUDA && (state_tier(ZERO_PARAM, c) || state_tier(ZERO_MOMENT1, c));
-}
 
 static void plan_ring(across_plan *p, across_ring_name ring, int blocks, size_t block_bytes) {
     p->blocks[ring] = blocks;
@@ -37,12 +32,12 @@ static void plan_reductions(across_plan *p, const zero_config *c, const layout *
 // Plans three blocks per state: the update opens one piece, uses another, and copies back a third.
 across_plan state_plan_across(const zero_config *c, const layout *l) {
     across_plan p = { .blocks = { 0 } };
-    if (!state_goes_across(c)) return p;
-    const int params = state_tier(ZERO_PARAM, c) != ZERO_DEVICE;
-    const int grads = state_tier(ZERO_GRADIENT, c) != ZERO_DEVICE;
-    const int optimizer = state_tier(ZERO_MOMENT1, c) != ZERO_DEVICE;
+    if (!placement_crosses(c)) return p;
+    const int params = placement_tier(ZERO_PARAM, c) != ZERO_DEVICE;
+    const int grads = placement_tier(ZERO_GRADIENT, c) != ZERO_DEVICE;
+    const int optimizer = placement_tier(ZERO_MOMENT1, c) != ZERO_DEVICE;
     const int all_away = optimizer && c->offload.optimizer_ratio >= 1;
-    const size_t piece = round_up(state_piece_elems(c, l) * sizeof(float), BLOCK_ALIGN);
+    const size_t piece = round_up(placement_piece_elems(c, l) * sizeof(float), BLOCK_ALIGN);
     p.blocks[RING_GATHERS] = params ? STATE_FETCHES : 0;
     if (c->inference) return p;
     if (optimizer) plan_ring(&p, RING_PROCESSOR, 3 * (!params + !grads), piece);
@@ -187,7 +182,7 @@ static int copy(const state_part *p, device_stream on, void *to, const void *fro
     const int is_down = on == DOWN;
     const trace_event e = { .kind = is_down ? EVENT_TO_HOST : EVENT_TO_DEVICE,
                             .unit = p->range.unit,
-                            .thread = is_down ? TRACE_TO_HOST : TRACE_TO_DEVICE,
+                            .lane = is_down ? LANE_TO_HOST : LANE_TO_DEVICE,
                             .bytes = p->range.elems * dtype_bytes(p->of->dtype) };
     const trace_span span = trace_begin(a->trace, on);
     __atomic_add_fetch(is_down ? &a->down : &a->up, e.bytes, __ATOMIC_RELAXED);
@@ -315,13 +310,12 @@ static int create_events(struct state_crossed *x, const state *s, memory *m, dev
 int state_go_across(state *s, const zero_config *c, struct state_across *a, memory *m,
                     const memory_request *away) {
     struct state_crossed *x = s->crossed = memory_array(m, 1, sizeof *x);
-    int64_t region = 0;
     if (!x) return ZERO_ERR_MEMORY;
-    const int in_host_memory = state_tier(s->what, c) == ZERO_HOST;
+    const int in_host_memory = placement_tier(s->what, c) == ZERO_HOST;
     *x = (struct state_crossed){ .of = a, .home = in_host_memory ? &state_in_memory : s->store };
     s->store = &across;
-    s->kept_on_host = s->what == ZERO_PARAM && state_goes_to_files(s->what, c);
-    if (!s->files) ZERO_TRY(state_place(s, c, m, state_units(s), &region));
+    s->kept_on_host = s->what == ZERO_PARAM && placement_in_files(s->what, c);
+    if (!s->files) ZERO_TRY(state_split_units(s, c, m, state_units(s)));
     ZERO_TRY(create_events(x, s, m, a->device));
     if (!away->blocks || away->tier != ZERO_HOST) return 0;
     s->away = memory_alloc_pinned(m, away);

@@ -26,7 +26,6 @@ typedef struct {
 } across_plan;
 // All 0 if no state crosses the bus. The CPU's ring is pinned host memory; the others are on the device.
 across_plan state_plan_across(const zero_config *c, const layout *l);
-int state_goes_across(const zero_config *c);  // 1: some state crosses the bus
 
 struct state_across;
 // Returns 0, or a negative error; call state_across_close in either case. m: allocates the tables. memory:

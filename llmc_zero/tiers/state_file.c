@@ -1,73 +1,11 @@
 #include "state_file.h"
 #include "../base/error.h"
 #include "../base/tasks.h"
+#include "../placement.h"
 #include <pthread.h>
 #include <string.h>
 
-// -------- geometry
-
-enum { PAGE_ELEMS = 2048 };  // whole pages, even at 16 bits
-
-static int64_t round_down(int64_t n, int64_t to) { return n / to * to; }
-static int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
-zero_tier state_tier(zero_value what, const zero_config *c) {
-    zero_tier tier = c->offload.optimizer;
-    if (what == ZERO_PARAM) tier = c->offload.params;
-    if (what == ZERO_GRADIENT) tier = c->offload.gradients;
-    return tier == ZERO_HOST && c->device == ZERO_CPU ? ZERO_DEVICE : tier;
-}
-
-int state_goes_to_files(zero_value what, const zero_config *c) { return state_tier(what, c) == ZERO_NVME; }
-
-// The first units that fit into params_in_host stay in memory. The choice hardly matters, because a step
-// reads nearly all units equally often.
-static int stays_in_host(const zero_config *c, const layout *l, int unit) {
-    int64_t left = c->offload.params_in_host;
-    for (int u = 0; u < unit; u++)
-        if (l->units[u].shard <= left) left -= l->units[u].shard;
-    return l->units[unit].shard <= left;
-}
-
-int64_t state_away(zero_value what, const zero_config *c, const layout *l, int rank, int unit) {
-    int64_t shard = l->units[unit].shard, before = layout_before(&l->units[unit], rank);
-    if (!state_tier(what, c)) return 0;
-    if (what == ZERO_PARAM) return state_goes_to_files(what, c) && stays_in_host(c, l, unit) ? 0 : shard;
-    if (what == ZERO_GRADIENT || c->offload.optimizer_ratio >= 1) return shard;
-    int64_t end = round_down(before + (int64_t)(c->offload.optimizer_ratio * shard), PAGE_ELEMS);
-    return end > before ? end - before : 0;
-}
-
-int state_has_next(const zero_config *c, const layout *l, int rank, int unit) {
-    const int in_files = state_goes_to_files(ZERO_PARAM, c) && state_away(ZERO_PARAM, c, l, rank, unit) > 0;
-    return in_files && c->offload.delayed_update && unit < l->n_units;
-}
-
-// Returns the largest part of a unit that has states off the device. With inference only parameters exist.
-static int64_t largest_shard(const zero_config *c, const layout *l) {
-    const int units = state_tier(ZERO_PARAM, c) || c->inference ? l->n_stored : l->n_units;
-    int64_t most = 0;
-    for (int u = 0; u < units; u++)
-        if (l->units[u].shard > most) most = l->units[u].shard;
-    return most;
-}
-
-int64_t state_piece_elems(const zero_config *c, const layout *l) {
-    int64_t most = round_up(largest_shard(c, l), PAGE_ELEMS);
-    return c->offload.sub_group_size < most ? round_up(c->offload.sub_group_size, PAGE_ELEMS) : most;
-}
-
-int64_t state_piece_end(const zero_config *c, const layout *l, int rank, int unit, int64_t from) {
-    const layout_unit *u = &l->units[unit];
-    if (!state_tier(ZERO_MOMENT1, c) && !state_tier(ZERO_PARAM, c)) return u->shard;
-    int64_t before = layout_before(u, rank), piece = state_piece_elems(c, l);
-    int64_t end = round_down(before + from, piece) + piece - before;
-    int64_t away = state_away(ZERO_MOMENT1, c, l, rank, unit);
-    if (end > u->shard) end = u->shard;
-    return from < away && away < end ? away : end;
-}
-
-// -------- where a state is stored
+// -------- in the files
 
 typedef struct file_buffer {
     char *memory;
@@ -81,7 +19,7 @@ struct state_files {
     trace *trace;
     int n_units;
     int64_t placed;        // bytes of the files in use
-    pthread_mutex_t lock;  // for the counters, and for `taken` and `write` of the buffers
+    pthread_mutex_t lock;  // for the counters, and for buffers that are not taken
     file_buffer *buffers;
     int n_buffers;
     file_buffer *sums;  // (n_units) memory in which a unit's gradients are reduced
@@ -118,7 +56,7 @@ file_settings state_file_settings(const zero_config *c, int rank) {
 // Blocks alternate between the folders, so if regions can exceed a block, they start on block boundaries.
 static size_t region_align(const zero_config *c, const layout *l) {
     const size_t block = c->offload.nvme_block_bytes;
-    return largest_shard(c, l) * sizeof(float) > block ? block : FILE_ALIGN;
+    return placement_largest_part(c, l) * sizeof(float) > block ? block : FILE_ALIGN;
 }
 
 // A bucket's sums are adjacent in its half, and each starts at a page boundary.
@@ -134,14 +72,14 @@ static void plan_sums(state_files_plan *p, const layout *l, int rank, size_t siz
 }
 
 state_files_plan state_plan_files(const zero_config *c, const layout *l, int rank) {
-    state_files_plan p = { .buffer_bytes = state_piece_elems(c, l) * sizeof(float) + 2 * FILE_ALIGN };
+    state_files_plan p = { .buffer_bytes = placement_piece_elems(c, l) * sizeof(float) + 2 * FILE_ALIGN };
     for (int what = 0; what < STATES; what++) {
         state s = state_of(what, c, l, rank, NULL);
-        if (!s.kept || !state_goes_to_files(what, c)) continue;
+        if (!s.kept || !placement_in_files(what, c)) continue;
         for (int u = 0; u < state_units(&s); u++) {
-            const int versions = 1 + (what == ZERO_PARAM && state_has_next(c, l, rank, u));
+            const int versions = 1 + (what == ZERO_PARAM && placement_has_next(c, l, rank, u));
             p.file_bytes[what] += versions * region_bytes(l, rank, u, dtype_bytes(s.dtype),
-                                                          state_away(what, c, l, rank, u),
+                                                          placement_away(what, c, l, rank, u),
                                                           region_align(c, l));
         }
         if (!p.file_bytes[what]) continue;
@@ -210,24 +148,17 @@ static int lost_states(int rc) {
     return zero_fail_again(&failure);
 }
 
-// Another thread may be looking at the transfer: see state_files_written.
-static void set_transfer(struct state_files *f, file_transfer *t, const file_transfer *to) {
-    pthread_mutex_lock(&f->lock);
-    *t = *to;
-    pthread_mutex_unlock(&f->lock);
-}
-
 // Waits for a transfer, and records it in the trace.
 static int finish(struct state_files *f, file_transfer *t, int unit) {
     int rc = lost_states(file_wait(f->engine, t));
     if (t->bytes && t->ended_s > 0)
         trace_add_past(f->trace, &(trace_event){ .kind = t->write ? EVENT_WRITE : EVENT_READ,
                                                  .unit = unit,
-                                                 .thread = t->write ? TRACE_WRITES : LANE_IO,
+                                                 .lane = t->write ? LANE_WRITES : LANE_IO,
                                                  .bytes = t->bytes,
                                                  .start_s = t->started_s,
                                                  .end_s = t->ended_s });
-    set_transfer(f, t, &(file_transfer){ 0 });
+    *t = (file_transfer){ 0 };
     return rc;
 }
 
@@ -254,14 +185,6 @@ static file_buffer *best_buffer(struct state_files *f) {
         if (!writing) writing = b;
     }
     return writing;
-}
-
-int state_files_written(struct state_files *f) {
-    int written = 1;
-    pthread_mutex_lock(&f->lock);
-    for (int i = 0; i < f->n_buffers; i++) written &= file_done(f->engine, &f->buffers[i].write);
-    pthread_mutex_unlock(&f->lock);
-    return written;
 }
 
 static int take_buffer(struct state_files *f, file_buffer **out) {
@@ -360,11 +283,10 @@ static int files_close(state_part *p) {
     if (!b) return 0;
     int rc = 0;
     if (p->intent != STATE_READ) {
-        file_transfer write = { .data = b->memory, .write = 1 };
-        locate(p, &write.offset, &write.bytes);
-        count(p, 0, write.bytes);
+        b->write = (file_transfer){ .data = b->memory, .write = 1 };
+        locate(p, &b->write.offset, &b->write.bytes);
+        count(p, 0, b->write.bytes);
         b->unit = p->range.unit;
-        set_transfer(f, &b->write, &write);
         rc = lost_states(file_start(f->engine, &b->write));
     }
     give_buffer(f, b);
@@ -393,18 +315,14 @@ int64_t state_files_not_read(const state *s, state_range read) {
     return (int64_t)(state_file_bytes(s->layout, s->rank, size, all) - is_read);
 }
 
-int state_place(state *s, const zero_config *c, memory *m, int n_units, int64_t *region) {
+// Places the elements that are away in the files, after those placed before.
+static int place(state *s, const zero_config *c, memory *m, int n_units) {
     const layout *l = s->layout;
     const size_t size = dtype_bytes(s->dtype);
-    int64_t gone = 0;
-    s->units = memory_array(m, n_units, sizeof *s->units);
-    s->piece = state_piece_elems(c, l);
-    if (!s->units) return ZERO_ERR_MEMORY;
+    ZERO_TRY(state_split_units(s, c, m, n_units));
     for (int u = 0; u < n_units; u++) {
-        const int64_t away = state_away(s->what, c, l, s->rank, u);
-        gone += away;
-        s->units[u] = (state_split){ away, *region, gone };
-        *region += s->files ? region_bytes(l, s->rank, u, size, away, region_align(c, l)) : away * size;
+        s->units[u].region = s->files->placed;
+        s->files->placed += region_bytes(l, s->rank, u, size, s->units[u].away, region_align(c, l));
     }
     return 0;
 }
@@ -412,12 +330,12 @@ int state_place(state *s, const zero_config *c, memory *m, int n_units, int64_t 
 int state_keep_in_files(state *s, struct state_files *f, const zero_config *c, memory *m) {
     s->store = &in_files;
     s->files = f;
-    return state_place(s, c, m, state_units(s), &f->placed);
+    return place(s, c, m, state_units(s));
 }
 
 int state_keep_next(state *next, const state *params, const zero_config *c, memory *m) {
     *next = *params;
-    return params->files ? state_place(next, c, m, next->layout->n_units, &params->files->placed) : 0;
+    return params->files ? place(next, c, m, next->layout->n_units) : 0;
 }
 
 void state_publish(const state *params, const state *next, int unit) {

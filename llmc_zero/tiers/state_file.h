@@ -8,25 +8,6 @@
 #include "state.h"
 #include "../base/trace.h"
 
-// Returns how many leading elements of a rank's part of a unit are in files or, with a CUDA device, in host
-// memory.
-int64_t state_away(zero_value what, const zero_config *c, const layout *l, int rank, int unit);
-// Returns 1 if some of the state's elements are in files.
-int state_goes_to_files(zero_value what, const zero_config *c);
-// Returns 1 if a delayed update writes this rank's parameters of the unit, which is not frozen, to a second
-// region of the files, so that publishing them needs no copy.
-int state_has_next(const zero_config *c, const layout *l, int rank, int unit);
-// Returns where the state is stored: ZERO_NVME; ZERO_HOST, only if the device is a GPU; or ZERO_DEVICE, which
-// on a CPU is host memory.
-zero_tier state_tier(zero_value what, const zero_config *c);
-
-// Parts are read, updated and written in pieces. Pieces end at multiples of this within the unit, so that in
-// every state's file they are whole pages.
-int64_t state_piece_elems(const zero_config *c, const layout *l);
-// Returns the end of a piece that begins at `from`: the next multiple, or the end of the elements that are
-// away.
-int64_t state_piece_end(const zero_config *c, const layout *l, int rank, int unit, int64_t from);
-
 // With a GPU: how many parts of the parameters can be read or copied at a time.
 enum { STATE_FETCHES = 4 };
 
@@ -53,20 +34,15 @@ int state_files_close(struct state_files *f);
 // Sets the members of *info that concern files. Waits for pending writes.
 void state_files_describe(struct state_files *f, zero_files *info);
 
-// Returns 1 if no buffer of the pool is being written.
-int state_files_written(struct state_files *f);
-
 // Returns the bytes in files of this rank's part of a unit, without those of `read`, which starts at 0.
 int64_t state_files_not_read(const state *s, state_range read);
 
-// Fills state.units (n_units). Places the elements that are away at *region, and moves *region to their end.
-int state_place(state *s, const zero_config *c, memory *m, int n_units, int64_t *region);
 // Stores the state in these files. Call it before state_create.
 int state_keep_in_files(state *s, struct state_files *f, const zero_config *c, memory *m);
 
 // Call it after state_keep_in_files. Sets *next to the state that a delayed update writes, for the units of
-// state_has_next. state_publish makes its elements of a unit the parameters; no part of the unit may be open
-// in either state.
+// placement_has_next. state_publish makes its elements of a unit the parameters; no part of the unit may be
+// open in either state.
 int state_keep_next(state *next, const state *params, const zero_config *c, memory *m);
 void state_publish(const state *params, const state *next, int unit);
 

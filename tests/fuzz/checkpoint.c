@@ -1,5 +1,5 @@
-// A checkpoint's manifest, with a valid file of states. The target corrects the manifest's digest before each
-// read, so that the reader gets past that check.
+// A checkpoint: its manifest, and its file of states, each beside the other, valid file. One target corrects
+// the manifest's digest before each read, so that the reader gets past that check.
 #define XXH_INLINE_ALL
 #include <dirent.h>
 #include <jansson.h>
@@ -11,10 +11,11 @@
 #include "../small.h"
 #include "fuzz.h"
 
-enum { BLOCK = 4096, BLOCKS = 6 };
+enum { BLOCK = 4096, BLOCKS = 3 };
 static zero *z;
 static char hash[17];       // of the plugin's states
-static char *good, *brief;  // manifests; the brief one has no description of the run
+static char *good, *brief;  // manifests; the brief one has no description of the run. Both lack the digest
+static unsigned char states[BLOCKS * BLOCK];
 
 static json_t *digests_of(const unsigned char *bytes) {
     char hex[BLOCKS * 16 + 1];
@@ -30,32 +31,31 @@ static void move_state(json_t *part, const char *name, int block) {
 
 // Gives the file of states a fixed name, and each kind of state its own blocks.
 static void move_states(json_t *root, const char *folder) {
-    unsigned char bytes[BLOCKS * BLOCK] = "";
     char path[4096];
     json_t *file = json_array_get(json_object_get(root, "files"), 0), *part;
     size_t i;
     snprintf(path, sizeof path, "%s/%s", folder, json_string_value(json_object_get(file, "name")));
     FILE *f = fopen(path, "rb");
     FUZZ_MUST(f);
-    size_t n = fread(bytes, 1, 2 * BLOCK, f);
-    FUZZ_MUST(n > 0 && n < 2 * BLOCK && !fclose(f) && !remove(path));
-    memcpy(bytes + 2 * BLOCK, bytes, n);
-    memcpy(bytes + 4 * BLOCK, bytes, n);
-    fuzz_file("saved/states", bytes, sizeof bytes);
+    size_t n = fread(states, 1, BLOCK, f);
+    FUZZ_MUST(n > 0 && n < BLOCK && !fclose(f) && !remove(path));
+    memcpy(states + BLOCK, states, n);
+    memcpy(states + 2 * BLOCK, states, n);
     json_array_foreach(json_object_get(file, "parts"), i, part) {
-        move_state(part, "moment1", 2);
-        move_state(part, "moment2", 4);
+        move_state(part, "moment1", 1);
+        move_state(part, "moment2", 2);
     }
     json_object_set_new(root, "block_bytes", json_integer(BLOCK));
     json_object_set_new(file, "name", json_string("states"));
-    json_object_set_new(file, "bytes", json_integer(sizeof bytes));
-    json_object_set_new(file, "xxh3", digests_of(bytes));
+    json_object_set_new(file, "bytes", json_integer(sizeof states));
+    json_object_set_new(file, "xxh3", digests_of(states));
     json_object_del(root, "xxh3");
 }
 
 static void save(void) {
     json_error_t e;
-    FUZZ_MUST(!small_create(&z) && !zero_hash(z, 1, hash));
+    if (z) return;
+    FUZZ_MUST(!small_create(&z));
     char *path = strdup(fuzz_path("saved")), *run = fuzz_run_text();
     FUZZ_MUST(!zero_save(z, path, run));
     free(run);
@@ -66,13 +66,9 @@ static void save(void) {
     json_object_set_new(root, "trainer", json_object());
     brief = json_dumps(root, JSON_INDENT(1));
     FUZZ_MUST(good && brief);
+    FUZZ_MUST(!small_fill(z, -1) && !zero_hash(z, 1, hash));
     json_decref(root);
     free(path);
-}
-
-static void give_seeds(void) {
-    fuzz_seed("manifest", good, strlen(good));
-    fuzz_seed("brief", brief, strlen(brief));
 }
 
 // -------- reading
@@ -85,24 +81,39 @@ static void check_scale(const loss_scale *s) {
     FUZZ_MUST(s->left >= 0);
 }
 
-// Loads the checkpoint. A failed load must change nothing.
-static int load(const char *path) {
+// These messages are about a valid checkpoint that this plugin cannot load, not about damage.
+static int is_of_other(const char *error) {
+    static const char *const words[] = {
+        ": belongs to another model: ", ": not the manifest of a checkpoint: ",
+        "; this library reads version ", "(update_states)", "(update_with and update_name)"
+    };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strstr(error, words[i])) return 1;
+    return 0;
+}
+
+// Loads the checkpoint. A failed load must change nothing. A successful one must change the states, so they
+// are changed back.
+static const char *load(void) {
+    static char error[4096];
+    const char *path = fuzz_path("saved");
     char *text = NULL, after[17];
     const loss_scale before = step_scale(z);
-    int failed = zero_load(z, path, &text);
+    const int failed = zero_load(z, path, &text);
+    snprintf(error, sizeof error, "%s", zero_last_error());
     FUZZ_MUST(!zero_hash(z, 1, after));
+    FUZZ_MUST(!strcmp(after, hash) == (failed != 0));
     const loss_scale scale = step_scale(z);
     check_scale(&scale);
     if (failed) {
-        FUZZ_MUST(!text && !strcmp(after, hash));
-        FUZZ_MUST(!memcmp(&before, &scale, sizeof before));
-        FUZZ_MUST(strstr(zero_last_error(), path));
-        return 0;
+        FUZZ_MUST(!text && !memcmp(&before, &scale, sizeof before));
+        FUZZ_MUST(failed == (is_of_other(error) ? ZERO_ERR_ARGUMENT : ZERO_ERR_IO));
+        return error;
     }
-    memcpy(hash, after, sizeof hash);
+    FUZZ_MUST(!small_fill(z, -1) && !zero_hash(z, 1, hash));
     fuzz_read_run(text);
     free(text);
-    return 1;
+    return NULL;
 }
 
 static const uint8_t *last_of(const uint8_t *bytes, size_t n, const char *words) {
@@ -112,21 +123,142 @@ static const uint8_t *last_of(const uint8_t *bytes, size_t n, const char *words)
     return NULL;
 }
 
-// Corrects the digest. Without one, puts a digest in place of the text from the last brace on.
-static int read_manifest(const uint8_t *bytes, size_t n) {
-    const uint8_t *end = last_of(bytes, n, ",\n\"xxh3\": \"");
-    if (!end) end = last_of(bytes, n, "}");
-    const size_t length = end ? (size_t)(end - bytes) : n;
-    char *text = malloc(length + 64);
+// Writes the first n bytes of a manifest, and its digest.
+static void write_manifest(const uint8_t *bytes, size_t n) {
+    char *text = malloc(n + 64);
     FUZZ_MUST(text);
-    memcpy(text, bytes, length);
-    int tail = sprintf(text + length, ",\n\"xxh3\": \"%016llx\"\n}\n",
-                       (unsigned long long)XXH3_64bits(text, length));
-    fuzz_file("saved/manifest.json", text, length + (size_t)tail);
+    memcpy(text, bytes, n);
+    int tail = sprintf(text + n, ",\n\"xxh3\": \"%016llx\"\n}\n", (unsigned long long)XXH3_64bits(text, n));
+    fuzz_file("saved/manifest.json", text, n + (size_t)tail);
     free(text);
-    return load(fuzz_path("saved"));
 }
 
-const fuzz_target fuzz_checkpoint = {
-    .name = "checkpoint", .is_text = 1, .begin = save, .seeds = give_seeds, .read = read_manifest
+static void write_good(void) { write_manifest((uint8_t *)brief, strlen(brief) - 1); }
+
+// -------- the manifest, with its digest corrected
+
+static void begin_manifest(void) {
+    save();
+    fuzz_file("saved/states", states, sizeof states);
+}
+
+static void give_manifests(void) {
+    fuzz_seed("manifest", good, strlen(good));
+    fuzz_seed("brief", brief, strlen(brief));
+}
+
+// Without a digest, puts one in place of the text from the last brace on.
+static const char *read_mended(const uint8_t *bytes, size_t n) {
+    const uint8_t *end = last_of(bytes, n, ",\n\"xxh3\": \"");
+    if (!end) end = last_of(bytes, n, "}");
+    write_manifest(bytes, end ? (size_t)(end - bytes) : n);
+    return load();
+}
+
+static const fuzz_damage false_values[] = {
+    { "\"llmc_zero checkpoint\"", "\"another\"", ": not the manifest of a checkpoint: \"format\" must be" },
+    { "\"version\": 4", "\"version\": 5", "version 5; this library reads version 4" },
+    { "\"version\": 4", "\"version\": \"4\"", "\"version\" must be a whole number" },
+    { "\"fp16\"", "\"fp64\"", "\"dtype\" must be" },
+    { "\"value\": 65536.0", "\"value\": -1.0", "\"value\" must be" },
+    { "\"left\": 2", "\"left\": -1", "\"left\" must be a whole number of 0 to" },
+    { "\"update_states\": 2", "\"update_states\": 1", "" },
+    { "\"update\": \"AdamW\",", "", NULL },
+    { "\"update\": \"AdamW\"", "\"update\": 7", "\"update\" must be a string" },
+    { "\"AdamW\"", "\"Lion\"", "its optimizer is Lion, and this run's is AdamW" },
+    { "\"block_bytes\": 4096", "\"block_bytes\": 0", "\"block_bytes\" must be" },
+    { "\"block_bytes\": 4096", "\"block_bytes\": 262148", "\"block_bytes\" must be a multiple of 4096" },
+    { "\"block_bytes\": 4096", "\"block_bytes\": 1099511627776", "\"block_bytes\" must be" },
+    { "\"states\"", "\"../x\"", "\"name\" must be the name of a file" },
+    { "\"states\"", "\"a\\u0000b\"", "manifest.json" },
+    { "\"states\"", "\"a/b\"", "\"name\" must be the name of a file" },
+    { "\"states\"", "7", "\"name\" must be the name of a file" },
+    { "\"bytes\": 12288", "\"bytes\": 4611686018427387903", "\"xxh3\" must be" },
+    { "\"bytes\": 12288", "\"bytes\": 9223372036854775807", "\"bytes\" must be" },
+    { "\"bytes\": 12288", "\"bytes\": -4", "\"bytes\" must be" },
+    { "\"parts\": [", "\"parts\": {}, \"other\": [", "\"parts\" must be an array" },
+    { "\"parts\": [", "\"parts\": [], \"other\": [", "manifest.json" },
+    { "\"unit\": 0,\n     \"from\"", "\"unit\": 2147483647,\n     \"from\"", "does not follow" },
+    { "\"unit\": 0,\n     \"from\"", "\"unit\": -1,\n     \"from\"", "\"unit\" must be" },
+    { "\"from\": 0", "\"from\": 1", "does not follow" },
+    { "\"unit\": 1,\n     \"from\": 0", "\"unit\": 1,\n     \"from\": -1", "\"from\" must be" },
+    { "\"from\": 0,\n     \"elems\": 90", "\"from\": 0,\n     \"elems\": 4611686018427387904",
+      "\"elems\" must be" },
+    { "\"from\": 0,\n     \"elems\": 90", "\"from\": 0,\n     \"elems\": 1", "manifest.json" },
+    { "{\n     \"unit\": 0,\n     \"from\": 0,\n     \"elems\": 90",
+      "{\"unit\":0,\"from\":0,\"elems\":45,\"master\":0,\"moment1\":4456,\"moment2\":8912},"
+      "{\"unit\":0,\"from\":0,\"elems\":45",
+      "does not follow" },
+    { "\"master\": 0", "\"master\": -4", "\"master\" must be" },
+    { "\"moment1\": 4456", "\"moment1\": 9223372036854775804", "\"moment1\" must be" },
+    { "\"moment2\": 8912", "\"moment2\": 2", "\"moment2\" must be a multiple of 4" },
+    { "\"xxh3\": \"", "\"xxh3\": \"0123\", \"other\": \"", "\"xxh3\" must be" },
+    { "\"xxh3\": \"", "\"xxh3\": \"\", \"other\": \"", "\"xxh3\" must be" },
+    { "\"trainer\": {", "\"trainer\": 7, \"other\": {", "\"trainer\" must be an object" },
+    { "\"wte\"", "\"wtf\"", "another model: tensors[0] wte: name is \"wte\" here and \"wtf\"" },
+    { "    20\n", "130\n", "another model: tensors[1] lnw: dims[0] is 20 here and 130" },
+    { "\"layers\": 2", "\"layers\": 3", "another model: tensors[1] lnw: layers is 2 here and 3" },
+    { "\"unit\": 1,\n   \"decay\"", "\"unit\": 2,\n   \"decay\"",
+      "another model: tensors[1] lnw: unit is 1 here and 2" },
+    { "\"tensors\": [\n    {", "\"tensors\": [], \"other\": [\n    {",
+      ": tensors has 1 rows here and 0 there" },
+    { "\"tensor\": 0", "\"tensor\": 1", ": tensors[0]: tensor is 0 here and 1" },
+    { "\"layer\": 0", "\"layer\": 1", ": tensors[0]: layer is 0 here and 1" },
+    { "\"elems\": 90", "\"elems\": 7", "another model: units[0] emb: elems is " },
+    { "\"offset\": 0", "\"offset\": 128", ": tensors[0]: offset is 0 here and 128" },
+};
+
+const fuzz_target fuzz_checkpoint = { .name = "checkpoint",
+                                      .is_text = 1,
+                                      .begin = begin_manifest,
+                                      .seeds = give_manifests,
+                                      .read = read_mended,
+                                      .named = "/saved",
+                                      FUZZ_ROWS(false_values) };
+
+// -------- the manifest and the file of states as they are
+
+// Every damage must be found by a load, and in the same way by a verification.
+static const char *load_as_is(const uint8_t *bytes, size_t n) {
+    const char *error = load();
+    FUZZ_MUST(!zero_checkpoint_verify(fuzz_path("saved"), NULL, NULL) == !error);
+    FUZZ_MUST(!error || !strcmp(zero_last_error(), error));
+    return error;
+}
+
+static void give_manifest(void) {
+    char path[4096], text[1 << 14];
+    write_good();
+    snprintf(path, sizeof path, "%s", fuzz_path("saved/manifest.json"));
+    FILE *f = fopen(path, "rb");
+    const size_t n = f ? fread(text, 1, sizeof text, f) : 0;
+    FUZZ_MUST(f && n < sizeof text && !fclose(f));
+    fuzz_seed("manifest", text, n);
+}
+
+const fuzz_target fuzz_manifest = { .name = "manifest",
+                                    .begin = begin_manifest,
+                                    .seeds = give_manifest,
+                                    .file = "saved/manifest.json",
+                                    .read = load_as_is,
+                                    .changed = "the checksum at offset",
+                                    .cut = "" };
+
+static void begin_states(void) {
+    save();
+    write_good();
+}
+
+static void give_states(void) { fuzz_seed("states", states, sizeof states); }
+
+const fuzz_target fuzz_states = {
+    .name = "states",
+    .begin = begin_states,
+    .seeds = give_states,
+    .file = "saved/states",
+    .read = load_as_is,
+    .changed = "saved/states: damaged: the block of 4096 bytes at offset %ld does not match its checksum",
+    .cut = "ends at offset",
+    .block = BLOCK,
+    .no_links = 1
 };

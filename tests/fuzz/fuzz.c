@@ -5,7 +5,21 @@
 #include <string.h>
 #include <unistd.h>
 
+extern const fuzz_target fuzz_checkpoint, fuzz_manifest, fuzz_states, fuzz_saved_run, fuzz_model_file,
+    fuzz_model_export, fuzz_safetensors, fuzz_hf_config, fuzz_hf_index, fuzz_tokenizer, fuzz_word_pieces,
+    fuzz_shards, fuzz_choices, fuzz_deepspeed, fuzz_tuning, fuzz_options, fuzz_prompts;
+
+const fuzz_target *const fuzz_targets[] = {
+    &fuzz_checkpoint,  &fuzz_manifest,    &fuzz_states,
+    &fuzz_saved_run,   &fuzz_model_file,  &fuzz_model_export,
+    &fuzz_safetensors, &fuzz_hf_config,   &fuzz_hf_index,
+    &fuzz_tokenizer,   &fuzz_word_pieces, &fuzz_shards,
+    &fuzz_choices,     &fuzz_deepspeed,   &fuzz_tuning,
+    &fuzz_options,     &fuzz_prompts,     NULL,
+};
+
 fuzz_seed_taker fuzz_seed;
+char fuzz_doing[200];
 
 const fuzz_target *fuzz_find(const char *name) {
     for (int i = 0; fuzz_targets[i]; i++)
@@ -14,8 +28,19 @@ const fuzz_target *fuzz_find(const char *name) {
 }
 
 void fuzz_failed(const char *condition, const char *file, int line) {
-    fprintf(stderr, "%s:%d: check failed: %s\n", file, line, condition);
+    fprintf(stderr, "%s:%d: check failed: %s\n%s\n", file, line, condition, fuzz_doing);
     abort();
+}
+
+const char *fuzz_read(const fuzz_target *t, const uint8_t *bytes, size_t n) {
+    if (t->file && bytes) fuzz_file(t->file, bytes, n);
+    const char *error = t->read(bytes, n), *named = t->named;
+    if (!named) named = t->file ? fuzz_path("") : "";
+    if (error && (!*error || !strstr(error, named))) {
+        fprintf(stderr, "\"%s\" does not name \"%s\"\n", error, named);
+        FUZZ_MUST(!"the message names the file");
+    }
+    return error;
 }
 
 // -------- files
@@ -33,8 +58,8 @@ const char *fuzz_path(const char *name) {
     static unsigned turn;
     char *path = paths[turn++ % 4];
     if (!*folder) {
-        const char *parent = getenv("TMPDIR");
-        snprintf(folder, sizeof folder, "%s/llmc_zero_fuzz.XXXXXX", parent ? parent : "/tmp");
+        const char *parent = getenv("TMPDIR"), *memory = access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm";
+        snprintf(folder, sizeof folder, "%s/llmc_zero_fuzz.XXXXXX", parent ? parent : memory);
         FUZZ_MUST(mkdtemp(folder));
         atexit(remove_folder);
     }

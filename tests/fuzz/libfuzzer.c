@@ -30,7 +30,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n) {
-    target->read(bytes, n);
+    fuzz_read(target, bytes, n);
     return 0;
 }
 

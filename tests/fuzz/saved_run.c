@@ -40,38 +40,41 @@ static void give_seeds(void) {
 
 static void compare(void *saved) { saved_run_compare(saved, "a checkpoint", &model, &data); }
 
-// Uses an accepted state: its outlier detectors and its position in the data must work. Returns 1 if the data
-// loader also accepts the position.
-static int use_state(TrainerState *s) {
+// Uses an accepted state: its outlier detectors and its position in the data must work. Returns the message
+// if the data loader refuses the position.
+static const char *use_state(TrainerState *s) {
     for (int i = 0; i < 3; i++) {
         outlier_update(&s->loss_outliers, 3);
         outlier_update(&s->norm_outliers, 1);
     }
     FUZZ_MUST(s->step >= 0 && s->overflows >= 0 && s->overflows <= s->step);
-    if (dataloader_seek(&data.train, s->position)) return 0;
+    if (dataloader_seek(&data.train, s->position)) return gpt2_last_error();
     FUZZ_MUST(!dataloader_next(&data.train));
-    return 1;
+    return NULL;
 }
 
-int fuzz_read_run(const char *text) {
+const char *fuzz_read_run(const char *text) {
     SavedRun saved;
-    int accepted = 0;
+    const char *error;
     open_data();
-    if (!saved_run_read(&saved, text, "a checkpoint")) {
+    if (saved_run_read(&saved, text, "a checkpoint")) {
+        error = gpt2_last_error();
+        FUZZ_MUST(strstr(error, "a checkpoint"));
+    } else {
         FUZZ_MUST(gpt2_num_parameters(&saved.config) > 0 && saved.tokens_a_step > 0);
         opt.resume_anyway = 1;  // a difference must not stop the comparison
         fuzz_survives(compare, &saved);
-        accepted = use_state(&saved.state);
+        error = use_state(&saved.state);
     }
     saved_run_free(&saved);
-    return accepted;
+    return error;
 }
 
-static int read_bytes(const uint8_t *bytes, size_t n) {
+static const char *read_bytes(const uint8_t *bytes, size_t n) {
     char *text = fuzz_text(bytes, n);
-    int accepted = fuzz_read_run(text);
+    const char *error = fuzz_read_run(text);
     free(text);
-    return accepted;
+    return error;
 }
 
 const fuzz_target fuzz_saved_run = {

@@ -1,7 +1,13 @@
-// Tokenizer files: decodes and prints every token. If every byte is a token, also encodes a text.
+// Tokenizer files: decodes and prints every token. If every byte is a token, also encodes a text. With a
+// valid one, text and prompts are encoded.
 #include <string.h>
 #include "../../gpt2/bpe.h"
+#include "../../gpt2/gpt2_error.h"
+#include "../../trainer/generating/prompts.h"
+#include "../../trainer/options/options.h"
 #include "fuzz.h"
+
+enum { PAIRS = 256 + 6 };  // tokens of byte_pairs
 
 static FILE *nowhere;
 
@@ -10,7 +16,7 @@ static void open_nowhere(void) { FUZZ_MUST(nowhere = fopen("/dev/null", "w")); }
 // Fills `file` with a tokenizer of the 256 bytes, some merged tokens, and end-of-text. Returns its length.
 static size_t byte_pairs(uint8_t *file) {
     static const char *const pairs[] = { "th", "the", " t", " the", "he", "<|endoftext|>" };
-    const uint32_t header[256] = { 20240328, 2, 256 + 6, 256 + 5 };
+    const uint32_t header[256] = { 20240328, 2, PAIRS, PAIRS - 1 };
     size_t n = sizeof header;
     memcpy(file, header, n);
     for (int i = 0; i < 256; i++) {
@@ -29,10 +35,10 @@ static void give_seeds(void) {
     static const char few[] = "\1a\1b\2ab";
     const uint32_t header[256] = { 20240328, 2, 3, 2 };
     uint8_t file[4096];
-    fuzz_seed("pairs", file, byte_pairs(file));
     memcpy(file, header, sizeof header);
     memcpy(file + sizeof header, few, sizeof few - 1);
     fuzz_seed("few", file, sizeof header + sizeof few - 1);
+    fuzz_seed("pairs", file, byte_pairs(file));
 }
 
 static const char text[] = "the cat's   hello 12345 \xc3\xa9\xe2\x82\xac zzzz\n\n x the  ";
@@ -46,11 +52,11 @@ static void encode(Bpe *b) {
     }
 }
 
-static int read_tokenizer(const uint8_t *bytes, size_t n) {
+static const char *read_tokenizer(const uint8_t *bytes, size_t n) {
     Tokenizer t;
     Bpe *b;
     int length = 0;
-    if (tokenizer_init(&t, fuzz_file("tokenizer", bytes, n))) return 0;
+    if (tokenizer_init(&t, fuzz_path("tokenizer"))) return gpt2_last_error();
     for (uint32_t i = 0; i < t.vocab_size; i++) {
         FUZZ_MUST(tokenizer_decode(&t, i, &length) && length > 0);
         tokenizer_print(&t, nowhere, i);
@@ -60,12 +66,30 @@ static int read_tokenizer(const uint8_t *bytes, size_t n) {
     if (!bpe_create(&b, &t)) encode(b);
     bpe_free(b);
     tokenizer_free(&t);
-    return 1;
+    return NULL;
 }
 
-const fuzz_target fuzz_tokenizer = {
-    .name = "tokenizer", .begin = open_nowhere, .seeds = give_seeds, .read = read_tokenizer
+static const fuzz_damage bad_tokenizers[] = {
+    FUZZ_PUT(0, 20240520, 0, "first number is 20240520"),
+    FUZZ_PUT(4, 3, 0, "version 3"),
+    FUZZ_PUT(4, 1, 0, "vocabulary of 3"),
+    FUZZ_PUT(8, 0, 0, "token 2"),
+    FUZZ_PUT(8, 4, 0, "cut short"),
+    FUZZ_PUT(8, -1u, 0, "cut short"),
+    FUZZ_PUT(8, 2, 0, "token 2"),
+    FUZZ_PUT(12, 3, 0, "token 3"),
+    FUZZ_PUT(8, 3, -1, "ends inside token 2 of 3"),
+    FUZZ_PUT(8, 3, 1, "1 bytes follow"),
+    FUZZ_PUT(1024, 0x62026101, 0, "ends inside token"),
+    FUZZ_PUT(1024, 0x62006101, 0, "length 0"),
 };
+
+const fuzz_target fuzz_tokenizer = { .name = "tokenizer",
+                                     .begin = open_nowhere,
+                                     .seeds = give_seeds,
+                                     .file = "tokenizer",
+                                     .read = read_tokenizer,
+                                     FUZZ_ROWS(bad_tokenizers) };
 
 // -------- text, encoded with the tokenizer above
 
@@ -74,6 +98,7 @@ static Bpe *bpe;
 
 static void open_pairs(void) {
     uint8_t file[4096];
+    if (bpe) return;
     const char *path = fuzz_file("pairs", file, byte_pairs(file));
     FUZZ_MUST(!tokenizer_init(&with_pairs, path));
     FUZZ_MUST(!bpe_create(&bpe, &with_pairs));
@@ -95,7 +120,7 @@ static void compare_word(const uint8_t *word, int length, const uint16_t *tokens
     FUZZ_MUST(at == length);
 }
 
-static int read_text(const uint8_t *bytes, size_t n) {
+static const char *read_text(const uint8_t *bytes, size_t n) {
     const size_t valid = utf8_prefix(bytes, n);
     const uint16_t *tokens;
     int length = 0;
@@ -105,9 +130,48 @@ static int read_text(const uint8_t *bytes, size_t n) {
         FUZZ_MUST(found > 0 && length > 0 && (size_t)length <= valid - at);
         compare_word(bytes + at, length, tokens, found);
     }
-    return valid == n;
+    return valid == n ? NULL : "not UTF-8";
 }
 
 const fuzz_target fuzz_word_pieces = {
     .name = "word_pieces", .begin = open_pairs, .seeds = give_texts, .read = read_text
 };
+
+// -------- files of prompts: token numbers, or text if the first byte is T
+
+static void give_prompts(void) {
+    fuzz_seed("numbers", "1 2 3\n\n 255\n", 12);
+    fuzz_seed("text", "TOnce upon\na time\n", 18);
+}
+
+typedef struct {
+    const char *text;
+    Prompts prompts;
+} Reading;
+
+static void read_prompts(void *ctx) {
+    Reading *r = ctx;
+    prompts_read(&r->prompts, r->text);
+}
+
+static const char *read_prompt_file(const uint8_t *bytes, size_t n) {
+    const int is_text = n && *bytes == 'T';
+    char *text = fuzz_text(bytes + is_text, n - (size_t)is_text);
+    Reading r = { text, { .bpe = is_text ? bpe : NULL, .eot_token = PAIRS - 1, .V = PAIRS, .T = 256 } };
+    opt.prompts = "a file";
+    const char *error = fuzz_survives(read_prompts, &r);
+    opt.prompts = NULL;
+    for (int i = 0; !error && i < r.prompts.first[r.prompts.n]; i++)
+        FUZZ_MUST(r.prompts.tokens[i] >= 0 && r.prompts.tokens[i] < PAIRS);
+    r.prompts.bpe = NULL;  // all inputs share it
+    prompts_free(&r.prompts);
+    free(text);
+    return error;
+}
+
+const fuzz_target fuzz_prompts = { .name = "prompts",
+                                   .is_text = 1,
+                                   .begin = open_pairs,
+                                   .seeds = give_prompts,
+                                   .read = read_prompt_file,
+                                   .named = "a file" };

@@ -76,17 +76,19 @@ static void add_matmul(void) {
     free(text);
 }
 
-static int read_tuning(const uint8_t *bytes, size_t n) {
+static const char *read_tuning(const uint8_t *bytes, size_t n) {
     cublasLtMatmulAlgo_t algorithm;
     int apart = 0, line = 0, found = -1;
     char *text = fuzz_text(bytes, n);
     put_checksums(text);
     int taken = !layers_cuda_tune("a file", text, 1);
     free(text);
-    if (!taken) return 0;
+    if (!taken) return gpt2_last_error();
     found = tune_find(&matmul, &algorithm, &apart, &line);
     if (found == 0) add_matmul();
-    return found == 1;
+    return found == 1 ? NULL : "a file: no algorithm for this matmul";
 }
 
-const fuzz_target fuzz_tuning = { .name = "tuning", .is_text = 1, .seeds = give_seeds, .read = read_tuning };
+const fuzz_target fuzz_tuning = {
+    .name = "tuning", .is_text = 1, .seeds = give_seeds, .read = read_tuning, .named = "a file"
+};

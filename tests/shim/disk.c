@@ -8,7 +8,7 @@
 //   DISK_RECORD=FILE             appends the record that record.h describes
 //   DISK_FREE=BYTES              statvfs reports this much space
 //   DISK_HOLD=TEXT:FILE          writes to paths that contain TEXT wait until FILE exists
-// The kinds are the names passed to FAIL and fault below: stat is any call that only queries, and malloc
+// The kinds are the names passed to fails and fault below: stat is any call that only queries, and malloc
 // and getrandom are calls by the program itself. fopen returns a stream that uses this file's calls, because
 // the C library's streams would bypass them. io_uring bypasses them too.
 #include <dirent.h>
@@ -105,13 +105,16 @@ static int is_program(const void *caller) {
 
 // -------- which calls count, and which fail
 
-static int is_ours(const char *path) {
-    if (!disk.folder || !path) return 0;
+// Returns the path if it is in DISK_FOLDER, otherwise NULL.
+static const char *ours(const char *path) {
+    if (!disk.folder || !path) return NULL;
     size_t n = strlen(disk.folder);
-    return !strncmp(path, disk.folder, n) && (path[n] == 0 || path[n] == '/');
+    return !strncmp(path, disk.folder, n) && (path[n] == 0 || path[n] == '/') ? path : NULL;
 }
 
-static int fd_is_ours(int fd) { return disk.folder && fd >= 0 && fd < MOST_FDS && *fds[fd].path; }
+static const char *path_of(int fd) {
+    return disk.folder && fd >= 0 && fd < MOST_FDS && *fds[fd].path ? fds[fd].path : NULL;
+}
 
 static void note_call(const char *kind, const char *path) {
     char line[PATH_MAX + 64];
@@ -121,9 +124,10 @@ static void note_call(const char *kind, const char *path) {
     syscall(SYS_close, fd);
 }
 
-// Returns 0 if the call may proceed, otherwise how it must fail: an errno or SHORT.
+// Returns 0 if the call may proceed, otherwise how it must fail: an errno or SHORT. path NULL: not our file.
 static int fault(const char *kind, const char *path) {
     int kept = errno, failed = 0;
+    if (!path) return 0;
     pthread_mutex_lock(&lock);
     if (!strcmp(kind, disk.kind) && strstr(path, disk.text)) {
         disk.seen++;
@@ -136,15 +140,12 @@ static int fault(const char *kind, const char *path) {
     return failed ? disk.error : 0;
 }
 
-// If the call must fail, sets errno and returns RESULT from the enclosing function.
-#define FAIL(KIND, PATH, RESULT)       \
-    do {                               \
-        int error = fault(KIND, PATH); \
-        if (error && error != SHORT) { \
-            errno = error;             \
-            return RESULT;             \
-        }                              \
-    } while (0)
+// Returns 1 and sets errno if the call must fail.
+static int fails(const char *kind, const char *path) {
+    const int error = fault(kind, path);
+    if (error > 0) errno = error;
+    return error > 0;
+}
 
 // -------- the record
 
@@ -176,7 +177,7 @@ static void record_end(int done, record r, const char *path, const char *other, 
 
 static int open_ours(const char *path, int flags, mode_t mode) {
     const char *kind = flags & O_CREAT ? "create" : "open";
-    FAIL(kind, path, -1);
+    if (fails(kind, path)) return -1;
     record_begin();
     int was_there = !syscall(SYS_access, path, F_OK);
     int fd = (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
@@ -200,30 +201,18 @@ int open(const char *path, int flags, ...) {
     va_start(args, flags);
     mode_t mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(args, mode_t) : 0;
     va_end(args);
-    return is_ours(path) ? open_ours(path, flags, mode)
-                         : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+    return ours(path) ? open_ours(path, flags, mode) : (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
 }
 
 // Like Linux, closes the descriptor even if the call fails.
 int close(int fd) {
-    if (!fd_is_ours(fd)) return (int)syscall(SYS_close, fd);
     char path[PATH_MAX];
+    if (!path_of(fd)) return (int)syscall(SYS_close, fd);
     strcpy(path, fds[fd].path);
     *fds[fd].path = 0;
     fds[fd].stream = NULL;
     int rc = (int)syscall(SYS_close, fd);
-    FAIL("close", path, -1);
-    return rc;
-}
-
-// Remembers a duplicate of a descriptor.
-static int keep_copy(int fd, int copy) {
-    if (copy >= MOST_FDS) abort();
-    if (copy < 0) return -1;
-    strcpy(fds[copy].path, fds[fd].path);
-    fds[copy].handle = fds[fd].handle;
-    fds[copy].stream = NULL;
-    return copy;
+    return fails("close", path) ? -1 : rc;
 }
 
 int fcntl(int fd, int command, ...) {
@@ -231,17 +220,15 @@ int fcntl(int fd, int command, ...) {
     va_start(args, command);
     long value = va_arg(args, long);  // an integer or a pointer
     va_end(args);
-    if (fd_is_ours(fd)) FAIL("fcntl", fds[fd].path, -1);
-    int rc = (int)syscall(SYS_fcntl, fd, command, value);
-    const int copies = command == F_DUPFD || command == F_DUPFD_CLOEXEC;
-    return copies && fd_is_ours(fd) ? keep_copy(fd, rc) : rc;
+    if (path_of(fd) && (command == F_DUPFD || command == F_DUPFD_CLOEXEC)) abort();  // is not recorded
+    return fails("fcntl", path_of(fd)) ? -1 : (int)syscall(SYS_fcntl, fd, command, value);
 }
 
 // -------- read, write
 
 // Returns how many bytes a call on this descriptor may transfer; -1: it must fail.
 static ssize_t allowed(const char *kind, int fd, size_t bytes) {
-    const int error = fd_is_ours(fd) ? fault(kind, fds[fd].path) : 0;
+    const int error = fault(kind, path_of(fd));
     if (error > 0) return errno = error, -1;
     return error == SHORT && bytes > 1 ? bytes / 2 : bytes;
 }
@@ -271,22 +258,17 @@ static ssize_t write_ours(int fd, const void *from, size_t bytes, off_t at) {
 }
 
 ssize_t write(int fd, const void *from, size_t bytes) {
-    return fd_is_ours(fd) ? write_ours(fd, from, bytes, -1) : syscall(SYS_write, fd, from, bytes);
+    return path_of(fd) ? write_ours(fd, from, bytes, -1) : syscall(SYS_write, fd, from, bytes);
 }
 
 ssize_t pwrite(int fd, const void *from, size_t bytes, off_t at) {
-    return fd_is_ours(fd) ? write_ours(fd, from, bytes, at) : syscall(SYS_pwrite64, fd, from, bytes, at);
-}
-
-// Writes only the first part, which the caller sees as a short write.
-ssize_t writev(int fd, const struct iovec *parts, int n) {
-    if (!fd_is_ours(fd)) return syscall(SYS_writev, fd, parts, n);
-    return n ? write_ours(fd, parts[0].iov_base, parts[0].iov_len, -1) : 0;
+    return path_of(fd) ? write_ours(fd, from, bytes, at) : syscall(SYS_pwrite64, fd, from, bytes, at);
 }
 
 // Makes a call that changes a file.
 static int change_file(const char *kind, record_kind recorded, long number, int fd, off_t bytes) {
-    FAIL(kind, fds[fd].path, -1);
+    if (!path_of(fd)) return (int)syscall(number, fd, bytes);
+    if (fails(kind, fds[fd].path)) return -1;
     record_begin();
     int rc = (int)syscall(number, fd, bytes);
     record_end(!rc, (record){ .kind = recorded, .handle = fds[fd].handle, .at = bytes }, NULL, NULL, NULL);
@@ -294,36 +276,36 @@ static int change_file(const char *kind, record_kind recorded, long number, int 
 }
 
 int ftruncate(int fd, off_t bytes) {
-    if (!fd_is_ours(fd)) return (int)syscall(SYS_ftruncate, fd, bytes);
     return change_file("truncate", RECORD_TRUNCATE, SYS_ftruncate, fd, bytes);
 }
+int fsync(int fd) { return change_file("fsync", RECORD_SYNC, SYS_fsync, fd, 0); }
 
 // Recorded only if the file becomes longer.
 int fallocate(int fd, int mode, off_t at, off_t bytes) {
     struct stat st;
-    if (!fd_is_ours(fd)) return (int)syscall(SYS_fallocate, fd, mode, at, bytes);
-    FAIL("truncate", fds[fd].path, -1);
+    if (!path_of(fd)) return (int)syscall(SYS_fallocate, fd, mode, at, bytes);
+    if (mode) abort();
+    if (fails("truncate", fds[fd].path)) return -1;
     record_begin();
     int longer = !syscall(SYS_fstat, fd, &st) && st.st_size < at + bytes;
     int rc = (int)syscall(SYS_fallocate, fd, mode, at, bytes);
     record r = { .kind = RECORD_TRUNCATE, .handle = fds[fd].handle, .at = at + bytes };
-    if (mode) abort();
     record_end(!rc && longer, r, NULL, NULL, NULL);
     return rc;
 }
-
 int posix_fallocate(int fd, off_t at, off_t bytes) { return fallocate(fd, 0, at, bytes) ? errno : 0; }
 
-int fsync(int fd) {
-    if (!fd_is_ours(fd)) return (int)syscall(SYS_fsync, fd);
-    return change_file("fsync", RECORD_SYNC, SYS_fsync, fd, 0);
+// The trainer calls it only for its error output.
+ssize_t writev(int fd, const struct iovec *parts, int n) {
+    if (path_of(fd)) abort();
+    return syscall(SYS_writev, fd, parts, n);
 }
 
 // -------- names
 
 int rename(const char *from, const char *to) {
-    if (!is_ours(from) && !is_ours(to)) return (int)syscall(SYS_rename, from, to);
-    FAIL("rename", from, -1);
+    if (!ours(from) && !ours(to)) return (int)syscall(SYS_rename, from, to);
+    if (fails("rename", from)) return -1;
     record_begin();
     int rc = (int)syscall(SYS_rename, from, to);
     record_end(!rc, (record){ .kind = RECORD_RENAME }, from, to, NULL);
@@ -332,31 +314,21 @@ int rename(const char *from, const char *to) {
 
 // Makes a call that changes a name.
 static int change_name(const char *kind, record_kind recorded, long number, const char *path, long mode) {
-    FAIL(kind, path, -1);
+    if (!ours(path)) return (int)syscall(number, path, mode);
+    if (fails(kind, path)) return -1;
     record_begin();
     int rc = (int)syscall(number, path, mode);
     record_end(!rc, (record){ .kind = recorded }, path, NULL, NULL);
     return rc;
 }
 
-int unlink(const char *path) {
-    if (!is_ours(path)) return (int)syscall(SYS_unlink, path);
-    return change_name("unlink", RECORD_UNLINK, SYS_unlink, path, 0);
-}
-
-int rmdir(const char *path) {
-    if (!is_ours(path)) return (int)syscall(SYS_rmdir, path);
-    return change_name("rmdir", RECORD_RMDIR, SYS_rmdir, path, 0);
-}
-
-int mkdir(const char *path, mode_t mode) {
-    if (!is_ours(path)) return (int)syscall(SYS_mkdir, path, mode);
-    return change_name("mkdir", RECORD_MKDIR, SYS_mkdir, path, mode);
-}
+int unlink(const char *path) { return change_name("unlink", RECORD_UNLINK, SYS_unlink, path, 0); }
+int rmdir(const char *path) { return change_name("rmdir", RECORD_RMDIR, SYS_rmdir, path, 0); }
+int mkdir(const char *path, mode_t mode) { return change_name("mkdir", RECORD_MKDIR, SYS_mkdir, path, mode); }
 
 int unlinkat(int folder, const char *name, int flags) {
     char path[MOST_PATH];
-    if (!fd_is_ours(folder)) return (int)syscall(SYS_unlinkat, folder, name, flags);
+    if (!path_of(folder)) return (int)syscall(SYS_unlinkat, folder, name, flags);
     snprintf(path, sizeof path, "%s/%s", fds[folder].path, name);
     return flags & AT_REMOVEDIR ? rmdir(path) : unlink(path);
 }
@@ -371,19 +343,16 @@ int remove(const char *path) {
 #define NEXT(NAME) ((__typeof__(&NAME))dlsym(RTLD_NEXT, #NAME))
 
 int stat(const char *restrict path, struct stat *restrict st) {
-    if (is_ours(path)) FAIL("stat", path, -1);
-    return NEXT(stat)(path, st);
+    return fails("stat", ours(path)) ? -1 : NEXT(stat)(path, st);
 }
-
 int lstat(const char *restrict path, struct stat *restrict st) {
-    if (is_ours(path)) FAIL("stat", path, -1);
-    return NEXT(lstat)(path, st);
+    return fails("stat", ours(path)) ? -1 : NEXT(lstat)(path, st);
 }
-
-int fstat(int fd, struct stat *st) {
-    if (fd_is_ours(fd)) FAIL("stat", fds[fd].path, -1);
-    return NEXT(fstat)(fd, st);
+int fstat(int fd, struct stat *st) { return fails("stat", path_of(fd)) ? -1 : NEXT(fstat)(fd, st); }
+int access(const char *path, int how) {
+    return fails("stat", ours(path)) ? -1 : (int)syscall(SYS_access, path, how);
 }
+int flock(int fd, int how) { return fails("lock", path_of(fd)) ? -1 : (int)syscall(SYS_flock, fd, how); }
 
 int statvfs(const char *restrict path, struct statvfs *restrict st) {
     const char *bytes = getenv("DISK_FREE");
@@ -392,36 +361,17 @@ int statvfs(const char *restrict path, struct statvfs *restrict st) {
     return rc;
 }
 
-int access(const char *path, int how) {
-    if (is_ours(path)) FAIL("stat", path, -1);
-    return (int)syscall(SYS_access, path, how);
-}
-
-int flock(int fd, int how) {
-    if (fd_is_ours(fd)) FAIL("lock", fds[fd].path, -1);
-    return (int)syscall(SYS_flock, fd, how);
-}
-
-static DIR *keep_folder(DIR *dir, const char *path) {
-    int fd = dir ? dirfd(dir) : -1;
-    if (fd >= 0 && fd < MOST_FDS) snprintf(fds[fd].path, PATH_MAX, "%s", path);
+DIR *opendir(const char *path) {
+    DIR *dir = fails("opendir", ours(path)) ? NULL : NEXT(opendir)(path);
+    const int fd = dir ? dirfd(dir) : MOST_FDS;
+    if (ours(path) && fd < MOST_FDS) snprintf(fds[fd].path, PATH_MAX, "%s", path);
     return dir;
 }
-
-DIR *opendir(const char *path) {
-    if (!is_ours(path)) return NEXT(opendir)(path);
-    FAIL("opendir", path, NULL);
-    return keep_folder(NEXT(opendir)(path), path);
-}
-
 struct dirent *readdir(DIR *dir) {
-    if (fd_is_ours(dirfd(dir))) FAIL("readdir", fds[dirfd(dir)].path, NULL);
-    return NEXT(readdir)(dir);
+    return fails("readdir", path_of(dirfd(dir))) ? NULL : NEXT(readdir)(dir);
 }
-
 int closedir(DIR *dir) {
-    int fd = dirfd(dir);
-    if (fd_is_ours(fd)) *fds[fd].path = 0;
+    if (path_of(dirfd(dir))) *fds[dirfd(dir)].path = 0;
     return NEXT(closedir)(dir);
 }
 
@@ -453,13 +403,13 @@ static int flags_of(const char *mode) {
 }
 
 FILE *fopen(const char *restrict path, const char *restrict mode) {
-    if (!is_ours(path)) return NEXT(fopen)(path, mode);
+    if (!ours(path)) return NEXT(fopen)(path, mode);
     int fd = open(path, flags_of(mode), 0666);
     return fd < 0 ? NULL : stream_over(fd, mode);
 }
 
 FILE *fdopen(int fd, const char *mode) {
-    return fd_is_ours(fd) ? stream_over(fd, mode) : NEXT(fdopen)(fd, mode);
+    return path_of(fd) ? stream_over(fd, mode) : NEXT(fdopen)(fd, mode);
 }
 
 int fileno(FILE *f) {
@@ -507,6 +457,6 @@ int asprintf(char **text, const char *fmt, ...) {
 }
 
 ssize_t getrandom(void *to, size_t bytes, unsigned flags) {
-    if (is_program(__builtin_return_address(0))) FAIL("getrandom", "-", -1);
-    return syscall(SYS_getrandom, to, bytes, flags);
+    const char *counts = is_program(__builtin_return_address(0)) ? "-" : NULL;
+    return fails("getrandom", counts) ? -1 : syscall(SYS_getrandom, to, bytes, flags);
 }

@@ -3,14 +3,15 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
-#include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "../../gpt2/disk.h"
+#include "../../gpt2/gpt2_error.h"
+#include "../../gpt2/text_file.h"
 #include "../options/options.h"
 #include "../running/run.h"
 
@@ -24,70 +25,41 @@ char *path_in(char path[OUTPUT_PATH], const char *folder, const char *fmt, ...) 
     return path;
 }
 
-void random_digits(char digits[17]) {
-    uint64_t word;
-    if (getrandom(&word, sizeof word, 0) != sizeof word)
-        die("cannot get a random number: %s", strerror(errno));
-    snprintf(digits, 17, "%016llx", (unsigned long long)word);
-}
-
-static FILE *opened(int fd, const char *path, const char *mode) {
-    FILE *f = fd < 0 ? NULL : fdopen(fd, mode);
-    if (!f) die("%s: %s", path, strerror(errno));
-    return f;
-}
-
-// O_EXCL does not follow a symlink, so an existing file is removed first instead of being written to.
-FILE *create_file(const char *path) {
-    if (unlink(path) && errno != ENOENT) die("%s: cannot be replaced: %s", path, strerror(errno));
-    return opened(open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666), path, "w");
-}
-
-void commit_file(FILE *f, const char *temporary, const char *path) {
-    int bad = ferror(f) || fflush(f) || fsync(fileno(f));
-    bad |= fclose(f) != 0;
-    if (!bad) bad = rename(temporary, path);
-    int error = errno;
-    if (bad) unlink(temporary);
-    if (bad) die("%s: not written: %s", path, strerror(error));
-    gpt2_check(disk_sync_parent(path));
+void write_to_output(const char *name, Text *t) {
+    char *text = text_end(t);
+    gpt2_check(text_file_write(in_output("%s", name), text));
+    free(text);
 }
 
 void copy_to_output(const char *from, const char *name) {
-    const char *path = in_output("%s", name), *temporary = in_output("%s.tmp", name);
     char bytes[4096];
-    struct stat source, st;
+    disk_file copy;
     FILE *in;
     gpt2_check(disk_open_stream(from, &in));
-    if (!in || fstat(fileno(in), &source)) die("%s: %s", from, strerror(errno));
-    if (stat(path, &st) || st.st_ino != source.st_ino || st.st_dev != source.st_dev) {
-        FILE *out = create_file(temporary);
-        for (size_t n; (n = fread(bytes, 1, sizeof bytes, in)) > 0;) fwrite(bytes, 1, n, out);
-        if (ferror(in)) die("%s: cannot be read: %s", from, strerror(errno));
-        commit_file(out, temporary, path);
-    }
+    if (!in) die("%s: %s", from, strerror(errno));
+    int failed = disk_create(&copy, in_output("%s", name));
+    for (size_t n; !failed && (n = fread(bytes, 1, sizeof bytes, in)) > 0;)
+        failed = disk_write(&copy, bytes, n);
+    if (!failed && ferror(in)) failed = gpt2_fail("%s: cannot be read: %s", from, strerror(errno));
+    gpt2_check(disk_finish(&copy, failed));
     fclose(in);  // nothing was written
 }
 
-void close_file(FILE *f, const char *path) {
-    int bad = ferror(f);
-    if (fclose(f) || bad) die("%s: not written: %s", path, strerror(errno));
-}
-
-FILE *append_to_file(const char *path) {
-    const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
-    return opened(open(path, flags, 0666), path, "a");
-}
-
 void try_file(const char *option, const char *path) {
-    char temporary[OUTPUT_PATH + 32];
+    disk_file d;
     struct stat st;
-    snprintf(temporary, sizeof temporary, "%s.%ld.tmp", path, (long)getpid());
     if (!lstat(path, &st) && !S_ISREG(st.st_mode) && !S_ISLNK(st.st_mode))
         die("%s: %s exists and is not a regular file; name another one", option, path);
-    int fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    if (fd < 0 || close(fd) || unlink(temporary))
-        die("%s: %s cannot be written: %s", option, path, strerror(errno));
+    if (disk_create(&d, path)) die("%s: %s", option, gpt2_last_error());
+    disk_finish(&d, 1);  // removes it; checkpoints_remove_leftovers removes what is left
+}
+
+size_t last_name(const char *path, size_t *end) {
+    *end = strlen(path);
+    while (*end > 1 && path[*end - 1] == '/') (*end)--;
+    size_t begin = *end;
+    while (begin && path[begin - 1] != '/') begin--;
+    return begin;
 }
 
 int file_is_there(const char *path) {
@@ -155,13 +127,12 @@ static int note_own_folders(int same) {
 // Rank 0 creates a file with a new random name, and the others look for it. Some ranks may have no folder, so
 // all ranks take part in the collectives.
 void check_one_folder(void) {
-    char name[64] = "", path[OUTPUT_PATH], digits[17];
+    char name[64] = "";
+    disk_file file = { .f = NULL };
     if (is_answering(&opt)) return;
     if (run.rank == 0 && opt.output && run.ranks > 1) {
-        random_digits(digits);
-        snprintf(name, sizeof name, ".one_folder_%s", digits);
-        path_in(path, opt.output, "%s", name);
-        if (fclose(create_file(path))) die("%s: %s", path, strerror(errno));
+        gpt2_check(disk_create(&file, in_output(".one_folder")));
+        snprintf(name, sizeof name, "%s", basename(file.temporary));
     }
     if (run.ranks > 1) zero_check(zero_broadcast(run.z, 0, name, sizeof name));
     if (run.ranks > 1 ? !*name : !opt.output) no_checkpoint = "no folder was given (-o)";
@@ -172,7 +143,7 @@ void check_one_folder(void) {
         rc = zero_require_same(run.z, same ? "-o = the folder that rank 0 writes to" : "-o = another folder");
     else
         rc = note_own_folders(same);
-    if (run.rank == 0) unlink(path);
+    disk_finish(&file, 1);  // removes it
     zero_check(rc);
 }
 

@@ -1,8 +1,8 @@
 // The output folder, -o: one for all ranks, on all hosts.
 #ifndef TRAINER_FOLDER_H
 #define TRAINER_FOLDER_H
-#include <stdio.h>
 #include "../options/options.h"
+#include "../running/run.h"
 
 enum { OUTPUT_PATH = 4200 };
 
@@ -13,26 +13,19 @@ char *path_in(char path[OUTPUT_PATH], const char *folder, const char *fmt, ...)
 #define in_folder(folder, ...) path_in((char[OUTPUT_PATH]){ 0 }, folder, __VA_ARGS__)
 #define in_output(...) in_folder(opt.output, __VA_ARGS__)
 
+// Returns where the last name in a path begins. *end: where it ends, without trailing slashes.
+size_t last_name(const char *path, size_t *end);
 int file_is_there(const char *path);  // ends the run if that cannot be determined
 int is_folder(const char *path);
 // Creates the folder of -o, if given.
 void make_folder(void);
-// These open a file for writing, or end the run. Neither follows a symlink. create_file replaces an existing
-// file.
-FILE *create_file(const char *path);
-FILE *append_to_file(const char *path);
-// Completes a file created by create_file(temporary). Returns when it is on disk under its final name, or
-// ends the run.
-void commit_file(FILE *f, const char *temporary, const char *path);
-// Copies a file into -o under this name, unless it is that file.
+// Both return when the file in -o is complete on disk, or end the run. A symlink of this name is replaced.
+void write_to_output(const char *name, Text *text);  // frees the text
 void copy_to_output(const char *from, const char *name);
 // The name of the tokenizer's copy in -o.
 #define TOKENIZER_FILE "tokenizer.bin"
-void close_file(FILE *f, const char *path);  // ends the run if a write failed
 // Ends the run now if this file could not be created. It will be written only at the end.
 void try_file(const char *option, const char *path);
-// Writes a random number as 16 hexadecimal digits.
-void random_digits(char digits[17]);
 
 // (collective) Checks that all ranks see the same folder, since each rank writes its part of a checkpoint
 // there. After a mismatch, a run with -n ends, and a run without -n saves nothing.

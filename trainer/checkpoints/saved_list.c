@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../../gpt2/disk.h"
 #include "../../gpt2/gpt2_error.h"
 #include "../../llmc_zero/zero.h"
 #include "../options/options.h"
@@ -26,34 +25,31 @@ static int step_in(const char *name, const char *prefix, const char *end) {
     return strcmp(name, again) ? -1 : (int)step;
 }
 
-// Splits a path, ignoring trailing slashes.
-static void split(const char *path, char folder[OUTPUT_PATH], char name[64]) {
-    size_t end = strlen(path);
-    while (end > 1 && path[end - 1] == '/') end--;
-    size_t begin = end;
-    while (begin && path[begin - 1] != '/') begin--;
-    snprintf(name, 64, "%.*s", (int)(end - begin), path + begin);
-    snprintf(folder, OUTPUT_PATH, "%.*s", begin > 1 ? (int)begin - 1 : 1, begin ? path : ".");
+// Returns the number in PARENT/PREFIX%08dEND, or -1 for any other path.
+static int step_at(const char *path, const char *prefix, const char *end, char parent[OUTPUT_PATH]) {
+    char name[64];
+    size_t after;
+    const size_t begin = last_name(path, &after);
+    snprintf(name, sizeof name, "%.*s", (int)(after - begin), path + begin);
+    snprintf(parent, OUTPUT_PATH, "%.*s", begin > 1 ? (int)begin - 1 : 1, begin ? path : ".");
+    return step_in(name, prefix, end);
 }
 
 int checkpoint_step_of(const char *folder) {
-    char parent[OUTPUT_PATH], name[64];
-    split(folder, parent, name);
-    return step_in(name, "step_", "");
+    char parent[OUTPUT_PATH];
+    return step_at(folder, "step_", "", parent);
 }
 
 int checkpoint_model_of(char path[OUTPUT_PATH], const char *folder) {
-    char parent[OUTPUT_PATH], name[64];
-    split(folder, parent, name);
-    const int step = step_in(name, "step_", "");
+    char parent[OUTPUT_PATH];
+    const int step = step_at(folder, "step_", "", parent);
     if (step >= 0) path_in(path, parent, "model_%08d.bin", step);
     return step >= 0 ? 0 : -1;
 }
 
 int checkpoint_of_model(char folder[OUTPUT_PATH], const char *path) {
-    char parent[OUTPUT_PATH], name[64];
-    split(path, parent, name);
-    const int step = step_in(name, "model_", ".bin");
+    char parent[OUTPUT_PATH];
+    const int step = step_at(path, "model_", ".bin", parent);
     if (step >= 0) path_in(folder, parent, "step_%08d", step);
     return step >= 0 && is_checkpoint(folder) ? 0 : -1;
 }
@@ -139,24 +135,15 @@ static void remove_file(const char *path) {
 }
 
 // Files that a run renames or removes within a moment, unless it is killed.
-static const char *const temporary_files[] = {
-    "@(main.log|metrics.jsonl|run.json|summary.json|answers.jsonl|inference.json|" TOKENIZER_FILE
-    ")?(.+([0-9])).tmp",
-    "model_+([0-9]).bin.+([0-9a-f]).tmp",
-    ".one_folder_+([0-9a-f])",
-};
-
-static int is_temporary(const char *name) {
-    for (size_t i = 0; i < sizeof temporary_files / sizeof *temporary_files; i++)
-        if (!fnmatch(temporary_files[i], name, FNM_EXTMATCH)) return 1;
-    return 0;
-}
+static const char temporary_files[] =
+    "@(main.log|metrics.jsonl|run.json|summary.json|answers.jsonl|inference.json|model_+([0-9]).bin"
+    "|" TOKENIZER_FILE "|.one_folder).+([0-9a-f]).tmp";
 
 static void remove_temporary_files(void) {
     DIR *dir = opendir(opt.output);
     if (!dir) print0("warning: %s cannot be listed: %s\n", opt.output, strerror(errno));
     for (struct dirent *e = dir ? readdir(dir) : NULL; e; e = readdir(dir))
-        if (is_temporary(e->d_name)) remove_file(in_output("%s", e->d_name));
+        if (!fnmatch(temporary_files, e->d_name, FNM_EXTMATCH)) remove_file(in_output("%s", e->d_name));
     if (dir) closedir(dir);
 }
 

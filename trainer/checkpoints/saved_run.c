@@ -1,6 +1,5 @@
 #include "saved_run.h"
 #include <jansson.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../../gpt2/gpt2_error.h"

@@ -24,6 +24,9 @@ static struct {
     SavedRun saved;
 } chosen = { .step = -1 };
 
+const char *checkpoint_chosen(void) { return chosen.step < 0 ? NULL : chosen.path; }
+const SavedRun *checkpoint_saved(void) { return chosen.step < 0 ? NULL : &chosen.saved; }
+
 // Chooses a checkpoint's folder. Returns 0, or -1 with gpt2_last_error().
 static int choose_folder(const char *path) {
     const int named = checkpoint_step_of(path);
@@ -43,12 +46,12 @@ static const char *way_on(int most) {
     static char text[8192];
     char output[OUTPUT_PATH];
     const Found *f = chosen.in.found, *end = f + chosen.in.n;
-    int length = (int)strlen(opt.output);
+    size_t length;
     while (f < end && (!f->complete || f->step > most)) f++;
     snprintf(text, sizeof text, "; there is no older checkpoint in %s", opt.output);
     if (f == end) return text;
-    while (length > 1 && opt.output[length - 1] == '/') length--;
-    snprintf(output, sizeof output, "%.*s_from_%d", length, opt.output, f->step);
+    last_name(opt.output, &length);
+    snprintf(output, sizeof output, "%.*s_from_%d", (int)length, opt.output, f->step);
     snprintf(text, sizeof text, "; to continue from step %d in a new folder: %s", f->step,
              resume_command(f->path, output));
     return text;
@@ -146,37 +149,20 @@ int checkpoint_to_resume(int has_logs) {
     return chosen.step;
 }
 
-const char *checkpoint_chosen(void) { return chosen.step < 0 ? NULL : chosen.path; }
-
-void checkpoint_config(GPT2Config *config) { *config = chosen.saved.config; }
-
-long long checkpoint_batch(void) { return chosen.saved.tokens_a_step; }
-
-const char *checkpoint_evidence(void) {
-    static char path[OUTPUT_PATH];
-    return path_in(path, chosen.path, "manifest.json");
-}
-
 // --------
 // room for future checkpoints
 
-// Returns the description of the run as long as it will be later, when the outliers' windows are full.
-static char *longest_text(const GPT2 *model, const TrainingData *data) {
-    TrainerState full = { .step = data->steps };
-    for (int i = 0; i < OUTLIER_WINDOW; i++)
-        full.loss_outliers.buffer[i] = full.norm_outliers.buffer[i] = 1.0 / 3;
-    return saved_run_write(model, data, &full);
-}
-
 // Returns the bytes that a checkpoint and its model file take on a disk, where every file takes whole blocks.
 static double bytes_of_checkpoint(const GPT2 *model, const TrainingData *data, double block) {
-    const int files = run.ranks + 3;  // with the manifest, its folder and the model file
+    enum { OUTLIERS = 2 * OUTLIER_WINDOW * 24 };  // bytes of the text's numbers when the windows are full
+    const int files = run.ranks + 3;              // with the manifest, its folder and the model file
+    const TrainerState begin = { .step = data->steps };
     int64_t bytes;
-    char *text = longest_text(model, data);
+    char *text = saved_run_write(model, data, &begin);
     zero_check(zero_save_bytes(run.z, text, &bytes));
     free(text);
-    return (double)bytes + (double)gpt2_file_bytes(&model->config, model_file_dtype(model->dtype)) +
-           files * block;
+    return (double)bytes + OUTLIERS +
+           (double)gpt2_file_bytes(&model->config, model_file_dtype(model->dtype)) + files * block;
 }
 
 static int saves_to_come(int steps) {
@@ -202,14 +188,15 @@ static int steps_until(int n, int steps) {
     return every > 0 && n < left / every ? n * every : left;
 }
 
-void check_room(const GPT2 *model, const TrainingData *data, int logged_a_step) {
-    enum { OTHER_FILES = 6 };  // logs, run.json, run.lock, summary.json, tokenizer.bin
+void check_room(const GPT2 *model, const TrainingData *data) {
+    enum { OTHER_FILES = 6 };    // logs, run.json, run.lock, summary.json, tokenizer.bin
+    enum { LOGS_A_STEP = 250 };  // bytes of a step's two lines, at most
     struct statvfs disk;
     const int n = most_at_once(data->steps);
     if (n <= 0 || !opt.output || run.rank != 0 || statvfs(opt.output, &disk) || !disk.f_blocks) return;
     const double block = (double)disk.f_frsize, left = (double)disk.f_bavail * block;
     const double each = bytes_of_checkpoint(model, data, block);
-    const double logs = (double)steps_until(n, data->steps) * logged_a_step + OTHER_FILES * block;
+    const double logs = (double)steps_until(n, data->steps) * LOGS_A_STEP + OTHER_FILES * block;
     if (n * each + logs <= left) return;
     die("option -o: %s has %.2f MiB free, but %d checkpoint%s of %.2f MiB and the logs need %.2f MiB; make "
         "room "

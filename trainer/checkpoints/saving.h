@@ -10,17 +10,11 @@
 // --resume's, ends the run with the command that continues in a new folder.
 int checkpoint_to_resume(int has_logs);
 // Ends the run now if the disk of -o has too little room for the first checkpoint or, with -nk, for all that
-// will exist at once. Call it when the plugin exists. logged_a_step: bytes that the logs take per step.
-void check_room(const GPT2 *model, const TrainingData *data, int logged_a_step);
-// Returns the chosen checkpoint's folder; NULL: none is chosen.
+// will exist at once. Call it when the plugin exists.
+void check_room(const GPT2 *model, const TrainingData *data);
+// Both return NULL if no checkpoint is chosen: its folder, and the run that saved it.
 const char *checkpoint_chosen(void);
-// Fills in the chosen checkpoint's model configuration.
-void checkpoint_config(GPT2Config *config);
-// Returns the chosen checkpoint's tokens per step; 0: none is chosen.
-long long checkpoint_batch(void);
-// Returns the path of a file that is identical on all ranks if they chose the same checkpoint; valid until
-// the next call.
-const char *checkpoint_evidence(void);
+const SavedRun *checkpoint_saved(void);
 
 // (collective) Writes the checkpoint of state->step and its model file, and removes the checkpoints that -nk
 // and -nm no longer keep. With --async-save it only copies the states; end_checkpoint completes the

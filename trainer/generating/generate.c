@@ -112,7 +112,7 @@ void print_token(const Tokenizer *tokenizer, int token) {
 }
 
 // --------
-// the prompts of a file: prompt i is row i / ranks of rank i % ranks
+// the prompts: prompt i is row i / ranks of rank i % ranks
 
 static int length_of(const Prompts *p, int prompt) { return p->first[prompt + 1] - p->first[prompt]; }
 static const int *tokens_of(const Prompts *p, int prompt) { return p->tokens + p->first[prompt]; }
@@ -135,7 +135,7 @@ static int prompt_of_row(const Prompts *p, int row) {
     return prompt < p->n ? prompt : 0;
 }
 
-// Sizes the passes and the cache for the prompts of a file.
+// Sizes the passes and the cache.
 static void describe_rows(const Answers *a, GPT2 *model) {
     const Prompts *p = &a->prompts;
     long long tokens = 0, positions = 0;
@@ -153,51 +153,42 @@ static void describe_rows(const Answers *a, GPT2 *model) {
     model->cache_positions = (int)positions;
 }
 
-// Prints which answers are shorter than -g asks, if it is given.
-static void note_short_answers(const Answers *a) {
-    const Prompts *p = &a->prompts;
-    int n_short = 0;
-    for (int i = 0; i < p->n; i++) n_short += answer_length(a, length_of(p, i)) < opt.sample_tokens;
-    if (n_short && option_named("-g")->given)
-        print0("option -g %d: %d of the %d answers are shorter, because the model has %d positions\n",
-               opt.sample_tokens, n_short, p->n, a->positions);
+// Such an answer may end within a word. One note for all of them is enough.
+static void note_short_answer(Answers *a, int prompt) {
+    if (a->noted || answer_length(a, length_of(&a->prompts, prompt)) == opt.sample_tokens) return;
+    note0("note: an answer ends where its sequence has %d tokens, the limit of the model or -t\n",
+          a->positions);
+    a->noted = 1;
 }
 
 void answers_describe(Answers *a, GPT2 *model) {
     const int V = model->config.vocab_size;
-    int longest;
     a->positions = model->T;
     open_tokenizer(&a->tokenizer, V, NULL, AS_NUMBERS);
-    if (prompts_arrive()) {
-        stream_open(&a->stream, &a->tokenizer, V, a->positions);
-        longest = a->stream.longest;
-        model->cache_rows = 1;
-        model->B = longest;
-    } else {
-        prompts_open(&a->prompts, &a->tokenizer, V, a->positions);
-        longest = a->prompts.longest;
-        describe_rows(a, model);
-        note_short_answers(a);
-    }
+    prompts_open(&a->prompts, &a->tokenizer, V, a->positions);
+    describe_rows(a, model);
     model->inference = 1;
     model->recompute = 0;
     model->T = 1;
-    model->cache_T = longest + opt.sample_tokens - 1 < a->positions ? longest + opt.sample_tokens - 1
-                                                                    : a->positions;
-    if (prompts_arrive()) model->cache_positions = layers_cache_positions(model->cache_T);
+    const int wanted = a->prompts.longest + opt.sample_tokens - 1;
+    model->cache_T = wanted < a->positions ? wanted : a->positions;
+}
+
+static void add_row(const Answers *a, Generation *g, int prompt) {
+    const Prompts *p = &a->prompts;
+    const int n = length_of(p, prompt);
+    generation_add(g, tokens_of(p, prompt), n, n + answer_length(a, n),
+                   (uint64_t)opt.seed + p->lines[prompt] - 1);
 }
 
 Generation *answers_begin(Answers *a, const GPT2 *model) {
     const Prompts *p = &a->prompts;
     generation_begin(&a->generation, model);
-    for (int row = 0; row < model->cache_rows; row++) {
-        int i = prompt_of_row(p, row), n = length_of(p, i);
-        generation_add(&a->generation, tokens_of(p, i), n, n + answer_length(a, n),
-                       (uint64_t)opt.seed + p->lines[i] - 1);
-    }
+    for (int row = 0; row < model->cache_rows; row++) add_row(a, &a->generation, prompt_of_row(p, row));
     for (int i = 0; i < p->n; i++) {
         const int passes = answer_length(a, length_of(p, i));
         if (passes > a->generation.passes) a->generation.passes = passes;
+        note_short_answer(a, i);
     }
     zero_traffic_info(run.z, &a->traffic_at_start);
     zero_files_info(run.z, &a->files_at_start);
@@ -240,8 +231,9 @@ static void write_answer(FILE *f, const Answers *a, int i, const int *answer) {
 // Broadcasts every answer from its rank; rank 0 prints it.
 static void show_answers(const Answers *a) {
     const Prompts *p = &a->prompts;
-    const char *path = run.rank == 0 && opt.output ? in_output("answers.jsonl") : NULL;
-    FILE *f = path ? create_file(path) : NULL;
+    const int writes = run.rank == 0 && opt.output;
+    Text t;
+    if (writes) text_begin(&t);
     int *answer = malloc_check(opt.sample_tokens * sizeof *answer);
     for (int i = 0; i < p->n; i++) {
         const size_t bytes = answer_length(a, length_of(p, i)) * sizeof *answer;
@@ -249,10 +241,10 @@ static void show_answers(const Answers *a) {
         if (owner == run.rank) memcpy(answer, a->generation.rows[row].tokens + length_of(p, i), bytes);
         zero_check(zero_broadcast(run.z, owner, answer, bytes));
         print_answer(a, i, answer);
-        if (f) write_answer(f, a, i, answer);
+        if (writes) write_answer(t.f, a, i, answer);
     }
     free(answer);
-    if (f) close_file(f, path);
+    if (writes) write_to_output("answers.jsonl", &t);
 }
 
 // --------
@@ -310,8 +302,9 @@ static void print_phase(const char *name, const Phase *p, const Speed *s) {
 }
 
 static void save_speed(const Answers *a, const GPT2 *model, const Speed *s) {
-    const char *path = in_output("inference.json");
-    FILE *f = create_file(path);
+    Text t;
+    text_begin(&t);
+    FILE *f = t.f;
     fprintf(f, "{\"prompts\": %d, ", a->prompts.n);
     write_run(f, model);
     fprintf(f, " \"prefill_tokens\": %lld, \"prefill_tokens_per_s\": %.2f, \"prefill_ms\": %.3f,\n",
@@ -322,7 +315,7 @@ static void save_speed(const Answers *a, const GPT2 *model, const Speed *s) {
     fprintf(f, "\"nvme_bytes_a_pass\": %.0f,\n", s->from_nvme);
     write_memory(f);
     fprintf(f, "}\n");
-    close_file(f, path);
+    write_to_output("inference.json", &t);
 }
 
 void answers_end(Answers *a, const GPT2 *model) {
@@ -338,28 +331,18 @@ void answers_end(Answers *a, const GPT2 *model) {
 // --------
 // one prompt at a time: every rank computes the row, and rank 0 prints it while it grows
 
-// Such an answer may end within a word. One note for all of them is enough.
-static void note_cut_short(Answers *a) {
-    if (a->cut_short != 1) return;
-    note0("note: an answer ends where its sequence has %d tokens, the limit of the model or -t\n",
-          a->positions);
-    a->cut_short = 2;
-}
-
 int answers_next(Answers *a, const GPT2 *model, Generation *g) {
-    const PromptStream *s = &a->stream;
-    note_cut_short(a);
-    if (!stream_next(&a->stream)) return 0;
-    if (!a->cut_short) a->cut_short = answer_length(a, s->n) < opt.sample_tokens;
+    Prompts *p = &a->prompts;
+    if (!prompts_next(p)) return 0;
+    note_short_answer(a, 0);
     generation_begin(g, model);
-    generation_add(g, s->tokens, s->n, s->n + answer_length(a, s->n), (uint64_t)opt.seed + s->line - 1);
-    for (int t = 0; t < s->n; t++) print_token(&a->tokenizer, s->tokens[t]);
+    add_row(a, g, 0);
+    for (int t = 0; t < length_of(p, 0); t++) print_token(&a->tokenizer, p->tokens[t]);
     return 1;
 }
 
 int answers_free(Answers *a) {
-    const int failed = prompts_arrive() ? a->stream.failed : a->prompts.failed;
-    prompts_arrive() ? stream_close(&a->stream) : prompts_free(&a->prompts);
+    prompts_free(&a->prompts);
     tokenizer_free(&a->tokenizer);
-    return failed ? EXIT_FAILURE : EXIT_SUCCESS;
+    return a->prompts.failed ? EXIT_FAILURE : EXIT_SUCCESS;
 }

@@ -13,7 +13,7 @@
 #include "../../gpt2/layers.h"
 #include "../../gpt2/tokenizer.h"
 #include "../running/activations.h"
-// defines: Prompts, PromptStream
+// defines: Prompts
 #include "prompts.h"
 
 typedef struct {
@@ -66,10 +66,9 @@ void print_token(const Tokenizer *tokenizer, int token);
 
 typedef struct {
     Tokenizer tokenizer;
-    int positions;                // of a prompt and its answer, except the answer's last token
-    Prompts prompts;              // of a file
-    PromptStream stream;          // of any other source
-    int cut_short;                // 1: the last answer ended at the last position; 2: and a note said so
+    int positions;  // of a prompt and its answer, except the answer's last token
+    Prompts prompts;
+    int noted;                    // 1: a note said that answers end at the last position
     Generation generation;        // of this rank's rows
     double start_s, prefilled_s;  // when the first pass began and ended
     zero_traffic traffic_at_start;

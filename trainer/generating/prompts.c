@@ -55,17 +55,16 @@ static int read_numbers(const char *line, size_t bytes, int V, int number, int *
 }
 
 // Fills in at most one token per byte, or the end of text for an empty prompt. Returns their number, at most
-// `most`, or -1 with gpt2_last_error().
-static int read_prompt(const char *text, size_t bytes, Bpe *bpe, int eot_token, int V, int most, int number,
-                       int *tokens) {
+// p->T, or -1 with gpt2_last_error().
+static int read_prompt(const Prompts *p, const char *text, size_t bytes, int number, int *tokens) {
     if (bytes && text[bytes - 1] == '\r') bytes--;  // of a line that ends in CRLF
-    const int n = bpe ? read_text(bpe, text, bytes, number, tokens)
-                      : read_numbers(text, bytes, V, number, tokens);
-    if (n > most)
+    const int n = p->bpe ? read_text(p->bpe, text, bytes, number, tokens)
+                         : read_numbers(text, bytes, p->V, number, tokens);
+    if (n > p->T)
         return gpt2_fail("%s: its %d tokens do not fit into %d positions (-t, limited by the model); shorten "
                          "the prompt",
-                         where(number), n, most);
-    if (!n) tokens[0] = eot_token;
+                         where(number), n, p->T);
+    if (!n) tokens[0] = p->eot_token;
     return n ? n : 1;
 }
 
@@ -77,7 +76,7 @@ static Bpe *encoder_of(const Tokenizer *tokenizer) {
 }
 
 // --------
-// a file
+// all prompts at once
 
 static int count_lines(const char *text) {
     int n = 0;
@@ -88,6 +87,13 @@ static int count_lines(const char *text) {
 // Prints why a line cannot be answered. The other lines still are.
 static void note_failed(void) { note0("train_gpt2_zero: %s\n", gpt2_last_error()); }
 
+static void allocate(Prompts *p, size_t tokens, int prompts) {
+    p->tokens = malloc_check(tokens * sizeof *p->tokens);
+    p->first = malloc_check((prompts + 1) * sizeof *p->first);
+    p->lines = malloc_check(prompts * sizeof *p->lines);
+    p->n = p->longest = p->failed = p->first[0] = 0;
+}
+
 static void add_prompt(Prompts *p, int line, int tokens) {
     if (tokens > p->longest) p->longest = tokens;
     p->lines[p->n] = line;
@@ -95,16 +101,13 @@ static void add_prompt(Prompts *p, int line, int tokens) {
     p->n++;
 }
 
-void prompts_read(Prompts *p, const char *text, Bpe *bpe, int eot_token, int V, int T) {
+void prompts_read(Prompts *p, const char *text) {
     const int lines = count_lines(text);
     if (!lines) die("option --prompts %s: the file has no prompts", opt.prompts);
-    *p = (Prompts){ .tokens = malloc_check(strlen(text) * sizeof *p->tokens),
-                    .first = malloc_check((lines + 1) * sizeof *p->first),
-                    .lines = malloc_check(lines * sizeof *p->lines) };
-    p->first[0] = 0;
+    allocate(p, strlen(text), lines);
     for (int line = 1; line <= lines; line++) {
         const size_t bytes = strcspn(text, "\n");
-        const int n = read_prompt(text, bytes, bpe, eot_token, V, T, line, p->tokens + p->first[p->n]);
+        const int n = read_prompt(p, text, bytes, line, p->tokens + p->first[p->n]);
         if (n > 0) add_prompt(p, line, n);
         if (n < 0 && p->n + lines - line == 0) die("%s", gpt2_last_error());  // there is no other line
         if (n < 0) note_failed();
@@ -113,20 +116,40 @@ void prompts_read(Prompts *p, const char *text, Bpe *bpe, int eot_token, int V, 
     }
 }
 
-void prompts_free(Prompts *p) {
-    free(p->tokens);
-    free(p->first);
-    free(p->lines);
-}
-
-void prompts_open(Prompts *p, const Tokenizer *tokenizer, int V, int T) {
+static void read_file(Prompts *p) {
     if (access(opt.prompts, R_OK)) die("option --prompts: %s: %s", opt.prompts, strerror(errno));
     char *text = text_file_read(opt.prompts);
     if (!text) die("option --prompts: %s; --prompts - reads standard input", gpt2_last_error());
-    Bpe *bpe = encoder_of(tokenizer);
-    prompts_read(p, text, bpe, tokenizer->eot_token, V, T);
-    bpe_free(bpe);
+    prompts_read(p, text);
     free(text);
+}
+
+static void read_argument(Prompts *p) {
+    allocate(p, strlen(opt.prompt) + 1, 1);
+    const int n = read_prompt(p, opt.prompt, strlen(opt.prompt), 1, p->tokens);
+    gpt2_check(n < 0);
+    add_prompt(p, 1, n);
+}
+
+void prompts_open(Prompts *p, const Tokenizer *tokenizer, int V, int T) {
+    const int waits = prompts_arrive() && !opt.prompt;  // for lines of standard input
+    *p = (Prompts){ .eot_token = tokenizer->eot_token, .V = V, .T = T };
+    if (run.rank == 0 || !waits) p->bpe = encoder_of(tokenizer);
+    if (waits) {
+        allocate(p, T, 1);
+        add_prompt(p, 0, T);
+        return;
+    }
+    opt.prompt ? read_argument(p) : read_file(p);
+    bpe_free(p->bpe);  // GPT-2's takes 50 MiB
+    p->bpe = NULL;
+}
+
+void prompts_free(Prompts *p) {
+    bpe_free(p->bpe);
+    free(p->tokens);
+    free(p->first);
+    free(p->lines);
 }
 
 // --------
@@ -174,48 +197,35 @@ static const char *next_line(double seconds, size_t *bytes) {
 // --------
 // one after the other
 
-void stream_open(PromptStream *s, const Tokenizer *tokenizer, int V, int T) {
-    *s = (PromptStream){ .eot_token = tokenizer->eot_token, .V = V, .longest = T };
-    if (run.rank == 0 || opt.prompt) s->bpe = encoder_of(tokenizer);
-    const size_t bytes = opt.prompt ? strlen(opt.prompt) + 1 : (size_t)T;
-    s->tokens = malloc_check(bytes * sizeof *s->tokens);
-    if (!opt.prompt) return;
-    s->n = read_prompt(opt.prompt, bytes - 1, s->bpe, s->eot_token, V, T, 1, s->tokens);
-    gpt2_check(s->n < 0);
-    s->longest = s->n;
-}
-
 // Returns the number of tokens in the next line; 0: no line yet, or one that cannot be answered; -1: the
 // input has ended.
-static int take_line(PromptStream *s, double seconds) {
+static int take_line(Prompts *p, double seconds) {
     size_t bytes;
     const char *line = next_line(seconds, &bytes);
     if (!line) return input.ended ? -1 : 0;
     int *tokens = malloc_check((bytes + 1) * sizeof *tokens);
-    const int n = read_prompt(line, bytes, s->bpe, s->eot_token, s->V, s->longest, ++s->line, tokens);
-    if (n > 0) memcpy(s->tokens, tokens, n * sizeof *tokens);
+    const int n = read_prompt(p, line, bytes, ++p->lines[0], tokens);
+    if (n > 0) memcpy(p->tokens, tokens, n * sizeof *tokens);
     if (n < 0) note_failed();
-    s->failed |= n < 0;
+    p->failed |= n < 0;
     free(tokens);
     return n > 0 ? n : 0;
 }
 
-int stream_next(PromptStream *s) {
+int prompts_next(Prompts *p) {
     // Rank 0 contacts the other ranks at intervals well below their timeout.
     const double pause_s = opt.zero.comm.timeout_s < 4 ? opt.zero.comm.timeout_s / 4 : 1;
-    if (opt.prompt) return !s->line++;
+    int n = 0;
+    if (opt.prompt) return !p->taken++;
     if (isatty(STDIN_FILENO)) print0("> ");
-    for (s->n = 0; !s->n;) {
-        if (run.rank == 0) s->n = take_line(s, pause_s);
-        zero_check(zero_broadcast(run.z, 0, &s->n, sizeof s->n));
+    while (!n) {
+        if (run.rank == 0) n = take_line(p, pause_s);
+        zero_check(zero_broadcast(run.z, 0, &n, sizeof n));
     }
-    if (s->n < 0 && isatty(STDIN_FILENO)) print0("\n");
-    if (s->n < 0) return 0;
-    zero_check(zero_broadcast(run.z, 0, s->tokens, s->n * sizeof *s->tokens));
+    if (n < 0 && isatty(STDIN_FILENO)) print0("\n");
+    if (n < 0) return 0;
+    p->first[1] = n;
+    zero_check(zero_broadcast(run.z, 0, p->lines, sizeof *p->lines));
+    zero_check(zero_broadcast(run.z, 0, p->tokens, n * sizeof *p->tokens));
     return 1;
-}
-
-void stream_close(PromptStream *s) {
-    bpe_free(s->bpe);
-    free(s->tokens);
 }

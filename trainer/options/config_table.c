@@ -10,19 +10,32 @@ enum { VALUE = ZERO_DEEPSPEED_VALUE, REASON = 400 };
 // --------
 // the reasons
 
-// Returns how the default of a setting that the file leaves out differs from DeepSpeed's; NULL: it does not.
-static const char *default_of_deepspeed(const char *name) {
-    static const struct {
-        const char *name, *note;
-    } notes[] = {
-        { "trainer.grad_clip", "default; DeepSpeed's own default has been 1 since 2026, and was 0 before" },
-        { "trainer.lr", "default; DeepSpeed's own default is 1e-3" },
-        { "trainer.beta2", "default; DeepSpeed's own default is 0.999" },
-        { "trainer.schedule", "default; without a scheduler DeepSpeed's learning rate is constant" },
-    };
-    for (size_t i = 0; i < sizeof notes / sizeof *notes; i++)
-        if (!strcmp(name, notes[i].name)) return notes[i].note;
-    return NULL;
+typedef struct {
+    const char *name, *note;
+} Note;
+
+static const Note of_defaults[] = {
+    { "reduce_bucket_size", "default: 0 means the size of the largest block" },
+    { "comm.window_bytes", "default: 0 means as needed" },
+    { "comm.nccl", "default: -1 means NCCL if it can be used" },
+    { "debug.poison", "default: -1 means only with ZERO_POISON=1" },
+    { "debug.check_steps", "default: -1 means none, but all with ZERO_CHECK=1" },
+    { "trainer.steps", "default: -1 means one epoch" },
+    { NULL, "default" },
+};
+
+// Defaults of settings that the file leaves out, if DeepSpeed's differ.
+static const Note beside_deepspeed[] = {
+    { "trainer.grad_clip", "default; DeepSpeed's own default has been 1 since 2026, and was 0 before" },
+    { "trainer.lr", "default; DeepSpeed's own default is 1e-3" },
+    { "trainer.beta2", "default; DeepSpeed's own default is 0.999" },
+    { "trainer.schedule", "default; without a scheduler DeepSpeed's learning rate is constant" },
+    { NULL, NULL },
+};
+
+static const char *note_of(const Note *notes, const char *name) {
+    while (notes->name && strcmp(notes->name, name)) notes++;
+    return notes->note;
 }
 
 // Returns the source of a value that neither the file nor an option sets, or NULL for a default.
@@ -47,17 +60,7 @@ static const char *derivation(const char *name) {
     if (!strcmp(name, "trainer.rows") && opt.rows_a_step) return "train_batch_size / (ranks x micro-batches)";
     if (!strcmp(name, "offload.gradients") && c->offload.optimizer && c->stage >= 2)
         return "follows the optimizer states, but not to NVMe";
-    return zero_file() && !zero_file_key(name) ? default_of_deepspeed(name) : NULL;
-}
-
-static const char *default_of(const char *name) {
-    if (!strcmp(name, "reduce_bucket_size")) return "default: 0 means the size of the largest block";
-    if (!strcmp(name, "comm.window_bytes")) return "default: 0 means as needed";
-    if (!strcmp(name, "comm.nccl")) return "default: -1 means NCCL if it can be used";
-    if (!strcmp(name, "debug.poison")) return "default: -1 means only with ZERO_POISON=1";
-    if (!strcmp(name, "debug.check_steps")) return "default: -1 means none, but all with ZERO_CHECK=1";
-    if (!strcmp(name, "trainer.steps")) return "default: -1 means one epoch";
-    return "default";
+    return zero_file() && !zero_file_key(name) ? note_of(beside_deepspeed, name) : NULL;
 }
 
 // Writes the file's name and the key's line.
@@ -81,7 +84,7 @@ static int write_reason(const char *name, const Option *o, char *text) {
     }
     if (k && *k->remark) derived = k->remark;
     snprintf(text, REASON, "%s%s%s", k ? place : "", k ? " is auto: " : "",
-             derived ? derived : default_of(name));
+             derived ? derived : note_of(of_defaults, name));
     return derived != NULL;
 }
 

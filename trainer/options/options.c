@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <limits.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -322,9 +321,6 @@ static void check_needs(const Option *o) {
 }
 
 void settle_options(void) {
-    if (opt.zero.debug.naive && opt.zero.stage)
-        die("option --naive 1: the naive path is plain data parallelism; it needs -z 0, not -z %d",
-            opt.zero.stage);
     if (opt.cpu_checkpointing && opt.recompute >= 0 && opt.recompute != 3)
         die("option --cpu-checkpointing: it keeps the inputs of blocks on the host, so it needs -r 3, not "
             "-r %d",
@@ -418,62 +414,49 @@ static size_t read_command(const char *process, char command[COMMAND]) {
     return n < COMMAND ? n : 0;
 }
 
-static char resuming[2 * COMMAND];  // the command so far
-
-static void add(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-static void add(const char *fmt, ...) {
-    const size_t n = strlen(resuming);
-    va_list args;
-    va_start(args, fmt);
-    vsnprintf(resuming + n, sizeof resuming - n, fmt, args);
-    va_end(args);
-}
-
-static void add_word(const char *word) {
+static void add_word(FILE *f, const char *word) {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
     if (*word && !word[strspn(word, plain)]) {
-        add("%s ", word);
+        fprintf(f, "%s ", word);
         return;
     }
-    add("'");
-    for (const char *c = word; *c; c++) add(*c == '\'' ? "'\\''" : "%c", *c);
-    add("' ");
+    fputc('\'', f);
+    for (const char *c = word; *c; c++) fprintf(f, *c == '\'' ? "'\\''" : "%c", *c);
+    fputs("' ", f);
 }
 
 // Adds the launcher's part of the command: the parent's command line up to this process's own. If the
 // parent is not a launcher, the command is that of one rank.
-static void add_launcher(void) {
+static void add_launcher(FILE *f) {
     static char own[COMMAND], launcher[COMMAND];
     char parent[24];
     snprintf(parent, sizeof parent, "%d", (int)getppid());
     const size_t n_own = read_command("self", own), n = read_command(parent, launcher), before = n - n_own;
     const int is_launcher = n_own && n > n_own && !launcher[before - 1] &&
                             !memcmp(launcher + before, own, n_own);
-    if (!is_launcher && run.ranks > 1) add("(on every rank, with the same launcher) ");
+    if (!is_launcher && run.ranks > 1) fputs("(on every rank, with the same launcher) ", f);
     if (!is_launcher) return;
-    for (const char *word = launcher; word < launcher + before; word += strlen(word) + 1) add_word(word);
+    for (const char *word = launcher; word < launcher + before; word += strlen(word) + 1) add_word(f, word);
 }
 
-const char *resume_command(const char *checkpoint, const char *output) {
+char *resume_command(const char *checkpoint, const char *output) {
     char **argv = given_argv;
-    *resuming = 0;
-    add_launcher();
-    add_word(argv[0]);
+    Text t;
+    text_begin(&t);
+    add_launcher(t.f);
+    add_word(t.f, argv[0]);
     for (int i = 1, words; i < given_argc; i += words) {
         const Argument a = argument_at(given_argc, argv, i);
         const char *name = a.option->name;
         words = a.words;
         if (!strcmp(name, "-y") || !strcmp(name, "--resume") || (output && !strcmp(name, "-o"))) continue;
-        for (int k = i; k < i + words; k++) add_word(argv[k]);
+        for (int k = i; k < i + words; k++) add_word(t.f, argv[k]);
     }
-    if (!checkpoint) {
-        add("-y 1");
-        return resuming;
-    }
-    add("--resume ");
-    add_word(checkpoint);
-    add("-o ");
-    add_word(output);
-    resuming[strlen(resuming) - 1] = 0;  // the last blank
-    return resuming;
+    add_word(t.f, checkpoint ? "--resume" : "-y");
+    add_word(t.f, checkpoint ? checkpoint : "1");
+    if (output) add_word(t.f, "-o");
+    if (output) add_word(t.f, output);
+    char *command = text_end(&t);
+    command[strlen(command) - 1] = 0;  // the last blank
+    return command;
 }

@@ -35,9 +35,9 @@ void parse_options(int argc, char **argv);
 // Checks combinations of options, after --zero-config's file has set some of them.
 void settle_options(void);
 // Returns this run's command, quoted for a shell and including the launcher's part (mpirun), with its resume
-// options replaced: by -y 1 or, if `checkpoint` is given, by --resume and -o with these values. Valid until
-// the next call.
-const char *resume_command(const char *checkpoint, const char *output);
+// options replaced: by -y 1 or, if `checkpoint` is given, by --resume and -o with these values. The caller
+// frees it.
+char *resume_command(const char *checkpoint, const char *output);
 
 // The table of options, for code that goes through all of them.
 typedef enum {

@@ -11,7 +11,7 @@ static int is_read;
 
 const zero_deepspeed *zero_file(void) { return is_read ? &contents : NULL; }
 
-static zero_deepspeed_key *key_of(const char *setting) {
+zero_deepspeed_key *zero_file_key(const char *setting) {
     for (int i = 0; is_read && i < contents.n; i++) {
         zero_deepspeed_key *k = &contents.keys[i];
         if (k->fate == ZERO_KEY_HONOURED && !strcmp(k->setting, setting)) return k;
@@ -19,23 +19,18 @@ static zero_deepspeed_key *key_of(const char *setting) {
     return NULL;
 }
 
-const zero_deepspeed_key *zero_file_key(const char *setting) { return key_of(setting); }
-
 // --------
 // the list of keys that end the run
 
-static FILE *refusals;  // a line for each
-static char *refused_lines;
-static size_t refused_bytes;
+static Text refusals;  // a line for each
 static int n_refused;
 
 static void refuse(const zero_deepspeed_key *k, const char *remark) {
     char value[70], options[64] = "";
     snprintf(value, sizeof value, strlen(k->value) < 64 ? "%s" : "%.60s...", k->value);
     if (k->fate == ZERO_KEY_REFUSED) options_of_settings(k->setting, options, sizeof options);
-    if (!refusals) refusals = open_memstream(&refused_lines, &refused_bytes);
-    if (!refusals) die("out of memory for the keys of %s", opt.zero_config);
-    fprintf(refusals, "\n  %s:%d: %s: %s%s%s%s%s%s", opt.zero_config, k->line, k->key, value,
+    if (!refusals.f) text_begin(&refusals);
+    fprintf(refusals.f, "\n  %s:%d: %s: %s%s%s%s%s%s", opt.zero_config, k->line, k->key, value,
             *value ? ": " : "", remark, *options ? " (option " : "", options, *options ? ")" : "");
     n_refused++;
 }
@@ -47,11 +42,9 @@ static void refuse_as_read(const zero_deepspeed *file) {
 
 void end_if_refused(int settings_shown) {
     if (!n_refused || (opt.print_config && !settings_shown)) return;
-    const int failed = fclose(refusals);
-    refusals = NULL;
-    if (failed) die("out of memory for the keys of %s", opt.zero_config);
-    if (n_refused == 1) die("option --zero-config: %s", refused_lines + strlen("\n  "));
-    die("option --zero-config: %d keys cannot be honoured:%s", n_refused, refused_lines);
+    const char *lines = text_end(&refusals);
+    if (n_refused == 1) die("option --zero-config: %s", lines + strlen("\n  "));
+    die("option --zero-config: %d keys cannot be honoured:%s", n_refused, lines);
 }
 
 // --------
@@ -117,7 +110,7 @@ static void take_key(zero_deepspeed_key *k) {
 // A wire dtype other than fp32 contradicts --comm-type fp32. It comes from the file's dtype, so --dtype
 // overrides it.
 static void judge_wire(void) {
-    zero_deepspeed_key *wire = key_of("comm.reduce_fp32");
+    zero_deepspeed_key *wire = zero_file_key("comm.reduce_fp32");
     if (!wire || sets_an_option(wire) || !strcmp(wire->value, "auto")) return;
     if (!strcmp(opt.comm_type, "fp32"))
         refuse(wire, "option --comm-type is fp32; remove one of them");
@@ -190,7 +183,7 @@ void check_zero_file(const GPT2 *model, int micro_batches) {
     if (zero_deepspeed_read(&asked, &file, opt.zero_config)) refuse_as_read(&file);
     snprintf(remark, sizeof remark, "-d, -b, -t and the ranks give %d micro-batches, %lld rows per step",
              micro_batches, rows);
-    if (!n_refused && asked.micro_batches != micro_batches) refuse(key_of("micro_batches"), remark);
-    if (opt.rows_a_step && opt.rows_a_step != rows) refuse(key_of("trainer.rows_a_step"), remark);
+    if (!n_refused && asked.micro_batches != micro_batches) refuse(zero_file_key("micro_batches"), remark);
+    if (opt.rows_a_step && opt.rows_a_step != rows) refuse(zero_file_key("trainer.rows_a_step"), remark);
     end_if_refused(0);
 }

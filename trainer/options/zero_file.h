@@ -19,6 +19,6 @@ void end_if_refused(int settings_shown);
 // Returns the file's contents, or NULL without a file.
 const zero_deepspeed *zero_file(void);
 // Returns the file's key for a setting, even if its value is "auto"; NULL: none.
-const zero_deepspeed_key *zero_file_key(const char *setting);
+zero_deepspeed_key *zero_file_key(const char *setting);
 
 #endif

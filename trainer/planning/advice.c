@@ -2,7 +2,6 @@
 #include <limits.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include "../checkpoints/saving.h"
@@ -43,7 +42,7 @@ typedef struct {
     size_t more;       // bytes that the process needs in addition with the options of this level
     int level[CHANGES], levels[CHANGES];
     GPT2 model;  // with the options of this level
-    FILE *list;  // one line per set of options
+    Text list;   // one line per set of options
     int n_listed;
     // the plugin's memory by accumulation, sub-group size, tiers and stage; 0 on the device: not planned yet
     Bytes plans[2][SUB_GROUP_SIZES][MIXTURES][4];
@@ -181,21 +180,22 @@ static Bytes bytes_of_level(Search *s) {
 static void list_level(Search *s, const Bytes *bytes) {
     static const char *const places[] = { "", " on the host", " on NVMe" };
     char before[PATH_MAX], now[PATH_MAX];
-    fprintf(s->list, "\n ");
+    FILE *list = s->list.f;
+    fprintf(list, "\n ");
     for (const Option *o = option_table; o < option_table + num_options; o++) {
         if (!o->value) continue;
         option_text(o, &s->now, before, sizeof before);
         option_text(o, &opt, now, sizeof now);
         if (strcmp(before, now))
-            fprintf(s->list, " %s%s%s", o->name, o->kind == FLAG ? "" : " ", o->kind == FLAG ? "" : now);
+            fprintf(list, " %s%s%s", o->name, o->kind == FLAG ? "" : " ", o->kind == FLAG ? "" : now);
     }
     for (int i = 0; i < PLACES; i++) {
         if (!bytes->on[i]) continue;
-        fprintf(s->list, "%s%.0f", i ? ", " : " (", mib(bytes->on[i]));
-        if (s->room.on[i] < SIZE_MAX) fprintf(s->list, " of %.0f", mib(room_on(s, i)));
-        fprintf(s->list, " MiB%s", places[i]);
+        fprintf(list, "%s%.0f", i ? ", " : " (", mib(bytes->on[i]));
+        if (s->room.on[i] < SIZE_MAX) fprintf(list, " of %.0f", mib(room_on(s, i)));
+        fprintf(list, " MiB%s", places[i]);
     }
-    fprintf(s->list, ")");
+    fprintf(list, ")");
     s->n_listed++;
 }
 
@@ -206,7 +206,7 @@ static void list_level(Search *s, const Bytes *bytes) {
 // memory.
 static void begin_search(Search *s, const GPT2 *model, const zero_config *config) {
     Options *now = &s->now;
-    const int resumes = checkpoint_batch() && !opt.resume_anyway;  // -t and -d must not change
+    const int resumes = checkpoint_saved() && !opt.resume_anyway;  // -t and -d must not change
     s->config = config;
     s->model = *model;
     s->tokens = (long long)model->B * model->T * run.ranks * config->micro_batches;
@@ -253,20 +253,19 @@ static void list_what_fits(Search *s) {
 
 void out_of_memory(const GPT2 *model, const zero_config *config) {
     static Search s;
-    char *text = NULL;
-    size_t size;
     zero_failure failure = *zero_last_failure();
     const char *more = on_cuda() ? "more ranks or larger devices" : "more ranks or more memory";
     // Before the plugin exists, rank 0 reports the failure, and can advise only on its own memory.
     if (!run.z && (run.rank > 0 || failure.rank > 0)) die_of_plugin(&failure, "");
     if (run.z) print_memory();
-    s.list = open_memstream(&text, &size);
-    if (!s.list || find_room(&s.room, config)) die_of_plugin(&failure, "");
+    text_begin(&s.list);
+    if (find_room(&s.room, config)) die_of_plugin(&failure, "");
     if (on_cuda()) gpt2_check(layers_cuda_tune(NULL, NULL, 0));  // no tuning: only the memory matters
+    FILE *list = s.list.f;
     begin_search(&s, model, config);
     s.beside = bytes_beside(config);
-    if (s.beside) fprintf(s.list, ", besides %.0f MiB for compiled code and threads' stacks", mib(s.beside));
-    fprintf(s.list, ". What would fit:");
+    if (s.beside) fprintf(list, ", besides %.0f MiB for compiled code and threads' stacks", mib(s.beside));
+    fprintf(list, ". What would fit:");
 
     // The current options have just failed, so they do not fit, whatever their plan.
     const Bytes now = bytes_of_level(&s);
@@ -278,13 +277,13 @@ void out_of_memory(const GPT2 *model, const zero_config *config) {
         list_what_fits(&s);
     }
     if (!s.n_listed && model->inference)
-        fprintf(s.list, " nothing, at any stage or tier; use fewer or shorter prompts, a lower -g, or %s",
+        fprintf(list, " nothing, at any stage or tier; use fewer or shorter prompts, a lower -g, or %s",
                 more);
     else if (!s.n_listed)
-        fprintf(s.list,
-                " nothing, at any stage, tier, --sub-group-size, -r, -b, -t or -d: the model needs %s", more);
+        fprintf(list, " nothing, at any stage, tier, --sub-group-size, -r, -b, -t or -d: the model needs %s",
+                more);
     else if (opt.zero_config)
-        fprintf(s.list, "\n  (%s sets some of these; change them there)", opt.zero_config);
+        fprintf(list, "\n  (%s sets some of these; change them there)", opt.zero_config);
     opt = s.now;
-    die_of_plugin(&failure, fclose(s.list) ? "" : text);
+    die_of_plugin(&failure, text_end(&s.list));
 }

@@ -71,14 +71,6 @@ static void require_shards(const char *option, const char *pattern) {
 // --------
 // the model and its tokenizer
 
-static void refuse_checkpoint(void) {
-    char model[OUTPUT_PATH];
-    if (!checkpoint_model_of(model, opt.model) && file_is_there(model))
-        die("option -e %s: this is a checkpoint; its model is -e %s", opt.model, model);
-    die("option -e %s: this is a checkpoint; --export %s --to NAME.bin writes its model", opt.model,
-        opt.model);
-}
-
 // If -e is a folder of checkpoints, uses the model file of the newest one.
 static void find_model(void) {
     GPT2Config config;
@@ -94,7 +86,10 @@ static void find_model(void) {
                 opt.model);
         return;  // its sizes are wrong
     }
-    if (is_checkpoint(opt.model)) refuse_checkpoint();
+    if (is_checkpoint(opt.model))
+        die("option -e %s: this is a checkpoint; -e takes the model_NNNNNNNN.bin beside it, and --export %s "
+            "--to NAME.bin writes one",
+            opt.model, opt.model);
     const char *path = model_file_in(opt.model, &fd);
     if (!path)
         die("option -e %s: this folder has neither a complete checkpoint nor model.safetensors", opt.model);
@@ -140,7 +135,7 @@ void describe_model(GPT2 *model, int resume_step) {
         check_model_file("-e", opt.model);
     if (resume_step < 0) find_model();
     if (resume_step >= 0)
-        checkpoint_config(&model->config);
+        model->config = checkpoint_saved()->config;
     else
         gpt2_check(gpt2_config_named(opt.model, model_path(), &model->config));
     if (on_cuda()) check_rows(&model->config);
@@ -191,10 +186,8 @@ static const char *usual_tokenizer(int V) {
 // Returns the tokenizer next to a model file or a checkpoint; NULL: there is none.
 static const char *tokenizer_beside(const char *model) {
     static char path[OUTPUT_PATH];
-    size_t folder = strlen(model);
-    while (folder && model[folder - 1] == '/') folder--;
-    while (folder && model[folder - 1] != '/') folder--;
-    snprintf(path, sizeof path, "%.*s%s", (int)folder, model, TOKENIZER_FILE);
+    size_t end;
+    snprintf(path, sizeof path, "%.*s%s", (int)last_name(model, &end), model, TOKENIZER_FILE);
     return file_is_there(path) ? path : NULL;
 }
 
@@ -250,8 +243,8 @@ static void refuse_batch(const GPT2 *m, long long tokens_a_step, int of_checkpoi
 void data_divide(TrainingData *d, const GPT2 *m) {
     d->tokens_at_once = (long long)m->B * m->T * run.ranks;
     long long of_file = d->tokens_at_once * (opt.micro_batches ? opt.micro_batches : 1);
-    long long saved = opt.micro_batches ? 0 : checkpoint_batch();
-    long long tokens_a_step = opt.total_batch > 0 ? opt.total_batch : saved ? saved : of_file;
+    const SavedRun *saved = opt.micro_batches ? NULL : checkpoint_saved();
+    long long tokens_a_step = opt.total_batch > 0 ? opt.total_batch : saved ? saved->tokens_a_step : of_file;
     if (tokens_a_step % d->tokens_at_once) refuse_batch(m, tokens_a_step, opt.total_batch <= 0 && saved);
     if (tokens_a_step / d->tokens_at_once > INT32_MAX)
         die("option -d %lld: needs %lld micro-batches per step, which is too many; raise -b", tokens_a_step,
@@ -336,9 +329,9 @@ static void describe_stored(FILE *f) {
 
 static void describe_model_source(FILE *f, int resume_step) {
     if (resume_step >= 0) {
-        const char *path = checkpoint_evidence();
+        const char *manifest = in_folder(checkpoint_chosen(), "manifest.json");
         fprintf(f, "checkpoint to resume = step %d\n", resume_step);
-        fprintf(f, "its %s = a file of %s\n", basename(path), print_of(path, FILE_BLOCKS));
+        fprintf(f, "its manifest.json = a file of %s\n", print_of(manifest, FILE_BLOCKS));
         return;
     }
     fprintf(f, "checkpoint to resume = %s\n", opt.resume ? "none" : "not requested");
@@ -358,10 +351,9 @@ static void describe_shards(FILE *f, const char *option, const DataLoader *l) {
 }
 
 char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, const DataLoader *val) {
-    char *text = NULL;
-    size_t bytes;
-    FILE *f = open_memstream(&text, &bytes);
-    if (!f) die("out of memory while comparing the ranks' inputs");
+    Text t;
+    text_begin(&t);
+    FILE *f = t.f;
     for (int i = 0; i < num_options; i++) describe_option(f, &option_table[i]);
     fprintf(f, "--device %s = %s\n", opt.device, run.layers->device);
     fprintf(f, "--dtype %s = %s\n", opt.dtype, dtype_name(model->dtype));
@@ -379,7 +371,5 @@ char *must_be_same(const GPT2 *model, int resume_step, const DataLoader *train, 
     if (!is_answering(&opt) && opt.val_every) describe_shards(f, "-j", val);
     if (!is_answering(&opt) && opt.hellaswag)
         fprintf(f, "--hellaswag = a file of %s\n", print_of(opt.hellaswag_data, FILE_BLOCKS));
-    int failed = ferror(f);
-    if (fclose(f) || failed) die("out of memory while comparing the ranks' inputs");
-    return text;
+    return text_end(&t);
 }

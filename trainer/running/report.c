@@ -1,5 +1,6 @@
 #include "report.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -61,19 +62,21 @@ static void update_bar(const Report *r, const GPT2 *model, double loss) {
 
 #define MAIN_LOG "main.log"
 #define METRICS "metrics.jsonl"
-enum { LOGS = 2 };
-static const char *const logs[LOGS] = { MAIN_LOG, METRICS };
 
 static void log_line(const char *name, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 static void log_line(const char *name, const char *fmt, ...) {
+    const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     va_list args;
     if (run.rank != 0 || !opt.output) return;
     const char *path = in_output("%s", name);
-    FILE *f = append_to_file(path);
+    const int fd = open(path, flags, 0666);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "a");
+    if (!f) die("%s: %s", path, strerror(errno));
     va_start(args, fmt);
     vfprintf(f, fmt, args);
     va_end(args);
-    close_file(f, path);
+    const int failed = ferror(f);
+    if (fclose(f) || failed) die("%s: not written: %s", path, strerror(errno));
 }
 
 // --------
@@ -92,58 +95,44 @@ int logs_exist(void) { return opt.output && (has_lines(MAIN_LOG) || has_lines(ME
 // --------
 // removing lines
 
-typedef struct {
-    int step, validates;
-} Cut;
-
 // Returns 1 if the line stays. In main.log "s:4 trl:.." belongs to the step after 4; "s:4 tel:.." and
 // "s:4 eval:.." to the validation at step 4.
-static int keeps(const Cut *c, const char *line) {
+static int keeps(const char *line, int step, int validates) {
     char kind[4];
     int n;
-    if (sscanf(line, "{\"step\": %d,", &n) == 1) return n <= c->step;
+    if (sscanf(line, "{\"step\": %d,", &n) == 1) return n <= step;
     if (sscanf(line, "s:%d %3[a-z]:", &n, kind) != 2) return 1;
-    return n < c->step || (n == c->step && strcmp(kind, "trl") && !c->validates);
+    return n < step || (n == step && strcmp(kind, "trl") && !validates);
 }
 
-// Copies the lines to keep. Drops an incomplete last line, left by a process that died. Returns the number of
-// lines not copied.
-static int copy_lines(FILE *from, FILE *to, const Cut *c) {
+// Replaces a log with the lines to keep, unless it has no others. Drops an incomplete last line, left by a
+// process that died.
+static void cut_log(const char *name, int step, int validates) {
+    const char *path = in_output("%s", name);
     char *line = NULL;
     size_t room = 0;
-    int cut = 0;
-    for (ssize_t n = getline(&line, &room, from); n > 0; n = getline(&line, &room, from)) {
-        if (line[n - 1] == '\n' && keeps(c, line))
-            fwrite(line, 1, (size_t)n, to);
-        else
-            cut++;
-    }
-    free(line);
-    return cut;
-}
-
-// Replaces a log with the lines to keep. The new file is complete on disk before it gets its name.
-static void cut_log(const char *name, const Cut *c) {
-    const char *path = in_output("%s", name), *temporary = in_output("%s.tmp", name);
+    disk_file to;
     FILE *from;
     if (disk_open_stream(path, &from)) die("option -o: %s", gpt2_last_error());
     if (!from) return;
-    FILE *to = create_file(temporary);
-    int cut = copy_lines(from, to, c);
-    if (ferror(from)) die("%s: cannot be read: %s", path, strerror(errno));
-    fclose(from);  // nothing was written
-    if (cut) {
-        commit_file(to, temporary, path);
-        return;
+    int failed = disk_create(&to, path), cut = 0;
+    for (ssize_t n; !failed && (n = getline(&line, &room, from)) > 0;) {
+        if (line[n - 1] == '\n' && keeps(line, step, validates))
+            failed = disk_write(&to, line, (size_t)n);
+        else
+            cut++;
     }
-    fclose(to);  // nothing to remove
-    unlink(temporary);
+    if (!failed && ferror(from)) failed = gpt2_fail("%s: cannot be read: %s", path, strerror(errno));
+    free(line);
+    fclose(from);  // nothing was written
+    if (disk_finish(&to, failed || !cut) && cut) failed = -1;
+    gpt2_check(failed);
 }
 
 void logs_continue(int step, int validates) {
-    const Cut c = { step, validates };
     if (run.rank != 0 || !logs_exist()) return;
-    for (int i = 0; i < LOGS; i++) cut_log(logs[i], &c);
+    cut_log(MAIN_LOG, step, validates);
+    cut_log(METRICS, step, validates);
 }
 
 // --------
@@ -156,24 +145,13 @@ static const char *json_number(char text[32], double x) {
     return text;
 }
 
-#define MAIN_LINE "s:%d trl:%.4f lr:%.6f norm:%.2f\n"
-#define METRICS_LINE                                                                                   \
-    "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %s, \"lr\": %.9g, \"ms\": %.3f, \"tokens_per_s\": " \
-    "%.2f}\n"
-
 static void log_step(const StepResult *step, double seconds, double rate) {
     char norm[32];  // null in a step that overflowed
-    log_line(MAIN_LOG, MAIN_LINE, run.step, step->loss, step->lr, step->norm);
-    log_line(METRICS, METRICS_LINE, run.step + 1, step->loss, json_number(norm, step->norm), step->lr,
-             seconds * 1e3, rate);
-}
-
-int logs_bytes_a_step(int steps) {
-    const double third = 1.0 / 3;  // has as many digits as a format prints
-    char norm[32];
-    return snprintf(NULL, 0, MAIN_LINE, steps, third, third, third) +
-           snprintf(NULL, 0, METRICS_LINE, steps, third, json_number(norm, third), third, 1e3 * third,
-                    1e6 * third);
+    log_line(MAIN_LOG, "s:%d trl:%.4f lr:%.6f norm:%.2f\n", run.step, step->loss, step->lr, step->norm);
+    log_line(METRICS,
+             "{\"step\": %d, \"loss\": %.9g, \"grad_norm\": %s, \"lr\": %.9g, \"ms\": %.3f, "
+             "\"tokens_per_s\": %.2f}\n",
+             run.step + 1, step->loss, json_number(norm, step->norm), step->lr, seconds * 1e3, rate);
 }
 
 int summary_exists(void) { return run.rank == 0 && opt.output && file_is_there(in_output("summary.json")); }
@@ -200,14 +178,14 @@ void write_memory(FILE *f) {
 
 // Writes run.json at the start, so that plots can describe a run that has not finished.
 static void save_run(const GPT2 *model) {
-    const char *temporary = in_output("run.json.tmp");
-    FILE *f = create_file(temporary);
-    fprintf(f, "{\"model\": \"%s\", \"parameters\": %lld,\n ", sizes_of(&model->config),
+    Text t;
+    text_begin(&t);
+    fprintf(t.f, "{\"model\": \"%s\", \"parameters\": %lld,\n ", sizes_of(&model->config),
             (long long)gpt2_num_parameters(&model->config));
-    write_run(f, model);
-    write_memory(f);
-    fprintf(f, "}\n");
-    commit_file(f, temporary, in_output("run.json"));
+    write_run(t.f, model);
+    write_memory(t.f);
+    fprintf(t.f, "}\n");
+    write_to_output("run.json", &t);
 }
 
 // Returns 1 if this process writes the files in -o.
@@ -376,14 +354,6 @@ static void write_summary(FILE *f, const Summary *s) {
     fprintf(f, "}\n");
 }
 
-// Writes to a temporary file first, so summary.json is either complete or absent.
-static void save_summary(const Summary *s) {
-    const char *temporary = in_output("summary.json.tmp");
-    FILE *f = create_file(temporary);
-    write_summary(f, s);
-    commit_file(f, temporary, in_output("summary.json"));
-}
-
 void report_end(Report *r, const GPT2 *model) {
     Summary s = { .report = r, .model = model };
     bar_end();
@@ -405,7 +375,12 @@ void report_end(Report *r, const GPT2 *model) {
                "NVMe, all ranks: %.2f MiB written per step, %.3g TB per day at the median step\n",
                mib(s.read), mib(s.read + s.not_read), mib(s.written), s.waited_s * 1e3, mib(s.written_by_all),
                s.written_tb_a_day);
-    if (writes_files(r)) save_summary(&s);
+    if (writes_files(r)) {
+        Text t;
+        text_begin(&t);
+        write_summary(t.f, &s);
+        write_to_output("summary.json", &t);
+    }
     check_output(NULL);
 }
 
@@ -420,18 +395,20 @@ void report_stop(const Report *r) {
     snprintf(outcome, sizeof outcome, "stopped after step %d of %d; %s", run.step, r->steps, what);
     check_output(outcome);
     print0("%s%s\n", outcome, saved ? ", and this command resumes it:" : "");
-    if (saved) print0("  %s\n", resume_command(NULL, NULL));
+    if (!saved) return;
+    char *command = resume_command(NULL, NULL);
+    print0("  %s\n", command);
+    free(command);
 }
 
 void try_outputs(void) {
+    static const char *const of_training[] = { MAIN_LOG, METRICS, "summary.json", NULL };
+    static const char *const of_answers[] = { "answers.jsonl", "inference.json", NULL };
     if (run.rank != 0) return;
-    if (opt.trace && strlen(opt.trace) >= OUTPUT_PATH) die("option --trace: the name is too long");
     if (opt.trace) try_file("option --trace", opt.trace);
     if (!opt.output) return;
-    for (int i = 0; i < LOGS && !is_answering(&opt); i++) try_file("option -o", in_output("%s", logs[i]));
-    if (!is_answering(&opt)) try_file("option -o", in_output("summary.json"));
-    if (is_answering(&opt)) try_file("option -o", in_output("answers.jsonl"));
-    if (is_answering(&opt)) try_file("option -o", in_output("inference.json"));
+    for (const char *const *name = is_answering(&opt) ? of_answers : of_training; *name; name++)
+        try_file("option -o", in_output("%s", *name));
 }
 
 void write_trace(void) { zero_check(zero_trace_write(run.z, opt.trace)); }

@@ -38,8 +38,6 @@ typedef struct {
     zero_files files_at_start, files_at_end;  // of the steps
 } Report;
 
-// Returns the bytes that the logs take per step.
-int logs_bytes_a_step(int steps);
 // Returns 1 on rank 0 if -o has the summary.json of a finished run.
 int summary_exists(void);
 // (collective) Begins the report. Rank 0 chooses between a bar and lines. For a bar, all ranks measure their

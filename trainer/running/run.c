@@ -46,6 +46,18 @@ void note0(const char *fmt, ...) {
     va_end(args);
 }
 
+void text_begin(Text *t) {
+    t->f = open_memstream(&t->text, &t->bytes);
+    if (!t->f) die("out of memory for a text");
+}
+
+char *text_end(Text *t) {
+    const int failed = ferror(t->f);
+    if (fclose(t->f) || failed) die("out of memory for a text");
+    t->f = NULL;
+    return t->text;
+}
+
 // --------
 // the end of a run that fails
 

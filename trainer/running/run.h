@@ -2,6 +2,7 @@
 // ends the run. The function in parentheses sets the member.
 #ifndef TRAINER_RUN_H
 #define TRAINER_RUN_H
+#include <stdio.h>
 // defines: Layers, layers_cpu
 #include "../../gpt2/layers.h"
 // defines: zero
@@ -41,6 +42,15 @@ double now(void);  // seconds, on a monotonic clock
 void print0(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 // Prints a line to stderr on rank 0 only: stdout may have answers that another program reads.
 void note0(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+// Text composed in memory: text_begin(&t), fprintf(t.f, ...), text_end(&t). Ends the run if memory is short.
+typedef struct {
+    FILE *f;
+    char *text;
+    size_t bytes;
+} Text;
+void text_begin(Text *t);
+char *text_end(Text *t);  // the caller frees it
 
 // --------
 // A failure ends the run: one message for the whole job, then all ranks end.

@@ -1,5 +1,4 @@
 #include "signals.h"
-#include <errno.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>

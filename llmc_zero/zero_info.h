@@ -1,7 +1,7 @@
 // Memory and traffic, planned before a run and counted during it, and traces. Part of zero.h, which includes
 // this file.
-#ifndef LLMC_ZERO_PLAN_INFO_H
-#define LLMC_ZERO_PLAN_INFO_H
+#ifndef LLMC_ZERO_INFO_H
+#define LLMC_ZERO_INFO_H
 #ifdef __cplusplus
 extern "C" {
 #endif

@@ -56,10 +56,11 @@ static int same(net *n, const char *mine, const char *hint) {
     int64_t bytes = mine ? (int64_t)strlen(mine) : 0;
     char *first = NULL;
     ZERO_TRY(net_broadcast(n, 0, &bytes, sizeof bytes));
+    // Agrees before it returns, because a rank that fails and leaves ends those still in the broadcast.
     if (bytes < 0 || bytes > MOST_BYTES)
-        return zero_fail(ZERO_ERR_ARGUMENT,
-                         "rank 0 has %lld bytes of lines to compare: at most %d are allowed",
-                         (long long)bytes, MOST_BYTES);
+        return net_agree(n, zero_fail(ZERO_ERR_ARGUMENT,
+                                      "rank 0 has %lld bytes of lines to compare: at most %d are allowed",
+                                      (long long)bytes, MOST_BYTES));
     int rc = mine && (first = calloc(1, (size_t)bytes + 1))
                  ? 0
                  : zero_fail(ZERO_ERR_MEMORY, "out of memory for comparing the ranks");

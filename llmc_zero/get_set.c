@@ -28,7 +28,7 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
     if (what == ZERO_GRADIENT) return pass_gradients_are_finished(z, call);
     if (what == ZERO_MOMENT1 || what == ZERO_MOMENT2) {
         ZERO_TRY(pass_may_train(z, call));
-        if (!states_get(z, what)->kept)
+        if (!rank_state(z, what)->kept)
             return zero_fail(ZERO_ERR_ARGUMENT, "%s: this moment does not exist, because update_states is %d",
                              call, z->config.update_states);
     }
@@ -38,12 +38,12 @@ static int check_range(const zero *z, const char *caller, zero_value what, int t
 // Writes the part of a place's elements [offset, offset + n) that this rank holds.
 static int set_stored(zero *z, zero_value what, const layout_place *p, int64_t offset, int64_t n,
                       const float *values) {
-    const state *s = states_with(z, what, p->unit);
+    const state *s = rank_state_with(z, what, p->unit);
     int unit = p->unit, held = state_held(s);
     int64_t at, len;
     state_intersect(s, unit, held, p->offset + offset, n, &at, &len);
     values += state_before(s, unit, held) + at - p->offset - offset;
-    return states_write(z, what, (state_range){ unit, held, at, len }, STATE_CHANGE, values);
+    return rank_state_write(z, what, (state_range){ unit, held, at, len }, STATE_CHANGE, values);
 }
 
 int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n,
@@ -52,12 +52,13 @@ int zero_set(zero *z, zero_value what, int tensor, int layer, int64_t offset, in
     if (what == ZERO_GRADIENT)
         return zero_fail(ZERO_ERR_ARGUMENT, "zero_set: cannot set gradients, which only backward computes");
     ZERO_TRY(check_range(z, "zero_set", what, tensor, layer, offset, n, &p));
-    ZERO_TRY(update_settle(z));
+    ZERO_TRY(step_settle(z));
     ZERO_TRY(params_drop_all(z));
-    states_touch(z);
+    rank_states_touch(z);
     check_set(z, what, p, offset, n, values);
     ZERO_TRY(set_stored(z, what, p, offset, n, values));
-    const int has_master = what == ZERO_PARAM && states_with(z, ZERO_MASTER, p->unit)->what == ZERO_MASTER;
+    const int has_master = what == ZERO_PARAM &&
+                           rank_state_with(z, ZERO_MASTER, p->unit)->what == ZERO_MASTER;
     return has_master ? set_stored(z, ZERO_MASTER, p, offset, n, values) : 0;
 }
 
@@ -77,8 +78,8 @@ typedef struct {
 // Adds n values to the digest, as the bytes in which they are stored.
 static int update_digest(const get_request *g, int64_t n) {
     zero_dtype stored = g->state->dtype;
-    const void *bytes = states_room_as(g->z, stored,
-                                       n);  // exact, because the values were widened from this dtype
+    const void *bytes = rank_states_room_as(g->z, stored,
+                                            n);  // exact, because the values were widened from this dtype
     if (XXH3_64bits_update(g->digest, bytes, n * dtype_bytes(stored)) != XXH_OK)
         return zero_fail(ZERO_ERR_MEMORY, "xxhash failed");
     return 0;
@@ -92,12 +93,12 @@ static int get_part(const get_request *g, int unit, int part, int from) {
     const int reads = from < 0 || from == z->comm.group.rank;
     int64_t at, n, begin = g->place->offset + g->offset;
     state_intersect(g->state, unit, part, begin, g->n, &at, &n);
-    float *to = g->digest ? states_room(z) : g->values + state_before(g->state, unit, part) + at - begin;
+    float *to = g->digest ? rank_states_room(z) : g->values + state_before(g->state, unit, part) + at - begin;
     int64_t most = g->digest ? VALUES_CHUNK : n;
     for (int64_t done = 0, len; done < n; done += len) {
         len = n - done < most ? n - done : most;
         const state_range r = { unit, part, at + done, len };
-        if (reads) ZERO_TRY(states_read(z, g->purpose, g->what, r, to));
+        if (reads) ZERO_TRY(rank_state_read(z, g->purpose, g->what, r, to));
         if (from >= 0) ZERO_TRY(comm_broadcast(&z->comm, use, from, to, len * sizeof(float)));
         if (g->digest) ZERO_TRY(update_digest(g, len));
     }
@@ -116,16 +117,18 @@ static int run_get(void *ctx, task *k) {
 int zero_get(zero *z, zero_value what, int tensor, int layer, int64_t offset, int64_t n, float *values) {
     const layout_place *p;
     ZERO_TRY(check_range(z, "zero_get", what, tensor, layer, offset, n, &p));
-    ZERO_TRY(update_settle(z));
-    get_request g = {
-        z, what, states_with(z, what, p->unit), p, offset, n, values, NULL, ZERO_FOR_CHECKPOINT
-    };
+    ZERO_TRY(step_settle(z));
+    get_request g = { z,      what,   rank_state_with(z, what, p->unit),
+                      p,      offset, n,
+                      values, NULL,   ZERO_FOR_CHECKPOINT };
     return tasks_run(&z->tasks, run_get, &g);
 }
 
 static int digest(zero *z, zero_value what, const layout_place *p, XXH3_state_t *state, uint64_t *out) {
     if (XXH3_64bits_reset(state) != XXH_OK) return zero_fail(ZERO_ERR_MEMORY, "xxhash failed to initialise");
-    get_request g = { z, what, states_with(z, what, p->unit), p, 0, p->elems, NULL, state, ZERO_FOR_HASH };
+    get_request g = {
+        z, what, rank_state_with(z, what, p->unit), p, 0, p->elems, NULL, state, ZERO_FOR_HASH
+    };
     ZERO_TRY(tasks_run(&z->tasks, run_get, &g));
     *out = XXH3_64bits_digest(state);
     return 0;
@@ -136,7 +139,7 @@ int zero_hash(zero *z, int full, char hex[17]) {
     int n_wanted = full ? 1 + z->config.update_states : 1, n = 0, rc = 0;
     if (full) ZERO_TRY(pass_may_train(z, "zero_hash of the optimizer's states"));
     ZERO_TRY(pass_outside_step(z, "zero_hash"));
-    ZERO_TRY(update_settle(z));
+    ZERO_TRY(step_settle(z));
     XXH3_state_t *state = XXH3_createState();
     uint64_t *table = malloc(n_wanted * z->layout.n_places * sizeof *table);
     if (!state || !table) rc = zero_fail(ZERO_ERR_MEMORY, "out of memory for the digests");

@@ -1,7 +1,7 @@
 // zero_config.update_with: the trainer's own optimizer instead of AdamW. docs/porting.md has an example.
 // Part of zero.h, which includes this file.
-#ifndef LLMC_ZERO_UPDATE_WITH_H
-#define LLMC_ZERO_UPDATE_WITH_H
+#ifndef LLMC_ZERO_OPTIMIZER_H
+#define LLMC_ZERO_OPTIMIZER_H
 #include <stdint.h>
 struct zero_hyper;
 

@@ -34,11 +34,11 @@ void zero_job_info(const zero *z, zero_job *job) {
 
 void zero_files_info(zero *z, zero_files *f) {
     *f = (zero_files){ .how = NULL };
-    if (!states_are_away(z)) return;
+    if (!rank_states_are_away(z)) return;
     // A failure is reported by the next call that uses the states.
     grads_wait(z);
-    update_settle(z);
-    states_count(z, f);
+    step_settle(z);
+    rank_states_count(z, f);
     params_count_files(z, f);
 }
 
@@ -79,7 +79,7 @@ int zero_trace_write(zero *z, const char *path) {
     trace_file file = { .to = NULL };
     size_t length;
     ZERO_TRY(grads_wait(z));
-    ZERO_TRY(update_settle(z));
+    ZERO_TRY(step_settle(z));
     char *text = text_of_rank(z, &length);
     int rc = text ? 0 : zero_failed()->fields.code;
     if (text && z->comm.group.rank == 0) rc = trace_file_open(&file, path);
