@@ -7,7 +7,7 @@ use File::Basename qw(basename);
 use File::Path qw(remove_tree);
 use File::Temp qw(tempdir);
 
-our ($ROOT, %FILE);
+our ($ROOT, $HERE, %FILE);
 our %files;             # name -> the file as read, its mask, its edits, and what the script has found in it
 our ($dir, $cuda, $no_git);
 
@@ -114,7 +114,7 @@ sub print_diff {
 sub copy_folder ($from, $to) {
     opendir my $folder, $from or die "$from: $!\n";
     my @names = grep { !/^\./ } readdir $folder;
-    mkdir $to or die "$to: $!\n";
+    -d $to or mkdir $to or die "$to: $!\n";
     for my $name (sort @names) {
         if (-d "$from/$name") { copy_folder("$from/$name", "$to/$name") }
         else { write_whole("$to/$name", read_whole("$from/$name"), 0644) }
@@ -122,7 +122,7 @@ sub copy_folder ($from, $to) {
 }
 
 sub copy_plugin ($to) {
-    copy_folder("$ROOT/llmc_zero", $to);
+    copy_folder($_, $to) for "$ROOT/llmc_zero", "$HERE/llmc_zero";
     write_whole("$to/LICENSE", read_whole("$ROOT/LICENSE"), 0644);
 }
 

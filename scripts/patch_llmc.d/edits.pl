@@ -14,6 +14,7 @@ sub stop ($message) {
     exit 1;
 }
 
+sub least ($a, $b) { return $a < $b ? $a : $b }
 sub lines_of ($text) { return $text =~ /[^\n]*\n|[^\n]+\z/g }
 
 my $COMMENT = qr{//[^\n]*|/\*.*?\*/}s;

@@ -29,6 +29,18 @@ sub read_tensors {
     in('');
 }
 
+# The trainer's table of tensors, and the header that has the rest.
+sub with_table ($header, %decayed) {
+    my (@numbers, @rows);
+    push @numbers, '    ' . join ' ', map { 'Z_' . uc($_) . ',' } @tensors[$_ .. least($_ + 5, $#tensors)]
+        for map { 6 * $_ } 0 .. $#tensors / 6;
+    push @rows, join ' ', map { "{ \"$_\", " . ($in_blocks{$_} ? 'Z_BLOCKS, ' : 'Z_EMBEDDING, ')
+        . ($decayed{$_} // 0) . ' },' } @tensors[$_ .. least($_ + 3, $#tensors)]
+        for map { 4 * $_ } 0 .. $#tensors / 4;
+    return join "\n", 'enum { // the tensors, as in ParameterTensors', @numbers, '    Z_TENSORS', '};',
+        join(" \\\n    ", '#define Z_TABLE', @rows), "#include \"llmc_zero/$header\"";
+}
+
 # A function's copies of ParameterTensors start empty; each use of a unit fills in the pointers to its
 # tensors, which are valid only while the unit is open.
 sub local_tensors ($first = '') {
@@ -130,7 +142,8 @@ sub remove_fields ($file, @names) {
 sub plain_edits {
     read_tensors();
     hook('the plugin, its tensor table; only rank 0 prints', 'the plugin\'s code comes after the #includes');
-    after(one(qr/^#include "llmc\/utils\.h"/), helpers());
+    after(one(qr/^#include "llmc\/utils\.h"/),
+          with_table('train_gpt2.h', map { $_ => 1 } @tensors));
 
     in('gpt2_build_from_checkpoint');
     hook('the plugin reads the parameters in pieces',

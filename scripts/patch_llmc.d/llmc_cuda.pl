@@ -148,14 +148,13 @@ sub cuda_main {
 sub cuda_edits {
     read_tensors();
     hook('CUDA 13 changed cudaMemAdvise', 'the older cudaMemAdvise comes before llmc/cuda_utils.cuh');
-    before(one(qr/^#include "llmc\/cuda_utils\.cuh"/), cuda_13());
+    before(one(qr/^#include "llmc\/cuda_utils\.cuh"/), '#include "llmc_zero/cuda_13.h"');
     hook('the plugin connects the ranks; the NCCL code is not compiled',
         'MULTI_GPU is undefined before zero.cuh');
     before(one(qr/^#include "llmc\/zero\.cuh"/), '#undef MULTI_GPU');
     my @nccl = map { [$_, one(qr/^\s*#\s*endif/, $_)] } all(qr/^\s*#\s*if\w* .*MULTI_GPU/);
     hook('the plugin, its tensor table, the ranks', 'the plugin\'s code comes after main_stream is declared');
-    my @decayed = decayed();
-    after(one(qr/^cudaStream_t main_stream;/), cuda_helpers(@decayed));
+    after(one(qr/^cudaStream_t main_stream;/), with_table('train_gpt2cu.h', map { $_ => 1 } decayed()));
 
     in('gpt2_allocate_weights');
     hook('the plugin holds the parameters', 'z_create() replaces the allocation of all parameters');
