@@ -172,9 +172,9 @@ sub differ ($a, $b, $most = $MOST) {
 }
 
 # Returns the index of the first number that differs, or undef.
-sub first_difference ($expected, $got, $most = $MOST) {
+sub first_difference ($expected, $got) {
     for my $i (0 .. $#$expected) {
-        return $i if $i > $#$got || differ($expected->[$i], $got->[$i], $most);
+        return $i if $i > $#$got || differ($expected->[$i], $got->[$i]);
     }
     return $#$got > $#$expected ? scalar @$expected : undef;
 }
@@ -245,22 +245,6 @@ sub compared ($original, @runs) {
         . join '', grep { $_ } sort keys %notes;
 }
 
-# Proves the trees in two temporary folders. Returns the report and undef, or undef and the reason.
-sub proven ($original, $patched) {
-    my $report = eval {
-        built($original, 'original');
-        built($patched, 'patched trainer');
-        my $expected = run_of($original, 'original', 1, 'OMPI_COMM_WORLD_RANK=0');
-        $expected->{again} = run_of($original, 'original', 1, 'OMPI_COMM_WORLD_RANK=0')->{files}
-            if %{ $expected->{files} };
-        my @ranks = $prove{run} && $prove{run} !~ /\bROWS\b/ ? 1 : (2, 1, 4);
-        compared($expected, map { (on_ranks($patched, 0, $_), on_ranks($patched, 3, $_)) } @ranks);
-    };
-    return ($report, undef) if defined $report;
-    my $why = $@;
-    return (undef, ref $why ? $why->{why} : $why);
-}
-
 # Copies a tree, with the inputs, and with changed files if given.
 sub prepare ($from, $to, %new) {
     copy_tree($from, $to);
@@ -275,17 +259,23 @@ sub prepare ($from, $to, %new) {
     copy_tree($prove{inputs}, $to) if $prove{inputs};
 }
 
-# Proves a pair of trees, the second with changed files if given.
+# Proves a pair of trees, the second with changed files if given. Returns the report, or undef and the reason.
 sub prove ($original, $patched, %new) {
     my $temporary = tempdir('patch_llmc.XXXXXX', TMPDIR => 1, CLEANUP => 1);
-    my $ready = eval {
-        prepare($original, "$temporary/original");
-        prepare($patched, "$temporary/patched", %new);
-        copy_plugin("$temporary/patched/llmc_zero") if %new;
-        1;
+    my ($one, $other) = map { "$temporary/$_" } qw(original patched);
+    my @ranks = $prove{run} && $prove{run} !~ /\bROWS\b/ ? 1 : (2, 1, 4);
+    my $report = eval {
+        prepare($original, $one);
+        prepare($patched, $other, %new);
+        copy_plugin("$other/llmc_zero") if %new;
+        built($one, 'original');
+        built($other, 'patched trainer');
+        my $expected = run_of($one, 'original', 1, 'OMPI_COMM_WORLD_RANK=0');
+        $expected->{again} = run_of($one, 'original', 1, 'OMPI_COMM_WORLD_RANK=0')->{files}
+            if %{ $expected->{files} };
+        compared($expected, map { (on_ranks($other, 0, $_), on_ranks($other, 3, $_)) } @ranks);
     };
-    return (undef, ref $@ ? $@->{why} : $@) if !$ready;
-    return proven("$temporary/original", "$temporary/patched");
+    return ($report, ref $@ ? $@->{why} : $@);
 }
 
 1;
