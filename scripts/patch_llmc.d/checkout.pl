@@ -7,7 +7,7 @@ use File::Basename qw(basename);
 use File::Path qw(remove_tree);
 use File::Temp qw(tempdir);
 
-our ($ROOT, %FILE);
+our ($ROOT, $HERE, %FILE);
 our %files;             # name -> the file as read, its mask, its edits, and what the script has found in it
 our ($dir, $cuda, $no_git);
 
@@ -110,20 +110,10 @@ sub print_diff {
     }
 }
 
-# Copies a folder with its subfolders.
-sub copy_folder ($from, $to) {
-    opendir my $folder, $from or die "$from: $!\n";
-    my @names = grep { !/^\./ } readdir $folder;
-    mkdir $to or die "$to: $!\n";
-    for my $name (sort @names) {
-        if (-d "$from/$name") { copy_folder("$from/$name", "$to/$name") }
-        else { write_whole("$to/$name", read_whole("$from/$name"), 0644) }
-    }
-}
-
 sub copy_plugin ($to) {
-    copy_folder("$ROOT/llmc_zero", $to);
-    write_whole("$to/LICENSE", read_whole("$ROOT/LICENSE"), 0644);
+    mkdir $to or die "$to: $!\n";
+    system('cp', '-R', "$ROOT/llmc_zero/.", "$HERE/llmc_zero/.", "$ROOT/LICENSE", $to) == 0
+        or die "$to: cannot be written\n";
 }
 
 # Writes all files under temporary names, then renames them. Restores the tree if anything fails.

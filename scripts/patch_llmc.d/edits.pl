@@ -7,13 +7,14 @@ use feature 'signatures';
 no warnings 'experimental::signatures';
 
 our (@edits, @L, @C);                   # the edits of a file, its lines, and their code
-my ($name, $first, $last, $what, $needs);
+my ($name, $first, $last, $needs);
 
 sub stop ($message) {
     print STDERR "patch_llmc: $message\n";
     exit 1;
 }
 
+sub least ($a, $b) { return $a < $b ? $a : $b }
 sub lines_of ($text) { return $text =~ /[^\n]*\n|[^\n]+\z/g }
 
 my $COMMENT = qr{//[^\n]*|/\*.*?\*/}s;
@@ -32,16 +33,16 @@ sub edit_file ($file, $text) {
     in('');
 }
 
+# What the next edits do, or a port by hand in their place.
+sub hook ($text) { $needs = $text }
+
 # The next edits are in this function ('': the file).
-sub in ($function) {
-    ($first, $last) = (0, $#L);
+sub in ($function, $text = $needs) {
+    ($needs, $first, $last) = ($text, 0, $#L);
     return if $function eq '';
     $first = one(qr/^\w[^;]*\b$function\s*\(/);
     $last = one(qr/^\}/, $first);
 }
-
-# What the next edits do, and what a port by hand must do in their place.
-sub hook { ($what, $needs) = @_ }
 
 sub all ($pattern, $from = $first, $to = $last) { return grep { $L[$_] =~ $pattern } $from .. $to }
 
@@ -51,6 +52,9 @@ sub one ($pattern, $from = $first, $to = $last) {
     return $line // die "$name, from line " . ($from + 1)
         . ": llm.c has no $pattern; a known version is wrong\n";
 }
+
+# Edits name a line by its number, or by a pattern: the first line that matches.
+sub place ($where, $from = $first) { return ref $where ? one($where, $from) : $where }
 
 # Returns the last line of the block or statement that begins on a line.
 sub block_end ($line) {
@@ -72,14 +76,15 @@ sub add ($from, $to, @pieces) {
     $from++ while $from < $to && !is_code($from);
     $to-- while $to > $from && !is_code($to);
     $_->{line} //= $_->{side} eq 'before' ? $from : $to for @pieces;
-    push @edits, { from => $from, to => $to, pieces => \@pieces, what => $what, needs => $needs,
-                   order => scalar @edits };
+    push @edits, { from => $from, to => $to, pieces => \@pieces, needs => $needs, order => scalar @edits };
 }
 sub guarded ($code) { return "#ifdef LLMC_ZERO\n$code#endif\n" }
-sub before ($line, @code) {
+sub before ($where, @code) {
+    my $line = place($where);
     add($line, $line, { side => 'before', code => guarded(indented($line, @code)) });
 }
-sub after ($line, @code) {
+sub after ($where, @code) {
+    my $line = place($where);
     add($line, $line, { side => 'after', code => guarded(indented(statement_start($line), @code)) });
 }
 
@@ -87,11 +92,12 @@ sub after ($line, @code) {
 sub only_llmc ($from, $to) { add($from, $to) if $from <= $to }
 
 # Moves the lines into an #else, below @code, or leaves them out of a build with the plugin.
-sub instead ($from, $to, @code) {
+sub instead ($from, $to = $from, @code) {
+    $from = place($from);
+    $to = ref $to ? one($to, $from) : $to // $from;
     my $start = @code ? "#ifdef LLMC_ZERO\n" . indented($from, @code) . "#else\n" : "#ifndef LLMC_ZERO\n";
     add($from, $to, { side => 'before', code => $start }, { side => 'after', code => "#endif\n" });
 }
-sub without ($from, $to) { instead($from, $to) }
 sub is_replaced ($line) {
     return scalar grep { @{ $_->{pieces} } == 2 && $_->{from} <= $line && $line <= $_->{to} } @edits;
 }
@@ -112,14 +118,21 @@ sub instead_each (%new) {
     }
 }
 
-# Returns the text with these edits, the new line number and the purpose of each, and for each new line that
+# Replaces each of these lines by what the function makes of it.
+sub rewrite ($change, @lines) {
+    my %new = map { $_ => $L[$_] =~ s/^\s+|\n//gr } @lines;
+    $change->() for values %new;
+    instead_each(%new);
+}
+
+# Returns the text with these edits, the new line number and the hook of each, and for each new line that
 # of the text. $at gives a line's place in the text, if it is not the known version.
 sub with_edits ($lines, $edits, $at = undef) {
     my (%before, %after);
     for my $edit (@$edits) {
         for my $piece (@{ $edit->{pieces} }) {
             my $line = $at ? $at->[$piece->{line}] : $piece->{line};
-            my $new = [$piece->{code}, $piece == $edit->{pieces}[0] ? $edit->{what} : ''];
+            my $new = [$piece->{code}, $piece == $edit->{pieces}[0] ? $edit->{needs} : ''];
             if ($piece->{side} eq 'before') { push @{ $before{$line} }, $new }
             elsif ($piece->{code} eq "#endif\n") { unshift @{ $after{$line} }, $new }
             else { push @{ $after{$line} }, $new }

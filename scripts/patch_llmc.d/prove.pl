@@ -1,6 +1,6 @@
 # The proof: with the same small model and tokens, the original in one process and the patched trainer on 1, 2
-# and 4 ranks must print the same losses and samples and write the same files. On 2 ranks, stages 0 and 3
-# must end with the same digest of the parameters.
+# and 4 ranks must print the same losses and samples and write the same files. On each number of ranks,
+# stages 0 and 3 must end with the same digest of the parameters.
 use strict;
 use warnings;
 use feature 'signatures';
@@ -84,11 +84,10 @@ sub made_small ($text, $path) {
                     . 'give --build, --run and --losses');
     $text =~ /\bfor\s*\([^;]*;\s*step\s*<=?\s*(\w+)/ or return $before . $text;
     my $bound = $1;
-    if ($bound =~ /^\d+$/) { $text =~ s/(;\s*step\s*<=?\s*)$bound\b/$1 . least($bound)/e }
-    else { $text =~ s/(\b$bound\s*=\s*)(\d+)(\s*[;,])/$1 . least($2) . $3/e }
+    if ($bound =~ /^\d+$/) { $text =~ s/(;\s*step\s*<=?\s*)$bound\b/$1 . least($bound, $STEPS)/e }
+    else { $text =~ s/(\b$bound\s*=\s*)(\d+)(\s*[;,])/$1 . least($2, $STEPS) . $3/e }
     return $before . $text;
 }
-sub least ($steps) { return $steps < $STEPS ? $steps : $STEPS }
 
 # Copies a folder's files, but no large ones.
 sub copy_tree ($from, $to) {
@@ -173,9 +172,9 @@ sub differ ($a, $b, $most = $MOST) {
 }
 
 # Returns the index of the first number that differs, or undef.
-sub first_difference ($expected, $got, $most = $MOST) {
+sub first_difference ($expected, $got) {
     for my $i (0 .. $#$expected) {
-        return $i if $i > $#$got || differ($expected->[$i], $got->[$i], $most);
+        return $i if $i > $#$got || differ($expected->[$i], $got->[$i]);
     }
     return $#$got > $#$expected ? scalar @$expected : undef;
 }
@@ -229,34 +228,21 @@ sub compared ($original, @runs) {
         $notes{ file_note($_, $original->{files}{$_}, $original->{again}{$_}, $run) }++
             for sort keys %{ $original->{files} };
     }
-    my ($one, $other) = @runs;                          # stages 0 and 3 on the same number of ranks
-    $one->{digest} eq $other->{digest} or unproven("the digests of the parameters differ: $one->{which} "
-                                                   . "$one->{digest}, $other->{which} $other->{digest}");
+    for my $i (grep { $_ % 2 } 0 .. $#runs) {           # stages 0 and 3 on the same number of ranks
+        my ($one, $other) = @runs[$i - 1, $i];
+        $one->{digest} eq $other->{digest} or unproven("the digests of the parameters differ: $one->{which} "
+            . "$one->{digest}, $other->{which} $other->{digest}");
+    }
+    my @by_ranks = sort { $a->{ranks} <=> $b->{ranks} } grep { $_->{stage} } @runs;
     my @files = sort keys %{ $original->{files} };
-    my @shown = ($original, $one, $other);
+    my @shown = ($original, @runs[0, 1]);
     return table(0, 1, @shown) . table($n - 1, $n - 1, @shown) =~ s/^.*\n//r
-        . "$n losses agree to $MOST on " . join(', ', sort map { $_->{ranks} } grep { $_->{stage} } @runs)
+        . "$n losses agree to $MOST on " . join(', ', map { $_->{ranks} } @by_ranks)
             . ' ranks'
         . (@files ? ', and the files ' . join(', ', @files) : '')
-        . "; parameters after the last step: digest $one->{digest} at both stages\n"
+        . '; parameters after the last step: digest '
+        . join(', ', map { $_->{digest} } @by_ranks) . " at both stages\n"
         . join '', grep { $_ } sort keys %notes;
-}
-
-# Proves the trees in two temporary folders. Returns the report and undef, or undef and the reason.
-sub proven ($original, $patched) {
-    my $report = eval {
-        built($original, 'original');
-        built($patched, 'patched trainer');
-        my $expected = run_of($original, 'original', 1, 'OMPI_COMM_WORLD_RANK=0');
-        $expected->{again} = run_of($original, 'original', 1, 'OMPI_COMM_WORLD_RANK=0')->{files}
-            if %{ $expected->{files} };
-        my @runs = $prove{run} && $prove{run} !~ /\bROWS\b/ ?
-            ([0, 1], [3, 1]) : ([0, 2], [3, 2], [3, 1], [3, 4]);
-        compared($expected, map { on_ranks($patched, @$_) } @runs);
-    };
-    return ($report, undef) if defined $report;
-    my $why = $@;
-    return (undef, ref $why ? $why->{why} : $why);
 }
 
 # Copies a tree, with the inputs, and with changed files if given.
@@ -273,17 +259,23 @@ sub prepare ($from, $to, %new) {
     copy_tree($prove{inputs}, $to) if $prove{inputs};
 }
 
-# Proves a pair of trees, the second with changed files if given.
+# Proves a pair of trees, the second with changed files if given. Returns the report, or undef and the reason.
 sub prove ($original, $patched, %new) {
     my $temporary = tempdir('patch_llmc.XXXXXX', TMPDIR => 1, CLEANUP => 1);
-    my $ready = eval {
-        prepare($original, "$temporary/original");
-        prepare($patched, "$temporary/patched", %new);
-        copy_plugin("$temporary/patched/llmc_zero") if %new;
-        1;
+    my ($one, $other) = map { "$temporary/$_" } qw(original patched);
+    my @ranks = $prove{run} && $prove{run} !~ /\bROWS\b/ ? 1 : (2, 1, 4);
+    my $report = eval {
+        prepare($original, $one);
+        prepare($patched, $other, %new);
+        copy_plugin("$other/llmc_zero") if %new;
+        built($one, 'original');
+        built($other, 'patched trainer');
+        my $expected = run_of($one, 'original', 1, 'OMPI_COMM_WORLD_RANK=0');
+        $expected->{again} = run_of($one, 'original', 1, 'OMPI_COMM_WORLD_RANK=0')->{files}
+            if %{ $expected->{files} };
+        compared($expected, map { (on_ranks($other, 0, $_), on_ranks($other, 3, $_)) } @ranks);
     };
-    return (undef, ref $@ ? $@->{why} : $@) if !$ready;
-    return proven("$temporary/original", "$temporary/patched");
+    return ($report, ref $@ ? $@->{why} : $@);
 }
 
 1;
