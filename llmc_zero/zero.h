@@ -117,7 +117,8 @@ void zero_destroy(zero *z);
 // with ZERO_ERR_MISUSE. All ranks must open the same units in the same order, in evaluation and sampling too.
 
 // Begins micro-batch `micro` of `of`, counted from 0; of is at most micro_batches. micro 0 begins a new step
-// and discards an unfinished one; a later micro-batch may begin only when all backward uses of the previous
+// and discards a previous one whose last micro-batch is not complete; one that is complete must first end
+// with zero_update or zero_discard. A later micro-batch may begin only when all backward uses of the previous
 // one are closed.
 int zero_begin_train(zero *z, int micro, int of);
 // Begins a forward-only pass, outside of a step.
