@@ -211,31 +211,6 @@ static void check_batches(int stage) {
     zero_destroy(t.z);
 }
 
-// Without a setting, only the first batch is compared, and gradients that are 0 are noted in the first step.
-static void check_once(int stage, int tensor, const char *which) {
-    int batch = checks.rank, same = 7;
-    const zero_config c = config_of(stage, 2, 1, -1), off = config_of(stage, 2, 1, 0);
-    zero_step_result result;
-    char note[200];
-    snprintf(note, sizeof note, "in the first step the gradient of %s is 0 on all ranks", which);
-    for (int row = 0; row < 3; row++) {
-        CHECK_SETTING("once: the gradient of %s, row %d, stage %d", which, row, stage);
-        MUST(toy_create(&t, row == 2 ? &off : &c, NULL));
-        const int rc = zero_check_batch(t.z, row ? &same : &batch, sizeof batch);
-        CHECK(rc == (row == 1 && checks.ranks > 1 ? ZERO_ERR_ARGUMENT : 0));
-        MUST(zero_check_batch(t.z, &same, sizeof same));
-        // Backward leaves the tensor out, on one rank or on all.
-        toy_tensors[tensor].frozen = row || checks.rank == 0;
-        MUST(toy_step(&t, 2, 1, &result));
-        const int expected = row == 1 || (row == 0 && checks.ranks == 1);
-        CHECK(!result.note == !expected && (!expected || !strncmp(result.note, note, strlen(note))));
-        MUST(toy_step(&t, 2, 2, &result));
-        CHECK(!result.note);
-        toy_tensors[tensor].frozen = 0;
-        zero_destroy(t.z);
-    }
-}
-
 // ZERO_CHECK has an effect only if the setting is -1, and then on every step. Only 0 and 1 are accepted.
 static void check_variable(void) {
     static const struct {
@@ -274,8 +249,6 @@ static void check_all(const char *asked) {
         check_values(stage);
         check_loaded(stage);
         check_batches(stage);
-        check_once(stage, LNFW, "lnfw, layer 0");
-        check_once(stage, LNW, "lnw, layer 0, and of 3 more,");
     }
     check_variable();
     if (!checks.rank) CHECK(!rmdir(folder));
