@@ -159,8 +159,8 @@ cuda_under_asan() {
 }
 in_background cuda_under_asan
 
-try asan_damage 'damaged files of every kind, every bit, under ASan and UBSan' \
-    timeout 1800 build/address/tests/test_damage all
+try asan_damage 'every bit of a small checkpoint flipped, under ASan and UBSan' \
+    timeout 1200 build/address/tests/test_damage all manifest checkpoint
 
 # ---- TSan, without MPI, which is not instrumented; a single rank runs the same threads
 trainer=build/thread/train_gpt2_zero

@@ -3,8 +3,8 @@
 // and the inputs in tests/fuzz/found, which once broke a reader. A reader must refuse the file with a message
 // that names it, or return what the file says; the targets in tests/fuzz/ check either.
 //   test_damage                  all targets; run it in the folder that contains tests/
-//   test_damage all              every bit of these bytes, instead of one, and more bytes
 //   test_damage TARGET           one target
+//   test_damage all TARGET...    these targets: every bit of these bytes, instead of one, and more bytes
 //   test_damage TARGET FILE...   passes only these files to one target
 #include <errno.h>
 #include <glob.h>
@@ -215,10 +215,13 @@ int main(int argc, char **argv) {
     const char *named = argc > 1 ? argv[1] : "";
     all_bits = !strcmp(named, "all");
     fuzz_seed = damage;
-    if (argc > 2) begin(fuzz_find(named));
-    for (int i = 2; i < argc; i++) replay(argv[i]);
-    for (int i = 0; argc <= 2 && fuzz_targets[i]; i++) {
-        if (*named && !all_bits && strcmp(named, fuzz_targets[i]->name)) continue;
+    const int first = all_bits ? 2 : 1, has_files = argc > 2 && !all_bits;
+    if (has_files) begin(fuzz_find(named));
+    for (int i = 2; has_files && i < argc; i++) replay(argv[i]);
+    for (int i = 0; !has_files && fuzz_targets[i]; i++) {
+        int chosen = argc == 1;
+        for (int k = first; k < argc; k++) chosen |= !strcmp(argv[k], fuzz_targets[i]->name);
+        if (!chosen) continue;
         begin(fuzz_targets[i]);
         target->seeds();
         read_found();
