@@ -493,6 +493,7 @@ static StepResult train_step(Trainer *t) {
     if (opt.overfit) gpt2_check(dataloader_reset(&t->data.train));
     r.loss = gpt2_gradients(&t->model, &t->data.train, t->data.micro_batches);
     zero_check(zero_finish_gradients(run.z, &result));
+    if (result.note) note0("note: %s\n", result.note);
     r.norm = result.grad_norm;
     if (!result.finite && t->model.dtype == GPT2_F16) {
         skip_overflow(state, &result);

@@ -1,6 +1,8 @@
 // The checks of debug.check_steps and ZERO_CHECK: mistakes of a trainer that would give wrong numbers without
 // an error. They compare digests of values, within a step and between ranks. Owns the digests. Functions that
 // return an int return 0, or a negative error code with the error set; without checks they return at once.
+// Two checks run once without any setting and only leave a note: of the first batch, and of gradients that
+// are 0.
 #ifndef LLMC_ZERO_CHECK_H
 #define LLMC_ZERO_CHECK_H
 #include "layout.h"
@@ -15,6 +17,9 @@ struct check {
     char *is_read;     // (n_units) 1: this step or evaluation has read the unit
     uint64_t *grads;   // (n_places) digests of the gradient of unit `held`
     int held;          // a unit after its last post_backward, until check_settle; -1: none
+    int batch_seen;    // 1: the ranks have compared a batch
+    int grads_seen;    // 1: the first step's gradients are reduced
+    char note[256];    // of the first step
 };
 
 int check_create(zero *z);
@@ -36,5 +41,8 @@ int check_gradient(zero *z, int unit, int *holds);
 // Call it first in each hook, in zero_begin_train and in zero_finish_gradients. Fails if the gradient of the
 // unit that is held has changed.
 int check_settle(zero *z);
+// (collective) Call it when the gradients of a step are reduced. In the first step, sets *note to a sentence
+// if two ranks had the same first batch or a tensor's gradient is 0 on all ranks; otherwise to NULL.
+int check_first_step(zero *z, const char **note);
 
 #endif

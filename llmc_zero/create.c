@@ -89,7 +89,6 @@ static int create(zero *z, const zero_tensor *tensors, int n_tensors, const zero
     zero_config *c = &z->config;
     ZERO_TRY(zero_settings_from_env(c));
     if (c->debug.poison < 0) c->debug.poison = 0;
-    if (c->debug.check_steps < 0) c->debug.check_steps = 0;
     c->overlap = c->overlap != 0;
     z->memory.device = &z->device;
     z->device = device_host;

@@ -40,15 +40,39 @@ int pass_outside_step(const zero *z, const char *caller) {
     return all_closed(z, caller);
 }
 
-// Fails unless every unit has finished its uses in this micro-batch.
-static int all_done(const zero *z, const char *caller) {
+// Returns the first unit that has uses left in this micro-batch, in direction *d; -1: none has.
+static int first_unfinished(const zero *z, int *d) {
     for (int i = 0; i < z->layout.n_units; i++)
-        for (int d = PASS_FORWARD; d <= PASS_BACKWARD; d++)
-            if (pass_done(z, i, d) < all_uses(z, i, d))
-                return zero_fail(ZERO_ERR_MISUSE, "%s: unit %d (%s) has finished %d of its %d %s uses",
-                                 caller, i, z->layout.units[i].name, pass_done(z, i, d), all_uses(z, i, d),
-                                 names[d]);
-    return 0;
+        for (*d = PASS_FORWARD; *d <= PASS_BACKWARD; ++*d)
+            if (pass_done(z, i, *d) < all_uses(z, i, *d)) return i;
+    return -1;
+}
+
+static int all_done(const zero *z, const char *caller) {
+    int d;
+    const int unit = first_unfinished(z, &d);
+    if (unit < 0) return 0;
+    return zero_fail(ZERO_ERR_MISUSE, "%s: unit %d (%s) has finished %d of its %d %s uses", caller, unit,
+                     z->layout.units[unit].name, pass_done(z, unit, d), all_uses(z, unit, d), names[d]);
+}
+
+// Micro-batch 0 may discard a step only before all its gradients are there: later, the trainer has most
+// likely meant to add to them.
+static int may_restart(const zero *z, const char *caller) {
+    const struct pass *p = &z->pass;
+    int d;
+    if (!p->in_step) return 0;
+    if (p->promised.t)
+        return zero_fail(ZERO_ERR_MISUSE,
+                         "%s: zero_promise_update has promised this step's update, which may have begun; "
+                         "finish it with zero_finish_gradients and zero_update",
+                         caller);
+    if (!pass_is_last(z) || first_unfinished(z, &d) >= 0) return 0;
+    return zero_fail(ZERO_ERR_MISUSE,
+                     "%s: micro-batch 0 would discard the gradients of a complete step: to update with them, "
+                     "call zero_step; to add up A micro-batches, number them 0 to A - 1 of A and set "
+                     "config.micro_batches; to drop them, call zero_finish_gradients and zero_discard",
+                     caller);
 }
 
 int pass_may_begin(const zero *z, int micro, int of) {
@@ -59,12 +83,7 @@ int pass_may_begin(const zero *z, int micro, int of) {
     if (of < 1 || of > z->config.micro_batches || micro < 0 || micro >= of)
         return zero_fail(ZERO_ERR_MISUSE, "%s: micro-batch %d of %d; the configuration allows %d", me, micro,
                          of, z->config.micro_batches);
-    if (micro == 0 && p->in_step && p->promised.t)
-        return zero_fail(ZERO_ERR_MISUSE,
-                         "%s: zero_promise_update has promised this step's update, which may have begun; "
-                         "finish it with zero_finish_gradients and zero_update",
-                         me);
-    if (micro == 0) return 0;
+    if (micro == 0) return may_restart(z, me);
     if (!p->in_step || micro != p->micro + 1 || of != p->micro_of)
         return zero_fail(ZERO_ERR_MISUSE, "%s: micro-batch %d of %d does not follow micro-batch %d of %d", me,
                          micro, of, p->micro, p->micro_of);

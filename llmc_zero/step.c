@@ -60,16 +60,18 @@ int zero_finish_gradients(zero *z, zero_step_result *result) {
     struct step *s = &z->step;
     double squares, last[HYPER_VALUES];
     const double *of_all;
+    const char *note;
     ZERO_TRY(check_settle(z));
     ZERO_TRY(pass_may_finish_gradients(z));
     ZERO_TRY(z->config.debug.naive ? naive_reduce(z) : grads_wait(z));
     last_update(z, last);
     ZERO_TRY(norm_sum_all(z, last, &of_all, &squares));
     ZERO_TRY(compare_updates(z, of_all, z->layout.n_units + HYPER_VALUES));
+    ZERO_TRY(check_first_step(z, &note));
     s->grad_norm = sqrt(squares) / s->scale.value;
     s->overflow = z->config.numbers.dtype == ZERO_F16 && !isfinite(squares);
     pass_finish_gradients(z);
-    if (result) *result = (zero_step_result){ s->grad_norm, isfinite(squares), s->scale.value };
+    if (result) *result = (zero_step_result){ s->grad_norm, isfinite(squares), s->scale.value, note };
     return 0;
 }
 

@@ -117,7 +117,8 @@ void zero_destroy(zero *z);
 // with ZERO_ERR_MISUSE. All ranks must open the same units in the same order, in evaluation and sampling too.
 
 // Begins micro-batch `micro` of `of`, counted from 0; of is at most micro_batches. micro 0 begins a new step
-// and discards an unfinished one; a later micro-batch may begin only when all backward uses of the previous
+// and discards a previous one whose last micro-batch is not complete; one that is complete must first end
+// with zero_update or zero_discard. A later micro-batch may begin only when all backward uses of the previous
 // one are closed.
 int zero_begin_train(zero *z, int micro, int of);
 // Begins a forward-only pass, outside of a step.
@@ -152,9 +153,15 @@ void *zero_grad(zero *z, int tensor, int layer);
 // post_backward and the next hook; parameters that were never set; values passed to zero_set that differ
 // between ranks. In these steps zero_begin_train is collective. A failed check returns ZERO_ERR_MISUSE or
 // ZERO_ERR_ARGUMENT and names the rank and the tensor; end the job after it. docs/porting.md has the details.
+//
+// Two checks take almost no time and also run without any setting, in the first step, unless ZERO_CHECK is 0:
+// of batches that are equal on two ranks, and of tensors whose gradient is 0 on all ranks. They do not fail,
+// because a trainer can mean both: zero_step_result.note is a sentence about what they found. Gradients on
+// NVMe or, on CUDA, in host memory are not looked at.
 
-// (collective) In checked steps, fails if two ranks pass the same batch; otherwise does nothing. Call it for
-// each training batch, outside the hooks. batch: in host memory.
+// (collective) In checked steps, fails if two ranks pass the same batch. At its first call, the batches are
+// compared for the note. Otherwise does nothing. Call it for each training batch, outside the hooks. batch:
+// in host memory.
 int zero_check_batch(zero *z, const void *batch, size_t bytes);
 
 // -------- step
@@ -163,6 +170,7 @@ typedef struct {        // the same on all ranks and at every stage
     double grad_norm;   // L2 norm of the mean gradient, before clipping and without the loss scale
     int finite;         // 0: the gradients of some rank contain Inf or NaN
     double loss_scale;  // of this step's gradients; always 1 unless ZERO_F16
+    const char *note;   // for the user: what the first step's quick checks found; NULL: nothing
 } zero_step_result;
 
 typedef struct zero_hyper {  // the same on all ranks, or the next step or zero_save fails with ZERO_ERR_COMM

@@ -73,7 +73,7 @@ typedef struct {
     int naive;         // 1: the naive path, stage 0 only: all-reduce everything, then update everything
     int poison;        // 1: fill memory that must not be read with NaN; -1: only if ZERO_POISON is 1
     int check_steps;   // how many of the first training steps are checked: see zero_check_batch; 0: none; -1:
-                       // all if ZERO_CHECK is 1
+                       // all if ZERO_CHECK is 1, none if it is 0, otherwise only what takes almost no time
     int trace_events;  // maximum number of events for zero_trace_write; 0: no trace
 } zero_debug_config;
 

@@ -445,8 +445,8 @@ static int finish_use(run *r, one_use u, int backward) {
     return 0;
 }
 
-// Runs the first `most` uses of forward and, in training, of backward. A use may be opened before the
-// previous one is computed and closed.
+// Runs the first `most` uses of forward and, in training, of backward; INT32_MAX: all. A use may be opened
+// before the previous one is computed and closed.
 static int pass(run *r, const call *c, int micro, int of, int most) {
     const drawn *d = r->d;
     one_use uses[2][MOST_USES];
@@ -456,6 +456,7 @@ static int pass(run *r, const call *c, int micro, int of, int most) {
     const int n = n_forward + (of ? order_of(d, 1, draw, uses[1]) : 0);
     one_use opened = { -1, 0 };  // but not yet computed
     int opened_backward = 0;
+    if (of == 1 && most < INT32_MAX && most >= n) most = n - 1;  // a complete step cannot be given up
     TRY(of ? zero_begin_train(r->z, micro, of) : zero_begin_eval(r->z));
     r->micro = micro;
     r->activation = 0.1f * checks.rank + 0.05f * micro;

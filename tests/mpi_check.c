@@ -211,6 +211,36 @@ static void check_batches(int stage) {
     zero_destroy(t.z);
 }
 
+// Without a setting, the first batch and the first step's gradients are looked at, for a note that begins
+// with `words`; NULL: there is none. Backward leaves a tensor out, on the first `left_out` ranks.
+static void check_note(int stage, int steps, int same_batch, int tensor, int left_out, const char *words) {
+    const zero_config c = config_of(stage, 2, 1, steps);
+    int batch = same_batch ? 7 : checks.rank, later = 7;
+    zero_step_result result;
+    CHECK_SETTING("note: %s, stage %d", words ? words : "none", stage);
+    MUST(toy_create(&t, &c, NULL));
+    MUST(zero_check_batch(t.z, &batch, sizeof batch));
+    MUST(zero_check_batch(t.z, &later, sizeof later));
+    toy_tensors[tensor].frozen = checks.rank < left_out;
+    MUST(toy_step(&t, 2, 1, &result));
+    CHECK(words ? result.note && !strncmp(result.note, words, strlen(words)) : !result.note);
+    MUST(toy_step(&t, 2, 2, &result));
+    CHECK(!result.note);
+    toy_tensors[tensor].frozen = 0;
+    zero_destroy(t.z);
+}
+static void check_notes(int stage) {
+    const char *one = "in the first step the gradient of lnfw, layer 0 is 0 on all ranks";
+    const char *more = "in the first step the gradient of lnw, layer 0, and of 3 more, is 0 on all ranks";
+    const char *batch = checks.ranks > 1 ? "ranks 0 and 1 have the same first batch" : NULL;
+    check_note(stage, -1, 0, LNFW, 0, NULL);
+    check_note(stage, -1, 0, LNFW, 1, checks.ranks > 1 ? NULL : one);
+    check_note(stage, -1, 0, LNFW, checks.ranks, one);
+    check_note(stage, -1, 0, LNW, checks.ranks, more);
+    check_note(stage, -1, 1, LNW, 0, batch);
+    check_note(stage, 0, 1, LNW, checks.ranks, NULL);
+}
+
 // ZERO_CHECK has an effect only if the setting is -1, and then on every step. Only 0 and 1 are accepted.
 static void check_variable(void) {
     static const struct {
@@ -249,6 +279,7 @@ static void check_all(const char *asked) {
         check_values(stage);
         check_loaded(stage);
         check_batches(stage);
+        check_notes(stage);
     }
     check_variable();
     if (!checks.rank) CHECK(!rmdir(folder));

@@ -231,6 +231,20 @@ static void step_rules(void) {
     MISUSE(zero_finish_gradients(t.z, NULL), "no training pass");
 }
 
+// Micro-batch 0 must not discard the gradients of a step that is complete. It may restart any other step.
+static void finished_step(void) {
+    const char *lost = "zero_begin_train: micro-batch 0 would discard the gradients of a complete step";
+    WORKS(toy_passes(&t, 1));
+    MISUSE(zero_begin_train(t.z, 0, 1), lost);
+    MISUSE(zero_begin_train(t.z, 0, 2), lost);
+    WORKS(zero_finish_gradients(t.z, NULL));
+    MISUSE(zero_begin_train(t.z, 0, 1), lost);
+    WORKS(zero_discard(t.z));
+    WORKS(toy_pass(&t, 0, 2));
+    WORKS(toy_forward_pass(&t, 0, 1));
+    WORKS(toy_backward(&t, 0, 0));
+}
+
 // -------- values, outside of steps
 
 static void values_range(void) {
@@ -342,7 +356,7 @@ static void not_finite(void) {
 // Tests each rule at every stage, with and without overlap. The plugin must be able to train afterwards.
 static void (*const rules[])(void) = {
     before_begin, param_outside, grad_outside, evaluation,      order_of_hooks,          unit_range,
-    begin_rules,
+    begin_rules,  finished_step,
 
     step_rules,   values_range,  inside_step,  promised_update, discard_changes_nothing, not_finite,
 };

@@ -345,7 +345,7 @@ test_cuda_steps() {
     done < <(joined <<'STEPS'
 float zloss = |grad_norm *= 0.5f;|\
     clipping their norm 1[.0-9]* to 1 gives 0[.0-9]*: the plugin has no other clipping
-float zloss = |continue;|inside a training step; finish the step first
+float zloss = |continue;|micro-batch 0 would discard the gradients of a complete step
 dataloader_next_batch(&train|if (micro_step == 1) { break; }|after micro-batch 1 of 2; the others have not run
 gpt2_backward_and_reduce(&model|continue;|.embedding. has finished 0 of its 2 backward uses
 gpt2_backward_and_reduce(&model|\

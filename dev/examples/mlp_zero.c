@@ -192,6 +192,7 @@ int main(int argc, char **argv) {
         zero_hyper hyper = { lr * (STEPS - step) / STEPS, 0.9f, 0.95f, 1e-8f, 0.01f, 1, step + 1 };
         for (int micro = 0; micro < A; micro++) run_pass(step * A + micro, micro, A, sums);
         check(zero_step(z, &hyper, &result));
+        if (prints && result.note) fprintf(stderr, "mlp_zero: note: %s\n", result.note);
         check(zero_sum(z, sums, 2));
         if (prints && step % 50 == 0)
             printf("step %3d | loss %.6f | norm %.4f\n", step + 1, sums[0] / BATCH, result.grad_norm);

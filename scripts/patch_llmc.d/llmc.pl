@@ -165,7 +165,7 @@ sub plain_edits {
     in('gpt2_update', "zero_step()$OPTIMIZER");
     instead(one(qr/\{\s*$/) + 1, one(qr/^\}/) - 1,
             'zero_hyper hyper = { learning_rate, beta1, beta2, eps, weight_decay, 0.0f, t };',
-            'z_check(zero_step(z, &hyper, NULL));');
+            'zero_step_result result;', 'z_check(zero_step(z, &hyper, &result));', 'z_print_note(&result);');
     in('gpt2_free', 'z_finish() prints the digest of the parameters and ends the plugin, before the end of '
        . 'main()');
     before(qr/free\(model->params_memory\);/, 'z_finish();');
@@ -321,7 +321,7 @@ sub cuda_edits {
 
     in('gpt2_calculate_grad_norm', 'zero_finish_gradients() returns the norm of all gradients');
     instead(one(qr/\{\s*$/) + 1, one(qr/^\}/) - 1, 'zero_step_result result;',
-            'z_check(zero_finish_gradients(z, &result));', 'return z_norm = (float)result.grad_norm;');
+            'z_check(zero_finish_gradients(z, &result));', 'z_print_note(&result);', 'return z_norm = (float)result.grad_norm;');
     in('gpt2_update', "zero_update() clips, and its update$OPTIMIZER");
     instead(one(qr/\{\s*$/) + 1, one(qr/^\}/) - 1, 'NVTX_RANGE_FN();',
             'float grad_clip = grad_scale; // what main() passes',

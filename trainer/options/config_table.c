@@ -19,7 +19,7 @@ static const Note of_defaults[] = {
     { "comm.window_bytes", "default: 0 means as needed" },
     { "comm.nccl", "default: -1 means NCCL if it can be used" },
     { "debug.poison", "default: -1 means only with ZERO_POISON=1" },
-    { "debug.check_steps", "default: -1 means none, but all with ZERO_CHECK=1" },
+    { "debug.check_steps", "default: -1 means all with ZERO_CHECK=1, else a quick check of the first" },
     { "trainer.steps", "default: -1 means one epoch" },
     { NULL, "default" },
 };

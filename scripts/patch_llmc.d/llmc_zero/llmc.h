@@ -84,6 +84,11 @@ static void z_create_model(zero_config *config, const size_t *sizes, int L) {
     if (zero_rank(z) == 0) z_print_memory(config->stage);
 }
 
+// The plugin has something to say after the first step, for example about a gradient that is 0.
+static void z_print_note(const zero_step_result *result) {
+    if (result->note != NULL && zero_rank(z) == 0) fprintf(stderr, "note: %s\n", result->note);
+}
+
 // A training pass is announced before gpt2_forward(); every other call of it is an evaluation, on all ranks.
 static int z_training;
 static void z_begin_train(int micro_batch, int of, const void *inputs, size_t bytes) {
