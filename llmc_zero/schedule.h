@@ -45,6 +45,7 @@ void schedule_use(schedule *s, int unit);  // records a use
 
 // Returns the order of the update (n_units), which is the same on all ranks: that of the last training pass
 // if all ranks use the units in the same order, otherwise the table's. Valid until the next pass begins.
+// During backward it is a prediction: it still changes if the rest of this pass differs from the last one.
 const int *schedule_update_order(schedule *s);
 
 // Returns the first unit of the next training pass, by the recorded order; -1 before the first pass.

@@ -212,8 +212,8 @@ static int update_piece(zero *z, const struct update_piece *piece, const struct 
     return rc ? state_close_after(rc, z->update.opened[z->update.window], STATES) : 0;
 }
 
-// Runs a unit's update. The previous task may have begun its first piece. The task's own stream already waits
-// for the tasks it needs; the stream of copies to the host must wait for the reduction too.
+// Runs a unit's update. Backward or the previous task may have begun its first piece. The task's own stream
+// already waits for the tasks it needs; the stream of copies to the host must wait for the reduction too.
 static int run_adamw(void *ctx, task *k) {
     zero *z = ctx;
     device *d = &z->device;
@@ -284,6 +284,59 @@ int update_publish(zero *z) {
     return 0;
 }
 
+// -------- reading the first pieces of the update during backward
+//
+// No unit may be updated before the norm is known, but during backward the buffers are free and the disk only
+// reads parameters. So all states except gradients are read early; gradients follow when the update begins.
+
+void update_discard(zero *z) {
+    for (int i = 0; i < 2; i++) {
+        if (z->update.read_ahead[i]) state_close_after(ZERO_ERR_MISUSE, z->update.opened[i], STATES);
+        z->update.read_ahead[i] = NULL;
+    }
+}
+
+int update_pieces_read_ahead(const zero *z) {
+    return (z->update.read_ahead[0] != NULL) + (z->update.read_ahead[1] != NULL);
+}
+
+// Finds the first two pieces of an update in this order; NULL if it has fewer.
+static void first_pieces(const zero *z, const int *order, const struct update_piece *first[2]) {
+    int n = 0;
+    first[0] = first[1] = NULL;
+    for (int i = 0; i < z->layout.n_units && n < 2; i++) {
+        const struct update_unit *u = &z->update.units[order[i]];
+        for (int k = 0; k < u->n_pieces && n < 2; k++) first[n++] = &z->update.pieces[u->first_piece + k];
+    }
+}
+
+// Reads one piece at a time, because backward's reads of parameters queue up behind it.
+static int read_ahead(zero *z) {
+    struct update *s = &z->update;
+    const struct update_piece *first[2];
+    const int at = s->read_ahead[s->window] ? !s->window : s->window;
+    const int last = s->order[z->layout.n_units - 1];
+    if (!z->plan.own[PLAN_FILE_BUFFERS].blocks || z->config.debug.naive) return 0;
+    if (s->read_ahead[at] || !pass_is_last(z)) return 0;
+    // The last update must have ended, including its writes.
+    if (!tasks_have_run(&z->tasks, &s->units[last].adamw) || !rank_states_are_written(z)) return 0;
+    first_pieces(z, schedule_update_order(&z->schedule), first);
+    const struct update_piece *piece = s->read_ahead[at] = first[at != s->window];
+    for (int what = 0; piece && what < ZERO_GRADIENT; what++)
+        if (rank_state(z, what)->files) ZERO_TRY(begin_state(z, what, piece, s->opened[at]));
+    return 0;
+}
+
+// Takes the pieces that were read ahead. Drops them if they are not the first ones of the update's final
+// order.
+static void take_read_ahead(zero *z) {
+    struct update *s = &z->update;
+    const struct update_piece *first[2], *one = s->read_ahead[s->window], *two = s->read_ahead[!s->window];
+    first_pieces(z, s->order, first);
+    if ((one && one != first[0]) || (two && two != first[1])) update_discard(z);
+    s->read_ahead[0] = s->read_ahead[1] = NULL;
+}
+
 // -------- the order of the units
 
 // First waits for the last update and publishes it, so that no unit is being updated while these fields are
@@ -306,7 +359,8 @@ int update_during_backward(zero *z) {
     struct update *s = &z->update;
     const int has_own_lane = s->units[0].adamw.lane != LANE_TRAINER;
     const int may_be_delayed = z->config.offload.delayed_update > 0;
-    if (!pass_promised(z) || !pass_forward_is_over(z) || !has_own_lane || may_be_delayed) return 0;
+    if (!pass_forward_is_over(z) || !has_own_lane || may_be_delayed) return 0;
+    if (!pass_promised(z)) return read_ahead(z);
     while (s->n_early < z->layout.n_units) {
         const int n = s->n_early, unit = z->layout.n_units - 1 - n;
         // At most two units are submitted: one is updated while the states of the other are read. The others
@@ -360,6 +414,7 @@ static int update_now(zero *z) {
     const int *order = schedule_update_order(&z->schedule);
     for (int i = 0, at = z->update.n_early; i < n; i++)
         if (!z->update.units[order[i]].is_early) z->update.order[at++] = order[i];
+    if (!z->update.n_early) take_read_ahead(z);
     z->update.n_early = 0;
     __atomic_store_n(&z->update.n_known, n, __ATOMIC_RELEASE);
     for (int i = 0; i < n; i++) ZERO_TRY(submit_unit(z, order[i]));

@@ -38,15 +38,19 @@ struct update {
     int unpublished;    // 1: its result is not in the parameters yet
     state next_params;  // parameters in files that a delayed update writes: see placement_has_next
     state_part opened[2][STATES];
-    int window;  // index of `opened` for the next piece
+    int window;                                // index of `opened` for the next piece
+    const struct update_piece *read_ahead[2];  // the two pieces begun during backward; NULL: none
 };
 
 int update_create(zero *z);
 
-// Call it after each backward use. If the update is promised, submits units that can already be updated.
+// Call it after each backward use. If the update is promised, submits units that can already be updated;
+// otherwise begins reading the first pieces of the update.
 int update_during_backward(zero *z);
 // Starts the update. Lanes with a thread may still be updating when it returns.
 int update_units(zero *z, const zero_hyper *h, double grad_scale);
+// Call it when the step ends without an update.
+void update_discard(zero *z);
 
 int update_is_unpublished(const zero *z);  // 1: the last update is delayed, and not in the parameters yet
 // If so, makes its result the parameters. Call it when no unit is gathered.
@@ -55,5 +59,6 @@ int update_publish(zero *z);
 void update_forget(zero *z);
 // Returns when the last update has ended.
 int update_wait(zero *z);
+int update_pieces_read_ahead(const zero *z);  // 0, 1 or 2
 
 #endif

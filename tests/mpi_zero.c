@@ -107,6 +107,28 @@ static void check_overlap(void) {
         }
 }
 
+// -------- reading states during backward
+
+// The first two pieces of the update must be read during backward. They may be dropped again (mpi_bits.c).
+static void check_read_ahead(void) {
+    const zero_config c = in_files(1, 1);
+    zero_files files;
+    toy t;
+    CHECK_SETTING("states read during backward");
+    MUST(toy_create(&t, &c, NULL));
+    for (int step = 1; step <= 3; step++) {
+        MUST(toy_forward_pass(&t, 0, 1));
+        zero_files_info(t.z, &files);  // waits for the disk
+        CHECK(update_pieces_read_ahead(t.z) == 0);
+        MUST(toy_backward_pass(&t));
+        CHECK(update_pieces_read_ahead(t.z) == 2);
+        MUST(zero_finish_gradients(t.z, NULL));
+        MUST(step == 2 ? zero_discard(t.z) : zero_update(t.z, &(zero_hyper){ .lr = 1e-3f, .t = step }));
+        CHECK(update_pieces_read_ahead(t.z) == 0);
+    }
+    zero_destroy(t.z);
+}
+
 // -------- an update during backward
 
 // Returns 1 if the update of a unit began before backward ended.
@@ -573,6 +595,7 @@ static const struct {
     { "", "no window", check_no_window },
     { "", "order in the update", check_order_in_update },
     { "", "overlap", check_overlap },
+    { "", "read ahead", check_read_ahead },
     { "", "early updates", check_early_overlaps },
     { "", "delayed updates", check_delayed_overlaps },
     { "", "trace", check_trace_file },

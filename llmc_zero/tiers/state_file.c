@@ -19,7 +19,7 @@ struct state_files {
     trace *trace;
     int n_units;
     int64_t placed;        // bytes of the files in use
-    pthread_mutex_t lock;  // for the counters, and for buffers that are not taken
+    pthread_mutex_t lock;  // for the counters, and for `taken` and `write` of the buffers
     file_buffer *buffers;
     int n_buffers;
     file_buffer *sums;  // (n_units) memory in which a unit's gradients are reduced
@@ -148,6 +148,13 @@ static int lost_states(int rc) {
     return zero_fail_again(&failure);
 }
 
+// Another thread may be looking at the transfer: see state_files_written.
+static void set_transfer(struct state_files *f, file_transfer *t, const file_transfer *to) {
+    pthread_mutex_lock(&f->lock);
+    *t = *to;
+    pthread_mutex_unlock(&f->lock);
+}
+
 // Waits for a transfer, and records it in the trace.
 static int finish(struct state_files *f, file_transfer *t, int unit) {
     int rc = lost_states(file_wait(f->engine, t));
@@ -158,7 +165,7 @@ static int finish(struct state_files *f, file_transfer *t, int unit) {
                                                  .bytes = t->bytes,
                                                  .start_s = t->started_s,
                                                  .end_s = t->ended_s });
-    *t = (file_transfer){ 0 };
+    set_transfer(f, t, &(file_transfer){ 0 });
     return rc;
 }
 
@@ -185,6 +192,14 @@ static file_buffer *best_buffer(struct state_files *f) {
         if (!writing) writing = b;
     }
     return writing;
+}
+
+int state_files_written(struct state_files *f) {
+    int written = 1;
+    pthread_mutex_lock(&f->lock);
+    for (int i = 0; i < f->n_buffers; i++) written &= file_done(f->engine, &f->buffers[i].write);
+    pthread_mutex_unlock(&f->lock);
+    return written;
 }
 
 static int take_buffer(struct state_files *f, file_buffer **out) {
@@ -283,10 +298,11 @@ static int files_close(state_part *p) {
     if (!b) return 0;
     int rc = 0;
     if (p->intent != STATE_READ) {
-        b->write = (file_transfer){ .data = b->memory, .write = 1 };
-        locate(p, &b->write.offset, &b->write.bytes);
-        count(p, 0, b->write.bytes);
+        file_transfer write = { .data = b->memory, .write = 1 };
+        locate(p, &write.offset, &write.bytes);
+        count(p, 0, write.bytes);
         b->unit = p->range.unit;
+        set_transfer(f, &b->write, &write);
         rc = lost_states(file_start(f->engine, &b->write));
     }
     give_buffer(f, b);
