@@ -353,9 +353,10 @@ function host(    bytes, ms) {
 }
 
 # A single rank runs the same hooks; they copy its shards into slots, and buckets into the shard.
-function copy_alone(    unit) {
+function copy_alone(    unit, copied) {
     unit = 2 * P / (L + 1)                  # on average
-    if (stage == 3) stream("copies", "parameters into slots", 2 * (L + 1), unit, unit, "bulk")
+    copied = 2 * (2 * P - stays()) / (2 * L)
+    if (stage == 3) stream("copies", "parameters into slots", 2 * L, copied, copied, "bulk")
     if (stage >= 2) stream("sums", "buckets into the shard", L + 1, unit, unit, "columns")
 }
 
@@ -364,19 +365,23 @@ function link_ms(elems, speed) { return 2 * elems * (N - 1) / N / speed * 1e-6 }
 # A reduction runs in rounds as large as its staging buffers, 256 MiB over all ranks.
 function rounds(elems) { return ceil(2 * elems / N / (GIB / 4 / N)) }
 
+# At stage 3 the embeddings and the last block stay gathered from forward to backward.
+function stays() { return stage == 3 ? embeddings + in_block : 0 }
+
 # times: gathers per unit. Stage 3 gathers for forward and for backward, stages 1 and 2 after the update, and
 # stage 0 gathers the reduced gradients. elems: the elements of the units for which the step waits, the
 # embeddings and the first block. From stage 1 on, however, the AdamW of other units hides gathers that follow
 # their unit's AdamW: every gather at stages 1 and 2, and that of the embeddings at stage 3. The gather of the
 # first block starts when the next step begins.
-function communicate(    times, units, elems, bytes, hidden, exposed) {
+function communicate(    times, units, elems, runs, gathered, hidden, exposed) {
     times = stage == 3 ? 2 : 1
     units = stage == 0 ? 2 : stage == 3 ? 1 : 0
     elems = units == 2 ? embeddings + in_block : units * in_block
-    bytes = 2 * (times * P - elems)
+    runs = times * (L + 1) - units - (stage == 3 ? 2 : 0)
+    gathered = times * P - stays() - elems
     exposed = link_ms(elems, the["gathering"]) + units * the["collective"] / 1e3
-    hidden = times * (link_ms(P, the["gathering"]) + (L + 1) * the["collective"] / 1e3) - exposed
-    collectives("gathers", "hidden", times * (L + 1) - units, bytes, 0, hidden, slowdown(hidden))
+    hidden = link_ms(gathered, the["gathering"]) + runs * the["collective"] / 1e3
+    collectives("gathers", "hidden", runs, 2 * gathered, 0, hidden, slowdown(hidden))
     collectives("gathers", "exposed", units, 2 * elems, link_ms(elems, the["link"]), exposed, exposed)
     reduce(embeddings + in_block)
 }

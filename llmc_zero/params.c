@@ -334,10 +334,24 @@ int params_acquire(zero *z, int unit) {
     return sharded ? 0 : open_whole(z, unit);
 }
 
-// Backward starts with the unit that forward used last, so that unit stays gathered.
-static int kept_for_backward(const zero *z, int unit) {
-    return pass_mode(z) == ZERO_TRAIN && pass_forward_is_over(z) && !pass_done(z, unit, PASS_BACKWARD) &&
-           z->layout.units[unit].reading_uses > 0;
+static int uses_left(const zero *z, int unit) {
+    const layout_unit *l = &z->layout.units[unit];
+    const int forward = l->forward_uses - pass_done(z, unit, PASS_FORWARD);
+    const int backward = l->reading_uses - pass_done(z, unit, PASS_BACKWARD);
+    return forward > 0 || (pass_mode(z) == ZERO_TRAIN && backward > 0);
+}
+
+static int forward_needs_slots(const zero *z) {
+    for (int i = 0; i < z->layout.n_units; i++)
+        if (!z->params.units[i].own && pass_done(z, i, PASS_FORWARD) < z->layout.units[i].forward_uses)
+            return 1;
+    return 0;
+}
+
+// A unit stays gathered while this pass will read it again and no other unit needs its memory. Private memory
+// is needed by no other. In the slots, the unit that forward used last is the first that backward uses.
+static int kept_in_pass(const zero *z, int unit) {
+    return uses_left(z, unit) && (z->params.units[unit].own || !forward_needs_slots(z));
 }
 
 // In inference parameters never change, so a unit with private memory is gathered only once.
@@ -349,7 +363,7 @@ int params_release(zero *z, int unit) {
     struct params_unit *u = &z->params.units[unit];
     if (pass_has_open(z, unit) || !u->whole) return 0;
     if (z->config.stage < 3) return close_whole(z, unit);
-    if (u->for_next_pass || kept_for_backward(z, unit)) return 0;
+    if (u->for_next_pass || kept_in_pass(z, unit)) return 0;
     if (!kept_for_inference(z, unit)) ZERO_TRY(drop(z, unit));
     return look_ahead(z, slots_are_open(z));  // a slot is free now
 }

@@ -239,18 +239,19 @@ plan_pieces plan_count_pieces(const zero_config *c, const layout *l, int rank) {
 
 // -------- traffic
 
-// Returns how often stage 3 gathers a unit per micro-batch: once per use that reads it, except that the unit
-// that ends forward needs only one gather for its last forward use and its first backward use.
+// Returns how often stage 3 gathers a unit per micro-batch: once per use that reads it. A unit with private
+// memory stays there until its last use. The unit in a slot that forward uses last stays there for backward.
 static int gathers_per_pass(const layout_unit *u, int ends_forward) {
-    return u->forward_uses + u->reading_uses - (ends_forward && u->reading_uses > 0);
+    const int uses = u->forward_uses + u->reading_uses;
+    if (u->shared) return uses > 0;
+    return uses - (ends_forward && u->reading_uses > 0);
 }
 
-// The tables do not define the order of uses. We assume that forward ends with the unit that is used twice
-// (tied weights) if there is one, otherwise with the last unit.
+// The tables do not define the order of uses. We assume that forward uses the slots in the table's order.
 static int unit_that_ends_forward(const layout *l) {
-    for (int i = 0; i < l->n_units; i++)
-        if (l->units[i].forward_uses > 1) return i;
-    return l->n_units - 1;
+    int last = l->n_units - 1;
+    while (last > 0 && l->units[last].shared) last--;
+    return last;
 }
 
 // The naive path sends all gradients to every rank.
@@ -281,7 +282,9 @@ static void plan_traffic(plan *p, const zero_config *c, const layout *l) {
     if (!c->inference) plan_step_traffic(t, c, l);
     if (c->stage < 3) return;
     for (const layout_unit *u = l->units; u < l->units + l->n_stored; u++)
-        if (!c->inference || !u->shared) t->all_gather[ZERO_FOR_EVAL] += u->shard * low * u->forward_uses;
+        if (!c->inference || !u->shared)
+            t->all_gather[ZERO_FOR_EVAL] += u->shard * low *
+                                            (u->shared ? u->forward_uses > 0 : u->forward_uses);
 }
 
 // Adds the bytes that the update moves for one state of a unit: to and from files, and across the bus to

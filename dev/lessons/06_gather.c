@@ -6,7 +6,7 @@
 // for 4 units 0 1 2 3 in forward, then 3 2 1 0 in backward.
 
 // Called when use `at` has ended. Returns 1 to free the unit's slot now, or 0 if the very next use needs the
-// same unit. (In GPT-2 the embedding comes between the forward and the backward of the last block.)
+// same unit. (Units with memory of their own, such as GPT-2's embedding, are not among the uses.)
 int frees_slot(const int *uses, int n_uses, int at) {
     return 0;  // your code
 }
