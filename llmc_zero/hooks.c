@@ -6,7 +6,7 @@ int zero_begin_train(zero *z, int micro, int of) {
     ZERO_TRY(check_settle(z));
     ZERO_TRY(pass_may_begin(z, micro, of));
     if (micro == 0) ZERO_TRY(check_begin(z, 1));
-    ZERO_TRY(params_begin_pass(z));
+    ZERO_TRY(params_begin_pass(z, micro > 0));
     if (micro == 0) ZERO_TRY(grads_begin_step(z));
     pass_begin(z, ZERO_TRAIN, micro, of);
     return 0;
@@ -15,7 +15,7 @@ int zero_begin_train(zero *z, int micro, int of) {
 int zero_begin_eval(zero *z) {
     ZERO_TRY(pass_outside_step(z, "zero_begin_eval"));
     ZERO_TRY(check_begin(z, 0));
-    ZERO_TRY(params_begin_pass(z));
+    ZERO_TRY(params_begin_pass(z, 0));
     pass_begin(z, ZERO_EVAL, 0, 1);
     return 0;
 }

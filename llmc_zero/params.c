@@ -221,6 +221,7 @@ static int drop(zero *z, int unit) {
     count_gather(z, u, ZERO_FOR_UNUSED);  // a use has counted it already, if there was one
     if (u->slot >= 0) z->params.slots[u->slot].unit = -1;
     u->slot = -1;
+    u->kept = 0;
     u->whole = NULL;
     return z->config.debug.poison ? z->device.f->fill_nan(&z->device, COMPUTE, params, bytes) : 0;
 }
@@ -334,24 +335,28 @@ int params_acquire(zero *z, int unit) {
     return sharded ? 0 : open_whole(z, unit);
 }
 
-static int uses_left(const zero *z, int unit) {
+static int reads_left(const zero *z, int unit, pass_direction d) {
     const layout_unit *l = &z->layout.units[unit];
-    const int forward = l->forward_uses - pass_done(z, unit, PASS_FORWARD);
-    const int backward = l->reading_uses - pass_done(z, unit, PASS_BACKWARD);
-    return forward > 0 || (pass_mode(z) == ZERO_TRAIN && backward > 0);
+    const int all = d == PASS_FORWARD ? l->forward_uses : l->reading_uses;
+    return (d == PASS_FORWARD || pass_mode(z) == ZERO_TRAIN) && pass_done(z, unit, d) < all;
 }
 
-static int forward_needs_slots(const zero *z) {
+// Returns 1 if a unit without private memory has reads left in this direction of this micro-batch.
+static int slots_are_needed(const zero *z, pass_direction d) {
     for (int i = 0; i < z->layout.n_units; i++)
-        if (!z->params.units[i].own && pass_done(z, i, PASS_FORWARD) < z->layout.units[i].forward_uses)
-            return 1;
+        if (!z->params.units[i].own && reads_left(z, i, d)) return 1;
     return 0;
 }
 
-// A unit stays gathered while this pass will read it again and no other unit needs its memory. Private memory
-// is needed by no other. In the slots, the unit that forward used last is the first that backward uses.
-static int kept_in_pass(const zero *z, int unit) {
-    return uses_left(z, unit) && (z->params.units[unit].own || !forward_needs_slots(z));
+// A unit stays gathered while the step will read it again before another unit needs its memory. Private
+// memory is needed by no other. In the slots, backward begins with the unit that forward used last, and the
+// next micro-batch with the unit that backward used last.
+static int kept_in_step(const zero *z, int unit) {
+    const int is_own = z->params.units[unit].own != NULL;
+    if (reads_left(z, unit, PASS_FORWARD)) return is_own;
+    if (reads_left(z, unit, PASS_BACKWARD)) return is_own || !slots_are_needed(z, PASS_FORWARD);
+    if (pass_is_last(z)) return 0;
+    return is_own || (z->layout.units[unit].reading_uses && !slots_are_needed(z, PASS_BACKWARD));
 }
 
 // In inference parameters never change, so a unit with private memory is gathered only once.
@@ -363,17 +368,19 @@ int params_release(zero *z, int unit) {
     struct params_unit *u = &z->params.units[unit];
     if (pass_has_open(z, unit) || !u->whole) return 0;
     if (z->config.stage < 3) return close_whole(z, unit);
-    if (u->for_next_pass || kept_in_pass(z, unit)) return 0;
+    u->kept = kept_in_step(z, unit);
+    if (u->for_next_pass || u->kept) return 0;
     if (!kept_for_inference(z, unit)) ZERO_TRY(drop(z, unit));
     return look_ahead(z, slots_are_open(z));  // a slot is free now
 }
 
-// Drops units left over from the last pass, so that every pass gathers as many bytes as the formula predicts.
-int params_begin_pass(zero *z) {
+// Drops units that were gathered ahead for the last pass but not used, so that every pass gathers as many
+// bytes as the plan predicts.
+int params_begin_pass(zero *z, int continues) {
     if (z->config.stage < 3) return 0;
     for (int i = 0; i < z->layout.n_units; i++) {
         struct params_unit *u = &z->params.units[i];
-        if (!u->whole || u->for_next_pass || kept_for_inference(z, i)) continue;
+        if (!u->whole || u->for_next_pass || (continues && u->kept) || kept_for_inference(z, i)) continue;
         ZERO_TRY(tasks_wait(&z->tasks, &u->gather));
         ZERO_TRY(drop(z, i));
     }

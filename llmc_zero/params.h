@@ -20,6 +20,7 @@ struct params_unit {
     char *own;              // stage 3: private memory of a unit used more than once; NULL: it uses a slot
     int slot;               // the slot that holds it; -1: none
     int for_next_pass;      // stage 3: gathered before its pass began
+    int kept;               // stage 3: released, but still gathered for the step's next use
     params_bytes gathered;  // by gathers that no use has followed yet
     task gather;
     comm_use gather_use;
@@ -59,8 +60,8 @@ int params_acquire(zero *z, int unit);
 int params_release(zero *z, int unit);
 // Returns the address of a unit, frozen or not, that is open.
 char *params_at(const zero *z, int stored);
-// Stage 3: drops units left over from the last pass.
-int params_begin_pass(zero *z);
+// Stage 3: drops units left over from the last pass, except those kept for this one, which continues a step.
+int params_begin_pass(zero *z, int continues);
 // Returns when no gather is in progress and the device has finished its work.
 int params_complete(zero *z);
 // Returns when no gather is in progress and, at stage 3, all slots are empty.

@@ -239,26 +239,25 @@ plan_pieces plan_count_pieces(const zero_config *c, const layout *l, int rank) {
 
 // -------- traffic
 
-// Returns how often stage 3 gathers a unit per micro-batch: once per use that reads it. A unit with private
-// memory stays there until its last use. The unit in a slot that forward uses last stays there for backward.
-static int gathers_per_pass(const layout_unit *u, int ends_forward) {
-    const int uses = u->forward_uses + u->reading_uses;
+// Returns how often stage 3 gathers a unit in a step: once per use that reads it, unless it is still there. A
+// unit with private memory stays there for the whole step. The tables do not define the order of uses. We
+// assume that forward uses the slots in the table's order: the last unit then stays there for backward, and
+// the first one for the next micro-batch.
+static int64_t gathers_per_step(const zero_config *c, const layout *l, int stored) {
+    const layout_unit *u = &l->units[stored];
+    const int64_t uses = u->forward_uses + u->reading_uses, A = c->micro_batches;
+    int first = 0, last = l->n_units - 1;
     if (u->shared) return uses > 0;
-    return uses - (ends_forward && u->reading_uses > 0);
-}
-
-// The tables do not define the order of uses. We assume that forward uses the slots in the table's order.
-static int unit_that_ends_forward(const layout *l) {
-    int last = l->n_units - 1;
-    while (last > 0 && l->units[last].shared) last--;
-    return last;
+    if (!u->reading_uses) return A * uses;
+    while (l->units[first].shared) first++;
+    while (l->units[last].shared) last--;
+    return A * uses - (u->of == last) * A - (u->of == first) * (A - 1);
 }
 
 // The naive path sends all gradients to every rank.
 static void plan_step_traffic(zero_traffic *t, const zero_config *c, const layout *l) {
     const int64_t low = dtype_bytes(c->numbers.dtype), sum = dtype_bytes(plan_reduced_type(c)),
                   wire = dtype_bytes(plan_wire_type(c)), A = c->micro_batches;
-    const int ends_forward = unit_that_ends_forward(l);
     t->other[ZERO_FOR_SCALARS] = (l->n_units + HYPER_VALUES) * (int64_t)sizeof(double);  // with the norm
     if (c->debug.naive) {
         t->other[ZERO_FOR_STEP] = l->flat_elems * wire;
@@ -271,7 +270,7 @@ static void plan_step_traffic(zero_traffic *t, const zero_config *c, const layou
     }
     for (int i = 0; i < l->n_stored; i++) {
         const layout_unit *u = &l->units[i];
-        t->all_gather[ZERO_FOR_STEP] += u->shard * low * A * gathers_per_pass(u, u->of == ends_forward);
+        t->all_gather[ZERO_FOR_STEP] += u->shard * low * gathers_per_step(c, l, i);
     }
 }
 
@@ -313,7 +312,7 @@ static void add_update_of(plan *p, const zero_config *c, const layout *l, const 
 // Gathers read this rank's part of the parameters. Each micro-batch's reduction writes this rank's part of
 // the gradients, and every reduction after the first also reads it.
 static void plan_moved_states(plan *p, const zero_config *c, const layout *l) {
-    const int rank = p->of.rank, ends_forward = unit_that_ends_forward(l);
+    const int rank = p->of.rank;
     const int64_t A = c->micro_batches;
     for (int what = 0; what < STATES; what++) {
         const state s = state_of(what, c, l, rank, NULL);
@@ -324,8 +323,7 @@ static void plan_moved_states(plan *p, const zero_config *c, const layout *l) {
             const int64_t stored = in_files ? state_file_bytes(l, rank, size, state_all(&s, u, rank)) : 0;
             const int64_t copied = crosses ? l->units[u].shard * size : 0;
             int64_t reads = 0;
-            if (what == ZERO_PARAM)
-                reads = A * gathers_per_pass(&l->units[u], l->units[u].of == ends_forward);
+            if (what == ZERO_PARAM) reads = gathers_per_step(c, l, u);
             if (what == ZERO_GRADIENT) reads = A - 1;
             const int64_t writes = what == ZERO_GRADIENT ? A : 0;
             if (u < l->n_units) add_update_of(p, c, l, &s, u);

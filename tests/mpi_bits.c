@@ -289,6 +289,19 @@ static zero_traffic traffic_of(run *r) {
     return t;
 }
 
+// Returns the bytes gathered by a step of so many micro-batches at stage 3.
+static int64_t planned_gathers(const run *r, int micro_batches) {
+    zero_config c = r->config;
+    zero_job job;
+    zero_plan p = { .parameters = 0 };
+    zero_job_info(r->z, &job);
+    c.micro_batches = micro_batches;
+    const int rc = zero_make_plan(&p, &c, r->d->tensors, r->d->n_tensors, r->d->units, r->d->n_units,
+                                  checks.ranks, job.ranks_on_host);
+    EXPECT(!rc, "no plan for %d micro-batches: %s", micro_batches, zero_last_error());
+    return p.traffic.all_gather[ZERO_FOR_STEP];
+}
+
 // Checks the traffic of a step. Gathers of delayed updates belong to the next step, so they are only summed.
 static void check_step_traffic(run *r, const zero_traffic *before, const call *c, int updated) {
     const zero_traffic now = traffic_of(r), *plan = &r->planned.traffic;
@@ -302,7 +315,7 @@ static void check_step_traffic(run *r, const zero_traffic *before, const call *c
     EXPECT(now.other[s] - before->other[s] == plan->other[s], "a step sends other bytes, not as planned");
     EXPECT(now.other[ZERO_FOR_SCALARS] - before->other[ZERO_FOR_SCALARS] == plan->other[ZERO_FOR_SCALARS],
            "a step sends scalars, not as planned");
-    const int64_t want = stage == 3              ? plan->all_gather[s] * c->of / A
+    const int64_t want = stage == 3              ? planned_gathers(r, c->of)
                          : stage == 0 || updated ? plan->all_gather[s]
                                                  : 0;
     if (!r->config.offload.delayed_update || stage == 3)

@@ -357,8 +357,9 @@ static void check_traffic(const zero_config *c, int low, int wire) {
     const zero_purpose step = ZERO_FOR_STEP;
     const zero_plan p = plan_of(c, 4, 2);
     const int A = c->micro_batches, sum = A > 1 ? 4 : low, sum_wire = A > 1 ? 4 : wire;
-    const int64_t gathered[] = { SHARD * sum, SHARD * low, SHARD * low,
-                                 (2 * SHARD - EMBEDDING - BLOCK) * low * A };
+    // Stage 3 gathers the embedding once. The first and the last block stay gathered between their uses.
+    const int64_t whole = EMBEDDING + 2 * A * (SHARD - EMBEDDING) - (2 * A - 1) * BLOCK;
+    const int64_t gathered[] = { SHARD * sum, SHARD * low, SHARD * low, whole * low };
     const int64_t reduced[] = { SHARD * sum_wire, SHARD * sum_wire, SHARD * wire * A, SHARD * wire * A };
     const int64_t eval = c->stage == 3 ? SHARD * low : 0;
     const zero_traffic *all = &p.traffic, *between = &p.traffic_between_nodes;

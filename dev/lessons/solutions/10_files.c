@@ -6,8 +6,9 @@ void file_bytes(const int64_t *elems, int n_units, int ranks, int micro_batches,
     const int64_t A = micro_batches, gradient_bytes = gradients * (A > 1 ? 4 : 2);
     *read = *written = 0;
     for (int u = 0; u < n_units; u++) {
-        const int64_t shard = elems[u] / ranks, passes = u == n_units - 1 ? 1 : 2;
-        *read += shard * (12 + 2 * passes * A + gradient_bytes * A);
+        const int64_t shard = elems[u] / ranks;
+        const int64_t reads = 2 * A - (u == n_units - 1) * A - (u == 0) * (A - 1);
+        *read += shard * (12 + 2 * reads + gradient_bytes * A);
         *written += shard * (12 + 2 + gradient_bytes * A);
     }
 }
