@@ -348,15 +348,23 @@ static int slots_are_needed(const zero *z, pass_direction d) {
     return 0;
 }
 
+// Returns the first unit of the table that uses a slot; n_units: none does.
+static int first_in_slots(const zero *z) {
+    int unit = 0;
+    while (unit < z->layout.n_units && z->params.units[unit].own) unit++;
+    return unit;
+}
+
 // A unit stays gathered while the step will read it again before another unit needs its memory. Private
-// memory is needed by no other. In the slots, backward begins with the unit that forward used last, and the
-// next micro-batch with the unit that backward used last.
+// memory is needed by no other. In the slots, backward begins with the unit that forward used last, and ends
+// with the table's first, with which the next micro-batch begins.
 static int kept_in_step(const zero *z, int unit) {
     const int is_own = z->params.units[unit].own != NULL;
     if (reads_left(z, unit, PASS_FORWARD)) return is_own;
     if (reads_left(z, unit, PASS_BACKWARD)) return is_own || !slots_are_needed(z, PASS_FORWARD);
     if (pass_is_last(z)) return 0;
-    return is_own || (z->layout.units[unit].reading_uses && !slots_are_needed(z, PASS_BACKWARD));
+    const int is_first = unit == first_in_slots(z) && z->layout.units[unit].reading_uses > 0;
+    return is_own || (is_first && !slots_are_needed(z, PASS_BACKWARD));
 }
 
 // In inference parameters never change, so a unit with private memory is gathered only once.

@@ -249,27 +249,25 @@ typedef struct {
 } one_use;
 enum { MOST_USES = MOST_UNITS * 3 };
 
-// If a unit is used several times in forward, forward ends with the first such unit, as the plan assumes.
-static inline int ends_forward(const drawn *d) {
-    for (int u = 0; u < d->n_units; u++)
-        if (d->units[u].forward_uses > 1) return u;
-    return d->n_units - 1;
-}
+static inline int is_single(const zero_unit *u) { return u->forward_uses == 1 && u->backward_uses == 1; }
 
-// Sorts the uses by keys. Units used once go through backward in reverse order; other uses are anywhere.
+// Sorts the uses by keys. Units used once go through backward in reverse order. In forward, the first and the
+// last of them are used first and last, as the plan assumes; other uses are anywhere.
 static inline int order_of(const drawn *d, int backward, uint64_t s, one_use *uses) {
-    const int last = ends_forward(d);
+    const int is_shuffled = d->trained[SHUFFLED] || d->trained[APART];
+    int first = 0, last = d->n_units - 1, n = 0;
     double keys[MOST_USES];
-    int n = 0;
+    while (first < last && !is_single(&d->units[first])) first++;
+    while (last > first && !is_single(&d->units[last])) last--;
     for (int u = 0; u < d->n_units; u++) {
         const zero_unit *unit = &d->units[u];
         const int times = backward ? unit->backward_uses : unit->forward_uses;
-        const int single = unit->forward_uses == 1 && unit->backward_uses == 1;
+        const int single = is_single(unit);
         for (int i = 0; i < times; i++) {
             double key = below(&s, 1000 * d->n_units) / 1e3;
-            if (backward ? single : i == 0 && !d->trained[SHUFFLED] && !d->trained[APART])
-                key = backward ? d->n_units - u : u;
-            if (u == last && i == (backward ? 0 : times - 1)) key = backward ? -1 : 1e9;
+            if (backward ? single : i == 0 && !is_shuffled) key = backward ? d->n_units - u : u;
+            if (!backward && is_shuffled && single)
+                key = u == first ? -1 : u == last ? d->n_units / 2.0 : key / 2;
             int at = n++;
             for (; at > 0 && keys[at - 1] > key; at--) {
                 keys[at] = keys[at - 1];
