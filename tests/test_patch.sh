@@ -527,9 +527,9 @@ test_trees() {
     mkdir "$dir/tree/llmc_zero"
     refused 'a folder llmc_zero' 'llmc_zero: already exists; to patch again' "$dir/tree"
     rmdir "$dir/tree/llmc_zero"
-    # A copy of the script, whose second write fails. Special characters in the copy's path must not matter.
+    # A copy of the script, whose last write fails. Special characters in the copy's path must not matter.
     copy_patch "it's [a] {b} folder"
-    sed -i 's/^sub write_whole .*/&\n    die "the disk is gone\\n" if $path =~ m{Makefile.new};/' \
+    sed -i 's/^sub write_whole .*/&\n    die "the disk is gone\\n" if $path =~ m{train_gpt2.c.new};/' \
         "$patch.d/checkout.pl"
     refused 'a disk that fails halfway' 'the disk is gone; nothing was changed' "$dir/tree"
     git -C "$dir/tree" rm -q --cached llmc/dataloader.h && mv "$dir/tree/llmc/dataloader.h" "$dir/tree"
