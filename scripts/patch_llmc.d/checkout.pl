@@ -3,31 +3,34 @@ use strict;
 use warnings;
 use feature 'signatures';
 no warnings 'experimental::signatures';
-use File::Basename qw(basename);
-use File::Path qw(remove_tree);
+use File::Basename qw(dirname);
+use File::Path qw(make_path remove_tree);
 use File::Temp qw(tempdir);
 
-our ($ROOT, $HERE, %FILE);
-our %files;             # name -> the file as read, its mask, its edits, and what the script has found in it
-our ($dir, $cuda, $no_git);
+our ($ROOT, $HERE, %FILE, $dir, %option);
+our %files;             # name -> the file as read, its new text, and what the script reports of it
 
-# Returns git's output whatever its status, with the status in $?. Its messages are not shown.
-sub git_output {
+# Returns the output of a command in a folder, with the status in $?. Its messages go to $errors.
+sub captured ($folder, $errors, @command) {
     my $pid = open(my $out, '-|') // stop("fork: $!");
     if (!$pid) {
-        open STDERR, '>', '/dev/null';
-        exec 'git', '-C', $dir, @_ or exit 127;
+        chdir $folder and open STDIN, '<', '/dev/null' and open STDERR, $errors and exec @command;
+        exit 127;
     }
     local $/;
     my $text = <$out> // '';
     close $out;
-    $? >> 8 == 127 and stop('git is not installed');
     return $text;
 }
 
-# Returns git's output, or undef if it fails.
-sub git {
-    my $text = git_output(@_);
+# Returns git's output whatever its status; git() returns undef if it fails. Messages are not shown.
+sub git_output (@arguments) {
+    my $text = captured($dir, '>/dev/null', 'git', @arguments);
+    $? >> 8 == 127 and stop('git is not installed');
+    return $text;
+}
+sub git (@arguments) {
+    my $text = git_output(@arguments);
     return $? ? undef : $text;
 }
 
@@ -40,6 +43,7 @@ sub read_whole ($path) {
 }
 
 sub write_whole ($path, $text, $mode) {
+    make_path(dirname($path));
     open my $out, '>:raw', $path or die "$path: $!\n";
     print $out $text or die "$path: $!\n";
     close $out or die "$path: $!\n";
@@ -49,65 +53,35 @@ sub write_whole ($path, $text, $mode) {
 sub load ($name) {
     my $path = "$dir/$name";
     -f $path or stop("$path: no such file: $dir must be a checkout of llm.c from June 2024 on");
-    my $mode = (stat _)[2];
-    $mode & 0200 or stop("$path: is read-only; nothing was changed");
-    my $text = eval { read_whole($path) };
-    defined $text or stop($@);
-    return $files{$name} = { name => $name, path => $path, mode => $mode, text => $text };
-}
-
-sub check_top {
-    my $prefix = git('rev-parse', '--show-prefix');
-    defined $prefix
-        or stop("$dir: not a git checkout; give a clone of llm.c, or a copy and --no-git");
-    $prefix =~ /^\s*$/ or stop("$dir: is inside a checkout; give the checkout's top folder");
-}
-
-sub check_unchanged {
-    my $status = git('status', '--porcelain', '--untracked-files=no');
-    defined $status or stop("$dir: git status failed");
-    my @changed = $status =~ /^...(.*)$/mg or return;
-    my $more = @changed > 10 ? ' and ' . (@changed - 10) . ' more' : '';
-    my $some = join ', ', @changed > 10 ? @changed[0 .. 9] : @changed;
-    stop("$dir: has uncommitted changes ($some$more); commit or stash them first");
+    return $files{$name} = { name => $name, path => $path, mode => (stat _)[2], text => read_whole($path) };
 }
 
 sub check_checkout {
     -d $dir or stop("$dir: no such folder; git clone https://github.com/karpathy/llm.c $dir gets llm.c");
-    check_top() if !$no_git;
+    -e "$dir/llmc_zero" and stop("$dir/llmc_zero: already exists; to patch again, restore the fork first: "
+                                 . 'git checkout . && rm -r llmc_zero');
     load($_) for names_to_edit();
-    check_not_patched();
-    check_unchanged() if !$no_git;
-    -e "$dir/llmc_zero" and stop("$dir/llmc_zero: already exists; remove it first");
+    my $changed = git(qw(status --porcelain --untracked-files=no -- .)) // '';
+    chomp $changed;
+    $changed eq '' or stop("$dir: has uncommitted changes; commit or stash them first:\n$changed");
 }
 
 # With --cuda the folder need not have train_gpt2.c.
 sub names_to_edit {
     my @names = @FILE{qw(trainer loader makefile)};
-    return @names if !$cuda;
+    return @names if !$option{cuda};
     shift @names if !-e "$dir/$FILE{trainer}";
     return (@names, $FILE{cuda});
 }
 
-sub check_not_patched {
-    -d "$dir/llmc_zero" && $files{ $FILE{makefile} }{text} =~ /llmc_zero/ or return;
-    my @not = grep { $_ =~ /train/ && $files{$_}{text} !~ /LLMC_ZERO/ } keys %files;
-    @not and stop("$dir: is patched, but not $not[0]; restore it (git checkout ., rm -r llmc_zero) and "
-                 . 'patch again');
-    print "$dir is already patched; nothing was changed\n";
-    exit 0;
-}
-
 sub print_diff {
     my $temporary = tempdir(CLEANUP => 1);
-    $| = 1;
-    for my $f (map { $files{$_} } sort keys %files) {
-        my $path = "$temporary/" . basename($f->{name});
-        write_whole($path, $f->{new}, 0644);
-        my @labels = ('--label', "a/$f->{name}", '--label', "b/$f->{name}");
-        my $status = system('diff', '-u', @labels, $f->{path}, $path) >> 8;
-        $status < 2 or stop("diff failed");
+    for my $f (values %files) {
+        write_whole("$temporary/a/$f->{name}", $f->{text}, $f->{mode});
+        write_whole("$temporary/b/$f->{name}", $f->{new}, $f->{mode});
     }
+    print captured($temporary, '>/dev/null',
+                   qw(git diff --no-index --no-ext-diff --no-color --no-prefix a b));
 }
 
 sub copy_plugin ($to) {
@@ -116,34 +90,26 @@ sub copy_plugin ($to) {
         or die "$to: cannot be written\n";
 }
 
-# Writes all files under temporary names, then renames them. Restores the tree if anything fails.
+# Writes all files under temporary names, so that a full disk changes nothing, and then renames them.
 sub commit_edits {
-    my @changed = map { $files{$_} } grep { $files{$_}{new} ne $files{$_}{text} } sort keys %files;
-    my ($plugin, $new, @renamed) = ("$dir/llmc_zero", ".new.$$");
+    my @changed = grep { $_->{new} ne $_->{text} } map { $files{$_} } sort keys %files;
+    my ($plugin, $new) = ("$dir/llmc_zero", ".new.$$");
     local @SIG{qw(INT TERM HUP)} = ('IGNORE') x 3;
-    my $done = eval {
+    my $written = eval {
         copy_plugin("$plugin$new");
         write_whole("$_->{path}$new", $_->{new}, $_->{mode}) for @changed;
-        rename "$plugin$new", $plugin or die "$plugin: $!\n";
-        for my $f (@changed) {
-            rename "$f->{path}$new", $f->{path} or die "$f->{path}: $!\n";
-            push @renamed, $f;
-        }
         1;
     };
-    return if $done;
-    my $why = $@;
-    for my $f (@renamed) {
-        my $back = eval {
-            write_whole("$f->{path}$new", $f->{text}, $f->{mode});
-            rename "$f->{path}$new", $f->{path};
-        };
-        $back or stop("$why$f->{path}: cannot be restored; git checkout restores it");
+    if (!$written) {
+        my $why = $@;
+        unlink map { "$_->{path}$new" } @changed;
+        remove_tree("$plugin$new");
+        stop($why =~ s/\n/; nothing was changed/r);
     }
-    unlink map { "$_->{path}$new" } @changed;
-    remove_tree($plugin, "$plugin$new");
-    chomp $why;
-    stop("$why; nothing was changed");
+    for my $path ($plugin, map { $_->{path} } @changed) {
+        rename "$path$new", $path
+            or stop("$path: $!; git checkout . and rm -r llmc_zero restore the fork");
+    }
 }
 
 1;

@@ -152,7 +152,7 @@ sub plain_edits {
     my ($file) = $L[$read] =~ /(\w+)\);/;
     instead(qr/params_memory = malloc_and_point/, $read,
             'z_create(model->param_sizes, model->config.num_layers);',
-            "z_read_params($file, model->param_sizes, model->config.num_layers);");
+            "z_read_params($file);");
     in('gpt2_forward', 'model->mean_loss is z_mean() of this rank\'s loss');
     rewrite(sub { s/ = (\w+);.*/ = z_mean($1);/ }, one(qr/model->mean_loss = \w+;/));
     in('gpt2_zero_grad', 'the plugin clears gradients at the first micro-batch of a step');
@@ -244,7 +244,7 @@ sub all_params ($pattern, $call, $from = undef) {
     my $line = one($pattern);
     my ($variable) = $L[$line] =~ $pattern;
     instead($from // $line, statement_end($line),
-            "$call($variable, model->param_elements, model->config.num_layers);");
+            "$call($variable);");
 }
 
 sub checkpoints {
@@ -321,7 +321,8 @@ sub cuda_edits {
 
     in('gpt2_calculate_grad_norm', 'zero_finish_gradients() returns the norm of all gradients');
     instead(one(qr/\{\s*$/) + 1, one(qr/^\}/) - 1, 'zero_step_result result;',
-            'z_check(zero_finish_gradients(z, &result));', 'z_print_note(&result);', 'return z_norm = (float)result.grad_norm;');
+            'z_check(zero_finish_gradients(z, &result));', 'z_print_note(&result);',
+            'return z_norm = (float)result.grad_norm;');
     in('gpt2_update', "zero_update() clips, and its update$OPTIMIZER");
     instead(one(qr/\{\s*$/) + 1, one(qr/^\}/) - 1, 'NVTX_RANGE_FN();',
             'float grad_clip = grad_scale; // what main() passes',

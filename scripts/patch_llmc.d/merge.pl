@@ -6,18 +6,10 @@ no warnings 'experimental::signatures';
 use File::Temp qw(tempdir);
 
 our ($HERE, $dir, @edits, @L, @C, %removed);
-my %versions;           # file -> the git hashes of llm.c's versions of it, oldest first
 my $temporary = tempdir('patch_llmc.XXXXXX', TMPDIR => 1, CLEANUP => 1);
 
-sub known_versions ($name) {
-    if (!%versions) {
-        for (split /\n/, read_whole("$HERE/versions")) {
-            my ($file, @hashes) = split;
-            push @{ $versions{$file} }, @hashes if !/^#/ && @hashes;
-        }
-    }
-    return @{ $versions{$name} };
-}
+# Returns the git hashes of llm.c's versions of a file, oldest first.
+sub known_versions ($name) { return map { split } read_whole("$HERE/versions") =~ /^\Q$name\E (.*)/mg }
 
 # Returns how many lines of code differ between a version and the fork's file.
 sub differences ($text, $fork) {

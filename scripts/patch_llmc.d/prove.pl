@@ -5,11 +5,9 @@ use strict;
 use warnings;
 use feature 'signatures';
 no warnings 'experimental::signatures';
-use File::Basename qw(dirname);
-use File::Path qw(make_path);
 use File::Temp qw(tempdir);
 
-our (%files, %FILE, $dir, %prove);      # %prove: --build, --run, --losses, --inputs, --seconds
+our (%files, %FILE, %option);
 
 # A different order of fp32 sums changes a loss by less than 1e-6; the smallest silent error seen was 4e-6.
 my $MOST = 2e-6;
@@ -17,9 +15,6 @@ my $ROWS = 4;           # of all ranks together
 my $STEPS = 40;         # a loop over more steps is cut to this number
 my %SHAPE = (positions => 1024, vocabulary => 512, layers => 2, heads => 2, channels => 64,
              tokens => 1 << 16);
-
-my $random;
-sub uniform { return ($random = ($random * 1103515245 + 12345) % 2147483648) / 2147483648 }
 
 # Returns a header in llm.c's format: 256 integers.
 sub header { return pack 'l<256', @_, (0) x (256 - @_) }
@@ -29,7 +24,7 @@ sub model_bytes {
     my ($T, $V, $L, $C) = @SHAPE{qw(positions vocabulary layers channels)};
     my $n = 2 * ($V * $C + $T * $C + $L * (12 * $C * $C + 13 * $C) + 2 * $C);
     return header(20240326, 3, $T, $V, $L, $SHAPE{heads}, $C, $V)
-        . pack 'f<*', map { uniform() - 0.5 } 1 .. $n;
+        . pack 'f<*', map { rand() - 0.5 } 1 .. $n;
 }
 
 sub tokenizer_bytes {
@@ -41,7 +36,7 @@ sub tokenizer_bytes {
 my $bits = 16;
 sub data_bytes {
     my $V = $SHAPE{vocabulary};
-    my @tokens = map { int(uniform() < 0.2 ? uniform() * $V : $_ * $_ / 3 % 50) } 1 .. $SHAPE{tokens};
+    my @tokens = map { int(rand() < 0.2 ? rand($V) : $_ * $_ / 3 % 50) } 1 .. $SHAPE{tokens};
     return header(20240520, 1, scalar @tokens) . pack $bits == 32 ? 'V*' : 'v*', @tokens;
 }
 
@@ -66,10 +61,8 @@ sub make_inputs ($folder, $text) {
         my @arguments = $text =~ /\b$call\s*\(\s*&\w+\s*,\s*((?:[^,()]|\([^()]*\))*)/g;
         for my $name (map { names_of($text, $_) } @arguments) {
             next if $name =~ m{^/|\.\.} || $name !~ /\w\.\w/;
-            my $path = "$folder/" . $name =~ s/[*?]/0/gr;
-            $random = 42;
-            make_path(dirname($path));
-            write_whole($path, $kind{$call}->(), 0644);
+            srand(42);
+            write_whole("$folder/" . $name =~ s/[*?]/0/gr, $kind{$call}->(), 0644);
         }
     }
 }
@@ -94,25 +87,16 @@ sub copy_tree ($from, $to) {
     my ($list) = output_of($from, qw(find . -name .git -prune -o -path ./build -prune -o -type f
                                   -size -1024k -printf), '%P\0');
     for my $name (split /\0/, $list) {
-        make_path(dirname("$to/$name"));
         write_whole("$to/$name", read_whole("$from/$name"), (stat "$from/$name")[2]);
     }
 }
 
 # Returns the output of a command in a folder, and undef or the reason why it failed.
 sub output_of ($folder, @command) {
-    my $pid = open(my $out, '-|') // stop("fork: $!");
-    my $seconds = $prove{seconds} || 120;
-    if (!$pid) {
-        delete @ENV{qw(MAKEFLAGS MAKELEVEL MFLAGS ZERO_CONFIG)};
-        chdir $folder and open STDIN, '<', '/dev/null' and open STDERR, '>&', \*STDOUT
-            and exec 'timeout', '-k', '5', $seconds, @command;
-        exit 127;
-    }
-    local $/;
-    my $text = <$out> // '';
-    return ($text, undef) if close $out;
-    my $status = $? >> 8;
+    my $seconds = $option{seconds} || 120;
+    delete local @ENV{qw(MAKEFLAGS MAKELEVEL MFLAGS ZERO_CONFIG)};
+    my $text = captured($folder, '>&STDOUT', 'timeout', '-k', '5', $seconds, @command);
+    my $status = $? >> 8 || $? or return ($text, undef);
     return ($text,
         "still running after $seconds seconds; --seconds N allows more, --inputs DIR gives a smaller "
             . 'model or less data, and --run a command with fewer steps') if $status == 124;
@@ -128,19 +112,19 @@ sub output_of ($folder, @command) {
 sub unproven ($why) { die { why => $why } }
 
 sub built ($folder, $which) {
-    my @command = $prove{build} ? ('sh', '-c', $prove{build}) : qw(make -j2 train_gpt2 ZERO_OPT=-O1);
+    my @command = $option{build} ? ('sh', '-c', $option{build}) : qw(make -j2 train_gpt2 ZERO_OPT=-O1);
     my ($text, $failed) = output_of($folder, @command);
     $failed // return;
     $failed =~ s/^(\s+([\w.\/]+)):(\d+)/"$1:" . ($files{$2} && $files{$2}{origin}[$3 - 1] || $3)/gem
         if $which =~ /patched/;
-    unproven("$which: " . ($prove{build} || 'make train_gpt2') . " $failed");
+    unproven("$which: " . ($option{build} || 'make train_gpt2') . " $failed");
 }
 
 # Runs a trainer; returns what it printed and wrote. The files are removed, so that the next run writes them.
 sub run_of ($folder, $which, $ranks, @launcher) {
     write_whole("$folder/.patch_llmc", '', 0644);
     my $rows = $ROWS / $ranks;
-    my @command = $prove{run} ? ('sh', '-c', $prove{run} =~ s/\bROWS\b/$rows/gr) : './train_gpt2';
+    my @command = $option{run} ? ('sh', '-c', $option{run} =~ s/\bROWS\b/$rows/gr) : './train_gpt2';
     my ($text, $failed) = output_of($folder, 'env', 'OMP_NUM_THREADS=1', "PATCH_LLMC_ROWS=$rows", @launcher,
         @command);
     unproven("$which: $failed") if $failed;
@@ -151,7 +135,7 @@ sub run_of ($folder, $which, $ranks, @launcher) {
         $written{$name} = read_whole("$folder/$name");
         unlink "$folder/$name";
     }
-    my $loss = $prove{losses} || '\bloss:?\s+(-?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))';
+    my $loss = $option{losses} || '\bloss:?\s+(-?(?:\d[\d.]*(?:e[-+]?\d+)?|nan|inf))';
     my ($digest) = $text =~ /^params_hash (\w+)/m;
     return { which => $which, ranks => $ranks, losses => [$text =~ /$loss/gi],
              samples => join("\n", $text =~ /^---\n(.*?)^---$/msg),
@@ -250,20 +234,26 @@ sub prepare ($from, $to, %new) {
     copy_tree($from, $to);
     write_whole("$to/$_", $new{$_}, 0644) for keys %new;
     my $path = "$to/$FILE{trainer}";
-    if (!$prove{run}) {
+    if (!$option{run}) {
         -e $path or unproven("$from: has no $FILE{trainer}: give --build, --run and --losses");
         my $text = read_whole($path);
-        make_inputs($to, $text) if !$prove{inputs};
+        make_inputs($to, $text) if !$option{inputs};
         write_whole($path, made_small($text, "$from/$FILE{trainer}"), 0644);
     }
-    copy_tree($prove{inputs}, $to) if $prove{inputs};
+    !$option{inputs} || system('cp', '-RL', "$option{inputs}/.", $to) == 0
+        or unproven("$option{inputs}: cannot be copied");
 }
 
-# Proves a pair of trees, the second with changed files if given. Returns the report, or undef and the reason.
-sub prove ($original, $patched, %new) {
+# Proves a pair of trees, the second with changed files if given, and prints the report. If the proof fails,
+# prints the reason and ends the script.
+sub prove ($failure, $original, $patched, %new) {
     my $temporary = tempdir('patch_llmc.XXXXXX', TMPDIR => 1, CLEANUP => 1);
     my ($one, $other) = map { "$temporary/$_" } qw(original patched);
-    my @ranks = $prove{run} && $prove{run} !~ /\bROWS\b/ ? 1 : (2, 1, 4);
+    my @ranks = $option{run} && $option{run} !~ /\bROWS\b/ ? 1 : (2, 1, 4);
+    for ($original, $patched, grep { defined } $option{inputs}) { -d $_ or stop("$_: no such folder") }
+    print 'building and running the original in 1 process and the patched trainer on ',
+        join(', ', sort @ranks), " ranks\n",
+        $option{cuda} ? "(train_gpt2.c only: train_gpt2.cu needs a GPU to run)\n" : '';
     my $report = eval {
         prepare($original, $one);
         prepare($patched, $other, %new);
@@ -275,7 +265,7 @@ sub prove ($original, $patched, %new) {
             if %{ $expected->{files} };
         compared($expected, map { (on_ranks($other, 0, $_), on_ranks($other, 3, $_)) } @ranks);
     };
-    return ($report, ref $@ ? $@->{why} : $@);
+    print $report // stop((ref $@ ? $@->{why} : $@) . "\n$failure");
 }
 
 1;

@@ -1,111 +1,15 @@
 /*
-A trainer with the structure of llm.c's train_gpt2.c and a tiny language model: each layer computes a small network from a position
-and the one before it, and adds the result to the residual stream.
-    make train_gpt2 make_files && ./make_files 16 64 3 8 && ./train_gpt2
+A trainer with the structure of llm.c's train_gpt2.c and a tiny language model without attention. Each layer adds a small network to
+the residual stream.
 */
-#include <math.h>
 #include <string.h>
 #include <unistd.h>
 // fopenCheck, freadCheck, mallocCheck
 #include "llmc/utils.h"
 // dataloader_init, dataloader_reset, dataloader_next_batch, dataloader_free
 #include "llmc/dataloader.h"
-
-// ----------------------------------------------------------------------------
-// layers; x is (B, T, C), H = 2 * C
-
-void embed_forward(float *x, const int *inp, const float *wte, const float *wpe, int B, int T, int C) {
-    for (int bt = 0; bt < B * T; bt++) {
-        for (int i = 0; i < C; i++) { x[bt * C + i] = wte[inp[bt] * C + i] + wpe[bt % T * C + i]; }
-    }
-}
-void embed_backward(float *dwte, float *dwpe, const float *dx, const int *inp, int B, int T, int C) {
-    for (int bt = 0; bt < B * T; bt++) {
-        for (int i = 0; i < C; i++) {
-            dwte[inp[bt] * C + i] += dx[bt * C + i];
-            dwpe[bt % T * C + i] += dx[bt * C + i];
-        }
-    }
-}
-
-// hidden (B, T, H) = tanh(upw (x_t + x_{t-1}) + upb);  out = x + downw hidden
-void mix_forward(float *out, float *hidden, const float *x, const float *upw, const float *upb, const float *downw, int B, int T, int C) {
-    int H = 2 * C;
-    for (int bt = 0; bt < B * T; bt++) {
-        const float *now = x + bt * C, *last = bt % T ? now - C : now;
-        float *h = hidden + bt * H;
-        for (int j = 0; j < H; j++) {
-            h[j] = upb[j];
-            for (int i = 0; i < C; i++) { h[j] += upw[j * C + i] * (now[i] + last[i]); }
-            h[j] = tanhf(h[j]);
-        }
-        for (int i = 0; i < C; i++) {
-            out[bt * C + i] = now[i];
-            for (int j = 0; j < H; j++) { out[bt * C + i] += downw[i * H + j] * h[j]; }
-        }
-    }
-}
-void mix_backward(float *dx, float *dupw, float *dupb, float *ddownw, const float *dout, const float *hidden, const float *x,
-                  const float *upw, const float *downw, int B, int T, int C) {
-    int H = 2 * C;
-    for (int bt = 0; bt < B * T; bt++) {
-        const float *now = x + bt * C, *last = bt % T ? now - C : now, *h = hidden + bt * H, *d = dout + bt * C;
-        float *dnow = dx + bt * C, *dlast = bt % T ? dnow - C : dnow;
-        float dh[H];
-        memset(dh, 0, sizeof(dh));
-        for (int i = 0; i < C; i++) {
-            dnow[i] += d[i];
-            for (int j = 0; j < H; j++) {
-                dh[j] += downw[i * H + j] * d[i];
-                ddownw[i * H + j] += h[j] * d[i];
-            }
-        }
-        for (int j = 0; j < H; j++) {
-            dh[j] *= 1.0f - h[j] * h[j];
-            dupb[j] += dh[j];
-            for (int i = 0; i < C; i++) {
-                dupw[j * C + i] += dh[j] * (now[i] + last[i]);
-                dnow[i] += dh[j] * upw[j * C + i];
-                dlast[i] += dh[j] * upw[j * C + i];
-            }
-        }
-    }
-}
-
-void scale_forward(float *out, const float *x, const float *gain, int BT, int C) {
-    for (int i = 0; i < BT * C; i++) { out[i] = x[i] * gain[i % C]; }
-}
-void scale_backward(float *dx, float *dgain, const float *dout, const float *x, const float *gain, int BT, int C) {
-    for (int i = 0; i < BT * C; i++) {
-        dx[i] += dout[i] * gain[i % C];
-        dgain[i % C] += dout[i] * x[i];
-    }
-}
-
-// probs (B, T, V) = softmax(x wte)
-void head_forward(float *probs, const float *x, const float *wte, int BT, int C, int V) {
-    for (int bt = 0; bt < BT; bt++) {
-        float *p = probs + (size_t)bt * V, most = -1e30f, sum = 0.0f;
-        for (int v = 0; v < V; v++) {
-            p[v] = 0.0f;
-            for (int i = 0; i < C; i++) { p[v] += wte[v * C + i] * x[bt * C + i]; }
-            if (p[v] > most) { most = p[v]; }
-        }
-        for (int v = 0; v < V; v++) { sum += p[v] = expf(p[v] - most); }
-        for (int v = 0; v < V; v++) { p[v] /= sum; }
-    }
-}
-void head_backward(float *dx, float *dwte, const float *probs, const int *targets, const float *x, const float *wte, int BT, int C, int V) {
-    for (int bt = 0; bt < BT; bt++) {
-        for (int v = 0; v < V; v++) {
-            float d = (probs[(size_t)bt * V + v] - (v == targets[bt])) / BT;
-            for (int i = 0; i < C; i++) {
-                dx[bt * C + i] += d * wte[v * C + i];
-                dwte[v * C + i] += d * x[bt * C + i];
-            }
-        }
-    }
-}
+// encoder_forward, matmul_forward, layernorm_forward, fused_classifier, ...
+#include "llmc/layers.h"
 
 // ----------------------------------------------------------------------------
 // the model
@@ -117,14 +21,15 @@ typedef struct {
     int channels;
 } GPT2Config;
 
-#define NUM_PARAMETER_TENSORS 6
+#define NUM_PARAMETER_TENSORS 7
 typedef struct {
     float* wte; // (V, C)
     float* upw; // (L, 2*C, C)
     float* upb; // (L, 2*C)
     float* downw; // (L, C, 2*C)
     float* wpe; // (maxT, C)
-    float* gain; // (C)
+    float* lnfw; // (C)
+    float* lnfb; // (C)
 } ParameterTensors;
 
 void fill_in_parameter_sizes(size_t* param_sizes, GPT2Config config) {
@@ -136,10 +41,11 @@ void fill_in_parameter_sizes(size_t* param_sizes, GPT2Config config) {
     param_sizes[3] = L * C * (2 * C);
     param_sizes[4] = maxT * C;
     param_sizes[5] = C;
+    param_sizes[6] = C;
 }
 
 float* malloc_and_point_parameters(ParameterTensors* params, size_t* param_sizes) {
-    float** fields[] = { &params->wte, &params->upw, &params->upb, &params->downw, &params->wpe, &params->gain };
+    float** fields[] = { &params->wte, &params->upw, &params->upb, &params->downw, &params->wpe, &params->lnfw, &params->lnfb };
     size_t total = 0;
     for (int i = 0; i < NUM_PARAMETER_TENSORS; i++) { total += param_sizes[i]; }
     float* memory = (float*)mallocCheck(total * sizeof(float));
@@ -150,22 +56,30 @@ float* malloc_and_point_parameters(ParameterTensors* params, size_t* param_sizes
 typedef struct {
     float* embedded; // (B, T, C)
     float* hidden; // (L, B, T, 2*C)
+    float* gelu; // (L, B, T, 2*C)
     float* stream; // (L, B, T, C)
-    float* scaled; // (B, T, C)
-    float* chances; // (B, T, V)
+    float* lnf; // (B, T, C)
+    float* mean; // (B, T)
+    float* rstd; // (B, T)
+    float* losses; // (B, T)
+    float* logits; // (B, T, V): then their gradients
 } ActivationTensors;
 
 size_t num_activations(GPT2Config config, int B, int T) {
-    return (size_t)B * T * (config.channels * (2 + 3 * config.num_layers) + config.vocab_size);
+    return (size_t)B * T * (config.channels * (2 + 5 * config.num_layers) + 3 + config.vocab_size);
 }
 float* malloc_and_point_activations(ActivationTensors* acts, GPT2Config config, int B, int T) {
     float* memory = (float*)mallocCheck(num_activations(config, B, T) * sizeof(float));
-    size_t BTC = (size_t)B * T * config.channels, L = config.num_layers;
+    size_t BT = (size_t)B * T, C = config.channels, L = config.num_layers;
     acts->embedded = memory;
-    acts->hidden = acts->embedded + BTC;
-    acts->stream = acts->hidden + L * 2 * BTC;
-    acts->scaled = acts->stream + L * BTC;
-    acts->chances = acts->scaled + BTC;
+    acts->hidden = acts->embedded + BT * C;
+    acts->gelu = acts->hidden + L * BT * 2*C;
+    acts->stream = acts->gelu + L * BT * 2*C;
+    acts->lnf = acts->stream + L * BT * C;
+    acts->mean = acts->lnf + BT * C;
+    acts->rstd = acts->mean + BT;
+    acts->losses = acts->rstd + BT;
+    acts->logits = acts->losses + BT;
     return memory;
 }
 
@@ -228,24 +142,27 @@ void gpt2_forward(GPT2* model, int* inputs, int* targets, size_t B, size_t T) {
 
     ParameterTensors params = model->params; // a shorter name
     ActivationTensors acts = model->acts;
-    embed_forward(acts.embedded, inputs, params.wte, params.wpe, B, T, C); // (B, T, C)
+    encoder_forward(acts.embedded, inputs, params.wte, params.wpe, B, T, C); // (B, T, C)
     for (int l = 0; l < L; l++) {
         float* x = l == 0 ? acts.embedded : acts.stream + (l-1) * B * T * C;
         float* l_upw = params.upw + l * 2*C * C;
         float* l_upb = params.upb + l * 2*C;
         float* l_downw = params.downw + l * C * 2*C;
         float* l_hidden = acts.hidden + l * B * T * 2*C;
+        float* l_gelu = acts.gelu + l * B * T * 2*C;
         float* l_stream = acts.stream + l * B * T * C;
-        mix_forward(l_stream, l_hidden, x, l_upw, l_upb, l_downw, B, T, C);
+        matmul_forward(l_gelu, x, l_upw, l_upb, B * T, C, 2*C, l_hidden);
+        matmul_forward(l_stream, l_gelu, l_downw, NULL, B * T, 2*C, C, NULL);
+        add(l_stream, x, B * T * C);
     }
     float* last = acts.stream + (L-1) * B * T * C;
-    scale_forward(acts.scaled, last, params.gain, B * T, C);
-    head_forward(acts.chances, acts.scaled, params.wte, B * T, C, V);
+    layernorm_forward(acts.lnf, acts.mean, acts.rstd, last, params.lnfw, params.lnfb, B * T, C);
+    matmul_forward(acts.logits, acts.lnf, params.wte, NULL, B * T, C, V, NULL);
 
     if (targets != NULL) {
-        float loss = 0.0f;
-        for (size_t i = 0; i < B * T; i++) { loss -= logf(acts.chances[i * V + targets[i]]); }
-        loss /= B * T;
+        memset(acts.losses, 0, B * T * sizeof(float));
+        fused_classifier(acts.logits, acts.losses, 0.0f, targets, B * T, V, V, 0);
+        float loss = sum_of(acts.losses, B * T) / (B * T);
         model->mean_loss = loss;
     } else {
         model->mean_loss = -1.0f;
@@ -277,15 +194,15 @@ void gpt2_backward(GPT2* model) {
     ParameterTensors grads = model->grads;
     ActivationTensors acts = model->acts;
     ActivationTensors grads_acts = model->grads_acts;
-    head_backward(grads_acts.scaled, grads.wte, acts.chances, model->targets, acts.scaled, params.wte, B * T, C, V);
+    fused_classifier(acts.logits, acts.losses, 1.0f / (B * T), model->targets, B * T, V, V, 1);
+    matmul_backward(grads_acts.lnf, grads.wte, NULL, acts.logits, acts.lnf, params.wte, B * T, C, V, NULL);
     float* last = acts.stream + (L-1) * B * T * C;
-    float* dlast = grads_acts.stream + (L-1) * B * T * C;
-    scale_backward(dlast, grads.gain, grads_acts.scaled,
-                   last, params.gain, B * T, C);
+    float* dstream = grads_acts.stream;
+    layernorm_backward(dstream, grads.lnfw, grads.lnfb, grads_acts.lnf,
+                       last, params.lnfw, acts.mean, acts.rstd, B * T, C);
 
     for (int l = L-1; l >= 0; l--) {
         float* x = l == 0 ? acts.embedded : acts.stream + (l-1) * B * T * C;
-        float* dx = l == 0 ? grads_acts.embedded : grads_acts.stream + (l-1) * B * T * C;
         float* l_upw = params.upw + l * 2*C * C;
         float* l_downw = params.downw + l * C * 2*C;
         // and their gradients
@@ -293,10 +210,12 @@ void gpt2_backward(GPT2* model) {
         float* dl_upb = grads.upb + l * 2*C;
         float* dl_downw = grads.downw + l * C * 2*C;
         float* l_hidden = acts.hidden + l * B * T * 2*C;
-        float* dl_stream = grads_acts.stream + l * B * T * C;
-        mix_backward(dx, dl_upw, dl_upb, dl_downw, dl_stream, l_hidden, x, l_upw, l_downw, B, T, C);
+        float* l_gelu = acts.gelu + l * B * T * 2*C;
+        matmul_backward(grads_acts.gelu, dl_downw, NULL, dstream, l_gelu, l_downw, B * T, 2*C, C, l_hidden);
+        matmul_backward(grads_acts.embedded, dl_upw, dl_upb, grads_acts.gelu, x, l_upw, B * T, C, 2*C, NULL);
+        add(dstream, grads_acts.embedded, B * T * C);
     }
-    embed_backward(grads.wte, grads.wpe, grads_acts.embedded, model->inputs, B, T, C);
+    encoder_backward(grads.wte, grads.wpe, dstream, model->inputs, B, T, C);
 }
 
 void gpt2_update(GPT2* model, float learning_rate, float beta1, float beta2, float eps,
@@ -331,15 +250,6 @@ void gpt2_free(GPT2* model) {
 // ----------------------------------------------------------------------------
 // training, with a validation loss and a sample every few steps
 
-int sample(const float *probs, int n, unsigned int coin) {
-    float sum = 0.0f;
-    for (int i = 0; i < n; i++) {
-        sum += probs[i];
-        if (coin / 2147483648.0f < sum) { return i; }
-    }
-    return n - 1;
-}
-
 int main() {
     GPT2 model;
     gpt2_build_from_checkpoint(&model, "tiny_model.bin");
@@ -352,8 +262,6 @@ int main() {
     printf("training batches: %zu\n", train.num_tokens / (B*T));
     int *tokens = (int*)mallocCheck(B * T * sizeof(int));
     memset(tokens, 0, B * T * sizeof(int));
-    mt19937_state rng;
-    manual_seed(&rng, 1337);
 
     for (int step = 0; step < 6; step++) {
         if (step % 3 == 0) {
@@ -370,7 +278,7 @@ int main() {
             printf("sample:");
             for (int t = 1; t < T / 2; t++) {
                 gpt2_forward(&model, tokens, NULL, B, T);
-                tokens[t] = sample(model.acts.chances + (t-1) * model.config.vocab_size, model.config.vocab_size, randint32(&rng));
+                tokens[t] = most_likely(model.acts.logits + (t-1) * model.config.vocab_size, model.config.vocab_size);
                 printf(" %d", tokens[t]);
             }
             printf("\n");

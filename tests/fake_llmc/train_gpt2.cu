@@ -1,10 +1,8 @@
 /*
 A trainer with the structure of llm.c's CUDA trainer. Its blocks have no attention: normalise, up, gelu, down, add. The end of a block computes
 the layernorm that the next one begins with. The kernels run on the CPU.
-    make train_gpt2cu make_files && ./make_files 16 64 3 8 && ./train_gpt2cu -x 6
 */
 #include <assert.h>
-#include <math.h>
 #include <stdarg.h>
 #include <string>
 #include <unistd.h>
@@ -14,8 +12,8 @@ the layernorm that the next one begins with. The kernels run on the CPU.
 #include "llmc/dataloader.h"
 #include "llmc/cuda_common.h"
 #include "llmc/cuda_utils.cuh"
-// encoder_forward, layernorm_forward, fused_residual_forward5, matmul_forward_cublaslt, fused_classifier, ...
-#include "llmc/kernels.cuh"
+// encoder_forward, layernorm_forward, matmul_forward, fused_classifier, ...
+#include "llmc/layers.h"
 // adamw_update
 #include "llmc/adamw.cuh"
 // global_norm_squared
@@ -226,9 +224,9 @@ void gpt2_forward(GPT2 *model, const int* inputs, size_t B, size_t T) {
 
     ParameterTensors params = model->params; // a shorter name
     ActivationTensors acts = model->acts;
-    encoder_forward(acts.encoded, model->inputs, params.wte, params.wpe, B, T, C, main_stream);
+    encoder_forward(acts.encoded, model->inputs, params.wte, params.wpe, B, T, C);
     // the first layernorm has no block before it
-    layernorm_forward(acts.ln1, acts.ln1_mean, acts.ln1_rstd, acts.encoded, params.ln1w, params.ln1b, B, T, C, main_stream);
+    layernorm_forward(acts.ln1, acts.ln1_mean, acts.ln1_rstd, acts.encoded, params.ln1w, params.ln1b, B * T, C);
 
     for (int l = 0; l < L; l++) {
         floatX* x = l == 0 ? acts.encoded : acts.residual + (l-1) * B * T * C;
@@ -243,36 +241,33 @@ void gpt2_forward(GPT2 *model, const int* inputs, size_t B, size_t T) {
         floatX* l_up_gelu = acts.up_gelu + l * B * T * 2*C;
         floatX* l_residual = acts.residual + l * B * T * C;
 
-        matmul_forward_cublaslt(l_up_gelu, l_ln1, l_upw, l_upb, B, T, C, 2*C, main_stream, l_up);
-        matmul_forward_cublaslt(acts.scratch, l_up_gelu, l_downw, l_downb, B, T, 2*C, C, main_stream);
-        // the sum and the next layernorm
+        matmul_forward(l_up_gelu, l_ln1, l_upw, l_upb, B * T, C, 2*C, l_up);
+        matmul_forward(l_residual, l_up_gelu, l_downw, l_downb, B * T, 2*C, C, NULL);
+        add(l_residual, x, B * T * C);
+        // the next layernorm
         if(l+1 != L) {
             floatX* l_ln1 = acts.ln1 + (l + 1) * B * T * C;
             float* l_ln1_mean = acts.ln1_mean + (l + 1) * B * T;
             float* l_ln1_rstd = acts.ln1_rstd + (l + 1) * B * T;
             const floatX* l_ln1w = params.ln1w + (l + 1) * C;
             const floatX* l_ln1b = params.ln1b + (l + 1) * C;
-            fused_residual_forward5(l_residual, l_ln1, l_ln1_mean, l_ln1_rstd, x, acts.scratch, l_ln1w, l_ln1b,
-                                    B * T, C, main_stream);
+            layernorm_forward(l_ln1, l_ln1_mean, l_ln1_rstd, l_residual, l_ln1w, l_ln1b, B * T, C);
         } else {
-            fused_residual_forward5(l_residual, acts.lnf, acts.lnf_mean, acts.lnf_rstd, x, acts.scratch,
-                                    params.lnfw, params.lnfb, B * T, C, main_stream);
+            layernorm_forward(acts.lnf, acts.lnf_mean, acts.lnf_rstd, l_residual,
+                              params.lnfw, params.lnfb, B * T, C);
         }
     }
-    matmul_forward_cublaslt(acts.output, acts.lnf, params.wte, NULL, B, T, C, Vp, main_stream);
+    matmul_forward(acts.output, acts.lnf, params.wte, NULL, B * T, C, Vp, NULL);
     cudaCheck(cudaDeviceSynchronize());
 }
 
 float gpt2_validate(GPT2 *model, const int* inputs, const int* targets, size_t B, size_t T) {
     gpt2_forward(model, inputs, B, T);
     ActivationTensors acts = model->acts;
-    float sum = 0.0f;
     cudaCheck(cudaMemsetAsync(acts.losses, 0, B * T * sizeof(float), main_stream));
     cudaCheck(cudaMemcpy(model->targets, targets, B * T * sizeof(int), cudaMemcpyHostToDevice));
-    fused_classifier(acts.output, acts.losses, 0.0f, model->targets, B, T, model->config.vocab_size, model->config.padded_vocab_size, false,
-                     main_stream);
-    global_sum_deterministic(&sum, acts.losses, B * T, main_stream);
-    return sum / (B * T);
+    fused_classifier(acts.output, acts.losses, 0.0f, model->targets, B * T, model->config.vocab_size, model->config.padded_vocab_size, 0);
+    return sum_of(acts.losses, B * T) / (B * T);
 }
 
 void gpt2_backward_and_reduce(GPT2 *model, int* inputs, const int* targets, int grad_accum_steps, int micro_step) {
@@ -295,13 +290,13 @@ void gpt2_backward_and_reduce(GPT2 *model, int* inputs, const int* targets, int 
 
     const float dloss = 1.0f / (B * T * grad_accum_steps);
     cudaCheck(cudaMemcpy(model->targets, targets, B * T * sizeof(int), cudaMemcpyHostToDevice));
-    fused_classifier(acts.output, acts.losses, dloss, model->targets, B, T, model->config.vocab_size, Vp, true, main_stream);
+    fused_classifier(acts.output, acts.losses, dloss, model->targets, B * T, model->config.vocab_size, Vp, 1);
     cudaCheck(cudaMemsetAsync(acts.dresidual, 0, B * T * C * sizeof(floatX), main_stream));
     // the head
-    matmul_backward(acts.scratch, grads.wte, NULL, acts.output, acts.lnf, params.wte, NULL, B, T, C, Vp, main_stream);
+    matmul_backward(acts.scratch, grads.wte, NULL, acts.output, acts.lnf, params.wte, B * T, C, Vp, NULL);
     floatX* x = acts.residual + (L-1) * B * T * C;
-    layernorm_backward(acts.dresidual, grads.lnfw, grads.lnfb, NULL, acts.scratch, x, params.lnfw, acts.lnf_mean, acts.lnf_rstd,
-                       B, T, C, main_stream);
+    layernorm_backward(acts.dresidual, grads.lnfw, grads.lnfb, acts.scratch, x, params.lnfw, acts.lnf_mean, acts.lnf_rstd,
+                       B * T, C);
 
     for (int l = L-1; l >= 0; l--) {
         x = l == 0 ? acts.encoded : acts.residual + (l-1) * B * T * C;
@@ -323,10 +318,9 @@ void gpt2_backward_and_reduce(GPT2 *model, int* inputs, const int* targets, int 
         floatX* l_up = acts.up + l * B * T * 2*C;
         floatX* l_up_gelu = acts.up_gelu + l * B * T * 2*C;
 
-        matmul_backward(acts.scratch, dl_downw, dl_downb, acts.dresidual, l_up_gelu, l_downw, NULL, B, T, 2*C, C, main_stream, l_up);
-        matmul_backward(acts.scratch_btc, dl_upw, dl_upb, acts.scratch, l_ln1, l_upw, NULL, B, T, C, 2*C, main_stream);
-        layernorm_backward(acts.dresidual, dl_ln1w, dl_ln1b, NULL, acts.scratch_btc, x, l_ln1w, l_ln1_mean, l_ln1_rstd,
-                           B, T, C, main_stream);
+        matmul_backward(acts.scratch, dl_downw, dl_downb, acts.dresidual, l_up_gelu, l_downw, B * T, 2*C, C, l_up);
+        matmul_backward(acts.scratch_btc, dl_upw, dl_upb, acts.scratch, l_ln1, l_upw, B * T, C, 2*C, NULL);
+        layernorm_backward(acts.dresidual, dl_ln1w, dl_ln1b, acts.scratch_btc, x, l_ln1w, l_ln1_mean, l_ln1_rstd, B * T, C);
 
         // the gradients of this block are complete
         if(last_step) {
@@ -335,11 +329,11 @@ void gpt2_backward_and_reduce(GPT2 *model, int* inputs, const int* targets, int 
             multi_gpu_async_reduce_gradient(pointers, nelem, &multi_gpu_config, main_stream);
         }
     }
-    encoder_backward(grads.wte, grads.wpe, acts.scratch, NULL, NULL,
-                     acts.dresidual, model->inputs, inputs, B, T, C, 0, main_stream);
+    encoder_backward(grads.wte, grads.wpe, acts.dresidual,
+                     model->inputs, B, T, C);
 
     if(last_step) {
-        global_sum_deterministic(&model->mean_loss, acts.losses, B * T, main_stream);
+        model->mean_loss = sum_of(acts.losses, B * T);
         floatX* const pointers[] = {grads.wte, grads.wpe, grads.lnfw, grads.lnfb};
         const size_t nelem[] = {Vp * C, T * C, C, C};
         multi_gpu_async_reduce_gradient(pointers, nelem, &multi_gpu_config, main_stream);
@@ -553,10 +547,7 @@ int main(int argc, char *argv[]) {
             safe_printf("sample:");
             for (int t = 1; t < T / 2; t++) {
                 gpt2_forward(&model, gen_tokens, 1, T);
-                floatX* logits = model.acts.output + (t - 1) * model.config.padded_vocab_size;
-                for (int v = 1; v < model.config.vocab_size; v++) { // the most likely token
-                    if (logits[v] > logits[gen_tokens[t]]) { gen_tokens[t] = v; }
-                }
+                gen_tokens[t] = most_likely(model.acts.output + (t - 1) * model.config.padded_vocab_size, model.config.vocab_size);
                 printf(" %d", gen_tokens[t]);
             }
             printf("\n");

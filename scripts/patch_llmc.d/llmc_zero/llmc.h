@@ -29,6 +29,7 @@ static void z_check(int rc) {
 // Pointers to parameters and gradients, by their offset in a tensor of all layers, which must begin a layer.
 // llm.c's functions only read parameters, but many take pointers without const.
 static size_t z_elems[Z_TENSORS];  // of one layer
+static int z_layers[Z_TENSORS];
 static int z_layer(int tensor, size_t offset) {
     if (offset % z_elems[tensor] != 0)
         z_refuse("%s + %zu: is not the start of a layer, which has %zu elements", z_table[tensor].name,
@@ -45,8 +46,6 @@ static z_type *z_grad(int tensor, size_t offset) {
     z_check(grad == NULL);
     return grad;
 }
-
-static int z_layers(int tensor, int L) { return z_table[tensor].unit == Z_BLOCKS ? L : 1; }
 
 static void z_print_memory(int stage) {
     static const char *const classes[] = { "model states", "working", "activations" };
@@ -68,9 +67,9 @@ static void z_create_model(zero_config *config, const size_t *sizes, int L) {
     // two uses, by the encoder and the LM head; the encoder's backward reads no parameters
     zero_unit embedding = { "embedding", 2, 2, 1 }, block = { "block", 1, 1, 0 };
     for (int t = 0; t < Z_TENSORS; t++) {
-        int layers = z_layers(t, L);
-        z_elems[t] = sizes[t] / layers;
-        zero_tensor tensor = { z_table[t].name,  1, { (int64_t)z_elems[t] }, layers, z_table[t].unit,
+        z_layers[t] = z_table[t].unit == Z_BLOCKS ? L : 1;
+        z_elems[t] = sizes[t] / z_layers[t];
+        zero_tensor tensor = { z_table[t].name,  1, { (int64_t)z_elems[t] }, z_layers[t], z_table[t].unit,
                                z_table[t].decay, 0 };
         tensors[t] = tensor;
     }
@@ -136,10 +135,10 @@ static void z_same_data(const char *name, size_t B, size_t T, const char *patter
 
 // Visits all parameters in the order of llm.c's model files, in pieces, so that no rank ever holds the model.
 typedef void z_visit(void *with, int t, int l, int64_t at, int64_t n);
-static void z_each_piece(const size_t *sizes, int L, z_visit *visit, void *with) {
+static void z_each_piece(z_visit *visit, void *with) {
     for (int t = 0; t < Z_TENSORS; t++) {
         int64_t elems = (int64_t)z_elems[t];
-        for (int l = 0; l < z_layers(t, L); l++) {
+        for (int l = 0; l < z_layers[t]; l++) {
             for (int64_t at = 0; at < elems; at += Z_PIECE) {
                 visit(with, t, l, at, elems - at < Z_PIECE ? elems - at : (int64_t)Z_PIECE);
             }
@@ -159,18 +158,14 @@ static void z_read_piece(void *file, int t, int l, int64_t at, int64_t n) {
     freadCheck(z_raw, sizeof(z_type), n, (FILE *)file);
     z_set_piece(t, l, at, n, z_raw);
 }
-static void z_read_params(FILE *file, const size_t *sizes, int L) {
-    z_each_piece(sizes, L, z_read_piece, file);
-}
+static void z_read_params(FILE *file) { z_each_piece(z_read_piece, file); }
 
 static void z_copy_piece(void *from, int t, int l, int64_t at, int64_t n) {
     const z_type **next = (const z_type **)from;
     z_set_piece(t, l, at, n, *next);
     *next += n;
 }
-static void z_set_params(const z_type *from, const size_t *sizes, int L) {
-    z_each_piece(sizes, L, z_copy_piece, &from);
-}
+static void z_set_params(const z_type *from) { z_each_piece(z_copy_piece, &from); }
 static void z_write_piece(void *file, int t, int l, int64_t at, int64_t n) {
     z_check(zero_get(z, ZERO_PARAM, t, l, at, n, z_values));
     for (int64_t i = 0; i < n; i++) {
@@ -178,9 +173,7 @@ static void z_write_piece(void *file, int t, int l, int64_t at, int64_t n) {
     }
     if (fwrite(z_raw, sizeof(z_type), n, (FILE *)file) != (size_t)n) z_refuse("cannot write the parameters");
 }
-static void z_write_params(FILE *file, const size_t *sizes, int L) {
-    z_each_piece(sizes, L, z_write_piece, file);
-}
+static void z_write_params(FILE *file) { z_each_piece(z_write_piece, file); }
 
 static void z_finish(void) {
     char hash[17];

@@ -9,7 +9,6 @@ typedef float floatX;
 enum PrecisionMode { PRECISION_FP32, PRECISION_FP16, PRECISION_BF16 };
 #define PRECISION_MODE PRECISION_FP32
 #define NVTX_RANGE_FN()
-struct int4 { int x, y, z, w; };
 
 typedef int cudaError_t;
 typedef struct cudaStream *cudaStream_t;
