@@ -127,17 +127,22 @@ static void check_late(void) {
     }
 }
 
-// Rank 2 hangs, and rank 0 is one exchange ahead of rank 1 when both time out. Rank 1 began to wait first, so
-// it must report.
-static void check_first_wait_reports(void) {
+// One rank hangs, and the next one (in a ring) is an exchange ahead of the third when both time out. It waits
+// for both others, but names only the one that hangs. The third rank began to wait first, so it must report.
+static void check_first_wait_reports(int hangs) {
+    const int ahead = (hangs + 1) % RANKS, behind = (hangs + 2) % RANKS;
+    const int root = checks.rank == ahead ? ahead : hangs;
+    char expected[120];
     int mine, rc = 0;
-    CHECK_SETTING("the rank that began to wait first reports");
+    CHECK_SETTING("the rank that began to wait first reports that rank %d hangs", hangs);
     open_net(1.5);
-    if (!is_last()) rc = net_exchange(&n, EXCHANGE_ROOT, unit_7, checks.rank ? 2 : 0, out, in, 10);
-    if (checks.rank == 0) rc = barrier();
-    CHECK(rc == (is_last() ? 0 : ZERO_ERR_COMM));
+    snprintf(expected, sizeof expected, " for rank %d (host %s): stuck", hangs, host);
+    if (checks.rank != hangs) rc = net_exchange(&n, EXCHANGE_ROOT, unit_7, root, out, in, 10);
+    if (checks.rank == ahead) rc = barrier();
+    CHECK(rc == (checks.rank == hangs ? 0 : ZERO_ERR_COMM));
+    CHECK(!rc || strstr(zero_last_error(), expected));
     MPI_Barrier(MPI_COMM_WORLD);
-    CHECK(count_reports(&mine) == 1 && mine == (checks.rank == 1));
+    CHECK(count_reports(&mine) == 1 && mine == (checks.rank == behind));
     net_close(&n, 0);
 }
 
@@ -247,7 +252,8 @@ static void run(const char *asked) {
     check_contents();
     check_agree();
     check_late();
-    check_first_wait_reports();
+    check_first_wait_reports(2);
+    check_first_wait_reports(0);
     check_cancelled();
     for (int first = 0; first < RANKS; first++) check_ends(first);
     check_end_during_exchange();
