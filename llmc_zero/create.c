@@ -3,7 +3,6 @@
 #include "internal.h"
 #include "net/exchange.h"
 #include "net/failure.h"
-#include "net/start.h"
 #include "device/room.h"
 #include "settings/settings.h"
 #include <stdlib.h>

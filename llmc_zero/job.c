@@ -2,7 +2,6 @@
 #include "internal.h"
 #include "net/exchange.h"
 #include "net/failure.h"
-#include "net/start.h"
 #include "base/clock.h"
 
 int zero_rank(const zero *z) { return z->net.rank; }

@@ -5,6 +5,7 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 #include "../llmc_zero/zero.h"
 
 // Each setting is one test. It fails if one of its checks fails on any rank.
@@ -44,6 +45,14 @@ static inline void check_must(int rc, const char *expression, const char *file, 
 static inline void checks_begin(void) {
     MPI_Comm_rank(MPI_COMM_WORLD, &checks.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &checks.ranks);
+}
+
+// (collective) Waits for all ranks. Unlike MPI_Barrier it leaves the core to ranks that wait out a limit.
+static inline void checks_meet(void) {
+    MPI_Request all;
+    MPI_Ibarrier(MPI_COMM_WORLD, &all);
+    for (int done = 0; !done; MPI_Test(&all, &done, MPI_STATUS_IGNORE))
+        nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
 }
 
 // (collective) Returns the largest of the ranks' values.

@@ -18,7 +18,7 @@ int main(void) {
 #else
 #include "../llmc_zero/base/clock.h"
 #include "../llmc_zero/comm/host.h"
-#include "../llmc_zero/net/start.h"
+#include "../llmc_zero/net/net.h"
 #include "../llmc_zero/comm/nccl.h"
 #include "../llmc_zero/comm/nccl_state.h"
 #include "toy_kernels.h"

@@ -7,7 +7,6 @@
 #include <unistd.h>
 #include "../llmc_zero/net/exchange.h"
 #include "../llmc_zero/net/failure.h"
-#include "../llmc_zero/net/start.h"
 #include "check.h"
 #include "toy.h"
 
@@ -45,6 +44,7 @@ static int barrier(void) { return net_exchange(&n, EXCHANGE_BARRIER, unit_7, 0, 
 static int count_reports(int *mine) {
     int all = 0;
     *mine = failure_reports(&n, 1);
+    checks_meet();
     MPI_Allreduce(mine, &all, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);
     return all;
 }
@@ -82,7 +82,7 @@ static void check_contents(void) {
     open_net(60);
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (int x = EXCHANGE_SCATTER; x <= EXCHANGE_BARRIER; x++, round++) {
-            CHECK_SETTING("%s of %zu bytes", exchange_name((exchange_kind)x), sizes[s]);
+            CHECK_SETTING("an exchange of kind %d, %zu bytes", x, sizes[s]);
             if ((checks.rank + round) % 3 == 0) nap(1e-3 * (round % 4));  // different ranks are late
             CHECK(
                 !try_exchange((exchange_kind)x, round % RANKS, x == EXCHANGE_BARRIER ? 0 : sizes[s], round));
@@ -121,23 +121,31 @@ static void check_late(void) {
             CHECK(net_exchange(&n, rows[i].x, rows[i].use, 0, out, in, 1000) == ZERO_ERR_COMM);
             CHECK(!strcmp(zero_last_error(), expected));
         }
-        MPI_Barrier(MPI_COMM_WORLD);
+        checks_meet();
         CHECK(count_reports(&mine) == 1 && mine == (checks.rank == 0));
         net_close(&n, 0);
     }
 }
 
-// Rank 2 hangs, and rank 0 is one exchange ahead of rank 1 when both time out. Rank 1 began to wait first, so
-// it must report.
-static void check_first_wait_reports(void) {
+// One rank hangs, and the next one (in a ring) is an exchange ahead of the third when both time out. It waits
+// for both others, but names only the one that hangs. The third rank began to wait first, so it must report.
+static void check_first_wait_reports(int hangs) {
+    const int ahead = (hangs + 1) % RANKS, behind = (hangs + 2) % RANKS;
+    const int root = checks.rank == ahead ? ahead : hangs;
+    char expected[120];
     int mine, rc = 0;
-    CHECK_SETTING("the rank that began to wait first reports");
+    CHECK_SETTING("the rank that began to wait first reports that rank %d hangs", hangs);
     open_net(1.5);
-    if (!is_last()) rc = net_exchange(&n, EXCHANGE_ROOT, unit_7, checks.rank ? 2 : 0, out, in, 10);
-    if (checks.rank == 0) rc = barrier();
-    CHECK(rc == (is_last() ? 0 : ZERO_ERR_COMM));
-    MPI_Barrier(MPI_COMM_WORLD);
-    CHECK(count_reports(&mine) == 1 && mine == (checks.rank == 1));
+    snprintf(expected, sizeof expected, " for rank %d (host %s): stuck", hangs, host);
+    if (checks.rank != hangs) rc = net_exchange(&n, EXCHANGE_ROOT, unit_7, root, out, in, 10);
+    if (checks.rank == ahead) rc = barrier();
+    CHECK(rc == (checks.rank == hangs ? 0 : ZERO_ERR_COMM));
+    CHECK(!rc || strstr(zero_last_error(), expected));
+    checks_meet();
+    if (checks.rank == hangs) checks_meet();  // until the others have ended
+    mine = failure_reports(&n, 1);
+    if (checks.rank != hangs) checks_meet();
+    CHECK(mine == (checks.rank == behind));
     net_close(&n, 0);
 }
 
@@ -151,17 +159,17 @@ static void check_cancelled(void) {
         memset(in[1], 0x55, MOST_BYTES);
         memset(in[2], 0x55, MOST_BYTES);
         if (checks.rank == 0) CHECK(net_exchange(&n, EXCHANGE_GATHER, unit_7, 0, out, in, sizes[i]) < 0);
-        MPI_Barrier(MPI_COMM_WORLD);
+        checks_meet();
         // MPI has taken rank 0's short messages before it gave up, and buffers those to it.
         if (checks.rank) CHECK(net_exchange(&n, EXCHANGE_GATHER, unit_7, 0, out, in, sizes[i]) < 0 || !i);
-        MPI_Barrier(MPI_COMM_WORLD);
+        checks_meet();
         for (size_t k = 0; k < sizes[i] && !checks.rank; k++)
             if (in[1][k] != 0x55 || in[2][k] != 0x55) {
                 CHECK(!"the memory has changed");
                 break;
             }
         if (checks.rank == 0 || i) must_stay_failed();
-        MPI_Barrier(MPI_COMM_WORLD);
+        checks_meet();
         net_close(&n, 0);
     }
 }
@@ -210,15 +218,15 @@ static void check_end_during_exchange(void) {
         zero_fail(ZERO_ERR_IO, "the disk is full");
         CHECK(failure_reports(&n, 1) == 1);
         CHECK(!pthread_join(thread, NULL) && failed);
-        MPI_Barrier(MPI_COMM_WORLD);
+        checks_meet();
     } else {
-        MPI_Barrier(MPI_COMM_WORLD);
+        checks_meet();
         int rc = barrier();  // what rank 0 has sent before its end still arrives
         if (!rc) rc = barrier();
         CHECK(rc == ZERO_ERR_COMM);
         CHECK(!strcmp(zero_last_error(), "rank 0 ended the job: the disk is full"));
     }
-    MPI_Barrier(MPI_COMM_WORLD);
+    checks_meet();
     net_close(&n, 0);
 }
 
@@ -247,7 +255,8 @@ static void run(const char *asked) {
     check_contents();
     check_agree();
     check_late();
-    check_first_wait_reports();
+    check_first_wait_reports(2);
+    check_first_wait_reports(0);
     check_cancelled();
     for (int first = 0; first < RANKS; first++) check_ends(first);
     check_end_during_exchange();

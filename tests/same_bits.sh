@@ -164,13 +164,13 @@ END
 
 # CUDA_STAND_IN is how the stand-in reorders operations; without it, it runs them in order.
 test_cuda() {
-    data=(--device cuda -e l2h2c64v257t16)
+    data=(--device cuda -e l2h2c32v257t16)
     small+=(-x 2 -v 2 -m 1 -ge 0 -f 0 --overlap auto)
     compared+=' val_loss'
     # With five blocks, three inputs go to the host and share two buffers on the device. A device with 18 MiB
     # has no room for all logits.
     table <<END
-= cuda: one rank, recompute, block inputs on the host|1|--dtype bf16 -e l5h2c64v257t16
+= cuda: one rank, recompute, block inputs on the host|1|--dtype bf16 -e l5h2c32v257t16
 window -z 0 -r 0
 window -z 1 ZERO_POISON=1
 window -z 2 CUDA_STAND_IN_ALIGNED=8
@@ -192,10 +192,10 @@ nccl -z 2 CUDA_STAND_IN=lazy --comm-type fp32
 nccl CUDA_STAND_IN=lag
 offload --comm host CUDA_STAND_IN=lazy --prefetch 2
 updates --comm host -z 2 --offload-ratio 0.5 --sub-group-size 2048 CUDA_STAND_IN=lag
-nvme --comm host --max-in-cpu 20000 CUDA_STAND_IN=rival
+nvme --comm host --max-in-cpu 8000 CUDA_STAND_IN=rival
 nvme --comm host -x 1 > nccl -x 2
 
-= cuda: micro-batches, block inputs on the host|2|--dtype bf16 -d 192 -e l5h2c64v257t16
+= cuda: micro-batches, block inputs on the host|2|--dtype bf16 -d 192 -e l5h2c32v257t16
 host -z 2 -r 1
 nccl --cpu-checkpointing CUDA_STAND_IN=rival
 

@@ -49,7 +49,7 @@ static inline zero_config settings_config(const settings_path *p, const settings
     if (f->update) c.update_states = f->update_states;
     c.micro_batches = micro_batches;
     c.overlap = overlap;
-    c.comm.window_bytes = 4 << 20;
+    c.comm.window_bytes = 1 << 20;
     c.comm.timeout_s = 60;
     return c;
 }

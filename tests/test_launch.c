@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include "../llmc_zero/net/start.h"
+#include "../llmc_zero/net/net.h"
 
 static void set_only(const char *const *pairs) {
     clearenv();

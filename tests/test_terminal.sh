@@ -115,14 +115,14 @@ row='^ +[0-3]( +[0-9]+\.[0-9]+){7}  [0-9a-f]{16}$'
 digests() { grep -oE '[0-9a-f]{16}$' "$screen" | sort -u | wc -l; }
 
 begin 'compare.four stages, the same bits'
-need 'failed' compare 2 $small
+need 'failed' compare 2 $model -x 8 -v 4 -m 1 -s 0
 counts "$row" 4
 is digests "$(digests)" 1
 has "$screen" '^All four stages .*the same bits'
 need 'a time of 0' number "$(awk '$1 == 3 && NF == 9 { print $7 }' "$screen") > 0"
 end
 begin 'compare.with gradient accumulation, in pairs'
-need 'failed' compare 3 $model -x 12 -d 576
+need 'failed' compare 3 $model -x 3 -d 576
 is digests "$(digests)" 2
 has "$screen" '^With 3 micro-batches: stages 0 and 1'
 end
@@ -195,10 +195,10 @@ END
     counts 'missing|INSTALLS' 0
     end
     if ! command -v gnuplot >/dev/null; then skip plots 'no gnuplot (apt-get install gnuplot-nox)'; return; fi
-    compare 1 $small
+    compare 1 $model -x 12 -v 6 -m 1 -s 0
     plots 'four stages' "$dir/compare"
     plots 'one run' "$dir/compare/stage2"
-    printf 's:%d eval:0.%d\n' 30 3000 60 2500 >>"$dir/compare/stage2/main.log"
+    printf 's:%d eval:0.%d\n' 6 3000 12 2500 >>"$dir/compare/stage2/main.log"
     plots 'four stages, one with scores' "$dir/compare" hellaswag
     compare 1 $model -x 7 && rm "$dir"/compare/*.png
     plots 'seven steps, no validation' "$dir/compare"

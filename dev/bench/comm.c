@@ -21,7 +21,6 @@
 #include "llmc_zero/comm/comm.h"
 #include "llmc_zero/base/error.h"
 #include "llmc_zero/net/exchange.h"
-#include "llmc_zero/net/start.h"
 #include "llmc_zero/device/kernels.h"
 #include "llmc_zero/device/numbers.h"
 #include <mpi.h>

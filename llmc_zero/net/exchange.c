@@ -1,7 +1,6 @@
 #include "exchange.h"
 #include "../base/clock.h"
 #include "failure.h"
-#include "link.h"
 #include <string.h>
 
 // Waits until the exchange is done or has failed. Returns 1 after timeout_s, with the ranks in
@@ -84,9 +83,8 @@ int net_agree(net *n, int rc) {
     if (n->ranks == 1) return rc;
     ZERO_TRY(net_gather(n, &mine, all, sizeof mine));
     for (int r = n->ranks - 1; r >= 0; r--) {
-        if (!all[r]) continue;
-        failed++;
-        lowest = r;
+        failed += all[r];
+        if (all[r]) lowest = r;
     }
     if (!failed) return 0;
     ZERO_TRY(net_broadcast(n, lowest, &first, sizeof first));

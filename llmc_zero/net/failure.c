@@ -1,6 +1,5 @@
 #include "failure.h"
 #include "../base/clock.h"
-#include "link.h"
 #include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
@@ -37,24 +36,21 @@ static struct {
 
 // -------- notes
 
-static void take(net *n, int from, const net_note *note) {
-    net_peer *p = &n->peers[from];
-    if (note->kind == NOTE_LATE) {
-        p->late = 1;
-        p->exchange = note->exchange;
-    } else if (n->ended.root < 0 || note->root < n->ended.root) {
-        n->ended = *note;
-    }
-}
+static int has_one_ended(const net *n) { return n->ended.root >= 0; }
+static int has_lower_ended(const net *n) { return has_one_ended(n) && n->ended.root < n->rank; }
 
 static void hear(net *n) {
     net_note note;
     int from;
-    while (link_hear(n, &from, &note)) take(n, from, &note);
+    while (link_hear(n, &from, &note)) {
+        if (note.kind == NOTE_LATE) {
+            n->peers[from].late = 1;
+            n->peers[from].exchange = note.exchange;
+        } else if (!has_one_ended(n) || note.root < n->ended.root) {
+            n->ended = note;
+        }
+    }
 }
-
-static int has_one_ended(const net *n) { return n->ended.root >= 0; }
-static int has_lower_ended(const net *n) { return has_one_ended(n) && n->ended.root < n->rank; }
 
 static void listen(net *n, double seconds, int (*is_over)(const net *n)) {
     patience p = patience_start();
@@ -256,7 +252,6 @@ void failure_end(net *n, int status, const char *sentence) {
 // Runs in exit. failure_end calls _exit, so all streams are flushed here. A forked child is not a rank.
 static void end_unclosed(void) {
     net *n = jobs.first;
-    while (n && n->ranks == 1) n = n->next;
     struct timespec until;
     if (!n || n->ending || jobs.process != getpid()) return;
     n->ending = 1;  // makes another thread's exchange return

@@ -1,5 +1,5 @@
 // Ranks connected by MPI: start, messages, end. This is the only file that includes mpi.h.
-#include "link.h"
+#include "net.h"
 #include "../base/clock.h"
 #include <limits.h>
 #include <mpi.h>
@@ -123,34 +123,30 @@ void link_end_all(net *n, int status) {
 // MPI has no time limit for its start and its end, so another thread runs both: one thread, because MPI
 // requires it. Once per process, as MPI allows.
 static struct {
-    sem_t started, over, ended;
+    sem_t over;
+    atomic_int started, ended;
     int provided;
 } life;
 
 static void *live(void *unused) {
     MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &life.provided);  // an error ends the process
-    sem_post(&life.started);
+    life.started = 1;
     while (sem_wait(&life.over)) continue;  // interrupted by a signal
     MPI_Finalize();
-    sem_post(&life.ended);
+    life.ended = 1;
     return NULL;
 }
 
-// Returns 1 if the semaphore is posted within `limit` seconds.
-static int comes_within(double limit, sem_t *s) {
+// Returns 1 if the event comes within `limit` seconds.
+static int comes_within(double limit, const atomic_int *event) {
     patience p = patience_start();
-    while (sem_trywait(s)) {
-        if (patience_waited(&p) > limit) return 0;
-        clock_nap(1e-3);
-    }
-    return 1;
+    while (!*event && patience_waited(&p) <= limit) clock_nap(1e-3);
+    return *event;
 }
 
 static int start_mpi(net *n, zero_launch launched) {
     char host[NET_NAME];
-    sem_init(&life.started, 0, 0);
     sem_init(&life.over, 0, 0);
-    sem_init(&life.ended, 0, 0);
     int failed = patience_thread(live, NULL);
     if (failed) return zero_fail(ZERO_ERR_COMM, "cannot start MPI's thread: %s", strerror(failed));
     const double limit = n->timeout_s + start_s;

@@ -19,28 +19,19 @@ const char *net_host(const net *n, int rank) {
     return n->who && *n->who[rank].host ? n->who[rank].host : "unknown";
 }
 
-const char *exchange_name(exchange_kind x) {
-    static const char *const names[] = { [EXCHANGE_SCATTER] = "a reduce-scatter",
-                                         [EXCHANGE_GATHER] = "an all-gather",
-                                         [EXCHANGE_ROOT] = "a broadcast",
-                                         [EXCHANGE_BARRIER] = "a barrier" };
-    return (unsigned)x < sizeof names / sizeof *names ? names[x] : "?";
-}
-
 const char *net_units(int unit, int units, char text[NET_UNITS]) {
     snprintf(text, NET_UNITS, units > 1 ? "units %d to %d" : "unit %d", unit, unit + units - 1);
     return text;
 }
 
 const char *net_where(net_use use, exchange_kind x, char text[NET_WHERE]) {
+    static const char *const names[] = { [EXCHANGE_SCATTER] = "a reduce-scatter of ",
+                                         [EXCHANGE_GATHER] = "an all-gather of ",
+                                         [EXCHANGE_ROOT] = "a broadcast of ",
+                                         [EXCHANGE_BARRIER] = "a barrier" };
     char units[NET_UNITS];
-    const char *name = exchange_name(x);
-    if (x == EXCHANGE_BARRIER)
-        snprintf(text, NET_WHERE, "%s", name);
-    else if (!use.units)
-        snprintf(text, NET_WHERE, "%s of scalars", name);
-    else
-        snprintf(text, NET_WHERE, "%s of %s", name, net_units(use.unit, use.units, units));
+    const char *what = use.units ? net_units(use.unit, use.units, units) : "scalars";
+    snprintf(text, NET_WHERE, "%s%s", names[x], x == EXCHANGE_BARRIER ? "" : what);
     return text;
 }
 

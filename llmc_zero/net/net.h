@@ -50,7 +50,7 @@ struct net {
     const char *name;    // "mpi", or "self"
     net_place *who;      // (ranks)
     double timeout_s;    // of a wait for the other ranks
-    struct link *link;   // to the other ranks (net/link.h); NULL: one rank, started alone, or not connected
+    struct link *link;   // to the other ranks (below); NULL: one rank, started alone, or not connected
     uint32_t exchanges;  // number of exchanges begun
     // failures (net/failure.c)
     pthread_mutex_t lock;      // held by the thread that communicates
@@ -65,6 +65,15 @@ struct net {
     net *next;                 // failure_watch's list
 };
 
+// -------- start and end
+
+// (collective) Connects the ranks that the launcher has started, or those of start.mpi_comm. Without a
+// launcher this is one rank, and MPI is not used. After an error the caller calls net_close(n, 0).
+int net_start(net *n, const zero_config *config);
+// Ends the connection. clean 0: after a failure; notifies the other ranks.
+void net_close(net *n, int clean);
+int launched_by_mpi(void);  // 1: this process was started by a launcher that Open MPI supports
+
 // -------- names for messages
 
 // Returns a number that identifies this machine until it reboots, and sets host to its name. Containers and
@@ -77,6 +86,28 @@ const char *net_where(net_use use, exchange_kind x, char text[NET_WHERE]);     /
 const char *net_list(const net *n, const char *chosen, char list[ZERO_LIST]);  // zero_list_ranks
 // Fails: this rank and another one are in different collectives. units: " (units 1 and 2)", or empty.
 int net_fail_unlike(const net *n, int other, const char *units);
-const char *exchange_name(exchange_kind x);  // "a reduce-scatter"
+
+// -------- for net/: the link to the other ranks, messages over MPI. mpi.c implements it and is the only file
+// that includes mpi.h. Everything but link_open is called with the net's lock held. Unless a comment states
+// otherwise, functions return 0 or an error.
+
+// (collective) Starts MPI, or takes it over if the program has started it, and sets n's link, rank and ranks.
+// launched: what the launcher started, for the message about a start that takes too long.
+int link_open(net *n, const zero_config *config, zero_launch launched);
+// Ends MPI if link_open has started it. clean 0: after a failure; MPI is left as it is. No message touches
+// the caller's memory afterwards.
+void link_close(net *n, int clean);
+
+// Begins an exchange: sends `bytes` bytes from send[r] to each rank r and receives as many into receive[r];
+// ROOT: only from root to the others. The caller then polls.
+int link_begin(net *n, exchange_kind x, int root, char *const *send, char *const *receive, size_t bytes);
+int link_poll(net *n, int *done);          // sets *done to 1 when the exchange has ended; does not wait
+void link_pending(net *n, char *missing);  // sets missing[r] if the exchange still waits for rank r
+void link_abandon(net *n);                 // ends the exchange without its messages; marks peers ahead
+
+void link_tell(net *n, const net_note *note);      // starts sending a note to all ranks; does not wait
+int link_hear(net *n, int *from, net_note *note);  // returns 1 and a note if one has arrived
+// Ends all ranks, as the launcher does when one dies. May return if the program has finalised MPI.
+void link_end_all(net *n, int status);
 
 #endif

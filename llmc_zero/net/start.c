@@ -1,9 +1,7 @@
 // Which rank the launcher has made this process, and the connection to the others. Also zero_launched of
 // zero_job.h.
-#include "start.h"
 #include "exchange.h"
 #include "failure.h"
-#include "link.h"
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,15 +30,6 @@ static int number(const char *name, const char *other, int least, int *n) {
     return 0;
 }
 
-// Reads rank and number of ranks from a pair of variables, at least one of which is set.
-static int numbers(const char *rank, const char *ranks, zero_launch *l) {
-    ZERO_TRY(number(rank, ranks, 0, &l->rank));
-    ZERO_TRY(number(ranks, rank, 1, &l->ranks));
-    if (l->rank < l->ranks) return 0;
-    return zero_fail(ZERO_ERR_ARGUMENT, "%s=%d and %s=%d: the last rank is %d", rank, l->rank, ranks,
-                     l->ranks, l->ranks - 1);
-}
-
 // torchrun's processes inherit the variables of the task that runs it.
 int launched_by_mpi(void) {
     return FIRST_NAME("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK") ||
@@ -52,7 +41,13 @@ static int read_mpi(zero_launch *l) {
     const char *rank = FIRST_NAME("OMPI_COMM_WORLD_RANK", "PMIX_RANK");
     const char *ranks = FIRST_NAME("OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS");
     if (!ranks && rank && !strcmp(value(rank), "0")) return 0;
-    return numbers(rank ? rank : "OMPI_COMM_WORLD_RANK", ranks ? ranks : "OMPI_COMM_WORLD_SIZE", l);
+    if (!rank) rank = "OMPI_COMM_WORLD_RANK";
+    if (!ranks) ranks = "OMPI_COMM_WORLD_SIZE";
+    ZERO_TRY(number(rank, ranks, 0, &l->rank));
+    ZERO_TRY(number(ranks, rank, 1, &l->ranks));
+    if (l->rank < l->ranks) return 0;
+    return zero_fail(ZERO_ERR_ARGUMENT, "%s=%d and %s=%d: the last rank is %d", rank, l->rank, ranks,
+                     l->ranks, l->ranks - 1);
 }
 
 // Other launchers, whose processes would all run as a job of one rank. Only srun sets SLURM_STEP_NUM_TASKS:
@@ -92,7 +87,7 @@ static int alloc_tables(net *n) {
     if (!n->peers || !n->who)
         return zero_fail(ZERO_ERR_MEMORY, "out of memory for the table of %d ranks", n->ranks);
     pthread_mutex_init(&n->lock, NULL);
-    failure_watch(n);
+    if (n->ranks > 1) failure_watch(n);
     return 0;
 }
 
