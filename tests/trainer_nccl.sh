@@ -99,7 +99,7 @@ without overlap|hang:1:7|the reduce-scatter of unit 2 \(collective 7\) did not e
 a gather during the start|hang:1:5|the all-gather of unit 1 \(collective 5\) did not end
 a reduction that does not end|hang:1:7|the reduce-scatter of unit 2 \(collective 7\) did not end|-z 2
 a hang of two units|hang:1:6|the reduce-scatter of units 1 to 2 \(collective 6\) did not end|-z 2 --bucket 1e8
-an error|error:1:13|the [a-z-]+ of unit [0-9]+ \(collective [0-9]+\).* failed; NCCL reports: unhandled system error
+an error|error:1:13|the [a-z-]+ of unit [0-9]+ \(collective [0-9]+\).* failed; NCCL reports: unhandled
 an error during the start|error:1:2|the [a-z-]+ of unit [0-9]+ \(collective 2\): .*; NCCL reports: unhandled
 TABLE
 
