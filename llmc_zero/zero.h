@@ -155,9 +155,9 @@ void *zero_grad(zero *z, int tensor, int layer);
 // ZERO_ERR_ARGUMENT and names the rank and the tensor; end the job after it. docs/porting.md has the details.
 //
 // Two checks take almost no time and also run without any setting, in the first step, unless ZERO_CHECK is 0:
-// of batches that are equal on two ranks, and of tensors whose gradient is 0 on all ranks. They do not fail,
-// because a trainer can mean both: zero_step_result.note is a sentence about what they found. Gradients on
-// NVMe or, on CUDA, in host memory are not looked at.
+// whether two ranks have the same batch, and whether a tensor's gradient is 0 on all ranks. Either may be
+// intended, so they do not fail, but report it in zero_step_result.note. Gradients on NVMe or, on CUDA, in
+// host memory are not checked.
 
 // (collective) In checked steps, fails if two ranks pass the same batch. At its first call, the batches are
 // compared for the note. Otherwise does nothing. Call it for each training batch, outside the hooks. batch:

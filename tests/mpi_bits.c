@@ -1,7 +1,8 @@
 // Same bits: mpirun -np N mpi_bits, for any N. Cases drawn from seeds (drawn.h) run on the naive path and
 // with settings that must not matter. Every norm, activation, value and digest must be equal, bit for bit;
 // memory and traffic must equal the plan; and without rounding, gradients must equal the ranks' mean.
-//   mpi_bits            runs 40 cases; SEED=n in the environment: from seed n on
+//   mpi_bits            runs 40 cases, and those that once found a fault; SEED=n in the environment: 40 cases
+//                       from seed n on
 //   mpi_bits SECONDS    draws cases for that long (make fuzz)
 // The first case that fails ends the test. It is printed, made as small as possible, and printed again.
 #include <math.h>
@@ -893,6 +894,10 @@ static void body(const char *asked) {
     for (int i = 0; i < (int)(sizeof fatal / sizeof *fatal); i++) signal(fatal[i], print_running);
     set_possible();
     check_make_folder(folder, sizeof folder, "build");
+    // Units that stayed gathered between micro-batches although the plan did not say so.
+    static const uint64_t found[] = { 5099, 5122, 5221 };
+    for (size_t i = 0; !first && !(seconds > 0) && !checks.failed && i < sizeof found / sizeof *found; i++)
+        run_seed(found[i]);
     for (uint64_t n = 0; !checks.failed; n++) {
         if (seconds > 0 ? !check_any(MPI_Wtime() - start < seconds) : n == CASES) break;
         run_seed(seed + n);
