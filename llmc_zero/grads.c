@@ -20,6 +20,7 @@ static int open_sums(zero *z, struct grads_bucket *b, device_stream stream, stat
     for (int i = 0; i < b->n_pieces; i++) {
         ZERO_TRY(state_ready(&parts[i]));
         b->pieces[i].shard = state_own(&parts[i]);
+        b->pieces[i].plus = b->add ? (const float *)b->pieces[i].shard : NULL;
         if (!grads->sharded) b->pieces[i].full = parts[i].at;
     }
     return 0;
@@ -34,7 +35,7 @@ static int widen(zero *z, const struct grads_bucket *b, comm_piece *wide) {
         const comm_piece *p = &b->pieces[i];
         int64_t elems = p->elems * z->comm.group.ranks;
         ZERO_TRY(device_convert(d, COMM, ZERO_F32, at, plan_reduced_type(&z->config), p->full, elems, 0));
-        wide[i] = (comm_piece){ at, p->shard, p->elems };
+        wide[i] = (comm_piece){ at, p->shard, p->elems, p->plus };
         at += elems * sizeof(float);
     }
     return 0;
@@ -62,7 +63,7 @@ static int reduce_opened(zero *z, const struct grads_bucket *b) {
         type = ZERO_F32;
     }
     ZERO_TRY(comm_reduce_scatter(&z->comm, b->use, pieces, b->n_pieces, type,
-                                 rank_state(z, ZERO_GRADIENT)->dtype, b->add));
+                                 rank_state(z, ZERO_GRADIENT)->dtype, 1.0f / z->comm.group.ranks));
     return z->config.debug.poison ? poison_reduced(z, b) : 0;
 }
 
@@ -315,7 +316,7 @@ static void put_into_bucket(zero *z, int unit) {
     // Stages 0 and 1 reduce the state in place, and it has an address only while it is open.
     char *full = z->config.stage < 2 ? NULL : bucket_memory(z, unit);
     b->units[b->n_pieces] = unit;
-    b->pieces[b->n_pieces++] = (comm_piece){ full, NULL, z->layout.units[unit].shard };
+    b->pieces[b->n_pieces++] = (comm_piece){ full, NULL, z->layout.units[unit].shard, NULL };
     b->reduce.unit = b->gather.unit = unit;
 }
 

@@ -148,7 +148,8 @@ static set set_of(const shape *s) {
     for (int i = 0; i < s->n; i++) {
         char *full = fulls + t.elems * c.group.ranks * size;
         char *own = full + c.group.rank * piece_elems[i] * size;
-        t.pieces[i] = (comm_piece){ full, s->separate ? shards + t.elems * shard_size : own, piece_elems[i] };
+        char *shard = s->separate ? shards + t.elems * shard_size : own;
+        t.pieces[i] = (comm_piece){ full, shard, piece_elems[i], s->add ? (const float *)shard : NULL };
         t.elems += piece_elems[i];
     }
     return t;
@@ -182,7 +183,8 @@ static const comm_functions *by(int nccl) {
 }
 
 static int reduce(const shape *s, const set *t, int by_nccl) {
-    return by(by_nccl)->reduce_scatter(&c, for_unit, t->pieces, s->n, s->type, s->shard_type, s->add);
+    return by(by_nccl)->reduce_scatter(&c, for_unit, t->pieces, s->n, s->type, s->shard_type,
+                                       1.0f / c.group.ranks);
 }
 static void reduced(const shape *s, const set *t, int by_nccl) {
     MUST(reduce(s, t, by_nccl));
@@ -568,7 +570,7 @@ static void check_different(void) {
     snprintf(who, sizeof who, "rank %d (host ", c.group.rank);
     CHECK(!strncmp(first, who, strlen(who)) && zero_last_failure()->unit == 107);
     CHECK(strstr(first, "): the all-gather of unit 107 (collective 3)") && strstr(first, "invalid usage"));
-    CHECK(comm_reduce_scatter(&c, for_unit, &p, 1, ZERO_F32, ZERO_F32, 0) == ZERO_ERR_COMM);
+    CHECK(comm_reduce_scatter(&c, for_unit, &p, 1, ZERO_F32, ZERO_F32, 1) == ZERO_ERR_COMM);
     CHECK(!strcmp(first, zero_last_error()));
     comm_close(&c, 1);
     CHECK(d.is_stalled);

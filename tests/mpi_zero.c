@@ -429,7 +429,7 @@ static int gather_or_reduce(zero *z) {
     const comm_piece p = { (char *)full, (char *)shard, ELEMS };
     const comm_use use = { .purpose = ZERO_FOR_STEP, .unit = 1, .units = 1 };
     return checks.rank ? comm_all_gather(&z->comm, use, &p, 1, sizeof *full)
-                       : comm_reduce_scatter(&z->comm, use, &p, 1, ZERO_F32, ZERO_F32, 0);
+                       : comm_reduce_scatter(&z->comm, use, &p, 1, ZERO_F32, ZERO_F32, 1);
 }
 
 // Ranks that open different units, 0 of another size, or whose collectives differ only in their kind, fail

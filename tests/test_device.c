@@ -183,17 +183,21 @@ static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64
                            int add) {
     const int64_t apart = n + 1;
     array others = make(type, ranks * apart), own = make(type, n), to = make(to_type, n);
+    array other = make(ZERO_F32, n), *plus = to_type == ZERO_F32 ? &to : &other;
     const int rank = ranks / 2;
     const void *host[MOST_RANKS];
     for (int r = 0; r < ranks; r++) host[r] = on_host(&others, offset + r * apart);
     host[rank] = on_host(&own, 0);
     const rank_parts parts = { ranks, rank, on_device(&own, 0), on_device(&others, offset),
                                apart * dtype_bytes(type) };
-    kernel_sum_ranks(to_type, on_host(&to, offset), type, host, ranks, 1.0f / ranks, n, add);
-    CUDA_WORKS(cuda_sum_ranks(NULL, to_type, on_device(&to, offset), type, &parts, 1.0f / ranks, n, add));
+    kernel_sum_ranks(to_type, on_host(&to, offset), type, host, ranks, 1.0f / ranks, n,
+                     add ? on_host(plus, offset) : NULL);
+    CUDA_WORKS(cuda_sum_ranks(NULL, to_type, on_device(&to, offset), type, &parts, 1.0f / ranks, n,
+                              add ? on_device(plus, offset) : NULL));
     finish(&to, "sum_ranks");
     finish(&others, "sum_ranks's source");
     finish(&own, "sum_ranks's own source");
+    finish(&other, "what sum_ranks adds");
 }
 static void check_sum_ranks(int64_t n, int64_t offset) {
     for (int ranks = 1; ranks <= MOST_RANKS; ranks++)
@@ -201,6 +205,7 @@ static void check_sum_ranks(int64_t n, int64_t offset) {
             sum_ranks_case(dtypes[k], dtypes[k], ranks, n, offset, 0);
             sum_ranks_case(dtypes[k], ZERO_F32, ranks, n, offset, 0);
             sum_ranks_case(dtypes[k], ZERO_F32, ranks, n, offset, 1);
+            sum_ranks_case(ZERO_F32, dtypes[k], ranks, n, offset, 1);
             sum_ranks_case(ZERO_F32, dtypes[k], ranks, n, offset, 0);
         }
 }
@@ -388,8 +393,10 @@ static void sum_many_ranks(zero_dtype type, int ranks, int to_add) {
     for (int r = 0; r < ranks; r++) host[r] = on_host(&x, MARGIN + r);
     const rank_parts parts = { ranks, 1, on_device(&x, MARGIN + 1), on_device(&x, MARGIN),
                                dtype_bytes(type) };
-    kernel_sum_ranks(ZERO_F32, on_host(&to, MARGIN), type, host, ranks, 1.0f / ranks, N, to_add);
-    CUDA_WORKS(cuda_sum_ranks(NULL, ZERO_F32, on_device(&to, MARGIN), type, &parts, 1.0f / ranks, N, to_add));
+    kernel_sum_ranks(ZERO_F32, on_host(&to, MARGIN), type, host, ranks, 1.0f / ranks, N,
+                     to_add ? on_host(&to, MARGIN) : NULL);
+    CUDA_WORKS(cuda_sum_ranks(NULL, ZERO_F32, on_device(&to, MARGIN), type, &parts, 1.0f / ranks, N,
+                              to_add ? on_device(&to, MARGIN) : NULL));
     finish(&to, "sum of many ranks");
     finish(&x, "its source");
 }

@@ -262,7 +262,10 @@ static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64
     const void *inputs[MOST];
     size_t to_size = dtype_bytes(to_type);
     char *to = room((n + 1) * to_size), *want = room((n + 1) * to_size);
+    float *other = room((n + 1) * sizeof *other);  // a sum in a wider dtype than `to`
+    const float *plus = !add ? NULL : to_type == ZERO_F32 ? (const float *)to : other;
     fill(to_type, to, n + 1);
+    fill(ZERO_F32, other, n + 1);
     memcpy(want, to, (n + 1) * to_size);
     for (int r = 0; r < ranks; r++) {
         inputs[r] = parts[r] = room(n * dtype_bytes(type) + 1);
@@ -273,16 +276,14 @@ static void sum_ranks_case(zero_dtype type, zero_dtype to_type, int ranks, int64
         float sum = toy_load(type, parts[0], i);
         for (int r = 1; r < ranks; r++) sum = sum + toy_load(type, parts[r], i);
         sum = sum * scale;
-        if (add)
-            ((float *)want)[i] = ((float *)want)[i] + sum;
-        else
-            toy_store(to_type, want, i, sum);
+        toy_store(to_type, want, i, plus ? plus[i] + sum : sum);
     }
-    kernel_sum_ranks(to_type, to, type, inputs, ranks, scale, n, add);
+    kernel_sum_ranks(to_type, to, type, inputs, ranks, scale, n, plus);
     assert_memory_equal(to, want, (n + 1) * to_size);  // also checks the element past the end
     for (int r = 0; r < ranks; r++) free(parts[r]);
     free(to);
     free(want);
+    free(other);
 }
 
 static void test_sum_ranks(void **state) {
@@ -294,6 +295,7 @@ static void test_sum_ranks(void **state) {
                     sum_ranks_case(dtypes[t], dtypes[t], ranks, lengths[k], 0);
                     sum_ranks_case(dtypes[t], ZERO_F32, ranks, lengths[k], 0);
                     sum_ranks_case(dtypes[t], ZERO_F32, ranks, lengths[k], 1);
+                    sum_ranks_case(ZERO_F32, dtypes[t], ranks, lengths[k], 1);
                     sum_ranks_case(ZERO_F32, dtypes[t], ranks, lengths[k], 0);
                 }
     }

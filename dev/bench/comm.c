@@ -253,7 +253,8 @@ static int all_gather(void) {
     return comm_all_gather(&c, for_unit, &(comm_piece){ full, shard, part }, 1, bytes_of(1));
 }
 static int reduce_scatter(void) {
-    return comm_reduce_scatter(&c, for_unit, &(comm_piece){ full, shard, part }, 1, opt.dtype, opt.dtype, 0);
+    return comm_reduce_scatter(&c, for_unit, &(comm_piece){ full, shard, part }, 1, opt.dtype, opt.dtype,
+                               1.0f / c.group.ranks);
 }
 static int broadcast(void) { return comm_broadcast(&c, for_unit, 0, full, bytes_of(elems)); }
 

@@ -18,6 +18,7 @@ typedef struct {
     char *full;   // ranks * elems elements
     char *shard;  // elems elements; may be inside full
     int64_t elems;
+    const float *plus;  // (elems) a reduction adds these to the mean; may be the shard; NULL: nothing
 } comm_piece;
 
 // The purpose of a collective, the same on all ranks. Errors name the units, and traffic is counted by
@@ -38,10 +39,10 @@ typedef struct {
     // The next two may only queue work on the device, so the host cannot use the result yet when they return.
     // On comm.gather_stream: full = all ranks' shards, in rank order.
     int (*all_gather)(comm *c, comm_use use, const comm_piece *pieces, int n, size_t elem_bytes);
-    // On stream COMM: shard = mean over the ranks of this rank's part of full, summed in rank order in fp32,
-    // times 1/ranks, rounded once. add: adds the mean to the shard, which is then fp32.
+    // On stream COMM: shard = this rank's part of full, summed over the ranks in rank order in fp32, times
+    // scale, plus `plus`, rounded once.
     int (*reduce_scatter)(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
-                          zero_dtype shard_type, int add);
+                          zero_dtype shard_type, float scale);
     // (optional) Call it when all memory is allocated and its contents do not matter yet. Calls rehearse,
     // which runs each kind of collective once. An error may be this rank's alone: end the job.
     int (*prepare)(comm *c, memory *m, int (*rehearse)(void *), void *ctx);
@@ -113,8 +114,8 @@ static inline int comm_all_gather(comm *c, comm_use use, const comm_piece *piece
     return c->f->all_gather(c, use, pieces, n, elem_bytes);
 }
 static inline int comm_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n,
-                                      zero_dtype full_type, zero_dtype shard_type, int add) {
-    return c->f->reduce_scatter(c, use, pieces, n, full_type, shard_type, add);
+                                      zero_dtype full_type, zero_dtype shard_type, float scale) {
+    return c->f->reduce_scatter(c, use, pieces, n, full_type, shard_type, scale);
 }
 static inline int comm_prepare(comm *c, memory *m, int (*rehearse)(void *), void *ctx) {
     return c->f->prepare ? c->f->prepare(c, m, rehearse, ctx) : 0;
@@ -138,7 +139,7 @@ typedef struct {
 int comm_next_round(comm_round *r, int64_t room);
 // Sums this rank's part of a round in rank order. Rank r's data starts at others + r * stride.
 int comm_sum_round(comm *c, const comm_round *r, const char *others, size_t stride, zero_dtype full_type,
-                   zero_dtype shard_type, int add);
+                   zero_dtype shard_type, float scale);
 
 // -------- for host memory; they return when the data has arrived (comm/host.c)
 

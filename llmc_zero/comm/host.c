@@ -39,7 +39,7 @@ static int receive(comm *c, size_t bytes, const char **in, size_t *stride) {
 }
 
 static int host_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
-                               zero_dtype shard_type, int add) {
+                               zero_dtype shard_type, float scale) {
     const size_t size = dtype_bytes(full_type);
     comm_run runs[n];
     comm_round round = { .runs = runs, .next = pieces, .end = pieces + n };
@@ -51,7 +51,7 @@ static int host_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, 
         const char *in = staging_in(c, EXCHANGE_SCATTER, 0);
         size_t stride = staging_in(c, EXCHANGE_SCATTER, 1) - in;
         ZERO_TRY(receive(c, bytes, &in, &stride));
-        ZERO_TRY(comm_sum_round(c, &round, in, stride, full_type, shard_type, add));
+        ZERO_TRY(comm_sum_round(c, &round, in, stride, full_type, shard_type, scale));
     }
     return 0;
 }

@@ -35,22 +35,22 @@ static int exchange_round(nccl_state *n, const collective *w, const comm_round *
     return nccl_settle(n, k, w);
 }
 
-// Sums in rank order in fp32, times 1/ranks, rounded once, as the host's functions do.
+// Sums in rank order in fp32, as the host's functions do.
 static int reduce_in_order(nccl_state *n, const collective *w, const comm_piece *pieces, int n_pieces,
-                           zero_dtype full_type, zero_dtype shard_type, int add) {
+                           zero_dtype full_type, zero_dtype shard_type, float scale) {
     comm *c = n->c;
     comm_run runs[n_pieces];
     comm_round r = { .runs = runs, .next = pieces, .end = pieces + n_pieces };
     while (comm_next_round(&r, c->incoming_bytes / dtype_bytes(full_type))) {
         ZERO_TRY(exchange_round(n, w, &r, full_type));
-        ZERO_TRY(comm_sum_round(c, &r, c->incoming, c->incoming_bytes, full_type, shard_type, add));
+        ZERO_TRY(comm_sum_round(c, &r, c->incoming, c->incoming_bytes, full_type, shard_type, scale));
     }
     return 0;
 }
 
 // NCCL sums into this rank's part of each piece's `full`, with its own order and rounding.
 static int reduce_by_nccl(nccl_state *n, const collective *w, const comm_piece *pieces, int n_pieces,
-                          zero_dtype full_type, zero_dtype shard_type, int add) {
+                          zero_dtype full_type, zero_dtype shard_type, float scale) {
     comm *c = n->c;
     device *d = c->device;
     const communicator *k = &n->of[REDUCTIONS];
@@ -66,22 +66,21 @@ static int reduce_by_nccl(nccl_state *n, const collective *w, const comm_piece *
     ZERO_TRY(nccl_settle(n, k, w));
     for (const comm_piece *p = pieces; p < pieces + n_pieces; p++) {
         const rank_parts sum = { .ranks = 1, .own = p->full + c->group.rank * p->elems * size };
-        ZERO_TRY(
-            d->f->sum_ranks(d, COMM, shard_type, p->shard, full_type, &sum, 1.0f / ranks, p->elems, add));
+        ZERO_TRY(d->f->sum_ranks(d, COMM, shard_type, p->shard, full_type, &sum, scale, p->elems, p->plus));
     }
     return 0;
 }
 
 static int nccl_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n_pieces,
-                               zero_dtype full_type, zero_dtype shard_type, int add) {
+                               zero_dtype full_type, zero_dtype shard_type, float scale) {
     nccl_state *n = c->nccl;
     const communicator *k = &n->of[REDUCTIONS];
     collective *w;
     int rc = nccl_begin(n, k, COMM_REDUCE_SCATTER, use, &w);
     if (!rc && n->sums)
-        rc = reduce_by_nccl(n, w, pieces, n_pieces, full_type, shard_type, add);
+        rc = reduce_by_nccl(n, w, pieces, n_pieces, full_type, shard_type, scale);
     else if (!rc)
-        rc = reduce_in_order(n, w, pieces, n_pieces, full_type, shard_type, add);
+        rc = reduce_in_order(n, w, pieces, n_pieces, full_type, shard_type, scale);
     return nccl_finish(n, k, w, rc);
 }
 

@@ -19,15 +19,16 @@ int comm_next_round(comm_round *r, int64_t room) {
 }
 
 int comm_sum_round(comm *c, const comm_round *r, const char *others, size_t stride, zero_dtype full_type,
-                   zero_dtype shard_type, int add) {
+                   zero_dtype shard_type, float scale) {
     const int own = c->group.rank, ranks = c->group.ranks;
     const size_t size = dtype_bytes(full_type);
     device *d = c->device;
     for (const comm_run *u = r->runs; u < r->runs + r->n_runs; u++) {
         const rank_parts parts = { ranks, own, u->piece->full + (own * u->piece->elems + u->from) * size,
                                    others + u->at * size, stride };
+        const float *plus = u->piece->plus ? u->piece->plus + u->from : NULL;
         ZERO_TRY(d->f->sum_ranks(d, COMM, shard_type, u->piece->shard + u->from * dtype_bytes(shard_type),
-                                 full_type, &parts, 1.0f / ranks, u->n, add));
+                                 full_type, &parts, scale, u->n, plus));
     }
     return 0;
 }

@@ -12,12 +12,12 @@ static int self_all_gather(comm *c, comm_use use, const comm_piece *pieces, int 
 }
 
 static int self_reduce_scatter(comm *c, comm_use use, const comm_piece *pieces, int n, zero_dtype full_type,
-                               zero_dtype shard_type, int add) {
+                               zero_dtype shard_type, float scale) {
     device *d = c->device;
     for (const comm_piece *p = pieces; p < pieces + n; p++) {
         const rank_parts part = { .ranks = 1, .own = p->full };
-        if (p->shard == p->full) continue;
-        ZERO_TRY(d->f->sum_ranks(d, COMM, shard_type, p->shard, full_type, &part, 1.0f, p->elems, add));
+        if (p->shard == p->full && scale == 1) continue;
+        ZERO_TRY(d->f->sum_ranks(d, COMM, shard_type, p->shard, full_type, &part, scale, p->elems, p->plus));
     }
     return 0;
 }

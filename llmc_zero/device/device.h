@@ -47,7 +47,7 @@ typedef struct {
     int (*clear_stretches)(device *d, device_stream s, zero_dtype type, void *x, const stretches *of_x);
     int (*fill_nan)(device *d, device_stream s, void *x, size_t bytes);
     int (*sum_ranks)(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
-                     const rank_parts *parts, float scale, int64_t n, int add);
+                     const rank_parts *parts, float scale, int64_t n, const float *plus);
     int (*sum_squares)(device *d, device_stream s, const norm_table *t, zero_dtype type, const void *x);
     // AdamW, or the trainer's own update. For the latter, the table's segments are in host memory, and on
     // CUDA a->p must not be NULL.
@@ -89,7 +89,8 @@ int device_commit(device *d, void *x, size_t bytes, const void *staging);
 // to[i] = from[i] in another dtype, or += from[i] in fp32 if add is 1: a sum over one rank.
 static inline int device_convert(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
                                  const void *from, int64_t n, int add) {
-    return d->f->sum_ranks(d, s, to_type, to, type, &(rank_parts){ .ranks = 1, .own = from }, 1, n, add);
+    const rank_parts one = { .ranks = 1, .own = from };
+    return d->f->sum_ranks(d, s, to_type, to, type, &one, 1, n, add ? (const float *)to : NULL);
 }
 // Copies from host memory and waits until the copy is done.
 int device_set(device *d, void *to, const void *from, size_t bytes);

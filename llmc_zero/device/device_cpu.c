@@ -67,11 +67,11 @@ static int cpu_fill_nan(device *d, device_stream s, void *x, size_t bytes) {
 }
 
 static int cpu_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
-                         const rank_parts *parts, float scale, int64_t n, int add) {
+                         const rank_parts *parts, float scale, int64_t n, const float *plus) {
     const void *list[parts->ranks];
     for (int r = 0; r < parts->ranks; r++)
         list[r] = r == parts->rank ? parts->own : parts->others + r * parts->stride;
-    kernel_sum_ranks(to_type, to, type, list, parts->ranks, scale, n, add);
+    kernel_sum_ranks(to_type, to, type, list, parts->ranks, scale, n, plus);
     return 0;
 }
 

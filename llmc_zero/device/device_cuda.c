@@ -135,8 +135,8 @@ static int cuda_fill_nan(device *d, device_stream s, void *x, size_t bytes) {
 }
 
 static int queue_sum_ranks(device *d, device_stream s, zero_dtype to_type, void *to, zero_dtype type,
-                           const rank_parts *parts, float scale, int64_t n, int add) {
-    return CUDA(cuda_sum_ranks(stream_of(d, s), to_type, to, type, parts, scale, n, add));
+                           const rank_parts *parts, float scale, int64_t n, const float *plus) {
+    return CUDA(cuda_sum_ranks(stream_of(d, s), to_type, to, type, parts, scale, n, plus));
 }
 static int queue_sum_squares(device *d, device_stream s, const norm_table *t, zero_dtype type,
                              const void *x) {
@@ -148,7 +148,7 @@ static int queue_sum_squares(device *d, device_stream s, const norm_table *t, ze
 static int queue_piece(device *d, device_stream s, const own_update *own, float grad_scale,
                        const adamw_arrays *a, zero_piece *piece, int64_t at) {
     const rank_parts gradient = { .ranks = 1, .own = (const char *)a->g + at * dtype_bytes(a->g_type) };
-    ZERO_TRY(queue_sum_ranks(d, s, ZERO_F32, own->room, a->g_type, &gradient, grad_scale, piece->n, 0));
+    ZERO_TRY(queue_sum_ranks(d, s, ZERO_F32, own->room, a->g_type, &gradient, grad_scale, piece->n, NULL));
     piece->gradient = own->room;
     piece->on_device = 1;
     piece->stream = stream_of(d, s);

@@ -25,10 +25,10 @@ static inline const char *dtype_name(zero_dtype t) {
 // to[i] = from[i] in another dtype, rounded to nearest even. NaN stays NaN.
 void kernel_convert(zero_dtype to_type, void *to, zero_dtype from_type, const void *from, int64_t n);
 
-// Sums a gradient over the ranks: ((p0 + p1) + p2 ..) in fp32 in rank order, times scale, rounded once to
-// `to`. add: adds the result to `to`, which is then fp32.
+// Sums a gradient over the ranks: ((p0 + p1) + p2 ..) in fp32 in rank order, times scale, plus `plus`,
+// rounded once to `to`. plus: (n), may be `to`; NULL: nothing.
 void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks,
-                      float scale, int64_t n, int add);
+                      float scale, int64_t n, const float *plus);
 
 // The parts on a device: rank r's part is at others + r * stride bytes; this rank's is at own.
 typedef struct {

@@ -98,27 +98,30 @@ typedef struct {
     const void *const *parts;
     int ranks;
     float scale;
-    int add;
+    const float *plus;
 } rank_sums;
 
 static void sum_ranks_block(const void *ctx, int64_t b, int64_t n) {
     const rank_sums *s = ctx;
     float sum[BLOCK];
     sum_block(sum, s->type, s->parts, s->ranks, b, n);
-    if (s->add) {
-        scale_to_f32(sum, sum, s->scale, n);
-        add_f32((float *)s->to + b, sum, n);
-    } else if (s->to_type == ZERO_F32)
-        scale_to_f32((float *)s->to + b, sum, s->scale, n);
+    float scale = s->scale;
+    if (s->plus) {
+        scale_to_f32(sum, sum, scale, n);
+        add_f32(sum, s->plus + b, n);
+        scale = 1;
+    }
+    if (s->to_type == ZERO_F32)
+        scale_to_f32((float *)s->to + b, sum, scale, n);
     else if (s->to_type == ZERO_BF16)
-        scale_to_bf16((uint16_t *)s->to + b, sum, s->scale, n);
+        scale_to_bf16((uint16_t *)s->to + b, sum, scale, n);
     else
-        scale_to_fp16((uint16_t *)s->to + b, sum, s->scale, n);
+        scale_to_fp16((uint16_t *)s->to + b, sum, scale, n);
 }
 
 void kernel_sum_ranks(zero_dtype to_type, void *to, zero_dtype type, const void *const *parts, int ranks,
-                      float scale, int64_t n, int adds) {
-    for_each_block(n, sum_ranks_block, &(rank_sums){ to_type, type, to, parts, ranks, scale, adds });
+                      float scale, int64_t n, const float *plus) {
+    for_each_block(n, sum_ranks_block, &(rank_sums){ to_type, type, to, parts, ranks, scale, plus });
 }
 
 ZERO_CLONES static double sum_squares_block(const float *x, int64_t n) {

@@ -74,7 +74,7 @@ template <class T> __device__ inline const T *part_of(const rank_parts &p, int r
 }
 
 template <class To, class T>
-__global__ void sum_ranks(To *to, rank_parts parts, float scale, int64_t n, int add) {
+__global__ void sum_ranks(To *to, rank_parts parts, float scale, int64_t n, const float *plus) {
     int64_t i = first();
     float sum[EACH], x[EACH];
     if (i >= n) return;
@@ -84,8 +84,8 @@ __global__ void sum_ranks(To *to, rank_parts parts, float scale, int64_t n, int 
         for (int j = 0; j < EACH; j++) sum[j] += x[j];
     }
     for (int j = 0; j < EACH; j++) sum[j] *= scale;
-    if (add) {
-        load(x, to + i, n - i);
+    if (plus) {
+        load(x, plus + i, n - i);
         for (int j = 0; j < EACH; j++) sum[j] = x[j] + sum[j];
     }
     store(to + i, sum, n - i);
@@ -294,12 +294,12 @@ cudaError_t cuda_clear_stretches(cudaStream_t s, zero_dtype type_, void *x, cons
 }
 
 cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type_,
-                           const rank_parts *parts, float scale, int64_t n, int add) {
+                           const rank_parts *parts, float scale, int64_t n, const float *plus) {
     return with(to_type, [=](auto t) {
         using To = typename decltype(t)::t;
         return with(type_, [=](auto f) {
             using T = typename decltype(f)::t;
-            return launch(s, n, sum_ranks<To, T>, (To *)to, *parts, scale, n, add);
+            return launch(s, n, sum_ranks<To, T>, (To *)to, *parts, scale, n, plus);
         });
     });
 }

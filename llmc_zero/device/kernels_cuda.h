@@ -11,7 +11,7 @@ extern "C" {
 // One launch for all stretches.
 cudaError_t cuda_clear_stretches(cudaStream_t s, zero_dtype type, void *x, const stretches *of_x);
 cudaError_t cuda_sum_ranks(cudaStream_t s, zero_dtype to_type, void *to, zero_dtype type,
-                           const rank_parts *parts, float scale, int64_t n, int add);
+                           const rank_parts *parts, float scale, int64_t n, const float *plus);
 // One launch for all parts.
 cudaError_t cuda_sum_squares(cudaStream_t s, const norm_table *t, zero_dtype type, const void *x);
 // One launch for all segments.
