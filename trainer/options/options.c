@@ -335,6 +335,9 @@ void settle_options(void) {
     if (prompts_arrive() && opt.output)
         die("option -o: with --prompt and --prompts - nothing is written there; leave it out, or put the "
             "prompts into a file for --prompts");
+    if (opt.any_ranks && option_is_given(option_named("--accumulate")) && strcmp(opt.accumulate, "layers"))
+        die("option --any-ranks 1: it needs --accumulate layers, not %s", opt.accumulate);
+    if (opt.any_ranks) opt.accumulate = "layers";
     if (opt.hellaswag && !opt.val_batches)
         die("option -h 1: no effect with -m 0, because HellaSwag is scored after validation");
     for (const Option *o = option_table; o < option_table + num_options; o++)

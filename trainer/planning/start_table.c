@@ -216,8 +216,9 @@ static void print_activations(const GPT2 *model) {
     print0("activations per rank, recompute %d            MiB\n", model->recompute);
     for (int i = 0; i < NUM_ACTIVATIONS; i++)
         if (table[i].bytes)
-            print0("  %-18s x %-5d               %9.1f\n", table[i].name, table[i].layers,
-                   mib(activation_pages(&table[i])));
+            print0("  %-18s x %-5d               %9.1f\n", table[i].name,
+                   table[i].layers * (table[i].each ? model->micro_batches : 1),
+                   mib(activation_pages(model, &table[i])));
 }
 
 // --------
