@@ -195,6 +195,17 @@ updates --comm host -z 2 --offload-ratio 0.5 --sub-group-size 2048 CUDA_STAND_IN
 nvme --comm host --max-in-cpu 8000 CUDA_STAND_IN=rival
 nvme --comm host -x 1 > nccl -x 2
 
+= cuda: three micro-batches by layers, block inputs on the host|1|--dtype bf16 -d 96 -e l5h2c32v257t16 --accumulate layers
+window -z 0 -r 0
+window -z 2 -r 2 CUDA_STAND_IN=rival
+window --cpu-checkpointing CUDA_STAND_IN=lag ZERO_POISON=1
+window --cpu-checkpointing CUDA_STAND_IN=lazy CUDA_STAND_IN_ORDER=backward
+
+= cuda: four micro-batches by layers|2|--dtype bf16 -d 256 -e l3h2c32v257t16 --accumulate layers
+host -z 0 -r 1
+nccl --cpu-checkpointing CUDA_STAND_IN=rival
+nvme --comm host --offload-gradients nvme CUDA_STAND_IN=lag
+
 = cuda: micro-batches, block inputs on the host|2|--dtype bf16 -d 192 -e l5h2c32v257t16
 host -z 2 -r 1
 nccl --cpu-checkpointing CUDA_STAND_IN=rival
