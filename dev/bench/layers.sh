@@ -1,0 +1,133 @@
+#!/usr/bin/env bash
+# Compares --accumulate layers with batches on CPUs, 2 ranks of 1 thread, stage 3, bf16; the two alternate.
+# Prints medians of tokens/s and their ratio, and appends JSON lines to build/bench.jsonl. Parts:
+#   ranks     GPT-2 124M, one micro-batch: --any-ranks 1 compared with the default
+#   hosts     two hosts (network namespaces) at RATE (1gbit), 8 micro-batches, 6 layers of GPT-2 124M's width;
+#             needs root, ip and tc
+#   disk      GPT-2 124M, all states on NVMe in FOLDER, 8 micro-batches; DISK_MB=1000 limits the folder's disk
+#             to so many MB/s of reads and of writes (cgroup v1 or v2; needs root). Also compares the step
+#             with the longer of computing, timed in memory, and of moving the bytes at that rate
+#   traffic   bytes sent and read per step for 1 to 16 micro-batches
+#   dev/bench/layers.sh [FOLDER [ROUNDS [PART...]]]       build/, 3 rounds, all parts
+. "$(dirname "$0")/common.sh"
+. tests/hosts.sh
+folder=${1:-build} rounds=${2:-3}
+[ $# -le 2 ] || parts=${*:3}
+rate=${RATE:-1gbit} group=
+trap 'hosts_end; rm -rf "$work"; unlimit' EXIT
+export OMP_NUM_THREADS=1 OMPI_MCA_hwloc_base_binding_policy=none
+common=(-z 3 --dtype bf16 --threads 1)
+nvme=(--nvme "$folder" --offload-optimizer nvme --offload-param nvme --overlap 1)
+
+# -------- the limit of the disk: a cgroup that this shell joins, so that its runs are in it
+
+limit_disk() {
+    local bytes=$((DISK_MB * 1000000)) disk parent
+    disk=$(findmnt -no SOURCE -T "$folder")
+    parent=$(lsblk -ndo PKNAME "$disk")
+    disk=$(lsblk -ndo MAJ:MIN "${parent:+/dev/}${parent:-$disk}" | tr -d ' ')
+    if [ -d /sys/fs/cgroup/blkio ]; then
+        group=/sys/fs/cgroup/blkio/layers$$
+        mkdir $group
+        echo "$disk $bytes" >$group/blkio.throttle.read_bps_device
+        echo "$disk $bytes" >$group/blkio.throttle.write_bps_device
+    else
+        group=/sys/fs/cgroup/layers$$
+        mkdir $group
+        echo "$disk rbps=$bytes wbps=$bytes" >$group/io.max
+    fi
+    echo $$ >$group/cgroup.procs
+}
+unlimit() {
+    [ -z "$group" ] || { echo $$ >"${group%/*}/cgroup.procs"; rmdir "$group"; }
+    group=
+}
+
+# -------- runs
+
+# keep NAME: appends the tokens/s of the last run to $work/NAME
+keep() { field tokens_per_s >>"$work/$1"; }
+# compare NAME TITLE A B: prints the medians of $work/A and $work/B
+compare() {
+    awk -v a="$(median <"$work/$3")" -v b="$(median <"$work/$4")" -v name="$1" -v title="$2" -v out="$out" \
+        -v first="$3" -v second="$4" 'BEGIN {
+            printf "%-60s %9.1f %9.1f %7.3f\n", title ": " first ", " second, a, b, b / a
+            printf "{\"name\": \"layers-%s\", \"ratio\": %.4f}\n", name, b / a >>out
+        }'
+}
+alternate() {   # ARGUMENT...
+    local way
+    for way in batches layers; do train 2 "${common[@]}" "$@" --accumulate $way; keep $way; done
+}
+
+part_ranks() {
+    local model=(-e d12 -b 2 -t 256 -r 0 -x 10)
+    for _ in $(seq "$rounds"); do
+        train 2 "${common[@]}" "${model[@]}"; keep default
+        train 2 "${common[@]}" "${model[@]}" --any-ranks 1; keep any
+    done
+    compare ranks 'one micro-batch' default any
+}
+
+part_hosts() {
+    hosts_make 2 || { echo "hosts: skipped: $hosts_why"; return; }
+    hosts_rsh >"$work/rsh" && chmod +x "$work/rsh"
+    hosts_limit "$rate"
+    for _ in $(seq "$rounds"); do
+        for way in batches layers; do
+            rm -rf "$work/run"
+            (hosts_run 0 timeout 580 mpirun --mca plm_rsh_agent "$work/rsh" --mca plm_rsh_no_tree_spawn 1 \
+                -np 2 --host 10.77.7.1:1,10.77.7.2:1 --bind-to none "$PWD/train_gpt2_zero" "${common[@]}" \
+                -e l6h12c768v50257t1024 -b 1 -t 256 -d 4096 -x 4 -v 0 -s 0 -n 0 --overlap 1 \
+                -o "$work/run" --accumulate $way >"$work/log" 2>&1 </dev/null) || or "$work/log"
+            keep $way
+        done
+    done
+    hosts_end
+    compare hosts "two hosts, $rate, 8 micro-batches" batches layers
+}
+
+part_disk() {
+    local model=(-e d12 -b 1 -t 128 -d 2048 -x 4)
+    [ -z "${DISK_MB:-}" ] || limit_disk
+    for _ in $(seq "$rounds"); do
+        alternate "${model[@]}" "${nvme[@]}"
+        sed -nE 's/.*"nvme_traffic": \{"read": ([0-9.]+), "written": ([0-9.]+).*/\1 \2/p' \
+            "$work/run/summary.json" >"$work/moved"
+        train 2 "${common[@]}" "${model[@]}" --accumulate layers; keep memory
+    done
+    unlimit
+    compare disk "all states on NVMe${DISK_MB:+ at $DISK_MB MB/s}, 8 micro-batches" batches layers
+    compare disk-memory 'the same by layers, compared with memory' memory layers
+    awk -v rate="${DISK_MB:-0}" -v step="$(median <"$work/layers")" -v memory="$(median <"$work/memory")" '{
+        if (!rate) exit
+        read = 2 * $1 / 1e6 / rate; written = 2 * $2 / 1e6 / rate
+        most = read > written ? read : written
+        computing = 2048 / memory
+        printf "a step by layers %.2f s; computing %.2f, the disk at least %.2f: %.2f of the longer\n",
+            2048 / step, computing, most, 2048 / step / (most > computing ? most : computing)
+    }' "$work/moved"
+}
+
+part_traffic() {
+    printf '%-16s %16s %16s %16s %16s\n' 'MiB per step' 'batches: sent' 'layers: sent' 'batches: read' \
+        'layers: read'
+    for n in 1 2 4 8 16; do
+        line=
+        for way in batches layers; do
+            train 2 "${common[@]}" -e l4h4c128v257t64 -b 2 -d $((n * 256)) -x 3 "${nvme[@]}" --accumulate $way
+            line+=" $(sed -nE 's/.*sent per rank and step ([0-9.]+) MiB.*/\1/p' "$work/log") $(
+                sed -nE 's/^NVMe, per rank.*of ([0-9.]+) MiB read.*/\1/p' "$work/log")"
+        done
+        # shellcheck disable=SC2086
+        set -- $line
+        printf '%-16s %16s %16s %16s %16s\n' "$n micro-batches" "$1" "$3" "$2" "$4"
+    done
+}
+
+print_machine
+printf '%-60s %19s %7s\n' 'tokens/s' '' ratio
+for part in ${parts:-ranks hosts disk traffic}; do
+    part_"$part"
+    rm -f "$work"/{batches,layers,memory,default,any}
+done
