@@ -736,24 +736,15 @@ static int remove_folders(void **state) {
 int main(void) {
     alarm(TIME_LIMIT_S);
     const struct CMUnitTest tests[] = {
-        TEST(round_trips),
-        TEST(counts),
-        TEST(every_fault),
-        TEST(urgent_transfers),
-        TEST(a_disk_that_hangs),
-        TEST(a_disk_that_never_answers),
-        TEST(a_file_that_vanishes),
-        TEST(damaged_blocks),
-        TEST(missing_features),
-        TEST(missing_threads),
-        TEST(wrong_arguments),
-        TEST(lock_names_in_use),
-        TEST(lock_in_descriptor_0),
-        TEST(other_processes),
-        TEST(folders_in_memory),
-        TEST(limited_open_files),
-        TEST(limited_file_size),
-        TEST(full_disk),
+        TEST(round_trips),          TEST(counts),
+        TEST(every_fault),          TEST(urgent_transfers),
+        TEST(a_disk_that_hangs),    TEST(a_disk_that_never_answers),
+        TEST(a_file_that_vanishes), TEST(damaged_blocks),
+        TEST(missing_features),     TEST(missing_threads),
+        TEST(wrong_arguments),      TEST(lock_names_in_use),
+        TEST(lock_in_descriptor_0), TEST(other_processes),
+        TEST(folders_in_memory),    TEST(limited_open_files),
+        TEST(limited_file_size),    TEST(full_disk),
     };
     return cmocka_run_group_tests(tests, make_folders, remove_folders);
 }
