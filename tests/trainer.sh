@@ -780,7 +780,7 @@ test_replay() {
     local same='--dtype fp32 -x 7 -l 1e-3 --shuffle 0'
     cp data/stories_train.bin "$data_file"
     begin 'replay.--hash-every writes the digest of every second step and of the last, and changes none'
-    trains 2 recorded -i "$data_file" $same -n 2 --hash-every 2
+    trains 2 recorded -i "${data_file/the/\\the}" $same -n 2 --hash-every 2
     is 'steps with a digest' "$(digests recorded)" '2 4 6 7'
     is 'the last digest' "$(digest_of recorded 7)" "$(value recorded params_hash)"
     trains 2 plain $same
@@ -815,6 +815,11 @@ on one rank|4 7 -np 1
 on one rank, with smaller buckets|2 6 -np 1 -- --bucket 1000
 with the states on NVMe|2 7 -np 2 -- --offload-optimizer nvme --offload-param nvme --nvme $disk
 END
+    begin 'replay.equal on one rank with the threads of the run; OUT keeps its files'
+    trains 2 threads $same -n 4 --hash-every 3 --threads 0
+    OUT=$dir/kept replays 0 '^steps 5 to 7: equal \(2 hashes\)$' threads 4 7 -np 1
+    is threads "$(json_value "$dir/kept/run.json" threads)" "$(json_value "$dir/threads/run.json" threads)"
+    end
     begin 'replay.differs with another learning rate'
     replays 1 '^step 4 differs: recorded [0-9a-f]{16}, replayed [0-9a-f]{16}$' recorded 2 7 -- -l 2e-3
     has "$dir/replayed" '^changed since .*/step_00000002: -l 0.001 -> 0.002$'

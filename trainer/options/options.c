@@ -286,8 +286,9 @@ static int asks(const Option *o, char value[PATH_MAX]) {
 
 // Notes the options that prompts ignore, so that they can be added to the command of a training run.
 static void note_unused(void) {
-    static const char *const unused[] = { "-i", "-j", "-a", "-b", "-d", "-x", "-l",  "-k", "-u",
-                                          "-q", "-c", "-v", "-m", "-h", "-s", "-sl", "-sg" };
+    static const char *const unused[] = { "-i", "-j",  "-a",  "-b",           "-d",          "-x", "-l",
+                                          "-k", "-u",  "-q",  "-c",           "-v",          "-m", "-h",
+                                          "-s", "-sl", "-sg", "--stop-after", "--hash-every" };
     char value[PATH_MAX];
     int n = 0;
     for (size_t i = 0; i < sizeof unused / sizeof *unused; i++) {
